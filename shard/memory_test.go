@@ -133,9 +133,9 @@ func TestMemory_ANodeThatIsFitNowAndThenIsDamped(t *testing.T) {
 	d.after(0)
 
 	for range 3 {
-		d.lineup.Nodes[1].Unfit = "clock"
+		d.lineup.Nodes[1].Ineligible = "clock"
 		d.after(time.Second)
-		d.lineup.Nodes[1].Unfit = ""
+		d.lineup.Nodes[1].Ineligible = ""
 		d.after(time.Second)
 	}
 

@@ -46,7 +46,7 @@ func TestMoves_HandsOverWhatFires(t *testing.T) {
 	}
 
 	draining := func(n *task.Node) { n.State = task.NodeDraining }
-	unfit := func(n *task.Node) { n.Unfit = "clock" }
+	ineligible := func(n *task.Node) { n.Ineligible = "clock" }
 	executor := func(n *task.Node) { n.Roles = []string{task.RoleExecutor} }
 	again := func(n *task.Node) { n.Revision = 999 }
 	owned := func(by ...string) (owners []record.Owner) {
@@ -68,32 +68,32 @@ func TestMoves_HandsOverWhatFires(t *testing.T) {
 		notes     shard.Notes
 		want      string
 	}{
-		"a node joins":                      {[]task.Node{a, b}, owned("a", "a"), nil, shard.Notes{}, "prepare 1→b/0"},
-		"a node drains":                     {[]task.Node{node("a", draining), b}, owned("a", "b"), nil, shard.Notes{}, "prepare 0→b/0"},
-		"a node dies":                       {[]task.Node{b}, owned("a", "b"), nil, shard.Notes{}, "!0:a→b/0"},
-		"a node is unfit":                   {[]task.Node{node("a", unfit), b}, owned("a", "b"), nil, shard.Notes{}, "!0:a→b/0"},
-		"an unfit node drains":              {[]task.Node{node("a", unfit, draining), b}, owned("a", "b"), nil, shard.Notes{}, "!0:a→b/0"},
-		"a scheduler came back as none":     {[]task.Node{node("a", executor), b}, owned("a", "b"), nil, shard.Notes{}, "!0:a→b/0"},
-		"it is being loaded":                {[]task.Node{a, b}, owned("a", "a"), []record.Handover{moving(1, "b", 0)}, shard.Notes{}, ""},
-		"it is loaded":                      {[]task.Node{a, b}, owned("a", "a"), []record.Handover{moving(1, "b", 'b')}, shard.Notes{}, "loaded 1:a→b/201"},
-		"by a session that is over":         {[]task.Node{a, node("b", again)}, owned("a", "a"), []record.Handover{moving(1, "b", 'b')}, shard.Notes{}, ""},
-		"it has had its time":               {[]task.Node{a, b}, owned("a", "a"), []record.Handover{moving(1, "b", 0)}, shard.Notes{Late: map[int]bool{1: true}}, "forced 1:a→b/201"},
-		"its owner dies meanwhile":          {[]task.Node{b}, owned("a", "b"), []record.Handover{moving(0, "b", 0)}, shard.Notes{}, "!0:a→b/200"},
-		"its owner becomes unfit":           {[]task.Node{node("a", unfit), b}, owned("a", "b"), []record.Handover{moving(0, "b", 0)}, shard.Notes{}, "!0:a→b/200"},
-		"its next owner dies":               {[]task.Node{node("a", draining), node("c")}, owned("a", "c"), []record.Handover{moving(0, "b", 0)}, shard.Notes{}, "prepare 0→c/200"},
-		"its next owner dies, loaded":       {[]task.Node{node("a", draining), node("c")}, owned("a", "c"), []record.Handover{moving(0, "b", 'b')}, shard.Notes{}, "prepare 0→c/200"},
-		"its next owner is unfit, and late": {[]task.Node{node("a", draining), node("b", unfit), node("c")}, owned("a", "c"), []record.Handover{moving(0, "b", 'b')}, shard.Notes{Late: map[int]bool{0: true}}, "prepare 0→c/200"},
-		"the joined node dies":              {[]task.Node{a}, owned("a", "a"), []record.Handover{moving(1, "b", 0)}, shard.Notes{}, "withdraw 1→b/201"},
-		"the drain is called off":           {[]task.Node{a, b}, owned("a", "b"), []record.Handover{moving(0, "b", 'b')}, shard.Notes{}, "withdraw 0→b/200"},
-		"nobody is left":                    {nil, owned("a", "a"), []record.Handover{moving(1, "b", 'b')}, shard.Notes{}, "withdraw 1→b/201"},
-		"an unreadable handover":            {[]task.Node{a, b}, owned("a", "b"), []record.Handover{moving(0, "", 0)}, shard.Notes{}, "withdraw 0→/200"},
-		"of a shard that is none":           {[]task.Node{a, b}, owned("a", "b"), []record.Handover{moving(7, "b", 'b')}, shard.Notes{}, "withdraw 7→b/207"},
-		"to its own owner":                  {[]task.Node{a, b}, owned("a", "b"), []record.Handover{moving(0, "a", 'a')}, shard.Notes{}, "withdraw 0→a/200"},
-		"a newcomer waits":                  {[]task.Node{a, b}, owned("a", "a"), nil, shard.Notes{Newcomers: map[string]bool{"b": true}}, ""},
-		"a newcomer that loads goes":        {[]task.Node{a, b}, owned("a", "a"), []record.Handover{moving(1, "b", 0)}, shard.Notes{Newcomers: map[string]bool{"b": true}}, "withdraw 1→b/201"},
-		"all are newcomers":                 {[]task.Node{b}, owned("a", "a"), nil, shard.Notes{Newcomers: map[string]bool{"b": true}}, "!0:a→b/0, !1:a→b/0"},
-		"one drains, the other is new":      {[]task.Node{node("a", draining), b}, owned("a", "a"), nil, shard.Notes{Newcomers: map[string]bool{"b": true}}, "prepare 0→b/0, prepare 1→b/0"},
-		"most are gone":                     {[]task.Node{a}, owned("b", "c"), []record.Handover{moving(1, "a", 'a')}, shard.Notes{Hold: true}, ""},
+		"a node joins":                           {[]task.Node{a, b}, owned("a", "a"), nil, shard.Notes{}, "prepare 1→b/0"},
+		"a node drains":                          {[]task.Node{node("a", draining), b}, owned("a", "b"), nil, shard.Notes{}, "prepare 0→b/0"},
+		"a node dies":                            {[]task.Node{b}, owned("a", "b"), nil, shard.Notes{}, "!0:a→b/0"},
+		"a node is ineligible":                   {[]task.Node{node("a", ineligible), b}, owned("a", "b"), nil, shard.Notes{}, "!0:a→b/0"},
+		"an ineligible node drains":              {[]task.Node{node("a", ineligible, draining), b}, owned("a", "b"), nil, shard.Notes{}, "!0:a→b/0"},
+		"a scheduler came back as none":          {[]task.Node{node("a", executor), b}, owned("a", "b"), nil, shard.Notes{}, "!0:a→b/0"},
+		"it is being loaded":                     {[]task.Node{a, b}, owned("a", "a"), []record.Handover{moving(1, "b", 0)}, shard.Notes{}, ""},
+		"it is loaded":                           {[]task.Node{a, b}, owned("a", "a"), []record.Handover{moving(1, "b", 'b')}, shard.Notes{}, "loaded 1:a→b/201"},
+		"by a session that is over":              {[]task.Node{a, node("b", again)}, owned("a", "a"), []record.Handover{moving(1, "b", 'b')}, shard.Notes{}, ""},
+		"it has had its time":                    {[]task.Node{a, b}, owned("a", "a"), []record.Handover{moving(1, "b", 0)}, shard.Notes{Late: map[int]bool{1: true}}, "forced 1:a→b/201"},
+		"its owner dies meanwhile":               {[]task.Node{b}, owned("a", "b"), []record.Handover{moving(0, "b", 0)}, shard.Notes{}, "!0:a→b/200"},
+		"its owner becomes ineligible":           {[]task.Node{node("a", ineligible), b}, owned("a", "b"), []record.Handover{moving(0, "b", 0)}, shard.Notes{}, "!0:a→b/200"},
+		"its next owner dies":                    {[]task.Node{node("a", draining), node("c")}, owned("a", "c"), []record.Handover{moving(0, "b", 0)}, shard.Notes{}, "prepare 0→c/200"},
+		"its next owner dies, loaded":            {[]task.Node{node("a", draining), node("c")}, owned("a", "c"), []record.Handover{moving(0, "b", 'b')}, shard.Notes{}, "prepare 0→c/200"},
+		"its next owner is ineligible, and late": {[]task.Node{node("a", draining), node("b", ineligible), node("c")}, owned("a", "c"), []record.Handover{moving(0, "b", 'b')}, shard.Notes{Late: map[int]bool{0: true}}, "prepare 0→c/200"},
+		"the joined node dies":                   {[]task.Node{a}, owned("a", "a"), []record.Handover{moving(1, "b", 0)}, shard.Notes{}, "withdraw 1→b/201"},
+		"the drain is called off":                {[]task.Node{a, b}, owned("a", "b"), []record.Handover{moving(0, "b", 'b')}, shard.Notes{}, "withdraw 0→b/200"},
+		"nobody is left":                         {nil, owned("a", "a"), []record.Handover{moving(1, "b", 'b')}, shard.Notes{}, "withdraw 1→b/201"},
+		"an unreadable handover":                 {[]task.Node{a, b}, owned("a", "b"), []record.Handover{moving(0, "", 0)}, shard.Notes{}, "withdraw 0→/200"},
+		"of a shard that is none":                {[]task.Node{a, b}, owned("a", "b"), []record.Handover{moving(7, "b", 'b')}, shard.Notes{}, "withdraw 7→b/207"},
+		"to its own owner":                       {[]task.Node{a, b}, owned("a", "b"), []record.Handover{moving(0, "a", 'a')}, shard.Notes{}, "withdraw 0→a/200"},
+		"a newcomer waits":                       {[]task.Node{a, b}, owned("a", "a"), nil, shard.Notes{Newcomers: map[string]bool{"b": true}}, ""},
+		"a newcomer that loads goes":             {[]task.Node{a, b}, owned("a", "a"), []record.Handover{moving(1, "b", 0)}, shard.Notes{Newcomers: map[string]bool{"b": true}}, "withdraw 1→b/201"},
+		"all are newcomers":                      {[]task.Node{b}, owned("a", "a"), nil, shard.Notes{Newcomers: map[string]bool{"b": true}}, "!0:a→b/0, !1:a→b/0"},
+		"one drains, the other is new":           {[]task.Node{node("a", draining), b}, owned("a", "a"), nil, shard.Notes{Newcomers: map[string]bool{"b": true}}, "prepare 0→b/0, prepare 1→b/0"},
+		"most are gone":                          {[]task.Node{a}, owned("b", "c"), []record.Handover{moving(1, "a", 'a')}, shard.Notes{Hold: true}, ""},
 	} {
 		got := tell(shard.Moves(2, store.Lineup{Nodes: c.nodes, Owners: c.owners, Handovers: c.handovers}, c.notes))
 		if got != c.want {

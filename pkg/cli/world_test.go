@@ -271,19 +271,19 @@ func output(ts *testscript.TestScript, _ bool, args []string) {
 	spool.marks[key] = marks
 }
 
-// node writes that a node is present: node NAME [UNFIT [ADDRESS [JSON]]], with what
+// node writes that a node is present: node NAME [INELIGIBLE [ADDRESS [JSON]]], with what
 // else is in its record.
 func node(ts *testscript.TestScript, _ bool, args []string) {
-	w, unfit, address := worldOf(ts), "", "http://10.0.0.1:7070"
+	w, ineligible, address := worldOf(ts), "", "http://10.0.0.1:7070"
 	if len(args) > 1 {
-		unfit = args[1]
+		ineligible = args[1]
 	}
 
 	if len(args) > 2 {
 		address = args[2]
 	}
 
-	n := task.Node{Name: args[0], Instance: "i1", Unfit: unfit, State: task.NodeReady, Address: address,
+	n := task.Node{Name: args[0], Instance: "i1", Ineligible: ineligible, State: task.NodeReady, Address: address,
 		Version: "v1.2.3", Labels: map[string]string{"node": args[0], "os": "linux"}, Roles: []string{"scheduler", "executor"}, Slots: 4,
 		Weight: 1, StartedAt: task.At(time.Now().Add(-3 * time.Hour))}
 

@@ -190,8 +190,8 @@ type ClusterStatus struct {
 	Change      string        `json:"change,omitempty" doc:"What that was, if it is not a setting."`
 	Leader      string        `json:"leader" doc:"The node that assigns shards; empty if there is no leader now."`
 	Nodes       int           `json:"nodes"`
-	NodesReady  int           `json:"nodes_ready" doc:"Nodes that are ready; those that are pressed accept no runs."`
-	Pressed     int           `json:"nodes_pressed" doc:"Of those that are ready, nodes that take no runs, as their hosts are beyond their own limits, their policies cannot be read, or too many starts hang there."`
+	NodesReady  int           `json:"nodes_ready" doc:"Nodes that are ready; those that are blocked accept no runs."`
+	Blocked     int           `json:"nodes_blocked" doc:"Of those that are ready, nodes that take no runs, as their hosts are beyond their own limits, their policies cannot be read, or too many starts hang there."`
 	ShardsOwned int           `json:"shards_owned" doc:"Shards whose owner is present."`
 	Tasks       int64         `json:"tasks"`
 	ActiveRuns  int64         `json:"active_runs"`

@@ -463,8 +463,8 @@ func TestPolicy_OfANodeIsStrongerThanAnyTask(t *testing.T) {
 	put("shell: maybe\n")
 	eventually(t, func() error {
 		n, err := c.client("n1").Nodes.Get(t.Context(), "n1")
-		if err == nil && !slices.Equal(n.Pressed, []string{task.PressedPolicy}) {
-			err = fmt.Errorf("it takes runs: %v", n.Pressed)
+		if err == nil && !slices.Equal(n.Blocked, []string{task.BlockedByPolicy}) {
+			err = fmt.Errorf("it takes runs: %v", n.Blocked)
 		}
 		return err
 	})

@@ -11,16 +11,17 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// clockLook is how often the clock is compared with the others'.
+// clockLook is the interval at which the clock is compared with those of other nodes.
 const clockLook = 500 * time.Millisecond
 
-// clockMonitor has the node's clock judged: with each announcement of another node,
-// now and then, and before each commit.
+// clockMonitor judges the node's clock: when another node announces its clock,
+// every clockLook, and before each commit. It sets the eligibility accordingly. The methods may be called from any
+// goroutine.
 type clockMonitor struct {
 	node        string
 	env         Environment
 	eligibility *eligibility
-	looked      chan struct{} // closed when the clock has been judged once
+	looked      chan struct{} // closed when the clock has been compared once
 
 	mu    sync.Mutex
 	guard *clockguard.Guard
@@ -33,7 +34,7 @@ func newClockMonitor(cfg Config, env Environment, f *eligibility) *clockMonitor 
 	}
 }
 
-// run judges the clock now and then, until ctx ends.
+// run judges the clock every clockLook until ctx ends.
 func (c *clockMonitor) run(ctx context.Context) error {
 	tick := time.NewTicker(clockLook)
 	defer tick.Stop()
@@ -42,8 +43,8 @@ func (c *clockMonitor) run(ctx context.Context) error {
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-c.looked:
-			_ = c.judgeClock((*clockguard.Guard).Look) // eligibility keeps the result
-		default: // before the others are known there is nothing to compare with
+			_ = c.judgeClock((*clockguard.Guard).Look) // judgeClock sets the eligibility
+		default: // the other nodes are not known yet
 		}
 
 		select {
@@ -54,7 +55,8 @@ func (c *clockMonitor) run(ctx context.Context) error {
 	}
 }
 
-// observeNodes takes the records of all nodes that are present.
+// observeNodes passes the records of all present nodes to the guard. Only followFleet calls it, so looked is closed
+// once.
 func (c *clockMonitor) observeNodes(all []task.Node) {
 	others := slices.DeleteFunc(slices.Clone(all), func(n task.Node) bool { return n.Name == c.node })
 	_ = c.judgeClock(func(g *clockguard.Guard, r clockguard.Reading) error {
@@ -69,7 +71,7 @@ func (c *clockMonitor) observeNodes(all []task.Node) {
 	}
 }
 
-// judgeClock asks the guard, and has what it says known.
+// judgeClock reads both clocks, lets the guard judge them, and sets the eligibility if the verdict has changed.
 func (c *clockMonitor) judgeClock(ask func(*clockguard.Guard, clockguard.Reading) error) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -77,18 +79,18 @@ func (c *clockMonitor) judgeClock(ask func(*clockguard.Guard, clockguard.Reading
 	was := c.guard.Err()
 	err := ask(c.guard, clockguard.Reading{Wall: c.env.Now(), Boot: c.env.bootTime()})
 	if (was == nil) != (err == nil) {
-		c.eligibility.setReason(task.UnfitClock, err)
+		c.eligibility.setReason(task.IneligibleClock, err)
 	}
 
 	return err
 }
 
-// checkClock says why the clock is not to be trusted just now: it is asked before
-// each commit, and before the API writes the time into an entry.
+// checkClock returns why the clock cannot be trusted now, or nil. It is called before
+// each commit, and before the API writes a time to an entry. It is cheap.
 func (c *clockMonitor) checkClock() error { return c.judgeClock((*clockguard.Guard).Step) }
 
-// checkTrusted is check for the API: a clock that nobody has looked at yet is not to
-// be trusted either.
+// checkTrusted is checkClock for the API. It also returns an error if the clock has not been compared
+// yet.
 func (c *clockMonitor) checkTrusted() error {
 	select {
 	case <-c.looked:

@@ -40,26 +40,27 @@ import (
 	"github.com/carillonhq/carillon/shard"
 )
 
-// Node is one node's parts, wired. Run runs them.
+// Node holds the components of a node and how they are connected. Start creates them and Run runs them. The fields are
+// set by Start and do not change afterwards.
 type Node struct {
 	cfg      Config
 	env      Environment
 	log      *zap.Logger
-	instance string
-	former   datadir.Record
+	instance string         // the id of this start
+	former   datadir.Record // what the previous process stored in the data directory
 
 	state    *datadir.State
-	key      ed25519.PrivateKey // signs what the node asks of others
-	server   *kv.Server         // the embedded etcd, or nil
+	key      ed25519.PrivateKey // signs requests to other nodes
+	server   *kv.Server         // the embedded etcd; nil: none
 	client   *kv.Client
-	etcdKV   clientv3.KV // without the note of revisions
+	etcdKV   clientv3.KV // the client's KV, without the observation of revisions
 	batcher  *kv.Batcher
 	store    *store.Store
 	registry *prometheus.Registry
 	etcd     *etcdMonitor
-	cluster  task.Cluster // as it was at the start
+	cluster  task.Cluster // the record as it was at the start; the number of shards never changes
 	record   *clusterRecord
-	restored error // etcd had gone back when the node began
+	restored error // not nil: at the start, etcd was found to be restored from an older snapshot
 	secured  secured
 	trust    trust
 	tls      nodeTLS
@@ -81,7 +82,7 @@ type Node struct {
 	nodes    *kv.Mirror
 	known    *record.KnownNodes
 	owners   *kv.Mirror
-	moves    *kv.Mirror // shards that are about to change their owner
+	moves    *kv.Mirror // shards that are being handed over
 	presence *presence
 	member   *memberMonitor
 	states   *stateController
@@ -90,21 +91,21 @@ type Node struct {
 	fleet    *placement.Fleet
 	engine   *scheduler.Engine
 	keeper   *shard.Keeper
-	keep     wake.Signal // the keeper is to look
-	announce wake.Signal // the node's record is to be announced at once
+	keep     wake.Signal // wakes the keeper
+	announce wake.Signal // makes the presence announce the node's record at once
 	leader   *leader
 	election *election.Election
 	executor *executor.Executor
 	freezes  freezes
 	guardian *guardian.Client
 	groups   *cgroup.Groups    // nil: none
-	orphans  *proctree.Orphans // nil: they are not the daemon's
+	orphans  *proctree.Orphans // nil: orphans do not become children of the daemon
 
 }
 
-// Start locks the data directory, listens, reaches etcd, and makes the cluster if
-// there is none. It waits for an etcd that does not answer, until ctx ends.
-// Close must be called unless it returns an error.
+// Start locks the data directory, listens, connects to etcd, and creates the cluster if
+// there is none. While etcd does not answer, it waits until ctx ends.
+// If it returns no error, the caller must call Close.
 func Start(ctx context.Context, cfg Config, log *zap.Logger) (*Node, error) {
 	return Environment{}.Start(ctx, cfg, log)
 }
@@ -126,8 +127,8 @@ func startNode(ctx context.Context, cfg Config, env Environment, log *zap.Logger
 		}
 	}()
 
-	// The data directory is this process's alone from here on, and what a former one has
-	// left in it is known.
+	// From here on, this process alone uses the data directory. The previous one is dead, because it held the same
+	// lock; its guardian may still kill processes, so wait until it has exited.
 	if n.state, err = datadir.Open(cfg.DataDir); err != nil {
 		return nil, err
 	}
@@ -149,12 +150,14 @@ func startNode(ctx context.Context, cfg Config, env Environment, log *zap.Logger
 		log.Warn("a setting is less safe than it could be", zap.String("setting", warning))
 	}
 
-	// The API listens before etcd is there: it says what the node waits for.
+	// The API listens before etcd is reached, and reports what the node waits for.
 	n.tls = nodeTLS{dial: env.Dial, secured: n.secured.api, auth: certs.ClientAuth(cfg.TLSClientAuth), serves: cfg.servesTLS()}
 	admins := unixsocket.LookupAdministrators(log)
 	n.listeners = newAPIListeners(cfg, env, n.tls, admins, n.announce, log)
 	n.http = startHTTP(newHTTPServer(admins, log), env.serviceManager, n.listeners.endpoints...)
 
+	// The revisions are observed from the first answer on: a lower revision than the former process has seen
+	// must be detected before anything is written.
 	n.revisions = newRevisions(n.former.Revision)
 	n.etcdWaiter = &etcdWaiter{cfg: cfg, http: n.http, log: log}
 	if err := n.reachEtcd(ctx); err != nil {
@@ -183,24 +186,24 @@ func startNode(ctx context.Context, cfg Config, env Environment, log *zap.Logger
 	return n, n.connectParts()
 }
 
-// connectParts makes the node's parts. It starts none of them: Run does.
+// connectParts creates the components and connects them. It starts none of them.
 func (n *Node) connectParts() (err error) {
 	cfg, keys, registry := n.cfg, n.store.Keys(), n.registry
 
-	// What may keep the node from owning shards.
+	// Reasons for which the node may not own shards.
 	n.eligibility = newEligibility(registry, n.log, n.eligibilityChanged)
 	n.clock = newClockMonitor(cfg, n.env, n.eligibility)
 	n.watchdog = newWatchdog(n.log)
 	n.trust.registerMetrics(registry)
 	n.expiry = newCertExpiryMonitor(n.secured, n.env, registry, n.log)
 
-	// What the node knows of the cluster.
+	// The state of the cluster, as etcd last reported it.
 	n.nodes, n.owners, n.moves = n.newMirror(keys.Nodes(), "nodes"), n.newMirror(keys.Owners(), "owners"), n.newMirror(keys.Handovers(), "moves")
 	n.known = record.NewKnownNodes(keys)
 	n.record = &clusterRecord{store: n.store, client: n.client, atStart: n.cluster, announce: n.announce, log: n.log}
 	n.member = &memberMonitor{server: n.server, store: n.store}
 
-	// What runs attempts.
+	// The execution of attempts.
 	if err := n.openGroups(); err != nil {
 		return err
 	}
@@ -208,7 +211,7 @@ func (n *Node) connectParts() (err error) {
 		return err
 	}
 
-	// What decides ticks.
+	// The decisions about ticks.
 	n.fleet = placement.NewFleet(cfg.Name, n.executor.Free)
 	n.engine = scheduler.New(scheduler.Config{
 		Node: cfg.Name, Store: n.store, Fleet: n.fleet, NextAttempt: executor.Next,
@@ -227,7 +230,7 @@ func (n *Node) connectParts() (err error) {
 		Prefix: keys.Root(), Node: cfg.Name, TTL: cfg.LeaseTTL.Std(), Leases: n.saveElection, Alive: n.watchdog.checkAlive, Logger: n.log,
 	})
 
-	// What the node announces of itself, and how others see it.
+	// What the node announces, and its health checks.
 	n.facts = hostfacts.NewMonitor(cfg.DataDir,
 		hostfacts.Limits{Load: cfg.MaxLoad, MemoryFree: cfg.MinMemoryFree, DiskFree: cfg.MinDiskFree}, n.announce.Send, n.log)
 	n.stall = &stallMonitor{workers: n.engine, env: n.env, eligibility: n.eligibility, log: n.log.Named("stall")}
@@ -252,7 +255,7 @@ func (n *Node) connectParts() (err error) {
 	return nil
 }
 
-// wireExecutor makes the executor, and the guardian beside it.
+// wireExecutor creates the executor and the client of the guardian.
 func (n *Node) wireExecutor() (err error) {
 	cfg := n.cfg
 	workdirs := workdir.Root(cfg.ScratchDir, cfg.Name, cfg.DataDir)
@@ -279,7 +282,7 @@ func (n *Node) wireExecutor() (err error) {
 	return err
 }
 
-// newAPI makes the handler of the API.
+// newAPI creates the handler of the API.
 func (n *Node) newAPI() (http.Handler, error) {
 	cfg := n.cfg
 	etcdctl := ""
@@ -291,18 +294,21 @@ func (n *Node) newAPI() (http.Handler, error) {
 		Store: n.store, Cluster: n.cluster, Node: cfg.Name, Instance: n.instance, Version: Version(), Ref: n.taskRef, Now: n.env.Now,
 		Etcd: etcdctl, Nodes: n.presentNodes, Peer: n.peerNamed, Key: n.key, Keys: n.trust.keyRing(),
 		Dial: n.env.Dial, DialTLS: n.tls.dialTLS(), TLS: n.tls.serves,
-		Clock: n.clock.checkTrusted, Writable: func() error { return n.eligibility.errorFor(task.UnfitRestored) },
+		Clock: n.clock.checkTrusted, Writable: func() error { return n.eligibility.errorFor(task.IneligibleRestored) },
 		SetState: n.states.requestState, Ready: n.health.checkReady,
 		Board: n.boardPart(), Logs: n.executor.Spool(), Attempts: n.executor, Ends: n.http.closing, Authenticated: connlimit.Authenticated,
 		Logger: n.log, Registerer: n.registry, Gatherer: n.Metrics(),
 	})
 }
 
+// newMirror returns a mirror of all keys with a prefix. The node reads from mirrors without a request to etcd; they may
+// lag behind.
 func (n *Node) newMirror(prefix, name string) *kv.Mirror {
 	key, end := kv.Prefix(prefix)
 	return kv.NewMirror(n.client, kv.FollowConfig{Key: key, End: end, Relist: time.Minute, Name: name, Logger: n.log.Named("kv")})
 }
 
+// newPresence creates the presence with those fields of the node's record that do not change while the process lives.
 func (n *Node) newPresence() *presence {
 	labels := map[string]string{"host": defaultName()}
 	for k, v := range n.cfg.Labels {
@@ -318,13 +324,13 @@ func (n *Node) newPresence() *presence {
 		node: task.Node{
 			Name: n.cfg.Name, Instance: n.instance, PublicKey: api.PublicKey(n.key), Version: Version(), Labels: labels, Roles: n.cfg.Roles, Host: n.env.Host,
 			Slots: n.cfg.Slots, Weight: n.cfg.Weight, LeaseTTL: n.cfg.LeaseTTL, StartedAt: task.At(n.env.Now()),
-			HandoverWithin: n.cfg.DrainTimeout / 2, // the rest is for what runs
+			HandoverWithin: n.cfg.DrainTimeout / 2, // the other half is for running attempts
 		},
 	}
 }
 
-// peerNamed is a node that is present, as far as this one knows: what it asks is verified
-// without etcd, too.
+// peerNamed returns the record of a present node from the mirror, and false if there is none. Requests of other nodes
+// are verified with it, also while etcd does not answer.
 func (n *Node) peerNamed(name string) (task.Node, bool) {
 	nodes := n.known.Decode(n.nodes.Snapshot().KVs)
 	at := slices.IndexFunc(nodes, func(o task.Node) bool { return o.Name == name })
@@ -335,11 +341,12 @@ func (n *Node) peerNamed(name string) (task.Node, bool) {
 	return nodes[at], true
 }
 
+// taskRef returns the reference of a task with its shard.
 func (n *Node) taskRef(namespace, name string) record.Ref {
 	return record.Ref{Namespace: namespace, Name: name, Shard: shard.Of(namespace, name, n.cluster.Shards)}
 }
 
-// boardPart is what gives the node's part of the board; nil if it does not schedule.
+// boardPart returns the function that computes the node's part of the board, or nil if the node does not schedule.
 func (n *Node) boardPart() func(ctx context.Context, span time.Duration, limit int) task.BoardPart {
 	if !slices.Contains(n.cfg.Roles, task.RoleScheduler) {
 		return nil
@@ -347,16 +354,16 @@ func (n *Node) boardPart() func(ctx context.Context, span time.Duration, limit i
 	return n.engine.Part
 }
 
-// Instance is the id of this start of the node.
+// Instance returns the id of this start of the node.
 func (n *Node) Instance() string { return n.instance }
 
-// Metrics are what /metrics shows.
+// Metrics returns the metrics that /metrics serves.
 func (n *Node) Metrics() prometheus.Gatherer { return n.registry }
 
-// Address is where other nodes reach the API.
+// Address returns the URL at which other nodes reach the API.
 func (n *Node) Address() string { return n.listeners.advertisedAddress() }
 
-// EtcdEndpoints is how etcdctl reaches the etcd of this node.
+// EtcdEndpoints returns the endpoints with which etcdctl reaches the etcd of this node.
 func (n *Node) EtcdEndpoints() string {
 	if n.server != nil {
 		return n.server.Endpoint()
@@ -364,7 +371,7 @@ func (n *Node) EtcdEndpoints() string {
 	return strings.Join(n.cfg.EtcdEndpoints, ",")
 }
 
-// Close gives up what Start took. It is safe to call more than once.
+// Close releases everything that Start acquired. Run must have returned. Close may be called more than once.
 func (n *Node) Close() {
 	if n.http != nil {
 		n.http.close()

@@ -11,33 +11,33 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// eligibility says whether the node may own shards at present, and why not. There may
-// be several reasons at once: each is raised and withdrawn by the part that found it,
-// and the gravest is announced.
+// eligibility records whether the node may own shards, and the reasons if not. Several reasons may
+// hold at once. Each is set and withdrawn by the component that detects it;
+// the gravest one is announced. The methods may be called from any goroutine.
 type eligibility struct {
 	log     *zap.Logger
-	changed func() // what is announced has changed; called without any lock held
+	changed func() // called without locks when a reason was set or withdrawn
 	total   *prometheus.CounterVec
 
 	mu      sync.Mutex
-	reasons map[string]error
+	reasons map[string]error // the reasons that hold
 }
 
-// errIneligible is part of the error that says why the node may decide nothing.
+// errIneligible is wrapped by errors of commits that the node may not send.
 var errIneligible = errors.New("the node owns no shards at present")
 
-// reasonsByGravity are the reasons in the order in which they are told.
-var reasonsByGravity = []string{task.UnfitRestored, task.UnfitClock, task.UnfitStalled}
+// reasonsByGravity lists all reasons, the gravest first.
+var reasonsByGravity = []string{task.IneligibleRestored, task.IneligibleClock, task.IneligibleStalled}
 
 func newEligibility(r prometheus.Registerer, log *zap.Logger, changed func()) *eligibility {
 	e := &eligibility{log: log.Named("fitness"), changed: changed, reasons: map[string]error{}}
-	e.total = prometheus.NewCounterVec(prometheus.CounterOpts{Name: "carillon_unfit_total",
+	e.total = prometheus.NewCounterVec(prometheus.CounterOpts{Name: "carillon_ineligible_total",
 		Help: "Times that the node gave up its shards, by reason: clock, stalled, restored."}, []string{"reason"})
 	r.MustRegister(e.total)
 
 	for _, reason := range reasonsByGravity {
 		e.total.WithLabelValues(reason)
-		r.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "carillon_unfit",
+		r.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "carillon_ineligible",
 			Help: "Whether the node has given up its shards for this reason: 1 if so, else 0.", ConstLabels: prometheus.Labels{"reason": reason}},
 			func() float64 {
 				if e.errorFor(reason) != nil {
@@ -50,7 +50,8 @@ func newEligibility(r prometheus.Registerer, log *zap.Logger, changed func()) *e
 	return e
 }
 
-// setReason raises a reason, or withdraws it if err is nil.
+// setReason sets a reason with its error, or withdraws it if err is nil. The error of a reason that holds is updated
+// without a call of changed.
 func (e *eligibility) setReason(reason string, err error) {
 	e.mu.Lock()
 	was := e.reasons[reason]
@@ -75,14 +76,14 @@ func (e *eligibility) setReason(reason string, err error) {
 	e.changed()
 }
 
-// errorFor is what there is to say of a reason; nil if it does not hold.
+// errorFor returns the error of a reason, or nil if the reason does not hold.
 func (e *eligibility) errorFor(reason string) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.reasons[reason]
 }
 
-// gravestReason is the gravest reason that holds; "" if none does.
+// gravestReason returns the gravest reason that holds, or "" if none does.
 func (e *eligibility) gravestReason() string {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -96,7 +97,7 @@ func (e *eligibility) gravestReason() string {
 	return ""
 }
 
-// firstError says why the node should own no shards; nil if it may.
+// firstError returns why the node should own no shards, or nil if it may own some.
 func (e *eligibility) firstError() error {
 	if reason := e.gravestReason(); reason != "" {
 		return fmt.Errorf("%w (%s): %w", errIneligible, reason, e.errorFor(reason))
@@ -104,10 +105,10 @@ func (e *eligibility) firstError() error {
 	return nil
 }
 
-// ineligibleErr says why the node must decide nothing from now on; nil if it may. A
-// node that stalls is not forbidden to try: perhaps there is no other.
+// ineligibleErr returns why the node must not decide anything, or nil if it may. A
+// stalled node may try, because there may be no other node.
 func (e *eligibility) ineligibleErr() error {
-	for _, reason := range []string{task.UnfitRestored, task.UnfitClock} {
+	for _, reason := range []string{task.IneligibleRestored, task.IneligibleClock} {
 		if err := e.errorFor(reason); err != nil {
 			return fmt.Errorf("%w (%s): %w", errIneligible, reason, err)
 		}

@@ -29,7 +29,7 @@ func (n *Node) wireMonitors() {
 		Node: n.cfg.Name, Host: n.env.Host, Dial: n.env.Dial, TLS: n.tls.serverConfig,
 		Cluster: peerCluster{n.store}, Logger: n.log.Named("peers"), Registerer: n.registry,
 	})
-	n.eligibility.setReason(task.UnfitRestored, n.restored)
+	n.eligibility.setReason(task.IneligibleRestored, n.restored)
 }
 
 // presentNodes are the nodes that are present, as far as this one knows.

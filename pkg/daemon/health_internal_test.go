@@ -123,7 +123,7 @@ func TestStall_ANodeThatDecidesNothingGivesItsShardsUpForAWhile(t *testing.T) {
 		t.Helper()
 		s.checkStalls(now, time.Minute)
 		s.checkStalls(now, time.Minute)
-		if s.eligibility.gravestReason() != task.UnfitStalled {
+		if s.eligibility.gravestReason() != task.IneligibleStalled {
 			t.Fatalf("it is %q", s.eligibility.gravestReason())
 		}
 	}
@@ -164,22 +164,22 @@ func TestFitness_TellsTheGravestReason(t *testing.T) {
 	var mu sync.Mutex
 	f := newEligibility(prometheus.NewRegistry(), zap.NewNop(), func() { mu.Lock(); changes++; mu.Unlock() })
 	why := errors.New("why")
-	f.setReason(task.UnfitStalled, why)
-	if f.gravestReason() != task.UnfitStalled || f.ineligibleErr() != nil || f.firstError() == nil {
+	f.setReason(task.IneligibleStalled, why)
+	if f.gravestReason() != task.IneligibleStalled || f.ineligibleErr() != nil || f.firstError() == nil {
 		t.Errorf("stalled: %q, forbids %v", f.gravestReason(), f.ineligibleErr())
 	}
-	f.setReason(task.UnfitClock, why)
-	f.setReason(task.UnfitRestored, why)
-	f.setReason(task.UnfitRestored, why)
-	if f.gravestReason() != task.UnfitRestored || !errors.Is(f.ineligibleErr(), errIneligible) || !errors.Is(f.firstError(), why) {
+	f.setReason(task.IneligibleClock, why)
+	f.setReason(task.IneligibleRestored, why)
+	f.setReason(task.IneligibleRestored, why)
+	if f.gravestReason() != task.IneligibleRestored || !errors.Is(f.ineligibleErr(), errIneligible) || !errors.Is(f.firstError(), why) {
 		t.Errorf("all: %q, %v", f.gravestReason(), f.firstError())
 	}
-	f.setReason(task.UnfitRestored, nil)
-	f.setReason(task.UnfitStalled, nil)
-	if f.gravestReason() != task.UnfitClock || f.ineligibleErr() == nil {
+	f.setReason(task.IneligibleRestored, nil)
+	f.setReason(task.IneligibleStalled, nil)
+	if f.gravestReason() != task.IneligibleClock || f.ineligibleErr() == nil {
 		t.Errorf("clock: %q", f.gravestReason())
 	}
-	f.setReason(task.UnfitClock, nil)
+	f.setReason(task.IneligibleClock, nil)
 	if f.firstError() != nil || changes != 6 {
 		t.Errorf("%v, %d changes", f.firstError(), changes)
 	}

@@ -102,7 +102,7 @@ func (h *etcdHistory) run(ctx context.Context) error {
 			return ctx.Err()
 		case <-found:
 			found = nil // it is told once
-			h.eligibility.setReason(task.UnfitRestored, h.revisions.wentBack())
+			h.eligibility.setReason(task.IneligibleRestored, h.revisions.wentBack())
 			h.writeToDisk()
 		case <-tick.C:
 		}
@@ -123,9 +123,9 @@ func (h *etcdHistory) checkEtcd(ctx context.Context) error {
 		h.log.Warn("the cluster has a new epoch; reloading", zap.Int("epoch", p.Cluster.Epoch), zap.Int64("rev", p.Revision))
 		return errNewHistory
 	case p.Found && p.Cluster.ID != cluster:
-		h.eligibility.setReason(task.UnfitRestored, fmt.Errorf("etcd holds cluster %s now, this node is of cluster %s", p.Cluster.ID, cluster))
+		h.eligibility.setReason(task.IneligibleRestored, fmt.Errorf("etcd holds cluster %s now, this node is of cluster %s", p.Cluster.ID, cluster))
 	case p.Found && p.Cluster.Epoch < epoch:
-		h.eligibility.setReason(task.UnfitRestored, olderEpoch(p.Cluster.Epoch, epoch))
+		h.eligibility.setReason(task.IneligibleRestored, olderEpoch(p.Cluster.Epoch, epoch))
 	case time.Since(h.kept) >= historyKeep:
 		h.writeToDisk()
 	}
@@ -138,11 +138,11 @@ func (h *etcdHistory) checkEtcd(ctx context.Context) error {
 func (h *etcdHistory) observeNodes(nodes []task.Node) {
 	epoch := h.state.Epoch()
 	i := slices.IndexFunc(nodes, func(n task.Node) bool {
-		return n.Name != h.node && n.Unfit == task.UnfitRestored && n.Epoch == epoch
+		return n.Name != h.node && n.Ineligible == task.IneligibleRestored && n.Epoch == epoch
 	})
 
-	if i >= 0 && h.eligibility.errorFor(task.UnfitRestored) == nil {
-		h.eligibility.setReason(task.UnfitRestored, fmt.Errorf("node %s says that etcd was restored from an older snapshot", nodes[i].Name))
+	if i >= 0 && h.eligibility.errorFor(task.IneligibleRestored) == nil {
+		h.eligibility.setReason(task.IneligibleRestored, fmt.Errorf("node %s says that etcd was restored from an older snapshot", nodes[i].Name))
 	}
 }
 

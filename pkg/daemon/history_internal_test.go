@@ -54,8 +54,8 @@ func TestHistory_HoldsEtcdAgainstWhatWasSeen(t *testing.T) {
 			if err := h.checkEtcd(t.Context()); (err != nil) != c.beginsNew {
 				t.Errorf("while it runs: %v", err)
 			}
-			if why := h.eligibility.errorFor(task.UnfitRestored); c.wentBack == nil && (why != nil) != c.restored {
-				t.Errorf("while it runs it is unfit as %v", why)
+			if why := h.eligibility.errorFor(task.IneligibleRestored); c.wentBack == nil && (why != nil) != c.restored {
+				t.Errorf("while it runs it is ineligible as %v", why)
 			}
 			restored, err := compareHistory(s, c.there, c.wentBack)
 			if errors.Is(err, task.ErrInvalid) != c.foreign || !c.foreign && (err != nil || (restored != nil) != c.restored) {

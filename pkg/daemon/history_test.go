@@ -11,13 +11,13 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// unfit waits until a node says why it owns no shards.
-func (c *cluster) unfit(ask, node, reason string) {
+// ineligible waits until a node says why it owns no shards.
+func (c *cluster) ineligible(ask, node, reason string) {
 	c.t.Helper()
 	eventually(c.t, func() error {
 		n, err := c.client(ask).Nodes.Get(c.t.Context(), node)
-		if err == nil && n.Unfit != reason {
-			err = fmt.Errorf("%s is unfit: %q, not %q", node, n.Unfit, reason)
+		if err == nil && n.Ineligible != reason {
+			err = fmt.Errorf("%s is ineligible: %q, not %q", node, n.Ineligible, reason)
 		}
 		return err
 	})
@@ -54,7 +54,7 @@ func TestHistory_ARestoredEtcdStopsAllUntilAnOperatorAcceptsIt(t *testing.T) {
 	c.launchOnly("n2")
 	c.launchOnly("n3")
 	for _, n := range []string{"n1", "n2", "n3"} {
-		c.unfit("n1", n, task.UnfitRestored)
+		c.ineligible("n1", n, task.IneligibleRestored)
 	}
 	var e *client.Error
 	for _, n := range []string{"n1", "n2", "n3"} {
@@ -73,7 +73,7 @@ func TestHistory_ARestoredEtcdStopsAllUntilAnOperatorAcceptsIt(t *testing.T) {
 		t.Fatalf("recover: %+v, %v", k, err)
 	}
 	for _, n := range []string{"n1", "n2", "n3"} {
-		c.unfit("n1", n, "")
+		c.ineligible("n1", n, "")
 		c.nodes[n].waitReady()
 	}
 	c.owned("n1", "n2", "n3")

@@ -24,31 +24,34 @@ import (
 	"github.com/carillonhq/carillon/pkg/wake"
 )
 
-// announceEvery is how often a node tells its load and its clock.
+// announceEvery is the interval at which a node announces its load and its clock. The clock guard of other nodes
+// depends on it.
 const announceEvery = 5 * time.Second
 
-// announceDraining is how often one does that is draining.
+// announceDraining is the same for a draining node. It is shorter, because people and other nodes wait for the end of
+// the drain.
 const announceDraining = time.Second
 
-// attemptRunner runs the node's attempts, under each new session.
+// attemptRunner is the part of the executor that the presence uses.
 type attemptRunner interface {
-	// Joined says that the node has a new session.
+	// Joined passes on a new session.
 	Joined(executor.Session)
+	// Running returns the number of running attempts.
 	Running() int
-	// Froze is the record of freezes that the attempts obey.
+	// Froze returns the mod revision of the freezes that the executor obeys.
 	Froze() int64
-	// StuckStarts is how many starts hang.
+	// StuckStarts returns the number of starts that hang.
 	StuckStarts() int
 }
 
-// entryReader reads the entries of the node's shards.
+// entryReader is the part of the scheduler that the presence uses.
 type entryReader interface {
-	// Unreadable is how many entries do not fire because they cannot be read.
+	// Unreadable returns the number of entries that have no ticks because they cannot be read.
 	Unreadable() int
 }
 
-// presence keeps the node's leased key: it joins, announces, and joins again
-// when the session is lost, for as long as the process lives.
+// presence maintains the node's leased key: it joins the cluster, announces the node's record, and joins again
+// when the session is lost.
 //
 //	joining ──registered──► present ──session lost──► joining (after a jitter that grows)
 //	   └── another process holds the name, for longer than a lease: error
@@ -56,12 +59,12 @@ type presence struct {
 	store  *store.Store
 	state  *datadir.State
 	former datadir.Record
-	node   task.Node // as configured; the rest is filled in at each announcement
-	ttl    time.Duration
+	node   task.Node     // the constant fields; nodeRecord fills in the others
+	ttl    time.Duration // of the session's lease
 	env    Environment
 	log    *zap.Logger
 
-	// What the record says, and what may keep the node from being present:
+	// The sources of the record's fields, and what may end the session:
 	attempts    attemptRunner
 	entries     entryReader
 	member      *memberMonitor
@@ -71,19 +74,20 @@ type presence struct {
 	trust       trust
 	eligibility *eligibility
 	watchdog    *watchdog
-	stall       *stallMonitor // looks at each announcement that etcd took
+	stall       *stallMonitor // called after each announcement that succeeded
 
-	announce wake.Signal // sent when the record is to be announced at once
+	announce wake.Signal // received when the record must be announced at once
 
 	mu       sync.Mutex
-	session  *kv.Session
-	fence    kv.Fence
-	draining bool
-	told     task.Node // the last record that etcd took
-	watchers []wake.Signal
+	session  *kv.Session   // nil: none
+	fence    kv.Fence      // the node's key under that session
+	draining bool          // the process stops
+	told     task.Node     // the last record that was written to etcd
+	watchers []wake.Signal // sent when the session changes
 }
 
-// Session is the fence of the present session; false while there is none.
+// Session returns the fence of the current session, and false while there is none. The session may end at any time, so
+// writes compare the fence.
 func (p *presence) Session() (kv.Fence, bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -100,13 +104,14 @@ func (p *presence) Session() (kv.Fence, bool) {
 	}
 }
 
-// notifyOnChange has a signal sent when the session changes.
+// notifyOnChange registers a signal that is sent when the session changes.
 func (p *presence) notifyOnChange(signal wake.Signal) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.watchers = append(p.watchers, signal)
 }
 
+// setSession changes the session and sends the signals. A nil session means that there is none.
 func (p *presence) setSession(s *kv.Session, f kv.Fence) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -117,13 +122,14 @@ func (p *presence) setSession(s *kv.Session, f kv.Fence) {
 	}
 }
 
+// isDraining reports whether startDrain was called.
 func (p *presence) isDraining() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.draining
 }
 
-// startDrain announces that the node takes no more shards and runs.
+// startDrain announces that the node accepts no more shards and runs. It cannot be undone.
 func (p *presence) startDrain() {
 	p.mu.Lock()
 	p.draining = true
@@ -132,18 +138,18 @@ func (p *presence) startDrain() {
 	p.announce.Send()
 }
 
-// nodeRecord is the node's record as it is to be announced now.
+// nodeRecord returns the node's record with its current values.
 func (p *presence) nodeRecord() task.Node {
 	n := p.node
 	n.Unreadable, n.Member, n.Expires = p.entries.Unreadable(), p.member.currentMember(), p.expiry.expiringSoon()
-	n.State, n.Running, n.Unfit, n.Leases = p.state.Wanted(), p.attempts.Running(), p.eligibility.gravestReason(), p.state.Leases()
+	n.State, n.Running, n.Ineligible, n.Leases = p.state.Wanted(), p.attempts.Running(), p.eligibility.gravestReason(), p.state.Leases()
 	n.Epoch, n.Froze = p.state.Epoch(), p.attempts.Froze()
 
-	facts, pressed := p.facts.Known()
+	facts, exceeded := p.facts.Known()
 
-	n.Facts, n.Pressed = facts, p.trust.exceededLimits(pressed)
+	n.Facts, n.Blocked = facts, p.trust.exceededLimits(exceeded)
 	if n.Stuck = p.attempts.StuckStarts(); n.Stuck >= process.ManyStuck {
-		n.Pressed = append(slices.Clip(n.Pressed), task.PressedStarts)
+		n.Blocked = append(slices.Clip(n.Blocked), task.BlockedByStarts)
 	}
 
 	n.SecretKeys, n.StateBy = p.trust.keyIDs(), p.state.WantedBy()
@@ -157,17 +163,18 @@ func (p *presence) nodeRecord() task.Node {
 
 	if p.draining {
 		if n.State != task.NodeDraining {
-			n.StateBy = "" // the process stops: that is the node's own doing
+			n.StateBy = "" // the process stops; no operator requested the state
 		}
 		n.State = task.NodeDraining
 	}
 
-	n.Clock = task.At(p.env.Now()) // last: it is compared with other nodes'
+	n.Clock = task.At(p.env.Now()) // last, because other nodes compare it with their clocks
 
 	return n
 }
 
-// run keeps the node present until ctx ends. Then it leaves.
+// run keeps the node present until ctx ends, and then leaves the cluster. It returns an error if the node cannot join
+// because its name is taken or its version is too old.
 func (p *presence) run(ctx context.Context) error {
 	var lost losses
 
@@ -190,8 +197,8 @@ func (p *presence) run(ctx context.Context) error {
 		}
 
 		p.log.Warn("lost the session; rejoining", zap.String("node", p.node.Name), zap.Error(err))
-		// The key may be there still (the lease ended here first); nobody else
-		// may be told that it is a stranger's.
+		// The lease counts as expired here before it expires in etcd, so the key may still exist. Revoke the
+		// lease, so that the next join does not find the key of an earlier session.
 		p.revokeLease(ctx, s)
 
 		if !clock.Sleep(ctx, lost.nextDelay(time.Since(joined))) {
@@ -200,7 +207,7 @@ func (p *presence) run(ctx context.Context) error {
 	}
 }
 
-// holdSession announces the node until its session ends.
+// holdSession announces the node until its session or ctx ends, and returns the reason.
 func (p *presence) holdSession(ctx context.Context, s *kv.Session, f kv.Fence) error {
 	tick := time.NewTicker(announceEvery)
 	defer tick.Stop()
@@ -218,32 +225,33 @@ func (p *presence) holdSession(ctx context.Context, s *kv.Session, f kv.Fence) e
 
 		n := p.nodeRecord()
 		err := p.store.Announce(ctx, f, n, s.Lease())
-		news := n.State != told.State || n.Unfit != told.Unfit || n.Froze != told.Froze || !slices.Equal(n.Pressed, told.Pressed)
+		news := n.State != told.State || n.Ineligible != told.Ineligible || n.Froze != told.Froze || !slices.Equal(n.Blocked, told.Blocked)
 
 		switch {
 		case errors.Is(err, task.ErrFenced):
 			return err
 		case err == nil:
 			if news {
-				p.log.Info("announced", zap.String("node", n.Name), zap.String("state", n.State), zap.String("unfit", n.Unfit), zap.Int64("froze", n.Froze), zap.Strings("pressed", n.Pressed))
+				p.log.Info("announced", zap.String("node", n.Name), zap.String("state", n.State), zap.String("ineligible", n.Ineligible), zap.Int64("froze", n.Froze), zap.Strings("blocked", n.Blocked))
 			}
 
 			told = n
 			p.logAnnounced(n)
 
-			if n.State == task.NodeDraining { // somebody waits for the end of it
+			if n.State == task.NodeDraining {
 				tick.Reset(announceDraining)
 			} else {
 				tick.Reset(announceEvery)
 			}
 
+			// A worker counts as stalled only if etcd accepts writes, which this announcement has shown.
 			p.stall.checkStalls(time.Now(), time.Since(steady))
 		default:
 			steady = time.Now()
 		}
 
 		if err != nil && news {
-			p.announce.Send() // the state has to arrive
+			p.announce.Send() // repeat soon, because others may act on what has changed
 			if !clock.Sleep(ctx, 200*time.Millisecond) {
 				return ctx.Err()
 			}
@@ -251,24 +259,25 @@ func (p *presence) holdSession(ctx context.Context, s *kv.Session, f kv.Fence) e
 	}
 }
 
+// lastTold returns the last record that was written to etcd.
 func (p *presence) lastTold() task.Node {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.told
 }
 
-// logAnnounced keeps the record that etcd took last, for those who wait for it.
+// logAnnounced stores the record that was just written to etcd, for lastTold.
 func (p *presence) logAnnounced(n task.Node) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.told = n
 }
 
-// joinCluster opens a session and registers the node under it. Only a name that stays
-// taken ends it with an error, or ctx.
+// joinCluster opens a session and registers the node under it. It retries until that succeeds. It returns an error if
+// another process holds the name for longer than a lease, if the cluster's record format is too new, or if ctx ends.
 func (p *presence) joinCluster(ctx context.Context) (*kv.Session, kv.Fence, error) {
 	told := false
-	var taken time.Time // since when another holds the name
+	var taken time.Time // when another process was first found to hold the name; zero: none
 	for {
 		s, f, holder, err := p.tryJoin(ctx)
 		switch {
@@ -279,6 +288,7 @@ func (p *presence) joinCluster(ctx context.Context) (*kv.Session, kv.Fence, erro
 		case errors.Is(err, store.ErrFormat):
 			return nil, kv.Fence{}, err
 		case holder != nil && p.isOurs(holder):
+			// A former process of this data directory holds the name. It is dead, so do not wait for its lease.
 			p.revokeLeases(ctx, holder.Leases)
 			continue
 		case holder != nil && taken.IsZero():
@@ -301,13 +311,14 @@ func (p *presence) joinCluster(ctx context.Context) (*kv.Session, kv.Fence, erro
 	}
 }
 
-// tryJoin opens a session and registers once. holder is who has the name.
+// tryJoin opens a session and tries once to register. If another instance holds the name, holder is its record. After an
+// error no session is left.
 func (p *presence) tryJoin(ctx context.Context) (_ *kv.Session, f kv.Fence, holder *task.Node, err error) {
 	if err := p.watchdog.checkAlive(); err != nil {
 		return nil, f, nil, err
 	}
 
-	// The session outlives everything that is done under it.
+	// The session must not end with ctx: writes under it follow until the node has left.
 	s, err := kv.OpenSession(context.WithoutCancel(ctx), p.store.Client(), kv.SessionConfig{
 		TTL: p.ttl, Saved: p.state.SetSession, Alive: p.watchdog.checkAlive, Logger: p.log})
 	if err != nil {
@@ -328,8 +339,8 @@ func (p *presence) tryJoin(ctx context.Context) (_ *kv.Session, f kv.Fence, hold
 	return s, f, nil, nil
 }
 
-// isOurs reports whether the holder of the name is this process, or one that is
-// dead: its lease was saved in the directory that this process has locked.
+// isOurs reports whether the holder of the name is this process or a former one of this data directory. A former one
+// is dead, because this process holds the lock of the directory.
 func (p *presence) isOurs(holder *task.Node) bool {
 	if holder.Instance == p.node.Instance {
 		return true
@@ -338,6 +349,7 @@ func (p *presence) isOurs(holder *task.Node) bool {
 		p.former.Session != "" && slices.Contains(holder.Leases, p.former.Session)
 }
 
+// revokeLeases revokes leases by the names in a record. It logs errors; a lease that cannot be revoked expires.
 func (p *presence) revokeLeases(ctx context.Context, leases []string) {
 	for _, l := range leases {
 		if id := datadir.ParseLease(l); id != clientv3.NoLease {
@@ -350,6 +362,7 @@ func (p *presence) revokeLeases(ctx context.Context, leases []string) {
 	}
 }
 
+// revokeLease ends a session and revokes its lease, within two seconds and also if ctx has ended.
 func (p *presence) revokeLease(ctx context.Context, s *kv.Session) {
 	rctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
 	defer cancel()
@@ -358,8 +371,8 @@ func (p *presence) revokeLease(ctx context.Context, s *kv.Session) {
 	}
 }
 
-// leaveCluster deletes the node's key if its inbox is empty, and gives the lease up in
-// any case: what is left in the inbox is for the next instance, or is lost.
+// leaveCluster deletes the node's key if its inbox is empty, and revokes the lease in
+// any case. Attempts that are left in the inbox are cleared by the next instance, or are lost.
 func (p *presence) leaveCluster(ctx context.Context, s *kv.Session, f kv.Fence) error {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()

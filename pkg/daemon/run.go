@@ -16,23 +16,26 @@ import (
 	"github.com/carillonhq/carillon/pkg/wake"
 )
 
-// Run runs the node until ctx ends and it has drained, or a part of it cannot
-// go on. All that it started has ended when it returns.
+// Run runs the node until ctx ends and the node has drained, or until a component fails.
+// When it returns, everything that it started has ended. errNewHistory means that the caller should start the node
+// again as another instance.
 func (n *Node) Run(ctx context.Context) error {
+	// Nothing waits in an inbox of a draining node. In an etcd that went back, inbox records may describe attempts that
+	// ran before, so they are handed back, too.
 	if n.state.Wanted() == task.NodeDraining || n.restored != nil {
 		n.executor.HandBack()
 	}
 
 	failed := make(chan struct{}, 1)
 
-	// The keeper looks what it is to serve when owners, handovers or the session change.
+	// The keeper checks which shards it has to serve when owners, handovers or the session change.
 	defer n.owners.Subscribe(n.keep)()
 	defer n.moves.Subscribe(n.keep)()
 
 	n.presence.notifyOnChange(n.keep)
 
-	// Without these no part could end as it should: results are recorded
-	// through the batcher, and the guardian is told of every attempt's end.
+	// infra stops last: results are recorded through the batcher, and the guardian receives the end of
+	// each attempt.
 	infra := newStage(ctx, failed)
 	infra.startPart(n.batcher.Run)
 
@@ -42,11 +45,11 @@ func (n *Node) Run(ctx context.Context) error {
 
 	infra.startPart(n.watchEmbedded)
 
-	// It listens until the node has left.
+	// The API listens until the node has left the cluster.
 	http := newStage(ctx, failed)
 	http.startPart(n.http.run)
 
-	// The node leaves when nothing acts in its name any more.
+	// The node stays present until the workers have stopped, because their writes compare its key.
 	presence := newStage(ctx, failed)
 	presence.startPart(n.nodes.Run)
 	presence.startPart(n.owners.Run)
@@ -61,6 +64,7 @@ func (n *Node) Run(ctx context.Context) error {
 	presence.startPart(n.expiry.run)
 	presence.startPart(func(ctx context.Context) error { return n.trust.watchFiles(ctx, n.announce.Send) })
 
+	// The workers decide ticks and run attempts.
 	workers := newStage(ctx, failed)
 	workers.startPart(n.followFleet)
 	workers.startPart(n.executor.Run)
@@ -79,12 +83,13 @@ func (n *Node) Run(ctx context.Context) error {
 	case <-ctx.Done():
 		n.drainNode(context.WithoutCancel(ctx))
 	case <-failed:
+		// Do not drain: a component that is needed for that may have failed.
 	}
 
 	return errors.Join(workers.stopParts(), presence.stopParts(), http.stopParts(), infra.stopParts())
 }
 
-// watchEmbedded fails when the embedded etcd stops by itself.
+// watchEmbedded returns an error when the embedded etcd stops by itself. Without one, it waits until ctx ends.
 func (n *Node) watchEmbedded(ctx context.Context) error {
 	if n.server == nil {
 		<-ctx.Done()
@@ -99,13 +104,15 @@ func (n *Node) watchEmbedded(ctx context.Context) error {
 	}
 }
 
-// bePresent keeps the node present, once what its former processes left is cleared.
+// bePresent clears what former processes of this node left, and then keeps the node present.
 func (n *Node) bePresent(ctx context.Context) error {
 	if err := n.clearFormer(ctx); err != nil {
 		return err
 	}
 
-	select { // its first record has facts: else what compares them would wait for the second
+	// Wait for the first facts of the host. Runs whose selector compares facts would otherwise wait for the second
+	// announcement.
+	select {
 	case <-n.facts.Measured():
 	case <-ctx.Done():
 	}
@@ -113,8 +120,8 @@ func (n *Node) bePresent(ctx context.Context) error {
 	return n.presence.run(ctx)
 }
 
-// keepShards runs the keeper once all mirrors are known, and the clock was compared
-// with the others': before, it would see no owners and placement no nodes.
+// keepShards runs the keeper, once all mirrors are loaded and the clock was compared
+// with those of other nodes. Before that, the keeper would find no owners, and the placement no nodes.
 func (n *Node) keepShards(ctx context.Context) error {
 	for _, ready := range []<-chan struct{}{n.nodes.Ready(), n.owners.Ready(), n.moves.Ready(), n.clock.looked} {
 		select {
@@ -127,8 +134,8 @@ func (n *Node) keepShards(ctx context.Context) error {
 	return n.keeper.Run(ctx)
 }
 
-// followFleet keeps the scheduler's view of the nodes, and has the workers look
-// again when nodes have come, gone or changed what they take.
+// followFleet passes the records of all nodes to the scheduler and to the monitors that compare them. It wakes the
+// workers when nodes have joined, left, or changed which runs they accept.
 func (n *Node) followFleet(ctx context.Context) error {
 	changed := wake.NewSignal()
 	defer n.nodes.Subscribe(changed)()
@@ -151,17 +158,17 @@ func (n *Node) followFleet(ctx context.Context) error {
 			n.engine.Look()
 		}
 
-		// A thousand nodes announce themselves 200 times a second: several at a time will do.
+		// A thousand nodes announce themselves 200 times a second in total. Process several announcements together.
 		if !clock.Sleep(ctx, time.Duration(len(nodes))*fleetPace) {
 			return ctx.Err()
 		}
 	}
 }
 
-// fleetPace is how long the view of the nodes may be old, for each of them.
+// fleetPace is the minimum pause between two updates of the fleet, for each node. With a thousand nodes, it is 0.1 s.
 const fleetPace = 100 * time.Microsecond
 
-// watchPeers keeps an eye on some other nodes.
+// watchPeers probes a few other nodes, to detect early that one has crashed.
 func (n *Node) watchPeers(ctx context.Context) error {
 	changed := wake.NewSignal()
 	defer n.nodes.Subscribe(changed)()
@@ -169,27 +176,29 @@ func (n *Node) watchPeers(ctx context.Context) error {
 	return n.peers.Run(ctx, changed, n.presentNodes)
 }
 
-// placementOf is what of the nodes matters for where runs may go. Facts are not in
-// it, as they never stay: what waits for them is looked at now and then.
+// placementOf returns a string of the properties of all nodes that determine where runs may go. Facts are not among
+// them, because they change all the time; runs that wait for facts are checked at intervals.
 func placementOf(nodes []task.Node) string {
 	s := ""
 	for _, n := range nodes {
-		s += fmt.Sprintln(n.Name, n.Revision, n.State, n.Pressed, n.HoldsKey(), n.Roles, n.Slots, n.Labels)
+		s += fmt.Sprintln(n.Name, n.Revision, n.State, n.Blocked, n.HoldsKey(), n.Roles, n.Slots, n.Labels)
 	}
 	return s
 }
 
+// saveElection stores the lease of the election on disk and announces it, so that others can revoke it after a crash.
 func (n *Node) saveElection(id clientv3.LeaseID) error {
 	err := n.state.SetElection(id)
 	n.announce.Send()
 	return err
 }
 
-// clearFormer kills what former processes on this data directory left running,
-// says so, and gives their leases up. The lock proves that they are dead.
+// clearFormer kills what former processes of this data directory left running, records
+// their instances as cleared, and revokes their leases. The lock on the directory proves that they are dead.
 func (n *Node) clearFormer(ctx context.Context) error {
-	killed := map[string]int{} // of an instance, over all tries
+	killed := map[string]int{} // number of killed processes by instance, over all tries
 	err := n.etcdWaiter.untilReached(ctx, func() error {
+		// First the control groups, which contain processes that carry no mark.
 		if err := n.groups.ClearFormer(); err != nil {
 			return fmt.Errorf("clear what a former instance left: %w", err)
 		}
@@ -206,6 +215,8 @@ func (n *Node) clearFormer(ctx context.Context) error {
 			}
 		}
 
+		// An instance is recorded as cleared only after all its processes have been killed. From then on,
+		// owners may replace its attempts (G17).
 		for instance, attempts := range left {
 			some, err := proctree.KillMarked(ctx, attempts)
 			killed[instance] += some
@@ -231,8 +242,9 @@ func (n *Node) clearFormer(ctx context.Context) error {
 	return nil
 }
 
-// drainNode hands over what the node does, as far as time allows: its shards to
-// other owners, its unstarted attempts to the queue; it waits for the others.
+// drainNode hands over the node's work within the drain timeout: its shards to
+// other owners, and attempts that have not started to the queue. It waits for running attempts, and kills them when
+// the time is up.
 func (n *Node) drainNode(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, n.cfg.DrainTimeout.Std())
 	defer cancel()
@@ -248,7 +260,7 @@ func (n *Node) drainNode(ctx context.Context) {
 	}
 }
 
-// handsOver reports whether shards are still to move to other nodes.
+// handsOver reports whether shards still have to move to other nodes, and there are nodes that can take them.
 func (n *Node) handsOver() bool {
 	if _, present := n.presence.Session(); !present {
 		return false

@@ -9,42 +9,42 @@ import (
 )
 
 const (
-	// stallAge is after how long without a commit a node with overdue ticks stalls.
+	// stallAge is how long a node with overdue ticks may be without a commit before it counts as stalled.
 	stallAge = 10 * time.Second
-	// stallFirst and stallMost are how long it owns no shards then: longer each time
-	// that it happens soon after the last.
+	// stallFirst and stallMost limit how long a stalled node owns no shards. The time doubles each
+	// time the node stalls again soon.
 	stallFirst, stallMost = 30 * time.Second, 10 * time.Minute
 )
 
-// shardWorkers decide the ticks of the node's shards.
+// shardWorkers is the part of the scheduler that the stall monitor uses.
 type shardWorkers interface {
 	// Stalled returns the shards whose workers have decided nothing for an age, and an
 	// error if that is so for all that the workers do.
 	Stalled(now time.Time, age time.Duration) (shards []int, all error)
-	// Restart has the worker of a shard begin anew.
+	// Restart makes the worker of a shard start over.
 	Restart(shard int)
 }
 
-// stallMonitor has stalled workers begin anew, and gives the node's shards up if all
-// of them stall. It looks when etcd has just taken an announcement, and has so for
-// a while: that etcd is away is no reason. It belongs to one goroutine.
+// stallMonitor restarts stalled workers, and releases the node's shards if all
+// of them stall. It checks only after announcements that etcd has accepted for
+// some time, because an unavailable etcd is no reason to move shards. One goroutine owns it.
 type stallMonitor struct {
 	workers     shardWorkers
 	env         Environment
 	eligibility *eligibility
 	log         *zap.Logger
 
-	strikes int
-	rest    time.Duration
-	until   time.Time // it owns no shards; zero if it may
-	back    time.Time // since when it may again
+	strikes int           // number of checks in a row that found a stall
+	rest    time.Duration // how long the node owns no shards after the latest stall
+	until   time.Time     // the end of that time; zero: the node may own shards
+	back    time.Time     // when that time last ended
 }
 
-// checkStalls judges the node; steady is for how long etcd has taken each announcement.
+// checkStalls checks the workers. steady is how long etcd has accepted every announcement.
 func (s *stallMonitor) checkStalls(now time.Time, steady time.Duration) {
 	if !s.until.IsZero() && !now.Before(s.until) {
 		s.until, s.back = time.Time{}, now
-		s.eligibility.setReason(task.UnfitStalled, nil)
+		s.eligibility.setReason(task.IneligibleStalled, nil)
 	}
 
 	if steady < stallAge {
@@ -58,7 +58,7 @@ func (s *stallMonitor) checkStalls(now time.Time, steady time.Duration) {
 		return
 	}
 
-	// Once may be the end of a pause of the whole process.
+	// A single finding may be the end of a pause of the whole process, after which all workers are late.
 	if s.strikes++; s.strikes < 2 {
 		return
 	}
@@ -79,5 +79,5 @@ func (s *stallMonitor) checkStalls(now time.Time, steady time.Duration) {
 	}
 
 	s.until = now.Add(s.rest)
-	s.eligibility.setReason(task.UnfitStalled, all)
+	s.eligibility.setReason(task.IneligibleStalled, all)
 }

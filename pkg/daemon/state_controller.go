@@ -88,7 +88,7 @@ const obeyWithin = 10 * time.Second
 func (c *stateController) applyRequest() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.state.Wanted() == task.NodeDraining || c.eligibility.errorFor(task.UnfitRestored) != nil {
+	if c.state.Wanted() == task.NodeDraining || c.eligibility.errorFor(task.IneligibleRestored) != nil {
 		c.executor.HandBack()
 	} else if !c.presence.isDraining() {
 		c.executor.Resume()

@@ -92,12 +92,12 @@ func TestClock_ANodeWithAWrongClockOwnsNothing(t *testing.T) {
 	}
 	c.node("n4").setClock(87600 * time.Hour) // ten years
 	c.launchOnly("n4")
-	c.unfit("n1", "n4", task.UnfitClock) // at the first look
+	c.ineligible("n1", "n4", task.IneligibleClock) // at the first look
 	c.everySecond("n1", 16, nil)
 	c.owned("n1", "n2", "n3")
 
 	c.nodes["n2"].setClock(time.Hour)
-	c.unfit("n1", "n2", task.UnfitClock)
+	c.ineligible("n1", "n2", task.IneligibleClock)
 	c.owned("n1", "n3")
 	s := spec("new", "true")
 	_, err := c.client("n2").Tasks.Create(t.Context(), "default", s)
@@ -108,15 +108,15 @@ func TestClock_ANodeWithAWrongClockOwnsNothing(t *testing.T) {
 	if err := c.client("n2").Ready(t.Context()); err == nil {
 		t.Error("it says that it is ready")
 	}
-	if c.nodes["n2"].sum("carillon_unfit{", "clock") != 1 || c.nodes["n2"].sum("carillon_unfit_total", "clock") == 0 {
+	if c.nodes["n2"].sum("carillon_ineligible{", "clock") != 1 || c.nodes["n2"].sum("carillon_ineligible_total", "clock") == 0 {
 		t.Error("no metric says so")
 	}
 	c.nodes["n2"].setClock(0)
-	c.unfit("n1", "n2", "")
+	c.ineligible("n1", "n2", "")
 	c.owned("n1", "n2", "n3")
 	c.create("n2", s)
 	c.nodes["n4"].setClock(0)
-	c.unfit("n1", "n4", "")
+	c.ineligible("n1", "n4", "")
 	c.quiet("n1")
 	c.judge(check.Options{Until: time.Now().Add(-time.Second), Ended: true})
 }
@@ -138,7 +138,7 @@ func TestStall_ANodeThatDecidesNothingGivesItsShardsUp(t *testing.T) {
 	if err := os.WriteFile(stuck, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	c.unfit("n1", "n2", task.UnfitStalled)
+	c.ineligible("n1", "n2", task.IneligibleStalled)
 	c.owned("n1")
 	if err := c.client("n2").Ready(t.Context()); err == nil {
 		t.Error("it says that it is ready")

@@ -126,7 +126,7 @@ func (t trust) policyBroken() bool {
 // exceededLimits adds a broken policy to what the node is beyond its limits of.
 func (t trust) exceededLimits(facts []string) []string {
 	if t.policyBroken() {
-		return append(slices.Clip(facts), task.PressedPolicy)
+		return append(slices.Clip(facts), task.BlockedByPolicy)
 	}
 	return facts
 }

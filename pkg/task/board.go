@@ -2,10 +2,9 @@ package task
 
 import "math/bits"
 
-// Board is what an operator wants to see of a cluster at a glance: what is wrong,
-// what comes, what runs, and who does it. It is put together from the memory of the
-// nodes that schedule. Its lists are cut at what was asked for, and the counts beside
-// them say how much there is.
+// Board is an overview of a cluster for operators: problems, future ticks, active runs and nodes. It is
+// assembled from the memory of the scheduling nodes. Its lists are limited to the requested length, and its
+// counts cover everything.
 type Board struct {
 	At      Time     `json:"at" doc:"The time of the answer, by the clock of the node that answers."`
 	Node    string   `json:"node" doc:"The node that answers."`
@@ -13,7 +12,7 @@ type Board struct {
 	Cluster string   `json:"cluster" doc:"The cluster's id."`
 	Leader  string   `json:"leader" doc:"Empty while the cluster has no leader."`
 	Span    Duration `json:"span" doc:"How far next looks ahead."`
-	// Warnings and Freezes are those of the cluster's status, a few seconds old at most.
+	// Warnings and Freezes come from the cluster's status and are at most a few seconds old.
 	Warnings       []string  `json:"warnings" doc:"What an operator should look at, as text."`
 	WarningDetails []Warning `json:"warning_details" doc:"The same warnings, each with its code."`
 	Freezes        []Freeze  `json:"freezes" doc:"The freezes in effect."`
@@ -28,7 +27,7 @@ type Board struct {
 	Nodes []BoardNode `json:"nodes"`
 }
 
-// BoardPart is what one node adds to the board.
+// BoardPart is one node's contribution to the board.
 type BoardPart struct {
 	Node string `json:"node"`
 	At   Time   `json:"at"`
@@ -37,7 +36,7 @@ type BoardPart struct {
 	Tally Tally `json:"tally"`
 }
 
-// BoardCounts are how many there are.
+// BoardCounts are the counts of the board. They can be added up over nodes.
 type BoardCounts struct {
 	Serving      int            `json:"shards_served" doc:"Shards that are loaded and active."`
 	Tasks        int            `json:"tasks"`
@@ -51,7 +50,7 @@ type BoardCounts struct {
 	Waiting      map[string]int `json:"waiting" doc:"The number of waiting runs for each reason."`
 }
 
-// BoardLists are the first of each.
+// BoardLists are the beginnings of the board's lists.
 type BoardLists struct {
 	Stuck   []BoardShard   `json:"stuck" doc:"Shards that make no progress although a tick is due, because they are being loaded or are stuck. The longest first."`
 	Failing []BoardFailing `json:"failing" doc:"The latest failure first."`
@@ -62,7 +61,7 @@ type BoardLists struct {
 	Active  []BoardRun     `json:"active" doc:"The oldest first."`
 }
 
-// BoardShard is a shard that does not fire.
+// BoardShard is a shard that decides no ticks.
 type BoardShard struct {
 	ID      int    `json:"id"`
 	Node    string `json:"node"`
@@ -70,8 +69,8 @@ type BoardShard struct {
 	Loading bool   `json:"loading,omitempty"`
 }
 
-// BoardFailing is a task whose last run to end failed, timed out or was lost, and was
-// neither dismissed nor run again.
+// BoardFailing is a task whose last ended run failed, timed out or was lost, and was neither dismissed nor
+// retried.
 type BoardFailing struct {
 	Namespace string `json:"namespace"`
 	Task      string `json:"task"`
@@ -92,7 +91,7 @@ type BoardTick struct {
 	DueAt     Time   `json:"due_at,omitzero" doc:"When it is due, if jitter delays it."`
 }
 
-// Due is when the tick falls due.
+// Due returns when the tick is due.
 func (t BoardTick) Due() Time {
 	if !t.DueAt.IsZero() {
 		return t.DueAt
@@ -106,16 +105,16 @@ type BoardRun struct {
 	Task      string `json:"task"`
 	Run       string `json:"run"`
 	Node      string `json:"node"`
-	// Since is zero if the shard has changed hands since the attempt was dispatched.
+	// Since is zero if the shard has a new owner since the attempt was dispatched.
 	Since         Time `json:"since,omitzero" doc:"When the attempt was dispatched; absent if its shard has a new owner since then."`
 	ScheduledTime Time `json:"scheduled_time" doc:"The tick; for a manual run, the time of the request."`
 	Ending        bool `json:"ending,omitempty" doc:"Its node was asked to stop it, because of a newer tick or because its task was deleted."`
 	Paused        bool `json:"paused,omitempty" doc:"Its processes are paused, as its node reports."`
-	// Progress is what the attempt says itself; nil: nothing, or its node does not answer.
+	// Progress is the attempt's own report; nil if it has reported nothing or its node does not answer.
 	Progress *Progress `json:"progress,omitempty" doc:"The progress that the run reports itself."`
 }
 
-// Began is when the run began, as well as is known.
+// Began returns when the run began, as far as is known.
 func (r BoardRun) Began() Time {
 	if !r.Since.IsZero() {
 		return r.Since
@@ -123,7 +122,7 @@ func (r BoardRun) Began() Time {
 	return r.ScheduledTime
 }
 
-// BoardWait is a run in a queue.
+// BoardWait is a queued run.
 type BoardWait struct {
 	Namespace string `json:"namespace"`
 	Task      string `json:"task"`
@@ -133,20 +132,20 @@ type BoardWait struct {
 	NotBefore Time   `json:"not_before,omitzero"`
 }
 
-// Silence is a node that did not answer, and why.
+// Silence is a node that did not answer, with the reason.
 type Silence struct {
 	Node   string `json:"node"`
 	Reason string `json:"reason"`
 }
 
-// BoardNode is a node as the board shows it.
+// BoardNode is a node in the form in which the board shows it.
 type BoardNode struct {
 	Name       string   `json:"name"`
 	Address    string   `json:"address"`
 	Version    string   `json:"version"`
 	State      string   `json:"state"`
-	Unfit      string   `json:"unfit,omitempty" doc:"Why the node owns no shards now."`
-	Pressed    []string `json:"pressed,omitempty" doc:"Why the node accepts no runs: facts of its host that are over its own limits, policy (the policy cannot be read), or stuck_starts (too many starts hang)."`
+	Ineligible string   `json:"ineligible,omitempty" doc:"Why the node owns no shards now."`
+	Blocked    []string `json:"blocked,omitempty" doc:"Why the node accepts no runs: facts of its host that are over its own limits, policy (the policy cannot be read), or stuck_starts (too many starts hang)."`
 	Roles      []string `json:"roles"`
 	Slots      int      `json:"slots"`
 	Running    int      `json:"running" doc:"Attempts in its inbox, as it last reported."`
@@ -158,7 +157,7 @@ type BoardNode struct {
 	Recent     Recent   `json:"recent" doc:"What it decided in the last minute."`
 }
 
-// Recent is what was decided, and what ended, in the last minute.
+// Recent summarizes the decisions and the ended runs of the last minute.
 type Recent struct {
 	Fired     int64   `json:"fired" doc:"Ticks that became runs."`
 	Skipped   int64   `json:"skipped" doc:"Ticks that were skipped or missed."`
@@ -170,7 +169,8 @@ type Recent struct {
 	Rate      []int64 `json:"rate" doc:"Ticks decided in each 5 s of the minute, the oldest first."`
 }
 
-// Tally is what Recent is counted from: it can be added up.
+// Tally contains the counters from which Recent is computed. Unlike Recent, tallies can be added up over shards
+// and nodes.
 type Tally struct {
 	Skipped   int64   `json:"skipped"`
 	Succeeded int64   `json:"succeeded"`
@@ -180,19 +180,20 @@ type Tally struct {
 	Rate      []int64 `json:"rate"`
 }
 
-// LateBucket is the place in Tally.Late of a lateness.
+// LateBucket returns the index in Tally.Late for a lateness in milliseconds. Below 8 ms each millisecond has
+// its own bucket. Above that, each power of two has four buckets, so the error is at most a quarter.
 func LateBucket(ms int64) int {
 	if ms < 8 {
 		return int(max(ms, 0))
 	}
-	exp := bits.Len64(uint64(ms)) - 3 // 8…15 is 1
+	exp := bits.Len64(uint64(ms)) - 3 // 8…15 ms have the exponent 1
 	return min(4*(exp+1)+int(ms>>exp)-4, LateBuckets-1)
 }
 
-// LateBuckets is how many places Tally.Late has.
+// LateBuckets is the length of Tally.Late.
 const LateBuckets = 96
 
-// LateBound is the largest lateness, in ms, that a place stands for.
+// LateBound returns the largest lateness in milliseconds that belongs to a bucket.
 func LateBound(bucket int) int64 {
 	if bucket < 8 {
 		return int64(bucket)
@@ -201,12 +202,13 @@ func LateBound(bucket int) int64 {
 	return (part+5)<<exp - 1
 }
 
-// Add adds another tally.
+// Add adds another tally to t.
 func (t *Tally) Add(o Tally) {
 	t.Skipped, t.Succeeded, t.Failed, t.MaxMS = t.Skipped+o.Skipped, t.Succeeded+o.Succeeded, t.Failed+o.Failed, max(t.MaxMS, o.MaxMS)
 	t.Late, t.Rate = addElements(t.Late, o.Late), addElements(t.Rate, o.Rate)
 }
 
+// addElements adds b to a, element by element, and extends a if necessary.
 func addElements(a, b []int64) []int64 {
 	for i, n := range b {
 		if i == len(a) {
@@ -218,7 +220,7 @@ func addElements(a, b []int64) []int64 {
 	return a
 }
 
-// Recent is what the tally says.
+// Recent computes the summary.
 func (t Tally) Recent() Recent {
 	r := Recent{Skipped: t.Skipped, Succeeded: t.Succeeded, Failed: t.Failed, MaxMS: t.MaxMS, Rate: t.Rate}
 	if r.Rate == nil {
@@ -234,7 +236,7 @@ func (t Tally) Recent() Recent {
 	return r
 }
 
-// quantile is a lateness that so many percent of all do not exceed.
+// quantile returns a lateness that at least this percentage of all ticks do not exceed.
 func (t Tally) quantile(all, percent int64) int64 {
 	need := (all*percent + 99) / 100
 	for i, n := range t.Late {

@@ -82,7 +82,7 @@ func TestNode_TakesNoRunsUnderPressure(t *testing.T) {
 		t.Fatal("it takes none at all")
 	}
 
-	n.Pressed = []string{FactDiskFree}
+	n.Blocked = []string{FactDiskFree}
 	if n.Takes() {
 		t.Error("it takes runs")
 	}

@@ -192,7 +192,7 @@ func TestNode_TakesRunsAndOwnsShardsOnlyWhenReady(t *testing.T) {
 		{Node{State: NodeDraining, Roles: []string{RoleScheduler, RoleExecutor}}, false, false},
 		{Node{Roles: []string{RoleScheduler, RoleExecutor}}, false, false},
 		{Node{State: NodeCordoned, Roles: []string{RoleScheduler, RoleExecutor}}, false, true},
-		{Node{State: NodeReady, Unfit: "clock", Roles: []string{RoleScheduler, RoleExecutor}}, true, false},
+		{Node{State: NodeReady, Ineligible: "clock", Roles: []string{RoleScheduler, RoleExecutor}}, true, false},
 	} {
 		if c.n.Takes() != c.takes || c.n.Owns() != c.owns {
 			t.Errorf("%+v: takes %v, owns %v", c.n, c.n.Takes(), c.n.Owns())

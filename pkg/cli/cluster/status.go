@@ -76,8 +76,8 @@ func describeCluster(f *factory.Factory, d *output.Details, s client.ClusterStat
 	}
 
 	nodes := formatShare(f, s.NodesReady, s.Nodes, "ready")
-	if s.Pressed > 0 {
-		nodes += f.Paint(output.Yellow, fmt.Sprintf(", %d of them pressed", s.Pressed))
+	if s.Blocked > 0 {
+		nodes += f.Paint(output.Yellow, fmt.Sprintf(", %d of them blocked", s.Blocked))
 	}
 
 	d.StyledField("Nodes", nodes)

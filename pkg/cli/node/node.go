@@ -33,7 +33,7 @@ func listCommand(f *factory.Factory) *cobra.Command {
 		Use:     "list",
 		Aliases: []string{"ls"},
 		Short:   "List nodes",
-		Long: "List the nodes that are online. STATE shows whether a node accepts runs. A node in the state pressed is over one of\n" +
+		Long: "List the nodes that are online. STATE shows whether a node accepts runs. A node that is blocked is over one of\n" +
 			"its own limits (max_load, min_memory_free, min_disk_free) and gets no new runs until it is below the limit again.",
 		Example: "  carillon node list\n  carillon node list -o wide\n  carillon node list -w\n  carillon node list -l 'disk_free > 10Gi, load1 < 4'\n" +
 			"  carillon node list --columns name,cpus,load,memory-free,disk-free",
@@ -95,10 +95,10 @@ func nodeTable(f *factory.Factory, nodes []task.Node, wide bool) *output.Table {
 
 func nodeState(f *factory.Factory, n task.Node) string {
 	switch {
-	case n.Unfit != "": // it owns no shards, whatever its state
-		return f.Paint(output.Red, output.OneLine(n.State+", "+n.Unfit+pressedText(n)))
-	case len(n.Pressed) > 0:
-		return f.Paint(output.Yellow, output.OneLine(n.State+pressedText(n)))
+	case n.Ineligible != "": // it owns no shards, whatever its state
+		return f.Paint(output.Red, output.OneLine(n.State+", "+n.Ineligible+blockedText(n)))
+	case len(n.Blocked) > 0:
+		return f.Paint(output.Yellow, output.OneLine(n.State+blockedText(n)))
 	case n.State == task.NodeReady:
 		return f.Paint(output.Green, n.State)
 	}
@@ -106,24 +106,24 @@ func nodeState(f *factory.Factory, n task.Node) string {
 	return f.Paint(output.Yellow, output.OneLine(n.State))
 }
 
-// pressedText say what is beyond a limit of the node's own.
-func pressedText(n task.Node) string {
-	if len(n.Pressed) == 0 {
+// blockedText say what is beyond a limit of the node's own.
+func blockedText(n task.Node) string {
+	if len(n.Blocked) == 0 {
 		return ""
 	}
-	return ", pressed: " + strings.Join(n.Pressed, " ")
+	return ", blocked: " + strings.Join(n.Blocked, " ")
 }
 
-// unfitText say why a node owns no shards.
-func unfitText(n task.Node) string {
-	switch n.Unfit {
+// ineligibleText say why a node owns no shards.
+func ineligibleText(n task.Node) string {
+	switch n.Ineligible {
 	case "":
 		return ""
-	case task.UnfitClock:
+	case task.IneligibleClock:
 		return ": owns no shards, as its clock jumped, or differs from that of other nodes"
-	case task.UnfitStalled:
+	case task.IneligibleStalled:
 		return ": owns no shards for a while, as it did not decide what was due"
-	case task.UnfitRestored:
+	case task.IneligibleRestored:
 		return ": owns no shards, as etcd was restored from an older snapshot"
 	}
 
@@ -170,7 +170,7 @@ func getCommand(f *factory.Factory) *cobra.Command {
 
 func describeNode(f *factory.Factory, d *output.Details, n task.Node) {
 	d.Field("Name", "%s", n.Name)
-	d.StyledField("State", nodeState(f, n)+unfitText(n))
+	d.StyledField("State", nodeState(f, n)+ineligibleText(n))
 	d.Field("Roles", "%s", strings.Join(n.Roles, ", "))
 	d.Field("Labels", "%s", output.Labels(n.Labels))
 	d.Field("Running", "%d of %d slots", n.Running, n.Slots)

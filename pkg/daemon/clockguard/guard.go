@@ -56,11 +56,11 @@ func (r Reading) offset() time.Duration { return time.Duration(r.Wall.UnixNano()
 
 // otherClock is what is known of another node's clock.
 type otherClock struct {
-	instance string
-	told     task.Time     // the last announcement, which came
-	at       time.Duration // then, on the boot clock
-	seen     int           // announcements whose arrival was seen
-	unfit    bool          // the node says itself that its clock is wrong
+	instance   string
+	told       task.Time     // the last announcement, which came
+	at         time.Duration // then, on the boot clock
+	seen       int           // announcements whose arrival was seen
+	ineligible bool          // the node says itself that its clock is wrong
 
 	// The largest differences to the boot clock: in the present window, and in the one before.
 	best, before time.Duration
@@ -98,7 +98,7 @@ func (g *Guard) Hear(r Reading, nodes []task.Node) {
 		o := g.others[n.Name]
 		switch {
 		case o != nil && o.instance == n.Instance && o.told.Equal(n.Clock.Time):
-			o.unfit = n.Unfit == task.UnfitClock
+			o.ineligible = n.Ineligible == task.IneligibleClock
 			continue
 		case o == nil || o.instance != n.Instance:
 			// Nobody waited for it: it may be old.
@@ -115,7 +115,7 @@ func (g *Guard) Hear(r Reading, nodes []task.Node) {
 			o.seen = min(o.seen+1, 30)
 		}
 
-		o.told, o.at, o.unfit = n.Clock, r.Boot, n.Unfit == task.UnfitClock
+		o.told, o.at, o.ineligible = n.Clock, r.Boot, n.Ineligible == task.IneligibleClock
 	}
 
 	for name := range g.others {
@@ -197,7 +197,7 @@ func (g *Guard) findDifference(r Reading) (by time.Duration, yes bool) {
 	var others []*otherClock
 	for _, o := range g.recentClocks(r) {
 		switch {
-		case o.unfit:
+		case o.ineligible:
 		case g.agreesWith(o, tolerance):
 			same++
 		default:

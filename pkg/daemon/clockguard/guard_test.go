@@ -18,12 +18,12 @@ type guarded struct {
 
 // told is another node, which announces its clock every five seconds.
 type told struct {
-	off   time.Duration // how far its clock is off
-	late  time.Duration // how long its announcements are under way
-	unfit bool
-	mute  bool
-	last  time.Duration
-	clock task.Time
+	off        time.Duration // how far its clock is off
+	late       time.Duration // how long its announcements are under way
+	ineligible bool
+	mute       bool
+	last       time.Duration
+	clock      task.Time
 }
 
 // announceEvery is how often the other nodes announce their clocks.
@@ -46,8 +46,8 @@ func (g *guarded) pass(d time.Duration) (err error) {
 				o.last, o.clock = g.at, task.At(epoch.Add(g.at+o.off-o.late))
 			}
 			n := task.Node{Name: name, Instance: "i", Clock: o.clock}
-			if o.unfit {
-				n.Unfit = task.UnfitClock
+			if o.ineligible {
+				n.Ineligible = task.IneligibleClock
 			}
 			nodes = append(nodes, n)
 		}
@@ -83,7 +83,7 @@ func TestClockGuard_AgreesWithTheMajority(t *testing.T) {
 		{"a few seconds, once announcements have been awaited", 6 * s, []told{{}, {}}, 30 * s, true},
 		{"a few seconds, which the first announcement may be old", 6 * s, []told{{}, {}}, 0, false},
 		{"announcements under way for long", 0, []told{{late: 1500 * time.Millisecond}, {late: 1500 * time.Millisecond}}, time.Minute, false},
-		{"others who know that they are wrong have no say", 0, []told{{off: -h, unfit: true}, {off: -h, unfit: true}}, time.Minute, false},
+		{"others who know that they are wrong have no say", 0, []told{{off: -h, ineligible: true}, {off: -h, ineligible: true}}, time.Minute, false},
 	} {
 		others := map[string]*told{}
 		for i, o := range c.others {

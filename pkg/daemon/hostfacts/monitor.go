@@ -25,13 +25,13 @@ type Limits struct {
 type Monitor struct {
 	host    *host
 	limits  Limits
-	changed func() // what is pressed has changed
+	changed func() // what is exceeded has changed
 	log     *zap.Logger
 	first   chan struct{} // closed: something was measured
 
-	mu      sync.Mutex
-	known   *task.Facts
-	pressed []string
+	mu       sync.Mutex
+	known    *task.Facts
+	exceeded []string
 }
 
 // NewMonitor returns a monitor of the host and of the file system of dataDir, which has
@@ -66,22 +66,22 @@ func (f *Monitor) Run(ctx context.Context) error {
 // store keeps what was measured.
 func (f *Monitor) store(now *task.Facts) {
 	f.mu.Lock()
-	was := f.pressed
-	f.known, f.pressed = now, f.limits.overLimits(now, was)
-	is := f.pressed
+	was := f.exceeded
+	f.known, f.exceeded = now, f.limits.overLimits(now, was)
+	is := f.exceeded
 	f.mu.Unlock()
 
 	if !slices.Equal(was, is) {
-		f.log.Info("limits exceeded on this host changed", zap.Strings("pressed", is), zap.Strings("before", was), zap.Any("facts", now))
+		f.log.Info("limits exceeded on this host changed", zap.Strings("exceeded", is), zap.Strings("before", was), zap.Any("facts", now))
 		f.changed()
 	}
 }
 
 // Known is what the node announces.
-func (f *Monitor) Known() (known *task.Facts, pressed []string) {
+func (f *Monitor) Known() (known *task.Facts, exceeded []string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.known, f.pressed
+	return f.known, f.exceeded
 }
 
 // reliefPart is by which part a fact has to be back within its limit before the node

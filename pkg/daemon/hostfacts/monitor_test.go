@@ -165,11 +165,11 @@ func TestLimits_PressWithHysteresis(t *testing.T) {
 			now.Disk, now.DiskFree = 1<<40, &disk
 		}
 		f.store(now)
-		if _, pressed := f.Known(); strings.Join(pressed, " ") != step.want || told != step.newsToo {
-			t.Errorf("step %d: %q is pressed, told %d times; want %q, %d", i, pressed, told, step.want, step.newsToo)
+		if _, exceeded := f.Known(); strings.Join(exceeded, " ") != step.want || told != step.newsToo {
+			t.Errorf("step %d: %q is exceeded, told %d times; want %q, %d", i, exceeded, told, step.want, step.newsToo)
 		}
 	}
 	if none := (Limits{}).overLimits(&task.Facts{Load1: new(float64)}, slices.Clone([]string{task.FactLoad1})); none != nil {
-		t.Errorf("without limits %v is pressed", none)
+		t.Errorf("without limits %v is exceeded", none)
 	}
 }

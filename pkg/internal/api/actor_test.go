@@ -108,7 +108,7 @@ func TestActors_EveryOperationThatWritesSaysWhoAskedForIt(t *testing.T) {
 			w.put(k.Ended(ref("default", "gone"), id(1, "aaaa")), task.Run{UID: "aaaa", State: task.Succeeded})
 		}, body: fmt.Sprintf(`{"findings":[{"kind":"orphan_history","key":%q}]}`, k.HistoryOf(ref("default", "gone")))},
 		{id: "recover-cluster", method: "POST", path: "/v1/cluster/recover", before: func() {
-			w.put(k.Node("node-b"), task.Node{Name: "node-b", State: task.NodeReady, Unfit: task.UnfitRestored})
+			w.put(k.Node("node-b"), task.Node{Name: "node-b", State: task.NodeReady, Ineligible: task.IneligibleRestored})
 		}},
 	}
 

@@ -93,8 +93,8 @@ func TestNodes_TakeStatesThroughAnyNode(t *testing.T) {
 func TestNodes_ThatGaveTheirShardsUpAreWarnedOf(t *testing.T) {
 	w, ctx := newWorld(t), t.Context()
 
-	for _, unfit := range []string{task.UnfitClock, task.UnfitStalled, "new"} {
-		w.put(w.store.Keys().Node("n-"+unfit), task.Node{Name: "n-" + unfit, State: task.NodeReady, Unfit: unfit, Roles: []string{task.RoleScheduler}})
+	for _, ineligible := range []string{task.IneligibleClock, task.IneligibleStalled, "new"} {
+		w.put(w.store.Keys().Node("n-"+ineligible), task.Node{Name: "n-" + ineligible, State: task.NodeReady, Ineligible: ineligible, Roles: []string{task.RoleScheduler}})
 	}
 
 	st, err := w.Cluster.Status(ctx)
@@ -112,19 +112,19 @@ func TestNodes_ThatGaveTheirShardsUpAreWarnedOf(t *testing.T) {
 	}
 }
 
-func TestNodes_ThatArePressedAreCountedAndWarnedOf(t *testing.T) {
+func TestNodes_ThatAreBlockedAreCountedAndWarnedOf(t *testing.T) {
 	w, ctx := newWorld(t), t.Context()
 
 	for _, name := range []string{"n1", "n2"} {
-		w.put(w.store.Keys().Node(name), task.Node{Name: name, State: task.NodeReady, Pressed: []string{task.FactDiskFree}, Roles: []string{task.RoleScheduler, task.RoleExecutor}})
+		w.put(w.store.Keys().Node(name), task.Node{Name: name, State: task.NodeReady, Blocked: []string{task.FactDiskFree}, Roles: []string{task.RoleScheduler, task.RoleExecutor}})
 	}
 
 	st, err := w.Cluster.Status(ctx)
 	must(t, err)
 
 	all := strings.Join(st.Warnings, "\n")
-	if st.NodesReady != 2 || st.Pressed != 2 || !strings.Contains(all, "n2 takes no runs: beyond its own limit of disk_free") || !strings.Contains(all, "no node takes runs") {
-		t.Errorf("%d of %d ready nodes are pressed; warnings:\n%s", st.Pressed, st.NodesReady, all)
+	if st.NodesReady != 2 || st.Blocked != 2 || !strings.Contains(all, "n2 takes no runs: beyond its own limit of disk_free") || !strings.Contains(all, "no node takes runs") {
+		t.Errorf("%d of %d ready nodes are blocked; warnings:\n%s", st.Blocked, st.NodesReady, all)
 	}
 }
 
@@ -164,14 +164,14 @@ func TestCluster_ChangesNothingInARestoredEtcdUntilItIsAccepted(t *testing.T) {
 
 	// Any node may say so.
 	w.restored = nil
-	w.put(w.store.Keys().Node("node-b"), task.Node{Name: "node-b", State: task.NodeReady, Unfit: task.UnfitRestored})
+	w.put(w.store.Keys().Node("node-b"), task.Node{Name: "node-b", State: task.NodeReady, Ineligible: task.IneligibleRestored})
 
 	if k, err := w.Cluster.Recover(ctx); err != nil || k.Epoch != 3 {
 		t.Errorf("recover: %+v, %v", k, err)
 	}
 
 	// The snapshot is older than an epoch that was begun before.
-	w.put(w.store.Keys().Node("node-b"), task.Node{Name: "node-b", State: task.NodeReady, Unfit: task.UnfitRestored, Epoch: 7})
+	w.put(w.store.Keys().Node("node-b"), task.Node{Name: "node-b", State: task.NodeReady, Ineligible: task.IneligibleRestored, Epoch: 7})
 
 	if k, err := w.Cluster.Recover(ctx); err != nil || k.Epoch != 8 {
 		t.Errorf("recover: %+v, %v", k, err)
@@ -186,7 +186,7 @@ func TestCluster_ChangesNothingInARestoredEtcdUntilItIsAccepted(t *testing.T) {
 func TestCluster_WarningsHaveCodes(t *testing.T) {
 	w := newWorld(t)
 	w.put(w.store.Keys().Node("n"), task.Node{Name: "n", State: task.NodeReady, Roles: []string{task.RoleExecutor}, Slots: 1, Format: 3,
-		Unfit: task.UnfitClock, Pressed: []string{task.FactDiskFree}, Stuck: 2, Unreadable: 1, APIError: "the API does not listen"})
+		Ineligible: task.IneligibleClock, Blocked: []string{task.FactDiskFree}, Stuck: 2, Unreadable: 1, APIError: "the API does not listen"})
 	_, err := w.store.SetFreezes(t.Context(), store.FreezeRecord{}, task.Freezes{Holding: []task.Freeze{{Since: task.At(w.clock.now()), By: "ann", Reason: "a test"}}})
 	must(t, err)
 
@@ -201,7 +201,7 @@ func TestCluster_WarningsHaveCodes(t *testing.T) {
 		}
 	}
 
-	for _, code := range []string{task.WarnNodeUnfit, task.WarnNodePressed, task.WarnStartsHang, task.WarnNodeUnreachable, task.WarnUnreadable,
+	for _, code := range []string{task.WarnNodeIneligible, task.WarnNodeBlocked, task.WarnStartsHang, task.WarnNodeUnreachable, task.WarnUnreadable,
 		task.WarnShardsUnowned, task.WarnFrozen, task.WarnFreezeUnconfirmed, task.WarnNoLeader, task.WarnNoNodeReady} {
 		if !slices.Contains(codes, code) {
 			t.Errorf("no %s among %q", code, codes)

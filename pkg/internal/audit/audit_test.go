@@ -21,8 +21,8 @@ import (
 
 const auditShards = 4
 
-// site is a cluster that is well: two nodes, a leader, owners, watermarks near
-// now, and one task that has had its ticks. A test damages it.
+// site is a healthy cluster that a test can damage: two nodes, a leader, owners, watermarks near the current time,
+// and one task whose ticks are decided.
 type site struct {
 	testing.TB
 	ctx   context.Context
@@ -196,7 +196,7 @@ func kindsOf(a task.Audit) []string {
 	return slices.Compact(kinds)
 }
 
-// damages are all kinds of damage, each with what is found of it.
+// damages are all kinds of damage, each with the finding that it must cause.
 var damages = []struct {
 	name   string
 	damage func(s *site)
@@ -205,7 +205,7 @@ var damages = []struct {
 	{"none", func(*site) {}, nil},
 	{"a run and its history", func(s *site) {
 		s.attempt(s.one, "a", "a-1", s.entry.UID, nil)
-		s.ended(s.one, s.entry.UID, 5, nil)
+		s.ended(s.one, s.entry.UID, 5, nil) // its records must not be findings of their own
 		s.put(s.keys.Cleared("dead"), map[string]task.Time{"at": task.At(s.now)}, clientv3.WithLease(s.lease))
 		s.put(s.keys.Root()+"moves/0001", map[string]any{"to": "b", "since": task.At(s.now)})
 	}, nil},
@@ -283,9 +283,9 @@ var damages = []struct {
 	{"an instance cleared for ever", func(s *site) {
 		s.put(s.keys.Cleared("x"), map[string]task.Time{"at": task.At(s.now.Add(-72 * time.Hour))})
 	}, []string{"cleared_without_lease"}},
-	{"an unfit node", func(s *site) {
-		s.put(s.keys.Node("b"), task.Node{Instance: "b-1", Unfit: "clock", Leases: []string{fmt.Sprintf("%x", s.lease)}}, clientv3.WithLease(s.lease))
-	}, []string{"node_unfit"}},
+	{"an ineligible node", func(s *site) {
+		s.put(s.keys.Node("b"), task.Node{Instance: "b-1", Ineligible: "clock", Leases: []string{fmt.Sprintf("%x", s.lease)}}, clientv3.WithLease(s.lease))
+	}, []string{"node_ineligible"}},
 	{"a clock that is ahead", func(s *site) { s.node("b", s.now.Add(time.Minute)) }, []string{"clock"}},
 	{"an attempt of a former instance", func(s *site) { s.attempt(s.one, "b", "b-0", s.entry.UID, nil) }, []string{"orphan_attempt"}},
 	{"an attempt of an instance that is cleared", func(s *site) {
@@ -406,7 +406,7 @@ func TestAudit_FindsEveryKindThatThereIs(t *testing.T) {
 		found = append(found, d.kinds...)
 	}
 
-	for _, k := range []kind{kindNoCluster, kindNoLeader, kindUnfit, kindClock, kindLeakedLease, kindLeased, kindCleared, kindNoOwner, kindOwnerAbsent,
+	for _, k := range []kind{kindNoCluster, kindNoLeader, kindIneligible, kindClock, kindLeakedLease, kindLeased, kindCleared, kindNoOwner, kindOwnerAbsent,
 		kindTwoOwners, kindStray, kindNoMark, kindBadMark, kindMarkAhead, kindMarkStands, kindMoveStands, kindUnreadable, kindNoEntry, kindNoSpec,
 		kindUIDs, kindWrongShard, kindStrange, kindOrphan, kindNoTask, kindStuck, kindQueueOrphan, kindHistoryOrphan,
 		kindDeadOrphan, kindVersionOrphan, kindStaleTombstone} {
@@ -437,13 +437,13 @@ func TestAudit_OfEtcdsHealth(t *testing.T) {
 	}
 }
 
-// Whatever mends itself between the two looks is no finding.
+// Damage that is gone at the second read is not a finding.
 func TestAudit_LooksTwice(t *testing.T) {
 	etcd := kvtest.Memory(t)
 
 	for _, d := range damages {
 		if len(d.kinds) == 0 || slices.Contains(d.kinds, "clock") || slices.Contains(d.kinds, "two_owners") {
-			continue // a clock is read anew; what two owners have written is proof
+			continue // clocks are read only once; a decision by two owners is evidence in any case
 		}
 
 		t.Run(d.name, func(t *testing.T) {
@@ -460,7 +460,7 @@ func TestAudit_LooksTwice(t *testing.T) {
 			found, err := au.Run(s.ctx)
 			s.ok(err)
 
-			// Restored, nodes announce clocks of the past.
+			// After the restore, the nodes' records contain times of the past.
 			found.Findings = slices.DeleteFunc(found.Findings, func(f task.Finding) bool { return f.Kind == kindClock.name })
 			if len(found.Findings) > 0 {
 				t.Errorf("it was mended in between: %+v", found.Findings)
@@ -469,7 +469,7 @@ func TestAudit_LooksTwice(t *testing.T) {
 	}
 }
 
-// all is everything that there is, by key.
+// all returns all records, by key.
 func (s *site) all() map[string]string {
 	s.Helper()
 	res, err := s.etcd.Get(s.ctx, s.keys.Root(), clientv3.WithPrefix())
@@ -483,7 +483,7 @@ func (s *site) all() map[string]string {
 	return all
 }
 
-// restore makes everything what it was.
+// restore makes all records what they were.
 func (s *site) restore(before map[string]string) {
 	s.Helper()
 	now := s.all()

@@ -14,11 +14,11 @@ const (
 // groupOrder is the order in which the groups are shown.
 var groupOrder = []string{groupEtcd, groupNodes, groupShards, groupTasks, groupRuns}
 
-// kind is what all findings of one kind have in common.
+// kind holds what all findings of one kind have in common.
 type kind struct {
-	name, group, severity string
-	why, do               string
-	repair                string // "": a person has to repair it
+	name, group, severity string // name is the finding's kind for programs
+	why, do               string // why the finding matters; what a user can do
+	repair                string // what Repair does; "": only a person can repair it
 }
 
 var (
@@ -35,7 +35,7 @@ var (
 	kindNoLeader = kind{"no_leader", groupNodes, task.Grave,
 		"no shards are assigned: the shards of a node that leaves stop",
 		"check that a node with the role scheduler is present (carillon node list), and look for the election in its log", ""}
-	kindUnfit = kind{"node_unfit", groupNodes, task.Mild,
+	kindIneligible = kind{"node_ineligible", groupNodes, task.Mild,
 		"the node owns no shards until it recovers; the other nodes take over its shards",
 		"fix the problem that it names, or drain the node", ""}
 	kindClock = kind{"clock", groupNodes, task.Grave,
@@ -127,7 +127,7 @@ var (
 		"carillon audit --repair deletes it; a leader should have", "delete the record"}
 )
 
-// newFinding makes a finding of the kind.
+// newFinding returns a finding of the kind about one record.
 func (k kind) newFinding(message string, keys ...string) task.Finding {
 	return task.Finding{Kind: k.name, Group: k.group, Severity: k.severity, Keys: keys, Count: 1, Message: message,
 		Why: k.why, Do: k.do, Repair: k.repair}

@@ -13,15 +13,14 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// nodeJudge judges the nodes that are present, their clocks, and the instances that are
-// proved dead.
+// nodeJudge judges the nodes that are present, their clocks, and the records of instances that are proved dead.
 type nodeJudge struct {
 	judge
 	leases    *leaseJudge
-	localNode string // the node whose clock is compared with the others'
+	localNode string // the node with whose clock the others are compared
 }
 
-// checkNode judges a node's record.
+// checkNode judges a node's record: whether it may own shards, and whether its lease is its own.
 func (j *nodeJudge) checkNode(ctx context.Context, e *mvccpb.KeyValue) error {
 	name := strings.TrimPrefix(string(e.Key), j.keys.Nodes())
 	n := nodeState{mod: e.ModRevision}
@@ -34,9 +33,9 @@ func (j *nodeJudge) checkNode(ctx context.Context, e *mvccpb.KeyValue) error {
 	n.Name = name
 	j.cluster.nodes[name] = n
 
-	if n.Unfit != "" {
-		// The record's revision is no fact: a node announces itself all the time.
-		j.suspectWith(kindUnfit.newFinding(fmt.Sprintf("node %s owns no shards: %s", name, n.Unfit), string(e.Key)), stillUnfit{j.reader.store, name})
+	if n.Ineligible != "" {
+		// The record's revision is not a fact, because nodes rewrite their records all the time.
+		j.suspectWith(kindIneligible.newFinding(fmt.Sprintf("node %s owns no shards: %s", name, n.Ineligible), string(e.Key)), stillIneligible{j.reader.store, name})
 	}
 
 	if !namesLease(n.Node, e.Lease) {
@@ -46,28 +45,27 @@ func (j *nodeJudge) checkNode(ctx context.Context, e *mvccpb.KeyValue) error {
 	return nil
 }
 
-// stillUnfit checks that a node still says that it is not fit to own shards.
-type stillUnfit struct {
+// stillIneligible confirms that a node still reports that it may not own shards.
+type stillIneligible struct {
 	store *store.Store
 	node  string
 }
 
-func (r stillUnfit) stillHolds(ctx context.Context) (bool, error) {
+func (r stillIneligible) stillHolds(ctx context.Context) (bool, error) {
 	nodes, err := r.store.Nodes(ctx)
 	for _, n := range nodes {
 		if n.Name == r.node {
-			return n.Unfit != "", err
+			return n.Ineligible != "", err
 		}
 	}
 
 	return false, err
 }
 
-// clearedFor is how long it may matter that an instance is cleared.
+// clearedFor is how long an owner may need the record of a cleared instance.
 const clearedFor = 48 * time.Hour
 
-// checkCleared judges a record that says that an instance is proved dead. It goes by
-// itself, when its lease ends.
+// checkCleared judges the record that an instance is proved dead. It must have a lease, which removes it.
 func (j *nodeJudge) checkCleared(_ context.Context, e *mvccpb.KeyValue) error {
 	instance := strings.TrimPrefix(string(e.Key), clearedPrefix(j.keys))
 	var c struct {
@@ -82,7 +80,7 @@ func (j *nodeJudge) checkCleared(_ context.Context, e *mvccpb.KeyValue) error {
 	if e.Lease == 0 {
 		f := kindCleared.newFinding("instance "+instance+" is cleared, for ever", string(e.Key))
 		if j.reader.timeSince(c.At.Time) < clearedFor {
-			f.Repair = "" // somebody may wait for it
+			f.Repair = "" // an owner may still wait for it
 		}
 		j.addSuspect(f, seenRecord(e))
 	}
@@ -90,9 +88,9 @@ func (j *nodeJudge) checkCleared(_ context.Context, e *mvccpb.KeyValue) error {
 	return nil
 }
 
-// confirmClocks compares the clocks of the nodes with the one of the local node. A node
-// that has announced itself between the two reads shows both a clock that is ahead and
-// one that is behind; an older announcement only shows a clock that is ahead.
+// confirmClocks compares the nodes' clocks with the clock of the local node. The record of a node that was
+// rewritten between the two reads shows a clock that is ahead or behind. An older record shows only a clock that is
+// ahead, because its time is old.
 func (j *nodeJudge) confirmClocks(ctx context.Context) ([]task.Finding, error) {
 	if j.cluster.shards == 0 {
 		return nil, nil
@@ -136,7 +134,7 @@ func (j *nodeJudge) confirmClocks(ctx context.Context) ([]task.Finding, error) {
 		}
 	}
 
-	// If half of the nodes differ, the local clock is the one that is wrong.
+	// If at least half of the nodes differ, the local clock is the wrong one.
 	if len(found) > 1 && 2*len(found) >= len(nodes) {
 		f := kindClock.newFinding(fmt.Sprintf("the clock of node %s differs from those of %d of %d nodes", j.localNode, len(found), len(nodes)), j.keys.Node(j.localNode))
 		f.Count = int64(len(found))

@@ -8,12 +8,13 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// fields sets names beside values; what is empty is left out.
+// fields draws names with their values. Empty values are omitted.
 type fields struct {
 	m *Model
 	p Picture
 }
 
+// addField adds a name and its value, wrapped in a column.
 func (f *fields) addField(name, value string) {
 	if value == "" {
 		return
@@ -28,6 +29,7 @@ func (f *fields) addField(name, value string) {
 	}
 }
 
+// addSection adds a heading.
 func (f *fields) addSection(name string) {
 	if len(f.p) > 0 {
 		f.p = append(f.p, Line{})
@@ -35,7 +37,7 @@ func (f *fields) addSection(name string) {
 	f.p = append(f.p, Line{{" " + name, Bold}})
 }
 
-// formatDay is an instant, with its day.
+// formatDay formats an instant with its day.
 func (m *Model) formatDay(t task.Time) string {
 	if t.IsZero() {
 		return ""
@@ -43,7 +45,7 @@ func (m *Model) formatDay(t task.Time) string {
 	return t.In(m.cfg.Zone).Format("Mon 2 Jan 15:04:05 MST")
 }
 
-// taskText is all about a task.
+// taskText draws the details of a task.
 func (m *Model) taskText(told *Told) Picture {
 	t, f := told.Task, &fields{m: m}
 	f.addField("Schedule", strings.Join(t.Schedule, ", ")+" in "+t.Timezone)
@@ -101,6 +103,7 @@ func (m *Model) taskText(told *Told) Picture {
 	return f.p
 }
 
+// actionWords describes an action.
 func actionWords(a task.Action) string {
 	switch p := a.Process; {
 	case p != nil && p.Shell != "":
@@ -114,9 +117,10 @@ func actionWords(a task.Action) string {
 	return ""
 }
 
+// runColumns are the columns of a history.
 var runColumns = []column{{head: "TICK"}, {head: "STATE"}, {head: "TOOK", right: true}, {head: "LATE", right: true}, {head: "NODE"}, {head: "MESSAGE", grow: true, least: 10, from: 60, style: Dim}}
 
-// runText is a history.
+// runText draws a history.
 func (m *Model) runText(runs []task.Run) Picture {
 	if len(runs) == 0 {
 		return Picture{{{" none", Dim}}}
@@ -160,7 +164,7 @@ func (m *Model) runText(runs []task.Run) Picture {
 	return append(Picture{head}, lines...)
 }
 
-// formatTick is an instant in a history.
+// formatTick formats an instant in a history.
 func (m *Model) formatTick(t time.Time) string {
 	if m.clusterTime().Sub(t) > 6*24*time.Hour {
 		return t.In(m.cfg.Zone).Format("2 Jan 15:04")
@@ -168,7 +172,7 @@ func (m *Model) formatTick(t time.Time) string {
 	return t.In(m.cfg.Zone).Format("Mon 15:04:05")
 }
 
-// whyText is an answer: the sentence, then the evidence.
+// whyText draws an explanation: the sentence, followed by the evidence.
 func (m *Model) whyText(a task.Answer) Picture {
 	p := m.wrapText(" ", m.toPrintable(stripControls(a.Sentence)), Bold)
 	m.drawEvidence(&p, a)
@@ -181,6 +185,7 @@ func (m *Model) whyText(a task.Answer) Picture {
 	return p
 }
 
+// drawEvidence adds the evidence of an explanation.
 func (m *Model) drawEvidence(p *Picture, a task.Answer) {
 	f := &fields{m: m}
 	for _, l := range a.Lines {
@@ -189,7 +194,7 @@ func (m *Model) drawEvidence(p *Picture, a task.Answer) {
 	*p = append(*p, f.p...)
 }
 
-// nodeText is all that the board knows of a node.
+// nodeText draws what the board contains about a node.
 func (m *Model) nodeText(name string) Picture {
 	f := &fields{m: m}
 	for _, n := range m.board.Nodes {
@@ -198,8 +203,8 @@ func (m *Model) nodeText(name string) Picture {
 		}
 
 		state := n.State
-		if n.Unfit != "" {
-			state += ", but " + unfitWords(n.Unfit)
+		if n.Ineligible != "" {
+			state += ", but " + ineligibleWords(n.Ineligible)
 		}
 
 		f.addField("State", state)

@@ -2,19 +2,20 @@ package top
 
 import "strings"
 
-// column is how a cell of a pane's rows is set.
+// column is the layout of one column.
 type column struct {
 	head  string
-	right bool // numbers and durations
-	grow  bool // takes what room is left; of several the first most
-	least int  // of one that grows: how narrow it may be
-	from  int  // it is left out of terminals that are narrower
+	right bool // align to the right: for numbers and durations
+	grow  bool // may be narrower than its contents; of several such columns, the widest shrinks first
+	least int  // the minimum width of a column that may shrink
+	from  int  // hide the column on terminals that are narrower
 	style Style
 }
 
+// paneLayouts are the columns of each pane.
 var paneLayouts = [panes][]column{
 	paneProblems: {
-		{head: ""}, {head: "WHAT"}, {head: "WHO", grow: true, least: 12}, {head: "FOR", right: true}, {head: "HOW", grow: true, least: 10, from: 50, style: Plain},
+		{head: ""}, {head: "PROBLEM"}, {head: "OBJECT", grow: true, least: 12}, {head: "FOR", right: true}, {head: "DETAILS", grow: true, least: 10, from: 50, style: Plain},
 	},
 	coming:  {{head: "DUE"}, {head: "LEFT", right: true}, {head: "TASK", grow: true, least: 10}},
 	running: {{head: "", style: Cyan}, {head: "FOR", right: true}, {head: "TASK", grow: true, least: 10}, {head: "NODE"}, {head: "", grow: true, least: 15}, {head: "RUN", from: 100, style: Dim}},
@@ -22,8 +23,8 @@ var paneLayouts = [panes][]column{
 		{head: "P99 LATE", right: true, from: 60}, {head: "JOINED", right: true, from: 70}, {head: "ADDRESS", from: 100, style: Dim}, {head: "VERSION", from: 120, style: Dim}},
 }
 
-// drawTable sets rows in columns: each as wide as it must be, two blanks between them,
-// and what grows as the room allows. wide 0: nothing is cut.
+// drawTable draws rows in columns. Each column is as wide as its contents, with two spaces between columns.
+// Columns with grow shrink if the space does not suffice. With wide 0, nothing is cut.
 func (m *Model) drawTable(cols []column, rows []row, wide int) (head Line, lines []Line) {
 	room := wide
 	if wide == 0 {
@@ -62,7 +63,7 @@ func (m *Model) drawTable(cols []column, rows []row, wide int) (head Line, lines
 				style = c.style
 			}
 
-			if c.head == "HOW" && r.style != Dim {
+			if c.head == "DETAILS" && r.style != Dim {
 				style = Plain
 			}
 
@@ -75,7 +76,7 @@ func (m *Model) drawTable(cols []column, rows []row, wide int) (head Line, lines
 	return head, lines
 }
 
-// shrinkColumns makes columns that grow narrower, the widest first, until all fit.
+// shrinkColumns makes columns narrower, always the widest that may shrink, until all fit.
 func shrinkColumns(cols []column, widths []int, room int) {
 	for {
 		sum, widest := 1, -1
@@ -99,7 +100,7 @@ func shrinkColumns(cols []column, widths []int, room int) {
 	}
 }
 
-// setInColumns is a text in exactly so many columns.
+// setInColumns returns a text in exactly this many terminal columns. more marks text that was cut.
 func setInColumns(s string, columns int, right bool, more string) string {
 	s = cutText(s, columns, more)
 	fill := strings.Repeat(" ", max(0, columns-textWidth(s)))

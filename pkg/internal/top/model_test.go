@@ -28,7 +28,7 @@ func busy() task.Board {
 	b := task.Board{
 		At: task.At(noon), Node: "n1", Version: "v1.2.3", Cluster: "nordpol", Leader: "n1", Span: task.Duration(10 * time.Minute),
 		WarningDetails: []task.Warning{{Code: task.WarnEtcdMember, Text: "etcd has used 81 % of its quota"},
-			{Code: task.WarnNodeUnfit, Text: "node n2 owns no shards: its clock jumped, or differs from that of other nodes"}},
+			{Code: task.WarnNodeIneligible, Text: "node n2 owns no shards: its clock jumped, or differs from that of other nodes"}},
 		Freezes: []task.Freeze{{Namespace: "billing", Since: ago(2 * time.Hour), By: "ann (token k3vq7t2m5xw4hzra)", Reason: "INC-42: the ledger is wrong"}},
 		Silent:  []task.Silence{{Node: "n3", Reason: "no answer from 10.0.0.3:7070 within 1s"}}, ShardCount: 256, ShardsOwned: 250,
 		BoardCounts: task.BoardCounts{Serving: 170, Tasks: 100_012, Paused: 51, FailingCount: 14, OverdueCount: 2, ActiveCount: 231, AwayCount: 1, WaitingCount: 9, Waiting: map[string]int{
@@ -65,7 +65,7 @@ func busy() task.Board {
 
 		switch i {
 		case 1:
-			n.Unfit, n.Serving = task.UnfitClock, 84
+			n.Ineligible, n.Serving = task.IneligibleClock, 84
 		case 2:
 			n.Silent, n.Serving, n.Recent = true, 0, task.Recent{}
 		case 3:
@@ -140,14 +140,14 @@ func TestScreen(t *testing.T) {
 	golden(t, "help-80", m.View())
 }
 
-func TestScreen_OfANodeThatIsPressed(t *testing.T) {
+func TestScreen_OfANodeThatIsBlocked(t *testing.T) {
 	b := busy()
-	b.WarningDetails = []task.Warning{{Code: task.WarnNodePressed, Text: "node n1 takes no runs: beyond its own limit of disk_free"}}
+	b.WarningDetails = []task.Warning{{Code: task.WarnNodeBlocked, Text: "node n1 takes no runs: beyond its own limit of disk_free"}}
 	b.Nodes = b.Nodes[:1]
-	b.Nodes[0].Pressed = []string{task.FactDiskFree}
+	b.Nodes[0].Blocked = []string{task.FactDiskFree}
 
 	text := screen(Config{Namespace: "default"}, 120, 50, b).View().Text()
-	if strings.Count(text, "takes no runs: beyond its own limit of disk_free") != 1 || strings.Count(text, "pressed") != 2 {
+	if strings.Count(text, "takes no runs: beyond its own limit of disk_free") != 1 || strings.Count(text, "blocked") != 2 {
 		t.Errorf("it is to be among the problems once, and so in its row:\n%s", text)
 	}
 }
@@ -155,9 +155,9 @@ func TestScreen_OfANodeThatIsPressed(t *testing.T) {
 func TestScreen_OfANodeWhosePolicyCannotBeRead(t *testing.T) {
 	b := busy()
 	b.Nodes = b.Nodes[:1]
-	b.Nodes[0].Pressed = []string{task.PressedPolicy}
+	b.Nodes[0].Blocked = []string{task.BlockedByPolicy}
 	words := "takes no runs: its policy cannot be read"
-	b.WarningDetails = []task.Warning{{Code: task.WarnNodePressed, Text: "node n1 takes no runs: " + task.PressedWords(b.Nodes[0].Pressed)}}
+	b.WarningDetails = []task.Warning{{Code: task.WarnNodeBlocked, Text: "node n1 takes no runs: " + task.DescribeBlocked(b.Nodes[0].Blocked)}}
 
 	text := screen(Config{Namespace: "default"}, 120, 50, b).View().Text()
 	if strings.Count(text, words) != 1 || strings.Contains(text, "limit") {

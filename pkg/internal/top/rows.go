@@ -9,7 +9,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// fillRows makes the rows of all panes of the board.
+// fillRows computes the rows of all panes from the board.
 func (m *Model) fillRows() {
 	if m.got.IsZero() {
 		return
@@ -21,7 +21,7 @@ func (m *Model) fillRows() {
 	m.panes[nodes].setRows(m.nodeRows(), m.filter)
 }
 
-// for is how long something is so.
+// formatSince returns how long ago an instant was.
 func (m *Model) formatSince(t task.Time) string {
 	if t.IsZero() {
 		return ""
@@ -29,8 +29,8 @@ func (m *Model) formatSince(t task.Time) string {
 	return formatSpan(m.clusterTime().Sub(t.Time))
 }
 
-// problemRows are what is wrong: first what stops many tasks, then what stops one,
-// then what fails. The cells are: sign, what, who, for how long, how.
+// problemRows returns the problems: those that affect many tasks first, then those that affect one, then
+// failures. The cells are a symbol, the kind, the object, the duration, and details.
 func (m *Model) problemRows() (rows []row) {
 	b := &m.board
 	add := func(style Style, sign, kind, who, long, how string, t Target) {
@@ -83,12 +83,12 @@ func (m *Model) problemRows() (rows []row) {
 
 	for _, n := range b.Nodes {
 		switch {
-		case n.Unfit != "":
-			add(Red, "!", "unfit", n.Name, "", unfitWords(n.Unfit), Target{Node: n.Name})
+		case n.Ineligible != "":
+			add(Red, "!", "ineligible", n.Name, "", ineligibleWords(n.Ineligible), Target{Node: n.Name})
 		case n.State != task.NodeReady:
 			add(Cyan, "·", n.State, n.Name, "", stateWords(n), Target{Node: n.Name})
-		case len(n.Pressed) > 0:
-			add(Yellow, "!", "pressed", n.Name, "", "takes no runs: "+task.PressedWords(n.Pressed), Target{Node: n.Name})
+		case len(n.Blocked) > 0:
+			add(Yellow, "!", "blocked", n.Name, "", "takes no runs: "+task.DescribeBlocked(n.Blocked), Target{Node: n.Name})
 		}
 	}
 
@@ -142,14 +142,14 @@ func (m *Model) problemRows() (rows []row) {
 	return rows
 }
 
-// addRestRow says how many more there are than the board lists.
+// addRestRow adds a row with the number of items that the board does not list.
 func (m *Model) addRestRow(rows *[]row, n int, what string) {
 	if n > 0 {
 		*rows = append(*rows, row{key: "rest " + what, style: Dim, cells: []string{"", "", m.toPrintable(fmt.Sprintf("… and %s more %s", formatNumber(n), what)), "", ""}})
 	}
 }
 
-// boardWarnings returns the warnings of a board. A node of a former version sends them without codes.
+// boardWarnings returns the warnings of a board. A node of an older version sends them without codes.
 func boardWarnings(b *task.Board) []task.Warning {
 	if len(b.WarningDetails) > 0 {
 		return b.WarningDetails
@@ -163,29 +163,30 @@ func boardWarnings(b *task.Board) []task.Warning {
 	return list
 }
 
-// shownElsewhere reports whether warnings of the cluster's status with this code are shown by the
-// board in rows of their own.
+// shownElsewhere reports whether the board has separate rows for warnings with this code.
 func shownElsewhere(code string) bool {
 	switch code {
-	case task.WarnShardsUnowned, task.WarnNodeUnfit, task.WarnNodePressed, task.WarnUnreadable, task.WarnFrozen:
+	case task.WarnShardsUnowned, task.WarnNodeIneligible, task.WarnNodeBlocked, task.WarnUnreadable, task.WarnFrozen:
 		return true
 	}
 	return false
 }
 
-func unfitWords(unfit string) string {
-	switch unfit {
-	case task.UnfitClock:
+// ineligibleWords describes why a node owns no shards.
+func ineligibleWords(ineligible string) string {
+	switch ineligible {
+	case task.IneligibleClock:
 		return "owns no shards: its clock jumped, or differs from that of others"
-	case task.UnfitStalled:
+	case task.IneligibleStalled:
 		return "owns no shards for a while: it did not decide what was due"
-	case task.UnfitRestored:
+	case task.IneligibleRestored:
 		return "etcd was restored from an older snapshot: carillon cluster recover"
 	}
 
-	return "owns no shards: " + withSpaces(unfit)
+	return "owns no shards: " + withSpaces(ineligible)
 }
 
+// stateWords describes the state of a node.
 func stateWords(n task.BoardNode) string {
 	if n.State == task.NodeDraining {
 		return fmt.Sprintf("hands over %s and waits for %s", formatCount(n.Shards, "shard"), formatCount(n.Running, "run"))
@@ -193,14 +194,15 @@ func stateWords(n task.BoardNode) string {
 	return "gets no new runs, and keeps its shards"
 }
 
+// ofTask returns the target of a task or a run.
 func ofTask(namespace, name, run string) Target {
 	return Target{Namespace: namespace, Task: name, Run: run}
 }
 
-// formatClock is a time of day.
+// formatClock formats a time of day.
 func (m *Model) formatClock(t time.Time) string { return t.In(m.cfg.Zone).Format("15:04:05") }
 
-// comingRows are the next ticks: when, in how long, which task.
+// comingRows returns the next ticks: when, in how long, which task.
 func (m *Model) comingRows() []row {
 	rows := make([]row, len(m.board.Next))
 	for i, t := range m.board.Next {
@@ -217,7 +219,7 @@ func (m *Model) comingRows() []row {
 	return rows
 }
 
-// runningRows are what runs: for how long, which task, where, which run.
+// runningRows returns the active runs: for how long, which task, where, which run.
 func (m *Model) runningRows() []row {
 	rows := make([]row, len(m.board.Active))
 	for i, r := range m.board.Active {
@@ -237,7 +239,7 @@ func (m *Model) runningRows() []row {
 	return rows
 }
 
-// nodeRows are the nodes: name, state, runs, shards, fires, lateness, since when.
+// nodeRows returns the nodes: name, state, runs, shards, fires, lateness, and since when.
 func (m *Model) nodeRows() []row {
 	rows := make([]row, len(m.board.Nodes))
 	for i, n := range m.board.Nodes {
@@ -246,12 +248,12 @@ func (m *Model) nodeRows() []row {
 		switch {
 		case n.Silent:
 			style, state = Red, "silent"
-		case n.Unfit != "":
-			style, state = Red, "unfit"
+		case n.Ineligible != "":
+			style, state = Red, "ineligible"
 		case n.State != task.NodeReady:
 			style = Cyan
-		case len(n.Pressed) > 0:
-			style, state = Yellow, "pressed"
+		case len(n.Blocked) > 0:
+			style, state = Yellow, "blocked"
 		}
 
 		runs, shards, fires, late := "–", "–", "–", "–"
@@ -295,6 +297,7 @@ func (m *Model) nodeRows() []row {
 	return rows
 }
 
+// sortedKeys returns the keys of a map in order.
 func sortedKeys[V any](m map[string]V) []string {
 	keys := make([]string, 0, len(m))
 	for k := range m {

@@ -148,8 +148,8 @@ func (f *Facts) explainUndecided(s speaker, due time.Time) string {
 	switch {
 	case !n.Has(task.RoleScheduler):
 		return fmt.Sprintf("its shard (%d) is assigned to %s, which does not have the scheduler role%s", f.Shard, n.Name, watermark)
-	case n.Unfit != "":
-		return fmt.Sprintf("its shard (%d) is assigned to %s, which schedules nothing now (%s)%s", f.Shard, n.Name, n.Unfit, watermark)
+	case n.Ineligible != "":
+		return fmt.Sprintf("its shard (%d) is assigned to %s, which schedules nothing now (%s)%s", f.Shard, n.Name, n.Ineligible, watermark)
 	// A tick normally is decided within milliseconds, so a few seconds are not a problem yet.
 	case behind < 3*time.Second:
 		return fmt.Sprintf("it was due %s ago, and %s is deciding it now", formatSpan(behind), n.Name)

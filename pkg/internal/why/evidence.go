@@ -240,8 +240,8 @@ func (w *witness) nodeWords() string {
 			text += " (" + n.State + ")"
 		} else if !n.Has(task.RoleExecutor) {
 			text += " (not an executor)"
-		} else if len(n.Pressed) > 0 {
-			text += " (accepts no runs: " + strings.Join(n.Pressed, ", ") + ")"
+		} else if len(n.Blocked) > 0 {
+			text += " (accepts no runs: " + strings.Join(n.Blocked, ", ") + ")"
 		} else if w.Entry.Action.NeedsKey() && !n.HoldsKey() {
 			text += " (no key for secrets)"
 		}

@@ -182,15 +182,15 @@ func (f *Facts) passedOverWords() string {
 	var words []string
 	for _, n := range f.Nodes {
 		var because []string
-		if len(n.Pressed) > 0 {
-			because = append(because, task.PressedWords(n.Pressed))
+		if len(n.Blocked) > 0 {
+			because = append(because, task.DescribeBlocked(n.Blocked))
 		}
 
 		if f.Entry.Action.NeedsKey() && !n.HoldsKey() {
 			because = append(because, "it has no readable key for secrets (see its log)")
 		}
 
-		n.Pressed = nil
+		n.Blocked = nil
 		if len(because) > 0 && len(f.Entry.Target.Takers([]task.Node{n}, false)) > 0 {
 			words = append(words, fmt.Sprintf("%s accepts no runs: %s", n.Name, strings.Join(because, "; ")))
 		}

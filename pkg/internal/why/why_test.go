@@ -412,9 +412,9 @@ var stories = []story{
 		w.Watermark.Time, w.Nodes = at("11:00:00"), w.Nodes[1:]
 		return w
 	}, "11:30", task.VerdictUndecided, []string{"its shard (7) has no owner now: it is assigned to n1, which is not present; the ticks of the shard are decided up to Tue 10 Mar 2026 11:00 UTC"}},
-	{"undecided: owner unfit", func() *world {
+	{"undecided: owner ineligible", func() *world {
 		w := nightly()
-		w.Watermark.Time, w.Nodes[0].Unfit = at("11:00:00"), task.UnfitClock
+		w.Watermark.Time, w.Nodes[0].Ineligible = at("11:00:00"), task.IneligibleClock
 		return w
 	}, "11:30", task.VerdictUndecided, []string{"schedules nothing now (clock)"}},
 	{"undecided: owner behind", func() *world {
@@ -466,13 +466,13 @@ var stories = []story{
 	{"will find all under pressure", func() *world {
 		w := nightly()
 		for i := range w.Nodes {
-			w.Nodes[i].Pressed = []string{task.FactDiskFree}
+			w.Nodes[i].Blocked = []string{task.FactDiskFree}
 		}
 		return w
 	}, "12:30", task.VerdictNoNode, []string{`no node is available (n1 accepts no runs: beyond its own limit of disk_free`}},
 	{"will find no key for its secret", func() *world {
 		w := timed(secretly)
-		w.Nodes[0].Pressed = []string{task.PressedPolicy}
+		w.Nodes[0].Blocked = []string{task.BlockedByPolicy}
 		return w
 	}, "12:30", task.VerdictNoNode, []string{"no node with a key for secrets is available (n1 accepts no runs: its policy cannot be read: see its log; " +
 		"it has no readable key for secrets (see its log); n2 accepts no runs: it has no readable key", "present: n1 (accepts no runs: policy), n2 (no key for secrets)"}},

@@ -102,7 +102,7 @@ func TestStrategies_OnSixNodesAndAfterALoss(t *testing.T) {
 	}
 }
 
-// What a strategy does when nodes are full, draining or pressed.
+// What a strategy does when nodes are full, draining or blocked.
 func TestStrategies_WhenNodesAreFullOrTakeNone(t *testing.T) {
 	t.Parallel()
 	running := func(n int, names ...string) func([]task.Node) {
@@ -116,7 +116,7 @@ func TestStrategies_WhenNodesAreFullOrTakeNone(t *testing.T) {
 	}
 
 	drains := func(list []task.Node) { list[1].State = task.NodeDraining } // n2
-	presses := func(list []task.Node) { list[1].Pressed = []string{task.FactDiskFree} }
+	blocks := func(list []task.Node) { list[1].Blocked = []string{task.FactDiskFree} }
 	holds := func(names ...string) func([]task.Node) {
 		return func(list []task.Node) {
 			for i := range list {
@@ -144,7 +144,7 @@ func TestStrategies_WhenNodesAreFullOrTakeNone(t *testing.T) {
 		{"it waits there", Want{Strategy: task.StrategyHash, Key: "default/report"}, running(10, "n4"), []string{"n4"}},
 		{"it waits there", Want{Strategy: task.StrategySticky, Last: "n2"}, running(10, "n2"), []string{"n2"}},
 		{"the next in the order has it", Want{Strategy: task.StrategyFirst, Order: order}, drains, []string{"n3"}},
-		{"the next in the order has it", Want{Strategy: task.StrategyFirst, Order: order}, presses, []string{"n3"}},
+		{"the next in the order has it", Want{Strategy: task.StrategyFirst, Order: order}, blocks, []string{"n3"}},
 		{"who is not in the order has none", Want{Strategy: task.StrategyFirst, Order: order[:1]}, drains, nil},
 		{"a retry goes elsewhere", Want{Strategy: task.StrategyAuto, Avoid: "n2"}, running(10, "n3", "n4", "n5"), []string{"n1", "n6"}},
 		{"a retry goes elsewhere", Want{Strategy: task.StrategyRoundRobin, Last: "n1", Avoid: "n2"}, running(10, "n3", "n4", "n5"), []string{"n1", "n6"}},
@@ -164,7 +164,7 @@ func TestStrategies_WhenNodesAreFullOrTakeNone(t *testing.T) {
 		{"those with a key have it", Want{Strategy: task.StrategyRoundRobin, Secret: true}, holds("n3", "n4"), []string{"n3", "n4"}},
 		{"without a key nobody has it", Want{Strategy: task.StrategyLeastLoaded, Secret: true}, holds(), nil},
 		{"what reads no secret needs none", Want{Strategy: task.StrategyFirst, Order: order}, holds("n3"), []string{"n2"}},
-		{"a retry goes elsewhere", Want{Strategy: task.StrategyRandom, Avoid: "n1"}, presses, []string{"n3", "n4", "n5", "n6"}},
+		{"a retry goes elsewhere", Want{Strategy: task.StrategyRandom, Avoid: "n1"}, blocks, []string{"n3", "n4", "n5", "n6"}},
 	} {
 		f := NewFleet("", nil)
 		nodes := six()
@@ -245,7 +245,7 @@ func TestStrategies_HashMovesOnlyWhatItMust(t *testing.T) {
 func TestSeveral_AreThoseAmongWhichItPicks(t *testing.T) {
 	t.Parallel()
 	nodes := six()
-	nodes[0].State, nodes[1].Pressed = task.NodeCordoned, []string{task.FactLoad1}
+	nodes[0].State, nodes[1].Blocked = task.NodeCordoned, []string{task.FactLoad1}
 	free := int64(20 << 30)
 	nodes[3].Facts, nodes[5].Facts = &task.Facts{Disk: 1 << 40, DiskFree: &free}, &task.Facts{Disk: 1 << 40, DiskFree: new(int64)}
 	f := NewFleet("n1", nil)

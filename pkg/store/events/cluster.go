@@ -10,14 +10,15 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
+// ownerOf decodes an owner record.
 func ownerOf(e *mvccpb.KeyValue) (o record.Owner) {
 	if e != nil {
-		o, _ = record.Decode[record.Owner](e.Value) // one that cannot be read has no owner
+		o, _ = record.Decode[record.Owner](e.Value) // an unreadable record has no owner
 	}
 	return o
 }
 
-// ownerEvent is the event of an owner key.
+// ownerEvent returns the event for the change of an owner key.
 func (t *Translator) ownerEvent(shard int, c Change) task.Event {
 	before, after := ownerOf(c.Before), ownerOf(c.After)
 	e := task.Event{Kind: task.EventShard, Action: task.ActionAssigned, Shard: &shard, Time: after.Since, Node: after.Node,
@@ -29,7 +30,8 @@ func (t *Translator) ownerEvent(shard int, c Change) task.Event {
 	return e
 }
 
-// nodeEvent is the event of a node's key; false if only its clock or its load is new.
+// nodeEvent returns the event for the change of a node's key. It returns false if only the
+// clock, the load or other measured values of the node have changed.
 func (t *Translator) nodeEvent(name string, c Change) (task.Event, bool) {
 	e := task.Event{Kind: task.EventNode, Node: name, Actor: name}
 	before, after := nodeOf(c.Before), nodeOf(c.After)
@@ -60,6 +62,7 @@ func (t *Translator) nodeEvent(name string, c Change) (task.Event, bool) {
 	return e, e.Detail != ""
 }
 
+// nodeOf decodes the record of a node. An unreadable record is the zero value.
 func nodeOf(e *mvccpb.KeyValue) (n task.Node) {
 	if e != nil {
 		n, _ = record.Decode[task.Node](e.Value)
@@ -67,6 +70,7 @@ func nodeOf(e *mvccpb.KeyValue) (n task.Node) {
 	return n
 }
 
+// instanceWords describes the instance of a node.
 func instanceWords(n task.Node) string {
 	if n.Instance == "" {
 		return ""
@@ -74,13 +78,13 @@ func instanceWords(n task.Node) string {
 	return "instance " + n.Instance
 }
 
-// nodeChanges says in words what is new about a node, its clock, its load and its
-// facts aside; "" if nothing is.
+// nodeChanges describes the changes of a node's record, except for its clock, its load and its
+// measured values. It returns an empty string if there are none.
 func nodeChanges(a, b task.Node) string {
 	var said words
 	said.addChange("state", a.State, b.State)
-	said.addChange("unfit", a.Unfit, b.Unfit)
-	said.addChange("pressed", strings.Join(a.Pressed, ", "), strings.Join(b.Pressed, ", "))
+	said.addChange("ineligible", a.Ineligible, b.Ineligible)
+	said.addChange("blocked", strings.Join(a.Blocked, ", "), strings.Join(b.Blocked, ", "))
 	said.addChange("instance", a.Instance, b.Instance)
 	said.addChange("public key", a.PublicKey, b.PublicKey)
 	said.addChange("address", a.Address, b.Address)
@@ -94,9 +98,10 @@ func nodeChanges(a, b task.Node) string {
 	return said.String()
 }
 
-// words collects what has changed.
+// words collects descriptions of changes.
 type words []string
 
+// addChange adds a change if the two values differ.
 func (w *words) addChange(what, before, after string) {
 	if before != after {
 		*w = append(*w, fmt.Sprintf("%s: %s → %s", what, orNone(before), orNone(after)))
@@ -112,7 +117,8 @@ func orNone(s string) string {
 	return s
 }
 
-// clusterEvent is the event of the cluster's record; false if nothing is new in it.
+// clusterEvent returns the event for the change of the cluster's record. It returns false if
+// nothing that a user sees has changed.
 func (t *Translator) clusterEvent(c Change) (task.Event, bool) {
 	e := task.Event{Kind: task.EventCluster, Action: task.ActionChanged}
 	if c.After == nil {
@@ -152,7 +158,8 @@ func (t *Translator) clusterEvent(c Change) (task.Event, bool) {
 	return e, e.Detail != ""
 }
 
-// freezeEvents are the events of the record of freezes.
+// freezeEvents returns the events for the change of the record of freezes: one for each freeze
+// that was added or ended.
 func freezeEvents(c Change) (list []task.Event) {
 	read := func(e *mvccpb.KeyValue) (f task.Freezes) {
 		if e != nil {
@@ -184,6 +191,7 @@ func freezeEvents(c Change) (list []task.Event) {
 	return list
 }
 
+// findFreeze returns the freeze in the list that is the same as z: same scope, same beginning.
 func findFreeze(list []task.Freeze, z task.Freeze) *task.Freeze {
 	for i := range list {
 		if list[i].Namespace == z.Namespace && list[i].Since.Equal(z.Since.Time) {

@@ -264,7 +264,7 @@ func mergeBoard(b *task.Board, nodes []task.Node, parts map[string]heard, limit 
 
 	for _, n := range nodes {
 		bn := task.BoardNode{
-			Name: n.Name, Address: n.Address, Version: n.Version, State: n.State, Unfit: n.Unfit, Pressed: n.Pressed, Roles: n.Roles, Slots: n.Slots,
+			Name: n.Name, Address: n.Address, Version: n.Version, State: n.State, Ineligible: n.Ineligible, Blocked: n.Blocked, Roles: n.Roles, Slots: n.Slots,
 			Running: n.Running, Shards: n.Shards, Unreadable: n.Unreadable, JoinedAt: n.JoinedAt,
 		}
 		h, asked := parts[n.Name]

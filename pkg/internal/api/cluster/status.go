@@ -44,10 +44,10 @@ func (h *Handlers) Status(ctx context.Context) (client.ClusterStatus, error) {
 
 	for _, n := range nodes {
 		st.Unreadable += n.Unreadable
-		if n.State == task.NodeReady && n.Unfit == "" {
+		if n.State == task.NodeReady && n.Ineligible == "" {
 			st.NodesReady++
-			if len(n.Pressed) > 0 {
-				st.Pressed++
+			if len(n.Blocked) > 0 {
+				st.Blocked++
 			}
 		}
 	}
@@ -62,7 +62,7 @@ func (h *Handlers) Status(ctx context.Context) (client.ClusterStatus, error) {
 	h.lookAtFormat(ctx, &st)
 	h.lookAtFreezes(ctx, &st)
 
-	list := slices.Concat(unfitWarnings(nodes), st.WarningDetails, clusterWarnings(st))
+	list := slices.Concat(ineligibleWarnings(nodes), st.WarningDetails, clusterWarnings(st))
 	if st.NodesReady > 0 && !slices.ContainsFunc(nodes, func(n task.Node) bool { return n.Takes() }) {
 		list = append(list, newWarning(task.WarnNoNodeTakesRuns, "no node takes runs: runs that are due wait"))
 	}

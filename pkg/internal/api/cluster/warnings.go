@@ -17,7 +17,7 @@ func newWarning(code, format string, args ...any) task.Warning {
 func restoredAt(nodes []task.Node) string {
 	var names []string
 	for _, n := range nodes {
-		if n.Unfit == task.UnfitRestored {
+		if n.Ineligible == task.IneligibleRestored {
 			names = append(names, n.Name)
 		}
 	}
@@ -25,30 +25,30 @@ func restoredAt(nodes []task.Node) string {
 	return strings.Join(names, ", ")
 }
 
-// unfitWarnings returns warnings about nodes that have given up their shards, or that take no runs.
-func unfitWarnings(nodes []task.Node) (list []task.Warning) {
+// ineligibleWarnings returns warnings about nodes that have given up their shards, or that take no runs.
+func ineligibleWarnings(nodes []task.Node) (list []task.Warning) {
 	if names := restoredAt(nodes); names != "" {
 		list = append(list, newWarning(task.WarnEtcdRestored, "etcd was restored from an older snapshot, as %s found: nothing fires and nothing can be changed "+
 			"until an operator accepts what it holds now, with carillon cluster recover", names))
 	}
 
 	for _, n := range nodes {
-		if len(n.Pressed) > 0 {
-			list = append(list, newWarning(task.WarnNodePressed, "node %s takes no runs: %s", n.Name, task.PressedWords(n.Pressed)))
+		if len(n.Blocked) > 0 {
+			list = append(list, newWarning(task.WarnNodeBlocked, "node %s takes no runs: %s", n.Name, task.DescribeBlocked(n.Blocked)))
 		}
 
 		if n.Stuck > 0 {
 			list = append(list, newWarning(task.WarnStartsHang, "node %s has %d runs whose start hangs: a program, a directory or a file system on it does not respond", n.Name, n.Stuck))
 		}
 
-		switch n.Unfit {
-		case "", task.UnfitRestored:
-		case task.UnfitClock:
-			list = append(list, newWarning(task.WarnNodeUnfit, "node %s owns no shards: its clock jumped, or differs from that of other nodes", n.Name))
-		case task.UnfitStalled:
-			list = append(list, newWarning(task.WarnNodeUnfit, "node %s owns no shards for a while, because it did not decide ticks that were due; see its log", n.Name))
+		switch n.Ineligible {
+		case "", task.IneligibleRestored:
+		case task.IneligibleClock:
+			list = append(list, newWarning(task.WarnNodeIneligible, "node %s owns no shards: its clock jumped, or differs from that of other nodes", n.Name))
+		case task.IneligibleStalled:
+			list = append(list, newWarning(task.WarnNodeIneligible, "node %s owns no shards for a while, because it did not decide ticks that were due; see its log", n.Name))
 		default:
-			list = append(list, newWarning(task.WarnNodeUnfit, "node %s owns no shards: %s", n.Name, n.Unfit))
+			list = append(list, newWarning(task.WarnNodeIneligible, "node %s owns no shards: %s", n.Name, n.Ineligible))
 		}
 	}
 
