@@ -16,7 +16,8 @@ import (
 	"github.com/carillonhq/carillon/pkg/kv"
 )
 
-// BenchmarkBatcher is the textbook fire, of 256 callers: compare one's own state, put it, put a new run.
+// BenchmarkBatcher measures 256 callers that each dispatch ticks: a commit compares and puts the state of the caller,
+// and puts a new run.
 func BenchmarkBatcher(b *testing.B) {
 	for _, via := range []string{"inprocess", "grpc"} {
 		for _, how := range []string{"direct", "batcher"} {
@@ -25,7 +26,7 @@ func BenchmarkBatcher(b *testing.B) {
 	}
 }
 
-// BenchmarkGroupCommitSettings is the same with other settings.
+// BenchmarkGroupCommitSettings measures the same load with other settings.
 func BenchmarkGroupCommitSettings(b *testing.B) {
 	for _, via := range []string{"inprocess", "grpc"} {
 		for _, inFlight := range []int{1, 2, 4, 8} {
@@ -38,7 +39,8 @@ func BenchmarkGroupCommitSettings(b *testing.B) {
 	}
 }
 
-// BenchmarkBatcherMix is 32 callers with commits of 120 operations beside 256 with fires. It counts the fires.
+// BenchmarkBatcherMix measures 256 callers that dispatch ticks while 32 others send commits of 120 operations. It
+// counts the ticks.
 func BenchmarkBatcherMix(b *testing.B) {
 	s, err := kv.StartServer(b.Context(), kv.ServerConfig{Dir: b.TempDir()})
 	if err != nil {
@@ -168,14 +170,15 @@ func benchmarkFires(b *testing.B, via string, batched bool, cfg kv.BatcherConfig
 	b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "txn/s")
 }
 
-// cpuTime is what this process, etcd included, has used. It tells more than the rate does on a machine with other work.
+// cpuTime returns the processor time of this process, which includes etcd. On a machine with other work, it is more
+// meaningful than the rate.
 func cpuTime() time.Duration {
 	var u syscall.Rusage
 	_ = syscall.Getrusage(syscall.RUSAGE_SELF, &u)
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
-// counted is the value of a counter or gauge, or the count of a histogram.
+// counted returns the value of a counter or gauge, or the count of a histogram.
 func counted(t testing.TB, g prometheus.Gatherer, name string) float64 {
 	t.Helper()
 	all, err := g.Gather()

@@ -12,7 +12,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/kv"
 )
 
-// slow answers each request after a while, and none if that is 0.
+// slow is a KV that answers each request after a delay, or never if the delay is 0.
 type slow struct {
 	clientv3.KV
 	takes *time.Duration
@@ -43,8 +43,8 @@ func (t slowTxn) Commit() (*clientv3.TxnResponse, error) {
 	}
 }
 
-// In virtual time: how long is waited for an answer, and that an etcd which is
-// slow is not asked again and again.
+// The test runs in virtual time. It checks how long the Batcher waits for an answer, and that it does not flood a
+// slow etcd with repeated requests.
 func TestBatcher_DoesNotWaitLongForWhatItsCallersSettle(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var takes time.Duration
@@ -71,7 +71,7 @@ func TestBatcher_DoesNotWaitLongForWhatItsCallersSettle(t *testing.T) {
 
 		takes = 2 * time.Second
 
-		for range 3 { // thrice the time that the last answer took: none is cut off
+		for range 3 { // the deadline is three times the last latency, so no request is cancelled
 			if took, err := commit(true); took != takes || err != nil {
 				t.Errorf("a slow answer: %v after %s", err, took)
 			}
@@ -89,7 +89,7 @@ func TestBatcher_DoesNotWaitLongForWhatItsCallersSettle(t *testing.T) {
 			t.Errorf("after a fast answer the next one is waited for %s", took)
 		}
 
-		// Others rely on the answer: only their own context cuts it short.
+		// Other callers rely on the answer. Only their own contexts end the wait.
 		takes = 2 * time.Minute
 
 		if took, err := commit(false); took != time.Minute || !errors.Is(err, context.DeadlineExceeded) {

@@ -18,7 +18,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// anyTxn draws a transaction over few keys with all kinds of parts, of some depth.
+// anyTxn draws a transaction over few keys, with all kinds of operations and nested to a limited depth.
 func anyTxn(t *rapid.T, deep int) Txn {
 	return Txn{If: anyCmps(t), Then: anyOps(t, deep), Else: anyOps(t, deep)}
 }
@@ -79,7 +79,7 @@ func measured(t *rapid.T, txn Txn) *ticket {
 	return k
 }
 
-// conflict says the same as turns does, the long way.
+// conflict reports whether two transactions conflict, by comparing all pairs of their keys and ranges.
 func conflict(a, b *ticket) bool {
 	type part struct {
 		start, end []byte
@@ -87,7 +87,7 @@ func conflict(a, b *ticket) bool {
 	}
 	parts := func(t *ticket) (all []part) {
 		for _, k := range t.keys {
-			if k.key != nil { // a lock within a range has none
+			if k.key != nil { // a lock that was acquired for a range has no key
 				all = append(all, part{k.key, append(slices.Clone(k.key), 0), k.writes})
 			}
 		}
@@ -122,7 +122,7 @@ func TestTurns_AreOfThoseThatConflictWithNoneBefore(t *testing.T) {
 				u.acquireAll(k)
 				live = append(live, k)
 			},
-			"leave": func(t *rapid.T) { // answered, or withdrawn
+			"leave": func(t *rapid.T) { // the transaction is answered or withdrawn
 				if len(live) == 0 {
 					t.Skip("nobody is there")
 				}
@@ -160,7 +160,7 @@ func TestTurns_AreOfThoseThatConflictWithNoneBefore(t *testing.T) {
 	})
 }
 
-// Two keys of one hash share a lock, which then belongs to every range.
+// Two keys with the same hash share a lock. Every range then has to treat the lock as one of its own.
 func TestTurns_KeysOfOneHashAreNotLost(t *testing.T) {
 	u := lockTable{locks: map[uint64]*lock{}}
 	enter := func(txn Txn, hash uint64) *ticket {
@@ -258,7 +258,7 @@ func TestBatcher_FillsWithinItsLimitsTheOldestFirst(t *testing.T) {
 	})
 }
 
-// moody is an etcd that does nothing, and now and then says so.
+// moody is an etcd that applies nothing, and sometimes returns an error for that.
 type moody struct{ pb.KVClient }
 
 func (moody) Txn(_ context.Context, r *pb.TxnRequest, _ ...grpc.CallOption) (*pb.TxnResponse, error) {
@@ -311,7 +311,8 @@ func TestBatcher_StressLeavesNothingBehind(t *testing.T) {
 	}
 }
 
-// BenchmarkTurns is what the order costs a fire: three fences, its own state and a new run, while 1,000 others wait.
+// BenchmarkTurns measures what the lock table costs the dispatch of a tick (three fences, the own state and a new
+// run) while 1,000 other transactions wait.
 func BenchmarkTurns(b *testing.B) {
 	for _, ranges := range []int{0, 1, 100} {
 		b.Run(fmt.Sprintf("ranges=%d", ranges), func(b *testing.B) {

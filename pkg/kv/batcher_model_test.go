@@ -13,7 +13,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/kv"
 )
 
-// call is a Commit and what became of it. begun and ended are points of one clock that all callers share.
+// call is one Commit and its result. begun and ended are times of one logical clock that all callers share.
 type call struct {
 	txn          kv.Txn
 	res          kv.Result
@@ -21,15 +21,15 @@ type call struct {
 	wrote        bool
 }
 
-// explain executes the calls one by one, in the order that etcd claims, and says what cannot be so. It leaves the state
-// at the end in m.
+// explain executes the calls one by one, in the order that their revisions claim, and returns an error if a result is
+// impossible. It leaves the final state in m.
 func (m model) explain(calls []call) error {
 	for i := range calls {
 		calls[i].wrote = wrote(calls[i].res.Responses)
 	}
 
-	// Of those with one revision, some share the request that made it; what writes nothing goes after what does, since
-	// it either conflicts with none of them, or was a request of its own.
+	// Some calls with the same revision share the request that created it. A call that writes nothing is executed after
+	// those that write: it conflicts with none of them, or was a separate request.
 	slices.SortFunc(calls, func(a, b call) int {
 		if a.res.Revision != b.res.Revision || a.wrote == b.wrote {
 			return cmp.Or(cmp.Compare(a.res.Revision, b.res.Revision), cmp.Compare(a.begun, b.begun))
@@ -41,7 +41,7 @@ func (m model) explain(calls []call) error {
 		return 1
 	})
 
-	latest := int64(0) // begin of those so far
+	latest := int64(0) // the latest begin so far
 	for i, c := range calls {
 		if c.ended < latest {
 			return fmt.Errorf("call %d at revision %d ended before one began that took place before it", i, c.res.Revision)
@@ -63,7 +63,7 @@ func wrote(responses []*etcdserverpb.ResponseOp) bool {
 	})
 }
 
-// model is what etcd holds, by key.
+// model is the content of etcd, by key.
 type model map[string]entry
 
 type entry struct {
@@ -83,7 +83,7 @@ func (m model) holds(cmps []clientv3.Cmp) bool {
 			if p.Target == etcdserverpb.Compare_VALUE {
 				return false
 			}
-			found = []string{""} // all its numbers are 0
+			found = []string{""} // an absent key, whose numbers are all 0
 		}
 
 		for _, k := range found {
@@ -122,12 +122,12 @@ func (m model) in(key, end []byte) []string {
 	})
 }
 
-// txn executes one transaction and returns what etcd must answer, as show shows it.
+// txn executes one transaction and returns the answer that etcd must give, in the format of show.
 func (m model) txn(t kv.Txn, rev int64) string {
 	return m.execute(m.plan(t), rev)
 }
 
-// plan decides all comparisons, nested ones too, before anything is written.
+// plan evaluates all comparisons, including nested ones, before anything is written.
 func (m model) plan(t kv.Txn) planned {
 	p := planned{succeeded: m.holds(t.If), ops: t.Else}
 	if p.succeeded {

@@ -18,7 +18,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/kv/kvtest"
 )
 
-// randomTxn draws a transaction over few keys, whose comparisons hold now and then.
+// randomTxn draws a transaction over few keys whose comparisons hold now and then.
 func randomTxn(t *rapid.T, nested int) kv.Txn {
 	key := func() string {
 		return rapid.SampledFrom([]string{"p/a", "p/b", "p/c", "q/a", "q/b", "r"}).Draw(t, "key")
@@ -78,7 +78,7 @@ func randomTxn(t *rapid.T, nested int) kv.Txn {
 	return txn
 }
 
-// The long form does so on a real etcd.
+// The long form of this test uses a real etcd.
 func TestBatcher_AnswersAreThoseOfOneByOne(t *testing.T) {
 	t.Parallel()
 
@@ -128,7 +128,7 @@ func TestBatcher_AnswersAreThoseOfOneByOne(t *testing.T) {
 	})
 }
 
-// runCalls has each caller commit its transactions one after the other.
+// runCalls makes each caller commit its transactions one after another.
 func runCalls(t *rapid.T, c kv.Committer, load [][]kv.Txn) (answered []call, refused []kv.Txn) {
 	var clock atomic.Int64
 	var mu sync.Mutex
@@ -160,7 +160,7 @@ func runCalls(t *rapid.T, c kv.Committer, load [][]kv.Txn) (answered []call, ref
 	return answered, refused
 }
 
-// The check above is worth something only if it sees what it must not.
+// This test verifies that the check of the previous test detects a violation.
 func TestBatcher_OneByOneCatchesConflictsInOneRequest(t *testing.T) {
 	c := kvtest.Memory(t)
 	take := func(who string) kv.Txn {
@@ -190,14 +190,14 @@ func TestBatcher_OneByOneCatchesConflictsInOneRequest(t *testing.T) {
 	}
 }
 
-// What is packed is accepted: at the limit of operations and at that of bytes.
+// etcd must accept every request that the Batcher fills, up to the limit of operations and up to that of bytes.
 func TestBatcher_PacksNothingThatEtcdRefuses(t *testing.T) {
 	c := kvtest.Start(t)
 	b, w, _, release := heldBatcher(t, c, kv.BatcherConfig{MaxSiblings: 128}, nil)
 	var all []<-chan answer
 	add := func(txn kv.Txn) { all = append(all, b.queue(t.Context(), txn)) }
 
-	for n := range 130 { // small ones, then ones of many operations, of which some nest
+	for n := range 130 { // small transactions, then ones with many operations, some of them nested
 		add(putting(numbered(n)))
 	}
 
@@ -218,7 +218,7 @@ func TestBatcher_PacksNothingThatEtcdRefuses(t *testing.T) {
 		add(txn)
 	}
 
-	for n := range 60 { // large ones
+	for n := range 60 { // large transactions
 		add(kv.Txn{Then: []clientv3.Op{clientv3.OpPut(fmt.Sprint("large/", n), strings.Repeat("x", 7919*n%300_000))}})
 	}
 
@@ -244,8 +244,8 @@ func TestBatcher_PacksNothingThatEtcdRefuses(t *testing.T) {
 	}
 }
 
-// One commit of 120 operations leaves room for seven more transactions, large or small, in its request. Most of the many
-// small ones go without such company.
+// A commit of 120 operations leaves room for seven more transactions of any size in its request. Most of the small
+// transactions do not share a request with such a commit.
 func TestBatcher_PacksLargeAmongSmall(t *testing.T) {
 	c := kvtest.Memory(t)
 	b, w, _, release := heldBatcher(t, c, kv.BatcherConfig{}, nil)
@@ -272,7 +272,8 @@ func TestBatcher_PacksLargeAmongSmall(t *testing.T) {
 		}
 	}
 
-	// Five at best: eight large ones in each of three, 96 small ones in each of two. Strictly in turn it would be 25.
+	// The optimum is five requests: three with eight large transactions each, two with 96 small ones each. In strict order
+	// of entry, there would be 25.
 	if n := len(w.requests()) - 1; n > 10 || b.count("halved_total") > 0 {
 		t.Errorf("%d requests, %d halved", n, b.count("halved_total"))
 	}

@@ -77,7 +77,7 @@ func TestBatcher_BeginsAnotherRequestWhenEnoughHasComeTogether(t *testing.T) {
 	}}
 
 	b := runBatcher(t, w, kv.BatcherConfig{InFlight: 3, Patience: time.Hour})
-	one := b.commit(t.Context(), putting("alone")) // at once: etcd has nothing to do
+	one := b.commit(t.Context(), putting("alone")) // sent at once, because etcd is idle
 	eventually(t, "a request under way", func() bool { return len(w.requests()) == 1 })
 
 	var others []<-chan answer
@@ -92,7 +92,7 @@ func TestBatcher_BeginsAnotherRequestWhenEnoughHasComeTogether(t *testing.T) {
 	others = append(others, b.commit(t.Context(), putting(numbered(15))))
 	eventually(t, "two requests under way", func() bool { return len(w.requests()) == 2 })
 
-	// A large one is worth the third request, though others wait before it.
+	// A large transaction justifies a third request, although others wait before it.
 	last := b.queue(t.Context(), putting("small"))
 
 	var many []string
@@ -124,8 +124,8 @@ func TestBatcher_BeginsAnotherRequestWhenEnoughHasComeTogether(t *testing.T) {
 	}
 }
 
-// What is not worth a request of its own goes when the one under way is answered,
-// whoever sends it.
+// A transaction that does not justify a request is sent when the request in flight is answered, by whichever sender
+// is free.
 func TestBatcher_LeavesNobodyBehind(t *testing.T) {
 	c := kvtest.Memory(t)
 	hold := make(chan struct{})
@@ -136,7 +136,7 @@ func TestBatcher_LeavesNobodyBehind(t *testing.T) {
 		return nil
 	}}
 
-	b := runBatcher(t, w, kv.BatcherConfig{InFlight: 4, Patience: time.Hour})
+	b := runBatcher(t, w, kv.BatcherConfig{InFlight: 4, Patience: time.Hour}) // three senders could overtake
 	first := b.commit(t.Context(), putting("first"))
 	eventually(t, "a request under way", func() bool { return len(w.requests()) == 1 })
 	alone := b.queue(t.Context(), putting("a"))
@@ -148,7 +148,7 @@ func TestBatcher_LeavesNobodyBehind(t *testing.T) {
 	}
 }
 
-// A request that hangs holds up nobody else for long.
+// A request that hangs does not delay other transactions for long.
 func TestBatcher_LosesPatienceWithARequestThatHangs(t *testing.T) {
 	c := kvtest.Memory(t)
 	hold := make(chan struct{})
@@ -163,7 +163,7 @@ func TestBatcher_LosesPatienceWithARequestThatHangs(t *testing.T) {
 	first := b.commit(t.Context(), putting("first"))
 	eventually(t, "a request under way", func() bool { return len(w.requests()) == 1 })
 
-	for i := range 3 { // each time anew
+	for i := range 3 { // a new Batcher each time
 		if a := within(t, time.Minute, "one of little weight", b.commit(t.Context(), putting(numbered(i)))); a.err != nil {
 			t.Error(a.err)
 		}
@@ -207,7 +207,7 @@ func TestBatcher_KeepsTheOrderOfThoseThatConflict(t *testing.T) {
 		readers = append(readers, b.queue(t.Context(), kv.Txn{Then: []clientv3.Op{clientv3.OpGet("log/last")}}))
 	}
 
-	var free []string // enough for a request of its own
+	var free []string // enough keys for a separate request
 	for i := range 40 {
 		free = append(free, numbered(i))
 	}
@@ -364,7 +364,7 @@ func TestBatcher_UnknownGoesToEachAndIsNeverSentAgain(t *testing.T) {
 	}
 }
 
-// A full etcd answers those that put nothing, so they must not suffer with those that do.
+// A full etcd accepts transactions without puts, so they must not fail together with others.
 func TestBatcher_SendsThoseThatNeedNoSpaceApart(t *testing.T) {
 	c := kvtest.Memory(t)
 	b, w, _, release := heldBatcher(t, c, kv.BatcherConfig{}, nil)

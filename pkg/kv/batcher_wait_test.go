@@ -23,7 +23,7 @@ func TestBatcher_CancelledBeforeSendingIsLeftOut(t *testing.T) {
 
 	gone := b.queue(ctx, putting("gone", "both"))
 	behind := b.queue(t.Context(), putting("behind", "both"))
-	alsoGone := b.queue(ctx, putting("also gone", "both")) // waits for one that waits
+	alsoGone := b.queue(ctx, putting("also gone", "both")) // it waits for a transaction that waits itself
 	last := b.queue(t.Context(), putting("last", "both"))
 	cancel()
 
@@ -46,7 +46,7 @@ func TestBatcher_CancelledBeforeSendingIsLeftOut(t *testing.T) {
 	}
 
 	resp, err := c.Get(t.Context(), "", clientv3.WithPrefix())
-	if err != nil || len(resp.Kvs) != 4 || len(w.requests()) != 3 { // first, behind, last, both
+	if err != nil || len(resp.Kvs) != 4 || len(w.requests()) != 3 { // the requests are: first; behind and last; both
 		t.Errorf("%d keys, %d requests, %v", len(resp.Kvs), len(w.requests()), err)
 	}
 
@@ -76,7 +76,7 @@ func TestBatcher_CancelledAfterSendingIsUnknownAtOnceAndCutsNobody(t *testing.T)
 		t.Errorf("%v, want an unknown outcome", got.err)
 	}
 
-	behind := b.queue(t.Context(), putting("gone")) // it is still under way
+	behind := b.queue(t.Context(), putting("gone")) // the earlier one is still in flight
 	close(hold)
 
 	for _, a := range []<-chan answer{stays, behind} {
@@ -133,8 +133,8 @@ func TestBatcher_BacksOffWhenEtcdIsBusy(t *testing.T) {
 	})
 }
 
-// A transaction that enters while all senders are busy is sent after Patience, too, when one
-// of them has nothing else to do and the other one's request hangs.
+// A transaction that enters while all senders are busy is also sent after Patience, when one sender has nothing else
+// to do and the request of the other one hangs.
 func TestBatcher_PatienceEndsForWhatEnteredWhileAllWereBusy(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		held := []chan struct{}{make(chan struct{}), make(chan struct{})}
@@ -179,7 +179,7 @@ func TestBatcher_PatienceEndsForWhatEnteredWhileAllWereBusy(t *testing.T) {
 	})
 }
 
-// yes is an etcd that accepts flat transactions and does nothing.
+// yes is an etcd that accepts transactions without nesting and does nothing.
 type yes struct{ clientv3.KV }
 
 func (yes) Txn(context.Context) clientv3.Txn { return yesTxn{} }
@@ -262,7 +262,7 @@ func TestBatcher_EndsWhileItBacksOff(t *testing.T) {
 	}
 }
 
-// What is refused after the end is not sent again, and still answered.
+// A request that is refused after the end is not sent again, and its callers get an answer.
 func TestBatcher_EndAnswersWhatIsRefusedAfterIt(t *testing.T) {
 	c := kvtest.Memory(t)
 	hold := make(chan struct{})
@@ -277,7 +277,7 @@ func TestBatcher_EndAnswersWhatIsRefusedAfterIt(t *testing.T) {
 	waits := b.queue(t.Context(), putting("waits"))
 	ended := make(chan struct{})
 	go func() { defer close(ended); b.stop() }()
-	within(t, time.Minute, "the one that was not sent", waits) // so it has ended
+	within(t, time.Minute, "the one that was not sent", waits) // so the Batcher has ended
 	close(hold)
 
 	if got := within(t, time.Minute, "the one under way", first); got.err == nil || kv.Unknown(got.err) {

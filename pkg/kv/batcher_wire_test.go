@@ -12,14 +12,14 @@ import (
 	"github.com/carillonhq/carillon/pkg/kv"
 )
 
-// wire sees each request before etcd does, and may hold it back or answer it.
+// wire is a KV that receives each request before etcd does, and can delay or answer it.
 type wire struct {
 	clientv3.KV
-	// before is told of each request, numbered from 0; its error is the answer. It may block.
+	// before is called with the number of each request, from 0. It may block. If it returns an error, that is the answer.
 	before func(n int) error
 
 	mu   sync.Mutex
-	sent []clientv3.Op // as transactions
+	sent []clientv3.Op // the requests, as transactions
 }
 
 func (w *wire) Txn(ctx context.Context) clientv3.Txn { return &wireTxn{Txn: w.KV.Txn(ctx), w: w} }
@@ -56,7 +56,7 @@ func (t *wireTxn) Commit() (*clientv3.TxnResponse, error) {
 	return t.Txn.If(t.cmps...).Then(t.then...).Else(t.els...).Commit()
 }
 
-// await waits for a channel to be closed, or the end of the test.
+// await waits until a channel is closed, or fails the test.
 func await(t *testing.T, c <-chan struct{}) {
 	select {
 	case <-c:
@@ -64,7 +64,7 @@ func await(t *testing.T, c <-chan struct{}) {
 	}
 }
 
-// siblings is how many transactions a request carries.
+// siblings returns how many transactions a request contains.
 func siblings(op clientv3.Op) int {
 	cmps, then, _ := op.Txn()
 	if len(cmps) > 0 || len(then) == 0 || !then[0].IsTxn() {
@@ -73,12 +73,12 @@ func siblings(op clientv3.Op) int {
 	return len(then)
 }
 
-// batcher is one that runs, in a test.
+// batcher is a running Batcher of a test.
 type batcher struct {
 	*kv.Batcher
 	t    *testing.T
 	reg  *prometheus.Registry
-	stop func() // ends it and waits for it
+	stop func() // ends the Batcher and waits for it
 }
 
 func runBatcher(t *testing.T, c clientv3.KV, cfg kv.BatcherConfig) *batcher {
@@ -105,13 +105,13 @@ func (b *batcher) count(name string) int {
 	return int(counted(b.t, b.reg, "carillon_batch_"+name))
 }
 
-// answer is what one Commit returned.
+// answer is the result of a Commit.
 type answer struct {
 	kv.Result
 	err error
 }
 
-// commit begins a Commit.
+// commit starts a Commit.
 func (b *batcher) commit(ctx context.Context, t kv.Txn) <-chan answer {
 	c := make(chan answer, 1)
 	go func() {
@@ -122,7 +122,8 @@ func (b *batcher) commit(ctx context.Context, t kv.Txn) <-chan answer {
 	return c
 }
 
-// queue begins a Commit and waits until it waits in its place, so that transactions have the order of these calls.
+// queue starts a Commit and waits until its transaction has entered, so that the order of the transactions is that of
+// the calls.
 func (b *batcher) queue(ctx context.Context, t kv.Txn) <-chan answer {
 	b.t.Helper()
 	waiting, entered := b.count("queue"), b.Entered()
@@ -132,8 +133,8 @@ func (b *batcher) queue(ctx context.Context, t kv.Txn) <-chan answer {
 	return c
 }
 
-// heldBatcher sends one request at a time, and its first one, which is under way, is held back until release. The
-// others are up to rest, if it is not nil.
+// heldBatcher returns a Batcher with one request at a time. Its first request is in flight and is delayed until
+// release is called. rest, if it is not nil, answers the others.
 func heldBatcher(t *testing.T, c clientv3.KV, cfg kv.BatcherConfig, rest func(n int) error) (b *batcher, w *wire, first <-chan answer, release func()) {
 	t.Helper()
 	hold := make(chan struct{})

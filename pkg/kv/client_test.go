@@ -22,7 +22,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/kv/kvtest"
 )
 
-// deaf is an address that takes connections and says nothing.
+// deaf returns an address that accepts connections and sends nothing.
 func deaf(t *testing.T) string {
 	t.Helper()
 	l, err := net.Listen("unix", filepath.Join(t.TempDir(), "s"))
@@ -77,7 +77,7 @@ func TestClient_EveryCallEnds(t *testing.T) {
 		"keepalive": func() error { _, err := c.KeepAliveOnce(ctx, 1); return err },
 	} {
 		took := time.Duration(0)
-		for range 3 { // a machine that stands still for seconds does not do so each time
+		for range 3 { // a machine may be paused for seconds once, but not three times
 			got, began := make(chan error, 1), time.Now()
 			go func() { got <- call() }()
 
@@ -107,7 +107,7 @@ func drain(ch clientv3.GetStreamChan, err error) error {
 		}
 	}
 
-	return context.DeadlineExceeded // ended without its error, which nobody waited for
+	return context.DeadlineExceeded // the call ended without an error that anybody waited for
 }
 
 func TestClient_CallersSoonerDeadlineHolds(t *testing.T) {
@@ -129,7 +129,7 @@ func TestClient_CallersSoonerDeadlineHolds(t *testing.T) {
 	}
 }
 
-// flaky fails its first calls.
+// flaky is a KV whose first calls fail.
 type flaky struct {
 	clientv3.KV
 	fails, gets, puts int
@@ -175,7 +175,7 @@ func TestClient_ReadsThroughARestart(t *testing.T) {
 	s.Stop()
 	got := make(chan error, 1)
 	go func() { _, err := c.Get(t.Context(), "k"); got <- err }()
-	s.Restart()
+	s.Restart() // the server loses its tokens
 
 	if err := within(t, time.Minute, "get", got); err != nil {
 		t.Fatal(err)
@@ -322,7 +322,7 @@ func TestCheckVersion_AcceptsTheEmbedded(t *testing.T) {
 	}
 }
 
-// refusing is an etcd that answers everything with an error that clients like to retry.
+// refusing is an etcd that answers everything with an error after which clients usually retry.
 type refusing struct {
 	pb.UnimplementedKVServer
 	code codes.Code
@@ -357,7 +357,7 @@ func TestClient_SendsAWriteOnce(t *testing.T) {
 	}
 }
 
-// gRPC's own way of trying again would come to the seventh attempt after 26 s.
+// With gRPC's default backoff, the seventh attempt would come after 26 s.
 func TestDial_TriesAgainSoonHoweverLongEtcdIsAway(t *testing.T) {
 	t.Parallel()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -391,7 +391,7 @@ func TestDial_TriesAgainSoonHoweverLongEtcdIsAway(t *testing.T) {
 
 	for attempts.Load() < 7 && ctx.Err() == nil {
 		short, done := context.WithTimeout(ctx, 100*time.Millisecond)
-		_, _ = c.Get(short, "a") // somebody has to want the connection
+		_, _ = c.Get(short, "a") // without a call, the client does not connect
 		done()
 	}
 

@@ -14,7 +14,7 @@ func TestAges_KnowWhatIsOldEnough(t *testing.T) {
 
 	for minute := range 60 {
 		a.addSample(at(minute), int64(100+minute))
-		want := int64(0) // nothing is known of what was there before
+		want := int64(0) // the age of earlier revisions is not known
 		if minute >= 10 {
 			want = int64(100 + minute - 10)
 		}

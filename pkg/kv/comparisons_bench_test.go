@@ -10,15 +10,15 @@ import (
 	"google.golang.org/grpc"
 )
 
-// unread is an etcd that takes everything without a look at it.
+// unread is an etcd that accepts everything without reading it.
 type unread struct{ pb.KVClient }
 
 func (unread) Txn(context.Context, *pb.TxnRequest, ...grpc.CallOption) (*pb.TxnResponse, error) {
 	return &pb.TxnResponse{Succeeded: true}, nil
 }
 
-// BenchmarkRequest is what it costs to make a request of four commits, each of 120 comparisons and as many puts, by
-// clientv3 alone and as a Client does.
+// BenchmarkRequest measures the construction of a request of four commits, each with 120 comparisons and as many
+// puts: by clientv3 alone, and by a Client.
 func BenchmarkRequest(b *testing.B) {
 	ops := make([]clientv3.Op, 4)
 	for i := range ops {

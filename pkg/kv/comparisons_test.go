@@ -9,7 +9,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/kv/kvtest"
 )
 
-// Wherever in a transaction a comparison stands, and however it is sent, it counts.
+// A comparison counts wherever in a transaction it is, and however the transaction is sent.
 func TestTxn_EveryComparisonCounts(t *testing.T) {
 	t.Parallel()
 	s := kvtest.StartServer(t)

@@ -13,8 +13,8 @@ import (
 	"github.com/carillonhq/carillon/pkg/kv/kvtest"
 )
 
-// All workers of a node stop together and begin again, while the store is busy. Nothing is silent for long enough to be
-// a stall here, so that whatever blocks stays blocked.
+// All workers of a node stop together and start again while the store is busy. StallAfter is so long that nothing
+// counts as stalled, so a deadlock would remain.
 func TestFollow_CrowdLeavesAtOnce(t *testing.T) {
 	if testing.Short() {
 		t.Skip("thousands of watches: make test-cluster")

@@ -16,7 +16,7 @@ func TestFence(t *testing.T) {
 	created := put(t, c, "k", "1")
 	mod, create := kv.ModFence("k", created), kv.CreateFence("k", created)
 
-	// expect asks etcd and Holds the same question.
+	// expect evaluates the fence in etcd and with Holds.
 	expect := func(state string, f kv.Fence, want bool) {
 		t.Helper()
 		res, err := kv.Direct(c).Commit(t.Context(), kv.Txn{If: []clientv3.Cmp{f.Compare()}})

@@ -18,7 +18,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/kv/kvtest"
 )
 
-// watcher stands before a client's watches, to spoil them.
+// watcher is a Watcher that can disturb the watches of a client.
 type watcher struct {
 	clientv3.Watcher
 	mu      sync.Mutex
@@ -39,7 +39,7 @@ func (w *watcher) RequestProgress(ctx context.Context) error {
 	return w.Watcher.RequestProgress(ctx)
 }
 
-// closeAll closes the open watches without a word.
+// closeAll closes the open watches without an error.
 func (w *watcher) closeAll() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -48,7 +48,8 @@ func (w *watcher) closeAll() {
 	w.cut = make(chan struct{})
 }
 
-// stall drops what the watches on key receive from now on; opened later, too, until it is called with "".
+// stall drops everything that the watches on key receive, including watches that are opened later, until it is called
+// with "".
 func (w *watcher) stall(key string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -57,7 +58,7 @@ func (w *watcher) stall(key string) {
 
 func (w *watcher) Watch(ctx context.Context, key string, opts ...clientv3.OpOption) clientv3.WatchChan {
 	w.mu.Lock()
-	cut := w.cut // before it is counted: who has seen it counted closes this one
+	cut := w.cut // before the watch is counted, because the test closes the channel when the count changes
 	w.mu.Unlock()
 
 	w.opened.Add(1)
@@ -201,7 +202,8 @@ func TestFollow_BeginsAtARevision(t *testing.T) {
 	}
 }
 
-// A watch that catches up gets many revisions in one response, here more than what gRPC and etcd take otherwise.
+// A watch that catches up receives many revisions in one response, here more than the default limits of gRPC and
+// etcd.
 func TestFollow_CatchesUpWithMuch(t *testing.T) {
 	t.Parallel()
 	c := kvtest.Start(t)
@@ -278,7 +280,7 @@ func TestFollow_SurvivesStalledWatch(t *testing.T) {
 	c := kvtest.Memory(t)
 	w := spoil(c)
 	cfg := prefixed("p/")
-	cfg.StallAfter = time.Second // three watches in a row that hear nothing for a second are no pause of the machine
+	cfg.StallAfter = time.Second // a pause of the machine does not silence three watches in a row for a second
 	f := follow(t, c, cfg)
 	neighbour := prefixed("q/")
 	neighbour.StallAfter = cfg.StallAfter
@@ -297,7 +299,7 @@ func TestFollow_SurvivesStalledWatch(t *testing.T) {
 	}
 }
 
-// The header of a response with events may be far ahead of them.
+// The header of a response with events may have a much later revision than the events.
 func TestFollow_BelievesEventsNotTheirHeader(t *testing.T) {
 	c := kvtest.Memory(t)
 	c.Watcher = boastful{c.Watcher}
@@ -312,7 +314,7 @@ func TestFollow_BelievesEventsNotTheirHeader(t *testing.T) {
 	}
 }
 
-// boastful has headers a thousand revisions ahead of their events.
+// boastful is a Watcher whose headers are a thousand revisions ahead of their events.
 type boastful struct{ clientv3.Watcher }
 
 func (b boastful) Watch(ctx context.Context, key string, opts ...clientv3.OpOption) clientv3.WatchChan {
@@ -358,13 +360,13 @@ func TestFollow_SurvivesFrozenConnection(t *testing.T) {
 	}
 }
 
-// The connection is cut, and the missed revisions are compacted away.
+// The connection is cut, and the missed revisions are compacted.
 func TestFollow_SurvivesCompaction(t *testing.T) {
 	s := kvtest.StartServer(t)
 	p := s.Proxy()
 	core, logs := observer.New(zap.WarnLevel)
 	cfg := prefixed("p/")
-	cfg.StallAfter, cfg.Logger = time.Minute, zap.New(core)
+	cfg.StallAfter, cfg.Logger = time.Minute, zap.New(core) // watches are lost only because the server stops
 	f := follow(t, p.Client(kv.Config{}), cfg)
 	put(t, s.Client(), "p/gone", "1")
 	eventually(t, "the put", func() bool { return f.value("p/gone") == "1" })
@@ -397,14 +399,14 @@ func TestFollow_SurvivesRestart(t *testing.T) {
 	s := kvtest.StartServer(t)
 	core, logs := observer.New(zap.WarnLevel)
 	cfg := prefixed("p/")
-	cfg.StallAfter, cfg.Logger = time.Minute, zap.New(core) // what stops, ends its watches: nothing else is a loss
+	cfg.StallAfter, cfg.Logger = time.Minute, zap.New(core) // watches are opened only because of the store
 	f := follow(t, s.Client(), cfg)
 	put(t, s.Client(), "p/a", "1")
 	eventually(t, "the put", func() bool { return f.value("p/a") == "1" })
 	s.Stop()
 	eventually(t, "the loss", func() bool { return logs.Len() > 0 })
 	s.Restart()
-	put(t, s.InProcess(), "p/b", "2") // the other client has still to connect
+	put(t, s.InProcess(), "p/b", "2") // the other client is not connected yet
 	eventually(t, "a put after the restart", func() bool { return f.value("p/a") == "1" && f.value("p/b") == "2" })
 
 	if n := f.resetCount(); n != 1 {
@@ -427,10 +429,10 @@ func TestFollow_SlowApplyIsNoStall(t *testing.T) {
 
 	const writes = 300
 	for i := range writes {
-		put(t, c, "p/a", fmt.Sprint(i))
+		put(t, c, "p/a", fmt.Sprint(i)) // the follower checks that nothing is delivered twice or out of order
 	}
 
-	time.Sleep(3 * cfg.StallAfter) // apply is this slow
+	time.Sleep(3 * cfg.StallAfter) // apply takes this long
 	close(hold)
 	eventually(t, "all writes", func() bool { return f.value("p/a") == fmt.Sprint(writes-1) })
 
@@ -462,20 +464,21 @@ func TestFollow_Relists(t *testing.T) {
 
 	for i := range 200 {
 		put(t, c, "p/a", fmt.Sprint(i)) // the follower checks that nothing is told twice or backwards
-		time.Sleep(time.Millisecond)    // so that lists fall between the writes
+		time.Sleep(time.Millisecond)    // so that lists happen between the writes
 	}
 
 	eventually(t, "three lists, and the last write", func() bool { return f.resetCount() >= 3 && f.value("p/a") == "199" })
 }
 
-// Three hundred follow quiet ranges: the pulses of a few streams keep them all alive.
+// Three hundred goroutines follow ranges without changes. The progress probes of a few streams keep all of them
+// alive.
 func TestFollow_ManyShareFewPulses(t *testing.T) {
 	t.Parallel()
 	c := kvtest.Memory(t)
 	count := counters(t, c)
 	w := spoil(c)
 	const many = 300
-	const stall = 6 * time.Second // on a busy machine it may take some to open them all
+	const stall = 6 * time.Second // on a busy machine it may take long to open all watches
 
 	follows := make([]*follower, many)
 	for i := range follows {
@@ -501,13 +504,13 @@ func TestFollow_ManyShareFewPulses(t *testing.T) {
 		}
 	}
 
-	open := streams + int32(count("carillon_watch_stalls_total")) // each has the next watches of its lane on another one
+	open := streams + int32(count("carillon_watch_stalls_total")) // after each stall, the next watches of the lane use another stream
 	if beats, due := w.beats.Load()-before, open*(int32(time.Since(began)/(stall/3))+2); beats > due {
 		t.Errorf("%d beats in %s, at most %d are due", beats, time.Since(began), due)
 	}
 }
 
-// Nothing is written at all: etcd answers no progress request for a watch that starts beyond its revision.
+// Nothing is written at all. etcd answers no progress request for a watch that starts at a future revision.
 func TestFollow_IdleStoreIsNoStall(t *testing.T) {
 	t.Parallel()
 	s := kvtest.StartServer(t)
@@ -528,7 +531,7 @@ func TestFollow_IdleStoreIsNoStall(t *testing.T) {
 	}
 }
 
-// A store that was restored from an old snapshot, or is another one, is not told of.
+// The content of a store that was restored from an older snapshot, or of another store, is not delivered.
 func TestFollow_RefusesAStoreThatWentBack(t *testing.T) {
 	s, other := kvtest.StartServer(t), kvtest.StartServer(t)
 	p := s.Proxy()
@@ -548,7 +551,7 @@ func TestFollow_RefusesAStoreThatWentBack(t *testing.T) {
 	opened := w.opened.Load()
 	p.Redirect(other)
 	eventually(t, "the loss", func() bool { return logs.Len() > 0 })
-	time.Sleep(300 * time.Millisecond) // for a few attempts
+	time.Sleep(300 * time.Millisecond) // time for a few attempts
 
 	if f.value("p/a") != "9" || w.opened.Load() != opened {
 		t.Errorf("it tells of %q, with %d watches", f.value("p/a"), w.opened.Load())
@@ -559,8 +562,9 @@ func TestFollow_RefusesAStoreThatWentBack(t *testing.T) {
 	eventually(t, "a put to the right store", func() bool { return f.value("p/a") == "10" })
 }
 
-// A progress notice may answer a request that is older than a watch, and overtake the events that the watch has still
-// to catch up with: it must not move the revision on, or they would be cut off as told already.
+// A progress notification may answer a request that is older than a watch, and may overtake events that the watch
+// still has to catch up with. It must not advance the revision, because these events would then be dropped as
+// delivered already.
 func TestFollow_ProgressDoesNotMoveTheRevisionOn(t *testing.T) {
 	t.Parallel()
 	c := kvtest.Memory(t)

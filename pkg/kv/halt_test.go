@@ -17,13 +17,14 @@ import (
 	"github.com/carillonhq/carillon/pkg/kv"
 )
 
-// hasty is an etcd at revision 10 with one key, written at 5 and at 8. Its first watch stream breaks at the worst moment:
-// a progress notice, made for older watches, has overtaken what the new one had still to be told.
+// hasty is an etcd at revision 10 with one key, which was written at revisions 5 and 8. Its first watch stream breaks
+// at the worst moment: a progress notification for older watches has overtaken the events that the new watch still
+// had to receive.
 type hasty struct {
 	pb.UnimplementedKVServer
 	pb.UnimplementedWatchServer
 	code    codes.Code
-	streams chan int64 // the revision that each stream's watch begins at
+	streams chan int64 // the revision at which the watch of each stream starts
 	n       int
 }
 
@@ -88,7 +89,7 @@ func TestFollow_MissesNothingWhenAProgressNoticeOvertakesAndTheStreamBreaks(t *t
 
 			t.Cleanup(func() { _ = c.Close() })
 			cfg := prefixed("p/")
-			cfg.StallAfter = time.Minute // nothing else ends a watch here
+			cfg.StallAfter = time.Minute // so nothing else ends a watch
 			f := follow(t, c, cfg)
 			<-h.streams
 

@@ -10,8 +10,8 @@ import (
 	"go.uber.org/zap/zaptest/observer"
 )
 
-// What etcd says of an election that comes before its member's own configuration is
-// applied tells nobody anything; what else it warns of passes.
+// The messages of etcd about an election before the configuration of the member has been applied are useless. Its
+// other warnings pass.
 func TestQuiet_LeavesOutWhatEndsAsNoiseDoes(t *testing.T) {
 	core, logs := observer.New(zap.DebugLevel)
 	lg := quietLogger(zap.New(core), "etcd", zap.WarnLevel, "pending changes", "all of it")
@@ -31,13 +31,13 @@ func TestQuiet_LeavesOutWhatEndsAsNoiseDoes(t *testing.T) {
 	}
 }
 
-// A stoppedClock makes all lines of a test fall into one interval of the sampler.
+// A stoppedClock puts all messages of a test into one interval of the sampler.
 type stoppedClock time.Time
 
 func (c stoppedClock) Now() time.Time                       { return time.Time(c) }
 func (c stoppedClock) NewTicker(time.Duration) *time.Ticker { panic("not used") }
 
-// A restarted member's etcd repeats a warning without a pause until it has caught up.
+// The etcd of a restarted member repeats a warning without a pause until it has caught up.
 func TestServer_SuppressesRepeatedLinesOfEtcd(t *testing.T) {
 	core, logs := observer.New(zap.DebugLevel)
 	clock := stoppedClock(time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC))
@@ -58,10 +58,10 @@ func TestServer_SuppressesRepeatedLinesOfEtcd(t *testing.T) {
 	}
 
 	for range 2 * sampleLines {
-		conf.GetLogger().Warn("simple token is not cryptographically signed") // noise is not counted
+		conf.GetLogger().Warn("simple token is not cryptographically signed") // messages that are dropped as noise are not counted
 	}
 
-	// What else etcd says passes, and tells how many lines are missing.
+	// Other messages of etcd pass, with the number of suppressed ones.
 	conf.GetLogger().Warn("apply request took too long")
 	last := logs.All()[logs.Len()-1]
 	if last.Message != "apply request took too long" || last.ContextMap()["suppressed"] != int64(flood-sampleLines) {

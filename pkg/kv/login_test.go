@@ -16,12 +16,11 @@ import (
 	"github.com/carillonhq/carillon/pkg/kv/kvtest"
 )
 
-// guarded is an etcd with users: root, whose password is "root's", and carillon,
-// who may do what it likes under /c/.
+// guarded is an etcd with two users: root with the password "root's", and carillon, who has all rights below /c/.
 type guarded struct {
 	*kvtest.Server
 	t    *testing.T
-	file string // with carillon's password
+	file string // contains the password of carillon
 	root *kv.Client
 }
 
@@ -59,7 +58,7 @@ func (g *guarded) write(password string) {
 	}
 }
 
-// change changes the password in etcd, which ends all tokens of its user.
+// change changes the password in etcd, which invalidates all tokens of the user.
 func (g *guarded) change(password string) {
 	g.t.Helper()
 	if _, err := g.root.UserChangePassword(g.t.Context(), "carillon", password); err != nil {
@@ -81,9 +80,8 @@ func (g *guarded) dial(cfg kv.Config) *kv.Client {
 	return c
 }
 
-// When a password is changed in etcd and then in its file, what goes on goes on: the
-// session, what is followed, and what is written meanwhile waits. Ranges that are
-// followed later share streams with those that began with a token of former times.
+// A password is changed in etcd and then in its file. The session and the followed ranges continue, and writes in
+// between wait. Ranges that are followed later share streams that were opened with an old token.
 func TestLogin_SurvivesANewPasswordAndARestart(t *testing.T) {
 	t.Parallel()
 	g := newGuarded(t)
@@ -102,7 +100,7 @@ func TestLogin_SurvivesANewPasswordAndARestart(t *testing.T) {
 				g.write("second")
 			}()
 		},
-		func() { g.Restart() }, // it forgets its tokens
+		func() { g.Restart() }, // the server loses its tokens
 	} {
 		renewed := s.LastRenewal()
 		disturb()
@@ -132,8 +130,8 @@ func TestLogin_SurvivesANewPasswordAndARestart(t *testing.T) {
 	}
 }
 
-// A wrong password is ErrLogin, in the time that the call has, and a write that
-// needed it is not done.
+// A wrong password results in ErrLogin within the deadline of the call, and the write that needed the login is not
+// applied.
 func TestLogin_SaysThatItIsRefused(t *testing.T) {
 	t.Parallel()
 	g := newGuarded(t)
@@ -161,12 +159,13 @@ func TestLogin_SaysThatItIsRefused(t *testing.T) {
 	}
 }
 
-// refusal is what a call is refused with. Where etcd was too slow to say so in the call's time, the call is made again.
+// refusal returns the error of a refused call. If etcd was too slow to refuse it before its deadline, it makes the
+// call again.
 func refusal(call func() error) (err error) {
 	for range 20 {
 		err = call()
 
-		// The deadline may be noticed by the client, or by the server, which then resets the stream.
+		// Either the client detects the deadline, or the server, which then resets the stream.
 		tooLate := errors.Is(err, context.DeadlineExceeded) || status.Code(err) == codes.DeadlineExceeded
 		if errors.Is(err, kv.ErrLogin) || !tooLate {
 			return err

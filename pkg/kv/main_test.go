@@ -15,12 +15,12 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	_ = flag.Set("rapid.checks", "30") // some against a real etcd
-	_ = flag.Set("test.parallel", "4") // most of them wait for elections, leases and silence
+	_ = flag.Set("rapid.checks", "30") // some of them use a real etcd
+	_ = flag.Set("test.parallel", "4") // most tests wait for elections, leases and timeouts
 	leaktest.Main(m)
 }
 
-// eventually polls until cond holds, and fails the test if it does not in a minute.
+// eventually waits until cond holds, and fails the test after a minute.
 func eventually(t *testing.T, what string, cond func() bool) {
 	t.Helper()
 	deadline := time.Now().Add(time.Minute)
@@ -33,7 +33,7 @@ func eventually(t *testing.T, what string, cond func() bool) {
 	}
 }
 
-// within waits for a channel.
+// within receives a value from a channel, and fails the test after d.
 func within[T any](t *testing.T, d time.Duration, what string, c <-chan T) T {
 	t.Helper()
 
@@ -56,7 +56,7 @@ func put(t *testing.T, c *kv.Client, key, value string) int64 {
 	return resp.Header.Revision
 }
 
-// follower runs Follow and keeps what it told, as a consumer would.
+// follower calls Follow and keeps what it delivers, as a consumer would.
 type follower struct {
 	mu      sync.Mutex
 	batches []kv.Batch
@@ -65,7 +65,7 @@ type follower struct {
 	resets  int
 	page    int
 	more    bool
-	hold    chan struct{} // if set, each apply waits for it
+	hold    chan struct{} // if set, each call of apply receives from it
 	cancel  context.CancelFunc
 	ended   chan error
 }

@@ -13,8 +13,8 @@ import (
 	"github.com/carillonhq/carillon/pkg/kv"
 )
 
-// A member that starts on the data of another would rename it in the cluster, and vote for it. So
-// whose data they are is read before etcd touches them: a refusal leaves every byte as it was.
+// A member that starts with the data of another would rename it in the cluster and vote for it. Therefore the
+// identity is read before etcd uses the data, and a refusal leaves every byte unchanged.
 func TestStartServer_RefusesDataOfAnotherMemberUntouched(t *testing.T) {
 	t.Parallel()
 
@@ -63,7 +63,7 @@ func TestStartServer_RefusesDataOfAnotherMemberUntouched(t *testing.T) {
 	}
 }
 
-// digests returns the SHA-256 of every file under dir, by path.
+// digests returns the SHA-256 of every file below dir, by path.
 func digests(t *testing.T, dir string) map[string]string {
 	t.Helper()
 
@@ -91,7 +91,7 @@ func digests(t *testing.T, dir string) map[string]string {
 	return sums
 }
 
-// Names of directories may have any characters, and etcd ignores files beside its segments.
+// The names of directories may have any characters, and etcd ignores other files beside its segments.
 func TestStartServer_ReadsItsDataAgain(t *testing.T) {
 	t.Parallel()
 
@@ -114,7 +114,7 @@ func TestStartServer_ReadsItsDataAgain(t *testing.T) {
 	}
 }
 
-// The data of one that is alone are not those of one of several, and the other way round.
+// A single member does not accept the data of one of several, and the other way round.
 func TestStartServer_RefusesDataOfOneWithoutPeers(t *testing.T) {
 	t.Parallel()
 

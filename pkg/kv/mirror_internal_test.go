@@ -36,7 +36,7 @@ func TestMirror_NeverGoesBack(t *testing.T) {
 	}
 
 	m.applyBatch(Batch{Events: []*clientv3.Event{del("a", 11), put("c", 12)}, Revision: 12})
-	m.applyBatch(Batch{Events: []*clientv3.Event{put("a", 5)}, Revision: 12}) // deleted since
+	m.applyBatch(Batch{Events: []*clientv3.Event{put("a", 5)}, Revision: 12}) // deleted since then
 
 	if s := m.Snapshot(); s.Get("a") != nil || s.Get("c") == nil || s.Revision != 12 {
 		t.Errorf("%+v", s)

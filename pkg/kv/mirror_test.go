@@ -72,7 +72,7 @@ func TestMirror_TellsOfChanges(t *testing.T) {
 	}
 }
 
-// Whatever is written, and however the watch is spoilt, the mirror ends up equal to etcd.
+// Whatever is written, and however the watch is disturbed, the mirror becomes equal to etcd.
 func TestMirror_EqualsEtcd(t *testing.T) {
 	t.Parallel()
 	server := kvtest.StartServer(t)

@@ -19,7 +19,8 @@ import (
 	"github.com/carillonhq/carillon/pkg/kv/kvtest"
 )
 
-// reads stands before a client's reads: before is told of each, numbered from 0, and its error is the answer.
+// reads is a KV that calls before with the number of each read, from 0. If before returns an error, that is the
+// answer.
 type reads struct {
 	clientv3.KV
 	n      atomic.Int32
@@ -42,11 +43,11 @@ func spoilReads(c *kv.Client, before func(n int) error) *reads {
 func paged(p string, size int) kv.FollowConfig {
 	cfg := prefixed(p)
 	cfg.PageSize = size
-	cfg.StallAfter = time.Minute // reads are counted, and a watch that is resumed reads
+	cfg.StallAfter = time.Minute // reads are counted, and resuming a watch would add one
 	return cfg
 }
 
-// fill puts keys p/000 and on, each with its number, and returns the revision.
+// fill puts the keys p/000 and following, each with its number as the value, and returns the revision.
 func fill(t *testing.T, c *kv.Client, keys int) (rev int64) {
 	t.Helper()
 	for i := range keys {
@@ -91,7 +92,7 @@ func TestFollow_EmptyRangeIsOnePage(t *testing.T) {
 	}
 }
 
-// The first list breaks off at its second page, the next one finds the revision compacted away at its third.
+// The first list fails at its second page. The next one finds its revision compacted at its third page.
 func TestFollow_BrokenListBeginsAgain(t *testing.T) {
 	s := kvtest.StartServer(t)
 	c := s.Dial()
@@ -163,7 +164,7 @@ func TestFollow_ListWhoseRevisionIsCompactedAwayTakesTheNewest(t *testing.T) {
 	}
 }
 
-// Between two pages the store is replaced by one that knows less.
+// Between two pages, the store is replaced by one with a lower revision.
 func TestFollow_RefusesAStoreThatWentBackWithinAList(t *testing.T) {
 	s, other := kvtest.StartServer(t), kvtest.StartServer(t)
 	p := s.Proxy()
@@ -201,7 +202,7 @@ func TestFollow_ReadsOnePageAheadAndKeepsNone(t *testing.T) {
 	err := kv.Follow(t.Context(), c, paged("p/", size), func(b kv.Batch) error {
 		if b.More {
 			eventually(t, "the next page", func() bool { return int(r.n.Load()) >= b.Page+2 })
-			for range 10 { // time for one too many
+			for range 10 { // time for one read too many
 				put(t, c, "elsewhere", "v")
 			}
 		}

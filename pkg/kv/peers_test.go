@@ -20,7 +20,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/kv"
 )
 
-// trio are three members of one etcd, each with a directory of its own.
+// trio is a cluster of three embedded members, each with its own directory.
 type trio struct {
 	t       *testing.T
 	dir     string
@@ -29,7 +29,7 @@ type trio struct {
 	logs    *observer.ObservedLogs
 	log     *zap.Logger
 	mu      sync.Mutex
-	away    map[string][]string // what each was told while it waited
+	away    map[string][]string // the missing members that were reported to each member while it waited
 }
 
 func newTrio(t *testing.T) *trio {
@@ -52,11 +52,11 @@ func newTrio(t *testing.T) *trio {
 	return tr
 }
 
-// peerPorts are those that some member has, or had and may come back to.
+// peerPorts contains the ports of all members, including stopped ones that may start again.
 var peerPorts sync.Map
 
-// peerURL has a port that is free now, and that stays free while its member is away: no other test has it, of this package
-// or another (those of cmd and of the daemon take higher ones), and the kernel gives it to nobody who asks for any.
+// peerURL returns a URL with a free port that stays free while its member is stopped. No other test uses it: other
+// packages use higher ports, and the kernel assigns ports from another range.
 func peerURL(t *testing.T) string {
 	t.Helper()
 	var err error
@@ -134,7 +134,7 @@ func (tr *trio) stop(name string) {
 func (tr *trio) refused(cfg kv.ServerConfig, parts ...string) {
 	tr.t.Helper()
 	missing := ""
-	for range 5 { // it is the others who know why, and they have two seconds to say so
+	for range 5 { // the other members know the reason, and have two seconds to report it
 		s, err := tr.begin(cfg)
 		if err == nil {
 			_ = s.Close()
@@ -156,7 +156,8 @@ func (tr *trio) refused(cfg kv.ServerConfig, parts ...string) {
 	tr.t.Error(missing)
 }
 
-// write puts a key through a member. A leader that is lost, or has no time for a fifth of a second, has its requests fail.
+// write puts a key through a member. It retries, because requests fail while the leader is lost or has been paused
+// for a fifth of a second.
 func (tr *trio) write(name, key, value string) {
 	tr.t.Helper()
 	eventually(tr.t, "a write", func() bool {
@@ -165,7 +166,7 @@ func (tr *trio) write(name, key, value string) {
 	})
 }
 
-// read is what a member holds. That there is one key is all that an answer may say.
+// read returns the value of a key on a member. The key must exist.
 func read(t *testing.T, c *kv.Client, key string) (value string) {
 	t.Helper()
 	eventually(t, "a read", func() bool {
@@ -186,10 +187,10 @@ func read(t *testing.T, c *kv.Client, key string) (value string) {
 	return value
 }
 
-// remove removes a member, as soon as c can.
+// remove removes a member as soon as c can do so.
 func remove(t *testing.T, c *kv.Client, name string) {
 	t.Helper()
-	eventually(t, name+" can be removed", func() bool { // its end has to be noticed first
+	eventually(t, name+" can be removed", func() bool { // the others have to detect first that it has stopped
 		l, err := c.MemberList(t.Context())
 		if err != nil {
 			return false
@@ -239,7 +240,7 @@ func TestPeers_LoseOneAndReplaceIt(t *testing.T) {
 		t.Fatal(got)
 	}
 
-	// One stops, and the others go on; it comes back with its data.
+	// One member stops and starts again with its data. The others continue meanwhile.
 	tr.stop("c")
 	tr.write("a", "k", "v2")
 	tr.startAll("c")
@@ -248,7 +249,7 @@ func TestPeers_LoseOneAndReplaceIt(t *testing.T) {
 		t.Fatal(got)
 	}
 
-	// One loses its data. As if nothing had happened it must not start: it has voted before.
+	// One member loses its data. It has voted before, so it must not start as if nothing had happened.
 	tr.stop("c")
 
 	if err := os.RemoveAll(tr.path("c")); err != nil {
@@ -261,9 +262,9 @@ func TestPeers_LoseOneAndReplaceIt(t *testing.T) {
 	remove(t, a, "c")
 	tr.refused(tr.config("c", true), "knows no member at "+tr.members["c"], "member add c")
 	tr.members["c"] = peerURL(t)
-	eventually(t, "c can be added", func() bool { // etcd wants the others to be in touch for five seconds
+	eventually(t, "c can be added", func() bool { // etcd requires that the others have been connected for five seconds
 		_, err := a.MemberAddAsLearner(t.Context(), []string{tr.members["c"]})
-		return err == nil || strings.Contains(err.Error(), "already exists") // and its answer was lost
+		return err == nil || strings.Contains(err.Error(), "already exists") // an earlier attempt was applied, and its answer was lost
 	})
 
 	c, err := tr.begin(tr.config("c", true))
@@ -291,7 +292,7 @@ func TestPeers_LoseOneAndReplaceIt(t *testing.T) {
 		}
 	}
 
-	// It counts: with it and one other there is a majority.
+	// It has a vote: together with one other member it forms a majority.
 	tr.stop("b")
 	tr.write("a", "k", "v3")
 
@@ -299,7 +300,7 @@ func TestPeers_LoseOneAndReplaceIt(t *testing.T) {
 		t.Fatal(got)
 	}
 
-	// b comes back with what it was told at first, and is told that this does not count.
+	// b starts again with its first configuration, and logs that the cluster ignores it.
 	old := tr.config("b", false)
 	old.Peers = &kv.Peers{Members: map[string]string{"a": tr.members["a"], "b": tr.members["b"]}}
 	if _, err := tr.begin(old); err != nil {
@@ -320,7 +321,7 @@ func TestPeers_RefuseWhatIsNotTheirs(t *testing.T) {
 	tr := newTrio(t)
 	tr.startAll("a", "b", "c")
 
-	// A member of one that the others do not know.
+	// A member that the others do not know.
 	stranger := newTrio(t)
 	for _, n := range []string{"a", "b"} {
 		stranger.members[n] = tr.members[n]
@@ -340,7 +341,7 @@ func TestPeers_RefuseWhatIsNotTheirs(t *testing.T) {
 
 	tr.stop("c")
 	tr.refused(tr.config("c", false), "has been removed", tr.path("c"), "member add c")
-	// Data of another member, of one that had peers, and of one that had none.
+	// Data of another member, of a member of several, and of a single member.
 	tr.stop("b")
 	wrong := tr.config("a", false)
 	wrong.Dir = tr.path("b")

@@ -23,7 +23,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/kv"
 )
 
-// secureTrio is a trio with TLS, whose members have hosts of their own: 127.0.0.1, 127.0.0.2 and 127.0.0.3.
+// secureTrio is a trio with TLS. Its members have the hosts 127.0.0.1, 127.0.0.2 and 127.0.0.3.
 type secureTrio struct {
 	*trio
 	ca *certs.Authority
@@ -41,7 +41,7 @@ func newSecureTrio(t *testing.T) *secureTrio {
 	return tr
 }
 
-// newCA makes a CA that signs from now on, and that everybody trusts.
+// newCA creates a CA that signs from now on and that all members trust.
 func (tr *secureTrio) newCA() {
 	tr.t.Helper()
 	ca, pair, err := certs.NewAuthority(certs.Request{Kind: certs.KindAuthority, Name: "ca", For: time.Hour * 24, Now: time.Now()})
@@ -56,7 +56,7 @@ func (tr *secureTrio) newCA() {
 	tr.ca = ca
 }
 
-// settle gives a member a URL at an address, and the certificate for it.
+// settle sets the URL of a member, and issues the certificate for it.
 func (tr *secureTrio) settle(name, ip string) {
 	tr.t.Helper()
 	u, err := url.Parse(peerURL(tr.t))
@@ -109,7 +109,7 @@ func (tr *secureTrio) startAll(names ...string) {
 	}
 }
 
-// caller calls the peer port with somebody's certificate; with none if it has no name.
+// caller returns a client of the peer port with the certificate of name, or without one if name is empty.
 func (tr *secureTrio) caller(name string) *http.Client {
 	tr.t.Helper()
 	ca, _ := certs.Paths(tr.dir, "ca")
@@ -129,7 +129,8 @@ func (tr *secureTrio) caller(name string) *http.Client {
 	return &http.Client{Transport: transport, Timeout: 20 * time.Second}
 }
 
-// proposal is a write to a key, as a follower passes it on to the leader: raft asks for nothing else.
+// proposal returns the request by which a follower forwards a write of a key to the leader. Raft requires no other
+// authentication than that of the connection.
 func (tr *secureTrio) proposal(to, key string) *http.Request {
 	tr.t.Helper()
 	list, err := tr.running["a"].Client().MemberList(tr.t.Context())
@@ -175,8 +176,9 @@ func (tr *secureTrio) proposal(to, key string) *http.Request {
 	return req
 }
 
-// Whoever may send raft a message can write any key, an admin token's among them. So the peer port takes certificates
-// of members: not every certificate of the CA, which signs those of people, too.
+// Anybody who can send messages to raft can write any key, including the token of an administrator. Therefore the
+// peer port accepts only certificates of members, and not every certificate of the CA, which also issues those of
+// users.
 func TestPeers_TakeMembersCertificatesOnly(t *testing.T) {
 	if testing.Short() {
 		t.Skip("three members of an etcd: make test-cluster")
@@ -221,7 +223,7 @@ func TestPeers_TakeMembersCertificatesOnly(t *testing.T) {
 		return len(r.Kvs) > 0
 	}
 
-	// The attack works with a member's certificate, or this test could not fail.
+	// With the certificate of a member the attack succeeds. Otherwise this test could not fail.
 	eventually(t, "a member's proposal is taken", func() bool {
 		return status("a", tr.proposal("a", "/by-a-member")) == http.StatusNoContent && written("/by-a-member")
 	})
@@ -241,7 +243,7 @@ func TestPeers_TakeMembersCertificatesOnly(t *testing.T) {
 		t.Error("somebody without a certificate is answered")
 	}
 
-	// A member that was removed keeps its certificate, and must not be one any more.
+	// A removed member still has its certificate, but must not be accepted any more.
 	remove(t, a, "c")
 	within(t, time.Minute, "the removed member's end", tr.running["c"].Done())
 
@@ -260,11 +262,11 @@ func TestPeers_TakeMembersCertificatesOnly(t *testing.T) {
 		}
 	}
 
-	// One that takes its place on another host is let in by members that run already.
+	// The members that are running accept its replacement on another host.
 	tr.settle("c", "127.0.0.4")
 	eventually(t, "c can be added", func() bool {
 		_, err := a.MemberAddAsLearner(t.Context(), []string{tr.members["c"]})
-		return err == nil || strings.Contains(err.Error(), "already exists") // and its answer was lost
+		return err == nil || strings.Contains(err.Error(), "already exists") // an earlier attempt was applied, and its answer was lost
 	})
 
 	next := tr.config("c", true)
@@ -286,8 +288,8 @@ func TestPeers_TakeMembersCertificatesOnly(t *testing.T) {
 	}
 }
 
-// With certificates members speak TLS with each other, and with nobody whose
-// certificate another CA has signed. Old revisions go on all of them.
+// Members with certificates use TLS with each other, and reject every certificate that another CA has signed.
+// Compaction runs on all of them.
 func TestPeers_TrustTheirCAAndNobodyElse(t *testing.T) {
 	t.Parallel()
 	tr := newSecureTrio(t)

@@ -61,13 +61,13 @@ func TestStreams_PulseFollowsTheMostImpatient(t *testing.T) {
 		}
 	}
 
-	go func() { // a beat may be under way
+	go func() { // a probe may be in progress
 		for range beats {
 		}
 	}()
 
 	c.streams.leaveStream(hasty)
-	c.streams.leaveStream(calm) // waits for the pulse, so that nothing beats any more
+	c.streams.leaveStream(calm) // waits for the end of the probe
 	close(beats)
 
 	if len(c.streams.live) != 0 {

@@ -17,7 +17,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/kv/kvtest"
 )
 
-// told returns the values of key in the order in which events told of them; a deletion is "-".
+// told returns the values of key in the order of the delivered events. A deletion is "-".
 func (f *follower) told(key string) (values []string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -37,7 +37,7 @@ func (f *follower) told(key string) (values []string) {
 	return values
 }
 
-// toldOnce expects one list, and the writes 0 to n-1 of p/a as events: each once and in order.
+// toldOnce requires one list, and the writes 0 to n-1 of p/a as events, each once and in order.
 func toldOnce(t *testing.T, f *follower, n int) {
 	t.Helper()
 	var want []string
@@ -88,17 +88,17 @@ func TestFollow_TellsOfWhatHappenedWhileItWasAway(t *testing.T) {
 				}
 
 				eventually(t, "the loss", func() bool { return logs.FilterLevelExact(zap.WarnLevel).Len() > 0 })
-				// Many attempts fail meanwhile. There is nothing to poll for: none of them is logged.
+				// Many attempts fail meanwhile. None of them is logged, so there is nothing to wait for.
 				time.Sleep(2400 * time.Millisecond)
 			})
 
-			put(t, s.InProcess(), "p/a", "6") // after a restart the other client has still to connect
+			put(t, s.InProcess(), "p/a", "6") // after a restart, the other client is not connected yet
 			toldOnce(t, f, 7)
 		})
 	}
 }
 
-// The watch reaches further than the list, and nothing that is outside of the list is missed either.
+// The watched range is wider than the listed one, and changes outside of the list are not missed either.
 func TestFollow_MissesNothingOutsideOfItsList(t *testing.T) {
 	t.Parallel()
 	s := kvtest.StartServer(t)
@@ -109,7 +109,7 @@ func TestFollow_MissesNothingOutsideOfItsList(t *testing.T) {
 	cfg.StallAfter, cfg.Logger = time.Second, zap.New(core)
 	f := follow(t, p.Client(kv.Config{CallTimeout: 300 * time.Millisecond}), cfg)
 	listed(t, f)
-	before := logs.Len() // on a busy machine a watch may have stood still already
+	before := logs.Len() // on a busy machine a watch may have stalled before
 	p.Freeze()
 	eventually(t, "the loss", func() bool { return logs.Len() > before })
 	put(t, s.Client(), "p/a", "0")
@@ -118,7 +118,7 @@ func TestFollow_MissesNothingOutsideOfItsList(t *testing.T) {
 	toldOnce(t, f, 2)
 }
 
-// The store can be read, but three resumed watches in a row hear nothing: the content is listed.
+// The store can be read, but three resumed watches in a row receive nothing. Follow lists the range.
 func TestFollow_ListsWhenResumedWatchesStaySilent(t *testing.T) {
 	t.Parallel()
 	c := kvtest.Memory(t)
@@ -146,7 +146,7 @@ func TestFollow_ListsWhenResumedWatchesStaySilent(t *testing.T) {
 	eventually(t, "the next put", func() bool { return f.value("p/a") == "2" })
 }
 
-// The revision told is compacted away while nobody watches.
+// The delivered revision is compacted while no watch is open.
 func TestFollow_ListsWhatIsCompactedAway(t *testing.T) {
 	t.Parallel()
 	s := kvtest.StartServer(t)
@@ -161,7 +161,7 @@ func TestFollow_ListsWhatIsCompactedAway(t *testing.T) {
 	put(t, s.Client(), "p/a", "0")
 	put(t, s.Client(), "p/gone", "0")
 	eventually(t, "the puts", func() bool { return f.value("p/gone") == "0" })
-	before := logs.Len() // on a busy machine a watch may have stood still already
+	before := logs.Len() // on a busy machine a watch may have stalled before
 	p.Freeze()
 	eventually(t, "the loss", func() bool { return logs.Len() > before })
 
@@ -184,13 +184,14 @@ func TestFollow_ListsWhatIsCompactedAway(t *testing.T) {
 		t.Errorf("%d lists", n)
 	}
 
-	// The first, the one that is told of the compaction, and one after each that stood still: the frozen one at least.
+	// The watches are the first one, the one that reports the compaction, and one after each stall, of which the frozen one
+	// is at least one.
 	eventually(t, "no more watches than it takes", func() bool {
 		return float64(w.opened.Load()) == 2+count("carillon_watch_stalls_total")
 	})
 }
 
-// A store that was seen to have gone back has another past, though it is beyond what was told by now.
+// A store that had gone back has another history, even if its revision is higher than the delivered one by now.
 func TestFollow_ListsAStoreThatHadGoneBack(t *testing.T) {
 	t.Parallel()
 	s, other := kvtest.StartServer(t), kvtest.StartServer(t)
@@ -225,12 +226,12 @@ func TestFollow_ListsAStoreThatHadGoneBack(t *testing.T) {
 	eventually(t, "the other store", func() bool { return f.value("p/a") == "other19" && f.value("p/b") == "" })
 }
 
-// relay is a watcher that opens watches where it is told to.
+// relay is a Watcher that opens watches on the server that the test selects.
 type relay struct {
 	clientv3.Watcher
 	mu     sync.Mutex
 	to     clientv3.Watcher
-	before func() // each watch, after lead
+	before func() // called for each watch after lead
 }
 
 func (r *relay) lead(to clientv3.Watcher, before func()) {
@@ -259,8 +260,9 @@ func (r *relay) RequestProgress(ctx context.Context) error {
 	return to.RequestProgress(ctx)
 }
 
-// Watches are opened at a member that has not got the last writes yet: another server, which gets the same writes, but
-// later. Each such watch is left at once, though nothing is silent for long enough to be a stall here.
+// Watches are opened on a member that does not have the last writes yet: another server, which gets the same writes
+// later. Follow gives up each such watch immediately, although StallAfter is too long for anything to count as
+// stalled.
 func TestFollow_LeavesAMemberThatIsBehind(t *testing.T) {
 	leader, behind := kvtest.StartServer(t), kvtest.StartServer(t)
 	c, member := leader.Dial(), behind.Dial()
@@ -291,7 +293,7 @@ func TestFollow_LeavesAMemberThatIsBehind(t *testing.T) {
 	toldOnce(t, f, 12)
 }
 
-// A list that breaks off leaves nothing to resume.
+// After a list that failed, no watch can be resumed.
 func TestFollow_BrokenRelistBeginsAgain(t *testing.T) {
 	c := kvtest.Memory(t)
 	fill(t, c, 25)
@@ -299,7 +301,7 @@ func TestFollow_BrokenRelistBeginsAgain(t *testing.T) {
 	cfg.Relist = time.Second
 	spoilReads(c, func(n int) error {
 		if n == 4 { // the second page of the second list
-			put(t, c, "p/025", "25") // an event for a watch that should not be
+			put(t, c, "p/025", "25") // an event for a watch that should not be open
 			return errors.New("broken")
 		}
 		return nil
@@ -316,8 +318,8 @@ func TestFollow_BrokenRelistBeginsAgain(t *testing.T) {
 	}
 }
 
-// All workers of a node lose the server and find it again, with all their watches. Not beside the other crowd: each of
-// them takes what there is.
+// All workers of a node lose the server with all their watches, and recover. The test does not run in parallel to the
+// other crowd, because each of them uses the whole machine.
 func TestFollow_CrowdResumesAfterARestart(t *testing.T) {
 	s := kvtest.StartServer(t)
 	const crowd = 256
@@ -327,7 +329,7 @@ func TestFollow_CrowdResumesAfterARestart(t *testing.T) {
 
 	for i := range follows {
 		cfg := prefixed(fmt.Sprintf("p/%03d/", i))
-		cfg.StallAfter, cfg.Logger = 10*time.Second, zap.New(core) // to open so many at once takes its time
+		cfg.StallAfter, cfg.Logger = 10*time.Second, zap.New(core) // it takes time to open so many watches at once
 		put(t, s.Client(), key(i), "listed")
 		follows[i] = follow(t, s.Client(), cfg)
 	}
@@ -341,7 +343,7 @@ func TestFollow_CrowdResumesAfterARestart(t *testing.T) {
 	s.Restart()
 
 	for i := range follows {
-		put(t, s.InProcess(), key(i), "0") // the other client has still to connect
+		put(t, s.InProcess(), key(i), "0") // the other client is not connected yet
 		put(t, s.InProcess(), key(i), "1")
 	}
 

@@ -73,7 +73,7 @@ func TestServer_KeepsItsData(t *testing.T) {
 	}
 }
 
-// ofSlowness is what etcd rightly says of a machine that stands still for a second.
+// ofSlowness matches the messages that etcd rightly logs on a machine that is paused for a second.
 var ofSlowness = regexp.MustCompile("slow|took too long|timed out|overloaded|lagging")
 
 func TestServer_IsPrivate(t *testing.T) {
@@ -151,7 +151,7 @@ func TestServer_RefusesLockedDirectory(t *testing.T) {
 		t.Errorf("after %s: %v", time.Since(began), err)
 	}
 
-	put(t, dial(t, first.Endpoint()), "k", "v") // its socket is still there
+	put(t, dial(t, first.Endpoint()), "k", "v") // its socket still exists
 }
 
 func TestServer_ShortSocketForLongDirectory(t *testing.T) {
@@ -172,7 +172,7 @@ func TestServer_ShortSocketForLongDirectory(t *testing.T) {
 		t.Errorf("the socket's directory is left behind: %v", err)
 	}
 
-	// Somebody else's directory of that name is not used.
+	// A directory of that name that belongs to another user is not used.
 	if err := os.Mkdir(filepath.Dir(socket), 0o755); err != nil {
 		t.Fatal(err)
 	}
@@ -308,7 +308,7 @@ func TestServer_KeepsWhatIsYoung(t *testing.T) {
 	}
 }
 
-// What a server has applied and no follower will ask for, it forgets: with etcd's defaults this heap grows by 300 MB.
+// A server discards applied requests that no follower needs. With etcd's defaults this heap grows by 300 MB.
 func TestServer_KeepsFewRequestsInMemory(t *testing.T) {
 	if testing.Short() {
 		t.Skip("thousands of requests: make test-cluster")
@@ -329,7 +329,7 @@ func TestServer_KeepsFewRequestsInMemory(t *testing.T) {
 	}
 
 	writers.Wait()
-	// Its snapshots and commits may still be at work.
+	// Its snapshots and commits may still be in progress.
 	grown := (heap() - before) >> 20
 	for deadline := time.Now().Add(20 * time.Second); grown > 150 && time.Now().Before(deadline); grown = (heap() - before) >> 20 {
 		time.Sleep(100 * time.Millisecond)

@@ -15,7 +15,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/kv/kvtest"
 )
 
-const ttl = 5 * time.Second // a busy machine may be silent for two or three
+const ttl = 5 * time.Second // long enough for a busy machine to be silent for two or three seconds
 
 func open(t *testing.T, ctx context.Context, c *kv.Client, cfg kv.SessionConfig) *kv.Session {
 	t.Helper()
@@ -45,7 +45,7 @@ func alive(t *testing.T, c *kv.Client, lease clientv3.LeaseID) bool {
 		t.Fatal(err)
 	}
 
-	return err == nil && resp.TTL >= 0 // in whole seconds, and -1 if it is gone
+	return err == nil && resp.TTL >= 0 // in whole seconds; -1 if the lease does not exist
 }
 
 func TestSession_IsRenewed(t *testing.T) {
@@ -187,11 +187,11 @@ func TestSession_InProcess(t *testing.T) {
 	eventually(t, "a renewal", func() bool { return s.LastRenewal().After(first) })
 }
 
-// tardy answers the first renewal that succeeds late, and none after it.
+// tardy answers the first successful renewal late, and no later one.
 type tardy struct {
 	clientv3.Lease
 	mu       sync.Mutex
-	sent     time.Time // when that was, or is being, sent
+	sent     time.Time // when that renewal was sent
 	answered bool
 }
 
@@ -213,12 +213,13 @@ func (l *tardy) KeepAliveOnce(ctx context.Context, id clientv3.LeaseID) (*client
 	l.answered = err == nil
 	l.mu.Unlock()
 
-	time.Sleep(100 * time.Millisecond) // the answer's way back
+	time.Sleep(100 * time.Millisecond) // the latency of the answer
 
 	return resp, err
 }
 
-// The lease may end TTL after etcd received the renewal, not after the answer came: only the sending is safe to count.
+// The lease may expire TTL after etcd has received the renewal, not after the answer has arrived. Only counting from
+// the moment of sending is safe.
 func TestSession_CountsFromTheSending(t *testing.T) {
 	t.Parallel()
 	c := kvtest.Memory(t)

@@ -13,7 +13,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/kv/kvtest"
 )
 
-// counters reads the sum of a client's counters of a name.
+// counters returns a function that returns the sum of a client's counters with a name.
 func counters(t *testing.T, c *kv.Client) func(name string) float64 {
 	t.Helper()
 	r := prometheus.NewRegistry()
@@ -38,16 +38,16 @@ func counters(t *testing.T, c *kv.Client) func(name string) float64 {
 	}
 }
 
-// A put and a deletion that the watch drops without a word are in the mirror after the next list, and counted after the
-// one that follows; nothing else ever happens to that range.
+// A put and a deletion that the watch drops silently are in the mirror after the next list, and are counted after the
+// list that follows. There are no other changes in the range.
 func TestMirror_CountsWhatItsWatchHasLost(t *testing.T) {
 	t.Parallel()
 	c := kvtest.Memory(t)
 	count := counters(t, c)
 	deaf := kvtest.Deafen(c)
 
-	// What the watch is resumed over is not lost for certain, and not counted. A machine that stands still for two seconds
-	// has that happen, but not each time.
+	// A change that a resumed watch skips is not certainly lost and is not counted. That can happen if the machine is paused
+	// for two seconds, but not each time.
 	const most = 5
 	for i := range most {
 		before, resumed := count(kv.RepairsMetric), count("carillon_watch_resumptions_total")
@@ -80,7 +80,7 @@ func TestMirror_CountsWhatItsWatchHasLost(t *testing.T) {
 	}
 }
 
-// Lists that come in the midst of many writes find what is on its way, and nothing that is lost.
+// Lists in the middle of many writes find changes that are in flight, and none that are lost.
 func TestMirror_CountsNothingWhileItsWatchIsWell(t *testing.T) {
 	t.Parallel()
 	c := kvtest.Memory(t)
@@ -97,7 +97,7 @@ func TestMirror_CountsNothingWhileItsWatchIsWell(t *testing.T) {
 		if _, err := c.Delete(t.Context(), fmt.Sprint("p/", (i+3)%7)); err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(2 * time.Millisecond) // or it is a test of how fast etcd is
+		time.Sleep(2 * time.Millisecond) // without it, the test measures the speed of etcd
 	}
 
 	if n := count(kv.RepairsMetric); n != 0 {
@@ -115,7 +115,7 @@ func TestFollow_CountsResumptionsAndForcedLists(t *testing.T) {
 	var all []*follower
 	for i := range 20 {
 		cfg := prefixed(fmt.Sprintf("p/%02d/", i))
-		cfg.StallAfter, cfg.Logger, cfg.Relist = time.Minute, zap.New(core), 400*time.Millisecond // they lose their watches by the cut alone
+		cfg.StallAfter, cfg.Logger, cfg.Relist = time.Minute, zap.New(core), 400*time.Millisecond // watches are lost only because the connection is cut
 		f := follow(t, c, cfg)
 		listed(t, f)
 		all = append(all, f)
@@ -135,8 +135,8 @@ func TestFollow_CountsResumptionsAndForcedLists(t *testing.T) {
 
 	p.Mend()
 	eventually(t, "all ranges", func() bool { return logs.FilterMessage("the watch of etcd recovered").Len() > 0 })
-	// One within a list when the connection was cut has it end, or begin again: it has nothing to resume, or nothing that is
-	// compacted away. They list now and then, so that these are few.
+	// If the connection is cut during a list, the list ends or starts again. Then there is nothing to resume, or nothing that
+	// has been compacted. Lists are rare, so such followers are few.
 	eventually(t, "lists of what is compacted away", func() bool { return count("carillon_watch_relists_total") >= float64(len(all)/2) })
 
 	if n := count("carillon_watch_resumptions_total"); n < float64(len(all)/2) {

@@ -8,8 +8,8 @@ import (
 	"github.com/carillonhq/carillon/pkg/kv"
 )
 
-// The in-process client hands an empty range end on as it is, and etcd takes
-// that for "everything from the key on".
+// The in-process client forwards an empty end of a range as it is, and etcd interprets it as everything from the key
+// on.
 func TestFollow_OfOneKeyTellsOfNoOther_InProcess(t *testing.T) {
 	s, err := kv.StartServer(t.Context(), kv.ServerConfig{Dir: t.TempDir()})
 	if err != nil {

@@ -138,7 +138,7 @@ func TestDirect_DefiniteErrorsWriteNothing(t *testing.T) {
 	}
 }
 
-// A write that crosses the quota is answered with "no space", and applied: so this error proves nothing.
+// etcd answers the write that exceeds the quota with "no space" although it applies it. So this error proves nothing.
 func TestNoSpace_MayHaveWritten(t *testing.T) {
 	s, err := kv.StartServer(t.Context(), kv.ServerConfig{
 		Dir: t.TempDir(), Tick: 10 * time.Millisecond, Election: 100 * time.Millisecond, QuotaBytes: 8 << 20,
@@ -157,7 +157,7 @@ func TestNoSpace_MayHaveWritten(t *testing.T) {
 
 	for w := range 8 {
 		wg.Go(func() {
-			// etcd takes its size anew with each commit of its file: on a busy machine much is written before.
+			// etcd measures its size at each commit of its file. On a busy machine, much is written before the next one.
 			full := func() bool { mu.Lock(); defer mu.Unlock(); return refused > 0 }
 			for i := 0; i < 8 || i < 80 && !full(); i++ {
 				key := fmt.Sprintf("k/%d/%d", w, i)

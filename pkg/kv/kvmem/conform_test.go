@@ -17,7 +17,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/kv/kvtest"
 )
 
-// both runs a test against etcd and against the store in memory.
+// both runs a test against etcd and against the in-memory store.
 func both(t *testing.T, test func(t *testing.T, c *kv.Client)) {
 	t.Run("etcd", func(t *testing.T) { test(t, kvtest.Start(t)) })
 	t.Run("memory", func(t *testing.T) { test(t, memory(t, kvmem.Config{MinTTL: 1})) })
@@ -52,7 +52,7 @@ func get(t *testing.T, c *kv.Client, key string, opts ...clientv3.OpOption) *cli
 	return resp
 }
 
-// shown is a range as text: key=value@create/mod/version of each.
+// shown returns the content of a range as text: key=value@create/mod/version for each key.
 func shown(resp *clientv3.GetResponse) string {
 	var b strings.Builder
 	for _, kv := range resp.Kvs {
@@ -135,7 +135,7 @@ func TestTxn_NestedComparesSeeTheStateBefore(t *testing.T) {
 		}
 
 		expect(t, "read in the request", shown((*clientv3.GetResponse)(nested.Responses[1].GetResponseRange())), "a=1@2/2/1 of 1 at 2")
-		// A compare over a range holds if it holds for all of it.
+		// A comparison of a range holds if it holds for all keys in it.
 		older := clientv3.Compare(clientv3.ModRevision("a").WithRange("z"), "<", 3)
 		put(t, c, "c", "3")
 
@@ -189,7 +189,7 @@ func TestTxn_Refusals(t *testing.T) {
 
 func TestLease(t *testing.T) {
 	both(t, func(t *testing.T, c *kv.Client) {
-		t.Parallel() // it lasts as long as the lease, which a busy machine must not let go in the midst
+		t.Parallel() // the test takes as long as the lease, which must not expire early on a busy machine
 		ctx := t.Context()
 
 		l, err := c.Grant(ctx, 3)
@@ -199,7 +199,7 @@ func TestLease(t *testing.T) {
 
 		put(t, c, "a", "1", clientv3.WithLease(l.ID))
 		put(t, c, "b", "1", clientv3.WithLease(l.ID))
-		put(t, c, "b", "2") // leaves the lease
+		put(t, c, "b", "2") // detaches the key from the lease
 
 		if got, err := c.TimeToLive(ctx, l.ID, clientv3.WithAttachedKeys()); err != nil || len(got.Keys) != 1 || got.GrantedTTL != 3 {
 			t.Errorf("time to live: %v, %v", got, err)
@@ -249,7 +249,7 @@ func TestLease(t *testing.T) {
 	})
 }
 
-// stream marks a context as that of one stream of watches.
+// stream adds metadata to a context, so that watches with the same name share a stream.
 func stream(ctx context.Context, name string) context.Context {
 	return metadata.NewOutgoingContext(ctx, metadata.Pairs("stream", name))
 }
@@ -354,7 +354,7 @@ func TestWatch_Progress(t *testing.T) {
 			t.Errorf("both watches of a stream hear of progress: %t, %+v", heard, r)
 		}
 
-		// A watch in the future silences its stream.
+		// A watch in the future suppresses the progress notifications of its stream.
 		future := c.Watch(one, "c", clientv3.WithRev(3), clientv3.WithCreatedNotify())
 		if r := next(t, future); !r.Created {
 			t.Fatalf("%+v", r)
@@ -395,7 +395,7 @@ func TestWatch_EndsWithItsContextAndItsClient(t *testing.T) {
 		w = c.Watch(t.Context(), "a")
 		c.Close()
 
-		for range w { // etcd's client may say why
+		for range w { // etcd's client may deliver the reason first
 		}
 
 		for range c.Watch(t.Context(), "a") {

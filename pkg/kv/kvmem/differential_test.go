@@ -20,8 +20,8 @@ import (
 	"github.com/carillonhq/carillon/pkg/kv/kvtest"
 )
 
-// TestDifferential does the same at random to etcd and to the store in memory: every answer and every event is the same.
-// Each round begins at etcd's revision, below a prefix of its own.
+// TestDifferential applies the same random operations to etcd and to the in-memory store, and compares every answer
+// and every event. Each round begins at the revision of etcd, below a separate prefix.
 func TestDifferential(t *testing.T) {
 	etcd := kvtest.Start(t)
 	round := 0
@@ -45,7 +45,7 @@ func TestDifferential(t *testing.T) {
 			ctx: ctx, etcd: side{Client: etcd}, mem: side{Client: mem},
 			prefix: fmt.Sprintf("r%d/", round),
 		}
-		// The first revision of the round, so that what former rounds have compacted lies before it.
+		// The compacted revisions of earlier rounds are before the first revision of this one.
 		p.same(rt, "put", func(s *side) (proto.Message, error) {
 			resp, err := s.Put(ctx, p.prefix, "")
 			return (*pb.PutResponse)(resp), err
@@ -61,29 +61,29 @@ func TestDifferential(t *testing.T) {
 	})
 }
 
-// pair is the two stores in one round.
+// pair contains the two stores of a round.
 type pair struct {
 	ctx       context.Context
 	etcd, mem side
-	first     int64 // of the round
+	first     int64 // the first revision of the round
 	now       int64
 	compacted int64
 	prefix    string
 }
 
-// side is one of the two.
+// side is one of the two stores.
 type side struct {
 	*kv.Client
 	leases  []clientv3.LeaseID
 	watches []*heard
 }
 
-// heard is what a watch said, read by one goroutine of the test.
+// heard is what a watch has received. One goroutine of the test reads it.
 type heard struct {
-	ctx    context.Context // names its stream
+	ctx    context.Context // determines its stream
 	events chan string
 	told   []string
-	synced chan struct{} // closed with its first progress, or its end
+	synced chan struct{} // closed by its first progress notification, or when it ends
 
 	isSynced bool
 }
@@ -133,7 +133,7 @@ func (p *pair) step(rt *rapid.T) {
 	}
 }
 
-// same does something on both sides and compares what comes of it.
+// same applies an operation to both sides and compares the results.
 func (p *pair) same(rt *rapid.T, what string, do func(*side) (proto.Message, error)) error {
 	a, aerr := do(&p.etcd)
 	b, berr := do(&p.mem)
@@ -157,7 +157,7 @@ func (p *pair) same(rt *rapid.T, what string, do func(*side) (proto.Message, err
 	return nil
 }
 
-// canonical is an answer without what may differ: who answers, and the names of leases.
+// canonical removes from an answer what may differ: the identity of the server and the ids of leases.
 func (s *side) canonical(m proto.Message) proto.Message {
 	m = proto.Clone(m)
 	header := func(h *pb.ResponseHeader) {
@@ -206,12 +206,12 @@ func (s *side) canonical(m proto.Message) proto.Message {
 	return m
 }
 
-// leaseIndex is the place of a lease among those granted; 0 is none.
+// leaseIndex returns the position of a lease among those that were granted. 0 means no lease.
 func (s *side) leaseIndex(id int64) int64 {
 	return int64(slices.Index(s.leases, clientv3.LeaseID(id)) + 1)
 }
 
-// watch opens a watch on both sides, and waits until it is open.
+// watch opens a watch on both sides and waits until both are open.
 func (p *pair) watch(rt *rapid.T) {
 	key, end := p.drawSpan(rt)
 	from := p.drawRevision(rt)
@@ -267,7 +267,8 @@ func (s *side) shown(e *clientv3.Event) string {
 	return fmt.Sprintf("%v %s was %s", e.Type, one(e.Kv), one(e.PrevKv))
 }
 
-// catchUp waits until etcd's watches have read what was written before they began: else it might be compacted away.
+// catchUp waits until the watches of etcd have received everything that was written before they were opened.
+// Otherwise it might be compacted first.
 func (p *pair) catchUp(rt *rapid.T) {
 	for i, h := range p.etcd.watches {
 		for wait := time.After(time.Minute); !h.isSynced; {
@@ -286,10 +287,10 @@ func (p *pair) catchUp(rt *rapid.T) {
 	}
 }
 
-// compareEvents waits until the watches of etcd have said what those of the memory say.
+// compareEvents waits until the watches of etcd have received the same events as those of the in-memory store.
 func (p *pair) compareEvents(rt *rapid.T) {
 	for i, mem := range p.mem.watches {
-		// The memory's watches say it at once; a moment later there is nothing more.
+		// The watches of the in-memory store deliver their events at once. A moment later, no more can arrive.
 		for quiet := false; !quiet; {
 			select {
 			case e, ok := <-mem.events:

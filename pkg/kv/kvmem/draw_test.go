@@ -13,7 +13,7 @@ func (p *pair) drawKey(rt *rapid.T) string {
 	return p.prefix + rapid.SampledFrom([]string{"a", "b", "b/1", "b/2", "c"}).Draw(rt, "key")
 }
 
-// drawSpan is one key, a range, or all of the round.
+// drawSpan draws a key, a range, or the whole prefix of the round.
 func (p *pair) drawSpan(rt *rapid.T) (key, end string) {
 	key = p.drawKey(rt)
 
@@ -29,7 +29,7 @@ func (p *pair) drawSpan(rt *rapid.T) (key, end string) {
 	return p.prefix, clientv3.GetPrefixRangeEnd(p.prefix)
 }
 
-// drawRevision is mostly one of the round; else just beyond it, or 0.
+// drawRevision draws a revision, usually one of the round, otherwise the next one or 0.
 func (p *pair) drawRevision(rt *rapid.T) int64 {
 	return rapid.OneOf(rapid.Int64Range(max(p.first, p.compacted), p.now+1), rapid.Int64Range(p.first, p.now), rapid.Just(p.now)).Draw(rt, "revision")
 }
@@ -53,7 +53,7 @@ func (p *pair) drawRange(rt *rapid.T) (string, []clientv3.OpOption) {
 	maybe("count only", clientv3.WithCountOnly)
 	maybe("min mod", func() clientv3.OpOption { return clientv3.WithMinModRev(p.drawRevision(rt)) })
 	maybe("max create", func() clientv3.OpOption { return clientv3.WithMaxCreateRev(p.drawRevision(rt)) })
-	maybe("sort", func() clientv3.OpOption { // by what has no equals
+	maybe("sort", func() clientv3.OpOption { // by a field whose values are distinct
 		return clientv3.WithSort(clientv3.SortByKey, rapid.SampledFrom([]clientv3.SortOrder{clientv3.SortNone, clientv3.SortAscend, clientv3.SortDescend}).Draw(rt, "order"))
 	})
 
@@ -90,7 +90,7 @@ func (p *pair) drawValue(rt *rapid.T) string {
 	return fmt.Sprint(rapid.IntRange(0, 3).Draw(rt, "value"))
 }
 
-// plan is an operation that both sides make, each with its own leases.
+// plan creates an operation for a side, with the leases of that side.
 type plan func(*side) clientv3.Op
 
 func (p *pair) drawOps(rt *rapid.T, depth int) []plan {
