@@ -37,7 +37,7 @@ func (w *world) later(key string, also func(doc map[string]any)) {
 	}
 }
 
-// keeps demands that they are still there.
+// keeps requires that these fields still exist.
 func (w *world) keeps(what, key string, path ...string) {
 	w.Helper()
 	_, _, value := w.at(key)
@@ -61,7 +61,7 @@ func (w *world) keeps(what, key string, path ...string) {
 	}
 }
 
-// A node writes records over those of a later version: none loses a field.
+// A node replaces records of a later version. None of them loses a field.
 func TestUnknown_FieldsSurviveEveryWrite(t *testing.T) {
 	w := newWorld(t)
 	ctx := t.Context()
@@ -138,7 +138,7 @@ func TestUnknown_FieldsSurviveEveryWrite(t *testing.T) {
 	w.keeps("the cluster", w.keys.Cluster())
 }
 
-// What this version knows takes the place of an action that it does not know.
+// An action that this version knows replaces one that it does not know.
 func TestUnknown_ActionIsReplacedOrKept(t *testing.T) {
 	w := newWorld(t)
 	w.create(ref)
@@ -177,10 +177,10 @@ func (w *world) formats() store.Formats {
 	return f
 }
 
-// nextFormat plays the format of a later version: only tests know it.
+// nextFormat is the format of an emulated later version.
 const nextFormat = store.NewestFormat + 1
 
-// newNext is a world whose cluster a later version has made, with its format in force. Its store
+// newNext returns a world whose cluster a later version has created, with its format in force. The store of the world
 // is of that version.
 func newNext(t *testing.T) *world {
 	t.Helper()
@@ -196,7 +196,7 @@ func newNext(t *testing.T) *world {
 	return w
 }
 
-// join registers a node as a version does that has read the cluster's record.
+// join registers a node like a version that has read the cluster's record.
 func (w *world) join(s *store.Store, name string) error {
 	w.Helper()
 	lease, err := w.etcd.Grant(w.Context(), 600)
@@ -213,7 +213,7 @@ func (w *world) waitsFor(want string) {
 	}
 }
 
-// The format in force and the nodes that are there never disagree, whoever is first.
+// The format in force and the nodes that are present always match, whichever write comes first.
 func TestFormat_NobodyJoinsWhoCouldNotRead(t *testing.T) {
 	w := newNext(t)
 	ctx := t.Context()
@@ -228,7 +228,7 @@ func TestFormat_NobodyJoinsWhoCouldNotRead(t *testing.T) {
 	_, _, err := old.Bootstrap(ctx, 8, noon)
 	ok(t, err)
 
-	// The format is raised after the old one has looked, and before it joins.
+	// The format is raised after the old version has read the record, and before it joins.
 	before := w.formats()
 	ok(t, w.SetFormat(ctx, before, nextFormat, 0))
 
@@ -236,7 +236,7 @@ func TestFormat_NobodyJoinsWhoCouldNotRead(t *testing.T) {
 		t.Errorf("an old version joins: %v", err)
 	}
 
-	// It has joined after the leader has looked, and before it raises.
+	// The node joins after the leader has read the nodes, and before the leader raises the format.
 	ok(t, w.SetFormat(ctx, w.formats(), store.NewestFormat, 0))
 	is(t, w.SetFormat(ctx, before, nextFormat, 0), task.ErrConflict)
 	looked := w.formats()
@@ -255,8 +255,8 @@ func TestFormat_NobodyJoinsWhoCouldNotRead(t *testing.T) {
 	}
 }
 
-// A node writes the format in force, or the older one that is wanted, and says which: an older
-// version joins only when all of them do.
+// A node writes the format in force, or the older one that is wanted, and announces which. An older version can join
+// only when all nodes write the older format.
 func TestFormat_DowngradeWaitsForNodesThatWriteTheNewer(t *testing.T) {
 	w := newNext(t)
 	ctx := t.Context()
@@ -278,23 +278,22 @@ func TestFormat_DowngradeWaitsForNodesThatWriteTheNewer(t *testing.T) {
 		t.Errorf("it writes format %d", w.Format())
 	}
 
-	w.waitsFor(node) // it has not said so yet
+	w.waitsFor(node) // the node has not announced it yet
 	w.del(w.keys.Node(node))
 	ok(t, w.join(w.Store, node))
 	w.waitsFor("")
-	is(t, w.other().Obey(c), store.ErrFormat) // the newer one is still in force
+	is(t, w.other().Obey(c), store.ErrFormat) // the newer format is still in force
 
 	ok(t, w.SetFormat(ctx, w.formats(), store.NewestFormat, store.NewestFormat))
 	_, _, err = w.other().Bootstrap(ctx, 8, noon)
 	ok(t, err)
 
-	if err := w.Obey(before.Cluster); err != nil || w.Format() != store.NewestFormat { // it comes late
+	if err := w.Obey(before.Cluster); err != nil || w.Format() != store.NewestFormat { // an older record that arrives late changes nothing
 		t.Errorf("a former record has it write format %d, %v", w.Format(), err)
 	}
 }
 
-// What a commit writes follows from what it is given, not from the format that is in force when
-// it is built.
+// The content of a commit depends on its parameters only, and not on the format in force when it is built.
 func TestCommit_IsTheSameInEveryFormat(t *testing.T) {
 	w := newWorld(t)
 	w.create(ref)

@@ -18,7 +18,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// newEmpty is a store whose cluster is not made yet.
+// newEmpty returns a store whose cluster has not been created yet.
 func newEmpty(t *testing.T) *world {
 	t.Helper()
 	keys := testKeys(t, ownPrefix(t))
@@ -28,7 +28,7 @@ func newEmpty(t *testing.T) *world {
 	return w
 }
 
-// checkMarks demands a watermark at time zero for each shard of a cluster.
+// checkMarks requires a watermark at time zero for each shard of a cluster.
 func (w *world) checkMarks(c task.Cluster) {
 	w.Helper()
 
@@ -78,7 +78,7 @@ func TestBootstrap_AllThatStartTogetherAgree(t *testing.T) {
 
 func TestBootstrap_GoesOnAfterACrashInTheMiddle(t *testing.T) {
 	w := newEmpty(t)
-	for crash := 1; crash <= 3; crash++ { // 130 shards are three requests; the cluster's record is the fourth
+	for crash := 1; crash <= 3; crash++ { // 130 shards are three requests; the fourth writes the cluster's record
 		ctx, cancel := context.WithCancel(t.Context())
 		w.writes.next()
 		w.writes.before = func(n int) {
@@ -112,8 +112,8 @@ func TestBootstrap_GoesOnAfterACrashInTheMiddle(t *testing.T) {
 	}
 }
 
-// Whoever made it knows, though the answer was lost; and the lost requests of
-// one who was late touch nothing.
+// The node that has created the cluster knows that, even if the answer was lost. Lost requests of a node that was
+// late change nothing.
 func TestBootstrap_IsSettled(t *testing.T) {
 	for _, fates := range [][]fate{{answerLost}, {requestLost}, {arrives, answerLost}, {arrives, requestLost}, {arrives, delayed}, {delayed, delayed}} {
 		t.Run(fmt.Sprint(fates), func(t *testing.T) {
@@ -179,7 +179,7 @@ func TestRegister_HoldsANameWhileItsSessionLives(t *testing.T) {
 		t.Errorf("fence %+v, holder %+v", f, holder)
 	}
 
-	again, _, err := w.Register(t.Context(), n, lease.ID) // the answer was lost, it asks again
+	again, _, err := w.Register(t.Context(), n, lease.ID) // the answer was lost, so it registers again
 	if err != nil || again != f {
 		t.Errorf("%+v, %v", again, err)
 	}
@@ -195,7 +195,7 @@ func TestRegister_HoldsANameWhileItsSessionLives(t *testing.T) {
 
 	other, err := w.etcd.Grant(t.Context(), 600)
 	ok(t, err)
-	_, _, err = w.Register(t.Context(), n, other.ID) // the same instance, another session
+	_, _, err = w.Register(t.Context(), n, other.ID) // the same instance with another session
 	is(t, err, task.ErrExists)
 
 	n.Running = 3
@@ -254,7 +254,7 @@ func TestLeave_OnlyWithAnEmptyInbox(t *testing.T) {
 	w.create(ref)
 	f := w.register("a")
 	w.register("a-1")
-	w.dispatch(ref, 1, "a-1") // a neighbour's
+	w.dispatch(ref, 1, "a-1") // in the inbox of a node with a similar name
 	h := w.dispatch(ref, 2, "a")
 	is(t, w.Leave(t.Context(), f, "a"), task.ErrConflict)
 
@@ -270,7 +270,7 @@ func TestLeave_OnlyWithAnEmptyInbox(t *testing.T) {
 	}
 
 	next := w.register("a")
-	is(t, w.Leave(t.Context(), f, "a"), task.ErrConflict) // an earlier session's
+	is(t, w.Leave(t.Context(), f, "a"), task.ErrConflict) // with the fence of an earlier session
 
 	if !w.exists(w.keys.Node("a")) {
 		t.Error("it deleted the record of another session")
@@ -280,7 +280,7 @@ func TestLeave_OnlyWithAnEmptyInbox(t *testing.T) {
 	is(t, w.Leave(t.Context(), next, "a"), task.ErrUnknown)
 }
 
-// A dispatch and a leave at the same time: one of them loses.
+// A dispatch and a leave happen at the same time. One of them fails.
 func TestLeave_AndADispatchExcludeEachOther(t *testing.T) {
 	w := newWorld(t)
 	f := w.register("a")
@@ -297,7 +297,7 @@ func TestLeave_AndADispatchExcludeEachOther(t *testing.T) {
 
 func TestCreateFirstToken_IsOne(t *testing.T) {
 	w := newWorld(t)
-	w.put(w.keys.Root()+"tokens-1/x", "{}") // a neighbour
+	w.put(w.keys.Root()+"tokens-1/x", "{}") // a prefix that begins with the same letters
 
 	if has, err := w.HasTokens(t.Context()); has || err != nil {
 		t.Fatalf("has tokens %v, %v", has, err)
@@ -339,7 +339,7 @@ func TestCreateFirstToken_IsOne(t *testing.T) {
 	}
 }
 
-// lead is the fence of a leadership.
+// lead returns the fence of a new leadership.
 func (w *world) lead(name string) kv.Fence {
 	w.Helper()
 	key := w.keys.Leader() + name
@@ -372,7 +372,7 @@ func TestAssign_WritesInChunksUnderItsTerm(t *testing.T) {
 		t.Errorf("its fence is %+v", f)
 	}
 
-	for i := range 8 { // its former owners are remembered, some of them
+	for i := range 8 { // the record keeps only some of the former owners
 		ok(t, w.Assign(t.Context(), term, []store.Move{{From: o, To: "m" + strconv.Itoa(i)}}, task.At(noon.Add(time.Duration(i)*time.Hour))))
 		owners, err := w.Owners(t.Context())
 		ok(t, err)
@@ -401,7 +401,7 @@ func TestAssign_IsFencedByItsTermAndByWhatItRead(t *testing.T) {
 	}
 
 	w.del(term.Key)
-	w.put(term.Key, "n1") // elected again: another term
+	w.put(term.Key, "n1") // elected again, in another term
 	is(t, w.Assign(t.Context(), term, []store.Move{{From: record.Owner{Shard: 4}, To: "n1"}}, task.At(noon)), task.ErrFenced)
 
 	if len(w.below(w.keys.Owners())) != 0 {
@@ -441,7 +441,7 @@ func TestShardRecords_CountsEachShard(t *testing.T) {
 		t.Errorf("%d: %+v", len(list), list[:5])
 	}
 
-	for _, id := range []int{2, 4, 99} { // damaged or not there: the others are shown all the same
+	for _, id := range []int{2, 4, 99} { // damaged or absent watermarks do not hide the other shards
 		if list[id] != (store.ShardRecords{}) {
 			t.Errorf("shard %d is %+v", id, list[id])
 		}

@@ -15,9 +15,8 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// BenchmarkFollowEvents is what one reader costs for each run that is dispatched
-// and ends, all of them having happened before: etcd's part, which is in the same
-// process, is in it.
+// BenchmarkFollowEvents measures what one reader costs for each run that is dispatched and ends. All of them are in
+// the past. The result includes the cost of etcd, which is in the same process.
 func BenchmarkFollowEvents(b *testing.B) {
 	keys, err := record.NewKeys("/bench")
 	if err != nil {
@@ -42,7 +41,7 @@ func BenchmarkFollowEvents(b *testing.B) {
 		}
 	}
 
-	const each = 20 // runs in a commit
+	const each = 20 // runs in each commit
 	n := 0
 	for ; n < b.N; n += each {
 		var sent, ended []clientv3.Op

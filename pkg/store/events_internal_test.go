@@ -8,7 +8,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// Without what was there before, an update would be told as a creation.
+// Without the previous value, an update would look like a creation.
 func TestOneRevision_DemandsWhatWasThereBefore(t *testing.T) {
 	at := func(rev, create int64, kind mvccpb.Event_EventType, before *mvccpb.KeyValue) *clientv3.Event {
 		return &clientv3.Event{Type: kind, Kv: &mvccpb.KeyValue{Key: []byte("k"), ModRevision: rev, CreateRevision: create}, PrevKv: before}

@@ -22,7 +22,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// newEventWorld is a world on a store in memory of its own, which a test may compact.
+// newEventWorld returns a world with a separate in-memory store, which a test may compact.
 func newEventWorld(t *testing.T) *world {
 	t.Helper()
 	keys, err := record.NewKeys("/events")
@@ -38,7 +38,7 @@ func newEventWorld(t *testing.T) *world {
 
 var errEnough = errors.New("enough")
 
-// eventsFrom are the events after a place, up to now.
+// eventsFrom returns the events after a place, up to the present.
 func (w *world) eventsFrom(after task.Place) []task.Event {
 	w.Helper()
 	events, err := w.readEvents(after)
@@ -58,7 +58,7 @@ func (w *world) readEvents(after task.Place) (events []task.Event, err error) {
 
 	err = w.FollowEvents(ctx, store.EventQuery{After: &after}, func(b store.EventBatch) error {
 		events = append(events, b.Events...)
-		if !b.Told.Before(task.After(there.Revision)) { // all of that revision
+		if !b.Told.Before(task.After(there.Revision)) { // all events of that revision
 			return errEnough
 		}
 		return nil
@@ -71,7 +71,7 @@ func (w *world) readEvents(after task.Place) (events []task.Event, err error) {
 	return events, nil
 }
 
-// picture is what keys hold, or what events lead to.
+// picture is the state of the cluster, derived either from its keys or from its events.
 type picture struct {
 	Tasks  map[string]int64
 	Runs   map[string]task.State
@@ -84,7 +84,7 @@ func newPicture() picture {
 	return picture{map[string]int64{}, map[string]task.State{}, map[int]string{}, map[string]string{}, ""}
 }
 
-// replay is what events lead to.
+// replay derives the state from events.
 func replay(events []task.Event) picture {
 	p := newPicture()
 	for _, e := range events {
@@ -113,7 +113,7 @@ func replay(events []task.Event) picture {
 	return p
 }
 
-// picture is what the keys hold now.
+// picture derives the state from the present keys.
 func (w *world) picture() picture {
 	w.Helper()
 	p := newPicture()
@@ -158,8 +158,8 @@ func (w *world) picture() picture {
 	return p
 }
 
-// sameAs compares what events lead to with what the keys hold. Of runs that have
-// ended, and whose record is gone, only events tell.
+// sameAs compares the state that follows from events with that of the keys. Ended runs whose record is gone are known
+// from events only.
 func (p picture) sameAs(t *testing.T, keys picture) {
 	t.Helper()
 	maps.DeleteFunc(p.Runs, func(run string, s task.State) bool {
@@ -174,7 +174,7 @@ func (p picture) sameAs(t *testing.T, keys picture) {
 	}
 }
 
-// walk does something that a cluster does, as far as it can be done just now.
+// walk makes a random step that a cluster could make, if it is possible at the moment.
 func (w *world) walk(r *rand.Rand, n int) {
 	w.Helper()
 	ctx := w.Context()
@@ -216,7 +216,7 @@ func (w *world) walk(r *rand.Rand, n int) {
 		q.Reason = task.ReasonOverlap
 		c.Requeue(at, q, mod)
 		w.commit(c)
-	case what <= 6 && len(queued) > 0: // several at one revision
+	case what <= 6 && len(queued) > 0: // several runs at one revision
 		q, mod := waits()
 		c := w.begin()
 		c.Dequeue(at, q.ID, mod)
@@ -266,11 +266,11 @@ func (w *world) walk(r *rand.Rand, n int) {
 	ok(w.T, err)
 }
 
-// Whatever happens, its events lead to what is there; and from every place on they
-// are the same, none missing and none twice.
+// Whatever happens, the events lead to the present state. From every place on they are the same, none is missing, and
+// none is delivered twice.
 func TestEvents_LeadToWhatIsThereFromEveryPlaceOn(t *testing.T) {
 	w := newEventWorld(t)
-	r := rand.New(rand.NewPCG(1795394951927951724, 1)) // the last changes of this walk leave no event
+	r := rand.New(rand.NewPCG(1795394951927951724, 1)) // the last changes of this walk have no events
 
 	for n := range 60 {
 		w.walk(r, n)
@@ -295,7 +295,7 @@ func TestEvents_LeadToWhatIsThereFromEveryPlaceOn(t *testing.T) {
 	}
 
 	var places errgroup.Group
-	places.SetLimit(32) // each waits for etcd, which looks after new watches now and then
+	places.SetLimit(32) // each waits for etcd, which processes new watches only now and then
 
 	for i := range all {
 		for after, want := range map[task.Place][]task.Event{place(i): all[i+1:], task.After(all[i].Revision): later(all, all[i].Revision)} {
@@ -316,7 +316,7 @@ func TestEvents_LeadToWhatIsThereFromEveryPlaceOn(t *testing.T) {
 
 	ok(t, places.Wait())
 
-	// The first half is compacted away: that is said, and the second is told.
+	// The first half is compacted. A gap is reported, and the second half is delivered.
 	gone := all[len(all)/2].Revision
 	_, err := w.etcd.Compact(t.Context(), gone)
 	ok(t, err)
@@ -357,7 +357,7 @@ func sameEvents(t *testing.T, what string, got, want []task.Event) {
 	}
 }
 
-// differ says how what is told differs from what is to be told.
+// differ returns how the delivered events differ from the expected ones.
 func differ(got, want []task.Event) error {
 	a, _ := json.Marshal(got)
 	b, _ := json.Marshal(want)
@@ -371,7 +371,7 @@ func differ(got, want []task.Event) error {
 // perRevision is how many events each revision of many has.
 const perRevision = 8
 
-// many writes revisions, each of which makes perRevision events.
+// many writes revisions with perRevision events each.
 func (w *world) many(revisions int) {
 	w.Helper()
 
@@ -386,10 +386,10 @@ func (w *world) many(revisions int) {
 	}
 }
 
-// What waits for a slow reader is bounded; it misses nothing but what etcd forgets
-// meanwhile, and that is told.
+// The number of events that wait for a slow reader is limited. The reader misses only what etcd has compacted
+// meanwhile, and a gap reports that.
 func TestEvents_OfASlowReaderWaitInEtcd(t *testing.T) {
-	// The buffer takes 4096 events and the response that passes that. A response of etcd to
+	// The buffer holds 4096 events and the response that exceeds that. A response of etcd to
 	// a busy client has the events of up to a thousand revisions.
 	const revisions = 4000
 

@@ -11,7 +11,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// freeze freezes the whole cluster and returns the record as it is then.
+// freeze freezes the whole cluster and returns the present record.
 func (w *world) freeze() store.FreezeRecord {
 	w.Helper()
 	old, err := w.Freezes(w.Context())
@@ -55,7 +55,7 @@ func TestSetFreezes_OnlyOverTheOneThatWasRead(t *testing.T) {
 	}
 }
 
-// What nobody can read may be a freeze of anything; to unfreeze all mends it.
+// An unreadable record may be a freeze of anything. To unfreeze everything repairs it.
 func TestFreezes_ThatCannotBeReadStopEverything(t *testing.T) {
 	w := newWorld(t)
 	w.put(w.keys.Freezes(), "{")
@@ -85,13 +85,13 @@ func TestCommit_NoneSucceedsThatDoesNotKnowTheFreezes(t *testing.T) {
 		t.Fatalf("%+v, %v", conflict, err)
 	}
 
-	empty := w.begin() // of a worker that decides nothing
+	empty := w.begin() // a commit of a worker that decides nothing
 	_, err = w.Commit(t.Context(), empty)
 	is(t, err, task.ErrConflict)
 	c := w.begin()
 	c.Freezes = r.Mod
 	w.commit(c)
-	// Another record's change is not blamed on them.
+	// The change of another record is not reported as a change of the freezes.
 	c = w.begin()
 	c.Freezes = r.Mod
 	c.GuardEntry(ref.String(), 7)
@@ -101,8 +101,7 @@ func TestCommit_NoneSucceedsThatDoesNotKnowTheFreezes(t *testing.T) {
 	}
 }
 
-// A freeze that comes between what opening a shard reads and what it writes makes
-// it read again.
+// If a freeze comes between the read and the write of Open, it reads again.
 func TestOpen_ComparesTheFreezes(t *testing.T) {
 	w := newWorld(t)
 	w.freeze()
@@ -130,7 +129,7 @@ func (n never) Commit(context.Context, kv.Txn) (kv.Result, error) {
 	return kv.Result{}, errors.New("refused")
 }
 
-// All commits compare it: in a request that others share it would hold them up.
+// All commits compare the record of freezes, so its write would delay a shared request.
 func TestSetFreezes_GoesAlone(t *testing.T) {
 	w := newWorld(t)
 	w.Store = w.other().Batching(never{t})

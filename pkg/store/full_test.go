@@ -18,8 +18,8 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// A full etcd takes what only deletes, alone and in company: so trims go on, and tasks can be deleted. What
-// puts is refused, and not forgotten: a commit is made when there is space.
+// A full etcd accepts transactions that only delete, alone and in a shared request. So trims continue, and tasks can
+// be deleted. Writes with puts are refused but not lost: a commit succeeds as soon as there is space.
 func TestFullEtcd_TakesTrimsAndDeletes(t *testing.T) {
 	server, err := kv.StartServer(t.Context(), kv.ServerConfig{
 		Dir: t.TempDir(), Tick: 10 * time.Millisecond, Election: 100 * time.Millisecond, QuotaBytes: 16 << 20,
@@ -58,7 +58,7 @@ func TestFullEtcd_TakesTrimsAndDeletes(t *testing.T) {
 	}
 
 	for i := 0; ; i++ {
-		// Another error is a pause of the machine, as long as there are not many.
+		// A few other errors are pauses of the machine.
 		if _, err = etcd.Put(t.Context(), fmt.Sprintf("/junk/%d", i), strings.Repeat("x", 1<<18)); store.NoSpace(err) || err != nil && i > 200 {
 			break
 		}
@@ -90,7 +90,7 @@ func TestFullEtcd_TakesTrimsAndDeletes(t *testing.T) {
 	ok(t, trim(alone, refs[0]))
 	var trims sync.WaitGroup
 
-	for i, r := range refs[1:] { // with few requests, as one is under way at a time, and with others that put
+	for i, r := range refs[1:] { // the requests are few, because only one is in flight at a time, and contain others with puts
 		trims.Go(func() {
 			if err := trim(w.Store, r); err != nil {
 				t.Errorf("trim %s: %v", r, err)

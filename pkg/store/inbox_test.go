@@ -15,7 +15,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// history is the record of an ended run of a task; nil if there is none.
+// history returns the record of an ended run of a task, or nil if there is none.
 func (w *world) history(r record.Ref, id string) *task.Run {
 	w.Helper()
 	mod, _, value := w.at(w.keys.Ended(r, id))
@@ -46,7 +46,7 @@ func (w *world) queued(r record.Ref, id string) *task.Waiting {
 	return &wait
 }
 
-// late are the late results of a task.
+// late returns the late results of a task.
 func (w *world) late(r record.Ref) (late []string) {
 	for _, key := range w.below(w.keys.HistoryOf(r)) {
 		if k, ok := w.keys.ParseShard(w.keys.HistoryOf(r) + key); ok && k.Late {
@@ -57,8 +57,8 @@ func (w *world) late(r record.Ref) (late []string) {
 	return late
 }
 
-// lose ends an attempt as lost, as the owner of its shard does. Its node is
-// gone and back around it.
+// lose declares an attempt lost, like the owner of its shard. The node is absent during that write and present again
+// afterwards.
 func (w *world) lose(h record.Held, next *task.Waiting) {
 	w.Helper()
 
@@ -107,7 +107,7 @@ func TestFinish_MovesAnAttemptToHistory(t *testing.T) {
 		t.Errorf("the record is %+v, the inboxes have %v", got, w.below(w.keys.Runs()))
 	}
 
-	ok(t, w.Finish(t.Context(), h, end, nil)) // told again
+	ok(t, w.Finish(t.Context(), h, end, nil)) // a repeated finish
 
 	if late := w.late(ref); len(late) != 0 {
 		t.Errorf("late: %v", late)
@@ -131,7 +131,7 @@ func TestFinish_QueuesTheNextAttempt(t *testing.T) {
 	}
 }
 
-// A cancel while an attempt fails: it must not be retried.
+// A cancel arrives while an attempt fails. The run must not be retried.
 func TestFinish_WithARetryLosesAgainstACancel(t *testing.T) {
 	w, h := newInbox(t)
 	_, err := w.CancelActive(t.Context(), h, "me")
@@ -158,7 +158,7 @@ func TestFinish_WithARetryLosesAgainstACancel(t *testing.T) {
 func TestFinish_AfterALossIsRecordedAsLate(t *testing.T) {
 	for name, c := range map[string]struct {
 		retried bool // the owner retries the lost attempt
-		retry   bool // the node would retry its failed one
+		retry   bool // the node would retry the failed attempt
 	}{"for good": {false, false}, "a retry waits": {true, false}, "against a retry of its own": {true, true}, "lost for good, would retry": {false, true}} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -202,7 +202,7 @@ func TestFinish_OfTheLostAttemptWhileItsSuccessorRuns(t *testing.T) {
 	w, h := newInbox(t)
 	w.register("n3")
 	w.lose(h, nextOf(h, endOf(h, task.Lost)))
-	second := w.redispatch(ref, h.ID, "n2") // under the very same key
+	second := w.redispatch(ref, h.ID, "n2") // with the same key
 	is(t, w.Finish(t.Context(), h, endOf(h, task.Succeeded), nil), store.ErrLate)
 
 	if now := w.held(record.RunKey{Node: "n2", Ref: ref, Run: h.ID}); now.Mod != second.Mod {
@@ -210,7 +210,7 @@ func TestFinish_OfTheLostAttemptWhileItsSuccessorRuns(t *testing.T) {
 	}
 
 	ok(t, w.Finish(t.Context(), second, endOf(second, task.Succeeded), nil))
-	// That its successor ended alike makes it no less late.
+	// The result is late even if the next attempt has ended in the same state.
 	is(t, w.Finish(t.Context(), h, endOf(h, task.Succeeded), nil), store.ErrLate)
 
 	if got := w.history(ref, h.ID); got == nil || got.Token != second.Create || len(w.late(ref)) != 1 {
@@ -257,8 +257,8 @@ func TestFinish_IsSettledByItsToken(t *testing.T) {
 	}
 }
 
-// The answer to the first copy is lost, and before the second is sent the world
-// has moved on: the record that names the token may be anywhere.
+// The answer to the first copy is lost, and the run moves before the second copy is sent. The record that contains
+// the token may be anywhere.
 func TestFinish_FindsItsFirstCopyWhereverTheRunIsBy(t *testing.T) {
 	for name, moveOn := range map[string]func(w *world, h record.Held){
 		"in the queue": func(w *world, h record.Held) {},
@@ -285,7 +285,7 @@ func TestFinish_FindsItsFirstCopyWhereverTheRunIsBy(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			w, h := newInbox(t)
 			w.register("n3")
-			w.dispatch(ref, 2, "n3") // a neighbour, of another tick
+			w.dispatch(ref, 2, "n3") // another tick of the same task
 			end := endOf(h, task.Failed)
 			w.writes.next(answerLost)
 			w.writes.before = func(n int) {
@@ -326,8 +326,8 @@ func TestFinish_AfterTheTaskWasDeletedLeavesNoLateRecord(t *testing.T) {
 	}
 }
 
-// A node that was cut off for long finds nothing of its own finish any more: that
-// is no proof that its attempt was declared lost.
+// A node that was cut off for a long time finds no record of its own finish any more. That does not prove that the
+// attempt was declared lost.
 func TestFinish_WhoseRecordWasTrimmedLeavesNoLateRecord(t *testing.T) {
 	w, h := newInbox(t)
 	ok(t, w.Finish(t.Context(), h, endOf(h, task.Succeeded), nil))
@@ -457,7 +457,7 @@ func TestAskCancel_AndCancelActive(t *testing.T) {
 
 	_, err := w.CancelActive(t.Context(), h, "me")
 	is(t, err, task.ErrConflict)
-	run, err := w.CancelActive(t.Context(), now, "me") // is asked already
+	run, err := w.CancelActive(t.Context(), now, "me") // a cancel is requested already
 	ok(t, err)
 
 	if run.CancelledBy != "owner" {
@@ -485,7 +485,7 @@ func TestCleared_MayBeSaidMoreThanOnce(t *testing.T) {
 	w.writes.next(refused)
 	is(t, w.PutCleared(t.Context(), "i9", task.At(noon)), task.ErrUnavailable)
 
-	for range 2 {
+	for range 2 { // a repeated late result is recorded once
 		ok(t, w.PutCleared(t.Context(), "i9", task.At(noon)))
 	}
 
@@ -525,7 +525,7 @@ func TestCleared_MayBeSaidMoreThanOnce(t *testing.T) {
 	}
 }
 
-// follow returns what run calls apply with, until the test ends.
+// follow returns the batches with which run calls apply, until the test ends.
 func follow[B any](t *testing.T, run func(ctx context.Context, apply func(B) error) error) <-chan B {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -545,7 +545,7 @@ func follow[B any](t *testing.T, run func(ctx context.Context, apply func(B) err
 	return batches
 }
 
-// next is the next batch that has events, or is a reset.
+// next returns the next batch for which counts returns true.
 func next[B any](t *testing.T, batches <-chan B, counts func(B) bool) B {
 	t.Helper()
 	deadline := time.After(time.Minute)
@@ -566,8 +566,8 @@ func TestFollowInbox_TellsOfOneNodesAttempts(t *testing.T) {
 	w, h := newInbox(t)
 	w.register("n2-1")
 	w.dispatch(ref, 2, "n2-1")
-	w.put(w.keys.Inbox("n2")+"x", "{}")     // no key of ours
-	w.put(w.keys.Run("n2", ref, "zz"), "{") // unreadable
+	w.put(w.keys.Inbox("n2")+"x", "{}")     // not the key of a record
+	w.put(w.keys.Run("n2", ref, "zz"), "{") // an unreadable record
 	batches := follow(t, func(ctx context.Context, apply func(store.InboxBatch) error) error {
 		return w.FollowInbox(ctx, "n2", 0, apply)
 	})
@@ -588,7 +588,7 @@ func TestFollowInbox_TellsOfOneNodesAttempts(t *testing.T) {
 	}
 
 	w.dispatch(ref, 3, "n2-1")
-	ok(t, w.Finish(t.Context(), h, endOf(h, task.Cancelled), nil))
+	ok(t, w.Finish(t.Context(), h, endOf(h, task.Cancelled), nil)) // a final end compares only the token
 
 	b = next(t, batches, counts)
 	if ev := b.Events[0]; len(b.Events) != 1 || !ev.Deleted || ev.Held != nil || ev.Mod != b.Revision || ev.Key != w.keys.Run("n2", ref, h.ID) {

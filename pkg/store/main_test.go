@@ -81,7 +81,7 @@ var (
 	retry = task.Retry{Attempts: 3, Factor: 2, On: []task.State{task.Failed, task.Lost}}
 )
 
-// world is a cluster below a prefix of its own, with one node that owns shard 3.
+// world is a cluster below a separate prefix, with one node that owns shard 3.
 type world struct {
 	*testing.T
 	*store.Store
@@ -93,7 +93,7 @@ type world struct {
 
 var worlds atomic.Int32
 
-// ownPrefix is no other test's, nor that of the same one when it is repeated.
+// ownPrefix returns a prefix that no other test uses, not even a repetition of the same one.
 func ownPrefix(t *testing.T) string {
 	return fmt.Sprintf("/%s-%d", strings.NewReplacer("/", "-", " ", "_").Replace(t.Name()), worlds.Add(1))
 }
@@ -113,7 +113,7 @@ func newWorld(t *testing.T) *world {
 	return w
 }
 
-// other is the same cluster through another store, whose writes all arrive.
+// other returns another store of the same cluster, whose writes all arrive.
 func (w *world) other() *store.Store { return store.New(w.etcd, kv.Direct(w.etcd), w.keys) }
 
 func (w *world) register(name string) kv.Fence {
@@ -131,7 +131,7 @@ func (w *world) register(name string) kv.Fence {
 	return f
 }
 
-// own rewrites an owner key, as a leader does.
+// own replaces an owner key, like a leader.
 func (w *world) own(shard int, name string) kv.Fence {
 	w.Helper()
 	return kv.ModFence(w.keys.Owner(shard), w.put(w.keys.Owner(shard), `{"node":"`+name+`"}`))
@@ -154,7 +154,7 @@ func (w *world) del(key string) {
 	}
 }
 
-// at is a key's mod and create revision and its value; zeros if it is not there.
+// at returns the mod and create revisions of a key and its value; zero values if the key is absent.
 func (w *world) at(key string) (mod, create int64, value string) {
 	w.Helper()
 	res, err := w.etcd.Get(w.Context(), key)
@@ -174,7 +174,7 @@ func (w *world) exists(key string) bool {
 	return mod > 0
 }
 
-// below lists the keys below a prefix, without it.
+// below lists the keys with a prefix, without the prefix.
 func (w *world) below(prefix string) []string {
 	w.Helper()
 	res, err := w.etcd.Get(w.Context(), prefix, clientv3.WithPrefix(), clientv3.WithKeysOnly())
@@ -190,7 +190,7 @@ func (w *world) below(prefix string) []string {
 	return keys
 }
 
-// changes counts the revisions in which a key was written or deleted since rev.
+// changes counts in how many revisions since rev a key was written and deleted.
 func (w *world) changes(key string, rev int64) (puts, deletes int) {
 	w.Helper()
 	ctx, cancel := context.WithCancel(w.Context())
@@ -222,7 +222,7 @@ func (w *world) changes(key string, rev int64) (puts, deletes int) {
 	return 0, 0
 }
 
-// mark is the watermark of shard 3 and its mod revision.
+// mark returns the watermark of shard 3 and its mod revision.
 func (w *world) mark() (record.Watermark, int64) {
 	w.Helper()
 	mod, _, value := w.at(w.keys.Watermark(ref.Shard))
@@ -235,7 +235,7 @@ func (w *world) mark() (record.Watermark, int64) {
 	return m, mod
 }
 
-// begin begins a commit that moves the watermark on by a second.
+// begin returns a commit that moves the watermark by a second.
 func (w *world) begin() *store.Commit {
 	w.Helper()
 	m, mod := w.mark()
@@ -253,7 +253,7 @@ func (w *world) commit(c *store.Commit) int64 {
 	return rev
 }
 
-// session is the create revision of a node's key.
+// session returns the create revision of a node's key.
 func (w *world) session(name string) int64 {
 	_, create, _ := w.at(w.keys.Node(name))
 	return create
@@ -267,7 +267,7 @@ func spec(r record.Ref) task.Task {
 
 func entry(t task.Task) task.Entry { return task.NewEntry(t, task.At(noon), task.At(noon)) }
 
-// create makes a task.
+// create creates a task.
 func (w *world) create(r record.Ref) store.Stored {
 	w.Helper()
 	t := spec(r)
@@ -288,7 +288,7 @@ func (w *world) stored(r record.Ref) store.Stored {
 	return st
 }
 
-// tickRun is the run of the n-th tick of a task.
+// tickRun returns the run of the n-th tick of a task.
 func tickRun(r record.Ref, n int) task.Run {
 	tick := noon.Add(time.Duration(n) * time.Minute)
 	return task.Run{
@@ -335,14 +335,14 @@ func (w *world) held(k record.RunKey) record.Held {
 	return h
 }
 
-// endOf is how an attempt ended on its node.
+// endOf returns the end of an attempt in the given state.
 func endOf(h record.Held, s task.State) task.Run {
 	end := h.Run
 	end.State, end.EndedAt = s, task.At(noon.Add(time.Hour))
 	return end
 }
 
-// nextOf is the queue record of the attempt that follows one that ended so.
+// nextOf returns the queue record of the attempt that follows an attempt with this end.
 func nextOf(h record.Held, end task.Run) *task.Waiting {
 	w := &task.Waiting{Run: h.Run, Env: h.Env}
 	w.State, w.Reason, w.Attempt, w.Node, w.Token = task.Queued, task.ReasonRetry, h.Attempt+1, "", 0
@@ -366,18 +366,18 @@ func ok(t *testing.T, err error) {
 
 var errLost = errors.New("the connection broke")
 
-// fate is what becomes of one write.
+// fate is what happens to one write.
 type fate int
 
 const (
 	arrives fate = iota
 	answerLost
 	requestLost
-	delayed // no answer, and the request arrives when release is called
-	refused // by etcd, before it applied it
+	delayed // no answer; the request is applied when release is called
+	refused // by etcd, before it was applied
 )
 
-// unreliable gives the next writes their fates; then all arrive.
+// unreliable is a KV with a list of fates for the next writes. All later writes arrive.
 type unreliable struct {
 	mu    sync.Mutex
 	fates []fate
@@ -387,12 +387,12 @@ type unreliable struct {
 	before func(n int)
 }
 
-// store is a store as a daemon has it, but unreliable.
+// store returns a Store like that of a daemon, but with unreliable writes.
 func (u *unreliable) store(keys record.Keys) *store.Store {
 	return store.New(shared, door{u, kv.Direct(shared)}, keys).Batching(door{u, batch})
 }
 
-// door is one of the ways that writes go.
+// door is one of the two ways in which a Store sends writes.
 type door struct {
 	u  *unreliable
 	to kv.Committer
@@ -448,7 +448,7 @@ func (u *unreliable) commit(ctx context.Context, arrive func(context.Context) (k
 	return arrive(ctx)
 }
 
-// release delivers the delayed writes and returns how many of them changed something.
+// release applies the delayed writes and returns how many of them succeeded.
 func (u *unreliable) release(ctx context.Context) (n int) {
 	u.mu.Lock()
 	held := u.held
@@ -473,8 +473,7 @@ var clientPrefix = clientv3.WithPrefix()
 
 func leaseID(id int64) clientv3.LeaseID { return clientv3.LeaseID(id) }
 
-// dispatch puts the attempt of a run that has waited into its node's inbox; claim
-// that of a tick.
+// dispatch adds the attempt of a run that has waited to a commit.
 func dispatch(c *store.Commit, a task.Assigned, session int64) { c.Dispatch(&a, action(a), session) }
 
 func claim(c *store.Commit, a task.Assigned, session int64) { c.Claim(&a, action(a), session) }
@@ -487,7 +486,7 @@ func action(a task.Assigned) string {
 	return string(b)
 }
 
-// putEntry writes an entry over the one known.
+// putEntry adds the replacement of an entry to a commit.
 func putEntry(c *store.Commit, ref record.Ref, e task.Entry, mod int64) {
 	b, err := json.Marshal(e)
 	if err != nil {

@@ -39,7 +39,7 @@ func TestHandover_IsPreparedAnsweredAndEndsWithTheMove(t *testing.T) {
 	}
 
 	ok(t, w.TellReady(t.Context(), session, h))
-	is(t, w.TellReady(t.Context(), session, h), task.ErrConflict) // another by now
+	is(t, w.TellReady(t.Context(), session, h), task.ErrConflict) // the handover has been replaced
 
 	h = w.handovers()[149]
 	if h.To != node || h.Ready != session.CreateRevision || !h.Since.Equal(noon) {
@@ -63,7 +63,7 @@ func TestHandover_IsPreparedAnsweredAndEndsWithTheMove(t *testing.T) {
 	}
 
 	is(t, w.Withdraw(t.Context(), term, []record.Handover{{Shard: 1148, Revision: 1}}), task.ErrConflict)
-	w.put(w.keys.Handover(1000), "{") // by hand: names nobody, and can be withdrawn
+	w.put(w.keys.Handover(1000), "{") // an unreadable record names no node, and can be withdrawn
 
 	if h := w.handovers()[0]; h.To != "" || h.Revision == 0 {
 		t.Errorf("an unreadable handover is %+v", h)
@@ -84,7 +84,7 @@ func TestHandover_IsPreparedAnsweredAndEndsWithTheMove(t *testing.T) {
 	}
 }
 
-// Who shadows a shard hears of the watermark as long as it wants to.
+// A standby receives changes of the watermark as long as it requests them.
 func TestShadowShard_TellsOfTheWatermarkUntilItIsNotWanted(t *testing.T) {
 	w := newWorld(t)
 	w.create(ref)

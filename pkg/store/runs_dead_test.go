@@ -105,7 +105,7 @@ func TestRevive_QueuesARunInPlaceOfTheDeadOne(t *testing.T) {
 		t.Errorf("waits %+v; dead are %+v", q, w.deadRuns(ref))
 	}
 
-	is(t, w.Revive(t.Context(), st, d, waiting(ref, 10)), task.ErrConflict) // twice is once
+	is(t, w.Revive(t.Context(), st, d, waiting(ref, 10)), task.ErrConflict) // a dead run can be revived only once
 }
 
 func TestDismiss_TakesADeadRunAway(t *testing.T) {
@@ -122,7 +122,7 @@ func TestDismiss_TakesADeadRunAway(t *testing.T) {
 	is(t, w.Dismiss(t.Context(), ref, d, "bob"), task.ErrConflict)
 }
 
-// Who asked for a run, and with which variables, stays with it wherever its record goes.
+// The user who requested a run, and the names of its variables, remain in its record wherever that goes (G26).
 func TestRuns_KeepWhoAskedForThem(t *testing.T) {
 	w, h := newInbox(t)
 	h.CreatedBy, h.EnvNames = "ann", []string{"A", "B"}
@@ -158,7 +158,7 @@ func TestDead_ListsAndTrims(t *testing.T) {
 	}
 
 	w.put(w.keys.DeadRun(others, "r1"), value)
-	w.put(w.keys.DeadRun(record.Ref{Namespace: "default", Name: "ab", Shard: ref.Shard}, "r1"), value) // a neighbour
+	w.put(w.keys.DeadRun(record.Ref{Namespace: "default", Name: "ab", Shard: ref.Shard}, "r1"), value) // a task whose name begins with the same letters
 	ok(t, w.TrimDead(t.Context(), w.fences, ref))
 
 	list := w.deadRuns(ref)
@@ -167,7 +167,7 @@ func TestDead_ListsAndTrims(t *testing.T) {
 	}
 
 	shards := []int{0, 1, 2, 3, 4, 5, 6, 7}
-	w.put(w.keys.DeadRun(ref, "r000"), value) // an old run, and the last that died
+	w.put(w.keys.DeadRun(ref, "r000"), value) // its tick is the oldest, and its record is the newest
 	ok(t, w.TrimDead(t.Context(), w.fences, ref))
 
 	if list := w.deadRuns(ref); len(list) != store.KeepDead || list[len(list)-1].ID != "r000" || list[len(list)-2].ID != "r121" {

@@ -10,7 +10,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// TestEntryReader_ReadsWhatDecodeEntryReads holds the short way against the long one.
+// TestEntryReader_ReadsWhatDecodeEntryReads compares EntryReader with record.DecodeEntry.
 func TestEntryReader_ReadsWhatDecodeEntryReads(t *testing.T) {
 	w := newWorld(t)
 	values := map[string]string{

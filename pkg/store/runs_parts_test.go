@@ -8,8 +8,8 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// The record of a part's end goes soon after its run has ended: then that of the run
-// tells that the part was declared lost.
+// The record of the end of a part is deleted soon after its run has ended. Then the record of the run shows that the
+// part was declared lost.
 func TestFinish_OfALostPartOfARunThatHasEndedIsRecordedAsLate(t *testing.T) {
 	w, parent := newInbox(t)
 	a := assigned(ref, 1, "n2")
@@ -33,6 +33,6 @@ func TestFinish_OfALostPartOfARunThatHasEndedIsRecordedAsLate(t *testing.T) {
 		t.Errorf("late: %v", late)
 	}
 
-	// What is on record there as it was is our own.
+	// A record of the run with the same end comes from an earlier copy of this finish.
 	ok(t, w.Finish(t.Context(), h, endOf(h, task.Lost), nil))
 }

@@ -21,14 +21,14 @@ func TestPauseActive_AndResumeActive(t *testing.T) {
 		t.Errorf("got %+v", now)
 	}
 
-	again, err := w.PauseActive(ctx, now, "bob") // is asked already
+	again, err := w.PauseActive(ctx, now, "bob") // a pause is requested already
 	ok(t, err)
 
 	if same := w.held(key); again.PausedBy != "ann" || same.Mod != now.Mod {
 		t.Errorf("asked twice: %+v", same)
 	}
 
-	_, err = w.PauseActive(ctx, h, "bob") // over what is no longer there
+	_, err = w.PauseActive(ctx, h, "bob") // the record has changed since it was read
 	is(t, err, task.ErrConflict)
 
 	now.State, now.PausedAt, now.StartedAt = task.Paused, task.At(noon), task.At(noon)
@@ -46,7 +46,7 @@ func TestPauseActive_AndResumeActive(t *testing.T) {
 	ok(t, err)
 
 	if now = w.held(key); now.PauseRequested || now.ResumedBy != "bob" || now.PausedBy != "ann" || run.State != task.Paused {
-		t.Errorf("resumed: %+v", now) // it still stands still
+		t.Errorf("resumed: %+v", now) // the attempt is still paused
 	}
 
 	_, err = w.ResumeActive(ctx, now, "cleo")

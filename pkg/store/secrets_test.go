@@ -79,7 +79,7 @@ func TestSecret_IsWrittenOverWhatWasRead(t *testing.T) {
 	}
 }
 
-// What is left of a deleted secret goes after a while, without another event.
+// The record of a deleted secret is deleted after a while, without another event.
 func TestSweepSecrets_RemovesWhatWasDeletedLongAgo(t *testing.T) {
 	w, ctx := newEmpty(t), t.Context()
 	put := func(name, change string, at time.Time) int64 {

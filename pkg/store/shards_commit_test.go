@@ -159,7 +159,7 @@ func TestCommit_AMissingWatermarkIsDamage(t *testing.T) {
 	is(t, err, task.ErrInvalid)
 }
 
-// Each operation compares what its writer knew. The conflict tells how it is now.
+// Each operation compares what its writer knew. The conflict contains the present state.
 func TestCommit_AConflictTellsTheNewValue(t *testing.T) {
 	other := record.Ref{Namespace: "default", Name: "b", Shard: 3}
 	type setup struct {
@@ -174,7 +174,7 @@ func TestCommit_AConflictTellsTheNewValue(t *testing.T) {
 	for name, c := range map[string]struct {
 		build  func(s setup, c *store.Commit)
 		change func(s setup)
-		record func(s setup) string // the key of the shard that the conflict names
+		record func(s setup) string // returns the key that the conflict must name
 		check  func(t *testing.T, ev store.ShardEvent)
 		runs   bool
 		node   string
@@ -345,8 +345,7 @@ func (w *world) cancelQueued(r record.Ref, id string) {
 	}
 }
 
-// However often a request or its answer is lost, a commit is there once, and
-// its writer knows it.
+// However often a request or its answer is lost, a commit is applied once, and its writer knows that.
 func TestCommit_IsSettledByItsNonce(t *testing.T) {
 	for _, fates := range [][]fate{
 		{answerLost}, {requestLost}, {delayed},
@@ -391,7 +390,7 @@ func TestCommit_IsSettledByItsNonce(t *testing.T) {
 	}
 }
 
-// The first copy is on its way while the second is sent: it arrives just before.
+// The first copy is in flight while the second is sent, and arrives immediately before it.
 func TestCommit_TheFirstCopyMayArriveLast(t *testing.T) {
 	w := newWorld(t)
 	c := w.begin()
@@ -416,7 +415,7 @@ func TestCommit_TheFirstCopyMayArriveLast(t *testing.T) {
 	}
 }
 
-// A stranger's nonce is never ours, whatever became of our copy.
+// A nonce of another writer is never taken for an own one, whatever happened to the own copies.
 func TestCommit_AfterAnUnknownOutcomeASuccessorsWatermarkIsNotOurs(t *testing.T) {
 	for name, fates := range map[string][]fate{"applied": {answerLost}, "not applied": {requestLost}} {
 		t.Run(name, func(t *testing.T) {
@@ -474,8 +473,9 @@ func TestCommit_IsUnknownWhenItsTimeEnds(t *testing.T) {
 	}, task.ErrUnknown)
 }
 
-// withinASecond has a second for writes that are all lost: they are two at least, and few, and what comes of them is one
-// of the errors wanted. Where a machine stands still for that long, there is no second write: then it has some more.
+// withinASecond calls do with a deadline of one second while all writes are lost. There must be at least two writes,
+// but only a few, and the error must be one of want. If the machine is paused for that long, there is no second
+// write. Then it tries again with more time.
 func (w *world) withinASecond(do func(context.Context) error, want ...error) {
 	w.Helper()
 
@@ -502,8 +502,8 @@ func (w *world) withinASecond(do func(context.Context) error, want ...error) {
 	}
 }
 
-// A worker that was slow has a write under way when its successor opens: in the
-// same session, so that the fences alone do not stop it.
+// A slow worker has a write in flight when its successor opens the shard in the same session. The fences alone would
+// not reject that write.
 func TestOpen_EndsADelayedWriteOfAnEarlierWorker(t *testing.T) {
 	w := newWorld(t)
 	c := w.begin()
@@ -539,7 +539,7 @@ func TestOpen_TakesWhatADelayedWriteLeft(t *testing.T) {
 		if n == 1 {
 			cancel()
 		} else {
-			w.writes.release(t.Context()) // after the open has read, before it writes
+			w.writes.release(t.Context()) // after Open has read and before it writes
 		}
 	}
 
@@ -569,8 +569,8 @@ func TestOpen_IsSettledByItsNonce(t *testing.T) {
 	}
 }
 
-// The claim of a tick does not compare that its run's key is absent. Whoever may
-// have put it there has moved something that the claim does compare.
+// The claim of a tick does not compare that the key of its run is absent. Every writer that could have put that key
+// has also changed something that the claim compares.
 func TestCommit_ClaimWritesOverNoAttempt(t *testing.T) {
 	build := func(w *world, entryMod int64) *store.Commit {
 		c := w.begin()
@@ -581,7 +581,7 @@ func TestCommit_ClaimWritesOverNoAttempt(t *testing.T) {
 	}
 
 	for name, c := range map[string]struct {
-		others func(w *world, entryMod int64) int64 // what happens in between: the tick is claimed, at that revision
+		others func(w *world, entryMod int64) int64 // another writer claims the tick and returns the revision
 		want   error
 	}{
 		"the same worker once more": {func(w *world, mod int64) int64 { return w.commit(build(w, mod)) }, store.ErrMoved},
@@ -613,11 +613,10 @@ func TestCommit_ClaimWritesOverNoAttempt(t *testing.T) {
 	}
 }
 
-// etcd takes 128 operations and 1.5 MiB. What fits, by the counts that the
-// scheduler uses, it must accept; Fits must also not be so careful that a commit
-// holds next to nothing.
+// etcd accepts 128 operations and 1.5 MiB. It must accept every commit that Fits allows, with the sizes that the
+// scheduler estimates. Fits must also allow commits of a useful size.
 func TestCommit_WhatFitsIsAccepted(t *testing.T) {
-	const tick = 0 // room is asked for one
+	const tick = 0 // room is requested for one tick
 	long := record.Ref{Namespace: strings.Repeat("n", 128), Name: strings.Repeat("t", 128), Shard: 3}
 	big := strings.Repeat("a", task.MaxArg)
 	kinds := map[string]struct {
@@ -681,8 +680,8 @@ func TestCommit_WhatFitsIsAccepted(t *testing.T) {
 			a.Action = task.Action{Process: &task.Process{Command: []string{big, big[1:]}}}
 			dispatch(c, a, w.fences.Node.CreateRevision)
 		}},
-		// The scheduler's guess leaves out a manual run's environment, which may
-		// be as large as an action.
+		// The estimate of the scheduler does not include the environment of a manual run, which
+		// may be as large as an action.
 		"big environments": {1, 2048, 8, func(w *world, c *store.Commit, n int) {
 			a := assigned(ref, n, node)
 			a.Env = map[string]string{"A": big, "B": big}
@@ -722,7 +721,7 @@ func TestCommit_WhatFitsIsAccepted(t *testing.T) {
 	}
 }
 
-// Commits of many shards at once share requests; one that is fenced harms no other.
+// Commits of many shards share requests. A commit that is fenced does not affect the others.
 func TestCommit_SharesRequestsAndNotFailures(t *testing.T) {
 	w := newWorld(t)
 	const all = 8

@@ -9,8 +9,8 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// An account has what lies around the time, and says how much is newer; however
-// long the history is, it is no larger for that.
+// An account contains the runs around the period and the number of newer ones. Its size does not grow with the
+// history.
 func TestAccount_IsOfOneTimeAndBounded(t *testing.T) {
 	w := newWorld(t)
 	st := w.create(ref)

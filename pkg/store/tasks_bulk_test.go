@@ -9,7 +9,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// newTasks makes as many new tasks as go together, in several shards.
+// newTasks returns as many new tasks as one transaction can create, in several shards.
 func newTasks() (changes []store.Change, refs []record.Ref) {
 	for i := range store.MaxTogether {
 		r := record.Ref{Namespace: "default", Name: fmt.Sprint("t", i), Shard: i % 5}
@@ -43,7 +43,7 @@ func TestChangeTasks_AllOrNone(t *testing.T) {
 	w.del(w.keys.Spec(refs[1]))
 	w.put(w.keys.Entry(refs[2]), "{")
 	w.put(w.keys.Spec(refs[3]), "[]")
-	w.put(w.keys.Entry(refs[n-1]), w.entryText(refs[n-1])) // its owner's write
+	w.put(w.keys.Entry(refs[n-1]), w.entryText(refs[n-1])) // a write of its owner
 	_, found, err = w.ChangeTasks(t.Context(), changes)
 	is(t, err, task.ErrConflict)
 

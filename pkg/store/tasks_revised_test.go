@@ -11,7 +11,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// minutes is an instant so many minutes after noon.
+// minutes returns the time n minutes after noon.
 func minutes(n int) task.Time { return task.At(noon.Add(time.Duration(n) * time.Minute)) }
 
 func TestBeginsTicks(t *testing.T) {
@@ -96,8 +96,7 @@ func TestBeginsTicks(t *testing.T) {
 	}
 }
 
-// A bulk request that gives several tasks of a shard ticks says so once for the shard,
-// and after the entries.
+// A bulk request that gives several tasks of a shard new ticks puts revised once for the shard, after the entries.
 func TestChangeTasks_PutsRevisedOncePerShard(t *testing.T) {
 	w := newWorld(t)
 	changes, _ := newTasks()
@@ -149,8 +148,7 @@ func TestChangeTasks_PutsRevisedOncePerShard(t *testing.T) {
 	}
 }
 
-// Together with the puts of revised the largest bulk request has no more operations
-// than etcd takes.
+// Together with the puts of revised, the largest bulk request has no more operations than etcd allows.
 func TestFitting_CountsRevised(t *testing.T) {
 	var edits []store.Change
 	for i := range store.MaxTogether {
@@ -169,12 +167,12 @@ func TestFitting_CountsRevised(t *testing.T) {
 		edits[i].Old.Ref.Shard, edits[i].New.Ref.Shard = 7, 7
 	}
 
-	if n := store.Fitting(edits); n != 29 { // four each, and one
+	if n := store.Fitting(edits); n != 29 { // four operations each, and one more
 		t.Errorf("%d edits of one shard fit", n)
 	}
 }
 
-// revised lists the shards in which a task has been given ticks.
+// revised lists the shards whose tasks have been given ticks.
 func (w *world) revised() (shards []int) {
 	for shard := range 5 {
 		if w.exists(w.keys.Revised(shard)) {

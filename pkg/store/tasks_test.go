@@ -68,7 +68,7 @@ func TestTask_SaysWhatIsMissingOrUnreadable(t *testing.T) {
 		t.Errorf("an update of what was read before: %v", err)
 	}
 
-	_, err = w.UpdateTask(t.Context(), half, half.Task, entry(half.Task)) // mends it
+	_, err = w.UpdateTask(t.Context(), half, half.Task, entry(half.Task)) // an update repairs it
 	ok(t, err)
 	w.put(w.keys.Entry(ref), "{")
 	_, err = w.Task(t.Context(), ref)
@@ -78,7 +78,7 @@ func TestTask_SaysWhatIsMissingOrUnreadable(t *testing.T) {
 	is(t, err, task.ErrInvalid)
 	old, err := w.Revisions(t.Context(), ref)
 	ok(t, err)
-	_, err = w.DeleteTask(t.Context(), old) // what cannot be read can be deleted
+	_, err = w.DeleteTask(t.Context(), old) // a task with unreadable records can be deleted
 	ok(t, err)
 
 	if w.exists(w.keys.Spec(ref)) || w.exists(w.keys.Entry(ref)) {
@@ -103,7 +103,7 @@ func TestUpdateTask_LosesAgainstWhateverCameBetween(t *testing.T) {
 	_, err = w.DeleteTask(t.Context(), st)
 	is(t, err, task.ErrConflict)
 
-	// The owner has caught up: it wrote the entry alone. What was read before is stale.
+	// The owner has written the entry alone, so an earlier read is stale.
 	st = w.stored(ref)
 	c := w.begin()
 	putEntry(c, ref, st.Entry, st.EntryMod)
@@ -119,7 +119,7 @@ func TestUpdateTask_LosesAgainstWhateverCameBetween(t *testing.T) {
 		t.Error("it waits")
 	}
 
-	// Deleted and created again: another task of the same name.
+	// A task that was deleted and created again is another task of the same name.
 	st = w.stored(ref)
 	_, err = w.DeleteTask(t.Context(), st)
 	ok(t, err)
@@ -153,7 +153,7 @@ func TestEnqueue_IsOnceAndForTheTaskThatWasRead(t *testing.T) {
 	ok(t, err)
 	_, err = w.Enqueue(t.Context(), st, waiting(ref, 2))
 	is(t, err, task.ErrConflict)
-	st.EntryMod = 0 // read while its entry was missing
+	st.EntryMod = 0 // as if it was read while its entry was absent
 	_, err = w.Enqueue(t.Context(), st, waiting(ref, 3))
 	is(t, err, task.ErrNotFound)
 
@@ -212,7 +212,7 @@ func TestDeleteTask_TakesItsOwnAndNothingElse(t *testing.T) {
 
 	want := w.below(w.keys.Root())
 	fill(ref)
-	w.del(w.keys.Run(node, ref, "1")) // active attempts are the owner's to cancel
+	w.del(w.keys.Run(node, ref, "1")) // the owner cancels active attempts
 	old, err := w.Revisions(t.Context(), ref)
 	ok(t, err)
 	_, err = w.DeleteTask(t.Context(), old)
@@ -286,7 +286,7 @@ func TestTasks_ListsInPages(t *testing.T) {
 		t.Errorf("of nothing: %v in %d pages", got, pages)
 	}
 
-	for _, after := range []string{"a-1/t0", "a/t0", "c/x"} { // before the namespace, and behind it
+	for _, after := range []string{"a-1/t0", "a/t0", "c/x"} { // before and after the namespace
 		_, _, err := w.Tasks(t.Context(), "b", after, 10)
 		is(t, err, task.ErrInvalid)
 	}
@@ -300,8 +300,7 @@ func sameSet(a, b []string) bool {
 	return slices.Equal(a, b)
 }
 
-// The largest task that Validate takes can be stored, updated, waited for and
-// dispatched, with the largest environment.
+// The largest task that Validate accepts can be stored, updated, queued and dispatched with the largest environment.
 func TestTheLargestTaskFitsIntoEtcdsRequests(t *testing.T) {
 	w := newWorld(t)
 
@@ -343,7 +342,7 @@ func TestTheLargestTaskFitsIntoEtcdsRequests(t *testing.T) {
 	}
 }
 
-// grow appends text to s as often as it stays valid.
+// grow appends text to s as often as it remains valid.
 func grow(s *string, text string, valid func() bool) {
 	for step := task.MaxAction; step > 0; step /= 2 {
 		before := *s

@@ -12,7 +12,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// edit makes a change of a task as the API does.
+// edit changes a task like the API.
 func (w *world) edit(r record.Ref, description string) {
 	w.Helper()
 	st := w.stored(r)
@@ -52,7 +52,7 @@ func TestVersions_TheLastTenStay(t *testing.T) {
 	}
 }
 
-// A version is the former spec as it stood there, with what only a newer version knows.
+// A version is the former spec byte for byte, including fields that only a newer version knows.
 func TestVersions_KeepWhatTheyDoNotKnow(t *testing.T) {
 	w := newWorld(t)
 	st := w.create(ref)
@@ -152,7 +152,7 @@ func TestFitting_BoundsOperationsAndBytes(t *testing.T) {
 	_, _, err := w.ChangeTasks(t.Context(), creates)
 	ok(t, err)
 
-	for generation := int64(2); generation < 14; generation++ { // from 12 on a version goes with each write
+	for generation := int64(2); generation < 14; generation++ { // from generation 12 on, each write deletes a version
 		updates = nil
 		for _, c := range creates {
 			old := w.stored(c.New.Ref)

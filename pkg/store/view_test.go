@@ -21,10 +21,10 @@ func TestFollowShard_TellsTheShardAsItWasOpenedThenWhatHappens(t *testing.T) {
 	st := w.create(ref)
 	_, err := w.Enqueue(t.Context(), st, waiting(ref, 1))
 	ok(t, err)
-	w.put(w.keys.Ended(ref, "old"), "{}")                                            // history is not loaded
-	w.put(w.keys.Entry(record.Ref{Namespace: "default", Name: "a", Shard: 4}), "{}") // a neighbour's
-	w.put(w.keys.Entries(3)+"default/bad", "{")                                      // unreadable
-	w.put(w.keys.Entries(3)+"stray", "{}")                                           // no key of ours
+	w.put(w.keys.Ended(ref, "old"), "{}")                                            // the history is not loaded
+	w.put(w.keys.Entry(record.Ref{Namespace: "default", Name: "a", Shard: 4}), "{}") // in another shard
+	w.put(w.keys.Entries(3)+"default/bad", "{")                                      // an unreadable record
+	w.put(w.keys.Entries(3)+"stray", "{}")                                           // not the key of a record
 	_, rev, err := w.Open(t.Context(), ref.Shard, w.fences)
 	ok(t, err)
 	w.commit(w.begin()) // after the revision at which the shard is loaded
@@ -191,7 +191,7 @@ func ids(runs []task.Run) (s []string) {
 	return s
 }
 
-// putEnded writes a record of history.
+// putEnded writes a history record.
 func (w *world) putEnded(r record.Ref, n int, s task.State) string {
 	id := tickRun(r, n).ID
 	w.put(w.keys.Ended(r, id), fmt.Sprintf(`{"state":%q,"scheduled_time":%q,"trigger":"schedule"}`, s, tickRun(r, n).ScheduledTime.Format("2006-01-02T15:04:05.000Z")))
@@ -286,10 +286,10 @@ func TestOutcomes_TheNewestThatCountsComesFirst(t *testing.T) {
 	w.putEnded(ref, 1, task.Succeeded)
 	w.putEnded(ref, 2, task.Failed)
 	w.putEnded(name("a-1"), 9, task.Succeeded)
-	// Its newest record is that of a result which came late, after its loss.
+	// The newest record of this task is a late result.
 	lost := w.putEnded(name("late"), 3, task.Lost)
 	w.put(w.keys.Late(name("late"), lost, 7), `{"state":"succeeded"}`)
-	// The lost attempt was retried, and its run has not ended: the one before counts.
+	// The lost attempt was retried and its run has not ended, so the previous run is the newest ended one.
 	w.putEnded(name("retried"), 4, task.Failed)
 
 	for token := range int64(5) {
@@ -336,7 +336,7 @@ func TestFindRuns_ByTheBeginningOfAnID(t *testing.T) {
 	w.putEnded(b, 1, task.Failed)
 	w.putEnded(record.Ref{Namespace: "default-1", Name: "a", Shard: 3}, 1, task.Failed)
 	w.dispatch(ref, 2, "n2")
-	w.put(w.keys.Queued(ref, tickRun(ref, 2).ID), "{}") // on its way from the queue, seen twice
+	w.put(w.keys.Queued(ref, tickRun(ref, 2).ID), "{}") // a run that moves out of the queue and is seen twice
 	w.put(w.keys.Queued(b, tickRun(b, 13).ID), "{}")
 
 	for prefix, want := range map[string][]string{
@@ -363,7 +363,7 @@ func TestFindRuns_ByTheBeginningOfAnID(t *testing.T) {
 	}
 }
 
-// movingKV has a run dispatched after the first read.
+// movingKV is a KV that dispatches a run after the first read.
 type movingKV struct {
 	clientv3.KV
 	move func()
@@ -407,7 +407,7 @@ func TestCancelQueued_EndsARunThatWaits(t *testing.T) {
 	id := tickRun(ref, 1).ID
 	_, err = w.CancelQueued(t.Context(), ref, "none", "me", noon)
 	is(t, err, task.ErrNotFound)
-	w.writes.before = func(n int) { // taken just now
+	w.writes.before = func(n int) { // the run is taken from the queue at this moment
 		w.writes.before = nil
 		w.put(w.keys.Queued(ref, id), `{"reason":"overlap"}`)
 	}
@@ -457,7 +457,7 @@ func TestTrimHistory_KeepsExactlyWhatIsToBeKept(t *testing.T) {
 	}
 
 	left := all
-	for _, gone := range [][2]int{{0, 3}, {1, 2}, {2, 100}, {1, 119}} { // from, to; of what is left
+	for _, gone := range [][2]int{{0, 3}, {1, 2}, {2, 100}, {1, 119}} { // the records to trim, from and to, among those that are left
 		_, before := w.mark()
 		ok(t, w.TrimHistory(t.Context(), w.fences, ref, slices.Concat(left[gone[0]:gone[1]], left[gone[1]+2:gone[1]+3])))
 		left = slices.Concat(left[:gone[0]], left[gone[1]:gone[1]+2], left[gone[1]+3:])
@@ -474,7 +474,7 @@ func TestTrimHistory_KeepsExactlyWhatIsToBeKept(t *testing.T) {
 	}
 
 	between := tickRun(ref, 60)
-	between.ID += "-late" // it has come since all were listed
+	between.ID += "-late" // a record that was added after all were listed
 	w.put(w.keys.Ended(ref, between.ID), `{"state":"failed"}`)
 	ok(t, w.TrimHistory(t.Context(), w.fences, ref, all))
 
@@ -497,7 +497,7 @@ func TestTrimHistory_KeepsExactlyWhatIsToBeKept(t *testing.T) {
 	}
 }
 
-// More keys than a page, written to while they are read: all are of one revision.
+// More keys than fit on a page are written while they are read. All results are of one revision.
 func TestListsOfManyKeysAreOfOneRevision(t *testing.T) {
 	w := newWorld(t)
 	const n = 2100

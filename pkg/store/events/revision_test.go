@@ -11,7 +11,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// did is a key, what it held before, and what after; "" is that it was not there.
+// did is the change of a key: its value before and after. "" means absent.
 type did struct{ Key, Before, After string }
 
 const (
@@ -53,7 +53,7 @@ const (
 	missed         = `{"uid":"u","state":"missed","reason":"no_owner","trigger":"schedule","last":"2026-11-20T13:00:00Z","count":7}`
 )
 
-// story is an event in a line.
+// story returns an event as a line of text.
 func story(e task.Event) string {
 	words := []string{e.Kind, e.Action}
 	add := func(name, value string) {

@@ -13,8 +13,8 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// filled draws a value with every field of its type, so that a field which the
-// codec does not know is found out.
+// filled draws a value in which every field of its type is set, so that the test detects a field that the codec does
+// not know.
 func filled[T any](t *rapid.T) T {
 	var v T
 	fill(t, reflect.ValueOf(&v).Elem(), "value")
@@ -52,7 +52,7 @@ func fill(t *rapid.T, v reflect.Value, name string) {
 	switch v.Kind() {
 	case reflect.Struct:
 		for i := range v.NumField() {
-			if f := v.Type().Field(i); f.Name != "Checkpoint" || f.Tag.Get("json") != "-" { // a part's is nowhere in its run's record
+			if f := v.Type().Field(i); f.Name != "Checkpoint" || f.Tag.Get("json") != "-" { // the checkpoint of a part is not in the record of its run
 				fill(t, v.Field(i), f.Name)
 			}
 		}
@@ -90,7 +90,7 @@ func fill(t *rapid.T, v reflect.Value, name string) {
 	}
 }
 
-// keyless is r without what the key of its record says, and consistent.
+// keyless returns r without the fields that its key contains, and with consistent values.
 func keyless(r task.Run) task.Run {
 	r.ID, r.Namespace, r.Task, r.Shard, r.Progress = "", "", "", 0, nil
 	if r.Token != 0 && r.DispatchedAt.IsZero() {
@@ -99,8 +99,8 @@ func keyless(r task.Run) task.Run {
 	return r
 }
 
-// What is written by hand reads back as it was, is JSON with the names of package
-// task, and what package encoding/json would write reads back as well.
+// A record that is encoded without reflection decodes to the same value, and is JSON with the names of package task.
+// A record that encoding/json has encoded decodes to the same value, too.
 func TestCodec_RecordsReadBackAsTheyWere(t *testing.T) {
 	same := func(t *rapid.T, what string, want, got any, err error, written string) {
 		if err != nil || !reflect.DeepEqual(got, want) {
@@ -122,7 +122,7 @@ func TestCodec_RecordsReadBackAsTheyWere(t *testing.T) {
 
 	rapid.Check(t, func(t *rapid.T) {
 		r := keyless(filled[task.Run](t))
-		r.Checkpoint = "" // of no use to a run that has ended
+		r.Checkpoint = "" // a run that has ended needs no checkpoint
 		s := string(EncodeEnded(r))
 		got, err := DecodeRunValue([]byte(s))
 		same(t, "a run", r, got, err, s)
@@ -154,7 +154,7 @@ func TestCodec_RecordsReadBackAsTheyWere(t *testing.T) {
 			a.KillGrace = usualGrace
 		}
 
-		if a.Retry.Attempts <= 1 { // there is nothing to say of it
+		if a.Retry.Attempts <= 1 { // the encoding omits it
 			a.Retry = task.Retry{Attempts: 1}
 		}
 
@@ -220,8 +220,7 @@ func TestCodec_RefusesWhatIsNoRecord(t *testing.T) {
 	}
 }
 
-// An entry that is taken apart and put together again is the same, with fields
-// that this version does not know.
+// An entry that is split and encoded again is the same, including fields that this version does not know.
 func TestEntryParts_LoseNothing(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		e := filled[task.Entry](t)
@@ -248,7 +247,7 @@ func TestEntryParts_LoseNothing(t *testing.T) {
 	})
 }
 
-// number reads a document and leaves numbers as they are.
+// number decodes a document without converting its numbers.
 func number(b []byte) map[string]any {
 	var doc map[string]any
 	d := json.NewDecoder(bytes.NewReader(b))

@@ -78,7 +78,7 @@ func TestKeys_AreTakenApartAsTheyWereBuilt(t *testing.T) {
 	})
 }
 
-// Whatever ends a prefix must not begin a neighbour: "test" and "test-1".
+// No prefix may include the keys of a name that begins with the same letters, such as "test" and "test-1".
 func TestKeys_PrefixesReachNoNeighbour(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		k := testKeys(t, "/carillon")

@@ -11,7 +11,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// What each node that schedules reads when one of a thousand has announced itself.
+// BenchmarkDecodeNodes_OfAThousand measures what each node reads when one of a thousand nodes has announced itself.
 func BenchmarkDecodeNodes_OfAThousand(b *testing.B) {
 	keys, err := record.NewKeys(record.DefaultPrefix)
 	if err != nil {

@@ -11,7 +11,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/store/record"
 )
 
-// Whatever comes, goes and changes, it reads what DecodeNodes reads.
+// Whatever appears, disappears and changes, KnownNodes returns the same as DecodeNodes.
 func TestKnownNodes_AreThoseOfTheSnapshot(t *testing.T) {
 	t.Parallel()
 	keys, err := record.NewKeys("/x")

@@ -11,8 +11,8 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// A record of a later version, with fields that this one does not know at any
-// level, is the same after it was read and written again.
+// A record of a later version, with fields that this version does not know at any level, is unchanged after it was
+// decoded and written again.
 func TestGraft_LosesNothing(t *testing.T) {
 	check := func(t *rapid.T, v any, decoded func([]byte) (any, error)) {
 		b, err := json.Marshal(v)
@@ -56,8 +56,7 @@ func TestGraft_LosesNothing(t *testing.T) {
 	})
 }
 
-// sow puts unknown fields into an object and the objects in it. An action has but
-// one field: it gets no further one.
+// sow adds unknown fields to an object and to the objects in it. An action has exactly one field, so it gets none.
 func sow(t *rapid.T, doc map[string]any, of reflect.Type) {
 	for name, inner := range fieldsOf(of) {
 		if o, ok := doc[name].(map[string]any); ok && inner != nil {
