@@ -1,20 +1,17 @@
-// Package cli is the carillon command: a tree of cobra commands that parse what
-// was typed, call the client and print. It decides nothing about tasks; what is
-// wrong with one is said by package task, package schedule or the server, and
-// shown here with the field, the value, the rule and what to do about it.
+// Package cli implements the carillon command: a tree of cobra commands that parse their arguments, call the
+// client, and print the result. It makes no decisions about tasks. Packages task and schedule and the server
+// report what is wrong with a task; the command line shows this with the field, the value, the rule, and what
+// to do about it.
 //
-// Its habits: data goes to the standard output and nothing else does; errors go
-// to the standard error, as one JSON object each with -o json; the exit code
-// tells a script which kind of failure it was (see "carillon help exit-codes");
-// nothing is cut short unless a terminal reads it; nothing is asked unless a
-// person is there to answer.
+// All commands follow these rules. Data goes to stdout, and nothing else does. Errors go to stderr, with -o
+// json as one JSON object each. The exit code tells a script the kind of failure (see "carillon help
+// exit-codes"). Output is shortened only on a terminal. The program asks questions only if a user can answer
+// them.
 //
-// Main is the whole surface. It reads no global but the environment (through
-// IO.Env) and the files that flags name, so that tests run the real tree in
-// their own process.
+// Main is the only entry point. It reads no global state except the environment (through IO.Env) and the files
+// that flags name, so tests run the real command tree within their own process.
 //
-// The package has the root command, help and man pages. Each noun has a package
-// below it, whose commands take a factory.Factory; what nouns share are packages
-// with one idea each: factory, failure, output, settings, selection, batch, view,
-// watch and complete.
+// This package contains the root command, help and man pages. Each resource has a package below it, whose
+// commands take a factory.Factory. What the resources share is in packages with one purpose each: factory,
+// failure, output, settings, selection, batch, view, watch and complete.
 package cli

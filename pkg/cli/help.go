@@ -11,8 +11,8 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// usageTemplate is cobra's, with examples before everything else and the global
-// flags where they are asked for only.
+// usageTemplate is cobra's template, with examples before everything else, and global flags only in the help of
+// the root command.
 const usageTemplate = `{{if .HasExample}}Examples:
 {{.Example}}
 
@@ -35,12 +35,13 @@ Topics ("{{.CommandPath}} help TOPIC"):{{range .Commands}}{{if .IsAdditionalHelp
 "{{.CommandPath}} COMMAND --help" shows the help of a command.{{end}}
 `
 
+// globalFlags is the part of the template with the global flags.
 const globalFlags = `{{if .HasAvailableInheritedFlags}}
 
 Global flags:
 {{.InheritedFlags.FlagUsages | trimTrailingWhitespaces}}{{end}}`
 
-// helpCommand is cobra's, but fails for what there is no help about.
+// helpCommand is like cobra's, but returns an error for an unknown command or topic.
 func helpCommand(root *cobra.Command) *cobra.Command {
 	helpful := func(c *cobra.Command) bool { return c.IsAvailableCommand() || c.IsAdditionalHelpTopicCommand() }
 	find := func(words []string) (*cobra.Command, error) {
@@ -92,7 +93,7 @@ func helpCommand(root *cobra.Command) *cobra.Command {
 	}
 }
 
-// helpTopics are pages of help that belong to no command.
+// helpTopics returns the pages of help that belong to no command.
 func helpTopics() []*cobra.Command {
 	return []*cobra.Command{
 		{Use: "contexts", Short: "Servers, credentials and contexts", Long: contextsTopic},

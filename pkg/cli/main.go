@@ -29,22 +29,22 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// IO is what a command talks to.
+// IO contains the streams and the environment of a command.
 type IO = factory.IO
 
-// Main runs one command line, without the program's name, and returns its exit
-// code. daemonCommands are added to the tree as they are; what they return as
-// an error is printed like any other, and one with a method ExitCode() int
-// chooses the code. When ctx ends, so does the command, with 130.
+// Main runs one command line, without the program's name, and returns its exit code. daemonCommands are added
+// to the tree unchanged. Their errors are printed like any other, and an error with a method ExitCode() int
+// determines the exit code. When ctx ends, the command ends with exit code 130.
 func Main(ctx context.Context, args []string, sys IO, daemonCommands ...*cobra.Command) int {
 	a := factory.New(sys)
 	adjustForTests(a)
 	return runCommandLine(ctx, a, args, daemonCommands...)
 }
 
-// adjustForTests changes limits for tests.
+// adjustForTests can change limits in tests.
 var adjustForTests = func(*factory.Factory) {}
 
+// runCommandLine implements Main.
 func runCommandLine(ctx context.Context, f *factory.Factory, args []string, daemonCommands ...*cobra.Command) int {
 	f.Words = args
 	root := newRootCommand(f, daemonCommands)
@@ -57,7 +57,7 @@ func runCommandLine(ctx context.Context, f *factory.Factory, args []string, daem
 
 	var known *failure.Error
 	if err != nil && !f.Parsed && !errors.As(err, &known) {
-		err = failure.Usage("%s", err) // cobra's, about the words themselves
+		err = failure.Usage("%s", err) // an error of cobra about the words of the command line
 	}
 
 	return f.Report(err)
@@ -71,6 +71,7 @@ const (
 	groupOther    = "other"
 )
 
+// newRootCommand returns the tree of commands.
 func newRootCommand(f *factory.Factory, daemonCommands []*cobra.Command) *cobra.Command {
 	root := &cobra.Command{
 		Use:   "carillon",
@@ -81,9 +82,9 @@ func newRootCommand(f *factory.Factory, daemonCommands []*cobra.Command) *cobra.
   carillon task list
   carillon logs hello -f
   carillon apply -f tasks/`,
-		SilenceErrors:      true, // report prints them
+		SilenceErrors:      true, // Factory.Report prints them
 		SilenceUsage:       true,
-		DisableSuggestions: true, // unknownCommand makes its own
+		DisableSuggestions: true, // unknownCommand makes suggestions
 		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error {
 			f.Parsed = true
 			return f.CheckFlags(cmd)
@@ -113,18 +114,18 @@ func newRootCommand(f *factory.Factory, daemonCommands []*cobra.Command) *cobra.
 	for _, c := range daemonCommands {
 		if c.GroupID == "" && !c.Hidden {
 			c.GroupID = groupDaemon
-			if c.Name() == "bench" { // it needs a node's parts, but runs none
+			if c.Name() == "bench" { // it uses the components of a node, but runs none
 				c.GroupID = groupOther
 			}
 		}
 
-		c.SetUsageTemplate(strings.Replace(usageTemplate, globalFlags, "", 1)) // they are for clients
+		c.SetUsageTemplate(strings.Replace(usageTemplate, globalFlags, "", 1)) // global flags apply only to clients
 		root.AddCommand(c)
 	}
 
 	factory.WithoutConfig(daemonCommands...)
 	daemonFormats(daemonCommands)
-	version := versionCommand(f) // which also tells why a server does not answer
+	version := versionCommand(f) // also works without a configuration, because it helps to find out why a server does not answer
 	cert, schema := certcmd.Command(f), schemaCommand(f)
 	factory.WithoutConfig(cert, schema, version)
 	factory.AddGroup(root, groupOther, imports.Command(f), auditcmd.Command(f), cert, configcmd.Command(f), schema, version)
@@ -133,20 +134,20 @@ func newRootCommand(f *factory.Factory, daemonCommands []*cobra.Command) *cobra.
 	root.SetCompletionCommandGroupID(groupOther)
 	root.SetUsageTemplate(usageTemplate)
 	root.SetHelpCommand(helpCommand(root))
-	root.InitDefaultCompletionCmd() // now, so that it is refused unknown words like the others
+	root.InitDefaultCompletionCmd() // before refuseUnknown, so that it rejects unknown words like the others
 	plainText(f, root)
 	refuseUnknown(f, root)
 	root.AddCommand(manCommand(root))
 
 	if len(f.Words) == 0 || strings.HasPrefix(f.Words[0], cobra.ShellCompRequestCmd) {
-		complete.AllFlags(f, root) // it takes as long as all else before a command's own work
+		complete.AllFlags(f, root) // takes as long as everything else before the command runs, so it is done only for completion
 	}
 
 	return root
 }
 
-// daemonFormats declares what the commands of other packages print: a benchmark has
-// a report, the others only talk.
+// daemonFormats declares the output formats of the commands of other packages: a benchmark prints a report, the
+// others only text.
 func daemonFormats(commands []*cobra.Command) {
 	for _, c := range commands {
 		formats := output.FormatTable
@@ -165,8 +166,7 @@ func daemonFormats(commands []*cobra.Command) {
 	}
 }
 
-// plainText declares that cobra's own commands have one format, and no use for the
-// user's configuration.
+// plainText declares that cobra's own commands have only one format, and do not use the user's configuration.
 func plainText(f *factory.Factory, root *cobra.Command) {
 	for _, c := range root.Commands() {
 		if c.Name() == "help" || c.Name() == "completion" {
@@ -178,6 +178,7 @@ func plainText(f *factory.Factory, root *cobra.Command) {
 	}
 }
 
+// everydayCommands returns the common commands.
 func everydayCommands(f *factory.Factory) []*cobra.Command {
 	next := taskcmd.NextCommand(f)
 	next.Use = "next [TASK...]"
@@ -185,8 +186,8 @@ func everydayCommands(f *factory.Factory) []*cobra.Command {
 	return []*cobra.Command{apply.Command(f), apply.DiffCommand(f), logs.Command(f), next, taskcmd.WhyCommand(f), eventscmd.Command(f), topcmd.Command(f)}
 }
 
-// refuseUnknown makes every command that only groups others say so when it is
-// given a word that is none of theirs; cobra would print help and succeed.
+// refuseUnknown makes every command that only groups others return an error for an unknown word. Without it,
+// cobra prints help and succeeds.
 func refuseUnknown(f *factory.Factory, cmd *cobra.Command) {
 	for _, c := range cmd.Commands() {
 		refuseUnknown(f, c)
@@ -205,6 +206,7 @@ func refuseUnknown(f *factory.Factory, cmd *cobra.Command) {
 	}
 }
 
+// unknownCommand returns the error for an unknown subcommand, with the one that was probably meant.
 func unknownCommand(cmd *cobra.Command, word string) error {
 	names := wordsOf(cmd, (*cobra.Command).IsAvailableCommand)
 	hint := "see " + cmd.CommandPath() + " --help"
@@ -216,7 +218,7 @@ func unknownCommand(cmd *cobra.Command, word string) error {
 		Message: "unknown command " + task.Quote(word) + " for " + cmd.CommandPath()}}
 }
 
-// wordsOf are the names and aliases of those commands within cmd that are wanted.
+// wordsOf returns the names and aliases of the subcommands of cmd for which wanted returns true.
 func wordsOf(cmd *cobra.Command, wanted func(*cobra.Command) bool) []string {
 	var names []string
 	for _, c := range cmd.Commands() {

@@ -16,9 +16,9 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// manCommand writes the manual pages. They are made of the same tree as --help: not
-// by way of cobra's generator, which takes help for Markdown, where "*/5 * * * *" is
-// emphasis and a table is a paragraph, and which leaves the topics out.
+// manCommand writes the manual pages, from the same tree as --help. It does not use cobra's generator, because
+// that interprets help as Markdown, where "*/5 * * * *" is emphasis and a table is a paragraph, and because it
+// omits the topics.
 func manCommand(root *cobra.Command) *cobra.Command {
 	dir := ""
 	cmd := &cobra.Command{
@@ -51,7 +51,7 @@ func manCommand(root *cobra.Command) *cobra.Command {
 	return cmd
 }
 
-// writeManual writes the page of a command, and those of what is below it.
+// writeManual writes the page of a command, and those of its subcommands.
 func writeManual(cmd *cobra.Command, dir, date string) error {
 	section := "1"
 	if cmd.IsAdditionalHelpTopicCommand() {
@@ -79,6 +79,7 @@ func writeManual(cmd *cobra.Command, dir, date string) error {
 	return nil
 }
 
+// manPage returns the page of a command.
 func manPage(cmd *cobra.Command, name, section, date string) string {
 	var p strings.Builder
 	heading := func(s string) { fmt.Fprintf(&p, ".SH %s\n", s) }
@@ -128,7 +129,7 @@ func manPage(cmd *cobra.Command, name, section, date string) string {
 	return p.String()
 }
 
-// seeAlso are the pages above, below and, of the whole, those of topics.
+// seeAlso returns the related pages: of the parent, of the subcommands, and of the topics.
 func seeAlso(cmd *cobra.Command) (pages []string) {
 	page := func(c *cobra.Command) {
 		section := "(1)"
@@ -151,9 +152,10 @@ func seeAlso(cmd *cobra.Command) (pages []string) {
 	return pages
 }
 
-// hostDefaults are defaults that differ from host to host.
+// hostDefaults describes defaults that depend on the host.
 var hostDefaults = map[string]string{"name": "that of the host", "slots": "8 for each CPU, at least 16"}
 
+// roffFlags writes the flags of a page.
 func roffFlags(p *strings.Builder, title string, flags *pflag.FlagSet) {
 	if !flags.HasAvailableFlags() {
 		return
@@ -190,8 +192,8 @@ func roffFlags(p *strings.Builder, title string, flags *pflag.FlagSet) {
 	})
 }
 
-// roffText keeps the paragraphs of help. What is indented, or set in columns, stays
-// as it is; the rest is filled.
+// roffText converts help to paragraphs. A paragraph that is indented or has columns is kept unchanged; others
+// are filled.
 func roffText(text string) string {
 	var p strings.Builder
 
@@ -206,9 +208,10 @@ func roffText(text string) string {
 	return p.String()
 }
 
+// roffEscapes escapes characters with a special meaning in roff.
 var roffEscapes = strings.NewReplacer(`\`, `\e`, "-", `\-`, "'", `\(aq`, "`", `\(ga`, "^", `\(ha`, "~", `\(ti`)
 
-// escapeRoff has text mean itself.
+// escapeRoff escapes a text, so that roff prints it literally.
 func escapeRoff(text string) string {
 	lines := strings.Split(roffEscapes.Replace(text), "\n")
 	for i, l := range lines {
@@ -220,4 +223,5 @@ func escapeRoff(text string) string {
 	return strings.Join(lines, "\n")
 }
 
+// roffQuoted quotes and escapes an argument of a roff request.
 func roffQuoted(s string) string { return `"` + escapeRoff(s) + `"` }

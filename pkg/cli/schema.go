@@ -8,6 +8,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/internal/manifest"
 )
 
+// schemaCommand returns "carillon schema".
 func schemaCommand(f *factory.Factory) *cobra.Command {
 	return factory.LimitFormats(&cobra.Command{
 		Use:   "schema",

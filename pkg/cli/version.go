@@ -11,13 +11,14 @@ import (
 	"github.com/carillonhq/carillon/pkg/client"
 )
 
-// versionInfo is what version prints: this program, and what answers.
+// versionInfo contains the versions of this program and of the server.
 type versionInfo struct {
 	Version string          `json:"version"`
 	Go      string          `json:"go"`
 	Server  *client.Version `json:"server"`
 }
 
+// versionCommand returns "carillon version".
 func versionCommand(f *factory.Factory) *cobra.Command {
 	return &cobra.Command{
 		Use:     "version",
@@ -36,7 +37,7 @@ func versionCommand(f *factory.Factory) *cobra.Command {
 				v.Server = &server
 			}
 
-			// A server that is away is no failure: the program's version is known.
+			// An unreachable server is not a failure, because the version of the program is known.
 			return output.EmitOne(&f.Printer, v, v.Version, func(d *output.Details) {
 				d.Field("Client", "%s (%s)", v.Version, v.Go)
 
@@ -51,6 +52,7 @@ func versionCommand(f *factory.Factory) *cobra.Command {
 	}
 }
 
+// programVersion returns the version of this program.
 func programVersion(f *factory.Factory) string {
 	if f.Version != "" {
 		return f.Version

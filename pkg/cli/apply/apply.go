@@ -20,7 +20,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// Command is carillon apply.
+// Command returns "carillon apply".
 func Command(f *factory.Factory) *cobra.Command {
 	r := New(f)
 	var p pruning
@@ -66,28 +66,29 @@ func Command(f *factory.Factory) *cobra.Command {
 	return cmd
 }
 
-// Operation is an apply, or what it would be, while it goes on.
+// Operation is an apply, or its dry run, in progress.
 type Operation struct {
 	Files
 	dry   bool
-	diff  *differing // only what differs is told, and nothing is written
+	diff  *differing // only print differences (diff); nothing is written
 	prune *pruning   // nil: nothing is deleted
 
 	told    batch.Progress
-	counts  map[string]int // by result
-	applied []client.Task  // for programs
-	held    []string       // lines of an output that may yet become too long
-	codes   []int          // exit codes of what failed, told already
-	warned  int            // tasks that the server has warned about
+	counts  map[string]int // the number of tasks for each result
+	applied []client.Task  // the tasks for formats that print all at once
+	held    []string       // lines that are printed at the end if there are not too many
+	codes   []int          // the exit codes of failures that were printed or counted
+	warned  int            // the number of tasks with warnings
 }
 
-// New makes an operation that has nothing to apply yet.
+// New returns an operation without tasks.
 func New(f *factory.Factory) *Operation {
 	r := &Operation{Files: Files{Factory: f}, counts: map[string]int{}}
 	r.fail = r.reportError
 	return r
 }
 
+// applyAll reads and checks all files, and sends the tasks if all files are valid.
 func (r *Operation) applyAll(ctx context.Context) error {
 	if err := r.readFiles(ctx); err != nil {
 		return err
@@ -107,7 +108,7 @@ func (r *Operation) applyAll(ctx context.Context) error {
 	return r.Deliver(ctx)
 }
 
-// Deliver applies what was read, and tells what came of it.
+// Deliver sends the tasks that were read, and prints the results.
 func (r *Operation) Deliver(ctx context.Context) error {
 	c, err := r.Connect()
 	if err != nil {
@@ -151,7 +152,7 @@ func (r *Operation) Deliver(ctx context.Context) error {
 	return failure.AlreadyReported(r.codes)
 }
 
-// reportError tells an error.
+// reportError prints an error, or only counts it if many were printed already.
 func (r *Operation) reportError(err error) {
 	if len(r.codes) < batch.Few {
 		r.codes = append(r.codes, r.told.Report(r.Factory, err))
@@ -165,7 +166,7 @@ func (r *Operation) reportError(err error) {
 	r.codes = append(r.codes, r.Explain(err).Exit)
 }
 
-// batchOptions are how the tasks are sent.
+// batchOptions returns the options of the request.
 func (r *Operation) batchOptions() client.BatchOptions {
 	o := client.BatchOptions{DryRun: r.dry, Full: !slices.Contains([]string{output.FormatTable, output.FormatWide, output.FormatName}, r.Format)}
 	if r.diff != nil {
@@ -173,15 +174,16 @@ func (r *Operation) batchOptions() client.BatchOptions {
 	}
 
 	if total := r.totalTasks(); r.diff == nil && total > batch.Few || total > manyDiffs || r.Format == output.FormatName {
-		o.Ticks = -1 // nobody is told
+		o.Ticks = -1 // the ticks would not be printed
 	}
 
 	return o
 }
 
-// sendTasks applies everything, in the order in which it was given.
+// sendTasks sends all tasks in their order. Tasks are read, sent and answered at the same time, so any number
+// of tasks needs a bounded amount of memory.
 func (r *Operation) sendTasks(ctx context.Context, c *client.Client) error {
-	sent := make(chan manifest.Object, 64<<10) // those whose answer is to come, in their order
+	sent := make(chan manifest.Object, 64<<10) // the tasks that wait for an answer, in order
 	faults := make(chan error, batch.Few)
 	quit := make(chan struct{})
 	defer close(quit)
@@ -250,7 +252,7 @@ func (r *Operation) sendTasks(ctx context.Context, c *client.Client) error {
 	return nil
 }
 
-// recordResult notes what became of a task, and prints it where each has a line.
+// recordResult records the result of a task, and prints it if each task has its own line.
 func (r *Operation) recordResult(o manifest.Object, b client.BatchResult) error {
 	if err := b.Err(); err != nil {
 		r.reportError(Locate(o, err))
@@ -263,7 +265,7 @@ func (r *Operation) recordResult(o manifest.Object, b client.BatchResult) error 
 	}
 
 	t := client.Task{Task: task.Task{Spec: o.Spec, Revision: b.Revision}, Next: b.Next, Result: b.Result, DryRun: b.Change}
-	t.Paused = b.Paused || t.Paused && b.Next.IsZero() // a former server does not say
+	t.Paused = b.Paused || t.Paused && b.Next.IsZero() // an older server does not send Paused
 	if b.Task != nil {
 		t = *b.Task
 	}
@@ -287,7 +289,7 @@ func (r *Operation) printWarnings(t client.Task) {
 	r.warned++
 }
 
-// recordTask notes, or tells, what became of a task.
+// recordTask records or prints the result of a task.
 func (r *Operation) recordTask(t client.Task) error {
 	switch {
 	case r.Format == output.FormatName, r.Format == output.FormatJSONL:
@@ -302,7 +304,7 @@ func (r *Operation) recordTask(t client.Task) error {
 	return nil
 }
 
-// resultLines are what a person reads of a task.
+// resultLines returns the text about the result of a task.
 func (r *Operation) resultLines(t client.Task) []string {
 	name := selection.Show(r.Files.Factory, selection.Ref{Namespace: t.Namespace, Name: t.Name})
 
@@ -318,6 +320,7 @@ func (r *Operation) resultLines(t client.Task) []string {
 	return []string{fmt.Sprintf("%s %s%s", t.Result, name, next)}
 }
 
+// doneCount returns the number of tasks with a result.
 func (r *Operation) doneCount() int {
 	n := 0
 	for _, c := range r.counts {
@@ -326,8 +329,8 @@ func (r *Operation) doneCount() int {
 	return n
 }
 
-// Locate places what a server says about a field in the file. What it says
-// about itself, or about the network, has no place there.
+// Locate adds the position in the file to an error of the server about a field. Other errors, such as those of
+// the network, have no position.
 func Locate(o manifest.Object, err error) error {
 	var f *client.Error
 	if errors.As(err, &f) && f.Field != "" {
@@ -336,8 +339,8 @@ func Locate(o manifest.Object, err error) error {
 	return err
 }
 
-// printTasks tells people of each task, if there are few. What a dry run finds is what
-// was asked for: it is told even with -q.
+// printTasks prints a line for each task, unless there are too many. It prints the result of a dry run even
+// with --quiet, because that is what the user requested.
 func (r *Operation) printTasks() {
 	if r.doneCount() > batch.Few {
 		return
@@ -352,7 +355,7 @@ func (r *Operation) printTasks() {
 	}
 }
 
-// printSummary tells people what was done.
+// printSummary prints the number of tasks for each result.
 func (r *Operation) printSummary() {
 	if r.diff != nil {
 		r.diff.printSummary(r)
@@ -390,12 +393,12 @@ func (r *Operation) printSummary() {
 	r.Say("%d in all: %s%s", total, strings.Join(parts, ", "), dry)
 }
 
-// Emit prints the tasks for programs that want them in one piece.
+// Emit prints the tasks in formats that contain all tasks in one document.
 func (r *Operation) Emit() error {
 	if r.diff != nil {
 		return r.diff.emitDifferences(r)
 	}
-	if r.Format == output.FormatName || r.Format == output.FormatJSONL { // they are out
+	if r.Format == output.FormatName || r.Format == output.FormatJSONL { // printed already
 		return nil
 	}
 

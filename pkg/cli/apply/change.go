@@ -14,14 +14,13 @@ import (
 )
 
 const (
-	// shortValue is how long two values may be that stand on one line.
+	// shortValue is the maximum length of two values on one line.
 	shortValue = 100
-	// firstTicks is how many ticks of a new task are told: they all come.
+	// firstTicks is how many ticks of a new task are printed; all of its ticks are new.
 	firstTicks = 3
 )
 
-// ChangeText are what a dry run found, for people. timezone is the task's, after
-// the change.
+// ChangeText returns the result of a dry run as text. timezone is the task's time zone after the change.
 func ChangeText(f *factory.Factory, c *client.Change, timezone string) []string {
 	var lines []string
 	before := timezone
@@ -39,8 +38,8 @@ func ChangeText(f *factory.Factory, c *client.Change, timezone string) []string 
 	return lines
 }
 
-// fieldLines are a field that changes: on one line, or, if it is long, each value's
-// own lines, without those that both begin and end with.
+// fieldLines returns the text about a changed field. Short values are on one line. For long values, it returns
+// the lines of both, without common lines at the beginning and the end.
 func fieldLines(f *factory.Factory, change client.FieldChange) []string {
 	from, to := valueLines(change.From), valueLines(change.To)
 	if len(from) <= 1 && len(to) <= 1 {
@@ -69,7 +68,7 @@ func fieldLines(f *factory.Factory, change client.FieldChange) []string {
 	return lines
 }
 
-// valueLines is a value in lines: a text as it is, all else as JSON. nil is none.
+// valueLines returns a value in lines: a string unchanged, any other value as JSON. It returns nil for nil.
 func valueLines(v any) []string {
 	if v == nil {
 		return nil
@@ -80,14 +79,14 @@ func valueLines(v any) []string {
 		var b bytes.Buffer
 		e := json.NewEncoder(&b)
 		e.SetEscapeHTML(false)
-		_ = e.Encode(v) // it came as JSON
+		_ = e.Encode(v) // cannot fail: the value was decoded from JSON
 		text = b.String()
 	}
 
 	return strings.Split(output.Sanitize(strings.TrimSuffix(text, "\n")), "\n")
 }
 
-// tickLines are the ticks that come, go or move, a line each.
+// tickLines returns one line for each tick that is added, removed or moved.
 func tickLines(f *factory.Factory, c *client.Change, before, after string) []string {
 	t := c.Ticks
 	until := f.DateTime(t.Until, after)
@@ -134,6 +133,7 @@ func tickLines(f *factory.Factory, c *client.Change, before, after string) []str
 	return lines
 }
 
+// tickTimeWords returns the text about the time of a tick.
 func tickTimeWords(f *factory.Factory, t *client.TickTime, timezone string) string {
 	words := f.DateTime(t.Time, timezone)
 

@@ -16,21 +16,21 @@ import (
 // manyDiffs is the number of tasks above which diff does not compare ticks.
 const manyDiffs = 10_000
 
-// difference is what a task would be otherwise, for programs.
+// difference describes how a task would change, for programs.
 type difference struct {
 	Namespace string `json:"namespace"`
 	Name      string `json:"name"`
 	client.Change
 }
 
-// differing tells what files say otherwise than the cluster.
+// differing is the state of "carillon diff".
 type differing struct {
 	exitCode bool
 	list     []difference
 	found    int
 }
 
-// DiffCommand is carillon diff.
+// DiffCommand returns "carillon diff".
 func DiffCommand(f *factory.Factory) *cobra.Command {
 	d := &differing{}
 	r := New(f)
@@ -66,7 +66,7 @@ func DiffCommand(f *factory.Factory) *cobra.Command {
 	return cmd
 }
 
-// recordResult tells of a task, if it differs.
+// recordResult prints or records a task if it differs.
 func (d *differing) recordResult(r *Operation, o manifest.Object, b client.BatchResult) error {
 	if b.Change == nil || !b.Change.Changes() {
 		return nil
@@ -91,17 +91,19 @@ func (d *differing) recordResult(r *Operation, o manifest.Object, b client.Batch
 	return r.Print(r.Plain(text))
 }
 
+// nameFunc returns a function that names a difference.
 func (d *differing) nameFunc(a *Operation) func(difference) string {
 	return func(one difference) string { return selection.Name(a.Files.Factory, one.Namespace, one.Name) }
 }
 
+// printSummary prints a note if nothing differs.
 func (d *differing) printSummary(r *Operation) {
 	if total := r.doneCount(); d.found == 0 && len(r.codes) == 0 && r.ForPeople() {
 		r.Note("no difference, of %d tasks", total)
 	}
 }
 
-// emitDifferences prints what differs for programs that want it in one piece.
+// emitDifferences prints the differences in formats that contain all of them in one document.
 func (d *differing) emitDifferences(r *Operation) error {
 	if r.ForPeople() || r.Format == output.FormatName || r.Format == output.FormatJSONL {
 		return nil

@@ -1,4 +1,4 @@
-// Package apply is "carillon apply" and "carillon diff": it reads files of tasks, sends them in
-// one stream, shows what changed or would, and deletes what the files no longer have if it is
-// asked to. What is wrong with a file is told with its place in it, before anything is sent.
+// Package apply implements "carillon apply" and "carillon diff". It reads files of tasks, sends them in one
+// stream, and shows what changed or would change. On request, it deletes tasks that are no longer in the files.
+// Errors in files are reported with their positions before anything is sent.
 package apply

@@ -16,25 +16,26 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// Files are the tasks that -f names. What is not a file of lines is read at once.
+// Files are the tasks in the files of -f. Files with one task per line are not read at once, because they can
+// have any length.
 type Files struct {
 	*factory.Factory
 	paths   []string
-	Scoped  bool // -n was given: no other namespace may be named
+	Scoped  bool // -n was given, so tasks must not name another namespace
 	Objects []manifest.Object
-	streams []string // files of lines, and "-" for the standard input
+	streams []string // files with one task per line; "-" means standard input
 	stdin   *bufio.Reader
-	fail    func(error) // is told what is wrong
+	fail    func(error) // reports an error
 }
 
-// bindFlag gives a command -f.
+// bindFlag declares -f.
 func (f *Files) bindFlag(cmd *cobra.Command) {
 	cmd.Flags().StringArrayVarP(&f.paths, "filename", "f", nil, "`FILE`, directory, or - for the standard input; may be repeated")
-	_ = cmd.MarkFlagFilename("filename", "yaml", "yml", "json", "jsonl", "ndjson") // the flag is there
-	cmd.Args = cobra.ArbitraryArgs                                                 // given checks them
+	_ = cmd.MarkFlagFilename("filename", "yaml", "yml", "json", "jsonl", "ndjson") // the flag exists
+	cmd.Args = cobra.ArbitraryArgs                                                 // checkArguments checks them
 }
 
-// checkArguments refuses words, which may have been meant for files, and the lack of any.
+// checkArguments rejects words, which were probably intended as files, and a missing -f.
 func (f *Files) checkArguments(cmd *cobra.Command, words []string) error {
 	f.Scoped = cmd.Flags().Changed("namespace")
 
@@ -48,13 +49,12 @@ func (f *Files) checkArguments(cmd *cobra.Command, words []string) error {
 	return nil
 }
 
-// totalTasks is how many tasks there are, for all that can be told before they are
-// read; 0 if nobody knows.
+// totalTasks returns the number of tasks as far as it is known before they are read, or 0 if it is unknown.
 func (f *Files) totalTasks() int {
 	total := len(f.Objects)
 	for _, file := range f.streams {
 		n, err := manifest.CountLines(file)
-		if err != nil { // the standard input, a pipe
+		if err != nil { // standard input or a pipe cannot be counted
 			return 0
 		}
 		total += n
@@ -63,8 +63,7 @@ func (f *Files) totalTasks() int {
 	return total
 }
 
-// readFiles checks all that is read before anything is sent, and tells what is wrong
-// with it. Files of lines are left for later.
+// readFiles reads and checks everything except files with one task per line, and reports all errors.
 func (f *Files) readFiles(ctx context.Context) error {
 	for _, path := range f.paths {
 		found, err := TaskFiles([]string{path})
@@ -96,8 +95,8 @@ func (f *Files) readFiles(ctx context.Context) error {
 	return nil
 }
 
-// TaskFiles are the files of tasks that paths name: of a directory those in it; "-" is the
-// standard input.
+// TaskFiles returns the files that paths name. A directory stands for the files in it, and "-" for standard
+// input.
 func TaskFiles(paths []string) (files []string, err error) {
 	for _, path := range paths {
 		found := []string{path}
@@ -113,7 +112,7 @@ func TaskFiles(paths []string) (files []string, err error) {
 	return files, nil
 }
 
-// Load reads a file, or the standard input, whole, and says what errors call it.
+// Load reads a whole file or standard input, and returns the name to use in errors.
 func Load(ctx context.Context, f *factory.Factory, file string) (name string, b []byte, err error) {
 	if file != "-" {
 		b, err = manifest.Load(file)
@@ -124,6 +123,7 @@ func Load(ctx context.Context, f *factory.Factory, file string) (name string, b 
 	return "stdin", b, err
 }
 
+// readFile reads a file, or records it if it has one task per line.
 func (f *Files) readFile(ctx context.Context, file string) (err error) {
 	if manifest.IsLines(file) {
 		info, err := os.Stat(file)
@@ -144,7 +144,7 @@ func (f *Files) readFile(ctx context.Context, file string) (err error) {
 		in := bufio.NewReaderSize(f.In, manifest.MaxLine+1024)
 		f.stdin = in
 
-		// A read is left behind when ctx ends: it must change nothing of f.
+		// The function may continue after ctx ends, so it must not change f.
 		var isLines bool
 		isLines, err = factory.ReadPatiently(ctx, func() (bool, error) { return manifest.BeginsWithLine(in), nil })
 		if err == nil && isLines {
@@ -175,7 +175,7 @@ func (f *Files) readFile(ctx context.Context, file string) (err error) {
 	return err
 }
 
-// checkTask is what is wrong with a task, as far as can be told without a server.
+// checkTask checks a task as far as that is possible without a server.
 func (f *Files) checkTask(o manifest.Object) error {
 	if o.Err == nil && f.Scoped && o.Spec.Namespace != f.Namespace() {
 		return o.Locate(task.Invalid(task.CodeBadValue, "namespace", "%s is not the namespace that -n names, %s",
@@ -184,7 +184,7 @@ func (f *Files) checkTask(o manifest.Object) error {
 	return o.Err
 }
 
-// allTasks is every task: those that were read before, and then the files of lines.
+// allTasks yields every task: those that were read before, followed by those in files with one task per line.
 func (f *Files) allTasks() iter.Seq2[manifest.Object, error] {
 	return func(yield func(manifest.Object, error) bool) {
 		for _, o := range f.Objects {
@@ -201,6 +201,7 @@ func (f *Files) allTasks() iter.Seq2[manifest.Object, error] {
 	}
 }
 
+// streamFile yields the tasks of a file with one task per line.
 func (f *Files) streamFile(file string, yield func(manifest.Object, error) bool) bool {
 	var in io.Reader = f.stdin
 

@@ -16,20 +16,22 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// pruning deletes the tasks that the files of an apply no longer have. Who is asked
-// is asked before anything is sent; nothing is deleted unless all was applied.
+// pruning deletes tasks that are no longer in the files. The user is asked before anything is sent. Nothing is
+// deleted unless all tasks were applied.
 type pruning struct {
 	on       bool
 	selector string
-	kept     map[selection.Ref]bool // those in the files
-	doomed   []client.Task          // those that are there, and not in the files
+	kept     map[selection.Ref]bool // the tasks in the files
+	doomed   []client.Task          // the tasks to delete
 }
 
+// bindFlags declares the flags of pruning.
 func (p *pruning) bindFlags(cmd *cobra.Command) {
 	cmd.Flags().BoolVar(&p.on, "prune", false, "delete the tasks that match -l and are in no file")
 	cmd.Flags().StringVarP(&p.selector, "selector", "l", "", "with --prune: the labels of the tasks that these files are all of, such as team=data")
 }
 
+// checkFlags checks the flags of pruning.
 func (p *pruning) checkFlags(cmd *cobra.Command, paths []string) error {
 	switch {
 	case !p.on && cmd.Flags().Changed("selector"):
@@ -46,11 +48,11 @@ func (p *pruning) checkFlags(cmd *cobra.Command, paths []string) error {
 	return task.Under("selector", err)
 }
 
-// keepApplied notes what the files have. What cannot be read is told: of tasks that may be
-// in there, none may be deleted.
+// keepApplied records the tasks in the files. A file that cannot be read is an error, because its tasks must
+// not be deleted.
 func (p *pruning) keepApplied(r *Operation) {
 	p.kept = map[selection.Ref]bool{}
-	for _, o := range r.Objects { // their faults have been told
+	for _, o := range r.Objects { // their errors were reported already
 		p.kept[selection.Ref{Namespace: o.Spec.Namespace, Name: o.Spec.Name}] = true
 	}
 
@@ -72,7 +74,7 @@ func (p *pruning) keepApplied(r *Operation) {
 	}
 }
 
-// findAndConfirm finds what is to be deleted, and asks.
+// findAndConfirm finds the tasks to delete, and asks for confirmation.
 func (p *pruning) findAndConfirm(ctx context.Context, r *Operation, c *client.Client) error {
 	if len(p.kept) == 0 {
 		return (&failure.Error{Exit: failure.ExitUsage, Problem: failure.Problem{Code: failure.CodeUsage, Message: "the files have no task: --prune would delete every task that matches " + p.selector}}).
@@ -105,7 +107,7 @@ func (p *pruning) findAndConfirm(ctx context.Context, r *Operation, c *client.Cl
 	return err
 }
 
-// prunedNamespaces are where tasks are pruned; "" is all.
+// prunedNamespaces returns the namespaces in which tasks are deleted; "" means all.
 func (p *pruning) prunedNamespaces(r *Operation) []string {
 	if r.AllNamespaces || r.Scoped {
 		return []string{r.Scope()}
@@ -119,7 +121,8 @@ func (p *pruning) prunedNamespaces(r *Operation) []string {
 	return slices.Sorted(maps.Keys(list))
 }
 
-// deleteUnchanged deletes, if all was applied, what is still as it was when it was found.
+// deleteUnchanged deletes the tasks if everything was applied. It deletes a task only if it has not changed
+// since it was found.
 func (p *pruning) deleteUnchanged(ctx context.Context, r *Operation, c *client.Client) error {
 	if len(r.codes) > 0 {
 		if len(p.doomed) > 0 && r.ForPeople() {

@@ -17,19 +17,19 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// audited is what an audit prints.
+// audited is the output of the command.
 type audited struct {
 	task.Audit
 	Repairs []task.RepairResult `json:"repairs,omitempty"`
 }
 
-// auditing is the flags of an audit.
+// auditing contains the flags of the command.
 type auditing struct {
 	repair, dryRun bool
 	pause          time.Duration
 }
 
-// Command is carillon audit.
+// Command returns "carillon audit".
 func Command(f *factory.Factory) *cobra.Command {
 	var o auditing
 	cmd := factory.LimitFormats(&cobra.Command{
@@ -52,6 +52,7 @@ func Command(f *factory.Factory) *cobra.Command {
 	return cmd
 }
 
+// runAudit runs the audit and, on request, the repairs.
 func runAudit(ctx context.Context, f *factory.Factory, o auditing) error {
 	if o.pause < time.Second || o.pause > time.Minute || o.pause%time.Second != 0 {
 		return failure.Usage("--pause %s: use whole seconds, 1s to 60s", o.pause)
@@ -106,6 +107,7 @@ func runAudit(ctx context.Context, f *factory.Factory, o auditing) error {
 	return nil
 }
 
+// approveRepairs asks for confirmation of the repairs.
 func approveRepairs(ctx context.Context, f *factory.Factory, list []task.Finding) error {
 	if f.Yes {
 		return nil
@@ -121,7 +123,7 @@ func approveRepairs(ctx context.Context, f *factory.Factory, list []task.Finding
 	return err
 }
 
-// repairAll has findings mended, some at a time, until one fails.
+// repairAll repairs findings, up to 20 per request, until a repair fails.
 func repairAll(ctx context.Context, f *factory.Factory, c *client.Client, list []task.Finding) ([]task.RepairResult, error) {
 	const atOnce = 20
 	var results []task.RepairResult
@@ -146,7 +148,7 @@ func repairAll(ctx context.Context, f *factory.Factory, c *client.Client, list [
 	return results, nil
 }
 
-// leftFindings are the findings that are left.
+// leftFindings returns the findings that were not repaired.
 func leftFindings(all []task.Finding, results []task.RepairResult) []task.Finding {
 	return slices.DeleteFunc(slices.Clone(all), func(f task.Finding) bool {
 		return slices.ContainsFunc(results, func(r task.RepairResult) bool {
@@ -155,8 +157,8 @@ func leftFindings(all []task.Finding, results []task.RepairResult) []task.Findin
 	})
 }
 
-// auditResult is what a person reads: the findings, unless they were shown before
-// the question, and what became of the repairs.
+// auditResult returns the text after the audit: the findings, unless they were printed before the question, and
+// the results of the repairs.
 func auditResult(f *factory.Factory, out audited, o auditing, repairable []task.Finding) string {
 	if len(out.Repairs) == 0 {
 		text := auditText(f, out.Audit)
@@ -189,8 +191,7 @@ func auditResult(f *factory.Factory, out audited, o auditing, repairable []task.
 	return b.String()
 }
 
-// auditText tells the findings, by group and kind: what all of a kind have alike
-// is said once.
+// auditText returns the findings, grouped by group and kind. What all findings of a kind share is printed once.
 func auditText(f *factory.Factory, found task.Audit) string {
 	var b strings.Builder
 	group, kind, shown := "", "", 0
@@ -231,6 +232,7 @@ func auditText(f *factory.Factory, found task.Audit) string {
 	return b.String()
 }
 
+// kindText writes what all findings of a kind share.
 func kindText(f *factory.Factory, b *strings.Builder, finding task.Finding) {
 	sign, c := "!", output.Yellow
 	if finding.Severity == task.Grave {
@@ -244,6 +246,7 @@ func kindText(f *factory.Factory, b *strings.Builder, finding task.Finding) {
 	fmt.Fprintf(b, "    why: %s\n    do:  %s\n", output.OneLine(finding.Why), output.OneLine(finding.Do))
 }
 
+// formatVerdict returns the summary of the findings.
 func formatVerdict(f *factory.Factory, found []task.Finding) string {
 	grave := 0
 	for _, finding := range found {
@@ -262,14 +265,14 @@ func formatVerdict(f *factory.Factory, found []task.Finding) string {
 	return f.Paint(output.Red, fmt.Sprintf("findings: %d, errors: %d,", len(found), grave))
 }
 
-// newAuditMeter makes the meter of one audit.
+// newAuditMeter returns the progress display of an audit.
 func newAuditMeter(f *factory.Factory) *auditMeter {
 	_, tty := f.Terminal(f.Err)
 	return &auditMeter{factory: f, tty: tty && f.Env("TERM") != "dumb", last: f.Now()}
 }
 
-// auditMeter tells how far an audit is: on a terminal in one line that changes,
-// else with a line now and then.
+// auditMeter shows the progress of an audit: on a terminal in one line that changes, otherwise in a new line
+// from time to time.
 type auditMeter struct {
 	factory *factory.Factory
 	tty     bool
@@ -277,6 +280,7 @@ type auditMeter struct {
 	last    time.Time
 }
 
+// showProgress shows the progress.
 func (m *auditMeter) showProgress(p task.AuditProgress) {
 	a := m.factory
 	if a.Quiet || !a.ForPeople() {
@@ -295,6 +299,7 @@ func (m *auditMeter) showProgress(p task.AuditProgress) {
 	}
 }
 
+// clearLine removes the line of the progress.
 func (m *auditMeter) clearLine() {
 	if m.used {
 		fmt.Fprint(m.factory.Err, "\r\x1b[K")

@@ -1,3 +1,3 @@
-// Package audit is "carillon audit": it has the server check its records, shows the findings,
-// and has them repaired when the user agrees.
+// Package audit implements "carillon audit". It makes the server check its records, shows the findings, and has
+// them repaired after confirmation.
 package audit

@@ -11,10 +11,10 @@ import (
 	"github.com/carillonhq/carillon/pkg/cli/failure"
 )
 
-// maxParallel is how many calls are under way at a time, where there are many.
+// maxParallel is the maximum number of calls in flight.
 const maxParallel = 16
 
-// Parallel calls do for 0 to n-1, some at a time, until one fails or ctx ends.
+// Parallel calls do for 0 to n-1, several at a time, until a call fails or ctx ends.
 func Parallel(ctx context.Context, n int, do func(i int) error) error {
 	g, going := errgroup.WithContext(ctx)
 	g.SetLimit(maxParallel)
@@ -33,18 +33,18 @@ func Parallel(ctx context.Context, n int, do func(i int) error) error {
 	return ctx.Err()
 }
 
-// outcome is what became of one of many things.
+// outcome is the result for one object.
 type outcome[R any] struct {
-	result   R
+	result   R      // text for people
 	message  string // for a person
 	err      error
 	finished bool
 }
 
-// Run does the same to many things, some at a time, and returns what came of
-// those where it succeeded, in their order. said is the sentence for people; few
-// things have one each, many are only counted. Errors are told as they come, and
-// the others go on. verb is what is done, past what has been: "pause", "paused".
+// Run applies do to all things, several at a time, and returns the results of those that succeeded, in order.
+// The second result of do is a sentence for people; it is printed unless there are many things. Errors are
+// printed as they occur, and do not stop the others. verb and past name the operation in messages, such as
+// "pause" and "paused".
 func Run[T, R any](ctx context.Context, f *factory.Factory, verb, past, kind string, things []T, do func(context.Context, T) (R, string, error)) ([]R, error) {
 	b := &runner[R]{Factory: f, past: past, kind: kind, all: make([]outcome[R], len(things))}
 	b.progress = NewProgress(f, past, len(things))
@@ -74,6 +74,7 @@ func Run[T, R any](ctx context.Context, f *factory.Factory, verb, past, kind str
 	return list, failure.AlreadyReported(b.codes)
 }
 
+// failedSuffix returns the end of a summary with the number of failures.
 func failedSuffix(n int) string {
 	if n == 0 {
 		return ""
@@ -81,7 +82,7 @@ func failedSuffix(n int) string {
 	return fmt.Sprintf(", %d failed", n)
 }
 
-// runner is many while it goes on.
+// runner is the state of Run.
 type runner[R any] struct {
 	*factory.Factory
 	past, kind string
@@ -89,12 +90,13 @@ type runner[R any] struct {
 
 	mu    sync.Mutex
 	all   []outcome[R]
-	next  int // the first of which nothing was told
+	next  int // the first object whose result has not been printed
 	ok    int
-	spoke bool  // people are told of each, or of how many
-	codes []int // exit codes of what failed, told already
+	spoke bool  // the operation prints sentences for people
+	codes []int // the exit codes of failures that were printed or counted
 }
 
+// runOnEach calls do for each object. It returns only errors that concern all of them.
 func (b *runner[R]) runOnEach(ctx context.Context, do func(context.Context, int) (R, string, error)) error {
 	return Parallel(ctx, len(b.all), func(i int) error {
 		of, said, err := do(ctx, i)
@@ -102,7 +104,7 @@ func (b *runner[R]) runOnEach(ctx context.Context, do func(context.Context, int)
 		defer b.mu.Unlock()
 
 		if err != nil && (ctx.Err() != nil || len(b.all) == 1 || b.IsHopeless(err)) {
-			return err // of the whole, and not over: none of its neighbours tells it as one's own
+			return err // the error concerns the whole operation, so it is not the result of this object
 		}
 
 		b.all[i] = outcome[R]{of, said, err, true}
@@ -113,7 +115,7 @@ func (b *runner[R]) runOnEach(ctx context.Context, do func(context.Context, int)
 	})
 }
 
-// reportRest tells what was done behind something that was not.
+// reportRest prints results after an object that was not processed.
 func (b *runner[R]) reportRest() {
 	for ; b.next < len(b.all); b.next++ {
 		if d := b.all[b.next]; d.finished {
@@ -122,13 +124,14 @@ func (b *runner[R]) reportRest() {
 	}
 }
 
-// reportInOrder tells what is done, in the order in which it was asked for.
+// reportInOrder prints finished results in the order of the objects.
 func (b *runner[R]) reportInOrder() {
 	for ; b.next < len(b.all) && b.all[b.next].finished; b.next++ {
 		b.reportOne(b.all[b.next])
 	}
 }
 
+// reportOne prints one result.
 func (b *runner[R]) reportOne(d outcome[R]) {
 	switch {
 	case d.err != nil && len(b.codes) < Few:

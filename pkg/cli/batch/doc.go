@@ -1,4 +1,4 @@
-// Package batch does the same to many things, some at a time: it tells errors as they come and
-// goes on, keeps the order of results, shows progress, and ends with the exit code that all
-// failures share. It ends early where the server does not answer or does not let the user in.
+// Package batch applies one operation to many objects, several at a time. It prints errors as they occur and
+// continues, keeps the order of results, shows progress, and returns the exit code that all failures share. It
+// ends early if the server does not answer or rejects the user.
 package batch

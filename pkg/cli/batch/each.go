@@ -7,8 +7,8 @@ import (
 	"github.com/carillonhq/carillon/pkg/cli/failure"
 )
 
-// ForEach runs do for each thing, tells errors as they come, and goes on. The
-// error it returns has the exit code that all failures share, else 1.
+// ForEach calls do for each thing, prints errors as they occur, and continues. The error that it returns has
+// the exit code that all failures share, or 1 if they differ.
 func ForEach[T any](ctx context.Context, f *factory.Factory, things []T, do func(T) error) error {
 	var codes []int
 	for _, thing := range things {
@@ -26,8 +26,8 @@ func ForEach[T any](ctx context.Context, f *factory.Factory, things []T, do func
 	return failure.AlreadyReported(codes)
 }
 
-// Existing keeps those of named things that look finds; it tells of the others. So a
-// dry run of a name with a slip in it fails as the change itself would.
+// Existing returns those of the named things that exist, and reports the others. With it, a dry run fails for a
+// misspelled name as the change itself would.
 func Existing[T any](ctx context.Context, f *factory.Factory, things []T, look func(T) error) ([]T, error) {
 	found := make([]T, 0, len(things))
 	failed := ForEach(ctx, f, things, func(t T) error {
@@ -41,5 +41,5 @@ func Existing[T any](ctx context.Context, f *factory.Factory, things []T, look f
 	return found, failed
 }
 
-// Few is how many tasks are told one by one.
+// Few is the maximum number of objects whose results are printed individually.
 const Few = 100

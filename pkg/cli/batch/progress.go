@@ -14,46 +14,46 @@ import (
 	"github.com/carillonhq/carillon/pkg/client"
 )
 
-// Progress shows how far a long work is: with a bar on a terminal, else with a
-// line now and then. Work that is over soon shows nothing. The zero Progress shows
-// nothing at all.
+// Progress shows the progress of a long operation: a bar on a terminal, otherwise a line from time to time. It
+// shows nothing for an operation that ends soon. The zero Progress shows nothing at all.
 type Progress struct {
 	factory *factory.Factory
-	past    string // what has been done: "applied"
-	total   int    // 0: nobody knows
-	tty     bool   // the standard error is a terminal that can take a bar
+	past    string // the name of the operation: "applied"
+	total   int    // the number of steps; 0: unknown
+	tty     bool   // stderr is a terminal that supports a bar
 	bar     progress.Writer
 	track   *progress.Tracker
-	over    chan struct{} // closed when the bar is gone
+	over    chan struct{} // closed when the bar has been removed
 	begun   time.Time
 	last    time.Time
 }
 
 const (
+	// barAfter is when the bar appears. LineInterval is the interval of lines without a terminal.
 	barAfter     = 500 * time.Millisecond
 	LineInterval = 10 * time.Second
 )
 
-// NewApplyProgress begins to tell of a work of so many steps; 0 if nobody knows.
+// NewApplyProgress returns the Progress of an apply.
 func NewApplyProgress(f *factory.Factory, total int) Progress {
 	return NewProgress(f, "applied", total)
 }
 
-// NewProgress is tell of a work that is called so when it is done.
+// NewProgress returns the Progress of an operation with total steps (0: unknown).
 func NewProgress(f *factory.Factory, past string, total int) Progress {
 	now := f.Now()
 	_, tty := f.Terminal(f.Err)
 	t := Progress{factory: f, past: past, total: total, tty: tty && f.Env("TERM") != "dumb", begun: now, last: now}
 	t.track = &progress.Tracker{Message: past, Total: int64(total), RemoveOnCompletion: true, DeferStart: true}
-	t.track.Start() // its rate counts from here, not from when the bar shows
+	t.track.Start() // its rate counts from here, and not from when the bar appears
 
 	return t
 }
 
-// HasMany reports whether there are so many steps that single ones are not told.
+// HasMany reports whether there are too many steps to print each result.
 func (t *Progress) HasMany() bool { return t.total > Few }
 
-// Step says how many are done, and how many of them failed.
+// Step updates the progress. failed counts failures in addition to done.
 func (t *Progress) Step(done, failed int) {
 	if t.factory == nil || t.factory.Quiet || !t.factory.ForPeople() {
 		return
@@ -76,7 +76,7 @@ func (t *Progress) Step(done, failed int) {
 	}
 }
 
-// showBar puts the bar up. It has no colours.
+// showBar shows the bar, without colors.
 func (t *Progress) showBar() {
 	t.bar, t.over = progress.NewWriter(), make(chan struct{})
 	style := progress.StyleBlocks
@@ -96,7 +96,7 @@ func (t *Progress) showBar() {
 	go func() { defer close(t.over); t.bar.Render() }()
 }
 
-// Close takes the bar away.
+// Close removes the bar.
 func (t *Progress) Close() {
 	if t.bar == nil {
 		return
@@ -117,7 +117,7 @@ func (t *Progress) Close() {
 	t.bar = nil
 }
 
-// Report reports an error as Factory.Report does, above the bar.
+// Report prints an error like Factory.Report, above the bar.
 func (t *Progress) Report(f *factory.Factory, err error) int {
 	if t.bar == nil {
 		return f.Report(err)
@@ -138,7 +138,7 @@ func (t *Progress) Report(f *factory.Factory, err error) int {
 	return exit
 }
 
-// Print tells a person something, above the bar if there is one.
+// Print prints a message, above the bar if there is one.
 func (t *Progress) Print(f *factory.Factory, words string) {
 	if t.bar == nil {
 		f.Note("%s", words)
@@ -147,14 +147,13 @@ func (t *Progress) Print(f *factory.Factory, words string) {
 	t.bar.Log("%s", words)
 }
 
-// Result is a result of a batch, or what ended it.
+// Result is one result of a batch, or the error that ended it.
 type Result struct {
 	client.BatchResult
 	Err error
 }
 
-// Results makes a channel of results, for a select. They end with ctx; then gone
-// is closed.
+// Results converts an iterator of results to a channel. It ends with ctx; then gone is closed.
 func Results(ctx context.Context, results iter.Seq2[client.BatchResult, error]) (answers <-chan Result, gone <-chan struct{}) {
 	out, over := make(chan Result, Few), make(chan struct{})
 	go func() {

@@ -19,7 +19,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// The files of the small CA, and for how long what it signs is valid.
+// The file names of the CA, and the validity of certificates in days.
 const (
 	certDir      = "certs"
 	certCA       = "ca"
@@ -28,7 +28,7 @@ const (
 	certMostDays = 50 * 365
 )
 
-// Command is carillon cert.
+// Command returns "carillon cert".
 func Command(f *factory.Factory) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "cert",
@@ -44,21 +44,22 @@ func Command(f *factory.Factory) *cobra.Command {
 	return cmd
 }
 
-// certFlags are what all that make certificates have.
+// certFlags are the flags of all commands that create certificates.
 type certFlags struct {
 	dir   string
 	days  int
 	force bool
 }
 
+// bindFlags declares the flags.
 func (f *certFlags) bindFlags(cmd *cobra.Command, days int) {
 	cmd.Flags().StringVar(&f.dir, "dir", certDir, "`DIRECTORY` of the CA and its certificates")
 	cmd.Flags().IntVar(&f.days, "days", days, "make the certificate valid for this number of `DAYS`")
 	cmd.Flags().BoolVar(&f.force, "force", false, "overwrite existing files")
-	_ = cmd.MarkFlagDirname("dir") // the flag is there
+	_ = cmd.MarkFlagDirname("dir") // the flag exists
 }
 
-// newRequest checks a name and the flags, and that nothing is replaced by accident.
+// newRequest checks the name and the flags, and that no file would be overwritten by accident.
 func newRequest(f *factory.Factory, kind certs.Kind, name string, flags *certFlags) (certs.Request, error) {
 	r := certs.Request{Kind: kind, Name: name, For: time.Duration(flags.days) * 24 * time.Hour, Now: f.Now()}
 
@@ -91,6 +92,7 @@ func newRequest(f *factory.Factory, kind certs.Kind, name string, flags *certFla
 	return r, nil
 }
 
+// caCommand returns "carillon cert ca".
 func caCommand(f *factory.Factory) *cobra.Command {
 	var flags certFlags
 	name := ""
@@ -129,6 +131,7 @@ func caCommand(f *factory.Factory) *cobra.Command {
 	return cmd
 }
 
+// nodeCommand returns "carillon cert node".
 func nodeCommand(f *factory.Factory) *cobra.Command {
 	var flags certFlags
 	var hosts, ips []string
@@ -168,7 +171,7 @@ func nodeCommand(f *factory.Factory) *cobra.Command {
 	return cmd
 }
 
-// parseHosts are what a node's certificate is for.
+// parseHosts returns the names and addresses of a node's certificate.
 func parseHosts(hosts, ips []string, name string) (names []string, addresses []net.IP, err error) {
 	if len(hosts)+len(ips) == 0 {
 		hosts = []string{name}
@@ -201,7 +204,7 @@ func parseHosts(hosts, ips []string, name string) (names []string, addresses []n
 	return names, addresses, nil
 }
 
-// hostName reports whether a certificate can be for s; *.example.com is such, too.
+// hostName reports whether s can be the host name of a certificate; *.example.com is valid.
 func hostName(s string) bool {
 	s = strings.TrimPrefix(s, "*.")
 	if s == "" || len(s) > 253 || net.ParseIP(s) != nil {
@@ -221,6 +224,7 @@ func hostName(s string) bool {
 	return true
 }
 
+// clientCommand returns "carillon cert client".
 func clientCommand(f *factory.Factory) *cobra.Command {
 	var flags certFlags
 	cmd := &cobra.Command{
@@ -243,6 +247,7 @@ func clientCommand(f *factory.Factory) *cobra.Command {
 	return cmd
 }
 
+// renewCommand returns "carillon cert renew".
 func renewCommand(f *factory.Factory) *cobra.Command {
 	dir := ""
 	cmd := &cobra.Command{
@@ -255,7 +260,7 @@ func renewCommand(f *factory.Factory) *cobra.Command {
 		Args:    factory.Args(1, -1, "the name"), ValidArgsFunction: cobra.NoFileCompletions,
 	}
 	cmd.Flags().StringVar(&dir, "dir", certDir, "`DIRECTORY` of the CA and its certificates")
-	_ = cmd.MarkFlagDirname("dir") // the flag is there
+	_ = cmd.MarkFlagDirname("dir") // the flag exists
 	cmd.RunE = func(cmd *cobra.Command, words []string) error {
 		return batch.ForEach(cmd.Context(), f, words, func(name string) error { return renewCertificate(f, dir, name) })
 	}
@@ -263,6 +268,7 @@ func renewCommand(f *factory.Factory) *cobra.Command {
 	return cmd
 }
 
+// renewCertificate renews one certificate.
 func renewCertificate(f *factory.Factory, dir, name string) error {
 	if err := task.CheckName("name", name); err != nil {
 		return err
@@ -291,7 +297,7 @@ func renewCertificate(f *factory.Factory, dir, name string) error {
 	return issueCertificate(f, certs.Again(list[0], f.Now()), &certFlags{dir: dir}, "renewed")
 }
 
-// issueCertificate signs and keeps a certificate.
+// issueCertificate signs and stores a certificate.
 func issueCertificate(f *factory.Factory, r certs.Request, flags *certFlags, done string) error {
 	ca, err := readAuthority(flags.dir)
 	if err != nil {
@@ -306,6 +312,7 @@ func issueCertificate(f *factory.Factory, r certs.Request, flags *certFlags, don
 	return writePair(f, pair, flags.dir, r.Name, done)
 }
 
+// readAuthority reads the CA of a directory.
 func readAuthority(dir string) (*certs.Authority, error) {
 	pair, err := certs.ReadPair(dir, certCA)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -324,7 +331,7 @@ func readAuthority(dir string) (*certs.Authority, error) {
 	return ca, nil
 }
 
-// writePair writes a pair, and tells of it.
+// writePair stores a certificate with its key, and prints it.
 func writePair(f *factory.Factory, p certs.Pair, dir, name, done string) error {
 	if err := p.Write(dir, name); err != nil {
 		return err

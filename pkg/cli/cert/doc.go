@@ -1,3 +1,3 @@
-// Package cert is "carillon cert": a CA, certificates of nodes and users, and what is in a
-// certificate. It works with files only and asks no server.
+// Package cert implements "carillon cert". It creates a CA and certificates of nodes and users, and shows the
+// contents of certificates. It works only with files and needs no server.
 package cert

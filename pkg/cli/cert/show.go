@@ -20,7 +20,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// certificate is what -o json shows of one.
+// certificate is the JSON form of a certificate.
 type certificate struct {
 	File        string     `json:"file"`
 	Kind        certs.Kind `json:"kind"` // ca, node, client, or empty
@@ -33,6 +33,7 @@ type certificate struct {
 	Fingerprint string     `json:"fingerprint"` // SHA-256
 }
 
+// certificateOf returns the JSON form of a certificate.
 func certificateOf(file string, c *x509.Certificate) certificate {
 	sum := sha256.Sum256(c.Raw)
 	names := certs.Names(c)
@@ -46,6 +47,7 @@ func certificateOf(file string, c *x509.Certificate) certificate {
 	}
 }
 
+// readCertificates reads the certificates in a file.
 func readCertificates(path string) ([]*x509.Certificate, error) {
 	b, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -63,6 +65,7 @@ func readCertificates(path string) ([]*x509.Certificate, error) {
 	return list, nil
 }
 
+// showCommand returns "carillon cert show".
 func showCommand(f *factory.Factory) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "show FILE...",
@@ -74,7 +77,7 @@ func showCommand(f *factory.Factory) *cobra.Command {
 		var list []certificate
 		for _, path := range files {
 			if strings.HasSuffix(path, "-key.pem") && len(files) > 1 {
-				continue // certs/*.pem has the keys as well
+				continue // certs/*.pem also matches the keys
 			}
 
 			of, err := readCertificates(path)
@@ -93,6 +96,7 @@ func showCommand(f *factory.Factory) *cobra.Command {
 	return cmd
 }
 
+// certGrid returns the table of certificates.
 func certGrid(f *factory.Factory, list []certificate, wide bool) *output.Table {
 	g := &output.Table{Headers: []string{"FILE", "KIND", "NAME", "FOR", "EXPIRES", "LEFT", "ISSUER"}}
 	if wide {

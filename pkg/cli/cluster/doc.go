@@ -1,3 +1,3 @@
-// Package cluster is "carillon cluster": status, settings, freezes, members of etcd, the format
-// of records, and join tokens.
+// Package cluster implements "carillon cluster": status, settings, freezes, members of etcd, the format of
+// records, and join tokens.
 package cluster

@@ -14,6 +14,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/client"
 )
 
+// upgradeCommand returns "carillon cluster upgrade".
 func upgradeCommand(f *factory.Factory) *cobra.Command {
 	return &cobra.Command{
 		Use:   "upgrade",
@@ -43,6 +44,7 @@ func upgradeCommand(f *factory.Factory) *cobra.Command {
 	}
 }
 
+// downgradeCommand returns "carillon cluster downgrade".
 func downgradeCommand(f *factory.Factory) *cobra.Command {
 	var to int
 	var wait time.Duration
@@ -85,8 +87,7 @@ func downgradeCommand(f *factory.Factory) *cobra.Command {
 	return cmd
 }
 
-// awaitFormat waits until the format that is wanted is in force, and says what
-// that waits for.
+// awaitFormat waits until the wanted format is in force, and prints what the downgrade waits for.
 func awaitFormat(ctx context.Context, f *factory.Factory, c *client.Client, status client.FormatStatus, most time.Duration) (client.FormatStatus, error) {
 	deadline := time.Now().Add(most)
 	told := ""
@@ -117,10 +118,12 @@ func awaitFormat(ctx context.Context, f *factory.Factory, c *client.Client, stat
 	return status, nil
 }
 
+// showFormat prints the format.
 func showFormat(f *factory.Factory, status client.FormatStatus) error {
 	return output.EmitOne(&f.Printer, status, fmt.Sprint(status.Format), func(d *output.Details) { d.Field("Format", "%s", formatWords(status)) })
 }
 
+// formatWords describes the format.
 func formatWords(f client.FormatStatus) string {
 	words := fmt.Sprintf("%d of records", f.Format)
 

@@ -13,9 +13,10 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// What is frozen is the namespace of the command line: one that is set for all
-// commands (CARILLON_NAMESPACE) does not narrow it.
+// Only the flag --namespace limits a freeze to a namespace. A namespace from the environment or the context
+// does not, because a freeze of the whole cluster must not be narrowed by accident.
 
+// freezeCommand returns "carillon cluster freeze".
 func freezeCommand(f *factory.Factory) *cobra.Command {
 	var reason string
 	var dryRun bool
@@ -82,6 +83,7 @@ func freezeCommand(f *factory.Factory) *cobra.Command {
 	return cmd
 }
 
+// unfreezeCommand returns "carillon cluster unfreeze".
 func unfreezeCommand(f *factory.Factory) *cobra.Command {
 	return &cobra.Command{
 		Use:     "unfreeze",
@@ -111,7 +113,7 @@ func unfreezeCommand(f *factory.Factory) *cobra.Command {
 	}
 }
 
-// showFreeze is for programs; people have been told.
+// showFreeze prints the status for programs. The text for people was printed before.
 func showFreeze(f *factory.Factory, st client.FreezeStatus) error {
 	if f.ForPeople() {
 		return nil
@@ -119,6 +121,7 @@ func showFreeze(f *factory.Factory, st client.FreezeStatus) error {
 	return output.EmitOne(&f.Printer, st, cmp.Or(st.Namespace, "cluster"), nil)
 }
 
+// frozenName names the scope of a freeze.
 func frozenName(ns string) string {
 	if ns == "" {
 		return "the whole cluster"
@@ -126,6 +129,7 @@ func frozenName(ns string) string {
 	return "namespace " + ns
 }
 
+// stoppedTasks describes the number of tasks that a freeze stops.
 func stoppedTasks(tasks int64) string {
 	if tasks == 1 {
 		return "1 task is stopped"

@@ -17,19 +17,20 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// agentDataDir is where agents keep their data unless told otherwise.
+// agentDataDir is the default data directory of an agent.
 const agentDataDir = "/var/lib/carillon"
 
-// maxTokenLife is how long a join token can be accepted at most.
+// maxTokenLife is the maximum validity of a join token.
 const maxTokenLife = 7 * 24 * time.Hour
 
-// joinToken is what -o json shows of one.
+// joinToken is the JSON form of a join token.
 type joinToken struct {
 	Member  string    `json:"member"`
 	Token   string    `json:"token"` // a secret
 	Expires task.Time `json:"expires_at"`
 }
 
+// joinTokenCommand returns "carillon cluster join-token".
 func joinTokenCommand(f *factory.Factory) *cobra.Command {
 	var peer, dataDir string
 	validFor := peercerts.TokenLife
@@ -62,7 +63,7 @@ func joinTokenCommand(f *factory.Factory) *cobra.Command {
 			if err != nil {
 				return joinTokenFault(dataDir, err)
 			}
-			// The token alone, so that it can be piped to where it belongs.
+			// Only the token is printed, so that it can be piped to another host.
 			if f.ForPeople() {
 				return f.Print(token + "\n")
 			}
@@ -74,7 +75,7 @@ func joinTokenCommand(f *factory.Factory) *cobra.Command {
 	cmd.Flags().StringVar(&peer, "peer-url", "", "URL under which the other members reach the new member, as in initial_cluster: https://HOST:PORT")
 	cmd.Flags().StringVar(&dataDir, "data-dir", agentDataDir, "data `DIRECTORY` of the agent on this host")
 	cmd.Flags().DurationVar(&validFor, "expires", validFor, "how long the token is valid")
-	_ = cmd.MarkFlagDirname("data-dir") // the flag is there
+	_ = cmd.MarkFlagDirname("data-dir") // the flag exists
 	complete.Register(cmd, "peer-url", cobra.NoFileCompletions)
 	complete.Register(cmd, "expires", cobra.NoFileCompletions)
 	factory.WithoutConfig(cmd)
@@ -82,6 +83,7 @@ func joinTokenCommand(f *factory.Factory) *cobra.Command {
 	return cmd
 }
 
+// joinTokenFault explains an error.
 func joinTokenFault(dataDir string, err error) error {
 	f := &failure.Error{Exit: failure.ExitFailure, Problem: failure.Problem{Code: failure.CodeFailure, Message: err.Error()}}
 

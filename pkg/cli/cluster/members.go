@@ -13,6 +13,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/client"
 )
 
+// membersCommand returns "carillon cluster members".
 func membersCommand(f *factory.Factory) *cobra.Command {
 	return &cobra.Command{
 		Use:     "members",
@@ -35,8 +36,10 @@ func membersCommand(f *factory.Factory) *cobra.Command {
 	}
 }
 
+// memberName returns the name of a member.
 func memberName(m client.EtcdMember) string { return cmp.Or(m.Name, m.ID, m.Endpoint) }
 
+// membersGrid returns the table of members.
 func membersGrid(f *factory.Factory, list []client.EtcdMember) *output.Table {
 	g := &output.Table{Headers: []string{"NAME", "ID", "PEER URL", "ROLE", "HEALTH", "SIZE"}, Empty: "etcd reports no members"}
 
@@ -62,12 +65,14 @@ func membersGrid(f *factory.Factory, list []client.EtcdMember) *output.Table {
 	return g
 }
 
+// memberCommand returns "carillon cluster member".
 func memberCommand(f *factory.Factory) *cobra.Command {
 	cmd := &cobra.Command{Use: "member", Short: "Add and remove members of the embedded etcd"}
 	cmd.AddCommand(factory.LimitFormats(memberAdd(f), output.FormatTable, output.FormatJSON, output.FormatYAML), factory.LimitFormats(memberRemove(f), output.FormatTable, output.FormatJSON, output.FormatYAML))
 	return cmd
 }
 
+// memberAdd returns "carillon cluster member add".
 func memberAdd(f *factory.Factory) *cobra.Command {
 	var peer string
 	cmd := &cobra.Command{
@@ -101,7 +106,7 @@ func memberAdd(f *factory.Factory) *cobra.Command {
 	return cmd
 }
 
-// startOfMember says how to start a member that was added, and how it gets its certificate.
+// startOfMember describes how to start a member that was added, and how it gets its certificate.
 func startOfMember(ch client.MemberChange, peer string) string {
 	start := fmt.Sprintf("  carillon agent --embedded --name %s --initial-cluster-state existing --initial-cluster %s", ch.Name, ch.InitialCluster)
 
@@ -113,6 +118,7 @@ func startOfMember(ch client.MemberChange, peer string) string {
 		"what it prints into the file join-token in the data directory of %s:\n  sudo carillon cluster join-token %s --peer-url %s", ch.Name, ch.Name, peer)
 }
 
+// memberRemove returns "carillon cluster member remove".
 func memberRemove(f *factory.Factory) *cobra.Command {
 	return &cobra.Command{
 		Use:   "remove NAME",
@@ -137,6 +143,7 @@ func memberRemove(f *factory.Factory) *cobra.Command {
 	}
 }
 
+// memberChanged prints the result of a change.
 func memberChanged(f *factory.Factory, ch client.MemberChange, what, next string) error {
 	if ch.Warning != "" {
 		f.Note("%s", ch.Warning)

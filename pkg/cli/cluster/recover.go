@@ -11,6 +11,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
+// recoverCommand returns "carillon cluster recover".
 func recoverCommand(f *factory.Factory) *cobra.Command {
 	return factory.LimitFormats(&cobra.Command{
 		Use:   "recover",
@@ -31,7 +32,7 @@ func recoverCommand(f *factory.Factory) *cobra.Command {
 			if !f.Yes {
 				ok, err := f.Ask(cmd.Context(), "go on with what etcd holds now?", 1, false)
 				if fail := new(failure.Error); errors.As(err, &fail) && fail.Exit == failure.ExitUsage {
-					return fail.WithHint("add --yes to go ahead") // there is no --dry-run
+					return fail.WithHint("add --yes to go ahead") // replaces the hint that mentions --dry-run, which this command does not have
 				}
 				if !ok {
 					return err

@@ -12,6 +12,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
+// setCommand returns "carillon cluster set".
 func setCommand(f *factory.Factory) *cobra.Command {
 	var rate int
 	var lostAfter string
@@ -64,6 +65,7 @@ func setCommand(f *factory.Factory) *cobra.Command {
 	return cmd
 }
 
+// describeSettings prints settings.
 func describeSettings(d *output.Details, s client.ClusterSettings) {
 	if s.CatchUpRate != nil {
 		d.Field("Catching up", "%s", catchUpWords(*s.CatchUpRate))
@@ -74,6 +76,8 @@ func describeSettings(d *output.Details, s client.ClusterSettings) {
 	}
 }
 
+// catchUpWords describes the catch-up rate.
 func catchUpWords(rate int) string { return fmt.Sprintf("at %d late runs per second", rate) }
 
+// lostAfterWords describes lost_after.
 func lostAfterWords(d task.Duration) string { return fmt.Sprintf("%s of a node's silence", d) }

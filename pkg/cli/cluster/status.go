@@ -14,7 +14,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/client"
 )
 
-// Command is carillon cluster.
+// Command returns "carillon cluster".
 func Command(f *factory.Factory) *cobra.Command {
 	cmd := &cobra.Command{Use: "cluster", Short: "Show and change the state of the cluster"}
 	cmd.AddCommand(factory.LimitFormats(statusCommand(f), output.FormatTable, output.FormatWide, output.FormatJSON, output.FormatJSONL, output.FormatYAML), recoverCommand(f), membersCommand(f), memberCommand(f), factory.LimitFormats(joinTokenCommand(f), output.FormatTable, output.FormatJSON, output.FormatYAML),
@@ -25,6 +25,7 @@ func Command(f *factory.Factory) *cobra.Command {
 	return cmd
 }
 
+// statusCommand returns "carillon cluster status".
 func statusCommand(f *factory.Factory) *cobra.Command {
 	exitCode := false
 	cmd := &cobra.Command{
@@ -60,6 +61,7 @@ func statusCommand(f *factory.Factory) *cobra.Command {
 	return cmd
 }
 
+// describeCluster prints the status.
 func describeCluster(f *factory.Factory, d *output.Details, s client.ClusterStatus) {
 	d.StyledField("Cluster", output.OneLine(s.ID)+f.Plain(" · ")+fmt.Sprintf("since %s", f.PastTime(s.CreatedAt, "UTC")))
 
@@ -91,7 +93,7 @@ func describeCluster(f *factory.Factory, d *output.Details, s client.ClusterStat
 
 	d.Field("Active runs", "%d", s.ActiveRuns)
 
-	if s.Format.Format > 0 { // of a server that tells
+	if s.Format.Format > 0 { // an older server does not send it
 		d.Field("Format", "%s", formatWords(s.Format))
 	}
 
@@ -99,7 +101,7 @@ func describeCluster(f *factory.Factory, d *output.Details, s client.ClusterStat
 		d.Field("Catching up", "%s", catchUpWords(s.CatchUpRate))
 	}
 
-	if s.LostAfter > 0 { // of a server that tells
+	if s.LostAfter > 0 { // an older server does not send it
 		d.Field("Lost after", "%s", lostAfterWords(s.LostAfter))
 	}
 
@@ -134,7 +136,7 @@ func describeCluster(f *factory.Factory, d *output.Details, s client.ClusterStat
 	}
 }
 
-// roundToTwoDigits is n to two digits: an estimate is no more exact than that.
+// roundToTwoDigits rounds n to two significant digits, because it is an estimate.
 func roundToTwoDigits(n int64) string {
 	unit := int64(1)
 	for n/unit >= 100 {
@@ -152,6 +154,7 @@ func roundToTwoDigits(n int64) string {
 	return strconv.FormatInt(n, 10)
 }
 
+// memberGrid returns the table of members.
 func memberGrid(f *factory.Factory, members []client.EtcdMember) *output.Table {
 	g := &output.Table{Headers: []string{"ENDPOINT", "ROLE", "VERSION", "SIZE", "IN USE", "ALARMS"}}
 
@@ -184,6 +187,7 @@ func memberGrid(f *factory.Factory, members []client.EtcdMember) *output.Table {
 	return g
 }
 
+// formatShare describes a part of a whole, colored by whether it is complete.
 func formatShare(f *factory.Factory, part, whole int, what string) string {
 	words := fmt.Sprintf("%d of %d %s", part, whole, what)
 	if part < whole || whole == 0 {
@@ -192,6 +196,7 @@ func formatShare(f *factory.Factory, part, whole int, what string) string {
 	return f.Paint(output.Green, words)
 }
 
+// dbSize describes the size of a member's database.
 func dbSize(f *factory.Factory, m client.EtcdMember) string {
 	if m.DBSize == 0 {
 		return f.NoValue()

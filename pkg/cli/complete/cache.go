@@ -14,17 +14,17 @@ import (
 	"github.com/carillonhq/carillon/pkg/cli/settings"
 )
 
-// cacheTTL is how long TAB offers what it knows, if IO does not say otherwise.
+// cacheTTL is how long cached words are offered, unless IO.CompleteFor is set.
 const cacheTTL = 5 * time.Second
 
-// cacheEntry is what the cache keeps. At is the wall clock's time.
+// cacheEntry is the contents of a cache file. At is a time of the wall clock.
 type cacheEntry struct {
 	At     time.Time `json:"at"`
 	Offers []Offer   `json:"offers"`
 }
 
-// cachedOffers is what fetch found a moment ago, or finds now. The cache
-// is one user's, and of one server and one token: nobody is shown what another may see.
+// cachedOffers returns cached words, or the result of fetch. The cache belongs to one user, one server and one
+// token, so it never offers words that another user may see.
 func cachedOffers(f *factory.Factory, kind string, fetch func() ([]Offer, error)) ([]Offer, error) {
 	file := cacheFile(f, kind)
 	var c cacheEntry
@@ -42,7 +42,7 @@ func cachedOffers(f *factory.Factory, kind string, fetch func() ([]Offer, error)
 	return offers, err
 }
 
-// cacheFile is where offers of a kind are kept; "" if there is no place for them.
+// cacheFile returns the path of the cache for a kind of words, or "" if it cannot be cached.
 func cacheFile(f *factory.Factory, kind string) string {
 	dir := f.UserDirFile("XDG_CACHE_HOME", ".cache", "complete")
 	s, err := f.Settings()
@@ -60,8 +60,7 @@ func cacheFile(f *factory.Factory, kind string) string {
 	return filepath.Join(dir, hex.EncodeToString(sum[:12])+".json")
 }
 
-// writeCache writes a file of the cache, and deletes those that are out of date. That
-// it cannot be is no fault.
+// writeCache writes a cache file and deletes outdated ones. It ignores errors, because the cache is optional.
 func writeCache(f *factory.Factory, file string, c cacheEntry) {
 	b, err := json.Marshal(c)
 	if err != nil {

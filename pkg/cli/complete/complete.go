@@ -20,27 +20,26 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// completionTimeout is how long TAB waits for an answer, whatever the server does, if
-// IO does not say otherwise.
+// completionTimeout is how long completion waits for the server, unless IO.CompleteWithin is set.
 const completionTimeout = 300 * time.Millisecond
 
-// MaxOffers is how many names TAB looks at in one list.
+// MaxOffers is the maximum number of names that one completion reads.
 const MaxOffers = 1000
 
-// Func offers words to complete what is typed, as cobra asks for them.
+// Func is cobra's type of completion functions.
 type Func = func(cmd *cobra.Command, done []string, typed string) ([]cobra.Completion, cobra.ShellCompDirective)
 
-// Offer is a word that TAB offers, and what it is.
+// Offer is a word that completion offers, with a description.
 type Offer struct {
 	Word  string `json:"word"`
 	About string `json:"about,omitempty"`
 }
 
-// Lookup asks the server for words.
+// Lookup requests words from the server.
 type Lookup func(ctx context.Context, c *client.Client) ([]Offer, error)
 
-// Live is what look finds, or found a moment ago, for a moment. Errors are silence:
-// a person who presses TAB has no use for them.
+// Live returns the words of look, which may be cached. It returns nothing after an error, because an error
+// message would disturb the command line.
 func Live(f *factory.Factory, cmd *cobra.Command, kind string, look Lookup) []Offer {
 	if cmd.Context() == nil {
 		return nil
@@ -50,7 +49,7 @@ func Live(f *factory.Factory, cmd *cobra.Command, kind string, look Lookup) []Of
 	ctx, cancel := context.WithTimeout(cmd.Context(), limit)
 	defer cancel()
 
-	found, err := factory.ReadPatiently(ctx, func() ([]Offer, error) { // a token's file may be a pipe
+	found, err := factory.ReadPatiently(ctx, func() ([]Offer, error) { // the file with the token may be a pipe, whose read blocks
 		quiet := *f
 		quiet.Quiet, quiet.Verbose = true, false
 
@@ -69,7 +68,7 @@ func Live(f *factory.Factory, cmd *cobra.Command, kind string, look Lookup) []Of
 	return found
 }
 
-// Matching keeps the offers that begin with what is typed and are not on the line yet.
+// Matching returns the offers that begin with typed and are not among the words done.
 func Matching(offers []Offer, done []string, typed string) ([]cobra.Completion, cobra.ShellCompDirective) {
 	var words []cobra.Completion
 	for _, o := range offers {
@@ -85,7 +84,7 @@ func Matching(offers []Offer, done []string, typed string) ([]cobra.Completion, 
 	return words, cobra.ShellCompDirectiveNoFileComp
 }
 
-// someTasks are the first tasks of the scope, or of a pattern.
+// someTasks calls do for the first tasks of the scope, or for those that match a pattern.
 func someTasks(ctx context.Context, f *factory.Factory, c *client.Client, pattern string, do func(client.Task)) error {
 	o := client.TaskListOptions{Namespace: f.Scope(), Limit: MaxOffers, Brief: true}
 	if pattern != "" {
@@ -105,12 +104,12 @@ func someTasks(ctx context.Context, f *factory.Factory, c *client.Client, patter
 	return nil
 }
 
-// Tasks offers the names of tasks that are not on the line yet. Where there
-// are more than one list has, those are asked for that begin with what is typed.
+// Tasks completes names of tasks. If there are more tasks than one list contains, it requests those that begin
+// with typed.
 func Tasks(f *factory.Factory) Func {
 	return func(cmd *cobra.Command, done []string, typed string) ([]cobra.Completion, cobra.ShellCompDirective) {
 		offers := Live(f, cmd, "tasks", taskOffers(f, ""))
-		bare := f.AllNamespaces && !strings.Contains(typed, "/") // it begins a namespace, and no name
+		bare := f.AllNamespaces && !strings.Contains(typed, "/") // typed begins a namespace and not a name
 		if len(offers) >= MaxOffers && typed != "" && !bare && !selection.IsGlob(typed) {
 			offers = Live(f, cmd, "tasks "+typed, taskOffers(f, typed+"*"))
 		}
@@ -119,7 +118,7 @@ func Tasks(f *factory.Factory) Func {
 	}
 }
 
-// taskOffers looks for tasks: the first ones, or those that a pattern matches.
+// taskOffers returns a lookup of the first tasks, or of those that match a pattern.
 func taskOffers(f *factory.Factory, pattern string) Lookup {
 	return func(ctx context.Context, c *client.Client) (offers []Offer, err error) {
 		err = someTasks(ctx, f, c, pattern, func(t client.Task) {
@@ -129,7 +128,7 @@ func taskOffers(f *factory.Factory, pattern string) Lookup {
 	}
 }
 
-// Task is Tasks for a command that takes one.
+// Task is like Tasks, for a command that takes only one task.
 func Task(f *factory.Factory) Func {
 	return func(cmd *cobra.Command, done []string, typed string) ([]cobra.Completion, cobra.ShellCompDirective) {
 		if len(done) > 0 {
@@ -139,7 +138,7 @@ func Task(f *factory.Factory) Func {
 	}
 }
 
-// Runs offers tasks, and ids once one has been begun.
+// Runs completes names of tasks, and ids of runs if typed begins with one.
 func Runs(f *factory.Factory) Func {
 	return func(cmd *cobra.Command, done []string, typed string) ([]cobra.Completion, cobra.ShellCompDirective) {
 		if !selection.RunIDStart.MatchString(typed) {
@@ -158,7 +157,7 @@ func Runs(f *factory.Factory) Func {
 	}
 }
 
-// DeadRuns offers dead runs: by their task, if it has one, else by their ids.
+// DeadRuns completes dead runs as TASK@ID.
 func DeadRuns(f *factory.Factory) Func {
 	return func(cmd *cobra.Command, done []string, typed string) ([]cobra.Completion, cobra.ShellCompDirective) {
 		return Matching(Live(f, cmd, "dead", func(ctx context.Context, c *client.Client) ([]Offer, error) {
@@ -174,7 +173,7 @@ func DeadRuns(f *factory.Factory) Func {
 	}
 }
 
-// Nodes offers the names of nodes.
+// Nodes completes names of nodes.
 func Nodes(f *factory.Factory) Func {
 	return func(cmd *cobra.Command, done []string, typed string) ([]cobra.Completion, cobra.ShellCompDirective) {
 		return Matching(Live(f, cmd, "nodes", func(ctx context.Context, c *client.Client) ([]Offer, error) {
@@ -189,7 +188,7 @@ func Nodes(f *factory.Factory) Func {
 	}
 }
 
-// Namespaces offers the namespaces that have tasks.
+// Namespaces completes namespaces with tasks.
 func Namespaces(f *factory.Factory) Func {
 	return func(cmd *cobra.Command, _ []string, typed string) ([]cobra.Completion, cobra.ShellCompDirective) {
 		everywhere := *f
@@ -208,7 +207,7 @@ func Namespaces(f *factory.Factory) Func {
 	}
 }
 
-// TaskLabels offers, behind -l, the labels that tasks have.
+// TaskLabels completes a selector with the labels of tasks.
 func TaskLabels(f *factory.Factory) Func {
 	return func(cmd *cobra.Command, _ []string, typed string) ([]cobra.Completion, cobra.ShellCompDirective) {
 		return nextTerm(Live(f, cmd, "task-labels", func(ctx context.Context, c *client.Client) ([]Offer, error) {
@@ -219,7 +218,7 @@ func TaskLabels(f *factory.Factory) Func {
 	}
 }
 
-// NodeLabels offers the labels that nodes have.
+// NodeLabels completes a selector with the labels and facts of nodes.
 func NodeLabels(f *factory.Factory) Func {
 	return func(cmd *cobra.Command, _ []string, typed string) ([]cobra.Completion, cobra.ShellCompDirective) {
 		return nextTerm(Live(f, cmd, "node-labels", func(ctx context.Context, c *client.Client) ([]Offer, error) {
@@ -235,7 +234,7 @@ func NodeLabels(f *factory.Factory) Func {
 	}
 }
 
-// factOffers are comparisons of facts to begin with, and what nodes have of them.
+// factOffers returns the beginnings of comparisons of facts, with the range of values on the nodes.
 func factOffers(nodes []task.Node) []Offer {
 	var offers []Offer
 	for _, name := range task.FactNames() {
@@ -265,15 +264,17 @@ func factOffers(nodes []task.Node) []Offer {
 	return offers
 }
 
-// labelsSeen are labels, and how many things have each.
+// labelsSeen counts the objects with each label.
 type labelsSeen map[string]int64
 
+// countLabels counts the labels of one object.
 func (l labelsSeen) countLabels(labels map[string]string) {
 	for k, v := range labels {
 		l[k+"="+v]++
 	}
 }
 
+// listOffers returns the labels as offers.
 func (l labelsSeen) listOffers() []Offer {
 	var offers []Offer
 	for _, label := range slices.Sorted(maps.Keys(l)) {
@@ -282,7 +283,7 @@ func (l labelsSeen) listOffers() []Offer {
 	return offers
 }
 
-// nextTerm offers what may follow the last comma of a selector.
+// nextTerm completes the term after the last comma of a selector.
 func nextTerm(offers []Offer, typed string) ([]cobra.Completion, cobra.ShellCompDirective) {
 	before := typed[:strings.LastIndex(typed, ",")+1]
 	var next []Offer
@@ -295,7 +296,7 @@ func nextTerm(offers []Offer, typed string) ([]cobra.Completion, cobra.ShellComp
 	return Matching(next, nil, typed)
 }
 
-// Contexts offers the names of the contexts in the configuration.
+// Contexts completes the names of contexts.
 func Contexts(f *factory.Factory) Func {
 	return func(_ *cobra.Command, done []string, typed string) ([]cobra.Completion, cobra.ShellCompDirective) {
 		file, _, err := settings.ReadFile(f.Path())
@@ -314,7 +315,7 @@ func Contexts(f *factory.Factory) Func {
 	}
 }
 
-// ContextSet offers contexts, then fields; files behind those that name one.
+// ContextSet completes a context, then fields, and the files of fields that name one.
 func ContextSet(f *factory.Factory) Func {
 	return func(cmd *cobra.Command, done []string, typed string) ([]cobra.Completion, cobra.ShellCompDirective) {
 		if len(done) == 0 {

@@ -1,4 +1,3 @@
-// Package complete offers words when the user presses TAB: names from the server, and values
-// of flags. It waits for a moment only, remembers what it found for a few seconds, and is
-// silent about errors.
+// Package complete implements shell completion: names from the server, and values of flags. It waits only
+// briefly for the server, caches what it found for a few seconds, and ignores errors.
 package complete

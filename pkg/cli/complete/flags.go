@@ -13,7 +13,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// GlobalFlags registers what completes the global flags.
+// GlobalFlags registers the completion of global flags.
 func GlobalFlags(f *factory.Factory, root *cobra.Command) {
 	RegisterFixed(root, "output", output.Formats...)
 	RegisterFixed(root, "time", output.TimeRelative, output.TimeLocal, output.TimeTask, output.TimeUTC)
@@ -24,7 +24,7 @@ func GlobalFlags(f *factory.Factory, root *cobra.Command) {
 	})
 }
 
-// AllFlags gives flags of one meaning the same words, in all commands.
+// AllFlags registers the completion of flags that have the same meaning in all commands.
 func AllFlags(f *factory.Factory, cmd *cobra.Command) {
 	for _, c := range cmd.Commands() {
 		AllFlags(f, c)
@@ -38,17 +38,17 @@ func AllFlags(f *factory.Factory, cmd *cobra.Command) {
 		known["selector"] = NodeLabels(f)
 	}
 
-	own := cmd.LocalNonPersistentFlags() // put together anew by each call
+	own := cmd.LocalNonPersistentFlags() // computed once, because each call computes it again
 
 	for flag, words := range known {
 		if own.Lookup(flag) != nil {
-			Register(cmd, flag, words) // but for a command that has its own
+			Register(cmd, flag, words) // has no effect if the command has registered its own
 		}
 	}
 
 	own.VisitAll(func(flag *pflag.Flag) {
 		if !namesFile.MatchString(flag.Name) {
-			Register(cmd, flag.Name, cobra.NoFileCompletions) // a file is not the answer
+			Register(cmd, flag.Name, cobra.NoFileCompletions) // prevents the completion of file names
 		}
 	})
 
@@ -58,25 +58,25 @@ func AllFlags(f *factory.Factory, cmd *cobra.Command) {
 	}
 }
 
-// namesFile is what flags are called whose value is a file or a directory.
+// namesFile matches the names of flags whose value is a file or a directory.
 var namesFile = regexp.MustCompile(`(^|-)(file|filename|dir|config|ca|cert|key)$`)
 
-// Fixed is a completer of words that are always the same.
+// Fixed completes a fixed list of words.
 func Fixed(words ...string) Func {
 	return cobra.FixedCompletions(words, cobra.ShellCompDirectiveNoFileComp)
 }
 
-// completeZones offers the names of time zones.
+// completeZones completes names of time zones.
 func completeZones(_ *cobra.Command, _ []string, typed string) ([]cobra.Completion, cobra.ShellCompDirective) {
 	return schedule.ZoneNames(typed), cobra.ShellCompDirectiveNoFileComp
 }
 
-// RegisterFixed has a flag completed by words that are always the same.
+// RegisterFixed registers a fixed list of words for a flag.
 func RegisterFixed(cmd *cobra.Command, flag string, words ...string) {
 	Register(cmd, flag, Fixed(words...))
 }
 
-// Register has a flag completed, unless it is already.
+// Register registers the completion of a flag, unless it has one already.
 func Register(cmd *cobra.Command, flag string, f Func) {
-	_ = cmd.RegisterFlagCompletionFunc(flag, f) // fails only for a flag that is not there
+	_ = cmd.RegisterFlagCompletionFunc(flag, f) // fails only if the flag does not exist
 }

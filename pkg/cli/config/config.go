@@ -19,7 +19,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// Command is carillon config.
+// Command returns "carillon config".
 func Command(f *factory.Factory) *cobra.Command {
 	cmd := &cobra.Command{Use: "config", Short: "Manage contexts: named clusters and the one in use"}
 	use, set, remove := useCommand(f), setCommand(f), deleteCommand(f)
@@ -30,13 +30,14 @@ func Command(f *factory.Factory) *cobra.Command {
 	return cmd
 }
 
-// origin is a setting, and what it is from.
+// origin is a setting with its value and its origin.
 type origin struct {
 	Setting string `json:"setting"`
 	Value   string `json:"value"`
 	Origin  string `json:"origin"`
 }
 
+// showCommand returns "carillon config show".
 func showCommand(f *factory.Factory) *cobra.Command {
 	var withOrigin bool
 	cmd := &cobra.Command{
@@ -80,7 +81,7 @@ func showCommand(f *factory.Factory) *cobra.Command {
 	return cmd
 }
 
-// settingOrigins are all settings of the commands that talk to a server.
+// settingOrigins returns all settings of commands that call a server.
 func settingOrigins(f *factory.Factory, s *settings.Settings) ([]origin, error) {
 	server := f.ServerSetting(s)
 	c, err := client.New(client.Config{Server: server.Value})
@@ -115,22 +116,25 @@ func settingOrigins(f *factory.Factory, s *settings.Settings) ([]origin, error) 
 	return list, nil
 }
 
-// listedContext is a context as lists show it, without its token.
+// listedContext is a context in lists, without its token.
 type listedContext struct {
 	Name    string `json:"name"`
 	Current bool   `json:"current"`
 	settings.Context
-	Token    *struct{} `json:"token,omitempty"` // hides the secret
+	Token    *struct{} `json:"token,omitempty"` // shadows the embedded field, so that the token is not printed
 	HasToken bool      `json:"has_token"`
 }
 
+// newListedContext returns a context for a list.
 func newListedContext(f settings.File, name, current string) listedContext {
 	c := f.Contexts[name]
 	return listedContext{Name: name, Current: name == current, Context: c, HasToken: c.Token != "" || c.TokenFile != ""}
 }
 
+// contextName returns the name of a context.
 func contextName(c listedContext) string { return c.Name }
 
+// listCommand returns "carillon config list".
 func listCommand(f *factory.Factory) *cobra.Command {
 	return &cobra.Command{
 		Use:     "list",
@@ -153,6 +157,7 @@ func listCommand(f *factory.Factory) *cobra.Command {
 	}
 }
 
+// contextGrid returns the table of contexts.
 func contextGrid(f *factory.Factory, list []listedContext) *output.Table {
 	g := &output.Table{Headers: []string{"", "NAME", "SERVER", "NAMESPACE", "TOKEN", "READ ONLY"},
 		Empty: "no contexts; make one with: carillon config set NAME server=https://…"}
@@ -169,7 +174,7 @@ func contextGrid(f *factory.Factory, list []listedContext) *output.Table {
 	return g
 }
 
-// changeConfig changes the configuration, and tells if comments of it were lost.
+// changeConfig changes the configuration, and prints a note if comments were lost.
 func changeConfig(f *factory.Factory, change func(*settings.File) error) (settings.File, error) {
 	file, anew, err := f.ChangeFile(change)
 	if anew {
@@ -178,6 +183,7 @@ func changeConfig(f *factory.Factory, change func(*settings.File) error) (settin
 	return file, err
 }
 
+// useCommand returns "carillon config use".
 func useCommand(f *factory.Factory) *cobra.Command {
 	return &cobra.Command{
 		Use:               "use NAME",
@@ -206,7 +212,7 @@ func useCommand(f *factory.Factory) *cobra.Command {
 	}
 }
 
-// showContext is for programs; people have been told.
+// showContext prints a context for programs. The text for people was printed before.
 func showContext(f *factory.Factory, c listedContext) error {
 	if f.ForPeople() {
 		return nil
@@ -214,6 +220,7 @@ func showContext(f *factory.Factory, c listedContext) error {
 	return output.EmitOne(&f.Printer, c, c.Name, nil)
 }
 
+// setCommand returns "carillon config set".
 func setCommand(f *factory.Factory) *cobra.Command {
 	return &cobra.Command{
 		Use:   "set NAME KEY=VALUE...",
@@ -269,7 +276,7 @@ func setCommand(f *factory.Factory) *cobra.Command {
 	}
 }
 
-// setField sets what KEY=VALUE says.
+// setField sets the field in a word KEY=VALUE.
 func setField(ctx context.Context, f *factory.Factory, c *settings.Context, word string) error {
 	key, value, ok := strings.Cut(word, "=")
 	if !ok {
@@ -294,7 +301,7 @@ func setField(ctx context.Context, f *factory.Factory, c *settings.Context, word
 		return e
 	case key == "token" && value == "-":
 		line, err := factory.ReadPatiently(ctx, func() (string, error) {
-			line, _ := bufio.NewReader(f.In).ReadString('\n') // none is no token
+			line, _ := bufio.NewReader(f.In).ReadString('\n') // no input means no token
 			return strings.TrimSpace(line), nil
 		})
 
@@ -316,6 +323,7 @@ func setField(ctx context.Context, f *factory.Factory, c *settings.Context, word
 	return nil
 }
 
+// deleteCommand returns "carillon config delete".
 func deleteCommand(f *factory.Factory) *cobra.Command {
 	return &cobra.Command{
 		Use:               "delete NAME",
@@ -357,6 +365,7 @@ func deleteCommand(f *factory.Factory) *cobra.Command {
 	}
 }
 
+// pathCommand returns "carillon config path".
 func pathCommand(f *factory.Factory) *cobra.Command {
 	return &cobra.Command{
 		Use:     "path",

@@ -1,3 +1,3 @@
-// Package config is "carillon config": the contexts in the user's configuration, and which
-// settings a command would use. The file itself is of package settings.
+// Package config implements "carillon config": the contexts in the user's configuration, and the settings that
+// a command would use. Package settings reads and writes the file.
 package config

@@ -1,2 +1,2 @@
-// Package events is "carillon events": what happens in the cluster, as it happens.
+// Package events implements "carillon events".
 package events

@@ -20,7 +20,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// watching is the flags of events.
+// watching contains the flags of the command.
 type watching struct {
 	follow bool
 	since  string
@@ -28,10 +28,10 @@ type watching struct {
 	kinds  []string
 }
 
-// usualSince is from when on events are listed, unless that is said.
+// usualSince is the default age of the first event in a list.
 const usualSince = time.Hour
 
-// Command is carillon events.
+// Command returns "carillon events".
 func Command(f *factory.Factory) *cobra.Command {
 	var o watching
 	cmd := &cobra.Command{
@@ -57,11 +57,12 @@ func Command(f *factory.Factory) *cobra.Command {
 	cmd.Flags().StringVar(&o.task, "task", "", "show only events of this task and its runs")
 	cmd.Flags().StringSliceVar(&o.kinds, "kind", nil, "show only events of these `KINDS`: "+strings.Join(task.EventKinds(), ", "))
 	complete.RegisterFixed(cmd, "kind", task.EventKinds()...)
-	_ = cmd.RegisterFlagCompletionFunc("task", complete.Tasks(f)) // the flag is there
+	_ = cmd.RegisterFlagCompletionFunc("task", complete.Tasks(f)) // the flag exists
 
 	return cmd
 }
 
+// watchEvents prints or follows events.
 func watchEvents(ctx context.Context, f *factory.Factory, o watching) error {
 	opts, err := eventOptions(f, o)
 	if err != nil {
@@ -87,6 +88,7 @@ func watchEvents(ctx context.Context, f *factory.Factory, o watching) error {
 	return printEvents(f, c.Events.Follow(ctx, opts), false)
 }
 
+// eventOptions converts the flags to options of the client.
 func eventOptions(f *factory.Factory, o watching) (client.EventOptions, error) {
 	opts := client.EventOptions{Namespace: f.Scope(), Kinds: o.kinds}
 
@@ -111,7 +113,7 @@ func eventOptions(f *factory.Factory, o watching) (client.EventOptions, error) {
 	return opts, parseSince(f, o, &opts)
 }
 
-// parseSince reads from when on events are wanted.
+// parseSince parses --since: a revision, a duration, or a time.
 func parseSince(f *factory.Factory, o watching, opts *client.EventOptions) error {
 	if o.since == "" {
 		if !o.follow {
@@ -121,7 +123,7 @@ func parseSince(f *factory.Factory, o watching, opts *client.EventOptions) error
 	}
 
 	if p, err := task.ParsePlace(o.since); err == nil {
-		if p.Index == task.Whole && p.Revision > 0 { // that revision itself is wanted
+		if p.Index == task.Whole && p.Revision > 0 { // include the revision itself
 			p.Revision--
 		}
 		opts.After = p.String()
@@ -143,7 +145,8 @@ func parseSince(f *factory.Factory, o watching, opts *client.EventOptions) error
 	return nil
 }
 
-// printEvents prints events as they come; as an array only if they have an end.
+// printEvents prints events as they arrive. array prints them as one JSON array, which is possible only if they
+// end.
 func printEvents(f *factory.Factory, events iter.Seq2[task.Event, error], array bool) error {
 	list := []task.Event{}
 	n := 0
@@ -193,12 +196,13 @@ func printEvents(f *factory.Factory, events iter.Seq2[task.Event, error], array 
 	return nil
 }
 
-// The columns of events have a width that most fit into: lines come one by one.
+// The columns have fixed widths, because lines are printed one by one.
 var (
 	eventHeads  = []string{"REVISION", "TIME", "KIND", "SUBJECT", "EVENT"}
 	eventWidths = map[string]int{"REVISION": 10, "TIME": 19, "KIND": 7, "SUBJECT": 28}
 )
 
+// printEvent prints one event as a line, with headings above the first one.
 func printEvent(f *factory.Factory, e task.Event, heads bool) error {
 	g := &output.Table{Headers: eventHeads, Rows: [][]string{eventCells(f, e)}}
 	if len(f.Columns) == 0 && f.Format != output.FormatWide {
@@ -228,6 +232,7 @@ func printEvent(f *factory.Factory, e task.Event, heads bool) error {
 	return f.Print(b.String())
 }
 
+// eventCells returns the cells of an event.
 func eventCells(f *factory.Factory, e task.Event) []string {
 	at := f.NoValue()
 	if !e.Time.IsZero() {
@@ -265,7 +270,7 @@ func eventCells(f *factory.Factory, e task.Event) []string {
 	return []string{e.ID, at, e.Kind, output.OneLine(cmp.Or(what, f.NoValue())), words}
 }
 
-// eventWords say what happened, who did it, and why.
+// eventWords describes an event: what happened, who caused it, and why.
 func eventWords(f *factory.Factory, e task.Event) string {
 	by := ""
 	if e.Actor != "" {
@@ -309,6 +314,7 @@ func eventWords(f *factory.Factory, e task.Event) string {
 	return words + more
 }
 
+// leaderWas describes the previous leader.
 func leaderWas(previous string) string {
 	if previous == "" {
 		return ""
@@ -316,6 +322,7 @@ func leaderWas(previous string) string {
 	return ", after " + previous
 }
 
+// runEventWords describes an event of a run.
 func runEventWords(f *factory.Factory, e task.Event, by string) string {
 	words := strings.ReplaceAll(e.Action, "_", " ")
 
