@@ -136,7 +136,7 @@ func TestBatcher_LeavesNobodyBehind(t *testing.T) {
 		return nil
 	}}
 
-	b := runBatcher(t, w, kv.BatcherConfig{InFlight: 4, Patience: time.Hour}) // three senders could overtake
+	b := runBatcher(t, w, kv.BatcherConfig{InFlight: 4, Patience: time.Hour})
 	first := b.commit(t.Context(), putting("first"))
 	eventually(t, "a request under way", func() bool { return len(w.requests()) == 1 })
 	alone := b.queue(t.Context(), putting("a"))
@@ -183,7 +183,7 @@ func TestBatcher_KeepsTheOrderOfThoseThatConflict(t *testing.T) {
 		return nil
 	}}
 
-	b := runBatcher(t, w, kv.BatcherConfig{InFlight: 4, Patience: time.Hour}) // three senders are free to overtake
+	b := runBatcher(t, w, kv.BatcherConfig{InFlight: 4, Patience: time.Hour}) // three senders could overtake
 	var writers, readers []<-chan answer
 	prefix := clientv3.WithPrefix()
 

@@ -175,7 +175,7 @@ func TestClient_ReadsThroughARestart(t *testing.T) {
 	s.Stop()
 	got := make(chan error, 1)
 	go func() { _, err := c.Get(t.Context(), "k"); got <- err }()
-	s.Restart() // the server loses its tokens
+	s.Restart()
 
 	if err := within(t, time.Minute, "get", got); err != nil {
 		t.Fatal(err)
@@ -225,7 +225,7 @@ func TestDial_LogsIn(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	s.Restart() // the server forgets its tokens
+	s.Restart() // the server loses its tokens
 	eventually(t, "a commit with a new token", func() bool {
 		err := commit()
 		if err != nil && !kv.Unknown(err) {

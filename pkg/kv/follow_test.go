@@ -257,7 +257,7 @@ func TestFollow_SurvivesClosedWatch(t *testing.T) {
 	w := spoil(c)
 	core, logs := observer.New(zap.InfoLevel)
 	cfg := prefixed("p/")
-	cfg.StallAfter, cfg.Logger = time.Minute, zap.New(core) // it is the closed watches that are counted
+	cfg.StallAfter, cfg.Logger = time.Minute, zap.New(core) // only closed watches are counted
 	f := follow(t, c, cfg)
 	eventually(t, "the watch", func() bool { return w.opened.Load() == 1 && f.resetCount() == 1 })
 
@@ -366,7 +366,7 @@ func TestFollow_SurvivesCompaction(t *testing.T) {
 	p := s.Proxy()
 	core, logs := observer.New(zap.WarnLevel)
 	cfg := prefixed("p/")
-	cfg.StallAfter, cfg.Logger = time.Minute, zap.New(core) // watches are lost only because the server stops
+	cfg.StallAfter, cfg.Logger = time.Minute, zap.New(core)
 	f := follow(t, p.Client(kv.Config{}), cfg)
 	put(t, s.Client(), "p/gone", "1")
 	eventually(t, "the put", func() bool { return f.value("p/gone") == "1" })
@@ -399,7 +399,7 @@ func TestFollow_SurvivesRestart(t *testing.T) {
 	s := kvtest.StartServer(t)
 	core, logs := observer.New(zap.WarnLevel)
 	cfg := prefixed("p/")
-	cfg.StallAfter, cfg.Logger = time.Minute, zap.New(core) // watches are opened only because of the store
+	cfg.StallAfter, cfg.Logger = time.Minute, zap.New(core) // only the server that stops ends watches
 	f := follow(t, s.Client(), cfg)
 	put(t, s.Client(), "p/a", "1")
 	eventually(t, "the put", func() bool { return f.value("p/a") == "1" })
@@ -429,7 +429,7 @@ func TestFollow_SlowApplyIsNoStall(t *testing.T) {
 
 	const writes = 300
 	for i := range writes {
-		put(t, c, "p/a", fmt.Sprint(i)) // the follower checks that nothing is delivered twice or out of order
+		put(t, c, "p/a", fmt.Sprint(i))
 	}
 
 	time.Sleep(3 * cfg.StallAfter) // apply takes this long
@@ -463,7 +463,7 @@ func TestFollow_Relists(t *testing.T) {
 	f := follow(t, c, cfg)
 
 	for i := range 200 {
-		put(t, c, "p/a", fmt.Sprint(i)) // the follower checks that nothing is told twice or backwards
+		put(t, c, "p/a", fmt.Sprint(i)) // the follower checks that nothing is delivered twice or out of order
 		time.Sleep(time.Millisecond)    // so that lists happen between the writes
 	}
 
@@ -537,7 +537,7 @@ func TestFollow_RefusesAStoreThatWentBack(t *testing.T) {
 	p := s.Proxy()
 	core, logs := observer.New(zap.WarnLevel)
 	cfg := prefixed("p/")
-	cfg.StallAfter, cfg.Logger = time.Minute, zap.New(core) // no watch is opened but for the store's sake
+	cfg.StallAfter, cfg.Logger = time.Minute, zap.New(core) // watches are opened only because of the store
 	c := p.Client(kv.Config{})
 	w := spoil(c)
 

@@ -148,7 +148,7 @@ func TestFinish_WithARetryLosesAgainstACancel(t *testing.T) {
 		t.Fatalf("the cancel is gone: %+v", now)
 	}
 
-	ok(t, w.Finish(t.Context(), h, endOf(h, task.Cancelled), nil)) // a final one needs only its token
+	ok(t, w.Finish(t.Context(), h, endOf(h, task.Cancelled), nil)) // a final end compares only the token
 
 	if got := w.history(ref, h.ID); got == nil || got.State != task.Cancelled {
 		t.Errorf("the record is %+v", got)
@@ -177,7 +177,7 @@ func TestFinish_AfterALossIsRecordedAsLate(t *testing.T) {
 				mine = nextOf(h, end)
 			}
 
-			for range 2 { // told again, it is late again, and there once
+			for range 2 { // a repeated late result is recorded once
 				is(t, w.Finish(t.Context(), h, end, mine), store.ErrLate)
 			}
 
@@ -485,7 +485,7 @@ func TestCleared_MayBeSaidMoreThanOnce(t *testing.T) {
 	w.writes.next(refused)
 	is(t, w.PutCleared(t.Context(), "i9", task.At(noon)), task.ErrUnavailable)
 
-	for range 2 { // a repeated late result is recorded once
+	for range 2 {
 		ok(t, w.PutCleared(t.Context(), "i9", task.At(noon)))
 	}
 
@@ -588,7 +588,7 @@ func TestFollowInbox_TellsOfOneNodesAttempts(t *testing.T) {
 	}
 
 	w.dispatch(ref, 3, "n2-1")
-	ok(t, w.Finish(t.Context(), h, endOf(h, task.Cancelled), nil)) // a final end compares only the token
+	ok(t, w.Finish(t.Context(), h, endOf(h, task.Cancelled), nil))
 
 	b = next(t, batches, counts)
 	if ev := b.Events[0]; len(b.Events) != 1 || !ev.Deleted || ev.Held != nil || ev.Mod != b.Revision || ev.Key != w.keys.Run("n2", ref, h.ID) {
