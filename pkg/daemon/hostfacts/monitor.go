@@ -49,7 +49,7 @@ func (f *Monitor) Run(ctx context.Context) error {
 	tick := time.NewTicker(measureEvery)
 	defer tick.Stop()
 	for first := true; ; first = false {
-		f.store(f.host.measureFacts(ctx))
+		f.setFacts(f.host.measureFacts(ctx))
 
 		if first {
 			close(f.first)
@@ -63,8 +63,8 @@ func (f *Monitor) Run(ctx context.Context) error {
 	}
 }
 
-// store keeps what was measured.
-func (f *Monitor) store(now *task.Facts) {
+// setFacts keeps what was measured.
+func (f *Monitor) setFacts(now *task.Facts) {
 	f.mu.Lock()
 	was := f.exceeded
 	f.known, f.exceeded = now, f.limits.overLimits(now, was)

@@ -164,7 +164,7 @@ func TestLimits_PressWithHysteresis(t *testing.T) {
 		if step.disk >= 0 {
 			now.Disk, now.DiskFree = 1<<40, &disk
 		}
-		f.store(now)
+		f.setFacts(now)
 		if _, exceeded := f.Known(); strings.Join(exceeded, " ") != step.want || told != step.newsToo {
 			t.Errorf("step %d: %q is exceeded, told %d times; want %q, %d", i, exceeded, told, step.want, step.newsToo)
 		}

@@ -187,7 +187,7 @@ func (s *server) verifyToken(ctx context.Context, r *http.Request, id string, su
 		return record.Token{}, errToken
 	}
 
-	s.tokens.store(id, sum, t)
+	s.tokens.addToken(id, sum, t)
 
 	if !known {
 		s.logins.giveBack(from)
@@ -232,8 +232,8 @@ func (c *tokenCache) lookUp(id string, sum [sha256.Size]byte) (t record.Token, f
 	return g.token, time.Since(g.at) <= tokenAge, true
 }
 
-// store stores a token that is valid now. A full cache is emptied, which only costs reads.
-func (c *tokenCache) store(id string, sum [sha256.Size]byte, t record.Token) {
+// addToken stores a token that is valid now. A full cache is emptied, which only costs reads.
+func (c *tokenCache) addToken(id string, sum [sha256.Size]byte, t record.Token) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 

@@ -13,9 +13,9 @@
 package nofile
 
 // Soft and Hard are the limits that the program was started with.
-var Soft, Hard = read()
+var Soft, Hard = readLimit()
 
-func read() (soft, hard uint64) {
+func readLimit() (soft, hard uint64) {
 	var l [2]uint64
 	getrlimit(&l)
 	return l[0], l[1]

@@ -83,12 +83,12 @@ func freezePath(namespace string) string {
 
 // taskPath returns a path below a task.
 func taskPath(name, rest string) string {
-	return "/v1/namespaces/" + namespace + "/tasks/" + name + "/" + rest
+	return "/v1/namespaces/" + simNamespace + "/tasks/" + name + "/" + rest
 }
 
 // taskRef returns the name and shard of a task.
 func (w *world) taskRef(name string) record.Ref {
-	return record.Ref{Namespace: namespace, Name: name, Shard: shard.Of(namespace, name, w.opts.Shards)}
+	return record.Ref{Namespace: simNamespace, Name: name, Shard: shard.Of(simNamespace, name, w.opts.Shards)}
 }
 
 // someDead draws a dead run. It returns its task's name and its id, or "" if there is none.
@@ -117,7 +117,7 @@ func (u *user) someDead() (name, id string) {
 
 // endFreezes ends all freezes.
 func (w *world) endFreezes() {
-	for _, ns := range []string{"", namespace} {
+	for _, ns := range []string{"", simNamespace} {
 		done := w.waitUntil(5*time.Minute, func() bool {
 			for _, name := range w.names {
 				if w.nodes[name].proc == nil {

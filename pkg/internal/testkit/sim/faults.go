@@ -15,8 +15,8 @@ type fault struct {
 	begin  func(w *world) (end func(w *world))
 }
 
-// faults lists all faults, except for those of workloads.
-var faults = []fault{
+// allFaults lists all faults, except for those of workloads.
+var allFaults = []fault{
 	{"kill", 6, func(w *world) func(*world) { return w.killOne(false) }},
 	{"kill host", 3, func(w *world) func(*world) { return w.killOne(true) }},
 	{"drain", 4, drainOne},
@@ -56,11 +56,11 @@ var faults = []fault{
 // Faults returns the names of the counters of all faults, including those of workloads.
 func Faults() []string {
 	var list []string
-	for _, f := range faults {
+	for _, f := range allFaults {
 		list = append(list, "fault "+f.name)
 	}
 
-	for _, l := range workloads {
+	for _, l := range allWorkloads {
 		if l.fault.name != "" {
 			list = append(list, "fault "+l.fault.name)
 		}

@@ -210,7 +210,7 @@ func (w *outage) specs() iter.Seq[task.Spec] {
 		for i := range w.tasks {
 			s := task.Defaults()
 			k := kinds[i%len(kinds)]
-			s.Name, s.Namespace, s.Schedule = fmt.Sprintf("%s-%05d", k.name, i), namespace, task.Schedules{"* * * * *"}
+			s.Name, s.Namespace, s.Schedule = fmt.Sprintf("%s-%05d", k.name, i), simNamespace, task.Schedules{"* * * * *"}
 			s.Action.Noop, s.History.Keep = &task.Noop{}, 100
 			if k.shape(&s); !yield(s) {
 				return

@@ -52,7 +52,7 @@ func changeOverlap(t *testing.T, change map[string]any, afterLoss bool) {
 	c := w.ready()
 	w.zero = time.Now().Truncate(time.Second)
 	s := task.Defaults()
-	s.Name, s.Namespace, s.Overlap = "long", namespace, task.OverlapAllow
+	s.Name, s.Namespace, s.Overlap = "long", simNamespace, task.OverlapAllow
 	s.Schedule = task.Schedules{"@at " + w.zero.Add(2*time.Second).Format(time.RFC3339)}
 	s.Action.Process = &task.Process{Command: []string{"sim", "5m", "0"}}
 	w.must(func() error { _, err := c.Tasks.Apply(w.life, s, client.ApplyOptions{}); return err })
@@ -72,7 +72,7 @@ func changeOverlap(t *testing.T, change map[string]any, afterLoss bool) {
 	}
 
 	lost := func() bool {
-		runs, err := c.Runs.ListByTask(w.life, namespace, "long", client.RunListOptions{States: []task.State{task.Lost}})
+		runs, err := c.Runs.ListByTask(w.life, simNamespace, "long", client.RunListOptions{States: []task.State{task.Lost}})
 		return err == nil && len(runs) > 0
 	}
 
@@ -121,7 +121,7 @@ func changeOverlap(t *testing.T, change map[string]any, afterLoss bool) {
 
 	w.works.proc.link.setMode(modeOpen)
 	w.net.setSilent(w.works.address, false)
-	w.must(func() error { _, err := c.Tasks.Pause(w.life, namespace, "long", 0); return err })
+	w.must(func() error { _, err := c.Tasks.Pause(w.life, simNamespace, "long", 0); return err })
 
 	if !w.waitUntil(time.Minute, w.isIdle) {
 		t.Error("there are runs that do not end")

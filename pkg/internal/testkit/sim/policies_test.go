@@ -209,13 +209,13 @@ func (w *stage) play() {
 		return w.requestByPath(w.life, w.works, http.MethodDelete, freezePath("frosty"), nil, nil)
 	})
 	w.at(19.2)
-	w.must(func() error { _, err := c.Tasks.Resume(w.life, namespace, "pause-after", 0); return err })
+	w.must(func() error { _, err := c.Tasks.Resume(w.life, simNamespace, "pause-after", 0); return err })
 	w.at(20.5)
 	w.must(func() error {
-		runs, err := c.Runs.ListByTask(w.life, namespace, "replace", client.RunListOptions{})
+		runs, err := c.Runs.ListByTask(w.life, simNamespace, "replace", client.RunListOptions{})
 		for _, r := range runs {
 			if err == nil && r.State.Active() {
-				_, err = c.Runs.Cancel(w.life, namespace, "replace", r.ID)
+				_, err = c.Runs.Cancel(w.life, simNamespace, "replace", r.ID)
 			}
 		}
 
@@ -281,7 +281,7 @@ func (w *stage) patch(c *client.Client, name string, fields map[string]any) (cli
 	if err != nil {
 		return client.Task{}, err
 	}
-	return c.Tasks.Patch(w.life, namespace, name, b, 0)
+	return c.Tasks.Patch(w.life, simNamespace, name, b, 0)
 }
 
 // judge holds what came of it against what should have.

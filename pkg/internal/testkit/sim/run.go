@@ -189,7 +189,7 @@ func (w *world) startNodes(seed uint64) {
 // injectFaults begins faults at random intervals and ends each after a random time, until the duration is over.
 func (w *world) injectFaults() {
 	var all []fault
-	for _, f := range faults {
+	for _, f := range allFaults {
 		if len(w.opts.Only) == 0 || slices.Contains(w.opts.Only, f.name) {
 			all = append(all, slices.Repeat([]fault{f}, f.weight)...)
 		}
@@ -290,7 +290,7 @@ func (w *world) pauseAll() {
 			ctx, cancel := context.WithTimeout(w.life, 10*time.Second)
 			defer cancel()
 
-			_, err := c.Tasks.Pause(ctx, namespace, fmt.Sprintf("t%02d", i), 0)
+			_, err := c.Tasks.Pause(ctx, simNamespace, fmt.Sprintf("t%02d", i), 0)
 
 			return err == nil || isNotFound(err)
 		})

@@ -121,7 +121,7 @@ func (s situation) task(begin time.Time) task.Spec {
 	}
 
 	spec := task.Defaults()
-	spec.Name, spec.Namespace = s.name, namespace
+	spec.Name, spec.Namespace = s.name, simNamespace
 	for _, tick := range s.ticks {
 		spec.Schedule = append(spec.Schedule, "@at "+at(tick).Format(time.RFC3339Nano))
 	}

@@ -113,7 +113,7 @@ func liveStory(t *testing.T, o Options, prepare func(*story), tell func(*story))
 		s.sleep(settleTime)
 
 		for _, name := range s.applied {
-			if _, err := s.api.Tasks.Pause(life, namespace, name, 0); err != nil && !isNotFound(err) {
+			if _, err := s.api.Tasks.Pause(life, simNamespace, name, 0); err != nil && !isNotFound(err) {
 				t.Error(err)
 			}
 		}
@@ -160,7 +160,7 @@ func (s *story) tick(seconds float64) time.Time {
 func (s *story) apply(name, schedule string, length time.Duration, change func(*task.Spec)) {
 	s.t.Helper()
 	spec := task.Defaults()
-	spec.Name, spec.Namespace, spec.Schedule, spec.KillGrace = name, namespace, task.Schedules{schedule}, task.Duration(100*time.Millisecond)
+	spec.Name, spec.Namespace, spec.Schedule, spec.KillGrace = name, simNamespace, task.Schedules{schedule}, task.Duration(100*time.Millisecond)
 	spec.Action.Process = &task.Process{Command: []string{"sim", length.String(), "0"}}
 	spec.Target = task.Target{Count: 1, Strategy: task.StrategyFirst, Order: []string{"n1", "n2"}}
 
@@ -179,7 +179,7 @@ func (s *story) apply(name, schedule string, length time.Duration, change func(*
 // patch changes fields of a task.
 func (s *story) patch(name, fields string) {
 	s.t.Helper()
-	_, err := s.api.Tasks.Patch(s.life, namespace, name, []byte(fields), 0)
+	_, err := s.api.Tasks.Patch(s.life, simNamespace, name, []byte(fields), 0)
 	s.must(err)
 }
 
@@ -200,7 +200,7 @@ func (s *story) cutOff(n *node) {
 // only is the one run of a task that has not ended.
 func (s *story) only(name string) task.Run {
 	s.t.Helper()
-	runs, err := s.api.Runs.ListByTask(s.life, namespace, name, client.RunListOptions{States: []task.State{task.Queued, task.Dispatched, task.Running, task.Paused}})
+	runs, err := s.api.Runs.ListByTask(s.life, simNamespace, name, client.RunListOptions{States: []task.State{task.Queued, task.Dispatched, task.Running, task.Paused}})
 	s.must(err)
 
 	if len(runs) != 1 {
@@ -263,11 +263,11 @@ func TestStory_HandBackOfUnknownOutcomeThenResume(t *testing.T) {
 		s.apply("first", "@manual", 3*time.Second, nil)
 		s.apply("second", "@manual", 5*time.Second, nil)
 		s.at(0)
-		_, err := s.api.Tasks.Trigger(s.life, namespace, "first", nil)
+		_, err := s.api.Tasks.Trigger(s.life, simNamespace, "first", nil)
 		s.must(err)
 		s.at(0.5)
 		s.patch("second", `{"target": {"strategy": "first", "order": ["n1"]}}`) // else it would go to n2, which has a free slot
-		_, err = s.api.Tasks.Trigger(s.life, namespace, "second", nil)
+		_, err = s.api.Tasks.Trigger(s.life, simNamespace, "second", nil)
 		s.must(err)
 		s.at(1.5)
 
@@ -326,26 +326,26 @@ func TestStory_LastEndIsTrimmedFirst(t *testing.T) {
 		})
 
 		s.at(0.5)
-		_, err := s.api.Tasks.Trigger(s.life, namespace, "follows", nil)
+		_, err := s.api.Tasks.Trigger(s.life, simNamespace, "follows", nil)
 		s.must(err)
 		s.at(1)
 		byHand := s.only("follows")
-		_, err = s.api.Runs.Pause(s.life, namespace, "follows", byHand.ID)
+		_, err = s.api.Runs.Pause(s.life, simNamespace, "follows", byHand.ID)
 		s.must(err)
 		s.at(2.5)
 		oldest := s.only("expires")
-		_, err = s.api.Runs.Pause(s.life, namespace, "expires", oldest.ID)
+		_, err = s.api.Runs.Pause(s.life, simNamespace, "expires", oldest.ID)
 		s.must(err)
 		s.at(10)
 
 		for name, id := range map[string]string{"expires": oldest.ID, "follows": byHand.ID} {
-			_, err = s.api.Runs.Resume(s.life, namespace, name, id)
+			_, err = s.api.Runs.Resume(s.life, simNamespace, name, id)
 			s.must(err)
 		}
 
 		s.at(15)
 
-		if _, err := s.api.Tasks.Get(s.life, namespace, "expires"); err != nil {
+		if _, err := s.api.Tasks.Get(s.life, simNamespace, "expires"); err != nil {
 			t.Errorf("5 s after its last end, with a ttl of 6 s: %v", err)
 		}
 
@@ -371,7 +371,7 @@ func TestStory_TaskCreatedAgainWhileTheFormerOneRuns(t *testing.T) {
 
 		for name, schedule := range map[string]string{"ticks": "* * * * * *", "follows": "@every 2s after completion"} {
 			s.only(name)
-			s.must(s.api.Tasks.Delete(s.life, namespace, name, 0))
+			s.must(s.api.Tasks.Delete(s.life, simNamespace, name, 0))
 			s.apply(name, schedule, 10*time.Millisecond, func(spec *task.Spec) { spec.End = task.At(s.tick(12)) })
 		}
 
@@ -516,13 +516,13 @@ func TestStory_ResumeAndEditsUnseenByTheOwner(t *testing.T) {
 		s.apply(resumed, "*/10 * * * * *", 10*time.Millisecond, nil)
 		s.apply(edited, "@every 1h", 10*time.Millisecond, nil)
 		s.apply(twice, "@every 1h", 10*time.Millisecond, nil)
-		_, err := s.api.Tasks.Pause(s.life, namespace, resumed, 0)
+		_, err := s.api.Tasks.Pause(s.life, simNamespace, resumed, 0)
 		s.must(err)
 		s.at(8.2)
 		s.logLine("> story: the boss hears of no edit")
 		s.boss.proc.link.setStalled(true)
 		s.at(9.2)
-		_, err = s.api.Tasks.Resume(s.life, namespace, resumed, 0)
+		_, err = s.api.Tasks.Resume(s.life, simNamespace, resumed, 0)
 		s.must(err)
 		s.patch(edited, `{"schedule": "*/10 * * * * *"}`)
 		s.patch(twice, `{"schedule": "*/5 * * * * *"}`)

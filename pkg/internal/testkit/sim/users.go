@@ -14,8 +14,8 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// namespace has all tasks of a simulation.
-const namespace = "sim"
+// simNamespace has all tasks of a simulation.
+const simNamespace = "sim"
 
 // user calls the API of random nodes, as people and programs do.
 type user struct {
@@ -87,9 +87,9 @@ func (u *user) callAndRecord(ctx context.Context, c *client.Client, what, name, 
 		s.Description = mark
 		t, err = c.Tasks.Apply(ctx, s, client.ApplyOptions{})
 	case "pause":
-		t, err = c.Tasks.Pause(ctx, namespace, name, 0)
+		t, err = c.Tasks.Pause(ctx, simNamespace, name, 0)
 	case "resume":
-		t, err = c.Tasks.Resume(ctx, namespace, name, 0)
+		t, err = c.Tasks.Resume(ctx, simNamespace, name, 0)
 	case "patch":
 		t, err = u.patchTask(ctx, c, name, mark, map[string]any{"schedule": drawSchedule(u.rng)})
 	case "pause until":
@@ -111,7 +111,7 @@ func (u *user) callAndRecord(ctx context.Context, c *client.Client, what, name, 
 	case "change policy":
 		t, err = u.patchTask(ctx, c, name, mark, u.drawPolicy())
 	case "re-create": // under the same name, while a run of the former task may be active
-		if err = c.Tasks.Delete(ctx, namespace, name, 0); err == nil || isNotFound(err) {
+		if err = c.Tasks.Delete(ctx, simNamespace, name, 0); err == nil || isNotFound(err) {
 			s := u.drawTask(name)
 			s.Description = mark
 			t, err = c.Tasks.Apply(ctx, s, client.ApplyOptions{})
@@ -123,9 +123,9 @@ func (u *user) callAndRecord(ctx context.Context, c *client.Client, what, name, 
 			u.countReached("set lost_after")
 		}
 	case "freeze":
-		err = u.requestByPath(ctx, u.anyHost(), http.MethodPut, freezePath(pickRandom(u.rng, []string{"", namespace})), map[string]string{"reason": mark}, nil)
+		err = u.requestByPath(ctx, u.anyHost(), http.MethodPut, freezePath(pickRandom(u.rng, []string{"", simNamespace})), map[string]string{"reason": mark}, nil)
 	case "unfreeze":
-		err = u.requestByPath(ctx, u.anyHost(), http.MethodDelete, freezePath(pickRandom(u.rng, []string{"", namespace})), nil, nil)
+		err = u.requestByPath(ctx, u.anyHost(), http.MethodDelete, freezePath(pickRandom(u.rng, []string{"", simNamespace})), nil, nil)
 	case "retry":
 		if of, id := u.someDead(); id != "" {
 			err = u.requestByPath(ctx, u.anyHost(), http.MethodPost, taskPath(of, "runs/"+id+"/retry"), nil, nil)
@@ -133,24 +133,24 @@ func (u *user) callAndRecord(ctx context.Context, c *client.Client, what, name, 
 	case "rollback":
 		err = u.requestByPath(ctx, u.anyHost(), http.MethodPost, taskPath(name, "rollback"), map[string]any{}, &t)
 	case "delete":
-		err = c.Tasks.Delete(ctx, namespace, name, 0)
+		err = c.Tasks.Delete(ctx, simNamespace, name, 0)
 	case "trigger":
-		_, err = c.Tasks.Trigger(ctx, namespace, name, nil)
+		_, err = c.Tasks.Trigger(ctx, simNamespace, name, nil)
 	case "turn": // pauses a run, or resumes a paused one
 		var runs []task.Run
-		if runs, err = c.Runs.ListByTask(ctx, namespace, name, client.RunListOptions{States: []task.State{task.Dispatched, task.Running, task.Paused}}); err == nil && len(runs) > 0 {
+		if runs, err = c.Runs.ListByTask(ctx, simNamespace, name, client.RunListOptions{States: []task.State{task.Dispatched, task.Running, task.Paused}}); err == nil && len(runs) > 0 {
 			if r := pickRandom(u.rng, runs); r.PausedBy == "" {
-				_, err = c.Runs.Pause(ctx, namespace, name, r.ID)
+				_, err = c.Runs.Pause(ctx, simNamespace, name, r.ID)
 			} else {
-				_, err = c.Runs.Resume(ctx, namespace, name, r.ID)
+				_, err = c.Runs.Resume(ctx, simNamespace, name, r.ID)
 			}
 		}
 	case "cancel":
 		var runs []task.Run
-		if runs, err = c.Runs.ListByTask(ctx, namespace, name, client.RunListOptions{}); err == nil {
+		if runs, err = c.Runs.ListByTask(ctx, simNamespace, name, client.RunListOptions{}); err == nil {
 			for _, r := range runs {
 				if r.State.Active() || r.State == task.Queued {
-					_, err = c.Runs.Cancel(ctx, namespace, name, r.ID)
+					_, err = c.Runs.Cancel(ctx, simNamespace, name, r.ID)
 					break
 				}
 			}
@@ -195,7 +195,7 @@ func overlapOf(name string) string {
 func (u *user) drawSpec(name string) task.Spec {
 	r := u.rng
 	s := task.Defaults()
-	s.Name, s.Namespace = name, namespace
+	s.Name, s.Namespace = name, simNamespace
 	s.Schedule = task.Schedules{drawSchedule(r)}
 	if r.IntN(5) == 0 {
 		s.Schedule = append(s.Schedule, drawSchedule(r))

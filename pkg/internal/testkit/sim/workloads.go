@@ -28,8 +28,8 @@ type workload struct {
 	fault fault // added to the faults, if it has a name
 }
 
-// workloads lists all workloads. Options.Workloads selects them by name.
-var workloads = []workload{
+// allWorkloads lists all workloads. Options.Workloads selects them by name.
+var allWorkloads = []workload{
 	{name: "drain nodes", calls: []string{"drain node", "cordon node", "resume node", "resume node", "blink node"}},
 	{name: "blink nodes", calls: []string{"blink node", "trigger", "trigger"}, fault: fault{"blink", 12, blinkOne},
 		prepare: func(o *Options, r *rand.Rand) { // with one slot, attempts wait in the inboxes and are handed back
@@ -45,7 +45,7 @@ var workloads = []workload{
 	{name: "pause runs", calls: []string{"turn", "turn", "turn", "cancel", "retry"}},
 	{name: "edit schedules", calls: []string{"edit", "edit", "edit twice", "rollback", "rollback"}},
 	{name: "change policies", calls: []string{"change policy", "change policy", "change policy", "rollback"},
-		shape: func(s *task.Spec, r *rand.Rand) { setOverlap(s, pickRandom(r, overlaps), r) }},
+		shape: func(s *task.Spec, r *rand.Rand) { setOverlap(s, pickRandom(r, overlapPolicies), r) }},
 	{name: "small history", shape: shortLived},
 	{name: "fan out", calls: []string{"cancel", "retry"}, shape: fanOut},
 	{name: "freeze", calls: []string{"freeze", "unfreeze", "unfreeze", "unfreeze"}},
@@ -64,7 +64,7 @@ var workloads = []workload{
 func (o *Options) drawWorkloads(seed uint64) (drawn []workload) {
 	r := rand.New(rand.NewPCG(seed, 3))
 
-	for _, l := range workloads {
+	for _, l := range allWorkloads {
 		yes := r.IntN(3) == 0
 		if o.Workloads != nil {
 			yes = slices.Contains(o.Workloads, l.name)
@@ -78,8 +78,8 @@ func (o *Options) drawWorkloads(seed uint64) (drawn []workload) {
 	return drawn
 }
 
-// overlaps lists all overlap policies.
-var overlaps = []string{task.OverlapSkip, task.OverlapAllow, task.OverlapQueue, task.OverlapReplace}
+// overlapPolicies lists all overlap policies.
+var overlapPolicies = []string{task.OverlapSkip, task.OverlapAllow, task.OverlapQueue, task.OverlapReplace}
 
 // setOverlap sets an overlap policy, with the fields that belong to it.
 func setOverlap(s *task.Spec, overlap string, r *rand.Rand) {
@@ -273,7 +273,7 @@ func (u *user) drawEdit() map[string]any {
 // drawPolicy draws a change of a task's overlap policy.
 func (u *user) drawPolicy() map[string]any {
 	var s task.Spec
-	setOverlap(&s, pickRandom(u.rng, overlaps), u.rng)
+	setOverlap(&s, pickRandom(u.rng, overlapPolicies), u.rng)
 
 	patch := map[string]any{"overlap": s.Overlap, "queue": nil, "max_active": s.MaxActive}
 	if s.Overlap == task.OverlapQueue {
@@ -291,7 +291,7 @@ func (u *user) patchTask(ctx context.Context, c *client.Client, name, mark strin
 		return client.Task{}, err
 	}
 
-	return c.Tasks.Patch(ctx, namespace, name, body, 0)
+	return c.Tasks.Patch(ctx, simNamespace, name, body, 0)
 }
 
 // resumeNodes ends all drains and cordons.
