@@ -10,15 +10,16 @@ import (
 	"github.com/carillonhq/carillon/pkg/internal/schedule"
 )
 
+// calendarWords maps the names of calendar events to their full form.
 var calendarWords = map[string]string{
 	"minutely": "*-*-* *:*:00", "hourly": "*-*-* *:00:00", "daily": "*-*-* 00:00:00", "monthly": "*-*-01 00:00:00", "weekly": "Mon *-*-* 00:00:00",
 	"yearly": "*-01-01 00:00:00", "annually": "*-01-01 00:00:00", "quarterly": "*-01,04,07,10-01 00:00:00", "semiannually": "*-01,07-01 00:00:00",
 }
 
-// Calendar translates a calendar event of systemd, as OnCalendar= has it, into a cron
-// expression and a time zone, "" if it names none. Not all of them have one: years,
-// parts of seconds, days counted from a month's end but the last, and a weekday
-// together with days of the month, of which systemd wants both and cron either.
+// Calendar converts a calendar event of systemd, as in OnCalendar=, to a cron expression and a time zone, which is
+// "" if the event has none. Some events cannot be converted: years, fractions of a second, days counted from a
+// month's end except the last, and a weekday combined with days of the month, where systemd requires both and cron
+// only one.
 func Calendar(text string) (expr, zone string, err error) {
 	words := strings.Fields(text)
 	if n := len(words); n > 1 {
@@ -60,7 +61,7 @@ func Calendar(text string) (expr, zone string, err error) {
 	return expr, zone, err
 }
 
-// calendarEvent is a calendar event in fields of cron; weekdays are numbers.
+// calendarEvent is a calendar event as fields of a cron expression. Weekdays are numbers.
 type calendarEvent struct {
 	weekdays, month, day string
 	clock                [3]string // hour, minute, second
@@ -72,8 +73,8 @@ var (
 	dayNames        = strings.Fields("sun mon tue wed thu fri sat")
 )
 
-// parseWeekdays lists the days of a week as numbers. Weeks begin on Monday, and a range does
-// not go over their end.
+// parseWeekdays returns weekdays as a list of numbers. Weeks begin on Monday, and a range must not extend beyond
+// their end.
 func parseWeekdays(word string) (string, error) {
 	numbered := dayName.ReplaceAllStringFunc(word, func(name string) string {
 		return strconv.Itoa(slices.Index(dayNames, strings.ToLower(name[:3])))
@@ -89,7 +90,7 @@ func parseWeekdays(word string) (string, error) {
 			b, err2 = strconv.Atoi(to)
 		}
 
-		if err1 != nil || err2 != nil || max(a, b) >= len(dayNames) || min(a, b) < 0 { // ſun folds to sun, and is no day
+		if err1 != nil || err2 != nil || max(a, b) >= len(dayNames) || min(a, b) < 0 { // "ſun" folds to "sun", but is not a day
 			return "", fmt.Errorf("weekdays %s cannot be read", quoteShort(word))
 		}
 		if ranged && (a+6)%7 >= (b+6)%7 {
@@ -118,6 +119,7 @@ func parseWeekdays(word string) (string, error) {
 	return strings.Join(texts, ","), nil
 }
 
+// parseDate parses a date: year-month-day or month-day, where ~ counts days from the month's end.
 func (e *calendarEvent) parseDate(word string) (err error) {
 	if month, day, fromEnd := strings.Cut(word, "~"); fromEnd {
 		if n, err := strconv.Atoi(day); err != nil || n != 1 {
@@ -146,6 +148,7 @@ func (e *calendarEvent) parseDate(word string) (err error) {
 	return err
 }
 
+// parseTime parses hour:minute or hour:minute:second.
 func (e *calendarEvent) parseTime(word string) (err error) {
 	parts := strings.Split(word, ":")
 	if len(parts) > 3 {
@@ -161,8 +164,8 @@ func (e *calendarEvent) parseTime(word string) (err error) {
 	return nil
 }
 
-// calendarField turns a component into a field of cron: *, lists, a..b, and n/step.
-// systemd does not know */step, nor a * in a list.
+// calendarField converts a component to a field of a cron expression: *, lists, a..b, and n/step. systemd has
+// neither */step nor a * in a list.
 func calendarField(text string, low, high int, what string) (string, error) {
 	if text == "" {
 		return "", fmt.Errorf("the %s is missing", what)
@@ -206,6 +209,7 @@ func calendarField(text string, low, high int, what string) (string, error) {
 	return strings.Join(out, ","), nil
 }
 
+// parseRange parses both ends of a range, or a single value.
 func parseRange(from, to string, ranged bool) (a, b int, err error) {
 	if a, err = strconv.Atoi(from); err != nil || !ranged {
 		return a, a, err
@@ -214,11 +218,13 @@ func parseRange(from, to string, ranged bool) (a, b int, err error) {
 	return a, b, err
 }
 
-// weekOfDays are the days of a month that are its first week, its second, and so on.
+// weekOfDays maps ranges of days that are whole weeks to their number in the month. A weekday combined with such a
+// range is the n-th weekday of the month.
 var weekOfDays = map[string]int{"1-7": 1, "8-14": 2, "15-21": 3, "22-28": 4}
 
+// toCron returns the cron expression.
 func (e calendarEvent) toCron() (string, error) {
-	if e.weekdays != "*" && !strings.HasPrefix(e.day, "*") { // with a * in front cron wants both, too
+	if e.weekdays != "*" && !strings.HasPrefix(e.day, "*") { // if a day field starts with *, cron requires both, too
 		nth, ok := weekOfDays[e.day]
 		if !ok {
 			return "", fmt.Errorf("weekdays combined with days of the month have no counterpart, except for whole weeks such as days 1-7 or 8-14")

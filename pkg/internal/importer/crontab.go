@@ -11,13 +11,13 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// Form is the form of a crontab: a system's has a column with the user.
+// Form is the form of a crontab. A system crontab has a column with the user.
 type Form struct {
 	System bool
-	User   string // whose it is; of a system's nobody's
+	User   string // the owner; "" for a system crontab
 }
 
-// FormOf tells a crontab's form by where it is kept; false if that says nothing.
+// FormOf returns the form of a crontab from its path, or false if the path does not determine it.
 func FormOf(file string) (Form, bool) {
 	dir, base := path.Base(path.Dir(path.Clean(file))), path.Base(file)
 	switch {
@@ -30,7 +30,7 @@ func FormOf(file string) (Form, bool) {
 	return Form{}, false
 }
 
-// originName is what a crontab is called in names and labels.
+// originName returns the name of a crontab for names and labels.
 func (f Form) originName(file string) string {
 	switch base := path.Base(file); {
 	case !f.System && f.User != "":
@@ -42,12 +42,12 @@ func (f Form) originName(file string) string {
 	}
 }
 
-// Crontab reads a crontab as Vixie's cron and its heirs do. A line that cannot be
-// taken is refused, and the others stand. Lines with the same user, command and
-// environment are one task with several schedules.
+// Crontab reads a crontab as Vixie's cron and its descendants do. It refuses lines that it cannot convert, and
+// continues with the others. Lines with the same user, command and environment become one task with several
+// schedules.
 //
-// The tasks do what cron does: ticks that were missed do not run, runs overlap, a
-// command is a line for the shell, as its user, in that one's home.
+// The tasks behave as under cron: missed ticks do not run, runs may overlap, and the command is a line for the
+// shell, which runs as its user in that user's home directory.
 func Crontab(file, text string, form Form, o Options) Result {
 	r := &crontabReader{Options: o, file: file, form: form, origin: clipSlug(form.originName(file), 40), names: map[string]bool{}}
 	r.vars.zone = o.Timezone
@@ -70,20 +70,21 @@ func Crontab(file, text string, form Form, o Options) Result {
 	return r.result
 }
 
-// crontabReader is a crontab while it is read.
+// crontabReader holds the state while a crontab is read.
 type crontabReader struct {
 	Options
 	file    string
 	form    Form
 	origin  string
-	vars    settings
-	comment []string // lines right above
+	vars    settings // the settings in force at the current line
+	comment []string // comment lines directly above the current line
 	jobs    []*Job
-	keys    []string // what tells jobs apart, by their place in jobs
-	names   map[string]bool
+	keys    []string        // what identifies the action of each job, by index of jobs
+	names   map[string]bool // those in use
 	result  Result
 }
 
+// readLine reads one line: a comment, a setting, or a job.
 func (r *crontabReader) readLine(at Place, line string) {
 	line = strings.TrimLeft(line, " \t")
 	switch {
@@ -106,11 +107,11 @@ func (r *crontabReader) readLine(at Place, line string) {
 	}
 }
 
-// legendPattern names the fields, as many crontabs do above the first line.
+// legendPattern matches a comment that names the fields, as many crontabs have above their first job.
 var legendPattern = regexp.MustCompile(`(?i)^(m|min|minute)\s+(h|hour)\s+(dom|mday|day)`)
 
-// addComment keeps a comment for the job below it. One that is a job that was put out of
-// use, or a picture of the fields, is none.
+// addComment remembers a comment for the job below it. It drops jobs that are commented out, and pictures of the
+// fields.
 func (r *crontabReader) addComment(line string) {
 	text := strings.TrimSpace(strings.TrimLeft(line, "#"))
 	if words := strings.Fields(text); len(words) > 0 && (looksLikeField(words[0]) || legendPattern.MatchString(text) || strings.ContainsAny(text[:1], "|.`┌│├└")) || strings.HasPrefix(text, "@") {
@@ -123,6 +124,7 @@ func (r *crontabReader) addComment(line string) {
 	}
 }
 
+// readEntry converts a job, or adds its schedule to an earlier job with the same action.
 func (r *crontabReader) readEntry(at Place, line string) {
 	e, err := readEntry(line, r.form.System)
 	if err != nil {
@@ -165,10 +167,10 @@ func (r *crontabReader) readEntry(at Place, line string) {
 	r.jobs, r.keys = append(r.jobs, j), append(r.keys, key)
 }
 
-// dstPolicy is what becomes of the ticks when clocks change. Cron runs jobs whose minute or
-// hour starts with * at every minute that the clock shows, so not in a skipped hour
-// and twice in a repeated one, and all others exactly once. Carillon looks at the hour
-// alone, so that only a line such as "*/10 2 * * *" needs a policy of its own.
+// dstPolicy returns the DST policy of a job. Cron runs jobs whose minute or hour starts with * at every minute that
+// the clock shows: not in a skipped hour, and twice in a repeated one. It runs all other jobs exactly once.
+// Carillon considers only the hour, so that only a line such as "*/10 2 * * *" needs a policy other than the
+// default.
 func (e entry) dstPolicy(zone string) task.DST {
 	hour := strings.Fields(e.schedule + " *")[1]
 	location, err := schedule.Location(zone)
@@ -179,6 +181,7 @@ func (e entry) dstPolicy(zone string) task.DST {
 	return task.DST{Gap: task.GapSkip, Fold: task.FoldBoth}
 }
 
+// timeZone returns the time zone in force.
 func (r *crontabReader) timeZone() string {
 	if r.vars.zone == "" {
 		return task.Defaults().Timezone
@@ -186,7 +189,7 @@ func (r *crontabReader) timeZone() string {
 	return r.vars.zone
 }
 
-// mergeSchedule adds a line's schedule to a job that does the same.
+// mergeSchedule adds the schedule of a line to an earlier job with the same action.
 func (r *crontabReader) mergeSchedule(into, j *Job) {
 	if slices.Contains(into.Spec.Schedule, j.Spec.Schedule[0]) {
 		r.result.addNote(j.Place, "says the same as line %d: cron runs it twice at a time, and the task runs once", into.Line)
@@ -203,7 +206,7 @@ func (r *crontabReader) mergeSchedule(into, j *Job) {
 	into.Notes = append(into.Notes, slices.DeleteFunc(j.Notes, func(n string) bool { return slices.Contains(into.Notes, n) })...)
 }
 
-// nameJob names a job by where it is from and by its command.
+// nameJob derives the name of a job from its origin and its command.
 func (r *crontabReader) nameJob(j *Job, e entry) {
 	what := guessProgram(e.command)
 	if what != r.origin && !strings.HasPrefix(what, r.origin+"-") {

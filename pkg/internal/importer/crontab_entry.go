@@ -12,13 +12,14 @@ import (
 // entry is a line of a crontab that is a job.
 type entry struct {
 	schedule, user, command string
-	wild                    bool // the minute or the hour starts with *: cron runs it by the clock alone when clocks change
+	wild                    bool // the minute or the hour starts with *: at clock changes cron runs it by the clock alone
 	notes                   []string
 }
 
+// cronNicknames are the nicknames that have the same meaning in Carillon.
 var cronNicknames = strings.Fields("@yearly @annually @monthly @weekly @daily @midnight @hourly")
 
-// readEntry reads a job's line, which begins with its first field.
+// readEntry parses a job, whose line begins with its first field. A system crontab has a column with the user.
 func readEntry(line string, system bool) (e entry, err error) {
 	if strings.HasPrefix(line, "@") {
 		word, rest := cutField(line)
@@ -83,7 +84,7 @@ func readEntry(line string, system bool) (e entry, err error) {
 	return e, nil
 }
 
-// cutField cuts a word off a line.
+// cutField cuts the first word off a line.
 func cutField(line string) (word, rest string) {
 	at := strings.IndexAny(line, " \t")
 	if at < 0 {
@@ -97,11 +98,12 @@ var (
 	oneField   = regexp.MustCompile(`^([*~]|\d+|(?i:sun|mon|tue|wed|thu|fri|sat|jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)\b)[A-Za-z0-9*,/~-]*$`)
 )
 
+// looksLikeField reports whether a word can be a field of a schedule.
 func looksLikeField(word string) bool { return oneField.MatchString(word) }
 
 var fieldBounds = [5][2]int{{0, 59}, {0, 23}, {1, 31}, {1, 12}, {0, 6}}
 
-// replaceRandomRange puts H for the ranges of cronie of which it draws a value: 0~30.
+// replaceRandomRange replaces the ranges of cronie from which it draws a value, such as 0~30, by H.
 func replaceRandomRange(i int, text string) (string, error) {
 	if !strings.Contains(text, "~") {
 		return text, nil
@@ -137,10 +139,9 @@ func replaceRandomRange(i int, text string) (string, error) {
 	return strings.Join(items, ","), nil
 }
 
-// cronSteps checks and rewrites the steps of a field that cron and Carillon read in
-// different ways. Cron takes a step beyond the field's maximum, which leaves the first
-// value: */60 in the minutes is 0. A step without a range is refused by Debian's cron,
-// and ignored by others.
+// cronSteps checks and rewrites steps that cron and Carillon interpret differently. Cron accepts a step beyond the
+// field's maximum, which leaves only the first value: */60 in the minutes is 0. Debian's cron rejects a step
+// without a range, and others ignore it.
 func cronSteps(i int, text string) (string, error) {
 	highest := fieldBounds[i][1]
 	if i == 4 {
@@ -161,14 +162,14 @@ func cronSteps(i int, text string) (string, error) {
 
 		period, err := strconv.Atoi(step)
 		if err != nil || period <= highest {
-			continue // what is not a number is refused with the rest of the language
+			continue // package schedule rejects what is not a number
 		}
 
 		switch {
 		case values != "*":
 			items[n] = low
 		case i == 2 || i == 4:
-			items[n] = fmt.Sprintf("*/%d", highest) // the * decides the day rule; the only day is the first
+			items[n] = fmt.Sprintf("*/%d", highest) // keep the *, which affects the rule of the two day fields; the first day is the only one
 		default:
 			items[n] = strconv.Itoa(fieldBounds[i][0])
 		}
@@ -177,6 +178,7 @@ func cronSteps(i int, text string) (string, error) {
 	return strings.Join(items, ","), nil
 }
 
+// quoteShort quotes and shortens user text for messages.
 func quoteShort(s string) string {
 	const most = 40
 	if len(s) > most {

@@ -13,18 +13,18 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// Debian's cron has no way to evaluate a crontab without running it, so this oracle
-// follows its source, 3.0pl1-162: debianEntry is load_entry and get_list of entry.c,
-// which make bit maps and the *_STAR flags, and runs is the main loop of cron.c
-// with find_jobs. It shares no code with the importer or with package schedule.
-
-// A debianEntry is a crontab's line as entry.c leaves it.
+// Debian's cron cannot evaluate a crontab without running it. So this oracle follows its source, 3.0pl1-162:
+// debianEntry corresponds to load_entry and get_list of entry.c, which create bit maps and the *_STAR flags, and
+// runs corresponds to the main loop of cron.c with find_jobs. It shares no code with the importer or with package
+// schedule.
+//
+// debianEntry is a line of a crontab as entry.c parses it.
 type debianEntry struct {
 	minute, hour, dayOfMonth, month, dayOfWeek [64]bool
 	minuteStar, hourStar, domStar, dowStar     bool
 }
 
-// A debianReader reads a field character by character; 0 stands for the end.
+// debianReader reads a field character by character; 0 means the end.
 type debianReader struct {
 	text string
 	at   int
@@ -37,7 +37,7 @@ func (r *debianReader) ch() byte {
 	return 0
 }
 
-// number is get_number.
+// number corresponds to get_number.
 func (r *debianReader) number(low int, names []string) (int, bool) {
 	start := r.at
 	digits := true
@@ -59,7 +59,7 @@ func (r *debianReader) number(low int, names []string) (int, bool) {
 	return n, digits && word != ""
 }
 
-// span is get_range.
+// span corresponds to get_range.
 func (r *debianReader) span(set *[64]bool, low, high int, names []string) bool {
 	first, last, step := low, high, 1
 	ok := true
@@ -73,7 +73,7 @@ func (r *debianReader) span(set *[64]bool, low, high int, names []string) bool {
 
 		if r.ch() != '-' {
 			if r.ch() == '/' || first < low || first > high {
-				return false // Debian refuses a step without a range
+				return false // Debian rejects a step without a range
 			}
 			set[first] = true
 			return true
@@ -103,7 +103,7 @@ func (r *debianReader) span(set *[64]bool, low, high int, names []string) bool {
 	return true
 }
 
-// list is get_list. What follows the last range that can be read is skipped.
+// list corresponds to get_list. It skips what follows the last valid range.
 func (r *debianReader) list(set *[64]bool, low, high int, names []string) bool {
 	for {
 		if !r.span(set, low, high, names) {
@@ -136,8 +136,7 @@ func readDebianEntry(expr string) (e debianEntry, ok bool) {
 	return e, ok
 }
 
-// debianClock is the local clock of a zone, in minutes since 1970, at each minute of
-// some time.
+// debianClock is the local clock of a zone, in minutes since 1970, at each minute of a period.
 type debianClock struct {
 	start  time.Time
 	minute []int64
@@ -159,7 +158,7 @@ func newDebianClock(t *testing.T, zone string, start, end time.Time) *debianCloc
 	return c
 }
 
-// found is find_jobs for one entry: whether it is one of those for a minute.
+// found corresponds to find_jobs for one entry: whether the entry runs in a minute.
 func (e *debianEntry) found(minute int64, wild, fixed bool) bool {
 	isWild := e.minuteStar || e.hourStar
 	if isWild && !wild || !isWild && !fixed || !e.minute[minute%60] || !e.hour[minute/60%24] {
@@ -176,7 +175,7 @@ func (e *debianEntry) found(minute int64, wild, fixed bool) bool {
 	return e.month[at.Month()] && (dom || dow)
 }
 
-// runs is the main loop: the minutes in which cron runs the entry, once or more.
+// runs corresponds to the main loop: it returns the minutes in which cron runs the entry at least once.
 func (c *debianClock) runs(e *debianEntry) []time.Time {
 	var list []time.Time
 	virtual := c.minute[0]
@@ -210,8 +209,8 @@ func (c *debianClock) runs(e *debianEntry) []time.Time {
 	return list
 }
 
-// sameAsDebian compares the ticks of an imported line with Debian's cron. It reports
-// whether the importer took the line.
+// sameAsDebian compares the ticks of an imported line with Debian's cron. It reports whether the importer accepted
+// the line.
 func sameAsDebian(t *testing.T, c *debianClock, expr, zone string) bool {
 	t.Helper()
 	r := importer.Crontab("/var/spool/cron/crontabs/ann", expr+" x\n", ofAnn, importer.Options{Timezone: zone})
@@ -271,7 +270,7 @@ var crontabZones = []string{"UTC", "Europe/Berlin", "America/New_York", "Austral
 func TestCrontab_TicksAsDebianCronDoes(t *testing.T) {
 	zones := crontabZones
 	if testing.Short() {
-		zones = []string{"Europe/Berlin", "Australia/Lord_Howe"} // an hour, and half an hour
+		zones = []string{"Europe/Berlin", "Australia/Lord_Howe"} // clock changes of an hour, and of half an hour
 	}
 
 	for _, zone := range zones {
@@ -290,7 +289,7 @@ func TestCrontab_TicksAsDebianCronDoes(t *testing.T) {
 	}
 }
 
-// The import never takes a line that Debian's cron refuses, and says so itself.
+// The importer refuses every line that Debian's cron rejects, with its own message.
 func TestCrontab_RefusesWhatDebianCronRefuses(t *testing.T) {
 	for expr, want := range map[string]string{
 		"5/10 * * * *":     `"5/10": cron refuses a step without a range, or ignores it: write 5, or 5-59/10`,
@@ -341,7 +340,7 @@ func TestCrontab_TicksAsDebianCronDoesOnAnything(t *testing.T) {
 			a, b := low+rnd.IntN(high-low+1), low+rnd.IntN(high-low+1)
 			step := 1 + rnd.IntN(high+10)
 
-			if rnd.IntN(20) == 0 { // what one of the two refuses, mostly
+			if rnd.IntN(20) == 0 { // mostly what one of the two rejects
 				items = append(items, []string{value() + fmt.Sprintf("/%d", step), fmt.Sprintf("%d-%d", a, b), fmt.Sprintf("*-%d", a)}[rnd.IntN(3)])
 				continue
 			}
@@ -373,8 +372,7 @@ func TestCrontab_TicksAsDebianCronDoesOnAnything(t *testing.T) {
 	}
 }
 
-// Lines with the same command are one task only if clocks that change mean the same to
-// both of them.
+// Lines with the same command become one task only if clock changes have the same effect on both.
 func TestCrontab_KeepsLinesApartThatClockChangesTreatDifferently(t *testing.T) {
 	text := "*/10 2 * * * x\n30 2 * * * x\n0 4 * * * x\n"
 	r := importer.Crontab("/var/spool/cron/crontabs/ann", text, ofAnn, options)

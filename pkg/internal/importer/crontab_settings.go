@@ -14,15 +14,15 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// settings are a crontab's variables as they stand at a line.
+// settings are the variables of a crontab that are in force at a line.
 type settings struct {
 	env   map[string]string
 	zone  string
 	delay task.Duration // RANDOM_DELAY
 }
 
-// parseAssignment reads NAME = VALUE, either of which may be quoted; false: the line is
-// something else. Nothing is expanded, as in cron.
+// parseAssignment parses NAME = VALUE. Both may be quoted. It returns false if the line is something else. As in
+// cron, nothing is expanded.
 func parseAssignment(line string) (name, value string, ok bool) {
 	name, rest, quoted := cutQuoted(line)
 	if !quoted {
@@ -43,13 +43,13 @@ func parseAssignment(line string) (name, value string, ok bool) {
 		return name, v, strings.TrimSpace(more) == ""
 	}
 	if rest != "" && (rest[0] == '"' || rest[0] == '\'') {
-		return "", "", false // the quote has no end
+		return "", "", false // the quote is not closed
 	}
 
 	return name, rest, true
 }
 
-// cutQuoted cuts a quoted text off a line.
+// cutQuoted cuts a quoted text off the beginning of a line.
 func cutQuoted(line string) (text, rest string, ok bool) {
 	if line == "" || line[0] != '"' && line[0] != '\'' {
 		return "", line, false
@@ -57,7 +57,7 @@ func cutQuoted(line string) (text, rest string, ok bool) {
 	return strings.Cut(line[1:], line[:1])
 }
 
-// applySetting takes a setting, which holds for the lines below it.
+// applySetting applies a setting to the lines below it.
 func (r *crontabReader) applySetting(at Place, name, value string) {
 	v := &r.vars
 
@@ -85,7 +85,7 @@ func (r *crontabReader) applySetting(at Place, name, value string) {
 
 		return
 	case "LOGNAME":
-		return // cron passes it by
+		return // cron ignores it
 	case "MAILTO", "MAILFROM":
 		if value != "" && value != `""` {
 			r.result.addNote(at, "%s has no counterpart: Carillon sends no mail; the output of runs is kept, see carillon logs", name)
@@ -102,7 +102,7 @@ func (r *crontabReader) applySetting(at Place, name, value string) {
 		return
 	}
 
-	v.env = maps.Clone(v.env) // jobs above have the former one
+	v.env = maps.Clone(v.env) // the jobs above keep the former map
 	if v.env == nil {
 		v.env = map[string]string{}
 	}
@@ -110,13 +110,14 @@ func (r *crontabReader) applySetting(at Place, name, value string) {
 	v.env[name] = value
 }
 
+// cronPath is the PATH of cron, which is also Carillon's default.
 const cronPath = "/usr/bin:/bin"
 
-// hereDocumentShells take a here-document as sh does.
+// hereDocumentShells are the shells that accept a here-document in the syntax of sh.
 var hereDocumentShells = strings.Fields("sh bash dash ash ksh mksh zsh busybox")
 
-// processAction is the action of a line: its command up to the first %, by the shell in
-// force; what follows is the command's standard input.
+// processAction returns the action of a line: the command up to the first %, executed by the shell in force. The
+// rest of the line is the command's standard input.
 func (v settings) processAction(user, command string) (p task.Process, notes []string, err error) {
 	env := maps.Clone(v.env)
 	shell := env["SHELL"]
@@ -146,8 +147,8 @@ func (v settings) processAction(user, command string) (p task.Process, notes []s
 			return p, nil, fmt.Errorf("%% is standard input, which a task for the shell %s cannot have: write the command so that it needs none", shell)
 		}
 
-		// The command is quoted as a whole: one that is not a whole command (often there
-		// is a % between quotes) would go on in what is its input.
+		// Quote the command as a whole. If it is incomplete (often there is a % between quotes), it would otherwise
+		// continue in the here-document.
 		line = "exec " + shellQuote(shell) + " -c " + shellQuote(line) + " <<'" + newDelimiter(input) + "'\n" + input + newDelimiter(input)
 	}
 
@@ -165,8 +166,8 @@ func (v settings) processAction(user, command string) (p task.Process, notes []s
 	return p, notes, nil
 }
 
-// splitStdin parts a command from its standard input at the first % that has no
-// backslash before it. Further ones are ends of lines; \% is a %.
+// splitStdin splits a command from its standard input at the first % without a backslash before it. Further ones
+// are line ends, and \% is a %.
 func splitStdin(text string) (command, input string, fed bool) {
 	var b strings.Builder
 	escaped := false
@@ -177,7 +178,7 @@ func splitStdin(text string) (command, input string, fed bool) {
 			escaped = false
 		case escaped:
 			b.WriteByte('\\')
-			// In the input a second one is the next's; in the command it is not.
+			// In the input, a second backslash may escape the next character. In the command it does not.
 			if escaped = fed && c == '\\'; !escaped {
 				b.WriteByte(c)
 			}
@@ -208,7 +209,7 @@ func splitStdin(text string) (command, input string, fed bool) {
 	return command, input, input != ""
 }
 
-// newDelimiter ends a here-document, and is no line of it.
+// newDelimiter returns a word that ends a here-document and is not one of its lines.
 func newDelimiter(input string) string {
 	d := "END"
 	for slices.Contains(strings.Split(input, "\n"), d) {

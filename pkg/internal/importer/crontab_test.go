@@ -19,7 +19,7 @@ var (
 	options  = importer.Options{Timezone: "Europe/Berlin", Node: "web-1", Prefix: "web-1"}
 )
 
-// one reads a crontab that has one job.
+// one imports a crontab that has one job.
 func one(t *testing.T, text string, form importer.Form) importer.Job {
 	t.Helper()
 	r := importer.Crontab("/etc/cron.d/stats", text, form, options)
@@ -44,7 +44,7 @@ func TestCrontab_MakesTasksThatDoWhatCronDoes(t *testing.T) {
 	}
 }
 
-// Settings hold for the lines below them, and are read as cron reads them.
+// Settings apply to the lines below them, and are parsed as cron parses them.
 func TestCrontab_Settings(t *testing.T) {
 	for _, c := range []struct{ text, want string }{
 		{`A=b`, `A=b`}, {`  A = b c  `, `A=b c`}, {`A="b c"`, `A=b c`}, {`A='b "c"'`, `A=b "c"`}, {`"A"=b`, `A=b`}, {`A=`, `A=`}, {`A=""`, `A=`},
@@ -149,8 +149,8 @@ func TestCrontab_Comments(t *testing.T) {
 	}
 }
 
-// A name follows from the place, the user and the command: neither from the line nor
-// from the schedule, nor from what else there is.
+// A name is derived from the place, the user and the command: not from the line number, the schedule, or other
+// lines.
 func TestCrontab_NamesStay(t *testing.T) {
 	name := one(t, "0 2 * * * root /opt/backup /home", ofSystem).Spec.Name
 
@@ -167,7 +167,7 @@ func TestCrontab_NamesStay(t *testing.T) {
 		}
 	}
 
-	if name != "web-1-stats-backup-d4dp" { // names that are in a cluster already must not change
+	if name != "web-1-stats-backup-d4dp" { // names that exist in clusters must not change
 		t.Errorf("the name is %s", name)
 	}
 }
@@ -225,8 +225,7 @@ func TestFormOf_GoesByThePlace(t *testing.T) {
 	}
 }
 
-// Whatever is taken is a valid task, and every line is a job, a refusal, a setting, or
-// nothing: none is lost.
+// Whatever is accepted is a valid task. Every line is a job, a refusal, a setting, or empty: none is lost.
 func TestCrontab_LosesNoLine(t *testing.T) {
 	words := rapid.SampledFrom(strings.Fields(`* */5 0 7 1-5 59 60 mon JAN ~ 0~9 @daily @reboot root x %y \% A=b # "c" ' SHELL=/bin/zsh CRON_TZ=UTC - , / 日`))
 	rapid.Check(t, func(t *rapid.T) {

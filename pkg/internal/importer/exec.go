@@ -8,8 +8,8 @@ import (
 	"strings"
 )
 
-// buildCommand makes one action of all that a service starts, in its order: a command, or
-// a line for the shell where there are several, or variables.
+// buildCommand combines everything that a service starts, in order, into one action: a command, or a line for the
+// shell if there are several commands, or variables.
 func (t *timer) buildCommand(u Unit, x expander) (command []string, shell string, err error) {
 	var parts []string
 	plain, splits := true, false
@@ -54,7 +54,7 @@ func (t *timer) buildCommand(u Unit, x expander) (command []string, shell string
 	}
 
 	if splits {
-		shell = "set -f\n" // what a variable has is split into words, and no pattern
+		shell = "set -f\n" // split the values of variables into words, without pathname expansion
 	}
 
 	for i, p := range parts {
@@ -71,14 +71,15 @@ func (t *timer) buildCommand(u Unit, x expander) (command []string, shell string
 	return nil, shell, nil
 }
 
-// exec is a command of a unit.
+// exec is one command of a unit.
 type exec struct {
 	words      []word
-	forgiven   bool // -: that it fails does not count
-	privileged bool // +, !
+	forgiven   bool // -: its failure is ignored
+	privileged bool // + or !
 	literal    bool // :, no variables
 }
 
+// readExec parses the value of an Exec setting.
 func readExec(text string, x expander) (e exec, err error) {
 	named := false
 	for text != "" && strings.ContainsRune("@-:+!|", rune(text[0])) {
@@ -107,7 +108,7 @@ func readExec(text string, x expander) (e exec, err error) {
 		}
 	}
 
-	if named && len(words) > 1 { // the second is only what the program is told of its name
+	if named && len(words) > 1 { // the second word is only the program's argv[0]
 		words = append(words[:1], words[2:]...)
 	}
 
@@ -126,9 +127,10 @@ func readExec(text string, x expander) (e exec, err error) {
 	return e, nil
 }
 
+// variablePattern matches references to variables, and the escape $$.
 var variablePattern = regexp.MustCompile(`\$\$|\$\{[A-Za-z_][A-Za-z0-9_]*\}|\$[A-Za-z_][A-Za-z0-9_]*`)
 
-// plainWords are the words of a command without variables; nil: it has some.
+// plainWords returns the words of a command, or nil if it contains variables.
 func (e exec) plainWords() (list []string) {
 	for _, w := range e.words {
 		for _, m := range variablePattern.FindAllString(w.text, -1) {
@@ -143,8 +145,8 @@ func (e exec) plainWords() (list []string) {
 	return list
 }
 
-// shellLine is the command as a line for the shell, which takes variables as systemd does:
-// $NAME alone is split into words, ${NAME} is not.
+// shellLine returns the command as a line for the shell that treats variables as systemd does: $NAME as a whole
+// word is split into words, ${NAME} is not.
 func (e exec) shellLine() string {
 	var out []string
 	for _, w := range e.words {
@@ -161,7 +163,7 @@ func (e exec) shellLine() string {
 	return strings.Join(out, " ")
 }
 
-// isSingleVariable reports whether a word is one variable, whose value is split into words.
+// isSingleVariable reports whether a word is one variable whose value is split into words.
 func (e exec) isSingleVariable(w word) bool {
 	return !e.literal && strings.HasPrefix(w.text, "$") && w.text != "$$" && variablePattern.FindString(w.text) == w.text && !strings.HasPrefix(w.text, "${")
 }
@@ -172,7 +174,7 @@ type word struct {
 	quoted bool
 }
 
-// escapeDollars puts $ for $$.
+// escapeDollars replaces $$ by $.
 func (w word) escapeDollars(literal bool) string {
 	if literal {
 		return w.text
@@ -180,14 +182,14 @@ func (w word) escapeDollars(literal bool) string {
 	return strings.ReplaceAll(w.text, "$$", "$")
 }
 
-// withVariables is a word for the shell in which only ${NAME} is expanded.
+// withVariables returns a word for the shell in which only ${NAME} is expanded.
 func (w word) withVariables() string {
 	var b strings.Builder
 	last := 0
 	for _, at := range variablePattern.FindAllStringIndex(w.text, -1) {
 		m := w.text[at[0]:at[1]]
 		if m != "$$" && !strings.HasPrefix(m, "${") {
-			continue // within a word it is text
+			continue // inside of a word it is text
 		}
 
 		if at[0] > last {
@@ -210,8 +212,10 @@ func (w word) withVariables() string {
 	return b.String()
 }
 
+// harmlessPattern matches words that the shell does not change.
 var harmlessPattern = regexp.MustCompile(`^[A-Za-z0-9_@%+=:,./-]+$`)
 
+// shellQuote quotes a word for the shell if necessary.
 func shellQuote(s string) string {
 	if harmlessPattern.MatchString(s) {
 		return s
@@ -219,10 +223,10 @@ func shellQuote(s string) string {
 	return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
 }
 
+// escapeBytes maps the characters of C escapes to their values.
 var escapeBytes = map[byte]byte{'a': 7, 'b': 8, 'f': 12, 'n': 10, 'r': 13, 't': 9, 'v': 11, '\\': '\\', '"': '"', '\'': '\'', 's': ' '}
 
-// splitWords splits a line as systemd does: quotes around whole words, and escapes as
-// in C.
+// splitWords splits a line as systemd does: with quotes around whole words, and with C escapes.
 func splitWords(text string) (words []word, err error) {
 	var b strings.Builder
 	var quote byte

@@ -1,13 +1,13 @@
-// Package importer reads the schedules of other systems, crontabs, CronJobs of
-// Kubernetes and timers of systemd, and says what tasks they come to.
+// Package importer converts the schedules of other systems to tasks: crontabs, CronJobs of Kubernetes, and timers
+// of systemd.
 //
-// It guarantees that what it takes is a valid task with the same ticks, and that
-// nothing gets lost unseen: what it cannot take is refused with its place, and what
-// has no counterpart is noted at its job. The same text makes the same tasks, whose
-// names follow from the place and the command, never from a line number or a
-// schedule: to import again after an edit changes tasks instead of making others.
+// Whatever it accepts is a valid task with the same ticks. Nothing is lost without notice: it refuses what it
+// cannot convert, with its place, and adds a note to the job for what has no counterpart. The same text yields the
+// same tasks. Their names are derived from the place and the command, never from a line number or a schedule, so
+// that another import after an edit changes the tasks instead of creating others.
 //
-// It is pure: it reads no files and no clock, and knows of the host what Options say.
+// The package is pure: it reads no files and no clock, and knows only those facts about the host that Options
+// contain.
 package importer
 
 import (
@@ -21,25 +21,25 @@ import (
 // MaxFile is how many bytes a file may have.
 const MaxFile = 4 << 20
 
-// Options are what the text does not say.
+// Options contain what the text does not state.
 type Options struct {
-	Namespace string // of the tasks; "" is the default one, or what a CronJob says
+	Namespace string // of the tasks; "": the default namespace, or that of a CronJob
 	Prefix    string // of the tasks' names
-	Timezone  string // of schedules that do not say; "" is UTC
-	Node      string // name of the node on which the tasks are to run; "" is any, or one of Host
-	Host      string // label "host" of the nodes on which the tasks are to run, without Node; "" is any
+	Timezone  string // of schedules without a time zone; "": UTC
+	Node      string // the node on which the tasks run; "": any node, or one of Host
+	Host      string // the label "host" of the nodes on which the tasks run, if Node is ""; "": any
 	Shadow    bool   // the tasks only record their ticks
-	Keep      int    // how many ended runs to remember; 0: the default
+	Keep      int    // how many ended runs to keep; 0: the default
 }
 
-// The labels of what was imported.
+// The labels of imported tasks.
 const (
 	LabelKind = "imported"      // crontab, kubernetes or systemd
-	LabelFrom = "imported-from" // the file, or what stands for it
+	LabelFrom = "imported-from" // the file, or what identifies it
 	LabelNode = "imported-node" // the node, or the host, that it is for
 )
 
-// Place is a line of a file, counted from 1; 0 is the file as a whole.
+// Place is a line of a file, counted from 1; line 0 is the whole file.
 type Place struct {
 	File string
 	Line int
@@ -56,20 +56,20 @@ func (p Place) String() string {
 type Job struct {
 	Place
 	Spec  task.Spec
-	Notes []string // what of the job has no counterpart
+	Notes []string // properties of the job that have no counterpart
 }
 
-// Refusal is something that was not taken, and why.
+// Refusal is something that was not converted, with the reason.
 type Refusal struct {
 	Place
 	Why string
 }
 
-// Result is what was found.
+// Result is the result of an import.
 type Result struct {
 	Jobs     []Job
 	Refusals []Refusal
-	Notes    []Refusal // what is to be said of a line that is no job
+	Notes    []Refusal // about lines that are not jobs
 }
 
 func (r *Result) addRefusal(at Place, format string, args ...any) {
@@ -80,7 +80,7 @@ func (r *Result) addNote(at Place, format string, args ...any) {
 	r.Notes = append(r.Notes, Refusal{at, fmt.Sprintf(format, args...)})
 }
 
-// Join adds what another text came to. A job whose name is taken is refused.
+// Join adds the result of another text. It refuses a job whose name is already in use.
 func (r *Result) Join(other Result) {
 	taken := map[string]Place{}
 	for _, j := range r.Jobs {
@@ -98,7 +98,7 @@ func (r *Result) Join(other Result) {
 	}
 }
 
-// addJob adds a job, if its spec is valid.
+// addJob adds a job if its spec is valid, and refuses it otherwise.
 func (r *Result) addJob(j Job) {
 	err := j.Spec.Validate()
 	if err == nil {
@@ -113,7 +113,7 @@ func (r *Result) addJob(j Job) {
 	r.Jobs = append(r.Jobs, j)
 }
 
-// newSpec is a task of a kind, from a place, with what the options say.
+// newSpec returns a task with the options and the labels for its kind and origin.
 func (o Options) newSpec(kind, from string) task.Spec {
 	s := task.Defaults()
 	if o.Namespace != "" {
@@ -146,8 +146,7 @@ func (o Options) newSpec(kind, from string) task.Spec {
 	return s
 }
 
-// makeDescription makes a description of what people wrote: no control characters, and not
-// more than a task may have.
+// makeDescription makes a valid description of user text: without control characters, and not longer than allowed.
 func makeDescription(text string) string {
 	text = strings.ToValidUTF8(strings.Map(func(r rune) rune {
 		if r < ' ' && r != '\n' || r == 0x7f || r >= 0x80 && r < 0xa0 {

@@ -10,14 +10,12 @@ import (
 	"github.com/carillonhq/carillon/pkg/internal/manifest"
 )
 
-// Kubernetes reads the CronJobs of a file of YAML or JSON: several documents, and
-// lists of objects. Objects of other kinds are passed by, and counted in a note. A
-// file that cannot be read is refused as a whole.
+// Kubernetes reads the CronJobs of a YAML or JSON file, which may contain several documents, and lists of objects.
+// It skips objects of other kinds, and counts them in a note. It refuses a file that cannot be parsed as a whole.
 //
-// A container becomes a process of the node: its image, its volumes and all else that
-// makes it a container is named in the job's notes. One without a command, which is
-// then in the image, and a pod of several containers cannot be taken; as shadows they
-// can, since those start nothing.
+// A container becomes a process of the node. The job's notes name its image, its volumes and everything else that
+// makes it a container. It cannot convert a container without a command, which is then in the image, or a pod with
+// several containers. With Options.Shadow it can, because shadow tasks start nothing.
 func Kubernetes(file, text string, o Options) Result {
 	var r Result
 	values, err := manifest.Values(file, []byte(text))
@@ -50,7 +48,7 @@ func Kubernetes(file, text string, o Options) Result {
 	return r
 }
 
-// head is what says what an object is.
+// head is the part of an object that identifies it.
 type head struct {
 	APIVersion string `json:"apiVersion"`
 	Kind       string `json:"kind"`
@@ -59,7 +57,7 @@ type head struct {
 	} `json:"metadata"`
 }
 
-// addObject takes an object, or those of a list.
+// addObject converts an object, or the objects of a list.
 func (r *Result) addObject(file string, v manifest.Value, o Options, others map[string]int) {
 	at := Place{file, v.Line()}
 	var h head

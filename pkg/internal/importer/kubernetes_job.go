@@ -13,7 +13,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// cronJob is what is read of one. Values that are only named in notes are of any type.
+// cronJob is the part of a CronJob that is used. Values that only appear in notes can have any type.
 type cronJob struct {
 	Metadata struct {
 		Name      string         `json:"name"`
@@ -42,10 +42,10 @@ type jobSpec struct {
 	Template              struct {
 		Spec map[string]any `json:"spec"`
 	} `json:"template"`
-	rest map[string]any // whatever there is
+	rest map[string]any // everything, for notes about unknown fields
 }
 
-// UnmarshalJSON also keeps what is not known, to be named.
+// UnmarshalJSON also keeps unknown fields.
 func (j *jobSpec) UnmarshalJSON(b []byte) error {
 	type plain jobSpec
 	if err := json.Unmarshal(b, (*plain)(j)); err != nil {
@@ -54,7 +54,7 @@ func (j *jobSpec) UnmarshalJSON(b []byte) error {
 	return json.Unmarshal(b, &j.rest)
 }
 
-// cronJob makes a task of a CronJob.
+// cronJob converts a CronJob to a task.
 func (r *Result) cronJob(at Place, c cronJob, o Options) {
 	k := &kubernetesJob{job: Job{Place: at}}
 	s := o.newSpec("kubernetes", c.Metadata.Namespace)
@@ -89,12 +89,14 @@ func (r *Result) cronJob(at Place, c cronJob, o Options) {
 	r.addJob(k.job)
 }
 
+// kubernetesJob collects the job and its notes.
 type kubernetesJob struct{ job Job }
 
 func (k *kubernetesJob) addNote(format string, args ...any) {
 	k.job.Notes = append(k.job.Notes, fmt.Sprintf(format, args...))
 }
 
+// setLabels copies valid labels. Labels of the import take precedence.
 func (k *kubernetesJob) setLabels(s *task.Spec, labels map[string]any) {
 	for _, key := range slices.Sorted(maps.Keys(labels)) {
 		value := fmt.Sprint(labels[key])
@@ -109,9 +111,10 @@ func (k *kubernetesJob) setLabels(s *task.Spec, labels map[string]any) {
 	}
 }
 
-// maxCatchUp is as far back as a missed tick may be caught up with.
+// maxCatchUp is how old a missed tick may be that is still caught up.
 const maxCatchUp = task.MaxTimeout
 
+// setPolicies converts the policies for overlap, missed ticks and history.
 func (k *kubernetesJob) setPolicies(s *task.Spec, c cronJob) {
 	s.Paused = c.Spec.Suspend
 
@@ -136,7 +139,7 @@ func (k *kubernetesJob) setPolicies(s *task.Spec, c cronJob) {
 		n := int64(0)
 		for i, limit := range []*int64{ok, failed} {
 			if limit == nil {
-				n += []int64{3, 1}[i] // Kubernetes' own
+				n += []int64{3, 1}[i] // the defaults of Kubernetes
 			} else {
 				n += *limit
 			}
@@ -146,12 +149,12 @@ func (k *kubernetesJob) setPolicies(s *task.Spec, c cronJob) {
 	}
 }
 
+// durationOf converts seconds, up to the maximum of a timeout.
 func durationOf(n int64) task.Duration {
 	return task.Duration(min(n, int64(task.MaxTimeout.Std()/time.Second)) * int64(time.Second))
 }
 
-// setExecution takes how a job is tried. A node that is lost has Kubernetes start a pod
-// elsewhere.
+// setExecution converts the retries and the timeout. When a node is lost, Kubernetes starts the pod on another one.
 func (k *kubernetesJob) setExecution(s *task.Spec, j jobSpec) {
 	limit := int64(6)
 	if j.BackoffLimit != nil {
@@ -177,7 +180,7 @@ func (k *kubernetesJob) setExecution(s *task.Spec, j jobSpec) {
 	k.noteUnknown("in the job", j.rest, "backoffLimit", "activeDeadlineSeconds", "parallelism", "completions", "template")
 }
 
-// buildProcess makes a process of a pod; why says why none can be made.
+// buildProcess converts a pod to a process. If that is impossible, why gives the reason.
 func (k *kubernetesJob) buildProcess(pod map[string]any) (p *task.Process, why string) {
 	k.noteUnknown("in the pod", pod, "containers", "restartPolicy", "terminationGracePeriodSeconds", "dnsPolicy", "schedulerName")
 	list, _ := pod["containers"].([]any)
@@ -215,7 +218,7 @@ func (k *kubernetesJob) buildProcess(pod map[string]any) (p *task.Process, why s
 	return p, ""
 }
 
-// noteUnknown notes what there is besides what is known.
+// noteUnknown adds a note about the fields that are not known.
 func (k *kubernetesJob) noteUnknown(where string, of map[string]any, known ...string) {
 	var rest []string
 	for name, v := range of {
@@ -229,6 +232,7 @@ func (k *kubernetesJob) noteUnknown(where string, of map[string]any, known ...st
 	}
 }
 
+// asStrings converts a list of any type to strings. ok is false if v is not a list; nil is an empty list.
 func asStrings(v any) (list []string, ok bool) {
 	items, is := v.([]any)
 	for _, item := range items {
@@ -237,7 +241,7 @@ func asStrings(v any) (list []string, ok bool) {
 	return list, is || v == nil
 }
 
-// literalVariables are the variables that have a value, and the names of the others.
+// literalVariables returns the variables that have a value in the file, and the names of the others.
 func literalVariables(v any) (env map[string]string, others []string) {
 	list, _ := v.([]any)
 	for _, item := range list {
@@ -266,7 +270,7 @@ func literalVariables(v any) (env map[string]string, others []string) {
 
 var referencePattern = regexp.MustCompile(`\$\$|\$\(([A-Za-z_][A-Za-z0-9_.-]*)\)`)
 
-// expandReferences puts values for $(NAME), as Kubernetes does; what is not known stays.
+// expandReferences replaces $(NAME) by values, as Kubernetes does. Unknown references remain.
 func expandReferences(text string, env map[string]string) string {
 	return referencePattern.ReplaceAllStringFunc(text, func(m string) string {
 		if m == "$$" {

@@ -16,9 +16,9 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// setSchedule translates the schedule and the time zone of a CronJob. Kubernetes evaluates
-// them with robfig/cron, which reads a few expressions in another way than Carillon
-// does, so the expression is parsed with that library, and its bit sets decide.
+// setSchedule converts the schedule and the time zone of a CronJob. Kubernetes evaluates them with robfig/cron,
+// which interprets a few expressions differently from Carillon. So the expression is parsed with that library, and
+// its bit sets are converted.
 func (k *kubernetesJob) setSchedule(s *task.Spec, c cronJob) error {
 	zone, text, err := kubernetesZone(c.Spec.Schedule, c.Spec.TimeZone)
 	if err != nil {
@@ -53,11 +53,11 @@ func (k *kubernetesJob) setSchedule(s *task.Spec, c cronJob) error {
 		return fmt.Errorf("%T is not known", parsed)
 	}
 
-	// robfig/cron matches what the local clock shows, whatever the hour field is: it
-	// fires in both passes of a repeated hour, and not at all in a skipped one.
+	// robfig/cron matches what the local clock shows, whatever the hour field contains: it fires in both passes of
+	// a repeated hour, and not in a skipped hour.
 	location, err := schedule.Location(s.Timezone)
 	if err != nil {
-		return nil // take refuses the zone, and names its field
+		return nil // addJob refuses the zone, and names its field
 	}
 
 	changes := clockChanges(location)
@@ -75,8 +75,8 @@ func (k *kubernetesJob) setSchedule(s *task.Spec, c cronJob) error {
 	return nil
 }
 
-// kubernetesZone returns the time zone in force, "" for that of the controller, and
-// the schedule without it. A zone in the schedule has priority, as in the controller.
+// kubernetesZone returns the time zone in force, "" for that of the controller, and the schedule without it. As in
+// the controller, a zone in the schedule has priority.
 func kubernetesZone(text, field string) (zone, rest string, err error) {
 	for _, prefix := range []string{"CRON_TZ=", "TZ="} {
 		value, found := strings.CutPrefix(text, prefix)
@@ -103,16 +103,16 @@ func kubernetesZone(text, field string) (zone, rest string, err error) {
 	return field, text, nil
 }
 
-// robfigStar is the bit by which robfig/cron remembers that a field has a * or ?.
+// robfigStar is the bit with which robfig/cron marks a field that contains * or ?.
 const robfigStar = 1 << 63
 
-// kubernetesField matches the items that robfig/cron and Carillon read alike. An item
-// that starts with * is not among them: it decides the day rule, by */2 in Carillon
-// and by * alone in robfig/cron.
+// kubernetesField matches the items that robfig/cron and Carillon interpret in the same way. Items that start with
+// * are not among them: they affect the rule of the two day fields, in Carillon also as */2 and in robfig/cron only
+// as *.
 var kubernetesField = regexp.MustCompile(`^([0-9]{1,2}|[A-Za-z]{3})(-([0-9]{1,2}|[A-Za-z]{3}))?(/[0-9]{1,2})?$`)
 
-// kubernetesCron writes an expression that has the same ticks as robfig's bit sets.
-// Fields that mean the same in both stay as they are.
+// kubernetesCron returns an expression with the same ticks as robfig's bit sets. It keeps fields that have the same
+// meaning in both.
 func kubernetesCron(text string, sets *cron.SpecSchedule) (string, error) {
 	if strings.HasPrefix(text, "@") {
 		return text, nil
@@ -135,7 +135,7 @@ func kubernetesCron(text string, sets *cron.SpecSchedule) (string, error) {
 	return strings.Join(words, " "), nil
 }
 
-// sameInBoth reports whether robfig/cron and Carillon read a field alike.
+// sameInBoth reports whether robfig/cron and Carillon interpret a field in the same way.
 func sameInBoth(word string, i int) bool {
 	const dayOfMonth, dayOfWeek = 2, 4
 	if period, ok := strings.CutPrefix(word, "*/"); ok && i != dayOfMonth && i != dayOfWeek {
@@ -158,8 +158,7 @@ func sameInBoth(word string, i int) bool {
 	return true
 }
 
-// setOfField writes a bit set as a field: ranges and values, with a step if that says
-// it all.
+// setOfField returns a bit set as a field: values and ranges, or one range with a step if that is enough.
 func setOfField(set uint64, i int) string {
 	set &^= robfigStar
 	var list []int
@@ -194,7 +193,7 @@ func setOfField(set uint64, i int) string {
 	return strings.Join(items, ",")
 }
 
-// stepBetween is the step between three values or more, if it is the same everywhere.
+// stepBetween returns the step between at least three values, if it is constant.
 func stepBetween(list []int) (step int, even bool) {
 	if len(list) < 3 {
 		return 0, false
@@ -211,12 +210,12 @@ func stepBetween(list []int) (step int, even bool) {
 	return step, true
 }
 
-// A clockChange is an instant at which a zone's offset from UTC changes, with what the
-// local clock shows before and after it, in seconds.
+// clockChange is a change of a zone's offset from UTC. It holds what the local clock shows before and after it, in
+// seconds.
 type clockChange struct{ before, after int64 }
 
-// clockChanges lists the changes of a zone's clock in the years 2025 to 2037, within
-// which the rules of all zones repeat.
+// clockChanges returns the changes of a zone's clock in the years 2025 to 2037, in which the rules of all zones
+// repeat.
 func clockChanges(location *time.Location) []clockChange {
 	offset := func(at int64) int64 {
 		_, seconds := time.Unix(at, 0).In(location).Zone()
@@ -240,8 +239,8 @@ func clockChanges(location *time.Location) []clockChange {
 	return changes
 }
 
-// misleadsRobfig reports whether robfig/cron's search goes wrong around the change. It
-// advances by hours and by days, and expects to come to full hours and to midnight.
+// misleadsRobfig reports whether robfig/cron's search fails around the change. It advances by hours and by days,
+// and expects to reach full hours and midnight.
 func (c clockChange) misleadsRobfig() bool {
 	const hour, day = 3600, 24 * 3600
 	from, to := min(c.before, c.after), max(c.before, c.after)

@@ -23,8 +23,8 @@ func importedCronJob(expr, zone string) importer.Result {
 
 var created = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 
-// controllerSchedule is what the CronJob controller makes of a schedule and a time
-// zone, with the time zone database of package schedule.
+// controllerSchedule parses a schedule and a time zone as the CronJob controller does, with the time zone database
+// of package schedule.
 func controllerSchedule(t *testing.T, expr, zone string) cron.Schedule {
 	t.Helper()
 	sched, err := cron.ParseStandard(expr)
@@ -48,8 +48,8 @@ func controllerSchedule(t *testing.T, expr, zone string) cron.Schedule {
 	return spec
 }
 
-// walkBoth compares the ticks of an imported task with those of another scheduler, in
-// (from, upTo], and not more than limit of them.
+// walkBoth compares the ticks of an imported task with those of another scheduler, in (from, upTo], limit of them
+// at most.
 func walkBoth(t *testing.T, spec task.Spec, next func(time.Time) time.Time, from, upTo time.Time, limit int) {
 	t.Helper()
 	timing := spec.Timing()
@@ -81,8 +81,7 @@ func walkBoth(t *testing.T, spec task.Spec, next func(time.Time) time.Time, from
 	}
 }
 
-// sameAsController compares over five years, and more closely around some changes of
-// the clocks.
+// sameAsController compares five years, and some clock changes in more detail.
 func sameAsController(t *testing.T, expr, zone string) {
 	t.Helper()
 	r := importedCronJob(expr, zone)
@@ -157,7 +156,7 @@ func TestKubernetes_TicksAsRobfigDoes(t *testing.T) {
 	}
 }
 
-// What robfig/cron refuses, or what never fires there, is refused with the reason.
+// What robfig/cron rejects, or what never fires there, is refused with the reason.
 func TestKubernetes_RefusesSchedules(t *testing.T) {
 	for expr, want := range map[string]string{
 		"0 0 * * 7":             `a: schedule: "0 0 * * 7": Kubernetes refuses it: end of range (7) above maximum (6)`,
@@ -184,7 +183,7 @@ func TestKubernetes_RefusesSchedules(t *testing.T) {
 	}
 }
 
-// randomKubernetesField draws a field of what robfig/cron accepts.
+// randomKubernetesField draws a field that robfig/cron accepts.
 func randomKubernetesField(rnd *rand.Rand, low, high int, names []string) string {
 	value := func() string {
 		n := low + rnd.IntN(high-low+1)
@@ -229,7 +228,7 @@ func TestKubernetes_TicksAsRobfigDoesOnAnything(t *testing.T) {
 		expr, zone := randomKubernetesCron(rnd), zones[rnd.IntN(len(zones))]
 		r := importedCronJob(expr, zone)
 		if len(r.Jobs) == 0 {
-			// The only reason may be that it never fires.
+			// The only valid reason is that it never fires.
 			if at := controllerSchedule(t, expr, zone).Next(created); !at.IsZero() {
 				t.Fatalf("%q fires at %v, and is refused: %v", expr, at, r.Refusals)
 			}
@@ -245,9 +244,9 @@ func TestKubernetes_TicksAsRobfigDoesOnAnything(t *testing.T) {
 	}
 }
 
-// Where a clock changes at midnight, or by half an hour, robfig/cron's search goes
-// wrong: a day is lost, or a tick comes on a day that the expression does not name.
-// The import says so, and the task has the ticks that the expression names.
+// Where a clock changes at midnight, or by half an hour, robfig/cron's search fails: it loses a day, or has a tick
+// on a day that the expression does not contain. The import adds a note, and the task has the ticks of the
+// expression.
 func TestKubernetes_NotesWhereRobfigGoesWrong(t *testing.T) {
 	const note = "Kubernetes may lose or misplace ticks"
 

@@ -100,7 +100,7 @@ func TestKubernetes_ListsAndDefaults(t *testing.T) {
 		t.Errorf("a shell in args: %+v", r)
 	}
 
-	// A shadow starts nothing, so that it needs no command.
+	// A shadow task starts nothing, so it needs no command.
 	r = importer.Kubernetes("f.json", text, importer.Options{Shadow: true})
 	if len(r.Jobs) != 2 || r.Jobs[1].Spec.Action.Noop == nil || !r.Jobs[1].Spec.Shadow {
 		t.Errorf("%+v", r)

@@ -14,13 +14,13 @@ var (
 	dotsPattern = regexp.MustCompile(`\.\.+`)
 )
 
-// makeSlug makes of a text what may stand in a name; "" if nothing of it may.
+// makeSlug converts a text to what a name may contain; "" if nothing remains.
 func makeSlug(text string) string {
 	text = notInName.ReplaceAllString(strings.ToLower(text), "-")
 	return strings.Trim(dotsPattern.ReplaceAllString(text, "."), "-._")
 }
 
-// clipSlug is slug, at most so many bytes long.
+// clipSlug is makeSlug with a limit of bytes.
 func clipSlug(text string, most int) string {
 	if text = makeSlug(text); len(text) > most {
 		text = strings.Trim(text[:most], "-._")
@@ -28,21 +28,20 @@ func clipSlug(text string, most int) string {
 	return text
 }
 
-// joinName makes a name of parts, of which any may be empty.
+// joinName joins the parts of a name that are not empty.
 func joinName(parts ...string) string {
 	parts = slices.DeleteFunc(parts, func(p string) bool { return p == "" })
 	return strings.Join(parts, "-")
 }
 
-// hashTag is four letters that follow from a text: commands that look alike get names
-// that do not.
+// hashTag returns four letters that are derived from a text, so that similar commands have different names.
 func hashTag(text string) string {
 	sum := sha256.Sum256([]byte(text))
 	return strings.ToLower(base32.StdEncoding.EncodeToString(sum[:])[:4])
 }
 
-// What a shell's line may have before the program that matters: what is only asked,
-// and what only starts others.
+// Words that a line for the shell may have before the program that matters: those that only test something, and
+// those that only start another program.
 var (
 	testWords         = strings.Fields("test [ [[ cd true : sleep export umask set ulimit . source")
 	prefixWords       = strings.Fields("if then else elif do while until { ( ! exec nice ionice chrt time timeout sudo chronic command env nohup setsid flock systemd-cat cat")
@@ -50,8 +49,8 @@ var (
 	assignmentPattern = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*=`)
 )
 
-// guessProgram is the name of what a command line is about. It is a guess, for names that
-// people recognise; that it stays the same for the same line is all that matters.
+// guessProgram returns the name of the program that a command line is about. It is a guess, so that people
+// recognize the names. It only needs to be the same whenever the line is the same.
 func guessProgram(line string) string {
 	fallback := ""
 	for _, part := range endsPart.Split(line, -1) {
@@ -67,7 +66,7 @@ func guessProgram(line string) string {
 				started = true
 				continue
 			case started && (strings.HasPrefix(word, "-") || word[0] >= '0' && word[0] <= '9'):
-				continue // a flag of that
+				continue // a flag of that program
 			}
 
 			if slices.Contains(testWords, word) || base == "" {

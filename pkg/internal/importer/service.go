@@ -10,14 +10,14 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// systemdPath is the PATH that systemd gives to services.
+// systemdPath is the PATH that systemd sets for services.
 const systemdPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
-// serviceKeys are those that are taken, or that make no difference to a run.
+// serviceKeys are the settings that are converted, or that have no effect on a run.
 var serviceKeys = strings.Fields(`Type ExecStart ExecStartPre ExecStartPost ExecCondition User WorkingDirectory Environment TimeoutStartSec TimeoutSec
 	RuntimeMaxSec TimeoutStopSec KillMode StandardOutput StandardError SyslogIdentifier RemainAfterExit`)
 
-// readService takes what the timer starts.
+// readService converts the service that the timer starts.
 func (t *timer) readService(s *task.Spec, u Unit, name string) error {
 	switch kind := u.lastValue("Service", "Type"); kind {
 	case "", "simple", "exec", "oneshot", "idle":
@@ -74,9 +74,10 @@ func (t *timer) readService(s *task.Spec, u Unit, name string) error {
 	return nil
 }
 
+// setLimits converts the timeouts.
 func (t *timer) setLimits(s *task.Spec, u Unit) error {
 	key := "RuntimeMaxSec"
-	if u.lastValue("Service", "Type") == "oneshot" { // whose start is its whole run
+	if u.lastValue("Service", "Type") == "oneshot" { // its start is the whole run
 		if key = "TimeoutStartSec"; u.lastValue("Service", key) == "" {
 			key = "TimeoutSec"
 		}
@@ -104,7 +105,7 @@ func (t *timer) setLimits(s *task.Spec, u Unit) error {
 	return nil
 }
 
-// nameOthers notes what of a service makes a difference and has no counterpart.
+// nameOthers adds notes about settings of a service that affect it and have no counterpart.
 func (t *timer) nameOthers(u Unit) {
 	if names := u.unknownSettings("Service", serviceKeys...); len(names) > 0 {
 		t.addNote("without counterpart in the service: %s", strings.Join(names, ", "))
@@ -122,7 +123,7 @@ func (t *timer) nameOthers(u Unit) {
 	}
 }
 
-// readEnvironment reads Environment= of a service.
+// readEnvironment parses Environment= of a service.
 func readEnvironment(u Unit, x expander) (map[string]string, error) {
 	env := map[string]string{}
 	for _, v := range u.allValues("Service", "Environment") {
@@ -145,9 +146,11 @@ func readEnvironment(u Unit, x expander) (map[string]string, error) {
 	return env, nil
 }
 
-// expander puts values for the specifiers of a unit: %n, %i, %%.
+// expander replaces the specifiers of a unit: %n, %i, %%.
 type expander struct{ unit string }
 
+// expandSpecifiers replaces the specifiers. It returns an error for those that it does not know, such as those
+// whose value depends on the host.
 func (x expander) expandSpecifiers(text string) (string, error) {
 	if !strings.Contains(text, "%") {
 		return text, nil

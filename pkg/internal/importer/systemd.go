@@ -11,12 +11,11 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// Systemd makes tasks of timers and of the services that they start, which are looked
-// up among the units by their names. Units without a timer are passed by. Drop-ins are
-// not known: give what systemctl cat says.
+// Systemd converts timers and the services that they start, which it finds among the units by their names. It skips
+// units without a timer. It does not know drop-ins: pass the output of systemctl cat.
 //
-// Ticks that were missed run only with Persistent=, and a service does not run twice at
-// once. A service's user is root unless it says otherwise.
+// Missed ticks run only with Persistent=, and runs of a service do not overlap. The user of a service is root by
+// default.
 func Systemd(units []Unit, o Options) Result {
 	var r Result
 
@@ -35,7 +34,7 @@ func Systemd(units []Unit, o Options) Result {
 	return r
 }
 
-// timer is a timer while it is read.
+// timer holds the state while a timer is read.
 type timer struct {
 	unit Unit
 	job  Job
@@ -45,6 +44,7 @@ func (t *timer) addNote(format string, args ...any) {
 	t.job.Notes = append(t.job.Notes, fmt.Sprintf(format, args...))
 }
 
+// readUnits converts the timer and its service.
 func (t *timer) readUnits(units []Unit, o Options) error {
 	base := strings.TrimSuffix(path.Base(t.unit.File), ".timer")
 	if strings.HasSuffix(base, "@") {
@@ -86,10 +86,11 @@ func (t *timer) readUnits(units []Unit, o Options) error {
 	return nil
 }
 
-// timerKeys are those that are taken, or that make no difference.
+// timerKeys are the settings that are converted, or that have no effect.
 var timerKeys = strings.Fields(`OnCalendar OnBootSec OnStartupSec OnActiveSec OnUnitActiveSec OnUnitInactiveSec Persistent RandomizedDelaySec
 	FixedRandomDelay AccuracySec Unit RemainAfterElapse`)
 
+// setSchedule converts the settings of the timer that determine its ticks.
 func (t *timer) setSchedule(s *task.Spec) error {
 	zone, all := "", task.Schedules{}
 	for i, event := range t.unit.allValues("Timer", "OnCalendar") {
@@ -116,9 +117,9 @@ func (t *timer) setSchedule(s *task.Spec) error {
 	}
 
 	if location, err := schedule.Location(s.Timezone); err == nil && len(all) > 0 && len(clockChanges(location)) > 0 {
-		// systemd skips a local time that does not exist, and elapses once at one that
-		// comes twice, even where the hour is *. An hour field that starts with * knows
-		// no such policy in Carillon, and 0-23 does.
+		// systemd skips a local time that does not exist, and elapses once at one that exists twice, even if the
+		// hour is *. In Carillon the policy does not apply to an hour field that starts with *, but it applies to
+		// 0-23.
 		s.DST = task.DST{Gap: task.GapSkip, Fold: task.FoldFirst}
 
 		for i, expr := range all {

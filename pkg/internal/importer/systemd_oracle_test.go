@@ -15,8 +15,7 @@ import (
 
 var elapse = regexp.MustCompile(`(?m)(?:Next elapse|Iter\. #\d+): (\S+ )?(never|\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)`)
 
-// systemdTicks asks systemd-analyze for the first ticks of a calendar event. false: it
-// refuses the event.
+// systemdTicks returns the first ticks of a calendar event from systemd-analyze, or false if it rejects the event.
 func systemdTicks(t *testing.T, event string, after time.Time, count int) ([]time.Time, bool) {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), "systemd-analyze", "calendar", fmt.Sprintf("--iterations=%d", count), "--base-time="+after.Format("2006-01-02 15:04:05 UTC"), event)
@@ -25,7 +24,7 @@ func systemdTicks(t *testing.T, event string, after time.Time, count int) ([]tim
 	out, err := cmd.CombinedOutput()
 	switch {
 	case strings.Contains(string(out), "Resource deadlock avoided"):
-		return nil, true // this systemd gives up at some changes of the clocks
+		return nil, true // this version of systemd fails at some clock changes
 	case err != nil:
 		return nil, false
 	}
@@ -47,8 +46,8 @@ func systemdTicks(t *testing.T, event string, after time.Time, count int) ([]tim
 	return list, true
 }
 
-// sameAsSystemd compares the ticks of an imported timer with systemd's. It reports
-// whether the importer took the event.
+// sameAsSystemd compares the ticks of an imported timer with systemd's. It reports whether the importer accepted
+// the event.
 func sameAsSystemd(t *testing.T, event, zone string, starts []time.Time, count int) bool {
 	t.Helper()
 	timer := importer.ReadUnit("a.timer", "[Timer]\nOnCalendar="+event)
@@ -96,7 +95,7 @@ func needSystemdAnalyze(t *testing.T) {
 	}
 }
 
-// systemdStarts are before changes of the clocks, and before a leap day.
+// systemdStarts returns times before clock changes, and before a leap day.
 func systemdStarts() []time.Time {
 	return []time.Time{
 		time.Date(2026, 3, 7, 12, 0, 0, 0, time.UTC), time.Date(2026, 3, 28, 12, 0, 0, 0, time.UTC),
@@ -108,7 +107,7 @@ func TestSystemd_TicksAsSystemdDoes(t *testing.T) {
 	needSystemdAnalyze(t)
 	starts := systemdStarts()
 	if testing.Short() {
-		starts = starts[1:3] // each asks systemd-analyze: those at which Berlin's clocks change
+		starts = starts[1:3] // each needs a call of systemd-analyze: only those at which Berlin's clocks change
 	}
 
 	for _, event := range []string{

@@ -63,7 +63,7 @@ func FuzzCalendar(f *testing.F) {
 	})
 }
 
-// timed makes a task of a timer and a service.
+// timed converts a timer and a service.
 func timed(t *testing.T, timer, service string) importer.Job {
 	t.Helper()
 	r := importer.Systemd([]importer.Unit{importer.ReadUnit("/x/dump.timer", timer), importer.ReadUnit("/x/dump.service", service)}, options)

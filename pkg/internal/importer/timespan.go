@@ -8,6 +8,7 @@ import (
 	"unicode"
 )
 
+// spanUnits maps the units of systemd to durations.
 var spanUnits = map[string]time.Duration{
 	"": time.Second, "s": time.Second, "sec": time.Second, "second": time.Second, "seconds": time.Second,
 	"ms": time.Millisecond, "msec": time.Millisecond, "us": time.Microsecond, "usec": time.Microsecond,
@@ -19,7 +20,7 @@ var spanUnits = map[string]time.Duration{
 	"y": 8766 * time.Hour, "year": 8766 * time.Hour, "years": 8766 * time.Hour, // 365.25 days
 }
 
-// parseTimespan reads a span of time as systemd writes it: 1h 30min, 90, 2d. infinity is 0.
+// parseTimespan parses a time span of systemd: 1h 30min, 90, 2d. "infinity" is 0.
 func parseTimespan(text string) (time.Duration, error) {
 	if text == "infinity" {
 		return 0, nil

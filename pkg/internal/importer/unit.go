@@ -5,19 +5,19 @@ import (
 	"strings"
 )
 
-// Unit is a file of systemd: its settings, in their order.
+// Unit is a unit file of systemd: its settings in order.
 type Unit struct {
 	File     string
 	settings []setting
 }
 
+// setting is one setting with its section. line is where it begins.
 type setting struct {
 	section, key, value string
 	line                int
 }
 
-// ReadUnit reads a unit file. Lines that are none of a unit are passed by, as systemd
-// does.
+// ReadUnit parses a unit file. Like systemd, it skips lines that are not valid.
 func ReadUnit(file, text string) Unit {
 	u := Unit{File: file}
 	section, pending, begun, n := "", "", 0, 0
@@ -27,7 +27,7 @@ func ReadUnit(file, text string) Unit {
 
 		trimmed := strings.TrimSpace(line)
 		if trimmed == "" && pending == "" || trimmed != "" && (trimmed[0] == '#' || trimmed[0] == ';') {
-			continue // a comment may stand within a setting
+			continue // a comment may be inside of a setting that continues
 		}
 
 		if pending == "" {
@@ -58,7 +58,7 @@ func ReadUnit(file, text string) Unit {
 	return u
 }
 
-// allValues are the values of a setting that adds up; an empty one takes back those before.
+// allValues returns the values of a setting that accumulates. An empty value discards those before it.
 func (u Unit) allValues(section, key string) (list []setting) {
 	for _, s := range u.settings {
 		if s.section == section && s.key == key {
@@ -73,7 +73,7 @@ func (u Unit) allValues(section, key string) (list []setting) {
 	return list
 }
 
-// lastValue is the value in force of a setting that does not add up.
+// lastValue returns the value in force of a setting that does not accumulate.
 func (u Unit) lastValue(section, key string) string {
 	for _, s := range slices.Backward(u.settings) {
 		if s.section == section && s.key == key {
@@ -84,12 +84,12 @@ func (u Unit) lastValue(section, key string) string {
 	return ""
 }
 
-// boolValue reads a truth value.
+// boolValue returns the value of a boolean setting.
 func (u Unit) boolValue(section, key string) bool {
 	return slices.Contains([]string{"1", "yes", "y", "true", "t", "on"}, strings.ToLower(u.lastValue(section, key)))
 }
 
-// unknownSettings are the names of the settings of a section besides the known ones.
+// unknownSettings returns the names of the settings of a section that are not in known.
 func (u Unit) unknownSettings(section string, known ...string) (names []string) {
 	for _, s := range u.settings {
 		if s.section == section && s.value != "" && !slices.Contains(known, s.key) && !slices.Contains(names, s.key) {
