@@ -212,6 +212,7 @@ func (b *Batcher) Commit(ctx context.Context, txn Txn) (Result, error) {
 	}
 }
 
+// notSentError returns the definite error of a transaction that was not sent.
 func notSentError(err error) error { return fmt.Errorf("commit: %w", notSent{err}) }
 
 // enqueueTicket enters t into the lock table and wakes a sender if t is ready. It returns false if the Batcher has ended.

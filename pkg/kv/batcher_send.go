@@ -106,6 +106,7 @@ func (b *Batcher) wakeSender() {
 // The ready transactions do not conflict with each other, so any of them may share a request (see lockTable).
 func (b *Batcher) fillPack(pack []*ticket) []*ticket {
 	const mostLeft = 32
+	// etcd counts the transactions of the request plus the deepest one of them (see footprint.depth).
 	first := b.turns.ready.first
 	depth, bytes, left := 0, txnBytes, 0
 	for t := first; t != nil && len(pack) < b.cfg.MaxSiblings && left < mostLeft; {
@@ -116,6 +117,7 @@ func (b *Batcher) fillPack(pack []*ticket) []*ticket {
 		if t == first || fits {
 			depth, bytes = max(depth, t.depth), bytes+t.bytes
 			b.turns.ready.removeTicket(t)
+			// From here on, the caller can no longer withdraw the transaction.
 			t.state = sent
 			<-b.room // the transaction does not wait in the queue any more
 			pack = append(pack, t)
@@ -181,6 +183,7 @@ func (s *sender) sendRequest(ctx context.Context, pack []*ticket) ([]Result, err
 		}()
 	}
 
+	// A single transaction needs no nesting, which keeps the request small.
 	if len(pack) == 1 {
 		r, err := direct{s.kv}.Commit(ctx, pack[0].txn)
 		s.results = append(s.results, r)

@@ -36,6 +36,7 @@ const (
 	abandoned
 )
 
+// newTicket returns an empty ticket for the pool.
 func newTicket() any { return &ticket{answered: make(chan struct{}, 1)} }
 
 // awaitResult returns the answer of a settled ticket, and puts the ticket into the pool, because nothing refers to it

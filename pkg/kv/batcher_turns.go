@@ -67,6 +67,7 @@ func (u *lockTable) acquireAll(t *ticket) {
 			}
 		}
 
+		// A range also takes the locks of the keys of t that are in it, unless t holds them already.
 		for _, s := range t.spans {
 			if s.writes == writes {
 				u.lockSpan(t, s)
@@ -156,6 +157,7 @@ func (u *lockTable) releaseAll(t *ticket) {
 		k.lock = nil
 	}
 
+	// Wake the transactions that waited for a range of t. Those that waited for a lock were woken above.
 	for i := range t.spans {
 		u.spans.removeTicket(t)
 		t.spans[i].of = nil
@@ -260,6 +262,7 @@ func (s *keyRanges) removeTicket(t *ticket) {
 // buildIndex computes ends from list.
 func (s *keyRanges) buildIndex() {
 	s.ends = s.ends[:0]
+	// ends[i] lets a search stop as soon as no earlier range can contain the key.
 	for i, o := range s.list {
 		if i > 0 && o.end != nil {
 			if last := s.ends[i-1]; last == nil || bytes.Compare(last, o.end) > 0 {

@@ -81,6 +81,7 @@ func (b boundKV) Compact(ctx context.Context, rev int64, opts ...clientv3.Compac
 	return b.KV.Compact(ctx, rev, opts...)
 }
 
+// Do repeats the operation only if it is a read.
 func (b boundKV) Do(ctx context.Context, op clientv3.Op) (clientv3.OpResponse, error) {
 	ctx, cancel := b.withDeadline(ctx)
 	defer cancel()
@@ -92,6 +93,7 @@ func (b boundKV) Do(ctx context.Context, op clientv3.Op) (clientv3.OpResponse, e
 	return b.KV.Do(ctx, op)
 }
 
+// Txn starts a transaction. It is sent once, even if it contains only reads.
 func (b boundKV) Txn(ctx context.Context) clientv3.Txn {
 	return &boundTxn{ctx: ctx, kv: b.KV, bound: b.bound}
 }

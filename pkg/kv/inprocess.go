@@ -32,6 +32,7 @@ func inProcess(s *etcdserver.EtcdServer) *clientv3.Client {
 // eagerServer is a watch server that always accepts requests.
 type eagerServer struct{ pb.WatchServer }
 
+// Watch passes a stream to the watch server whose requests are received without delay.
 func (e eagerServer) Watch(s pb.Watch_WatchServer) error {
 	eager := &eagerStream{Watch_WatchServer: s, more: wake.NewSignal()}
 	go eager.receiveNext() // ends when the stream ends

@@ -109,6 +109,7 @@ func shortDir(dir string) (string, error) {
 		return "", err
 	}
 
+	// Lstat does not follow a symbolic link, which another user could have created.
 	info, err := os.Lstat(short)
 	if err != nil {
 		return "", err
@@ -139,6 +140,7 @@ func listenUnix(path string) (listener, error) {
 	if err != nil {
 		return listener{}, fmt.Errorf("listen on unix://%s: %w", path, err)
 	}
+	// From here on, only this user can connect. Until then, a socket in the data directory is protected by the directory.
 	if err := os.Chmod(path, 0o600); err != nil {
 		return listener{}, errors.Join(err, l.Close())
 	}

@@ -37,6 +37,7 @@ func (c quietCore) With(fields []zapcore.Field) zapcore.Core {
 	return c
 }
 
+// Check drops the entries that the core does not accept.
 func (c quietCore) Check(e zapcore.Entry, ce *zapcore.CheckedEntry) *zapcore.CheckedEntry {
 	if e.Level < c.least {
 		return ce
@@ -99,6 +100,7 @@ func (c countingCore) With(fields []zapcore.Field) zapcore.Core {
 	return c
 }
 
+// Check adds this core to the entry if the core below accepts it, so that Write is called.
 func (c countingCore) Check(e zapcore.Entry, ce *zapcore.CheckedEntry) *zapcore.CheckedEntry {
 	if c.Core.Check(e, nil) == nil {
 		return ce
@@ -106,6 +108,7 @@ func (c countingCore) Check(e zapcore.Entry, ce *zapcore.CheckedEntry) *zapcore.
 	return ce.AddCore(e, c)
 }
 
+// Write adds the field "suppressed" if entries were suppressed since the last one.
 func (c countingCore) Write(e zapcore.Entry, fields []zapcore.Field) error {
 	if n := c.suppressed.Swap(0); n > 0 {
 		fields = append(slices.Clone(fields), zap.Int64("suppressed", n))

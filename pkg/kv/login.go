@@ -196,6 +196,7 @@ func (l *login) renewOnce(ctx context.Context, stale string) error {
 		return notSent{ctx.Err()}
 	}
 
+	// While this goroutine waited for the slot, another one may have logged in. mayRenew detects that.
 	password, err := l.password()
 	if err != nil {
 		return loginError{fmt.Errorf("the password of user %q: %w", l.user, err)}
@@ -209,7 +210,7 @@ func (l *login) renewOnce(ctx context.Context, stale string) error {
 	case err == nil:
 		l.setToken(res.Token)
 		return nil
-	case errors.Is(err, rpctypes.ErrAuthNotEnabled):
+	case errors.Is(err, rpctypes.ErrAuthNotEnabled): // calls need no token until etcd refuses one without
 		l.setToken("")
 		return nil
 	case errors.Is(err, rpctypes.ErrAuthFailed):

@@ -46,6 +46,7 @@ func (s *Server) checkData() error {
 		return nil
 	}
 
+	// A single member and one of several differ in their URL, which is part of the data and cannot be changed here.
 	alone := self.PeerURLs[0] == noPeersURL
 	switch {
 	case s.cfg.Peers == nil && !alone:
@@ -67,6 +68,7 @@ func memberOf(dir string) (self *membership.Member, members int, err error) {
 		return nil, 0, err
 	}
 
+	// The id of the member is in its log, and the record of the member in the database.
 	path := filepath.Join(dir, "member", "snap", "db")
 	info, err := os.Stat(path)
 	if errors.Is(err, os.ErrNotExist) || err == nil && info.Size() == 0 {

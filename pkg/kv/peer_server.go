@@ -61,6 +61,7 @@ func (s *Server) listenPeers(at *url.URL) (*peerServer, error) {
 		}
 	}
 
+	// The timeouts are those that etcd uses for streams between members.
 	l, err := transport.NewTimeoutListener(at.Host, "http", nil, rafthttp.ConnReadTimeout, rafthttp.ConnWriteTimeout)
 	if err != nil {
 		return nil, err
@@ -90,6 +91,7 @@ func (p *peerServer) serve() {
 	})
 }
 
+// close closes the listener and all connections. It may be called before serve.
 func (p *peerServer) close() error {
 	if p.http == nil {
 		return p.listener.Close()

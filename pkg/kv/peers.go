@@ -107,6 +107,7 @@ func (p *Peers) listenURL(own *url.URL) (*url.URL, error) {
 		return nil, err
 	}
 
+	// The port of the URL is kept; only its host is replaced.
 	l.Host = net.JoinHostPort(addr.String(), l.Port())
 
 	return &l, nil
@@ -180,6 +181,7 @@ func (s *Server) withPeers(ctx context.Context, c *embed.Config) error {
 		return fmt.Errorf("listen for peers: %w", err)
 	}
 
+	// etcd itself opens no listener: peerServer serves its handler.
 	c.AdvertisePeerUrls = []url.URL{*own}
 	c.PeerTLSInfo, c.SnapshotCatchUpEntries = p.tlsInfo(), peerCatchUpEntries
 	c.TlsMinVersion = string(tlsutil.TLSVersion13) // without it, etcd sets PeerTLSInfo back to 1.2
@@ -187,6 +189,7 @@ func (s *Server) withPeers(ctx context.Context, c *embed.Config) error {
 	if p.Join {
 		c.ClusterState = embed.ClusterStateFlagExisting
 
+		// A member with data has the list of members in them, and ignores the configured one.
 		if !s.hasData() {
 			if members, err = s.joinedMembers(ctx); err != nil {
 				return err
@@ -224,6 +227,8 @@ func (s *Server) joinedMembers(ctx context.Context) (map[string]string, error) {
 			continue
 		}
 
+		// etcd requires the complete list of members, including this one under its name. A member that has not run yet has
+		// no name in the cluster, so any unique name will do for it.
 		members, found := map[string]string{}, false
 		for _, m := range remote.Members() {
 			name := cmp.Or(m.Name, "member-"+m.ID.String())
@@ -292,6 +297,7 @@ func (s *Server) explainError(err error) error {
 		}
 	}
 
+	// It is the same cluster, and this member is not in it any more.
 	if s.etcd != nil && s.etcd.Server != nil && remote.ID() == s.etcd.Server.Cluster().ID() && remote.Member(s.etcd.Server.MemberID()) == nil {
 		return fmt.Errorf("member %s has been removed from its cluster: to make it one again, delete %s, "+
 			"`carillon cluster member add %s --peer-url %s`, and start with --initial-cluster-state existing",
@@ -318,6 +324,7 @@ func (s *Server) checkForeignData() error {
 // it has caught up.
 func (s *Server) promoteSelf(ctx context.Context) error {
 	for told := time.Now(); s.etcd.Server.IsLearner(); {
+		// etcd refuses the promotion until the learner has nearly the whole log of the leader.
 		_, err := s.etcd.Server.PromoteMember(ctx, uint64(s.etcd.Server.MemberID()))
 		if err == nil {
 			orNop(s.cfg.Logger).Info("caught up, and votes", zap.String("member", s.cfg.Name))

@@ -27,6 +27,7 @@ type toldOnce struct {
 	error string // the last error; empty after a success
 }
 
+// newSecured returns credentials that use config for each handshake.
 func newSecured(config func() *tls.Config, log *zap.Logger) secured {
 	return secured{TransportCredentials: credentials.NewTLS(config()), config: config, told: &toldOnce{log: log}}
 }
@@ -44,6 +45,7 @@ func (s secured) Clone() credentials.TransportCredentials {
 	return secured{TransportCredentials: s.TransportCredentials.Clone(), config: s.config, told: s.told}
 }
 
+// logOnce logs the error of a handshake, unless the previous one had the same error.
 func (t *toldOnce) logOnce(at net.Addr, err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -195,6 +195,8 @@ func (s *Server) Close() error {
 	return s.closed
 }
 
+// close releases what StartServer has started so far, which may be only a part of it, in the reverse order. It
+// returns all errors.
 func (s *Server) close() error {
 	s.finishWith(nil)
 
@@ -205,11 +207,13 @@ func (s *Server) close() error {
 	}
 
 	var errs []error
+	// The client in this process ends first, because its calls use the store directly.
 	if s.client != nil {
 		errs = append(errs, s.client.Close())
 	}
 
 	if s.grpc != nil {
+		// GracefulStop waits for open calls. Watches never end by themselves, so Stop cuts them after stopTimeout.
 		force := time.AfterFunc(stopTimeout, s.grpc.Stop)
 		s.grpc.GracefulStop()
 		force.Stop()
@@ -230,6 +234,7 @@ func (s *Server) close() error {
 		errs = append(errs, l.close())
 	}
 
+	// The lock is released last, so that another process cannot start on a directory that is still in use.
 	if s.lock != nil {
 		errs = append(errs, s.lock.Close())
 	}
@@ -237,6 +242,7 @@ func (s *Server) close() error {
 	return errors.Join(errs...)
 }
 
+// finishWith marks the server as stopped, with the reason. Only the first call counts.
 func (s *Server) finishWith(err error) {
 	s.fail.Do(func() {
 		s.err = err
@@ -264,6 +270,8 @@ func (s *Server) claimDataDir() error {
 	return nil
 }
 
+// privateDir creates the directory with mode 0700, or makes an existing one private if that is safe (see
+// ServerConfig.Dir).
 func privateDir(dir string) error {
 	if dir == "" {
 		return errors.New("no data directory")
@@ -341,6 +349,8 @@ func (s *Server) embedConfig() *embed.Config {
 	return c
 }
 
+// servePeers serves the clients outside of the process on the listeners of ServerConfig.ListenClient, and watches for
+// an end of etcd.
 func (s *Server) servePeers() {
 	s.grpc = v3rpc.Server(s.etcd.Server, nil, nil,
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 5 * time.Second, PermitWithoutStream: true}),

@@ -59,6 +59,7 @@ func (w *waiting) checkMembers(ctx context.Context, s *Server) {
 
 	w.tell(missing)
 
+	// Log at intervals, and once more when the missing members have changed since the last message.
 	if now := time.Now(); now.After(w.next) || w.told && !slices.Equal(missing, w.missing) {
 		w.next, w.told = now.Add(waitToldEvery), true
 		w.log.Warn("etcd is waiting for its other members", zap.String("member", s.cfg.Name), zap.Strings("away", missing), zap.Int("members", len(members)))
@@ -67,6 +68,7 @@ func (w *waiting) checkMembers(ctx context.Context, s *Server) {
 	w.missing = missing
 }
 
+// stop reports that the wait has ended.
 func (w *waiting) stop() { w.tell(nil) }
 
 // untilReady waits until etcd serves requests, which requires more than half of the members. It returns early with an

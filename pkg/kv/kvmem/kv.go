@@ -19,6 +19,7 @@ type remote struct{ door }
 
 var _ pb.KVClient = remote{}
 
+// Range reads keys at the present or at an earlier revision.
 func (s remote) Range(ctx context.Context, r *pb.RangeRequest, _ ...grpc.CallOption) (*pb.RangeResponse, error) {
 	if err := checkRange(r); err != nil {
 		return nil, err
@@ -43,6 +44,7 @@ func (s remote) RangeStream(context.Context, *pb.RangeRequest, ...grpc.CallOptio
 	return nil, status.Error(codes.Unimplemented, "kvmem streams no ranges")
 }
 
+// Put is a transaction with one operation.
 func (s remote) Put(ctx context.Context, r *pb.PutRequest, _ ...grpc.CallOption) (*pb.PutResponse, error) {
 	resp, err := s.Txn(ctx, singleOpTxn(&pb.RequestOp{Request: &pb.RequestOp_RequestPut{RequestPut: r}}))
 	if err != nil {
@@ -55,6 +57,7 @@ func (s remote) Put(ctx context.Context, r *pb.PutRequest, _ ...grpc.CallOption)
 	return one, nil
 }
 
+// DeleteRange is a transaction with one operation.
 func (s remote) DeleteRange(ctx context.Context, r *pb.DeleteRangeRequest, _ ...grpc.CallOption) (*pb.DeleteRangeResponse, error) {
 	resp, err := s.Txn(ctx, singleOpTxn(&pb.RequestOp{Request: &pb.RequestOp_RequestDeleteRange{RequestDeleteRange: r}}))
 	if err != nil {
@@ -72,6 +75,7 @@ func singleOpTxn(op *pb.RequestOp) *pb.TxnRequest {
 	return &pb.TxnRequest{Success: []*pb.RequestOp{op}}
 }
 
+// Compact makes revisions before the given one unreadable.
 func (s remote) Compact(ctx context.Context, r *pb.CompactionRequest, _ ...grpc.CallOption) (*pb.CompactionResponse, error) {
 	if err := s.lockStore(ctx); err != nil {
 		return nil, err

@@ -132,6 +132,7 @@ func (s leases) Revoke(ctx context.Context, id clientv3.LeaseID) (*clientv3.Leas
 	return &clientv3.LeaseRevokeResponse{Header: s.newHeader()}, nil
 }
 
+// TimeToLive reports the remaining time of a lease; -1 if the lease does not exist.
 func (s leases) TimeToLive(ctx context.Context, id clientv3.LeaseID, opts ...clientv3.LeaseOption) (*clientv3.LeaseTimeToLiveResponse, error) {
 	if err := s.lockStore(ctx); err != nil {
 		return nil, err
@@ -172,6 +173,7 @@ func (s leases) Leases(ctx context.Context) (*clientv3.LeaseLeasesResponse, erro
 	return resp, nil
 }
 
+// KeepAliveOnce renews a lease.
 func (s leases) KeepAliveOnce(ctx context.Context, id clientv3.LeaseID) (*clientv3.LeaseKeepAliveResponse, error) {
 	if err := s.lockStore(ctx); err != nil {
 		return nil, err
@@ -224,4 +226,5 @@ func (s leases) KeepAlive(ctx context.Context, id clientv3.LeaseID) (<-chan *cli
 	return answers, nil
 }
 
+// Close does nothing: the goroutines of KeepAlive end with the client.
 func (s leases) Close() error { return nil }

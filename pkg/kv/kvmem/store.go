@@ -185,6 +185,7 @@ type span struct{ key, end string }
 
 func spanOf(key, end []byte) span { return span{string(key), string(end)} }
 
+// contains reports whether key is in the range.
 func (r span) contains(key string) bool {
 	switch r.end {
 	case "":

@@ -76,6 +76,9 @@ type watcher struct {
 
 var _ clientv3.Watcher = (*watcher)(nil)
 
+// Watch opens a watch. Its channel is closed when ctx ends, the client or the watcher is closed,
+// or the watch is cancelled because of a compaction. Like the client of etcd, it returns after
+// the server has opened the watch.
 func (s *watcher) Watch(ctx context.Context, key string, opts ...clientv3.OpOption) clientv3.WatchChan {
 	op := clientv3.OpWatch(key, opts...)
 	w := &watch{

@@ -59,6 +59,7 @@ func (d *Deaf) Watch(ctx context.Context, key string, opts ...clientv3.OpOption)
 	return out
 }
 
+// filterEvents returns the events that are not dropped, and counts the others.
 func (d *Deaf) filterEvents(events []*clientv3.Event) []*clientv3.Event {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -65,6 +65,7 @@ func (p *Proxy) Client(cfg kv.Config) *kv.Client {
 	return c
 }
 
+// socketPath returns the path of the server's socket.
 func socketPath(s *Server) string { return strings.TrimPrefix(s.Endpoint(), "unix://") }
 
 // Redirect closes all connections, and forwards new ones to another server.
@@ -109,6 +110,7 @@ func (p *Proxy) Mend() {
 	}
 }
 
+// closeAll ends the proxy: it releases frozen data, closes all connections and waits for the goroutines.
 func (p *Proxy) closeAll() {
 	p.mu.Lock()
 	p.closed = true
@@ -130,6 +132,7 @@ func (p *Proxy) acceptConns() {
 	}
 }
 
+// serveConn connects a client with the server until one of them closes its connection.
 func (p *Proxy) serveConn(client net.Conn) {
 	defer client.Close()
 
@@ -165,6 +168,7 @@ func (p *Proxy) serveConn(client net.Conn) {
 	delete(p.conns, server)
 }
 
+// addConns registers connections so that Cut can close them. It returns false while the proxy is cut or closed.
 func (p *Proxy) addConns(conns ...net.Conn) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -186,6 +190,7 @@ type thawed struct {
 	p *Proxy
 }
 
+// Read delays what it has read until the proxy is not frozen.
 func (t thawed) Read(b []byte) (int, error) {
 	n, err := t.Conn.Read(b)
 	t.p.mu.Lock()
