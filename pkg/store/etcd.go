@@ -94,6 +94,7 @@ func (s Etcd) Members(ctx context.Context, timeout time.Duration) []Member {
 	members := s.askMembers(ctx, endpoints)
 	wg.Wait()
 
+	// An embedded etcd: its other members cannot be reached by this client.
 	if len(s.etcd.Endpoints()) == 0 {
 		members = append(members, s.embeddedOthers(ctx, members[0], known)...)
 		for i := range members {
@@ -205,6 +206,7 @@ func (s Etcd) Readable(ctx context.Context) (Readable, error) {
 		return res.Header.Revision, nil
 	}
 
+	// high is a revision that can be read; everything below low cannot.
 	newest, err := read(0)
 	low, high := int64(1), newest
 	for err == nil && low < high {

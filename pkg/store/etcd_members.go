@@ -141,6 +141,8 @@ func (s Etcd) RemoveMember(ctx context.Context, name string) error {
 		return fmt.Errorf("remove member %s: %w", name, err)
 	}
 
+	// The member of this process is not removed, because its node would lose etcd before it could
+	// answer.
 	own := s.OwnMember(ctx)
 
 	for _, k := range known {

@@ -56,6 +56,7 @@ func (s Inbox) FollowInbox(ctx context.Context, node string, relist time.Duratio
 			out.Events = append(out.Events, inboxEvent(s.keys, e))
 		}
 
+		// A replayed event has no record: the list has delivered a record that is at least as new.
 		for _, e := range b.Events {
 			if deleted := e.Type == clientv3.EventTypeDelete; deleted || b.Echo {
 				out.Events = append(out.Events, InboxEvent{Key: string(e.Kv.Key), Mod: e.Kv.ModRevision, Deleted: deleted})
@@ -86,7 +87,7 @@ func (s Inbox) Rewrite(ctx context.Context, session kv.Fence, h record.Held) (in
 	res, err := s.writeTxn(ctx, kv.Txn{
 		If:   []clientv3.Cmp{isUnchanged(key, h.Mod), session.Compare()},
 		Then: []clientv3.Op{opPut(key, record.EncodeAssigned(&h.Assigned, record.Encode(h.Action)))},
-		Else: []clientv3.Op{clientv3.OpGet(session.Key)},
+		Else: []clientv3.Op{clientv3.OpGet(session.Key)}, // to distinguish the two causes
 	})
 	switch {
 	case err != nil:
@@ -130,6 +131,9 @@ func (s Inbox) finishOnce(ctx context.Context, h record.Held, end task.Run, next
 	end.Token = h.Create // the token distinguishes this record from that of another attempt
 	run, ended := s.keys.Run(h.Node, ref, h.ID), s.keys.Ended(ref, h.ID)
 
+	// A final end compares only the create revision, which is the token: a cancel or a pause that
+	// was requested meanwhile does not change that the attempt has ended. A retry compares the mod
+	// revision, because a cancelled run must not be retried.
 	t := kv.Txn{If: []clientv3.Cmp{kv.CreateIs(run, h.Create)}, ResolvedByCaller: true}
 	if next != nil {
 		queued := s.keys.Queued(ref, h.ID)
@@ -154,6 +158,8 @@ func (s Inbox) finishOnce(ctx context.Context, h record.Held, end task.Run, next
 		return fmt.Errorf("%w: %w", task.ErrUnavailable, err)
 	}
 
+	// The record is still there with the same token, so only the comparison of its mod revision
+	// has failed.
 	res = kv.Result{Revision: found.Header.Revision, Responses: found.Responses}
 	if e := readAt(res, 0); e != nil && e.CreateRevision == h.Create {
 		return fmt.Errorf("finish run %s of %s: %w", h.ID, ref, task.ErrConflict)
@@ -231,6 +237,7 @@ func (s Inbox) HandBack(ctx context.Context, h record.Held) error {
 
 	run, queued := s.keys.Run(h.Node, ref, h.ID), s.keys.Queued(ref, h.ID)
 	w := task.Waiting{Run: h.Unpaused(), Env: h.Env}
+	// The run waits as if it had not been dispatched. Its next attempt gets another token.
 	w.PausedMS = 0
 	w.State, w.Reason = task.Queued, task.ReasonHandBack
 	w.Node, w.Token, w.DispatchedAt, w.StartedAt = "", 0, task.Time{}, task.Time{}
@@ -266,6 +273,7 @@ func (s Inbox) PutCleared(ctx context.Context, instance string, at task.Time) er
 		If:   []clientv3.Cmp{isAbsent(key)},
 		Then: []clientv3.Op{clientv3.OpPut(key, record.Encode(map[string]task.Time{"at": at}), clientv3.WithLease(lease.ID))},
 	})
+	// The record may exist, so its lease must not be revoked. If it does not, the lease expires.
 	if errors.Is(err, task.ErrUnknown) {
 		return fmt.Errorf("say that instance %s is cleared: %w", instance, err)
 	}

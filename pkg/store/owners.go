@@ -60,6 +60,8 @@ func (s Owners) Assign(ctx context.Context, term kv.Fence, moves []Move, now tas
 		var t kv.Txn
 		for _, m := range chunk {
 			key := s.keys.Owner(m.From.Shard)
+			// The new mod revision of this key is the fence of the next owner. It also ends the fence
+			// of the former owner, whether that has received the change or not (G1).
 			o := record.Owner{Node: m.To, Since: now, Term: term.CreateRevision}
 			if m.From.Node != "" {
 				o.Previous = append([]task.Assignment{{Node: m.From.Node, Since: m.From.Since}}, m.From.Previous...)
@@ -68,6 +70,8 @@ func (s Owners) Assign(ctx context.Context, term kv.Fence, moves []Move, now tas
 
 			t.If = append(t.If, isUnchanged(key, m.From.Fence))
 			t.Then = append(t.Then, clientv3.OpPut(key, o.EncodeOver(m.From)))
+			// The handover ends together with the move. If it has changed, for example because the
+			// next owner answered, the leader has to plan again.
 			if m.Handover != 0 {
 				ahead := s.keys.Handover(m.From.Shard)
 				t.If = append(t.If, isUnchanged(ahead, m.Handover))

@@ -44,6 +44,7 @@ func (s Owners) Prepare(ctx context.Context, term kv.Fence, list []record.Handov
 		for _, h := range chunk {
 			key := s.keys.Handover(h.Shard)
 			t.If = append(t.If, isUnchanged(key, h.Revision))
+			// The record has no answer yet, also if it replaces one that had.
 			t.Then = append(t.Then, clientv3.OpPut(key, record.Encode(record.Handover{To: h.To, Since: now})))
 		}
 

@@ -39,6 +39,8 @@ func (s Runs) Runs(ctx context.Context, ref record.Ref) ([]task.Run, error) {
 		}
 	}
 
+	// The inboxes are read at the same revision as the other places, so a run that moves is found
+	// in exactly one of them.
 	active, err := s.activeOf(ctx, ref, res.Header.Revision)
 	if err != nil {
 		return nil, err
@@ -118,6 +120,8 @@ func (s Runs) activeOf(ctx context.Context, ref record.Ref, rev int64) ([]record
 			return list, nil
 		}
 
+		// This is the first key of the next inbox. Read the attempts of the task in it, then skip
+		// the rest of that inbox.
 		node, _, _ := strings.Cut(strings.TrimPrefix(string(res.Kvs[0].Key), s.keys.Runs()), "/")
 		part, _, err := s.getAllAt(ctx, s.keys.InboxOf(node, ref), rev)
 		if err != nil {

@@ -47,6 +47,8 @@ func (s Runs) PartsOf(ctx context.Context, ref record.Ref, parent string) (map[i
 		}
 	}
 
+	// A part moves from an inbox to the queue or to the ended parts, and from the queue to an inbox
+	// or to the ended parts. The ended parts are read last, so an end is never overlooked.
 	active, err := s.ActiveOf(ctx, ref)
 	if err != nil {
 		return nil, err

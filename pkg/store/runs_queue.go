@@ -56,6 +56,7 @@ func (s Runs) CancelQueued(ctx context.Context, ref record.Ref, id string, who s
 	if err != nil {
 		return task.Run{}, err
 	}
+	// A fan-out whose parts have begun cannot end before its parts do.
 	if w.UnderWay() {
 		return s.cancelParent(ctx, ref, w, e.ModRevision, who)
 	}

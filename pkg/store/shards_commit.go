@@ -71,7 +71,7 @@ type Commit struct {
 }
 
 // writing is a record to put or, if value is nil, a key to delete. An Op of etcd's
-// client is many times larger, so txn creates the Ops when it knows their number.
+// client is many times larger, so toTxn creates the Ops when it knows their number.
 type writing struct {
 	key   string
 	value []byte
@@ -316,6 +316,7 @@ func (c *Conflict) OnlyRevised() bool {
 	return c.Revised != nil && len(c.Records)+len(c.Runs)+len(c.Nodes) == 0 && c.Freezes == nil
 }
 
+// Error describes how much has changed.
 func (c *Conflict) Error() string {
 	freezes := 0
 	if c.Freezes != nil {
@@ -389,8 +390,8 @@ func (s Shards) Commit(ctx context.Context, c *Commit) (int64, error) {
 }
 
 // toTxn returns c as a transaction. Its Else branch reads the keys that decide whether
-// the worker must stop or open the shard again. Other conflicts are rare, so moved
-// reads the remaining keys only when a commit has failed.
+// the worker must stop or open the shard again. Other conflicts are rare, so
+// findConflict reads the remaining keys only when a commit has failed.
 func (c *Commit) toTxn() kv.Txn {
 	mark := c.keys.Watermark(c.Shard)
 	t := kv.Txn{
@@ -399,6 +400,9 @@ func (c *Commit) toTxn() kv.Txn {
 		Then:             make([]clientv3.Op, 0, len(c.writes)+1),
 		Else:             []clientv3.Op{clientv3.OpGet(c.Fences.Owner.Key), clientv3.OpGet(c.Fences.Node.Key), clientv3.OpGet(mark)},
 	}
+	// The order of the comparisons does not matter: one that does not hold rejects the commit.
+	// The first four are in every commit (G1, G2, G3, G21). etcd refuses a transaction that is
+	// too large, so hasRoom has counted all of them.
 	t.If = append(t.If, c.Fences.Owner.Compare(), c.Fences.Node.Compare(), isUnchanged(mark, c.Known), isUnchanged(c.keys.Freezes(), c.Freezes))
 	if c.moves {
 		t.If = append(t.If, isUnchanged(c.keys.Revised(c.Shard), c.revised))
@@ -412,6 +416,8 @@ func (c *Commit) toTxn() kv.Txn {
 		t.If = append(t.If, isUnchanged(g.key, g.mod))
 	}
 
+	// The watermark comes last. A watch delivers the changes of a revision in their order, so a
+	// follower that has received the watermark has received the whole commit.
 	for _, w := range c.writes {
 		t.Then = append(t.Then, w.toOp())
 	}
@@ -469,6 +475,7 @@ func (s Shards) findConflict(ctx context.Context, c *Commit) (*Conflict, error) 
 		keys = append(keys, c.keys.Node(n.node))
 	}
 
+	// The freezes and the key revised follow the guards and the sessions; i counts them below.
 	freezes, revised := len(keys), len(keys)+1
 	keys = append(keys, c.keys.Freezes())
 	if c.moves {

@@ -98,6 +98,8 @@ func (s Shards) TrimDead(ctx context.Context, f Fences, ref record.Ref) error {
 		return err
 	}
 
+	// The order of the keys is that of the ticks. A retry may have kept the run of an old tick
+	// going until now, so the order of the writes counts.
 	slices.SortStableFunc(all, func(a, b *mvccpb.KeyValue) int { return cmp.Compare(a.ModRevision, b.ModRevision) })
 
 	for some := range slices.Chunk(all[:len(all)-KeepDead], mostTrims) {

@@ -99,6 +99,7 @@ func (s Tasks) Account(ctx context.Context, ref record.Ref, from, to time.Time) 
 		byID[h.ID] = h.Run
 	}
 
+	// Newer counts what was cut off within the period and what is after it.
 	a.Runs = record.SortRuns(byID)
 	within := res.Responses[10].GetResponseRange()
 	a.Newer = within.Count - int64(len(within.Kvs)) + res.Responses[12].GetResponseRange().Count - int64(len(many(11)))

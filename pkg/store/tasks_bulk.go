@@ -93,9 +93,11 @@ func (s Tasks) ChangeTasks(ctx context.Context, changes []Change) (rev int64, fo
 			txn.Then = append(txn.Then, s.putSpec(c.New.Ref, c.New.Task), clientv3.OpPut(entry, record.Encode(&c.New.Entry)))
 		}
 
+		// If a comparison fails, the present state of all tasks is returned without another request.
 		txn.Else = append(txn.Else, clientv3.OpGet(spec), clientv3.OpGet(entry))
 	}
 
+	// The keys revised must follow all entries (see revisionPuts).
 	txn.Then = append(txn.Then, s.revisionPuts(changes...)...)
 	for _, c := range changes {
 		if c.Old == nil && len(txn.Then) < maxChangeOps {

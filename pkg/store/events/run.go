@@ -43,6 +43,8 @@ func wasRemoved(c *Change) bool { return c != nil && c.Before != nil && c.After 
 // runEvents returns the events of a run. gone is the event of the deletion of its task at the
 // same revision, or nil.
 func (t *Translator) runEvents(c *runChange, gone *task.Event) (list []task.Event) {
+	// The place where the run is after the revision determines the event. A move deletes the run
+	// in another place, which the functions use to tell who has moved it.
 	switch {
 	case wasPut(c.history):
 		list = t.intoHistory(c)
@@ -91,6 +93,9 @@ func (t *Translator) intoHistory(c *runChange) []task.Event {
 	e.Time, e.Dead, e.Detail = r.EndedAt, wasPut(c.dead), words{e.Detail, r.Message}.joinWords()
 	owner := t.owners[c.ref.Shard]
 
+	// A run leaves an inbox by a finish of its node, or by a commit of the owner that declares it
+	// lost. It leaves the queue by a commit of the owner or by a cancel. A history record without
+	// a move is a tick that did not run, or a further tick of such a record.
 	switch {
 	case wasRemoved(c.inbox):
 		e.Node = c.node
@@ -130,6 +135,8 @@ func (t *Translator) intoInbox(c *runChange) (list []task.Event) {
 	err := record.DecodeAssignedValue(c.inbox.After.Value, &r)
 
 	r.Node, r.Token = c.node, c.inbox.After.CreateRevision
+	// A new record is a dispatch. A rewritten one is a step of the attempt, or a request to its
+	// node. One rewrite may be several events.
 	if c.inbox.Before == nil {
 		if err != nil {
 			r.State = task.Dispatched
@@ -178,6 +185,7 @@ func (t *Translator) intoQueue(c *runChange) []task.Event {
 	e := t.runEvent(c, task.ActionQueued, w.Run, err)
 	e.Actor, e.Time = t.owners[c.ref.Shard], w.CreatedAt
 
+	// A run enters the queue from an inbox (handed back, or retried), as a new run, or changes there.
 	switch {
 	case wasRemoved(c.inbox) && w.Reason == task.ReasonHandBack:
 		e.Action, e.Actor, e.Previous, e.Time = task.ActionHandedBack, c.node, c.node, task.Time{}

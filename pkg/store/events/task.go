@@ -63,6 +63,8 @@ func (c taskChange) taskEvent() (task.Event, bool) {
 		before, _ = record.DecodeTask(c.spec.Before.Value, 0)
 	}
 
+	// The spec records the action of its last write. Another version of Carillon may have written
+	// it without updating that field.
 	switch {
 	case c.spec.Before == nil:
 		e.Action = task.ChangeCreated

@@ -28,6 +28,7 @@ func eachField(value []byte, field func(r *reader, name []byte)) error {
 
 	d.ResetBytes(value)
 	r := reader{d: d}
+	// A field that is null is the same as an absent one, as for encoding/json.
 	err := d.ObjBytes(func(d *jx.Decoder, name []byte) error {
 		if d.Next() == jx.Null {
 			return d.Null()
@@ -42,6 +43,7 @@ func eachField(value []byte, field func(r *reader, name []byte)) error {
 		return nil
 	})
 
+	// A second value after the object would be lost on the next write, so the record is damaged.
 	if err == nil && !errors.Is(d.Skip(), io.EOF) {
 		err = errors.New("something follows the record")
 	}
@@ -53,6 +55,7 @@ func eachField(value []byte, field func(r *reader, name []byte)) error {
 	return nil
 }
 
+// skipValue skips the value of a field.
 func (r *reader) skipValue() { r.err = r.d.Skip() }
 
 // keepUnknownField adds a field that this version does not know to a list of such fields.
@@ -245,6 +248,7 @@ func DecodeWaitingValue(value []byte) (v task.Waiting, err error) {
 
 // DecodeAssignedValue is like DecodeRunValue for an inbox record.
 func DecodeAssignedValue(value []byte, v *task.Assigned) error {
+	// These are the values of fields that a writer omits.
 	v.KillGrace, v.Retry.Attempts = usualGrace, 1
 	err := eachField(value, func(r *reader, name []byte) {
 		if r.readRunField(name, &v.Run) {

@@ -41,7 +41,7 @@ func (e *EntryParts) Split(value []byte) error {
 			e.Action, r.err = r.d.Raw()
 		case "own":
 			e.Own, r.err = r.d.Raw()
-		case "schedule", "timezone", "dst", "start", "end", "jitter":
+		case "schedule", "timezone", "dst", "start", "end", "jitter": // the fields of task.Timing
 			e.Timing = r.appendRaw(e.Timing, name)
 		default:
 			e.Policy = r.appendRaw(e.Policy, name)

@@ -256,6 +256,7 @@ func (k Keys) ParseShardTask(key string) (sk ShardKey, full string, ok bool) {
 	sk.Ref.Name, rest, more = strings.Cut(rest, "/")
 	full = full[:len(sk.Ref.Namespace)+1+len(sk.Ref.Name)]
 
+	// The kind determines whether a run id must follow. Only a history record may be a late result.
 	switch {
 	case sk.Ref.Namespace == "" || sk.Ref.Name == "" || len(sk.Ref.Namespace) > task.MaxName || len(sk.Ref.Name) > task.MaxName:
 	case sk.Kind == KindEntry && !more:

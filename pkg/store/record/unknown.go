@@ -50,6 +50,7 @@ func keepUnknownFields(old, fresh []byte, t reflect.Type) []byte {
 		}
 	}
 
+	// The values are kept as they are. By default the encoder would escape <, > and & in them.
 	var out bytes.Buffer
 	e := json.NewEncoder(&out)
 	e.SetEscapeHTML(false)
