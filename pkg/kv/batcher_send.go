@@ -251,7 +251,7 @@ func (b *Batcher) requeuePack(pack []*ticket) []*ticket {
 	still := pack[:0]
 	for _, t := range pack {
 		switch {
-		case t.state == abandoned: // its caller gave up while it was in flight; nobody waits for an answer
+		case t.state == abandoned: // its caller gave up while it was in flight, and waits for no answer
 			b.turns.releaseAll(t)
 		case t.state == refused && b.over:
 			t.state, t.err = settled, notSentError(errBatcherEnded)

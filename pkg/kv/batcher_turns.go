@@ -67,7 +67,6 @@ func (u *lockTable) acquireAll(t *ticket) {
 			}
 		}
 
-		// A range also takes the locks of the keys of t that are in it, unless t holds them already.
 		for _, s := range t.spans {
 			if s.writes == writes {
 				u.lockSpan(t, s)
@@ -122,8 +121,8 @@ func (u *lockTable) lockSpan(t *ticket, s span) {
 	}
 }
 
-// acquireFor grants the lock to t, or makes t wait. A request that could be granted waits behind earlier ones, so that a
-// writer is not delayed without limit by readers.
+// acquireFor grants the lock to t, or makes t wait. A request that could be granted waits behind earlier ones, so
+// that readers do not delay a writer without limit.
 func (l *lock) acquireFor(t *ticket, writes bool) {
 	l.last = t.seq
 	if len(l.waiting) == 0 && l.isFree(writes) {
@@ -173,7 +172,7 @@ func (u *lockTable) releaseAll(t *ticket) {
 
 // releaseFor removes t from the lock, whether t holds it or waits for it.
 func (l *lock) releaseFor(t *ticket, writes bool) {
-	// t waits for some transaction, possibly for a holder of this lock.
+	// A transaction that waits for nothing holds all its locks. Otherwise it may wait for this one.
 	if t.before > 0 {
 		if i := slices.IndexFunc(l.waiting, func(c claim) bool { return c.of == t }); i >= 0 {
 			l.waiting = slices.Delete(l.waiting, i, i+1)
@@ -189,7 +188,7 @@ func (l *lock) releaseFor(t *ticket, writes bool) {
 }
 
 // handOn grants the lock to the transactions that waited longest: to one writer, or to all readers up to the next
-// writer. It removes the lock from the table if nobody uses it any more.
+// writer. It removes the lock from the table if no transaction uses it any more.
 func (u *lockTable) handOn(l *lock) {
 	for len(l.waiting) > 0 && l.isFree(l.waiting[0].writes) {
 		c := l.waiting[0]

@@ -25,9 +25,9 @@ func ModFence(key string, rev int64) Fence { return Fence{Key: key, ModRevision:
 // CreateFence returns a fence that holds while the key that was created at revision rev exists.
 func CreateFence(key string, rev int64) Fence { return Fence{Key: key, CreateRevision: rev} }
 
-// Compare returns the comparison to add to the transaction that the fence guards. If the fence is the zero
-// value, or has both revisions, the comparison never holds. A comparison with revision 0 would hold for an
-// absent key, so a fence that somebody forgot to set would authorize a write.
+// Compare returns the comparison to add to the transaction that the fence guards. If the fence is the zero value, or
+// has both revisions, the comparison never holds. Otherwise a fence that was never set would authorize a write,
+// because a comparison with revision 0 holds for an absent key.
 func (f Fence) Compare() clientv3.Cmp {
 	switch {
 	case f.ModRevision > 0 && f.CreateRevision == 0:

@@ -222,7 +222,7 @@ func (f *follower) runWatch(ctx context.Context) error {
 	}
 
 	// The deferred calls run in reverse order, so the watch leaves the probe before it is cancelled. Otherwise a progress
-	// request could find no stream and would open a new one that nobody uses.
+	// request could find no stream and would open a new one without watches.
 	m := f.client.streams.joinStream(ctx, f.client, stream, f.cfg.StallAfter/3)
 	defer f.client.streams.leaveStream(m)
 

@@ -18,7 +18,7 @@ import (
 //
 // In the process, a request is passed from goroutine to goroutine without a buffer. If twenty watches of a stream are
 // cancelled at once, the client sends cancellations and does not read answers. The server then cannot send its
-// answers and accepts no more requests, so both wait for ever, and so do all watches of the stream. Over a network,
+// answers and accepts no more requests, so both wait forever, and so do all watches of the stream. Over a network,
 // the 64 KiB window of gRPC holds thousands of requests and prevents this.
 func inProcess(s *etcdserver.EtcdServer) *clientv3.Client {
 	c := v3client.New(s)

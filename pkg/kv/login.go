@@ -55,7 +55,7 @@ const (
 // certificate names, instead of the configured user.
 //
 // The etcd client can log in by itself. But it does so before each stream that it opens, and each renewal of a lease
-// is a stream; it returns the refusal of a token to the caller of a write; and it uses the same password for ever.
+// is a stream; it returns the refusal of a token to the caller of a write; and it never reads the password again.
 type login struct {
 	user     string
 	password func() (string, error)

@@ -24,7 +24,7 @@ import (
 )
 
 // shared is one real etcd for all tests, and what shares requests to it, as in a
-// daemon: each test has a prefix of its own.
+// daemon. Each test has a separate prefix.
 var (
 	shared *kv.Client
 	batch  *kv.Batcher

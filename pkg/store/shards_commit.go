@@ -159,7 +159,8 @@ func (c *Commit) knownAt(key string, mod int64) {
 }
 
 // sameSession requires that the node's key still has the given create revision, or that the key
-// is absent if create is 0. It returns the session, of which a commit compares each only once.
+// is absent if create is 0. A commit compares each session only once, however many of its
+// records rely on it.
 func (c *Commit) sameSession(node string, create int64) *session {
 	for i := range c.sessions {
 		if s := &c.sessions[i]; s.node == node && s.create == create {
