@@ -17,7 +17,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// yes is an etcd that takes every commit at once.
+// yes is a store that accepts every commit at once.
 type yes struct{ revision int64 }
 
 func (y *yes) Commit(context.Context, kv.Txn) (kv.Result, error) {
@@ -25,8 +25,7 @@ func (y *yes) Commit(context.Context, kv.Txn) (kv.Result, error) {
 	return kv.Result{Succeeded: true, Revision: y.revision}, nil
 }
 
-// benchWorker is a worker with n tasks of a schedule, loaded at the start, and
-// its clock.
+// benchWorker returns a worker that has loaded n tasks with a schedule, and its clock.
 func benchWorker(b *testing.B, n int, schedule string) (*worker, *time.Time) {
 	b.Helper()
 	keys, err := record.NewKeys("/bench")
@@ -65,7 +64,7 @@ func benchWorker(b *testing.B, n int, schedule string) (*worker, *time.Time) {
 	return w, &now
 }
 
-// endAll ends all runs, as their nodes would.
+// endAll ends all active runs, as their nodes would.
 func (w *worker) endAll() {
 	for _, t := range w.Tasks {
 		for _, a := range t.Active() {
@@ -79,21 +78,21 @@ func (w *worker) endAll() {
 	}
 }
 
-// A round in which all tasks of a shard tick at once.
+// One round in which all tasks of a shard tick.
 func BenchmarkRound(b *testing.B) {
 	for _, n := range []int{100, 1000, 10_000} {
 		b.Run(fmt.Sprintf("%d due", n), func(b *testing.B) { rounds(b, n, time.Second, "ticks/s") })
 	}
 }
 
-// A round in which all tasks of a shard are behind.
+// One round in which all tasks of a shard are behind.
 func BenchmarkRound_Behind(b *testing.B) {
 	for _, n := range []int{1000, 10_000} {
 		b.Run(fmt.Sprintf("%d behind", n), func(b *testing.B) { rounds(b, n, 10*time.Second, "tasks/s") })
 	}
 }
 
-// rounds measures rounds, so far apart, of tasks that tick each second.
+// rounds measures rounds at the given interval, with tasks that tick every second.
 func rounds(b *testing.B, tasks int, apart time.Duration, unit string) {
 	w, now := benchWorker(b, tasks, "* * * * * *")
 	ctx := b.Context()
@@ -113,7 +112,7 @@ func rounds(b *testing.B, tasks int, apart time.Duration, unit string) {
 	b.ReportMetric(float64(tasks)*float64(b.N)/b.Elapsed().Seconds(), unit)
 }
 
-// A round with nothing, or one tick, to decide, among many tasks: what a wake-up costs.
+// One round that decides nothing, or one tick, among many tasks: the cost of a wake-up.
 func BenchmarkRound_AmongMany(b *testing.B) {
 	for _, n := range []int{1000, 100_000} {
 		w, now := benchWorker(b, n, "0 0 1 1 *")
@@ -146,7 +145,7 @@ func BenchmarkRound_AmongMany(b *testing.B) {
 	}
 }
 
-// What one commit takes to be decided.
+// The time to decide one commit.
 func BenchmarkPlan(b *testing.B) {
 	w, now := benchWorker(b, 1000, "* * * * * *")
 	*now = now.Add(time.Second)
@@ -158,7 +157,7 @@ func BenchmarkPlan(b *testing.B) {
 	}
 }
 
-// A load: all entries of a shard at once.
+// A load of all entries of a shard.
 func BenchmarkLoad(b *testing.B) {
 	b.ReportAllocs()
 	for b.Loop() {
@@ -166,7 +165,7 @@ func BenchmarkLoad(b *testing.B) {
 	}
 }
 
-// written is what a record is in etcd.
+// written returns the encoding of a record in etcd.
 func written(v any) []byte {
 	b, err := json.Marshal(v)
 	if err != nil {
@@ -175,7 +174,7 @@ func written(v any) []byte {
 	return b
 }
 
-// benchNode is a ready node with so many slots that it is never full.
+// benchNode returns a ready node that has more slots than it needs.
 func benchNode(name string) task.Node {
 	return task.Node{Name: name, State: task.NodeReady, Roles: []string{task.RoleExecutor}, Slots: 1 << 30, Revision: 10,
 		Labels: map[string]string{"node": name}}

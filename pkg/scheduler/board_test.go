@@ -18,7 +18,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// keepsCount holds what the worker counts against what it has.
+// keepsCount compares the worker's counts with its state.
 func (h *hand) keepsCount() {
 	h.world.Helper()
 	var want [taskstate.Unreadable + 1]int
@@ -59,7 +59,7 @@ func (h *hand) keepsCount() {
 	}
 }
 
-// part is what the worker adds to the board, with what comes in the next minute.
+// part returns what the worker adds to the board, with the ticks of the next minute.
 func (h *hand) part(limit int) (p task.BoardPart) {
 	var enough atomic.Int64
 	enough.Store(math.MaxInt64)
@@ -73,7 +73,7 @@ func (h *hand) part(limit int) (p task.BoardPart) {
 	return p
 }
 
-// saysBoard is what a part says, short.
+// saysBoard returns the content of a part in a short form.
 func saysBoard(p task.BoardPart) string {
 	var s []string
 	add := func(format string, args ...any) { s = append(s, fmt.Sprintf(format, args...)) }
@@ -133,12 +133,12 @@ func TestBoard_ShowsWhatComesWhatRunsAndWhatWaits(t *testing.T) {
 		t.Errorf("the counts are %+v", p.BoardCounts)
 	}
 
-	w.leave("n2") // its attempt is read as one whose node is gone, and is lost later
+	w.leave("n2") // its attempt is read as one on an absent node, and is lost later
 	h.fleet()
 	h.decide(11)
 	h.shows(10, "5 tasks, 1 paused", "a +30", "a on n1 since +10.5", "b away on n2", "c waits: no_matching_node")
 
-	// Another owner knows of when it was dispatched only by its id.
+	// Another owner knows the time of the dispatch only from the run id.
 	h = w.work("n1")
 	if p := h.part(10); len(p.Active) != 2 || !p.Active[0].Since.IsZero() || p.Active[0].Began() != task.At(sec(5)) {
 		t.Errorf("after a load %+v is active", p.Active)
@@ -153,8 +153,8 @@ func TestBoard_ShowsWhatComesWhatRunsAndWhatWaits(t *testing.T) {
 	}
 }
 
-// Runs that no node took wait for each other once one does: that is no problem of
-// their selector any more.
+// When a node accepts runs that had no node, they wait for each other. Their selector is no longer the
+// reason.
 func TestBoard_ForgetsThatThereWasNoNode(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "n1")
@@ -189,7 +189,7 @@ func TestBoard_ShowsWhatIsOverdue(t *testing.T) {
 
 	w.create("later", cronned("30 0 12 * * *"))
 	h.see()
-	w.at(9) // and the worker does not get round to it
+	w.at(9) // the worker decides nothing meanwhile
 	h.shows(10, "5 tasks, 0 paused", "a0 overdue +5", "a1 overdue +6", "a2 overdue +7", "a3 +8", "later +30")
 	h.shows(1, "5 tasks, 0 paused", "a0 overdue +5", "a3 +8")
 
@@ -227,7 +227,7 @@ func TestBoard_ATaskFailsUntilARunOfItSucceeds(t *testing.T) {
 	w.finish("a", task.Failed)
 	h.decide(2)
 	h.shows(9, "2 tasks, 0 paused", "a +3", "b on n1 since +1", "a on n1 since +2", "a failed ×1")
-	h.decide(3) // skipped: that is no end of a run
+	h.decide(3) // skipped, which is not the end of a run
 	w.finish("a", task.TimedOut)
 	w.finish("b", task.Failed)
 	h.decide(3.5)
@@ -242,7 +242,7 @@ func TestBoard_ATaskFailsUntilARunOfItSucceeds(t *testing.T) {
 	}
 
 	h.decide(4)
-	w.finish("a", task.Cancelled) // nor is what somebody wanted to end
+	w.finish("a", task.Cancelled) // a cancelled run is not a failure either
 	h.decide(5)
 	w.finish("a", task.Succeeded)
 	w.remove("b")
@@ -250,8 +250,7 @@ func TestBoard_ATaskFailsUntilARunOfItSucceeds(t *testing.T) {
 	h.shows(9, "1 tasks, 0 paused", "a +6")
 }
 
-// A person who has looked at a failure is not shown it again; of an older one the
-// newer is what counts.
+// A dismissed failure is not shown again. If an older failure is dismissed, the newer one is still shown.
 func TestBoard_AFailureThatIsDismissedIsNoneAnyMore(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "n1").judged()
@@ -299,7 +298,7 @@ func TestBoard_ANewOwnerFindsOutWhatFailed(t *testing.T) {
 	h.keepsCount()
 	found := make(chan review, 4)
 	h.reviews = found
-	w.finish("meanwhile", task.Succeeded) // after the load, and before what was found is told
+	w.finish("meanwhile", task.Succeeded) // after the load, and before the earlier failures are delivered
 	h.see()
 	w.ok(h.e.failures.ReadShard(w.ctx, h.earlierFailures()))
 
@@ -319,7 +318,7 @@ func TestBoard_ANewOwnerFindsOutWhatFailed(t *testing.T) {
 	}
 }
 
-// What was found out of the past does not undo what the watch has told since.
+// Earlier failures that a Reader finds do not replace what the watch has delivered since.
 func TestBoard_WhatTheWatchToldCountsMore(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "n1")
@@ -362,7 +361,7 @@ func TestEngine_ShowsWhatItKnowsOfAWorkerThatIsHeldUp(t *testing.T) {
 	})
 }
 
-// Who hangs up does not wait for the workers; who asks next is told all the same.
+// A caller whose context ends does not wait for the workers. The next caller gets the complete board.
 func TestEngine_ShowsAllToWhoComesAfterOneThatHungUp(t *testing.T) {
 	t.Parallel()
 
@@ -384,7 +383,7 @@ func TestEngine_ShowsAllToWhoComesAfterOneThatHungUp(t *testing.T) {
 	})
 }
 
-// A worker that was busy when somebody hung up is asked by the next one all the same.
+// A worker that was busy when a caller's context ended answers the next caller.
 func TestEngine_AsksAWorkerThatHasNotLookedYet(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "n1")
@@ -403,8 +402,8 @@ func TestEngine_AsksAWorkerThatHasNotLookedYet(t *testing.T) {
 	}
 }
 
-// The board remembers what a worker has shown last, and so the worker: that one holds
-// nothing of its tasks any more when its shard is another's.
+// The board refers to a worker as long as it shows its last summary. The worker must not keep its tasks in
+// memory after its shard has moved.
 func TestWorker_HoldsNoTasksWhenItHasEnded(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "n1")
@@ -449,7 +448,7 @@ func TestHeap_IsVisitedInOrder(t *testing.T) {
 	}
 }
 
-// What a board costs a shard with many tasks.
+// The cost of a board for a shard with many tasks.
 func BenchmarkGlimpse(b *testing.B) {
 	w, now := benchWorker(b, 10_000, "* * * * * *")
 	var enough atomic.Int64
@@ -462,7 +461,7 @@ func BenchmarkGlimpse(b *testing.B) {
 	}
 }
 
-// How much less it is to find the state of a record than to read it.
+// Compares finding the state of a record with decoding the record.
 func BenchmarkOutcome(b *testing.B) {
 	value := []byte(`{"uid":"k3f9aaaaaaaaaaaa","scheduled_time":"2026-11-20T22:05:00.000Z","state":"succeeded","trigger":"schedule","node":"n1",` +
 		`"owner":"n1","attempt":1,"token":123456,"created_at":"2026-11-20T22:05:00.001Z","started_at":"2026-11-20T22:05:00.002Z",` +

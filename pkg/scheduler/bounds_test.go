@@ -13,7 +13,7 @@ import (
 
 func maxRuns(n int64) option { return func(t *task.Task) { t.MaxRuns = n } }
 
-// write changes a task's entry as the API does, spec and entry together.
+// write changes a task's entry as the API does, together with the spec.
 func (w *world) write(name string, f func(*task.Entry)) {
 	w.Helper()
 	old, err := w.store.Task(w.ctx, ref(name))
@@ -74,7 +74,7 @@ func TestPause_WithAnEndEndsByItself(t *testing.T) {
 			t.Error("the end of a pause was written")
 		}
 
-		// What nobody decided in time counts from the pause's end, too.
+		// Late ticks also count only from the end of the pause.
 		w.pauseUntil("a", 65)
 		h = w.work("n2")
 		h.decide(100)
@@ -117,7 +117,7 @@ func TestMaxRuns_OfTicksInTheirOrder(t *testing.T) {
 
 			h := w.work("n1")
 			for i, at := range c.at {
-				if i%2 == 1 { // the count is another owner's
+				if i%2 == 1 { // the count was written by another owner
 					h = w.work([]string{"n1", "n2"}[i%4/2])
 				}
 				h.decide(at)
@@ -149,7 +149,7 @@ func TestMaxRuns_RaisedHasTicksAgain(t *testing.T) {
 	}
 
 	w.write("a", func(e *task.Entry) { e.MaxRuns = 3 })
-	h.decide(31) // +20 is up to the watermark
+	h.decide(31) // +20 is at or before the watermark
 	w.want("a", "+10 dispatched", "+30 dispatched")
 	w.work("n2").decide(61)
 	w.want("a", "+10 dispatched", "+30 dispatched", "+40..+50 missed 2 came_to_light_late", "+60 dispatched")
@@ -159,8 +159,8 @@ func TestMaxRuns_RaisedHasTicksAgain(t *testing.T) {
 	}
 }
 
-// The count and the run are one write: whatever becomes of a commit, there are as
-// many runs as are counted.
+// The count and the run are one write. So there are as many runs as are counted, whatever the outcome of
+// each commit.
 func TestMaxRuns_OverCrashes(t *testing.T) {
 	t.Parallel()
 
@@ -217,9 +217,9 @@ func TestAnchorAfter(t *testing.T) {
 	for _, c := range []struct{ end, decided, want time.Duration }{
 		{100 * time.Second, 101 * time.Second, 100 * time.Second},
 		{10 * time.Second, 101 * time.Second, 41*time.Second + time.Millisecond}, // its tick would be decided already
-		{0, 101 * time.Second, 41*time.Second + time.Millisecond},                // nothing has ended, ever
-		{41 * time.Second, 101 * time.Second, 41*time.Second + time.Millisecond}, // the tick is now: decided
-		{41001 * time.Millisecond, 101 * time.Second, 41001 * time.Millisecond},  // just not
+		{0, 101 * time.Second, 41*time.Second + time.Millisecond},                // nothing has ended yet
+		{41 * time.Second, 101 * time.Second, 41*time.Second + time.Millisecond}, // the tick is at now, which counts as decided
+		{41001 * time.Millisecond, 101 * time.Second, 41001 * time.Millisecond},  // the tick is just after that
 	} {
 		if got := anchorAfter(ms(c.end), ms(c.decided), 60_000); got != ms(c.want) {
 			t.Errorf("%+v: the anchor is %d", c, got)

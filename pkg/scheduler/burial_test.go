@@ -12,7 +12,7 @@ import (
 
 func ttl(d time.Duration) option { return func(t *task.Task) { t.TTL = task.Duration(d) } }
 
-// bury does what the engine does beside its workers.
+// bury carries out the deletions that were requested, as the engine does in parallel with its workers.
 func (h *hand) bury() {
 	for {
 		select {
@@ -25,8 +25,8 @@ func (h *hand) bury() {
 	}
 }
 
-// wantDeletion has a round at each of two times. After the first the task must be there,
-// after the second only if kept is true.
+// wantDeletion decides rounds at two times. The task must exist after the first, and after the second only
+// if kept is true.
 func (h *hand) wantDeletion(name string, first, second float64, kept bool) {
 	h.world.Helper()
 
@@ -54,7 +54,7 @@ func TestTTL_DeletesWhatIsOver(t *testing.T) {
 		name  string
 		opts  []option
 		keeps bool
-		at    float64 // its run ends at +20, and it goes at this time, not before
+		at    float64 // its run ends at +20; the task is deleted at this time and not before
 	}{
 		{"the last run's end counts", []option{cronned("@at 2026-01-02T12:00:10Z")}, false, 50},
 		{"max runs", []option{every("10s"), maxRuns(1)}, false, 50},
@@ -140,7 +140,7 @@ func TestTTL_NotWhileSomethingIsLeftToDo(t *testing.T) {
 
 	w.finish("asked", task.Succeeded)
 	h.decide(41)
-	h.decide(46) // asked for
+	h.decide(46) // requests the deletion
 	w.trigger("asked")
 	h.decide(46)
 
@@ -148,7 +148,7 @@ func TestTTL_NotWhileSomethingIsLeftToDo(t *testing.T) {
 		t.Error("it is dispatched while the task is being deleted")
 	}
 
-	h.bury() // finds that something waits
+	h.bury() // fails because a run waits
 	w.wantThere("asked", true)
 	h.decide(46)
 
@@ -160,12 +160,11 @@ func TestTTL_NotWhileSomethingIsLeftToDo(t *testing.T) {
 	h.decide(47)
 	h.decide(51)
 	w.write("asked", func(e *task.Entry) { e.TTL = task.Duration(time.Hour) })
-	h.bury() // the entry is another
+	h.bury() // fails because the entry has changed
 	w.wantThere("asked", true)
 }
 
-// A deletion of which nobody knows whether it happened may arrive late: not once
-// something has been dispatched.
+// A deletion whose outcome is unknown may be applied late, but not after a run of the task was dispatched.
 func TestTTL_ArrivesLate(t *testing.T) {
 	t.Parallel()
 

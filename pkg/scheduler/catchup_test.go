@@ -17,7 +17,7 @@ func TestCatchUp_ByPolicy(t *testing.T) {
 		name   string
 		opts   []option
 		want   []string
-		second []string // after the first has succeeded, if that starts another
+		second []string // after the first run has succeeded, if that starts another one
 	}{
 		{name: "latest", want: []string{"+60..+540 missed 9 came_to_light_late", "+600 dispatched"}},
 		{name: "latest late", opts: []option{cronned("30 * * * * *")},
@@ -42,7 +42,7 @@ func TestCatchUp_ByPolicy(t *testing.T) {
 			h.decide(600)
 
 			got := w.story("a")
-			for i := range got { // whether a queued one is a late tick or one on time shows in its trigger only
+			for i := range got { // a queued late tick differs from one on time only in its trigger
 				if got[i] == "+600 queued schedule" {
 					got[i] = "+600 queued catch_up"
 				}
@@ -86,7 +86,7 @@ func TestCatchUp_WatermarkStaysUntilNobodyIsBehind(t *testing.T) {
 		w.createAt(sec(100), n, allow, missed(task.MissedAll, 90))
 	}
 
-	// More than one commit: it dies after each but the last.
+	// The catch-up takes several commits. The owner dies after each but the last.
 	for i := 0; ; i++ {
 		h := w.work([]string{"n2", "n1"}[i%2])
 		h.door.play(pass, h.dies)
@@ -118,7 +118,7 @@ func TestCatchUp_WatermarkStaysUntilNobodyIsBehind(t *testing.T) {
 	w.wantMark(200, "")
 }
 
-// Where a catch-up is cut into commits must not change what becomes of a tick.
+// The outcome of a tick must not depend on how a catch-up is divided into commits.
 func TestCatchUp_AllQueuesTheLastTickOfALongCatchUpToo(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "n1").judged()

@@ -10,8 +10,8 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// after is a schedule that counts from the end of the run before. Creation is the
-// first anchor.
+// after returns an option for a schedule that counts from the end of the last run. The first anchor is the
+// creation.
 func after(period string) option {
 	return func(t *task.Task) { t.Schedule = task.Schedules{"@every " + period + " after completion"} }
 }
@@ -52,7 +52,7 @@ func TestAfterCompletion_TicksAPeriodAfterTheEndOfItsRun(t *testing.T) {
 	w.want("a", "+10 succeeded", "+23 failed", "+34 dispatched")
 }
 
-// Whoever owns the shard, and whatever it has not seen, one tick follows each end.
+// Exactly one tick follows each end, whichever node owns the shard and whatever it has not seen.
 func TestAfterCompletion_OverFailover(t *testing.T) {
 	t.Parallel()
 
@@ -72,7 +72,7 @@ func TestAfterCompletion_OverFailover(t *testing.T) {
 			_ = h.try(14)
 		},
 		"others were recorded before and after": func(w *world, h *hand) {
-			// The newest record is the one written last, not that of the latest tick.
+			// The newest record is the one that was written last, not that of the latest tick.
 			manual := w.trigger("a")
 			h.see()
 			w.finish("a", task.Succeeded)
@@ -87,7 +87,7 @@ func TestAfterCompletion_OverFailover(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t, "n1", "n2")
 
-			if name != "others were recorded before and after" { // by hand
+			if name != "others were recorded before and after" { // written by hand
 				w.judged()
 			}
 
@@ -125,7 +125,7 @@ func TestAfterCompletion_WhateverBecomesOfTheTick(t *testing.T) {
 	for _, c := range []struct {
 		name   string
 		opts   []option
-		change func(w *world, h *hand) // its first tick is at +10
+		change func(w *world, h *hand) // the task's first tick is at +10
 		anchor float64
 		next   float64
 	}{
@@ -262,7 +262,7 @@ func TestAfterCompletion_WhateverBecomesOfTheTick(t *testing.T) {
 			w.at(12)
 			w.finish("a", task.Succeeded)
 			h.see()
-			// As if it had not: the next look at the active runs finds it.
+			// As if the worker had not seen the end: the next comparison of the active runs finds it.
 			a := h.TaskNamed("default/a")
 			a.Past = &taskstate.Past{}
 			h.applyAttemptEnd(a, "", 0)
@@ -274,7 +274,7 @@ func TestAfterCompletion_WhateverBecomesOfTheTick(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t, "n1", "n2")
 
-			if c.name != "ended by a clock that is far ahead" { // which the checker takes at its word
+			if c.name != "ended by a clock that is far ahead" { // the checker trusts the clock of that node
 				w.judged()
 			}
 
@@ -294,7 +294,7 @@ func TestAfterCompletion_WhateverBecomesOfTheTick(t *testing.T) {
 	}
 }
 
-// ids are the runs of a task, the oldest first.
+// ids returns the runs of a task, the oldest first.
 func (w *world) ids(name string) (ids []string) {
 	w.Helper()
 	runs, err := w.store.ShardRuns(w.ctx, []int{0}, "")
@@ -349,13 +349,13 @@ func TestAfterCompletion_MaxRuns(t *testing.T) {
 	w.want("a", "+10 succeeded", "+22 succeeded")
 }
 
-// The first tick of a range is none of the schedule's any more when the range
-// grows: when it fell due stays on record as it was.
+// When a range grows, its first tick no longer belongs to the schedule. The record keeps the time at which
+// it was due.
 func TestAfterCompletion_WithJitterSkippedInARowIsARangeThatOnlyGrows(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "n1").judged()
 	h := w.work("n1")
-	w.create("a", after("1s"), jitter(20*time.Second), uid("aaaa")) // cut below the time to the next tick
+	w.create("a", after("1s"), jitter(20*time.Second), uid("aaaa")) // the jitter is limited to the time until the next tick
 	w.freeze("")
 
 	var first task.Time
@@ -378,8 +378,8 @@ func TestAfterCompletion_WithJitterSkippedInARowIsARangeThatOnlyGrows(t *testing
 	}
 }
 
-// A task that is created again does not wait for the runs of the deleted one, which
-// takes as long as their grace period, or as lost_after if their node is silent.
+// A task that is created again does not wait for runs of the deleted task. That would take as long as their
+// grace period, or as lost_after if their node is silent.
 func TestAfterCompletion_DoesNotWaitForTheRunsOfADeletedTask(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "n1").judged()
@@ -390,7 +390,7 @@ func TestAfterCompletion_DoesNotWaitForTheRunsOfADeletedTask(t *testing.T) {
 	w.remove("a")
 	w.at(61)
 	w.create("a", after("1m"))
-	h.decide(61) // it has never ended: the next tick follows at once
+	h.decide(61) // the task has had no end, so the next tick follows at once
 	h.decide(62)
 
 	for _, held := range w.active("a") {

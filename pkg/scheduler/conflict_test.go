@@ -19,8 +19,8 @@ func TestCommit_ChangesBetweenDecisionAndCommitWin(t *testing.T) {
 	for _, c := range []struct {
 		name   string
 		change func(w *world)
-		want   []string // of the changed task
-		after  []string // a second later
+		want   []string // the runs of the changed task
+		after  []string // its runs a second later
 	}{
 		{"pause", func(w *world) { w.pause("a") }, nil, nil},
 		{"delete", func(w *world) { w.remove("a") }, nil, nil},
@@ -61,8 +61,8 @@ func TestCommit_ChangesBetweenDecisionAndCatchUpWin(t *testing.T) {
 	w.want("a", "+6 dispatched")
 }
 
-// A tick that was on time is not when the task's new policy says so: that counts in the
-// same round, though nobody was behind when it began.
+// A tick that was on time is late under the task's new policy. That takes effect in the same round,
+// although no task was behind when the round began.
 func TestCommit_ChangeThatPutsATaskBehindWins(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "n1").judged()
@@ -100,7 +100,7 @@ func TestCommit_CancelOfAWaitingRunWins(t *testing.T) {
 	w.want("a", "+0 cancelled manual cancelled_by_user")
 }
 
-// A task that is changed all the time must not hold up the others of its shard.
+// A task that changes all the time must not delay the other tasks of its shard.
 func TestCommit_RecordThatFailsTwiceGoesAlone(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "n1").judged()
@@ -127,8 +127,8 @@ func TestCommit_RecordThatFailsTwiceGoesAlone(t *testing.T) {
 	}
 }
 
-// The events of what a lost commit has read already must not make it forget
-// that the record failed.
+// The watch delivers events of what a failed commit has read already. These must not reset the count of
+// failures.
 func TestCommit_RecordThatFailsInEachRoundGoesAloneToo(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "n1").judged()
@@ -188,7 +188,7 @@ func TestCommit_OfACrashedWorkerThatArrivesLateIsVoid(t *testing.T) {
 				t.Fatal(err)
 			}
 
-			// The same node goes on, under the same fences: only the opening helps.
+			// The same node continues under the same fences, so only the opening rejects the late commit.
 			if when == "before the next opens" {
 				h.door.deliver()
 			}
@@ -331,7 +331,7 @@ func TestWorker_UnreadableEntryHoldsUpNothingAndMends(t *testing.T) {
 			h.door.play(before(func() { spoil(w) }))
 			h.bounded(t, 1)
 			h.decide(2)
-			h.decide(15) // behind
+			h.decide(15) // the task is behind
 			w.want("a")
 			w.want("b", "+1 dispatched", "+2 dispatched", "+3..+14 missed 12 came_to_light_late", "+15 dispatched")
 			now, err := w.store.Revisions(w.ctx, ref("a"))
@@ -374,7 +374,7 @@ func TestWorker_ReloadsWhenTheWatchHasAGap(t *testing.T) {
 	}
 }
 
-// gap is a store whose watches have a gap after the first list.
+// gap is a store whose watches miss events after the first load.
 type gap struct{ Store }
 
 func (g gap) FollowShard(_ context.Context, _ int, rev int64, apply func(store.ShardBatch) error) error {
@@ -384,8 +384,8 @@ func (g gap) FollowShard(_ context.Context, _ int, rev int64, apply func(store.S
 	return apply(store.ShardBatch{Reset: true, First: true, Revision: rev + 1})
 }
 
-// A lost commit has read what a task is now; the events of what it was before
-// are still on their way.
+// A failed commit has read the current state of a task. Events of its earlier states are still on their
+// way.
 func TestCommit_OlderEventsDoNotUndoWhatALostCommitHasRead(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "n1").judged()
@@ -419,9 +419,9 @@ func TestCommit_OlderEventsDoNotUndoWhatALostCommitHasRead(t *testing.T) {
 	w.want("a")
 }
 
-// A worker that does not know yet that another decides in its place may give a tick
-// a second outcome in one commit with the end of the first. etcd refuses that before
-// it compares anything: the worker has to open its shard, not to try for ever.
+// A worker that does not know yet that it was replaced may give a tick a second outcome, in one commit with
+// the end of its run. etcd rejects such a transaction before it compares anything. The worker must open its
+// shard again, and not retry forever.
 func TestConflict_TwoOutcomesOfATickInOneCommit(t *testing.T) {
 	t.Parallel()
 

@@ -8,8 +8,8 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// coreMutants break what a decision promises: that one whose commit fails leaves nothing behind. Each of
-// them stands for a bug in the planner or in abandoned.
+// coreMutants break the rule that a plan whose commit fails changes nothing. Each one stands for a possible
+// bug in the planner or in applyAbandoned.
 var coreMutants = []struct {
 	name    string
 	abandon func(s *shardState, p *plan)
@@ -73,13 +73,13 @@ var coreMutants = []struct {
 	}},
 }
 
-// The check that every round driven by hand goes through (planIsHarmless) notices each of the mutants in
-// one of two situations, and nothing without a mutant.
+// planIsHarmless, which every round driven by hand goes through, detects each of the mutants in one of two
+// situations. It reports nothing without a mutant.
 func TestPlanIsHarmless_CatchesMutants(t *testing.T) {
 	t.Parallel()
 
 	situations := []func(t *testing.T) *hand{
-		func(t *testing.T) *hand { // a tick is due, while the run of the one before goes on
+		func(t *testing.T) *hand { // a tick is due while the previous run is active
 			w := newWorld(t, "n1")
 			h := w.work("n1")
 			w.create("a", cronned("0 * * * * *"), allow)
@@ -88,7 +88,7 @@ func TestPlanIsHarmless_CatchesMutants(t *testing.T) {
 
 			return h
 		},
-		func(t *testing.T) *hand { // three late ticks: one starts by a token, two are queued
+		func(t *testing.T) *hand { // three late ticks: one has a token and starts, two wait
 			w := newWorld(t, "n1")
 			h := w.work("n1")
 			w.create("a", cronned("0 * * * * *"), missed(task.MissedAll, 3))
@@ -124,8 +124,8 @@ func TestPlanIsHarmless_CatchesMutants(t *testing.T) {
 	}
 }
 
-// A plan points into the state that it was made from. Nothing changes that before the worker has said what
-// became of the commit.
+// A plan points into the state from which it was made. The state must not change before the worker has
+// reported the outcome of the commit.
 func TestShardState_TakesNoInputWhileADecisionIsOutstanding(t *testing.T) {
 	t.Parallel()
 

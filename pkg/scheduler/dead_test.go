@@ -46,8 +46,8 @@ func TestDead_ALostRunWithoutAnotherAttempt(t *testing.T) {
 	}
 }
 
-// A finish that arrives after its task was deleted leaves a record of history and
-// one of a dead run; both go.
+// A finish that arrives after its task was deleted leaves a history record and the record of a dead run.
+// Both are deleted.
 func TestDead_OfATaskThatIsGoneIsDeleted(t *testing.T) {
 	t.Parallel()
 

@@ -16,7 +16,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// running is an engine whose loops run. Its clock is time.Now, which is virtual in a bubble.
+// running is an engine whose loops run. Its clock is time.Now, which is virtual in a synctest bubble.
 type running struct {
 	*Engine
 	door   *door
@@ -49,7 +49,7 @@ func (w *world) run(node string, change ...func(*Engine)) *running {
 	return r
 }
 
-// setClockToNow makes the world's clock what time.Now says.
+// setClockToNow sets the world's clock to time.Now.
 func (w *world) setClockToNow() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -66,7 +66,7 @@ func TestEngine_FiresInTime(t *testing.T) {
 		w.create("a", allow, every("200ms"))
 		w.create("b", allow, every("300ms"))
 		w.eventually("both fire", func() bool { return len(w.active("a")) > 1 && len(w.active("b")) > 0 })
-		// Another node takes over; the first stops by itself.
+		// Another node takes over. The first worker stops by itself.
 		w.run("n2")
 
 		if err := <-r.work; !errors.Is(err, task.ErrFenced) {
@@ -148,7 +148,7 @@ func TestEngine_LoadsAgainAfterAGapInTheWatchAndAStrangersWatermark(t *testing.T
 		w.trigger("a")
 		w.eventually("it runs again", func() bool { return len(w.active("a")) == 2 })
 
-		_, _, err := w.store.Open(w.ctx, 0, r.fences) // a stranger with our fences
+		_, _, err := w.store.Open(w.ctx, 0, r.fences) // another process with our fences
 		w.ok(err)
 		w.trigger("a")
 		w.eventually("it runs a third time", func() bool { return len(w.active("a")) == 3 })
@@ -157,13 +157,13 @@ func TestEngine_LoadsAgainAfterAGapInTheWatchAndAStrangersWatermark(t *testing.T
 			t.Errorf("the shard was opened %d times", n)
 		}
 
-		w.eventually("three attempts are counted for n1", func() bool { // the last one when its commit is answered
+		w.eventually("three attempts are counted for n1", func() bool { // the last one is counted when its commit is answered
 			return r.cfg.Fleet.Given()["n1"] == 3
 		})
 	})
 }
 
-// gapOnce is a store whose first watch has a gap when it is cut.
+// gapOnce is a store whose first watch misses events when cut is called.
 type gapOnce struct {
 	Store
 	cut     chan struct{}
@@ -212,9 +212,9 @@ func (g *gapOnce) FollowShard(ctx context.Context, shard int, rev int64, apply f
 	return apply(store.ShardBatch{Reset: true, First: true, Revision: rev})
 }
 
-// A shard waits for its load, and by then its revision may be compacted away: what
-// is loaded is newer then. An end in between is told by nobody, so that a scan from
-// before it would hold the attempt for active, for ever.
+// A shard that waits for its load may be loaded at a later revision, because the earlier one was compacted.
+// The watch does not report an end in between. A scan that began before it would therefore keep the attempt
+// active forever.
 func TestEngine_AnEndBetweenTheScanAndALateLoadIsNoActiveRun(t *testing.T) {
 	t.Parallel()
 
@@ -238,8 +238,8 @@ func TestEngine_AnEndBetweenTheScanAndALateLoadIsNoActiveRun(t *testing.T) {
 	})
 }
 
-// lateLoad is a store that loads the newest, as if the revision asked for were
-// compacted away, and does something between the scan and that.
+// lateLoad is a store that loads the newest revision, as if the requested one were compacted. It runs a
+// function between the scan and the load.
 type lateLoad struct {
 	Store
 	once    sync.Once
@@ -264,7 +264,7 @@ func (l *lateLoad) FollowShard(ctx context.Context, shard int, _ int64, apply fu
 	return l.Store.FollowShard(ctx, shard, 0, apply)
 }
 
-// Shards are loaded a few at a time: a load that fails makes room for others.
+// Only a few shards are loaded at a time. A load that fails makes room for others.
 func TestEngine_LoadsThatFailHoldUpNoOthers(t *testing.T) {
 	t.Parallel()
 
@@ -278,7 +278,7 @@ func TestEngine_LoadsThatFailHoldUpNoOthers(t *testing.T) {
 	})
 }
 
-// tornLists is a store whose first lists break off after a page, and begin again.
+// tornLists is a store whose first loads end after a page, and start over.
 type tornLists struct {
 	Store
 	left int
@@ -334,7 +334,7 @@ func TestEngine_SaysWhatIsOverdue(t *testing.T) {
 		t.Error("a tick at +3600 is overdue five seconds later")
 	}
 
-	// Opened again, and not loaded: that the next tick is in an hour is no excuse.
+	// The shard is open and not loaded. A next tick in an hour must not make it look healthy.
 	w.at(20)
 	w.ok(h.load())
 
@@ -343,7 +343,7 @@ func TestEngine_SaysWhatIsOverdue(t *testing.T) {
 	}
 }
 
-// A timer does not count the time that a laptop sleeps, nor steps of the clock.
+// A timer does not count the time during which a machine is suspended, nor steps of the clock.
 func TestWorker_LooksAtTheClockNowAndThen(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "n1")
@@ -356,8 +356,7 @@ func TestWorker_LooksAtTheClockNowAndThen(t *testing.T) {
 	}
 }
 
-// startTrimming opens the shard for a worker whose engine trims histories beside it, until
-// the test ends.
+// startTrimming opens the shard for a worker whose engine trims histories until the test ends.
 func startTrimming(t *testing.T, w *world, e *Engine) *hand {
 	t.Helper()
 	h := &hand{worker: newWorker(e, 0, w.assign("n1")), world: w, leave: func() {}}
@@ -409,7 +408,7 @@ func TestEngine_KeepsHistoryAtItsLength(t *testing.T) {
 	})
 }
 
-// A shard that changes hands after every few runs is trimmed all the same.
+// A history is trimmed even if the shard changes its owner after every few runs.
 func TestEngine_KeepsHistoryAtItsLengthAcrossOwners(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "n1")
@@ -434,8 +433,8 @@ func TestEngine_KeepsHistoryAtItsLengthAcrossOwners(t *testing.T) {
 	}
 }
 
-// Of a task that keeps failures only, successes go, but for the newest record;
-// failures go when they are too many.
+// For a task that keeps failures only, all successes but the newest record are deleted, and failures only
+// if there are too many.
 func TestEngine_KeepsFailuresOnly(t *testing.T) {
 	t.Parallel()
 

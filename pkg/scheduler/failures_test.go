@@ -12,7 +12,7 @@ import (
 
 func pauseAfter(n int) option { return func(t *task.Task) { t.PauseAfter = n } }
 
-// endAs ends the oldest attempt of a task, and has the owner see it or not.
+// endAs ends the oldest attempt of a task.
 func (w *world) endAs(name string, state task.State, at float64) {
 	w.Helper()
 	w.at(at)
@@ -67,7 +67,7 @@ func TestPauseAfterFailures_InARow(t *testing.T) {
 		t.Errorf("it fires though it is paused: %v", got)
 	}
 
-	// Resumed, it counts from nothing.
+	// After a resume, the count starts at zero.
 	w.write("a", func(e *task.Entry) {
 		e.Paused, e.From, e.Own.Failures = false, task.At(sec(at+50)), 0
 		e.Own.Pauses[0].Ended = task.At(sec(at + 50))
@@ -100,7 +100,7 @@ func TestPauseAfterFailures_ManualRunsCountAndOthersDoNot(t *testing.T) {
 	h.decide(1)
 	w.trigger("a")
 	h.decide(2)
-	w.endAs("a", task.Failed, 3) // the first attempt: a retry follows
+	w.endAs("a", task.Failed, 3) // the first attempt; a retry follows
 	h.decide(4)
 	w.endAs("a", task.Failed, 5)
 	h.decide(10)
@@ -124,7 +124,7 @@ func TestPauseAfterFailures_ManualRunsCountAndOthersDoNot(t *testing.T) {
 	}
 }
 
-// Whatever the owners have seen, and whenever they died, each end counts once.
+// Each end counts once, whatever the owners have seen and whenever they died.
 func TestPauseAfterFailures_OverFailover(t *testing.T) {
 	t.Parallel()
 
@@ -207,8 +207,8 @@ func TestPauseAfterFailures_OverFailover(t *testing.T) {
 	}
 }
 
-// A success that the history does not keep still ends the failures before it, though
-// the count is what it was.
+// A success that the history does not keep still ends the failures before it, even if the count does not
+// change.
 func TestPauseAfterFailures_OfAHistoryOfFailures(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "n1", "n2").judged()
@@ -248,14 +248,14 @@ func TestPauseAfterFailures_WhatIsReadAndToldCountsOnce(t *testing.T) {
 	h := w.work("n2")
 	w.endAs("a", task.Failed, 11)
 	h.door.play(refused)
-	h.blind(12)  // it reads the history, and cannot write what follows
-	h.decide(13) // the watch has told of it, too
+	h.blind(12)  // reads the history, and cannot write the result
+	h.decide(13) // the watch has delivered the end as well
 
 	if n := w.own("a").Failures; n != 1 {
 		t.Errorf("%d failures are counted", n)
 	}
 
-	// The count may be in etcd while its commit's answer is lost.
+	// The count may have been written although the answer to the commit was lost.
 	h.decide(20)
 	w.endAs("a", task.Failed, 21)
 	h.door.play(appliedButLost)
@@ -290,8 +290,8 @@ func TestPauseAfterFailures_CutsAPauseWithAnEndShort(t *testing.T) {
 	}
 }
 
-// Failures that are enough to pause the task are not added to those before a success
-// that nobody had to read.
+// Failures that are enough to pause the task are not added to those before a success that did not have to
+// be read.
 func TestPauseAfterFailures_OfASuccessThatIsNotRead(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "n1", "n2").judged()
@@ -322,8 +322,8 @@ func TestPauseAfterFailures_OfASuccessThatIsNotRead(t *testing.T) {
 	w.wantPaused("a", 5)
 }
 
-// An edit may want fewer failures than are counted: the next that are enough pause the
-// task, also if a success came between.
+// An edit may lower the limit below the current count. The next failures that reach it pause the task, also
+// after a success.
 func TestPauseAfterFailures_FewerThanAreCounted(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "n1").judged()
@@ -350,10 +350,10 @@ func TestPauseAfterFailures_FewerThanAreCounted(t *testing.T) {
 	w.wantPaused("a", 2)
 }
 
-// What the history holds is read no further back than matters.
+// A history is read no further back than necessary.
 func TestPauseAfterFailures_OfALongHistory(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, "n1", "n2") // not judged: its history is made by hand
+	w := newWorld(t, "n1", "n2") // not checked, because the history is made by hand
 	w.create("a", every("10s"), pauseAfter(5))
 	st, err := w.store.Task(w.ctx, ref("a"))
 	w.ok(err)
@@ -369,7 +369,7 @@ func TestPauseAfterFailures_OfALongHistory(t *testing.T) {
 	record(-900, task.Succeeded)
 
 	for i := range 3 {
-		record(float64(-100-i), task.Failed) // the order of keys is not that of ends
+		record(float64(-100-i), task.Failed) // the order of the keys differs from the order of the ends
 		record(float64(-90-i), task.Skipped)
 	}
 

@@ -9,7 +9,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// Tasks that fire together do not all have the same nodes, though nothing runs yet.
+// Tasks that fire at the same time do not all get the same nodes, even if nothing runs yet.
 func TestFanOut_TasksOfOneTickSpreadOverTheNodes(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "n1", "n2", "n3", "n4", "n5", "n6").judged()
@@ -66,7 +66,7 @@ func TestFanOut_GivesItsPartsInTheOrderOfTheStrategy(t *testing.T) {
 	}
 }
 
-// Of which it is known beforehand that too few parts will succeed waits for nodes.
+// A run waits for nodes if too few of its parts could succeed.
 func TestFanOut_ThatCannotSucceed_WaitsForNodes(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "n1").judged()

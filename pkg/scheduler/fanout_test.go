@@ -24,7 +24,7 @@ func stagger(d time.Duration) option {
 	return func(t *task.Task) { t.Target.Stagger = task.Duration(d) }
 }
 
-// parent is the record of the one run of a task that has parts.
+// parent returns the record of the one run of a task with parts.
 func (w *world) parent(name string) task.Run {
 	w.Helper()
 	runs, err := w.store.Runs(w.ctx, ref(name))
@@ -38,7 +38,7 @@ func (w *world) parent(name string) task.Run {
 	return runs[0]
 }
 
-// wantParts is what its parts are, by their numbers.
+// wantParts checks the states of the parts, in the order of their numbers.
 func (w *world) wantParts(name string, want ...string) {
 	w.Helper()
 	p := w.parent(name)
@@ -73,7 +73,7 @@ func (w *world) wantParts(name string, want ...string) {
 	}
 }
 
-// part is the attempt of a part.
+// part returns the attempt of a part.
 func (w *world) part(name string, index int) record.Held {
 	w.Helper()
 
@@ -88,7 +88,7 @@ func (w *world) part(name string, index int) record.Held {
 	return record.Held{}
 }
 
-// left is how many records of ended parts there are.
+// left returns how many records of ended parts exist.
 func (w *world) left() int {
 	w.Helper()
 	all, err := w.etcd.Get(w.ctx, w.store.Keys().PartsIn(0), clientv3.WithPrefix(), clientv3.WithKeysOnly())
@@ -208,7 +208,7 @@ func TestFanOut_OverlapIsAboutTheRun(t *testing.T) {
 	}
 }
 
-// What has its parts does not wait: it takes none of the room for what does.
+// A run that has its parts does not wait, so it does not count toward the limit of the queue.
 func TestFanOut_UnderWayDoesNotCountAsWaiting(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "n1")
@@ -238,7 +238,7 @@ func TestFanOut_FewerNodesThanItsCount_WaitsForThem(t *testing.T) {
 	w.wantParts("a", "0 dispatched n1", "1 dispatched n2")
 }
 
-// Facts change without a word to the workers.
+// Facts of nodes change without an event for the workers.
 func TestFanOut_ThatWaitsForFactsIsLookedAtAgain(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "n1", "n2").judged()
@@ -246,7 +246,7 @@ func TestFanOut_ThatWaitsForFactsIsLookedAtAgain(t *testing.T) {
 	w.trigger("a")
 	h := w.work("n1")
 	h.decide(1)
-	h.decide(2) // which hears of its own word
+	h.decide(2) // the worker wakes up by itself
 	nodes, err := w.store.Nodes(w.ctx)
 	w.ok(err)
 	free := int64(20 << 30)
@@ -260,7 +260,7 @@ func TestFanOut_ThatWaitsForFactsIsLookedAtAgain(t *testing.T) {
 	w.wantParts("a", "0 dispatched n1", "1 dispatched n2")
 }
 
-// A thousand parts take a thousand commits. What falls due meanwhile goes between them.
+// A thousand parts take a thousand commits. Ticks that become due meanwhile are decided in between.
 func TestFanOut_OtherTicksGoBetweenItsParts(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "n1").judged()
@@ -292,7 +292,7 @@ func TestFanOut_StaggersItsParts(t *testing.T) {
 	w.wantParts("a", "0 dispatched n1", "1 left", "2 left")
 	h.decide(5.9)
 	w.wantParts("a", "0 dispatched n1", "1 left", "2 left")
-	// Another owner goes on with it.
+	// Another owner continues.
 	h = w.work("n1")
 	h.decide(6.1)
 	w.wantParts("a", "0 dispatched n1", "1 dispatched n1", "2 left")
@@ -308,7 +308,7 @@ func TestFanOut_AnotherOwnerGoesOnWithIt(t *testing.T) {
 	h.decide(1)
 	h.decide(2)
 	w.end(w.part("a", 0), task.Succeeded)
-	h = w.work("n2") // which has not seen the end
+	h = w.work("n2") // has not seen the end
 	h.decide(3)
 	w.wantParts("a", "0 succeeded n1", "1 dispatched n1", "2 dispatched n2")
 	w.end(w.part("a", 1), task.Succeeded)
@@ -325,7 +325,7 @@ func TestFanOut_Cancelled_GivesNothingMoreOutAndEndsWhatRuns(t *testing.T) {
 	w.create("a", cronned("1 0 12 * * *"), parts(3), stagger(time.Second), retries(3, time.Minute, task.Failed))
 	h.decide(1)
 	h.decide(2)
-	w.end(w.part("a", 0), task.Failed) // waits to be tried again
+	w.end(w.part("a", 0), task.Failed) // waits for another attempt
 	h.decide(2.1)
 	w.wantParts("a", "0 queued", "1 dispatched n1", "2 left")
 	_, err := w.store.CancelQueued(w.ctx, ref("a"), w.parent("a").ID, "ada", w.clock())
@@ -349,8 +349,8 @@ func TestFanOut_Cancelled_GivesNothingMoreOutAndEndsWhatRuns(t *testing.T) {
 	}
 }
 
-// The commit that gives out a part compares its run, whatever the owner's watch has
-// told.
+// The commit that assigns a part compares the run's record. So it fails if the run was cancelled, even if
+// the watch has not delivered that.
 func TestFanOut_CancelledUnseen_GivesNothingMoreOut(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "n1").judged()
@@ -368,8 +368,7 @@ func TestFanOut_CancelledUnseen_GivesNothingMoreOut(t *testing.T) {
 	}
 }
 
-// Of a run that was cancelled nothing is given out again either, whatever the owner's
-// watch has told.
+// No part of a cancelled run gets another attempt, even if the watch has not delivered the cancel.
 func TestFanOut_CancelledUnseen_TriesNoPartAgain(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "n1").judged()
@@ -413,7 +412,7 @@ func TestFanOut_Replaced_GivesWayAsAWhole(t *testing.T) {
 	}
 }
 
-// What replaced it may miss its own start while the parts end; or want it no more.
+// The replacing tick may miss its own start deadline while the parts end, or may be withdrawn.
 func TestFanOut_Replaced_ByATickThatIsMissedSince(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "n1").judged()
@@ -504,15 +503,15 @@ func TestFanOut_NodeGoneBeforeItsPart_LosesIt(t *testing.T) {
 
 func deadline(d time.Duration) option { return func(t *task.Task) { t.Deadline = task.Duration(d) } }
 
-// Parts for which no node is there are missed when their start deadline has passed;
-// what was given out before goes on, and counts.
+// Parts without a node are missed when their start deadline has passed. Parts that were assigned before
+// continue, and count.
 func TestFanOut_PartWithoutANodeIsMissedAtItsDeadline(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "n1").judged()
 	w.join("n2", "role=db")
 	h := w.work("n1")
 	w.create("a", cronned("1 0 12 * * *"), on("role = db"), parts(3), deadline(10*time.Second), succeed("1"))
-	w.create("b", cronned("1 0 12 * * *"), on("role = db"), parts(3)) // has none
+	w.create("b", cronned("1 0 12 * * *"), on("role = db"), parts(3)) // there is no such node
 	h.see()
 	h.door.play(pass, pass, pass, before(func() { w.leave("n2"); h.fleet() }))
 	h.blind(1)
@@ -553,7 +552,8 @@ func TestFanOut_PartWithoutANodeIsMissedAtItsDeadline(t *testing.T) {
 	}
 }
 
-// Handed back, a part has not started: the deadline holds. One that is tried again has.
+// A part that was handed back has not started, so its deadline applies. It does not apply to another
+// attempt of a part.
 func TestFanOut_PartThatIsHandedBackIsMissedAtItsDeadline(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "n1").judged()
@@ -571,8 +571,8 @@ func TestFanOut_PartThatIsHandedBackIsMissedAtItsDeadline(t *testing.T) {
 	w.wantParts("a", "0 missed", "1 queued", "2 dispatched n2")
 }
 
-// With stagger the deadline of each counts from its turn, whether others were missed
-// before or not, and whoever owns the shard.
+// With stagger, the deadline of each part counts from its turn, whether or not others were missed before,
+// and whichever node owns the shard.
 func TestFanOut_DeadlineOfAStaggeredPartCountsFromItsTurn(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "n1").judged()
@@ -680,7 +680,7 @@ func TestFanOut_RepeatedRunHasTheFailedPartsAlone(t *testing.T) {
 	asked("in the end", runs[slices.IndexFunc(runs, func(r task.Run) bool { return r.Fan != nil && r.RetryOf != "" })])
 }
 
-// Somebody deletes a record: the run does not wait for that part for ever.
+// Somebody deletes a record. The run does not wait for that part forever.
 func TestFanOut_PartThatIsNowhere_IsLost(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "n1")
@@ -699,7 +699,7 @@ func TestFanOut_PartThatIsNowhere_IsLost(t *testing.T) {
 	w.wantParts("a", "0 succeeded n1", "1 lost")
 }
 
-// Nobody knows of how many parts it is: it goes on, and no other begins beside it.
+// The number of parts is unknown. The run stays active, and no other run begins.
 func TestFanOut_WhoseRecordCannotBeReadIsActive(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "n1")
@@ -714,8 +714,8 @@ func TestFanOut_WhoseRecordCannotBeReadIsActive(t *testing.T) {
 	}
 }
 
-// What a run with as many parts as there may be leaves on record fits into a request
-// of etcd, and into what the plan makes room for.
+// The records of a run with the largest number of parts fit into a request to etcd, and into the room that
+// the plan reserves.
 func TestFanOut_AThousandPartsFit(t *testing.T) {
 	t.Parallel()
 	q := &taskstate.Waiting{Waiting: task.Waiting{Run: task.Run{ID: task.RunID(start, "abcd"), Fan: &task.Fan{Count: task.MaxParts, Need: task.MaxParts}}}}

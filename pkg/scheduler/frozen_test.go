@@ -8,7 +8,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// freeze freezes a namespace, "" for all, as the API does; unfreeze ends that.
+// freeze freezes a namespace, or everything if it is "", as the API does. unfreeze ends the freeze.
 func (w *world) freeze(namespace string) {
 	w.Helper()
 	w.refreeze(func(f task.Freezes) task.Freezes {
@@ -33,14 +33,14 @@ func (w *world) refreeze(change func(task.Freezes) task.Freezes) {
 	w.ok(err)
 }
 
-// Nobody tells the worker of freezes: it learns of them as its commits fail.
+// The worker receives no signal about freezes. It learns of them because its commits fail.
 func TestFrozen_NoTickRunsFromTheFreezeOn(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "n1").judged()
 	h := w.work("n1")
 	w.create("a", allow)
 	h.decide(1)
-	h.door.play(before(func() { w.freeze("") })) // decided to run, and not yet committed
+	h.door.play(before(func() { w.freeze("") })) // decided to run, and not committed yet
 	h.decide(2)
 	h.decide(3)
 	w.unfreeze("")
@@ -79,7 +79,7 @@ func TestFrozen_LateTicksAreSkippedWhateverThePolicySays(t *testing.T) {
 	w.want("one", "+3600 skipped frozen")
 }
 
-// A task that the watermark does not cover, with ticks that it has passed.
+// A task that the watermark does not cover, with ticks that the watermark has passed.
 func TestFrozen_TicksOfANewTask(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "n1").judged()
@@ -96,7 +96,7 @@ func TestFrozen_WhatWaitsStaysAndGoesOnAfterwards(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "n1").judged()
 	h := w.work("n1")
-	h.e.cfg.Freezes = func() (*task.Freezes, int64) { // somebody tells
+	h.e.cfg.Freezes = func() (*task.Freezes, int64) { // the follower reports the freeze
 		r, err := w.store.Freezes(w.ctx)
 		w.ok(err)
 		return &r.Freezes, r.Mod
@@ -119,16 +119,14 @@ func TestFrozen_WhatWaitsStaysAndGoesOnAfterwards(t *testing.T) {
 	w.want("b", "+1 dispatched #2")
 }
 
-// The one who follows the freezes may be ahead of what a commit has learned, and
-// behind it.
-// While nothing may start, nothing is ended to make room for it.
+// While nothing may start, no run is cancelled to make room for another.
 func TestFrozen_WhatRunsIsNotReplaced(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "n1").judged()
 	h := w.work("n1")
 	w.create("a", replaces, cronned("*/10 * * * * *"))
 	h.decide(10)
-	h.door.play(pass, before(func() { w.freeze("") })) // it waits, and the other is not asked yet
+	h.door.play(pass, before(func() { w.freeze("") })) // the tick waits, and the active run is not cancelled yet
 	h.decide(20)
 	h.decide(21)
 	w.want("a", "+10 dispatched", "+20 queued overlap")
@@ -138,7 +136,7 @@ func TestFrozen_WhatRunsIsNotReplaced(t *testing.T) {
 	}
 
 	w.unfreeze("")
-	h.decide(30) // by which it learns of that
+	h.decide(30) // learns of the end of the freeze
 	h.decide(31)
 
 	if !w.active("a")[0].CancelRequested {
@@ -146,6 +144,7 @@ func TestFrozen_WhatRunsIsNotReplaced(t *testing.T) {
 	}
 }
 
+// The follower of the freezes may be ahead of what a commit has returned, or behind it.
 func TestFrozen_TheNewestThatIsKnownCounts(t *testing.T) {
 	t.Parallel()
 	frozen := func(by string) *task.Freezes {
@@ -172,15 +171,15 @@ func TestFrozen_TheNewestThatIsKnownCounts(t *testing.T) {
 	want("learned", 7)
 	e.learnFreezes(learned(9))
 	want("learned", 9)
-	followed, mod = frozen("newer"), 8 // on its way to 9
+	followed, mod = frozen("newer"), 8 // on the way to revision 9
 	want("newer", 8)
-	e.learnFreezes(learned(9))
+	e.learnFreezes(learned(9)) // read before that
 	want("learned", 9)
 	mod = 12
 	want("newer", 12)
 	e.learnFreezes(learned(9)) // read before
 	want("newer", 12)
-	e.learnFreezes(&store.FreezeRecord{}) // somebody has deleted it
+	e.learnFreezes(&store.FreezeRecord{}) // somebody has deleted the record
 	want("", 0)
 	mod = 0
 	want("newer", 0)

@@ -18,9 +18,9 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// Tasks whose ticks depend on more than a clock, under the faults of the random
-// histories: whoever owned the shard, and whatever became of its commits, they had
-// the ticks that they should have, each once. The long form does so on a real etcd.
+// Tasks whose ticks depend on more than a clock, under the faults of the random histories. Each has the
+// ticks that it should have, each once, whichever nodes owned the shard and whatever the outcome of their
+// commits. The long form runs on a real etcd.
 func TestRandomFutures_AreThoseOfOneOwner(t *testing.T) {
 	t.Parallel()
 
@@ -74,7 +74,7 @@ func TestRandomFutures_AreThoseOfOneOwner(t *testing.T) {
 	}
 }
 
-// ticksOf are the ticks of a task that became runs, in their order.
+// ticksOf returns the ticks of a task that became runs, in order.
 func (w *world) ticksOf(name string) (ticks []float64) {
 	w.Helper()
 	runs, err := w.store.Runs(w.ctx, ref(name))
@@ -91,8 +91,8 @@ func (w *world) ticksOf(name string) (ticks []float64) {
 	return ticks
 }
 
-// wantTicks checks that a task ran at all of its ticks that are due, but for those
-// up to after, and at most so many.
+// wantTicks checks that a task ran at all of its ticks that are due after the given time, and at most the
+// given number of times.
 func (g *game) wantTicks(name string, after float64, most int) {
 	g.Helper()
 	e := g.entry(name)
@@ -113,8 +113,7 @@ func (g *game) wantTicks(name string, after float64, most int) {
 	}
 }
 
-// wantFailures checks the count against the history, in the order in which it was
-// written.
+// wantFailures compares the count of failures with the history, in the order in which it was written.
 func (g *game) wantFailures(h *hand) {
 	g.Helper()
 	keys, _, err := g.store.HistoriesOf(g.ctx, []record.Ref{ref("failures")})
@@ -144,8 +143,8 @@ func (g *game) wantFailures(h *hand) {
 	}
 }
 
-// wantOneTickForEachAnchor checks that of each anchor that a task has had the one
-// tick has one outcome, and that there is another when its run has ended.
+// wantOneTickForEachAnchor checks that the one tick of each anchor that a task has had has one outcome, and
+// that another anchor exists once its run has ended.
 func (g *game) wantOneTickForEachAnchor(h *hand) {
 	g.Helper()
 
@@ -178,7 +177,7 @@ func (g *game) wantOneTickForEachAnchor(h *hand) {
 	}
 }
 
-// versions are all entries that a task has had, the first one first.
+// versions returns all entries that a task has had, the oldest first.
 func (w *world) versions(name string) (list []task.Entry) {
 	w.Helper()
 	ctx, cancel := context.WithTimeout(w.ctx, time.Minute)
@@ -207,7 +206,7 @@ func (w *world) versions(name string) (list []task.Entry) {
 	return nil
 }
 
-// future is what a task's ticks may depend on beside the clock.
+// future returns options on which a task's ticks may depend besides the clock.
 func (g *game) future() []option {
 	if g.herd || g.chance(2) {
 		return nil
@@ -224,7 +223,7 @@ func (g *game) future() []option {
 	return []option{pick(g, all), pick(g, all)}
 }
 
-// freeze stops the firing of all tasks, or lets it go on.
+// freeze freezes all tasks, or ends that.
 func (g *game) freeze() {
 	old, err := g.store.Freezes(g.ctx)
 	g.ok(err)
@@ -239,8 +238,7 @@ func (g *game) freeze() {
 	g.world.freeze("")
 }
 
-// keepOwn has an entry that is written over another know what that did, as the API
-// does.
+// keepOwn copies the counts and pauses of an entry into the entry that replaces it, as the API does.
 func keepOwn(old store.Stored, e *task.Entry, now task.Time, resumed bool) {
 	var own task.Own
 	if old.Entry.Own != nil {

@@ -9,8 +9,8 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// A task deleted and created again between two rounds is another task: nothing
-// of the old one may stand in its way, nor in its neighbours'.
+// A task that was deleted and created again between two rounds is another task. Nothing of the old one may
+// affect it or other tasks.
 func TestWorker_TaskCreatedAgainBeforeTheNextRoundIsServed(t *testing.T) {
 	t.Parallel()
 
@@ -58,8 +58,8 @@ func TestWorker_TaskCreatedAgainBeforeTheNextRoundIsServed(t *testing.T) {
 	}
 }
 
-// A queue record that cannot be read bars a run's place: the tick that wants it
-// must not keep the shard from all others.
+// A queue record that cannot be read has the key of the next tick's run. That tick must not block the
+// shard.
 func TestWorker_UnreadableRecordInTheWayOfATickHoldsUpNothing(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "n1")
@@ -80,8 +80,7 @@ func TestWorker_UnreadableRecordInTheWayOfATickHoldsUpNothing(t *testing.T) {
 	}
 }
 
-// What fails commit after commit for no reason that the worker knows is loaded
-// anew once, and then set aside.
+// A task for which every commit fails without a known reason causes one reload. Then it is set aside.
 func TestWorker_SetsATaskAsideThatFailsForEver(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "n1")
@@ -93,7 +92,7 @@ func TestWorker_SetsATaskAsideThatFailsForEver(t *testing.T) {
 	entry, err := w.store.Client().Get(t.Context(), key)
 	w.ok(err)
 
-	for range 3 * maxFailedCommits { // it changes before each commit
+	for range 3 * maxFailedCommits { // the task changes before each commit
 		h.door.play(before(func() { w.put(key, string(entry.Kvs[0].Value)) }))
 	}
 
@@ -118,7 +117,7 @@ func TestWorker_SetsATaskAsideThatFailsForEver(t *testing.T) {
 	}
 }
 
-// Each time that a task is stubborn it has the shard opened anew once.
+// Each time that the commits of a task fail repeatedly, the shard is opened again once.
 func TestWorker_ForgetsThatATaskWasStubbornWhenItGoesThrough(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "n1").judged()
@@ -154,7 +153,7 @@ func TestWorker_WatermarkWithoutContentIsDamage(t *testing.T) {
 	}
 }
 
-// A key below an entry's is nobody's: neither it nor its end concerns the task.
+// A key below the key of an entry belongs to no task. Neither the key nor its deletion affects the task.
 func TestWorker_StrangeKeyBelowAnEntryConcernsNobody(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "n1")
@@ -168,8 +167,7 @@ func TestWorker_StrangeKeyBelowAnEntryConcernsNobody(t *testing.T) {
 	w.want("a", "+1 dispatched", "+2 dispatched")
 }
 
-// No commit has room for an entry that is far larger than the API takes: it must
-// not keep the shard from all others.
+// No commit has room for an entry that is far larger than the API accepts. It must not block the shard.
 func TestWorker_AnEntryThatFitsIntoNoCommitHoldsUpNothing(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "n1")

@@ -36,14 +36,14 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// A world is a cluster with one shard, in which a test plays the leader, the
-// API, the nodes' executors and the clock. Only shard 0 is there.
+// A world is a cluster with one shard, shard 0. The test acts as the leader, the API, the nodes' executors
+// and the clock.
 type world struct {
 	testing.TB
 	ctx    context.Context
-	dial   func() *kv.Client // returns one more client of the world's etcd
-	store  *store.Store      // as everybody but the workers writes
-	client *kv.Client        // of everybody but the workers
+	dial   func() *kv.Client // returns another client of the world's etcd
+	store  *store.Store      // used by everybody except the workers
+	client *kv.Client        // of everybody except the workers
 	etcd   *kv.Client        // of the workers
 	term   kv.Fence
 
@@ -54,16 +54,15 @@ type world struct {
 	recorder *check.Recorder
 }
 
-// start is when all stories begin.
+// start is the time at which every story begins.
 var start = time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
 
-// sec is so many seconds after the start.
+// sec returns the time s seconds after start.
 func sec(s float64) time.Time {
 	return start.Add(time.Duration(s * float64(time.Second)).Round(time.Microsecond))
 }
 
-// inVirtualTime runs a test whose clock goes on when all goroutines wait. It begins at the
-// start of all stories.
+// inVirtualTime runs a test in virtual time, which advances when all goroutines wait. It begins at start.
 func inVirtualTime(t *testing.T, test func(t *testing.T)) {
 	t.Helper()
 
@@ -73,8 +72,7 @@ func inVirtualTime(t *testing.T, test func(t *testing.T)) {
 	})
 }
 
-// newWorld makes a cluster with nodes, on an etcd in memory. It runs in bubbles of
-// synctest, too.
+// newWorld creates a cluster with nodes, on an etcd in memory. It may run in a synctest bubble.
 func newWorld(t testing.TB, nodes ...string) *world {
 	t.Helper()
 
@@ -84,7 +82,7 @@ func newWorld(t testing.TB, nodes ...string) *world {
 	return newWorldOn(t, "/t", func() *kv.Client { return kvtest.ClientOf(t, memory) }, nodes...)
 }
 
-// realWorlds starts a real etcd, and returns what makes clusters on it.
+// realWorlds starts a real etcd and returns a function that creates clusters on it.
 func realWorlds(t testing.TB) func(t testing.TB, nodes ...string) *world {
 	t.Helper()
 
@@ -115,8 +113,8 @@ func newWorldOn(t testing.TB, prefix string, dial func() *kv.Client, nodes ...st
 		t.Fatal(err)
 	}
 
-	// Workers have a client of their own, and so has each recorder: on a shared one, etcd's
-	// word on the progress of one watch may overtake what another has yet to catch up with.
+	// The workers and each recorder have their own clients. On a shared client, etcd's progress
+	// notification of one watch may overtake the events of another watch that has not caught up.
 	w := &world{
 		TB: t, ctx: t.Context(), dial: dial, client: dial(), etcd: dial(), now: start, sessions: map[string]kv.Fence{},
 	}
@@ -136,7 +134,7 @@ func newWorldOn(t testing.TB, prefix string, dial func() *kv.Client, nodes ...st
 	return w
 }
 
-// judged records all that happens from now on, and has it judged when the test ends.
+// judged records everything from now on, and has the checker judge it when the test ends.
 func (w *world) judged() *world {
 	w.Helper()
 	w.record()
@@ -145,7 +143,7 @@ func (w *world) judged() *world {
 	return w
 }
 
-// record records all that happens from now on.
+// record records everything from now on.
 func (w *world) record() {
 	w.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -161,7 +159,7 @@ func (w *world) judge(opts check.Options) check.Report {
 	defer cancel()
 
 	if err := w.recorder.CatchUp(ctx); err != nil {
-		if !errors.Is(err, check.ErrGap) { // on a machine that stands still a watch may lose its place
+		if !errors.Is(err, check.ErrGap) { // on an overloaded machine, a watch may lose its place
 			w.Error(err)
 		}
 		w.Logf("the history is not judged: %v", err)
@@ -210,7 +208,7 @@ func (w *world) delete(key string) {
 	w.ok(err)
 }
 
-// join makes a node present, as a new instance. Labels are k=v.
+// join makes a node present as a new instance. Labels have the form k=v.
 func (w *world) join(node string, labels ...string) {
 	w.Helper()
 	w.joinAs(task.Node{Name: node, Slots: 1000, State: task.NodeReady, Roles: both}, labels...)
@@ -237,7 +235,7 @@ func (w *world) joinAs(n task.Node, labels ...string) {
 	w.sessions[n.Name] = session
 }
 
-// leave ends a node's session, as the end of its lease does.
+// leave ends a node's session, as when its lease expires.
 func (w *world) leave(node string) {
 	w.Helper()
 	w.delete(w.store.Keys().Node(node))
@@ -262,7 +260,7 @@ func (w *world) assign(node string) store.Fences {
 	return store.Fences{Owner: w.store.OwnerFence(owners[0]), Node: w.sessions[node]}
 }
 
-// A hand is a worker driven by hand: it has no goroutine that decides.
+// A hand is a worker that the test drives: no goroutine decides by itself.
 type hand struct {
 	*worker
 	world *world
@@ -272,13 +270,13 @@ type hand struct {
 	die   context.CancelFunc
 }
 
-// hire makes a node the owner, with a worker that has not opened the shard yet.
+// hire makes a node the owner. Its worker has not opened the shard yet.
 func (w *world) hire(node string) *hand {
 	w.Helper()
 	return w.worker(node, w.assign(node))
 }
 
-// worker makes a worker of a node under some fences.
+// worker returns a worker of a node with the given fences.
 func (w *world) worker(node string, f store.Fences) *hand {
 	w.Helper()
 	e, d := w.engine(node)
@@ -304,7 +302,7 @@ func (w *world) engine(node string) (*Engine, *door) {
 	}), d
 }
 
-// work makes a node the owner, with a worker that has loaded the shard.
+// work makes a node the owner. Its worker has loaded the shard.
 func (w *world) work(node string) *hand {
 	w.Helper()
 	h := w.hire(node)
@@ -313,14 +311,14 @@ func (w *world) work(node string) *hand {
 	return h
 }
 
-// open opens and loads the shard, and finds the active runs.
+// open opens and loads the shard, and scans for active runs.
 func (h *hand) open() {
 	h.world.Helper()
 	h.world.ok(h.load())
 	h.scan()
 }
 
-// load opens the shard and loads it.
+// load opens and loads the shard.
 func (h *hand) load() error {
 	h.leave()
 	h.discardState()
@@ -342,7 +340,7 @@ func (h *hand) load() error {
 	return h.worker.loadShard(h.world.ctx, h.batches)
 }
 
-// scan finds the active runs.
+// scan applies a scan for active runs.
 func (h *hand) scan() {
 	h.world.Helper()
 	keys, _, err := h.e.cfg.Store.ScanActive(h.world.ctx)
@@ -350,10 +348,10 @@ func (h *hand) scan() {
 	h.world.ok(h.applyScan(h.world.ctx, keys))
 }
 
-// see applies all that has happened in the shard up to now.
+// see applies everything that has happened in the shard so far.
 func (h *hand) see() {
 	h.world.Helper()
-	// The watch tells of this key in its turn; it is none that means anything.
+	// The watch delivers this key in order. It has no meaning to anybody else.
 	rev := h.world.put(h.world.store.Keys().Shard(0)+"sync", "")
 	for h.applied < rev {
 		select {
@@ -365,7 +363,7 @@ func (h *hand) see() {
 	}
 }
 
-// fleet takes the nodes as they are now.
+// fleet updates the nodes that the worker knows.
 func (h *hand) fleet() {
 	h.world.Helper()
 	nodes, err := h.world.store.Nodes(h.world.ctx)
@@ -374,20 +372,20 @@ func (h *hand) fleet() {
 	h.lookAtAll()
 }
 
-// decide takes in what has happened and has a round at some time.
+// decide applies everything that has happened, and runs a round at the given time.
 func (h *hand) decide(at float64) {
 	h.world.Helper()
 	h.see()
 	h.blind(at)
 }
 
-// blind has a round that knows nothing of what happened since the last look.
+// blind runs a round without the events since the last call of see.
 func (h *hand) blind(at float64) {
 	h.world.Helper()
 	h.world.ok(h.try(at))
 }
 
-// try is a blind round that may fail.
+// try is like blind, and returns the error of the round.
 func (h *hand) try(at float64) error {
 	h.world.Helper()
 	h.world.at(at)
@@ -398,32 +396,32 @@ func (h *hand) try(at float64) error {
 	return err
 }
 
-// dies is a crash at a commit, which is lost.
+// dies crashes the worker at a commit, which is lost.
 func (h *hand) dies(func() (kv.Result, error)) (kv.Result, error) {
 	h.die()
 	return kv.Result{}, errCut
 }
 
-// diesAfter is a crash right after a commit.
+// diesAfter crashes the worker immediately after a commit was applied.
 func (h *hand) diesAfter(send func() (kv.Result, error)) (kv.Result, error) {
 	defer h.die()
 	_, _ = send()
 	return kv.Result{}, errCut
 }
 
-// A door stands between a worker and etcd. What is put before it happens, one
-// after another, to its next commits.
+// A door is between a worker and etcd. The tricks that a test passes to it apply to the worker's next
+// commits, one after another.
 type door struct {
 	kv.Committer
 	mu      sync.Mutex
 	tricks  []trick
 	commits int
-	limit   int // commits after which the worker dies; 0: none
+	limit   int // commits after which the worker dies; 0: no limit
 	die     func()
 	held    []func() // requests in flight, to be delivered later
 }
 
-// trick treats one commit; pass sends it on.
+// A trick handles one commit. pass sends the commit on.
 type trick func(pass func() (kv.Result, error)) (kv.Result, error)
 
 func (d *door) Commit(ctx context.Context, t kv.Txn) (kv.Result, error) {
@@ -459,7 +457,7 @@ var (
 	clientPrefix = clientv3.WithPrefix()
 )
 
-// pass lets a commit through.
+// pass sends a commit on unchanged.
 func pass(send func() (kv.Result, error)) (kv.Result, error) { return send() }
 
 // appliedButLost applies the commit and loses the answer.
@@ -473,12 +471,12 @@ func appliedButLost(send func() (kv.Result, error)) (kv.Result, error) {
 // lost loses the commit.
 func lost(func() (kv.Result, error)) (kv.Result, error) { return kv.Result{}, errCut }
 
-// refused refuses the commit, for certain.
+// refused refuses the commit with a definite answer.
 func refused(func() (kv.Result, error)) (kv.Result, error) {
 	return kv.Result{}, rpctypes.ErrTooManyRequests
 }
 
-// before does something after the commit was decided and before it is sent.
+// before returns a trick that calls f after the commit was decided and before it is sent.
 func before(f func()) trick {
 	return func(send func() (kv.Result, error)) (kv.Result, error) {
 		f()
@@ -486,13 +484,13 @@ func before(f func()) trick {
 	}
 }
 
-// delayed keeps a commit in flight and reports that its connection is lost.
+// delayed keeps a commit in flight and reports a lost connection.
 func (d *door) delayed(send func() (kv.Result, error)) (kv.Result, error) {
 	d.held = append(d.held, func() { _, _ = send() })
 	return kv.Result{}, errCut
 }
 
-// deliver has the commits arrive that were in flight.
+// deliver delivers the commits that are in flight.
 func (d *door) deliver() {
 	for _, f := range d.held {
 		f()
@@ -502,7 +500,7 @@ func (d *door) deliver() {
 
 func ref(name string) record.Ref { return record.Ref{Namespace: "default", Name: name} }
 
-// option changes a task before it is written.
+// An option changes a task before it is written.
 type option func(*task.Task)
 
 func paused(t *task.Task) { t.Paused = true }
@@ -521,7 +519,7 @@ func missed(policy string, limit int) option {
 }
 func on(selector string) option { return func(t *task.Task) { t.Target.Selector = selector } }
 
-// newTask is a task that ticks every second, unless options say otherwise.
+// newTask returns a task that ticks every second unless options change that.
 func (w *world) newTask(name string, now time.Time, opts ...option) (task.Task, task.Entry) {
 	t := task.Task{Spec: task.Defaults(), UID: task.NewUID(), Generation: 1, CreatedAt: task.At(now), UpdatedAt: task.At(now)}
 	t.Name, t.Schedule, t.Action = name, task.Schedules{"* * * * * *"}, task.Action{Noop: &task.Noop{}}
@@ -539,7 +537,7 @@ func (w *world) create(name string, opts ...option) int64 {
 	return w.createAt(w.clock(), name, opts...)
 }
 
-// createAt creates a task through an API whose clock says something else.
+// createAt creates a task through an API whose clock shows the time now.
 func (w *world) createAt(now time.Time, name string, opts ...option) int64 {
 	w.Helper()
 	t, e := w.newTask(name, now, opts...)
@@ -549,7 +547,7 @@ func (w *world) createAt(now time.Time, name string, opts ...option) int64 {
 	return rev
 }
 
-// createTogether creates tasks in one transaction, as group commit may.
+// createTogether creates tasks in one transaction, as group commit may do.
 func (w *world) createTogether(now time.Time, names []string, opts ...option) {
 	w.Helper()
 	var ops []clientv3.Op
@@ -564,7 +562,7 @@ func (w *world) createTogether(now time.Time, names []string, opts ...option) {
 	w.ok(err)
 }
 
-// update changes a task; from says that its ticks begin anew now.
+// update changes a task. With from, its ticks begin anew now.
 func (w *world) update(name string, from bool, opts ...option) {
 	w.Helper()
 	old, err := w.store.Task(w.ctx, ref(name))
@@ -617,7 +615,7 @@ func (w *world) trigger(name string) string {
 	return id
 }
 
-// active are a task's attempts, the oldest run first.
+// active returns a task's attempts, the oldest run first.
 func (w *world) active(name string) []record.Held {
 	w.Helper()
 	all, err := w.store.ActiveOf(w.ctx, ref(name))
@@ -638,10 +636,10 @@ func (w *world) finish(name string, state task.State) {
 	w.end(all[0], state)
 }
 
-// usual is why attempts end that are not lost.
+// usual holds the reasons with which attempts usually end, by state.
 var usual = map[task.State]string{task.Failed: task.ReasonExit, task.TimedOut: task.ReasonTimeout, task.Cancelled: task.ReasonCancelled, task.Lost: task.ReasonShutdown}
 
-// why is the reason of an attempt's end.
+// why returns the reason of an attempt's end.
 func why(h record.Held, state task.State) string {
 	if state == task.Cancelled && h.CancelReason != "" {
 		return h.CancelReason
@@ -657,14 +655,14 @@ func (w *world) end(h record.Held, state task.State) {
 	w.ok(w.store.Finish(w.ctx, h, end, executor.Next(h.Assigned, end, w.clock(), 0.5)))
 }
 
-// story is what a task's runs are, the oldest first, one a line: the seconds
-// after the start, the state, the reason; of a range the last and how many.
+// story describes a task's runs, the oldest first, one per line: the seconds after the start, the state and
+// the reason. A range also has its last tick and its count.
 func (w *world) story(name string) []string {
 	w.Helper()
 	return w.stories()[name]
 }
 
-// stories are those of all tasks that have runs.
+// stories returns the stories of all tasks that have runs.
 func (w *world) stories() map[string][]string {
 	w.Helper()
 	runs, err := w.store.ShardRuns(w.ctx, []int{0}, "")
@@ -711,7 +709,7 @@ func (w *world) want(name string, lines ...string) {
 	w.wantAll([]string{name}, lines...)
 }
 
-// wantAll checks that tasks have the same story.
+// wantAll checks that the given tasks have the same story.
 func (w *world) wantAll(names []string, lines ...string) {
 	w.Helper()
 	all := w.stories()
@@ -742,7 +740,7 @@ func (w *world) wantMark(at float64, last string) {
 	}
 }
 
-// from is a task's from, in seconds after the start.
+// from returns a task's from, in seconds after the start.
 func (w *world) from(name string) float64 { w.Helper(); return w.froms(name)[0] }
 
 func (w *world) froms(names ...string) []float64 {

@@ -21,8 +21,8 @@ func jitter(d time.Duration) option { return func(t *task.Task) { t.Jitter = tas
 
 func uid(uid string) option { return func(t *task.Task) { t.UID = uid } }
 
-// dues are when ticks of a task in etcd fall due, in seconds after the start: those
-// of some time from the start on.
+// dues returns the ticks of a task in etcd up to some time, and when they are due, in seconds after the
+// start.
 func (w *world) dues(name string, until float64) (ticks, dues []float64) {
 	w.Helper()
 	st, err := w.store.Task(w.ctx, ref(name))
@@ -37,7 +37,7 @@ func (w *world) dues(name string, until float64) (ticks, dues []float64) {
 	return ticks, dues
 }
 
-// A worker that knows entries by hand, and has no etcd.
+// bareWorker returns a worker that is given entries directly and has no etcd.
 func bareWorker(tb interface{ Fatal(...any) }) *worker {
 	keys, err := record.NewKeys("/bare")
 	if err != nil {
@@ -55,13 +55,13 @@ func bareWorker(tb interface{ Fatal(...any) }) *worker {
 	return w
 }
 
-// give has the worker know an entry.
+// give adds an entry to the worker's state.
 func (w *worker) give(name string, e task.Entry, create int64) *taskstate.Task {
 	w.applyEntry(&store.ShardEvent{ShardKey: record.ShardKey{Kind: record.KindEntry, Ref: ref(name)}, Task: "default/" + name, Mod: create, Create: create, Value: written(e)})
 	return w.TaskNamed("default/" + name)
 }
 
-// What is decided, and what is due, follows from when ticks fall due, tick by tick.
+// Computing the next tick and the bounds gives the same result as visiting tick by tick.
 func TestJitter_NextTickAndBoundsAreThoseOfAWalkOverAllTicks(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(rt *rapid.T) {
@@ -170,8 +170,8 @@ func TestJitter_TicksAreDecidedWhenTheyFallDueInThatOrder(t *testing.T) {
 	}
 }
 
-// Between a tick and its due time the owner changes, the entry is written, others
-// fire, and a schedule is replaced.
+// Between a tick and its due time, the owner changes, the entry is written, other tasks fire, and a
+// schedule is replaced.
 func TestJitter_BetweenATickAndItsDueTime(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "n1", "n2").judged()
@@ -189,10 +189,10 @@ func TestJitter_BetweenATickAndItsDueTime(t *testing.T) {
 		h.decide(at)
 	}
 
-	w.wantMark(65, "") // it is between
+	w.wantMark(65, "") // between the tick and its due time
 	w.want("a")
 	w.update("a", false, func(t *task.Task) { t.Timeout = task.Duration(time.Hour) }) // keeps its ticks
-	w.update("b", true, jitter(40*time.Second))                                       // has others from now on
+	w.update("b", true, jitter(40*time.Second))                                       // has other ticks from now on
 	w.createAt(sec(65.2), "late", cronned("0 * * * * *"), jitter(50*time.Second), allow)
 	h2 := w.work("n2")
 	h2.decide(a[0] - 0.001)
@@ -205,8 +205,8 @@ func TestJitter_BetweenATickAndItsDueTime(t *testing.T) {
 	w.want("late")
 }
 
-// An entry that the watermark does not cover gets its ticks, each once, though the
-// watermark has passed them, and some have not fallen due.
+// An entry that the watermark does not cover gets each of its ticks once, although the watermark has passed
+// them and some are not due yet.
 func TestJitter_OfAnEntryThatIsNotCovered(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "n1", "n2").judged()

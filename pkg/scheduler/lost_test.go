@@ -13,8 +13,8 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// abandoned is a world in which node n2 has an attempt of task a since +1, and
-// is gone. Its owner has looked at +10.
+// abandoned returns a world in which node n2 has had an attempt of task a since +1, and is gone. Its owner
+// has examined it at +10.
 func abandoned(t *testing.T, opts ...option) (*world, *hand, record.Held) {
 	t.Helper()
 	w := newWorld(t, "n1", "n2").judged()
@@ -56,14 +56,14 @@ func TestLost_AfterLostAfterAndNotBefore(t *testing.T) {
 	w.want("a", "+1 lost node_lost", "+61 missed came_to_light_late", "+121 skipped overlap", "+181 queued no_matching_node")
 }
 
-// An attempt is waited for as long as its record says, whatever the cluster's setting is
-// by then: its node goes by the record, too.
+// An attempt is lost after the time in its record, whatever the cluster's setting is by then, because its
+// node uses the record as well.
 func TestLost_AfterTheLostAfterOfItsRecord(t *testing.T) {
 	t.Parallel()
 
 	for name, c := range map[string]struct {
 		assigned, now, lease time.Duration
-		want                 float64 // after how many seconds
+		want                 float64 // seconds until the attempt is lost
 	}{
 		"the setting is shorter now":     {5 * time.Minute, 12 * time.Second, 0, 300},
 		"the setting is longer now":      {12 * time.Second, 5 * time.Minute, 0, 12},
@@ -95,7 +95,7 @@ func TestLost_AfterTheLostAfterOfItsRecord(t *testing.T) {
 				t.Errorf("before that time it is %s", got)
 			}
 
-			h.decide(10 + c.want + 2) // it looks every two seconds
+			h.decide(10 + c.want + 2) // the owner reads every two seconds
 
 			if got := w.story("a")[0]; got != "+1 lost node_lost" {
 				t.Errorf("after that time it is %s", got)
@@ -145,7 +145,7 @@ func TestLost_WithRetryWaitsForItsNextAttempt(t *testing.T) {
 func TestLost_NotWhenTheNodeIsBack(t *testing.T) {
 	t.Parallel()
 
-	for _, seen := range []bool{true, false} { // by the mirror of the nodes
+	for _, seen := range []bool{true, false} { // whether the mirror of the nodes shows it
 		w, h, _ := abandoned(t)
 		h.decide(50)
 		w.join("n2")
@@ -158,7 +158,7 @@ func TestLost_NotWhenTheNodeIsBack(t *testing.T) {
 		h.decide(140)
 		w.want("a", "+1 dispatched", "+61 missed came_to_light_late", "+121 skipped overlap")
 		h.wantNoConflict()
-		// Gone again: the wait begins anew.
+		// Gone again: the time starts over.
 		w.leave("n2")
 		h.fleet()
 		h.decide(150)
@@ -189,7 +189,7 @@ func TestLost_NotWhenTheRecordWasAdopted(t *testing.T) {
 	w.want("a", "+1 dispatched", "+61 missed came_to_light_late", "+121 skipped overlap")
 	h.wantNoConflict()
 
-	for s := 132.0; s < 250; s += 2 { // what it sees now, it has to see for two minutes
+	for s := 132.0; s < 250; s += 2 { // what it has read now must be unchanged for two minutes
 		h.decide(s)
 	}
 
@@ -198,7 +198,8 @@ func TestLost_NotWhenTheRecordWasAdopted(t *testing.T) {
 	}
 }
 
-// wantNoConflict: the second reading has found out, before a commit for others had to fail for it.
+// wantNoConflict checks that the second reading has found the change, before a commit of other decisions
+// failed because of it.
 func (h *hand) wantNoConflict() {
 	h.world.Helper()
 	var d dto.Metric
@@ -244,8 +245,8 @@ func TestLost_CommitComparesNodeAndRecordOnceMore(t *testing.T) {
 	}
 }
 
-// What another task's record does to the same commit must not make an attempt
-// wait for two more minutes.
+// A conflict because of another task's record in the same commit must not make the attempt wait for two
+// more minutes.
 func TestLost_ConflictOfAnotherTaskDoesNotBeginTheWaitAnew(t *testing.T) {
 	t.Parallel()
 	w, h, _ := abandoned(t)
@@ -331,9 +332,9 @@ func TestWorker_AttemptThatEndsBetweenOpenAndScan(t *testing.T) {
 	}
 }
 
-// The record of an attempt on a node that is gone cannot be read. Nobody knows how long
-// its node goes on with it in silence. So its task waits for the longest time that a record
-// can say, whatever is said of instances, and goes on.
+// The record of an attempt on an absent node cannot be read, so it is unknown for how long the node lets it
+// run. The task waits for the longest possible time, even if an instance is proved dead, and then
+// continues.
 func TestLost_WhenItsRecordCannotBeRead(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "n1", "n2")
@@ -356,7 +357,7 @@ func TestLost_WhenItsRecordCannotBeRead(t *testing.T) {
 		}
 	}
 
-	h.decide(longest + 12) // it looks every two seconds
+	h.decide(longest + 12) // the owner reads every two seconds
 
 	if got := w.story("a")[0]; got != "+1 lost node_lost" {
 		t.Fatalf("it is %s", got)
@@ -383,8 +384,7 @@ func TestLost_WhenItsRecordCannotBeRead(t *testing.T) {
 	}
 }
 
-// While its node is there the record is that node's affair: another version may
-// understand it, and run it.
+// As long as its node is present, the record is left to that node: its version may understand and run it.
 func TestLost_NotWhileTheNodeOfAnUnreadableRecordIsThere(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "n1", "n2")
@@ -402,8 +402,8 @@ func TestLost_NotWhileTheNodeOfAnUnreadableRecordIsThere(t *testing.T) {
 	}
 }
 
-// What hundreds of attempts of a lost node cost is requests by the hundred, not
-// one each, and other tasks' ticks do not wait for all of it.
+// Hundreds of attempts of a lost node are read by the hundred, not one by one, and ticks of other tasks do
+// not wait for all of that.
 func TestLost_ReadsManyAtOnce(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "n1", "n2")

@@ -37,7 +37,7 @@ func TestOverlap_QueueRunsTicksOneAfterAnother(t *testing.T) {
 	w.finish("a", task.Succeeded)
 	h.decide(6)
 	w.want("a", "+1 succeeded", "+2 dispatched", "+3 queued overlap", "+4..+5 skipped 2 queue_full")
-	h = w.work("n1") // another owner goes on
+	h = w.work("n1") // another owner continues
 	w.finish("a", task.Failed)
 	h.decide(7)
 	w.want("a", "+1 succeeded", "+2 failed", "+3 dispatched", "+4..+5 skipped 2 queue_full")
@@ -54,13 +54,13 @@ func TestOverlap_QueueDropsTheOldest(t *testing.T) {
 	}
 
 	w.want("a", "+1 dispatched", "+2 skipped dropped", "+3 skipped dropped", "+4 queued overlap", "+5 queued overlap")
-	w.update("a", false, queues(1, task.DropOldest)) // too many wait now: they go with the next tick
+	w.update("a", false, queues(1, task.DropOldest)) // too many wait now; they are dropped with the next tick
 	h.decide(6)
 	w.want("a", "+1 dispatched", "+2 skipped dropped", "+3 skipped dropped", "+4 skipped dropped", "+5 skipped dropped", "+6 queued overlap")
 }
 
-// A retry is the run that goes on: it goes before ticks that wait, and neither is
-// dropped nor counts among them.
+// A retry belongs to the run that is active. It starts before waiting ticks, is never dropped, and does not
+// count toward the limit.
 func TestOverlap_QueueLetsRetriesGoFirst(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "n1").judged()
@@ -68,10 +68,10 @@ func TestOverlap_QueueLetsRetriesGoFirst(t *testing.T) {
 	w.create("a", queues(1, task.DropOldest), retries(2, 2*time.Second, task.Failed))
 	h.decide(1)
 	w.finish("a", task.Failed)
-	h.decide(2)
+	h.decide(2) // the cancel has been requested
 	h.decide(2.5)
 	w.want("a", "+1 queued retry #2", "+2 queued overlap")
-	h.decide(3)
+	h.decide(3) // a third tick before the first run has ended: the second never runs
 	w.want("a", "+1 dispatched #2", "+2 skipped dropped", "+3 queued overlap")
 	w.ok(w.store.HandBack(w.ctx, w.active("a")[0]))
 	h.decide(3.5)
@@ -122,8 +122,8 @@ func TestOverlap_ReplaceCancelsThenStarts(t *testing.T) {
 	w.want("a", "+1 cancelled replaced", "+2 cancelled replaced", "+3 dispatched")
 }
 
-// A replacement is on record, and so any owner sees it through: it asks again what
-// may not have been asked.
+// A replacement is on record, so every owner completes it: it requests cancels that may not have been
+// requested yet.
 func TestOverlap_ReplaceIsSeenThroughByTheNextOwner(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "n1", "n2").judged()
@@ -157,8 +157,8 @@ func TestOverlap_ReplaceIsSeenThroughByTheNextOwner(t *testing.T) {
 	w.want("a", "+1 cancelled replaced", "+2 dispatched")
 }
 
-// The attempt that is to be cancelled fails, runs, or is handed back at the same
-// moment: it gives way all the same.
+// The attempt that must be cancelled fails, starts, or is handed back at the same moment. It is replaced in
+// each case.
 func TestOverlap_ReplaceWhileTheAttemptChanges(t *testing.T) {
 	t.Parallel()
 
@@ -224,7 +224,7 @@ func TestOverlap_ReplaceEndsRetriesAndLeavesManualRunsWaiting(t *testing.T) {
 	w.finish("a", task.Succeeded)
 	h.decide(11)
 	w.want("a", "+1 cancelled manual replaced #2", "+2 dispatched manual", "+10 succeeded")
-	h.decide(20) // and a person's run that has begun gives way
+	h.decide(20) // a manual run that has begun is replaced as well
 	h.decide(20)
 
 	if !w.active("a")[0].CancelRequested {
@@ -232,8 +232,8 @@ func TestOverlap_ReplaceEndsRetriesAndLeavesManualRunsWaiting(t *testing.T) {
 	}
 }
 
-// A tick replaces what is older: one that came to light late while another waits to
-// replace a run has its turn after that one.
+// A tick replaces older runs only. A newer tick that is decided while an older one waits to replace a run
+// starts after that one.
 func TestOverlap_ReplaceSparesWhatIsNewer(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "n1").judged()
@@ -254,8 +254,7 @@ func TestOverlap_ReplaceSparesWhatIsNewer(t *testing.T) {
 	w.want("a", "+1 cancelled replaced", "+2 succeeded", "+3..+8 missed 6 came_to_light_late", "+9 dispatched")
 }
 
-// What was asked to give way ends as replaced, though the tick that asked for it
-// found no time to start.
+// A run that was cancelled for a tick ends as replaced, even if that tick could not start in time.
 func TestOverlap_ReplaceByATickThatComesTooLate(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "n1").judged()
@@ -272,8 +271,8 @@ func TestOverlap_ReplaceByATickThatComesTooLate(t *testing.T) {
 	w.want("a", "+1 cancelled replaced", "+2 missed start_deadline")
 }
 
-// An owner that is about to ask a run to give way learns from the conflict that its task
-// does not replace any more.
+// An owner that is about to cancel a run learns from the conflict that the task's policy is no longer
+// replace.
 func TestOverlap_ReplaceWasSwitchedOffUnseen(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "n1").judged()
@@ -290,8 +289,7 @@ func TestOverlap_ReplaceWasSwitchedOffUnseen(t *testing.T) {
 	}
 }
 
-// The node of the run that is to give way is silent: what replaces it waits until
-// that is lost.
+// The node of the run that must be replaced is silent. The replacing tick waits until that run is lost.
 func TestOverlap_ReplaceWaitsForASilentNode(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "n1", "n2").judged()
@@ -352,7 +350,7 @@ func TestOverlap_AtMostSoManyAreActive(t *testing.T) {
 
 	w.want("a", "+1 dispatched", "+2 dispatched", "+3 queued max_active", "+4 queued max_active")
 	w.pause("a")
-	w.finish("a", task.Failed) // its retry waits: it is one of the two
+	w.finish("a", task.Failed) // its retry waits, and is one of the two
 	h.decide(5)
 	w.want("a", "+1 queued retry #2", "+2 dispatched", "+3 queued max_active", "+4 queued max_active")
 	w.trigger("a")
@@ -367,8 +365,8 @@ func TestOverlap_AtMostSoManyAreActive(t *testing.T) {
 	w.want("a", "+1 succeeded #2", "+2 succeeded", "+3 succeeded", "+4 dispatched", "+5 dispatched manual")
 }
 
-// The same, whatever the moment at which another owner takes over: what is active
-// beside each other is judged at every revision.
+// The same with another owner at every moment. The checker judges at every revision which runs are active
+// at the same time.
 func TestOverlap_PoliciesThroughFailovers(t *testing.T) {
 	t.Parallel()
 
@@ -416,8 +414,8 @@ func TestOverlap_PoliciesThroughFailovers(t *testing.T) {
 	}
 }
 
-// What is queued past its start deadline is missed, by the owner that finds it so;
-// the worker wakes for it.
+// A queued run that is past its start deadline is missed when the owner finds it. The worker wakes up for
+// that.
 func TestDeadline_OfWhatWaits(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "n1").judged()
@@ -450,10 +448,10 @@ func TestDeadline_OfWhatWaits(t *testing.T) {
 	w.want("a", "+2 dispatched", "+4 queued overlap")
 	h.decide(8.01)
 	w.want("a", "+2 dispatched", "+4 missed start_deadline")
-	w.want("c", "+2 queued retry #2") // it has started
+	w.want("c", "+2 queued retry #2") // it has started before
 }
 
-// Handed back, a run has not started: its deadline holds.
+// A run that was handed back has not started, so its deadline applies.
 func TestDeadline_OfWhatWasHandedBack(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "n1").judged()
@@ -470,7 +468,7 @@ func TestDeadline_OfATickThatIsDecidedLate(t *testing.T) {
 	w := newWorld(t, "n1").judged()
 	h := w.work("n1")
 	w.create("a", cronned("0 * * * * *"), func(t *task.Task) { t.Deadline = task.Duration(4 * time.Second) })
-	h.decide(64) // on time, by its grace
+	h.decide(64) // on time, because it is within its grace
 	h.decide(125)
 	h.decide(400) // late: 180, 240, 300, 360
 	w.want("a", "+60 dispatched", "+120 missed start_deadline", "+180..+360 missed 4 start_deadline")
@@ -487,7 +485,7 @@ func TestTaskState_CountsWhatIsActiveAndWhatWaits(t *testing.T) {
 	}
 
 	waits := func(list ...*taskstate.Waiting) taskstate.Task { return state(taskstate.Activity{Queue: list}) }
-	// Runs of a deleted task, whose name another task bears now.
+	// Runs of a deleted task whose name another task has now.
 	former := task.RunID(sec(1), "gone")
 	formerRetry := queued(task.TriggerSchedule, task.ReasonRetry, 2)
 	formerRetry.ID = former

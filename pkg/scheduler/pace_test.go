@@ -9,7 +9,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// pace has the worker's node catch up with so many runs per second.
+// pace sets how many runs per second the worker's node may catch up.
 func (h *hand) pace(rate int) {
 	h.e.cfg.Cluster = func() task.Cluster { return task.Cluster{Shards: 1, CatchUpRate: rate} }
 }
@@ -37,7 +37,7 @@ func TestEngine_TakesItsPartOfTheRate(t *testing.T) {
 	}
 }
 
-// count counts the lines that end so in the stories of tasks.
+// count counts the lines in the stories of tasks that end with a text.
 func (w *world) count(all []string, line string) (n int) {
 	stories := w.stories()
 
@@ -52,8 +52,8 @@ func (w *world) count(all []string, line string) (n int) {
 	return n
 }
 
-// Tasks that are behind all at once: their late ticks start at the pace, others on
-// time, the watermark follows, and the next owner goes on.
+// Many tasks are behind at the same time. Their late ticks start at the catch-up rate, others on time. The
+// watermark advances, and the next owner continues.
 func TestPace_OfManyThatAreBehind(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "n1", "n2").judged()
@@ -102,8 +102,8 @@ func TestPace_OfManyThatAreBehind(t *testing.T) {
 	}
 }
 
-// A tick on time goes past late ones of its task that wait for their turn, and they
-// never run beside it.
+// A tick on time starts before late ticks of its task that wait for their turn, and none of these runs at
+// the same time.
 func TestPace_ATickOnTimeDoesNotWait(t *testing.T) {
 	t.Parallel()
 
@@ -153,7 +153,7 @@ func TestPace_ATickOnTimeDoesNotWait(t *testing.T) {
 	}
 }
 
-// No tokens are lost by commits that fail, nor by a node that is not there.
+// No tokens are lost because of failed commits or absent nodes.
 func TestPace_UnusedTokensGoBack(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "n1").judged()
@@ -177,7 +177,7 @@ func TestPace_UnusedTokensGoBack(t *testing.T) {
 	w.want("c", "+60 dispatched catch_up")
 }
 
-// However many wait, a token is the work of one task.
+// However many tasks wait, a token costs the work for one task.
 func TestLine_LooksAtNoMoreThanThereAreTokens(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "n1")
@@ -200,7 +200,7 @@ func TestLine_LooksAtNoMoreThanThereAreTokens(t *testing.T) {
 		t.Errorf("it looks at %d", n)
 	}
 
-	h.blind(92) // of those and five more, five
+	h.blind(92) // five of those, and five more
 
 	if n := len(h.line.tasks); n != 110 {
 		t.Errorf("%d in line", n)
@@ -218,7 +218,7 @@ func TestLine_LooksAtNoMoreThanThereAreTokens(t *testing.T) {
 	}
 }
 
-// BenchmarkPace is the work for a token while many wait.
+// BenchmarkPace measures the work for one token while many tasks wait.
 func BenchmarkPace(b *testing.B) {
 	for _, n := range []int{100, 10_000} {
 		b.Run(fmt.Sprintf("%d wait", n), func(b *testing.B) {

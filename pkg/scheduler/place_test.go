@@ -19,7 +19,7 @@ func strategy(name string, change ...func(*task.Target)) option {
 	}
 }
 
-// ranOn are the nodes that a task's runs went to, the oldest first.
+// ranOn returns the nodes on which a task's runs were, the oldest first.
 func (w *world) ranOn(name string) string {
 	w.Helper()
 	runs, err := w.store.ShardRuns(w.ctx, []int{0}, "")
@@ -40,8 +40,8 @@ func (w *world) ranOn(name string) string {
 	return strings.Join(list, " ")
 }
 
-// A host that is ill fails whatever it is given. The next attempt of a run goes to another one, even
-// where the strategy prefers the owner of the shard, so that retries help and the owner does not matter.
+// A faulty host fails every run. So the next attempt of a run goes to another node, even if the strategy
+// prefers the owner of the shard. Retries then help, whichever node is the owner.
 func TestRetry_GoesToAnotherNode(t *testing.T) {
 	t.Parallel()
 
@@ -82,8 +82,8 @@ func TestRetry_GoesToAnotherNode(t *testing.T) {
 	}
 }
 
-// The pieces of a run go to any node, so another attempt of one avoids the node on which it failed.
-// A part that belongs to a node has to stay there.
+// A part that may run on any node avoids the node on which it failed. A part with a node of its own stays
+// there.
 func TestRetry_OfAPart(t *testing.T) {
 	t.Parallel()
 
@@ -107,8 +107,8 @@ func TestRetry_OfAPart(t *testing.T) {
 	w.wantParts("nodes", "0 dispatched n1", "1 dispatched n2")
 }
 
-// A sticky task stays where its last run was, whoever owns the shard; its entry is
-// written when that changes, and for no other run.
+// A sticky task stays on the node of its last run, whichever node owns the shard. Its entry is written only
+// when that node changes.
 func TestSticky_StaysAcrossOwnersAndMovesOnce(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "n1", "n2", "n3", "n4").judged()
@@ -123,7 +123,7 @@ func TestSticky_StaysAcrossOwnersAndMovesOnce(t *testing.T) {
 
 	written := w.mod("a")
 	h.decide(2)
-	h = w.work("n2") // which knows only what is on record
+	h = w.work("n2") // knows only what is on record
 	h.decide(3)
 	id := w.trigger("a")
 	h.decide(3.5)
@@ -166,8 +166,7 @@ func (w *world) mod(name string) int64 {
 	return st.EntryMod
 }
 
-// The note of the node is in the commit that starts the run: neither is without the
-// other.
+// The commit that starts the run also records the node. Neither exists without the other.
 func TestSticky_OverLostCommits(t *testing.T) {
 	t.Parallel()
 
@@ -206,7 +205,7 @@ func TestRoundRobin_GoesRoundWhoeverIsThere(t *testing.T) {
 
 	w.leave("n3")
 	h.fleet()
-	h.door.play(lost) // a commit that changed nothing takes no turn
+	h.door.play(lost) // a commit that changed nothing does not use up a turn
 
 	for s := 7.0; s <= 10; s++ {
 		h.decide(s)
@@ -217,7 +216,8 @@ func TestRoundRobin_GoesRoundWhoeverIsThere(t *testing.T) {
 	}
 }
 
-// Facts change without a word to the workers: what waits for them looks now and then.
+// Facts of nodes change without an event for the workers. Runs that wait for facts are examined from time
+// to time.
 func TestSelector_OfFactsIsLookedAtAgain(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "n1").judged()
@@ -225,7 +225,7 @@ func TestSelector_OfFactsIsLookedAtAgain(t *testing.T) {
 	w.trigger("a")
 	h := w.work("n1")
 	h.decide(1)
-	h.decide(2) // which hears of its own word
+	h.decide(2) // the worker wakes up by itself
 	w.want("a", "+0 queued manual no_matching_node")
 	nodes, err := w.store.Nodes(w.ctx)
 	w.ok(err)
@@ -238,13 +238,13 @@ func TestSelector_OfFactsIsLookedAtAgain(t *testing.T) {
 	w.want("a", "+0 dispatched manual")
 }
 
-// secretly has a task read a secret.
+// secretly is an option: the task needs a secret.
 func secretly(t *task.Task) {
 	t.Action = task.Action{Process: &task.Process{Command: []string{"true"}, EnvFrom: []task.EnvFrom{{Secret: "db"}}}}
 }
 
-// A node whose keys cannot be read has no runs that would fail there for that, nor parts
-// of them; those without secrets it has. What waits goes when the keys can be read again.
+// A node whose keys cannot be read gets no runs or parts that need a secret, because they would fail. It
+// gets those without secrets. Runs that wait start when the keys can be read again.
 func TestSecrets_GoWhereAKeyIs(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "n1", "n2").judged()
@@ -280,7 +280,7 @@ func TestSecrets_GoWhereAKeyIs(t *testing.T) {
 	w.want("c", "+1 queued number_of_nodes")
 	holds("n1", "n2")
 	h.decide(3)
-	holds("n1") // a part waits for the node that it is for
+	holds("n1") // a part waits for its node
 	h.decide(10)
 	w.wantParts("c", "0 dispatched n1", "1 left")
 	holds("n2")

@@ -7,9 +7,9 @@ import (
 	"strings"
 )
 
-// planIsHarmless makes two plans one after another, abandons both, and compares. It holds what
-// a plan promises: one whose commit fails leaves nothing behind but notes, and notes do not change
-// what is decided. Every test that drives a worker by hand goes through it before each round.
+// planIsHarmless makes two plans, abandons both, and compares the state before and after. It verifies that
+// a plan whose commit fails leaves nothing behind but notes, and that notes do not change what is decided.
+// Every test that drives a worker by hand calls it before each round.
 func (h *hand) planIsHarmless(at float64) {
 	h.world.Helper()
 
@@ -18,7 +18,8 @@ func (h *hand) planIsHarmless(at float64) {
 	}
 }
 
-// harmOfPlans is what planIsHarmless finds, with a function that abandons plans.
+// harmOfPlans returns the differences that planIsHarmless reports. abandon is the function that abandons
+// plans.
 func (h *hand) harmOfPlans(at float64, abandon func(*plan)) (harm []string) {
 	// The notes of these plans must not help the round that follows.
 	looks, wakes, rests, restUntil, unread := slices.Clone(h.looks), h.wakes, maps.Clone(h.rests), h.restUntil, maps.Clone(h.unread)
@@ -35,7 +36,7 @@ func (h *hand) harmOfPlans(at float64, abandon func(*plan)) (harm []string) {
 		h.wakes, h.rests, h.restUntil, h.unread = wakes, rests, restUntil, unread
 	}()
 
-	h.lookAtAll() // a look that comes earlier makes the plan larger: both look at everything
+	h.lookAtAll() // notes from the first plan could make the second larger, so both examine all tasks
 	before := h.knowledge()
 	first := h.dryPlan(at, abandon)
 
@@ -52,8 +53,8 @@ func (h *hand) harmOfPlans(at float64, abandon func(*plan)) (harm []string) {
 	return harm
 }
 
-// dryPlan makes a plan and abandons it. It returns what would have been done, apart from which nodes
-// would have had it: that is drawn.
+// dryPlan makes a plan and abandons it. It returns what the plan would have done, without the nodes, which
+// are random.
 func (h *hand) dryPlan(at float64, abandon func(*plan)) string {
 	p := h.planRound(sec(at))
 
@@ -75,10 +76,10 @@ func (h *hand) dryPlan(at float64, abandon func(*plan)) string {
 		effects = append(effects, describe(e))
 	}
 
-	slices.Sort(effects) // purges come in the order of a map
+	slices.Sort(effects) // purges are in the order of a map
 
 	for _, d := range p.deletions {
-		d.DropUnasked() // it is not asked for
+		d.DropUnasked() // it is not requested
 	}
 
 	abandon(p)
@@ -86,7 +87,7 @@ func (h *hand) dryPlan(at float64, abandon func(*plan)) string {
 	return b.String() + strings.Join(effects, "; ")
 }
 
-// describe names an effect.
+// describe returns the name of an effect.
 func describe(e effect) string {
 	switch e := e.(type) {
 	case runEnqueued:
@@ -110,8 +111,8 @@ func describe(e effect) string {
 	return fmt.Sprintf("%T", e)
 }
 
-// knowledge is all that decisions depend on, and that only a commit or an event may change: not the
-// notes.
+// knowledge returns everything on which decisions depend and which only a commit or an event may change,
+// without the notes.
 func (h *hand) knowledge() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "known %d, mark %v, applied %d, overtaken %d, queued %d;", h.WatermarkRev, h.Watermark, h.applied, h.overtaken, h.queued)
@@ -119,7 +120,7 @@ func (h *hand) knowledge() string {
 	for _, name := range slices.Sorted(maps.Keys(h.Tasks)) {
 		t := h.Tasks[name]
 		if t.Empty() {
-			continue // a plan may forget it
+			continue // a plan may forget the task
 		}
 
 		fmt.Fprintf(&b, "\n%s mod %d/%d from %d anchor %d next %d second %d in heap %t present %t bad %t paused %t failed %d own %v", name,

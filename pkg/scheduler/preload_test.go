@@ -20,18 +20,18 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// ahead is a node's engine that loads the shard before it is its own.
+// ahead is a node's engine that preloads the shard.
 type ahead struct {
 	*world
 	e      *Engine
 	door   *door
 	loaded chan struct{}
-	was    bool // it was loaded once
+	was    bool // it was loaded at least once
 	ended  chan error
 	stop   context.CancelFunc
 }
 
-// preload has a node load the shard. change may put something between it and etcd.
+// preload makes a node preload the shard. change may replace the engine's store.
 func (w *world) preload(node string, change func(*Engine)) *ahead {
 	w.Helper()
 	e, d := w.engine(node)
@@ -65,8 +65,7 @@ func (a *ahead) isLoaded() {
 	}
 }
 
-// takeOver makes the node the owner; its worker has opened the shard, and has not
-// scanned yet.
+// takeOver makes the node the owner. Its worker has opened the shard and has not scanned yet.
 func (a *ahead) takeOver() *hand {
 	a.Helper()
 	fences := a.assign(a.e.cfg.Node)
@@ -100,7 +99,7 @@ func (a *ahead) takeOver() *hand {
 	return h
 }
 
-// knows is all that a worker knows of its shard, to be compared.
+// knows returns everything that a worker knows about its shard, for comparison.
 func (h *hand) knows() string {
 	var s strings.Builder
 	m := h.Watermark
@@ -147,9 +146,8 @@ func (h *hand) knows() string {
 	return s.String()
 }
 
-// While owners decide, fail and are replaced, users change everything and runs
-// end, another node loads the shard, and takes over in the middle of it all. What
-// it knows then is what a load after its opening tells.
+// Owners decide, fail and are replaced, users change tasks, and runs end. Meanwhile another node preloads
+// the shard and takes over. It must then have the same state as after a load at its opening.
 func TestPreload_TakesOverAsIfItHadLoadedAfterTheOpening(t *testing.T) {
 	t.Parallel()
 
@@ -180,7 +178,7 @@ func TestPreload_TakesOverAsIfItHadLoadedAfterTheOpening(t *testing.T) {
 			}
 
 			var users sync.WaitGroup
-			users.Go(func() { // they go on meanwhile
+			users.Go(func() { // they continue meanwhile
 				for i := range 5 {
 					task, entry := g.newTask(fmt.Sprintf("late%d", i), start)
 					if _, err := g.store.CreateTask(g.ctx, ref(task.Name), task, entry); err != nil {
@@ -210,7 +208,7 @@ func TestPreload_TakesOverAsIfItHadLoadedAfterTheOpening(t *testing.T) {
 	}
 }
 
-// A run that ended while it was looked for is not active.
+// A run that ended during the scan is not active.
 func TestPreload_AnEndBetweenTheScanAndItsAnswerIsNoActiveRun(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "n1", "n2").judged()
@@ -229,15 +227,15 @@ func TestPreload_AnEndBetweenTheScanAndItsAnswerIsNoActiveRun(t *testing.T) {
 	w.want("a", "+1 succeeded", "+2 dispatched")
 }
 
-// lateWatch is a store whose watch tells nothing after the load until something
-// is done with the shard's opening, and that sees what is decided before.
+// lateWatch is a store whose watch delivers nothing after the load until told is closed. It calls before
+// when the shard is opened.
 type lateWatch struct {
 	Store
 	*testing.T
 	opened chan struct{}
 	once   sync.Once
 	told   chan struct{}
-	before func() // the opening
+	before func() // called with the opening
 }
 
 func (l *lateWatch) Open(ctx context.Context, shard int, f store.Fences) (record.Watermark, int64, error) {
@@ -272,8 +270,8 @@ func (l *lateWatch) Commit(ctx context.Context, c *store.Commit) (int64, error) 
 	return l.Store.Commit(ctx, c)
 }
 
-// The last that happened before the opening is on its way when the shard is
-// opened: a failed attempt is to be tried again, so that the next tick is skipped.
+// The last event before the opening is still on its way when the shard is opened: a failed attempt waits to
+// be retried. So the next tick must be skipped.
 func TestPreload_DecidesNothingBeforeItHasSeenItsOwnOpening(t *testing.T) {
 	t.Parallel()
 
@@ -289,13 +287,13 @@ func TestPreload_DecidesNothingBeforeItHasSeenItsOwnOpening(t *testing.T) {
 		w.at(2)
 		a.works(w.assign("n2"))
 		<-late.opened
-		time.AfterFunc(100*time.Millisecond, func() { close(late.told) }) // time enough for one that does not wait
+		time.AfterFunc(100*time.Millisecond, func() { close(late.told) }) // enough time for a worker that does not wait
 		w.eventually("the tick is decided", func() bool { return len(w.story("a")) == 2 })
 		w.want("a", "+1 queued retry #2", "+2 skipped overlap")
 	})
 }
 
-// What another owns counts there.
+// A shard that another node owns appears in that node's metrics only.
 func TestPreload_CountsNothingUntilTheShardIsOurs(t *testing.T) {
 	t.Parallel()
 
@@ -310,7 +308,7 @@ func TestPreload_CountsNothingUntilTheShardIsOurs(t *testing.T) {
 		a := w.preload("n2", func(e *Engine) { told.Store, e.cfg.Store, e.metrics = e.cfg.Store, told, newMetrics(metrics) })
 		a.isLoaded()
 
-		for i := range 3 { // ends, of which each asks for a trim
+		for i := range 3 { // each of these ends would request a trim
 			w.put(w.store.Keys().Ended(ref("a"), fmt.Sprintf("r%d-%s", i, w.uid("a"))), "{}")
 		}
 
@@ -319,7 +317,7 @@ func TestPreload_CountsNothingUntilTheShardIsOurs(t *testing.T) {
 		}
 
 		before := told.batches.Load()
-		w.eventually("all is applied", func() bool { // what was told before as many batches as may be on their way
+		w.eventually("all is applied", func() bool { // the batches before that are as many as may be on their way
 			w.put(w.store.Keys().Shard(0)+"sync", "")
 			return told.batches.Load() > before+20
 		})
@@ -343,7 +341,7 @@ func TestPreload_CountsNothingUntilTheShardIsOurs(t *testing.T) {
 	})
 }
 
-// counting is a store that counts what its shadows tell.
+// counting is a store that counts what its standby watches deliver.
 type counting struct {
 	Store
 	batches atomic.Int64
@@ -356,7 +354,7 @@ func (c *counting) FollowStandbyShard(ctx context.Context, shard int, marks func
 	})
 }
 
-// value is that of a metric without labels.
+// value returns the value of a metric without labels.
 func value(t *testing.T, from prometheus.Gatherer, name string) float64 {
 	t.Helper()
 	families, err := from.Gather()
@@ -383,7 +381,7 @@ func (w *world) uid(name string) string {
 	return st.Task.UID
 }
 
-// A watch that has lost its place tells the shard anew: what went meanwhile is gone.
+// A watch that has lost its place loads the shard again. Records that were deleted meanwhile are gone.
 func TestPreload_BeginsAnewWhenTheWatchHasAGap(t *testing.T) {
 	t.Parallel()
 
@@ -409,7 +407,7 @@ func TestPreload_BeginsAnewWhenTheWatchHasAGap(t *testing.T) {
 	})
 }
 
-// shadowGap is a store whose first watch is lost when it is cut, with what happens then.
+// shadowGap is a store whose first standby watch is cut, and misses what happens until it is restored.
 type shadowGap struct {
 	Store
 	cut       chan struct{}
@@ -440,8 +438,7 @@ func (g *shadowGap) FollowStandbyShard(ctx context.Context, shard int, marks fun
 	return g.Store.FollowStandbyShard(ctx, shard, marks, apply)
 }
 
-// A gap that comes to light after the opening may hide ends that the scan could
-// not know of.
+// A gap that is found after the opening may hide ends that the scan could not contain.
 func TestPreload_AGapAfterTheOpeningIsAReload(t *testing.T) {
 	t.Parallel()
 
@@ -471,7 +468,7 @@ func TestPreload_AGapAfterTheOpeningIsAReload(t *testing.T) {
 	})
 }
 
-// The owner dies before the load is through: the worker goes on with it.
+// The owner dies before the load is complete. The worker continues the load.
 func TestPreload_IsTakenOverInTheMiddleOfItsLoad(t *testing.T) {
 	t.Parallel()
 
@@ -479,7 +476,7 @@ func TestPreload_IsTakenOverInTheMiddleOfItsLoad(t *testing.T) {
 		w := newWorld(t, "n1", "n2").judged()
 		w.work("n1")
 
-		all := names(1500) // a page is 1000
+		all := names(1500) // a page has 1000 records
 		for c := range slices.Chunk(all, 60) {
 			w.createTogether(start, c, cronned("0 * * * * *"), allow)
 		}
@@ -525,7 +522,7 @@ func (s *slowPages) FollowStandbyShard(ctx context.Context, shard int, marks fun
 	})
 }
 
-// A watch that tells nothing holds up nobody: the shard is loaded once more.
+// If the watch delivers nothing, the shard is loaded once more.
 func TestPreload_OfWhichTheWatchIsSilentIsGivenUp(t *testing.T) {
 	t.Parallel()
 
@@ -541,7 +538,7 @@ func TestPreload_OfWhichTheWatchIsSilentIsGivenUp(t *testing.T) {
 	})
 }
 
-// silent is a store whose shadows tell nothing after the load.
+// silent is a store whose standby watches deliver nothing after the load.
 type silent struct{ Store }
 
 func (s silent) FollowStandbyShard(ctx context.Context, shard int, marks func() bool, apply func(store.ShardBatch) error) error {
@@ -574,7 +571,7 @@ func TestPreload_EndsWhenNobodyWantsItAnyMore(t *testing.T) {
 	})
 }
 
-// works has the node's engine serve the shard under fences, until the test ends.
+// works makes the node's engine serve the shard under fences, until the test ends.
 func (a *ahead) works(f store.Fences) (ended <-chan error) {
 	a.Helper()
 	ctx, stop := context.WithCancel(a.ctx)

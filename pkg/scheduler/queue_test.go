@@ -55,8 +55,8 @@ func TestQueue_ManualRunsOfATaskThatSkipsWaitForEachOther(t *testing.T) {
 	w.want("a", "+0 succeeded manual", "+1 dispatched manual", "+2 queued manual")
 }
 
-// The clock of the node that ran an attempt is years ahead: the retry, and all of
-// the task's ticks that must not overlap with it, do not wait for that.
+// The clock of the node that ran an attempt is years ahead. Neither the retry nor the task's ticks that
+// must not overlap with it wait for that.
 func TestQueue_ARetryWaitsNoLongerThanItsPolicySays(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "n1").judged()
@@ -164,8 +164,8 @@ func TestQueue_HandedBackRunGoesFirst(t *testing.T) {
 	w.want("a", "+1 dispatched", "+1 queued manual")
 }
 
-// Runs that were active side by side, before the policy became skip, and wait
-// for their next attempts, must not wait for each other.
+// Runs that were active at the same time before the policy became skip, and that wait for their next
+// attempts, must not wait for each other.
 func TestQueue_RetriesThatAreBesideEachOtherAllGoOn(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "n1")
@@ -200,7 +200,7 @@ func TestQueue_DeleteCancelsAttemptsAndLeavesNothing(t *testing.T) {
 	w.trigger("a")
 	late := w.active("a")[0]
 	w.remove("a")
-	// One fails right then: its retry comes after its task is gone.
+	// The attempt fails at this moment, so its retry is written after its task was deleted.
 	w.end(late, task.Failed)
 	h.decide(4)
 
@@ -259,7 +259,7 @@ func TestQueue_AttemptsOfATaskThatWasDeletedAndCreatedAgainAreCancelled(t *testi
 		w.finish("a", task.Cancelled)
 		w.finish("a", task.Succeeded)
 		h.decide(3)
-		// The run of the deleted task does not stand in the way of the new one.
+		// The run of the deleted task does not block the new task.
 		w.want("a", "+2 succeeded", "+3 dispatched")
 
 		if all := w.active("a"); len(all) != 1 || all[0].CancelRequested {
@@ -311,7 +311,7 @@ func TestQueue_PurgeOfARecordThatChangedOrWentMeanwhile(t *testing.T) {
 	res, err := w.client.Get(w.ctx, w.store.Keys().HistoryOf(ref("a")), clientPrefix)
 	w.ok(err)
 	key := string(res.Kvs[0].Key)
-	w.put(key, string(res.Kvs[0].Value)) // the same again, as a second copy of a finish would
+	w.put(key, string(res.Kvs[0].Value)) // the same value again, as from a second copy of a finish
 	h.decide(2)
 	w.want("a")
 	w.want("b", "+1 dispatched", "+2 dispatched")
@@ -327,7 +327,7 @@ func TestQueue_PurgeOfARecordThatChangedOrWentMeanwhile(t *testing.T) {
 	}
 }
 
-// A queue record that somebody overwrote with something else.
+// Somebody has overwritten a queue record with something else.
 func TestQueue_UnreadableRecordHoldsUpNothing(t *testing.T) {
 	t.Parallel()
 
@@ -355,7 +355,7 @@ func TestQueue_UnreadableRecordHoldsUpNothing(t *testing.T) {
 	}
 }
 
-// bounded has a blind round that may not take more than a few commits.
+// bounded is like blind, and fails if the round takes more than a few commits.
 func (h *hand) bounded(t *testing.T, at float64) {
 	t.Helper()
 	before := h.door.commits
@@ -368,7 +368,7 @@ func (h *hand) bounded(t *testing.T, at float64) {
 	h.door.limit = 0
 }
 
-// A run's key in an inbox is taken, by whatever it is.
+// The key of a run in an inbox exists already.
 func TestDispatch_OntoATakenKeyHoldsUpNothing(t *testing.T) {
 	t.Parallel()
 
@@ -416,13 +416,13 @@ func TestQueue_NodeOfAnotherSessionIsLeftOutAndTheRunGoesElsewhere(t *testing.T)
 		t.Errorf("active of b: %+v", all)
 	}
 
-	h.fleet() // the mirror has caught up: the new session is no suspect
+	h.fleet() // the mirror has caught up, so the new session is not suspect
 	h.decide(1.1)
 	w.want("a", "+1 dispatched")
 }
 
-// Two workers share a fleet. One finds a node suspect; the other, which then
-// found no node, must wake up when the suspicion ends.
+// Two workers share a fleet. One of them finds a node suspect. The other one then finds no node, and must
+// wake up when the suspicion ends.
 func TestQueue_RunThatFoundOnlySuspectsIsLookedAtAgain(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "n1").judged()
@@ -499,7 +499,7 @@ func TestWorker_CountsWhatItDoes(t *testing.T) {
 	}
 }
 
-// valueOf is a counter's or a gauge's value.
+// valueOf returns the value of a counter or a gauge.
 func valueOf(m prometheus.Metric) float64 {
 	var d dto.Metric
 	if err := m.Write(&d); err != nil {
@@ -508,8 +508,8 @@ func valueOf(m prometheus.Metric) float64 {
 	return d.GetCounter().GetValue() + d.GetGauge().GetValue()
 }
 
-// The watch tells of what our own commits took from the queue when the task may
-// be forgotten already: that must not bring it back.
+// The watch delivers the deletion of a queue record by the worker's own commit when the task may have been
+// forgotten already. That must not bring the task back.
 func TestQueue_OfATaskThatIsGoneNothingIsLeftInMemory(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "n1")

@@ -25,14 +25,13 @@ var (
 	seed  = flag.Uint64("seed", 0, "the one random history to play")
 )
 
-// shortSeeds is how many random histories of a kind are played with -short.
+// shortSeeds is the number of random histories of each kind with -short.
 const shortSeeds = 3
 
-// Several workers, of which one at most is the owner, a clock that is another
-// on each node and steps, commits that are lost, late and unanswered, nodes that
-// come and go, users that change everything: whatever happens, in whatever
-// order, the history keeps the promises, and when all heals nothing is left
-// undecided or waiting. The long form does so on a real etcd.
+// Several workers, at most one of which is the owner; clocks that differ between nodes and step; commits
+// that are lost, delayed and unanswered; nodes that come and go; users that change everything. In any
+// order, the history must keep the guarantees. When all faults have ended, nothing may be left undecided or
+// waiting. The long form runs on a real etcd.
 func TestRandomHistories_KeepThePromises(t *testing.T) {
 	t.Parallel()
 
@@ -66,18 +65,18 @@ func seedsUpTo(n int) (list []uint64) {
 type game struct {
 	*world
 	rand    *rand.Rand
-	skew    map[string]time.Duration // of each node's clock
+	skew    map[string]time.Duration // by node, how wrong its clock is
 	skews   sync.Mutex
 	hands   []*hand // the owner is the last; the others do not know yet
 	nodes   []string
-	gone    map[string]string // nodes that are absent: their last instance
+	gone    map[string]string // absent nodes with their last instances
 	tasks   []string
-	rate    atomic.Int64 // of catching up
-	cold    int          // how often all is frozen
-	herd    bool         // more tasks tick at once than one commit holds
+	rate    atomic.Int64 // the catch-up rate
+	cold    int          // how often everything was frozen
+	herd    bool         // more tasks tick at the same time than one commit holds
 	doors   []*door
 	zombies []record.Held // attempts as they were some time ago
-	ahead   *ahead        // a node that loads the shard before it is its own, or nil
+	ahead   *ahead        // a node that preloads the shard, or nil
 	steps   []string
 }
 
@@ -139,7 +138,7 @@ func (g *game) step() {
 	g.draw(steps)
 }
 
-// stepOf is something that may happen, the more often the more it weighs.
+// stepOf is something that may happen, with a probability proportional to its weight.
 type stepOf struct {
 	weight int
 	do     func()
@@ -160,7 +159,7 @@ func (g *game) draw(steps []stepOf) {
 	}
 }
 
-// pass lets time go by, or back.
+// pass advances the clock, or sets it back.
 func (g *game) pass() {
 	g.later(time.Duration(pick(g, []float64{
 		0.1, 0.3, 0.3, 0.5, 0.5, 0.7, 1, 1, 1, 1, 1, 1, 1, 1, 2, 3, 13, 25, -0.4, -2,
@@ -173,14 +172,14 @@ func (g *game) later(d time.Duration) {
 	g.now = g.now.Add(d)
 }
 
-// users is the clock of the API that serves some request.
+// users returns the clock of the API that serves some request.
 func (g *game) users() time.Time { return g.clock().Add(g.skew[pick(g, g.nodes)]) }
 
 func (g *game) present() []string {
 	return slices.DeleteFunc(slices.Clone(g.nodes), func(n string) bool { _, gone := g.gone[n]; return gone })
 }
 
-// hireNew has another worker, or another node, own the shard.
+// hireNew makes another worker, on the same or another node, the owner of the shard.
 func (g *game) hireNew() {
 	node := pick(g, g.present())
 	g.say("%s owns the shard", node)
@@ -200,7 +199,7 @@ func (g *game) takeOn(h *hand) {
 	g.reopen(h)
 }
 
-// cluster is the cluster's record as a node knows it.
+// cluster returns the cluster's record as a node knows it.
 func (g *game) cluster() task.Cluster {
 	return task.Cluster{Shards: 1, CatchUpRate: int(g.rate.Load()), LostAfter: task.Duration(20 * time.Second)}
 }
@@ -223,14 +222,14 @@ func (g *game) drop(h *hand) {
 	g.hands = slices.DeleteFunc(g.hands, func(o *hand) bool { return o == h })
 }
 
-// timeOf is what a node takes for the time. Loading ahead asks beside the game.
+// timeOf returns a node's time. Preloads call it from other goroutines.
 func (g *game) timeOf(node string) time.Time {
 	g.skews.Lock()
 	defer g.skews.Unlock()
 	return g.clock().Add(g.skew[node])
 }
 
-// loadAhead has a node load the shard that is to own it, or go on with that.
+// loadAhead makes a node preload the shard, or continues a preload.
 func (g *game) loadAhead() {
 	if g.ahead != nil || len(g.present()) == 0 {
 		return
@@ -248,7 +247,7 @@ func (g *game) loadAhead() {
 	}
 }
 
-// handOver makes somebody the owner; the worker before may go on for a while.
+// handOver makes some node the owner. The worker before may continue for a while.
 func (g *game) handOver() {
 	if a := g.ahead; a != nil && slices.Contains(g.present(), a.e.cfg.Node) {
 		g.say("%s owns the shard that it has loaded", a.e.cfg.Node)
@@ -269,7 +268,7 @@ func (g *game) handOver() {
 	}
 }
 
-// crash ends a worker without ceremony; another under the same fences follows.
+// crash ends a worker abruptly. Another one under the same fences follows.
 func (g *game) crash() {
 	if len(g.hands) == 0 {
 		g.handOver()
@@ -282,7 +281,7 @@ func (g *game) crash() {
 	g.takeOn(g.worker(h.e.cfg.Node, h.fences))
 }
 
-// round has a worker look, or not, and decide, through a door with its tricks.
+// round runs a round of a worker, with or without new events, through a door with random tricks.
 func (g *game) round() {
 	if len(g.hands) == 0 {
 		g.handOver()
@@ -335,7 +334,7 @@ func (g *game) round() {
 	}
 }
 
-// meanwhile is something that happens between a decision and its commit.
+// meanwhile returns something that happens between a decision and its commit.
 func (g *game) meanwhile() {
 	pick(g, []func(){g.change, g.change, g.trigger, g.finish, g.removeOne, g.churn})()
 }
@@ -461,7 +460,7 @@ func (g *game) change() {
 		if j := pick(g, []time.Duration{0, 500 * time.Millisecond, 2 * time.Second}); t.Schedule[0][0] != '@' && task.Duration(j) != t.Jitter {
 			t.Jitter = task.Duration(j)
 			anew()
-			// As the API does it: no tick up to from may be decided before the write.
+			// As the API does: no tick up to from may have been decided before the write.
 			mark, err := g.store.Mark(g.ctx, old.Ref.Shard)
 			g.ok(err)
 
@@ -524,7 +523,7 @@ func (g *game) all() []record.Held {
 	return all
 }
 
-// finish has nodes do something with an attempt of theirs.
+// finish lets a node do something with one of its attempts.
 func (g *game) finish() {
 	keys, _, err := g.store.ScanActive(g.ctx)
 	g.ok(err)
@@ -539,7 +538,7 @@ func (g *game) finish() {
 	n := g.rand.IntN(6)
 	g.say("%s of %s on %s: %d", h.ID, h.Task, h.Node, n)
 
-	if n != 1 { // it ends, and no node says of an attempt that it has ended otherwise
+	if n != 1 { // the attempt ends; no node reports a second end
 		g.zombies = slices.DeleteFunc(g.zombies, func(o record.Held) bool { return o.Create == h.Create })
 	}
 
@@ -560,7 +559,7 @@ func (g *game) finish() {
 	}
 }
 
-// zombie has an attempt finish of which the world may have moved on.
+// zombie finishes an attempt whose state may have changed since.
 func (g *game) zombie() {
 	if len(g.zombies) == 0 {
 		return
@@ -579,8 +578,8 @@ func (g *game) zombie() {
 	g.zombies = slices.DeleteFunc(g.zombies, func(o record.Held) bool { return o.Create == h.Create })
 }
 
-// churn has a node go, or one come back: the same instance, which adopts what it
-// had, or another, which ends it as lost.
+// churn makes a node absent, or an absent one present: either the same instance, which adopts its attempts,
+// or another one, which ends them as lost.
 func (g *game) churn() {
 	node := pick(g, g.nodes)
 	instance, gone := g.gone[node]
@@ -627,7 +626,7 @@ func (g *game) back(node, instance string) {
 	}
 }
 
-// mend ends all faults, and has a new owner decide all that is due.
+// mend ends all faults, and lets a new owner decide everything that is due.
 func (g *game) mend() *hand {
 	g.say("heal")
 	g.late()
@@ -649,7 +648,7 @@ func (g *game) mend() *hand {
 	g.skews.Unlock()
 
 	g.rate.Store(1000)
-	g.later(10 * time.Second) // beyond every clock that there was, and all waits
+	g.later(10 * time.Second) // beyond every clock that there was, and every wait
 	g.hireNew()
 	h := g.hands[0]
 	h.see()
@@ -658,7 +657,7 @@ func (g *game) mend() *hand {
 	return h
 }
 
-// heal ends all faults, and has a new owner go on until nothing is left to do.
+// heal ends all faults, and lets a new owner continue until nothing is left to do.
 func (g *game) heal() {
 	h := g.mend()
 	g.judge(check.Options{Until: g.clock()})

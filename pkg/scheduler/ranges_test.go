@@ -26,7 +26,7 @@ func TestRange_TicksSkippedForTheSameReasonAreOneRecord(t *testing.T) {
 		t.Errorf("%+v", runs)
 	}
 
-	h = w.work("n2") // which does not know of it
+	h = w.work("n2") // does not know the range
 	h.decide(5)
 	h.decide(6)
 	w.want("a", "+1 dispatched", "+2..+4 skipped 3 overlap", "+5..+6 skipped 2 overlap")
@@ -36,7 +36,7 @@ func TestRange_TicksSkippedForTheSameReasonAreOneRecord(t *testing.T) {
 	w.want("a", "+1 succeeded", "+2..+4 skipped 3 overlap", "+5..+6 skipped 2 overlap", "+7 dispatched", "+8 skipped overlap")
 }
 
-// What lies between two skipped ticks, and other versions of the task, end a range.
+// Anything that happens between two skipped ticks, and another version of the task, ends a range.
 func TestRange_EndsWithWhateverElseBecomesOfATick(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "n1").judged()
@@ -73,7 +73,7 @@ func TestRange_EndsWithWhateverElseBecomesOfATick(t *testing.T) {
 	}
 }
 
-// The record is trimmed, or changed: the next begins a new one.
+// If the record was trimmed or changed, the next skipped tick begins a new range.
 func TestRange_BeginsAnewIfItsRecordIsGone(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "n1")
@@ -141,7 +141,7 @@ func TestMissed_SaysWhyAndWhatProvesIt(t *testing.T) {
 	}
 }
 
-// A shard of which nothing has been decided yet had no watermark to tell of.
+// In a shard in which nothing was decided yet, there is no watermark to mention.
 func TestMissed_TellsOfNoWatermarkBeforeTheFirst(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "n1")
@@ -164,7 +164,7 @@ func TestMissed_TellsOfNoWatermarkBeforeTheFirst(t *testing.T) {
 	}
 }
 
-// To open the shard again, unseen changes, is no new time of ownership.
+// Opening the shard again, because of missed changes, does not begin a new ownership.
 func TestMissed_BelongToTheOwnerThatOpensAgain(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "n1")
@@ -176,10 +176,10 @@ func TestMissed_BelongToTheOwnerThatOpensAgain(t *testing.T) {
 	w.want("a", "+60..+240 missed 4 came_to_light_late", "+300 dispatched")
 }
 
-// A task of whose ticks nobody heard for ten years is decided in few records and commits.
+// A task without decisions for ten years is decided with few records and commits.
 func TestMissed_TenYearsAreFewRecords(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, "n1") // not judged: the checker walks
+	w := newWorld(t, "n1") // not checked, because the checker would visit every tick
 	w.createAt(start.AddDate(-10, 0, 0), "a", missed(task.MissedAll, 3))
 	h := w.work("n1")
 	h.decide(0)

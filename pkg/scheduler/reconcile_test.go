@@ -19,7 +19,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// reconcile is a period of the reconciler without its waits.
+// reconcile runs one period of the reconciler without its pauses.
 func (h *hand) reconcile() {
 	h.world.Helper()
 	h.world.ok(h.reconcileOnce())
@@ -55,15 +55,15 @@ func (e *Engine) repairs() float64 {
 	return d.GetCounter().GetValue()
 }
 
-// deafened is a world whose worker's watches drop what a test wants. It is not
-// judged: a tick that the watermark passed unknowing has no outcome (G4).
+// deafened returns a world whose worker's watches drop the events that a test chooses. It is not checked: a
+// tick that the watermark passed without knowing it has no outcome (G4).
 func deafened(t *testing.T) (*world, *kvtest.Deaf) {
 	t.Helper()
 	w := newWorld(t, "n1")
 	return w, kvtest.Deafen(w.etcd)
 }
 
-// without does something whose events are lost, those of the shard's sync key apart.
+// without calls do and drops the resulting events, except for those of the shard's sync key.
 func without(w *world, deaf *kvtest.Deaf, h *hand, do func()) {
 	deaf.Drop(func(key string) bool {
 		return !strings.HasSuffix(key, "/sync") && !strings.HasSuffix(key, "/watermark")
@@ -93,7 +93,7 @@ func TestReconcile_RepairsWhatTheWatchOfAShardHasLost(t *testing.T) {
 			c.before(w)
 			h.decide(0.5)
 			w.at(1.5)
-			w.create("b", allow) // it takes the watermark along
+			w.create("b", allow) // moves the watermark
 			h.see()
 			without(w, deaf, h, func() { c.lost(w) })
 			h.blind(2.4)
@@ -138,7 +138,7 @@ func TestReconcile_RepairsEndsThatTheWatchHasLost(t *testing.T) {
 	h.blind(2)
 	h.reconcile()
 
-	// The end of a run, a task that is gone, and a record of its queue.
+	// The end of a run, a deleted task, and a queue record of that task.
 	if got := h.e.repairs(); got != 3 {
 		t.Errorf("%v repairs", got)
 	}
@@ -156,7 +156,7 @@ func TestReconcile_RepairsEndsThatTheWatchHasLost(t *testing.T) {
 	}
 }
 
-// An attempt that nobody told of, as after an event of its end that was none.
+// An attempt that no event has reported, as after an event of its end that was wrong.
 func TestReconcile_FindsAttemptsThatItDoesNotKnow(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "n1")
@@ -191,7 +191,7 @@ func TestReconcile_OpensAgainWhenTheWatermarkIsAnothers(t *testing.T) {
 	}
 }
 
-// What is on its way is no difference: neither an event nor a commit of its own.
+// What is still on its way is not a difference: neither an event nor a commit of the worker itself.
 func TestReconcile_DoubtsEndWhenTheWatchTells(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "n1").judged()
@@ -230,9 +230,9 @@ func TestReconcile_DoubtsEndWhenTheWatchTells(t *testing.T) {
 	}
 }
 
-// The watch is late for longer than a difference is doubted. A task is created and
-// triggered, and changes once more before the difference is repaired: its run is not
-// taken for one of a task that is no more.
+// The watch is late for longer than a difference may persist. A task is created and triggered, and changes
+// once more before the difference is repaired. Its run must not count as one of a task that no longer
+// exists.
 func TestReconcile_TakesNoRunBeforeItsTask(t *testing.T) {
 	t.Parallel()
 
@@ -264,8 +264,8 @@ func TestReconcile_TakesNoRunBeforeItsTask(t *testing.T) {
 	}
 }
 
-// A task that is known before the watch has come as far is not covered by what is
-// decided meanwhile: its ticks stay decided all the same, for the next owner too.
+// A task that is known before the watch has delivered it is not covered by what is decided meanwhile. Its
+// ticks stay decided all the same, also for the next owner.
 func TestReconcile_TicksOfATaskThatTheWatchHasYetToTellOfStayDecided(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "n1").judged()
@@ -286,8 +286,8 @@ func TestReconcile_TicksOfATaskThatTheWatchHasYetToTellOfStayDecided(t *testing.
 	w.want("a", "+1 succeeded", "+2 succeeded")
 }
 
-// The watch has yet to tell that an attempt has ended and that the next one waits:
-// the run is active all along.
+// The watch has not yet delivered that an attempt has ended and that the next one waits. The run is active
+// all the time.
 func TestReconcile_AnEndWithARetryLeavesTheRunActive(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "n1").judged()
@@ -340,7 +340,7 @@ func TestReconcile_PurgesHistoryOfTasksThatAreNoMore(t *testing.T) {
 	}
 }
 
-// A task that the worker does not know, though it is there, keeps its history.
+// A task that exists but is unknown to the worker keeps its history.
 func TestReconcile_PurgesNothingByWhatItKnowsAlone(t *testing.T) {
 	t.Parallel()
 	w, deaf := deafened(t)
@@ -367,8 +367,8 @@ func (w *world) uidOf(name string) string {
 	return t.Task.UID
 }
 
-// A whole engine beside an executor that ends all at once, with a watch that is late: while
-// all is well it repairs nothing, and what its watch loses it finds by itself.
+// A whole engine with an executor that ends everything at once, and a watch that is late. Without losses it
+// repairs nothing, and it finds by itself what its watch loses.
 func TestReconcile_OfAnEngineAtWork(t *testing.T) {
 	t.Parallel()
 
@@ -434,7 +434,7 @@ func TestReconcile_OfAnEngineAtWork(t *testing.T) {
 	})
 }
 
-// laggingWatcher is a Watcher that tells everything up to lag late, and in its order.
+// laggingWatcher is a Watcher that delivers everything up to lag late, in order.
 type laggingWatcher struct {
 	clientv3.Watcher
 	lag time.Duration

@@ -7,12 +7,11 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// deaf has the worker's watch tell of nothing from now on.
+// deaf makes the worker's watch deliver nothing from now on.
 func (h *hand) deaf() { h.batches = nil }
 
-// A tick that comes after an acknowledged edit has an outcome, though the owner's
-// watch has told of nothing: the commit that would pass it fails, and the owner reads
-// the entries.
+// A tick after an acknowledged edit has an outcome, although the owner's watch has delivered nothing. The
+// commit that would pass it fails, and the owner reads the entries.
 func TestRevised_NoTickAfterAnEditIsPassed(t *testing.T) {
 	t.Parallel()
 
@@ -51,8 +50,8 @@ func TestRevised_NoTickAfterAnEditIsPassed(t *testing.T) {
 	}
 }
 
-// Edits that come before each commit of a shard slow it down, and do not stop it: the
-// ticks are decided in their entries, and the watermark stays where it is.
+// Edits before each commit of a shard slow it down but do not stop it: ticks are decided in their entries,
+// and the watermark stays.
 func TestRevised_EditsDoNotStopAShard(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "n1").judged()
@@ -82,7 +81,7 @@ func TestRevised_EditsDoNotStopAShard(t *testing.T) {
 		t.Errorf("the watermark is %v, from of b %v", h.Watermark.Time, w.entry("b").From)
 	}
 
-	// While edits go on, one try shows that they do.
+	// While edits continue, one attempt finds that out.
 	before = h.door.commits
 	h.decide(3)
 
@@ -98,7 +97,7 @@ func TestRevised_EditsDoNotStopAShard(t *testing.T) {
 	w.want("b", "+1 dispatched", "+2 dispatched", "+3 dispatched", "+4 dispatched", "+5 dispatched")
 }
 
-// An edit that gives a task no tick leaves the shard's commits alone.
+// An edit that gives a task no new tick does not affect the shard's commits.
 func TestRevised_OtherEditsCostNothing(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "n1").judged()
@@ -125,7 +124,7 @@ func TestRevised_OtherEditsCostNothing(t *testing.T) {
 	}
 }
 
-// The key may be deleted by hand: that is an edit like others.
+// Somebody may delete the key by hand. That counts as an edit.
 func TestRevised_TheKeyIsDeleted(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "n1")
@@ -144,9 +143,9 @@ func TestRevised_TheKeyIsDeleted(t *testing.T) {
 	}
 }
 
-// A task is created and edited while the watch is late, and the owner loses a commit to the edit. It reads the
-// entries of the tasks that it knows, and the watch tells of the new task afterwards, but not yet of its edit. Until
-// it has, the watermark does not speak for the new task.
+// A task is created and edited while the watch is late, and a commit of the owner fails because of the
+// edit. The owner reads the entries of the tasks that it knows. Then the watch delivers the new task, but
+// not its edit yet. Until it has, the watermark does not cover the new task.
 func TestRevised_EditOfATaskThatTheWatchHasYetToTellOf(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "n1").judged()

@@ -14,26 +14,26 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// gate stands between a decider and etcd. While it is open, each commit of the shard waits
-// for a verdict of the script.
+// gate is between a decider and etcd. While it is open, each commit of the shard waits for a verdict of the
+// script.
 type gate struct {
 	kv.Committer
 	mark      string // the key of the watermark, which only commits of the shard write
 	open      atomic.Bool
 	proposals chan kv.Txn
 	verdicts  chan verdict
-	txn       kv.Txn // the one that was proposed last; the script's
+	txn       kv.Txn // the latest transaction; accessed by the script
 }
 
-// verdict is what becomes of a commit. The zero value: etcd applies it and answers.
+// verdict is what happens to a commit. Zero means that etcd applies it and answers.
 type verdict struct {
-	refused  bool // etcd refuses it, for certain
-	lost     bool // no answer comes
-	applied  bool // with lost: it has been applied
-	dies     bool // with lost: the decider ends before it hears of it
+	refused  bool // etcd refuses it with a definite answer
+	lost     bool // no answer arrives
+	applied  bool // with lost: it was applied
+	dies     bool // with lost: the decider ends before it learns of that
 	die      context.CancelFunc
-	written  func(kv.Txn) // called when etcd has applied it
-	conflict func(kv.Txn) // called when it has changed nothing
+	written  func(kv.Txn) // called after etcd has applied it
+	conflict func(kv.Txn) // called after it has changed nothing
 }
 
 var errNoAnswer = errors.New("connection lost")
@@ -47,7 +47,7 @@ func (g *gate) Commit(ctx context.Context, t kv.Txn) (kv.Result, error) {
 
 	select {
 	case g.proposals <- t:
-	case <-ctx.Done():
+	case <-ctx.Done(): // the script has failed
 		return kv.Result{}, errNoAnswer
 	}
 

@@ -25,12 +25,12 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// TestScripts runs the scripts in testdata/scripts; its README.md explains how to read and
-// write one. A script tells what happens in a cluster and what the clock says. The commits
-// by which a scheduler answers are compared with the text of the script.
+// TestScripts runs the scripts in testdata/scripts. Their README.md explains how to read and write one. A
+// script describes what happens in a cluster and what the clock shows. The commits with which a scheduler
+// responds are compared with the text of the script.
 //
-// The scripts know nothing of how decisions are made. What is specific to the code under
-// test is behind the interface decider.
+// The scripts do not depend on how decisions are made. Everything that is specific to the code under test
+// is behind the interface decider.
 func TestScripts(t *testing.T) {
 	t.Parallel()
 
@@ -43,7 +43,7 @@ func TestScripts(t *testing.T) {
 		t.Run(strings.TrimSuffix(filepath.Base(file), ".txt"), func(t *testing.T) {
 			t.Parallel()
 
-			// In a bubble the pauses that a scheduler makes between two attempts take no time.
+			// In a bubble, the pauses between two attempts of a scheduler take no time.
 			synctest.Test(t, func(t *testing.T) {
 				s := &script{}
 				datadriven.RunTest(t, file, s.run)
@@ -53,25 +53,25 @@ func TestScripts(t *testing.T) {
 	}
 }
 
-// decider is the code under test: it owns shard 0 and decides what its commits hold. It
-// reads and writes through a store.Store whose writes pass through the script.
+// decider is the code under test. It owns shard 0 and decides what its commits contain. It reads and writes
+// through a store.Store whose writes pass through the script.
 type decider interface {
-	// open opens and loads the shard, as its owner. It also serves to open it again.
+	// open opens and loads the shard as its owner. It can be called again.
 	open() error
 	// learn returns when all changes of the shard up to a revision are known, and no later ones.
 	learn(rev int64)
-	// learnNodes replaces the nodes that are known.
+	// learnNodes replaces the known nodes.
 	learnNodes(nodes []task.Node)
-	// learnFreezes says that the freezes have changed.
+	// learnFreezes signals that the freezes have changed.
 	learnFreezes()
-	// decide decides and commits until nothing is left to do now, or until it ends for one
-	// of the errors below. Some work may be left for another call.
+	// decide decides and commits until nothing is left to do now, or until it ends with one of the errors
+	// below. Some work may be left for another call.
 	decide(ctx context.Context) error
-	// nextLook is when it wants to decide again at the latest.
+	// nextLook returns when it must decide again at the latest.
 	nextLook() time.Time
-	// known is what is known of a task, namespace/name.
+	// known returns what is known about a task (namespace/name).
 	known(name string) knownTask
-	// deletions carries out the deletions of tasks that were asked for since the last call.
+	// deletions carries out the deletions of tasks that were requested since the last call.
 	deletions(ctx context.Context) []string
 }
 
@@ -82,15 +82,15 @@ var (
 	errUnsettled = errors.New("nobody knows what became of the commit")
 )
 
-// knownTask is what a decider knows of a task. The runs are run IDs.
+// knownTask is what a decider knows about a task. Runs are run ids.
 type knownTask struct {
 	absent  bool
-	next    time.Time // the first tick that is not decided; zero if there is none
+	next    time.Time // the first undecided tick; zero if there is none
 	waiting []string
 	active  []string
 }
 
-// deciderConfig is what a script gives to a decider.
+// deciderConfig is what a script passes to a decider.
 type deciderConfig struct {
 	node    string
 	fences  store.Fences
@@ -100,22 +100,22 @@ type deciderConfig struct {
 	freezes func() (*task.Freezes, int64)
 }
 
-// script runs the commands of one file. Each command cluster begins anew.
+// script runs the commands of one file. Each cluster command starts over.
 type script struct {
 	*world
-	tasks   int                          // how many were created: the next UID
-	manual  int                          // how many runs were triggered
+	tasks   int                          // number of tasks that were created, for the next uid
+	manual  int                          // number of manual runs
 	specs   map[string]map[string]string // by task: the lines of its file, by field
-	uids    map[string][]string          // by task: its UIDs, the present one last
+	uids    map[string][]string          // by task: its uids, the current one last
 	cluster task.Cluster
 	joined  map[string]task.Node
 	failing map[string]bool  // reads that fail
-	marks   map[string]int64 // by name: revisions
-	summary bool             // of a commit only the kinds of facts are told, and how many there are
+	marks   map[string]int64 // revisions by name
+	summary bool             // show only the number of facts of each kind in a commit
 	counts  map[string]int   // if not nil: the facts of several decisions, by kind
 
 	owners map[string]*owner
-	owner  *owner // whom the commands are about
+	owner  *owner // the owner that the commands refer to
 }
 
 // owner is a node that owns the shard, or did so before.
@@ -125,15 +125,15 @@ type owner struct {
 
 	mark                         record.Watermark // as the owner knows it
 	nodesChanged, freezesChanged bool
-	freezes                      store.FreezeRecord // as told
+	freezes                      store.FreezeRecord // as it was reported
 
-	lost   kv.Txn     // the commit whose answer the script has lost last
-	ended  chan error // of the decision that is under way; nil: none is
+	lost   kv.Txn     // the last commit whose answer the script has lost
+	ended  chan error // of the current decision, or nil
 	cancel context.CancelFunc
-	rounds int    // how often it has been asked to go on
-	unseen bool   // it is told nothing
-	told   string // the mark up to which the owner is told; empty: of all
-	commit bool   // the present call of decide has sent a commit
+	rounds int    // how often it was asked to continue
+	unseen bool   // no events are delivered to it
+	told   string // the mark up to which events are delivered; empty: all
+	commit bool   // the current call of decide has sent a commit
 }
 
 // run runs one command.
@@ -212,10 +212,10 @@ func (a *scriptArgs) number(key string, otherwise int) int {
 	return n
 }
 
-// has reports whether a word without a value is there.
+// has reports whether a word without a value is present.
 func (a *scriptArgs) has(key string) bool { a.used[key] = true; return a.d.HasArg(key) }
 
-// subject is the first argument: a name without a value.
+// subject returns the first argument, a name without a value.
 func (a *scriptArgs) subject() string {
 	for _, arg := range a.d.CmdArgs {
 		if len(arg.Vals) == 0 {
@@ -232,7 +232,7 @@ func (a *scriptArgs) subject() string {
 // scriptDay is the day of all scripts.
 var scriptDay = start.Truncate(24 * time.Hour)
 
-// time reads 12:00:05, or 01-03T12:00:05 of another day.
+// time parses 12:00:05, or 01-03T12:00:05 on another day.
 func (a *scriptArgs) time(text string) time.Time {
 	for _, layout := range []string{"15:04:05", "01-02T15:04:05"} {
 		t, err := time.Parse(layout, text)
@@ -251,7 +251,7 @@ func (a *scriptArgs) time(text string) time.Time {
 	return time.Time{}
 }
 
-// clockText is a time as scripts write it.
+// clockText formats a time as scripts do.
 func clockText(t time.Time) string {
 	layout := "15:04:05.999"
 	if !t.Truncate(24 * time.Hour).Equal(scriptDay) {
@@ -287,7 +287,7 @@ func (s *script) newCluster(a *scriptArgs) string {
 	return ""
 }
 
-// node makes a node present, or changes it. With again it is a new instance.
+// node makes a node present, or changes it. With again, it is a new instance.
 func (s *script) node(a *scriptArgs) string {
 	name := a.subject()
 	n, known := s.joined[name]
@@ -366,13 +366,13 @@ func (s *script) leaves(a *scriptArgs) string {
 	return ""
 }
 
-// cleared says that no process of a node's last instance is left.
+// cleared records that no process of a node's last instance is left.
 func (s *script) cleared(a *scriptArgs) string {
 	s.ok(s.store.PutCleared(s.ctx, s.joined[a.subject()].Instance, task.At(s.clock())))
 	return ""
 }
 
-// setting sets what the cluster's record says.
+// setting changes the cluster's record.
 func (s *script) setting(a *scriptArgs) string {
 	s.cluster.CatchUpRate = a.number("catch-up-rate", s.cluster.CatchUpRate)
 	if text := a.text("lost-after", ""); text != "" {
@@ -402,7 +402,7 @@ func (s *script) freezesChange() {
 	}
 }
 
-// reads says which reads fail from now on.
+// reads sets which reads fail from now on.
 func (s *script) reads(a *scriptArgs) string {
 	clear(s.failing)
 
@@ -418,7 +418,7 @@ func (s *script) reads(a *scriptArgs) string {
 
 // Tasks and runs, as the API and the nodes write them.
 
-// fields reads the lines of a task's file: each is one field.
+// fields parses the lines of a task's file, one field per line.
 func (a *scriptArgs) fields(into map[string]string) {
 	for line := range strings.Lines(a.d.Input) {
 		line = strings.TrimSpace(line)
@@ -443,7 +443,7 @@ func (a *scriptArgs) spec(name string, fields map[string]string) task.Spec {
 	return objects[0].Spec
 }
 
-// task creates tasks. Without a schedule they tick each second, and their action is noop.
+// task creates tasks. By default they tick every second, and their action is noop.
 func (s *script) task(a *scriptArgs) string {
 	for _, arg := range a.d.CmdArgs {
 		if len(arg.Vals) > 0 {
@@ -459,7 +459,7 @@ func (s *script) task(a *scriptArgs) string {
 	return ""
 }
 
-// herd creates so many tasks that are alike, or ends all attempts of theirs.
+// herd creates a number of similar tasks, or ends all of their attempts.
 func (s *script) herd(a *scriptArgs) string {
 	if a.has("end") {
 		active, err := s.store.Active(s.ctx)
@@ -503,9 +503,8 @@ func (s *script) createTask(a *scriptArgs, name string) {
 
 func (s *script) ref(name string) record.Ref { return ref(name) }
 
-// edit changes fields of a task as the API does: of a schedule that changes, and of a
-// pause that ends, no tick up to now is left, nor of a task that may run more often, or of an
-// entry that could not be read.
+// edit changes fields of a task as the API does. Undecided ticks up to now are void if the schedule
+// changes, a pause ends, the task may run more often, or its entry could not be read.
 func (s *script) edit(a *scriptArgs) string {
 	name := a.subject()
 	fields := s.specs[name]
@@ -580,8 +579,7 @@ func (s *script) trigger(a *scriptArgs) string {
 	return ""
 }
 
-// attempt is the attempt that a command names by task, tick and part: the oldest of those
-// that match.
+// attempt returns the attempt that a command names by task, tick and part: the oldest that matches.
 func (a *scriptArgs) attempt() record.Held {
 	name := a.subject()
 	tick, part := a.text("tick", ""), a.number("part", -1)
@@ -620,7 +618,7 @@ func (s *script) end(a *scriptArgs) string {
 	return fmt.Sprintf("%s %s", s.runText(h.ID), end.State)
 }
 
-// handBack gives an attempt back that was not started.
+// handBack hands an attempt back that was not started.
 func (s *script) handBack(a *scriptArgs) string {
 	s.ok(s.store.HandBack(s.ctx, a.attempt()))
 	return ""
@@ -644,8 +642,8 @@ func (s *script) cancelRun(a *scriptArgs) string {
 	return ""
 }
 
-// address is a record that a command names: of a kind (entry, queue, history, run), of a
-// task, and of a tick.
+// address returns the key of the record that a command names by its kind (entry, queue, history, run), task
+// and tick.
 func (a *scriptArgs) address(name string) (key, id string) {
 	uids := a.uids[name]
 	if len(uids) > 0 {
@@ -680,8 +678,8 @@ func (a *scriptArgs) address(name string) (key, id string) {
 	return "", id
 }
 
-// putRecord writes a record that no program of ours would write at that time. Without a value the
-// record is written as it is, which changes its revision.
+// putRecord writes a record that no component would write at that time. Without a value, it writes the
+// record unchanged, which changes its revision.
 func (s *script) putRecord(a *scriptArgs) string {
 	key, _ := a.address(a.subject())
 	value := a.d.Input
@@ -716,7 +714,7 @@ func (s *script) removeRecord(a *scriptArgs) string {
 
 // The owner.
 
-// own makes a node the owner of the shard, with a decider that knows nothing yet.
+// own makes a node the owner of the shard, with a new decider.
 func (s *script) own(a *scriptArgs) string {
 	node := a.subject()
 	fences := s.assign(node)
@@ -742,7 +740,7 @@ func (s *script) own(a *scriptArgs) string {
 	return s.open(a)
 }
 
-// open has the shard opened, again.
+// open opens the shard again.
 func (s *script) open(a *scriptArgs) string {
 	if err := s.owner.open(); err != nil {
 		return "cannot open the shard: " + plainError(err)
@@ -751,7 +749,7 @@ func (s *script) open(a *scriptArgs) string {
 	return ""
 }
 
-// by chooses the node that a command is about: the owner, or a former one.
+// by selects the node that a command refers to: the owner, or a former one.
 func (a *scriptArgs) by() {
 	if node := a.text("by", ""); node != "" {
 		if a.owners[node] == nil {
@@ -776,7 +774,7 @@ func (s *script) tellFreezes(o *owner) {
 	o.freezesChanged = false
 }
 
-// tell tells the owner of all that has happened.
+// tell delivers all events to the owner.
 func (s *script) tell(o *owner) {
 	if o.nodesChanged {
 		s.tellNodes(o)
@@ -794,19 +792,19 @@ func (s *script) tell(o *owner) {
 	o.learn(s.here())
 }
 
-// here is the revision up to which things have happened.
+// here returns the current revision.
 func (s *script) here() int64 {
-	// The watch tells of this key in its turn. It means nothing to anybody.
+	// The watch delivers this key in order. It has no meaning to anybody else.
 	return s.world.put(s.store.Keys().Shard(0)+"sync", "")
 }
 
-// mark gives the present a name.
+// mark gives the current revision a name.
 func (s *script) mark(a *scriptArgs) string {
 	s.marks[a.subject()] = s.here()
 	return ""
 }
 
-// decide has the owner decide until it commits nothing more.
+// decide lets the owner decide until it commits nothing more.
 func (s *script) decide(a *scriptArgs) string {
 	a.by()
 	s.begin(a)
@@ -816,7 +814,7 @@ func (s *script) decide(a *scriptArgs) string {
 		return s.decideAll(a.has("summary"))
 	}
 
-	// Many decisions at regular times: what they do is added up.
+	// Many decisions at regular intervals: their facts are added up.
 	pause, err := time.ParseDuration(every)
 	s.ok(err)
 
@@ -850,7 +848,7 @@ func (s *script) decideAll(summary bool) string {
 	return s.conclude(&out)
 }
 
-// propose has the owner decide up to its next commit, which is not sent yet.
+// propose lets the owner decide up to its next commit, which is not sent yet.
 func (s *script) propose(a *scriptArgs) string {
 	a.by()
 	s.summary = a.has("summary")
@@ -864,7 +862,7 @@ func (s *script) propose(a *scriptArgs) string {
 	return out.String()
 }
 
-// begin begins a decision.
+// begin starts a decision.
 func (s *script) begin(a *scriptArgs) {
 	o := s.owner
 	if o.ended != nil {
@@ -884,7 +882,7 @@ func (s *script) begin(a *scriptArgs) {
 	s.start(o)
 }
 
-// requireNothingUnderWay fails a story that ends before its last commit has got its fate.
+// requireNothingUnderWay fails a script that ends before its last commit has a verdict.
 func (s *script) requireNothingUnderWay(t *testing.T) {
 	t.Helper()
 
@@ -895,10 +893,10 @@ func (s *script) requireNothingUnderWay(t *testing.T) {
 	}
 }
 
-// mostRounds bounds how often an owner that commits again and again is asked to go on.
+// mostRounds limits how often an owner that commits again and again is asked to continue.
 const mostRounds = 20
 
-// start has the owner decide, beside the script, which answers its commits.
+// start lets the owner decide in a goroutine. The script answers its commits.
 func (s *script) start(o *owner) {
 	ctx, cancel := context.WithCancel(s.ctx)
 	ended := make(chan error, 1)
@@ -912,7 +910,7 @@ func (s *script) start(o *owner) {
 	}()
 }
 
-// step goes on to the next commit, which it writes out. false: the decision has ended.
+// step continues to the next commit and writes it to out. It returns false if the decision has ended.
 func (s *script) step(out *strings.Builder) bool {
 	o := s.owner
 	for {
@@ -952,7 +950,7 @@ func (s *script) step(out *strings.Builder) bool {
 				return false
 			}
 
-			// In a daemon the watch tells of the commits, and that makes it look again.
+			// In a daemon, the watch delivers the commit, which makes the worker run another round.
 			if !o.unseen {
 				s.tell(o)
 			}
@@ -962,7 +960,7 @@ func (s *script) step(out *strings.Builder) bool {
 	}
 }
 
-// conclude is the output of commands that decide.
+// conclude returns the output of commands that decide.
 func (s *script) conclude(out *strings.Builder) string {
 	if out.Len() == 0 {
 		return "nothing to commit"
@@ -970,8 +968,8 @@ func (s *script) conclude(out *strings.Builder) string {
 	return withoutRepetitions(out.String())
 }
 
-// withoutRepetitions tells a commit that is rejected over and over once. How often that goes
-// on is not what scripts are about.
+// withoutRepetitions shows a commit that is rejected repeatedly only once. Scripts do not depend on the
+// number of repetitions.
 func withoutRepetitions(text string) string {
 	blocks := strings.SplitAfter(text, "\n")
 	var list []string
@@ -998,7 +996,7 @@ func withoutRepetitions(text string) string {
 	return out.String()
 }
 
-// answer lets the commit that is under way have its fate.
+// answer carries out the verdict on the current commit.
 func (s *script) answer(out *strings.Builder, v verdict) {
 	o := s.owner
 	lost := o.lost
@@ -1028,7 +1026,7 @@ func (s *script) answer(out *strings.Builder, v verdict) {
 	o.gate.verdicts <- v
 }
 
-// settle answers the commit that is under way, and goes on to the end of the decision.
+// settle answers the current commit, and continues to the end of the decision.
 func (s *script) settle(a *scriptArgs, v verdict) string {
 	a.by()
 
@@ -1057,20 +1055,20 @@ func (s *script) settle(a *scriptArgs, v verdict) string {
 // deliver sends the commit that was proposed.
 func (s *script) deliver(a *scriptArgs) string { return s.settle(a, verdict{}) }
 
-// refuse has etcd refuse it for certain.
+// refuse lets etcd refuse it with a definite answer.
 func (s *script) refuse(a *scriptArgs) string { return s.settle(a, verdict{refused: true}) }
 
-// loseRequest loses it on the way to etcd. With dies the owner never learns of that.
+// loseRequest loses it on the way to etcd. With dies, the owner never learns of that.
 func (s *script) loseRequest(a *scriptArgs) string {
 	return s.settle(a, verdict{lost: true, dies: a.has("dies")})
 }
 
-// loseAnswer has etcd apply it, and loses the answer.
+// loseAnswer lets etcd apply it, and loses the answer.
 func (s *script) loseAnswer(a *scriptArgs) string {
 	return s.settle(a, verdict{lost: true, applied: true, dies: a.has("dies")})
 }
 
-// arrives delivers the request that an owner has lost last: it was under way until now.
+// arrives delivers the request that an owner has lost last, after a delay.
 func (s *script) arrives(a *scriptArgs) string {
 	a.by()
 	txn := s.owner.lost
@@ -1088,13 +1086,13 @@ func (s *script) arrives(a *scriptArgs) string {
 	return "rejected: " + s.conflictText(txn)
 }
 
-// next is when the owner wants to decide again.
+// next shows when the owner must decide again.
 func (s *script) next(a *scriptArgs) string {
 	a.by()
 	return "looks again at " + clockText(s.owner.nextLook())
 }
 
-// state is what the owner knows of a task.
+// state shows what the owner knows about a task.
 func (s *script) state(a *scriptArgs) string {
 	a.by()
 	name := a.subject()
@@ -1123,7 +1121,7 @@ func (s *script) state(a *scriptArgs) string {
 	return out.String()
 }
 
-// runs is what etcd holds of a task's runs, the oldest tick first.
+// runs shows what etcd holds of a task's runs, the oldest tick first.
 func (s *script) runs(a *scriptArgs) string {
 	name := a.subject()
 	runs, err := s.store.ShardRuns(s.ctx, []int{0}, "")

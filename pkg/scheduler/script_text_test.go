@@ -41,8 +41,7 @@ const (
 	rankPurge
 )
 
-// writeCommit writes what a commit would change, one line a fact, and what it demands to be
-// as the decider knows it.
+// writeCommit shows what a commit would change, one fact per line, and what it compares.
 func (s *script) writeCommit(out *strings.Builder, txn kv.Txn) {
 	keys := s.store.Keys()
 	var facts []fact
@@ -94,7 +93,7 @@ func (s *script) writeCommit(out *strings.Builder, txn kv.Txn) {
 	s.writeConditions(out, txn, written, !mark.Time.Equal(before.Time.Time) || mark.Last != before.Last)
 }
 
-// writeSummary writes how many facts of each kind a commit has.
+// writeSummary shows how many facts of each kind a commit has.
 func (s *script) writeSummary(out *strings.Builder, facts []fact, mark string) {
 	counts := map[string]int{}
 	for _, f := range facts {
@@ -125,7 +124,7 @@ func countsText(counts map[string]int) string {
 	return strings.Join(list, ", ")
 }
 
-// markText says how far ticks are decided, and which entries the watermark covers from now on.
+// markText shows up to where ticks are decided, and which entries the watermark covers from now on.
 func (s *script) markText(mark, before record.Watermark) string {
 	text := "watermark stays"
 
@@ -160,7 +159,7 @@ func (s *script) markText(mark, before record.Watermark) string {
 	return text
 }
 
-// shardFact is what a write below shards/ says.
+// shardFact describes a write below shards/.
 func (s *script) shardFact(sk record.ShardKey, op clientv3.Op, old *mvccpb.KeyValue, guarded bool) fact {
 	f := fact{task: sk.Ref.String(), id: sk.Run}
 	name := s.runOf(sk.Ref.Name, sk.Run)
@@ -216,7 +215,7 @@ func (s *script) shardFact(sk record.ShardKey, op clientv3.Op, old *mvccpb.KeyVa
 	return f
 }
 
-// runFact is what a write into an inbox says.
+// runFact describes a write into an inbox.
 func (s *script) runFact(rk record.RunKey, op clientv3.Op, old *mvccpb.KeyValue, guarded bool) fact {
 	f := fact{task: rk.Ref.String(), id: rk.Run}
 	name := s.runOf(rk.Ref.Name, rk.Run)
@@ -279,7 +278,7 @@ func (s *script) runFact(rk record.RunKey, op clientv3.Op, old *mvccpb.KeyValue,
 	return f
 }
 
-// entryChanges is what an owner changes in an entry.
+// entryChanges describes what an owner changes in an entry.
 func (s *script) entryChanges(op clientv3.Op, old *mvccpb.KeyValue) string {
 	now, err := record.DecodeEntry(op.ValueBytes())
 	s.ok(err)
@@ -316,7 +315,7 @@ func (s *script) entryChanges(op clientv3.Op, old *mvccpb.KeyValue) string {
 	add(now.Paused && !was.Paused, "paused")
 	add(!now.Paused && was.Paused, "resumed")
 
-	// What only users change must be as it was.
+	// What only users change must be unchanged.
 	now.From, now.Anchor, now.Paused, now.Own = was.From, was.Anchor, was.Paused, was.Own
 	a, err := json.Marshal(now)
 	s.ok(err)
@@ -334,7 +333,7 @@ func (s *script) entryChanges(op clientv3.Op, old *mvccpb.KeyValue) string {
 	return strings.Join(list, "; ")
 }
 
-// waitingText is why a run waits, and for how long.
+// waitingText describes why a run waits, and for how long.
 func waitingText(w task.Waiting) string {
 	var more []string
 	if f := w.Fan; f != nil {
@@ -385,7 +384,7 @@ func waitingText(w task.Waiting) string {
 	return text
 }
 
-// outcomeText is a run's state and the reason for it.
+// outcomeText returns a run's state and its reason.
 func outcomeText(r task.Run) string {
 	text := string(r.State)
 	if r.Reason != "" {
@@ -411,7 +410,7 @@ func outcomeText(r task.Run) string {
 	return text
 }
 
-// spanOf is the run of a record, or the ticks that it speaks for.
+// spanOf returns the run of a record, or the range of ticks that it describes.
 func (s *script) spanOf(r task.Run) string {
 	if r.Last.IsZero() {
 		return s.runOf(r.Task, r.ID)
@@ -419,7 +418,7 @@ func (s *script) spanOf(r task.Run) string {
 	return fmt.Sprintf("%s to %s (%d ticks)", s.runOf(r.Task, r.ID), clockText(r.Last.Time), r.Count)
 }
 
-// runOf is a run of a task: the task's name, its tick, and what else its ID says.
+// runOf describes a run by its task, its tick, and the rest of its id.
 func (s *script) runOf(name, id string) string { return name + " " + s.runTextOf(name, id) }
 
 func (s *script) runText(id string) string { return s.runTextOf("", id) }
@@ -452,8 +451,8 @@ func (s *script) runTextOf(name, id string) string {
 	return text
 }
 
-// writeConditions writes what a commit compares beside what it writes. Of what every commit
-// compares only the absence is told; moves is whether the watermark does.
+// writeConditions shows what a commit compares in addition to what it writes. Comparisons that every commit
+// has are shown only if they are missing. moves reports whether the commit moves the watermark's time.
 func (s *script) writeConditions(out *strings.Builder, txn kv.Txn, written map[string]bool, moves bool) {
 	keys := s.store.Keys()
 	always := map[string]string{keys.Owner(0): "owner", keys.Watermark(0): "watermark", keys.Freezes(): "freezes"}
@@ -516,7 +515,7 @@ func expectsAbsent(c *clientv3.Cmp) bool {
 	return false
 }
 
-// keyText is what a key is, in words.
+// keyText describes a key.
 func (s *script) keyText(key string) string {
 	keys := s.store.Keys()
 
@@ -554,7 +553,7 @@ func (s *script) keyText(key string) string {
 	return key
 }
 
-// conflictText says which comparisons of a commit do not hold.
+// conflictText describes the comparisons of a commit that do not hold.
 func (s *script) conflictText(txn kv.Txn) string {
 	var list []string
 	for i := range txn.If {
@@ -607,7 +606,7 @@ func (s *script) get(key string) *mvccpb.KeyValue {
 	return res.Kvs[0]
 }
 
-// markOf is the watermark that a commit writes.
+// markOf returns the watermark that a commit writes.
 func (s *script) markOf(txn kv.Txn) (m record.Watermark) {
 	for _, op := range txn.Then {
 		if string(op.KeyBytes()) != s.store.Keys().Watermark(0) {
@@ -622,7 +621,7 @@ func (s *script) markOf(txn kv.Txn) (m record.Watermark) {
 	return m
 }
 
-// sameContent reports whether two commits are copies of one: all but the nonce is the same.
+// sameContent reports whether two commits are copies of one: they differ only in the nonce.
 func (s *script) sameContent(a, b kv.Txn) bool {
 	mark := s.store.Keys().Watermark(0)
 	return slices.EqualFunc(a.Then, b.Then, func(a, b clientv3.Op) bool {
@@ -631,10 +630,10 @@ func (s *script) sameContent(a, b kv.Txn) bool {
 	})
 }
 
-// shortName is namespace/name without the default namespace.
+// shortName returns namespace/name without the default namespace.
 func shortName(name string) string { return strings.TrimPrefix(name, "default/") }
 
-// plainError is an error in the words of scripts.
+// plainError returns an error in the vocabulary of scripts.
 func plainError(err error) string {
 	for _, known := range []error{errOpenAgain, errStopped, errUnsettled, task.ErrFenced, task.ErrUnavailable} {
 		if errors.Is(err, known) {

@@ -16,21 +16,21 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// scriptedWorker makes a worker the decider of a script. This file alone knows how a worker
-// is made, driven and looked into.
+// scriptedWorker makes a worker the decider of a script. Only this file depends on how a worker is created,
+// driven and inspected.
 type scriptedWorker struct {
 	w     *worker
 	t     testing.TB
 	ctx   context.Context
 	leave func()
-	held  store.ShardBatch // what the watch has told of and the script has not
+	held  store.ShardBatch // what the watch has delivered and the script has not
 }
 
 func newScriptedWorker(t testing.TB, cfg deciderConfig) decider {
 	e := New(Config{
 		Node: cfg.node, Store: cfg.store, Now: cfg.now, Cluster: cfg.cluster, Freezes: cfg.freezes, Logger: zap.NewNop(),
 		Fleet: placement.NewFleet(cfg.node, func() int { return 1000 }),
-		// The middle of the spread of a retry is its backoff.
+		// The middle of the jitter of a retry is its backoff.
 		NextAttempt: func(a task.Assigned, end task.Run, now time.Time, _ float64) *task.Waiting {
 			return executor.Next(a, end, now, 0.5)
 		},

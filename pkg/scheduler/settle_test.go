@@ -15,10 +15,10 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// An owner wants to declare an attempt lost; its node, which is back, has just
-// ended it, and the next attempt waits. Both show in the lost commit: the
-// attempt's record is gone, and the run is in the queue. The simulation found
-// that the owner then believed the run to be in an inbox, and deleted it.
+// An owner wants to declare an attempt lost. Its node is back and has just ended it, and the next attempt
+// waits. The failed commit finds both: the attempt's record is gone, and the run is in the queue. In a bug
+// that the simulation found, the owner then assumed that the run was in an inbox, and deleted its queue
+// record.
 func TestSettle_AnAttemptThatEndedMeanwhileIsNotThereAfterAll(t *testing.T) {
 	keys, err := record.NewKeys("/test")
 	if err != nil {
@@ -55,9 +55,8 @@ func TestSettle_AnAttemptThatEndedMeanwhileIsNotThereAfterAll(t *testing.T) {
 	}
 }
 
-// The attempt of an earlier owner ends between the load of the shard and the
-// scan, with a retry: the scan does not find it any more, and the watch has yet
-// to tell. The run is active all the same (G8).
+// The attempt of an earlier owner ends with a retry between the load of the shard and the scan. The scan
+// does not contain it, and the watch has not delivered the retry yet. The run is active all the same (G8).
 func TestOpen_SeesARetryThatWasQueuedBeforeTheScan(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "n1").judged()
@@ -73,8 +72,8 @@ func TestOpen_SeesARetryThatWasQueuedBeforeTheScan(t *testing.T) {
 	w.want("a", "+1 queued retry #2", "+2 skipped overlap")
 }
 
-// A task is created and triggered between the load of the shard and the scan: the
-// watch has yet to tell of both. The run is not taken for an orphan.
+// A task is created and triggered between the load of the shard and the scan, and the watch has delivered
+// neither. The run must not count as an orphan.
 func TestOpen_LeavesWhatWaitsForAnUntoldTaskToTheWatch(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "n1").judged()
@@ -88,8 +87,7 @@ func TestOpen_LeavesWhatWaitsForAnUntoldTaskToTheWatch(t *testing.T) {
 	w.want("a", "+0 dispatched manual")
 }
 
-// The task is another by then, under the same name: its run is not taken for one
-// of the task that is known.
+// By then, another task has the name. Its run must not count as one of the task that is known.
 func TestOpen_LeavesWhatWaitsForARecreatedTaskToTheWatch(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "n1").judged()

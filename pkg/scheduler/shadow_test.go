@@ -9,8 +9,8 @@ import (
 
 func shadow(t *task.Task) { t.Shadow = true }
 
-// Each tick has a record of its own, and nothing starts or waits: whatever the
-// policy of overlap is, and with no node that could run it.
+// Each tick has its own record, and nothing starts or waits, whatever the overlap policy, and even without
+// a node that could run it.
 func TestShadow_EachTickIsRecordedAndNothingStarts(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "n1").judged()
@@ -39,7 +39,7 @@ func TestShadow_LateTicksGoByTheMissedPolicy(t *testing.T) {
 	w.want("deadline", "+60..+300 missed 5 start_deadline", "+360 skipped shadow")
 }
 
-// More late ticks than a commit has room for.
+// More late ticks than one commit can hold.
 func TestShadow_ManyLateTicks(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "n1").judged()
@@ -78,7 +78,7 @@ func TestShadow_TicksRunFromItsEndOn(t *testing.T) {
 	w.want("a", "+1 skipped shadow", "+2 dispatched", "+3 skipped shadow")
 }
 
-// max_runs counts runs, and a shadow has none.
+// max_runs counts runs, and a shadow task has none.
 func TestShadow_UsesUpNoRuns(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "n1").judged()
@@ -89,7 +89,7 @@ func TestShadow_UsesUpNoRuns(t *testing.T) {
 	w.want("a", "+1 skipped shadow", "+2 skipped shadow")
 }
 
-// What counts from the end of the last run counts from a tick that would have been one.
+// A schedule that counts from the end of the last run counts from the tick that would have been a run.
 func TestShadow_GoesOnAfterCompletion(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "n1").judged()

@@ -12,7 +12,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// stuckStore is a store in which commits stay under way while it is stuck.
+// stuckStore is a store whose commits do not return while it is stuck.
 type stuckStore struct {
 	Store
 	stuck atomic.Bool

@@ -11,10 +11,10 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// keep is how many records of a task's history stay.
+// keep is an option: how many history records of the task stay.
 func keep(n int) option { return func(t *task.Task) { t.History.Keep = n } }
 
-// trim does what the engine does beside its workers.
+// trim carries out the trims that were requested, as the engine does in parallel with its workers.
 func (h *hand) trim() {
 	h.world.Helper()
 
@@ -28,8 +28,8 @@ func (h *hand) trim() {
 	}
 }
 
-// listing is a Store in which something happens after the keys of histories were
-// listed, and before their records are read.
+// listing is a Store in which something happens after the keys of histories were listed and before their
+// records are read.
 type listing struct {
 	Store
 	then func()
@@ -46,9 +46,9 @@ func (l *listing) HistoriesOf(ctx context.Context, refs []record.Ref) ([][]store
 	return keys, rev, err
 }
 
-// endsOutOfOrder has a task tick at +3600. While the run of the tick is active, a
-// run that a person asked for begins and ends, at +3650. The run of the tick ends at
-// +3800: it is the last to end, and has the oldest key.
+// endsOutOfOrder creates a task that ticks at +3600. While the run of that tick is active, a manual run
+// begins and ends, at +3650. The run of the tick ends at +3800. It is the last to end, and has the oldest
+// key.
 func endsOutOfOrder(w *world, opts ...option) {
 	w.Helper()
 	h := w.work("n1")
@@ -68,8 +68,8 @@ func endsOutOfOrder(w *world, opts ...option) {
 	w.end(all[0], task.Succeeded)
 }
 
-// An owner reads when the last run ended while the trimmer deletes the record of
-// that: the next tick must not come a period early.
+// An owner reads when the last run ended while the trimmer deletes that record. The next tick must not come
+// a period early.
 func TestStudy_ReadsTheLastEndThoughItIsTrimmedMeanwhile(t *testing.T) {
 	t.Parallel()
 
@@ -95,8 +95,8 @@ func TestStudy_ReadsTheLastEndThoughItIsTrimmedMeanwhile(t *testing.T) {
 	}
 }
 
-// Of a record that cannot be read nobody knows when its run ended: what counts from
-// the last end counts from now, since too late is better than too early.
+// If a record cannot be read, it is unknown when its run ended. What counts from the last end then counts
+// from now: too late is better than too early.
 func TestStudy_OfALastEndThatCannotBeRead(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "n1", "n2")
@@ -108,7 +108,7 @@ func TestStudy_OfALastEndThatCannotBeRead(t *testing.T) {
 	w.wantAnchor("a", 4000)
 }
 
-// A trim keeps what ended last, so that the ttl counts from there.
+// A trim keeps the record of the last end, from which the ttl counts.
 func TestTrim_KeepsTheLastEndForTheTTL(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "n1", "n2").judged()
@@ -119,8 +119,8 @@ func TestTrim_KeepsTheLastEndForTheTTL(t *testing.T) {
 	h.wantDeletion("a", 3859, 3860, false)
 }
 
-// A node that was cut off records an end late, after one of another run that ended later.
-// The ttl counts from the later end, for an owner that saw both and for one that reads them.
+// A node that was cut off records an end late, after the end of another run that ended later. The ttl
+// counts from the later end, both for an owner that saw the two ends and for one that reads them.
 func TestTTL_CountsFromTheLatestEnd(t *testing.T) {
 	t.Parallel()
 
@@ -161,8 +161,8 @@ func TestTTL_CountsFromTheLatestEnd(t *testing.T) {
 	}
 }
 
-// Records of a deleted task of the same name, which its last attempts leave behind,
-// are purged. Until then they take no other record's place.
+// The last attempts of a deleted task leave records behind, which are deleted. Until then they do not count
+// toward the length of the history of another task with that name.
 func TestTrim_DoesNotCountRecordsOfADeletedTask(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "n1").judged()
@@ -181,8 +181,7 @@ func TestTrim_DoesNotCountRecordsOfADeletedTask(t *testing.T) {
 	w.want("a", "+2 succeeded")
 }
 
-// Failures in a row count though few records are kept: none is trimmed before it is
-// counted.
+// Consecutive failures count although few records are kept: no record is trimmed before it is counted.
 func TestTrim_DeletesNoFailureThatIsNotCounted(t *testing.T) {
 	t.Parallel()
 	t.Run("that no owner has told of", func(t *testing.T) {

@@ -73,7 +73,7 @@ func TestWorker_GoesOnWhereAnotherStopped(t *testing.T) {
 	w.want("b", "+1 dispatched", "+2 dispatched")
 }
 
-// names are n names that sort by their number.
+// names returns n names that sort by their number.
 func names(n int) []string {
 	var list []string
 	for i := range n {
@@ -87,7 +87,7 @@ func TestWorker_DecidesInTheOrderOfTimeAndTask(t *testing.T) {
 	w := newWorld(t, "n1").judged()
 	h := w.work("n1")
 
-	// 150 tasks, of which the last 15 tick at +1 and the others at +2.
+	// 150 tasks: the last 15 tick at +1, the others at +2.
 	all := names(150)
 	for c := range slices.Chunk(all[:135], 50) {
 		w.createTogether(start, c, cronned("2 * * * * *"))
@@ -141,7 +141,7 @@ func TestWorker_HerdIsSplitAndNoneLostWhenTheOwnerDiesInBetween(t *testing.T) {
 	_ = h.try(1.2)
 	h = w.work("n1")
 	h.decide(1.3)
-	w.wantMark(1.2, "") // as far as the second one came
+	w.wantMark(1.2, "") // up to the time of the second commit
 	w.wantAll(all, "+1 dispatched")
 	h.decide(2)
 	w.wantAll(all, "+1 dispatched", "+2 dispatched")
@@ -160,8 +160,8 @@ func TestWorker_TasksBehindAPartialWatermarkAreLeftAlone(t *testing.T) {
 	h.door.play(pass, h.dies)
 	_ = h.try(1)
 	done := w.mark().Last
-	// By the time that another goes on, all have a second tick due: those whose
-	// first is decided are on time, the others are behind.
+	// When the next owner continues, all tasks have a second tick due. Those whose first tick is decided
+	// are on time, the others are behind.
 	w.work("n2").decide(2)
 	n := slices.IndexFunc(all, func(name string) bool { return "default/"+name > done })
 	w.wantAll(all[:n], "+1 dispatched", "+2 dispatched")
@@ -206,7 +206,7 @@ func TestWorker_SeenWaitsForAllEntriesOfARevision(t *testing.T) {
 	h := w.work("n1")
 	h.decide(1)
 	h.decide(2)
-	// More than one commit holds: each has ten ticks up to the watermark.
+	// More than one commit can hold: each task has ten ticks up to the watermark.
 	all := names(30)
 	w.createTogether(sec(-8), all, allow, missed(task.MissedAll, 100))
 	created := w.entryCreated(all[0])
@@ -296,8 +296,8 @@ func TestWorker_ClockThatGoesBackDecidesNothingTwice(t *testing.T) {
 	w.want("a", "+1..+3 missed 3 came_to_light_late", "+4 dispatched", "+5 dispatched", "+6 dispatched")
 }
 
-// An owner whose clock is behind that of the owner before it finds entries with
-// ticks up to the watermark that, by its clock, are still to come.
+// The owner's clock is behind that of the owner before it. It finds entries with ticks up to the watermark
+// that are still to come by its clock.
 func TestWorker_DecidesNoTickBeforeItsTimeForAnEntryBehindTheWatermark(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "n1").judged()
@@ -369,7 +369,7 @@ func TestWorker_OverlapSkipsWhileARunIsActiveOrWaitsToBeRetried(t *testing.T) {
 	w.want("skip", "+1 dispatched #2", "+2..+3 skipped 2 overlap", "+4 missed came_to_light_late", "+5 skipped overlap")
 }
 
-// What our own commits did to the queue is known before the watch tells of it.
+// What the worker's own commits did to the queue is known before the watch delivers it.
 func TestWorker_EventsOnTheirWayUndoNothing(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "n1").judged()
@@ -425,7 +425,7 @@ func TestWorker_LoadsAShardOfSeveralPages(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "n1")
 
-	all := names(1001) // a page is 1000
+	all := names(1001) // a page has 1000 records
 	for c := range slices.Chunk(all, 60) {
 		w.createTogether(start, c, cronned("0 * * * * *"), allow)
 	}

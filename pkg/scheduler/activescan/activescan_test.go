@@ -40,7 +40,7 @@ func TestScanner_AnswersFromAScanThatBeganAfterTheQuestion(t *testing.T) {
 	a, b := ask(), ask()
 	<-began
 	second := make(chan (<-chan map[int][]store.ActiveKey))
-	go func() { second <- ask() }() // while the first scan is under way
+	go func() { second <- ask() }() // during the first scan
 	goOn <- struct{}{}
 
 	if got := (<-a)[7][0].Run + (<-b)[7][0].Run; got != "11" {
@@ -49,7 +49,7 @@ func TestScanner_AnswersFromAScanThatBeganAfterTheQuestion(t *testing.T) {
 
 	c := <-second
 
-	for range 2 { // one that fails, and is tried again
+	for range 2 { // a scan that fails, and its repetition
 		<-began
 		goOn <- struct{}{}
 	}

@@ -17,7 +17,7 @@ func TestCache_OneValueOfATextForAsLongAsItIsUsed(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	s.forgetUnused(v.Text) // of one before it, whose clean-up comes late
+	s.forgetUnused(v.Text) // a late cleanup of an earlier value of the same text
 
 	if again, err := s.Get(text); again != v || err != nil {
 		t.Errorf("a second value of one text, %v", err)
@@ -29,7 +29,7 @@ func TestCache_OneValueOfATextForAsLongAsItIsUsed(t *testing.T) {
 
 	runtime.KeepAlive(v)
 
-	// A clean-up runs some time after the collection that found its value unused.
+	// A cleanup runs some time after the collection that found its value unused.
 	for deadline := time.Now().Add(10 * time.Second); ; runtime.Gosched() {
 		runtime.GC()
 
@@ -47,7 +47,7 @@ func TestCache_OneValueOfATextForAsLongAsItIsUsed(t *testing.T) {
 	}
 }
 
-// Values come and go while others take them up.
+// Values come and go while other goroutines use them.
 func TestCache_ManyAtOnce(t *testing.T) {
 	t.Parallel()
 	s := NewCache(NewTiming)

@@ -38,7 +38,7 @@ func TestSet_RestoreAddsWhatNoLaterEndContradicts(t *testing.T) {
 	}
 }
 
-// The set needs the ends that the watch tells of only until the reader has delivered its last part.
+// The set must remember ends that the watch delivers only until the Reader has delivered its last part.
 func TestSet_StopsNotingEndsWhenAllIsRestored(t *testing.T) {
 	t.Parallel()
 

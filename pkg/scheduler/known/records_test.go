@@ -9,7 +9,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/store/record"
 )
 
-// newRecords returns the records of a shard that has one task, default/a, whose entry has mod revision 5.
+// newRecords returns the records of a shard with one task, default/a, whose entry has mod revision 5.
 func newRecords() *Records {
 	r := &Records{Tasks: map[string]*taskstate.Task{}, WatermarkRev: 7}
 	t := r.TaskNamed("default/a")

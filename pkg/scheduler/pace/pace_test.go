@@ -10,9 +10,8 @@ import (
 
 var start = time.Date(2026, 3, 2, 10, 0, 0, 0, time.UTC)
 
-// In any stretch of time there are no more tokens than the rate gives, and what the
-// bucket holds at first; and no fewer, if they are asked for. The clock may be told
-// late, and be set back.
+// In any period, there are at most as many tokens as the rate gives and the bucket holds at first, and no
+// fewer if they are requested. Times may arrive late, and the clock may be set back.
 func TestLimiter_KeepsItsRate(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(rt *rapid.T) {
@@ -52,7 +51,7 @@ func TestLimiter_KeepsItsRate(t *testing.T) {
 	})
 }
 
-// Shards that wait have their turn one after another, and all tokens are used.
+// Shards that wait take turns, and all tokens are used.
 func TestLimiter_SharesAmongTheShardsOfANode(t *testing.T) {
 	t.Parallel()
 	const rate = 20
@@ -67,7 +66,7 @@ func TestLimiter_SharesAmongTheShardsOfANode(t *testing.T) {
 	for ms := range 10_000 {
 		now := start.Add(time.Duration(ms) * time.Millisecond)
 
-		for i, share := range shares { // the first always asks first
+		for i, share := range shares { // the first share always comes first
 			if now.Before(next[i]) {
 				continue
 			}

@@ -25,7 +25,7 @@ func node(name string, slots int, change ...func(*task.Node)) task.Node {
 func draining(n *task.Node)  { n.State = task.NodeDraining }
 func scheduler(n *task.Node) { n.Roles = []string{task.RoleScheduler} }
 
-// picks counts where so many runs go.
+// picks counts, by node, where n runs go.
 func picks(f *Fleet, n int, selector string) map[string]int {
 	sel, err := task.ParseSelector(selector)
 	if err != nil {
@@ -114,7 +114,7 @@ func TestFleet_SpreadsRunsByLoad(t *testing.T) {
 		}
 	}
 
-	// What a node says of itself counts if it is more than what we gave it.
+	// What a node reports about itself counts if it is more than what this scheduler has assigned to it.
 	f = NewFleet("me", nil)
 	f.Set([]task.Node{node("a", 100, func(n *task.Node) { n.Running = 90 }), node("b", 100)})
 
@@ -123,7 +123,7 @@ func TestFleet_SpreadsRunsByLoad(t *testing.T) {
 	}
 }
 
-// Two of three nodes that match stand side by side among many that do not.
+// Two of three matching nodes are next to each other among many that do not match.
 func TestFleet_SpreadsRunsWhereverTheMatchingNodesStand(t *testing.T) {
 	t.Parallel()
 	f := NewFleet("me", nil)
@@ -149,6 +149,7 @@ func TestFleet_LeavesOutSuspectsUntilTheirTimeOrNextSession(t *testing.T) {
 	t.Parallel()
 	f := NewFleet("me", nil)
 	f.Set([]task.Node{node("a", 5), node("b", 5)})
+	// A commit that used an older session proves nothing about the current one.
 	f.Suspect("a", 10, start)
 
 	if to := picks(f, 20, ""); to["b"] != 20 {

@@ -10,7 +10,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// six are nodes of 10 slots; n6 weighs five times as much as each other.
+// six returns six nodes with 10 slots each. The weight of n6 is five times that of each other node.
 func six(but ...string) (list []task.Node) {
 	for i := range 6 {
 		n := node(fmt.Sprintf("n%d", i+1), 10, func(n *task.Node) { n.Weight = 1 })
@@ -26,7 +26,7 @@ func six(but ...string) (list []task.Node) {
 	return list
 }
 
-// placed counts where short runs go, of one task.
+// placed counts, by node, where short runs of one task go.
 func placed(f *Fleet, w Want, runs int) map[string]int {
 	to := map[string]int{}
 	for range runs {
@@ -102,7 +102,7 @@ func TestStrategies_OnSixNodesAndAfterALoss(t *testing.T) {
 	}
 }
 
-// What a strategy does when nodes are full, draining or blocked.
+// What each strategy does when nodes are full, draining or blocked.
 func TestStrategies_WhenNodesAreFullOrTakeNone(t *testing.T) {
 	t.Parallel()
 	running := func(n int, names ...string) func([]task.Node) {
@@ -132,7 +132,7 @@ func TestStrategies_WhenNodesAreFullOrTakeNone(t *testing.T) {
 		name   string
 		want   Want
 		change func([]task.Node)
-		to     []string // all that have runs
+		to     []string // all nodes that get runs
 	}{
 		{"a full node has no turn", Want{Strategy: task.StrategyRoundRobin}, running(10, "n2", "n3", "n4", "n5"), []string{"n1", "n6"}},
 		{"unless all are", Want{Strategy: task.StrategyRoundRobin}, running(10, "n1", "n2", "n3", "n4", "n5", "n6"), []string{"n1", "n2", "n3", "n4", "n5", "n6"}},
@@ -186,8 +186,8 @@ func TestStrategies_WhenNodesAreFullOrTakeNone(t *testing.T) {
 	}
 }
 
-// The least loaded is not the busiest machine, however empty its slots are; a hair
-// makes no difference.
+// The least loaded node is not the one with the busiest machine, even if all of its slots are free. Small
+// differences do not count.
 func TestStrategies_LeastLoadedMindsTheMachine(t *testing.T) {
 	t.Parallel()
 	nodes := six()
@@ -204,7 +204,7 @@ func TestStrategies_LeastLoadedMindsTheMachine(t *testing.T) {
 	}
 }
 
-// Only what a node had moves when it goes, and all owners agree.
+// When a node goes, only its keys move, and all owners compute the same result.
 func TestStrategies_HashMovesOnlyWhatItMust(t *testing.T) {
 	t.Parallel()
 	where := func(self string, nodes []task.Node) map[string]string {

@@ -7,21 +7,21 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// Which nodes have the parts of a run with count: 2, under each strategy.
+// Which nodes get the parts of a run with count: 2, under each strategy.
 func TestSeveral_ChoosesByTheStrategy(t *testing.T) {
 	t.Parallel()
-	const draws = 1000 // one of 30 pairs is missed once in 10^13 times
+	const draws = 1000 // the probability that one of 30 pairs is missed is 10^-13
 	for _, c := range []struct {
 		want  Want
 		full  string
-		pairs func(map[string]int) bool // by the names of the two, in their order
+		pairs func(map[string]int) bool // by the names of the two nodes, in order
 	}{
 		{Want{}, "", func(to map[string]int) bool { return len(to) == 30 }},
 		{Want{}, "n1 n2 n3 n4", func(to map[string]int) bool { return to["n5 n6"]+to["n6 n5"] == draws }},
 		{Want{Strategy: task.StrategyLeastLoaded}, "n1 n2 n3 n4", func(to map[string]int) bool { return to["n5 n6"]+to["n6 n5"] == draws }},
 		{Want{Strategy: task.StrategyRandom}, "", func(to map[string]int) bool { return len(to) == 30 }},
 		{Want{Strategy: task.StrategyRandom}, "n1 n2 n3 n4", func(to map[string]int) bool { return to["n5 n6"]+to["n6 n5"] == draws }},
-		// n6 weighs as much as all others together, and a half of the rest goes to one of the five.
+		// n6 weighs as much as all others together. Half of the other choices go to one of the five.
 		{Want{Strategy: task.StrategyWeighted}, "", func(to map[string]int) bool {
 			n := 0
 			for pair, times := range to {

@@ -15,7 +15,7 @@ import (
 func TestSurplus_KeepsWhatWasWrittenLastAndLeavesNothingElse(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(rt *rapid.T) {
-		// Runs with the order in which they ended. Some have a late result beside them.
+		// Runs with the order in which they ended. Some also have a late result.
 		n := rapid.IntRange(0, 40).Draw(rt, "records")
 		order := rapid.Permutation(slices.Collect(func(yield func(int64) bool) {
 			for i := range n {
@@ -47,7 +47,7 @@ func TestSurplus_KeepsWhatWasWrittenLastAndLeavesNothingElse(t *testing.T) {
 
 		gone := surplusRecords(past, h)
 
-		for _, p := range past { // beside a run that stays a late result does, too
+		for _, p := range past { // a late result stays together with its run
 			if slices.Contains(gone, p) == stays[p.Run()] {
 				rt.Fatalf("of %v, keeping %d, goes %v: not %v", past, h.Keep, gone, p)
 			}

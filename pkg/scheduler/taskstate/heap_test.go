@@ -12,7 +12,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// check fails if the heap is none, or a task does not know its place.
+// check fails if h does not have the heap property, or if a task does not have its index.
 func (h Heap) check(t interface{ Fatalf(string, ...any) }) {
 	for i, s := range h {
 		if int(s.At) != i {
@@ -86,9 +86,9 @@ func TestHeap_GivesTasksByTimeThenName(t *testing.T) {
 	})
 }
 
-// A tick decided: the first of a shard's tasks moves on.
+// The decision of a tick: the first task of a shard moves to its next tick.
 func BenchmarkHeap(b *testing.B) {
-	for _, n := range []int{100, 4000, 1_000_000} { // few; a million in 256 shards; in one
+	for _, n := range []int{100, 4000, 1_000_000} { // few tasks; a million in 256 shards; a million in one shard
 		b.Run(fmt.Sprint(n), func(b *testing.B) {
 			var h Heap
 

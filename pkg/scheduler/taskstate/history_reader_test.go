@@ -8,7 +8,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// Of a task with a ttl many ends are read, and a long history does not hold up the worker.
+// For a task with a ttl, many ends are read, but a long history does not delay the worker.
 func TestHistoryReader_ReadsABoundedNumberOfEnds(t *testing.T) {
 	t.Parallel()
 	s := NewHistoryReader(&Task{Policy: &definition.Policy{TTL: 1000}}, 1, make([]store.ShardEvent, task.MaxKeep))

@@ -13,7 +13,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// listed is a schedule that is a list of seconds after the start.
+// listed is a schedule that ticks at a list of seconds after the start.
 type listed []int
 
 func (l listed) Missed(after, upTo time.Time, newest int) (first, last time.Time, count int64, ticks []time.Time) {
@@ -30,10 +30,10 @@ func (l listed) Missed(after, upTo time.Time, newest int) (first, last time.Time
 	return first, last, count, ticks[max(0, len(ticks)-newest):]
 }
 
-// DueBy: no jitter.
+// DueBy returns at: there is no jitter.
 func (l listed) DueBy(at time.Time) time.Time { return at }
 
-// unjittered is a schedule whose ticks are due at once.
+// unjittered is a schedule whose ticks are due at their time.
 type unjittered struct{ *schedule.Schedule }
 
 func (unjittered) DueBy(at time.Time) time.Time { return at }
@@ -42,7 +42,7 @@ func policy(name string, grace, window time.Duration, limit int) task.MissedPoli
 	return task.MissedPolicy{Policy: name, Grace: task.Duration(grace), Window: task.Duration(window), Limit: limit}
 }
 
-// tell is a lateDecision in words.
+// tell describes a lateDecision.
 func (c lateDecision) tell() string {
 	var parts []string
 	for _, m := range c.Missed {
@@ -100,8 +100,8 @@ func TestBehind_GivesTicksTheirFateByPolicy(t *testing.T) {
 	}
 }
 
-// The reasons of missed ticks are in the order of their thresholds: past the start
-// deadline, past the window, before the owner came, the rest.
+// The reasons of missed ticks are in the order of their thresholds: past the start deadline, past the
+// window, before the owner opened the shard, and the rest.
 func TestBehind_SaysWhyTicksAreMissed(t *testing.T) {
 	t.Parallel()
 	minutes := listed{60, 120, 180, 240, 300, 360, 420, 480, 540, 600}
@@ -136,7 +136,7 @@ func TestBehind_SaysWhyTicksAreMissed(t *testing.T) {
 	}
 }
 
-// whyMissed is the reason of a missed tick, by itself.
+// whyMissed computes the reason of one missed tick independently.
 func (l Lateness) whyMissed(tick, now time.Time) string {
 	switch late := now.Sub(tick); {
 	case l.Deadline > 0 && late > l.Deadline:
@@ -150,8 +150,8 @@ func (l Lateness) whyMissed(tick, now time.Time) string {
 	return task.ReasonCameToLightLate
 }
 
-// Every tick of (after, upTo] has one fate, whatever the schedule: the oldest
-// are missed, as one exact range, the newest run, as the policy allows.
+// Each tick in (after, upTo] has one outcome, whatever the schedule. The oldest are missed, as exact
+// ranges, and the newest run, as the policy allows.
 func TestBehind_DecidesEachTickOnce(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(rt *rapid.T) {
@@ -311,8 +311,8 @@ func TestOverlapRule_MayStartHoldsBackWhatWouldOverlap(t *testing.T) {
 	}
 }
 
-// Whatever waits: of those that have begun one goes on, if none is active; a
-// replacement ends whatever else has begun, and none that a person asked for.
+// Whatever waits, one of the runs that were dispatched before continues if none is active. A replacement
+// ends all others that were dispatched before, and no manual run that was not.
 func TestOverlapRule_TurnsNeverLock(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(rt *rapid.T) {
@@ -370,8 +370,8 @@ func TestOverlapRule_TurnsNeverLock(t *testing.T) {
 	})
 }
 
-// A task that ticks each second, and of which nobody heard for ten years: decided
-// by a few questions to its schedule, whatever the policy.
+// A task that ticks every second and was not decided for ten years takes a few calls to its schedule,
+// whatever the policy.
 func TestMissed_TenYearsOfSecondsAreArithmetic(t *testing.T) {
 	t.Parallel()
 	s, err := schedule.Parse(task.Timing{Schedule: task.Schedules{"* * * * * *"}, Timezone: "Europe/Berlin"}, start)
@@ -396,7 +396,7 @@ func TestMissed_TenYearsOfSecondsAreArithmetic(t *testing.T) {
 	}
 }
 
-// counted counts questions to a schedule, none of which is for many ticks.
+// counted counts the calls to a schedule. None of them asks for many ticks.
 type counted struct {
 	Ticks
 	n int
