@@ -27,12 +27,12 @@ func TestMain(m *testing.M) {
 
 const prefix = "/carillon/"
 
-// candidate runs an election and keeps what it saw.
+// candidate runs an election and records what happens.
 type candidate struct {
 	*election.Election
 	name   string
-	terms  chan election.Term // one for each time that lead begins
-	causes chan error         // and the cause, when its context ends
+	terms  chan election.Term // one for each call of lead
+	causes chan error         // the cause with which each context of lead ended
 	end    func() error       // ends Run and returns its error
 
 	mu     sync.Mutex
@@ -58,7 +58,7 @@ func campaign(t *testing.T, c *kv.Client, name string, cfg election.Config) *can
 
 	cfg.Prefix, cfg.Node = prefix, name
 	if cfg.TTL == 0 {
-		cfg.TTL = time.Minute // nobody loses a session because the machine stands still for some seconds
+		cfg.TTL = time.Minute // so that no session is lost on an overloaded machine
 	}
 
 	cfg.Leases = func(id clientv3.LeaseID) error {
@@ -127,7 +127,7 @@ func eventually(t *testing.T, what string, cond func() bool) {
 	}
 }
 
-// keys returns the campaigners' keys, oldest first.
+// keys returns the candidates' keys, the oldest first.
 func keys(t *testing.T, c *kv.Client) []string {
 	t.Helper()
 	resp, err := c.Get(t.Context(), prefix+"leader/", clientv3.WithPrefix(),
@@ -187,7 +187,7 @@ func TestElection_OneLeads(t *testing.T) {
 	}
 }
 
-// In the process, too: there an empty range end, given as such, would reach all keys behind the leader's.
+// With a client in the same process, an empty range end would reach all keys behind the leader's.
 func TestElection_InProcess(t *testing.T) {
 	s := kvtest.StartServer(t)
 	if _, err := s.Client().Put(t.Context(), prefix+"nodes/a", "behind leader/"); err != nil {
@@ -229,7 +229,7 @@ func TestElection_SucceedsARevokedLeader(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	// Sooner than the next renewal of the session: the key is watched.
+	// This is before the next renewal of the session, because the key is watched.
 	if cause := within(t, time.Minute, "the end of the term", leader.causes); !errors.Is(cause, election.ErrLost) {
 		t.Errorf("the cause is %v", cause)
 	}
@@ -271,16 +271,17 @@ func TestElection_StepsDownWhenItsKeyIsTouched(t *testing.T) {
 	}
 }
 
-// A campaign whose session is lost while it waits begins anew; etcd's own would wait for ever, or win without a key.
+// A campaign whose session is lost while it waits starts over. etcd's own campaign would wait forever, or
+// win without a key.
 func TestElection_CampaignsAnewWhenItsSessionIsLost(t *testing.T) {
 	s := kvtest.StartServer(t)
 	a := campaign(t, s.Dial(), "a", election.Config{})
 	within(t, time.Minute, "a's term", a.terms)
-	b := campaign(t, s.Dial(), "b", election.Config{TTL: 2 * time.Second}) // it looks every third of that
+	b := campaign(t, s.Dial(), "b", election.Config{TTL: 2 * time.Second}) // reads every second
 	eventually(t, "b's campaign", func() bool { return len(keys(t, s.Client())) == 2 })
 
 	first := b.lastLease()
-	if _, err := s.Client().Revoke(t.Context(), first); err != nil && !errors.Is(err, rpctypes.ErrLeaseNotFound) { // it may have ended by itself
+	if _, err := s.Client().Revoke(t.Context(), first); err != nil && !errors.Is(err, rpctypes.ErrLeaseNotFound) { // it may have expired by itself
 		t.Fatal(err)
 	}
 
@@ -322,7 +323,8 @@ func TestElection_ResignsWhenItsContextEnds(t *testing.T) {
 	}
 }
 
-// thief deletes the leader key just before the write that confirms it: a Campaign that returned nil without a key.
+// thief deletes the leader key immediately before the write that confirms it, as if Campaign had returned
+// nil without a key.
 type thief struct {
 	clientv3.KV
 	mu     sync.Mutex
@@ -386,7 +388,7 @@ func TestElection_BelievesOnlyAConfirmedKey(t *testing.T) {
 	}
 }
 
-// deafWatcher confirms watches on keys, but tells nothing: etcd's Campaign then waits for ever.
+// deafWatcher confirms watches on keys and delivers nothing, so etcd's Campaign waits forever.
 type deafWatcher struct{ clientv3.Watcher }
 
 func (deafWatcher) Watch(ctx context.Context, _ string, _ ...clientv3.OpOption) clientv3.WatchChan {
@@ -401,7 +403,7 @@ func TestElection_LeadsThoughItsWatchIsDeaf(t *testing.T) {
 	within(t, time.Minute, "a's term", a.terms)
 	c := s.Dial()
 	c.Watcher = deafWatcher{c.Watcher}
-	b := campaign(t, c, "b", election.Config{TTL: 2 * time.Second}) // it looks every half of that
+	b := campaign(t, c, "b", election.Config{TTL: 2 * time.Second}) // reads every second
 	eventually(t, "b's campaign", func() bool { return len(keys(t, s.Client())) == 2 })
 
 	if err := a.end(); !errors.Is(err, context.Canceled) {
@@ -411,7 +413,7 @@ func TestElection_LeadsThoughItsWatchIsDeaf(t *testing.T) {
 	within(t, time.Minute, "b's term", b.terms)
 }
 
-// The connection of one who waits breaks, and comes back: it has not lost its place.
+// The connection of a waiting candidate breaks and comes back. The candidate keeps its place.
 func TestElection_KeepsItsPlaceWhenItsConnectionBreaks(t *testing.T) {
 	s := kvtest.StartServer(t)
 	p := s.Proxy()
@@ -424,7 +426,7 @@ func TestElection_KeepsItsPlaceWhenItsConnectionBreaks(t *testing.T) {
 	for range 3 {
 		p.Cut()
 		p.Mend()
-		time.Sleep(200 * time.Millisecond) // for it to give up, if it would
+		time.Sleep(200 * time.Millisecond) // enough time to give up, if it did
 	}
 
 	if err := a.end(); !errors.Is(err, context.Canceled) {
@@ -482,7 +484,8 @@ func TestElection_RecoversFromAnOutage(t *testing.T) {
 		t.Errorf("the cause is %v", cause)
 	}
 
-	// On a machine that stands still a term of a second may be lost, and another won, before the connection is cut.
+	// On an overloaded machine, a term of a second may be lost and another one won before the connection is
+	// cut.
 	eventually(t, "a failed campaign", func() bool {
 		last := ""
 		for _, l := range logs.All() {
@@ -494,13 +497,13 @@ func TestElection_RecoversFromAnOutage(t *testing.T) {
 		return last == failed && !a.Leading()
 	})
 
-	time.Sleep(2 * time.Second) // several more attempts, in silence
+	time.Sleep(2 * time.Second) // several more attempts, without a log entry
 
 	if a.Leading() {
 		t.Error("it leads without a lease")
 	}
 
-	silent := false // since it has said so, until it is elected
+	silent := false // it has logged the failure, and logs no more until it is elected
 	for _, l := range logs.All() {
 		switch {
 		case l.Message == "elected":
@@ -550,7 +553,7 @@ func TestElection_ALeaderWithNothingBehindItLosesItsTerm(t *testing.T) {
 	defer wg.Wait()
 	defer cancel()
 
-	// On a machine that stands still a term of a second may also end since nothing was renewed.
+	// On an overloaded machine, a term of a second may also end because nothing was renewed.
 	for cause := error(nil); !errors.Is(cause, why); {
 		select {
 		case cause = <-causes:

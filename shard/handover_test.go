@@ -12,7 +12,7 @@ import (
 	"github.com/carillonhq/carillon/shard"
 )
 
-// until polls until something is so.
+// until polls until is returns true.
 func (f *fleet) until(what string, is func() bool) {
 	f.Helper()
 
@@ -23,7 +23,7 @@ func (f *fleet) until(what string, is func() bool) {
 	}
 }
 
-// prepared waits until so many handovers are in the making, all to one node.
+// prepared waits until there are n handovers, all of them to one node.
 func (f *fleet) prepared(to string, n int) (list []record.Handover) {
 	f.Helper()
 	f.until(fmt.Sprintf("%d handovers to %s", n, to), func() bool {
@@ -60,8 +60,7 @@ func moves(t *testing.T, from prometheus.Gatherer, how string) (n float64) {
 	return n
 }
 
-// Each shard moves when its next owner has loaded it, and not before; the others
-// wait for theirs.
+// Each shard moves when its next owner has loaded it, and not before. The other shards wait for theirs.
 func TestRebalancer_MovesEachShardWhenItIsLoaded(t *testing.T) {
 	f := newFleet(t)
 	registry := prometheus.NewRegistry()
@@ -150,8 +149,8 @@ func TestRebalancer_PlansAnewWhenTheNextOwnerDies(t *testing.T) {
 	f.settled("n3")
 }
 
-// The owner dies while its shards are loaded elsewhere: then they move at once,
-// and to where they were going.
+// The owner dies while its shards are loaded elsewhere. Then they move at once, to the nodes that load
+// them.
 func TestRebalancer_DoesNotWaitForLoadsWhenTheOwnerDies(t *testing.T) {
 	f := newFleet(t)
 	f.join("n1", task.NodeReady)
@@ -178,8 +177,7 @@ func TestRebalancer_DoesNotWaitForLoadsWhenTheOwnerDies(t *testing.T) {
 	}
 }
 
-// A new leader goes on from what is in etcd: what is loaded moves, the rest is
-// loaded on.
+// A new leader continues from what is in etcd: loaded shards move, and the others continue to load.
 func TestRebalancer_GoesOnWithWhatAnotherLeaderBegan(t *testing.T) {
 	f := newFleet(t)
 	f.join("n1", task.NodeReady)
@@ -199,7 +197,7 @@ func TestRebalancer_GoesOnWithWhatAnotherLeaderBegan(t *testing.T) {
 		}
 	}
 
-	<-ended // its term is over, and it knows
+	<-ended // its term is over, and it has learned of that
 
 	for _, h := range f.handovers() {
 		if h.Ready == 0 && h.Revision != list[0].Revision {
@@ -211,7 +209,7 @@ func TestRebalancer_GoesOnWithWhatAnotherLeaderBegan(t *testing.T) {
 	f.until("what is loaded moves", func() bool { return len(f.handovers()) == len(list)-10 })
 
 	for _, h := range f.handovers() {
-		if h.Revision != list[0].Revision { // written together
+		if h.Revision != list[0].Revision { // they were written together
 			t.Errorf("the handover of shard %d was written again", h.Shard)
 		}
 	}
@@ -219,8 +217,8 @@ func TestRebalancer_GoesOnWithWhatAnotherLeaderBegan(t *testing.T) {
 	f.settled("n1", "n2")
 }
 
-// etcd revokes all leases at once: two of three nodes are away for a while, and
-// find their shards where they were.
+// etcd revokes all leases at once. Two of three nodes are absent for a while, and find their shards where
+// they were.
 func TestRebalancer_LeavesShardsWhereTheyWereWhenMostNodesVanish(t *testing.T) {
 	f := newFleet(t)
 
@@ -241,7 +239,7 @@ func TestRebalancer_LeavesShardsWhereTheyWereWhenMostNodesVanish(t *testing.T) {
 		t.Errorf("%d shards have moved", n)
 	}
 
-	f.join("n2", task.NodeReady) // the other alone is another matter
+	f.join("n2", task.NodeReady) // the loss of the other one alone is not a mass loss
 	poke <- struct{}{}
 	f.settled("n1", "n2")
 	after := f.owners()

@@ -27,22 +27,22 @@ type flat struct {
 	*testing.T
 	mu      sync.Mutex
 	owners  map[int]record.Owner
-	session int64 // create revision; 0 while there is none
+	session int64 // create revision; 0: no session
 	running map[int]store.Fences
-	starts  map[int][]time.Duration // when a shard's workers were started
-	fail    map[int]error           // how a shard's worker ends at once
-	stuck   map[int]chan struct{}   // a shard's worker ends only when this is closed
-	causes  map[int]error           // why a shard's worker was stopped
+	starts  map[int][]time.Duration // by shard, when its workers were started
+	fail    map[int]error           // by shard, the error with which its worker ends at once
+	stuck   map[int]chan struct{}   // by shard; its worker ends only when this is closed
+	causes  map[int]error           // by shard, why its worker was stopped
 	began   time.Time
 	logs    *observer.ObservedLogs
 
 	handovers map[int]record.Handover
-	loading   map[int]func() // what a preload calls when it has loaded its shard
-	preloads  map[int]int    // how many were begun
+	loading   map[int]func() // by shard, what its preload calls when it has loaded
+	preloads  map[int]int    // by shard, how many preloads were started
 	told      []string       // answers, as "shard/revision@session"
-	deaf      error          // how they end
+	deaf      error          // the error with which answers fail
 
-	failsToLoad error // how preloads end at once
+	failsToLoad error // the error with which preloads end at once
 
 	changed chan struct{}
 	keeper  *shard.Keeper
@@ -54,7 +54,7 @@ const me = "n1"
 
 var errStop = errors.New("the daemon stops")
 
-// keep starts a Keeper. It must be called in a synctest bubble, and left by stop.
+// keep starts a Keeper. It must be called in a synctest bubble, and ended with stop.
 func keep(t *testing.T) *flat {
 	core, logs := observer.New(zap.InfoLevel)
 	f := &flat{
@@ -120,7 +120,7 @@ func (f *flat) work(ctx context.Context, id int, fences store.Fences) error {
 	return ctx.Err()
 }
 
-// change changes what the node knows and tells the keeper so.
+// change changes what the node knows, and signals that to the Keeper.
 func (f *flat) change(what func()) {
 	f.mu.Lock()
 	what()
@@ -139,7 +139,7 @@ func (f *flat) give(id int, node string, fence int64) {
 	f.owners[id] = record.Owner{Shard: id, Node: node, Fence: fence}
 }
 
-// runs demands the workers that run, as "shard@fence/session".
+// runs checks which workers run, as "shard@fence/session".
 func (f *flat) runs(want ...string) {
 	f.Helper()
 	f.mu.Lock()
@@ -161,14 +161,14 @@ func (f *flat) runs(want ...string) {
 	}
 }
 
-// started is when a shard's workers were started.
+// started returns when a shard's workers were started.
 func (f *flat) started(id int) []time.Duration {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return slices.Clone(f.starts[id])
 }
 
-// cause is why a shard's worker was stopped.
+// cause returns why a shard's worker was stopped.
 func (f *flat) cause(id int) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -196,7 +196,7 @@ func TestKeeper_RunsAWorkerForEachShardItOwns(t *testing.T) {
 		f.change(func() { f.give(2, me, 13) })
 		f.runs("1@10/1", "2@13/1", "3@12/1")
 
-		for range 3 { // told again, nothing is new
+		for range 3 { // signals without changes
 			f.change(func() {})
 		}
 
@@ -267,13 +267,12 @@ func TestKeeper_RunsNothingWithoutASession(t *testing.T) {
 		f.runs()
 		f.change(func() { f.session = 6 })
 		f.runs("1@10/6")
-		f.change(func() { f.session = 7 }) // lost and back between two looks
+		f.change(func() { f.session = 7 }) // lost and replaced between two calls
 		f.runs("1@10/7")
 	})
 }
 
-// The old worker may hang in a commit. Two workers of one shard would share its
-// watermark.
+// The old worker may hang in a commit. Two workers of one shard would share its watermark.
 func TestKeeper_StartsUnderANewFenceOnlyWhenTheOldWorkerHasEnded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := keep(t)
@@ -284,7 +283,7 @@ func TestKeeper_StartsUnderANewFenceOnlyWhenTheOldWorkerHasEnded(t *testing.T) {
 		f.change(func() { f.give(1, me, 20) })
 		f.runs("1@10/1", "2@11/1")
 		f.change(func() { f.give(1, "n2", 30) })
-		f.change(func() { f.give(1, me, 40); f.give(3, me, 12) }) // the others go on
+		f.change(func() { f.give(1, me, 40); f.give(3, me, 12) }) // the other shards continue
 		time.Sleep(time.Minute)
 		synctest.Wait()
 		f.runs("1@10/1", "2@11/1", "3@12/1")
@@ -311,7 +310,7 @@ func TestKeeper_RestsAfterAFailure(t *testing.T) {
 		f.change(func() { f.fail[1] = store.ErrDamaged; f.give(1, me, 10); f.give(2, me, 11) })
 		f.runs("2@11/1")
 
-		for range 5 { // being told of whatever does not end the rest
+		for range 5 { // a signal does not end the rest
 			f.change(func() {})
 		}
 
@@ -341,7 +340,8 @@ func TestKeeper_RestsAfterAFailure(t *testing.T) {
 	})
 }
 
-// What is damaged stays so: it is told of once, and tried ever more rarely.
+// A damaged shard stays damaged: the failure is logged once, and the worker is restarted less and less
+// often.
 func TestKeeper_TellsOfTheSameFailureOnceAndRestsLonger(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := keep(t)
@@ -369,7 +369,7 @@ func TestKeeper_TellsOfTheSameFailureOnceAndRestsLonger(t *testing.T) {
 	})
 }
 
-// Each rests for itself: that one failed later does not delay the other.
+// Each shard rests by itself: one that failed later does not delay the other.
 func TestKeeper_WakesForTheFirstOfThoseThatRest(t *testing.T) {
 	for range 20 { // whatever the order of the map
 		synctest.Test(t, func(t *testing.T) {
@@ -394,8 +394,8 @@ func TestKeeper_WakesForTheFirstOfThoseThatRest(t *testing.T) {
 	}
 }
 
-// A worker may learn that it is fenced before the node's view of the assignment
-// does: that is no failure, and no reason to hurry.
+// A worker may learn that it is fenced before the node's view of the assignment changes. That is not a
+// failure.
 func TestKeeper_AFencedWorkerIsNoFailure(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := keep(t)

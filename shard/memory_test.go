@@ -43,7 +43,7 @@ func (d *diary) leave(names ...string) {
 	d.lineup.Nodes = slices.DeleteFunc(d.lineup.Nodes, func(n task.Node) bool { return slices.Contains(names, n.Name) })
 }
 
-// owns gives the shards to nodes, in turn, under fences that are newer than their sessions.
+// owns assigns the shards to nodes in turn, under fences that are newer than their sessions.
 func (d *diary) owns(names ...string) {
 	d.lineup.Owners = nil
 	for i, name := range names {
@@ -54,7 +54,7 @@ func (d *diary) owns(names ...string) {
 
 func (d *diary) after(pause time.Duration) *diary {
 	d.now = d.now.Add(pause)
-	for i := range d.lineup.Nodes { // they announce their clocks
+	for i := range d.lineup.Nodes { // the nodes announce their clocks
 		d.lineup.Nodes[i].Clock = task.At(d.now)
 	}
 
@@ -80,9 +80,9 @@ func TestMemory_ANodeThatComesAndGoesWaitsLongerEachTime(t *testing.T) {
 	d := newDiary(t)
 	d.come("a", "b")
 	d.owns("a", "a")
-	d.after(0).want("", false) // the first that a leader sees are no newcomers
+	d.after(0).want("", false) // the nodes that a leader sees first are not newcomers
 	d.come("c")
-	d.after(time.Second).want("", false) // nor is a new node
+	d.after(time.Second).want("", false) // a new node is not a newcomer either
 
 	var waited []time.Duration
 	for range 9 {
@@ -109,7 +109,7 @@ func TestMemory_ANodeThatComesAndGoesWaitsLongerEachTime(t *testing.T) {
 	d.after(time.Second).want("", false)
 }
 
-// It is back before it was missed: under another session, with the shards it had.
+// The node is back before its absence had an effect: with another session, and with the shards that it had.
 func TestMemory_WhoStillOwnsShardsIsNoNewcomer(t *testing.T) {
 	d := newDiary(t)
 	d.come("a", "b")
@@ -121,7 +121,7 @@ func TestMemory_WhoStillOwnsShardsIsNoNewcomer(t *testing.T) {
 		d.after(time.Second).want("", false)
 	}
 
-	d.owns("a", "a") // then it is missed
+	d.owns("a", "a") // now its absence has an effect
 	d.come("b")
 	d.after(time.Second).want("b", false)
 }
@@ -228,10 +228,10 @@ func TestMemory_NextOwnersHaveTheirTime(t *testing.T) {
 
 	d.after(3 * time.Second)
 	late("map[1:true]")
-	d.lineup.Handovers[0].Ready, d.lineup.Handovers[0].Revision = 7, 3 // an answer is no new beginning
+	d.lineup.Handovers[0].Ready, d.lineup.Handovers[0].Revision = 7, 3 // an answer does not restart the time
 	d.after(27 * time.Second)
 	late("map[0:true 1:true]")
-	d.lineup.Handovers[0].To = "b" // another is
+	d.lineup.Handovers[0].To = "b" // another next owner does
 	d.after(time.Second)
 	late("map[1:true]")
 	d.lineup.Handovers = nil

@@ -13,7 +13,7 @@ import (
 	"github.com/carillonhq/carillon/shard"
 )
 
-// tell is changes in short: shard, fence or revision, and where to.
+// tell describes changes in short: shard, fence or revision, and next owner.
 func tell(c shard.Changes) string {
 	var all []string
 	for _, moves := range []struct {
@@ -102,8 +102,8 @@ func TestMoves_HandsOverWhatFires(t *testing.T) {
 	}
 }
 
-// However a plan is carried out, shard by shard, in whatever order: nothing that
-// is prepared is withdrawn, sent elsewhere, or followed by another move.
+// A plan may be carried out shard by shard in any order: nothing that is prepared is withdrawn, sent
+// elsewhere, or followed by another move.
 func TestMoves_ArePlannedOnce(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		const count = 64

@@ -17,15 +17,14 @@ func drawMembers(t *rapid.T, label string) []Member {
 	return members
 }
 
-// The figures that a plan is held to are computed here by themselves, from the
-// words of the promise.
+// The expected figures are computed here independently, from the definition of the guarantee.
 func TestPlan_GivesFairSharesAndMovesNoMoreThanItMust(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		shards := rapid.IntRange(1, 300).Draw(t, "shards")
 		members := drawMembers(t, "members")
 
 		current := map[int]string{}
-		for id := range shards { // any assignment at all, some to nodes that are gone, some to none
+		for id := range shards { // any assignment, including nodes that are gone and shards without an owner
 			if who := rapid.IntRange(-2, len(members)+1).Draw(t, "owner"); who >= 0 {
 				current[id] = fmt.Sprintf("n%d", who)
 			}
@@ -85,8 +84,8 @@ func TestPlan_GivesFairSharesAndMovesNoMoreThanItMust(t *testing.T) {
 	})
 }
 
-// A node that has too much keeps the shards that the ring gives it first, as far as it may
-// keep any: else a node that comes back would get others than it had.
+// A node that has too many shards keeps those for which the ring prefers it. Otherwise a node that comes
+// back would get other shards than it had.
 func TestPlan_MovesWhatTheRingPrefersElsewhere(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		const shards = 64
@@ -106,7 +105,7 @@ func TestPlan_MovesWhatTheRingPrefersElsewhere(t *testing.T) {
 			return is
 		}
 
-		lost := map[string]int{} // one of the shards that a node has lost though the ring prefers it
+		lost := map[string]int{} // by node, a shard that it has lost although the ring prefers it
 		for id, node := range current {
 			if plan[id] != node && prefers(id, node) {
 				lost[node] = id
@@ -151,7 +150,7 @@ func TestOf_NeverChanges(t *testing.T) {
 	}
 }
 
-// One node of several is gone, and its shards move.
+// One of several nodes is gone, and its shards move.
 func BenchmarkPlan(b *testing.B) {
 	for _, c := range []struct{ shards, nodes int }{{256, 3}, {4096, 20}, {4096, 500}} {
 		b.Run(fmt.Sprintf("%d shards, %d nodes", c.shards, c.nodes), func(b *testing.B) {

@@ -21,7 +21,7 @@ func (f *flat) inTheMaking() []record.Handover {
 	return slices.Collect(maps.Values(f.handovers))
 }
 
-// preload loads a shard when the test says so, and ends when it is ours.
+// preload loads a shard when the test requests it, and ends when the node owns the shard.
 func (f *flat) preload(ctx context.Context, id int, loaded func()) error {
 	f.mu.Lock()
 	if f.loading[id] != nil {
@@ -56,12 +56,12 @@ func (f *flat) tellReady(_ context.Context, session kv.Fence, h record.Handover)
 	return f.deaf
 }
 
-// prepare has a handover in the making.
+// prepare adds a handover.
 func (f *flat) prepare(id int, to string, revision int64) {
 	f.handovers[id] = record.Handover{Shard: id, To: to, Revision: revision}
 }
 
-// loads demands the shards that are being loaded, or are loaded, before they are ours.
+// loads checks which shards are being preloaded or are loaded.
 func (f *flat) loads(want ...int) {
 	f.Helper()
 	f.mu.Lock()
@@ -72,14 +72,14 @@ func (f *flat) loads(want ...int) {
 	}
 }
 
-// begunToLoad is how often a preload of a shard was begun.
+// begunToLoad returns how often a preload of a shard was started.
 func (f *flat) begunToLoad(id int) int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.preloads[id]
 }
 
-// loaded says of shards that they are loaded.
+// loaded makes the preloads of shards report that they are loaded.
 func (f *flat) loaded(ids ...int) {
 	for _, id := range ids {
 		f.mu.Lock()
@@ -115,7 +115,7 @@ func TestKeeper_LoadsWhatItIsToOwnAndSaysSo(t *testing.T) {
 			f.give(3, me, 12)
 			f.prepare(1, me, 20)
 			f.prepare(2, "n3", 21)
-			f.prepare(3, me, 22) // it is ours already
+			f.prepare(3, me, 22) // the node owns it already
 		})
 
 		f.loads(1)
@@ -123,12 +123,12 @@ func TestKeeper_LoadsWhatItIsToOwnAndSaysSo(t *testing.T) {
 		f.answers()
 		f.loaded(1)
 		f.answers("1/20@1")
-		f.change(func() {}) // the answer is on its way back
+		f.change(func() {}) // the answer is on its way
 		f.answers()
 		f.change(func() { f.handovers[1] = record.Handover{Shard: 1, To: me, Revision: 30, Ready: 1} })
 		time.Sleep(time.Minute)
 		f.answers()
-		f.loads(1)
+		f.loads(1) // a loaded shard is still valid under the next session
 	})
 }
 
@@ -170,15 +170,14 @@ func TestKeeper_TellsAgainWhatDidNotArrive(t *testing.T) {
 		f.answers("1/20@1")
 		time.Sleep(time.Minute)
 		f.answers()
-		f.change(func() { f.prepare(1, me, 21); f.deaf = task.ErrConflict }) // another's turn: the next handover will be answered
+		f.change(func() { f.prepare(1, me, 21); f.deaf = task.ErrConflict }) // to another node; the next handover will be answered
 		f.answers("1/21@1")
 		time.Sleep(time.Minute)
 		f.answers()
 	})
 }
 
-// The handover is known here to be gone a moment before the owner key is known to
-// be ours.
+// The node learns of the end of the handover shortly before it learns that it owns the shard.
 func TestKeeper_APreloadOutlivesItsHandoverALittle(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := keep(t)
@@ -223,7 +222,7 @@ func TestKeeper_StopsPreloadsAtItsEnd(t *testing.T) {
 	})
 }
 
-// A preload that ends at once is begun again, but not in a hurry.
+// A preload that ends at once is started again, but after a pause.
 func TestKeeper_APreloadThatFailsRests(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := keep(t)

@@ -44,7 +44,7 @@ func newFleet(t *testing.T) *fleet {
 	return &fleet{T: t, etcd: etcd, keys: keys, store: store.New(etcd, kv.Direct(etcd), keys), leases: map[string]clientv3.LeaseID{}}
 }
 
-// join registers a node; a node that is there is announced anew.
+// join registers a node. A node that is present is announced again.
 func (f *fleet) join(name, state string) kv.Fence {
 	f.Helper()
 	n := task.Node{Name: name, Instance: name, State: state, Weight: 1, Roles: []string{task.RoleScheduler, task.RoleExecutor}}
@@ -89,7 +89,7 @@ func (f *fleet) gone(name string) {
 	delete(f.leases, name)
 }
 
-// goneAtOnce has nodes vanish at one revision, so that nobody sees one of them alone.
+// goneAtOnce deletes the keys of nodes at one revision, so that no reader sees one of them absent alone.
 func (f *fleet) goneAtOnce(names ...string) {
 	f.Helper()
 	var ops []clientv3.Op
@@ -122,7 +122,7 @@ func (f *fleet) elect(name string) kv.Fence {
 	return kv.CreateFence(key, f.put(key, name))
 }
 
-// lead runs a Rebalancer until the test ends or its term does.
+// lead runs a Rebalancer until the test or its term ends.
 func (f *fleet) lead(term kv.Fence, change ...func(*shard.RebalancerConfig)) (poke chan<- struct{}, ended <-chan error) {
 	f.Helper()
 	changed, end := make(chan struct{}, 1), make(chan error, 1)
@@ -163,7 +163,7 @@ func (f *fleet) owners() map[int]record.Owner {
 	return owners
 }
 
-// handovers are those in the making.
+// handovers returns the current handovers.
 func (f *fleet) handovers() []record.Handover {
 	f.Helper()
 	l, err := f.store.Lineup(f.Context())
@@ -174,7 +174,7 @@ func (f *fleet) handovers() []record.Handover {
 	return l.Handovers
 }
 
-// answer has the nodes say that they have loaded what they are to take over.
+// answer answers all handovers on behalf of the next owners.
 func (f *fleet) answer() {
 	f.Helper()
 
@@ -189,8 +189,8 @@ func (f *fleet) answer() {
 	}
 }
 
-// settled waits until every shard belongs to one of the nodes, in fair shares.
-// The nodes load what they are to take over.
+// settled waits until every shard belongs to one of the nodes, in fair shares. The next owners answer their
+// handovers.
 func (f *fleet) settled(nodes ...string) map[int]record.Owner {
 	f.Helper()
 	deadline := time.Now().Add(time.Minute)
@@ -277,7 +277,7 @@ func TestRebalancer_ADrainingNodeGetsNothing(t *testing.T) {
 	f.settled("n2")
 	f.join("n3", task.NodeDraining)
 	all := f.settled("n2")
-	f.join("n2", task.NodeDraining) // nobody is left to take them: they stay, and fire
+	f.join("n2", task.NodeDraining) // no node is left to take its shards, so they stay and fire
 	f.put(f.keys.Owner(0), `{"node":"n2"}`)
 	f.join("n3", task.NodeReady)
 
@@ -329,8 +329,8 @@ func TestRebalancer_MendsWhatHandsHaveBroken(t *testing.T) {
 	}
 }
 
-// Two think that they lead. The one whose term is over writes nothing, and
-// learns of it when it tries.
+// Two nodes believe that they lead. The one whose term is over writes nothing, and learns of that when it
+// tries.
 func TestRebalancer_AStaleTermIsRefused(t *testing.T) {
 	f := newFleet(t)
 	f.join("n1", task.NodeReady)
@@ -357,7 +357,7 @@ func TestRebalancer_AStaleTermIsRefused(t *testing.T) {
 		t.Fatalf("it moved %d shards after its term", n)
 	}
 
-	term := f.elect("n1") // the same node, again: another term
+	term := f.elect("n1") // the same node in another term
 	f.lead(term)
 
 	after := f.settled("n1", "n2")

@@ -17,8 +17,8 @@ import (
 	"github.com/carillonhq/carillon/shard"
 )
 
-// The watches of nodes and owners lose every event, and leader and Keeper do not
-// look by themselves: the mirrors read again, tell them, and count.
+// The watches of nodes and owners lose every event, and leader and Keeper do not read periodically. The
+// mirrors read again, signal the changes, and count them.
 func TestReconcile_LeaderAndKeeperActThoughTheirWatchesLoseEverything(t *testing.T) {
 	f := newFleet(t)
 	registry := prometheus.NewRegistry()
@@ -65,8 +65,8 @@ func TestReconcile_LeaderAndKeeperActThoughTheirWatchesLoseEverything(t *testing
 			return
 		}
 
-		// What a watch is resumed over is not lost for certain, and not counted: a machine that stands still for two seconds
-		// has that happen.
+		// Events that a resumed watch delivers are not lost, and not counted. On an overloaded machine, a
+		// watch may be resumed.
 		if resumed := counted(t, registry, "carillon_watch_resumptions_total"); keeper.Running() == shards && resumed > 0 {
 			t.Logf("%v watches were resumed, %v repairs are counted", resumed, repairs)
 			return
