@@ -23,8 +23,8 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// shared is one real etcd for all tests, and what shares requests to it, as in a
-// daemon. Each test has a separate prefix.
+// shared is one real etcd for all tests, and batch combines their requests, as in a daemon.
+// Each test has a separate prefix.
 var (
 	shared *kv.Client
 	batch  *kv.Batcher
