@@ -10,11 +10,11 @@ import (
 	"slices"
 )
 
-// fileExtensions are those of the files that a directory's reader takes.
+// fileExtensions are the extensions of files that are read in a directory.
 var fileExtensions = []string{".yaml", ".yml", ".json", ".jsonl", ".ndjson"}
 
-// Files lists what a path names: the file, or the task files of a directory and
-// its subdirectories in the order of their names. Hidden ones are left out.
+// Files returns the file that a path names, or the task files of a directory and its subdirectories, ordered by
+// name. Hidden files and directories are skipped.
 func Files(path string) ([]string, error) {
 	info, err := os.Stat(path)
 	if err != nil {
@@ -45,7 +45,7 @@ func Files(path string) ([]string, error) {
 	return files, err
 }
 
-// Load reads one file's bytes, and no more than may be read of one.
+// Load reads a file, up to one byte more than MaxFile. Read rejects such a file.
 func Load(path string) ([]byte, error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -57,7 +57,7 @@ func Load(path string) ([]byte, error) {
 	return LoadFrom(path, f)
 }
 
-// LoadFrom is Load of what is open already, such as the standard input.
+// LoadFrom is Load for a stream, such as standard input.
 func LoadFrom(name string, r io.Reader) ([]byte, error) {
 	b, err := io.ReadAll(io.LimitReader(r, MaxFile+1))
 	if err != nil {
@@ -66,7 +66,7 @@ func LoadFrom(name string, r io.Reader) ([]byte, error) {
 	return b, nil
 }
 
-// withoutSyscall leaves out the name of the system call.
+// withoutSyscall replaces a file system error by one without the name of the system call.
 func withoutSyscall(path string, err error) error {
 	if inner := (*fs.PathError)(nil); errors.As(err, &inner) {
 		err = inner.Err

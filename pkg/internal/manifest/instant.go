@@ -10,9 +10,8 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// Instant reads a time as a user writes it: RFC 3339, or a date with or without a
-// time of day on the clocks of a zone. A local time that does not exist, or exists
-// twice, is refused, with what to write instead.
+// Instant parses a time as users write it: RFC 3339, or a date with or without a time of day by the clocks of a
+// zone. It rejects a local time that does not exist, or exists twice. The error contains what to write instead.
 func Instant(field, text, timezone string) (task.Time, error) {
 	m, err := schedule.ReadLocal(text, timezone)
 	var fault *task.Error
@@ -43,15 +42,15 @@ func Instant(field, text, timezone string) (task.Time, error) {
 	return task.Time{}, task.Invalid(task.CodeBadTime, field, "%s exists twice in %s: write %s", task.Quote(text), timezone, strings.Join(both, " or "))
 }
 
-// timeFields are the fields of a task that are times.
+// timeFields are the fields of a task that contain times.
 var timeFields = []string{"start", "end", "paused_until"}
 
-// localTimes puts RFC 3339 in the place of local times, which are of the task's zone.
+// localTimes replaces local times, which are in the task's zone, by RFC 3339.
 func (n *node) localTimes() error {
 	zone := task.Defaults().Timezone
 
 	if z := n.valueOf("timezone"); z != nil && z.kind == kindString {
-		_ = json.Unmarshal([]byte(z.scalar), &zone) // it was read as a string
+		_ = json.Unmarshal([]byte(z.scalar), &zone) // valid JSON: it was parsed as a string
 	}
 
 	for i, p := range n.pairs {

@@ -10,8 +10,8 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// readJSON reads a stream of JSON values: one, a list, or one a line.
-// line is that of the first byte.
+// readJSON reads a stream of JSON values: one value, a list, or one in each line. line is the number of the first
+// line.
 func readJSON(b []byte, line int) ([]*node, *Error) {
 	r := &jsonReader{text: b, d: json.NewDecoder(bytes.NewReader(b)), line: line}
 	r.d.UseNumber()
@@ -35,16 +35,17 @@ func readJSON(b []byte, line int) ([]*node, *Error) {
 	}
 }
 
-// jsonReader walks a decoder's tokens and knows where each begins.
+// jsonReader walks the tokens of a decoder and keeps the position of each.
 type jsonReader struct {
 	text []byte
 	d    *json.Decoder
 
-	// How far lines have been counted: offset begins in line, which begins at
-	// start. Tokens come in order, so that each byte is looked at once.
+	// Lines are counted up to offset, which is in line. That line begins at offset start. Tokens come in order, so
+	// that each byte is visited only once.
 	offset, start, line int
 }
 
+// nextToken returns the next token and where it begins.
 func (r *jsonReader) nextToken() (json.Token, position, error) {
 	from := int(r.d.InputOffset())
 	for from < len(r.text) && bytes.IndexByte([]byte(" \t\r\n,:"), r.text[from]) >= 0 {
@@ -55,6 +56,7 @@ func (r *jsonReader) nextToken() (json.Token, position, error) {
 	return tok, r.positionAt(from), err
 }
 
+// positionAt returns the position of an offset, which must not be before the previous one.
 func (r *jsonReader) positionAt(offset int) position {
 	for ; r.offset < min(offset, len(r.text)); r.offset++ {
 		if r.text[r.offset] == '\n' {
@@ -66,6 +68,7 @@ func (r *jsonReader) positionAt(offset int) position {
 	return position{r.line, 1 + utf8.RuneCount(r.text[r.start:max(r.start, min(offset, len(r.text)))])}
 }
 
+// toError adds the position to an error of the decoder.
 func (r *jsonReader) toError(err error) *Error {
 	offset := int(r.d.InputOffset())
 	var syntax *json.SyntaxError
@@ -80,6 +83,7 @@ func (r *jsonReader) toError(err error) *Error {
 	return faultAt(r.positionAt(offset), task.CodeBadJSON, "", "%s", err)
 }
 
+// readValue reads the value that begins with tok.
 func (r *jsonReader) readValue(tok json.Token, at position, depth int) (*node, *Error) {
 	if depth > maxDepth {
 		return nil, faultAt(at, task.CodeBadJSON, "", "nests deeper than %d levels", maxDepth)
@@ -113,6 +117,7 @@ func (r *jsonReader) readValue(tok json.Token, at position, depth int) (*node, *
 	return n, nil
 }
 
+// readList reads the rest of a list.
 func (r *jsonReader) readList(n *node, depth int) *Error {
 	for {
 		tok, at, err := r.nextToken()
@@ -132,6 +137,7 @@ func (r *jsonReader) readList(n *node, depth int) *Error {
 	}
 }
 
+// readObject reads the rest of an object.
 func (r *jsonReader) readObject(n *node, depth int) *Error {
 	for {
 		tok, at, err := r.nextToken()
@@ -142,7 +148,7 @@ func (r *jsonReader) readObject(n *node, depth int) *Error {
 			return nil
 		}
 
-		key := tok.(string) // the decoder lets no other keys pass
+		key := tok.(string) // the decoder accepts no other keys
 		tok, from, err := r.nextToken()
 		if err != nil {
 			return r.toError(err)

@@ -7,9 +7,8 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// Least is a task as JSON with only what it says that is not the default, in the
-// order in which a person writes it. Read makes the same task of it. The namespace
-// is left out if bare is set: whoever reads it says which it is.
+// Least returns a task as JSON, with only the fields that differ from the default, in the order in which people
+// write them. Read yields the same task from it. With bare, the namespace is omitted: the reader provides it.
 func Least(s task.Spec, bare bool) (json.RawMessage, error) {
 	n, err := nodeOf(s)
 	if err != nil {
@@ -29,6 +28,7 @@ func Least(s task.Spec, bare bool) (json.RawMessage, error) {
 	return least.toJSON(), nil
 }
 
+// nodeOf returns a spec as a document.
 func nodeOf(s task.Spec) (*node, error) {
 	b, err := json.Marshal(s)
 	if err != nil {
@@ -43,7 +43,7 @@ func nodeOf(s task.Spec) (*node, error) {
 	return docs[0], nil
 }
 
-// withoutDefaults is an object without what another says alike.
+// withoutDefaults returns an object without the fields that are equal in std.
 func (n *node) withoutDefaults(std *node) *node {
 	m := *n
 	m.pairs = nil

@@ -11,8 +11,8 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// What Least leaves out is the default: the task that is read is the one that was
-// written, in YAML and in JSON, and the schema takes it.
+// Least leaves out only defaults: reading its output, as YAML or as JSON, yields the same task, and the schema
+// accepts it.
 func TestLeast_IsReadAsTheSameTask(t *testing.T) {
 	s := compiled(t)
 	rapid.Check(t, func(t *rapid.T) {
@@ -77,7 +77,7 @@ func TestLeast_SaysOnlyWhatIsNotTheDefault(t *testing.T) {
 	}
 }
 
-// drawSpec is any task that may be.
+// drawSpec draws any valid task.
 func drawSpec(t *rapid.T) task.Spec {
 	s := task.Defaults()
 	some := func(what string) bool { return rapid.IntRange(0, 2).Draw(t, what) == 0 }

@@ -17,12 +17,12 @@ import (
 // MaxLine is how many bytes a line may have.
 const MaxLine = 1 << 20
 
-// IsLines reports whether a file's name says that each of its lines is a task.
+// IsLines reports whether a file's name means that each of its lines is a task.
 func IsLines(file string) bool {
 	return strings.HasSuffix(file, ".ndjson") || strings.HasSuffix(file, ".jsonl")
 }
 
-// CountLines counts the lines of a regular file; others cannot be read twice.
+// CountLines counts the lines of a regular file. It rejects other files, which cannot be read twice.
 func CountLines(path string) (int, error) {
 	info, err := os.Stat(path)
 	if err != nil {
@@ -59,9 +59,8 @@ func CountLines(path string) (int, error) {
 	}
 }
 
-// BeginsWithLine reports whether what comes from r, which has a buffer of more
-// than a line, begins with a JSON object in one line that is not the last. It
-// waits for that line, and reads nothing.
+// BeginsWithLine reports whether r begins with a JSON object in one line that is not the last. The buffer of r must
+// be longer than that line. BeginsWithLine waits for the line, and consumes nothing.
 func BeginsWithLine(r *bufio.Reader) bool {
 	for {
 		n := r.Buffered()
@@ -78,10 +77,9 @@ func BeginsWithLine(r *bufio.Reader) bool {
 	}
 }
 
-// Lines reads tasks as they arrive, one in each line; empty lines are left out.
-// It is Read otherwise: what is wrong with a task's values is in its Err. An
-// *Error is about a line that is no task, and the others follow; any other error
-// is the last.
+// Lines reads tasks from a stream as they arrive, one in each line. It skips empty lines. Otherwise it behaves like
+// Read: errors in a task's values are in its Err. An *Error concerns one line that is not a task, and further lines
+// follow. Any other error ends the sequence.
 func Lines(file string, r io.Reader, namespace string) iter.Seq2[Object, error] {
 	return func(yield func(Object, error) bool) {
 		in := bufio.NewReaderSize(r, 64<<10)
@@ -120,10 +118,10 @@ func Lines(file string, r io.Reader, namespace string) iter.Seq2[Object, error] 
 	}
 }
 
+// errLongLine means that a line is longer than MaxLine. The reader is at the beginning of the next line.
 var errLongLine = errors.New("line too long")
 
-// readLine reads a line, which lasts until the next is read; io.EOF with the
-// last one.
+// readLine returns a line, which is valid until the next call. It returns io.EOF together with the last line.
 func readLine(in *bufio.Reader) ([]byte, error) {
 	var long []byte
 	for size := 0; ; {
@@ -138,13 +136,14 @@ func readLine(in *bufio.Reader) ([]byte, error) {
 		case err != nil && !errors.Is(err, io.EOF):
 			return nil, err
 		case size > MaxLine+1:
-			return nil, errLongLine // what follows an end is an end
+			return nil, errLongLine // at the end of the file, the next call returns io.EOF again
 		default:
 			return part, err
 		}
 	}
 }
 
+// oneLine reads one line as a task. number is the number of the line.
 func oneLine(file string, line []byte, number int, namespace string) (Object, error) {
 	fault := checkText(line)
 	var docs []*node

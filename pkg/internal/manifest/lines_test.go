@@ -40,7 +40,7 @@ func TestLines_ABadLineIsWrongAlone(t *testing.T) {
 	}
 }
 
-// A byte order mark makes no line of an empty one.
+// A line with nothing but a byte order mark is empty.
 func TestLines_AMarkAloneIsNone(t *testing.T) {
 	for text, want := range map[string]int{"\xef\xbb\xbf": 0, "\xef\xbb\xbf \r\n": 0, "\xef\xbb\xbf\n" + aLine: 1} {
 		n := 0

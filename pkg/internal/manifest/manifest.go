@@ -14,8 +14,8 @@ import (
 // MaxFile is how many bytes a file may have.
 const MaxFile = 16 << 20
 
-// Error is what is wrong in a file, and where. Line and column count from 1.
-// Unwrap is a *task.Error where a field is to blame.
+// Error is an error in a file, with its position. Line and column count from 1. Unwrap returns a *task.Error if the
+// error concerns a field.
 type Error struct {
 	File         string
 	Line, Column int
@@ -26,27 +26,26 @@ func (e *Error) Error() string {
 	return fmt.Sprintf("%s:%d:%d: %v", e.File, e.Line, e.Column, e.Err)
 }
 
-// Unwrap is the fault itself.
+// Unwrap returns the error without the position.
 func (e *Error) Unwrap() error { return e.Err }
 
 // Object is one task of a file.
 type Object struct {
 	Spec task.Spec
-	// Err is what is wrong with the values of this task: its name, its
-	// schedule, a range. Its file as a whole can be read.
+	// Err is an error in the values of this task: its name, its schedule, a range. The file as a whole can be read.
 	Err error
 
 	file string
 	node *node
 }
 
-// Made is an object of a task that was made of something else at a line of a file.
+// Made returns an object for a task that was created from something else, at a line of a file.
 func Made(file string, line int, spec task.Spec) Object {
 	return Object{Spec: spec, file: file, node: &node{kind: kindObject, at: position{max(line, 1), 1}}}
 }
 
-// Locate adds file, line and column to an error of one of the object's fields.
-// A field that the file does not have is placed where the object begins.
+// Locate adds file, line and column to an error that concerns one of the object's fields. If the file does not
+// contain the field, the position is that of the object.
 func (o Object) Locate(err error) error {
 	var placed *Error
 	if errors.As(err, &placed) {
@@ -66,17 +65,15 @@ func (o Object) Locate(err error) error {
 	return o.LocateField(field, err)
 }
 
-// LocateField is Locate for an error that is not a *task.Error, such as a
-// server's.
+// LocateField is Locate for an error that is not a *task.Error, such as an error of a server.
 func (o Object) LocateField(field string, err error) error {
 	_, at := o.node.findPath(field)
 	return &Error{File: o.file, Line: at.line, Column: at.column, Err: err}
 }
 
-// Read reads the tasks of one file. A task that names no namespace gets the
-// given one. An error means that the file cannot be read as tasks: nothing in
-// it may be used, however good the rest looks. What is wrong with a task's
-// values is in its Err.
+// Read reads the tasks of one file. Tasks without a namespace get the given one. An error means that the file
+// cannot be read as tasks, and nothing of it may be used, even if the rest is valid. Errors in the values of a task
+// are in its Err.
 func Read(file string, b []byte, namespace string) ([]Object, error) {
 	docs, fault := splitDocuments(file, b)
 	if fault != nil {
@@ -105,7 +102,7 @@ func Read(file string, b []byte, namespace string) ([]Object, error) {
 	return objects, nil
 }
 
-// Check is all that can be said of a spec without a server.
+// Check checks everything about a spec that can be checked without a server.
 func Check(s *task.Spec) error {
 	if err := s.Validate(); err != nil {
 		return err
@@ -113,13 +110,15 @@ func Check(s *task.Spec) error {
 	return schedule.Check(s.Timing())
 }
 
-// serverFields are the fields that a server adds to a task when it shows it.
+// serverFields are the fields that a server adds to a task when it shows one.
 var serverFields = map[string]bool{
 	"uid": true, "generation": true, "created_at": true, "updated_at": true, "updated_by": true, "revision": true,
 	"change": true, "next": true, "left_ms": true, "last_run": true, "active": true, "result": true,
 	"pause": true, "counted_runs": true, "failures_in_a_row": true, "no_next": true, "changed": true, "dry_run": true, "warnings": true, "warning_details": true, "state": true, "recent": true,
 }
 
+// decodeSpec decodes the spec of an object, after it has removed the server's fields, added the namespace, and
+// converted local times.
 func (o *Object) decodeSpec(namespace string) error {
 	if o.node.kind != kindObject {
 		return task.Invalid(task.CodeBadValue, "", "a task is a mapping of fields such as name, schedule and action")
@@ -140,8 +139,8 @@ func (o *Object) decodeSpec(namespace string) error {
 	return n.explainError(err)
 }
 
-// explainError makes one of the decoder's messages plain to a person who wrote YAML:
-// a text that looks like a number or a truth value needs quotes.
+// explainError replaces one of the decoder's messages by one for people who write YAML: a text that looks like a
+// number or a boolean needs quotes.
 func (n *node) explainError(err error) error {
 	var fault *task.Error
 	if !errors.As(err, &fault) || fault.Code != task.CodeBadValue || !strings.HasSuffix(fault.Message, " is not a string") {
@@ -158,6 +157,7 @@ func (n *node) explainError(err error) error {
 		"%s is not a text; put it in quotes: %q", culprit.text, culprit.text)}
 }
 
+// splitDocuments parses a file as JSON or YAML, depending on its name and its first character.
 func splitDocuments(file string, b []byte) ([]*node, *Error) {
 	if len(b) > MaxFile {
 		return nil, faultAt(position{1, 1}, task.CodeTooLong, "", "the file is longer than the %d bytes that are read; one task in each line of a .ndjson file has no such limit", MaxFile)
@@ -171,15 +171,16 @@ func splitDocuments(file string, b []byte) ([]*node, *Error) {
 	isJSON := strings.HasSuffix(file, ".json") || IsLines(file)
 	if start := bytes.TrimSpace(b); isJSON || (len(start) > 0 && (start[0] == '{' || start[0] == '[')) {
 		docs, fault := readJSON(b, 1)
+		// A file without the extension may also be YAML that begins with a brace: { name: x }
 		if fault == nil || isJSON || fault.errorCode() == task.CodeDuplicate {
 			return docs, fault
 		}
-		// YAML has the braces too: { name: x }
 	}
 
 	return readYAML(b)
 }
 
+// errorCode returns the code of the *task.Error, or "".
 func (e *Error) errorCode() string {
 	var fault *task.Error
 	if errors.As(e.Err, &fault) {
@@ -188,7 +189,7 @@ func (e *Error) errorCode() string {
 	return ""
 }
 
-// checkText refuses what no text file has, before a parser guesses at it.
+// checkText rejects characters that no text file contains, before a parser interprets them.
 func checkText(b []byte) *Error {
 	at := position{1, 1}
 	for i := 0; i < len(b); {
@@ -209,14 +210,13 @@ func checkText(b []byte) *Error {
 	return nil
 }
 
-// Document reads a file that holds one document, such as settings, onto v, as
-// strictly as Read reads tasks. An empty file changes nothing.
+// Document reads a file with one document, such as settings, into v, as strictly as Read reads tasks. An empty file
+// changes nothing.
 func Document(file string, b []byte, v any) error {
 	return Checked(file, b, v, func() error { return nil })
 }
 
-// Checked is Document; what check then says of a field of v, as a *task.Error,
-// gets the field's place.
+// Checked is Document with a check of v afterwards. It adds the position to a *task.Error of a field.
 func Checked(file string, b []byte, v any, check func() error) error {
 	docs, fault := splitDocuments(file, b)
 	if fault == nil && len(docs) > 1 {

@@ -15,8 +15,7 @@ import (
 
 const good = "name: a\nschedule: \"@hourly\"\naction: {noop: {}}\n"
 
-// TestRead_RefusesFilesThatCannotBeTasks holds what is refused as a whole, with
-// the place and the words.
+// Files that are rejected as a whole, with the position and the message.
 func TestRead_RefusesFilesThatCannotBeTasks(t *testing.T) {
 	deep := strings.Repeat("[", 50) + strings.Repeat("]", 50)
 	laughs := "a: &a [x,x]\nb: &b [*a,*a]\nc: &c [*b,*b]\n"
@@ -100,8 +99,7 @@ func TestRead_RefusesFilesThatCannotBeTasks(t *testing.T) {
 	}
 }
 
-// TestRead_KeepsWhatIsWrongWithValuesToTheObject: one bad task does not harm
-// its neighbours.
+// An invalid task does not affect the other tasks of its file.
 func TestRead_KeepsWhatIsWrongWithValuesToTheObject(t *testing.T) {
 	text := good + "---\nname: b\nschedule: \"*/75 * * * *\"\naction: {noop: {}}\n---\nname: Bad\nschedule: '@hourly'\naction: {noop: {}}\n" +
 		"---\nname: c\nschedule:\n  - '@daily'\n  - '* * *'\naction: {noop: {}}\n---\nname: d\nschedule: '@hourly'\n"
@@ -181,12 +179,12 @@ func TestLocate_FindsKeysWithDots(t *testing.T) {
 	}
 }
 
-// hard are texts that some reader of YAML takes for something else.
+// hard are texts that some YAML parser interprets as something else.
 var hard = []string{"", " ", "a", "yes", "No", "null", "~", "1", "1e3", "0x1f", "-", "- a", "a: b", "a #b", "#a", "*/5 * * * *", "@every 5s", "%a", "&a", "!a",
 	"'a'", "\"a\"", "a\nb\n", "a\nb", "\na\nb", "a\n\nb\n", "a\n  b\n c\n", " a\nb\n", "a \nb\n", "a\tb", "\n", "a\n\n", "---", "...", "--- a", "a\n---\nb\n", "2026-01-01",
 	"12:30:45", "{a}", "[a]", "a,b", "ü✓", "\u2028", "\u0085", "a:", ":a", "?", "|", ">", "<<", "=", "\\n", "a\rb", "${X}", "echo \"$X\" | wc -l\n# no comment\nexit 3\n", ".5", "+1", "0o7", "1_000", ".inf", "on", "y"}
 
-// TestWriteYAML_ReadsBackAsItWas: what is shown can be applied, whatever is in it.
+// Whatever is shown can be applied again.
 func TestWriteYAML_ReadsBackAsItWas(t *testing.T) {
 	for _, text := range hard {
 		s := task.Defaults()

@@ -9,10 +9,10 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// maxDepth bounds recursion here; task.DecodeStrict has the last word.
+// maxDepth limits the recursion here. task.DecodeStrict enforces the exact limit.
 const maxDepth = task.MaxDepth + 8
 
-// A kind is what a node is in JSON.
+// kind is the type of a node in JSON.
 type kind int
 
 const (
@@ -24,13 +24,12 @@ const (
 	kindObject
 )
 
-// node is a value of a document and where it stands: what YAML and JSON have in
-// common.
+// node is a value of a document with its position: what YAML and JSON have in common.
 type node struct {
 	kind   kind
-	scalar string // JSON; of null, bool, number and string
-	text   string // as it stands in the file, of scalars
-	pairs  []pair // of an object, in the file's order
+	scalar string // as JSON; of null, bool, number and string
+	text   string // as it is in the file; of scalars
+	pairs  []pair // of an object, in the order of the file
 	items  []*node
 	at     position
 }
@@ -41,15 +40,15 @@ type pair struct {
 	value *node
 }
 
-// position counts from 1, columns in characters.
+// position counts from 1; columns are characters.
 type position struct{ line, column int }
 
-// faultAt is an error at a place in the file.
+// faultAt returns an error with a position.
 func faultAt(at position, code, field, format string, args ...any) *Error {
 	return &Error{Line: at.line, Column: at.column, Err: task.Invalid(code, field, format, args...)}
 }
 
-// addPair adds a pair to an object; a key that is there already is an error.
+// addPair adds a pair to an object. A duplicate key is an error.
 func (n *node) addPair(p pair) *Error {
 	for _, have := range n.pairs {
 		if have.key == p.key {
@@ -62,7 +61,7 @@ func (n *node) addPair(p pair) *Error {
 	return nil
 }
 
-// valueOf is the value of a key; nil if there is none.
+// valueOf returns the value of a key, or nil.
 func (n *node) valueOf(key string) *node {
 	for _, p := range n.pairs {
 		if p.key == key {
@@ -73,7 +72,7 @@ func (n *node) valueOf(key string) *node {
 	return nil
 }
 
-// withoutKeys is n less some keys.
+// withoutKeys returns a copy of n without some keys.
 func (n *node) withoutKeys(drop map[string]bool) *node {
 	m := *n
 	m.pairs = nil
@@ -86,6 +85,7 @@ func (n *node) withoutKeys(drop map[string]bool) *node {
 	return &m
 }
 
+// toJSON returns the node as JSON.
 func (n *node) toJSON() []byte {
 	var b bytes.Buffer
 	n.writeJSON(&b)
@@ -124,13 +124,14 @@ func (n *node) writeJSON(b *bytes.Buffer) {
 	}
 }
 
+// quoteJSON returns a string as JSON.
 func quoteJSON(s string) string {
 	b, _ := json.Marshal(s) // a string always marshals
 	return string(b)
 }
 
-// findPath follows a field's path ("retry.on[0]", "labels.team") as far as it goes,
-// and returns the last node on it and where that one's name stands.
+// findPath follows the path of a field ("retry.on[0]", "labels.team") as far as it exists. It returns the last node
+// and the position of its key.
 func (n *node) findPath(path string) (*node, position) {
 	at := n.at
 	for path != "" {
@@ -144,8 +145,8 @@ func (n *node) findPath(path string) (*node, position) {
 	return n, at
 }
 
-// nextStep takes one part off a path. Keys may contain dots, so that the keys which
-// are there decide where a part ends.
+// nextStep follows the first part of a path. Keys may contain dots, so the keys that exist determine where a part
+// ends.
 func (n *node) nextStep(path string) (next *node, at position, rest string) {
 	var index int
 	if _, err := fmt.Sscanf(path, "[%d]", &index); err == nil && n.kind == kindList {
@@ -171,8 +172,7 @@ func (n *node) nextStep(path string) (next *node, at position, rest string) {
 	return next, at, rest
 }
 
-// firstUnquoted is the first scalar at or in n that is not a string, for the hint
-// that it wants quotes.
+// firstUnquoted returns the first scalar at or in n that is not a string, for the hint that it needs quotes.
 func (n *node) firstUnquoted() *node {
 	switch n.kind {
 	case kindBool, kindNumber:

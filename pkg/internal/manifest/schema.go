@@ -8,12 +8,12 @@ import (
 	"github.com/carillonhq/carillon/pkg/internal/schema"
 )
 
-// timePattern is RFC 3339, or a local time of the task's zone.
+// timePattern matches RFC 3339, or a local time in the task's zone.
 const timePattern = `^[0-9]{4}-[0-9]{2}-[0-9]{2}([Tt ][0-9]{2}:[0-9]{2}(:[0-9]{2}(\.[0-9]+)?)?([Zz]|[-+][0-9]{2}:[0-9]{2})?)?$`
 
-// Schema is a JSON Schema, draft 2020-12, of a document that Read reads: a task, or
-// a list of tasks. Each document of a YAML file, and each line of a file of lines,
-// is one. What it accepts Read may yet refuse, such as a mistake in a schedule.
+// Schema returns a JSON Schema, draft 2020-12, of a document that Read accepts: a task, or a list of tasks. Each
+// document of a YAML file, and each line of a file with lines, is one. Read may reject what the schema accepts,
+// such as an error in a schedule.
 func Schema() ([]byte, error) {
 	parts, err := schema.Parts()
 	if err != nil {
@@ -44,8 +44,7 @@ func Schema() ([]byte, error) {
 		"$schema": "https://json-schema.org/draft/2020-12/schema",
 		"title":   "Carillon tasks",
 		"$defs":   parts,
-		// Not anyOf: so that an editor tells what is wrong with the task, not that it is
-		// no list either.
+		// Not anyOf, so that an editor shows the error in the task, and not that it is not a list either.
 		"if":   map[string]any{"type": "array"},
 		"then": map[string]any{"items": task},
 		"else": task,

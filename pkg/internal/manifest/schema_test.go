@@ -19,7 +19,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// compiled is the schema, of which the validator has checked that it is one.
+// compiled returns the schema, which the validator has checked.
 func compiled(t testing.TB) *jsonschema.Schema {
 	t.Helper()
 	b, err := Schema()
@@ -49,7 +49,7 @@ func compiled(t testing.TB) *jsonschema.Schema {
 	return s
 }
 
-// validate holds each document of a text against the schema.
+// validate checks each document of a text against the schema.
 func validate(t testing.TB, s *jsonschema.Schema, file string, text []byte) error {
 	t.Helper()
 	docs, fault := splitDocuments(file, text)
@@ -100,8 +100,7 @@ func TestSchema_TakesTheExamples(t *testing.T) {
 	}
 }
 
-// What the schema refuses, Read refuses, too, so that an editor marks no file that
-// could be applied.
+// Whatever the schema rejects, Read rejects, too. So an editor marks no file that could be applied.
 func TestSchema_RefusesWhatReadRefuses(t *testing.T) {
 	s := compiled(t)
 	const rest = ", schedule: '@daily', action: {noop: {}}"
@@ -134,8 +133,8 @@ func TestSchema_RefusesWhatReadRefuses(t *testing.T) {
 	}
 }
 
-// The bounds and the values of the schema are those that are checked: one beyond is
-// refused, the last one is not.
+// The limits and the values in the schema are those that are enforced: one more is rejected, and the last one is
+// not.
 func TestSchema_HasTheBoundsThatAreChecked(t *testing.T) {
 	parts, err := schema.Parts()
 	if err != nil {
@@ -195,7 +194,7 @@ func processWith(field string, value any) map[string]any {
 	return map[string]any{"process": map[string]any{"shell": "true", field: value}}
 }
 
-// wantTaken checks whether a field may have a value, in a task that goes with it.
+// wantTaken checks whether a field may have a value, in a task that is otherwise valid.
 func wantTaken(t *testing.T, path string, value any, want bool) {
 	t.Helper()
 	doc := map[string]any{"name": "a", "schedule": "@daily", "action": map[string]any{"noop": map[string]any{}}}
@@ -237,7 +236,7 @@ func wantTaken(t *testing.T, path string, value any, want bool) {
 	}
 }
 
-// What a server adds to a task is passed over, so that what it shows can be applied.
+// Read ignores what a server adds to a task, so that what a server shows can be applied.
 func TestRead_PassesOverAllThatTheServerAdds(t *testing.T) {
 	spec := reflect.TypeFor[task.Spec]()
 
@@ -249,7 +248,7 @@ func TestRead_PassesOverAllThatTheServerAdds(t *testing.T) {
 	}
 }
 
-// The schema accepts what the server adds, exactly.
+// The schema accepts exactly the fields that a server adds.
 func TestSchema_KnowsTheFieldsOfTheServer(t *testing.T) {
 	b, err := Schema()
 	if err != nil {

@@ -6,8 +6,8 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// Twice are the faults of tasks that stand in several places, of which nobody knows
-// which one is meant.
+// Twice returns an error for each task that occurs in several places, because it is not known which of them is
+// intended.
 func Twice(objects []Object) []error {
 	var faults []error
 	first := make(map[string]*Object, len(objects))
@@ -30,7 +30,7 @@ func Twice(objects []Object) []error {
 	return faults
 }
 
-// positionOf is where a field of the object stands: file and line.
+// positionOf returns the file and line of a field of the object.
 func (o *Object) positionOf(field string) string {
 	_, at := o.node.findPath(field)
 	return fmt.Sprintf("%s:%d", o.file, at.line)

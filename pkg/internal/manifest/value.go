@@ -6,11 +6,11 @@ import (
 	"fmt"
 )
 
-// Value is a value of a file that holds something other than tasks.
+// Value is a value of a file that does not contain tasks.
 type Value struct{ node *node }
 
-// Values reads the documents of a file, as strictly as Read does, and leaves to its
-// caller what they mean. The error is an *Error.
+// Values parses the documents of a file, as strictly as Read does. The caller interprets them. The error is an
+// *Error.
 func Values(file string, b []byte) ([]Value, error) {
 	docs, fault := splitDocuments(file, b)
 	if fault != nil {
@@ -26,11 +26,10 @@ func Values(file string, b []byte) ([]Value, error) {
 	return values, nil
 }
 
-// Line is the line that the value begins on.
+// Line returns the line on which the value begins.
 func (v Value) Line() int { return v.node.at.line }
 
-// Items are the elements of the list that the value has under a key; none if it has
-// no such list.
+// Items returns the elements of the list under a key, or nothing if there is no such list.
 func (v Value) Items(key string) []Value {
 	var items []Value
 	if list := v.node.valueOf(key); v.node.kind == kindObject && list != nil {
@@ -42,8 +41,8 @@ func (v Value) Items(key string) []Value {
 	return items
 }
 
-// Decode reads the value as encoding/json reads JSON: keys that the type does not
-// have are passed by, and numbers of no certain type are json.Number.
+// Decode decodes the value as encoding/json does: it ignores keys that the type does not have, and numbers of an
+// unspecified type are json.Number.
 func (v Value) Decode(into any) error {
 	d := json.NewDecoder(bytes.NewReader(v.node.toJSON()))
 	d.UseNumber()

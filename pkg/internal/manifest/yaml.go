@@ -17,22 +17,21 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// What one YAML document may have. The parser needs time in the square of the
-// keys of a mapping and of the depth: these keep the worst document below a
-// second.
+// Limits of one YAML document. The parser's time grows with the square of the number of keys of a mapping, and of
+// the depth. With these limits, the worst document takes less than a second.
 const (
 	maxTokens = 20_000
-	maxFlow   = maxDepth // [ and { within each other
+	maxFlow   = maxDepth // nested [ and {
 )
 
-// section is a YAML document's text and the number of lines before it.
+// section is the text of a YAML document, and the number of lines before it.
 type section struct {
 	text   []byte
 	before int
 }
 
-// splitSections splits a stream at its document markers. The parser could do it, but
-// loses what follows an empty document.
+// splitSections splits a stream at its document markers. The parser can do this, too, but loses what follows an
+// empty document.
 func splitSections(b []byte) []section {
 	var all []section
 	current := section{}
@@ -43,10 +42,10 @@ func splitSections(b []byte) []section {
 		if begins || bytes.Equal(trimmed, []byte("...")) {
 			all = append(all, current)
 			current = section{before: line}
-			raw = append([]byte("   "), raw[3:]...) // the rest keeps its column
+			raw = append([]byte("   "), raw[3:]...) // keep the columns of the rest
 		}
 
-		if len(bytes.TrimSpace(current.text)) == 0 { // each document may begin with one, as of files that were joined
+		if len(bytes.TrimSpace(current.text)) == 0 { // each document may begin with a byte order mark, as in files that were concatenated
 			raw = bytes.TrimPrefix(raw, []byte("\xef\xbb\xbf"))
 		}
 
@@ -57,7 +56,7 @@ func splitSections(b []byte) []section {
 	return append(all, current)
 }
 
-// readYAML reads every document of a stream; empty ones are left out.
+// readYAML reads every document of a stream. It skips empty ones.
 func readYAML(b []byte) ([]*node, *Error) {
 	var docs []*node
 	for _, s := range splitSections(b) {
@@ -79,6 +78,7 @@ func readYAML(b []byte) ([]*node, *Error) {
 	return docs, nil
 }
 
+// readNode parses a section; nil if it is empty. Lines of errors count from the beginning of the section.
 func (s section) readNode() (n *node, fault *Error) {
 	tokens := lexer.Tokenize(string(s.text))
 	if err := checkDepth(tokens); err != nil {
@@ -107,7 +107,7 @@ func (s section) readNode() (n *node, fault *Error) {
 	return n, nil
 }
 
-// parseTokens keeps a fault of the parser from taking the program down.
+// parseTokens converts a panic of the parser to an error.
 func parseTokens(tokens token.Tokens) (file *ast.File, err error) {
 	defer func() {
 		if r := recover(); r != nil {
@@ -118,6 +118,7 @@ func parseTokens(tokens token.Tokens) (file *ast.File, err error) {
 	return parser.Parse(tokens, 0, parser.AllowDuplicateMapKey())
 }
 
+// checkDepth enforces the limits before the parser runs.
 func checkDepth(tokens token.Tokens) *Error {
 	depth := 0
 	for i, t := range tokens {
@@ -139,8 +140,8 @@ func checkDepth(tokens token.Tokens) *Error {
 	return nil
 }
 
-// syntaxError is what the parser says, with a hint where a schedule lacks quotes, or a tab
-// indents: the mistakes that everyone makes once.
+// syntaxError returns the parser's error, with a hint for two common mistakes: a schedule without quotes, and a tab
+// in the indentation.
 func (s section) syntaxError(err error) *Error {
 	var syntax yaml.Error
 	if !errors.As(err, &syntax) || syntax.GetToken() == nil {
@@ -164,11 +165,13 @@ func (s section) syntaxError(err error) *Error {
 	return faultAt(at, task.CodeBadValue, "", "%s", syntax.GetMessage())
 }
 
+// bareSchedule matches a line with a value that begins with * or @ and has no quotes.
 var bareSchedule = regexp.MustCompile(`^\s*(-|- )?\s*([A-Za-z_]+:|-)\s+[*@]|[\[,]\s*[*@]`)
 
-// yamlReader turns the parser's tree into nodes.
+// yamlReader converts the parser's tree to nodes. before is the number of lines before the section.
 type yamlReader struct{ before int }
 
+// positionOf returns the position of a token within the section.
 func positionOf(t *token.Token) position {
 	if t == nil || t.Position == nil {
 		return position{1, 1}
@@ -176,7 +179,7 @@ func positionOf(t *token.Token) position {
 	return position{t.Position.Line, t.Position.Column}
 }
 
-// startOf is where a value begins. A mapping's own token is its first colon.
+// startOf returns where a value begins, within the section. The token of a mapping itself is its first colon.
 func (y yamlReader) startOf(n ast.Node) position {
 	switch n := n.(type) {
 	case *ast.MappingNode:
@@ -190,15 +193,14 @@ func (y yamlReader) startOf(n ast.Node) position {
 	return positionOf(n.GetToken())
 }
 
-// positionOf is at, as it is in the whole file.
+// positionOf returns the position of a value within the file.
 func (y yamlReader) positionOf(n ast.Node) position {
 	p := y.startOf(n)
 	p.line += y.before
 	return p
 }
 
-// readValue turns one of the parser's nodes into ours; faults have the section's
-// lines, nodes the file's.
+// readValue converts one of the parser's nodes. Errors have the lines of the section, nodes those of the file.
 func (y yamlReader) readValue(n ast.Node, depth int) (*node, *Error) {
 	if depth > maxDepth {
 		return nil, faultAt(y.startOf(n), task.CodeBadValue, "", "nests deeper than %d levels", maxDepth)
@@ -239,6 +241,7 @@ func (y yamlReader) readValue(n ast.Node, depth int) (*node, *Error) {
 	return out, nil
 }
 
+// readObject converts the pairs of a mapping.
 func (y yamlReader) readObject(out *node, values []*ast.MappingValueNode, depth int) *Error {
 	out.kind = kindObject
 
@@ -262,10 +265,10 @@ func (y yamlReader) readObject(out *node, values []*ast.MappingValueNode, depth 
 	return nil
 }
 
+// decimalPattern matches numbers that all versions of YAML read in the same way.
 var decimalPattern = regexp.MustCompile(`^[-+]?(0|[1-9][0-9]*)(\.[0-9]+)?$`)
 
-// readNumber takes decimal numbers only: of 010, 1_000 and 0x1F YAML's versions
-// think differently.
+// readNumber accepts only decimal numbers, because versions of YAML interpret 010, 1_000 and 0x1F differently.
 func (y yamlReader) readNumber(out *node, n ast.Node) *Error {
 	if !decimalPattern.MatchString(out.text) {
 		return faultAt(y.startOf(n), task.CodeBadValue, "", "%s: write a number in decimal, or put it in quotes to make it a text", task.Quote(out.text))
@@ -274,6 +277,7 @@ func (y yamlReader) readNumber(out *node, n ast.Node) *Error {
 	return nil
 }
 
+// refuseKey returns the error for a key that is not a text.
 func (y yamlReader) refuseKey(key ast.MapKeyNode) *Error {
 	if _, ok := key.(*ast.MergeKeyNode); ok || key.IsMergeKey() {
 		return faultAt(y.startOf(key), task.CodeBadValue, "", "merge keys (<<) are not supported; write the fields out")
@@ -281,6 +285,7 @@ func (y yamlReader) refuseKey(key ast.MapKeyNode) *Error {
 	return faultAt(y.startOf(key), task.CodeBadValue, "", "%s: a key must be a text; put it in quotes", task.Quote(key.GetToken().Value))
 }
 
+// refuseNode returns the error for a value that is not supported.
 func (y yamlReader) refuseNode(n ast.Node) *Error {
 	at := y.startOf(n)
 

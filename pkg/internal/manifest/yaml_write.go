@@ -11,9 +11,8 @@ import (
 	"unicode"
 )
 
-// WriteYAML turns JSON into YAML that every reader understands alike, in the
-// JSON's order. A text is quoted wherever some version of YAML might take it
-// for something else; text of several lines stands as a block.
+// WriteYAML converts JSON to YAML that every parser reads in the same way, in the order of the JSON. It quotes a
+// text wherever some version of YAML might interpret it differently. A text with several lines becomes a block.
 func WriteYAML(b []byte) ([]byte, error) {
 	docs, fault := readJSON(b, 1)
 	if fault != nil {
@@ -40,17 +39,19 @@ func (w yamlWriter) writeTop(n *node) {
 	w.writeBlock(n, 0)
 }
 
-// isInline reports whether a value stands on its key's line.
+// isInline reports whether a value is on the same line as its key.
 func isInline(n *node) bool {
 	return n.kind < kindList || len(n.items)+len(n.pairs) == 0
 }
 
-// writeBlock writes a list or an object whose lines are indented by depth pairs of
-// blanks, the first one included.
+// writeBlock writes a list or an object. Its lines are indented by two spaces for each level of depth, including
+// the first line.
 func (w yamlWriter) writeBlock(n *node, depth int) {
 	w.writeLines(n, depth, true)
 }
 
+// writeLines writes the lines of a list or an object. Without indentFirst, the first line continues the current
+// one.
 func (w yamlWriter) writeLines(n *node, depth int, indentFirst bool) {
 	indent := strings.Repeat("  ", depth)
 
@@ -79,7 +80,7 @@ func (w yamlWriter) writeLines(n *node, depth int, indentFirst bool) {
 	}
 }
 
-// writeAfter writes what follows a key's colon or a list's dash.
+// writeAfter writes what follows the colon of a key or the dash of a list.
 func (w yamlWriter) writeAfter(n *node, depth int) {
 	if isInline(n) {
 		w.WriteString(" " + w.formatScalar(n, depth+1) + "\n")
@@ -90,6 +91,7 @@ func (w yamlWriter) writeAfter(n *node, depth int) {
 	w.writeBlock(n, depth+1)
 }
 
+// formatKey returns a key, quoted if necessary.
 func (w yamlWriter) formatKey(s string) string {
 	if isPlainSafe(s) {
 		return s
@@ -97,8 +99,8 @@ func (w yamlWriter) formatKey(s string) string {
 	return escapeInvisible(quoteJSON(s))
 }
 
-// escapeInvisible is a quoted text with what cannot be seen, or what a terminal might obey,
-// escaped as YAML has it: it says the same.
+// escapeInvisible returns a quoted text in which characters that are invisible, or that a terminal might interpret,
+// are escaped. Its meaning is the same.
 func escapeInvisible(s string) string {
 	if !strings.ContainsFunc(s, func(r rune) bool { return !unicode.IsPrint(r) }) {
 		return s
@@ -120,6 +122,7 @@ func escapeInvisible(s string) string {
 	return b.String()
 }
 
+// formatScalar returns a scalar, or an empty list or object. depth is the level of a block's lines.
 func (w yamlWriter) formatScalar(n *node, depth int) string {
 	switch {
 	case n.kind == kindList:
@@ -153,8 +156,8 @@ func (w yamlWriter) formatScalar(n *node, depth int) string {
 	return escapeInvisible(strings.TrimSuffix(b.String(), "\n"))
 }
 
-// inDecimal is a number without an exponent: of 1e-7 YAML's readers think differently,
-// and ours takes none.
+// inDecimal returns a number without an exponent, because YAML parsers interpret 1e-7 differently, and readNumber
+// rejects it.
 func inDecimal(number string) string {
 	if !strings.ContainsAny(number, "eE") {
 		return number
@@ -168,18 +171,20 @@ func inDecimal(number string) string {
 	return strconv.FormatFloat(v, 'f', -1, 64)
 }
 
-// plainText begins with a letter or a slash, so that it is no number, date,
-// alias or indicator; within there is no ": " and no " #".
+// plainText matches texts that need no quotes. They begin with a letter or a slash, so they cannot be numbers,
+// dates, aliases or indicators. They contain neither ": " nor " #".
 var plainText = regexp.MustCompile(`^[A-Za-z/]([A-Za-z0-9 ._/=+@-]*[A-Za-z0-9._/=+-])?$`)
 
+// reservedWords are words that some version of YAML reads as something other than a text.
 var reservedWords = []string{"null", "true", "false", "yes", "no", "on", "off", "y", "n", "inf", "nan"}
 
+// isPlainSafe reports whether a text needs no quotes.
 func isPlainSafe(s string) bool {
 	return plainText.MatchString(s) && !slices.Contains(reservedWords, strings.ToLower(s))
 }
 
-// fitsBlock reports whether text may stand as a block: several lines, nothing
-// that cannot be seen, and no blanks that an editor would take away.
+// fitsBlock reports whether a text can be a block: it has several lines, no invisible characters, and no spaces
+// that an editor would remove.
 func fitsBlock(s string) bool {
 	trimmed := strings.TrimSuffix(s, "\n")
 	if !strings.Contains(trimmed, "\n") || strings.HasSuffix(trimmed, "\n") || trimmed[0] == ' ' || trimmed[0] == '\n' {

@@ -6,8 +6,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// refineConfinement adds what the fields of a process that confine it, and its
-// limits, may be.
+// refineConfinement adds the allowed values of the fields that confine a process, and of its limits.
 func refineConfinement(p, limits map[string]*huma.Schema) {
 	groups := task.MaxGroups
 	p["groups"].MaxItems, p["groups"].UniqueItems = &groups, true

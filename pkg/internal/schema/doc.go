@@ -1,8 +1,7 @@
-// Package schema describes a task in JSON Schema, from its Go type: the OpenAPI
-// document and the schema for editors are both made of it, so that what they say
-// is one thing. What the Go type does not say (defaults, ranges, the values that
-// are possible) is added from the constants that package task checks with.
+// Package schema describes a task as JSON Schema, derived from its Go type. Both the OpenAPI document and the
+// schema for editors are built from it, so that they agree. What the Go type does not contain (defaults, ranges,
+// allowed values) is added from the constants that package task enforces.
 //
-// A schema says less than the checks of packages task and schedule: what it accepts
-// may yet be refused, such as a cron expression with a mistake in it.
+// A schema is less strict than the checks of packages task and schedule. They may reject what it accepts, such as a
+// cron expression with an error.
 package schema

@@ -6,7 +6,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// refineOutput adds what the fields of a task's output may be.
+// refineOutput adds the allowed values of the fields of a task's output.
 func refineOutput(o map[string]*huma.Schema) {
 	setChoices(o["streams"], task.StreamsMerged, task.StreamsMerged, task.StreamsApart)
 	o["keep"].Pattern = durationPattern

@@ -6,16 +6,15 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// requiredFields are the parts of a task, and what of them cannot be left out. Unknown
-// fields of theirs are refused.
+// requiredFields are the parts of a task, with the fields that each requires. The parts allow no unknown fields.
 var requiredFields = map[string][]string{
 	"Spec": {"name", "schedule", "action"}, "DST": nil, "Action": nil, "Process": nil, "Noop": nil, "MissedPolicy": nil,
 	"Retry": nil, "Target": nil, "History": nil, "QueuePolicy": nil,
 	"Limits": nil, "Success": nil, "Output": nil, "EnvFrom": nil,
 }
 
-// Refine adds to the schemas of a task's parts what the Go types do not say:
-// defaults, the values that are possible, and what may be left out.
+// Refine adds to the schemas of a task's parts what the Go types do not contain: defaults, allowed values, and
+// which fields are required.
 func Refine(all map[string]*huma.Schema) {
 	for name, fields := range requiredFields {
 		s := all[name]
@@ -68,6 +67,7 @@ func Refine(all map[string]*huma.Schema) {
 	setChoices(all["History"].Properties["record"], d.History.Record, task.RecordAll, task.RecordFailures)
 }
 
+// refineRetry adds the allowed values of a retry policy.
 func refineRetry(r map[string]*huma.Schema, d task.Retry) {
 	Within(r["attempts"], 1, task.MaxAttempts, d.Attempts)
 	Within(r["factor"], 1, 100, d.Factor)
@@ -82,6 +82,7 @@ func refineRetry(r map[string]*huma.Schema, d task.Retry) {
 	r["exit_codes"].UniqueItems = true
 }
 
+// refineSuccess adds the allowed values of the conditions for success.
 func refineSuccess(s map[string]*huma.Schema) {
 	lowest, highest, longest := 0.0, 255.0, task.MaxPattern
 	s["exit_codes"].Items = &huma.Schema{Type: huma.TypeInteger, Minimum: &lowest, Maximum: &highest}
@@ -94,6 +95,7 @@ func refineSuccess(s map[string]*huma.Schema) {
 	s["not_output"].Examples = []any{"(?i)error"}
 }
 
+// refinePlace adds the allowed values of the fields that determine on which node a run is placed.
 func refinePlace(target map[string]*huma.Schema) {
 	key, order, name := task.MaxKey, task.MaxOrder, task.MaxName
 	target["key"].MaxLength = &key
@@ -102,6 +104,7 @@ func refinePlace(target map[string]*huma.Schema) {
 	target["strategy"].Description += " docs/how-to/place.md says what each does when a node is gone, full or draining."
 }
 
+// refineProcess adds the descriptions and the allowed values of a process.
 func refineProcess(p *huma.Schema) {
 	one, args, vars := 1, task.MaxArgs, task.MaxEnv
 	p.Description = "Starts a program: either command or shell."
@@ -117,6 +120,7 @@ func refineProcess(p *huma.Schema) {
 	f["env_from"].MaxItems = &sources
 }
 
+// refineEnvFrom adds the allowed values of a source of environment variables.
 func refineEnvFrom(e *huma.Schema) {
 	vars, name, variable := task.MaxEnv, task.MaxName, "^[A-Za-z_][A-Za-z0-9_]*$"
 	e.Description = "Where variables come from whose values no task holds: either a file or a secret."
@@ -128,7 +132,7 @@ func refineEnvFrom(e *huma.Schema) {
 	f["keys"].AdditionalProperties = &huma.Schema{Type: huma.TypeString, Pattern: variable}
 }
 
-// fieldDescriptions are of fields whose Go types have none.
+// fieldDescriptions describe fields whose Go types have no description.
 var fieldDescriptions = map[string]string{
 	"namespace":   "Default: default; of a request's body the path's, or absent.",
 	"description": "What the task is for.",
@@ -145,7 +149,7 @@ var fieldDescriptions = map[string]string{
 	"paused":      "A paused task has no ticks; a manual trigger still runs.",
 }
 
-// Spec refines the fields of a task, of whatever they are a part of.
+// Spec adds the allowed values of the fields of a task, in any schema that contains them.
 func Spec(s *huma.Schema) {
 	d, p := task.Defaults(), s.Properties
 	for field, text := range fieldDescriptions {
@@ -182,16 +186,17 @@ func Spec(s *huma.Schema) {
 	p["labels"].Examples = []any{map[string]string{"team": "data"}}
 }
 
+// describeDuration adds the default and the form of a duration.
 func describeDuration(s *huma.Schema, otherwise task.Duration) {
 	s.Default, s.Pattern = otherwise.String(), durationPattern
 }
 
-// setChoices limits a field to some values, one of which is its default.
+// setChoices limits a field to some values, of which one is its default.
 func setChoices(s *huma.Schema, otherwise string, allowed ...string) {
 	s.Default, s.Enum = otherwise, enumOf(allowed...)
 }
 
-// Within says between which numbers a field is, both included, and its default.
+// Within limits a field to numbers from low to high, both inclusive, and sets its default.
 func Within(s *huma.Schema, low, high float64, otherwise any) {
 	s.Minimum, s.Maximum, s.Default = &low, &high, otherwise
 }

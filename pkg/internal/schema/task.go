@@ -7,8 +7,7 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 )
 
-// Parts are the schemas of a task and its parts, which refer to each other as
-// #/$defs/NAME; "Spec" is the task.
+// Parts returns the schemas of a task and its parts, which refer to each other as #/$defs/NAME. "Spec" is the task.
 func Parts() (map[string]map[string]any, error) {
 	reg := huma.NewMapRegistry("#/$defs/", huma.DefaultSchemaNamer)
 	Register(reg)

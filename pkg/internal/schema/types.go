@@ -10,8 +10,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// These stand in a document for types of package task that are not on the wire what
-// they are in Go.
+// In a document, these represent types of package task whose JSON form differs from their Go form.
 type (
 	schedulesDoc struct{}
 	durationDoc  struct{}
@@ -30,7 +29,7 @@ func (schedulesDoc) Schema(huma.Registry) *huma.Schema {
 	}, Examples: []any{"30 2 * * *", "@every 90s", "@daily", "0 9 * * MON-FRI", "H * * * *", "@manual", []string{"0 9 * * *", "0 18 * * *"}}}
 }
 
-// durationPattern is what time.ParseDuration reads.
+// durationPattern matches what time.ParseDuration accepts.
 const durationPattern = `^[-+]?(0|(([0-9]+\.?[0-9]*|\.[0-9]+)(ns|us|µs|μs|ms|s|m|h))+)$`
 
 // Schema describes task.Duration.
@@ -38,7 +37,7 @@ func (durationDoc) Schema(huma.Registry) *huma.Schema {
 	return &huma.Schema{Type: huma.TypeString, Examples: []any{"10m", "1h30m", "90s"}}
 }
 
-// sizePattern is what task.ParseSize reads.
+// sizePattern matches what task.ParseSize accepts.
 const sizePattern = `^\s*([0-9]{1,15}\s*|[0-9]{1,15}(\.[0-9]{1,6})?\s*[kKMGT]i?)[bB]?\s*$`
 
 // Schema describes task.Size.
@@ -69,7 +68,7 @@ func (succeedDoc) Schema(huma.Registry) *huma.Schema {
 	}, Examples: []any{"all", "any", 3, "80%"}}
 }
 
-// enumOf returns the values of an enumeration in the form that a schema has them.
+// enumOf returns the values of an enumeration in the form that a schema requires.
 func enumOf[T ~string](list ...T) []any {
 	out := make([]any, len(list))
 	for i, v := range list {
@@ -78,7 +77,7 @@ func enumOf[T ~string](list ...T) []any {
 	return out
 }
 
-// Register has a registry know package task's types, and task.Spec as "Spec".
+// Register adds package task's types to a registry, and task.Spec as "Spec".
 func Register(reg huma.Registry) {
 	reg.RegisterTypeAlias(reflect.TypeFor[task.Schedules](), reflect.TypeFor[schedulesDoc]())
 	reg.RegisterTypeAlias(reflect.TypeFor[task.Duration](), reflect.TypeFor[durationDoc]())
