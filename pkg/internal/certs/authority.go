@@ -18,18 +18,18 @@ import (
 	"time"
 )
 
-// Kind is what a certificate is for.
+// Kind is the purpose of a certificate.
 type Kind string
 
-// A node is a server of the API and of etcd, and a client of both. A client is a
-// client only. An authority signs the others.
+// A node is a server of the API and of etcd, and a client of both. A client is only a client. An authority signs
+// the others.
 const (
 	KindNode      Kind = "node"
 	KindClient    Kind = "client"
 	KindAuthority Kind = "ca"
 )
 
-// KindOf is what a certificate is for; "" if it is none of those.
+// KindOf returns the purpose of a certificate, or "" if it has none of these.
 func KindOf(c *x509.Certificate) Kind {
 	switch {
 	case c.IsCA:
@@ -43,29 +43,29 @@ func KindOf(c *x509.Certificate) Kind {
 	return ""
 }
 
-// Request is a certificate that is wanted.
+// Request describes a certificate that is to be issued.
 type Request struct {
 	Kind  Kind
 	Name  string // becomes the common name
 	Hosts []string
 	IPs   []net.IP
-	// For is how long it is valid, from an hour before Now on, as clocks differ;
-	// it never outlives who signs it.
+	// For is how long the certificate is valid. Its validity begins an hour before Now, because clocks differ, and
+	// never exceeds that of its signer.
 	For time.Duration
 	Now time.Time
 }
 
-// Pair is a certificate with its key, both in PEM.
+// Pair is a certificate and its key, both in PEM.
 type Pair struct{ Cert, Key []byte }
 
-// Authority signs certificates. It is a small one: it knows nothing of what it has
-// signed, and takes nothing back.
+// Authority signs certificates. It is minimal: it keeps no record of what it has signed, and cannot revoke
+// anything.
 type Authority struct {
 	cert *x509.Certificate
 	key  crypto.Signer
 }
 
-// NewAuthority makes an authority that has signed itself.
+// NewAuthority creates a self-signed authority.
 func NewAuthority(r Request) (*Authority, Pair, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -74,11 +74,12 @@ func NewAuthority(r Request) (*Authority, Pair, error) {
 	return newAuthority(r, key)
 }
 
-// Renewed is the same authority with another end: what it has signed stays valid.
+// Renewed returns the same authority with a later end. What it has signed stays valid, because the key is the same.
 func (a *Authority) Renewed(now time.Time) (*Authority, Pair, error) {
 	return newAuthority(Request{Name: a.cert.Subject.CommonName, For: a.cert.NotAfter.Sub(a.cert.NotBefore), Now: now}, a.key)
 }
 
+// newAuthority creates an authority with the given key.
 func newAuthority(r Request, key crypto.Signer) (*Authority, Pair, error) {
 	t, err := newTemplate(r)
 	if err != nil {
@@ -91,7 +92,7 @@ func newAuthority(r Request, key crypto.Signer) (*Authority, Pair, error) {
 	return signCertificate(t, t, key, key)
 }
 
-// ReadAuthority reads one from PEM.
+// ReadAuthority parses an authority from PEM.
 func ReadAuthority(p Pair) (*Authority, error) {
 	pair, err := tls.X509KeyPair(p.Cert, p.Key)
 	if err != nil {
@@ -111,7 +112,7 @@ func ReadAuthority(p Pair) (*Authority, error) {
 	return &Authority{list[0], key}, nil
 }
 
-// Issue signs a certificate for a new key.
+// Issue generates a key and signs a certificate for it.
 func (a *Authority) Issue(r Request) (Pair, error) {
 	if !r.Now.Before(a.cert.NotAfter) {
 		return Pair{}, fmt.Errorf("the CA has ended on %s: renew it", a.cert.NotAfter.UTC().Format(time.DateOnly))
@@ -143,11 +144,12 @@ func (a *Authority) Issue(r Request) (Pair, error) {
 	return p, err
 }
 
-// Again is the request for a certificate like this one.
+// Again returns the request for a certificate with the same properties as c.
 func Again(c *x509.Certificate, now time.Time) Request {
 	return Request{Kind: KindOf(c), Name: c.Subject.CommonName, Hosts: c.DNSNames, IPs: c.IPAddresses, For: c.NotAfter.Sub(c.NotBefore), Now: now}
 }
 
+// newTemplate returns the common part of all certificates, with a random serial number.
 func newTemplate(r Request) (*x509.Certificate, error) {
 	serial, err := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 127))
 	if err != nil {
@@ -158,6 +160,7 @@ func newTemplate(r Request) (*x509.Certificate, error) {
 	return &x509.Certificate{SerialNumber: serial, Subject: pkix.Name{CommonName: r.Name}, NotBefore: begin, NotAfter: begin.Add(r.For)}, nil
 }
 
+// signCertificate signs a certificate for key with the key by.
 func signCertificate(t, parent *x509.Certificate, key, by crypto.Signer) (*Authority, Pair, error) {
 	der, err := x509.CreateCertificate(rand.Reader, t, parent, key.Public(), by)
 	if err != nil {
@@ -180,14 +183,13 @@ func signCertificate(t, parent *x509.Certificate, key, by crypto.Signer) (*Autho
 	}, nil
 }
 
-// Paths are where the pair of a name is kept in a directory.
+// Paths returns where the pair with a name is stored in a directory.
 func Paths(dir, name string) (cert, key string) {
 	return filepath.Join(dir, name+".pem"), filepath.Join(dir, name+"-key.pem")
 }
 
-// Write puts a pair into a directory, which it makes: NAME.pem, and NAME-key.pem
-// that its owner alone may read. A file is there as a whole or not at all, the key
-// first: between the two, they do not fit each other.
+// Write stores a pair in a directory, which it creates: as NAME.pem, and NAME-key.pem, which only its owner may
+// read. Each file is replaced atomically, first the key. Between the two, they do not match.
 func (p Pair) Write(dir, name string) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
@@ -201,7 +203,7 @@ func (p Pair) Write(dir, name string) error {
 	return WriteFile(cert, p.Cert, 0o644)
 }
 
-// ReadPair reads what Write has written.
+// ReadPair reads what Write has stored.
 func ReadPair(dir, name string) (p Pair, err error) {
 	cert, key := Paths(dir, name)
 	if p.Cert, err = os.ReadFile(cert); err == nil {
@@ -210,7 +212,7 @@ func ReadPair(dir, name string) (p Pair, err error) {
 	return p, err
 }
 
-// WriteFile replaces a file as a whole, and syncs it.
+// WriteFile replaces a file atomically, and syncs it.
 func WriteFile(path string, b []byte, mode os.FileMode) (err error) {
 	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
 	if err != nil {

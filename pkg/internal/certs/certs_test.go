@@ -18,7 +18,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/internal/certs"
 )
 
-// house is a directory with a CA and certificates of it.
+// house is a directory with a CA and certificates that it has signed.
 type house struct {
 	t   *testing.T
 	dir string
@@ -80,7 +80,7 @@ func (h *house) open(name string) *certs.Source {
 	return s
 }
 
-// serve answers connections with what it knows of the client, until the test ends.
+// serve answers connections with what the server knows about the client, until the test ends.
 func (h *house) serve(s *certs.Source, auth certs.ClientAuth) (address string) {
 	h.t.Helper()
 	l, err := tls.Listen("tcp", "127.0.0.1:0", s.Server(auth))
@@ -115,7 +115,7 @@ func (h *house) serve(s *certs.Source, auth certs.ClientAuth) (address string) {
 	return l.Addr().String()
 }
 
-// call connects, and returns whom the server is, and takes the caller for.
+// call connects. It returns the names of the server and of the client as the other side sees them.
 func call(t *testing.T, address string, config func() *tls.Config) (server, client string, err error) {
 	t.Helper()
 	c, err := certs.DialTLS((&net.Dialer{}).DialContext, config)(t.Context(), "tcp", address)
@@ -148,19 +148,19 @@ func TestSource_AReplacedCertificateCountsForTheNextConnection(t *testing.T) {
 	check("after", "ann")
 	h.issue(certs.KindClient, "ann", "ann's new one")
 	check("after", "ann's new one")
-	// Another CA: a server that it has signed is trusted, as soon as both files are there.
+	// Another CA: as soon as both files are there, a server that it has signed is trusted.
 	h.newCA()
 	h.issue(certs.KindNode, "n1", "of another CA")
 	h.issue(certs.KindClient, "ann", "ann")
 	check("of another CA", "ann")
 }
 
-// maxHandshakeWait is how long one waits for another that reads the files; then the former
-// ones count, as of a file system that does not answer.
+// maxHandshakeWait is how long a handshake waits for another one that reads the files. Then it uses the previous
+// content, as with a file system that does not respond.
 const maxHandshakeWait = 500 * time.Millisecond
 
-// What was written before a connection begins counts for it, also while others
-// begin theirs and have read the files before.
+// What is written before a connection begins takes effect for it, even if other connections begin at the same time
+// and have read the files earlier.
 func TestSource_WhatIsWrittenCountsBesideOthers(t *testing.T) {
 	h := newHouse(t)
 	h.issue(certs.KindClient, "ann", "ann")
@@ -317,10 +317,10 @@ func TestServer_JudgesClientsByItsCA(t *testing.T) {
 	for _, c := range []struct {
 		auth  certs.ClientAuth
 		files certs.Files
-		want  string // "" is a refusal
+		want  string // "": rejected
 	}{
 		{certs.None, certs.Files{CA: ca}, "nobody"},
-		{certs.None, h.files("ann"), "nobody"}, // it is not asked for
+		{certs.None, h.files("ann"), "nobody"}, // no certificate is requested
 		{certs.Optional, certs.Files{CA: ca}, "nobody"},
 		{certs.Optional, h.files("ann"), "ann"},
 		{certs.Optional, eve, ""},
@@ -374,7 +374,7 @@ func TestClient_JudgesServers(t *testing.T) {
 		{"n1", "", new(x509.UnknownAuthorityError)},
 		{"x", h.files("").CA, new(x509.HostnameError)},
 		{"y", h.files("").CA, new(x509.CertificateInvalidError)},
-		{"ann", h.files("").CA, new(x509.HostnameError)}, // a client's is for no host
+		{"ann", h.files("").CA, new(x509.HostnameError)}, // a client certificate is for no host
 	} {
 		config, err := certs.Client(c.ca, "", "")
 		if err != nil {
@@ -421,13 +421,12 @@ func TestOpen_NamesTheFile(t *testing.T) {
 	}
 }
 
-// A renewed CA is the same one: what it has signed stays valid, and it can be
-// renewed before it ends.
+// A renewed CA is the same CA: what it has signed stays valid. It can be renewed before it expires.
 func TestAuthority_RenewedIsTheSame(t *testing.T) {
 	h := newHouse(t)
 	before := h.pair(certs.KindNode, "n1")
 
-	renewed, pair, err := h.ca.Renewed(time.Now().Add(year / 2)) // before its end
+	renewed, pair, err := h.ca.Renewed(time.Now().Add(year / 2)) // before it expires
 	if err != nil {
 		t.Fatal(err)
 	}

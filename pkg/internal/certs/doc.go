@@ -1,13 +1,10 @@
-// Package certs is what Carillon needs of TLS: certificates and CAs from PEM
-// files that take effect when the files are replaced, the configurations of both
-// ends, and a small CA for those who have none.
+// Package certs provides what Carillon needs for TLS: certificates and CAs from PEM files that take effect when the
+// files are replaced, the configurations of both ends, and a small CA for users who have none.
 //
-// Files are looked at before each handshake, so a replaced one counts for the
-// next connection; connections that are open stay as they are. A new pair counts
-// when certificate and key fit each other: until then, and for good if they never
-// do, the former one is used. The same holds for the CA. Whoever asks by Look is
-// told.
+// Files are read before each handshake, so a replaced file takes effect with the next connection. Open connections
+// are not affected. A new pair takes effect when certificate and key match. Until then, and permanently if they
+// never match, the previous pair is used. The same applies to the CA. Look reports such problems.
 //
-// All ends speak TLS 1.3 and nothing older: they are Carillon's own, or etcd's.
-// Sessions are not resumed: each connection is judged by the CA that is there.
+// All ends use TLS 1.3 only, because they are Carillon's own, or etcd's. Sessions are not resumed, so that each
+// connection is checked against the current CA.
 package certs

@@ -11,19 +11,18 @@ import (
 	"time"
 )
 
-// Files are PEM files of one end of TLS. Cert and Key go together, or are both
-// empty: no certificate. Cert may hold the chain to the CA, the own one first. An
-// empty CA is the system's.
+// Files are the PEM files of one end of TLS. Cert and Key must both be set, or both be empty for no certificate.
+// Cert may contain the chain to the CA, with the own certificate first. An empty CA means the system's CAs.
 type Files struct{ Cert, Key, CA string }
 
-// The parts of Files, as a FileError names them.
+// The parts of Files, as FileError and Notice name them.
 const (
 	PartCert = "cert"
 	PartKey  = "key"
 	PartCA   = "ca"
 )
 
-// FileError says which of the files cannot be used.
+// FileError states which of the files cannot be used.
 type FileError struct {
 	Part string // cert, key or ca
 	Path string
@@ -32,18 +31,17 @@ type FileError struct {
 
 func (e *FileError) Error() string { return fmt.Sprintf("%s: %v", e.Path, e.Err) }
 
-// Unwrap is what is wrong with the file.
+// Unwrap returns the error without the path.
 func (e *FileError) Unwrap() error { return e.Err }
 
-// Source keeps what is in Files, as it was when it could last be used. It is safe
-// for concurrent use.
+// Source holds the content of Files as of when it could last be used. It is safe for concurrent use.
 type Source struct {
-	turn  chan struct{} // holds a token while somebody looks at the files
+	turn  chan struct{} // holds a token while a goroutine reads the files
 	pair  *part[tls.Certificate]
 	roots *part[roots]
 }
 
-// roots are CAs: as one pool, and each.
+// roots are the CAs, as a pool and individually.
 type roots struct {
 	pool *x509.CertPool
 	list []*x509.Certificate
@@ -75,6 +73,7 @@ func Open(f Files) (*Source, error) {
 	return s, nil
 }
 
+// parsePair parses a certificate and its key.
 func parsePair(f Files, cert, key []byte) (*tls.Certificate, error) {
 	if _, err := Parse(cert); err != nil {
 		return nil, &FileError{PartCert, f.Cert, err}
@@ -88,6 +87,7 @@ func parsePair(f Files, cert, key []byte) (*tls.Certificate, error) {
 	return &pair, nil
 }
 
+// parseRoots parses the CAs.
 func parseRoots(f Files, b []byte) (*roots, error) {
 	list, err := Parse(b)
 	if err != nil {
@@ -103,12 +103,12 @@ func parseRoots(f Files, b []byte) (*roots, error) {
 	return r, nil
 }
 
-// maxHandshakeWait is how long a handshake waits for another that looks at the files, on a
-// file system that does not answer.
+// maxHandshakeWait is how long a handshake waits for another one that reads the files. It matters only if the file
+// system does not respond.
 const maxHandshakeWait = 500 * time.Millisecond
 
-// refreshParts takes what the files hold now, if it can be used: not less than what they
-// held when it was called, as what another has begun to read might be.
+// refreshParts reads the files, and uses their content if it is valid. It does not use the result of a read that
+// began before it was called, because that may miss a later change.
 func (s *Source) refreshParts() {
 	select {
 	case s.turn <- struct{}{}:
@@ -119,22 +119,21 @@ func (s *Source) refreshParts() {
 	defer func() { <-s.turn }()
 
 	now := time.Now()
-	_, _ = s.pair.readChanged(now), s.roots.readChanged(now) // Look tells
+	_, _ = s.pair.readChanged(now), s.roots.readChanged(now) // Look reports the errors
 }
 
-// Notice is what Look finds.
+// Notice is a change that Look reports.
 type Notice struct {
 	Part string // cert, for the pair, or ca
-	Err  error  // why what is there cannot be used; nil: it was taken
+	Err  error  // why the content cannot be used; nil: it is in use
 }
 
-// mismatchTolerance is how long files may not fit each other before that is a fault: they
-// are written one after the other.
+// mismatchTolerance is how long certificate and key may differ before Look reports it. They are written one after
+// the other.
 const mismatchTolerance = 5 * time.Second
 
-// Look takes what the files hold now, as each handshake does, and tells what is
-// new since it was called last; what cannot be used only when it has been so for
-// five seconds, and once. It is to be called now and then.
+// Look reads the files, as each handshake does, and reports what is new since it was last called. It reports that
+// files cannot be used only after mismatchTolerance, and once. Call it periodically.
 func (s *Source) Look() []Notice {
 	s.turn <- struct{}{}
 	defer func() { <-s.turn }()
@@ -147,22 +146,22 @@ func (s *Source) Look() []Notice {
 
 type file struct{ part, path string }
 
-// part is what is made of one or two files; none if they have no paths.
+// part is the value that is parsed from one or two files. Without paths it has no value.
 type part[T any] struct {
 	name  string
 	files []file
 	parse func(contents [][]byte) (*T, error)
 	value atomic.Pointer[T]
 
-	contents [][]byte // that value was made of
-	changed  bool     // since somebody was told
-	failing  error    // why what is there cannot be used
-	since    time.Time
-	told     string // of which failure somebody was told
+	contents [][]byte  // from which value was parsed
+	changed  bool      // not reported yet
+	failing  error     // why the current content cannot be used
+	since    time.Time // when failing began
+	told     string    // the failure that was reported last; "": none
 }
 
-// readChanged reads the files. It costs some 30 µs, a tenth of a handshake, and needs no
-// faith in what a file system says of times.
+// readChanged reads the files. This takes about 30 µs, a tenth of a handshake, and does not depend on the
+// timestamps of a file system.
 func (p *part[T]) readChanged(now time.Time) error {
 	if p.files[0].path == "" {
 		return nil
@@ -192,6 +191,7 @@ func (p *part[T]) readChanged(now time.Time) error {
 	return nil
 }
 
+// newNotices returns what has not been reported yet.
 func (p *part[T]) newNotices(now time.Time) []Notice {
 	switch {
 	case p.failing != nil && now.Sub(p.since) >= mismatchTolerance && p.told != p.failing.Error():
@@ -205,8 +205,10 @@ func (p *part[T]) newNotices(now time.Time) []Notice {
 	return nil
 }
 
+// maxFile is how many bytes a file may have.
 const maxFile = 1 << 20
 
+// readFiles reads the files of a part.
 func readFiles(files []file) (contents [][]byte, err error) {
 	for _, f := range files {
 		if info, err := os.Stat(f.path); err == nil && (!info.Mode().IsRegular() || info.Size() > maxFile) {
@@ -224,7 +226,7 @@ func readFiles(files []file) (contents [][]byte, err error) {
 	return contents, nil
 }
 
-// withoutPath is an error of the file system without the path, which is told anyway.
+// withoutPath returns a file system error without the path, which FileError contains.
 func withoutPath(err error) error {
 	var p *os.PathError
 	if errors.As(err, &p) {
@@ -233,6 +235,7 @@ func withoutPath(err error) error {
 	return err
 }
 
+// equalContents reports whether the files have the same content.
 func equalContents(a, b [][]byte) bool {
 	for i := range a {
 		if !bytes.Equal(a[i], b[i]) {

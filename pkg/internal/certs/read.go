@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// Parse reads all certificates of a PEM file, of which there must be one.
+// Parse parses all certificates of a PEM file. There must be at least one.
 func Parse(b []byte) (list []*x509.Certificate, err error) {
 	for block, rest := pem.Decode(b); block != nil; block, rest = pem.Decode(rest) {
 		if block.Type != "CERTIFICATE" {
@@ -32,7 +32,7 @@ func Parse(b []byte) (list []*x509.Certificate, err error) {
 	return list, nil
 }
 
-// Names are the hosts that a certificate is for: DNS names, then IP addresses.
+// Names returns the hosts that a certificate is for: DNS names, then IP addresses.
 func Names(c *x509.Certificate) []string {
 	names := slices.Clone(c.DNSNames)
 	for _, ip := range c.IPAddresses {
@@ -41,14 +41,14 @@ func Names(c *x509.Certificate) []string {
 	return names
 }
 
-// End is when a part of the files ends.
+// End is when a part of the files expires.
 type End struct {
-	Part string // cert, of a pair, or ca
+	Part string // cert, for the pair, or ca
 	At   time.Time
 }
 
-// Ends are when certificate and CA end: the certificate with the first of its
-// chain, the CA with the last in its file, as a new one stands beside the old one.
+// Ends returns when certificate and CA expire: the certificate with the first certificate of its chain, and the CA
+// with the last one in its file, because a new CA is added next to the old one.
 func (s *Source) Ends() (list []End) {
 	if pair := s.pair.value.Load(); pair != nil {
 		e := End{Part: PartCert}
@@ -75,7 +75,7 @@ func (s *Source) Ends() (list []End) {
 	return list
 }
 
-// SharesCA reports whether the two trust a CA in common. CAs of the system do not count.
+// SharesCA reports whether both trust a common CA. CAs of the system do not count.
 func (s *Source) SharesCA(other *Source) bool {
 	if s == nil || other == nil {
 		return false
@@ -91,7 +91,7 @@ func (s *Source) SharesCA(other *Source) bool {
 	})
 }
 
-// Leaf is the own certificate; nil if there is none.
+// Leaf returns the own certificate, or nil if there is none.
 func (s *Source) Leaf() *x509.Certificate {
 	pair := s.pair.value.Load()
 	if pair == nil {
@@ -103,13 +103,13 @@ func (s *Source) Leaf() *x509.Certificate {
 
 	c, err := x509.ParseCertificate(pair.Certificate[0])
 	if err != nil {
-		return nil // X509KeyPair has read it
+		return nil // cannot happen: X509KeyPair has parsed it
 	}
 
 	return c
 }
 
-// CanServe says why a certificate is none for a server at host.
+// CanServe returns an error if a certificate cannot be used by a server at host. An empty host is not checked.
 func CanServe(c *x509.Certificate, host string) error {
 	if !isUsableFor(c, x509.ExtKeyUsageServerAuth) {
 		return errors.New("is not for servers (extended key usage)")
@@ -126,7 +126,7 @@ func CanServe(c *x509.Certificate, host string) error {
 	return nil
 }
 
-// CanCall says why a certificate is none for a client.
+// CanCall returns an error if a certificate cannot be used by a client.
 func CanCall(c *x509.Certificate) error {
 	if !isUsableFor(c, x509.ExtKeyUsageClientAuth) {
 		return errors.New("is not for clients (extended key usage), and nodes call each other with it")
@@ -134,6 +134,7 @@ func CanCall(c *x509.Certificate) error {
 	return nil
 }
 
+// isUsableFor reports whether a certificate allows a use. One without extended key usages allows all.
 func isUsableFor(c *x509.Certificate, use x509.ExtKeyUsage) bool {
 	return len(c.ExtKeyUsage)+len(c.UnknownExtKeyUsage) == 0 || slices.Contains(c.ExtKeyUsage, use) || slices.Contains(c.ExtKeyUsage, x509.ExtKeyUsageAny)
 }

@@ -7,10 +7,9 @@ import (
 	"time"
 )
 
-// Client returns the configuration of a client that reads PEM files: ca "" is the
-// system's CAs, cert and key "" no certificate. A certificate that is replaced
-// takes effect with the next connection; a CA does with the next call of Client,
-// or at once with Source. Its error is a *FileError.
+// Client returns the configuration of a client that reads PEM files. An empty ca means the system's CAs, an empty
+// cert and key no certificate. A replaced certificate takes effect with the next connection. A replaced CA takes
+// effect with the next call of Client, or with Source at once. The error is a *FileError.
 func Client(ca, cert, key string) (*tls.Config, error) {
 	s, err := Open(Files{Cert: cert, Key: key, CA: ca})
 	if err != nil {
@@ -19,8 +18,7 @@ func Client(ca, cert, key string) (*tls.Config, error) {
 	return s.Client(), nil
 }
 
-// Client returns the configuration for the next connection as a client: it trusts
-// the CA that is there now.
+// Client returns the configuration for the next connection as a client. It trusts the current CA.
 func (s *Source) Client() *tls.Config {
 	s.refreshParts()
 	c := &tls.Config{MinVersion: tls.VersionTLS13}
@@ -38,20 +36,19 @@ func (s *Source) Client() *tls.Config {
 	return c
 }
 
-// ClientAuth is what a server wants of its clients' certificates. The CA of its
-// files is who signs those.
+// ClientAuth is what a server requires of its clients' certificates, which the CA of its files must have signed.
 type ClientAuth string
 
-// None asks for no certificate. Optional takes callers without one, and refuses a
-// wrong one. Require refuses callers without one.
+// None requests no certificate. Optional accepts callers without one, and rejects an invalid one. Require rejects
+// callers without one.
 const (
 	None     ClientAuth = "none"
 	Optional ClientAuth = "optional"
 	Require  ClientAuth = "require"
 )
 
-// Server returns the configuration of a server, which needs a certificate. Each
-// connection has the certificate and the CA that are there when it begins.
+// Server returns the configuration of a server. The source must have a certificate. Each connection uses the
+// certificate and the CA that are current when it begins.
 func (s *Source) Server(auth ClientAuth) *tls.Config {
 	return &tls.Config{
 		MinVersion: tls.VersionTLS13,
@@ -74,15 +71,15 @@ func (s *Source) Server(auth ClientAuth) *tls.Config {
 	}
 }
 
-// dialLimit is how long connection and handshake may take.
+// dialLimit is how long connecting and the handshake may take together.
 const dialLimit = 5 * time.Second
 
 // Dialer connects, as net.Dialer's DialContext does.
 type Dialer = func(ctx context.Context, network, address string) (net.Conn, error)
 
-// DialTLS makes a Dialer for the DialTLSContext of a http.Transport: it connects
-// by dial and speaks TLS as config says at that moment, both within five seconds.
-// A nil config is Go's own.
+// DialTLS returns a Dialer for the DialTLSContext of an http.Transport. It connects with dial, and makes a TLS
+// handshake with the configuration that config returns at that moment, both within dialLimit. A nil config is Go's
+// default.
 func DialTLS(dial Dialer, config func() *tls.Config) Dialer {
 	return func(ctx context.Context, network, address string) (net.Conn, error) {
 		ctx, cancel := context.WithTimeout(ctx, dialLimit)

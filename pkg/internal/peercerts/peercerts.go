@@ -1,16 +1,17 @@
-// Package peercerts gives the members of an embedded etcd their certificates, where the settings name none.
+// Package peercerts gives the members of an embedded etcd their certificates if the settings name none.
 //
-// The first member makes a CA in its data directory, and its own certificate with it. The CA signs members only. Every
-// other member has its CA and certificate from a join token, which `carillon cluster join-token` prints on the host of
-// the first one, and which is put into its data directory as the file join-token. The agent takes it at its start, and
-// deletes the file.
+// The first member creates a CA in its data directory, and its own certificate with it. The CA signs only members.
+// Every other member gets CA and certificate from a join token, which `carillon cluster join-token` prints on the
+// host of the first member. An operator stores it in the member's data directory as the file join-token. The agent
+// reads it when it starts, and deletes the file.
 //
-// A token is a secret: it holds the private key of its member. It needs no server, so members get their certificates
-// before there is an etcd, and nothing listens for callers without a certificate. That an agent refuses it after an
-// hour keeps old copies from being used by mistake; it does not take back the key in them.
+// A token is a secret: it contains the private key of its member. It needs no server, so members get their
+// certificates before there is an etcd, and no port is open for callers without a certificate. Agents reject a
+// token after an hour, which prevents the accidental use of old copies. It does not revoke the key in them.
 //
-// The key of the CA stays on one host. A member could otherwise sign itself the certificate of another one, and could
-// not be shut out by removing it. Without that host nobody gets a new certificate, while those that there are go on.
+// The key of the CA stays on one host. Otherwise, a member could sign a certificate for itself in the name of
+// another one, and removing it would not exclude it. Without that host no member gets a new certificate, and
+// existing ones remain valid.
 package peercerts
 
 import (
@@ -33,10 +34,11 @@ import (
 	"github.com/carillonhq/carillon/pkg/internal/certs"
 )
 
+// dirName and tokenName are in the data directory.
 const (
-	dirName   = "peer-certs" // in the data directory
-	tokenName = "join-token" // in the data directory
-	caName    = "ca"         // files are called as carillon cert calls them, which can show and renew them
+	dirName   = "peer-certs"
+	tokenName = "join-token"
+	caName    = "ca" // names of files as in carillon cert, which can show and renew them
 	peerName  = "peer"
 
 	caLife     = 20 * 365 * 24 * time.Hour
@@ -46,23 +48,23 @@ const (
 	maxTokenFile = 64 << 10
 )
 
-// TokenLife is how long a token is accepted, unless somebody says otherwise.
+// TokenLife is how long a token is accepted by default.
 const TokenLife = time.Hour
 
 var (
-	// ErrNoCA says that a data directory does not have the CA.
+	// ErrNoCA means that a data directory does not contain the CA.
 	ErrNoCA = errors.New("has no CA of peers")
-	// ErrNoCertificate says that a member has no certificate yet, nor a token.
+	// ErrNoCertificate means that a member has neither a certificate nor a token.
 	ErrNoCertificate = errors.New("has no certificate yet")
 )
 
-// Member is who a certificate is for.
+// Member is the member that a certificate is for.
 type Member struct {
 	Name string
 	Host string // of its peer URL
 }
 
-// Files are where a member with this data directory has its certificates.
+// Files returns where a member with this data directory has its certificates.
 func Files(dataDir string) certs.Files {
 	dir := filepath.Join(dataDir, dirName)
 	cert, key := certs.Paths(dir, peerName)
@@ -70,7 +72,7 @@ func Files(dataDir string) certs.Files {
 	return certs.Files{Cert: cert, Key: key, CA: ca}
 }
 
-// TokenPath is where a member with this data directory looks for its token.
+// TokenPath returns where a member with this data directory expects its token.
 func TokenPath(dataDir string) string { return filepath.Join(dataDir, tokenName) }
 
 // HasAny reports whether the data directory has a certificate, a CA that can sign one, or a token with one.
@@ -85,7 +87,7 @@ func HasAny(dataDir string) bool {
 	return false
 }
 
-// MakeCA makes the CA. It is for the first member of a new cluster, and must be called once in its life.
+// MakeCA creates the CA. It must be called only once, by the first member of a new cluster.
 func MakeCA(dataDir string, now time.Time) error {
 	dir := filepath.Join(dataDir, dirName)
 	if err := os.MkdirAll(dir, 0o700); err != nil {
@@ -100,8 +102,9 @@ func MakeCA(dataDir string, now time.Time) error {
 	return pair.Write(dir, caName)
 }
 
-// Ensure sees to it that a member has a certificate: it takes the token, if there is one, and renews what the CA of
-// this data directory has signed. done says what it did, for the log; warning, what it could not do and can do without.
+// Ensure ensures that a member has a certificate. It uses the token, if there is one, and renews what the CA of
+// this data directory has signed. done describes what it did, for the log. warning describes a problem that does
+// not prevent the start.
 func Ensure(dataDir string, m Member, now time.Time) (done, warning string, err error) {
 	done, err = takeToken(dataDir, m, now)
 	present := readMember(dataDir, m)
@@ -112,7 +115,7 @@ func Ensure(dataDir string, m Member, now time.Time) (done, warning string, err 
 		return "", fmt.Sprintf("cannot use the join token %s, and keeps the certificate that is there: %v", TokenPath(dataDir), err), nil
 	}
 
-	// A third of its life is left for a restart to happen in.
+	// Renew when a third of the lifetime is left, so that a restart is likely to happen in time.
 	if present != nil && now.Before(present.NotAfter.Add(-memberLife/3)) {
 		return done, "", nil
 	}
@@ -120,7 +123,7 @@ func Ensure(dataDir string, m Member, now time.Time) (done, warning string, err 
 	ca, err := readCA(dataDir)
 	switch {
 	case errors.Is(err, ErrNoCA) && present != nil:
-		return done, "", nil // the log tells before it ends
+		return done, "", nil // the log warns before it expires
 	case errors.Is(err, ErrNoCA):
 		return "", "", ErrNoCertificate
 	case err != nil:
@@ -138,8 +141,8 @@ func Ensure(dataDir string, m Member, now time.Time) (done, warning string, err 
 	return "made the certificate for the other members of etcd", "", nil
 }
 
-// readMember is the certificate that a member has; nil if there is none, or if the other members would refuse it for
-// what it says.
+// readMember returns the certificate that a member has, or nil if there is none, or if other members would reject
+// it because of its names or its usage.
 func readMember(dataDir string, m Member) *x509.Certificate {
 	source, err := certs.Open(Files(dataDir))
 	if err != nil || !isUsableFor(source.Leaf(), m) {
@@ -148,10 +151,12 @@ func readMember(dataDir string, m Member) *x509.Certificate {
 	return source.Leaf()
 }
 
+// isUsableFor reports whether other members accept a certificate for a member.
 func isUsableFor(c *x509.Certificate, m Member) bool {
 	return c != nil && certs.CanServe(c, m.Host) == nil && certs.CanCall(c) == nil
 }
 
+// readCA reads the CA of a data directory; ErrNoCA if there is none.
 func readCA(dataDir string) (*certs.Authority, error) {
 	pair, err := certs.ReadPair(filepath.Join(dataDir, dirName), caName)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -169,6 +174,7 @@ func readCA(dataDir string) (*certs.Authority, error) {
 	return ca, nil
 }
 
+// issuePair signs a certificate for a member.
 func issuePair(ca *certs.Authority, m Member, now time.Time) (certs.Pair, error) {
 	r := certs.Request{Kind: certs.KindNode, Name: m.Name, For: memberLife, Now: now}
 	if ip := net.ParseIP(m.Host); ip != nil {
@@ -180,7 +186,7 @@ func issuePair(ca *certs.Authority, m Member, now time.Time) (certs.Pair, error)
 	return ca.Issue(r)
 }
 
-// token is what is in one.
+// token is the content of a join token.
 type token struct {
 	Member  string    `json:"member"`
 	Expires time.Time `json:"expires"`
@@ -189,7 +195,7 @@ type token struct {
 	Key     []byte    `json:"key"`
 }
 
-// NewToken makes a token for a member, with a certificate and a key of its own. It needs the CA in the data directory.
+// NewToken creates a token for a member, with a new certificate and key. The data directory must contain the CA.
 func NewToken(dataDir string, m Member, validFor time.Duration, now time.Time) (secret string, expires time.Time, err error) {
 	ca, err := readCA(dataDir)
 	if err != nil {
@@ -215,7 +221,7 @@ func NewToken(dataDir string, m Member, validFor time.Duration, now time.Time) (
 	return tokenPrefix + base64.RawURLEncoding.EncodeToString(b), t.Expires, nil
 }
 
-// takeToken puts what is in the token where Files says, and deletes the token.
+// takeToken stores the content of the token where Files returns, and deletes the token.
 func takeToken(dataDir string, m Member, now time.Time) (done string, err error) {
 	path := TokenPath(dataDir)
 	text, err := readPrivately(path)
@@ -238,8 +244,8 @@ func takeToken(dataDir string, m Member, now time.Time) (done string, err error)
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return "", err
 	}
-	// The certificate comes last. A crash before that leaves no certificate that the CA has not signed, and the token
-	// is still there for the next start.
+	// Write the certificate last. After a crash before that, there is no certificate that the CA has not signed,
+	// and the token is still there for the next start.
 	if err := certs.WriteFile(Files(dataDir).CA, t.CA, 0o644); err != nil {
 		return "", err
 	}
@@ -258,7 +264,7 @@ func fileExists(path string) bool {
 	return err == nil
 }
 
-// parseToken reads a token. No error has a part of it.
+// parseToken parses a token. Its errors contain no part of it.
 func parseToken(text []byte, m Member, now time.Time) (t token, err error) {
 	encoded, ok := strings.CutPrefix(strings.TrimSpace(string(text)), tokenPrefix)
 	b, err := base64.RawURLEncoding.DecodeString(encoded)
@@ -297,7 +303,7 @@ func parseToken(text []byte, m Member, now time.Time) (t token, err error) {
 	return t, nil
 }
 
-// readPrivately reads a file that nobody but this user, or root, can have written: whoever writes it decides whom the
+// readPrivately reads a file that only this user, or root, can have written. Its content determines which peers the
 // member trusts.
 func readPrivately(path string) ([]byte, error) {
 	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)

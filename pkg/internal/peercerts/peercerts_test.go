@@ -20,7 +20,7 @@ var (
 	n2  = peercerts.Member{Name: "n2", Host: "host-b.example.com"}
 )
 
-// first is the data directory of a first member, with CA and certificate.
+// first returns the data directory of a first member, with CA and certificate.
 func first(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -149,7 +149,7 @@ func TestEnsure_Renews(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	// The member with the CA renews its own when a third of its life is left, and not before.
+	// The member with the CA renews its own certificate when a third of its lifetime is left, and not earlier.
 	before := leaf(t, from)
 	late := before.NotAfter.Add(-30 * day)
 
@@ -161,7 +161,7 @@ func TestEnsure_Renews(t *testing.T) {
 		t.Errorf("it does not renew: %q %v", done, err)
 	}
 
-	// Another one goes on with what it has until it is given a token; one that is of no use is told of.
+	// Other members keep their certificate until they get a token. They report a token that they cannot use.
 	theirs := leaf(t, to)
 
 	if done, warning, err := peercerts.Ensure(to, n2, late); err != nil || done+warning != "" {

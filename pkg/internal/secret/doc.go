@@ -1,18 +1,14 @@
-// Package secret encrypts values under keys that only nodes hold, and reads the
-// files with those keys.
+// Package secret encrypts values with keys that only nodes have, and reads the files that contain those keys.
 //
-// A Ring seals with its first key and opens with any. The values of a secret are
-// sealed together, with AES-256-GCM and a random nonce; what is sealed is bound to
-// namespace, name and generation, so that whoever can write to etcd but has no key
-// can neither read a value, nor change one, nor have one secret stand for another.
-// What such a writer can do is put back a former record, or remove one.
+// A Ring encrypts with its first key and decrypts with any. The values of a secret are encrypted together, with
+// AES-256-GCM and a random nonce, and are bound to namespace, name and generation. A user who can write to etcd but
+// has no key can therefore neither read a value, nor change one, nor replace one secret by another. Such a user can
+// restore an earlier record, or delete one.
 //
-// What is sealed tells how long the values are together, up to a multiple of
-// padding. That a key seals at most some 2^32 times is taken for granted: a secret
-// is written by hand.
+// The ciphertext shows how long the values are together, up to a multiple of paddingUnit. The package assumes that
+// a key encrypts at most about 2^32 times: secrets are written by people.
 //
-// A key file (KeyFile) holds a key in each line: "carillon-key-1", a colon, and 32
-// bytes as base64. Only its owner may read it, who is root or the daemon's user.
-// It is looked at before each use: what is in it now counts. No error, and nothing
-// else here that is printed, has a value or a key in it.
+// A key file (KeyFile) contains a key in each line: "carillon-key-1", a colon, and 32 bytes as base64. Only its
+// owner may read it, who must be root or the daemon's user. It is read before each use, so a change takes effect at
+// once. No error, and nothing else that the package prints, contains a value or a key.
 package secret

@@ -16,29 +16,30 @@ const (
 	keyBytes = 32 // AES-256
 )
 
-// Key is one of the keys under which secrets are encrypted. It prints as its id.
+// Key is one of the keys that encrypt secrets. Printing it prints its id.
 type Key struct {
 	id   string
-	key  func() [keyBytes]byte // not the bytes: what has a Key in it may be printed, too
+	key  func() [keyBytes]byte // a function, so that printing a struct that contains a Key does not print the bytes
 	aead cipher.AEAD
 }
 
-// NewKey makes a key, at random.
+// NewKey generates a random key.
 func NewKey() Key {
 	var b [keyBytes]byte
-	rand.Read(b[:]) // never fails: crypto/rand
+	rand.Read(b[:]) // crypto/rand never fails
 	return keyOf(b)
 }
 
+// keyOf returns the key with the given bytes.
 func keyOf(b [keyBytes]byte) Key {
 	block, err := aes.NewCipher(b[:])
 	if err != nil {
-		panic("secret: " + err.Error()) // 32 bytes are a key
+		panic("secret: " + err.Error()) // cannot happen: 32 bytes are a valid key
 	}
 
 	aead, err := cipher.NewGCMWithRandomNonce(block)
 	if err != nil {
-		panic("secret: " + err.Error()) // AES has blocks of 16 bytes
+		panic("secret: " + err.Error()) // cannot happen: AES has blocks of 16 bytes
 	}
 
 	sum := sha256.Sum256(append([]byte("carillon secret key id\x00"), b[:]...))
@@ -46,26 +47,25 @@ func keyOf(b [keyBytes]byte) Key {
 	return Key{id: hex.EncodeToString(sum[:4]), key: func() [keyBytes]byte { return b }, aead: aead}
 }
 
-// ID names the key, and tells nothing of it: eight letters and digits that follow
-// from it.
+// ID returns eight hexadecimal digits that identify the key and reveal nothing about it.
 func (k Key) ID() string { return k.id }
 
-// String is the id, however the key is printed.
+// String returns the id. It keeps the bytes of the key out of logs.
 func (k Key) String() string { return "key " + k.id }
 
-// GoString is the id.
+// GoString returns the id.
 func (k Key) GoString() string { return k.String() }
 
-// Format prints the id, whatever the verb.
+// Format prints the id for every verb.
 func (k Key) Format(s fmt.State, _ rune) { fmt.Fprint(s, k.String()) }
 
-// formatLine is the key as it stands in a file.
+// formatLine returns the key as a line of a key file.
 func (k Key) formatLine() string {
 	b := k.key()
 	return keyMark + base64.StdEncoding.EncodeToString(b[:])
 }
 
-// parseKey reads what line wrote. Its error has nothing of the text.
+// parseKey parses a line that formatLine has written. Its error does not contain the text.
 func parseKey(line string) (Key, error) {
 	text, ok := strings.CutPrefix(line, keyMark)
 	if !ok {

@@ -12,13 +12,14 @@ import (
 	"syscall"
 )
 
-// KeyFile is a file of keys, by its path.
+// KeyFile is a file with keys, by its path.
 type KeyFile string
 
+// maxKeyFile is how many bytes a key file may have: enough for about a thousand keys.
 const maxKeyFile = 64 << 10 // bytes: some thousand keys
 
-// Ring reads the keys. It is an error if others than the owner may read or write
-// the file, if it is neither root's nor this user's, or if it has no key.
+// Ring reads the keys. It returns an error if users other than the owner may read or write the file, if it belongs
+// neither to root nor to the current user, or if it contains no key.
 func (f KeyFile) Ring() (Ring, error) {
 	r, err := f.readRing()
 	if err == nil && len(r.keys) == 0 {
@@ -27,6 +28,7 @@ func (f KeyFile) Ring() (Ring, error) {
 	return r, err
 }
 
+// readRing is Ring without the requirement of a key.
 func (f KeyFile) readRing() (Ring, error) {
 	file, err := os.OpenFile(string(f), os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
@@ -54,7 +56,7 @@ func (f KeyFile) readRing() (Ring, error) {
 	return f.parseRing(string(b))
 }
 
-// checkPrivate reports what is wrong with who owns a file, or who may open it.
+// checkPrivate returns an error if a file has the wrong owner, or if others may open it.
 func checkPrivate(info fs.FileInfo) error {
 	switch st, ok := info.Sys().(*syscall.Stat_t); {
 	case !info.Mode().IsRegular():
@@ -68,6 +70,7 @@ func checkPrivate(info fs.FileInfo) error {
 	return nil
 }
 
+// parseRing parses the content of a key file. It skips empty lines and comments.
 func (f KeyFile) parseRing(text string) (r Ring, err error) {
 	n := 0
 	for line := range strings.Lines(text) {
@@ -92,8 +95,8 @@ func (f KeyFile) parseRing(text string) (r Ring, err error) {
 	return r, nil
 }
 
-// New makes a key and adds it to the file, which is made if it is not there: as
-// the last, or as the first, which encrypts.
+// New generates a key and adds it to the file, which it creates if necessary: as the last key, or with first as the
+// one that encrypts.
 func (f KeyFile) New(first bool) (Key, Ring, error) {
 	k := NewKey()
 	r, err := f.readRing()
@@ -114,8 +117,8 @@ func (f KeyFile) New(first bool) (Key, Ring, error) {
 	return k, r, f.writeRing(r)
 }
 
-// First puts the key with an id first, so that it encrypts. ErrNoKey if it is not
-// there.
+// First moves the key with an id to the first place, so that it encrypts. It returns ErrNoKey if the file does not
+// contain it.
 func (f KeyFile) First(id string) (Ring, error) {
 	return f.changeRing(id, func(keys []Key, i int) ([]Key, error) {
 		k := keys[i]
@@ -123,8 +126,8 @@ func (f KeyFile) First(id string) (Ring, error) {
 	})
 }
 
-// Remove takes the key with an id out; what is sealed with it cannot be opened any
-// more. ErrNoKey if it is not there; the last key stays.
+// Remove removes the key with an id. Values that were encrypted with it cannot be decrypted any more. It returns
+// ErrNoKey if the file does not contain the key, and does not remove the only key.
 func (f KeyFile) Remove(id string) (Ring, error) {
 	return f.changeRing(id, func(keys []Key, i int) ([]Key, error) {
 		if len(keys) == 1 {
@@ -134,6 +137,7 @@ func (f KeyFile) Remove(id string) (Ring, error) {
 	})
 }
 
+// changeRing rewrites the file with the keys that do returns. i is the index of the key with the id.
 func (f KeyFile) changeRing(id string, do func(keys []Key, i int) ([]Key, error)) (Ring, error) {
 	r, err := f.readRing()
 	if err != nil {
@@ -155,7 +159,7 @@ func (f KeyFile) changeRing(id string, do func(keys []Key, i int) ([]Key, error)
 
 const keyFileHead = "# Keys of Carillon's secrets. The first encrypts, all decrypt. Whoever has one can read what was encrypted with it.\n"
 
-// writeRing puts a new file in the place of the former, whole or not at all, and on disk.
+// writeRing replaces the file atomically, and syncs it to disk.
 func (f KeyFile) writeRing(r Ring) error {
 	text := keyFileHead
 	for _, k := range r.keys {
@@ -167,7 +171,7 @@ func (f KeyFile) writeRing(r Ring) error {
 		return err
 	}
 
-	defer os.Remove(t.Name()) // it has another name by then, if all went well
+	defer os.Remove(t.Name()) // fails after the rename, when the file has another name
 
 	_, err = t.WriteString(text)
 	if err == nil {
@@ -186,5 +190,5 @@ func (f KeyFile) writeRing(r Ring) error {
 		return err
 	}
 
-	return errors.Join(dir.Sync(), dir.Close()) // or a new key may be gone that a daemon has used
+	return errors.Join(dir.Sync(), dir.Close()) // without this, a crash could lose a new key that a daemon has already used
 }

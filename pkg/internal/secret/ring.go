@@ -8,13 +8,13 @@ import (
 	"strconv"
 )
 
-// Ring is the keys that a node holds. The zero Ring has none.
+// Ring is the set of keys that a node has. The zero Ring has none.
 type Ring struct{ keys []Key }
 
-// NewRing is a ring of keys, of which the first encrypts.
+// NewRing returns a ring of keys. The first one encrypts.
 func NewRing(keys ...Key) Ring { return Ring{keys} }
 
-// IDs are the ids of the keys, that of the one which encrypts first.
+// IDs returns the ids of the keys, first that of the key that encrypts.
 func (r Ring) IDs() []string {
 	ids := make([]string, len(r.keys))
 	for i, k := range r.keys {
@@ -23,31 +23,30 @@ func (r Ring) IDs() []string {
 	return ids
 }
 
-// Errors of a ring that cannot do what it is asked to.
+// Errors of Seal and Open.
 var (
-	// ErrNoKey means that the node has no key at all, or not that one.
+	// ErrNoKey means that the node has no key at all, or not the required one.
 	ErrNoKey = errors.New("no key")
-	// ErrDamaged means that what is there was not sealed so by anybody who has the key.
+	// ErrDamaged means that the ciphertext was not created with this key for this name, or was changed.
 	ErrDamaged = errors.New("cannot be decrypted: it was changed, or belongs elsewhere")
 )
 
-// Name says which write of which secret values are of.
+// Name identifies one version of a secret.
 type Name struct {
 	Namespace, Name string
 	Generation      int64
 }
 
-// bindingFor is what sealed values are bound to: their name, which cannot be mistaken
-// for another, as names have no NUL.
+// bindingFor returns the additional data that binds a ciphertext to its name and key. It is unambiguous, because
+// names contain no NUL.
 func (n Name) bindingFor(key string) []byte {
 	return []byte("carillon secret 1\x00" + key + "\x00" + n.Namespace + "\x00" + n.Name + "\x00" + strconv.FormatInt(n.Generation, 10))
 }
 
-// paddingUnit is what the length of sealed values is a multiple of.
+// paddingUnit is the unit to which values are padded before encryption.
 const paddingUnit = 256
 
-// Seal encrypts values under the first key, and says which that is. ErrNoKey if
-// there is none.
+// Seal encrypts values with the first key, and returns that key's id. It returns ErrNoKey if the ring is empty.
 func (r Ring) Seal(n Name, values map[string]string) (sealed []byte, key string, err error) {
 	if len(r.keys) == 0 {
 		return nil, "", ErrNoKey
@@ -67,8 +66,8 @@ func (r Ring) Seal(n Name, values map[string]string) (sealed []byte, key string,
 	return k.aead.Seal(nil, nil, plain, n.bindingFor(k.id)), k.id, nil
 }
 
-// Open decrypts what Seal made for that very name with the key of that id.
-// ErrNoKey if the ring does not have it, ErrDamaged if it was not made so.
+// Open decrypts what Seal has encrypted for the same name with the key of that id. It returns ErrNoKey if the ring
+// does not contain the key, and ErrDamaged if the ciphertext is not authentic.
 func (r Ring) Open(n Name, sealed []byte, key string) (map[string]string, error) {
 	i := slices.IndexFunc(r.keys, func(k Key) bool { return k.id == key })
 	if i < 0 {
