@@ -1,27 +1,25 @@
-// Package connlimit bounds the connections that a server has open, so that clients
-// without a token cannot use up its memory and its file descriptors.
+// Package connlimit limits the connections that a server has open, so that clients without a token cannot exhaust
+// its memory and its file descriptors.
 //
-// A connection starts as unauthenticated. When a bound is reached, the oldest
-// unauthenticated connection is closed to make room for the new one, instead of
-// refusing the new one: connections that are held open cannot lock out a health check
-// or a client that is about to send its token. Connections on which the server has
-// accepted a token (Authenticated) are never closed for others.
+// A connection starts as unauthenticated. When a limit is reached, the oldest unauthenticated connection is closed
+// to make room for the new one. The new one is not refused, so idle connections cannot lock out a health check, or
+// a client that is about to send its token. Connections on which the server has accepted a token (Authenticated)
+// are never closed for others.
 //
 //	accepted ──► unauthenticated ──Authenticated──► authenticated ──► closed
 //	                   └── a newer connection needs its place ──────────▲
 //
-// There are three bounds:
+// There are three limits:
 //
-//   - Config.PerClient, unauthenticated connections of one client. The client's oldest
-//     connection makes room, so nobody else notices.
-//   - Config.Total, all connections. The client with the most unauthenticated
-//     connections loses its oldest one.
-//   - Config.MaxDescriptor, file descriptors of the whole process, to keep the rest of
-//     them for other parts of it. The same client pays.
+//   - Config.PerClient, the unauthenticated connections of one client. The client's oldest connection is closed,
+//     so no other client is affected.
+//   - Config.Total, all connections. The client with the most unauthenticated connections loses its oldest one.
+//   - Config.MaxDescriptor, the file descriptors of the whole process, to reserve the rest of them for other
+//     parts. Again the client with the most unauthenticated connections loses its oldest one.
 //
-// If there is no unauthenticated connection that could make room, the new connection is
-// closed at once. An eighth of Total can never become authenticated, so that a health
-// check finds a place even when holders of tokens have taken all others.
+// If no unauthenticated connection exists that could make room, the new connection is closed at once. An eighth of
+// Total can never become authenticated, so that a health check gets a connection even when clients with tokens have
+// taken all others.
 package connlimit
 
 import (
@@ -38,40 +36,41 @@ import (
 	"go.uber.org/zap"
 )
 
-// Config configures a Limiter. All its bounds have to be set.
+// Config configures a Limiter. All limits must be set.
 type Config struct {
-	// Name tells this limiter from others in metrics and logs.
+	// Name distinguishes this limiter from others in metrics and logs.
 	Name string
 	// Total is how many connections may be open at once.
 	Total int
 	// PerClient is how many unauthenticated connections one client may have.
 	PerClient int
-	// MaxDescriptor is the number from which on a connection's file descriptor is too
-	// high. The kernel always assigns the lowest free number, so the number of a new
-	// descriptor is a bound on how many are open, and costs nothing to ask for.
+	// MaxDescriptor is the number from which on a connection's file descriptor is too high. The kernel always
+	// assigns the lowest free number, so the number of a new descriptor is an upper limit of how many are open, and
+	// costs nothing to determine.
 	MaxDescriptor int
-	// Trusted, if set, reports that a connection needs no token: it counts as
-	// authenticated from the start.
+	// Trusted, if set, reports whether a connection needs no token. Such a connection counts as authenticated from
+	// the start.
 	Trusted func(net.Conn) bool
 	Logger  *zap.Logger
 }
 
-// Reasons to close a connection, as values of a label.
+// The reasons for closing a connection, as values of a label.
 const (
 	reasonTotal       = "total"
 	reasonClient      = "client"
 	reasonDescriptors = "descriptors"
 )
 
-// logInterval is how often closed connections are logged at most.
+// logInterval is the minimum time between two log messages about closed connections.
 const logInterval = 10 * time.Second
 
-// Limiter bounds the connections of all listeners that it wraps.
+// Limiter limits the connections of all listeners that it wraps.
 type Limiter struct {
 	cfg    Config
 	log    *zap.Logger
 	closed *prometheus.CounterVec
 
+	// mu guards the fields below, and the mutable fields of every conn.
 	mu            sync.Mutex
 	open          int
 	authenticated int
@@ -111,8 +110,8 @@ func (l *Limiter) Register(r prometheus.Registerer) {
 	}))
 }
 
-// Listener returns a listener that accepts connections of inner within the bounds.
-// A TLS listener belongs around it, not below it.
+// Listener returns a listener that accepts connections of inner within the limits. A TLS listener must wrap it, not
+// the other way around.
 func (l *Limiter) Listener(inner net.Listener) net.Listener { return &listener{inner, l} }
 
 type listener struct {
@@ -120,7 +119,7 @@ type listener struct {
 	limiter *Limiter
 }
 
-// Accept returns the next connection that is within the bounds.
+// Accept returns the next connection that is within the limits. It closes the others.
 func (l *listener) Accept() (net.Conn, error) {
 	for {
 		inner, err := l.Listener.Accept()
@@ -146,7 +145,7 @@ type conn struct {
 	removed       bool
 }
 
-// Close closes the connection and gives its place back.
+// Close closes the connection and frees its place.
 func (c *conn) Close() error {
 	c.limiter.mu.Lock()
 	c.limiter.removeConn(c)
@@ -155,8 +154,8 @@ func (c *conn) Close() error {
 	return c.Conn.Close()
 }
 
-// CloseWrite lets net/http close its half first, so that a client can read an answer
-// that was sent before all of its request was read.
+// CloseWrite allows net/http to close its half first, so that a client can read an answer that was sent before all
+// of its request was read.
 func (c *conn) CloseWrite() error {
 	if half, ok := c.Conn.(interface{ CloseWrite() error }); ok {
 		return half.CloseWrite()
@@ -164,17 +163,17 @@ func (c *conn) CloseWrite() error {
 	return nil
 }
 
-// abortConn closes a connection and discards what it has not sent: the kernel would
-// otherwise keep that for a client that does not read.
+// abortConn closes a connection and discards what was not sent yet. Otherwise the kernel would keep that for a
+// client that does not read.
 func abortConn(c net.Conn) {
 	if tcp, ok := c.(interface{ SetLinger(int) error }); ok {
-		_ = tcp.SetLinger(0) // it is closed either way
+		_ = tcp.SetLinger(0) // the connection is closed in any case
 	}
 	_ = c.Close()
 }
 
-// admitConn takes a connection in, at the expense of another one if a bound is reached.
-// It returns nil if there is no place for it: then it is closed.
+// admitConn admits a connection, and closes another one if a limit is reached. If no other one can be closed, it
+// closes the new one and returns nil.
 func (l *Limiter) admitConn(inner net.Conn) *conn {
 	c := &conn{Conn: inner, limiter: l, client: Client(inner)}
 	trusted := l.cfg.Trusted != nil && l.cfg.Trusted(inner)
@@ -211,8 +210,8 @@ func (l *Limiter) admitConn(inner net.Conn) *conn {
 	return c
 }
 
-// makeRoom says which connection has to go before a new one may come, and for what
-// reason. A reason without a victim means that the new one has to go.
+// makeRoom returns the connection that must be closed before a new one is admitted, and the reason. A reason
+// without a connection means that the new one must be closed. mu is held.
 func (l *Limiter) makeRoom(client string, trusted bool, number int) (victim *conn, reason string) {
 	switch own := l.unauthenticated[client]; {
 	case !trusted && own != nil && own.Len() >= l.cfg.PerClient:
@@ -225,8 +224,8 @@ func (l *Limiter) makeRoom(client string, trusted bool, number int) (victim *con
 		return nil, ""
 	}
 
-	// Clients with fewer connections are spared: one that opens many to use up the
-	// total loses its own first.
+	// Choose the client with the most connections. A client that opens many to exhaust the total loses its own
+	// first.
 	var most *list.List
 	for _, connections := range l.unauthenticated {
 		if most == nil || connections.Len() > most.Len() {
@@ -241,6 +240,7 @@ func (l *Limiter) makeRoom(client string, trusted bool, number int) (victim *con
 	return most.Front().Value.(*conn), reason
 }
 
+// clientList returns the unauthenticated connections of a client. mu is held.
 func (l *Limiter) clientList(client string) *list.List {
 	if l.unauthenticated[client] == nil {
 		l.unauthenticated[client] = list.New()
@@ -248,7 +248,7 @@ func (l *Limiter) clientList(client string) *list.List {
 	return l.unauthenticated[client]
 }
 
-// markAuthenticated takes a connection out of those that may be closed for others.
+// markAuthenticated removes a connection from those that may be closed for others. mu is held.
 func (l *Limiter) markAuthenticated(c *conn) {
 	if c.removed || c.authenticated || l.authenticated >= l.cfg.Total-l.cfg.Total/8 {
 		return
@@ -259,7 +259,7 @@ func (l *Limiter) markAuthenticated(c *conn) {
 	l.takeFromList(c)
 }
 
-// removeConn gives the place of a connection back.
+// removeConn frees the place of a connection. mu is held.
 func (l *Limiter) removeConn(c *conn) {
 	if c.removed {
 		return
@@ -274,6 +274,7 @@ func (l *Limiter) removeConn(c *conn) {
 	l.takeFromList(c)
 }
 
+// takeFromList removes a connection from the list of its client, if it is there. mu is held.
 func (l *Limiter) takeFromList(c *conn) {
 	if c.element == nil {
 		return
@@ -288,7 +289,7 @@ func (l *Limiter) takeFromList(c *conn) {
 	}
 }
 
-// reportClosed counts a closed connection, and logs now and then.
+// reportClosed counts a closed connection, and logs at most once in logInterval.
 func (l *Limiter) reportClosed(reason, client string) {
 	l.closed.WithLabelValues(reason).Inc()
 
@@ -310,7 +311,7 @@ func (l *Limiter) reportClosed(reason, client string) {
 
 type contextKey struct{}
 
-// Context returns a context that knows the connection. It is for http.Server.ConnContext.
+// Context returns a context that contains the connection, for http.Server.ConnContext.
 func Context(ctx context.Context, c net.Conn) context.Context {
 	if secured, ok := c.(interface{ NetConn() net.Conn }); ok { // *tls.Conn
 		c = secured.NetConn()
@@ -323,7 +324,7 @@ func Context(ctx context.Context, c net.Conn) context.Context {
 	return ctx
 }
 
-// Authenticated notes that the connection that ctx knows, if any, has sent a valid token.
+// Authenticated records that the connection in ctx, if there is one, has sent a valid token.
 func Authenticated(ctx context.Context) {
 	c, ok := ctx.Value(contextKey{}).(*conn)
 	if !ok {
@@ -336,7 +337,7 @@ func Authenticated(ctx context.Context) {
 	c.limiter.markAuthenticated(c)
 }
 
-// ClientFrom names the client of the connection that ctx knows, as Client does.
+// ClientFrom returns the client of the connection in ctx, as Client does.
 func ClientFrom(ctx context.Context) (name string, ok bool) {
 	c, ok := ctx.Value(contextKey{}).(*conn)
 	if !ok {
@@ -345,7 +346,7 @@ func ClientFrom(ctx context.Context) (name string, ok bool) {
 	return c.client, true
 }
 
-// Inner returns the connection that the server accepted, below TLS and limits.
+// Inner returns the connection that the server accepted, without the layers of TLS and limits.
 func Inner(c net.Conn) net.Conn {
 	if secured, ok := c.(interface{ NetConn() net.Conn }); ok {
 		c = secured.NetConn()
@@ -358,8 +359,8 @@ func Inner(c net.Conn) net.Conn {
 	return c
 }
 
-// Client names the client whose connections are counted together: a user of this host
-// on a unix socket, else an address.
+// Client returns the name of the client whose connections are counted together: on a unix socket a user of this
+// host, otherwise an address.
 func Client(c net.Conn) string {
 	if uid, ok := PeerUID(c); ok {
 		return "uid=" + strconv.FormatUint(uint64(uid), 10)
@@ -371,8 +372,8 @@ func Client(c net.Conn) string {
 	return ClientOf(c.RemoteAddr().String())
 }
 
-// ClientOf names the client with a remote address host:port. One client may choose
-// among all addresses of its loopback network, and of its IPv6 /64: these count as one.
+// ClientOf returns the name of the client with a remote address host:port. One client can use all addresses of the
+// loopback network, and all of its IPv6 /64, so these count as one.
 func ClientOf(remote string) string {
 	parsed, err := netip.ParseAddrPort(remote)
 	if err != nil {
@@ -385,12 +386,12 @@ func ClientOf(remote string) string {
 	case ip.Is4():
 		return ip.String()
 	default:
-		prefix, _ := ip.Prefix(64) // 64 bits there are
+		prefix, _ := ip.Prefix(64) // cannot fail: the address has more than 64 bits
 		return prefix.String()
 	}
 }
 
-// descriptorOf is the number of a connection's file descriptor, or -1.
+// descriptorOf returns the number of a connection's file descriptor, or -1.
 func descriptorOf(c net.Conn) int {
 	number := -1
 	if withDescriptor, ok := c.(syscall.Conn); ok {

@@ -27,8 +27,7 @@ import (
 // noDescriptorLimit is larger than any descriptor of a test.
 const noDescriptorLimit = 1 << 30
 
-// server answers "ok" on a listener with limits. A request for /login authenticates
-// its connection.
+// server answers "ok" on a listener with limits. A request for /login authenticates its connection.
 type server struct {
 	t       *testing.T
 	network string
@@ -90,7 +89,7 @@ func (s *server) dialFrom(local string) *client {
 
 func (s *server) dial() *client { s.t.Helper(); return s.dialFrom("") }
 
-// get makes a request on the connection, which proves that it is open.
+// get makes a request on the connection, which proves that the connection is open.
 func (c *client) get(path string) error {
 	_ = c.SetDeadline(time.Now().Add(10 * time.Second))
 
@@ -115,7 +114,7 @@ func (s *server) mustGet(c *client, path string) {
 	}
 }
 
-// wantClosed waits for the server to close the connection.
+// wantClosed waits until the server closes the connection.
 func (s *server) wantClosed(c *client, what string) {
 	s.t.Helper()
 	_ = c.SetDeadline(time.Now().Add(10 * time.Second))
@@ -207,7 +206,7 @@ func TestLimiter_TokensCannotTakeTheLastPlaces(t *testing.T) {
 	s.wantClosedBy("total", 1)
 }
 
-// Any local user may connect from all of 127.0.0.0/8, so these addresses are one client.
+// Any local user can connect from all of 127.0.0.0/8, so these addresses are one client.
 func TestLimiter_LoopbackIsOneClient(t *testing.T) {
 	s := serve(t, connlimit.Config{Total: 100, PerClient: 4, MaxDescriptor: noDescriptorLimit}, "tcp", "127.0.0.1:0")
 
@@ -241,7 +240,7 @@ func TestClientOf(t *testing.T) {
 }
 
 func TestLimiter_KeepsDescriptorsInReserve(t *testing.T) {
-	// The kernel gives out the lowest free number: all below this one are in use.
+	// The kernel assigns the lowest free number, so all numbers below this one are in use.
 	probe, err := os.Open(os.DevNull)
 	if err != nil {
 		t.Fatal(err)
@@ -259,7 +258,7 @@ func TestLimiter_KeepsDescriptorsInReserve(t *testing.T) {
 
 	s.mustGet(s.dial(), "/healthz")
 
-	// Some more than the room, as descriptors of earlier tests may have become free since.
+	// Some more than room, because descriptors of earlier tests may have been closed since.
 	if n := s.openConnections(); n > 2*room {
 		t.Errorf("the server has %v connections open, with %d descriptors for them", n, room)
 	}
@@ -341,8 +340,7 @@ func TestPeerUID(t *testing.T) {
 	connlimit.Authenticated(connlimit.Context(context.Background(), a)) // not one of a limiter's
 }
 
-// The kernel records the groups that a process has when it connects, not those that
-// /etc/group says its user is in.
+// The kernel records the groups that a process has when it connects, not those of its user in /etc/group.
 func TestPeerInGroup(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("only root can connect with other groups")
@@ -389,8 +387,8 @@ func TestPeerInGroup(t *testing.T) {
 	}
 }
 
-// dialWithGroups connects to a unix socket from a thread that is in other groups than
-// this process. The thread is not unlocked, so it ends with its goroutine.
+// dialWithGroups connects to a unix socket from a thread that has other groups than this process. The thread stays
+// locked, so it ends with its goroutine.
 func dialWithGroups(t *testing.T, path string, primary uint32, supplementary []uint32) (c net.Conn) {
 	t.Helper()
 	done := make(chan error)

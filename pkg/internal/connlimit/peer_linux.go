@@ -9,16 +9,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// PeerUID returns the user who connected to a unix socket, as the kernel has recorded
-// it. It is false for other connections.
+// PeerUID returns the user who connected to a unix socket, as recorded by the kernel. It returns false for other
+// connections.
 func PeerUID(c net.Conn) (uid uint32, ok bool) {
 	peer, ok := peerOf(c)
 	return peer.Uid, ok
 }
 
-// PeerInGroup reports whether a process that was in a group of this host, by its primary
-// group or another one, has connected to a unix socket. The kernel recorded its groups
-// when it connected.
+// PeerInGroup reports whether the process that connected to a unix socket was in a group of this host, by its
+// primary group or another one. The kernel recorded its groups when it connected.
 func PeerInGroup(c net.Conn, gid uint32) bool {
 	peer, ok := peerOf(c)
 	return ok && (peer.Gid == gid || slices.Contains(groupsOf(c), gid))
@@ -36,11 +35,11 @@ func peerOf(c net.Conn) (peer unix.Ucred, ok bool) {
 	return peer, ok
 }
 
-// groupsOf returns the supplementary groups of that process; nil if they are not known:
-// kernels before 4.13 do not record them.
+// groupsOf returns the supplementary groups of that process, or nil if they are not known: kernels before 4.13 do
+// not record them.
 func groupsOf(c net.Conn) (groups []uint32) {
 	withDescriptor(c, func(fd int) {
-		// The kernel says how many bytes it needs if these are too few.
+		// If the list is too short, the kernel returns the required size.
 		list := make([]uint32, 64)
 		size, errno := peerGroups(fd, list)
 		if errno == unix.ERANGE {
@@ -56,8 +55,8 @@ func groupsOf(c net.Conn) (groups []uint32) {
 	return groups
 }
 
-// peerGroups fills in the groups of a socket's peer, and returns how many there are. With
-// ERANGE there are more than list has room for.
+// peerGroups stores the groups of a socket's peer in list, and returns how many there are. ERANGE means that list
+// is too short.
 func peerGroups(fd int, list []uint32) (n int, errno syscall.Errno) {
 	const entry = uint32(unsafe.Sizeof(list[0]))
 	size := uint32(len(list)) * entry
@@ -67,7 +66,7 @@ func peerGroups(fd int, list []uint32) (n int, errno syscall.Errno) {
 	return int(size / entry), errno
 }
 
-// withDescriptor calls f with the descriptor of a connection, if that is to a unix socket.
+// withDescriptor calls f with the descriptor of a connection, if it is a unix socket.
 func withDescriptor(c net.Conn, f func(fd int)) {
 	socket, isUnix := c.(*net.UnixConn)
 	if !isUnix {
@@ -75,6 +74,6 @@ func withDescriptor(c net.Conn, f func(fd int)) {
 	}
 
 	if raw, err := socket.SyscallConn(); err == nil {
-		_ = raw.Control(func(fd uintptr) { f(int(fd)) }) // it fails when the connection is closed
+		_ = raw.Control(func(fd uintptr) { f(int(fd)) }) // fails if the connection is closed
 	}
 }

@@ -4,8 +4,8 @@ package connlimit
 
 import "net"
 
-// PeerUID knows nobody: daemons run on Linux.
+// PeerUID always returns false: daemons run on Linux.
 func PeerUID(net.Conn) (uid uint32, ok bool) { return 0, false }
 
-// PeerInGroup knows nobody, either.
+// PeerInGroup always returns false.
 func PeerInGroup(net.Conn, uint32) bool { return false }

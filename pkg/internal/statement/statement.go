@@ -1,25 +1,25 @@
-// Package statement signs and verifies the statements by which one node asks another
-// on behalf of a caller.
+// Package statement signs and verifies the statements with which one node makes requests to another on behalf of a
+// caller.
 //
-// A node that needs an answer of another node must not hand on the caller's bearer
-// token: whoever is at the other end of the connection could use it. It sends a
-// Statement instead, signed with its own Ed25519 key, whose public half is in its node
-// record. A statement says who asks for what, from whom, and when.
+// A node that forwards a request must not pass on the caller's bearer token, because the other end of the
+// connection could misuse it. Instead it sends a Statement, signed with its own Ed25519 key. The public key is in
+// its node record. A statement names the caller, the request, the node that is asked, and the time.
 //
-// What a Verifier accepts
-//   - was signed by a node that the verifier knows, in the instance that it knows,
-//   - names the verifying node and its instance as the audience, so that nobody can use
-//     a statement that was sent to another node, or to a former process of this one,
-//   - is for exactly this method, this path with its query, and this body,
-//   - only reads: a statement never authorises a write,
-//   - is not older or newer than MaxAge by the verifier's clock,
-//   - was not accepted before.
+// A Verifier accepts a statement only if it
 //
-// It does not protect against a node whose key was stolen: such a node can name any
-// caller in its statements, but only to read. A node whose clock is wrong by more than
-// MaxAge can neither ask nor be asked; the error names the difference.
+//   - was signed by a node that the verifier knows, in the instance that it knows
+//   - names the verifying node and its instance as the audience, so that a statement that was sent to another
+//     node, or to an earlier process of this one, cannot be used
+//   - is for exactly this method, this path with its query, and this body
+//   - only reads: a statement never authorizes a write
+//   - is not older or newer than MaxAge by the verifier's clock
+//   - was not accepted before
 //
-// The package is pure: it has no clock, no network and no disk.
+// It does not protect against a node whose key was stolen: such a node can name any caller in its statements, but
+// only to read. A node whose clock is wrong by more than MaxAge can neither send nor accept statements. The error
+// contains the difference.
+//
+// The package is pure: it uses no clock, no network and no disk.
 package statement
 
 import (
@@ -44,16 +44,16 @@ const Header = "X-Carillon-Statement"
 const (
 	// MaxAge is how far the time of a statement may be from the verifier's clock.
 	MaxAge = 30 * time.Second
-	// maxHeader bounds what is decoded before anything is verified.
+	// maxHeader limits what is decoded before anything is verified.
 	maxHeader = 8 << 10
-	// maxNonces bounds the memory for replays. Every remembered nonce was signed by a
-	// known node, so that only a broken node can reach it.
+	// maxNonces limits the memory for replay detection. Every stored nonce was signed by a known node, so only a
+	// faulty node can exceed it.
 	maxNonces = 100_000
-	// signatureDomain separates these signatures from all others that a node's key may make.
+	// signatureDomain separates these signatures from all others that a node's key may create.
 	signatureDomain = "carillon statement 1\n"
 )
 
-// The reasons for which Verify refuses a statement.
+// The reasons for which Verify rejects a statement.
 var (
 	ErrMalformed = errors.New("the statement is malformed")
 	ErrIssuer    = errors.New("the statement is from a node that is not known")
@@ -66,7 +66,7 @@ var (
 	ErrBusy      = errors.New("too many statements within a minute")
 )
 
-// Caller is the person or program on whose behalf a node asks.
+// Caller is the user or program on whose behalf a node makes a request.
 type Caller struct {
 	Who         string `json:"who"`
 	Role        string `json:"role"`
@@ -74,35 +74,34 @@ type Caller struct {
 	Certificate string `json:"certificate,omitempty"` // the common name of its client certificate
 }
 
-// Statement is what a node signs.
+// Statement is the content that a node signs.
 type Statement struct {
-	From         string `json:"from"` // the node that asks
+	From         string `json:"from"` // the node that makes the request
 	FromInstance string `json:"from_instance"`
-	To           string `json:"to"` // the node that is asked
+	To           string `json:"to"` // the node that receives it
 	ToInstance   string `json:"to_instance"`
 	Caller       Caller `json:"caller"`
 	Method       string `json:"method"`
-	Path         string `json:"path"` // with its query, as it is in the request line
+	Path         string `json:"path"` // with its query, as in the request line
 	Body         string `json:"body"` // SHA-256, hexadecimal
 	Time         int64  `json:"time"` // milliseconds since 1970
 	Nonce        string `json:"nonce"`
 }
 
-// Request is the part of an HTTP request that a statement is about.
+// Request is the part of an HTTP request that a statement covers.
 type Request struct {
 	Method, Path string
 	Body         []byte
 }
 
-// Sign makes the header's value. It fills in what is about the request, the time, and
-// a random nonce.
+// Sign returns the value of the header. It sets the fields about the request, the time, and a random nonce.
 func (s Statement) Sign(key ed25519.PrivateKey, r Request, now time.Time) string {
 	s.Method, s.Path, s.Body = r.Method, r.Path, hashBody(r.Body)
 	s.Time, s.Nonce = now.UnixMilli(), rand.Text()
 
 	payload, err := json.Marshal(s)
 	if err != nil {
-		panic(fmt.Sprintf("statement: encode: %v", err)) // it has only strings and a number
+		panic(fmt.Sprintf("statement: encode: %v", err)) // cannot happen: it contains only strings and a number
 	}
 
 	signature := ed25519.Sign(key, signedBytes(payload))
@@ -110,38 +109,40 @@ func (s Statement) Sign(key ed25519.PrivateKey, r Request, now time.Time) string
 	return strictEncoding.EncodeToString(payload) + "." + strictEncoding.EncodeToString(signature)
 }
 
+// strictEncoding rejects encodings that are not canonical, so that a statement has only one form.
 var strictEncoding = base64.RawURLEncoding.Strict()
 
+// signedBytes returns the bytes that are signed.
 func signedBytes(payload []byte) []byte { return append([]byte(signatureDomain), payload...) }
 
+// hashBody returns the hash of a request's body.
 func hashBody(b []byte) string {
 	sum := sha256.Sum256(b)
 	return hex.EncodeToString(sum[:])
 }
 
-// Issuer is what a verifier knows of a node.
+// Issuer is what a verifier knows about a node.
 type Issuer struct {
 	Instance string
 	Key      ed25519.PublicKey
 }
 
-// Verifier verifies the statements that are sent to one node. It is safe for
-// concurrent use.
+// Verifier verifies the statements that are sent to one node. It is safe for concurrent use.
 type Verifier struct {
 	node, instance string
 
 	mu     sync.Mutex
-	nonces map[string]time.Time // until when a statement with the nonce would be accepted
-	pruned time.Time
+	nonces map[string]time.Time // by issuer and nonce: until when a statement with it would be accepted
+	pruned time.Time            // when expired nonces were last removed
 }
 
-// NewVerifier makes the verifier of a node's instance.
+// NewVerifier returns the verifier for an instance of a node.
 func NewVerifier(node, instance string) *Verifier {
 	return &Verifier{node: node, instance: instance, nonces: map[string]time.Time{}}
 }
 
-// Verify returns the statement in a header if it authorises the request now. known
-// finds the node that claims to have signed it.
+// Verify returns the statement in a header if it authorizes the request now. known returns the node that claims to
+// have signed it.
 func (v *Verifier) Verify(header string, r Request, known func(node string) (Issuer, bool), now time.Time) (Statement, error) {
 	s, payload, signature, err := parseHeader(header)
 	if err != nil {
@@ -172,7 +173,7 @@ func (v *Verifier) Verify(header string, r Request, known func(node string) (Iss
 			ErrTime, s.From, v.node, off.Abs().Round(time.Second))
 	}
 
-	// The nonce comes last, so that only statements that are good otherwise take memory.
+	// The nonce is checked last, so that only statements that are otherwise valid use memory.
 	if err := v.useNonce(s.From+" "+s.Nonce, at.Add(MaxAge), now); err != nil {
 		return Statement{}, err
 	}
@@ -180,6 +181,7 @@ func (v *Verifier) Verify(header string, r Request, known func(node string) (Iss
 	return s, nil
 }
 
+// parseHeader decodes a header without verifying anything.
 func parseHeader(header string) (s Statement, payload, signature []byte, err error) {
 	first, second, ok := strings.Cut(header, ".")
 	if !ok || len(header) > maxHeader {
@@ -193,7 +195,7 @@ func parseHeader(header string) (s Statement, payload, signature []byte, err err
 	}
 
 	d := json.NewDecoder(bytes.NewReader(payload))
-	d.DisallowUnknownFields() // a field that this version does not know may restrict what is allowed
+	d.DisallowUnknownFields() // an unknown field may restrict what is allowed
 
 	if err := d.Decode(&s); err != nil || d.More() || s.From == "" || s.Nonce == "" || len(s.Nonce) > 64 {
 		return s, nil, nil, ErrMalformed
@@ -202,8 +204,8 @@ func parseHeader(header string) (s Statement, payload, signature []byte, err err
 	return s, payload, signature, nil
 }
 
-// useNonce refuses a nonce that it has seen, and remembers it for as long as a
-// statement with it would be accepted.
+// useNonce rejects a nonce that was used before. It stores a new one for as long as a statement with it would be
+// accepted.
 func (v *Verifier) useNonce(nonce string, until, now time.Time) error {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -222,7 +224,7 @@ func (v *Verifier) useNonce(nonce string, until, now time.Time) error {
 		return ErrReplay
 	}
 	if len(v.nonces) >= maxNonces {
-		return ErrBusy // to forget a nonce early would allow its replay
+		return ErrBusy // removing a nonce early would allow its replay
 	}
 
 	v.nonces[nonce] = until

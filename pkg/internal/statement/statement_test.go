@@ -20,13 +20,13 @@ func keyOf(node string) ed25519.PrivateKey {
 
 func publicOf(node string) ed25519.PublicKey { return keyOf(node).Public().(ed25519.PublicKey) }
 
-// known are n1 and n2, in the instances i1 and i2.
+// known knows the nodes n1 and n2, in the instances i1 and i2.
 func known(node string) (Issuer, bool) {
 	switch node {
 	case "n1", "n2":
 		return Issuer{Instance: "i" + node[1:], Key: publicOf(node)}, true
 	case "old":
-		return Issuer{Instance: "i1"}, true // of a version that has no key
+		return Issuer{Instance: "i1"}, true // a version without a key
 	}
 
 	return Issuer{}, false
@@ -36,12 +36,12 @@ func TestVerify_AcceptsOnlyWhatWasSignedForThisRequest(t *testing.T) {
 	ask := Request{Method: http.MethodGet, Path: "/v1/board?part=true"}
 	for _, c := range []struct {
 		name string
-		// what the issuer signs, with which key, for which request and when
+		// what the issuer signs, with which key, for which request, and when
 		edit   func(*Statement)
 		key    string
 		signed Request
 		at     time.Duration
-		// what arrives, if it is not what was signed
+		// the request that arrives, if it is not the one that was signed
 		arrives Request
 		header  func(string) string
 		want    error
@@ -136,7 +136,7 @@ func TestVerify_AcceptsAStatementOnce(t *testing.T) {
 	ask := Request{Method: http.MethodGet, Path: "/v1/board"}
 	s := Statement{From: "n1", FromInstance: "i1", To: "n2", ToInstance: "i2"}
 
-	// It was made 30 s ahead of this clock: it is acceptable for a minute.
+	// Its time is MaxAge ahead of this clock, so it is acceptable for a minute.
 	header := s.Sign(keyOf("n1"), ask, now.Add(MaxAge))
 	if _, err := v.Verify(header, ask, known, now); err != nil {
 		t.Fatal(err)
