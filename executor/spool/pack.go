@@ -217,8 +217,8 @@ type packedFrame struct {
 	text int   // the number of bytes of output in it
 }
 
-// openPacked opens a compressed output. What is cut short, or has not the form that
-// compressFile returns it, is refused.
+// openPacked opens a compressed output. It returns an error that wraps errDamaged if the file is truncated or was not
+// written by compressFile.
 func openPacked(path string) (*packedReader, error) {
 	f, err := os.Open(path)
 	if err != nil {

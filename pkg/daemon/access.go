@@ -13,9 +13,9 @@ import (
 	"github.com/carillonhq/carillon/pkg/kv"
 )
 
-// etcdAccess is how to reach an etcd that is not embedded. A guardian needs it, to
-// write once its daemon is dead, and gets it on its standard input: command lines
-// and environments are no secrets.
+// etcdAccess describes how to connect to an etcd that is not embedded. The guardian needs it
+// to write when its daemon is dead. It receives it on its standard input, because other users can read command
+// lines, and environments are inherited.
 type etcdAccess struct {
 	Endpoints    []string    `json:"endpoints"`
 	User         string      `json:"user"`
@@ -25,6 +25,7 @@ type etcdAccess struct {
 	Prefix       string      `json:"prefix"`
 }
 
+// etcdAccess returns the access from the settings.
 func (c *Config) etcdAccess() etcdAccess {
 	return etcdAccess{
 		Endpoints: c.EtcdEndpoints, User: c.EtcdUser, Password: c.EtcdPassword, PasswordFile: c.EtcdPasswordFile,
@@ -32,8 +33,8 @@ func (c *Config) etcdAccess() etcdAccess {
 	}
 }
 
-// etcdAccessJSON is nil for an embedded etcd: it dies with the daemon, and others open
-// no port to clients.
+// etcdAccessJSON returns the access as JSON, or nil with an embedded etcd. That dies with the daemon, and other
+// members have no port for clients.
 func (c *Config) etcdAccessJSON() json.RawMessage {
 	if c.Embedded {
 		return nil
@@ -47,7 +48,7 @@ func (c *Config) etcdAccessJSON() json.RawMessage {
 	return b
 }
 
-// clientConfig is how to dial, with files that are open already; nil: there are none.
+// clientConfig returns the configuration of a client. files are the TLS files, already opened; nil means none.
 func (a etcdAccess) clientConfig(files *certs.Source, log *zap.Logger) kv.Config {
 	c := kv.Config{Endpoints: a.Endpoints, Username: a.User, Password: a.Password, PasswordFile: a.PasswordFile, Logger: log}
 	if files != nil {
@@ -56,7 +57,7 @@ func (a etcdAccess) clientConfig(files *certs.Source, log *zap.Logger) kv.Config
 	return c
 }
 
-// dialEtcd reaches etcd by what the files hold now.
+// dialEtcd connects to etcd with the current contents of the TLS files.
 func (a etcdAccess) dialEtcd(ctx context.Context, log *zap.Logger) (*kv.Client, error) {
 	if a.Files == (certs.Files{}) {
 		return kv.Dial(ctx, a.clientConfig(nil, log))
@@ -70,10 +71,10 @@ func (a etcdAccess) dialEtcd(ctx context.Context, log *zap.Logger) (*kv.Client, 
 	return kv.Dial(ctx, a.clientConfig(files, log))
 }
 
-// secretVariables are settings that no other process needs to know.
+// secretVariables are environment variables with secrets that the guardian does not need.
 var secretVariables = []string{"CARILLON_ETCD_PASSWORD", "CARILLON_TOKEN"}
 
-// withoutSecrets is an environment without those.
+// withoutSecrets returns an environment without secretVariables.
 func withoutSecrets(env []string) []string {
 	return slices.DeleteFunc(slices.Clone(env), func(v string) bool {
 		name, _, _ := strings.Cut(v, "=")

@@ -17,8 +17,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// adminToken is the cluster's first token, and the file in which the node that made the
-// cluster keeps its secret.
+// adminToken creates the cluster's first token. The node that creates the cluster stores the token's secret in a file.
 type adminToken struct {
 	path  string
 	store *store.Store
@@ -26,12 +25,12 @@ type adminToken struct {
 	log   *zap.Logger
 }
 
-// tokenPath is where the node that made the cluster keeps its admin token.
+// tokenPath returns the path of the file with the admin token.
 func (c *Config) tokenPath() string { return filepath.Join(c.DataDir, "token") }
 
-// ensureToken creates the admin token if the cluster has none. The secret is on
-// disk before its hash is in etcd, and one that is there is used again: an
-// answer that was lost, or a crash, must not leave a hash whose secret nobody has.
+// ensureToken creates the admin token if the cluster has none. It writes the secret to
+// disk before it writes the hash to etcd, and reuses a secret that is on disk. So neither a lost
+// answer nor a crash can leave a hash in etcd whose secret is lost.
 func (a *adminToken) ensureToken(ctx context.Context) error {
 	has, err := a.store.HasTokens(ctx)
 	if err != nil {
@@ -71,8 +70,8 @@ func (a *adminToken) ensureToken(ctx context.Context) error {
 	return err
 }
 
-// removeUnknown removes the token of the data directory if the cluster does
-// not know it: another node made the first one, while this one's answer was lost.
+// removeUnknown removes the token from the data directory if the cluster has no such
+// token. This happens if another node created the first one at the same time.
 func (a *adminToken) removeUnknown(ctx context.Context) error {
 	kept, err := filetrust.ReadSecret(a.path, uint32(os.Geteuid()))
 	if errors.Is(err, os.ErrNotExist) {

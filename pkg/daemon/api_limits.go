@@ -13,22 +13,22 @@ import (
 	"github.com/carillonhq/carillon/pkg/internal/connlimit"
 )
 
-// Bounds for connections to the API. A connection costs some 33 KB of memory, so the
-// most that clients without a token can make a node use is 34 MB.
+// Limits on connections to the API. A connection uses about 33 KB of memory, so
+// clients without a token can make a node use at most 34 MB.
 const (
 	maxConnections     = 1024
-	maxUserConnections = 256 // on the unix socket, which has its own bounds
+	maxUserConnections = 256 // on the unix socket, which is limited separately
 
 	readHeaderTimeout = 10 * time.Second
-	// requestReadTimeout and answerWriteTimeout are for whole requests and answers. They
-	// are longer than the API works on a request; routes that stream lift them.
+	// requestReadTimeout and answerWriteTimeout apply to whole requests and answers. They
+	// are longer than the API takes for a request. Routes that stream remove them.
 	requestReadTimeout = 30 * time.Second
 	answerWriteTimeout = 30 * time.Second
 	idleTimeout        = 2 * time.Minute
 	maxHeaderBytes     = 64 << 10
 )
 
-// newHTTPServer makes the server of the API, whose connections end within bounds.
+// newHTTPServer returns the server of the API, with its timeouts.
 func newHTTPServer(users unixsocket.Administrators, log *zap.Logger) *http.Server {
 	return &http.Server{
 		ReadHeaderTimeout: readHeaderTimeout,
@@ -41,10 +41,10 @@ func newHTTPServer(users unixsocket.Administrators, log *zap.Logger) *http.Serve
 	}
 }
 
-// tcpLimits are the bounds for connections over the network, for a process that may
-// have so many descriptors open. A quarter of the descriptors is for connections at
-// most, and a fifth is never for them: etcd ends the process if it gets none for its
-// log, and without descriptors no task starts.
+// tcpLimits returns the limits on TCP connections. descriptors is the number of file descriptors that the process may
+// have open. At most a quarter of them is used for connections, and connections never get the last
+// fifth: the embedded etcd ends the process if it gets none for its
+// log, and without descriptors no attempt starts.
 func tcpLimits(descriptors int, log *zap.Logger) connlimit.Config {
 	total := min(maxConnections, max(descriptors/4, 8))
 	return connlimit.Config{
@@ -52,8 +52,8 @@ func tcpLimits(descriptors int, log *zap.Logger) connlimit.Config {
 	}
 }
 
-// socketLimits are the same for the unix socket, whose clients are users of this host.
-// Connections by users who need no token never make room for others.
+// socketLimits returns the limits on connections to the unix socket, whose clients are users of this host.
+// Connections of users who need no token are never closed in favor of others.
 func socketLimits(descriptors int, users unixsocket.Administrators, log *zap.Logger) connlimit.Config {
 	total := min(maxUserConnections, max(descriptors/16, 8))
 	return connlimit.Config{
@@ -62,8 +62,8 @@ func socketLimits(descriptors int, users unixsocket.Administrators, log *zap.Log
 	}
 }
 
-// maxDescriptors is how many file descriptors this process may have open. The Go runtime
-// has raised the soft limit to the hard one.
+// maxDescriptors returns the number of file descriptors that this process may have open. The Go runtime
+// raises the soft limit to the hard one.
 func maxDescriptors() int {
 	var limit syscall.Rlimit
 	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit); err != nil || limit.Cur > math.MaxInt32 {

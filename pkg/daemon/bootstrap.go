@@ -16,7 +16,8 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// reachEtcd starts the embedded etcd, or dials the others and checks their version.
+// reachEtcd starts the embedded etcd, or connects to the configured endpoints and checks their version. It sets n.client
+// and, with an embedded etcd, n.server.
 func (n *Node) reachEtcd(ctx context.Context) (err error) {
 	if n.env.Etcd != nil {
 		n.client, err = n.env.Etcd(ctx, n.cfg)
@@ -63,16 +64,16 @@ func (n *Node) reachEtcd(ctx context.Context) (err error) {
 	return n.etcdWaiter.untilStarted(ctx, func() error { return kv.CheckVersion(ctx, n.client) })
 }
 
-// etcdWaiter repeats what needs etcd until etcd answers, and says meanwhile what the node
-// waits for.
+// etcdWaiter repeats operations until etcd answers, and meanwhile reports what the node
+// waits for. It logs once that it waits.
 type etcdWaiter struct {
 	cfg  Config
 	http *httpServer
 	log  *zap.Logger
 }
 
-// untilReached tries until etcd answers; a refusal of what it is, or of
-// what it holds, is final.
+// untilReached calls try every second until it succeeds. Errors about the version of etcd, or about
+// its contents, are final. So is the end of ctx.
 func (w *etcdWaiter) untilReached(ctx context.Context, try func() error) error {
 	for logged := false; ; logged = true {
 		err := try()
@@ -94,9 +95,9 @@ func (w *etcdWaiter) untilReached(ctx context.Context, try func() error) error {
 	}
 }
 
-// untilStarted is untilReached for a node that starts: if etcd refuses its user, that is
-// final, as the login has never been right. Later the node waits until the login is
-// right again, as for an etcd that is away.
+// untilStarted is untilReached for a starting node. If etcd rejects the node's login or permissions, the error is
+// final, because they have never been right. Later, the node waits until the login is
+// right again, as for an unavailable etcd.
 func (w *etcdWaiter) untilStarted(ctx context.Context, try func() error) error {
 	return w.untilReached(ctx, func() error {
 		err := try()
@@ -114,7 +115,8 @@ func (w *etcdWaiter) untilStarted(ctx context.Context, try func() error) error {
 	})
 }
 
-// bootstrapCluster makes the cluster and its admin token, if there are none.
+// bootstrapCluster creates the cluster and its admin token if there are none. Before that, it compares the history of
+// etcd with the data directory; see compareHistory.
 func (n *Node) bootstrapCluster(ctx context.Context) error {
 	return n.etcdWaiter.untilStarted(ctx, func() error {
 		there, err := n.store.Present(ctx)
@@ -129,6 +131,8 @@ func (n *Node) bootstrapCluster(ctx context.Context) error {
 		}
 
 		if n.state.Epoch() != before {
+			// An operator has accepted a restored etcd. Its revisions are lower than those seen before, so start
+			// from the present one.
 			n.revisions = newRevisions(there.Revision)
 			n.client.KV = seenKV{n.etcdKV, n.revisions}
 		}
@@ -154,5 +158,5 @@ func (n *Node) bootstrapCluster(ctx context.Context) error {
 	})
 }
 
-// TokenPath is where the node that made the cluster keeps its admin token.
+// TokenPath returns the path of the file in which the node that created the cluster stores the admin token.
 func (n *Node) TokenPath() string { return n.cfg.tokenPath() }

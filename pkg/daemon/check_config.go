@@ -23,17 +23,17 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// setting is one of the settings that result, and where it came from.
+// setting is a resulting setting and its origin.
 type setting struct {
 	Name  string          `json:"name"`
 	Value json.RawMessage `json:"value"`
 	From  string          `json:"from"` // default, host, the file, a variable, or a flag
 }
 
-// configFaults is what is wrong with a configuration.
+// configFaults lists the faults of a configuration.
 type configFaults []error
 
-// ExitCode is that of a wrong command line: nothing was tried.
+// ExitCode returns 2, as for a wrong command line, because nothing was started.
 func (configFaults) ExitCode() int { return 2 }
 
 func (f configFaults) Error() string {
@@ -44,13 +44,13 @@ func (f configFaults) Error() string {
 	return strings.Join(all, "; ")
 }
 
-// usualFile is the file that the service reads.
+// usualFile is the configuration file that the service uses.
 const usualFile = "/etc/carillon/agent.yaml"
 
 // checkConfig prints the settings that an agent with this file and these flags would
-// have, and where each comes from, without secrets. It starts nothing and writes
-// nothing but to out, and warnings to notes. Its error says all that is wrong with them, as far as that can
-// be known without other hosts.
+// have, with the origin of each and without secrets. It starts nothing. It writes the settings to out
+// and warnings to notes. Its error lists all faults that can be found without contacting
+// other hosts.
 func checkConfig(out, notes io.Writer, file string, given *pflag.FlagSet) error {
 	cfg, err := loadConfig(file, given)
 	var faults configFaults
@@ -70,7 +70,7 @@ func checkConfig(out, notes io.Writer, file string, given *pflag.FlagSet) error 
 
 	settings, err := settingsOf(cfg, file, given)
 	if err != nil {
-		return configFaults{err} // of which load has told, too
+		return configFaults{err} // loadConfig has found the same fault
 	}
 
 	faults = append(faults, filesFaults(settings)...)
@@ -97,7 +97,7 @@ func checkConfig(out, notes io.Writer, file string, given *pflag.FlagSet) error 
 	return faults
 }
 
-// settingsOf lists the settings in the order of Config.
+// settingsOf returns the settings with their origins, in the order of the fields of Config.
 func settingsOf(cfg Config, file string, given *pflag.FlagSet) ([]setting, error) {
 	inFile := map[string]json.RawMessage{}
 
@@ -122,7 +122,7 @@ func settingsOf(cfg Config, file string, given *pflag.FlagSet) ([]setting, error
 
 		s := setting{Name: name, Value: value, From: "default"}
 		if name == "name" || name == "slots" {
-			s.From = "host" // follows from it
+			s.From = "host" // the default depends on the host
 		}
 
 		flag := flagOf(name)
@@ -145,7 +145,7 @@ func settingsOf(cfg Config, file string, given *pflag.FlagSet) ([]setting, error
 	return list, nil
 }
 
-// flagOf is the flag of a field of the file.
+// flagOf returns the name of the flag for a setting of the file.
 func flagOf(field string) string {
 	switch field {
 	case "labels":
@@ -157,14 +157,15 @@ func flagOf(field string) string {
 	return strings.ReplaceAll(field, "_", "-")
 }
 
-// variableOf is the variable of a flag.
+// variableOf returns the environment variable for a flag.
 func variableOf(flag string) string {
 	return "CARILLON_" + strings.ToUpper(strings.ReplaceAll(flag, "-", "_"))
 }
 
-// inURL is a password in the URL of an endpoint, with a scheme or without.
+// inURL matches a password in the URL of an endpoint, with or without a scheme.
 var inURL = regexp.MustCompile(`("(?:[a-z]+://)?[^/@:"]*:)[^"]*@`)
 
+// printSettings prints the settings as a table or as JSON. It hides passwords.
 func printSettings(out io.Writer, settings []setting, asJSON bool) error {
 	for i, s := range settings {
 		settings[i].Value = inURL.ReplaceAll(s.Value, []byte("${1}(hidden)@"))
@@ -189,7 +190,7 @@ func printSettings(out io.Writer, settings []setting, asJSON bool) error {
 	return w.Flush()
 }
 
-// plainJSON is a value as one writes it in YAML, in a line; what is empty is a dash.
+// plainJSON formats a value on one line, as in YAML. An empty value is a dash.
 func plainJSON(v json.RawMessage) string {
 	var s string
 	if json.Unmarshal(v, &s) == nil {
@@ -202,20 +203,20 @@ func plainJSON(v json.RawMessage) string {
 	return string(v)
 }
 
-// keyPairs are the settings that name a certificate, and those with its key; authorities
-// name certificates that others are checked against, secrets files with one line.
+// keyPairs lists the settings of certificates with those of their keys. caSettings
+// name files with CAs, and secretFileSettings files with a secret in one line.
 var (
 	keyPairs           = [][2]string{{"tls_cert", "tls_key"}, {"etcd_cert", "etcd_key"}, {"etcd_peer_cert", "etcd_peer_key"}}
 	caSettings         = []string{"tls_ca", "etcd_ca", "etcd_peer_ca"}
 	secretFileSettings = []string{"etcd_password_file"}
 )
 
-// filesFaults reads the files that settings name.
+// filesFaults reads all files that settings name and returns their faults.
 func filesFaults(settings []setting) (faults configFaults) {
 	path := func(name string) (p string) {
 		for _, s := range settings {
 			if s.Name == name {
-				_ = json.Unmarshal(s.Value, &p) // a string, or there is none
+				_ = json.Unmarshal(s.Value, &p) // all these settings are strings
 			}
 		}
 
@@ -229,7 +230,7 @@ func filesFaults(settings []setting) (faults configFaults) {
 	for _, pair := range keyPairs {
 		cert, key := path(pair[0]), path(pair[1])
 		if cert == "" || key == "" {
-			continue // to have one of them only is for Validate
+			continue // Validate reports a missing one
 		}
 
 		if _, err := tls.LoadX509KeyPair(cert, key); err != nil {
@@ -266,7 +267,7 @@ func filesFaults(settings []setting) (faults configFaults) {
 	return faults
 }
 
-// checkWritable reports whether the data directory can be written to, or be made.
+// checkWritable returns an error if the data directory cannot be written to, or created if it does not exist.
 func checkWritable(dir string) error {
 	for at := dir; dir != ""; at = filepath.Dir(at) {
 		info, err := os.Stat(at)
@@ -291,5 +292,5 @@ func checkWritable(dir string) error {
 		return nil
 	}
 
-	return nil // which Validate refuses
+	return nil // Validate reports that data_dir is empty
 }

@@ -13,17 +13,17 @@ import (
 	"github.com/carillonhq/carillon/pkg/wake"
 )
 
-// clusterRecord follows the cluster's record, and has the node write by what it says.
+// clusterRecord follows the cluster's record and applies the record format in it to the node's writes.
 type clusterRecord struct {
 	store    *store.Store
 	client   *kv.Client
-	atStart  task.Cluster
-	followed atomic.Pointer[task.Cluster] // nil until it is followed
-	announce wake.Signal                  // sent when the node writes another format
+	atStart  task.Cluster                 // the record at the start of the node
+	followed atomic.Pointer[task.Cluster] // the latest record; nil: not received yet
+	announce wake.Signal                  // sent when the node begins to write another format
 	log      *zap.Logger
 }
 
-// currentRecord is what the cluster's record says, as far as the node knows.
+// currentRecord returns the latest record that the node has received.
 func (r *clusterRecord) currentRecord() task.Cluster {
 	if c := r.followed.Load(); c != nil {
 		return *c
@@ -31,7 +31,7 @@ func (r *clusterRecord) currentRecord() task.Cluster {
 	return r.atStart
 }
 
-// run follows the record until ctx ends, or until it demands a format that the node does
+// run follows the record until ctx ends, or until it requires a format that the node does
 // not understand.
 func (r *clusterRecord) run(ctx context.Context) error {
 	key := r.store.Keys().Cluster()
@@ -55,14 +55,15 @@ func (r *clusterRecord) run(ctx context.Context) error {
 		case <-ctx.Done():
 			return ctx.Err()
 		case err := <-ended:
-			ended <- err // for the deferred receive
+			ended <- err // the deferred function receives it
 			return err
 		case <-changed:
 		}
 	}
 }
 
-// applyRecord has the node write by a record.
+// applyRecord makes the node write in the format that a record requires. A record that cannot be decoded is ignored. An
+// error means that the node does not understand the format and must stop.
 func (r *clusterRecord) applyRecord(c store.ClusterRecord, err error) error {
 	if err != nil {
 		r.log.Error("cannot decode the cluster record; keeping the previous one", zap.Error(err))

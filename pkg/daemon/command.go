@@ -19,10 +19,11 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// Commands are the commands that run a node: dev, agent, and the guardian that
-// an agent starts beside itself.
+// Commands returns the commands that run a node: dev, agent, and the guardian that
+// an agent starts.
 func Commands() []*cobra.Command { return Environment{}.Commands() }
 
+// agentCommand returns the command that runs a node of a cluster.
 func (e Environment) agentCommand() *cobra.Command {
 	flags := Defaults()
 	var file string
@@ -65,6 +66,7 @@ func (e Environment) agentCommand() *cobra.Command {
 	return cmd
 }
 
+// devCommand returns the command that runs a single node for development.
 func (e Environment) devCommand() *cobra.Command {
 	cfg := Defaults()
 	cfg.Name, cfg.Embedded, cfg.LogFormat, cfg.LogLevel = "dev", true, "console", "info"
@@ -107,9 +109,9 @@ func (e Environment) devCommand() *cobra.Command {
 	return cmd
 }
 
-// printWelcome says what to do next. The token of the node with the usual data
-// directory becomes the one that the other commands find; that of a node with a
-// directory of its own must not put it out of use.
+// printWelcome prints how to use the node. If the node has the default data
+// directory, it copies the token to where the other commands find it. With own, the node has a
+// directory that the user chose, and its token must not replace that of the default node.
 func printWelcome(n *Node, own bool, out io.Writer) error {
 	path, use := n.TokenPath(), ""
 	if !own {
@@ -134,7 +136,7 @@ func printWelcome(n *Node, own bool, out io.Writer) error {
 	return err
 }
 
-// publishToken copies a token to where the other commands look for it.
+// publishToken copies a token file to where the other commands look for it, and returns that path.
 func publishToken(from string) (string, error) {
 	token, err := os.ReadFile(from)
 	if err != nil {
@@ -154,6 +156,7 @@ func publishToken(from string) (string, error) {
 	return path, datadir.WriteSynced(path, token, 0o600)
 }
 
+// userDir returns Carillon's directory below an XDG base directory of the user.
 func userDir(variable, fallback string) (string, error) {
 	if dir := os.Getenv(variable); filepath.IsAbs(dir) {
 		return filepath.Join(dir, "carillon"), nil
@@ -167,8 +170,8 @@ func userDir(variable, fallback string) (string, error) {
 	return filepath.Join(home, fallback, "carillon"), nil
 }
 
-// runDaemon starts a node and runs it until ctx ends. started, if set, is called once
-// the node listens.
+// runDaemon starts a node and runs it until ctx ends. started, if not nil, is called once,
+// when the node listens. If the cluster gets a new epoch, runDaemon starts the node again as another instance.
 func (e Environment) runDaemon(ctx context.Context, cfg Config, logs io.Writer, started func(*Node) error) error {
 	if err := cfg.Validate(); err != nil {
 		return err
@@ -177,14 +180,14 @@ func (e Environment) runDaemon(ctx context.Context, cfg Config, logs io.Writer, 
 	defer garbage.MakeRoom()()
 
 	log := newLogger(cfg, logs)
-	defer log.Sync() // it fails on terminals and pipes, where there is nothing to sync
+	defer log.Sync() // fails on terminals and pipes, which need no sync
 
-	// This comes before the first process is started, which would inherit the sockets, too.
+	// Take over the sockets before the first process is started, because it would inherit them.
 	addresses := systemd.Addresses{Socket: cfg.Socket, Listen: cfg.Listen}
 	e.inherited = systemd.InheritSockets(&addresses, log)
 	defer e.inherited.Close()
 
-	cfg.Socket = addresses.Socket // which is the inherited one if there was no setting
+	cfg.Socket = addresses.Socket // the path of the inherited socket, if the setting was empty
 
 	e.serviceManager = systemd.NewNotifier(cfg.DrainTimeout.Std(), log)
 
@@ -195,21 +198,21 @@ func (e Environment) runDaemon(ctx context.Context, cfg Config, logs io.Writer, 
 			case !errors.Is(err, errNewHistory):
 				return err
 			case ctx.Err() != nil:
-				return nil // it was to end anyway
+				return nil // the process stops anyway
 			}
 
-			started = nil // it was told
+			started = nil // called once only
 			e.serviceManager.SetNode(nil)
 		}
 	})
 }
 
-// runOnce is one life of a node: most processes have one.
+// runOnce starts one instance of the node and runs it to its end. Most processes run only one.
 func (e Environment) runOnce(ctx context.Context, cfg Config, log *zap.Logger, started func(*Node) error) error {
 	n, err := e.Start(ctx, cfg, log)
 	if err != nil {
 		if ctx.Err() != nil {
-			return nil // asked to stop before it was up
+			return nil // stopped before it had started
 		}
 		return err
 	}
@@ -220,7 +223,7 @@ func (e Environment) runOnce(ctx context.Context, cfg Config, log *zap.Logger, s
 	n.listeners.logListening()
 
 	if started != nil {
-		if err := n.listeners.listenError(); err != nil { // of carillon dev, whose user looks on
+		if err := n.listeners.listenError(); err != nil { // only carillon dev sets started, and its user is watching
 			return err
 		}
 		if err := started(n); err != nil {

@@ -19,82 +19,83 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// Config is what an agent can be told. Flags win over CARILLON_* variables,
-// which win over the file. The JSON names are those of the file, in YAML.
+// Config holds the settings of an agent. Flags override CARILLON_* variables,
+// which override the file. The JSON names are the names of the settings in the YAML file. The help texts of the
+// flags describe each setting; the comments here add what they leave out.
 type Config struct {
 	Name      string            `json:"name"`
 	DataDir   string            `json:"data_dir"`
 	Listen    string            `json:"listen"`    // host:port of the API
-	Advertise string            `json:"advertise"` // URL under which other nodes reach it
+	Advertise string            `json:"advertise"` // URL at which other nodes reach the API
 	Socket    string            `json:"socket"`    // path of the API's unix socket; "": none
 	Insecure  bool              `json:"insecure"`  // the API listens beyond loopback without TLS
 	Labels    map[string]string `json:"labels"`
 	Roles     []string          `json:"roles"`
 	Slots     int               `json:"slots"`
 	Weight    int               `json:"weight"`
-	Shards    int               `json:"shards"` // of a cluster that does not exist yet
+	Shards    int               `json:"shards"` // used only by the node that creates the cluster
 
-	// PEM files, taken anew when they are replaced. With certificate and key the API
-	// speaks TLS. The CA is who has signed the certificates of other nodes, and of
-	// clients; without it, the system's CAs count for nodes.
+	// PEM files, which are loaded again when they are replaced. With a certificate and a key the API
+	// uses TLS. The CA verifies the certificates of other nodes and of
+	// clients; without it, the system's CAs verify other nodes.
 	TLSCert       string `json:"tls_cert"`
 	TLSKey        string `json:"tls_key"`
 	TLSCA         string `json:"tls_ca"`
-	TLSClientAuth string `json:"tls_client_auth"` // what clients of the API show: none, optional or require
+	TLSClientAuth string `json:"tls_client_auth"` // client certificates of the API: none, optional or require
 
-	// Files of the host's administrator, taken as they are at each use.
+	// Files of the host's administrator. Their current contents count at each use.
 	SecretKeys string `json:"secret_keys"` // keys under which secrets are encrypted; 0600
-	Policy     string `json:"policy"`      // what may run here, whatever tasks say; root's
+	Policy     string `json:"policy"`      // restricts what may run here; only root may write it
 
 	Embedded      bool     `json:"embedded"` // run an etcd in this process
 	EtcdEndpoints []string `json:"etcd_endpoints"`
 	EtcdUser      string   `json:"etcd_user"`
 	EtcdPassword  string   `json:"etcd_password"`
-	// EtcdPasswordFile is read at each log-in: a new password takes effect when etcd
-	// refuses the former.
+	// EtcdPasswordFile is read at each login. A new password takes effect when etcd
+	// rejects the former one.
 	EtcdPasswordFile string `json:"etcd_password_file"`
 	EtcdCA           string `json:"etcd_ca"` // PEM files, for https endpoints
 	EtcdCert         string `json:"etcd_cert"`
 	EtcdKey          string `json:"etcd_key"`
-	EtcdQuota        int64  `json:"etcd_quota"` // bytes that the embedded etcd may grow to; 0: its default, 8 GiB
+	EtcdQuota        int64  `json:"etcd_quota"` // maximum size of the embedded etcd in bytes; 0: its default, 8 GiB
 	Prefix           string `json:"prefix"`
 
-	// EventRetention is how long the embedded etcd keeps revisions, and so events, at
-	// least; 0: the last 30,000 revisions, which it keeps in any case.
+	// EventRetention is the minimum time for which the embedded etcd keeps revisions, and so events.
+	// It keeps the last 30,000 revisions in any case; 0 means only these.
 	EventRetention task.Duration `json:"event_retention"`
 
-	// The embedded etcd as one member of several, which are other agents'.
-	InitialCluster      map[string]string `json:"initial_cluster"`       // their URLs for each other, by name, the own one among them
-	InitialClusterState string            `json:"initial_cluster_state"` // new, or existing: it has been added
-	EtcdListenPeer      string            `json:"etcd_listen_peer"`      // URL; default: the own one
-	InsecurePeers       bool              `json:"insecure_peers"`        // no TLS between members: whoever reaches their ports is root
-	EtcdPeerCert        string            `json:"etcd_peer_cert"`        // PEM files: all three, or none: then the agents make them
+	// The embedded etcd as one of several members in several agents.
+	InitialCluster      map[string]string `json:"initial_cluster"`       // the peer URLs of all members by name, including this one
+	InitialClusterState string            `json:"initial_cluster_state"` // new; or existing, for a member that was added
+	EtcdListenPeer      string            `json:"etcd_listen_peer"`      // URL; default: its URL in InitialCluster
+	InsecurePeers       bool              `json:"insecure_peers"`        // no TLS between members: anyone who reaches their ports can run commands as root
+	EtcdPeerCert        string            `json:"etcd_peer_cert"`        // PEM files: all three or none; with none, the agents create them
 	EtcdPeerKey         string            `json:"etcd_peer_key"`
 	EtcdPeerCA          string            `json:"etcd_peer_ca"`
 
 	LeaseTTL     task.Duration `json:"lease_ttl"`
 	DrainTimeout task.Duration `json:"drain_timeout"`
 
-	SpoolLimit     int64         `json:"spool_limit"`     // bytes of output kept per attempt
-	SpoolTotal     int64         `json:"spool_total"`     // bytes of output kept in all
-	SpoolRetention task.Duration `json:"spool_retention"` // age up to which output is kept
-	SpoolCompress  bool          `json:"spool_compress"`  // output is compressed when its attempt has ended
+	SpoolLimit     int64         `json:"spool_limit"`     // maximum output of an attempt in bytes
+	SpoolTotal     int64         `json:"spool_total"`     // maximum output of all attempts in bytes
+	SpoolRetention task.Duration `json:"spool_retention"` // maximum age of output
+	SpoolCompress  bool          `json:"spool_compress"`  // compress output when its attempt has ended
 
-	// ScratchDir is where the directories of attempts are, scratch and private /tmp among
-	// them, in one of the node's own.
+	// ScratchDir contains the node's directory with the working directories of attempts, including scratch directories
+	// and private /tmp.
 	ScratchDir string `json:"scratch_dir"`
-	// Beyond these the node takes no runs; 0: no limit.
+	// While one of these limits is exceeded, the node accepts no runs; 0: no limit.
 	MaxLoad       float64   `json:"max_load"`        // of load1
 	MinMemoryFree task.Size `json:"min_memory_free"` // bytes
 	MinDiskFree   task.Size `json:"min_disk_free"`   // bytes, in the data directory's file system
 
-	Cgroup string `json:"cgroup"` // where attempts have control groups: auto, off, or the path of one
+	Cgroup string `json:"cgroup"` // where control groups of attempts are created: auto, off, or a path
 
 	LogFormat string `json:"log_format"` // json or console
 	LogLevel  string `json:"log_level"`
 }
 
-// Defaults is a Config with nothing set by its user.
+// Defaults returns the settings that apply if the user sets none.
 func Defaults() Config {
 	return Config{
 		Name: defaultName(), DataDir: "/var/lib/carillon", Listen: "127.0.0.1:7070",
@@ -106,18 +107,19 @@ func Defaults() Config {
 	}
 }
 
+// notInName matches what a node's name must not contain.
 var notInName = regexp.MustCompile(`[^a-z0-9._-]+`)
 
-// defaultName is the host's name, made to fit.
+// defaultName returns the host's name without its domain, converted to a valid name of a node.
 func defaultName() string {
-	host, _ := os.Hostname() // without one, there is a name all the same
+	host, _ := os.Hostname() // without one, the name is "node"
 	name, _, _ := strings.Cut(strings.ToLower(host), ".")
 	name = strings.Trim(notInName.ReplaceAllString(name, "-"), "-._")
 	return cmp.Or(name, "node")
 }
 
-// Validate checks c and fills in what follows from the rest. It returns the
-// first fault, as a *task.Error.
+// Validate checks c and completes values that depend on others, such as absolute paths and the schemes of endpoints. It
+// returns the first fault, as a *task.Error. It reads files that settings name, and resolves the peer address.
 func (c *Config) Validate() error {
 	if err := task.CheckName("name", c.Name); err != nil {
 		return err
@@ -180,6 +182,7 @@ func (c *Config) Validate() error {
 	return c.validateNumbers()
 }
 
+// validateScratch checks scratch_dir. A private /tmp would hide directories below it from their attempts.
 func (c *Config) validateScratch() error {
 	if c.ScratchDir == "" {
 		return nil
@@ -196,6 +199,7 @@ func (c *Config) validateScratch() error {
 	return nil
 }
 
+// validateNumbers checks the ranges of numbers and durations, and the log settings.
 func (c *Config) validateNumbers() error {
 	type bounds struct {
 		field     string
@@ -244,7 +248,8 @@ func (c *Config) validateNumbers() error {
 	return nil
 }
 
-// validateAddresses keeps an API without TLS on loopback unless told otherwise.
+// validateAddresses checks listen and advertise. Without TLS, the API may only listen on a loopback address, unless
+// insecure is set.
 func (c *Config) validateAddresses() error {
 	host, port, err := net.SplitHostPort(c.Listen)
 	if err != nil || port == "" {
@@ -252,7 +257,7 @@ func (c *Config) validateAddresses() error {
 	}
 
 	if host == "localhost" {
-		// The resolver may give localhost another address: what is judged here has to be what the listener binds.
+		// The resolver may return another address for localhost. The listener must bind the address that is checked here.
 		host = "127.0.0.1"
 		c.Listen = net.JoinHostPort(host, port)
 	}
@@ -277,6 +282,7 @@ func (c *Config) validateAddresses() error {
 	return nil
 }
 
+// isLoopback reports whether a host is localhost or a loopback address.
 func isLoopback(host string) bool {
 	if host == "localhost" {
 		return true

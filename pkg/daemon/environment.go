@@ -16,39 +16,38 @@ import (
 	"github.com/carillonhq/carillon/pkg/store"
 )
 
-// Environment is what a node takes from outside its process: clocks, network, etcd and
-// host. Its zero value is the real environment. Tests replace it with clocks that they can
-// move, a network in memory and an etcd that misbehaves; the rest of the node stays as it
-// is.
+// Environment holds what a node uses from outside its process: clocks, network, etcd and
+// host. The zero value is the real environment. Tests replace it with clocks that they
+// control, a network in memory and an etcd with faults; the rest of the node is the real one.
 type Environment struct {
 	// Now is the wall clock; default time.Now.
 	Now func() time.Time
-	// Boot is a clock that counts the time in which the host was suspended;
-	// default CLOCK_BOOTTIME. One that is set here is a host that never sleeps.
+	// Boot is a monotonic clock that counts the time in which the host was suspended;
+	// default CLOCK_BOOTTIME. If it is set, the host counts as one that never suspends.
 	Boot func() time.Duration
 	// Listen opens the API's listener; default net.Listen.
 	Listen func(network, address string) (net.Listener, error)
-	// Dial reaches other nodes; default net.Dialer.
+	// Dial connects to other nodes; default net.Dialer.
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
-	// Etcd reaches etcd; default: the embedded server, or the endpoints, of cfg.
+	// Etcd connects to etcd; default: the embedded server or the endpoints of cfg.
 	// The node closes the client.
 	Etcd func(ctx context.Context, cfg Config) (*kv.Client, error)
-	// Host is the same for nodes that reach each other by loopback; default: the
-	// boot of this machine, and the network namespace of this process.
+	// Host identifies the host: it is equal for nodes that can reach each other by loopback addresses. Default: the
+	// boot id of this machine with the network namespace of this process.
 	Host string
-	// Format is the newest format of records that the node understands; default
-	// store.NewestFormat. With the one after it the node plays a later version.
+	// Format is the newest record format that the node understands; default
+	// store.NewestFormat. With NewestFormat + 1, tests emulate a later version.
 	Format int
-	// Unguarded nodes have no guardian beside them: they run no processes.
+	// Unguarded nodes start no guardian. They must not run processes.
 	Unguarded bool
-	// Act, if set, takes the place of processes.
+	// Act, if set, replaces processes.
 	Act process.Fake
 
-	serviceManager *systemd.Notifier // nil: there is none
+	serviceManager *systemd.Notifier // nil: none
 	inherited      systemd.Sockets   // sockets of the service manager on which the API listens
 }
 
-// withDefaults fills in what is not set.
+// withDefaults returns the environment with defaults for all fields that are not set, except Boot and Etcd.
 func (e Environment) withDefaults() Environment {
 	if e.Now == nil {
 		e.Now = time.Now
@@ -73,7 +72,7 @@ func (e Environment) withDefaults() Environment {
 	return e
 }
 
-// bootTime is the time since the host was booted, with the time in which it was suspended.
+// bootTime returns the time since the host was booted, including the time in which it was suspended.
 func (e Environment) bootTime() time.Duration {
 	if e.Boot != nil {
 		return e.Boot()
@@ -81,12 +80,12 @@ func (e Environment) bootTime() time.Duration {
 	return proctree.BootTime()
 }
 
-// Start is Start in this environment.
+// Start is the function Start, in this environment.
 func (e Environment) Start(ctx context.Context, cfg Config, log *zap.Logger) (*Node, error) {
 	return startNode(ctx, cfg, e.withDefaults(), log)
 }
 
-// Commands are Commands in this environment.
+// Commands is the function Commands, in this environment.
 func (e Environment) Commands() []*cobra.Command {
 	return []*cobra.Command{e.devCommand(), e.agentCommand(), guardianCommand()}
 }

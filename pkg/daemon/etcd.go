@@ -12,21 +12,21 @@ import (
 )
 
 const (
-	etcdEvery   = 15 * time.Second // how often etcd is asked how it fares
-	etcdTimeout = 5 * time.Second  // for how long
+	etcdEvery   = 15 * time.Second // interval at which the members are checked
+	etcdTimeout = 5 * time.Second  // time limit for one check
 )
 
-// memberLister asks the members of etcd for their state.
+// memberLister reads the state of the etcd members.
 type memberLister interface {
 	Members(ctx context.Context, timeout time.Duration) []store.Member
 }
 
-// etcdMonitor tells how full etcd is, while there is time to do something: in
-// metrics, and in the log, once for each state that a member gets into.
+// etcdMonitor reports how full etcd is, early enough for an operator to act: in
+// metrics, and in the log whenever the state of a member changes.
 type etcdMonitor struct {
 	members memberLister
 	log     *zap.Logger
-	told    map[string]etcdState
+	told    map[string]etcdState // the last state that was logged, by endpoint
 
 	size, inUse, quota, alarm *prometheus.GaugeVec
 }
@@ -38,10 +38,11 @@ const (
 	etcdFine etcdState = iota
 	etcdFillingUp
 	etcdNearlyFull
-	etcdFull    // or it was, and its alarm still stands
-	etcdCorrupt // it says so itself
+	etcdFull    // the member is full, or was and still has the alarm
+	etcdCorrupt // the member has detected damaged data
 )
 
+// stateOf returns the state of a member.
 func stateOf(m store.Member) etcdState {
 	switch used := m.Used(); {
 	case slices.Contains(m.Alarms, store.AlarmCorrupt):
@@ -74,7 +75,7 @@ func newEtcdMonitor(members memberLister, r prometheus.Registerer, log *zap.Logg
 	return e
 }
 
-// run looks until ctx ends.
+// run checks the members every etcdEvery until ctx ends.
 func (e *etcdMonitor) run(ctx context.Context) error {
 	tick := time.NewTicker(etcdEvery)
 	defer tick.Stop()
@@ -89,8 +90,8 @@ func (e *etcdMonitor) run(ctx context.Context) error {
 	}
 }
 
-// checkMember asks once. Of a member that does not answer the metrics go, as the last
-// ones prove nothing, and what was told of it stays.
+// checkMember checks all members once. The metrics of a member that does not answer are removed, because the last
+// values prove nothing. The state that was logged for it remains.
 func (e *etcdMonitor) checkMember(ctx context.Context) {
 	for _, m := range e.members.Members(ctx, etcdTimeout) {
 		if m.Err != nil {
@@ -117,6 +118,7 @@ func (e *etcdMonitor) checkMember(ctx context.Context) {
 	}
 }
 
+// logState logs the state of a member if it has changed.
 func (e *etcdMonitor) logState(m store.Member) {
 	state := stateOf(m)
 	if state == e.told[m.Endpoint] {

@@ -13,29 +13,30 @@ import (
 )
 
 const (
-	// expiryEvery is how often certificates are looked at, beside each handshake.
+	// expiryEvery is the interval at which certificate files are checked, in addition to each handshake.
 	expiryEvery = 10 * time.Second
-	// A certificate that ends within the first is announced, and logged; within the
-	// second it is logged again, as an error.
+	// A certificate that expires within expirySoon is announced and logged. Within
+	// expiryUrgent it is logged again, as an error.
 	expirySoon, expiryUrgent = 30 * 24 * time.Hour, 7 * 24 * time.Hour
 )
 
-// certExpiryMonitor takes certificates that were replaced, and tells when one ends: in a
-// metric, in the log, and to the other nodes.
+// certExpiryMonitor loads certificate files that were replaced, and reports when certificates expire: in a
+// metric, in the log, and in the node's record.
 type certExpiryMonitor struct {
-	sources map[string]*certs.Source // by the beginning of their settings' names
+	sources map[string]*certs.Source // by the prefix of their settings' names
 	env     Environment
 	log     *zap.Logger
 	ends    *prometheus.GaugeVec
-	told    map[string]toldEnd
+	told    map[string]toldEnd // what was logged, by setting
 }
 
-// toldEnd is of which end the log has told, and how urgent it was.
+// toldEnd is an expiry time that was logged, and its level.
 type toldEnd struct {
 	end   time.Time
-	level int
+	level int // 0: not soon; 1: soon; 2: urgent; 3: expired
 }
 
+// newCertExpiryMonitor returns a monitor of all certificates that the node has.
 func newCertExpiryMonitor(s secured, env Environment, r prometheus.Registerer, log *zap.Logger) *certExpiryMonitor {
 	e := &certExpiryMonitor{sources: map[string]*certs.Source{}, env: env, log: log.Named("tls"), told: map[string]toldEnd{},
 		ends: prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "carillon_tls_expiry_timestamp_seconds",
@@ -51,6 +52,7 @@ func newCertExpiryMonitor(s secured, env Environment, r prometheus.Registerer, l
 	return e
 }
 
+// run checks the files every expiryEvery until ctx ends. It starts with a check.
 func (e *certExpiryMonitor) run(ctx context.Context) error {
 	for {
 		e.checkFiles()
@@ -60,6 +62,7 @@ func (e *certExpiryMonitor) run(ctx context.Context) error {
 	}
 }
 
+// checkFiles loads changed files and reports the expiry times once.
 func (e *certExpiryMonitor) checkFiles() {
 	for prefix, s := range e.sources {
 		for _, n := range s.Look() {
@@ -79,6 +82,7 @@ func (e *certExpiryMonitor) checkFiles() {
 	}
 }
 
+// logExpiry logs an expiry time if its level has risen since it was last logged.
 func (e *certExpiryMonitor) logExpiry(setting string, end time.Time) {
 	left, level := end.Sub(e.env.Now()), 0
 	for _, within := range []time.Duration{expirySoon, expiryUrgent, 0} {
@@ -104,7 +108,7 @@ func (e *certExpiryMonitor) logExpiry(setting string, end time.Time) {
 	}
 }
 
-// expiringSoon are the certificates that end soon, for everybody to see.
+// expiringSoon returns the certificates that expire within expirySoon, for the node's record.
 func (e *certExpiryMonitor) expiringSoon() (list []task.Expiry) {
 	for _, prefix := range []string{"tls_", "etcd_", "etcd_peer_"} {
 		if s := e.sources[prefix]; s != nil {

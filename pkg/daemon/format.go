@@ -14,21 +14,21 @@ import (
 )
 
 const (
-	// settledAfter is how long every node has to run a version that understands a newer
-	// format before the leader puts that in force: until then, the way back to the
-	// former version is a restart.
+	// settledAfter is how long every node must have run a version that understands a newer
+	// format before the leader puts it in force. Until then, nodes can go back to the
+	// former version by a restart, without a downgrade of the format.
 	settledAfter = 10 * time.Minute
-	// formatEvery is how often the leader looks whether the format is to change,
-	// loweringEvery how often while it goes back to an older one.
+	// formatEvery is the interval at which the leader checks whether the format should change, and
+	// loweringEvery the same during a downgrade.
 	formatEvery   = 5 * time.Second
 	loweringEvery = time.Second
-	// lastWrites is how long after their node heard of an older format the last writes
-	// of the newer one have arrived, or never will: a call has a deadline of 5 s.
+	// lastWrites is the time after which writes in the newer format have arrived or failed, counted from when their
+	// node switched to the older one. A call has a deadline of 5 s.
 	lastWrites = 12 * time.Second
 )
 
-// formatKeeper is the leader's part in the format of records: it raises it once all
-// nodes have long understood a newer one, and ends a downgrade.
+// formatKeeper changes the record format while the node leads. It raises the format when all
+// nodes have understood a newer one for settledAfter, and it completes downgrades.
 type formatKeeper struct {
 	node  string
 	store *store.Store
@@ -36,8 +36,8 @@ type formatKeeper struct {
 	log   *zap.Logger
 }
 
-// run looks after the format until ctx ends. What it knows of a downgrade under way ends
-// with it: another leader may have changed the format since.
+// run checks the format until ctx ends. Its knowledge of a downgrade lasts for one term, because another leader may
+// change the format in between.
 func (k *formatKeeper) run(ctx context.Context) error {
 	var down lowering
 
@@ -57,7 +57,8 @@ func (k *formatKeeper) run(ctx context.Context) error {
 	}
 }
 
-// runStep looks at the nodes' formats once.
+// runStep reads the cluster's record and the nodes' formats once, and changes the format if that is possible. A
+// conflict means that the record or the nodes have changed since; the next step reads them again.
 func (k *formatKeeper) runStep(ctx context.Context, down *lowering) error {
 	f, err := k.store.Formats(ctx)
 	if err != nil {
@@ -86,9 +87,9 @@ func (k *formatKeeper) runStep(ctx context.Context, down *lowering) error {
 	return nil
 }
 
-// newestFormat is the format that may be in force: the newest that all nodes have
-// understood for long enough, that this one knows and that is wanted; never an
-// older one than there is.
+// newestFormat returns the newest format that all nodes have understood for settledAfter, that this version knows
+// (known), and that is not newer than the wanted format. It never returns an
+// older format than the one in force.
 func newestFormat(f store.Formats, now time.Time, known int) int {
 	is := f.Cluster.InForce()
 	to, _ := f.Possible()
@@ -104,15 +105,15 @@ func newestFormat(f store.Formats, now time.Time, known int) int {
 	return to
 }
 
-// lowering is a downgrade under way, as the leader sees it.
+// lowering is the leader's knowledge of a downgrade in progress.
 type lowering struct {
 	underWay bool
-	told     string
-	clean    time.Time // since when nothing is in its way; zero: something was
+	told     string    // what the log last named as the reason to wait
+	clean    time.Time // since when nothing prevents the downgrade; zero: something does
 }
 
-// lowerFormat puts the older format that is wanted in force once no node writes the newer
-// one any more, and what was under way then has arrived.
+// lowerFormat puts the wanted, older format in force when no node writes the newer
+// one any more and all its writes have arrived.
 func (k *formatKeeper) lowerFormat(ctx context.Context, f store.Formats, down *lowering) error {
 	why := f.WaitsFor()
 	if why != "" && why != down.told {
@@ -120,7 +121,7 @@ func (k *formatKeeper) lowerFormat(ctx context.Context, f store.Formats, down *l
 		k.log.Info("lowering the record format", zap.Int("to", f.Cluster.FormatWanted), zap.String("waits_for", why))
 	}
 
-	if !down.mayLower(why, time.Now()) { // of a stretch of time, not of the wall
+	if !down.mayLower(why, time.Now()) { // monotonic time, not env.Now
 		return nil
 	}
 
@@ -135,9 +136,8 @@ func (k *formatKeeper) lowerFormat(ctx context.Context, f store.Formats, down *l
 	return nil
 }
 
-// mayLower reports whether the older format may be put in force: nothing has been in its
-// way for as long as the last writes of the newer one take to arrive. why is what is
-// in its way now.
+// mayLower reports whether the older format may be put in force, which is so when nothing has prevented it for
+// lastWrites. why is what prevents it now, or "".
 func (d *lowering) mayLower(why string, now time.Time) bool {
 	d.underWay = true
 	if why != "" {

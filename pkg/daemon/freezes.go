@@ -11,21 +11,22 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// freezes are those that hold, as far as the node knows.
+// freezes holds the freezes as the watch last reported them.
 type freezes struct {
-	is atomic.Pointer[store.FreezeRecord]
+	is atomic.Pointer[store.FreezeRecord] // nil: not read yet
 }
 
+// knownFreezes returns the freezes and the mod revision of their record, which commits compare (G21).
 func (f *freezes) knownFreezes() (*task.Freezes, int64) {
 	if r := f.is.Load(); r != nil {
 		return &r.Freezes, r.Mod
 	}
-	return nil, 0 // a commit that does not know them fails, and tells
+	return nil, 0 // if there is a record, the commit fails and reads it
 }
 
-// followFreezes keeps the scheduler's view of the freezes, and has the workers look
-// again when they change: what has waited may go on. The executor has a view of its
-// own, which begins anew with each session.
+// followFreezes updates the scheduler's view of the freezes and wakes the workers
+// when they change, because waiting runs may continue. The executor follows them separately,
+// anew with each session.
 func (n *Node) followFreezes(ctx context.Context) error {
 	return n.store.FollowFreezes(ctx, time.Minute, func(r store.FreezeRecord) error {
 		before := n.freezes.is.Swap(&r)

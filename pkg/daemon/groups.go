@@ -13,11 +13,12 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// groupsRecord is the file in the data directory that lists the control groups that are
-// to be removed, should neither the daemon nor its guardian do it.
+// groupsRecord is the file in the data directory that lists the control groups. The next daemon
+// removes them if neither the daemon nor its guardian has.
 const groupsRecord = "cgroups"
 
-// openGroups finds out how the processes of attempts are held together.
+// openGroups opens the control groups for attempts, if the host has any. Without them, and for the first process of a
+// container, it creates Orphans.
 func (n *Node) openGroups() (err error) {
 	if n.env.Act != nil || !slices.Contains(n.cfg.Roles, task.RoleExecutor) {
 		return nil
@@ -37,7 +38,8 @@ func (n *Node) openGroups() (err error) {
 		n.log.Info("attempts have no control groups", zap.NamedError("why", why))
 	}
 
-	// Groups find what daemonizes; what is left of it in the end somebody has to reap.
+	// Without groups, orphans have to be adopted, so that processes that daemonize are found. The first process of a
+	// container adopts all orphans in any case and has to reap them.
 	if !n.groups.Any() || os.Getpid() == 1 {
 		n.orphans = proctree.NewOrphans()
 	}

@@ -22,8 +22,8 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// guardianCommand is the process that an agent starts beside itself. It speaks
-// with its agent on standard input and output; it is of no use to anybody else.
+// guardianCommand returns the command that an agent starts as its guardian. It communicates
+// with its agent on standard input and output and is of no use to users.
 func guardianCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:    "guardian",
@@ -32,7 +32,7 @@ func guardianCommand() *cobra.Command {
 		Args:   cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			log := newLogger(Defaults(), os.Stderr).Named("guardian")
-			// The guardian outlives its agent, and so the signals that end it.
+			// The guardian outlives its agent, so signals that stop the agent must not stop it.
 			return guardian.Serve(context.WithoutCancel(cmd.Context()), cmd.InOrStdin(), cmd.OutOrStdout(), log,
 				func(ctx context.Context, h guardian.Hello) error { return sayCleared(ctx, h, log) })
 		},
@@ -43,9 +43,9 @@ func guardianCommand() *cobra.Command {
 	return cmd
 }
 
-// clearCommand is for the service manager, when the daemon has ended however it did.
-// systemd before 254 cannot start the next one beside the control groups that a daemon
-// and its guardian have left which both were killed.
+// clearCommand returns the command that the service manager runs when the daemon has ended for any reason.
+// If both the daemon and its guardian were killed, systemd before 254 cannot start the next daemon beside the control
+// groups that they have left.
 func clearCommand() *cobra.Command {
 	var file string
 	cmd := &cobra.Command{
@@ -66,11 +66,12 @@ func clearCommand() *cobra.Command {
 	return cmd
 }
 
-// clearPatience is how long a guardian may take for what it does itself.
+// clearPatience is how long clearGroups waits for a guardian that is still killing processes. It is longer than the
+// guardian's own time limits.
 const clearPatience = 70 * time.Second
 
-// clearGroups does what the next daemon on a data directory would do first. It fails
-// if one runs there.
+// clearGroups kills the processes in the control groups that former daemons of a data directory left, and removes the
+// groups, as the next daemon would do. It fails if a daemon runs on the directory.
 func clearGroups(ctx context.Context, dir string) error {
 	record := filepath.Join(dir, groupsRecord)
 	if b, err := os.ReadFile(record); errors.Is(err, fs.ErrNotExist) || err == nil && len(b) == 0 {
@@ -99,8 +100,8 @@ func clearGroups(ctx context.Context, dir string) error {
 	return groups.ClearFormer()
 }
 
-// sayCleared writes cleared/<instance>, for those that wait for the attempts of
-// the dead instance. With an embedded etcd there is nobody: it died too.
+// sayCleared writes cleared/<instance>, so that owners can replace the attempts of
+// the dead instance early. With an embedded etcd it does nothing, because that died with the daemon.
 func sayCleared(ctx context.Context, h guardian.Hello, log *zap.Logger) error {
 	if len(h.Etcd) == 0 {
 		return nil

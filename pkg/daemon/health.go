@@ -15,7 +15,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// wireMonitors makes what watches over the node, over etcd and over other nodes.
+// wireMonitors creates the monitors of the node, of etcd and of other nodes.
 func (n *Node) wireMonitors() {
 	n.watchdog.watchPart("keeper", n.keeper)
 	n.watchdog.watchPart("engine", n.engine)
@@ -32,17 +32,17 @@ func (n *Node) wireMonitors() {
 	n.eligibility.setReason(task.IneligibleRestored, n.restored)
 }
 
-// presentNodes are the nodes that are present, as far as this one knows.
+// presentNodes returns the records of the present nodes, from the mirror.
 func (n *Node) presentNodes() []task.Node { return n.known.Decode(n.nodes.Snapshot().KVs) }
 
-// eligibilityChanged has everybody look again who asks whether the node may own shards.
+// eligibilityChanged wakes all components that depend on whether the node may own shards.
 func (n *Node) eligibilityChanged() {
 	n.announce.Send()
 	n.keep.Send()
 	n.states.applyRequest()
 }
 
-// mayCommit is asked before each commit of a shard.
+// mayCommit returns why a shard must not commit now, or nil. Workers call it before each commit.
 func (n *Node) mayCommit() error {
 	if err := n.clock.checkClock(); err != nil {
 		return fmt.Errorf("%w: %w", errIneligible, err)
@@ -50,8 +50,8 @@ func (n *Node) mayCommit() error {
 	return n.eligibility.ineligibleErr()
 }
 
-// sessionOfOwner is the session under which the node owns shards; false while it
-// has none, or must decide nothing.
+// sessionOfOwner returns the session under which the node owns shards, and false while it
+// has none or must not decide anything.
 func (n *Node) sessionOfOwner() (kv.Fence, bool) {
 	if n.eligibility.ineligibleErr() != nil {
 		return kv.Fence{}, false
@@ -59,10 +59,10 @@ func (n *Node) sessionOfOwner() (kv.Fence, bool) {
 	return n.presence.Session()
 }
 
-// peerCluster is what the probe of other nodes needs of etcd.
+// peerCluster implements peerprobe.Cluster.
 type peerCluster struct{ *store.Store }
 
-// RevokeLeases ends leases of another node.
+// RevokeLeases revokes the leases of another node. A lease that does not exist any more is no error.
 func (c peerCluster) RevokeLeases(ctx context.Context, leases []string) error {
 	var errs []error
 	for _, l := range leases {

@@ -15,31 +15,31 @@ import (
 )
 
 const (
-	// historyLook is how often etcd is asked how far it has come.
+	// historyLook is the interval at which the cluster's record and etcd's revision are read.
 	historyLook = 5 * time.Second
-	// historyKeep is how often that is written to disk: a snapshot that is restored
-	// while the node is down, and is younger than that, is not noticed.
+	// historyKeep is the interval at which the revision is written to disk. If etcd is restored
+	// while the node is down, from a snapshot that is younger than that, the node does not detect it.
 	historyKeep = 10 * time.Second
 )
 
-// errNewHistory ends a node that has to begin anew: an operator has accepted what
-// etcd holds, and nothing that the node remembers may be true.
+// errNewHistory ends Run when the node has to start over: an operator has accepted a restored
+// etcd, so anything that the node has in memory may be wrong.
 var errNewHistory = errors.New("the cluster has a new epoch: this node begins anew")
 
-// clusterReader reads the cluster's record, and the revision of etcd.
+// clusterReader reads the cluster's record together with etcd's revision.
 type clusterReader interface {
 	Present(context.Context) (store.Present, error)
 }
 
-// etcdHistory keeps how far etcd has come, and notices, by revisions, that it was
-// restored from an older snapshot than this process, or a former one, has seen. From
-// then on the node decides nothing and changes nothing, since what it knows may
-// not have happened, until an operator accepts the restored state: that is a
+// etcdHistory stores the highest revision of etcd that was seen, and detects by revisions that etcd was
+// restored from a snapshot that is older than what this process or a former one has seen. From
+// then on the node decides nothing and changes nothing, because what it knows may
+// not have happened. An operator accepts the restored state by a
 // higher epoch in the cluster's record.
 //
-//	following ──lower revision──▶ restored ──higher epoch──▶ (begins anew)
+//	following ──lower revision──▶ restored ──higher epoch──▶ (starts over)
 //
-// One node that has seen it stops all: a node that came later cannot know.
+// One node that has detected it stops all nodes of the epoch, because a node that started later cannot detect it.
 type etcdHistory struct {
 	node        string
 	cluster     clusterReader
@@ -48,12 +48,12 @@ type etcdHistory struct {
 	eligibility *eligibility
 	log         *zap.Logger
 
-	kept time.Time
+	kept time.Time // when the revision was last written to disk
 }
 
-// compareHistory holds what etcd has now against what was kept, before anything of etcd is
-// believed. An error is final, and task.ErrInvalid: the data directory belongs to
-// another cluster, or to one that etcd has lost altogether.
+// compareHistory compares the state of etcd with what the data directory has recorded. It is called before the node
+// uses anything from etcd. restored is not nil if etcd was restored from an older snapshot. err is final and wraps
+// task.ErrInvalid if the data directory belongs to another cluster, or to one that etcd no longer has.
 func compareHistory(s *datadir.State, p store.Present, wentBack error) (restored error, err error) {
 	cluster, epoch, _ := s.History()
 	switch {
@@ -66,7 +66,7 @@ func compareHistory(s *datadir.State, p store.Present, wentBack error) (restored
 		return nil, fmt.Errorf("%w: etcd holds cluster %s, but this node's data directory belongs to cluster %s: give it an empty one, or the right endpoints and prefix",
 			task.ErrInvalid, p.Cluster.ID, cluster)
 	case p.Cluster.Epoch > epoch:
-		return nil, s.SetHistory(cluster, p.Cluster.Epoch, p.Revision, false) // all is forgotten already
+		return nil, s.SetHistory(cluster, p.Cluster.Epoch, p.Revision, false) // the process has just started and remembers nothing
 	case wentBack != nil:
 		return wentBack, nil
 	case p.Cluster.Epoch < epoch:
@@ -78,13 +78,13 @@ func compareHistory(s *datadir.State, p store.Present, wentBack error) (restored
 	return nil, nil
 }
 
-// olderEpoch proves the same as a lower revision, and does so still when etcd has
-// grown beyond what was seen.
+// olderEpoch returns the error for an epoch that went back. It proves the same as a lower revision, also when etcd has
+// already passed the highest revision that was seen.
 func olderEpoch(is, was int) error {
 	return fmt.Errorf("etcd holds epoch %d of the cluster, and this node is of epoch %d: it was restored from an older snapshot", is, was)
 }
 
-// run looks until ctx ends, or until the cluster has a new epoch.
+// run checks etcd until ctx ends, or until the cluster has a new epoch.
 func (h *etcdHistory) run(ctx context.Context) error {
 	defer h.writeToDisk()
 
@@ -101,7 +101,7 @@ func (h *etcdHistory) run(ctx context.Context) error {
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-found:
-			found = nil // it is told once
+			found = nil // the channel stays closed; handle it once
 			h.eligibility.setReason(task.IneligibleRestored, h.revisions.wentBack())
 			h.writeToDisk()
 		case <-tick.C:
@@ -109,17 +109,17 @@ func (h *etcdHistory) run(ctx context.Context) error {
 	}
 }
 
-// checkEtcd reads once. Only errNewHistory ends the node.
+// checkEtcd reads the cluster's record and the revision once. It returns no error but errNewHistory.
 func (h *etcdHistory) checkEtcd(ctx context.Context) error {
 	p, err := h.cluster.Present(ctx)
 	if err != nil {
-		return nil // etcd is away, or the record is damaged: it says nothing
+		return nil // etcd is unavailable or the record is damaged, which proves nothing
 	}
 
 	cluster, epoch, _ := h.state.History()
 	switch {
 	case p.Found && p.Cluster.ID == cluster && p.Cluster.Epoch > epoch:
-		// It is kept when the node begins: until then it is one of the epoch before.
+		// The new epoch is stored when the node starts over. Until then the node belongs to the previous one.
 		h.log.Warn("the cluster has a new epoch; reloading", zap.Int("epoch", p.Cluster.Epoch), zap.Int64("rev", p.Revision))
 		return errNewHistory
 	case p.Found && p.Cluster.ID != cluster:
@@ -133,8 +133,8 @@ func (h *etcdHistory) checkEtcd(ctx context.Context) error {
 	return nil
 }
 
-// observeNodes takes the records of all nodes: one that has seen etcd go back stops those
-// of its epoch that cannot know.
+// observeNodes checks the records of all nodes. A node that announces that etcd went back stops the other nodes
+// of its epoch, which may not be able to detect it.
 func (h *etcdHistory) observeNodes(nodes []task.Node) {
 	epoch := h.state.Epoch()
 	i := slices.IndexFunc(nodes, func(n task.Node) bool {
@@ -146,7 +146,7 @@ func (h *etcdHistory) observeNodes(nodes []task.Node) {
 	}
 }
 
-// writeToDisk writes to disk how far etcd has come.
+// writeToDisk stores the highest revision that was seen. It logs an error and continues.
 func (h *etcdHistory) writeToDisk() {
 	h.kept = time.Now()
 	cluster, epoch, _ := h.state.History()

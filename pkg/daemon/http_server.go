@@ -18,33 +18,33 @@ import (
 )
 
 const (
-	// listenRetry is how long after a failure to listen it is tried again: a port may be
-	// free only for a moment, until the program that holds it starts again.
+	// listenRetry is the pause after a failure to listen. It is short, because a port may be
+	// free only for a moment, while the program that holds it restarts.
 	listenRetry = time.Second
-	// listenLogInterval is how often such failures are logged.
+	// listenLogInterval is the minimum time between two log lines about such failures.
 	listenLogInterval = time.Minute
 )
 
-// listenerOpener opens the listener of an address. The listener limits the connections
-// and speaks TLS, if its address does.
+// listenerOpener opens the listener of one address. The listener limits the number of connections
+// and uses TLS if that is configured.
 type listenerOpener interface {
 	openListener() (net.Listener, error)
 }
 
-// endpoint is an address at which the API listens, or tries to.
+// endpoint is an address at which the API listens or tries to listen.
 type endpoint struct {
 	address  string // for logs
 	listener listenerOpener
 	log      *zap.Logger
-	announce wake.Signal // sent when listening has begun
+	announce wake.Signal // sent when the endpoint begins to listen
 
 	mu     sync.Mutex
-	addr   net.Addr // where it listens; nil while it does not
-	err    error    // why it does not
-	logged time.Time
+	addr   net.Addr  // the address at which it listens; nil: it does not listen
+	err    error     // why it does not listen
+	logged time.Time // when a failure was last logged
 }
 
-// listenOnce opens the listener once, and notes the result.
+// listenOnce tries once to open the listener, and stores the result.
 func (e *endpoint) listenOnce() (net.Listener, error) {
 	l, err := e.listener.openListener()
 
@@ -71,36 +71,37 @@ func (e *endpoint) listenOnce() (net.Listener, error) {
 	return l, nil
 }
 
-// listeningAddr is the address where the endpoint listens; nil, and why, if it does not.
+// listeningAddr returns the address at which the endpoint listens, or nil and the reason if it does not.
 func (e *endpoint) listeningAddr() (net.Addr, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.addr, e.err
 }
 
-// startupReporter is told what the node waits for before it is wired.
+// startupReporter receives what a starting node waits for.
 type startupReporter interface {
 	SetStartupStatus(why string)
 }
 
-// httpServer answers on the API's listeners from the moment that they are open. Before
-// the node is wired, it only says that the process lives, and what the node waits for. If
-// it cannot listen, because the port is taken, it tries again; the rest of the node goes
-// on meanwhile.
+// httpServer serves the API's listeners from the moment that they are open. Until
+// the API exists, it only answers that the process is alive and what the node waits for. If
+// it cannot listen, for example because the port is taken, it tries again, and the rest of the node continues
+// meanwhile.
 type httpServer struct {
 	http     *http.Server
-	handler  atomic.Pointer[http.Handler]
-	startup  atomic.Pointer[string] // what the node waits for, as long as there is no handler
+	handler  atomic.Pointer[http.Handler] // the API; nil: it does not exist yet
+	startup  atomic.Pointer[string]       // what the node waits for while there is no handler
 	reporter startupReporter
-	closing  chan struct{} // closed when no request is accepted any more: long requests end then
+	closing  chan struct{} // closed when no request is accepted any more, so that streams end
 
 	stopOnce sync.Once
-	stopped  chan struct{} // closed to end attempts to listen
+	stopped  chan struct{} // closed to stop further tries to listen
 	serving  sync.WaitGroup
-	failed   chan error // has one slot: why requests on an open listener are not served any more
+	failed   chan error // one slot: the error of a listener that has failed
 }
 
-// startHTTP listens at the endpoints and begins to answer.
+// startHTTP listens at the endpoints and begins to serve. It tries each endpoint once before it returns; endpoints that
+// fail are retried in the background.
 func startHTTP(server *http.Server, reporter startupReporter, endpoints ...*endpoint) *httpServer {
 	s := &httpServer{
 		http: server, reporter: reporter,
@@ -110,19 +111,20 @@ func startHTTP(server *http.Server, reporter startupReporter, endpoints ...*endp
 	server.RegisterOnShutdown(sync.OnceFunc(func() { close(s.closing) }))
 
 	for _, e := range endpoints {
-		l, err := e.listenOnce() // before anybody asks whether it listens
+		l, err := e.listenOnce() // now, so that callers find the result
 		s.serving.Go(func() { s.keepServing(e, l, err) })
 	}
 
 	return s
 }
 
-// stopListening ends attempts to listen.
+// stopListening stops further tries to listen.
 func (s *httpServer) stopListening() {
 	s.stopOnce.Do(func() { close(s.stopped) })
 }
 
-// keepServing serves an endpoint until the server is closed.
+// keepServing listens at an endpoint until that succeeds, and then serves it until the server is closed. l and err are
+// the result of the first try.
 func (s *httpServer) keepServing(e *endpoint, l net.Listener, err error) {
 	for err != nil {
 		select {
@@ -142,7 +144,8 @@ func (s *httpServer) keepServing(e *endpoint, l net.Listener, err error) {
 	}
 }
 
-// ServeHTTP answers as the API, once it is there.
+// ServeHTTP passes requests to the API. While the API does not exist, it answers /healthz with 200 and all other
+// requests with 503 and the startup status.
 func (s *httpServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if h := s.handler.Load(); h != nil {
 		(*h).ServeHTTP(w, r)
@@ -163,13 +166,14 @@ func (s *httpServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "application/problem+json")
 	w.Header().Set("Retry-After", "1")
 	w.WriteHeader(http.StatusServiceUnavailable)
-	_ = json.NewEncoder(w).Encode(map[string]any{ // the caller is gone
+	_ = json.NewEncoder(w).Encode(map[string]any{ // an error means that the client has gone
 		"type": "about:blank", "title": http.StatusText(http.StatusServiceUnavailable), "status": http.StatusServiceUnavailable,
 		"code": "not_ready", "detail": "not ready: " + why,
 	})
 }
 
-// waitForMembers is told which members of etcd are missing; nil: none any more.
+// waitForMembers sets the startup status while the embedded etcd starts. missing lists the members that it waits for. An
+// empty list means that they do not agree yet, and nil that the wait is over.
 func (s *httpServer) waitForMembers(missing []string) {
 	why := "the node is starting"
 
@@ -183,16 +187,17 @@ func (s *httpServer) waitForMembers(missing []string) {
 	s.setStartupStatus(why)
 }
 
-// setStartupStatus says what the node waits for, as long as it is not wired.
+// setStartupStatus sets what a starting node waits for, for clients and for the service manager.
 func (s *httpServer) setStartupStatus(why string) {
 	s.startup.Store(&why)
 	s.reporter.SetStartupStatus(why)
 }
 
-// setHandler has h answer from now on.
+// setHandler makes h answer all further requests.
 func (s *httpServer) setHandler(h http.Handler) { s.handler.Store(&h) }
 
-// run serves until ctx ends, or a listener fails. It stops listening last.
+// run waits until ctx ends or a listener fails. When ctx ends, it lets requests finish for up to three seconds and then
+// closes their connections.
 func (s *httpServer) run(ctx context.Context) error {
 	select {
 	case err := <-s.failed:
@@ -204,7 +209,7 @@ func (s *httpServer) run(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 3*time.Second)
 	defer cancel()
 
-	if s.http.Shutdown(ctx) != nil { // requests under way may finish until then
+	if s.http.Shutdown(ctx) != nil { // some requests did not finish in time
 		s.http.Close()
 	}
 
@@ -213,7 +218,7 @@ func (s *httpServer) run(ctx context.Context) error {
 	return nil
 }
 
-// close ends it at once.
+// close closes all listeners and connections at once.
 func (s *httpServer) close() {
 	s.stopListening()
 	s.http.Close()

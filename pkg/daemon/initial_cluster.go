@@ -10,13 +10,13 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// Whether the etcd of several agents is made, or there already.
+// The values of initial_cluster_state.
 const (
 	clusterNew      = "new"
 	clusterExisting = "existing"
 )
 
-// validatePeers checks what makes the embedded etcd a member of several.
+// validatePeers checks the settings of an embedded etcd with several members.
 func (c *Config) validatePeers() error {
 	if c.InitialClusterState != clusterNew && c.InitialClusterState != clusterExisting {
 		return task.NoneOf(task.CodeBadValue, "initial_cluster_state", c.InitialClusterState, "new", "existing")
@@ -64,6 +64,7 @@ func (c *Config) validatePeers() error {
 	return c.validateListenPeer(scheme)
 }
 
+// validateMembers checks the names and URLs in initial_cluster.
 func (c *Config) validateMembers(scheme string) error {
 	if c.InitialCluster[c.Name] == "" {
 		return task.Invalid(task.CodeRequired, "initial_cluster", "does not name this node, %s: it says `%s=%s://HOST:PORT` for it, and the same for the others",
@@ -94,8 +95,8 @@ func (c *Config) validateMembers(scheme string) error {
 	return nil
 }
 
-// validateListenPeer judges the address that the peer listener will bind, and writes it into EtcdListenPeer, so that
-// the listener binds what was judged even if the name resolves to something else a moment later.
+// validateListenPeer checks the address that the peer listener will bind, and stores it in EtcdListenPeer. So
+// the listener binds the address that was checked, even if the name resolves to another one later.
 func (c *Config) validateListenPeer(scheme string) error {
 	field, value := "initial_cluster", c.InitialCluster[c.Name]
 	if c.EtcdListenPeer != "" {
@@ -115,7 +116,7 @@ func (c *Config) validateListenPeer(scheme string) error {
 
 	addr, err := kv.ListenAddress(host)
 	if err != nil {
-		return nil // the name service may answer when the listener asks again
+		return nil // the name may resolve when the listener tries again
 	}
 
 	if isName && addr.IsLoopback() {
@@ -128,6 +129,7 @@ func (c *Config) validateListenPeer(scheme string) error {
 	return nil
 }
 
+// peerURL parses a peer URL, which must have the given scheme, a host and a port, and nothing else.
 func peerURL(v, scheme string) (*url.URL, error) {
 	u, err := url.Parse(v)
 	if err != nil || u.Hostname() == "" || u.Port() == "" || u.Path != "" || u.User != nil || u.RawQuery != "" {
@@ -146,7 +148,7 @@ func peerURL(v, scheme string) (*url.URL, error) {
 	return u, nil
 }
 
-// peersConfig are the embedded etcd's, nil if it has none.
+// peersConfig returns the configuration of the embedded etcd's peers, or nil if it is the only member.
 func (c *Config) peersConfig() *kv.Peers {
 	if len(c.InitialCluster) == 0 {
 		return nil
@@ -158,17 +160,17 @@ func (c *Config) peersConfig() *kv.Peers {
 	}
 }
 
-// members is a setting of names and URLs, "n1=http://h1:2380,n2=http://h2:2380".
+// members is a setting of names and URLs, such as "n1=http://h1:2380,n2=http://h2:2380".
 // Set replaces the list.
 type members map[string]string
 
 func (m *members) Type() string   { return "name=url,…" }
 func (m *members) String() string { return (*pairs)(m).String() }
 
-// Set reads the list; a name stands in it once.
+// Set parses the list. Each name may occur once.
 func (m *members) Set(s string) error {
 	var all list
-	_ = all.Set(s) // never fails
+	_ = all.Set(s) // list.Set never fails
 
 	fresh := members{}
 	for _, one := range all {

@@ -6,19 +6,19 @@ import (
 )
 
 const (
-	// rejoinFirst is how long a node waits at most before it joins again; each loss
-	// that follows soon doubles that, up to rejoinMost.
+	// rejoinFirst is the maximum delay before a node joins again. Each further loss soon after the last
+	// doubles it, up to rejoinMost.
 	rejoinFirst, rejoinMost = time.Second, 16 * time.Second
-	// rejoinCalm is how long a session has to last for the losses before it to count no more.
+	// rejoinCalm is how long a session has to last so that earlier losses no longer count.
 	rejoinCalm = 2 * time.Minute
 )
 
-// losses counts sessions that were lost one soon after the other. An etcd leader
-// that stalls can end the sessions of all nodes at once: they must not all come
-// back at once, and less and less so if that does not end it.
+// losses counts sessions that were lost soon after each other. An etcd leader
+// that stalls can end the sessions of all nodes at once. Random delays keep them from joining again at the same time,
+// and longer delays reduce the load if the sessions are lost again.
 type losses struct{ n int }
 
-// nextDelay is how long to wait before joining again, after a session that lasted so long.
+// nextDelay returns a random delay before the next join, after a session that lasted for the given time.
 func (l *losses) nextDelay(lasted time.Duration) time.Duration {
 	if lasted > rejoinCalm {
 		l.n = 0

@@ -13,7 +13,7 @@ import (
 	"github.com/carillonhq/carillon/shard"
 )
 
-// leader is what this node does while it leads.
+// leader is the work of this node while it leads.
 type leader struct {
 	node       string
 	rebalancer *shard.Rebalancer
@@ -22,11 +22,12 @@ type leader struct {
 
 	nodes, owners, moves *kv.Mirror
 
-	changed wake.Signal // nodes or owners have
+	changed wake.Signal // nodes or owners have changed
 	ready   wake.Signal // a node may have loaded a shard
 	log     *zap.Logger
 }
 
+// newLeader creates the leader's components.
 func (n *Node) newLeader() *leader {
 	l := &leader{
 		node: n.cfg.Name, nodes: n.nodes, owners: n.owners, moves: n.moves,
@@ -37,16 +38,16 @@ func (n *Node) newLeader() *leader {
 	}
 	l.rebalancer = shard.NewRebalancer(shard.RebalancerConfig{
 		Store: n.store, Shards: n.cluster.Shards, Changed: l.changed, Ready: l.ready, Now: n.env.Now,
-		// A node learns that its lease is gone when it renews it, at a third of
-		// its time; then it joins again, after a jitter.
+		// The time that nodes need to come back when many sessions are lost at once. A node learns that its lease
+		// is gone when it renews it, every third of its TTL. Then it joins again, after up to rejoinFirst.
 		Grace:  n.cfg.LeaseTTL.Std()/3 + 2*time.Second,
 		Logger: n.log.Named("leader"), Registerer: n.registry,
 	})
 	return l
 }
 
-// runTerm writes the assignment, and looks after the format of records and what is
-// remembered of deleted tasks, until ctx ends or the term is over.
+// runTerm assigns shards, maintains the record format and removes old tombstones until ctx ends or the term is over.
+// Every write compares the term's fence.
 func (l *leader) runTerm(ctx context.Context, term election.Term) error {
 	l.log.Info("leading", zap.String("node", l.node), zap.Int64("term", term.Fence.CreateRevision))
 

@@ -14,18 +14,18 @@ import (
 	"github.com/carillonhq/carillon/pkg/wake"
 )
 
-// apiListeners are the addresses at which the API listens: the one in the network, and
-// the unix socket, if there is one.
+// apiListeners holds the addresses at which the API listens: the TCP address, and
+// the unix socket if one is configured.
 type apiListeners struct {
 	cfg       Config
 	endpoints []*endpoint
-	tcp       *endpoint // one of them
-	limiters  []*connlimit.Limiter
-	announce  wake.Signal // sent when an endpoint listens that did not before
+	tcp       *endpoint            // the endpoint of the TCP address
+	limiters  []*connlimit.Limiter // one for each endpoint
+	announce  wake.Signal          // sent when an endpoint begins to listen
 	log       *zap.Logger
 }
 
-// newAPIListeners prepares the listeners; httpServer opens them.
+// newAPIListeners prepares the endpoints. It opens none; startHTTP does.
 func newAPIListeners(cfg Config, env Environment, tls nodeTLS, admins unixsocket.Administrators, announce wake.Signal, log *zap.Logger) *apiListeners {
 	l := &apiListeners{cfg: cfg, announce: announce, log: log}
 	descriptors := maxDescriptors()
@@ -41,13 +41,14 @@ func newAPIListeners(cfg Config, env Environment, tls nodeTLS, admins unixsocket
 	return l
 }
 
+// addEndpoint adds an endpoint with its limiter.
 func (l *apiListeners) addEndpoint(address string, limiter *connlimit.Limiter, opener listenerOpener) *endpoint {
 	e := &endpoint{address: address, listener: opener, log: l.log, announce: l.announce}
 	l.endpoints, l.limiters = append(l.endpoints, e), append(l.limiters, limiter)
 	return e
 }
 
-// tcpOpener opens the API's listener in the network.
+// tcpOpener opens the API's TCP listener.
 type tcpOpener struct {
 	address string
 	env     Environment
@@ -55,6 +56,8 @@ type tcpOpener struct {
 	tls     nodeTLS
 }
 
+// openListener listens on the inherited socket, if there is one, or at the address. Connections are limited before the
+// TLS handshake.
 func (o *tcpOpener) openListener() (net.Listener, error) {
 	l, err := systemd.ListenInherited(o.env.inherited.TCP, func() (net.Listener, error) { return o.env.Listen("tcp", o.address) })
 	if err != nil {
@@ -66,11 +69,12 @@ func (o *tcpOpener) openListener() (net.Listener, error) {
 // socketOpener opens the API's unix socket.
 type socketOpener struct {
 	path      string
-	inherited *os.File // nil: the socket is the daemon's own
+	inherited *os.File // the socket from the service manager; nil: the daemon opens it
 	admins    unixsocket.Administrators
 	limiter   *connlimit.Limiter
 }
 
+// openListener listens on the inherited socket, if there is one, or creates the socket.
 func (o *socketOpener) openListener() (net.Listener, error) {
 	l, err := systemd.ListenInherited(o.inherited, func() (net.Listener, error) { return unixsocket.Listen(o.path, o.admins) })
 	if err != nil {
@@ -79,7 +83,7 @@ func (o *socketOpener) openListener() (net.Listener, error) {
 	return o.limiter.Listener(l), nil
 }
 
-// listenError says where the API does not listen, and why; nil if it listens everywhere.
+// listenError returns an error if the API does not listen at one of its addresses.
 func (l *apiListeners) listenError() error {
 	for _, e := range l.endpoints {
 		if _, err := e.listeningAddr(); err != nil {
@@ -90,7 +94,8 @@ func (l *apiListeners) listenError() error {
 	return nil
 }
 
-// advertisedAddress is where other nodes reach the API.
+// advertisedAddress returns the URL at which other nodes reach the API: the setting advertise, or the address at which
+// it listens, with the host's name in place of an unspecified address.
 func (l *apiListeners) advertisedAddress() string {
 	if l.cfg.Advertise != "" {
 		return l.cfg.Advertise
@@ -115,8 +120,8 @@ func (l *apiListeners) advertisedAddress() string {
 	return l.cfg.urlScheme() + "://" + net.JoinHostPort(host, port)
 }
 
-// announcedAddress is where others reach the API; "" while it does not listen there. Peers
-// would otherwise take a refused connection for a crash, and reach whoever holds the port.
+// announcedAddress returns the advertised address, or "" while the API does not listen there. Peers
+// would otherwise take a refused connection for a crash, or reach another program that holds the port.
 func (l *apiListeners) announcedAddress() string {
 	if _, err := l.tcp.listeningAddr(); err != nil {
 		return ""
@@ -131,7 +136,7 @@ func (l *apiListeners) registerMetrics(r prometheus.Registerer) {
 	}
 }
 
-// logListening logs where the API listens.
+// logListening logs the addresses at which the API listens.
 func (l *apiListeners) logListening() {
 	l.log.Info("listening", zap.String("node", l.cfg.Name), zap.String("address", l.announcedAddress()), zap.String("socket", l.cfg.Socket),
 		zap.String("version", Version()), zap.NamedError("missing", l.listenError()))

@@ -10,18 +10,18 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// memberMonitor asks the etcd in this process now and then for its state, so that the
-// node can announce what nobody else can ask.
+// memberMonitor reads the state of the embedded etcd at intervals. The node announces it, because the embedded
+// etcd has no port on which other hosts could read it.
 type memberMonitor struct {
 	server *kv.Server // nil: no etcd runs in this process
 	store  *store.Store
-	last   atomic.Pointer[task.Member]
+	last   atomic.Pointer[task.Member] // the last state that was read; nil: none
 }
 
-// currentMember is the state of the etcd in this process a moment ago; nil if there is none.
+// currentMember returns the state of the embedded etcd as it was last read, or nil if there is none.
 func (m *memberMonitor) currentMember() *task.Member { return m.last.Load() }
 
-// run asks until ctx ends.
+// run reads the state every announceEvery until ctx ends.
 func (m *memberMonitor) run(ctx context.Context) error {
 	if m.server == nil {
 		<-ctx.Done()
@@ -42,7 +42,7 @@ func (m *memberMonitor) run(ctx context.Context) error {
 	}
 }
 
-// checkMember asks once. The last answer stays if there is none.
+// checkMember reads the state once. If that fails, the last state remains.
 func (m *memberMonitor) checkMember(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, announceEvery)
 	defer cancel()

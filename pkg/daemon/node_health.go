@@ -16,8 +16,8 @@ import (
 	"github.com/carillonhq/carillon/shard"
 )
 
-// nodeHealth says whether the node does what it is there for: to the readiness check of
-// the API, and to the service manager.
+// nodeHealth computes the node's health for the readiness check of
+// the API and for the service manager.
 type nodeHealth struct {
 	cfg         Config
 	env         Environment
@@ -33,17 +33,17 @@ type nodeHealth struct {
 	executor    *executor.Executor
 	watchdog    *watchdog
 
-	heard atomic.Int64 // looks of the watchdog that the service manager was told of
+	heard atomic.Int64 // the number of the watchdog's checks at the last CheckAlive
 }
 
-// checkReady says why the node is not ready: it is, when it decides its ticks, and its API
-// listens everywhere.
+// checkReady returns why the node is not ready, or nil. It is ready if it decides its ticks and its API
+// listens at all its addresses.
 func (h *nodeHealth) checkReady() error {
 	return errors.Join(h.checkDeciding(), h.listeners.listenError())
 }
 
-// checkDeciding says why the node does not decide its ticks: it does, when every shard
-// that it owns is served and has no undecided tick older than five seconds.
+// checkDeciding returns why the node does not decide its ticks, or nil. It does if it has a session, is eligible, and
+// every shard that it owns has a worker and no undecided tick that is older than five seconds.
 func (h *nodeHealth) checkDeciding() error {
 	if _, ok := h.presence.Session(); !ok {
 		return errors.New("the node has no session with etcd")
@@ -58,15 +58,15 @@ func (h *nodeHealth) checkDeciding() error {
 	return h.engine.Overdue(h.env.Now(), 5*time.Second)
 }
 
-// ownShards are those that the assignment gives this node, as far as it knows.
+// ownShards returns the shards that are assigned to this node, from the mirror.
 func (h *nodeHealth) ownShards() []record.Owner {
 	return slices.DeleteFunc(record.DecodeOwners(h.keys, h.owners.Snapshot().KVs), func(o record.Owner) bool { return o.Node != h.cfg.Name })
 }
 
-// CheckFiring says why the node does not fire: it does when it decides its ticks, unless
-// the shards of the cluster have never had owners: nobody fires then. A node whose API
-// cannot listen fires all the same: the service manager reads that in the status, and has
-// no reason to wait, or to start the node again.
+// CheckFiring returns why the node does not fire, or nil. It fires if it decides its ticks and all
+// shards of the cluster have owners. In a new cluster they have none, and no node fires. A node whose API
+// cannot listen fires nevertheless: the status shows the problem, and the service manager
+// has no reason to wait or to restart the node.
 func (h *nodeHealth) CheckFiring() error {
 	if err := h.checkDeciding(); err != nil {
 		return err
@@ -81,8 +81,8 @@ func (h *nodeHealth) CheckFiring() error {
 	return nil
 }
 
-// CheckAlive is nil if all parts of the node go on, and the watchdog that sees to it has
-// looked since it was asked last.
+// CheckAlive returns nil if all components make progress and the watchdog has
+// checked them since the previous call.
 func (h *nodeHealth) CheckAlive() error {
 	looks := h.watchdog.looks.Load()
 	if looks == h.heard.Swap(looks) {
@@ -91,7 +91,7 @@ func (h *nodeHealth) CheckAlive() error {
 	return h.watchdog.checkAlive()
 }
 
-// Status is what the node does, in a line.
+// Status describes in one line what the node does.
 func (h *nodeHealth) Status() string {
 	s := fmt.Sprintf("%d running", h.executor.Running())
 	if slices.Contains(h.cfg.Roles, task.RoleScheduler) {
@@ -112,7 +112,7 @@ func (h *nodeHealth) Status() string {
 	return "Ready: " + s
 }
 
-// LostAfter is how long the attempts that the node gets now are waited for when it is silent.
+// LostAfter returns the lost_after of attempts that are assigned to the node now.
 func (h *nodeHealth) LostAfter() time.Duration {
 	return h.record.currentRecord().LostAfterWithLease(h.cfg.LeaseTTL).Std()
 }

@@ -12,17 +12,17 @@ import (
 	"github.com/carillonhq/carillon/pkg/internal/certs"
 )
 
-// nodeTLS is how the node reaches other nodes, and they it: the one place that
-// knows whether that is by TLS. Addresses say what to speak, so nodes with TLS and
-// nodes without understand each other while a cluster changes over.
+// nodeTLS creates the connections between this node and others. It is the only place that
+// distinguishes TLS from plain connections. The scheme of an address decides, so nodes with TLS and
+// nodes without reach each other while a cluster migrates.
 type nodeTLS struct {
 	dial    certs.Dialer
-	secured *certs.Source // nil: other nodes are verified by the system's CAs
-	auth    certs.ClientAuth
-	serves  bool
+	secured *certs.Source    // nil: other nodes are verified with the system's CAs
+	auth    certs.ClientAuth // what the API requires of clients
+	serves  bool             // the API uses TLS
 }
 
-// serverConfig is the one for the next connection to another node.
+// serverConfig returns the TLS configuration for the next connection to another node, with the current certificates.
 func (t nodeTLS) serverConfig() *tls.Config {
 	if t.secured == nil {
 		return &tls.Config{MinVersion: tls.VersionTLS13}
@@ -30,10 +30,10 @@ func (t nodeTLS) serverConfig() *tls.Config {
 	return t.secured.Client()
 }
 
-// dialTLS connects to the https:// address of another node.
+// dialTLS returns a dialer for https:// addresses of other nodes.
 func (t nodeTLS) dialTLS() certs.Dialer { return certs.DialTLS(t.dial, t.serverConfig) }
 
-// wrapListener speaks TLS on the API's listener, if the node has a certificate.
+// wrapListener adds TLS to the API's listener if the node has a certificate.
 func (t nodeTLS) wrapListener(plain net.Listener) net.Listener {
 	if !t.serves {
 		return plain
@@ -41,13 +41,13 @@ func (t nodeTLS) wrapListener(plain net.Listener) net.Listener {
 	return tls.NewListener(plain, t.secured.Server(t.auth))
 }
 
-// httpLog logs what goes wrong with connections to the API, but not that somebody
-// has only looked whether the port is open: monitors do, and peers of this node.
+// httpLog returns a logger for errors of connections to the API. It leaves out connections
+// that only check whether the port is open, as monitors and other nodes do.
 func httpLog(log *zap.Logger) *stdlog.Logger {
 	return stdlog.New(quietProbeLog{zap.NewStdLog(log.Named("http")).Writer()}, "", 0)
 }
 
-// quietProbeLog leaves out connections that only probe the port.
+// quietProbeLog drops lines about TLS handshakes that the client has not begun.
 type quietProbeLog struct{ to io.Writer }
 
 func (l quietProbeLog) Write(b []byte) (int, error) {

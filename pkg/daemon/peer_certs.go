@@ -18,26 +18,27 @@ import (
 )
 
 const (
-	// peerCertEvery is how often a member that has no certificate looks for a join token.
+	// peerCertEvery is the interval at which a member without a certificate looks for a join token.
 	peerCertEvery = time.Second
-	// peerDialTimeout is how long the first member waits for another one to answer.
+	// peerDialTimeout is how long the first member waits for a connection to each other member.
 	peerDialTimeout = 2 * time.Second
 )
 
-// hasOwnPeerCerts reports whether the members of etcd have certificates that the agents make: the default.
+// hasOwnPeerCerts reports whether the agents create the certificates of the etcd members, which is the default.
 func (c *Config) hasOwnPeerCerts() bool {
 	return len(c.InitialCluster) > 0 && !c.InsecurePeers && c.EtcdPeerCert == ""
 }
 
-// firstMember is the member that makes the CA of a new cluster. All members have to agree on who that is before they
-// can talk to each other: it is the first in the order of names.
+// firstMember returns the member that creates the CA of a new cluster. All members have to agree on it before they
+// can communicate, so it is the one with the first name in alphabetical order.
 func (c *Config) firstMember() string { return slices.Min(slices.Collect(maps.Keys(c.InitialCluster))) }
 
+// makesPeerCA reports whether this node creates the CA.
 func (c *Config) makesPeerCA() bool {
 	return c.Name == c.firstMember() && c.InitialClusterState == clusterNew
 }
 
-// joinTokenNeeded says how this member gets its certificate.
+// joinTokenNeeded returns a message that explains how this member gets its certificate.
 func (c *Config) joinTokenNeeded() string {
 	at := "on the host of " + c.firstMember()
 	if c.Name == c.firstMember() || c.InitialClusterState == clusterExisting {
@@ -48,15 +49,16 @@ func (c *Config) joinTokenNeeded() string {
 		c.Name, c.InitialCluster[c.Name], at, peercerts.TokenPath(c.DataDir))
 }
 
-// peerCertificate is the certificate of this member of etcd for the other members, which the agents make.
+// peerCertificate obtains the certificate with which this etcd member authenticates to the others.
 type peerCertificate struct {
 	cfg  Config
 	env  Environment
-	http *httpServer // says what the node waits for
+	http *httpServer // receives the startup status
 	log  *zap.Logger
 }
 
-// awaitFiles sees to the certificate, and waits for a join token if there is none.
+// awaitFiles returns the files of the certificate. If there is none and this node cannot create it, it waits for a join
+// token until ctx ends.
 func (p *peerCertificate) awaitFiles(ctx context.Context) (certs.Files, error) {
 	u, err := url.Parse(p.cfg.InitialCluster[p.cfg.Name])
 	if err != nil {
@@ -86,7 +88,7 @@ func (p *peerCertificate) awaitFiles(ctx context.Context) (certs.Files, error) {
 	}
 }
 
-// ensureFiles makes or renews the certificate, if this host can.
+// ensureFiles creates or renews the certificate, if this host has the CA or a join token.
 func (p *peerCertificate) ensureFiles(ctx context.Context, member peercerts.Member) error {
 	done, warning, err := peercerts.Ensure(p.cfg.DataDir, member, p.env.Now())
 	if errors.Is(err, peercerts.ErrNoCertificate) {
@@ -115,8 +117,8 @@ func (p *peerCertificate) ensureFiles(ctx context.Context, member peercerts.Memb
 	return nil
 }
 
-// makeCA makes the CA of a new cluster, unless another member answers: that one has a certificate already, of a CA
-// that this data directory has lost, and would take none of a second CA.
+// makeCA creates the CA of a new cluster, unless another member answers. A member that answers has a certificate of a CA
+// that this data directory has lost, and would reject certificates of a second CA.
 func (p *peerCertificate) makeCA(ctx context.Context) error {
 	for _, name := range slices.Sorted(maps.Keys(p.cfg.InitialCluster)) {
 		u, err := url.Parse(p.cfg.InitialCluster[name])

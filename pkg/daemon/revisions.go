@@ -8,24 +8,25 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// revisions holds each answer of etcd against the highest revision that was seen
-// before the question: a lower one proves that etcd was restored from an older
-// snapshot, since revisions never go back otherwise. So the first answer tells,
-// before anything is written to a history that is not the node's.
+// revisions compares the revision of each answer from etcd with the highest revision that was seen
+// before the request. A lower one proves that etcd was restored from an older
+// snapshot, because revisions never go back otherwise. So the first answer detects it,
+// before the node writes to a history that it does not know. The methods may be called from any goroutine.
 type revisions struct {
-	seen  atomic.Int64
-	lower atomic.Pointer[error]
-	found chan struct{} // closed when a lower one was found
+	seen  atomic.Int64          // the highest revision that was seen
+	lower atomic.Pointer[error] // the first lower revision, as an error; nil: none
+	found chan struct{}         // closed when lower is set
 }
 
+// newRevisions returns revisions that begin with the highest one that former processes have seen.
 func newRevisions(seen int64) *revisions {
 	r := &revisions{found: make(chan struct{})}
 	r.seen.Store(seen)
 	return r
 }
 
-// observeAnswer takes the revision of an answer to a question that was asked when
-// asked was the highest that had been seen.
+// observeAnswer compares the revision of an answer with asked, the highest one that had been seen when the
+// request was sent. Concurrent requests may be answered in any order, so later observations do not count.
 func (r *revisions) observeAnswer(asked, revision int64) {
 	if revision < asked {
 		err := fmt.Errorf("etcd is at revision %d, and this node has seen %d: it was restored from an older snapshot", revision, asked)
@@ -39,7 +40,7 @@ func (r *revisions) observeAnswer(asked, revision int64) {
 	}
 }
 
-// wentBack says that etcd was found to have gone back; nil if it was not.
+// wentBack returns an error if etcd was found to have gone back.
 func (r *revisions) wentBack() error {
 	if err := r.lower.Load(); err != nil {
 		return *err
@@ -47,13 +48,13 @@ func (r *revisions) wentBack() error {
 	return nil
 }
 
-// seenKV notes the revision of each answer.
+// seenKV observes the revision of each answer.
 type seenKV struct {
 	clientv3.KV
 	*revisions
 }
 
-// Get reads; what is answered from one member's memory may be old, and proves nothing.
+// Get reads. The answer to a serializable read may come from a member that lags behind, so its revision proves nothing.
 func (s seenKV) Get(ctx context.Context, key string, opts ...clientv3.OpOption) (*clientv3.GetResponse, error) {
 	asked := s.seen.Load()
 	res, err := s.KV.Get(ctx, key, opts...)
@@ -89,6 +90,7 @@ func (s seenKV) Delete(ctx context.Context, key string, opts ...clientv3.OpOptio
 // Txn begins a transaction.
 func (s seenKV) Txn(ctx context.Context) clientv3.Txn { return seenTxn{s.KV.Txn(ctx), s.revisions} }
 
+// seenTxn is a transaction of a seenKV.
 type seenTxn struct {
 	clientv3.Txn
 	*revisions

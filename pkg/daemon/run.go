@@ -20,8 +20,7 @@ import (
 // When it returns, everything that it started has ended. errNewHistory means that the caller should start the node
 // again as another instance.
 func (n *Node) Run(ctx context.Context) error {
-	// Nothing waits in an inbox of a draining node. In an etcd that went back, inbox records may describe attempts that
-	// ran before, so they are handed back, too.
+	// A node that is draining, or whose etcd went back, starts nothing; see stateController.applyRequest.
 	if n.state.Wanted() == task.NodeDraining || n.restored != nil {
 		n.executor.HandBack()
 	}
@@ -34,6 +33,8 @@ func (n *Node) Run(ctx context.Context) error {
 
 	n.presence.notifyOnChange(n.keep)
 
+	// The stages stop in the reverse order, because each depends on those before it.
+	//
 	// infra stops last: results are recorded through the batcher, and the guardian receives the end of
 	// each attempt.
 	infra := newStage(ctx, failed)

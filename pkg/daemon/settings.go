@@ -18,7 +18,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// bindFlags makes a flag of each setting.
+// bindFlags defines a flag for each setting. Its default is the value in c, and parsing changes c.
 func bindFlags(f *pflag.FlagSet, c *Config) {
 	f.StringVar(&c.Name, "name", c.Name, "name of the node, unique in the cluster")
 	f.StringVar(&c.DataDir, "data-dir", c.DataDir, "data directory: output, admin token and lock file")
@@ -70,8 +70,8 @@ func bindFlags(f *pflag.FlagSet, c *Config) {
 	f.StringVar(&c.LogLevel, "log-level", c.LogLevel, "debug, info, warn or error")
 }
 
-// loadConfig puts the settings together: defaults, then the file, then the
-// environment, then the flags that were given.
+// loadConfig combines the settings: defaults, then the file (if any), then the
+// environment, then the flags that were given. Later ones override earlier ones. The result is not validated.
 func loadConfig(file string, given *pflag.FlagSet) (Config, error) {
 	cfg := Defaults()
 
@@ -115,9 +115,10 @@ func loadConfig(file string, given *pflag.FlagSet) (Config, error) {
 	return cfg, err
 }
 
-// maxFile is how large a configuration may be.
+// maxFile is the maximum size of a configuration file in bytes.
 const maxFile = 1 << 20
 
+// readFile reads settings from a YAML file. A file with a password must not be readable by other users.
 func readFile(path string, cfg *Config) error {
 	f, err := os.Open(path)
 	if err != nil {
@@ -149,12 +150,12 @@ func readFile(path string, cfg *Config) error {
 	return nil
 }
 
-// movedSettings are what agents had, and where it is now.
+// movedSettings maps settings that agents no longer have to an explanation of where they are now.
 var movedSettings = map[string]string{
 	"lost_after": "is not a setting of agents, but of the cluster: take it out, and set it with `carillon cluster set --lost-after DURATION`",
 }
 
-// explainMoved says where a setting is now that a configuration still has.
+// explainMoved replaces the message about an unknown setting by the explanation in movedSettings.
 func explainMoved(err error) error {
 	var fault *task.Error
 	if errors.As(err, &fault) && fault.Code == task.CodeUnknown && movedSettings[fault.Field] != "" {
@@ -163,11 +164,11 @@ func explainMoved(err error) error {
 	return err
 }
 
-// newLogger logs as JSON, or for people.
+// newLogger returns a logger with the configured format and level.
 func newLogger(cfg Config, out io.Writer) *zap.Logger {
 	level, err := zapcore.ParseLevel(cfg.LogLevel)
 	if err != nil {
-		level = zapcore.InfoLevel // Validate has refused others
+		level = zapcore.InfoLevel // Validate rejects invalid levels
 	}
 
 	enc := zap.NewProductionEncoderConfig()
@@ -182,7 +183,7 @@ func newLogger(cfg Config, out io.Writer) *zap.Logger {
 	return zap.New(zapcore.NewCore(encoder, zapcore.Lock(zapcore.AddSync(out)), level))
 }
 
-// list is a setting with commas between its values.
+// list is a setting with several values, separated by commas.
 type list []string
 
 func (l *list) String() string { return strings.Join(*l, ",") }
@@ -200,7 +201,7 @@ func (l *list) Set(s string) error {
 	return nil
 }
 
-// pairs is a setting of keys and values: "a=1,b=2". Each Set adds to it.
+// pairs is a setting of keys and values, such as "a=1,b=2". Each Set adds to it.
 type pairs map[string]string
 
 func (p *pairs) Type() string { return "key=value" }
@@ -229,20 +230,20 @@ func (p *pairs) Set(s string) error {
 	return nil
 }
 
-// duration is a setting that Go's durations spell.
+// duration is a setting in the format of Go's durations.
 type duration task.Duration
 
 func (d *duration) String() string { return task.Duration(*d).String() }
 func (d *duration) Type() string   { return "duration" }
 
-// Set reads a Go duration.
+// Set parses a Go duration.
 func (d *duration) Set(s string) error { return (*task.Duration)(d).UnmarshalText([]byte(s)) }
 
-// bytes is a setting such as 10Gi.
+// bytes is a setting of a size, such as 10Gi.
 type bytes task.Size
 
 func (b *bytes) String() string { return task.Size(*b).String() }
 func (b *bytes) Type() string   { return "size" }
 
-// Set reads a number of bytes.
+// Set parses a size.
 func (b *bytes) Set(s string) error { return (*task.Size)(b).UnmarshalText([]byte(s)) }

@@ -8,13 +8,12 @@ import (
 	"time"
 )
 
-// oneSignal is how close together several signals count as one: a service
-// manager tells the process, and whoever started it passes the word on.
+// oneSignal is the time within which several signals count as one. A process may receive a signal twice: from the
+// service manager, and from a parent that forwards it.
 const oneSignal = time.Second
 
-// Signals returns a context that ends at the first SIGINT or SIGTERM. From a
-// second later on the system's own way takes over, so that nothing can keep the
-// process from being stopped.
+// Signals returns a context that ends at the first SIGINT or SIGTERM. A signal that arrives more than a
+// second later has its default effect and ends the process, so a drain that hangs cannot prevent that.
 func Signals(ctx context.Context) (context.Context, context.CancelFunc) {
 	ctx, stop := signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)
 	context.AfterFunc(ctx, func() { time.AfterFunc(oneSignal, stop) })

@@ -7,23 +7,24 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// stage is parts of a node that stop together. A node's stages stop in the
-// reverse of the order in which they started, whatever it was that failed: no
-// part loses what it stands on.
+// stage is a group of components that stop together. A node's stages stop in the
+// reverse order of their start, whichever component failed, so no
+// component outlives those on which it depends.
 type stage struct {
-	ctx    context.Context // of the parts; not the caller's: it ends when stopParts is called
+	ctx    context.Context // passed to the components; ends with stopParts and not with the caller's context
 	stop   context.CancelFunc
 	parts  errgroup.Group
-	failed chan<- struct{} // told when a part ends before it was asked to
+	failed chan<- struct{} // receives a value when a component ends before stopParts
 }
 
+// newStage returns a stage without components.
 func newStage(ctx context.Context, failed chan<- struct{}) *stage {
 	s := &stage{failed: failed}
 	s.ctx, s.stop = context.WithCancel(context.WithoutCancel(ctx))
 	return s
 }
 
-// startPart starts a part.
+// startPart runs a component on a goroutine.
 func (s *stage) startPart(part func(context.Context) error) {
 	s.parts.Go(func() error {
 		err := part(s.ctx)
@@ -39,7 +40,7 @@ func (s *stage) startPart(part func(context.Context) error) {
 	})
 }
 
-// stopParts stops the parts, waits for them, and returns the first failure.
+// stopParts stops the components, waits for them, and returns the first error that is not a cancellation.
 func (s *stage) stopParts() error {
 	s.stop()
 	if err := s.parts.Wait(); !errors.Is(err, context.Canceled) {

@@ -17,8 +17,8 @@ import (
 	"github.com/carillonhq/carillon/pkg/wake"
 )
 
-// stateController has the node take the states that operators want, and the executor do
-// what the node's state says.
+// stateController applies the states that operators request (ready, cordoned, draining), and makes the executor hand
+// back or resume accordingly.
 type stateController struct {
 	node, instance string
 	store          *store.Store
@@ -29,11 +29,12 @@ type stateController struct {
 	announce       wake.Signal
 	log            *zap.Logger
 
-	mu sync.Mutex // held while the executor is told what the node's state is
+	mu sync.Mutex // held while the state is passed to the executor, so that the last one counts
 }
 
-// requestState has the node take a state that an operator wants, kept over restarts,
-// and returns once etcd has it.
+// requestState sets the state that an operator requests, and returns when it is announced in etcd. The state survives
+// restarts. by is who requested it. If it cannot be announced before ctx ends, it is kept all the same, and the error
+// wraps task.ErrUnavailable.
 func (c *stateController) requestState(ctx context.Context, state, by string) error {
 	if err := c.state.SetWanted(state, by); err != nil {
 		return fmt.Errorf("keep the state of node %s: %w", c.node, err)
@@ -51,22 +52,22 @@ func (c *stateController) requestState(ctx context.Context, state, by string) er
 	return nil
 }
 
-// run has the node take the states that other nodes ask for in an operator's
-// name.
+// run follows the requests that other nodes write on behalf of an operator, applies them and deletes them, until ctx
+// ends.
 func (c *stateController) run(ctx context.Context) error {
-	var obeyed int64 // mod revision of the last one
+	var obeyed int64 // the mod revision of the last request that was applied
 	return c.store.FollowNodeRequests(ctx, c.node, time.Minute, func(r store.NodeRequest) error {
 		ctx, cancel := context.WithTimeout(ctx, obeyWithin)
 		defer cancel()
 
-		// What is meant for a former process, or was obeyed before, is only deleted.
+		// A request for a former instance, or one that was applied before, is only deleted.
 		known := slices.Contains([]string{task.NodeReady, task.NodeCordoned, task.NodeDraining}, r.State)
 		if r.Instance == c.instance && r.Mod > obeyed && known {
 			c.log.Info("received a request to change state", zap.String("node", c.node), zap.String("state", r.State), zap.String("by", r.By))
 
 			if err := c.requestState(ctx, r.State, r.By); err != nil {
 				c.log.Warn("could not change to the requested state", zap.String("node", c.node), zap.String("state", r.State), zap.Error(err))
-				return nil // who asked withdraws the request, or it is told again
+				return nil // the API withdraws the request, or the next list shows it again
 			}
 
 			obeyed = r.Mod
@@ -80,11 +81,11 @@ func (c *stateController) run(ctx context.Context) error {
 	})
 }
 
-// obeyWithin is how long a request to this node may take.
+// obeyWithin is the time limit for applying one request.
 const obeyWithin = 10 * time.Second
 
-// applyRequest has the executor do what the node's state says. What is in the inbox
-// of an etcd that went back may have run before.
+// applyRequest makes the executor hand back or resume, according to the node's state. It hands back, too, if etcd went
+// back, because attempts in such an inbox may have run before.
 func (c *stateController) applyRequest() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -95,7 +96,7 @@ func (c *stateController) applyRequest() {
 	}
 }
 
-// drainAll has the node take no more shards and runs, as it stops.
+// drainAll announces that the node stops. Later requests cannot make the executor resume.
 func (c *stateController) drainAll() {
 	c.mu.Lock()
 	defer c.mu.Unlock()

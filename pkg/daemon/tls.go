@@ -15,14 +15,15 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// secured are the certificates and CAs of a node: of its API and its calls to
-// other nodes, of its way to etcd, and of its own etcd among others'. Each is nil
-// if it has none.
+// secured holds the certificates and CAs of a node: for its API and its requests to
+// other nodes (api), for its connection to etcd (etcd), and for its embedded etcd as one of several members (peer).
+// Each is nil if there are none.
 type secured struct{ api, etcd, peer *certs.Source }
 
-// servesTLS reports whether the API speaks TLS.
+// servesTLS reports whether the API uses TLS.
 func (c *Config) servesTLS() bool { return c.TLSCert != "" }
 
+// urlScheme returns the scheme of the API's URL.
 func (c *Config) urlScheme() string {
 	if c.servesTLS() {
 		return "https"
@@ -30,7 +31,7 @@ func (c *Config) urlScheme() string {
 	return "http"
 }
 
-// validateTLS checks what goes together, and reads the files.
+// validateTLS checks the TLS settings and reads their files.
 func (c *Config) validateTLS() error {
 	if err := requireBoth("tls_cert", c.TLSCert, "tls_key", c.TLSKey); err != nil {
 		return err
@@ -65,7 +66,7 @@ func (c *Config) validateTLS() error {
 	return c.validateCertificate(s)
 }
 
-// validateSecretFiles refuses files with keys and passwords that other users could read or replace.
+// validateSecretFiles returns an error for files with keys and passwords that other users could read or replace.
 func (c *Config) validateSecretFiles() error {
 	for _, file := range []struct{ field, path string }{
 		{"tls_key", c.TLSKey},
@@ -90,7 +91,7 @@ func (c *Config) validateSecretFiles() error {
 	return nil
 }
 
-// requireBoth refuses one of two settings without the other.
+// requireBoth returns an error if only one of two settings is given. a and b are their names, of and too their values.
 func requireBoth(a, of, b, too string) error {
 	if of != "" && too == "" {
 		return task.Invalid(task.CodeRequired, b, "is needed with %s", a)
@@ -102,8 +103,8 @@ func requireBoth(a, of, b, too string) error {
 	return nil
 }
 
-// withScheme completes host:port, as etcdctl takes it: to https if there are files for
-// TLS, else to http. All else stays as it is.
+// withScheme adds a scheme to an endpoint of the form host:port, which etcdctl accepts, too: https if files for
+// TLS are configured, otherwise http. It returns other endpoints unchanged.
 func (c *Config) withScheme(endpoint string) string {
 	host, port, err := net.SplitHostPort(endpoint)
 	if err != nil || host == "" || port == "" || strings.HasPrefix(endpoint, "unix:") || strings.ContainsAny(port, "/?#") {
@@ -116,12 +117,13 @@ func (c *Config) withScheme(endpoint string) string {
 	return "http://" + endpoint
 }
 
-// validateEtcdAccess checks endpoints, and what is for them.
+// validateEtcdAccess checks the endpoints of etcd and the settings for connections to them.
 func (c *Config) validateEtcdAccess() error {
 	schemes := map[string]bool{}
 	c.EtcdEndpoints = slices.Clone(c.EtcdEndpoints)
 	for i, e := range c.EtcdEndpoints {
-		if !strings.HasPrefix(e, "unix:") && strings.Contains(e, "@") { // it is logged, and etcd's client would make no use of it; nor is it quoted
+		// Endpoints are logged, and etcd's client ignores a password in them. The message does not quote it either.
+		if !strings.HasPrefix(e, "unix:") && strings.Contains(e, "@") {
 			return task.Invalid(task.CodeBadValue, "etcd_endpoints", "one of them has a user or a password in it: give etcd_user and etcd_password_file")
 		}
 
@@ -175,6 +177,7 @@ func (c *Config) validateEtcdAccess() error {
 	return nil
 }
 
+// unreadableFileError returns the error for a setting whose file cannot be read.
 func unreadableFileError(field, path string, err error) error {
 	var p *os.PathError
 	if errors.As(err, &p) {
@@ -183,7 +186,7 @@ func unreadableFileError(field, path string, err error) error {
 	return task.Invalid(task.CodeBadValue, field, "%s", err)
 }
 
-// securityOf reads the files.
+// securityOf opens the files of all certificates and CAs.
 func (c *Config) securityOf() (s secured, err error) {
 	open := func(prefix string, f certs.Files) (*certs.Source, error) {
 		if f == (certs.Files{}) {
@@ -211,8 +214,8 @@ func (c *Config) securityOf() (s secured, err error) {
 	return s, err
 }
 
-// validateCertificate refuses a certificate that other nodes would refuse. One that
-// has ended is none of those: tasks fire without the API, and the log tells.
+// validateCertificate returns an error for a certificate that other nodes would reject. An expired certificate
+// is no error, because tasks fire without the API, and certExpiryMonitor logs it.
 func (c *Config) validateCertificate(s secured) error {
 	if c.servesTLS() {
 		host := ""
@@ -248,7 +251,7 @@ func (c *Config) validateCertificate(s secured) error {
 	return nil
 }
 
-// validatePeerCertificate refuses a certificate that the other members of etcd would refuse.
+// validatePeerCertificate returns an error for a certificate that the other members of etcd would reject.
 func (c *Config) validatePeerCertificate(s *certs.Source) error {
 	u, err := url.Parse(c.InitialCluster[c.Name])
 	if err != nil {
@@ -264,7 +267,7 @@ func (c *Config) validatePeerCertificate(s *certs.Source) error {
 	return nil
 }
 
-// securityWarnings tells of settings that work, and are less safe than they could be.
+// securityWarnings returns warnings about valid settings that are less safe than they could be.
 func (c *Config) securityWarnings(s secured) (list []string) {
 	if c.InsecurePeers {
 		list = append(list, "insecure_peers: anyone who can reach the ports of initial_cluster, including every user of these hosts, can run commands as root on all of them")
@@ -277,6 +280,7 @@ func (c *Config) securityWarnings(s secured) (list []string) {
 	return list
 }
 
+// isUnspecifiedHost reports whether a listen address has no specific host.
 func isUnspecifiedHost(host string) bool {
 	ip := net.ParseIP(host)
 	return host == "" || ip != nil && ip.IsUnspecified()

@@ -12,18 +12,18 @@ import (
 )
 
 const (
-	// tombstoneAge is how long a deleted task, or secret, is remembered.
+	// tombstoneAge is how long the tombstone of a deleted task or secret is kept.
 	tombstoneAge = 7 * 24 * time.Hour
-	// tombstonesEvery is how often a leader looks for older ones, at no more than
-	// tombstonesMost of them: the next look goes on from there.
+	// tombstonesEvery is the interval at which the leader removes older ones. One pass examines up to
+	// tombstonesMost of them, and the next one continues from there.
 	tombstonesEvery = time.Hour
 	tombstonesMost  = 10_000
 )
 
-// tombstoneSweeper is the leader's part in forgetting deleted tasks and secrets.
+// tombstoneSweeper removes old tombstones while the node leads.
 type tombstoneSweeper struct {
 	store *store.Store
-	clock *clockMonitor // says what is old
+	clock *clockMonitor // ages are computed only while the clock is trusted
 	env   Environment
 	log   *zap.Logger
 }
@@ -39,7 +39,7 @@ func (t *tombstoneSweeper) run(ctx context.Context) error {
 
 	for {
 		for _, s := range sweeps {
-			if t.clock.checkClock() != nil { // a clock that is wrong says nothing about age
+			if t.clock.checkClock() != nil { // with a wrong clock, ages are wrong, too
 				continue
 			}
 

@@ -17,19 +17,19 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// trustEvery is how often both files are looked at, beside each use: if the policy has
-// a fault, runs are not to come here only to be refused.
+// trustEvery is the interval at which both files are checked, in addition to each use. If the policy cannot be
+// read, the node has to announce that soon, so that no runs are placed here only to be handed back.
 const trustEvery = time.Second
 
-// trust is what the host's administrator has given the node: keys for secrets, and
-// a policy. Both are files that count as they are at each use.
+// trust holds the files that the host's administrator provides: the keys for secrets and
+// the policy. The current contents of both count at each use.
 type trust struct {
 	keys   secret.KeyFile // "": none
 	policy *policy.File   // nil: none
 	log    *zap.Logger
 }
 
-// loadTrust reads both, and refuses what will not do.
+// loadTrust reads both files and returns an error if one is not valid.
 func (c *Config) loadTrust(log *zap.Logger) (t trust, err error) {
 	t.log = log.Named("trust")
 	if c.SecretKeys != "" {
@@ -48,9 +48,9 @@ func (c *Config) loadTrust(log *zap.Logger) (t trust, err error) {
 	return t, nil
 }
 
-// validateSeparation refuses keys for secrets and a policy on a node that cannot keep them from its
-// tasks. Without root, a daemon can run tasks only as its own user: they can read its files and its
-// memory, and can do without it whatever its policy forbids. A node without the role executor runs no
+// validateSeparation returns an error if a node has keys for secrets or a policy that it cannot protect from its
+// tasks. A daemon that is not root can run tasks only as its own user. Such tasks can read its files and its
+// memory, and can do anything that its policy forbids. A node without the role executor runs no
 // tasks.
 func (c *Config) validateSeparation(euid int) error {
 	if euid == 0 || !slices.Contains(c.Roles, task.RoleExecutor) {
@@ -69,7 +69,7 @@ func (c *Config) validateSeparation(euid int) error {
 	return nil
 }
 
-// keyRing is nil without keys.
+// keyRing returns a function that reads the keys, or nil if the node has none.
 func (t trust) keyRing() func() (secret.Ring, error) {
 	if t.keys == "" {
 		return nil
@@ -77,16 +77,16 @@ func (t trust) keyRing() func() (secret.Ring, error) {
 	return t.keys.Ring
 }
 
-// keyIDs are the ids of the keys that the node holds; none if they cannot be read.
+// keyIDs returns the ids of the node's keys, or none if they cannot be read.
 func (t trust) keyIDs() []string {
 	if t.keys == "" {
 		return nil
 	}
-	ring, _ := t.keys.Ring() // watch tells
+	ring, _ := t.keys.Ring() // watchFiles logs the error
 	return ring.IDs()
 }
 
-// processPolicy is nil without a policy.
+// processPolicy returns a function that reads the policy, or nil if the node has none.
 func (t trust) processPolicy() process.Policy {
 	if t.policy == nil {
 		return nil
@@ -94,7 +94,7 @@ func (t trust) processPolicy() process.Policy {
 	return t.policy.Policy
 }
 
-// registerMetrics has metrics say whether the files can be read.
+// registerMetrics registers metrics that show whether the files can be read.
 func (t trust) registerMetrics(r prometheus.Registerer) {
 	gauge := func(name, help string, is func() bool) {
 		r.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, func() float64 {
@@ -114,7 +114,7 @@ func (t trust) registerMetrics(r prometheus.Registerer) {
 	}
 }
 
-// policyBroken reports whether the policy cannot be read, which is logged there.
+// policyBroken reports whether the policy cannot be read. policy.File logs the reason.
 func (t trust) policyBroken() bool {
 	if t.policy == nil {
 		return false
@@ -123,7 +123,8 @@ func (t trust) policyBroken() bool {
 	return err != nil
 }
 
-// exceededLimits adds a broken policy to what the node is beyond its limits of.
+// exceededLimits returns the limits in facts and, if the policy is broken, task.BlockedByPolicy. The node
+// announces them, and no runs are placed there.
 func (t trust) exceededLimits(facts []string) []string {
 	if t.policyBroken() {
 		return append(slices.Clip(facts), task.BlockedByPolicy)
@@ -131,8 +132,8 @@ func (t trust) exceededLimits(facts []string) []string {
 	return facts
 }
 
-// watchFiles looks at both until ctx ends, and tells when what the node announces of them
-// has changed: a policy that breaks, or is right again, and which keys there are.
+// watchFiles checks both files until ctx ends. It calls changed when what the node announces about them
+// has changed: whether the policy is broken, or the ids of the keys.
 func (t trust) watchFiles(ctx context.Context, changed func()) error {
 	look := func() (bool, []string) { return t.policyBroken(), t.keyIDs() }
 	was, had := look()
@@ -158,8 +159,8 @@ func (t trust) watchFiles(ctx context.Context, changed func()) error {
 	return ctx.Err()
 }
 
-// secretReader reads secrets and decrypts them; nil without keys. Each is read from etcd
-// at each call, and not kept.
+// secretReader returns a function that reads and decrypts secrets, or nil if the node has no keys. The function reads
+// from etcd at each call and stores nothing.
 func (n *Node) secretReader() process.Secrets {
 	if n.trust.keys == "" {
 		return nil

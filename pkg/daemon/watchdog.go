@@ -9,41 +9,41 @@ import (
 	"go.uber.org/zap"
 )
 
-// watchdogLimit is for how many seconds of the watchdog's own time a part may
-// stand still. A part beats every two seconds at the latest. Seconds in which the
-// whole process stands still do not count, however many: etcd counts those.
+// watchdogLimit is the number of seconds without a beat after which a component counts as stuck. Components beat
+// at least every two seconds. The seconds are counted by the watchdog's own ticks, so time in which the
+// whole process was stopped does not count; the lease covers that case.
 const watchdogLimit = 15
 
-// watchdog sees to it that a lease never outlives what it stands for: while one of
-// the node's parts stands still, sessions are not renewed, and none is opened.
+// watchdog makes sure that the node does not keep its lease while it does no work: while one of
+// the node's components is stuck, sessions are not renewed and none is opened.
 type watchdog struct {
 	log    *zap.Logger
-	parts  []*watchedPart
-	wedged atomic.Pointer[error]
-	looks  atomic.Int64
+	parts  []*watchedPart        // set before run
+	wedged atomic.Pointer[error] // which component is stuck; nil or a nil error: none
+	looks  atomic.Int64          // number of checks; the service manager's watchdog compares it
 }
 
-// beater is a part of the node whose number of beats grows while it lives.
+// beater is a component with a counter that grows while it makes progress. Before the first beat it is 0.
 type beater interface {
 	Beats() int64
 }
 
-// watchedPart is a part with a number that grows while it lives.
+// watchedPart is a component and its counter at the previous check.
 type watchedPart struct {
 	name  string
 	part  beater
-	last  int64
-	still int
+	last  int64 // its counter at the previous check
+	still int   // number of checks in a row without a change
 }
 
 func newWatchdog(log *zap.Logger) *watchdog { return &watchdog{log: log.Named("watchdog")} }
 
-// watchPart has a part watched, from its first beat on.
+// watchPart adds a component, which is checked from its first beat on. It must be called before run.
 func (w *watchdog) watchPart(name string, part beater) {
 	w.parts = append(w.parts, &watchedPart{name: name, part: part})
 }
 
-// run watches until ctx ends, as the parts do.
+// run checks the components every second until ctx ends.
 func (w *watchdog) run(ctx context.Context) error {
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
@@ -57,6 +57,7 @@ func (w *watchdog) run(ctx context.Context) error {
 	}
 }
 
+// checkParts checks all components once and records whether one is stuck.
 func (w *watchdog) checkParts() {
 	var err error
 	for _, p := range w.parts {
@@ -82,7 +83,7 @@ func (w *watchdog) checkParts() {
 	w.looks.Add(1)
 }
 
-// checkAlive says which part stands still; nil if none does.
+// checkAlive returns an error that names a stuck component, or nil if there is none.
 func (w *watchdog) checkAlive() error {
 	if err := w.wedged.Load(); err != nil {
 		return *err
