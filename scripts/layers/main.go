@@ -1,12 +1,11 @@
-// Command layers checks that arrows point down only: that each package imports
-// what the table below allows, that outside things are imported in one place
-// each, and that nothing below main ends the process or makes a context of its
-// own. It is a part of make lint.
+// Command layers checks the structure of the code. Packages import only what the table below allows, so that
+// imports point down. Each external module is imported in a few places only. Nothing below main ends the process or
+// creates a context. The command is part of make lint.
 //
 //	cli, daemon → api, scheduler → election, shard, executor, store → kv, schedule → task
 //
-// Tests may import what they need (a test of the executor talks to etcd), with
-// one exception: robfig/cron stays in packages schedule and importer in tests, too.
+// Tests may import what they need (a test of the executor uses etcd), with one exception: only packages schedule
+// and importer use robfig/cron, also in tests.
 package main
 
 import (
@@ -27,35 +26,34 @@ import (
 
 const module = "github.com/carillonhq/carillon"
 
-// allowedImports are the packages of this module that each package may import. A
-// package that is not in here is a fault: adding one is a decision.
+// allowedImports lists the packages of this module that each package may import. A package that is missing here is
+// an error, because adding a package is a decision.
 var allowedImports = map[string][]string{
 	"cmd/carillon": {"pkg/cli", "pkg/daemon", "pkg/bench"},
 
 	"pkg/daemon": {"pkg/daemon/datadir", "pkg/daemon/garbage", "pkg/daemon/peerprobe", "pkg/daemon/hostfacts", "pkg/daemon/clockguard", "pkg/daemon/unixsocket", "pkg/daemon/systemd", "pkg/wake", "pkg/filetrust", "pkg/internal/connlimit", "pkg/internal/peercerts", "pkg/internal/secret", "pkg/policy", "pkg/internal/manifest", "pkg/internal/certs", "pkg/internal/api", "pkg/scheduler", "pkg/scheduler/placement", "election", "shard", "executor", "executor/proctree", "executor/spool", "pkg/cgroup", "pkg/store", "pkg/store/record", "pkg/kv", "pkg/task", "executor/workdir", "executor/guardian", "executor/process"},
-	// What a node judges, measures or probes by itself; daemon wires them.
+	// What a node decides, measures or probes by itself. daemon wires them.
 	"pkg/daemon/clockguard": {"pkg/task"},
 	"pkg/daemon/garbage":    {},
-	// datadir keeps files, and knows etcd's leases by their numbers only.
+	// datadir stores files. It uses etcd's leases only as numbers.
 	"pkg/daemon/datadir":   {"pkg/filetrust", "pkg/task"},
 	"pkg/daemon/hostfacts": {"pkg/task"},
 	"pkg/daemon/peerprobe": {"pkg/internal/api", "pkg/internal/certs", "pkg/task"},
-	// systemd knows of a node what it reports; an inherited socket obeys the rule of unixsocket.
+	// systemd reports the node's state. The access rule of unixsocket also applies to an inherited socket.
 	"pkg/daemon/systemd": {"pkg/daemon/unixsocket"},
-	// unixsocket opens the socket, and marks the requests of users who need no token for api.
+	// unixsocket opens the socket, and marks for api the requests of users who need no token.
 	"pkg/daemon/unixsocket": {"pkg/filetrust", "pkg/internal/api", "pkg/internal/connlimit", "pkg/task"},
-	// bench stands above daemon: it wires the parts as daemon does, to measure them.
+	// bench is above daemon: it wires the components as daemon does, to measure them.
 	"pkg/bench": {"pkg/daemon/garbage", "pkg/daemon", "pkg/internal/check", "pkg/internal/api", "pkg/client", "pkg/scheduler", "pkg/scheduler/placement", "election", "shard", "executor", "executor/proctree", "executor/spool", "pkg/cgroup", "pkg/store", "pkg/store/record", "pkg/kv", "pkg/internal/schedule", "pkg/task", "executor/workdir", "executor/guardian", "executor/process"},
-	// cli talks to the API like any other client; nothing of a node is in it.
-	// It reads schedules to tell what is wrong with them before it sends them.
-	// It makes the files of keys for secrets, which an operator brings to the nodes.
+	// cli uses the API like any other client, and contains no part of a node. It parses schedules to report errors
+	// before it sends them. It creates the key files for secrets, which an operator copies to the nodes.
 	"pkg/cli": {"pkg/cli/failure", "pkg/cli/output", "pkg/cli/factory", "pkg/cli/selection", "pkg/cli/complete", "pkg/cli/logs", "pkg/cli/apply", "pkg/cli/schedule", "pkg/cli/run", "pkg/cli/task", "pkg/cli/node", "pkg/cli/shard", "pkg/cli/cluster", "pkg/cli/secret", "pkg/cli/cert", "pkg/cli/config", "pkg/cli/audit", "pkg/cli/events", "pkg/cli/top", "pkg/cli/imports", "pkg/client", "pkg/internal/manifest", "pkg/task"},
-	// failure makes the errors of commands, output prints, settings finds what a command
-	// needs to reach a server: none of them calls it.
+	// failure creates the errors of commands, output prints, settings finds what a command needs to reach a server.
+	// None of them makes calls.
 	"pkg/cli/failure":  {"pkg/client", "pkg/internal/manifest", "pkg/task"},
 	"pkg/cli/output":   {"pkg/cli/failure", "pkg/internal/manifest", "pkg/internal/schedule", "pkg/task"},
 	"pkg/cli/settings": {"pkg/cli/failure", "pkg/client", "pkg/internal/manifest", "pkg/task"},
-	// factory is what commands share; the packages above it are what more than one noun has.
+	// factory is what commands share. The packages above it are shared by several nouns.
 	"pkg/cli/factory":   {"pkg/cli/failure", "pkg/cli/output", "pkg/cli/settings", "pkg/client", "pkg/internal/certs", "pkg/task"},
 	"pkg/cli/selection": {"pkg/cli/failure", "pkg/cli/output", "pkg/cli/factory", "pkg/client", "pkg/internal/schedule", "pkg/task"},
 	"pkg/cli/batch":     {"pkg/cli/failure", "pkg/cli/factory", "pkg/client"},
@@ -63,8 +61,8 @@ var allowedImports = map[string][]string{
 	"pkg/cli/complete":  {"pkg/cli/output", "pkg/cli/settings", "pkg/cli/factory", "pkg/cli/selection", "pkg/cli/view", "pkg/client", "pkg/internal/schedule", "pkg/task"},
 	"pkg/cli/watch":     {"pkg/cli/failure", "pkg/cli/output", "pkg/cli/factory", "pkg/client", "pkg/task"},
 
-	// One package a noun. task stands above run and schedule, whose tables and words it shows;
-	// schedule, imports and task read files and show changes as apply does.
+	// One package for each noun. task is above run and schedule, whose tables it shows. schedule, imports and task
+	// read files and show changes as apply does.
 	"pkg/cli/logs":     {"pkg/cli/failure", "pkg/cli/output", "pkg/cli/factory", "pkg/cli/selection", "pkg/cli/batch", "pkg/cli/view", "pkg/cli/complete", "pkg/client", "pkg/task"},
 	"pkg/cli/apply":    {"pkg/cli/failure", "pkg/cli/output", "pkg/cli/factory", "pkg/cli/selection", "pkg/cli/batch", "pkg/cli/view", "pkg/client", "pkg/internal/manifest", "pkg/task"},
 	"pkg/cli/schedule": {"pkg/cli/failure", "pkg/cli/output", "pkg/cli/factory", "pkg/cli/selection", "pkg/cli/view", "pkg/cli/complete", "pkg/cli/apply", "pkg/client", "pkg/internal/manifest", "pkg/internal/schedule", "pkg/task"},
@@ -84,14 +82,14 @@ var allowedImports = map[string][]string{
 	"pkg/internal/top":      {"pkg/client", "pkg/task"},
 	"pkg/internal/importer": {"pkg/internal/manifest", "pkg/internal/schedule", "pkg/task"},
 	"pkg/internal/manifest": {"pkg/internal/schema", "pkg/internal/schedule", "pkg/task"},
-	// schema is what the OpenAPI document and the schema for editors have in common.
+	// schema is shared by the OpenAPI document and the schema for editors.
 	"pkg/internal/schema": {"pkg/internal/schedule", "pkg/task"},
 
-	// audit checks the live cluster for the API.
 	// api is the server: it authenticates, describes and routes, and wires the handlers of each resource.
 	"pkg/internal/api": {"pkg/client", "pkg/internal/api/board", "pkg/internal/api/cluster", "pkg/internal/api/events", "pkg/internal/api/httpapi", "pkg/internal/api/logs", "pkg/internal/api/nodes", "pkg/internal/api/peers", "pkg/internal/api/runs", "pkg/internal/api/secrets", "pkg/internal/api/selection", "pkg/internal/api/attempts", "pkg/internal/api/tasks", "pkg/internal/api/views", "pkg/internal/connlimit", "pkg/internal/schema", "pkg/internal/secret", "pkg/internal/statement", "pkg/store", "pkg/store/record", "pkg/task"},
-	// httpapi is what the handlers of all resources share; peers asks other nodes; views shows records and
-	// selection finds tasks. A resource imports no other, except that runs and board import attempts, which adds to what they show.
+	// httpapi is shared by the handlers of all resources. peers makes requests to other nodes. views shows records,
+	// and selection finds tasks. A resource imports no other resource, except that runs and board import attempts,
+	// which extends what they show.
 	"pkg/internal/api/httpapi":   {"pkg/client", "pkg/store", "pkg/store/record", "pkg/task"},
 	"pkg/internal/api/peers":     {"pkg/client", "pkg/internal/api/httpapi", "pkg/internal/statement", "pkg/task"},
 	"pkg/internal/api/views":     {"pkg/client", "pkg/internal/api/httpapi", "pkg/internal/schedule", "pkg/store", "pkg/store/record", "pkg/task"},
@@ -102,93 +100,93 @@ var allowedImports = map[string][]string{
 	"pkg/internal/api/logs":      {"pkg/client", "pkg/internal/api/httpapi", "pkg/internal/api/peers", "pkg/store", "pkg/store/record", "pkg/task"},
 	"pkg/internal/api/events":    {"pkg/client", "pkg/internal/api/httpapi", "pkg/store", "pkg/task"},
 	"pkg/internal/api/nodes":     {"pkg/client", "pkg/internal/api/httpapi", "pkg/internal/api/views", "pkg/store", "pkg/task"},
-	// cluster has package audit look at the live cluster.
+	// cluster lets package audit check the live cluster.
 	"pkg/internal/api/cluster": {"pkg/client", "pkg/internal/api/httpapi", "pkg/internal/api/views", "pkg/internal/audit", "pkg/store", "pkg/store/record", "pkg/task"},
 	"pkg/internal/api/board":   {"pkg/client", "pkg/internal/api/httpapi", "pkg/internal/api/peers", "pkg/internal/api/attempts", "pkg/internal/api/views", "pkg/store", "pkg/store/record", "pkg/task"},
 	"pkg/internal/api/secrets": {"pkg/client", "pkg/internal/api/httpapi", "pkg/internal/secret", "pkg/store", "pkg/store/record", "pkg/task"},
 	"pkg/client":               {"pkg/task"},
-	// why is pure: what is on record is read for it.
+	// why is pure: its caller reads the records.
 	"pkg/internal/why": {"pkg/internal/schedule", "pkg/task"},
 	"pkg/scheduler":    {"pkg/scheduler/activescan", "pkg/scheduler/board", "pkg/scheduler/definition", "pkg/scheduler/failures", "pkg/scheduler/known", "pkg/scheduler/pace", "pkg/scheduler/placement", "pkg/scheduler/retention", "pkg/scheduler/taskstate", "pkg/scheduler/tickpolicy", "pkg/store", "pkg/store/record", "pkg/internal/schedule", "pkg/task"},
-	// placement chooses the nodes of runs, and knows nothing of shards, ticks or records.
+	// placement chooses the nodes of runs. It does not depend on shards, ticks or records.
 	"pkg/scheduler/placement": {"pkg/task"},
 	// tickpolicy is pure arithmetic over ticks and counts of runs.
 	"pkg/scheduler/tickpolicy": {"pkg/task"},
-	// retention deletes what shards ask for, through store.
+	// retention deletes through store what shards request.
 	"pkg/scheduler/retention": {"pkg/store", "pkg/store/record", "pkg/task"},
-	// activescan lists active attempts for all shards at once; pace counts tokens, and knows nothing of runs.
+	// activescan lists active attempts for all shards at once. pace counts tokens, and does not depend on runs.
 	"pkg/scheduler/activescan": {"pkg/store"},
 	"pkg/scheduler/pace":       {},
-	// taskstate has what is known of one task; it reads and decides nothing.
+	// taskstate holds the state of one task. It reads and decides nothing.
 	"pkg/scheduler/taskstate": {"pkg/scheduler/definition", "pkg/scheduler/placement", "pkg/scheduler/retention", "pkg/scheduler/tickpolicy", "pkg/internal/schedule", "pkg/store", "pkg/store/record", "pkg/task"},
-	// definition parses what entries say, and knows nothing of shards.
+	// definition parses entries, and does not depend on shards.
 	"pkg/scheduler/definition": {"pkg/scheduler/tickpolicy", "pkg/internal/schedule", "pkg/store/record", "pkg/task"},
-	// failures notes which tasks fail, and reads which did so before; nothing is decided by it.
+	// failures records which tasks fail, and reads which failed before. No decision depends on it.
 	"pkg/scheduler/failures": {"pkg/scheduler/board", "pkg/scheduler/taskstate", "pkg/store", "pkg/store/record", "pkg/task"},
-	// known has what is known of a shard's records, and compares it with what etcd holds.
+	// known holds the known records of a shard, and compares them with those in etcd.
 	"pkg/scheduler/known": {"pkg/scheduler/taskstate", "pkg/store", "pkg/store/record"},
-	// board has the form of what shards show, and puts it together.
+	// board defines and combines the summaries of shards.
 	"pkg/scheduler/board": {"pkg/task"},
 
 	"election": {"pkg/kv"},
 	"shard":    {"pkg/store", "pkg/store/record", "pkg/kv", "pkg/task"},
-	// executor is the state machine of the inbox; what is below it knows neither the inbox nor etcd.
+	// executor is the state machine of the inbox. The packages below it depend neither on the inbox nor on etcd.
 	"executor": {"executor/guardian", "executor/process", "executor/proctree", "executor/spool", "pkg/cgroup", "pkg/kv", "pkg/store", "pkg/store/record", "pkg/task", "pkg/wake"},
-	// process starts the processes of attempts and sees them to their end.
+	// process starts the processes of attempts, and waits for their end.
 	"executor/process": {"executor/guardian", "executor/proctree", "executor/spool", "executor/status", "executor/workdir", "pkg/cgroup", "pkg/envfile", "pkg/policy", "pkg/spawn", "pkg/task", "pkg/wake"},
 	"pkg/store":        {"pkg/store/events", "pkg/store/record", "pkg/kv", "pkg/task"},
-	// record has the keys and the values, events translates what revisions did to them:
-	// both are pure, and store is what reads and writes.
+	// record has the keys and values, events converts changes of revisions to events. Both are pure. store reads
+	// and writes.
 	"pkg/store/events": {"pkg/store/record", "pkg/task"},
 	"pkg/store/record": {"pkg/task"},
 
-	// guardian is told of attempts, and kills them with proctree; it knows nothing of how they are started.
+	// guardian receives the attempts, and kills them with proctree. It does not depend on how they are started.
 	"executor/guardian": {"executor/proctree", "executor/workdir", "pkg/cgroup", "pkg/wake"},
-	// proctree knows the processes of an attempt, and nothing of who starts them.
+	// proctree finds the processes of an attempt, and does not depend on what starts them.
 	"executor/proctree": {"pkg/cgroup", "pkg/task"},
-	// status reads what attempts report; workdir keeps their directories. Neither knows of processes.
+	// status reads what attempts report, workdir maintains their directories. Neither depends on processes.
 	"executor/status":  {"pkg/task"},
 	"executor/workdir": {"pkg/filetrust", "pkg/task"},
-	// spool keeps files, and knows nothing of processes or the inbox.
+	// spool stores files, and does not depend on processes or the inbox.
 	"executor/spool": {"pkg/wake", "pkg/task"},
 
 	// audit reads a live cluster, and repairs through store.
 	"pkg/internal/audit": {"pkg/store", "pkg/store/record", "pkg/kv", "pkg/internal/schedule", "pkg/task"},
-	// check looks at etcd from outside, for tests and for bench: it judges whole histories.
+	// check observes etcd from outside, for tests and for bench: it judges whole histories.
 	"pkg/internal/check": {"pkg/store", "pkg/store/record", "pkg/kv", "pkg/internal/schedule", "pkg/task"},
 
-	// secret encrypts, envfile reads files of variables, policy judges what a node may
-	// run: each by itself.
+	// secret encrypts, envfile reads files with variables, policy decides what a node may run. They are independent
+	// of each other.
 	"pkg/internal/secret": {},
 	"pkg/envfile":         {"pkg/task"},
 	"pkg/policy":          {"pkg/filetrust", "pkg/internal/manifest", "pkg/task"},
 
-	// filetrust knows who can change a file, and nothing of what is in it.
+	// filetrust determines who can change a file, whatever the file contains.
 	"pkg/filetrust": {},
 
-	// statement signs and verifies what nodes ask of each other, and is pure.
+	// statement signs and verifies requests between nodes, and is pure.
 	"pkg/internal/statement": {},
 
-	// certs knows files and TLS, and nothing of who uses them.
+	// certs handles files and TLS, and does not depend on its users.
 	"pkg/internal/certs": {},
-	// peercerts are those of the members of an embedded etcd, which the agent and the command line make.
+	// peercerts creates the certificates of the members of an embedded etcd, for the agent and the command line.
 	"pkg/internal/peercerts": {"pkg/internal/certs"},
 
-	// connlimit bounds connections, and knows nothing of what is said over them.
+	// connlimit limits connections, and does not depend on what is sent over them.
 	"pkg/internal/connlimit": {},
 
-	// cgroup knows the kernel's control groups, and nothing of attempts.
+	// cgroup uses the kernel's control groups, and does not depend on attempts.
 	"pkg/cgroup": {},
-	// clock has the sleep that ends with a context.
+	// clock provides a sleep that a context can end.
 	"pkg/clock": {},
-	// wake has the one-slot signal between goroutines.
+	// wake provides a one-slot signal between goroutines.
 	"pkg/wake": {},
-	// spawn creates processes, and nofile has to be initialized before any other package.
+	// spawn creates processes. nofile must be initialized before any other package.
 	"pkg/spawn":        {"pkg/spawn/nofile"},
 	"pkg/spawn/nofile": {},
 
 	"pkg/kv": {"pkg/wake", "pkg/internal/certs"},
-	// kvmem is an etcd in memory, for tests and the simulation.
+	// kvmem is an in-memory etcd for tests and the simulation.
 	"pkg/kv/kvmem":                  {},
 	"pkg/internal/testkit/etcdhook": {},
 	"pkg/internal/schedule":         {"pkg/task"},
@@ -197,46 +195,46 @@ var allowedImports = map[string][]string{
 	"scripts/layers": {},
 }
 
-// outsideImports are imports from other modules that only some packages may have. The
-// first prefix that fits counts.
+// outsideImports lists imports from other modules that only some packages may have. The first prefix that matches
+// an import applies.
 var outsideImports = []struct {
 	prefix string
 	by     []string
-	tests  bool // the rule holds for tests, too
+	tests  bool // the rule also applies to tests
 	why    string
 }{
 	{"go.etcd.io/etcd/server/", []string{"pkg/kv"}, false, "only kv runs an etcd"},
-	// check reads every revision, and audit the whole prefix, which store, that shows what is there
-	// now, has no words for. They only read; what an audit repairs goes through store. bench also
-	// measures what etcd does without Carillon.
+	// check needs every revision, and audit the whole prefix, which store does not provide, because it returns the
+	// current state of records. Both only read, and an audit repairs through store. bench also measures etcd
+	// without Carillon.
 	{"go.etcd.io/", []string{"pkg/kv", "pkg/kv/kvmem", "pkg/store", "pkg/store/events", "pkg/store/record", "election", "pkg/daemon", "pkg/daemon/datadir", "pkg/internal/audit", "pkg/internal/check", "pkg/bench", "pkg/internal/testkit/sim", "pkg/internal/testkit/etcdhook"}, false,
 		"only kv, store, election and daemon touch the etcd client, and record, events and datadir its types; audit, check and bench from outside; kvmem and what is in testkit for tests"},
 	{"github.com/robfig/cron", []string{"pkg/internal/schedule", "pkg/internal/importer"}, true, "only schedule imports robfig/cron, and importer, which reads the schedules of Kubernetes with it"},
 }
 
-// sharedPackages are packages that import nothing of this module, and that every package but
-// those of stdOnly may import.
+// sharedPackages are packages that import nothing from this module, and that every package except those of stdOnly
+// may import.
 var sharedPackages = []string{"pkg/clock"}
 
-// stdOnly may import nothing but the standard library.
+// stdOnly may import only the standard library.
 var stdOnly = []string{"pkg/task", "scripts/layers"}
 
-// isMain: it may end the process and make contexts.
+// isMain reports whether a package may end the process and create contexts.
 func isMain(name string) bool {
 	return strings.HasPrefix(name, "cmd/") || strings.HasPrefix(name, "scripts/")
 }
 
-// testsOnly is the prefix of packages that nothing but tests may import, beside those whose
-// name says so, such as kvtest.
+// testsOnly is the prefix of packages that only tests may import, in addition to those whose name ends in test,
+// such as kvtest.
 const testsOnly = "pkg/internal/testkit/"
 
-// forTests: such a package may do what tests may; no row of the table has one,
-// so that only tests import it.
+// forTests reports whether a package is only for tests. It may do what tests may do. No row of the table contains
+// one, so that only tests import it.
 func forTests(name string) bool {
 	return strings.HasSuffix(name, "test") || strings.HasPrefix(name, testsOnly)
 }
 
-// bannedCalls are calls that belong into main.
+// bannedCalls are calls that only main may make.
 var bannedCalls = map[string]string{
 	"os.Exit":            "only main ends the process",
 	"syscall.Exit":       "only main ends the process",
@@ -247,16 +245,17 @@ var bannedCalls = map[string]string{
 	"context.TODO":       "contexts come from main; clean-up uses context.WithoutCancel and a deadline",
 }
 
-// shell is what surrounds the deterministic part of a package: the files that read, wait, lock, log
-// and count. All other files of the package are the deterministic part. They must not import what
-// impure says, ask for the time, draw from the global random numbers, or name the types of the shell.
+// shell is the part of a package around its deterministic part: the files that read, wait, lock, log and count. All
+// other files are the deterministic part. They must not have any import in impureImports, read the clock, use the
+// global random numbers, or use the types of the shell.
 type shell struct {
 	files []string
 	types []string
 }
 
+// deterministicParts lists the packages with a deterministic part, with its shell.
 var deterministicParts = map[string]shell{
-	"pkg/daemon/clockguard":    {}, // it has none, nor has events
+	"pkg/daemon/clockguard":    {}, // an empty shell: the whole package is deterministic
 	"pkg/scheduler/definition": {files: []string{"cache.go"}},
 	"pkg/scheduler/failures":   {files: []string{"reader.go"}},
 	"pkg/scheduler/known":      {},
@@ -295,7 +294,7 @@ func main() {
 	}
 }
 
-// pkg is what go list tells of a package.
+// pkg is the output of go list for a package.
 type pkg struct {
 	ImportPath   string
 	Dir          string
@@ -306,6 +305,7 @@ type pkg struct {
 	XTestImports []string
 }
 
+// checkTree checks all packages, and returns the faults in order.
 func checkTree() ([]string, error) {
 	packages, err := listPackages()
 	if err != nil {
@@ -317,7 +317,7 @@ func checkTree() ([]string, error) {
 	for _, p := range packages {
 		name := strings.TrimPrefix(p.ImportPath, module+"/")
 		if strings.HasPrefix(name, "build/") {
-			continue // not part of the tree
+			continue // not part of the source tree
 		}
 
 		c.checkImports(name, p)
@@ -332,8 +332,9 @@ func checkTree() ([]string, error) {
 	return c.faults, nil
 }
 
+// listPackages returns all packages of the module.
 func listPackages() ([]pkg, error) {
-	// -e: a cycle of imports is for the table to name, a broken package for go vet.
+	// With -e, because checkTree reports import cycles, and go vet reports broken packages.
 	cmd := exec.Command("go", "list", "-e", "-json=ImportPath,Dir,GoFiles,CgoFiles,Imports,TestImports,XTestImports", "./...")
 	cmd.Stderr = os.Stderr
 
@@ -363,13 +364,14 @@ func listPackages() ([]pkg, error) {
 	return packages, nil
 }
 
+// checker collects the faults.
 type checker struct{ faults []string }
 
 func (c *checker) addFault(where, format string, args ...any) {
 	c.faults = append(c.faults, where+": "+fmt.Sprintf(format, args...))
 }
 
-// checkImports checks what a package imports.
+// checkImports checks the imports of a package.
 func (c *checker) checkImports(name string, p pkg) {
 	may, known := allowedImports[name]
 
@@ -397,6 +399,7 @@ func (c *checker) checkImports(name string, p pkg) {
 	}
 }
 
+// checkOutside checks an import against outsideImports.
 func (c *checker) checkOutside(name, path string, test bool) {
 	for _, rule := range outsideImports {
 		if !strings.HasPrefix(path, rule.prefix) {
@@ -414,7 +417,7 @@ func (c *checker) checkOutside(name, path string, test bool) {
 	}
 }
 
-// checkCalls looks for what only main may call.
+// checkCalls finds calls that only main may make.
 func (c *checker) checkCalls(name string, p pkg) error {
 	if isMain(name) || forTests(name) {
 		return nil
@@ -449,7 +452,7 @@ func (c *checker) checkCalls(name string, p pkg) error {
 				return true
 			}
 
-			// A method: of a logger, say. Tests are not looked at.
+			// A method with such a name, such as a logger's, also ends the process. Tests are not checked.
 			if m := sel.Sel.Name; m == "Fatal" || m == "Fatalf" || m == "Fatalln" {
 				c.addFault(at, "uses .%s; only main ends the process", m)
 			}
@@ -505,7 +508,7 @@ func importNames(f *ast.File) map[string]string {
 	for _, i := range f.Imports {
 		path, err := strconv.Unquote(i.Path.Value)
 		if err != nil {
-			continue // the parser has accepted it
+			continue // cannot happen: the parser has accepted it
 		}
 
 		name := path[strings.LastIndex(path, "/")+1:]
@@ -523,11 +526,13 @@ func importNames(f *ast.File) map[string]string {
 	return names
 }
 
+// firstElement returns the part of an import path before the first slash.
 func firstElement(path string) string {
 	head, _, _ := strings.Cut(path, "/")
 	return head
 }
 
+// orNothing joins a list for a message.
 func orNothing(list []string) string {
 	if len(list) == 0 {
 		return "nothing of this module"
