@@ -186,11 +186,13 @@ func (e *Election) holdTerm(ctx context.Context, s *kv.Session, fence kv.Fence, 
 		}
 	})
 
+	// From here on Leading reports true, until the context ends.
 	e.beginTerm(ctx.Done())
 	log.Info("elected")
 
 	err := lead(ctx, Term{Fence: fence, Node: e.cfg.Node})
 	switch cause := context.Cause(ctx); {
+	// The leadership ended first, so the error of lead is a consequence and is not reported.
 	case errors.Is(cause, ErrLost):
 		log.Warn("lost the leadership", zap.Error(cause))
 	case err != nil && ctx.Err() == nil:
@@ -239,6 +241,8 @@ func (e *Election) resignTerm(ctx context.Context, s *kv.Session, fence kv.Fence
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), resignTimeout)
 	defer cancel()
 
+	// There is a fence if the campaign got as far as confirming its key. The delete compares it, so that it
+	// deletes no other key.
 	var errs []error
 	if fence.Key != "" {
 		_, err := kv.Direct(e.client).Commit(ctx, kv.Txn{
@@ -248,6 +252,8 @@ func (e *Election) resignTerm(ctx context.Context, s *kv.Session, fence kv.Fence
 		errs = append(errs, err)
 	}
 
+	// Revoking the lease lets the next candidate lead at once. If it fails, the lease expires after its
+	// TTL.
 	errs = append(errs, s.Close(ctx))
 	if e.cfg.Leases != nil {
 		errs = append(errs, e.cfg.Leases(0))

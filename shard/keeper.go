@@ -108,6 +108,7 @@ func (k *Keeper) Run(ctx context.Context) error {
 
 		k.preloads.reconcile(ctx, time.Now())
 
+		// Any of these leads to a comparison of the whole state.
 		select {
 		case <-ctx.Done():
 			k.preloads.stopAll()

@@ -155,6 +155,7 @@ func (m *memory) mostGone(l store.Lineup) bool {
 		nodes[n.Name] = n
 	}
 
+	// lost counts owners whose session has ended, whether they are back or not.
 	owners, lost, away := map[string]bool{}, map[string]bool{}, false
 	for _, o := range l.Owners {
 		if o.Node == "" {
@@ -184,6 +185,7 @@ func (m *memory) justJoined(n task.Node) bool {
 // starts when this leader first saw the handover, and only its own clock matters. For a shard of a node
 // that drains, the limit may be shorter.
 func (m *memory) handoverDeadlines(now time.Time, l store.Lineup) map[int]time.Time {
+	// A node that drains announces within which time it wants to hand over its shards.
 	draining := map[string]time.Duration{}
 	for _, n := range l.Nodes {
 		if n.State == task.NodeDraining && n.HandoverWithin > 0 {
@@ -200,6 +202,7 @@ func (m *memory) handoverDeadlines(now time.Time, l store.Lineup) map[int]time.T
 
 	deadlines := map[int]time.Time{}
 	for _, h := range l.Handovers {
+		// The time starts over if the handover is to another node now.
 		seen := m.handovers[h.Shard]
 		if seen.to != h.To || seen.since.IsZero() {
 			seen = handoverSeen{h.To, now}
@@ -214,6 +217,7 @@ func (m *memory) handoverDeadlines(now time.Time, l store.Lineup) map[int]time.T
 		deadlines[h.Shard] = seen.since.Add(limit)
 	}
 
+	// Forget handovers that are over.
 	maps.DeleteFunc(m.handovers, func(id int, _ handoverSeen) bool { _, there := deadlines[id]; return !there })
 
 	return deadlines

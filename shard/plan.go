@@ -92,6 +92,7 @@ func newPlanner(shards int, members []Member) *planner {
 		total += max(m.Weight, 1)
 	}
 
+	// Round all shares down. What is left over are the odd shards.
 	p.odd = shards
 	for _, m := range members {
 		p.member[m.Name] = true
@@ -139,6 +140,7 @@ func (p *planner) splitOwned(node string, owned []int) (keep, rest []int) {
 		return owned, nil
 	}
 
+	// Keep the shards for which the ring prefers this node before the others.
 	var others []int
 	for _, id := range owned {
 		first := ""

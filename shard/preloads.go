@@ -133,6 +133,7 @@ func (p *preloads) answerHandovers(ctx context.Context, session kv.Fence, wanted
 
 		p.sendAnswers(ctx, session, answers)
 		p.telling.Store(false)
+
 		// Other shards may have been loaded while the answers were being sent.
 		p.notifyChanged()
 	}()
@@ -148,6 +149,7 @@ func (p *preloads) startPreload(ctx context.Context, id int, now time.Time) {
 	go func() {
 		defer p.all.Done()
 
+		// Preload returns nil if the worker has taken the shard over.
 		err := p.cfg.Preload(ctx, id, func() {
 			l.loaded.Store(true)
 			p.notifyChanged()

@@ -127,6 +127,7 @@ func (s *shardState) readEntry(t *taskstate.Task, value []byte) (err error) {
 		return err
 	}
 
+	// A key with an invalid name was not written by the API. Its runs could not be addressed.
 	namespace, name, _ := strings.Cut(t.FullName(), "/")
 	if err := errors.Join(task.CheckName("namespace", namespace), task.CheckName("name", name)); err != nil {
 		return err
@@ -135,6 +136,7 @@ func (s *shardState) readEntry(t *taskstate.Task, value []byte) (err error) {
 		return fmt.Errorf("%w: uid or generation", task.ErrInvalid)
 	}
 
+	// Parse the whole action now: one that cannot be read must fail here and not on a node.
 	action, err := record.DecodeAction(p.Action)
 	if err != nil {
 		return err
@@ -160,6 +162,7 @@ func (s *shardState) readEntry(t *taskstate.Task, value []byte) (err error) {
 	text := make([]byte, 0, int(t.NameLen)+len(p.UID)+len(p.Action))
 	text = append(append(append(text, t.FullName()...), p.UID...), p.Action...)
 	t.Text, t.UIDLen, t.Secret = string(text), uint8(len(p.UID)), action.NeedsKey()
+
 	// Replace the key of the map by a part of the new text, so that the name is stored once.
 	s.Tasks[t.FullName()] = t
 	t.From, t.Anchor, t.Paused, t.Generation = p.From.UnixMilli(), p.Anchor.UnixMilli(), p.Paused, int32(p.Generation)
@@ -170,6 +173,7 @@ func (s *shardState) readEntry(t *taskstate.Task, value []byte) (err error) {
 // applyQueued applies the current version of a queue record, or its deletion.
 func (s *shardState) applyQueued(ev *store.ShardEvent, now time.Time) {
 	t := s.TaskOf(ev)
+
 	// This owner has deleted the record at a later revision. Ignore the older event.
 	if rev, ok := s.gone[t.FullName()+"/"+ev.Run]; ok && (ev.Mod == 0 || ev.Mod <= rev) {
 		s.dropTask(t) // TaskOf may have added it again
@@ -197,6 +201,7 @@ func (s *shardState) applyQueued(ev *store.ShardEvent, now time.Time) {
 	// A queue record of a run means that an attempt of it has ended: a retry waits, or the node handed it
 	// back.
 	s.applyAttemptEnd(t, ev.Run, ev.Mod)
+
 	// A record that cannot be read keeps its place: the run counts as existing, and only waits (G19).
 	decoded, err := record.DecodeWaiting(ev.ShardKey, ev.Value)
 	if err != nil {
@@ -334,6 +339,7 @@ func (s *shardState) applyActiveRuns(keys []store.ActiveKey) {
 
 	for _, k := range keys {
 		t := s.TaskNamed(k.Ref.String())
+
 		// An end at a higher revision than the attempt's create revision means that it has ended.
 		if s.endedSince[t.FullName()+"/"+k.Run] > k.Create {
 			continue

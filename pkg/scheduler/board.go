@@ -46,6 +46,7 @@ func (e *Engine) Part(ctx context.Context, span time.Duration, limit int) task.B
 	}
 
 	part := e.readBoard(ctx, span, limit)
+
 	// If ctx has ended, the part is incomplete. Do not keep it.
 	if ctx.Err() == nil {
 		b.part, b.span, b.limit, b.at = part, span, limit, time.Now()
@@ -163,6 +164,7 @@ const mostOverdue = 1000
 
 // showTicks adds the shard's next ticks and its overdue ones.
 func (s *shardState) showTicks(g *board.Summary) {
+	// Ticks that were due before this are overdue. Later ones are normal: they are being decided.
 	line := g.Now - board.OverdueAfter.Milliseconds()
 	g.Overdue = s.due.CountUpTo(line)
 	passed := 0 // overdue ticks that were visited

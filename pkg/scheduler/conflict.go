@@ -31,6 +31,7 @@ func (s *shardState) applyConflict(p *plan, c *store.Conflict, now time.Time) er
 func (s *shardState) takeConflict(p *plan, c *store.Conflict, now time.Time) {
 	// failed counts a task once, however many of its records have changed.
 	failed := map[*taskstate.Task]bool{} // counts a task once, however many of its records changed
+
 	// Attempts come first: a queue record may show that one of them has ended, and that attempt must not be
 	// considered active afterwards.
 	for _, key := range c.Runs {
@@ -57,10 +58,12 @@ func (s *shardState) takeConflict(p *plan, c *store.Conflict, now time.Time) {
 		case record.KindEnded, record.KindDead, record.KindPart:
 			// If the record still exists, the watch or the reconciliation reports it again.
 			delete(s.purges, ev.Key)
+
 			// The record of a part that has ended was deleted already, so the part is no longer known.
 			if ev.Kind == record.KindPart && ev.Deleted && t.Activity != nil {
 				delete(t.Activity.Returned, ev.Run)
 			}
+
 			// A range of skipped ticks cannot be extended: its record has changed or was deleted.
 			s.endSpan(t)
 		}
@@ -152,6 +155,7 @@ func (s *shardState) setAside(p *plan) error {
 		default:
 			delete(s.stubborn, name)
 			s.addNotice(notice{kind: taskSetAside, task: name})
+
 			// Bad has the same effect as an entry that cannot be read: no ticks, and the queue waits.
 			t.Bad = true
 			s.census.Count(t)

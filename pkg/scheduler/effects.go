@@ -187,6 +187,7 @@ func (e recordPurged) writeTo(c *store.Commit) { c.Purge(e.key, e.mod) }
 
 func (e recordPurged) applyTo(s *shardState, rev int64, _ time.Time) {
 	delete(s.purges, e.key)
+
 	// Remember the deletion until the watch has reported it (see forgetParts).
 	s.gone[e.key] = rev
 }

@@ -75,6 +75,7 @@ func (p *plan) changeEntry(t *taskstate.Task, modify func(*entryChange)) {
 		c.entry = &entryChange{from: t.From, anchor: t.Anchor, paused: t.Paused}
 		if t.Past != nil {
 			c.entry.own = t.Past.Own
+
 			// modify may change an element, and the task's own list must stay as it is until the commit has
 			// succeeded.
 			c.entry.own.Pauses = slices.Clone(c.entry.own.Pauses)

@@ -91,6 +91,7 @@ func (p *plan) beginFanOut(run task.Run, f *task.Fan) task.Run {
 // have ended.
 func (p *plan) fanOut(t *taskstate.Task, run task.Run, f *task.Fan) {
 	p.s.endSpan(t)
+
 	// The run counts as active from the next plan on, so the queue must wait for that (G8).
 	p.changeOf(t).started = true
 	p.addEffect(runEnqueued{t, &taskstate.Waiting{Waiting: task.Waiting{Run: p.beginFanOut(run, f)}}})
@@ -102,6 +103,7 @@ func (p *plan) fanOut(t *taskstate.Task, run task.Run, f *task.Fan) {
 // startParent gives a run that has waited its parts. If it cannot start now, startParent records why. It
 // returns false if the commit has no room. A run that repeats failed parts has its fan already (q.Fan).
 func (p *plan) startParent(t *taskstate.Task, q *taskstate.Waiting) bool {
+	// A run that repeats the failed parts of another has its fan from the API.
 	f, reason := q.Fan, ""
 	if f == nil {
 		f, reason = p.planFanOut(t)
@@ -126,6 +128,7 @@ func (p *plan) startParent(t *taskstate.Task, q *taskstate.Waiting) bool {
 	w.Run = p.beginFanOut(w.Run, f)
 	r := parentRun{plan: p, t: t, q: q}
 	r.rewriteQueueRecord(w)
+
 	// The first part is assigned in the next commit, which knows the new record.
 	p.changeOf(t).started = true
 
@@ -149,6 +152,7 @@ type parentRun struct {
 func (r *parentRun) decideRun(what tickpolicy.Turn) bool {
 	f := r.q.Fan
 	r.ended, r.succeeded = r.t.CountEnded(r.q)
+
 	// active counts the parts that are in an inbox or wait for another attempt.
 	active := f.Count - f.Kept - len(f.Left) - r.ended
 	ending := f.Cancel != ""

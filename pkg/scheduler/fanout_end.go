@@ -46,6 +46,7 @@ const roomForDetails = 64 << 10
 func concludedRun(t *taskstate.Task, q *taskstate.Waiting, now time.Time) task.Run {
 	end, f := q.Run, *q.Fan
 	f.Parts, f.Ended, f.Succeeded, f.Checkpoints = make([]task.Part, 0, f.Count), 0, 0, nil
+
 	// cut means that parts did not start or were cancelled.
 	cut := len(f.Left) > 0
 
@@ -126,6 +127,7 @@ func describeMissedParts(f task.Fan) string {
 func (r *parentRun) loseMissingParts() bool {
 	t, q := r.t, r.q
 
+	// Start with all parts of the run, and remove those of which any record is known.
 	nowhere := map[int]bool{}
 	for _, i := range q.Fan.Numbers() {
 		nowhere[i] = true
@@ -167,6 +169,9 @@ func (r *parentRun) loseMissingParts() bool {
 		q.Missing = r.now
 	}
 
+	// The watch may be late, or may have lost an event. With the defaults, the reconciliation finds that
+	// before lost_after has passed. In any case, the commit requires that there is no record of the part's
+	// end.
 	if until := q.Missing.Add(r.lostAfter()); r.now.Before(until) {
 		r.s.wakeAt(until)
 		return true

@@ -140,6 +140,7 @@ func (r *parentRun) missPart(at int) (done, ok bool) {
 	w := q.Waiting
 	w.Fan = r.fanNow().Without(at)
 	if q.Fan.Stagger > 0 {
+		// The first part has its turn when the run begins.
 		turn := q.DispatchedAt.Time
 		if !q.NotBefore.IsZero() {
 			turn = q.NotBefore.Time

@@ -18,6 +18,7 @@ import (
 func (p *plan) decideNextTick(t *taskstate.Task) bool {
 	// records are the history and queue records of waiting ticks that this one may drop.
 	covered, records := !p.keepWatermark && t.Create <= p.commit.Watermark.Seen, 2*t.TicksToDrop()
+
 	// A light tick is the usual case: it writes one record and does not write the entry. It needs less room
 	// than Fits reserves, so more ticks fit into a commit.
 	light := covered && t.Policy.MaxRuns == 0 && records == 0 && !t.Policy.Sticky()
@@ -129,6 +130,7 @@ func (p *plan) enqueueRun(t *taskstate.Task, run task.Run, reason string) {
 // parts. It returns "" if it has done so. Otherwise it returns why the tick must wait, and holds no slot
 // and no token. A run of a late tick (trigger catch_up) needs a catch-up token.
 func (p *plan) fireTick(t *taskstate.Task, tick int64, id, trigger string) (reason string) {
+	// A late tick first needs a token. It is given back if no node accepts the run.
 	paced := trigger == task.TriggerCatchUp
 	if paced && !p.takeToken(t, p.clock) {
 		return task.ReasonCatchUp
@@ -145,6 +147,8 @@ func (p *plan) fireTick(t *taskstate.Task, tick int64, id, trigger string) (reas
 		return reason
 	}
 
+	// The claim depends on the node's session, which the commit compares. So no attempt is assigned to an
+	// instance that is gone.
 	n, ok := p.pickNode(t)
 	if !ok {
 		if paced {
@@ -181,6 +185,7 @@ func (p *plan) dispatchRun(t *taskstate.Task, n *task.Node, late time.Duration) 
 	a.Timeout, a.KillGrace, a.Retry = t.Policy.Timeout, t.Policy.KillGrace, t.Policy.Retry
 	a.KillSignal, a.Success = t.Policy.KillSignal, t.Policy.Success
 	a.Output = t.Policy.Output
+
 	// The attempt carries its own lost_after. From now on the owner and the node both use this value,
 	// whatever the cluster's setting becomes, so the node has killed the attempt before it can be declared
 	// lost (G17).
@@ -203,6 +208,7 @@ func (p *plan) decideLateTicks(t *taskstate.Task, upTo int64) bool {
 
 	l := tickpolicy.Lateness{Policy: t.Policy.Missed, Deadline: t.Policy.Deadline, Opened: p.s.opening.at}
 	c := tickpolicy.DecideLate(l, taskstate.NewMissedSchedule(t), taskstate.Instant(t.Next-1), taskstate.Instant(upTo), p.now)
+
 	// The run of a tick may drop older waiting ticks. Each of these takes a queue delete and a history
 	// record.
 	drops := t.TicksToDrop()
@@ -225,6 +231,7 @@ func (p *plan) decideLateTicks(t *taskstate.Task, upTo int64) bool {
 		}
 
 		id, at := task.RunID(tick, t.UID()), tick.UnixMilli()
+
 		// Require room for the last two ticks together. If only one were left for the next commit, it could
 		// be within its grace, and would then be decided as a single tick that is on time.
 		room := 1
@@ -357,6 +364,7 @@ func (p *plan) serveQueue(t *taskstate.Task) {
 		}
 
 		c := tickpolicy.Candidate{Manual: q.Trigger == task.TriggerManual, Begun: q.DispatchedBefore(), Expired: q.Expired(now), Replacer: q == replacer, Newer: replacer != nil && q.ID > replacer.ID}
+
 		// A run that was not dispatched before comes after all that were.
 		ahead := begun
 		if c.Begun {
@@ -413,6 +421,7 @@ func (p *plan) startWaiting(t *taskstate.Task, q *taskstate.Waiting) bool {
 		p.attempt.Run, p.attempt.Env = q.Run, q.Env
 		p.dispatchRun(t, n, -1)
 		p.commit.Dispatch(&p.attempt, t.Action(), n.Revision)
+
 		// The task must be unchanged: it may have been paused, updated or deleted (G7).
 		p.commit.GuardEntry(t.FullName(), t.Mod)
 		p.dequeueRun(t, q)
@@ -498,6 +507,7 @@ func (p *plan) askCancel(t *taskstate.Task, a *taskstate.Attempt) {
 		reason, who = t.EndsWithParent(a.Run)
 	default:
 		reason = task.ReasonReplaced
+
 		// The policy must still be replace when the cancel is written (G7).
 		p.commit.GuardEntry(t.FullName(), t.Mod)
 	}

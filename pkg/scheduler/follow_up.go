@@ -63,6 +63,7 @@ func (p *plan) countEnds(t *taskstate.Task) {
 	}
 
 	_, pauseEnds := t.Silence()
+
 	// A pause that would end by itself becomes one without an end.
 	pause := failures >= t.Policy.PauseAfter && (!t.Paused || pauseEnds)
 	p.changeEntry(t, func(c *entryChange) {
@@ -102,6 +103,7 @@ func (p *plan) anchorAnew(t *taskstate.Task) {
 	}
 
 	now := p.now.UnixMilli()
+
 	// Wait for the end of a pause, so that its end and not an earlier time is taken into account.
 	if until, ends := t.Silence(); t.Paused && ends && now <= until {
 		p.s.lookAgainAt(t, until+1)

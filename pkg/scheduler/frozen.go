@@ -27,6 +27,7 @@ func (p *plan) skipFrozen(t *taskstate.Task, upTo int64) bool {
 	first, last, count, _ := s.Missed(taskstate.Instant(t.Next-1), taskstate.Instant(t.LastDue(upTo)), 1)
 	if count > 0 {
 		run := p.newRun(t, first.UnixMilli(), task.RunID(first, t.UID()), task.TriggerSchedule)
+
 		// One record holds the whole range.
 		if count > 1 {
 			run.Last, run.Count = task.At(last), count

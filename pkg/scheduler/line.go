@@ -79,6 +79,7 @@ func (l *line) nextWaiting() *taskstate.Task {
 func (s *shardState) grantTokens(now time.Time) {
 	l := &s.line
 	l.granted = 0
+
 	// A turn that is further away than LongestTurn means that the clock was set back. Ask again in that
 	// case.
 	if len(l.tasks) == 0 || now.Before(l.turn) && l.turn.Sub(now) <= pace.LongestTurn { // more: the clock was set back

@@ -108,6 +108,7 @@ func (s *shardState) buildPlan(now time.Time, as settings) *plan {
 func (s *shardState) newPlan(now time.Time, as settings) *plan {
 	s.mustBeSettled()
 
+	// Clear the whole slices, not only their lengths.
 	old := &s.lastPlan
 	clear(old.changes)
 	clear(old.claims)
@@ -285,6 +286,7 @@ func (p *plan) decideUncovered() (owed bool) {
 		done := false
 		if t.DueAt() <= upTo {
 			owed = true
+
 			// If upTo is before the watermark, the entry is done only if its next tick is due after the
 			// watermark.
 			next := t.After(t.LastDue(upTo))
@@ -314,6 +316,7 @@ func (p *plan) catchUp() (any bool) {
 		return false
 	}
 
+	// Visit the due tasks in order, and decide those that are behind, until the commit is full.
 	p.s.due.InOrder(func(t *taskstate.Task) bool {
 		if t.DueAt() > now {
 			return false
@@ -396,6 +399,7 @@ func (p *plan) serveWaiting() {
 		p.forgetParts(t)
 		p.followUp(t)
 
+		// Keep this task, which may be unfinished, and all that follow.
 		if p.full {
 			for _, rest := range looks[i+1:] {
 				rest.Looked = false

@@ -78,6 +78,7 @@ func (p *preload) followShard(ctx context.Context, loaded func()) error {
 	}
 
 	w.becomeStandby()
+
 	// The watch must outlive this call if the shard is handed over, so it does not end with ctx.
 	f := startFollowing(context.WithoutCancel(ctx), func(ctx context.Context, apply func(store.ShardBatch) error) {
 		_ = w.e.cfg.Store.FollowStandbyShard(ctx, w.Shard, p.tellsWatermark, apply) // ends with ctx
@@ -141,6 +142,8 @@ func (e *Engine) takePreload(shard int) *preload {
 		return nil
 	}
 
+	// The preload's goroutine answers with the watch, or closes the channel if it has loaded nothing. After
+	// that it no longer touches the worker's state.
 	close(p.wanted)
 	f := <-p.handed
 	if f == nil {
@@ -233,6 +236,7 @@ func (w *worker) followUntil(ctx context.Context, batches <-chan store.ShardBatc
 	quiet := time.NewTimer(catchUpTimeout)
 	defer quiet.Stop()
 
+	// The watermark is the last record of a load, so the load is complete when it is known.
 	for !w.watermarkKnown || w.applied < rev {
 		select {
 		case <-ctx.Done():

@@ -44,6 +44,7 @@ func (p *plan) skipRun(t *taskstate.Task, run task.Run, reason string) {
 	}
 
 	record := p.newRun(t, now.first, task.RunID(taskstate.Instant(now.first), t.UID()), now.trigger)
+
 	// Keep the due time of the first tick. It cannot be computed any more if the task's anchor has moved.
 	record.DueAt = now.due
 	record.State, record.Reason, record.Message, record.Attempt = task.Skipped, reason, now.message, 0

@@ -21,6 +21,7 @@ func (w *worker) readHistories(ctx context.Context, now int64) {
 		return
 	}
 
+	// Sort the tasks, so that the order does not depend on the map.
 	some := slices.SortedFunc(maps.Keys(w.unread), taskstate.ByName)
 	some = some[:min(len(some), store.HistoriesAtOnce)]
 	refs := make([]record.Ref, len(some))
@@ -56,6 +57,7 @@ func (w *worker) readRecords(ctx context.Context, of []*taskstate.Task, refs []r
 	list := make([]*taskstate.HistoryReader, len(of))
 	for i, t := range of {
 		own := slices.DeleteFunc(keys[i], func(ev store.ShardEvent) bool { return t.Orphan(ev.Run) })
+
 		// The mod revision gives the order in which runs ended; the key begins with the time of the tick.
 		slices.SortFunc(own, func(a, b store.ShardEvent) int { return cmp.Or(cmp.Compare(b.Mod, a.Mod), cmp.Compare(b.Key, a.Key)) })
 		list[i] = taskstate.NewHistoryReader(t, rev, own)

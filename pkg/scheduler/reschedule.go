@@ -71,6 +71,7 @@ func (s *shardState) advanceToNextTick(t *taskstate.Task) {
 func (s *shardState) scheduleTick(t *taskstate.Task, tick int64) {
 	t.Second = t.After(tick)
 	s.due.Set(t, tick)
+
 	// The task is behind, so the remembered result of anyBehind is no longer true.
 	if s.onTime != 0 && t.IsBehind(s.onTime) {
 		s.onTime = 0

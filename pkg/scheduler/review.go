@@ -132,6 +132,7 @@ func (w *worker) repairDoubts(ctx context.Context, r review) error {
 // like one of a task that no longer exists, and would be deleted.
 func (w *worker) repairRecords(ctx context.Context, d known.Differences) error {
 	var keys []string
+
 	// beside holds the keys of the entries of waiting runs that differ.
 	beside := map[string]bool{}
 	for key, mod := range d.Records {
@@ -141,6 +142,7 @@ func (w *worker) repairRecords(ctx context.Context, d known.Differences) error {
 		}
 
 		ev := store.ShardEvent{ShardKey: sk, Key: key, Task: sk.Ref.String(), Mod: mod}
+
 		// The watch may have delivered the event since the comparison.
 		if mod > 0 && w.LacksRecord(&ev) || mod == 0 && w.HasRecord(&ev) {
 			keys = append(keys, key)
@@ -157,6 +159,7 @@ func (w *worker) repairRecords(ctx context.Context, d known.Differences) error {
 	keys = slices.AppendSeq(keys, maps.Keys(beside))
 	slices.Sort(keys)
 	keys = slices.Compact(keys)
+
 	// In reverse order, entries ("tasks/") come before queue records ("queue/").
 	slices.Reverse(keys)
 
@@ -261,6 +264,7 @@ func (w *worker) repairRuns(ctx context.Context, d known.Differences) error {
 // deleted record cannot be restored.
 func (w *worker) reviewHistory(ctx context.Context, page []store.ShardEvent) error {
 	var entries []string
+
 	// orphans holds the records by the key of the entry of their task's name.
 	orphans := map[string][]store.ShardEvent{}
 	for _, ev := range page {

@@ -33,8 +33,12 @@ const (
 // error means that ctx has ended or that the shard must be opened again.
 func (w *worker) learnRevised(ctx context.Context, mod int64) error {
 	w.overtaken++
+
+	// The edit is known if the watch has delivered this version of the key or a later one. A mod of 0 means
+	// that the key is gone.
 	told := func() bool { return w.revised == mod || mod != 0 && w.revised > mod }
 
+	// The event may be in the channel already.
 	if err := w.applyPending(w.batches); err != nil {
 		return err
 	}
@@ -50,6 +54,7 @@ func (w *worker) learnRevised(ctx context.Context, mod int64) error {
 			if err := w.applyBatch(b); err != nil {
 				return err
 			}
+		// The watch is late. Read the entries instead.
 		case <-patience.C:
 			if err := w.readRevised(ctx); err != nil {
 				w.log.Debug("could not read the edited entries", zap.Error(err))

@@ -59,6 +59,7 @@ func (p *plan) deleteExpired(t *taskstate.Task) {
 		UID: t.UID(), Generation: int64(t.Generation), DeletedAt: task.At(p.now), DeletedBy: ttlDeletedBy,
 		Why: "its schedule had ended, and its ttl of " + task.Duration(time.Duration(t.Policy.TTL)*time.Millisecond).String() + " was over",
 	}}
+
 	// From now on nothing of the task is dispatched (see BeingDeleted).
 	t.Past.Deletion = b
 	p.deletions = append(p.deletions, b)

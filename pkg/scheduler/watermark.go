@@ -26,6 +26,7 @@ func (s *shardState) loadWatermark(b store.ShardBatch) {
 func (s *shardState) setWatermark(mark record.Watermark) {
 	before := s.Watermark
 	s.Watermark = mark
+
 	// It is the first one, or it is lower than the one before: any task may be affected.
 	if !s.watermarkKnown || mark.Time.Before(before.Time.Time) || mark.Seen < before.Seen {
 		s.watermarkKnown = true

@@ -325,6 +325,7 @@ func (w *worker) runLoop(ctx context.Context, batches <-chan store.ShardBatch, s
 			if err := w.applyBatch(b); err != nil {
 				return err
 			}
+
 			// Apply everything that has arrived, so that one round decides on all of it.
 			if err := w.applyPending(batches); err != nil {
 				return err
@@ -389,6 +390,7 @@ func (w *worker) readQueue(ctx context.Context) error {
 	}
 
 	for i := range queue {
+		// Leave runs of unknown tasks to the watch (see applyScan).
 		if t := w.Tasks[queue[i].Task]; t == nil || t.Orphan(queue[i].Run) {
 			continue
 		}
@@ -424,20 +426,24 @@ func (w *worker) sleepFor() time.Duration {
 	sleep := maxIdleSleep
 	w.undecided.Store(0)
 
+	// The next tick.
 	if len(w.due) > 0 {
 		due := w.due[0].DueAt()
 		w.undecided.Store(due)
 		sleep = min(sleep, taskstate.Instant(due).Sub(now))
 	}
 
+	// The next time at which all waiting and active runs must be examined.
 	if !w.wakes.IsZero() {
 		sleep = min(sleep, w.wakes.Sub(now))
 	}
 
+	// The next time at which a single task must be examined.
 	if w.restUntil != 0 {
 		sleep = min(sleep, taskstate.Instant(w.restUntil).Sub(now))
 	}
 
+	// The next turn of the shard for catch-up tokens.
 	if len(w.line.tasks) > 0 {
 		sleep = min(sleep, w.line.turn.Sub(now))
 	}

@@ -53,6 +53,7 @@ func (s *Scanner) Run(ctx context.Context) error {
 			waiting = append(waiting, a)
 		}
 
+		// Collect the requests of other shards for a short time.
 		timer := time.NewTimer(gatherTime)
 
 		for more := true; more; {

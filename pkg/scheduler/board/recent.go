@@ -82,6 +82,7 @@ func (r *Recent) Tally(now time.Time) task.Tally {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 
+	// A slot counts only if it belongs to the last minute. Others hold counts of an earlier one.
 	newest := now.UnixMilli() / recentSlot.Milliseconds()
 	t := task.Tally{Late: make([]int64, task.LateBuckets), Rate: make([]int64, 0, recentSlots-1)}
 

@@ -67,6 +67,9 @@ func (s *Set) Forget(t *taskstate.Task) { delete(s.failing, t) }
 func (s *Set) NoteEnd(t *taskstate.Task, ev *store.ShardEvent) (e taskstate.End, isNew bool) {
 	e = taskstate.End{Mod: ev.Mod, State: record.StateOf(ev.Value)}
 	before := s.failing[t]
+
+	// Only a newer end of a run that succeeded or failed matters. A cancelled run says nothing about the
+	// task.
 	if ev.Late || !e.Ran() || before != nil && ev.Mod <= before.Mod {
 		return e, false
 	}
@@ -80,6 +83,7 @@ func (s *Set) NoteEnd(t *taskstate.Task, ev *store.ShardEvent) (e taskstate.End,
 		return e, true
 	}
 
+	// A failure: decode the whole record, because the board shows its details.
 	r, err := record.DecodeEnded(ev.ShardKey, ev.Value)
 	if err != nil {
 		return e, true

@@ -104,6 +104,7 @@ func (s *Share) Turn(now time.Time) (n int, again time.Duration) {
 	}
 
 	left := l.bucket.level
+
 	// Give the shard its share of the tokens, and move it to the end of the line.
 	if left >= oneToken {
 		n = max(1, int(left)/len(l.turns))

@@ -69,6 +69,7 @@ func (f *Fleet) Set(nodes []task.Node) {
 		}
 	}
 
+	// Round-robin and hashes depend on the order of names, which is the same for all owners.
 	slices.SortFunc(f.taking, func(a, b *task.Node) int { return strings.Compare(a.Name, b.Name) })
 
 	for _, n := range f.taking {
@@ -144,6 +145,7 @@ func (f *Fleet) nodeFits(n *task.Node, w *Want, now time.Time) bool {
 	if len(f.suspect) > 0 {
 		if s, ok := f.suspect[n.Name]; ok {
 			left := s.until.Sub(now)
+
 			// More time left than Suspicion means that the clock was set back. Then the suspicion is
 			// dropped.
 			if s.session == n.Revision && left > 0 && left <= Suspicion {

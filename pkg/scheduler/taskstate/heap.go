@@ -39,6 +39,7 @@ func (h *Heap) Pop() any {
 // milliseconds). It calls is for such tasks in no particular order, and stops at the first true.
 func (h Heap) AnyUpTo(at int64, is func(*Task) bool) bool {
 	var walk func(i int) bool
+
 	// In a heap, no task below one that is due later is due earlier, so its subtree need not be visited.
 	walk = func(i int) bool {
 		return i < len(h) && h[i].DueAt() <= at && (is(h[i]) || walk(2*i+1) || walk(2*i+2))

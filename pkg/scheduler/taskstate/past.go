@@ -117,6 +117,7 @@ func (t *Task) Silence() (until int64, ends bool) {
 // NoteEnd takes the relevant fields from a history record. now is in Unix milliseconds.
 func (t *Task) NoteEnd(ev *store.ShardEvent, now int64) {
 	p := t.Past
+
 	// Late results and records of a deleted task do not count. Records up to upTo were read already.
 	if p == nil || ev.Late || t.Orphan(ev.Run) || p.Studied && ev.Mod <= p.upTo {
 		return

@@ -120,6 +120,7 @@ func (l *ActiveTasks) removeTask(t *Task) {
 	l.Tasks[t.Activity.At] = l.Tasks[last]
 	l.Tasks[t.Activity.At].Activity.At = t.Activity.At
 	l.Tasks[last] = nil
+
 	// Release memory after a peak.
 	if l.Tasks = l.Tasks[:last]; cap(l.Tasks) > 1024 && last < cap(l.Tasks)/8 {
 		l.Tasks = append(make([]*Task, 0, 2*last), l.Tasks...)

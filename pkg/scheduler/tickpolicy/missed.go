@@ -88,6 +88,7 @@ func DecideLate(l Lateness, s Ticks, after, upTo, now time.Time) lateDecision {
 // first reason that applies: past its start deadline, past the window, due before this owner opened the
 // shard, or decided late for another cause.
 func (c *lateDecision) addReasons(l Lateness, s Ticks, after, end, now time.Time) {
+	// reason assigns a reason to the ticks up to an instant that have none yet.
 	reason := func(name string, upTo time.Time) {
 		if upTo.After(end) {
 			upTo = end
