@@ -60,8 +60,8 @@ func (e *Election) campaignForTerm(ctx context.Context, s *kv.Session) (kv.Fence
 		case <-look.C:
 			p, err := e.readPlace(ctx, s)
 			switch {
-			// If etcd stays unavailable, the session ends, and the campaign with it.
 			case err != nil:
+				// If etcd stays unavailable, the session ends, and the campaign with it.
 			case p.first:
 				return e.confirmLeader(ctx, s, p.created)
 			case p.created == 0 && seen:

@@ -109,8 +109,8 @@ func (e *Election) Run(ctx context.Context, lead func(ctx context.Context, term 
 		switch {
 		case elected:
 			failing = false
-		// Log only the first of consecutive failures.
 		case !failing:
+			// Log only the first of consecutive failures.
 			failing = true
 			e.log.Warn("cannot campaign; retrying", zap.Error(err))
 		}
@@ -192,8 +192,8 @@ func (e *Election) holdTerm(ctx context.Context, s *kv.Session, fence kv.Fence, 
 
 	err := lead(ctx, Term{Fence: fence, Node: e.cfg.Node})
 	switch cause := context.Cause(ctx); {
-	// The leadership ended first, so the error of lead is a consequence and is not reported.
 	case errors.Is(cause, ErrLost):
+		// The leadership ended first, so the error of lead is a consequence and is not reported.
 		log.Warn("lost the leadership", zap.Error(cause))
 	case err != nil && ctx.Err() == nil:
 		log.Error("leading failed; resigning", zap.Error(err))

@@ -138,9 +138,9 @@ func (k *Keeper) reconcile(ctx context.Context, now time.Time) (again time.Durat
 		case ok && f == w.fences && !w.over: // it runs as it should
 		case !w.over:
 			w.stop(errNotOurs) // it stays in running until it has returned
-		// It has ended by itself, and its shard rests. If the fences have changed, the shard does not have
-		// to rest.
 		case ok && f == w.fences && now.Before(w.rested):
+			// It has ended by itself, and its shard rests. If the fences have changed, the shard does not have
+			// to rest.
 			if left := w.rested.Sub(now); again == 0 || left < again {
 				again = left
 			}

@@ -111,19 +111,19 @@ func (m *memory) updateVisits(now time.Time, nodes []task.Node) {
 		present[n.Name] = true
 		v := m.nodes[n.Name]
 		switch {
-		// A node that this leader sees for the first time.
 		case v == nil:
+			// A node that this leader sees for the first time.
 			v = &visits{since: now}
 			m.nodes[n.Name] = v
-		// It could not own shards the last time, or has a new session: it was away in between.
 		case n.Owns() && (!v.fit || v.session != n.Revision):
+			// It could not own shards the last time, or has a new session: it was away in between.
 			v.returns++
 			v.since = now
-		// It cannot own shards any more.
 		case n.Owns() != v.fit:
+			// It cannot own shards any more.
 			v.since = now
-		// It has stayed for long enough.
 		case v.fit && now.Sub(v.since) >= steadyAfter:
+			// It has stayed for long enough.
 			v.returns = 0
 		}
 

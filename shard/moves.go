@@ -89,23 +89,23 @@ func Moves(shards int, l store.Lineup, notes Notes) (c Changes) {
 
 		from, present := nodes[o.Node]
 		switch {
-		// The shard stays where it is, so a handover is not wanted any more.
 		case !planned || to == o.Node:
+			// The shard stays where it is, so a handover is not wanted any more.
 			if h.Revision != 0 {
 				c.Withdraw = append(c.Withdraw, h)
 			}
-		// The owner is gone or decides no ticks, so there is no reason to wait.
 		case !present || !from.Fires():
+			// The owner is gone or decides no ticks, so there is no reason to wait.
 			c.AtOnce = append(c.AtOnce, move)
-		// There is no handover to the planned node yet.
 		case h.To != to:
+			// There is no handover to the planned node yet.
 			c.Prepare = append(c.Prepare, record.Handover{Shard: id, To: to, Revision: h.Revision})
-		// The next owner has answered under its current session. An answer under an earlier session does
-		// not count, because what it had loaded is lost.
 		case h.Ready != 0 && h.Ready == nodes[to].Revision:
+			// The next owner has answered under its current session. An answer under an earlier session does
+			// not count, because what it had loaded is lost.
 			c.Loaded = append(c.Loaded, move)
-		// The next owner has not answered in time.
 		case notes.Late[id]:
+			// The next owner has not answered in time.
 			c.Forced = append(c.Forced, move)
 		}
 	}

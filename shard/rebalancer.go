@@ -197,8 +197,8 @@ func (r *Rebalancer) waitForChange(ctx context.Context, most time.Duration) erro
 		return ctx.Err()
 	case <-slow.C:
 		return nil
-	// An answered handover does not change the plan, so a short pause is enough to collect further answers.
 	case <-r.cfg.Ready:
+		// An answered handover does not change the plan, so a short pause is enough to collect further answers.
 		if !clock.Sleep(ctx, r.cfg.Quiet/5) {
 			return ctx.Err()
 		}

@@ -83,9 +83,9 @@ func (e *Engine) readBoard(ctx context.Context, span time.Duration, limit int) t
 
 		if w.serving.Load() {
 			select {
-			// The worker has not answered the previous request. Nobody waits for it any more, so replace
-			// it.
 			case <-w.summaryRequests:
+				// The worker has not answered the previous request. Nobody waits for it any more, so replace
+				// it.
 			default:
 			}
 

@@ -30,7 +30,7 @@ func (s *shardState) applyConflict(p *plan, c *store.Conflict, now time.Time) er
 // each task concerned.
 func (s *shardState) takeConflict(p *plan, c *store.Conflict, now time.Time) {
 	// failed counts a task once, however many of its records have changed.
-	failed := map[*taskstate.Task]bool{} // counts a task once, however many of its records changed
+	failed := map[*taskstate.Task]bool{}
 
 	// Attempts come first: a queue record may show that one of them has ended, and that attempt must not be
 	// considered active afterwards.

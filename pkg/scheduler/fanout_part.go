@@ -32,19 +32,19 @@ func (r *parentRun) giveOut() (done, ok bool) {
 	for at, index := range q.Fan.Left {
 		n, gone, found := r.nodeOf(index, nil)
 		switch {
-		// The part's node has been away for too long.
 		case gone:
+			// The part's node has been away for too long.
 			return r.losePart(at)
-		// Parts that may run on any node wait for one, until the start deadline.
 		case !found && q.Fan.Nodes == nil && r.tooLate():
+			// Parts that may run on any node wait for one, until the start deadline.
 			return r.missPart(at)
 		case !found && q.Fan.Nodes == nil:
 			return false, true
-		// The part must run on its own node, which is not available. Another part may start.
 		case !found:
+			// The part must run on its own node, which is not available. Another part may start.
 			continue
-		// The commit starts a run of the task already (G11). The next commit continues.
 		case r.isStarting(t):
+			// The commit starts a run of the task already (G11). The next commit continues.
 			r.s.placement.Release(n.Name)
 			r.lookAfterCommit(t)
 			return false, true
@@ -199,11 +199,11 @@ func (p *plan) retryPart(t *taskstate.Task, q *taskstate.Waiting) bool {
 	}
 
 	switch {
-	// The record of the part's run cannot be read, so its state is unknown. The part waits.
 	case parent == nil && t.KnowsParent(q.ID):
+		// The record of the part's run cannot be read, so its state is unknown. The part waits.
 		return true
-	// The part's run has ended. Delete the leftover record.
 	case parent == nil:
+		// The part's run has ended. Delete the leftover record.
 		if !p.reserveRoom(t, 1, roomForRecord) {
 			return false
 		}
@@ -231,8 +231,8 @@ func (p *plan) retryPart(t *taskstate.Task, q *taskstate.Waiting) bool {
 	switch {
 	case gone:
 		return p.endWaitingPart(t, q, parent, task.Lost, task.ReasonNodeGone)
-	// The node handed the part back before it started, so its start deadline still applies.
 	case !ok && parent.Fan.Nodes == nil && q.Attempt <= 1 && r.tooLate():
+		// The node handed the part back before it started, so its start deadline still applies.
 		return p.endWaitingPart(t, q, parent, task.Missed, task.ReasonNoNode)
 	case !ok:
 		return true

@@ -240,13 +240,13 @@ func (p *plan) decideLateTicks(t *taskstate.Task, upTo int64) bool {
 		}
 
 		switch {
-		// The first tick's room is part of the reservation above.
 		case i > 0 && !p.reserveRoom(t, room, room*roomForRecord):
+			// The first tick's room is part of the reservation above.
 			complete = false
 		case t.Holds(id): // the run exists already; only record its tick as decided
-		// A single tick is decided by the overlap policy, unless the missed policy requires that every tick
-		// runs.
 		case len(c.Run) == 1 && t.Policy.Missed.Policy != task.MissedAll:
+			// A single tick is decided by the overlap policy, unless the missed policy requires that every tick
+			// runs.
 			p.decideTick(t, at, id, trigger)
 		case t.Policy.Shadow:
 			p.decideShadowTick(t, at, id, trigger)
@@ -528,8 +528,8 @@ func (p *plan) loseAttempt(t *taskstate.Task, a *taskstate.Attempt) {
 		// The record cannot be read, so its retry policy is unknown and no attempt follows.
 		end.UID, end.Owner = t.UID(), p.s.node
 		end.Message = "the record of its attempt could not be read: " + a.Watch.Unreadable.Error()
-	// An attempt of a deleted task, or a part whose run ends, has no next attempt.
 	case !t.Orphan(a.Run) && !t.GoesWithParent(a.Run):
+		// An attempt of a deleted task, or a part whose run ends, has no next attempt.
 		if retry := p.s.nextAttempt(a.Watch.Held.Assigned, end, p.now, p.s.random.Float64()); retry != nil {
 			next = &taskstate.Waiting{Waiting: *retry}
 		}

@@ -116,13 +116,13 @@ func (s *shardState) applyReading(r reading, v store.Sighting, now, read time.Ti
 
 		// The time of absence starts after the reading, so that it is never overestimated.
 		watch.Held, watch.Unreadable, watch.Since = v.Held, v.Err, read
-	// Second reading: the node has been back, or its new session has adopted the attempt. Start over.
 	case v.NodePresent || v.Mod != watch.Held.Mod:
+		// Second reading: the node has been back, or its new session has adopted the attempt. Start over.
 		r.a.Watch = nil
 		s.wakeAt(now.Add(s.clearedAfter))
-	// Absent at both readings, and the record is unchanged: the attempt is lost. The commit compares both
-	// again.
 	default:
+		// Absent at both readings, and the record is unchanged: the attempt is lost. The commit compares both
+		// again.
 		watch.Lost = true
 	}
 }

@@ -230,7 +230,7 @@ func (s *shardState) applyAbandoned(p *plan) {
 // lookAfterCommit makes the worker examine t again after the commit has succeeded.
 func (p *plan) lookAfterCommit(t *taskstate.Task) { p.looksAfterCommit = append(p.looksAfterCommit, t) }
 
-// reserveRoom makes room in the commit for a change of task t with up to the given number of records and
+// reserveRoom reserves room in the commit for a change of task t with up to the given number of records and
 // bytes. The caller must then add the change. It returns false if the commit is full, or if the task must
 // be committed alone and the commit has changes of other tasks. From then on the plan is full.
 func (p *plan) reserveRoom(t *taskstate.Task, records, bytes int) bool {

@@ -176,21 +176,20 @@ func (w *worker) repairRecords(ctx context.Context, d known.Differences) error {
 			entries[ev.Task] = ev.Mod
 		}
 
-		// An entry that was read only because of a waiting run is not applied.
 		t := w.Tasks[ev.Task]
 		switch {
-		case !doubted:
-		// The task is unknown or older than its entry in etcd. The watch or the next comparison brings the
-		// entry.
+		case !doubted: // an entry that was read only because of a waiting run
 		case ev.Kind == record.KindQueued && !ev.Deleted && entries[ev.Task] > 0 && (t == nil || t.Mod < entries[ev.Task]):
-		// A watermark that this worker did not write means that another worker has opened the shard.
+			// The task is unknown or older than its entry in etcd. The watch or the next comparison brings the
+			// entry.
 		case ev.Kind == record.KindWatermark:
+			// A watermark that this worker did not write means that another worker has opened the shard.
 			if w.WatermarkRev < ev.Mod {
 				w.countRepair("the watermark", ev.Key)
 				return fmt.Errorf("%w: the watermark is another's", errReload)
 			}
-		// Still the same difference: etcd has changed no further, and the watch has delivered nothing.
 		case ev.Deleted && mod == 0 && w.HasRecord(&ev), !ev.Deleted && ev.Mod == mod && w.LacksRecord(&ev):
+			// Still the same difference: etcd has changed no further, and the watch has delivered nothing.
 			w.countRepair("a record", ev.Key)
 			w.applyToShard(store.ShardBatch{Events: []store.ShardEvent{ev}})
 		}

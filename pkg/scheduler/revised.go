@@ -54,8 +54,8 @@ func (w *worker) learnRevised(ctx context.Context, mod int64) error {
 			if err := w.applyBatch(b); err != nil {
 				return err
 			}
-		// The watch is late. Read the entries instead.
 		case <-patience.C:
+			// The watch is late. Read the entries instead.
 			if err := w.readRevised(ctx); err != nil {
 				w.log.Debug("could not read the edited entries", zap.Error(err))
 			}

@@ -151,9 +151,9 @@ func (w *worker) runRound(ctx context.Context) error {
 			}
 
 			return nil
-		// The watermark was changed, the commit was fenced, or its outcome is unknown. In each case the
-		// caller discards the state.
 		default:
+			// The watermark was changed, the commit was fenced, or its outcome is unknown. In each case the
+			// caller discards the state.
 			w.applyAbandoned(p)
 			return err
 		}

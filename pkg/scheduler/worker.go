@@ -106,9 +106,9 @@ func (w *worker) serveUntilDone(ctx context.Context) error {
 			w.log.Warn("reopening the shard", zap.Error(err))
 		case errors.Is(err, errReload), errors.Is(err, store.ErrMoved):
 			w.log.Debug("reopening the shard", zap.Error(err))
-		// An unknown outcome needs no special treatment here. The next opening writes the watermark, so a
-		// delayed copy of the commit fails. If the commit was applied, the load returns its result (G3).
 		case errors.Is(err, task.ErrUnavailable), errors.Is(err, task.ErrUnknown):
+			// An unknown outcome needs no special treatment here. The next opening writes the watermark, so a
+			// delayed copy of the commit fails. If the commit was applied, the load returns its result (G3).
 			if !clock.Sleep(ctx, 200*time.Millisecond) {
 				return ctx.Err()
 			}
@@ -118,8 +118,8 @@ func (w *worker) serveUntilDone(ctx context.Context) error {
 	}
 }
 
-// serveUntilStopped calls serve under a context that Restart can cancel. In that case it returns errStalled
-// instead of serve's error, so that run opens the shard again.
+// serveUntilStopped calls openAndServe under a context that Restart can cancel. In that case it returns
+// errStalled instead, so that serveUntilDone opens the shard again.
 func (w *worker) serveUntilStopped(ctx context.Context) error {
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
@@ -345,8 +345,8 @@ func (w *worker) runLoop(ctx context.Context, batches <-chan store.ShardBatch, s
 					return err
 				}
 			}
-		// A summary changes nothing, so it needs no round.
 		case g := <-w.summaryRequests:
+			// A summary changes nothing, so it needs no round.
 			w.addToBoard(g)
 			continue
 		case <-w.pokes:

@@ -149,9 +149,9 @@ func (b *bucket) fill(now time.Time, rate float64) {
 		b.level, b.at = most, now
 	case now.After(b.at):
 		b.level, b.at = b.level+rate*now.Sub(b.at).Seconds(), now
-	// The clock was set back by so much that waiting for it to catch up would stop all late runs. Count
-	// from now.
 	case b.at.Sub(now) > setBack:
+		// The clock was set back by so much that waiting for it to catch up would stop all late runs. Count
+		// from now.
 		b.at = now
 	}
 

@@ -25,8 +25,8 @@ func (t *Task) Doing() (d tickpolicy.Activity) {
 		switch {
 		case q.DispatchedBefore():
 			d.Begun++
-		// Manual runs count as waiting (All), but not as ticks.
 		case q.Trigger != task.TriggerManual:
+			// Manual runs count as waiting (All), but not as ticks.
 			d.Ticks++
 
 			switch q.Reason {

@@ -185,8 +185,8 @@ func (t *Task) Over(now int64) (since int64, over bool) {
 	switch {
 	case t.usedAllRuns():
 		return t.From, true
-	// Another run may end at any time until the schedule's own end.
 	case t.FollowsEnds():
+		// Another run may end at any time until the schedule's own end.
 		return t.Timing.End, t.Timing.End != 0 && t.Timing.End < now
 	case t.After(max(t.From, now)) != 0:
 		return 0, false
