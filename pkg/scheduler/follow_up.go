@@ -115,7 +115,7 @@ func (p *plan) anchorAnew(t *taskstate.Task) {
 		return
 	}
 
-	// The new tick must be later than everything that counts as decided, or it would be skipped over (G4).
+	// The new tick must be later than everything that counts as decided, or it would never fire (G4).
 	decided := max(now, p.s.Watermark.Time.UnixMilli(), t.From)
 	anchor := anchorAfter(t.Past.Ended, decided, t.Timing.Period)
 

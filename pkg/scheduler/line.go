@@ -7,8 +7,8 @@ import (
 	"github.com/carillonhq/carillon/pkg/scheduler/taskstate"
 )
 
-// lostAfter returns the cluster's current setting. It applies where there is no attempt, as for a part that waits
-// for its node. An attempt has its own value (see Watch.LostAfter).
+// lostAfter returns the cluster's current setting. It applies where there is no attempt, as for a part that
+// waits for its node. An attempt has its own value (see Watch.LostAfter).
 func (p *plan) lostAfter() time.Duration { return p.cluster.EffectiveLostAfter().Std() }
 
 // line is the queue of a shard's tasks that wait for a catch-up token, in the order in which they came. A

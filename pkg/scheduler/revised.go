@@ -16,7 +16,7 @@ import (
 //
 // Edits may arrive faster than an owner can commit. After some failures in a row, it decides due ticks without
 // moving the watermark: the from of each entry records that its tick is decided. Such a commit compares the
-// entries that it writes, and not the revised key. So edits can slow a shard down but never stop it (G16).
+// entries that it writes, and not the revised key. So edits can slow a shard down but never stop it.
 
 const (
 	// revisedPatience is how long the watch may take to deliver an edit before the entries are read. It
@@ -27,10 +27,10 @@ const (
 	maxOvertaken = 3
 )
 
-// learnRevised waits until the worker knows the edit that made a commit fail. mod is the current
-// mod revision of the revised key. It returns as soon as the watch has delivered the edit, or after it has
-// read the entries itself. If it can do neither, it returns nil, and the next commit fails as well. An
-// error means that ctx has ended or that the shard must be opened again.
+// learnRevised waits until the worker knows the edit that made a commit fail. mod is the current mod
+// revision of the revised key. It returns as soon as the watch has delivered the edit, or after it has read
+// the entries itself. If it can do neither, it returns nil, and the next commit fails as well. An error
+// means that ctx has ended or that the shard must be opened again.
 func (w *worker) learnRevised(ctx context.Context, mod int64) error {
 	w.overtaken++
 
