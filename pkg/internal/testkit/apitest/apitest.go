@@ -1,5 +1,5 @@
-// Package apitest says what callers of the API may see of one task, for tests
-// that hold what they did see against it.
+// Package apitest is a model of what callers of the API can observe of one task. Tests compare it with what they
+// did observe.
 package apitest
 
 import (
@@ -14,31 +14,30 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// Op is a call on one task: to read it, to make it say something, to make it say
-// something else if it is at a revision, to delete it.
+// Op is a call on one task: read it, set its value, set its value if it is at a revision, or delete it.
 type Op struct {
 	Kind     string // get, put, cas, delete
 	Value    string
 	Revision int64
 }
 
-// Result is what a call returned: a task, or why there is none. With unknown it
-// may have taken place or not.
+// Result is the result of a call: a task, or why there is none. After "unknown" the call may have taken effect or
+// not.
 type Result struct {
 	State
 	Err string // "", absent, stale, unknown
 }
 
-// State is a task: absent (the zero value), or what it says, and how often it
-// was changed. The revision is -1 where nobody was told it.
+// State is a task: absent (the zero value), or its value, and how often it was changed. The revision is -1 where no
+// caller received it.
 type State struct {
 	Value      string
 	Generation int64
 	Revision   int64
 }
 
-// Model is a task as a caller may think of it: one register; each write that
-// changes it adds one to its generation and makes its revision grow.
+// Model is a task as a caller sees it: one register. Each write that changes it increments its generation and
+// increases its revision.
 var Model = porcupine.NondeterministicModel{
 	Init: func() []any { return []any{State{}} },
 	Step: func(s, in, out any) []any {
@@ -56,7 +55,7 @@ var Model = porcupine.NondeterministicModel{
 	DescribeOperation: func(in, out any) string { return fmt.Sprintf("%+v → %+v", in, out) },
 }
 
-// unknownAfter is what a task is if a call of unknown outcome took place after all.
+// unknownAfter returns the state of a task if a call of unknown outcome did take effect.
 func unknownAfter(st State, o Op) State {
 	switch {
 	case o.Kind == "delete":
@@ -71,8 +70,8 @@ func unknownAfter(st State, o Op) State {
 // mayBeAt reports whether a task may be at a revision.
 func (s State) mayBeAt(revision int64) bool { return s.Revision == revision || s.Revision == -1 }
 
-// nextState is what a task becomes by a call that returned r; false if it cannot
-// have returned that.
+// nextState returns the state of a task after a call that returned r, or false if the call cannot have returned
+// that.
 func nextState(st State, o Op, r Result) (State, bool) {
 	absent := st == State{}
 	read := st.Value == r.Value && st.Generation == r.Generation && st.mayBeAt(r.Revision)
@@ -96,9 +95,9 @@ func nextState(st State, o Op, r Result) (State, bool) {
 	return r.State, wrote
 }
 
-// Perform makes a call on a task, whose description is what it says. ok is false
-// if the call certainly did nothing, and says nothing either: too many conflicts,
-// or nobody to answer it. An error is what no call may return.
+// Perform makes a call on a task, whose description is its value. ok is false if the call certainly had no effect
+// and shows nothing about the task: too many conflicts, or no server to answer it. An error is a result that no
+// call may have.
 func Perform(ctx context.Context, c *client.Client, namespace, name string, o Op) (r Result, ok bool, err error) {
 	var got client.Task
 
@@ -132,10 +131,11 @@ func Perform(ctx context.Context, c *client.Client, namespace, name string, o Op
 	return Result{}, false, err
 }
 
-// Check tells whether the calls on one task can have been made one after
-// another. porcupine.Unknown: it would take longer than that to find out.
+// Check reports whether the calls on one task can have been made one after another. porcupine.Unknown means that it
+// takes longer than that to determine.
 func Check(history []porcupine.Operation, most time.Duration) porcupine.CheckResult {
-	// One caller's calls follow each other; of unknown ones, which last, each is a caller's own.
+	// Calls of one caller follow each other. Calls of unknown outcome, which may take effect later, each count as a
+	// caller of their own.
 	for i := range history {
 		if history[i].Output.(Result).Err == "unknown" {
 			history[i].ClientId = 1000 + i

@@ -15,7 +15,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// callers use the API while faults take place, and keep what they were told.
+// callers use the API while faults are injected, and record the answers.
 type callers struct {
 	w     *world
 	began time.Time
@@ -25,9 +25,9 @@ type callers struct {
 	mu        sync.Mutex
 	acks      []ack
 	histories map[string][]porcupine.Operation // by task
-	odd       []string                         // answers that no call may get
+	odd       []string                         // answers that no call may have
 	unknown   int
-	refused   int            // nobody could answer
+	refused   int            // calls that no node could answer
 	used      map[string]int // what users did, by call
 }
 
@@ -36,13 +36,13 @@ type ack struct {
 	what      string // create, update, pause, resume, delete, trigger
 	namespace string
 	name      string
-	revision  int64  // of the task after the change; of a delete, the last one known before it
+	revision  int64  // of the task after the change; for a delete, the last one known before it
 	run       string // of a trigger
 }
 
 const (
 	changers = 3 // each has tasks of its own
-	readers  = 3 // who read and write the same task, one after another
+	readers  = 3 // all read and write the same task, one task after another
 	epoch    = 8 * time.Second
 )
 
@@ -50,7 +50,7 @@ func (w *world) call() *callers {
 	ctx, cancel := context.WithCancel(w.ctx)
 	c := &callers{w: w, began: time.Now(), stop: cancel, histories: map[string][]porcupine.Operation{}, used: map[string]int{}}
 	w.closers = append(w.closers, c.end)
-	nodes := append([]*node(nil), w.nodes...) // others come and go
+	nodes := append([]*node(nil), w.nodes...) // other nodes join and leave
 
 	for i := range changers {
 		c.wg.Go(func() { c.change(ctx, i, nodes) })
@@ -70,7 +70,7 @@ func (c *callers) end() {
 	c.wg.Wait()
 }
 
-// rest waits a moment between two calls; false when it is over.
+// rest waits a moment between two calls. It returns false when ctx has ended.
 func rest(ctx context.Context, r *rand.Rand, most time.Duration) bool {
 	select {
 	case <-ctx.Done():
@@ -80,15 +80,15 @@ func rest(ctx context.Context, r *rand.Rand, most time.Duration) bool {
 	}
 }
 
-// known is a task as its only caller knows it.
+// known is what the only caller of a task knows about it.
 type known struct {
 	name     string
 	exists   bool
 	revision int64
-	unsure   bool // a call of unknown outcome came last
+	unsure   bool // the latest call had an unknown outcome
 }
 
-// change makes one kind of change after another to tasks that nobody else changes.
+// change makes changes of all kinds to tasks that no other caller changes.
 func (c *callers) change(ctx context.Context, id int, nodes []*node) {
 	r := rand.New(rand.NewPCG(c.w.seed, uint64(id)))
 	space := fmt.Sprintf("calls-%d", id)
@@ -139,7 +139,7 @@ func (c *callers) change(ctx context.Context, id int, nodes []*node) {
 			continue
 		}
 
-		// Only a write ends what may still come of an earlier one.
+		// Only a write rules out that an earlier one takes effect later.
 		t.unsure = t.unsure && (what == "trigger" || got.Result == client.Unchanged)
 
 		switch what {
@@ -183,7 +183,7 @@ func (c *callers) do(ctx context.Context, api *client.Client, what, space, name 
 	return got, run, err
 }
 
-// odds notes an error that is none of those expected, nor one of an outage.
+// odds records an error that is neither expected nor due to an outage.
 func (c *callers) odds(what string, err error, expected ...error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -214,8 +214,8 @@ func (c *callers) note(format string, args ...any) {
 	c.odd = append(c.odd, fmt.Sprintf(format, args...))
 }
 
-// register reads and writes one task together with others, for an epoch; then
-// the next one. Each is a history for porcupine.
+// register reads and writes one task together with other callers, for an epoch, and then the next task. Each is a
+// history for porcupine.
 func (c *callers) register(ctx context.Context, id int, nodes []*node) {
 	r := rand.New(rand.NewPCG(c.w.seed, uint64(1000+id)))
 	var seen int64 = 1
@@ -241,7 +241,7 @@ func (c *callers) register(ctx context.Context, id int, nodes []*node) {
 		}
 
 		if result.Err == "unknown" {
-			returned = 1000 * time.Hour // it may take place until then
+			returned = 1000 * time.Hour // it may take effect until then
 		}
 
 		c.mu.Lock()

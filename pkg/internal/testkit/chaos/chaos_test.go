@@ -9,10 +9,9 @@ import (
 	"time"
 )
 
-// A cluster of daemons over a real etcd of three keeps its promises whatever is
-// done to it. In CI a few quick faults are; CARILLON_CHAOS_DURATION asks for a
-// long run, CARILLON_CHAOS_SEED for another one, CARILLON_CHAOS_FAULTS for some
-// kinds only, CARILLON_CHAOS_HOLD for faults that last as long.
+// A cluster of daemons on a real etcd of three members keeps its guarantees under all faults. In CI a few quick
+// faults are injected. CARILLON_CHAOS_DURATION requests a long run, CARILLON_CHAOS_SEED another seed,
+// CARILLON_CHAOS_FAULTS only some kinds of faults, and CARILLON_CHAOS_HOLD faults of that duration.
 func TestChaos_PromisesHold(t *testing.T) {
 	if testing.Short() {
 		t.Skip("a cluster of whole daemons: make test-cluster, make chaos")
@@ -78,8 +77,8 @@ func seed(t *testing.T) uint64 {
 	return n
 }
 
-// chosen are the faults of names, with commas between them; of none, all or
-// those that are quick.
+// chosen returns the faults with the given names, separated by commas. Without names, it returns all, or those that
+// are quick.
 func chosen(t *testing.T, names string, all bool) (some []*fault) {
 	for _, f := range allFaults() {
 		if names == "" && (all || f.quick) || slices.Contains(strings.Split(names, ","), f.name) {
@@ -100,7 +99,7 @@ func chosen(t *testing.T, names string, all bool) (some []*fault) {
 	return some
 }
 
-// docs/chaos.md names every kind of fault.
+// docs/chaos.md lists every kind of fault.
 func TestChaos_DocsNameEveryFault(t *testing.T) {
 	doc, err := os.ReadFile("../../../../docs/chaos.md")
 	if err != nil {

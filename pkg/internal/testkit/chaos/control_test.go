@@ -8,25 +8,24 @@ import (
 	"time"
 )
 
-// control is what a daemon's surroundings do to it at present. The test writes
-// it to a file, which the daemon reads many times a second.
+// control is the current environment of a daemon. The test writes it to a file, which the daemon reads many times a
+// second.
 type control struct {
-	// Offset moves the wall clock; Drift makes it run faster, by so many
-	// seconds a second, from Since on.
+	// Offset moves the wall clock. Drift makes it run faster from Since on, by that many seconds a second.
 	Offset time.Duration `json:"offset,omitempty"`
 	Drift  float64       `json:"drift,omitempty"`
 	Since  time.Time     `json:"since,omitzero"`
 
-	StallWatches bool          `json:"stall_watches,omitempty"` // no watch tells anything
-	LoseAnswers  int           `json:"lose_answers,omitempty"`  // of 100 writes, whose answers never come
-	DelayWrites  int           `json:"delay_writes,omitempty"`  // of 100 writes, which fail and are delivered later
-	DelayBy      time.Duration `json:"delay_by,omitempty"`      // at most so much later
+	StallWatches bool          `json:"stall_watches,omitempty"` // no watch delivers anything
+	LoseAnswers  int           `json:"lose_answers,omitempty"`  // the percentage of writes whose answers are lost
+	DelayWrites  int           `json:"delay_writes,omitempty"`  // the percentage of writes that fail and are delivered later
+	DelayBy      time.Duration `json:"delay_by,omitempty"`      // the maximum delay of these
 	CutPeers     bool          `json:"cut_peers,omitempty"`     // other nodes cannot be reached
 }
 
 const controlEvery = 25 * time.Millisecond
 
-// write replaces the file at once, for its reader never sees half of it.
+// write replaces the file atomically, so that its reader never sees a part of it.
 func (c control) write(path string) error {
 	b, err := json.Marshal(c)
 	if err != nil {
@@ -58,8 +57,8 @@ func followControls(path string) *controls {
 	return c
 }
 
-// read takes what the file says. One that cannot be read, such as by a daemon
-// without descriptors, changes nothing.
+// read applies the content of the file. A file that cannot be read, for example because the daemon has no
+// descriptors left, changes nothing.
 func (c *controls) read(path string) {
 	b, err := os.ReadFile(path)
 	if err != nil {
@@ -81,14 +80,14 @@ func (c *controls) read(path string) {
 	}
 }
 
-// get is what holds now, and what is closed when it changes.
+// get returns the current values, and a channel that is closed when they change.
 func (c *controls) get() (control, <-chan struct{}) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.now, c.changed
 }
 
-// until waits for a change after which the claim holds; false if done came first.
+// until waits until a condition holds. It returns false if done is closed first.
 func (c *controls) until(done <-chan struct{}, claim func(control) bool) bool {
 	for {
 		now, changed := c.get()

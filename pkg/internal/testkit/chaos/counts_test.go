@@ -8,13 +8,13 @@ import (
 	"time"
 )
 
-// counts are a node's counters, summed over its processes. What a process
-// counts after it was last asked is lost with it: the sums are a little low.
+// counts are a node's counters, summed over its processes. What a process counts after it was last read is lost
+// when it ends, so the sums are a little low.
 type counts struct {
 	before, now map[string]float64
 }
 
-// settle takes what the process before has counted for good.
+// settle adds the counters of the previous process to the sum.
 func (c *counts) settle() {
 	c.before, c.now = c.sum(), nil
 }
@@ -30,7 +30,7 @@ func (c *counts) sum() map[string]float64 {
 	return sum
 }
 
-// scrape asks a node for its counters, if it answers.
+// scrape reads a node's counters, if the node answers.
 func (w *world) scrape(n *node) {
 	if !n.process.running() {
 		return
@@ -62,7 +62,7 @@ func (w *world) scrape(n *node) {
 	n.counts.now = now
 }
 
-// counters are the sums over all nodes.
+// counters returns the sums over all nodes.
 func (w *world) counters() map[string]float64 {
 	sum := map[string]float64{}
 	for _, n := range w.nodes {

@@ -1,7 +1,6 @@
-// Package chaos hurts a real cluster and judges what comes of it. It is tests
-// only: daemons and a three-member etcd as processes of their own, tasks that
-// write down themselves what they did, faults that are drawn by a seed, and an
-// observer that is no part of the cluster.
+// Package chaos injects faults into a real cluster and judges the results. It contains only tests: daemons and a
+// three-member etcd run as processes of their own, tasks record themselves what they did, a seed determines the
+// faults, and an observer that is not part of the cluster records every revision.
 //
 //	callers ──▶ daemons ══ links ══▶ etcd members ══ links ══▶ each other
 //	   │           │                      │
@@ -10,6 +9,6 @@
 //	   └───────────────┬──────────────────────────┘
 //	               package check, and the judges here
 //
-// `go test ./pkg/internal/testkit/chaos` injects a few quick faults; `make chaos` runs for as
-// long as it is told. docs/chaos.md lists the faults and what is judged.
+// `go test ./pkg/internal/testkit/chaos` injects a few quick faults. `make chaos` runs for a given duration.
+// docs/chaos.md lists the faults and what is judged.
 package chaos

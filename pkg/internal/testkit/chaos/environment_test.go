@@ -15,11 +15,10 @@ import (
 	"github.com/carillonhq/carillon/pkg/store/record"
 )
 
-// mutantName in a daemon's environment names the one of package mutant that it
-// is. The suite is worth what it finds of them.
+// mutantName is the variable in a daemon's environment that names its mutant of package mutant.
 const mutantName = "CHAOS_MUTANT"
 
-// environment is the real one, except for what the control file says.
+// environment is the real environment, except for what the control file contains.
 func environment(ctx context.Context, path string) daemon.Environment {
 	c := followControls(path)
 	return daemon.Environment{
@@ -31,8 +30,8 @@ func environment(ctx context.Context, path string) daemon.Environment {
 	}
 }
 
-// wallClock is the host's clock as the daemon's control file bends it. It has
-// no monotonic part: that one is not bent, and would hide what the other does.
+// wallClock returns the host's clock with the changes of the control file. The time has no monotonic part, which
+// would not be changed and would hide the change.
 func wallClock(c *controls) time.Time {
 	now := time.Now()
 	by, _ := c.get()
@@ -69,8 +68,8 @@ func dialEtcd(ctx context.Context, c *controls, cfg daemon.Config) (*kv.Client, 
 	return client, nil
 }
 
-// dialPeer reaches another node, unless that is cut off: then it hangs, as a
-// network does that swallows packets, and what is connected hangs, too.
+// dialPeer connects to another node. If that is cut off, dialing hangs, as in a network that drops packets, and so
+// do existing connections.
 func dialPeer(ctx context.Context, c *controls, network, address string) (net.Conn, error) {
 	if !c.until(ctx.Done(), reachable) {
 		return nil, ctx.Err()

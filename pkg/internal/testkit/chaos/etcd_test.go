@@ -18,20 +18,19 @@ import (
 	"github.com/carillonhq/carillon/pkg/kv"
 )
 
-// member is one of the three of etcd: a process, with a link in front of the
-// port by which the others reach it.
+// member is one of etcd's three members: a process, with a link in front of its peer port.
 type member struct {
 	name    string
 	argv    []string
 	log     string
-	client  string // host:port of its clients
-	peers   *link  // callers are told apart by their ids
+	client  string // host:port for clients
+	peers   *link  // callers are distinguished by their ids
 	process *process
 	id      uint64
 }
 
-// buildEtcd builds the version of go.mod, and returns where it is. The go
-// command leaves alone what is up to date.
+// buildEtcd builds the version of etcd in go.mod, and returns its path. The go command does nothing if it is up to
+// date.
 func buildEtcd(ctx context.Context) (string, error) {
 	path, err := filepath.Abs("../../../../build/etcd")
 	if err != nil {
@@ -114,7 +113,7 @@ func (w *world) startMember(m *member) (err error) {
 	return err
 }
 
-// environ is the environment of all that the world starts.
+// environ returns the environment of all processes that the world starts.
 func (w *world) environ(more ...string) []string {
 	env := slices.DeleteFunc(os.Environ(), func(e string) bool {
 		return strings.HasPrefix(e, "ETCD_") || strings.HasPrefix(e, "CARILLON_") || strings.HasPrefix(e, "CHAOS_")
@@ -122,7 +121,7 @@ func (w *world) environ(more ...string) []string {
 	return append(append(env, markName+"="+w.mark), more...)
 }
 
-// dial reaches members directly: the test's own way, which no fault touches.
+// dial connects to members directly, without links, so that no fault affects the test itself.
 func (w *world) dial(members ...*member) (*kv.Client, error) {
 	var endpoints []string
 	for _, m := range members {
@@ -137,7 +136,7 @@ func (w *world) dial(members ...*member) (*kv.Client, error) {
 	return c, err
 }
 
-// ask calls a member on its own.
+// ask makes a call to a single member.
 func (w *world) ask(m *member, most time.Duration, call func(context.Context, *clientv3.Client) error) error {
 	ctx, cancel := context.WithTimeout(w.ctx, most)
 	defer cancel()
@@ -152,7 +151,7 @@ func (w *world) ask(m *member, most time.Duration, call func(context.Context, *c
 	return call(ctx, c)
 }
 
-// leader is etcd's leader. It waits for one.
+// etcdLeader returns etcd's leader. It waits for one.
 func (w *world) etcdLeader() (lead *member, err error) {
 	err = w.eventually(w.promised(10*time.Second), func() error {
 		for _, m := range w.members {
@@ -186,16 +185,16 @@ func (w *world) etcdLeader() (lead *member, err error) {
 	return lead, err
 }
 
-// between sets the weather between two members, whoever dialled.
+// between sets the weather between two members, in both directions and whoever dialed.
 func between(a, b *member, w weather) {
 	a.peers.set(fmt.Sprintf("%x", b.id), w)
 	b.peers.set(fmt.Sprintf("%x", a.id), w)
 }
 
-// towards lets nothing through from one member to the other, and leaves the way back.
+// towards blocks the traffic from one member to the other, but not the way back.
 func towards(from, to *member) {
-	to.peers.set(fmt.Sprintf("%x", from.id), mute) // what from dialled
-	from.peers.set(fmt.Sprintf("%x", to.id), deaf) // what to dialled: the answers
+	to.peers.set(fmt.Sprintf("%x", from.id), mute) // connections that from has dialed
+	from.peers.set(fmt.Sprintf("%x", to.id), deaf) // connections that to has dialed: the answers
 }
 
 // raise raises the alarm of a full disk at a member, as etcd does.
@@ -217,8 +216,7 @@ func (w *world) disarm() error {
 	})
 }
 
-// compact forgets what the recorder has seen, but for a few revisions: no other
-// compaction takes place in the run.
+// compact compacts what the recorder has seen, except for a few revisions. There is no other compaction in the run.
 func (w *world) compact(keep int64) error {
 	ctx, cancel := context.WithTimeout(w.ctx, 5*time.Second)
 	defer cancel()
@@ -243,7 +241,7 @@ func (w *world) defragment(m *member) error {
 	})
 }
 
-// signalMembers sends a signal to members; SIGKILL is waited for.
+// signalMembers sends a signal to members. After SIGKILL it waits for their end.
 func signalMembers(s syscall.Signal, members ...*member) error {
 	var errs []error
 	for _, m := range members {

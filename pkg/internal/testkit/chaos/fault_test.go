@@ -7,38 +7,38 @@ import (
 	"time"
 )
 
-// fault is a kind of damage.
+// fault is a kind of fault.
 type fault struct {
 	name  string
 	group string
 	what  string // for people
-	// off says why it is not injected; "" if it is.
+	// off returns why the fault is not injected, or "".
 	off func(*world) string
-	// inject does the damage, and returns what mends it.
+	// inject injects the fault, and returns a function that removes it.
 	inject func(*world, *injection) (heal func() error, err error)
 	// hold is how long it lasts, at least and at most.
 	hold [2]time.Duration
-	// alone: no other fault goes with it.
+	// alone means that no other fault may be injected at the same time.
 	alone bool
-	// quick: it is one of those of the short run.
+	// quick means that it is part of the short run.
 	quick bool
 }
 
-// injection is one fault that takes place.
+// injection is one injected fault.
 type injection struct {
 	fault *fault
 	rnd   *rand.Rand
-	node  *node // the one concerned, if one is
+	node  *node // the affected node, if there is one
 	note  string
 
 	began, healed time.Time
-	recovered     time.Duration // from healed until the cluster was settled
-	ticks         int           // decided since the fault before
-	counted       bool          // there were ticks enough
-	silence       time.Duration // the longest of a ticker meanwhile
+	recovered     time.Duration // from the removal until the cluster was settled
+	ticks         int           // decided since the previous fault
+	counted       bool          // there were enough ticks
+	silence       time.Duration // the longest silence of a ticker in that time
 }
 
-// pick chooses a node that no fault concerns at present.
+// pick chooses a node that no fault affects at the moment.
 func (w *world) pick(in *injection, others ...*node) (*node, error) {
 	up := slices.DeleteFunc(w.up(), func(n *node) bool { return slices.Contains(others, n) || n.busy })
 	if len(up) == 0 {
@@ -52,7 +52,7 @@ func (w *world) pick(in *injection, others ...*node) (*node, error) {
 	return n, nil
 }
 
-// onNode is a fault that concerns one node, which does and undoes it.
+// onNode returns a fault that affects one node, from two functions that inject and remove it.
 func onNode(do func(*world, *injection, *node) error, undo func(*world, *node) error) func(*world, *injection) (func() error, error) {
 	return func(w *world, in *injection) (func() error, error) {
 		n, err := w.pick(in)
@@ -63,19 +63,19 @@ func onNode(do func(*world, *injection, *node) error, undo func(*world, *node) e
 	}
 }
 
-// about is a time around the hold of a fault.
+// about draws how long the fault lasts.
 func (f *fault) about(r *rand.Rand) time.Duration {
 	return f.hold[0] + time.Duration(r.Int64N(int64(f.hold[1]-f.hold[0])+1))
 }
 
-// deck deals the faults: each once before any comes again.
+// deck draws faults. Each is drawn once before any is drawn again.
 type deck struct {
 	rnd  *rand.Rand
 	all  []*fault
 	left []*fault
 }
 
-// next is the next fault that may; nil if there is none in the whole deck.
+// next returns the next fault that may accepts, or nil if there is none in the deck.
 func (d *deck) next(may func(*fault) bool) *fault {
 	for range 2 {
 		for i, f := range d.left {
@@ -101,7 +101,7 @@ func lasting(a, b float64) [2]time.Duration {
 	return [2]time.Duration{time.Duration(a * float64(time.Second)), time.Duration(b * float64(time.Second))}
 }
 
-// allFaults is every kind there is.
+// allFaults returns all kinds of faults.
 func allFaults() []*fault {
 	return slices.Concat(nodeFaults, executorFaults, etcdFaults, networkFaults, clockFaults, loadFaults)
 }

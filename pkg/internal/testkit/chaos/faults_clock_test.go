@@ -2,8 +2,7 @@ package chaos_test
 
 import "time"
 
-// One commit of a node whose clock is ahead would seal its shards for as long as
-// it is ahead.
+// If a node whose clock is ahead made one commit, it would block its shards for as long as the clock is ahead.
 var clockFaults = []*fault{
 	clockFault("clock-hour-ahead", "a node's clock jumps ahead an hour", time.Hour, 0),
 	clockFault("clock-ten-years-ahead", "a node's clock jumps ahead ten years", 10*365*24*time.Hour, 0),

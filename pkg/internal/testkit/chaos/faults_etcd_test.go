@@ -55,7 +55,7 @@ func etcdLeader(s syscall.Signal) func(*world, *injection) (func() error, error)
 	}
 }
 
-// mend lets members run again, whatever was done to them.
+// mend lets members run again, whatever the fault was.
 func (w *world) mend(members ...*member) func() error {
 	return func() error {
 		errs := []error{signalMembers(syscall.SIGCONT, members...)}
@@ -122,7 +122,7 @@ func moveLeader(w *world, in *injection) (func() error, error) {
 	return func() error { return nil }, nil
 }
 
-// isolate cuts the leader off from the others, or only them from it.
+// isolate cuts the leader off from the other members in both directions, or only them from it.
 func isolate(both bool) func(*world, *injection) (func() error, error) {
 	return func(w *world, in *injection) (func() error, error) {
 		lead, err := w.etcdLeader()
@@ -244,7 +244,7 @@ func overwriteOwner(w *world, in *injection) (func() error, error) {
 	return func() error { return nil }, err
 }
 
-// election is the key of the leader's election, and who that is.
+// election returns the leader's key in the election, and the leader.
 func (w *world) election() (key, node string, err error) {
 	err = w.eventually(10*time.Second, func() error {
 		ctx, cancel := context.WithTimeout(w.ctx, 2*time.Second)
@@ -268,7 +268,7 @@ func (w *world) election() (key, node string, err error) {
 	return key, node, err
 }
 
-// leader is the leader's node.
+// leader returns the leader's node.
 func (w *world) leader() (*node, error) {
 	_, name, err := w.election()
 	if err != nil {

@@ -29,8 +29,7 @@ var executorFaults = []*fault{
 	{name: "no-descriptors", group: "executor", what: "a daemon whose limit of open files is what it has open", hold: lasting(3, 6), inject: noDescriptors},
 }
 
-// tasksOf are the processes of the attempts on a node, but for those that may
-// outlive them.
+// tasksOf returns the processes of the attempts on a node, except for those that may outlive their attempts.
 func (w *world) tasksOf(n *node) (all []found) {
 	for _, f := range find(w.mark) {
 		if f.variable("CARILLON_NODE") == n.name && f.isTask() {
@@ -41,7 +40,7 @@ func (w *world) tasksOf(n *node) (all []found) {
 	return all
 }
 
-// age is how long ago a process began.
+// age returns how long ago a process started.
 func age(pid int) time.Duration {
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	up, err2 := os.ReadFile("/proc/uptime")
@@ -50,7 +49,7 @@ func age(pid int) time.Duration {
 	}
 
 	words := strings.Fields(string(stat[strings.LastIndexByte(string(stat), ')')+1:]))
-	began, _ := strconv.ParseFloat(words[19], 64) // in ticks of 1/100 s
+	began, _ := strconv.ParseFloat(words[19], 64) // in units of 1/100 s
 	now, _ := strconv.ParseFloat(strings.Fields(string(up))[0], 64)
 
 	return time.Duration((now - began/100) * float64(time.Second))
@@ -70,8 +69,8 @@ func eachThread(pid int, do func(tid int) error) error {
 	return err
 }
 
-// killInRun kills a daemon that runs tasks. None of them may outlive it for
-// long (G17): nobody waits for lost_after once the guardian has said so.
+// killInRun kills a daemon that runs tasks. None of their processes may outlive it for long (G17), because nobody
+// waits for lost_after once the guardian has written that they are dead.
 func killInRun(w *world, in *injection) (func() error, error) {
 	n, err := w.pick(in)
 	if err != nil {
@@ -144,8 +143,7 @@ func killBoth(w *world, in *injection) (func() error, error) {
 	return func() error { return w.startNode(n) }, n.process.end(syscall.SIGKILL, 5*time.Second)
 }
 
-// burst starts runs of a kind of task by hand, and cancels them in the end, if
-// asked to.
+// burst triggers many runs of a kind of task, and with cancel cancels them at the end.
 func burst(name string, many int, cancel bool) func(*world, *injection) (func() error, error) {
 	return func(w *world, in *injection) (func() error, error) {
 		var runs []client.Triggered
@@ -180,11 +178,10 @@ func burst(name string, many int, cancel bool) func(*world, *injection) (func() 
 	}
 }
 
-// mountPoint is where the node with the small disk has it.
+// mountPoint is where the file system of the node with the small disk is mounted.
 func (w *world) mountPoint() string { return filepath.Join(w.dir, "n2") }
 
-// smallDisk puts a node's data directory on a file system of its own, so that
-// it can be full. That takes root.
+// smallDisk puts a node's data directory on a file system of its own, which can become full. This requires root.
 func (w *world) smallDisk(n *node) {
 	w.noSmallDisk = ""
 	err := os.MkdirAll(n.dir, 0o700)

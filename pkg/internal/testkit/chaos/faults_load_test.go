@@ -16,8 +16,8 @@ var loadFaults = []*fault{
 	{name: "full-history", group: "load", what: "a history of 300 records a task, cut to one", hold: lasting(5, 5), inject: fullHistory},
 }
 
-// poisonSpace is the namespace of records that are broken on purpose: they are
-// not Carillon's, and left out when the history is judged.
+// poisonSpace is the namespace of records that are broken on purpose. Carillon did not write them, so they are left
+// out when the history is judged.
 const poisonSpace = "poison"
 
 func herd(w *world, in *injection) (func() error, error) {
@@ -68,7 +68,7 @@ func poison(w *world, in *injection) (func() error, error) {
 	}, nil
 }
 
-// fullHistory has tasks fill their history, and then keep one record of it.
+// fullHistory lets tasks fill their history, and then keep only one record of it.
 func fullHistory(w *world, _ *injection) (func() error, error) {
 	var all []task.Spec
 	for i := range 10 {

@@ -29,14 +29,14 @@ var networkFaults = []*fault{
 	{name: "answers-lost-writes-late", group: "network", what: "both, at all nodes", hold: lasting(3, 6), alone: true, inject: lossEverywhere},
 }
 
-// weathered is bad weather between a node and etcd.
+// weathered returns a fault with bad weather between a node and etcd.
 func weathered(sky weather) func(*world, *injection) (func() error, error) {
 	return onNode(
 		func(_ *world, _ *injection, n *node) error { n.weather(sky); return nil },
 		func(_ *world, n *node) error { n.weather(weather{}); return nil })
 }
 
-// controlled is what a node's control file does.
+// controlled returns a fault that changes a node's control file.
 func controlled(do, undo func(*control)) func(*world, *injection) (func() error, error) {
 	return onNode(
 		func(_ *world, _ *injection, n *node) error { return n.set(do) },

@@ -38,7 +38,7 @@ var nodeFaults = []*fault{
 	{name: "joins-and-leaves", group: "node", what: "five joins and five leaves of a further daemon, half of them kills", hold: lasting(0, 0), alone: true, inject: joinsAndLeaves},
 }
 
-// untilPhase waits until so long after a full second.
+// untilPhase waits until a time after a full second.
 func untilPhase(at time.Duration) {
 	now := time.Now()
 	time.Sleep(now.Truncate(time.Second).Add(time.Second + at).Sub(now))
@@ -103,8 +103,7 @@ var freeze = onNode(
 	func(_ *world, _ *injection, n *node) error { return n.process.signal(syscall.SIGSTOP) },
 	func(_ *world, n *node) error { return n.process.signal(syscall.SIGCONT) })
 
-// freezeLong also looks, before the daemon wakes, whether its guardian has
-// killed its tasks (G17).
+// freezeLong also checks, before the daemon continues, that its guardian has killed its tasks (G17).
 func freezeLong(w *world, in *injection) (func() error, error) {
 	n, err := w.pick(in)
 	if err != nil {
@@ -163,7 +162,7 @@ func starve(w *world, in *injection) (func() error, error) {
 	return heal, nice(19)
 }
 
-// joinsAndLeaves has a node more come and go. It ends as it began.
+// joinsAndLeaves lets an additional node join and leave. At the end the nodes are the same as before.
 func joinsAndLeaves(w *world, in *injection) (func() error, error) {
 	extra := w.extra
 	if extra == nil {

@@ -18,16 +18,16 @@ import (
 	"github.com/carillonhq/carillon/pkg/store/record"
 )
 
-// A harness that does nothing finds nothing: these show that it hurts.
-
 const (
-	answered = time.Minute            // an answer that is to come has as long
-	unheard  = 200 * time.Millisecond // and one that is not
+	answered = time.Minute            // how long an expected answer may take
+	unheard  = 200 * time.Millisecond // how long to wait for an answer that must not come
 	eventual = time.Minute
 )
 
-// echo answers each line with itself, behind a link, and returns the link and
-// what asks, and waits for an answer for so long.
+// echo returns a link in front of a server that answers each line with itself, and a function that connects through
+// it. ask waits for an answer for a given time.
+//
+// A harness that has no effect finds nothing. The tests here show that the faults have an effect.
 func echo(t *testing.T, header string) (*link, func(hello string) (ask func(string, time.Duration) (string, error))) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -137,7 +137,7 @@ func TestLink_TellsCallersApart(t *testing.T) {
 	}
 }
 
-// controlled by a file, as a daemon is.
+// controlsOf returns controls that a file determines, as in a daemon, and a function that writes the file.
 func controlsOf(t *testing.T) (*controls, func(control)) {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "control")
@@ -185,7 +185,7 @@ func TestLossyKV_LosesAnswersAndDelaysWrites(t *testing.T) {
 		t.Errorf("the answer is %v", err)
 	}
 
-	cancel() // the caller has gone, the write comes all the same
+	cancel() // the caller has given up, but the write arrives
 
 	for deadline := time.Now().Add(eventual); !there("late"); time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(deadline) {

@@ -24,16 +24,16 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// verdict is what the judges say of a run, beyond its failures.
+// verdict is the result of judging a run, in addition to its failures.
 type verdict struct {
 	report  check.Report
 	events  []check.Event
 	acks    int
-	calls   int // that porcupine has judged
-	unclear int // histories that were too long for it
+	calls   int // judged by porcupine
+	unclear int // histories that were too long for porcupine
 }
 
-// judge ends the load, then the daemons, and holds everything against the promises.
+// judge ends the load and then the daemons, and checks all guarantees.
 func (w *world) judge(c *callers) verdict {
 	w.t.Helper()
 	c.end()
@@ -89,7 +89,7 @@ func (w *world) judge(c *callers) verdict {
 	return v
 }
 
-// quiet pauses all tasks and waits until nothing waits or runs.
+// quiet pauses all tasks and waits until no run waits or is active.
 func (w *world) quiet() error {
 	if len(w.up()) == 0 {
 		return errors.New("no daemon is left")
@@ -122,7 +122,7 @@ func (w *world) quiet() error {
 				if err := w.eventually(w.promised(convergence), func() error {
 					_, err := up[i%len(up)].client.Tasks.Pause(w.ctx, one.Namespace, one.Name, 0)
 					if errors.Is(err, task.ErrNotFound) {
-						return nil // a delete whose caller never had the answer has been applied since
+						return nil // a delete has since taken effect whose caller did not receive the answer
 					}
 					return err
 				}); err != nil {
@@ -149,7 +149,7 @@ func (w *world) quiet() error {
 	})
 }
 
-// leave stops the daemons one after another, and looks for what is left (G20).
+// leave stops the daemons one after another, and checks that nothing is left (G20).
 func (w *world) leave() {
 	for _, n := range w.nodes {
 		if !n.process.running() {
@@ -166,12 +166,12 @@ func (w *world) leave() {
 	}
 }
 
-// nothingLeft is nil if neither keys, leases nor processes of any node are left.
+// nothingLeft returns nil if no keys, leases or processes of any node are left.
 func (w *world) nothingLeft() error {
 	ctx, cancel := context.WithTimeout(w.ctx, 3*time.Second)
 	defer cancel()
 
-	// cleared/… is left, and goes with a lease of its own, after days.
+	// cleared/… is left. Its own lease removes it after days.
 	for _, prefix := range []string{w.keys.Nodes(), w.keys.Runs(), w.keys.Leader()} {
 		res, err := w.client.Get(ctx, prefix, clientv3.WithPrefix(), clientv3.WithKeysOnly())
 		if err != nil {
@@ -207,8 +207,8 @@ func (w *world) nothingLeft() error {
 	return nil
 }
 
-// judgeGoroutines holds what is left in idle daemons against what was there
-// before the load (G18). Connections of the test's own clients come and go.
+// judgeGoroutines compares the goroutines of idle daemons with their number before the load (G18). Connections of
+// the test's own clients come and go.
 func (w *world) judgeGoroutines() {
 	for _, n := range w.up() {
 		w.say("%s has %d goroutines, and had %d before the load", n.name, n.goroutines, n.idle)
@@ -232,11 +232,10 @@ func (w *world) judgeProbes(events []check.Event) {
 	}
 }
 
-// missing looks for each acknowledged change in the history (G13), and tells of
-// those that are not there.
+// missing returns a message for each acknowledged change that is not in the history (G13).
 func missing(keys record.Keys, acks []ack, events []check.Event) (faults []string) {
-	written := map[string]map[int64]bool{} // spec's key → revisions
-	gone := map[string]int64{}             // and the last that deleted it
+	written := map[string]map[int64]bool{} // by the spec's key: revisions
+	gone := map[string]int64{}             // by the spec's key: its latest deletion
 	ran := map[string]bool{}               // namespace/name/run
 	for _, e := range events {
 		if _, _, ok := keys.ParseSpec(e.Key); ok {
@@ -272,7 +271,7 @@ func missing(keys record.Keys, acks []ack, events []check.Event) (faults []strin
 	return faults
 }
 
-// judgeRegisters holds the calls on each shared task against the model (G14).
+// judgeRegisters checks the calls on each shared task against the model (G14).
 func (w *world) judgeRegisters(c *callers) (calls, unclear int) {
 	for name, h := range c.histories {
 		switch apitest.Check(h, 10*time.Second) {
@@ -288,7 +287,7 @@ func (w *world) judgeRegisters(c *callers) (calls, unclear int) {
 	return calls, unclear
 }
 
-// judgeLogs looks for what no daemon may say.
+// judgeLogs finds messages that no daemon may log.
 func (w *world) judgeLogs() {
 	for _, n := range w.nodes {
 		b, err := os.ReadFile(n.log)
@@ -304,7 +303,7 @@ func (w *world) judgeLogs() {
 	}
 }
 
-// keep saves the history, beside the logs.
+// keep saves the history next to the logs.
 func (w *world) keep(events []check.Event) {
 	f, err := os.Create(filepath.Join(w.dir, "history.jsonl"))
 	if err == nil {

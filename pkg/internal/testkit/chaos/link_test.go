@@ -9,13 +9,12 @@ import (
 	"time"
 )
 
-// weather is what a link does to the bytes on it. Up is from who dialled, down
-// the way back.
+// weather is what a link does to the bytes on it. Up is the direction from the side that dialed, Down the way back.
 type weather struct {
-	CutUp, CutDown bool          // bytes wait until this ends, as in a network that swallows packets
-	Delay          time.Duration // of every byte, each way
-	Loss           int           // of 100 pieces, which come late and hold up those behind: what packet loss does to TCP
-	Reset          bool          // connections are reset, old and new ones, after a moment
+	CutUp, CutDown bool          // bytes wait until this ends, as in a network that drops packets
+	Delay          time.Duration // of every byte, in each direction
+	Loss           int           // percentage of pieces that are late and delay those behind them, as packet loss does in TCP
+	Reset          bool          // connections are reset after a moment, old and new ones
 }
 
 var (
@@ -25,14 +24,14 @@ var (
 	slow    = weather{Delay: 250 * time.Millisecond}
 	losing  = weather{Loss: 30}
 	resets  = weather{Reset: true}
-	retries = []time.Duration{200, 400, 800} // ms, as a kernel sends again
+	retries = []time.Duration{200, 400, 800} // in ms, as a kernel retransmits
 )
 
-// link is a TCP proxy in front of one server. It tells who dialled by a header
-// of their first request, if it is told which.
+// link is a TCP proxy in front of one server. It identifies callers by a header of their first request, if header
+// is set.
 type link struct {
 	target string
-	header string // "": all traffic is one caller's, named ""
+	header string // "": all traffic belongs to one caller, named ""
 	l      net.Listener
 	wg     sync.WaitGroup
 
@@ -114,7 +113,7 @@ func (k *link) serve(client *net.TCPConn) {
 
 	server, err := net.DialTimeout("tcp", k.target, 5*time.Second)
 	if err != nil {
-		client.SetLinger(0) // nobody listens there: what a host says to that
+		client.SetLinger(0) // reset the connection, as a host does for a port without a listener
 		return
 	}
 
@@ -158,7 +157,7 @@ func (k *link) leave(c net.Conn) {
 	delete(k.conns, c)
 }
 
-// piece is some bytes and when they are due.
+// piece is some bytes and the time at which they are due.
 type piece struct {
 	b   []byte
 	due time.Time
@@ -200,7 +199,7 @@ func (k *link) pipe(to io.Writer, from io.Reader, caller string, up bool, done <
 	}
 }
 
-// pass waits until bytes that are due then may go on; false when the connection ends.
+// pass waits until bytes that are due at a time may continue. It returns false when the connection ends.
 func (k *link) pass(caller string, up bool, due time.Time, done <-chan struct{}) bool {
 	if wait := time.Until(due); wait > 0 {
 		select {
@@ -224,8 +223,7 @@ func (k *link) pass(caller string, up bool, due time.Time, done <-chan struct{})
 	}
 }
 
-// resetting ends the connection with a reset, a moment after the weather turns
-// to that.
+// resetting ends the connection with a reset, a moment after the weather requires that.
 func (k *link) resetting(client *net.TCPConn, caller string, done <-chan struct{}) {
 	for {
 		w, changed := k.sky(caller)
@@ -245,8 +243,8 @@ func (k *link) resetting(client *net.TCPConn, caller string, done <-chan struct{
 	}
 }
 
-// firstHeader reads up to the end of the first request's headers, and returns
-// the value of one of them with all that was read.
+// firstHeader reads up to the end of the first request's headers. It returns the value of one of them, and
+// everything that it has read.
 func firstHeader(c net.Conn, name string) (value string, head []byte) {
 	c.SetReadDeadline(time.Now().Add(2 * time.Second))
 	defer c.SetReadDeadline(time.Time{})

@@ -12,8 +12,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// kind is a kind of task: how many of them there are in a run of full size, and
-// what they are like.
+// kind is a kind of task: how many of them a run of full size has, and their properties.
 type kind struct {
 	name     string
 	many     int
@@ -22,17 +21,17 @@ type kind struct {
 	change   func(i int, s *task.Spec)
 }
 
-// namespace of the load; the callers have others.
+// loadSpace is the namespace of the load. The callers have others.
 const loadSpace = "load"
 
-// ticker names the tasks whose silence is measured: noops of every second.
+// ticker is the name of the tasks whose silence is measured: noops with a tick every second.
 const ticker = "tick"
 
-// escaped in its environment marks a process that has left its attempt's group:
-// it may outlive an attempt that has ended, as the executor says.
+// escaped is an environment variable that marks a process that has left its attempt's group. It may outlive its
+// attempt, as the executor documents.
 const escaped = "CHAOS_ESCAPED"
 
-// probed is a shell line between the two lines of a probe.
+// probed returns a shell command between the two lines of a probe.
 func probed(body string) string {
 	line := ` $CARILLON_RUN_ID $CARILLON_ATTEMPT $CARILLON_FENCING_TOKEN $t $$" >>"$PROBES"`
 	return `read t _ </proc/uptime; echo "START` + line + "\n" + body + "\n" + `read t _ </proc/uptime; echo "END` + line
@@ -70,12 +69,12 @@ var kinds = []kind{
 	{"floods", 2, "@every 20s", probed("head -c 4000000 /dev/zero | tr '\\0' x"), nil},
 }
 
-// kindOf is the kind with a name.
+// kindOf returns the kind with a name.
 func kindOf(name string) kind {
 	return kinds[slices.IndexFunc(kinds, func(k kind) bool { return k.name == name })]
 }
 
-// spec makes the i-th task of a kind.
+// spec returns the i-th task of a kind.
 func (w *world) spec(k kind, i int) task.Spec {
 	s := task.Defaults()
 	s.Namespace, s.Name = loadSpace, fmt.Sprintf("%s-%03d", k.name, i)
@@ -106,7 +105,7 @@ func (w *world) load(scale float64) error {
 		return err
 	}
 
-	for i := 1000; i < 2000; i++ { // until the names have fallen into each shard
+	for i := 1000; i < 2000; i++ { // until each shard has one of the names
 		if err := w.recorder.CatchUp(w.ctx); err != nil {
 			return err
 		}

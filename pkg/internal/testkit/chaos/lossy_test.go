@@ -12,8 +12,8 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// lossyKV loses answers of writes that took place, and fails writes that take
-// place later. A TCP proxy could not: all calls share one connection.
+// lossyKV loses answers of writes that took effect, and fails writes that take effect later. A TCP proxy could not
+// do this, because all calls share one connection.
 type lossyKV struct {
 	clientv3.KV
 	controls *controls
@@ -21,7 +21,7 @@ type lossyKV struct {
 
 var errNoAnswer = status.Error(codes.Unavailable, "chaos: no answer came")
 
-// lossy makes a write. Its error is the network's, or none of etcd's.
+// lossy makes a write. Its error is the network's, not one of etcd's.
 func lossy[T any](ctx context.Context, c *controls, write func(context.Context) (T, error)) (T, error) {
 	var none T
 	now, _ := c.get()
@@ -64,7 +64,7 @@ func (k lossyKV) Do(ctx context.Context, op clientv3.Op) (clientv3.OpResponse, e
 
 func (k lossyKV) Txn(ctx context.Context) clientv3.Txn { return &lossyTxn{kv: k, ctx: ctx} }
 
-// lossyTxn keeps what it is told until Commit.
+// lossyTxn collects a transaction until Commit.
 type lossyTxn struct {
 	kv        lossyKV
 	ctx       context.Context
@@ -82,7 +82,7 @@ func (t *lossyTxn) Commit() (*clientv3.TxnResponse, error) {
 	}
 
 	cmps, then, els := t.cmps, t.then, t.els
-	if now, _ := t.kv.controls.get(); now.DelayWrites > 0 { // the caller uses its memory again
+	if now, _ := t.kv.controls.get(); now.DelayWrites > 0 { // the caller may reuse its memory
 		cmps, then, els = cloneCmps(cmps), cloneOps(then), cloneOps(els)
 	}
 
@@ -132,7 +132,7 @@ func writes(ops []clientv3.Op) bool {
 	return false
 }
 
-// stallingWatcher has watches that fall silent, while all else goes on.
+// stallingWatcher has watches that stall while everything else continues.
 type stallingWatcher struct {
 	clientv3.Watcher
 	controls *controls

@@ -11,8 +11,8 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// asDaemon in the environment makes the test binary the program itself, in a
-// world that the test controls. It is the path of the daemon's control file.
+// asDaemon is an environment variable that makes the test binary act as the carillon program, in an environment
+// that the test controls. Its value is the path of the daemon's control file.
 const asDaemon = "CHAOS_CONTROL"
 
 func TestMain(m *testing.M) {

@@ -14,12 +14,12 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// node is a daemon that the world may start, stop and hurt.
+// node is a daemon that the world can start, stop and inject faults into.
 type node struct {
 	name    string
 	address string
 	dir     string
-	control string // file
+	control string // a file
 	log     string
 	argv    []string
 	links   []*link // to each member of etcd
@@ -27,19 +27,19 @@ type node struct {
 	client  *client.Client
 
 	sky        control
-	counts     counts // of the processes before this one, and of this one
-	goroutines int    // when it was asked last
+	counts     counts // of this process and the previous ones
+	goroutines int    // when it was last read
 	idle       int    // goroutines before there was any load
-	exits      bool   // it is meant to be away
-	busy       bool   // a fault concerns it
+	exits      bool   // it is intentionally stopped
+	busy       bool   // a fault affects it
 }
 
 const (
 	leaseTTL  = 3 * time.Second
-	lostAfter = 13 * time.Second // the least with that lease
+	lostAfter = 13 * time.Second // the minimum for that lease
 )
 
-// addNode makes a node; startNode starts its daemon.
+// addNode creates a node. startNode starts its daemon.
 func (w *world) addNode(i int) (*node, error) {
 	name := fmt.Sprintf("n%d", i)
 	n := &node{name: name, address: w.ip(10+i) + ":7070", dir: filepath.Join(w.dir, name),
@@ -69,7 +69,7 @@ func (w *world) addNode(i int) (*node, error) {
 	return n, n.sky.write(n.control)
 }
 
-// startNode starts a node's daemon, again maybe. It does not wait for it.
+// startNode starts a node's daemon, possibly again. It does not wait until the daemon is ready.
 func (w *world) startNode(n *node) (err error) {
 	if n.process.running() {
 		return nil
@@ -78,7 +78,7 @@ func (w *world) startNode(n *node) (err error) {
 	n.counts.settle()
 	n.exits = false
 
-	env := w.environ(asDaemon+"="+n.control, "GORACE=halt_on_error=1 atexit_sleep_ms=0") // else the race detector waits for a second at each exit
+	env := w.environ(asDaemon+"="+n.control, "GORACE=halt_on_error=1 atexit_sleep_ms=0") // otherwise the race detector waits for a second at each exit
 	if w.mutant != "" {
 		env = append(env, mutantName+"="+w.mutant)
 	}
@@ -88,7 +88,7 @@ func (w *world) startNode(n *node) (err error) {
 	return err
 }
 
-// stopNode ends a node's daemon by a signal.
+// stopNode ends a node's daemon with a signal.
 func (w *world) stopNode(n *node, s syscall.Signal) error {
 	w.scrape(n)
 	n.exits = true
@@ -115,20 +115,20 @@ func (n *node) ready() error {
 	return nil
 }
 
-// set changes what surrounds the daemon.
+// set changes the environment of the daemon.
 func (n *node) set(change func(*control)) error {
 	change(&n.sky)
 	return n.sky.write(n.control)
 }
 
-// weather sets that of all its ways to etcd.
+// weather sets the weather of all its links to etcd.
 func (n *node) weather(w weather) {
 	for _, k := range n.links {
 		k.set("", w)
 	}
 }
 
-// token is the cluster's admin token, which its first node has written.
+// token returns the cluster's admin token, which its first node has written.
 func (w *world) token() (string, error) {
 	for _, n := range w.nodes {
 		if b, err := os.ReadFile(filepath.Join(n.dir, "token")); err == nil {
@@ -139,7 +139,7 @@ func (w *world) token() (string, error) {
 	return "", errors.New("no node has the cluster's token")
 }
 
-// connect makes the clients of the nodes' APIs.
+// connect creates the clients of the nodes' APIs.
 func (w *world) connect() error {
 	token, err := w.token()
 	if err != nil {
@@ -156,15 +156,14 @@ func (w *world) connect() error {
 	return nil
 }
 
-// setLostAfter has the attempts that are assigned from now on be lost soon when their node
-// is silent.
+// setLostAfter shortens the time after which the attempts of a silent node are declared lost.
 func (w *world) setLostAfter() error {
 	d := task.Duration(lostAfter)
 	_, err := w.nodes[0].client.Cluster.UpdateSettings(w.t.Context(), client.ClusterSettings{LostAfter: &d})
 	return err
 }
 
-// up are the nodes whose daemon runs and is meant to.
+// up returns the nodes whose daemon runs and is intended to run.
 func (w *world) up() (up []*node) {
 	for _, n := range w.nodes {
 		if n.process.running() && !n.exits {

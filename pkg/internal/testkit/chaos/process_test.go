@@ -14,14 +14,14 @@ import (
 	"time"
 )
 
-// markName in the environment of every process of a run, tasks included, tells
-// which run it belongs to: whatever they fork, they can be found.
+// markName is a variable in the environment of every process of a run, including tasks. It identifies the run, so
+// that all processes can be found, whatever they fork.
 const markName = "CHAOS_RUN"
 
 var forks = make(chan func())
 
-// forkAll forks from one thread that lives as long as the program: the kernel
-// sends the parent-death signal when the thread that forked ends.
+// forkAll forks from one thread that exists as long as the program, because the kernel sends the parent-death
+// signal when the thread that forked ends.
 func forkAll() {
 	runtime.LockOSThread()
 	for f := range forks {
@@ -29,14 +29,14 @@ func forkAll() {
 	}
 }
 
-// process is one process of the cluster; it dies with the test.
+// process is one process of the cluster. It ends with the test.
 type process struct {
 	cmd  *exec.Cmd
 	log  *os.File
 	gone chan struct{}
 }
 
-// launch starts a process. What it writes is added to the log.
+// launch starts a process. Its output is appended to the log.
 func launch(log string, env []string, argv ...string) (*process, error) {
 	f, err := os.OpenFile(log, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
 	if err != nil {
@@ -56,7 +56,7 @@ func launch(log string, env []string, argv ...string) (*process, error) {
 	}
 
 	go func() {
-		_ = p.cmd.Wait() // how it ended is in the log, or we ended it
+		_ = p.cmd.Wait() // the log contains how it ended, or the test ended it
 		f.Close()
 		close(p.gone)
 	}()
@@ -79,7 +79,7 @@ func (p *process) running() bool {
 	}
 }
 
-// signal sends a signal; to a process that is gone none.
+// signal sends a signal. A process that has ended is ignored.
 func (p *process) signal(s syscall.Signal) error {
 	if !p.running() {
 		return nil
@@ -91,7 +91,7 @@ func (p *process) signal(s syscall.Signal) error {
 	return nil
 }
 
-// end sends a signal that ends the process, and waits for that.
+// end sends a signal that ends the process, and waits for its end.
 func (p *process) end(s syscall.Signal, most time.Duration) error {
 	if err := p.signal(s); err != nil {
 		return err
@@ -108,7 +108,7 @@ func (p *process) end(s syscall.Signal, most time.Duration) error {
 	}
 }
 
-// found is a process of the run, by /proc.
+// found is a process of the run, as /proc shows it.
 type found struct {
 	pid, parent int
 	command     string
@@ -125,10 +125,10 @@ func (f found) variable(name string) string {
 	return ""
 }
 
-// isTask reports whether a process is an attempt's, and must end with it.
+// isTask reports whether a process belongs to an attempt and must end with it.
 func (f found) isTask() bool { return f.variable("CARILLON_RUN_ID") != "" && f.variable(escaped) == "" }
 
-// find lists all processes of a run that are alive.
+// find returns all processes of a run that are alive.
 func find(mark string) (all []found) {
 	dirs, _ := filepath.Glob("/proc/[0-9]*")
 	for _, dir := range dirs {
@@ -142,7 +142,7 @@ func find(mark string) (all []found) {
 			continue
 		}
 
-		// "pid (command) state parent …": the command may contain anything.
+		// "pid (command) state parent …": the command can contain any characters.
 		words := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
 		if len(words) < 2 || words[0] == "Z" {
 			continue
@@ -161,7 +161,7 @@ func find(mark string) (all []found) {
 	return all
 }
 
-// sweep kills all processes of a run, until there are none.
+// sweep kills all processes of a run, until none is left.
 func sweep(mark string) {
 	for range 500 {
 		all := find(mark)

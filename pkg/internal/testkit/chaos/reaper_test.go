@@ -11,12 +11,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// asReaper in the environment makes the test binary a reaper of a run's
-// processes. It is the run's mark.
+// asReaper is an environment variable that makes the test binary a reaper of a run's processes. Its value is the
+// mark of the run.
 const asReaper = "CHAOS_REAPER"
 
-// startReaper starts a process that ends all others of the run when the test is
-// gone, however it went: guardians outlive their daemons on purpose.
+// startReaper starts a process that ends all others of the run when the test has ended, however it ended. Guardians
+// outlive their daemons on purpose.
 func (w *world) startReaper() error {
 	exe, err := os.Executable()
 	if err != nil {
@@ -41,11 +41,11 @@ func (w *world) startReaper() error {
 	return nil
 }
 
-// reap waits for the end of the test, which holds the other end of standard
-// input, and leaves nothing of its run.
+// reap waits for the end of the test, which holds the other end of standard input, and then removes everything of
+// its run.
 func reap(mark, mount string) {
 	signal.Ignore(syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
 	_, _ = io.Copy(io.Discard, os.Stdin)
 	sweep(mark)
-	_ = unix.Unmount(mount, unix.MNT_DETACH) // there may be none
+	_ = unix.Unmount(mount, unix.MNT_DETACH) // it may not exist
 }

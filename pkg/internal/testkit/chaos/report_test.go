@@ -13,21 +13,21 @@ import (
 	"github.com/carillonhq/carillon/pkg/store/record"
 )
 
-// row is what a run has shown of one kind of fault. Times are in ms.
+// row is what a run has shown about one kind of fault. Times are in ms.
 type row struct {
 	Fault     string `json:"fault"`
 	Group     string `json:"group"`
 	What      string `json:"what"`
 	Off       string `json:"off,omitempty"` // why it was not injected
 	Injected  int    `json:"injected"`      // that count
-	Uncounted int    `json:"uncounted"`     // not enough ticks, or not possible then
-	Silence   times  `json:"silence_ms"`    // the longest of any task of every second, beyond its second
-	Recovered times  `json:"recovered_ms"`  // from the end of the fault until all was as it should be
+	Uncounted int    `json:"uncounted"`     // not enough ticks, or not possible at that time
+	Silence   times  `json:"silence_ms"`    // the longest silence of any ticker, beyond its period of a second
+	Recovered times  `json:"recovered_ms"`  // from the end of the fault until the cluster was settled
 	silences  []time.Duration
 	recovered []time.Duration
 }
 
-// times are of several injections, in ms.
+// times are statistics over several injections, in ms.
 type times struct {
 	P50 int64 `json:"p50"`
 	P99 int64 `json:"p99"`
@@ -44,7 +44,7 @@ func timesOf(all []time.Duration) times {
 	return times{at(50), at(99), at(100)}
 }
 
-// summary is a whole run, for machines.
+// summary is the result of a whole run, for programs.
 type summary struct {
 	Seed       uint64             `json:"seed"`
 	Length     string             `json:"length"`
@@ -62,8 +62,8 @@ type summary struct {
 	Check      check.Summary      `json:"check"`
 }
 
-// measure finds the longest silence of a ticker during each fault: from one
-// decision of a task of every second to its next, less that second.
+// measure finds the longest silence of a ticker during each fault: from one decision of a task with a tick every
+// second to its next one, minus that second.
 func (w *world) measure(done []*injection, events []check.Event) {
 	last := map[record.Ref]time.Time{}
 	for _, e := range events {
@@ -85,8 +85,8 @@ func (w *world) measure(done []*injection, events []check.Event) {
 		}
 
 		for _, in := range done {
-			// It began in the second before the fault, at the earliest; what
-			// falls silent while the cluster recovers is the fault's, too.
+			// It begins in the second before the fault at the earliest. A silence that begins while the cluster
+			// recovers also belongs to the fault.
 			if before.After(in.began.Add(-time.Second)) && before.Before(in.healed.Add(in.recovered)) {
 				in.silence = max(in.silence, at.Sub(before)-time.Second)
 			}
@@ -133,7 +133,7 @@ func (w *world) summarize(done []*injection, off map[string]string, v verdict, l
 	return s
 }
 
-// String is the run for people, in Markdown.
+// String formats the run for people, in Markdown.
 func (s summary) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "seed %d, %s: %d faults of %d kinds, %d ticks, %d runs by hand, %d probe lines, %d acknowledged changes, %d calls judged by porcupine (%d histories too long for it): %d violations\n\n",
@@ -171,7 +171,7 @@ func (s summary) String() string {
 	return b.String()
 }
 
-// save writes the run for machines.
+// save writes the run for programs.
 func (s summary) save(path string) error {
 	b, err := json.MarshalIndent(s, "", "  ")
 	if err != nil {

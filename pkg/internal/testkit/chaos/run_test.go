@@ -8,13 +8,13 @@ import (
 )
 
 const (
-	enoughTicks = 60          // decided since the fault before, for the next one to count
-	maxFailures = 5           // a run with so many has shown enough
+	enoughTicks = 60          // decided since the previous fault, so that the next one counts
+	maxFailures = 5           // a run with this many failures ends
 	patience    = time.Minute // for ticks
 )
 
-// run injects faults by the world's seed until it is time, or those given, once
-// each. It returns what took place.
+// run injects faults by the world's seed until the time is over, or the given ones once each. It returns the
+// injections.
 func (w *world) run(faults []*fault, length time.Duration) (done []*injection, off map[string]string) {
 	r := rand.New(rand.NewPCG(w.seed, 0))
 	off = map[string]string{}
@@ -52,7 +52,7 @@ func (w *world) run(faults []*fault, length time.Duration) (done []*injection, o
 	return done, off
 }
 
-// awaitTicks waits until enough is decided since it was called last.
+// awaitTicks waits until enough ticks are decided since its last call.
 func (w *world) awaitTicks() int {
 	before := w.ticksBefore
 	deadline := time.Now().Add(patience)
@@ -65,8 +65,8 @@ func (w *world) awaitTicks() int {
 	return w.ticksBefore - before
 }
 
-// strike injects a fault, at times a second one meanwhile, mends both, and waits
-// until the cluster has recovered.
+// strike injects a fault, sometimes with a second one at the same time, removes both, and waits until the cluster
+// has recovered.
 func (w *world) strike(r *rand.Rand, d *deck, f *fault, ticks int, pairs bool) (done []*injection) {
 	var heals []func() error
 	inject := func(f *fault) {
@@ -121,7 +121,7 @@ func (w *world) strike(r *rand.Rand, d *deck, f *fault, ticks int, pairs bool) (
 	for _, n := range w.nodes {
 		n.busy = false
 		if !n.exits {
-			w.must(w.startNode(n)) // one that has ended by itself, which is told
+			w.must(w.startNode(n)) // it has ended by itself, which is reported
 		}
 		w.scrape(n)
 	}

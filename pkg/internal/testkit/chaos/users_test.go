@@ -11,19 +11,21 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// usersSpace is the namespace of the users' tasks. They freeze it, and no other.
+// usersSpace is the namespace of the users' tasks. They freeze only this one.
 const usersSpace = "users"
 
 // usersTasks is how many tasks they have.
 const usersTasks = 8
 
-// use does what people do besides: it edits schedules, zones, jitter and policies, rolls back, creates tasks again, pauses,
-// resumes and cancels runs, freezes its namespace, and drains or cordons a node and resumes it soon.
+// use makes the other calls that users make: it edits schedules, zones, jitter and policies, rolls back, creates
+// tasks again, pauses, resumes and cancels runs, freezes its namespace, and drains or cordons a node and resumes it
+// soon.
 func (c *callers) use(ctx context.Context, nodes []*node) {
 	r := rand.New(rand.NewPCG(c.w.seed, 3000))
 	c.useUntil(ctx, r, nodes)
 
-	// Whatever was drained, cordoned or frozen ends: what follows is to converge, and the users' runs are to end.
+	// End every drain, cordon and freeze, because the cluster must converge afterwards and the users' runs must
+	// end.
 	after, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
 	defer cancel()
 
@@ -34,7 +36,7 @@ func (c *callers) use(ctx context.Context, nodes []*node) {
 	c.insist(after, "unfreeze", func() error {
 		_, err := one(r, nodes).client.Freezes.End(after, usersSpace)
 		if errors.Is(err, task.ErrNotFound) {
-			return nil // it is not frozen
+			return nil // not frozen
 		}
 		return err
 	})
@@ -42,7 +44,7 @@ func (c *callers) use(ctx context.Context, nodes []*node) {
 	c.insist(after, "resume runs", func() error { return resumeUsersRuns(after, one(r, nodes).client) })
 }
 
-// resumeUsersRuns resumes whatever is paused, parts of a run among it: of their pauses their run says nothing.
+// resumeUsersRuns resumes everything that is paused, including parts, whose pauses their run does not show.
 func resumeUsersRuns(ctx context.Context, api *client.Client) error {
 	for i := range usersTasks {
 		name := fmt.Sprintf("u%d", i)
@@ -67,7 +69,7 @@ func resumeUsersRuns(ctx context.Context, api *client.Client) error {
 	return nil
 }
 
-// insist makes a call until it succeeds.
+// insist repeats a call until it succeeds.
 func (c *callers) insist(ctx context.Context, what string, call func() error) {
 	err := call()
 	for err != nil && ctx.Err() == nil {
@@ -134,7 +136,7 @@ func (c *callers) useUntil(ctx context.Context, r *rand.Rand, nodes []*node) {
 			_, err = call(ctx, node.name)
 			rest(ctx, r, 4*time.Second)
 
-			for ctx.Err() == nil { // a node that stays drained would leave its shards to ever fewer others
+			for ctx.Err() == nil { // a node that stays drained would leave its shards to fewer and fewer nodes
 				if _, resumed := one(r, nodes).client.Nodes.Resume(ctx, node.name); resumed == nil {
 					break
 				}
@@ -146,7 +148,8 @@ func (c *callers) useUntil(ctx context.Context, r *rand.Rand, nodes []*node) {
 	}
 }
 
-// uses counts the users' calls that succeed. What else they are answered is not judged: others' faults are in their way.
+// uses counts the users' calls that succeed. Other answers are not judged, because faults can interfere with the
+// calls.
 func (c *callers) uses(what string, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -175,7 +178,7 @@ func (c *callers) useRun(ctx context.Context, r *rand.Rand, api *client.Client, 
 	return err
 }
 
-// usersTask draws a task: of few records, some with a ttl, some with parts.
+// usersTask draws a task with few records, sometimes with a ttl, sometimes with parts.
 func (w *world) usersTask(name string, r *rand.Rand) task.Spec {
 	s := task.Defaults()
 	s.Namespace, s.Name, s.Schedule = usersSpace, name, task.Schedules{"*/2 * * * * *"}

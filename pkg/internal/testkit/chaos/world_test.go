@@ -21,13 +21,13 @@ import (
 	"github.com/carillonhq/carillon/pkg/store/record"
 )
 
-// world is a cluster, what it stands on, and those who watch it.
+// world is a cluster with everything that it runs on, and the observers.
 type world struct {
 	t      *testing.T
-	ctx    context.Context // ends when all is over: clean-ups come before
+	ctx    context.Context // ends after the cleanup
 	seed   uint64
 	mark   string // of all its processes
-	net    string // 127.a.b, of its own
+	net    string // 127.a.b, for this run only
 	dir    string
 	logs   string
 	keys   record.Keys
@@ -37,39 +37,39 @@ type world struct {
 	members   []*member
 	nodes     []*node
 	links     []*link
-	client    *kv.Client // straight to etcd
+	client    *kv.Client // directly to etcd
 	recorder  *check.Recorder
 	compacted int64
 	closers   []func()
 
-	extra       *node // one that comes and goes
-	small       *node // one with a small disk
+	extra       *node // a node that joins and leaves
+	small       *node // a node with a small disk
 	noSmallDisk string
 
 	long        bool // see size
 	shards      int
 	ticking     map[int]bool // shards that have a tick each second
-	probes      string       // file
+	probes      string       // a file
 	seen        int          // events that decided has counted
 	decided     int
 	ticksBefore int
-	failures    []string // what broke a promise, beyond what package check finds
+	failures    []string // guarantees that were broken, in addition to the findings of package check
 
 	finalCounts map[string]float64
 }
 
-// size is how much of everything a run has.
+// size determines how much of everything a run has.
 type size struct {
 	nodes, shards int
-	load          float64 // 1: some 300 tasks
+	load          float64 // 1: about 300 tasks
 	smallDisk     bool
-	long          bool // it has its machine for itself
+	long          bool // no other tests use the machine
 }
 
-// newWorld starts etcd, daemons, recorder and load. All ends with the test.
+// newWorld starts etcd, daemons, recorder and load. Everything ends with the test.
 func newWorld(t *testing.T, seed uint64, s size) *world {
 	t.Helper()
-	r := rand.New(rand.NewPCG(uint64(time.Now().UnixNano()), uint64(os.Getpid()))) // not the seed's: runs may be side by side
+	r := rand.New(rand.NewPCG(uint64(time.Now().UnixNano()), uint64(os.Getpid()))) // independent of the seed, because several runs may share a machine
 	ctx, cancel := context.WithCancel(context.Background())
 	keys, err := record.NewKeys(record.DefaultPrefix)
 	w := &world{
@@ -100,7 +100,7 @@ func newWorld(t *testing.T, seed uint64, s size) *world {
 
 		w.must(w.startNode(n))
 
-		if i == 0 { // it makes the cluster
+		if i == 0 { // it creates the cluster
 			w.must(w.eventually(3*time.Minute, n.ready))
 		}
 	}
@@ -131,13 +131,13 @@ func (w *world) must(err error) {
 	}
 }
 
-// say tells what happens, with the time since the beginning.
+// say logs an event, with the time since the beginning.
 func (w *world) say(format string, args ...any) {
 	w.t.Helper()
 	w.t.Logf("%7.2fs  %s", time.Since(w.began).Seconds(), fmt.Sprintf(format, args...))
 }
 
-// fail notes a broken promise; the run goes on.
+// fail records a broken guarantee. The run continues.
 func (w *world) fail(promise, format string, args ...any) {
 	w.t.Helper()
 	f := fmt.Sprintf("%s at %.2fs: %s", promise, time.Since(w.began).Seconds(), fmt.Sprintf(format, args...))
@@ -145,7 +145,7 @@ func (w *world) fail(promise, format string, args ...any) {
 	w.t.Error(f)
 }
 
-// end leaves no process, and the directory only if something was found.
+// end ends all processes. It keeps the directory only if a failure was found.
 func (w *world) end() {
 	for _, n := range w.nodes {
 		_ = n.process.signal(syscall.SIGKILL)
@@ -175,7 +175,7 @@ func (w *world) end() {
 	}
 }
 
-// eventually tries until it succeeds; else it returns the last error.
+// eventually repeats a function until it succeeds, and otherwise returns its last error.
 func (w *world) eventually(most time.Duration, try func() error) error {
 	deadline := time.Now().Add(most)
 
@@ -192,7 +192,7 @@ func (w *world) eventually(most time.Duration, try func() error) error {
 	}
 }
 
-// fleet is what etcd says of nodes, owners and watermarks, at one revision.
+// fleet returns the nodes, owners and watermarks in etcd, at one revision.
 func (w *world) fleet() (present map[string]bool, owners map[int]string, marks map[int]record.Watermark, err error) {
 	nodes, nodesEnd := kv.Prefix(w.keys.Nodes())
 	own, ownEnd := kv.Prefix(w.keys.Owners())
@@ -236,8 +236,8 @@ const (
 	nearNow     = 2500 * time.Millisecond
 )
 
-// settled is nil if every node that should be there is, every shard has one of
-// them as its owner, and every tick is decided up to a moment ago.
+// settled returns nil if every expected node is present, every shard has one of them as its owner, and every tick
+// is decided up to a moment ago.
 func (w *world) settled() error {
 	present, owners, marks, err := w.fleet()
 	if err != nil {
@@ -286,8 +286,8 @@ func (w *world) converge() (time.Duration, error) {
 	return took, err
 }
 
-// promised is how long something may take at most. A long run has its machine for itself. The short one is beside other
-// tests, which may leave it a fraction of two processors.
+// promised returns how long something may take. A long run has its machine to itself. The short one shares it with
+// other tests, which may leave it a fraction of two processors.
 func (w *world) promised(most time.Duration) time.Duration {
 	if w.long {
 		return most
@@ -295,7 +295,7 @@ func (w *world) promised(most time.Duration) time.Duration {
 	return 4 * most
 }
 
-// countDecided is how many runs were decided since the recording began.
+// countDecided returns how many runs were decided since the recording began.
 func (w *world) countDecided() int {
 	events := w.recorder.Events()
 	for _, e := range events[w.seen:] {

@@ -1,22 +1,20 @@
-// Package clitest runs scripts of carillon commands against a server, for tests
-// only. The commands run in the test's own process, through the real command
-// tree, each with the script's environment.
+// Package clitest runs scripts of carillon commands against a server, for tests only. The commands run in the
+// test's own process, through the real command tree, each with the script's environment.
 //
-// Beside testscript's own commands a script has:
+// In addition to testscript's own commands, a script has:
 //
 //	[!] carillon WORD...   runs a command; with ! it must fail
 //	code N                 the exit code of the last carillon was N
 //	input FILE             the standard input of the next carillon
-//	background WORD...     runs a carillon while the script goes on
+//	background WORD...     starts a carillon while the script continues
 //	expect PATTERN         waits until its standard output matches; with -stderr
-//	                       before the pattern, what it says beside that
+//	                       before the pattern, its standard error
 //	interrupt              ends it as Ctrl-C does
-//	join                   waits for it; its output is then what stdout, stderr
-//	                       and code look at
-//	eventually WORD...     runs a carillon again and again until its standard
-//	                       output matches the pattern after the last word --
+//	join                   waits for it; stdout, stderr and code then refer to it
+//	eventually WORD...     repeats a carillon until its standard output matches
+//	                       the pattern after the last word --
 //
-// Files are named by $WORK/name: commands do not run in the script's directory.
+// Name files as $WORK/name, because commands do not run in the script's directory.
 package clitest
 
 import (
@@ -40,14 +38,14 @@ import (
 // Patience is how long one command, or one eventually, may take.
 const Patience = 2 * time.Minute
 
-// Server is where a script's commands go.
+// Server is the server that a script's commands use.
 type Server struct{ URL, Token string }
 
-// Commands are further commands of scripts.
+// Commands are additional commands of scripts.
 type Commands = map[string]func(ts *testscript.TestScript, neg bool, args []string)
 
-// Run runs the scripts of a directory, each against what start returns for it.
-// further are commands that the scripts have besides.
+// Run runs the scripts of a directory, each against the server that start returns for it. further are additional
+// commands of the scripts.
 func Run(t *testing.T, dir string, start func(env *testscript.Env) Server, further Commands) {
 	t.Helper()
 	all := Commands{"carillon": cmdCarillon, "code": cmdCode, "input": cmdInput, "background": cmdBackground, "join": cmdJoin,
@@ -71,7 +69,7 @@ func Run(t *testing.T, dir string, start func(env *testscript.Env) Server, furth
 
 type stateKey struct{}
 
-// state is what one script's commands leave for each other.
+// state holds what one script's commands share.
 type state struct {
 	code  int
 	stdin string
@@ -82,7 +80,7 @@ func stateOf(ts *testscript.TestScript) *state { return ts.Value(stateKey{}).(*s
 
 // runCommand runs one command line.
 func (s *state) runCommand(ts *testscript.TestScript, args []string, out, errs io.Writer) int {
-	// Not the test's context: what a script does not wait for still has an end.
+	// Not the test's context, so that commands that a script does not wait for also end.
 	ctx, cancel := context.WithTimeout(context.Background(), Patience)
 	defer cancel()
 
@@ -121,7 +119,7 @@ type running struct {
 	out, errs text
 }
 
-// text is what a command has written so far.
+// text is the output of a command so far.
 type text struct {
 	mu sync.Mutex
 	b  []byte
@@ -169,7 +167,7 @@ func cmdBackground(ts *testscript.TestScript, _ bool, args []string) {
 	ts.Defer(func() { <-r.done })
 }
 
-// runningCommand is the command in the background.
+// runningCommand returns the command in the background.
 func runningCommand(ts *testscript.TestScript) *running {
 	r := stateOf(ts).back
 	if r == nil {

@@ -9,8 +9,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// TestFanOuts_CrossWhateverHappens has runs with parts all the time, which fail, are
-// cancelled and tried again, while nodes come and go.
+// Runs with parts that fail, are cancelled and are retried, while nodes join and leave.
 func TestFanOuts_CrossWhateverHappens(t *testing.T) {
 	t.Parallel()
 	o := sim.Options{
@@ -21,7 +20,7 @@ func TestFanOuts_CrossWhateverHappens(t *testing.T) {
 		[]uint64{1}, nil, o)
 }
 
-// inParts are tasks whose runs have parts, which take a while, and of some fail.
+// inParts gives tasks runs with parts, which take a while and some of which fail.
 func inParts(s *task.Spec) {
 	n := s.History.Keep
 	*s = quick(*s)

@@ -9,19 +9,19 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// forgetful are tasks that keep few records, and of which much follows from the last one: when they are deleted, when
-// they tick next, and whether they are paused.
+// forgetful gives tasks short histories, on whose last record much depends: when the task is deleted, when its next
+// tick is, and whether it is paused.
 func forgetful(s *task.Spec) {
 	s.History.Keep = 1 + s.History.Keep%3
 	s.TTL, s.Retry.Attempts = task.Duration(6*time.Second), 1
 	s.Start, s.End = task.Time{}, task.At(time.Now().Add(15*time.Second))
 }
 
-// TestShortHistories lives through clusters whose tasks keep one to three records: what ended last stays, and so no task
-// is deleted before its ttl is over, and none ticks before its period is.
+// Tasks keep one to three records. The latest end is kept, so no task is deleted before its ttl is over, and none
+// has its next tick before its period is over.
 func TestShortHistories(t *testing.T) {
 	t.Parallel()
-	seeds := []uint64{38, 35} // in these, tasks were deleted too early
+	seeds := []uint64{38, 35} // with these seeds, tasks were deleted too early
 	if testing.Short() {
 		seeds = seeds[:1]
 	}

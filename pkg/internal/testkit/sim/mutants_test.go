@@ -13,13 +13,14 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// hunt is how a mutant is looked for.
+// hunt describes how a mutant is to be detected.
 type hunt struct {
-	by []string // promises, of which the mutant breaks one
+	by []string // guarantees, of which the mutant must break one
 	in scenario
 }
 
-// scenario is what mutants live through; it has a name so that a healthy cluster need not live through it for each of them.
+// scenario is the conditions in which mutants run. It has a name, so that several mutants can share the comparison
+// without a mutant.
 type scenario struct {
 	name string
 	sim.Options
@@ -48,7 +49,8 @@ var (
 	failing = scenario{"failing", sim.Options{Only: []string{"calm"}, Duration: 20 * time.Second, Shape: hopeless}}
 )
 
-// hunts are by mutant. Faults that make it bite save time; others would do, given enough seeds.
+// hunts maps mutants to hunts. The faults are chosen so that the mutant does harm quickly. Others would do, given
+// enough seeds.
 var hunts = map[string]hunt{
 	"no-owner-fence":       {[]string{"G1"}, moving},
 	"no-session-fence":     {[]string{"G2"}, revoked},
@@ -84,32 +86,32 @@ var hunts = map[string]hunt{
 	"conflicts-together":   {[]string{"G1", "G3", "G12"}, cancelled},
 }
 
-// replaceable are tasks that run for long, and start again elsewhere when they are lost.
+// replaceable gives tasks long runs that start again elsewhere when they are lost.
 func replaceable(s *task.Spec) {
 	s.Schedule, s.Timeout = task.Schedules{"*/5 * * * * *"}, 0
 	s.Retry.Attempts, s.Retry.Backoff, s.Retry.On = 4, task.Duration(100*time.Millisecond), []task.State{task.Lost}
 	s.Action = task.Action{Process: &task.Process{Command: []string{"sim", "40s", "0"}}}
 }
 
-// bounded are tasks that may run a few times.
+// bounded limits the number of runs.
 func bounded(s *task.Spec) {
 	*s = quick(*s)
 	s.MaxRuns = 5
 }
 
-// long are tasks of which a run takes as long as many ticks.
+// long gives tasks runs that take as long as many ticks.
 func long(s *task.Spec) {
 	*s = quick(*s)
 	s.Overlap, s.Action = task.OverlapSkip, task.Action{Process: &task.Process{Command: []string{"sim", "8s", "0"}}}
 }
 
-// hopeless are tasks that fail.
+// hopeless gives tasks that fail.
 func hopeless(s *task.Spec) {
 	*s = quick(*s)
 	s.Action = task.Action{Process: &task.Process{Command: []string{"sim", "10ms", "1"}}}
 }
 
-// hopelessParts are tasks whose runs have parts that fail, and wait to be tried again.
+// hopelessParts gives tasks runs with parts that fail and wait for a retry.
 func hopelessParts(s *task.Spec) {
 	inParts(s)
 	s.Target = task.Target{Parts: 4, Count: 1, Strategy: task.StrategyAuto}
@@ -117,7 +119,7 @@ func hopelessParts(s *task.Spec) {
 	s.Action = task.Action{Process: &task.Process{Command: []string{"sim", "100ms", "1"}}}
 }
 
-// quick is a task of every second, without policies.
+// quick returns a task with a tick every second and no policies.
 func quick(s task.Spec) task.Spec {
 	q := task.Defaults()
 	q.Name, q.Namespace, q.Description = s.Name, s.Namespace, s.Description
@@ -125,7 +127,7 @@ func quick(s task.Spec) task.Spec {
 	return q
 }
 
-// retried are tasks that fail, and wait for a moment to be tried again.
+// retried gives tasks that fail and wait for a moment before the retry.
 func retried(backoff time.Duration) func(*task.Spec) {
 	return func(s *task.Spec) {
 		s.Retry.Attempts, s.Retry.Backoff, s.Retry.On = 4, task.Duration(backoff), []task.State{task.Failed}
@@ -133,8 +135,7 @@ func retried(backoff time.Duration) func(*task.Spec) {
 	}
 }
 
-// TestMutants_AreCaught breaks the protocol on purpose: each mutant has to break a promise that its rule is for, and what
-// it lives through is clean without it.
+// Each mutant must break a guarantee of its rule, and the same simulation must be valid without the mutant.
 func TestMutants_AreCaught(t *testing.T) {
 	keys, err := record.NewKeys(record.DefaultPrefix)
 	if err != nil {
@@ -143,7 +144,7 @@ func TestMutants_AreCaught(t *testing.T) {
 
 	const (
 		most     = 40               // simulations; each takes about a second
-		patience = 90 * time.Second // of mutants: there may be no end
+		patience = 90 * time.Second // for runs to end; with a mutant they may never end
 	)
 	clean := map[string]bool{}
 	for _, m := range mutant.All {

@@ -25,9 +25,6 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// A cluster that stood still for a day comes back: what each policy of missed ticks wants, exactly, at the pace that is
-// set, while other ticks are on time. make outage does it with 10,000 tasks, and on a real etcd too.
-
 func TestOutage_OfADay(t *testing.T) {
 	tasks := 300
 	if testing.Short() {
@@ -47,8 +44,8 @@ func TestOutage_OfADay(t *testing.T) {
 	})
 }
 
-// On a real etcd the day passes by the nodes' clocks, which are a day behind at first. It takes some four minutes: only
-// CARILLON_OUTAGE=etcd, as make outage has it, asks for it.
+// On a real etcd the day passes by the nodes' clocks, which are a day behind at first. It takes about four minutes,
+// so it runs only with CARILLON_OUTAGE=etcd, as in make outage.
 func TestOutage_OfADayOnEtcd(t *testing.T) {
 	if os.Getenv("CARILLON_OUTAGE") != "etcd" {
 		t.Logf("make outage lives through it")
@@ -82,21 +79,23 @@ func TestOutage_OfADayOnEtcd(t *testing.T) {
 	w.judge(events)
 }
 
-// outage is a cluster that stands still for a day.
+// outage is a cluster that is down for a day. When it is back, each policy for missed ticks must have exactly the
+// required result, at the configured rate, while other ticks are on time. make outage tests this with 10,000 tasks,
+// and also on a real etcd.
 type outage struct {
 	*world
 	tasks, rate   int
 	behind        time.Duration // of the nodes' clocks
-	stopped, back time.Time     // by them
+	stopped, back time.Time     // by the nodes' clocks
 }
 
-// kinds are what tasks want of missed ticks, of which window is the default of an hour but for the last, and what of them
-// is to come of a day: how many of the latest run.
+// kinds are policies for missed ticks, with what must result for the ticks of a day: how many of the latest ticks
+// run. The window is the default of an hour, except in the last one.
 var kinds = []struct {
 	name   string
 	shape  func(*task.Spec)
 	run    int64
-	window int64 // minutes
+	window int64 // in minutes
 }{
 	{"latest", func(s *task.Spec) { s.Missed.Policy = task.MissedLatest }, 1, 60},
 	{"skip", func(s *task.Spec) { s.Missed.Policy = task.MissedSkip }, 0, 60},
@@ -105,7 +104,7 @@ var kinds = []struct {
 	{"queue", func(s *task.Spec) { s.Missed.Policy, s.Overlap = task.MissedLatest, task.OverlapQueue }, 1, 60},
 }
 
-// newOutage makes a cluster with the given number of tasks, or with CARILLON_OUTAGE_TASKS.
+// newOutage returns a cluster with the given number of tasks, or with CARILLON_OUTAGE_TASKS.
 func newOutage(t *testing.T, life context.Context, tasks int) *outage {
 	n, _ := strconv.Atoi(os.Getenv("CARILLON_OUTAGE_TASKS"))
 	w := &outage{world: newWorld(t, life, 1, Options{Shards: 16, Slots: 1000, Plain: true}), tasks: cmp.Or(n, tasks)}
@@ -125,7 +124,7 @@ func (w *outage) setClocks(skew time.Duration) {
 	}
 }
 
-// now is by the nodes' clocks.
+// now returns the time by the nodes' clocks.
 func (w *outage) now() time.Time { return time.Now().Add(w.behind) }
 
 // second waits for a second of a minute by the nodes' clocks.
@@ -167,7 +166,7 @@ func (w *outage) play(day func()) {
 		}
 	}
 
-	w.second(30) // one tick of each at least
+	w.second(30) // each task has had at least one tick
 	w.second(30)
 
 	for _, name := range w.names {
@@ -219,7 +218,7 @@ func (w *outage) specs() iter.Seq[task.Spec] {
 	}
 }
 
-// tally is what came of the ticks of one task that fell due while nobody was there.
+// tally counts the outcomes of one task's ticks that were due during the outage.
 type tally struct {
 	run    int64
 	missed map[string]int64
@@ -295,8 +294,8 @@ func (w *outage) of(came map[string]*tally, name string) *tally {
 	return came[name]
 }
 
-// judgePace checks that in no time more started than the pace allows, a second's worth at once included, and that all of
-// them took no longer than it has to.
+// judgePace checks that in no period more runs started than the rate allows, including a burst of one second's
+// worth, and that all of them took no longer than necessary.
 func (w *outage) judgePace(at []int64) {
 	slices.Sort(at)
 	rate, burst := float64(w.rate)/1000, float64(w.rate+len(w.names))
@@ -318,7 +317,7 @@ func (w *outage) judgePace(at []int64) {
 	}
 }
 
-// perSecond is how many there are in each second from the first on.
+// perSecond returns how many times fall into each second, beginning with the first one.
 func perSecond(at []int64) []int {
 	all := make([]int, (at[len(at)-1]-at[0])/1000+1)
 	for _, ms := range at {

@@ -15,11 +15,10 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// A run starts under overlap allow, and its node is cut off. The task gets another policy,
-// before the node is cut off or after its run was declared lost. The task's next runs
-// start on another node, and none may start while the first one's process still lives:
-// what may follow a run can change at any time, so every process of a silent node has to
-// be dead when its run is lost (G8, G17).
+// A run starts under overlap allow, and its node is cut off. The task gets another policy, before the node is cut
+// off or after its run was declared lost. The task's next runs start on another node, and none may start while the
+// process of the first one is alive. The policy can change at any time, so every process of a silent node must be
+// dead when its run is declared lost (G8, G17).
 func TestOverlap_PolicySetWhileTheNodeOfARunIsSilent(t *testing.T) {
 	changes := map[string]map[string]any{
 		"skip":       {"overlap": task.OverlapSkip},
@@ -87,7 +86,7 @@ func changeOverlap(t *testing.T, change map[string]any, afterLoss bool) {
 		cutOff()
 	}
 
-	// From now on there is a tick every second, on the node that is left.
+	// From now on there is a tick every second, on the other node.
 	w.must(func() error {
 		_, err := w.patch(c, "long", map[string]any{"schedule": "@every 1s", "action": map[string]any{"process": map[string]any{"command": []string{"sim", "100ms", "0"}}}})
 		return err

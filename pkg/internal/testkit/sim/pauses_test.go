@@ -8,12 +8,12 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// TestPauses_CrossWhateverHappens pauses and resumes runs all the time, while nodes
-// come and go, sessions end, and writes are lost, late and twice.
+// Runs are paused and resumed all the time, while nodes join and leave, sessions end, and writes are lost, late and
+// repeated.
 func TestPauses_CrossWhateverHappens(t *testing.T) {
 	t.Parallel()
 	calls := []string{"apply", "trigger", "cancel", "turn", "turn", "turn", "turn", "turn", "turn", "turn"}
-	long := func(s *task.Spec) { // runs that last, and that others may replace
+	long := func(s *task.Spec) { // long runs that can be replaced
 		s.Shadow, s.Start, s.Timeout = false, task.Time{}, task.Duration(12*time.Second)
 		s.Action = task.Action{Process: &task.Process{Command: []string{"sim", "6s", "0"}}}
 	}

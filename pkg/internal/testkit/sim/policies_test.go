@@ -24,9 +24,6 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// Each policy comes to the same, to the tick, in virtual time and on a real etcd, though the node that owns all shards is
-// killed in the middle.
-
 func TestPolicies_InVirtualTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		time.Sleep(time.Until(simulationStart))
@@ -41,7 +38,9 @@ func TestPolicies_InVirtualTime(t *testing.T) {
 	})
 }
 
-// A story in which the machine stood still is told again, as only the promises were judged.
+// In virtual time and on a real etcd, each policy has the same outcomes, to the tick, although the node that owns
+// all shards is killed in the middle. If the machine stood still during the story, only the guarantees were judged,
+// and the story is repeated.
 func TestPolicies_OnEtcd(t *testing.T) {
 	if testing.Short() {
 		t.Skip("forty seconds of real time: make test-cluster")
@@ -85,7 +84,7 @@ func playOnEtcd(t *testing.T) (exact bool) {
 	return w.exact()
 }
 
-// stage is a cluster in which the story of the policies takes place.
+// stage is the cluster in which the story of the policies takes place.
 type stage struct {
 	*world
 	zero               time.Time
@@ -93,12 +92,12 @@ type stage struct {
 	stood              *stood // nil in virtual time
 }
 
-// stood is how long the machine, or etcd, has stood still at most. Ticks, runs and calls of the story are half a second
-// apart: what comes of them is as it should be only where everything takes less than that.
+// stood measures how long the machine, or etcd, has stood still. Ticks, runs and calls of the story are half a
+// second apart, so the outcomes are exact only if everything takes less time than that.
 type stood struct {
 	mu    sync.Mutex
 	most  time.Duration
-	began time.Time // of the look that is under way; zero: none is
+	began time.Time // of the measurement in progress; zero: none
 }
 
 const (
@@ -123,14 +122,14 @@ func (s *stood) watch(ctx context.Context, etcd *kv.Client) {
 	s.begin(time.Time{})
 }
 
-// begin says when a look began; zero: there are none any more.
+// begin records that a measurement has begun; zero: none is in progress any more.
 func (s *stood) begin(began time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.began = began
 }
 
-// soFar is the longest pause by now. One that lasts still counts: a call may have failed of it.
+// soFar returns the longest pause so far. A pause in progress counts, because a call may have failed during it.
 func (s *stood) soFar() time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -142,12 +141,12 @@ func (s *stood) soFar() time.Duration {
 	return s.most
 }
 
-// exact says whether the story went on without a pause.
+// exact reports whether the story continued without a pause.
 func (w *stage) exact() bool {
 	return w.stood == nil || w.stood.soFar() < stillEnough
 }
 
-// differs tells of what is not as it should be, and is due to no pause.
+// differs reports a wrong outcome, unless a pause explains it.
 func (w *stage) differs(format string, args ...any) {
 	w.t.Helper()
 
@@ -166,12 +165,12 @@ func newStage(t *testing.T, life context.Context) *stage {
 	return w
 }
 
-// at waits until so many seconds of the story have passed.
+// at waits until that many seconds of the story have passed.
 func (w *stage) at(seconds float64) {
 	w.sleep(time.Until(w.zero.Add(time.Duration(seconds * float64(time.Second)))))
 }
 
-// play lives through the story.
+// play executes the story.
 func (w *stage) play() {
 	w.works.startDaemon()
 	w.owner.startDaemon()
@@ -231,7 +230,7 @@ func (w *stage) play() {
 	w.stopProcesses()
 }
 
-// chained is a task whose ticks follow from the ends of its runs.
+// chained returns a task whose ticks count from the ends of its runs.
 func (w *stage) chained() task.Spec {
 	s := situation{name: "after-completion", runs: time.Second}.task(w.zero)
 	s.Schedule = task.Schedules{"@every 4s after completion"}
@@ -239,7 +238,7 @@ func (w *stage) chained() task.Spec {
 	return s
 }
 
-// ready waits for the first owner, and returns a client of the node that lives through all.
+// ready waits for the first owner, and returns a client of the node that is not killed.
 func (w *stage) ready() *client.Client {
 	var c *client.Client
 	owned := w.waitUntil(time.Minute, func() bool {
@@ -257,7 +256,7 @@ func (w *stage) ready() *client.Client {
 	return c
 }
 
-// must does what belongs to the story. After a pause of the machine a call that fails is made again.
+// must makes a call that the story requires. After a pause of the machine it repeats a call that fails.
 func (w *stage) must(do func() error) {
 	w.t.Helper()
 	err := do()
@@ -284,7 +283,7 @@ func (w *stage) patch(c *client.Client, name string, fields map[string]any) (cli
 	return c.Tasks.Patch(w.life, simNamespace, name, b, 0)
 }
 
-// judge holds what came of it against what should have.
+// judge compares the outcomes with the expected ones.
 func (w *stage) judge(events []check.Event) {
 	t, keys := w.t, w.admin.Keys()
 	r := check.Check(keys, events, check.Options{Until: w.zero.Add((storyEnds - 1) * time.Second), Ended: true, Remembered: true})
@@ -344,8 +343,8 @@ func (w *stage) judgeChain(events []check.Event) {
 	}
 }
 
-// outcomesOf is what each tick came to, by task and tick: why it waited, and how it ended. Ticks of a range are those that
-// the task's schedule has there; those that wait for others to be caught up with are not said to.
+// outcomesOf returns the outcome of each tick, by task and tick: why it waited, and how it ended. The ticks of a
+// range are those that the task's schedule has there. Waiting for the catch-up rate is not included.
 func outcomesOf(keys record.Keys, events []check.Event) map[string]map[int64]string {
 	ticks := map[string][]int64{}
 	waited := map[string][]string{}
@@ -404,7 +403,7 @@ func endOf(r task.Run) string {
 	return text
 }
 
-// instants are the ticks of a list of @at.
+// instants returns the ticks of a list of @at.
 func instants(list task.Schedules) (all []int64) {
 	for _, expr := range list {
 		if at, err := time.Parse(time.RFC3339Nano, strings.TrimPrefix(expr, "@at ")); err == nil {

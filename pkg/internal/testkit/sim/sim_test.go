@@ -24,7 +24,7 @@ func TestCalm(t *testing.T) {
 	}
 }
 
-// failedSeeds reads the list of seeds that have broken a promise.
+// failedSeeds reads the list of seeds that have broken a guarantee.
 func failedSeeds(t *testing.T) (seeds []uint64) {
 	t.Helper()
 	list, err := os.ReadFile("testdata/seeds.txt")
@@ -49,9 +49,9 @@ func failedSeeds(t *testing.T) (seeds []uint64) {
 	return seeds
 }
 
-// TestSeeds lives through the seeds that have failed, and through others, so that all hard paths and all faults are
-// reached; CARILLON_SIM="first number duration" has it go on with other seeds. With -short it lives through seeds that
-// are quick and reach much, and then through the others only until there is nothing left to reach.
+// TestSeeds simulates the seeds that have failed, and others, until all hard paths and all faults are reached.
+// CARILLON_SIM="first number duration" continues with other seeds. With -short it simulates a few quick seeds that
+// reach many paths, and then the others only until everything is reached.
 func TestSeeds(t *testing.T) {
 	t.Parallel()
 	paths := slices.Concat(sim.Hard, sim.Faults())
@@ -60,13 +60,13 @@ func TestSeeds(t *testing.T) {
 	var first, number uint64
 	var duration string
 	if n, _ := fmt.Sscan(os.Getenv("CARILLON_SIM"), &first, &number, &duration); n >= 2 {
-		paths, others = nil, nil // a few seeds need not reach everything
+		paths, others = nil, nil // a few seeds do not have to reach everything
 		for i := range number {
 			others = append(others, first+i)
 		}
 	}
 
-	trouble, _ := time.ParseDuration(duration) // none: the default
+	trouble, _ := time.ParseDuration(duration) // 0: the default
 
 	for _, seed := range others {
 		if !slices.Contains(seeds, seed) {
@@ -82,8 +82,9 @@ func TestSeeds(t *testing.T) {
 	reachAll(t, paths, seeds, spare, sim.Options{Duration: trouble})
 }
 
-// reachAll lives through seeds, and fails if they do not reach all paths. The order of goroutines is not a seed's, so
-// any path that few of them reach may be missed by all. Then it lives through the spare ones, and through fifty more.
+// reachAll simulates seeds, and fails if they do not reach all paths. The order of goroutines does not depend on
+// the seed, so seeds can miss a path that few of them reach. In that case it continues with the spare seeds, and
+// then with fifty more.
 func reachAll(t *testing.T, paths []string, seeds, spare []uint64, o sim.Options) {
 	t.Helper()
 	total := map[string]int{}
@@ -121,7 +122,7 @@ func runInBubble(t *testing.T, seed uint64, o sim.Options) sim.Report {
 	t.Helper()
 	r := sim.Run(t, seed, o)
 	if !r.OK() {
-		path, err := filepath.Abs(fmt.Sprintf("../../../../build/sim-%d", seed)) // what is in TMPDIR, make test deletes
+		path, err := filepath.Abs(fmt.Sprintf("../../../../build/sim-%d", seed)) // not TMPDIR, which make test deletes
 		var history bytes.Buffer
 		if err := errors.Join(err, os.MkdirAll(filepath.Dir(path), 0o755), check.Save(&history, r.Events), os.WriteFile(path+".log", []byte(r.Story+"\n\n"+r.String()), 0o600),
 			os.WriteFile(path+".jsonl", history.Bytes(), 0o600)); err != nil {

@@ -7,8 +7,8 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// The story of the policies, in seconds after its beginning: the node that owns all shards is killed, for a while nobody
-// owns any, then another does. No tick falls into a moment of which nobody can say how fast it passes.
+// The story of the policies, in seconds after its beginning: the node that owns all shards is killed, for a while
+// no node owns any shard, then another node does. No tick is due at a moment whose timing cannot be predicted.
 const (
 	ownerDies   = 8
 	heirComes   = 12.5
@@ -16,16 +16,16 @@ const (
 	storyEnds   = 28
 )
 
-// situation is a task, what happens to it, and what comes of each of its ticks.
+// situation is a task, what happens to it, and the outcome of each of its ticks.
 type situation struct {
 	name  string
-	ticks []float64 // seconds after the beginning
+	ticks []float64 // in seconds after the beginning
 	// runs is how long a run takes, exit how it ends.
 	runs time.Duration
 	exit int
 	spec func(s *task.Spec, at func(float64) task.Time)
-	// want is for each tick what it comes to: its state and reason, after the reasons for which it waited, if it did; ""
-	// if there is to be no such tick.
+	// want is the outcome of each tick: its state and reason, after the reasons for which it waited, if any. ""
+	// means that there must be no such tick.
 	want []string
 }
 
@@ -38,7 +38,7 @@ const (
 	noOwner   = "missed (no_owner)"
 )
 
-// situations are all policies, each with a failover in its middle.
+// situations cover all policies, each with a failover in the middle.
 var situations = []situation{
 	{name: "overlap-skip", ticks: []float64{7.5, 16, 17.5}, runs: 9 * time.Second, want: []string{ran, skipped, ran}},
 	{name: "overlap-allow", ticks: []float64{6, 7, 16, 17}, runs: 11 * time.Second, want: []string{ran, ran, ran, ran},
@@ -104,7 +104,7 @@ func exits(s *task.Spec, _ func(float64) task.Time) {
 	s.Retry.Attempts, s.Retry.Backoff, s.Retry.On, s.Retry.ExitCodes = 2, task.Duration(300*time.Millisecond), []task.State{task.Failed}, []int{7}
 }
 
-// misses is a policy of missed ticks without much grace.
+// misses sets a policy for missed ticks, with a short grace.
 func misses(policy string, more func(*task.Spec)) func(*task.Spec, func(float64) task.Time) {
 	return func(s *task.Spec, _ func(float64) task.Time) {
 		s.Missed.Policy, s.Missed.Grace = policy, task.Duration(time.Second)
@@ -114,7 +114,7 @@ func misses(policy string, more func(*task.Spec)) func(*task.Spec, func(float64)
 	}
 }
 
-// task is the situation's task, of a story that begins at an instant.
+// task returns the situation's task, for a story that begins at a time.
 func (s situation) task(begin time.Time) task.Spec {
 	at := func(seconds float64) task.Time {
 		return task.At(begin.Add(time.Duration(seconds * float64(time.Second))))

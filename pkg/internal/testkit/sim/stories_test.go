@@ -21,10 +21,10 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// A story is a simulation whose events are named one by one instead of drawn: the regression test of a fault that a seed
-// has found, which stays what it is when the users of the simulation change.
-
-// story is a cluster of one scheduler, "boss", and two executors, "n1" and "n2". The API is called through the boss.
+// story is a simulation with explicit events instead of random ones: the regression test of a failure that a seed
+// has found. Unlike a seed, it does not change when the users of the simulation change.
+//
+// Its cluster has one scheduler, "boss", and two executors, "n1" and "n2". The API is called through the boss.
 type story struct {
 	*world
 	zero         time.Time // when it began: second 0, 20 or 40 of a minute
@@ -33,7 +33,7 @@ type story struct {
 	applied      []string
 }
 
-// tellStory lives through a story that is to break no promise. It returns the history.
+// tellStory runs a story that must not break any guarantee. It returns the history.
 func tellStory(t *testing.T, o Options, prepare func(*story), tell func(*story)) (s *story, events []check.Event) {
 	t.Helper()
 	s, r := liveStory(t, o, prepare, tell)
@@ -44,7 +44,7 @@ func tellStory(t *testing.T, o Options, prepare func(*story), tell func(*story))
 	return s, r.Events
 }
 
-// infected are the options of a story with a mutant in its nodes.
+// infected returns the options of a story with a mutant in its nodes.
 func infected(t *testing.T, name string) Options {
 	t.Helper()
 	m, ok := mutant.Named(name)
@@ -56,7 +56,7 @@ func infected(t *testing.T, name string) Options {
 	return Options{Mutate: m.New(keys)}
 }
 
-// breaks has a story fail that a mutant lives through.
+// breaks checks that a story with a mutant breaks one of the guarantees.
 func breaks(t *testing.T, r Report, promises ...string) {
 	t.Helper()
 	if !slices.ContainsFunc(r.Violations, func(v check.Violation) bool { return slices.Contains(promises, v.Promise) }) {
@@ -64,8 +64,8 @@ func breaks(t *testing.T, r Report, promises ...string) {
 	}
 }
 
-// liveStory starts the cluster, has tell live through the events, heals what they broke, waits until all runs have ended,
-// and judges the history as that of any simulation.
+// liveStory starts the cluster, runs the events with tell, removes the faults, waits until all runs have ended, and
+// judges the history like that of any simulation.
 func liveStory(t *testing.T, o Options, prepare func(*story), tell func(*story)) (s *story, r Report) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -146,17 +146,17 @@ func (n *node) rename(name string, roles ...string) {
 	n.name, n.roles, n.nodes[name] = name, roles, n
 }
 
-// at waits until so many seconds of the story have passed.
+// at waits until that many seconds of the story have passed.
 func (s *story) at(seconds float64) {
 	s.sleep(time.Until(s.tick(seconds)))
 }
 
-// tick is the instant of the story at so many seconds.
+// tick returns the time of the story at that many seconds.
 func (s *story) tick(seconds float64) time.Time {
 	return s.zero.Add(time.Duration(seconds * float64(time.Second)))
 }
 
-// apply creates a task, or changes it. Its attempts last as long as length says, and its first choice is n1.
+// apply creates or changes a task. Its attempts take as long as length, and prefer n1.
 func (s *story) apply(name, schedule string, length time.Duration, change func(*task.Spec)) {
 	s.t.Helper()
 	spec := task.Defaults()
@@ -190,14 +190,14 @@ func (s *story) must(err error) {
 	}
 }
 
-// cutOff takes a node's ways to etcd and to the other nodes away.
+// cutOff cuts the connections of a node to etcd and to the other nodes.
 func (s *story) cutOff(n *node) {
 	s.logLine("> story: %s is cut off", n.name)
 	n.proc.link.setMode(cut)
 	s.net.setSilent(n.address, true)
 }
 
-// only is the one run of a task that has not ended.
+// only returns the one run of a task that has not ended.
 func (s *story) only(name string) task.Run {
 	s.t.Helper()
 	runs, err := s.api.Runs.ListByTask(s.life, simNamespace, name, client.RunListOptions{States: []task.State{task.Queued, task.Dispatched, task.Running, task.Paused}})
@@ -210,8 +210,8 @@ func (s *story) only(name string) task.Run {
 	return runs[0]
 }
 
-// outcomes are what the history says of a task's ticks, by seconds of the story. A record of several ticks counts for its
-// first and its last one.
+// outcomes returns the outcomes of a task's ticks, by seconds of the story. A record of several ticks counts for
+// its first and its last one.
 func (s *story) outcomes(events []check.Event, name string) map[float64]string {
 	all := map[float64]string{}
 	for _, e := range events {
@@ -238,8 +238,9 @@ func (s *story) outcomes(events []check.Event, name string) map[float64]string {
 	return all
 }
 
-// A hand-back reaches etcd and its answer is lost, the node hears nothing of its inbox, and a person resumes it: the
-// attempt that it has handed back must not start there beside the one that its owner has dispatched since.
+// A hand-back reaches etcd and its answer is lost, the node's watch of its inbox stalls, and a user resumes the
+// node. The attempt that it has handed back must not start there next to the one that its owner has dispatched
+// since.
 func TestStory_HandBackOfUnknownOutcomeThenResume(t *testing.T) {
 	t.Parallel()
 	var lose, lost atomic.Bool
@@ -266,7 +267,7 @@ func TestStory_HandBackOfUnknownOutcomeThenResume(t *testing.T) {
 		_, err := s.api.Tasks.Trigger(s.life, simNamespace, "first", nil)
 		s.must(err)
 		s.at(0.5)
-		s.patch("second", `{"target": {"strategy": "first", "order": ["n1"]}}`) // else it would go to n2, which has a free slot
+		s.patch("second", `{"target": {"strategy": "first", "order": ["n1"]}}`) // otherwise it would go to n2, which has a free slot
 		_, err = s.api.Tasks.Trigger(s.life, simNamespace, "second", nil)
 		s.must(err)
 		s.at(1.5)
@@ -280,7 +281,7 @@ func TestStory_HandBackOfUnknownOutcomeThenResume(t *testing.T) {
 		s.logLine("> story: n1 hears nothing of its inbox, and the answer to its hand-back will be lost")
 		s.n1.proc.link.setStalled(true)
 		lose.Store(true)
-		n1 := s.clientOf(s.n1) // the node itself is asked, so that it obeys at once
+		n1 := s.clientOf(s.n1) // the node itself is called, so that it resumes at once
 		_, err = n1.Nodes.Drain(s.life, "n1")
 		s.must(err)
 
@@ -302,15 +303,15 @@ func TestStory_HandBackOfUnknownOutcomeThenResume(t *testing.T) {
 	}
 }
 
-// handsBack says whether an operation has the hand-back of an attempt in it.
+// handsBack reports whether an operation contains the hand-back of an attempt.
 func handsBack(op clientv3.Op) bool {
 	_, then, _ := op.Txn()
 	return op.IsPut() && strings.Contains(string(op.KeyBytes()), "/queue/") && strings.Contains(string(op.ValueBytes()), `"reason":"handed_back"`) ||
 		slices.ContainsFunc(then, handsBack)
 }
 
-// The run that ends last is the oldest tick's, and no record more than one is kept: the ttl and the period after
-// completion count from that end all the same, though its record is the first to be trimmed by its key.
+// The run that ends last belongs to the oldest tick, and only one record is kept. The ttl and the period after
+// completion must count from that end, although its record is the first to be trimmed by its key.
 func TestStory_LastEndIsTrimmedFirst(t *testing.T) {
 	t.Parallel()
 	s, events := tellStory(t, Options{}, nil, func(s *story) {
@@ -357,8 +358,8 @@ func TestStory_LastEndIsTrimmedFirst(t *testing.T) {
 	}
 }
 
-// A task is deleted while its run is active, and created again under the same name: the run of the former task is not its
-// own, and keeps none of its ticks from running.
+// A task is deleted while its run is active, and created again under the same name. The run of the former task is
+// not its own, and must not keep any of its ticks from running.
 func TestStory_TaskCreatedAgainWhileTheFormerOneRuns(t *testing.T) {
 	t.Parallel()
 	s, events := tellStory(t, Options{}, nil, func(s *story) {
@@ -398,8 +399,8 @@ func TestStory_TaskCreatedAgainWhileTheFormerOneRuns(t *testing.T) {
 	}
 }
 
-// A run starts while its task allows overlap, or more runs at once. Then the task does so no more, and the node of the run
-// falls silent: when its owner gives the run up, the next one must not start beside it.
+// A run starts while its task allows overlap, or several runs at once. Then the task forbids that, and the node of
+// the run is cut off. When the owner declares the run lost, the next one must not start next to it.
 func TestStory_OverlapForbiddenWhileANodeIsSilent(t *testing.T) {
 	t.Parallel()
 
@@ -433,8 +434,8 @@ func TestStory_OverlapForbiddenWhileANodeIsSilent(t *testing.T) {
 	}
 }
 
-// The cluster's lost_after is changed while a node is cut off. Its attempt is waited for as long as the attempt's record
-// says, which the node goes by: it hears nothing of the change.
+// The cluster's lost_after is changed while a node is cut off. The owner must wait for the lost_after in the
+// attempt's record, which the node uses, because the node cannot receive the change.
 func TestStory_LostAfterIsChangedDuringAPartition(t *testing.T) {
 	t.Parallel()
 	change := func(from, to time.Duration) func(s *story) {
@@ -463,11 +464,11 @@ func TestStory_LostAfterIsChangedDuringAPartition(t *testing.T) {
 		}
 	}
 
-	// n1 is taken to be gone at about 25 s.
+	// n1 is declared lost at about 25 s.
 	for _, c := range []struct {
 		name     string
 		from, to time.Duration
-		want     map[float64]string // what becomes of ticks
+		want     map[float64]string // outcomes of ticks
 	}{
 		{"shortened", 40 * time.Second, 12 * time.Second, map[float64]string{20: lostRun, 40: skipped, 60: skipped, 80: ran}},
 		{"lengthened", 12 * time.Second, 10 * time.Minute, map[float64]string{20: lostRun, 40: ran, 60: skipped, 80: skipped}},
@@ -492,11 +493,12 @@ func TestStory_LostAfterIsChangedDuringAPartition(t *testing.T) {
 	})
 }
 
-// lostRun is the end of a run whose node was given up.
+// lostRun is the end of a run whose node was declared lost.
 const lostRun = "lost (node_lost)"
 
-// Tasks are resumed, and get other schedules, while their owner's watch is late. The owner goes on to commit what other
-// tasks of the shard do, beyond ticks that the edits have brought. None of these ticks may be passed over.
+// Tasks are resumed, and get other schedules, while their owner's watch is late. The owner continues to commit for
+// other tasks of the shard, beyond ticks that the edits have added. None of these ticks may be passed by the
+// watermark.
 func TestStory_ResumeAndEditsUnseenByTheOwner(t *testing.T) {
 	t.Parallel()
 	names := func(s *story) (names []string) { // in one shard
