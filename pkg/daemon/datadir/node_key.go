@@ -14,14 +14,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// nodeKeyFile holds the key with which the node signs what it asks of other nodes. It
-// is made once, at the first start on a data directory.
+// nodeKeyFile contains the private key with which the node signs its requests to other nodes. It
+// is created once, at the first start on a data directory.
 const nodeKeyFile = "node.key"
 
 // nodeKeyType is the type of the PEM block in it.
 const nodeKeyType = "PRIVATE KEY"
 
-// OpenNodeKey reads the node's key, or makes it if there is none. The caller holds the
+// OpenNodeKey reads the node's key, or creates it if there is none. The caller holds the
 // lock of the data directory.
 func OpenNodeKey(dir string) (ed25519.PrivateKey, error) {
 	path := filepath.Join(dir, nodeKeyFile)
@@ -37,7 +37,7 @@ func OpenNodeKey(dir string) (ed25519.PrivateKey, error) {
 	return key, nil
 }
 
-// readNodeKey refuses a key that somebody else may have put there, or may have read.
+// readNodeKey reads the key. It returns an error if another user may have created the file or read it.
 func readNodeKey(path string) (ed25519.PrivateKey, error) {
 	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 	if errors.Is(err, unix.ELOOP) {
@@ -82,6 +82,7 @@ func readNodeKey(path string) (ed25519.PrivateKey, error) {
 	return key, nil
 }
 
+// makeNodeKey creates a key and writes it to path. After a crash, the file is either complete or does not exist.
 func makeNodeKey(path string) (ed25519.PrivateKey, error) {
 	_, key, err := ed25519.GenerateKey(rand.Reader)
 	if err != nil {
@@ -93,8 +94,8 @@ func makeNodeKey(path string) (ed25519.PrivateKey, error) {
 		return nil, err
 	}
 
-	// What a former start left half written is of no use. O_EXCL neither follows a link
-	// nor writes into a file that somebody else has put there.
+	// Remove an incomplete file of an earlier start. O_EXCL neither follows a link
+	// nor writes to a file that another user has created.
 	tmp := path + ".new"
 	if err := os.Remove(tmp); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return nil, err

@@ -18,14 +18,14 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// State is what a daemon must know of its former processes. It is kept in the data
-// directory, under the lock that proves that they have ended.
+// State is the state of a node in its data directory, under the lock that proves that former processes have ended. Its
+// methods may be called from any goroutine.
 type State struct {
 	dir  string
-	lock *os.File
+	lock *os.File // holds the lock until it is closed
 
 	mu   sync.Mutex
-	kept Record
+	kept Record // the contents of the file
 }
 
 // Record is the contents of state.json.
@@ -46,11 +46,11 @@ type Record struct {
 	Cluster  string `json:"cluster,omitempty"`
 	Epoch    int    `json:"epoch,omitempty"`
 	Revision int64  `json:"revision,omitempty"`
-	Restored bool   `json:"restored,omitempty"` // it was found to have gone back in this epoch
+	Restored bool   `json:"restored,omitempty"` // etcd was found to have gone back in this epoch
 }
 
-// keepInstances is how many former instances are remembered: those whose
-// attempts may still be in the inbox.
+// keepInstances is the maximum number of instances that are stored. Attempts of older instances are not in the inbox
+// any more.
 const keepInstances = 50
 
 // Open locks the data directory and reads its state. It fails at once if another
@@ -87,13 +87,14 @@ func Open(dir string) (*State, error) {
 	return s, nil
 }
 
+// filePath returns the path of the file with the record.
 func (s *State) filePath() string { return filepath.Join(s.dir, "state.json") }
 
 // Close releases the lock of the directory.
 func (s *State) Close() { s.lock.Close() }
 
-// Begin returns the record of the former process, and records that a new instance
-// begins.
+// Begin returns the record of the former process and adds the new instance to it. It must be called once, before
+// the instance writes anything to etcd.
 func (s *State) Begin(instance string) (former Record, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -108,7 +109,8 @@ func (s *State) Begin(instance string) (former Record, err error) {
 	return former, s.writeFile()
 }
 
-// SetSession saves the lease of the session before it is used; 0 when it no longer is.
+// SetSession saves the lease of the session. It is called before the lease is used, and with 0 when the session has
+// ended.
 func (s *State) SetSession(id clientv3.LeaseID) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -117,7 +119,8 @@ func (s *State) SetSession(id clientv3.LeaseID) error {
 	return s.writeFile()
 }
 
-// SetElection saves the lease of the election before it is used; 0 when it no longer is.
+// SetElection saves the lease of the election. It is called before the lease is used, and with 0 when the election has
+// ended.
 func (s *State) SetElection(id clientv3.LeaseID) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -126,22 +129,22 @@ func (s *State) SetElection(id clientv3.LeaseID) error {
 	return s.writeFile()
 }
 
-// Wanted returns the state that an operator wants the node to be in.
+// Wanted returns the state that an operator requested; without a request, it is ready.
 func (s *State) Wanted() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return cmp.Or(s.kept.State, task.NodeReady)
 }
 
-// WantedBy returns who asked for the wanted state.
+// WantedBy returns the user who requested the wanted state.
 func (s *State) WantedBy() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.kept.StateBy
 }
 
-// SetWanted saves the state that an operator wants, and who asked for it. It changes
-// nothing if the node is to be in that state already.
+// SetWanted saves the state that an operator requested, and who requested it. It changes
+// nothing if that state is saved already.
 func (s *State) SetWanted(state, by string) error {
 	if s.Wanted() == state {
 		return nil
@@ -154,7 +157,7 @@ func (s *State) SetWanted(state, by string) error {
 	return s.changeRecord(func(k *Record) { k.State, k.StateBy = state, by })
 }
 
-// History returns what is saved of etcd's history: the cluster, its epoch, and the
+// History returns the saved history of etcd: the cluster ("" before the first start), its epoch, and the
 // highest revision that was seen.
 func (s *State) History() (cluster string, epoch int, revision int64) {
 	s.mu.Lock()
@@ -175,12 +178,13 @@ func (s *State) Restored() bool {
 	return s.kept.Restored
 }
 
-// SetHistory saves what was seen of etcd's history.
+// SetHistory saves the history of etcd and whether it was found to have gone back.
 func (s *State) SetHistory(cluster string, epoch int, revision int64, restored bool) error {
 	return s.changeRecord(func(k *Record) { k.Cluster, k.Epoch, k.Revision, k.Restored = cluster, epoch, revision, restored })
 }
 
-// changeRecord changes what is kept; after an error it is as it was, here and on disk.
+// changeRecord changes the record and writes it if it differs. After an error the record is unchanged, in memory and on
+// disk.
 func (s *State) changeRecord(change func(*Record)) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -215,7 +219,7 @@ func (s *State) Leases() []string {
 	return list
 }
 
-// writeFile writes the file anew, synced, and moves it into place.
+// writeFile replaces the file with the present record. The caller holds mu.
 func (s *State) writeFile() error {
 	b, err := json.Marshal(s.kept)
 	if err != nil {
@@ -229,8 +233,8 @@ func (s *State) writeFile() error {
 func WriteSynced(path string, b []byte, mode os.FileMode) error {
 	tmp := path + ".new"
 
-	// A file that a killed daemon has left is removed. One that appears since is not opened, nor is a link
-	// followed: it would be somebody else's.
+	// Remove a file that a killed daemon has left. If another file or link appears afterwards, another user has created
+	// it, and O_EXCL makes the open fail.
 	if err := os.Remove(tmp); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err
 	}
@@ -253,6 +257,7 @@ func WriteSynced(path string, b []byte, mode os.FileMode) error {
 	return nil
 }
 
+// leaseName returns the lease as a hexadecimal number, as etcdctl prints it, or "" for 0.
 func leaseName(id clientv3.LeaseID) string {
 	if id == 0 {
 		return ""
@@ -260,7 +265,7 @@ func leaseName(id clientv3.LeaseID) string {
 	return fmt.Sprintf("%x", int64(id))
 }
 
-// ParseLease returns the lease that a Record names; 0 if it names none.
+// ParseLease returns the lease with a name in a Record, or 0 if the name is empty or invalid.
 func ParseLease(s string) clientv3.LeaseID {
 	var id int64
 	if _, err := fmt.Sscanf(s, "%x", &id); err != nil {
