@@ -10,82 +10,83 @@ import (
 )
 
 const (
-	// clockTolerance is how far a clock may be off, or step at once. Clocks that
-	// are kept by NTP are within milliseconds, and it steps by at most 128 ms
-	// unless something is wrong; what a busy machine adds between reading a clock
-	// and announcing it is below a second. A tick two seconds early or late is
+	// clockTolerance is how far a clock may differ from others or step at once. NTP keeps clocks
+	// within milliseconds, and steps by at most 128 ms
+	// unless something is wrong. On a busy machine, less than a second passes between reading a clock
+	// and announcing it. A tick that is two seconds early or late is
 	// within the grace of any task.
 	clockTolerance = 2 * time.Second
-	// clockRest is how long a node without others trusts its clock no more after a jump.
+	// clockRest is how long a node without other nodes does not trust its clock after a jump.
 	clockRest = time.Minute
-	// clockPatience is for how long a clock must differ from the others' before
-	// that counts: announcements may arrive late, all at once.
+	// clockPatience is how long a clock must differ from the others before
+	// that counts, because several announcements may arrive late together.
 	clockPatience = time.Second
-	// clockWindow is how long an announcement of a clock is good for, at least.
+	// clockWindow is how long an announcement of a clock is used at least.
 	clockWindow = 30 * time.Second
 )
 
-// Guard judges a node's wall clock: it is not to be trusted after a jump,
-// or when it differs from the majority of the nodes' clocks. It is pure: what it
-// knows it was told, and time passes only as its readings say.
+// Guard judges a node's wall clock. The clock is not trusted after a jump,
+// or while it differs from the majority of the nodes' clocks. A Guard is pure: time passes only
+// through the readings that its methods receive. It is not safe for concurrent use.
 //
-// All clocks are kept as their difference to the host's boot clock, which runs
-// evenly and counts suspend: a clock that is right has a constant one. A clock
-// that was announced is late by an unknown while (it was read, written, watched),
-// so that a node seems slower than it is, and never faster: of several
-// announcements the one that seems fastest is nearest to the truth.
+// All clocks are stored as their offset from the host's boot clock, which runs
+// evenly and counts suspend. The offset of a right clock is constant. An announced clock
+// is late by an unknown time (it was read, written to etcd, and reported by a watch),
+// so another clock seems slower than it is, and never faster. Of several
+// announcements, the one with the largest offset is the most exact.
 type Guard struct {
-	first time.Duration // how old an announcement may be whose arrival was not seen
+	first time.Duration // maximum age of an announcement whose arrival was not observed
 
-	begun  bool
-	offset time.Duration // wall − boot at the last look
-	jumped time.Duration // by how much; 0 if it did not, or is right again
-	rested time.Duration // on the boot clock: when it jumped last
-	bad    error         // the verdict
-	since  time.Duration // on the boot clock: since when it differs; 0 if it does not
+	begun  bool          // there was a reading
+	offset time.Duration // wall − boot at the last reading
+	jumped time.Duration // the size of the jump; 0: there was none, or the clock is right again
+	rested time.Duration // boot time of the last jump
+	bad    error         // why the clock is not trusted; nil: it is
+	since  time.Duration // boot time since which the clock differs from the others; 0: it does not
 	others map[string]*otherClock
 }
 
-// Reading is both clocks at one moment.
+// Reading contains both clocks of the node, read at the same moment.
 type Reading struct {
 	Wall time.Time
 	Boot time.Duration
 }
 
+// offset returns wall − boot.
 func (r Reading) offset() time.Duration { return time.Duration(r.Wall.UnixNano()) - r.Boot }
 
-// otherClock is what is known of another node's clock.
+// otherClock is the knowledge about another node's clock.
 type otherClock struct {
 	instance   string
-	told       task.Time     // the last announcement, which came
-	at         time.Duration // then, on the boot clock
-	seen       int           // announcements whose arrival was seen
-	ineligible bool          // the node says itself that its clock is wrong
+	told       task.Time     // the last announcement
+	at         time.Duration // boot time at which it arrived
+	seen       int           // number of announcements whose arrival was observed
+	ineligible bool          // the node itself announces that its clock is wrong
 
-	// The largest differences to the boot clock: in the present window, and in the one before.
+	// The largest offsets: in the present window and in the one before.
 	best, before time.Duration
-	window       time.Duration // when the present window began
+	window       time.Duration // boot time at which the present window began
 }
 
-// lowerBound is where the clock is at least.
+// lowerBound returns the smallest offset that the clock can have.
 func (o *otherClock) lowerBound() time.Duration { return max(o.best, o.before) }
 
-// uncertainty is how much faster than that it may be. Each announcement that was
-// awaited makes it less likely that all of them were late.
+// uncertainty returns how much larger than lowerBound the offset may be. With each observed announcement it becomes
+// less likely that all of them were late, so it is halved, but it is at least 0.5 s.
 func (o *otherClock) uncertainty(first time.Duration) time.Duration {
 	return max(first>>o.seen, 500*time.Millisecond)
 }
 
-// New returns a guard that has heard of no clock. An announcement whose
-// arrival was not seen may be as old as oldest.
+// New returns a guard without any knowledge of clocks. An announcement whose
+// arrival was not observed, because it was there at the start, may be as old as oldest.
 func New(oldest time.Duration) *Guard {
 	return &Guard{first: oldest, others: map[string]*otherClock{}}
 }
 
-// Err is the verdict of the last look or step: why the clock is not to be trusted.
+// Err returns the verdict of the last Look or Step: why the clock cannot be trusted, or nil.
 func (g *Guard) Err() error { return g.bad }
 
-// Hear takes the records of the other nodes, as they are known now.
+// Hear updates the other clocks from the current records of the other nodes.
 func (g *Guard) Hear(r Reading, nodes []task.Node) {
 	present := map[string]bool{}
 	for _, n := range nodes {
@@ -98,14 +99,15 @@ func (g *Guard) Hear(r Reading, nodes []task.Node) {
 		o := g.others[n.Name]
 		switch {
 		case o != nil && o.instance == n.Instance && o.told.Equal(n.Clock.Time):
+			// The same announcement as before. Only its eligibility may have changed.
 			o.ineligible = n.Ineligible == task.IneligibleClock
 			continue
 		case o == nil || o.instance != n.Instance:
-			// Nobody waited for it: it may be old.
+			// The arrival was not observed, so the announcement may be old.
 			o = &otherClock{instance: n.Instance, best: offset, before: offset, window: r.Boot}
 			g.others[n.Name] = o
 		case offset < o.lowerBound()-g.first:
-			// No announcement is so late: the clock was set back.
+			// No announcement is that late, so the other clock was set back.
 			o.best, o.before, o.window, o.seen = offset, offset, r.Boot, 1
 		default:
 			if r.Boot-o.window > clockWindow {
@@ -125,8 +127,8 @@ func (g *Guard) Hear(r Reading, nodes []task.Node) {
 	}
 }
 
-// Step is an error from a jump of the clock on, until look finds it right
-// again: what is asked before each commit. It costs two subtractions.
+// Step returns an error from a jump of the clock on, until Look finds that the clock is right
+// again. It is called before each commit, and costs two subtractions.
 func (g *Guard) Step(r Reading) error {
 	offset := r.offset()
 	if g.begun && (offset-g.offset).Abs() > clockTolerance {
@@ -138,11 +140,11 @@ func (g *Guard) Step(r Reading) error {
 	return g.bad
 }
 
-// Look judges the clock anew. It is called now and then: steps and drifts below
-// the tolerance between two looks are the clock's keeper's affair, as long as
-// others agree.
+// Look judges the clock and returns the verdict. It is called at short intervals. Steps and drifts below
+// the tolerance between two calls are accepted, as long as the other clocks
+// agree.
 func (g *Guard) Look(r Reading) error {
-	_ = g.Step(r) // part of the verdict
+	_ = g.Step(r) // the result is in g.bad
 	first := !g.begun
 
 	g.begun, g.offset = true, r.offset()
@@ -166,8 +168,8 @@ func (g *Guard) Look(r Reading) error {
 	return g.bad
 }
 
-// rightAgain reports whether a clock that jumped may be trusted: most nodes say
-// the same as it does, or there is no other and it has been steady for a while.
+// rightAgain reports whether a clock that jumped can be trusted again: more than half of all nodes agree with it,
+// or there are no other nodes and it has not jumped for clockRest.
 func (g *Guard) rightAgain(r Reading) bool {
 	all, same := 1, 1
 	for _, o := range g.recentClocks(r) {
@@ -184,13 +186,13 @@ func (g *Guard) rightAgain(r Reading) bool {
 	return 2*same > all
 }
 
-// findDifference reports whether more nodes agree on another time than on this clock's,
-// or as many on an earlier one; and by how much this clock is ahead of them.
-// Nodes that know that their clocks are wrong have no say.
+// findDifference reports whether more nodes agree on another time than on this clock's time,
+// or as many on an earlier time, and by how much this clock is ahead of them.
+// Nodes that announce that their clocks are wrong do not count.
 func (g *Guard) findDifference(r Reading) (by time.Duration, yes bool) {
 	tolerance := clockTolerance
 	if g.bad != nil {
-		tolerance /= 2 // near the edge the verdict stays as it is
+		tolerance /= 2 // a hysteresis, so that the verdict does not alternate
 	}
 
 	same := 1
@@ -217,8 +219,8 @@ func (g *Guard) findDifference(r Reading) (by time.Duration, yes bool) {
 	return g.offset - slowest, true
 }
 
-// largestAgreement is the largest number of clocks that agree with each other, and where
-// the slowest of them is; of several such groups it is the slowest one.
+// largestAgreement returns the size of the largest group of clocks that agree with each other, and the
+// offset of the slowest clock in it. Of several such groups, it uses the slowest.
 func (g *Guard) largestAgreement(others []*otherClock) (slowest time.Duration, most int) {
 	slices.SortFunc(others, func(a, b *otherClock) int { return cmp.Compare(a.lowerBound(), b.lowerBound()) })
 
@@ -238,13 +240,13 @@ func (g *Guard) largestAgreement(others []*otherClock) (slowest time.Duration, m
 	return slowest, most
 }
 
-// agreesWith reports whether this clock and another may show the same time.
+// agreesWith reports whether this clock and another one may show the same time, within the tolerance.
 func (g *Guard) agreesWith(o *otherClock, tolerance time.Duration) bool {
 	low := o.lowerBound()
 	return low-tolerance <= g.offset && g.offset <= low+o.uncertainty(g.first)+tolerance
 }
 
-// recentClocks are the clocks of which something was heard of late.
+// recentClocks returns the clocks whose last announcement arrived within clockWindow.
 func (g *Guard) recentClocks(r Reading) []*otherClock {
 	var list []*otherClock
 	for _, o := range g.others {
