@@ -18,18 +18,19 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// probe reaches one peer over a connection that it keeps.
+// probe holds a connection to one peer.
 type probe struct {
 	dial    certs.Dialer
 	peer    task.Node
 	http    http.Transport
-	closed  chan struct{} // one slot: a connection was closed
-	reached string        // where the peer has answered as itself; "" if it never has
+	closed  chan struct{} // receives a value when a connection was closed; one slot
+	reached string        // the address at which the peer has identified itself; "": none
 
 	mu     sync.Mutex
-	remote string // of the connection made last
+	remote string // the address of the latest connection
 }
 
+// newProbe returns a probe that has no connection yet.
 func newProbe(dial certs.Dialer, tls func() *tls.Config, n task.Node) *probe {
 	g := &probe{dial: dial, peer: n, closed: make(chan struct{}, 1)}
 	g.http = http.Transport{
@@ -39,8 +40,8 @@ func newProbe(dial certs.Dialer, tls func() *tls.Config, n task.Node) *probe {
 	return g
 }
 
-// dialAndWatch dials, and has the end of the connection noticed: the transport closes
-// an idle one as soon as the peer does.
+// dialAndWatch dials and reports the end of the connection through g.closed. The transport closes
+// an idle connection as soon as the peer does.
 func (g *probe) dialAndWatch(ctx context.Context, network, address string) (net.Conn, error) {
 	c, err := g.dial(ctx, network, address)
 	if err != nil {
@@ -52,19 +53,19 @@ func (g *probe) dialAndWatch(ctx context.Context, network, address string) (net.
 
 	g.remote = address
 	if a, ok := c.RemoteAddr().(*net.TCPAddr); ok {
-		g.remote = a.String() // one of several, if it is a name: the others prove nothing
+		g.remote = a.String() // a name may have several addresses, and only this one belongs to the peer
 	}
 
 	return &closeNotifyConn{Conn: c, closed: g.closed}, nil
 }
 
-// closeNotifyConn is a connection whose end is noticed.
+// closeNotifyConn is a connection that reports when it is closed.
 type closeNotifyConn struct {
 	net.Conn
 	closed chan<- struct{}
 }
 
-// Close closes the connection.
+// Close reports and closes the connection.
 func (c *closeNotifyConn) Close() error {
 	select {
 	case c.closed <- struct{}{}:
@@ -73,7 +74,8 @@ func (c *closeNotifyConn) Close() error {
 	return c.Conn.Close()
 }
 
-// identifyPeer asks the peer who it is, and notes where it was reached.
+// identifyPeer sends a request to the peer and checks that the answer comes from the expected instance. If so, it stores
+// the address at which the peer was reached. If another instance answers, the stored address is dropped.
 func (g *probe) identifyPeer(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, greetLimit)
 	defer cancel()
@@ -97,12 +99,12 @@ func (g *probe) identifyPeer(ctx context.Context) error {
 
 	var b [64]byte
 
-	for err == nil { // to its end, so that the connection is kept
+	for err == nil { // read to the end, so that the transport keeps the connection
 		_, err = res.Body.Read(b[:])
 	}
 
 	if who := res.Header.Get(api.InstanceHeader); who != g.peer.Instance {
-		g.reached = "" // it has to be reached anew
+		g.reached = "" // a refusal at this address no longer proves anything about the peer
 		return fmt.Errorf("%s is instance %s of somebody else", g.peer.Address, task.Quote(who))
 	}
 
@@ -113,8 +115,8 @@ func (g *probe) identifyPeer(ctx context.Context) error {
 	return nil
 }
 
-// connectionRefused reports whether nothing listens where the peer was reached. It only
-// dials, whatever is spoken there: TLS has no part in what this proves.
+// connectionRefused reports whether no process listens at the address where the peer was reached. It only opens a
+// connection and does not begin a TLS handshake, so a failure of TLS cannot count as a refusal.
 func (g *probe) connectionRefused(ctx context.Context) bool {
 	ctx, cancel := context.WithTimeout(ctx, greetLimit)
 	defer cancel()
@@ -127,27 +129,29 @@ func (g *probe) connectionRefused(ctx context.Context) bool {
 	return errors.Is(err, syscall.ECONNREFUSED)
 }
 
+// close closes the connection.
 func (g *probe) close() { g.http.CloseIdleConnections() }
 
-// isOwnAddress reports whether an address means the host that uses it, whichever that is.
+// isOwnAddress reports whether an address always refers to the host that uses it, such as a loopback address.
 func isOwnAddress(address string) bool {
 	host, _, err := net.SplitHostPort(address)
 	ip := net.ParseIP(host)
 	return err == nil && (isLoopback(host) || ip != nil && ip.IsUnspecified())
 }
 
-// ThisHost tells this machine's boot, and this process's network, from all
-// others: containers share the one and not the other.
+// ThisHost identifies this boot of the machine together with the network namespace of this process. Containers on one
+// machine share the boot but have different network namespaces.
 func ThisHost() string {
 	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	network, err2 := os.Readlink("/proc/self/ns/net")
 	if errors.Join(err, err2) != nil {
-		return task.NewUID() // like no other: nobody takes its loopback for theirs
+		return task.NewUID() // unique, so that no loopback address counts as reachable
 	}
 
 	return strings.TrimSpace(string(boot)) + "/" + strings.Trim(strings.TrimPrefix(network, "net:"), "[]")
 }
 
+// isLoopback reports whether a host is localhost or a loopback address.
 func isLoopback(host string) bool {
 	ip := net.ParseIP(host)
 	return host == "localhost" || ip != nil && ip.IsLoopback()

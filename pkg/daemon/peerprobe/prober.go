@@ -19,71 +19,71 @@ import (
 )
 
 const (
-	// peersWatched is how many nodes each node keeps an eye on: those that come
-	// next in the order of names. So the cost does not grow with the square of
-	// their number, and who watches a node may die with it.
+	// peersWatched is the number of nodes that each node probes: those that follow it
+	// in the order of names. So the number of connections does not grow with the square of
+	// the number of nodes. Each node is probed by several others, some of which may die with it.
 	peersWatched = 3
-	// greetEvery is how often a connection that nobody has closed is used, so that
-	// one that is dead without a word is found out.
+	// greetEvery is the interval at which an open connection is used. This detects
+	// a connection that is broken but was not closed.
 	greetEvery = 5 * time.Second
-	// greetLimit is for how long a peer may think about its answer.
+	// greetLimit is the time limit for an answer of a peer.
 	greetLimit = 3 * time.Second
-	// peerFirst is after how long a peer is greeted again, at first, that gave no
-	// answer, or that closed the connection as soon as it had.
+	// peerFirst is the first pause before a peer is probed again that gave no
+	// answer, or that closed the connection directly after its answer. The pause doubles with each failure.
 	peerFirst = 250 * time.Millisecond
-	// refusedPause is between two refusals: nobody is listening by accident only
-	// for as long.
+	// refusedPause is the pause between the two refusals that are required. A process that only reopens its listener
+	// needs less time.
 	refusedPause = 100 * time.Millisecond
-	// accuseFirst and accuseMost are how long a node accuses nobody after it has:
-	// who is refused by everybody stands behind a wall, and all others live.
+	// accuseFirst and accuseMost limit how long a node revokes no further leases after it has revoked some. The pause
+	// doubles each time. A node that all others refuse is probably cut off itself, while they are alive.
 	accuseFirst, accuseMost = time.Second, time.Minute
 )
 
-// Prober notices that a daemon was killed long before its lease ends. It keeps a
-// connection to some other nodes. When one is closed it dials again; a peer that
-// had answered as this very instance, at this address, and is now refused twice
-// has no process that listens: what it holds is revoked, so that shards and
+// Prober detects that a daemon was killed, long before its lease expires. It keeps a
+// connection to a few other nodes. When a connection is closed, it dials again. If a peer
+// had identified itself as the same instance at this address and the address now refuses two connections,
+// no process listens there. The Prober then revokes the leases of the peer, so that shards and
 // leadership move at once.
 //
 //	unknown ──answers as its instance──▶ reached ──closed, refused, refused──▶ accused
 //	                                        ▲  │ anything else: timeout, another process
 //	                                        └──┘
 //
-// That is all that a refusal proves: the fences, not this, make it safe. A
-// timeout proves nothing, nor does TLS that fails: dialling alone is refused. Nor does a loopback address that is another host's.
-// No instance is accused twice: one that was alive all the same has joined again.
+// A refusal proves no more than that. Safety comes from the fences: a node whose lease was revoked
+// by mistake cannot write, and joins again. Timeouts, failures of TLS, and loopback addresses of other hosts prove
+// nothing. No instance is accused twice, because one that was alive has joined again.
 type Prober struct {
 	cfg     Config
 	notices *prometheus.CounterVec
 	reached prometheus.Gauge
 
 	mu      sync.Mutex
-	accused map[string]time.Time // by instance
-	rest    time.Duration        // after the last accusation
-	last    time.Time
+	accused map[string]time.Time // when the leases of an instance were revoked, by instance
+	rest    time.Duration        // the pause after the last accusation
+	last    time.Time            // the time of the last accusation
 }
 
-// Config says for which node to watch others, and how to reach them.
+// Config configures a Prober.
 type Config struct {
-	Node string // its name
-	Host string // its machine and network: a loopback address of another one is nobody's here
+	Node string // the name of the node that probes
+	Host string // see ThisHost; loopback addresses of nodes with another Host are not theirs here
 	Dial certs.Dialer
-	TLS  func() *tls.Config // of the next connection to an https:// address
+	TLS  func() *tls.Config // returns the configuration for the next connection to an https:// address
 
 	Cluster    Cluster
 	Logger     *zap.Logger
 	Registerer prometheus.Registerer
 }
 
-// Cluster is what is asked of a node that does not answer, and done to it.
+// Cluster provides the operations of etcd that a Prober needs.
 type Cluster interface {
-	// Node reads a node's record as it is now.
+	// Node reads the current record of a node.
 	Node(ctx context.Context, name string) (task.Node, error)
-	// RevokeLeases ends the leases of a node that is dead.
+	// RevokeLeases revokes the leases of a dead node.
 	RevokeLeases(ctx context.Context, leases []string) error
 }
 
-// New prepares the watching; Run watches.
+// New returns a Prober. It opens no connections before Run.
 func New(cfg Config) *Prober {
 	p, r := &Prober{cfg: cfg, accused: map[string]time.Time{}}, cfg.Registerer
 	p.notices = prometheus.NewCounterVec(prometheus.CounterOpts{Name: "carillon_crash_notices_total",
@@ -99,8 +99,8 @@ func New(cfg Config) *Prober {
 	return p
 }
 
-// Run watches the nodes that come after this one, as changed tells that they have
-// changed, until ctx ends.
+// Run probes the nodes that follow this one until ctx ends. It calls nodes for the current nodes at the start and
+// whenever changed receives a value.
 func (p *Prober) Run(ctx context.Context, changed <-chan struct{}, nodes func() []task.Node) error {
 	var all sync.WaitGroup
 	defer all.Wait()
@@ -141,10 +141,11 @@ func (p *Prober) Run(ctx context.Context, changed <-chan struct{}, nodes func() 
 	}
 }
 
-// sessionName names one session of an instance at one address.
+// sessionName identifies one session of an instance at one address.
 func sessionName(n task.Node) string { return fmt.Sprint(n.Instance, n.Revision, n.Address) }
 
-// nodesAfter are the nodes after name, in the order of names, which is a ring.
+// nodesAfter returns up to most nodes that follow name in the order of names. The order is a ring: the first name
+// follows the last.
 func nodesAfter(nodes []task.Node, name string, most int) []task.Node {
 	others := slices.DeleteFunc(slices.Clone(nodes), func(n task.Node) bool { return n.Name == name })
 	slices.SortFunc(others, func(a, b task.Node) int {
@@ -161,8 +162,8 @@ func nodesAfter(nodes []task.Node, name string, most int) []task.Node {
 	return others[:min(most, len(others))]
 }
 
-// watchPeer greets a peer for as long as its session lasts, and at once when a
-// connection to it is closed.
+// watchPeer probes a peer every greetEvery, and at once when a connection to it is closed, until ctx
+// ends, which happens when its session ends.
 func (p *Prober) watchPeer(ctx context.Context, n task.Node) {
 	g := newProbe(p.cfg.Dial, p.cfg.TLS, n)
 	defer g.close()
@@ -172,7 +173,7 @@ func (p *Prober) watchPeer(ctx context.Context, n task.Node) {
 
 	for fails := 0; ; {
 		select {
-		case <-g.closed: // whatever that was about, this greeting finds out
+		case <-g.closed: // this probe finds out the reason
 		default:
 		}
 
@@ -195,11 +196,11 @@ func (p *Prober) watchPeer(ctx context.Context, n task.Node) {
 		case g.reached != "" && g.connectionRefused(ctx) && clock.Sleep(ctx, refusedPause) && g.connectionRefused(ctx):
 			closed = nil
 			if isOwnAddress(g.reached) && n.Host != p.cfg.Host {
-				break // a tunnel's end, not the node
+				break // the address is the end of a tunnel on this host, and not the node
 			}
 			wait = p.revokeDeadPeer(ctx, n)
-		default: // it may be slow, or unreachable, or another process: nothing is proved
-			wait, closed = later, nil // the end of this connection is no news
+		default: // slow, unreachable, or another process: this proves nothing
+			wait, closed = later, nil // the end of this connection carries no information
 			fails = min(fails+1, 10)
 		}
 
@@ -212,7 +213,7 @@ func (p *Prober) watchPeer(ctx context.Context, n task.Node) {
 				break
 			}
 
-			// Or what stands before it keeps no connections.
+			// The peer closed the connection directly after its answer. A proxy in front of it may keep no connections.
 			fails = min(fails+1, 10)
 			clock.Sleep(ctx, later)
 		case <-t.C:
@@ -225,18 +226,18 @@ func (p *Prober) watchPeer(ctx context.Context, n task.Node) {
 	}
 }
 
-// revokeDeadPeer revokes what the session of a peer holds, if it is still the one that
-// was reached. It returns when to look at the peer again.
+// revokeDeadPeer revokes the leases of a peer, if its current session is still the one that
+// was probed. It returns the time until the peer should be probed again.
 func (p *Prober) revokeDeadPeer(ctx context.Context, n task.Node) (again time.Duration) {
 	now, err := p.cfg.Cluster.Node(ctx, n.Name)
 	switch {
 	case errors.Is(err, task.ErrNotFound):
-		return greetEvery // it has left, or somebody else was faster
+		return greetEvery // it has left, or another node has revoked its lease
 	case err != nil:
 		p.cfg.Logger.Warn("a peer is refused, but etcd does not answer", zap.String("node", n.Name), zap.Error(err))
 		return time.Second
 	case sessionName(now) != sessionName(n):
-		return greetEvery // it is another session by now
+		return greetEvery // it has another session now
 	}
 
 	if rest, may := p.mayAccuse(n.Instance, time.Now()); !may {
@@ -246,7 +247,7 @@ func (p *Prober) revokeDeadPeer(ctx context.Context, n task.Node) (again time.Du
 
 	p.cfg.Logger.Warn("a peer's process is gone: revoking its leases", zap.String("node", n.Name), zap.String("instance", n.Instance), zap.Strings("leases", now.Leases))
 	p.notices.WithLabelValues("revoked").Inc()
-	// All of them, though nobody watches the node any more once the first is gone.
+	// Revoke all leases, even though ctx ends as soon as the first revocation removes the node's key.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 	defer cancel()
 
@@ -257,14 +258,14 @@ func (p *Prober) revokeDeadPeer(ctx context.Context, n task.Node) (again time.Du
 	return greetEvery
 }
 
-// mayAccuse reports whether an instance may be accused, and notes that it was;
-// if it may not, when to ask again.
+// mayAccuse reports whether the leases of an instance may be revoked now, and if so, records that they were.
+// Otherwise it returns the time until the next try.
 func (p *Prober) mayAccuse(instance string, now time.Time) (again time.Duration, may bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 
 	for i, at := range p.accused {
-		if now.Sub(at) > time.Hour { // its leases are long gone
+		if now.Sub(at) > time.Hour { // its leases have expired long ago
 			delete(p.accused, i)
 		}
 	}
