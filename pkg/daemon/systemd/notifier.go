@@ -13,12 +13,12 @@ import (
 )
 
 const (
-	// notifyUnready is between two looks at a node that does not fire yet, notifyReady
-	// between those at one that does.
+	// notifyUnready is the interval at which a node is checked that does not fire yet, notifyReady
+	// that of a node that does.
 	notifyUnready = 200 * time.Millisecond
 	notifyReady   = 5 * time.Second
-	// stopMargin is how long a node may take to stop beyond its drain timeout: what
-	// runs is killed then, the session ends, an embedded etcd closes.
+	// stopMargin is how long a node may take to stop after its drain timeout. In that time, running attempts
+	// are killed, the session ends, and an embedded etcd closes.
 	stopMargin = 30 * time.Second
 )
 
@@ -26,44 +26,45 @@ const (
 // process (systemd, Type=notify). Its exported methods may be called on nil, which reports
 // nothing.
 //
-//	starting ──the node fires──► READY ──asked to stop──► STOPPING
+//	starting ──the node fires──► READY ───ctx ends─────► STOPPING
 //	   ▲                           │
 //	   └── RELOADING: a new node ──┘     (etcd has a new history)
 //
-// While the node lives, and none of its parts stands still, it says so (WATCHDOG). A
-// process that stands still as a whole says nothing either. It asks the service manager to
-// bear that for as long as the node's attempts could still be adopted: until then a
-// restart would end attempts that a node that comes back goes on with.
+// While the node is alive and none of its components is stuck, it sends WATCHDOG messages. A
+// process that is stopped as a whole sends none. The Notifier asks the service manager to
+// accept that silence for as long as the node could still adopt its attempts when it continues. A
+// restart before that would kill attempts unnecessarily.
 type Notifier struct {
 	send         func(state string) error // sends one message
-	watchdog     time.Duration            // how long silence is borne, as far as was agreed; 0: for ever
-	drainTimeout time.Duration            // of the node that stops
+	watchdog     time.Duration            // after how long without a message the service manager kills the process; 0: never
+	drainTimeout time.Duration            // the drain timeout of the node
 	log          *zap.Logger
 
-	mu      sync.Mutex
-	startup string // what the node waits for, before there is one
-	node    Node   // nil: there is none yet
+	mu      sync.Mutex // guards startup and node
+	startup string     // what a starting node waits for
+	node    Node       // nil: none yet
 
-	fired    bool // READY was sent once: from then on the node's life is watched
-	ready    bool
-	stopping bool
-	lost     bool   // the last message did not arrive
-	status   string // the last one that was sent
+	// The goroutine of reportUntil owns these.
+	fired    bool   // READY was sent once, so WATCHDOG messages are sent
+	ready    bool   // READY was sent for the present node
+	stopping bool   // STOPPING was sent
+	lost     bool   // the last message could not be sent
+	status   string // the last status that was sent
 }
 
-// Node is the node whose state is reported.
+// Node is the node whose state a Notifier reports.
 type Node interface {
-	// CheckFiring says why the node does not fire; nil if it does.
+	// CheckFiring returns why the node does not fire, or nil.
 	CheckFiring() error
-	// CheckAlive says why the node is not to be taken for alive; nil if it is.
+	// CheckAlive returns why the node does not count as alive, or nil.
 	CheckAlive() error
-	// Status is what the node does, in a line.
+	// Status describes in one line what the node does.
 	Status() string
-	// LostAfter is how long the attempts that it gets are waited for when it is silent.
+	// LostAfter returns the lost_after of attempts that are assigned to the node now.
 	LostAfter() time.Duration
 }
 
-// NewNotifier returns nil if no service manager wants reports. drainTimeout is how long
+// NewNotifier returns a Notifier, or nil if the service manager expects no reports. drainTimeout is how long
 // the node may take to drain when it stops.
 func NewNotifier(drainTimeout time.Duration, log *zap.Logger) *Notifier {
 	if os.Getenv("NOTIFY_SOCKET") == "" {
@@ -83,7 +84,7 @@ func NewNotifier(drainTimeout time.Duration, log *zap.Logger) *Notifier {
 	return m
 }
 
-// SetStartupStatus says what the node waits for before it is there; "" is nothing.
+// SetStartupStatus sets what a starting node waits for; "" means nothing.
 func (m *Notifier) SetStartupStatus(why string) {
 	if m == nil {
 		return
@@ -95,7 +96,7 @@ func (m *Notifier) SetStartupStatus(why string) {
 	m.startup = why
 }
 
-// SetNode has n reported from now on; nil: it is gone, and another one follows.
+// SetNode makes the Notifier report n from now on. nil means that the node has ended and another one follows.
 func (m *Notifier) SetNode(n Node) {
 	if m == nil {
 		return
@@ -107,8 +108,8 @@ func (m *Notifier) SetNode(n Node) {
 	m.node, m.startup = n, ""
 }
 
-// ReportWhile calls run, which runs one node or several one after the other, and reports
-// them meanwhile: that they are to stop when ctx ends, and why they ended.
+// ReportWhile calls run, which runs one node or several, one after the other, and reports
+// their state meanwhile. When ctx ends, it reports that the process stops. It reports and returns the error of run.
 func (m *Notifier) ReportWhile(ctx context.Context, run func() error) error {
 	if m == nil {
 		return run()
@@ -131,7 +132,7 @@ func (m *Notifier) ReportWhile(ctx context.Context, run func() error) error {
 	return err
 }
 
-// reportUntil reports until ended is closed.
+// reportUntil reports the state until ended is closed.
 func (m *Notifier) reportUntil(ctx context.Context, ended <-chan struct{}) {
 	asked := ctx.Done()
 	for {
@@ -147,13 +148,13 @@ func (m *Notifier) reportUntil(ctx context.Context, ended <-chan struct{}) {
 	}
 }
 
-// reportStopping says that the node stops, and how long that may take, whatever the unit says.
+// reportStopping reports that the node stops, and how long that may take. This overrides the unit's timeout.
 func (m *Notifier) reportStopping() {
 	m.stopping = true
 	m.sendLines(sd.SdNotifyStopping, fmt.Sprintf("EXTEND_TIMEOUT_USEC=%d", (m.drainTimeout+stopMargin).Microseconds()))
 }
 
-// reportNews sends what is new, and returns when to report again.
+// reportNews sends what has changed, and returns the time until the next report.
 func (m *Notifier) reportNews() time.Duration {
 	m.mu.Lock()
 	node, startup := m.node, m.startup
@@ -207,11 +208,12 @@ func (m *Notifier) reportNews() time.Duration {
 	return notifyReady
 }
 
+// oneLine replaces line breaks, which would begin another field of the message.
 func oneLine(s string) string { return strings.Join(strings.Fields(s), " ") }
 
-// extendWatchdog asks the service manager to bear silence for longer than it has agreed
-// to, if attempts may be adopted for longer than that. It never asks for less: attempts
-// that were assigned before may still have the longer time.
+// extendWatchdog returns a message that extends the service manager's watchdog timeout, if attempts can be adopted for
+// longer than that. It never reduces the timeout, because attempts
+// that were assigned before may have the longer lost_after.
 func (m *Notifier) extendWatchdog(lostAfter time.Duration) []string {
 	if m.watchdog == 0 || lostAfter <= m.watchdog {
 		return nil
@@ -222,7 +224,7 @@ func (m *Notifier) extendWatchdog(lostAfter time.Duration) []string {
 	return []string{fmt.Sprintf("WATCHDOG_USEC=%d", lostAfter.Microseconds())}
 }
 
-// sendLines sends lines, all in one message.
+// sendLines sends lines in one message. It logs the first of several errors in a row.
 func (m *Notifier) sendLines(lines ...string) {
 	if len(lines) == 0 {
 		return

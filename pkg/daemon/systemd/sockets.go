@@ -15,35 +15,35 @@ import (
 )
 
 // Sockets are sockets that a service manager opened for this process (systemd's
-// socket activation) and on which the API listens instead of opening its own. The service
-// manager has them open, too, and may keep them so while the daemon is away: connections
-// wait until it is back then, and nobody else can listen there.
+// socket activation), and on which the API listens instead of opening its own. The service
+// manager keeps them open, too, while the daemon does not run. Connections
+// then wait for the next daemon, and no other program can listen there.
 type Sockets struct {
-	Unix *os.File // at Addresses.Socket; nil: the daemon opens it itself
-	TCP  *os.File // at Addresses.Listen; likewise
+	Unix *os.File // listens at Addresses.Socket; nil: the daemon opens the socket
+	TCP  *os.File // listens at Addresses.Listen; nil: the daemon opens the socket
 }
 
-// Addresses are the settings that say where the API listens.
+// Addresses holds the settings for the addresses of the API.
 type Addresses struct {
-	Socket string // path of the unix socket; "" is no setting
+	Socket string // path of the unix socket; "": not set
 	Listen string // host:port
 }
 
-// InheritSockets takes over the sockets that the service manager has passed on, and
-// removes the variables that tell of them from the environment. No process that is
-// started later inherits either. Without a setting for the unix socket, the path of the
-// inherited one is taken.
+// InheritSockets takes over the sockets that the service manager has passed to this process, and
+// removes the variables that describe them from the environment. Processes that are
+// started later inherit neither. If settings.Socket is empty, it is set to the path of the
+// inherited unix socket.
 //
-// What the API does not listen on is closed, so that clients find a closed port rather
+// Sockets at other addresses are closed, so that clients find a closed port rather
 // than one that never answers.
 func InheritSockets(settings *Addresses, log *zap.Logger) Sockets {
 	files := activation.Files(true)
-	_ = os.Unsetenv("LISTEN_PIDFDID") // of systemd 259 and later, which the library does not know yet
+	_ = os.Unsetenv("LISTEN_PIDFDID") // set by systemd 259 and later; the library does not remove it yet
 
 	return matchSockets(files, settings, log.Named("inherited"))
 }
 
-// matchSockets finds the sockets at the addresses of the settings.
+// matchSockets returns the sockets at the addresses of the settings, and closes the others.
 func matchSockets(files []*os.File, settings *Addresses, log *zap.Logger) (s Sockets) {
 	for _, f := range files {
 		address, err := listeningAddress(f)
@@ -63,7 +63,7 @@ func matchSockets(files []*os.File, settings *Addresses, log *zap.Logger) (s Soc
 	return s
 }
 
-// keepSocket keeps a socket if the settings have its address.
+// keepSocket stores a socket if its address is one of the settings.
 func (s *Sockets) keepSocket(f *os.File, address net.Addr, settings *Addresses) error {
 	switch a := address.(type) {
 	case *net.UnixAddr:
@@ -77,8 +77,8 @@ func (s *Sockets) keepSocket(f *os.File, address net.Addr, settings *Addresses) 
 		return keepSocket(&s.Unix, f, a.Name, "socket", settings.Socket)
 
 	case *net.TCPAddr:
-		// Nodes notice that another one has crashed when its port refuses connections. It
-		// would not if the service manager held the port.
+		// Nodes detect the crash of another node because its port refuses connections. It
+		// would not refuse them if the service manager held the port.
 		if !a.IP.IsLoopback() {
 			return fmt.Errorf("%s can be reached from other hosts: only the daemon itself may listen there, or other nodes do not notice when it ends", a)
 		}
@@ -94,7 +94,7 @@ func (s *Sockets) keepSocket(f *os.File, address net.Addr, settings *Addresses) 
 	return fmt.Errorf("%s is not an address of the API", address)
 }
 
-// keepSocket keeps a socket in its place if its address is that of the setting.
+// keepSocket stores a socket in place if its address equals the value of the setting.
 func keepSocket(place **os.File, f *os.File, address, setting, value string) error {
 	if address != value {
 		return fmt.Errorf("it listens on %q, and %s is %q", address, setting, value)
@@ -108,7 +108,7 @@ func keepSocket(place **os.File, f *os.File, address, setting, value string) err
 	return nil
 }
 
-// listeningAddress is where a socket accepts connections.
+// listeningAddress returns the address at which a socket accepts connections.
 func listeningAddress(f *os.File) (net.Addr, error) {
 	if err := checkListening(f); err != nil {
 		return nil, err
@@ -119,10 +119,10 @@ func listeningAddress(f *os.File) (net.Addr, error) {
 		return nil, err
 	}
 
-	return l.Addr(), l.Close() // of a copy
+	return l.Addr(), l.Close() // closes a copy of the descriptor
 }
 
-// checkListening fails for what is no socket, and for a socket that does not listen.
+// checkListening returns an error if the file is not a socket or does not listen.
 func checkListening(f *os.File) error {
 	raw, err := f.SyscallConn()
 	if err != nil {
@@ -145,17 +145,17 @@ func checkListening(f *os.File) error {
 	return nil
 }
 
-// discardSocket stops a socket from accepting connections, and closes it. The service
-// manager still has a copy, on which clients would wait for an answer that never comes.
+// discardSocket shuts a socket down and closes it. Closing alone is not enough: the service
+// manager has a copy, so clients could still connect and would wait for an answer forever.
 func discardSocket(f *os.File) {
 	if raw, err := f.SyscallConn(); err == nil {
-		_ = raw.Control(func(fd uintptr) { _ = unix.Shutdown(int(fd), unix.SHUT_RDWR) }) // it may be no socket
+		_ = raw.Control(func(fd uintptr) { _ = unix.Shutdown(int(fd), unix.SHUT_RDWR) }) // fails if it is not a socket
 	}
 	_ = f.Close() // nothing was written
 }
 
-// ListenInherited returns a listener on an inherited socket, or else the one that open
-// opens. A process may do so more than once: the inherited socket stays open.
+// ListenInherited returns a listener on the inherited socket f, or the result of open if f is nil. It may be called
+// several times, because the inherited socket stays open.
 func ListenInherited(f *os.File, open func() (net.Listener, error)) (net.Listener, error) {
 	if f == nil {
 		return open()
@@ -169,7 +169,7 @@ func ListenInherited(f *os.File, open func() (net.Listener, error)) (net.Listene
 	return l, nil
 }
 
-// Close gives the sockets back: the service manager has its own copies.
+// Close closes this process's copies of the sockets. The service manager has its own.
 func (s Sockets) Close() {
 	for _, f := range []*os.File{s.Unix, s.TCP} {
 		if f != nil {
