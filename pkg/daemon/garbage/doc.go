@@ -1,6 +1,6 @@
-// Package garbage sets how much the heap of the process may grow before Go collects
-// garbage: more than by default while the heap is small, less while nothing happens.
+// Package garbage sets how much the heap may grow before Go collects
+// garbage: more than by default while the heap is small, and less while the process is idle.
 //
-// It is for a process that has little in memory and makes much garbage when it is
-// busy. A user who sets GOGC decides alone; GOMEMLIMIT holds in any case.
+// It is for a process that has little in memory and creates much garbage when it is
+// busy. If GOGC is set, the package changes nothing. GOMEMLIMIT applies in any case.
 package garbage

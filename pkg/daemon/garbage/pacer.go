@@ -9,29 +9,26 @@ import (
 	"time"
 )
 
-// Go collects garbage when the heap has doubled. A daemon has little in memory and
-// makes much garbage when it is busy, so it would collect dozens of times a second:
-// a fifth of the processor time of a run (docs/benchmarks.md). So the heap may grow
-// by at least this much first.
+// garbageRoom is the number of bytes by which the heap may grow before a collection. By default, Go collects when the
+// heap has doubled. A daemon has little in memory and
+// creates much garbage when it is busy, so it would collect dozens of times a second.
+// This took a fifth of the processor time of a run (docs/benchmarks.md).
 const garbageRoom = 128 << 20
 
-// GOGC, in percent of what is alive: at most, of a small heap; at least, while the
-// node is busy, as Go has it; and of an idle one, which has time to collect and
-// need not keep as much again as it uses.
+// Values of GOGC in percent of the live heap.
 const (
-	mostGarbage  = 800
-	busyGarbage  = 100
-	idleGarbage  = 40
-	idleInterval = 10 * time.Second // between two collections
+	mostGarbage  = 800              // maximum, for a small heap
+	busyGarbage  = 100              // minimum while the process is busy; Go's default
+	idleGarbage  = 40               // minimum of an idle process, which has time to collect and should use less memory
+	idleInterval = 10 * time.Second // a process without a collection for this long is idle
 )
 
-// After a burst, such as the load of many tasks, the next collection may be minutes
-// away. Whoever has been idle since then collects what is worth it.
+// worthCollecting is the number of bytes of garbage at which an idle process collects. After a burst, such as
+// loading many tasks, the next collection could otherwise be minutes away.
 const worthCollecting = 32 << 20
 
-// MakeRoom lets garbage take up room before it is collected, from now on
-// until stop is called. If the user has set GOGC, that stands, and nothing is done;
-// GOMEMLIMIT holds in any case.
+// MakeRoom adjusts GOGC from now on until stop is called, which restores its former value. If the user has set GOGC, it
+// does nothing. GOMEMLIMIT applies in any case.
 func MakeRoom() (stop func()) {
 	if os.Getenv("GOGC") != "" {
 		return func() {}
@@ -44,18 +41,19 @@ func MakeRoom() (stop func()) {
 	return g.stop
 }
 
+// pacer adjusts GOGC after each collection.
 type pacer struct {
-	former int
+	former int // GOGC before MakeRoom
 	ended  chan struct{}
 	wg     sync.WaitGroup
 
 	mu      sync.Mutex
-	over    bool
-	percent int
+	over    bool      // stop was called
+	percent int       // the value of GOGC
 	last    time.Time // when the last collection ended
 }
 
-// noteCollection is called after each collection, and has itself called after the next.
+// noteCollection sets GOGC after a collection, and arranges to be called after the next one.
 func (g *pacer) noteCollection() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -72,11 +70,11 @@ func (g *pacer) noteCollection() {
 		debug.SetGCPercent(p)
 	}
 
-	sentinel := new([16]byte) // nobody holds it: the next collection finds it
+	sentinel := new([16]byte) // unreachable, so the next collection runs its cleanup
 	runtime.AddCleanup(sentinel, func(g *pacer) { g.noteCollection() }, g)
 }
 
-// collectPeriodically collects, while nothing else does, what is worth it.
+// collectPeriodically collects garbage if there was no collection for the interval and there is enough garbage.
 func (g *pacer) collectPeriodically(every time.Duration) {
 	t := time.NewTicker(every)
 	defer t.Stop()
@@ -97,6 +95,7 @@ func (g *pacer) collectPeriodically(every time.Duration) {
 	}
 }
 
+// stop restores GOGC and waits for the goroutine. It may be called more than once.
 func (g *pacer) stop() {
 	g.mu.Lock()
 	first := !g.over
@@ -110,8 +109,8 @@ func (g *pacer) stop() {
 	g.wg.Wait()
 }
 
-// gogcPercent is GOGC for so many bytes alive, in steps of ten: to set it stops
-// the program for a moment.
+// gogcPercent returns the value of GOGC for a live heap of that many bytes. It is a multiple of ten, so that it changes
+// rarely: setting it stops the program for a moment.
 func gogcPercent(live uint64, idle bool) int {
 	least := uint64(busyGarbage)
 	if idle {
@@ -122,11 +121,12 @@ func gogcPercent(live uint64, idle bool) int {
 	return int(min(max(percent, least), mostGarbage)) / 10 * 10
 }
 
-// liveHeap is the bytes that the last collection found alive, heapInUse those that
+// liveHeap returns the bytes that the last collection found alive. heapInUse returns the bytes that
 // are alive or garbage now.
 func liveHeap() uint64  { return readMetric("/gc/heap/live:bytes") }
 func heapInUse() uint64 { return readMetric("/memory/classes/heap/objects:bytes") }
 
+// readMetric reads a runtime metric whose value is an integer.
 func readMetric(name string) uint64 {
 	sample := []metrics.Sample{{Name: name}}
 	metrics.Read(sample)
