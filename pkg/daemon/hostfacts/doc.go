@@ -1,7 +1,7 @@
-// Package hostfacts measures what a node tells of its host: processors, load, memory
-// and disk, and which of the node's own limits are passed.
+// Package hostfacts measures the facts that a node announces about its host: processors, load, memory
+// and disk space. It also determines which of the node's own limits are exceeded.
 //
-// Where a control group leaves less than the machine has, that counts. What cannot be
-// measured is not known, and never an error: a limit on it stays as it was. A file
-// system that hangs holds up one call, and nobody waits long for it.
+// If a control group around the daemon allows less than the machine has, that counts. A value that cannot be
+// measured is unknown, which is not an error; the state of its limit does not change. A file
+// system that hangs blocks one goroutine, and each measurement waits at most two seconds for it.
 package hostfacts

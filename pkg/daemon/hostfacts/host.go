@@ -16,16 +16,17 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// host measures what task.Facts tell. It belongs to one goroutine.
+// host measures the values of task.Facts. One goroutine owns it.
 type host struct {
-	root    string // "/", but in tests
+	root    string // "/", except in tests
 	dataDir string
-	// statfs may hang, as on a file system whose server is away: one call at a time,
-	// and nobody waits long for it.
+	// statfs may hang, for example on a file system whose server is unavailable. So there is at most one call at a time,
+	// and measureDisk waits for it at most diskTimeout.
 	statfs  func(path string) (total, free int64, err error)
-	pending chan space
+	pending chan space // receives the result of a call in progress; nil: none
 }
 
+// space is the result of statfs, in bytes.
 type space struct {
 	total, free int64
 	err         error
@@ -33,10 +34,11 @@ type space struct {
 
 func newHost(dataDir string) *host { return &host{root: "/", dataDir: dataDir, statfs: diskSpace} }
 
-// diskTimeout is how long a measuring waits for the file system.
+// diskTimeout is how long a measurement waits for the file system.
 const diskTimeout = 2 * time.Second
 
-// measureFacts tells what it can. Sizes are whole MiB: the rest is noise.
+// measureFacts measures the host. Values that cannot be measured stay nil or 0. Free space is rounded down to whole
+// MiB, because smaller changes are noise.
 func (h *host) measureFacts(ctx context.Context) *task.Facts {
 	f := &task.Facts{CPUs: h.countCPUs()}
 	if all := h.hostCPUs(); all > f.CPUs {
@@ -55,11 +57,13 @@ func (h *host) measureFacts(ctx context.Context) *task.Facts {
 	return f
 }
 
+// wholeMebibytes rounds down to whole MiB, and to 0 if n is negative.
 func wholeMebibytes(n int64) *int64 {
 	n = max(n, 0) >> 20 << 20
 	return &n
 }
 
+// readLoads returns the load averages, or nil for those that cannot be read.
 func (h *host) readLoads() (l1, l5, l15 *float64) {
 	words := strings.Fields(h.readFile("proc/loadavg"))
 	if len(words) < 3 {
@@ -77,8 +81,8 @@ func (h *host) readLoads() (l1, l5, l15 *float64) {
 	return load(words[0]), load(words[1]), load(words[2])
 }
 
-// countCPUs are those that the daemon may run on, or, where a cgroup around it leaves less
-// time, the whole ones of that.
+// countCPUs returns the number of processors on which the daemon may run. If a control group around it allows less
+// processor time, it returns the whole processors of that, but at least 1.
 func (h *host) countCPUs() int {
 	n := float64(runtime.NumCPU())
 	for _, g := range h.listGroups("cpu") {
@@ -96,7 +100,7 @@ func (h *host) countCPUs() int {
 	return max(1, int(n))
 }
 
-// hostCPUs are the machine's; 0 if it does not tell.
+// hostCPUs returns the number of processors of the machine, or 0 if it is unknown.
 func (h *host) hostCPUs() (n int) {
 	for line := range strings.Lines(h.readFile("proc/stat")) {
 		if rest, is := strings.CutPrefix(line, "cpu"); is && rest != "" && rest[0] >= '0' && rest[0] <= '9' {
@@ -107,7 +111,8 @@ func (h *host) hostCPUs() (n int) {
 	return n
 }
 
-// readMemory is the machine's, or, where a cgroup around the daemon leaves less, that.
+// readMemory returns the total and the free memory in bytes: the machine's, or that of a control group around the
+// daemon if it is less. ok is false if they are unknown.
 func (h *host) readMemory() (total, free int64, ok bool) {
 	info := h.readTable("proc/meminfo")
 	total, ok = info["MemTotal:"]
@@ -124,26 +129,26 @@ func (h *host) readMemory() (total, free int64, ok bool) {
 		}
 
 		limit, used := h.readNumber(g.dir+maximum), h.readNumber(g.dir+usage)
-		if limit <= 0 || limit >= total || used < 0 { // v1 says a number near 2^63 for none
+		if limit <= 0 || limit >= total || used < 0 { // v1 reports a number near 2^63 for no limit
 			continue
 		}
 
-		used -= h.readTable(g.dir + "/memory.stat")[inactive] // is given back when it is needed, as MemAvailable counts it
+		used -= h.readTable(g.dir + "/memory.stat")[inactive] // the kernel frees inactive file pages when needed; MemAvailable includes them, too
 		total, free = limit, min(free, max(limit-used, 0))
 	}
 
 	return total, free, true
 }
 
-// hostGroup is the directory of a cgroup.
+// hostGroup is a control group around the daemon, with its directory below root.
 type hostGroup struct {
 	dir string
 	v2  bool
 }
 
-// listGroups are those around the daemon that have a controller, the widest first, and
-// perhaps others. In a container whose own path is not to be seen it is the one that is
-// mounted.
+// listGroups returns the control groups around the daemon that may have a controller, the outermost first. Some of the
+// directories may not exist. In a container that cannot see its own path, the mounted group is among
+// them.
 func (h *host) listGroups(controller string) (list []hostGroup) {
 	for line := range strings.Lines(h.readFile("proc/self/cgroup")) {
 		parts := strings.SplitN(strings.TrimSpace(line), ":", 3)
@@ -174,6 +179,8 @@ func (h *host) listGroups(controller string) (list []hostGroup) {
 	return list
 }
 
+// measureDisk returns the space of the data directory's file system, and false if it is unknown or not available in
+// time. A call that hangs is reused by the next measurement.
 func (h *host) measureDisk(ctx context.Context) (space, bool) {
 	if h.pending == nil {
 		h.pending = make(chan space, 1)
@@ -197,6 +204,7 @@ func (h *host) measureDisk(ctx context.Context) (space, bool) {
 	return space{}, false
 }
 
+// diskSpace returns the total space and the space that is free for ordinary users, in bytes.
 func diskSpace(path string) (total, free int64, err error) {
 	var s unix.Statfs_t
 	if err := unix.Statfs(path, &s); err != nil {
@@ -205,16 +213,16 @@ func diskSpace(path string) (total, free int64, err error) {
 	return int64(s.Blocks) * int64(s.Bsize), int64(s.Bavail) * int64(s.Bsize), nil
 }
 
-// readFile is a file's text; "" if there is none.
+// readFile returns the contents of a file, or "" if it cannot be read.
 func (h *host) readFile(path string) string {
-	b, _ := os.ReadFile(filepath.Join(h.root, path)) // what cannot be read is not known
+	b, _ := os.ReadFile(filepath.Join(h.root, path)) // a value that cannot be read is unknown
 	return string(b)
 }
 
-// readNumber reads a file that holds one; -1 if it does not.
+// readNumber returns the number in a file, or -1 if there is none.
 func (h *host) readNumber(path string) int64 { return wholeNumber(strings.TrimSpace(h.readFile(path))) }
 
-// wholeNumber is -1 for what is none, such as the "max" of v2.
+// wholeNumber parses a number. It returns -1 for other text, such as "max" in cgroup v2.
 func wholeNumber(text string) int64 {
 	n, err := strconv.ParseInt(text, 10, 64)
 	if err != nil {
@@ -223,7 +231,7 @@ func wholeNumber(text string) int64 {
 	return n
 }
 
-// readTable reads lines of a name and a number.
+// readTable reads lines that consist of a name and a number. It skips other lines.
 func (h *host) readTable(path string) map[string]int64 {
 	t := map[string]int64{}
 	for line := range strings.Lines(h.readFile(path)) {

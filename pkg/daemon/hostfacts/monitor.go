@@ -11,40 +11,40 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// measureEvery is how often the node measures its host: as often as it announces
-// itself, which it does anyhow. Facts alone never have it announced.
+// measureEvery is the interval at which the host is measured. It equals the interval at which nodes announce
+// themselves. A change of facts alone does not cause an announcement.
 const measureEvery = 5 * time.Second
 
-// Limits are beyond what the node takes no runs; 0: no limit.
+// Limits are the limits of the node's settings. While one is exceeded, the node accepts no runs. 0 means no limit.
 type Limits struct {
 	Load                 float64
 	MemoryFree, DiskFree task.Size
 }
 
-// Monitor measures the host, and says which of the node's own limits are passed.
+// Monitor measures the host and determines which limits are exceeded. Its methods may be called from any goroutine.
 type Monitor struct {
 	host    *host
 	limits  Limits
-	changed func() // what is exceeded has changed
+	changed func() // called when the set of exceeded limits has changed
 	log     *zap.Logger
-	first   chan struct{} // closed: something was measured
+	first   chan struct{} // closed after the first measurement
 
 	mu       sync.Mutex
-	known    *task.Facts
-	exceeded []string
+	known    *task.Facts // the last measurement; nil: none yet
+	exceeded []string    // the names of the facts whose limits are exceeded
 }
 
-// NewMonitor returns a monitor of the host and of the file system of dataDir, which has
-// measured nothing yet. changed is called when another set of limits is passed.
+// NewMonitor returns a monitor of the host and of the file system that contains dataDir. It measures nothing before
+// Run. changed is called when the set of exceeded limits has changed.
 func NewMonitor(dataDir string, l Limits, changed func(), log *zap.Logger) *Monitor {
 	return &Monitor{host: newHost(dataDir), limits: l, changed: changed,
 		log: log.Named("facts"), first: make(chan struct{})}
 }
 
-// Measured is closed when the host has been measured once.
+// Measured returns a channel that is closed when the host has been measured once.
 func (f *Monitor) Measured() <-chan struct{} { return f.first }
 
-// Run measures until ctx ends.
+// Run measures every measureEvery until ctx ends.
 func (f *Monitor) Run(ctx context.Context) error {
 	tick := time.NewTicker(measureEvery)
 	defer tick.Stop()
@@ -63,7 +63,7 @@ func (f *Monitor) Run(ctx context.Context) error {
 	}
 }
 
-// setFacts keeps what was measured.
+// setFacts stores a measurement and calls changed if other limits are exceeded now.
 func (f *Monitor) setFacts(now *task.Facts) {
 	f.mu.Lock()
 	was := f.exceeded
@@ -77,19 +77,19 @@ func (f *Monitor) setFacts(now *task.Facts) {
 	}
 }
 
-// Known is what the node announces.
+// Known returns the last measurement and the names of the facts whose limits are exceeded.
 func (f *Monitor) Known() (known *task.Facts, exceeded []string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.known, f.exceeded
 }
 
-// reliefPart is by which part a fact has to be back within its limit before the node
-// takes runs again: not for every breath it comes and goes.
+// reliefPart is the fraction by which a fact has to be within its limit again before the limit
+// no longer counts as exceeded. This hysteresis keeps changes, which are announced at once, rare.
 const reliefPart = 0.1
 
-// overLimits are the facts that are beyond their limits, where those before were. A fact
-// that is not known stays what it was.
+// overLimits returns the names of the facts that exceed their limits. before is the previous result. An unknown fact
+// keeps its state.
 func (l Limits) overLimits(now *task.Facts, before []string) (list []string) {
 	check := func(name string, limit float64, beyond func(v, limit float64) bool, back float64) {
 		if limit == 0 {
