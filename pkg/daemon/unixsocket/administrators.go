@@ -14,17 +14,17 @@ import (
 	"github.com/carillonhq/carillon/pkg/internal/connlimit"
 )
 
-// groupName is the group whose members administer the node over the socket, if the
-// host has it. They need no token.
+// groupName is the group whose members may use the socket without a token, if the
+// host has such a group.
 const groupName = "carillon"
 
-// Administrators are the users of this host who need no token on the unix socket.
+// Administrators determines which users of this host need no token on the unix socket.
 type Administrators struct {
-	gid     uint32 // of groupName
-	noGroup bool   // the host has none
+	gid     uint32 // the number of groupName
+	noGroup bool   // the host has no such group
 }
 
-// LookupAdministrators finds the group whose members they are.
+// LookupAdministrators looks up the group. If that fails, only root and the daemon's user need no token.
 func LookupAdministrators(log *zap.Logger) Administrators {
 	group, err := user.LookupGroup(groupName)
 	if err != nil {
@@ -56,8 +56,8 @@ func (a Administrators) Peer(c net.Conn) (uid uint32, ok bool) {
 	return uid, own || !a.noGroup && connlimit.PeerInGroup(c, a.gid)
 }
 
-// ConnContext has requests know their connection, and who has opened it, if that is a
-// user of this host who needs no token.
+// ConnContext adds the connection to the context of its requests and, if a user of this host who needs no token
+// has opened it, that user.
 func (a Administrators) ConnContext(ctx context.Context, c net.Conn) context.Context {
 	ctx = connlimit.Context(ctx, c)
 	if uid, ok := a.Peer(connlimit.Inner(c)); ok {

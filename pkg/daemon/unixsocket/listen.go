@@ -15,10 +15,10 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// MaxPath is the longest path that the kernel takes for a socket.
+// MaxPath is the maximum length of a socket's path in bytes, a limit of the kernel.
 const MaxPath = 107
 
-// ValidatePath checks the path of the unix socket; "" is no socket.
+// ValidatePath returns an error if a path is not valid for the unix socket. "" is valid and means no socket.
 func ValidatePath(path string) error {
 	if path == "" {
 		return nil
@@ -33,7 +33,7 @@ func ValidatePath(path string) error {
 	return nil
 }
 
-// listener removes its socket when it is closed.
+// listener is a listener on the socket. It removes the socket and releases the lock when it is closed.
 type listener struct {
 	*net.UnixListener
 	path string
@@ -41,9 +41,9 @@ type listener struct {
 }
 
 // Listen opens the API's unix socket for root, the daemon's user and the members of
-// the group carillon. Only root and the daemon's user may be able to put another socket in its
-// place. A socket that a daemon left behind that was killed is replaced; one on which
-// somebody listens is not.
+// the group carillon. It fails if other users than root and the daemon's could replace the
+// socket. It replaces a socket that a killed daemon has left, but not one on which
+// a process listens.
 func Listen(path string, users Administrators) (net.Listener, error) {
 	dir := filepath.Dir(path)
 	if err := os.MkdirAll(dir, 0o755); err != nil {
@@ -57,7 +57,8 @@ func Listen(path string, users Administrators) (net.Listener, error) {
 
 	opened.Close()
 
-	// Two daemons that start together must not both find the socket of a third stale.
+	// Without the lock, two daemons that start at the same time could both find a stale socket, and the second would
+	// remove the socket of the first.
 	lock, err := os.OpenFile(path+".lock", os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o600)
 	if err != nil {
 		return nil, err
@@ -74,7 +75,7 @@ func Listen(path string, users Administrators) (net.Listener, error) {
 	return &listener{l, path, lock}, nil
 }
 
-// replaceSocket listens on a new socket, and puts it in place of one that nobody uses.
+// replaceSocket removes a stale socket and listens on a new one. The caller holds the lock.
 func replaceSocket(path string, users Administrators) (*net.UnixListener, error) {
 	if info, err := os.Lstat(path); err == nil {
 		if info.Mode()&fs.ModeSocket == 0 {
@@ -105,7 +106,7 @@ func replaceSocket(path string, users Administrators) (*net.UnixListener, error)
 	return l, nil
 }
 
-// shareSocket gives the socket to the group, if there is one and the daemon may.
+// shareSocket gives the socket to the group, if there is one and the daemon is allowed to, and sets its mode.
 func shareSocket(path string, users Administrators) error {
 	if !users.noGroup {
 		err := os.Chown(path, -1, int(users.gid))
@@ -117,7 +118,7 @@ func shareSocket(path string, users Administrators) error {
 	return os.Chmod(path, 0o660)
 }
 
-// Close stops listening, and removes the socket.
+// Close stops listening, removes the socket, and releases the lock.
 func (l *listener) Close() error {
 	return errors.Join(l.UnixListener.Close(), l.lock.Close())
 }
