@@ -1,5 +1,5 @@
-// Package clock waits for time to pass, until a context ends. It imports nothing of
-// this module, so that every package can use it.
+// Package clock provides a sleep that ends with a context. It imports no other package of
+// this module, so every package can use it.
 package clock
 
 import (
@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// Sleep waits for d. It returns false, at once, if ctx ends first or has ended.
+// Sleep waits for d and returns true. It returns false at once when ctx ends, or if it has ended already.
 func Sleep(ctx context.Context, d time.Duration) bool {
 	if d <= 0 || ctx.Err() != nil {
 		return ctx.Err() == nil

@@ -1,10 +1,10 @@
-// Package envfile reads files of variables as systemd reads an EnvironmentFile:
+// Package envfile parses files of variables as systemd parses an EnvironmentFile:
 // NAME=value in each line, comments that begin with # or ;, values with or without
-// quotes. It is stricter in one thing: what systemd passes over with a warning (a
-// line without =, a name that is none, a quote without end) is an error here, since
-// a program would run without the variable.
+// quotes. It is stricter in one respect: what systemd skips with a warning (a
+// line without =, an invalid name, an unterminated quote) is an error here, because
+// the program would run without the variable.
 //
-// Errors name the line and the rule, never what stands there: it may be a secret.
+// Errors name the line and the rule, but never quote the line, because it may contain a secret.
 package envfile
 
 import (
@@ -14,16 +14,16 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// Error is what is wrong with a file, and in which line, counted from 1.
+// Error describes a fault of a file.
 type Error struct {
-	Line int
-	What string
+	Line int    // counted from 1
+	What string // continues a sentence that begins with the line
 }
 
 func (e *Error) Error() string { return fmt.Sprintf("line %d: %s", e.Line, e.What) }
 
-// Parse reads the variables of a file. A name that is given twice has the
-// value of the later line. The error is an *Error.
+// Parse returns the variables in a file. If a name occurs twice, the
+// later value counts. The error is an *Error.
 func Parse(b []byte) (map[string]string, error) {
 	p := parser{rest: string(b), line: 1, values: map[string]string{}}
 	for p.rest != "" {
@@ -35,15 +35,17 @@ func Parse(b []byte) (map[string]string, error) {
 	return p.values, nil
 }
 
+// parser holds the position in a file and the variables before it.
 type parser struct {
-	rest   string
-	line   int
+	rest   string // the part that is not parsed yet
+	line   int    // the line in which rest begins, counted from 1
 	values map[string]string
 }
 
+// blankChars are the characters that count as blanks. \r is one of them, so lines may end in \r\n.
 const blankChars = " \t\r"
 
-// nextByte takes a byte off; 0 at the end, which no line has.
+// nextByte consumes and returns a byte. It returns 0 at the end; Parse rejects values that contain 0.
 func (p *parser) nextByte() byte {
 	if p.rest == "" {
 		return 0
@@ -58,7 +60,7 @@ func (p *parser) nextByte() byte {
 	return c
 }
 
-// nextEscaped takes off what is behind a \, the end of a line in one.
+// nextEscaped consumes and returns the byte after a backslash. It returns \r\n as one line break.
 func (p *parser) nextEscaped() byte {
 	if strings.HasPrefix(p.rest, "\r\n") {
 		p.nextByte()
@@ -66,7 +68,7 @@ func (p *parser) nextEscaped() byte {
 	return p.nextByte()
 }
 
-// parseEntry reads a line, or what several lines with a \ at their ends are.
+// parseEntry parses one entry: a line, or several lines that are joined by backslashes at their ends.
 func (p *parser) parseEntry() error {
 	p.rest = strings.TrimLeft(p.rest, blankChars)
 	first, fault := p.line, func(line int, what string) error { return &Error{line, what} }
@@ -107,7 +109,7 @@ func (p *parser) parseEntry() error {
 	return nil
 }
 
-// skipComment passes over a line, and over the next after a \ at its end.
+// skipComment skips a comment, which a backslash at the end of a line continues.
 func (p *parser) skipComment() {
 	for p.rest != "" {
 		switch p.nextByte() {
@@ -119,11 +121,11 @@ func (p *parser) skipComment() {
 	}
 }
 
-// parseValue reads up to the end of the line: quoted parts as they are, what is not
-// quoted without the blanks around it.
+// parseValue parses a value up to the end of the line. It keeps quoted parts unchanged, and removes blanks around
+// unquoted parts.
 func (p *parser) parseValue() (string, error) {
 	var b strings.Builder
-	solid := 0 // up to here nothing is a blank that may be at the end
+	solid := 0 // length of the value without unquoted blanks at its end
 	p.rest = strings.TrimLeft(p.rest, blankChars)
 	for start := true; p.rest != ""; {
 		line := p.line
@@ -138,7 +140,7 @@ func (p *parser) parseValue() (string, error) {
 
 			p.rest = strings.TrimLeft(p.rest, blankChars)
 			solid = b.Len()
-			continue // another quoted part may follow
+			continue // start remains true, because another quoted part may follow
 		case c == '\\':
 			if p.rest != "" {
 				if e := p.nextEscaped(); e != '\n' {
@@ -160,8 +162,8 @@ func (p *parser) parseValue() (string, error) {
 	return b.String()[:solid], nil
 }
 
-// parseQuoted reads up to the closing quote; false if there is none. Between double
-// quotes \ takes ", \, ` and $ as they are, and joins lines.
+// parseQuoted parses up to the closing quote and reports whether there is one. In double
+// quotes, a backslash escapes ", \, ` and $, and joins lines.
 func (p *parser) parseQuoted(quote byte, b *strings.Builder) bool {
 	for p.rest != "" {
 		c := p.nextByte()

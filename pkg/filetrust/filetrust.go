@@ -7,9 +7,9 @@
 // writable by all: others can add names there, but cannot replace names that they do not
 // own. The last element of a path is therefore checked as well.
 //
-// What is not guaranteed: access control lists and capabilities are not looked at, and root
-// can always change everything. A path that was trusted stays trusted only until its owner
-// changes a mode; callers that delete or execute hold a descriptor instead of a path.
+// Not guaranteed: access control lists and capabilities are not checked, and root
+// can always change everything. A path is trusted only until its owner
+// changes a mode, so callers that delete or execute use a descriptor instead of a path.
 package filetrust
 
 import (
@@ -23,7 +23,7 @@ import (
 	"syscall"
 )
 
-// maxSecret bounds what ReadSecret reads, in bytes.
+// maxSecret is the maximum number of bytes that ReadSecret reads.
 const maxSecret = 64 << 10
 
 // maxLinks is the number of symbolic links that the kernel follows in one path.
@@ -176,8 +176,8 @@ func ReadSecret(path string, owner uint32) ([]byte, error) {
 	return io.ReadAll(io.LimitReader(file, maxSecret))
 }
 
-// MakePrivateDir makes a directory that only its owner, the caller, may use, or checks the one that is
-// there. A directory to which others may write is refused unless it is empty: they may have put files there.
+// MakePrivateDir creates a directory that only its owner, the caller, may use, or checks the existing one. It returns an
+// error if others can write to the directory and it is not empty, because they may have created files there.
 func MakePrivateDir(path string) error {
 	if err := os.MkdirAll(path, 0o700); err != nil {
 		return err
@@ -205,7 +205,7 @@ func MakePrivateDir(path string) error {
 		return nil
 	}
 
-	// From here on nobody else can add a file, and one that was added before is seen.
+	// From here on nobody else can add a file, and the listing shows files that were added before.
 	if err := dir.Chmod(0o700); err != nil {
 		return err
 	}
@@ -227,6 +227,7 @@ func MakePrivateDir(path string) error {
 	return nil
 }
 
+// checkOwner returns an error if a file belongs neither to root nor to owner.
 func checkOwner(info fs.FileInfo, owner uint32) error {
 	stat, ok := info.Sys().(*syscall.Stat_t)
 	if !ok {

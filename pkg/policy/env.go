@@ -9,7 +9,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// deniedVariables are the variables that each policy denies: with them a program runs other
+// deniedVariables lists patterns of variables that every policy denies, because they make a program run other
 // code than its own.
 var deniedVariables = []string{
 	"LD_*", "GCONV_PATH", "GETCONF_DIR", "GLIBC_TUNABLES", "LOCPATH", "MALLOC_*", "NLSPATH", "HOSTALIASES", "LOCALDOMAIN", "RESOLV_HOST_CONF", "RES_OPTIONS",
@@ -19,14 +19,15 @@ var deniedVariables = []string{
 	"JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS", "LUA_INIT*", "LUA_PATH*", "LUA_CPATH*", "OPENSSL_CONF", "OPENSSL_ENGINES", "OPENSSL_MODULES",
 }
 
-// acceptedWithExecutables are the only variables that a policy with executables accepts unless
-// env_allowed names more. A list of dangerous names cannot be complete, since every program has its
-// own: TCL_LIBRARY, KUBECONFIG and BORG_RSH each make a listed program run other code.
+// acceptedWithExecutables lists the only variables that a policy with executables accepts, unless
+// env_allowed names more. A list of dangerous names cannot be complete, because every program has its
+// own. For example, TCL_LIBRARY, KUBECONFIG and BORG_RSH each make a program run other code.
 //
-// These three choose a time zone and a locale. The C library refuses a locale whose name has a slash,
-// so they select only what is installed on the host.
+// These three select a time zone and a locale. The C library rejects a locale whose name contains a slash,
+// so they can only select what is installed on the host.
 var acceptedWithExecutables = []string{"TZ", "LANG", "LC_*"}
 
+// checkEnv judges the names of all variables.
 func (p *Policy) checkEnv(a Attempt) error {
 	names := slices.AppendSeq(slices.Clone(a.Env), maps.Keys(a.Process.Env))
 	for _, name := range names {
@@ -38,7 +39,7 @@ func (p *Policy) checkEnv(a Attempt) error {
 	return nil
 }
 
-// deniesVariable reports whether a variable is not accepted.
+// deniesVariable reports whether the policy denies a variable. env_allowed takes precedence over all other rules.
 func (p *Policy) deniesVariable(name string) bool {
 	switch {
 	case matchesAny(p.EnvAllowed, name):
@@ -50,10 +51,10 @@ func (p *Policy) deniesVariable(name string) bool {
 	return matchesAny(deniedVariables, name) || matchesAny(p.EnvDenied, name)
 }
 
-// matchesAny reports whether a variable's name matches one of the patterns, in which "*" stands for
-// any letters.
+// matchesAny reports whether a variable's name matches one of the patterns, in which "*" matches
+// any characters.
 func matchesAny(patterns []string, name string) bool {
-	name = strings.ReplaceAll(name, "/", "_") // which path.Match would not let "*" match
+	name = strings.ReplaceAll(name, "/", "_") // in path.Match, "*" does not match a slash
 
 	return slices.ContainsFunc(patterns, func(pattern string) bool {
 		matches, _ := path.Match(pattern, name)

@@ -21,32 +21,32 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// File is a policy in a file. It is safe for concurrent use.
+// File is a policy in a file, which is read again when it has changed. It is safe for concurrent use.
 type File struct {
 	path  string
-	owner uint32 // who may write it, and the directories on the way to it
+	owner uint32 // the user who, besides root, may write to it and to the directories on its path; 0 except in tests
 	log   *zap.Logger
 
 	mu     sync.Mutex
-	seen   stamp
-	read   time.Time // when
-	policy *Policy
+	seen   stamp     // the stamp of the file when it was last read
+	read   time.Time // when it was last read
+	policy *Policy   // the result of that, or err
 	err    error
 }
 
-// recheckAfter is how long a policy counts without another look at what its stamp does not
-// tell: who may write to the directories on the way to it.
+// recheckAfter is the age at which a policy is read again even if its stamp is unchanged. The stamp does not
+// show who may write to the directories on its path.
 const recheckAfter = 5 * time.Second
 
-// Open reads a policy. An error says why it does not count.
+// Open reads a policy. It returns the File together with an error if the policy is not valid now.
 func Open(path string, log *zap.Logger) (*File, error) {
 	f := &File{path: path, log: log.Named("policy")}
 	_, err := f.Policy()
 	return f, err
 }
 
-// Policy is what the file says now. An error means that nobody knows: nothing may
-// start until the file is right again. It is logged when that begins and ends.
+// Policy returns the current policy. An error means that it cannot be read or is not valid; nothing may
+// start until that is corrected. The beginning and the end of that state are logged.
 func (f *File) Policy() (*Policy, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -71,17 +71,18 @@ func (f *File) Policy() (*Policy, error) {
 	return f.policy, f.err
 }
 
-// stamp tells one content of a file from another, without reading it.
+// stamp identifies the contents of a file without reading them.
 type stamp struct {
 	dev, ino, size int64
-	changed        syscall.Timespec
-	there          bool
-	settled        bool // a later change has another stamp
+	changed        syscall.Timespec // ctime
+	there          bool             // the file exists
+	settled        bool             // a later change will have another stamp
 }
 
-// fileTimePrecision is how far apart two changes of a file must be to be told apart.
+// fileTimePrecision is the time after which a further change of a file is certain to have another ctime.
 const fileTimePrecision = 50 * time.Millisecond
 
+// stampOf returns the stamp of a file. It is the zero stamp if the file does not exist.
 func stampOf(path string) stamp {
 	info, err := os.Stat(path)
 	if err != nil {
@@ -97,13 +98,16 @@ func stampOf(path string) stamp {
 		settled: time.Since(time.Unix(st.Ctim.Unix())) > fileTimePrecision}
 }
 
+// sameFile reports whether two stamps are equal, whether or not they are settled.
 func (s stamp) sameFile(o stamp) bool {
 	s.settled, o.settled = false, false
 	return s == o
 }
 
+// maxFile is the maximum size of a policy file in bytes.
 const maxFile = 1 << 20
 
+// loadPolicy reads the file and checks who can write to it.
 func (f *File) loadPolicy() (*Policy, error) {
 	real, err := filetrust.Resolve(f.path, f.owner)
 	if err != nil {
@@ -141,8 +145,8 @@ func (f *File) loadPolicy() (*Policy, error) {
 	return parsePolicy(f.path, b)
 }
 
-// parsePolicy reads a policy strictly. What says nothing is refused, a field without a
-// value as well as a file: it would allow all, and was meant to say something.
+// parsePolicy parses a policy strictly. It rejects an empty file and fields without a
+// value, because they would allow everything although the author probably wanted to restrict something.
 func parsePolicy(path string, b []byte) (*Policy, error) {
 	var fields map[string]json.RawMessage
 	p := &Policy{}
@@ -159,7 +163,7 @@ func parsePolicy(path string, b []byte) (*Policy, error) {
 	return p, err
 }
 
-// checkValues refuses fields without a value.
+// checkValues returns an error for a field without a value.
 func checkValues(at string, fields map[string]json.RawMessage) error {
 	for _, name := range slices.Sorted(maps.Keys(fields)) {
 		if string(fields[name]) == "null" {
@@ -167,7 +171,7 @@ func checkValues(at string, fields map[string]json.RawMessage) error {
 		}
 
 		var inner map[string]json.RawMessage
-		if json.Unmarshal(fields[name], &inner) == nil { // else it has none
+		if json.Unmarshal(fields[name], &inner) == nil { // otherwise it has no fields
 			if err := checkValues(at+name+".", inner); err != nil {
 				return err
 			}
@@ -177,10 +181,10 @@ func checkValues(at string, fields map[string]json.RawMessage) error {
 	return nil
 }
 
-// checkLimit refuses a limit that is none.
+// checkLimit returns an error for a limit with a value that means no limit. given is the field limits of the file.
 func (p *Policy) checkLimit(given json.RawMessage) error {
 	var said, kept map[string]json.RawMessage
-	b, err := json.Marshal(p.Limits) // without what limits nothing
+	b, err := json.Marshal(p.Limits) // omits values that mean no limit
 	if err == nil && given != nil {
 		err = errors.Join(json.Unmarshal(given, &said), json.Unmarshal(b, &kept))
 	}
@@ -194,7 +198,7 @@ func (p *Policy) checkLimit(given json.RawMessage) error {
 	return err
 }
 
-// errorText is an error of the file system without the call and the path.
+// errorText returns the message of an error of package fs without the operation and the path.
 func errorText(err error) string {
 	var e *fs.PathError
 	if errors.As(err, &e) {

@@ -6,9 +6,9 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// Bind is an attempt's process and timeout as they are here: what the task leaves
-// out is filled in, what it says beyond is refused. If the policy demands anything,
-// the node has to enforce it, whatever the task says of that. An error is a
+// Bind returns an attempt's process and timeout with the limits and settings of the policy. Limits that the task does not
+// set are filled in, and higher ones are refused. If the policy sets anything for the process,
+// the node has to enforce all limits, even if the task only wants a report. given is not changed. An error is a
 // *Refusal.
 func (p *Policy) Bind(given *task.Process, timeout task.Duration) (*task.Process, task.Duration, error) {
 	if p.Limits == (Limits{}) && p.Require == (Require{}) {
@@ -49,7 +49,7 @@ func (p *Policy) Bind(given *task.Process, timeout task.Duration) (*task.Process
 	return &bound, timeout, nil
 }
 
-// atMost bounds a limit of which 0 is none.
+// atMost applies a maximum to a limit for which 0 means no limit.
 func atMost[T cmp.Ordered](name string, most T, v *T) error {
 	var none T
 	switch {
@@ -63,7 +63,7 @@ func atMost[T cmp.Ordered](name string, most T, v *T) error {
 	return nil
 }
 
-// atMostSet bounds a limit of which 0 is one.
+// atMostSet applies a maximum to a limit for which nil means no limit and 0 is a valid limit.
 func atMostSet(name string, most *task.Size, v **task.Size) error {
 	switch {
 	case most == nil:

@@ -11,60 +11,61 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// Policy is what is allowed on a node. A list that is absent allows all, an empty
-// one nothing.
+// Policy describes what is allowed on a node. An absent list allows everything, and an empty
+// one allows nothing. A Policy must not be changed once it is used.
 type Policy struct {
-	Users       []string `json:"users"`       // as whom attempts may run, by name or number
-	Groups      []string `json:"groups"`      // which groups a task may name, by name or number; absent, with Users: its user's
-	Executables []string `json:"executables"` // programs, and directories, which end in "/"
-	Shell       *bool    `json:"shell"`       // whether a task may say shell; absent: yes
-	EnvDenied   []string `json:"env_denied"`  // names of variables, "*" for any letters, beside those that are always
-	EnvAllowed  []string `json:"env_allowed"` // those that are accepted though they are denied
-	EnvFiles    []string `json:"env_files"`   // files that env_from may name, and directories
+	Users       []string `json:"users"`       // users as whom attempts may run, by name or number
+	Groups      []string `json:"groups"`      // groups that a task may name, by name or number; absent, with Users: those of its user
+	Executables []string `json:"executables"` // programs, and directories of programs, which end in "/"
+	Shell       *bool    `json:"shell"`       // whether a task may use shell; absent: yes
+	EnvDenied   []string `json:"env_denied"`  // patterns of variable names that are denied, in addition to deniedVariables
+	EnvAllowed  []string `json:"env_allowed"` // patterns of variable names that are allowed even if another rule denies them
+	EnvFiles    []string `json:"env_files"`   // files that env_from may name, and directories of files
 	Secrets     *bool    `json:"secrets"`     // whether env_from may name secrets; absent: yes
 	Limits      Limits   `json:"limits"`
 	Require     Require  `json:"require"`
 }
 
-// Limits are the most that a task may say, and what holds if it says nothing.
+// Limits holds the maximum of each limit of a task. It also applies if the task sets no limit.
 type Limits struct {
 	Timeout task.Duration `json:"timeout,omitzero"`
 	task.Limits
 }
 
-// Require is what is so for each attempt, whether its task says it or not.
+// Require holds settings that apply to every attempt, whether its task sets them or not.
 type Require struct {
 	NoNewPrivs bool `json:"no_new_privs"`
 	PrivateTmp bool `json:"private_tmp"`
 }
 
-// Attempt is what a policy judges.
+// Attempt holds the properties of an attempt that a policy judges.
 type Attempt struct {
 	Process *task.Process
-	User    string // as whom it runs, by name
+	User    string // the name of the user as whom it runs
 	UID     uint32
-	Groups  []Group // that Process names
+	Groups  []Group // the groups that Process names
 	Timeout task.Duration
-	Env     []string // further names of variables, not those of Process.Env
+	Env     []string // names of variables in addition to those of Process.Env
 }
 
-// Group is a group as the host knows it.
+// Group is a group of the host.
 type Group struct {
 	Name string
 	GID  uint32
-	Own  bool // the attempt's user has it, named or not
+	Own  bool // the attempt's user is a member anyway
 }
 
-// Refusal says which rule does not allow an attempt.
+// Refusal is the error that names the rule which does not allow an attempt.
 type Refusal struct{ Rule, Why string }
 
 func (r *Refusal) Error() string { return "the node's policy: " + r.Rule + ": " + r.Why }
 
+// newRefusal returns a *Refusal with a formatted reason.
 func newRefusal(rule, why string, args ...any) error {
 	return &Refusal{rule, fmt.Sprintf(why, args...)}
 }
 
-// Check judges all of an attempt but its program. An error is a *Refusal.
+// Check judges everything about an attempt except its program. It accesses no file. An error is a *Refusal.
 func (p *Policy) Check(a Attempt) error {
 	checks := []func(Attempt) error{p.checkUser, p.checkAction, p.checkSources, p.checkEnv}
 	for _, check := range checks {
@@ -76,6 +77,7 @@ func (p *Policy) Check(a Attempt) error {
 	return nil
 }
 
+// checkUser judges the user and the groups.
 func (p *Policy) checkUser(a Attempt) error {
 	if p.Users != nil && !slices.Contains(p.Users, a.User) && !slices.Contains(p.Users, strconv.Itoa(int(a.UID))) {
 		return newRefusal("users", "nothing runs as user %s here", task.Quote(a.User))
@@ -90,8 +92,8 @@ func (p *Policy) checkUser(a Attempt) error {
 	return nil
 }
 
-// mayName reports whether a task may name a group. Who lists users, and no groups,
-// means what these can do: not that of a group such as disk.
+// mayName reports whether a task may name a group. A policy that lists users but no groups
+// allows what these users can do anyway, and not the rights of another group such as disk.
 func (p *Policy) mayName(g Group) bool {
 	if p.Groups == nil {
 		return p.Users == nil || g.Own
@@ -99,6 +101,7 @@ func (p *Policy) mayName(g Group) bool {
 	return slices.Contains(p.Groups, g.Name) || slices.Contains(p.Groups, strconv.FormatUint(uint64(g.GID), 10))
 }
 
+// checkAction judges whether the task may use a shell.
 func (p *Policy) checkAction(a Attempt) error {
 	if p.Shell != nil && !*p.Shell && a.Process.Shell != "" {
 		return newRefusal("shell", "action.process.shell is not allowed here; command is")
@@ -106,6 +109,7 @@ func (p *Policy) checkAction(a Attempt) error {
 	return nil
 }
 
+// checkSources judges the entries of env_from.
 func (p *Policy) checkSources(a Attempt) error {
 	for i, f := range a.Process.EnvFrom {
 		field := fmt.Sprintf("env_from[%d]", i)
@@ -121,9 +125,9 @@ func (p *Policy) checkSources(a Attempt) error {
 	return nil
 }
 
-// coversFile reports whether an entry, a file or a directory that ends in "/", has a
-// file. A name with ".." in it is nowhere: behind a symbolic link that leads
-// elsewhere than the name says.
+// coversFile reports whether an entry (a file, or a directory that ends in "/") is or contains a
+// file. A path with ".." is never covered, because after a symbolic link it leads
+// elsewhere than it seems to.
 func coversFile(entry, file string) bool {
 	if path.Clean(file) != file {
 		return false
@@ -135,10 +139,10 @@ func coversFile(entry, file string) bool {
 	return entry == file
 }
 
-// Program judges the program that an attempt is about to execute, an absolute
-// path, by where its symbolic links lead, and returns that place: it is what to
-// execute, so that nobody leads them elsewhere in between. Without a list of
-// executables it is the program itself. An error is a *Refusal.
+// Program judges the program that an attempt is about to execute, given by an absolute
+// path. It resolves symbolic links and returns the resulting path, which the caller must
+// execute, so that nobody can redirect the links in between. Without a list of
+// executables it returns the path unchanged. It accesses the file system, so it may hang. An error is a *Refusal.
 func (p *Policy) Program(program string) (string, error) {
 	if p.Executables == nil {
 		return program, nil
@@ -152,7 +156,7 @@ func (p *Policy) Program(program string) (string, error) {
 	for _, e := range p.Executables {
 		at, err := filepath.EvalSymlinks(e)
 		if err != nil {
-			continue // not on this host
+			continue // does not exist on this host
 		}
 
 		if strings.HasSuffix(e, "/") {
@@ -171,7 +175,7 @@ func (p *Policy) Program(program string) (string, error) {
 	return "", newRefusal("executables", "%s is not among them", task.Quote(program))
 }
 
-// Validate checks what the policy says. The error is a *task.Error.
+// Validate checks the values of the policy. The error is a *task.Error that names the field.
 func (p *Policy) Validate() error {
 	for _, l := range []struct {
 		field string

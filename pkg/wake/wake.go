@@ -1,8 +1,8 @@
-// Package wake has the signal by which goroutines wake another one that looks for itself at what there is to do.
+// Package wake provides a signal by which goroutines wake another one, which then checks the state for work.
 //
-// A signal that nobody has received yet is not sent twice, and sending never blocks. So a receiver may find less to
-// do than signals were sent, but after each signal it looks at least once: it must look at the state itself, and not
-// count signals.
+// Sending never blocks, and a signal that was not received yet is not sent twice. So several sends may cause one
+// receive, but after each send there is at least one. The receiver must check the state and must not
+// count signals. Do not use a Signal to pass values, or to wake several goroutines: each send wakes one.
 package wake
 
 // Signal is a channel with one slot. Receive from it as from any channel.
