@@ -1,5 +1,5 @@
-// Command carillon is all of Carillon: the daemon of a node and the tool that
-// talks to it. See "carillon --help".
+// Command carillon contains all of Carillon: the daemon of a node and the command-line client. See "carillon
+// --help".
 package main
 
 import (
@@ -13,8 +13,8 @@ import (
 
 func main() { os.Exit(runCommand()) }
 
-// runCommand ends its command at the first signal; at a second one the system's own
-// way takes over, so that nothing can keep the process from being stopped.
+// runCommand ends its command at the first signal. After that, the default action of signals is restored, so
+// that a second signal always ends the process.
 func runCommand() int {
 	ctx, stop := daemon.Signals(context.Background())
 	defer stop()

@@ -35,8 +35,8 @@ func Parallel(ctx context.Context, n int, do func(i int) error) error {
 
 // outcome is the result for one object.
 type outcome[R any] struct {
-	result   R      // text for people
-	message  string // for a person
+	result   R
+	message  string // for people
 	err      error
 	finished bool
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/internal/importer"
 )
 
+// crontabCommand returns "carillon import crontab".
 func crontabCommand(f *factory.Factory) *cobra.Command {
 	i := newImporting(f)
 	var system bool
@@ -80,10 +81,11 @@ func crontabCommand(f *factory.Factory) *cobra.Command {
 	return cmd
 }
 
-// cronReads are the names of files that cron reads in a directory: none with a dot,
-// such as those that a package's upgrade leaves.
+// cronReads matches the names of files that cron reads in a directory. They contain no dots, unlike the files
+// that package upgrades leave behind.
 var cronReads = regexp.MustCompile(`^[A-Za-z0-9_-]+$`)
 
+// currentUser returns the name of the current user, or "".
 func currentUser() string {
 	if u, err := user.Current(); err == nil {
 		return u.Username

@@ -1,3 +1,3 @@
-// Package imports is "carillon import": it makes tasks of crontabs, of Kubernetes' CronJobs and
-// of systemd's timers, shows what it could not take over, and applies the rest.
+// Package imports implements "carillon import". It converts crontabs, Kubernetes CronJobs and systemd timers to
+// tasks, reports what it cannot convert, and applies the rest.
 package imports

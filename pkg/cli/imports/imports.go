@@ -23,14 +23,14 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// Command is carillon import.
+// Command returns "carillon import".
 func Command(f *factory.Factory) *cobra.Command {
 	cmd := &cobra.Command{Use: "import", Short: "Import crontabs, Kubernetes CronJobs and systemd timers"}
 	cmd.AddCommand(crontabCommand(f), kubernetesCommand(f), systemdCommand(f))
 	return cmd
 }
 
-// importing is an import while it goes on.
+// importing is an import in progress.
 type importing struct {
 	*factory.Factory
 	importer.Options
@@ -38,8 +38,10 @@ type importing struct {
 	result          importer.Result
 }
 
+// newImporting returns an import without results.
 func newImporting(f *factory.Factory) *importing { return &importing{Factory: f} }
 
+// bindFlags declares the flags. node and zone describe the defaults in the help.
 func (i *importing) bindFlags(cmd *cobra.Command, node, zone string) {
 	f := cmd.Flags()
 	f.BoolVar(&i.dryRun, "dry-run", false, "print the tasks as YAML and apply nothing")
@@ -56,7 +58,8 @@ func (i *importing) bindFlags(cmd *cobra.Command, node, zone string) {
 	}
 }
 
-// fillDefaults fills in what follows from this host.
+// fillDefaults checks the flags and sets those that depend on this host. local states that the source belongs
+// to this host.
 func (i *importing) fillDefaults(cmd *cobra.Command, local bool) error {
 	if err := factory.RefuseEmpty(cmd, "node", "timezone"); err != nil {
 		return err
@@ -75,7 +78,8 @@ func (i *importing) fillDefaults(cmd *cobra.Command, local bool) error {
 			return err
 		}
 	case local && !i.anyNode:
-		// Jobs of this host stay on it, whatever its node is called: that of carillon dev is called dev.
+		// Jobs of this host stay on this host, whatever the name of its node is. They are selected by the label
+		// host, because the node of "carillon dev" is called dev.
 		i.Host = hostLabel()
 	}
 
@@ -98,8 +102,8 @@ func (i *importing) fillDefaults(cmd *cobra.Command, local bool) error {
 	return err
 }
 
-// printOrApply tells what was not taken, and prints the tasks or applies them. The exit code
-// is that of a finding if something was not taken and all else went well.
+// printOrApply reports what was not imported, and prints or applies the tasks. If something was not imported
+// and everything else succeeded, the exit code is ExitFinding.
 func (i *importing) printOrApply(ctx context.Context) error {
 	if i.dryRun {
 		i.printRefusals()
@@ -127,6 +131,7 @@ func (i *importing) printOrApply(ctx context.Context) error {
 	return i.exitError(r.Deliver(ctx))
 }
 
+// exitError returns err, or the error for an incomplete import.
 func (i *importing) exitError(err error) error {
 	if n := len(i.result.Refusals); n > 0 {
 		if i.ForPeople() {
@@ -141,17 +146,17 @@ func (i *importing) exitError(err error) error {
 	return err
 }
 
-// printRefusals tells what was not taken, as errors are told.
+// printRefusals reports what was not imported, in the form of errors.
 func (i *importing) printRefusals() {
 	for _, r := range i.result.Refusals {
 		i.Report(&failure.Error{Exit: failure.ExitFinding, Location: r.Place.String(), Problem: failure.Problem{Code: codeNotTaken, Message: "not taken: " + r.Why}})
 	}
 }
 
-// codeNotTaken is a line of another system's file that no task can be made of.
+// codeNotTaken is the code for a part of another system's file that cannot become a task.
 const codeNotTaken = "not_taken"
 
-// printRemarks tells people what has no counterpart.
+// printRemarks reports settings without an equivalent.
 func (i *importing) printRemarks() {
 	if !i.ForPeople() {
 		return
@@ -168,11 +173,10 @@ func (i *importing) printRemarks() {
 	}
 }
 
-// addResult takes what a file came to.
+// addResult adds the result of a file.
 func (i *importing) addResult(r importer.Result) { i.result.Join(r) }
 
-// eachFile reads files, and the standard input, and hands them on; what cannot be read
-// ends it, before anything is changed.
+// eachFile reads files or standard input and calls take for each. An error ends it before anything is changed.
 func (i *importing) eachFile(ctx context.Context, files []string, take func(name, text string)) error {
 	stdin := false
 	for _, file := range files {
@@ -195,8 +199,8 @@ func (i *importing) eachFile(ctx context.Context, files []string, take func(name
 	return nil
 }
 
-// listFiles lists the files that paths name: a directory's files that wanted takes, in
-// the order of their names.
+// listFiles returns the files that paths name. A directory stands for the files in it for which wanted returns
+// true, in the order of their names.
 func listFiles(paths []string, wanted func(name string) bool) (files []string, err error) {
 	for _, p := range paths {
 		info, err := os.Stat(p)
@@ -225,9 +229,10 @@ func listFiles(paths []string, wanted func(name string) bool) (files []string, e
 	return slices.Compact(files), nil
 }
 
+// notInNodeName matches characters that the name of a node cannot contain.
 var notInNodeName = regexp.MustCompile(`[^a-z0-9._-]+`)
 
-// hostLabel returns the label "host" that nodes on this host have.
+// hostLabel returns the value of the label host on nodes of this host.
 func hostLabel() string {
 	host, err := os.Hostname()
 	if err != nil {
@@ -238,8 +243,8 @@ func hostLabel() string {
 	return cmp.Or(strings.Trim(notInNodeName.ReplaceAllString(name, "-"), "-._"), "node")
 }
 
-// hostZone is the time zone in which this host's cron reads its crontabs: TZ, the name
-// in timezone, or what localtime links to, of a directory such as /etc.
+// hostZone returns the time zone in which this host's cron interprets crontabs: from TZ, or from the files
+// timezone or localtime in a directory such as /etc.
 func hostZone(env func(string) string, etc string) (string, error) {
 	candidates := []string{strings.TrimPrefix(env("TZ"), ":")}
 	if b, err := os.ReadFile(filepath.Join(etc, "timezone")); err == nil {
@@ -251,7 +256,7 @@ func hostZone(env func(string) string, etc string) (string, error) {
 			candidates = append(candidates, name)
 		}
 	} else if os.IsNotExist(err) {
-		candidates = append(candidates, "UTC") // as the C library does
+		candidates = append(candidates, "UTC") // the default of the C library
 	}
 
 	for _, name := range candidates {

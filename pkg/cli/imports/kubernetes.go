@@ -8,6 +8,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/internal/importer"
 )
 
+// kubernetesCommand returns "carillon import kubernetes".
 func kubernetesCommand(f *factory.Factory) *cobra.Command {
 	i := newImporting(f)
 	cmd := &cobra.Command{

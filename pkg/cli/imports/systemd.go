@@ -12,6 +12,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/internal/importer"
 )
 
+// systemdCommand returns "carillon import systemd".
 func systemdCommand(f *factory.Factory) *cobra.Command {
 	i := newImporting(f)
 	cmd := &cobra.Command{
@@ -56,7 +57,7 @@ func systemdCommand(f *factory.Factory) *cobra.Command {
 	return cmd
 }
 
-// addServices adds to timers the services that lie beside them.
+// addServices adds the services in the directories of timers.
 func addServices(files []string) []string {
 	all := slices.Clone(files)
 	for _, f := range files {

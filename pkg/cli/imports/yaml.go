@@ -12,8 +12,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// printTasks writes the tasks so that they can be applied; as YAML with all that is to be
-// said of them in comments.
+// printTasks prints the tasks in a form that can be applied. YAML also contains the remarks as comments.
 func (i *importing) printTasks() error {
 	if i.Format != output.FormatTable && i.Format != output.FormatWide && i.Format != output.FormatYAML {
 		specs := make([]task.Spec, len(i.result.Jobs))
@@ -58,6 +57,7 @@ func (i *importing) printTasks() error {
 	return i.Factory.Print(b.String())
 }
 
+// writeRemark writes a remark as a YAML comment.
 func writeRemark(b *bytes.Buffer, at importer.Place, text string) {
 	fmt.Fprintf(b, "# %s", output.Sanitize(at.String()))
 	if text = output.Sanitize(text); text != "" {

@@ -1,2 +1,2 @@
-// Package node is "carillon node": list and look at nodes, drain, cordon and resume them.
+// Package node implements "carillon node": it lists, shows, drains, cordons and resumes nodes.
 package node

@@ -9,9 +9,10 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// factHeads and factCells are the columns of a node's facts.
+// factHeads are the headings of the columns with a node's facts.
 var factHeads = []string{"CPUS", "LOAD", "MEMORY", "MEMORY FREE", "DISK", "DISK FREE"}
 
+// factCells returns the cells of these columns.
 func factCells(f *factory.Factory, facts *task.Facts) []string {
 	cells := make([]string, len(factHeads))
 	for i, name := range []string{task.FactCPUs, task.FactLoad1, task.FactMemory, task.FactMemoryFree, task.FactDisk, task.FactDiskFree} {
@@ -23,6 +24,7 @@ func factCells(f *factory.Factory, facts *task.Facts) []string {
 	return cells
 }
 
+// describeFacts adds the facts of a node to its details.
 func describeFacts(f *factory.Factory, d *output.Details, facts *task.Facts) {
 	d.Field("CPUs", "%s", view.FactText(facts, task.FactCPUs))
 

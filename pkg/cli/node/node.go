@@ -16,7 +16,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// Command is carillon node.
+// Command returns "carillon node".
 func Command(f *factory.Factory) *cobra.Command {
 	cmd := &cobra.Command{Use: "node", Aliases: []string{"nodes"}, Short: "Show and drain nodes"}
 	cmd.AddGroup(&cobra.Group{ID: "look", Title: "View:"}, &cobra.Group{ID: "change", Title: "Change:"})
@@ -26,6 +26,7 @@ func Command(f *factory.Factory) *cobra.Command {
 	return cmd
 }
 
+// listCommand returns "carillon node list".
 func listCommand(f *factory.Factory) *cobra.Command {
 	var follow bool
 	var selector string
@@ -69,11 +70,12 @@ func listCommand(f *factory.Factory) *cobra.Command {
 	return cmd
 }
 
-// matchingNodes are the nodes that match.
+// matchingNodes returns the nodes that match a selector.
 func matchingNodes(wanted task.Selector, nodes []task.Node) []task.Node {
 	return slices.DeleteFunc(nodes, func(n task.Node) bool { return !wanted.Accepts(&n) })
 }
 
+// nodeTable returns the table of nodes.
 func nodeTable(f *factory.Factory, nodes []task.Node, wide bool) *output.Table {
 	g := &output.Table{Headers: []string{"NAME", "STATE", "ROLES", "RUNNING", "SHARDS", "UP", "ADDRESS", "VERSION"}, Empty: "no node is present"}
 	if wide {
@@ -93,9 +95,10 @@ func nodeTable(f *factory.Factory, nodes []task.Node, wide bool) *output.Table {
 	return g
 }
 
+// nodeState describes the state of a node.
 func nodeState(f *factory.Factory, n task.Node) string {
 	switch {
-	case n.Ineligible != "": // it owns no shards, whatever its state
+	case n.Ineligible != "": // it owns no shards, whatever its state is
 		return f.Paint(output.Red, output.OneLine(n.State+", "+n.Ineligible+blockedText(n)))
 	case len(n.Blocked) > 0:
 		return f.Paint(output.Yellow, output.OneLine(n.State+blockedText(n)))
@@ -106,7 +109,7 @@ func nodeState(f *factory.Factory, n task.Node) string {
 	return f.Paint(output.Yellow, output.OneLine(n.State))
 }
 
-// blockedText say what is beyond a limit of the node's own.
+// blockedText names the limits that a node exceeds.
 func blockedText(n task.Node) string {
 	if len(n.Blocked) == 0 {
 		return ""
@@ -114,7 +117,7 @@ func blockedText(n task.Node) string {
 	return ", blocked: " + strings.Join(n.Blocked, " ")
 }
 
-// ineligibleText say why a node owns no shards.
+// ineligibleText explains why a node owns no shards.
 func ineligibleText(n task.Node) string {
 	switch n.Ineligible {
 	case "":
@@ -130,6 +133,7 @@ func ineligibleText(n task.Node) string {
 	return ": owns no shards"
 }
 
+// uptimeText returns how long the node's process has been running.
 func uptimeText(f *factory.Factory, n task.Node) string {
 	if n.StartedAt.IsZero() {
 		return f.NoValue()
@@ -137,6 +141,7 @@ func uptimeText(f *factory.Factory, n task.Node) string {
 	return task.Duration(max(f.Now().Sub(n.StartedAt.Time), 0)).Approximate()
 }
 
+// getCommand returns "carillon node get".
 func getCommand(f *factory.Factory) *cobra.Command {
 	var follow bool
 	cmd := &cobra.Command{
@@ -168,6 +173,7 @@ func getCommand(f *factory.Factory) *cobra.Command {
 	return cmd
 }
 
+// describeNode adds the details of a node.
 func describeNode(f *factory.Factory, d *output.Details, n task.Node) {
 	d.Field("Name", "%s", n.Name)
 	d.StyledField("State", nodeState(f, n)+ineligibleText(n))
@@ -182,6 +188,7 @@ func describeNode(f *factory.Factory, d *output.Details, n task.Node) {
 	d.Field("Leases", "%s", strings.Join(n.Leases, ", "))
 }
 
+// missingNode adds a similar name to the error for a node that does not exist.
 func missingNode(f *factory.Factory, cmd *cobra.Command, c *client.Client, name string, err error) error {
 	if !errors.Is(err, task.ErrNotFound) {
 		return err

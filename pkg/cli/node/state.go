@@ -22,8 +22,10 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
+// drainLimit is how long a drain is waited for by default.
 const drainLimit = 10 * time.Minute
 
+// drainCommand returns "carillon node drain".
 func drainCommand(f *factory.Factory) *cobra.Command {
 	wait, limit := true, drainLimit
 	cmd := &cobra.Command{
@@ -58,6 +60,7 @@ func drainCommand(f *factory.Factory) *cobra.Command {
 	})
 }
 
+// cordonCommand returns "carillon node cordon".
 func cordonCommand(f *factory.Factory) *cobra.Command {
 	return stateCommand(f, &cobra.Command{
 		Use:   "cordon",
@@ -69,6 +72,7 @@ func cordonCommand(f *factory.Factory) *cobra.Command {
 	}, "cordoned", (*client.NodesService).Cordon, nil)
 }
 
+// resumeCommand returns "carillon node resume".
 func resumeCommand(f *factory.Factory) *cobra.Command {
 	return stateCommand(f, &cobra.Command{
 		Use:     "resume",
@@ -77,8 +81,8 @@ func resumeCommand(f *factory.Factory) *cobra.Command {
 	}, "resumed", (*client.NodesService).Resume, nil)
 }
 
-// stateCommand makes cmd do one thing to each of the nodes that it is given, and then
-// what follows to all of those where that succeeded; it may bring them up to date.
+// stateCommand completes cmd, which calls do for each named node. then, if set, is called with the nodes for
+// which do succeeded; it may update their records.
 func stateCommand(f *factory.Factory, cmd *cobra.Command, done string, do func(*client.NodesService, context.Context, string) (task.Node, error),
 	then func(ctx context.Context, c *client.Client, changed []task.Node) error) *cobra.Command {
 	var p selection.Flags
@@ -141,6 +145,7 @@ func stateCommand(f *factory.Factory, cmd *cobra.Command, done string, do func(*
 	return cmd
 }
 
+// nodeNames returns the names of nodes.
 func nodeNames(nodes []task.Node) []string {
 	names := make([]string, len(nodes))
 	for i, n := range nodes {
@@ -149,8 +154,8 @@ func nodeNames(nodes []task.Node) []string {
 	return names
 }
 
-// nodesOf finds the nodes that names, globs and a selector stand for, each once.
-// It is broad if they are several that were not all named.
+// nodesOf returns the nodes that names, globs or a selector select, each once. broad is true if they are
+// several and not all were named.
 func nodesOf(ctx context.Context, c *client.Client, words []string, selector string) (names []string, broad bool, err error) {
 	switch {
 	case selector == "" && len(words) == 0:
@@ -213,8 +218,8 @@ func nodesOf(ctx context.Context, c *client.Client, words []string, selector str
 	return names, broad && len(names) > 1, nil
 }
 
-// awaitDrained waits until nodes have no shards and run nothing, and tells how far
-// they are. Drained are then as they were seen last.
+// awaitDrained waits until nodes own no shards and run nothing, and prints their progress. It updates drained
+// to the records that it read last.
 func awaitDrained(ctx context.Context, f *factory.Factory, c *client.Client, drained []task.Node, limit time.Duration) error {
 	told, since := "", time.Time{}
 	names := nodeNames(drained)
@@ -263,5 +268,5 @@ func awaitDrained(ctx context.Context, f *factory.Factory, c *client.Client, dra
 	}
 }
 
-// drainPoll is how often a node is asked whether its runs have ended.
+// drainPoll is how often the records of draining nodes are read.
 const drainPoll = 300 * time.Millisecond

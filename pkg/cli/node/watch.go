@@ -11,7 +11,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// watchNodes is node list -w, or node get -w of one.
+// watchNodes implements node list -w, and node get -w if name is set.
 func watchNodes(ctx context.Context, f *factory.Factory, c *client.Client, name string, wanted task.Selector) error {
 	w := &watch.List[task.Node]{Factory: f, Client: c, Events: client.EventOptions{Kinds: []string{task.EventNode, task.EventShard}}}
 	w.Affects = func(task.Event) (string, bool) { return "", true }

@@ -6,7 +6,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// Color is a colour. Colours repeat what a symbol or a word says, and add nothing.
+// Color is the ANSI code of a color or an attribute. Colors only repeat what a symbol or a word expresses.
 type Color string
 
 const (
@@ -18,7 +18,7 @@ const (
 	Bold   Color = "1"
 )
 
-// UsesColor reports whether a stream gets colours.
+// UsesColor reports whether output to a stream is colored.
 func (p *Printer) UsesColor(stream any) bool {
 	switch p.Color {
 	case "always":
@@ -31,7 +31,7 @@ func (p *Printer) UsesColor(stream any) bool {
 	return tty && p.Env("NO_COLOR") == "" && p.Env("TERM") != "dumb"
 }
 
-// Paint gives a text for the standard output a colour, if that stream gets colours.
+// Paint colors a text for stdout, if that stream is colored.
 func (p *Printer) Paint(c Color, s string) string {
 	if s == "" || c == "" || !p.UsesColor(p.Out) {
 		return s
@@ -39,7 +39,7 @@ func (p *Printer) Paint(c Color, s string) string {
 	return "\x1b[" + string(c) + "m" + s + "\x1b[0m"
 }
 
-// PaintErr gives a text for the standard error a colour, if that stream gets colours.
+// PaintErr colors a text for stderr, if that stream is colored.
 func (p *Printer) PaintErr(c Color, s string) string {
 	if !p.UsesColor(p.Err) {
 		return s
@@ -47,7 +47,7 @@ func (p *Printer) PaintErr(c Color, s string) string {
 	return "\x1b[" + string(c) + "m" + s + "\x1b[0m"
 }
 
-// Plain is a text of ours without symbols, if that is asked for.
+// Plain replaces the symbols in a text of this program if --ascii is set.
 func (p *Printer) Plain(s string) string {
 	if !p.ASCII {
 		return s
@@ -55,15 +55,16 @@ func (p *Printer) Plain(s string) string {
 	return strings.NewReplacer("·", "-", "–", "-", "…", "...", "→", "->", "×", "x", "±", "+/-").Replace(s)
 }
 
-// NoValue stands where there is nothing to show.
+// NoValue is the text of an empty cell.
 func (p *Printer) NoValue() string { return p.Plain("–") }
 
-// stateStyle is how a state looks.
+// stateStyle is the appearance of a state.
 type stateStyle struct {
 	symbol, ascii string
 	color         Color
 }
 
+// stateStyles are the appearances of all states.
 var stateStyles = map[task.State]stateStyle{
 	task.Queued:     {"…", ".", Cyan},
 	task.Dispatched: {"▸", ">", Cyan},
@@ -78,7 +79,7 @@ var stateStyles = map[task.State]stateStyle{
 	task.Missed:     {"○", "o", Yellow},
 }
 
-// StateSign is a state's sign alone.
+// StateSign returns the symbol of a state.
 func (p *Printer) StateSign(s task.State) string {
 	f, ok := stateStyles[s]
 	switch {
@@ -91,7 +92,7 @@ func (p *Printer) StateSign(s task.State) string {
 	return p.Paint(f.color, f.symbol)
 }
 
-// StateText is a state's sign before words that say it.
+// StateText returns the symbol of a state, followed by words.
 func (p *Printer) StateText(s task.State, words string) string {
 	f, ok := stateStyles[s]
 	if !ok {

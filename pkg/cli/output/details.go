@@ -5,27 +5,26 @@ import (
 	"strings"
 )
 
-// Details is one thing's fields, a line each, names in a column; what is empty
-// is left out.
+// Details prints the fields of one object, one per line, with the names in a column. Empty fields are omitted.
 type Details struct {
 	Printer *Printer
 	pairs   [][2]string
 	Parts   []string
 }
 
-// Field adds a field; what a terminal might obey is taken out of its value.
+// Field adds a field. It removes control characters from the value.
 func (d *Details) Field(name, format string, args ...any) {
 	d.StyledField(name, Sanitize(fmt.Sprintf(format, args...)))
 }
 
-// StyledField adds a field whose value is ours, with its colours.
+// StyledField adds a field whose value may contain colors. The value must be sanitized.
 func (d *Details) StyledField(name, value string) {
 	if value != "" {
 		d.pairs = append(d.pairs, [2]string{name, value})
 	}
 }
 
-// Section ends the fields so far and adds a titled block below them.
+// Section ends the current group of fields and adds a block with a title below it.
 func (d *Details) Section(title, body string) {
 	d.Flush()
 
@@ -40,7 +39,7 @@ func (d *Details) Section(title, body string) {
 	d.Parts = append(d.Parts, d.Printer.Paint(Bold, title)+"\n", strings.TrimRight(body, "\n")+"\n")
 }
 
-// Flush ends the fields so far, so that they are aligned with each other only.
+// Flush ends the current group of fields. Fields are aligned only within a group.
 func (d *Details) Flush() {
 	width := 0
 	for _, p := range d.pairs {
@@ -55,6 +54,7 @@ func (d *Details) Flush() {
 	d.pairs = nil
 }
 
+// String returns the text of all fields and sections.
 func (d *Details) String() string {
 	d.Flush()
 	return strings.Join(d.Parts, "")

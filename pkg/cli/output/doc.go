@@ -1,9 +1,7 @@
-// Package output prints what commands found: lists and single things in the formats of -o,
-// tables that fit a terminal, colours, times and durations in words, and texts without
-// anything that a terminal would obey.
+// Package output prints the results of commands: lists and single objects in the formats of -o, tables that fit
+// a terminal, colors, times and durations, and texts without control characters.
 //
-// A Printer holds the global flags about output. It writes to its two streams only: data to
-// the standard output, everything else to the standard error. It knows what tasks' states
-// look like, and nothing else of tasks, servers or commands. Nothing is cut short unless a
-// terminal reads it.
+// A Printer holds the global flags about output. It writes only to its two streams: data to stdout, everything
+// else to stderr. The package defines the appearance of run states, and otherwise does not depend on tasks,
+// servers or commands. Output is shortened only on a terminal.
 package output

@@ -6,25 +6,25 @@ import (
 	"github.com/jedib0t/go-pretty/v6/text"
 )
 
-// columnGap is what stands between two columns.
+// columnGap is the number of spaces between two columns.
 const columnGap = 2
 
-// minWidth is how many characters a column keeps on a narrow terminal: more, if
-// what it has is typed again.
+// minWidth returns the minimum width of a column on a narrow terminal. It is larger for columns whose contents
+// users type again.
 func minWidth(head string) int {
 	switch head {
 	case "NAME", "TASK":
 		return 20
 	case "RUN":
-		return 32 // a part of an id is that of other runs, too
+		return 32 // a truncated id may also be the prefix of other ids
 	}
 
 	return 10
 }
 
-// fitToWidth makes a table as narrow as a terminal: the widest columns give first, each down
-// to what it needs to be read. Only if that is not enough, the last columns go. To cut
-// rows at the edge would take away how a task fares, for the sake of a long schedule.
+// fitToWidth makes a table as narrow as a terminal. The widest columns are shortened first, each down to its
+// minimum width. Only if that is not enough, the last columns are removed. Cutting rows at the edge instead
+// would hide the state of a task because of a long schedule.
 func (g *Table) fitToWidth(width int, more string) *Table {
 	widths := make([]int, len(g.Headers))
 	for _, row := range append([][]string{g.Headers}, g.Rows...) {
@@ -53,7 +53,7 @@ func (g *Table) fitToWidth(width int, more string) *Table {
 		}
 
 		if widest < 0 {
-			break // one column alone is too wide
+			break // even a single column is too wide
 		}
 
 		widths[widest]--
@@ -80,7 +80,7 @@ func (g *Table) fitToWidth(width int, more string) *Table {
 	return out
 }
 
-// tableWidth is how wide a table with columns of these widths is.
+// tableWidth returns the width of a table with columns of these widths.
 func tableWidth(widths []int) int {
 	n := columnGap * (len(widths) - 1)
 	for _, w := range widths {

@@ -1,6 +1,6 @@
 package output
 
-// The output formats. A command that has fewer than all says so with only.
+// The output formats. A command that supports only some of them is passed to factory.LimitFormats.
 const (
 	FormatTable = "table"
 	FormatWide  = "wide"
@@ -10,5 +10,5 @@ const (
 	FormatName  = "name"
 )
 
-// Formats are all output formats.
+// Formats contains all output formats.
 var Formats = []string{FormatTable, FormatWide, FormatJSON, FormatJSONL, FormatYAML, FormatName}

@@ -8,7 +8,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/internal/manifest"
 )
 
-// EmitList prints a list in whatever format is asked for.
+// EmitList prints a list in the requested format. tabulate returns the table for people.
 func EmitList[T any](p *Printer, list []T, name func(T) string, tabulate func(wide bool) *Table) error {
 	switch p.Format {
 	case FormatJSON:
@@ -34,7 +34,7 @@ func EmitList[T any](p *Printer, list []T, name func(T) string, tabulate func(wi
 	return p.Print(g.Render(p))
 }
 
-// EmitOne prints one thing; for people it is whatever human writes.
+// EmitOne prints one object in the requested format. human writes the details for people.
 func EmitOne[T any](p *Printer, thing T, name string, human func(w *Details)) error {
 	switch p.Format {
 	case FormatJSON:
@@ -55,7 +55,7 @@ func EmitOne[T any](p *Printer, thing T, name string, human func(w *Details)) er
 	return p.Print(d.String())
 }
 
-// EmitJSON prints one JSON value, indented.
+// EmitJSON prints one value as indented JSON.
 func (p *Printer) EmitJSON(v any) error {
 	var b bytes.Buffer
 	e := json.NewEncoder(&b)
@@ -69,7 +69,7 @@ func (p *Printer) EmitJSON(v any) error {
 	return p.printJSON(b.Bytes())
 }
 
-// printJSON prints JSON as it is, but for a terminal.
+// printJSON prints JSON. On a terminal it escapes control characters.
 func (p *Printer) printJSON(b []byte) error {
 	if _, tty := p.Terminal(p.Out); tty {
 		b = SanitizeJSON(b)
@@ -77,7 +77,7 @@ func (p *Printer) printJSON(b []byte) error {
 	return p.Print(string(b))
 }
 
-// CompactJSON is a value as JSON on one line, without its end.
+// CompactJSON encodes a value as JSON on one line, without a newline.
 func CompactJSON(v any) ([]byte, error) {
 	var b bytes.Buffer
 	e := json.NewEncoder(&b)
@@ -87,7 +87,7 @@ func CompactJSON(v any) ([]byte, error) {
 	return bytes.TrimSuffix(b.Bytes(), []byte("\n")), err
 }
 
-// EmitLines prints n lines of JSON, or of names.
+// EmitLines prints n lines of JSON or of names.
 func (p *Printer) EmitLines(n int, line func(int) ([]byte, error)) error {
 	var b bytes.Buffer
 
@@ -102,8 +102,8 @@ func (p *Printer) EmitLines(n int, line func(int) ([]byte, error)) error {
 	return p.printJSON(b.Bytes())
 }
 
-// EmitYAML writes one document for each item, so that each can be applied, or
-// cut out, alone; an empty list is [].
+// EmitYAML prints one document for each item, so that each can be applied or copied separately. An empty list
+// is [].
 func (p *Printer) EmitYAML(n int, item func(int) any) error {
 	var b bytes.Buffer
 
@@ -132,8 +132,8 @@ func (p *Printer) EmitYAML(n int, item func(int) any) error {
 	return p.Print(b.String())
 }
 
-// EmitChanged prints what changes returned, for programs; people have been told
-// already. One task that was asked for is an object, several are a list.
+// EmitChanged prints the changed objects for programs; the text for people was printed before. If asked is 1,
+// it prints an object, otherwise a list.
 func EmitChanged[T any](p *Printer, changed []T, asked int, name func(T) string) error {
 	switch {
 	case p.ForPeople(), asked == 0, asked == 1 && len(changed) == 0:

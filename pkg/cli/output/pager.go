@@ -12,13 +12,11 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// noSuchProgram is the least exit code by which a shell says that it could not run a
-// program.
+// noSuchProgram is the smallest exit code with which a shell reports that it could not run a program.
 const noSuchProgram = 126
 
-// WithPager gives print the standard output, or, if that is a terminal and a person has
-// named a PAGER, that program. It returns when both have ended; a person who leaves
-// the pager early has seen enough.
+// WithPager calls print with stdout or, if that is a terminal and PAGER is set, with the input of that program.
+// It returns when both have ended. It is not an error if the user quits the pager early.
 func (p *Printer) WithPager(print func(out io.Writer) error) error {
 	program := strings.TrimSpace(p.Env("PAGER"))
 	if _, tty := p.Terminal(p.Out); !tty || program == "" || program == "cat" {
@@ -28,7 +26,7 @@ func (p *Printer) WithPager(print func(out io.Writer) error) error {
 	cmd := exec.Command("/bin/sh", "-c", program)
 	cmd.Stdout, cmd.Stderr, cmd.Env = p.Out, p.Err, os.Environ()
 	if p.Env("LESS") == "" {
-		cmd.Env = append(cmd.Env, "LESS=FRX") // as git has it: colours, and no pager for what fits
+		cmd.Env = append(cmd.Env, "LESS=FRX") // as git does: allow colors, and quit if the text fits on one screen
 	}
 
 	in, err := cmd.StdinPipe()
@@ -41,7 +39,7 @@ func (p *Printer) WithPager(print func(out io.Writer) error) error {
 	}
 
 	failed := print(in)
-	_ = in.Close() // the pager may have ended
+	_ = in.Close() // the pager may have ended already
 
 	err = cmd.Wait()
 	switch left := errors.Is(failed, syscall.EPIPE); {

@@ -10,7 +10,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// SelectColumns is a table with the columns that --columns names; all, if it names none.
+// SelectColumns returns a table with only the columns of --columns, or g if the flag is not set.
 func (p *Printer) SelectColumns(g *Table) (*Table, error) {
 	if len(p.Columns) == 0 {
 		return g, nil
@@ -52,28 +52,28 @@ func (p *Printer) SelectColumns(g *Table) (*Table, error) {
 	return out, nil
 }
 
-// columnName is how a column is named where one can type: "LAST 10" is last-10.
+// columnName returns the name of a column for --columns: "LAST 10" becomes last-10.
 func columnName(head string) string {
 	return strings.ReplaceAll(strings.ToLower(strings.TrimSpace(head)), " ", "-")
 }
 
-// WantsColumn reports whether a table has a column that it may go without.
+// WantsColumn reports whether an optional column is printed.
 func (p *Printer) WantsColumn(head string) bool {
 	return len(p.Columns) == 0 || slices.ContainsFunc(p.Columns, func(c string) bool { return columnName(c) == columnName(head) })
 }
 
-// Table is a table in the making.
+// Table is a table to print.
 type Table struct {
 	Headers []string
 	Rows    [][]string
-	Empty   string // what to say, on the standard error, if there are no rows
+	Empty   string // the message on stderr if there are no rows
 }
 
-// AddRow adds a row; it may have fewer cells than there are columns.
+// AddRow adds a row. It may have fewer cells than there are columns.
 func (g *Table) AddRow(cells ...string) { g.Rows = append(g.Rows, cells) }
 
-// Render draws the table: no lines, columns as wide as they must be, two blanks
-// between them. Only for a terminal it is made to fit.
+// Render returns the table as text: without lines, columns as wide as necessary, and two spaces between them.
+// On a terminal, it is shortened to the terminal's width.
 func (g *Table) Render(p *Printer) string {
 	if len(g.Rows) == 0 {
 		if g.Empty != "" {
@@ -95,7 +95,7 @@ func (g *Table) Render(p *Printer) string {
 	style.Box = table.BoxStyle{PaddingRight: "  ", UnfinishedRow: more}
 	if width, tty := p.Terminal(p.Out); tty && width > 0 {
 		g = g.fitToWidth(width, more)
-		style.Size.WidthMax = width + columnGap // behind the last column are blanks, too
+		style.Size.WidthMax = width + columnGap // the last column is also followed by spaces
 	}
 
 	t.SetStyle(style)
@@ -117,6 +117,7 @@ func (g *Table) Render(p *Printer) string {
 	return b.String()
 }
 
+// rowOf converts cells to a row of the table writer.
 func rowOf(texts []string) table.Row {
 	row := make(table.Row, len(texts))
 	for i, s := range texts {
@@ -125,7 +126,7 @@ func rowOf(texts []string) table.Row {
 	return row
 }
 
-// RenderIndented is a table below a title, without its headers.
+// RenderIndented returns a table for a section, indented and without headings.
 func (p *Printer) RenderIndented(t *Table) string {
 	t.Empty = ""
 	part := *p

@@ -8,7 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TerminalWidth reports whether a stream is a terminal, and how wide it is.
+// TerminalWidth reports whether a stream is a terminal, and its width.
 func TerminalWidth(stream any) (width int, is bool) {
 	f, ok := stream.(*os.File)
 	if !ok {
@@ -23,7 +23,7 @@ func TerminalWidth(stream any) (width int, is bool) {
 	return int(size.Col), true
 }
 
-// TerminalHeight is how many lines a terminal has; 0 if a stream is none.
+// TerminalHeight returns the number of lines of a terminal, or 0 if the stream is not a terminal.
 func TerminalHeight(stream any) int {
 	f, ok := stream.(*os.File)
 	if !ok {

@@ -2,8 +2,8 @@
 
 package output
 
-// TerminalWidth never finds one here: output is plain and nothing is asked.
+// TerminalWidth always reports that there is no terminal on this system. Output is plain, and nothing is asked.
 func TerminalWidth(any) (width int, is bool) { return 0, false }
 
-// TerminalHeight never finds one here.
+// TerminalHeight always returns 0 on this system.
 func TerminalHeight(any) int { return 0 }

@@ -10,7 +10,7 @@ import (
 	"unicode/utf8"
 )
 
-// Plural is a number of things: "1 run", "2 runs".
+// Plural returns a number with its noun: "1 run", "2 runs".
 func Plural(n int64, what string) string {
 	if n == 1 {
 		return "1 " + what
@@ -18,8 +18,8 @@ func Plural(n int64, what string) string {
 	return fmt.Sprintf("%d %ss", n, what)
 }
 
-// Sanitize takes away what could move a terminal's cursor: texts come from
-// servers, from files and from other people's programs. Lines and tabs stay.
+// Sanitize replaces control characters, which could move the cursor or execute terminal commands. Texts come
+// from servers, files and other users' programs. Newlines and tabs stay.
 func Sanitize(s string) string {
 	clean := func(r rune) rune {
 		if r == '\n' || r == '\t' || unicode.IsPrint(r) {
@@ -31,8 +31,8 @@ func Sanitize(s string) string {
 	return strings.Map(clean, s)
 }
 
-// SanitizeJSON is JSON for a terminal: it says the same, and what the terminal might
-// obey is escaped. What is below a space JSON has escaped already.
+// SanitizeJSON escapes control characters in JSON for a terminal, without changing its meaning. JSON already
+// escapes the characters below a space.
 func SanitizeJSON(b []byte) []byte {
 	var out []byte
 	for i := 0; i < len(b); {
@@ -61,12 +61,12 @@ func SanitizeJSON(b []byte) []byte {
 	return out
 }
 
-// OneLine is printable text for a cell of a table.
+// OneLine returns a sanitized text on one line, for a cell of a table.
 func OneLine(s string) string {
 	return strings.Join(strings.Fields(Sanitize(s)), " ")
 }
 
-// Truncate is the beginning of a text.
+// Truncate limits the length of a text in characters.
 func Truncate(s string, most int) string {
 	if list := []rune(s); len(list) > most {
 		return string(list[:most]) + "…"
@@ -74,7 +74,7 @@ func Truncate(s string, most int) string {
 	return s
 }
 
-// Labels are labels on one line, sorted.
+// Labels returns labels on one line, sorted by key.
 func Labels(labels map[string]string) string {
 	var words []string
 	for _, k := range slices.Sorted(maps.Keys(labels)) {

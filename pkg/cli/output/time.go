@@ -10,13 +10,13 @@ import (
 
 // The values of --time.
 const (
-	TimeRelative = "relative" // the past as "21h ago", the future in the task's zone
-	TimeLocal    = "local"    // the zone of whoever asks
-	TimeTask     = "task"     // the task's zone
+	TimeRelative = "relative" // past times as "21h ago", future times in the task's time zone
+	TimeLocal    = "local"    // the user's time zone
+	TimeTask     = "task"     // the task's time zone
 	TimeUTC      = "utc"
 )
 
-// TimeLeft is the time until t, as a list shows it.
+// TimeLeft returns the time until t for a list.
 func (p *Printer) TimeLeft(t task.Time) string {
 	if t.IsZero() {
 		return p.NoValue()
@@ -30,7 +30,7 @@ func (p *Printer) TimeLeft(t task.Time) string {
 	return task.Duration(d).Approximate()
 }
 
-// TimeLeftOrPast is TimeLeft for a list that may begin in the past.
+// TimeLeftOrPast is like TimeLeft, for lists that may begin in the past.
 func (p *Printer) TimeLeftOrPast(t task.Time) string {
 	if gone := p.Now().Sub(t.Time); gone > time.Minute {
 		return task.Duration(gone).Approximate() + " ago"
@@ -38,10 +38,10 @@ func (p *Printer) TimeLeftOrPast(t task.Time) string {
 	return p.TimeLeft(t)
 }
 
-// ReaderZone stands for the zone of whoever asks, where no task's is at hand.
+// ReaderZone means the user's time zone, where no task's time zone applies.
 const ReaderZone = "local"
 
-// Zone is where the times of a task are shown.
+// Zone returns the time zone in which times of a task are printed.
 func (p *Printer) Zone(timezone string) *time.Location {
 	switch {
 	case p.TimeMode == TimeUTC:
@@ -58,7 +58,7 @@ func (p *Printer) Zone(timezone string) *time.Location {
 	return loc
 }
 
-// FutureTime is a time ahead: short where the day is plain from the weekday.
+// FutureTime formats a future time. Within the next days, the weekday is sufficient as its date.
 func (p *Printer) FutureTime(t task.Time, timezone string) string {
 	if t.IsZero() {
 		return p.NoValue()
@@ -76,7 +76,7 @@ func (p *Printer) FutureTime(t task.Time, timezone string) string {
 	return p.DateTime(t, timezone)
 }
 
-// DateTime is a time with its date, for a sentence.
+// DateTime formats a time with its date.
 func (p *Printer) DateTime(t task.Time, timezone string) string {
 	local := t.In(p.Zone(timezone))
 
@@ -92,7 +92,7 @@ func (p *Printer) DateTime(t task.Time, timezone string) string {
 	return local.Format(layout) + ClockTime(local)
 }
 
-// PastTime is a time that has passed.
+// PastTime formats a time in the past.
 func (p *Printer) PastTime(t task.Time, timezone string) string {
 	if t.IsZero() {
 		return p.NoValue()
@@ -109,7 +109,7 @@ func (p *Printer) PastTime(t task.Time, timezone string) string {
 	return task.Duration(d).Approximate() + " ago"
 }
 
-// ExactTime is a time to the millisecond, with its zone.
+// ExactTime formats a time in milliseconds with its zone.
 func ExactTime(local time.Time) string {
 	if local.Nanosecond() != 0 {
 		return local.Format("2006-01-02 15:04:05.000 MST")
@@ -117,8 +117,7 @@ func ExactTime(local time.Time) string {
 	return local.Format("2006-01-02 15:04:05 MST")
 }
 
-// ClockTime is the time of day, to the minute if that says it all, and never finer
-// than a second: whoever wants more asks for --time.
+// ClockTime formats a time of day, with seconds only if they are not zero. For milliseconds, users set --time.
 func ClockTime(local time.Time) string {
 	if local.Second() != 0 || local.Nanosecond() != 0 {
 		return local.Format("15:04:05 MST")
@@ -126,7 +125,7 @@ func ClockTime(local time.Time) string {
 	return local.Format("15:04 MST")
 }
 
-// Bytes is a number of bytes.
+// Bytes formats a number of bytes.
 func Bytes(n int64) string {
 	const unit = 1024
 	if n < unit {

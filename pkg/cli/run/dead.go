@@ -11,8 +11,8 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// findDead finds the run that a user named, as FindRun does. A dead run may have
-// left its task's history by now: then its id, or the beginning of it, names it.
+// findDead returns the run that a user named, as FindRun does. A dead run may no longer be in its task's
+// history; then it can be named by its id or a prefix of it.
 func findDead(ctx context.Context, f *factory.Factory, c *client.Client, word string) (task.Run, error) {
 	w, err := selection.ParseRunWord(word)
 	if err != nil {

@@ -1,3 +1,3 @@
-// Package run is "carillon run": list and look at runs, cancel, pause, resume, retry and dismiss
-// them. Their logs are of package logs.
+// Package run implements "carillon run": it lists, shows, cancels, pauses, resumes, retries and dismisses runs.
+// Package logs prints their output.
 package run

@@ -17,6 +17,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
+// getCommand returns "carillon run get".
 func getCommand(f *factory.Factory) *cobra.Command {
 	var follow bool
 	cmd := &cobra.Command{
@@ -42,7 +43,7 @@ func getCommand(f *factory.Factory) *cobra.Command {
 			return err
 		}
 
-		if r.State.Active() { // lists do not tell how far it is
+		if r.State.Active() { // lists do not contain the progress
 			if now, err := c.Runs.Get(cmd.Context(), r.Namespace, r.Task, r.ID); err == nil {
 				r = now
 			}
@@ -55,7 +56,7 @@ func getCommand(f *factory.Factory) *cobra.Command {
 		zone := ""
 		if f.ForPeople() {
 			if t, err := c.Tasks.Get(cmd.Context(), r.Namespace, r.Task); err == nil {
-				zone = t.Timezone // else the task is gone, and UTC will do
+				zone = t.Timezone // if the task is gone, UTC is used
 			}
 		}
 
@@ -69,6 +70,7 @@ func getCommand(f *factory.Factory) *cobra.Command {
 	return cmd
 }
 
+// describeRun adds the details of a run. zone is the time zone of its task.
 func describeRun(f *factory.Factory, d *output.Details, r task.Run, zone string) {
 	at := func(t task.Time) string {
 		if t.IsZero() {
@@ -116,7 +118,7 @@ func describeRun(f *factory.Factory, d *output.Details, r task.Run, zone string)
 	d.Field("Used", "%s", usedWords(r.Usage))
 	d.Field("Node", "%s", r.Node)
 
-	if r.Attempt > 0 && r.Fan == nil { // its parts have attempts
+	if r.Attempt > 0 && r.Fan == nil { // only its parts have attempts
 		d.Field("Attempt", "%d, token %d", r.Attempt, r.Token)
 	}
 
@@ -152,7 +154,7 @@ func describeRun(f *factory.Factory, d *output.Details, r task.Run, zone string)
 	}
 }
 
-// usedWords is what the processes of a run took.
+// usedWords describes the resources that the processes of a run used.
 func usedWords(u task.Usage) string {
 	var words []string
 	add := func(v int64, format, text string) {
@@ -169,6 +171,7 @@ func usedWords(u task.Usage) string {
 	return strings.Join(words, ", ")
 }
 
+// deciderWords names the node and the shard that decided the tick.
 func deciderWords(r task.Run) string {
 	if r.Owner == "" {
 		return fmt.Sprintf("shard %d", r.Shard)

@@ -19,17 +19,18 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// runPick says which runs a verb is for, where they are not named one by one.
+// runPick defines which runs a command applies to, if they are not named individually.
 type runPick struct {
 	selection.Flags
 	all    bool
 	states []string
-	dead   bool                // only runs that have used up their attempts
-	parts  bool                // parts of runs are found, too
-	of     []task.State        // the states that runs have which the verb is for
-	only   func(task.Run) bool // nil: all of these
+	dead   bool                // only dead runs
+	parts  bool                // include parts of runs
+	of     []task.State        // the states of runs to which the command applies
+	only   func(task.Run) bool // a further condition; nil: none
 }
 
+// bindFlags declares the flags.
 func (p *runPick) bindFlags(cmd *cobra.Command) {
 	p.Flags.Bind(cmd, true)
 	what := "all runs that wait or run"
@@ -43,6 +44,7 @@ func (p *runPick) bindFlags(cmd *cobra.Command) {
 	cmd.Use += " RUN|GLOB... | -l SELECTOR | --state STATE | --all"
 }
 
+// stateNames returns states as strings.
 func stateNames(states []task.State) []string {
 	names := make([]string, len(states))
 	for i, s := range states {
@@ -51,7 +53,7 @@ func stateNames(states []task.State) []string {
 	return names
 }
 
-// runsCommand makes cmd do one thing to each of the runs that it is given.
+// runsCommand completes cmd, which calls do for each selected run.
 func runsCommand[R any](f *factory.Factory, cmd *cobra.Command, p *runPick, past string,
 	do func(context.Context, *client.Client, task.Run) (R, string, error), name func(R) string) *cobra.Command {
 	p.bindFlags(cmd)
@@ -126,12 +128,13 @@ func runsCommand[R any](f *factory.Factory, cmd *cobra.Command, p *runPick, past
 	return cmd
 }
 
-// chosenRun is a run that a verb is for: as it was found, or as it was named.
+// chosenRun is a selected run: as it was found, or only as it was named.
 type chosenRun struct {
 	word string
-	run  task.Run // with an id, if it was found
+	run  task.Run // has an id if it was found
 }
 
+// namedRun returns the run that a word names.
 func namedRun(ctx context.Context, f *factory.Factory, c *client.Client, word string, dead bool) (task.Run, error) {
 	if dead {
 		return findDead(ctx, f, c, word)
@@ -139,8 +142,8 @@ func namedRun(ctx context.Context, f *factory.Factory, c *client.Client, word st
 	return selection.FindRun(ctx, f, c, word)
 }
 
-// chosenRuns finds the runs that names, globs of tasks and flags stand for, each once.
-// It is broad if not each was named.
+// chosenRuns returns the runs that names, globs of tasks and flags select, each once. broad is true if not all
+// of them were named.
 func chosenRuns(ctx context.Context, f *factory.Factory, c *client.Client, words []string, p *runPick, states []task.State) (list []chosenRun, broad bool, err error) {
 	broad = p.Selector != "" || p.all || len(states) > 0 && len(words) == 0
 	globs := slices.DeleteFunc(slices.Clone(words), func(w string) bool { return !selection.IsGlob(w) })
@@ -199,7 +202,7 @@ func chosenRuns(ctx context.Context, f *factory.Factory, c *client.Client, words
 	return list, true, nil
 }
 
-// readStates checks states that were typed.
+// readStates parses the values of --state.
 func readStates(names []string, known []task.State) ([]task.State, error) {
 	var states []task.State
 	for _, name := range names {
@@ -218,6 +221,7 @@ func readStates(names []string, known []task.State) ([]task.State, error) {
 	return states, nil
 }
 
+// cancelCommand returns "carillon run cancel".
 func cancelCommand(f *factory.Factory) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "cancel",
@@ -242,9 +246,10 @@ func cancelCommand(f *factory.Factory) *cobra.Command {
 		}, selection.RunName)
 }
 
-// deadStates are those of runs that have used up their attempts.
+// deadStates are the states of dead runs.
 var deadStates = []task.State{task.Failed, task.TimedOut, task.Lost}
 
+// retryCommand returns "carillon run retry".
 func retryCommand(f *factory.Factory) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "retry",
@@ -267,6 +272,7 @@ func retryCommand(f *factory.Factory) *cobra.Command {
 		}, selection.RunName)
 }
 
+// dismissCommand returns "carillon run dismiss".
 func dismissCommand(f *factory.Factory) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "dismiss",

@@ -11,7 +11,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// describeParts adds a table of a run's parts.
+// describeParts adds the parts of a run.
 func describeParts(f *factory.Factory, d *output.Details, r task.Run, at func(task.Time) string) {
 	fan := r.Fan
 	if fan == nil {

@@ -15,6 +15,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
+// pauseCommand returns "carillon run pause".
 func pauseCommand(f *factory.Factory) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "pause",
@@ -54,6 +55,7 @@ func pauseCommand(f *factory.Factory) *cobra.Command {
 		}, selection.RunName)
 }
 
+// resumeCommand returns "carillon run resume".
 func resumeCommand(f *factory.Factory) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "resume",
@@ -87,8 +89,7 @@ func resumeCommand(f *factory.Factory) *cobra.Command {
 		}, selection.RunName)
 }
 
-// awaitState reads a run until it is as it should be, or has waited long enough; at
-// the end it is as it was read last.
+// awaitState reads a run until is returns true or the time is up, and returns it as read last.
 func awaitState(ctx context.Context, f *factory.Factory, c *client.Client, r task.Run, is func(task.Run) bool) task.Run {
 	ctx, cancel := context.WithTimeout(ctx, f.NodeTimeout)
 	defer cancel()
@@ -106,7 +107,7 @@ func awaitState(ctx context.Context, f *factory.Factory, c *client.Client, r tas
 	return r
 }
 
-// pauseWords say how long a run stood still, and since when it does.
+// pauseWords describes since when a run is paused, and how long it was paused in total.
 func pauseWords(f *factory.Factory, r task.Run, at func(task.Time) string) string {
 	sum := task.Duration(r.PausedFor(f.Now())).Approximate()
 

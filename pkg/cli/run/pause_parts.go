@@ -11,12 +11,13 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// partPauseCounts is how the parts of a run take it that they are to stand still.
+// partPauseCounts counts the parts of a run by their reaction to a pause.
 type partPauseCounts struct {
 	paused, asked, held, waiting, ended int
-	going                               []task.Part // on a node, and not asked
+	going                               []task.Part // on a node, without a request to pause
 }
 
+// countPartPauses counts the parts of a run.
 func countPartPauses(r task.Run) (s partPauseCounts) {
 	for _, p := range r.Fan.Parts {
 		switch {
@@ -26,7 +27,7 @@ func countPartPauses(r task.Run) (s partPauseCounts) {
 			s.waiting++
 		case p.State == task.Paused:
 			s.paused++
-		case p.PausedBy != "" && p.State == task.Dispatched: // or it has just been started
+		case p.PausedBy != "" && p.State == task.Dispatched: // or it has just started
 			s.held++
 		case p.PausedBy != "":
 			s.asked++
@@ -38,8 +39,7 @@ func countPartPauses(r task.Run) (s partPauseCounts) {
 	return s
 }
 
-// partsPaused waits until the parts of a run that were asked to stand still do, and
-// says which do, and which do not.
+// partsPaused waits until the parts that received the request are paused, and describes the result.
 func partsPaused(ctx context.Context, f *factory.Factory, c *client.Client, r task.Run) (task.Run, string, error) {
 	r = awaitState(ctx, f, c, r, func(r task.Run) bool { s := countPartPauses(r); return s.asked+s.held == 0 })
 	s := countPartPauses(r)
@@ -69,7 +69,7 @@ func partsPaused(ctx context.Context, f *factory.Factory, c *client.Client, r ta
 	return r, "", fmt.Errorf("%s", strings.Join(words, ", "))
 }
 
-// goingWords names some parts that go on, and why, where that is known.
+// goingWords names some parts that continue, with the reason if it is known.
 func goingWords(parts []task.Part) string {
 	const most = 3
 	var words []string
@@ -93,7 +93,7 @@ func goingWords(parts []task.Part) string {
 	return strings.Join(words, ", ")
 }
 
-// partsResumed waits until the parts of a run that stood still go on.
+// partsResumed waits until the paused parts of a run continue.
 func partsResumed(ctx context.Context, f *factory.Factory, c *client.Client, r task.Run) (task.Run, string, error) {
 	r = awaitState(ctx, f, c, r, func(r task.Run) bool { return countPartPauses(r).paused == 0 })
 	if n := countPartPauses(r).paused; n > 0 {

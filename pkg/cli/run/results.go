@@ -9,7 +9,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// describeResults shows what a run has said of itself.
+// describeResults adds the results that a run has reported.
 func describeResults(f *factory.Factory, d *output.Details, r task.Run) {
 	if len(r.Results) > 0 {
 		g := &output.Table{Headers: []string{"NAME", "VALUE"}}

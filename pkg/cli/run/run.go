@@ -20,7 +20,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// Command is carillon run.
+// Command returns "carillon run".
 func Command(f *factory.Factory) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "run",
@@ -49,7 +49,7 @@ func (f *ListFlags) Bind(cmd *cobra.Command) {
 	complete.RegisterFixed(cmd, "state", stateNames(task.States())...)
 }
 
-// Filter is what the flags say; local times are of the zone.
+// Filter converts the flags to options of the client. Local times are in the given zone.
 func (r *ListFlags) Filter(f *factory.Factory, zone *time.Location) (client.RunListOptions, error) {
 	out := client.RunListOptions{Limit: r.Limit}
 
@@ -74,7 +74,7 @@ func (r *ListFlags) Filter(f *factory.Factory, zone *time.Location) (client.RunL
 	return out, nil
 }
 
-// parseAgo reads a time that has passed, or how long ago it was; zero if there is none.
+// parseAgo parses a time, or a duration before now. It returns the zero time for "".
 func parseAgo(f *factory.Factory, flag, text string, zone *time.Location) (time.Time, error) {
 	if d, err := time.ParseDuration(text); err == nil && d > 0 {
 		return f.Now().Add(-d), nil
@@ -88,14 +88,15 @@ func parseAgo(f *factory.Factory, flag, text string, zone *time.Location) (time.
 	return t, nil
 }
 
-// runListing is what the flags of run list ask for.
+// runListing contains the flags of "carillon run list".
 type runListing struct {
 	ListFlags
 	task, node         string
-	selector           string // matches the labels of tasks
+	selector           string // selects runs by the labels of their tasks
 	parts, dead, watch bool
 }
 
+// listCommand returns "carillon run list".
 func listCommand(f *factory.Factory) *cobra.Command {
 	var l runListing
 	cmd := &cobra.Command{
@@ -131,6 +132,7 @@ func listCommand(f *factory.Factory) *cobra.Command {
 	return cmd
 }
 
+// listRuns lists or watches runs.
 func listRuns(f *factory.Factory, cmd *cobra.Command, l runListing, words []string) error {
 	ctx := cmd.Context()
 	filter, err := l.Filter(f, f.Zone(output.ReaderZone))
@@ -192,7 +194,7 @@ func listRuns(f *factory.Factory, cmd *cobra.Command, l runListing, words []stri
 	})
 }
 
-// runsIn lists runs of some tasks, which names and globs stand for, or of all.
+// runsIn lists the runs of the tasks that words select, or of all tasks.
 func runsIn(ctx context.Context, f *factory.Factory, c *client.Client, filter client.RunListOptions, words []string) ([]task.Run, error) {
 	if len(words) == 0 {
 		return c.Runs.List(ctx, filter)

@@ -16,7 +16,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// watchRuns is run list -w.
+// watchRuns implements run list -w.
 func watchRuns(ctx context.Context, f *factory.Factory, c *client.Client, filter client.RunListOptions, z view.Zones) error {
 	selector, err := task.ParseSelector(filter.Selector)
 	if err != nil {
@@ -40,7 +40,7 @@ func watchRuns(ctx context.Context, f *factory.Factory, c *client.Client, filter
 			part := strings.SplitN(keys[i], "/", 3)
 			r, err := c.Runs.Get(ctx, part[0], part[1], part[2])
 			listed := err == nil && matchesFilter(filter, r)
-			if listed && selector != nil { // a run has no labels: ask its task
+			if listed && selector != nil { // a run has no labels, so those of its task are read
 				var owner client.Task
 				owner, err = c.Tasks.Get(ctx, part[0], part[1])
 				listed = err == nil && selector.Matches(owner.Labels)
@@ -54,7 +54,7 @@ func watchRuns(ctx context.Context, f *factory.Factory, c *client.Client, filter
 				return err
 			}
 
-			return nil // it is gone
+			return nil // any other error means that the run is gone
 		})
 
 		var found []task.Run
@@ -77,7 +77,7 @@ func watchRuns(ctx context.Context, f *factory.Factory, c *client.Client, filter
 	return w.Run(ctx)
 }
 
-// matchesFilter reports whether a filter lets a run pass, as the server says it.
+// matchesFilter reports whether a run matches a filter, with the same rules as the server.
 func matchesFilter(f client.RunListOptions, r task.Run) bool {
 	states := f.States
 	if f.State != "" {
@@ -88,7 +88,7 @@ func matchesFilter(f client.RunListOptions, r task.Run) bool {
 		(f.Since.IsZero() || !r.ScheduledTime.Before(f.Since)) && (f.Until.IsZero() || r.ScheduledTime.Before(f.Until))
 }
 
-// watchRun is run get -w: it ends when the run does.
+// watchRun implements run get -w. It ends with the run.
 func watchRun(ctx context.Context, f *factory.Factory, c *client.Client, r task.Run, zone string) error {
 	w := &watch.List[task.Run]{Factory: f, Client: c, Events: client.EventOptions{Namespace: r.Namespace, Task: r.Task, Kinds: []string{task.EventRun}}}
 	w.Affects = func(e task.Event) (string, bool) { return "", e.Run == r.ID }
@@ -110,7 +110,7 @@ func watchRun(ctx context.Context, f *factory.Factory, c *client.Client, r task.
 	w.Key, w.Name, w.Comparable = selection.RunName, selection.RunName, func(r task.Run) any { return r }
 	w.Removed = func(key string) any { return watch.Removed{ID: key, Left: true} }
 	w.Done = func(list []task.Run) bool { return len(list) == 1 && list[0].State.Final() }
-	w.Moving = func(list []task.Run) bool { return len(list) == 1 && list[0].State.Active() } // how far it is
+	w.Moving = func(list []task.Run) bool { return len(list) == 1 && list[0].State.Active() } // the progress of an active run changes without events
 
 	return w.Run(ctx)
 }

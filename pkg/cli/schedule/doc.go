@@ -1,3 +1,3 @@
-// Package schedule is "carillon schedule": try expressions out, explain them, and find mistakes
-// in those of files and tasks, without a task being made.
+// Package schedule implements "carillon schedule": it computes the ticks of expressions, explains them, and
+// finds mistakes in those of files and tasks.
 package schedule

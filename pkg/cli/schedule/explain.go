@@ -13,19 +13,21 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// explained is a schedule in words, as -o json shows it.
+// explained is the JSON form of an explained schedule.
 type explained struct {
 	Text        string              `json:"text"`
 	Expressions []explainedPart     `json:"expressions"`
-	Notes       []string            `json:"notes"` // what is odd about it
+	Notes       []string            `json:"notes"` // likely mistakes and other remarks
 	Next        []client.Occurrence `json:"next"`
 }
 
+// explainedPart is the explanation of one expression.
 type explainedPart struct {
 	Expression string `json:"expression"`
 	Text       string `json:"text"`
 }
 
+// explainCommand returns "carillon schedule explain".
 func explainCommand(f *factory.Factory) *cobra.Command {
 	var flags timingFlags
 	var count int
@@ -71,7 +73,7 @@ func explainCommand(f *factory.Factory) *cobra.Command {
 			x.Notes = append(x.Notes, found.Message)
 		}
 
-		if ticks, err := upcomingTicks(f, timing, from, flags.name, count); err == nil { // not without a name for H
+		if ticks, err := upcomingTicks(f, timing, from, flags.name, count); err == nil { // fails for H without a name
 			x.Next = convertOccurrences(f, ticks, flags.jitter)
 		} else if count < 1 || count > schedule.MaxUpcoming {
 			return err
@@ -83,6 +85,7 @@ func explainCommand(f *factory.Factory) *cobra.Command {
 	return cmd
 }
 
+// showExplained prints the explanation.
 func showExplained(f *factory.Factory, x explained, timezone string) error {
 	return output.EmitOne(&f.Printer, x, x.Text, func(d *output.Details) {
 		d.Parts = append(d.Parts, output.Sanitize(x.Text)+".\n")
@@ -93,6 +96,7 @@ func showExplained(f *factory.Factory, x explained, timezone string) error {
 	})
 }
 
+// indentLines indents lines.
 func indentLines(lines []string) string {
 	var b strings.Builder
 	for _, line := range lines {
@@ -101,7 +105,7 @@ func indentLines(lines []string) string {
 	return b.String()
 }
 
-// InWords is what a task's schedule says in English; "" if that cannot be told.
+// InWords returns a task's schedule in English, or "" if it cannot be explained.
 func InWords(s task.Spec) string {
 	words, err := schedule.Explain(s.Timing())
 	if err != nil {

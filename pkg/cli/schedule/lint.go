@@ -22,7 +22,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// lintWarning is something odd about a schedule, as -o json shows it.
+// lintWarning is the JSON form of a finding.
 type lintWarning struct {
 	Where   string `json:"where"` // the expression, FILE:LINE:COLUMN, or NAMESPACE/NAME
 	Task    string `json:"task,omitempty"`
@@ -32,14 +32,15 @@ type lintWarning struct {
 	Hint    string `json:"hint,omitempty"`
 }
 
-// linted is one schedule that is looked at.
+// linted is one schedule to check.
 type linted struct {
 	where, name string
 	timing      task.Timing
-	locate      func(field string) string // where a field is, if it is in a file
-	spread      task.Schedules            // with H resolved
+	locate      func(field string) string // returns the position of a field; nil if the schedule is not from a file
+	spread      task.Schedules            // the schedule with H replaced
 }
 
+// lintCommand returns "carillon schedule lint".
 func lintCommand(f *factory.Factory) *cobra.Command {
 	var flags timingFlags
 	var p selection.Flags
@@ -108,8 +109,8 @@ func lintCommand(f *factory.Factory) *cobra.Command {
 	return cmd
 }
 
-// lintedFiles are the schedules of tasks in files. One whose schedule is refused is
-// among them; a file that cannot be read is an error.
+// lintedFiles returns the schedules of the tasks in files, including invalid ones. A file that cannot be read
+// is an error.
 func lintedFiles(ctx context.Context, f *factory.Factory, paths []string) ([]linted, error) {
 	files, err := apply.TaskFiles(paths)
 	if err != nil {
@@ -136,6 +137,7 @@ func lintedFiles(ctx context.Context, f *factory.Factory, paths []string) ([]lin
 	return list, nil
 }
 
+// lintedObject returns the schedule of a task in a file.
 func lintedObject(o manifest.Object) linted {
 	s := o.Spec
 	l := linted{name: s.Namespace + "/" + s.Name, timing: s.Timing()}
@@ -148,11 +150,12 @@ func lintedObject(o manifest.Object) linted {
 	}
 
 	l.where = l.locate("schedule")
-	l.spread, _ = schedule.Spread(s.Schedule, s.Namespace, s.Name) // Lint says what is wrong
+	l.spread, _ = schedule.Spread(s.Schedule, s.Namespace, s.Name) // lintTimings reports errors
 
 	return l
 }
 
+// lintedTasks returns the schedules of the tasks on the server that match a selector.
 func lintedTasks(ctx context.Context, f *factory.Factory, selector string) ([]linted, error) {
 	if _, err := task.ParseSelector(selector); err != nil {
 		return nil, task.Under("selector", err)
@@ -178,6 +181,7 @@ func lintedTasks(ctx context.Context, f *factory.Factory, selector string) ([]li
 	return list, nil
 }
 
+// lintTimings returns the findings about each schedule.
 func lintTimings(list []linted, now time.Time) []lintWarning {
 	var odd []lintWarning
 	for _, l := range list {
@@ -193,7 +197,7 @@ func lintTimings(list []linted, now time.Time) []lintWarning {
 	return odd
 }
 
-// findCrowds finds the seconds that many tasks share.
+// findCrowds finds seconds in which at least least tasks tick.
 func findCrowds(list []linted, now time.Time, least int) []lintWarning {
 	parsed := make([]*schedule.Schedule, len(list))
 	for i, l := range list {
@@ -201,7 +205,7 @@ func findCrowds(list []linted, now time.Time, least int) []lintWarning {
 		if l.spread != nil {
 			t.Schedule = l.spread
 		}
-		parsed[i], _ = schedule.Parse(t, now) // what is none was told already
+		parsed[i], _ = schedule.Parse(t, now) // an invalid schedule was reported by lintTimings
 	}
 
 	var odd []lintWarning
@@ -225,6 +229,7 @@ func findCrowds(list []linted, now time.Time, least int) []lintWarning {
 	return odd
 }
 
+// showOddities prints the findings.
 func showOddities(f *factory.Factory, list []lintWarning, schedules int) error {
 	if list == nil {
 		list = []lintWarning{}

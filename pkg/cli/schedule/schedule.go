@@ -19,20 +19,21 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// Command is carillon schedule.
+// Command returns "carillon schedule".
 func Command(f *factory.Factory) *cobra.Command {
 	cmd := &cobra.Command{Use: "schedule", Short: "Try and check schedules, without a server"}
 	cmd.AddCommand(nextCommand(f), explainCommand(f), lintCommand(f))
 	return cmd
 }
 
-// timingFlags are all that ticks follow from, beside the expressions.
+// timingFlags are the flags that determine ticks, in addition to the expressions.
 type timingFlags struct {
 	timezone, from, start, end, name string
 	dst                              task.DST
 	jitter                           time.Duration
 }
 
+// bindFlags declares the flags.
 func (f *timingFlags) bindFlags(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&f.timezone, "timezone", "UTC", "time zone, such as Europe/Berlin")
 	cmd.Flags().StringVar(&f.from, "from", "", "ticks after this time (default now)")
@@ -46,7 +47,7 @@ func (f *timingFlags) bindFlags(cmd *cobra.Command) {
 	complete.RegisterFixed(cmd, "dst-fold", task.FoldFirst, task.FoldBoth)
 }
 
-// parseTiming is what the flags and the expressions say, and from when on.
+// parseTiming converts the flags and expressions to a timing, and returns the time from which ticks are listed.
 func parseTiming(f *factory.Factory, flags timingFlags, exprs []string) (t task.Timing, from time.Time, err error) {
 	zone, err := schedule.Location(flags.timezone)
 	if err != nil {
@@ -65,6 +66,7 @@ func parseTiming(f *factory.Factory, flags timingFlags, exprs []string) (t task.
 	return t, from, parseBounds(&t, flags.start, flags.end)
 }
 
+// nextCommand returns "carillon schedule next".
 func nextCommand(f *factory.Factory) *cobra.Command {
 	var flags timingFlags
 	var count int
@@ -109,6 +111,7 @@ func nextCommand(f *factory.Factory) *cobra.Command {
 	return cmd
 }
 
+// convertOccurrences converts ticks to the form of the API.
 func convertOccurrences(f *factory.Factory, ticks []schedule.Occurrence, jitter time.Duration) []client.Occurrence {
 	list := make([]client.Occurrence, len(ticks))
 	for i, t := range ticks {
@@ -121,8 +124,7 @@ func convertOccurrences(f *factory.Factory, ticks []schedule.Occurrence, jitter 
 	return list
 }
 
-// upcomingTicks lists ticks of what a task of this name would have; without a name
-// there is no H.
+// upcomingTicks returns the ticks of a task with this name. Without a name, H is invalid.
 func upcomingTicks(f *factory.Factory, t task.Timing, from time.Time, name string, count int) ([]schedule.Occurrence, error) {
 	exprs, err := schedule.ResolveIn(t.Schedule, from)
 	if err != nil {
@@ -141,8 +143,7 @@ func upcomingTicks(f *factory.Factory, t task.Timing, from time.Time, name strin
 	return schedule.Upcoming(t, from, from, count)
 }
 
-// withDueBefore adds a column of by when ticks are due at the latest, if there is
-// jitter.
+// withDueBefore adds a column with the latest due time of each tick, if there is jitter.
 func withDueBefore(f *factory.Factory, g *output.Table, list []client.Occurrence, timezone string) *output.Table {
 	if len(list) == 0 || list[0].DueBefore.IsZero() {
 		return g
@@ -156,8 +157,8 @@ func withDueBefore(f *factory.Factory, g *output.Table, list []client.Occurrence
 	return g
 }
 
-// parseBounds reads a start and an end as a task's file has them: a local time that the
-// clocks skip, or have twice, is none.
+// parseBounds parses start and end as in a task file. A local time that does not exist or exists twice is
+// invalid.
 func parseBounds(t *task.Timing, start, end string) (err error) {
 	for _, b := range []struct {
 		field, text string
@@ -174,7 +175,7 @@ func parseBounds(t *task.Timing, start, end string) (err error) {
 	return nil
 }
 
-// unquotedHint notices an expression that the shell took apart.
+// unquotedHint adds a hint if the shell has split an expression that was not quoted.
 func unquotedHint(err error, exprs []string, verb string) error {
 	var fault *task.Error
 	if len(exprs) < 4 || !errors.As(err, &fault) || strings.ContainsAny(strings.Join(exprs, ""), " @") {

@@ -1,3 +1,3 @@
-// Package secret is "carillon secret": names and versions of secrets, and the keys that encrypt
-// them. A value is read from a file, the standard input or a prompt, and never printed.
+// Package secret implements "carillon secret": secrets, and the keys that encrypt them. Values are read from
+// files, standard input or a prompt, and are never printed.
 package secret

@@ -14,12 +14,13 @@ import (
 	"github.com/carillonhq/carillon/pkg/internal/secret"
 )
 
-// keyShown is what is told of a key.
+// keyShown is the JSON form of a key, without the key itself.
 type keyShown struct {
 	ID       string `json:"id"`
 	Encrypts bool   `json:"encrypts"`
 }
 
+// keyCommand returns "carillon secret key".
 func keyCommand(f *factory.Factory) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "key",
@@ -37,6 +38,7 @@ func keyCommand(f *factory.Factory) *cobra.Command {
 	return cmd
 }
 
+// newKeyCommand returns "carillon secret key new".
 func newKeyCommand(f *factory.Factory) *cobra.Command {
 	atFront := false
 	cmd := &cobra.Command{
@@ -71,6 +73,7 @@ func newKeyCommand(f *factory.Factory) *cobra.Command {
 	return cmd
 }
 
+// listKeysCommand returns "carillon secret key list".
 func listKeysCommand(f *factory.Factory) *cobra.Command {
 	return &cobra.Command{
 		Use:     "list FILE",
@@ -87,6 +90,7 @@ func listKeysCommand(f *factory.Factory) *cobra.Command {
 	}
 }
 
+// showKeys prints the ids of keys.
 func showKeys(f *factory.Factory, ring secret.Ring) error {
 	var list []keyShown
 	for i, id := range ring.IDs() {
@@ -108,6 +112,7 @@ func showKeys(f *factory.Factory, ring secret.Ring) error {
 	})
 }
 
+// changeKeyCommand returns a command that changes a file of keys.
 func changeKeyCommand(f *factory.Factory, verb, short, did string, do func(secret.KeyFile, string) (secret.Ring, error)) *cobra.Command {
 	return &cobra.Command{
 		Use:     verb + " FILE ID",
@@ -144,7 +149,7 @@ func changeKeyCommand(f *factory.Factory, verb, short, did string, do func(secre
 	}
 }
 
-// keyFault is what is wrong with a file of keys; no key is in it.
+// keyFault explains an error about a file of keys. It never contains a key.
 func keyFault(path string, err error) error {
 	f := &failure.Error{Exit: failure.ExitFailure, Problem: failure.Problem{Code: "key_file", Message: err.Error()}}
 

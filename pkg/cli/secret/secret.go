@@ -19,7 +19,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// Command is carillon secret.
+// Command returns "carillon secret".
 func Command(f *factory.Factory) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "secret",
@@ -36,6 +36,7 @@ func Command(f *factory.Factory) *cobra.Command {
 	return cmd
 }
 
+// listCommand returns "carillon secret list".
 func listCommand(f *factory.Factory) *cobra.Command {
 	return &cobra.Command{
 		Use:     "list",
@@ -59,7 +60,7 @@ func listCommand(f *factory.Factory) *cobra.Command {
 	}
 }
 
-// secretName is how a secret is named on this command line.
+// secretName returns the name of a secret as it can be typed on this command line.
 func secretName(f *factory.Factory, s task.Secret) string {
 	if f.AllNamespaces || s.Namespace != f.Namespace() {
 		return s.Namespace + "/" + s.Name
@@ -67,6 +68,7 @@ func secretName(f *factory.Factory, s task.Secret) string {
 	return s.Name
 }
 
+// secretGrid returns the table of secrets.
 func secretGrid(f *factory.Factory, list []task.Secret, wide bool) *output.Table {
 	g := &output.Table{Headers: []string{"NAME", "KEYS", "GENERATION", "UPDATED", "BY"}, Empty: "no secrets" + selection.InScope(f)}
 	if wide {
@@ -84,6 +86,7 @@ func secretGrid(f *factory.Factory, list []task.Secret, wide bool) *output.Table
 	return g
 }
 
+// getCommand returns "carillon secret get".
 func getCommand(f *factory.Factory) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "get NAME",
@@ -115,7 +118,7 @@ func getCommand(f *factory.Factory) *cobra.Command {
 	return cmd
 }
 
-// connectWithName is connect, for a command about one thing with a name.
+// connectWithName parses a name and returns a client.
 func connectWithName(f *factory.Factory, word string) (*client.Client, selection.Ref, error) {
 	r, err := selection.ParseRef(f, word)
 	if err != nil {
@@ -126,6 +129,7 @@ func connectWithName(f *factory.Factory, word string) (*client.Client, selection
 	return c, r, err
 }
 
+// deleteCommand returns "carillon secret delete".
 func deleteCommand(f *factory.Factory) *cobra.Command {
 	return &cobra.Command{
 		Use:   "delete NAME...",
@@ -145,7 +149,7 @@ func deleteCommand(f *factory.Factory) *cobra.Command {
 	}
 }
 
-// reportDone tells a person what was done, and a program the name of it.
+// reportDone prints what was done for people, or the name for programs.
 func reportDone(f *factory.Factory, format, name string) error {
 	if f.Format == output.FormatName {
 		return f.Print(name + "\n")
@@ -159,6 +163,7 @@ func reportDone(f *factory.Factory, format, name string) error {
 	return output.EmitOne(&f.Printer, map[string]string{"name": name}, name, nil)
 }
 
+// eachSecret calls do for each named secret.
 func eachSecret(ctx context.Context, f *factory.Factory, words []string, do func(context.Context, *client.Client, selection.Ref) error) error {
 	c, err := f.Connect()
 	if err != nil {
@@ -174,6 +179,7 @@ func eachSecret(ctx context.Context, f *factory.Factory, words []string, do func
 	})
 }
 
+// rotateCommand returns "carillon secret rotate".
 func rotateCommand(f *factory.Factory) *cobra.Command {
 	all := false
 	cmd := &cobra.Command{
@@ -247,8 +253,8 @@ func rotateCommand(f *factory.Factory) *cobra.Command {
 	return cmd
 }
 
-// nodesWithoutKey are the nodes that hold keys for secrets, and not the one with this id:
-// attempts on them cannot have what is encrypted under it. None if that is not known.
+// nodesWithoutKey returns the executors that have keys for secrets, but not the one with this id. Attempts on
+// them cannot read what it encrypts. It returns nothing if the nodes cannot be read.
 func nodesWithoutKey(ctx context.Context, c *client.Client, id string) (names []string) {
 	nodes, _ := c.Nodes.List(ctx)
 	for _, n := range nodes {
@@ -260,7 +266,7 @@ func nodesWithoutKey(ctx context.Context, c *client.Client, id string) (names []
 	return names
 }
 
-// noteLacking tells of nodes for which secrets are not, once for each of their keys.
+// noteLacking prints a note about nodes that cannot read secrets, once for each key.
 func noteLacking(ctx context.Context, f *factory.Factory, c *client.Client, secrets ...task.Secret) {
 	told := map[string]bool{}
 	for _, s := range secrets {
@@ -275,7 +281,7 @@ func noteLacking(ctx context.Context, f *factory.Factory, c *client.Client, secr
 	}
 }
 
-// completeSecrets offers the names of secrets that are not on the line yet.
+// completeSecrets completes names of secrets.
 func completeSecrets(f *factory.Factory) complete.Func {
 	return func(cmd *cobra.Command, done []string, typed string) ([]cobra.Completion, cobra.ShellCompDirective) {
 		return complete.Matching(complete.Live(f, cmd, "secrets", func(ctx context.Context, c *client.Client) (offers []complete.Offer, err error) {
@@ -288,7 +294,7 @@ func completeSecrets(f *factory.Factory) complete.Func {
 	}
 }
 
-// completeSecret is completeSecrets for a command that takes one.
+// completeSecret is like completeSecrets, for a command that takes only one secret.
 func completeSecret(f *factory.Factory) complete.Func {
 	return func(cmd *cobra.Command, done []string, typed string) ([]cobra.Completion, cobra.ShellCompDirective) {
 		if len(done) > 0 {

@@ -20,7 +20,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// secretSources is where the values of a secret are read.
+// secretSources contains the flags that define the values of a secret.
 type secretSources struct {
 	envFile string
 	files   []string
@@ -28,6 +28,7 @@ type secretSources struct {
 	replace bool
 }
 
+// setCommand returns "carillon secret set".
 func setCommand(f *factory.Factory) *cobra.Command {
 	var sources secretSources
 	cmd := &cobra.Command{
@@ -52,7 +53,7 @@ func setCommand(f *factory.Factory) *cobra.Command {
 	cmd.Flags().BoolVar(&sources.replace, "replace", false, "remove all values that you do not name")
 	complete.Register(cmd, "remove", cobra.NoFileCompletions)
 	cmd.RunE = func(cmd *cobra.Command, words []string) error {
-		// Before anything else is said about them: a word may have a value in it.
+		// This check comes before any other message about the words, because a word may contain a value.
 		for _, w := range words {
 			if name, _, is := strings.Cut(w, "="); is {
 				return failure.Usage("%s=…: a value on the command line can be read by others on this host", task.Quote(name)).
@@ -93,7 +94,7 @@ func setCommand(f *factory.Factory) *cobra.Command {
 	return cmd
 }
 
-// secretValues reads what is to be written.
+// secretValues reads the values to write.
 func secretValues(ctx context.Context, f *factory.Factory, keys []string, sources secretSources) (map[string]string, error) {
 	values := map[string]string{}
 
@@ -101,7 +102,7 @@ func secretValues(ctx context.Context, f *factory.Factory, keys []string, source
 		return nil, failure.Usage("the standard input has one value only: name one KEY, or use --env-file -")
 	}
 
-	for _, key := range keys { // before anybody is asked for it
+	for _, key := range keys { // before the user is asked for values
 		if err := task.CheckVariable("key", key); err != nil {
 			return nil, err
 		}
@@ -114,7 +115,7 @@ func secretValues(ctx context.Context, f *factory.Factory, keys []string, source
 		if _, twice := values[key]; twice {
 			return failure.Usage("%s: is given twice", task.Quote(key))
 		}
-		if value == "" { // or a command that failed in a pipe would have set it
+		if value == "" { // otherwise, a command that fails in a pipe would set an empty value
 			return failure.Usage("%s: is empty", task.Quote(key)).WithHint("what is to be empty is %s= in the file of --env-file", key)
 		}
 
@@ -171,7 +172,7 @@ func secretValues(ctx context.Context, f *factory.Factory, keys []string, source
 	return values, task.CheckSecret("values", values)
 }
 
-// fromInput is how many of the files are the standard input.
+// fromInput returns how many sources are standard input.
 func (f secretSources) fromInput() (n int) {
 	if f.envFile == "-" {
 		n++
@@ -186,15 +187,14 @@ func (f secretSources) fromInput() (n int) {
 	return n
 }
 
-// asksForValues reports whether values are asked for: the standard input is a terminal.
+// asksForValues reports whether the user is asked for values, because standard input is a terminal.
 func asksForValues(f *factory.Factory) bool {
 	_, isFile := f.In.(*os.File)
 	_, tty := f.Terminal(f.In)
 	return tty && isFile
 }
 
-// readSecret reads a value from the standard input: from a terminal without
-// showing it.
+// readSecret reads a value from standard input. On a terminal, the input is not shown.
 func readSecret(ctx context.Context, f *factory.Factory, key string) (string, error) {
 	if !asksForValues(f) {
 		b, err := factory.ReadPatiently(ctx, func() ([]byte, error) { return io.ReadAll(io.LimitReader(f.In, task.MaxSecretValues+2)) })
@@ -215,13 +215,14 @@ func readSecret(ctx context.Context, f *factory.Factory, key string) (string, er
 	b, err := factory.ReadPatiently(ctx, func() ([]byte, error) { return term.ReadPassword(fd) })
 	fmt.Fprintln(f.Err)
 	if err != nil {
-		_ = term.Restore(fd, before) // or what is typed next would not be shown
+		_ = term.Restore(fd, before) // otherwise, the terminal would not show further input
 		return "", err
 	}
 
 	return string(b), nil
 }
 
+// secretFile reads a file with values.
 func secretFile(ctx context.Context, f *factory.Factory, path string) ([]byte, error) {
 	in := f.In
 	if path != "-" {
@@ -240,14 +241,14 @@ func secretFile(ctx context.Context, f *factory.Factory, path string) ([]byte, e
 	switch {
 	case err != nil:
 		return nil, fmt.Errorf("read %s: %w", path, err)
-	case len(b) > most: // what is behind that would be lost without a word
+	case len(b) > most: // reading only a part would lose values silently
 		return nil, &failure.Error{Exit: failure.ExitUsage, Problem: failure.Problem{Code: "file", Message: fmt.Sprintf("%s: has more than %d bytes", path, most)}}
 	}
 
 	return b, nil
 }
 
-// withoutNewline is a text without the newline that editors and echo put at its end.
+// withoutNewline removes the newline that editors and echo add at the end.
 func withoutNewline(b []byte) string {
 	s := strings.TrimSuffix(string(b), "\n")
 	return strings.TrimSuffix(s, "\r")

@@ -9,13 +9,13 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// Ref names a task.
+// Ref is the name of a task.
 type Ref struct{ Namespace, Name string }
 
+// String returns NAMESPACE/NAME.
 func (r Ref) String() string { return r.Namespace + "/" + r.Name }
 
-// Show is a task's name as messages use it: with its namespace only where that
-// is not the one at hand.
+// Show returns a task's name for messages, without the namespace if that is the current one.
 func Show(f *factory.Factory, r Ref) string {
 	if r.Namespace == f.Namespace() && !f.AllNamespaces {
 		return r.Name
@@ -23,7 +23,7 @@ func Show(f *factory.Factory, r Ref) string {
 	return r.String()
 }
 
-// ParseRef reads NAME or NAMESPACE/NAME, and checks it before anything is sent.
+// ParseRef parses and checks NAME or NAMESPACE/NAME.
 func ParseRef(f *factory.Factory, word string) (Ref, error) {
 	r := Ref{f.Namespace(), word}
 	if ns, name, ok := strings.Cut(word, "/"); ok {
@@ -37,13 +37,13 @@ func ParseRef(f *factory.Factory, word string) (Ref, error) {
 	return r, task.CheckName("name", r.Name)
 }
 
-// TaskName is a task's name as -o name prints it, such that it can be typed again.
+// TaskName returns a task's name as -o name prints it, so that it can be typed again.
 func TaskName(f *factory.Factory, t client.Task) string { return Name(f, t.Namespace, t.Name) }
 
-// Name is a task's name as -o name prints it, such that it can be typed again.
+// Name returns a task's name as -o name prints it, so that it can be typed again.
 func Name(f *factory.Factory, namespace, name string) string { return Show(f, Ref{namespace, name}) }
 
-// InScope ends a sentence about a list with its namespace; "" if it is of all.
+// InScope returns the end of a sentence about a list, with its namespace, or "" for all namespaces.
 func InScope(f *factory.Factory) string {
 	if f.AllNamespaces {
 		return ""
@@ -51,8 +51,8 @@ func InScope(f *factory.Factory) string {
 	return " in namespace " + f.Namespace()
 }
 
-// PrintWarnings prints the server's warnings about tasks that were written. Other outputs than for people
-// have them in the task itself.
+// PrintWarnings prints the server's warnings about tasks that were written. Formats for programs contain the
+// warnings in the tasks.
 func PrintWarnings(f *factory.Factory, tasks ...client.Task) {
 	if !f.ForPeople() {
 		return

@@ -17,7 +17,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// RunHelp says in --help how a run is named.
+// RunHelp describes in --help how to name a run.
 const RunHelp = `A run is named by
   TASK                       its latest run
   TASK@-1                    the run before that, and so on
@@ -25,20 +25,19 @@ const RunHelp = `A run is named by
   TASK@2026-03-29T02:30      that tick
   20261120T220500.000Z-k3f9  its ID, or a unique prefix of it`
 
-// RunWord is what a user typed to name a run, taken apart. Either id is set, or
-// task with at most one of back and tick.
+// RunWord is a parsed name of a run. Either ID is set, or Task with at most one of back and Tick.
 type RunWord struct {
 	ID   string
 	Task string // NAME or NAMESPACE/NAME
-	back int    // how many runs before the latest
-	Tick string // a tick, as typed; see tickForms
+	back int    // the number of runs before the latest one
+	Tick string // a tick as the user typed it, in one of tickForms
 }
 
-// RunIDStart matches an id of a run, or the beginning of one. A task's name has no upper case,
-// so that the T tells an id from a task that is called 20261120.
+// RunIDStart matches the id of a run or a prefix of it. Task names contain no upper-case letters, so the T
+// distinguishes an id from a task named 20261120.
 var RunIDStart = regexp.MustCompile(`^[0-9]{8}T[0-9.]*(Z(-[a-z0-9-]*)?)?$`)
 
-// ParseRunWord takes apart what a user typed to name a run.
+// ParseRunWord parses the name of a run.
 func ParseRunWord(word string) (RunWord, error) {
 	name, at, found := strings.Cut(word, "@")
 	switch {
@@ -67,15 +66,16 @@ func ParseRunWord(word string) (RunWord, error) {
 	return RunWord{Task: name, Tick: at}, nil
 }
 
+// badRunWord returns the error for a word that does not name a run.
 func badRunWord(word string) error {
 	return failure.Usage("%s does not name a run", task.Quote(word)).WithHint("write TASK, TASK@-1, TASK@02:30, TASK@2026-03-29T02:30 or an id")
 }
 
-// A tickForm is a way to write a tick. Layout is what a run's tick is written
-// in to be compared; what it leaves out may be anything.
+// tickForm is a format for ticks. A run's tick is formatted with layout and compared; fields that layout omits
+// may have any value.
 type tickForm struct {
 	layout  string
-	instant bool // with a zone of its own
+	instant bool // the format includes an offset
 }
 
 var tickForms = []tickForm{
@@ -84,6 +84,7 @@ var tickForms = []tickForm{
 	{layout: time.RFC3339, instant: true}, {layout: time.RFC3339Nano, instant: true},
 }
 
+// parseTick returns the format of a tick.
 func parseTick(s string) (tickForm, error) {
 	for _, f := range tickForms {
 		t, err := time.Parse(f.layout, s)
@@ -95,7 +96,7 @@ func parseTick(s string) (tickForm, error) {
 	return tickForm{}, fmt.Errorf("%s is no tick", task.Quote(s))
 }
 
-// matchesTick reports whether a run's tick is the one that was typed.
+// matchesTick reports whether the tick of a run is the one that the user typed.
 func (f tickForm) matchesTick(r task.Run, typed string, zone *time.Location) bool {
 	if r.Trigger == task.TriggerManual {
 		return false
@@ -113,13 +114,13 @@ func (f tickForm) matchesTick(r task.Run, typed string, zone *time.Location) boo
 		return false
 	}
 
-	// A range of ticks: what lies within it was decided with it.
+	// In the record of a range, all ticks between the first and the last have the same outcome.
 	t, err := time.ParseInLocation(f.layout, typed, zone)
 
 	return err == nil && !t.Before(r.ScheduledTime.Time) && !t.After(r.Last.Time)
 }
 
-// FindRun finds the run that a user named.
+// FindRun returns the run that a word names.
 func FindRun(ctx context.Context, f *factory.Factory, c *client.Client, word string) (task.Run, error) {
 	w, err := ParseRunWord(word)
 	if err != nil {
@@ -167,9 +168,10 @@ func FindRun(ctx context.Context, f *factory.Factory, c *client.Client, word str
 	return runAtTick(f, r, runs, w.Tick, zone)
 }
 
-// AreDigits reports whether a text has nothing but digits.
+// AreDigits reports whether a text consists only of digits.
 func AreDigits(s string) bool { return strings.Trim(s, "0123456789") == "" }
 
+// runByID returns the run with an id or a unique prefix of an id.
 func runByID(ctx context.Context, f *factory.Factory, c *client.Client, namespace, id string) (task.Run, error) {
 	if !f.AllNamespaces {
 		return c.Runs.Find(ctx, namespace, id)
@@ -190,8 +192,7 @@ func runByID(ctx context.Context, f *factory.Factory, c *client.Client, namespac
 	return OnlyRun(f, found, "run "+task.Quote(id))
 }
 
-// NthRun is the latest run, or one before it. Ticks that did not run do not
-// count: nothing was run, and there is nothing to look at.
+// NthRun returns the latest run (back 0) or an earlier one. Ticks that did not run are not counted.
 func NthRun(f *factory.Factory, r Ref, runs []task.Run, back int) (task.Run, error) {
 	n := 0
 	for _, run := range runs {
@@ -213,8 +214,8 @@ func NthRun(f *factory.Factory, r Ref, runs []task.Run, back int) (task.Run, err
 	return task.Run{}, fail.WithHint("see what there is: carillon task history %s", Show(f, r))
 }
 
-// runAtTick is the run of a tick. A time of day means its latest tick; a full
-// time that happened twice, when the clocks went back, is ambiguous.
+// runAtTick returns the run of a tick. A time of day means the latest tick at that time. A full local time that
+// exists twice is ambiguous.
 func runAtTick(f *factory.Factory, r Ref, runs []task.Run, typed string, zone *time.Location) (task.Run, error) {
 	form, err := parseTick(typed)
 	if err != nil {
@@ -229,7 +230,7 @@ func runAtTick(f *factory.Factory, r Ref, runs []task.Run, typed string, zone *t
 	}
 
 	if len(found) > 1 && !strings.HasPrefix(form.layout, "2006") {
-		found = found[:1] // newest first
+		found = found[:1] // runs is sorted from the newest to the oldest
 	}
 
 	run, err := OnlyRun(f, found, fmt.Sprintf("run of %s at %s (%s)", Show(f, r), typed, zone))
@@ -241,7 +242,7 @@ func runAtTick(f *factory.Factory, r Ref, runs []task.Run, typed string, zone *t
 	return run, err
 }
 
-// OnlyRun is the one run that was found.
+// OnlyRun returns the only run in found, or an error.
 func OnlyRun(f *factory.Factory, found []task.Run, what string) (task.Run, error) {
 	switch len(found) {
 	case 1:
@@ -260,5 +261,5 @@ func OnlyRun(f *factory.Factory, found []task.Run, what string) (task.Run, error
 	return task.Run{}, fail.WithHint("name one by its id: %s", strings.Join(ids, ", "))
 }
 
-// RunName is a run as -o name prints it.
+// RunName returns a run as -o name prints it.
 func RunName(r task.Run) string { return r.ID }

@@ -17,13 +17,13 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// Flags is how a verb that may take many tasks names them.
+// Flags are the flags that select tasks.
 type Flags struct {
 	Selector string
 	DryRun   bool
 }
 
-// Bind declares the flags; those about changes only for a command that changes.
+// Bind declares the flags. changes adds those for commands that change something.
 func (p *Flags) Bind(cmd *cobra.Command, changes bool) {
 	cmd.Flags().StringVarP(&p.Selector, "selector", "l", "", "select tasks by label, such as team=data")
 	if changes {
@@ -31,17 +31,17 @@ func (p *Flags) Bind(cmd *cobra.Command, changes bool) {
 	}
 }
 
-// Tasks is what was picked. Broad is set if it is more than one task and not
-// each was named: then a change asks first.
+// Tasks are the selected tasks. Broad is true if they are several and not all were named; a change then needs a
+// confirmation.
 type Tasks struct {
 	Refs  []Ref
 	Broad bool
 }
 
-// IsGlob reports whether a word is a pattern and not a name.
+// IsGlob reports whether a word is a glob.
 func IsGlob(word string) bool { return strings.ContainsAny(word, "*?[") }
 
-// Find finds the tasks that names, globs and a selector stand for, each once.
+// Find returns the tasks that names, globs or a selector select, each once.
 func Find(ctx context.Context, f *factory.Factory, c *client.Client, words []string, p Flags) (Tasks, error) {
 	var out Tasks
 	broad := p.Selector != ""
@@ -95,8 +95,8 @@ func Find(ctx context.Context, f *factory.Factory, c *client.Client, words []str
 	return out, nil
 }
 
-// Patterns are names and globs as the server takes them, and the namespace in which
-// to look for them: "" if one of them names another.
+// Patterns converts names and globs to the form of the server, and returns the namespace to search: "" if a
+// word contains a namespace.
 func Patterns(f *factory.Factory, words []string) (namespace string, names []string, err error) {
 	namespace = f.Scope()
 	if slices.ContainsFunc(words, func(w string) bool { return strings.Contains(w, "/") }) {
@@ -122,8 +122,7 @@ func Patterns(f *factory.Factory, words []string) (namespace string, names []str
 	return namespace, names, nil
 }
 
-// expandWord is the tasks that one word stands for. A glob that matches nothing
-// is an error, as it is for rm: it names something.
+// expandWord returns the tasks that one word selects. A glob that matches nothing is an error, as with rm.
 func expandWord(f *factory.Factory, word string, all []Ref) ([]Ref, error) {
 	if !IsGlob(word) {
 		r, err := ParseRef(f, word)
@@ -144,8 +143,7 @@ func expandWord(f *factory.Factory, word string, all []Ref) ([]Ref, error) {
 	return found, nil
 }
 
-// Matches reports whether a name or a glob, with a namespace or without, stands for
-// a task.
+// Matches reports whether a name or a glob, with or without a namespace, selects a task.
 func Matches(f *factory.Factory, word string, r Ref) bool {
 	text := r.String()
 	if !strings.Contains(word, "/") {
@@ -154,12 +152,12 @@ func Matches(f *factory.Factory, word string, r Ref) bool {
 		}
 	}
 
-	ok, _ := path.Match(word, text) // a bad pattern matches nothing
+	ok, _ := path.Match(word, text) // an invalid pattern matches nothing
 	return ok
 }
 
-// Approve shows what is about to be done to many and asks. severe verbs want
-// the number typed. It returns false if nothing is to be done.
+// Approve shows a change of several tasks and asks for confirmation: see Factory.Confirm. It returns false if
+// nothing must be done.
 func Approve(ctx context.Context, f *factory.Factory, verb string, ch Tasks, p Flags, severe bool) (bool, error) {
 	names := make([]string, len(ch.Refs))
 	for i, r := range ch.Refs {
@@ -168,7 +166,7 @@ func Approve(ctx context.Context, f *factory.Factory, verb string, ch Tasks, p F
 	return f.Confirm(ctx, verb, "task", names, ch.Broad, p.DryRun, severe)
 }
 
-// ExplainMissing adds to "not found" what was probably meant.
+// ExplainMissing adds to a "not found" error what was probably meant, or who deleted the task.
 func ExplainMissing(ctx context.Context, f *factory.Factory, c *client.Client, r Ref, err error) error {
 	var e *client.Error
 	if !errors.As(err, &e) || e.Code != client.CodeNotFound {
@@ -181,7 +179,7 @@ func ExplainMissing(ctx context.Context, f *factory.Factory, c *client.Client, r
 
 	if answer, err := c.Tasks.Why(ctx, r.Namespace, r.Name, client.WhyQuestion{}); err == nil {
 		switch d := answer.Deleted; {
-		case d == nil: // the task is there, and something of it is not
+		case d == nil: // the task exists, but something within it does not
 			if e.Field == "to" {
 				fail.Hint = "carillon task history " + Show(f, r) + " --versions"
 			}

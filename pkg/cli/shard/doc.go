@@ -1,2 +1,2 @@
-// Package shard is "carillon shard": which node owns which shard, since when, and how far it is.
+// Package shard implements "carillon shard": the owners of shards and their watermarks.
 package shard

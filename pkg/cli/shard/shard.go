@@ -15,7 +15,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// Command is carillon shard.
+// Command returns "carillon shard".
 func Command(f *factory.Factory) *cobra.Command {
 	cmd := &cobra.Command{Use: "shard", Aliases: []string{"shards"}, Short: "Show the shards and their owners"}
 	var follow bool
@@ -50,6 +50,7 @@ func Command(f *factory.Factory) *cobra.Command {
 	return cmd
 }
 
+// shardTable returns the table of shards.
 func shardTable(f *factory.Factory, shards []task.Shard, wide bool) *output.Table {
 	g := &output.Table{Headers: []string{"SHARD", "NODE", "SINCE", "WATERMARK", "TASKS", "QUEUED"}, Empty: "no shards"}
 	if wide {
@@ -77,7 +78,7 @@ func shardTable(f *factory.Factory, shards []task.Shard, wide bool) *output.Tabl
 	return g
 }
 
-// watchShards is shard list -w. A shard that only goes on firing does not change.
+// watchShards implements shard list -w. Progress of the watermark does not count as a change.
 func watchShards(ctx context.Context, f *factory.Factory, c *client.Client) error {
 	w := &watch.List[task.Shard]{Factory: f, Client: c, Events: client.EventOptions{Kinds: []string{task.EventShard}}}
 	w.Affects = func(task.Event) (string, bool) { return "", true }

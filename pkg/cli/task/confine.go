@@ -10,7 +10,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// limitNames are the limits of processes, as --limit begins.
+// limitNames returns the names of limits in the form in which --limit begins.
 func limitNames() (names []string) {
 	for _, f := range reflect.VisibleFields(reflect.TypeFor[task.Limits]()) {
 		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
@@ -19,7 +19,7 @@ func limitNames() (names []string) {
 	return names
 }
 
-// describeConfinement writes what a process is bound by.
+// describeConfinement adds the confinement of a process.
 func describeConfinement(d *output.Details, p *task.Process) {
 	d.Field("Group", "%s", p.Group)
 
@@ -52,7 +52,7 @@ func describeConfinement(d *output.Details, p *task.Process) {
 	}
 }
 
-// limitWords are the limits that are set, in the order in which they are declared.
+// limitWords returns the limits that are set, in the order of their declaration.
 func limitWords(l task.Limits) string {
 	var words []string
 	v := reflect.ValueOf(l)

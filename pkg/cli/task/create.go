@@ -22,6 +22,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
+// createCommand returns "carillon task create".
 func createCommand(f *factory.Factory) *cobra.Command {
 	var flags taskFlags
 	var dryRun bool
@@ -98,11 +99,12 @@ func createCommand(f *factory.Factory) *cobra.Command {
 	return cmd
 }
 
+// bindDryRun declares --dry-run.
 func bindDryRun(cmd *cobra.Command, dry *bool) {
 	cmd.Flags().BoolVar(dry, "dry-run", false, "let the server validate the change and print it, without writing anything")
 }
 
-// wouldBe tells what a dry run of one task found.
+// wouldBe prints the result of a dry run for one task.
 func wouldBe(f *factory.Factory, t client.Task) error {
 	if !f.ForPeople() {
 		return output.EmitChanged(&f.Printer, []client.Task{t}, 1, func(t client.Task) string { return selection.TaskName(f, t) })
@@ -110,6 +112,7 @@ func wouldBe(f *factory.Factory, t client.Task) error {
 	return f.Print(wouldBeWords(f, t))
 }
 
+// wouldBeWords describes the result of a dry run.
 func wouldBeWords(f *factory.Factory, t client.Task) string {
 	text := fmt.Sprintf("%s %s (dry run)\n", t.Result, selection.TaskName(f, t))
 	if t.DryRun != nil {
@@ -118,7 +121,7 @@ func wouldBeWords(f *factory.Factory, t client.Task) string {
 	return f.Plain(text)
 }
 
-// checkRequired says in the command line's words what every task needs.
+// checkRequired reports missing fields in terms of the command line.
 func checkRequired(p map[string]any) error {
 	action, _ := p["action"].(map[string]any)
 	process, _ := action["process"].(map[string]any)
@@ -132,7 +135,7 @@ func checkRequired(p map[string]any) error {
 	return nil
 }
 
-// nameAndCommand splits the words at --: one name before it, a command behind.
+// nameAndCommand splits the words at "--": one name before it, a command after it.
 func nameAndCommand(f *factory.Factory, cmd *cobra.Command, words []string) (selection.Ref, []string, error) {
 	words, command, err := namesAndCommand(cmd, words)
 	switch {
@@ -149,7 +152,7 @@ func nameAndCommand(f *factory.Factory, cmd *cobra.Command, words []string) (sel
 	return r, command, err
 }
 
-// namesAndCommand splits the words at --: names before it, a command behind.
+// namesAndCommand splits the words at "--": names before it, a command after it.
 func namesAndCommand(cmd *cobra.Command, words []string) (names, command []string, err error) {
 	at := cmd.ArgsLenAtDash()
 	if at < 0 {
@@ -162,6 +165,7 @@ func namesAndCommand(cmd *cobra.Command, words []string) (names, command []strin
 	return words[:at], words[at:], nil
 }
 
+// updateCommand returns "carillon task update".
 func updateCommand(f *factory.Factory) *cobra.Command {
 	var flags taskFlags
 	var p selection.Flags
@@ -239,8 +243,7 @@ func updateCommand(f *factory.Factory) *cobra.Command {
 	return cmd
 }
 
-// toUpdate is the tasks that are to be updated; a dry run, which the server makes of
-// each, asks nobody.
+// toUpdate returns the tasks to update. A dry run needs no confirmation.
 func toUpdate(f *factory.Factory, cmd *cobra.Command, words []string, p selection.Flags) (*client.Client, []selection.Ref, error) {
 	if !p.DryRun {
 		return approvedTasks(f, cmd, words, p, false)
@@ -256,8 +259,8 @@ func toUpdate(f *factory.Factory, cmd *cobra.Command, words []string, p selectio
 	return c, ch.Refs, err
 }
 
-// updateTask changes a task, or with dryRun has the server say what would change. Local
-// times are of its zone.
+// updateTask changes a task, or lets the server compute the changes if dryRun is set. Local times are in the
+// task's zone.
 func updateTask(ctx context.Context, f *factory.Factory, c *client.Client, r selection.Ref, change map[string]any, revision int64, dryRun bool) (client.Task, error) {
 	change = maps.Clone(change)
 	err := readTimes(change, func() (string, error) {

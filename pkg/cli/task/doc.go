@@ -1,4 +1,4 @@
-// Package task is "carillon task": list, look at, create, change, pause, trigger and delete
-// tasks, and next and why, which the program also has without the noun. Applying files of tasks
-// is of package apply.
+// Package task implements "carillon task": it lists, shows, creates, changes, pauses, triggers and deletes
+// tasks. It also implements next and why, which exist as commands of their own, too. Package apply applies
+// files of tasks.
 package task

@@ -24,10 +24,10 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// mostOpenings is how often the editor is opened: some change a text each time,
-// without anybody at them.
+// mostOpenings limits how often the editor is opened. A noninteractive editor may change the text each time.
 const mostOpenings = 50
 
+// editCommand returns "carillon task edit".
 func editCommand(f *factory.Factory) *cobra.Command {
 	e := &editing{Factory: f}
 	cmd := &cobra.Command{
@@ -74,14 +74,15 @@ func editCommand(f *factory.Factory) *cobra.Command {
 	return cmd
 }
 
-// editing is a task in somebody's editor.
+// editing is a task that is being edited.
 type editing struct {
 	*factory.Factory
 	editor string
 	file   string
-	base   client.Task // what the text began as, or was changed to meanwhile
+	base   client.Task // the task that the text is based on, updated after a conflict
 }
 
+// findEditor sets the command of the editor.
 func (e *editing) findEditor() error {
 	if e.editor != "" {
 		return nil
@@ -100,7 +101,7 @@ func (e *editing) findEditor() error {
 	return nil
 }
 
-// editUntilApplied edits until the text is applied or given up.
+// editUntilApplied opens the editor until the text is applied or the user gives up.
 func (e *editing) editUntilApplied(ctx context.Context, c *client.Client, t client.Task) error {
 	e.base = t
 	least, err := manifest.Least(t.Spec, false)
@@ -116,7 +117,7 @@ func (e *editing) editUntilApplied(ctx context.Context, c *client.Client, t clie
 		return err
 	}
 
-	var why error // it is opened again
+	var why error // why the editor is opened again
 	head := commentOut(fmt.Sprintf("The task %s at revision %d. Lines like this one, on top, are not part of it.\n"+
 		"A field that is left out has its default.", selection.TaskName(e.Factory, t), t.Revision))
 	for range mostOpenings {
@@ -138,7 +139,7 @@ func (e *editing) editUntilApplied(ctx context.Context, c *client.Client, t clie
 
 		body = withoutHead(text)
 		if len(bytes.TrimSpace(body)) == 0 {
-			os.Remove(e.file) // there is nothing in it
+			os.Remove(e.file) // the file is empty
 			return &failure.Error{Exit: failure.ExitFailure, Problem: failure.Problem{Code: failure.CodeConfirm, Message: "not done: the text is empty"}}
 		}
 
@@ -167,12 +168,13 @@ func (e *editing) editUntilApplied(ctx context.Context, c *client.Client, t clie
 	return e.keepFileOnError(why)
 }
 
+// emitResult prints the task for programs.
 func (e *editing) emitResult(t client.Task, result string) error {
 	t.Result = result
 	return output.EmitChanged(&e.Factory.Printer, []client.Task{t}, 1, func(t client.Task) string { return selection.TaskName(e.Factory, t) })
 }
 
-// applyText makes the task what the text says, if it is still as it was.
+// applyText writes the task as described by the text, if nobody else has changed it.
 func (e *editing) applyText(ctx context.Context, c *client.Client, body []byte) (client.Task, error) {
 	objects, err := manifest.Read(e.file, body, e.base.Namespace)
 	if err != nil {
@@ -198,8 +200,8 @@ func (e *editing) applyText(ctx context.Context, c *client.Client, body []byte) 
 	return t, apply.Locate(o, err)
 }
 
-// explainConflict says what somebody else made of the task, which the text is held against
-// from now on.
+// explainConflict describes the changes that somebody else made to the task. From then on, the text is compared
+// with that version.
 func (e *editing) explainConflict(ctx context.Context, c *client.Client) (head string, err error) {
 	now, err := c.Tasks.Get(ctx, e.base.Namespace, e.base.Name)
 	if err != nil {
@@ -222,8 +224,7 @@ func (e *editing) explainConflict(ctx context.Context, c *client.Client) (head s
 	return commentOut(text), nil
 }
 
-// faultHead says what is wrong with the text below it. The fault is told with the
-// lines as they are then.
+// faultHead describes an error in the text below it. Line numbers take the new lines into account.
 func (e *editing) faultHead(err error) (head string, moved error) {
 	var placed *manifest.Error
 	if !errors.As(err, &placed) {
@@ -245,12 +246,12 @@ func (e *editing) faultHead(err error) (head string, moved error) {
 	return lines(at.Line), &at
 }
 
-// commentOut makes lines of a text that are on top of what is edited.
+// commentOut converts a text to the lines above the text to edit.
 func commentOut(text string) string {
 	return "#: " + strings.ReplaceAll(output.Sanitize(text), "\n", "\n#: ") + "\n"
 }
 
-// withoutHead is a text without the lines of ours, wherever they are.
+// withoutHead removes the lines that this command has added, wherever they are.
 func withoutHead(text []byte) []byte {
 	var body []byte
 	for line := range bytes.Lines(text) {
@@ -262,7 +263,7 @@ func withoutHead(text []byte) []byte {
 	return body
 }
 
-// createFile makes the file, which only its user may read: there may be secrets in it.
+// createFile creates the file. Only its user can read it, because it may contain secrets.
 func (e *editing) createFile(t client.Task) error {
 	f, err := os.CreateTemp(e.Env("TMPDIR"), "carillon-"+t.Name+"-*.yaml")
 	if err != nil {
@@ -274,13 +275,13 @@ func (e *editing) createFile(t client.Task) error {
 	return f.Close()
 }
 
-// openEditor has the text edited, and returns what it is then.
+// openEditor opens the text in the editor and returns it as it was saved.
 func (e *editing) openEditor(ctx context.Context, text []byte) ([]byte, error) {
 	if err := os.WriteFile(e.file, text, 0o600); err != nil {
 		return nil, fmt.Errorf("%s: %s", e.file, failure.FileReason(err))
 	}
 
-	// Not ended with ctx: what is in the editor and not saved would be lost.
+	// Not ended with ctx, because text that is not saved in the editor would be lost.
 	cmd := exec.Command("/bin/sh", "-c", e.editor+` "$@"`, "editor", e.file)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = e.In, e.Out, e.Err
 	if !e.ForPeople() {
@@ -299,13 +300,13 @@ func (e *editing) openEditor(ctx context.Context, text []byte) ([]byte, error) {
 	return b, err
 }
 
-// isUnchanged reports whether the file says what was to be edited.
+// isUnchanged reports whether the file contains the text that was to be edited.
 func (e *editing) isUnchanged(shown []byte) bool {
 	b, err := os.ReadFile(e.file)
 	return err == nil && bytes.Equal(b, shown)
 }
 
-// keepFileOnError is an error after which the text stays, and where.
+// keepFileOnError returns an error that names the file in which the text is kept.
 func (e *editing) keepFileOnError(err error) error {
 	if errors.Is(err, context.Canceled) {
 		err = failure.Interrupted(err)

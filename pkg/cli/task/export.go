@@ -25,16 +25,17 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// exporting writes tasks as files that apply reads.
+// exporting writes tasks in the form of files for apply.
 type exporting struct {
 	*factory.Factory
 	selector string
 	dir      string
 	force    bool
 	count    int
-	list     []json.RawMessage // for programs that want it in one piece
+	list     []json.RawMessage // for JSON, which is written as one value
 }
 
+// exportCommand returns "carillon task export".
 func exportCommand(f *factory.Factory) *cobra.Command {
 	x := &exporting{Factory: f}
 	cmd := &cobra.Command{
@@ -56,7 +57,7 @@ func exportCommand(f *factory.Factory) *cobra.Command {
 	cmd.Flags().StringVarP(&x.selector, "selector", "l", "", "tasks whose labels match, such as team=data")
 	cmd.Flags().StringVar(&x.dir, "dir", "", "write a file for each task into this `DIRECTORY`")
 	cmd.Flags().BoolVar(&x.force, "force", false, "with --dir: overwrite files that differ")
-	_ = cmd.MarkFlagDirname("dir") // the flag is there
+	_ = cmd.MarkFlagDirname("dir") // the flag exists
 	cmd.RunE = func(cmd *cobra.Command, words []string) error {
 		if err := factory.RefuseEmpty(cmd, "dir", "selector"); err != nil {
 			return err
@@ -88,6 +89,7 @@ func exportCommand(f *factory.Factory) *cobra.Command {
 	return cmd
 }
 
+// exportSelected exports the tasks that words and flags select.
 func (x *exporting) exportSelected(ctx context.Context, c *client.Client, words []string) error {
 	if x.selector == "" && len(words) > 0 && !slices.ContainsFunc(words, selection.IsGlob) {
 		return x.exportByName(ctx, c, words)
@@ -150,8 +152,8 @@ func (x *exporting) exportByName(ctx context.Context, c *client.Client, words []
 	})
 }
 
-// writeTask exports a task. Its namespace is left out where whoever applies it, as
-// things are, would mean the same.
+// writeTask exports a task. It omits the namespace if applying the output with the current settings means the
+// same.
 func (x *exporting) writeTask(t client.Task) error {
 	std := task.Defaults().Namespace
 	least, err := manifest.Least(t.Spec, t.Namespace == std && x.Namespace() == std && !x.AllNamespaces)
@@ -185,8 +187,8 @@ func (x *exporting) writeTask(t client.Task) error {
 	return x.Print(string(text))
 }
 
-// writeFile writes a task to a file of its own. The server decides how the file is called, so its
-// names are checked here, too: a server that lies must not choose a path outside the directory.
+// writeFile writes a task to its own file. The name of the file comes from the server, so it is checked here: a
+// malicious server must not choose a path outside the directory.
 func (x *exporting) writeFile(t client.Task, least []byte) error {
 	if err := cmp.Or(task.CheckName("namespace", t.Namespace), task.CheckName("name", t.Name)); err != nil {
 		return fmt.Errorf("the server returned a task that cannot be a file: %w", err)
@@ -229,7 +231,7 @@ func (x *exporting) writeFile(t client.Task, least []byte) error {
 	return nil
 }
 
-// saysSame reports whether a file has this task, and no other.
+// saysSame reports whether a file contains this task and no other.
 func (x *exporting) saysSame(file string, have, least []byte) bool {
 	objects, err := manifest.Read(file, have, x.Namespace())
 	if err != nil || len(objects) != 1 || objects[0].Err != nil {
@@ -251,14 +253,14 @@ func (x *exporting) saysSame(file string, have, least []byte) bool {
 	return err == nil && bytes.Equal(same, full)
 }
 
-// replaceFile writes a file whole, or not at all.
+// replaceFile writes a file atomically.
 func replaceFile(file string, text []byte) error {
 	f, err := os.CreateTemp(filepath.Dir(file), ".carillon-*")
 	if err != nil {
 		return err
 	}
 
-	defer os.Remove(f.Name()) // it is gone if all went well
+	defer os.Remove(f.Name()) // has no effect after the rename
 
 	_, err = f.Write(text)
 	err = errors.Join(err, f.Chmod(0o644), f.Close())

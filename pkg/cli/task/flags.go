@@ -16,9 +16,8 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// taskFlags are a task's fields as flags. What was given becomes a JSON merge
-// patch, which create lays over the defaults and update sends as it is, so that
-// both mean the same by the same flag.
+// taskFlags are the fields of a task as flags. The given flags become a JSON merge patch. create applies it to
+// the defaults, update sends it, so that a flag means the same for both.
 type taskFlags struct {
 	labels, env, limits []string
 
@@ -29,11 +28,12 @@ type taskFlags struct {
 // taskFlag is a flag that sets one field.
 type taskFlag struct {
 	name  string
-	path  string // of the field, with dots
-	value any    // "", 0, false, []string{} or []int{}: the flag's type
+	path  string // of the field, separated by dots
+	value any    // "", 0, false, []string{} or []int{}; defines the type of the flag
 	help  string
 }
 
+// taskFields are the flags for fields.
 var taskFields = []taskFlag{
 	{"schedule", "schedule", []string{}, "`EXPR`: cron (5 or 6 fields), @hourly and the like, @every 90s, @at TIME, @in 10m, @manual; may be repeated"},
 	{"timezone", "timezone", "", "time `ZONE` of the schedule, for example as Europe/Berlin (default UTC)"},
@@ -97,6 +97,7 @@ var taskFields = []taskFlag{
 	{"paused", "paused", false, "pause the task: it has no ticks until you resume it"},
 }
 
+// bindFlags declares the flags.
 func (f *taskFlags) bindFlags(cmd *cobra.Command) {
 	flags := cmd.Flags()
 
@@ -109,7 +110,7 @@ func (f *taskFlags) bindFlags(cmd *cobra.Command) {
 		case []int:
 			flags.IntSlice(t.name, nil, t.help)
 		case []string:
-			if t.name == "schedule" { // has commas of its own
+			if t.name == "schedule" { // expressions contain commas
 				flags.StringArray(t.name, nil, t.help)
 				continue
 			}
@@ -129,8 +130,8 @@ func (f *taskFlags) bindFlags(cmd *cobra.Command) {
 	completeTaskFlags(cmd)
 }
 
-// buildPatch is what the flags and the command after -- say. A pair without a value,
-// KEY-, takes a label or a variable away.
+// buildPatch returns the patch that the flags and the command after "--" describe. A pair KEY- without a value
+// removes a label or a variable.
 func (f *taskFlags) buildPatch(flags *pflag.FlagSet, command []string) (map[string]any, error) {
 	for _, pair := range [][2]string{{"retries", "retry-attempts"}, {"shell", "noop"}} {
 		if flags.Changed(pair[0]) && flags.Changed(pair[1]) {
@@ -151,7 +152,7 @@ func (f *taskFlags) buildPatch(flags *pflag.FlagSet, command []string) (map[stri
 	}
 
 	if flags.Changed("retries") {
-		n, _ := flags.GetInt("retries") // it was defined as one
+		n, _ := flags.GetInt("retries") // the flag is an int
 		putAtPath(p, "retry.attempts", n+1)
 	}
 
@@ -179,13 +180,14 @@ func (f *taskFlags) buildPatch(flags *pflag.FlagSet, command []string) (map[stri
 	return p, nil
 }
 
-// putAction sets one form of a process and clears what excludes it.
+// putAction sets one form of a process and clears the forms that it excludes.
 func putAction(p map[string]any, form string, value any, other string) {
 	putAtPath(p, "action.process."+form, value)
 	putAtPath(p, "action.process."+other, nil)
 	putAtPath(p, "action.noop", nil)
 }
 
+// readValue returns the value of a flag.
 func (t taskFlag) readValue(flags *pflag.FlagSet) (any, error) {
 	switch t.value.(type) {
 	case int:
@@ -213,6 +215,7 @@ func (t taskFlag) readValue(flags *pflag.FlagSet) (any, error) {
 	return s, err
 }
 
+// putAtPath sets a field of a patch.
 func putAtPath(p map[string]any, path string, v any) {
 	keys := strings.Split(path, ".")
 	for _, k := range keys[:len(keys)-1] {
@@ -228,6 +231,7 @@ func putAtPath(p map[string]any, path string, v any) {
 	p[keys[len(keys)-1]] = v
 }
 
+// putPairs adds pairs KEY=VALUE or KEY- to a patch.
 func putPairs(p map[string]any, flag, path string, pairs []string) error {
 	values := map[string]any{}
 	for _, pair := range pairs {
@@ -257,7 +261,7 @@ func putPairs(p map[string]any, flag, path string, pairs []string) error {
 	return nil
 }
 
-// putLimits is putPairs for limits, of which some are numbers.
+// putLimits is like putPairs, for limits: some of them are numbers.
 func putLimits(p map[string]any, pairs []string) error {
 	inner := map[string]any{}
 	if err := putPairs(inner, "limit", "limits", pairs); err != nil || len(inner) == 0 {
@@ -274,9 +278,10 @@ func putLimits(p map[string]any, pairs []string) error {
 	return nil
 }
 
+// wholeOrDecimal matches numbers that are sent as JSON numbers.
 var wholeOrDecimal = regexp.MustCompile(`^(0|[1-9][0-9]{0,15})(\.[0-9]{1,6})?$`)
 
-// specOf lays a patch over the defaults. Nulls say "the default", which is there.
+// specOf applies a patch to the defaults. A null means the default, so it is omitted.
 func specOf(p map[string]any, namespace, name string) (task.Spec, error) {
 	full := withoutNulls(p)
 	full["name"], full["namespace"] = name, namespace
@@ -289,6 +294,7 @@ func specOf(p map[string]any, namespace, name string) (task.Spec, error) {
 	return task.DecodeSpec(b)
 }
 
+// withoutNulls returns a patch without its nulls.
 func withoutNulls(p map[string]any) map[string]any {
 	out := map[string]any{}
 	for k, v := range p {
@@ -304,7 +310,7 @@ func withoutNulls(p map[string]any) map[string]any {
 	return out
 }
 
-// unsetShortcuts are fields that --unset also knows by their flag's name.
+// unsetShortcuts returns the names that --unset accepts, with the paths of their fields.
 func unsetShortcuts() map[string]string {
 	s := map[string]string{"env": "action.process.env", "shell": "action.process.shell", "command": "action.process.command",
 		"limit": "action.process.limits", "limits": "action.process.limits",
@@ -321,12 +327,12 @@ func unsetShortcuts() map[string]string {
 	return s
 }
 
-// clearableFields are the fields that unset takes.
+// clearableFields returns the fields that --unset accepts.
 func clearableFields() []string {
 	return slices.DeleteFunc(slices.Sorted(maps.Keys(unsetShortcuts())), func(f string) bool { return f == "name" || f == "namespace" })
 }
 
-// unsetFields adds to a patch a null for each field that is to go back to its default.
+// unsetFields adds a null to a patch for each field to reset.
 func unsetFields(p map[string]any, fields []string) error {
 	known := unsetShortcuts()
 
@@ -370,7 +376,7 @@ func unsetFields(p map[string]any, fields []string) error {
 	return nil
 }
 
-// completeUnset offers the fields that --unset knows.
+// completeUnset completes the fields that --unset accepts.
 func completeUnset(_ *cobra.Command, _ []string, typed string) ([]cobra.Completion, cobra.ShellCompDirective) {
 	var offers []complete.Offer
 	for _, name := range slices.Sorted(maps.Keys(unsetShortcuts())) {
@@ -379,6 +385,7 @@ func completeUnset(_ *cobra.Command, _ []string, typed string) ([]cobra.Completi
 	return complete.Matching(offers, nil, typed)
 }
 
+// completeTaskFlags registers completions for the values of flags.
 func completeTaskFlags(cmd *cobra.Command) {
 	complete.RegisterFixed(cmd, "strategy", task.Strategies()...)
 	complete.RegisterFixed(cmd, "count", task.All.String())

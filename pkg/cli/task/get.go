@@ -24,6 +24,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
+// getCommand returns "carillon task get".
 func getCommand(f *factory.Factory) *cobra.Command {
 	var p selection.Flags
 	var generation int64
@@ -89,6 +90,7 @@ func getCommand(f *factory.Factory) *cobra.Command {
 	return cmd
 }
 
+// emitTasks prints the tasks.
 func emitTasks(f *factory.Factory, cmd *cobra.Command, c *client.Client, found []client.Task, one bool) error {
 	if one && f.Format != output.FormatWide {
 		t := found[0]
@@ -114,8 +116,8 @@ func emitTasks(f *factory.Factory, cmd *cobra.Command, c *client.Client, found [
 	return nil
 }
 
-// describeTask writes a task for people: what differs from the defaults, what comes
-// and what was.
+// describeTask adds the details of a task for people: the fields that differ from their defaults, the next
+// ticks and the last runs.
 func describeTask(f *factory.Factory, cmd *cobra.Command, c *client.Client, d *output.Details, t client.Task) {
 	describeSpec(f, d, t)
 	describePause(f, d, t)
@@ -133,6 +135,7 @@ func describeTask(f *factory.Factory, cmd *cobra.Command, c *client.Client, d *o
 	d.Section("Last runs", lastRuns(f, cmd, c, t))
 }
 
+// describeWritten adds who changed a task last, and when.
 func describeWritten(f *factory.Factory, d *output.Details, t client.Task) {
 	words := f.PastTime(t.UpdatedAt, t.Timezone)
 	if t.UpdatedBy != "" {
@@ -146,7 +149,7 @@ func describeWritten(f *factory.Factory, d *output.Details, t client.Task) {
 	d.Field("Changed", "%s", words)
 }
 
-// describeSpec writes what a task's user wrote.
+// describeSpec adds the fields that users define.
 func describeSpec(f *factory.Factory, d *output.Details, t client.Task) {
 	std := task.Defaults()
 	d.Field("Name", "%s", t.Name)
@@ -196,7 +199,7 @@ func describeSpec(f *factory.Factory, d *output.Details, t client.Task) {
 	d.Field("History", "%s", historyWords(t.History))
 }
 
-// describeBounds writes what bounds the ticks of a task, and what blurs them.
+// describeBounds adds the fields that bound or delay a task's ticks.
 func describeBounds(f *factory.Factory, d *output.Details, t client.Task) {
 	if !t.Start.IsZero() {
 		d.Field("Starts", "%s", f.DateTime(t.Start, t.Timezone))
@@ -275,7 +278,7 @@ func describeAction(f *factory.Factory, d *output.Details, act task.Action) {
 	describeConfinement(d, p)
 }
 
-// commandLine is a command such that it could be pasted into a shell.
+// commandLine formats a command so that it can be pasted into a shell.
 func commandLine(words []string) string {
 	out := make([]string, len(words))
 	for i, w := range words {
@@ -322,8 +325,7 @@ func retryWords(r task.Retry) string {
 		r.Attempts, strings.Join(on, ", "), r.Backoff, r.Factor, r.MaxBackoff, r.Jitter*100)
 }
 
-// ticksAhead and lastRuns only round a picture off: without them it still says
-// what it must, so that their errors are not told.
+// ticksAhead and lastRuns return additional information, so their errors are ignored.
 func ticksAhead(f *factory.Factory, cmd *cobra.Command, c *client.Client, t client.Task) string {
 	if t.Next.IsZero() {
 		return ""

@@ -17,6 +17,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/client"
 )
 
+// historyCommand returns "carillon task history".
 func historyCommand(f *factory.Factory) *cobra.Command {
 	var flags runcmd.ListFlags
 	var versions bool
@@ -36,7 +37,7 @@ func historyCommand(f *factory.Factory) *cobra.Command {
 	cmd.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		failed := factory.FlagError(cmd, err)
 
-		// Other commands that list runs take a selector.
+		// Other commands that list runs have a selector.
 		var fail *failure.Error
 		if text := err.Error(); errors.As(failed, &fail) && (strings.HasPrefix(text, "unknown shorthand flag: 'l'") || text == "unknown flag: --selector") {
 			fail.Hint = "it shows the runs of one task; for those of several use: carillon run list -l"
@@ -97,6 +98,7 @@ func historyCommand(f *factory.Factory) *cobra.Command {
 	return cmd
 }
 
+// keysCommand returns "carillon task keys".
 func keysCommand(f *factory.Factory) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "keys TASK",

@@ -20,7 +20,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// listing is what the flags and words of task list ask for.
+// listing contains the flags and words of "carillon task list".
 type listing struct {
 	selection.Flags
 	words           []string
@@ -30,6 +30,7 @@ type listing struct {
 	watch           bool
 }
 
+// bindFlags declares the flags.
 func (l *listing) bindFlags(cmd *cobra.Command) {
 	l.Flags.Bind(cmd, false)
 	f := cmd.Flags()
@@ -41,8 +42,10 @@ func (l *listing) bindFlags(cmd *cobra.Command) {
 	complete.RegisterFixed(cmd, "sort", sortKeys...)
 }
 
+// sortKeys are the values of --sort.
 var sortKeys = []string{client.SortName, client.SortNext, client.SortLast, client.SortLateness}
 
+// checkFlags checks the flags.
 func (l *listing) checkFlags() error {
 	if l.limit < 0 {
 		return failure.Usage("--limit %d: must not be negative", l.limit)
@@ -63,6 +66,7 @@ func (l *listing) checkFlags() error {
 	return nil
 }
 
+// listCommand returns "carillon task list".
 func listCommand(f *factory.Factory) *cobra.Command {
 	var l listing
 	cmd := &cobra.Command{
@@ -117,13 +121,13 @@ func listCommand(f *factory.Factory) *cobra.Command {
 	return cmd
 }
 
-// recentRuns is how many past runs a list shows, in the column LAST 10.
+// recentRuns is the number of runs in the column LAST 10.
 const (
 	recentRuns   = 10
 	recentColumn = "LAST 10"
 )
 
-// listOptions are the options of the client for what was asked for.
+// listOptions converts the flags and words to options of the client.
 func listOptions(f *factory.Factory, l listing) (client.TaskListOptions, error) {
 	o := client.TaskListOptions{Namespace: f.Scope(), Selector: l.Selector, Failing: l.failing, Paused: l.paused, Sort: l.sort, Limit: l.limit}
 	if f.ForPeople() && f.WantsColumn(recentColumn) {
@@ -137,11 +141,11 @@ func listOptions(f *factory.Factory, l listing) (client.TaskListOptions, error) 
 	return o, err
 }
 
-// mostSorted is how many tasks the server sorts: whoever wants more gets all, and
-// sorts them here, which costs the server less than to sort them for each page.
+// mostSorted is the maximum number of tasks that the server is asked to sort. For more, it is cheaper to read
+// all tasks and sort them here than to let the server sort them for each page.
 const mostSorted = 5000
 
-// listTasks reads the tasks that a list is of.
+// listTasks reads the tasks of a list.
 func listTasks(ctx context.Context, f *factory.Factory, c *client.Client, o client.TaskListOptions) ([]client.Task, error) {
 	if o.Limit > 0 && o.Limit <= mostSorted || o.Sort == client.SortName {
 		return c.Tasks.List(ctx, o)
@@ -159,7 +163,7 @@ func listTasks(ctx context.Context, f *factory.Factory, c *client.Client, o clie
 	return list, err
 }
 
-// sortValues are the places of tasks in lists, as the server computes them.
+// sortValues computes the sort keys of tasks, as the server does.
 var sortValues = map[string]func(client.Task) int64{
 	client.SortNext: func(t client.Task) int64 {
 		if t.Next.IsZero() {
@@ -183,8 +187,8 @@ var sortValues = map[string]func(client.Task) int64{
 
 const neverDue = 1<<63 - 1
 
-// unmatchedWordError is an error if a word stands for no task at all: it names something,
-// as a file's name does for ls. Where other filters apply, an empty list is an answer.
+// unmatchedWordError returns an error if a word matches no task at all, as ls does for a missing file. If other
+// filters apply, an empty list is a valid result.
 func unmatchedWordError(ctx context.Context, f *factory.Factory, c *client.Client, l listing, list []client.Task) error {
 	if l.failing || l.paused || l.Selector != "" || l.limit > 0 && len(list) >= l.limit {
 		return nil
@@ -213,6 +217,7 @@ func unmatchedWordError(ctx context.Context, f *factory.Factory, c *client.Clien
 	return nil
 }
 
+// taskTable returns the table of tasks.
 func taskTable(f *factory.Factory, list []client.Task, wide bool) *output.Table {
 	g := &output.Table{Empty: "no tasks" + selection.InScope(f)}
 	if f.AllNamespaces {
@@ -248,7 +253,7 @@ func taskTable(f *factory.Factory, list []client.Task, wide bool) *output.Table 
 	return g
 }
 
-// recentCell are the signs of the last runs, the newest at the right.
+// recentCell returns the symbols of the last runs, with the newest on the right.
 func recentCell(f *factory.Factory, t client.Task) string {
 	var b strings.Builder
 	for _, r := range slices.Backward(t.Recent) {
@@ -257,7 +262,7 @@ func recentCell(f *factory.Factory, t client.Task) string {
 	return cmp.Or(b.String(), f.NoValue())
 }
 
-// stateCell is how a task stands, in a word.
+// stateCell returns the state of a task.
 func stateCell(f *factory.Factory, t client.Task) string {
 	switch t.State {
 	case client.TaskFailing, client.TaskUnreadable:
@@ -271,7 +276,7 @@ func stateCell(f *factory.Factory, t client.Task) string {
 	return cmp.Or(output.OneLine(t.State), f.NoValue())
 }
 
-// nextCells are NEXT and LEFT.
+// nextCells returns the cells NEXT and LEFT.
 func nextCells(f *factory.Factory, t client.Task) []string {
 	switch {
 	case t.Paused:
@@ -287,7 +292,7 @@ func nextCells(f *factory.Factory, t client.Task) []string {
 	return []string{f.FutureTime(t.Next, t.Timezone), f.TimeLeft(t.Next)}
 }
 
-// lastCells are LAST and RESULT.
+// lastCells returns the cells LAST and RESULT.
 func lastCells(f *factory.Factory, t client.Task) []string {
 	if t.LastRun == nil {
 		return []string{f.NoValue(), f.NoValue()}

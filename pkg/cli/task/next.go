@@ -20,7 +20,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// upcoming is what the flags of next ask for.
+// upcoming contains the flags of next.
 type upcoming struct {
 	selection.Flags
 	failing     bool
@@ -31,10 +31,10 @@ type upcoming struct {
 
 const (
 	usualCount = 5
-	spanCount  = 1000 // of a span, unless that is said
+	spanCount  = 1000 // with --for or --until
 )
 
-// NextCommand is carillon next, and task next.
+// NextCommand returns "carillon next", which is also "carillon task next".
 func NextCommand(f *factory.Factory) *cobra.Command {
 	var u upcoming
 	cmd := &cobra.Command{
@@ -90,8 +90,8 @@ func NextCommand(f *factory.Factory) *cobra.Command {
 	return cmd
 }
 
-// nextBounds are the span that is asked for; zero: from now, without an end. Local
-// times are of the zone.
+// nextBounds returns the requested period. A zero from means now; a zero until means no end. Local times are in
+// the given zone.
 func nextBounds(f *factory.Factory, u upcoming, zone *time.Location) (from, until time.Time, err error) {
 	if from, err = factory.ParseTime("from", u.from, zone); err != nil {
 		return from, until, err
@@ -117,6 +117,7 @@ func nextBounds(f *factory.Factory, u upcoming, zone *time.Location) (from, unti
 	return from, until, nil
 }
 
+// nextOfOne prints the ticks of one task.
 func nextOfOne(f *factory.Factory, cmd *cobra.Command, c *client.Client, word string, u upcoming) error {
 	r, err := selection.ParseRef(f, word)
 	if err != nil {
@@ -125,7 +126,7 @@ func nextOfOne(f *factory.Factory, cmd *cobra.Command, c *client.Client, word st
 
 	ctx, zone := cmd.Context(), time.UTC
 	var t client.Task
-	if f.ForPeople() || u.from != "" || u.until != "" { // they may be of the task's zone
+	if f.ForPeople() || u.from != "" || u.until != "" { // times may be in the task's zone
 		if t, err = c.Tasks.Get(ctx, r.Namespace, r.Name); err != nil {
 			return selection.ExplainMissing(ctx, f, c, r, err)
 		}
@@ -139,7 +140,7 @@ func nextOfOne(f *factory.Factory, cmd *cobra.Command, c *client.Client, word st
 		return err
 	}
 
-	const most = 1000 // that the server tells at once
+	const most = 1000 // the maximum number of ticks that the server returns at once
 	list := []client.Occurrence{}
 	more := true
 	for start := from; more && len(list) < u.count; {
@@ -168,14 +169,14 @@ func nextOfOne(f *factory.Factory, cmd *cobra.Command, c *client.Client, word st
 		func(bool) *output.Table { return view.TickTable(f, list, t.Timezone) })
 }
 
-// noteCut says that there may be more in the span than is shown.
+// noteCut prints a note if there may be more ticks in the period than are shown.
 func noteCut(f *factory.Factory, listed int, u upcoming) {
 	if listed >= u.count && (u.span > 0 || u.until != "") {
 		f.Note("these are the first %d; --count, at most %d, shows more", listed, schedule.MaxUpcoming)
 	}
 }
 
-// noteNext says what ticks alone do not.
+// noteNext prints notes that the ticks alone do not express.
 func noteNext(f *factory.Factory, r selection.Ref, t client.Task, listed int) {
 	switch {
 	case t.Paused && !t.PausedUntil.IsZero():
@@ -199,7 +200,7 @@ func noteNext(f *factory.Factory, r selection.Ref, t client.Task, listed int) {
 	}
 }
 
-// nextOfMany merges the ticks of several tasks; paused ones have none.
+// nextOfMany prints the merged ticks of several tasks. Paused tasks have none.
 func nextOfMany(f *factory.Factory, cmd *cobra.Command, c *client.Client, words []string, u upcoming) error {
 	ctx := cmd.Context()
 
@@ -258,7 +259,7 @@ func nextOfMany(f *factory.Factory, cmd *cobra.Command, c *client.Client, words 
 	})
 }
 
-// areThere is an error if a task that is named is not there.
+// areThere returns an error if a named task does not exist.
 func areThere(ctx context.Context, f *factory.Factory, c *client.Client, words []string) error {
 	words = slices.DeleteFunc(slices.Clone(words), selection.IsGlob)
 	if len(words) == 0 {
@@ -279,7 +280,7 @@ func areThere(ctx context.Context, f *factory.Factory, c *client.Client, words [
 	return unmatchedWordError(ctx, f, c, listing{words: words}, list)
 }
 
-// readUntil reads the end of a span: as ParseTime, or a time of day that comes next
+// readUntil parses the end of a period: as ParseTime does, or as a time of day, which means its next occurrence
 // after start.
 func readUntil(s string, start time.Time, zone *time.Location) (time.Time, error) {
 	for _, layout := range []string{"15:04", "15:04:05"} {

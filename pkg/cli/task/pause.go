@@ -14,6 +14,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
+// pauseCommand returns "carillon task pause".
 func pauseCommand(f *factory.Factory) *cobra.Command {
 	var revision revisionFlag
 	var until, reason string
@@ -62,6 +63,7 @@ func pauseCommand(f *factory.Factory) *cobra.Command {
 	return revision.ofOne(cmd)
 }
 
+// resumeCommand returns "carillon task resume".
 func resumeCommand(f *factory.Factory) *cobra.Command {
 	var revision revisionFlag
 	cmd := &cobra.Command{
@@ -84,7 +86,7 @@ func resumeCommand(f *factory.Factory) *cobra.Command {
 	return revision.ofOne(cmd)
 }
 
-// describePause tells all that is known of a pause.
+// describePause adds the details of a pause.
 func describePause(f *factory.Factory, d *output.Details, t client.Task) {
 	if !t.Paused {
 		return

@@ -7,7 +7,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// placeWords are where a task's runs go.
+// placeWords describes on which nodes a task runs.
 func placeWords(t task.Target) string {
 	words := cmp.Or(t.Selector, "any node")
 

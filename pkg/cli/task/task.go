@@ -18,7 +18,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// Command is carillon task.
+// Command returns "carillon task".
 func Command(f *factory.Factory) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "task",
@@ -37,8 +37,8 @@ func Command(f *factory.Factory) *cobra.Command {
 	return cmd
 }
 
-// verbCommand makes cmd do one thing to each of the tasks that it is given. done is
-// the sentence for people; programs get what do returned.
+// verbCommand completes cmd, which calls do for each selected task. done returns the sentence for people; for
+// programs, the result of do is printed.
 func verbCommand[T any](f *factory.Factory, cmd *cobra.Command, severe bool, name func(T) string,
 	do func(ctx context.Context, c *client.Client, r selection.Ref) (T, error), done func(r selection.Ref, t T) string) *cobra.Command {
 	p := bindTasks(f, cmd)
@@ -67,12 +67,12 @@ func verbCommand[T any](f *factory.Factory, cmd *cobra.Command, severe bool, nam
 	return cmd
 }
 
-// pastOf is a verb when it is done: paused.
+// pastOf returns the past participle of a verb: "paused".
 func pastOf(verb string) string {
 	return strings.TrimSuffix(verb, "e") + "ed"
 }
 
-// bindTasks gives a command that changes tasks its arguments and flags.
+// bindTasks declares the arguments and flags of a command that changes tasks.
 func bindTasks(f *factory.Factory, cmd *cobra.Command) *selection.Flags {
 	p := &selection.Flags{}
 	p.Bind(cmd, true)
@@ -82,8 +82,8 @@ func bindTasks(f *factory.Factory, cmd *cobra.Command) *selection.Flags {
 	return p
 }
 
-// approvedTasks is the tasks that a command is to change, after whoever has to was
-// asked; none if nothing is to be done.
+// approvedTasks returns the tasks to change, after a confirmation if one is needed. It returns no client if
+// nothing is to be done.
 func approvedTasks(f *factory.Factory, cmd *cobra.Command, words []string, p selection.Flags, severe bool) (*client.Client, []selection.Ref, error) {
 	c, err := f.Connect()
 	if err != nil {
@@ -118,13 +118,14 @@ func approvedTasks(f *factory.Factory, cmd *cobra.Command, words []string, p sel
 	return c, ch.Refs, nil
 }
 
-// deleted is what a delete tells programs.
+// deleted is the JSON form of a deleted task.
 type deleted struct {
 	Namespace string `json:"namespace"`
 	Name      string `json:"name"`
 	Deleted   bool   `json:"deleted"`
 }
 
+// deleteCommand returns "carillon task delete".
 func deleteCommand(f *factory.Factory) *cobra.Command {
 	var revision revisionFlag
 	cmd := &cobra.Command{
@@ -145,14 +146,15 @@ func deleteCommand(f *factory.Factory) *cobra.Command {
 	return revision.ofOne(cmd)
 }
 
-// revisionFlag is a task's revision; 0 is any, and cannot be typed.
+// revisionFlag is the revision of a task. 0 means any revision and cannot be typed.
 type revisionFlag int64
 
+// bindFlag declares --revision.
 func (r *revisionFlag) bindFlag(cmd *cobra.Command) {
 	cmd.Flags().Var(r, "revision", "change the task only if it is still at this revision; otherwise exit with 4")
 }
 
-// ofOne has a verb refuse a revision for more than one task.
+// ofOne makes a command reject --revision for more than one task.
 func (r *revisionFlag) ofOne(cmd *cobra.Command) *cobra.Command {
 	run := cmd.RunE
 	cmd.RunE = func(cmd *cobra.Command, words []string) error {
@@ -165,6 +167,7 @@ func (r *revisionFlag) ofOne(cmd *cobra.Command) *cobra.Command {
 	return cmd
 }
 
+// String implements pflag.Value.
 func (r *revisionFlag) String() string {
 	if *r == 0 {
 		return ""
@@ -172,6 +175,7 @@ func (r *revisionFlag) String() string {
 	return fmt.Sprint(int64(*r))
 }
 
+// Set implements pflag.Value.
 func (r *revisionFlag) Set(s string) error {
 	var n int64
 	if _, err := fmt.Sscanf(s, "%d", &n); err != nil || n < 1 || fmt.Sprint(n) != s {
@@ -183,4 +187,5 @@ func (r *revisionFlag) Set(s string) error {
 	return nil
 }
 
+// Type implements pflag.Value.
 func (r *revisionFlag) Type() string { return "revision" }

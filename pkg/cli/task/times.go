@@ -11,8 +11,8 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// readTimes puts instants in the place of the times of a patch, which may be local
-// ones of the task's zone: the patch's, or whatever zone says.
+// readTimes replaces the times in a patch, which may be local, by instants. Local times are in the time zone of
+// the patch or, if it has none, in the one that zone returns.
 func readTimes(p map[string]any, zone func() (string, error)) error {
 	for _, field := range []string{"start", "end"} {
 		text, ok := p[field].(string)
@@ -39,14 +39,14 @@ func readTimes(p map[string]any, zone func() (string, error)) error {
 	return nil
 }
 
-// isInstant reports whether a time says its offset: then no zone matters.
+// isInstant reports whether a time includes its offset, so that no zone is needed.
 func isInstant(text string) bool {
 	var t task.Time
 	return t.UnmarshalText([]byte(text)) == nil
 }
 
-// pauseUntil is when a pause ends: a duration, an instant, a local time of the task's
-// zone, or a time of day that comes next there.
+// pauseUntil parses the end of a pause: a duration, an instant, a local time in the task's zone, or a time of
+// day, which means its next occurrence there.
 func pauseUntil(f *factory.Factory, text string, zone func() (string, error)) (client.PauseRequest, error) {
 	var how client.PauseRequest
 
@@ -75,8 +75,7 @@ func pauseUntil(f *factory.Factory, text string, zone func() (string, error)) (c
 	return how, err
 }
 
-// localTime reads a local time; a time of day is that of today, or of tomorrow if
-// it has passed.
+// localTime parses a local time. A time of day means today or, if it has passed, tomorrow.
 func localTime(f *factory.Factory, text, timezone string) (task.Time, error) {
 	const field = "until"
 

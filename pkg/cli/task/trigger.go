@@ -19,6 +19,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
+// triggerCommand returns "carillon task trigger".
 func triggerCommand(f *factory.Factory) *cobra.Command {
 	var flags struct {
 		env              []string
@@ -85,6 +86,7 @@ func triggerCommand(f *factory.Factory) *cobra.Command {
 	return cmd
 }
 
+// readEnv parses the values of --env.
 func readEnv(pairs []string) (map[string]string, error) {
 	p := map[string]any{}
 	if err := putPairs(p, "env", "env", pairs); err != nil {
@@ -104,8 +106,8 @@ func readEnv(pairs []string) (map[string]string, error) {
 	return env, task.CheckEnv("env", env)
 }
 
-// awaitAll waits for runs, printing what they write, replaces each by how it ended,
-// and fails if one did not succeed.
+// awaitAll waits for runs and prints their output. It replaces each run by its final record, and returns an
+// error if one did not succeed.
 func awaitAll(ctx context.Context, f *factory.Factory, c *client.Client, runs []task.Run, exitStatus bool) error {
 	m := logs.NewMerger(f, logs.Tasks{Runs: runs}.Refs())
 	errs, asked := make([]error, len(runs)), slices.Clone(runs)
@@ -167,11 +169,12 @@ func awaitAll(ctx context.Context, f *factory.Factory, c *client.Client, runs []
 	return failure.AlreadyReported(codes)
 }
 
+// runFailure returns the error for a run that did not succeed.
 func runFailure(f *factory.Factory, r task.Run, exitStatus bool) error {
 	fail := &failure.Error{Exit: failure.ExitRun, Problem: failure.Problem{Code: failure.CodeRunFailed,
 		Message: fmt.Sprintf("%s did not succeed: %s", selection.Name(f, r.Namespace, r.Task), view.PlainRunResult(f, r)),
 		Hint:    fmt.Sprintf("carillon logs %s", selection.Name(f, r.Namespace, r.ID))}}
-	if r.OutputBytes == 0 { // what it has to say is in its record
+	if r.OutputBytes == 0 { // the record contains all there is
 		fail.Problem.Hint = fmt.Sprintf("carillon run get %s", selection.Name(f, r.Namespace, r.ID))
 		if r.Message != "" {
 			fail.Problem.Message += ": " + output.Truncate(output.OneLine(r.Message), 200)
@@ -185,7 +188,7 @@ func runFailure(f *factory.Factory, r task.Run, exitStatus bool) error {
 	return fail
 }
 
-// noteGoOn says of runs that are not waited for any more how to look at them.
+// noteGoOn prints how to follow runs that are no longer waited for.
 func noteGoOn(f *factory.Factory, runs []task.Run) {
 	const most = 5
 	left := slices.DeleteFunc(slices.Clone(runs), func(r task.Run) bool { return r.State.Final() })

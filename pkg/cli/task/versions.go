@@ -18,7 +18,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// showVersions lists what a task has been.
+// showVersions lists the versions of a task.
 func showVersions(f *factory.Factory, cmd *cobra.Command, c *client.Client, r selection.Ref, limit int) error {
 	list, err := c.Tasks.ListVersions(cmd.Context(), r.Namespace, r.Name)
 	if err != nil {
@@ -46,7 +46,7 @@ func showVersions(f *factory.Factory, cmd *cobra.Command, c *client.Client, r se
 	})
 }
 
-// changedWords are the first two of what changed, and how many more there are.
+// changedWords describes the first two changes, and how many more there are.
 func changedWords(f *factory.Factory, changed []string, all bool) string {
 	const few = 2
 	more := ""
@@ -58,7 +58,7 @@ func changedWords(f *factory.Factory, changed []string, all bool) string {
 	return f.Plain(output.OneLine(strings.Join(changed, "; "))) + more
 }
 
-// versionOf is a version of a task by its generation.
+// versionOf returns the version of a task with a generation.
 func versionOf(f *factory.Factory, cmd *cobra.Command, c *client.Client, r selection.Ref, generation int64) (client.TaskVersion, error) {
 	list, err := c.Tasks.ListVersions(cmd.Context(), r.Namespace, r.Name)
 	if err != nil {
@@ -75,7 +75,7 @@ func versionOf(f *factory.Factory, cmd *cobra.Command, c *client.Client, r selec
 		Hint:    "carillon task history " + selection.Show(f, r) + " --versions"}}
 }
 
-// showVersion shows a task as it was.
+// showVersion prints an earlier version of a task.
 func showVersion(f *factory.Factory, cmd *cobra.Command, c *client.Client, r selection.Ref, generation int64) error {
 	v, err := versionOf(f, cmd, c, r, generation)
 	if err != nil {
@@ -90,6 +90,7 @@ func showVersion(f *factory.Factory, cmd *cobra.Command, c *client.Client, r sel
 	})
 }
 
+// rollbackCommand returns "carillon task rollback".
 func rollbackCommand(f *factory.Factory) *cobra.Command {
 	var to int64
 	var dryRun bool

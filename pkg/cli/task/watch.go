@@ -16,7 +16,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// watchTask is task get -w.
+// watchTask implements task get -w.
 func watchTask(f *factory.Factory, cmd *cobra.Command, c *client.Client, words []string, p selection.Flags) error {
 	l := listing{Flags: p, words: words, sort: client.SortName}
 
@@ -48,11 +48,12 @@ func watchTask(f *factory.Factory, cmd *cobra.Command, c *client.Client, words [
 	return w.Run(cmd.Context())
 }
 
-// watchTasks is task list -w.
+// watchTasks implements task list -w.
 func watchTasks(ctx context.Context, f *factory.Factory, c *client.Client, o client.TaskListOptions) error {
 	return watchedTasks(f, c, o).Run(ctx)
 }
 
+// watchedTasks returns a list that follows the changes of tasks.
 func watchedTasks(f *factory.Factory, c *client.Client, o client.TaskListOptions) *watch.List[client.Task] {
 	w := &watch.List[client.Task]{Factory: f, Client: c, Events: client.EventOptions{Namespace: o.Namespace, Kinds: []string{task.EventTask, task.EventRun}}}
 	w.Affects = func(e task.Event) (string, bool) {
@@ -70,7 +71,7 @@ func watchedTasks(f *factory.Factory, c *client.Client, o client.TaskListOptions
 
 	w.Reread = func(ctx context.Context, keys []string) ([]client.Task, error) {
 		var list []client.Task
-		for some := range slices.Chunk(keys, 100) { // they are in the query
+		for some := range slices.Chunk(keys, 100) { // keys are part of the URL, whose length is limited
 			part := o
 			part.Namespace, part.Names, part.Sort, part.Limit = "", some, client.SortName, 0
 

@@ -19,7 +19,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// WhyCommand is carillon why, and task why.
+// WhyCommand returns "carillon why", which is also "carillon task why".
 func WhyCommand(f *factory.Factory) *cobra.Command {
 	var q client.WhyQuestion
 	cmd := &cobra.Command{
@@ -78,8 +78,8 @@ func WhyCommand(f *factory.Factory) *cobra.Command {
 	return cmd
 }
 
-// whyWord is the task that a word names, by itself or by one of its runs; the time
-// of that is then the question.
+// whyWord returns the task that a word names, either directly or by one of its runs. In the latter case, the
+// time of the run becomes part of the question.
 func whyWord(ctx context.Context, f *factory.Factory, c *client.Client, word string, q *client.WhyQuestion) (selection.Ref, error) {
 	w, err := selection.ParseRunWord(word)
 	if err != nil || w == (selection.RunWord{Task: word}) {
@@ -94,7 +94,7 @@ func whyWord(ctx context.Context, f *factory.Factory, c *client.Client, word str
 		return selection.Ref{}, failure.Usage("%s already names a time; remove --at, --from and --to", task.Quote(word))
 	}
 
-	if strings.Contains(w.Tick, "T") { // it need not be one
+	if strings.Contains(w.Tick, "T") { // the tick may not exist
 		q.At = w.Tick
 		return selection.ParseRef(f, w.Task)
 	}
@@ -105,7 +105,7 @@ func whyWord(ctx context.Context, f *factory.Factory, c *client.Client, word str
 	return selection.Ref{Namespace: run.Namespace, Name: run.Task}, err
 }
 
-// timesOfToday gives times of day their date: today, in the zone of the question.
+// timesOfToday adds today's date to times of day, in the zone of the question.
 func timesOfToday(ctx context.Context, f *factory.Factory, c *client.Client, r selection.Ref, q *client.WhyQuestion) error {
 	for _, text := range []*string{&q.At, &q.From, &q.To} {
 		if _, err := time.Parse("15:04", *text); err != nil {
@@ -132,7 +132,7 @@ func timesOfToday(ctx context.Context, f *factory.Factory, c *client.Client, r s
 	return nil
 }
 
-// explainWhy writes an answer for people: the sentence, then the evidence.
+// explainWhy prints an answer for people: the sentence, then the evidence.
 func explainWhy(f *factory.Factory, d *output.Details, answer task.Answer) {
 	d.Parts = append(d.Parts, f.Plain(output.Sanitize(answer.Sentence))+"\n")
 	var lines strings.Builder
@@ -152,6 +152,7 @@ func explainWhy(f *factory.Factory, d *output.Details, answer task.Answer) {
 	}
 }
 
+// addEvidence adds the evidence of an answer.
 func addEvidence(f *factory.Factory, d *output.Details, answer task.Answer) {
 	if len(answer.Lines) > 0 {
 		d.Parts = append(d.Parts, "\n")

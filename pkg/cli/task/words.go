@@ -9,7 +9,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// successWords are when attempts have succeeded; "" for exit code 0 alone.
+// successWords describes when attempts succeed, or returns "" if only exit code 0 counts.
 func successWords(s task.Success) string {
 	if !s.Any() {
 		return ""
@@ -32,7 +32,7 @@ func successWords(s task.Success) string {
 	return strings.Join(words, "; ")
 }
 
-// outputWords are what a task says of its output; "" for nothing.
+// outputWords describes a task's settings for output, or returns "" if there are none.
 func outputWords(o task.Output) string {
 	var words []string
 	if o.Apart() {
@@ -54,7 +54,7 @@ func outputWords(o task.Output) string {
 	return strings.Join(words, ", ")
 }
 
-// targetPartWords are which parts a task's runs have; "" if they have none.
+// targetPartWords describes the parts of a task's runs, or returns "" if they have none.
 func targetPartWords(t task.Target) string {
 	if !t.FansOut() {
 		return ""

@@ -1,4 +1,3 @@
-// Package view is how runs, ticks, freezes and facts of nodes look wherever a command shows
-// them: the tables and the words that more than one noun has. It changes nothing, and asks the
-// server only whether something is frozen.
+// Package view formats runs, ticks, freezes and facts of nodes for all commands: tables and texts that several
+// commands use. It changes nothing. The only thing it asks the server is whether something is frozen.
 package view

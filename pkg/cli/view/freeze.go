@@ -12,7 +12,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// NoteFrozen tells who looks at what comes that it does not while a freeze holds.
+// NoteFrozen prints a note if a freeze prevents the listed ticks.
 func NoteFrozen(ctx context.Context, f *factory.Factory, c *client.Client, namespace string) {
 	if !f.ForPeople() {
 		return
@@ -23,8 +23,8 @@ func NoteFrozen(ctx context.Context, f *factory.Factory, c *client.Client, names
 	}
 }
 
-// FrozenText say that a namespace is frozen, or the cluster; "" if neither is, as
-// far as can be learned.
+// FrozenText states that the namespace or the cluster is frozen. It returns "" if neither is, or if this cannot
+// be determined.
 func FrozenText(ctx context.Context, f *factory.Factory, c *client.Client, namespace string) string {
 	ctx, cancel := context.WithTimeout(ctx, f.LookupTimeout)
 	defer cancel()
@@ -42,7 +42,7 @@ func FrozenText(ctx context.Context, f *factory.Factory, c *client.Client, names
 	return fmt.Sprintf("%s is frozen, %s; ticks are skipped until carillon cluster unfreeze%s", what, FreezeText(f, *st.Freeze), NamespaceFlag(st.Freeze.Namespace))
 }
 
-// FreezeText say since when something is frozen, by whom and why.
+// FreezeText describes since when something is frozen, by whom and why.
 func FreezeText(f *factory.Factory, z task.Freeze) string {
 	var words []string
 	if !z.Since.IsZero() {
@@ -56,7 +56,7 @@ func FreezeText(f *factory.Factory, z task.Freeze) string {
 	return strings.Join(words, " ") + ": " + output.OneLine(z.Reason)
 }
 
-// NamespaceFlag is the flag that names a namespace in a command to type; "" for none.
+// NamespaceFlag returns the flag that names a namespace in a command, or "" if there is none.
 func NamespaceFlag(ns string) string {
 	if ns == "" {
 		return ""
@@ -64,7 +64,7 @@ func NamespaceFlag(ns string) string {
 	return " --namespace " + ns
 }
 
-// NoteHeld says what keeps a run that was just queued from starting, or does not.
+// NoteHeld prints whether a freeze or a pause affects a run that was just queued.
 func NoteHeld(f *factory.Factory, r selection.Ref, t client.Triggered) {
 	if z := t.Frozen; z != nil {
 		what := "the cluster"

@@ -7,7 +7,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// FactText is a fact as people read it; "" if it is not known.
+// FactText formats a fact for people. It returns "" if the fact is unknown.
 func FactText(f *task.Facts, name string) string {
 	v, known := f.Fact(name)
 

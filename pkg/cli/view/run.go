@@ -16,6 +16,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
+// zoneOf returns the time zone for a run.
 func (z Zones) zoneOf(r task.Run) string {
 	if zone, ok := z[""]; ok {
 		return zone
@@ -23,11 +24,11 @@ func (z Zones) zoneOf(r task.Run) string {
 	return z[r.Namespace+"/"+r.Task]
 }
 
-// barLength is how many characters the bar of a run's progress has.
+// barLength is the width of a progress bar in characters.
 const barLength = 20
 
-// RunDuration is how long an attempt has run, up to now if it still does; negative if
-// it has not started.
+// RunDuration returns how long an attempt ran, or has been running. It is negative if the attempt has not
+// started.
 func RunDuration(r task.Run, now time.Time) time.Duration {
 	switch {
 	case r.StartedAt.IsZero():
@@ -39,11 +40,11 @@ func RunDuration(r task.Run, now time.Time) time.Duration {
 	return max(r.EndedAt.Sub(r.StartedAt.Time), 0)
 }
 
-// Zones are the time zones of tasks, by "namespace/name"; "" is everyone's.
+// Zones contains the time zones of tasks by "namespace/name". "" is the zone for all tasks.
 type Zones map[string]string
 
-// ZonesOf is the zones for a list of runs of many tasks: each its own only if
-// that is asked for, for it means to read all tasks; else one, the reader's.
+// ZonesOf returns the zones for a list of runs of several tasks. With --time task, it reads all tasks to get
+// the zone of each; otherwise it returns the user's zone.
 func ZonesOf(f *factory.Factory, cmd *cobra.Command, c *client.Client, namespace string) (Zones, error) {
 	if !f.ForPeople() || f.TimeMode != output.TimeTask {
 		return Zones{"": output.ReaderZone}, nil
@@ -60,7 +61,7 @@ func ZonesOf(f *factory.Factory, cmd *cobra.Command, c *client.Client, namespace
 	return z, nil
 }
 
-// RunTable is a list of runs. With many it has the tasks' names, with wide more columns.
+// RunTable returns a table of runs. many adds the names of the tasks, wide adds columns.
 func RunTable(f *factory.Factory, runs []task.Run, many, wide bool, z Zones) *output.Table {
 	g := &output.Table{}
 	if f.AllNamespaces && many {
@@ -97,7 +98,7 @@ func RunTable(f *factory.Factory, runs []task.Run, many, wide bool, z Zones) *ou
 	return g
 }
 
-// tickText is when a run was due; of a manual one, that it was asked for.
+// tickText formats the tick of a run, and states whether the run was triggered manually.
 func tickText(f *factory.Factory, r task.Run, timezone string) string {
 	words := tickTime(f, r.ScheduledTime, timezone)
 
@@ -112,8 +113,7 @@ func tickText(f *factory.Factory, r task.Run, timezone string) string {
 	return words
 }
 
-// tickTime is like coming, for the past: the weekday alone says enough only of
-// the last few days.
+// tickTime is like FutureTime, for the past: only for the last few days is the weekday sufficient.
 func tickTime(f *factory.Factory, t task.Time, timezone string) string {
 	if d := f.Now().Sub(t.Time); f.TimeMode == output.TimeRelative && d >= 0 && d < 6*24*time.Hour {
 		local := t.In(f.Zone(timezone))
@@ -122,7 +122,7 @@ func tickTime(f *factory.Factory, t task.Time, timezone string) string {
 	return f.FutureTime(t, timezone)
 }
 
-// Lateness is how long after its tick a run was due it began.
+// Lateness formats how long after its due time a run started.
 func Lateness(f *factory.Factory, r task.Run) string {
 	if r.LatenessMS == nil {
 		return f.NoValue()
@@ -130,7 +130,7 @@ func Lateness(f *factory.Factory, r task.Run) string {
 	return task.Duration(time.Duration(*r.LatenessMS) * time.Millisecond).Approximate()
 }
 
-// TookText is how long a run took, or has taken so far.
+// TookText formats how long a run took, or has taken so far.
 func TookText(f *factory.Factory, r task.Run) string {
 	if d := RunDuration(r, f.Now()); d >= 0 {
 		return task.Duration(d).Approximate()
@@ -138,24 +138,24 @@ func TookText(f *factory.Factory, r task.Run) string {
 	return f.NoValue()
 }
 
-// RunResult is how a run stands, in a word or three, with its symbol.
+// RunResult describes the state of a run in a few words, with its symbol.
 func RunResult(f *factory.Factory, r task.Run) string {
 	return f.StateText(r.State, PlainRunResult(f, r))
 }
 
-// PlainRunResult is RunResult without the sign of the state.
+// PlainRunResult is like RunResult, without the symbol.
 func PlainRunResult(f *factory.Factory, r task.Run) string {
 	words := output.OneLine(strings.ReplaceAll(string(r.State), "_", " "))
 	why := output.OneLine(strings.ReplaceAll(r.Reason, "_", " "))
 
 	switch {
-	case r.State == task.Failed && r.Reason == task.ReasonShutdown: // whatever it made of the signal
+	case r.State == task.Failed && r.Reason == task.ReasonShutdown: // whatever its exit code is
 		words = why
 	case r.State == task.Failed && r.Reason == task.ReasonOutput:
 		words = why
-	case r.State == task.Failed && r.Reason == task.ReasonOOM: // whichever of its processes that was
+	case r.State == task.Failed && r.Reason == task.ReasonOOM: // whichever of its processes was killed
 		words = "out of memory"
-	case r.State == task.Failed && r.Reason == task.ReasonLimits: // by a signal, or by what a shell makes of that
+	case r.State == task.Failed && r.Reason == task.ReasonLimits: // by a signal, or by the exit code with which a shell reports that signal
 		words = "over its limit"
 	case r.State == task.Failed && slices.Contains([]string{task.ReasonHost, task.ReasonSecret, task.ReasonPolicy}, r.Reason):
 		words = fmt.Sprintf("not started (%s)", why)
@@ -197,7 +197,7 @@ func PlainRunResult(f *factory.Factory, r task.Run) string {
 	return words
 }
 
-// EndText says of a run that ended how long it took, and where.
+// EndText describes how long an ended run took, and where it ran.
 func EndText(f *factory.Factory, r task.Run) string {
 	var words string
 	if d := RunDuration(r, f.Now()); d >= 0 {
@@ -211,7 +211,7 @@ func EndText(f *factory.Factory, r task.Run) string {
 	return f.Plain("·") + " " + selection.Name(f, r.Namespace, r.Task) + words
 }
 
-// partsText is how the parts of a run stand, in a few words.
+// partsText summarizes the states of a run's parts.
 func partsText(r task.Run) string {
 	f := r.Fan
 	if !r.State.Final() {
@@ -220,12 +220,12 @@ func partsText(r task.Run) string {
 	return fmt.Sprintf("%d of %d parts", f.Succeeded+f.Kept, f.Count)
 }
 
-// percentWords are "40%" or "33.3%".
+// percentWords formats a percentage, such as "40%" or "33.3%".
 func percentWords(p *task.Progress) string {
 	return strings.TrimSuffix(fmt.Sprintf("%.1f", min(max(*p.Percent, 0), 100)), ".0") + "%"
 }
 
-// ProgressText is a run's progress in a few words.
+// ProgressText describes the progress of a run in a few words.
 func ProgressText(f *factory.Factory, r task.Run) string {
 	switch p := r.Progress; {
 	case p == nil || p.Percent == nil && p.Silent == "":
@@ -239,7 +239,7 @@ func ProgressText(f *factory.Factory, r task.Run) string {
 	}
 }
 
-// ProgressBar is a run's progress with a bar; "" if there is none.
+// ProgressBar returns the progress of a run with a bar, or "" if it has not reported any.
 func ProgressBar(f *factory.Factory, r task.Run) string {
 	p := r.Progress
 	switch {

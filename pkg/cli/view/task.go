@@ -9,7 +9,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// NextText ends a sentence with when the task runs next.
+// NextText returns the end of a sentence that states when the task runs next.
 func NextText(f *factory.Factory, t client.Task) string {
 	var words string
 
@@ -37,7 +37,7 @@ func NextText(f *factory.Factory, t client.Task) string {
 // IsManual reports whether a task runs only when it is triggered.
 func IsManual(s task.Spec) bool { return len(s.Schedule) == 1 && s.Schedule[0] == "@manual" }
 
-// PausedText are short enough for a list: "paused until 18:00 (ann)".
+// PausedText describes a pause briefly enough for a list: "paused until 18:00 (ann)".
 func PausedText(f *factory.Factory, t client.Task) string {
 	words, by := "paused", ""
 	if p := t.Pause; p != nil {
@@ -58,7 +58,7 @@ func PausedText(f *factory.Factory, t client.Task) string {
 	return words
 }
 
-// soonText is a time in the task's zone; one of today without its day.
+// soonText formats a time in the task's zone, without the day if it is today.
 func soonText(f *factory.Factory, t task.Time, timezone string) string {
 	zone := f.Zone(timezone)
 	if local, now := t.In(zone), f.Now().In(zone); f.TimeMode == output.TimeRelative && local.YearDay() == now.YearDay() && local.Year() == now.Year() {

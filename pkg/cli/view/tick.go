@@ -11,14 +11,14 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// Timestamp is a time as JSON has it.
+// Timestamp formats a time as in JSON.
 func Timestamp(t task.Time) string {
 	b, _ := t.MarshalText() // never fails
 	return string(b)
 }
 
-// TickTable shows ticks in a zone, beside it in UTC, and when they fall due
-// where jitter makes that later.
+// TickTable returns a table of ticks, with their times in a zone and in UTC, and the times at which they fall
+// due if there is jitter.
 func TickTable(f *factory.Factory, list []client.Occurrence, timezone string) *output.Table {
 	jitter := slices.ContainsFunc(list, func(o client.Occurrence) bool { return !o.DueAt.IsZero() })
 	g := &output.Table{Headers: []string{"TIME", "UTC", "LEFT", "NOTE"}, Empty: "no tick comes"}
@@ -39,7 +39,7 @@ func TickTable(f *factory.Factory, list []client.Occurrence, timezone string) *o
 	return g
 }
 
-// DueAt is when a tick falls due.
+// DueAt returns the time at which a tick falls due.
 func DueAt(o client.Occurrence) task.Time {
 	if o.DueAt.IsZero() {
 		return o.Time
@@ -47,7 +47,7 @@ func DueAt(o client.Occurrence) task.Time {
 	return o.DueAt
 }
 
-// NoteWords say what is special about a tick's time.
+// NoteWords explains what is special about a tick's time.
 func NoteWords(note string) string {
 	switch note {
 	case schedule.NoteGap:
@@ -59,13 +59,12 @@ func NoteWords(note string) string {
 	return output.OneLine(note)
 }
 
-// IsAfterCompletion reports whether ticks follow from the ends of runs, so that only
-// one is known.
+// IsAfterCompletion reports whether ticks depend on the ends of runs. Then only one tick is known in advance.
 func IsAfterCompletion(exprs task.Schedules) bool {
 	return len(exprs) == 1 && strings.HasSuffix(exprs[0], " after completion")
 }
 
-// ScheduleText is a schedule and, unless it is UTC, where it counts.
+// ScheduleText formats a schedule, with its time zone unless that is UTC.
 func ScheduleText(s task.Spec) string {
 	words := output.OneLine(strings.Join(s.Schedule, ", "))
 	if s.Timezone == "" || s.Timezone == "UTC" {
@@ -74,5 +73,5 @@ func ScheduleText(s task.Spec) string {
 	return words + " " + strings.ReplaceAll(output.OneLine(s.Timezone[strings.LastIndex(s.Timezone, "/")+1:]), "_", " ")
 }
 
-// WhatFollows says why no more ticks can be listed of a schedule that waits for its runs.
+// WhatFollows explains why only one tick is listed if ticks depend on the ends of runs.
 const WhatFollows = "the tick after that follows from when its run ends"

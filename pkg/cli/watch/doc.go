@@ -1,3 +1,3 @@
-// Package watch shows a list while it changes: redrawn on a terminal, else a line for each
-// change. Events say that something may have changed; what it is now is read again.
+// Package watch shows a list and keeps it up to date. On a terminal it redraws the list; otherwise it prints a
+// line for each change. Events only tell that something may have changed; the current state is then read.
 package watch

@@ -23,43 +23,44 @@ func BindFlag(cmd *cobra.Command, watch *bool) {
 	cmd.Flags().BoolVarP(watch, "watch", "w", false, "keep watching: redraw on a terminal, print one line per change elsewhere")
 }
 
-// List is a list that is shown while it changes. Events say that something may
-// have changed, and what; what it is now is read again, that alone where it can be.
+// List is a list that is kept up to date. Events tell which items may have changed. If possible, only these are
+// read again.
 type List[T any] struct {
 	*factory.Factory
 	Client *client.Client
 	Events client.EventOptions
-	// about is the item that an event is about; "" if that cannot be told. false: none.
+	// Affects returns the key of the item that an event affects, or "" if it is unknown. ok is false if the
+	// event affects no item.
 	Affects    func(e task.Event) (key string, ok bool)
-	Read       func(ctx context.Context, limit int) ([]T, error)     // limit 0: all of it
-	Reread     func(ctx context.Context, keys []string) ([]T, error) // those that are still in the list; nil: list tells
-	Table      func(list []T, wide bool) *output.Table               // as a table
-	Page       func(list []T) string                                 // instead of a table, on a terminal; may be nil
-	Key        func(T) string                                        // what tells an item from the others
+	Read       func(ctx context.Context, limit int) ([]T, error)     // limit 0: no limit
+	Reread     func(ctx context.Context, keys []string) ([]T, error) // returns the items that are still in the list; nil: Read is called
+	Table      func(list []T, wide bool) *output.Table               // returns the table
+	Page       func(list []T) string                                 // on a terminal, replaces the table if there is one item; may be nil
+	Key        func(T) string                                        // identifies an item
 	Name       func(T) string                                        // for -o name
-	Comparable func(T) any                                           // what has to differ for it to be a change
-	Removed    func(key string) any                                  // what programs are told of one that left the list
-	Done       func(list []T) bool                                   // nothing more can change; may be nil
-	Moving     func(list []T) bool                                   // it changes without an event, on a terminal; may be nil
+	Comparable func(T) any                                           // a value that differs if the item has changed
+	Removed    func(key string) any                                  // what is printed for programs if an item has left the list
+	Done       func(list []T) bool                                   // nothing can change any more; may be nil
+	Moving     func(list []T) bool                                   // the list changes without events; used on a terminal; may be nil
 
 	mu    sync.Mutex
 	dirty map[string]bool
 	poked chan struct{}
 
-	shown  map[string]uint64 // what was told of each
+	shown  map[string]uint64 // a hash of what was printed for each item
 	seed   maphash.Seed
 	widths []int
 }
 
 const (
-	watchBefore = 2 * time.Second        // events from so long before the first look on
-	watchCalm   = 200 * time.Millisecond // more may follow
-	watchClock  = time.Second            // how often what is LEFT is drawn anew
-	watchShare  = 9                      // after a look that took so long, none for so many times that
+	watchBefore = 2 * time.Second        // events before the first read that are included
+	watchCalm   = 200 * time.Millisecond // how long to wait for further events
+	watchClock  = time.Second            // how often the times in LEFT are updated
+	watchShare  = 9                      // after a read, wait this many times as long as it took
 	maxDirty    = 20_000
 )
 
-// Run shows the list until it is Done, the events end, or ctx does.
+// Run shows the list until Done returns true, the events end, or ctx does.
 func (w *List[T]) Run(ctx context.Context) error {
 	w.dirty, w.shown, w.poked, w.seed = map[string]bool{}, map[string]uint64{}, make(chan struct{}, 1), maphash.MakeSeed()
 	w.Events.Since = w.Now().Add(-watchBefore)
@@ -88,7 +89,7 @@ func (w *List[T]) Run(ctx context.Context) error {
 	return w.printChanges(ctx, ended)
 }
 
-// followEvents notes what events are about, until they end.
+// followEvents marks the items that events affect, until the events end.
 func (w *List[T]) followEvents(ctx context.Context) error {
 	for e, err := range w.Client.Events.Follow(ctx, w.Events) {
 		if err != nil {
@@ -108,6 +109,7 @@ func (w *List[T]) followEvents(ctx context.Context) error {
 	return ctx.Err()
 }
 
+// markDirty marks an item as changed. "" marks all items.
 func (w *List[T]) markDirty(key string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -123,7 +125,7 @@ func (w *List[T]) markDirty(key string) {
 	}
 }
 
-// takeDirty is what has been touched since it was called last; all: anything may be.
+// takeDirty returns the items that were marked since the last call. all is true if any item may have changed.
 func (w *List[T]) takeDirty() (keys []string, all bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -139,7 +141,7 @@ func (w *List[T]) takeDirty() (keys []string, all bool) {
 	return keys, all
 }
 
-// waitForChange waits until something was touched, and until no more follows at once.
+// waitForChange waits until an item is marked and no further events follow at once.
 func (w *List[T]) waitForChange(ctx context.Context, ended <-chan error, clock <-chan time.Time) (touched bool, err error) {
 	select {
 	case <-ctx.Done():
@@ -153,7 +155,7 @@ func (w *List[T]) waitForChange(ctx context.Context, ended <-chan error, clock <
 	}
 }
 
-// printChanges tells all there is, and then each change, in a line.
+// printChanges prints the list, and then a line for each change.
 func (w *List[T]) printChanges(ctx context.Context, ended <-chan error) error {
 	list, err := w.Read(ctx, 0)
 	if err != nil {
@@ -180,7 +182,7 @@ func (w *List[T]) printChanges(ctx context.Context, ended <-chan error) error {
 			}
 		}
 
-		if err != nil && !failure.IsUnreachable(err) { // the stream says when the server is back
+		if err != nil && !failure.IsUnreachable(err) { // followEvents reports when the server is back
 			return err
 		}
 	}
@@ -188,8 +190,8 @@ func (w *List[T]) printChanges(ctx context.Context, ended <-chan error) error {
 	return nil
 }
 
-// printChanged tells those of a list that differ from what was told of them, and which of
-// those that were looked for (nil: of all) are in it no more.
+// printChanged prints the items that differ from what was printed. Of the keys in looked (nil: all), it reports
+// those that are no longer in the list.
 func (w *List[T]) printChanged(list []T, looked []string) error {
 	there := make(map[string]bool, len(list))
 	var news []T
@@ -224,11 +226,13 @@ func (w *List[T]) printChanged(list []T, looked []string) error {
 	return nil
 }
 
+// fingerprint returns a hash of an item.
 func (w *List[T]) fingerprint(item T) uint64 {
-	b, _ := output.CompactJSON(w.Comparable(item)) // what has just been read as JSON can be written
+	b, _ := output.CompactJSON(w.Comparable(item)) // it was read as JSON, so this cannot fail
 	return maphash.Bytes(w.seed, b)
 }
 
+// printItems prints items. begin is true for the first output.
 func (w *List[T]) printItems(list []T, begin bool) error {
 	for _, item := range list {
 		w.shown[w.Key(item)] = w.fingerprint(item)
@@ -267,6 +271,7 @@ func (w *List[T]) printItems(list []T, begin bool) error {
 	return output.EmitList(&w.Factory.Printer, list, w.Name, nil)
 }
 
+// tellGone reports that an item has left the list.
 func (w *List[T]) tellGone(key string) error {
 	switch w.Format {
 	case output.FormatJSON, output.FormatJSONL:
@@ -285,8 +290,7 @@ func (w *List[T]) tellGone(key string) error {
 	return w.Print(key + "  " + w.Paint(output.Dim, "not in the list any more") + "\n")
 }
 
-// formatRows are lines of a table whose columns keep the width that they had, as long as
-// what is in them fits.
+// formatRows formats lines of a table. Columns keep their widths as long as their contents fit.
 func (w *List[T]) formatRows(g *output.Table, heads bool) string {
 	all := g.Rows
 	if heads {
@@ -315,9 +319,8 @@ func (w *List[T]) formatRows(g *output.Table, heads bool) string {
 	return b.String()
 }
 
-// redrawScreen keeps a terminal's screen up to date. What is shown fits on it, so that a
-// look at it costs little however long the list is; a look that costs more anyway
-// is taken less often.
+// redrawScreen keeps a terminal's screen up to date. It reads only as many items as fit on the screen, so that
+// a read is cheap however long the list is. If a read takes long, it reads less often.
 func (w *List[T]) redrawScreen(ctx context.Context, ended <-chan error) error {
 	clock := time.NewTicker(watchClock)
 	defer clock.Stop()
@@ -328,7 +331,7 @@ func (w *List[T]) redrawScreen(ctx context.Context, ended <-chan error) error {
 	}
 
 	var list []T
-	var rest time.Time // until then no look
+	var rest time.Time // no read before this time
 	stale := true
 	for {
 		if stale && !w.Now().Before(rest) {
@@ -398,8 +401,7 @@ func (w *List[T]) drawScreen(list []T) error {
 	return w.Print(b.String() + "\x1b[J")
 }
 
-// Removed tells programs that something is in a list no more: it was deleted, or does
-// not match any longer.
+// Removed is printed for programs if an item has left the list, because it was deleted or no longer matches.
 type Removed struct {
 	Namespace string `json:"namespace,omitempty"`
 	Name      string `json:"name,omitempty"`
