@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -16,7 +17,11 @@ import (
 	"testing"
 	"time"
 
+	clientv3 "go.etcd.io/etcd/client/v3"
+
 	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/internal/testkit/etcdhook"
+	"github.com/carillonhq/carillon/pkg/kv/kvtest"
 	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
@@ -149,7 +154,11 @@ func (l *living) followers() int {
 // lives is a world in which a run of task a is in the inbox of node-a, with the API of
 // node-b beside it.
 func lives(t *testing.T) (w *world, l *living, run string, others map[string]*client.Client) {
-	w = newWorld(t)
+	return livesOn(newWorld(t))
+}
+
+// livesOn is lives in a given world.
+func livesOn(w *world) (_ *world, l *living, run string, others map[string]*client.Client) {
 	w.ends = make(chan struct{})
 	l = newLiving(w.spool)
 	w.logs = l
@@ -225,6 +234,57 @@ func TestFollowLogs_BacklogThenLiveThenTheEnd(t *testing.T) {
 	s, err := w.Logs.Follow(t.Context(), "default", "a", run, client.LogOptions{Tail: 1})
 	if got := read(t, s, err); got != "last" {
 		t.Errorf("after its end: %q", got)
+	}
+}
+
+// The node that the request is forwarded to does not look for the run again while the attempt runs there.
+func TestFollowLogs_ThroughAnotherNodeLooksTheRunUpOnce(t *testing.T) {
+	etcd := kvtest.Memory(t)
+	var lookUps atomic.Int32
+	etcd.KV = etcdhook.KV(etcd.KV, func(ctx context.Context, op clientv3.Op, next etcdhook.Do) (clientv3.OpResponse, error) {
+		if op.IsTxn() {
+			_, then, _ := op.Txn()
+			if slices.ContainsFunc(then, func(o clientv3.Op) bool { return o.IsGet() && strings.Contains(string(o.KeyBytes()), "/history/") }) {
+				lookUps.Add(1)
+			}
+		}
+
+		return next(ctx, op)
+	})
+
+	w, l, run, where := livesOn(newWorldOn(t, etcd))
+	w.ended("a", run, task.Running, func(r *task.Run) { r.Node = "node-a" })
+	key := "a/" + run + "/1"
+	l.write(key, "one\n", true)
+
+	c := where["another node"]
+	lookUps.Store(0)
+
+	// The first letters of the id are enough for the first node, which passes on the whole id.
+	s, err := c.Logs.Follow(t.Context(), "default", "a", run[:len(run)-1], client.LogOptions{})
+	must(t, err)
+	defer s.Close()
+
+	expect(t, s, "one\n")
+	l.write(key, "two\n", true)
+	expect(t, s, "two\n")
+	l.write(key, "", false)
+	expectEnd(t, s)
+
+	if n := lookUps.Load(); n != 1 {
+		t.Errorf("the run is looked up %d times", n)
+	}
+
+	// Once the attempt has ended, only the record tells what to answer.
+	w.ended("a", run, task.Succeeded, func(r *task.Run) { r.Node = "node-a" })
+	lookUps.Store(0)
+	again, err := c.Logs.Open(t.Context(), "default", "a", run, client.LogOptions{})
+	if got := read(t, again, err); got != "one\ntwo\n" {
+		t.Errorf("after its end: %q", got)
+	}
+
+	if n := lookUps.Load(); n != 2 {
+		t.Errorf("after its end, the run is looked up %d times", n)
 	}
 }
 

@@ -87,6 +87,13 @@ func (h *Handlers) runLogs(c *httpapi.Call, q logsQuery) (httpapi.Answer, error)
 		defer end()
 	}
 
+	// The node that forwarded this request has read the run's record, and names the exact run and attempt. While
+	// that attempt runs here, its output is here, and the record need not be read again.
+	if httpapi.CallerOf(c.Context()).Forwarder != "" && h.Source != nil && h.Source.Active(ref.Namespace, ref.Name, id, q.Attempt) {
+		run := task.Run{Namespace: ref.Namespace, Task: ref.Name, ID: id, State: task.Running, Node: h.Node, Attempt: q.Attempt}
+		return httpapi.Answer{}, h.serveHere(c, run, q.Attempt, follow, part)
+	}
+
 	ctx, cancel := context.WithTimeout(c.Context(), httpapi.RequestTimeout)
 	defer cancel()
 
@@ -106,10 +113,7 @@ func (h *Handlers) runLogs(c *httpapi.Call, q logsQuery) (httpapi.Answer, error)
 	}
 
 	if attempt.Node == h.Node {
-		if follow {
-			return httpapi.Answer{}, h.followSpool(c, run, attempt.Attempt, part)
-		}
-		return httpapi.Answer{}, h.serveSpool(c, run, attempt.Attempt, part)
+		return httpapi.Answer{}, h.serveHere(c, run, attempt.Attempt, follow, part)
 	}
 
 	// A forwarded request is not forwarded again, so nodes that disagree about the run cannot create a loop.
@@ -169,6 +173,14 @@ func attemptOf(r task.Run, n int) (task.Attempt, error) {
 	}
 
 	return task.Attempt{}, httpapi.Fail(http.StatusNotFound, client.CodeNoLogs, "run %s was not started: it is %s", r.ID, r.State)
+}
+
+// serveHere serves the output of an attempt that was assigned to this node, and follows it if requested.
+func (h *Handlers) serveHere(c *httpapi.Call, r task.Run, attempt int, follow bool, p logPart) error {
+	if follow {
+		return h.followSpool(c, r, attempt, p)
+	}
+	return h.serveSpool(c, r, attempt, p)
 }
 
 // serveSpool serves the stored output of an attempt on this node. It supports Range within the part that p
