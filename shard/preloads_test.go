@@ -128,7 +128,7 @@ func TestKeeper_LoadsWhatItIsToOwnAndSaysSo(t *testing.T) {
 		f.change(func() { f.handovers[1] = record.Handover{Shard: 1, To: me, Revision: 30, Ready: 1} })
 		time.Sleep(time.Minute)
 		f.answers()
-		f.loads(1) // a loaded shard is still valid under the next session
+		f.loads(1)
 	})
 }
 
@@ -145,7 +145,7 @@ func TestKeeper_AnswersEachHandoverAndEachSessionAnew(t *testing.T) {
 		f.change(func() { f.session = 0 })
 		time.Sleep(time.Second)
 		f.change(func() {})
-		f.loads(1) // what is loaded is as good under the next session
+		f.loads(1) // a loaded shard is still valid under the next session
 		f.change(func() { f.session = 5 })
 		f.answers("1/21@5")
 

@@ -173,11 +173,11 @@ func TestFrozen_TheNewestThatIsKnownCounts(t *testing.T) {
 	want("learned", 9)
 	followed, mod = frozen("newer"), 8 // on the way to revision 9
 	want("newer", 8)
-	e.learnFreezes(learned(9)) // read before that
+	e.learnFreezes(learned(9))
 	want("learned", 9)
 	mod = 12
 	want("newer", 12)
-	e.learnFreezes(learned(9)) // read before
+	e.learnFreezes(learned(9)) // read before that
 	want("newer", 12)
 	e.learnFreezes(&store.FreezeRecord{}) // somebody has deleted the record
 	want("", 0)

@@ -562,7 +562,7 @@ func (w *world) createTogether(now time.Time, names []string, opts ...option) {
 	w.ok(err)
 }
 
-// update changes a task. With from, its ticks begin anew now.
+// update changes a task. With from, its ticks start over now.
 func (w *world) update(name string, from bool, opts ...option) {
 	w.Helper()
 	old, err := w.store.Task(w.ctx, ref(name))

@@ -68,10 +68,10 @@ func TestOverlap_QueueLetsRetriesGoFirst(t *testing.T) {
 	w.create("a", queues(1, task.DropOldest), retries(2, 2*time.Second, task.Failed))
 	h.decide(1)
 	w.finish("a", task.Failed)
-	h.decide(2) // the cancel has been requested
+	h.decide(2)
 	h.decide(2.5)
 	w.want("a", "+1 queued retry #2", "+2 queued overlap")
-	h.decide(3) // a third tick before the first run has ended: the second never runs
+	h.decide(3)
 	w.want("a", "+1 dispatched #2", "+2 skipped dropped", "+3 queued overlap")
 	w.ok(w.store.HandBack(w.ctx, w.active("a")[0]))
 	h.decide(3.5)
@@ -99,7 +99,7 @@ func TestOverlap_ReplaceCancelsThenStarts(t *testing.T) {
 	w.create("a", replaces)
 	h.decide(1)
 	h.decide(2)
-	h.decide(2) // it has been told of what waits
+	h.decide(2) // the watch has delivered the waiting tick
 	w.want("a", "+1 dispatched", "+2 queued overlap")
 
 	a := w.active("a")[0]
@@ -114,7 +114,7 @@ func TestOverlap_ReplaceCancelsThenStarts(t *testing.T) {
 		t.Error("it is asked more than once")
 	}
 
-	h.decide(3) // a third, before the first has ended: the second never runs
+	h.decide(3) // a third tick before the first run has ended: the second never runs
 	h.decide(3)
 	w.want("a", "+1 dispatched", "+2 cancelled replaced", "+3 queued overlap")
 	w.finish("a", task.Cancelled)

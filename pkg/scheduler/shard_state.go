@@ -88,8 +88,8 @@ func (s *shardState) mustBeSettled() {
 
 // forgetTasks forgets all tasks and everything about them, before a load. The watermark stays until the
 // opening that follows replaces it, which is before any tick is decided. The first opening and the tasks
-// because of which the shard was opened again stay as well. owner is true from now on, because what is
-// loaded next counts.
+// that caused a reopening (stubborn) stay as well. owner is true from now on, because what is loaded next
+// belongs to the owner's state.
 func (s *shardState) forgetTasks() {
 	s.mustBeSettled()
 	s.releaseAll()

@@ -113,7 +113,7 @@ func (s *Set) NoteDismissed(t *taskstate.Task, ev *store.ShardEvent) {
 	}
 }
 
-// Restore adds failures from before the shard was opened, except for tasks of which a later end is known.
+// Restore adds failures from before the shard was opened, unless a later end of the same task is known.
 // tasks are those of the shard by namespace/name.
 func (s *Set) Restore(found *Found, tasks map[string]*taskstate.Task) {
 	for name, f := range found.Failing {
