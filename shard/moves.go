@@ -101,8 +101,8 @@ func Moves(shards int, l store.Lineup, notes Notes) (c Changes) {
 			// There is no handover to the planned node yet.
 			c.Prepare = append(c.Prepare, record.Handover{Shard: id, To: to, Revision: h.Revision})
 		case h.Ready != 0 && h.Ready == nodes[to].Revision:
-			// The next owner has answered under its current session. An answer under an earlier session does
-			// not count, because what it had loaded is lost.
+			// The next owner has answered under its current session. An answer under an earlier session
+			// does not count, because the process that gave it may be gone.
 			c.Loaded = append(c.Loaded, move)
 		case notes.Late[id]:
 			// The next owner has not answered in time.

@@ -73,8 +73,8 @@ func (p *plan) decideTick(t *taskstate.Task, tick int64, id, trigger string) {
 	d, rule, reason := t.Doing(), t.Policy.Rule, ""
 	fate := rule.DecideTick(d)
 	if fate == tickpolicy.Fire {
-		// The policy lets the tick fire, but no node or token is free. So it is decided again as a tick
-		// that waits: the queue may be full.
+		// The policy lets the tick fire. If no node or token is free, the tick is decided again as one that
+		// waits, because the queue may be full.
 		if reason = p.fireTick(t, tick, id, trigger); reason == "" {
 			return
 		}
@@ -529,7 +529,7 @@ func (p *plan) loseAttempt(t *taskstate.Task, a *taskstate.Attempt) {
 		end.UID, end.Owner = t.UID(), p.s.node
 		end.Message = "the record of its attempt could not be read: " + a.Watch.Unreadable.Error()
 	case !t.Orphan(a.Run) && !t.GoesWithParent(a.Run):
-		// An attempt of a deleted task, or a part whose run ends, has no next attempt.
+		// The retry policy applies, except to an attempt of a deleted task and to a part whose run ends.
 		if retry := p.s.nextAttempt(a.Watch.Held.Assigned, end, p.now, p.s.random.Float64()); retry != nil {
 			next = &taskstate.Waiting{Waiting: *retry}
 		}

@@ -24,7 +24,6 @@ func (s *shardState) nextUndecided(t *taskstate.Task) int64 {
 
 	tick := t.After(after)
 	if covered && tick != 0 && s.Watermark.Decided(task.At(taskstate.Instant(t.Due(tick))), t.FullName()) {
-		// During a preload, the watermark is the last record to be loaded. Then all tasks are scheduled.
 		return t.After(tick)
 	}
 
@@ -34,6 +33,7 @@ func (s *shardState) nextUndecided(t *taskstate.Task) int64 {
 // rescheduleTask computes the task's next undecided tick from its entry and the watermark, and updates the
 // heap. It is called when the entry or the watermark has changed.
 func (s *shardState) rescheduleTask(t *taskstate.Task) {
+	// During a preload, the watermark is the last record to be loaded. Then all tasks are scheduled.
 	if !s.watermarkKnown {
 		return
 	}
