@@ -63,6 +63,8 @@ func CheckAcknowledged(keys record.Keys, events []Event, calls []Acknowledged) [
 			continue
 		}
 
+		// A run exists if any inbox, queue or history record of it was written. A cancel is visible as a request in
+		// an inbox, or as the run's end.
 		if k, ok := keys.ParseRun(ev.Key); ok && !ev.Deleted {
 			a, _ := record.DecodeAssigned(k, ev.CreateRevision, ev.Value)
 			id := k.Ref.String() + "/" + k.Run
@@ -77,6 +79,8 @@ func CheckAcknowledged(keys record.Keys, events []Event, calls []Acknowledged) [
 		}
 	}
 
+	// Every call must have left its trace. Deleting a task also deletes its queue, so a cancel of a run of a
+	// deleted task is fulfilled.
 	var lost []Violation
 	for _, a := range calls {
 		ref := record.Ref{Namespace: a.Namespace, Name: a.Name}
@@ -90,6 +94,8 @@ func CheckAcknowledged(keys record.Keys, events []Event, calls []Acknowledged) [
 			there = ends[id] || gone
 		case a.Run != "":
 			there = runs[id]
+		// The spec was deleted after the last revision that the caller knew, and a spec that exists now belongs to
+		// another task.
 		case a.Deleted:
 			there = deletes[key] > a.Revision && (a.UID == "" || alive[key] != a.UID)
 		default:
@@ -113,6 +119,7 @@ func Matches(events, list []Event) []Violation {
 		return nil
 	}
 
+	// Replay the history up to the revision of the list.
 	at := list[0].Revision
 	live := map[string]int64{}
 	for _, ev := range events {
@@ -130,6 +137,7 @@ func Matches(events, list []Event) []Violation {
 		wrong = append(wrong, Violation{Promise: "G13", Revision: rev, Key: key, Message: fmt.Sprintf(format, args...)})
 	}
 
+	// Compare each listed key with the replay. Keys that remain in live afterwards are missing from the list.
 	for _, e := range list {
 		switch mod, known := live[e.Key]; {
 		case !known:
@@ -159,6 +167,7 @@ func lostAttempts(keys record.Keys, events []Event) map[attemptID]int64 {
 		}
 	}
 
+	// Decoding is expensive, so first search the value for the state.
 	for _, ev := range events {
 		k, ok := keys.ParseShard(ev.Key)
 		if !ok || ev.Deleted || k.Run == "" || k.Late || !strings.Contains(string(ev.Value), string(task.Lost)) {

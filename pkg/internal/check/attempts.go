@@ -52,6 +52,8 @@ func (j *attemptJudge) checkNotPaused(ch *runChange, r *runHistory, rec *task.Ru
 func (j *attemptJudge) checkDispatch(d *delta, ch *runChange, r *runHistory, put inboxPut) {
 	j.fences.requireCommit(d, ch.ref, r.tick, put.key, "an attempt")
 
+	// The commit compares the create revision of the target's node key, so that the instance cannot change
+	// unnoticed.
 	switch n, present := j.cluster.nodes[put.node]; {
 	case !present:
 		j.breachTask("G2", ch.ref, r.tick, put.key, "run %s is given to node %q, which is absent", ch.id, put.node)
@@ -69,6 +71,7 @@ func (j *attemptJudge) checkDispatch(d *delta, ch *runChange, r *runHistory, put
 		j.parts.checkDispatch(ch, put)
 	}
 
+	// The commit compares the entry, so that the attempt uses the version in force.
 	switch e := j.cluster.taskOf(ch.ref).entry; {
 	case e == nil || e.UID != r.incarnation.uid:
 		if r.state != "" { // otherwise checkFirstRecord has reported it
@@ -152,6 +155,7 @@ func (j *attemptJudge) checkTokens(ch *runChange, r *runHistory, attempts []task
 		before = max(before, token)
 	}
 
+	// A run from before the history (decidedRev 0) may list attempts that the history does not contain.
 	for _, a := range attempts {
 		check(a.Token)
 		if a.Token != 0 && !slices.Contains(r.tokens, a.Token) && r.decidedRev > 0 {

@@ -32,6 +32,7 @@ func (j *counterJudge) checkEntry(d *delta, t *taskHistory, ch *entryChange) {
 	old, next, inc := t.entry.Entry, ch.entry, t.entry.incarnation
 	was, is := ownCounters(old), ownCounters(next)
 
+	// A user's edit.
 	if _, edited := d.specs[withoutShard(t.ref)]; edited {
 		if !countsAnew(old, next) && is.Failures != was.Failures {
 			j.breachTask("G24", t.ref, 0, ch.key, "an edit turns %d failures in a row into %d", was.Failures, is.Failures)
@@ -44,6 +45,7 @@ func (j *counterJudge) checkEntry(d *delta, t *taskHistory, ch *entryChange) {
 		return
 	}
 
+	// The owner's change. It must count exactly the runs that this commit has created.
 	j.checkUserFieldsUntouched(t, ch)
 	var decidedRuns int64
 	if inc.decidedRunsRev == j.cluster.revision {
@@ -103,6 +105,7 @@ func (j *counterJudge) checkFailures(t *taskHistory, ch *entryChange) {
 		j.breachTask("G24", t.ref, 0, ch.key, "the end that was counted last goes back from revision %d to %d", was.Counted, is.Counted)
 	}
 
+	// The owner counts the ends up to a revision, which it stores with the count.
 	least, most, known := j.failuresInARow(inc, was, is.Counted)
 	if known && (is.Failures < min(least, next.PauseAfter) || is.Failures > most) { // an owner may stop to count at the limit
 		j.breachTask("G24", t.ref, 0, ch.key, "%d failures in a row are counted up to revision %d; the history has %d", is.Failures, is.Counted, most)
@@ -113,6 +116,7 @@ func (j *counterJudge) checkFailures(t *taskHistory, ch *entryChange) {
 		by = p.By
 	}
 
+	// The commit that reaches the limit must pause the task. No other commit may.
 	switch {
 	case is.Counted != was.Counted && is.Failures >= next.PauseAfter && !next.Paused:
 		j.breachTask("G24", t.ref, 0, ch.key, "%d runs in a row have failed, and the task goes on", is.Failures)
@@ -161,6 +165,7 @@ func (j *counterJudge) checkAnchor(t *taskHistory, ch *entryChange) {
 		return
 	}
 
+	// The schedule has one tick for each anchor: the next one of the epoch before the anchor changed.
 	var tick int64
 	if st := inc.epoch; st.ticks != nil {
 		if at, ok := st.ticks.nextTick(st.start); ok {
@@ -194,6 +199,7 @@ func (j *counterJudge) checkEnd(t *taskHistory) {
 	e, inc := t.entry, t.entry.incarnation
 	by := j.opts.Until.Add(-DefaultConverge).UnixMilli()
 
+	// Only failures that ended early enough before the end of the history must have paused the task.
 	if e.PauseAfter > 0 && !e.Paused {
 		upTo := int64(0)
 		for _, end := range inc.ends {

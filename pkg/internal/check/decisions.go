@@ -110,6 +110,7 @@ func (j *decisionJudge) checkDecidedOnce(d *delta, ch *runChange, r *runHistory,
 		return
 	}
 
+	// The ticks must be later than those that were decided before.
 	if until := t.entry.decidedUpTo(ch.ref, s.watermark, s.watermarkMod); ticks[0] <= until {
 		j.breachTask("G3", ch.ref, ticks[0], key, "run %s decides a tick again: all up to %s were decided", ch.id, formatTime(timeOfMS(until)))
 	}
@@ -141,6 +142,7 @@ func (j *decisionJudge) checkDueTime(t *taskHistory, r *runHistory, rec *task.Ru
 		j.breachTask("G6", t.ref, r.tick, key, "run %s is said to fall due at %s; it does at %s", r.id, formatTime(timeOfMS(says)), formatTime(timeOfMS(due)))
 	}
 
+	// A start deadline counts from the due time. A record of a tick that did not run has none.
 	var before int64
 	if !rec.State.Final() && t.entry.Deadline > 0 {
 		before = due + int64(t.entry.Deadline)/1e6

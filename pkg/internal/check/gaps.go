@@ -21,6 +21,7 @@ func (j *gapJudge) checkDecided(t *taskHistory, upTo int64) {
 		return
 	}
 
+	// flush reports the current series of ticks without an outcome.
 	var first, last, lost int64
 	flush := func() {
 		if lost > 0 {

@@ -23,6 +23,7 @@ type partJudge struct {
 func (j *partJudge) checkParent(d *delta, ch *runChange, r *runHistory) {
 	f, was := r.fan, r.was
 	switch {
+	// The first record that lists the parts.
 	case was == nil:
 		j.checkFanOut(d, ch, r, f)
 		return
@@ -61,6 +62,7 @@ func (j *partJudge) checkParent(d *delta, ch *runChange, r *runHistory) {
 		}
 	}
 
+	// The parent's counts may be behind the ends of its parts, but never ahead.
 	if ended, succeeded := j.cluster.endedParts(ch.ref, ch.id); f.Ended > ended || f.Succeeded > succeeded {
 		j.breachTask("G24", ch.ref, r.tick, ch.queueKey, "%d parts of run %s are said to have ended, %d to have succeeded; %d had, %d did", f.Ended, ch.id, f.Succeeded, ended, succeeded)
 	}
@@ -176,6 +178,8 @@ func (j *partJudge) checkConclusion(d *delta, ch *runChange, r *runHistory) {
 	// cut reports whether the cancel had an effect: it kept a part from being given out, or ended one. If all parts
 	// had ended before, their outcome counts.
 	succeeded, cut := f.Kept, false
+	// Compare what the parent records of each part with what happened. A part that was never given out may only be
+	// cancelled.
 	for _, i := range f.Numbers() {
 		said, told := byIndex[i]
 		p := j.cluster.taskOf(ch.ref).runs[task.PartID(ch.id, i)]
@@ -200,6 +204,7 @@ func (j *partJudge) checkConclusion(d *delta, ch *runChange, r *runHistory) {
 		}
 	}
 
+	// The rule: enough parts succeeded, unless a cancel had an effect.
 	want := task.Failed
 
 	switch {

@@ -89,6 +89,7 @@ func (j *placementJudge) misplacedShards() int {
 		return len(j.cluster.shards)
 	}
 
+	// homeless counts shards without an owner, or whose owner is not present or may not own shards.
 	owned, homeless := map[string]int{}, 0
 	for _, s := range j.cluster.shards {
 		if j.cluster.nodes[s.owner.Node].canOwn {
@@ -98,6 +99,8 @@ func (j *placementJudge) misplacedShards() int {
 		}
 	}
 
+	// Each node's share is rounded up when it has more, and rounded down when it has less. Every homeless shard and
+	// every shard above a share must move. If shares are lacking, at least that many must move, too.
 	total, above, below := j.cluster.totalShards(), 0, 0
 	for name, n := range j.cluster.nodes {
 		if n.canOwn {

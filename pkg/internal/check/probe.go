@@ -61,10 +61,12 @@ func CheckProbeLog(rd io.Reader, keys record.Keys, events []Event) []Violation {
 		lost:       lostAttempts(keys, events),
 	}
 
+	// For runs of unknown tasks, one task for each run id is enough to keep its attempts together.
 	for _, same := range c.intents {
 		c.taskOfRun[same[0].ID] = same[0].name
 	}
 
+	// checkSignOfLife comes first: it needs the tokens that started before this line.
 	for _, p := range lines {
 		c.checkSignOfLife(p)
 
@@ -276,6 +278,7 @@ func (c *probeChecker) checkOverlaps(lines []probeLine) {
 			open[in.incarnation()] = runs
 		}
 
+		// END and START of a run may belong to different attempts of it.
 		if p.end {
 			if runs[p.run].token == p.token {
 				delete(runs, p.run)
@@ -283,6 +286,7 @@ func (c *probeChecker) checkOverlaps(lines []probeLine) {
 			continue
 		}
 
+		// Every other run of the task that has not ended here overlaps with this one. Parts of one run may.
 		for _, run := range slices.Sorted(maps.Keys(runs)) {
 			other := runs[run]
 			goesOn, _ := c.intentOf(other)
@@ -291,6 +295,7 @@ func (c *probeChecker) checkOverlaps(lines []probeLine) {
 			}
 		}
 
+		// An attempt without an END was killed at an unknown time, so it does not prove an overlap.
 		if len(c.ended[p.attemptID()]) > 0 {
 			runs[p.run] = p
 		}

@@ -263,6 +263,8 @@ func (r *Recorder) watchOnce(ctx context.Context, attempt int) error {
 	ask := time.NewTicker(progressInterval)
 	defer ask.Stop()
 
+	// heard is when the last response arrived. Progress notifications count, so that an idle but working watch is
+	// not given up.
 	heard := time.Now()
 	for {
 		select {
@@ -326,6 +328,7 @@ func (r *Recorder) receiveResponse(res clientv3.WatchResponse, reopen chan struc
 		return fmt.Errorf("%w: at revision %d, and %d is held", errBehind, res.Header.Revision, held)
 	}
 
+	// A progress notification confirms that everything up to its revision was delivered.
 	if len(res.Events) == 0 {
 		if res.IsProgressNotify() {
 			r.addEvents(nil, res.Header.Revision, reopen)

@@ -55,6 +55,7 @@ func (r *Recorder) verifyAt(ctx context.Context, revision int64) (bool, error) {
 		return true, nil
 	}
 
+	// n is the number of events up to the revision.
 	n := len(events)
 	for n > before.events && events[n-1].Revision > revision {
 		n--
@@ -72,11 +73,14 @@ func (r *Recorder) verifyAt(ctx context.Context, revision int64) (bool, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 
+	// Both are maps from keys to mod revisions, so a missing write shows even if a later one of the same key was
+	// recorded.
 	if maps.Equal(live, there) {
 		r.verified = verifiedPrefix{revision: revision, events: n, live: live}
 		return true, nil
 	}
 
+	// Discard what is not verified, and wake the watch, which then continues after the verified revision.
 	r.events = slices.Clone(r.events[:before.events]) // copied, because Events has handed out the old slice
 	r.revision = before.revision
 	close(r.reopen)

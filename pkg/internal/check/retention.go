@@ -81,6 +81,7 @@ func (j *retentionJudge) checkVersion(d *delta, v versionRef, ch *versionChange)
 	spec, there := j.cluster.kept.specs[v.ref]
 	next := d.specs[v.ref]
 
+	// An edit keeps the spec that it overwrites, in the same revision.
 	if ch.value != nil {
 		if !there || next == nil || spec.generation != v.generation || !sameSpec(spec.value, ch.value) {
 			j.breachTask("G25", v.ref, 0, ch.key, "generation %d is kept, and is not what this revision overwrites", v.generation)
@@ -88,6 +89,7 @@ func (j *retentionJudge) checkVersion(d *delta, v versionRef, ch *versionChange)
 		return
 	}
 
+	// A version is deleted while its task exists, so enough later ones must remain.
 	if there && (next == nil || next.value != nil) {
 		left := 0
 		for g := range j.cluster.kept.versions[v.ref] {
@@ -195,6 +197,7 @@ func (j *retentionJudge) checkTTLDeletion(d *delta, t *taskHistory) {
 		wrong("run %s has not ended", open[0].id)
 	}
 
+	// The ttl counts from the last end, or from the last tick if that is later.
 	since := inc.lastEnd
 
 	if inc.epoch.ticks != nil {

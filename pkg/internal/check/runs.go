@@ -210,6 +210,7 @@ func (rt *runTracker) applyAttempt(d *delta, ch *runChange, r *runHistory, put i
 // a node handed back, or a rewrite. A run with parts keeps a queue record while its parts are under way.
 func (rt *runTracker) applyQueued(d *delta, ch *runChange, r *runHistory, from task.State, taken *inboxRecord) {
 	w := ch.queued
+	// The record of a run with parts replaces the attempt: the run counts as running until its parts have ended.
 	if w.UnderWay() {
 		if !r.ended {
 			rt.setState(ch, r, from, task.Running, ch.queueKey)
@@ -226,6 +227,7 @@ func (rt *runTracker) applyQueued(d *delta, ch *runChange, r *runHistory, from t
 		rt.breachTask("state", ch.ref, r.tick, ch.queueKey, "run %s waits as %q", ch.id, w.State)
 	}
 
+	// With taken, the record takes the place of an attempt: a retry or a hand-back.
 	switch {
 	case taken != nil:
 		rt.attempts.checkNotPaused(ch, r, &w.Run, ch.queueKey)
@@ -245,6 +247,7 @@ func (rt *runTracker) applyQueued(d *delta, ch *runChange, r *runHistory, from t
 	r.queued = true
 	rt.policies.checkReason(ch.ref, r.tick, ch.queueKey, "run "+ch.id, task.Queued, w.Reason)
 
+	// Only a new record can exceed the limit of the queue.
 	if taken == nil && from == "" {
 		rt.policies.checkQueueLength(ch, r, w)
 	}
@@ -255,6 +258,7 @@ func (rt *runTracker) applyQueued(d *delta, ch *runChange, r *runHistory, from t
 func (rt *runTracker) applyEnded(d *delta, ch *runChange, r *runHistory, from task.State, taken *inboxRecord) {
 	e := ch.ended
 
+	// The run has an outcome already. It may be written again only unchanged, or as a range that grows.
 	if r.ended {
 		switch {
 		case r.endedText == ch.endedText: // an identical rewrite, such as a repeated transaction
@@ -287,6 +291,7 @@ func (rt *runTracker) applyEnded(d *delta, ch *runChange, r *runHistory, from ta
 		rt.breachTask("G10", ch.ref, r.tick, ch.endedKey, "run %s ends with token %d, which no inbox had", ch.id, e.Token)
 	}
 
+	// From here on the run has its outcome.
 	rt.attempts.checkTokens(ch, r, e.Attempts, e.Token, ch.endedKey)
 
 	r.setOutcome(e, ch.endedText)
@@ -470,6 +475,7 @@ func (rt *runTracker) checkStarts(runs []*runChange) {
 
 			r := rt.cluster.taskOf(ch.ref).runs[ch.id]
 
+			// Both attempts would have the same token.
 			if other, ok := started[ch.ref]; ok {
 				rt.breachTask("G11", ch.ref, r.tick, put.key, "runs %s and %s start in one revision, with one token", other, ch.id)
 			}

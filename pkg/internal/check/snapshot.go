@@ -25,6 +25,7 @@ func Snapshot(keys record.Keys, events []Event, opts Options) Report {
 		return c.findings.buildReport(c.stats)
 	}
 
+	// The list becomes the state of the cluster, which also judges the runs' places and their ticks.
 	c.setRevision(events[0].Revision)
 	d := c.decoder.decodeEvents(events)
 	c.applyFirstList(d)
@@ -111,6 +112,7 @@ func (j *snapshotJudge) checkRun(ch *runChange) {
 		j.breachTask("state", ch.ref, r.tick, key, "run %s %s", ch.id, fmt.Sprintf(format, args...))
 	}
 
+	// The state of a record must be possible in its place.
 	switch {
 	case ch.ended != nil && !rec.State.Final():
 		wrong("is in history as %q", rec.State)
@@ -137,6 +139,7 @@ func (j *snapshotJudge) checkRun(ch *runChange) {
 		j.addNote("records of tasks that are gone, to be purged")
 	}
 
+	// Count what the history would have counted event by event.
 	if ch.ended != nil {
 		j.stats.countOutcome(r, ch.ended)
 	}

@@ -179,6 +179,7 @@ func (c *clusterState) applyWatermarks(d *delta) {
 
 		s.watermark, s.watermarkMod = m.watermark, m.mod
 
+		// Creating a watermark belongs to the creation of the cluster, and opens nothing.
 		if m.create == m.mod {
 			continue
 		}
@@ -190,6 +191,7 @@ func (c *clusterState) applyWatermarks(d *delta) {
 // applyFleet applies changes of nodes, election keys, owners and the shard count. A new session of an owner, or
 // a new owner key, means that the shard must be opened again.
 func (c *clusterState) applyFleet(d *delta) {
+	// A new session invalidates the openings of all shards of its node.
 	for name, n := range d.nodes {
 		if n == nil {
 			delete(c.nodes, name)
@@ -225,6 +227,7 @@ func (c *clusterState) applyFleet(d *delta) {
 		}
 	}
 
+	// The number of shards is fixed when the cluster is created.
 	if d.shardCount != 0 {
 		c.shardCount = d.shardCount
 	}

@@ -208,6 +208,7 @@ func parseExpression(expr, timezone string, anchor int64) (tickSource, bool) {
 		return nil, false
 	}
 
+	// As in Vixie's cron, the first character of a day field decides: both must match if one of them starts with *.
 	c := cronUTC{bothDays: words[3][0] == '*' || words[5][0] == '*'}
 	ranges := []struct {
 		set       *uint64
@@ -228,8 +229,9 @@ func parseExpression(expr, timezone string, anchor int64) (tickSource, bool) {
 		}
 	}
 
+	// 7 means Sunday, like 0.
 	if hasBit(c.dow, 7) {
-		c.dow |= 1 // Sunday
+		c.dow |= 1
 	}
 
 	return c, true
@@ -247,6 +249,7 @@ func parseField(text string, low, high int) (set uint64, ok bool) {
 			}
 		}
 
+		// * means the days 0 to 6.
 		if values == "*" && high == 7 {
 			to = 6 // 7 is Sunday again, and must not count as an eighth day
 		}

@@ -16,6 +16,7 @@ import (
 func presentLostAfter(k keysOf) infect {
 	return func(_ string, c *clientv3.Client) {
 		c.KV = etcdhook.KV(c.KV, func(ctx context.Context, op clientv3.Op, next etcdhook.Do) (clientv3.OpResponse, error) {
+			// Make the read, and then replace lost_after in each attempt of its result.
 			r, err := next(ctx, op)
 			if err != nil || !readsAttempts(k, op) {
 				return r, err
@@ -26,6 +27,7 @@ func presentLostAfter(k keysOf) infect {
 				return clientv3.OpResponse{}, err
 			}
 
+			// A missing setting is removed from the attempts, too: both then mean the default.
 			var now any
 			for _, e := range record.Get().Kvs {
 				editObject(e.Value, func(m map[string]any) { now = m["lost_after"] })

@@ -57,6 +57,7 @@ func (o *opener) callNext(ctx context.Context, op clientv3.Op, next etcdhook.Do)
 		return t
 	}))
 
+	// The worker takes the revision of the answer for the watermark's. Remember which one it really is.
 	if err == nil && op.IsTxn() {
 		o.mu.Lock()
 		defer o.mu.Unlock()

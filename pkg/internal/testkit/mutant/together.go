@@ -45,6 +45,7 @@ func (g *gatherer) sendTogether(ctx context.Context, op clientv3.Op, next etcdho
 		return next(ctx, op)
 	}
 
+	// Join the request that is being collected, or start another.
 	g.mu.Lock()
 	r, first := g.waiting, false
 	if r == nil || !r.addTransaction(op) {
@@ -57,6 +58,7 @@ func (g *gatherer) sendTogether(ctx context.Context, op clientv3.Op, next etcdho
 	r.parts = append(r.parts, op)
 	g.mu.Unlock()
 
+	// The first transaction of the request sends all of them.
 	if !first {
 		select {
 		case <-r.done:
@@ -72,12 +74,14 @@ func (g *gatherer) sendTogether(ctx context.Context, op clientv3.Op, next etcdho
 	case <-ctx.Done():
 	}
 
+	// Let no further transaction join. Another request may already have replaced this one.
 	g.mu.Lock()
 	if g.waiting == r {
 		g.waiting = nil
 	}
 	g.mu.Unlock()
 
+	// A single transaction is sent as it is, not nested.
 	if len(r.parts) == 1 {
 		r.resp, r.err = next(ctx, op)
 		close(r.done)

@@ -89,11 +89,13 @@ func errorIsDone(keysOf) infect {
 			mu.Lock()
 			defer mu.Unlock()
 
+			// Remember the newest revision, as a plausible one for forged answers.
 			if err == nil {
 				newest.Revision = max(newest.Revision, r.Txn().Header.GetRevision())
 				return r, nil
 			}
 
+			// Errors that prove that nothing was written are passed on.
 			if !kv.Unknown(err) || ctx.Err() != nil && context.Cause(ctx) == context.Canceled {
 				return r, err
 			}

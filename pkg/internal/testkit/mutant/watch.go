@@ -30,7 +30,7 @@ func (w watched) Watch(ctx context.Context, key string, opts ...clientv3.OpOptio
 		closed = w.open(key, forged)
 	}
 
-	go func() { // ends with the watch
+	go func() { // ends when etcd's watch ends, or with ctx
 		defer close(out)
 		defer closed()
 		for {
@@ -144,6 +144,7 @@ func startBeforeCommit(k keysOf) infect {
 		var mu sync.Mutex
 		var listeners = map[chan clientv3.WatchResponse]bool{}
 		commits := 0
+		// Remember the watches of the inbox, through which the forged events are delivered.
 		c.Watcher = watched{Watcher: c.Watcher, open: func(key string, forged chan clientv3.WatchResponse) func() {
 			if key != inbox {
 				return func() {}
@@ -164,6 +165,7 @@ func startBeforeCommit(k keysOf) infect {
 		newest := int64(0)
 		c.KV = etcdhook.KV(c.KV, func(ctx context.Context, op clientv3.Op, next etcdhook.Do) (clientv3.OpResponse, error) {
 			var events []*clientv3.Event
+			// Find the attempts that the node's own commits put into its inbox.
 			editedTxns(op, func(t txn) txn {
 				for _, op := range t.Then {
 					if key := op.KeyBytes(); op.IsPut() && strings.HasPrefix(string(key), inbox) && isCommit(k, t) {
@@ -195,6 +197,7 @@ func startBeforeCommit(k keysOf) infect {
 			lost := len(events) > 0 && commits > 0 && commits%4 == 0
 			mu.Unlock()
 
+			// The caller sees an unknown outcome, and etcd never receives the commit.
 			if lost {
 				return clientv3.OpResponse{}, context.DeadlineExceeded
 			}

@@ -66,6 +66,7 @@ func (n *node) addCounts(d *daemon.Node) {
 				continue
 			}
 
+			// A counter is named by its metric and its label values, as in Hard.
 			name := f.GetName()
 			for _, l := range m.GetLabel() {
 				name += " " + l.GetValue()

@@ -131,6 +131,8 @@ func (w *world) endFreezes() {
 					_ = json.Unmarshal(res.Kvs[0].Value, &held)
 				}
 
+				// Only etcd shows whether the freeze has ended: the call may have taken effect although its answer
+				// was lost.
 				if holds := held.Of(ns); holds == nil || holds.Namespace != ns {
 					return true
 				}

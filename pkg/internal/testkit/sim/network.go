@@ -129,6 +129,7 @@ func (n *network) dialAddress(ctx context.Context, _, at string) (net.Conn, erro
 		return failed(ctx.Err())
 	}
 
+	// The connection exists when the server accepts it.
 	here, there := net.Pipe()
 	select {
 	case d.calls <- there:

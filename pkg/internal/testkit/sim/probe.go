@@ -77,6 +77,7 @@ func (p *probes) findOverlaps(keys record.Keys, events []check.Event) (violation
 	for _, all := range byTask {
 		slices.SortStableFunc(all, func(a, b *probe) int { return a.start.Compare(b.start) })
 
+		// For each attempt b, consider every attempt a that was alive when b started.
 		for i, b := range all {
 			beside := map[string]bool{}
 			for _, a := range all[:i] {
@@ -94,6 +95,8 @@ func (p *probes) findOverlaps(keys record.Keys, events []check.Event) (violation
 					later = other
 				}
 
+				// The same run must not have two live attempts. Two runs may be alive together only if the policy
+				// allows it.
 				promise := ""
 
 				switch {
@@ -115,6 +118,7 @@ func (p *probes) findOverlaps(keys record.Keys, events []check.Event) (violation
 			// Other attempts of the same run do not count for max_active.
 			delete(beside, runOf(b.ID))
 
+			// max_active counts the other runs that became active before b and are still alive.
 			if most := activations[b.attemptID()].MaxActive; most > 0 && len(beside) >= most {
 				violations = append(violations, check.Violation{
 					Promise: "G8", Revision: b.token, Task: b.Namespace + "/" + b.Task,
@@ -162,6 +166,7 @@ func (w *world) judgeFrozenStarts(keys record.Keys, events []check.Event) (viola
 		}
 	}
 
+	// Walk through the changes of freezes and nodes. Before each, judge the starts that happened until then.
 	for _, e := range events {
 		node, isNode := strings.CutPrefix(e.Key, keys.Nodes())
 		if !isNode && e.Key != keys.Freezes() {

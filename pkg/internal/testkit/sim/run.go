@@ -132,6 +132,7 @@ func (w *world) startNodes(seed uint64) {
 	draw(&o.Shards, 8, 32)
 	draw(&o.Tasks, 6, 14)
 
+	// Workloads change what users do, so they are drawn only if the options leave that open.
 	if o.Workloads != nil || len(o.Only) == 0 && o.Shape == nil && !o.Plain && len(o.Calls) == 0 {
 		w.workloads = o.drawWorkloads(seed)
 	}
@@ -167,6 +168,7 @@ func (w *world) startNodes(seed uint64) {
 		w.countReached("workload " + l.name)
 	}
 
+	// Without a specific purpose, the weather is drawn: none, mild, rough, or mostly lost answers.
 	switch {
 	case o.Rough:
 		w.weather = weather{requestLost: 20, answerLost: 250, late: 80, twice: 80, slow: 100}
@@ -204,6 +206,7 @@ func (w *world) injectFaults() {
 		return
 	}
 
+	// pending is a fault that has begun and ends later.
 	type pending struct {
 		at  time.Time
 		end func(*world)
@@ -212,6 +215,7 @@ func (w *world) injectFaults() {
 	var ends []pending
 	for last := time.Now().Add(w.opts.Duration); time.Now().Before(last); {
 		w.sleep(durationBetween(w.rng, 100*time.Millisecond, 4*time.Second))
+		// End the faults whose time is over.
 		ends = slices.DeleteFunc(ends, func(p pending) bool {
 			if time.Now().Before(p.at) {
 				return false
@@ -223,6 +227,8 @@ func (w *world) injectFaults() {
 			return true
 		})
 
+		// Begin another one. Short faults are over before anything notices them, and long ones last beyond
+		// lost_after.
 		f := pickRandom(w.rng, all)
 		w.logLine("> fault: %s", f.name)
 		w.countReached("fault " + f.name)

@@ -29,6 +29,8 @@ func (w linkedWatcher) Watch(ctx context.Context, key string, opts ...clientv3.O
 		return out
 	}
 
+	// Deliver each response after its delay, while the link is open. A broken link ends the watch without another
+	// response, as a lost connection does.
 	ctx, cancel := context.WithCancel(ctx)
 	in := w.Watcher.Watch(ctx, key, opts...)
 	l.world.background.Go(func() {

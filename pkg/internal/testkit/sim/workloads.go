@@ -207,6 +207,7 @@ func cutAndChange(w *world) func(*world) {
 		return nil
 	}
 
+	// The other nodes answer the API while this one is cut off.
 	var others []*node
 	for _, name := range w.names {
 		if o := w.nodes[name]; o != n && o.proc != nil {
@@ -225,6 +226,8 @@ func cutAndChange(w *world) func(*world) {
 		w.logLine("> lost_after is set to %s: %t", d, changed)
 	}
 
+	// Increase lost_after before the cut and decrease it during the cut, or the other way around in one of three
+	// cases. The node only receives the first value.
 	draw := func(least, most time.Duration) time.Duration { return durationBetween(w.rng, least, most) }
 	first, second := draw(25*time.Second, 40*time.Second), draw(task.MinLostAfter.Std(), 15*time.Second)
 	if w.rng.IntN(3) == 0 {
