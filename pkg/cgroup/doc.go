@@ -1,29 +1,29 @@
-// Package cgroup gives each attempt a control group of its own: what is started
-// in one, and all that comes of that, forks, sessions of their own and wiped
-// environments included, is found, limited, frozen and killed as one.
+// Package cgroup gives each attempt its own control group. The process that is started
+// in a group and all its descendants, also those with another session or a cleared
+// environment, are found, limited, frozen and killed as a unit.
 //
-// What a host has decides how:
+// The method depends on the host:
 //
 //	                     found, killed, frozen by      limits by
-//	v2                   v2                            v2, if they are delegated to the daemon
+//	v2                   v2                            v2, if the controllers are delegated to the daemon
 //	v2 beside v1         v2                            v1
 //	v1                   v1 freezer                    v1
-//	neither, or off      nothing: package executor's other ways
+//	neither, or off      none: see package proctree    none
 //
-// The groups lie below the daemon's own, so that what holds for the daemon holds
-// for them:
+// The groups are below the daemon's own group, so limits on the daemon apply
+// to them, too:
 //
-//	<own>/daemon                                  v2, with limits: the daemon and its guardian
-//	<own>/carillon-<node>-<instance>/plain/<n>    of attempts without limits: used again
-//	<own>/carillon-<node>-<instance>/limited/<n>  of those with limits: removed after use
+//	<own>/daemon                                  the daemon and its guardian, if v2 is used for limits
+//	<own>/carillon-<node>-<instance>/plain/<n>    attempts without limits; these groups are reused
+//	<own>/carillon-<node>-<instance>/limited/<n>  attempts with limits; these groups are removed after use
 //
-// What is guaranteed:
+// Guarantees:
 //
-//   - A group that is taken is empty, and nobody else's.
-//   - A group with a process in it is never handed on: it is set aside, and said.
-//   - After Close, or Remove of what Roots says, nothing is left of either kind.
+//   - A group from Take is empty and belongs to one attempt.
+//   - A group that contains a process is never reused. It is quarantined and logged.
+//   - After Close, or Remove of what Roots returns, neither processes nor groups are left.
 //
-// What is not: a process that runs as root may move itself to another group.
+// Not guaranteed: a process that runs as root can move itself to another group.
 //
-// Nothing here touches etcd.
+// The package does not use etcd.
 package cgroup

@@ -7,12 +7,13 @@ import (
 	"strings"
 )
 
+// readFile returns the contents of a file without surrounding white space.
 func readFile(dir, name string) (string, error) {
 	b, err := os.ReadFile(filepath.Join(dir, name))
 	return strings.TrimSpace(string(b)), err
 }
 
-// writeFile writes to a file that must be there: the kernel makes them.
+// writeFile writes to a file that exists already. The kernel creates the files of a group.
 func writeFile(dir, name, value string) error {
 	f, err := os.OpenFile(filepath.Join(dir, name), os.O_WRONLY|os.O_TRUNC, 0)
 	if err != nil {
@@ -27,12 +28,13 @@ func writeFile(dir, name, value string) error {
 	return err
 }
 
+// fileExists reports whether a file exists. With an empty name, it reports whether the directory exists.
 func fileExists(dir, name string) bool {
 	_, err := os.Stat(filepath.Join(dir, name))
 	return err == nil
 }
 
-// readNumber reads a file that holds one; 0 if it cannot.
+// readNumber returns the number in a file, or 0 if it cannot be read.
 func readNumber(dir, name string) int64 {
 	s, err := readFile(dir, name)
 	if err != nil {
@@ -43,7 +45,7 @@ func readNumber(dir, name string) int64 {
 	return n
 }
 
-// lineNumber reads a line "name number" of a file; 0 if there is none.
+// lineNumber returns the number in the line "name number" of a text, or 0 if there is no such line.
 func lineNumber(text, name string) int64 {
 	for line := range strings.Lines(text) {
 		if k, v, ok := strings.Cut(strings.TrimSpace(line), " "); ok && k == name {
@@ -55,8 +57,10 @@ func lineNumber(text, name string) int64 {
 	return 0
 }
 
+// putProcess moves a process into a group.
 func putProcess(dir string, pid int) error { return writeFile(dir, "cgroup.procs", strconv.Itoa(pid)) }
 
+// pidsIn returns the processes in a group, without those in groups below it.
 func pidsIn(dir string) ([]int, error) {
 	s, err := readFile(dir, "cgroup.procs")
 	if err != nil {

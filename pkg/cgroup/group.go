@@ -11,34 +11,34 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// freezeTimeout is how long a group may take to stand still.
+// freezeTimeout is the time limit for freezing a group.
 const freezeTimeout = 2 * time.Second
 
-// Group is the control group of one attempt at a time. It belongs to one goroutine.
+// Group is the control group of one attempt at a time. One goroutine owns it.
 type Group struct {
-	dir     string // by which its processes are found
-	fd      int    // of dir
-	events  int    // of cgroup.events; -1 with freezer
-	stat    int    // of cpu.stat; -1 with freezer
-	freezer bool   // dir is of the v1 freezer
-	limited bool
-	frozen  bool
-	killed  bool // it is not used again: see Kill
-	entered bool // dir, by Join
+	dir     string // the directory in which its processes are found
+	fd      int    // descriptor of dir; -1 with the v1 freezer
+	events  int    // descriptor of cgroup.events; -1 with the v1 freezer
+	stat    int    // descriptor of cpu.stat; -1 with the v1 freezer
+	freezer bool   // dir belongs to the v1 freezer
+	limited bool   // it has limits
+	frozen  bool   // it was frozen and not thawed
+	killed  bool   // cgroup.kill was used, so it must not be reused; see Kill
+	entered bool   // Join has moved the process into dir
 
-	joined       []string // v1 groups that limit it
-	memory, pids string   // those of joined that count
-	spent        int64    // µs of processors' time that others took in it before
-	last         int64    // and with its own, as last read
+	joined       []string // directories of v1 controllers that limit it
+	memory, pids string   // those of joined that account memory and processes; "": none
+	spent        int64    // processor time in µs that earlier attempts have used in the group
+	last         int64    // the same including the present attempt, as last read
 }
 
-// FD is what a process is to be started in (CLONE_INTO_CGROUP); -1: it joins by
-// Join alone. It is valid until the group is given back.
+// FD returns the descriptor of the group for CLONE_INTO_CGROUP, or -1 if a process can only enter the group by
+// Join. It is valid until the group is returned.
 func (x *Group) FD() int {
 	return x.fd
 }
 
-// Dir is its directory; empty for nil.
+// Dir returns the directory of the group, or "" if x is nil.
 func (x *Group) Dir() string {
 	if x == nil {
 		return ""
@@ -46,11 +46,11 @@ func (x *Group) Dir() string {
 	return x.dir
 }
 
-// Joins reports whether a process has to Join, too, before its first instruction.
+// Joins reports whether a process must also be passed to Join before its first instruction.
 func (x *Group) Joins() bool { return x.freezer || len(x.joined) > 0 }
 
-// Join puts a process, which stands still, where FD does not.
-// After an error it may have joined a part, and Holds still says whether it is in Dir.
+// Join moves a process, which must be held, into those directories of the group that FD does not cover.
+// After an error it may have entered some of them; Holds reports whether it is in Dir.
 func (x *Group) Join(pid int) error {
 	if x.freezer {
 		if err := putProcess(x.dir, pid); err != nil {
@@ -68,12 +68,12 @@ func (x *Group) Join(pid int) error {
 	return nil
 }
 
-// Holds reports whether the process that was started is in the group: by FD, or
-// because Join said so.
+// Holds reports whether the started process is in Dir: it was started with FD, or
+// Join has moved it.
 func (x *Group) Holds() bool { return x.fd >= 0 || x.entered }
 
-// rereadFile reads a short file that is kept open: to open it again each time would be
-// most of what a group costs.
+// rereadFile reads a short file through an open descriptor. Opening it each time would be the largest
+// part of a group's cost.
 func rereadFile(fd int) (string, error) {
 	var b [1024]byte
 	n, err := unix.Pread(fd, b[:], 0)
@@ -84,12 +84,13 @@ func rereadFile(fd int) (string, error) {
 	return string(b[:n]), nil
 }
 
-// Empty reports whether no process is in the group, zombies not counted. What
-// cannot be found out is not empty.
+// Empty reports whether the group contains no processes, not counting zombies. If that is
+// unknown, it returns false.
 func (x *Group) Empty() bool { return x.isEmpty() }
 
+// isEmpty implements Empty.
 func (x *Group) isEmpty() bool {
-	if x.freezer { // there are no groups below: only root could make one
+	if x.freezer { // only root can create groups below, so they are not checked
 		pids, err := pidsIn(x.dir)
 		return err == nil && len(pids) == 0
 	}
@@ -98,17 +99,17 @@ func (x *Group) isEmpty() bool {
 	return err == nil && strings.Contains(events, "populated 0")
 }
 
-// PIDs are the processes in the group, those of groups below it not among them.
+// PIDs returns the processes in the group, without those in groups below it.
 func (x *Group) PIDs() []int {
-	pids, _ := pidsIn(x.dir) // none can be told, none is
+	pids, _ := pidsIn(x.dir) // after an error there are none to return
 	return pids
 }
 
-// Kill kills every process in the group, frozen or not, and does not wait. Until it
-// is empty it is to be called again: only from Linux 5.14 on nothing forks away.
+// Kill kills every process in the group, also if it is frozen, and does not wait. The caller repeats it until the group
+// is empty, because before Linux 5.14 processes may fork at the same time.
 //
-// Kernels (6.18 is one) kill whatever is started by CLONE_INTO_CGROUP in a group
-// that cgroup.kill was ever written to. Such a group is not handed on.
+// Some kernels, such as 6.18, kill every process that is started by CLONE_INTO_CGROUP in a group
+// to which cgroup.kill was ever written. So such a group is not reused.
 func (x *Group) Kill() error {
 	if x.freezer || !fileExists(x.dir, "cgroup.kill") {
 		return killEach(x.dir)
@@ -117,17 +118,17 @@ func (x *Group) Kill() error {
 	return writeFile(x.dir, "cgroup.kill", "1")
 }
 
-// Kill kills every process in the group of a directory, which its daemon may use
-// again, and returns which those were, zombies not counted.
+// Kill kills every process in the group with this directory, and returns their numbers, without zombies. It does not use
+// cgroup.kill, because the group's daemon may be alive and reuse the group.
 func Kill(dir string) (pids []int) {
 	if pids, _ = pidsIn(dir); len(pids) > 0 {
-		_ = killEach(dir) // what is left is found when it is called again
+		_ = killEach(dir) // the caller calls Kill again and finds what is left
 	}
 	return pids
 }
 
-// killEach kills what is in one directory one by one. What stands still does not
-// fork away; in v1, it does not die before it is thawed either.
+// killEach kills the processes of one directory one by one. It freezes them first, because frozen processes cannot
+// fork. In v1, frozen processes die only when they are thawed.
 func killEach(dir string) error {
 	file, freeze, thaw := "cgroup.freeze", "1", "0"
 	if fileExists(dir, "freezer.state") {
@@ -149,8 +150,8 @@ func killEach(dir string) error {
 	return err
 }
 
-// Freeze has every process stand still, and returns when all do. After an error
-// some may; Thaw then.
+// Freeze stops every process and returns when all are stopped. After an error,
+// some may be stopped, so the caller must call Thaw.
 func (x *Group) Freeze() error {
 	x.frozen = true
 	still := func() bool {
@@ -171,7 +172,7 @@ func (x *Group) Freeze() error {
 	}
 
 	for deadline := time.Now().Add(freezeTimeout); !still(); time.Sleep(time.Millisecond) {
-		if time.Now().After(deadline) && !still() { // the last look may be from long before, if the host is busy
+		if time.Now().After(deadline) && !still() { // on a busy host, the last check may be from long before
 			return errors.New("freeze: not all processes stand still")
 		}
 	}
@@ -179,7 +180,7 @@ func (x *Group) Freeze() error {
 	return nil
 }
 
-// Thaw has every process go on.
+// Thaw resumes every process.
 func (x *Group) Thaw() error {
 	var err error
 	if x.freezer {
@@ -197,16 +198,16 @@ func (x *Group) Thaw() error {
 	return nil
 }
 
-// Usage is what the processes of a group took. What is 0 is not known.
+// Usage contains the resources that the processes of a group have used. A value of 0 may mean that it is unknown.
 type Usage struct {
 	CPU        time.Duration
-	MemoryPeak int64 // bytes, of all together; only where memory is limited
-	OOMKills   int64 // processes that the kernel killed for lack of memory
-	MemoryFull bool  // memory was at its own limit; else kills are for lack of it around the group
-	Refused    int64 // forks that failed because as many processes as may be were there
+	MemoryPeak int64 // peak of all processes together in bytes; only for groups with limits
+	OOMKills   int64 // number of processes that the kernel killed because memory was exhausted
+	MemoryFull bool  // the group reached its own limit; otherwise memory was exhausted outside the group
+	Refused    int64 // number of forks that failed because of a limit on processes
 }
 
-// Usage is what was taken since the group was taken.
+// Usage returns the resources that were used since Take.
 func (x *Group) Usage() (u Usage) {
 	x.last = x.cpuTime()
 	u.CPU = time.Duration(x.last-x.spent) * time.Microsecond
@@ -237,6 +238,8 @@ func (x *Group) Usage() (u Usage) {
 	return u
 }
 
+// cpuTime returns the processor time that was ever used in the group, in µs. If it cannot be read, it returns the value
+// at Take.
 func (x *Group) cpuTime() int64 {
 	if x.freezer {
 		return 0
@@ -250,7 +253,7 @@ func (x *Group) cpuTime() int64 {
 	return lineNumber(text, "usage_usec")
 }
 
-// resetForReuse readies an empty group for the next one.
+// resetForReuse prepares an empty group for the next attempt.
 func (x *Group) resetForReuse() error {
 	if x.frozen {
 		if err := x.Thaw(); err != nil {
@@ -258,7 +261,7 @@ func (x *Group) resetForReuse() error {
 		}
 	}
 
-	if x.last == x.spent { // nobody has asked for its usage
+	if x.last == x.spent { // Usage was not called
 		x.last = x.cpuTime()
 	}
 
@@ -267,7 +270,7 @@ func (x *Group) resetForReuse() error {
 	return nil
 }
 
-// openFiles opens what is kept open.
+// openFiles opens the files that stay open.
 func (x *Group) openFiles() (err error) {
 	if x.freezer {
 		return nil
@@ -287,6 +290,7 @@ func (x *Group) openFiles() (err error) {
 	return nil
 }
 
+// closeFiles closes them.
 func (x *Group) closeFiles() {
 	for _, fd := range []*int{&x.fd, &x.events, &x.stat} {
 		if *fd >= 0 {
@@ -296,10 +300,10 @@ func (x *Group) closeFiles() {
 	}
 }
 
-// removeDir removes an empty group.
+// removeDir removes an empty group with all its directories, and closes its files.
 func (x *Group) removeDir() error {
 	for _, dir := range append([]string{x.dir}, x.joined...) {
-		if err := removeTree(dir); err != nil { // root may have made some below
+		if err := removeTree(dir); err != nil { // root may have created groups below
 			return err
 		}
 	}

@@ -11,46 +11,46 @@ import (
 	"go.uber.org/zap"
 )
 
-// maxIdleGroups is how many empty groups are kept for the next attempts, at most. Each holds three
+// maxIdleGroups is the maximum number of empty groups that are kept for later attempts. Each holds three
 // descriptors.
 const maxIdleGroups = 64
 
-// Config says whose groups they are.
+// Config configures Groups.
 type Config struct {
 	Setting  string // Auto, Off, or the path of a group
 	Node     string
 	Instance string
-	// Record is the file that tells the next daemon what to remove, should this one
-	// and its guardian not; empty: none is kept.
+	// Record is the file that lists the groups of this daemon. The next daemon removes them if neither this one
+	// nor its guardian does. Empty means that there is no such file.
 	Record string
 	Logger *zap.Logger // nil: none
 
-	// For tests, on directories that are no control groups:
-	proc  string                 // instead of /proc/self
-	mkdir func(dir string) error // makes what the kernel would
+	// Tests use ordinary directories instead of control groups:
+	proc  string                 // replaces /proc/self
+	mkdir func(dir string) error // also creates the files that the kernel would create
 }
 
-// Groups makes the groups of a daemon's attempts, and keeps those that are to be
-// used again. A nil *Groups is that of a host without any.
+// Groups creates the control groups of a daemon's attempts, and keeps empty ones for
+// reuse. A nil *Groups stands for a host without control groups. The methods may be called from any goroutine.
 type Groups struct {
 	log     *zap.Logger
-	record  string
-	former  []string // roots of former daemons
-	base    string   // the v2 group that was readied for controllers; else empty
-	root    string   // of the groups that attempts are found by
-	freezer bool     // root is of the v1 freezer
-	v2      []string // controllers of limited groups
-	v1      map[string]string
-	mkdir   func(dir string) error
-	lacks   error // why limits cannot be had, where they cannot
+	record  string                 // see Config
+	former  []string               // roots of former daemons
+	base    string                 // the v2 group that was prepared for controllers; "": none
+	root    string                 // the directory of the groups in which processes are found; "": no groups
+	freezer bool                   // root belongs to the v1 freezer
+	v2      []string               // the v2 controllers of limited groups
+	v1      map[string]string      // the directories of v1 controllers for limits, by controller
+	mkdir   func(dir string) error // creates a group
+	lacks   error                  // why some or all limits cannot be enforced; nil: they can
 
 	mu    sync.Mutex
-	next  int
-	free  []*Group
-	aside map[*Group]bool // with a process that does not end
+	next  int             // the last number given to a group
+	free  []*Group        // empty groups without limits
+	aside map[*Group]bool // quarantined groups: with a process that does not end, or that cannot be removed
 }
 
-// Roots are the directories that Remove removes, for whoever comes after.
+// Roots returns the directories that have to be passed to Remove if the daemon dies.
 func (g *Groups) Roots() []string {
 	if g == nil || g.root == "" {
 		return nil
@@ -69,7 +69,7 @@ func (g *Groups) Roots() []string {
 // Any reports whether attempts have groups.
 func (g *Groups) Any() bool { return g != nil && g.root != "" }
 
-// Why says why attempts have no groups, or cannot be limited by them; nil: they can.
+// Why returns why attempts have no groups or cannot be limited by them, or nil if they can.
 func (g *Groups) Why() error {
 	if g == nil {
 		return errors.New("control groups are switched off")
@@ -77,7 +77,7 @@ func (g *Groups) Why() error {
 	return g.lacks
 }
 
-// Limited are the controllers by which attempts can be limited: of cpu, memory and pids.
+// Limited returns those of the controllers cpu, memory and pids with which attempts can be limited.
 func (g *Groups) Limited() []string {
 	var all []string
 	for _, c := range []string{"cpu", "memory", "pids"} {
@@ -89,11 +89,12 @@ func (g *Groups) Limited() []string {
 	return all
 }
 
+// hasController reports whether limits of a controller can be enforced.
 func (g *Groups) hasController(controller string) bool {
 	return g.Any() && (g.v1[controller] != "" || slices.Contains(g.v2, controller))
 }
 
-// Lacks are the limits that this host cannot enforce: memory, swap, cpu, pids.
+// Lacks returns those of the limits that this host cannot enforce: memory, swap, cpu, pids.
 func (g *Groups) Lacks(l Limits) (lacks []string) {
 	l.eachController(func(controller, limit string) {
 		if !g.hasController(controller) || limit == "swap" && !g.countsSwap() {
@@ -104,6 +105,7 @@ func (g *Groups) Lacks(l Limits) (lacks []string) {
 	return lacks
 }
 
+// countsSwap reports whether the kernel accounts swap. Without it, swap cannot be limited.
 func (g *Groups) countsSwap() bool {
 	if dir := g.v1["memory"]; dir != "" {
 		return fileExists(dir, "memory.memsw.limit_in_bytes")
@@ -111,8 +113,8 @@ func (g *Groups) countsSwap() bool {
 	return fileExists(filepath.Join(g.root, "limited"), "memory.swap.max")
 }
 
-// Take gives an empty group, with limits; what of them the host lacks is not
-// enforced. It is to be given back.
+// Take returns an empty group with limits. Limits that the host cannot enforce are ignored; see Lacks. The caller must
+// return the group with Give.
 func (g *Groups) Take(l Limits) (*Group, error) {
 	if !g.Any() {
 		return nil, errors.New("there are no control groups")
@@ -123,7 +125,7 @@ func (g *Groups) Take(l Limits) (*Group, error) {
 		x := g.free[n-1]
 		g.free = g.free[:n-1]
 
-		if x.isEmpty() { // root may have removed it, or put something in
+		if x.isEmpty() { // root may have removed the group or moved a process into it
 			g.mu.Unlock()
 			return x, nil
 		}
@@ -143,6 +145,7 @@ func (g *Groups) Take(l Limits) (*Group, error) {
 	return x, nil
 }
 
+// makeGroup creates a group. After an error nothing of it is left, except what cannot be removed.
 func (g *Groups) makeGroup(name string, l Limits) (x *Group, err error) {
 	x = &Group{fd: -1, events: -1, stat: -1, freezer: g.freezer, dir: filepath.Join(g.root, "plain", name)}
 	defer func() {
@@ -177,7 +180,7 @@ func (g *Groups) makeGroup(name string, l Limits) (x *Group, err error) {
 		}
 
 		dir := filepath.Join(g.v1[c], name)
-		if !slices.Contains(x.joined, dir) { // two controllers may share one
+		if !slices.Contains(x.joined, dir) { // two controllers may share a hierarchy
 			if err := g.mkdir(dir); err != nil {
 				return x, err
 			}
@@ -200,7 +203,7 @@ func (g *Groups) makeGroup(name string, l Limits) (x *Group, err error) {
 	return x, nil
 }
 
-// supportedLimits leaves of limits those that can be enforced and whose controller fits.
+// supportedLimits returns those of the limits that can be enforced and for whose controller fits returns true.
 func (g *Groups) supportedLimits(l Limits, fits func(controller string) bool) Limits {
 	if !fits("memory") || !g.hasController("memory") {
 		l.Memory, l.Swap = 0, nil
@@ -221,8 +224,9 @@ func (g *Groups) supportedLimits(l Limits, fits func(controller string) bool) Li
 	return l
 }
 
-// Give takes a group back that is empty. One that is not is set aside: it is never
-// handed on, but killed and removed when its processes have ended after all.
+// Give returns a group, which should be empty. A group that is not empty is quarantined: it is never
+// reused, its processes are killed, and it is removed when they have ended. Each call also tries again to remove the
+// quarantined groups.
 func (g *Groups) Give(x *Group) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -239,7 +243,7 @@ func (g *Groups) Give(x *Group) {
 	g.discardGroup(x)
 }
 
-// discardGroup removes a group, or sets it aside. mu is held.
+// discardGroup removes a group, or quarantines it if it cannot be removed. The caller holds mu.
 func (g *Groups) discardGroup(x *Group) {
 	if !x.isEmpty() && fileExists(x.dir, "") {
 		_ = x.Kill()
@@ -264,7 +268,7 @@ func (g *Groups) discardGroup(x *Group) {
 	delete(g.aside, x)
 }
 
-// Aside is how many groups are set aside.
+// Aside returns the number of quarantined groups.
 func (g *Groups) Aside() int {
 	if g == nil {
 		return 0
@@ -276,7 +280,8 @@ func (g *Groups) Aside() int {
 	return len(g.aside)
 }
 
-// Close removes all groups, killing what is left in them, and what Open made.
+// Close kills the processes that are left in groups, and removes all groups and everything that Open created. Attempts
+// have no groups afterwards.
 func (g *Groups) Close() error {
 	if g == nil {
 		return nil

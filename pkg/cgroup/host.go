@@ -13,14 +13,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The settings that are no path.
+// The values of the setting that are not paths.
 const (
-	Auto = "auto" // below the daemon's own group, if that may be
+	Auto = "auto" // below the daemon's own group, if possible
 	Off  = "off"
 )
 
-// CheckSetting says what is wrong with a setting: auto, off, or the path of a
-// group, as /proc/self/cgroup shows paths.
+// CheckSetting returns an error if a setting is neither auto, nor off, nor the path of a
+// group in the form of /proc/self/cgroup.
 func CheckSetting(s string) error {
 	if s == Auto || s == Off {
 		return nil
@@ -35,16 +35,16 @@ func CheckSetting(s string) error {
 	return nil
 }
 
-// host is where a process finds its control groups.
+// host describes the control groups of a process.
 type host struct {
-	v2     string            // the directory of its group; empty: there is no such hierarchy
-	v1     map[string]string // the same by controller
-	inner  bool              // the v2 group is the root of what the process sees
-	chosen bool              // not its own group but one that somebody named
+	v2     string            // the directory of its v2 group; "": there is no v2 hierarchy
+	v1     map[string]string // the directories of its v1 groups, by controller
+	inner  bool              // its v2 group is the root of the hierarchy that it sees
+	chosen bool              // the setting names the group; otherwise it is the process's own
 }
 
-// findHost reads what a /proc/<pid> directory says. A setting that is a path
-// takes the place of the process's own group.
+// findHost reads the control groups of a process from its /proc/<pid> directory. A setting that is a path
+// replaces the process's own group.
 func findHost(proc, setting string) (host, error) {
 	h := host{v1: map[string]string{}}
 	own, err := ownGroups(filepath.Join(proc, "cgroup"))
@@ -91,7 +91,7 @@ func findHost(proc, setting string) (host, error) {
 	return h, lines.Err()
 }
 
-// ownGroups are paths by controller; "" is v2.
+// ownGroups parses /proc/<pid>/cgroup. It returns the paths of the groups by controller, with "" for v2.
 func ownGroups(file string) (map[string]string, error) {
 	b, err := os.ReadFile(file)
 	if err != nil {
@@ -113,11 +113,13 @@ func ownGroups(file string) (map[string]string, error) {
 	return own, nil
 }
 
+// mount is a mounted hierarchy.
 type mount struct {
-	root, point string
+	root, point string   // the group at its root, and the directory where it is mounted
 	controllers []string // "" is v2
 }
 
+// dirOf returns the directory of the group with a path.
 func (m mount) dirOf(path string) string {
 	if rest, ok := strings.CutPrefix(path, m.root); ok {
 		path = rest
@@ -125,10 +127,10 @@ func (m mount) dirOf(path string) string {
 	return filepath.Join(m.point, path)
 }
 
-// usedControllers are the controllers that limit attempts, or find them.
+// usedControllers lists the v1 controllers that limit attempts or find their processes.
 var usedControllers = []string{"memory", "cpu", "pids", "freezer"}
 
-// parseMount reads a line of mountinfo; false: it is no hierarchy of use.
+// parseMount parses a line of mountinfo. It returns false if the line is not about a hierarchy that this package uses.
 func parseMount(line string) (mount, bool) {
 	before, after, ok := strings.Cut(line, " - ")
 	f, g := strings.Fields(before), strings.Fields(after)
@@ -152,10 +154,11 @@ func parseMount(line string) (mount, bool) {
 	return m, len(m.controllers) > 0
 }
 
+// unescapeMount decodes the escape sequences of mountinfo.
 var unescapeMount = strings.NewReplacer(`\040`, " ", `\011`, "\t", `\134`, `\`).Replace
 
-// isDelegated reports whether a group of v2 is the process's to divide. In the root
-// of all, everybody with the rights may; in others, systemd says so.
+// isDelegated reports whether the process may create groups below a v2 group. The root group has no owner. For
+// other groups, systemd sets an extended attribute.
 func (h host) isDelegated(dir string) bool {
 	if _, err := os.Stat(filepath.Join(dir, "cgroup.type")); errors.Is(err, fs.ErrNotExist) {
 		return true // the root of the host
@@ -168,15 +171,15 @@ func (h host) isDelegated(dir string) bool {
 		}
 	}
 
-	return h.chosen || h.inner && os.Getpid() == 1 // a container, and nobody else's
+	return h.chosen || h.inner && os.Getpid() == 1 // the first process of a container uses the container's group alone
 }
 
-// daemonLeaf is the group of the daemon itself where groups beside it have
-// controllers: then no process may be in the group above.
+// daemonLeaf is the name of the daemon's own group below its former one. It is needed if groups beside it have
+// controllers, because v2 then allows no process in the group above.
 const daemonLeaf = "daemon"
 
-// prepareParent readies the v2 group for groups with controllers below it, and returns
-// it, and which controllers those can have.
+// prepareParent prepares the v2 group for groups with controllers below it. It returns its directory
+// and the controllers. An error means that limits cannot be enforced; the directory is valid nevertheless.
 func (h host) prepareParent() (dir string, controllers []string, err error) {
 	dir = h.v2
 	if filepath.Base(dir) == daemonLeaf && !h.chosen {
@@ -216,7 +219,7 @@ func (h host) prepareParent() (dir string, controllers []string, err error) {
 	return dir, controllers, nil
 }
 
-// moveToLeaf moves what is in a group into a leaf of it.
+// moveToLeaf moves all processes in a group to the group daemonLeaf below it.
 func (h host) moveToLeaf(dir string) error {
 	if _, err := os.Stat(filepath.Join(dir, "cgroup.type")); h.chosen || errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -227,7 +230,7 @@ func (h host) moveToLeaf(dir string) error {
 		return err
 	}
 
-	for range 10 { // what it starts meanwhile comes after it
+	for range 10 { // processes may fork while they are moved
 		pids, err := pidsIn(dir)
 		if err != nil || len(pids) == 0 {
 			return err
@@ -243,6 +246,7 @@ func (h host) moveToLeaf(dir string) error {
 	return fmt.Errorf("processes keep coming into %s", dir)
 }
 
+// enableControllers enables controllers for the groups below a v2 group.
 func enableControllers(dir string, controllers []string) error {
 	if len(controllers) == 0 {
 		return nil

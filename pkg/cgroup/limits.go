@@ -8,18 +8,18 @@ import (
 	"strconv"
 )
 
-// Limits hold for all processes of a group together. What is zero is not limited.
+// Limits apply to all processes of a group together. A zero value means no limit.
 type Limits struct {
 	Memory int64   // bytes
-	Swap   *int64  // bytes; nil: as much as there is
-	CPU    float64 // processors' time: 1.5
+	Swap   *int64  // bytes; nil: no limit
+	CPU    float64 // processors, such as 1.5
 	PIDs   int64   // processes and threads
 }
 
-// Any reports whether anything is limited.
+// Any reports whether there is a limit.
 func (l Limits) Any() bool { return l.Memory > 0 || l.Swap != nil || l.CPU > 0 || l.PIDs > 0 }
 
-// eachController calls f for each controller that the limits need, and the name of the limit.
+// eachController calls f for each limit, with the controller that it needs and its name.
 func (l Limits) eachController(f func(controller, limit string)) {
 	if l.Memory > 0 {
 		f("memory", "memory")
@@ -38,10 +38,10 @@ func (l Limits) eachController(f func(controller, limit string)) {
 	}
 }
 
-// cpuPeriod is what the CPU limit is counted in, the kernel's default: in µs.
+// cpuPeriod is the period of the CPU limit in µs. It is the kernel's default.
 const cpuPeriod = 100_000
 
-// cpuQuota is the part of a period; the kernel takes no less than 1 ms.
+// cpuQuota returns the processor time in each period in µs. The kernel accepts no less than 1 ms.
 func (l Limits) cpuQuota() int64 { return max(1000, int64(math.Round(l.CPU*cpuPeriod))) }
 
 // setV2 writes the limits of a v2 group.
@@ -55,7 +55,8 @@ func (l Limits) setV2(dir string) error {
 
 	if l.Memory > 0 {
 		set("memory.max", strconv.FormatInt(l.Memory, 10))
-		// One process less is no attempt that goes on, as a rule. Before Linux 4.19 there is none.
+		// Kill the whole group if memory is exhausted, because an attempt rarely continues correctly without one of
+		// its processes. The file does not exist before Linux 4.19.
 		if err := writeFile(dir, "memory.oom.group", "1"); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			errs = append(errs, err)
 		}
@@ -76,7 +77,7 @@ func (l Limits) setV2(dir string) error {
 	return errors.Join(errs...)
 }
 
-// setV1 writes the limits of one controller's group.
+// setV1 writes the limits of one v1 controller.
 func (l Limits) setV1(dir, controller string) error {
 	var errs []error
 	set := func(file string, value int64) {
@@ -92,7 +93,7 @@ func (l Limits) setV1(dir, controller string) error {
 		}
 
 		if l.Swap != nil {
-			set("memory.memsw.limit_in_bytes", l.Memory+*l.Swap) // both together
+			set("memory.memsw.limit_in_bytes", l.Memory+*l.Swap) // v1 limits memory and swap together
 		}
 	case "cpu":
 		if l.CPU > 0 {

@@ -13,10 +13,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Open finds out what the host has, and makes the directories in which groups will
-// be. Without control groups it returns Groups of which none can be taken, and
-// Why says why; it fails only if the setting demands them, or the record of what
-// former daemons left cannot be kept.
+// Open detects what the host supports, and creates the directories for groups. If the host
+// has no usable control groups, it returns Groups whose Any is false and whose
+// Why returns the reason. It returns an error only if the setting requires control groups, or if the record of
+// groups cannot be read or written.
 func Open(cfg Config) (*Groups, error) {
 	g := &Groups{log: cfg.Logger, record: cfg.Record, v1: map[string]string{}, aside: map[*Group]bool{}, mkdir: cfg.mkdir}
 	if g.mkdir == nil {
@@ -56,6 +56,8 @@ func Open(cfg Config) (*Groups, error) {
 	return g, nil
 }
 
+// openHost prepares the hierarchies. After an error, no groups can be used. If only limits cannot be enforced, it returns
+// nil and sets g.lacks.
 func (g *Groups) openHost(cfg Config) error {
 	h, err := findHost(cfg.proc, cfg.Setting)
 	if err != nil {
@@ -91,7 +93,7 @@ func (g *Groups) openHost(cfg Config) error {
 		}
 	}
 
-	// First the record, then what it tells of.
+	// Write the record before the groups exist, so that none is left without a record after a crash.
 	if err := g.writeRecord(append(slices.Clone(g.former), g.Roots()...)); err != nil {
 		return err
 	}
@@ -123,7 +125,7 @@ func (g *Groups) openHost(cfg Config) error {
 	return g.tryClone()
 }
 
-// makeDirs makes directories, of which two controllers may share one.
+// makeDirs creates directories. Those that exist are no error, because two controllers may share one.
 func (g *Groups) makeDirs(dirs ...string) error {
 	for _, dir := range dirs {
 		if err := os.MkdirAll(filepath.Dir(dir), 0o755); err != nil {
@@ -137,8 +139,8 @@ func (g *Groups) makeDirs(dirs ...string) error {
 	return nil
 }
 
-// tryClone starts nothing in a group: it fails if the kernel, a filter of system calls, or
-// the rights to the groups above do not let processes be started in one.
+// tryClone checks that processes can be started in a group, by an attempt to start a program that does not exist. It
+// returns an error if the kernel, a seccomp filter, or the permissions of the groups above prevent it.
 func (g *Groups) tryClone() error {
 	if g.freezer {
 		return nil
@@ -154,7 +156,7 @@ func (g *Groups) tryClone() error {
 	const none = "/proc/self/none"
 
 	_, err = syscall.ForkExec(none, []string{none}, &syscall.ProcAttr{Sys: &syscall.SysProcAttr{UseCgroupFD: true, CgroupFD: x.FD()}})
-	if errors.Is(err, unix.ENOENT) { // it got as far as that: no other step says so
+	if errors.Is(err, unix.ENOENT) { // from execve, so all steps before it have succeeded
 		return nil
 	}
 

@@ -11,13 +11,12 @@ import (
 	"time"
 )
 
-// removalTimeout is how long the processes of groups may take to end after SIGKILL.
+// removalTimeout is the time limit for the processes of groups to end after SIGKILL.
 const removalTimeout = 10 * time.Second
 
-// Remove kills all that is in groups, those below them included, and removes
-// them, and returns when nothing is left, or, with an error, after limit. Of what
-// systemd gave the daemon, it gives back what the daemon had changed. roots are
-// what Groups.Roots said.
+// Remove kills all processes in groups and in the groups below them, and removes
+// the groups. roots is the result of Groups.Roots. It returns nil when nothing is left, and an error after limit. It
+// also reverts the changes to the group that systemd has delegated to the daemon; see handBack.
 func Remove(roots []string, limit time.Duration) (err error) {
 	deadline := time.Now().Add(limit)
 
@@ -48,26 +47,28 @@ func Remove(roots []string, limit time.Duration) (err error) {
 	return nil
 }
 
-// isOurs keeps a damaged record from removing what others made.
+// isOurs reports whether a directory has a name that this package gives. It prevents a damaged record from removing
+// other groups.
 func isOurs(root string) bool {
 	return filepath.IsAbs(root) && strings.HasPrefix(filepath.Base(root), "carillon-")
 }
 
-// removeTree kills what is in a group and below, and removes it if that has ended.
+// removeTree kills all processes in a group and in those below it, and removes the groups whose processes have ended. An
+// error means that some are left; the caller tries again.
 func removeTree(root string) error {
 	var dirs []string
 	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
 		if err == nil && d.IsDir() {
 			dirs = append(dirs, path)
 		}
-		return nil // what is gone meanwhile is gone
+		return nil // a directory that was removed meanwhile is no error
 	})
 
 	if err != nil {
 		return err
 	}
 
-	slices.Reverse(dirs) // what is below comes first
+	slices.Reverse(dirs) // children before their parents
 	var errs []error
 	for _, dir := range dirs {
 		if err := os.Remove(dir); err == nil || errors.Is(err, fs.ErrNotExist) {
@@ -86,9 +87,9 @@ func removeTree(root string) error {
 	return errors.Join(errs...)
 }
 
-// handBack lets processes be in a v2 group again: a service manager that starts
-// the next daemon puts it there. Where other groups still have controllers, the
-// kernel refuses.
+// handBack disables the controllers below a v2 group, so that it may contain processes again. A service manager starts
+// the next daemon there. If groups below it still use controllers, the
+// kernel refuses, which is correct.
 func handBack(dir string) {
 	if !fileExists(dir, daemonLeaf) {
 		return
@@ -100,8 +101,8 @@ func handBack(dir string) {
 	}
 }
 
-// ClearFormer removes what former daemons left that had the same record. After nil
-// no process is left that they had started in a group, and it does nothing more.
+// ClearFormer kills and removes what former daemons with the same record have left. If it returns nil,
+// no process is left that they had started in a group, and further calls do nothing.
 func (g *Groups) ClearFormer() error {
 	if g == nil || len(g.former) == 0 {
 		return nil
@@ -114,6 +115,7 @@ func (g *Groups) ClearFormer() error {
 	return g.writeRecord(g.Roots())
 }
 
+// readRecord returns the roots in a record. It ignores lines that are not the names of groups of this package.
 func readRecord(path string) (roots []string, err error) {
 	if path == "" {
 		return nil, nil
@@ -133,8 +135,8 @@ func readRecord(path string) (roots []string, err error) {
 	return roots, nil
 }
 
-// writeRecord replaces the record. What it tells of need not outlive the host's
-// power: no group does.
+// writeRecord replaces the record. It does not sync it to disk, because groups do not survive a crash of the
+// host either.
 func (g *Groups) writeRecord(roots []string) error {
 	if g.record == "" {
 		return nil

@@ -7,28 +7,28 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Command is what to start.
+// Command describes a process to start.
 type Command struct {
-	Path string   // of the program; a relative one starts at Dir
-	Args []string // with the program's name
+	Path string   // path of the program; a relative path is relative to Dir
+	Args []string // begins with the program's name
 	Env  []string
-	Dir  string // "": the parent's
+	Dir  string // working directory; "": the parent's
 
-	Files  [3]uintptr // descriptors 0, 1 and 2 of the program; all above 2
-	Setsid bool       // a session of its own, else a process group of its own
-	User   *syscall.Credential
-	Cgroup int // descriptor of the control group (v2) to start in; -1: the parent's
+	Files  [3]uintptr          // the parent's descriptors that become 0, 1 and 2; each must be above 2
+	Setsid bool                // start a new session; otherwise a new process group
+	User   *syscall.Credential // user and groups; nil: the parent's
+	Cgroup int                 // descriptor of the control group (v2) to start in; -1: the parent's
 
-	// MaxProcesses, if not nil, is RLIMIT_NPROC. It is set when the process has become the
-	// user: before that, the kernel would refuse to execute for a user who has more.
+	// MaxProcesses, if not nil, is RLIMIT_NPROC. It is set after the change of the
+	// user. If it were set before, the kernel would refuse the execve for a user with more processes.
 	MaxProcesses *unix.Rlimit
 
-	// Hold has the process wait for Release before it becomes the user. Until then only
-	// the parent decides about it, and can do to it what takes its process id.
+	// Hold makes the process wait for Release before it changes its user. Until then no other user can
+	// affect it, and the parent can change its attributes by its process id.
 	Hold bool
 }
 
-// Error says which step of the child failed. Unwrap returns the errno.
+// Error is the error of a step of the child. Unwrap returns the errno.
 type Error struct {
 	Step  string // such as "execve" or "chdir"
 	Errno syscall.Errno

@@ -19,34 +19,34 @@ import (
 	"github.com/carillonhq/carillon/pkg/spawn/nofile"
 )
 
-// CanHold reports whether Command.Hold and Command.MaxProcesses work here.
+// CanHold reports whether Command.Hold and Command.MaxProcesses are supported on this architecture.
 const CanHold = true
 
-// start issues a clone or clone3 system call. In the parent it returns the result. The
-// child carries out the calls from first on, and never returns.
+// start makes a clone or clone3 system call. In the parent it returns the result. The
+// child executes the list of calls that begins with first, and never returns. It is implemented in assembly.
 func start(nr, a1, a2, a3, a4, a5 uintptr, first *call) (result uintptr)
 
-// call is one system call of the child. The assembly knows this layout.
+// call is one system call of the child. The assembly depends on this layout.
 type call struct {
-	nr      uintptr
-	args    [6]uintptr
-	result  uintptr
-	then    uintptr // what a result means
-	operand uintptr
+	nr      uintptr    // number of the system call
+	args    [6]uintptr // its arguments
+	result  uintptr    // set by the child; noResult until then
+	then    uintptr    // how the child continues; see mustSucceed
+	operand uintptr    // used by mustEqual and whileZero
 }
 
-// What the result of a call means to the child. If it may not go on, it exits.
+// How the child continues after a call. If the condition is not met, it exits.
 const (
-	mustSucceed = iota // go on unless it is an error
-	mayFail            // go on
-	mustEqual          // go on if the result is the operand
-	whileZero          // repeat while the 32-bit word at the operand is zero, then go on
+	mustSucceed = iota // continue unless the result is an error
+	mayFail            // continue in any case
+	mustEqual          // continue if the result equals the operand
+	whileZero          // repeat the call while the 32-bit word at the address operand is zero, then continue
 )
 
-// noResult is the result of a call that has not returned.
+// noResult is the value of call.result before the call has returned.
 const noResult = math.MaxUint32
 
-// The calls whose errors are named.
+// stepNames contains the names of system calls for Error.
 var stepNames = map[uintptr]string{
 	unix.SYS_EXECVE: "execve", unix.SYS_CHDIR: "chdir", unix.SYS_SETUID: "setuid", unix.SYS_SETGID: "setgid", unix.SYS_SETGROUPS: "setgroups",
 	unix.SYS_SETSID: "setsid", unix.SYS_SETPGID: "setpgid", unix.SYS_DUP3: "dup3", unix.SYS_PRCTL: "prctl", unix.SYS_PRLIMIT64: "prlimit64",
@@ -64,43 +64,44 @@ const (
 	closeRangeAll = math.MaxUint32
 )
 
-// sigaction is the kernel's, all zero for the default disposition.
+// sigaction has the size of the kernel's struct. All zero means the default disposition.
 type sigaction struct{ words [4]uint64 }
 
+// cloneArgs is the kernel's struct clone_args.
 type cloneArgs struct {
 	flags, pidFD, childTID, parentTID, exitSignal, stack, stackSize, tls, setTID, setTIDSize, cgroup uint64
 }
 
-// memory is all that the child reads and writes. It is on the heap, and reachable until
-// the child has executed or ended.
+// memory contains everything that the child reads and writes. It is on the heap and must stay reachable until
+// the child has executed its program or ended.
 type memory struct {
-	calls        []call
-	cloneArgs    cloneArgs
-	pidfd        int32
-	released     uint32
-	everySignal  uint64
-	noSignal     uint64
-	dflt         sigaction
-	files        unix.Rlimit
-	maxProcesses unix.Rlimit
-	groups       []uint32
-	path, dir    *byte
-	argv, envv   []*byte
+	calls        []call      // what the child does; never reallocated once it has started
+	cloneArgs    cloneArgs   // the argument of clone3
+	pidfd        int32       // set by the kernel; -1: none
+	released     uint32      // a futex, which Release sets to 1
+	everySignal  uint64      // a signal mask with all signals
+	noSignal     uint64      // an empty signal mask
+	dflt         sigaction   // the default disposition
+	files        unix.Rlimit // RLIMIT_NOFILE of the child
+	maxProcesses unix.Rlimit // RLIMIT_NPROC of the child
+	groups       []uint32    // supplementary groups
+	path, dir    *byte       // NUL-terminated; dir may be nil
+	argv, envv   []*byte     // nil-terminated
 }
 
 // Process is a process that has been created. It may not have executed its program yet.
 type Process struct {
 	PID   int
-	PIDFD int // -1 if the kernel has none
+	PIDFD int // -1 if the kernel has no pidfds; the caller closes it
 
-	status *os.File // at its end when the child has executed or ended
-	memory *memory
+	status *os.File // read end of a pipe, which ends when the child has executed its program or ended
+	memory *memory  // nil when the child does not use it any more
 }
 
-// Start creates a process and returns without waiting for it. The caller must not let its
-// thread end before the process has ended, and must wait for the process.
+// Start creates a process and returns without waiting for it. The caller's thread must not
+// end before the process, because the process would be killed. The caller must also wait for the process.
 //
-// What the thread has, the process begins with: umask, mount namespace, no_new_privs.
+// The process inherits attributes of the thread: umask, mount namespace, no_new_privs.
 func Start(c *Command) (*Process, error) {
 	for _, fd := range c.Files {
 		if fd < 3 {
@@ -113,7 +114,8 @@ func Start(c *Command) (*Process, error) {
 		return nil, err
 	}
 
-	// The write end is closed by execve, and by exit. Nothing is written to it.
+	// Nothing is written to this pipe. The write end of the child is closed by execve and by exit, which AwaitExec
+	// finds as the end of the pipe.
 	var status [2]int
 	if err := unix.Pipe2(status[:], unix.O_CLOEXEC|unix.O_NONBLOCK); err != nil {
 		return nil, err
@@ -131,7 +133,7 @@ func Start(c *Command) (*Process, error) {
 	return &Process{PID: pid, PIDFD: int(m.pidfd), status: os.NewFile(uintptr(status[0]), "status"), memory: m}, nil
 }
 
-// copyCommand makes what the calls point to.
+// copyCommand converts the command to the memory to which the calls point.
 func (m *memory) copyCommand(c *Command) (err error) {
 	if m.path, err = syscall.BytePtrFromString(c.Path); err != nil {
 		return err
@@ -162,29 +164,32 @@ func (m *memory) copyCommand(c *Command) (err error) {
 	return nil
 }
 
+// addCall appends a call to the list.
 func (m *memory) addCall(then uintptr, operand uintptr, nr uintptr, args ...uintptr) {
 	x := call{nr: nr, result: noResult, then: then, operand: operand}
 	copy(x.args[:], args)
 	m.calls = append(m.calls, x)
 }
 
-// prepareCalls lists what the child does.
+// prepareCalls builds the list of calls. The order matters: the child gives up the parent's descriptors before
+// it changes its user, and enters the directory, which may hang, as late as possible.
 func (m *memory) prepareCalls(c *Command, status int) {
 	m.calls = make([]call, 0, callsAtMost)
 
-	// The child has copies of all descriptors. It gives up all that are not its own before
-	// anything that a user could make hang.
+	// The child has copies of all descriptors of the parent. It closes those that are not its own before
+	// any call that a user could make hang.
 	for to, from := range c.Files {
 		m.addCall(mustSucceed, 0, unix.SYS_DUP3, from, uintptr(to), 0)
 	}
 
 	if status > 3 {
-		m.addCall(mayFail, 0, unix.SYS_CLOSE_RANGE, 3, uintptr(status-1), 0) // else execve closes them
+		m.addCall(mayFail, 0, unix.SYS_CLOSE_RANGE, 3, uintptr(status-1), 0) // without close_range, execve closes them
 	}
 
 	m.addCall(mayFail, 0, unix.SYS_CLOSE_RANGE, uintptr(status+1), closeRangeAll, 0)
 
-	// From here on the child ends with the parent.
+	// From here on, the child is killed when the parent ends. If the parent has ended before that, getppid returns
+	// another process, and the child exits.
 	ended := func() {
 		m.addCall(mustSucceed, 0, unix.SYS_PRCTL, unix.PR_SET_PDEATHSIG, uintptr(unix.SIGKILL))
 		m.addCall(mustEqual, uintptr(os.Getpid()), unix.SYS_GETPPID)
@@ -220,7 +225,7 @@ func (m *memory) prepareCalls(c *Command, status int) {
 
 		m.addCall(mustSucceed, 0, unix.SYS_SETGID, uintptr(c.User.Gid))
 		m.addCall(mustSucceed, 0, unix.SYS_SETUID, uintptr(c.User.Uid))
-		ended() // a change of user has undone it
+		ended() // the change of the user has cleared the parent-death signal
 
 		// The user may signal the child from here on, and it shares the daemon's memory. Kernels before
 		// 5.16 end every process that shares the memory of one that dumps core. Memory that must not be
@@ -232,13 +237,13 @@ func (m *memory) prepareCalls(c *Command, status int) {
 		m.addCall(mustSucceed, 0, unix.SYS_PRLIMIT64, 0, unix.RLIMIT_NPROC, uintptr(unsafe.Pointer(&m.maxProcesses)))
 	}
 
-	// The directory is the first thing that may take for ever.
+	// Entering the directory is the first call that may hang.
 	if m.dir != nil {
 		m.addCall(mustSucceed, 0, unix.SYS_CHDIR, uintptr(unsafe.Pointer(m.dir)))
 	}
 
-	// execve makes handled signals default, but leaves ignored ones ignored, and so does
-	// CLONE_CLEAR_SIGHAND. Asking which are ignored takes as long as making them default.
+	// execve resets handled signals to their default, but leaves ignored ones ignored, as
+	// CLONE_CLEAR_SIGHAND does. To read which are ignored would take as long as to reset all.
 	for sig := uintptr(1); sig <= lastSignal; sig++ {
 		if sig != uintptr(unix.SIGKILL) && sig != uintptr(unix.SIGSTOP) {
 			m.addCall(mayFail, 0, unix.SYS_RT_SIGACTION, sig, uintptr(unsafe.Pointer(&m.dflt)), 0, sigsetSize)
@@ -250,8 +255,8 @@ func (m *memory) prepareCalls(c *Command, status int) {
 	m.addCall(mustSucceed, 0, unix.SYS_EXECVE, uintptr(unsafe.Pointer(m.path)), uintptr(unsafe.Pointer(&m.argv[0])), uintptr(unsafe.Pointer(&m.envv[0])))
 }
 
-// cloneChild issues the clone. All signals are blocked meanwhile: the child inherits that, so
-// that no handler of the parent's runs in it.
+// cloneChild creates the process. All signals are blocked meanwhile, and the child inherits that mask, so
+// no signal handler of the parent runs in the child.
 func (m *memory) cloneChild(c *Command) (pid int, errno syscall.Errno) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -279,25 +284,27 @@ func (m *memory) cloneChild(c *Command) (pid int, errno syscall.Errno) {
 	return int(result), 0
 }
 
+// setMask sets the signal mask of the thread. If before is not nil, it receives the former mask.
 func setMask(to, before *uint64) {
 	_, _, errno := unix.RawSyscall6(unix.SYS_RT_SIGPROCMASK, unix.SIG_SETMASK, uintptr(unsafe.Pointer(to)), uintptr(unsafe.Pointer(before)), sigsetSize, 0, 0)
 	if errno != 0 {
-		panic("spawn: rt_sigprocmask: " + errno.Error()) // it has no error with such arguments
+		panic("spawn: rt_sigprocmask: " + errno.Error()) // cannot fail with valid arguments
 	}
 }
 
-// Release lets a process go on that is held.
+// Release lets a held process continue. It must be called before AwaitExec has returned anything but
+// os.ErrDeadlineExceeded.
 func (p *Process) Release() {
 	m := p.memory
 	atomic.StoreUint32(&m.released, 1)
 	_, _, _ = unix.RawSyscall6(unix.SYS_FUTEX, uintptr(unsafe.Pointer(&m.released)), futexWake, 1, 0, 0, 0)
 }
 
-// AwaitExec returns nil when the process has executed its program, or was killed before:
-// whoever waits for it can tell by NeverExecuted. An *Error says why the process could not
-// execute; it has ended then. os.ErrDeadlineExceeded means that nothing of this has
-// happened by the deadline, if that is not zero; AwaitExec may be called again. It is called
-// by one goroutine at a time, until it has returned something else.
+// AwaitExec waits until the process has executed its program or has ended. It returns nil if the program was executed, or
+// if the process was killed before that; the kernel's flag PF_FORKNOEXEC distinguishes the two. An *Error names the
+// step that failed, and the process has ended. os.ErrDeadlineExceeded means that the
+// deadline has passed (a zero deadline means none), and AwaitExec may be called again. Only
+// one goroutine may call it at a time, and not after it has returned anything else.
 func (p *Process) AwaitExec(deadline time.Time) error {
 	if err := p.status.SetReadDeadline(deadline); err != nil {
 		return err
@@ -316,14 +323,14 @@ func (p *Process) AwaitExec(deadline time.Time) error {
 	return err
 }
 
-// firstFailure is the first step that failed.
+// firstFailure returns the error of the first step that failed, or nil.
 func (m *memory) firstFailure() error {
 	for i := range m.calls {
 		x := &m.calls[i]
 		result := atomic.LoadUintptr(&x.result)
 		switch {
 		case result == noResult:
-			return nil // it has executed, or was killed here
+			return nil // this call has executed the program, or the process was killed here
 		case x.then == mustSucceed && result > math.MaxUint64-maxErrno:
 			return &Error{stepNames[x.nr], syscall.Errno(-result)}
 		case x.then == mustEqual && result != x.operand:

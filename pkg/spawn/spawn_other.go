@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// CanHold reports whether Command.Hold and Command.MaxProcesses work here.
+// CanHold reports whether Command.Hold and Command.MaxProcesses are supported on this architecture.
 const CanHold = false
 
 // Process is a process that has executed its program.
@@ -17,7 +17,8 @@ type Process struct {
 	PIDFD int // -1 if the kernel has none
 }
 
-// Start starts a process, and returns when it has executed its program.
+// Start starts a process and returns when it has executed its program. On this architecture it uses
+// syscall.ForkExec, which blocks.
 func Start(c *Command) (*Process, error) {
 	if c.Hold || c.MaxProcesses != nil {
 		return nil, errors.ErrUnsupported
@@ -42,5 +43,5 @@ func Start(c *Command) (*Process, error) {
 // Release does nothing: no process is held.
 func (p *Process) Release() {}
 
-// AwaitExec returns nil: the process has executed its program.
+// AwaitExec returns nil, because the process has executed its program.
 func (p *Process) AwaitExec(time.Time) error { return nil }

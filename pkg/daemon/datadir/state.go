@@ -30,18 +30,18 @@ type State struct {
 
 // Record is the contents of state.json.
 type Record struct {
-	// Leases are those of the present session and election, saved before
-	// anything is attached to them.
+	// Session and Election are the leases of the present session and election. They are saved before
+	// any key is attached to them, so that the next process can always revoke them.
 	Session  string `json:"session,omitempty"`
 	Election string `json:"election,omitempty"`
-	// Instances are those that ran on this directory, the newest last; the
-	// last is this one. All others are dead.
+	// Instances lists the instances that ran on this directory, the newest last. The
+	// last one is the present instance, and all others are dead.
 	Instances []string `json:"instances"`
-	// State is what an operator wants of the node: cordoned or draining; "" is ready.
+	// State is the state that an operator requested: cordoned or draining; "" means ready.
 	State string `json:"state,omitempty"`
-	// StateBy is who asked for the present state, ready included.
+	// StateBy is the user who requested the present state, also if it is ready.
 	StateBy string `json:"state_by,omitempty"`
-	// Of the history of etcd that this directory belongs to: the cluster, its epoch,
+	// The history of etcd to which this directory belongs: the cluster, its epoch,
 	// and the highest revision that was seen.
 	Cluster  string `json:"cluster,omitempty"`
 	Epoch    int    `json:"epoch,omitempty"`

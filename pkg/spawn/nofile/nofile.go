@@ -1,11 +1,11 @@
 //go:build linux && (amd64 || arm64)
 
-// Package nofile tells the limit of open files (RLIMIT_NOFILE) that this program was
-// started with.
+// Package nofile provides the limit of open files (RLIMIT_NOFILE) with which this program was
+// started.
 //
-// The syscall package raises the soft limit to the hard one when the program starts, and
-// syscall.ForkExec gives children the original, which no function returns. A program that
-// forks by other means has to read the limit before the syscall package is initialized.
+// The syscall package raises the soft limit to the hard one when the program starts.
+// syscall.ForkExec restores the original limit in children, but no function returns it. A program that
+// forks in another way has to read the limit before the syscall package is initialized.
 //
 // The language specification says in which order packages are initialized: of those whose
 // imports are initialized, the first by import path. This package imports nothing, and its
@@ -21,7 +21,7 @@ func readLimit() (soft, hard uint64) {
 	return l[0], l[1]
 }
 
-// getrlimit reads RLIMIT_NOFILE. If that fails, which it cannot, l stays as it is.
+// getrlimit reads RLIMIT_NOFILE. It cannot fail; if it did, l would be unchanged.
 //
 //go:noescape
 func getrlimit(l *[2]uint64)
