@@ -11,27 +11,26 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 )
 
-// TestMain lets the test's binary be the program, for its scripts and for what it
-// starts of itself.
+// TestMain lets the test binary act as the program, for the scripts and for processes that the program starts
+// from its own binary.
 func TestMain(m *testing.M) {
 	testscript.Main(m, map[string]func(){"carillon": main})
 }
 
-// raceOptions are GORACE for every program that a test starts: by default the race detector waits for a
-// second whenever a process exits, and these stories run a hundred commands.
+// raceOptions is GORACE for all programs that the tests start. By default, the race detector waits for a second
+// whenever a process exits, and these scripts run a hundred commands.
 const raceOptions = "atexit_sleep_ms=0"
 
-// TestProgram runs scripts of the program itself, in processes of their own. Beside
-// testscript's commands they have "await PROGRAM ARG...", which runs it until it
-// succeeds; PORT1 to PORT6 are free.
+// TestProgram runs scripts of the program itself, in separate processes. In addition to testscript's commands,
+// they have "await PROGRAM ARG...", which repeats it until it succeeds. PORT1 to PORT6 are free ports.
 func TestProgram(t *testing.T) { runScripts(t, "testdata/script") }
 
-// TestProgram_Stories runs those that start daemons.
+// TestProgram_Stories runs the scripts that start daemons.
 func TestProgram_Stories(t *testing.T) {
 	if testing.Short() {
 		t.Skip("whole daemons: make test-cluster")
 	}
-	t.Parallel() // they wait, most of the time
+	t.Parallel() // they wait most of the time
 	runScripts(t, "testdata/story")
 }
 
@@ -56,9 +55,9 @@ func runScripts(t *testing.T, dir string) {
 
 var handedOut sync.Map
 
-// freePort is a port that nobody else takes before the program listens: no other test
-// of this package or another (those of kv take lower ones, those of the daemon higher
-// ones), nor the system, which gives away those from 32768 on.
+// freePort returns a port that nothing else uses before the program listens on it: no test of this package, no
+// test of another package (kv uses lower ports, daemon higher ones), and not the system, which assigns ports
+// from 32768 on.
 func freePort() int {
 	for {
 		port := 20000 + rand.N(2000)

@@ -12,16 +12,14 @@ import (
 	"time"
 )
 
-// step is a command of a page, as a person types it, and the exit code that the page
-// says it has.
+// step is a command on a page, as a user types it, and the exit code that the page states.
 type step struct {
 	line    int
 	command string
 	code    int
 }
 
-// steps are the commands of a page's console blocks: what follows "$ ", with the
-// text that it reads up to END.
+// steps returns the commands in a page's console blocks: the text after "$ ", and its input up to END.
 func steps(page string) []step {
 	var all []step
 	block, here := false, false
@@ -48,13 +46,13 @@ func steps(page string) []step {
 	return all
 }
 
-// TestTutorial_EveryCommandWorks: as it stands on the page, in that order.
+// TestTutorial_EveryCommandWorks runs the commands as they stand on the page, in that order.
 func TestTutorial_EveryCommandWorks(t *testing.T) {
 	if testing.Short() {
 		t.Skip("a whole daemon: make test-cluster")
 	}
 
-	t.Parallel() // it waits, most of the time
+	t.Parallel() // it waits most of the time
 	b, err := os.ReadFile("../../docs/tutorial.md")
 	if err != nil {
 		t.Fatal(err)
@@ -64,7 +62,7 @@ func TestTutorial_EveryCommandWorks(t *testing.T) {
 	dir := t.TempDir()
 
 	page := strings.ReplaceAll(string(b), "/tmp/carillon-tutorial", filepath.Join(dir, "tutorial"))
-	if time.Now().UTC().Hour() < 6 { // about half past three in Berlin the task would run by itself, among the runs that the page counts
+	if time.Now().UTC().Hour() < 6 { // at about 03:30 in Berlin the task would run on schedule, and the page's count of runs would be wrong
 		page = strings.ReplaceAll(page, "Europe/Berlin", "Asia/Tokyo")
 	}
 
@@ -98,8 +96,7 @@ func TestTutorial_EveryCommandWorks(t *testing.T) {
 	}
 }
 
-// patient runs a command until it ends as it should: a person waits, too, until the
-// first run is there.
+// patient repeats a command until it ends as it should. A user also waits until the first run exists.
 func patient(shell func(string) *exec.Cmd, s step) (string, error) {
 	for end := time.Now().Add(90 * time.Second); ; time.Sleep(200 * time.Millisecond) {
 		c := shell(s.command)

@@ -10,8 +10,8 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// active puts a run into the inbox of node-a, which does nothing about it:
-// active TASK TICK STATE [by=WHO, who has it paused]. Its id is in RUN.
+// active puts a run into the inbox of node-a, which does not handle it: active TASK TICK STATE [by=WHO, who
+// paused it]. Its id is in RUN.
 func active(ts *testscript.TestScript, _ bool, args []string) {
 	w, r := worldOf(ts), ref("default", args[0])
 	tick, err := time.Parse(time.RFC3339, args[1])
@@ -31,9 +31,9 @@ func active(ts *testscript.TestScript, _ bool, args []string) {
 	ts.Setenv("RUN", id)
 }
 
-// parts puts a run with parts where it is while they are under way: parts TASK TICK
-// STATE[=WHO, who has it paused]..., one STATE for each part; queued: it is not given
-// out. Its id is in RUN. As with active, nobody does anything about them.
+// parts creates an active run with parts: parts TASK TICK STATE[=WHO, who paused it]..., with one STATE for
+// each part; queued means that the part is not assigned. Its id is in RUN. As with active, no node handles the
+// parts.
 func parts(ts *testscript.TestScript, _ bool, args []string) {
 	w, r := worldOf(ts), ref("default", args[0])
 	tick, err := time.Parse(time.RFC3339, args[1])

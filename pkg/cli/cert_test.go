@@ -14,8 +14,8 @@ import (
 	"github.com/carillonhq/carillon/pkg/internal/certs"
 )
 
-// TestMain_SpeaksTLSByTheFilesGiven: what carillon cert has made is enough for a
-// server that wants certificates, and for its caller.
+// TestMain_SpeaksTLSByTheFilesGiven: the files that carillon cert creates are sufficient for a server that
+// requires certificates, and for its client.
 func TestMain_SpeaksTLSByTheFilesGiven(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

@@ -15,7 +15,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/cli/failure"
 )
 
-// TestContexts_HaveCAsOfTheirOwn: one trusts its own server, and no other does.
+// TestContexts_HaveCAsOfTheirOwn: a context trusts its own server, and other contexts do not.
 func TestContexts_HaveCAsOfTheirOwn(t *testing.T) {
 	s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "application/json")

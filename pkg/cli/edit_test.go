@@ -16,8 +16,8 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// TestEdit_ChoosesAnEditor: VISUAL before EDITOR, with their arguments; one that needs
-// a terminal is opened on one only.
+// TestEdit_ChoosesAnEditor: VISUAL takes precedence over EDITOR, both may have arguments, and an editor that
+// needs a terminal is started only on one.
 func TestEdit_ChoosesAnEditor(t *testing.T) {
 	var put task.Spec
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -45,7 +45,7 @@ func TestEdit_ChoosesAnEditor(t *testing.T) {
 		env  map[string]string
 		tty  bool
 		args string
-		want string // schedule, or what it says
+		want string // schedule, or the text of the task
 	}{
 		{map[string]string{"VISUAL": hourly, "EDITOR": weekly}, true, "", "@hourly"},
 		{map[string]string{"EDITOR": weekly}, true, "", "@weekly"},

@@ -7,8 +7,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/internal/manifest"
 )
 
-// TestExamples_AreTasks keeps the examples true: each decodes, is valid, and
-// has a schedule and a description.
+// TestExamples_AreTasks checks that each example decodes, is valid, and has a schedule and a description.
 func TestExamples_AreTasks(t *testing.T) {
 	const dir = "../../examples"
 	files, err := manifest.Files(dir)

@@ -10,15 +10,15 @@ import (
 
 func init() {
 	adjustForTests = func(a *factory.Factory) {
-		a.NodeTimeout = 100 * time.Millisecond // no node of a script does anything
-		a.LookupTimeout = time.Minute          // scripts read what is said with it
+		a.NodeTimeout = 100 * time.Millisecond // no node in a script handles anything
+		a.LookupTimeout = time.Minute          // scripts check the messages
 	}
 }
 
-// Tree is the whole command tree.
+// Tree returns the whole command tree.
 func Tree(daemonCommands ...*cobra.Command) *cobra.Command {
 	return newRootCommand(factory.New(IO{Env: func(string) string { return "" }}), daemonCommands)
 }
 
-// FormatsOf are the output formats of a command.
+// FormatsOf returns the output formats of a command.
 func FormatsOf(cmd *cobra.Command) []string { return factory.Formats(cmd) }

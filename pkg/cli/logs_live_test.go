@@ -19,8 +19,8 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// fakeCluster answers what following asks for, and counts it: tasks without runs,
-// whose events a test tells, and runs of which each wrote its id and succeeded.
+// fakeCluster serves the requests of logs -f and counts them. Its tasks have no runs except those that a test
+// announces in events. Each run has written its own id and succeeded.
 type fakeCluster struct {
 	*httptest.Server
 	events chan task.Event
@@ -109,9 +109,8 @@ func newFakeCluster(t *testing.T) *fakeCluster {
 	return f
 }
 
-// A hundred tasks are followed by one stream of events: no task is asked for its runs
-// again, and a run costs two calls, however often events tell of it. The runs of a task
-// come one after the other.
+// A hundred tasks are followed with one stream of events. No runs are listed per task, and each run costs two
+// calls however many events there are. The runs of a task are printed one after the other.
 func TestLogs_FollowAHundredTasksByOneStream(t *testing.T) {
 	f := newFakeCluster(t)
 	args := []string{"logs", "-f", "--server", f.URL}
@@ -170,7 +169,7 @@ func TestLogs_FollowAHundredTasksByOneStream(t *testing.T) {
 	}
 
 	const runs = "/v1/namespaces/default/tasks/{name}/runs"
-	f.mu.Lock() // a call that was given up may still come in
+	f.mu.Lock() // a cancelled call may still arrive
 	defer f.mu.Unlock()
 
 	for pattern, want := range map[string]int{runs: 100, runs + "/{id}": 60, runs + "/{id}/logs": 60, "/v1/namespaces/default/events": 1} {
@@ -182,8 +181,8 @@ func TestLogs_FollowAHundredTasksByOneStream(t *testing.T) {
 
 const fanID = "20261120T200100.000Z-aaaa"
 
-// Of very many tasks one call tells what runs now, parts too: no run with parts is
-// looked up, so that those of the last are not shown late.
+// For very many tasks, one call returns the active runs, including parts. No run with parts is looked up
+// separately, which would delay the parts of the last ones.
 func TestLogs_OfVeryManyTasksShowPartsByOneCall(t *testing.T) {
 	f := newFakeCluster(t)
 	args := []string{"logs", "-f", "--server", f.URL}
@@ -219,7 +218,7 @@ func TestLogs_OfVeryManyTasksShowPartsByOneCall(t *testing.T) {
 	}
 }
 
-// lockedBuffer is what a command has printed so far.
+// lockedBuffer collects what a command prints.
 type lockedBuffer struct {
 	mu sync.Mutex
 	b  bytes.Buffer

@@ -21,8 +21,8 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// TestMain_DoesWhatItsDaemonCommandsSay: they are part of the tree, and their
-// errors end it like any other.
+// TestMain_DoesWhatItsDaemonCommandsSay: daemon commands are part of the tree, and their errors end the program
+// like any others.
 func TestMain_DoesWhatItsDaemonCommandsSay(t *testing.T) {
 	var out, errs bytes.Buffer
 	agent := &cobra.Command{Use: "agent", Short: "Run a node", Args: cobra.NoArgs, RunE: func(*cobra.Command, []string) error { return exitCode(3) }}
@@ -45,7 +45,7 @@ func TestMain_DoesWhatItsDaemonCommandsSay(t *testing.T) {
 	}
 }
 
-// TestMain_EndsWhenItIsInterrupted, with 130, in the middle of a call.
+// TestMain_EndsWhenItIsInterrupted in the middle of a call, with exit code 130.
 func TestMain_EndsWhenItIsInterrupted(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	s := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
@@ -62,8 +62,8 @@ func TestMain_EndsWhenItIsInterrupted(t *testing.T) {
 	}
 }
 
-// TestCompletion_NeverHangs: a server that accepts and then says nothing costs
-// no more than the limit.
+// TestCompletion_NeverHangs: a server that accepts connections but does not answer delays completion by no more
+// than the limit.
 func TestCompletion_NeverHangs(t *testing.T) {
 	release := make(chan struct{})
 	s := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
@@ -89,8 +89,8 @@ func TestCompletion_NeverHangs(t *testing.T) {
 	}
 }
 
-// TestCompletion_FindsTasksBeyondTheFirst: of very many tasks those are asked for that
-// begin with what is typed.
+// TestCompletion_FindsTasksBeyondTheFirst: of very many tasks, only those that begin with the typed text are
+// requested.
 func TestCompletion_FindsTasksBeyondTheFirst(t *testing.T) {
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		page := client.List[client.Task]{Next: "more"}
@@ -120,7 +120,7 @@ func TestCompletion_FindsTasksBeyondTheFirst(t *testing.T) {
 	}
 }
 
-// TestMain_AnInterruptEndsAReadOfStandardInput: nobody has to press Ctrl-C twice.
+// TestMain_AnInterruptEndsAReadOfStandardInput: one Ctrl-C is enough.
 func TestMain_AnInterruptEndsAReadOfStandardInput(t *testing.T) {
 	in, typing := io.Pipe()
 	defer typing.Close()
@@ -132,7 +132,7 @@ func TestMain_AnInterruptEndsAReadOfStandardInput(t *testing.T) {
 		done <- Main(ctx, []string{"apply", "-f", "-"}, IO{In: in, Out: &out, Err: &errs, Env: func(string) string { return "" }})
 	}()
 
-	if _, err := typing.Write([]byte("name: ")); err != nil { // it reads
+	if _, err := typing.Write([]byte("name: ")); err != nil { // the command is reading
 		t.Fatal(err)
 	}
 
@@ -148,7 +148,7 @@ func TestMain_AnInterruptEndsAReadOfStandardInput(t *testing.T) {
 	}
 }
 
-// TestApply_SaysHowToGoOnWhenTheConnectionBreaks: what was not answered is not in any sum.
+// TestApply_SaysHowToGoOnWhenTheConnectionBreaks: tasks without an answer are not counted.
 func TestApply_SaysHowToGoOnWhenTheConnectionBreaks(t *testing.T) {
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "application/x-ndjson")

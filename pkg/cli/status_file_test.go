@@ -12,9 +12,8 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// reportStatus writes that a run of a task is active on a node, and has node-a hear what it
-// says: report NODE TASK [percent=N] [text=TEXT] [checkpoint=TEXT] [bad=N] [NAME=VALUE...].
-// Its id is put into $RUN.
+// reportStatus creates an active run of a task on a node, and passes status lines to node-a: report NODE TASK
+// [percent=N] [text=TEXT] [checkpoint=TEXT] [bad=N] [NAME=VALUE...]. The id of the run is in $RUN.
 func reportStatus(ts *testscript.TestScript, _ bool, args []string) {
 	w, r := worldOf(ts), ref("default", args[1])
 	st, err := w.store.Task(context.Background(), r)

@@ -14,15 +14,15 @@ import (
 	"github.com/carillonhq/carillon/pkg/daemon"
 )
 
-// scripts are where commands are run as a person types them: against an API, against
-// a node, and as the program itself.
+// scripts are the directories whose scripts run commands as users type them: against an API, against a node,
+// and as the program itself.
 var scripts = []string{"testdata/script/*.txtar", "../daemon/testdata/*/*.txtar", "../../cmd/carillon/testdata/*/*.txtar"}
 
-// use is how scripts use a command.
+// use records how scripts use a command.
 type use struct{ plain, json, failing bool }
 
-// TestTree_EveryCommandHasAScript: one that runs it, one that runs it with -o json,
-// if it has that, and one in which it fails. Add a line to a script.
+// TestTree_EveryCommandHasAScript: every command is run by a script, with -o json if it has that format, and
+// once with a failure. To fix this test, add a line to a script.
 func TestTree_EveryCommandHasAScript(t *testing.T) {
 	root := cli.Tree(append(daemon.Commands(), bench.Command())...)
 	uses := map[*cobra.Command]*use{}
@@ -46,7 +46,7 @@ func TestTree_EveryCommandHasAScript(t *testing.T) {
 		}
 	}
 
-	// A benchmark takes its time: pkg/bench runs them all, scripts one of them.
+	// Benchmarks are slow. pkg/bench runs all of them, the scripts only one.
 	benchmarks := use{}
 	walk(root, func(c *cobra.Command) {
 		if u := uses[c]; u != nil && c.Parent().Name() == "bench" {
@@ -79,13 +79,13 @@ func TestTree_EveryCommandHasAScript(t *testing.T) {
 	})
 }
 
-// TestTree_EveryCommandHasExamples, and words for what it does.
+// TestTree_EveryCommandHasExamples, and a description.
 func TestTree_EveryCommandHasExamples(t *testing.T) {
 	walk(cli.Tree(append(daemon.Commands(), bench.Command())...), func(c *cobra.Command) {
 		switch name := c.Parent().Name(); {
 		case c.Short == "":
 			t.Errorf("%s: no words for it", c.CommandPath())
-		case !c.HasExample() && name != "bench" && name != "completion" && c.Name() != "help": // bench has some for all
+		case !c.HasExample() && name != "bench" && name != "completion" && c.Name() != "help": // bench has examples for all its commands together
 			t.Errorf("%s: no examples", c.CommandPath())
 		case c.HasExample() && !strings.Contains(c.Example, "carillon "):
 			t.Errorf("%s: its examples do not run it", c.CommandPath())
@@ -93,7 +93,7 @@ func TestTree_EveryCommandHasExamples(t *testing.T) {
 	})
 }
 
-// walk calls do for every command that does something.
+// walk calls do for every command that can be run.
 func walk(cmd *cobra.Command, do func(*cobra.Command)) {
 	for _, c := range cmd.Commands() {
 		switch {
@@ -106,7 +106,7 @@ func walk(cmd *cobra.Command, do func(*cobra.Command)) {
 	}
 }
 
-// note takes a script's line, if it runs a command.
+// note records the command in a script's line, if there is one.
 func note(root *cobra.Command, uses map[*cobra.Command]*use, line string) {
 	words := fields(line)
 	failing := false
@@ -124,7 +124,7 @@ func note(root *cobra.Command, uses map[*cobra.Command]*use, line string) {
 	}
 
 	words = words[1:]
-	if at := slices.Index(words, "--"); at >= 0 { // its own command, or a pattern
+	if at := slices.Index(words, "--"); at >= 0 { // a command of testscript, or a pattern
 		words = words[:at]
 	}
 
@@ -163,7 +163,7 @@ func note(root *cobra.Command, uses map[*cobra.Command]*use, line string) {
 	u.failing = u.failing || failing
 }
 
-// fields splits a line as testscript does: at blanks outside single quotes.
+// fields splits a line as testscript does: at spaces outside single quotes.
 func fields(line string) []string {
 	var words []string
 	word, quoted, begun := "", false, false

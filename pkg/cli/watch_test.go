@@ -19,7 +19,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// watching runs a command line until the test ends, and yields its lines.
+// watching runs a command until the test ends, and returns its lines as they appear.
 func watching(t *testing.T, env map[string]string, words ...string) (next func() string) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -41,7 +41,7 @@ func watching(t *testing.T, env map[string]string, words ...string) (next func()
 	t.Cleanup(func() {
 		cancel()
 		go func() {
-			for range lines { // whatever it still says
+			for range lines { // ignores further output
 			}
 		}()
 
@@ -63,8 +63,8 @@ func watching(t *testing.T, env map[string]string, words ...string) (next func()
 	}
 }
 
-// TestWatch_TellsEachChangeInALine holds that what is watched is told once, then
-// whatever of it changes, and that it has left the list.
+// TestWatch_TellsEachChangeInALine checks that every item is printed once, then each change, and that an item
+// has left the list.
 func TestWatch_TellsEachChangeInALine(t *testing.T) {
 	etcd := kvtest.Memory(t)
 	keys, err := record.NewKeys("/" + task.NewUID())
@@ -118,7 +118,7 @@ func TestWatch_TellsEachChangeInALine(t *testing.T) {
 	want(get, "a")
 	want(selected, "TASK", "RESULT")
 
-	_, err = c.Tasks.Pause(t.Context(), "default", "other", 0) // nobody asked for it
+	_, err = c.Tasks.Pause(t.Context(), "default", "other", 0) // it is not watched
 	must(t, err)
 	_, err = c.Tasks.Pause(t.Context(), "default", "a", 0)
 	must(t, err)

@@ -34,16 +34,16 @@ import (
 
 const shards = 8
 
-// world is a cluster of one API without a scheduler, over a store in memory. What schedulers
-// and nodes would write, the scripts do.
+// world is a cluster with one API and no scheduler, over a store in memory. The scripts write the records that
+// schedulers and nodes would write.
 type world struct {
 	etcd    *kv.Client
 	store   *store.Store
 	spool   *spool
 	reports statusReports
 
-	meddler atomic.Pointer[func()] // does something just before the next PUT
-	part    *task.BoardPart        // what the node adds to the board; nil: nothing
+	meddler atomic.Pointer[func()] // is run just before the next PUT
+	part    *task.BoardPart        // the node's part of the board; nil: empty
 }
 
 type worldKey struct{}
@@ -104,19 +104,18 @@ func newWorld(env *testscript.Env) clitest.Server {
 
 	s := httptest.NewServer(handler)
 	env.Defer(s.Close)
-	env.Setenv("HTTP_SERVER", s.URL) // the same, for scripts that want an address
+	env.Setenv("HTTP_SERVER", s.URL) // the same API, for scripts that need an address
 	env.Values[worldKey{}] = w
-	env.Setenv("HALF_A_DAY_ON", time.Now().UTC().Add(12*time.Hour).Format("15:04")) // a time of day that does not pass meanwhile
+	env.Setenv("HALF_A_DAY_ON", time.Now().UTC().Add(12*time.Hour).Format("15:04")) // so that the time of day does not change during the test
 
 	return clitest.Server{URL: "unix://" + serveAtSocket(env, handler), Token: secret}
 }
 
-// serveAtSocket serves at a socket until the script ends. For a port, each command would look
-// for the server's owner in the kernel's list of all connections, which are many while tests
-// run.
+// serveAtSocket serves on a socket until the script ends. With a port, each command would search the kernel's
+// list of connections for the owner of the server, and there are many while tests run.
 func serveAtSocket(env *testscript.Env, h http.Handler) (path string) {
 	t := env.T().(testing.TB)
-	dir, err := os.MkdirTemp("", "cli") // a socket's path may have 107 bytes: not in WorkDir
+	dir, err := os.MkdirTemp("", "cli") // the path of a socket is limited to 107 bytes, so WorkDir may be too long
 	must(t, err)
 	env.Defer(func() { _ = os.RemoveAll(dir) })
 
@@ -133,7 +132,7 @@ func serveAtSocket(env *testscript.Env, h http.Handler) (path string) {
 	return path
 }
 
-// meddle has a command run just before the next PUT, as somebody else's: meddle WORD...
+// meddle runs a command just before the next PUT, as another user would: meddle WORD...
 func meddle(ts *testscript.TestScript, _ bool, args []string) {
 	env := map[string]string{"CARILLON_SERVER": ts.Getenv("CARILLON_SERVER"), "CARILLON_TOKEN": ts.Getenv("CARILLON_TOKEN")}
 	f := func() {
@@ -162,9 +161,8 @@ func (w *world) put(ts *testscript.TestScript, key string, v any) {
 	ts.Check(err)
 }
 
-// recordRun writes that a run ended: record TASK TICK STATE [exit=N] [took=D]
-// [reason=R] [count=N] [last=T] [tail=TEXT] [attempt=N] [trigger=T] [dead=yes].
-// Its id is put into $RUN.
+// recordRun writes the record of an ended run: record TASK TICK STATE [exit=N] [took=D] [reason=R] [count=N]
+// [last=T] [tail=TEXT] [attempt=N] [trigger=T] [dead=yes]. Its id is in $RUN.
 func recordRun(ts *testscript.TestScript, _ bool, args []string) {
 	if len(args) < 3 {
 		ts.Fatalf("usage: record TASK TICK STATE [key=value...]")
@@ -243,8 +241,8 @@ func set(run *task.Run, tick time.Time, arg string) error {
 	return nil
 }
 
-// output keeps the output of a run's attempt: output TASK RUN ATTEMPT FILE [TIMES]. The
-// times are lines: from which byte on, when, and by which stream, if that is known.
+// output stores the output of an attempt: output TASK RUN ATTEMPT FILE [TIMES]. Each line of TIMES contains an
+// offset, a time and, if known, a stream.
 func output(ts *testscript.TestScript, _ bool, args []string) {
 	spool, key := worldOf(ts).spool, strings.Join([]string{"default", args[0], args[1], args[2]}, "/")
 	spool.set(key, ts.ReadFile(args[3]))
@@ -271,8 +269,8 @@ func output(ts *testscript.TestScript, _ bool, args []string) {
 	spool.marks[key] = marks
 }
 
-// node writes that a node is present: node NAME [INELIGIBLE [ADDRESS [JSON]]], with what
-// else is in its record.
+// node writes the record of a present node: node NAME [INELIGIBLE [ADDRESS [JSON]]]. JSON contains further
+// fields.
 func node(ts *testscript.TestScript, _ bool, args []string) {
 	w, ineligible, address := worldOf(ts), "", "http://10.0.0.1:7070"
 	if len(args) > 1 {
@@ -294,7 +292,7 @@ func node(ts *testscript.TestScript, _ bool, args []string) {
 	w.put(ts, w.store.Keys().Node(args[0]), n)
 }
 
-// owner gives a shard to a node: owner SHARD NODE.
+// owner assigns a shard to a node: owner SHARD NODE.
 func owner(ts *testscript.TestScript, _ bool, args []string) {
 	w := worldOf(ts)
 	id, err := strconv.Atoi(args[0])
@@ -302,8 +300,8 @@ func owner(ts *testscript.TestScript, _ bool, args []string) {
 	w.put(ts, w.store.Keys().Owner(id), map[string]any{"node": args[1], "since": task.At(time.Now().Add(-time.Hour))})
 }
 
-// worker ends whatever is queued, until the script ends: worker STATE [exit=N]
-// [tail=TEXT] [parts=N], of which each has printed its number.
+// worker ends all queued runs until the script ends: worker STATE [exit=N] [tail=TEXT] [parts=N]. Each part has
+// printed its number.
 func worker(ts *testscript.TestScript, _ bool, args []string) {
 	w := worldOf(ts)
 	ctx, cancel := context.WithCancel(context.Background())
@@ -323,7 +321,7 @@ func worker(ts *testscript.TestScript, _ bool, args []string) {
 func (w *world) endQueued(ctx context.Context, ts *testscript.TestScript, args []string) {
 	runs, err := w.store.ShardRuns(ctx, []int{0, 1, 2, 3, 4, 5, 6, 7}, "default")
 	if err != nil {
-		return // the script is over
+		return // the script has ended
 	}
 
 	for _, run := range runs {
@@ -349,13 +347,13 @@ func (w *world) endQueued(ctx context.Context, ts *testscript.TestScript, args [
 		}
 
 		b, _ := json.Marshal(run)
-		// At once: a run that has ended and waits as well is what no node leaves. If it
-		// fails, the run is found again.
+		// In one transaction: no node leaves a run that has ended and is queued as well. If the write fails, the
+		// run is found again.
 		_, _ = w.etcd.Txn(ctx).Then(clientv3.OpPut(w.store.Keys().Ended(r, id), string(b)), clientv3.OpDelete(w.store.Keys().Queued(r, id))).Commit()
 	}
 }
 
-// damage leaves what a repair mends: history and a waiting run of a task that is gone.
+// damage writes records that a repair removes: the history and a queued run of a task that does not exist.
 func damage(ts *testscript.TestScript, _ bool, _ []string) {
 	w, r := worldOf(ts), ref("default", "gone")
 	for i := range 3 {
@@ -364,8 +362,8 @@ func damage(ts *testscript.TestScript, _ bool, _ []string) {
 	w.put(ts, w.store.Keys().Queued(r, "20261120T130000.000Z-aaaa"), task.Waiting{Run: task.Run{UID: "aaaa", State: task.Queued}})
 }
 
-// own writes what the owner of a task knows of it: own TASK runs=N, failures=N,
-// pause=REASON, until=TIME (of the last pause).
+// own writes what the owner records about a task: own TASK runs=N, failures=N, pause=REASON, until=TIME (of the
+// last pause).
 func own(ts *testscript.TestScript, _ bool, args []string) {
 	w, r := worldOf(ts), ref("default", args[0])
 	st, err := w.store.Task(context.Background(), r)
@@ -398,7 +396,7 @@ func own(ts *testscript.TestScript, _ bool, args []string) {
 	w.put(ts, w.store.Keys().Entry(r), e)
 }
 
-// board has the node add what a file says to the board: board FILE.
+// board sets the node's part of the board to the contents of a file: board FILE.
 func board(ts *testscript.TestScript, _ bool, args []string) {
 	w := worldOf(ts)
 	w.part = &task.BoardPart{Node: "node-a"}
@@ -410,7 +408,7 @@ func save(ts *testscript.TestScript, _ bool, args []string) {
 	ts.Check(os.WriteFile(ts.MkAbs(args[0]), []byte(args[1]+"\n"), 0o600))
 }
 
-// spool is output kept in memory.
+// spool stores output in memory.
 type spool struct {
 	mu    sync.Mutex
 	text  map[string]string
@@ -461,7 +459,7 @@ func (s *spool) Watch(ns, name, run string, attempt int) (<-chan struct{}, func(
 	return nil, func() {}, nil
 }
 
-// secretKeys are the keys of the node: of the file $WORK/node-keys, if it is there.
+// secretKeys returns the keys of the node, from the file $WORK/node-keys if it exists.
 func secretKeys(env *testscript.Env) func() (secret.Ring, error) {
 	return secret.KeyFile(filepath.Join(env.WorkDir, "node-keys")).Ring
 }

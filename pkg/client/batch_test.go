@@ -17,7 +17,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// specs are n tasks.
+// specs returns n tasks.
 func specs(n int) iter.Seq[task.Spec] {
 	return func(yield func(task.Spec) bool) {
 		for i := range n {
@@ -64,7 +64,7 @@ func collectItems(ctx context.Context, c *client.Client, tasks iter.Seq[task.Spe
 }
 
 func TestApplyAll_ReadsWhileItSends(t *testing.T) {
-	const tasks = 50_000 // more than any buffer on the way holds
+	const tasks = 50_000 // more than all buffers on the way can hold
 	c := against(t, answering(tasks, drain))
 	if n, err := collectItems(t.Context(), c, specs(tasks)); n != tasks || err != nil {
 		t.Errorf("%d results, %v", n, err)
@@ -77,7 +77,7 @@ func TestApplyAll_ReadsWhileItSends(t *testing.T) {
 
 func TestApplyAll_TellsWhatItDoesNotKnow(t *testing.T) {
 	cut := func(_ http.ResponseWriter, _ *http.Request, lines *bufio.Reader) {
-		drain(nil, nil, lines) // else a write that fails may come before the answers that are there
+		drain(nil, nil, lines) // otherwise a failed write may be reported before the answers that have arrived
 		panic(http.ErrAbortHandler)
 	}
 
@@ -93,7 +93,7 @@ func TestApplyAll_TellsWhatItDoesNotKnow(t *testing.T) {
 		}
 	}
 
-	// A result of a line that was not sent is about the body.
+	// An error for a line that was never sent concerns the request body.
 	over := func(w http.ResponseWriter, _ *http.Request, lines *bufio.Reader) {
 		drain(nil, nil, lines)
 		_, _ = io.WriteString(w, `{"line": 3, "result": "failed", "error": {"status": 400, "code": "bad_json", "detail": "early"}}`+"\n")
@@ -115,7 +115,7 @@ func TestApplyAll_FailsAsAWhole(t *testing.T) {
 		w.WriteHeader(401)
 		_, _ = io.WriteString(w, problem)
 		_ = http.NewResponseController(w).Flush()
-		_, _ = io.Copy(io.Discard, r.Body) // else the connection is reset half a second later, whether the answer was read or not
+		_, _ = io.Copy(io.Discard, r.Body) // otherwise the connection is reset after half a second, whether or not the answer was read
 	})
 
 	_, err := collectItems(t.Context(), refused, specs(100_000))
@@ -141,7 +141,7 @@ func TestApplyAll_EndsWhenNothingIsAnsweredAnyMore(t *testing.T) {
 		<-r.Context().Done()
 	}))
 
-	// Beside other work the first answers may be late: then with more patience.
+	// On a busy machine, the first answers may be late; then the test is repeated with more patience.
 	for limit := 2 * time.Second; ; limit *= 4 {
 		n, err := collectItems(t.Context(), dialFor(t, server, limit), specs(5))
 		if !errors.Is(err, task.ErrUnknown) || errors.Is(err, task.ErrUnavailable) || n > 2 || n < 2 && limit > time.Minute {
@@ -154,8 +154,7 @@ func TestApplyAll_EndsWhenNothingIsAnsweredAnyMore(t *testing.T) {
 	}
 }
 
-// The source may be slower than the limit of a call, and whoever stops reading
-// stops the sending.
+// The source may be slower than the timeout of a call. If the caller stops reading results, sending stops.
 func TestApplyAll_WaitsForItsSourceAndStopsIt(t *testing.T) {
 	c := against(t, answering(1000, drain))
 	var names []string

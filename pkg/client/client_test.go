@@ -28,13 +28,13 @@ func TestMain(m *testing.M) {
 	leaktest.Main(m)
 }
 
-// against makes a client of a server that answers with h.
+// against returns a client of a server that answers with h.
 func against(t *testing.T, h http.HandlerFunc) *client.Client {
 	t.Helper()
 	return dial(t, serve(t, h))
 }
 
-// serve returns where h answers.
+// serve returns the address at which h answers.
 func serve(t *testing.T, h http.HandlerFunc) string {
 	t.Helper()
 	s := httptest.NewServer(h)
@@ -48,7 +48,7 @@ func dial(t *testing.T, server string) *client.Client {
 	return dialFor(t, server, time.Minute)
 }
 
-// dialFor makes a client that waits so long.
+// dialFor returns a client with this timeout.
 func dialFor(t *testing.T, server string, timeout time.Duration) *client.Client {
 	t.Helper()
 	transport := &http.Transport{}
@@ -114,7 +114,7 @@ func TestNobodyListens_IsUnavailable(t *testing.T) {
 	}
 }
 
-// deadline is a context whose deadline comes at an event.
+// deadline is a context whose deadline passes at an event.
 type deadline struct {
 	context.Context
 	passed chan struct{}
@@ -131,7 +131,7 @@ func (d deadline) Err() error {
 	}
 }
 
-// A write whose answer is lost may have been made. It is sent once.
+// A write whose answer is lost may have been executed, so it is sent only once.
 func TestAnswerLost(t *testing.T) {
 	var calls atomic.Int32
 	cut := against(t, func(w http.ResponseWriter, _ *http.Request) {

@@ -13,8 +13,8 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// TestReadOnly_SendsNoChange: whatever would change something is refused before it
-// is sent, and what only looks is not.
+// TestReadOnly_SendsNoChange: requests that would change something are refused before they are sent; others are
+// sent.
 func TestReadOnly_SendsNoChange(t *testing.T) {
 	var calls atomic.Int64
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {

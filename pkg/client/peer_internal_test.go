@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// A server that ends just when its owner is looked for is away, as one that refuses the connection. It is
-// not one that cannot be trusted, and a write to it was certainly not made.
+// A server that ends while its owner is looked up counts as unreachable, like one that refuses the connection.
+// It does not count as untrusted, and a write to it was certainly not executed.
 func TestListener_ThatEndsMeanwhileIsAway(t *testing.T) {
 	t.Parallel()
 

@@ -18,11 +18,11 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// The test's own binary is the server of another user: see runAsServer.
+// The test binary acts as the server of another user: see runAsServer.
 const asServer = "CARILLON_TEST_LISTEN"
 
-// runAsServer is what the process of the other user does: it takes connections at an
-// address, and prints what arrives. It gives up after a minute.
+// runAsServer is the main function of the other user's process: it accepts connections at an address, and
+// prints what arrives. It gives up after a minute.
 func runAsServer(address string) {
 	network, where, _ := strings.Cut(address, " ")
 	l, err := net.Listen(network, where)
@@ -51,8 +51,8 @@ func runAsServer(address string) {
 	}
 }
 
-// another starts a server of user 65534 and returns where it listens. told returns all
-// that it has printed, once it has ended.
+// another starts a server as user 65534 and returns its address. told returns everything it has printed, once
+// it has ended.
 func another(t *testing.T, listen string) (address string, told func() string) {
 	t.Helper()
 
@@ -60,7 +60,7 @@ func another(t *testing.T, listen string) (address string, told func() string) {
 		t.Skip("only root can start a program of another user")
 	}
 
-	// Others may execute the test's binary, but not enter the directory that it is in.
+	// Others may execute the test binary, but not enter its directory.
 	exe, err := os.ReadFile("/proc/self/exe")
 	if err != nil {
 		t.Fatal(err)
@@ -120,8 +120,7 @@ func another(t *testing.T, listen string) (address string, told func() string) {
 
 const theToken = "carillon_abcdefghijklmnop_secretsecretsecretsecret"
 
-// The attack: while the daemon is away, another user of the host listens at its port,
-// and waits for a token.
+// The attack: while the daemon is not running, another user of the host listens on its port to obtain a token.
 func TestListener_OfAnotherUserGetsNoToken(t *testing.T) {
 	for _, listen := range []string{"tcp4 127.0.0.1:0", "tcp4 0.0.0.0:0", "tcp [::]:0", "tcp6 [::1]:0"} {
 		t.Run(listen, func(t *testing.T) {
@@ -150,7 +149,7 @@ func TestListener_OfAnotherUserGetsNoToken(t *testing.T) {
 			}
 
 			_ = call(client.Config{})                                                 // it sends no token
-			_ = call(client.Config{Token: "of-the-user", TrustedUsers: []int{65534}}) // who has it anyway
+			_ = call(client.Config{Token: "of-the-user", TrustedUsers: []int{65534}}) // the server has the token already
 			_ = call(client.Config{Token: "risked", Insecure: true})
 
 			all := told()

@@ -17,7 +17,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// TestClient_SaysWhatIsWrongWithTLS, and that nothing was done.
+// TestClient_SaysWhatIsWrongWithTLS, and that nothing was changed.
 func TestClient_SaysWhatIsWrongWithTLS(t *testing.T) {
 	dir := t.TempDir()
 	authority := func(name string) *certs.Authority {
@@ -106,7 +106,7 @@ func TestClient_SaysWhatIsWrongWithTLS(t *testing.T) {
 		var e *client.Error
 
 		if err = cl.Tasks.Delete(t.Context(), "default", "x", 0); strings.HasPrefix(c.server, "http://") {
-			_, err = cl.Tasks.Get(t.Context(), "default", "x") // Go's servers know no other method when they speak TLS
+			_, err = cl.Tasks.Get(t.Context(), "default", "x") // Go's servers support no other method with TLS
 		}
 
 		if !errors.As(err, &e) || e.Code != client.CodeTLS || !strings.Contains(e.Message, c.said) || !strings.Contains(e.Hint, c.hint) || errors.Is(err, task.ErrUnknown) {

@@ -11,8 +11,7 @@ import (
 	"time"
 )
 
-// doc is a task that is complete but for what is given: fields replace those of
-// the same name.
+// doc returns a complete task. The given fields replace fields with the same names.
 func doc(fields string) string {
 	s := `{"name": "backup", "schedule": "@daily", "action": {"noop": {}}`
 	if fields != "" {
@@ -27,7 +26,7 @@ func doc(fields string) string {
 	return s + `}`
 }
 
-// read decodes and validates, as whoever takes a task from a user does.
+// read decodes and validates, as code that receives a task from a user does.
 func read(b string) (Spec, error) {
 	s, err := DecodeSpec([]byte(b))
 	if err == nil {
@@ -48,12 +47,12 @@ func mustRead(t *testing.T, b string) Spec {
 
 func process(fields string) string { return `"action": {"process": {` + fields + `}}` }
 
-// list is a JSON list of n times the same value.
+// list returns a JSON list with n copies of a value.
 func list(n int, value string) string {
 	return "[" + strings.TrimSuffix(strings.Repeat(value+",", n), ",") + "]"
 }
 
-// pairs is a JSON object of n keys.
+// pairs returns a JSON object with n keys.
 func pairs(n int, value string) string {
 	var b strings.Builder
 	for i := range n {
@@ -66,7 +65,7 @@ func quoted(n int) string { return `"` + strings.Repeat("a", n) + `"` }
 
 func TestBadInputIsRefusedWithItsFieldAndCode(t *testing.T) {
 	for _, c := range []struct{ doc, field, code string }{
-		// JSON that is none, or more than one value.
+		// Invalid JSON, or more than one value.
 		{``, "", CodeBadJSON},
 		{`{`, "", CodeBadJSON},
 		{`{"name": "a"`, "", CodeBadJSON},
@@ -316,7 +315,7 @@ func TestBadInputIsRefusedWithItsFieldAndCode(t *testing.T) {
 		{doc(`"history": {"keep": 10001}`), "history.keep", CodeOutOfRange},
 		{doc(`"history": {"record": "none"}`), "history.record", CodeBadValue},
 
-		// How it ends.
+		// Ends of tasks and runs.
 		{doc(`"kill_signal": "TERM"`), "kill_signal", CodeBadValue},
 		{doc(`"kill_signal": "SIGSTOP"`), "kill_signal", CodeBadValue},
 		{doc(`"kill_signal": "15"`), "kill_signal", CodeBadValue},
@@ -372,8 +371,7 @@ func TestInputAtItsLimitsIsTaken(t *testing.T) {
 	}
 }
 
-// A byte of text may take six in JSON; two copies of an action go into one
-// request of 1.5 MiB.
+// A byte of text may need six bytes in JSON. Two copies of an action must fit into a request of 1.5 MiB.
 func TestAnActionIsMeasuredAsItIsStored(t *testing.T) {
 	for _, text := range []string{"<", "\u0001", "\u2028"} {
 		spec := Defaults()
@@ -448,7 +446,7 @@ func TestOneDocumentDoesNotChangeTheDefaultsOfTheNext(t *testing.T) {
 	}
 }
 
-// A merge patch says null for a label that is to go.
+// In a merge patch, null removes a label.
 func TestDecodeStrict_TakesNullInMapsAndNotInLists(t *testing.T) {
 	s := Spec{}
 	if err := DecodeStrict([]byte(`{"labels": {"a": null}, "retry": null}`), &s); err != nil {
@@ -516,10 +514,10 @@ func TestNewEntry_TakesAllThatFiringNeeds(t *testing.T) {
 		"start": "2026-01-01T00:00:00Z", "end": "2027-01-01T00:00:00Z", "jitter": "1s", "max_runs": 9, "ttl": "1h", "overlap": "queue", "queue": {"limit": 3},
 		"start_deadline": "1m", "pause_after_failures": 5, "shadow": true,
 		"kill_signal": "SIGINT", "success": {"exit_codes": [3]}, "output": {"limit": "1Mi"}`)), UID: "u", Generation: 3}
-	full.MaxActive = 2 // which does not go with queue
+	full.MaxActive = 2 // not possible with queue
 	now := At(time.Now())
 	e := NewEntry(full, now, now)
-	e.Own = &Own{} // what has happened is not the spec's to say
+	e.Own = &Own{} // the spec cannot set what has happened
 
 	v, spec := reflect.ValueOf(e), reflect.ValueOf(full.Spec)
 	for _, f := range reflect.VisibleFields(v.Type()) {

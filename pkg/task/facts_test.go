@@ -15,11 +15,11 @@ func TestSelector_ComparesFactsAndNumericLabels(t *testing.T) {
 
 	for selector, want := range map[string]bool{
 		"cpus >= 8": true, "cpus > 8": false, "cpus < 8": false, "cpus <= 8": true, // the fact, not the label
-		"cpus = 2":          true, // the label, as ever
+		"cpus = 2":          true, // the label, as before
 		"memory_free > 4Gi": false, "memory_free >= 4Gi": true, "memory > 16G": true, "memory>16G": true,
 		"disk_free > 0": false, "disk_free >= 0": true, "disk_free < 1Ki": true,
 		"load1 < 4": true, "load1 < 0.5": false, "load1 <= 0.5": true,
-		"load5 < 4": false, "load5 >= 0": false, // it is not known
+		"load5 < 4": false, "load5 >= 0": false, // it is unknown
 		"rack > 11": true, "rack > 12": false, "rack <= 12, zone = eu-1": true, "ram > 32Gi": true, "ram > 64Gi": false,
 		"speed >= 2.5": true, "zone > 0": false, "none < 5": false, "rack > 1, load1 < 0.1": false,
 	} {
@@ -43,7 +43,7 @@ func TestSelector_ComparesFactsAndNumericLabels(t *testing.T) {
 	}
 }
 
-// Tasks have no facts: what they are listed by are their labels.
+// Tasks have no facts. They are listed by their labels.
 func TestSelector_OfTasksComparesLabels(t *testing.T) {
 	t.Parallel()
 	s, err := ParseSelector("priority >= 5, team = data")

@@ -117,7 +117,7 @@ func TestFan_AgainHasTheFailedPartsAlone(t *testing.T) {
 		t.Errorf("again it is %+v", *again)
 	}
 
-	// And again: what had succeeded at first stays so.
+	// After another retry, the part that succeeded first still counts.
 	again.Parts = []Part{{Index: 0, State: Succeeded}, {Index: 2, State: Failed}}
 	if last := again.Again(); !slices.Equal(last.Left, []int{2}) || last.Kept != 2 {
 		t.Errorf("the third time it is %+v", *last)
@@ -146,7 +146,7 @@ func TestFan_KeepsWhatPartsSaidAsFarAsThereIsRoom(t *testing.T) {
 		t.Errorf("together: %+v", u)
 	}
 
-	f.Fit(320) // which is enough for one
+	f.Fit(320) // this is enough for one
 
 	if f.Parts[1].Message == "" || f.Parts[0].Results != nil || f.Parts[0].Usage.CPUMS != 0 {
 		t.Errorf("what failed does not come first: %+v", f.Parts)

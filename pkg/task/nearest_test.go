@@ -7,8 +7,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// TestErrors_SuggestTheNearestRightThing: what people write that is refused, and
-// what they are told to write.
+// TestErrors_SuggestTheNearestRightThing checks the suggestions for common mistakes.
 func TestErrors_SuggestTheNearestRightThing(t *testing.T) {
 	duration := func(text string) error { _, err := ParseDuration("timeout", text); return err }
 	spec := func(doc string) error {
@@ -92,7 +91,7 @@ func TestErrors_SuggestTheNearestRightThing(t *testing.T) {
 	}
 }
 
-// TestErrors_WhatIsAllowedIsAllowed: a name that is suggested is one.
+// TestErrors_WhatIsAllowedIsAllowed: a suggested name is a valid one.
 func TestErrors_WhatIsAllowedIsAllowed(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		text := rapid.String().Draw(t, "text")
@@ -121,7 +120,7 @@ func TestNearest_FindsWhatWasMeant(t *testing.T) {
 	}
 }
 
-// TestNearest_AgreesWithDistanceByDefinition: two edits away is two edits away.
+// TestNearest_AgreesWithDistanceByDefinition compares Nearest with the definition of edit distance.
 func TestNearest_AgreesWithDistanceByDefinition(t *testing.T) {
 	for _, c := range []struct {
 		a, b string

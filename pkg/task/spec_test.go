@@ -12,8 +12,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// drawSpec draws a spec that Validate accepts. Maps and lists that a document
-// leaves out when they are empty are nil.
+// drawSpec draws a spec that Validate accepts. Maps and lists that a document omits when they are empty are
+// nil.
 func drawSpec(t *rapid.T) Spec {
 	name := rapid.StringMatching(`[a-z0-9]([a-z0-9_-][a-z0-9]){0,8}`)
 	text := rapid.StringOf(rapid.RuneFrom([]rune("aZ09 é<>&\"\\\u2028\U0001F600/=\n\t$")))
@@ -130,8 +130,7 @@ func TestSchedules_OneIsAString(t *testing.T) {
 	}
 }
 
-// What a user gets in may be anything; what decodes and validates can be
-// written and read back without a change.
+// Users can send anything. A spec that decodes and validates can be encoded and decoded again without a change.
 func FuzzDecodeSpec(f *testing.F) {
 	for _, seed := range []string{
 		doc(""), doc(`"schedule": ["@daily", "@hourly"], "labels": {"a": "b"}`), doc(process(`"command": ["a", "b\u0000"], "env": {"A": "é"}`)),
@@ -185,7 +184,7 @@ func FuzzDecodeSpec(f *testing.F) {
 	})
 }
 
-// normal is a spec in which what means the same is written the same.
+// normal returns a spec in which equivalent values have the same form.
 func normal(s Spec) Spec {
 	if len(s.Labels) == 0 {
 		s.Labels = nil
@@ -238,8 +237,8 @@ func TestSelector(t *testing.T) {
 	}
 }
 
-// nobodyMatches: without labels all that asks for something fails, and all that
-// forbids something holds.
+// nobodyMatches evaluates a selector without labels: terms that require something are false, and terms that
+// forbid something are true.
 func nobodyMatches(selector string) bool {
 	depth := 0
 	for _, term := range strings.FieldsFunc(selector, func(r rune) bool {

@@ -9,8 +9,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// The table of the diagram at State, written a second time: what is not in it
-// must not happen.
+// The table of the diagram at State, written independently. Transitions that are not in it must not happen.
 var diagram = map[State][]State{
 	"":         {Queued, Dispatched, Running, Skipped, Missed},
 	Queued:     {Dispatched, Running, Cancelled, Lost, Skipped, Missed},

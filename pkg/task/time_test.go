@@ -40,7 +40,7 @@ func TestDuration_IsSpeltShortAndReadBack(t *testing.T) {
 
 func TestTime_IsUTCInMilliseconds(t *testing.T) {
 	at := time.Date(2026, 11, 20, 23, 5, 0, 7_999_999, time.FixedZone("", 3600))
-	b, err := json.Marshal(Time{at}) // not by At: the embedded time's own method must not show
+	b, err := json.Marshal(Time{at}) // not with At: the method of the embedded time must not be used
 	if want := `"2026-11-20T22:05:00.007Z"`; err != nil || string(b) != want {
 		t.Errorf("%s, want %s", b, want)
 	}
@@ -53,7 +53,7 @@ func TestTime_IsUTCInMilliseconds(t *testing.T) {
 		t.Error("no time became one")
 	}
 
-	for _, ns := range []int{-1, -999_999, 1, 999_999} { // towards the past, before 1970 too
+	for _, ns := range []int{-1, -999_999, 1, 999_999} { // towards the past, also before 1970
 		if got := At(time.Unix(-1, int64(ns))); got.After(time.Unix(-1, int64(ns))) || got.Sub(time.Unix(-1, int64(ns))) < -time.Millisecond {
 			t.Errorf("%d ns became %s", ns, got)
 		}
@@ -118,7 +118,7 @@ func TestTime_ReadsRFC3339AndNothingElse(t *testing.T) {
 	}
 }
 
-// What is written by hand is what package time would write, and the other way round.
+// The hand-written functions agree with package time, in both directions.
 func TestTime_IsAsPackageTimeHasIt(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		low, high := time.Date(-5, 1, 1, 0, 0, 0, 0, time.UTC), time.Date(10005, 12, 31, 23, 59, 59, 0, time.UTC)
@@ -132,7 +132,7 @@ func TestTime_IsAsPackageTimeHasIt(t *testing.T) {
 		}
 	})
 
-	rapid.Check(t, func(t *rapid.T) { // near misses of a time
+	rapid.Check(t, func(t *rapid.T) { // texts that are almost a time
 		text := []byte("2026-02-28T23:59:59.999Z")
 		for range rapid.IntRange(0, 3).Draw(t, "changes") {
 			text[rapid.IntRange(0, len(text)-1).Draw(t, "at")] = rapid.SampledFrom([]byte("0123456789-:.TZ+ ")).Draw(t, "byte")
@@ -140,7 +140,7 @@ func TestTime_IsAsPackageTimeHasIt(t *testing.T) {
 
 		got, ok := parseOwn(text)
 		want, err := time.Parse(timeLayout, string(text))
-		// Package time also reads what it would not write, such as ".+99".
+		// Package time also reads texts that it would not write, such as ".+99".
 		if written := err == nil && want.Format(timeLayout) == string(text); ok != written || ok && !got.Equal(want) {
 			t.Fatalf("%s: %v, %t, want %v, %v", text, got, ok, want, err)
 		}

@@ -89,7 +89,7 @@ func TestRun_SaysHowFarItCame(t *testing.T) {
 	}
 }
 
-// Who is not let in once is not let in a thousand times, and is told of it once.
+// If one call is not permitted, the others are not either. The error is reported once.
 func TestRun_EndsWhereNothingIsAllowed(t *testing.T) {
 	for _, code := range []string{client.CodeUnauthorized, client.CodeReadOnly} {
 		a, _, errs := manyApp()
@@ -105,7 +105,7 @@ func TestRun_EndsWhereNothingIsAllowed(t *testing.T) {
 	}
 }
 
-// Nobody answers: the others are not tried.
+// The server does not answer, so the others are not tried.
 func TestRun_EndsWhenTheServerIsAway(t *testing.T) {
 	a, _, _ := manyApp()
 	var began atomic.Int32

@@ -13,7 +13,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/cli/output"
 )
 
-// telling is a desk whose clock a test moves.
+// telling is a progress display whose clock a test sets.
 func telling(tty bool) (*factorytest.Desk, func(time.Duration)) {
 	d := factorytest.New("")
 	d.Terminal = func(any) (int, bool) { return 80, tty }
@@ -23,7 +23,7 @@ func telling(tty bool) (*factorytest.Desk, func(time.Duration)) {
 	return d, func(by time.Duration) { now = now.Add(by) }
 }
 
-// shared is a buffer that a test reads while a bar writes.
+// shared is a buffer that a test reads while a progress bar writes to it.
 type shared struct {
 	mu sync.Mutex
 	b  strings.Builder

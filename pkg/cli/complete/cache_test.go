@@ -9,7 +9,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/cli/factory/factorytest"
 )
 
-// TestCompletion_IsRemembered for a moment: not longer, and not for others.
+// TestCompletion_IsRemembered for a short time only, and only for the same user.
 func TestCompletion_IsRemembered(t *testing.T) {
 	d := factorytest.New("")
 	d.Vars["HOME"] = t.TempDir()

@@ -21,7 +21,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// merging makes a merger of two tasks that writes to out.
+// merging returns a merger of two tasks that writes to out.
 func merging(out io.Writer, tty bool, output string, tasks ...string) (*Merger, []*RunOutput) {
 	a := factory.New(factory.IO{Out: out, Err: io.Discard, Env: func(string) string { return "" }})
 	a.Format, a.Color, a.NamespaceFlag = output, "never", "default"
@@ -41,8 +41,8 @@ func merging(out io.Writer, tty bool, output string, tasks ...string) (*Merger, 
 	return m, outputs
 }
 
-// However the outputs of several tasks come, each line is whole behind its task's
-// name, and all that a task wrote is there, in order.
+// In whatever order the outputs of several tasks arrive, each line is complete and prefixed with its task's
+// name, and the whole output of a task is there, in order.
 func TestMerger_NeverTearsLines(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var out bytes.Buffer
@@ -77,8 +77,8 @@ func TestMerger_NeverTearsLines(t *testing.T) {
 		}
 
 		for i := range got {
-			// A line that was flushed before its end, and that of another task after
-			// it, is two; else they are the same.
+			// If a line was flushed before its end and another task's line followed, it becomes two lines;
+			// otherwise it stays one.
 			if strings.ReplaceAll(got[i], "\n", "") != strings.ReplaceAll(wrote[i], "\n", "") {
 				t.Fatalf("task %d wrote %q, and %q is shown", i, wrote[i], got[i])
 			}
@@ -86,7 +86,7 @@ func TestMerger_NeverTearsLines(t *testing.T) {
 	})
 }
 
-// One task's output is what it wrote, byte by byte, if that is for no terminal.
+// Without a terminal, the output of a single task is copied byte by byte.
 func TestMerger_IsExactForOneTask(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var out bytes.Buffer
@@ -108,7 +108,7 @@ func TestMerger_IsExactForOneTask(t *testing.T) {
 	})
 }
 
-// A terminal gets nothing that it would obey.
+// On a terminal, control characters are replaced.
 func TestMerger_IsHarmlessOnATerminal(t *testing.T) {
 	var out bytes.Buffer
 	_, outputs := merging(&out, true, output.FormatTable, "a", "b")
@@ -121,8 +121,7 @@ func TestMerger_IsHarmlessOnATerminal(t *testing.T) {
 	}
 }
 
-// A line that has no end is shown after a moment, and goes on where it was; characters
-// are not cut in two.
+// An incomplete line is shown after a short time and continued later. Characters are not split.
 func TestMerger_ShowsALineThatIsNotEnded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var out bytes.Buffer
@@ -153,8 +152,8 @@ func TestMerger_ShowsALineThatIsNotEnded(t *testing.T) {
 	})
 }
 
-// Lines of runs that are followed come in the order in which they were printed, if they
-// are read within a moment of each other, and at the latest with their run's end.
+// Lines of followed runs are printed in the order in which they were written, if they are read at about the
+// same time. They are printed at the end of their run at the latest.
 func TestMerger_SettlesTheOrderOfLines(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var out bytes.Buffer
@@ -169,7 +168,7 @@ func TestMerger_SettlesTheOrderOfLines(t *testing.T) {
 		shown := func(want string) {
 			t.Helper()
 			synctest.Wait()
-			m.mu.Lock() // a timer writes, too
+			m.mu.Lock() // a timer writes as well
 			defer m.mu.Unlock()
 
 			if out.String() != want {
@@ -243,7 +242,7 @@ func TestMerger_WritesLinesForPrograms(t *testing.T) {
 	}
 }
 
-// What cannot be written any more ends those that write it.
+// A failure to write ends all writers.
 func TestMerger_TellsThatNobodyReads(t *testing.T) {
 	r, w, err := os.Pipe()
 	if err != nil {
@@ -271,7 +270,7 @@ func TestMerger_TellsThatNobodyReads(t *testing.T) {
 	}
 }
 
-// A task has its colour, whatever others there are.
+// A task always has the same color, whatever other tasks there are.
 func TestMerger_ColoursAreStable(t *testing.T) {
 	r := task.Run{Namespace: "default", Task: "nightly-backup"}
 	if colourOf(r) != colourOf(task.Run{Namespace: "default", Task: "nightly-backup", ID: "another"}) {
@@ -288,7 +287,7 @@ func TestMerger_ColoursAreStable(t *testing.T) {
 	}
 }
 
-// Whatever a task writes does nothing to a terminal: in logs of any form.
+// The output of a task cannot control the terminal, in any form of logs.
 func TestMerger_ShowsNothingThatATerminalObeys(t *testing.T) {
 	for _, evil := range factorytest.Hostile {
 		for _, format := range []string{output.FormatTable, output.FormatJSONL} {

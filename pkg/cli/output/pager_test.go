@@ -20,7 +20,7 @@ func TestPaged(t *testing.T) {
 		{"wc -c", false, text, false},
 		{"", true, text, false},
 		{"cat", true, text, false},
-		{"head -c 3", true, "xxx", false}, // left early
+		{"head -c 3", true, "xxx", false}, // the user quit early
 		{filepath.Join(t.TempDir(), "missing"), true, "", true},
 	} {
 		var out bytes.Buffer

@@ -7,7 +7,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// desk is a printer with a fixed clock, whose streams a test reads.
+// desk is a printer with a fixed clock and streams that a test reads.
 type desk struct {
 	*Printer
 	out, errs bytes.Buffer

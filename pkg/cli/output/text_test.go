@@ -9,7 +9,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/cli/output"
 )
 
-// JSON that is made harmless says what it said.
+// Sanitized JSON has the same meaning as before.
 func TestSanitizeJSON_SaysTheSame(t *testing.T) {
 	for _, evil := range factorytest.Hostile {
 		evil = strings.ToValidUTF8(evil, "\ufffd")

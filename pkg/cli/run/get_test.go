@@ -27,7 +27,7 @@ func TestOutput_HoldsNothingThatATerminalObeys(t *testing.T) {
 	}
 }
 
-// Whatever stands in a record does nothing to a terminal: in a run, and in lists.
+// The contents of a record cannot control the terminal, neither in a run nor in lists.
 func TestRun_ShowsNothingThatATerminalObeys(t *testing.T) {
 	for _, evil := range factorytest.Hostile {
 		r := task.Run{ID: "i", Namespace: "default", Task: "a", State: task.Failed, Message: "m" + evil, Reason: "r" + evil, Node: "n" + evil,

@@ -24,7 +24,7 @@ func TestRunGet_OfPartsSpeaksOfTheRunAsAWhole(t *testing.T) {
 	}
 }
 
-// Events of parts bring none into a list that has none.
+// Events of parts do not add parts to a list without parts.
 func TestRunList_WatchesPartsIfTheyAreAskedFor(t *testing.T) {
 	part := task.Run{ID: task.PartID("20261120T220000.000Z-k3f9", 7), Node: "n1"}
 

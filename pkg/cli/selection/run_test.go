@@ -63,11 +63,11 @@ func TestRunAtTick(t *testing.T) {
 		{"02:30", "c", 0},
 		{"2026-10-27T02:30", "c", 0},
 		{"2026-10-27T02:30:00", "c", 0},
-		{"2026-10-25T02:30", "", failure.ExitConflict}, // twice on that day
+		{"2026-10-25T02:30", "", failure.ExitConflict}, // exists twice on that day
 		{"2026-10-25T01:30:00Z", "b", 0},
 		{"2026-10-25T02:30:00+02:00", "a", 0},
 		{"2026-10-21T02:30", "range", 0},
-		{"2026-10-28T02:30", "", failure.ExitNotFound}, // a manual run is no tick
+		{"2026-10-28T02:30", "", failure.ExitNotFound}, // a manual run has no tick
 		{"2026-10-23T02:30", "", failure.ExitNotFound},
 	}
 	for _, c := range cases {

@@ -1,6 +1,6 @@
 package settings
 
-// desk is a resolver with an environment of its own.
+// desk is a resolver with its own environment.
 type desk struct {
 	*Resolver
 	env map[string]string
@@ -12,7 +12,7 @@ func newDesk() *desk {
 	return d
 }
 
-// token is the token that calls would carry.
+// token returns the token that calls would use.
 func (d *desk) token() (string, error) {
 	s, err := d.Settings()
 	if err != nil {

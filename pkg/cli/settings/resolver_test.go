@@ -63,7 +63,7 @@ func TestServer_IsTheHostsSocketForWhoMayOpenIt(t *testing.T) {
 	}
 }
 
-// The package, the daemon's settings and the command line have the same socket.
+// The package, the daemon's settings and the command line agree on the socket.
 func TestServer_SocketIsThatOfThePackage(t *testing.T) {
 	for file, line := range map[string]string{"carillon.socket": "ListenStream=" + HostSocket, "agent.yaml": "socket: " + HostSocket} {
 		b, err := os.ReadFile(filepath.Join("..", "..", "..", "scripts", "deb", file))

@@ -14,8 +14,8 @@ import (
 	"github.com/carillonhq/carillon/pkg/internal/manifest"
 )
 
-// TestRewrite_SaysWhatItIsTold: whatever changes, the text then says so, and the
-// comments of a text in the usual form are there still.
+// TestRewrite_SaysWhatItIsTold: after any change, the text contains the new value, and keeps its comments if it
+// is in the usual form.
 func TestRewrite_SaysWhatItIsTold(t *testing.T) {
 	value := rapid.SampledFrom([]string{"", "", "x", "true", "1", "a b", "#c", "it's \"so\"", "/a/b:c", "https://h:7070", "null", "~/t", "é"})
 	spec := rapid.Custom(func(t *rapid.T) Context {
@@ -63,7 +63,7 @@ func TestRewrite_SaysWhatItIsTold(t *testing.T) {
 	})
 }
 
-// TestWritePrivateFile_ReplacesWhatALinkLeadsTo, readable by its owner only.
+// TestWritePrivateFile_ReplacesWhatALinkLeadsTo, and only the owner can read it.
 func TestWritePrivateFile_ReplacesWhatALinkLeadsTo(t *testing.T) {
 	dir := t.TempDir()
 	target, link := filepath.Join(dir, "real", "config.yaml"), filepath.Join(dir, "config.yaml")

@@ -9,7 +9,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/client"
 )
 
-// A server that lies about a task's name cannot choose a path outside the directory of the export.
+// A malicious server cannot use the name of a task to choose a path outside the directory of the export.
 func TestExport_WritesNothingOutsideItsDirectory(t *testing.T) {
 	for _, name := range []struct{ namespace, task string }{
 		{"default", "../escaped"},

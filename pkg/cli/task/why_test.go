@@ -8,7 +8,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// Whatever a task writes does nothing to a terminal: in reasons.
+// The output of a task cannot control the terminal through reasons.
 func TestWhy_ShowsNothingThatATerminalObeys(t *testing.T) {
 	for _, evil := range factorytest.Hostile {
 		answer := task.Answer{Sentence: "it said " + evil, Lines: []task.EvidenceLine{{What: "Last output", Says: evil}},

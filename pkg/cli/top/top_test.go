@@ -10,8 +10,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/internal/certs"
 )
 
-// The addresses are what a board tells: a planted node record must not lead the token
-// anywhere.
+// The addresses come from the board. A forged node record must not direct the token anywhere else.
 func TestTop_TurnsOnlyToWhoIsProvedToBeANode(t *testing.T) {
 	dir := t.TempDir()
 	_, pair, err := certs.NewAuthority(certs.Request{Name: "ca", For: time.Hour, Now: time.Now()})

@@ -16,21 +16,21 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// actorOf is how records and events name the holder of a token.
+// actorOf returns the name of a token's holder in records and events.
 func actorOf(who, secret string) string {
 	return fmt.Sprintf("%s (token %s)", who, strings.Split(secret, "_")[1])
 }
 
-// actor is who makes the requests of a world that do not say otherwise.
+// actor is who makes the requests of a world unless stated otherwise.
 func (w *world) actor() string { return actorOf("ann", w.secret) }
 
-// Each step asks for one operation, as somebody else than all steps before it: whatever
-// names that person afterwards was written for it.
+// Each step performs one operation, as a different user than all previous steps. So a record that names that
+// user was written by this operation.
 type actorStep struct {
 	id, method, path, body string
 	header                 map[string]string
-	before                 func() // puts there what the operation needs
-	deletes                bool   // no record is left of what it changes: the event alone names the actor
+	before                 func() // creates what the operation needs
+	deletes                bool   // no record remains of what it changes; only the event names the actor
 }
 
 func TestActors_EveryOperationThatWritesSaysWhoAskedForIt(t *testing.T) {
@@ -199,8 +199,8 @@ func TestActors_EveryOperationThatWritesSaysWhoAskedForIt(t *testing.T) {
 	}
 }
 
-// A manual run's record says who asked for it, and with which variables; that of a retry
-// has those of its own request.
+// The record of a manual run contains who requested it, and with which variables. The record of a retry
+// contains those of its own request.
 func TestActors_OfManualRunsAndRetries(t *testing.T) {
 	w, ctx := newWorld(t), t.Context()
 	w.create("a", "@daily")

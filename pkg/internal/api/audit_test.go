@@ -78,7 +78,7 @@ func TestAudit_OneAtATimeOnANode(t *testing.T) {
 	}
 }
 
-// Who has read the last line of an audit may ask for the next one.
+// A caller who has read the last line of an audit can request the next audit.
 func TestAudit_IsOverWithItsLastLine(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -87,7 +87,7 @@ func TestAudit_IsOverWithItsLastLine(t *testing.T) {
 
 	w.wrote = func(line []byte) {
 		if bytes.HasPrefix(line, []byte(`{"audit":`)) {
-			<-next // the handler has yet to end
+			<-next // the handler has not ended yet
 		}
 	}
 
@@ -107,7 +107,7 @@ func TestAudit_IsOverWithItsLastLine(t *testing.T) {
 
 func TestAudit_WithoutEtcdIsUnavailable(t *testing.T) {
 	w := newWorldOn(t, kvtest.Start(t))
-	_, err := w.Version(t.Context()) // the token is known for a moment
+	_, err := w.Version(t.Context()) // the token is cached for a short time
 	must(t, err)
 	must(t, w.etcd.Close())
 	_, err = w.Audit.Run(t.Context(), client.AuditOptions{Pause: time.Second})

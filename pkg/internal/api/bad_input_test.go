@@ -11,7 +11,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// withSpec is a whole spec with one field set to some JSON.
+// withSpec returns a complete spec with one field set to some JSON.
 func withSpec(field, value string) string {
 	fields := map[string]string{"name": `"a"`, "schedule": `"@daily"`, "action": `{"process": {"command": ["true"]}}`}
 	fields[field] = value
@@ -123,7 +123,7 @@ func TestBadBodies_AreRefusedWithNothingWritten(t *testing.T) {
 			before := w.dump()
 			r := w.do(request{method: "POST", path: "/v1/namespaces/default/tasks", body: c.body})
 
-			if c.status == 0 { // which of its faults is found first does not matter
+			if c.status == 0 { // it does not matter which of its faults is found first
 				c.status, c.field = r.status, r.Field
 				if r.status != 400 && r.status != 422 {
 					t.Errorf("got %d", r.status)
@@ -143,7 +143,7 @@ func TestBadBodies_AreRefusedWithNothingWritten(t *testing.T) {
 			}
 
 			if r.status != 415 && r.status != 413 && c.what != "another namespace" && c.what != "YAML" {
-				// The same as a line of many, but for words about a body.
+				// In a batch, the error is the same, except for texts about a body.
 				got := w.batch("", c.body)[0].Error
 				if got == nil || got.Status != r.status || got.Code != r.Code || got.Field != r.Field || got.Detail != r.Detail && c.what != "not UTF-8" {
 					t.Errorf("as a line it is %+v, alone %s", got, r.body)
@@ -151,7 +151,7 @@ func TestBadBodies_AreRefusedWithNothingWritten(t *testing.T) {
 			}
 
 			if c.status == 422 && c.code != task.CodeRequired && strings.HasPrefix(c.body, "{") {
-				// The same in an apply.
+				// PUT returns the same status.
 				if r := w.do(request{method: "PUT", path: "/v1/namespaces/default/tasks/there", body: c.body}); r.status != 422 {
 					t.Errorf("PUT: %d %s", r.status, r.body)
 				}

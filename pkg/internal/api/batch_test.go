@@ -23,7 +23,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// line is a task as a line of a batch.
+// line returns a task as a line of a batch.
 func line(name, schedule string) string {
 	return fmt.Sprintf(`{"name": %q, "schedule": %q, "action": {"noop": {}}}`, name, schedule)
 }
@@ -53,7 +53,7 @@ func (w *world) batch(query string, lines ...string) []client.BatchResult {
 	return results
 }
 
-// said is the results in short: "line name result code".
+// said summarizes the results: "line name result code".
 func said(results []client.BatchResult) []string {
 	var s []string
 	for _, r := range results {
@@ -99,7 +99,7 @@ func TestBatch_ABadLineFailsAlone(t *testing.T) {
 	}
 }
 
-// spec is a task's as a line.
+// spec returns the spec of a task as a line.
 func (w *world) spec(name string) string {
 	w.t.Helper()
 	got, err := w.Tasks.Get(w.t.Context(), "default", name)
@@ -108,7 +108,7 @@ func (w *world) spec(name string) string {
 	return string(mustJSON(w.t, got.Spec))
 }
 
-// A task that a batch changes keeps what a single apply would keep.
+// A task that a batch changes keeps the same fields as with a single apply.
 func TestBatch_ChangesAsApplyDoes(t *testing.T) {
 	w := newWorld(t)
 
@@ -137,7 +137,7 @@ func TestBatch_ChangesAsApplyDoes(t *testing.T) {
 		}
 	}
 
-	// An entry that is gone or cannot be read is mended, and only that one.
+	// An entry that is missing or unreadable is repaired, and only that one.
 	must(t, second(w.etcd.Delete(t.Context(), w.store.Keys().Entry(ref("default", "one")))))
 	w.put(w.store.Keys().Entry(ref("default", "many")), "rubbish")
 	w.create("whole", "@daily")
@@ -200,7 +200,7 @@ func TestBatch_RefusesALongLine(t *testing.T) {
 		"1 default/a created", "2 / failed too_large", "3 default/b created", "4 / failed too_large", "5 default/c created", "6 / failed too_large")
 }
 
-// Lines of one name take effect in their order, near or far from each other.
+// Lines with the same name take effect in their order, however far apart they are.
 func TestBatch_TheLaterLineWins(t *testing.T) {
 	w := newWorld(t)
 	var lines []string
@@ -212,7 +212,7 @@ func TestBatch_TheLaterLineWins(t *testing.T) {
 		want := client.Configured
 
 		switch {
-		case i%2 == 0 && i > 0: // changed by each line
+		case i%2 == 0 && i > 0: // every line changes it
 		case i < 140:
 			want = client.Created
 		default:
@@ -230,11 +230,11 @@ func TestBatch_TheLaterLineWins(t *testing.T) {
 	}
 }
 
-// Each of many batches at once gets every one of its lines through, and a
-// task's generations tell of each change.
+// Of several concurrent batches, each applies all its lines, and the generations of the tasks count every
+// change.
 func TestBatch_SameNamesAtOnce(t *testing.T) {
-	w := newWorldOn(t, kvtest.Start(t)) // which takes some time for each change: they overlap
-	const callers, tasks = 4, 40        // one after the other, where they get in each other's way
+	w := newWorldOn(t, kvtest.Start(t)) // each change takes some time, so the batches overlap
+	const callers, tasks = 4, 40        // one after the other, where they conflict
 	changes := make([]map[string]int, callers)
 	var wg sync.WaitGroup
 
@@ -315,7 +315,7 @@ func TestBatch_TellsOfEtcdForEachLine(t *testing.T) {
 	wantSaid(t, w.batch("", line("a", "@daily")), "1 default/a failed "+client.CodeClock)
 }
 
-// open begins a batch whose lines are sent as the test says.
+// open starts a batch whose lines the test sends one by one.
 func (w *world) open() (send func(string), results *bufio.Reader, end func()) {
 	w.t.Helper()
 	in, out := io.Pipe()
@@ -344,8 +344,8 @@ func (w *world) open() (send func(string), results *bufio.Reader, end func()) {
 	return func(s string) { must(w.t, second(io.WriteString(out, s))) }, bufio.NewReader(answer), cancel
 }
 
-// A line is answered when it has arrived, not when the request has; if the
-// connection breaks, what was answered is done.
+// A line is answered when it arrives, not at the end of the request. If the connection breaks, the lines that
+// were answered have taken effect.
 func TestBatch_AnswersAsLinesArrive(t *testing.T) {
 	w := newWorld(t)
 	send, results, end := w.open()
@@ -372,9 +372,8 @@ func TestBatch_AnswersAsLinesArrive(t *testing.T) {
 	}
 }
 
-// A body that breaks off ends with half a line, even if that looks whole.
-// A batch lasts for as long as its caller sends. It must not go on with a token that has
-// expired, or was deleted, since it began.
+// A batch lasts as long as its caller sends lines. It must not continue with a token that has expired or was
+// deleted since it began.
 func TestBatch_EndsWithItsToken(t *testing.T) {
 	w := newWorld(t)
 	w.secret = w.token(func(tok *record.Token) { tok.Until = task.At(w.clock.now().Add(time.Minute)) })

@@ -17,11 +17,10 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// part is what a node of the world adds to the board.
+// part is a node's part of the board.
 type part = func(ctx context.Context, span time.Duration, limit int) task.BoardPart
 
-// partOf makes a part with a tick, a run and a failing task, a second apart from node
-// to node.
+// partOf returns a part with a tick, a run and a failing task, one second apart from node to node.
 func partOf(node string, n int, asked *atomic.Int32) part {
 	return func(_ context.Context, span time.Duration, limit int) task.BoardPart {
 		asked.Add(1)
@@ -45,9 +44,8 @@ func partOf(node string, n int, asked *atomic.Int32) part {
 	}
 }
 
-// boardWhen looks at the board until it is as it should be, and at the latest for a
-// minute: a node that takes more than a second to answer is silent, and what etcd does
-// not say within a little more is missing.
+// boardWhen reads the board until it is as expected, for at most a minute. A node that takes more than a second
+// to answer counts as silent, and data that etcd does not return soon after is missing.
 func (w *world) boardWhen(c *client.Client, o client.BoardOptions, is func(task.Board) bool) task.Board {
 	w.t.Helper()
 
@@ -117,7 +115,7 @@ func TestBoard_IsMadeOnceHoweverManyLook(t *testing.T) {
 	w.parts = map[string]part{"node-b": partOf("node-b", 1, &asked)}
 	w.present("node-b", w.serve("node-b"))
 	before := time.Now()
-	w.boardWhen(w.Client, client.BoardOptions{}, nobodySilent) // from then on etcd may be away
+	w.boardWhen(w.Client, client.BoardOptions{}, nobodySilent) // from then on, etcd may be unavailable
 
 	for range 20 {
 		_, err := w.Board.Get(ctx, client.BoardOptions{})
@@ -150,7 +148,7 @@ func TestBoard_NamesNodesThatDoNotAnswer(t *testing.T) {
 	w.present("node-b", b)
 	w.present("node-c", hangs.URL)
 	w.present("node-d", "http://127.0.0.1:1")
-	w.present("node-e", b) // another one answers there
+	w.present("node-e", b) // another node answers there
 	w.present("node-f", old.URL)
 	w.put(w.store.Keys().Node("runner"), task.Node{Name: "runner", Address: "http://127.0.0.1:1", Roles: []string{task.RoleExecutor}})
 	want := []string{"node-c: no answer from", "node-d: at 127.0.0.1:1", `the statement is for another node: it is for "node-e"`, "node-f: version"}

@@ -15,8 +15,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// status asks how the cluster fares until its etcd has said how it does, for which it
-// has two seconds each time.
+// status reads the cluster's status until it includes that of etcd, which may take two seconds each time.
 func (w *world) status() (st client.ClusterStatus) {
 	w.t.Helper()
 	eventually(w.t, func() bool {
@@ -132,7 +131,7 @@ func TestClient_UnknownWhenTheAnswerIsLost(t *testing.T) {
 	hold := make(chan struct{})
 	t.Cleanup(func() { close(hold) })
 	w.writes.set(nil, nil)
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second) // it is sent within that
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second) // it is sent within that time
 	defer cancel()
 
 	w.hold.Store(&hold)
@@ -140,12 +139,12 @@ func TestClient_UnknownWhenTheAnswerIsLost(t *testing.T) {
 	w.hold.Store(nil)
 }
 
-// The format follows what the nodes understand and what an operator asks for.
+// The format depends on what the nodes understand and on what an operator requests.
 func TestFormat(t *testing.T) {
 	const now, next = store.NewestFormat, store.NewestFormat + 1
 	w := newWorld(t)
 	ctx := t.Context()
-	w.store = w.store.Understanding(next) // the server plays a later version
+	w.store = w.store.Understanding(next) // the server simulates a later version
 	w.url = w.serve("node-a")
 	w.Client = w.client(w.url)
 	k := w.store.Keys()
@@ -196,7 +195,7 @@ func TestFormat(t *testing.T) {
 	}
 }
 
-// Members of an etcd that is not embedded in several agents are not ours to change.
+// The members of an etcd that is not embedded in several agents cannot be changed.
 func TestMembers_OfAnotherEtcdStay(t *testing.T) {
 	server := kvtest.StartServer(t)
 	for name, w := range map[string]*world{"over gRPC": newWorldOn(t, server.Client()), "in the process": newWorldOn(t, server.InProcess())} {

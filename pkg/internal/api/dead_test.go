@@ -10,7 +10,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// dead puts a run that failed among the dead ones of its task, as its node does.
+// dead adds a failed run to the dead runs of its task, as its node does.
 func (w *world) dead(r record.Ref, uid string, minute int) string {
 	w.t.Helper()
 	st, err := w.store.Task(w.t.Context(), r)
@@ -42,7 +42,7 @@ func TestDead_Lists(t *testing.T) {
 
 	w.dead(ref("default", "b"), "", 4)
 	w.dead(ref("ops", "c"), "", 6)
-	w.ended("a", id(9, "aaaa"), task.Failed, nil) // not among them
+	w.ended("a", id(9, "aaaa"), task.Failed, nil) // not a dead run
 
 	for want, f := range map[string]client.RunListOptions{
 		"07:failed 06:failed 05:failed 04:failed 03:failed 01:failed": {Dead: true},
@@ -57,7 +57,7 @@ func TestDead_Lists(t *testing.T) {
 		}
 	}
 
-	// Page by page, over several tasks and shards.
+	// In pages, across several tasks and shards.
 	all, page := "", ""
 	for range 6 {
 		res := w.do(request{method: "GET", path: "/v1/runs?dead=true&limit=1" + page})
@@ -128,7 +128,7 @@ func TestRetryAndDismiss_OnlyOfDeadRuns(t *testing.T) {
 	}
 
 	wantError(t, second(w.Runs.Retry(ctx, "default", "a", id(9, made.UID))), task.ErrNotFound, client.CodeNotFound)
-	w.dead(ref("default", "a"), "former", 3) // of a task that bore the name before
+	w.dead(ref("default", "a"), "former", 3) // of an earlier task with the same name
 	wantError(t, second(w.Runs.Retry(ctx, "default", "a", id(3, "former"))), task.ErrNotFound, client.CodeNotFound)
 
 	one := w.dead(ref("default", "a"), "", 4)

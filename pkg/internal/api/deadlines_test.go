@@ -26,7 +26,7 @@ func (w *world) dial() net.Conn {
 	return c
 }
 
-// serveAnew serves the API with another configuration of the HTTP server.
+// serveAnew serves the API with a different configuration of the HTTP server.
 func (w *world) serveAnew(configure func(*http.Server)) {
 	w.t.Helper()
 	w.configure = configure
@@ -53,7 +53,7 @@ func TestServe_DoesNotWaitForTheBodyOfARefusedRequest(t *testing.T) {
 		{"a wrong parameter", "POST /v1/tasks:batch?x=1 HTTP/1.1\r\nAuthorization: Bearer " + w.secret, 422},
 	}
 
-	// All are sent before any answer is read: each refusal waits for its body for a while.
+	// All are sent before any answer is read, because each refusal waits a while for its body.
 	conns := make([]net.Conn, len(cases))
 	for i, c := range cases {
 		if !strings.Contains(c.head, "HTTP/1.1") {
@@ -104,7 +104,7 @@ func TestServe_EndsAConnectionWhoseClientNeverReads(t *testing.T) {
 			w.serveAnew(func(s *http.Server) {
 				s.WriteTimeout = 200 * time.Millisecond
 				s.ConnContext = func(ctx context.Context, c net.Conn) context.Context {
-					_ = c.(*net.TCPConn).SetWriteBuffer(4096) // it is full soon
+					_ = c.(*net.TCPConn).SetWriteBuffer(4096) // it is soon full
 					return ctx
 				}
 
@@ -122,7 +122,7 @@ func TestServe_EndsAConnectionWhoseClientNeverReads(t *testing.T) {
 				defer close(written)
 				requests := []byte(strings.Repeat("GET "+path+" HTTP/1.1\r\nHost: x\r\n\r\n", 100))
 
-				for { // until the server has gone
+				for { // until the server has closed it
 					if _, err := conn.Write(requests); err != nil {
 						return
 					}
@@ -141,7 +141,7 @@ func TestServe_EndsAConnectionWhoseClientNeverReads(t *testing.T) {
 	}
 }
 
-// What the server's deadlines are for are whole requests. Streams go on for longer.
+// The server's deadlines apply to whole requests. Streams last longer.
 func TestServe_StreamsOutliveTheDeadlinesOfTheServer(t *testing.T) {
 	t.Parallel()
 	const deadline = 100 * time.Millisecond
@@ -159,7 +159,7 @@ func TestServe_StreamsOutliveTheDeadlinesOfTheServer(t *testing.T) {
 
 	lines := bufio.NewScanner(res.Body)
 
-	for beats := 0; beats < 3; { // the last one is long behind the deadlines
+	for beats := 0; beats < 3; { // the last one comes long after the deadlines
 		if !lines.Scan() {
 			t.Fatalf("the stream ended after %d signs of life: %v", beats, lines.Err())
 		}
@@ -177,7 +177,7 @@ func TestServe_StreamsOutliveTheDeadlinesOfTheServer(t *testing.T) {
 	go func() {
 		for i := range 3 {
 			fmt.Fprintf(send, `{"name": "t%d", "schedule": "@manual", "action": {"process": {"command": ["true"]}}}`+"\n", i)
-			time.Sleep(2 * deadline) // the pause is what is tested: nothing arrives meanwhile
+			time.Sleep(2 * deadline) // the pause is what is tested: nothing arrives during it
 		}
 		send.Close()
 	}()
@@ -213,7 +213,7 @@ func TestServe_TellsWhichConnectionsHaveAToken(t *testing.T) {
 	}
 }
 
-// Nothing of a request without a body can be left to read, so its connection is used again.
+// A request without a body leaves nothing to read, so its connection is reused.
 func TestServe_KeepsTheConnectionOfARequestWithABadQuery(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

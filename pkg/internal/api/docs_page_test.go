@@ -18,7 +18,7 @@ import (
 
 var updatePage = flag.Bool("update", false, "write docs/api.md instead of comparing it")
 
-// docs/api.md is the OpenAPI pageDocument, for people. `make docs` writes it.
+// docs/api.md contains the OpenAPI document for people. `make docs` writes it.
 func TestAPIPage_IsCurrent(t *testing.T) {
 	const file = "../../../docs/api.md"
 
@@ -54,7 +54,7 @@ func TestAPIPage_IsCurrent(t *testing.T) {
 	}
 }
 
-// pageDocument is what is read of an OpenAPI pageDocument.
+// pageDocument contains the fields that are read of an OpenAPI document.
 type pageDocument struct {
 	Tags       []struct{ Name string }
 	Paths      map[string]map[string]*pageOperation
@@ -97,7 +97,7 @@ type pageSchema struct {
 	AdditionalProperties json.RawMessage
 }
 
-// docsPage writes docs/api.md; the first failure sticks to out.
+// docsPage writes docs/api.md. It keeps the first error of out.
 type docsPage struct {
 	doc pageDocument
 	out *bufio.Writer
@@ -118,7 +118,7 @@ it); a node serves that as ` + "`/openapi.json` and `/openapi.yaml`" + `, withou
   are not told of each call below. Nor are 413, 415 and 500.
 `
 
-// common are the answers that the head of the page tells of.
+// common contains the answers that the beginning of the page describes.
 var common = []string{"400", "401", "403", "413", "415", "422", "500", "503"}
 
 func (p docsPage) write(w io.Writer) error {
@@ -201,7 +201,7 @@ func (p docsPage) operation(op *pageOperation) {
 	p.line("")
 }
 
-// String tells the types of a body and what is in it.
+// String describes the types of a body and its contents.
 func (c pageContent) String() string {
 	var parts []string
 	var of *pageSchema
@@ -244,7 +244,7 @@ func (p docsPage) object(name string, s *pageSchema) {
 	p.line("")
 }
 
-// kind is a schema in a word or two; objects link to where they are described.
+// kind describes a schema in one or two words. Objects are links to their description.
 func kind(s *pageSchema) string {
 	switch {
 	case s == nil:
@@ -279,7 +279,7 @@ func kind(s *pageSchema) string {
 	return "any"
 }
 
-// again reads what was read as anything.
+// again decodes a value as any other type.
 func again(v any) *pageSchema {
 	var s pageSchema
 	if b, err := json.Marshal(v); err == nil {
@@ -288,7 +288,7 @@ func again(v any) *pageSchema {
 	return &s
 }
 
-// bounds are the values that are possible, and the one that is taken otherwise.
+// bounds describes the possible values and the default.
 func bounds(s *pageSchema) string {
 	if s == nil {
 		return ""
@@ -311,7 +311,7 @@ func bounds(s *pageSchema) string {
 	}
 
 	if s.Default != nil && s.Default != false {
-		b, _ := json.Marshal(s.Default) // it came from JSON
+		b, _ := json.Marshal(s.Default) // it was decoded from JSON
 		text += " Default: `" + string(b) + "`."
 	}
 
@@ -326,7 +326,7 @@ func list(values []any) string {
 	return strings.Join(parts, ", ")
 }
 
-// cell is text that fits into a table.
+// cell returns a text that can be part of a table.
 func cell(s string) string {
 	return strings.TrimSpace(strings.NewReplacer("|", `\|`, "\n", " ").Replace(s))
 }

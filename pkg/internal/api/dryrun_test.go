@@ -17,9 +17,8 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// The dry run of a change tells exactly the ticks that the change then brings: those
-// of the entry that is written, as its owner decides them, are those of the entry
-// before, with what the dry run said.
+// The dry run of a change returns exactly the ticks that the change causes: the ticks of the written entry, as
+// its owner decides them, are those of the previous entry plus the changes that the dry run reported.
 func TestDryRun_TellsTheTicksThatTheChangeBrings(t *testing.T) {
 	w := newWorld(t)
 	n := 0
@@ -77,7 +76,7 @@ func TestDryRun_TellsTheTicksThatTheChangeBrings(t *testing.T) {
 	})
 }
 
-// WouldApply has a batch of one line tell what would change, with all of its ticks.
+// WouldApply returns the result of a dry run with a batch of one line, including all its ticks.
 func (w *world) WouldApply(t *testing.T, s task.Spec) (*client.Change, error) {
 	for r, err := range w.Tasks.ApplyAll(t.Context(), slices.Values([]task.Spec{s}), client.BatchOptions{DryRun: true, Ticks: 4000}) {
 		if err == nil {
@@ -89,10 +88,10 @@ func (w *world) WouldApply(t *testing.T, s task.Spec) (*client.Change, error) {
 	return nil, errors.New("no answer")
 }
 
-// instants are tick and due.
+// instants are the time of a tick and its due time.
 type instants struct{ at, due int64 }
 
-// pending are the ticks of an entry that fall due in (now, until], one by one.
+// pending returns the ticks of an entry that fall due in (now, until], one by one.
 func pending(t *rapid.T, e *task.Entry, now, until time.Time) map[instants]bool {
 	list := map[instants]bool{}
 	silence, ends := e.Silence()
@@ -188,7 +187,7 @@ func checkTicks(t *rapid.T, c *client.TickChange, before, after *task.Entry, now
 	}
 }
 
-// drawInstant is a time near a change of clocks, or any other.
+// drawInstant draws a time, often one near a clock change.
 func drawInstant(t *rapid.T) time.Time {
 	bases := []time.Time{
 		time.Date(2027, 3, 27, 20, 0, 0, 0, time.UTC), time.Date(2026, 10, 24, 20, 0, 0, 0, time.UTC),
@@ -202,7 +201,7 @@ var drawnSchedules = []task.Schedules{
 	{"@every 7h"}, {"@every 30s", "0 0 L * *"}, {"@at 2027-03-28T01:00:00Z"}, {"@in 3h"}, {"@manual"}, {"@every 1h after completion"}, {"*/20 * * * * *"},
 }
 
-// drawTicking is a spec that ticks somehow.
+// drawTicking draws a spec that has ticks.
 func drawTicking(t *rapid.T) task.Spec {
 	s := task.Defaults()
 	s.Action = task.Action{Noop: &task.Noop{}}
@@ -210,7 +209,7 @@ func drawTicking(t *rapid.T) task.Spec {
 	return drawEdit(t, s)
 }
 
-// drawEdit changes some of what ticks follow from, or nothing.
+// drawEdit changes some of the fields that determine ticks, or none.
 func drawEdit(t *rapid.T, s task.Spec) task.Spec {
 	now := time.Date(2027, 3, 28, 0, 0, 0, 0, time.UTC)
 	some := func(what string) bool { return rapid.IntRange(0, 3).Draw(t, what) == 0 }
@@ -257,7 +256,7 @@ func drawEdit(t *rapid.T, s task.Spec) task.Spec {
 	return s
 }
 
-// Every route that has a dry run tells what the change then is, and writes nothing.
+// For every route with a dry run, the dry run returns what the change then does, and writes nothing.
 func TestDryRun_OfEachRoute(t *testing.T) {
 	w := newWorld(t)
 	kept := w.create("kept", "30 2 * * *")
@@ -301,7 +300,7 @@ func TestDryRun_OfEachRoute(t *testing.T) {
 	got, err = w.Tasks.Apply(t.Context(), same, client.ApplyOptions{DryRun: true, Revision: kept.Revision})
 	must(t, err)
 
-	if c := got.DryRun; c.Ticks.Move != 7 || c.Ticks.Come != 0 || c.Ticks.Go != 1 || c.Ticks.Ticks[0].Is != nil || // it is past there
+	if c := got.DryRun; c.Ticks.Move != 7 || c.Ticks.Come != 0 || c.Ticks.Go != 1 || c.Ticks.Ticks[0].Is != nil || // that time has passed in the other zone
 		c.Ticks.Ticks[1].Was.Local != "2026-11-22T02:30:00.000Z" || c.Ticks.Ticks[1].Is.Local != "2026-11-22T02:30:00.000+05:30" {
 		b, _ := json.Marshal(c)
 		t.Errorf("apply of another zone: %s", b)
@@ -349,8 +348,7 @@ func fieldsOf(c *client.Change) []string {
 	return list
 }
 
-// Of a new task with jitter nobody knows when its ticks fall due: its uid is made
-// when it is written.
+// The due times of a new task with jitter are unknown, because its uid is only created when it is written.
 func TestDryRun_OfANewTaskWithJitter(t *testing.T) {
 	w := newWorld(t)
 	s := spec("new", "@hourly")
@@ -375,8 +373,8 @@ func TestDryRun_OfANewTaskWithJitter(t *testing.T) {
 	}
 }
 
-// A task that failed too often is paused, and its file does not know: the dry run
-// tells what a change of the file brings, which is no tick.
+// A task was paused after too many failures, and its file does not contain that pause. The dry run of a change
+// of the file returns no ticks, as none follow.
 func TestDryRun_OfATaskPausedByFailures(t *testing.T) {
 	w := newWorld(t)
 	s := spec("a", "@hourly")

@@ -17,14 +17,14 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// sse is a stream of events as curl sees it.
+// sse is a stream of events as received by an HTTP client.
 type sse struct {
 	t     *testing.T
 	res   *http.Response
 	lines *bufio.Scanner
 }
 
-// listen asks for a stream; header may be nil.
+// listen requests a stream; header may be nil.
 func (w *world) listen(url, path string, header http.Header) sse {
 	w.t.Helper()
 	req, err := http.NewRequestWithContext(w.t.Context(), http.MethodGet, url+path, nil)
@@ -43,7 +43,7 @@ func (w *world) listen(url, path string, header http.Header) sse {
 	return sse{w.t, res, bufio.NewScanner(res.Body)}
 }
 
-// message is the next one: its lines; nil at the end of the stream.
+// message returns the lines of the next message, or nil at the end of the stream.
 func (s sse) message() (m []string) {
 	s.t.Helper()
 
@@ -59,7 +59,7 @@ func (s sse) message() (m []string) {
 	return nil
 }
 
-// event is the next one that is not only a sign of life.
+// event returns the next event, without heartbeats.
 func (s sse) event() (e task.Event) {
 	s.t.Helper()
 
@@ -110,7 +110,7 @@ func TestEvents_AreAStream(t *testing.T) {
 		t.Errorf("%+v", e)
 	}
 
-	// A new stream goes on after the one that its caller knows.
+	// A new stream continues after the last event that its caller knows.
 	for _, how := range []struct {
 		path   string
 		header http.Header
@@ -130,7 +130,7 @@ func TestEvents_TellHowFarTheyAre(t *testing.T) {
 	w.beat, w.ends = 20*time.Millisecond, make(chan struct{})
 	url := w.serve("node-b")
 	s := w.listen(url, "/v1/events?kind=node", nil)
-	a := w.create("a", "@daily") // of which it is not told
+	a := w.create("a", "@daily") // it does not receive this one
 
 	for {
 		m := s.message()
@@ -145,7 +145,7 @@ func TestEvents_TellHowFarTheyAre(t *testing.T) {
 
 	close(w.ends)
 
-	for s.message() != nil { // it ends as it should, not cut
+	for s.message() != nil { // it ends properly and is not cut off
 	}
 }
 
@@ -293,7 +293,7 @@ func TestEvents_OfSoManyCallersOnly(t *testing.T) {
 
 	cancel()
 
-	for { // those that are gone make room
+	for { // streams that have ended make room
 		if _, err = w.Events.ListPage(t.Context(), client.EventOptions{}, 0); err == nil {
 			return
 		}
@@ -306,7 +306,7 @@ func TestEvents_OfSoManyCallersOnly(t *testing.T) {
 	}
 }
 
-// The client goes on where it was, over connections that end anywhere.
+// The client continues where it was, even if connections end at any point.
 func TestFollow_GoesOnWhereItWas(t *testing.T) {
 	w := newWorld(t)
 	cuts := make(chan struct{}, 1)
@@ -345,8 +345,7 @@ func TestFollow_GoesOnWhereItWas(t *testing.T) {
 	}
 }
 
-// proxy passes streams on, and cuts the one that is open when it is told to. It
-// makes the first task when it has one.
+// proxy forwards streams, and cuts off the open one on request. It creates the first task when it has one.
 func (w *world) proxy(to string, cuts chan struct{}) string {
 	first := true
 	s := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {

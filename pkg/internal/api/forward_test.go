@@ -15,7 +15,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// collector is a server that somebody has put a node record up for.
+// collector is a server to which a forged node record leads.
 type collector struct {
 	mu   sync.Mutex
 	seen []*http.Request
@@ -41,8 +41,7 @@ func (c *collector) requests() []*http.Request {
 	return append([]*http.Request{}, c.seen...)
 }
 
-// asks makes node-a ask the node that the world's run is on for all that one node asks
-// another for, and returns the errors.
+// asks makes node-a send all kinds of requests to the node that runs the world's run, and returns the errors.
 func (w *world) asks(run string) map[string]error {
 	ctx := w.t.Context()
 	_, board := w.Board.Get(ctx, client.BoardOptions{})
@@ -64,9 +63,8 @@ func (w *world) runningOnNodeZ() string {
 	return run
 }
 
-// The attack: a node record that leads to a server of somebody else's collects what
-// callers of other nodes send. No token may arrive there, and what arrives may not open
-// any other node.
+// The attack: a node record that leads to somebody else's server collects the requests of callers of other
+// nodes. No token may arrive there, and it must not be possible to use what arrives at any other node.
 func TestForward_APlantedNodeGetsNoToken(t *testing.T) {
 	w := newWorld(t)
 	run := w.runningOnNodeZ()
@@ -91,7 +89,7 @@ func TestForward_APlantedNodeGetsNoToken(t *testing.T) {
 			t.Errorf("%s arrives without a statement", r.URL)
 		}
 
-		// The collector sends on what it got: the same request, and others.
+		// The collector replays what it has received: the same request, and others.
 		for _, method := range []string{http.MethodGet, http.MethodPost, http.MethodDelete} {
 			for _, path := range []string{r.RequestURI, "/v1/tasks", "/v1/namespaces/default/tasks/a"} {
 				req, err := http.NewRequestWithContext(t.Context(), method, victim+path, nil)
@@ -166,7 +164,7 @@ func TestForward_ANodeDoesNotBelieveWhoItDoesNotKnow(t *testing.T) {
 	w.strangers = map[string]bool{"node-a": true}
 	w.present("node-b", w.serve("node-b"))
 
-	// The caller is not told that its token is wrong: it is not.
+	// The caller is not told that its token is wrong, because it is not.
 	e := wantError(t, second(w.Logs.Open(t.Context(), "default", "a", run, client.LogOptions{})), task.ErrUnavailable, client.CodeNodeAway)
 	if !strings.Contains(e.Message, "not known") {
 		t.Errorf("from a stranger: %v", e)
@@ -239,8 +237,8 @@ func TestForward_AStatementOpensOnlyWhatNodesAskFor(t *testing.T) {
 	}
 }
 
-// The node that has the output has no token to look at: the one that forwards the
-// request ends it when the token is gone.
+// The node with the output does not see the token. The node that forwards the request ends it when the token
+// becomes invalid.
 func TestForward_AFollowerIsCutOffWhenItsTokenIsGone(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

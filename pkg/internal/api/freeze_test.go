@@ -10,7 +10,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// obeys has a node say which record of freezes its executor goes by.
+// obeys writes a node's record with the revision of the freezes that its executor has read.
 func (w *world) obeys(name string, rev int64) {
 	w.t.Helper()
 	w.put(w.store.Keys().Node(name), task.Node{Name: name, Instance: "i-" + name, State: task.NodeReady, Format: store.NewestFormat,
@@ -23,7 +23,7 @@ func TestFreeze_AnswersWhenAllNodesObey(t *testing.T) {
 	w.Client = w.client(w.serve("node-a"))
 	w.create("a", "@daily")
 	w.obeys("node-a", 0)
-	w.put(w.store.Keys().Node("scheduler"), task.Node{State: task.NodeReady, Format: store.NewestFormat, Roles: []string{task.RoleScheduler}}) // starts nothing
+	w.put(w.store.Keys().Node("scheduler"), task.Node{State: task.NodeReady, Format: store.NewestFormat, Roles: []string{task.RoleScheduler}}) // it runs nothing
 	done := make(chan client.FreezeStatus, 1)
 	go func() {
 		st, err := w.Freezes.Begin(ctx, "", "the database moves")
@@ -105,7 +105,7 @@ func TestFreeze_SaysWhoHasNotConfirmed(t *testing.T) {
 
 	w.obeys("node-b", st.Revision)
 
-	if st, err = w.Freezes.Begin(ctx, "default", "a move"); err != nil || st.Changed { // to wait on
+	if st, err = w.Freezes.Begin(ctx, "default", "a move"); err != nil || st.Changed { // waits for it
 		t.Errorf("%+v, %v", st, err)
 	}
 }

@@ -43,7 +43,7 @@ type clock struct{ ms atomic.Int64 }
 func (c *clock) now() time.Time          { return time.UnixMilli(c.ms.Load()).UTC() }
 func (c *clock) advance(d time.Duration) { c.ms.Add(d.Milliseconds()) }
 
-// spool is output kept in memory.
+// spool stores output in memory.
 type spool map[string]string
 
 func (s spool) Open(ns, name, run string, attempt int) (io.ReadSeekCloser, error) {
@@ -68,7 +68,7 @@ func (s spool) Times(ns, name, run string, attempt int, from int64) ([]task.Mark
 	return nil, nil
 }
 
-// writes counts commits, and may answer in etcd's place.
+// writes counts commits, and can replace their results.
 type writes struct {
 	kv.Committer
 	mu     sync.Mutex
@@ -107,10 +107,10 @@ func (w *writes) committed() int {
 	return w.count
 }
 
-// world is an etcd with a cluster in it, and one node's API. The etcd is a store in memory,
-// except in tests of what the API makes of etcd itself.
+// world is an etcd with a cluster, and one node's API. Its etcd is a store in memory, except in tests of the
+// API's use of etcd itself.
 type world struct {
-	keys    map[string]func() (secret.Ring, error) // of nodes that have any; by name
+	keys    map[string]func() (secret.Ring, error) // by node, for those that have keys
 	t       *testing.T
 	etcd    *kv.Client
 	store   *store.Store
@@ -120,19 +120,19 @@ type world struct {
 	spool   spool
 	logs    logs.Source // nil: spool
 	logger  *zap.Logger
-	log     *observer.ObservedLogs // what is a warning, or worse
+	log     *observer.ObservedLogs // warnings and errors
 	ready   error
 	badTime error
 
-	stateWithin  time.Duration   // 0: as usual
-	onlyTLS      bool            // nodes that are served speak TLS, to others
+	stateWithin  time.Duration   // 0: the default
+	onlyTLS      bool            // nodes report that they use TLS
 	strangers    map[string]bool // nodes that the others do not know
-	freezeWithin time.Duration   // 0: as usual
-	mostScanned  int             // 0: as usual
+	freezeWithin time.Duration   // 0: the default
+	mostScanned  int             // 0: the default
 	parts        map[string]part // of the board, by node
-	restored     error           // why nothing may be changed
-	stubborn     error           // why nodes take no states
-	ends         chan struct{}   // closed: streams end
+	restored     error           // why changes are refused
+	stubborn     error           // why nodes cannot change their state
+	ends         chan struct{}   // when closed, streams end
 	beat         time.Duration   // of streams
 	panics       atomic.Bool
 	hold         atomic.Pointer[chan struct{}] // creates wait for it
@@ -173,7 +173,7 @@ func newWorldOn(t *testing.T, etcd *kv.Client) *world {
 	return w
 }
 
-// token puts a new token into etcd.
+// token writes a new token into etcd.
 func (w *world) token(edit func(*record.Token)) string {
 	w.t.Helper()
 	secret, id, tok := api.NewToken()
@@ -183,13 +183,13 @@ func (w *world) token(edit func(*record.Token)) string {
 	return secret
 }
 
-// keyOf is the key of a node in every world.
+// keyOf returns the key of a node, which is the same in every world.
 func keyOf(node string) ed25519.PrivateKey {
 	seed := sha256.Sum256([]byte(node))
 	return ed25519.NewKeyFromSeed(seed[:])
 }
 
-// peer is a node as the others know it: they know all, present or not, but strangers.
+// peer returns a node as the others see it. They know all nodes except strangers, present or not.
 func (w *world) peer(name string) (task.Node, bool) {
 	return task.Node{Name: name, Instance: "i-" + name, PublicKey: api.PublicKey(keyOf(name))}, !w.strangers[name]
 }
@@ -217,7 +217,7 @@ func (w *world) serve(node string) string {
 		Board:    w.parts[node],
 		Keys:     w.keys[node],
 		Writable: func() error { return w.restored }, FreezeWithin: w.freezeWithin, MostScanned: w.mostScanned,
-		PageQuiet: time.Minute, // what pages tell comes last in etcd
+		PageQuiet: time.Minute, // no page ends before it has all changes
 		SetState:  func(ctx context.Context, state, by string) error { return w.takes(ctx, node, state, by) }, StateWithin: w.stateWithin,
 		Clock: func() error {
 			if hold := w.hold.Load(); hold != nil {
@@ -233,7 +233,7 @@ func (w *world) serve(node string) string {
 			rw = overheard{rw, w.wrote}
 		}
 
-		if from := r.Header.Get("X-Test-From"); from != "" { // as if it came from there
+		if from := r.Header.Get("X-Test-From"); from != "" { // as if it came from that address
 			r.RemoteAddr = from + ":4711"
 		}
 
@@ -250,7 +250,7 @@ func (w *world) serve(node string) string {
 	return s.URL
 }
 
-// overheard tells of each write, when it has gone out.
+// overheard reports each write after it was sent.
 type overheard struct {
 	http.ResponseWriter
 	wrote func([]byte)
@@ -276,7 +276,7 @@ func (w *world) client(url string) *client.Client {
 	return c
 }
 
-// call makes a request as curl would.
+// call sends a request as curl would.
 type request struct {
 	method, path, body string
 	header             map[string]string
@@ -338,7 +338,7 @@ func (w *world) do(q request) response {
 	return r
 }
 
-// dump is everything in etcd, by key.
+// dump returns everything in etcd, by key.
 func (w *world) dump() map[string]string {
 	w.t.Helper()
 	res, err := w.etcd.Get(w.t.Context(), w.store.Keys().Root(), clientv3.WithPrefix())
@@ -352,7 +352,7 @@ func (w *world) dump() map[string]string {
 	return all
 }
 
-// put writes a key as nothing of ours would.
+// put writes a key directly, as no code of Carillon would.
 func (w *world) put(key string, value any) {
 	w.t.Helper()
 	text, ok := value.(string)
@@ -395,7 +395,7 @@ func must(t testing.TB, err error) {
 	}
 }
 
-// wantError checks which error a client's call returned.
+// wantError checks the error of a client's call.
 func wantError(t *testing.T, err, is error, code string) *client.Error {
 	t.Helper()
 	var e *client.Error

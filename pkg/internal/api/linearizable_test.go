@@ -15,8 +15,8 @@ import (
 	"github.com/carillonhq/carillon/pkg/kv/kvtest"
 )
 
-// Through two nodes, with answers of etcd that get lost after the write and
-// requests that get lost before it.
+// The requests go through two nodes. Some answers of etcd are lost after the write, and some requests before
+// it.
 func TestTask_IsLinearizable(t *testing.T) {
 	w := newWorldOn(t, kvtest.Start(t))
 	var lose sync.Mutex
@@ -66,7 +66,7 @@ func TestTask_IsLinearizable(t *testing.T) {
 
 				returned := time.Since(began)
 				if r.Err == "unknown" {
-					returned = time.Hour // it may take place until then
+					returned = time.Hour // the write may still happen until then
 				}
 
 				mu.Lock()
@@ -86,7 +86,7 @@ func TestTask_IsLinearizable(t *testing.T) {
 		t.Errorf("the history is not linearizable: %s", found)
 	}
 
-	// A checker is worth its mutants: a read of what was never written is found.
+	// A checker must also detect errors, such as a read of a value that was never written.
 	for i := range history {
 		if r := history[i].Output.(apitest.Result); history[i].Input.(apitest.Op).Kind == "get" && r.Err == "" {
 			r.Value = "never"

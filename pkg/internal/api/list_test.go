@@ -13,7 +13,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// names lists tasks, page by page of a size, and spells their names.
+// names lists tasks in pages of a size, and returns their names.
 func (w *world) names(o client.TaskListOptions, size int) string {
 	w.t.Helper()
 	path := "/v1/tasks"
@@ -69,7 +69,7 @@ func (w *world) make(name, schedule string, edit func(*task.Spec)) {
 	must(w.t, err)
 }
 
-// population is a few tasks of all kinds; it is 22:05.
+// population creates a few tasks of all kinds. It is 22:05.
 func population(t *testing.T) *world {
 	w := newWorld(t)
 	label := func(team string) func(*task.Spec) {
@@ -150,7 +150,7 @@ func TestTasks_RefusesWhatIsNoFilter(t *testing.T) {
 		}
 	}
 
-	// A page belongs to its filters.
+	// A cursor is valid only with the same filters.
 	w.create("a", "@daily")
 	w.create("b", "@daily")
 	res := w.do(request{method: "GET", path: "/v1/tasks?limit=1&sort=next"})
@@ -240,7 +240,7 @@ func TestComing_IsMergedAndPaged(t *testing.T) {
 		}
 	}
 
-	// Page by page it is the same list.
+	// The list is the same in pages.
 	var paged []string
 	for page := ""; ; {
 		res := w.do(request{method: "GET", path: "/v1/namespaces/default/next?limit=1&until=" + until.Format(time.RFC3339) + page})
@@ -380,7 +380,7 @@ func TestRuns_OfATimeAndInStates(t *testing.T) {
 			}
 		}
 
-		// Page by page.
+		// The same in pages.
 		got, page := "", ""
 		for range 8 {
 			q := fmt.Sprintf("/v1/runs?limit=1&node=%s", f.Node)

@@ -139,7 +139,7 @@ func TestTokenReader_DoesNotKeepACallerWhoGives(t *testing.T) {
 			t.Error(err)
 		}
 
-		time.Sleep(2 * time.Second) // its read goes on for others, and ends
+		time.Sleep(2 * time.Second) // its read continues for others, and ends
 	})
 }
 

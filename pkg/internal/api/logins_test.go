@@ -9,7 +9,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/store/record"
 )
 
-// login asks for something with a token, from an address.
+// login sends a request with a token, from an address.
 func (w *world) login(from, token string) response {
 	w.t.Helper()
 	return w.do(request{method: "GET", path: "/v1/version", header: map[string]string{"Authorization": "Bearer " + token, "X-Test-From": from}})
@@ -39,8 +39,8 @@ func TestLogins_AFloodOfUnknownTokensIsEndedAndLogged(t *testing.T) {
 		t.Errorf("200 unknown tokens: %v", statuses)
 	}
 
-	// A flood is not in the way of others; nor of a token that this node has seen, although
-	// it comes from the same address.
+	// A flood does not affect other addresses, and not a token that this node has seen, even from the same
+	// address.
 	if r := w.login("192.0.2.2", late); r.status != 200 {
 		t.Errorf("a valid token from another address: %d", r.status)
 	}
@@ -79,8 +79,8 @@ func TestLogins_AFloodOfUnknownTokensIsEndedAndLogged(t *testing.T) {
 	}
 }
 
-// The id of a token is in logs; whoever knows it must not be able to have it looked up
-// as often as they like, nor to lock its holder out.
+// The ids of tokens appear in logs. Somebody who knows one must not be able to have it looked up as often as
+// they like, or to lock out its holder.
 func TestLogins_AWrongSecretOfAKnownTokenIsLimitedToo(t *testing.T) {
 	w := newWorld(t)
 	if r := w.login("192.0.2.1", w.secret); r.status != 200 {

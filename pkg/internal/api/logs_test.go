@@ -15,7 +15,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// present puts a node into etcd.
+// present writes the record of a present node.
 func (w *world) present(name, address string) {
 	w.t.Helper()
 	w.put(w.store.Keys().Node(name), task.Node{Name: name, Instance: "i-" + name, State: task.NodeReady, Format: store.NewestFormat, Address: address,
@@ -115,12 +115,12 @@ func TestLogs_NodeAwayLoopsAndNeverStarted(t *testing.T) {
 		t.Errorf("away: %v", e)
 	}
 
-	w.present("node-gone", "http://127.0.0.1:1") // it says it is there, and does not answer
+	w.present("node-gone", "http://127.0.0.1:1") // its record is present, but it does not answer
 	wantError(t, second(w.Logs.Open(ctx, "default", "a", gone, client.LogOptions{})), task.ErrUnavailable, client.CodeNodeAway)
 	w.present("node-gone", "file:///etc/passwd")
 	wantError(t, second(w.Logs.Open(ctx, "default", "a", gone, client.LogOptions{})), task.ErrUnavailable, client.CodeNodeAway)
 
-	w.present("node-c", w.serve("node-b")) // at that address another node answers
+	w.present("node-c", w.serve("node-b")) // another node answers at that address
 
 	e = wantError(t, second(w.Logs.Open(ctx, "default", "a", loop, client.LogOptions{})), task.ErrUnavailable, client.CodeNodeAway)
 	if !strings.Contains(e.Message, `it is for "node-c"`) {
@@ -131,7 +131,7 @@ func TestLogs_NodeAwayLoopsAndNeverStarted(t *testing.T) {
 	wantError(t, second(w.Logs.Open(ctx, "default", "a", id(9, "aaaa"), client.LogOptions{})), task.ErrNotFound, client.CodeNotFound)
 }
 
-// Of a part that has ended only its run's record tells whether it has printed anything.
+// Whether an ended part has printed anything is only known from the record of its run.
 func TestLogs_OfAPartThatAreGone(t *testing.T) {
 	w, ctx := newWorld(t), t.Context()
 	w.create("a", "@daily")
@@ -151,8 +151,7 @@ func TestLogs_OfAPartThatAreGone(t *testing.T) {
 	wantError(t, second(w.Logs.Open(ctx, "default", "a", task.PartID(run, 1), client.LogOptions{})), task.ErrNotFound, client.CodeNoLogs)
 }
 
-// What the other node sends is passed on as it comes, and ends when the caller
-// goes.
+// What the other node sends is forwarded at once, and forwarding ends when the caller disconnects.
 func TestLogs_AreStreamed(t *testing.T) {
 	w, ctx := newWorld(t), t.Context()
 	w.create("a", "@daily")

@@ -56,8 +56,8 @@ func pieces(t *testing.T, s *client.LogStream, n int) (list []client.LogPiece) {
 	return list
 }
 
-// The times and streams of lines come with what was there, with what is written, from
-// the middle, from its node and through another, and bytes are what they were.
+// Times and streams of lines are included in existing and in new output, also from the middle, from the node
+// itself and through another one. The bytes are unchanged.
 func TestLogs_WithTheTimesOfTheirLines(t *testing.T) {
 	w, l, run, where := lives(t)
 	m := &marked{living: l}
@@ -129,7 +129,7 @@ func TestLogs_WithTheTimesOfTheirLines(t *testing.T) {
 	}
 }
 
-// However many marks there are, each byte is told with its own.
+// However many marks there are, each byte is returned with its own.
 func TestLogs_WithManyTimesInALine(t *testing.T) {
 	w, l, run, _ := lives(t)
 	m := &marked{living: l}
@@ -158,7 +158,7 @@ func TestLogs_WithManyTimesInALine(t *testing.T) {
 	}
 }
 
-// A server that knows no times is asked for the output alone.
+// A server without support for times is asked for the output only.
 func TestLogs_WithTimesOfAServerThatKnowsNone(t *testing.T) {
 	s := old(t)
 	c, err := client.New(client.Config{Server: s, Token: "x"})
@@ -182,7 +182,7 @@ func TestLogs_WithTimesOfAServerThatKnowsNone(t *testing.T) {
 	}
 }
 
-// old is a server of a version before times.
+// old is a server of a version without times.
 func old(t *testing.T) string {
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Query().Has("times") {

@@ -16,7 +16,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// takes has the nodes of the world take states.
+// takes lets the nodes of the world change their states on request.
 func (w *world) takes(ctx context.Context, node, state, by string) error {
 	if w.stubborn != nil {
 		return w.stubborn
@@ -31,7 +31,7 @@ func (w *world) takes(ctx context.Context, node, state, by string) error {
 	return err
 }
 
-// obeysRequests has a node take the states that others ask it for, until the test ends.
+// obeysRequests lets a node change its state when other nodes request it, until the test ends.
 func (w *world) obeysRequests(node string) {
 	ctx, cancel := context.WithCancel(w.t.Context())
 	ended := make(chan struct{})
@@ -162,7 +162,7 @@ func TestCluster_ChangesNothingInARestoredEtcdUntilItIsAccepted(t *testing.T) {
 		t.Errorf("epoch %d", st.Epoch)
 	}
 
-	// Any node may say so.
+	// It is sufficient if any node reports it.
 	w.restored = nil
 	w.put(w.store.Keys().Node("node-b"), task.Node{Name: "node-b", State: task.NodeReady, Ineligible: task.IneligibleRestored})
 
@@ -170,7 +170,7 @@ func TestCluster_ChangesNothingInARestoredEtcdUntilItIsAccepted(t *testing.T) {
 		t.Errorf("recover: %+v, %v", k, err)
 	}
 
-	// The snapshot is older than an epoch that was begun before.
+	// The snapshot is older than an epoch that has already begun.
 	w.put(w.store.Keys().Node("node-b"), task.Node{Name: "node-b", State: task.NodeReady, Ineligible: task.IneligibleRestored, Epoch: 7})
 
 	if k, err := w.Cluster.Recover(ctx); err != nil || k.Epoch != 8 {
@@ -182,7 +182,7 @@ func TestCluster_ChangesNothingInARestoredEtcdUntilItIsAccepted(t *testing.T) {
 	}
 }
 
-// Programs tell warnings apart by their codes: each has one, and the words stay where they were.
+// Programs identify warnings by their codes, so each has one. The texts stay in their field.
 func TestCluster_WarningsHaveCodes(t *testing.T) {
 	w := newWorld(t)
 	w.put(w.store.Keys().Node("n"), task.Node{Name: "n", State: task.NodeReady, Roles: []string{task.RoleExecutor}, Slots: 1, Format: 3,

@@ -14,8 +14,8 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// builtDocument is the OpenAPI document of version 1.2.3, built once for all tests. That nodes
-// answer with it, TestOpenAPI_IsWhatTheDocsAreMadeOf shows.
+// builtDocument is the OpenAPI document of version 1.2.3, built once for all tests.
+// TestOpenAPI_IsWhatTheDocsAreMadeOf checks that nodes serve it.
 var builtDocument = sync.OnceValues(func() ([]byte, error) { return api.Document("1.2.3") })
 
 // document reads the OpenAPI document.
@@ -119,8 +119,8 @@ func TestOpenAPI_IsWhole(t *testing.T) {
 	}
 }
 
-// Tools that read the document, such as redocly lint, ask for a server, for the security
-// of each operation, and for a description of each tag.
+// Tools that read the document, such as redocly lint, require a server, the security of each operation, and a
+// description of each tag.
 func TestOpenAPI_SatisfiesLinters(t *testing.T) {
 	doc := document(t)
 	servers, _ := doc["servers"].([]any)
@@ -164,7 +164,7 @@ func TestOpenAPI_SatisfiesLinters(t *testing.T) {
 	}
 }
 
-// Every route of the contract is there, in the document and in the mux.
+// Every route of the contract exists, in the document and in the mux.
 func TestOpenAPI_HasEveryRoute(t *testing.T) {
 	w := newWorld(t)
 	doc := document(t)
@@ -180,7 +180,7 @@ func TestOpenAPI_HasEveryRoute(t *testing.T) {
 
 		real := regexp.MustCompile(`\{\w+\}`).ReplaceAllString(path, "x")
 		if path == "/v1/audit" {
-			real += "?pause=1" // not longer than it must
+			real += "?pause=1" // not longer than necessary
 		}
 
 		if r := w.do(request{method: method, path: real}); r.status == http.StatusMethodNotAllowed || r.Code == "no_such_route" {
@@ -194,7 +194,7 @@ func TestOpenAPI_DescribesSpec(t *testing.T) {
 	schema := func(path ...string) any { return at(doc, append([]string{"components", "schemas"}, path...)...) }
 	spec := schema("Spec", "properties").(map[string]any)
 
-	// Exactly the fields of the Go type, at every level that users write.
+	// The fields match those of the Go type exactly, at every level that users write.
 	b, err := json.Marshal(task.Defaults())
 	must(t, err)
 	var defaults map[string]any
@@ -253,8 +253,7 @@ func TestOpenAPI_DescribesSpec(t *testing.T) {
 	}
 }
 
-// What docs are made of is what nodes answer, and no operation is left out of it for
-// its tag.
+// The docs are generated from the document that nodes serve, and no operation is missing because of its tag.
 func TestOpenAPI_IsWhatTheDocsAreMadeOf(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

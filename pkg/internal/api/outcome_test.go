@@ -16,7 +16,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// What etcd may say, or not, of a write that it applied.
+// The possible results from etcd for a write that it has executed.
 var (
 	errLost = errors.New("the connection broke")
 	noSpace = rpctypes.ErrNoSpace
@@ -26,7 +26,7 @@ func TestUnknownOutcome_IsNotIssuedAgain(t *testing.T) {
 	for _, c := range []struct {
 		what string
 		do   func(w *world) error
-		id   string // what the problem names
+		id   string // the value in the problem
 	}{
 		{"create", func(w *world) error { return second(w.Tasks.Create(t.Context(), "default", spec("new", "@daily"))) }, "default/new"},
 		{"apply new", func(w *world) error {
@@ -47,7 +47,7 @@ func TestUnknownOutcome_IsNotIssuedAgain(t *testing.T) {
 			w := newWorld(t)
 			w.create("a", "@daily")
 			w.waiting("a", id(1, "aaaa"), nil)
-			w.writes.set(nil, func(res kv.Result, err error) (kv.Result, error) { return kv.Result{}, errLost }) // applied, and not told
+			w.writes.set(nil, func(res kv.Result, err error) (kv.Result, error) { return kv.Result{}, errLost }) // executed, but not reported
 
 			e := wantError(t, c.do(w), task.ErrUnknown, client.CodeUnknown)
 			if e.Status != 504 || e.ID == "" || c.id != "" && e.ID != c.id {
@@ -114,7 +114,7 @@ func TestConflict_WithoutIfMatchIsDecidedAgain(t *testing.T) {
 		t.Errorf("got %+v", e)
 	}
 
-	// An entry that its owner rewrites is no other revision of the task.
+	// A change of the entry by its owner does not change the revision of the task.
 	w.writes.set(nil, nil)
 	now, err := w.Tasks.Get(ctx, "default", "a")
 	must(t, err)
@@ -141,7 +141,7 @@ func mustJSON(t *testing.T, v any) []byte {
 
 func TestEtcdAway_Is503(t *testing.T) {
 	w := newWorldOn(t, kvtest.Start(t))
-	_, err := w.Version(t.Context()) // the token is known for a moment
+	_, err := w.Version(t.Context()) // the token is cached for a short time
 	must(t, err)
 	must(t, w.etcd.Close())
 

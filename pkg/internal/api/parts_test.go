@@ -13,7 +13,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// brief spells runs by the end of their ids, their state and their node.
+// brief summarizes runs: the end of the id, the state and the node.
 func brief(runs []task.Run) string {
 	var s []string
 	for _, r := range runs {
@@ -24,7 +24,7 @@ func brief(runs []task.Run) string {
 	return strings.Join(s, ", ")
 }
 
-// Parts are listed like runs if they are asked for, wherever they are on record.
+// Parts are listed like runs on request, wherever they are recorded.
 func TestRuns_ListPartsIfAskedFor(t *testing.T) {
 	w, ctx := newWorld(t), t.Context()
 	w.create("a", "@daily")
@@ -69,7 +69,7 @@ func TestRuns_ListPartsIfAskedFor(t *testing.T) {
 		}
 	}
 
-	// Page by page it is the same.
+	// The result is the same in pages.
 	var paged []task.Run
 	for page := ""; len(paged) < 20; {
 		var l client.List[task.Run]
@@ -87,7 +87,7 @@ func TestRuns_ListPartsIfAskedFor(t *testing.T) {
 	}
 }
 
-// Lists have nothing of a run that is as long as its parts are many.
+// Lists omit the fields of a run whose size grows with the number of parts.
 func TestRuns_ListsSayLittleOfParts(t *testing.T) {
 	w, ctx := newWorld(t), t.Context()
 	w.create("a", "@daily")
@@ -111,7 +111,7 @@ func TestRuns_ListsSayLittleOfParts(t *testing.T) {
 	}
 }
 
-// What a part, or a run that has some, cannot be asked for is said, with what can.
+// Operations that a part or a run with parts does not support are rejected, with a hint at those it supports.
 func TestRuns_WithPartsRefuseWhatIsForOthers(t *testing.T) {
 	w, ctx := newWorld(t), t.Context()
 	w.create("a", "@daily")

@@ -12,7 +12,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// own writes what a task's owner knows of it, as the owner does: into the entry.
+// own writes what a task's owner records, into the entry as the owner does.
 func (w *world) own(name string, edit func(*task.Entry)) {
 	w.t.Helper()
 	r := ref("default", name)
@@ -26,7 +26,7 @@ func (w *world) own(name string, edit func(*task.Entry)) {
 	w.put(w.store.Keys().Entry(r), e)
 }
 
-// tooOften pauses a task as its owner does when it has failed too often.
+// tooOften pauses a task as its owner does after too many failures.
 func (w *world) tooOften(name string) {
 	w.t.Helper()
 	w.own(name, func(e *task.Entry) {
@@ -67,7 +67,7 @@ func TestPause_ReasonAuthorAndEnd(t *testing.T) {
 		t.Errorf("next of a task whose pause ends: %v, %v", next, err)
 	}
 
-	// Whoever pauses it again changes what is given; the record tells of both.
+	// A second pause changes the fields that are given. The record contains both users.
 	w.clock.advance(10 * time.Minute)
 	before := w.dump()
 	if _, err = w.Tasks.Pause(ctx, "default", "a", 0); err != nil || !maps.Equal(before, w.dump()) {
@@ -86,14 +86,14 @@ func TestPause_ReasonAuthorAndEnd(t *testing.T) {
 		t.Errorf("pauses: %+v", pauses)
 	}
 
-	// Another write keeps it.
+	// Other writes keep it.
 	w.clock.advance(time.Minute)
 	got, err = w.Tasks.Patch(ctx, "default", "a", []byte(`{"timeout": "1m"}`), 0)
 	if must(t, err); got.Pause == nil || got.Pause.Reason != "migration" || len(w.entry(ref("default", "a")).Own.Pauses) != 2 {
 		t.Errorf("after another write: %+v", got.Pause)
 	}
 
-	// The end is its last instant; then it is none, though nothing is written.
+	// The pause ends after its last instant, even if nothing is written.
 	w.clock.advance(19 * time.Minute)
 
 	if got = w.get("a"); !got.Paused {
@@ -117,8 +117,8 @@ func TestPause_ReasonAuthorAndEnd(t *testing.T) {
 		t.Errorf("applied what it is: %s, %v", got.Result, err)
 	}
 
-	// The next write clears it. Ticks of the pause that nobody has decided yet stay
-	// none: from is its end, not what it was.
+	// The next write clears it. Ticks during the pause that are not yet decided do not run: from becomes the end
+	// of the pause.
 	w.clock.advance(time.Hour)
 	_, err = w.Tasks.Patch(ctx, "default", "a", []byte(`{"timeout": "2m"}`), 0)
 	must(t, err)
@@ -172,8 +172,8 @@ func TestResume_BeforeTheEndAndAfter(t *testing.T) {
 	}
 }
 
-// A pause that the owner made, as the task failed too often, is shown, survives
-// what does not mean it, and is ended by resume.
+// A pause that the owner began after too many failures is shown, survives unrelated changes, and is ended by
+// resume.
 func TestPause_AfterFailures(t *testing.T) {
 	w, ctx := newWorld(t), t.Context()
 	s := spec("a", "@every 1h")
@@ -231,7 +231,7 @@ func TestPause_AfterFailures(t *testing.T) {
 		w.tooOften("a")
 	}
 
-	// A person takes it over: from then on it is a pause by hand, and counting begins anew.
+	// A user pauses it again. From then on it is a manual pause, and the count starts again.
 	got, err = w.Tasks.PauseWith(ctx, "default", "a", client.PauseRequest{Reason: "I look"}, 0)
 	if must(t, err); got.Pause.By != w.actor() || got.Failures != 0 {
 		t.Errorf("taken over: %+v", got.Pause)
@@ -243,9 +243,8 @@ func TestPause_AfterFailures(t *testing.T) {
 	}
 }
 
-// A file that does not say paused ends a pause by hand; one that does begins one.
-// A user's pause that ended by itself is still in the spec: what is written over it
-// does not end the pause that the owner has begun since.
+// A file without paused ends a manual pause, and one with it begins one. A user's pause that has expired is
+// still in the spec: writing over it does not end a pause that the owner has begun since.
 func TestPause_AfterFailuresThatFollowsAUsers(t *testing.T) {
 	w, ctx := newWorld(t), t.Context()
 	s := spec("a", "@every 1m")
@@ -263,8 +262,8 @@ func TestPause_AfterFailuresThatFollowsAUsers(t *testing.T) {
 	}
 }
 
-// What was to come while all of its runs had run is not caught up with: a task that
-// may run more often ticks from then on.
+// Ticks that passed after the maximum number of runs was reached are not caught up. If the maximum is raised,
+// the task ticks from then on.
 func TestMaxRuns_RaisedCountsFromThenOn(t *testing.T) {
 	w, ctx := newWorld(t), t.Context()
 	s := spec("a", "@every 1m")
@@ -322,7 +321,7 @@ func TestApply_AndPauses(t *testing.T) {
 	}
 }
 
-// What a task's owner counts survives all writes, as long as it is counted.
+// What a task's owner counts survives all writes, as long as it is needed.
 func TestWrites_KeepWhatTheOwnerKnows(t *testing.T) {
 	w, ctx := newWorld(t), t.Context()
 	s := spec("a", "@every 1h")
@@ -373,7 +372,7 @@ func TestWrites_KeepWhatTheOwnerKnows(t *testing.T) {
 	keeps("counted anew: what was before does not count", 0, 0, changed.Revision)
 }
 
-// Two that write at once: neither loses what the other did, pauses included.
+// If two clients write at the same time, no change is lost, including pauses.
 func TestPause_BesideAnotherWrite(t *testing.T) {
 	w := newWorld(t)
 	w.create("a", "@every 1h")

@@ -9,8 +9,8 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// An active run that is older than the last record that a page has read does not stand
-// on it: the next page would begin behind it, and jump over what is between.
+// The cursor of a page must not be an active run that is older than the last record that the page has read. The
+// next page would begin after it, and skip the records between.
 func TestRuns_BehindACutPageAreNotJumpedOver(t *testing.T) {
 	w := newWorld(t)
 	w.mostScanned = 20

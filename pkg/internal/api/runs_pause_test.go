@@ -32,7 +32,7 @@ func TestPauseAndResumeOfARun(t *testing.T) {
 		return record.Held{}
 	}
 
-	for range 2 { // twice is once
+	for range 2 { // a repetition changes nothing
 		got, err := w.Runs.Pause(ctx, "default", "a", run[:19])
 		must(t, err)
 		if got.ID != run || got.State != task.Running || got.PausedBy != w.actor() {
@@ -57,7 +57,7 @@ func TestPauseAndResumeOfARun(t *testing.T) {
 		t.Errorf("the record is %+v", h)
 	}
 
-	// Its node writes while we look.
+	// Its node writes between our reads.
 	wrote := false
 	w.writes.set(func(kv.Txn) {
 		if !wrote {
@@ -108,7 +108,7 @@ func TestPauseAndResumeOfARun(t *testing.T) {
 	}
 }
 
-// A pause of a run with parts is one of each that a node has, and says which those are.
+// A pause of a run with parts pauses each part that is on a node, and the answer names them.
 func TestPauseOfARun_WithPartsIsOneOfThoseThatNodesHave(t *testing.T) {
 	w, ctx := newWorld(t), t.Context()
 	w.create("a", "@daily")
@@ -144,7 +144,7 @@ func TestPauseOfARun_WithPartsIsOneOfThoseThatNodesHave(t *testing.T) {
 	asked := "0:running ann, 1:running ann, 2:succeeded, 3:queued, 4:queued"
 	w.writes.set(nil, nil)
 
-	for range 2 { // twice is once
+	for range 2 { // a repetition changes nothing
 		got, err := w.Runs.Pause(ctx, "default", "a", run)
 		must(t, err)
 		if stand(got) != asked {
@@ -172,7 +172,7 @@ func TestPauseOfARun_WithPartsIsOneOfThoseThatNodesHave(t *testing.T) {
 		t.Errorf("resumed with %d writes: %s", w.writes.committed(), stand(got))
 	}
 
-	// One moves while we look, for good: the others are asked all the same.
+	// One part moves permanently between our reads. The others still receive the request.
 	first := w.store.Keys().Run("node-b", ref("default", "a"), task.PartID(run, 0))
 	w.writes.set(func(txn kv.Txn) {
 		if string(txn.Then[0].KeyBytes()) == first {
@@ -193,7 +193,7 @@ func TestPauseOfARun_WithPartsIsOneOfThoseThatNodesHave(t *testing.T) {
 		t.Errorf("then: %s", stand(got))
 	}
 
-	w.writes.set(nil, func(kv.Result, error) (kv.Result, error) { return kv.Result{}, errLost }) // done, and not told
+	w.writes.set(nil, func(kv.Result, error) (kv.Result, error) { return kv.Result{}, errLost }) // executed, but not reported
 	e = wantError(t, second(w.Runs.Resume(ctx, "default", "a", run)), task.ErrUnknown, client.CodeUnknown)
 	if e.ID != run || !strings.Contains(e.Message, "0 of 2 parts were asked") {
 		t.Errorf("nobody knows what became of it: %+v", e)

@@ -13,7 +13,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// ended, waiting and active put a run of a task where its state has it.
+// ended, waiting and active write a run where runs in that state are stored.
 func (w *world) ended(name, id string, state task.State, edit func(*task.Run)) task.Run {
 	w.t.Helper()
 	at, ok := task.TimeOfRunID(id)
@@ -55,7 +55,7 @@ func id(minute int, suffix string) string {
 	return task.RunID(time.Date(2026, 11, 20, 20, minute, 0, 0, time.UTC), suffix)
 }
 
-// told spells runs by the minute of their tick, and their state.
+// told summarizes runs: the minute of the tick, and the state.
 func told(runs []task.Run) string {
 	var s []string
 	for _, r := range runs {
@@ -301,7 +301,7 @@ func TestCancel(t *testing.T) {
 
 	wantError(t, second(w.Runs.Cancel(ctx, "default", "a", id(9, "aaaa"))), task.ErrNotFound, client.CodeNotFound)
 
-	// It moves from the queue into an inbox while we look.
+	// It moves from the queue to an inbox between our reads.
 	w.waiting("a", id(3, "aaaa"), nil)
 	moved := false
 	w.writes.set(func(kv.Txn) {

@@ -19,7 +19,7 @@ func ringOf(keys ...secret.Key) func() (secret.Ring, error) {
 	return func() (secret.Ring, error) { return secret.NewRing(keys...), nil }
 }
 
-// values decrypts a secret, as a node would for an attempt.
+// values decrypts a secret, as a node does for an attempt.
 func (w *world) values(name string, keys ...secret.Key) map[string]string {
 	w.t.Helper()
 	r, err := w.store.Secret(w.t.Context(), "default", name)
@@ -30,8 +30,8 @@ func (w *world) values(name string, keys ...secret.Key) map[string]string {
 	return v
 }
 
-// withKeys is a world whose nodes have keys: node-a the first, node-b another one
-// before that, node-c none.
+// withKeys returns a world whose nodes have keys: node-a the first one, node-b another one before that, node-c
+// none.
 func withKeys(t *testing.T) (w *world, b *client.Client, one, two secret.Key) {
 	w, one, two = newWorld(t), secret.NewKey(), secret.NewKey()
 	w.keys = map[string]func() (secret.Ring, error){"node-a": ringOf(one), "node-b": ringOf(two, one),
@@ -61,7 +61,7 @@ func TestSecret_Life(t *testing.T) {
 		t.Errorf("the values are %v, %+v", got, s)
 	}
 
-	// Rotation is by the first key of the node that is asked.
+	// Rotation uses the first key of the node that receives the request.
 	if s, err = b.Secrets.Rotate(ctx, "default", "db"); err != nil || s.KeyID != two.ID() || s.Change != task.SecretRotated || s.Generation != 3 {
 		t.Errorf("rotated: %+v, %v", s, err)
 	}
@@ -74,7 +74,7 @@ func TestSecret_Life(t *testing.T) {
 		t.Errorf("the values are %v", got)
 	}
 
-	// node-a lacks that key: it can write only all of it.
+	// node-a does not have that key, so it can only replace the whole secret.
 	wantError(t, second(w.Secrets.Set(ctx, "default", "db", client.SecretRequest{Values: map[string]string{"a": "b"}})), task.ErrConflict, client.CodeNoKey)
 	wantError(t, second(w.Secrets.Rotate(ctx, "default", "db")), task.ErrConflict, client.CodeNoKey)
 
@@ -97,7 +97,7 @@ func TestSecret_Life(t *testing.T) {
 		t.Errorf("deleted, and listed: %+v, %v", all, err)
 	}
 
-	// What comes after it has another generation: no former values fit in it.
+	// A secret created later has another generation, so former values cannot be copied into it.
 	if s, err = w.Secrets.Set(ctx, "default", "db", client.SecretRequest{Values: map[string]string{"a": "b"}}); err != nil || s.Generation != 6 {
 		t.Errorf("set after the delete: %+v, %v", s, err)
 	}
@@ -152,7 +152,7 @@ func TestSecret_WhatIsRefused(t *testing.T) {
 		t.Errorf("one that is there: %d %s", r.status, r.body)
 	}
 
-	// A role that may only look has no business here.
+	// A read-only role has no access.
 	viewer := w.token(func(tok *record.Token) { tok.Role = "viewer" })
 
 	for _, method := range []string{"PUT", "DELETE", "GET"} {
@@ -170,7 +170,7 @@ func TestSecret_WhatIsRefused(t *testing.T) {
 		t.Errorf("what was refused was done: %v", got)
 	}
 
-	// A record that cannot be read can be written anew.
+	// A record that cannot be read can be replaced.
 	w.put(w.store.Keys().Secret("default", "db"), "{}")
 
 	if r := put(`{"values": {"a": "b"}, "replace": true}`, map[string]string{"If-Match": `"1"`}); r.status != 412 {
@@ -189,8 +189,7 @@ func TestSecret_WhatIsRefused(t *testing.T) {
 	must(t, w.Secrets.Delete(ctx, "default", "db"))
 }
 
-// TestSecret_LosesNoWrite of several through two nodes: each goes on from what the
-// one before it wrote.
+// TestSecret_LosesNoWrite checks that concurrent writes through two nodes are based on each other.
 func TestSecret_LosesNoWrite(t *testing.T) {
 	t.Parallel()
 	w, b, one, two := withKeys(t)
@@ -205,7 +204,7 @@ func TestSecret_LosesNoWrite(t *testing.T) {
 					_, err := node.Secrets.Set(t.Context(), "default", "db", client.SecretRequest{Values: map[string]string{fmt.Sprintf("k%d_%d", id, i): "v"}})
 					var e *client.Error
 					if errors.As(err, &e) && (e.Code == client.CodeConflict || e.Code == client.CodeNoKey) {
-						node = b // which has both keys
+						node = b // it has both keys
 						continue
 					}
 

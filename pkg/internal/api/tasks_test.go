@@ -119,7 +119,7 @@ func TestChange_FromAndAnchor(t *testing.T) {
 	patch(`{"timezone": "Europe/Berlin"}`)
 	moved := w.clock.now()
 	at("another zone", moved, moved)
-	w.clock.advance(-time.Hour) // the clock was wrong: from never goes back
+	w.clock.advance(-time.Hour) // the clock was wrong, but from never goes back
 	got, err := w.Tasks.Patch(ctx, "default", "tick", []byte(`{"schedule": "@every 2m"}`), 0)
 	must(t, err)
 	at("another schedule", moved, w.clock.now())
@@ -257,7 +257,7 @@ func TestList_PagesSelectorsNamespaces(t *testing.T) {
 		t.Errorf("an empty list is %s", r.body)
 	}
 
-	// Page by page, and no page is good elsewhere.
+	// In pages. A cursor is not valid for other requests.
 	walk := func(path string, size int) (seen []string, tokens []string) {
 		t.Helper()
 		page := ""
@@ -345,7 +345,7 @@ func TestUnreadableRecords_HurtOnlyThemselves(t *testing.T) {
 	_, err = w.Tasks.Trigger(ctx, "default", "no-entry", nil)
 	wantError(t, err, nil, client.CodeUnreadable)
 
-	for _, name := range []string{"bad-entry", "no-entry"} { // the same spec again mends it
+	for _, name := range []string{"bad-entry", "no-entry"} { // writing the same spec again repairs it
 		w.clock.advance(time.Minute)
 		mended, err := w.Tasks.Apply(ctx, spec(name, "@hourly"), client.ApplyOptions{})
 		must(t, err)
@@ -433,7 +433,7 @@ func TestNextAndKeys(t *testing.T) {
 	wantError(t, err, task.ErrNotFound, client.CodeNotFound)
 }
 
-// The answer to a create needs no history, no queue and no inboxes: the task was born in this request.
+// The answer to a create reads no history, queue or inbox, because the task was created by this request.
 func TestCreate_AnswersFromWhatItWrote(t *testing.T) {
 	var reads atomic.Int32
 	etcd := kvtest.Memory(t)
@@ -445,7 +445,7 @@ func TestCreate_AnswersFromWhatItWrote(t *testing.T) {
 	})
 
 	w := newWorldOn(t, etcd)
-	w.create("warm", "0 * * * *") // the token is known from now on
+	w.create("warm", "0 * * * *") // the token is cached from now on
 
 	before := reads.Load()
 	got := w.create("new", "0 * * * *")

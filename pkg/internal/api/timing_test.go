@@ -51,9 +51,9 @@ func TestScheduleNext_KnowsTheWholeTiming(t *testing.T) {
 	}
 }
 
-// A tick that the former schedule had may be decided when a new one comes, whose
-// jitter would have it fall due once more: so what is decided is none of the new
-// one's, whatever the API's clock says.
+// When a schedule with jitter replaces another one, a tick of the old schedule may already be decided, and
+// would fall due again with the jitter. So ticks that are already decided do not belong to the new schedule,
+// whatever the API's clock shows.
 func TestUpdate_ToJitterBeginsBehindTheWatermark(t *testing.T) {
 	w, ctx := newWorld(t), t.Context()
 	w.create("a", "*/10 * * * * *")
@@ -84,8 +84,8 @@ func TestUpdate_ToJitterBeginsBehindTheWatermark(t *testing.T) {
 		t.Errorf("in a batch from is %v; decided is all up to %v", from, late)
 	}
 
-	// A tick that was put off by jitter, and is not any more, is in the past of the
-	// watermark: the new schedule does not have it.
+	// A tick that jitter had delayed, and that has no jitter any more, is before the watermark. The new schedule
+	// does not have it.
 	later := late.Add(10 * time.Second)
 	mark("b", later)
 	_, err = w.Tasks.Patch(ctx, "default", "b", []byte(`{"jitter": null}`), 0)
@@ -96,9 +96,9 @@ func TestUpdate_ToJitterBeginsBehindTheWatermark(t *testing.T) {
 	}
 }
 
-// From the instant at which a schedule with jitter takes another's place, the new one
-// governs, and up to it the old one. So that no tick is between now and that instant,
-// which is a little later, it is moved to before the tick.
+// When a schedule with jitter replaces another one, the old one applies up to an instant, and the new one from
+// then on. This instant is slightly in the future. If a tick lies between now and then, the instant is moved
+// before that tick.
 func TestUpdate_OfJitterSkipsNoTickOfTheNearFuture(t *testing.T) {
 	for name, c := range map[string]struct {
 		old, patch string

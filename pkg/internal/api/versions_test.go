@@ -121,7 +121,7 @@ func TestRollback(t *testing.T) {
 	_, err = w.Tasks.Rollback(ctx, "default", "none", client.RollbackRequest{}, 0)
 	wantError(t, err, task.ErrNotFound, client.CodeNotFound)
 
-	// What this version would refuse cannot be gone back to.
+	// A version that this release would reject cannot be restored.
 	old := list[len(list)-1].Task
 	old.Schedule = task.Schedules{"61 * * * *"}
 	w.put(w.store.Keys().Version(ref("default", "a"), 1), old)

@@ -40,8 +40,8 @@ func TestWhy_RefusesQuestionsThatAreNone(t *testing.T) {
 	}
 }
 
-// The zone of a question is the task's, if it names no other; what is deleted is
-// answered from its tombstone.
+// A question without a zone uses the task's zone. Questions about a deleted task are answered from its
+// tombstone.
 func TestWhy_ReadsWhatIsOnRecord(t *testing.T) {
 	w := newWorld(t)
 	s := task.Defaults()

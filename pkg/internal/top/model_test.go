@@ -16,13 +16,13 @@ import (
 
 var update = flag.Bool("update", false, "write the golden screens anew")
 
-// noon is when all stories are.
+// noon is the time of all tests.
 var noon = time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
 
 func ago(d time.Duration) task.Time { return task.At(noon.Add(-d)) }
 func in(d time.Duration) task.Time  { return task.At(noon.Add(d)) }
 
-// busy is a board with everything on it.
+// busy is a board that contains everything.
 func busy() task.Board {
 	code := 69
 	b := task.Board{
@@ -80,7 +80,7 @@ func busy() task.Board {
 	return b
 }
 
-// screen is a Model that has had a board, at a size.
+// screen is a Model that has received a board, at a size.
 func screen(cfg Config, wide, high int, b task.Board) *Model {
 	m := New(cfg)
 	m.Update(Clock(noon))
@@ -97,7 +97,7 @@ func press(m *Model, keys ...string) (all []Command) {
 	return all
 }
 
-// golden holds a picture against a file.
+// golden compares a screen with a file.
 func golden(t *testing.T, name string, p Picture) {
 	t.Helper()
 	got := p.Text()
@@ -343,7 +343,7 @@ func TestModel_TheCursorStaysOnItsRow(t *testing.T) {
 	}
 }
 
-// Whatever the size and the key, it draws as many lines as there are, none too wide.
+// At any size and after any key, as many lines are drawn as the screen has, and none is too wide.
 func TestModel_FitsEverySize(t *testing.T) {
 	keys := []string{"tab", "j", "G", "enter", "w", "l", "esc", "?", "x", "/", "z", "backspace", "esc", "t", "n", "p", "backtab", "pgdn", "g", "4", "enter", "esc", "f", "right"}
 
@@ -410,7 +410,7 @@ func TestPicture_HasColoursOnlyWhereTheyAreWanted(t *testing.T) {
 	}
 }
 
-// The node that answers may be of a version that sends warnings without codes: all of them are shown.
+// The answering node may have a version that sends warnings without codes. All of them are shown.
 func TestScreen_OfWarningsWithoutCodes(t *testing.T) {
 	b := busy()
 	b.WarningDetails, b.Warnings = nil, []string{"something is amiss"}

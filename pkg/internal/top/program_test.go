@@ -16,8 +16,8 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// server answers like an agent with one task, which may be away. It is the transport of
-// its own client, so that no network is between them.
+// server answers like an agent with one task, and can be unavailable. It is the transport of its own client, so
+// no network is involved.
 type server struct {
 	url string
 
@@ -66,7 +66,7 @@ func (s *server) set(f func()) {
 	f()
 }
 
-// boards is how often the board was asked for.
+// boards returns how often the board was requested.
 func (s *server) boards() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -99,7 +99,7 @@ func (s *server) serveRun(w http.ResponseWriter, r *http.Request) {
 	writeJSON(w, http.StatusOK, "application/json", run)
 }
 
-// serveLogs answers with the output, of which a reader skips what it has.
+// serveLogs answers with the output, without the part that the reader already has.
 func (s *server) serveLogs(w http.ResponseWriter, r *http.Request) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -113,7 +113,7 @@ func (s *server) serveTrigger(w http.ResponseWriter, r *http.Request) {
 	writeJSON(w, http.StatusOK, "application/json", client.Triggered{})
 }
 
-// paper is a terminal in a test.
+// paper is a terminal for tests.
 type paper struct {
 	keys chan Message
 	mu   sync.Mutex
@@ -128,7 +128,7 @@ func (p *paper) Draw(pic Picture) {
 
 func (p *paper) Messages() <-chan Message { return p.keys }
 
-// reads waits until all is quiet, and looks for words on the screen.
+// reads waits until nothing happens any more, and looks for words on the screen.
 func (p *paper) reads(t *testing.T, words string, there bool) {
 	t.Helper()
 	synctest.Wait()
@@ -162,7 +162,7 @@ func TestProgram_IsAScreenThatIsKeptUpToDate(t *testing.T) {
 			t.Errorf("in 10 s the board was asked for %d times", n)
 		}
 
-		// Logs grow while they are looked at.
+		// Logs grow while they are shown.
 		for _, k := range []string{"3", "l"} {
 			tty.keys <- Key(k)
 		}
@@ -176,7 +176,7 @@ func TestProgram_IsAScreenThatIsKeptUpToDate(t *testing.T) {
 		tty.reads(t, " the end\n", true)
 		tty.reads(t, "succeeded", true)
 
-		// A change, after a yes.
+		// A change happens after a confirmation.
 		for _, k := range []string{"esc", "t", "y"} {
 			tty.keys <- Key(k)
 		}
@@ -188,7 +188,7 @@ func TestProgram_IsAScreenThatIsKeptUpToDate(t *testing.T) {
 		}
 		a.mu.Unlock()
 
-		// The server goes away: another is asked, and the picture stays.
+		// If the server becomes unavailable, another one is asked, and the screen stays.
 		a.set(func() { a.away = true })
 		b.set(func() { b.away = true })
 		time.Sleep(10 * time.Second)

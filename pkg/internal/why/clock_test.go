@@ -85,8 +85,8 @@ func TestFor_ClockChanges(t *testing.T) {
 	}
 }
 
-// A local time is what the clocks of its place show at its instants, for every
-// transition of every zone that is odd.
+// A local time matches the instants at which its zone's clocks show it, for all transitions of all unusual
+// zones.
 func TestReadMoment_IsWhatTheClocksShow(t *testing.T) {
 	for _, zone := range []string{"Europe/Berlin", "Australia/Lord_Howe", "Europe/Dublin", "Pacific/Apia", "America/Sao_Paulo", "Africa/Casablanca", "Asia/Kolkata", "UTC"} {
 		place, err := schedule.Location(zone)

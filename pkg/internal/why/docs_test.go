@@ -9,7 +9,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// The lists of docs/why.md are the closed lists, entry by entry.
+// The lists in docs/why.md match the closed lists, entry by entry.
 func TestDocs_HaveEveryReasonAndEveryVerdict(t *testing.T) {
 	b, err := os.ReadFile("../../../docs/why.md")
 	if err != nil {
@@ -37,7 +37,7 @@ func TestDocs_HaveEveryReasonAndEveryVerdict(t *testing.T) {
 	}
 }
 
-// Each state has a verdict, and each verdict that is given is on the list.
+// Each state has a verdict, and each verdict that is used is on the list.
 func TestVerdicts_CoverAllStates(t *testing.T) {
 	for _, s := range task.States() {
 		a := nightly().run("02:30:00", s, nil).ask(t, "02:30")
@@ -66,7 +66,7 @@ func TestVerdicts_CoverAllStates(t *testing.T) {
 	}
 }
 
-// Every reason is a part of what is said of a run that has it.
+// Every reason appears in the answer about a run with that reason.
 func TestFor_SaysEveryReason(t *testing.T) {
 	for _, reason := range task.Reasons() {
 		for _, s := range reason.States {

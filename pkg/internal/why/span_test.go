@@ -55,7 +55,7 @@ func TestFor_RangeHasALineForEachStretch(t *testing.T) {
 	}
 }
 
-// A date is its day, in the zone that is asked for.
+// A date means the whole day, in the requested zone.
 func TestFor_ADateIsItsDay(t *testing.T) {
 	a := nightly().all().ask(t, "2026-03-10")
 	if a.Verdict != task.VerdictRange || a.Counts[task.VerdictSucceeded] != 12 || a.Counts[task.VerdictWillRun] != 12 {
@@ -68,7 +68,7 @@ func TestFor_ADateIsItsDay(t *testing.T) {
 	}
 }
 
-// What a range says of each tick is what is said of the tick alone.
+// The answer about a range says the same of each tick as an answer about that tick alone.
 func TestFor_RangeAgreesWithItsTicks(t *testing.T) {
 	w := nightly().all().change("03:10:00", "bob", func(s *task.Spec) { s.Schedule = task.Schedules{"*/20 * * * *"} }).
 		change("04:50:00", "bob", func(s *task.Spec) { s.Paused = true }).
@@ -95,7 +95,7 @@ func TestFor_RangeAgreesWithItsTicks(t *testing.T) {
 	}
 }
 
-// A range of years is counted, not walked.
+// A range of years is counted without visiting each tick.
 func TestFor_RangeOfYearsOfSeconds(t *testing.T) {
 	w := nightly()
 	w.Task.Schedule, w.Entry.Schedule = task.Schedules{"* * * * * *"}, task.Schedules{"* * * * * *"}
@@ -121,8 +121,7 @@ func TestFor_RangesWithoutTicks(t *testing.T) {
 	}
 }
 
-// Without a question it is about the latest tick, or what was asked for since, and
-// about the next.
+// Without a time, the answer is about the latest tick or a later manual run, and about the next tick.
 func TestFor_NothingInParticular(t *testing.T) {
 	a := nightly().all().ask(t, "")
 	if a.Verdict != task.VerdictSucceeded || !a.Tick.Time.Equal(at("11:30:00")) || len(a.Also) != 1 || !a.Also[0].Tick.Time.Equal(at("12:30:00")) {
@@ -141,7 +140,7 @@ func TestFor_NothingInParticular(t *testing.T) {
 	}
 }
 
-// A tick that jitter has put off is the next one, though its time has passed.
+// A tick that jitter has delayed is the next one, although its time has passed.
 func TestFor_TheNextTickMayBePutOff(t *testing.T) {
 	w := timed(func(s *task.Spec) { s.Jitter = task.Duration(20 * time.Minute) }).run("11:30:00", task.Succeeded, nil)
 	w.Now = at("12:35:00")
@@ -152,7 +151,7 @@ func TestFor_TheNextTickMayBePutOff(t *testing.T) {
 	}
 }
 
-// Of a range with more outcomes than are read, the rest is not guessed.
+// If a range has more outcomes than are read, the rest is not guessed.
 func TestFor_RangeWithTooManyOutcomes(t *testing.T) {
 	w := nightly().all()
 	w.Runs, w.CutAt, w.Newer = w.Runs[:8], at("07:30:00"), 4

@@ -8,7 +8,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// frozen is w while its cluster is frozen.
+// frozen returns w with a freeze of the cluster.
 func frozen(w *world) *world {
 	w.Freezes = &task.Freezes{Holding: []task.Freeze{{Since: task.At(at("11:00:00")), By: "bob", Reason: "the database moves"}}}
 	return w
@@ -24,7 +24,7 @@ func overlaps(policy string, edit func(*task.Spec)) *world {
 	})
 }
 
-// webs is w with two nodes of the role web.
+// webs returns w with two nodes that have the role web.
 func (w *world) webs() *world {
 	w.Nodes = nil
 	for _, name := range []string{"n1", "n2"} {
@@ -35,7 +35,7 @@ func (w *world) webs() *world {
 
 func waits(r *task.Run) { r.Reason = task.ReasonOverlap }
 
-// What waits, and what will have to.
+// Runs that wait, and ticks that will have to wait.
 var waitingStories = []story{
 	{"asked for while frozen", func() *world { return frozen(nightly().run("11:45:00", task.Queued, manual)) }, "11:45:00", task.VerdictWaiting,
 		[]string{`has been waiting for 15m: the cluster has been frozen since Tue 10 Mar 2026 11:00 UTC by bob: "the database moves".`, "Frozen: the cluster"}},
@@ -124,7 +124,7 @@ var waitingStories = []story{
 	}, "12:30", task.VerdictWillRun, []string{"a run is waiting (no matching node), and if it still is then, this one is skipped"}},
 }
 
-// Asked nothing in particular, an answer says what comes next, nothing included.
+// Without a time, the answer says what comes next, even if it is nothing.
 func TestFor_SaysThatNothingComes(t *testing.T) {
 	scheduled := func(text string, edit func(*task.Spec)) *world {
 		return timed(func(s *task.Spec) {

@@ -10,7 +10,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// at is a time in UTC on the day of most of these stories.
+// at returns a UTC time on the day of most of these tests.
 func at(clock string) time.Time {
 	t, err := time.Parse("2006-01-02 15:04:05", "2026-03-10 "+clock)
 	if err != nil {
@@ -22,7 +22,7 @@ func at(clock string) time.Time {
 // A world is Facts that a test changes.
 type world struct{ why.Facts }
 
-// nightly is a task that ticks each hour at :30, decided up to noon, on two nodes.
+// nightly is a task that ticks each hour at :30 on two nodes, and is decided up to noon.
 func nightly() *world {
 	s := task.Defaults()
 	s.Name, s.Schedule = "job", task.Schedules{"30 * * * *"}
@@ -42,12 +42,12 @@ func node(name string) task.Node {
 	return task.Node{Name: name, State: task.NodeReady, Roles: []string{task.RoleScheduler, task.RoleExecutor}, Labels: map[string]string{"node": name}}
 }
 
-// secretly has a task read a secret.
+// secretly makes a task read a secret.
 func secretly(s *task.Spec) {
 	s.Action = task.Action{Process: &task.Process{Command: []string{"true"}, EnvFrom: []task.EnvFrom{{Secret: "db"}}}}
 }
 
-// timed is nightly with another spec from the beginning.
+// timed returns nightly with another spec from the beginning.
 func timed(edit func(*task.Spec)) *world {
 	w := nightly()
 	edit(&w.Task.Spec)
@@ -57,7 +57,7 @@ func timed(edit func(*task.Spec)) *world {
 	return w
 }
 
-// change makes a new version of the task.
+// change adds a new version of the task.
 func (w *world) change(clock, who string, edit func(*task.Spec)) *world {
 	old := *w.Task
 	w.Versions = append(w.Versions, old)
@@ -83,7 +83,7 @@ func (w *world) change(clock, who string, edit func(*task.Spec)) *world {
 	return w
 }
 
-// run puts a run of the tick at a time on record.
+// run records a run of the tick at a time.
 func (w *world) run(clock string, state task.State, edit func(*task.Run)) *world {
 	tick := at(clock)
 	late := int64(12)
@@ -106,7 +106,7 @@ func (w *world) run(clock string, state task.State, edit func(*task.Run)) *world
 	return w
 }
 
-// all puts a success of every tick on record.
+// all records a success for every tick.
 func (w *world) all() *world {
 	for h := range 12 {
 		w.run(at("00:30:00").Add(time.Duration(h)*time.Hour).Format("15:04:05"), task.Succeeded, nil)
@@ -145,7 +145,7 @@ func (w *world) askIn(t *testing.T, text, zone string) task.Answer {
 
 func code(n int) *int { return &n }
 
-// A story is what is on record, a question, and the answer in word and sentence.
+// A story consists of records, a question, and the verdict and sentence of the answer.
 type story struct {
 	name    string
 	world   func() *world

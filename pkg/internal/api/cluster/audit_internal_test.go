@@ -9,7 +9,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/internal/audit"
 )
 
-// Tags are literals: these must be what other packages have as constants.
+// Tags are literals. They must match constants of other packages.
 func TestAuditQuery_TagsAgreeWithConstants(t *testing.T) {
 	for _, c := range []struct {
 		query            any

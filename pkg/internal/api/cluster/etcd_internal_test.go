@@ -16,7 +16,7 @@ func TestStatus_WarnsOfEtcd(t *testing.T) {
 		what   string
 		m      client.EtcdMember
 		change func(*client.ClusterStatus)
-		want   []string // what the warnings have in them
+		want   []string // texts that the warnings contain
 	}{
 		{what: "well", m: client.EtcdMember{DBSize: 79 * mib, DBInUse: 79 * mib, DBQuota: 100 * mib, Version: "3.7.3", Applied: 5, Index: 5}},
 		{what: "without a quota", m: client.EtcdMember{DBSize: 1 << 40, DBInUse: 1 << 40}},
@@ -117,7 +117,7 @@ func TestStatus_DoesTheSum(t *testing.T) {
 	}
 }
 
-// good is a status without a warning.
+// good returns a status without a warning.
 func good(members ...client.EtcdMember) client.ClusterStatus {
 	return client.ClusterStatus{Leader: "a", NodesReady: 1, Shards: 8, ShardsOwned: 8, Tasks: 1000, Etcd: members,
 		Revisions: client.Revisions{Newest: 150_000, Oldest: 50_000}}

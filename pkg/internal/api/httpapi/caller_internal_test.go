@@ -14,7 +14,7 @@ func TestActor_NamesTokenAndCertificate(t *testing.T) {
 		"unix:uid=0":                           {Who: "unix:uid=0"},
 		"a?b?? (token k3vq)":                   {Who: "a\nb\x1b\xff", Token: "k3vq"},
 		"ann ?token x? (token k3vq, certificate x? ?token y)": {Who: "ann (token x)", Token: "k3vq", Certificate: "x) (token y"},
-		"carillon (token k3vq)":                               {Who: "carillon", Token: "k3vq"}, // not what Carillon itself is called
+		"carillon (token k3vq)":                               {Who: "carillon", Token: "k3vq"}, // not the name of Carillon itself
 		strings.Repeat("é", 64) + "… (token k3vq, certificate " + strings.Repeat("x", 128) + "…)": {
 			Who: strings.Repeat("é", 65), Token: "k3vq", Certificate: strings.Repeat("x", 500)},
 	} {

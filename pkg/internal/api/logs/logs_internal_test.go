@@ -8,7 +8,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// Tags are literals: these must be what other packages have as constants.
+// Tags are literals. They must match constants of other packages.
 func TestLogsQuery_TagsAgreeWithConstants(t *testing.T) {
 	for _, c := range []struct {
 		query            any

@@ -10,8 +10,8 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// Of a task that may run so often, each tick up to the page is counted: seventy years
-// of them. Others wait for their turn meanwhile.
+// If the number of runs is limited, all ticks before the page are counted, here those of seventy years. Other
+// requests wait meanwhile.
 func TestLookAhead_EndsWithItsContext(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()

@@ -30,7 +30,7 @@ func TestReadLines_HalfALineIsNone(t *testing.T) {
 	}
 }
 
-// readLines are the lines of a body as a batch gets them, and the codes of errors.
+// readLines returns the lines of a body as a batch reads them, and the codes of errors.
 func readLines(body io.Reader) (all []string) {
 	for in := (&lines{in: bufio.NewReader(body)}); !in.over; {
 		line, err := in.nextLine()

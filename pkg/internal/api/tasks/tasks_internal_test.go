@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// Tags are literals: these must be what other packages have as constants.
+// Tags are literals. They must match constants of other packages.
 func TestTasksQuery_TagsAgreeWithConstants(t *testing.T) {
 	for _, c := range []struct {
 		query            any
