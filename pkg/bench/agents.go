@@ -90,6 +90,7 @@ func (a *agents) startOnce(ctx context.Context, name string) error {
 
 	defer log.Close()
 
+	// before is where the output of this start begins: the log may contain that of earlier ones.
 	before, err := log.Seek(0, io.SeekEnd)
 	if err != nil {
 		return err
@@ -108,6 +109,7 @@ func (a *agents) startOnce(ctx context.Context, name string) error {
 
 	if err := n.awaitReady(ctx); err != nil {
 		said, _ := os.ReadFile(dir + ".log")
+
 		// Try another address only if the agent has ended, so that none keeps running unnoticed.
 		if errors.Is(err, errEnded) && bytes.Contains(said[min(before, int64(len(said))):], []byte(syscall.EADDRINUSE.Error())) {
 			err = errors.Join(errTaken, err)

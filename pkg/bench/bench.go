@@ -136,11 +136,14 @@ func (w *work) currentCounts() counted { return counted{w.outcomeCounts(), w.tap
 // that long.
 func (b *bench) verifyResult(ctx context.Context, r *rig, said counted, period time.Duration, res *Result) error {
 	b.progress.beginStep("read every revision back")
+
+	// Everything up to this revision belongs to the run.
 	upTo, err := r.currentRevision(ctx)
 	if err != nil {
 		return err
 	}
 
+	// A history that cannot be read makes the result unverified. It is not an error of the benchmark.
 	t, err := r.readBack(ctx, period, r.cfg.Executor)
 	if err != nil {
 		if ctx.Err() != nil {
@@ -150,6 +153,7 @@ func (b *bench) verifyResult(ctx context.Context, r *rig, said counted, period t
 		return nil
 	}
 
+	// What scheduler and executor have counted must agree with etcd.
 	for _, c := range []struct {
 		what           string
 		counted, found int64
@@ -169,6 +173,7 @@ func (b *bench) verifyResult(ctx context.Context, r *rig, said counted, period t
 	res.Skipped, res.Missed = t.Skipped, t.Missed
 	res.setVerified(t.verify())
 
+	// The audit judges the same revisions by all guarantees of package check.
 	if !b.Audit {
 		return nil
 	}

@@ -102,6 +102,7 @@ func (c *fakeClock) eachReached(ticks []int64, f func(at time.Time)) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 
+	// Both lists are ascending, so one pass is enough.
 	i := c.indexOf(ticks[0])
 	for _, t := range ticks {
 		for i < len(c.steps) && c.steps[i].ms < t {

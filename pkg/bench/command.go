@@ -217,6 +217,7 @@ func (k kind) newCommand() *cobra.Command {
 	}
 
 	cmd.RunE = func(cmd *cobra.Command, args []string) (err error) {
+		// Arguments are the command of the benchmark process.
 		if len(args) > 0 {
 			s.Command = args
 		}
@@ -239,6 +240,7 @@ func (k kind) newCommand() *cobra.Command {
 			}
 		}
 
+		// The report is printed even if a result is not verified. The error comes afterwards.
 		report, err := k.runBenchmark(cmd, s)
 		if err != nil {
 			return err
@@ -263,6 +265,7 @@ func (k kind) runBenchmark(cmd *cobra.Command, s settings) (_ *Report, err error
 	ctx := cmd.Context()
 	defer garbage.MakeRoom()() // as in a node
 
+	// The log writes through the progress display, so that messages do not mix with its line.
 	b := &bench{settings: s, progress: newProgress(cmd.ErrOrStderr())}
 	log := newLog(b.progress)
 	b.log = log
@@ -272,6 +275,7 @@ func (k kind) runBenchmark(cmd *cobra.Command, s settings) (_ *Report, err error
 		return nil, err
 	}
 
+	// Clean up in any case. If that fails, the error names the prefix that may be left.
 	defer func() {
 		b.progress.beginStep("clean up")
 		if cerr := b.site.close(ctx); cerr != nil {
@@ -293,8 +297,7 @@ func (k kind) runBenchmark(cmd *cobra.Command, s settings) (_ *Report, err error
 	return b.report, heapProfile(b.MemProfile)
 }
 
-// newLog tells only what breaks: warnings of a saturated etcd are what a benchmark
-// is about.
+// newLog returns a logger for errors only. Warnings of a saturated etcd are expected in a benchmark.
 func newLog(out io.Writer) *zap.Logger {
 	enc := zap.NewProductionEncoderConfig()
 	enc.EncodeTime = zapcore.TimeEncoderOfLayout("15:04:05.000")

@@ -31,6 +31,7 @@ func (b *bench) measureCreate(ctx context.Context) (err error) {
 	sample := l
 	sample.tasks = 1
 
+	// Measure etcd alone first, with records of the same size.
 	limits := map[string]*Result{}
 	if b.Limit > 0 {
 		s, err := sizesOf(ctx, sample)
@@ -51,6 +52,7 @@ func (b *bench) measureCreate(ctx context.Context) (err error) {
 		limits[limitCreate], limits[limitCreateBulk] = &list[0], &bulk
 	}
 
+	// Start a node without an executor. Its scheduler loads the tasks while they are created.
 	r, w, err := b.prepareRig(ctx, l)
 	if err != nil {
 		return err
@@ -70,6 +72,7 @@ func (b *bench) measureCreate(ctx context.Context) (err error) {
 		return errors.Join(err, closeAPI(), w.stopParts())
 	}
 
+	// Create tasks in three ways. Each leaves its tasks in place for the next.
 	var results []Result
 	var made int64
 	for _, way := range []struct {
@@ -97,6 +100,7 @@ func (b *bench) measureCreate(ctx context.Context) (err error) {
 		return err
 	}
 
+	// Every acknowledged task must exist, as a spec and as an entry.
 	found, err := r.countTasks(ctx)
 	if err == nil && found != [2]int64{made, made} {
 		err = fmt.Errorf("%d tasks were created, etcd has %d specs and %d entries", made, found[0], found[1])
@@ -220,6 +224,8 @@ func (b *bench) createBy(ctx context.Context, name string, callers int, create c
 	var wg sync.WaitGroup
 	var stop atomic.Bool
 	tag := task.NewUID()
+
+	// All callers draw from one sequence of names, which ends when the measurement does.
 	tasks := func(yield func(task.Spec) bool) {
 		for !stop.Load() && run.Err() == nil {
 			s := spec
@@ -239,6 +245,8 @@ func (b *bench) createBy(ctx context.Context, name string, callers int, create c
 	}
 
 	b.progress.beginStep("%s", name)
+
+	// Callers already work during the warm-up. Only what they create afterwards is measured.
 	clock.Sleep(run, b.Warmup)
 
 	watch := startWatch(done.Load())
@@ -247,6 +255,8 @@ func (b *bench) createBy(ctx context.Context, name string, callers int, create c
 	}
 
 	watch.fillResult(done.Load(), &res)
+
+	// Let every caller finish its last task, so that made is exact.
 	stop.Store(true)
 	wg.Wait()
 
@@ -281,6 +291,7 @@ func (b *bench) limitBulk(ctx context.Context, took time.Duration, s sizes) (res
 		})
 	}
 
+	// A fifth of the time is for warming up.
 	clock.Sleep(run, took/5)
 	watch := startWatch(count.Load())
 	for more := clock.Sleep(run, took); more && count.Load() == watch.first; { // at least one request

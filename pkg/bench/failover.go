@@ -43,6 +43,7 @@ func (b *bench) measureFailover(ctx context.Context) (err error) {
 	watching, stop := context.WithCancel(watching)
 	g.Go(func() error { return t.witness.watchDispatches(watching, b.client, b.log) })
 
+	// If the witness fails, watching ends, and with it the trial.
 	err = t.runTrial(watching)
 	if b.Audit && err == nil {
 		err = t.judgeHistory(ctx)
@@ -51,6 +52,7 @@ func (b *bench) measureFailover(ctx context.Context) (err error) {
 	err = errors.Join(err, t.agents.stopAll(ctx))
 	stop()
 
+	// The witness ends with context.Canceled after stop.
 	if watched := g.Wait(); !errors.Is(watched, context.Canceled) {
 		err = errors.Join(err, watched)
 	}
@@ -127,6 +129,8 @@ func (t *trial) createTasks(ctx context.Context) error {
 // measured.
 func (t *trial) measureChange(ctx context.Context, name string, do func(context.Context) error) error {
 	t.progress.beginStep("%s", name)
+
+	// The span covers the change and the time until the cluster has settled.
 	began := time.Now()
 	t.witness.beginSpan()
 
@@ -144,6 +148,8 @@ func (t *trial) measureChange(ctx context.Context, name string, do func(context.
 	if err := t.awaitSettled(ctx, present...); err != nil {
 		return err
 	}
+
+	// Changes without a name only restore the cluster.
 	if name == "" {
 		return nil
 	}
@@ -185,6 +191,7 @@ func (t *trial) awaitSettled(ctx context.Context, nodes ...string) error {
 		}
 	}
 
+	// The shards have their owners. Now each of the tasks that fire every second must have run again.
 	for after := time.Now(); !t.witness.allDispatched(t.Rate, after); {
 		if !clock.Sleep(ctx, 20*time.Millisecond) {
 			return context.Cause(ctx)

@@ -45,6 +45,7 @@ func (l *ledger) addEvent(e check.Event) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 
+	// A new inbox record is a dispatch, a deleted one the end of the attempt. Rewrites do not count.
 	if k, ok := l.keys.ParseRun(e.Key); ok {
 		r := l.findOrAddRun(k.Ref.Name, k.Run)
 
@@ -64,6 +65,7 @@ func (l *ledger) addEvent(e check.Event) {
 		return
 	}
 
+	// Nothing but history may be deleted, by trims.
 	if e.Deleted {
 		if k.Kind != record.KindEnded {
 			l.faults.addFault("%s was deleted", e.Key)
@@ -154,6 +156,8 @@ func (l *ledger) addToTally(t *tally, ends bool) {
 		name, id, _ := strings.Cut(key, "/")
 		l.judgeRun(t, name, id, r)
 
+		// A dispatched run must be dispatched once and, if runs are executed, end once in the revision that deletes
+		// its attempt.
 		switch {
 		case r.claims == 0:
 		case r.claims > 1:
@@ -172,6 +176,7 @@ func (l *ledger) addToTally(t *tally, ends bool) {
 		t.Missed += r.missed
 	}
 
+	// Every tick that is decided must have an outcome, and no other tick may have one.
 	for name, e := range l.entries {
 		if want := l.decidedTicks(name, e); e.decided != want {
 			t.addFault("task %s had %d ticks, and %d have an outcome", name, want, e.decided)

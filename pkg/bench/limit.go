@@ -60,6 +60,7 @@ func (l *limiter) measureShape(ctx context.Context, name string) (Result, error)
 
 	var wg sync.WaitGroup
 
+	// Each caller repeats its request until the measurement ends or one of them fails.
 	for i := range callers {
 		one, perr := l.runCaller(ctx, name, fmt.Sprintf("%s%04d/", root, i))
 		if perr != nil {
@@ -92,6 +93,7 @@ func (l *limiter) measureShape(ctx context.Context, name string) (Result, error)
 		l.now("%s  %s/s", name, formatNumber(watch.ratePerSecond(count.Load())))
 	}
 
+	// Fill in the result before the callers stop.
 	watch.fillResult(count.Load(), &res)
 	cancel()
 	wg.Wait()

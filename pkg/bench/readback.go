@@ -64,10 +64,13 @@ func (r *rig) readBack(ctx context.Context, period time.Duration, ends bool) (ta
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 
+	// Read all shards in parallel, with one client for every shardsPerReader of them.
 	ledgers := make([]ledger, r.cluster.Shards)
 	var wg sync.WaitGroup
 
 	var client *kv.Client
+
+	// Its two watches fill the ledger of a shard.
 	for id := range ledgers {
 		if id%shardsPerReader == 0 {
 			if client, err = r.dialClient(ctx); err != nil {
@@ -96,6 +99,7 @@ func (r *rig) readBack(ctx context.Context, period time.Duration, ends bool) (ta
 		return all, err
 	}
 
+	// Judge each shard when all of its revisions are in.
 	for id := range ledgers {
 		ledgers[id].addToTally(&all, ends)
 	}
@@ -138,6 +142,7 @@ func (r *rig) replayRange(ctx context.Context, client *kv.Client, prefix string,
 	first := true
 	cfg := kv.FollowConfig{Key: key, End: end, Revision: from, StallAfter: settleFor, Name: "read back", Logger: r.log}
 	err := kv.Follow(ctx, client, cfg, func(b kv.Batch) error {
+		// A second list, or one at another revision, means that revisions are missing.
 		if b.Reset && (!first || b.Revision != from) {
 			return fmt.Errorf("revisions behind %d are missing (compacted?)", from)
 		}

@@ -106,6 +106,7 @@ func (r *rig) joinCluster(ctx context.Context) (err error) {
 		return err
 	}
 
+	// Register the node under a session, as a daemon does.
 	r.session, err = kv.OpenSession(r.base, r.client, kv.SessionConfig{TTL: 30 * time.Second, Logger: r.log})
 	if err != nil {
 		return err
@@ -121,6 +122,7 @@ func (r *rig) joinCluster(ctx context.Context) (err error) {
 		return err
 	}
 
+	// The only node becomes the leader, and assigns all shards to itself.
 	vote := election.New(r.client, election.Config{Prefix: r.keys.Root(), Node: nodeName, TTL: 30 * time.Second, Logger: r.log})
 	r.ground.Go(func() error {
 		return vote.Run(r.base, func(ctx context.Context, t election.Term) error {
@@ -191,6 +193,7 @@ func (r *rig) startParts(ctx context.Context, l load) (_ *work, err error) {
 		}
 	}()
 
+	// Without an executor, placement sees a node whose slots are always free.
 	free := func() int { return r.cfg.Slots }
 	if r.cfg.Executor {
 		e, err := r.startExecutor(base, w)
@@ -203,6 +206,7 @@ func (r *rig) startParts(ctx context.Context, l load) (_ *work, err error) {
 		e.Joined(executor.Session{Fence: r.fence, LastRenewal: r.session.LastRenewal})
 	}
 
+	// Wire the scheduler as package daemon does, with the tap as its store and the clock of the benchmark.
 	fleet := placement.NewFleet(nodeName, free)
 	nodes, err := r.plain.Nodes(ctx)
 	if err != nil {
@@ -221,6 +225,8 @@ func (r *rig) startParts(ctx context.Context, l load) (_ *work, err error) {
 
 	w.parts.Go(func() error { return w.engine.Run(running) })
 	w.parts.Go(func() error { return keeper.Run(running) })
+
+	// The clock is held, so nothing is due: the shards are ready when all are opened and loaded.
 	err = r.awaitWithin(ctx, loadFor, "every shard is loaded", func() (bool, error) {
 		return w.tap.opened.Load() >= int64(r.cluster.Shards) && w.nothingOverdue(), nil
 	})

@@ -67,6 +67,8 @@ func (b *bench) measureProcess(ctx context.Context) error {
 // measureRate measures the rate of a load, with a clock that always leaves something due. The result is compared
 // with the first of the limits.
 func (b *bench) measureRate(ctx context.Context, name string, l load, limits func(time.Duration) ([]Result, error)) (err error) {
+	// The limits are measured before and after the benchmark, and averaged, because other load on the machine
+	// changes.
 	var before, after []Result
 	if b.Limit > 0 {
 		if before, err = limits(b.Limit / 2); err != nil {
@@ -83,6 +85,7 @@ func (b *bench) measureRate(ctx context.Context, name string, l load, limits fun
 
 	res := Result{Name: name}
 
+	// driveLoad leaves the clock held, so that all runs can end.
 	err = b.driveLoad(ctx, r, w, l, &res)
 	if err = errors.Join(err, b.finishRuns(ctx, r, w)); err != nil {
 		return err
@@ -119,8 +122,10 @@ func (b *bench) driveLoad(ctx context.Context, r *rig, w *work, l load, res *Res
 	defer wg.Wait()
 	defer stop()
 
+	// Advance the clock in the background until the measurement ends.
 	wg.Go(func() { b.pushClock(driving, r, w, l) })
 
+	// With an executor, a run counts when it has ended, otherwise when it was dispatched.
 	count := func() int64 {
 		if r.cfg.Executor {
 			return w.tap.finished.Load()

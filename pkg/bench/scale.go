@@ -52,6 +52,8 @@ func (b *bench) measureScale(ctx context.Context) error {
 // measureOneScale measures one scheduler with n tasks, in a cluster of its own. o holds further options for it.
 func (b *bench) measureOneScale(ctx context.Context, name string, n int, o orders) (res Result, err error) {
 	res = Result{Name: name, Tasks: int64(n)}
+
+	// A prefix of its own keeps this cluster apart from the one with the other number of tasks.
 	part := *b.site
 	if part.keys, err = record.NewKeys(fmt.Sprintf("%s%d-%s", b.root, n, task.NewUID())); err != nil {
 		return res, err
@@ -80,6 +82,8 @@ func (b *bench) measureOneScale(ctx context.Context, name string, n int, o order
 	if err := b.populateTasks(ctx, r, n, p.makeTask); err != nil {
 		return res, err
 	}
+
+	// Reading back begins here, after the tasks were created.
 	if r.joinedAt, err = r.currentRevision(ctx); err != nil {
 		return res, err
 	}
@@ -91,6 +95,8 @@ func (b *bench) measureOneScale(ctx context.Context, name string, n int, o order
 	}
 
 	full.Fires.fillResult(&res)
+
+	// Memory per task is the difference to the scheduler without tasks.
 	per := func(with, without int64) *float64 { return new(roundTo(float64(with-without)/float64(n), 1)) }
 	res.LoadMS, res.Reopened, res.IdleCPU = full.LoadMS, full.Reopened, new(roundTo(full.IdleCPU, 5))
 	res.MemoryPer, res.MemoryAsIs, res.HeapPer = per(full.Resident, empty.Resident), per(full.AsIs, empty.AsIs), per(full.Heap, empty.Heap)

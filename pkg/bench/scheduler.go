@@ -140,6 +140,7 @@ func (o orders) runOrders(ctx context.Context, out io.Writer, log *zap.Logger) (
 
 // measureOrders measures the idle scheduler, its memory, and then its fires.
 func (o orders) measureOrders(ctx context.Context, r *rig, w *work, say *json.Encoder, found *finding) error {
+	// Let the clock run, but at a time when no task is due.
 	w.clock.runSteadily(o.Origin)
 	w.engine.Look() // the workers sleep until a time of the held clock; wake them
 
@@ -161,9 +162,11 @@ func (o orders) measureOrders(ctx context.Context, r *rig, w *work, say *json.En
 		found.IdleCPU = (cpuTime() - cpu).Seconds() / time.Since(at).Seconds()
 	}
 
+	// Measure memory before and after a forced garbage collection.
 	found.AsIs = residentMemory()
 	found.Resident, found.Heap = measureMemory()
 
+	// A scheduler without tasks is only the baseline for memory.
 	if o.Idle == 0 {
 		return nil
 	}

@@ -144,6 +144,8 @@ func (s *site) close(ctx context.Context) error {
 	defer cancel()
 
 	var errs []error
+
+	// The data of an embedded etcd is removed with its directory.
 	if s.server == nil && s.reached {
 		errs = append(errs, s.deletePrefix(ctx, s.root))
 		if interrupted {

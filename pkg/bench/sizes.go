@@ -20,6 +20,8 @@ func plainSizes(bytes int) sizes { return sizes{bytes, bytes, bytes, bytes, byte
 // sizesOf returns the sizes of the records of a load, as store writes them.
 func sizesOf(ctx context.Context, l load) (n sizes, err error) {
 	t, e := l.makeTask(0)
+
+	// Make one record of each kind, as in a run of the load.
 	now := task.At(time.Now())
 	run := task.Run{
 		ID: task.RunID(now.Time, t.UID), UID: t.UID, Namespace: t.Namespace, Task: t.Name, ScheduledTime: now, State: task.Dispatched,
@@ -41,6 +43,7 @@ func sizesOf(ctx context.Context, l load) (n sizes, err error) {
 		return n, err
 	}
 
+	// Let store encode them into a committer that only collects the writes.
 	var ops gathered
 	s := store.New(nil, &ops, keys)
 	commit := s.NewCommit(0, store.Fences{}, 1, record.Watermark{Time: now, Seen: 1e6})
@@ -63,6 +66,7 @@ func sizesOf(ctx context.Context, l load) (n sizes, err error) {
 		}
 	}
 
+	// The order is that of the calls above. A change of store that breaks it is detected here.
 	if len(of) != 5 {
 		return n, fmt.Errorf("a claim, its watermark, its end, a spec and an entry are %d records", len(of))
 	}

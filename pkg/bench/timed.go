@@ -47,6 +47,7 @@ func (b *bench) measureLateness(ctx context.Context, name string, l load, warmup
 		return errors.Join(err, w.stopParts())
 	}
 
+	// Sample the lateness of ticks and starts for the duration, and longer if there is no sample yet.
 	w.tap.measuring.Store(true)
 	began, first := time.Now(), w.tap.decided.Load()
 	for left := duration; ok && left > 0; left = duration - time.Since(began) {
@@ -60,6 +61,8 @@ func (b *bench) measureLateness(ctx context.Context, name string, l load, warmup
 
 	count, took := w.tap.decided.Load()-first, time.Since(began)
 	w.tap.measuring.Store(false)
+
+	// Hold the clock, so that nothing more becomes due while the runs end.
 	w.clock.stopRunning()
 
 	if err := profiled(); err != nil || !ok {
@@ -69,6 +72,7 @@ func (b *bench) measureLateness(ctx context.Context, name string, l load, warmup
 		return err
 	}
 
+	// One measurement yields two results: until the claim, and with an executor until the start.
 	claim := Result{Name: name, Count: count, Seconds: roundTo(took.Seconds(), 3), LatenessMS: newSpread(w.tap.claimSamples())}
 	if err := b.verifyResult(ctx, r, w.currentCounts(), l.period, &claim); err != nil {
 		return err

@@ -92,10 +92,13 @@ func (w *witness) noteDispatch(r task.Run) {
 
 	w.seeing.fired++
 	w.seeing.late = append(w.seeing.late, decided.Sub(tick))
+
+	// A task that fires on time has a gap of zero beyond its period.
 	if gap := decided.Sub(last.decided) - w.period; gap > w.seeing.gap {
 		w.seeing.gap, w.seeing.gapTask = gap, r.Task
 	}
 
+	// Ticks must follow each other by exactly one period.
 	switch ahead := tick.Sub(last.tick); {
 	case ahead <= 0:
 		w.seeing.twice++
