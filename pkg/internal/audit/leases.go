@@ -40,6 +40,7 @@ func (j *leaseJudge) suspectLease(ctx context.Context, e *mvccpb.KeyValue, messa
 
 	f := kindLeakedLease.newFinding(message, string(e.Key))
 	f.Do = strings.Replace(f.Do, "LEASE", fmt.Sprintf("%x", e.Lease), 1)
+
 	// The record's revision is not a fact, because nodes rewrite their records all the time.
 	j.suspectWith(f, leaseStillRenewed{reader: j.reader, key: string(e.Key), lease: e.Lease, ttl: ttl, pause: j.pause})
 }

@@ -101,6 +101,7 @@ func (j *ownerJudge) checkDecidedByOwner(e *mvccpb.KeyValue, ref record.Ref, r t
 	f := kindTwoOwners.newFinding(fmt.Sprintf("node %s decided a tick of shard %d at revision %d, and node %s has owned it since revision %d",
 		r.Owner, ref.Shard, e.CreateRevision, o.Node, o.Fence), string(e.Key), j.keys.Owner(ref.Shard))
 	f.Revision = e.ModRevision
+
 	// The record itself is not a fact that must still hold: it is evidence even if it is deleted meanwhile.
 	j.addSuspect(f, store.Seen{Key: j.keys.Owner(ref.Shard), Mod: o.Fence})
 }

@@ -128,6 +128,7 @@ func (c *checker) applyRevision(events []Event) {
 
 	c.retention.checkRevision(d)
 	c.entries.applyEntries(d)
+
 	// checkRevision compares with the records that were kept before, checkKept counts those that are kept now.
 	c.cluster.applyKept(d)
 	c.retention.checkKept(d)

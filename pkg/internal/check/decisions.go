@@ -40,6 +40,7 @@ func (j *decisionJudge) decidedTicks(ch *runChange, r *runHistory, rec *task.Run
 	}
 
 	all, ok := rangeTicks(st.ticks, *rec)
+
 	// A commit can decide single ticks inside of a range differently, such as one that runs among many that are
 	// missed. Those do not belong to the range. sortedRuns has put them first, so that they are known here.
 	others := func(at int64) bool {
@@ -94,6 +95,7 @@ func decisionTime(rec *task.Run) int64 {
 	if at := unixMS(rec.CreatedAt); at != 0 && rec.Last.IsZero() {
 		return at
 	}
+
 	// A range may have grown after it was created. EndedAt is the time of its latest growth.
 	return cmp.Or(unixMS(rec.EndedAt), unixMS(rec.CreatedAt))
 }

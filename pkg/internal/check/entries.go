@@ -83,9 +83,11 @@ func (et *entryTracker) nextVersion(d *delta, t *taskHistory, s *shardState, ch 
 	}
 
 	et.checkRevisedKey(d, t, ch)
+
 	// The epoch ends where its ticks are decided. Ticks that are due but not decided yet belong to the next
 	// version.
 	decided := old.decidedUpTo(t.ref, s.watermark, s.watermarkMod)
+
 	// The commit that counts the last allowed run decides its tick by the entry's from, and the watermark may be
 	// behind.
 	if _, edited := d.specs[withoutShard(t.ref)]; !edited && usedUp(ch.entry) && !usedUp(old.Entry) {
@@ -116,6 +118,7 @@ func (et *entryTracker) checkRevisedKey(d *delta, t *taskHistory, ch *entryChang
 	}
 
 	old, next := t.entry.Entry, ch.entry
+
 	// The edit may give new ticks if there were none, if schedule or anchor differ, or if a pause ends earlier.
 	more := !hasTicks(old) || !old.Timing().Same(next.Timing()) || !old.Anchor.Equal(next.Anchor.Time) ||
 		old.Paused && (!next.Paused || pausedUntil(next) < pausedUntil(old))

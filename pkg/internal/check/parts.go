@@ -178,6 +178,7 @@ func (j *partJudge) checkConclusion(d *delta, ch *runChange, r *runHistory) {
 	// cut reports whether the cancel had an effect: it kept a part from being given out, or ended one. If all parts
 	// had ended before, their outcome counts.
 	succeeded, cut := f.Kept, false
+
 	// Compare what the parent records of each part with what happened. A part that was never given out may only be
 	// cancelled.
 	for _, i := range f.Numbers() {

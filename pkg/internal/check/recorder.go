@@ -255,6 +255,7 @@ func (r *Recorder) watchOnce(ctx context.Context, attempt int) error {
 
 	// Watch blocks until the server answers. guard limits that.
 	guard := time.AfterFunc(watchTimeout, cancel)
+
 	// Without fragments, a response holds whole revisions. A watch can therefore resume after the last revision
 	// that it delivered.
 	responses := r.client.Watch(ctx, key, clientv3.WithRange(end), clientv3.WithRev(from), clientv3.WithCreatedNotify())
@@ -287,6 +288,7 @@ func (r *Recorder) watchOnce(ctx context.Context, attempt int) error {
 			}
 
 			one, stop := context.WithTimeout(ctx, progressInterval)
+
 			// An error is ignored: if requests fail, no response arrives, and the check for silence ends the watch.
 			_ = r.client.RequestProgress(one)
 			stop()

@@ -200,6 +200,7 @@ func (rt *runTracker) applyAttempt(d *delta, ch *runChange, r *runHistory, put i
 	r.putInto(put)
 	r.attempts = max(r.attempts, len(put.Attempts))
 	r.retrying = false
+
 	// A run that has ended keeps its outcome, whatever its inbox record says later.
 	if !r.ended {
 		rt.setState(ch, r, r.state, put.State, put.key)
@@ -210,6 +211,7 @@ func (rt *runTracker) applyAttempt(d *delta, ch *runChange, r *runHistory, put i
 // a node handed back, or a rewrite. A run with parts keeps a queue record while its parts are under way.
 func (rt *runTracker) applyQueued(d *delta, ch *runChange, r *runHistory, from task.State, taken *inboxRecord) {
 	w := ch.queued
+
 	// The record of a run with parts replaces the attempt: the run counts as running until its parts have ended.
 	if w.UnderWay() {
 		if !r.ended {

@@ -178,6 +178,7 @@ func splitStdin(text string) (command, input string, fed bool) {
 			escaped = false
 		case escaped:
 			b.WriteByte('\\')
+
 			// In the input, a second backslash may escape the next character. In the command it does not.
 			if escaped = fed && c == '\\'; !escaped {
 				b.WriteByte(c)

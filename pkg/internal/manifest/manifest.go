@@ -171,6 +171,7 @@ func splitDocuments(file string, b []byte) ([]*node, *Error) {
 	isJSON := strings.HasSuffix(file, ".json") || IsLines(file)
 	if start := bytes.TrimSpace(b); isJSON || (len(start) > 0 && (start[0] == '{' || start[0] == '[')) {
 		docs, fault := readJSON(b, 1)
+
 		// A file without the extension may also be YAML that begins with a brace: { name: x }
 		if fault == nil || isJSON || fault.errorCode() == task.CodeDuplicate {
 			return docs, fault

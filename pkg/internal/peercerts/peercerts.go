@@ -244,6 +244,7 @@ func takeToken(dataDir string, m Member, now time.Time) (done string, err error)
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return "", err
 	}
+
 	// Write the certificate last. After a crash before that, there is no certificate that the CA has not signed,
 	// and the token is still there for the next start.
 	if err := certs.WriteFile(Files(dataDir).CA, t.CA, 0o644); err != nil {

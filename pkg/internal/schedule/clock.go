@@ -51,6 +51,7 @@ func (r *rule) localStart(st *stretch, p policy) int64 {
 func (r *rule) nextTick(z *zone, p policy, from int64) int64 {
 	for i := z.stretchAt(from); i < len(z.stretches); i++ {
 		st := &z.stretches[i]
+
 		// The tick that stands for a gap is at the very start of the stretch, so it comes before all others there.
 		if from <= st.start && r.runsAfterGap(st, p) {
 			return st.start

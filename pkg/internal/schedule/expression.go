@@ -136,6 +136,7 @@ func readExpression(name, text string, written bool, meant func(words []string) 
 	if err != nil {
 		return fail(task.CodeBadSchedule, "%v%s", err, meant(given))
 	}
+
 	// An expression such as February 30 has no day at all.
 	if r.nextDay(firstSecond/daySeconds, endSecond/daySeconds-1) == noInstant {
 		return fail(task.CodeNeverFires, "never fires: no month that it names has such a day")

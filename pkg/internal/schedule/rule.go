@@ -142,6 +142,7 @@ func (r *rule) nextLocal(from, end int64) int64 {
 
 	d, last := from/daySeconds, (end-1)/daySeconds
 	second := from % daySeconds
+
 	// Two rounds are enough: if the first day has no matching second left, the first matching second of the next
 	// matching day is the result.
 	for range 2 { // at most: this day is already over, then the first second of another

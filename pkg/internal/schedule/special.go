@@ -58,6 +58,7 @@ func (s *special) weekDays(first, length uint8) uint32 {
 	var days uint32
 	for n, weekdays := range s.nth {
 		const week = 1<<7 - 1
+
 		// The (n+1)-th occurrence of a weekday is in the (n+1)-th group of seven days.
 		days |= inMonth(weekdays, first) & (week << uint(1+7*n))
 	}

@@ -48,6 +48,7 @@ func (o *opener) callNext(ctx context.Context, op clientv3.Op, next etcdhook.Do)
 		}
 
 		t.If = cmps
+
 		// An opening commit has four comparisons and one put.
 		if len(t.Then) == 1 && len(t.If) == 4 && isCommit(o.keys, t) {
 			mark := string(t.Then[0].KeyBytes())

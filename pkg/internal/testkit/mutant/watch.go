@@ -144,6 +144,7 @@ func startBeforeCommit(k keysOf) infect {
 		var mu sync.Mutex
 		var listeners = map[chan clientv3.WatchResponse]bool{}
 		commits := 0
+
 		// Remember the watches of the inbox, through which the forged events are delivered.
 		c.Watcher = watched{Watcher: c.Watcher, open: func(key string, forged chan clientv3.WatchResponse) func() {
 			if key != inbox {
@@ -165,6 +166,7 @@ func startBeforeCommit(k keysOf) infect {
 		newest := int64(0)
 		c.KV = etcdhook.KV(c.KV, func(ctx context.Context, op clientv3.Op, next etcdhook.Do) (clientv3.OpResponse, error) {
 			var events []*clientv3.Event
+
 			// Find the attempts that the node's own commits put into its inbox.
 			editedTxns(op, func(t txn) txn {
 				for _, op := range t.Then {
@@ -177,6 +179,7 @@ func startBeforeCommit(k keysOf) infect {
 			})
 
 			mu.Lock()
+
 			// The forged events carry the revision that the commit will get if nothing else is written before it.
 			if len(events) > 0 && newest > 0 {
 				commits++

@@ -62,6 +62,7 @@ func (a *acks) findViolations(keys record.Keys, events []check.Event) (violation
 		key      string
 		revision int64
 	}
+
 	// Each call marks the task's description, so that a spec shows which call has written it.
 	puts, described := map[at]bool{}, map[string]bool{}
 	for _, e := range events {

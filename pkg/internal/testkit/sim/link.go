@@ -229,6 +229,7 @@ func callThroughLink[T any](ctx context.Context, l *link, write bool, make, agai
 	if !clock.Sleep(ctx, p.after) {
 		return zero, ctx.Err()
 	}
+
 	// The link may have been cut while the call was under way. Then the answer is lost.
 	if m, _ := l.modeAndChange(); m != modeOpen && !l.waitUntilOpen(ctx) {
 		return zero, ctx.Err()

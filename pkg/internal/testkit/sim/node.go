@@ -149,6 +149,7 @@ func (n *node) killDaemon(host bool) {
 	p := n.proc
 	n.proc, n.former = nil, p.killed
 	n.logLine("> kill %s, its host too: %t", n.name, host)
+
 	// Cut everything off before the process is stopped, so that its shutdown has no effect outside.
 	p.link.setMode(dead)
 	n.net.closeAddress(n.address)

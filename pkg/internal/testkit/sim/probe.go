@@ -153,6 +153,7 @@ func (w *world) judgeFrozenStarts(keys record.Keys, events []check.Event) (viola
 	var mod int64
 	obeyed := map[string]int64{}
 	starts := slices.SortedStableFunc(slices.Values(w.probes.runs), func(a, b *probe) int { return a.start.Compare(b.start) })
+
 	// judge checks the starts before an instant with the freezes and confirmations of the events so far.
 	judge := func(until time.Time) {
 		for ; len(starts) > 0 && (until.IsZero() || starts[0].start.Before(until)); starts = starts[1:] {

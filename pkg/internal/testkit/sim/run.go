@@ -77,6 +77,7 @@ func Run(t *testing.T, seed uint64, o Options) Report {
 // runInBubble runs the phases of a simulation: start, faults, recovery, quiet, and judgement.
 func runInBubble(t *testing.T, seed uint64, o Options) Report {
 	time.Sleep(time.Until(simulationStart))
+
 	// life outlives the test's context, because daemons must end before the bubble does.
 	life, end := context.WithCancel(context.WithoutCancel(t.Context()))
 	defer end()
@@ -97,17 +98,21 @@ func runInBubble(t *testing.T, seed uint64, o Options) Report {
 	w.endFaults()
 	calm()
 	w.resumeNodes()
+
 	// From here on the cluster has settleTime to decide everything that is due until now (G16).
 	until := time.Now()
 	w.logLine("> all is well")
 	w.sleep(settleTime)
+
 	// A request from before the recovery may have arrived late.
 	w.resumeNodes()
 	w.endFreezes()
+
 	// Pause all tasks and wait until all runs have ended.
 	w.pauseAll()
 	quiet := w.waitUntil(w.opts.Patience, func() bool { w.resumeAll(); return w.isIdle() })
 	w.logLine("> quiet: %t", quiet)
+
 	// Stop everything, so that no goroutine is left in the bubble.
 	w.stopProcesses()
 	end()
@@ -121,6 +126,7 @@ func runInBubble(t *testing.T, seed uint64, o Options) Report {
 // startNodes draws the options that are not set, and starts the first nodes.
 func (w *world) startNodes(seed uint64) {
 	o := &w.opts
+
 	// Always draw, even if the option is set: the number of draws must not depend on the options.
 	draw := func(v *int, least, most int) {
 		if n := least + w.rng.IntN(most-least+1); *v == 0 {
@@ -215,6 +221,7 @@ func (w *world) injectFaults() {
 	var ends []pending
 	for last := time.Now().Add(w.opts.Duration); time.Now().Before(last); {
 		w.sleep(durationBetween(w.rng, 100*time.Millisecond, 4*time.Second))
+
 		// End the faults whose time is over.
 		ends = slices.DeleteFunc(ends, func(p pending) bool {
 			if time.Now().Before(p.at) {
