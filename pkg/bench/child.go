@@ -63,7 +63,7 @@ func startChild(name string, orders any, errs io.Writer) (*child, error) {
 	return c, nil
 }
 
-// readReport reads the child's next report. When ctx ends, the child is told to end. io.EOF means that no more
+// readReport reads the child's next report. When ctx ends, it closes the input of the child, which ends it. io.EOF means that no more
 // reports follow.
 func (c *child) readReport(ctx context.Context, v any) error {
 	defer context.AfterFunc(ctx, func() { _ = c.leash.Close() })()

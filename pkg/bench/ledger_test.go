@@ -83,7 +83,7 @@ func TestLedger_FindsWhatIsWrong(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		do   func(h *history)
-		want string // of the fault; "" is none
+		want string // in the fault; "": no fault
 	}{
 		{"all is well", func(h *history) { h.fire(1); h.finish(1, task.Succeeded); h.finish(2, task.Skipped); h.mark(2) }, ""},
 		{"a tick without an outcome", func(h *history) { h.fire(1); h.finish(1, task.Succeeded); h.mark(2) }, "had 2 ticks, and 1 have an outcome"},

@@ -64,6 +64,8 @@ func (j *attemptJudge) checkAttempt(e *mvccpb.KeyValue) (inboxRecord, bool) {
 	}
 
 	j.checkNoLease(e)
+
+	// Even an unreadable attempt keeps its task's queue from being reported as stuck.
 	j.cluster.active[hashOf(k.Ref)] = true
 
 	r, err := record.DecodeAssigned(k, e.CreateRevision, e.Value)
@@ -90,6 +92,7 @@ func (j *attemptJudge) checkAttempt(e *mvccpb.KeyValue) (inboxRecord, bool) {
 func (j *attemptJudge) suspectOrphan(k record.RunKey, r task.Assigned, e *mvccpb.KeyValue) bool {
 	lostAfter := r.EffectiveLostAfter().Std()
 
+	// Another instance of the node has taken over.
 	if n, present := j.cluster.nodes[k.Node]; present {
 		if n.Instance == r.Instance {
 			return false
@@ -105,12 +108,15 @@ func (j *attemptJudge) suspectOrphan(k record.RunKey, r task.Assigned, e *mvccpb
 
 	node := store.Seen{Key: j.keys.Node(k.Node)}
 
+	// The instance is proved dead. The absent node key is a fact, so that a node that joins again clears the
+	// suspicion.
 	if at, dead := j.cluster.cleared[r.Instance]; dead && j.reader.timeSince(at) > timeTolerance {
 		j.addSuspect(kindOrphan.newFinding(fmt.Sprintf("run %s of %s is on node %s, whose instance is proved dead since %s", k.Run, k.Ref, k.Node, j.reader.formatAgo(at)),
 			string(e.Key), clearedPrefix(j.keys)+r.Instance), seenRecord(e), node)
 		return true
 	}
 
+	// The node is absent. nodeLongAbsent determines for how long.
 	f := kindOrphan.newFinding(fmt.Sprintf("run %s of %s is on node %s, which is absent for longer than %s", k.Run, k.Ref, k.Node, r.EffectiveLostAfter()),
 		string(e.Key), node.Key)
 	j.suspectWith(f, nodeLongAbsent{
@@ -132,6 +138,8 @@ func (j *attemptJudge) checkHaveTasks(ctx context.Context, page []inboxRecord) e
 		return err
 	}
 
+	// An attempt is in order if its cancel was requested, or if an entry with its uid, or one that cannot be read,
+	// exists.
 	for _, attempt := range page {
 		key := attempt.key
 		entry := store.Seen{Key: j.keys.Entry(key.Ref)}
@@ -182,6 +190,8 @@ func (r nodeLongAbsent) absentBefore(ctx context.Context, before time.Time) (gon
 		return false, false, err
 	}
 
+	// In the loop, no node had announced a time after before at low. high is a revision at which one had, or the
+	// current one.
 	low, high := past.Oldest, r.reader.revision
 	at, err := r.clockAt(ctx, low)
 	for err == nil && !at.After(before) && low+1 < high {

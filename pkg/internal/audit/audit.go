@@ -133,6 +133,7 @@ func newAudit(au Auditor) *audit {
 // run reads the cluster stage by stage. Each stage is compared with what the earlier ones have read. After a pause
 // it confirms the suspects.
 func (a *audit) run(ctx context.Context) ([]task.Finding, error) {
+	// All reads of the first pass use this revision.
 	if err := a.reader.pinRevision(ctx); err != nil {
 		return nil, err
 	}
@@ -157,6 +158,7 @@ func (a *audit) run(ctx context.Context) ([]task.Finding, error) {
 		}
 	}
 
+	// The second pass must see facts at a later time, when records in transition have moved on.
 	a.progress.beginAndReport("second look")
 
 	if err := a.waitForQuiet(ctx); err != nil {

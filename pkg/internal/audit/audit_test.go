@@ -240,7 +240,7 @@ var damages = []struct {
 	}, nil},
 	{"a secret without a name", func(s *site) { s.put(s.keys.Secrets()+"db", "{}") }, []string{"strange_key"}},
 	{"a spec without its entry", func(s *site) {
-		s.ended(s.one, s.entry.UID, 5, nil) // and what belongs to it is none of its own
+		s.ended(s.one, s.entry.UID, 5, nil) // its records must not be findings of their own
 		s.waiting(s.one, s.entry.UID, task.ReasonManual, s.now)
 		s.drop(s.keys.Entry(s.one))
 	}, []string{"spec_without_entry"}},

@@ -33,6 +33,7 @@ func (j *entryJudge) checkEntry(ctx context.Context, s *shardState, e *mvccpb.Ke
 		uid: entry.UID, mod: e.ModRevision, target: entry.Target, needsKey: entry.Action.NeedsKey(), unreadable: err != nil,
 	}
 
+	// Compare the entry with the spec of its task.
 	i, hasSpec := j.cluster.specs.findSpec(ref)
 	switch home := j.ref(ref.Namespace, ref.Name); {
 	case home.Shard != ref.Shard:
@@ -48,6 +49,7 @@ func (j *entryJudge) checkEntry(ctx context.Context, s *shardState, e *mvccpb.Ke
 		}
 	}
 
+	// Ticks are judged only for an entry that its owner can read.
 	if err == nil && entry.Ticks() && !usedUp(entry) {
 		j.ticks.checkTicks(s, ref, entry, e.CreateRevision)
 	}

@@ -61,6 +61,7 @@ func (j *keptJudge) checkVersion(ctx context.Context, e *mvccpb.KeyValue) error 
 		return nil
 	}
 
+	// The absence of the spec, or its revision, is a fact of the finding.
 	spec, err := j.readSpec(ctx, ref)
 	if err != nil {
 		return err
@@ -88,6 +89,8 @@ func (j *keptJudge) checkTombstone(ctx context.Context, e *mvccpb.KeyValue) erro
 	}
 
 	ref := j.ref(namespace, name)
+
+	// The set of specs contains hashes, so read the spec itself to be sure.
 	if _, exists := j.cluster.specs.findSpec(ref); exists {
 		spec, err := j.readSpec(ctx, ref)
 		if err == nil && spec.Mod != 0 {

@@ -113,6 +113,8 @@ func (j *nodeJudge) confirmClocks(ctx context.Context) ([]task.Finding, error) {
 		return nil, err
 	}
 
+	// A clock is ahead if its time is later than now. It is behind if its record was rewritten after the first read
+	// and still has a time before that read.
 	now := j.reader.now()
 	var found []task.Finding
 	for name, n := range nodes {

@@ -72,6 +72,7 @@ func (j *queueJudge) finishTask(s *shardState) {
 		return
 	}
 
+	// A new owner needs some time to dispatch what waits.
 	entry, o := s.entries[ref.String()], j.cluster.owners[s.id]
 	if entry.unreadable || j.cluster.active[hashOf(ref)] || !j.hasTaker(entry) || j.reader.timeSince(o.Since.Time) < timeTolerance {
 		return

@@ -64,6 +64,8 @@ func (r *reader) eachRecord(ctx context.Context, prefix string, check checkFunc)
 func (r *reader) eachInRange(ctx context.Context, key, end string, check checkFunc) error {
 	for {
 		res, err := r.store.Client().Get(ctx, key, clientv3.WithRange(end), clientv3.WithLimit(int64(r.page)), clientv3.WithRev(r.revision))
+
+		// Continue at the current revision from the same key.
 		if errors.Is(err, rpctypes.ErrCompacted) {
 			if err := r.repinRevision(ctx); err != nil {
 				return err
@@ -127,6 +129,7 @@ func (r *reader) modRevisions(ctx context.Context, keys []string) (map[string]in
 	now := map[string]int64{}
 	keys = slices.Compact(slices.Sorted(slices.Values(keys)))
 
+	// The revision of the first transaction can be compacted before the last one. Then start again.
 	const tries = 3
 
 	for i := 1; ; i++ {

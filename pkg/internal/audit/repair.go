@@ -29,6 +29,7 @@ func (au Auditor) Repair(ctx context.Context, request task.RepairRequest) (task.
 	reader.at = au.Now()
 	r := &repairer{reader: reader, keys: reader.keys, ref: au.Ref}
 
+	// Only these kinds can be repaired.
 	repair := map[string]func(context.Context, task.RepairRequest) (int64, error){
 		kindQueueOrphan.name:    r.repairQueue,
 		kindHistoryOrphan.name:  r.repairHistory,
@@ -47,6 +48,7 @@ func (au Auditor) Repair(ctx context.Context, request task.RepairRequest) (task.
 	switch {
 	case err == nil:
 		result.Result, result.Message = task.Repaired, ""
+	// The record changed, or the finding does not hold any more: nothing was deleted.
 	case errors.Is(err, task.ErrConflict):
 		result.Result, result.Message, err = task.NotAsFound, err.Error(), nil
 	default:
@@ -186,6 +188,7 @@ func (r *repairer) deleteOrphan(ctx context.Context, ref record.Ref, request tas
 // transaction compares that the task was not created again. If one fails, the records of earlier ones are deleted,
 // and deleted counts them.
 func (r *repairer) repairHistory(ctx context.Context, request task.RepairRequest) (deleted int64, err error) {
+	// The key of the finding is the prefix of a task's history.
 	k, ok := r.keys.ParseShard(request.Key + "run")
 	if !ok || k.Kind != record.KindEnded || r.keys.HistoryOf(k.Ref) != request.Key {
 		return 0, notAsFound("%s is no task's history", request.Key)
@@ -196,6 +199,7 @@ func (r *repairer) repairHistory(ctx context.Context, request task.RepairRequest
 		return 0, err
 	}
 
+	// Collect as many records as fit into one transaction together with the comparisons of spec and entry.
 	var page []store.Seen
 	deletePage := func() error {
 		if len(page) == 0 {
@@ -231,6 +235,7 @@ func (r *repairer) repairHistory(ctx context.Context, request task.RepairRequest
 		err = deletePage()
 	}
 
+	// Nothing was left to delete: the finding does not hold any more.
 	if err == nil && deleted == 0 {
 		err = notAsFound("no record of a task that is gone is left below %s", request.Key)
 	}

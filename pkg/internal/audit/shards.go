@@ -99,6 +99,7 @@ func (j *shardJudge) readWatermark(ctx context.Context, s *shardState) error {
 
 	s.watermark, s.watermarkMod = w, e.ModRevision
 
+	// A watermark follows the owner's clock, so it is ahead only if that clock was.
 	if ahead := w.Time.Sub(j.reader.at); ahead > timeTolerance {
 		j.suspectWith(kindMarkAhead.newFinding(fmt.Sprintf("the watermark of shard %d is at %s, %s from now", s.id, timeText(w.Time.Time),
 			ahead.Round(time.Second)), key), watermarkStillAhead{j.reader, key})

@@ -64,6 +64,7 @@ func (s *suspects) confirmAll(ctx context.Context, r *reader) ([]task.Finding, e
 		return nil, err
 	}
 
+	// A suspect is confirmed only if none of its facts has changed and its recheck agrees.
 	found := []task.Finding{}
 	for _, suspect := range s.list {
 		if slices.ContainsFunc(suspect.facts, func(fact store.Seen) bool { return now[fact.Key] != fact.Mod }) {

@@ -44,6 +44,7 @@ func (j *tickJudge) checkTicks(s *shardState, ref record.Ref, e task.Entry, crea
 		after = until.Time
 	}
 
+	// The next tick is overdue when its grace and the tolerance for clocks have passed.
 	tick, ok := sched.Next(after)
 	late := j.reader.at.Add(-max(e.Missed.Grace.Std(), 0) - maxClockSkew)
 	if !ok || sched.Due(tick, e.UID).After(late) {

@@ -127,6 +127,7 @@ func (a *Authority) Issue(r Request) (Pair, error) {
 		t.NotAfter = a.cert.NotAfter
 	}
 
+	// Every certificate is for clients. Those of nodes are also for servers.
 	t.KeyUsage, t.BasicConstraintsValid = x509.KeyUsageDigitalSignature, true
 	t.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}
 	if r.Kind == KindNode {

@@ -90,6 +90,7 @@ func DialTLS(dial Dialer, config func() *tls.Config) Dialer {
 			return nil, err
 		}
 
+		// Use the configuration of this moment, with the host as server name.
 		c := &tls.Config{MinVersion: tls.VersionTLS13}
 		if config != nil {
 			c = config().Clone()

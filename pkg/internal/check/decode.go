@@ -211,7 +211,7 @@ func (dec *decoder) decodeEnded(d *delta, k record.ShardKey, ev Event) {
 	}
 
 	if ev.Deleted {
-		return // a trim, a purge or a deleted task: the outcome stands
+		return // a trim, a purge or a deleted task: the outcome remains
 	}
 
 	e, err := record.DecodeEnded(k, ev.Value)

@@ -8,7 +8,7 @@ import (
 )
 
 // taskHistory holds everything that the history shows of one namespace and name. Several tasks may have had
-// that name, one after another; incarnations tells them apart.
+// that name, one after another; incarnations distinguishes them.
 type taskHistory struct {
 	ref          record.Ref
 	entry        *entryState             // nil: no entry exists

@@ -179,6 +179,7 @@ func (l *Limiter) admitConn(inner net.Conn) *conn {
 	trusted := l.cfg.Trusted != nil && l.cfg.Trusted(inner)
 	number := descriptorOf(inner)
 
+	// Decide under the lock, and close connections after it is released, because that may take time.
 	l.mu.Lock()
 
 	victim, reason := l.makeRoom(c.client, trusted, number)

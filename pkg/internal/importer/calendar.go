@@ -21,6 +21,7 @@ var calendarWords = map[string]string{
 // month's end except the last, and a weekday combined with days of the month, where systemd requires both and cron
 // only one.
 func Calendar(text string) (expr, zone string, err error) {
+	// The last word may be a time zone.
 	words := strings.Fields(text)
 	if n := len(words); n > 1 {
 		if _, err := schedule.Location(words[n-1]); err == nil && !strings.ContainsAny(words[n-1], ":*") {
@@ -34,6 +35,7 @@ func Calendar(text string) (expr, zone string, err error) {
 		}
 	}
 
+	// Each other word is weekdays, a date or a time. What is missing means every day, at midnight.
 	e := calendarEvent{weekdays: "*", month: "*", day: "*", clock: [3]string{"0", "0", "0"}}
 	for i, word := range words {
 		switch {

@@ -142,6 +142,7 @@ func (r *crontabReader) readEntry(at Place, line string) {
 		return
 	}
 
+	// Behave like cron: runs may overlap, and missed ticks do not run.
 	s := r.newSpec("crontab", r.origin)
 	s.Schedule, s.Timezone, s.Jitter = task.Schedules{e.schedule}, r.timeZone(), r.vars.delay
 	s.DST = e.dstPolicy(s.Timezone)
@@ -153,6 +154,8 @@ func (r *crontabReader) readEntry(at Place, line string) {
 		return
 	}
 
+	// key identifies everything except the schedule. A line with the same key becomes another schedule of the same
+	// task.
 	j := &Job{Place: at, Spec: s, Notes: append(e.notes, notes...)}
 	key := fmt.Sprintf("%q %q %q %q %q %s %s %s", process.User, process.Command, process.Shell, process.Env, process.Dir, s.Timezone, s.Jitter, s.DST)
 

@@ -42,6 +42,8 @@ func readEntry(line string, system bool) (e entry, err error) {
 		}
 
 		fields := make([]string, 5)
+
+		// The schedule: check each field and convert what cron and Carillon interpret differently.
 		for i := range fields {
 			if fields[i], line = cutField(line); !looksLikeField(fields[i]) {
 				return e, fmt.Errorf("neither a job nor a setting: found %s where %s should be", quoteShort(fields[i]), fieldNames[i])
@@ -66,6 +68,7 @@ func readEntry(line string, system bool) (e entry, err error) {
 		e.notes = append(e.notes, "~ is drawn anew whenever cron starts; H is a value for good, by the task's name")
 	}
 
+	// The rest of the line: a user in a system crontab, and the command.
 	if system {
 		if e.user, line = cutField(line); e.user == "" {
 			return e, errors.New("there is no user, which a system's crontab has before the command; --user says that it is one of a user")

@@ -119,6 +119,7 @@ var hereDocumentShells = strings.Fields("sh bash dash ash ksh mksh zsh busybox")
 // processAction returns the action of a line: the command up to the first %, executed by the shell in force. The
 // rest of the line is the command's standard input.
 func (v settings) processAction(user, command string) (p task.Process, notes []string, err error) {
+	// Leave out what Carillon sets in the same way by default.
 	env := maps.Clone(v.env)
 	shell := env["SHELL"]
 	if shell == "" || shell == "/bin/sh" {
@@ -142,6 +143,7 @@ func (v settings) processAction(user, command string) (p task.Process, notes []s
 		return p, nil, errors.New("there is no command before the %")
 	}
 
+	// The standard input becomes a here-document of the shell.
 	if fed {
 		if !slices.Contains(hereDocumentShells, path.Base(shell)) {
 			return p, nil, fmt.Errorf("%% is standard input, which a task for the shell %s cannot have: write the command so that it needs none", shell)
@@ -172,6 +174,7 @@ func splitStdin(text string) (command, input string, fed bool) {
 	var b strings.Builder
 	escaped := false
 	for i := 0; i < len(text); i++ {
+		// escaped means that the previous character was a backslash that is not written yet.
 		switch c := text[i]; {
 		case escaped && c == '%':
 			b.WriteByte('%')

@@ -11,6 +11,8 @@ import (
 // buildCommand combines everything that a service starts, in order, into one action: a command, or a line for the
 // shell if there are several commands, or variables.
 func (t *timer) buildCommand(u Unit, x expander) (command []string, shell string, err error) {
+	// plain remains true while the only command needs no shell. splits becomes true if the value of a variable is
+	// split into words.
 	var parts []string
 	plain, splits := true, false
 	add := func(key, after string) error {
@@ -40,6 +42,8 @@ func (t *timer) buildCommand(u Unit, x expander) (command []string, shell string
 		return nil
 	}
 
+	// Each step runs only if the previous one succeeded. If ExecCondition fails, the rest is skipped without an
+	// error.
 	for _, k := range [][2]string{{"ExecCondition", " || exit 0"}, {"ExecStartPre", ""}, {"ExecStart", ""}, {"ExecStartPost", ""}} {
 		if err := add(k[0], k[1]); err != nil {
 			return nil, "", err
@@ -49,6 +53,8 @@ func (t *timer) buildCommand(u Unit, x expander) (command []string, shell string
 	if len(u.allValues("Service", "ExecStart")) == 0 {
 		return nil, "", errors.New("it has no ExecStart")
 	}
+
+	// A single command without variables does not need a shell.
 	if plain && len(parts) == 1 {
 		return command, "", nil
 	}
@@ -82,6 +88,8 @@ type exec struct {
 // readExec parses the value of an Exec setting.
 func readExec(text string, x expander) (e exec, err error) {
 	named := false
+
+	// Prefix characters can be combined in any order.
 	for text != "" && strings.ContainsRune("@-:+!|", rune(text[0])) {
 		switch text[0] {
 		case '-':
@@ -108,7 +116,8 @@ func readExec(text string, x expander) (e exec, err error) {
 		}
 	}
 
-	if named && len(words) > 1 { // the second word is only the program's argv[0]
+	// With @, the second word is argv[0] of the program.
+	if named && len(words) > 1 {
 		words = append(words[:1], words[2:]...)
 	}
 

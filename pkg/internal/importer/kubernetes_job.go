@@ -73,6 +73,7 @@ func (r *Result) cronJob(at Place, c cronJob, o Options) {
 	k.setPolicies(&s, c)
 	k.setExecution(&s, c.Spec.JobTemplate.Spec)
 
+	// A container that cannot become a process is refused, unless the task is a shadow, which starts nothing.
 	process, why := k.buildProcess(c.Spec.JobTemplate.Spec.Template.Spec)
 	switch {
 	case why == "":
@@ -129,6 +130,7 @@ func (k *kubernetesJob) setPolicies(s *task.Spec, c cronJob) {
 		k.addNote("concurrencyPolicy %s is not known: %s", quoteShort(c.Spec.ConcurrencyPolicy), s.Overlap)
 	}
 
+	// Kubernetes starts a missed job however late, or up to startingDeadlineSeconds.
 	s.Missed.Window = maxCatchUp
 	if n := c.Spec.StartingDeadlineSeconds; n != nil {
 		s.Deadline = durationOf(max(*n, 1))
@@ -190,6 +192,9 @@ func (k *kubernetesJob) buildProcess(pod map[string]any) (p *task.Process, why s
 
 	c, _ := list[0].(map[string]any)
 	p = &task.Process{}
+
+	// command replaces the entry point of the image, and args are its arguments. Without command, the program is
+	// known only if args begin with a shell.
 	command, ok1 := asStrings(c["command"])
 	args, ok2 := asStrings(c["args"])
 	if len(command) == 0 && len(args) > 1 && slices.Contains(hereDocumentShells, path.Base(args[0])) {

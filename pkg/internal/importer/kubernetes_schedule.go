@@ -166,6 +166,7 @@ func setOfField(set uint64, i int) string {
 		list = append(list, bits.TrailingZeros64(rest))
 	}
 
+	// A range with a step, if the values have equal distances.
 	if step, even := stepBetween(list); even && step > 1 {
 		end := list[len(list)-1]
 		if end+step > fieldBounds[i][1] {
@@ -174,6 +175,7 @@ func setOfField(set uint64, i int) string {
 		return fmt.Sprintf("%d-%d/%d", list[0], end, step)
 	}
 
+	// Otherwise single values and ranges.
 	var items []string
 	for n := 0; n < len(list); {
 		last := n

@@ -53,6 +53,9 @@ var (
 // recognize the names. It only needs to be the same whenever the line is the same.
 func guessProgram(line string) string {
 	fallback := ""
+
+	// Take the first word of the first command that is not a test, an assignment, or a program that starts another
+	// one.
 	for _, part := range endsPart.Split(line, -1) {
 		started := false
 		for _, word := range strings.Fields(part) {

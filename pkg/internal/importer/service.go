@@ -29,6 +29,7 @@ func (t *timer) readService(s *task.Spec, u Unit, name string) error {
 		return errors.New("its DynamicUser=yes has no counterpart, and the task would be root's: give it a User= of its own")
 	}
 
+	// systemd's defaults: PATH, the user root, and the directory /.
 	x := expander{unit: name}
 	env, err := readEnvironment(u, x)
 	if err != nil {

@@ -58,6 +58,7 @@ func (t *timer) readUnits(units []Unit, o Options) error {
 		return err
 	}
 
+	// The service has the same name by default.
 	service := t.unit.lastValue("Timer", "Unit")
 	if service == "" {
 		service = base + ".service"
@@ -92,6 +93,7 @@ var timerKeys = strings.Fields(`OnCalendar OnBootSec OnStartupSec OnActiveSec On
 
 // setSchedule converts the settings of the timer that determine its ticks.
 func (t *timer) setSchedule(s *task.Spec) error {
+	// Calendar events.
 	zone, all := "", task.Schedules{}
 	for i, event := range t.unit.allValues("Timer", "OnCalendar") {
 		if i == 0 {
@@ -131,6 +133,7 @@ func (t *timer) setSchedule(s *task.Spec) error {
 		}
 	}
 
+	// Timers that count from the previous start or end become @every, which has another anchor.
 	for _, after := range []struct{ key, form string }{{"OnUnitActiveSec", "@every %s"}, {"OnUnitInactiveSec", "@every %s after completion"}} {
 		for _, v := range t.unit.allValues("Timer", after.key) {
 			period, err := parseTimespan(v.value)
@@ -148,6 +151,7 @@ func (t *timer) setSchedule(s *task.Spec) error {
 		}
 	}
 
+	// Timers that count from a boot have no counterpart. They are an error only if there is no other time.
 	for _, key := range []string{"OnBootSec", "OnStartupSec", "OnActiveSec"} {
 		for _, v := range t.unit.allValues("Timer", key) {
 			if len(all) == 0 {
@@ -162,6 +166,7 @@ func (t *timer) setSchedule(s *task.Spec) error {
 		return fmt.Errorf("the timer has no time")
 	}
 
+	// systemd runs missed ticks only with Persistent=, and then once.
 	s.Schedule = slices.Compact(all)
 	s.Missed.Policy = task.MissedSkip
 	if t.unit.boolValue("Timer", "Persistent") {

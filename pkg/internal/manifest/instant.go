@@ -22,6 +22,7 @@ func Instant(field, text, timezone string) (task.Time, error) {
 		return task.Time{}, err
 	}
 
+	// A local time is valid only if it is exactly one instant.
 	switch len(m.Instants) {
 	case 1:
 		return task.At(m.Instants[0]), nil
@@ -67,6 +68,7 @@ func (n *node) localTimes() error {
 				return err
 			}
 
+			// Replace the value in a copy, because nodes may be shared.
 			written, err := json.Marshal(at)
 			if err != nil {
 				return err

@@ -70,6 +70,7 @@ func (r *jsonReader) positionAt(offset int) position {
 
 // toError adds the position to an error of the decoder.
 func (r *jsonReader) toError(err error) *Error {
+	// A syntax error has a more exact offset than the decoder.
 	offset := int(r.d.InputOffset())
 	var syntax *json.SyntaxError
 	if errors.As(err, &syntax) && int(syntax.Offset) > offset {

@@ -101,6 +101,7 @@ func Lines(file string, r io.Reader, namespace string) iter.Seq2[Object, error] 
 				continue
 			}
 
+			// A byte order mark may precede the first line.
 			if number == 1 {
 				line = bytes.TrimPrefix(line, []byte("\xef\xbb\xbf"))
 			}

@@ -135,6 +135,7 @@ func (w yamlWriter) formatScalar(n *node, depth int) string {
 		return n.scalar
 	case isPlainSafe(n.text):
 		return n.text
+	// A block: |- if the text does not end with a line end, otherwise |.
 	case fitsBlock(n.text):
 		indent := strings.Repeat("  ", depth)
 		text, last := strings.CutSuffix(n.text, "\n")
@@ -148,6 +149,7 @@ func (w yamlWriter) formatScalar(n *node, depth int) string {
 		return head + "\n" + strings.ReplaceAll(body, indent+"\n", "\n")
 	}
 
+	// A quoted text in the syntax of JSON, which is valid YAML.
 	var b bytes.Buffer
 	e := json.NewEncoder(&b)
 	e.SetEscapeHTML(false)

@@ -106,6 +106,7 @@ func MakeCA(dataDir string, now time.Time) error {
 // this data directory has signed. done describes what it did, for the log. warning describes a problem that does
 // not prevent the start.
 func Ensure(dataDir string, m Member, now time.Time) (done, warning string, err error) {
+	// A token that cannot be used is an error only if there is no certificate yet.
 	done, err = takeToken(dataDir, m, now)
 	present := readMember(dataDir, m)
 	if err != nil && present == nil {
@@ -120,6 +121,7 @@ func Ensure(dataDir string, m Member, now time.Time) (done, warning string, err 
 		return done, "", nil
 	}
 
+	// Issue a certificate with the CA, if this is the member that has it.
 	ca, err := readCA(dataDir)
 	switch {
 	case errors.Is(err, ErrNoCA) && present != nil:
@@ -273,6 +275,7 @@ func parseToken(text []byte, m Member, now time.Time) (t token, err error) {
 		return t, errors.New("is not what carillon cluster join-token prints, or not all of it")
 	}
 
+	// The token must be for this member, and recent.
 	switch {
 	case t.Member != m.Name:
 		return t, fmt.Errorf("is for the member %q, and this is %q", t.Member, m.Name)
@@ -280,6 +283,7 @@ func parseToken(text []byte, m Member, now time.Time) (t token, err error) {
 		return t, fmt.Errorf("has expired at %s: make another one", t.Expires.Format(time.RFC3339))
 	}
 
+	// Key, certificate and CA must belong together, and the other members must accept the certificate.
 	pair, err := tls.X509KeyPair(t.Cert, t.Key)
 	if err != nil {
 		return t, errors.New("has a certificate and a key that do not fit each other")

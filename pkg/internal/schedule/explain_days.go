@@ -21,6 +21,7 @@ func (r *rule) dayWords() string {
 
 	months := r.monthWords()
 
+	// A few dates are clearer than days and months.
 	if dates := r.describeDates(); dates != "" && byDay && !byWeekday {
 		return dates
 	}

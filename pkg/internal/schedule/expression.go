@@ -74,6 +74,7 @@ func readExpression(name, text string, written bool, meant func(words []string) 
 		}
 	}
 
+	// The first word determines the form.
 	words := strings.Fields(text)
 	switch {
 	case len(words) == 0:
@@ -132,6 +133,7 @@ func readExpression(name, text string, written bool, meant func(words []string) 
 		}
 	}
 
+	// From here on it is a cron expression of five or six fields.
 	r, err := parseCron(words)
 	if err != nil {
 		return fail(task.CodeBadSchedule, "%v%s", err, meant(given))
@@ -148,6 +150,8 @@ func readExpression(name, text string, written bool, meant func(words []string) 
 // wrongNickname returns the message for a word that begins with @ and is not a nickname.
 func wrongNickname(words []string) string {
 	lower := strings.ToLower(words[0])
+
+	// First the common mistakes, then the most similar name.
 	switch _, known := nicknameFields[lower]; {
 	case lower == "@reboot":
 		return "@reboot is not supported: a cluster does not boot"

@@ -119,6 +119,7 @@ func (l *linter) checkRule(r *rule, text string) {
 		l.checkSteps(&cronFields[i], words, i)
 	}
 
+	// Both day fields are restricted: whether one or both must match surprises many users.
 	byDay, byWeekday := r.days != everyDay, r.weekdays != everyWeekday
 	switch {
 	case !byDay || !byWeekday:
@@ -284,6 +285,7 @@ const mostCrowds = 10
 // first. The same set of schedules is returned only once. Schedules with jitter do not count, because their ticks
 // are already spread.
 func Crowds(list []*Schedule, now time.Time, least int) []Crowd {
+	// Collect which schedules have a tick at each second of the day.
 	bySecond := map[int64][]int{}
 	for i, s := range list {
 		if s == nil || s.plan.jitter > 0 {
@@ -317,6 +319,7 @@ func Crowds(list []*Schedule, now time.Time, least int) []Crowd {
 		return a.At.Compare(b.At)
 	})
 
+	// Drop sets that occur again, and limit the result.
 	var found []Crowd
 	for _, c := range crowds { // schedules that meet every hour form one crowd, not 24
 		again := slices.ContainsFunc(found, func(f Crowd) bool { return slices.Equal(f.Members, c.Members) })

@@ -140,6 +140,8 @@ func (c *counter) countPieces(from, end int64) {
 			}
 		}
 
+		// From the start of the stretch to unfolded, the local clock shows times that the stretch before has
+		// already shown.
 		if again != c.all {
 			unfolded := st.start + st.before - st.offset
 			c.countPiece(start, min(stop, unfolded), st.offset, again)
@@ -148,6 +150,7 @@ func (c *counter) countPieces(from, end int64) {
 
 		c.countPiece(start, stop, st.offset, c.all)
 
+		// The tick that stands for a gap is at the very start of the stretch.
 		if start == st.start {
 			c.afterGap(st)
 		}
@@ -191,6 +194,7 @@ func (c *counter) countPiece(start, end, offset int64, rules ruleSet) {
 	var match [MaxExpressions]uint32 // by rule: its days of the current month, as bits
 	m, n := monthOf(from / daySeconds)
 	for d := from / daySeconds; d*daySeconds < to; d, n = d+1, n+1 {
+		// At the first day, and at each new month, compute which days of the month each rule matches.
 		if d == from/daySeconds || n > int(calendarMonths[m].length) {
 			m, n = monthOf(d)
 			for set := rules; set != 0; set &= set - 1 {
@@ -199,6 +203,7 @@ func (c *counter) countPiece(start, end, offset int64, rules ruleSet) {
 			}
 		}
 
+		// Which of the rules match this day.
 		var today ruleSet
 		for set := rules; set != 0; set &= set - 1 {
 			i := bits.TrailingZeros32(uint32(set))
@@ -259,6 +264,7 @@ func (c *counter) countUnion(rules ruleSet, from, to int64) int64 {
 			}
 		}
 
+		// Cut off the seconds before from and after to in the first and the last minute.
 		if cut := from - minute*60; cut > 0 {
 			seconds &^= 1<<uint(cut) - 1
 		}

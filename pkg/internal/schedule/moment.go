@@ -42,6 +42,7 @@ func ReadLocal(text, timezone string) (Moment, error) {
 		return Moment{}, err
 	}
 
+	// With an offset, the instant is given. Its local time determines whether it lies in a gap or a fold.
 	var local time.Time
 	instants, isInstant := []time.Time(nil), rfc3339.MatchString(text)
 	if isInstant {

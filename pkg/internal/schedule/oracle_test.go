@@ -141,7 +141,7 @@ func (w *window) stands(rules []*oracleRule, days [][]bool, lost []reading) bool
 	return false
 }
 
-// match reports whether the rule matches what a clock shows. days tells on which of the window's dates it has
+// match reports whether the rule matches what a clock shows. days contains on which of the window's dates it has
 // ticks.
 func (r *oracleRule) match(shows reading, days []bool) bool {
 	return r.minutes[shows.m] && r.hours[shows.h] && r.seconds[shows.s] && days[shows.date]

@@ -185,7 +185,7 @@ func TestMissed_AgreesWithWalk(t *testing.T) {
 	})
 }
 
-// Over many days, of which whole days are counted at once.
+// Covers many days, because whole days are counted at once.
 func TestMissed_AgreesWithWalkOverMonths(t *testing.T) {
 	for _, c := range []struct {
 		zone  string

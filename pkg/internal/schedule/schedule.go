@@ -220,6 +220,7 @@ func (s *Schedule) nextAfter(after int64) int64 {
 		return noInstant
 	}
 
+	// Cron expressions have ticks only at whole seconds.
 	if from := after/1000 + 1; from < endSecond {
 		for i := range p.rules {
 			if tick := p.rules[i].nextTick(p.zone, p.policy, from); tick != noInstant {
@@ -228,11 +229,13 @@ func (s *Schedule) nextAfter(after int64) int64 {
 		}
 	}
 
+	// The first multiple of the period after after.
 	for _, period := range p.every {
 		ticks := max(after-s.anchor, 0) / period // how many ticks there are up to after
 		next = min(next, s.anchor+(ticks+1)*period)
 	}
 
+	// The instants are ascending, so the first later one is enough.
 	for _, at := range p.at {
 		if at > after {
 			next = min(next, at)
@@ -267,6 +270,7 @@ func (s *Schedule) previousTo(to int64) int64 {
 		}
 	}
 
+	// The last multiple of the period up to to. The anchor itself is not a tick.
 	for _, period := range p.every {
 		if ticks := (to - s.anchor) / period; to > s.anchor && ticks > 0 {
 			last = max(last, s.anchor+ticks*period)

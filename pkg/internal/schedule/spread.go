@@ -81,6 +81,8 @@ func spreadWords(words []string, namespace, name string) ([]string, error) {
 		}
 
 		f := &cronFields[first+i]
+
+		// Each field has its own hash, so that a task's minute and hour are independent.
 		hash := xxhash.Sum64String(namespace + "/" + name + "/" + f.name)
 
 		items := strings.Split(word, ",")
@@ -110,6 +112,7 @@ func (f *field) resolveHash(item string, hash uint64) (string, error) {
 		high = 28 // every month has this day
 	}
 
+	// An item is H, H(low-high), or either with /step.
 	values, step, stepped := strings.Cut(item[1:], "/")
 	if values != "" {
 		inner, ok := strings.CutPrefix(values, "(")
@@ -136,6 +139,7 @@ func (f *field) resolveHash(item string, hash uint64) (string, error) {
 		}
 	}
 
+	// Without a step, choose one of the values. With a step, choose where the steps begin.
 	count := high - low + 1
 
 	if !stepped {

@@ -158,7 +158,7 @@ func TestNext_AgreesWithOracleAtEveryTransition(t *testing.T) {
 		t.Fatalf("only %d expressions", len(cases))
 	}
 
-	// every selects one in so many clock changes of a zone; want is how many comparisons there must be.
+	// Compare one in every clock changes of a zone. want is how many comparisons there must be.
 	every, want := 7, 35_000
 
 	switch {

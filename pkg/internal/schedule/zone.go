@@ -109,6 +109,7 @@ func findZone(name string) (*zone, error) {
 		return nil, err
 	}
 
+	// Another goroutine may have loaded the zone meanwhile. Then use that one.
 	zoneCache.Lock()
 	defer zoneCache.Unlock()
 
@@ -169,6 +170,7 @@ func cutStretches(location *time.Location) []stretch {
 		return int64(seconds)
 	}
 
+	// is is the offset at now. Each round advances to the next place to compare.
 	now, is := firstSecond, offset(firstSecond)
 	cuts := []stretch{{start: now, offset: is, before: is}}
 	for now < endSecond {

@@ -166,6 +166,7 @@ func (f KeyFile) writeRing(r Ring) error {
 		text += k.formatLine() + "\n"
 	}
 
+	// Write a temporary file in the same directory, sync it, rename it, and sync the directory.
 	t, err := os.CreateTemp(filepath.Dir(string(f)), ".carillon-keys-*") // 0600
 	if err != nil {
 		return err

@@ -149,6 +149,7 @@ func (v *Verifier) Verify(header string, r Request, known func(node string) (Iss
 		return Statement{}, err
 	}
 
+	// Until the signature is verified, nothing in the statement can be trusted.
 	issuer, ok := known(s.From)
 	if !ok || len(issuer.Key) != ed25519.PublicKeySize || issuer.Instance != s.FromInstance {
 		return Statement{}, fmt.Errorf("%w: %.64q, instance %.64q", ErrIssuer, s.From, s.FromInstance)
@@ -157,6 +158,7 @@ func (v *Verifier) Verify(header string, r Request, known func(node string) (Iss
 		return Statement{}, ErrSignature
 	}
 
+	// The statement is authentic. It must also authorize exactly this request.
 	if s.To != v.node || s.ToInstance != v.instance {
 		return Statement{}, fmt.Errorf("%w: it is for %.64q, instance %.64q", ErrAudience, s.To, s.ToInstance)
 	}

@@ -62,7 +62,7 @@ func resumeUsersRuns(ctx context.Context, api *client.Client) error {
 			if errors.Is(err, task.ErrUnavailable) || errors.Is(err, task.ErrUnknown) {
 				return err
 			}
-			// Any other error says that it is not paused, or has ended.
+			// Any other error means that it is not paused, or has ended.
 		}
 	}
 
