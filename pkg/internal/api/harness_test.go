@@ -217,7 +217,7 @@ func (w *world) serve(node string) string {
 		Board:    w.parts[node],
 		Keys:     w.keys[node],
 		Writable: func() error { return w.restored }, FreezeWithin: w.freezeWithin, MostScanned: w.mostScanned,
-		PageQuiet: time.Minute, // no page ends before it has all changes
+		PageQuiet: time.Minute, // the last change in etcd is always an event, so no page waits that long
 		SetState:  func(ctx context.Context, state, by string) error { return w.takes(ctx, node, state, by) }, StateWithin: w.stateWithin,
 		Clock: func() error {
 			if hold := w.hold.Load(); hold != nil {

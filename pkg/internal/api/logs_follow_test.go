@@ -26,14 +26,14 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// living is the output of attempts that still write, besides a spool's.
+// living is the output of active attempts, in addition to a spool's.
 type living struct {
 	spool
 	mu      sync.Mutex
 	text    map[string][]byte // by attempt
 	active  map[string]bool
 	watches map[string][]chan struct{}
-	looked  int // times that somebody read to the end of what there was
+	looked  int // how often a reader reached the end of the current output
 }
 
 func newLiving(s spool) *living {
@@ -90,7 +90,7 @@ func (g *growing) Seek(offset int64, whence int) (int64, error) {
 	}
 
 	if offset > 16<<40 {
-		return 0, syscall.EINVAL // as ext4 says
+		return 0, syscall.EINVAL // as ext4 reports it
 	}
 
 	g.at = offset
@@ -120,7 +120,7 @@ func (l *living) Watch(ns, name, run string, attempt int) (<-chan struct{}, func
 	}, nil
 }
 
-// write changes an attempt's output, and says whether it is active from then on.
+// write changes an attempt's output, and sets whether it is still active.
 func (l *living) write(key, text string, active bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -138,7 +138,7 @@ func (l *living) write(key, text string, active bool) {
 	}
 }
 
-// forget drops an attempt's output.
+// forget removes an attempt's output.
 func (l *living) forget(key string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -151,13 +151,12 @@ func (l *living) followers() int {
 	return len(l.watches)
 }
 
-// lives is a world in which a run of task a is in the inbox of node-a, with the API of
-// node-b beside it.
+// lives returns a world in which a run of task a is in the inbox of node-a, with the API of node-b as well.
 func lives(t *testing.T) (w *world, l *living, run string, others map[string]*client.Client) {
 	return livesOn(newWorld(t))
 }
 
-// livesOn is lives in a given world.
+// livesOn is like lives, for a given world.
 func livesOn(w *world) (_ *world, l *living, run string, others map[string]*client.Client) {
 	w.ends = make(chan struct{})
 	l = newLiving(w.spool)
@@ -171,7 +170,7 @@ func livesOn(w *world) (_ *world, l *living, run string, others map[string]*clie
 	return w, l, run, map[string]*client.Client{"its node": w.Client, "another node": w.client(w.serve("node-b"))}
 }
 
-// expect reads what must come next.
+// expect reads the text that must come next.
 func expect(t *testing.T, r io.Reader, want string) {
 	t.Helper()
 	b := make([]byte, len(want))
@@ -187,8 +186,8 @@ func expectEnd(t *testing.T, r io.Reader) {
 	}
 }
 
-// What was written, what is written, and then the end: from its node and through
-// another, from the start, from the middle, and from the last lines on.
+// A follower receives existing output, new output and then the end: from the node itself and through another
+// one, from the start, from the middle, and from the last lines on.
 func TestFollowLogs_BacklogThenLiveThenTheEnd(t *testing.T) {
 	w, l, run, where := lives(t)
 	w.ended("a", run, task.Running, func(r *task.Run) { r.Node = "node-a" })
@@ -228,7 +227,7 @@ func TestFollowLogs_BacklogThenLiveThenTheEnd(t *testing.T) {
 	}
 
 	eventually(t, func() bool { return l.followers() == 0 })
-	// Of what has ended it is the same as without follow.
+	// For an ended attempt, the result is the same as without follow.
 	w.ended("a", run, task.Succeeded, func(r *task.Run) { r.Node = "node-a" })
 
 	s, err := w.Logs.Follow(t.Context(), "default", "a", run, client.LogOptions{Tail: 1})
@@ -237,7 +236,7 @@ func TestFollowLogs_BacklogThenLiveThenTheEnd(t *testing.T) {
 	}
 }
 
-// The node that the request is forwarded to does not look for the run again while the attempt runs there.
+// The node that receives the forwarded request does not read the run while the attempt runs there.
 func TestFollowLogs_ThroughAnotherNodeLooksTheRunUpOnce(t *testing.T) {
 	etcd := kvtest.Memory(t)
 	var lookUps atomic.Int32
@@ -260,7 +259,7 @@ func TestFollowLogs_ThroughAnotherNodeLooksTheRunUpOnce(t *testing.T) {
 	c := where["another node"]
 	lookUps.Store(0)
 
-	// The first letters of the id are enough for the first node, which passes on the whole id.
+	// The first node accepts a prefix of the id, and forwards the whole id.
 	s, err := c.Logs.Follow(t.Context(), "default", "a", run[:len(run)-1], client.LogOptions{})
 	must(t, err)
 	defer s.Close()
@@ -275,7 +274,7 @@ func TestFollowLogs_ThroughAnotherNodeLooksTheRunUpOnce(t *testing.T) {
 		t.Errorf("the run is looked up %d times", n)
 	}
 
-	// Once the attempt has ended, only the record tells what to answer.
+	// Once the attempt has ended, only the record determines the answer.
 	w.ended("a", run, task.Succeeded, func(r *task.Run) { r.Node = "node-a" })
 	lookUps.Store(0)
 	again, err := c.Logs.Open(t.Context(), "default", "a", run, client.LogOptions{})
@@ -288,8 +287,8 @@ func TestFollowLogs_ThroughAnotherNodeLooksTheRunUpOnce(t *testing.T) {
 	}
 }
 
-// A run that its node has not started is waited for: until it writes, or has ended
-// without a word, or is somewhere else.
+// If a run's node has not started it yet, the follower waits until it has output, has ended without any, or is
+// on another node.
 func TestFollowLogs_WaitsForTheStart(t *testing.T) {
 	t.Parallel()
 	w, l, run, where := lives(t)
@@ -328,8 +327,7 @@ func TestFollowLogs_WaitsForTheStart(t *testing.T) {
 	}
 }
 
-// beginning is the output of an attempt that begins just after it was asked for the
-// second time whether it is active.
+// beginning is the output of an attempt that starts just after the second check of whether it is active.
 type beginning struct {
 	*living
 	asked atomic.Int32
@@ -344,7 +342,7 @@ func (b *beginning) Active(ns, name, run string, attempt int) bool {
 	return is
 }
 
-// An attempt that begins between two looks at it has not ended.
+// An attempt that starts between two checks has not ended.
 func TestFollowLogs_OfWhatBeginsWhileItIsLookedAt(t *testing.T) {
 	w, l, run, _ := lives(t)
 	key := "a/" + run + "/1"
@@ -368,8 +366,8 @@ func TestFollowLogs_OfWhatBeginsWhileItIsLookedAt(t *testing.T) {
 	expectEnd(t, s)
 }
 
-// A node that stops cuts its streams off, its own and those that it passes on: the
-// reader must not take what it has for all.
+// A node that stops aborts its streams, including forwarded ones, so that a reader does not take partial output
+// for the whole.
 func TestFollowLogs_IsCutOffWhenTheNodeStops(t *testing.T) {
 	w, l, run, where := lives(t)
 	w.ended("a", run, task.Running, func(r *task.Run) { r.Node = "node-a" })
@@ -393,7 +391,7 @@ func TestFollowLogs_IsCutOffWhenTheNodeStops(t *testing.T) {
 	}
 }
 
-// The node that passes a stream on stops, or dies; the one that has the output goes on.
+// The node that forwards a stream stops or fails; the one that has the output continues.
 func TestFollowLogs_IsCutOffWhenTheOtherNodeDies(t *testing.T) {
 	w, _, run, _ := lives(t)
 	w.ended("a", run, task.Running, func(r *task.Run) { r.Node = "node-z" })
@@ -421,7 +419,7 @@ func TestFollowLogs_IsCutOffWhenTheOtherNodeDies(t *testing.T) {
 	}
 }
 
-// Many small writes cost few answers; and the reader that is gone costs none.
+// Many small writes lead to few answers. A reader that has disconnected causes none.
 func TestFollowLogs_ManyWritesAreFewAnswers(t *testing.T) {
 	w, l, run, _ := lives(t)
 	w.ended("a", run, task.Running, func(r *task.Run) { r.Node = "node-a" })
@@ -451,7 +449,7 @@ func TestFollowLogs_ManyWritesAreFewAnswers(t *testing.T) {
 	eventually(t, func() bool { return l.followers() == 0 })
 }
 
-// No more than so many follow at a node: others are told, and may ask elsewhere.
+// The number of followers of a node is limited. Others receive an error, and can ask another node.
 func TestFollowLogs_AreBounded(t *testing.T) {
 	w, l, run, _ := lives(t)
 	w.ended("a", run, task.Running, func(r *task.Run) { r.Node = "node-a" })
@@ -486,10 +484,10 @@ func TestFollowLogs_AreBounded(t *testing.T) {
 	})
 }
 
-// A reader that does not read holds up nobody, and has all of it in the end.
+// A reader that does not read blocks nobody, and receives all output in the end.
 func TestFollowLogs_AReaderThatDoesNotReadHoldsUpNothing(t *testing.T) {
 	w, l, run, _ := lives(t)
-	const much, buffer = 4 << 20, 256 << 10 // more than sockets hold
+	const much, buffer = 4 << 20, 256 << 10 // more than sockets can buffer
 	w.serveAnew(func(s *http.Server) {
 		s.ConnContext = func(ctx context.Context, c net.Conn) context.Context {
 			_ = c.(*net.TCPConn).SetWriteBuffer(buffer)
@@ -528,7 +526,7 @@ func TestFollowLogs_AReaderThatDoesNotReadHoldsUpNothing(t *testing.T) {
 		t.Fatal("the attempt waits for its reader")
 	}
 
-	// What it reads in the end is whole.
+	// The output that it finally reads is complete.
 	n, err := io.Copy(io.Discard, s)
 	if n != much+1000-1 || err != nil {
 		t.Errorf("%d bytes, %v", n, err)
@@ -537,7 +535,7 @@ func TestFollowLogs_AReaderThatDoesNotReadHoldsUpNothing(t *testing.T) {
 	must(t, s.Close())
 }
 
-// The token is asked for again while it lasts.
+// The token is checked again during the stream.
 func TestFollowLogs_EndWithTheToken(t *testing.T) {
 	w := newWorld(t)
 	w.beat = 20 * time.Millisecond
@@ -561,7 +559,7 @@ func TestFollowLogs_EndWithTheToken(t *testing.T) {
 	}
 }
 
-// Who asks for what is beyond any output waits for the attempt's end, and nothing else.
+// A request for an offset beyond the output waits for the attempt's end.
 func TestFollowLogs_BeyondTheOutput(t *testing.T) {
 	w, l, run, _ := lives(t)
 	w.ended("a", run, task.Running, func(r *task.Run) { r.Node = "node-a" })
