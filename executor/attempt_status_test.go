@@ -9,8 +9,8 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// A checkpoint is in the inbox while the attempt runs, for whoever ends it as lost, and
-// with the next attempt; what it says is known meanwhile, and its results are kept.
+// While an attempt runs, its checkpoint is in the inbox record, so that the next attempt receives it even after a
+// loss. The reports of the attempt can be read meanwhile, and its results are recorded with its end.
 func TestExecutor_Talks(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, newEtcd(t))

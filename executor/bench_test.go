@@ -21,6 +21,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
+// instant is an inbox whose writes succeed at once, to measure the cost of the executor itself.
 type instant struct {
 	Inbox
 	batches  chan store.InboxBatch
@@ -115,7 +116,7 @@ func benchmarkExecutor(b *testing.B, action task.Action, guarded bool, setting s
 		put.Revision, gone.Revision = rev, rev+1
 		in.batches <- put
 
-		for in.finished.Load() < int64(i) { // as a real inbox: gone when finished
+		for in.finished.Load() < int64(i) { // as in a real inbox, a finished attempt is gone
 			time.Sleep(100 * time.Microsecond)
 		}
 

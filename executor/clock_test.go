@@ -13,7 +13,7 @@ func TestRenewals_AreNeverYoungerThanTheyWere(t *testing.T) {
 	r := newRenewals(clocksOf(nil), func() time.Time { return last })
 
 	first := r.lastRenewal()
-	// What the test itself takes, which may be long, counts at most twice.
+	// The time that the test itself takes may be long, and counts at most twice.
 	if age := proctree.BootTime() - first; age < 3*time.Second || age > 4*time.Second+2*time.Since(began) {
 		t.Errorf("a renewal of three seconds ago is %s old", age)
 	}
@@ -22,8 +22,8 @@ func TestRenewals_AreNeverYoungerThanTheyWere(t *testing.T) {
 		t.Errorf("the same renewal moved by %s", again-first)
 	}
 
-	// The host sleeps for a minute after the look, and before it the session was
-	// renewed once more: that renewal may be from before the sleep.
+	// The host was suspended for a minute after the previous reading, and the session was renewed once more before
+	// that. The code cannot know whether the renewal came before or after the suspend.
 	r.slept -= time.Minute
 	last = time.Now()
 
@@ -31,7 +31,7 @@ func TestRenewals_AreNeverYoungerThanTheyWere(t *testing.T) {
 		t.Errorf("a renewal that may be from before a minute's sleep counts as %s old", proctree.BootTime()-at)
 	}
 
-	// The next one is from after it.
+	// The next renewal comes after the suspend.
 	last = time.Now()
 
 	if age := proctree.BootTime() - r.lastRenewal(); age > time.Second+2*time.Since(began) {

@@ -18,7 +18,7 @@ func TestExecutor_WhatHasNotStartedByItsDeadlineIsMissed(t *testing.T) {
 	n.assign("r2", "", soon, func(a *task.Assigned) { a.Attempt = 2 })
 	n.assign("r3", "", soon, func(a *task.Assigned) { a.Trigger = task.TriggerManual })
 
-	r := n.ended("r1") // though it waits for a slot
+	r := n.ended("r1") // although it waits for a slot
 	if r.State != task.Missed || r.Reason != task.ReasonDeadline || !r.StartedAt.IsZero() || r.LatenessMS != nil || r.EndedAt.Before(r.StartBefore.Time) {
 		t.Errorf("got %+v", r)
 	}

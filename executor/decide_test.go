@@ -134,7 +134,7 @@ func TestNext(t *testing.T) {
 	end.State, end.Token, end.StartedAt, end.ExitCode, end.OutputTail = task.Failed, 7, task.At(now), new(1), "x"
 	for name, c := range map[string]struct {
 		change func(*task.Assigned, *task.Run)
-		wait   time.Duration // 0: no next
+		wait   time.Duration // 0: no next attempt
 		number int
 	}{
 		"first failed":         {func(*task.Assigned, *task.Run) {}, 10 * time.Second, 2},

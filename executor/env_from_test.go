@@ -16,8 +16,8 @@ import (
 
 const canary = "canary-4bd1"
 
-// TestEnvFrom_Order has the later source over the earlier, env over both, the run's
-// own over all, and Carillon's over that.
+// TestEnvFrom_Order tests that later sources override earlier ones, env overrides all sources, the run's variables
+// override env, and Carillon's variables override everything.
 func TestEnvFrom_Order(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, newEtcd(t), withSecrets(map[string]string{"A": "secret", "B": "secret", "C": "secret", "D": "secret", "CARILLON_TASK": "secret"}, nil))
@@ -49,7 +49,8 @@ func TestEnvFrom_Order(t *testing.T) {
 	}
 }
 
-// TestEnvFrom_WhatCannotBeHadFailsTheAttempt, and says what without any value.
+// TestEnvFrom_WhatCannotBeHadFailsTheAttempt tests that a missing source fails the attempt, with a message that
+// contains no value.
 func TestEnvFrom_WhatCannotBeHadFailsTheAttempt(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, newEtcd(t), withSecrets(map[string]string{"A": canary}, map[string]error{
@@ -86,7 +87,8 @@ func TestEnvFrom_WhatCannotBeHadFailsTheAttempt(t *testing.T) {
 	}
 }
 
-// TestEnvFrom_AsksAgainWhileEtcdIsAway, and is called off by a cancel meanwhile.
+// TestEnvFrom_AsksAgainWhileEtcdIsAway tests that the read is repeated while etcd is unavailable, and that a
+// cancel stops it.
 func TestEnvFrom_AsksAgainWhileEtcdIsAway(t *testing.T) {
 	t.Parallel()
 	var asked, away atomic.Int64
@@ -113,7 +115,7 @@ func TestEnvFrom_AsksAgainWhileEtcdIsAway(t *testing.T) {
 	n.endedAs("r2", task.Succeeded)
 }
 
-// endedAs is ended, and checks the state.
+// endedAs waits for the end of a run and checks its state.
 func (n *node) endedAs(run string, want task.State) task.Run {
 	n.t.Helper()
 	r := n.ended(run)

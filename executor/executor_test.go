@@ -15,14 +15,6 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// node is an executor on an etcd in memory, and the hands to feed it.
-// join writes a new node key and tells the executor.
-// assign puts an attempt into the inbox, and returns its token. In a shell line
-// @name is a file of the node's own.
-// change rewrites a record of the inbox, as the API does for a cancel.
-// read returns a record, and its mod revision; nil if it is not there.
-// ended waits for a run's record.
-// began waits for a process that writes its number to a file.
 func TestExecutor_RunsAndRecords(t *testing.T) {
 	n := newNode(t, newEtcd(t))
 	n.join()
@@ -62,7 +54,7 @@ func TestExecutor_RunsAndRecords(t *testing.T) {
 func TestExecutor_NothingStartsBeforeTheFirstJoin(t *testing.T) {
 	n := newNode(t, newEtcd(t))
 	n.assign("r1", "echo $$ >@r1")
-	time.Sleep(50 * time.Millisecond) // time to do wrong
+	time.Sleep(50 * time.Millisecond) // time for an incorrect executor to fail
 
 	if n.exists("r1") || n.Running() != 0 {
 		t.Fatal("started without a session")
@@ -72,7 +64,7 @@ func TestExecutor_NothingStartsBeforeTheFirstJoin(t *testing.T) {
 	n.join()
 	n.ended("r1")
 
-	// It was there before the join: an adoption came first.
+	// The attempt was there before the join, so it was adopted before it started.
 	res, err := n.etcd.Get(t.Context(), n.keys.Run("n1", ref, "r1"), clientv3.WithRev(n.revision()-1))
 	if err != nil || len(res.Kvs) != 1 || res.Kvs[0].ModRevision == before {
 		t.Errorf("not adopted: %v, %v", res, err)
@@ -91,7 +83,7 @@ func TestExecutor_SlotsAndOrder(t *testing.T) {
 		})
 	}
 
-	n.assign("noop", "", noop) // needs no slot
+	n.assign("noop", "", noop) // a no-op needs no slot
 	n.ended("noop")
 	executortest.Eventually(t, "three wait", func() bool { return value(n.metrics.waiting) == 3 })
 
@@ -143,7 +135,7 @@ func TestExecutor_CancelOfTheMomentOfFailureStopsTheRetry(t *testing.T) {
 	n := newNode(t, newEtcd(t))
 	n.join()
 
-	// The cancel is written where the executor cannot see it in time: by the process's own last act.
+	// The process itself writes the cancel as its last action, so the executor cannot see it in time.
 	for i := range 10 {
 		run := fmt.Sprint("r", i)
 		n.assign(run, "echo $$ >@"+run+"; while ! test -e @go"+run+"; do :; done; exit 1", func(a *task.Assigned) { a.Retry.Attempts = 2 })
@@ -154,7 +146,6 @@ func TestExecutor_CancelOfTheMomentOfFailureStopsTheRetry(t *testing.T) {
 	}
 }
 
-// cancelIfThere cancels as the API does: if the record is the one that was read.
 func TestExecutor_Retry(t *testing.T) {
 	n := newNode(t, newEtcd(t))
 	n.join()
@@ -183,8 +174,6 @@ func TestExecutor_Retry(t *testing.T) {
 	}
 }
 
-// deaf is an inbox whose watch falls silent.
-
 func TestExecutor_UnreadableRecordHurtsOnlyItself(t *testing.T) {
 	n := newNode(t, newEtcd(t))
 	n.join()
@@ -197,7 +186,7 @@ func TestExecutor_UnreadableRecordHurtsOnlyItself(t *testing.T) {
 	n.assign("good", "true")
 	n.ended("good")
 	executortest.Eventually(t, "the alarm", func() bool { return value(n.metrics.unreadable) == 1 })
-	n.assign("poison", "true") // mended
+	n.assign("poison", "true") // a readable record replaces the damaged one
 
 	if r := n.ended("poison"); r.State != task.Succeeded {
 		t.Errorf("got %+v", r)
@@ -320,8 +309,3 @@ func TestExecutor_ManyNoops(t *testing.T) {
 		t.Errorf("%d records, %v", res.Count, err)
 	}
 }
-
-// instant is an inbox whose writes succeed at once, for what the executor itself
-// costs.
-
-// value is what a counter or a gauge says.

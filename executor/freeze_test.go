@@ -13,7 +13,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// freeze writes which namespaces are frozen, and returns the record's mod revision.
+// freeze writes the frozen namespaces and returns the mod revision of the record.
 func (n *node) freeze(namespaces ...string) int64 {
 	n.t.Helper()
 	f := task.Freezes{Holding: []task.Freeze{}}
@@ -44,7 +44,7 @@ func TestExecutor_StartsNothingThatIsFrozen(t *testing.T) {
 	other := record.Ref{Namespace: "other", Name: "job"}
 	n.put(n.keys.Run("n1", other, "r3"), a)
 	executortest.Eventually(t, "what is not frozen runs", func() bool { r, _ := read[task.Run](n, n.keys.Ended(other, "r3")); return r != nil })
-	n.touch("go") // what runs goes on
+	n.touch("go") // running attempts continue
 	n.ended("before")
 
 	for _, run := range []string{"r1", "r2"} {
@@ -58,7 +58,8 @@ func TestExecutor_StartsNothingThatIsFrozen(t *testing.T) {
 	n.ended("r2")
 }
 
-// The one that joins may have missed a freeze: it reads them before it starts anything.
+// lateFreezes delays the freezes of a new session. A node that joins may have missed a freeze, so it has to read
+// them before it starts anything.
 type lateFreezes struct {
 	Inbox
 	begin chan struct{}
@@ -78,7 +79,7 @@ func TestExecutor_KnowsTheFreezesBeforeItStartsAnything(t *testing.T) {
 	late := &lateFreezes{begin: make(chan struct{}, 10)}
 	n := newNode(t, newEtcd(t), func(c *Config) { late.Inbox, c.Inbox = c.Inbox, late })
 
-	for join := range 2 { // the second time it knows what was, and not what is
+	for join := range 2 { // at the second join, it has only the freezes of the former session
 		if join == 1 {
 			n.freeze()
 			n.touch("go")
@@ -100,8 +101,8 @@ func TestExecutor_KnowsTheFreezesBeforeItStartsAnything(t *testing.T) {
 	}
 }
 
-// What is about to start when a freeze comes may start: until it has, the node does
-// not say that it obeys.
+// An attempt that is about to start when a freeze arrives may start. Until it has, the node must not confirm the
+// freeze.
 func TestExecutor_SaysThatItObeysWhenNothingIsAboutToStart(t *testing.T) {
 	told := 0
 	e := &Executor{cfg: Config{Obeyed: func() { told++ }}, state: newState()}
@@ -124,7 +125,7 @@ func TestExecutor_SaysThatItObeysWhenNothingIsAboutToStart(t *testing.T) {
 		t.Errorf("it obeys %d, told %d times", e.Froze(), told)
 	}
 
-	e.hearFreezes(3, store.FreezeRecord{Mod: 9}) // of a session that is over
+	e.hearFreezes(3, store.FreezeRecord{Mod: 9}) // from a session that has ended
 	e.obeyFreezes()
 
 	if e.Froze() != 7 {
@@ -132,10 +133,11 @@ func TestExecutor_SaysThatItObeysWhenNothingIsAboutToStart(t *testing.T) {
 	}
 }
 
-// Others may take it for gone by then, and a freeze for obeyed by all.
+// When the session may have expired, others may consider the node gone, and a freeze may have been confirmed
+// without it.
 func TestExecutor_StartsNothingWhenItsSessionMayBeOver(t *testing.T) {
 	n := newNode(t, newEtcd(t))
-	var renewed atomic.Int64 // before now
+	var renewed atomic.Int64 // in nanoseconds before now
 	renewed.Store(int64(11 * time.Second))
 	key := n.keys.Node("n1")
 	f := kv.CreateFence(key, n.put(key, task.Node{Instance: "i1"}))

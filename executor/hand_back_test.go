@@ -13,15 +13,14 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// lossyInbox loses the answers to hand-backs. With delay set, the request itself is
-// held back, too, until the test has deliver called. While stalled is set, it tells
-// nothing of the inbox.
+// lossyInbox loses the answers to hand-backs. If delay is set, it also delays the request until the test calls
+// deliver. While stalled is set, its watch delivers nothing.
 type lossyInbox struct {
 	Inbox
 	delay     bool
 	stalled   atomic.Bool
-	handBacks chan record.Held // every hand-back; the first one is lost or delayed
-	rewrites  chan error       // the results of all rewrites
+	handBacks chan record.Held // receives every hand-back; the first one is lost or delayed
+	rewrites  chan error       // receives the results of all rewrites
 }
 
 func newLossyInbox(delay bool) *lossyInbox {
@@ -40,7 +39,7 @@ func (l *lossyInbox) HandBack(ctx context.Context, h record.Held) error {
 	return task.ErrUnknown
 }
 
-// deliver has a delayed hand-back arrive at etcd.
+// deliver sends a delayed hand-back to etcd.
 func (l *lossyInbox) deliver(ctx context.Context, h record.Held) error {
 	return l.Inbox.HandBack(ctx, h)
 }
@@ -60,8 +59,7 @@ func (l *lossyInbox) FollowInbox(ctx context.Context, node string, relist time.D
 	})
 }
 
-// newLossyNode starts a node with one slot, which is taken, and an attempt r1 that
-// waits for it.
+// newLossyNode starts a node whose only slot is taken, and an attempt r1 that waits for it.
 func newLossyNode(t *testing.T, l *lossyInbox) (n *node) {
 	n = newNode(t, newEtcd(t), func(c *Config) {
 		c.Slots = 1
@@ -78,9 +76,8 @@ func newLossyNode(t *testing.T, l *lossyInbox) (n *node) {
 	return n
 }
 
-// An attempt is handed back, and the answer is lost. The node is resumed before its
-// watch tells that the record is gone: the attempt belongs to the queue, and must not
-// start here, too.
+// An attempt is handed back, but the answer is lost. The node is resumed before its watch reports that the record
+// is gone. The run is in the queue, so the attempt must not start here, too.
 func TestExecutor_HandBackWithLostAnswerIsNotStarted(t *testing.T) {
 	l := newLossyInbox(false)
 	n := newLossyNode(t, l)
@@ -89,9 +86,9 @@ func TestExecutor_HandBackWithLostAnswerIsNotStarted(t *testing.T) {
 	n.HandBack()
 	<-l.handBacks
 	n.Resume()
-	n.touch("go") // a slot is free for whatever may start
+	n.touch("go") // frees the slot
 
-	// Before it starts anything of it, the node asks etcd whether the record is still its own.
+	// Before the node starts the attempt, it has to rewrite its record, which fails.
 	for conflict := false; !conflict; {
 		select {
 		case err := <-l.rewrites:
@@ -118,8 +115,8 @@ func TestExecutor_HandBackWithLostAnswerIsNotStarted(t *testing.T) {
 	}
 }
 
-// A hand-back fails with an unknown outcome, the node is resumed, the attempt starts,
-// and then the hand-back arrives: it must be void.
+// A hand-back has an unknown outcome, the node is resumed and the attempt starts. If the hand-back arrives after
+// that, it must be void.
 func TestExecutor_LateHandBackIsVoid(t *testing.T) {
 	l := newLossyInbox(true)
 	n := newLossyNode(t, l)
@@ -145,9 +142,9 @@ func TestExecutor_LateHandBackIsVoid(t *testing.T) {
 	}
 }
 
-// The same, and the node joins anew in between. The attempt was dispatched under the new
-// session, which a watch told before the node knew of that session. So it needs no
-// adoption for the session's sake, but the late hand-back still has to be made void.
+// The same with a join in between. The attempt was dispatched under the new session, and the watch delivered it
+// before the node knew of that session. So it needs no adoption because of the session, but a rewrite must still
+// make the late hand-back void.
 func TestExecutor_LateHandBackIsVoidAfterAJoin(t *testing.T) {
 	l := newLossyInbox(true)
 	n := newNode(t, newEtcd(t), func(c *Config) {
@@ -159,7 +156,7 @@ func TestExecutor_LateHandBackIsVoidAfterAJoin(t *testing.T) {
 
 	key := n.keys.Node("n1")
 	session := Session{Fence: kv.CreateFence(key, n.recreate(key)), LastRenewal: time.Now}
-	n.HandBack() // before r1 comes, so that it does not start at once
+	n.HandBack() // before r1 arrives, so that it does not start at once
 	n.assign("r1", "echo $$ >>@r1; while ! test -e @end; do sleep 0.01; done")
 	sent := <-l.handBacks
 
@@ -176,7 +173,7 @@ func TestExecutor_LateHandBackIsVoidAfterAJoin(t *testing.T) {
 	}
 }
 
-// recreate deletes the node's key and puts it anew; it returns the create revision.
+// recreate deletes and puts the node's key again, and returns its create revision.
 func (n *node) recreate(key string) int64 {
 	n.t.Helper()
 	if _, err := n.etcd.Delete(n.t.Context(), key); err != nil {

@@ -8,7 +8,7 @@ import (
 	"github.com/carillonhq/carillon/executor/guardian/guardiantest"
 )
 
-// The test binary plays guardians, too.
+// TestMain also runs the test binary as a guardian.
 func TestMain(m *testing.M) {
 	guardiantest.Main()
 	leaktest.Main(m)

@@ -26,7 +26,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// newEtcd starts an etcd in memory. Its revisions, which are tokens, begin where no other's do.
+// newEtcd starts an in-memory etcd. Its revisions, which become tokens, are higher than those of all earlier ones.
 func newEtcd(t testing.TB) *kv.Client {
 	t.Helper()
 
@@ -36,16 +36,21 @@ func newEtcd(t testing.TB) *kv.Client {
 	return kvtest.ClientOf(t, memory)
 }
 
+// node is an executor on an in-memory etcd, with methods to control it. join writes a new node key and reports the
+// session to the executor. assign puts an attempt into the inbox and returns its token; in its shell line, @name
+// stands for a file in the node's directory. change rewrites an inbox record, as the API does for a cancel. inbox
+// returns a record and its mod revision, or nil if it does not exist. ended waits for the record of a run's end.
+// began waits for a process that writes its number to a file.
 type node struct {
 	*Executor
 	t     testing.TB
 	etcd  *kv.Client
 	store *store.Store
 	keys  record.Keys
-	dir   string // for the attempts' files
+	dir   string // for files of the attempts
 	stop  func()
 
-	renewed atomic.Pointer[time.Time] // the sessions' last renewal; nil: just now
+	renewed atomic.Pointer[time.Time] // the last renewal of all sessions; nil: now
 }
 
 func newNode(t testing.TB, etcd *kv.Client, change ...func(*Config)) *node {
@@ -61,7 +66,7 @@ func newNode(t testing.TB, etcd *kv.Client, change ...func(*Config)) *node {
 		cfg.Logger = zaptest.NewLogger(t, zaptest.Level(zap.WarnLevel))
 	}
 
-	cfg.freeze, cfg.emptyLimit = freezePatiently, time.Minute // others use the machine, too
+	cfg.freeze, cfg.emptyLimit = freezePatiently, time.Minute // the machine may be busy
 
 	for _, f := range change {
 		f(&cfg)
@@ -85,7 +90,7 @@ func newNode(t testing.TB, etcd *kv.Client, change ...func(*Config)) *node {
 	}
 
 	t.Cleanup(n.stop)
-	// The entry, without which a late result is not kept.
+	// The entry of the task. Without it, a late result is not kept.
 	n.put(keys.Entry(ref), task.Entry{UID: "u"})
 
 	return n
@@ -135,12 +140,12 @@ func (n *node) assign(run, line string, change ...func(*task.Assigned)) int64 {
 
 func noop(a *task.Assigned) { a.Action = task.Action{Noop: &task.Noop{}} }
 
-// lostAfter is how long an attempt is waited for when its node is silent.
+// lostAfter returns a change that sets lost_after in an attempt's record.
 func lostAfter(d time.Duration) func(*task.Assigned) {
 	return func(a *task.Assigned) { a.LostAfter = task.Duration(d) }
 }
 
-// change changes a record, and undoes nothing that the executor writes meanwhile.
+// change changes a record and keeps what the executor writes at the same time.
 func (n *node) change(run string, f func(*task.Assigned)) {
 	n.t.Helper()
 
@@ -158,7 +163,7 @@ func (n *node) change(run string, f func(*task.Assigned)) {
 	}
 }
 
-// sees waits until the loop has seen of a run what is asked for.
+// sees waits until the loop's state of a run satisfies is.
 func (n *node) sees(run, what string, is func(*attempt) bool) {
 	n.t.Helper()
 	executortest.Eventually(n.t, run+" "+what, func() bool {
@@ -172,7 +177,7 @@ func (n *node) sees(run, what string, is func(*attempt) bool) {
 	})
 }
 
-// freezePatiently has a tree stand still, however busy the machine is.
+// freezePatiently freezes a tree and retries, because the machine may be busy.
 func freezePatiently(tr *proctree.Tree) error {
 	err := tr.Freeze()
 	for end := time.Now().Add(executortest.Patience); err != nil && time.Now().Before(end); {
@@ -183,7 +188,7 @@ func freezePatiently(tr *proctree.Tree) error {
 
 func cancelled(a *task.Assigned) { a.CancelRequested, a.CancelledBy = true, "someone" }
 
-// get reads a key, again if etcd takes too long to answer.
+// get reads a key, and retries if etcd takes too long to answer.
 func (n *node) get(key string) *clientv3.GetResponse {
 	n.t.Helper()
 
@@ -216,7 +221,7 @@ func read[T any](n *node, key string) (*T, int64) {
 
 func (n *node) inbox(run string) (*task.Assigned, int64) {
 	a, mod := read[task.Assigned](n, n.keys.Run("n1", ref, run))
-	if a != nil && a.KillGrace == 0 { // what is usual is left out
+	if a != nil && a.KillGrace == 0 { // records omit the default
 		a.KillGrace = task.Defaults().KillGrace
 	}
 	return a, mod
@@ -263,7 +268,7 @@ func (n *node) touch(name string) {
 	}
 }
 
-// putIf writes over what was read; false if it has changed.
+// putIf overwrites a value if its mod revision is unchanged, and reports whether it did.
 func (n *node) putIf(key string, mod int64, v any) bool {
 	n.t.Helper()
 	b, err := json.Marshal(v)
@@ -279,6 +284,7 @@ func (n *node) putIf(key string, mod int64, v any) bool {
 	return res.Succeeded
 }
 
+// cancelIfThere cancels as the API does: only if the record is unchanged since it was read.
 func (n *node) cancelIfThere(run string) {
 	n.t.Helper()
 	a, mod := n.inbox(run)
@@ -310,6 +316,7 @@ func (n *node) cancelIfThere(run string) {
 	}
 }
 
+// value returns the value of a counter or a gauge.
 func value(m prometheus.Metric) float64 {
 	var d dto.Metric
 	if err := m.Write(&d); err != nil {

@@ -31,7 +31,7 @@ func (n *node) is(run string, state task.State) *task.Assigned {
 	return a
 }
 
-// still reports whether a file that a process writes to all the time does not grow.
+// still reports whether a file to which a process writes continuously does not grow.
 func (n *node) still(name string) bool {
 	size := func() int64 {
 		info, err := os.Stat(n.file(name))
@@ -42,7 +42,7 @@ func (n *node) still(name string) bool {
 	}
 
 	before := size()
-	time.Sleep(30 * time.Millisecond) // time to do wrong
+	time.Sleep(30 * time.Millisecond) // time for an incorrect executor to fail
 
 	return size() == before
 }
@@ -55,7 +55,7 @@ func TestPause_OfARunningAttempt(t *testing.T) {
 	n.join()
 	n.assign("pauses", "while ! test -e @go; do echo >>@pauses; sleep 0.002; done; exit 3", func(a *task.Assigned) { a.Retry.Attempts = 2 })
 	n.wroteLine("pauses")
-	n.change("pauses", pause) // before it is marked as running
+	n.change("pauses", pause) // before it is recorded as running
 
 	a := n.is("pauses", task.Paused)
 	if a.PausedAt.IsZero() || a.StartedAt.IsZero() || a.PausedMS != 0 || a.PausedBy != "ann" || !a.PauseRequested {
@@ -80,14 +80,14 @@ func TestPause_OfARunningAttempt(t *testing.T) {
 
 	executortest.Eventually(t, "resumed, it goes on", func() bool { return !n.still("pauses") })
 	first := a.PausedMS
-	n.change("pauses", letGoOn) // twice is once
+	n.change("pauses", letGoOn) // resuming twice has the same effect as once
 	n.change("pauses", pause)
 
 	if a = n.is("pauses", task.Paused); a.PausedMS != first {
 		t.Errorf("the sum before is %d, want %d", a.PausedMS, first)
 	}
 
-	// A rejoin adopts it as it stands.
+	// A rejoin adopts the paused attempt.
 	fence := n.join()
 	executortest.Eventually(t, "it is adopted", func() bool { _, mod := n.inbox("pauses"); return mod > fence.CreateRevision })
 
@@ -111,8 +111,8 @@ func TestPause_OfARunningAttempt(t *testing.T) {
 	executortest.Eventually(t, "none is paused", func() bool { return value(n.metrics.paused) == 0 && n.Free() == 4 })
 }
 
-// wroteLine waits until the program of an attempt has written a line to a file. It is not enough
-// that the file exists: a shell that is stopped before it has written will not write.
+// wroteLine waits until the program of an attempt has written a line to a file. The existence of the file is not
+// enough: a shell that is stopped before it has written does not write.
 func (n *node) wroteLine(name string) {
 	n.t.Helper()
 	executortest.Eventually(n.t, "a line in "+name, func() bool {
@@ -133,12 +133,12 @@ func TestPause_WhatEndsAPausedAttempt(t *testing.T) {
 		n.change(run, pause)
 		n.is(run, task.Paused)
 
-		// Its record counts the pause in milliseconds: it lasts for one at least.
+		// The record counts pauses in milliseconds, so the pause has to last for at least one.
 		a, _ := n.inbox(run)
 		executortest.Eventually(t, "a pause of a millisecond", func() bool { return time.Since(a.PausedAt.Time) > 2*time.Millisecond })
 	}
 
-	// It hears the signal, and may use its grace.
+	// It handles the signal and may use its grace period.
 	paused("cancel", trapped, func(a *task.Assigned) { a.KillSignal = "SIGINT" })
 	n.change("cancel", cancelled)
 
@@ -147,7 +147,7 @@ func TestPause_WhatEndsAPausedAttempt(t *testing.T) {
 		t.Errorf("cancelled: %+v", r)
 	}
 
-	// What left the group stands still, too, and is ended with it.
+	// A process outside the group is paused and killed, too.
 	paused("left", "setsid sh -c 'echo $$ >>@pid; while :; do echo >>@%s; sleep 0.002; done' & wait")
 
 	if !n.still("left") {
@@ -161,7 +161,7 @@ func TestPause_WhatEndsAPausedAttempt(t *testing.T) {
 		t.Error("what left the group is left")
 	}
 
-	// Stopped by itself before it is paused.
+	// The process has stopped itself before it is paused.
 	paused("stopped", "echo $$ >@%s; kill -STOP $$")
 	n.change("stopped", cancelled)
 
@@ -169,7 +169,7 @@ func TestPause_WhatEndsAPausedAttempt(t *testing.T) {
 		t.Errorf("stopped by itself: %+v", r)
 	}
 
-	// Killed by somebody else, with what it has left behind.
+	// The process is killed from outside, together with a child that it has left.
 	paused("killed", "(while :; do sleep 0.002; done) & echo $! >@child; echo $$ >@%s; wait")
 
 	if err := syscall.Kill(n.began("killed"), syscall.SIGKILL); err != nil {
@@ -180,7 +180,7 @@ func TestPause_WhatEndsAPausedAttempt(t *testing.T) {
 		t.Errorf("killed: %+v", r)
 	}
 
-	// Its record is gone: others have decided.
+	// Its record is gone, because another node has decided its outcome.
 	paused("gone", "echo $$ >@%s; while :; do sleep 0.002; done")
 	pid = n.began("gone")
 
@@ -190,7 +190,7 @@ func TestPause_WhatEndsAPausedAttempt(t *testing.T) {
 
 	executortest.Eventually(t, "the process is dead", func() bool { return !executortest.Alive(pid) })
 
-	// A drain waits for it, and ends it at its limit.
+	// A drain waits for it, and kills it at the drain timeout.
 	paused("drain", counts)
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer cancel()
@@ -204,7 +204,7 @@ func TestPause_WhatEndsAPausedAttempt(t *testing.T) {
 	}
 }
 
-// A node that has been silent for too long ends what it has paused.
+// A node that has been silent for too long kills its paused attempts.
 func TestPause_OfASilentNode(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, newEtcd(t))
@@ -228,7 +228,7 @@ func TestPause_BeforeTheStart(t *testing.T) {
 	n.join()
 	n.assign("held", "echo $$ >@held", pause)
 	n.assign("late", "echo $$ >@late", pause, func(a *task.Assigned) { a.StartBefore = task.At(time.Now().Add(700 * time.Millisecond)) })
-	n.assign("other", "echo $$ >@other") // it takes the slot that the others do not claim
+	n.assign("other", "echo $$ >@other") // takes the slot, because paused attempts that have not started claim none
 	n.ended("other")
 
 	if r := n.ended("late"); r.State != task.Missed || n.exists("late") {
@@ -266,8 +266,8 @@ func TestPause_BeforeTheStart(t *testing.T) {
 	}
 }
 
-// Pauses and resumptions as they come, and the attempt's end among them: it stands
-// as was asked for last, or it has ended.
+// Pauses, resumptions and the end of an attempt in random order. In the end, the attempt is in the state that was
+// requested last, or it has ended.
 func TestPause_ConvergesOnWhatWasAskedForLast(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, newEtcd(t))
@@ -297,7 +297,7 @@ func TestPause_ConvergesOnWhatWasAskedForLast(t *testing.T) {
 			}
 
 			if !n.putIf(n.keys.Run("n1", ref, run), mod, a) {
-				last = !last // not asked for
+				last = !last // nothing was requested
 				if now, _ := n.inbox(run); now != nil {
 					last = now.PauseRequested
 				}
@@ -362,7 +362,7 @@ func TestPause_ThatCannotBeSaysSo(t *testing.T) {
 	}
 
 	executortest.Eventually(t, "it goes on", func() bool { return !n.still("unpausable") })
-	broken = false // its goroutine waits meanwhile
+	broken = false // its goroutine is waiting
 	n.change("unpausable", pause)
 	n.is("unpausable", task.Paused)
 	n.change("unpausable", cancelled)

@@ -14,7 +14,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// underPolicy is a node with a policy that can be put in another's place.
+// underPolicy returns a node with a policy that the test can replace.
 func underPolicy(t *testing.T, p *policy.Policy) (*node, *atomic.Pointer[policy.Policy]) {
 	var now atomic.Pointer[policy.Policy]
 	now.Store(p)
@@ -100,8 +100,8 @@ func TestPolicy_WhatItRefusesDoesNotRun(t *testing.T) {
 	}
 }
 
-// While the policy cannot be read, what is in the inbox goes back into the queue, with the
-// attempt that it was: the node has not tried it.
+// While the policy cannot be read, attempts in the inbox return to the queue with the same attempt number, because
+// the node has not tried to start them.
 func TestPolicy_ThatCannotBeReadFailsNothing(t *testing.T) {
 	t.Parallel()
 	n, now := underPolicy(t, nil)

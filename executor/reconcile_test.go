@@ -11,8 +11,8 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// The watch of the inbox loses an attempt that comes, a cancel, and the end of a
-// record: the next list has all of them done, and the one after counts them.
+// The watch of the inbox loses a new attempt, a cancel, and the deletion of a record. The next list applies all of
+// them, and the one after that counts them.
 func TestExecutor_FindsWhatItsWatchHasLost(t *testing.T) {
 	etcd := newEtcd(t)
 	deaf := kvtest.Deafen(etcd)
@@ -49,7 +49,7 @@ func TestExecutor_FindsWhatItsWatchHasLost(t *testing.T) {
 	}
 }
 
-// Lists in the midst of much that comes and goes find nothing that is lost.
+// Lists during many changes do not report lost events.
 func TestExecutor_FindsNothingWhileItsWatchIsWell(t *testing.T) {
 	n := newNode(t, newEtcd(t))
 	n.reread = 50 * time.Millisecond

@@ -33,7 +33,7 @@ func TestExecutor_AdoptsAfterARejoin(t *testing.T) {
 	n.join()
 	n.assign("runs", "echo $$ >>@runs; while ! test -e @go; do sleep 0.01; done")
 	pid := n.began("runs")
-	n.sees("runs", "has started", func(a *attempt) bool { return !a.startedAt.IsZero() }) // its file may come sooner
+	n.sees("runs", "has started", func(a *attempt) bool { return !a.startedAt.IsZero() }) // the file may appear before that
 	n.assign("waits", "echo $$ >>@waits")
 	executortest.Eventually(t, "one waits", func() bool { return value(n.metrics.waiting) == 1 })
 	fence := n.join()
@@ -70,7 +70,7 @@ func TestExecutor_MarksWhatLasts(t *testing.T) {
 	n.join()
 	n.assign("r1", "while ! test -e @go; do sleep 0.01; done")
 	executortest.Eventually(t, "it is marked as running", func() bool { a, _ := n.inbox("r1"); return a.State == task.Running })
-	n.change("r1", cancelled) // with the mark's revision as base
+	n.change("r1", cancelled) // it compares the revision of the mark
 
 	if r := n.ended("r1"); r.State != task.Cancelled {
 		t.Errorf("got %+v", r)
@@ -82,7 +82,7 @@ func TestExecutor_KillsWhatIsGone(t *testing.T) {
 	n.join()
 	token := n.assign("r1", "trap '' TERM; echo $$ >@r1; while :; do sleep 0.01; done")
 	pid := n.began("r1")
-	// Its shard's owner declares it lost.
+	// The owner of its shard declares it lost.
 	a, _ := n.inbox("r1")
 	end := LostEnd(*a, token, time.Now())
 	b, _ := json.Marshal(end)
@@ -100,6 +100,7 @@ func TestExecutor_KillsWhatIsGone(t *testing.T) {
 	}
 }
 
+// deaf is an inbox whose watch stops delivering events.
 type deaf struct {
 	Inbox
 	on atomic.Bool
@@ -120,7 +121,7 @@ func TestExecutor_LateResultIsKeptBeside(t *testing.T) {
 	n.join()
 	token := n.assign("r1", "echo $$ >@r1; while ! test -e @go; do sleep 0.01; done; exit 4")
 	n.began("r1")
-	d.on.Store(true) // it ends before the node knows that it was declared lost
+	d.on.Store(true) // it ends before the node learns that it was declared lost
 	a, _ := n.inbox("r1")
 	n.put(n.keys.Ended(ref, "r1"), LostEnd(*a, token, time.Now()))
 
@@ -150,7 +151,7 @@ func TestExecutor_SuccessorWaitsForTheEndOfTheOneBefore(t *testing.T) {
 	run := n.runAttempt
 	n.runAttempt = func(a process.Attempt, o *process.Orders) process.Result {
 		r := run(a, o)
-		<-release // the old one cannot end wholly
+		<-release // prevents the old attempt from ending
 		return r
 	}
 
@@ -164,7 +165,7 @@ func TestExecutor_SuccessorWaitsForTheEndOfTheOneBefore(t *testing.T) {
 
 	n.assign("r1", "echo $$ >@new", func(a *task.Assigned) { a.Attempt = 2 })
 	executortest.Eventually(t, "the old process is dead", func() bool { return !executortest.Alive(pid) })
-	time.Sleep(50 * time.Millisecond) // time to do wrong
+	time.Sleep(50 * time.Millisecond) // time for an incorrect executor to fail
 
 	if n.exists("new") {
 		t.Error("the next attempt began before the one before had ended")
@@ -269,13 +270,13 @@ func TestExecutor_Silence(t *testing.T) {
 	n.assign("one", "echo $$ >@one; exec sleep 300", soon)
 	n.assign("again", "echo $$ >@again; exec sleep 300", soon, func(a *task.Assigned) { a.Retry.Attempts, a.Retry.On = 2, []task.State{task.Lost} })
 	one, again := n.began("one"), n.began("again")
-	last := time.Now() // from here on it is silent: that they have begun may have taken its time
+	last := time.Now() // the silence begins here, because the start may have taken some time
 	n.renewed.Store(&last)
 	n.sees("one", "is of a silent session", func(*attempt) bool { return n.session.renewals.seen.Equal(last) })
 	renewal := n.lastRenewal()
 	deadline := renewal + 3*time.Second
 
-	since := time.Since(last) // read before the other clock: however long that takes, the sum is not too early
+	since := time.Since(last) // read before the other clock, so that the sum is not too early
 	if latest := proctree.BootTime() - since; renewal > latest {
 		t.Errorf("the last renewal counts as %s younger than it is", renewal-latest)
 	}
@@ -299,7 +300,7 @@ func TestExecutor_Silence(t *testing.T) {
 
 	n.assign("late", "echo $$ >@late", soon)
 	executortest.Eventually(t, "one waits", func() bool { return value(n.metrics.waiting) == 1 })
-	time.Sleep(50 * time.Millisecond) // time to do wrong
+	time.Sleep(50 * time.Millisecond) // time for an incorrect executor to fail
 
 	if n.exists("late") {
 		t.Error("started after the node's deadline")
@@ -310,7 +311,7 @@ func TestExecutor_Silence(t *testing.T) {
 	n.ended("late")
 }
 
-// lastRenewal is the latest session's, as the executor knows it, on CLOCK_BOOTTIME.
+// lastRenewal returns when the latest session was last renewed on CLOCK_BOOTTIME, as the executor has stored it.
 func (n *node) lastRenewal() (at time.Duration) {
 	known := make(chan struct{})
 	n.callInLoop(func() {
@@ -323,8 +324,8 @@ func (n *node) lastRenewal() (at time.Duration) {
 	return at
 }
 
-// Each attempt has the time that its own record gives it, which its owner goes by, too:
-// the cluster's setting may have changed between one and the next.
+// Each attempt has the lost_after in its own record, which its owner uses, too. The cluster's setting may have
+// changed between two attempts.
 func TestExecutor_SilenceIsBorneByTheRecordOfEachAttempt(t *testing.T) {
 	n := newNode(t, newEtcd(t))
 	n.join()
@@ -366,7 +367,7 @@ func TestExecutor_SilenceIsBorneByTheRecordOfEachAttempt(t *testing.T) {
 		t.Errorf("got %+v", r)
 	}
 
-	n.renewed.Store(nil) // it hears of etcd again
+	n.renewed.Store(nil) // etcd is available again
 	n.ended("late")
 	n.ended("noop")
 }
@@ -425,11 +426,11 @@ func TestExecutor_WithGuardian(t *testing.T) {
 	n.assign("lasts", "echo $$ >@lasts; while ! test -e @go; do sleep 0.01; done")
 	n.began("lasts")
 	n.join()
-	// watched is what the guardian knows by now: the attempts, and when the second session was last renewed.
+	// watched returns what the guardian knows: the attempts, and the last renewal of the second session.
 	watched := func() (attempts map[uint64]guardian.Attempt, renewed time.Duration) {
 		attempts = map[uint64]guardian.Attempt{}
 		for _, x := range guardiantest.Heard(t, dir) {
-			if x == (guardian.Message{}) { // the hello to another guardian, which knows nothing yet
+			if x == (guardian.Message{}) { // the Hello to another guardian, which has no attempts yet
 				clear(attempts)
 			}
 
@@ -496,7 +497,7 @@ func TestExecutor_TokenThatCameAndWentIsNeverStarted(t *testing.T) {
 		return <-got == 0
 	})
 
-	// The same creation again, as after a restore of etcd from an older snapshot.
+	// A record with the same create revision appears again, as after a restore of etcd from an older snapshot.
 	a := executortest.Assigned("r1", &task.Process{Shell: "echo $$ >>" + n.file("r1")})
 	a.Shard = 0
 	n.callInLoop(func() {
@@ -517,7 +518,7 @@ func TestExecutor_TokenThatCameAndWentIsNeverStarted(t *testing.T) {
 	}
 }
 
-// balky is an inbox that takes no results while it is on.
+// balky is an inbox that accepts no results while on is set.
 type balky struct {
 	Inbox
 	on atomic.Bool
@@ -530,7 +531,7 @@ func (b *balky) Finish(ctx context.Context, h record.Held, end task.Run, next *t
 	return b.Inbox.Finish(ctx, h, end, next)
 }
 
-// A cancel comes after the attempt has ended, and before that is on record.
+// A cancel arrives after the end of the attempt, and before the end is recorded.
 func TestExecutor_RecordsACancelThatComesAfterTheEnd(t *testing.T) {
 	b := &balky{}
 	n := newNode(t, newEtcd(t), func(c *Config) { b.Inbox, c.Inbox = c.Inbox, b })
@@ -558,8 +559,8 @@ func TestExecutor_RecordsACancelThatComesAfterTheEnd(t *testing.T) {
 	}
 }
 
-// What failed and would be tried again was declared lost meanwhile: whoever did
-// that has decided what follows.
+// An attempt failed and would be retried, but was declared lost meanwhile. The owner has already decided what
+// follows.
 func TestExecutor_LateFailureQueuesNothing(t *testing.T) {
 	b := &balky{}
 	n := newNode(t, newEtcd(t), func(c *Config) { b.Inbox, c.Inbox = c.Inbox, b })

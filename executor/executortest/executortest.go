@@ -1,5 +1,5 @@
-// Package executortest has what the tests of the executor and of the packages below it share: attempts, their tokens,
-// and ways to wait for processes.
+// Package executortest provides what the tests of the executor and of the packages below it share: attempts, their
+// tokens, and functions that wait for processes.
 package executortest
 
 import (
@@ -17,7 +17,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// Assigned is an ordinary attempt of a process, as the inbox of a node has it.
+// Assigned returns an ordinary attempt of a process, as it is in a node's inbox.
 func Assigned(run string, p *task.Process) task.Assigned {
 	return task.Assigned{
 		Run: task.Run{
@@ -28,11 +28,10 @@ func Assigned(run string, p *task.Process) task.Assigned {
 	}
 }
 
-// Patience is how long tests wait for what is to come: on a machine that others use, too,
-// each step may take seconds.
+// Patience is how long tests wait for something that must happen. On a busy machine, each step may take seconds.
 const Patience = 2 * time.Minute
 
-// Eventually polls until cond holds.
+// Eventually polls until cond returns true, and fails the test if that takes longer than Patience.
 func Eventually(t testing.TB, what string, cond func() bool) {
 	t.Helper()
 	deadline := time.Now().Add(Patience)
@@ -45,9 +44,9 @@ func Eventually(t testing.TB, what string, cond func() bool) {
 	}
 }
 
-// lastToken are those that tests have given to attempts. A process that carries the run id and the token of an
-// attempt is killed when that ends, whoever started it: no two attempts may have the same ones, neither of two
-// tests of this process nor of two processes on this machine.
+// lastToken is the last token that was given to an attempt. Processes that carry the run id and the token of an
+// attempt are killed when it ends, whoever started them. So no two attempts may have the same token, neither in
+// two tests of this process nor in two processes on this machine.
 var lastToken atomic.Int64
 
 func init() { lastToken.Store(rand.Int64N(1 << 40)) }
@@ -55,10 +54,10 @@ func init() { lastToken.Store(rand.Int64N(1 << 40)) }
 // NewToken returns a token that no other attempt has.
 func NewToken() int64 { return lastToken.Add(1 << 20) }
 
-// LastToken is the token that newToken has returned last.
+// LastToken returns the token that NewToken has returned last.
 func LastToken() int64 { return lastToken.Load() }
 
-// NoChildren fails if this process has children, zombies included.
+// NoChildren fails the test if this process has children, including zombies.
 func NoChildren(t testing.TB) {
 	t.Helper()
 	if pid, err := syscall.Wait4(-1, nil, syscall.WNOHANG, nil); err != syscall.ECHILD {
@@ -66,14 +65,14 @@ func NoChildren(t testing.TB) {
 	}
 }
 
-// Alive reports whether a process lives. A zombie does not.
+// Alive reports whether a process exists and is not a zombie.
 func Alive(pid int) bool {
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	_, rest, found := strings.Cut(string(b[bytes.LastIndexByte(b, ')')+1:]), " ")
 	return err == nil && found && rest[0] != 'Z' && rest[0] != 'X'
 }
 
-// PIDIn reads a process id that a shell has written.
+// PIDIn waits for a file to which a shell writes a process number, and returns the number.
 func PIDIn(t testing.TB, path string) int {
 	t.Helper()
 	pid := 0
@@ -86,7 +85,7 @@ func PIDIn(t testing.TB, path string) int {
 	return pid
 }
 
-// Must fails the test if there is an error.
+// Must fails the test if err is not nil.
 func Must(t testing.TB, err error) {
 	t.Helper()
 	if err != nil {

@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// WriteFile writes a file with a mode, whatever the umask.
+// WriteFile writes a file with a mode, whatever the umask is.
 func WriteFile(t testing.TB, path, text string, mode os.FileMode) {
 	t.Helper()
 
@@ -23,8 +23,8 @@ func WriteFile(t testing.TB, path, text string, mode os.FileMode) {
 	}
 }
 
-// CPU is the processor time that this process, or its children that have ended,
-// took so far: a machine that others use as well says more by it than by its clock.
+// CPU returns the processor time that this process, or its children that have ended, have used. On a busy machine,
+// it is a better measure than the wall clock.
 func CPU(b *testing.B, who int) time.Duration {
 	b.Helper()
 	var u unix.Rusage
@@ -35,7 +35,7 @@ func CPU(b *testing.B, who int) time.Duration {
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
-// WriteProgram writes one that can be executed at once, whatever other tests fork meanwhile.
+// WriteProgram writes a program that can be executed at once, even if other tests fork at the same time.
 func WriteProgram(t testing.TB, path, text string) {
 	t.Helper()
 	WriteFile(t, path+".text", text, 0o600)
@@ -43,12 +43,12 @@ func WriteProgram(t testing.TB, path, text string) {
 	Must(t, os.Chmod(path, 0o755))
 }
 
-// Outputs is what readOutput needs of a spool.
+// Outputs is the part of a spool that ReadOutput needs.
 type Outputs interface {
 	Open(namespace, name, run string, attempt int) (io.ReadSeekCloser, error)
 }
 
-// ReadOutput reads all output of a first attempt of the job that assigned makes.
+// ReadOutput returns the whole output of the first attempt of a run of the task in Assigned.
 func ReadOutput(t testing.TB, s Outputs, run string) string {
 	t.Helper()
 	f, err := s.Open("default", "job", run, 1)
@@ -66,5 +66,6 @@ func ReadOutput(t testing.TB, s Outputs, run string) string {
 	return string(b)
 }
 
-// copyFile has another process write the file: a descriptor of this one that a fork inherits would keep it from being executed.
+// copyFile copies a file with another process. A descriptor of this process could be inherited by a concurrent
+// fork, and a file that is open for writing cannot be executed.
 func copyFile(to, from string) error { return exec.Command("cp", from, to).Run() }

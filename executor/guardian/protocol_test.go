@@ -29,7 +29,7 @@ func TestGuardian_BearsSilenceForAsLongAsWasSaidOfEachAttempt(t *testing.T) {
 	}
 }
 
-// After an upgrade a daemon of the former version may start this version's guardian.
+// After an upgrade, a daemon of the former version may start this version as its guardian.
 func TestGuardian_UnderstandsADaemonThatSaysUntilWhenASessionIsBorne(t *testing.T) {
 	w := newWatchList()
 

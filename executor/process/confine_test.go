@@ -23,7 +23,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// confining is a runner whose attempts can have a private /tmp, where that can be.
+// confining returns a runner whose attempts can have a private /tmp, if this host supports that.
 func confining(t testing.TB) *Runner {
 	t.Helper()
 	l := newLauncher(t, spool.Config{})
@@ -31,8 +31,8 @@ func confining(t testing.TB) *Runner {
 	return l
 }
 
-// outsideTmp is a directory that all can enter, and that does not lie in the
-// directories that an attempt can have for itself, if that can be.
+// outsideTmp returns a directory that all users can enter and that is not below a directory that attempts can
+// replace, if possible.
 func outsideTmp(t testing.TB) string {
 	t.Helper()
 
@@ -62,8 +62,7 @@ func (l *Runner) confined(t testing.TB, line string, change func(p *task.Process
 	})
 }
 
-// alone is attempt with a run of its own: tests that run beside this one kill what
-// carries the usual one's mark.
+// alone is attempt with a separate run. Parallel tests kill processes that carry the mark of the usual run.
 func (l *Runner) alone(t testing.TB, change func(*task.Assigned)) Result {
 	t.Helper()
 	return l.attempt(t, both(func(a *task.Assigned) { a.ID = fmt.Sprint("c", runs.Add(1)) }, change))
@@ -80,7 +79,7 @@ func wantWords(t testing.TB, r Result, want string) {
 	}
 }
 
-// Each limit is seen by the process from its first instruction on.
+// Each limit is in force from the first instruction of the process on.
 func TestConfine_Limits(t *testing.T) {
 	t.Parallel()
 	l := confining(t)
@@ -96,8 +95,7 @@ func TestConfine_Limits(t *testing.T) {
 		return
 	}
 
-	// They bind: what is longer than file_size is not written, what takes longer than
-	// cpu_time ends.
+	// The limits take effect: nothing beyond file_size is written, and a process that exceeds cpu_time ends.
 	limits = task.Limits{FileSize: size(1024), CPUTime: task.Duration(time.Second)}
 	file := filepath.Join(t.TempDir(), "f")
 
@@ -125,7 +123,7 @@ func TestConfine_PrioritiesAndMask(t *testing.T) {
 	mask := strings.Fields(string(plain.Tail))
 	wantWords(t, r, "19 idle "+strings.Join(mask[len(mask)-3:], " "))
 
-	// Nothing of it stays with the threads that start others.
+	// The threads that start processes keep none of the settings.
 	if again := l.confined(t, see, nothing); string(again.Tail) != string(plain.Tail) || !strings.Contains(string(again.Tail), "NoNewPrivs:\t0") {
 		t.Errorf("got %s, before %s", again.Tail, plain.Tail)
 	}
@@ -135,8 +133,8 @@ func TestConfine_PrioritiesAndMask(t *testing.T) {
 	}
 }
 
-// All at once, in every kind of thread: no descriptor but the three, and no variable
-// that is not the task's or ours.
+// All settings together, in every kind of thread: the process has no descriptor but the three, and no variable but
+// those of the task and of Carillon.
 func TestConfine_InheritsNothing(t *testing.T) {
 	t.Parallel()
 	l := confining(t)
@@ -149,7 +147,7 @@ func TestConfine_InheritsNothing(t *testing.T) {
 	} {
 		r := l.confined(t, "cd /proc/self/fd; echo *; exec env", change)
 		fds, env, _ := strings.Cut(string(r.Tail), "\n")
-		if fds != "0 1 2 3" { // the last is the shell's, of the directory
+		if fds != "0 1 2 3" { // the last one is the shell's descriptor of the directory
 			t.Errorf("%s: open are %s", name, fds)
 		}
 
@@ -171,7 +169,7 @@ func TestConfine_Scratch(t *testing.T) {
 			p.Dir = "/usr"
 			p.Shell = "test $PWD = /usr && cd $CARILLON_SCRATCH && " + p.Shell
 		},
-		func(p *task.Process) { p.Shell += "; cd /; chmod -R 700 $CARILLON_SCRATCH; rm -r $CARILLON_SCRATCH" }, // it may go itself
+		func(p *task.Process) { p.Shell += "; cd /; chmod -R 700 $CARILLON_SCRATCH; rm -r $CARILLON_SCRATCH" }, // the task may remove its directory
 	} {
 		r := l.confined(t, `test -z "$(ls -A)"; stat -c '%a %u' .; mkdir -p a/b; echo >a/b/c; chmod 0 a/b; ln -s / x; pwd -P`, func(p *task.Process) {
 			p.Scratch = true
@@ -191,10 +189,10 @@ func TestConfine_Scratch(t *testing.T) {
 	nothingLeft(t, l)
 }
 
-// nothingLeft fails if attempts have left directories.
+// nothingLeft fails the test if attempts have left directories.
 func nothingLeft(t testing.TB, l *Runner) {
 	t.Helper()
-	l.workdirs.Close() // which keeps empty ones until then
+	l.workdirs.Close() // keeps empty ones until then
 
 	names, err := filepath.Glob(filepath.Join(l.workdirs.Path(), "i1", "*"))
 	if err != nil || len(names) > 0 {
@@ -202,13 +200,13 @@ func nothingLeft(t testing.TB, l *Runner) {
 	}
 }
 
-// What the host cannot do ends the attempt before anything of it has run, and says
-// which field; or it runs, and that is on record.
+// If the host cannot enforce a setting, the attempt fails before its first instruction, with a message that names
+// the field. Or it runs, and that is recorded, if the task prefers a report.
 func TestConfine_WhatCannotBeEnforced(t *testing.T) {
 	l := confining(t)
 	mark := filepath.Join(t.TempDir(), "ran")
 	fields := map[string]func(p *task.Process){
-		"limits.open_files": func(p *task.Process) { p.Limits.OpenFiles = task.MaxOpenFiles }, // more than the kernel allows anybody
+		"limits.open_files": func(p *task.Process) { p.Limits.OpenFiles = task.MaxOpenFiles }, // more than the kernel allows
 	}
 
 	if os.Geteuid() == 0 {
@@ -240,7 +238,7 @@ func TestConfine_WhatCannotBeEnforced(t *testing.T) {
 	}
 
 	executortest.NoChildren(t)
-	// A disk that takes nothing.
+	// A disk that accepts no files.
 	l.workdirs = nil
 	if r := l.confined(t, "true", func(p *task.Process) { p.Scratch = true }); r.Reason != task.ReasonHost || !strings.Contains(r.Message, "scratch: ") {
 		t.Errorf("got %+v", r)
@@ -258,7 +256,7 @@ func TestConfine_OneReasonForManyFieldsIsToldOnce(t *testing.T) {
 	}
 }
 
-// After a step that fails, nothing of the process runs.
+// After a step that fails, no instruction of the process runs.
 func TestConfine_StepThatFails(t *testing.T) {
 	l := confining(t)
 	mark := filepath.Join(t.TempDir(), "ran")
@@ -283,7 +281,7 @@ func TestConfine_StepThatFails(t *testing.T) {
 	executortest.NoChildren(t)
 }
 
-// A filter of system calls, as containers have it, may forbid it.
+// A seccomp filter, as in containers, may forbid unshare.
 func TestConfine_WhereNoThreadCanBeItsOwn(t *testing.T) {
 	l := confining(t)
 	defer func(was func(int) error) { unshareFunc = was }(unshareFunc)
@@ -329,7 +327,7 @@ func TestConfine_JoinsWhatTakesTimeInAThreadOfItsOwn(t *testing.T) {
 
 func TestConfine_PrivateTmp(t *testing.T) {
 	if os.Geteuid() != 0 {
-		return // as such it is refused: see above
+		return // rejected, as tested above
 	}
 
 	t.Parallel()
@@ -349,12 +347,12 @@ func TestConfine_PrivateTmp(t *testing.T) {
 		t.Errorf("mounts are left:\n%s\nbefore:\n%s", now, before)
 	}
 
-	// The thread is back: what it starts next sees the host's.
+	// The thread has returned to its own namespace, so the next process sees the host's.
 	if r := l.confined(t, "cd "+t.TempDir()+" && readlink /proc/self/ns/mnt", nothing); strings.TrimSpace(string(r.Tail)) != mustReadlink(t, "/proc/self/ns/mnt") {
 		t.Errorf("got %s %s", r.Tail, r.Message)
 	}
 
-	// A program that only the host's /tmp has.
+	// A program that exists only in the host's /tmp.
 	program := script(t, "#!/bin/sh\n")
 	r = l.alone(t, both(command(program), func(a *task.Assigned) { a.Action.Process.PrivateTmp = true }))
 
@@ -366,7 +364,7 @@ func TestConfine_PrivateTmp(t *testing.T) {
 		t.Errorf("got %+v", r)
 	}
 
-	// The node's own directory in /tmp.
+	// The node's directory in /tmp.
 	nothingLeft(t, l)
 	l.workdirs = openRooms(t, filepath.Join(t.TempDir(), "rooms"))
 	r = l.confined(t, "true", func(p *task.Process) { p.PrivateTmp = true })
@@ -375,8 +373,8 @@ func TestConfine_PrivateTmp(t *testing.T) {
 	}
 }
 
-// mounts are those of what attempts can have for themselves, and those of rooms. Other
-// tests, and other programs, mount what they like meanwhile.
+// mounts returns the mounts of private directories and of working directories. Other tests and programs may mount
+// other directories at the same time.
 func mounts(t testing.TB, rooms string) (some string) {
 	t.Helper()
 	b, err := os.ReadFile("/proc/self/mountinfo")
@@ -403,7 +401,7 @@ func mustReadlink(t testing.TB, path string) string {
 	return link
 }
 
-// A thread that fails half way is what it was before.
+// A thread on which a step fails returns to its former state.
 func TestThread_ComesBackFromWhatFails(t *testing.T) {
 	t.Parallel()
 	onThread(func() bool {
@@ -430,11 +428,10 @@ func TestThread_ComesBackFromWhatFails(t *testing.T) {
 	})
 }
 
-// A program that gives rights by its file gives them, however the process is confined; not
-// if no rights are to be gained.
+// A setuid program gives its rights however the process is confined, except with no_new_privs.
 func TestConfine_Setuid(t *testing.T) {
 	if os.Geteuid() != 0 {
-		return // nobody can make one
+		return // setuid programs cannot be created here
 	}
 
 	t.Parallel()
@@ -482,8 +479,7 @@ func TestConfine_Groups(t *testing.T) {
 	}
 }
 
-// A daemon that is killed while a process is held leaves neither it nor anything
-// that it did.
+// If a daemon is killed while it holds a process, neither the process nor any of its effects remains.
 func TestConfine_DaemonKilledBeforeTheFirstInstruction(t *testing.T) {
 	for _, unguarded := range []string{"", "1"} {
 		t.Setenv("EXECUTOR_TEST_UNGUARDED", unguarded)
@@ -503,7 +499,7 @@ func TestConfine_DaemonKilledBeforeTheFirstInstruction(t *testing.T) {
 	}
 }
 
-// The guardian removes what a killed daemon's attempts had on disk.
+// The guardian removes the directories of a killed daemon's attempts.
 func TestGuardian_RemovesScratchDirectories(t *testing.T) {
 	d := startDaemon(t, "touch $CARILLON_SCRATCH/x; echo $$ >@pid; sleep 300")
 	pid := d.pid("pid")
@@ -512,17 +508,17 @@ func TestGuardian_RemovesScratchDirectories(t *testing.T) {
 		t.Errorf("it has %q, %v", left, err)
 	}
 
-	d.kill() // and waits for the guardian
+	d.kill() // kill waits for the guardian
 
 	if _, err := os.Stat(filepath.Join(d.dir, "rooms")); executortest.Alive(pid) || !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("it is left: %v", err)
 	}
 }
 
-// What a daemon that does not run as root does is tested by one, too.
+// TestConfine_AsNobody runs tests in a process without root, because the daemon behaves differently there.
 func TestConfine_AsNobody(t *testing.T) {
 	if os.Geteuid() != 0 {
-		return // all others are that test
+		return // the other users run that test
 	}
 
 	t.Parallel()
@@ -545,8 +541,8 @@ func TestConfine_AsNobody(t *testing.T) {
 	}
 }
 
-// copyFile copies by another process: a file that this one has open for writing, or a
-// process that it forks meanwhile, cannot be executed.
+// copyFile copies a file with another process. A program cannot be executed while a process has it open for
+// writing, and a concurrent fork would inherit a descriptor of this process.
 func copyFile(to, from string) error { return exec.Command("cp", from, to).Run() }
 
 func TestConfine_ManyArguments(t *testing.T) {
@@ -554,7 +550,7 @@ func TestConfine_ManyArguments(t *testing.T) {
 	l := confining(t)
 	argv := append([]string{"/bin/sh", "-c", "echo $#", "sh"}, slices.Repeat([]string{"x"}, 100_000)...)
 	wantWords(t, l.alone(t, command(argv...)), "100000")
-	// With a limit of the stack, the kernel allows a quarter of it for arguments, as everywhere.
+	// With a limit on the stack, the kernel allows a quarter of it for arguments.
 	wantWords(t, l.alone(t, both(command(argv...), func(a *task.Assigned) { a.Action.Process.Limits.Stack = 8 << 20 })), "100000")
 	argv[4] = strings.Repeat("x", 256<<10)
 

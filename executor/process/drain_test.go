@@ -15,8 +15,8 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// By one pipe the order is that in which it was written; by two each stream has its
-// own, and both are told apart.
+// With one pipe, the output has the order in which it was written. With two pipes, each stream has its order, and
+// the streams are distinguished.
 func TestProcess_Streams(t *testing.T) {
 	const script = "for i in 1 2 3 4 5; do echo out $i; echo err $i >&2; done"
 	l := newLauncher(t, spool.Config{})
@@ -63,7 +63,7 @@ func TestProcess_Streams(t *testing.T) {
 	}
 }
 
-// A task may have less kept than the node keeps, never more.
+// A task can lower the node's output limit, but not raise it.
 func TestProcess_LimitOfTheTask(t *testing.T) {
 	l := newLauncher(t, spool.Config{Limit: 8192})
 
@@ -84,8 +84,8 @@ func TestProcess_LimitOfTheTask(t *testing.T) {
 	}
 }
 
-// A flood without a single newline costs no memory, and its end is still known: of what
-// is not kept nothing is read but that.
+// An output without line breaks does not increase memory, and its end is kept. Only that end is read of the output
+// beyond the limit.
 func TestProcess_FloodCostsNoMemory(t *testing.T) {
 	const size = 1 << 30
 	l := newLauncher(t, spool.Config{Limit: 1 << 20})
@@ -103,19 +103,19 @@ func TestProcess_FloodCostsNoMemory(t *testing.T) {
 		t.Errorf("the heap grew by %d bytes", grown)
 	}
 
-	// The race detector has a pool forget one buffer of four, and on a busy machine reads are as
-	// small as writes: of 8 KiB, as much as that costs.
+	// With the race detector, a pool drops one buffer of four. On a busy machine, reads are as small as the writes
+	// of 8 KiB. So this much is allocated.
 	if allocated := after.TotalAlloc - before.TotalAlloc; allocated > 2*size {
 		t.Errorf("%d bytes of memory were taken for it", allocated)
 	}
 }
 
-// A full disk ends what is kept, not the run: what came before is there, and the
-// record says why no more is.
+// After the disk is full, no more output is kept, but the run continues. The output before that is kept, and the
+// record contains the reason.
 func TestProcess_RealFullDisk(t *testing.T) {
 	dir := t.TempDir()
 	if err := unix.Mount("carillon-test", dir, "tmpfs", 0, "size=256k"); err != nil {
-		dir = "" // not root: /dev/full has to do, which is TestProcess_FullDisk
+		dir = "" // without root, TestProcess_FullDisk uses /dev/full instead
 	} else {
 		t.Cleanup(func() { _ = unix.Unmount(dir, unix.MNT_DETACH) })
 	}
@@ -126,7 +126,7 @@ func TestProcess_RealFullDisk(t *testing.T) {
 
 	l := newLauncher(t, spool.Config{Dir: dir})
 
-	for run := range 3 { // the first fills it, the others find it full
+	for run := range 3 { // the first run fills the disk, and the others find it full
 		r := l.shell(t, "head -c 1000000 /dev/zero; echo the end")
 		if r.State != task.Succeeded || r.OutputBytes != 1_000_008 || !r.Truncated || !strings.HasSuffix(string(r.Tail), "the end\n") ||
 			!strings.Contains(r.Message, "no space left") {
@@ -140,8 +140,7 @@ func TestProcess_RealFullDisk(t *testing.T) {
 	}
 }
 
-// A process that closes its output, and one whose spool is removed under it, end as
-// any other.
+// A process that closes its output, and one whose spool is removed, end like any other.
 func TestProcess_OutputThatGoesAway(t *testing.T) {
 	for _, streams := range []string{task.StreamsMerged, task.StreamsApart} {
 		dir := t.TempDir()
@@ -165,7 +164,7 @@ func TestProcess_OutputThatGoesAway(t *testing.T) {
 		}
 
 		r := run("echo one; until [ -s " + path + " ]; do sleep 0.01; done; until rm -r " + filepath.Join(dir, "spool") + " 2>/dev/null; do :; done; sleep 0.01; echo two >&2; sleep 0.01; echo three")
-		// Two pipes are read by two goroutines: which comes first is chance.
+		// Two goroutines read the two pipes, so the order of the streams is random.
 		other := streams == task.StreamsApart && string(r.Tail) == "one\nthree\ntwo\n"
 		if r.State != task.Succeeded || string(r.Tail) != "one\ntwo\nthree\n" && !other {
 			t.Errorf("%s: removed: %s, %q", streams, r.State, r.Tail)

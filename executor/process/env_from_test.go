@@ -19,7 +19,7 @@ func TestReadAs_SeesWhatItsUserSees(t *testing.T) {
 	dir := t.TempDir()
 	path := func(name string) string { return filepath.Join(dir, name) }
 
-	if os.Geteuid() != 0 { // then there is one user only
+	if os.Geteuid() != 0 { // there is only one user
 		executortest.WriteFile(t, path("own"), "A=1", 0o600)
 
 		if b, err := readAs(path("own"), ownAccount()); err != nil || string(b) != "A=1" {
@@ -65,7 +65,7 @@ func TestReadAs_SeesWhatItsUserSees(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		as   account
-		want string // "": it is read
+		want string // "": the file is read
 	}{
 		{"roots", root, ""}, {"roots", nobody, "permission denied"}, {"link", nobody, "permission denied"}, {"theirs", nobody, ""}, {"group", nobody, ""},
 		{"theirs", root, "belongs to user " + strconv.Itoa(uid)}, {"others", nobody, "belongs to user 1"}, {"open", nobody, "can be written by others"}, {"open", root, "can be written by others"},
@@ -88,11 +88,11 @@ func TestReadAs_SeesWhatItsUserSees(t *testing.T) {
 	}
 }
 
-// The program's first thread is what /proc/self shows, and never ends: it is not lent
-// to a user.
+// /proc/self shows the state of the program's first thread, which never ends. So that thread must not take on a
+// user's credentials.
 func TestOpenAs_LeavesTheFirstThreadAlone(t *testing.T) {
 	if os.Geteuid() != 0 {
-		return // it changes nothing
+		return // it must have no effect
 	}
 
 	path := filepath.Join(t.TempDir(), "file")

@@ -24,22 +24,22 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// daemon is another process that runs attempts under a guardian.
+// daemon is a process that runs attempts under a guardian.
 type daemon struct {
 	*exec.Cmd
 	t   *testing.T
 	dir string
 }
 
-// startDaemon starts one that runs shell lines, and waits until all have begun.
-// In a line, @name is a file of the daemon's directory.
+// startDaemon starts a daemon that runs shell lines, and waits until all have begun. In a line, @name stands for a
+// file in the daemon's directory.
 func startDaemon(t *testing.T, lines ...string) *daemon {
 	t.Helper()
 	return startDaemonAt(t, nil, lines...)
 }
 
-// startDaemonAt starts one in a session of its own, with a terminal or, if that is
-// nil, without one.
+// startDaemonAt starts a daemon in a new session, with terminal as its controlling terminal, or without one if it
+// is nil.
 func startDaemonAt(t *testing.T, terminal *os.File, lines ...string) *daemon {
 	t.Helper()
 	dir := t.TempDir()
@@ -55,7 +55,7 @@ func startDaemonAt(t *testing.T, terminal *os.File, lines ...string) *daemon {
 	}
 
 	cmd := exec.Command(os.Args[0])
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: terminal != nil} // of descriptor 0
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: terminal != nil} // the terminal is descriptor 0
 	if terminal != nil {
 		cmd.Stdin = terminal
 	}
@@ -94,9 +94,10 @@ func (d *daemon) kill() {
 	}
 }
 
-// groupless is so after a guardian's end; without one, as the next daemon would do it.
+// groupless checks that the daemon's control groups are removed. With a guardian, it has removed them; without
+// one, groupless does what the next daemon would do.
 func (d *daemon) groupless() {
-	b, _ := os.ReadFile(filepath.Join(d.dir, "cgroups")) // a host without has no such file
+	b, _ := os.ReadFile(filepath.Join(d.dir, "cgroups")) // without control groups there is no such file
 	roots := strings.Fields(string(b))
 	for _, root := range roots {
 		if _, err := os.Stat(root); err == nil && os.Getenv("EXECUTOR_TEST_UNGUARDED") == "" {
@@ -109,8 +110,7 @@ func (d *daemon) groupless() {
 	}
 }
 
-// silence has the daemon's session be silent from now on, and returns when the guardian
-// is told for how long that is to be borne.
+// silence stops the renewals of the daemon's session, and returns when the guardian has received its Silence.
 func (d *daemon) silence(borne time.Duration) {
 	d.t.Helper()
 	executortest.WriteFile(d.t, filepath.Join(d.dir, "silence"), borne.String(), 0o600)

@@ -35,7 +35,7 @@ func TestGuardian_KnowsOfAnAttemptBeforeTheForkAndOfItsProcessAtOnce(t *testing.
 	}
 
 	told := make(chan uint64, 1)
-	what.mayStart = func() error { // nothing is forked yet
+	what.mayStart = func() error { // nothing was forked yet
 		told <- e.Hear("of the attempt", announced).Attempt.ID
 		return nil
 	}
@@ -52,7 +52,7 @@ func TestGuardian_KnowsOfAnAttemptBeforeTheForkAndOfItsProcessAtOnce(t *testing.
 
 	o.Kill(Kill{CauseCancel, 0})
 	<-ended
-	g.SetRenewal(1, time.Minute) // as at each look
+	g.SetRenewal(1, time.Minute) // as the executor does at each check
 	e.Hear("of the end", func(x guardian.Message) bool { return x.End == id })
 }
 
@@ -62,7 +62,7 @@ func TestGuardian_LostBeforeTheForkIsWaitedFor(t *testing.T) {
 	cfg.Logger = zap.New(core)
 	l, g := newLauncher(t, spool.Config{}), guardian.NewClient(cfg)
 	l.guardian = g
-	guardiantest.Listen(t, g).Close() // dead, and nobody has noticed
+	guardiantest.Listen(t, g).Close() // the guardian is dead, and the client does not know it yet
 
 	what, err := l.prepareAttempt(executortest.Assigned("r1", &task.Process{Shell: "exit 0"}), executortest.NewToken())
 	if err != nil {

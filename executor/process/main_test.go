@@ -28,7 +28,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// The test binary plays other processes, too.
+// TestMain also runs the test binary as other processes.
 func TestMain(m *testing.M) {
 	guardiantest.Main()
 
@@ -48,10 +48,9 @@ func TestMain(m *testing.M) {
 	}
 }
 
-// playDaemon runs shell lines, given as JSON in its last argument, under a
-// guardian until it is killed. It answers with one line per started attempt. Their ids
-// are its own: a guardian ends whatever has the mark of its attempts, another daemon's
-// and another user's as well.
+// playDaemon runs shell lines, given as JSON in its last argument, under a guardian until it is killed. It writes
+// one line for each started attempt. The ids of the attempts are unique: a guardian kills all processes with the
+// mark of its attempts, including those of other daemons and users.
 func playDaemon() error {
 	dir := os.Getenv("EXECUTOR_TEST_DIR")
 	var lines []string
@@ -97,7 +96,7 @@ func playDaemon() error {
 		}
 
 		what.guarded.Session, what.guarded.Silence = 1, maxSilence
-		if strings.Contains(line, "held") { // for ever, before it becomes its user
+		if strings.Contains(line, "held") { // it stays held, before it changes its user
 			what.bound.steps = append(what.bound.steps, step{"held", func(pid int) error {
 				err := os.WriteFile(filepath.Join(dir, "held"), fmt.Appendln(nil, pid), 0o600)
 				fmt.Println("held", i)
@@ -129,11 +128,11 @@ func pauseWhenAsked(file string, o *Orders) {
 	}
 }
 
-// maxSilence is how long the guardian lets attempts live whose session is silent.
+// maxSilence is how long the guardian lets an attempt live whose session is silent.
 const maxSilence = 20 * time.Second
 
-// silentWhenAsked has the session be silent from when a file says how long that is to be
-// borne. The guardian is told when there is another one.
+// silentWhenAsked makes the session silent when a file appears, which contains the new maximum silence. The
+// guardian receives that, too.
 func silentWhenAsked(dir string, g *guardian.Client) {
 	for {
 		b, _ := os.ReadFile(filepath.Join(dir, "silence"))
@@ -147,8 +146,8 @@ func silentWhenAsked(dir string, g *guardian.Client) {
 	}
 }
 
-// playGroups is how the daemon holds attempts together: in groups where there are
-// some, unless EXECUTOR_TEST_CGROUP is off.
+// playGroups returns what the daemon uses to find processes: control groups if the host has any, unless
+// EXECUTOR_TEST_CGROUP is off.
 func playGroups(ctx context.Context, dir string) (*cgroup.Groups, *proctree.Orphans, error) {
 	groups, err := cgroup.Open(cgroup.Config{
 		Setting: cmp.Or(os.Getenv("EXECUTOR_TEST_CGROUP"), cgroup.Auto), Node: "test", Instance: fmt.Sprint(os.Getpid()), Record: filepath.Join(dir, "cgroups"),
@@ -163,7 +162,7 @@ func playGroups(ctx context.Context, dir string) (*cgroup.Groups, *proctree.Orph
 	return groups, orphans, proctree.BecomeSubreaper()
 }
 
-// freezePatiently has a tree stand still, however busy the machine is.
+// freezePatiently freezes a tree and retries, because the machine may be busy.
 func freezePatiently(tr *proctree.Tree) error {
 	err := tr.Freeze()
 	for end := time.Now().Add(executortest.Patience); err != nil && time.Now().Before(end); {
@@ -172,7 +171,7 @@ func freezePatiently(tr *proctree.Tree) error {
 	return err
 }
 
-// value is the value of a counter or a gauge.
+// value returns the value of a counter or a gauge.
 func value(m prometheus.Metric) float64 {
 	var d dto.Metric
 	if err := m.Write(&d); err != nil {

@@ -36,7 +36,7 @@ func TestProcess_OutputThatCannotBeKept(t *testing.T) {
 	dir := t.TempDir()
 	l := newLauncher(t, spool.Config{Dir: dir})
 
-	// A file where the spool's directory should be: as good as a full disk.
+	// A file in place of the spool's directory has the same effect as a full disk.
 	if err := os.WriteFile(filepath.Join(dir, "spool"), nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -99,8 +99,8 @@ func TestSpool_ActiveWithoutOutputIsEmpty(t *testing.T) {
 	}
 }
 
-// A run that floods its output ends, whatever its followers do: those that never read
-// are told once, and cost nothing that grows.
+// A run that floods its output ends, whatever its followers do. Followers that never read are notified once, and
+// use no growing memory.
 func TestSpool_AFollowerThatDoesNotReadHoldsUpNothing(t *testing.T) {
 	const size = 64 << 20
 	l := newLauncher(t, spool.Config{Limit: 2 * size})

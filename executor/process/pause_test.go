@@ -14,8 +14,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// In virtual time: the timeout comes exactly when the attempt has run for so long,
-// however often and long it stood still.
+// In virtual time, the timeout fires exactly when the attempt has run for that long, whatever pauses it had.
 func TestStint_CountsOnlyWhatRan(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		began := time.Now()
@@ -37,7 +36,7 @@ func TestStint_CountsOnlyWhatRan(t *testing.T) {
 			}
 
 			s.resume(time.Now())
-			s.resume(time.Now()) // twice is once
+			s.resume(time.Now()) // twice has the same effect as once
 		}
 
 		still := 49*time.Hour + 3*time.Millisecond
@@ -66,7 +65,7 @@ func TestStint_CountsOnlyWhatRan(t *testing.T) {
 	})
 }
 
-// The timeout of a real process counts what it ran.
+// The timeout of a real process counts only the time that it ran.
 func TestPause_TimeoutCountsWhatRan(t *testing.T) {
 	t.Parallel()
 	l := newLauncher(t, spool.Config{})
@@ -86,7 +85,7 @@ func TestPause_TimeoutCountsWhatRan(t *testing.T) {
 		select {
 		case <-turned:
 			time.Sleep(rest)
-		case <-over: // on a busy machine it may run for as long as it may before that
+		case <-over: // on a busy machine, the attempt may reach its timeout before the pause
 		}
 	}
 
@@ -100,7 +99,7 @@ func TestPause_TimeoutCountsWhatRan(t *testing.T) {
 		}()
 	}
 
-	o.SetPaused(true) // the first pause is wanted before it starts: it could run for too long before that
+	o.SetPaused(true) // request the first pause before the start, because the attempt could reach its timeout before a later one
 	r := l.runPrepared(what, o)
 	close(over)
 
@@ -109,7 +108,7 @@ func TestPause_TimeoutCountsWhatRan(t *testing.T) {
 	}
 }
 
-// pause pauses all attempts, and waits until they stand still.
+// pause pauses all attempts and waits until they are stopped.
 func (d *daemon) pause(attempts int) {
 	d.t.Helper()
 
@@ -122,7 +121,7 @@ func (d *daemon) pause(attempts int) {
 	}
 }
 
-// The guardian ends what a dead daemon has paused.
+// The guardian kills the paused attempts of a dead daemon.
 func TestGuardian_KillsWhatIsPaused(t *testing.T) {
 	d := startDaemon(t, "echo $$ >@plain; exec sleep 300", "setsid sh -c 'echo $$ >@left; exec sleep 300' & wait")
 	pids := []int{d.pid("plain"), d.pid("left")}
@@ -137,8 +136,7 @@ func TestGuardian_KillsWhatIsPaused(t *testing.T) {
 	}
 }
 
-// A daemon that is frozen leaves its paused attempts to the guardian at their
-// deadline.
+// The guardian kills the paused attempts of a frozen daemon at their deadline.
 func TestGuardian_KillsWhatAFrozenDaemonHasPaused(t *testing.T) {
 	d := startDaemon(t, "echo $$ >@plain; exec sleep 300")
 	pid := d.pid("plain")

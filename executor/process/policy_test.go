@@ -16,8 +16,8 @@ import (
 
 const canary = "canary-4bd1"
 
-// TestPolicy_IsAskedAgainDirectlyBeforeTheFork, by when it and the links may be
-// others than when the attempt was prepared.
+// TestPolicy_IsAskedAgainDirectlyBeforeTheFork tests that the policy judges the attempt again before the fork,
+// because the policy and symbolic links may have changed since the attempt was prepared.
 func TestPolicy_IsAskedAgainDirectlyBeforeTheFork(t *testing.T) {
 	t.Parallel()
 	l := newLauncher(t, spool.Config{})
@@ -69,7 +69,7 @@ func TestPolicy_IsAskedAgainDirectlyBeforeTheFork(t *testing.T) {
 			t.Errorf("%s: %+v", what, r)
 		}
 
-		// What was judged is executed, wherever the link leads by then.
+		// The program that was judged is executed, even if the link points elsewhere by then.
 		p = &policy.Policy{Executables: []string{good}}
 
 		if r := run(func() { _ = os.Remove(link); _ = os.Symlink(bad, link) }); r.State != task.Succeeded {
@@ -82,7 +82,7 @@ func TestPolicy_IsAskedAgainDirectlyBeforeTheFork(t *testing.T) {
 	}
 }
 
-// TestLaunch_ForgetsTheEnvironment once it has started: it may have secrets in it,
+// TestLaunch_ForgetsTheEnvironment tests that the environment is dropped after the start. It may contain secrets,
 // and the attempt may run for days.
 func TestLaunch_ForgetsTheEnvironment(t *testing.T) {
 	t.Parallel()
@@ -114,7 +114,7 @@ func TestLaunch_ForgetsTheEnvironment(t *testing.T) {
 	}
 }
 
-// Whoever names a group may get its rights: the policy is told which its user has.
+// A task that names a group may gain its rights, so the policy has to know which groups its user has.
 func TestGroupsNamed(t *testing.T) {
 	t.Parallel()
 	own := ownAccount()
@@ -123,7 +123,7 @@ func TestGroupsNamed(t *testing.T) {
 	}
 
 	if os.Geteuid() != 0 {
-		return // nobody else's can be named
+		return // no other groups can be named
 	}
 
 	nobody, err := accountOf("nobody")

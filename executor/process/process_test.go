@@ -42,7 +42,7 @@ func newLauncher(t testing.TB, cfg spool.Config) *Runner {
 func openRooms(t testing.TB, dir string) *workdir.Pool {
 	t.Helper()
 	r := workdir.NewPool(dir, filepath.Dir(dir), "i1", nil)
-	r.EmptyLimit = time.Minute // others use the machine, too
+	r.EmptyLimit = time.Minute // the machine may be busy
 	if err := r.Open(); err != nil {
 		t.Fatal(err)
 	}
@@ -52,7 +52,7 @@ func openRooms(t testing.TB, dir string) *workdir.Pool {
 	return r
 }
 
-// attempt runs a process with what is changed of an ordinary attempt.
+// attempt runs an ordinary attempt with a change.
 func (l *Runner) attempt(t testing.TB, change func(*task.Assigned), kills ...Kill) Result {
 	t.Helper()
 	a := executortest.Assigned("r1", &task.Process{})
@@ -66,7 +66,7 @@ func (l *Runner) attempt(t testing.TB, change func(*task.Assigned), kills ...Kil
 	o := NewOrders()
 	ready := strings.Contains(a.Action.Process.Shell, "echo ready")
 	if ready {
-		_ = os.Remove(what.path) // of an attempt before, which says nothing of this one
+		_ = os.Remove(what.path) // the output of an earlier attempt
 	}
 
 	what.onStarted = func(time.Time) {
@@ -83,7 +83,7 @@ func (l *Runner) attempt(t testing.TB, change func(*task.Assigned), kills ...Kil
 	return l.runPrepared(what, o)
 }
 
-// giveWhenReady waits for the process's first words.
+// giveWhenReady waits until the process has printed something, and then sends the kills.
 func giveWhenReady(t testing.TB, path string, o *Orders, kills []Kill) {
 	for end := time.Now().Add(executortest.Patience); time.Now().Before(end); time.Sleep(time.Millisecond) {
 		if info, err := os.Stat(path); err == nil && info.Size() > 0 {
@@ -112,7 +112,7 @@ func TestProcess_Outcome(t *testing.T) {
 		reason  string
 		code    int // -1: none
 		signal  string
-		message string // a part of it
+		message string // a part of the message
 	}{
 		"success": {change: shell("exit 0"), state: task.Succeeded},
 		"code":    {change: shell("exit 3"), state: task.Failed, reason: task.ReasonExit, code: 3, message: "code 3"},
@@ -236,7 +236,7 @@ func TestProcess_BackgroundProcessesOfTheGroupEndWithIt(t *testing.T) {
 
 func TestProcess_PipelinesHaveTheirLastWord(t *testing.T) {
 	l := newLauncher(t, spool.Config{})
-	l.lingering = time.Minute // a busy machine takes longer than the fifth of a second that there is
+	l.lingering = time.Minute // a busy machine needs more than the usual 0.2 s
 	if r := l.shell(t, "(sleep 0.05; echo last) & exit 0"); string(r.Tail) != "last\n" {
 		t.Errorf("got %q", r.Tail)
 	}
@@ -245,7 +245,7 @@ func TestProcess_PipelinesHaveTheirLastWord(t *testing.T) {
 func TestProcess_WhatLeftTheGroup(t *testing.T) {
 	l := treeLauncher(t)
 	file := filepath.Join(t.TempDir(), "pid")
-	// It holds the output open, and goes on.
+	// A process holds the output open and continues.
 	line := "setsid sh -c 'echo $$ >" + file + "; exec sleep 300' & while ! test -s " + file + "; do sleep 0.01; done; echo said"
 
 	began := time.Now()
@@ -255,7 +255,7 @@ func TestProcess_WhatLeftTheGroup(t *testing.T) {
 		t.Errorf("got %+v, %q", r, r.Tail)
 	}
 
-	if took := time.Since(began); took > 4*time.Minute { // the pipe is held for five
+	if took := time.Since(began); took > 4*time.Minute { // the process holds the pipe for five minutes
 		t.Errorf("the end took %s: it waited for the pipe", took)
 	}
 
@@ -265,7 +265,7 @@ func TestProcess_WhatLeftTheGroup(t *testing.T) {
 	}
 
 	os.Remove(file)
-	r = l.shell(t, line+"; echo ready; sleep 300", Kill{causeTimeout, time.Minute}) // not before there is something to outlive it
+	r = l.shell(t, line+"; echo ready; sleep 300", Kill{causeTimeout, time.Minute}) // not before the process that outlives it exists
 	if r.State != task.TimedOut {
 		t.Errorf("got %+v", r)
 	}
@@ -396,12 +396,12 @@ func TestProcess_WithoutFileDescriptors(t *testing.T) {
 	}
 
 	none := old
-	none.Cur = uint64(highestFile(t)) // no number above this one
+	none.Cur = uint64(highestFile(t)) // no descriptor above this one is available
 	if err := syscall.Setrlimit(syscall.RLIMIT_NOFILE, &none); err != nil {
 		t.Fatal(err)
 	}
 
-	var held []*os.File // fill the holes
+	var held []*os.File // use up the free descriptors below it
 	for {
 		f, err := os.Open("/dev/null")
 		if err != nil {
@@ -441,7 +441,7 @@ func TestProcess_InheritsNoDescriptors(t *testing.T) {
 	for name, f := range map[string]func() error{"at once": closeOnExec, "one by one": closeEachOnExec} {
 		t.Run(name, func(t *testing.T) {
 			l := newLauncher(t, spool.Config{})
-			fd, err := unix.Dup(1) // as from a parent: not closed on exec
+			fd, err := unix.Dup(1) // as if inherited from a parent: not close-on-exec
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -465,7 +465,7 @@ func TestProcess_InheritsNoDescriptors(t *testing.T) {
 
 	defer unix.Close(fd)
 
-	l := newLauncher(t, spool.Config{}) // does so, too
+	l := newLauncher(t, spool.Config{}) // marks it as close-on-exec
 	if r := l.shell(t, fmt.Sprintf("test ! -e /proc/self/fd/%d", fd)); r.State != task.Succeeded {
 		t.Errorf("descriptor %d reaches a task: %+v", fd, r)
 	}

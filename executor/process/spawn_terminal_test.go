@@ -12,7 +12,7 @@ import (
 	"github.com/carillonhq/carillon/executor/executortest"
 )
 
-// A process that has the daemon's terminal can type there (TIOCSTI), and be stopped by it.
+// A process that has the daemon's terminal could inject input into it (TIOCSTI), and be stopped by it.
 func TestSpawn_WithoutTheTerminalOfTheDaemon(t *testing.T) {
 	t.Parallel()
 	const line = `if (: </dev/tty) 2>/dev/null; then echo has; else echo none; fi >@new; mv @new @tty; read -r pid name state parent group rest </proc/self/stat; echo $$ $group >@new; mv @new @group; sleep 300`
@@ -31,7 +31,7 @@ func TestSpawn_WithoutTheTerminalOfTheDaemon(t *testing.T) {
 	}
 }
 
-// written is what a line of the daemon has written into a file of its directory.
+// written returns what an attempt of the daemon has written to a file in its directory.
 func (d *daemon) written(file string) (text string) {
 	d.t.Helper()
 	executortest.Eventually(d.t, "it writes "+file, func() bool {
@@ -43,7 +43,7 @@ func (d *daemon) written(file string) (text string) {
 	return text
 }
 
-// newTerminal makes a terminal, which ends with the test.
+// newTerminal creates a terminal, which is closed at the end of the test.
 func newTerminal(t *testing.T) *os.File {
 	t.Helper()
 	keyboard, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)

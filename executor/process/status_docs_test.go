@@ -12,7 +12,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// The examples of docs/how-to/status-file.md say what they are said to say.
+// The examples in docs/how-to/status-file.md have the described effect.
 func TestTalk_ExamplesOfTheManual(t *testing.T) {
 	t.Parallel()
 	page, err := os.ReadFile("../../docs/how-to/status-file.md")

@@ -25,8 +25,8 @@ import (
 
 const nobody = 65534
 
-// playLeaseholder becomes nobody, takes a write lease on the file in its environment, and
-// holds it until its standard input ends.
+// playLeaseholder changes its user to nobody, takes a write lease on the file in its environment, and holds it
+// until its standard input ends.
 func playLeaseholder() error {
 	signal.Ignore(unix.SIGIO)
 
@@ -39,7 +39,7 @@ func playLeaseholder() error {
 		return err
 	}
 
-	defer f.Close() // ends the lease, as the garbage collector would if nothing held f
+	defer f.Close() // ends the lease; without this, the garbage collector could close f earlier
 
 	if _, err := unix.FcntlInt(f.Fd(), unix.F_SETLEASE, unix.F_WRLCK); err != nil {
 		return os.NewSyscallError("F_SETLEASE", err)
@@ -52,7 +52,8 @@ func playLeaseholder() error {
 	return err
 }
 
-// lease has nobody hold a write lease on a program of its own, which writes the file ran.
+// lease starts a process of nobody that holds a write lease on a program of nobody. The program writes the file
+// ran.
 func lease(t *testing.T) (program, ran string) {
 	t.Helper()
 
@@ -86,7 +87,7 @@ func lease(t *testing.T) (program, ran string) {
 	return program, ran
 }
 
-// hanging is an attempt that starts, and does not get on.
+// hanging is an attempt whose start hangs.
 type hanging struct {
 	t      *testing.T
 	l      *Runner
@@ -117,7 +118,7 @@ func hang(t *testing.T, l *Runner, change func(*prepared)) *hanging {
 	return h
 }
 
-// others starts attempts in each kind of thread, all of which end while h hangs.
+// others starts attempts in each kind of thread. All must end while h hangs.
 func (h *hanging) others() {
 	h.t.Helper()
 	var all sync.WaitGroup
@@ -148,7 +149,7 @@ func (h *hanging) others() {
 	}
 }
 
-// ended returns the result, when nothing is left of the attempt.
+// ended returns the result when nothing of the attempt is left.
 func (h *hanging) ended() Result {
 	h.t.Helper()
 	var r Result
@@ -165,8 +166,8 @@ func (h *hanging) ended() Result {
 	return r
 }
 
-// checkHanging checks what becomes of starts that hang: nobody waits for them, they end at
-// their timeout, when they are called off, and at the limit of starts.
+// checkHanging checks starts that hang: they delay no other starts, and end at their timeout, when they are called
+// off, and at the limit for starts.
 func checkHanging(t *testing.T, change func(*prepared)) {
 	l := confining(t)
 	l.stuck.slow, l.stuck.limit = 10*time.Millisecond, time.Hour
@@ -222,7 +223,7 @@ func TestStuck_LeaseOnTheProgram(t *testing.T) {
 	}
 }
 
-// noChildrenBut fails if this process has more children than that, zombies included.
+// noChildrenBut fails the test if this process has more than n children, including zombies.
 func noChildrenBut(t *testing.T, n int) {
 	t.Helper()
 	if children := childrenOfAll(t); len(children) != n {
@@ -244,8 +245,8 @@ func childrenOfAll(t *testing.T) (children []string) {
 	return children
 }
 
-// deafFUSE mounts a file system of nobody's on dir, whose server answers nothing. Others
-// than nobody are refused, unless it lets them in: then they hang, too.
+// deafFUSE mounts a file system of nobody on dir, whose server does not answer. Other users are refused, unless
+// letOthersIn is set; then they hang, too.
 func deafFUSE(dir string, letOthersIn bool) (answer func(), err error) {
 	fd, err := unix.Open("/dev/fuse", unix.O_RDWR|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -263,13 +264,13 @@ func deafFUSE(dir string, letOthersIn bool) (answer func(), err error) {
 	}
 
 	return sync.OnceFunc(func() {
-		unix.Close(fd) // who waits for an answer gets an error
+		unix.Close(fd) // callers that wait for an answer get an error
 		_ = unix.Unmount(dir, unix.MNT_DETACH)
 	}), nil
 }
 
-// inMountNamespace runs a test in a process that has a mount namespace of its own. It
-// reports whether this is that process.
+// inMountNamespace runs a test in a process with its own mount namespace. It reports whether this process is the
+// one in the namespace.
 func inMountNamespace(t *testing.T) bool {
 	t.Helper()
 	const inside = "EXECUTOR_TEST_MOUNTS"
@@ -323,7 +324,7 @@ func TestStuck_ProgramOnAFileSystemThatDoesNotAnswer(t *testing.T) {
 	executortest.NoChildren(t)
 }
 
-// The daemon itself looks at the working directory, in a thread that nobody can kill.
+// The daemon itself checks the working directory, in a thread that cannot be killed.
 func TestStuck_DirectoryOnAFileSystemThatDoesNotAnswer(t *testing.T) {
 	if !inMountNamespace(t) {
 		return
@@ -357,7 +358,7 @@ func TestStuck_DirectoryOnAFileSystemThatDoesNotAnswer(t *testing.T) {
 	checkMounted := func(what *prepared) {
 		what.process.Dir = filepath.Join(outsideTmp(t), "later")
 		executortest.Must(t, os.Mkdir(what.process.Dir, 0o755))
-		what.mayStart = sync.OnceValue(func() error { // the daemon has looked at it, and the process has not
+		what.mayStart = sync.OnceValue(func() error { // the daemon has checked it, and the process has not
 			answer, err := deafFUSE(what.process.Dir, false)
 			if err == nil {
 				t.Cleanup(answer)
@@ -397,8 +398,8 @@ func TestStuck_EnvFileOnAFileSystemThatDoesNotAnswer(t *testing.T) {
 	}
 }
 
-// A process that does not even end by SIGKILL, as with a disk that does not answer, is
-// left behind. It counts until it has ended, and runs nothing.
+// A process that does not end even with SIGKILL, as with a disk that does not respond, is left behind. It counts
+// as stuck until it has ended, and executes nothing.
 func TestStuck_ProcessThatCannotBeKilled(t *testing.T) {
 	freezer, err := os.MkdirTemp("/sys/fs/cgroup/freezer", "carillon-test-")
 	if err != nil {

@@ -19,7 +19,7 @@ func TestSuccess_IsWhatTheTaskSays(t *testing.T) {
 		success task.Success
 		state   task.State
 		reason  string
-		message string // a part of it; "-": none
+		message string // a part of the message; "-": none
 	}{
 		"a code that is success":       {"exit 3", codes(0, 3), task.Succeeded, "", "code 3, which is in success.exit_codes"},
 		"0 among others":               {"exit 0", codes(0, 3), task.Succeeded, "", "-"},
@@ -37,7 +37,7 @@ func TestSuccess_IsWhatTheTaskSays(t *testing.T) {
 		"no empty line":                {"echo x", task.Success{Output: "^$"}, task.Failed, task.ReasonOutput, "no line"},
 		"forbidden":                    {"echo ok; echo 'ERROR: disk full'; echo more", task.Success{NotOutput: "(?i)error"}, task.Failed, task.ReasonOutput, "success.not_output forbids: ERROR: disk full"},
 		"forbidden, not there":         {"echo ok", task.Success{NotOutput: "(?i)error"}, task.Succeeded, "", "-"},
-		"larger than may be set now":   {"echo ok", task.Success{NotOutput: ".{1000}.{1000}"}, task.Succeeded, "", "-"}, // a former build let it pass
+		"larger than may be set now":   {"echo ok", task.Success{NotOutput: ".{1000}.{1000}"}, task.Succeeded, "", "-"}, // an earlier version accepted it
 		"both, and forbidden wins":     {"echo done; echo error", task.Success{Output: "done", NotOutput: "error"}, task.Failed, task.ReasonOutput, "forbids: error"},
 		"the code comes first":         {"echo error; exit 2", task.Success{NotOutput: "error"}, task.Failed, task.ReasonExit, "exited with code 2"},
 		"written in pieces":            {"printf do; sleep 0.05; printf 'ne\n'", task.Success{Output: "^done$"}, task.Succeeded, "", "-"},

@@ -20,7 +20,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// adopted are the orphans of this program, on a host without control groups.
+// adopted returns the orphans of this program, for a host without control groups.
 var adopted = sync.OnceValue(func() *proctree.Orphans {
 	if err := proctree.BecomeSubreaper(); err != nil {
 		panic(err)
@@ -28,8 +28,8 @@ var adopted = sync.OnceValue(func() *proctree.Orphans {
 	return proctree.NewOrphans()
 })
 
-// treeLauncher holds attempts together as a daemon on this host does. With control
-// groups the test is parallel: without, an orphan may be of any attempt that runs.
+// treeLauncher returns a runner that finds processes as a daemon on this host does. With control groups the test
+// is parallel. Without them it is not, because an orphan may belong to any running attempt.
 func treeLauncher(t *testing.T) *Runner {
 	t.Helper()
 	groups, err := cgroup.Open(cgroup.Config{Setting: cmp.Or(os.Getenv("EXECUTOR_TEST_CGROUP"), cgroup.Auto), Node: "test", Instance: task.NewUID()})
@@ -41,7 +41,7 @@ func treeLauncher(t *testing.T) *Runner {
 		t.Parallel()
 	}
 
-	t.Cleanup(func() { // after the spawner
+	t.Cleanup(func() { // after the spawner has stopped
 		if err := groups.Close(); err != nil {
 			t.Error(err)
 		}
@@ -56,9 +56,8 @@ func treeLauncher(t *testing.T) *Runner {
 	return l
 }
 
-// daemonize is a shell line that leaves a process behind which has a session of
-// its own, no environment, no open files and no ear for SIGTERM. Its number is in
-// a file.
+// daemonize returns a shell line that leaves a process with a new session, no environment and no open files, which
+// ignores SIGTERM and writes its number to a file.
 func daemonize(file string) string {
 	return `setsid env -i /bin/sh -c 'trap "" TERM HUP; echo $$ >` + file + `.new; /bin/mv ` + file + `.new ` + file + `; while :; do /bin/sleep 1; done' >/dev/null 2>&1 & while ! test -s ` + file + `; do sleep 0.01; done; `
 }
@@ -73,7 +72,7 @@ func TestTree_EndsWithTheAttempt(t *testing.T) {
 	}{
 		"by itself":  {"exit 0", nil, task.Succeeded},
 		"in failure": {"exit 3", nil, task.Failed},
-		"by timeout": {"echo ready; sleep 300", []Kill{{causeTimeout, 50 * time.Millisecond}}, task.TimedOut}, // when there is something to end
+		"by timeout": {"echo ready; sleep 300", []Kill{{causeTimeout, 50 * time.Millisecond}}, task.TimedOut}, // when there is a process to kill
 	} {
 		file := filepath.Join(t.TempDir(), "pid")
 		r := l.attempt(t, both(shell(daemonize(file)+"(setsid sh -c 'sleep 300' &) & "+c.end), grace(0)), c.kills...)
@@ -91,7 +90,7 @@ func TestTree_EndsWithTheAttempt(t *testing.T) {
 	}
 }
 
-// TestTree_LastWords: what is left behind is asked to end before it has to.
+// TestTree_LastWords tests that processes that were left behind receive the signal before SIGKILL.
 func TestTree_LastWords(t *testing.T) {
 	l := treeLauncher(t)
 	file := filepath.Join(t.TempDir(), "said")
@@ -149,7 +148,7 @@ func TestTree_OutOfMemory(t *testing.T) {
 	}
 }
 
-// With cgroup v1 the shell lives on; with v2 it goes, too.
+// With cgroup v1 the shell survives; with v2 it is killed, too.
 func TestTree_OutOfMemoryAndWentOn(t *testing.T) {
 	l := treeLauncher(t)
 	limits := task.Limits{Memory: 24 << 20}
@@ -202,7 +201,8 @@ func TestResult_MeetsLimits(t *testing.T) {
 func TestTree_MemoryIsNotTheDaemons(t *testing.T) {
 	l := treeLauncher(t)
 
-	// Resident until the end. Not of Go's heap: the race detector would add its own memory for it.
+	// Memory that stays resident until the end. It is not on Go's heap, because the race detector would add its
+	// own memory for that.
 	ballast, err := unix.Mmap(-1, 0, 96<<20, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON|unix.MAP_POPULATE)
 	executortest.Must(t, err)
 	defer func() { executortest.Must(t, unix.Munmap(ballast)) }()
@@ -211,7 +211,7 @@ func TestTree_MemoryIsNotTheDaemons(t *testing.T) {
 		t.Errorf("a small process is said to have used %+v", r.Usage)
 	}
 
-	told := func() int64 { // MiB: from here on a peak says something
+	told := func() int64 { // MiB; only a peak above this is reported
 		var own unix.Rusage
 		if err := unix.Getrusage(unix.RUSAGE_SELF, &own); err != nil {
 			t.Fatal(err)
@@ -223,7 +223,7 @@ func TestTree_MemoryIsNotTheDaemons(t *testing.T) {
 		more := told() + 80
 		r := l.shell(t, fmt.Sprintf("dd if=/dev/zero of=/dev/null bs=%dM count=1 2>/dev/null", more))
 		if r.Usage.MemoryPeak == 0 && more <= told() && tries < 10 {
-			continue // tests beside this one have taken more meanwhile
+			continue // parallel tests have used more memory meanwhile
 		}
 
 		if r.State != task.Succeeded || r.Usage.MemoryPeak < more<<20 || r.Usage.MemoryPeak > (more+44)<<20 {
@@ -236,23 +236,24 @@ func TestTree_MemoryIsNotTheDaemons(t *testing.T) {
 
 func TestTree_Usage(t *testing.T) {
 	l := treeLauncher(t)
-	// It spends its time in a process that nobody waits for, and that is not to be ended before that.
+	// The time is spent in a process for which no process waits, and which must not be killed before it has spent
+	// it.
 	r := l.shell(t, "(trap '' TERM; i=0; while test $i -lt 100000; do i=$((i+1)); done) & sleep 0.01; exit 0")
 	if r.State != task.Succeeded || l.groups.Any() && r.Usage.CPUMS < 10 {
 		t.Errorf("got %+v", r)
 	}
 
-	// In the same control group, what it took would be added to that.
+	// If the next attempt reused the control group without correction, this time would be added to its own.
 	if next := l.attempt(t, command("/bin/true")); next.Usage.CPUMS > 1000 || l.groups.Any() && next.Usage.CPUMS >= r.Usage.CPUMS {
 		t.Errorf("the next attempt is said to have used %+v, after %+v", next.Usage, r.Usage)
 	}
 }
 
-// TestOrphans_EndWithTheirAttempts is about hosts without control groups.
+// TestOrphans_EndWithTheirAttempts tests a host without control groups.
 func TestOrphans_EndWithTheirAttempts(t *testing.T) {
 	t.Setenv("EXECUTOR_TEST_CGROUP", cgroup.Off)
 	d := startDaemon(t,
-		": >@first; while ! test -e @stop; do sleep 0.02; done", // it might be of this one
+		": >@first; while ! test -e @stop; do sleep 0.02; done", // the orphan might belong to this attempt
 		"while ! test -e @first; do sleep 0.01; done; "+strings.ReplaceAll(daemonize("@wiped"), `trap "" TERM HUP`, ":")+"exit 0",
 		"setsid sh -c 'echo $$ >@marked; exec sleep 300' & while ! test -s @marked; do sleep 0.01; done")
 	wiped, marked := d.pid("wiped"), d.pid("marked")
@@ -272,8 +273,8 @@ func TestOrphans_EndWithTheirAttempts(t *testing.T) {
 	})
 }
 
-// A process that daemonizes at once may come before its attempt's start has been told.
-// Not in parallel: what another test starts then may be taken for an orphan of this attempt.
+// A process that daemonizes at once may be adopted before the start of its attempt was registered. The test is not
+// parallel, because orphans of other tests could be assigned to this attempt.
 func TestOrphans_AreTracedFromTheFirstInstructionOn(t *testing.T) {
 	l := newLauncher(t, spool.Config{})
 	l.orphans = proctree.NewOrphans()
@@ -287,7 +288,7 @@ func TestOrphans_AreTracedFromTheFirstInstructionOn(t *testing.T) {
 	}
 
 	traced, main := false, 0
-	what.bound.steps = append(what.bound.steps, step{"nothing", func(pid int) error { // the orphans are locked
+	what.bound.steps = append(what.bound.steps, step{"nothing", func(pid int) error { // while orphans is locked
 		main, traced = pid, l.orphans.Traces(pid)
 		return nil
 	}})
@@ -302,7 +303,7 @@ func TestOrphans_AreTracedFromTheFirstInstructionOn(t *testing.T) {
 	}
 }
 
-// childrenIn finds the children of any thread of a process.
+// childrenIn returns the children of all threads of a process.
 func childrenIn(t *testing.T, of int) (children []proctree.Stat) {
 	pids, err := proctree.ListPIDs()
 	if err != nil {
@@ -320,13 +321,13 @@ func childrenIn(t *testing.T, of int) (children []proctree.Stat) {
 
 func TestGuardian_LeavesNoControlGroup(t *testing.T) {
 	d := startDaemon(t, daemonize("@wiped")+"sleep 300")
-	b, _ := os.ReadFile(filepath.Join(d.dir, "cgroups")) // on a host without, there is no such file
+	b, _ := os.ReadFile(filepath.Join(d.dir, "cgroups")) // without control groups there is no such file
 	roots := strings.Fields(string(b))
 	pid := d.pid("wiped")
 	d.kill()
 	executortest.Eventually(t, "the instance is cleared", d.cleared)
 
-	if len(roots) > 0 && executortest.Alive(pid) { // without groups, it is not found: its daemon is not there to adopt it
+	if len(roots) > 0 && executortest.Alive(pid) { // without control groups it is not found, because its daemon does not exist any more to adopt it
 		t.Error("what had daemonized lives")
 	}
 
@@ -339,8 +340,7 @@ func TestGuardian_LeavesNoControlGroup(t *testing.T) {
 	killNumber(t, pid)
 }
 
-// TestTree_FreezeStopsWhatLeftTheGroupToo counts by two processes, of which one
-// has a session of its own.
+// TestTree_FreezeStopsWhatLeftTheGroupToo observes two processes that count, one of them in a new session.
 func TestTree_FreezeStopsWhatLeftTheGroupToo(t *testing.T) {
 	l := treeLauncher(t)
 	dir := t.TempDir()
@@ -403,7 +403,7 @@ func TestTree_FreezeStopsWhatLeftTheGroupToo(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	o.Kill(Kill{Cause: CauseCancel}) // what is frozen ends, too
+	o.Kill(Kill{Cause: CauseCancel}) // a frozen attempt can be killed, too
 	p.waitForMain(what, o)
 
 	if l.groups.Aside() != 0 {
@@ -411,7 +411,7 @@ func TestTree_FreezeStopsWhatLeftTheGroupToo(t *testing.T) {
 	}
 }
 
-// Somebody may have removed the daemon's groups, or the host may take no more.
+// An administrator may have removed the daemon's groups, or the host may allow no more.
 func TestTree_WithoutAGroupIfNoneCanBeMade(t *testing.T) {
 	l := treeLauncher(t)
 	for _, root := range l.groups.Roots() {
@@ -430,7 +430,7 @@ func TestTree_WithoutAGroupIfNoneCanBeMade(t *testing.T) {
 	}
 }
 
-// killNumber ends what a test left behind.
+// killNumber kills a process that a test has left behind.
 func killNumber(t *testing.T, pid int) {
 	t.Helper()
 	if st, err := proctree.ReadStat(pid); err == nil && !st.Dead() {

@@ -13,11 +13,10 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// alone gives an attempt a name that no other has: those of a test that runs beside this
-// one may kill all that has theirs.
+// alone gives an attempt a unique run id, because parallel tests may kill all processes with the usual one.
 func alone(a *task.Assigned) { a.ID = "r" + task.NewUID() }
 
-// Whatever a task leaves in its room is gone afterwards, and nothing outside is.
+// Whatever a task leaves in its working directory is removed afterwards, and nothing outside is.
 func TestRoom_IsEmptyAgain(t *testing.T) {
 	t.Parallel()
 	outside := t.TempDir()
@@ -59,7 +58,7 @@ func TestRoom_IsEmptyAgain(t *testing.T) {
 		})
 	}
 
-	t.Cleanup(func() { // after the parallel ones
+	t.Cleanup(func() { // after the parallel subtests
 		if _, err := os.Stat(precious); err != nil {
 			t.Error("a file outside was removed")
 		}
@@ -92,7 +91,7 @@ func TestRoom_IsItsUsersOnly(t *testing.T) {
 	}
 }
 
-// openTemp is a directory that all users can get into, unlike t.TempDir's below a private one.
+// openTemp returns a directory that all users can enter, unlike t.TempDir, which is in a private directory.
 func openTemp(t *testing.T) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("/tmp", "rooms")
@@ -103,7 +102,7 @@ func openTemp(t *testing.T) string {
 	return dir
 }
 
-// Where others could put things, attempts have no rooms, and run all the same.
+// If other users could write to the directory, attempts run without working directories.
 func TestRooms_NotWhereOthersWrite(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -126,7 +125,7 @@ func TestRooms_NotWhereOthersWrite(t *testing.T) {
 	}
 }
 
-// What an attempt says is with its end, however short it was, and whoever it runs as.
+// The reports of an attempt are in the record of its end, however short it was, and whatever user it ran as.
 func TestTalk_WithTheEnd(t *testing.T) {
 	t.Parallel()
 	l := newLauncher(t, spool.Config{Dir: openTemp(t)})

@@ -32,7 +32,7 @@ func TestKillLeftovers(t *testing.T) {
 
 	h := KillSet{}
 	h.AddMark(Mark{RunID: "r1", Token: token})
-	// In the middle of an exec a process has no mark: both are to be what they become.
+	// In the middle of an execve, a process has no mark. Wait until both have executed their programs.
 	asleep := func(pid int) bool {
 		name, _ := os.ReadFile(fmt.Sprintf("/proc/%d/comm", pid))
 		return string(name) == "sleep\n"
@@ -113,8 +113,8 @@ func TestParseStat_NamesMayContainAnything(t *testing.T) {
 	}
 }
 
-// Between the list of the daemon's children and the look at each, one may end and leave
-// behind what is not on the list. Not in parallel, as above.
+// Between the listing of the daemon's children and the check of each child, one may end and leave a child of its
+// own that is not in the list. Not parallel, as above.
 func TestOrphans_WhatADyingOneLeavesBehindIsFound(t *testing.T) {
 	adopted()
 	p := exec.Command("sh", "-c", "sleep 300 & echo $!; wait")
@@ -157,7 +157,7 @@ func TestOrphans_WhatADyingOneLeavesBehindIsFound(t *testing.T) {
 	executortest.Eventually(t, "it has ended, too", func() bool { return len(o.orphansOf(ending)) == 0 })
 }
 
-// A process whose first thread has ended looks like a zombie, and goes on.
+// A process whose first thread has ended looks like a zombie but continues.
 func TestOrphans_WithoutTheirFirstThreadAreFound(t *testing.T) {
 	adopted()
 	p := exec.Command(os.Args[0])
@@ -181,30 +181,30 @@ func TestOrphans_WithoutTheirFirstThreadAreFound(t *testing.T) {
 	executortest.Eventually(t, "it is killed", ending.Empty)
 }
 
-// killNumber ends what a test left behind.
+// killNumber kills a process that a test has left behind.
 func killNumber(t *testing.T, pid int) {
 	if st, err := ReadStat(pid); err == nil {
 		signalSame(st, 9)
 	}
 }
 
-// adopted has the orphans of this program come to it.
+// adopted makes this program adopt orphans.
 func adopted() {
 	if err := BecomeSubreaper(); err != nil {
 		panic(err)
 	}
 }
 
-// The test binary plays another process, too.
+// TestMain also runs the test binary as another process.
 func TestMain(m *testing.M) {
 	if os.Getenv("PROCTREE_TEST_ROLE") == "headless" {
-		unix.RawSyscall(unix.SYS_EXIT, 0, 0, 0) // it goes on without its first thread, until it is killed
+		unix.RawSyscall(unix.SYS_EXIT, 0, 0, 0) // the process continues without its first thread until it is killed
 	}
 	leaktest.Main(m)
 }
 
 func init() {
 	if os.Getenv("PROCTREE_TEST_ROLE") == "headless" {
-		runtime.LockOSThread() // the first one
+		runtime.LockOSThread() // the first thread
 	}
 }

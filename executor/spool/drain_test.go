@@ -10,8 +10,8 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// A node may be too busy to read all before an attempt's time for that is over: what was
-// printed by then counts all the same, and who still holds the pipe is not waited for.
+// A node may be too busy to read everything before the deadline. What was printed by then counts nevertheless, and
+// a process that still holds the pipe is not waited for.
 func TestOutlet_ReadsWhatIsThereAtItsDeadline(t *testing.T) {
 	t.Parallel()
 	s := New(Config{Dir: t.TempDir()})

@@ -11,8 +11,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// A follower that comes before the attempt begins reads all that it writes, as it
-// writes it, and knows when it has ended.
+// A follower that begins to watch before the attempt reads all output while it is written, and detects the end.
 func TestSpool_WatchTellsOfTheBeginningOfEachWriteAndOfTheEnd(t *testing.T) {
 	s := New(Config{Dir: t.TempDir()})
 	woken, stop, err := s.Watch("default", "job", "r1", 1)
@@ -60,8 +59,8 @@ func TestSpool_WatchTellsOfTheBeginningOfEachWriteAndOfTheEnd(t *testing.T) {
 	}
 }
 
-// Several follow, one leaves, the others are told still; when all have left nothing
-// is kept of them, and writing looks for nobody.
+// If one of several followers leaves, the others are still notified. When all have left, nothing of them is kept,
+// and writes look for no followers.
 func TestSpool_WatchLeavesNothingBehind(t *testing.T) {
 	s := New(Config{Dir: t.TempDir()})
 	path, _ := s.Path("default", "job", "r1", 1)
@@ -84,7 +83,7 @@ func TestSpool_WatchLeavesNothingBehind(t *testing.T) {
 	o.Close()
 }
 
-// What is removed while it is read can be read to its end; who comes later finds nothing.
+// An output that is removed while it is read can be read to its end. Readers that come later do not find it.
 func TestSpool_OutputThatIsRemovedWhileItIsRead(t *testing.T) {
 	s := New(Config{Dir: t.TempDir(), MaxAge: time.Hour})
 	path, _ := s.Path("default", "job", "r1", 1)

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// patterns looks for lines as the success of a task does.
+// patterns is a matcher that searches lines as the success field of a task does.
 type patterns struct {
 	wanted, unwanted *regexp.Regexp
 	found            bool
@@ -26,8 +26,8 @@ func (p *patterns) MatchLine(line []byte) {
 
 func (p *patterns) Settled() bool { return p.unwanted == nil && p.found }
 
-// Whatever is printed, a matcher sees each line as if it had come alone, and keeps no
-// more than one.
+// However the output is split into writes, a matcher receives each line as if it had come alone, and stores at
+// most one.
 func TestLines_AreThoseOfTheStream(t *testing.T) {
 	long := strings.Repeat("x", longestLine)
 	for name, c := range map[string]struct {

@@ -10,11 +10,10 @@ import (
 
 func TestMain(m *testing.M) { leaktest.Main(m) }
 
-// patient is how long tests wait for what is to come: on a machine that others use, too,
-// each step may take seconds.
+// patient is how long tests wait for something that must happen. On a busy machine, each step may take seconds.
 const patient = 2 * time.Minute
 
-// eventually polls until cond holds.
+// eventually polls until cond returns true.
 func eventually(t testing.TB, what string, cond func() bool) {
 	t.Helper()
 	deadline := time.Now().Add(patient)

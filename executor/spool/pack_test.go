@@ -20,7 +20,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// spoolWith has one output that has ended.
+// spoolWith returns a spool with one output that has ended.
 func spoolWith(t *testing.T, text []byte, wants task.Output, cfg Config) (s *Spool, path string) {
 	t.Helper()
 
@@ -41,7 +41,7 @@ func spoolWith(t *testing.T, text []byte, wants task.Output, cfg Config) (s *Spo
 	return s, path
 }
 
-// lines is text that is easily compressed, and not the same everywhere.
+// lines returns text that can be compressed well and that is different in all parts.
 func lines(size int) []byte {
 	var b bytes.Buffer
 	for i := 0; b.Len() < size; i++ {
@@ -50,7 +50,7 @@ func lines(size int) []byte {
 	return b.Bytes()[:size]
 }
 
-// A compressed output reads as it was, from wherever; any zstd reads it as well.
+// A compressed output has the same contents from every position, also with another zstd decoder.
 func TestPack_ReadsAsItWas(t *testing.T) {
 	for _, size := range []int{blockSize + 1, packFrame - 1, packFrame, packFrame + 1, 5*packFrame + 4711} {
 		text := lines(size)
@@ -111,7 +111,7 @@ func TestPack_ReadsAsItWas(t *testing.T) {
 	}
 }
 
-// What is cut short anywhere is refused, and costs no more memory than it has bytes.
+// A file that is truncated anywhere is rejected, and reading it takes no more memory than its size.
 func TestPack_HalfAFileIsNotTakenForWhole(t *testing.T) {
 	s, path := spoolWith(t, lines(2*packFrame+5), task.Output{}, Config{})
 	if err := s.packOutput(t.Context(), path); err != nil {
@@ -147,7 +147,7 @@ func TestPack_HalfAFileIsNotTakenForWhole(t *testing.T) {
 		}
 	}
 
-	for range 100 { // whatever it says then, it ends
+	for range 100 { // reading ends, whatever the result is
 		b := bytes.Clone(whole)
 		b[rand.IntN(len(b))] ^= byte(1 + rand.IntN(255))
 		_ = read(b)
@@ -158,8 +158,8 @@ func TestPack_HalfAFileIsNotTakenForWhole(t *testing.T) {
 	}
 }
 
-// A daemon that died while it compressed leaves the output as it was; the next one
-// does it anew, and what an attempt has begun anew meanwhile is not replaced.
+// A daemon that died while it compressed leaves the original output. The next daemon compresses it again, and does
+// not replace an output that an attempt has begun again meanwhile.
 func TestPack_IsBegunAnewAfterACrash(t *testing.T) {
 	text := lines(3 * packFrame)
 	s, path := spoolWith(t, text, task.Output{}, Config{})
@@ -178,7 +178,7 @@ func TestPack_IsBegunAnewAfterACrash(t *testing.T) {
 	ctx, cancel = context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- again.Run(ctx) }()
-	eventually(t, "the output of a former daemon is compressed", func() bool { // which rests four times as long as it works
+	eventually(t, "the output of a former daemon is compressed", func() bool { // the packer pauses four times as long as it works
 		_, err := os.Stat(path)
 		return errors.Is(err, os.ErrNotExist)
 	})
@@ -232,15 +232,15 @@ func TestPack_LeavesAloneWhatItMayNotTouch(t *testing.T) {
 		t.Errorf("what cannot be compressed became %v", files)
 	}
 
-	<-s.packs // since its attempt ended
+	<-s.packs // queued when its attempt ended
 
 	if s.Sweep(t.Context(), time.Now()); len(s.packs) != 0 {
 		t.Error("what compressing did not make smaller is compressed again")
 	}
 }
 
-// The sweep counts all that an output consists of, keeps it as long as its task wants,
-// never longer than the node does, and leaves nothing of it behind.
+// The sweep counts all files of an output, keeps them as long as its task requests, but no longer than the node
+// does, and leaves none of them.
 func TestSpool_SweepsAllOfAnOutput(t *testing.T) {
 	for name, c := range map[string]struct {
 		keep time.Duration
@@ -286,8 +286,8 @@ func TestSpool_SweepsAllOfAnOutput(t *testing.T) {
 	}
 }
 
-// A sweep that has read the directory before an output was compressed finds no output
-// afterwards, only what is beside it: that is no reason to remove all.
+// If an output is compressed after a sweep has read the directory, the sweep finds only its marker files. It must
+// not remove everything because of that.
 func TestSweep_LeavesWhatWasCompressedMeanwhile(t *testing.T) {
 	s, path := spoolWith(t, lines(5*blockSize), task.Output{Keep: task.Duration(time.Hour)}, Config{})
 	if err := s.packOutput(t.Context(), path); err != nil {
@@ -307,7 +307,7 @@ func TestSweep_LeavesWhatWasCompressedMeanwhile(t *testing.T) {
 	}
 }
 
-// On a disk that is full an output cannot be compressed, and stays as it is.
+// On a full disk, an output cannot be compressed, and stays as it is.
 func TestPack_FullDisk(t *testing.T) {
 	dir := t.TempDir()
 	if err := unix.Mount("carillon-test", dir, "tmpfs", 0, "size=256k"); err != nil {

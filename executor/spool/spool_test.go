@@ -62,7 +62,7 @@ func TestSpool_Retention(t *testing.T) {
 		o := s.NewOutput(path, task.Output{})
 		o.addOutput(bytes.Repeat([]byte("x"), size), mergedStream)
 
-		if age < 0 { // still runs
+		if age < 0 { // it is still running
 			age = -age
 			t.Cleanup(o.Close)
 		} else {

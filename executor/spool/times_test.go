@@ -12,8 +12,8 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// What is noted is read again, from whatever byte on, and an index that is cut short
-// tells less, never anything else.
+// Recorded times are read correctly from every position. A truncated index returns fewer of them, but no wrong
+// ones.
 func TestTimes_AreReadAsTheyWereNoted(t *testing.T) {
 	path := t.TempDir() + "/times"
 	rapid.Check(t, func(t *rapid.T) {
@@ -59,7 +59,7 @@ func TestTimes_AreReadAsTheyWereNoted(t *testing.T) {
 	})
 }
 
-// However long and however finely an attempt writes, its index stays small.
+// However long and however often an attempt writes, its index stays small.
 func TestTimes_AreBounded(t *testing.T) {
 	dir := t.TempDir()
 	write := func(name string, parts int, step time.Duration, streams int) int64 {
@@ -88,8 +88,8 @@ func TestTimes_AreBounded(t *testing.T) {
 	}
 }
 
-// The bytes stay as they were; their times are known while the attempt writes, after
-// its end, and once they are compressed, wherever its index is.
+// The output is unchanged. Its times are known while the attempt writes, after its end, and when it is compressed,
+// wherever its index is stored.
 func TestSpool_TellsWhenThePartsOfAnOutputCame(t *testing.T) {
 	for name, lines := range map[string]int{"few": 3, "many": 3000} {
 		s := New(Config{Dir: t.TempDir()})
@@ -146,7 +146,7 @@ func TestSpool_TellsWhenThePartsOfAnOutputCame(t *testing.T) {
 		check("after its end")
 
 		if _, err := os.Stat(timesOf(path)); (err == nil) != (lines > 100) {
-			t.Logf("%s: index in a file of its own: %v", name, err == nil) // not every file system has attributes
+			t.Logf("%s: index in a file of its own: %v", name, err == nil) // some file systems have no attributes
 		}
 
 		if err := s.packOutput(t.Context(), path); err != nil {

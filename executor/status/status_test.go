@@ -103,7 +103,7 @@ func TestTalk_ResultsAreBounded(t *testing.T) {
 	}
 }
 
-// talking is an attempt's file, and what is heard of it.
+// talking is the status file of an attempt and what was read from it.
 type talking struct {
 	*testing.T
 	path string
@@ -112,8 +112,8 @@ type talking struct {
 	when time.Time
 }
 
-// next is a time that no file has had: what is written in the same tick of the kernel's
-// clock, and as long, may look the same.
+// next returns a time that no file has had. Writes of the same length within one tick of the kernel's clock may be
+// indistinguishable.
 func (k *talking) next() time.Time {
 	k.when = k.when.Add(time.Second)
 	return k.when
@@ -157,10 +157,10 @@ func (k *talking) expect(percent float64, bad int) {
 func TestTalkFile_IsReadOn(t *testing.T) {
 	t.Parallel()
 	k := newTalking(t)
-	k.hear() // it is not there yet
+	k.hear() // does not exist yet
 	k.write("0.1\nx=1\n0.2")
 	k.hear()
-	k.expect(10, 0) // the last line is being written
+	k.expect(10, 0) // the last line is incomplete
 	k.write("5 more\n")
 	k.hear()
 	k.expect(25, 0)
@@ -174,10 +174,10 @@ func TestTalkFile_IsReadOn(t *testing.T) {
 	k.expect(25, 0)
 	_, err := k.file.readNew(&k.said, true)
 	executortest.Must(t, err)
-	k.expect(90, 0) // it will not be ended any more
+	k.expect(90, 0) // the last line will not be completed
 }
 
-// Whoever writes with > in place of >> is understood, too.
+// A writer that uses > instead of >> is understood, too.
 func TestTalkFile_WrittenAnew(t *testing.T) {
 	t.Parallel()
 	k := newTalking(t)
@@ -188,7 +188,7 @@ func TestTalkFile_WrittenAnew(t *testing.T) {
 	}
 
 	anew("0.10 first\n")
-	anew("0.20 secnd\n") // as long
+	anew("0.20 secnd\n") // of the same length
 	k.expect(20, 0)
 	anew("0.3\n") // shorter
 	k.expect(30, 0)
@@ -205,7 +205,7 @@ func TestTalkFile_WrittenAnew(t *testing.T) {
 	k.hear()
 	k.expect(60, 0)
 	anew("0.61 one\n0.6")
-	k.write("2 t") // of a line that never ends
+	k.write("2 t") // of a line that is never completed
 	k.hear()
 	anew("0.70 something else\n")
 	k.expect(70, 0)
@@ -241,14 +241,14 @@ func TestTalkFile_Hostile(t *testing.T) {
 		executortest.Must(t, os.RemoveAll(k.path))
 		k.write("0.7\n")
 		k.hear()
-		k.expect(70, 1) // a file of its own is heard again
+		k.expect(70, 1) // a regular file is read again
 
 		if t.Failed() {
 			t.Fatal(name)
 		}
 	}
 
-	if os.Geteuid() == 0 { // another user's file, which the attempt may have moved there
+	if os.Geteuid() == 0 { // the file of another user, which the attempt may have moved there
 		k := newTalking(t)
 		k.write("0.5\n")
 		executortest.Must(t, os.Chown(k.path, 1, 1))
@@ -257,7 +257,7 @@ func TestTalkFile_Hostile(t *testing.T) {
 	}
 }
 
-// A flood costs what it has said meanwhile, but not what it says last, nor the disk.
+// Of a flood, earlier lines may be lost, but not the last ones, and the disk does not fill up.
 func TestTalkFile_Flood(t *testing.T) {
 	t.Parallel()
 	k := newTalking(t)

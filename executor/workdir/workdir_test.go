@@ -23,18 +23,18 @@ import (
 	"github.com/carillonhq/carillon/executor/executortest"
 )
 
-// newTestPool returns directories that are open until the test ends.
+// newTestPool returns a pool that is open until the test ends.
 func newTestPool(t testing.TB) *Pool {
 	t.Helper()
 	r := newUnopenedPool(t)
-	r.EmptyLimit = time.Minute // others use the machine, too
+	r.EmptyLimit = time.Minute // the machine may be busy
 	executortest.Must(t, r.Open())
 	t.Cleanup(r.Close)
 
 	return r
 }
 
-// newUnopenedPool returns directories in a data directory of the test that nobody has opened yet.
+// newUnopenedPool returns a pool in a data directory of the test that is not open yet.
 func newUnopenedPool(t testing.TB) *Pool {
 	t.Helper()
 	data := t.TempDir()
@@ -52,7 +52,7 @@ func takeDir(t *testing.T, r *Pool, as *syscall.Credential) *Dir {
 	return m
 }
 
-// A tree may be deeper than any path, and than there are descriptors.
+// A tree may be deeper than the maximum length of a path and the number of descriptors.
 func TestEmptyDir_NoDepthIsTooDeep(t *testing.T) {
 	t.Parallel()
 	top, err := openDir(unix.AT_FDCWD, t.TempDir())
@@ -129,7 +129,7 @@ func TestRooms_KeepOneForEachUser(t *testing.T) {
 	}
 
 	theirs := takeDir(t, r, nil)
-	theirs.owner.gid++ // as the pool sees it, another's
+	theirs.owner.gid++ // to the pool, this is another user's
 	for _, m := range append(all, theirs) {
 		executortest.Must(t, m.Release(nil))
 	}
@@ -143,7 +143,7 @@ func TestRooms_KeepOneForEachUser(t *testing.T) {
 	}
 }
 
-// What cannot be emptied is set aside and told, and given to nobody.
+// A directory that cannot be emptied is quarantined and logged, and not reused.
 func TestRoom_IsSetAside(t *testing.T) {
 	t.Parallel()
 	r := newTestPool(t)
@@ -172,8 +172,8 @@ func TestRoom_IsSetAside(t *testing.T) {
 	}
 }
 
-// obstruct puts into a directory what cannot be removed: a mount of a directory of the
-// same file system, whose files must stay. Without root, the directory cannot be read.
+// obstruct puts an entry into a directory that cannot be removed: a mount of a directory of the same file system,
+// whose files must stay. Without root, it creates a directory that cannot be read.
 func obstruct(t *testing.T, m *Dir) (release func()) {
 	t.Helper()
 	executortest.Must(t, os.Mkdir(filepath.Join(m.path, "a"), 0o700))
@@ -205,8 +205,7 @@ func obstruct(t *testing.T, m *Dir) (release func()) {
 	}
 }
 
-// The directories of a daemon that was killed go with the next start, and those of one
-// that lives do not.
+// The next start removes the directories of a killed daemon, but not those of a living one.
 func TestRemoveRooms_OnlyThoseOfTheDead(t *testing.T) {
 	t.Parallel()
 	alive := newTestPool(t)
@@ -234,8 +233,7 @@ func TestRemoveRooms_OnlyThoseOfTheDead(t *testing.T) {
 	executortest.Must(t, RemoveAbandoned(alive.dir, alive.data, nil))
 }
 
-// A node's settings may name a directory that others keep things in: none of these is
-// a dead daemon's.
+// The setting may name a directory that contains other files. None of them counts as left by a dead daemon.
 func TestRooms_TouchNothingBesideTheirOwn(t *testing.T) {
 	t.Parallel()
 	set := t.TempDir()
@@ -258,8 +256,8 @@ func TestRooms_TouchNothingBesideTheirOwn(t *testing.T) {
 	}
 }
 
-// A user who may write to scratch_dir puts a link to other people's files where the node keeps its
-// directories, or owns the directory there. Neither the node nor its guardian deletes through it.
+// A user who can write to scratch_dir creates a link to other users' files in place of the node's directory, or
+// owns that directory. Neither the node nor its guardian deletes anything through it.
 func TestRemoveRooms_DeletesNothingThatAnotherUserPutThere(t *testing.T) {
 	t.Parallel()
 
@@ -276,7 +274,7 @@ func TestRemoveRooms_DeletesNothingThatAnotherUserPutThere(t *testing.T) {
 			t.Run(fmt.Sprintf("%s, %v", name, mode), func(t *testing.T) {
 				t.Parallel()
 
-				// Directories of tests can be entered by their own user alone.
+				// Only their own user can enter the directories of tests.
 				top := outsideTmp(t)
 				executortest.Must(t, os.Chmod(top, 0o755))
 				set, victim := filepath.Join(top, "scratch"), filepath.Join(top, "home")
@@ -313,7 +311,7 @@ func TestRemoveRooms_DeletesNothingThatAnotherUserPutThere(t *testing.T) {
 	}
 }
 
-// treeOf lists all paths below a directory.
+// treeOf returns all paths below a directory.
 func treeOf(t *testing.T, top string) (paths []string) {
 	t.Helper()
 	executortest.Must(t, filepath.WalkDir(top, func(path string, _ fs.DirEntry, err error) error {
@@ -324,7 +322,7 @@ func treeOf(t *testing.T, top string) (paths []string) {
 	return paths
 }
 
-// A directory above scratch_dir that others may write to lets them put another one in its place.
+// If others can write to a directory above scratch_dir, they can replace the directories below it.
 func TestRooms_NotBelowADirectoryThatOthersWriteTo(t *testing.T) {
 	t.Parallel()
 
@@ -338,7 +336,8 @@ func TestRooms_NotBelowADirectoryThatOthersWriteTo(t *testing.T) {
 	}
 }
 
-// While a disk does not answer, or takes nothing, there are no directories; when it does, there are, without a restart.
+// While the disk does not respond or is full, there are no working directories. When it responds again, there are,
+// without a restart.
 func TestRooms_OpenWhenTheirDiskLetsThem(t *testing.T) {
 	t.Parallel()
 	within := t.TempDir()
@@ -379,7 +378,7 @@ func TestRooms_OpenWhenTheirDiskLetsThem(t *testing.T) {
 	executortest.Must(t, m.Release(nil))
 }
 
-// Who was told that attempts have no directories until their disk answers is told when it has.
+// If it was logged that attempts have no directories, it is also logged when they have some again.
 func TestRooms_OfADiskThatAnswersLateAreToldOf(t *testing.T) {
 	t.Parallel()
 
@@ -410,7 +409,7 @@ func TestRooms_OfADiskThatAnswersLateAreToldOf(t *testing.T) {
 	}
 }
 
-// A disk that answers after the end opens nothing, and holds up no end.
+// If the disk responds only after the end, nothing is opened, and the end is not delayed.
 func TestRooms_AnswerAfterTheEnd(t *testing.T) {
 	t.Parallel()
 	r := newUnopenedPool(t)
@@ -466,15 +465,14 @@ func BenchmarkRoom(b *testing.B) {
 	}
 }
 
-// Whoever has another process as the same user can put something else in the place
-// of the directory before it is handed over.
+// A user with another running process can replace the directory before it is handed over.
 func TestScratch_HandsOverNoFile(t *testing.T) {
 	m := takeDir(t, newTestPool(t), nil)
 	defer func() { _ = m.Release(nil) }()
 
 	others := filepath.Join(t.TempDir(), "others")
 	executortest.Must(t, os.WriteFile(others, []byte(""), 0o600))
-	m.owner = owner{m.own.uid, m.own.gid + 1} // a change that is seen
+	m.owner = owner{m.own.uid, m.own.gid + 1} // a change that can be observed
 
 	for name, put := range map[string]func(path string) error{
 		"link": func(path string) error { return os.Link(others, path) }, "symlink": func(path string) error { return os.Symlink(others, path) },
@@ -495,7 +493,7 @@ func TestScratch_HandsOverNoFile(t *testing.T) {
 	m.owner = m.own
 }
 
-// outsideTmp is a directory that all can enter, in one that others cannot write to, if that can be.
+// outsideTmp returns a directory that all users can enter, in one to which no other users can write, if possible.
 func outsideTmp(t testing.TB) string {
 	t.Helper()
 
