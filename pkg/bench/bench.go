@@ -21,7 +21,7 @@ type settings struct {
 
 	Tasks       int
 	Duration    time.Duration
-	Warmup      time.Duration
+	Warmup      time.Duration // before the measurement
 	Limit       time.Duration // how long to measure the limits that belong to a rate; 0: not
 	Callers     int           // concurrent callers of the API
 	Overlap     string
@@ -31,7 +31,7 @@ type settings struct {
 	Every       time.Duration // between two herds
 	Rounds      int           // measured herds
 	ValueBytes  int
-	Audit       bool
+	Audit       bool          // also judge the history with package check
 	Command     []string      // what a process runs
 	Base        int           // the number of tasks to compare many tasks with
 	Lease       time.Duration // of the nodes in failover
@@ -126,7 +126,7 @@ func (b *bench) finishRuns(ctx context.Context, r *rig, w *work) error {
 // counted is what a scheduler and an executor have counted themselves.
 type counted struct {
 	Ticks    map[string]int64 // by outcome
-	Finished int64
+	Finished int64            // attempts whose end is recorded
 }
 
 func (w *work) currentCounts() counted { return counted{w.outcomeCounts(), w.tap.finished.Load()} }

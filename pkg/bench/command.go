@@ -54,7 +54,7 @@ func Command() *cobra.Command {
 // kind is one benchmark.
 type kind struct {
 	use, short, long string
-	defaults         func(*settings)
+	defaults         func(*settings)       // changes the default settings; may be nil
 	flags            []string              // in addition to the flags of all benchmarks
 	check            func(*settings) error // further rules for the settings; may be nil
 	run              func(*bench, context.Context) error

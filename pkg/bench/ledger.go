@@ -21,7 +21,7 @@ type ledger struct {
 	mark    record.Watermark  // the latest watermark
 	entries map[string]*entry // by task
 	runs    map[string]*run   // by task and id
-	faults  tally
+	faults  tally             // changes that must not happen, found while the revisions are read
 }
 
 // entry is a task: where its ticks begin, up to where its entry decides them, and how many have an outcome.

@@ -16,8 +16,8 @@ type progress struct {
 	terminal bool
 
 	mu   sync.Mutex
-	last string
-	at   time.Time
+	last string    // the last step, which is printed once
+	at   time.Time // when the line was last overwritten
 }
 
 // newProgress returns the progress display for a stream.
@@ -41,6 +41,7 @@ func (p *progress) showStatus(format string, args ...any) {
 	p.printLine(false, fmt.Sprintf(format, args...))
 }
 
+// printLine prints a step, or on a terminal overwrites the line at most ten times a second.
 func (p *progress) printLine(step bool, line string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -86,8 +86,8 @@ func roundTo(x float64, digits int) float64 {
 // stopwatch measures how many operations happen in how much time, and what CPU time they use.
 type stopwatch struct {
 	began time.Time
-	first int64
-	cpu   time.Duration
+	first int64         // the count at the beginning
+	cpu   time.Duration // CPU time of the process at the beginning
 }
 
 // startWatch starts to measure. count is the number of operations so far.

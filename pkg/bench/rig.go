@@ -44,10 +44,10 @@ const (
 // rigConfig describes the node.
 type rigConfig struct {
 	Shards   int
-	Commit   string
-	Slots    int
-	Executor bool // false: runs stay in the inbox
-	Guardian bool
+	Commit   string // direct or batch
+	Slots    int    // processes that run at the same time
+	Executor bool   // false: runs stay in the inbox
+	Guardian bool   // start a guardian, as an agent does
 	// Cgroup is the setting for attempts: cgroup.Auto or cgroup.Off.
 	Cgroup string
 }
@@ -67,13 +67,13 @@ type rig struct {
 
 	base   context.Context // of everything that outlives a stop
 	cancel context.CancelFunc
-	ground *errgroup.Group
+	ground *errgroup.Group // goroutines that run until close
 
 	session  *kv.Session
-	fence    kv.Fence
+	fence    kv.Fence // the node's session
 	node     task.Node
-	owners   []record.Owner
-	joinedAt int64 // etcd's revision before the node joined, at which reading back begins
+	owners   []record.Owner // of all shards, as they are after joinCluster
+	joinedAt int64          // etcd's revision before the node joined, at which reading back begins
 }
 
 // newRig creates the cluster. The caller must call close, unless newRig fails.
@@ -170,9 +170,9 @@ type work struct {
 	loaded  time.Duration // from the start until every shard was ready to fire
 
 	cancel context.CancelFunc
-	parts  *errgroup.Group
-	ground *errgroup.Group // the guardian, which outlives the parts
-	leave  context.CancelFunc
+	parts  *errgroup.Group    // the goroutines of scheduler, keeper and executor
+	ground *errgroup.Group    // the guardian, which outlives the parts
+	leave  context.CancelFunc // ends ground
 	groups *cgroup.Groups
 }
 

@@ -51,7 +51,7 @@ type finding struct {
 	IdleCPU        float64 // seconds of CPU time per second
 	Reopened       int64   // how often a shard had to be loaded again
 	Fires          fires
-	Said           counted
+	Said           counted // what the components have counted
 }
 
 // fires are the runs that were dispatched during the measurement.

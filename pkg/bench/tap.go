@@ -41,11 +41,11 @@ var (
 // cursor is the position up to which a shard's ticks are decided. Only the shard's worker moves it.
 type cursor struct {
 	timetable
-	n     int          // the first undecided tick
-	next  atomic.Int64 // its time in ms; 0: the shard has no tasks
-	open  atomic.Bool  // it has been opened
-	late  []time.Duration
-	ticks []int64 // reused buffer
+	n     int             // the first undecided tick
+	next  atomic.Int64    // its time in ms; 0: the shard has no tasks
+	open  atomic.Bool     // it has been opened
+	late  []time.Duration // samples: from when the clock reached a tick to the acknowledgment of its commit
+	ticks []int64         // reused buffer
 }
 
 // newTap returns a tap on a store.

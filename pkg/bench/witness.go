@@ -21,17 +21,17 @@ type witness struct {
 
 	mu     sync.Mutex
 	seen   map[string]*lastRun // by task
-	seeing span
+	seeing span                // what was observed since beginSpan
 }
 
 // lastRun is the latest run of a task.
 type lastRun struct {
-	tick, decided time.Time
+	tick, decided time.Time // its scheduled time, and when it was decided
 }
 
 // span is what was observed in a period.
 type span struct {
-	fired   int64
+	fired   int64           // runs that were dispatched
 	missing int64           // ticks without a run
 	twice   int64           // ticks with more than one run
 	gap     time.Duration   // the longest time between two runs of a task, minus its period

@@ -165,8 +165,8 @@ func (j *attemptJudge) checkHaveTasks(ctx context.Context, page []inboxRecord) e
 type nodeLongAbsent struct {
 	reader     *reader
 	node       string
-	lostAfter  task.Duration
-	attemptMod int64
+	lostAfter  task.Duration // of the attempt's record
+	attemptMod int64         // the mod revision of the attempt's record, which must not have changed since the node left
 }
 
 // stillHolds returns false if etcd's past does not reach far enough. It then adds a note instead of a finding.

@@ -89,6 +89,7 @@ type audit struct {
 	suspects *suspects
 	cluster  *snapshot
 
+	// The judges, each for one group of records.
 	records     *clusterJudge
 	nodes       *nodeJudge
 	leader      *leaderJudge

@@ -21,10 +21,10 @@ type historyJudge struct {
 // orphanHistory collects the history records of one task that is gone. They become one finding.
 type orphanHistory struct {
 	ref   record.Ref
-	uid   string // of the entry that now has this name; "" if there is none
-	keys  []string
+	uid   string   // of the entry that now has this name; "" if there is none
+	keys  []string // the first few of them
 	count int64
-	first store.Seen
+	first store.Seen // one record is a fact of the finding, for all of them
 }
 
 // checkPart judges the record of a part's end. Parts that are no longer needed are not findings, because the owner

@@ -19,10 +19,10 @@ import (
 // its own fields.
 type judge struct {
 	*suspects
-	reader  *reader
-	cluster *snapshot
+	reader  *reader   // reads at the audit's revision
+	cluster *snapshot // what the stages so far have read
 	keys    record.Keys
-	ref     func(namespace, name string) record.Ref
+	ref     func(namespace, name string) record.Ref // returns the shard of a task
 }
 
 // checkFunc judges one record. An error ends the audit.

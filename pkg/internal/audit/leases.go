@@ -49,12 +49,13 @@ func (j *leaseJudge) suspectLease(ctx context.Context, e *mvccpb.KeyValue, messa
 // renewed.
 type leaseStillRenewed struct {
 	reader *reader
-	key    string
+	key    string // the key that has the lease
 	lease  int64
-	ttl    int64 // its remaining seconds at the first read
-	pause  time.Duration
+	ttl    int64         // its remaining seconds at the first read
+	pause  time.Duration // between the two reads: what a lease loses in this time if it is not renewed
 }
 
+// stillHolds reads the key, the nodes and the lease again.
 func (r leaseStillRenewed) stillHolds(ctx context.Context) (bool, error) {
 	res, err := r.reader.store.Client().Get(ctx, r.key)
 	if err != nil {

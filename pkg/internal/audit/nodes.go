@@ -51,6 +51,7 @@ type stillIneligible struct {
 	node  string
 }
 
+// stillHolds reads the node again. A node that has left is no longer a finding.
 func (r stillIneligible) stillHolds(ctx context.Context) (bool, error) {
 	nodes, err := r.store.Nodes(ctx)
 	for _, n := range nodes {

@@ -10,8 +10,8 @@ import (
 type progress struct {
 	report   func(task.AuditProgress) // nil: no reports
 	stage    string
-	records  int64
-	reported time.Time
+	records  int64     // read so far
+	reported time.Time // when the last report was made
 }
 
 // beginStage begins a stage.

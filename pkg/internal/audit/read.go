@@ -20,7 +20,7 @@ type reader struct {
 	store    *store.Store
 	keys     record.Keys
 	now      func() time.Time
-	page     int
+	page     int // records in one read
 	progress *progress
 	notes    *notes
 

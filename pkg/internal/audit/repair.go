@@ -94,8 +94,8 @@ func (r *repairer) deleteRecord(ctx context.Context, e *mvccpb.KeyValue, facts .
 
 // taskRecords holds the spec and the entry of a task. While either exists, the task's other records must be kept.
 type taskRecords struct {
-	entry, spec *mvccpb.KeyValue
-	seen        []store.Seen // both keys, with mod revision 0 if absent
+	entry, spec *mvccpb.KeyValue // nil: absent
+	seen        []store.Seen     // both keys, with mod revision 0 if absent
 }
 
 // readTask reads the spec and the entry of a task. Call it before you read other records of the task. The

@@ -115,6 +115,7 @@ type watermarkStillAhead struct {
 	key    string
 }
 
+// stillHolds compares the watermark with the current time.
 func (r watermarkStillAhead) stillHolds(ctx context.Context) (bool, error) {
 	ahead := false
 	err := r.reader.getAt(ctx, 0, []string{r.key}, func(e *mvccpb.KeyValue) {

@@ -14,9 +14,9 @@ type snapshot struct {
 	nodes   map[string]nodeState // those that are present, by name
 	owners  map[int]record.Owner // by shard
 	cleared map[string]time.Time // by instance: when it was proved dead
-	freezes task.Freezes
-	specs   specSet
-	active  map[uint64]bool // hashes of the tasks that have attempts in inboxes
+	freezes task.Freezes         // what is frozen: its waiting runs are not stuck
+	specs   specSet              // which tasks exist
+	active  map[uint64]bool      // hashes of the tasks that have attempts in inboxes
 }
 
 func newSnapshot() *snapshot {
@@ -44,7 +44,7 @@ type shardState struct {
 type entryState struct {
 	uid        string
 	mod        int64
-	target     task.Target
-	needsKey   bool // its attempts read a secret, so that the node needs a key
-	unreadable bool
+	target     task.Target // for which nodes can run the task
+	needsKey   bool        // its attempts read a secret, so that the node needs a key
+	unreadable bool        // the owner cannot read the entry, so that nothing is compared with it
 }

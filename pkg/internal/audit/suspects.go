@@ -28,7 +28,7 @@ type recheck interface {
 // suspects collects what the judges suspect in the first read.
 type suspects struct {
 	*notes
-	list   []suspect
+	list   []suspect      // at most maxPerKind of each kind
 	counts map[string]int // by kind, including those that are not in the list
 }
 

@@ -15,9 +15,9 @@ type tickJudge struct {
 	judge
 
 	// For the shard that is being read:
-	overdue    int64 // tasks with an undecided tick
-	oldest     int64 // the oldest of these ticks, in ms; 0: none
-	oldestTask record.Ref
+	overdue    int64      // tasks with an undecided tick
+	oldest     int64      // the oldest of these ticks, in ms; 0: none
+	oldestTask record.Ref // the task of that tick
 }
 
 // checkTicks finds a tick that has been due for longer than the task's grace for missed ticks and is not decided.

@@ -150,8 +150,8 @@ type file struct{ part, path string }
 type part[T any] struct {
 	name  string
 	files []file
-	parse func(contents [][]byte) (*T, error)
-	value atomic.Pointer[T]
+	parse func(contents [][]byte) (*T, error) // returns an error if the contents are not valid or do not match
+	value atomic.Pointer[T]                   // nil: not read yet, or no paths
 
 	contents [][]byte  // from which value was parsed
 	changed  bool      // not reported yet

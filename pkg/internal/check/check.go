@@ -45,7 +45,7 @@ type checker struct {
 	// cluster is the replayed state. All judges share it.
 	cluster *clusterState
 	opts    *Options
-	stats   *stats
+	stats   *stats // the numbers for the report
 	// decoder converts events to deltas.
 	decoder *decoder
 

@@ -12,23 +12,23 @@ import (
 
 // delta is the decoded content of one revision: only what it changes.
 type delta struct {
-	nodes      map[string]*nodeSession // nil: the key was deleted
-	leaders    map[string]candidate
-	owners     map[int]*record.Owner
-	watermarks map[int]*watermarkChange
-	revised    map[int]bool // shards whose revised key was written: an edit may give tasks new ticks
+	nodes      map[string]*nodeSession  // nil: the key was deleted
+	leaders    map[string]candidate     // by election key
+	owners     map[int]*record.Owner    // by shard; fence 0: the key was deleted
+	watermarks map[int]*watermarkChange // by shard
+	revised    map[int]bool             // shards whose revised key was written: an edit may give tasks new ticks
 	entries    map[record.Ref]*entryChange
 	specs      map[record.Ref]*specChange // by name, without the shard (see withoutShard)
-	runs       map[runRef]*runChange
-	freezes    *freezeState // nil: the record does not change
-	shardCount int          // 0: the cluster's record does not change
+	runs       map[runRef]*runChange      // everything that happens to a run, wherever its records are
+	freezes    *freezeState               // nil: the record does not change
+	shardCount int                        // 0: the cluster's record does not change
 	keptChanges
 }
 
 // watermarkChange is a change of a shard's watermark.
 type watermarkChange struct {
 	watermark           record.Watermark
-	mod, create         int64
+	mod, create         int64 // equal when the watermark is created
 	key                 string
 	deleted, unreadable bool // the key was deleted; its value cannot be parsed
 }
@@ -142,9 +142,9 @@ type specChange struct {
 
 // keptChanges holds a revision's changes of former versions, tombstones and dead-letter runs.
 type keptChanges struct {
-	versions   map[versionRef]*versionChange
+	versions   map[versionRef]*versionChange // by task and generation
 	tombstones map[record.Ref]*tombstoneChange
-	dead       map[runRef]*deadChange
+	dead       map[runRef]*deadChange // by task and run
 }
 
 // versionRef identifies a former version of a spec.

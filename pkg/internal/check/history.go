@@ -121,11 +121,11 @@ func (l *incarnation) countEnd(rev int64, e *task.Run) {
 // runHistory follows one run, or one record of ticks that did not run, through the queue, the inboxes and the
 // history.
 type runHistory struct {
-	id          string
+	id          string // with the incarnation it is unique; ids can be equal in tasks of other names
 	incarnation *incarnation
-	tick        int64 // the scheduled time in ms; 0 for a run without a tick
-	count       int64 // how many ticks the record decides; more than 1 for a range
-	trigger     string
+	tick        int64                  // the scheduled time in ms; 0 for a run without a tick
+	count       int64                  // how many ticks the record decides; more than 1 for a range
+	trigger     string                 // why the run exists: schedule, catch_up, manual, part
 	state       task.State             // "": no record has been seen yet
 	reason      string                 // why the run waits, or why it ended
 	inboxes     map[string]inboxRecord // the inbox records of the run, by node
@@ -179,7 +179,7 @@ func (r *runHistory) setOutcome(e *task.Run, text string) {
 // inboxRecord is an inbox record. Its create revision is the attempt's fencing token.
 type inboxRecord struct {
 	task.Assigned
-	create int64
+	create int64 // the create revision, which is the attempt's fencing token
 }
 
 // isTickTrigger reports whether a run with this trigger is the outcome of a tick.

@@ -13,6 +13,7 @@ type judge struct {
 	*findings
 	// cluster is the replayed state before the revision that is judged.
 	cluster *clusterState
-	keys    record.Keys
-	opts    *Options
+	// keys are the keys of the cluster, for the messages. opts is what the author of the history demands.
+	keys record.Keys
+	opts *Options
 }

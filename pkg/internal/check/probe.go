@@ -16,14 +16,14 @@ import (
 // probeLine is a line of a probe log. Test tasks append to it directly, independently of what the scheduler
 // believes: "START|BEAT|END run attempt token time pid". BEAT is optional and shows that the process is alive.
 type probeLine struct {
-	end     bool // an END line
-	beat    bool // a BEAT line
-	run     string
-	attempt int
-	token   int64
-	at      int64 // in ms since 1970; 0 if the log has no wall clock
-	pid     string
-	line    int // its number in the log, from 1
+	end     bool   // an END line
+	beat    bool   // a BEAT line
+	run     string // the id of the run
+	attempt int    // 1 is the first attempt
+	token   int64  // the attempt's fencing token
+	at      int64  // in ms since 1970; 0 if the log has no wall clock
+	pid     string // the process that wrote the line
+	line    int    // its number in the log, from 1
 }
 
 // CheckProbeLog judges which processes really ran. From the log alone it checks:
@@ -86,7 +86,7 @@ func CheckProbeLog(rd io.Reader, keys record.Keys, events []Event) []Violation {
 // intent is an inbox record, identified by its token.
 type intent struct {
 	task.Assigned
-	name string
+	name string // namespace/name of the task
 	// activated is the revision at which the run became active: the token of its first attempt, or for a part the
 	// revision at which its parent got its parts. overlapPolicy is the policy in force at that revision. Both are
 	// zero if the events do not show it.
@@ -96,8 +96,8 @@ type intent struct {
 
 // overlapPolicy is the part of an entry that determines which runs may be active together.
 type overlapPolicy struct {
-	overlap   string
-	maxActive int
+	overlap   string // skip, queue, replace or allow; "": not known
+	maxActive int    // with allow: how many runs may be active; 0: no limit
 }
 
 // forbidsOverlap reports whether no other run of the task was allowed to be active when the run became active.
@@ -118,8 +118,8 @@ func laterActivated(a, b intent) intent {
 // probeChecker holds the state of one pass over a probe log.
 type probeChecker struct {
 	violations     []Violation
-	intents        map[attemptID][]intent // several records: tasks with equal run ids
-	hasEvents      bool
+	intents        map[attemptID][]intent    // several records: tasks with equal run ids
+	hasEvents      bool                      // the events of the same period were passed; otherwise starts without an inbox record are not reported
 	taskOfRun      map[string]string         // one task for each run id
 	started, ended map[attemptID][]probeLine // all START and END lines of an attempt
 	last           map[string]probeLine      // by run: its latest START
@@ -311,7 +311,7 @@ type AttemptID struct {
 
 // Activation states since when a run is active, and under which policy it became active.
 type Activation struct {
-	Revision  int64
+	Revision  int64  // of the dispatch that made the run active
 	Overlap   string // in force at that revision; "" if the events do not show it
 	MaxActive int    // in force at that revision; 0: no limit
 }

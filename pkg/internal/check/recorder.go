@@ -50,7 +50,7 @@ type Recorder struct {
 
 	// mu guards the fields below.
 	mu       sync.Mutex
-	events   []Event
+	events   []Event        // the recording; slices of it were handed out, so elements never change
 	revision int64          // everything up to here is held, if the watch was complete
 	verified verifiedPrefix // the part that was compared with etcd
 	reopen   chan struct{}  // closed and replaced when a watch must be opened again

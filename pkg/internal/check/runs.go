@@ -17,6 +17,7 @@ type runTracker struct {
 	judge
 	stats *stats
 
+	// The judges that the tracker calls at each change of a run.
 	fences    *fenceJudge
 	decisions *decisionJudge
 	lateness  *latenessJudge

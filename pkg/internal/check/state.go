@@ -13,16 +13,16 @@ import (
 type clusterState struct {
 	keys record.Keys
 
-	revision   int64                  // the revision that is being applied
-	began      int64                  // the revision of the first list; 0: the history began with an empty prefix
-	shardCount int                    // from the cluster's record; 0: not known
-	liveKeys   map[string]int64       // the create revisions of all keys that exist
-	nodes      map[string]nodeSession // by name; only nodes that are present
-	leaders    map[string]candidate   // the keys of the election
-	shards     map[int]*shardState    // by number
-	tasks      map[record.Ref]*taskHistory
-	freezes    freezeState // the frozen namespaces
-	kept       keptRecords // specs, former versions, tombstones
+	revision   int64                       // the revision that is being applied
+	began      int64                       // the revision of the first list; 0: the history began with an empty prefix
+	shardCount int                         // from the cluster's record; 0: not known
+	liveKeys   map[string]int64            // the create revisions of all keys that exist
+	nodes      map[string]nodeSession      // by name; only nodes that are present
+	leaders    map[string]candidate        // the keys of the election
+	shards     map[int]*shardState         // by number
+	tasks      map[record.Ref]*taskHistory // by namespace, name and shard
+	freezes    freezeState                 // the frozen namespaces
+	kept       keptRecords                 // specs, former versions, tombstones
 }
 
 func newClusterState(keys record.Keys) *clusterState {
@@ -40,13 +40,13 @@ type candidate struct {
 
 // nodeSession is a node's key, which exists for one session of one instance.
 type nodeSession struct {
-	instance        string
-	create          int64
-	canOwn          bool  // it may own shards
-	weight          int   // its share of the shards relative to other nodes; at least 1
-	joinedAt        int64 // the time in its first record, by its own clock, in ms
-	freezesObeyed   int64 // the mod revision of the freeze record that it has confirmed
-	freezesObeyedAt int64 // when it first confirmed that revision, by its own clock, in ms
+	instance        string // one start of the daemon's process
+	create          int64  // the create revision of the node's key, which identifies the session
+	canOwn          bool   // it may own shards
+	weight          int    // its share of the shards relative to other nodes; at least 1
+	joinedAt        int64  // the time in its first record, by its own clock, in ms
+	freezesObeyed   int64  // the mod revision of the freeze record that it has confirmed
+	freezesObeyedAt int64  // when it first confirmed that revision, by its own clock, in ms
 }
 
 // shardState holds a shard's owner and watermark. Its tasks are in clusterState.tasks.

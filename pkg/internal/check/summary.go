@@ -154,6 +154,7 @@ func (s *stats) summarize() Summary {
 	return out
 }
 
+// summarizeLateness returns the percentiles of delays in ms.
 func summarizeLateness(all []int64) Lateness {
 	if len(all) == 0 {
 		return Lateness{}

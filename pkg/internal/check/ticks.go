@@ -62,6 +62,7 @@ func hasTick(t tickSource, ms int64) bool {
 // tickUnion has the ticks of several schedules. A tick that several of them have counts once.
 type tickUnion []tickSource
 
+// nextTick returns the first tick of any of the schedules.
 func (u tickUnion) nextTick(after int64) (int64, bool) {
 	var first int64
 	var found bool

@@ -72,8 +72,8 @@ type Limiter struct {
 
 	// mu guards the fields below, and the mutable fields of every conn.
 	mu            sync.Mutex
-	open          int
-	authenticated int
+	open          int // all connections
+	authenticated int // those that are never closed for others
 	// unauthenticated holds the connections of each client in the order in which they
 	// were accepted. A client without any has no entry.
 	unauthenticated map[string]*list.List
@@ -137,12 +137,12 @@ func (l *listener) Accept() (net.Conn, error) {
 type conn struct {
 	net.Conn
 	limiter *Limiter
-	client  string
+	client  string // as Client returns it
 
 	// Guarded by limiter.mu.
 	element       *list.Element // in limiter.unauthenticated[client]; nil if it is not there
 	authenticated bool
-	removed       bool
+	removed       bool // its place was freed already
 }
 
 // Close closes the connection and frees its place.

@@ -34,6 +34,7 @@ type cronJob struct {
 	} `json:"spec"`
 }
 
+// jobSpec is the specification of the job that each tick creates.
 type jobSpec struct {
 	BackoffLimit          *int64 `json:"backoffLimit"`
 	ActiveDeadlineSeconds *int64 `json:"activeDeadlineSeconds"`

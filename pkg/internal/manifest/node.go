@@ -92,6 +92,7 @@ func (n *node) toJSON() []byte {
 	return b.Bytes()
 }
 
+// writeJSON appends the node as JSON, with its keys in the order of the file.
 func (n *node) writeJSON(b *bytes.Buffer) {
 	switch n.kind {
 	case kindObject:

@@ -11,7 +11,7 @@ import (
 // field describes one of the six fields of a cron expression.
 type field struct {
 	name     string
-	min, max int
+	min, max int      // the smallest and the largest value
 	names    []string // names of the values, from min on; nil: none
 	unit     string   // the unit of @every that a step of this field resembles; "": none
 }

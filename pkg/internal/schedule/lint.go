@@ -22,7 +22,7 @@ const (
 
 // Finding is something unusual about a schedule that is valid and may be intended.
 type Finding struct {
-	Code    string
+	Code    string // one of the Lint constants, or the code of an error
 	Field   string // "schedule", "schedule[1]" or "end"
 	Message string
 	Hint    string // what to write instead; may be empty

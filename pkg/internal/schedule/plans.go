@@ -14,10 +14,10 @@ var sharedPlans = planCache{limit: 16384}
 // planCache is a cache with a limit. When it is full, arbitrary entries are removed. Schedules that use a removed
 // plan keep it, and the next parse of the same text creates another.
 type planCache struct {
-	limit int
+	limit int // the maximum of cached plans
 
 	mu    sync.RWMutex
-	plans map[string]*plan
+	plans map[string]*plan // by the key that appendKey makes
 }
 
 // getPlan returns the plan of a timing from the cache, or parses it. Errors are not cached.

@@ -60,7 +60,7 @@ type plan struct {
 	at     []int64 // instants in ms, ascending, distinct
 	after  int64   // in ms: the period of @every … after completion, which cannot be combined; 0: none
 	zone   *zone
-	policy policy
+	policy policy // what cron expressions do at clock changes
 
 	first, last int64 // in ms; ticks lie between them, both inclusive
 	jitter      int64 // in ms; 0: none

@@ -49,7 +49,7 @@ func (s *stretch) startsWithFold() bool { return s.offset < s.before }
 // jump of the clock (a test checks the whole database), so that each gap and each fold concerns only two neighbors.
 type zone struct {
 	location  *time.Location
-	stretches []stretch
+	stretches []stretch // adjacent, in order of time
 }
 
 // stretchAt returns the index of the stretch that contains an instant of 1970 to 2100.

@@ -139,6 +139,7 @@ func (t *text) Bytes() []byte {
 	return bytes.Clone(t.b)
 }
 
+// cmdBackground starts a command. A script has at most one in the background.
 func cmdBackground(ts *testscript.TestScript, _ bool, args []string) {
 	s := stateOf(ts)
 	if s.back != nil {
@@ -178,6 +179,7 @@ func runningCommand(ts *testscript.TestScript) *running {
 
 func cmdInterrupt(ts *testscript.TestScript, _ bool, _ []string) { runningCommand(ts).end() }
 
+// cmdExpect waits until the output of the background command matches.
 func cmdExpect(ts *testscript.TestScript, _ bool, args []string) {
 	beside := len(args) > 0 && args[0] == "-stderr"
 	if beside {
@@ -204,6 +206,7 @@ func cmdExpect(ts *testscript.TestScript, _ bool, args []string) {
 	}
 }
 
+// cmdJoin waits for the background command, and makes its output that of the last command.
 func cmdJoin(ts *testscript.TestScript, _ bool, _ []string) {
 	s := stateOf(ts)
 	<-runningCommand(ts).done
@@ -213,6 +216,7 @@ func cmdJoin(ts *testscript.TestScript, _ bool, _ []string) {
 	s.back = nil
 }
 
+// cmdEventually repeats a command until its output matches.
 func cmdEventually(ts *testscript.TestScript, _ bool, args []string) {
 	at := slices.Index(args, "--")
 	if at < 0 || at != len(args)-2 {

@@ -17,7 +17,7 @@ type infect = func(node string, c *clientv3.Client)
 
 // txn is a transaction, or one of several that share a request as nested transactions.
 type txn struct {
-	If         []clientv3.Cmp
+	If         []clientv3.Cmp // the comparisons
 	Then, Else []clientv3.Op
 }
 

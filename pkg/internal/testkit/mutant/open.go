@@ -22,8 +22,8 @@ func openByRead(k keysOf) infect {
 
 // opening is a shard's watermark at the revision at which a worker believes to have written it.
 type opening struct {
-	mark     string
-	revision int64
+	mark     string // the key of the watermark
+	revision int64  // of the answer to the read that replaced the opening commit
 }
 
 // opener translates the revisions of watermarks for one client.

@@ -30,11 +30,11 @@ type gatherer struct {
 
 // request is a set of transactions that are sent together.
 type request struct {
-	parts   []clientv3.Op   // the transactions, in the order of their arrival
-	written map[string]bool // keys that one of them puts
-	deleted map[string]bool // keys that one of them deletes
-	done    chan struct{}   // closed when resp and err are set
-	resp    clientv3.OpResponse
+	parts   []clientv3.Op       // the transactions, in the order of their arrival
+	written map[string]bool     // keys that one of them puts
+	deleted map[string]bool     // keys that one of them deletes
+	done    chan struct{}       // closed when resp and err are set
+	resp    clientv3.OpResponse // of all transactions together
 	err     error
 }
 

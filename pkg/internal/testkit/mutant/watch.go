@@ -99,10 +99,10 @@ func anyonesAttempt(k keysOf) infect {
 
 // own remembers the instance that a node writes under its own key.
 type own struct {
-	key string
+	key string // the node's own key
 
 	mu   sync.Mutex
-	name string
+	name string // its instance; "" before it has joined
 }
 
 // instanceName returns the node's instance; "" before it has joined.

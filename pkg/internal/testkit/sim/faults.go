@@ -10,8 +10,8 @@ import (
 // fault is something that can go wrong. begin draws what it needs from the scenario's random numbers. It returns a
 // function that ends the fault, or nil if the fault is over at once.
 type fault struct {
-	name   string
-	weight int // how often it is drawn, relative to the others
+	name   string // as in Options.Only and in the counters
+	weight int    // how often it is drawn, relative to the others
 	begin  func(w *world) (end func(w *world))
 }
 

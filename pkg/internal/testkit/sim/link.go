@@ -32,7 +32,7 @@ const (
 
 // weather gives the probability of faults of single writes, in thousandths.
 type weather struct {
-	requestLost, answerLost, late, twice int
+	requestLost, answerLost, late, twice int // of writes
 	slow                                 int // of all calls: those that take up to 2 s
 }
 
@@ -41,8 +41,9 @@ type link struct {
 	world *world
 	name  string
 
+	// mu guards the fields below.
 	mu      sync.Mutex
-	rng     *rand.Rand
+	rng     *rand.Rand // determines the fates of this link's calls
 	mode    mode
 	weather weather
 	stalled bool          // watches deliver nothing

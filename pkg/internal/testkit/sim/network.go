@@ -20,9 +20,9 @@ func newNetwork() *network { return &network{doors: map[string]*door{}} }
 type door struct {
 	net    *network
 	at     address
-	calls  chan net.Conn // connections that wait for Accept
-	shut   chan struct{} // closed by Close
-	silent bool
+	calls  chan net.Conn         // connections that wait for Accept
+	shut   chan struct{}         // closed by Close
+	silent bool                  // guarded by network.mu, as is conns
 	conns  map[net.Conn]struct{} // the server's ends of open connections
 }
 
@@ -47,6 +47,7 @@ func (n *network) listenAt(at string) (net.Listener, error) {
 	return d, nil
 }
 
+// Accept returns the next connection, or an error after Close.
 func (d *door) Accept() (net.Conn, error) {
 	select {
 	case c := <-d.calls:
@@ -153,7 +154,7 @@ func (n *network) dialAddress(ctx context.Context, _, at string) (net.Conn, erro
 // conn is the client's end of a connection.
 type conn struct {
 	net.Conn
-	gone func()
+	gone func() // called when the client closes the connection
 }
 
 func (c *conn) Close() error {

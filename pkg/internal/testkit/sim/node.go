@@ -25,7 +25,7 @@ type node struct {
 	*world
 	name    string
 	address string
-	dir     string
+	dir     string       // the data directory of the next start
 	starts  int          // how often a daemon was started
 	skew    atomic.Int64 // the error of its wall clock, in ns
 	roles   []string     // nil: all roles
@@ -38,9 +38,9 @@ type node struct {
 type process struct {
 	link   *link
 	daemon atomic.Pointer[daemon.Node] // nil until it has started
-	stop   context.CancelFunc
-	gone   chan struct{} // closed when everything of it has ended
-	killed chan struct{} // closed when its attempts are killed
+	stop   context.CancelFunc          // ends the daemon as SIGTERM does
+	gone   chan struct{}               // closed when everything of it has ended
+	killed chan struct{}               // closed when its attempts are killed
 }
 
 // addNode adds a node, without a daemon.

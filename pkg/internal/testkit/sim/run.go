@@ -58,7 +58,7 @@ type Options struct {
 // Report is the result of a simulation.
 type Report struct {
 	check.Report
-	Seed   uint64
+	Seed   uint64         // reproduces the choices of the simulation
 	Counts map[string]int // how often something was reached, see Hard
 	Story  string         // what happened, with the nodes' logs
 	Events []check.Event  // the complete history
@@ -282,6 +282,7 @@ func (w *world) endFaults() {
 	w.endFreezes()
 }
 
+// isClosed reports whether a channel is closed, without waiting.
 func isClosed(c <-chan struct{}) bool {
 	select {
 	case <-c:

@@ -29,20 +29,20 @@ var simulationStart = time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
 type world struct {
 	t         testing.TB
 	opts      Options
-	workloads []workload
+	workloads []workload // those that the seed has drawn
 	rng       *rand.Rand // of the scenario; only one goroutine draws from it
 	weather   weather    // of links that are created from now on
-	dir       string
+	dir       string     // of all data directories
 
 	store  *kvmem.Store                           // the in-memory etcd
 	skewed time.Duration                          // the largest error that any clock had
 	full   bool                                   // etcd was full for some time
 	dial   func(context.Context) *clientv3.Client // returns a client of etcd: of store, unless a test replaces it
 	net    *network
-	admin  *store.Store // the simulation's own access, without faults
-	etcd   *kv.Client   // the client of admin
-	names  []string     // of all nodes, in the order of their creation
-	nodes  map[string]*node
+	admin  *store.Store      // the simulation's own access, without faults
+	etcd   *kv.Client        // the client of admin
+	names  []string          // of all nodes, in the order of their creation
+	nodes  map[string]*node  // by name
 	all    []*process        // all processes that were ever started
 	fault  map[string]func() // how to end what is wrong now
 
@@ -50,8 +50,8 @@ type world struct {
 
 	life       context.Context // ends with the simulation
 	background sync.WaitGroup  // goroutines that outlive the call that started them
-	probes     probes
-	acks       acks
+	probes     probes          // what the attempts did
+	acks       acks            // what the API answered
 
 	// mu guards the fields below, and the nodes' map and directories.
 	mu     sync.Mutex
