@@ -7,11 +7,11 @@ import (
 	"testing"
 )
 
-// fake is a host whose control groups are files that nobody acts upon.
+// fake is a host whose control groups are ordinary files without a kernel behind them.
 type fake struct {
 	t    *testing.T
 	root string
-	// What the kernel puts into a group of each hierarchy.
+	// The files that the kernel creates in a group of each hierarchy.
 	v2files, memory, cpu, pids, freezer []string
 }
 
@@ -49,7 +49,7 @@ func (f *fake) read(path string) string {
 	return strings.TrimSpace(string(b))
 }
 
-// mkdir does what the kernel does when a group is made.
+// mkdir creates a group with the files that the kernel would create.
 func (f *fake) mkdir(dir string) error {
 	if err := os.Mkdir(dir, 0o755); err != nil {
 		return err
@@ -84,7 +84,7 @@ func (f *fake) mkdir(dir string) error {
 	return nil
 }
 
-// mounted says what is mounted where, and in which groups the process is.
+// mounted sets which hierarchies are mounted where, and the groups of the process.
 func (f *fake) mounted(own string, mounts ...string) {
 	var lines []string
 	for i, m := range mounts {

@@ -14,8 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// real opens the groups of this host. Where it has none, the test asks for what is
-// to be so there, and ends.
+// real opens the groups of this host. If the host has none, it checks what should hold there and skips the rest of
+// the test.
 func real(t *testing.T, record string) *Groups {
 	t.Helper()
 	g, err := Open(Config{Setting: Auto, Node: "test", Instance: strings.ToLower(filepath.Base(t.TempDir())) + strings.ToLower(t.Name()), Record: record})
@@ -39,7 +39,7 @@ func real(t *testing.T, record string) *Groups {
 	return g
 }
 
-// none says what is to be so on a host without control groups.
+// none checks what should hold on a host without control groups.
 func none(t *testing.T, g *Groups) bool {
 	t.Helper()
 
@@ -54,7 +54,7 @@ func none(t *testing.T, g *Groups) bool {
 	return true
 }
 
-// startIn runs a shell line in a group, which begins when it has joined all of it.
+// startIn starts a shell line in a group. The line begins when its process has joined all parts of the group.
 func startIn(t *testing.T, x *Group, line string) *exec.Cmd {
 	t.Helper()
 	cmd := exec.Command("/bin/sh", "-c", "read go; "+line)
@@ -93,7 +93,7 @@ func eventually(t *testing.T, what string, is func() bool) {
 	}
 }
 
-// freeze has a group stand still, however busy the host is.
+// freeze freezes a group and retries, because the host may be busy.
 func freeze(t *testing.T, x *Group) {
 	t.Helper()
 	var err error
@@ -106,7 +106,7 @@ func freeze(t *testing.T, x *Group) {
 	eventually(t, "all stand still", func() bool { err = x.Freeze(); return err == nil })
 }
 
-// daemonizes leaves a process with a session of its own and no environment.
+// daemonizes is a shell line that leaves a process with a new session and no environment.
 const daemonizes = `setsid env -i /bin/sh -c 'trap "" TERM; while :; do /bin/sleep 1; done' >/dev/null 2>&1 & `
 
 func TestGroup_HoldsWhatDaemonizes(t *testing.T) {
@@ -135,7 +135,7 @@ func TestGroup_HoldsWhatDaemonizes(t *testing.T) {
 	}
 
 	freeze(t, x)
-	eventually(t, "empty", func() bool { Kill(x.dir); return x.Empty() }) // frozen as it is
+	eventually(t, "empty", func() bool { Kill(x.dir); return x.Empty() }) // although it is frozen
 
 	took := x.Usage().CPU
 	if !x.freezer && took == 0 {
@@ -154,19 +154,19 @@ func TestGroup_HoldsWhatDaemonizes(t *testing.T) {
 		t.Error("an empty group is not used again")
 	}
 
-	if u := again.Usage(); !x.freezer && u.CPU >= took { // what exits takes a bit more when it has left the group
+	if u := again.Usage(); !x.freezer && u.CPU >= took { // an exiting process uses some more time after it has left the group
 		t.Errorf("%s that another took are counted, of %s", u.CPU, took)
 	}
 
-	if err := startIn(t, again, "exit 0").Wait(); err != nil { // it is not frozen any more
+	if err := startIn(t, again, "exit 0").Wait(); err != nil { // the group is no longer frozen
 		t.Error(err)
 	}
 
 	eventually(t, "empty", again.Empty)
 }
 
-// TestGroups_SetAsideWhatIsNotEmpty: it is killed, removed in the end, and nobody's
-// until then.
+// TestGroups_SetAsideWhatIsNotEmpty tests that such a group is killed and finally removed, and is not reused
+// before that.
 func TestGroups_SetAsideWhatIsNotEmpty(t *testing.T) {
 	t.Parallel()
 	g := real(t, "")
@@ -204,7 +204,7 @@ func TestGroups_SetAsideWhatIsNotEmpty(t *testing.T) {
 	}
 }
 
-// TestGroups_Remember: the next daemon removes what one left whose guardian could not.
+// TestGroups_Remember tests that the next daemon removes the groups of one whose guardian could not.
 func TestGroups_Remember(t *testing.T) {
 	t.Parallel()
 	record := filepath.Join(t.TempDir(), "cgroups")
@@ -261,8 +261,8 @@ func TestRemove_OnlyWhatIsOurs(t *testing.T) {
 	}
 }
 
-// Who may make groups may not therefore have processes started in them: that takes
-// rights to what is above, too.
+// The permission to create groups is not enough to start processes in them. That requires permissions on the
+// groups above, too.
 func TestOpen_WhereNothingMayBeStarted(t *testing.T) {
 	g := real(t, "")
 	if none(t, g) || g.freezer || os.Geteuid() != 0 {
@@ -289,7 +289,7 @@ func TestOpen_WhereNothingMayBeStarted(t *testing.T) {
 
 	done := make(chan error)
 	go func() {
-		runtime.LockOSThread() // it ends with the rights of nobody
+		runtime.LockOSThread() // the thread ends, because it has the rights of nobody
 		_, _ = unix.SetfsgidRetGid(nobody)
 		_, _ = unix.SetfsuidRetUid(nobody)
 		g, err := Open(Config{Setting: "/" + name, Node: "n", Instance: "i"})
@@ -307,7 +307,7 @@ func TestGroup_MemoryLimit(t *testing.T) {
 	g := real(t, "")
 	l := Limits{Memory: 16 << 20}
 	if len(g.Lacks(l)) > 0 {
-		return // the tests of each limit say what a host does without
+		return // the tests of each limit check what a host without it does
 	}
 
 	x, err := g.Take(l)
@@ -392,8 +392,8 @@ func TestGroup_CPULimit(t *testing.T) {
 	g.Give(x)
 }
 
-// TestGroup_KilledIsNotUsedAgain: what is started in one is killed, by kernels that do
-// not count well.
+// TestGroup_KilledIsNotUsedAgain tests that a group is not reused after cgroup.kill, because some kernels kill
+// later processes in it.
 func TestGroup_KilledIsNotUsedAgain(t *testing.T) {
 	t.Parallel()
 	g := real(t, "")
@@ -440,7 +440,7 @@ func TestFiles_AreNotMade(t *testing.T) {
 	}
 }
 
-// Whoever is root may remove what is empty, or put a process in.
+// Another root process may remove an empty group or put a process into it.
 func TestGroups_HandOnOnlyWhatIsThereAndEmpty(t *testing.T) {
 	g := real(t, "")
 	if none(t, g) {

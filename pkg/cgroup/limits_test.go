@@ -8,7 +8,7 @@ import (
 
 var everything = Limits{Memory: 64 << 20, Swap: new(int64), CPU: 1.5, PIDs: 20}
 
-// service is a host with v2, all of whose controllers systemd has delegated.
+// service returns a host with v2 where systemd has delegated all controllers.
 func service(t *testing.T) *fake {
 	f := newFake(t)
 	f.v2files = slices.Concat(v2base, v2limit)
@@ -48,7 +48,7 @@ func TestLimits_OfV2(t *testing.T) {
 		"unified/carillon/cgroup.subtree_control": "+memory +cpu +pids",
 		dir + "/cgroup.subtree_control":           "+memory +cpu +pids",
 		dir + "/limited/cgroup.subtree_control":   "+memory +cpu +pids",
-		dir + "/plain/cgroup.subtree_control":     "", // groups without limits cost nothing
+		dir + "/plain/cgroup.subtree_control":     "", // groups without limits need no controllers
 		dir + "/limited/1/memory.max":             "67108864",
 		dir + "/limited/1/memory.oom.group":       "1",
 		dir + "/limited/1/memory.swap.max":        "0",
@@ -81,14 +81,13 @@ func TestLimits_OfAServiceThatNothingIsDelegatedTo(t *testing.T) {
 		t.Errorf("lacks %v", lacks)
 	}
 
-	x, err := g.Take(everything) // it is found and killed by it all the same
+	x, err := g.Take(everything) // processes are found and killed in it nevertheless
 	if err != nil || x.FD() < 0 {
 		t.Errorf("no group: %v", err)
 	}
 }
 
-// TestOpen_LeavesTheGroupAboveToNobody: groups with controllers may not lie beside
-// processes.
+// TestOpen_LeavesTheGroupAboveToNobody tests that no process is left in the group above groups with controllers.
 func TestOpen_LeavesTheGroupAboveToNobody(t *testing.T) {
 	t.Parallel()
 	f := service(t)
@@ -101,7 +100,7 @@ func TestOpen_LeavesTheGroupAboveToNobody(t *testing.T) {
 		t.Error(err)
 	}
 
-	f.write("unified/system.slice/carillon.service/cgroup.procs", "4711\n") // files that nobody acts upon: it stays
+	f.write("unified/system.slice/carillon.service/cgroup.procs", "4711\n") // with ordinary files, the process stays
 
 	if err := h.moveToLeaf(dir); err == nil {
 		t.Error("a process in the group above is no fault")
@@ -130,7 +129,7 @@ func TestLimits_OfV1BesideV2(t *testing.T) {
 	}
 
 	for file, want := range map[string]string{
-		"memory/process/7/carillon-n1-i1/1/memory.limit_in_bytes":       "67108864", // below the daemon's own
+		"memory/process/7/carillon-n1-i1/1/memory.limit_in_bytes":       "67108864", // below the daemon's own group
 		"memory/process/7/carillon-n1-i1/1/memory.memsw.limit_in_bytes": "67108864",
 		"cpu/carillon-n1-i1/1/cpu.cfs_quota_us":                         "150000",
 		"cpu/carillon-n1-i1/1/cpu.cfs_period_us":                        "100000",
@@ -159,13 +158,13 @@ func TestLimits_OfV1BesideV2(t *testing.T) {
 		t.Errorf("used %+v", u)
 	}
 
-	// Groups that limit nothing would cost, and count what is not the attempt's fault.
+	// Groups without limits would cost time, and count kills that have another cause.
 	if x, err = g.Take(Limits{PIDs: 20}); err != nil || len(x.joined) != 1 {
 		t.Errorf("with a limit of processes alone it joins %v, %v", x.joined, err)
 	}
 }
 
-// A v1 group that cannot be joined leaves the process in the one by which it is found.
+// If a v1 group cannot be joined, the process stays in the group in which it is found.
 func TestGroup_HoldsWhatJoinedAPart(t *testing.T) {
 	t.Parallel()
 	f := newFake(t)
@@ -207,7 +206,7 @@ func TestGroup_OfV1Alone(t *testing.T) {
 		t.Errorf("not frozen: %v", err)
 	}
 
-	if err := x.Kill(); err != nil || f.read(dir+"/freezer.state") != "THAWED" { // frozen, nothing would die
+	if err := x.Kill(); err != nil || f.read(dir+"/freezer.state") != "THAWED" { // frozen processes would not die
 		t.Errorf("killed, but not thawed: %v", err)
 	}
 

@@ -18,8 +18,8 @@ import (
 	"github.com/carillonhq/carillon/pkg/store/record"
 )
 
-// deaf applies the first write and loses its answer; if late, it applies it only
-// when the second one comes.
+// deaf applies the first write and loses its answer. If late is set, it applies the write only when the second one
+// arrives.
 type deaf struct {
 	kv.Committer
 	late  bool
@@ -46,8 +46,8 @@ func (d *deaf) Commit(ctx context.Context, t kv.Txn) (kv.Result, error) {
 	return d.Committer.Commit(ctx, t)
 }
 
-// The first write comes to nothing, and another node is first before it is tried
-// again: what this node has kept is nobody's token.
+// The first write has no effect, and another node creates the token before this one tries again. The token that
+// this node has stored is then not valid.
 func TestAdminToken_KeepsNoTokenThatTheClusterDoesNotKnow(t *testing.T) {
 	etcd := kvtest.Start(t)
 	keys, err := record.NewKeys("/carillon")
@@ -88,7 +88,7 @@ func TestAdminToken_LeavesNobodyLockedOut(t *testing.T) {
 			if token.ensureToken(t.Context()) == nil {
 				t.Fatal("a lost answer is taken for a good one")
 			}
-			if err := token.ensureToken(t.Context()); err != nil { // as it is tried again, or after a restart
+			if err := token.ensureToken(t.Context()); err != nil { // as on a retry or after a restart
 				t.Fatal(err)
 			}
 			secret, err := os.ReadFile(token.path)

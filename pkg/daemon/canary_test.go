@@ -29,8 +29,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// canary is a value that must be nowhere but in one process's environment, and how
-// it would look elsewhere.
+// canary is a value that may be only in one process's environment, and its encoded forms.
 type canary struct {
 	value   string
 	needles [][]byte
@@ -39,7 +38,7 @@ type canary struct {
 func newCanary() canary {
 	c := canary{value: "canary" + task.NewUID() + task.NewUID()}
 	c.needles = [][]byte{[]byte(c.value), []byte(hex.EncodeToString([]byte(c.value)))}
-	for skip := range 3 { // base64 of it at any place of something longer
+	for skip := range 3 { // its base64 at each position in a longer value
 		part := []byte(c.value)[skip:]
 		c.needles = append(c.needles, []byte(base64.StdEncoding.EncodeToString(part[:len(part)/3*3])))
 	}
@@ -55,17 +54,17 @@ func (c canary) in(b []byte) bool {
 	return false
 }
 
-// sum is what a task compares it with, so that it does not hold it.
+// sum returns the hash with which a task compares the value, so that the task does not contain it.
 func (c canary) sum() string {
 	s := sha256.Sum256([]byte(c.value))
 	return hex.EncodeToString(s[:])
 }
 
-// site is a cluster with canaries in a secret and in a file.
+// canarySite is a cluster with canaries in a secret and in a file.
 type canarySite struct {
 	*cluster
 	secret, file canary
-	said         bytes.Buffer // by all commands
+	said         bytes.Buffer // the output of all commands
 }
 
 func (s *canarySite) nowhere(where string, b []byte) {
@@ -75,7 +74,7 @@ func (s *canarySite) nowhere(where string, b []byte) {
 	}
 }
 
-// carillon runs a command, of which all that it says is kept.
+// carillon runs a command and stores its output.
 func (s *canarySite) carillon(stdin string, args ...string) int {
 	env := map[string]string{"CARILLON_SERVER": s.nodes["n1"].url(), "CARILLON_TOKEN_FILE": filepath.Join(s.nodes["n1"].dir, "token"), "HOME": s.dir}
 	return cli.Main(s.t.Context(), args, cli.IO{In: strings.NewReader(stdin), Out: &s.said, Err: &s.said, Env: func(k string) string { return env[k] }})
@@ -88,9 +87,9 @@ func (s *canarySite) must(stdin string, args ...string) {
 	}
 }
 
-// TestCanary_IsNowhereButInItsProcess: not in any revision of etcd, logs, API,
-// history, files of the nodes, command lines, or in what other processes know;
-// also when attempts fail, and when a daemon is killed.
+// TestCanary_IsNowhereButInItsProcess tests that a value is not in any revision of etcd, in logs, the API, the
+// history, files of the nodes, command lines, or other processes, also when attempts fail and when a daemon is
+// killed.
 func TestCanary_IsNowhereButInItsProcess(t *testing.T) {
 	if testing.Short() {
 		t.Skip("whole daemons: make test-cluster")
@@ -145,7 +144,7 @@ unset PGPASSWORD TOKEN; echo $$ > %s/pid.$CARILLON_ATTEMPT; while [ ! -e %s/go.$
 	pid := pidIn(t, marks+"/pid.1")
 	owner := s.until("n1", "good", run.ID, task.Running).Node
 	s.search(pid)
-	s.nodes[owner].signal(syscall.SIGKILL) // its guardian ends what runs, which reads environments for that
+	s.nodes[owner].signal(syscall.SIGKILL) // its guardian kills running attempts, and reads environments for that
 	s.start(owner)
 	pid = pidIn(t, marks+"/pid.2")
 	s.search(pid)
@@ -165,7 +164,7 @@ unset PGPASSWORD TOKEN; echo $$ > %s/pid.$CARILLON_ATTEMPT; while [ ! -e %s/go.$
 	s.judge(check.Options{})
 }
 
-// fails asks for secrets to be written in ways that are refused.
+// fails writes secrets in ways that are rejected.
 func (s *canarySite) fails() {
 	for _, args := range [][]string{
 		{"secret", "set", "db", "a=" + s.secret.value}, {"secret", "set", "db", "a", "b"}, {"secret", "set", "NO", "a"},
@@ -198,7 +197,7 @@ func (s *canarySite) fails() {
 	}
 }
 
-// search looks everywhere while the process of an attempt may have the values.
+// search looks for the values everywhere while the attempt's process may have them.
 func (s *canarySite) search(pid int) {
 	s.t.Helper()
 	if err := s.recorder.CatchUp(s.t.Context()); err != nil {
@@ -248,7 +247,7 @@ func (s *canarySite) searchFiles(dir string) {
 	n := 0
 	err = filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
 		if err != nil || !d.Type().IsRegular() {
-			return nil // it has gone meanwhile
+			return nil // it was removed meanwhile
 		}
 		b, err := os.ReadFile(path)
 		if err != nil {
@@ -287,7 +286,7 @@ func (s *canarySite) searchAPI(last bool) {
 		for _, r := range runs {
 			paths = append(paths, ns+"/tasks/"+r.Task+"/runs/"+r.ID, ns+"/tasks/"+r.Task+"/runs/"+r.ID+"/logs")
 		}
-		if last && name == "n1" { // it takes its time
+		if last && name == "n1" { // slow, so only once
 			paths = append(paths, "/v1/events", "/openapi.json")
 		}
 		for _, path := range paths {
@@ -305,9 +304,8 @@ func (s *canarySite) searchAPI(last bool) {
 	}
 }
 
-// searchProcesses reads the command lines of all processes, and the environment of
-// all but what the attempt has started. Of the guardians it reads the memory: what
-// is there was told to them.
+// searchProcesses reads the command lines of all processes, and the environments of all except those that the
+// attempt has started. It reads the memory of the guardians, because the daemons send messages to them.
 func (s *canarySite) searchProcesses(pid int) {
 	s.t.Helper()
 	procs, err := os.ReadDir("/proc")
@@ -328,7 +326,7 @@ func (s *canarySite) searchProcesses(pid int) {
 			s.nowhere("the environment of "+string(bytes.ReplaceAll(line, []byte{0}, []byte(" "))), env)
 		}
 		if bytes.Contains(line, []byte("guardian")) && s.isOurs(env) {
-			if guardians++; pid != 0 { // which has read no environments by now
+			if guardians++; pid != 0 { // it has not read environments yet
 				s.searchMemory(id)
 			}
 		}
@@ -341,8 +339,7 @@ func (s *canarySite) searchProcesses(pid int) {
 	}
 }
 
-// guarded is an error until every node has its guardian, which one that was started
-// again may be ready before.
+// guarded returns an error until every node has its guardian. A restarted node may be ready before that.
 func (s *canarySite) guarded() error {
 	guardians := 0
 	err := eachProcess(func(_, dir string) error {
@@ -359,20 +356,20 @@ func (s *canarySite) guarded() error {
 	return err
 }
 
-// isOurs reports whether a process was started by a daemon of this test.
+// isOurs reports whether a daemon of this test started a process.
 func (s *canarySite) isOurs(env []byte) bool { return bytes.Contains(env, []byte(s.dir)) }
 
 func (s *canarySite) searchMemory(pid int) {
 	maps, err := os.ReadFile(fmt.Sprintf("/proc/%d/maps", pid))
 	if err != nil {
-		return // it has ended
+		return // the process has ended
 	}
 	mem, err := os.Open(fmt.Sprintf("/proc/%d/mem", pid))
 	if errors.Is(err, fs.ErrPermission) || err != nil {
-		return // this user may not trace
+		return // this user may not trace it
 	}
 	defer mem.Close()
-	found := false // what the guardian was told, too
+	found := false // messages that the guardian has received are found, too
 	for line := range strings.Lines(string(maps)) {
 		var from, to int64
 		var mode string
@@ -383,7 +380,7 @@ func (s *canarySite) searchMemory(pid int) {
 			b := make([]byte, r.to-r.from)
 			n, _ := mem.ReadAt(b, r.from)
 			s.nowhere("the memory of a guardian", b[:n])
-			// The environment, on the stack, has the directory in any case.
+			// The environment on the stack contains the directory in any case.
 			found = found || !strings.Contains(line, "[stack]") && bytes.Contains(b[:n], []byte(s.dir))
 		}
 	}
@@ -393,11 +390,11 @@ func (s *canarySite) searchMemory(pid int) {
 	}
 }
 
-// addressRange holds the addresses from one on, up to but not including another.
+// addressRange is a range of addresses from from up to, but not including, to.
 type addressRange struct{ from, to int64 }
 
-// inMemory returns the parts of a mapping that the process has ever used: with the race detector
-// that is a small share of what it has mapped.
+// inMemory returns the parts of a mapping that the process has ever used. With the race detector, that is a small
+// part of what is mapped.
 func inMemory(pid int, from, to int64) (used []addressRange) {
 	page := int64(os.Getpagesize())
 	f, err := os.Open(fmt.Sprintf("/proc/%d/pagemap", pid))
@@ -423,8 +420,8 @@ func inMemory(pid int, from, to int64) (used []addressRange) {
 	return used
 }
 
-// TestPolicy_OfANodeIsStrongerThanAnyTask has real daemons: one does not start with
-// a policy that others may change, and one is passed over while its file is broken.
+// TestPolicy_OfANodeIsStrongerThanAnyTask runs real daemons. One does not start with a policy that others may
+// change, and one gets no runs while its file is broken.
 func TestPolicy_OfANodeIsStrongerThanAnyTask(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "policy.yaml")
@@ -435,7 +432,7 @@ func TestPolicy_OfANodeIsStrongerThanAnyTask(t *testing.T) {
 	}
 	put("shell: false\nexecutables: [/bin/true, /usr/bin/true]\n")
 	c := newCluster(t, "--shards", "8", "--policy", path)
-	if os.Geteuid() != 0 { // then tasks could do without it whatever it forbids
+	if os.Geteuid() != 0 { // without root, tasks could do what it forbids
 		p := c.launchOnly("n1")
 		<-p.gone
 		if !strings.Contains(p.logs.String(), "run the daemon as root") {

@@ -58,7 +58,7 @@ func TestCheckConfig_HidesSecrets(t *testing.T) {
 	t.Setenv("CARILLON_ETCD_USER", "me")
 	t.Setenv("CARILLON_ETCD_PASSWORD", "swordfish")
 	for _, more := range [][]string{nil, {"-o", "json"}} {
-		for _, secret := range []string{"swordfish", "shark@fish", "shark/fish:x"} { // the last is no URL
+		for _, secret := range []string{"swordfish", "shark@fish", "shark/fish:x"} { // the last one makes the endpoint an invalid URL
 			for _, scheme := range []string{"http://", ""} {
 				_, out, errs := checkConfig(t, append(more, "--data-dir", t.TempDir(), "--etcd-endpoints", scheme+"ann:"+secret+"@10.0.0.1:2379")...)
 				if strings.Contains(out+errs, "shark") || strings.Contains(out+errs, "fish") || strings.Count(out, "(hidden)") != 2 || !strings.Contains(errs, "etcd_endpoints: one of them has a user") {
@@ -82,7 +82,7 @@ func TestCheckConfig_RefusesWhatTheAgentWould(t *testing.T) {
 	peers := "embedded: true\nname: n1\ninitial_cluster: {n1: 'https://10.0.0.1:2380', n2: 'https://10.0.0.2:2380', n3: 'https://10.0.0.3:2380'}\n"
 	for name, tc := range map[string]struct {
 		args []string
-		want []string // all of them, in one go
+		want []string // all faults, in one run
 	}{
 		"no file":         {[]string{"--config", dir + "/none"}, []string{"no such file"}},
 		"unknown field":   {[]string{"--config", file("f1", "embeded: true\n")}, []string{"f1:1:1", "embeded"}},

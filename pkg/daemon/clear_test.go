@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// TestGuardianClear_EndsWhatDaemonAndGuardianLeft: both were killed at once, and before
-// the next daemon begins nothing is to be in their control groups, nor any group of theirs.
+// TestGuardianClear_EndsWhatDaemonAndGuardianLeft tests a daemon and a guardian that were killed together. Before
+// the next daemon starts, no process may be in their control groups and none of the groups may exist.
 func TestGuardianClear_EndsWhatDaemonAndGuardianLeft(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, "--shards", "4")
@@ -39,7 +39,7 @@ func TestGuardianClear_EndsWhatDaemonAndGuardianLeft(t *testing.T) {
 		t.Errorf("it does not leave a living daemon's alone: %v: %s", err, said)
 	}
 	guardian := pidIn(t, filepath.Join(p.dir, "guardian.lock"))
-	p.signal(syscall.SIGSTOP) // or it starts another
+	p.signal(syscall.SIGSTOP) // so that it does not start another guardian
 	_ = syscall.Kill(guardian, syscall.SIGKILL)
 	p.signal(syscall.SIGKILL)
 	if !alive(pid) {
@@ -51,7 +51,7 @@ func TestGuardianClear_EndsWhatDaemonAndGuardianLeft(t *testing.T) {
 	if left := p.grouped(true); len(left) > 0 {
 		t.Errorf("left: %v", left)
 	}
-	if said, err := clearing(); err != nil { // there is nothing any more
+	if said, err := clearing(); err != nil { // there is nothing left to remove
 		t.Errorf("%v: %s", err, said)
 	}
 }

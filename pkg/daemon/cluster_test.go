@@ -28,18 +28,17 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// cluster is an etcd and some daemons: real processes, watched by a recorder
-// that is no part of them.
+// cluster is an etcd and several daemons, which are real processes. A recorder outside of them observes etcd.
 type cluster struct {
 	t        *testing.T
 	etcd     *kvtest.Server
-	endpoint string        // of the etcd
-	caller   *certs.Source // of who calls the API by TLS; nil: it speaks plain HTTP
+	endpoint string        // the endpoint of the etcd
+	caller   *certs.Source // the certificates of API clients; nil: plain HTTP
 	dir      string
 	keys     record.Keys
 	recorder *check.Recorder
 	nodes    map[string]*process
-	flags    []string // of every agent
+	flags    []string // flags of every agent
 
 	clients sync.Map // server and token to *client.Client
 }
@@ -48,12 +47,12 @@ type process struct {
 	t    *testing.T
 	name string
 	port int
-	http *http.Client // for its API
+	http *http.Client // a client of its API
 	tls  bool
 	dir  string
-	exe  string     // another program than the test's own; "" for that
-	env  []string   // besides the test's
-	pass []*os.File // inherited as descriptors 3 and following
+	exe  string     // the program, if it is not the test binary; "": the test binary
+	env  []string   // environment variables in addition to those of the test
+	pass []*os.File // inherited as descriptor 3 and following
 	cmd  *exec.Cmd
 	logs *logBuffer
 	gone chan struct{}
@@ -76,13 +75,13 @@ func newCluster(t *testing.T, flags ...string) *cluster {
 	return c
 }
 
-// lostAfter has attempts of silent nodes be lost so soon.
+// lostAfter sets the cluster's lost_after.
 func (c *cluster) lostAfter(d time.Duration) {
 	c.t.Helper()
 	setLostAfter(c.t, c.etcd.Client(), c.keys, 8, d)
 }
 
-// setLostAfter sets it in the record of a cluster, which it makes if there is none.
+// setLostAfter sets lost_after in the record of a cluster. It creates the record if there is none.
 func setLostAfter(t *testing.T, etcd *kv.Client, keys record.Keys, shards int, d time.Duration) {
 	t.Helper()
 	s := store.New(etcd, kv.Direct(etcd), keys)
@@ -100,7 +99,7 @@ func setLostAfter(t *testing.T, etcd *kv.Client, keys record.Keys, shards int, d
 	})
 }
 
-// node is a daemon that is not started yet, or was.
+// node returns a daemon that is not running yet, or the existing one.
 func (c *cluster) node(name string) *process {
 	c.t.Helper()
 	p := c.nodes[name]
@@ -114,7 +113,7 @@ func (c *cluster) node(name string) *process {
 	return p
 }
 
-// start starts a daemon, or starts it again on its data, and waits until it is ready.
+// start starts or restarts a daemon on its data, and waits until it is ready.
 func (c *cluster) start(name string, flags ...string) *process {
 	c.t.Helper()
 	p := c.launchOnly(name, flags...)
@@ -156,10 +155,10 @@ func (p *process) launch(args []string) {
 	}(p.cmd, p.gone)
 }
 
-// clock is the file by which the process's wall clock is moved.
+// clock returns the file that sets the error of the process's wall clock.
 func (p *process) clock() string { return p.dir + ".clock" }
 
-// setClock moves the process's wall clock to so far from the right time.
+// setClock sets the error of the process's wall clock.
 func (p *process) setClock(off time.Duration) {
 	p.t.Helper()
 	if err := os.WriteFile(p.clock()+".new", []byte(off.String()), 0o600); err != nil {
@@ -170,7 +169,7 @@ func (p *process) setClock(off time.Duration) {
 	}
 }
 
-// plain has the process called without TLS, in a cluster whose callers speak it.
+// plain makes clients call the process without TLS in a cluster with TLS.
 func (p *process) plain() { p.tls, p.http = false, nil }
 
 func (p *process) caller() *http.Client {
@@ -207,7 +206,7 @@ func (p *process) waitReady() {
 	})
 }
 
-// signal sends a signal; for one that ends the process it waits for that.
+// signal sends a signal. If the signal ends the process, it waits for the end.
 func (p *process) signal(s syscall.Signal) {
 	p.t.Helper()
 	if err := p.cmd.Process.Signal(s); err != nil && !errors.Is(err, os.ErrProcessDone) {
@@ -225,7 +224,7 @@ func (p *process) signal(s syscall.Signal) {
 	}
 }
 
-// standsStill waits until a process that was sent SIGSTOP has got it.
+// standsStill waits until a process has stopped after SIGSTOP.
 func (p *process) standsStill() {
 	p.t.Helper()
 	eventually(p.t, func() error {
@@ -267,8 +266,8 @@ func (c *cluster) stopAll() {
 	}
 }
 
-// client is a client of one node, with the token of the cluster. It is the same one each time,
-// unless it speaks TLS: each has connections of its own, which stay open for a while.
+// client returns a client of one node with the cluster's token. It returns the same client each time, except with
+// TLS, because each client has connections that stay open for a while.
 func (c *cluster) client(node string) *client.Client {
 	c.t.Helper()
 	var token string
@@ -299,7 +298,7 @@ func (c *cluster) newClient(cfg client.Config) *client.Client {
 	return cl
 }
 
-// everySecond creates n tasks that tick each second.
+// everySecond creates n tasks that tick every second.
 func (c *cluster) everySecond(node string, n int, change func(i int, s *task.Spec)) {
 	c.t.Helper()
 	cl := c.client(node)
@@ -316,13 +315,13 @@ func (c *cluster) everySecond(node string, n int, change func(i int, s *task.Spe
 	}
 }
 
-// createBy creates a task. A node that cannot do it for the moment is asked again.
+// createBy creates a task, and retries while the node is temporarily unable to.
 func (c *cluster) createBy(cl *client.Client, s task.Spec) {
 	c.t.Helper()
 	again := false
 	c.unlessAway(func() error {
 		_, err := cl.Tasks.Create(c.t.Context(), s.Namespace, s)
-		if again && errors.Is(err, task.ErrExists) { // so it was created the time before
+		if again && errors.Is(err, task.ErrExists) { // an earlier try has created it
 			return nil
 		}
 		again = true
@@ -330,8 +329,7 @@ func (c *cluster) createBy(cl *client.Client, s task.Spec) {
 	})
 }
 
-// unlessAway does what has to succeed; only if the node or etcd is not to be had
-// for the moment it is tried again.
+// unlessAway calls do, which must succeed. It retries only while the node or etcd is unavailable.
 func (c *cluster) unlessAway(do func() error) {
 	c.t.Helper()
 	eventually(c.t, func() error {
@@ -343,7 +341,7 @@ func (c *cluster) unlessAway(do func() error) {
 	})
 }
 
-// judge stops the recording and holds it against the promises.
+// judge stops the recording and checks it against the promises.
 func (c *cluster) judge(o check.Options) check.Report {
 	c.t.Helper()
 	events, err := c.recorder.Stop(context.WithoutCancel(c.t.Context()))
@@ -364,8 +362,8 @@ func (c *cluster) judge(o check.Options) check.Report {
 	return r
 }
 
-// quiet waits until the tasks are paused and nothing waits or runs. The status counts
-// what is with a node, not what waits for its next attempt: the recording knows both.
+// quiet waits until the tasks are paused and nothing waits or runs. The status counts attempts on nodes but not
+// those that wait for a retry, so it checks the recording, too.
 func (c *cluster) quiet(node string) {
 	c.t.Helper()
 	cl := c.client(node)
@@ -406,15 +404,15 @@ func (c *cluster) quiet(node string) {
 	})
 }
 
-// patience is how long a test waits for what must come. It is far more than anything
-// takes, as these tests run beside others on machines that stand still now and then,
-// and less than what must not be needed: a lease of aLongLease, or the usual lost_after.
+// patience is how long a test waits for something that must happen. It is much longer than anything takes, because
+// other tests run at the same time on machines that may stop for a while. It is shorter than what must not be
+// needed: aLongLease and the default lost_after.
 const patience = 90 * time.Second
 
-// eventually tries until there is no error, for as long as patience.
+// eventually calls try until it returns nil, for up to patience.
 //
-// The interval grows: a try may read a whole cluster's state, and frequent tries would starve
-// the daemons that the test waits for.
+// The interval grows, because a try may read the state of a whole cluster, and frequent tries would slow down the
+// daemons for which the test waits.
 func eventually(t *testing.T, try func() error) {
 	t.Helper()
 	deadline := time.Now().Add(patience)
@@ -430,12 +428,12 @@ func eventually(t *testing.T, try func() error) {
 	}
 }
 
-// handedOut are the ports that some process has, or had and may come back to.
+// handedOut contains the ports that a process has, or may use again.
 var handedOut sync.Map
 
-// freePort is a port that nobody else takes before the process listens for which it
-// is, or while that is away: no other test of this package or another (those of kv
-// and cmd take lower ones), nor the system, which gives away those from 32768 on.
+// freePort returns a port that no other process takes before the intended process listens there or while it is
+// down: neither other tests of this package, nor those of kv and cmd, which use lower ports, nor the system, which
+// assigns ports from 32768 on.
 func freePort(t *testing.T) int {
 	t.Helper()
 	for range 1000 {
@@ -452,7 +450,7 @@ func freePort(t *testing.T) int {
 	return 0
 }
 
-// logBuffer is what a process wrote.
+// logBuffer holds the output of a process.
 type logBuffer struct {
 	mu sync.Mutex
 	b  bytes.Buffer

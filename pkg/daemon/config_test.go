@@ -57,7 +57,8 @@ func TestConfig_RefusesWhatCannotBe(t *testing.T) {
 		{"initial_cluster", trio(func(c *daemon.Config) { c.InitialCluster["N 2"] = "https://10.0.0.2:2380" })},
 		{"initial_cluster", trio(func(c *daemon.Config) { c.InitialCluster = map[string]string{"n1": c.InitialCluster["n1"]} })},
 		{"initial_cluster", trio(func(c *daemon.Config) { c.Embedded, c.EtcdEndpoints = false, []string{"http://10.0.0.1:2379"} })},
-		// Without TLS whoever reaches the port is root. On loopback that is every user of the host; --insecure is for the API.
+		// Without TLS, anyone who reaches the port is root. On loopback that is every user of the host. --insecure
+		// applies only to the API.
 		{"initial_cluster", plain(trio(func(c *daemon.Config) {}))},
 		{"initial_cluster", plain(trio(func(c *daemon.Config) { c.Insecure = true }))},
 		{"initial_cluster", trio(func(c *daemon.Config) { c.InsecurePeers = true })},
@@ -96,7 +97,7 @@ func TestConfig_RefusesWhatCannotBe(t *testing.T) {
 	}
 }
 
-// trio changes a configuration of three agents that are their own etcd.
+// trio changes a configuration of three agents with an embedded etcd.
 func trio(change func(*daemon.Config)) func(*daemon.Config) {
 	return func(c *daemon.Config) {
 		c.Name, c.Embedded, c.EtcdEndpoints = "n1", true, nil
@@ -133,14 +134,14 @@ func TestConfig_PeersHaveCertificatesOrConsent(t *testing.T) {
 	}
 }
 
-// agent runs the command of an agent that has to refuse its settings, and returns why it does.
+// agent runs an agent with invalid settings and returns its error.
 func agent(t *testing.T, env []string, args ...string) string {
 	t.Helper()
 	for _, variable := range env {
 		name, value, _ := strings.Cut(variable, "=")
 		t.Setenv(name, value)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), patience) // for an agent that does not refuse them
+	ctx, cancel := context.WithTimeout(t.Context(), patience) // in case the settings are accepted
 	defer cancel()
 
 	root := program()
@@ -160,7 +161,7 @@ func TestSettings_FlagsWinOverTheEnvironmentWhichWinsOverTheFile(t *testing.T) {
 	if err := os.WriteFile(file, []byte("name: FILE\nlabels: {role: db}\nlease_ttl: 15s\netcd_endpoints: [http://127.0.0.1:1]\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	// The name is refused, and the message quotes it: so one sees which one won.
+	// The name is invalid, and the message quotes it, so it shows which source takes precedence.
 	for _, tc := range []struct {
 		env  []string
 		args []string
@@ -176,14 +177,14 @@ func TestSettings_FlagsWinOverTheEnvironmentWhichWinsOverTheFile(t *testing.T) {
 		{nil, []string{"--embedded", "--name", "n4", "--initial-cluster", "n1=https://127.0.0.1:1,n2=https://127.0.0.1:2"}, `does not name this node, "n4"`},
 		{[]string{"CARILLON_LABEL=a=b,c"}, []string{"--config", file}, `CARILLON_LABEL`},
 	} {
-		t.Run(tc.want, func(t *testing.T) { // its environment ends with it
+		t.Run(tc.want, func(t *testing.T) { // the environment is restored after each
 			if said := agent(t, tc.env, tc.args...); !strings.Contains(said, tc.want) {
 				t.Errorf("%v %v: said %q, want %q", tc.env, tc.args, said, tc.want)
 			}
 		})
 	}
 	bomb := "a: &a [x,x,x,x,x,x,x,x,x]\n"
-	for c := 'b'; c < 'j'; c++ { // each line is nine of the one before
+	for c := 'b'; c < 'j'; c++ { // each anchor repeats the previous one nine times
 		bomb += fmt.Sprintf("%c: &%c [*%c,*%c,*%c,*%c,*%c,*%c,*%c,*%c,*%c]\n", c, c, c-1, c-1, c-1, c-1, c-1, c-1, c-1, c-1, c-1)
 	}
 	for text, want := range map[string]string{
@@ -209,7 +210,7 @@ func TestSettings_FlagsWinOverTheEnvironmentWhichWinsOverTheFile(t *testing.T) {
 }
 
 func TestDev_IsANodeOfOnesOwnAndKeepsItsData(t *testing.T) {
-	t.Parallel() // it waits, most of the time
+	t.Parallel() // mostly waits
 	home := t.TempDir()
 	start := func() *process {
 		p := &process{t: t, name: "dev", port: freePort(t), env: []string{"HOME=" + home, "XDG_CONFIG_HOME=", "XDG_DATA_HOME="}}

@@ -24,8 +24,8 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// attacks are what clients without a token do on a connection to hold it, and what it
-// costs, for as long as they can.
+// attacks are what clients without a token do to hold a connection, and to make it expensive, for as long as they
+// can.
 var attacks = []struct {
 	name string
 	do   func(c net.Conn) error
@@ -43,7 +43,7 @@ var attacks = []struct {
 	}},
 	{"read no answer", func(c net.Conn) error {
 		fmt.Fprint(c, strings.Repeat("GET /openapi.json HTTP/1.1\r\nHost: x\r\n\r\n", 40))
-		for { // a write fails once the server has closed the connection
+		for { // a write fails when the server has closed the connection
 			if _, err := c.Write([]byte("G")); err != nil {
 				return err
 			}
@@ -69,8 +69,8 @@ func readAll(c net.Conn) error {
 	return err
 }
 
-// attack keeps n hostile connections to an address until ctx ends: whenever the server
-// closes one, another is opened a second later.
+// attack keeps n hostile connections to an address until ctx ends. When the server closes one, it opens another a
+// second later.
 func attack(ctx context.Context, address string, n int) (opened func() int64, done func()) {
 	var count atomic.Int64
 	var all sync.WaitGroup
@@ -97,7 +97,7 @@ func attack(ctx context.Context, address string, n int) (opened func() int64, do
 	return count.Load, all.Wait
 }
 
-// healthCheck asks for /healthz over a new connection, as a probe does.
+// healthCheck requests /healthz over a new connection, as a probe does.
 func healthCheck(address string) error {
 	c, err := net.DialTimeout("tcp", address, 5*time.Second)
 	if err != nil {
@@ -116,7 +116,7 @@ func healthCheck(address string) error {
 	return err
 }
 
-// healthChecks asks for /healthz every 100 ms until ctx ends.
+// healthChecks requests /healthz every 100 ms until ctx ends.
 type healthChecks struct {
 	took   []time.Duration
 	failed int
@@ -146,12 +146,12 @@ func (h *healthChecks) String() string {
 		h.took[len(h.took)*99/100].Round(time.Microsecond), h.took[len(h.took)-1].Round(time.Microsecond), len(h.took), h.failed)
 }
 
-// Clients without a token hold as many connections as they can, in every way that they
-// can. The node has few file descriptors, and an etcd in its process, which ends the
-// process if it gets none. All the while ticks fire, and health checks are answered.
+// Clients without a token hold as many connections as possible, in every way that they can. The node has few file
+// descriptors and an embedded etcd, which ends the process if it gets none. Ticks must fire and health checks must
+// be answered all the time.
 //
-// With CARILLON_SOAK it is 10,000 connections for that long, with the usual limits, and health
-// checks beforehand for comparison.
+// With CARILLON_SOAK, the test uses 10,000 connections for that time, the default limits, and health checks before
+// the attack for comparison.
 func TestHostileConnections_LeaveFiringAndHealthChecksAlone(t *testing.T) {
 	if testing.Short() {
 		t.Skip("whole daemons: make test-cluster")
@@ -161,7 +161,7 @@ func TestHostileConnections_LeaveFiringAndHealthChecksAlone(t *testing.T) {
 	if long {
 		connections = 10_000
 	} else {
-		t.Parallel() // it waits, most of the time
+		t.Parallel() // mostly waits
 	}
 
 	dir := t.TempDir()
@@ -182,10 +182,10 @@ func TestHostileConnections_LeaveFiringAndHealthChecksAlone(t *testing.T) {
 	p.launch([]string{"agent", "--embedded", "--name", "n1", "--data-dir", p.dir, "--listen", address, "--shards", "8"})
 	p.waitReady()
 	c.everySecond("n1", 1, func(_ int, s *task.Spec) {
-		s.Overlap, s.Missed.Policy = task.OverlapAllow, task.MissedAll // or a slow machine would skip or miss some
+		s.Overlap, s.Missed.Policy = task.OverlapAllow, task.MissedAll // otherwise a slow machine would skip or miss some
 	})
 	cl := c.client("n1")
-	if _, err := cl.Cluster.Status(t.Context()); err != nil { // the connection is authenticated from here on
+	if _, err := cl.Cluster.Status(t.Context()); err != nil { // authenticates the connection
 		t.Fatal(err)
 	}
 
@@ -205,7 +205,7 @@ func TestHostileConnections_LeaveFiringAndHealthChecksAlone(t *testing.T) {
 	during.run(timed, address)
 	stopTimed()
 
-	// A health check may be unlucky if the machine is busy; the next one is not.
+	// On a busy machine a health check may fail, but not the next one.
 	eventually(t, func() error { return healthCheck(address) })
 	if n, limit := p.descriptors(), 512*4/5+20; !long && n > limit {
 		t.Errorf("%d of 512 descriptors are in use; some are to be kept in reserve", n)
@@ -263,7 +263,7 @@ func newest(a, b time.Time) time.Time {
 	return b
 }
 
-// descriptors is how many files the process has open.
+// descriptors returns the number of open files of the process.
 func (p *process) descriptors() int {
 	p.t.Helper()
 	entries, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", p.cmd.Process.Pid))
@@ -273,7 +273,7 @@ func (p *process) descriptors() int {
 	return len(entries)
 }
 
-// residentMemory is how much memory the process uses, in bytes.
+// residentMemory returns the resident memory of the process in bytes.
 func (p *process) residentMemory() int {
 	p.t.Helper()
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/statm", p.cmd.Process.Pid))
@@ -287,7 +287,7 @@ func (p *process) residentMemory() int {
 	return pages * os.Getpagesize()
 }
 
-// metricLines are the metrics of a process whose names begin with prefix.
+// metricLines returns the metrics of a process whose names begin with prefix.
 func (p *process) metricLines(prefix string) string {
 	p.t.Helper()
 	res, err := p.caller().Get(p.url() + "/metrics")

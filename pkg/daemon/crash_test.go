@@ -13,10 +13,10 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// aLongLease is one that no test waits for. The attempts under it are lost later still.
+// aLongLease is a lease that no test waits for. lost_after is even longer.
 const aLongLease = "5m"
 
-// sum is the sum of a metric's values of a node whose line holds all words.
+// sum returns the sum of those values of a metric whose line contains all words.
 func (p *process) sum(words ...string) (sum float64) {
 	p.t.Helper()
 	res, err := p.caller().Get(p.url() + "/metrics")
@@ -44,7 +44,7 @@ lines:
 	return sum
 }
 
-// owned waits until the shards are shared by these nodes and by no others.
+// owned waits until exactly these nodes own all shards.
 func (c *cluster) owned(by ...string) {
 	c.t.Helper()
 	eventually(c.t, func() error {
@@ -68,7 +68,7 @@ func (c *cluster) owned(by ...string) {
 	})
 }
 
-// leader waits until there is one.
+// leader waits until there is a leader, and returns its name.
 func (c *cluster) leader(ask string) (name string) {
 	c.t.Helper()
 	eventually(c.t, func() error {
@@ -94,10 +94,10 @@ func (c *cluster) acquainted() {
 	}
 }
 
-// A daemon that is killed, the leader first, is noticed by others at once: its
-// shards move though its lease has long to run.
+// Other nodes detect at once that a daemon was killed, the leader first. Its shards move although its lease is
+// still valid.
 func TestCrash_IsNoticedBeforeTheLeaseEnds(t *testing.T) {
-	t.Parallel() // it waits, most of the time
+	t.Parallel() // mostly waits
 	c := newCluster(t, "--shards", "12", "--lease-ttl", aLongLease)
 	names := []string{"n1", "n2", "n3"}
 	for _, n := range names {
@@ -120,28 +120,27 @@ func TestCrash_IsNoticedBeforeTheLeaseEnds(t *testing.T) {
 	if n := c.nodes[left[0]].sum("carillon_crash_notices_total", "revoked") + c.nodes[left[1]].sum("carillon_crash_notices_total", "revoked"); n == 0 {
 		t.Error("no crash was noticed: what moved the shards?")
 	}
-	// A daemon that comes back takes its own name, and its share.
+	// A restarted daemon takes its own name and its share of the shards.
 	c.start(first)
 	c.owned(names...)
 	c.judge(check.Options{})
 }
 
-// A daemon that is killed and started again before anybody could know takes its own
-// name back at once, though its lease has long to run: here nobody is left who
-// would have revoked it.
+// A daemon that is killed and restarted before any other node detects it takes its name back at once, although its
+// lease is still valid. Here no other node is left that could revoke the lease.
 func TestCrash_ARestartedDaemonTakesItsNameBack(t *testing.T) {
-	t.Parallel() // it waits, most of the time
+	t.Parallel() // mostly waits
 	c := newCluster(t, "--shards", "4", "--lease-ttl", aLongLease)
 	c.start("n1")
 	c.owned("n1")
 	c.nodes["n1"].signal(syscall.SIGKILL)
-	c.start("n1") // waits less than a lease
+	c.start("n1") // waits for less than a lease
 	c.owned("n1")
 }
 
-// Who leaves as it should, or restarts in place, is accused of nothing.
+// A node that leaves properly or restarts in place is not accused.
 func TestCrash_IsNotSeenWhereThereIsNone(t *testing.T) {
-	t.Parallel() // it waits, most of the time
+	t.Parallel() // mostly waits
 	c := newCluster(t, "--shards", "12", "--lease-ttl", aLongLease)
 	for _, n := range []string{"n1", "n2"} {
 		c.start(n)
@@ -157,9 +156,9 @@ func TestCrash_IsNotSeenWhereThereIsNone(t *testing.T) {
 	}
 }
 
-// A loopback address of another host proves nothing: it may be a tunnel's end.
+// A loopback address of another host proves nothing, because it may be the end of a tunnel.
 func TestCrash_IsNotBelievedOfAnotherHostsLoopback(t *testing.T) {
-	t.Parallel() // it waits, most of the time
+	t.Parallel() // mostly waits
 	c := newCluster(t, "--shards", "12", "--lease-ttl", aLongLease)
 	c.start("n1")
 	c.node("n2").env = []string{hostName + "=elsewhere"}
@@ -167,7 +166,7 @@ func TestCrash_IsNotBelievedOfAnotherHostsLoopback(t *testing.T) {
 	c.owned("n1", "n2")
 	c.acquainted()
 	c.nodes["n2"].signal(syscall.SIGKILL)
-	// It is refused, and the connections are gone: that takes no time at all.
+	// The connections are closed and new ones are refused, which takes no time.
 	select {
 	case <-time.After(2 * time.Second):
 	case <-t.Context().Done():

@@ -11,8 +11,8 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// The ticks that a dry run tells are those that a real daemon then decides: of each
-// second, of seconds that go, come and move, of an end, of a pause that ends.
+// The ticks that a dry run reports are those that a real daemon then decides, for ticks that are added, removed or
+// moved, for an end, and for a pause that ends.
 func TestDryRun_TellsWhatADaemonThenDecides(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, "--shards", "4")
@@ -23,7 +23,8 @@ func TestDryRun_TellsWhatADaemonThenDecides(t *testing.T) {
 		"moves": func(s *task.Spec, _ time.Time) { s.Jitter = task.Duration(900 * time.Millisecond) },
 		"ends":  func(s *task.Spec, now time.Time) { s.End = task.At(now.Add(5 * time.Second)) },
 		"naps":  func(s *task.Spec, now time.Time) { s.Paused, s.PausedUntil = true, task.At(now.Add(5*time.Second)) },
-		// It is paused before that: how many runs it has had by the edit would depend on the machine.
+		// The task is paused before the edit, because otherwise the number of its runs by then would depend on the
+		// machine.
 		"counts": func(s *task.Spec, now time.Time) { s.Paused, s.MaxRuns, s.Start = false, 3, task.At(now.Add(edited)) },
 		"same":   func(s *task.Spec, _ time.Time) { s.Timeout = task.Duration(time.Minute) },
 	}
@@ -37,12 +38,12 @@ func TestDryRun_TellsWhatADaemonThenDecides(t *testing.T) {
 		create(name)
 	}
 	var all []told
-	for name, edit := range edits { // all are told and written first: then their seconds pass together
+	for name, edit := range edits { // first all dry runs and writes, so that their ticks pass at the same time
 		var now time.Time
 		var was, would client.Task
 
-		// Between what is told and what is done lies little time, as on a busy machine another task of the name
-		// gets another try.
+		// On a busy machine, too much time may pass between the dry run and the write. Then another task with
+		// another name is tried.
 		eventually(t, func() (err error) {
 			now = time.Now()
 			if was, err = cl.Tasks.Get(t.Context(), "default", name); err != nil {
@@ -74,20 +75,21 @@ func TestDryRun_TellsWhatADaemonThenDecides(t *testing.T) {
 	}
 }
 
-// told are the ticks of a task after one instant and up to another, each with when it
-// falls due, as a dry run told them.
+// told contains the ticks of a task between two instants, with the time when each is due, as a dry run reported
+// them.
 type told struct {
 	name     string
 	from, to time.Time
 	ticks    map[time.Time]time.Time
 }
 
-// edited is within which time of a dry run the edit itself is written, and a second more.
+// edited is the time after a dry run within which the edit must be written, and a second more.
 const edited = 4 * time.Second
 
-// whatWasTold is a tick each second, or none if the task was paused, with what a dry run at now told of them.
+// whatWasTold creates a task that ticks every second, or is paused, and returns what a dry run at now reports for
+// a change of it.
 func whatWasTold(name string, now time.Time, paused bool, change *client.TickChange) told {
-	// A second for the write to take; of what is told the list has ten ticks.
+	// One second is for the write. The dry run reports ten ticks.
 	d := told{name: name, from: time.Now().Add(time.Second).Truncate(time.Second), to: now.Add(8 * time.Second).Truncate(time.Second), ticks: map[time.Time]time.Time{}}
 	for at := now.Truncate(time.Second).Add(time.Second); !paused && !at.After(d.to); at = at.Add(time.Second) {
 		d.ticks[at.UTC()] = at.UTC()
@@ -109,8 +111,8 @@ func whatWasTold(name string, now time.Time, paused bool, change *client.TickCha
 	return d
 }
 
-// decided is an error unless the ticks that a daemon decided are those that were told,
-// none of them before it fell due.
+// decided returns an error unless the daemon has decided exactly the reported ticks, none of them before it was
+// due.
 func (d told) decided(t *testing.T, cl *client.Client) error {
 	runs, err := cl.Runs.ListByTask(t.Context(), "default", d.name, client.RunListOptions{})
 	if err != nil {

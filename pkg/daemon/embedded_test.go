@@ -21,7 +21,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// agents is a cluster whose agents are their own etcd.
+// agents is a cluster whose agents have an embedded etcd.
 type agents struct {
 	*cluster
 	peers map[string]string
@@ -29,7 +29,7 @@ type agents struct {
 
 func newAgents(t *testing.T) *agents {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "trio") // sockets have short paths
+	dir, err := os.MkdirTemp("", "trio") // the path of a socket must be short
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -54,7 +54,7 @@ func (tr *agents) initialCluster() string {
 	return strings.Join(list, ",")
 }
 
-// admit gives an agent its certificate, from the CA that n1 makes when it starts.
+// admit gives an agent its certificate from the CA that n1 has created.
 func (tr *agents) admit(name string) {
 	tr.t.Helper()
 	p := tr.nodes[name]
@@ -73,7 +73,7 @@ func (tr *agents) admit(name string) {
 	})
 }
 
-// begin starts an agent, or starts it again, and does not wait for it.
+// begin starts or restarts an agent and does not wait until it is ready.
 func (tr *agents) begin(name string, flags ...string) *process {
 	tr.t.Helper()
 	p := tr.nodes[name]
@@ -110,7 +110,8 @@ func (tr *agents) ticks(node string, tasks int) {
 	tr.t.Helper()
 	now := time.Now()
 	for i := range tasks {
-		// One that a killed node had is lost first: where etcd was embedded, no guardian says so.
+		// A run that was on a killed node must first be lost. With an embedded etcd, the guardian cannot report it
+		// as cleared.
 		eventually(tr.t, func() error {
 			runs, err := tr.client(node).Runs.ListByTask(tr.t.Context(), "default", fmt.Sprintf("t%03d", i), client.RunListOptions{State: task.Succeeded})
 			if err == nil && (len(runs) == 0 || !runs[0].ScheduledTime.After(now)) {
@@ -145,13 +146,13 @@ func answers(p *process, path string) (int, string) {
 	return res.StatusCode, string(b)
 }
 
-// Three agents that know nothing but each other: they wait for a majority, fire,
-// lose one to kill -9, then one with all its data, and are restarted in turn.
+// Three agents without another etcd wait for a majority, fire, lose one to kill -9, then one with all its data,
+// and are restarted in turn.
 func TestEmbedded_ThreeAgentsAreTheirOwnEtcd(t *testing.T) {
 	if testing.Short() {
 		t.Skip("whole daemons: make test-cluster")
 	}
-	t.Parallel() // it waits, most of the time
+	t.Parallel() // mostly waits
 	const tasks = 10
 	tr := newAgents(t)
 	first := tr.begin("n1")
@@ -217,7 +218,7 @@ func TestEmbedded_ThreeAgentsAreTheirOwnEtcd(t *testing.T) {
 		t.Errorf("it does not say what to do:\n%s", lost.logs)
 	}
 	cl := tr.client("n1")
-	// etcd may have lost its leader with n3, and is not to be had for a moment.
+	// etcd may have lost its leader with n3, and be unavailable for a moment.
 	refused := func(what string, with error, try func() error) {
 		t.Helper()
 		eventually(t, func() error {
@@ -240,17 +241,17 @@ func TestEmbedded_ThreeAgentsAreTheirOwnEtcd(t *testing.T) {
 	removed := false
 	tr.unlessAway(func() error {
 		_, err := cl.Members.Remove(t.Context(), "n3")
-		if removed && errors.Is(err, task.ErrNotFound) { // the time before
+		if removed && errors.Is(err, task.ErrNotFound) { // by an earlier try
 			return nil
 		}
 		removed = true
 		return err
 	})
-	tr.peers["n3"] = fmt.Sprintf("https://127.0.0.1:%d", freePort(t)) // another host
+	tr.peers["n3"] = fmt.Sprintf("https://127.0.0.1:%d", freePort(t)) // as on another host
 	added := false
 	tr.unlessAway(func() error {
 		ch, err := cl.Members.Add(t.Context(), client.AddMemberRequest{Name: "n3", PeerURL: tr.peers["n3"]})
-		if added && errors.Is(err, task.ErrExists) { // the time before
+		if added && errors.Is(err, task.ErrExists) { // by an earlier try
 			return nil
 		}
 		added = true

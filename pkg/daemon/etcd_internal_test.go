@@ -14,7 +14,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/store"
 )
 
-// fakeMembers is an etcd of one member.
+// fakeMembers is an etcd with one member.
 type fakeMembers struct{ member *store.Member }
 
 func (f *fakeMembers) Members(context.Context, time.Duration) []store.Member {
@@ -29,7 +29,7 @@ func TestEtcdMonitor_TellsEachStateOnce(t *testing.T) {
 	full := []string{store.AlarmNoSpace}
 	for _, step := range []struct {
 		m    store.Member
-		want string // the log's level; "" for none
+		want string // the level of the log line; "": none
 	}{
 		{store.Member{Size: 79}, ""},
 		{store.Member{Size: 80}, "warn"},
@@ -38,7 +38,7 @@ func TestEtcdMonitor_TellsEachStateOnce(t *testing.T) {
 		{store.Member{Err: errors.New("away")}, ""},
 		{store.Member{Size: 96}, ""},
 		{store.Member{Size: 99, Alarms: full}, "error"},
-		{store.Member{Size: 20, Alarms: full}, ""}, // it accepts no writes before it is disarmed
+		{store.Member{Size: 20, Alarms: full}, ""}, // it accepts no writes until the alarm is disarmed
 		{store.Member{Size: 20}, "info"},
 		{store.Member{Size: 20, Alarms: []string{store.AlarmCorrupt}}, "error"},
 	} {
@@ -69,7 +69,7 @@ func TestEtcdMonitor_TellsEachStateOnce(t *testing.T) {
 	}
 }
 
-// gauges are the metrics of a member, under short names.
+// gauges returns the metrics of a member, with short names.
 func gauges(t *testing.T, r *prometheus.Registry) string {
 	families, err := r.Gather()
 	if err != nil {
@@ -81,7 +81,7 @@ func gauges(t *testing.T, r *prometheus.Registry) string {
 		for _, m := range f.GetMetric() {
 			name := short[f.GetName()]
 			if name == "" {
-				name = m.GetLabel()[0].GetValue() // the alarm's
+				name = m.GetLabel()[0].GetValue() // the name of the alarm
 			}
 			all[name] = int64(m.GetGauge().GetValue())
 		}

@@ -15,14 +15,13 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// A reader follows a cluster that works, from node to node, while these are killed
-// and stopped under it: it is told of everything, once, and what it is told leads
-// to what is there.
+// A reader follows the events of a working cluster from node to node, while nodes are killed and stopped. It
+// receives every event exactly once, and the events result in the state that is in etcd.
 func TestEvents_FollowAClusterFromNodeToNode(t *testing.T) {
 	if testing.Short() {
 		t.Skip("whole daemons: make test-cluster")
 	}
-	t.Parallel() // it waits, most of the time
+	t.Parallel() // mostly waits
 	c := newCluster(t, "--shards", "8", "--lease-ttl", "2s")
 	c.lostAfter(15 * time.Second)
 	for _, n := range []string{"n1", "n2", "n3"} {
@@ -37,12 +36,12 @@ func TestEvents_FollowAClusterFromNodeToNode(t *testing.T) {
 	var told []task.Event
 	after := begin.Last
 	follow := func(node string, n int, end func()) {
-		ctx, cancel := context.WithTimeout(t.Context(), 3*patience) // also for the node to end
+		ctx, cancel := context.WithTimeout(t.Context(), 3*patience) // includes the time for the node to end
 		defer cancel()
 		ended := false
 		o := client.EventOptions{After: after, Lost: func(error) {
 			if ended {
-				cancel() // it would wait for the node to come back
+				cancel() // the reader would wait until the node comes back
 			}
 		}}
 		for e, err := range c.client(node).Events.Follow(ctx, o) {
@@ -66,10 +65,10 @@ func TestEvents_FollowAClusterFromNodeToNode(t *testing.T) {
 	follow("n2", 30, func() { c.nodes["n2"].signal(syscall.SIGTERM) })
 	follow("n3", 30, func() {})
 
-	// The same, read afterwards: nothing was left out, nothing told twice.
+	// The same events, read afterwards: none is missing, and none occurs twice.
 	var all []task.Event
 	place := begin.Last
-	eventually(t, func() error { // a page ends when nothing is told for two seconds
+	eventually(t, func() error { // a page ends when there is no event for two seconds
 		for e, err := range c.client("n3").Events.All(t.Context(), client.EventOptions{After: place}) {
 			if err != nil {
 				return err
@@ -90,8 +89,8 @@ func TestEvents_FollowAClusterFromNodeToNode(t *testing.T) {
 	c.leadsToWhatIsThere(append(begin.Items, all...))
 }
 
-// leadsToWhatIsThere replays events, and compares the runs, the owners and the nodes
-// with the keys at the revision of the last.
+// leadsToWhatIsThere replays events and compares the resulting runs, owners and nodes with the keys at the
+// revision of the last event.
 func (c *cluster) leadsToWhatIsThere(events []task.Event) {
 	c.t.Helper()
 	runs, owners, nodes, tasks := map[string]string{}, map[int]string{}, map[string]bool{}, map[string]int64{}

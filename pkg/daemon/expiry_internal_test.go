@@ -12,8 +12,8 @@ import (
 	"github.com/carillonhq/carillon/pkg/internal/certs"
 )
 
-// A certificate that ends is told once at thirty days, once at seven and once at its
-// end; a new one silences that.
+// An expiring certificate is logged once at thirty days, once at seven, and once when it has expired. A new
+// certificate ends that.
 func TestExpiry_IsToldInTime(t *testing.T) {
 	const day = 24 * time.Hour
 	dir, begin := t.TempDir(), time.Now()
@@ -42,7 +42,7 @@ func TestExpiry_IsToldInTime(t *testing.T) {
 	e := newCertExpiryMonitor(secured{api: source}, Environment{Now: func() time.Time { return now }}, registry, zap.New(core))
 	for _, step := range []struct {
 		at    time.Duration
-		level zapcore.Level // of what is logged; Debug: nothing is
+		level zapcore.Level // the expected level; Debug: nothing is logged
 		soon  int
 	}{
 		{0, zap.DebugLevel, 0},

@@ -15,7 +15,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// soak is how long a long test runs: CARILLON_SOAK, or what CI has time for.
+// soak returns how long a long test runs: CARILLON_SOAK, or the given time for CI.
 func soak(t *testing.T, short time.Duration) time.Duration {
 	t.Helper()
 	v := os.Getenv("CARILLON_SOAK")
@@ -29,9 +29,8 @@ func soak(t *testing.T, short time.Duration) time.Duration {
 	return d
 }
 
-// Three nodes share many tasks that tick each second. One is killed and started
-// again, one is asked to stop: every tick has exactly one outcome, by what etcd
-// holds.
+// Three nodes share many tasks that tick every second. One is killed and restarted, and one is stopped. According
+// to etcd, every tick has exactly one outcome.
 func TestSoak_EveryTickHasOneOutcomeWhileNodesComeAndGo(t *testing.T) {
 	if testing.Short() {
 		t.Skip("whole daemons: make test-cluster")
@@ -40,7 +39,7 @@ func TestSoak_EveryTickHasOneOutcomeWhileNodesComeAndGo(t *testing.T) {
 	if length > 0 {
 		shards, tasks = "32", 300
 	} else {
-		t.Parallel() // it waits, most of the time
+		t.Parallel() // mostly waits
 	}
 	c := newCluster(t, "--shards", shards, "--lease-ttl", "3s")
 	for _, n := range []string{"n1", "n2", "n3"} {
@@ -48,8 +47,8 @@ func TestSoak_EveryTickHasOneOutcomeWhileNodesComeAndGo(t *testing.T) {
 	}
 	c.everySecond("n1", tasks, nil)
 
-	// In each phase the nodes that are there share the shards, and every task fires. A soak
-	// then goes on for its share of the time.
+	// In each phase the present nodes share the shards, and every task fires. A soak continues each phase for its
+	// share of the time.
 	phases := int64(0)
 	work := func(nodes ...string) {
 		t.Helper()
@@ -73,13 +72,13 @@ func TestSoak_EveryTickHasOneOutcomeWhileNodesComeAndGo(t *testing.T) {
 	}
 }
 
-// etcd goes away under load until all nodes have lost their sessions, and comes back: no
-// daemon exits, no tick is lost, no task is killed, and the logs say it once.
+// etcd is stopped under load until all nodes have lost their sessions, and is started again. No daemon exits, no
+// tick is lost, no task is killed, and each log reports it once.
 func TestSoak_OutageOfEtcdLosesNothingAndKillsNothing(t *testing.T) {
 	if testing.Short() {
 		t.Skip("whole daemons: make test-cluster")
 	}
-	t.Parallel() // it waits, most of the time
+	t.Parallel() // mostly waits
 	c := newCluster(t, "--shards", "8", "--lease-ttl", "3s")
 	c.start("n1")
 	c.start("n2")
@@ -102,7 +101,7 @@ func TestSoak_OutageOfEtcdLosesNothingAndKillsNothing(t *testing.T) {
 		lost[n] = c.nodes[n].sessionsLost()
 	}
 	c.etcd.Stop()
-	eventually(t, func() error { // meanwhile the API says so, however long that takes
+	eventually(t, func() error { // meanwhile the API must answer 503, however long that takes
 		_, err := c.client("n1").Tasks.Get(t.Context(), "default", "t001")
 		if !errors.Is(err, task.ErrUnavailable) {
 			return fmt.Errorf("while etcd is away the API answers %v", err)
@@ -119,7 +118,7 @@ func TestSoak_OutageOfEtcdLosesNothingAndKillsNothing(t *testing.T) {
 	}
 	c.etcd.Restart()
 	for _, n := range []string{"n1", "n2"} {
-		c.nodes[n].waitReady() // fails if the process ended
+		c.nodes[n].waitReady() // fails if the process has ended
 	}
 	mark(t, marks, "go")
 	eventually(t, func() error {
@@ -145,7 +144,7 @@ func TestSoak_OutageOfEtcdLosesNothingAndKillsNothing(t *testing.T) {
 	}
 }
 
-// sessionsLost is how often the process has said that it lost its session.
+// sessionsLost returns how often the process has logged that it lost its session.
 func (p *process) sessionsLost() int {
 	return strings.Count(p.logs.String(), "lost the session; rejoining")
 }
@@ -160,9 +159,9 @@ func (c *cluster) allFire() {
 	eventually(c.t, func() error { return c.hasFired(c.etcd.Client(), res.Header.Revision) })
 }
 
-// fewLines is how many lines of log are few: a hundred for what a test does to a
-// node, and some for each time that it lost its session, as it may if the machine
-// stands still. What is told at each try is far more.
+// fewLines returns the acceptable number of log lines: a hundred for what a test does to a node, and some for each
+// lost session, because a machine that stops for a while loses sessions. A message that is logged at each try
+// would exceed this.
 func fewLines(lines []string) int {
 	most := 100
 	for _, line := range lines {

@@ -12,9 +12,9 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// A run with a part on every node, while one dies and one joins: the dead node's part
-// is lost, the new node has none, and the run ends by its rule. Then it is repeated:
-// with the lost part alone, on the node that is back.
+// A run has a part on every node while one node dies and one joins. The part of the dead node is lost, the new
+// node gets none, and the run ends according to its rule. Then only the lost part is repeated, on the node that is
+// back.
 func TestFanOut_ToAllNodesWhileOneDiesAndOneJoins(t *testing.T) {
 	if testing.Short() {
 		t.Skip("whole daemons: make test-cluster")
@@ -24,7 +24,7 @@ func TestFanOut_ToAllNodesWhileOneDiesAndOneJoins(t *testing.T) {
 	for _, n := range []string{"n1", "n2", "n3"} {
 		c.start(n)
 	}
-	c.acquainted() // or whoever places the parts may not know of all
+	c.acquainted() // otherwise the node that places the parts may not know all nodes
 	dir := t.TempDir()
 	s := spec("sweep", fmt.Sprintf(
 		`echo "$CARILLON_NODE $CARILLON_PART_INDEX of $CARILLON_PART_COUNT" >>%s/log; while [ ! -e %[1]s/go ]; do sleep 0.1; done; echo done on $CARILLON_NODE`, dir))
@@ -58,7 +58,7 @@ func TestFanOut_ToAllNodesWhileOneDiesAndOneJoins(t *testing.T) {
 	if out := live.out.String(); strings.Count(out, "done on n1") != 1 || strings.Count(out, "done on n2") != 1 || !strings.Contains(out, "sweep[0] ") {
 		t.Errorf("what was followed is %q", out)
 	}
-	logs := c.carillon("n4", "logs", s.Name) // that of n3 is away
+	logs := c.carillon("n4", "logs", s.Name) // the part of n3 is not available
 	<-logs.done
 	if out := logs.out.String(); strings.Count(out, "done on n1") != 1 || !strings.Contains(out, "sweep[0] ") {
 		t.Errorf("the merged output is %q", out)

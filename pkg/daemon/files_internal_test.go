@@ -12,7 +12,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// Keys and passwords that all users can read are refused at the start, and by --check-config.
+// The start and --check-config reject keys and passwords that all users can read.
 func TestConfig_RefusesSecretsThatOthersCanRead(t *testing.T) {
 	t.Parallel()
 

@@ -47,7 +47,7 @@ func TestLowering_WaitsForTheLastWritesOfTheNewerFormat(t *testing.T) {
 		{0, "n1", false},
 		{time.Minute, "", false},
 		{time.Minute + lastWrites - 1, "", false},
-		{time.Minute + lastWrites, "n2", false}, // one that has just joined
+		{time.Minute + lastWrites, "n2", false}, // a node that has just joined
 		{2*time.Minute + lastWrites, "", false},
 		{2*time.Minute + 2*lastWrites, "", true},
 	} {

@@ -11,13 +11,13 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// While the cluster is frozen nodes come and go: nothing starts, every tick is
-// skipped and on record, and all goes on afterwards.
+// While the cluster is frozen, nodes leave and join. Nothing starts, every tick is skipped and recorded, and
+// everything continues afterwards.
 func TestFreeze_HoldsWhileNodesComeAndGo(t *testing.T) {
 	if testing.Short() {
 		t.Skip("whole daemons: make test-cluster")
 	}
-	t.Parallel() // it waits, most of the time
+	t.Parallel() // mostly waits
 	c := newCluster(t, "--shards", "8", "--lease-ttl", "2s")
 	c.start("n1")
 	c.start("n2")
@@ -39,7 +39,7 @@ func TestFreeze_HoldsWhileNodesComeAndGo(t *testing.T) {
 	eventually(t, func() error { return ran(time.Time{}) })
 
 	var st client.FreezeStatus
-	c.unlessAway(func() (err error) { // to freeze again is to wait on for nodes that have not confirmed
+	c.unlessAway(func() (err error) { // repeating the freeze waits for nodes that have not confirmed it
 		st, err = cl.Freezes.Begin(t.Context(), "", "a move")
 		return err
 	})
@@ -54,7 +54,7 @@ func TestFreeze_HoldsWhileNodesComeAndGo(t *testing.T) {
 	c.nodes["n2"].signal(syscall.SIGKILL)
 	c.owned("n1")
 	c.start("n2")
-	eventually(t, func() error { // who joins reads it first
+	eventually(t, func() error { // a joining node reads the freeze first
 		n, err := cl.Nodes.Get(t.Context(), "n2")
 		if err == nil && n.Froze != st.Revision {
 			err = fmt.Errorf("n2 goes by the freezes of revision %d, not %d", n.Froze, st.Revision)
@@ -64,7 +64,7 @@ func TestFreeze_HoldsWhileNodesComeAndGo(t *testing.T) {
 	if r, err := cl.Runs.Get(t.Context(), "default", "asked", waits.ID); err != nil || r.State != task.Queued || r.Reason != task.ReasonManual {
 		t.Errorf("what was triggered: %+v, %v", r, err)
 	}
-	// What is due by now is on record while all is frozen still; an owner may be behind.
+	// Ticks that are due by now are recorded while the cluster is still frozen. An owner may be behind.
 	due := 20 * (int64(time.Since(holds)/time.Second) - 1)
 	eventually(t, func() error {
 		runs, err := cl.Runs.List(t.Context(), client.RunListOptions{})

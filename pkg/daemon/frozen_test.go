@@ -15,9 +15,8 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// probe is a task's shell line: it writes to the log which attempt starts, and
-// whether the first process of the task lives; on the frozen node it goes on for
-// ever.
+// probe is the shell line of a task. It logs which attempt starts, and whether the first process of the task is
+// alive. On the frozen node it continues forever.
 const probe = `
 log=%[1]s/log; first=%[1]s/pid.%[2]s
 echo "START $CARILLON_RUN_ID $CARILLON_ATTEMPT $CARILLON_FENCING_TOKEN $(date +%%s) $$" >>$log
@@ -25,8 +24,8 @@ if [ $CARILLON_NODE = n1 ] && ! [ -e %[1]s/thawed ]; then echo $$ >$first; while
 case "$(cut -d' ' -f3 /proc/$(cat $first)/stat 2>/dev/null)" in ''|Z|X) ;; *) echo %[2]s >>%[1]s/overlap;; esac
 echo "END $CARILLON_RUN_ID $CARILLON_ATTEMPT $CARILLON_FENCING_TOKEN $(date +%%s) $$" >>$log`
 
-// runs reports whether a process is there and not merely unwaited for: the
-// parent of what its guardian kills is frozen.
+// runs reports whether a process exists and is not a zombie. Zombies occur because the parent of a process that
+// the guardian kills is frozen.
 func runs(pid int) bool {
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
@@ -43,14 +42,14 @@ func mark(t *testing.T, dir, name string) {
 	}
 }
 
-// A daemon stands still, past its lease and past lost_after, while it runs tasks. The
-// guardian kills them before they are declared lost, those that nobody replaces too.
-// Thawed, the daemon changes no outcome, and takes part.
+// A daemon is frozen for longer than its lease and lost_after while it runs tasks. The guardian kills its attempts
+// before they are declared lost, also those that are not replaced. When the daemon continues, it changes no
+// outcome and takes part again.
 func TestDaemon_ThatIsFrozenPastLostAfterRunsNothing(t *testing.T) {
 	if testing.Short() {
 		t.Skip("whole daemons: make test-cluster")
 	}
-	t.Parallel() // it waits, most of the time
+	t.Parallel() // mostly waits
 	c := newCluster(t, "--shards", "8", "--lease-ttl", "2s")
 	c.lostAfter(12 * time.Second)
 	c.start("n1")
@@ -84,7 +83,7 @@ func TestDaemon_ThatIsFrozenPastLostAfterRunsNothing(t *testing.T) {
 		t.Errorf("ended as %+v", second)
 	}
 	c.until("n2", "alone", lost["alone"], task.Lost)
-	eventually(t, func() error { // the other's ticks go on
+	eventually(t, func() error { // the ticks of the other task continue
 		list, err := c.client("n2").Runs.ListByTask(t.Context(), "default", "skips", client.RunListOptions{State: task.Succeeded, Node: "n2"})
 		if err == nil && len(list) < 2 {
 			err = fmt.Errorf("%d runs of the task that skips", len(list))

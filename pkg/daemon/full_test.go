@@ -23,14 +23,14 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// smallQuota is what fills up while one watches.
+// smallQuota is a quota that fills up quickly.
 const smallQuota = 24 << 20
 
 func TestFull_EmbeddedEtcd(t *testing.T) {
 	if testing.Short() {
 		t.Skip("whole daemons: make test-cluster")
 	}
-	t.Parallel() // with the next: both wait, most of the time
+	t.Parallel() // parallel with the next test; both mostly wait
 	c := &cluster{t: t, dir: t.TempDir(), nodes: map[string]*process{}}
 	t.Cleanup(c.stopAll)
 	p := &process{t: t, name: "n1", port: freePort(t), dir: filepath.Join(c.dir, "n1")}
@@ -41,8 +41,8 @@ func TestFull_EmbeddedEtcd(t *testing.T) {
 	fillAndMakeSpace(c, "unix://"+filepath.Join(p.dir, "etcd", "etcd.sock"), func() {})
 }
 
-// Of two nodes on an etcd of their own the leader is killed while etcd is full,
-// and comes back: nobody can join then, or lead. Nothing but space may be needed.
+// Of two nodes with a separate etcd, the leader is killed while etcd is full, and is restarted. No node can join
+// or lead then. When there is space again, everything must continue without further actions.
 func TestFull_EtcdOfItsOwn(t *testing.T) {
 	if testing.Short() {
 		t.Skip("whole daemons: make test-cluster")
@@ -76,7 +76,7 @@ func TestFull_EtcdOfItsOwn(t *testing.T) {
 }
 
 func TestStatus_TellsOfEntriesThatNobodyCanRead(t *testing.T) {
-	t.Parallel() // it waits, most of the time
+	t.Parallel() // mostly waits
 	c := newCluster(t, "--shards", "8")
 	c.start("n1")
 	c.create("n1", spec("good", "true"))
@@ -101,8 +101,8 @@ func TestStatus_TellsOfEntriesThatNobodyCanRead(t *testing.T) {
 	})
 }
 
-// fillAndMakeSpace fills the etcd of a cluster, looks at what a user sees, has
-// something happen meanwhile, and makes space as cluster status says.
+// fillAndMakeSpace fills the etcd of a cluster, checks what a user sees, calls meanwhile, and makes space as
+// cluster status describes.
 func fillAndMakeSpace(c *cluster, endpoint string, meanwhile func()) {
 	t, ctx := c.t, c.t.Context()
 	var err error
@@ -172,7 +172,7 @@ func fillAndMakeSpace(c *cluster, endpoint string, meanwhile func()) {
 		t.Fatal(err)
 	}
 	var st client.ClusterStatus
-	eventually(t, func() (err error) { // it does not wait for an etcd that is slow to answer
+	eventually(t, func() (err error) { // the list does not wait for a slow etcd
 		st, err = cl.Cluster.Status(ctx)
 		if w := strings.Join(st.Warnings, "\n"); err == nil && (!strings.Contains(w, "is full") || len(st.MakeSpace) != 3) {
 			err = fmt.Errorf("the status of a full etcd: %+v", st)
@@ -206,7 +206,7 @@ func fillAndMakeSpace(c *cluster, endpoint string, meanwhile func()) {
 	}
 }
 
-// renewsLease waits until a node's lease has more time to live than it had.
+// renewsLease waits until a node's lease was renewed.
 func (c *cluster) renewsLease(etcd *kv.Client, node string) {
 	c.t.Helper()
 	least := int64(math.MaxInt64)
@@ -226,7 +226,7 @@ func (c *cluster) renewsLease(etcd *kv.Client, node string) {
 	})
 }
 
-// allEnded is nil if no run waits or is under way.
+// allEnded returns nil if no run waits or is active.
 func (c *cluster) allEnded(etcd *kv.Client) error {
 	for _, prefix := range []string{c.keys.Shards(), c.keys.Runs()} {
 		res, err := etcd.Get(c.t.Context(), prefix, clientv3.WithPrefix(), clientv3.WithKeysOnly())
@@ -242,7 +242,7 @@ func (c *cluster) allEnded(etcd *kv.Client) error {
 	return nil
 }
 
-// refusesChanges tries all that puts something.
+// refusesChanges tries all requests that put something.
 func (c *cluster) refusesChanges(cl *client.Client) {
 	ctx, one := c.t.Context(), spec("one", "true")
 	for what, try := range map[string]func() error{
@@ -262,7 +262,7 @@ func (c *cluster) refusesChanges(cl *client.Client) {
 	}
 }
 
-// tellsOfFullEtcd is nil if the metrics and the log of a node say that etcd is full.
+// tellsOfFullEtcd returns nil if the metrics and the log of a node report that etcd is full.
 func (p *process) tellsOfFullEtcd() error {
 	res, err := http.Get(p.url() + "/metrics")
 	if err != nil {
@@ -285,7 +285,7 @@ func (p *process) tellsOfFullEtcd() error {
 	return nil
 }
 
-// hasFired is nil if every task that ticks has a record of a run that is newer than rev.
+// hasFired returns nil if every task has a record of a run that is newer than rev.
 func (c *cluster) hasFired(etcd *kv.Client, rev int64) error {
 	tasks, err := etcd.Get(c.t.Context(), c.keys.SpecsOf("default")+"t0", clientv3.WithPrefix(), clientv3.WithKeysOnly())
 	if err != nil {
@@ -307,7 +307,7 @@ func (c *cluster) hasFired(etcd *kv.Client, rev int64) error {
 	return nil
 }
 
-// doAsEtcdctl does what etcdctl would, given that command line.
+// doAsEtcdctl does what etcdctl does with that command line.
 func doAsEtcdctl(t *testing.T, line string) {
 	t.Helper()
 	m := regexp.MustCompile(`^ETCDCTL_ENDPOINTS=(\S+) etcdctl --command-timeout 10m (.+)$`).FindStringSubmatch(line)

@@ -10,14 +10,13 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// All nodes are restarted, one after another, under tasks that tick all the time:
-// every shard is loaded by its next owner before it moves, and no tick comes so
-// late that it is missed.
+// All nodes are restarted, one after the other, with tasks that tick all the time. The next owner loads every
+// shard before it moves, and no tick is so late that it is missed.
 func TestHandover_ARollingRestartIsNotNoticed(t *testing.T) {
 	if testing.Short() {
 		t.Skip("whole daemons: make test-cluster")
 	}
-	t.Parallel() // it waits, most of the time
+	t.Parallel() // mostly waits
 	const shards = 12
 	c := newCluster(t, "--shards", fmt.Sprint(shards), "--drain-timeout", "60s") // half of it is for the next owners to load
 	names := []string{"n1", "n2", "n3"}
@@ -26,12 +25,12 @@ func TestHandover_ARollingRestartIsNotNoticed(t *testing.T) {
 	}
 	c.everySecond("n1", 12, func(_ int, s *task.Spec) {
 		s.Schedule, s.Overlap, s.Missed.Policy = task.Schedules{"@every 500ms"}, task.OverlapAllow, task.MissedAll
-		s.Missed.Grace = task.Duration(30 * time.Second) // other tests run beside it
+		s.Missed.Grace = task.Duration(30 * time.Second) // other tests run at the same time
 	})
 	c.balanced(names...)
 	used, forced := 0.0, 0.0
-	count := func(n string) { // what a node has counted is gone when it is
-		c.nodes[n].waitReady() // it serves what it owns
+	count := func(n string) { // the counters of a node are lost when it ends
+		c.nodes[n].waitReady() // it serves its shards
 		used += c.metric(n, `carillon_shard_preloads_total{result="used"}`)
 		forced += c.metric(n, `carillon_shard_moves_total{how="forced"}`)
 	}
@@ -40,14 +39,14 @@ func TestHandover_ARollingRestartIsNotNoticed(t *testing.T) {
 		c.nodes[n].signal(syscall.SIGTERM)
 		c.start(n)
 		c.balanced(names...)
-		c.allFire() // also with the shards where they are now
+		c.allFire() // also with the shards at their new owners
 	}
-	eventually(t, func() error { // those that have moved last are opened by and by
+	eventually(t, func() error { // the last shards that moved may not be open yet
 		last := 0.0
 		for _, n := range names {
 			last += c.metric(n, `carillon_shard_preloads_total{result="used"}`)
 		}
-		// Each restart moves the node's third of the shards away and as many back.
+		// Each restart moves the node's third of the shards away, and as many back.
 		if used+last < 2*shards-2 {
 			return fmt.Errorf("%g shards were loaded before they moved; %d at least had to move", used+last, 2*shards)
 		}
@@ -69,7 +68,7 @@ func TestHandover_ARollingRestartIsNotNoticed(t *testing.T) {
 	}
 }
 
-// balanced waits until every node owns its fair share and nothing is about to move.
+// balanced waits until every node owns its share and no handover is in progress.
 func (c *cluster) balanced(nodes ...string) {
 	c.t.Helper()
 	eventually(c.t, func() error {

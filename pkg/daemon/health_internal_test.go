@@ -15,7 +15,7 @@ import (
 func TestLosses_WaitLongerEachTime(t *testing.T) {
 	var l losses
 	longest := func(lasted time.Duration) (most time.Duration) {
-		for range 200 { // of one and the same count
+		for range 200 { // without a change of the counter
 			again := l
 			most = max(most, again.nextDelay(lasted))
 		}
@@ -33,7 +33,7 @@ func TestLosses_WaitLongerEachTime(t *testing.T) {
 	}
 }
 
-// fakeBeats is a part that beats when the test says so.
+// fakeBeats is a component whose beats the test controls.
 type fakeBeats int64
 
 func (b *fakeBeats) Beats() int64 { return int64(*b) }
@@ -44,7 +44,7 @@ func TestWatchdog_EndsTheSessionOfANodeWhosePartStandsStill(t *testing.T) {
 	w.watchPart("keeper", &keeper)
 	w.watchPart("engine", &engine)
 	for range 2 * watchdogLimit {
-		keeper++ // the engine has not begun: it waits for etcd
+		keeper++ // the engine has not begun, because it waits for etcd
 		w.checkParts()
 	}
 	if err := w.checkAlive(); err != nil {
@@ -82,7 +82,7 @@ func TestWatchdog_ThatDoesNotLookIsNotAlive(t *testing.T) {
 	}
 }
 
-// stalling is a node whose shards do what the test says.
+// stalling is a node whose shards behave as the test requests.
 type stalling struct {
 	*stallMonitor
 	shards    []int
@@ -158,7 +158,7 @@ func TestStall_IsNotThatEtcdIsAway(t *testing.T) {
 	}
 }
 
-// Of several reasons the gravest is told, and each ends by itself.
+// Of several reasons the gravest is announced, and each is withdrawn separately.
 func TestFitness_TellsTheGravestReason(t *testing.T) {
 	changes := 0
 	var mu sync.Mutex

@@ -13,21 +13,20 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// fakeCluster is what etcd says of the cluster.
+// fakeCluster returns a state of the cluster as from etcd.
 type fakeCluster struct{ present store.Present }
 
 func (f fakeCluster) Present(context.Context) (store.Present, error) { return f.present, nil }
 
-// What a node's directory says of etcd is held against what etcd holds, when the
-// node begins and while it runs.
+// The history in a node's data directory is compared with etcd, at the start and while the node runs.
 func TestHistory_HoldsEtcdAgainstWhatWasSeen(t *testing.T) {
 	lower := errors.New("a lower revision")
 	for name, c := range map[string]struct {
 		there     store.Present
 		wentBack  error
-		foreign   bool // it is not the node's
+		foreign   bool // another cluster
 		restored  bool
-		epoch     int // of the node, then
+		epoch     int // the node's epoch afterwards
 		beginsNew bool
 	}{
 		"nothing has changed":      {there: present("c", 2), epoch: 2},

@@ -11,7 +11,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// ineligible waits until a node says why it owns no shards.
+// ineligible waits until a node announces why it owns no shards.
 func (c *cluster) ineligible(ask, node, reason string) {
 	c.t.Helper()
 	eventually(c.t, func() error {
@@ -23,9 +23,8 @@ func (c *cluster) ineligible(ask, node, reason string) {
 	})
 }
 
-// An etcd that is restored from an older snapshot stops all: the nodes that run,
-// the one that starts, and the one that cannot know. An operator's word has them
-// begin anew on what it holds.
+// An etcd that is restored from an older snapshot stops all nodes: those that run, one that starts, and one that
+// cannot detect it. When an operator accepts the state, they start over with what etcd contains.
 func TestHistory_ARestoredEtcdStopsAllUntilAnOperatorAcceptsIt(t *testing.T) {
 	if testing.Short() {
 		t.Skip("whole daemons: make test-cluster")
@@ -37,13 +36,13 @@ func TestHistory_ARestoredEtcdStopsAllUntilAnOperatorAcceptsIt(t *testing.T) {
 	c.owned("n1", "n2")
 	c.create("n1", spec("before", "true"))
 	rewind := c.etcd.Keep()
-	for _, n := range []string{"n1", "n2"} { // both have found it again
+	for _, n := range []string{"n1", "n2"} { // both have detected it again
 		c.unlessAway(func() error { _, err := c.client(n).Tasks.Get(t.Context(), "default", "before"); return err })
 		c.nodes[n].waitReady()
 	}
 	c.create("n1", spec("after", "true"))
 	c.nodes["n2"].signal(syscall.SIGTERM)
-	if _, err := c.client("n1").Nodes.Cordon(t.Context(), "n1"); err != nil { // something that all nodes watch
+	if _, err := c.client("n1").Nodes.Cordon(t.Context(), "n1"); err != nil { // a change that all nodes watch
 		t.Fatal(err)
 	}
 	if _, err := c.client("n1").Cluster.Recover(t.Context()); !errors.Is(err, task.ErrConflict) {
@@ -83,8 +82,7 @@ func TestHistory_ARestoredEtcdStopsAllUntilAnOperatorAcceptsIt(t *testing.T) {
 	}
 }
 
-// A data directory belongs to one cluster: with an etcd that has lost everything,
-// no node makes a new one by itself.
+// A data directory belongs to one cluster. If etcd has lost all data, no node creates a new cluster by itself.
 func TestHistory_ANodeDoesNotMakeAClusterInPlaceOfItsOwn(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, "--shards", "4")

@@ -15,8 +15,8 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// activated has a process started as systemd starts a service with sockets: they are its
-// descriptors from 3 on, and LISTEN_PID is its own process id.
+// activated makes a process start as systemd starts a service with sockets: they are its descriptors from 3 on,
+// and LISTEN_PID is its process number.
 func (p *process) activated(sockets ...*os.File) {
 	p.t.Helper()
 	exe, err := os.Executable()
@@ -52,11 +52,11 @@ func socketFile(t *testing.T, network, address string) *os.File {
 	return f
 }
 
-// The service manager holds the socket and the port of a node while its daemon is away:
-// what connects then is answered by the next daemon.
+// The service manager keeps the socket and the port of a node open while the daemon is down. The next daemon
+// answers connections of that time.
 func TestInherited_SocketsOutliveTheDaemon(t *testing.T) {
-	t.Parallel()                           // it waits, most of the time
-	dir, err := os.MkdirTemp("", "socket") // sockets have short paths
+	t.Parallel()                           // mostly waits
+	dir, err := os.MkdirTemp("", "socket") // the path of a socket must be short
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -66,7 +66,7 @@ func TestInherited_SocketsOutliveTheDaemon(t *testing.T) {
 	p := c.node("n1")
 	p.activated(socketFile(t, "unix", path), socketFile(t, "tcp", fmt.Sprintf("127.0.0.1:%d", p.port)))
 
-	c.start("n1") // without --socket: the path of the one that is inherited counts
+	c.start("n1") // without --socket, the path of the inherited socket counts
 	version := func(ctx context.Context, conn net.Conn, base string) error {
 		transport := &http.Transport{DialContext: func(context.Context, string, string) (net.Conn, error) { return conn, nil }, DisableKeepAlives: true}
 		req, err := http.NewRequestWithContext(ctx, http.MethodGet, base+"/healthz", nil)
@@ -116,8 +116,8 @@ func TestInherited_SocketsOutliveTheDaemon(t *testing.T) {
 }
 
 func TestInherited_SocketsAreForTheDaemonOnly(t *testing.T) {
-	t.Parallel()                           // it waits, most of the time
-	dir, err := os.MkdirTemp("", "socket") // sockets have short paths
+	t.Parallel()                           // mostly waits
+	dir, err := os.MkdirTemp("", "socket") // the path of a socket must be short
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -164,7 +164,7 @@ func TestInherited_SocketsAreForTheDaemonOnly(t *testing.T) {
 	}
 }
 
-// openFiles are the names of what a process has open.
+// openFiles returns the names of the open files of a process.
 func openFiles(t *testing.T, pid int) string {
 	t.Helper()
 	dir := fmt.Sprintf("/proc/%d/fd", pid)
@@ -175,14 +175,14 @@ func openFiles(t *testing.T, pid int) string {
 	var names []string
 	for _, e := range entries {
 		name, err := os.Readlink(filepath.Join(dir, e.Name()))
-		if err == nil { // else it was closed meanwhile
+		if err == nil { // otherwise it was closed meanwhile
 			names = append(names, name)
 		}
 	}
 	return strings.Join(names, "\n")
 }
 
-// socketName is what /proc calls a socket.
+// socketName returns the name of a socket in /proc.
 func socketName(t *testing.T, f *os.File) string {
 	t.Helper()
 	info, err := f.Stat()

@@ -18,7 +18,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/kv"
 )
 
-// listeningOn returns the addresses on which this host listens at port, as the kernel says.
+// listeningOn returns the addresses on which this host listens at port, as the kernel reports them.
 func listeningOn(t *testing.T, port int) (found []netip.Addr) {
 	t.Helper()
 	for _, table := range []string{"/proc/self/net/tcp", "/proc/self/net/tcp6"} {
@@ -29,7 +29,7 @@ func listeningOn(t *testing.T, port int) (found []netip.Addr) {
 		lines := bufio.NewScanner(f)
 		for lines.Scan() {
 			fields := strings.Fields(lines.Text())
-			if len(fields) < 4 || fields[3] != "0A" { // not listening, or the heading
+			if len(fields) < 4 || fields[3] != "0A" { // not listening, or the header
 				continue
 			}
 			addr, at, _ := strings.Cut(fields[1], ":")
@@ -40,7 +40,7 @@ func listeningOn(t *testing.T, port int) (found []netip.Addr) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			for word := 0; word < len(raw); word += 4 { // each word is in the host's order, here little-endian
+			for word := 0; word < len(raw); word += 4 { // each word has the host's byte order, here little-endian
 				raw[word], raw[word+1], raw[word+2], raw[word+3] = raw[word+3], raw[word+2], raw[word+1], raw[word]
 			}
 			ip, _ := netip.AddrFromSlice(raw)
@@ -63,8 +63,8 @@ func unusedPort(t *testing.T) int {
 	return l.Addr().(*net.TCPAddr).Port
 }
 
-// What Validate judges has to be what the peer listener binds: a name that passes for loopback must not be served on
-// all interfaces.
+// The peer listener must bind the address that Validate has checked. A name that seems to be a loopback name must
+// not be served on all interfaces.
 func TestConfig_JudgesTheAddressThatPeersListenOn(t *testing.T) {
 	hostname, err := os.Hostname()
 	if err != nil {
@@ -90,7 +90,7 @@ func TestConfig_JudgesTheAddressThatPeersListenOn(t *testing.T) {
 					"n1": scheme + "://" + net.JoinHostPort(host, strconv.Itoa(port)), "n2": fmt.Sprintf("%s://127.0.0.1:%d", scheme, unusedPort(t)),
 				}
 				if err := cfg.Validate(); err != nil {
-					if host != hostname { // which some hosts resolve to loopback
+					if host != hostname { // some hosts resolve their own name to loopback
 						t.Error(err)
 					}
 					return
@@ -130,7 +130,7 @@ func TestConfig_JudgesTheAddressThatPeersListenOn(t *testing.T) {
 					bound = listeningOn(t, port)
 					time.Sleep(5 * time.Millisecond)
 				}
-				// Go binds :: for 0.0.0.0, too: both are all interfaces.
+				// Go binds :: for 0.0.0.0. Both are all interfaces.
 				if len(bound) != 1 || bound[0] != judged && !(bound[0].IsUnspecified() && judged.IsUnspecified()) {
 					t.Fatalf("Validate judged %s, and the listener is on %v", judged, bound)
 				}
@@ -142,7 +142,8 @@ func TestConfig_JudgesTheAddressThatPeersListenOn(t *testing.T) {
 	}
 }
 
-// The API's listener binds what Validate judged, whatever the resolver makes of localhost.
+// The API's listener binds the address that Validate has checked, whatever address the resolver returns for
+// localhost.
 func TestConfig_ListenOnLocalhostIsAnAddress(t *testing.T) {
 	cfg := Defaults()
 	cfg.DataDir, cfg.Embedded, cfg.Listen = t.TempDir(), true, "localhost:7070"

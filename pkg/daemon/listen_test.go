@@ -16,10 +16,10 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// A user of the host may have taken the port while the daemon was away. Tasks fire all
-// the same, nobody is sent to whoever holds the port, and the port is taken back.
+// Another user may have taken the port while the daemon was down. Tasks fire nevertheless, the other program's
+// address is not announced, and the node takes the port back when it is free.
 func TestListen_ATakenPortDoesNotKeepANodeFromFiring(t *testing.T) {
-	t.Parallel() // it waits, most of the time
+	t.Parallel() // mostly waits
 	c := newCluster(t, "--shards", "8", "--lease-ttl", "3s")
 	c.start("n1")
 	second := c.node("n2")
@@ -51,7 +51,7 @@ func TestListen_ATakenPortDoesNotKeepANodeFromFiring(t *testing.T) {
 	}
 }
 
-// socketClient connects to a unix socket as some user of this host.
+// socketClient returns a client that connects to a unix socket as a user of this host.
 func socketClient(path string, uid int) *http.Client {
 	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
 		type result struct {
@@ -60,8 +60,8 @@ func socketClient(path string, uid int) *http.Client {
 		}
 		done := make(chan result)
 		go func() {
-			// The credentials are those of the thread that connects. It is not unlocked, so it
-			// ends with this goroutine.
+			// The credentials are those of the thread that connects. The thread is not unlocked, so it ends with
+			// this goroutine.
 			runtime.LockOSThread()
 			if uid != os.Geteuid() {
 				id := uintptr(uid)
@@ -84,8 +84,8 @@ func socketClient(path string, uid int) *http.Client {
 }
 
 func TestListen_TheSocketKnowsItsUsers(t *testing.T) {
-	t.Parallel()                           // it waits, most of the time
-	dir, err := os.MkdirTemp("", "socket") // sockets have short paths
+	t.Parallel()                           // mostly waits
+	dir, err := os.MkdirTemp("", "socket") // the path of a socket must be short
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -126,7 +126,7 @@ func TestListen_TheSocketKnowsItsUsers(t *testing.T) {
 	if _, err := status(65534, ""); !errors.Is(err, syscall.EACCES) {
 		t.Errorf("somebody who is not in the group could open the socket: %v", err)
 	}
-	if err := os.Chmod(path, 0o666); err != nil { // as if they were in the group
+	if err := os.Chmod(path, 0o666); err != nil { // lets users connect as if they were in the group
 		t.Fatal(err)
 	}
 	if got, err := status(65534, ""); got != http.StatusUnauthorized {

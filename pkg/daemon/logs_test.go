@@ -14,7 +14,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// command is a carillon that a person runs against one node.
+// command is a carillon command that runs against one node.
 type command struct {
 	t         *testing.T
 	out, errs logBuffer
@@ -36,7 +36,7 @@ func (c *cluster) carillon(node string, args ...string) *command {
 	return r
 }
 
-// says waits until all that was printed is this.
+// says waits until the output is exactly want.
 func (r *command) says(want string) {
 	r.t.Helper()
 	eventually(r.t, func() error {
@@ -47,7 +47,7 @@ func (r *command) says(want string) {
 	})
 }
 
-// ends waits for the end, and checks the exit code and what was said last.
+// ends waits for the end, and checks the exit code and the last output.
 func (r *command) ends(code int, said string) {
 	r.t.Helper()
 	select {
@@ -60,14 +60,14 @@ func (r *command) ends(code int, said string) {
 	}
 }
 
-// A run on the first node is followed from the third while the second is stopped; and
-// one whose node dies, over to its next attempt on another.
+// A run on the first node is followed from the third while the second is stopped. Another one is followed over the
+// death of its node to the next attempt on another node.
 func TestLogs_AreFollowedFromAnyNode(t *testing.T) {
 	if testing.Short() {
 		t.Skip("whole daemons: make test-cluster")
 	}
-	t.Parallel()                        // it waits, most of the time
-	c := newCluster(t, "--shards", "8") // the usual lease: a node that is asked to pause a run has to be there
+	t.Parallel()                        // mostly waits
+	c := newCluster(t, "--shards", "8") // the default lease, because a node must be present to pause a run
 	for _, n := range []string{"n1", "n2", "n3"} {
 		c.start(n)
 	}
@@ -117,7 +117,7 @@ func TestLogs_AreFollowedFromAnyNode(t *testing.T) {
 	if out := waits.out.String(); !strings.Contains(out, "\nattempt 1\nattempt 2\n✗ exit 4, attempt 2 · again") {
 		t.Errorf("trigger --wait printed %q", out)
 	}
-	// Its next run is followed as well, on whatever node it is.
+	// The next run is followed, too, on any node.
 	c.trigger("n3", "again")
 	eventually(t, func() error {
 		if got := follows.out.String(); !strings.HasPrefix(got, "attempt 1\nattempt 2\nattempt 1\n") {

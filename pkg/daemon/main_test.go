@@ -18,20 +18,18 @@ import (
 	"github.com/carillonhq/carillon/pkg/kv"
 )
 
-// asDaemon in the environment makes the test binary the program itself, so that
-// tests run real daemons, with the race detector in them.
+// asDaemon in the environment makes the test binary run as the program, so that tests run real daemons with the
+// race detector.
 const asDaemon = "CARILLON_TEST_AS_DAEMON"
 
-// asEtcd makes it an etcd, with all of its flags.
+// asEtcd makes the test binary run as an etcd with all its flags.
 const asEtcd = "CARILLON_TEST_AS_ETCD"
 
-// ofFormat makes that program another version, which understands no newer format of
-// records than this.
+// ofFormat makes the program behave as a version that understands no newer record format than this.
 const ofFormat = "CARILLON_TEST_FORMAT"
 
-// raceOptions, in the environment of a daemon, end it at the first race that it has. By default the
-// race detector also waits for a second whenever a process exits, and a daemon and its guardian do so
-// at each restart.
+// raceOptions in the environment of a daemon end it at the first race. They also disable the delay of one second
+// with which the race detector exits by default, because daemons and guardians exit at each restart.
 const raceOptions = "GORACE=halt_on_error=1 atexit_sleep_ms=0"
 
 func TestMain(m *testing.M) {
@@ -50,30 +48,30 @@ func TestMain(m *testing.M) {
 	}
 }
 
-// program is the commands that run a node.
+// program returns the root command with the commands that run a node.
 func program() *cobra.Command {
 	root := &cobra.Command{Use: "carillon", SilenceUsage: true, SilenceErrors: true}
 	root.AddCommand(environment().Commands()...)
 	return root
 }
 
-// runTests runs six of the tests that may at once, unless somebody says how many:
-// they wait for leases and ticks, most of the time.
+// runTests runs up to six parallel tests, unless a flag sets another number. They mostly wait for leases and
+// ticks.
 func runTests(m *testing.M) int {
 	flag.Parse()
 	said := false
 	flag.Visit(func(f *flag.Flag) { said = said || f.Name == "test.parallel" })
 	if !said {
-		_ = flag.Set("test.parallel", "6") // the flag is there: package testing has it
+		_ = flag.Set("test.parallel", "6") // package testing has defined the flag
 	}
 	return m.Run()
 }
 
-// What a test's daemon takes from its environment in place of the real world.
+// Environment variables that replace parts of a test daemon's environment.
 const (
-	clockFile = "CARILLON_TEST_CLOCK" // a file with a duration by which its wall clock is off; none, or empty: it is right
-	hostName  = "CARILLON_TEST_HOST"  // the host that it believes to be on
-	stuckFile = "CARILLON_TEST_STUCK" // while this file is there, its commits of shards never arrive
+	clockFile = "CARILLON_TEST_CLOCK" // a file with the error of its wall clock as a duration; none or empty: no error
+	hostName  = "CARILLON_TEST_HOST"  // the host on which it seems to run
+	stuckFile = "CARILLON_TEST_STUCK" // while this file exists, its commits of shards never arrive
 )
 
 func environment() daemon.Environment {
@@ -90,11 +88,11 @@ func environment() daemon.Environment {
 			return c, err
 		}
 	}
-	o.Format, _ = strconv.Atoi(os.Getenv(ofFormat)) // 0 is that of this version
+	o.Format, _ = strconv.Atoi(os.Getenv(ofFormat)) // 0 means the format of this version
 	return o
 }
 
-// stuckKV is an etcd that answers all but transactions that touch shards, while a file is there.
+// stuckKV is an etcd that does not answer transactions on shards while a file exists.
 type stuckKV struct {
 	clientv3.KV
 	file string

@@ -11,7 +11,7 @@ import (
 	"testing"
 )
 
-// serviceManager is systemd's end of the socket on which a daemon says how it fares.
+// serviceManager is systemd's end of the socket to which a daemon sends its reports.
 type serviceManager struct {
 	t    *testing.T
 	path string
@@ -65,7 +65,7 @@ func TestNotify_ReadyIsANodeThatFires(t *testing.T) {
 	if testing.Short() {
 		t.Skip("whole daemons: make test-cluster")
 	}
-	t.Parallel() // it waits, most of the time
+	t.Parallel() // mostly waits
 	c := &cluster{t: t, dir: t.TempDir(), nodes: map[string]*process{}}
 	t.Cleanup(c.stopAll)
 	p := c.node("n1")

@@ -9,7 +9,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/internal/certs"
 )
 
-// pki is a CA of a test, and what it has signed.
+// pki is a CA for tests with the certificates that it has signed.
 type pki struct {
 	t   *testing.T
 	dir string
@@ -25,7 +25,7 @@ func newPKI(t *testing.T) *pki {
 	return p
 }
 
-// newCA makes a CA that signs from now on.
+// newCA creates a CA, which signs from now on.
 func (p *pki) newCA() (pem []byte) {
 	p.t.Helper()
 	ca, pair, err := certs.NewAuthority(certs.Request{Name: "CA", For: aYear, Now: time.Now()})
@@ -36,7 +36,7 @@ func (p *pki) newCA() (pem []byte) {
 	return pair.Cert
 }
 
-// setCA has everybody trust these.
+// setCA makes everybody trust these CAs.
 func (p *pki) setCA(pem []byte) {
 	p.t.Helper()
 	path := p.files("").CA
@@ -57,8 +57,7 @@ func (p *pki) caPEM() []byte {
 	return b
 }
 
-// issue signs a certificate, in the place of one that is there. Without hosts and
-// addresses it is for loopback.
+// issue signs a certificate and replaces the existing one. Without hosts and addresses it is for loopback.
 func (p *pki) issue(r certs.Request) certs.Files {
 	p.t.Helper()
 	if r.Now = time.Now(); r.For == 0 {

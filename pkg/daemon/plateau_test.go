@@ -17,11 +17,10 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// A steady load leaves nothing behind: after a while neither the memory and the
-// goroutines of three nodes nor etcd's size grow. CARILLON_SOAK_RATE runs each
-// second for CARILLON_SOAK say so; without them, the run is too short to judge
-// that, and only shows that it can be measured, with one node. Runs do nothing, but
-// all of them are dispatched, started, ended and kept in history; every tick is checked.
+// Under a steady load, after some time neither the memory and the goroutines of three nodes nor etcd's size grow.
+// CARILLON_SOAK_RATE sets the runs per second, and CARILLON_SOAK the duration. Without them, the run is too short
+// to check that, and only tests the measurement, with one node. The runs do nothing, but all of them are
+// dispatched, started, ended and stored in the history, and every tick is checked.
 func TestPlateau_OfMemoryAndEtcdUnderASteadyLoad(t *testing.T) {
 	if testing.Short() {
 		t.Skip("whole daemons: make test-cluster")
@@ -38,7 +37,7 @@ func TestPlateau_OfMemoryAndEtcdUnderASteadyLoad(t *testing.T) {
 	if os.Getenv("CARILLON_SOAK") != "" {
 		names = []string{"n1", "n2", "n3"}
 	} else {
-		t.Parallel() // it waits, most of the time
+		t.Parallel() // mostly waits
 		flags = append(flags, "--shards", "8")
 	}
 	c := newCluster(t, flags...)
@@ -69,7 +68,7 @@ func TestPlateau_OfMemoryAndEtcdUnderASteadyLoad(t *testing.T) {
 	}
 	r := c.judge(check.Options{Until: time.Now().Add(-time.Second), Ended: true})
 	want := int64(1)
-	if length >= judgedFrom { // a plateau under another load would say nothing
+	if length >= judgedFrom { // the figures would not be comparable with those under another load
 		want = int64(rate) * int64(length/time.Second) * 9 / 10
 	}
 	if r.Summary.Ended[task.Succeeded] < want {
@@ -77,21 +76,20 @@ func TestPlateau_OfMemoryAndEtcdUnderASteadyLoad(t *testing.T) {
 	}
 }
 
-// judgedFrom is how long it takes until thirds can be compared: the embedded etcd
-// compacts every minute, and in each third it must have done so twice.
+// judgedFrom is the duration at which thirds can be compared. The embedded etcd compacts every minute, and must do
+// so at least twice in each third.
 const judgedFrom = 6 * time.Minute
 
-// series is one figure, sample by sample.
+// series contains the samples of one figure.
 type series struct {
 	name   string
-	slack  float64 // growth that is no leak, however small the figure is
-	tide   bool    // it rises and falls, with compactions: its high water counts
+	slack  float64 // growth that is not a leak, in absolute terms
+	tide   bool    // it rises and falls with compactions, so its maximum counts
 	values []float64
 }
 
-// plateau is nil if the last third is at most a tenth, and the slack, above the
-// second third: by their medians, which a collection more or less does not move,
-// or by their high water. The first third is for warming up.
+// plateau returns nil if the last third is at most a tenth plus slack above the second third. It compares medians,
+// which single collections do not change, or maxima. The first third is for warming up.
 func (s series) plateau() error {
 	n := len(s.values)
 	if n < 6 {
@@ -113,11 +111,11 @@ func median(values []float64) float64 {
 	return sorted[len(sorted)/2]
 }
 
-// figures are all that is sampled: of each node, and of etcd.
+// figures contains all samples of the nodes and of etcd.
 type figures struct {
 	nodes  []string
 	at     []time.Duration
-	series []series // resident MiB and goroutines of each node; etcd's file and what of it is in use, in MiB
+	series []series // resident MiB and goroutines of each node; size of etcd's file and the part in use, in MiB
 	revs   []int64
 }
 
@@ -163,7 +161,7 @@ func (f *figures) plateau() (err error) {
 	return err
 }
 
-// String is the table of all samples.
+// String returns a table of all samples.
 func (f *figures) String() string {
 	var b strings.Builder
 	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', tabwriter.AlignRight)
@@ -197,7 +195,7 @@ func residentMiB(pid int) (float64, error) {
 	return 0, errors.New("no VmRSS in /proc: the process has ended")
 }
 
-// metric is the value of a metric without labels.
+// metric returns the value of a metric without labels.
 func (p *process) metric(name string) (float64, error) {
 	res, err := http.Get(p.url() + "/metrics")
 	if err != nil {

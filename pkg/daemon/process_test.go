@@ -19,7 +19,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// spec is a task of a shell line that only a person starts.
+// spec returns a task with a shell line and without a schedule.
 func spec(name, shell string) task.Spec {
 	s := task.Defaults()
 	s.Name, s.Schedule = name, task.Schedules{"@manual"}
@@ -42,7 +42,7 @@ func (c *cluster) trigger(node, name string) task.Run {
 	return r.Run
 }
 
-// until waits until a run is in one of some states.
+// until waits until a run is in one of the states.
 func (c *cluster) until(node, name, id string, states ...task.State) task.Run {
 	c.t.Helper()
 	var r task.Run
@@ -60,7 +60,7 @@ func (c *cluster) until(node, name, id string, states ...task.State) task.Run {
 	return r
 }
 
-// pidIn waits for a file that a task writes its process id to.
+// pidIn waits for a file to which a task writes its process number, and returns the number.
 func pidIn(t *testing.T, path string) int {
 	t.Helper()
 	pid := 0
@@ -75,8 +75,7 @@ func pidIn(t *testing.T, path string) int {
 	return pid
 }
 
-// lineIn waits for the line that a task writes to a file: the file is there before
-// the line is.
+// lineIn waits for the line that a task writes to a file. The file exists before the line does.
 func lineIn(t *testing.T, path string) (line string) {
 	t.Helper()
 	eventually(t, func() error {
@@ -93,7 +92,7 @@ func lineIn(t *testing.T, path string) (line string) {
 func alive(pid int) bool { return syscall.Kill(pid, 0) == nil }
 
 func TestDaemon_LeavesNoProcessBehindWhenItIsKilled(t *testing.T) {
-	t.Parallel() // it waits, most of the time
+	t.Parallel() // mostly waits
 	c := newCluster(t, "--shards", "8", "--lease-ttl", "3s")
 	c.start("n1")
 	marks := t.TempDir()
@@ -110,7 +109,7 @@ func TestDaemon_LeavesNoProcessBehindWhenItIsKilled(t *testing.T) {
 		}
 		return nil
 	})
-	// The guardian says that they are gone: the run is lost long before lost_after.
+	// The guardian has reported them as cleared, so the run is lost long before lost_after.
 	lost := c.until("n2", "long", run.ID, task.Lost)
 	if lost.Reason != task.ReasonNodeLost {
 		t.Errorf("reason is %q", lost.Reason)
@@ -119,7 +118,7 @@ func TestDaemon_LeavesNoProcessBehindWhenItIsKilled(t *testing.T) {
 }
 
 func TestDaemon_StartsALostAttemptAgainElsewhereOnlyIfAsked(t *testing.T) {
-	t.Parallel() // it waits, most of the time
+	t.Parallel() // mostly waits
 	c := newCluster(t, "--shards", "8", "--lease-ttl", "3s")
 	c.start("n1")
 	c.start("n2")
@@ -139,11 +138,11 @@ func TestDaemon_StartsALostAttemptAgainElsewhereOnlyIfAsked(t *testing.T) {
 }
 
 func TestDaemon_TakesItsNameBackAtOnceAndRefusesToShareIt(t *testing.T) {
-	t.Parallel() // it waits, most of the time
+	t.Parallel() // mostly waits
 	c := newCluster(t, "--shards", "8", "--lease-ttl", aLongLease)
 	c.start("n1")
 	c.nodes["n1"].signal(syscall.SIGKILL)
-	c.start("n1") // the lease of the dead process would last for longer than this waits
+	c.start("n1") // the lease of the dead process would last longer than this waits
 	second := &process{t: t, name: "second", port: freePort(t), dir: c.nodes["n1"].dir}
 	second.launch([]string{"agent", "--name", "n9", "--data-dir", second.dir, "--listen", fmt.Sprintf("127.0.0.1:%d", second.port), "--etcd-endpoints", c.etcd.Endpoint()})
 	<-second.gone
@@ -153,9 +152,9 @@ func TestDaemon_TakesItsNameBackAtOnceAndRefusesToShareIt(t *testing.T) {
 }
 
 func TestDaemon_RefusesANameThatAnotherHolds(t *testing.T) {
-	t.Parallel() // it waits, most of the time
+	t.Parallel() // mostly waits
 	c := newCluster(t, "--shards", "8")
-	c.start("n1", "--lease-ttl", aLongLease) // or it might lose its name for a moment
+	c.start("n1", "--lease-ttl", aLongLease) // with a short lease it might lose its name for a moment
 	thief := &process{t: t, name: "thief", port: freePort(t), dir: filepath.Join(c.dir, "thief")}
 	thief.launch([]string{"agent", "--name", "n1", "--data-dir", thief.dir, "--listen", fmt.Sprintf("127.0.0.1:%d", thief.port),
 		"--etcd-endpoints", c.etcd.Endpoint(), "--lease-ttl", "2s"})
@@ -171,7 +170,7 @@ func TestDaemon_RefusesANameThatAnotherHolds(t *testing.T) {
 }
 
 func TestDaemon_DrainsWhenAskedToStopAndLeavesNothing(t *testing.T) {
-	t.Parallel() // it waits, most of the time
+	t.Parallel() // mostly waits
 	c := newCluster(t, "--shards", "8")
 	c.start("n1")
 	c.start("n2", "--drain-timeout", "60s")
@@ -181,12 +180,12 @@ func TestDaemon_DrainsWhenAskedToStopAndLeavesNothing(t *testing.T) {
 	c.create("n1", s)
 	run := c.trigger("n1", "short")
 	pidIn(t, marks+"/pid")
-	if err := c.nodes["n2"].cmd.Process.Signal(syscall.SIGTERM); err != nil { // twice at once is once
+	if err := c.nodes["n2"].cmd.Process.Signal(syscall.SIGTERM); err != nil { // two signals at the same time count as one
 		t.Fatal(err)
 	}
 	began := time.Now()
-	time.Sleep(20 * time.Millisecond)             // the system would make one of two at the same moment
-	if time.Since(began) < 500*time.Millisecond { // a second later it is another one, which ends it at once
+	time.Sleep(20 * time.Millisecond)             // the kernel would merge two signals at the same moment
+	if time.Since(began) < 500*time.Millisecond { // more than a second later, it would be a further signal, which ends the process at once
 		if err := c.nodes["n2"].cmd.Process.Signal(syscall.SIGTERM); err != nil {
 			t.Fatal(err)
 		}
@@ -209,7 +208,7 @@ func TestDaemon_DrainsWhenAskedToStopAndLeavesNothing(t *testing.T) {
 			t.Errorf("%s is left", k)
 		}
 	}
-	eventually(t, func() error { // n1's session, its election; nothing of n2's
+	eventually(t, func() error { // the session and the election of n1, and nothing of n2
 		leases, err := etcd.Leases(t.Context())
 		if err == nil && len(leases.Leases) > 2 {
 			err = fmt.Errorf("%d leases are left", len(leases.Leases))
@@ -220,7 +219,7 @@ func TestDaemon_DrainsWhenAskedToStopAndLeavesNothing(t *testing.T) {
 }
 
 func TestDaemon_RunWaitsForANodeThatMatches(t *testing.T) {
-	t.Parallel() // it waits, most of the time
+	t.Parallel() // mostly waits
 	c := newCluster(t, "--shards", "8")
 	c.start("n1")
 	s := spec("picky", "echo here")
@@ -238,7 +237,7 @@ func TestDaemon_RunWaitsForANodeThatMatches(t *testing.T) {
 	if end := c.until("n1", "picky", run.ID, task.Succeeded); end.Node != "n2" {
 		t.Errorf("it ran on %s", end.Node)
 	}
-	// Its output lies on n2; any node hands it out.
+	// Its output is on n2, and every node returns it.
 	for _, n := range []string{"n1", "n2"} {
 		out, err := c.client(n).Logs.Open(t.Context(), "default", "picky", run.ID, client.LogOptions{})
 		if err != nil {
@@ -253,7 +252,7 @@ func TestDaemon_RunWaitsForANodeThatMatches(t *testing.T) {
 }
 
 func TestDaemon_PauseThatWasAcknowledgedWins(t *testing.T) {
-	t.Parallel() // it waits, most of the time
+	t.Parallel() // mostly waits
 	c := newCluster(t, "--shards", "4")
 	c.start("n1")
 	const tasks, rounds = 4, 5
@@ -264,8 +263,7 @@ func TestDaemon_PauseThatWasAcknowledgedWins(t *testing.T) {
 		at   time.Time
 	}
 	var pauses []pause
-	// A task is written ten times a second: a node that is slow comes too late with each
-	// of its tries, and says that it has changed nothing.
+	// A task is written ten times a second. A slow node loses each race and reports a conflict.
 	change := func(do func() error) {
 		t.Helper()
 		eventually(t, func() error {
@@ -291,7 +289,7 @@ func TestDaemon_PauseThatWasAcknowledgedWins(t *testing.T) {
 		}
 	}
 	last := pauses[len(pauses)-tasks:]
-	time.Sleep(time.Second) // what must not come would come now
+	time.Sleep(time.Second) // time for an incorrect tick to fire
 	for _, p := range last {
 		runs, err := cl.Runs.ListByTask(t.Context(), "default", p.name, client.RunListOptions{})
 		if err != nil {
@@ -307,7 +305,7 @@ func TestDaemon_PauseThatWasAcknowledgedWins(t *testing.T) {
 }
 
 func TestDaemon_ThatWasFrozenPastItsLeaseIsFencedAndComesBack(t *testing.T) {
-	t.Parallel() // it waits, most of the time
+	t.Parallel() // mostly waits
 	c := newCluster(t, "--shards", "8", "--lease-ttl", "2s")
 	c.start("n1")
 	c.start("n2")
@@ -320,7 +318,7 @@ func TestDaemon_ThatWasFrozenPastItsLeaseIsFencedAndComesBack(t *testing.T) {
 		return err
 	})
 	c.nodes["n2"].signal(syscall.SIGSTOP)
-	eventually(t, func() error { // the other one has everything
+	eventually(t, func() error { // the other node owns all shards
 		shards, err := c.client("n1").Shards.List(t.Context())
 		if err != nil {
 			return err

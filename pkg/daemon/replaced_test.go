@@ -20,21 +20,20 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// With TLS everywhere and an etcd with users, whose tokens end all the time, every
-// certificate, the CA and the password are replaced under load: nothing is
-// interrupted, and every tick has its run.
+// With TLS everywhere and an etcd with users, whose tokens expire all the time, every certificate, the CA and the
+// password are replaced under load. Nothing is interrupted, and every tick has its run.
 func TestDaemon_NothingIsInterruptedWhenCertificatesAreReplaced(t *testing.T) {
 	if testing.Short() {
 		t.Skip("whole daemons: make test-cluster")
 	}
 	t.Parallel()
-	c, etcd := newSecuredCluster(t, "--shards", "8") // with the usual lease: a node that is away for a moment hands no logs out
+	c, etcd := newSecuredCluster(t, "--shards", "8") // with the default lease, because a node that is absent for a moment serves no logs
 	names := []string{"n1", "n2", "n3"}
 	for _, n := range names {
 		c.startSecured(etcd, n)
 	}
 	c.everySecond("n1", 12, func(i int, s *task.Spec) {
-		s.Overlap, s.Missed.Grace = task.OverlapAllow, task.Duration(time.Minute) // or a slow machine would skip or miss some
+		s.Overlap, s.Missed.Grace = task.OverlapAllow, task.Duration(time.Minute) // otherwise a slow machine would skip or miss some
 		if i%4 == 0 {
 			s.Action = task.Action{Process: &task.Process{Shell: "echo $CARILLON_NODE"}}
 		}
@@ -43,10 +42,10 @@ func TestDaemon_NothingIsInterruptedWhenCertificatesAreReplaced(t *testing.T) {
 	before := c.serials(names)
 
 	load.through(t)
-	etcd.replaceAPI(names, load) // tokens end meanwhile
+	etcd.replaceAPI(names, load) // tokens expire meanwhile
 	etcd.reissue(names)
 	etcd.changePassword("second")
-	time.Sleep(6 * time.Second) // and end again
+	time.Sleep(6 * time.Second) // tokens expire again
 	load.through(t)
 	load.end()
 
@@ -61,8 +60,7 @@ func TestDaemon_NothingIsInterruptedWhenCertificatesAreReplaced(t *testing.T) {
 		t.Errorf("not every tick has a run that succeeded: %s", s)
 	}
 
-	// The etcd, which reads its CA when it starts, comes back with another one: the
-	// agents know it.
+	// etcd reads its CA only when it starts, so it is restarted with the new one, which the agents trust already.
 	etcd.stop()
 	etcd.pki.setCA(etcd.pki.newCA())
 	etcd.reissue(names)
@@ -75,12 +73,12 @@ func TestDaemon_NothingIsInterruptedWhenCertificatesAreReplaced(t *testing.T) {
 	c.until("n3", "t000", run.ID, task.Succeeded)
 }
 
-// load is what callers do: read events, logs by way of another node, and tasks.
+// load is the load of the callers: they read events, logs through another node, and tasks.
 type load struct {
 	cancel context.CancelFunc
 	all    sync.WaitGroup
-	told   []atomic.Int64 // events, to each that follows them
-	rounds []atomic.Int64 // that each other caller has begun, with a new connection
+	told   []atomic.Int64 // number of events that each follower has received
+	rounds []atomic.Int64 // number of rounds that each other caller has begun, with a new connection
 }
 
 func (c *cluster) beginLoad(names []string) *load {
@@ -103,7 +101,7 @@ func (c *cluster) beginLoad(names []string) *load {
 		l.all.Go(func() {
 			cl := c.client(n)
 			for calls := 0; ctx.Err() == nil; calls++ {
-				// Its connections end now and then, as callers come and go.
+				// Connections end now and then, as with real callers.
 				if calls%5 == 0 {
 					l.rounds[i].Add(1)
 					cl = c.client(n)
@@ -113,17 +111,14 @@ func (c *cluster) beginLoad(names []string) *load {
 					c.t.Errorf("%s: %v", n, err)
 					return
 				}
-				clock.Sleep(ctx, 20*time.Millisecond) // and they do not call all the time
+				clock.Sleep(ctx, 20*time.Millisecond) // callers do not call all the time
 			}
 		})
 	}
 	return l
 }
 
-// pause waits for a while, or until ctx ends.
-
-// useOnce reads a task, its runs, and what the last of them wrote, on whichever node
-// that was.
+// useOnce reads a task, its runs, and the output of the last run, on whichever node that is.
 func (c *cluster) useOnce(ctx context.Context, cl *client.Client, name string) error {
 	if _, err := cl.Tasks.Get(ctx, "default", name); err != nil {
 		return err
@@ -151,8 +146,8 @@ func (c *cluster) useOnce(ctx context.Context, cl *client.Client, name string) e
 	return nil
 }
 
-// through waits until whatever was under way has come to its end: each caller has
-// begun anew, and has made its calls. And each that follows events was told of some.
+// through waits until all operations in progress have ended: each caller has begun another round and completed its
+// calls, and each follower has received further events.
 func (l *load) through(t *testing.T) {
 	t.Helper()
 	var before []int64
@@ -177,7 +172,7 @@ func (l *load) end() {
 	l.all.Wait()
 }
 
-// serials are the numbers of the certificates that nodes show now.
+// serials returns the serial numbers of the nodes' current certificates.
 func (c *cluster) serials(names []string) (list []string) {
 	c.t.Helper()
 	for _, n := range names {
@@ -191,24 +186,24 @@ func (c *cluster) serials(names []string) (list []string) {
 	return list
 }
 
-// replaceAPI goes over to another CA as the documents say: both are trusted, then
-// all certificates are of the new one, then it alone is trusted.
+// replaceAPI replaces the CA as documented: first both are trusted, then all certificates are replaced, then only
+// the new CA is trusted.
 func (s *strongbox) replaceAPI(nodes []string, l *load) {
 	s.t.Helper()
 	after := s.api.newCA()
 	s.api.setCA(append(s.api.caPEM(), after...))
 	time.Sleep(time.Second)
-	l.through(s.t) // who has begun to connect before does not know both
+	l.through(s.t) // callers that began to connect earlier do not trust both
 	for _, n := range nodes {
 		s.api.node(n)
 	}
 	s.api.client("caller")
 	time.Sleep(time.Second)
-	l.through(s.t) // who has begun to connect with a former one, too
+	l.through(s.t) // so do callers that began to connect with a former certificate
 	s.api.setCA(after)
 }
 
-// reissue replaces the certificates of etcd and its callers.
+// reissue replaces the certificates of etcd and of its clients.
 func (s *strongbox) reissue(nodes []string) {
 	s.t.Helper()
 	s.pki.node("etcd")
@@ -217,7 +212,7 @@ func (s *strongbox) reissue(nodes []string) {
 	}
 }
 
-// changePassword changes it in etcd, which ends all tokens, and then in the file.
+// changePassword changes the password in etcd, which invalidates all tokens, and then in the file.
 func (s *strongbox) changePassword(password string) {
 	s.t.Helper()
 	root := s.dial(kv.Config{Username: "root", Password: "root's"})

@@ -13,11 +13,11 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// Many tasks are resumed while all shards fire. Each resume changes shards/<k>/revised, which
-// the owner's commits compare: it may slow a shard down, never stop it, and each tick after an
-// acknowledged resume has an outcome.
+// Many tasks are resumed while all shards fire. Each resume changes shards/<k>/revised, which the owner's commits
+// compare. This may slow a shard down but never stop it, and each tick after an acknowledged resume has an
+// outcome.
 //
-// With CARILLON_SOAK it resumes 10,000 tasks of 256 shards, and reports the lateness of runs.
+// With CARILLON_SOAK, the test resumes 10,000 tasks of 256 shards and reports the lateness of runs.
 func TestManyResumes_LeaveFiringAlone(t *testing.T) {
 	if testing.Short() {
 		t.Skip("whole daemons: make test-cluster")
@@ -45,7 +45,7 @@ func TestManyResumes_LeaveFiringAlone(t *testing.T) {
 	c.judge(check.Options{Until: time.Now().Add(-time.Second), Ended: true})
 }
 
-// createPaused creates n paused tasks that would tick each minute, and returns their names.
+// createPaused creates n paused tasks that would tick every minute, and returns their names.
 func createPaused(t *testing.T, cl *client.Client, n int) []string {
 	t.Helper()
 	var names []string
@@ -73,7 +73,7 @@ func createPaused(t *testing.T, cl *client.Client, n int) []string {
 	return names
 }
 
-// resumeAll resumes tasks, as fast as sixteen callers can.
+// resumeAll resumes tasks with sixteen concurrent callers, as fast as possible.
 func resumeAll(t *testing.T, cl *client.Client, names []string) {
 	t.Helper()
 	next := make(chan string)
@@ -94,8 +94,8 @@ func resumeAll(t *testing.T, cl *client.Client, names []string) {
 	callers.Wait()
 }
 
-// latenessSince returns the lateness, in ms and ascending, of the runs of the tasks of everySecond whose ticks came
-// after an instant.
+// latenessSince returns the lateness in ms, in ascending order, of the runs of the tasks of everySecond whose
+// ticks are after an instant.
 func latenessSince(t *testing.T, cl *client.Client, tasks int, since time.Time) []int64 {
 	t.Helper()
 	var late []int64

@@ -8,8 +8,8 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// pausesWhileFollowed has a run on the first node, which is paused, resumed and
-// cancelled from the second, while its output is followed from the third.
+// pausesWhileFollowed starts a run on the first node, and pauses, resumes and cancels it from the second, while
+// its output is followed from the third.
 func (c *cluster) pausesWhileFollowed() {
 	t := c.t
 	t.Helper()
@@ -38,10 +38,10 @@ func (c *cluster) pausesWhileFollowed() {
 	}
 	still := func() {
 		t.Helper()
-		time.Sleep(500 * time.Millisecond) // what was printed before is on its way
-		eventually(t, func() error {       // and on some machines still is
+		time.Sleep(500 * time.Millisecond) // time for earlier output to arrive
+		eventually(t, func() error {       // on some machines, output is still arriving
 			before := follows.out.String()
-			time.Sleep(time.Second) // time to do wrong, fifty times
+			time.Sleep(time.Second) // time for an incorrect process to print fifty times
 			if after := follows.out.String(); after != before {
 				return fmt.Errorf("paused, it printed %q", after[len(before):])
 			}

@@ -15,8 +15,8 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// A node whose keys break has no runs with secrets, and the others; what waits for the
-// only one says why, and runs when they are mended.
+// A node whose keys cannot be read gets no runs with secrets, but others. A run that waits for this node has that
+// reason, and starts when the keys are readable again.
 func TestSecrets_WaitWhileTheOnlyKeysAreBroken(t *testing.T) {
 	if testing.Short() {
 		t.Skip("whole daemons: make test-cluster")
@@ -35,7 +35,7 @@ func TestSecrets_WaitWhileTheOnlyKeysAreBroken(t *testing.T) {
 	s.must("hidden\n", "secret", "set", "db", "PASSWORD")
 	with, without := spec("with", `test "$PASSWORD" = hidden`), spec("without", "exit 0")
 	with.Action.Process.EnvFrom = []task.EnvFrom{{Secret: "db"}}
-	with.Retry.Attempts, with.Retry.Backoff = 3, task.Duration(time.Second) // one that is on its way when they break fails
+	with.Retry.Attempts, with.Retry.Backoff = 3, task.Duration(time.Second) // a run that is being started when the keys break fails
 	c.create("n1", with)
 	c.create("n1", without)
 	if err := os.Chmod(string(file), 0o644); err != nil {

@@ -16,9 +16,8 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// A crash is noticed by TLS as it is without, and the guardian of the dead daemon
-// reaches an etcd with TLS and users, by the password that it reads then. No other
-// process is told the password where others can see it.
+// A crash is detected with TLS as without. The guardian of the dead daemon connects to an etcd with TLS and users,
+// with the password that it reads at that moment. The password is not visible in any other process.
 func TestDaemon_ACrashIsNoticedByTLSAndItsGuardianLogsIn(t *testing.T) {
 	if testing.Short() {
 		t.Skip("whole daemons: make test-cluster")
@@ -39,7 +38,7 @@ func TestDaemon_ACrashIsNoticedByTLSAndItsGuardianLogsIn(t *testing.T) {
 		}
 		return nil
 	})
-	etcd.changePassword("second") // after the daemon has handed all that it knows to its guardian
+	etcd.changePassword("second") // after the daemon has passed everything to its guardian
 	c.nodes["n1"].signal(syscall.SIGKILL)
 	c.owned("n2")
 	c.until("n2", "long", run.ID, task.Lost)
@@ -77,7 +76,7 @@ func TestDaemon_TellsNoOtherProcessThePassword(t *testing.T) {
 	}
 }
 
-// children are the processes that a process has started, and those that these have.
+// children returns the children of a process and their children.
 func children(t *testing.T, of int) (list []int) {
 	t.Helper()
 	files, err := filepath.Glob("/proc/[0-9]*/stat")
@@ -98,9 +97,9 @@ func children(t *testing.T, of int) (list []int) {
 	return list
 }
 
-// While a cluster goes over to TLS, nodes without it reach all others, and both notice each other's
-// crashes, once all know the CA. A node with TLS asks no node without: others on the way could read the
-// answer, and change it.
+// While a cluster migrates to TLS, nodes without TLS reach all others, and both detect each other's crashes once
+// all trust the CA. A node with TLS sends no requests to a node without, because others on the network could read
+// or change the answer.
 func TestDaemon_NodesWithAndWithoutTLSUnderstandEachOther(t *testing.T) {
 	if testing.Short() {
 		t.Skip("whole daemons: make test-cluster")

@@ -21,20 +21,19 @@ import (
 	"github.com/carillonhq/carillon/pkg/store/record"
 )
 
-// strongbox is an etcd of its own process that speaks TLS only, wants certificates,
-// and lets users do what their roles say. Its tokens end after five seconds, whatever
-// they are used for.
+// strongbox is an etcd in a separate process that accepts only TLS, requires certificates, and restricts users to
+// their roles. Its tokens expire after five seconds, even if they are in use.
 type strongbox struct {
 	t        *testing.T
-	pki      *pki // of etcd and of those who call it
-	api      *pki // of the agents and of those who call them
+	pki      *pki // signs the certificates of etcd and of its clients
+	api      *pki // signs the certificates of the agents and of their clients
 	dir      string
 	port     int
 	peer     int
 	cmd      *exec.Cmd
 	gone     chan struct{}
 	logs     *logBuffer
-	password string // the file that the agents have
+	password string // the password file of the agents
 }
 
 const etcdUser = "carillon"
@@ -52,7 +51,7 @@ func newStrongbox(t *testing.T) *strongbox {
 	return s
 }
 
-// signer makes the key pair that etcd's tokens are signed with.
+// signer creates the key pair with which etcd signs its tokens.
 func (s *strongbox) signer() {
 	s.t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -100,13 +99,13 @@ func (s *strongbox) start() {
 	go func(cmd *exec.Cmd, gone chan struct{}) { _ = cmd.Wait(); close(gone) }(s.cmd, s.gone)
 }
 
-// stop kills it: asked to stop, it takes seconds while somebody watches.
+// stop kills the etcd. A graceful stop takes seconds while there are watches.
 func (s *strongbox) stop() {
 	_ = s.cmd.Process.Kill()
 	<-s.gone
 }
 
-// dial returns a client that shows a node's certificate, closed with the test.
+// dial returns a client with a node's certificate. It is closed at the end of the test.
 func (s *strongbox) dial(cfg kv.Config) *kv.Client {
 	s.t.Helper()
 	files, err := certs.Open(s.pki.files("etcd"))
@@ -122,7 +121,7 @@ func (s *strongbox) dial(cfg kv.Config) *kv.Client {
 	return c
 }
 
-// setUp does what docs/how-to/tls.md says of users.
+// setUp creates the users as docs/how-to/tls.md describes.
 func (s *strongbox) setUp() {
 	s.t.Helper()
 	c, ctx := s.dial(kv.Config{}), s.t.Context()
@@ -150,8 +149,7 @@ func (s *strongbox) setPassword(password string) {
 	}
 }
 
-// newSecuredCluster is a cluster with TLS and certificates everywhere, and an etcd
-// with users.
+// newSecuredCluster returns a cluster with TLS and certificates everywhere, and an etcd with users.
 func newSecuredCluster(t *testing.T, flags ...string) (*cluster, *strongbox) {
 	t.Helper()
 	s := newStrongbox(t)
@@ -173,7 +171,7 @@ func newSecuredCluster(t *testing.T, flags ...string) (*cluster, *strongbox) {
 	return c, s
 }
 
-// startSecured starts an agent with certificates of its own.
+// startSecured starts an agent with its own certificates.
 func (c *cluster) startSecured(s *strongbox, name string) {
 	c.t.Helper()
 	f, e := s.api.node(name), s.pki.client(name)

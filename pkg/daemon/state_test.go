@@ -15,7 +15,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// untilNode waits until a node's record is as it should be.
+// untilNode waits until a node's record satisfies ok.
 func (c *cluster) untilNode(ask, node string, ok func(task.Node) bool) {
 	c.t.Helper()
 	eventually(c.t, func() error {
@@ -27,8 +27,8 @@ func (c *cluster) untilNode(ask, node string, ok func(task.Node) bool) {
 	})
 }
 
-// A node that is drained through another one hands its shards over, lets what runs
-// go on, takes nothing new, and is still draining when it was restarted.
+// A node that is drained through another node hands over its shards, lets running attempts continue, accepts
+// nothing new, and is still draining after a restart.
 func TestState_IsKeptByTheNodeOverRestarts(t *testing.T) {
 	if testing.Short() {
 		t.Skip("whole daemons: make test-cluster")
@@ -66,7 +66,7 @@ func TestState_IsKeptByTheNodeOverRestarts(t *testing.T) {
 	if _, err := c.client("n2").Nodes.Cordon(t.Context(), "n2"); err != nil {
 		t.Fatal(err)
 	}
-	c.owned("n1", "n2") // it owns shards, and runs nothing new
+	c.owned("n1", "n2") // it owns shards and gets no new runs
 	c.until("n1", "waits", waiting.ID, task.Queued)
 	if _, err := c.client("n1").Nodes.Resume(t.Context(), "n2"); err != nil {
 		t.Fatal(err)
@@ -79,8 +79,8 @@ func TestState_IsKeptByTheNodeOverRestarts(t *testing.T) {
 	c.judge(check.Options{})
 }
 
-// A clock that jumps stops the node at once: its shards move, and its API writes no
-// time, until it is right again.
+// A clock that jumps stops the node at once. Its shards move, and its API writes no times until the clock is right
+// again.
 func TestClock_ANodeWithAWrongClockOwnsNothing(t *testing.T) {
 	if testing.Short() {
 		t.Skip("whole daemons: make test-cluster")
@@ -92,7 +92,7 @@ func TestClock_ANodeWithAWrongClockOwnsNothing(t *testing.T) {
 	}
 	c.node("n4").setClock(87600 * time.Hour) // ten years
 	c.launchOnly("n4")
-	c.ineligible("n1", "n4", task.IneligibleClock) // at the first look
+	c.ineligible("n1", "n4", task.IneligibleClock) // at the first comparison
 	c.everySecond("n1", 16, nil)
 	c.owned("n1", "n2", "n3")
 
@@ -121,8 +121,7 @@ func TestClock_ANodeWithAWrongClockOwnsNothing(t *testing.T) {
 	c.judge(check.Options{Until: time.Now().Add(-time.Second), Ended: true})
 }
 
-// A node that decides nothing, though etcd answers it, gives its shards up: they fire
-// elsewhere.
+// A node that decides nothing although etcd answers releases its shards, and they fire elsewhere.
 func TestStall_ANodeThatDecidesNothingGivesItsShardsUp(t *testing.T) {
 	if testing.Short() {
 		t.Skip("whole daemons: make test-cluster")

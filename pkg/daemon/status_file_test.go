@@ -10,8 +10,8 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// What a run says of itself is known at every node, and so is that its node does not
-// answer. When that dies, the next attempt goes on at the checkpoint.
+// Every node returns what a run has reported, and names a node that does not answer. When the node of the run
+// dies, the next attempt receives its checkpoint.
 func TestTalk_FromAnyNodeAndOverALoss(t *testing.T) {
 	if testing.Short() {
 		t.Skip("whole daemons: make test-cluster")
@@ -49,7 +49,7 @@ func TestTalk_FromAnyNodeAndOverALoss(t *testing.T) {
 		}
 		return err
 	})
-	eventually(t, func() error { // a list does not wait for a node that is slow to answer
+	eventually(t, func() error { // a list does not wait for a node that answers slowly
 		list := c.carillon(other, "run", "list", "load", "-o", "wide")
 		list.ends(0, "")
 		if !strings.Contains(list.out.String(), " 40% loading ") {

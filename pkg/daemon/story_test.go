@@ -13,13 +13,13 @@ import (
 	"github.com/carillonhq/carillon/pkg/internal/testkit/clitest"
 )
 
-// The scripts are what a person types, against a real daemon.
+// The scripts contain commands as a user types them, which run against a real daemon.
 func TestStory(t *testing.T) {
-	t.Parallel() // it waits, most of the time
+	t.Parallel() // mostly waits
 	tell(t, "testdata/script")
 }
 
-// These change the node, and so have one of their own.
+// These scripts change the node, so each has its own.
 func TestStory_StatesOfANode(t *testing.T) {
 	if testing.Short() {
 		t.Skip("whole daemons: make test-cluster")
@@ -40,9 +40,8 @@ func tell(t *testing.T, dir string) {
 	}, clitest.Commands{"etcd": c.printEtcd})
 }
 
-// printEtcd is the script command "etcd KEY": it prints a key's value, or, of a
-// key that ends in /, all keys and values below it, and fails on a value that
-// is not JSON.
+// printEtcd implements the script command "etcd KEY". It prints the value of a key or, for a key that ends in /,
+// all keys and values below it. It fails if a value is not JSON.
 func (c *cluster) printEtcd(ts *testscript.TestScript, neg bool, args []string) {
 	var opts []clientv3.OpOption
 	if len(args) != 1 {

@@ -32,14 +32,14 @@ func TestConfig_NamesWhatIsWrongWithTLS(t *testing.T) {
 	}
 	type change = func(*daemon.Config)
 	for _, tc := range []struct {
-		want string // the error begins with it; "" is none
+		want string // the beginning of the error; "": none
 		do   []change
 	}{
 		{"", []change{api}},
 		{"", []change{api, func(c *daemon.Config) { c.Listen = "0.0.0.0:7070" }}},
 		{"", []change{api, func(c *daemon.Config) { c.TLSClientAuth = "require" }}},
 		{"", []change{api, func(c *daemon.Config) { c.Advertise = "https://localhost:7070" }}},
-		{"", []change{func(c *daemon.Config) { c.TLSCA = node.CA }}}, // before the others have TLS
+		{"", []change{func(c *daemon.Config) { c.TLSCA = node.CA }}}, // before the other nodes have TLS
 		{"", []change{etcd}},
 		{"", []change{etcd, func(c *daemon.Config) { c.EtcdUser, c.EtcdPasswordFile = "u", password }}},
 		{"", []change{etcd, func(c *daemon.Config) { c.EtcdCert, c.EtcdKey, c.EtcdCA = "", "", "" }}},
@@ -87,7 +87,7 @@ func TestConfig_NamesWhatIsWrongWithTLS(t *testing.T) {
 	}
 }
 
-// host:port is what etcdctl takes as an endpoint. It is TLS if there are files for it.
+// etcdctl accepts host:port as an endpoint. It is used with TLS if there are files for TLS.
 func TestConfig_CompletesEndpointsWithoutScheme(t *testing.T) {
 	dir, ca := t.TempDir(), newPKI(t).node("n1").CA
 	for _, tc := range []struct {

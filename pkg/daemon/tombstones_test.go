@@ -10,9 +10,9 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// Whoever leads forgets tasks that were deleted a week ago, and no others.
+// The leader removes the tombstones of tasks that were deleted a week ago, and no others.
 func TestLeader_ForgetsDeletedTasks(t *testing.T) {
-	t.Parallel() // it waits, most of the time
+	t.Parallel() // mostly waits
 	c := newCluster(t)
 	etcd := c.etcd.Dial()
 	ref := func(name string) record.Ref { return record.Ref{Namespace: "default", Name: name} }

@@ -23,17 +23,17 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// worst is one of the worst programs, and how it is documented to end.
+// worst is a program with bad behavior, and its documented end.
 type worst struct {
 	name   string
 	shell  string
 	edit   func(*task.Spec)
 	state  task.State
 	reason string
-	says   func(task.Run) error // more of the record; nil: nothing
+	says   func(task.Run) error // checks more of the record; nil: nothing more
 }
 
-// timed ends a task after a while, with so much grace.
+// timed sets a timeout and a grace period.
 func timed(after, grace time.Duration) func(*task.Spec) {
 	return func(s *task.Spec) { s.Timeout, s.KillGrace = task.Duration(after), task.Duration(grace) }
 }
@@ -64,8 +64,7 @@ func prints(bytes int64) func(task.Run) error {
 	}
 }
 
-// theWorst are programs that take no notice of anything. setuid is a program that
-// is root's and setuid, and prints its effective user's number.
+// theWorst returns programs with bad behavior. setuid is a setuid program of root that prints its effective user.
 func theWorst(setuid string) []worst {
 	nobody := func(s *task.Spec) { s.Action.Process.User, s.Action.Process.Dir = "nobody", "/" }
 	return []worst{
@@ -103,8 +102,7 @@ func theWorst(setuid string) []worst {
 	}
 }
 
-// TestTorture_EveryProgramEndsAsDocumentedAndLeavesNothing: and a neighbour never
-// misses a tick.
+// TestTorture_EveryProgramEndsAsDocumentedAndLeavesNothing also tests that another task misses no tick meanwhile.
 func TestTorture_EveryProgramEndsAsDocumentedAndLeavesNothing(t *testing.T) {
 	if testing.Short() {
 		t.Skip("whole daemons: make test-cluster")
@@ -114,10 +112,10 @@ func TestTorture_EveryProgramEndsAsDocumentedAndLeavesNothing(t *testing.T) {
 	}
 	t.Parallel()
 	c := newCluster(t, "--shards", "8", "--slots", "30")
-	p := c.start("torturer") // no node of another test has this in its name
+	p := c.start("torturer") // unique among the nodes of all tests
 	neighbour := task.Defaults()
 	neighbour.Name, neighbour.Schedule, neighbour.History.Keep = "neighbour", task.Schedules{"* * * * * *"}, 500
-	// A slow machine may not end it within its second, or decide two of its ticks at once.
+	// A slow machine may not complete a run within its second, or may decide two ticks at once.
 	neighbour.Overlap, neighbour.Missed.Policy = task.OverlapAllow, task.MissedAll
 	neighbour.Action.Process = &task.Process{Command: []string{"true"}}
 	c.create("torturer", neighbour)
@@ -133,7 +131,7 @@ func TestTorture_EveryProgramEndsAsDocumentedAndLeavesNothing(t *testing.T) {
 		t.Errorf("100,000 arguments in a task: %v", err)
 	}
 
-	// All of them run together.
+	// All programs run at the same time.
 	programs := theWorst(setuid)
 	var runs []task.Run
 	for i, w := range programs {
@@ -173,8 +171,8 @@ func TestTorture_EveryProgramEndsAsDocumentedAndLeavesNothing(t *testing.T) {
 	}
 }
 
-// TestTorture_NothingIsLeftWhenTheDaemonIsKilledInTheMiddle: no process, zombie,
-// control group, mount or directory.
+// TestTorture_NothingIsLeftWhenTheDaemonIsKilledInTheMiddle tests that no process, zombie, control group, mount or
+// directory is left.
 func TestTorture_NothingIsLeftWhenTheDaemonIsKilledInTheMiddle(t *testing.T) {
 	if testing.Short() {
 		t.Skip("whole daemons: make test-cluster")
@@ -185,7 +183,7 @@ func TestTorture_NothingIsLeftWhenTheDaemonIsKilledInTheMiddle(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, "--shards", "8", "--slots", "30", "--lease-ttl", "3s")
 	p := c.start("tortured")
-	marks, err := os.MkdirTemp("/run", "carillon-marks-") // the test's own is below /tmp, which some have for themselves
+	marks, err := os.MkdirTemp("/run", "carillon-marks-") // t.TempDir is below /tmp, which some attempts replace
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -212,7 +210,7 @@ func TestTorture_NothingIsLeftWhenTheDaemonIsKilledInTheMiddle(t *testing.T) {
 	c.judge(check.Options{})
 }
 
-// setuidID is a copy of id that is root's and setuid, as a shell line.
+// setuidID returns a shell line that runs a setuid copy of id that belongs to root.
 func setuidID(t *testing.T) string {
 	t.Helper()
 	id, err := exec.LookPath("id")
@@ -223,7 +221,7 @@ func setuidID(t *testing.T) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	dir, err := os.MkdirTemp("/var/tmp", "carillon-setuid-") // the test's own is for root alone
+	dir, err := os.MkdirTemp("/var/tmp", "carillon-setuid-") // only root can enter t.TempDir
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -235,8 +233,8 @@ func setuidID(t *testing.T) string {
 	return path + " -u"
 }
 
-// has is what a daemon holds. kept are descriptors of the control groups and directories
-// that it keeps for the next attempts; nothing else may grow.
+// has counts the resources of a daemon. kept counts descriptors of control groups and directories that it keeps
+// for later attempts. Nothing else may grow.
 type has struct{ descriptors, kept, goroutines, mounts int }
 
 func (p *process) has(t *testing.T) has {
@@ -275,7 +273,7 @@ func (p *process) holds() (h has, err error) {
 		}
 	}
 	for line := range bytes.Lines(append(mounts, own...)) {
-		if bytes.Contains(line, []byte(p.name)) { // others on this host mount, too
+		if bytes.Contains(line, []byte(p.name)) { // other programs on this host mount, too
 			h.mounts++
 		}
 	}
@@ -283,16 +281,14 @@ func (p *process) holds() (h has, err error) {
 	return h, err
 }
 
-// slack is how many descriptors and goroutines a daemon may have more than before, for
-// calls that are under way.
+// slack is how many more descriptors and goroutines a daemon may have than before, for calls in progress.
 const slack = 24
 
-// maxKept is how many descriptors a daemon with 30 slots keeps at most for the next
-// attempts: three of the control group and one of the directory of each slot, and that
-// of all directories.
+// maxKept is the maximum number of descriptors that a daemon with 30 slots keeps for later attempts: three of the
+// control group and one of the directory for each slot, and one of the pool's directory.
 const maxKept = 30*4 + 1
 
-// leftNothing waits until nothing is left of attempts that have ended.
+// leftNothing waits until nothing of ended attempts is left.
 func (p *process) leftNothing(t *testing.T, before has) {
 	t.Helper()
 	eventually(t, func() error {
@@ -310,7 +306,7 @@ func (p *process) leftNothing(t *testing.T, before has) {
 	})
 }
 
-// left tells of processes that carry a run's id; wiped ones are found by groupsOf.
+// left returns an error if processes carry a run's id. Processes with a cleared environment are found by groupsOf.
 func left(run string) error {
 	return eachProcess(func(pid, dir string) error {
 		if env, err := os.ReadFile(dir + "/environ"); err == nil && bytes.Contains(env, []byte("CARILLON_RUN_ID="+run+"\x00")) {
@@ -320,7 +316,7 @@ func left(run string) error {
 	})
 }
 
-// zombies tells of children of the daemon that nobody has reaped.
+// zombies returns an error if the daemon has children that were not reaped.
 func (p *process) zombies() error {
 	parent := "PPid:\t" + strconv.Itoa(p.cmd.Process.Pid) + "\n"
 	return eachProcess(func(pid, dir string) error {
@@ -344,8 +340,8 @@ func commandOf(dir string) string {
 	return strings.ReplaceAll(string(b), "\x00", " ")
 }
 
-// grouped tells of the daemon's control groups: of all, or of those with processes.
-// Whoever leaves its session and wipes its environment is found there.
+// grouped returns an error for each of the daemon's control groups: for all of them, or only those with processes.
+// A process with a new session and a cleared environment is found there.
 func (p *process) grouped(all bool) (left []error) {
 	_ = filepath.WalkDir("/sys/fs/cgroup", func(path string, d fs.DirEntry, err error) error {
 		if err == nil && d.IsDir() && strings.Contains(path, "carillon") && strings.Contains(path, p.name) {
@@ -358,8 +354,8 @@ func (p *process) grouped(all bool) (left []error) {
 	return left
 }
 
-// isGone waits until nothing is left of a daemon that has ended: no control group
-// with its node's name, no directory of its attempts, no sleeper of theirs.
+// isGone waits until nothing of an ended daemon is left: no control group with its node's name, no directory and
+// no process of its attempts.
 func (p *process) isGone(t *testing.T) {
 	t.Helper()
 	eventually(t, func() error {
@@ -377,7 +373,7 @@ func (p *process) isGone(t *testing.T) {
 	})
 }
 
-// lateness are the largest and the middle of the neighbour's, of ticks after an instant.
+// lateness returns the largest and the median lateness of the other task, for ticks after an instant.
 func (c *cluster) lateness(t *testing.T, after time.Time) string {
 	t.Helper()
 	var ms []int64
@@ -397,7 +393,7 @@ func (c *cluster) lateness(t *testing.T, after time.Time) string {
 	return fmt.Sprintf("p50 %d ms, max %d ms of %d", ms[len(ms)/2], ms[len(ms)-1], len(ms))
 }
 
-// ticked waits until the run of this very second is decided.
+// ticked waits until the run of the current second is decided.
 func (c *cluster) ticked(t *testing.T, cl *client.Client, name string) {
 	t.Helper()
 	eventually(t, func() error {

@@ -17,14 +17,14 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// A daemon that is not root cannot keep its files from its tasks, which are the same user.
+// A daemon that is not root cannot protect its files from its tasks, which run as the same user.
 func TestConfig_KeysAndPolicyNeedAnotherUserThanTheTasks(t *testing.T) {
 	executor, scheduler := []string{task.RoleScheduler, task.RoleExecutor}, []string{task.RoleScheduler}
 
 	for _, c := range []struct {
 		config Config
 		euid   int
-		field  string // "" means that the configuration is valid
+		field  string // "": the configuration is valid
 	}{
 		{Config{Roles: executor, SecretKeys: "/k"}, 1000, "secret_keys"},
 		{Config{Roles: executor, Policy: "/p"}, 1000, "policy"},
@@ -41,7 +41,7 @@ func TestConfig_KeysAndPolicyNeedAnotherUserThanTheTasks(t *testing.T) {
 	}
 }
 
-// Keys that come, go or break are announced, and logged.
+// Keys that are added, removed or unreadable are announced and logged.
 func TestTrust_TellsOfItsKeys(t *testing.T) {
 	file := secret.KeyFile(filepath.Join(t.TempDir(), "keys"))
 	if _, _, err := file.New(false); err != nil {
@@ -56,7 +56,7 @@ func TestTrust_TellsOfItsKeys(t *testing.T) {
 		ctx, end := context.WithCancel(t.Context())
 		changes := 0
 		go func() { _ = trust.watchFiles(ctx, func() { changes++ }) }()
-		synctest.Wait() // it has looked once
+		synctest.Wait() // after the first check
 		step := func(do func() error, want int, says string) {
 			t.Helper()
 			if err := do(); err != nil {

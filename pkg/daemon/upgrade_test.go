@@ -15,9 +15,8 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// A program that was really built from a former commit, at CARILLON_FORMER, is
-// upgraded to this one, node by node, under load, and back. This one plays a version
-// with a format of records that the former one does not understand, so that the format
+// A program that was built from a former commit, at CARILLON_FORMER, is upgraded to this one, node by node, under
+// load, and downgraded again. This program understands a record format that the former one does not, so the format
 // is raised and lowered whichever commit that is. See scripts/upgrade.sh.
 func TestUpgrade_FromAFormerProgramAndBack(t *testing.T) {
 	former := os.Getenv("CARILLON_FORMER")
@@ -40,9 +39,9 @@ func TestUpgrade_FromAFormerProgramAndBack(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	was := f.Format // the newest of the former program, which made the cluster
+	was := f.Format // the newest format of the former program, which created the cluster
 	c.everySecond("n1", 60, func(i int, s *task.Spec) {
-		if i%6 == 0 { // what misreading a record would change
+		if i%6 == 0 { // what a misread record would change
 			s.Action = task.Action{Process: &task.Process{Shell: "test $CARILLON_ATTEMPT = 2"}}
 			s.Retry = task.Retry{Attempts: 2, Factor: 1, On: []task.State{task.Failed}}
 			s.Schedule = task.Schedules{"*/2 * * * * *"}

@@ -14,8 +14,8 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// nextFormat plays the format of a later version: only tests know it. Its records are
-// those of the present one.
+// nextFormat is the format of a later version, which only tests understand. Its records are the same as those of
+// the present format.
 const nextFormat = store.NewestFormat + 1
 
 // next starts a daemon that understands nextFormat, as a later version would.
@@ -24,7 +24,7 @@ func (c *cluster) next(name string) {
 	c.as(name, fmt.Sprint(ofFormat, "=", nextFormat))
 }
 
-// as starts a daemon with more in its environment.
+// as starts a daemon with additional environment variables.
 func (c *cluster) as(name string, env ...string) {
 	c.t.Helper()
 	if c.nodes[name] == nil {
@@ -46,20 +46,19 @@ func (c *cluster) format(node string, want int) {
 	})
 }
 
-// A cluster is upgraded to a later version node by node under load, and goes back the
-// same way. Runs that are handed from one version to the other are what they are for
-// both, and every tick has one outcome.
+// A cluster is upgraded to a later version node by node under load, and downgraded in the same way. Both versions
+// read the runs of the other correctly, and every tick has one outcome.
 func TestVersions_RollingUpgradeAndItsWayBack(t *testing.T) {
 	if testing.Short() {
 		t.Skip("whole daemons: make test-cluster")
 	}
-	t.Parallel() // it waits, most of the time
-	// With the usual lease, as one that is away for a moment has no say in the format.
+	t.Parallel() // mostly waits
+	// The default lease, because a node that is absent for a moment does not count for the format.
 	c := newCluster(t, "--shards", "8", "--drain-timeout", "60s")
 	c.as("n1")
 	c.as("n2")
 	c.everySecond("n1", 12, func(i int, s *task.Spec) {
-		if i%3 == 0 { // what misreading a record would change: retries, grace, environment
+		if i%3 == 0 { // what a misread record would change: retries, grace, environment
 			s.Action = task.Action{Process: &task.Process{Shell: "test $CARILLON_ATTEMPT = 2"}}
 			s.Retry = task.Retry{Attempts: 2, Factor: 1, On: []task.State{task.Failed}}
 			s.Schedule = task.Schedules{"*/2 * * * * *"}
@@ -74,7 +73,7 @@ func TestVersions_RollingUpgradeAndItsWayBack(t *testing.T) {
 	}
 	c.nodes["n1"].signal(syscall.SIGTERM)
 	c.next("n1")
-	c.format("n1", store.NewestFormat) // not by itself, so soon
+	c.format("n1", store.NewestFormat) // not raised by itself so soon
 	if f, err := c.client("n2").Cluster.SetFormat(t.Context(), 0); err != nil || f.Format != nextFormat {
 		t.Errorf("when all are upgraded: %+v, %v", f, err)
 	}
@@ -101,8 +100,8 @@ func TestVersions_RollingUpgradeAndItsWayBack(t *testing.T) {
 	}
 }
 
-// refusedOld starts an older version, a program that understands a format and no newer one
-// ("": this one): it has to refuse and say why.
+// refusedOld starts an older version, which understands only formats up to this one, from the program exe ("":
+// this one). It has to refuse to start and name the reason.
 func (c *cluster) refusedOld(name, exe string, format int) {
 	c.t.Helper()
 	p := &process{t: c.t, name: name, port: freePort(c.t), dir: filepath.Join(c.dir, name), exe: exe}

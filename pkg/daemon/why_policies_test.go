@@ -11,10 +11,10 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// first stands, in a situation, for the oldest tick with a state and a reason.
+// first refers to the oldest tick with a state and a reason, in a situation.
 func first(state task.State, reason string) string { return fmt.Sprintf("first %s %s", state, reason) }
 
-// asks is the time that a situation asks about.
+// asks returns the time about which a situation asks.
 func (c *cluster) asks(t *testing.T, s situation) string {
 	t.Helper()
 	var state task.State
@@ -46,7 +46,7 @@ func passes(t *testing.T, at time.Time) {
 	})
 }
 
-// What policies, pauses, freezes and changes did to ticks, made by real daemons.
+// The effects of policies, pauses, freezes and changes on ticks, created by real daemons.
 func TestWhy_WhatPoliciesDo(t *testing.T) {
 	if testing.Short() {
 		t.Skip("whole daemons: make test-cluster")
@@ -115,7 +115,7 @@ func TestWhy_WhatPoliciesDo(t *testing.T) {
 		{"will run again", "ice/frost", new2096, task.VerdictWillRun, nil},
 	})
 
-	// A tick that nobody decided before its task was changed.
+	// A tick that no node decided before its task was changed.
 	c.nodes["n1"].signal(syscall.SIGKILL)
 	down := time.Now().Add(time.Second).Truncate(time.Second)
 	c.answers(t, "n3", []situation{{"not decided", "rests", asked(down), task.VerdictUndecided, []string{"has no owner now"}}})
@@ -130,8 +130,8 @@ func TestWhy_WhatPoliciesDo(t *testing.T) {
 	c.answers(t, "n1", []situation{{"no owner", "misses", asked(down), task.VerdictMissed, []string{"was missed, one of", "its shard had no owner when it was due"}}})
 }
 
-// policyTasks are tasks with a policy each; most tick every second, and all that do
-// are there before the tick that is returned, the only one of some.
+// policyTasks creates tasks with one policy each. Most tick every second. All that do are created before the
+// returned tick, which is the only one of some tasks.
 func (c *cluster) policyTasks(t *testing.T) (tick time.Time) {
 	t.Helper()
 	create := func(name, schedule, shell string, edit func(*task.Spec)) {

@@ -15,16 +15,16 @@ import (
 	"github.com/carillonhq/carillon/shard"
 )
 
-// A situation is a question about a task, and what is answered: the verdict, and
-// parts of the sentence or of the evidence.
+// situation is a question about a task and the expected answer: the verdict, and parts of the sentence or of the
+// evidence.
 type situation struct {
 	name, task, at string
 	verdict        task.Verdict
 	says           []string
 }
 
-// answers asks a node until it gives the verdict, since what is asked about may
-// be about to happen, and holds the rest against it.
+// answers asks a node until it returns the verdict, because the event may be about to happen. Then it compares the
+// rest of the answer.
 func (c *cluster) answers(t *testing.T, node string, list []situation) {
 	t.Helper()
 	for _, s := range list {
@@ -46,7 +46,7 @@ func (c *cluster) answers(t *testing.T, node string, list []situation) {
 	}
 }
 
-// differs says what of the answer is not as it should be.
+// differs returns an error that names the difference between an answer and the expected one.
 func (s situation) differs(a task.Answer) error {
 	all := a.Sentence
 	for _, l := range a.Lines {
@@ -63,8 +63,8 @@ func (s situation) differs(a task.Answer) error {
 	return nil
 }
 
-// once is a task with one tick. Without a shell line it does nothing, and its ticks do not wait for
-// each other: on a slow machine one would be skipped for the one before.
+// once returns a task with one tick. Without a shell line it does nothing, and its ticks do not wait for each
+// other, because on a slow machine one would be skipped because of the one before.
 func once(name string, tick time.Time, shell string) task.Spec {
 	s := spec(name, shell)
 	s.Schedule = task.Schedules{"@at " + tick.UTC().Format(time.RFC3339)}
@@ -74,7 +74,7 @@ func once(name string, tick time.Time, shell string) task.Spec {
 	return s
 }
 
-// asked is a time as a question has it.
+// asked formats a time as in a question.
 func asked(at time.Time) string { return at.UTC().Format(time.RFC3339) }
 
 // damage makes a record of a task unreadable.
@@ -91,7 +91,7 @@ func (c *cluster) damage(t *testing.T, key func(record.Ref) string, name string)
 	}
 }
 
-// Each situation is made by real daemons, and asked about over the API.
+// Each situation is created with real daemons, and the question is sent to the API.
 func TestWhy_WhatHappensInACluster(t *testing.T) {
 	if testing.Short() {
 		t.Skip("whole daemons: make test-cluster")
@@ -140,7 +140,7 @@ func TestWhy_WhatHappensInACluster(t *testing.T) {
 		{"unreadable entry", "damaged2", "2096-01-01T00:00:00Z", task.VerdictUnreadable, []string{"The task's entry cannot be read"}},
 	})
 
-	// A node dies, with runs of which one may start again elsewhere.
+	// A node dies with running attempts, one of which may be started again elsewhere.
 	c.answers(t, "n1", []situation{
 		{"runs on the node that will be lost", "moves", then, task.VerdictRunning, []string{"has been running on n2 since"}},
 		{"this, too", "gone", then, task.VerdictRunning, []string{"has been running on n2 since"}},
@@ -152,7 +152,7 @@ func TestWhy_WhatHappensInACluster(t *testing.T) {
 		{"node lost, and run elsewhere", "moves", then, task.VerdictSucceeded, []string{"ran on n3", "on attempt 2, after attempt 1 was lost on n2"}},
 	})
 
-	// Nobody is left who decides.
+	// No node is left that decides.
 	c.nodes["n1"].signal(syscall.SIGKILL)
 	down := time.Now().Add(time.Second).Truncate(time.Second)
 	c.answers(t, "n3", []situation{
@@ -179,8 +179,8 @@ func (c *cluster) updatedBy(t *testing.T, name string) string {
 	return one.UpdatedBy
 }
 
-// manyTasks are those whose one tick is at the same instant, which is returned, and a
-// few others. These are made first, and tell how long that takes.
+// manyTasks creates tasks whose one tick is at the same instant, which it returns, and a few others. The others
+// are created first, to measure how long that takes.
 func (c *cluster) manyTasks(t *testing.T) (tick time.Time) {
 	t.Helper()
 	began := time.Now()
@@ -226,7 +226,7 @@ func (c *cluster) manyTasks(t *testing.T) (tick time.Time) {
 	return tick
 }
 
-// caughtUp finds the tick that ran afterwards, and asks about it.
+// caughtUp finds the tick that was caught up, and asks about it.
 func (c *cluster) caughtUp(t *testing.T) {
 	t.Helper()
 	var late task.Run
@@ -242,8 +242,8 @@ func (c *cluster) caughtUp(t *testing.T) {
 	c.answers(t, "n1", []situation{{"caught up with", "catches", stamp(late.ScheduledTime), task.VerdictSucceeded, []string{"as a catch-up run,", "late, and succeeded"}}})
 }
 
-// The clocks of the daemon are set to days in March and October, with stops in
-// between: what it then says of the ticks of those days.
+// The daemon's clock is set to days in March and October, and the daemon is stopped in between. The test checks
+// the answers about the ticks of those days.
 func TestWhy_WhenTheClocksChange(t *testing.T) {
 	if testing.Short() {
 		t.Skip("whole daemons: make test-cluster")

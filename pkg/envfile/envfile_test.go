@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// What the values are is what systemd 254 makes of these lines.
+// The expected values are those of systemd 254.
 func TestParse(t *testing.T) {
 	for in, want := range map[string]map[string]string{
 		"": {}, "\n\n  \n": {}, "# A=1\n;B=2\n": {},

@@ -11,8 +11,8 @@ import (
 	"github.com/carillonhq/carillon/pkg/filetrust"
 )
 
-// TestOpenDir_RefusesWhatOthersCanChange has a case for each way in which another user could put
-// a different directory in the place of one that the path names.
+// TestOpenDir_RefusesWhatOthersCanChange has a case for each way in which another user could replace a directory
+// on the path.
 func TestOpenDir_RefusesWhatOthersCanChange(t *testing.T) {
 	t.Parallel()
 
@@ -21,7 +21,7 @@ func TestOpenDir_RefusesWhatOthersCanChange(t *testing.T) {
 	for name, c := range map[string]struct {
 		build func(top string) error
 		path  string
-		want  string // in the error; "" means that the directory is opened
+		want  string // part of the error; "": the directory is opened
 	}{
 		"own": {
 			build: func(top string) error { return mkdir(top, "a", 0o755) },
@@ -138,7 +138,7 @@ func TestReadSecret_RefusesWhatOthersMade(t *testing.T) {
 		"a pipe":          {func() error { return syscall.Mkfifo(path, 0o600) }, "is not a regular file"},
 		"another user's": {func() error {
 			if os.Geteuid() != 0 {
-				return os.WriteFile(path, nil, 0o666) // as near as it gets
+				return os.WriteFile(path, nil, 0o666) // a similar case without root
 			}
 			return errors.Join(os.WriteFile(path, nil, 0o600), os.Chown(path, 65534, 65534))
 		}, " "},
@@ -156,7 +156,7 @@ func TestReadSecret_RefusesWhatOthersMade(t *testing.T) {
 	}
 }
 
-// mkdir makes a directory with exactly this mode, whatever the umask is.
+// mkdir creates a directory with exactly this mode, whatever the umask is.
 func mkdir(top, name string, mode os.FileMode) error {
 	path := filepath.Join(top, name)
 

@@ -10,7 +10,7 @@ import (
 	"go.uber.org/zap/zaptest/observer"
 )
 
-// fileAt is a policy that this user may write: root's, if it is root.
+// fileAt returns a policy file that this user may write; root's, if the user is root.
 func fileAt(t *testing.T, text string) (*File, *observer.ObservedLogs) {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "policy.yaml")
@@ -40,7 +40,7 @@ func TestFile_IsReadAnewWhenItChanges(t *testing.T) {
 	for _, step := range []struct{ text, want string }{
 		{"users: [a]", "a"}, {"users: [b]", "b"}, {"users: [c", "error"}, {"users: [c", "error"}, {"", "error"}, {"users: [d]", "d"}, {"users: [e]", "e"},
 	} {
-		write(t, f.path, step.text) // within one tick of the clock of files, with the same length
+		write(t, f.path, step.text) // within one tick of the file clock and with the same length
 		if got := said(); got != step.want {
 			t.Errorf("%q is taken for %q", step.text, got)
 		}
@@ -98,8 +98,8 @@ func TestFile_CountsOnlyIfNobodyElseCanChangeIt(t *testing.T) {
 	}
 }
 
-// TestFile_CountsOnlyIfNobodyElseCanLeadToAnother: a link on the way that others
-// may replace leads to any file of root's.
+// TestFile_CountsOnlyIfNobodyElseCanLeadToAnother tests that a link on the path which others may replace is
+// rejected, because it could lead to any file of root.
 func TestFile_CountsOnlyIfNobodyElseCanLeadToAnother(t *testing.T) {
 	dir := t.TempDir()
 	at := func(name string) string { return filepath.Join(dir, name) }
@@ -134,7 +134,8 @@ func TestFile_CountsOnlyIfNobodyElseCanLeadToAnother(t *testing.T) {
 	}
 }
 
-// TestFile_LooksAtTheDirectoriesAgain: they may become others' while it stays as it is.
+// TestFile_LooksAtTheDirectoriesAgain tests that the directories are checked again. They may change their owner
+// while the file is unchanged.
 func TestFile_LooksAtTheDirectoriesAgain(t *testing.T) {
 	f, _ := fileAt(t, "{}")
 	if _, err := f.Policy(); err != nil {

@@ -21,7 +21,7 @@ func policyOf(t *testing.T, text string) *Policy {
 	return p
 }
 
-// TestCheck has for each rule what it refuses and what it lets pass.
+// TestCheck has cases for each rule that are refused and that are allowed.
 func TestCheck(t *testing.T) {
 	process := func(change func(*task.Process)) Attempt {
 		p := &task.Process{Command: []string{"true"}}
@@ -68,7 +68,7 @@ func TestCheck(t *testing.T) {
 		{"secrets: false", plain, ""}, {"secrets: false", of(task.EnvFrom{Secret: "db"}), "secrets"}, {"secrets: false", of(task.EnvFrom{File: "/x"}), ""},
 		{"env_files: [/etc/app/]", of(task.EnvFrom{Secret: "db"}), ""}, {"env_files: [/etc/app/]", of(task.EnvFrom{File: "/etc/app/db.env"}), ""},
 		{"env_files: [/etc/app/]", of(task.EnvFrom{File: "/etc/app/../shadow"}), "env_files"}, {"env_files: [/etc/app/]", of(task.EnvFrom{File: "/etc/application"}), "env_files"},
-		{"env_files: [/etc/app/]", of(task.EnvFrom{File: "/tmp/link/../../etc/app/db.env"}), "env_files"}, // the link may lead to another ../..
+		{"env_files: [/etc/app/]", of(task.EnvFrom{File: "/tmp/link/../../etc/app/db.env"}), "env_files"}, // the link may lead elsewhere, so .. would, too
 		{"env_files: [/etc/app]", of(task.EnvFrom{File: "/etc/app/db.env"}), "env_files"}, {"env_files: [/etc/app]", of(task.EnvFrom{File: "/etc/app"}), ""},
 	} {
 		err := policyOf(t, c.policy).Check(c.a)
@@ -180,7 +180,7 @@ func TestParse_RefusesWhatWouldAllowAllByMistake(t *testing.T) {
 	}
 }
 
-// TestDeniedEnv_IsInTheDocs: an administrator has to know what is refused.
+// TestDeniedEnv_IsInTheDocs tests that the docs list all denied variables.
 func TestDeniedEnv_IsInTheDocs(t *testing.T) {
 	b, err := os.ReadFile("../../docs/how-to/policy.md")
 	if err != nil {

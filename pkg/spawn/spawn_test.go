@@ -23,7 +23,7 @@ import (
 
 const patient = 2 * time.Minute
 
-// The test binary plays a parent with unusual attributes, too.
+// TestMain also runs the test binary as a parent with unusual attributes.
 func TestMain(m *testing.M) {
 	if os.Getenv("SPAWN_TEST_PARENT") != "" {
 		playParent()
@@ -32,7 +32,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// playParent starts the shell line in its environment and copies what it writes.
+// playParent starts the shell line in its environment and copies its output.
 func playParent() {
 	signal.Ignore(unix.SIGUSR1)
 	out, err := run(Command{Path: "/bin/sh", Args: []string{"sh", "-c", os.Getenv("SPAWN_TEST_LINE")}})
@@ -42,7 +42,7 @@ func playParent() {
 	}
 }
 
-// run starts c on a thread of its own and returns what it has written.
+// run starts c on a separate thread and returns its output.
 func run(c Command) (string, error) {
 	r, w, err := os.Pipe()
 	if err != nil {
@@ -153,7 +153,7 @@ func TestStart_User(t *testing.T) {
 	}
 }
 
-// A user who has more processes than the limit still gets this one.
+// A user with more processes than the limit can still start this one.
 func TestStart_MaxProcesses(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root")
@@ -177,8 +177,8 @@ func TestStart_MaxProcesses(t *testing.T) {
 	}
 }
 
-// What is inherited does not depend on how the parent was started: here under nohup, with
-// blocked signals, open descriptors and another limit of open files.
+// A process inherits nothing from the way in which the parent was started: here under nohup, with blocked signals,
+// open descriptors and another limit of open files.
 func TestStart_InheritsNothing(t *testing.T) {
 	cmd := exec.Command("/bin/sh", "-c", `trap '' HUP INT QUIT TERM; ulimit -Sn 321; exec 9</dev/null; exec "$0"`, os.Args[0])
 	cmd.Env = append(os.Environ(), "SPAWN_TEST_PARENT=1", "GORACE=atexit_sleep_ms=0",
@@ -197,7 +197,7 @@ func TestStart_InheritsNothing(t *testing.T) {
 	}
 
 	const none = " 0000000000000000"
-	for i, want := range []string{"321", "0 1 2 3", "SigBlk:" + none, "SigIgn:" + none} { // 3 is the shell's, of the directory
+	for i, want := range []string{"321", "0 1 2 3", "SigBlk:" + none, "SigIgn:" + none} { // 3 is the shell's descriptor of the directory
 		if lines[i] != want {
 			t.Errorf("got %q, want %q", lines[i], want)
 		}
@@ -215,7 +215,7 @@ func TestStart_Session(t *testing.T) {
 	}
 }
 
-// A held process does nothing until it is released, and ends if it is killed.
+// A held process does nothing until it is released. It ends if it is killed.
 func TestStart_Held(t *testing.T) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -255,8 +255,7 @@ func TestStart_Held(t *testing.T) {
 	}
 }
 
-// Starts from many threads, while the garbage collector runs, goroutines are preempted and
-// signals arrive.
+// Starts from many threads while the garbage collector runs, goroutines are preempted and signals arrive.
 func TestStart_UnderPressure(t *testing.T) {
 	stop := make(chan struct{})
 	var noise sync.WaitGroup
@@ -305,7 +304,7 @@ func TestStart_UnderPressure(t *testing.T) {
 
 	all.Wait()
 
-	if after := descriptors(t); after > before+1 { // the poller's own
+	if after := descriptors(t); after > before+1 { // the poller has one
 		t.Errorf("%d descriptors before, %d after", before, after)
 	}
 

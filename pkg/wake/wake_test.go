@@ -6,7 +6,7 @@ func TestSignal_IsSentOnceUntilItIsReceived(t *testing.T) {
 	s := NewSignal()
 
 	for range 3 {
-		s.Send() // without a receiver, which must not block
+		s.Send() // must not block without a receiver
 	}
 
 	<-s

@@ -8,25 +8,25 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// guarded is a clock guard in a world where time passes as the test says.
+// guarded is a clock guard whose time the test controls.
 type guarded struct {
 	*Guard
-	at     time.Duration // since the beginning; the boot clock shows an hour more
-	off    time.Duration // how far its own clock is off
+	at     time.Duration // time since the beginning; the boot clock shows one hour more
+	off    time.Duration // the error of its own clock
 	others map[string]*told
 }
 
 // told is another node, which announces its clock every five seconds.
 type told struct {
-	off        time.Duration // how far its clock is off
-	late       time.Duration // how long its announcements are under way
+	off        time.Duration // the error of its clock
+	late       time.Duration // the delay of its announcements
 	ineligible bool
 	mute       bool
 	last       time.Duration
 	clock      task.Time
 }
 
-// announceEvery is how often the other nodes announce their clocks.
+// announceEvery is the interval at which the other nodes announce their clocks.
 const announceEvery = 5 * time.Second
 
 var epoch = time.Date(2026, 11, 21, 6, 0, 0, 0, time.UTC)
@@ -37,7 +37,7 @@ func guard(others map[string]*told) *guarded {
 
 func (g *guarded) now() Reading { return Reading{epoch.Add(g.at + g.off), time.Hour + g.at} }
 
-// pass lets time pass in steps of half a second, and returns the last verdict.
+// pass advances the time in steps of half a second and returns the last verdict.
 func (g *guarded) pass(d time.Duration) (err error) {
 	for end := g.at + d; ; g.at += 500 * time.Millisecond {
 		var nodes []task.Node
@@ -133,7 +133,7 @@ func TestClockGuard_ALoneNodeRestsAMinuteAfterAJump(t *testing.T) {
 	}
 }
 
-// What NTP does, what a laptop does, and what a busy machine does is no jump.
+// The adjustments of NTP, a suspended laptop and the delays of a busy machine do not count as a jump.
 func TestClockGuard_LeavesWhatIsNormalAlone(t *testing.T) {
 	g := guard(map[string]*told{"a": {}})
 	for range 600 { // slewing
@@ -146,7 +146,7 @@ func TestClockGuard_LeavesWhatIsNormalAlone(t *testing.T) {
 	if err := g.pass(time.Minute); err != nil {
 		t.Errorf("a small step: %v", err)
 	}
-	g.at += 8 * time.Hour // suspend: both clocks count it. Others went on meanwhile
+	g.at += 8 * time.Hour // a suspend, which both clocks count; the other nodes continued
 	if err := g.pass(time.Minute); err != nil {
 		t.Errorf("a resumed laptop: %v", err)
 	}
@@ -155,13 +155,13 @@ func TestClockGuard_LeavesWhatIsNormalAlone(t *testing.T) {
 		t.Errorf("a silent node: %v", err)
 	}
 	g.others["a"].mute = false
-	g.others["a"].late = 10 * time.Second // and is told again, at first late
+	g.others["a"].late = 10 * time.Second // announcements arrive again, at first late
 	if err := g.pass(3 * time.Second); err != nil {
 		t.Errorf("a node that is back: %v", err)
 	}
 }
 
-// Of two nodes that disagree, the one that has just jumped is wrong, whichever way.
+// If two nodes disagree, the one that has just jumped is wrong, in either direction.
 func TestClockGuard_OneOtherIsEnoughToDoubtAJump(t *testing.T) {
 	for _, by := range []time.Duration{time.Hour, -time.Hour} {
 		g := guard(map[string]*told{"a": {}})
@@ -171,7 +171,7 @@ func TestClockGuard_OneOtherIsEnoughToDoubtAJump(t *testing.T) {
 			t.Errorf("%s: trusted again", by)
 		}
 	}
-	// But not one of which nothing is heard any more.
+	// A node whose announcements have stopped does not count.
 	g := guard(map[string]*told{"a": {}})
 	g.pass(time.Minute)
 	g.others["a"].mute, g.off = true, time.Hour
@@ -180,7 +180,7 @@ func TestClockGuard_OneOtherIsEnoughToDoubtAJump(t *testing.T) {
 	}
 }
 
-// Near the edge the verdict does not flap.
+// Near the tolerance the verdict does not alternate.
 func TestClockGuard_ComesBackOnlyWhenItIsWellWithin(t *testing.T) {
 	g := guard(map[string]*told{"a": {}, "b": {}})
 	g.off = clockTolerance + time.Second
@@ -197,7 +197,7 @@ func TestClockGuard_ComesBackOnlyWhenItIsWellWithin(t *testing.T) {
 	}
 }
 
-// One announcement that is late does not make a clock that was right wrong.
+// A single late announcement does not make a right clock wrong.
 func TestClockGuard_TheFastestAnnouncementIsNearestToTheTruth(t *testing.T) {
 	g := guard(map[string]*told{"a": {}})
 	g.pass(time.Minute)
@@ -205,20 +205,20 @@ func TestClockGuard_TheFastestAnnouncementIsNearestToTheTruth(t *testing.T) {
 	if err := g.pass(10 * time.Second); err != nil {
 		t.Errorf("two late announcements: %v", err)
 	}
-	for i := range 40 { // each other one
+	for i := range 40 { // every second one
 		g.others["a"].late = time.Duration(i%2) * 9 * time.Second
 		if err := g.pass(announceEvery - 500*time.Millisecond); err != nil {
 			t.Errorf("late now and then: %v", err)
 		}
 		g.at += 500 * time.Millisecond
 	}
-	g.others["a"].late, g.others["a"].off = 0, -time.Hour // but this one was set back
+	g.others["a"].late, g.others["a"].off = 0, -time.Hour // this clock was set back
 	if err := g.pass(10 * time.Second); err == nil {
 		t.Error("the slower of two has no say")
 	}
 }
 
-// After a pause of the whole process, what has come meanwhile is read at once, the
+// After a pause of the whole process, all announcements that have arrived meanwhile are processed at once, the
 // oldest first.
 func TestClockGuard_WaitsForTheRestOfABacklog(t *testing.T) {
 	g := guard(map[string]*told{"a": {}, "b": {}})
@@ -250,8 +250,7 @@ func TestClockGuard_DriftIsFoundByTheOthers(t *testing.T) {
 	}
 }
 
-// What a node says first may be old news. It counts for a clock that jumped only
-// when it has said so twice.
+// The first announcement of a node may be old. For a clock that jumped, it counts only after the second one.
 func TestClockGuard_OneAnnouncementDoesNotPutAJumpRight(t *testing.T) {
 	g := guard(map[string]*told{"a": {}})
 	if err := g.pass(30 * time.Second); err != nil {

@@ -27,7 +27,7 @@ func asAnotherUser(t *testing.T, script string) {
 	}
 }
 
-// openDir makes a directory with exactly this mode that every user can reach.
+// openDir creates a directory with exactly this mode that every user can reach.
 func openDir(t *testing.T, mode os.FileMode) string {
 	t.Helper()
 
@@ -46,7 +46,7 @@ func openDir(t *testing.T, mode os.FileMode) string {
 	return dir
 }
 
-// A token that another user put into the data directory before the first start would be the admin's.
+// A token that another user has put into the data directory before the first start would become the admin's.
 func TestOpenState_RefusesADirectoryInWhichOthersPutFiles(t *testing.T) {
 	t.Parallel()
 
@@ -54,7 +54,7 @@ func TestOpenState_RefusesADirectoryInWhichOthersPutFiles(t *testing.T) {
 	dir := openDir(t, 0o777)
 	asAnotherUser(t, "echo "+secret+" > "+dir+"/token")
 
-	for range 2 { // a second try is refused as well
+	for range 2 { // the second try is rejected, too
 		if s, err := Open(dir); err == nil || !strings.Contains(err.Error(), "could be written by others") {
 			if err == nil {
 				s.Close()
@@ -105,7 +105,7 @@ func TestOpenState_RefusesADirectoryOfAnotherUser(t *testing.T) {
 	}
 }
 
-// A link that waits where a file is written first must not lead the write elsewhere.
+// A link in place of the temporary file must not redirect the write.
 func TestWriteSynced_FollowsNoLink(t *testing.T) {
 	t.Parallel()
 

@@ -22,7 +22,7 @@ func TestRoomForGarbage_FollowsTheHeapAndEnds(t *testing.T) {
 	former := debug.SetGCPercent(77)
 	defer debug.SetGCPercent(former)
 	stop := MakeRoom()
-	percent := func() int { // there is no way to read it but to set it
+	percent := func() int { // the only way to read it is to set it
 		p := debug.SetGCPercent(100)
 		debug.SetGCPercent(p)
 		return p
@@ -54,7 +54,7 @@ func TestRoomForGarbage_FollowsTheHeapAndEnds(t *testing.T) {
 }
 
 func TestRoomForGarbage_TidiesUpAfterABurst(t *testing.T) {
-	former := debug.SetGCPercent(-1) // nobody else collects
+	former := debug.SetGCPercent(-1) // no other collections
 	defer debug.SetGCPercent(former)
 	g := &pacer{former: -1, ended: make(chan struct{})}
 	defer g.stop()

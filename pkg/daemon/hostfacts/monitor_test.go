@@ -18,7 +18,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// hostOf is a host with such files.
+// hostOf returns a host with these files.
 func hostOf(t *testing.T, files map[string]string) *host {
 	h := newHost(t.TempDir())
 	h.root = t.TempDir()
@@ -35,7 +35,7 @@ const meminfo = "MemTotal:        8388608 kB\nMemFree:          100000 kB\nMemAv
 
 func TestFacts_OfAMachine(t *testing.T) {
 	t.Parallel()
-	f := newHost(t.TempDir()).measureFacts(t.Context()) // this one, whatever it is
+	f := newHost(t.TempDir()).measureFacts(t.Context()) // the host that runs the test
 	if f.CPUs < 1 || f.Disk < 1 || f.DiskFree == nil || *f.DiskFree > f.Disk {
 		t.Errorf("%+v", f)
 	}
@@ -52,7 +52,7 @@ func TestFacts_OfAMachine(t *testing.T) {
 	}
 }
 
-// What a container may have is less than what its machine has.
+// A container may have less memory than its machine.
 func TestFacts_KnowTheLimitsOfCgroups(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -79,7 +79,7 @@ func TestFacts_KnowTheLimitsOfCgroups(t *testing.T) {
 	}
 }
 
-// A container's share of processors is what it may use; the load stays the machine's.
+// The number of processors is that of the container, but the load is that of the machine.
 func TestFacts_KnowTheQuotasOfCgroups(t *testing.T) {
 	t.Parallel()
 	all := runtime.NumCPU()
@@ -105,8 +105,7 @@ func TestFacts_KnowTheQuotasOfCgroups(t *testing.T) {
 	}
 }
 
-// A file system that hangs holds up neither the other facts nor the end of the node,
-// and is not asked again and again.
+// A file system that hangs delays neither the other facts nor the end of the node, and gets no further calls.
 func TestFacts_GoOnWhileTheFileSystemHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h, back := newHost("/"), make(chan struct{})
@@ -145,17 +144,17 @@ func TestLimits_PressWithHysteresis(t *testing.T) {
 	for i, step := range []struct {
 		Load    float64
 		mem     int64 // MiB
-		disk    int64 // MiB; -1: not known
+		disk    int64 // MiB; -1: unknown
 		want    string
 		newsToo int
 	}{
 		{Load: 1, mem: 500, disk: 5000},
 		{Load: 4, mem: 100, disk: 1024},
 		{Load: 4.1, mem: 99, disk: 1024, want: "load1 memory_free", newsToo: 1},
-		{Load: 3.7, mem: 105, disk: 1024, want: "load1 memory_free", newsToo: 1}, // back, but not by enough
+		{Load: 3.7, mem: 105, disk: 1024, want: "load1 memory_free", newsToo: 1}, // below the limit, but not by enough
 		{Load: 3.5, mem: 105, disk: 1000, want: "memory_free disk_free", newsToo: 2},
 		{Load: 3.9, mem: 111, disk: 1100, want: "disk_free", newsToo: 3},
-		{Load: 3.9, mem: 111, disk: -1, want: "disk_free", newsToo: 3}, // nobody knows
+		{Load: 3.9, mem: 111, disk: -1, want: "disk_free", newsToo: 3}, // unknown
 		{Load: 3.9, mem: 111, disk: 1200, newsToo: 4},
 		{Load: 3.9, mem: 101, disk: -1, newsToo: 4},
 	} {

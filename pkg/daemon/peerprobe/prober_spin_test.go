@@ -8,11 +8,10 @@ import (
 	"time"
 )
 
-// A connection whose end says nothing new is no reason to dial again at once: that
-// of a greeting that failed, or one that the peer, or what stands before it, closes
-// after each answer.
+// The end of a connection that carries no information must not cause another dial at once: that of a failed probe,
+// or of a connection that the peer or a proxy closes after each answer.
 func TestPeers_DoNotDialInALoop(t *testing.T) {
-	t.Parallel() // it waits, most of the time
+	t.Parallel() // mostly waits
 	for name, c := range map[string]struct {
 		serve http.HandlerFunc
 		https bool
@@ -40,7 +39,7 @@ func TestPeers_DoNotDialInALoop(t *testing.T) {
 			s.watched()
 			s.wait("two dials", func() bool { return s.dials.Load() >= 2 })
 			time.Sleep(700 * time.Millisecond)
-			// Six in less than a second; on a machine that has stood still it may be more of them.
+			// Six dials in less than a second. There may be more if the machine stopped for a while.
 			n, took := s.dials.Load(), time.Since(began)
 			if most := 6 + 8*int64(took/time.Second); n > most {
 				t.Errorf("dialled %d times in %s", n, took)

@@ -20,16 +20,16 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// street is a node that watches another one, which is a server of this test.
+// street is a node that probes another one, which is a server of this test.
 type street struct {
 	*Prober
 	t        *testing.T
 	registry *prometheus.Registry
 	server   *httptest.Server
-	says     atomic.Value // the instance that the server says it is
+	says     atomic.Value // the instance that the server reports
 	refuse   atomic.Pointer[error]
-	refused  atomic.Int64 // dials that were refused
-	greeted  atomic.Int64 // answers of the server
+	refused  atomic.Int64 // number of refused dials
+	greeted  atomic.Int64 // number of answers of the server
 	dials    atomic.Int64
 
 	mu      sync.Mutex
@@ -60,7 +60,7 @@ func newStreet(t *testing.T) *street {
 	return s
 }
 
-// Node is what etcd has of the other node.
+// Node returns the record of the other node in etcd.
 func (s *street) Node(context.Context, string) (task.Node, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -70,7 +70,7 @@ func (s *street) Node(context.Context, string) (task.Node, error) {
 	return s.record, nil
 }
 
-// RevokeLeases notes whose leases are revoked.
+// RevokeLeases records the leases that are revoked.
 func (s *street) RevokeLeases(_ context.Context, leases []string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -80,7 +80,7 @@ func (s *street) RevokeLeases(_ context.Context, leases []string) error {
 
 var errRefused error = &net.OpError{Op: "dial", Net: "tcp", Err: os.NewSyscallError("connect", syscall.ECONNREFUSED)}
 
-// watched runs the watch over the record as it is now, until stop or the test's end.
+// watched runs the Prober with the current record until stop or the end of the test.
 func (s *street) watched() (stop func()) {
 	n := s.record
 	ctx, cancel := context.WithCancel(s.t.Context())
@@ -119,7 +119,7 @@ func (s *street) accusations() [][]string {
 	return slices.Clone(s.revoked)
 }
 
-// crash closes all connections, and has err answer dials from then on.
+// crash closes all connections, and makes further dials fail with err.
 func (s *street) crash(err error) {
 	s.refuse.Store(&err)
 	s.server.CloseClientConnections()
@@ -130,14 +130,14 @@ func TestPeers_RevokeWhatAKilledInstanceHeld(t *testing.T) {
 	stop := s.watched()
 	s.wait("it is reached", s.isReached)
 	s.mu.Lock()
-	s.record.Leases = []string{"1", "3"} // it leads since
+	s.record.Leases = []string{"1", "3"} // it has become the leader since
 	s.mu.Unlock()
 	s.crash(errRefused)
 	s.wait("its leases are revoked", func() bool { return len(s.accusations()) > 0 })
 	if got := s.accusations(); len(got) != 1 || !slices.Equal(got[0], []string{"1", "3"}) {
 		t.Errorf("revoked: %v", got)
 	}
-	// It was alive, and joined again as the same instance: it is left alone.
+	// It was alive and has joined again as the same instance, so it is not accused again.
 	stop()
 	s.refuse.Store(nil)
 	s.mu.Lock()
@@ -195,7 +195,7 @@ func TestPeers_AccuseNobodyWithoutProof(t *testing.T) {
 	}
 }
 
-// Whom everybody seems to refuse stands behind a wall: one accusation, then a rest.
+// A node that all others seem to refuse is probably cut off itself. It accuses one node and then pauses.
 func TestPeers_RestAfterAnAccusation(t *testing.T) {
 	p := New(Config{Registerer: prometheus.NewRegistry()})
 	now := time.Now()

@@ -11,12 +11,12 @@ import (
 	"github.com/carillonhq/carillon/pkg/internal/certs"
 )
 
-// alley is a street whose server speaks TLS, and wants a certificate.
+// alley is a street whose server uses TLS and requires a certificate.
 type alley struct {
 	*street
 	pki    string
-	trust  atomic.Pointer[tls.Config] // of the node that watches
-	hangUp atomic.Bool                // the server ends connections as soon as they are there
+	trust  atomic.Pointer[tls.Config] // the configuration of the probing node
+	hangUp atomic.Bool                // the server closes connections directly after accepting them
 }
 
 func newAlley(t *testing.T) *alley {
@@ -57,7 +57,7 @@ func (m *moody) Accept() (net.Conn, error) {
 	return c, err
 }
 
-// reissue has another CA sign another certificate for the server.
+// reissue gives the server another certificate from another CA.
 func (a *alley) reissue() {
 	a.t.Helper()
 	now := time.Now()
@@ -85,8 +85,7 @@ func TestPeers_NoticeACrashBehindTLS(t *testing.T) {
 	a.wait("its leases are revoked", func() bool { return len(a.accusations()) == 1 })
 }
 
-// A peer that was reached, and with which TLS fails from then on, for whatever
-// reason, listens all the same: it is not accused.
+// If a peer was reached and TLS fails from then on, for whatever reason, it still listens, so it is not accused.
 func TestPeers_AccuseNobodyForItsTLS(t *testing.T) {
 	for name, fail := range map[string]func(a *alley){
 		"it shows the certificate of another CA": func(a *alley) { a.reissue() },
@@ -99,9 +98,9 @@ func TestPeers_AccuseNobodyForItsTLS(t *testing.T) {
 			a.watched()
 			a.wait("it is reached", a.isReached)
 			fail(a)
-			a.server.CloseClientConnections() // one that is there may have been greeted by meanwhile
+			a.server.CloseClientConnections() // a probe may have used an open connection meanwhile
 			greeted, dials := a.greeted.Load(), a.dials.Load()
-			// Each round greets, and then dials to see whether anybody listens.
+			// Each round probes the peer, and then dials to check whether a process listens.
 			a.wait("it is dialled again and again", func() bool { return a.dials.Load() >= dials+6 })
 			if got := a.accusations(); len(got) != 0 || a.greeted.Load() != greeted {
 				t.Errorf("revoked: %v; greeted %d times since", got, a.greeted.Load()-greeted)

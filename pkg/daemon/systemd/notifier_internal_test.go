@@ -13,7 +13,7 @@ import (
 	"go.uber.org/zap"
 )
 
-// fakeLife is a node as a service manager sees it.
+// fakeLife is a node as the service manager sees it.
 type fakeLife struct {
 	mu          sync.Mutex
 	idle, stuck error
@@ -35,8 +35,8 @@ func (f *fakeLife) LostAfter() time.Duration {
 }
 func (f *fakeLife) Status() string { return "Ready: 4 shards" }
 
-// heard runs a service manager beside life, and returns a function that returns all lines
-// that it has told since the last call.
+// heard runs life with a service manager, and returns a function that returns all lines that the service manager
+// has received since the previous call.
 func heard(t *testing.T, watched time.Duration, life func(ctx context.Context, stop func(), m *Notifier, lines func() []string) error) {
 	synctest.Test(t, func(t *testing.T) {
 		var mu sync.Mutex
@@ -106,7 +106,7 @@ func TestManager_IsToldThatTheNodeIsReadyWhenItFires(t *testing.T) {
 		time.Sleep(time.Second)
 		has(t, lines(), "READY=1", "STATUS=Ready: 4 shards")
 
-		// Later it may be less than that, but it has started.
+		// A node that becomes unready later remains started.
 		node.set(errors.New("the node has no session with etcd"), nil)
 		time.Sleep(10 * time.Second)
 		has(t, lines(), "STATUS=Not ready: the node has no session")
@@ -114,7 +114,7 @@ func TestManager_IsToldThatTheNodeIsReadyWhenItFires(t *testing.T) {
 		time.Sleep(10 * time.Second)
 		hasNot(t, lines(), "READY")
 
-		// A new history of etcd is a new life.
+		// After a new epoch, another instance of the node follows.
 		m.SetNode(nil)
 		time.Sleep(10 * time.Second)
 		has(t, lines(), "RELOADING=1", "MONOTONIC_USEC=")
@@ -124,7 +124,7 @@ func TestManager_IsToldThatTheNodeIsReadyWhenItFires(t *testing.T) {
 
 		stop()
 		synctest.Wait()
-		has(t, lines(), "STOPPING=1", "EXTEND_TIMEOUT_USEC=60000000") // 30 s to drain, and 30 s
+		has(t, lines(), "STOPPING=1", "EXTEND_TIMEOUT_USEC=60000000") // 30 s to drain, and 30 s more
 
 		return nil
 	})
@@ -161,7 +161,7 @@ func TestManager_IsAskedForPatienceAsLongAsAttemptsMayBeAdopted(t *testing.T) {
 		m.SetNode(node)
 
 		for _, c := range []struct {
-			lostAfter time.Duration // of the cluster, as it changes
+			lostAfter time.Duration // the cluster's lost_after, which changes
 			want      string
 		}{
 			{time.Minute, ""}, {2 * time.Minute, ""}, {10 * time.Minute, "WATCHDOG_USEC=600000000"}, {10 * time.Minute, ""},

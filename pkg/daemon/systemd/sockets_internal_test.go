@@ -13,7 +13,7 @@ import (
 	"go.uber.org/zap/zaptest/observer"
 )
 
-// socketDir is a directory for a socket: its path is short, and nobody else can write to it.
+// socketDir returns a directory for a socket, with a short path and to which no other user can write.
 func socketDir(t *testing.T) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "socket")
@@ -26,7 +26,7 @@ func socketDir(t *testing.T) string {
 	return dir
 }
 
-// passedOn is a socket as the service manager passes it on. The manager keeps its own copy.
+// passedOn returns a socket as the service manager passes it on. The manager keeps its own copy.
 func passedOn(t *testing.T, l net.Listener) *os.File {
 	t.Helper()
 	f, err := l.(interface{ File() (*os.File, error) }).File()
@@ -66,7 +66,7 @@ func TestInherited_SocketsAreMatchedByTheirAddress(t *testing.T) {
 	own := func() (net.Listener, error) { return nil, errors.New("listens by itself") }
 
 	for _, f := range []*os.File{s.Unix, s.TCP} {
-		for range 2 { // a process may have several lives
+		for range 2 { // a process may start several instances of the node
 			l, err := ListenInherited(f, own)
 			if err != nil {
 				t.Fatal(err)
@@ -92,7 +92,7 @@ func TestInherited_SocketsAreMatchedByTheirAddress(t *testing.T) {
 		t.Errorf("the service manager's socket was removed: %v", err)
 	}
 
-	// Nobody accepts for now, but the service manager still holds both.
+	// No process accepts connections now, but the service manager still holds both sockets.
 	s.Close()
 
 	for _, l := range []net.Listener{socket, port} {
@@ -104,7 +104,7 @@ func TestInherited_SocketsAreMatchedByTheirAddress(t *testing.T) {
 	}
 }
 
-// A node that was installed before there was a unit for the socket has no setting for it.
+// A node that was installed before the socket unit existed has no setting for the socket.
 func TestInherited_PathIsTheDefaultOfTheSetting(t *testing.T) {
 	path := filepath.Join(socketDir(t), "api.sock")
 	cfg := Addresses{Listen: "127.0.0.1:7070"}
@@ -116,8 +116,8 @@ func TestInherited_PathIsTheDefaultOfTheSetting(t *testing.T) {
 	}
 }
 
-// What is not used refuses connections, although the service manager keeps a copy open:
-// otherwise clients would wait, and other nodes take a node that has ended for alive.
+// Sockets that are not used refuse connections, although the service manager keeps a copy open. Otherwise clients
+// would wait, and other nodes would count a node that has ended as alive.
 func TestInherited_OtherSocketsAreClosed(t *testing.T) {
 	path := filepath.Join(socketDir(t), "api.sock")
 	other := filepath.Join(socketDir(t), "other.sock")

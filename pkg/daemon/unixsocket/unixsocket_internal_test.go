@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// socketDir is a directory for a socket: its path is short, and nobody else can write to it.
+// socketDir returns a directory for a socket, with a short path and to which no other user can write.
 func socketDir(t *testing.T) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "socket")
@@ -38,7 +38,7 @@ func TestListen_ReplacesOneThatIsStale(t *testing.T) {
 		t.Fatalf("a socket that is in use was replaced: %v, %v", l, err)
 	}
 
-	// The daemon is killed: its socket stays, and nobody listens on it.
+	// The daemon is killed. Its socket remains, and no process listens on it.
 	killed := first.(*listener)
 	killed.SetUnlinkOnClose(false)
 
@@ -64,7 +64,7 @@ func TestListen_ReplacesOneThatIsStale(t *testing.T) {
 	}
 }
 
-// Somebody else may hold the socket without the lock: systemd does.
+// Another process may hold the socket without the lock, as systemd does.
 func TestListen_LeavesOneAloneThatSomebodyElseHolds(t *testing.T) {
 	path := filepath.Join(socketDir(t), "api.sock")
 	other, err := net.Listen("unix", path)
@@ -181,8 +181,8 @@ func TestAdministrators_AreRootTheDaemonsUserAndTheGroup(t *testing.T) {
 	}
 }
 
-// dialAs connects to a unix socket as another user, whose only group is gid. The thread
-// that has become the user is not unlocked, so it ends with its goroutine.
+// dialAs connects to a unix socket as another user, whose only group is gid. The thread that has changed to that
+// user is not unlocked, so it ends with its goroutine.
 func dialAs(t *testing.T, path string, uid, gid uint32) (c net.Conn) {
 	t.Helper()
 	done := make(chan error)
