@@ -69,6 +69,7 @@ func (c *connection) doCall(ctx context.Context, k call, out any) error {
 		return nil
 	}
 
+	// A proxy or another program may have answered instead of Carillon.
 	kind, _, _ := mime.ParseMediaType(res.Header.Get("Content-Type"))
 	if kind != "application/json" {
 		return c.notCarillon(res)
@@ -76,6 +77,7 @@ func (c *connection) doCall(ctx context.Context, k call, out any) error {
 
 	body, err := io.ReadAll(io.LimitReader(res.Body, maxAnswer))
 	if err != nil {
+		// The request was sent, so the outcome of a write is unknown.
 		return c.errorWithoutAnswer(err, k.mayWrite())
 	}
 
@@ -294,6 +296,7 @@ func iteratePages[T any](ctx context.Context, c *connection, path string, q url.
 				}
 			}
 
+			// Only the last page has no cursor. Other pages may have fewer items than their limit.
 			if page.Next == "" {
 				return
 			}

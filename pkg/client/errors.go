@@ -108,6 +108,7 @@ func (c *connection) notCarillon(res *http.Response) *Error {
 // sent.
 func (c *connection) errorWithoutAnswer(err error, writes bool) *Error {
 	e := &Error{Code: CodeUnavailable, cause: err}
+	// Errors about the server's identity or about TLS occur before the request is sent.
 	if c.failedTrust(e, err) || c.failedTLS(e, err) {
 		return e
 	}

@@ -238,6 +238,7 @@ func (c checker) checkList(t reflect.Type, path string, depth int) error {
 // checkObject checks the keys and values of an object.
 func (c checker) checkObject(t reflect.Type, path string, depth int) error {
 	seen := map[string]bool{}
+	// A null resets a field. As a value in a map, it is accepted only if nullInMaps is set, as in a merge patch.
 	nullable := t == nil || t.Kind() != reflect.Map || c.nullInMaps
 
 	for c.More() {

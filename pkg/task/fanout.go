@@ -149,6 +149,7 @@ func (t Target) validateFan() error {
 	if err != nil {
 		return err
 	}
+	// A plain number must not exceed the number of parts. Percentages and "all" always fit.
 	if n := max(t.Parts, int(t.Count)); t.FansOut() && t.Count != All && need > n && !strings.HasSuffix(string(t.Succeed), "%") && t.Succeed != "all" {
 		return Invalid(CodeOutOfRange, "target.succeed", "%s of %d parts cannot succeed", t.Succeed, n)
 	}

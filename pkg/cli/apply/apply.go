@@ -115,6 +115,7 @@ func (r *Operation) Deliver(ctx context.Context) error {
 		return err
 	}
 
+	// The tasks to delete are confirmed before anything is written.
 	if r.prune != nil {
 		if err := r.prune.findAndConfirm(ctx, r, c); err != nil {
 			return err
@@ -128,6 +129,7 @@ func (r *Operation) Deliver(ctx context.Context) error {
 	err = r.sendTasks(ctx, c)
 	r.told.Close()
 
+	// Tasks are deleted last, and only if everything was applied.
 	switch {
 	case err == nil && r.prune != nil:
 		err = r.prune.deleteUnchanged(ctx, r, c)

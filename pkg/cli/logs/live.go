@@ -136,6 +136,7 @@ func (l *live) endReason(ctx context.Context, err error) error {
 
 // readEvents reads the events of tasks until ctx ends or the server refuses the request.
 func (l *live) readEvents(ctx context.Context, tasks []selection.Ref, events chan<- task.Event, begun chan<- struct{}) error {
+	// One stream covers all tasks. It is limited to their namespace, or to the task if there is only one.
 	o := client.EventOptions{Namespace: tasks[0].Namespace, Kinds: []string{task.EventRun}, Begun: func() { close(begun) }}
 	if slices.ContainsFunc(tasks, func(r selection.Ref) bool { return r.Namespace != o.Namespace }) {
 		o.Namespace = ""
@@ -143,6 +144,7 @@ func (l *live) readEvents(ctx context.Context, tasks []selection.Ref, events cha
 		o.Task = tasks[0].Name
 	}
 
+	// Each outage is reported once.
 	away := false
 	o.Lost = func(err error) {
 		switch {

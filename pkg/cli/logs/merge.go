@@ -236,6 +236,7 @@ func (m *Merger) writeOutput(s *streamBuffer, at task.Time, text []byte) {
 		return
 	}
 
+	// An incomplete line of another stream is ended first, so that lines are not mixed.
 	if m.open != nil && m.open != s {
 		out.WriteByte('\n')
 		m.open = nil
@@ -248,6 +249,7 @@ func (m *Merger) writeOutput(s *streamBuffer, at task.Time, text []byte) {
 	if s.prefix == "" && !m.timestamps {
 		out.Write(text)
 	} else {
+		// A new line begins with the prefix and the time. The continuation of a line does not repeat them.
 		for line := range bytes.Lines(text) {
 			if m.open != s {
 				out.WriteString(s.prefix)

@@ -145,6 +145,7 @@ func FindRun(ctx context.Context, f *factory.Factory, c *client.Client, word str
 
 	runs, err := c.Runs.ListByTask(ctx, r.Namespace, r.Name, client.RunListOptions{})
 	if err != nil {
+		// A number can be the name of a task or a prefix of a run's id. The task takes precedence.
 		if run, byID := c.Runs.Find(ctx, r.Namespace, w.Task); byID == nil && errors.Is(err, task.ErrNotFound) && AreDigits(w.Task) {
 			return run, nil
 		}

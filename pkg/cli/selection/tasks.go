@@ -57,6 +57,7 @@ func Find(ctx context.Context, f *factory.Factory, c *client.Client, words []str
 
 	globs := slices.DeleteFunc(slices.Clone(words), func(w string) bool { return !IsGlob(w) })
 	var all []Ref
+	// One list contains the matches of all globs. expandWord then assigns them to the words.
 	if broad = broad || len(globs) > 0; broad {
 		namespace, names, err := Patterns(f, globs)
 		if err != nil {

@@ -82,6 +82,7 @@ func editLines(text string, was, now File) string {
 		text += "\n"
 	}
 
+	// The line with the current context keeps its comment.
 	if was.Current != now.Current {
 		line := ""
 		if now.Current != "" {
@@ -101,6 +102,7 @@ func editLines(text string, was, now File) string {
 		}
 	}
 
+	// Contexts that are new or have changed.
 	lines := slices.Collect(strings.Lines(text))
 	for _, name := range slices.Sorted(maps.Keys(now.Contexts)) {
 		if old, there := was.Contexts[name]; !there || old != now.Contexts[name] {
@@ -108,6 +110,7 @@ func editLines(text string, was, now File) string {
 		}
 	}
 
+	// Contexts that were removed.
 	for name := range was.Contexts {
 		if _, there := now.Contexts[name]; there {
 			continue
@@ -206,6 +209,7 @@ func editContext(lines []string, name string, was, now map[string]string) []stri
 		from, to = at+1, at+2
 	}
 
+	// Existing fields define the indentation.
 	indent := strings.Repeat(" ", indentOf(lines[from])+2)
 	if from+1 < to {
 		indent = strings.Repeat(" ", indentOf(lines[from+1]))

@@ -235,6 +235,7 @@ func newServer(cfg Config) *server {
 	})
 	finder := selection.NewFinder(cfg.Store, cfg.Ref, cfg.Cluster.Shards, now)
 
+	// The order matters: logs needs runs, which needs attempts, and board needs cluster.
 	s.tasks = &tasks.Handlers{
 		Store: cfg.Store, Ref: cfg.Ref, Views: &views.Viewer{Store: cfg.Store, Ref: cfg.Ref, Now: now}, Finder: finder, Now: now,
 		ClockFault: cfg.Clock, Nodes: cfg.Nodes, Etcd: cfg.Etcd,

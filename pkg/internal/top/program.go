@@ -61,6 +61,7 @@ func (p *Program) Run(ctx context.Context, t Terminal) error {
 
 	p.c, p.messages, p.refresh, p.stopLogs = p.Client, make(chan Message, 16), make(chan struct{}, 1), func() {}
 	p.Model.server = p.Client.Server()
+	// Only this goroutine uses the model. Others send it messages.
 	p.Model.Update(Clock(p.Now()))
 	p.work.Go(func() { p.pollBoard(ctx) })
 	clock := time.NewTicker(time.Second)
@@ -317,6 +318,7 @@ func (r *reader) readMore(ctx context.Context, c *client.Client) Written {
 	}
 
 	r.run = w.Run.ID
+	// Another attempt has separate output, which is read from its beginning.
 	if at := max(w.Run.Attempt, 1); at != r.attempt {
 		if r.attempt > 0 {
 			w.Text = fmt.Sprintf("--- attempt %d ---\n", at)
@@ -328,6 +330,7 @@ func (r *reader) readMore(ctx context.Context, c *client.Client) Written {
 	var e *client.Error
 	switch {
 	case errors.As(err, &e) && e.Code == client.CodeNoLogs:
+		// The output no longer exists, but the record of an ended run may contain its end.
 		if w.Run.State.Final() {
 			if w.Note = e.Message; r.seen == 0 && w.Run.OutputTail != "" {
 				w.Text, w.Note = w.Run.OutputTail, "only the end of the output is kept"

@@ -197,6 +197,7 @@ func (w *witness) tickIn(at time.Time, grain time.Duration) (time.Time, bool) {
 		return at, true
 	}
 
+	// Otherwise, there must be exactly one tick in the interval, in the records and in the schedule together.
 	var found []time.Time
 	for _, r := range w.Runs {
 		if r.Trigger != task.TriggerManual && !r.ScheduledTime.Before(at) && r.ScheduledTime.Before(at.Add(grain)) {

@@ -41,6 +41,7 @@ func (f *Facts) judgeTick(all []version, tick time.Time) finding {
 		return g
 	}
 
+	// The record exists but cannot be read. Nothing that follows can replace it.
 	if f.Task != nil && slices.Contains(f.Broken, task.RunID(tick, f.Task.UID)) {
 		g.verdict, g.unknown = task.VerdictUnreadable, []string{"the outcome: its record cannot be read"}
 		return g
@@ -51,6 +52,7 @@ func (f *Facts) judgeTick(all []version, tick time.Time) finding {
 		return g
 	}
 
+	// Ticks within a pause do not exist, and neither do ticks after the maximum number of runs.
 	if p := f.pauseAt(all, tick); p != nil {
 		g.verdict, g.pause = task.VerdictPaused, p
 		return g
@@ -66,6 +68,7 @@ func (f *Facts) judgeTick(all []version, tick time.Time) finding {
 		return g
 	}
 
+	// The following steps need records of the task that cannot be read.
 	if len(f.BrokenTask) > 0 {
 		g.verdict, g.detail = task.VerdictUnreadable, strings.Join(f.BrokenTask, " and ")
 		return g
@@ -76,6 +79,7 @@ func (f *Facts) judgeTick(all []version, tick time.Time) finding {
 		return g
 	}
 
+	// The tick is decided, and its outcome is not on record.
 	f.explainMissingOutcome(&g, all)
 
 	return g

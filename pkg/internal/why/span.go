@@ -132,11 +132,13 @@ func (w *witness) cutTimes(start, end time.Time) []time.Time {
 		}
 	}
 
+	// Versions begin, and pauses in their specs end.
 	for i := range w.all {
 		add(w.all[i].startTime())
 		add(w.all[i].PausedUntil.Time)
 	}
 
+	// A record with Count > 1 covers all ticks from ScheduledTime to Last.
 	for _, r := range w.Runs {
 		if r.Trigger == task.TriggerManual {
 			continue
@@ -163,6 +165,7 @@ func (w *witness) cutTimes(start, end time.Time) []time.Time {
 		}
 	}
 
+	// The last pieces separate decided ticks from undecided ones, and these from future ones.
 	if m := w.Watermark; m != nil {
 		w.cutDue(add, m.Time)
 	}

@@ -52,6 +52,7 @@ func (h *Handlers) setFormat(c *httpapi.Call) (httpapi.Answer, error) {
 			return task.Invalid(task.CodeOutOfRange, "format", "%d is out of range: 1 to %d, the format in force, or 0 for the newest that all nodes understand", ask.Format, is)
 		}
 
+		// An upgrade takes effect at once. The format must be one that all nodes understand, and this node, too.
 		to := is
 		if ask.Format == 0 {
 			possible, because := f.Possible()

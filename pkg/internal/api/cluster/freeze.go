@@ -88,6 +88,8 @@ func (h *Handlers) putFreeze(c *httpapi.Call) (httpapi.Answer, error) {
 
 	var r store.FreezeRecord
 	var changed bool
+	// If the record changes at the same time, the attempt is repeated with the new record, which may already
+	// contain this freeze.
 	err = httpapi.RetryConflict(c.Context(), func() error {
 		if r, err = h.Store.Freezes(c.Context()); err != nil {
 			return err
@@ -107,6 +109,7 @@ func (h *Handlers) putFreeze(c *httpapi.Call) (httpapi.Answer, error) {
 	if err != nil {
 		return httpapi.Answer{}, err
 	}
+	// Nodes confirm the revision of the record. If one does not confirm it in time, the freeze stays in force.
 	if err := h.untilObeyed(c.Context(), ns, r.Mod); err != nil {
 		return httpapi.Answer{}, err
 	}

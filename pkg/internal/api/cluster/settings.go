@@ -44,6 +44,7 @@ func (h *Handlers) setCluster(c *httpapi.Call) (httpapi.Answer, error) {
 			record.LostAfter = *ask.LostAfter
 		}
 
+		// The answer contains the effective values, with the defaults in place of 0.
 		now = client.ClusterSettings{CatchUpRate: new(record.CatchUp()), LostAfter: new(record.EffectiveLostAfter())}
 
 		if record == old.Cluster {

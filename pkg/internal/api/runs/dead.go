@@ -92,6 +92,7 @@ func (h *Handlers) deadRun(ctx context.Context, ref record.Ref, id string) (reco
 	case 1:
 		return found[0], nil
 	case 0:
+		// The run is not dead. It is read to explain why.
 		run, err := h.Find(ctx, ref, id)
 		if err != nil {
 			return record.Dead{}, err

@@ -43,6 +43,7 @@ func (h *Handlers) triggerTask(c *httpapi.Call) (httpapi.Answer, error) {
 		return httpapi.About(run.ID, err)
 	})
 
+	// A freeze or a pause does not prevent queueing. Both are only reported.
 	if err == nil {
 		out.Frozen = h.findFreeze(c.Context(), ref.Namespace)
 	}

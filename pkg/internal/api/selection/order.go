@@ -102,6 +102,7 @@ func (f *PageHeap[T]) Sorted() (kept []Placed[T], after string) {
 // Sorted returns a page of tasks in an order other than by name. It examines all matching tasks, and keeps one
 // page of them.
 func (h *Finder) Sorted(ctx context.Context, f Filter, order string, p httpapi.Paging) ([]record.Brief, string, error) {
+	// The heap keeps the first tasks after the cursor, at most one page.
 	first := PageHeap[struct{}]{Most: p.Limit}
 	if p.After != "" {
 		at, err := ParsePlace(p.After)
@@ -133,6 +134,7 @@ func (h *Finder) Sorted(ctx context.Context, f Filter, order string, p httpapi.P
 		refs[i] = h.ref(k.Ref.Namespace, k.Ref.Name)
 	}
 
+	// Only the tasks of the page are read.
 	found, err := h.store.BriefsOf(ctx, refs)
 
 	return found, after, err

@@ -183,6 +183,7 @@ func (h *Finder) filterMatching(ctx context.Context, f Filter, batch []record.Br
 		return batch, nil
 	}
 
+	// The remaining conditions need the entries and the outcomes. They are read for the whole batch at once.
 	refs := make([]record.Ref, len(batch))
 	for i, b := range batch {
 		refs[i] = h.ref(b.Namespace, b.Name)
