@@ -47,6 +47,7 @@ func (s *FreezesService) End(ctx context.Context, namespace string) (FreezeStatu
 	return s.doFreeze(ctx, namespace, call{method: http.MethodDelete})
 }
 
+// doFreeze sends a call about the freeze of a namespace, or of the whole cluster if namespace is "".
 func (s *FreezesService) doFreeze(ctx context.Context, namespace string, k call) (FreezeStatus, error) {
 	var status FreezeStatus
 

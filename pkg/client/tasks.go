@@ -108,6 +108,7 @@ func (s *TasksService) DryRunCreate(ctx context.Context, namespace string, spec 
 	return s.createTask(ctx, namespace, spec, dryRun(url.Values{}, 0))
 }
 
+// createTask creates a task, or only computes the result if the query requests a dry run.
 func (s *TasksService) createTask(ctx context.Context, namespace string, spec task.Spec, q url.Values) (Task, error) {
 	var t Task
 
@@ -156,6 +157,7 @@ func (s *TasksService) DryRunPatch(ctx context.Context, namespace, name string, 
 	return s.patchTask(ctx, namespace, name, patch, revision, dryRun(url.Values{}, 0))
 }
 
+// patchTask sends a merge patch, or only computes the result if the query requests a dry run.
 func (s *TasksService) patchTask(ctx context.Context, namespace, name string, patch []byte, revision int64, q url.Values) (Task, error) {
 	var t Task
 	k := call{method: http.MethodPatch, header: ifMatch(revision), query: q, raw: patch, rawType: "application/merge-patch+json"}

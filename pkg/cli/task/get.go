@@ -222,10 +222,12 @@ func describeBounds(f *factory.Factory, d *output.Details, t client.Task) {
 	}
 }
 
+// runsLeftWords returns how many runs are left of the maximum number.
 func runsLeftWords(t client.Task) string {
 	return fmt.Sprintf("%d of %d runs left", max(t.MaxRuns-t.Counted, 0), t.MaxRuns)
 }
 
+// overlapWords describes the overlap policy with its limits.
 func overlapWords(s task.Spec) string {
 	switch {
 	case s.Overlap == task.OverlapQueue:
@@ -237,6 +239,7 @@ func overlapWords(s task.Spec) string {
 	return s.Overlap
 }
 
+// leftWords returns the time until the next tick in parentheses, or "" if there is none.
 func leftWords(f *factory.Factory, t client.Task) string {
 	if t.Next.IsZero() || t.Paused {
 		return ""
@@ -244,6 +247,7 @@ func leftWords(f *factory.Factory, t client.Task) string {
 	return " (" + f.TimeLeft(t.Next) + ")"
 }
 
+// describeAction adds the process of a task, or states that it runs none.
 func describeAction(f *factory.Factory, d *output.Details, act task.Action) {
 	p := act.Process
 	if p == nil {
@@ -291,6 +295,7 @@ func commandLine(words []string) string {
 	return strings.Join(out, " ")
 }
 
+// missedWords describes the policy for missed ticks.
 func missedWords(m task.MissedPolicy) string {
 	words := fmt.Sprintf("%s, grace %s, window %s", m.Policy, m.Grace, m.Window)
 	if m.Policy == task.MissedAll {
@@ -299,6 +304,7 @@ func missedWords(m task.MissedPolicy) string {
 	return words
 }
 
+// historyWords describes which runs the history keeps.
 func historyWords(h task.History) string {
 	if h.Record == task.RecordFailures {
 		return fmt.Sprintf("the last %d runs that did not succeed", h.Keep)
@@ -306,6 +312,7 @@ func historyWords(h task.History) string {
 	return fmt.Sprintf("the last %d runs", h.Keep)
 }
 
+// retryWords describes the retry policy, or returns "none" for a single attempt.
 func retryWords(r task.Retry) string {
 	if r.Attempts <= 1 {
 		return "none"
@@ -340,6 +347,7 @@ func ticksAhead(f *factory.Factory, cmd *cobra.Command, c *client.Client, t clie
 	return f.RenderIndented(view.TickTable(f, list, t.Timezone))
 }
 
+// lastRuns returns a table of the latest runs, or "".
 func lastRuns(f *factory.Factory, cmd *cobra.Command, c *client.Client, t client.Task) string {
 	const few = 5
 	runs, err := c.Runs.ListByTask(cmd.Context(), t.Namespace, t.Name, client.RunListOptions{Limit: few})

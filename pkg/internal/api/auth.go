@@ -83,6 +83,7 @@ func parseToken(s string) (id, part string, ok bool) {
 	return parts[1], parts[2], true
 }
 
+// trustedUserKey is the context key for a user that was authenticated without a token.
 type trustedUserKey struct{}
 
 // WithTrustedUser returns the context of a connection over the unix socket whose peer may do everything without
@@ -139,6 +140,7 @@ func (s *server) findCaller(ctx context.Context, r *http.Request) (httpapi.Calle
 	return httpapi.Caller{Who: who, Role: t.Role, Token: id, Certificate: certificateOf(r)}, nil
 }
 
+// forbiddenError returns the failure for a caller whose role does not permit the operation.
 func forbiddenError(role string) error {
 	return httpapi.Fail(http.StatusForbidden, client.CodeForbidden, "the token's role %s may not do this", task.Quote(role))
 }
@@ -216,6 +218,7 @@ const (
 	maxTokens = 1024
 )
 
+// newTokenCache returns an empty cache.
 func newTokenCache() *tokenCache { return &tokenCache{good: map[string]goodToken{}} }
 
 // lookUp looks up a token with this hash. known means that it was valid at some time, fresh that it was checked no

@@ -54,6 +54,7 @@ type tokenReader struct {
 	unknown map[string]time.Time // when an id was last not found
 }
 
+// newTokenReader returns a reader that reads tokens with read.
 func newTokenReader(read func(ctx context.Context, ids []string) ([]store.FoundToken, error)) *tokenReader {
 	return &tokenReader{read: read, waiting: map[string][]chan<- store.FoundToken{}, unknown: map[string]time.Time{}}
 }
@@ -180,6 +181,7 @@ func (b *bucket) takeToken() bool {
 	return true
 }
 
+// newLogins returns counters without any refused clients.
 func newLogins(log *zap.Logger) *logins {
 	return &logins{
 		log: log, clients: map[string]*loginClient{},

@@ -38,6 +38,8 @@ func (m *Model) problemRows() (rows []row) {
 	}
 
 	silent := map[string]bool{}
+	// Problems of the cluster: nodes that did not answer for the board, nodes that left recently, shards without
+	// an owner or without progress, warnings and freezes.
 	for _, s := range b.Silent {
 		silent[s.Node] = true
 		add(Red, "!", "silent", s.Node, "", s.Reason+": what it knows is missing here", Target{Node: s.Node})
@@ -65,6 +67,7 @@ func (m *Model) problemRows() (rows []row) {
 		if !shownElsewhere(w.Code) {
 			add(Yellow, "!", "warning", "cluster", "", w.Text, Target{})
 		}
+		// Warnings that other rows already show are omitted.
 	}
 
 	for _, f := range b.Freezes {
@@ -85,6 +88,7 @@ func (m *Model) problemRows() (rows []row) {
 		switch {
 		case n.Ineligible != "":
 			add(Red, "!", "ineligible", n.Name, "", ineligibleWords(n.Ineligible), Target{Node: n.Name})
+		// Nodes that own no shards or take no runs. Only the most important reason is shown.
 		case n.State != task.NodeReady:
 			add(Cyan, "·", n.State, n.Name, "", stateWords(n), Target{Node: n.Name})
 		case len(n.Blocked) > 0:
@@ -96,6 +100,7 @@ func (m *Model) problemRows() (rows []row) {
 		add(Red, "○", "overdue", m.taskName(t.Namespace, t.Task), m.formatSince(t.Due()), "due "+m.formatClock(t.Due().Time)+" and not decided", ofTask(t.Namespace, t.Task, ""))
 	}
 
+	// Problems of single tasks. The board lists only some of them and contains the total numbers.
 	m.addRestRow(&rows, b.OverdueCount-len(b.Overdue), "overdue")
 
 	for _, r := range b.Away {
@@ -114,6 +119,7 @@ func (m *Model) problemRows() (rows []row) {
 		how := formatResult(f.State, f.Reason, f.ExitCode)
 
 		switch {
+		// The latest failures of tasks.
 		case f.Reason == task.ReasonNodeLost:
 			how = "its node " + f.Node + " was lost"
 		case f.Node != "":

@@ -111,6 +111,8 @@ func (w *witness) runEvidence(add func(string, string, ...any), g finding) {
 		if r.Fan != nil {
 			text = fmt.Sprintf("in %s from %s on", formatCount(int64(r.Fan.Count), "part", "parts"), w.formatExact(r.DispatchedAt.Time))
 		}
+		// The placement can be explained only if the previous attempt ran on the same node although the task moves its
+		// retries.
 
 		if late, ok := startLateness(g); ok && !r.StartedAt.IsZero() && r.Trigger != task.TriggerManual {
 			what := "started"
