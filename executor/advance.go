@@ -139,7 +139,7 @@ func (e *Executor) decideAttempt(a *attempt, v view) {
 // gone and a freeze no longer waits for it (G21). No-op attempts need no slot.
 func (e *Executor) startReady(v view) (started bool) {
 	if e.session.id == 0 || !e.session.keyExists(v.boot) {
-		return false // the next look or renewal tries again
+		return false // the next check tries again
 	}
 
 	for e.countPhase(phaseEnded) < e.cfg.MaxUnfinished && len(e.noops) > 0 {

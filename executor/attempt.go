@@ -142,6 +142,7 @@ func (r *ready) Pop() any {
 	return a
 }
 
+// add adds an attempt, unless it is in the heap already.
 func (r *ready) addAttempt(a *attempt) {
 	if !a.queued {
 		a.queued = true
@@ -149,6 +150,8 @@ func (r *ready) addAttempt(a *attempt) {
 	}
 }
 
+// takeFirst removes and returns the first attempt. The heap must not be empty. The attempt may have been forgotten or
+// may no longer be ready; the caller decides again.
 func (r *ready) takeFirst() *attempt {
 	a := heap.Pop(r).(*attempt)
 	a.queued = false

@@ -33,17 +33,18 @@ func monotonicTime() time.Duration {
 //
 //	boot time of the renewal = its monotonic time + (boot − monotonic) at that time
 //
-// The difference grows with every suspend and never shrinks. Each look samples it and uses
-// the sample of the previous look. If the host was suspended since then, the renewal appears
+// The difference grows with every suspend and never shrinks. Each call of lastRenewal samples it and uses
+// the sample of the previous call. If the host was suspended since then, the renewal appears
 // older than it was, never younger, so attempts are killed too early rather than too late (G17).
 type renewals struct {
 	clocks
 	last  func() time.Time // Session.LastRenewal
-	slept time.Duration    // boot − monotonic at the previous look
-	seen  time.Time        // the renewal at the previous look
+	slept time.Duration    // boot − monotonic at the previous call
+	seen  time.Time        // the renewal at the previous call
 	at    time.Duration    // boot time of that renewal
 }
 
+// newRenewals returns the renewals of a new session. last is Session.LastRenewal.
 func newRenewals(c clocks, last func() time.Time) *renewals {
 	return &renewals{clocks: c, last: last, slept: c.boot() - c.mono()}
 }
@@ -54,7 +55,7 @@ func (r *renewals) lastRenewal() time.Duration {
 	boot := r.boot()
 	mono, last := r.mono(), r.last()
 	if !last.Equal(r.seen) || r.at == 0 {
-		// A new renewal. Its boot time is computed once: at a later look, slept would include a suspend that
+		// A new renewal. Its boot time is computed once: at a later call, slept would include a suspend that
 		// came after the renewal.
 		r.seen, r.at = last, mono-time.Since(last)+r.slept
 	}

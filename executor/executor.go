@@ -88,7 +88,7 @@ type Config struct {
 	Finishers     int // maximum number of results being written at the same time; 0 is DefaultFinishers
 	MaxUnfinished int // number of unrecorded results at which starts pause; 0 is DefaultMaxUnfinished
 
-	// Fake, if set, takes the place of processes.
+	// Fake, if set, replaces processes, in tests.
 	Fake process.Fake
 	// Obeyed, if set, is called when Froze has changed. It does not block.
 	Obeyed func()
@@ -129,7 +129,7 @@ type Executor struct {
 	spool    *spool.Spool
 	runner   *process.Runner
 	reread   time.Duration // between lists of the inbox
-	patience time.Duration // how long an event may be on its way
+	patience time.Duration // how long an event of the watch may be in flight
 	clocks   clocks
 
 	runAttempt func(process.Attempt, *process.Orders) process.Result // runner.RunAttempt, except in tests
@@ -172,8 +172,9 @@ type mail struct {
 	waiting  []chan struct{} // calls of Drain, closed when nothing of this instance is left
 }
 
-// New returns an executor that does nothing until Run is called. Its only I/O is to open
-// /dev/null. It fails if a required setting is missing or Slots is less than 1.
+// New returns an executor that does nothing until Run is called. It opens /dev/null and marks the
+// descriptors of this program as close-on-exec, and does no other I/O. It fails if a required setting is missing or
+// Slots is less than 1.
 func New(cfg Config) (*Executor, error) {
 	switch {
 	case cfg.Node == "" || cfg.Instance == "" || cfg.Dir == "" || cfg.Inbox == nil:
@@ -188,6 +189,7 @@ func New(cfg Config) (*Executor, error) {
 		cfg.Dead = func(string) bool { return false }
 	}
 
+	// The fields that New sets override what the caller has put into Config.Spool.
 	log := cmp.Or(cfg.Logger, zap.NewNop()).Named("executor")
 	cfg.Spool.Dir, cfg.Spool.Logger, cfg.Spool.Registerer = cfg.Dir, log, cfg.Registerer
 	output := spool.New(cfg.Spool)

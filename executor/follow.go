@@ -17,6 +17,7 @@ type following struct {
 	wg     sync.WaitGroup
 }
 
+// newFollowing returns a following without goroutines. restart starts them.
 func newFollowing(e *Executor) *following { return &following{e: e, cancel: func() {}} }
 
 // restartInSession follows under a new session. It does not wait for the follower of the earlier session,

@@ -15,7 +15,7 @@ func (e *Executor) runLoop(ctx context.Context, follow *following) {
 	clock := time.NewTicker(checkInterval)
 	defer clock.Stop()
 	for {
-		// beats grows at least once in each look, because the clock ends the wait.
+		// beats grows at least once in each checkInterval, because the ticker ends the wait.
 		e.beats.Add(1)
 		var b batch
 		all := false

@@ -7,6 +7,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
+// metrics are the executor's metrics. The loop updates them.
 type metrics struct {
 	ended      *prometheus.CounterVec
 	endedAs    map[task.State]prometheus.Counter // the same, by state
@@ -21,6 +22,8 @@ type metrics struct {
 	repairs    prometheus.Counter
 }
 
+// newMetrics creates the metrics and registers them, unless r is nil. The counters of all final states exist from the
+// start, so that rates can be computed from the first event on.
 func newMetrics(e *Executor, r prometheus.Registerer) metrics {
 	gauge := func(name, help string) prometheus.Gauge {
 		return prometheus.NewGauge(prometheus.GaugeOpts{Name: name, Help: help})

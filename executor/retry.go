@@ -22,6 +22,7 @@ func Next(a task.Assigned, end task.Run, now time.Time, spread float64) *task.Wa
 	}
 
 	end.Attempt = a.Attempt
+	// Only fields that the run keeps over its attempts are copied. In particular, cancels and pauses are not.
 	return &task.Waiting{
 		Run: task.Run{
 			ID: a.ID, Namespace: a.Namespace, Task: a.Task, UID: a.UID, ScheduledTime: a.ScheduledTime,

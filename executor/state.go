@@ -95,6 +95,7 @@ func mostSilenceOfGuardian(lostAfter time.Duration) time.Duration {
 // lost_after if that is less.
 func silenceMargin(lostAfter time.Duration) time.Duration { return min(10*time.Second, lostAfter/4) }
 
+// newState returns a state before the first join.
 func newState() state {
 	return state{
 		session: &joined{}, sessions: map[int]*joined{}, byKey: map[string]*attempt{},

@@ -269,6 +269,7 @@ func takeLock(ctx context.Context, dir string) (*os.File, error) {
 	}
 
 	for {
+		// A blocking flock could not be interrupted when ctx ends.
 		err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
 		if err == nil {
 			return f, nil

@@ -132,6 +132,7 @@ func planConfinement(p *task.Process, as account) (*confinement, error) {
 	c.addIONice(io, as)
 
 	if !spawn.CanHold {
+		// Without held processes, no step can be executed before the first instruction.
 		for _, s := range c.steps {
 			_ = c.addUnsupported(s.field, cannotHold)
 		}

@@ -140,6 +140,7 @@ func accountOf(name string) (account, error) {
 	a := account{name: u.Username, home: cmp.Or(u.HomeDir, "/")}
 
 	if os.Geteuid() != 0 {
+		// Without root, the process runs with the daemon's credentials, so the user must be the daemon's.
 		if int(uid) == os.Geteuid() {
 			return a, nil
 		}

@@ -62,6 +62,7 @@ func (q secretReader) serveRequests(ctx context.Context, secrets Secrets) {
 // returns nil. It returns errCalledOff if off is closed or the runner stops.
 func (q secretReader) readSecret(namespace, name string, may func() error, off <-chan struct{}) (map[string]string, error) {
 	for deadline := time.Now().Add(secretPatience); ; {
+		// All readers may be busy. This wait ends early only if the start is called off or the runner stops.
 		c := make(chan secretAnswer, 1)
 		select {
 		case q.requests <- secretRequest{namespace, name, c}:
@@ -75,6 +76,7 @@ func (q secretReader) readSecret(namespace, name string, may func() error, off <
 		if !errors.Is(a.err, task.ErrUnavailable) || time.Now().After(deadline) {
 			return a.values, a.err
 		}
+		// Stop waiting for etcd when the attempt may not start any more, for example after its start deadline.
 		if err := may(); err != nil {
 			return nil, err
 		}

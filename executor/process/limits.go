@@ -94,6 +94,8 @@ func (r *Result) explainLimits(l task.Limits, u cgroup.Usage, mainCPU time.Durat
 	}
 
 	switch {
+	// The kernel sends SIGXCPU at the soft limit and SIGKILL at the hard one. A SIGKILL without that much processor
+	// time has another reason.
 	case l.CPUTime > 0 && (r.diedOf(unix.SIGXCPU) || r.diedOf(unix.SIGKILL) && mainCPU > (l.CPUTime.Std()+task.CPUTimeGrace-time.Second)):
 		r.Reason = task.ReasonLimits
 		r.Message = fmt.Sprintf("a process took more processor time than limits.cpu_time, %s; %s", l.CPUTime, r.Message)

@@ -120,6 +120,7 @@ func groupsNamed(p *task.Process, own account) (list []policy.Group, err error) 
 		return nil, nil
 	}
 
+	// The groups that the user has without those that the task names.
 	as, err := accountFor(&task.Process{User: p.User}, own)
 	has := as.credential
 	if err == nil && has == nil {

@@ -91,6 +91,7 @@ func New(cfg Config) (*Runner, error) {
 		fake: cfg.Fake, own: ownAccount(), node: cfg.Node, log: log,
 	}
 	if cfg.Fake == nil {
+		// Attempts without processes need no directories.
 		l.workdirs = workdir.NewPool(cmp.Or(cfg.Workdirs, filepath.Join(cfg.Dir, "rooms")), cfg.Dir, cfg.Instance, log)
 		l.workdirs.EmptyLimit = cmp.Or(cfg.EmptyLimit, l.workdirs.EmptyLimit)
 	}

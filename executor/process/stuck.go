@@ -46,6 +46,7 @@ type stuckStarts struct {
 	count       atomic.Int64 // the starts that are stuck now
 }
 
+// newStuckStarts returns a counter. changed may be nil.
 func newStuckStarts(changed func()) *stuckStarts {
 	if changed == nil {
 		changed = func() {}

@@ -99,6 +99,7 @@ func (h *KillSet) killOnce(seen map[int]bool) (int, error) {
 
 	self := os.Getpid()
 	found := 0
+	// Control groups first: they contain processes that cannot be found by their group or mark.
 	for _, dir := range h.cgroups {
 		for _, pid := range cgroup.Kill(dir) {
 			seen[pid] = true
@@ -154,6 +155,7 @@ func (h *KillSet) hasMark(pid int) bool {
 		return false
 	}
 
+	// Most processes carry no mark, so check for the variable's name before the environment is split.
 	env, err := os.ReadFile(procRoot + "/" + strconv.Itoa(pid) + "/environ")
 	if err != nil || !bytes.Contains(env, []byte(EnvRunID+"=")) {
 		return false

@@ -210,6 +210,7 @@ func (o *Output) Close() {
 	size := o.size
 	o.mu.Unlock()
 
+	// Only now may a sweep see the output, because its marker files are complete.
 	o.spool.retireOutput(o.path, disk+onDisk(size))
 
 	if size > blockSize && !o.wants.Raw() {

@@ -210,6 +210,7 @@ type packedReader struct {
 	text   []byte // an uncompressed frame
 }
 
+// packedFrame is an entry of the table.
 type packedFrame struct {
 	at   int64 // its position in the file
 	from int64 // the position of its first byte in the output
@@ -260,6 +261,7 @@ func (p *packedReader) readTable() error {
 
 	at := int64(0)
 	for i := range frames {
+		// All frames but the last are full. The limit on the compressed length bounds the memory for a damaged file.
 		e := table[8+i*seekEntry:]
 		f := packedFrame{at: at, from: p.size, long: int(binary.LittleEndian.Uint32(e)), text: int(binary.LittleEndian.Uint32(e[4:]))}
 		if f.text > packFrame || f.text < packFrame && i < frames-1 || f.long > 2*packFrame {

@@ -29,6 +29,7 @@ const (
 // fileEndings contains each ending before any other that is its suffix.
 var fileEndings = []string{endTemp, endPacked, endLog, endTimes, endKeep, endRaw}
 
+// packedPath, timesOf, keepOf and rawOf return the paths of the other files of an output, given that of its log.
 func packedPath(log string) string { return strings.TrimSuffix(log, endLog) + endPacked }
 func timesOf(log string) string    { return strings.TrimSuffix(log, endLog) + endTimes }
 func keepOf(log string) string     { return strings.TrimSuffix(log, endLog) + endKeep }

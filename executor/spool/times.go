@@ -65,9 +65,10 @@ func (t *times) indexSize() int64 { return t.written + int64(len(t.pending)) }
 
 // addTime records that the output from byte from on arrived now on stream s.
 func (t *times) addTime(from int64, now time.Time, s stream) {
-	at := max(now.UnixMilli(), t.at)
+	at := max(now.UnixMilli(), t.at) // the wall clock may go back, but distances are not negative
 
 	if t.parts > 0 {
+		// A change of the stream is recorded even within the resolution, as long as the index is small against the output.
 		resolution := int64(1) << min(t.indexSize()/timesStep, 40)
 		other := s != t.stream && t.indexSize() < min(timesStep+from, mostTimes/2)
 		if at-t.at < resolution && !other {

@@ -159,6 +159,7 @@ func (t *reader) consume(b []byte, s *report, last bool, progress *bool) (taken 
 	whole := len(b)
 
 	if t.skipping {
+		// Skip up to the end of a line that was too long.
 		i := bytes.IndexByte(b, '\n')
 		if i < 0 {
 			return whole
@@ -170,6 +171,7 @@ func (t *reader) consume(b []byte, s *report, last bool, progress *bool) (taken 
 	*progress = *progress || p
 
 	switch {
+	// An incomplete line that is already too long is counted, and its rest is skipped by the next read.
 	case len(rest) > maxLine:
 		s.bad, t.skipping = s.bad+1, true
 	case last && len(rest) > 0:

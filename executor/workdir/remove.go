@@ -142,6 +142,7 @@ func (e *cleaner) removeRound(fd, depth int) (found, removed int, first error) {
 				return found, removed, err
 			}
 
+			// Continue after an error: other entries may be removable, and the first error is reported.
 			if err == nil {
 				removed++
 			} else if first == nil {

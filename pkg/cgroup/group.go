@@ -216,6 +216,7 @@ func (x *Group) Usage() (u Usage) {
 		return u
 	}
 
+	// v1 and v2 count in different files.
 	if x.memory != "" {
 		u.MemoryPeak = readNumber(x.memory, "memory.max_usage_in_bytes")
 		text, _ := readFile(x.memory, "memory.oom_control")

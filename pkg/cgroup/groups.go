@@ -290,6 +290,7 @@ func (g *Groups) Close() error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 
+	// Remove removes the directories of all groups, so only the descriptors have to be closed.
 	for _, x := range g.free {
 		x.closeFiles()
 	}
@@ -307,6 +308,7 @@ func (g *Groups) Close() error {
 	err := Remove(roots, removalTimeout)
 	g.root = ""
 	if err == nil {
+		// Groups of former daemons that ClearFormer has not removed stay in the record.
 		err = g.writeRecord(g.former)
 	}
 

@@ -183,6 +183,7 @@ const daemonLeaf = "daemon"
 func (h host) prepareParent() (dir string, controllers []string, err error) {
 	dir = h.v2
 	if filepath.Base(dir) == daemonLeaf && !h.chosen {
+		// A former daemon of this unit has created the leaf, and the process is already in it.
 		dir = filepath.Dir(dir)
 	}
 
@@ -209,6 +210,7 @@ func (h host) prepareParent() (dir string, controllers []string, err error) {
 	if !h.isDelegated(dir) {
 		return h.v2, nil, errors.New("the daemon's control group is not delegated to it (systemd: Delegate=yes; or set cgroup to a path)")
 	}
+	// The order matters: controllers can be enabled only while no process is in the group itself.
 	if err := h.moveToLeaf(dir); err != nil {
 		return h.v2, nil, err
 	}

@@ -43,6 +43,7 @@ func Open(cfg Config) (*Groups, error) {
 	}
 
 	if err := g.openHost(cfg); err != nil {
+		// Remove what was created before the error.
 		removed := g.Close()
 
 		if cfg.Setting != Auto {

@@ -47,6 +47,7 @@ func (a *adminToken) ensureToken(ctx context.Context) error {
 	}
 
 	if err == nil {
+		// Reuse a secret from an earlier try. If the file contains no token, it is replaced.
 		if keptID, keptRecord, ok := api.TokenOf(strings.TrimSpace(string(kept))); ok {
 			secret, id, record = strings.TrimSpace(string(kept)), keptID, keptRecord
 		}
@@ -60,6 +61,7 @@ func (a *adminToken) ensureToken(ctx context.Context) error {
 
 	err = a.store.CreateFirstToken(ctx, id, record)
 	if errors.Is(err, task.ErrExists) {
+		// Another node has created the first token since the check above.
 		return a.removeUnknown(ctx)
 	}
 

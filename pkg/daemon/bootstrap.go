@@ -26,6 +26,7 @@ func (n *Node) reachEtcd(ctx context.Context) (err error) {
 
 	if n.cfg.Embedded {
 		if n.cfg.hasOwnPeerCerts() {
+			// The members need certificates before they can communicate. This may wait for a join token.
 			certificate := peerCertificate{cfg: n.cfg, env: n.env, http: n.http, log: n.log}
 			files, err := certificate.awaitFiles(ctx)
 			if err != nil {

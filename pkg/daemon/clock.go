@@ -27,6 +27,8 @@ type clockMonitor struct {
 	guard *clockguard.Guard
 }
 
+// newClockMonitor returns a monitor that has not compared the clock yet. An announcement that was in etcd before the
+// node started may be as old as a lease and an announcement interval.
 func newClockMonitor(cfg Config, env Environment, f *eligibility) *clockMonitor {
 	return &clockMonitor{
 		node: cfg.Name, env: env, eligibility: f, looked: make(chan struct{}),

@@ -110,6 +110,7 @@ func Start(ctx context.Context, cfg Config, log *zap.Logger) (*Node, error) {
 	return Environment{}.Start(ctx, cfg, log)
 }
 
+// startNode implements Start. After an error it closes what it has opened.
 func startNode(ctx context.Context, cfg Config, env Environment, log *zap.Logger) (_ *Node, err error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -276,6 +277,8 @@ func (n *Node) wireExecutor() (err error) {
 		Fake:  n.env.Act, Boot: n.env.Boot, Logger: n.log, Registerer: n.registry,
 		Secrets: n.secretReader(), Policy: n.trust.processPolicy(),
 		Obeyed: n.announce.Send, StuckChanged: n.announce.Send,
+		// A former instance of this data directory is dead with all its processes: bePresent has cleared it before
+		// the executor sees the inbox.
 		Dead: func(instance string) bool { return slices.Contains(n.former.Instances, instance) },
 	})
 

@@ -29,6 +29,7 @@ var errIneligible = errors.New("the node owns no shards at present")
 // reasonsByGravity lists all reasons, the gravest first.
 var reasonsByGravity = []string{task.IneligibleRestored, task.IneligibleClock, task.IneligibleStalled}
 
+// newEligibility returns an eligibility without reasons, and registers its metrics.
 func newEligibility(r prometheus.Registerer, log *zap.Logger, changed func()) *eligibility {
 	e := &eligibility{log: log.Named("fitness"), changed: changed, reasons: map[string]error{}}
 	e.total = prometheus.NewCounterVec(prometheus.CounterOpts{Name: "carillon_ineligible_total",

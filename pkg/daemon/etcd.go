@@ -58,6 +58,7 @@ func stateOf(m store.Member) etcdState {
 	return etcdFine
 }
 
+// newEtcdMonitor returns a monitor and registers its metrics.
 func newEtcdMonitor(members memberLister, r prometheus.Registerer, log *zap.Logger) *etcdMonitor {
 	gauge := func(name, help string, labels ...string) *prometheus.GaugeVec {
 		return prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "carillon_etcd_" + name, Help: help}, append([]string{"endpoint"}, labels...))

@@ -78,6 +78,7 @@ func clearGroups(ctx context.Context, dir string) error {
 		return nil
 	}
 
+	// The lock proves that no daemon is running, and the guardian's exit that nothing else kills processes.
 	lock, err := datadir.Open(dir)
 	if err != nil {
 		return err

@@ -23,6 +23,7 @@ func (c *Config) validatePeers() error {
 	}
 
 	if len(c.InitialCluster) == 0 {
+		// Without initial_cluster, the settings for peers have no meaning. Reject them rather than ignore them.
 		for field, v := range map[string]string{"etcd_listen_peer": c.EtcdListenPeer, "etcd_peer_cert": c.EtcdPeerCert,
 			"etcd_peer_key": c.EtcdPeerKey, "etcd_peer_ca": c.EtcdPeerCA} {
 			if v != "" {

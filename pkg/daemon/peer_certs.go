@@ -92,6 +92,7 @@ func (p *peerCertificate) awaitFiles(ctx context.Context) (certs.Files, error) {
 func (p *peerCertificate) ensureFiles(ctx context.Context, member peercerts.Member) error {
 	done, warning, err := peercerts.Ensure(p.cfg.DataDir, member, p.env.Now())
 	if errors.Is(err, peercerts.ErrNoCertificate) {
+		// Only the first member of a new cluster creates the CA. The others need a join token.
 		if !p.cfg.makesPeerCA() {
 			return errors.New(p.cfg.joinTokenNeeded())
 		}

@@ -81,6 +81,7 @@ func loadConfig(file string, given *pflag.FlagSet) (Config, error) {
 		}
 	}
 
+	// The flag set parses the values of variables, too, so both accept the same syntax.
 	all := pflag.NewFlagSet("agent", pflag.ContinueOnError)
 	bindFlags(all, &cfg)
 	var err error
@@ -138,6 +139,7 @@ func readFile(path string, cfg *Config) error {
 		return explainMoved(err)
 	}
 
+	// The file itself is a secret only if it contains a password.
 	info, err := f.Stat()
 	if err == nil && cfg.EtcdPassword != "" {
 		err = filetrust.CheckSecret(info, uint32(os.Geteuid()))

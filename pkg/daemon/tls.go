@@ -218,6 +218,7 @@ func (c *Config) securityOf() (s secured, err error) {
 // is no error, because tasks fire without the API, and certExpiryMonitor logs it.
 func (c *Config) validateCertificate(s secured) error {
 	if c.servesTLS() {
+		// The certificate must be valid for the host at which other nodes reach this one, if that is known.
 		host := ""
 		if u, err := url.Parse(c.Advertise); err == nil {
 			host = u.Hostname()

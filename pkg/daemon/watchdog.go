@@ -36,6 +36,7 @@ type watchedPart struct {
 	still int   // number of checks in a row without a change
 }
 
+// newWatchdog returns a watchdog without components.
 func newWatchdog(log *zap.Logger) *watchdog { return &watchdog{log: log.Named("watchdog")} }
 
 // watchPart adds a component, which is checked from its first beat on. It must be called before run.

@@ -84,6 +84,7 @@ func (p *parser) parseEntry() error {
 		return nil
 	}
 
+	// The name ends at the first =. A line break before that means that there is none.
 	end := strings.IndexAny(p.rest, "=\n")
 	if end < 0 || p.rest[end] == '\n' {
 		return fault(first, "has no =")

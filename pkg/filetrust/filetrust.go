@@ -40,6 +40,8 @@ func Resolve(path string, owner uint32) (string, error) {
 	at, links := "/", 0
 
 	for rest := strings.Split(path, "/"); len(rest) > 0; {
+		// Check one element of the path after the other. Each directory on the way must be trusted before an element in
+		// it can be.
 		name := rest[0]
 		rest = rest[1:]
 		next := filepath.Join(at, name)
@@ -71,6 +73,7 @@ func Resolve(path string, owner uint32) (string, error) {
 			return "", fmt.Errorf("%s: too many symbolic links", path)
 		}
 
+		// Continue with the target of the link, relative to the directory that contains it, then with the rest.
 		if filepath.IsAbs(target) {
 			at = "/"
 		}

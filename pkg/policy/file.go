@@ -121,6 +121,7 @@ func (f *File) loadPolicy() (*Policy, error) {
 
 	defer file.Close()
 
+	// Check the open file, so that it cannot be replaced between the check and the read.
 	info, err := file.Stat()
 	if err == nil {
 		err = filetrust.Check(info, f.owner)

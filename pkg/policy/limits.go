@@ -15,7 +15,7 @@ func (p *Policy) Bind(given *task.Process, timeout task.Duration) (*task.Process
 		return given, timeout, nil
 	}
 
-	bound := *given
+	bound := *given // the caller's process stays unchanged
 	l, most := &bound.Limits, p.Limits
 	for _, err := range []error{
 		atMost("timeout", most.Timeout, &timeout),

@@ -258,6 +258,7 @@ func (m *memory) prepareCalls(c *Command, status int) {
 // cloneChild creates the process. All signals are blocked meanwhile, and the child inherits that mask, so
 // no signal handler of the parent runs in the child.
 func (m *memory) cloneChild(c *Command) (pid int, errno syscall.Errno) {
+	// The goroutine must not change its thread while the signal mask is changed.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 

@@ -39,6 +39,8 @@ func OpenNodeKey(dir string) (ed25519.PrivateKey, error) {
 
 // readNodeKey reads the key. It returns an error if another user may have created the file or read it.
 func readNodeKey(path string) (ed25519.PrivateKey, error) {
+	// O_NONBLOCK keeps the open of a fifo from blocking. The checks use the open file, so it cannot be replaced in
+	// between.
 	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 	if errors.Is(err, unix.ELOOP) {
 		return nil, errors.New("it is a symbolic link; remove it, and the node makes another key")

@@ -70,6 +70,7 @@ func Open(dir string) (*State, error) {
 		return nil, fmt.Errorf("data directory %s: another daemon is running on it", dir)
 	}
 
+	// Read the state only under the lock. Another daemon may have changed it until now.
 	s := &State{dir: dir, lock: lock}
 	b, err := os.ReadFile(s.filePath())
 	if err != nil && !errors.Is(err, os.ErrNotExist) {

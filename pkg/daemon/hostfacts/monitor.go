@@ -97,6 +97,7 @@ func (l Limits) overLimits(now *task.Facts, before []string) (list []string) {
 		}
 
 		was := slices.Contains(before, name)
+		// A limit that is exceeded is tightened, so that the fact has to be well within it before it no longer counts.
 		if was {
 			limit *= 1 + back
 		}

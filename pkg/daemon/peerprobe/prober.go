@@ -113,6 +113,7 @@ func (p *Prober) Run(ctx context.Context, changed <-chan struct{}, nodes func() 
 	}()
 
 	for {
+		// Compare the peers that should be probed with those that are, and stop or start watchPeer for the difference.
 		wanted := map[string]task.Node{}
 		for _, n := range nodesAfter(nodes(), p.cfg.Node, peersWatched) {
 			wanted[sessionName(n)] = n

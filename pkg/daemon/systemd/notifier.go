@@ -164,6 +164,7 @@ func (m *Notifier) reportNews() time.Duration {
 	status, alive := "Starting", true
 
 	switch {
+	// The node has ended and another one follows: the service is reloading.
 	case node == nil && m.ready && !m.stopping:
 		m.ready = false
 		lines = append(lines, sd.SdNotifyReloading, strings.TrimSpace(sd.SdNotifyMonotonicUsec()))
@@ -190,6 +191,7 @@ func (m *Notifier) reportNews() time.Duration {
 		lines = append(lines, "STATUS="+oneLine(status))
 	}
 
+	// WATCHDOG messages begin with the first READY. Before that, the unit's start timeout applies.
 	if m.watchdog > 0 && m.fired && alive {
 		lines = append(lines, sd.SdNotifyWatchdog)
 	}

@@ -82,6 +82,7 @@ func replaceSocket(path string, users Administrators) (*net.UnixListener, error)
 			return nil, fmt.Errorf("listen unix %s: there is a file that is no socket", path)
 		}
 
+		// A process without the lock may listen, such as the service manager. If the dial succeeds, leave it alone.
 		if c, err := net.DialTimeout("unix", path, time.Second); err == nil {
 			c.Close()
 			return nil, fmt.Errorf("listen unix %s: somebody listens there", path)
