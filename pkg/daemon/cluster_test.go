@@ -21,6 +21,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/client"
 	"github.com/carillonhq/carillon/pkg/internal/certs"
 	"github.com/carillonhq/carillon/pkg/internal/check"
+	"github.com/carillonhq/carillon/pkg/internal/testkit/recorder"
 	"github.com/carillonhq/carillon/pkg/kv"
 	"github.com/carillonhq/carillon/pkg/kv/kvtest"
 	"github.com/carillonhq/carillon/pkg/store"
@@ -36,7 +37,7 @@ type cluster struct {
 	caller   *certs.Source // the certificates of API clients; nil: plain HTTP
 	dir      string
 	keys     record.Keys
-	recorder *check.Recorder
+	recorder *recorder.Recorder
 	nodes    map[string]*process
 	flags    []string // flags of every agent
 
@@ -66,7 +67,7 @@ func newCluster(t *testing.T, flags ...string) *cluster {
 	}
 	c := &cluster{t: t, etcd: kvtest.StartServer(t), dir: t.TempDir(), keys: keys, nodes: map[string]*process{}, flags: flags}
 	c.endpoint = c.etcd.Endpoint()
-	c.recorder, err = check.Record(context.WithoutCancel(t.Context()), c.etcd.Dial(), keys)
+	c.recorder, err = recorder.Start(context.WithoutCancel(t.Context()), c.etcd.Dial(), keys)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -355,7 +356,7 @@ func (c *cluster) judge(o check.Options) check.Report {
 		path := filepath.Join(os.TempDir(), "carillon-history-"+strings.ReplaceAll(c.t.Name(), "/", "-")+".jsonl")
 		if f, err := os.Create(path); err == nil {
 			defer f.Close()
-			check.Save(f, events)
+			recorder.Save(f, events)
 			c.t.Logf("the history is kept in %s", path)
 		}
 	}

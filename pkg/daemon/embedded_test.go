@@ -16,6 +16,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/client"
 	"github.com/carillonhq/carillon/pkg/internal/check"
 	"github.com/carillonhq/carillon/pkg/internal/peercerts"
+	"github.com/carillonhq/carillon/pkg/internal/testkit/recorder"
 	"github.com/carillonhq/carillon/pkg/kv"
 	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
@@ -98,7 +99,7 @@ func (tr *agents) record() {
 		tr.t.Fatal(err)
 	}
 	tr.t.Cleanup(func() { c.Close() })
-	if tr.recorder, err = check.Record(context.WithoutCancel(tr.t.Context()), c, tr.keys); err != nil {
+	if tr.recorder, err = recorder.Start(context.WithoutCancel(tr.t.Context()), c, tr.keys); err != nil {
 		tr.t.Fatal(err)
 	}
 	setLostAfter(tr.t, c, tr.keys, 12, 14*time.Second)

@@ -18,6 +18,7 @@ import (
 
 	"github.com/carillonhq/carillon/pkg/client"
 	"github.com/carillonhq/carillon/pkg/internal/check"
+	"github.com/carillonhq/carillon/pkg/internal/testkit/recorder"
 	"github.com/carillonhq/carillon/pkg/kv"
 	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
@@ -114,7 +115,7 @@ func fillAndMakeSpace(c *cluster, endpoint string, meanwhile func()) {
 		t.Fatal(err)
 	}
 	defer etcd.Close()
-	if c.recorder, err = check.Record(context.WithoutCancel(ctx), etcd, c.keys); err != nil {
+	if c.recorder, err = recorder.Start(context.WithoutCancel(ctx), etcd, c.keys); err != nil {
 		t.Fatal(err)
 	}
 	defer c.recorder.Stop(context.WithoutCancel(ctx))

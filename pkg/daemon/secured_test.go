@@ -16,7 +16,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/carillonhq/carillon/pkg/internal/certs"
-	"github.com/carillonhq/carillon/pkg/internal/check"
+	"github.com/carillonhq/carillon/pkg/internal/testkit/recorder"
 	"github.com/carillonhq/carillon/pkg/kv"
 	"github.com/carillonhq/carillon/pkg/store/record"
 )
@@ -162,8 +162,8 @@ func newSecuredCluster(t *testing.T, flags ...string) (*cluster, *strongbox) {
 		t.Fatal(err)
 	}
 	c := &cluster{t: t, endpoint: s.endpoint(), caller: caller, dir: t.TempDir(), keys: keys, nodes: map[string]*process{}, flags: flags}
-	recorder := s.dial(kv.Config{Username: etcdUser, PasswordFile: s.password})
-	if c.recorder, err = check.Record(context.WithoutCancel(t.Context()), recorder, keys); err != nil {
+	observer := s.dial(kv.Config{Username: etcdUser, PasswordFile: s.password})
+	if c.recorder, err = recorder.Start(context.WithoutCancel(t.Context()), observer, keys); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _, _ = c.recorder.Stop(context.WithoutCancel(t.Context())) })

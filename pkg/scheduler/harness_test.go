@@ -22,6 +22,7 @@ import (
 
 	"github.com/carillonhq/carillon/executor"
 	"github.com/carillonhq/carillon/pkg/internal/check"
+	"github.com/carillonhq/carillon/pkg/internal/testkit/recorder"
 	"github.com/carillonhq/carillon/pkg/kv"
 	"github.com/carillonhq/carillon/pkg/kv/kvmem"
 	"github.com/carillonhq/carillon/pkg/kv/kvtest"
@@ -51,7 +52,7 @@ type world struct {
 	now      time.Time
 	sessions map[string]kv.Fence
 	joins    int
-	recorder *check.Recorder
+	recorder *recorder.Recorder
 }
 
 // start is the time at which every story begins.
@@ -148,7 +149,7 @@ func (w *world) record() {
 	w.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	w.Cleanup(cancel)
-	r, err := check.Record(ctx, w.dial(), w.store.Keys())
+	r, err := recorder.Start(ctx, w.dial(), w.store.Keys())
 	w.ok(err)
 	w.recorder = r
 }
@@ -159,7 +160,7 @@ func (w *world) judge(opts check.Options) check.Report {
 	defer cancel()
 
 	if err := w.recorder.CatchUp(ctx); err != nil {
-		if !errors.Is(err, check.ErrGap) { // on an overloaded machine, a watch may lose its place
+		if !errors.Is(err, recorder.ErrGap) { // on an overloaded machine, a watch may lose its place
 			w.Error(err)
 		}
 		w.Logf("the history is not judged: %v", err)

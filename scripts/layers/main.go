@@ -152,8 +152,8 @@ var allowedImports = map[string][]string{
 
 	// audit reads a live cluster, and repairs through store.
 	"pkg/internal/audit": {"pkg/store", "pkg/store/record", "pkg/kv", "pkg/internal/schedule", "pkg/task"},
-	// check observes etcd from outside, for tests and for bench: it judges whole histories.
-	"pkg/internal/check": {"pkg/store", "pkg/store/record", "pkg/kv", "pkg/internal/schedule", "pkg/task"},
+	// check judges whole histories, for tests and for bench. It does no I/O.
+	"pkg/internal/check": {"pkg/store/record", "pkg/internal/schedule", "pkg/task"},
 
 	// secret encrypts, envfile reads files with variables, policy decides what a node may run. They are independent
 	// of each other.
@@ -204,11 +204,11 @@ var outsideImports = []struct {
 	why    string
 }{
 	{"go.etcd.io/etcd/server/", []string{"pkg/kv"}, false, "only kv runs an etcd"},
-	// check needs every revision, and audit the whole prefix, which store does not provide, because it returns the
+	// recorder needs every revision, and audit the whole prefix, which store does not provide, because it returns the
 	// current state of records. Both only read, and an audit repairs through store. bench also measures etcd
 	// without Carillon.
-	{"go.etcd.io/", []string{"pkg/kv", "pkg/kv/kvmem", "pkg/store", "pkg/store/events", "pkg/store/record", "election", "pkg/daemon", "pkg/daemon/datadir", "pkg/internal/audit", "pkg/internal/check", "pkg/bench", "pkg/internal/testkit/sim", "pkg/internal/testkit/etcdhook"}, false,
-		"only kv, store, election and daemon touch the etcd client, and record, events and datadir its types; audit, check and bench from outside; kvmem and what is in testkit for tests"},
+	{"go.etcd.io/", []string{"pkg/kv", "pkg/kv/kvmem", "pkg/store", "pkg/store/events", "pkg/store/record", "election", "pkg/daemon", "pkg/daemon/datadir", "pkg/internal/audit", "pkg/bench", "pkg/internal/testkit/recorder", "pkg/internal/testkit/sim", "pkg/internal/testkit/etcdhook"}, false,
+		"only kv, store, election and daemon touch the etcd client, and record, events and datadir its types; audit and bench from outside; kvmem and what is in testkit for tests"},
 	{"github.com/robfig/cron", []string{"pkg/internal/schedule", "pkg/internal/importer"}, true, "only schedule imports robfig/cron, and importer, which reads the schedules of Kubernetes with it"},
 }
 

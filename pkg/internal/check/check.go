@@ -7,9 +7,8 @@ import (
 	"github.com/carillonhq/carillon/pkg/store/record"
 )
 
-// Check judges a history: the first list, then every change of every later revision, in order, as
-// Recorder.Events returns it. A history with a gap cannot be judged. Check reports the gaps that it detects as
-// "form".
+// Check judges a history: the first list, then every change of every later revision, in order, as package recorder
+// records it. A history with a gap cannot be judged. Check reports the gaps that it detects as "form".
 func Check(keys record.Keys, events []Event, opts Options) Report {
 	opts.Faults = sortFaults(opts.Faults)
 	c := newChecker(keys, opts)

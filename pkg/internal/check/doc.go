@@ -1,7 +1,7 @@
 // Package check verifies Carillon's guarantees (G1 to G25, docs/guarantees.md) from outside: it reads what etcd
 // stores, and never relies on what a daemon reports.
 //
-//	Recorder ──▶ []Event ──▶ Check ──▶ Report: violations, notes, summary
+//	recorder ──▶ []Event ──▶ Check ──▶ Report: violations, notes, summary
 //	one list ──▶ []Event ──▶ Snapshot ──▶ Report
 //	probe log ─────────────▶ CheckProbeLog ──▶ []Violation
 //	acknowledged calls ────▶ CheckAcknowledged ──▶ []Violation
@@ -54,7 +54,6 @@
 //     wrong by Options.Skew.
 //   - Processes. CheckProbeLog judges those.
 //
-// Package check only reads. Recorder uses the etcd client itself, which no package above store may do that takes
-// part in the cluster: store returns the current state, and the checker needs each revision. The package is for
-// tests and benchmarks; package audit checks a live cluster.
+// Package check does no I/O. Package recorder (in testkit) records the histories that tests judge. Package check is
+// for tests and benchmarks; package audit checks a live cluster.
 package check

@@ -20,6 +20,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/client"
 	"github.com/carillonhq/carillon/pkg/internal/check"
 	"github.com/carillonhq/carillon/pkg/internal/testkit/apitest"
+	"github.com/carillonhq/carillon/pkg/internal/testkit/recorder"
 	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
@@ -307,7 +308,7 @@ func (w *world) judgeLogs() {
 func (w *world) keep(events []check.Event) {
 	f, err := os.Create(filepath.Join(w.dir, "history.jsonl"))
 	if err == nil {
-		err = errors.Join(check.Save(f, events), f.Close())
+		err = errors.Join(recorder.Save(f, events), f.Close())
 	}
 
 	if err != nil {

@@ -15,7 +15,7 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"github.com/carillonhq/carillon/pkg/internal/check"
+	"github.com/carillonhq/carillon/pkg/internal/testkit/recorder"
 	"github.com/carillonhq/carillon/pkg/kv"
 	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/store/record"
@@ -38,7 +38,7 @@ type world struct {
 	nodes     []*node
 	links     []*link
 	client    *kv.Client // directly to etcd
-	recorder  *check.Recorder
+	recorder  *recorder.Recorder
 	compacted int64
 	closers   []func()
 
@@ -87,7 +87,7 @@ func newWorld(t *testing.T, seed uint64, s size) *world {
 	w.must(w.startEtcd(ctx))
 	observer, err := w.dial(w.members...)
 	w.must(err)
-	w.recorder, err = check.Record(ctx, observer, keys)
+	w.recorder, err = recorder.Start(ctx, observer, keys)
 	w.must(err)
 
 	for i := range s.nodes {

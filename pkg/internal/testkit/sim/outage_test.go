@@ -18,6 +18,7 @@ import (
 
 	"github.com/carillonhq/carillon/pkg/client"
 	"github.com/carillonhq/carillon/pkg/internal/check"
+	"github.com/carillonhq/carillon/pkg/internal/testkit/recorder"
 	"github.com/carillonhq/carillon/pkg/kv"
 	"github.com/carillonhq/carillon/pkg/kv/kvtest"
 	"github.com/carillonhq/carillon/pkg/store"
@@ -59,7 +60,7 @@ func TestOutage_OfADayOnEtcd(t *testing.T) {
 	w.etcd = server.Client()
 	w.admin = store.New(w.etcd, kv.Direct(w.etcd), w.admin.Keys())
 
-	recorder, err := check.Record(life, w.etcd, w.admin.Keys())
+	recording, err := recorder.Start(life, w.etcd, w.admin.Keys())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -69,7 +70,7 @@ func TestOutage_OfADayOnEtcd(t *testing.T) {
 	ctx, cancel := context.WithTimeout(life, time.Minute)
 	defer cancel()
 
-	events, err := recorder.Stop(ctx)
+	events, err := recording.Stop(ctx)
 	if err != nil {
 		t.Fatal(err)
 	}

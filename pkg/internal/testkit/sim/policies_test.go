@@ -17,6 +17,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/client"
 	"github.com/carillonhq/carillon/pkg/clock"
 	"github.com/carillonhq/carillon/pkg/internal/check"
+	"github.com/carillonhq/carillon/pkg/internal/testkit/recorder"
 	"github.com/carillonhq/carillon/pkg/kv"
 	"github.com/carillonhq/carillon/pkg/kv/kvtest"
 	"github.com/carillonhq/carillon/pkg/store"
@@ -61,7 +62,7 @@ func playOnEtcd(t *testing.T) (exact bool) {
 	w.etcd = server.Client()
 	w.admin = store.New(w.etcd, kv.Direct(w.etcd), w.admin.Keys())
 
-	recorder, err := check.Record(life, w.etcd, w.admin.Keys())
+	recording, err := recorder.Start(life, w.etcd, w.admin.Keys())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -72,7 +73,7 @@ func playOnEtcd(t *testing.T) (exact bool) {
 	ctx, cancel := context.WithTimeout(life, time.Minute)
 	defer cancel()
 
-	events, err := recorder.Stop(ctx)
+	events, err := recording.Stop(ctx)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -13,7 +13,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/carillonhq/carillon/pkg/internal/check"
+	"github.com/carillonhq/carillon/pkg/internal/testkit/recorder"
 	"github.com/carillonhq/carillon/pkg/internal/testkit/sim"
 )
 
@@ -124,7 +124,7 @@ func runInBubble(t *testing.T, seed uint64, o sim.Options) sim.Report {
 	if !r.OK() {
 		path, err := filepath.Abs(fmt.Sprintf("../../../../build/sim-%d", seed)) // not TMPDIR, which make test deletes
 		var history bytes.Buffer
-		if err := errors.Join(err, os.MkdirAll(filepath.Dir(path), 0o755), check.Save(&history, r.Events), os.WriteFile(path+".log", []byte(r.Story+"\n\n"+r.String()), 0o600),
+		if err := errors.Join(err, os.MkdirAll(filepath.Dir(path), 0o755), recorder.Save(&history, r.Events), os.WriteFile(path+".log", []byte(r.Story+"\n\n"+r.String()), 0o600),
 			os.WriteFile(path+".jsonl", history.Bytes(), 0o600)); err != nil {
 			t.Error(err)
 		}

@@ -1,4 +1,8 @@
-package check
+// Package recorder records every revision of a cluster's prefix, for tests that judge the history afterwards with
+// package check. It uses the etcd client itself, which no package above store may do that takes part in the cluster:
+// store returns the current state, and the checker needs each revision. A recording is complete, or its end is an
+// error (ErrGap).
+package recorder
 
 import (
 	"context"
@@ -15,6 +19,7 @@ import (
 	"google.golang.org/grpc/metadata"
 
 	"github.com/carillonhq/carillon/pkg/clock"
+	"github.com/carillonhq/carillon/pkg/internal/check"
 	"github.com/carillonhq/carillon/pkg/kv"
 	"github.com/carillonhq/carillon/pkg/store/record"
 )
@@ -25,7 +30,6 @@ var ErrGap = errors.New("the recording has a gap")
 const (
 	progressInterval = 250 * time.Millisecond // how often the recorder requests etcd's current revision
 	watchTimeout     = 5 * time.Second        // a watch that is silent for this long is given up
-	listTimeout      = time.Minute            // limits List, which may read many pages
 )
 
 // Recorder keeps every revision of a cluster's prefix in memory: the keys that existed when it began, then each
@@ -40,37 +44,37 @@ const (
 // The recorder does not trust a watch to be complete. CatchUp, and so Stop, compare the recording with the keys in
 // etcd. If they differ, everything after the last successful comparison is recorded again.
 //
-// All methods may be called concurrently, except for Run.
+// All exported methods may be called concurrently.
 type Recorder struct {
 	client *kv.Client
 	keys   record.Keys
 	ready  chan struct{}      // closed when the first list is held
-	done   chan struct{}      // closed when Run returns
-	cancel context.CancelFunc // ends Run; set by Record
+	done   chan struct{}      // closed when recordUntilDone returns
+	cancel context.CancelFunc // ends recordUntilDone; set by Start
 
 	// mu guards the fields below.
 	mu       sync.Mutex
-	events   []Event        // the recording; slices of it were handed out, so elements never change
+	events   []check.Event  // the recording; slices of it were handed out, so elements never change
 	revision int64          // everything up to here is held, if the watch was complete
 	verified verifiedPrefix // the part that was compared with etcd
 	reopen   chan struct{}  // closed and replaced when a watch must be opened again
 	failure  error          // why the watch is lost; nil while it works
-	err      error          // the result of Run
+	err      error          // the result of recordUntilDone
 	advanced chan struct{}  // closed and replaced when revision advances
 }
 
-// NewRecorder returns a recorder of the cluster with those keys. Call Run to fill it.
-func NewRecorder(c *kv.Client, keys record.Keys) *Recorder {
+// newRecorder returns a recorder of the cluster with those keys. It is filled by recordUntilDone.
+func newRecorder(c *kv.Client, keys record.Keys) *Recorder {
 	return &Recorder{client: c, keys: keys, ready: make(chan struct{}), done: make(chan struct{}), advanced: make(chan struct{}),
 		reopen: make(chan struct{})}
 }
 
-// Record starts a recorder in a goroutine and returns when it holds the first list. The recording contains
+// Start starts a recorder in a goroutine and returns when it holds the first list. The recording contains
 // everything that happens from then on. The caller must call Stop to end it.
-func Record(ctx context.Context, c *kv.Client, keys record.Keys) (*Recorder, error) {
-	r := NewRecorder(c, keys)
+func Start(ctx context.Context, c *kv.Client, keys record.Keys) (*Recorder, error) {
+	r := newRecorder(c, keys)
 	ctx, r.cancel = context.WithCancel(ctx)
-	go func() { _ = r.Run(ctx) }() // Stop and WaitFor return its error
+	go func() { _ = r.recordUntilDone(ctx) }() // Stop and WaitFor return its error
 
 	select {
 	case <-r.ready:
@@ -81,8 +85,8 @@ func Record(ctx context.Context, c *kv.Client, keys record.Keys) (*Recorder, err
 }
 
 // Stop waits until the recorder holds everything that is in etcd now, ends it, and returns the events. If it
-// returns an error, the events may be incomplete. Stop is for a recorder that Record returned.
-func (r *Recorder) Stop(ctx context.Context) ([]Event, error) {
+// returns an error, the events may be incomplete.
+func (r *Recorder) Stop(ctx context.Context) ([]check.Event, error) {
 	err := r.CatchUp(ctx)
 	r.cancel()
 	<-r.done
@@ -90,9 +94,9 @@ func (r *Recorder) Stop(ctx context.Context) ([]Event, error) {
 	return r.Events(), err
 }
 
-// Run records until ctx ends, or until the recording has a gap (ErrGap). It retries every other error. Call it
+// recordUntilDone records until ctx ends, or until the recording has a gap (ErrGap). It retries every other error. Call it
 // once.
-func (r *Recorder) Run(ctx context.Context) error {
+func (r *Recorder) recordUntilDone(ctx context.Context) error {
 	defer close(r.done)
 
 	err := r.listRecords(ctx)
@@ -132,8 +136,8 @@ func (r *Recorder) Run(ctx context.Context) error {
 	return err
 }
 
-// Events returns the history so far, for Check. The caller must not change it.
-func (r *Recorder) Events() []Event {
+// Events returns the history so far, for check.Check. The caller must not change it.
+func (r *Recorder) Events() []check.Event {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.events[:len(r.events):len(r.events)]
@@ -209,9 +213,9 @@ func (r *Recorder) listRecords(ctx context.Context) error {
 		return err
 	}
 
-	events := make([]Event, 0, len(kvs))
+	events := make([]check.Event, 0, len(kvs))
 	for _, e := range kvs {
-		events = append(events, Event{
+		events = append(events, check.Event{
 			Revision: rev, Key: string(e.Key), Value: e.Value, Listed: true,
 			ModRevision: e.ModRevision, CreateRevision: e.CreateRevision, Lease: e.Lease,
 		})
@@ -226,7 +230,7 @@ func (r *Recorder) listRecords(ctx context.Context) error {
 
 // addEvents appends events and advances revision. reopen identifies the watch that delivered them. If it was
 // replaced in the meantime, the events are discarded, because verifyAt has moved revision back.
-func (r *Recorder) addEvents(events []Event, revision int64, reopen chan struct{}) {
+func (r *Recorder) addEvents(events []check.Event, revision int64, reopen chan struct{}) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 
@@ -338,14 +342,14 @@ func (r *Recorder) receiveResponse(res clientv3.WatchResponse, reopen chan struc
 		return nil
 	}
 
-	events := make([]Event, 0, len(res.Events))
+	events := make([]check.Event, 0, len(res.Events))
 	for _, e := range res.Events {
 		// A repeated event is already held.
 		if e.Kv.ModRevision <= held {
 			continue
 		}
 
-		events = append(events, Event{
+		events = append(events, check.Event{
 			Revision: e.Kv.ModRevision, Key: string(e.Kv.Key), Value: e.Kv.Value, Deleted: e.Type == clientv3.EventTypeDelete,
 			ModRevision: e.Kv.ModRevision, CreateRevision: e.Kv.CreateRevision, Lease: e.Kv.Lease,
 		})
@@ -357,21 +361,8 @@ func (r *Recorder) receiveResponse(res clientv3.WatchResponse, reopen chan struc
 	return nil
 }
 
-// List reads the current keys as the events of one list, for Snapshot.
-func List(ctx context.Context, c *kv.Client, keys record.Keys) ([]Event, error) {
-	ctx, cancel := context.WithTimeout(ctx, listTimeout)
-	defer cancel()
-
-	r := NewRecorder(c, keys)
-	if err := r.listRecords(ctx); err != nil {
-		return nil, err
-	}
-
-	return r.Events(), nil
-}
-
-// Save writes events as one JSON object per line, so that the history of a failed test can be kept. Load reads it.
-func Save(w io.Writer, events []Event) error {
+// Save writes events as one JSON object per line, so that the history of a failed test can be kept.
+func Save(w io.Writer, events []check.Event) error {
 	enc := json.NewEncoder(w)
 
 	for _, e := range events {
@@ -381,21 +372,4 @@ func Save(w io.Writer, events []Event) error {
 	}
 
 	return nil
-}
-
-// Load reads what Save wrote.
-func Load(rd io.Reader) ([]Event, error) {
-	dec := json.NewDecoder(rd)
-	var events []Event
-	for {
-		var e Event
-		switch err := dec.Decode(&e); {
-		case errors.Is(err, io.EOF):
-			return events, nil
-		case err != nil:
-			return nil, fmt.Errorf("load event %d: %w", len(events)+1, err)
-		}
-
-		events = append(events, e)
-	}
 }

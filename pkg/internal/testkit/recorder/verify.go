@@ -1,4 +1,4 @@
-package check
+package recorder
 
 import (
 	"context"
@@ -9,6 +9,7 @@ import (
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"github.com/carillonhq/carillon/pkg/internal/check"
 	"github.com/carillonhq/carillon/pkg/kv"
 )
 
@@ -20,7 +21,7 @@ type verifiedPrefix struct {
 }
 
 // liveAfter returns the keys that exist after events up to a revision, starting from the keys in before.
-func liveAfter(before map[string]int64, events []Event, revision int64) map[string]int64 {
+func liveAfter(before map[string]int64, events []check.Event, revision int64) map[string]int64 {
 	live := maps.Clone(before)
 	if live == nil {
 		live = map[string]int64{}
