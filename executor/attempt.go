@@ -51,7 +51,7 @@ type attempt struct {
 // while a finisher has it.
 type ending struct {
 	attempt *attempt
-	run     task.Run // the record of the end, complete but for CancelledBy
+	run     task.Run // the record of the end; only CancelledBy may still change
 
 	// The latest try to record it: the record that it compares, the next attempt, the error.
 	held *record.Held

@@ -19,7 +19,7 @@ func clocksOf(boot func() time.Duration) clocks {
 	return clocks{proctree.BootTime, monotonicTime}
 }
 
-// monotonicTime reads CLOCK_MONOTONIC, which stops while the host is suspended.
+// monotonicTime returns CLOCK_MONOTONIC, which stops while the host is suspended.
 func monotonicTime() time.Duration {
 	var ts unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts); err != nil {

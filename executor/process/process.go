@@ -183,7 +183,7 @@ func statusEnv(a *task.Assigned, m *workdir.Dir) (env []string) {
 	return env
 }
 
-// notStarted returns the result of an attempt of which no instruction was executed because of
+// notStarted returns the result of an attempt whose program was not executed because of
 // err.
 func notStarted(err error) Result {
 	r := Result{State: task.Failed, Reason: task.ReasonStart, Message: err.Error(), EndedAt: time.Now(), HandBack: errors.Is(err, errNoPolicy)}

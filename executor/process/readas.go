@@ -43,7 +43,7 @@ func readAs(path string, as account) ([]byte, error) {
 		}
 	}
 
-	// One byte more than allowed tells a file that is too large from one that has the maximum size.
+	// Read one byte more than allowed, to distinguish a file that is too large from one of the maximum size.
 	b, err := io.ReadAll(io.LimitReader(f, task.MaxSecretValues+1))
 	if err != nil {
 		return nil, plainError(err)

@@ -219,7 +219,7 @@ func (o *Orphans) possibleOrigins(st Stat) (of []*Tree) {
 	return of
 }
 
-// Run reaps orphans until ctx ends. It scans after each SIGCHLD, and now and then in case one was missed.
+// Run reaps orphans until ctx ends. It scans after each SIGCHLD, and at intervals in case one was missed.
 func (o *Orphans) Run(ctx context.Context) {
 	ended := make(chan os.Signal, 1)
 	signal.Notify(ended, unix.SIGCHLD)

@@ -213,8 +213,8 @@ func openRoot(dir, data string, uid uint32, create bool) (*os.File, error) {
 	return openOwnDir(above, name, uid, create)
 }
 
-// openOwnDir opens the directory name in parent if it belongs to uid and nobody else can write to it.
-// It does not follow a link. With create, it makes the directory if there is none.
+// openOwnDir opens the directory name in parent if it belongs to uid and no other user can write to it.
+// It does not follow a link. With create, it creates the directory if it does not exist.
 func openOwnDir(parent *os.File, name string, uid uint32, create bool) (*os.File, error) {
 	path := filepath.Join(parent.Name(), name)
 
@@ -303,7 +303,7 @@ func (r *Pool) Take(as *syscall.Credential) (*Dir, error) {
 		r.free[who], r.kept = r.free[who][:n-1], r.kept-1
 
 		if m.isUntouched() {
-			// It was empty when it was released, and its user has no process that knows it.
+			// It was empty when it was released. Since then, only processes of the same user can have changed it.
 			r.mu.Unlock()
 			return m, nil
 		}
