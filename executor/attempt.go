@@ -142,7 +142,7 @@ func (r *ready) Pop() any {
 	return a
 }
 
-// add adds an attempt, unless it is in the heap already.
+// addAttempt adds an attempt, unless it is in the heap already.
 func (r *ready) addAttempt(a *attempt) {
 	if !a.queued {
 		a.queued = true

@@ -49,22 +49,22 @@ type Node struct {
 	instance string         // the id of this start
 	former   datadir.Record // what the previous process stored in the data directory
 
-	state    *datadir.State
+	state    *datadir.State     // the state over restarts; holds the lock of the data directory
 	key      ed25519.PrivateKey // signs requests to other nodes
 	server   *kv.Server         // the embedded etcd; nil: none
-	client   *kv.Client
-	etcdKV   clientv3.KV // the client's KV, without the observation of revisions
-	batcher  *kv.Batcher
+	client   *kv.Client         // the client of etcd; its KV observes revisions
+	etcdKV   clientv3.KV        // the client's KV, without the observation of revisions
+	batcher  *kv.Batcher        // combines writes to etcd (group commit)
 	store    *store.Store
-	registry *prometheus.Registry
-	etcd     *etcdMonitor
-	cluster  task.Cluster // the record as it was at the start; the number of shards never changes
-	record   *clusterRecord
-	restored error // not nil: at the start, etcd was found to be restored from an older snapshot
-	secured  secured
-	trust    trust
-	tls      nodeTLS
-	expiry   *certExpiryMonitor
+	registry *prometheus.Registry // the metrics of this node
+	etcd     *etcdMonitor         // reports how full etcd is
+	cluster  task.Cluster         // the record as it was at the start; the number of shards never changes
+	record   *clusterRecord       // follows the cluster's record
+	restored error                // not nil: at the start, etcd was found to be restored from an older snapshot
+	secured  secured              // certificates and CAs
+	trust    trust                // keys for secrets and the host's policy
+	tls      nodeTLS              // connections between nodes
+	expiry   *certExpiryMonitor   // reports certificates that expire
 
 	listeners *apiListeners
 	http      *httpServer
@@ -79,20 +79,20 @@ type Node struct {
 	history     *etcdHistory
 	peers       *peerprobe.Prober
 
-	nodes    *kv.Mirror
-	known    *record.KnownNodes
-	owners   *kv.Mirror
-	moves    *kv.Mirror // shards that are being handed over
+	nodes    *kv.Mirror         // nodes/
+	known    *record.KnownNodes // decodes nodes/, and reuses records that have not changed
+	owners   *kv.Mirror         // owners/
+	moves    *kv.Mirror         // shards that are being handed over
 	presence *presence
 	member   *memberMonitor
 	states   *stateController
 	health   *nodeHealth
 	facts    *hostfacts.Monitor
-	fleet    *placement.Fleet
-	engine   *scheduler.Engine
-	keeper   *shard.Keeper
-	keep     wake.Signal // wakes the keeper
-	announce wake.Signal // makes the presence announce the node's record at once
+	fleet    *placement.Fleet  // the nodes, as the placement of runs uses them
+	engine   *scheduler.Engine // the workers of the node's shards
+	keeper   *shard.Keeper     // starts and stops the workers
+	keep     wake.Signal       // wakes the keeper
+	announce wake.Signal       // makes the presence announce the node's record at once
 	leader   *leader
 	election *election.Election
 	executor *executor.Executor

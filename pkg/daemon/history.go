@@ -58,7 +58,7 @@ func compareHistory(s *datadir.State, p store.Present, wentBack error) (restored
 	cluster, epoch, _ := s.History()
 	switch {
 	case cluster == "":
-		return nil, nil
+		return nil, nil // the first start on this data directory
 	case !p.Found:
 		return nil, fmt.Errorf("%w: etcd holds no cluster, but this node's data directory belongs to cluster %s: etcd has lost its data, or is another one; "+
 			"restore it, or give the node an empty data directory", task.ErrInvalid, cluster)
@@ -66,7 +66,7 @@ func compareHistory(s *datadir.State, p store.Present, wentBack error) (restored
 		return nil, fmt.Errorf("%w: etcd holds cluster %s, but this node's data directory belongs to cluster %s: give it an empty one, or the right endpoints and prefix",
 			task.ErrInvalid, p.Cluster.ID, cluster)
 	case p.Cluster.Epoch > epoch:
-		return nil, s.SetHistory(cluster, p.Cluster.Epoch, p.Revision, false) // the process has just started and remembers nothing
+		return nil, s.SetHistory(cluster, p.Cluster.Epoch, p.Revision, false) // this instance has just started and remembers nothing
 	case wentBack != nil:
 		return wentBack, nil
 	case p.Cluster.Epoch < epoch:

@@ -72,6 +72,7 @@ func (h *nodeHealth) CheckFiring() error {
 		return err
 	}
 	if !slices.Contains(h.cfg.Roles, task.RoleScheduler) || h.state.Wanted() == task.NodeDraining || h.presence.isDraining() {
+		// A node that owns no shards, by its roles or its state, has nothing to fire.
 		return nil
 	}
 	if owned := len(record.DecodeOwners(h.keys, h.owners.Snapshot().KVs)); owned < h.record.atStart.Shards {

@@ -223,6 +223,7 @@ func (p *presence) holdSession(ctx context.Context, s *kv.Session, f kv.Fence) e
 		case <-p.announce:
 		}
 
+		// news is a change for which others wait or on which they act. Load and clock are not: they change all the time.
 		n := p.nodeRecord()
 		err := p.store.Announce(ctx, f, n, s.Lease())
 		news := n.State != told.State || n.Ineligible != told.Ineligible || n.Froze != told.Froze || !slices.Equal(n.Blocked, told.Blocked)
@@ -247,6 +248,7 @@ func (p *presence) holdSession(ctx context.Context, s *kv.Session, f kv.Fence) e
 			// A worker counts as stalled only if etcd accepts writes, which this announcement has shown.
 			p.stall.checkStalls(time.Now(), time.Since(steady))
 		default:
+			// Other errors do not end the session. The lease decides: if etcd stays unavailable, s ends.
 			steady = time.Now()
 		}
 
@@ -292,12 +294,14 @@ func (p *presence) joinCluster(ctx context.Context) (*kv.Session, kv.Fence, erro
 			p.revokeLeases(ctx, holder.Leases)
 			continue
 		case holder != nil && taken.IsZero():
+			// The holder may be dead without a peer that detects it. Then its key disappears with its lease.
 			taken = p.env.Now()
 			p.log.Warn("the name is taken, waiting for one lease", zap.String("node", p.node.Name), zap.String("by", holder.Instance), zap.String("at", holder.Address))
 		case holder != nil && p.env.Now().Sub(taken) > p.ttl+2*time.Second:
 			return nil, kv.Fence{}, fmt.Errorf("the name %q is taken by instance %s at %s, started %s: choose another with --name, or stop that one",
 				p.node.Name, holder.Instance, holder.Address, holder.StartedAt.Format(time.RFC3339))
 		case holder == nil:
+			// The name is free or etcd is unavailable, so an earlier holder does not count any more.
 			taken = time.Time{}
 			if !told {
 				told = true
@@ -305,6 +309,7 @@ func (p *presence) joinCluster(ctx context.Context) (*kv.Session, kv.Fence, erro
 			}
 		}
 
+		// A random pause, so that nodes that lost their sessions together do not join at the same moment.
 		if !clock.Sleep(ctx, 300*time.Millisecond+rand.N(400*time.Millisecond)) {
 			return nil, kv.Fence{}, ctx.Err()
 		}
@@ -314,6 +319,7 @@ func (p *presence) joinCluster(ctx context.Context) (*kv.Session, kv.Fence, erro
 // tryJoin opens a session and tries once to register. If another instance holds the name, holder is its record. After an
 // error no session is left.
 func (p *presence) tryJoin(ctx context.Context) (_ *kv.Session, f kv.Fence, holder *task.Node, err error) {
+	// A node with a stuck component must not become present.
 	if err := p.watchdog.checkAlive(); err != nil {
 		return nil, f, nil, err
 	}
@@ -325,6 +331,7 @@ func (p *presence) tryJoin(ctx context.Context) (_ *kv.Session, f kv.Fence, hold
 		return nil, f, nil, err
 	}
 
+	// The leader recognizes by JoinedAt that a node has come back since it lost its session.
 	p.node.JoinedAt = task.At(p.env.Now())
 	n := p.nodeRecord()
 
