@@ -2,7 +2,6 @@
 // stores, and never relies on what a daemon reports.
 //
 //	recorder ──▶ []Event ──▶ Check ──▶ Report: violations, notes, summary
-//	one list ──▶ []Event ──▶ Snapshot ──▶ Report
 //	probe log ─────────────▶ CheckProbeLog ──▶ []Violation
 //	acknowledged calls ────▶ CheckAcknowledged ──▶ []Violation
 //

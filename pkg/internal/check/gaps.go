@@ -32,10 +32,6 @@ func (j *gapJudge) checkDecided(t *taskHistory, upTo int64) {
 	}
 
 	listTicks(st.ticks, st.start, upTo, func(at int64) bool {
-		if st.wasPaused(at) {
-			return true
-		}
-
 		if inc.outcomes[at] != nil {
 			j.stats.Ticks++
 			flush()

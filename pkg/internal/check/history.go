@@ -40,11 +40,10 @@ type incarnation struct {
 // scheduleEpoch is a period in which a task keeps one schedule: one version of its entry, or several that have
 // the same ticks. The ticks of an epoch are judged when it ends (G4). Times are in ms.
 type scheduleEpoch struct {
-	ticks       *timing      // nil: no ticks, because the task is paused, has used all its runs, or cannot be read
-	start       int64        // the epoch has the ticks after this time; it advances as ticks are judged
-	silentUntil int64        // ticks up to this time do not exist, because of a pause with an end; 0: no such pause
-	pauses      []task.Pause // set only by Snapshot: past pauses, during which no ticks existed
-	rev         int64        // the revision of the version that began the epoch
+	ticks       *timing // nil: no ticks, because the task is paused, has used all its runs, or cannot be read
+	start       int64   // the epoch has the ticks after this time; it advances as ticks are judged
+	silentUntil int64   // ticks up to this time do not exist, because of a pause with an end; 0: no such pause
+	rev         int64   // the revision of the version that began the epoch
 }
 
 // silenceUntil removes the ticks up to an instant from the epoch, as a pause with an end does. Zero changes
@@ -53,11 +52,6 @@ func (st *scheduleEpoch) silenceUntil(until int64) {
 	if until != 0 {
 		st.silentUntil, st.start = until, max(st.start, until)
 	}
-}
-
-// wasPaused reports whether a tick was due during a pause that is recorded as over.
-func (st scheduleEpoch) wasPaused(at int64) bool {
-	return slices.ContainsFunc(st.pauses, func(p task.Pause) bool { return at > unixMS(p.Since) && !p.Over(timeOfMS(at)) })
 }
 
 // incarnationOf returns the incarnation with that uid, and creates it if it is new.

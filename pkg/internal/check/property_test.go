@@ -245,10 +245,6 @@ func TestCheck_PassesWhateverTheProtocolAllows(t *testing.T) {
 		if r := s.check(s.asked()); !r.OK() {
 			rt.Fatalf("%s", r)
 		}
-
-		if r := Snapshot(s.keys, s.listed(), s.asked()); !r.OK() {
-			rt.Fatalf("snapshot: %s", r)
-		}
 	})
 }
 

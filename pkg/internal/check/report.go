@@ -98,7 +98,7 @@ func (v Violation) String() string {
 	return b.String()
 }
 
-// Report is the result of judging a history or a snapshot.
+// Report is the result of judging a history.
 type Report struct {
 	Violations []Violation `json:"violations"`
 	// Notes limit what was judged or deserve attention. They are not violations.
