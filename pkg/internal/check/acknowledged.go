@@ -2,10 +2,8 @@ package check
 
 import (
 	"fmt"
-	"strings"
 
 	"github.com/carillonhq/carillon/pkg/store/record"
-	"github.com/carillonhq/carillon/pkg/task"
 )
 
 // Acknowledged is a change that the API has acknowledged. The fields that are set determine its kind: a trigger of
@@ -105,91 +103,6 @@ func CheckAcknowledged(keys record.Keys, events []Event, calls []Acknowledged) [
 		if !there {
 			lost = append(lost, Violation{Promise: "G13", Revision: a.Revision, Key: key, Task: ref.String(),
 				Message: a.String() + " was acknowledged, and is not in the history"})
-		}
-	}
-
-	return lost
-}
-
-// Matches checks that replaying a history up to the revision of a list yields exactly the keys of that list, with
-// their mod revisions: no write is lost, and no key exists that the history does not explain (G13). The history
-// must cover the revision of the list.
-func Matches(events, list []Event) []Violation {
-	if len(list) == 0 {
-		return nil
-	}
-
-	// Replay the history up to the revision of the list.
-	at := list[0].Revision
-	live := map[string]int64{}
-	for _, ev := range events {
-		if ev.Revision > at {
-			break
-		}
-
-		if live[ev.Key] = ev.ModRevision; ev.Deleted {
-			delete(live, ev.Key)
-		}
-	}
-
-	var wrong []Violation
-	add := func(key string, rev int64, format string, args ...any) {
-		wrong = append(wrong, Violation{Promise: "G13", Revision: rev, Key: key, Message: fmt.Sprintf(format, args...)})
-	}
-
-	// Compare each listed key with the replay. Keys that remain in live afterwards are missing from the list.
-	for _, e := range list {
-		switch mod, known := live[e.Key]; {
-		case !known:
-			add(e.Key, e.ModRevision, "it is there, and the history does not lead to it")
-		case mod != e.ModRevision:
-			add(e.Key, e.ModRevision, "it is at revision %d, and the history leads to %d", e.ModRevision, mod)
-		}
-
-		delete(live, e.Key)
-	}
-
-	for key, mod := range live {
-		add(key, mod, "the history leads to it, and it is not there")
-	}
-
-	return wrong
-}
-
-// lostAttempts returns at which revision each attempt was declared lost. A history record and a queue record can
-// both state this of an attempt. The earliest counts.
-func lostAttempts(keys record.Keys, events []Event) map[attemptID]int64 {
-	lost := map[attemptID]int64{}
-	note := func(run string, token, rev int64) {
-		id := attemptID{token, run}
-		if before, known := lost[id]; token != 0 && (!known || rev < before) {
-			lost[id] = rev
-		}
-	}
-
-	// Decoding is expensive, so first search the value for the state.
-	for _, ev := range events {
-		k, ok := keys.ParseShard(ev.Key)
-		if !ok || ev.Deleted || k.Run == "" || k.Late || !strings.Contains(string(ev.Value), string(task.Lost)) {
-			continue
-		}
-
-		var r task.Run
-		if k.Kind == record.KindEnded {
-			r, _ = record.DecodeEnded(k, ev.Value)
-		} else {
-			w, _ := record.DecodeWaiting(k, ev.Value)
-			r = w.Run
-		}
-
-		if r.State == task.Lost {
-			note(k.Run, r.Token, ev.ModRevision)
-		}
-
-		for _, a := range r.Attempts {
-			if a.State == task.Lost {
-				note(k.Run, a.Token, ev.ModRevision)
-			}
 		}
 	}
 

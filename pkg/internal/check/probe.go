@@ -446,3 +446,43 @@ func parseProbe(words []string) (probeLine, bool) {
 
 	return probeLine{end: words[0] == "END", beat: words[0] == "BEAT", run: words[1], attempt: attempt, token: token, at: at, pid: words[5]}, err1 == nil && err2 == nil
 }
+
+// lostAttempts returns at which revision each attempt was declared lost. A history record and a queue record can
+// both state this of an attempt. The earliest counts.
+func lostAttempts(keys record.Keys, events []Event) map[attemptID]int64 {
+	lost := map[attemptID]int64{}
+	note := func(run string, token, rev int64) {
+		id := attemptID{token, run}
+		if before, known := lost[id]; token != 0 && (!known || rev < before) {
+			lost[id] = rev
+		}
+	}
+
+	// Decoding is expensive, so first search the value for the state.
+	for _, ev := range events {
+		k, ok := keys.ParseShard(ev.Key)
+		if !ok || ev.Deleted || k.Run == "" || k.Late || !strings.Contains(string(ev.Value), string(task.Lost)) {
+			continue
+		}
+
+		var r task.Run
+		if k.Kind == record.KindEnded {
+			r, _ = record.DecodeEnded(k, ev.Value)
+		} else {
+			w, _ := record.DecodeWaiting(k, ev.Value)
+			r = w.Run
+		}
+
+		if r.State == task.Lost {
+			note(k.Run, r.Token, ev.ModRevision)
+		}
+
+		for _, a := range r.Attempts {
+			if a.State == task.Lost {
+				note(k.Run, a.Token, ev.ModRevision)
+			}
+		}
+	}
+
+	return lost
+}

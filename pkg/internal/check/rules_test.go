@@ -467,21 +467,3 @@ func TestCheckAcknowledged(t *testing.T) {
 
 	only(t, CheckAcknowledged(s.keys, without, good), "G13")
 }
-
-func TestMatches(t *testing.T) {
-	s, one := story(t)
-	list := s.listed()
-	only(t, Matches(s.events, list), "")
-	only(t, Matches(s.events, list[1:]), "G13")
-	i := s.find(t, 0, put(s.keys.Entry(one.ref)))
-	only(t, Matches(slices.Delete(slices.Clone(s.events), len(s.events)-1, len(s.events)), list), "G13")
-
-	changed := slices.Clone(list)
-	for j := range changed {
-		if changed[j].Key == s.events[i].Key {
-			changed[j].ModRevision--
-		}
-	}
-
-	only(t, Matches(s.events, changed), "G13")
-}

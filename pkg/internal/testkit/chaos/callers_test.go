@@ -11,6 +11,7 @@ import (
 	"github.com/anishathalye/porcupine"
 
 	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/internal/check"
 	"github.com/carillonhq/carillon/pkg/internal/testkit/apitest"
 	"github.com/carillonhq/carillon/pkg/task"
 )
@@ -23,21 +24,12 @@ type callers struct {
 	wg    sync.WaitGroup
 
 	mu        sync.Mutex
-	acks      []ack
+	acks      []check.Acknowledged
 	histories map[string][]porcupine.Operation // by task
 	odd       []string                         // answers that no call may have
 	unknown   int
 	refused   int            // calls that no node could answer
 	used      map[string]int // what users did, by call
-}
-
-// ack is a change that was acknowledged.
-type ack struct {
-	what      string // create, update, pause, resume, delete, trigger
-	namespace string
-	name      string
-	revision  int64  // of the task after the change; for a delete, the last one known before it
-	run       string // of a trigger
 }
 
 const (
@@ -98,7 +90,7 @@ func (c *callers) change(ctx context.Context, id int, nodes []*node) {
 		tasks[i].name = fmt.Sprintf("c%d", i)
 	}
 
-	var runs []ack
+	var runs []check.Acknowledged
 	for rest(ctx, r, 150*time.Millisecond) {
 		t := &tasks[r.IntN(len(tasks))]
 		api := nodes[r.IntN(len(nodes))].client
@@ -111,14 +103,19 @@ func (c *callers) change(ctx context.Context, id int, nodes []*node) {
 		if what == "cancel" {
 			if len(runs) > 0 {
 				last := runs[len(runs)-1]
-				_, err := api.Runs.Cancel(ctx, last.namespace, last.name, last.run)
+				_, err := api.Runs.Cancel(ctx, last.Namespace, last.Name, last.Run)
 				c.odds("cancel", err, task.ErrNotFound, task.ErrConflict)
+
+				if err == nil {
+					last.Cancelled = true
+					c.acknowledge(last)
+				}
 			}
 
 			continue
 		}
 
-		a := ack{what: what, namespace: space, name: t.name, revision: t.revision}
+		a := check.Acknowledged{Namespace: space, Name: t.name, Revision: t.revision}
 		got, run, err := c.do(ctx, api, what, space, t.name, r)
 		if err != nil {
 			absent := errors.Is(err, task.ErrNotFound)
@@ -144,18 +141,23 @@ func (c *callers) change(ctx context.Context, id int, nodes []*node) {
 
 		switch what {
 		case "delete":
-			t.exists = false
+			t.exists, a.Deleted = false, true
 		case "trigger":
-			a.run = run
+			a.Run = run
 			runs = append(runs, a)
 		default:
-			t.exists, t.revision, a.revision = true, got.Revision, got.Revision
+			t.exists, t.revision, a.Revision = true, got.Revision, got.Revision
 		}
 
-		c.mu.Lock()
-		c.acks = append(c.acks, a)
-		c.mu.Unlock()
+		c.acknowledge(a)
 	}
+}
+
+// acknowledge records a change that a node has acknowledged.
+func (c *callers) acknowledge(a check.Acknowledged) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.acks = append(c.acks, a)
 }
 
 func (c *callers) do(ctx context.Context, api *client.Client, what, space, name string, r *rand.Rand) (got client.Task, run string, err error) {

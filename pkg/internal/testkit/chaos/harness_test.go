@@ -13,9 +13,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/carillonhq/carillon/pkg/internal/check"
 	"github.com/carillonhq/carillon/pkg/kv/kvtest"
-	"github.com/carillonhq/carillon/pkg/store/record"
 )
 
 const (
@@ -235,29 +233,6 @@ func TestDeck_DealsEachFaultBeforeAnyComesAgain(t *testing.T) {
 		if len(seen) != len(all) {
 			t.Errorf("%d of %d faults were dealt", len(seen), len(all))
 		}
-	}
-}
-
-func TestMissing_FindsAcknowledgedChangesThatAreNotThere(t *testing.T) {
-	keys, err := record.NewKeys(record.DefaultPrefix)
-	if err != nil {
-		t.Fatal(err)
-	}
-
-	ref := record.Ref{Namespace: "n", Name: "t", Shard: 3}
-	events := []check.Event{
-		{Revision: 5, ModRevision: 5, CreateRevision: 5, Key: keys.Spec(ref)},
-		{Revision: 6, ModRevision: 6, CreateRevision: 6, Key: keys.Queued(ref, "r1")},
-		{Revision: 7, ModRevision: 7, Deleted: true, Key: keys.Spec(ref)},
-	}
-	good := []ack{{"create", "n", "t", 5, ""}, {"trigger", "n", "t", 5, "r1"}, {"delete", "n", "t", 5, ""}}
-	if faults := missing(keys, good, events); len(faults) > 0 {
-		t.Errorf("what is there is missed: %v", faults)
-	}
-
-	bad := []ack{{"update", "n", "t", 6, ""}, {"trigger", "n", "t", 5, "r2"}, {"delete", "n", "t", 7, ""}, {"create", "n", "other", 5, ""}}
-	if faults := missing(keys, bad, events); len(faults) != len(bad) {
-		t.Errorf("of %d that are missing these are found: %v", len(bad), faults)
 	}
 }
 

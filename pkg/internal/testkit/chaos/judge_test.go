@@ -21,7 +21,6 @@ import (
 	"github.com/carillonhq/carillon/pkg/internal/check"
 	"github.com/carillonhq/carillon/pkg/internal/testkit/apitest"
 	"github.com/carillonhq/carillon/pkg/internal/testkit/recorder"
-	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -70,8 +69,8 @@ func (w *world) judge(c *callers) verdict {
 
 	w.judgeProbes(v.events)
 	v.acks = len(c.acks)
-	for _, m := range missing(w.keys, c.acks, v.events) {
-		w.fail("G13", "%s", m)
+	for _, violation := range check.CheckAcknowledged(w.keys, v.events, c.acks) {
+		w.failures = append(w.failures, violation.String())
 	}
 
 	v.calls, v.unclear = w.judgeRegisters(c)
@@ -231,45 +230,6 @@ func (w *world) judgeProbes(events []check.Event) {
 	for _, v := range check.CheckProbeLog(f, w.keys, events) {
 		w.failures = append(w.failures, "probe log: "+v.String())
 	}
-}
-
-// missing returns a message for each acknowledged change that is not in the history (G13).
-func missing(keys record.Keys, acks []ack, events []check.Event) (faults []string) {
-	written := map[string]map[int64]bool{} // by the spec's key: revisions
-	gone := map[string]int64{}             // by the spec's key: its latest deletion
-	ran := map[string]bool{}               // namespace/name/run
-	for _, e := range events {
-		if _, _, ok := keys.ParseSpec(e.Key); ok {
-			if e.Deleted {
-				gone[e.Key] = e.Revision
-			} else {
-				if written[e.Key] == nil {
-					written[e.Key] = map[int64]bool{}
-				}
-				written[e.Key][e.ModRevision] = true
-			}
-		} else if k, ok := keys.ParseShard(e.Key); ok && k.Run != "" {
-			ran[k.Ref.String()+"/"+k.Run] = true
-		}
-	}
-
-	for _, a := range acks {
-		key := keys.Spec(record.Ref{Namespace: a.namespace, Name: a.name})
-		there := written[key][a.revision]
-
-		switch a.what {
-		case "trigger":
-			there = ran[a.namespace+"/"+a.name+"/"+a.run]
-		case "delete":
-			there = gone[key] > a.revision
-		}
-
-		if !there {
-			faults = append(faults, fmt.Sprintf("%s of %s/%s %s was acknowledged (revision %d), and is not in the history", a.what, a.namespace, a.name, a.run, a.revision))
-		}
-	}
-
-	return faults
 }
 
 // judgeRegisters checks the calls on each shared task against the model (G14).
