@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"sync"
 	"time"
 
@@ -266,5 +265,5 @@ func (e *Election) resignTerm(ctx context.Context, s *kv.Session, fence kv.Fence
 
 // sleepAbout waits for a random time between d/2 and 3d/2. It returns false if ctx ends.
 func sleepAbout(ctx context.Context, d time.Duration) bool {
-	return clock.Sleep(ctx, d/2+rand.N(d+1))
+	return clock.Sleep(ctx, clock.Jitter(d))
 }

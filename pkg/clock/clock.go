@@ -1,9 +1,10 @@
-// Package clock provides a sleep that ends with a context. It imports no other package of
+// Package clock provides a sleep that ends with a context, and random durations. It imports no other package of
 // this module, so every package can use it.
 package clock
 
 import (
 	"context"
+	"math/rand/v2"
 	"time"
 )
 
@@ -23,3 +24,7 @@ func Sleep(ctx context.Context, d time.Duration) bool {
 		return true
 	}
 }
+
+// Jitter returns a random duration between half of d and one and a half of d. Use it for periods and pauses that many
+// nodes have, so that they do not act at the same moment.
+func Jitter(d time.Duration) time.Duration { return d/2 + rand.N(d+1) }

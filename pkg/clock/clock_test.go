@@ -34,3 +34,24 @@ func TestSleep_EndsWithItsTimeOrItsContext(t *testing.T) {
 		}
 	})
 }
+
+func TestJitter_StaysWithinHalfOfItsDuration(t *testing.T) {
+	lowest, highest := time.Hour, time.Duration(0)
+
+	for range 10_000 {
+		d := clock.Jitter(time.Second)
+		lowest, highest = min(lowest, d), max(highest, d)
+	}
+
+	if lowest < time.Second/2 || highest > 3*time.Second/2 {
+		t.Errorf("between %s and %s", lowest, highest)
+	}
+
+	if highest-lowest < 900*time.Millisecond {
+		t.Errorf("only between %s and %s", lowest, highest)
+	}
+
+	if d := clock.Jitter(0); d != 0 {
+		t.Errorf("%s for no time at all", d)
+	}
+}

@@ -3,7 +3,6 @@ package kv
 import (
 	"context"
 	"errors"
-	"math/rand/v2"
 	"slices"
 	"time"
 
@@ -221,13 +220,8 @@ func (b *backoff) sleep(ctx context.Context) bool {
 	wait := max(b.next, b.first)
 	b.next = min(2*wait, b.most)
 
-	return clock.Sleep(ctx, addJitter(wait))
+	return clock.Sleep(ctx, clock.Jitter(wait))
 }
 
 // reset makes the next pause the first one again.
 func (b *backoff) reset() { b.next = 0 }
-
-// addJitter returns a random duration between half of d and one and a half of d.
-func addJitter(d time.Duration) time.Duration {
-	return d/2 + rand.N(d+1)
-}

@@ -11,6 +11,8 @@ import (
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
+
+	"github.com/carillonhq/carillon/pkg/clock"
 )
 
 const (
@@ -317,7 +319,7 @@ func (f *follower) relistTimer() (<-chan time.Time, func() bool) {
 	if f.cfg.Relist <= 0 {
 		return nil, func() bool { return false }
 	}
-	t := time.NewTimer(f.cfg.Relist*3/4 + addJitter(f.cfg.Relist/4))
+	t := time.NewTimer(f.cfg.Relist*3/4 + clock.Jitter(f.cfg.Relist/4))
 	return t.C, t.Stop
 }
 

@@ -10,6 +10,8 @@ import (
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
+
+	"github.com/carillonhq/carillon/pkg/clock"
 )
 
 // defaultTTL is the time to live of a session's lease if SessionConfig.TTL is 0.
@@ -184,7 +186,7 @@ func (s *Session) runRenewals(ctx context.Context) error {
 		}
 
 		if failure != nil {
-			wait = addJitter(s.TTL() / 20)
+			wait = clock.Jitter(s.TTL() / 20)
 		}
 
 		next.Reset(wait)

@@ -2,7 +2,6 @@ package scheduler
 
 import (
 	"context"
-	"math/rand/v2"
 	"slices"
 	"time"
 
@@ -77,7 +76,7 @@ func (r *reconciler) reconcileUntilDone(ctx context.Context) error {
 
 // addJitter returns a random duration between 3/4 and 5/4 of d.
 func addJitter(d time.Duration) time.Duration {
-	return d*3/4 + time.Duration(rand.Int64N(int64(d/2)+1))
+	return d/2 + clock.Jitter(d/2)
 }
 
 // servingWorkers returns the workers whose shards are open, ordered by shard. It also forgets searched

@@ -177,7 +177,7 @@ var allowedImports = map[string][]string{
 
 	// cgroup uses the kernel's control groups, and does not depend on attempts.
 	"pkg/cgroup": {},
-	// clock provides a sleep that a context can end.
+	// clock provides a sleep that a context can end, and random durations.
 	"pkg/clock": {},
 	// wake provides a one-slot signal between goroutines.
 	"pkg/wake": {},
