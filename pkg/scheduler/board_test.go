@@ -300,10 +300,10 @@ func TestBoard_ANewOwnerFindsOutWhatFailed(t *testing.T) {
 	h.reviews = found
 	w.finish("meanwhile", task.Succeeded) // after the load, and before the earlier failures are delivered
 	h.see()
-	w.ok(h.e.failures.ReadShard(w.ctx, h.earlierFailures()))
+	w.ok(h.e.failures.ReadShard(w.ctx, h.requestFailures()))
 
 	for len(found) > 0 {
-		w.ok(h.runReview(w.ctx, <-found))
+		w.ok((<-found).reviewBy(w.ctx, h.worker))
 	}
 
 	var got []string
@@ -328,7 +328,7 @@ func TestBoard_WhatTheWatchToldCountsMore(t *testing.T) {
 	old := &failures.Failure{Mod: 1, Failure: board.Failure{Run: w.active("a")[0].ID, State: task.Failed}}
 	w.finish("a", task.Succeeded)
 	h.see()
-	w.ok(h.runReview(w.ctx, review{opening: h.openings.Load(), failed: &failures.Found{Failing: map[string]*failures.Failure{"default/a": old, "default/gone": old}}}))
+	w.ok(earlierFailures{&failures.Found{Failing: map[string]*failures.Failure{"default/a": old, "default/gone": old}}, h.openings.Load()}.reviewBy(w.ctx, h.worker))
 	h.shows(9, "1 tasks, 0 paused")
 }
 

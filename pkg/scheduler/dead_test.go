@@ -78,7 +78,7 @@ func TestDead_OfATaskThatIsGoneIsDeleted(t *testing.T) {
 				h = w.work("n2")
 				page, _, err := w.store.HistoryKeys(w.ctx, 0, "")
 				w.ok(err)
-				w.ok(h.runReview(w.ctx, review{history: page}))
+				w.ok(historyPage(page).reviewBy(w.ctx, h.worker))
 				h.blind(3)
 			}
 

@@ -19,6 +19,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/scheduler/failures"
 	"github.com/carillonhq/carillon/pkg/scheduler/pace"
 	"github.com/carillonhq/carillon/pkg/scheduler/placement"
+	"github.com/carillonhq/carillon/pkg/scheduler/reconcile"
 	"github.com/carillonhq/carillon/pkg/scheduler/retention"
 	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/task"
@@ -59,14 +60,15 @@ type Config struct {
 // Engine serves the shards that its node owns. Each shard has a worker of its own. The workers share the
 // fleet, the scan for active attempts, the catch-up pace, and the goroutines that trim, delete and compare.
 type Engine struct {
-	reconciler *reconciler
-
 	cfg        Config
 	freezes    freezes
 	scans      *activescan.Scanner
 	trims      *retention.Trimmer
 	ttlDeleter *retention.Deleter
 	failures   *failures.Reader
+	reconciler *reconcile.Reconciler
+	patience   time.Duration      // differencePatience; shorter in tests
+	repairs    prometheus.Counter // differences that the watch should have reported
 	recent     board.Recent
 	board      boardCache
 	pace       *pace.Limiter
@@ -107,11 +109,19 @@ func New(cfg Config) *Engine {
 
 	e := &Engine{
 		cfg: cfg, made: time.Now(), scans: activescan.New(cfg.Store.ScanActive), trims: retention.NewTrimmer(cfg.Store, cfg.Logger),
-		metrics: newMetrics(cfg.Registerer), workers: map[int]*worker{}, preloads: map[int]*preload{},
+		metrics: newMetrics(cfg.Registerer), patience: differencePatience, repairs: store.NewRepairs("worker"), workers: map[int]*worker{}, preloads: map[int]*preload{},
 		loads: make(slots, loadsAtOnce), ahead: make(slots, aheadAtOnce()), timings: definition.NewCache(definition.NewTiming), policies: definition.NewCache(definition.NewPolicy),
 	}
 	e.ttlDeleter = retention.NewDeleter(cfg.Store, e.metrics.expired.Inc, cfg.Logger)
-	e.reconciler = newReconciler(e)
+	e.reconciler = reconcile.New(cfg.Store, e.openShards, cfg.Logger)
+	if cfg.Reconcile != 0 {
+		e.reconciler.Period = cfg.Reconcile
+	}
+
+	if cfg.Registerer != nil {
+		cfg.Registerer.MustRegister(e.repairs)
+	}
+
 	e.failures = failures.NewReader(cfg.Store, cfg.Logger)
 	e.pace = pace.NewLimiter(e.catchUpRate)
 
@@ -167,7 +177,7 @@ func (e *Engine) Run(ctx context.Context) error {
 	g.Go(func() error { return e.ttlDeleter.Run(ctx) })
 	g.Go(func() error { return e.failures.Run(ctx) })
 	g.Go(func() error { return e.runHeartbeat(ctx) })
-	g.Go(func() error { return e.reconciler.reconcileUntilDone(ctx) })
+	g.Go(func() error { return e.reconciler.Run(ctx) })
 
 	return g.Wait()
 }

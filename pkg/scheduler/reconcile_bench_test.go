@@ -23,7 +23,7 @@ func BenchmarkReconcile_Shard(b *testing.B) {
 	for b.Loop() {
 		keys, rev, err := h.e.cfg.Store.ShardKeys(w.ctx, 0)
 		w.ok(err)
-		w.ok(h.runReview(w.ctx, review{keys: keys, shard: true, rev: rev}))
+		w.ok(recordListing{keys, rev}.reviewBy(w.ctx, h.worker))
 	}
 
 	if h.doubts.NotEmpty() || len(h.Tasks) != tasks {

@@ -32,8 +32,8 @@ func (h *hand) reconcileOnce() error {
 	runs, at, err := s.ScanActive(ctx)
 	h.world.ok(err)
 
-	for _, r := range []review{{keys: keys, shard: true, rev: rev}, {settle: true, shard: true}, {runs: runs, active: true, rev: at}, {settle: true, active: true}} {
-		if err := h.runReview(ctx, r); err != nil {
+	for _, r := range []review{recordListing{keys, rev}, overdueRecords{}, runListing{runs, at}, overdueRuns{}} {
+		if err := r.reviewBy(ctx, h.worker); err != nil {
 			return err
 		}
 	}
@@ -41,7 +41,7 @@ func (h *hand) reconcileOnce() error {
 	for after := ""; ; {
 		page, next, err := s.HistoryKeys(ctx, 0, after)
 		h.world.ok(err)
-		h.world.ok(h.runReview(ctx, review{history: page}))
+		h.world.ok(historyPage(page).reviewBy(ctx, h.worker))
 
 		if after = next; next == "" {
 			return nil
@@ -49,9 +49,9 @@ func (h *hand) reconcileOnce() error {
 	}
 }
 
-func (e *Engine) repairs() float64 {
+func (e *Engine) repairCount() float64 {
 	var d dto.Metric
-	_ = e.reconciler.repairs.Write(&d)
+	_ = e.repairs.Write(&d)
 	return d.GetCounter().GetValue()
 }
 
@@ -100,7 +100,7 @@ func TestReconcile_RepairsWhatTheWatchOfAShardHasLost(t *testing.T) {
 			w.wantMark(2.4, "")
 			h.reconcile()
 
-			if got := h.e.repairs(); got != c.repairs {
+			if got := h.e.repairCount(); got != c.repairs {
 				t.Errorf("%v repairs, want %v", got, c.repairs)
 			}
 
@@ -109,7 +109,7 @@ func TestReconcile_RepairsWhatTheWatchOfAShardHasLost(t *testing.T) {
 			w.want("a", c.want...)
 			h.reconcile()
 
-			if got := h.e.repairs(); got != c.repairs {
+			if got := h.e.repairCount(); got != c.repairs {
 				t.Errorf("%v repairs after another period, want %v", got, c.repairs)
 			}
 		})
@@ -139,7 +139,7 @@ func TestReconcile_RepairsEndsThatTheWatchHasLost(t *testing.T) {
 	h.reconcile()
 
 	// The end of a run, a deleted task, and a queue record of that task.
-	if got := h.e.repairs(); got != 3 {
+	if got := h.e.repairCount(); got != 3 {
 		t.Errorf("%v repairs", got)
 	}
 
@@ -167,7 +167,7 @@ func TestReconcile_FindsAttemptsThatItDoesNotKnow(t *testing.T) {
 	h.applyAttemptEnd(h.TaskNamed("default/a"), a.Run, a.Create+1)
 	h.reconcile()
 
-	if got := h.e.repairs(); got != 1 {
+	if got := h.e.repairCount(); got != 1 {
 		t.Errorf("%v repairs", got)
 	}
 
@@ -207,8 +207,8 @@ func TestReconcile_DoubtsEndWhenTheWatchTells(t *testing.T) {
 	w.ok(err)
 	runs, at, err := w.store.ScanActive(w.ctx)
 	w.ok(err)
-	w.ok(h.runReview(w.ctx, review{keys: keys, shard: true, rev: rev}))
-	w.ok(h.runReview(w.ctx, review{runs: runs, active: true, rev: at}))
+	w.ok(recordListing{keys, rev}.reviewBy(w.ctx, h.worker))
+	w.ok(runListing{runs, at}.reviewBy(w.ctx, h.worker))
 
 	if len(h.doubts.Records) != 4 || len(h.runDoubts.Gone) != 1 {
 		t.Errorf("in doubt are %+v and %+v", h.doubts, h.runDoubts)
@@ -216,16 +216,16 @@ func TestReconcile_DoubtsEndWhenTheWatchTells(t *testing.T) {
 
 	h.decide(2) // also takes the retry out of the queue
 	settled := func() {
-		w.ok(h.runReview(w.ctx, review{settle: true, shard: true}))
-		w.ok(h.runReview(w.ctx, review{settle: true, active: true}))
+		w.ok(overdueRecords{}.reviewBy(w.ctx, h.worker))
+		w.ok(overdueRuns{}.reviewBy(w.ctx, h.worker))
 	}
 
 	settled()
-	w.ok(h.runReview(w.ctx, review{keys: keys, shard: true, rev: rev}))
-	w.ok(h.runReview(w.ctx, review{runs: runs, active: true, rev: at}))
+	w.ok(recordListing{keys, rev}.reviewBy(w.ctx, h.worker))
+	w.ok(runListing{runs, at}.reviewBy(w.ctx, h.worker))
 	settled()
 
-	if got := h.e.repairs(); got != 0 || h.doubts.NotEmpty() || h.runDoubts.NotEmpty() {
+	if got := h.e.repairCount(); got != 0 || h.doubts.NotEmpty() || h.runDoubts.NotEmpty() {
 		t.Errorf("%v repairs, in doubt are %+v", got, h.doubts)
 	}
 }
@@ -254,9 +254,9 @@ func TestReconcile_TakesNoRunBeforeItsTask(t *testing.T) {
 			w.trigger("a")
 			keys, rev, err := w.store.ShardKeys(w.ctx, 0)
 			w.ok(err)
-			w.ok(h.runReview(w.ctx, review{keys: keys, shard: true, rev: rev}))
+			w.ok(recordListing{keys, rev}.reviewBy(w.ctx, h.worker))
 			w.update("a", false, allow)
-			w.ok(h.runReview(w.ctx, review{settle: true, shard: true}))
+			w.ok(overdueRecords{}.reviewBy(w.ctx, h.worker))
 			h.blind(1)
 			h.decide(1)
 			w.want("a", "+0.5 dispatched manual")
@@ -298,8 +298,8 @@ func TestReconcile_AnEndWithARetryLeavesTheRunActive(t *testing.T) {
 	w.finish("a", task.Failed)
 	runs, at, err := w.store.ScanActive(w.ctx)
 	w.ok(err)
-	w.ok(h.runReview(w.ctx, review{runs: runs, active: true, rev: at}))
-	w.ok(h.runReview(w.ctx, review{settle: true, active: true}))
+	w.ok(runListing{runs, at}.reviewBy(w.ctx, h.worker))
+	w.ok(overdueRuns{}.reviewBy(w.ctx, h.worker))
 	h.blind(2)
 	w.want("a", "+1 queued retry #2", "+2 skipped overlap")
 }
@@ -335,7 +335,7 @@ func TestReconcile_PurgesHistoryOfTasksThatAreNoMore(t *testing.T) {
 	w.want("again")
 	w.want("stays", "+1 succeeded")
 
-	if got := h.e.repairs(); got != 0 {
+	if got := h.e.repairCount(); got != 0 {
 		t.Errorf("%v repairs: nothing was lost by a watch", got)
 	}
 }
@@ -352,7 +352,7 @@ func TestReconcile_PurgesNothingByWhatItKnowsAlone(t *testing.T) {
 
 	page, _, err := w.store.HistoryKeys(w.ctx, 0, "")
 	w.ok(err)
-	w.ok(h.runReview(w.ctx, review{history: page}))
+	w.ok(historyPage(page).reviewBy(w.ctx, h.worker))
 
 	if len(page) != 1 || len(h.purges) != 0 {
 		t.Errorf("of %d records %d are to be deleted", len(page), len(h.purges))
@@ -385,7 +385,7 @@ func TestReconcile_OfAnEngineAtWork(t *testing.T) {
 
 		e := w.run("n1", func(e *Engine) {
 			// Longer than an event is late, and shorter than the test.
-			e.reconciler.period, e.reconciler.patience = 100*time.Millisecond, 2*lag
+			e.reconciler.Period, e.patience = 100*time.Millisecond, 2*lag
 		})
 
 		ctx, cancel := context.WithCancel(w.ctx)
@@ -415,7 +415,7 @@ func TestReconcile_OfAnEngineAtWork(t *testing.T) {
 
 		time.Sleep(2 * time.Second)
 
-		if got := e.repairs(); got != 0 {
+		if got := e.repairCount(); got != 0 {
 			t.Errorf("%v repairs while all is well", got)
 		}
 
@@ -428,7 +428,7 @@ func TestReconcile_OfAnEngineAtWork(t *testing.T) {
 			return len(runs) > 0
 		})
 
-		if got := e.repairs(); got != 1 {
+		if got := e.repairCount(); got != 1 {
 			t.Errorf("%v repairs of one lost event", got)
 		}
 	})

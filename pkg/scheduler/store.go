@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"github.com/carillonhq/carillon/pkg/scheduler/failures"
+	"github.com/carillonhq/carillon/pkg/scheduler/reconcile"
 	"github.com/carillonhq/carillon/pkg/scheduler/retention"
 	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/store/record"
@@ -15,7 +16,8 @@ type Store interface {
 	shardFollower
 	committer
 	attemptReader
-	recordLister
+	reconcile.Store
+	recordReader
 	failures.Outcomes
 	retention.HistoryTrimmer
 	retention.TaskExpirer
@@ -43,9 +45,7 @@ type attemptReader interface {
 	Cleared(ctx context.Context, instance string) (bool, error)
 }
 
-// recordLister lists and reads the records of a shard, for comparison with what a watch has delivered.
-type recordLister interface {
-	ShardKeys(ctx context.Context, shard int) ([]store.ShardEvent, int64, error)
-	HistoryKeys(ctx context.Context, shard int, after string) (events []store.ShardEvent, next string, err error)
+// recordReader reads records of a shard again, to compare them with what a watch has delivered.
+type recordReader interface {
 	RecordsNow(ctx context.Context, keys []string) ([]store.ShardEvent, error)
 }

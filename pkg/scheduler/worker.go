@@ -52,10 +52,10 @@ type worker struct {
 	// summaryRequests holds at most one request for a summary for the board. The worker answers it between
 	// two rounds.
 	summaryRequests chan *board.Summary
-	// reviews holds listings of etcd for comparison with the worker's state. It has four slots.
+	// reviews holds what was read of the shard, for comparison with the worker's state. It has four slots.
 	reviews chan review
 	// doubts and runDoubts are differences that the latest comparisons found, of records and of active
-	// attempts. They are repaired if they persist (see runReview).
+	// attempts. They are repaired if they persist (see review).
 	doubts    known.Differences
 	runDoubts known.Differences
 	// openings counts the openings that got as far as the scan. The reconciler uses it to detect a new
@@ -338,10 +338,10 @@ func (w *worker) runLoop(ctx context.Context, batches <-chan store.ShardBatch, s
 			}
 
 			w.serving.Store(true)
-			w.e.failures.Request(w.earlierFailures())
+			w.e.failures.Request(w.requestFailures())
 		case r := <-w.reviews:
 			if scanned {
-				if err := w.runReview(ctx, r); err != nil {
+				if err := r.reviewBy(ctx, w); err != nil {
 					return err
 				}
 			}

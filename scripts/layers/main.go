@@ -107,7 +107,7 @@ var allowedImports = map[string][]string{
 	"pkg/client":               {"pkg/task"},
 	// why is pure: its caller reads the records.
 	"pkg/internal/why": {"pkg/internal/schedule", "pkg/task"},
-	"pkg/scheduler":    {"pkg/scheduler/activescan", "pkg/scheduler/board", "pkg/scheduler/definition", "pkg/scheduler/failures", "pkg/scheduler/known", "pkg/scheduler/pace", "pkg/scheduler/placement", "pkg/scheduler/retention", "pkg/scheduler/taskstate", "pkg/scheduler/tickpolicy", "pkg/store", "pkg/store/record", "pkg/internal/schedule", "pkg/task"},
+	"pkg/scheduler":    {"pkg/scheduler/activescan", "pkg/scheduler/board", "pkg/scheduler/definition", "pkg/scheduler/failures", "pkg/scheduler/known", "pkg/scheduler/pace", "pkg/scheduler/placement", "pkg/scheduler/reconcile", "pkg/scheduler/retention", "pkg/scheduler/taskstate", "pkg/scheduler/tickpolicy", "pkg/store", "pkg/store/record", "pkg/internal/schedule", "pkg/task"},
 	// placement chooses the nodes of runs. It does not depend on shards, ticks or records.
 	"pkg/scheduler/placement": {"pkg/task"},
 	// tickpolicy is pure arithmetic over ticks and counts of runs.
@@ -124,7 +124,9 @@ var allowedImports = map[string][]string{
 	// failures records which tasks fail, and reads which failed before. No decision depends on it.
 	"pkg/scheduler/failures": {"pkg/scheduler/board", "pkg/scheduler/taskstate", "pkg/store", "pkg/store/record", "pkg/task"},
 	// known holds the known records of a shard, and compares them with those in etcd.
-	"pkg/scheduler/known": {"pkg/scheduler/taskstate", "pkg/store", "pkg/store/record"},
+	"pkg/scheduler/known": {"pkg/scheduler/taskstate", "pkg/store", "pkg/store/record", "pkg/task"},
+	// reconcile lists keys, and passes them to the owners of shards.
+	"pkg/scheduler/reconcile": {"pkg/store"},
 	// board defines and combines the summaries of shards.
 	"pkg/scheduler/board": {"pkg/task"},
 
@@ -265,7 +267,7 @@ var deterministicParts = map[string]shell{
 	"pkg/scheduler": {
 		files: []string{
 			"board.go", "engine.go", "known_freezes.go",
-			"preload.go", "read_attempts.go", "read_histories.go", "reconcile.go", "report.go", "review.go",
+			"preload.go", "read_attempts.go", "read_histories.go", "report.go", "review.go",
 			"revised.go", "round.go", "stall.go", "store.go", "worker.go",
 		},
 		types: []string{"worker", "Engine", "Fleet"},

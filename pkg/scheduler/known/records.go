@@ -1,5 +1,5 @@
 // Package known holds what an owner knows about the records of its shard, and compares it with what etcd
-// holds. It decides nothing, repairs nothing and does no I/O.
+// holds. It decides no ticks and does no I/O: it names what to repair, and the owner reads and applies that.
 package known
 
 import (

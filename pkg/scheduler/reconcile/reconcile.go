@@ -1,0 +1,163 @@
+// Package reconcile makes the owners of shards compare their state with what etcd holds, because a watch could lose
+// events silently. Once in each period, it lists the keys of every shard, one shard after another, and then those of
+// all active runs, and passes each listing to the owner. Only keys and revisions are read, which etcd has in its
+// index.
+//
+// After a shard was opened, its history is listed once, so that the owner finds records of tasks that no longer exist:
+// no watch reports an end that was recorded between two owners.
+//
+// The package decides nothing and repairs nothing. If etcd cannot be read, or an owner is busy, the next period tries
+// again.
+package reconcile
+
+import (
+	"context"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/carillonhq/carillon/pkg/clock"
+	"github.com/carillonhq/carillon/pkg/store"
+)
+
+const (
+	// DefaultPeriod is the time for one pass over all shards.
+	DefaultPeriod = time.Minute
+	// historyPause is the pause between pages of a history, so that reading it does not compete with ticks.
+	historyPause = 50 * time.Millisecond
+)
+
+// Store lists keys without their values.
+type Store interface {
+	ShardKeys(ctx context.Context, shard int) ([]store.ShardEvent, int64, error)
+	ScanActive(ctx context.Context) ([]store.ActiveKey, int64, error)
+	HistoryKeys(ctx context.Context, shard int, after string) (events []store.ShardEvent, next string, err error)
+}
+
+// Shard is a shard that is open, and its owner.
+type Shard struct {
+	ID int
+	Owner
+}
+
+// Owner compares listings with what it knows. The methods that pass a listing do not block, and return false if the
+// owner is busy. An Owner can be the key of a map.
+type Owner interface {
+	// Openings returns how often the shard has been opened. After another opening, its history is listed again.
+	Openings() int64
+	// CompareRecords passes the keys of all records of the shard, without its history, as of revision rev.
+	CompareRecords(keys []store.ShardEvent, rev int64) bool
+	// CompareRuns passes all active attempts of the shard as of revision rev.
+	CompareRuns(runs []store.ActiveKey, rev int64) bool
+	// CompareHistory passes one page of the keys of the shard's history.
+	CompareHistory(page []store.ShardEvent) bool
+}
+
+// Reconciler passes listings to the owners of shards.
+type Reconciler struct {
+	Period time.Duration // DefaultPeriod; set it before Run
+
+	store    Store
+	shards   func() []Shard // the shards that are open, in a fixed order
+	log      *zap.Logger
+	searched map[Owner]int64 // the opening after which the history of the owner's shard was listed
+}
+
+// New returns a Reconciler. It does nothing until Run is called. shards returns the shards that are open, in a fixed
+// order.
+func New(s Store, shards func() []Shard, log *zap.Logger) *Reconciler {
+	return &Reconciler{Period: DefaultPeriod, store: s, shards: shards, log: log, searched: map[Owner]int64{}}
+}
+
+// Run lists one shard after another until ctx ends, and returns its error. The pauses spread the shards over the
+// period.
+func (r *Reconciler) Run(ctx context.Context) error {
+	for {
+		shards := r.shards()
+		r.forgetOthers(shards)
+		pause := r.Period / time.Duration(len(shards)+1)
+
+		for _, s := range shards {
+			if !clock.Sleep(ctx, pause/2+clock.Jitter(pause/2)) {
+				return ctx.Err()
+			}
+			r.listShard(ctx, s)
+		}
+
+		if !clock.Sleep(ctx, pause/2+clock.Jitter(pause/2)) {
+			return ctx.Err()
+		}
+
+		r.listRuns(ctx, r.shards())
+	}
+}
+
+// forgetOthers forgets which histories were listed, except for those of the given shards.
+func (r *Reconciler) forgetOthers(shards []Shard) {
+	open := make(map[Owner]bool, len(shards))
+	for _, s := range shards {
+		open[s.Owner] = true
+	}
+
+	for owner := range r.searched {
+		if !open[owner] {
+			delete(r.searched, owner)
+		}
+	}
+}
+
+// listShard passes a listing of a shard to its owner, and after an opening also its history.
+func (r *Reconciler) listShard(ctx context.Context, s Shard) {
+	keys, rev, err := r.store.ShardKeys(ctx, s.ID)
+	if err != nil {
+		r.log.Debug("could not reconcile a shard", zap.Int("shard", s.ID), zap.Error(err))
+		return
+	}
+
+	s.CompareRecords(keys, rev)
+
+	if opening := s.Openings(); r.searched[s.Owner] != opening {
+		if r.listHistory(ctx, s) {
+			r.searched[s.Owner] = opening
+		}
+	}
+}
+
+// listRuns passes the active attempts of each shard to its owner.
+func (r *Reconciler) listRuns(ctx context.Context, shards []Shard) {
+	if len(shards) == 0 {
+		return
+	}
+
+	all, rev, err := r.store.ScanActive(ctx)
+	if err != nil {
+		r.log.Debug("could not reconcile the active runs", zap.Error(err))
+		return
+	}
+
+	byShard := map[int][]store.ActiveKey{}
+	for _, k := range all {
+		byShard[k.Ref.Shard] = append(byShard[k.Ref.Shard], k)
+	}
+
+	for _, s := range shards {
+		s.CompareRuns(byShard[s.ID], rev)
+	}
+}
+
+// listHistory passes the keys of a shard's history to its owner, page by page. It returns false if etcd could not be
+// read or the owner was busy; the next period then starts over.
+func (r *Reconciler) listHistory(ctx context.Context, s Shard) bool {
+	for after := ""; ; {
+		page, next, err := r.store.HistoryKeys(ctx, s.ID, after)
+		if err != nil || !s.CompareHistory(page) {
+			return false
+		}
+		if next == "" {
+			return true
+		}
+		if after = next; !clock.Sleep(ctx, historyPause) {
+			return false
+		}
+	}
+}

@@ -1,0 +1,140 @@
+package reconcile
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/store/record"
+)
+
+// fakeStore has one record in each shard, one active run in each of two shards, and histories of two pages.
+type fakeStore struct{ failing bool }
+
+var errUnavailable = errors.New("unavailable")
+
+func (s *fakeStore) ShardKeys(_ context.Context, shard int) ([]store.ShardEvent, int64, error) {
+	if s.failing {
+		return nil, 0, errUnavailable
+	}
+	return []store.ShardEvent{{Key: fmt.Sprint("task of ", shard)}}, 7, nil
+}
+
+func (s *fakeStore) ScanActive(context.Context) (runs []store.ActiveKey, rev int64, err error) {
+	if s.failing {
+		return nil, 0, errUnavailable
+	}
+	for shard := range 2 {
+		runs = append(runs, store.ActiveKey{RunKey: record.RunKey{Ref: record.Ref{Shard: shard}, Run: fmt.Sprint("run of ", shard)}})
+	}
+	return runs, 8, nil
+}
+
+func (s *fakeStore) HistoryKeys(_ context.Context, shard int, after string) (events []store.ShardEvent, next string, err error) {
+	if after == "" {
+		return []store.ShardEvent{{Key: fmt.Sprint("first of ", shard)}}, "second", nil
+	}
+	return []store.ShardEvent{{Key: fmt.Sprint(after, " of ", shard)}}, "", nil
+}
+
+// fakeOwner records what is passed to it.
+type fakeOwner struct {
+	openings int64
+	busy     bool
+	got      []string
+}
+
+func (o *fakeOwner) Openings() int64 { return o.openings }
+
+func (o *fakeOwner) CompareRecords(keys []store.ShardEvent, rev int64) bool {
+	o.got = append(o.got, fmt.Sprintf("%s at %d", keys[0].Key, rev))
+	return !o.busy
+}
+
+func (o *fakeOwner) CompareRuns(runs []store.ActiveKey, rev int64) bool {
+	o.got = append(o.got, fmt.Sprintf("%s at %d", runs[0].Run, rev))
+	return !o.busy
+}
+
+func (o *fakeOwner) CompareHistory(page []store.ShardEvent) bool {
+	o.got = append(o.got, page[0].Key)
+	return !o.busy
+}
+
+// listed returns what was passed to the owner since the last call.
+func (o *fakeOwner) listed() []string {
+	got := o.got
+	o.got = nil
+	return got
+}
+
+func TestReconciler_ListsEachShardAndItsHistoryAfterAnOpening(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, owners := &fakeStore{}, []*fakeOwner{{openings: 1}, {openings: 1}}
+		r := New(s, func() []Shard { return []Shard{{0, owners[0]}, {1, owners[1]}} }, zap.NewNop())
+		go r.Run(t.Context())
+
+		// step waits for at least one whole period, and compares what each owner got in that time.
+		step := func(what string, want ...string) {
+			t.Helper()
+			time.Sleep(3 * r.Period)
+			synctest.Wait()
+
+			for id, o := range owners {
+				got := o.listed()
+				slices.Sort(got)
+				got = slices.Compact(got)
+
+				var all []string
+				for _, w := range want {
+					all = append(all, fmt.Sprintf(w, id))
+				}
+
+				slices.Sort(all)
+
+				if !slices.Equal(got, all) {
+					t.Errorf("%s: owner %d got %q, want %q", what, id, got, all)
+				}
+			}
+		}
+
+		records, runs := "task of %d at 7", "run of %d at 8"
+		step("at first", records, runs, "first of %d", "second of %d")
+		step("later", records, runs)
+
+		owners[0].openings, owners[1].openings = 2, 2
+		step("after an opening", records, runs, "first of %d", "second of %d")
+
+		owners[0].openings, owners[1].openings = 3, 3
+		owners[0].busy, owners[1].busy = true, true
+		step("while the owners are busy", records, runs, "first of %d")
+		owners[0].busy, owners[1].busy = false, false
+		step("when they are free", records, runs, "first of %d", "second of %d")
+
+		s.failing = true
+		step("without etcd")
+	})
+}
+
+func TestReconciler_ListsOnceAPeriod(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := &fakeOwner{}
+		r := New(&fakeStore{}, func() []Shard { return []Shard{{0, o}} }, zap.NewNop())
+		r.Period = time.Second
+		go r.Run(t.Context())
+		time.Sleep(100 * time.Second)
+		synctest.Wait()
+
+		// Two listings a period.
+		if n := len(o.listed()); n < 180 || n > 220 {
+			t.Errorf("%d listings in 100 periods, want about 200", n)
+		}
+	})
+}
