@@ -17,6 +17,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/scheduler/board"
 	"github.com/carillonhq/carillon/pkg/scheduler/definition"
 	"github.com/carillonhq/carillon/pkg/scheduler/failures"
+	"github.com/carillonhq/carillon/pkg/scheduler/metrics"
 	"github.com/carillonhq/carillon/pkg/scheduler/pace"
 	"github.com/carillonhq/carillon/pkg/scheduler/placement"
 	"github.com/carillonhq/carillon/pkg/scheduler/reconcile"
@@ -67,14 +68,13 @@ type Engine struct {
 	ttlDeleter *retention.Deleter
 	failures   *failures.Reader
 	reconciler *reconcile.Reconciler
-	patience   time.Duration      // differencePatience; shorter in tests
-	repairs    prometheus.Counter // differences that the watch should have reported
+	patience   time.Duration // differencePatience; shorter in tests
 	recent     board.Recent
 	board      boardCache
 	pace       *pace.Limiter
 	loads      slots
 	ahead      slots // places for loads of shards that this node does not own yet
-	metrics    *metrics
+	metrics    *metrics.Metrics
 
 	timings  *definition.Cache[definition.Timing]
 	policies *definition.Cache[definition.Policy]
@@ -109,17 +109,13 @@ func New(cfg Config) *Engine {
 
 	e := &Engine{
 		cfg: cfg, made: time.Now(), scans: activescan.New(cfg.Store.ScanActive), trims: retention.NewTrimmer(cfg.Store, cfg.Logger),
-		metrics: newMetrics(cfg.Registerer), patience: differencePatience, repairs: store.NewRepairs("worker"), workers: map[int]*worker{}, preloads: map[int]*preload{},
+		metrics: metrics.New(cfg.Registerer), patience: differencePatience, workers: map[int]*worker{}, preloads: map[int]*preload{},
 		loads: make(slots, loadsAtOnce), ahead: make(slots, aheadAtOnce()), timings: definition.NewCache(definition.NewTiming), policies: definition.NewCache(definition.NewPolicy),
 	}
-	e.ttlDeleter = retention.NewDeleter(cfg.Store, e.metrics.expired.Inc, cfg.Logger)
+	e.ttlDeleter = retention.NewDeleter(cfg.Store, e.metrics.Expired.Inc, cfg.Logger)
 	e.reconciler = reconcile.New(cfg.Store, e.openShards, cfg.Logger)
 	if cfg.Reconcile != 0 {
 		e.reconciler.Period = cfg.Reconcile
-	}
-
-	if cfg.Registerer != nil {
-		cfg.Registerer.MustRegister(e.repairs)
 	}
 
 	e.failures = failures.NewReader(cfg.Store, cfg.Logger)
@@ -195,9 +191,9 @@ func (e *Engine) Work(ctx context.Context, shard int, f store.Fences) error {
 	e.workers[shard] = w
 	e.mu.Unlock()
 
-	e.metrics.shards.Inc()
+	e.metrics.Shards.Inc()
 	defer func() {
-		e.metrics.shards.Dec()
+		e.metrics.Shards.Dec()
 		w.releaseShared()
 		e.mu.Lock()
 		if e.workers[shard] == w { // a later call of Work may have replaced it
@@ -221,7 +217,7 @@ func (e *Engine) Look() {
 
 // Unreadable returns how many tasks in the node's shards have no ticks because their entries cannot be
 // read.
-func (e *Engine) Unreadable() int { return int(e.metrics.unreadable.Load()) }
+func (e *Engine) Unreadable() int { return int(e.metrics.Unreadable.Load()) }
 
 // Overdue returns an error if a shard has had an undecided tick for longer than age, or has been loading
 // for longer than age. The error names one such shard.
@@ -242,83 +238,5 @@ func (e *Engine) Overdue(now time.Time, age time.Duration) error {
 	return nil
 }
 
-var (
-	// errReload means that changes of the shard may have been missed. The worker opens it again.
-	errReload = errors.New("changes of the shard may have been missed")
-)
-
-type metrics struct {
-	ticks    *prometheus.CounterVec
-	outcome  [4]prometheus.Counter // ticks by outcome, in the order of the fields of outcomes
-	lateness prometheus.Histogram
-	commits  *prometheus.CounterVec
-	commit   prometheus.Histogram
-	opens    prometheus.Counter
-	ahead    *prometheus.CounterVec
-	shards   prometheus.Gauge
-	bad      prometheus.GaugeFunc // shows unreadable
-	waiting  prometheus.Gauge
-	lost     prometheus.Counter
-	settled  *prometheus.CounterVec
-	aside    prometheus.Counter
-	paused   prometheus.Counter
-	expired  prometheus.Counter
-
-	// unreadable counts the entries of the node's shards that cannot be read.
-	unreadable atomic.Int64
-}
-
-// newMetrics creates the metrics and registers them with r, unless r is nil.
-func newMetrics(r prometheus.Registerer) *metrics {
-	m := &metrics{
-		ticks: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "carillon_ticks_total",
-			Help: "Ticks that were decided, by outcome: run, queued, skipped, missed."}, []string{"outcome"}),
-		lateness: prometheus.NewHistogram(prometheus.HistogramOpts{Name: "carillon_tick_lateness_seconds",
-			Help:    "Time from a tick to the commit that decided to run it.",
-			Buckets: []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 60}}),
-		commits: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "carillon_commits_total",
-			Help: "Commits of shards, by result: ok, conflict, fenced, moved, error."}, []string{"result"}),
-		commit: prometheus.NewHistogram(prometheus.HistogramOpts{Name: "carillon_commit_seconds",
-			Help: "Duration of a commit, including the time to resolve an unknown outcome.", Buckets: prometheus.ExponentialBuckets(.0005, 2, 15)}),
-		opens: prometheus.NewCounter(prometheus.CounterOpts{Name: "carillon_shard_opens_total",
-			Help: "Times that a shard was opened and loaded."}),
-		ahead: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "carillon_shard_preloads_total",
-			Help: "Shards that this node preloaded, by result: used, dropped (the node did not become the owner)."}, []string{"result"}),
-		shards:  prometheus.NewGauge(prometheus.GaugeOpts{Name: "carillon_shards_owned", Help: "Shards that this node owns."}),
-		waiting: prometheus.NewGauge(prometheus.GaugeOpts{Name: "carillon_waiting_runs", Help: "Runs in the queues of the shards of this node."}),
-		lost:    prometheus.NewCounter(prometheus.CounterOpts{Name: "carillon_lost_attempts_total", Help: "Attempts that this node declared lost."}),
-		settled: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "carillon_commits_settled_total",
-			Help: "Commits whose outcome was unknown at first, by the outcome that was found: ours (an earlier copy had been applied), not_ours (it had not been applied)."}, []string{"as"}),
-		aside: prometheus.NewCounter(prometheus.CounterOpts{Name: "carillon_tasks_set_aside_total",
-			Help: "Tasks that get no more ticks because every commit for them failed."}),
-		paused:  prometheus.NewCounter(prometheus.CounterOpts{Name: "carillon_tasks_paused_total", Help: "Tasks that were paused because too many consecutive runs failed."}),
-		expired: prometheus.NewCounter(prometheus.CounterOpts{Name: "carillon_tasks_expired_total", Help: "Tasks that were deleted because their schedule had ended and their ttl had expired."}),
-	}
-	m.bad = prometheus.NewGaugeFunc(
-		prometheus.GaugeOpts{Name: "carillon_unreadable_entries", Help: "Task entries that have no ticks because they cannot be read."},
-		func() float64 { return float64(m.unreadable.Load()) })
-
-	m.outcome = [4]prometheus.Counter{m.ticks.WithLabelValues("run"), m.ticks.WithLabelValues("queued"),
-		m.ticks.WithLabelValues("skipped"), m.ticks.WithLabelValues("missed")}
-	m.ahead.WithLabelValues("used")
-	m.ahead.WithLabelValues("dropped")
-	m.settled.WithLabelValues(store.OutcomeApplied)
-	m.settled.WithLabelValues(store.OutcomeNotFound)
-
-	if r != nil {
-		r.MustRegister(m.ticks, m.lateness, m.commits, m.commit, m.opens, m.ahead, m.shards, m.bad, m.waiting, m.lost, m.settled, m.aside, m.paused, m.expired)
-	}
-
-	return m
-}
-
-// countOutcomes adds the decided ticks and lost attempts of one commit.
-func (m *metrics) countOutcomes(o outcomes) {
-	for i, n := range [...]int64{o.run, o.queued, o.skipped, o.missed} {
-		if n > 0 {
-			m.outcome[i].Add(float64(n))
-		}
-	}
-
-	m.lost.Add(float64(o.lost))
-}
+// errReload means that changes of the shard may have been missed. The worker opens it again.
+var errReload = errors.New("changes of the shard may have been missed")

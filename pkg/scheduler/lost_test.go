@@ -203,7 +203,7 @@ func TestLost_NotWhenTheRecordWasAdopted(t *testing.T) {
 func (h *hand) wantNoConflict() {
 	h.world.Helper()
 	var d dto.Metric
-	h.world.ok(h.e.metrics.commits.WithLabelValues("conflict").Write(&d))
+	h.world.ok(h.e.metrics.Commits.WithLabelValues("conflict").Write(&d))
 
 	if n := d.GetCounter().GetValue(); n > 0 {
 		h.world.Errorf("%v commits had a conflict", n)

@@ -89,7 +89,7 @@ func (p *preload) followShard(ctx context.Context, loaded func()) error {
 		case <-ctx.Done():
 			p.leave()
 			f.stop()
-			w.e.metrics.ahead.WithLabelValues("dropped").Inc()
+			w.e.metrics.Preloads.WithLabelValues("dropped").Inc()
 
 			return ctx.Err()
 		case <-p.wanted:
@@ -183,7 +183,7 @@ func (w *worker) serveLoaded(ctx context.Context, f *following) error {
 		return err
 	}
 
-	w.e.metrics.ahead.WithLabelValues("used").Inc()
+	w.e.metrics.Preloads.WithLabelValues("used").Inc()
 
 	return w.runLoop(ctx, f.batches, scan)
 }
@@ -196,7 +196,7 @@ func (w *worker) openLoaded(ctx context.Context, batches <-chan store.ShardBatch
 		return nil, err
 	}
 
-	w.e.metrics.opens.Inc()
+	w.e.metrics.Opens.Inc()
 	w.noteOpening(mark)
 	w.noteProgress()
 

@@ -14,6 +14,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/carillonhq/carillon/pkg/scheduler/metrics"
 	"github.com/carillonhq/carillon/pkg/scheduler/taskstate"
 	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/store/record"
@@ -303,9 +304,9 @@ func TestPreload_CountsNothingUntilTheShardIsOurs(t *testing.T) {
 		w.create("a", cronned("@manual"), on("node = nobody"), func(t *task.Task) { t.History.Keep = 1 })
 		w.put(w.store.Keys().Entry(ref("bad")), "{")
 		w.trigger("a")
-		metrics := prometheus.NewRegistry()
+		registry := prometheus.NewRegistry()
 		told := &counting{}
-		a := w.preload("n2", func(e *Engine) { told.Store, e.cfg.Store, e.metrics = e.cfg.Store, told, newMetrics(metrics) })
+		a := w.preload("n2", func(e *Engine) { told.Store, e.cfg.Store, e.metrics = e.cfg.Store, told, metrics.New(registry) })
 		a.isLoaded()
 
 		for i := range 3 { // each of these ends would request a trim
@@ -313,7 +314,7 @@ func TestPreload_CountsNothingUntilTheShardIsOurs(t *testing.T) {
 		}
 
 		counted := func() string {
-			return fmt.Sprintf("%g waiting, %g bad, %d trims, %v given", value(t, metrics, "carillon_waiting_runs"), value(t, metrics, "carillon_unreadable_entries"), len(a.e.trims.Pending()), a.e.cfg.Fleet.Given())
+			return fmt.Sprintf("%g waiting, %g bad, %d trims, %v given", value(t, registry, "carillon_waiting_runs"), value(t, registry, "carillon_unreadable_entries"), len(a.e.trims.Pending()), a.e.cfg.Fleet.Given())
 		}
 
 		before := told.batches.Load()

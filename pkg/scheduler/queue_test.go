@@ -457,7 +457,7 @@ func TestWorker_CountsWhatItDoes(t *testing.T) {
 	h.decide(1)
 	h.decide(2)
 
-	if got := valueOf(m.waiting); got != 1 {
+	if got := valueOf(m.WaitingRuns); got != 1 {
 		t.Errorf("%g wait", got)
 	}
 
@@ -469,12 +469,12 @@ func TestWorker_CountsWhatItDoes(t *testing.T) {
 	h.decide(2.2)
 
 	for outcome, want := range map[string]float64{"run": 1, "queued": 1, "skipped": 2, "missed": 0} {
-		if got := valueOf(m.ticks.WithLabelValues(outcome)); got != want {
+		if got := valueOf(m.Ticks.WithLabelValues(outcome)); got != want {
 			t.Errorf("%g ticks %s, want %g", got, outcome, want)
 		}
 	}
 
-	if got := valueOf(m.waiting); got != 1 {
+	if got := valueOf(m.WaitingRuns); got != 1 {
 		t.Errorf("%g wait", got)
 	}
 
@@ -486,16 +486,16 @@ func TestWorker_CountsWhatItDoes(t *testing.T) {
 	w.put(w.store.Keys().Entry(ref("a")), "garbage")
 	h.see()
 
-	if got := valueOf(m.bad); got != 1 {
-		t.Errorf("%g entries are unreadable", got)
+	if got := m.Unreadable.Load(); got != 1 {
+		t.Errorf("%d entries are unreadable", got)
 	}
 
 	h.door.play(refused)
 	h.decide(3.3)
 	h.releaseShared()
 
-	if valueOf(m.waiting) != 0 || valueOf(m.bad) != 0 || given() != 0 {
-		t.Errorf("after the worker %g wait, %g are unreadable, %d are counted", valueOf(m.waiting), valueOf(m.bad), given())
+	if valueOf(m.WaitingRuns) != 0 || m.Unreadable.Load() != 0 || given() != 0 {
+		t.Errorf("after the worker %g wait, %d are unreadable, %d are counted", valueOf(m.WaitingRuns), m.Unreadable.Load(), given())
 	}
 }
 

@@ -51,7 +51,7 @@ func (h *hand) reconcileOnce() error {
 
 func (e *Engine) repairCount() float64 {
 	var d dto.Metric
-	_ = e.repairs.Write(&d)
+	_ = e.metrics.Repairs.Write(&d)
 	return d.GetCounter().GetValue()
 }
 

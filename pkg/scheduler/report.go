@@ -20,10 +20,10 @@ func (w *worker) logNotices() {
 
 		switch n.kind {
 		case taskPaused:
-			w.e.metrics.paused.Inc()
+			w.e.metrics.Paused.Inc()
 			w.log.Info("paused a task that failed too often", append(about, zap.Int("failures", n.failures))...)
 		case taskSetAside:
-			w.e.metrics.aside.Inc()
+			w.e.metrics.SetAside.Inc()
 			w.log.Error("quarantined a task: every commit for it fails", about...)
 		case entryUnreadable:
 			w.log.Error("cannot decode an entry; its task does not fire", about...)
@@ -51,8 +51,8 @@ func (w *worker) publishGauges() {
 		now = published{waiting: w.queued, unreadable: w.census.Of[taskstate.Unreadable]}
 	}
 
-	w.e.metrics.waiting.Add(float64(now.waiting - w.published.waiting))
-	w.e.metrics.unreadable.Add(int64(now.unreadable - w.published.unreadable))
+	w.e.metrics.WaitingRuns.Add(float64(now.waiting - w.published.waiting))
+	w.e.metrics.Unreadable.Add(int64(now.unreadable - w.published.unreadable))
 	w.published = now
 }
 

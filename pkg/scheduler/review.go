@@ -258,7 +258,7 @@ func (r historyPage) reviewBy(ctx context.Context, w *worker) error {
 
 // countRepair counts and logs a difference that the watch should have reported.
 func (w *worker) countRepair(what, key string) {
-	w.e.repairs.Inc()
+	w.e.metrics.Repairs.Inc()
 	w.log.Warn("repaired changes that a watch had missed", zap.String("what", what), zap.String("key", key), zap.Int64("rev", w.applied))
 }
 

@@ -9,6 +9,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/carillonhq/carillon/pkg/clock"
+	"github.com/carillonhq/carillon/pkg/scheduler/metrics"
 	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/task"
 )
@@ -83,11 +84,11 @@ func (w *worker) runRound(ctx context.Context) error {
 		// plan's claims and effects point into its state.
 		began := time.Now()
 		rev, err := w.e.cfg.Store.Commit(ctx, p.commit)
-		w.e.metrics.commit.Observe(time.Since(began).Seconds())
-		w.e.metrics.commits.WithLabelValues(resultLabel(err)).Inc()
+		w.e.metrics.CommitSeconds.Observe(time.Since(began).Seconds())
+		w.e.metrics.Commits.WithLabelValues(resultLabel(err)).Inc()
 
 		if p.commit.ResolvedAs != "" {
-			w.e.metrics.settled.WithLabelValues(p.commit.ResolvedAs).Inc()
+			w.e.metrics.ResolvedCommits.WithLabelValues(p.commit.ResolvedAs).Inc()
 		}
 
 		var conflict *store.Conflict
@@ -163,7 +164,9 @@ func (w *worker) runRound(ctx context.Context) error {
 // observePlan updates metrics and the board's counts with what the plan has decided. Its commit has
 // succeeded.
 func (w *worker) observePlan(p *plan) {
-	w.e.metrics.countOutcomes(p.counts)
+	w.e.metrics.CountOutcomes(metrics.Outcomes{
+		Run: p.counts.run, Queued: p.counts.queued, Skipped: p.counts.skipped, Missed: p.counts.missed, Lost: p.counts.lost,
+	})
 
 	if skipped := p.counts.skipped + p.counts.missed; skipped > 0 || len(p.claims) > 0 {
 		w.e.recent.AddDecided(p.now, skipped, p.eachLateness)
@@ -171,7 +174,7 @@ func (w *worker) observePlan(p *plan) {
 
 	for _, c := range p.claims {
 		if c.late >= 0 {
-			w.e.metrics.lateness.Observe(c.late.Seconds())
+			w.e.metrics.Lateness.Observe(c.late.Seconds())
 		}
 	}
 }

@@ -176,7 +176,7 @@ func (w *worker) openAndServe(ctx context.Context) error {
 		return err
 	}
 
-	w.e.metrics.opens.Inc()
+	w.e.metrics.Opens.Inc()
 	w.noteProgress()
 	w.Watermark, w.WatermarkRev = mark, rev
 	w.noteOpening(mark)

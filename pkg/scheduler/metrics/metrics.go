@@ -1,0 +1,93 @@
+// Package metrics holds the Prometheus metrics of a node's scheduler.
+package metrics
+
+import (
+	"sync/atomic"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/carillonhq/carillon/pkg/store"
+)
+
+// Metrics are the metrics of all workers of a node. New's help texts say what each of them counts.
+type Metrics struct {
+	Ticks           *prometheus.CounterVec
+	Lateness        prometheus.Histogram
+	Commits         *prometheus.CounterVec
+	CommitSeconds   prometheus.Histogram
+	Opens           prometheus.Counter
+	Preloads        *prometheus.CounterVec
+	Shards          prometheus.Gauge
+	WaitingRuns     prometheus.Gauge
+	ResolvedCommits *prometheus.CounterVec
+	SetAside        prometheus.Counter
+	Paused          prometheus.Counter
+	Expired         prometheus.Counter
+	// Repairs counts the differences between a worker and etcd that the watch should have reported.
+	Repairs prometheus.Counter
+	// Unreadable is how many entries of the node's shards cannot be read.
+	Unreadable atomic.Int64
+
+	lost     prometheus.Counter
+	outcomes [4]prometheus.Counter // ticks by outcome, in the order of the fields of Outcomes
+}
+
+// Outcomes counts ticks by outcome, and attempts that were declared lost.
+type Outcomes struct{ Run, Queued, Skipped, Missed, Lost int64 }
+
+// New creates the metrics and registers them with r, unless r is nil.
+func New(r prometheus.Registerer) *Metrics {
+	m := &Metrics{
+		Ticks: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "carillon_ticks_total",
+			Help: "Ticks that were decided, by outcome: run, queued, skipped, missed."}, []string{"outcome"}),
+		Lateness: prometheus.NewHistogram(prometheus.HistogramOpts{Name: "carillon_tick_lateness_seconds",
+			Help:    "Time from a tick to the commit that decided to run it.",
+			Buckets: []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 60}}),
+		Commits: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "carillon_commits_total",
+			Help: "Commits of shards, by result: ok, conflict, fenced, moved, error."}, []string{"result"}),
+		CommitSeconds: prometheus.NewHistogram(prometheus.HistogramOpts{Name: "carillon_commit_seconds",
+			Help: "Duration of a commit, including the time to resolve an unknown outcome.", Buckets: prometheus.ExponentialBuckets(.0005, 2, 15)}),
+		Opens: prometheus.NewCounter(prometheus.CounterOpts{Name: "carillon_shard_opens_total",
+			Help: "Times that a shard was opened and loaded."}),
+		Preloads: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "carillon_shard_preloads_total",
+			Help: "Shards that this node preloaded, by result: used, dropped (the node did not become the owner)."}, []string{"result"}),
+		Shards:      prometheus.NewGauge(prometheus.GaugeOpts{Name: "carillon_shards_owned", Help: "Shards that this node owns."}),
+		WaitingRuns: prometheus.NewGauge(prometheus.GaugeOpts{Name: "carillon_waiting_runs", Help: "Runs in the queues of the shards of this node."}),
+		ResolvedCommits: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "carillon_commits_settled_total",
+			Help: "Commits whose outcome was unknown at first, by the outcome that was found: ours (an earlier copy had been applied), not_ours (it had not been applied)."}, []string{"as"}),
+		SetAside: prometheus.NewCounter(prometheus.CounterOpts{Name: "carillon_tasks_set_aside_total",
+			Help: "Tasks that get no more ticks because every commit for them failed."}),
+		Paused:  prometheus.NewCounter(prometheus.CounterOpts{Name: "carillon_tasks_paused_total", Help: "Tasks that were paused because too many consecutive runs failed."}),
+		Expired: prometheus.NewCounter(prometheus.CounterOpts{Name: "carillon_tasks_expired_total", Help: "Tasks that were deleted because their schedule had ended and their ttl had expired."}),
+		Repairs: store.NewRepairs("worker"),
+		lost:    prometheus.NewCounter(prometheus.CounterOpts{Name: "carillon_lost_attempts_total", Help: "Attempts that this node declared lost."}),
+	}
+	unreadable := prometheus.NewGaugeFunc(
+		prometheus.GaugeOpts{Name: "carillon_unreadable_entries", Help: "Task entries that have no ticks because they cannot be read."},
+		func() float64 { return float64(m.Unreadable.Load()) })
+
+	m.outcomes = [4]prometheus.Counter{m.Ticks.WithLabelValues("run"), m.Ticks.WithLabelValues("queued"),
+		m.Ticks.WithLabelValues("skipped"), m.Ticks.WithLabelValues("missed")}
+	m.Preloads.WithLabelValues("used")
+	m.Preloads.WithLabelValues("dropped")
+	m.ResolvedCommits.WithLabelValues(store.OutcomeApplied)
+	m.ResolvedCommits.WithLabelValues(store.OutcomeNotFound)
+
+	if r != nil {
+		r.MustRegister(m.Ticks, m.Lateness, m.Commits, m.CommitSeconds, m.Opens, m.Preloads, m.Shards, unreadable, m.WaitingRuns, m.lost,
+			m.ResolvedCommits, m.SetAside, m.Paused, m.Expired, m.Repairs)
+	}
+
+	return m
+}
+
+// CountOutcomes adds the decided ticks and lost attempts of one commit.
+func (m *Metrics) CountOutcomes(o Outcomes) {
+	for i, n := range [...]int64{o.Run, o.Queued, o.Skipped, o.Missed} {
+		if n > 0 {
+			m.outcomes[i].Add(float64(n))
+		}
+	}
+
+	m.lost.Add(float64(o.Lost))
+}
