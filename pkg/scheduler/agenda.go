@@ -82,3 +82,8 @@ func (a *agenda) addLook(t *taskstate.Task) {
 		a.looks = append(a.looks, t)
 	}
 }
+
+// hasWork reports whether there may be something to decide at now, or a history to read.
+func (s *shardState) hasWork(now time.Time) bool {
+	return len(s.due) > 0 && s.due[0].DueAt() <= now.UnixMilli() || len(s.looks) > 0 || len(s.uncovered) > 0 || len(s.purges) > 0 || len(s.unread) > 0
+}

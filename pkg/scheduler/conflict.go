@@ -11,11 +11,6 @@ import (
 	"github.com/carillonhq/carillon/pkg/store/record"
 )
 
-// hasWork reports whether there may be something to decide at now, or a history to read.
-func (s *shardState) hasWork(now time.Time) bool {
-	return len(s.due) > 0 && s.due[0].DueAt() <= now.UnixMilli() || len(s.looks) > 0 || len(s.uncovered) > 0 || len(s.purges) > 0 || len(s.unread) > 0
-}
-
 // applyConflict abandons a plan whose commit failed a comparison, and applies the records that have
 // changed. It returns errReload if the shard has to be opened again.
 func (s *shardState) applyConflict(p *plan, c *store.Conflict, now time.Time) error {

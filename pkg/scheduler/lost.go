@@ -126,3 +126,7 @@ func (s *shardState) applyReading(r reading, v store.Sighting, now, read time.Ti
 		watch.Lost = true
 	}
 }
+
+// lostAfter returns the cluster's current setting. It applies where there is no attempt, as for a part that
+// waits for its node. An attempt has its own value (see Watch.LostAfter).
+func (p *plan) lostAfter() time.Duration { return p.cluster.EffectiveLostAfter().Std() }

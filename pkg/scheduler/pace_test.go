@@ -97,8 +97,8 @@ func TestPace_OfManyThatAreBehind(t *testing.T) {
 		t.Errorf("%d have started in the end", n)
 	}
 
-	if _, turns := h.e.pace.Snapshot(w.clock()); len(h.line.tasks) != 0 || turns != 0 {
-		t.Errorf("%d in line, %d turns", len(h.line.tasks), turns)
+	if _, turns := h.e.pace.Snapshot(w.clock()); h.line.Len() != 0 || turns != 0 {
+		t.Errorf("%d in line, %d turns", h.line.Len(), turns)
 	}
 }
 
@@ -189,7 +189,7 @@ func TestLine_LooksAtNoMoreThanThereAreTokens(t *testing.T) {
 	h.decide(90)
 	h.decide(90)
 
-	if n := len(h.line.tasks); n != 115 {
+	if n := h.line.Len(); n != 115 {
 		t.Fatalf("%d in line", n)
 	}
 
@@ -202,7 +202,7 @@ func TestLine_LooksAtNoMoreThanThereAreTokens(t *testing.T) {
 
 	h.blind(92) // five of those, and five more
 
-	if n := len(h.line.tasks); n != 110 {
+	if n := h.line.Len(); n != 110 {
 		t.Errorf("%d in line", n)
 	}
 
@@ -213,8 +213,8 @@ func TestLine_LooksAtNoMoreThanThereAreTokens(t *testing.T) {
 		h.decide(s)
 	}
 
-	if n := w.count(all, "dispatched catch_up"); n != 119 || len(h.line.tasks) != 0 {
-		t.Errorf("%d have started, %d in line", n, len(h.line.tasks))
+	if n := w.count(all, "dispatched catch_up"); n != 119 || h.line.Len() != 0 {
+		t.Errorf("%d have started, %d in line", n, h.line.Len())
 	}
 }
 
@@ -237,7 +237,7 @@ func BenchmarkPace(b *testing.B) {
 				}
 			}
 
-			b.ReportMetric(float64(len(w.line.tasks)), "left")
+			b.ReportMetric(float64(w.line.Len()), "left")
 		})
 	}
 }

@@ -3,6 +3,7 @@ package scheduler
 import (
 	"time"
 
+	"github.com/carillonhq/carillon/pkg/scheduler/pace"
 	"github.com/carillonhq/carillon/pkg/scheduler/taskstate"
 	"github.com/carillonhq/carillon/pkg/task"
 )
@@ -13,7 +14,7 @@ import (
 type reservations struct {
 	placement placer
 	pace      tokens
-	line      *line
+	line      *taskstate.TokenLine
 
 	// reserved holds a node for each slot that was taken, as the node was known at that time.
 	reserved []*task.Node
@@ -29,15 +30,15 @@ func (r *reservations) reserveSlot(n *task.Node) { r.reserved = append(r.reserve
 // no token or if other tasks of the shard have waited longer.
 func (r *reservations) takeToken(t *taskstate.Task, now time.Time) bool {
 	l := r.line
-	if len(l.tasks) > 0 && l.granted == 0 || !r.pace.Take(now) {
-		if l.addTask(t) {
+	if l.Len() > 0 && l.Granted == 0 || !r.pace.Take(now) {
+		if l.Add(t) {
 			r.joined = append(r.joined, t)
 		}
 		return false
 	}
 
-	if l.granted > 0 {
-		l.granted--
+	if l.Granted > 0 {
+		l.Granted--
 		r.granted++
 	}
 
@@ -62,6 +63,35 @@ func (r *reservations) giveBack() {
 		r.pace.Return(r.tokens)
 	}
 
-	r.line.granted += r.granted
-	r.line.removeLast(r.joined)
+	r.line.Granted += r.granted
+	r.line.RemoveLast(r.joined)
+}
+
+// grantTokens asks the node's limiter for tokens, and notes as many tasks of the line for examination as
+// there are tokens. The tokens are only promised: the plan takes each one when it starts a run. So a round
+// examines no more late tasks than can start.
+func (s *shardState) grantTokens(now time.Time) {
+	l := &s.line
+	l.Granted = 0
+
+	// A turn that is further away than LongestTurn means that the clock was set back. Ask again in that
+	// case.
+	if l.Len() == 0 || now.Before(l.Turn) && l.Turn.Sub(now) <= pace.LongestTurn {
+		return
+	}
+
+	var again time.Duration
+	l.Granted, again = s.tokens.Turn(now)
+	l.Turn = now.Add(again)
+	for range l.Granted {
+		t := l.Next()
+		if t == nil {
+			break
+		}
+		s.addLook(t)
+	}
+
+	if l.Len() == 0 {
+		s.tokens.Leave()
+	}
 }

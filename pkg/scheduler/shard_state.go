@@ -31,11 +31,11 @@ type shardState struct {
 	firstPageApplied bool // the first page of the load is applied
 
 	// applied is the revision up to which all events of the shard are applied.
-	applied int64 // all events up to here are applied
+	applied int64
 
 	// lastPlan is the current plan, or the last one, whose slices the next plan reuses. It is settled if
 	// its commit is nil.
-	lastPlan plan // the one under way, or the last: the next one reuses its slices
+	lastPlan plan
 
 	// revised is the known mod revision of the shard's revised key, or 0 if the key does not exist.
 	// revisedAt is the revision at which that was known. See revised.go.
@@ -64,7 +64,7 @@ type shardState struct {
 	endedSince   map[string]int64
 	parts        record.EntryParts                // scratch space for splitting entries
 	skippedSpans map[*taskstate.Task]*skippedSpan // by task, the record that its next skipped tick may extend
-	line         line                             // tasks that wait for a catch-up token
+	line         taskstate.TokenLine              // tasks that wait for a catch-up token
 	opening      opening                          // how the shard was found when this owner first opened it
 	stubborn     map[string]bool                  // tasks whose failing commits caused a reopening of the shard
 
@@ -100,7 +100,7 @@ func (s *shardState) forgetTasks() {
 	s.agenda = agenda{rests: map[*taskstate.Task]int64{}, looked: s.looked}
 	s.purges, s.gone = map[string]int64{}, map[string]int64{}
 	s.endedSince = map[string]int64{}
-	s.skippedSpans, s.line = map[*taskstate.Task]*skippedSpan{}, line{}
+	s.skippedSpans, s.line = map[*taskstate.Task]*skippedSpan{}, taskstate.TokenLine{}
 	s.revised, s.revisedAt, s.overtaken, s.readAhead = 0, 0, 0, readAhead{}
 	s.owner, s.watermarkKnown, s.firstPageApplied = true, true, false
 }

@@ -444,8 +444,8 @@ func (w *worker) sleepFor() time.Duration {
 	}
 
 	// The next turn of the shard for catch-up tokens.
-	if len(w.line.tasks) > 0 {
-		sleep = min(sleep, w.line.turn.Sub(now))
+	if w.line.Len() > 0 {
+		sleep = min(sleep, w.line.Turn.Sub(now))
 	}
 
 	return max(sleep, 0)
