@@ -1,9 +1,9 @@
 package scheduler
 
 import (
-	"slices"
 	"time"
 
+	"github.com/carillonhq/carillon/pkg/scheduler/fanout"
 	"github.com/carillonhq/carillon/pkg/scheduler/taskstate"
 	"github.com/carillonhq/carillon/pkg/scheduler/tickpolicy"
 	"github.com/carillonhq/carillon/pkg/task"
@@ -41,38 +41,12 @@ const tellEvery = time.Second
 // planFanOut returns the parts that a run of t has if it begins now, or the reason why it must wait. The
 // nodes of parts with a node of their own are chosen here, once. It counts no slots.
 func (p *plan) planFanOut(t *taskstate.Task) (*task.Fan, string) {
-	target := t.Policy.Target
-	nodes := p.s.placement.Rank(t.Want(), p.now)
-	f := &task.Fan{Count: target.Parts, Stagger: target.Stagger}
-
-	switch {
-	case len(nodes) == 0:
+	f, reason := fanout.New(t.Policy.Target, p.s.placement.Rank(t.Want(), p.now))
+	if reason != "" {
 		p.looksForNodes(t)
-		return nil, task.ReasonNoNode
-	case !target.Enough(len(nodes)):
-		p.looksForNodes(t)
-		return nil, task.ReasonCount
-	case target.Count == task.All:
-		f.Nodes = nodes
-	case target.Parts == 0:
-		f.Nodes = nodes[:target.Count]
 	}
 
-	if f.Nodes != nil {
-		// Without an order from the strategy, number the parts in the order of their nodes' names.
-		if !task.Ordered(target.Strategy) {
-			slices.Sort(f.Nodes)
-		}
-		f.Count = len(f.Nodes)
-	}
-
-	for i := range f.Count {
-		f.Left = append(f.Left, i)
-	}
-
-	f.Need, _ = target.Succeed.Need(f.Count) // cannot fail: the policy was validated
-
-	return f, ""
+	return f, reason
 }
 
 // beginFanOut returns the record of a run that has its parts from now on. No part is assigned to a node by
@@ -138,9 +112,9 @@ func (p *plan) startParent(t *taskstate.Task, q *taskstate.Waiting) bool {
 // parentRun is what a plan decides about one run with parts: which part is assigned to a node, missed or
 // lost, and when the run itself ends.
 type parentRun struct {
-	*plan
-	t *taskstate.Task
-	q *taskstate.Waiting // the run's queue record, which contains the parts that are left to assign
+	plan *plan
+	t    *taskstate.Task
+	q    *taskstate.Waiting // the run's queue record, which contains the parts that are left to assign
 
 	// ended is how many parts have ended, and succeeded how many of these succeeded. decideRun sets them.
 	ended, succeeded int
@@ -162,7 +136,7 @@ func (r *parentRun) decideRun(what tickpolicy.Turn) bool {
 		return r.endRun()
 	case !ending && what == tickpolicy.TurnReplaced:
 		return r.cancelRun(task.ReasonReplaced)
-	case !ending && what == tickpolicy.TurnStart && len(f.Left) > 0 && !r.isFrozen(r.t):
+	case !ending && what == tickpolicy.TurnStart && len(f.Left) > 0 && !r.plan.isFrozen(r.t):
 		// Nothing starts while the task is frozen (G21).
 		if done, ok := r.giveOut(); done || !ok {
 			return ok
@@ -179,8 +153,8 @@ func (r *parentRun) decideRun(what tickpolicy.Turn) bool {
 
 // rewriteQueueRecord replaces the run's queue record. The commit compares its mod revision.
 func (r *parentRun) rewriteQueueRecord(w task.Waiting) {
-	r.addEffect(runRequeued{r.t, r.q, &w})
-	r.lookAfterCommit(r.t)
+	r.plan.addEffect(runRequeued{r.t, r.q, &w})
+	r.plan.lookAfterCommit(r.t)
 }
 
 // fanNow returns a copy of the run's fan with the current counts.
@@ -199,12 +173,12 @@ func (r *parentRun) writeCounts() bool {
 	}
 
 	// A ToldAt far in the future means that the clock was set back. Write in that case.
-	if at := q.ToldAt.Add(tellEvery); r.now.Before(at) && q.ToldAt.Sub(r.now) < tellEvery {
-		r.s.wakeAt(at)
+	if at := q.ToldAt.Add(tellEvery); r.plan.now.Before(at) && q.ToldAt.Sub(r.plan.now) < tellEvery {
+		r.plan.s.wakeAt(at)
 		return true
 	}
 
-	if !r.reserveRoom(r.t, 1, roomForTask(r.t)+roomForCheckpoints(q.Fan)) {
+	if !r.plan.reserveRoom(r.t, 1, roomForTask(r.t)+roomForCheckpoints(q.Fan)) {
 		return false
 	}
 
@@ -218,12 +192,12 @@ func (r *parentRun) writeCounts() bool {
 // cancelRun ends the run for a reason. Its record contains the reason from now on, so no part starts any
 // more, and the next plans cancel the active ones. It returns false if the commit has no room.
 func (r *parentRun) cancelRun(reason string) bool {
-	if !r.reserveRoom(r.t, 2, roomForTask(r.t)+roomForCheckpoints(r.q.Fan)) {
+	if !r.plan.reserveRoom(r.t, 2, roomForTask(r.t)+roomForCheckpoints(r.q.Fan)) {
 		return false
 	}
 
 	// The task's policy must still be the one that requires this (G7).
-	r.commit.GuardEntry(r.t.FullName(), r.t.Mod)
+	r.plan.commit.GuardEntry(r.t.FullName(), r.t.Mod)
 	w, f := r.q.Waiting, *r.q.Fan
 	f.Cancel, w.Fan = reason, &f
 	r.rewriteQueueRecord(w)

@@ -3,19 +3,14 @@ package scheduler
 import (
 	"time"
 
+	"github.com/carillonhq/carillon/pkg/scheduler/fanout"
 	"github.com/carillonhq/carillon/pkg/scheduler/taskstate"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
 // partRun returns the run record of a part before its first attempt.
 func (r *parentRun) partRun(index int) task.Run {
-	q := r.q
-
-	return task.Run{
-		ID: task.PartID(q.ID, index), UID: q.UID, Namespace: q.Namespace, Task: q.Task, Shard: q.Shard, ScheduledTime: q.ScheduledTime,
-		DueAt: q.DueAt, Trigger: task.TriggerPart, Owner: r.s.node, Attempt: 1, CreatedAt: task.At(r.now), PartCount: q.Fan.Count,
-		StatusReport: task.StatusReport{Checkpoint: q.Fan.Checkpoints[index]}, Requests: task.Requests{CreatedBy: q.CreatedBy, EnvNames: q.EnvNames},
-	}
+	return fanout.PartRun(r.q, index, r.plan.s.node, r.plan.now)
 }
 
 // giveOut assigns the first part that can start to its node, or ends it if it is lost or too late. done
@@ -24,8 +19,8 @@ func (r *parentRun) giveOut() (done, ok bool) {
 	t, q := r.t, r.q
 
 	// With stagger, the next part has its turn at NotBefore.
-	if at := q.NotBefore.Time; at.After(r.now) {
-		r.s.wakeAt(at)
+	if at := q.NotBefore.Time; at.After(r.plan.now) {
+		r.plan.s.wakeAt(at)
 		return false, true
 	}
 
@@ -43,15 +38,15 @@ func (r *parentRun) giveOut() (done, ok bool) {
 		case !found:
 			// The part must run on its own node, which is not available. Another part may start.
 			continue
-		case r.isStarting(t):
+		case r.plan.isStarting(t):
 			// The commit starts a run of the task already (G11). The next commit continues.
-			r.s.placement.Release(n.Name)
-			r.lookAfterCommit(t)
+			r.plan.s.placement.Release(n.Name)
+			r.plan.lookAfterCommit(t)
 			return false, true
 		}
 
-		if !r.reserveRoom(t, 4+t.EntryRecords(), 3*roomForTask(t)+len(q.Fan.Nodes)*roomForPart/8+roomForCheckpoints(q.Fan)) {
-			r.s.placement.Release(n.Name)
+		if !r.plan.reserveRoom(t, 4+t.EntryRecords(), 3*roomForTask(t)+len(q.Fan.Nodes)*roomForPart/8+roomForCheckpoints(q.Fan)) {
+			r.plan.s.placement.Release(n.Name)
 			return false, false
 		}
 
@@ -60,13 +55,13 @@ func (r *parentRun) giveOut() (done, ok bool) {
 		w := q.Waiting
 		w.Fan = r.fanNow().Without(at)
 		if q.Fan.Stagger > 0 {
-			w.NotBefore = task.At(r.now.Add(q.Fan.Stagger.Std()))
+			w.NotBefore = task.At(r.plan.now.Add(q.Fan.Stagger.Std()))
 		}
 
-		r.attempt.Run, r.attempt.Env = r.partRun(index), q.Env
-		r.dispatchRun(t, n, -1)
-		r.commit.Dispatch(&r.attempt, t.Action(), n.Revision)
-		r.commit.GuardEntry(t.FullName(), t.Mod)
+		r.plan.attempt.Run, r.plan.attempt.Env = r.partRun(index), q.Env
+		r.plan.dispatchRun(t, n, -1)
+		r.plan.commit.Dispatch(&r.plan.attempt, t.Action(), n.Revision)
+		r.plan.commit.GuardEntry(t.FullName(), t.Mod)
 		r.rewriteQueueRecord(w)
 
 		return true, true
@@ -80,7 +75,7 @@ func (r *parentRun) giveOut() (done, ok bool) {
 func (r *parentRun) losePart(at int) (done, ok bool) {
 	t, q := r.t, r.q
 
-	if !r.reserveRoom(t, 3, roomForTask(t)+roomForRecord+roomForCheckpoints(q.Fan)) {
+	if !r.plan.reserveRoom(t, 3, roomForTask(t)+roomForRecord+roomForCheckpoints(q.Fan)) {
 		return false, false
 	}
 
@@ -95,8 +90,8 @@ func (r *parentRun) losePart(at int) (done, ok bool) {
 
 // endLeft ends a part that was never assigned. w is the run's new record, from which the part is removed.
 func (r *parentRun) endLeft(w task.Waiting, end task.Run) {
-	end.EndedAt, end.Attempt = task.At(r.now), 0
-	r.addEffect(partEnded{task: r.t, end: &end})
+	end.EndedAt, end.Attempt = task.At(r.plan.now), 0
+	r.plan.addEffect(partEnded{task: r.t, end: &end})
 	r.rewriteQueueRecord(w)
 }
 
@@ -104,23 +99,16 @@ func (r *parentRun) endLeft(w task.Waiting, end task.Run) {
 // that of the run, and counts from the part's turn (G22). If it has not passed, the worker wakes up when it
 // does.
 func (r *parentRun) tooLate() bool {
-	q := r.q
-
-	until := q.StartBefore.Time
+	until := fanout.StartBefore(r.q)
 	if until.IsZero() {
 		return false
 	}
 
-	if due := q.Due(); q.NotBefore.After(due) {
-		// With stagger, the part's turn is later than the run's tick.
-		until = until.Add(q.NotBefore.Sub(due))
-	}
-
-	if r.now.After(until) {
+	if r.plan.now.After(until) {
 		return true
 	}
 
-	r.s.wakeAt(until.Truncate(deadlineStep).Add(deadlineStep))
+	r.plan.s.wakeAt(until.Truncate(deadlineStep).Add(deadlineStep))
 
 	return false
 }
@@ -131,7 +119,7 @@ func (r *parentRun) tooLate() bool {
 func (r *parentRun) missPart(at int) (done, ok bool) {
 	t, q := r.t, r.q
 
-	if !r.reserveRoom(t, 3, roomForTask(t)+roomForRecord+roomForCheckpoints(q.Fan)) {
+	if !r.plan.reserveRoom(t, 3, roomForTask(t)+roomForRecord+roomForCheckpoints(q.Fan)) {
 		return false, false
 	}
 
@@ -139,14 +127,7 @@ func (r *parentRun) missPart(at int) (done, ok bool) {
 	end.State, end.Reason = task.Missed, task.ReasonNoNode
 	w := q.Waiting
 	w.Fan = r.fanNow().Without(at)
-	if q.Fan.Stagger > 0 {
-		// The first part has its turn when the run begins.
-		turn := q.DispatchedAt.Time
-		if !q.NotBefore.IsZero() {
-			turn = q.NotBefore.Time
-		}
-		w.NotBefore = task.At(turn.Add(q.Fan.Stagger.Std()))
-	}
+	w.NotBefore = fanout.NextTurn(q)
 
 	r.endLeft(w, end)
 
@@ -161,12 +142,12 @@ func (r *parentRun) nodeOf(index int, part *taskstate.Waiting) (n *task.Node, go
 
 	// The part may run on any node.
 	if index >= len(q.Fan.Nodes) {
-		n, ok = r.pickPart(t, index, part)
+		n, ok = r.plan.pickPart(t, index, part)
 		return n, false, ok
 	}
 
 	name := q.Fan.Nodes[index]
-	if n, ok = r.s.placement.ReserveNamed(name, t.Secret, r.now); ok {
+	if n, ok = r.plan.s.placement.ReserveNamed(name, t.Secret, r.plan.now); ok {
 		delete(q.Away, name)
 		return n, false, true
 	}
@@ -178,12 +159,12 @@ func (r *parentRun) nodeOf(index int, part *taskstate.Waiting) (n *task.Node, go
 		if q.Away == nil {
 			q.Away = map[string]time.Time{}
 		}
-		since = r.now
+		since = r.plan.now
 		q.Away[name] = since
 	}
 
-	if until := since.Add(r.lostAfter()); r.now.Before(until) {
-		r.s.wakeAt(until)
+	if until := since.Add(r.plan.lostAfter()); r.plan.now.Before(until) {
+		r.plan.s.wakeAt(until)
 		return nil, false, false
 	}
 

@@ -11,6 +11,7 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"github.com/carillonhq/carillon/pkg/scheduler/fanout"
 	"github.com/carillonhq/carillon/pkg/scheduler/taskstate"
 	"github.com/carillonhq/carillon/pkg/scheduler/tickpolicy"
 	"github.com/carillonhq/carillon/pkg/store/record"
@@ -730,7 +731,7 @@ func TestFanOut_AThousandPartsFit(t *testing.T) {
 		state.Activity.Returned[end.ID] = taskstate.Returned{Part: end.AsPart(), Parent: q.ID, Mod: 1}
 	}
 
-	end := concludedRun(state, q, sec(3))
+	end := fanout.Conclude(state, q, sec(3))
 	if end.State != task.Failed || len(end.Fan.Parts) != task.MaxParts || len(end.Message) > 1024 {
 		t.Fatalf("it ended as %s with %d parts: %s", end.State, len(end.Fan.Parts), end.Message)
 	}

@@ -1,0 +1,148 @@
+package fanout
+
+import (
+	"maps"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/carillonhq/carillon/pkg/scheduler/taskstate"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+var tick = time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
+
+func TestNew(t *testing.T) {
+	nodes := []string{"n3", "n1", "n2"}
+
+	for name, c := range map[string]struct {
+		target task.Target
+		nodes  []string
+		reason string
+		count  int
+		on     []string
+	}{
+		"no node":        {target: task.Target{Count: 1, Parts: 2}, reason: task.ReasonNoNode},
+		"too few nodes":  {target: task.Target{Count: 4}, nodes: nodes, reason: task.ReasonCount},
+		"parts anywhere": {target: task.Target{Count: 1, Parts: 5}, nodes: nodes, count: 5},
+		"some nodes":     {target: task.Target{Count: 2}, nodes: nodes, count: 2, on: []string{"n1", "n3"}},
+		"all nodes":      {target: task.Target{Count: task.All}, nodes: nodes, count: 3, on: []string{"n1", "n2", "n3"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f, reason := New(c.target, slices.Clone(c.nodes))
+			if reason != c.reason {
+				t.Fatalf("the reason is %q, want %q", reason, c.reason)
+			}
+
+			if reason != "" {
+				return
+			}
+
+			if f.Count != c.count || len(f.Left) != c.count || !slices.Equal(f.Nodes, c.on) {
+				t.Errorf("got %+v", f)
+			}
+		})
+	}
+}
+
+// parent returns a run with parts 0 to 3, of which part 3 is left.
+func parent() *taskstate.Waiting {
+	return &taskstate.Waiting{Waiting: task.Waiting{Run: task.Run{
+		ID: task.RunID(tick, "abcd"), ScheduledTime: task.At(tick), DispatchedAt: task.At(tick), Fan: &task.Fan{Count: 4, Need: 3, Left: []int{3}},
+	}}}
+}
+
+// returned adds the ends of parts 0, 1, … to a task.
+func returned(q *taskstate.Waiting, states ...task.State) *taskstate.Task {
+	t := &taskstate.Task{Activity: &taskstate.Activity{Returned: map[string]taskstate.Returned{}}}
+	for i, state := range states {
+		t.Activity.Returned[task.PartID(q.ID, i)] = taskstate.Returned{Part: task.Part{Index: i, State: state}, Parent: q.ID}
+	}
+
+	return t
+}
+
+func TestMissing_IsWhatHasNoRecord(t *testing.T) {
+	q := parent()
+	st := returned(q, task.Succeeded)
+	if got := slices.Sorted(maps.Keys(Missing(st, q))); !slices.Equal(got, []int{1, 2}) {
+		t.Errorf("missing are %v", got)
+	}
+
+	st.Activity.Active = []*taskstate.Attempt{{Run: task.PartID(q.ID, 1)}}
+	st.Activity.Unreadable = []string{task.PartID(q.ID, 2)}
+	if got := Missing(st, q); len(got) > 0 {
+		t.Errorf("missing are %v", got)
+	}
+
+	st.Activity.Unreadable = nil
+	st.Activity.Queue = []*taskstate.Waiting{{Waiting: task.Waiting{Run: task.Run{ID: task.PartID(q.ID, 2)}}}}
+	if got := Missing(st, q); len(got) > 0 {
+		t.Errorf("missing are %v", got)
+	}
+}
+
+func TestStartBefore_CountsFromThePartsTurn(t *testing.T) {
+	q := parent()
+	if at := StartBefore(q); !at.IsZero() {
+		t.Errorf("without a deadline: %s", at)
+	}
+
+	q.StartBefore = task.At(tick.Add(time.Minute))
+	if at := StartBefore(q); !at.Equal(tick.Add(time.Minute)) {
+		t.Errorf("of the first part: %s", at)
+	}
+
+	q.NotBefore = task.At(tick.Add(10 * time.Second))
+	if at := StartBefore(q); !at.Equal(tick.Add(70 * time.Second)) {
+		t.Errorf("of a later part: %s", at)
+	}
+}
+
+func TestNextTurn_IsLaterByTheStagger(t *testing.T) {
+	q := parent()
+	if at := NextTurn(q); !at.IsZero() {
+		t.Errorf("without stagger: %s", at)
+	}
+
+	q.Fan.Stagger = task.Duration(10 * time.Second)
+	if at := NextTurn(q); !at.Equal(tick.Add(10 * time.Second)) {
+		t.Errorf("after the first part: %s", at)
+	}
+
+	q.NotBefore = task.At(tick.Add(20 * time.Second))
+	if at := NextTurn(q); !at.Equal(tick.Add(30 * time.Second)) {
+		t.Errorf("after a later part: %s", at)
+	}
+}
+
+func TestConclude(t *testing.T) {
+	for name, c := range map[string]struct {
+		cancel string
+		states []task.State
+		want   task.State
+		reason string
+	}{
+		"enough":                         {states: []task.State{task.Succeeded, task.Succeeded, task.Failed, task.Succeeded}, want: task.Succeeded},
+		"too few":                        {states: []task.State{task.Succeeded, task.Succeeded, task.Failed, task.Failed}, want: task.Failed, reason: task.ReasonParts},
+		"cancelled before the last part": {cancel: task.ReasonReplaced, states: []task.State{task.Succeeded, task.Succeeded, task.Succeeded}, want: task.Cancelled, reason: task.ReasonReplaced},
+		"cancelled after the last part":  {cancel: task.ReasonReplaced, states: []task.State{task.Succeeded, task.Succeeded, task.Succeeded, task.Failed}, want: task.Succeeded},
+	} {
+		t.Run(name, func(t *testing.T) {
+			q := parent()
+			q.Fan.Cancel = c.cancel
+			if len(c.states) == 4 {
+				q.Fan.Left = nil
+			}
+
+			end := Conclude(returned(q, c.states...), q, tick.Add(time.Minute))
+			if end.State != c.want || end.Reason != c.reason {
+				t.Errorf("ended as %s (%s), want %s (%s)", end.State, end.Reason, c.want, c.reason)
+			}
+
+			if len(end.Fan.Parts) != 4 || len(end.Fan.Left) != 0 || !slices.IsSortedFunc(end.Fan.Parts, func(a, b task.Part) int { return a.Index - b.Index }) {
+				t.Errorf("its parts are %+v", end.Fan)
+			}
+		})
+	}
+}
