@@ -48,7 +48,7 @@ func (w *worker) readAttempts(ctx context.Context, now time.Time) error {
 
 	keys := make([]record.RunKey, len(readings))
 	for i, r := range readings {
-		keys[i] = w.RunKey(r.t, r.a)
+		keys[i] = w.RunKey(r.Task, r.Attempt)
 	}
 
 	found, err := w.e.cfg.Store.Sightings(ctx, keys)

@@ -107,7 +107,7 @@ var allowedImports = map[string][]string{
 	"pkg/client":               {"pkg/task"},
 	// why is pure: its caller reads the records.
 	"pkg/internal/why": {"pkg/internal/schedule", "pkg/task"},
-	"pkg/scheduler":    {"pkg/scheduler/activescan", "pkg/scheduler/board", "pkg/scheduler/definition", "pkg/scheduler/failures", "pkg/scheduler/fanout", "pkg/scheduler/known", "pkg/scheduler/metrics", "pkg/scheduler/pace", "pkg/scheduler/placement", "pkg/scheduler/reconcile", "pkg/scheduler/retention", "pkg/scheduler/taskstate", "pkg/scheduler/tickpolicy", "pkg/store", "pkg/store/record", "pkg/internal/schedule", "pkg/task"},
+	"pkg/scheduler":    {"pkg/scheduler/absence", "pkg/scheduler/activescan", "pkg/scheduler/board", "pkg/scheduler/definition", "pkg/scheduler/failures", "pkg/scheduler/fanout", "pkg/scheduler/known", "pkg/scheduler/metrics", "pkg/scheduler/pace", "pkg/scheduler/placement", "pkg/scheduler/reconcile", "pkg/scheduler/retention", "pkg/scheduler/taskstate", "pkg/scheduler/tickpolicy", "pkg/store", "pkg/store/record", "pkg/internal/schedule", "pkg/task"},
 	// placement chooses the nodes of runs. It does not depend on shards, ticks or records.
 	"pkg/scheduler/placement": {"pkg/task"},
 	// tickpolicy is pure arithmetic over ticks and counts of runs.
@@ -127,6 +127,8 @@ var allowedImports = map[string][]string{
 	"pkg/scheduler/known": {"pkg/scheduler/taskstate", "pkg/store", "pkg/store/record", "pkg/task"},
 	// reconcile lists keys, and passes them to the owners of shards.
 	"pkg/scheduler/reconcile": {"pkg/store"},
+	// absence decides which attempts are lost because their node is gone.
+	"pkg/scheduler/absence": {"pkg/scheduler/taskstate", "pkg/store"},
 	// fanout computes what becomes of the parts of a run.
 	"pkg/scheduler/fanout": {"pkg/scheduler/taskstate", "pkg/task"},
 	// metrics counts what workers do.
@@ -262,6 +264,7 @@ type shell struct {
 // deterministicParts lists the packages with a deterministic part, with its shell.
 var deterministicParts = map[string]shell{
 	"pkg/daemon/clockguard":    {}, // an empty shell: the whole package is deterministic
+	"pkg/scheduler/absence":    {},
 	"pkg/scheduler/definition": {files: []string{"cache.go"}},
 	"pkg/scheduler/failures":   {files: []string{"reader.go"}},
 	"pkg/scheduler/fanout":     {},
