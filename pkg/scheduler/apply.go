@@ -1,8 +1,6 @@
 package scheduler
 
 import (
-	"errors"
-	"fmt"
 	"math"
 	"slices"
 	"strings"
@@ -12,7 +10,6 @@ import (
 	"github.com/carillonhq/carillon/pkg/scheduler/taskstate"
 	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/store/record"
-	"github.com/carillonhq/carillon/pkg/task"
 )
 
 // applyRecords applies events of the shard, or a page of its load. Of two versions of a record, the one
@@ -77,7 +74,7 @@ func (s *shardState) applyEntry(ev *store.ShardEvent) {
 	}
 
 	t.Present, t.Mod, t.Create = true, ev.Mod, ev.Create
-	err := s.readEntry(t, ev.Value)
+	err := s.ReadEntry(t, ev.Value, s.definitions)
 	if err != nil {
 		s.addNotice(notice{kind: entryUnreadable, task: t.FullName(), err: err})
 	} else if again {
@@ -108,66 +105,6 @@ func (s *shardState) noEntry(t *taskstate.Task) {
 	delete(s.uncovered, t)
 	delete(s.unread, t)
 	delete(s.rests, t)
-}
-
-// mostEntry is the largest size of an entry in bytes. The API writes little more than the action. A commit
-// has room for several entries of this size, each with a run. An entry that fits into no commit would block
-// its shard.
-const mostEntry = 2 * task.MaxAction
-
-// readEntry decodes an entry into t. If it returns an error, t has no ticks; some of its fields may have
-// been changed.
-func (s *shardState) readEntry(t *taskstate.Task, value []byte) (err error) {
-	if len(value) > mostEntry {
-		return fmt.Errorf("%w: an entry of %d bytes; at most %d are read", task.ErrInvalid, len(value), mostEntry)
-	}
-
-	p := &s.parts
-	if err := p.Split(value); err != nil {
-		return err
-	}
-
-	// A key with an invalid name was not written by the API. Its runs could not be addressed.
-	namespace, name, _ := strings.Cut(t.FullName(), "/")
-	if err := errors.Join(task.CheckName("namespace", namespace), task.CheckName("name", name)); err != nil {
-		return err
-	}
-	if len(p.UID) > math.MaxUint8 || p.Generation != int64(int32(p.Generation)) {
-		return fmt.Errorf("%w: uid or generation", task.ErrInvalid)
-	}
-
-	// Parse the whole action now: one that cannot be read must fail here and not on a node.
-	action, err := record.DecodeAction(p.Action)
-	if err != nil {
-		return err
-	}
-	if t.Policy, err = s.definitions.parsePolicy(p.Policy); err != nil {
-		return err
-	}
-	if t.Timing, err = s.definitions.parseTiming(p.Timing); err != nil {
-		return err
-	}
-
-	var own *task.Own
-	if len(p.Own) > 0 {
-		o, err := record.DecodeOwn(p.Own)
-		if err != nil {
-			return err
-		}
-		own = &o
-	}
-
-	// From here on nothing can fail.
-	t.SetOwn(own)
-	text := make([]byte, 0, int(t.NameLen)+len(p.UID)+len(p.Action))
-	text = append(append(append(text, t.FullName()...), p.UID...), p.Action...)
-	t.Text, t.UIDLen, t.Secret = string(text), uint8(len(p.UID)), action.NeedsKey()
-
-	// Replace the key of the map by a part of the new text, so that the name is stored once.
-	s.Tasks[t.FullName()] = t
-	t.From, t.Anchor, t.Paused, t.Generation = p.From.UnixMilli(), p.Anchor.UnixMilli(), p.Paused, int32(p.Generation)
-
-	return nil
 }
 
 // applyQueued applies the current version of a queue record, or its deletion.

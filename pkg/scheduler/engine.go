@@ -76,8 +76,7 @@ type Engine struct {
 	ahead      slots // places for loads of shards that this node does not own yet
 	metrics    *metrics.Metrics
 
-	timings  *definition.Cache[definition.Timing]
-	policies *definition.Cache[definition.Policy]
+	definitions *definition.Shared
 
 	made     time.Time    // origin of the monotonic times in progress
 	progress progress     // when any worker last made progress
@@ -110,7 +109,7 @@ func New(cfg Config) *Engine {
 	e := &Engine{
 		cfg: cfg, made: time.Now(), scans: activescan.New(cfg.Store.ScanActive), trims: retention.NewTrimmer(cfg.Store, cfg.Logger),
 		metrics: metrics.New(cfg.Registerer), patience: differencePatience, workers: map[int]*worker{}, preloads: map[int]*preload{},
-		loads: make(slots, loadsAtOnce), ahead: make(slots, aheadAtOnce()), timings: definition.NewCache(definition.NewTiming), policies: definition.NewCache(definition.NewPolicy),
+		loads: make(slots, loadsAtOnce), ahead: make(slots, aheadAtOnce()), definitions: definition.NewShared(),
 	}
 	e.ttlDeleter = retention.NewDeleter(cfg.Store, e.metrics.Expired.Inc, cfg.Logger)
 	e.reconciler = reconcile.New(cfg.Store, e.openShards, cfg.Logger)
@@ -123,9 +122,6 @@ func New(cfg Config) *Engine {
 
 	return e
 }
-
-func (e *Engine) parseTiming(text []byte) (*definition.Timing, error) { return e.timings.Get(text) }
-func (e *Engine) parsePolicy(text []byte) (*definition.Policy, error) { return e.policies.Get(text) }
 
 // loadsAtOnce is how many shards a node loads at a time. That is enough to keep the processors and etcd
 // busy, and few enough that the first shards fire soon and that a whole load is not in memory twice.

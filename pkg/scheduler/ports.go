@@ -4,7 +4,7 @@ import (
 	"math/rand/v2"
 	"time"
 
-	"github.com/carillonhq/carillon/pkg/scheduler/definition"
+	"github.com/carillonhq/carillon/pkg/scheduler/known"
 	"github.com/carillonhq/carillon/pkg/scheduler/placement"
 	"github.com/carillonhq/carillon/pkg/scheduler/retention"
 	"github.com/carillonhq/carillon/pkg/store"
@@ -17,7 +17,7 @@ import (
 type ports struct {
 	node         string // name of this node, which becomes the owner in run records
 	commits      commitMaker
-	definitions  definitions
+	definitions  known.Definitions
 	placement    placer
 	tokens       tokens
 	trims        trims
@@ -30,13 +30,6 @@ type ports struct {
 // commitMaker makes empty commits. The result depends only on the arguments.
 type commitMaker interface {
 	NewCommit(shard int, f store.Fences, known int64, w record.Watermark) *store.Commit
-}
-
-// definitions parses the parts of entries that many tasks have in common. All shards of a node share the
-// results.
-type definitions interface {
-	parseTiming(text []byte) (*definition.Timing, error)
-	parsePolicy(text []byte) (*definition.Policy, error)
 }
 
 // trims accepts requests to cut a history to its length. Ask returns false if it is busy; the shard then

@@ -2,33 +2,7 @@ package scheduler
 
 import (
 	"github.com/carillonhq/carillon/pkg/scheduler/taskstate"
-	"github.com/carillonhq/carillon/pkg/task"
 )
-
-// nextUndecided returns the task's first tick that neither the entry's from nor the watermark decides, in
-// Unix milliseconds, or 0 if there is none. See "Covered entries" in docs/architecture.md.
-func (s *shardState) nextUndecided(t *taskstate.Task) int64 {
-	after, mark := t.From, s.Watermark.Time.UnixMilli()
-	if t.Paused {
-		// A pause with an end acts as a from: ticks up to its end do not exist.
-		until, _ := t.Silence()
-		after = max(after, until)
-	}
-
-	covered := s.CoveredByWatermark(t)
-	if covered && mark > after {
-		// All ticks that were due before the watermark's time are decided. At exactly that time, only those
-		// of tasks up to Watermark.Last may be.
-		after = max(after, t.LastDue(mark-1))
-	}
-
-	tick := t.After(after)
-	if covered && tick != 0 && s.Watermark.Decided(task.At(taskstate.Instant(t.Due(tick))), t.FullName()) {
-		return t.After(tick)
-	}
-
-	return tick
-}
 
 // rescheduleTask computes the task's next undecided tick from its entry and the watermark, and updates the
 // heap. It is called when the entry or the watermark has changed.
@@ -40,7 +14,7 @@ func (s *shardState) rescheduleTask(t *taskstate.Task) {
 
 	tick := int64(0)
 	if t.Fires() {
-		tick = s.nextUndecided(t)
+		tick = s.NextUndecided(t)
 	}
 
 	delete(s.uncovered, t)

@@ -243,7 +243,7 @@ func (r historyPage) reviewBy(ctx context.Context, w *worker) error {
 
 	n := 0
 	for i := range entries {
-		for _, ev := range orphans.Of(&entries[i], &w.parts) {
+		for _, ev := range orphans.Of(&entries[i]) {
 			w.purges[ev.Key] = ev.Mod
 			n++
 		}

@@ -7,7 +7,6 @@ import (
 	"github.com/carillonhq/carillon/pkg/scheduler/known"
 	"github.com/carillonhq/carillon/pkg/scheduler/taskstate"
 	"github.com/carillonhq/carillon/pkg/store"
-	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -62,7 +61,6 @@ type shardState struct {
 	// endedSince holds, by namespace/name/run, the revision at which a run ended since the shard was
 	// opened. The scan for active attempts may still contain such runs. It is nil once the scan is applied.
 	endedSince   map[string]int64
-	parts        record.EntryParts                // scratch space for splitting entries
 	skippedSpans map[*taskstate.Task]*skippedSpan // by task, the record that its next skipped tick may extend
 	line         taskstate.TokenLine              // tasks that wait for a catch-up token
 	opening      opening                          // how the shard was found when this owner first opened it

@@ -73,7 +73,7 @@ func newWorker(e *Engine, shard int, f store.Fences) *worker {
 		pokes: make(chan struct{}, 1), reviews: make(chan review, 4), summaryRequests: make(chan *board.Summary, 1),
 	}
 	w.shardState = shardState{Records: known.Records{Shard: shard, Keys: e.cfg.Store.Keys()}, fences: f, stubborn: map[string]bool{}, ports: ports{
-		node: e.cfg.Node, commits: e.cfg.Store, definitions: e,
+		node: e.cfg.Node, commits: e.cfg.Store, definitions: e.definitions,
 		placement: e.cfg.Fleet, tokens: e.pace.NewShare(), trims: e.trims, ends: &e.recent,
 		nextAttempt: e.cfg.NextAttempt, clearedAfter: e.cfg.ClearedAfter,
 		random: rand.New(rand.NewPCG(rand.Uint64(), rand.Uint64())),

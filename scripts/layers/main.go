@@ -124,7 +124,7 @@ var allowedImports = map[string][]string{
 	// failures records which tasks fail, and reads which failed before. No decision depends on it.
 	"pkg/scheduler/failures": {"pkg/scheduler/board", "pkg/scheduler/taskstate", "pkg/store", "pkg/store/record", "pkg/task"},
 	// known holds the known records of a shard, and compares them with those in etcd.
-	"pkg/scheduler/known": {"pkg/scheduler/taskstate", "pkg/store", "pkg/store/record", "pkg/task"},
+	"pkg/scheduler/known": {"pkg/scheduler/definition", "pkg/scheduler/taskstate", "pkg/store", "pkg/store/record", "pkg/task"},
 	// reconcile lists keys, and passes them to the owners of shards.
 	"pkg/scheduler/reconcile": {"pkg/store"},
 	// absence decides which attempts are lost because their node is gone.

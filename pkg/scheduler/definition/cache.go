@@ -52,3 +52,18 @@ func (c *Cache[T]) forgetUnused(text string) {
 		delete(c.byText, text)
 	}
 }
+
+// Shared keeps the definitions of all shards of a node. It is safe for concurrent use.
+type Shared struct {
+	timings  *Cache[Timing]
+	policies *Cache[Policy]
+}
+
+// NewShared returns a Shared without definitions.
+func NewShared() *Shared { return &Shared{NewCache(NewTiming), NewCache(NewPolicy)} }
+
+// ParseTiming returns the timing of a text, see NewTiming. It does not keep text.
+func (s *Shared) ParseTiming(text []byte) (*Timing, error) { return s.timings.Get(text) }
+
+// ParsePolicy returns the policy of a text, see NewPolicy. It does not keep text.
+func (s *Shared) ParsePolicy(text []byte) (*Policy, error) { return s.policies.Get(text) }

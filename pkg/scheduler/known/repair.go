@@ -162,13 +162,14 @@ func (p *RunRepair) Added(i int, v store.Sighting) bool {
 type Orphans struct {
 	Entries []string // keys
 
+	known    *Records
 	suspects map[string][]store.ShardEvent // by the key of the entry of their task's name
 }
 
 // FindOrphans returns the records of a page that seem to belong to no task. It leaves out records after revision
 // applied, which the watch has not delivered yet.
 func (r *Records) FindOrphans(page []store.ShardEvent, applied int64) *Orphans {
-	o := &Orphans{suspects: map[string][]store.ShardEvent{}}
+	o := &Orphans{known: r, suspects: map[string][]store.ShardEvent{}}
 	for _, ev := range page {
 		if t := r.Tasks[ev.Task]; ev.Mod > applied || t != nil && !t.Orphan(ev.Run) {
 			continue
@@ -185,9 +186,10 @@ func (r *Records) FindOrphans(page []store.ShardEvent, applied int64) *Orphans {
 	return o
 }
 
-// Of returns the records that belong to no task, of those of one name. entry is the entry as etcd has it now. parts is
-// scratch space for splitting it.
-func (o *Orphans) Of(entry *store.ShardEvent, parts *record.EntryParts) (orphans []store.ShardEvent) {
+// Of returns the records that belong to no task, of those of one name. entry is the entry as etcd has it now.
+func (o *Orphans) Of(entry *store.ShardEvent) (orphans []store.ShardEvent) {
+	parts := &o.known.parts
+
 	// If the entry cannot be read, it is unknown to which task the records belong. Leave them.
 	if !entry.Deleted && parts.Split(entry.Value) != nil {
 		return nil
