@@ -206,7 +206,7 @@ func (p *plan) decideLateTicks(t *taskstate.Task, upTo int64) bool {
 		return p.skipFrozen(t, upTo)
 	}
 
-	l := tickpolicy.Lateness{Policy: t.Policy.Missed, Deadline: t.Policy.Deadline, Opened: p.s.opening.at}
+	l := tickpolicy.Lateness{Policy: t.Policy.Missed, Deadline: t.Policy.Deadline, Opened: p.s.opening.At}
 	c := tickpolicy.DecideLate(l, taskstate.NewMissedSchedule(t), taskstate.Instant(t.Next-1), taskstate.Instant(upTo), p.now)
 
 	// The run of a tick may drop older waiting ticks. Each of these takes a queue delete and a history

@@ -1,12 +1,9 @@
 package scheduler
 
 import (
-	"fmt"
 	"slices"
-	"time"
 
 	"github.com/carillonhq/carillon/pkg/scheduler/taskstate"
-	"github.com/carillonhq/carillon/pkg/task"
 )
 
 // followUp draws conclusions from what has happened to a task. Consecutive failures pause it. The end of a
@@ -70,7 +67,7 @@ func (p *plan) countEnds(t *taskstate.Task) {
 		c.own.Failures, c.own.Counted = failures, ends[len(ends)-1].Mod
 		if pause {
 			c.paused = true
-			c.own.Pauses = pausedByFailures(c.own.Pauses, failures, p.now)
+			c.own.Pauses = taskstate.PausedByFailures(c.own.Pauses, failures, p.now)
 		}
 	})
 
@@ -79,19 +76,6 @@ func (p *plan) countEnds(t *taskstate.Task) {
 	}
 
 	p.addEffect(failuresCounted{past})
-}
-
-// pausedByFailures adds a pause to the task's latest pauses, of which it keeps task.KeepPauses. A pause
-// with an end that has not been reached ends when the new one begins.
-func pausedByFailures(pauses []task.Pause, failures int, now time.Time) []task.Pause {
-	if n := len(pauses); n > 0 && !pauses[n-1].Over(now) {
-		pauses[n-1].Ended, pauses[n-1].EndedBy = task.At(now), task.PausedByFailures
-	}
-
-	pauses = append(pauses, task.Pause{
-		Since: task.At(now), By: task.PausedByFailures, Reason: fmt.Sprintf("%d runs in a row failed", failures),
-	})
-	return pauses[max(0, len(pauses)-task.KeepPauses):]
 }
 
 // anchorAnew sets the next anchor of a task whose schedule counts from the end of its last run, when that

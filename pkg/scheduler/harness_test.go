@@ -26,6 +26,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/kv"
 	"github.com/carillonhq/carillon/pkg/kv/kvmem"
 	"github.com/carillonhq/carillon/pkg/kv/kvtest"
+	"github.com/carillonhq/carillon/pkg/scheduler/feed"
 	"github.com/carillonhq/carillon/pkg/scheduler/placement"
 	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/store/record"
@@ -331,12 +332,12 @@ func (h *hand) load() error {
 
 	h.Watermark, h.WatermarkRev = mark, rev
 	h.noteOpening(mark)
-	f := startFollowing(h.world.ctx, func(ctx context.Context, apply func(store.ShardBatch) error) {
+	f := feed.Start(h.world.ctx, func(ctx context.Context, apply func(store.ShardBatch) error) {
 		_ = h.e.cfg.Store.FollowShard(ctx, 0, rev, apply)
 	})
 
-	h.batches = f.batches
-	h.leave = func() { f.stop(); h.leave = func() {} }
+	h.batches = f.Batches
+	h.leave = func() { f.Stop(); h.leave = func() {} }
 
 	return h.worker.loadShard(h.world.ctx, h.batches)
 }

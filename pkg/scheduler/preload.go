@@ -7,6 +7,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/carillonhq/carillon/pkg/scheduler/feed"
 	"github.com/carillonhq/carillon/pkg/store"
 )
 
@@ -29,7 +30,7 @@ type preload struct {
 	// wanted is closed to request the handover.
 	wanted chan struct{}
 	// handed delivers the watch that is handed over. It is closed without a value if there is none.
-	handed chan *following
+	handed chan *feed.Feed
 	// leave gives back the place among the shards that are being preloaded. Further calls do nothing.
 	leave func()
 }
@@ -39,7 +40,7 @@ type preload struct {
 // error if the shard is being preloaded already.
 func (e *Engine) Preload(ctx context.Context, shard int, loaded func()) error {
 	p := &preload{
-		w: newWorker(e, shard, store.Fences{}), watermarkMuted: make(chan struct{}), wanted: make(chan struct{}), handed: make(chan *following, 1),
+		w: newWorker(e, shard, store.Fences{}), watermarkMuted: make(chan struct{}), wanted: make(chan struct{}), handed: make(chan *feed.Feed, 1),
 	}
 	e.mu.Lock()
 	if e.preloads[shard] != nil {
@@ -80,7 +81,7 @@ func (p *preload) followShard(ctx context.Context, loaded func()) error {
 	w.becomeStandby()
 
 	// The watch must outlive this call if the shard is handed over, so it does not end with ctx.
-	f := startFollowing(context.WithoutCancel(ctx), func(ctx context.Context, apply func(store.ShardBatch) error) {
+	f := feed.Start(context.WithoutCancel(ctx), func(ctx context.Context, apply func(store.ShardBatch) error) {
 		_ = w.e.cfg.Store.FollowStandbyShard(ctx, w.Shard, p.tellsWatermark, apply) // ends with ctx
 	})
 
@@ -88,7 +89,7 @@ func (p *preload) followShard(ctx context.Context, loaded func()) error {
 		select {
 		case <-ctx.Done():
 			p.leave()
-			f.stop()
+			f.Stop()
 			w.e.metrics.Preloads.WithLabelValues("dropped").Inc()
 
 			return ctx.Err()
@@ -97,14 +98,14 @@ func (p *preload) followShard(ctx context.Context, loaded func()) error {
 
 			if !w.firstPageApplied {
 				// Nothing has been loaded yet. A load at the opening's revision is simpler.
-				f.stop()
+				f.Stop()
 				return nil
 			}
 
 			p.handed <- f
 
 			return nil
-		case b := <-f.batches:
+		case b := <-f.Batches:
 			if b.First && w.firstPageApplied {
 				// The watch has started a new load because it may have missed events. Start over.
 				w.becomeStandby()
@@ -175,17 +176,17 @@ const catchUpTimeout = 2 * time.Second
 
 // serveLoaded opens a shard whose load has been started or completed by a preload, and decides its ticks.
 // It always stops the watch f.
-func (w *worker) serveLoaded(ctx context.Context, f *following) error {
-	defer f.stop()
+func (w *worker) serveLoaded(ctx context.Context, f *feed.Feed) error {
+	defer f.Stop()
 
-	scan, err := w.openLoaded(ctx, f.batches)
+	scan, err := w.openLoaded(ctx, f.Batches)
 	if err != nil {
 		return err
 	}
 
 	w.e.metrics.Preloads.WithLabelValues("used").Inc()
 
-	return w.runLoop(ctx, f.batches, scan)
+	return w.runLoop(ctx, f.Batches, scan)
 }
 
 // openLoaded opens the shard and applies all events up to the opening. The scan that it returns was

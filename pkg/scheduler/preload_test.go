@@ -84,7 +84,7 @@ func (a *ahead) takeOver() *hand {
 	f := h.preloaded
 	h.ctx, h.die = context.WithCancel(a.ctx)
 	a.door.die = h.die
-	h.batches, h.leave = f.batches, func() { f.stop(); h.leave = func() {} }
+	h.batches, h.leave = f.Batches, func() { f.Stop(); h.leave = func() {} }
 	a.Cleanup(func() { h.die(); h.leave() })
 	scanning, stop := context.WithCancel(a.ctx)
 	defer stop()

@@ -1,9 +1,9 @@
 package scheduler
 
 import (
-	"fmt"
 	"time"
 
+	"github.com/carillonhq/carillon/pkg/scheduler/known"
 	"github.com/carillonhq/carillon/pkg/scheduler/taskstate"
 	"github.com/carillonhq/carillon/pkg/scheduler/tickpolicy"
 	"github.com/carillonhq/carillon/pkg/store/record"
@@ -78,54 +78,15 @@ func (p *plan) missTicks(t *taskstate.Task, m tickpolicy.MissedTicks) {
 		r.Last, r.Count = task.At(m.Last), m.Count
 	}
 
-	r.Message = p.s.opening.describeMissed(m.Reason, p, t)
+	r.Message = p.s.opening.DescribeMissed(m.Reason, p.s.node, &p.s.Records, t, p.now)
 	p.commit.Record(t.Ref(p.s.Shard), r)
 	p.counts.missed += m.Count
-}
-
-// opening describes how a worker found its shard when it became the owner. It is used for the reasons of
-// missed ticks.
-type opening struct {
-	at   time.Time // by the owner's clock
-	mark time.Time // the watermark: ticks up to here had been decided
 }
 
 // noteOpening records the time of the opening and the watermark that it found. Later openings by the same
 // worker belong to the same ownership and are not recorded.
 func (s *shardState) noteOpening(mark record.Watermark, now time.Time) {
-	if s.opening.at.IsZero() {
-		s.opening = opening{at: now, mark: mark.Time.Time}
+	if s.opening.At.IsZero() {
+		s.opening = known.Opening{At: now, Mark: mark.Time.Time}
 	}
 }
-
-// describeMissed returns the evidence why ticks were missed, for people.
-func (o opening) describeMissed(reason string, p *plan, t *taskstate.Task) string {
-	at := func(t time.Time) string { return task.At(t).Format(time.RFC3339Nano) }
-
-	switch reason {
-	case task.ReasonNoOwner:
-		text := fmt.Sprintf("%s opened shard %d at %s", p.s.node, p.s.Shard, at(o.at))
-		if isMark(o.mark) {
-			text += "; the ticks of its tasks had been decided up to " + at(o.mark)
-		}
-		return text
-	case task.ReasonWindow:
-		return fmt.Sprintf("decided at %s, and missed.window is %s; %s", at(p.now), t.Policy.Missed.Window, o.describeOutage(p))
-	case task.ReasonDeadline:
-		return fmt.Sprintf("decided at %s, and start_deadline is %s; %s", at(p.now), task.Duration(t.Policy.Deadline), o.describeOutage(p))
-	}
-
-	return fmt.Sprintf("decided at %s; %s", at(p.now), o.describeOutage(p))
-}
-
-// describeOutage returns since when this node has owned the shard, and up to which time it had decided.
-func (o opening) describeOutage(p *plan) string {
-	text := fmt.Sprintf("%s has owned shard %d since %s", p.s.node, p.s.Shard, task.At(o.at).Format(time.RFC3339Nano))
-	if isMark(p.s.Watermark.Time.Time) {
-		text += ", and had decided up to " + p.s.Watermark.Time.Format(time.RFC3339Nano)
-	}
-	return text
-}
-
-// isMark reports whether a watermark was ever moved: that of a new cluster is at time zero.
-func isMark(mark time.Time) bool { return mark.UnixMilli() > 0 }

@@ -10,6 +10,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/carillonhq/carillon/executor"
+	"github.com/carillonhq/carillon/pkg/scheduler/feed"
 	"github.com/carillonhq/carillon/pkg/scheduler/placement"
 	"github.com/carillonhq/carillon/pkg/scheduler/taskstate"
 	"github.com/carillonhq/carillon/pkg/store"
@@ -56,13 +57,13 @@ func (s *scriptedWorker) open() error {
 	s.w.Watermark, s.w.WatermarkRev = mark, rev
 	s.w.noteOpening(mark)
 
-	f := startFollowing(s.ctx, func(ctx context.Context, apply func(store.ShardBatch) error) {
+	f := feed.Start(s.ctx, func(ctx context.Context, apply func(store.ShardBatch) error) {
 		_ = s.w.e.cfg.Store.FollowShard(ctx, s.w.Shard, rev, apply) // ends with ctx
 	})
 
-	s.w.batches = f.batches
-	s.leave = func() { f.stop(); s.leave = func() {} }
-	if err := s.w.loadShard(s.ctx, f.batches); err != nil {
+	s.w.batches = f.Batches
+	s.leave = func() { f.Stop(); s.leave = func() {} }
+	if err := s.w.loadShard(s.ctx, f.Batches); err != nil {
 		return err
 	}
 

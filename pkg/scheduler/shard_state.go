@@ -63,7 +63,7 @@ type shardState struct {
 	endedSince   map[string]int64
 	skippedSpans map[*taskstate.Task]*skippedSpan // by task, the record that its next skipped tick may extend
 	line         taskstate.TokenLine              // tasks that wait for a catch-up token
-	opening      opening                          // how the shard was found when this owner first opened it
+	opening      known.Opening                    // how the shard was found when this owner first opened it
 	stubborn     map[string]bool                  // tasks whose failing commits caused a reopening of the shard
 
 	// failures are the failing tasks, for the board only.

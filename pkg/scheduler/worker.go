@@ -11,6 +11,7 @@ import (
 
 	"github.com/carillonhq/carillon/pkg/clock"
 	"github.com/carillonhq/carillon/pkg/scheduler/board"
+	"github.com/carillonhq/carillon/pkg/scheduler/feed"
 	"github.com/carillonhq/carillon/pkg/scheduler/known"
 	"github.com/carillonhq/carillon/pkg/scheduler/taskstate"
 	"github.com/carillonhq/carillon/pkg/store"
@@ -42,7 +43,7 @@ type worker struct {
 
 	// preloaded is a watch of a shard that was loaded before this node owned it. The first opening
 	// continues with it. It is nil if there is none, and after that opening.
-	preloaded *following
+	preloaded *feed.Feed
 	// stopTellingWatermark is closed when the preloaded watch no longer has to report changes of the
 	// watermark.
 	stopTellingWatermark chan struct{}
@@ -195,13 +196,13 @@ func (w *worker) openAndServe(ctx context.Context) error {
 		return err
 	}
 
-	f := startFollowing(ctx, func(ctx context.Context, apply func(store.ShardBatch) error) {
+	f := feed.Start(ctx, func(ctx context.Context, apply func(store.ShardBatch) error) {
 		_ = w.e.cfg.Store.FollowShard(ctx, w.Shard, rev, apply) // ends with ctx
 	})
 
-	defer f.stop()
+	defer f.Stop()
 
-	err = w.loadShard(ctx, f.batches)
+	err = w.loadShard(ctx, f.Batches)
 	leave()
 	if err != nil {
 		return err
@@ -216,7 +217,7 @@ func (w *worker) openAndServe(ctx context.Context) error {
 		}
 	}
 
-	return w.runLoop(ctx, f.batches, scan)
+	return w.runLoop(ctx, f.Batches, scan)
 }
 
 // applyToShard applies a batch of events and logs what the shard noticed.
@@ -271,42 +272,6 @@ func (w *worker) applyBatch(b store.ShardBatch) error {
 	w.applyToShard(b)
 
 	return nil
-}
-
-// following is a shard that is being followed: a goroutine reads it and sends batches.
-type following struct {
-	// batches has room for 16 batches. A worker that is slow delays the watch, and nothing is dropped.
-	batches <-chan store.ShardBatch
-	cancel  context.CancelFunc
-	// ended is closed when the goroutine has returned.
-	ended chan struct{}
-}
-
-// startFollowing starts a goroutine that calls how, and returns at once. The batches that how applies
-// arrive on following.batches, until stop is called or ctx ends. The caller must call stop.
-func startFollowing(ctx context.Context, how func(ctx context.Context, apply func(store.ShardBatch) error)) *following {
-	ctx, cancel := context.WithCancel(ctx)
-	batches := make(chan store.ShardBatch, 16)
-	f := &following{batches: batches, cancel: cancel, ended: make(chan struct{})}
-	go func() {
-		defer close(f.ended)
-		how(ctx, func(b store.ShardBatch) error {
-			select {
-			case batches <- b:
-				return nil
-			case <-ctx.Done():
-				return ctx.Err()
-			}
-		})
-	}()
-
-	return f
-}
-
-// stop ends the goroutine and waits for it.
-func (f *following) stop() {
-	f.cancel()
-	<-f.ended
 }
 
 // runLoop applies events and decides rounds until ctx ends or an error requires another opening. It decides

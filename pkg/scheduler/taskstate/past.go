@@ -1,8 +1,10 @@
 package taskstate
 
 import (
+	"fmt"
 	"maps"
 	"slices"
+	"time"
 
 	"github.com/carillonhq/carillon/pkg/scheduler/retention"
 	"github.com/carillonhq/carillon/pkg/store"
@@ -210,3 +212,16 @@ func (t *Task) MayTrim() bool {
 // Ran reports whether e is the end of a run by itself: success or failure. Only these determine whether a
 // task is failing.
 func (e End) Ran() bool { return e.State == task.Succeeded || e.Failed() }
+
+// PausedByFailures adds a pause to the task's latest pauses, of which it keeps task.KeepPauses. A pause
+// with an end that has not been reached ends when the new one begins.
+func PausedByFailures(pauses []task.Pause, failures int, now time.Time) []task.Pause {
+	if n := len(pauses); n > 0 && !pauses[n-1].Over(now) {
+		pauses[n-1].Ended, pauses[n-1].EndedBy = task.At(now), task.PausedByFailures
+	}
+
+	pauses = append(pauses, task.Pause{
+		Since: task.At(now), By: task.PausedByFailures, Reason: fmt.Sprintf("%d runs in a row failed", failures),
+	})
+	return pauses[max(0, len(pauses)-task.KeepPauses):]
+}
