@@ -2,7 +2,6 @@ package scheduler
 
 import (
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/carillonhq/carillon/pkg/scheduler/placement"
@@ -103,23 +102,24 @@ func (s *shardState) takeConflict(p *plan, c *store.Conflict, now time.Time) {
 // exists, whoever created it, so the run counts as active from now on. takeConflictingAttempt returns the
 // run's task, or nil if the task is not known.
 func (s *shardState) takeConflictingAttempt(key string) *taskstate.Task {
-	parts := strings.Split(key, "/") // …/node/shard/namespace/name/run
-	n := len(parts)
-	node, name, run := parts[n-5], parts[n-3]+"/"+parts[n-2], parts[n-1]
+	k, ok := s.Keys.ParseRun(key)
+	if !ok {
+		return nil // cannot happen: the commit wrote or compared the key of an attempt
+	}
 
-	t := s.Tasks[name]
+	t := s.Tasks[k.Ref.String()]
 	if t == nil {
 		return nil
 	}
 
-	if t.Holds(run) {
+	if t.Holds(k.Run) {
 		// The attempt is known: what was read of it is out of date.
-		watchAnew(t, func(a *taskstate.Attempt) bool { return a.Run == run })
+		watchAnew(t, func(a *taskstate.Attempt) bool { return a.Run == k.Run })
 		return t
 	}
 
-	s.addActiveAttempt(t, &taskstate.Attempt{Run: run, Node: node})
-	s.placement.Occupy(node)
+	s.addActiveAttempt(t, &taskstate.Attempt{Run: k.Run, Node: k.Node})
+	s.placement.Occupy(k.Node)
 
 	return t
 }
