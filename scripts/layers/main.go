@@ -107,7 +107,7 @@ var allowedImports = map[string][]string{
 	"pkg/client":               {"pkg/task"},
 	// why is pure: its caller reads the records.
 	"pkg/internal/why": {"pkg/internal/schedule", "pkg/task"},
-	"pkg/scheduler":    {"pkg/scheduler/absence", "pkg/scheduler/activescan", "pkg/scheduler/board", "pkg/scheduler/definition", "pkg/scheduler/failures", "pkg/scheduler/fanout", "pkg/scheduler/feed", "pkg/scheduler/known", "pkg/scheduler/metrics", "pkg/scheduler/pace", "pkg/scheduler/placement", "pkg/scheduler/reconcile", "pkg/scheduler/retention", "pkg/scheduler/taskstate", "pkg/scheduler/tickpolicy", "pkg/store", "pkg/store/record", "pkg/internal/schedule", "pkg/task"},
+	"pkg/scheduler":    {"pkg/scheduler/absence", "pkg/scheduler/activescan", "pkg/scheduler/board", "pkg/scheduler/definition", "pkg/scheduler/failures", "pkg/scheduler/fanout", "pkg/scheduler/feed", "pkg/scheduler/histories", "pkg/scheduler/known", "pkg/scheduler/metrics", "pkg/scheduler/pace", "pkg/scheduler/placement", "pkg/scheduler/reconcile", "pkg/scheduler/retention", "pkg/scheduler/taskstate", "pkg/scheduler/tickpolicy", "pkg/store", "pkg/store/record", "pkg/internal/schedule", "pkg/task"},
 	// placement chooses the nodes of runs. It does not depend on shards, ticks or records.
 	"pkg/scheduler/placement": {"pkg/task"},
 	// tickpolicy is pure arithmetic over ticks and counts of runs.
@@ -122,7 +122,7 @@ var allowedImports = map[string][]string{
 	// definition parses entries, and does not depend on shards.
 	"pkg/scheduler/definition": {"pkg/scheduler/tickpolicy", "pkg/internal/schedule", "pkg/store/record", "pkg/task"},
 	// failures records which tasks fail, and reads which failed before. No decision depends on it.
-	"pkg/scheduler/failures": {"pkg/scheduler/board", "pkg/scheduler/taskstate", "pkg/store", "pkg/store/record", "pkg/task"},
+	"pkg/scheduler/failures": {"pkg/scheduler/board", "pkg/scheduler/histories", "pkg/scheduler/taskstate", "pkg/store", "pkg/store/record", "pkg/task"},
 	// known holds the known records of a shard, and compares them with those in etcd.
 	"pkg/scheduler/known": {"pkg/scheduler/definition", "pkg/scheduler/taskstate", "pkg/store", "pkg/store/record", "pkg/task"},
 	// reconcile lists keys, and passes them to the owners of shards.
@@ -133,6 +133,8 @@ var allowedImports = map[string][]string{
 	"pkg/scheduler/fanout": {"pkg/scheduler/taskstate", "pkg/task"},
 	// feed follows a shard for its worker.
 	"pkg/scheduler/feed": {"pkg/store"},
+	// histories reads how runs ended.
+	"pkg/scheduler/histories": {"pkg/scheduler/taskstate", "pkg/store", "pkg/store/record"},
 	// metrics counts what workers do.
 	"pkg/scheduler/metrics": {"pkg/store"},
 	// board defines and combines the summaries of shards.

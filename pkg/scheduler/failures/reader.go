@@ -9,6 +9,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/carillonhq/carillon/pkg/clock"
+	"github.com/carillonhq/carillon/pkg/scheduler/histories"
 	"github.com/carillonhq/carillon/pkg/scheduler/taskstate"
 	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/store/record"
@@ -22,8 +23,7 @@ const maxRequests = 4096
 
 // Outcomes reads how runs have ended, and which of them are dead.
 type Outcomes interface {
-	HistoriesOf(ctx context.Context, refs []record.Ref) (keys [][]store.ShardEvent, rev int64, err error)
-	RecordsAt(ctx context.Context, keys []string, rev int64) ([]store.ShardEvent, error)
+	histories.Store
 	DeadKeys(ctx context.Context, shard int, after string) (events []store.ShardEvent, next string, rev int64, err error)
 }
 

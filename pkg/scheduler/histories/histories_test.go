@@ -1,0 +1,92 @@
+package histories
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/carillonhq/carillon/pkg/scheduler/definition"
+	"github.com/carillonhq/carillon/pkg/scheduler/taskstate"
+	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/store/record"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+var start = time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
+
+// fakeStore holds the history of each task: the states of its runs, the oldest first.
+type fakeStore struct {
+	t         *testing.T
+	histories [][]task.State
+	pages     []int // how many records each read asked for
+}
+
+const listed = 99 // the revision of the lists
+
+func (s *fakeStore) HistoriesOf(_ context.Context, refs []record.Ref) (keys [][]store.ShardEvent, rev int64, err error) {
+	for i, ref := range refs {
+		var own []store.ShardEvent
+		for n := range s.histories[i] {
+			own = append(own, store.ShardEvent{ShardKey: record.ShardKey{Ref: ref, Run: task.RunID(start, "abcd")}, Key: fmt.Sprintf("%d/%d", i, n), Mod: int64(n + 1)})
+		}
+		keys = append(keys, own)
+	}
+
+	return keys, listed, nil
+}
+
+func (s *fakeStore) RecordsAt(_ context.Context, keys []string, rev int64) (events []store.ShardEvent, err error) {
+	if rev != listed {
+		s.t.Errorf("records are read at revision %d, and were listed at %d", rev, listed)
+	}
+
+	s.pages = append(s.pages, len(keys))
+	for _, key := range keys {
+		var i, n int
+		_, _ = fmt.Sscanf(key, "%d/%d", &i, &n)
+		events = append(events, store.ShardEvent{Key: key, Mod: int64(n + 1), Value: fmt.Appendf(nil, `{"state":%q}`, s.histories[i][n])})
+	}
+
+	return events, nil
+}
+
+// failing returns a task that is paused after a number of failures in a row.
+func failing(pauseAfter int) *taskstate.Task {
+	const name, uid = "default/a", "abcd"
+	return &taskstate.Task{Text: name + uid, NameLen: uint16(len(name)), UIDLen: uint8(len(uid)), Present: true, Policy: &definition.Policy{PauseAfter: pauseAfter}, Timing: &definition.Timing{}}
+}
+
+func TestRead_ReadsBackwardAsFarAsNeeded(t *testing.T) {
+	const ok, bad = task.Succeeded, task.Failed
+	s := &fakeStore{t: t, histories: [][]task.State{
+		{bad, bad, bad, bad, bad, bad, bad, bad, ok}, // the newest succeeded
+		{ok, bad, bad, bad, bad, bad, bad, bad, bad}, // all but the oldest failed
+		{bad, bad, bad, bad, bad, bad, ok, bad, bad}, // two failed since the last success
+		{ok, ok, ok, ok, ok, ok, bad, bad, bad, bad}, // the task does not count failures
+	}}
+	tasks := []*taskstate.Task{failing(20), failing(20), failing(20), failing(0)}
+
+	readers, err := Read(t.Context(), s, 0, tasks)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	for i, want := range []int{1, 9, 5, 1} {
+		readers[i].Conclude(start.UnixMilli())
+		ends := len(tasks[i].Past.Ends)
+		if i == 2 || i == 3 || i == 0 {
+			ends-- // an artificial success marks that older records were not read
+		}
+
+		if ends != want {
+			t.Errorf("of task %d, %d ends are known, want %d", i, ends, want)
+		}
+	}
+
+	// Pages of 1, 4, and 16 records for each task that needs more.
+	if want := []int{4, 8, 4}; !slices.Equal(s.pages, want) {
+		t.Errorf("pages of %d records, want %d", s.pages, want)
+	}
+}
