@@ -300,11 +300,20 @@ func TestBoard_ANewOwnerFindsOutWhatFailed(t *testing.T) {
 	h.reviews = found
 	w.finish("meanwhile", task.Succeeded) // after the load, and before the earlier failures are delivered
 	h.see()
-	w.ok(h.e.failures.ReadShard(w.ctx, h.requestFailures()))
 
-	for len(found) > 0 {
-		w.ok((<-found).reviewBy(w.ctx, h.worker))
+	ctx, cancel := context.WithCancel(w.ctx)
+	reader := make(chan error)
+	go func() { reader <- h.e.failures.Run(ctx) }()
+	h.e.failures.Request(h.requestFailures())
+
+	for more := true; more; {
+		r := (<-found).(earlierFailures)
+		w.ok(r.reviewBy(w.ctx, h.worker))
+		more = r.found.More
 	}
+
+	cancel()
+	<-reader
 
 	var got []string
 	for _, f := range h.part(9).Failing {

@@ -72,15 +72,15 @@ func (r *Reader) Run(ctx context.Context) error {
 		case <-ctx.Done():
 			return ctx.Err()
 		case q := <-r.requests:
-			if err := r.ReadShard(ctx, q); err != nil && ctx.Err() == nil {
+			if err := r.readShard(ctx, q); err != nil && ctx.Err() == nil {
 				r.log.Debug("could not read earlier failures", zap.Int("shard", q.Shard), zap.Error(err))
 			}
 		}
 	}
 }
 
-// ReadShard serves one request, page by page.
-func (r *Reader) ReadShard(ctx context.Context, q Request) error {
+// readShard serves one request, page by page.
+func (r *Reader) readShard(ctx context.Context, q Request) error {
 	for after := ""; ; {
 		page, next, _, err := r.store.DeadKeys(ctx, q.Shard, after)
 		if err != nil {
