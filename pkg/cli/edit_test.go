@@ -50,8 +50,8 @@ func TestEdit_ChoosesAnEditor(t *testing.T) {
 		{map[string]string{"VISUAL": hourly, "EDITOR": weekly}, true, "", "@hourly"},
 		{map[string]string{"EDITOR": weekly}, true, "", "@weekly"},
 		{map[string]string{"VISUAL": " "}, true, "", "neither VISUAL nor EDITOR"},
-		{map[string]string{"VISUAL": hourly}, false, "", "an editor needs a terminal"},
-		{map[string]string{"VISUAL": hourly}, true, "--no-input", "an editor needs a terminal"},
+		{map[string]string{"VISUAL": hourly}, false, "", "an editor requires a terminal"},
+		{map[string]string{"VISUAL": hourly}, true, "--no-input", "an editor requires a terminal"},
 		{map[string]string{"VISUAL": "false"}, false, "--editor=" + weekly, "@weekly"},
 	} {
 		put = task.Spec{}

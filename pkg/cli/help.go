@@ -49,7 +49,7 @@ func helpCommand(root *cobra.Command) *cobra.Command {
 		for _, word := range words {
 			at := slices.IndexFunc(cmd.Commands(), func(c *cobra.Command) bool { return c.Name() == word || c.HasAlias(word) })
 			if at < 0 {
-				e := failure.Usage("there is no help about %s", task.Quote(word)).WithHint("see %s --help", cmd.CommandPath())
+				e := failure.Usage("unknown help topic %s", task.Quote(word)).WithHint("see %s --help", cmd.CommandPath())
 				if near := task.Nearest(word, wordsOf(cmd, helpful)); near != "" {
 					e.Hint = strings.Replace("did you mean: "+cmd.CommandPath()+" "+near, "carillon", "carillon help", 1)
 				}

@@ -24,13 +24,13 @@ func manCommand(root *cobra.Command) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "man --dir DIR",
 		Short:   "Write manual pages of all commands and topics",
-		Long:    "Write a manual page for each command (section 1) and each topic (section 7) into a directory, which is made.\nTheir date is SOURCE_DATE_EPOCH, or today.",
+		Long:    "Write a manual page for each command (section 1) and each topic (section 7) into a directory, which the command creates.\nThe date of the pages is SOURCE_DATE_EPOCH, or today.",
 		Example: "  carillon man --dir ~/.local/share/man",
 		Hidden:  true, // for packagers
 		Args:    cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			if dir == "" {
-				return failure.Usage("--dir: say where the pages go")
+				return failure.Usage("--dir is required")
 			}
 
 			day := time.Now().UTC()
@@ -46,7 +46,7 @@ func manCommand(root *cobra.Command) *cobra.Command {
 		},
 	}
 
-	cmd.Flags().StringVar(&dir, "dir", "", "`DIR` below which man1 and man7 are")
+	cmd.Flags().StringVar(&dir, "dir", "", "write the pages to man1 and man7 below this `DIR`")
 
 	return cmd
 }

@@ -138,10 +138,10 @@ func TestWatch_TellsEachChangeInALine(t *testing.T) {
 
 	_, err = c.Tasks.Patch(t.Context(), "default", "b", []byte(`{"labels":{"team":"web"}}`), 0)
 	must(t, err)
-	want(table, "default/b", "not in the list any more")
+	want(table, "default/b", "no longer in the list")
 	want(objects, `"name":"b"`, `"left_list":true`)
 	must(t, c.Tasks.Delete(t.Context(), "default", "a", 0))
-	want(table, "default/a", "not in the list any more")
+	want(table, "default/a", "no longer in the list")
 	create("c", "data")
 	want(table, "c ", "ok")
 
@@ -162,6 +162,6 @@ func TestWatch_TellsEachChangeInALine(t *testing.T) {
 	want(nodes, "n1", "cordoned")
 	_, err = etcd.Delete(t.Context(), keys.Node("n2"))
 	must(t, err)
-	want(nodes, "n2", "not in the list any more")
+	want(nodes, "n2", "no longer in the list")
 	want(one, `"name":"n2"`, `"left_list":true`)
 }

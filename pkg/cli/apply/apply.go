@@ -32,10 +32,10 @@ func Command(f *factory.Factory) *cobra.Command {
 			"and the column and sends nothing. If the server later rejects a task, the other tasks are still applied.\n\n" +
 			"With --dry-run, the server validates everything and writes nothing. The command prints the fields and the\n" +
 			"ticks that would change: added (+), removed (-) and moved (~).\n\n" +
-			"With --prune and -l, the command deletes tasks that match the selector and are in none of the files: in the\n" +
+			"With --prune and -l, the command deletes tasks that match the selector but are not in the files. It looks in the\n" +
 			"namespaces of the tasks in the files, in the namespace given with -n, or in all namespaces with -A.\n\n" +
 			"Files that end in .ndjson or .jsonl contain one task per line, and so does standard input if it begins like\n" +
-			"such a file. They can have any length. Lines are sent as they are read, and a line that is not valid does not\n" +
+			"such a file. Such files can have any length. The command sends each line as it reads it, and an invalid line does not\n" +
 			"stop the others.\n\n" +
 			"For more than 100 tasks, the command prints only failures and a summary. Applying the same files again changes\n" +
 			"nothing, so you can repeat an interrupted apply.",
@@ -46,7 +46,7 @@ func Command(f *factory.Factory) *cobra.Command {
   carillon task get nightly-backup -o yaml | sed s/02:30/03:30/ | carillon apply -f -`,
 	}
 	r.bindFlag(cmd)
-	cmd.Flags().BoolVar(&r.dry, "dry-run", false, "let the server validate everything and print the changes, without writing anything")
+	cmd.Flags().BoolVar(&r.dry, "dry-run", false, "validate on the server and print the changes, without writing them")
 	p.bindFlags(cmd)
 	cmd.RunE = func(cmd *cobra.Command, words []string) error {
 		if err := r.checkArguments(cmd, words); err != nil {
@@ -139,7 +139,7 @@ func (r *Operation) Deliver(ctx context.Context) error {
 	case !r.dry && (r.doneCount() > 0 || ctx.Err() != nil):
 		r.printTasks()
 		if r.ForPeople() {
-			r.Note("%d tasks were applied; the same command goes on from there", r.doneCount())
+			r.Note("%d tasks were applied; to continue, run the same command again", r.doneCount())
 		}
 	}
 
@@ -162,7 +162,7 @@ func (r *Operation) reportError(err error) {
 	}
 
 	if len(r.codes) == batch.Few {
-		r.told.Print(r.Factory, "more failed; the others are only counted")
+		r.told.Print(r.Factory, "more tasks failed; their errors are not shown")
 	}
 
 	r.codes = append(r.codes, r.Explain(err).Exit)
@@ -392,7 +392,7 @@ func (r *Operation) printSummary() {
 		dry = " (dry run: nothing was written)"
 	}
 
-	r.Say("%d in all: %s%s", total, strings.Join(parts, ", "), dry)
+	r.Say("%d tasks: %s%s", total, strings.Join(parts, ", "), dry)
 }
 
 // Emit prints the tasks in formats that contain all tasks in one document.

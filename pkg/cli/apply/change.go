@@ -96,14 +96,14 @@ func tickLines(f *factory.Factory, c *client.Change, before, after string) []str
 	case c.Result == client.Created:
 		return []string{"  no ticks up to " + until}
 	default:
-		return []string{"  ticks: the same, up to " + until}
+		return []string{"  ticks: unchanged up to " + until}
 	}
 
 	var counts []string
 	for _, part := range []struct {
 		n    int
 		what string
-	}{{t.Come, "come"}, {t.Go, "go"}, {t.Move, "move"}} {
+	}{{t.Come, "added"}, {t.Go, "removed"}, {t.Move, "moved"}} {
 		if part.n > 0 {
 			counts = append(counts, fmt.Sprintf("%d %s", part.n, part.what))
 		}

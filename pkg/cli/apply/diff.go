@@ -99,7 +99,7 @@ func (d *differing) nameFunc(a *Operation) func(difference) string {
 // printSummary prints a note if nothing differs.
 func (d *differing) printSummary(r *Operation) {
 	if total := r.doneCount(); d.found == 0 && len(r.codes) == 0 && r.ForPeople() {
-		r.Note("no difference, of %d tasks", total)
+		r.Note("no differences in %d tasks", total)
 	}
 }
 

@@ -40,10 +40,10 @@ func (f *Files) checkArguments(cmd *cobra.Command, words []string) error {
 	f.Scoped = cmd.Flags().Changed("namespace")
 
 	if len(words) > 0 {
-		return failure.Usage("unexpected argument %s", task.Quote(words[0])).WithHint("name files with -f: %s -f %s", cmd.CommandPath(), words[0])
+		return failure.Usage("unexpected argument %s", task.Quote(words[0])).WithHint("use -f to pass files: %s -f %s", cmd.CommandPath(), words[0])
 	}
 	if len(f.paths) == 0 {
-		return failure.Usage("no file is given").WithHint("%s -f FILE|DIR|-", cmd.CommandPath())
+		return failure.Usage("no file given").WithHint("%s -f FILE|DIR|-", cmd.CommandPath())
 	}
 
 	return nil
@@ -167,7 +167,7 @@ func (f *Files) readFile(ctx context.Context, file string) (err error) {
 
 	objects, err := manifest.Read(file, b, f.Namespace())
 	if err == nil && len(objects) == 0 {
-		f.Note("%s: no tasks in there", file)
+		f.Note("%s: contains no tasks", file)
 	}
 
 	f.Objects = append(f.Objects, objects...)
@@ -178,7 +178,7 @@ func (f *Files) readFile(ctx context.Context, file string) (err error) {
 // checkTask checks a task as far as that is possible without a server.
 func (f *Files) checkTask(o manifest.Object) error {
 	if o.Err == nil && f.Scoped && o.Spec.Namespace != f.Namespace() {
-		return o.Locate(task.Invalid(task.CodeBadValue, "namespace", "%s is not the namespace that -n names, %s",
+		return o.Locate(task.Invalid(task.CodeBadValue, "namespace", "%s does not match -n %s",
 			task.Quote(o.Spec.Namespace), task.Quote(f.Namespace())))
 	}
 	return o.Err

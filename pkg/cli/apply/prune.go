@@ -27,21 +27,21 @@ type pruning struct {
 
 // bindFlags declares the flags of pruning.
 func (p *pruning) bindFlags(cmd *cobra.Command) {
-	cmd.Flags().BoolVar(&p.on, "prune", false, "delete the tasks that match -l and are in no file")
-	cmd.Flags().StringVarP(&p.selector, "selector", "l", "", "with --prune: the labels of the tasks that these files are all of, such as team=data")
+	cmd.Flags().BoolVar(&p.on, "prune", false, "delete tasks that match -l but are not in the files")
+	cmd.Flags().StringVarP(&p.selector, "selector", "l", "", "with --prune: delete only tasks whose labels match this `SELECTOR`, such as team=data")
 }
 
 // checkFlags checks the flags of pruning.
 func (p *pruning) checkFlags(cmd *cobra.Command, paths []string) error {
 	switch {
 	case !p.on && cmd.Flags().Changed("selector"):
-		return failure.Usage("-l only limits what --prune deletes, and has no effect without it").WithHint("add --prune, or leave -l out")
+		return failure.Usage("-l only limits what --prune deletes, and has no effect without it").WithHint("add --prune, or remove -l")
 	case !p.on:
 		return nil
 	case p.selector == "":
-		return failure.Usage("--prune needs -l: which tasks are these files all of?").WithHint("such as --prune -l team=data")
+		return failure.Usage("--prune requires -l, which limits the tasks that it can delete").WithHint("for example: --prune -l team=data")
 	case slices.Contains(paths, "-"):
-		return failure.Usage("--prune reads files before it asks; the standard input cannot be among them")
+		return failure.Usage("--prune cannot read tasks from standard input")
 	}
 
 	_, err := task.ParseSelector(p.selector)
@@ -77,8 +77,8 @@ func (p *pruning) keepApplied(r *Operation) {
 // findAndConfirm finds the tasks to delete, and asks for confirmation.
 func (p *pruning) findAndConfirm(ctx context.Context, r *Operation, c *client.Client) error {
 	if len(p.kept) == 0 {
-		return (&failure.Error{Exit: failure.ExitUsage, Problem: failure.Problem{Code: failure.CodeUsage, Message: "the files have no task: --prune would delete every task that matches " + p.selector}}).
-			WithHint("if that is what you want: carillon task delete -l %s", p.selector)
+		return (&failure.Error{Exit: failure.ExitUsage, Problem: failure.Problem{Code: failure.CodeUsage, Message: "the files contain no tasks: --prune would delete every task that matches " + p.selector}}).
+			WithHint("to delete them all: carillon task delete -l %s", p.selector)
 	}
 
 	for _, ns := range p.prunedNamespaces(r) {
@@ -126,7 +126,7 @@ func (p *pruning) prunedNamespaces(r *Operation) []string {
 func (p *pruning) deleteUnchanged(ctx context.Context, r *Operation, c *client.Client) error {
 	if len(r.codes) > 0 {
 		if len(p.doomed) > 0 && r.ForPeople() {
-			r.Note("nothing was deleted: not everything was applied")
+			r.Note("deleted nothing, because some tasks were not applied")
 		}
 		return nil
 	}

@@ -46,7 +46,7 @@ func Command(f *factory.Factory) *cobra.Command {
 	}, output.FormatTable, output.FormatWide, output.FormatJSON, output.FormatJSONL, output.FormatYAML)
 
 	cmd.Flags().BoolVar(&o.repair, "repair", false, "repair what is safe to repair, after confirmation")
-	cmd.Flags().BoolVar(&o.dryRun, "dry-run", false, "with --repair: print what would be done, without doing it")
+	cmd.Flags().BoolVar(&o.dryRun, "dry-run", false, "with --repair: print the repairs without making them")
 	cmd.Flags().DurationVar(&o.pause, "pause", 6*time.Second, "wait this `DURATION` between the two checks, 1s to 60s")
 
 	return cmd
@@ -58,7 +58,7 @@ func runAudit(ctx context.Context, f *factory.Factory, o auditing) error {
 		return failure.Usage("--pause %s: use whole seconds, 1s to 60s", o.pause)
 	}
 	if o.dryRun && !o.repair {
-		return failure.Usage("--dry-run: is for --repair; an audit alone changes nothing")
+		return failure.Usage("--dry-run requires --repair; an audit alone changes nothing")
 	}
 
 	c, err := f.Connect()
@@ -141,7 +141,7 @@ func repairAll(ctx context.Context, f *factory.Factory, c *client.Client, list [
 
 		if n := len(done); n < len(some) || done[n-1].Result == task.RepairFailed {
 			return results, &failure.Error{Exit: failure.ExitUnavailable, Problem: failure.Problem{Code: client.CodeUnavailable,
-				Message: "the repair stopped before it was complete", Hint: "run it again; this is safe"}}
+				Message: "the repair stopped before it was complete", Hint: "run the command again; this is safe"}}
 		}
 	}
 
@@ -174,7 +174,7 @@ func auditResult(f *factory.Factory, out audited, o auditing, repairable []task.
 	var b strings.Builder
 
 	for _, r := range out.Repairs {
-		words := map[string]string{task.Repaired: "repaired", task.NotAsFound: "has changed by itself", task.NotRepairable: "needs a person", task.RepairFailed: "failed"}[r.Result]
+		words := map[string]string{task.Repaired: "repaired", task.NotAsFound: "changed since the audit", task.NotRepairable: "repair it yourself", task.RepairFailed: "failed"}[r.Result]
 		fmt.Fprintf(&b, "%s: %s", output.OneLine(r.Key), words)
 
 		if r.Deleted > 0 {
@@ -259,7 +259,7 @@ func formatVerdict(f *factory.Factory, found []task.Finding) string {
 	case len(found) == 0:
 		return f.Paint(output.Green, "no findings")
 	case grave == 0:
-		return f.Paint(output.Yellow, fmt.Sprintf("findings: %d, none of them an error,", len(found)))
+		return f.Paint(output.Yellow, fmt.Sprintf("findings: %d, errors: 0,", len(found)))
 	}
 
 	return f.Paint(output.Red, fmt.Sprintf("findings: %d, errors: %d,", len(found), grave))

@@ -57,7 +57,7 @@ func Run[T, R any](ctx context.Context, f *factory.Factory, verb, past, kind str
 	}
 
 	if ctx.Err() != nil && len(things) > 1 && b.spoke {
-		f.Note("interrupted: %s %d of %d %ss%s; %s the others with the same command", past, b.ok, len(things), kind, failedSuffix(len(b.codes)), verb)
+		f.Note("interrupted: %s %d of %d %ss%s; to %s the others, run the same command again", past, b.ok, len(things), kind, failedSuffix(len(b.codes)), verb)
 	}
 
 	list := make([]R, 0, b.ok)
@@ -138,7 +138,7 @@ func (b *runner[R]) reportOne(d outcome[R]) {
 		b.codes = append(b.codes, b.progress.Report(b.Factory, d.err))
 	case d.err != nil:
 		if len(b.codes) == Few {
-			b.progress.Print(b.Factory, "more failed; the others are only counted")
+			b.progress.Print(b.Factory, "more failed; their errors are not shown")
 		}
 		b.codes = append(b.codes, b.Explain(d.err).Exit)
 	default:

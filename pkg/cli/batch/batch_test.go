@@ -84,7 +84,7 @@ func TestRun_SaysHowFarItCame(t *testing.T) {
 		t.Errorf("%d done, %d begun: %v", len(got), began.Load(), err)
 	}
 
-	if !strings.Contains(errs.String(), "interrupted: paused 100 of 1000 tasks; pause the others with the same command") {
+	if !strings.Contains(errs.String(), "interrupted: paused 100 of 1000 tasks; to pause the others, run the same command again") {
 		t.Errorf("%s", errs)
 	}
 }

@@ -33,7 +33,7 @@ func Command(f *factory.Factory) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "cert",
 		Short: "Create certificates for nodes, clients and etcd",
-		Long: "Create certificates for a cluster, if you have no CA of your own. No server is necessary. Do not store the directory,\n" +
+		Long: "Create certificates for a cluster if you do not have your own CA. A server is not necessary. Do not store the directory,\n" +
 			"and especially ca-key.pem, on the nodes: anyone who has this key can act as any node or client. You cannot revoke a\n" +
 			"certificate. To invalidate one before it expires, create a new CA.",
 	}
@@ -64,7 +64,7 @@ func newRequest(f *factory.Factory, kind certs.Kind, name string, flags *certFla
 	r := certs.Request{Kind: kind, Name: name, For: time.Duration(flags.days) * 24 * time.Hour, Now: f.Now()}
 
 	if flags.days < 1 || flags.days > certMostDays {
-		return r, failure.Usage("--days %d: is not between 1 and %d", flags.days, certMostDays)
+		return r, failure.Usage("--days %d: must be between 1 and %d", flags.days, certMostDays)
 	}
 
 	if kind != certs.KindAuthority {
@@ -72,7 +72,7 @@ func newRequest(f *factory.Factory, kind certs.Kind, name string, flags *certFla
 			return r, err
 		}
 		if name == certCA {
-			return r, failure.Usage("name: %s is that of the CA", task.Quote(name))
+			return r, failure.Usage("name: %s is reserved for the CA", task.Quote(name))
 		}
 	}
 
@@ -84,8 +84,8 @@ func newRequest(f *factory.Factory, kind certs.Kind, name string, flags *certFla
 	cert, key := certs.Paths(flags.dir, file)
 	for _, path := range []string{cert, key} {
 		if _, err := os.Lstat(path); !flags.force && !errors.Is(err, fs.ErrNotExist) {
-			return r, &failure.Error{Exit: failure.ExitConflict, Problem: failure.Problem{Code: "exists", Message: path + " is there",
-				Hint: "carillon cert renew makes one like it; --force replaces it"}}
+			return r, &failure.Error{Exit: failure.ExitConflict, Problem: failure.Problem{Code: "exists", Message: path + " already exists",
+				Hint: "to renew it, use carillon cert renew; to replace it, add --force"}}
 		}
 	}
 
@@ -107,7 +107,7 @@ func caCommand(f *factory.Factory) *cobra.Command {
 	complete.Register(cmd, "name", cobra.NoFileCompletions)
 	cmd.RunE = func(*cobra.Command, []string) error {
 		if name == "" || len(name) > 64 {
-			return failure.Usage("--name: has 1 to 64 characters")
+			return failure.Usage("--name: must have 1 to 64 characters")
 		}
 
 		r, err := newRequest(f, certs.KindAuthority, name, &flags)
@@ -140,7 +140,7 @@ func nodeCommand(f *factory.Factory) *cobra.Command {
 		Short: "Create a certificate for a node or an etcd member",
 		Long: "Create a certificate for a node: for its API, its calls to other nodes, and its connection to etcd. An etcd member can\n" +
 			"also use it, for clients and for peers. The certificate is always valid for localhost. Without --host and --ip, it is\n" +
-			"also valid for the host NAME. NAME is the common name, and so the user if etcd authenticates users by certificate.",
+			"also valid for the host NAME. NAME is the common name, which etcd uses as the user name if it authenticates users by certificate.",
 		Example: "  carillon cert node n1 --host n1.example.com --ip 10.0.0.1 --dir certs\n" +
 			"  carillon cert node etcd1 --host etcd1 --ip 10.0.0.11 --days 90",
 		Args: factory.Args(1, 1, "the node's name"), ValidArgsFunction: cobra.NoFileCompletions,
@@ -180,7 +180,7 @@ func parseHosts(hosts, ips []string, name string) (names []string, addresses []n
 	seen := map[string]bool{}
 	for _, h := range append(hosts, "localhost") {
 		if !hostName(h) {
-			return nil, nil, failure.Usage("--host %s: is not the name of a host, such as n1.example.com", task.Quote(h))
+			return nil, nil, failure.Usage("--host %s: is not a host name, such as n1.example.com", task.Quote(h))
 		}
 
 		if !seen[h] {
@@ -192,7 +192,7 @@ func parseHosts(hosts, ips []string, name string) (names []string, addresses []n
 	for _, s := range append(ips, "127.0.0.1", "::1") {
 		ip := net.ParseIP(s)
 		if ip == nil {
-			return nil, nil, failure.Usage("--ip %s: is not an address, such as 10.0.0.1", task.Quote(s))
+			return nil, nil, failure.Usage("--ip %s: is not an IP address, such as 10.0.0.1", task.Quote(s))
 		}
 
 		if !seen[ip.String()] {
@@ -231,7 +231,7 @@ func clientCommand(f *factory.Factory) *cobra.Command {
 		Use:   "client NAME",
 		Short: "Create a certificate for an API client",
 		Long: "Create a certificate for a person or a program that calls an API with tls_client_auth. It does not replace the token.\n" +
-			"NAME is the common name, and so the user if etcd authenticates users by certificate.",
+			"NAME is the common name, which etcd uses as the user name if it authenticates users by certificate.",
 		Example: "  carillon cert client ann --dir certs\n  carillon task list --ca-file certs/ca.pem --cert-file certs/ann.pem --key-file certs/ann-key.pem",
 		Args:    factory.Args(1, 1, "the client's name"), ValidArgsFunction: cobra.NoFileCompletions,
 	}
@@ -316,7 +316,7 @@ func issueCertificate(f *factory.Factory, r certs.Request, flags *certFlags, don
 func readAuthority(dir string) (*certs.Authority, error) {
 	pair, err := certs.ReadPair(dir, certCA)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, failure.NotFound("there is no CA in %s", dir).WithHint("carillon cert ca --dir %s makes one; --dir says where it is", dir)
+		return nil, failure.NotFound("no CA in %s", dir).WithHint("to create one: carillon cert ca --dir %s; if it is in another directory, use --dir", dir)
 	}
 	if err != nil {
 		return nil, err
@@ -351,7 +351,7 @@ func writePair(f *factory.Factory, p certs.Pair, dir, name, done string) error {
 			words = " · for " + strings.Join(c.Names, ", ")
 		}
 
-		f.Say("%s %s, key %s%s · ends %s", done, path, key, f.Plain(words), c.NotAfter.UTC().Format(time.DateOnly))
+		f.Say("%s %s, key %s%s · expires %s", done, path, key, f.Plain(words), c.NotAfter.UTC().Format(time.DateOnly))
 
 		return nil
 	}

@@ -51,7 +51,7 @@ func certificateOf(file string, c *x509.Certificate) certificate {
 func readCertificates(path string) ([]*x509.Certificate, error) {
 	b, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, failure.NotFound("there is no file %s", path)
+		return nil, failure.NotFound("file %s does not exist", path)
 	}
 	if err != nil {
 		return nil, err

@@ -36,7 +36,7 @@ func upgradeCommand(f *factory.Factory) *cobra.Command {
 			}
 
 			if status.Because != "" {
-				f.Note("%s understands no newer format", status.Because)
+				f.Note("%s does not support a newer format", status.Because)
 			}
 
 			return showFormat(f, status)
@@ -101,8 +101,8 @@ func awaitFormat(ctx context.Context, f *factory.Factory, c *client.Client, stat
 
 		if time.Now().After(deadline) {
 			return status, &failure.Error{Exit: failure.ExitUnavailable, Problem: failure.Problem{Code: client.CodeUnavailable,
-				Message: fmt.Sprintf("format %d is still in force after %s, waiting for %s", status.Format, most, cmp.Or(output.OneLine(status.WaitsFor), "the last writes")),
-				Hint:    "it goes on by itself: carillon cluster status tells"}}
+				Message: fmt.Sprintf("format %d is still in use after %s, waiting for %s", status.Format, most, cmp.Or(output.OneLine(status.WaitsFor), "the last writes")),
+				Hint:    "the downgrade continues; to check it: carillon cluster status"}}
 		}
 
 		err := factory.Sleep(ctx, time.Second)
@@ -125,15 +125,15 @@ func showFormat(f *factory.Factory, status client.FormatStatus) error {
 
 // formatWords describes the format.
 func formatWords(f client.FormatStatus) string {
-	words := fmt.Sprintf("%d of records", f.Format)
+	words := fmt.Sprint(f.Format)
 
 	switch {
 	case f.Wanted > 0 && f.Wanted < f.Format:
-		words += fmt.Sprintf(", on the way to %d", f.Wanted)
+		words += fmt.Sprintf(", downgrading to %d", f.Wanted)
 	case f.Wanted > 0:
-		words += ", to stay: `carillon cluster upgrade` ends that"
+		words += ", until you run `carillon cluster upgrade`"
 	case f.Possible > f.Format:
-		words += fmt.Sprintf("; all nodes understand %d, see `carillon cluster upgrade`", f.Possible)
+		words += fmt.Sprintf("; all nodes support %d: `carillon cluster upgrade`", f.Possible)
 	}
 
 	return words

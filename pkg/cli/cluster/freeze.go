@@ -74,7 +74,7 @@ func freezeCommand(f *factory.Factory) *cobra.Command {
 		if st.Changed {
 			f.Say("froze %s · %s; end it with: carillon cluster unfreeze%s", frozenName(f.NamespaceFlag), stoppedTasks(st.Tasks), view.NamespaceFlag(f.NamespaceFlag))
 		} else {
-			f.Say("%s was frozen already, %s", frozenName(f.NamespaceFlag), view.FreezeText(f, *st.Freeze))
+			f.Say("%s is already frozen, %s", frozenName(f.NamespaceFlag), view.FreezeText(f, *st.Freeze))
 		}
 
 		return showFreeze(f, st)
@@ -105,7 +105,7 @@ func unfreezeCommand(f *factory.Factory) *cobra.Command {
 			f.Say("unfroze %s", frozenName(f.NamespaceFlag))
 
 			if z := st.Freeze; z != nil {
-				f.Note("the whole cluster is frozen still, %s", view.FreezeText(f, *z))
+				f.Note("the whole cluster is still frozen, %s", view.FreezeText(f, *z))
 			}
 
 			return showFreeze(f, st)
@@ -132,7 +132,7 @@ func frozenName(ns string) string {
 // stoppedTasks describes the number of tasks that a freeze stops.
 func stoppedTasks(tasks int64) string {
 	if tasks == 1 {
-		return "1 task is stopped"
+		return "1 task does not fire"
 	}
-	return fmt.Sprintf("%d tasks stand still", tasks)
+	return fmt.Sprintf("%d tasks do not fire", tasks)
 }

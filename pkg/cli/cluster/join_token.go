@@ -53,10 +53,10 @@ func joinTokenCommand(f *factory.Factory) *cobra.Command {
 
 			u, err := url.Parse(peer)
 			if err != nil || u.Scheme != "https" || u.Hostname() == "" {
-				return failure.Usage("--peer-url: where the other members reach it, as in initial_cluster, such as https://10.0.0.2:2380")
+				return failure.Usage("--peer-url: must be an https URL at which the other members reach it, such as https://10.0.0.2:2380")
 			}
 			if validFor < time.Minute || validFor > maxTokenLife {
-				return failure.Usage("--expires %s: is not between 1m and %s", validFor, maxTokenLife)
+				return failure.Usage("--expires %s: must be between 1m and %s", validFor, maxTokenLife)
 			}
 
 			token, expires, err := peercerts.NewToken(dataDir, peercerts.Member{Name: words[0], Host: u.Hostname()}, validFor, f.Now())
@@ -72,7 +72,7 @@ func joinTokenCommand(f *factory.Factory) *cobra.Command {
 		},
 	}
 
-	cmd.Flags().StringVar(&peer, "peer-url", "", "URL under which the other members reach the new member, as in initial_cluster: https://HOST:PORT")
+	cmd.Flags().StringVar(&peer, "peer-url", "", "`URL` at which the other members reach the new member, as in initial_cluster: https://HOST:PORT")
 	cmd.Flags().StringVar(&dataDir, "data-dir", agentDataDir, "data `DIRECTORY` of the agent on this host")
 	cmd.Flags().DurationVar(&validFor, "expires", validFor, "how long the token is valid")
 	_ = cmd.MarkFlagDirname("data-dir") // the flag exists
@@ -89,10 +89,10 @@ func joinTokenFault(dataDir string, err error) error {
 
 	switch {
 	case errors.Is(err, peercerts.ErrNoCA):
-		f.Exit, f.Message = failure.ExitNotFound, fmt.Sprintf("%s has no CA of the members of etcd", dataDir)
-		f.Hint = "the agent whose name is the first in initial_cluster makes it when it starts: run this on its host; --data-dir says where its data are"
+		f.Exit, f.Message = failure.ExitNotFound, fmt.Sprintf("%s does not contain the CA of the etcd members", dataDir)
+		f.Hint = "the agent listed first in initial_cluster creates it when it starts: run this command on its host, with its data directory in --data-dir"
 	case errors.Is(err, fs.ErrPermission):
-		f.Exit, f.Hint = failure.ExitAuth, "run it as the user of the agent, which is root as a rule"
+		f.Exit, f.Hint = failure.ExitAuth, "run the command as the user of the agent, usually root"
 	}
 
 	return f

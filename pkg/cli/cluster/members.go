@@ -84,7 +84,7 @@ func memberAdd(f *factory.Factory) *cobra.Command {
 		Args:    factory.Args(1, 1, "the agent's name"),
 		RunE: func(cmd *cobra.Command, words []string) error {
 			if peer == "" {
-				return failure.Usage("--peer-url: where the other members will reach it, such as https://10.0.0.3:2380")
+				return failure.Usage("--peer-url: must be the URL at which the other members will reach it, such as https://10.0.0.3:2380")
 			}
 
 			c, err := f.Connect()
@@ -97,11 +97,11 @@ func memberAdd(f *factory.Factory) *cobra.Command {
 				return err
 			}
 
-			return memberChanged(f, ch, fmt.Sprintf("added %s; start it, with an empty data directory:", ch.Name), startOfMember(ch, peer))
+			return memberChanged(f, ch, fmt.Sprintf("added %s; start it with an empty data directory:", ch.Name), startOfMember(ch, peer))
 		},
 	}
 
-	cmd.Flags().StringVar(&peer, "peer-url", "", "URL under which the other members will reach it: https://HOST:PORT, or http with insecure_peers")
+	cmd.Flags().StringVar(&peer, "peer-url", "", "`URL` at which the other members will reach it: https://HOST:PORT, or http with insecure_peers")
 
 	return cmd
 }
@@ -114,8 +114,8 @@ func startOfMember(ch client.MemberChange, peer string) string {
 		return start + " --insecure-peers"
 	}
 
-	return start + fmt.Sprintf("\n\nIts certificate, unless it has an etcd_peer_cert of yours: run this on the host of the member that has the CA, and put\n"+
-		"what it prints into the file join-token in the data directory of %s:\n  sudo carillon cluster join-token %s --peer-url %s", ch.Name, ch.Name, peer)
+	return start + fmt.Sprintf("\n\nUnless you set etcd_peer_cert, the new member needs a certificate. Run this on the host of the member that has the CA,\n"+
+		"and put the output into the file join-token in the data directory of %s:\n  sudo carillon cluster join-token %s --peer-url %s", ch.Name, ch.Name, peer)
 }
 
 // memberRemove returns "carillon cluster member remove".

@@ -30,9 +30,9 @@ func recoverCommand(f *factory.Factory) *cobra.Command {
 			}
 
 			if !f.Yes {
-				ok, err := f.Ask(cmd.Context(), "go on with what etcd holds now?", 1, false)
+				ok, err := f.Ask(cmd.Context(), "continue with the current contents of etcd?", 1, false)
 				if fail := new(failure.Error); errors.As(err, &fail) && fail.Exit == failure.ExitUsage {
-					return fail.WithHint("add --yes to go ahead") // replaces the hint that mentions --dry-run, which this command does not have
+					return fail.WithHint("add --yes to continue") // replaces the hint that mentions --dry-run, which this command does not have
 				}
 				if !ok {
 					return err
@@ -44,7 +44,7 @@ func recoverCommand(f *factory.Factory) *cobra.Command {
 				return err
 			}
 
-			f.Say("the cluster is at epoch %d: its nodes start again from etcd within seconds", k.Epoch)
+			f.Say("the cluster is at epoch %d; all nodes reload their state from etcd within seconds", k.Epoch)
 
 			return output.EmitChanged(&f.Printer, []task.Cluster{k}, 1, func(k task.Cluster) string { return k.ID })
 		},

@@ -77,7 +77,9 @@ func describeSettings(d *output.Details, s client.ClusterSettings) {
 }
 
 // catchUpWords describes the catch-up rate.
-func catchUpWords(rate int) string { return fmt.Sprintf("at %d late runs per second", rate) }
+func catchUpWords(rate int) string { return fmt.Sprintf("%d late runs per second", rate) }
 
 // lostAfterWords describes lost_after.
-func lostAfterWords(d task.Duration) string { return fmt.Sprintf("%s of a node's silence", d) }
+func lostAfterWords(d task.Duration) string {
+	return fmt.Sprintf("%s without contact with the node", d)
+}

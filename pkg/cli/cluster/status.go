@@ -83,12 +83,12 @@ func describeCluster(f *factory.Factory, d *output.Details, s client.ClusterStat
 	}
 
 	d.StyledField("Nodes", nodes)
-	d.StyledField("Leader", cmp.Or(output.OneLine(s.Leader), f.Paint(output.Red, "none just now")))
+	d.StyledField("Leader", cmp.Or(output.OneLine(s.Leader), f.Paint(output.Red, "none")))
 	d.StyledField("Shards", formatShare(f, s.ShardsOwned, s.Shards, "owned"))
 	d.Field("Tasks", "%d", s.Tasks)
 
 	if s.Unreadable > 0 {
-		d.StyledField("Unreadable", f.Paint(output.Red, fmt.Sprintf("%d entries do not fire", s.Unreadable)))
+		d.StyledField("Unreadable", f.Paint(output.Red, fmt.Sprintf("%d tasks do not fire", s.Unreadable)))
 	}
 
 	d.Field("Active runs", "%d", s.ActiveRuns)
@@ -108,13 +108,13 @@ func describeCluster(f *factory.Factory, d *output.Details, s client.ClusterStat
 	if r := s.Room; r != nil {
 		history := ""
 		if r.HistoryPerTask >= 0.05 {
-			history = fmt.Sprintf(", with %.1f records of history", r.HistoryPerTask)
+			history = fmt.Sprintf(" with %.1f history records", r.HistoryPerTask)
 		}
-		d.Field("Room", "for some %s tasks, as one takes %s now, all told%s", roundToTwoDigits(int64(r.Tasks)), output.Bytes(r.BytesPerTask), history)
+		d.Field("Capacity", "about %s tasks, at %s per task%s", roundToTwoDigits(int64(r.Tasks)), output.Bytes(r.BytesPerTask), history)
 	}
 
 	if r := s.Revisions; r.Oldest > 0 {
-		d.Field("Revisions", "%d kept, from %d to %d", r.Newest-r.Oldest+1, r.Oldest, r.Newest)
+		d.Field("Revisions", "%d, from %d to %d", r.Newest-r.Oldest+1, r.Oldest, r.Newest)
 	}
 
 	d.Section("etcd", f.RenderIndented(memberGrid(f, s.Etcd)))
@@ -132,7 +132,7 @@ func describeCluster(f *factory.Factory, d *output.Details, s client.ClusterStat
 		for _, line := range s.MakeSpace {
 			b.WriteString("  " + output.OneLine(line) + "\n")
 		}
-		d.Section("To make space", b.String())
+		d.Section("To free space", b.String())
 	}
 }
 

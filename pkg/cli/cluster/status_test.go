@@ -31,10 +31,10 @@ Nodes        1 of 1 ready
 Leader       n1
 Shards       8 of 8 owned
 Tasks        1000
-Unreadable   2 entries do not fire
+Unreadable   2 tasks do not fire
 Active runs  0
-Room         for some 1300 tasks, as one takes 63.0 KiB now, all told, with 4.5 records of history
-Revisions    100 kept, from 51 to 150
+Capacity     about 1300 tasks, at 63.0 KiB per task with 4.5 history records
+Revisions    100, from 51 to 150
 
 etcd
   http://e1:2379  leader   3.7.3  101.0 MiB of 100.0 MiB (101%)  60.0 MiB in use  NOSPACE
@@ -44,7 +44,7 @@ etcd
 Warnings
   ! etcd at http://e1:2379 is full
 
-To make space
+To free space
   etcdctl one
   etcdctl two
 `

@@ -160,7 +160,7 @@ func listCommand(f *factory.Factory) *cobra.Command {
 // contextGrid returns the table of contexts.
 func contextGrid(f *factory.Factory, list []listedContext) *output.Table {
 	g := &output.Table{Headers: []string{"", "NAME", "SERVER", "NAMESPACE", "TOKEN", "READ ONLY"},
-		Empty: "no contexts; make one with: carillon config set NAME server=https://…"}
+		Empty: "no contexts; create one with: carillon config set NAME server=https://…"}
 	yes := map[bool]string{true: "yes", false: f.NoValue()}
 
 	for _, c := range list {
@@ -178,7 +178,7 @@ func contextGrid(f *factory.Factory, list []listedContext) *output.Table {
 func changeConfig(f *factory.Factory, change func(*settings.File) error) (settings.File, error) {
 	file, anew, err := f.ChangeFile(change)
 	if anew {
-		f.Note("%s was written anew; its comments are gone", f.Path())
+		f.Note("%s was rewritten; its comments are lost", f.Path())
 	}
 	return file, err
 }
@@ -227,8 +227,8 @@ func setCommand(f *factory.Factory) *cobra.Command {
 		Short: "Create or change a context",
 		Long: "Create a context or change these fields of it: " + strings.Join(settings.FieldNames(), ", ") + ".\n" +
 			"KEY= clears a field. token=- reads the token from standard input, so that it is not in the history of your shell.\n" +
-			"It is better to set token_file to a file that only you can read. Paths are stored as absolute paths. The file is\n" +
-			"written with mode 0600.",
+			"Prefer token_file, with a file that only you can read. The command stores absolute paths, and writes the file with\n" +
+			"mode 0600.",
 		Example: `  carillon config set prod server=https://carillon.example.com:7070 ca_file=ca.crt token_file=~/.config/carillon/prod.token
   carillon config set prod namespace=billing read_only=true
   carillon config set prod read_only=`,
@@ -266,7 +266,7 @@ func setCommand(f *factory.Factory) *cobra.Command {
 
 			switch {
 			case made && file.Current != name:
-				f.Say("made context %s · use it with: carillon config use %s", name, name)
+				f.Say("created context %s · use it with: carillon config use %s", name, name)
 			default:
 				f.Say("changed context %s", name)
 			}
@@ -309,7 +309,7 @@ func setField(ctx context.Context, f *factory.Factory, c *settings.Context, word
 			return err
 		}
 		if line == "" {
-			return failure.Usage("the standard input has no token")
+			return failure.Usage("standard input contains no token")
 		}
 
 		*field = line
@@ -357,7 +357,7 @@ func deleteCommand(f *factory.Factory) *cobra.Command {
 			f.Say("deleted context %s", name)
 
 			if gone.Current {
-				f.Note("it was the one in use; now none is: commands talk to %s", client.DefaultServer)
+				f.Note("it was the current context; commands now use %s", client.DefaultServer)
 			}
 
 			return showContext(f, gone)
@@ -377,7 +377,7 @@ func pathCommand(f *factory.Factory) *cobra.Command {
 				Path string `json:"path"`
 			}{f.Path()}
 			if where.Path == "" {
-				return failure.Usage("there is no place for it: neither CARILLON_CONFIG, XDG_CONFIG_HOME nor HOME is set")
+				return failure.Usage("no configuration directory: CARILLON_CONFIG, XDG_CONFIG_HOME and HOME are not set")
 			}
 			if f.ForPeople() {
 				return f.Print(where.Path + "\n")

@@ -289,9 +289,9 @@ func eventWords(f *factory.Factory, e task.Event) string {
 		return f.Plain(fmt.Sprintf("%s → %s", cmp.Or(e.Previous, "–"), cmp.Or(e.Node, "–"))) + by + more
 	case task.EventGap:
 		if e.From == 0 {
-			return fmt.Sprintf("events up to revision %d are gone", e.To) + more
+			return fmt.Sprintf("events up to revision %d are no longer available", e.To) + more
 		}
-		return fmt.Sprintf("events of revisions %d to %d are gone", e.From, e.To) + more
+		return fmt.Sprintf("events of revisions %d to %d are no longer available", e.From, e.To) + more
 	case task.EventNode:
 		if e.Actor == e.Node {
 			by = "" // itself
@@ -349,7 +349,7 @@ func runEventWords(f *factory.Factory, e task.Event, by string) string {
 	}
 
 	if e.Dead {
-		words += ", and is dead"
+		words += ", dead"
 	}
 
 	return e.Run + " " + words + by

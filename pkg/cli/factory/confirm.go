@@ -16,7 +16,7 @@ import (
 // pattern; only then is a confirmation needed. A severe change is confirmed with the number of objects.
 func (f *Factory) Confirm(ctx context.Context, verb, kind string, names []string, broad, dryRun, severe bool) (bool, error) {
 	if len(names) == 0 {
-		f.Note("no %s matches; nothing done", kind)
+		f.Note("no %s matches; nothing was changed", kind)
 	}
 
 	if dryRun || len(names) == 0 {
@@ -76,15 +76,15 @@ func (f *Factory) showPreview(verb string, names []string) {
 func (f *Factory) Ask(ctx context.Context, question string, n int, severe bool) (bool, error) {
 	if _, tty := f.Terminal(f.In); !tty || f.NoInput {
 		return false, &failure.Error{Exit: failure.ExitUsage, Problem: failure.Problem{Code: failure.CodeConfirm,
-			Message: strings.TrimSuffix(question, "?") + ": needs a confirmation, but there is no terminal to ask on",
-			Hint:    "add --yes to go ahead, or --dry-run to see what it would be"}}
+			Message: strings.TrimSuffix(question, "?") + ": requires confirmation, but there is no terminal",
+			Hint:    "add --yes to confirm, or --dry-run to see what would change"}}
 	}
 
 	want := "y"
 	if severe {
 		question = f.inContext(question)
 		want = strconv.Itoa(n)
-		fmt.Fprintf(f.Err, "%s Type the number %d to go ahead: ", question, n)
+		fmt.Fprintf(f.Err, "%s Type %d to confirm: ", question, n)
 	} else {
 		fmt.Fprintf(f.Err, "%s [y/N] ", question)
 	}
@@ -103,7 +103,7 @@ func (f *Factory) Ask(ctx context.Context, question string, n int, severe bool) 
 		return true, nil
 	}
 
-	return false, &failure.Error{Exit: failure.ExitFailure, Problem: failure.Problem{Code: failure.CodeConfirm, Message: "not done"}}
+	return false, &failure.Error{Exit: failure.ExitFailure, Problem: failure.Problem{Code: failure.CodeConfirm, Message: "cancelled"}}
 }
 
 // ReadPatiently calls a function that may block for a long time on input from a user or another program. It

@@ -17,7 +17,7 @@ func TestAsk_ASevereVerbWantsTheNumberTyped(t *testing.T) {
 			t.Errorf("%q: %v, %v", answer, ok, err)
 		}
 
-		if !strings.Contains(errs.String(), "Type the number 3") {
+		if !strings.Contains(errs.String(), "Type 3 to confirm") {
 			t.Errorf("it asks %q", errs.String())
 		}
 	}

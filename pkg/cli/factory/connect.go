@@ -81,7 +81,7 @@ func (f *Factory) ClientConfig(limit time.Duration) (cfg client.Config, err erro
 func (f *Factory) printCall(k client.Sent) {
 	words := fmt.Sprintf("%s %s · %d · %s", k.Method, k.Path, k.Status, k.Took.Round(time.Millisecond/10))
 	if k.Err != nil {
-		words = fmt.Sprintf("%s %s · no answer · %s: %v", k.Method, k.Path, k.Took.Round(time.Millisecond/10), k.Err)
+		words = fmt.Sprintf("%s %s · no response · %s: %v", k.Method, k.Path, k.Took.Round(time.Millisecond/10), k.Err)
 	}
 	fmt.Fprintln(f.Err, f.PaintErr(output.Dim, f.Plain(output.Sanitize(words))))
 }
@@ -94,7 +94,7 @@ func tlsConfig(ca, cert, key string) (*tls.Config, error) {
 
 	for _, half := range []struct{ field, path, other string }{{"cert_file", cert, key}, {"key_file", key, cert}} {
 		if half.path == "" && half.other != "" {
-			return nil, task.Invalid(task.CodeRequired, half.field, "is required: a certificate and its key need each other")
+			return nil, task.Invalid(task.CodeRequired, half.field, "is required: set both the certificate and its key")
 		}
 	}
 

@@ -23,7 +23,7 @@ func (f *Factory) BindFlags(flags *pflag.FlagSet) {
 	flags.StringVarP(&f.NamespaceFlag, "namespace", "n", "", "use the namespace with this `NAME` (CARILLON_NAMESPACE; default: default)")
 	flags.BoolVarP(&f.AllNamespaces, "all-namespaces", "A", false, "use all namespaces")
 	flags.StringVarP(&f.Format, "output", "o", "table", "output `FORMAT`: table, wide, json, jsonl, yaml or name")
-	flags.StringVar(&f.TimeMode, "time", "relative", "how to print times, a `KIND`: relative, local, task or utc")
+	flags.StringVar(&f.TimeMode, "time", "relative", "`STYLE` of times: relative, local, task or utc")
 	flags.StringVar(&f.Color, "color", "auto", "`WHEN` to use colors: auto, always or never")
 	flags.BoolVar(&f.ASCII, "ascii", false, "use ASCII letters instead of symbols")
 	flags.StringSliceVar(&f.Columns, "columns", nil, "print only these `COLUMNS`, in this order, such as name,next; columns of -o wide are available too")
@@ -31,7 +31,7 @@ func (f *Factory) BindFlags(flags *pflag.FlagSet) {
 	flags.BoolVarP(&f.Quiet, "quiet", "q", false, "print only data and errors")
 	flags.BoolVarP(&f.Yes, "yes", "y", false, "do not ask for confirmation")
 	flags.BoolVar(&f.NoInput, "no-input", false, "never ask; fail if a confirmation would be necessary")
-	flags.DurationVar(&f.Timeout, "timeout", 30*time.Second, "give up a call to the server after this `DURATION`")
+	flags.DurationVar(&f.Timeout, "timeout", 30*time.Second, "limit each call to the server to this `DURATION`")
 	flags.StringVar(&f.TokenFileFlag, "token-file", "", "`FILE` with the token (CARILLON_TOKEN_FILE, or the token in CARILLON_TOKEN)")
 	flags.StringVar(&f.CAFileFlag, "ca-file", "", "`FILE` with the CA of the server's certificate (CARILLON_CA_FILE; default: the system's)")
 	flags.StringVar(&f.CertFileFlag, "cert-file", "", "`FILE` with the client certificate (CARILLON_CERT_FILE)")
@@ -55,13 +55,13 @@ func (f *Factory) CheckFlags(cmd *cobra.Command) error {
 	}
 
 	if len(f.Columns) > 0 && !f.ForPeople() {
-		return failure.Usage("--columns: they are of tables, and -o %s has none", f.Format)
+		return failure.Usage("--columns requires -o table or -o wide, not -o %s", f.Format)
 	}
 	if f.Timeout <= 0 {
 		return failure.Usage("--timeout %s: must be more than 0", f.Timeout)
 	}
 	if f.AllNamespaces && cmd.Flags().Changed("namespace") {
-		return failure.Usage("--namespace and --all-namespaces exclude each other")
+		return failure.Usage("--namespace and --all-namespaces cannot be used together")
 	}
 	if worksOffline(cmd) {
 		return nil
@@ -81,7 +81,7 @@ func (f *Factory) CheckFlags(cmd *cobra.Command) error {
 func RefuseEmpty(cmd *cobra.Command, flags ...string) error {
 	for _, name := range flags {
 		if f := cmd.Flags().Lookup(name); f.Changed && f.Value.String() == "" {
-			return failure.Usage("--%s is empty: leave it out, or say what you mean", name)
+			return failure.Usage("--%s is empty: remove the flag or give a value", name)
 		}
 	}
 
@@ -105,5 +105,5 @@ func ParseTime(flag, s string, zone *time.Location) (time.Time, error) {
 		}
 	}
 
-	return time.Time{}, failure.Usage("--%s %s: write 2027-03-28, 2027-03-28T01:30 or 2027-03-28T01:30:00Z", flag, task.Quote(s))
+	return time.Time{}, failure.Usage("--%s %s: use 2027-03-28, 2027-03-28T01:30 or 2027-03-28T01:30:00Z", flag, task.Quote(s))
 }

@@ -104,7 +104,7 @@ func (f *Factory) ExplainRemote(e *client.Error) *failure.Error {
 	if errors.Is(e, syscall.ECONNREFUSED) {
 		fail.Hint = "is the daemon running? start one with: carillon dev"
 		if s, err := f.Settings(); err == nil && f.ServerSetting(s).Value != "" {
-			fail.Hint = fmt.Sprintf("is the daemon running there? %s says where to look", f.ServerSetting(s).Origin)
+			fail.Hint = fmt.Sprintf("is the daemon running? the server is set by %s", f.ServerSetting(s).Origin)
 		}
 	}
 
@@ -122,8 +122,8 @@ func (f *Factory) readOnly() *failure.Error {
 		name = "context " + s.Name
 	}
 
-	fail := &failure.Error{Exit: failure.ExitAuth, Problem: failure.Problem{Code: client.CodeReadOnly, Message: name + " is read-only: nothing is changed there"}}
-	return fail.WithHint("choose another with --context, or allow it with: carillon config set %s read_only=false", strings.TrimPrefix(name, "context "))
+	fail := &failure.Error{Exit: failure.ExitAuth, Problem: failure.Problem{Code: client.CodeReadOnly, Message: name + " is read-only"}}
+	return fail.WithHint("use another context with --context, or allow changes with: carillon config set %s read_only=false", strings.TrimPrefix(name, "context "))
 }
 
 // tokenHint returns a hint for a missing or rejected token. It depends on where the token was looked for.
@@ -131,17 +131,17 @@ func (f *Factory) tokenHint() string {
 	if s, err := f.Settings(); err == nil && s.Name != "" {
 		if token, file := f.TokenSetting(s); token.Value == "" && file.Value == "" {
 			if !f.IsOwnServer(s) {
-				return fmt.Sprintf("no token: that of context %s is for its own server only; use --token-file or CARILLON_TOKEN", s.Name)
+				return fmt.Sprintf("no token: the token of context %s is only for its own server; use --token-file or CARILLON_TOKEN", s.Name)
 			}
 			return fmt.Sprintf("context %s has no token: carillon config set %s token_file=FILE", s.Name, s.Name)
 		}
 	}
 
 	if t, err := f.Token(); err == nil && t != "" {
-		return "the token was not accepted; the cluster's first node wrote one to its <data-dir>/token"
+		return "the server rejected the token; the first node of the cluster wrote one to <data-dir>/token"
 	}
 
-	return fmt.Sprintf("no token: use --token-file, CARILLON_TOKEN or %s; the cluster's first node wrote one to its <data-dir>/token",
+	return fmt.Sprintf("no token: use --token-file, CARILLON_TOKEN or %s; the first node of the cluster wrote one to <data-dir>/token",
 		cmp.Or(f.UserTokenFile(), "~/.config/carillon/token"))
 }
 

@@ -39,7 +39,7 @@ func crontabCommand(f *factory.Factory) *cobra.Command {
 	_ = cmd.RegisterFlagCompletionFunc("user", cobra.NoFileCompletions)
 	cmd.RunE = func(cmd *cobra.Command, paths []string) error {
 		if system && owner != "" {
-			return failure.Usage("--system and --user exclude each other")
+			return failure.Usage("--system and --user cannot be used together")
 		}
 
 		err := factory.RefuseEmpty(cmd, "user")
@@ -65,7 +65,7 @@ func crontabCommand(f *factory.Factory) *cobra.Command {
 				form = importer.Form{User: owner}
 			case !known:
 				form = importer.Form{User: currentUser()}
-				i.Note("%s: read as the crontab of %s; if it has a column with the user, say --system", name, form.User)
+				i.Note("%s: read as the crontab of %s; if it has a user column, add --system", name, form.User)
 			}
 
 			i.addResult(importer.Crontab(name, text, form, i.Options))

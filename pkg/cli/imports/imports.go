@@ -48,7 +48,7 @@ func (i *importing) bindFlags(cmd *cobra.Command, node, zone string) {
 	f.BoolVar(&i.Shadow, "shadow", false, "create shadow tasks, which record their ticks and start no process")
 	f.StringVar(&i.Node, "node", "", "run on the node with this `NAME` ("+node+")")
 	f.BoolVar(&i.anyNode, "any-node", false, "run on any node")
-	f.StringVar(&i.Timezone, "timezone", "", "time `ZONE` for schedules that name none ("+zone+")")
+	f.StringVar(&i.Timezone, "timezone", "", "time `ZONE` of schedules without one ("+zone+")")
 	f.StringVar(&i.Prefix, "prefix", "", "prefix task names with this `TEXT` (default: the node, if you name one)")
 	f.IntVar(&i.Keep, "keep", 0, "keep the last `N` ended runs, or ticks of shadow tasks, in the history (default 20)")
 	complete.Register(cmd, "node", complete.Nodes(i.Factory))
@@ -65,7 +65,7 @@ func (i *importing) fillDefaults(cmd *cobra.Command, local bool) error {
 		return err
 	}
 	if i.anyNode && i.Node != "" {
-		return failure.Usage("--node and --any-node exclude each other")
+		return failure.Usage("--node and --any-node cannot be used together")
 	}
 
 	if cmd.Flags().Changed("namespace") || i.Env("CARILLON_NAMESPACE") != "" {
@@ -123,7 +123,7 @@ func (i *importing) printOrApply(ctx context.Context) error {
 
 	if len(r.Objects) == 0 {
 		if i.ForPeople() {
-			i.Note("there is nothing to import")
+			i.Note("nothing to import")
 		}
 		return i.exitError(r.Emit())
 	}
@@ -135,7 +135,7 @@ func (i *importing) printOrApply(ctx context.Context) error {
 func (i *importing) exitError(err error) error {
 	if n := len(i.result.Refusals); n > 0 {
 		if i.ForPeople() {
-			i.Note("not taken: %d; see above", n)
+			i.Note("not imported: %d; see above", n)
 		}
 
 		if err == nil {
@@ -149,12 +149,12 @@ func (i *importing) exitError(err error) error {
 // printRefusals reports what was not imported, in the form of errors.
 func (i *importing) printRefusals() {
 	for _, r := range i.result.Refusals {
-		i.Report(&failure.Error{Exit: failure.ExitFinding, Location: r.Place.String(), Problem: failure.Problem{Code: codeNotTaken, Message: "not taken: " + r.Why}})
+		i.Report(&failure.Error{Exit: failure.ExitFinding, Location: r.Place.String(), Problem: failure.Problem{Code: codeNotImported, Message: "not imported: " + r.Why}})
 	}
 }
 
-// codeNotTaken is the code for a part of another system's file that cannot become a task.
-const codeNotTaken = "not_taken"
+// codeNotImported is the code for a part of another system's file that cannot become a task.
+const codeNotImported = "not_imported"
 
 // printRemarks reports settings without an equivalent.
 func (i *importing) printRemarks() {
@@ -181,7 +181,7 @@ func (i *importing) eachFile(ctx context.Context, files []string, take func(name
 	stdin := false
 	for _, file := range files {
 		if file == "-" && stdin {
-			return failure.Usage("the standard input can be read once")
+			return failure.Usage("standard input can be read only once")
 		}
 
 		stdin = stdin || file == "-"
@@ -190,7 +190,7 @@ func (i *importing) eachFile(ctx context.Context, files []string, take func(name
 			return err
 		}
 		if len(b) > importer.MaxFile {
-			return fmt.Errorf("%s: is longer than the %d bytes that are read", name, importer.MaxFile)
+			return fmt.Errorf("%s: is larger than %d bytes", name, importer.MaxFile)
 		}
 
 		take(name, string(b))
@@ -271,5 +271,5 @@ func hostZone(env func(string) string, etc string) (string, error) {
 		}
 	}
 
-	return "", failure.Usage("this host's time zone has no name that is known").WithHint("name it: --timezone Europe/Berlin")
+	return "", failure.Usage("cannot determine the name of this host's time zone").WithHint("name it, for example: --timezone Europe/Berlin")
 }

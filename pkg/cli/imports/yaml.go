@@ -28,7 +28,7 @@ func (i *importing) printTasks() error {
 	var b bytes.Buffer
 
 	for _, r := range i.result.Refusals {
-		writeRemark(&b, r.Place, "not taken: "+r.Why)
+		writeRemark(&b, r.Place, "not imported: "+r.Why)
 	}
 
 	for _, n := range i.result.Notes {

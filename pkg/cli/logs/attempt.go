@@ -84,7 +84,7 @@ func (t *RunFollower) followAttempt(ctx context.Context, n int) error {
 	err = t.copyOutput(body, &reading)
 
 	if errors.Is(context.Cause(ctx), errNotThere) {
-		t.M.Tell("the rest of the output of %s cannot be had: its node does not answer", t.runName())
+		t.M.Tell("cannot read the rest of the output of %s: its node does not respond", t.runName())
 		return nil
 	}
 
@@ -143,7 +143,7 @@ func (t *RunFollower) writeKeptOutput(n int, why *client.Error) {
 	switch {
 	case t.Out == nil:
 	case n == t.Run.Attempt && t.seen == 0 && t.Run.OutputTail != "":
-		t.M.Tell("the full output cannot be had (%s); this is its end, kept with the run", why.Message)
+		t.M.Tell("cannot read the full output (%s); this is its end, from the record of the run", why.Message)
 		_, _ = t.Out.Write([]byte(t.Run.OutputTail)) // the next write returns the error
 	case why.Code == client.CodeNodeAway || t.Run.State.Final() && n == t.Run.Attempt && t.Run.OutputBytes > 0:
 		t.M.Tell("output of %s, attempt %d: %s", t.runName(), n, why.Message)

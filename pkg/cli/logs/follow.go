@@ -69,7 +69,7 @@ func (t *RunFollower) Follow(ctx context.Context) (task.Run, error) {
 		// read.
 		final := t.Run.State.Final()
 		if final && t.only && t.Run.Fan == nil && !slices.Contains(t.startedAttempts(), t.First) {
-			return t.Run, failure.NotFound("run %s has no attempt %d on record", t.Run.ID, t.First)
+			return t.Run, failure.NotFound("run %s has no attempt %d", t.Run.ID, t.First)
 		}
 
 		progress, err := t.followOutputs(ctx)

@@ -201,7 +201,7 @@ func (l *live) showBacklog(ctx context.Context, n Tasks) error {
 // initialRuns returns the runs with which to begin.
 func (l *live) initialRuns(ctx context.Context, n Tasks) ([]task.Run, error) {
 	if len(n.tasks) > MostListed {
-		l.Tell("following %d tasks: what runs now, and what starts from now on", len(n.tasks))
+		l.Tell("following %d tasks: active runs, and runs that start from now on", len(n.tasks))
 		return l.runningNow(ctx, n)
 	}
 
@@ -261,7 +261,7 @@ func (l *live) runningNow(ctx context.Context, n Tasks) ([]task.Run, error) {
 // applyEvent starts or wakes the follower of the run in an event.
 func (l *live) applyEvent(ctx context.Context, e task.Event) {
 	if e.Kind == task.EventGap {
-		l.Tell("some events were lost: runs may be missing here")
+		l.Tell("some events were lost; some runs may not be shown")
 		return
 	}
 
@@ -295,7 +295,7 @@ func (l *live) applyEvent(ctx context.Context, e task.Event) {
 func (l *live) startRun(ctx context.Context, t *liveTask, r task.Run, failed func(error)) {
 	if l.pending.Load() >= mostPending {
 		if !l.dropped.Swap(true) {
-			l.Tell("too many runs at once: some are not shown")
+			l.Tell("too many runs at the same time; some are not shown")
 		}
 		return
 	}

@@ -95,7 +95,7 @@ func checkReading(f *factory.Factory, cmd *cobra.Command, o *reading) error {
 	case o.tail < 0:
 		return failure.Usage("--tail %d: must not be negative", o.tail)
 	case o.attempt > 0 && o.sinceWord != "":
-		return failure.Usage("--attempt and --since exclude each other")
+		return failure.Usage("--attempt and --since cannot be used together")
 	}
 
 	if err := factory.RefuseEmpty(cmd, "since", "selector"); err != nil || o.sinceWord == "" {
@@ -344,7 +344,7 @@ func (m *Merger) openSource(ctx context.Context, c *client.Client, r task.Run, o
 
 	gone := errors.As(err, &e) && (e.Code == client.CodeNoLogs || e.Code == client.CodeNodeAway)
 	if gone && r.OutputTail != "" && (o.Attempt == 0 || o.Attempt == r.Attempt) {
-		m.Tell("the full output cannot be had (%s); this is its end, kept with the run", e.Message)
+		m.Tell("cannot read the full output (%s); this is its end, from the record of the run", e.Message)
 		s.body, s.kept = nil, r.OutputTail
 		return s, nil
 	}
@@ -370,9 +370,9 @@ func (s *source) nextPiece() (p client.LogPiece, err error) {
 		switch {
 		case m.parts:
 		case m.prefixed:
-			m.Tell("%s has written nothing", selection.Show(m.Factory, selection.Ref{Namespace: s.output.run.Namespace, Name: s.output.run.Task}))
+			m.Tell("%s has no output", selection.Show(m.Factory, selection.Ref{Namespace: s.output.run.Namespace, Name: s.output.run.Task}))
 		default:
-			m.Tell("it has written nothing")
+			m.Tell("the run has no output")
 		}
 	}
 

@@ -77,7 +77,7 @@ func matchingNodes(wanted task.Selector, nodes []task.Node) []task.Node {
 
 // nodeTable returns the table of nodes.
 func nodeTable(f *factory.Factory, nodes []task.Node, wide bool) *output.Table {
-	g := &output.Table{Headers: []string{"NAME", "STATE", "ROLES", "RUNNING", "SHARDS", "UP", "ADDRESS", "VERSION"}, Empty: "no node is present"}
+	g := &output.Table{Headers: []string{"NAME", "STATE", "ROLES", "RUNNING", "SHARDS", "UP", "ADDRESS", "VERSION"}, Empty: "no nodes are online"}
 	if wide {
 		g.Headers = append(append(g.Headers, factHeads...), "WEIGHT", "INSTANCE", "LABELS")
 	}
@@ -123,11 +123,11 @@ func ineligibleText(n task.Node) string {
 	case "":
 		return ""
 	case task.IneligibleClock:
-		return ": owns no shards, as its clock jumped, or differs from that of other nodes"
+		return ": owns no shards, because its clock jumped or differs from the clocks of other nodes"
 	case task.IneligibleStalled:
-		return ": owns no shards for a while, as it did not decide what was due"
+		return ": owns no shards for now, because it did not decide ticks that were due"
 	case task.IneligibleRestored:
-		return ": owns no shards, as etcd was restored from an older snapshot"
+		return ": owns no shards, because etcd was restored from an older snapshot"
 	}
 
 	return ": owns no shards"

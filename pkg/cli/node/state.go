@@ -89,7 +89,7 @@ func stateCommand(f *factory.Factory, cmd *cobra.Command, done string, do func(*
 	cmd.Use += " NODE... | -l SELECTOR"
 	cmd.ValidArgsFunction = complete.Nodes(f)
 	cmd.Flags().StringVarP(&p.Selector, "selector", "l", "", "select nodes by labels and facts, such as zone=a or 'load1 > 8'")
-	cmd.Flags().BoolVar(&p.DryRun, "dry-run", false, "print what would be done, without doing it")
+	cmd.Flags().BoolVar(&p.DryRun, "dry-run", false, "print the changes without making them")
 	cmd.RunE = func(cmd *cobra.Command, words []string) error {
 		ctx := cmd.Context()
 		c, err := f.Connect()
@@ -159,9 +159,9 @@ func nodeNames(nodes []task.Node) []string {
 func nodesOf(ctx context.Context, c *client.Client, words []string, selector string) (names []string, broad bool, err error) {
 	switch {
 	case selector == "" && len(words) == 0:
-		return nil, false, failure.Usage("which node? name one, or several, or use -l")
+		return nil, false, failure.Usage("no node given; name one or more nodes, or use -l")
 	case selector != "" && len(words) > 0:
-		return nil, false, failure.Usage("names and -l exclude each other")
+		return nil, false, failure.Usage("names and -l cannot be used together")
 	}
 
 	wanted, err := task.ParseSelector(selector)
@@ -234,7 +234,7 @@ func awaitDrained(ctx context.Context, f *factory.Factory, c *client.Client, dra
 			}
 
 			if drained[i] = n; n.Shards+n.Running > 0 {
-				left = append(left, fmt.Sprintf("%s has %d shards, and runs %d", output.OneLine(n.Name), n.Shards, n.Running))
+				left = append(left, fmt.Sprintf("%s: shards %d, running %d", output.OneLine(n.Name), n.Shards, n.Running))
 			}
 		}
 
@@ -242,11 +242,11 @@ func awaitDrained(ctx context.Context, f *factory.Factory, c *client.Client, dra
 		case ctx.Err() != nil:
 			if errors.Is(ctx.Err(), context.DeadlineExceeded) {
 				return &failure.Error{Exit: failure.ExitUnavailable, Problem: failure.Problem{Code: client.CodeUnavailable,
-					Message: fmt.Sprintf("not drained within %s: %s", limit, cmp.Or(told, "no node answers")),
-					Hint:    "they go on draining: look with carillon node list, or end it with carillon node resume"}}
+					Message: fmt.Sprintf("not drained within %s: %s", limit, cmp.Or(told, "no node responds")),
+					Hint:    "the drain continues; check it with carillon node list, or end it with carillon node resume"}}
 			}
 
-			f.Note("the nodes go on draining; look with: carillon node list")
+			f.Note("the drain continues; check it with: carillon node list")
 
 			return ctx.Err()
 		case err != nil && !errors.Is(err, task.ErrUnavailable):
@@ -260,7 +260,7 @@ func awaitDrained(ctx context.Context, f *factory.Factory, c *client.Client, dra
 			told, since = words, f.Now()
 			f.Note("%s", words)
 			if !slices.ContainsFunc(nodes, func(n task.Node) bool { return n.Owns() }) {
-				f.Note("no other node can take shards at present")
+				f.Note("no other node can own shards now")
 			}
 		}
 

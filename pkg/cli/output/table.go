@@ -26,7 +26,7 @@ func (p *Printer) SelectColumns(g *Table) (*Table, error) {
 				names[i] = columnName(head)
 			}
 
-			e := failure.Usage("--columns %s: there are %s", task.Quote(name), strings.Join(names, ", "))
+			e := failure.Usage("--columns %s: use %s", task.Quote(name), strings.Join(names, ", "))
 
 			if near := task.Nearest(columnName(name), names); near != "" {
 				return nil, e.WithHint("did you mean: --columns %s", near)

@@ -92,8 +92,8 @@ func describeRun(f *factory.Factory, d *output.Details, r task.Run, zone string)
 	d.Field("Message", "%s", r.Message)
 	d.Field("Not enforced", "%s", strings.Join(r.Unenforced, ", "))
 	d.Field("Trigger", "%s", strings.ReplaceAll(r.Trigger, "_", " "))
-	d.Field("Asked for by", "%s", r.CreatedBy)
-	d.Field("With env", "%s", strings.Join(r.EnvNames, ", "))
+	d.Field("Requested by", "%s", r.CreatedBy)
+	d.Field("Extra env", "%s", strings.Join(r.EnvNames, ", "))
 	d.Field("Tick", "%s", at(r.ScheduledTime))
 
 	if r.Count > 1 {
@@ -124,7 +124,7 @@ func describeRun(f *factory.Factory, d *output.Details, r task.Run, zone string)
 
 	d.Field("Decided by", "%s", deciderWords(r))
 	d.Field("Cancelled by", "%s", r.CancelledBy)
-	d.Field("In place of", "%s", r.RetryOf)
+	d.Field("Retry of", "%s", r.RetryOf)
 	d.Field("Checkpoint", "%s", output.Truncate(output.OneLine(r.Checkpoint), 200))
 
 	if r.BadLines > 0 {
@@ -139,7 +139,7 @@ func describeRun(f *factory.Factory, d *output.Details, r task.Run, zone string)
 			g.AddRow(fmt.Sprintf("attempt %d", t.Attempt), view.RunResult(f, past), cmp.Or(output.OneLine(t.Node), f.NoValue()), at(t.StartedAt), view.TookText(f, past))
 		}
 
-		d.Section("Attempts before", f.RenderIndented(g))
+		d.Section("Earlier attempts", f.RenderIndented(g))
 	}
 
 	describeResults(f, d, r)
@@ -148,7 +148,7 @@ func describeRun(f *factory.Factory, d *output.Details, r task.Run, zone string)
 	if r.OutputTail != "" {
 		title := "Output"
 		if r.Truncated || int64(len(r.OutputTail)) < r.OutputBytes {
-			title = fmt.Sprintf("Output, the end of %s", output.Bytes(r.OutputBytes))
+			title = fmt.Sprintf("Output (the end of %s)", output.Bytes(r.OutputBytes))
 		}
 		d.Section(title, output.Sanitize(r.OutputTail))
 	}

@@ -33,13 +33,13 @@ type runPick struct {
 // bindFlags declares the flags.
 func (p *runPick) bindFlags(cmd *cobra.Command) {
 	p.Flags.Bind(cmd, true)
-	what := "all runs that wait or run"
+	what := "select all waiting and active runs"
 	if p.dead {
-		what = "all dead runs"
+		what = "select all dead runs"
 	}
 
 	cmd.Flags().BoolVar(&p.all, "all", false, what+" of the namespace, or of all namespaces with -A")
-	cmd.Flags().StringSliceVar(&p.states, "state", nil, "only runs in these `STATES`: "+strings.Join(stateNames(p.of), ", "))
+	cmd.Flags().StringSliceVar(&p.states, "state", nil, "select only runs in these `STATES`: "+strings.Join(stateNames(p.of), ", "))
 	complete.RegisterFixed(cmd, "state", stateNames(p.of)...)
 	cmd.Use += " RUN|GLOB... | -l SELECTOR | --state STATE | --all"
 }
@@ -149,11 +149,11 @@ func chosenRuns(ctx context.Context, f *factory.Factory, c *client.Client, words
 	globs := slices.DeleteFunc(slices.Clone(words), func(w string) bool { return !selection.IsGlob(w) })
 	switch {
 	case p.Selector != "" && (p.all || len(words) > 0), p.all && len(words) > 0:
-		return nil, false, failure.Usage("names, -l and --all exclude each other")
+		return nil, false, failure.Usage("names, -l and --all cannot be used together")
 	case len(states) > 0 && len(globs) < len(words):
-		return nil, false, failure.Usage("--state is for those that globs, -l and --all find")
+		return nil, false, failure.Usage("--state cannot be used with the name of a run; use a glob, -l or --all")
 	case !broad && len(words) == 0:
-		return nil, false, failure.Usage("which run? name one, or several, or use -l, --state or --all")
+		return nil, false, failure.Usage("no run given; name one or more runs, or use -l, --state or --all")
 	}
 
 	for _, word := range words {
@@ -239,7 +239,7 @@ func cancelCommand(f *factory.Factory) *cobra.Command {
 			end, err := c.Runs.Cancel(ctx, r.Namespace, r.Task, r.ID)
 			said := "cancelled " + r.ID
 			if !end.State.Final() {
-				said = fmt.Sprintf("asked %s to end; %s shows when it has", r.ID, "carillon run get "+r.ID)
+				said = fmt.Sprintf("requested the cancellation of %s; to check it: %s", r.ID, "carillon run get "+r.ID)
 			}
 
 			return end, said, err
@@ -268,7 +268,7 @@ func retryCommand(f *factory.Factory) *cobra.Command {
 			if err == nil {
 				view.NoteHeld(f, selection.Ref{Namespace: r.Namespace, Name: r.Task}, t)
 			}
-			return t.Run, fmt.Sprintf("queued %s in place of %s", t.ID, r.ID), err
+			return t.Run, fmt.Sprintf("queued %s as a retry of %s", t.ID, r.ID), err
 		}, selection.RunName)
 }
 

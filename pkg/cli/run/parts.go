@@ -18,14 +18,9 @@ func describeParts(f *factory.Factory, d *output.Details, r task.Run, at func(ta
 		return
 	}
 
-	have := "have"
-	if fan.Need == 1 {
-		have = "has"
-	}
-
-	need := fmt.Sprintf("%d succeeded, %d %s to", fan.Succeeded+fan.Kept, fan.Need, have)
+	need := fmt.Sprintf("%d succeeded, %d required", fan.Succeeded+fan.Kept, fan.Need)
 	if fan.Kept > 0 {
-		need += fmt.Sprintf(", %d had before", fan.Kept)
+		need += fmt.Sprintf(", %d kept from the earlier run", fan.Kept)
 	}
 
 	d.Field("Parts", "%d: %d ended, %s", fan.Count, fan.Ended, need)

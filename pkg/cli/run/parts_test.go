@@ -19,7 +19,7 @@ func TestRunGet_OfPartsSpeaksOfTheRunAsAWhole(t *testing.T) {
 	}
 
 	text := d.Out.String()
-	if strings.Contains(text, "Attempt") || !strings.Contains(text, "3: 1 ended, 1 succeeded, 1 has to") {
+	if strings.Contains(text, "Attempt") || !strings.Contains(text, "3: 1 ended, 1 succeeded, 1 required") {
 		t.Errorf("it is shown as\n%s", text)
 	}
 }

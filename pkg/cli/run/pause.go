@@ -48,10 +48,10 @@ func pauseCommand(f *factory.Factory) *cobra.Command {
 			case r.State.Final(), !r.State.Active():
 				return r, fmt.Sprintf("%s had ended before it could be paused: %s", r.ID, r.State), nil
 			case r.PausedBy == "":
-				return r, "", fmt.Errorf("run %s: %s", r.ID, cmp.Or(r.Message, "somebody has resumed it meanwhile"))
+				return r, "", fmt.Errorf("run %s: %s", r.ID, cmp.Or(r.Message, "another user has resumed it"))
 			}
 
-			return r, fmt.Sprintf("asked %s to pause; %s shows when it has", r.ID, "carillon run get "+r.ID), nil
+			return r, fmt.Sprintf("requested a pause of %s; to check it: %s", r.ID, "carillon run get "+r.ID), nil
 		}, selection.RunName)
 }
 
@@ -82,7 +82,7 @@ func resumeCommand(f *factory.Factory) *cobra.Command {
 			r = awaitState(ctx, f, c, r, func(r task.Run) bool { return r.State != task.Paused })
 			said := "resumed " + r.ID
 			if r.State == task.Paused {
-				said = fmt.Sprintf("asked %s to resume; %s shows when it has", r.ID, "carillon run get "+r.ID)
+				said = fmt.Sprintf("requested the resumption of %s; to check it: %s", r.ID, "carillon run get "+r.ID)
 			}
 
 			return r, said, nil
@@ -113,13 +113,13 @@ func pauseWords(f *factory.Factory, r task.Run, at func(task.Time) string) strin
 
 	switch {
 	case r.State == task.Paused:
-		return fmt.Sprintf("since %s by %s; %s in all", at(r.PausedAt), cmp.Or(r.PausedBy, "somebody"), sum)
+		return fmt.Sprintf("since %s by %s; %s in total", at(r.PausedAt), cmp.Or(r.PausedBy, "an unknown user"), sum)
 	case r.PausedBy != "" && r.State == task.Dispatched && r.StartedAt.IsZero():
-		return "asked for by " + r.PausedBy + ": until it is resumed it does not start"
+		return "requested by " + r.PausedBy + "; the run does not start until you resume it"
 	case r.PausedBy != "":
-		return "asked for by " + r.PausedBy
+		return "requested by " + r.PausedBy
 	case r.PausedMS > 0:
-		return sum + " in all"
+		return sum + " in total"
 	}
 
 	return ""

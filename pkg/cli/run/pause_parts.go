@@ -55,16 +55,21 @@ func partsPaused(ctx context.Context, f *factory.Factory, c *client.Client, r ta
 		}
 	}
 
-	add(s.asked, "asked to pause; carillon run get "+r.ID+" shows when they have")
-	add(s.held, "held before the start")
+	add(s.asked, "not paused yet (to check: carillon run get "+r.ID+")")
+	add(s.held, "held before their start")
 	add(s.ended, "ended")
-	add(s.waiting, "not with a node, to start nevertheless")
+
+	pronoun := "they"
+	if s.waiting == 1 {
+		pronoun = "it"
+	}
+	add(s.waiting, "not on a node yet; "+pronoun+" will still start")
 
 	if len(s.going) == 0 {
 		return r, strings.Join(words, ", "), nil
 	}
 
-	add(len(s.going), "go on: "+goingWords(s.going))
+	add(len(s.going), "not paused: "+goingWords(s.going))
 
 	return r, "", fmt.Errorf("%s", strings.Join(words, ", "))
 }
@@ -97,7 +102,7 @@ func goingWords(parts []task.Part) string {
 func partsResumed(ctx context.Context, f *factory.Factory, c *client.Client, r task.Run) (task.Run, string, error) {
 	r = awaitState(ctx, f, c, r, func(r task.Run) bool { return countPartPauses(r).paused == 0 })
 	if n := countPartPauses(r).paused; n > 0 {
-		return r, fmt.Sprintf("asked %s to resume, %d of its parts still paused; carillon run get %s shows when they run", r.ID, n, r.ID), nil
+		return r, fmt.Sprintf("requested the resumption of %s; %d of its parts are still paused; to check them: carillon run get %s", r.ID, n, r.ID), nil
 	}
 	return r, "resumed " + r.ID, nil
 }

@@ -119,11 +119,11 @@ func listCommand(f *factory.Factory) *cobra.Command {
 		ValidArgsFunction: complete.Tasks(f),
 	}
 	l.ListFlags.Bind(cmd)
-	cmd.Flags().BoolVar(&l.parts, "parts", false, "the parts of runs, too")
-	cmd.Flags().BoolVar(&l.dead, "dead", false, "only runs that have no attempt left")
-	cmd.Flags().StringVar(&l.task, "task", "", "only runs of this task")
-	cmd.Flags().StringVarP(&l.selector, "selector", "l", "", "runs of tasks whose labels match, such as team=data")
-	cmd.Flags().StringVar(&l.node, "node", "", "only runs on this node")
+	cmd.Flags().BoolVar(&l.parts, "parts", false, "list also the parts of runs")
+	cmd.Flags().BoolVar(&l.dead, "dead", false, "list only dead runs: runs that failed and have no attempt left")
+	cmd.Flags().StringVar(&l.task, "task", "", "list only runs of this task")
+	cmd.Flags().StringVarP(&l.selector, "selector", "l", "", "list runs of tasks whose labels match, such as team=data")
+	cmd.Flags().StringVar(&l.node, "node", "", "list only runs on this node")
 	watch.BindFlag(cmd, &l.watch)
 	complete.Register(cmd, "task", complete.Tasks(f))
 	complete.Register(cmd, "node", complete.Nodes(f))
@@ -140,13 +140,13 @@ func listRuns(f *factory.Factory, cmd *cobra.Command, l runListing, words []stri
 	case err != nil:
 		return err
 	case len(words) > 0 && l.task != "":
-		return failure.Usage("names and --task exclude each other")
+		return failure.Usage("names and --task cannot be used together")
 	case l.selector != "" && (len(words) > 0 || l.task != ""):
-		return failure.Usage("names and -l exclude each other")
+		return failure.Usage("names and -l cannot be used together")
 	case l.watch && (l.dead || len(words) > 1):
-		return failure.Usage("--watch is for the runs of one task, or of all, and not for --dead")
+		return failure.Usage("--watch requires one task or none, and cannot be used with --dead")
 	case l.parts && l.dead:
-		return failure.Usage("--parts and --dead exclude each other: a run is dead, not its parts")
+		return failure.Usage("--parts and --dead cannot be used together: only whole runs can be dead")
 	case l.task != "":
 		words = []string{l.task}
 	}

@@ -89,7 +89,7 @@ func explainCommand(f *factory.Factory) *cobra.Command {
 func showExplained(f *factory.Factory, x explained, timezone string) error {
 	return output.EmitOne(&f.Printer, x, x.Text, func(d *output.Details) {
 		d.Parts = append(d.Parts, output.Sanitize(x.Text)+".\n")
-		d.Section("Worth knowing", indentLines(x.Notes))
+		d.Section("Notes", indentLines(x.Notes))
 		if len(x.Next) > 0 {
 			d.Section("Next ticks", f.RenderIndented(view.TickTable(f, x.Next, timezone)))
 		}

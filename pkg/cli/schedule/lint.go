@@ -76,11 +76,11 @@ func lintCommand(f *factory.Factory) *cobra.Command {
 
 		switch {
 		case kinds == 0:
-			return failure.Usage("lint what? give an expression, -f FILE, -l SELECTOR or --all")
+			return failure.Usage("nothing to check: give an expression, -f FILE, -l SELECTOR or --all")
 		case kinds > 1:
-			return failure.Usage("expressions, -f, -l and --all exclude each other")
+			return failure.Usage("expressions, -f, -l and --all cannot be used together")
 		case crowd < 2:
-			return failure.Usage("--crowd %d: at least 2 are many", crowd)
+			return failure.Usage("--crowd %d: must be at least 2", crowd)
 		}
 
 		timing, from, err := parseTiming(f, flags, exprs)
@@ -223,7 +223,7 @@ func findCrowds(list []linted, now time.Time, least int) []lintWarning {
 
 		odd = append(odd, lintWarning{Where: list[c.Members[0]].where, Code: schedule.LintCrowd, Field: "schedule",
 			Message: fmt.Sprintf("%d tasks tick at %s: %s", len(c.Members), c.At.Format("15:04:05 UTC on 2 January"), words),
-			Hint:    "H in place of the minute spreads them, or a jitter"})
+			Hint:    "to spread them, use H as the minute, or set a jitter"})
 	}
 
 	return odd
@@ -255,7 +255,7 @@ func showOddities(f *factory.Factory, list []lintWarning, schedules int) error {
 
 	if len(list) == 0 {
 		if f.ForPeople() {
-			f.Note("nothing odd in %s", output.Plural(int64(schedules), "schedule"))
+			f.Note("no findings in %s", output.Plural(int64(schedules), "schedule"))
 		}
 		return nil
 	}

@@ -31,7 +31,7 @@ func keyCommand(f *factory.Factory) *cobra.Command {
 			"Run secret rotate --all -A before key remove. Running daemons reload the file when it changes.",
 	}
 	cmd.AddCommand(newKeyCommand(f), listKeysCommand(f),
-		changeKeyCommand(f, "first", "Make a key the one that encrypts", "made %s the first in %s", secret.KeyFile.First),
+		changeKeyCommand(f, "first", "Make a key the first one, which encrypts", "made %s the first in %s", secret.KeyFile.First),
 		changeKeyCommand(f, "remove", "Remove a key; secrets that still use it become unreadable", "removed %s from %s", secret.KeyFile.Remove))
 	factory.WithoutConfig(cmd)
 
@@ -59,12 +59,12 @@ func newKeyCommand(f *factory.Factory) *cobra.Command {
 			return output.EmitOne(&f.Printer, keyShown{k.ID(), ring.IDs()[0] == k.ID()}, k.ID(), nil)
 		}
 
-		f.Say("made key %s in %s", k.ID(), words[0])
+		f.Say("created key %s in %s", k.ID(), words[0])
 
 		if ring.IDs()[0] == k.ID() {
-			f.SayNext("the file to each node that is to use secrets, for its daemon alone to read, and secret_keys: FILE in its settings")
+			f.SayNext("copy the file to each node that uses secrets, readable only by its daemon, and set secret_keys: FILE")
 		} else {
-			f.SayNext("the file to all nodes; then carillon secret key first %s %s", words[0], k.ID())
+			f.SayNext("copy the file to all nodes, then run carillon secret key first %s %s", words[0], k.ID())
 		}
 
 		return nil

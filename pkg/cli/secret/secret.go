@@ -108,8 +108,8 @@ func getCommand(f *factory.Factory) *cobra.Command {
 		return output.EmitOne(&f.Printer, s, secretName(f, s), func(d *output.Details) {
 			d.Field("Name", "%s", secretName(f, s))
 			d.Field("Keys", "%s", strings.Join(s.Keys, ", "))
-			d.Field("Encrypted", "under key %s", s.KeyID)
-			d.Field("Not for", "%s", strings.Join(nodesWithoutKey(cmd.Context(), c, s.KeyID), ", "))
+			d.Field("Encrypted", "with key %s", s.KeyID)
+			d.Field("Unreadable on", "%s", strings.Join(nodesWithoutKey(cmd.Context(), c, s.KeyID), ", "))
 			d.Field("Generation", "%d, %s %s by %s", s.Generation, s.Change, f.PastTime(s.UpdatedAt, output.ReaderZone), cmp.Or(s.UpdatedBy, f.NoValue()))
 			d.Field("Created", "%s", f.PastTime(s.CreatedAt, output.ReaderZone))
 		})
@@ -195,7 +195,7 @@ func rotateCommand(f *factory.Factory) *cobra.Command {
 		ctx := cmd.Context()
 
 		if all == (len(words) > 0) {
-			return failure.Usage("secret rotate: either the names of secrets or --all").WithHint("%s", cmd.UseLine())
+			return failure.Usage("secret rotate: give either names of secrets or --all").WithHint("%s", cmd.UseLine())
 		}
 
 		if all {
@@ -229,7 +229,7 @@ func rotateCommand(f *factory.Factory) *cobra.Command {
 			rotated = append(rotated, s)
 
 			if s.Generation == before.Generation {
-				f.Say("secret %s is under key %s already", selection.Show(f, r), s.KeyID)
+				f.Say("secret %s already uses key %s", selection.Show(f, r), s.KeyID)
 			} else {
 				f.Say("rotated secret %s from key %s to %s", selection.Show(f, r), before.KeyID, s.KeyID)
 			}
@@ -276,7 +276,7 @@ func noteLacking(ctx context.Context, f *factory.Factory, c *client.Client, secr
 
 		told[s.KeyID] = true
 		if names := nodesWithoutKey(ctx, c, s.KeyID); len(names) > 0 {
-			f.Note("note: attempts on %s cannot have it: key %s is not there yet", output.OneLine(strings.Join(names, ", ")), s.KeyID)
+			f.Note("note: attempts on %s cannot use it: key %s is not on these nodes yet", output.OneLine(strings.Join(names, ", ")), s.KeyID)
 		}
 	}
 }

@@ -56,8 +56,8 @@ func setCommand(f *factory.Factory) *cobra.Command {
 		// This check comes before any other message about the words, because a word may contain a value.
 		for _, w := range words {
 			if name, _, is := strings.Cut(w, "="); is {
-				return failure.Usage("%s=…: a value on the command line can be read by others on this host", task.Quote(name)).
-					WithHint("carillon secret set NAME KEY reads it from the standard input; what was typed is in the shell's history now")
+				return failure.Usage("%s=…: other users of this host can read a value on the command line", task.Quote(name)).
+					WithHint("to read it from standard input: carillon secret set NAME KEY; remove the value that you typed from the history of your shell")
 			}
 		}
 
@@ -99,7 +99,7 @@ func secretValues(ctx context.Context, f *factory.Factory, keys []string, source
 	values := map[string]string{}
 
 	if sources.fromInput()+min(len(keys), 1) > 1 || len(keys) > 1 && !asksForValues(f) {
-		return nil, failure.Usage("the standard input has one value only: name one KEY, or use --env-file -")
+		return nil, failure.Usage("standard input contains only one value: name one KEY, or use --env-file -")
 	}
 
 	for _, key := range keys { // before the user is asked for values
@@ -113,10 +113,10 @@ func secretValues(ctx context.Context, f *factory.Factory, keys []string, source
 			return err
 		}
 		if _, twice := values[key]; twice {
-			return failure.Usage("%s: is given twice", task.Quote(key))
+			return failure.Usage("%s is given twice", task.Quote(key))
 		}
 		if value == "" { // otherwise, a command that fails in a pipe would set an empty value
-			return failure.Usage("%s: is empty", task.Quote(key)).WithHint("what is to be empty is %s= in the file of --env-file", key)
+			return failure.Usage("%s: the value is empty", task.Quote(key)).WithHint("to set an empty value, write %s= in a file for --env-file", key)
 		}
 
 		values[key] = value
@@ -137,7 +137,7 @@ func secretValues(ctx context.Context, f *factory.Factory, keys []string, source
 	for _, pair := range sources.files {
 		key, file, ok := strings.Cut(pair, "=")
 		if !ok || file == "" {
-			return nil, failure.Usage("--file: is KEY=FILE")
+			return nil, failure.Usage("--file: use KEY=FILE")
 		}
 
 		b, err := secretFile(ctx, f, file)
@@ -151,7 +151,7 @@ func secretValues(ctx context.Context, f *factory.Factory, keys []string, source
 	}
 
 	if len(keys) == 0 && len(values)+len(sources.remove) == 0 {
-		return nil, failure.Usage("secret set: which values? Name a KEY, or use --env-file, --file or --remove")
+		return nil, failure.Usage("secret set: no values given; name a KEY, or use --env-file, --file or --remove")
 	}
 
 	for _, key := range keys {
@@ -242,7 +242,7 @@ func secretFile(ctx context.Context, f *factory.Factory, path string) ([]byte, e
 	case err != nil:
 		return nil, fmt.Errorf("read %s: %w", path, err)
 	case len(b) > most: // reading only a part would lose values silently
-		return nil, &failure.Error{Exit: failure.ExitUsage, Problem: failure.Problem{Code: "file", Message: fmt.Sprintf("%s: has more than %d bytes", path, most)}}
+		return nil, &failure.Error{Exit: failure.ExitUsage, Problem: failure.Problem{Code: "file", Message: fmt.Sprintf("%s: is larger than %d bytes", path, most)}}
 	}
 
 	return b, nil

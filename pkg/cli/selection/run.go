@@ -68,7 +68,7 @@ func ParseRunWord(word string) (RunWord, error) {
 
 // badRunWord returns the error for a word that does not name a run.
 func badRunWord(word string) error {
-	return failure.Usage("%s does not name a run", task.Quote(word)).WithHint("write TASK, TASK@-1, TASK@02:30, TASK@2026-03-29T02:30 or an id")
+	return failure.Usage("%s is not the name of a run", task.Quote(word)).WithHint("use TASK, TASK@-1, TASK@02:30, TASK@2026-03-29T02:30 or an ID")
 }
 
 // tickForm is a format for ticks. A run's tick is formatted with layout and compared; fields that layout omits
@@ -93,7 +93,7 @@ func parseTick(s string) (tickForm, error) {
 		}
 	}
 
-	return tickForm{}, fmt.Errorf("%s is no tick", task.Quote(s))
+	return tickForm{}, fmt.Errorf("%s is not a tick", task.Quote(s))
 }
 
 // matchesTick reports whether the tick of a run is the one that the user typed.
@@ -207,12 +207,12 @@ func NthRun(f *factory.Factory, r Ref, runs []task.Run, back int) (task.Run, err
 		n++
 	}
 
-	fail := failure.NotFound("%s has %s on record", Show(f, r), output.Plural(int64(n), "run"))
+	fail := failure.NotFound("%s has only %s", Show(f, r), output.Plural(int64(n), "run"))
 	if n == 0 {
 		fail = failure.NotFound("%s has not run yet", Show(f, r))
 	}
 
-	return task.Run{}, fail.WithHint("see what there is: carillon task history %s", Show(f, r))
+	return task.Run{}, fail.WithHint("to list its runs: carillon task history %s", Show(f, r))
 }
 
 // runAtTick returns the run of a tick. A time of day means the latest tick at that time. A full local time that
@@ -237,7 +237,7 @@ func runAtTick(f *factory.Factory, r Ref, runs []task.Run, typed string, zone *t
 	run, err := OnlyRun(f, found, fmt.Sprintf("run of %s at %s (%s)", Show(f, r), typed, zone))
 	var fail *failure.Error
 	if errors.As(err, &fail) && fail.Exit == failure.ExitNotFound {
-		fail.Hint = "see what there is: carillon task history " + Show(f, r)
+		fail.Hint = "to list its runs: carillon task history " + Show(f, r)
 	}
 
 	return run, err
@@ -249,7 +249,7 @@ func OnlyRun(f *factory.Factory, found []task.Run, what string) (task.Run, error
 	case 1:
 		return found[0], nil
 	case 0:
-		return task.Run{}, failure.NotFound("there is no %s on record", what)
+		return task.Run{}, failure.NotFound("no %s on record", what)
 	}
 
 	ids := make([]string, 0, 3)
@@ -257,9 +257,9 @@ func OnlyRun(f *factory.Factory, found []task.Run, what string) (task.Run, error
 		ids = append(ids, r.ID)
 	}
 
-	fail := &failure.Error{Exit: failure.ExitConflict, Problem: failure.Problem{Code: client.CodeAmbiguous, Message: fmt.Sprintf("there are %d of %s", len(found), what)}}
+	fail := &failure.Error{Exit: failure.ExitConflict, Problem: failure.Problem{Code: client.CodeAmbiguous, Message: fmt.Sprintf("%d runs match: %s", len(found), what)}}
 
-	return task.Run{}, fail.WithHint("name one by its id: %s", strings.Join(ids, ", "))
+	return task.Run{}, fail.WithHint("use the ID of one of them: %s", strings.Join(ids, ", "))
 }
 
 // RunName returns a run as -o name prints it.

@@ -27,7 +27,7 @@ type Flags struct {
 func (p *Flags) Bind(cmd *cobra.Command, changes bool) {
 	cmd.Flags().StringVarP(&p.Selector, "selector", "l", "", "select tasks by label, such as team=data")
 	if changes {
-		cmd.Flags().BoolVar(&p.DryRun, "dry-run", false, "print what would be done, without doing it")
+		cmd.Flags().BoolVar(&p.DryRun, "dry-run", false, "print the changes without making them")
 	}
 }
 
@@ -46,10 +46,10 @@ func Find(ctx context.Context, f *factory.Factory, c *client.Client, words []str
 	var out Tasks
 	broad := p.Selector != ""
 	if !broad && len(words) == 0 {
-		return out, failure.Usage("which task? name one, or several, or use -l")
+		return out, failure.Usage("no task given; name one or more tasks, or use -l")
 	}
 	if broad && len(words) > 0 {
-		return out, failure.Usage("names and -l exclude each other")
+		return out, failure.Usage("names and -l cannot be used together")
 	}
 	if _, err := task.ParseSelector(p.Selector); err != nil {
 		return out, task.Under("selector", err)
@@ -209,7 +209,7 @@ func ExplainMissing(ctx context.Context, f *factory.Factory, c *client.Client, r
 		case t.Namespace == r.Namespace:
 			names = append(names, t.Name)
 		case t.Name == r.Name:
-			fail.Hint = fmt.Sprintf("it is in another namespace: -n %s", t.Namespace)
+			fail.Hint = fmt.Sprintf("the task is in another namespace: -n %s", t.Namespace)
 		}
 	}
 

@@ -51,7 +51,7 @@ func (f File) validate() error {
 	switch _, ok := f.Contexts[f.Current]; {
 	case f.Current == "" || ok:
 	case len(f.Contexts) == 0:
-		return task.Invalid(task.CodeBadValue, "current", "%s: there are no contexts", task.Quote(f.Current))
+		return task.Invalid(task.CodeBadValue, "current", "%s: no contexts exist", task.Quote(f.Current))
 	default:
 		return task.NoneOf(task.CodeBadValue, "current", f.Current, slices.Sorted(maps.Keys(f.Contexts))...)
 	}
@@ -75,11 +75,11 @@ func (c Context) Validate() error {
 
 	switch {
 	case c.Token != "" && !isToken(c.Token):
-		return task.Invalid(task.CodeBadValue, "token", "is no token, which is one word of printable ASCII")
+		return task.Invalid(task.CodeBadValue, "token", "is not a token: a token is one word of printable ASCII")
 	case c.Token != "" && c.TokenFile != "":
-		return task.Invalid(task.CodeBadValue, "token", "excludes token_file")
+		return task.Invalid(task.CodeBadValue, "token", "cannot be used together with token_file")
 	case (c.CertFile == "") != (c.KeyFile == ""):
-		return task.Invalid(task.CodeRequired, "", "cert_file and key_file need each other")
+		return task.Invalid(task.CodeRequired, "", "cert_file and key_file must be set together")
 	}
 
 	return nil
@@ -169,10 +169,10 @@ func (s *Settings) UnknownContext(name string) error {
 	case near != "":
 		return f.WithHint("did you mean: %s", near)
 	case len(names) > 0:
-		return f.WithHint("there are: %s", strings.Join(names, ", "))
+		return f.WithHint("contexts: %s", strings.Join(names, ", "))
 	}
 
-	return f.WithHint("make one with: carillon config set %s server=https://…", name)
+	return f.WithHint("create one with: carillon config set %s server=https://…", name)
 }
 
 // Path returns the path of the configuration, whether it exists or not, or "" if there is no home directory.
@@ -216,7 +216,7 @@ func ReadFile(path string) (f File, there bool, err error) {
 
 	secret := slices.ContainsFunc(slices.Collect(maps.Values(f.Contexts)), func(c Context) bool { return c.Token != "" })
 	if secret && mode&0o077 != 0 {
-		return f, true, (&failure.Error{Exit: failure.ExitAuth, Problem: failure.Problem{Code: "config_file", Message: path + ": holds a token, and can be read by others"}}).
+		return f, true, (&failure.Error{Exit: failure.ExitAuth, Problem: failure.Problem{Code: "config_file", Message: path + ": contains a token, but other users can read it"}}).
 			WithHint("chmod 600 %s", path)
 	}
 
@@ -240,9 +240,9 @@ func readFile(path string) ([]byte, os.FileMode, error) {
 	case err != nil:
 		return nil, 0, failed(failure.FileReason(err))
 	case !info.Mode().IsRegular():
-		return nil, 0, failed("is no regular file")
+		return nil, 0, failed("is not a regular file")
 	case info.Size() > maxConfig:
-		return nil, 0, failed("has more than " + strconv.Itoa(maxConfig) + " bytes")
+		return nil, 0, failed("is larger than " + strconv.Itoa(maxConfig) + " bytes")
 	}
 
 	file, err := os.Open(path)

@@ -26,12 +26,12 @@ func readToken(file string) (token, warning string, err error) {
 	}
 
 	if info, err := os.Stat(file); err == nil && info.Mode().IsRegular() && info.Mode().Perm()&0o077 != 0 {
-		warning = fmt.Sprintf("warning: %s can be read by others; chmod 600 it", file)
+		warning = fmt.Sprintf("warning: other users can read %s; run chmod 600 on it", file)
 	}
 
 	token = strings.TrimSpace(string(b))
 	if !isToken(token) {
-		return "", warning, failed("holds no token, which is one word of printable ASCII")
+		return "", warning, failed("does not contain a token: a token is one word of printable ASCII")
 	}
 
 	return token, warning, nil

@@ -20,7 +20,7 @@ import (
 func (r *Resolver) ChangeFile(change func(*File) error) (f File, anew bool, err error) {
 	path := r.Path()
 	if path == "" {
-		return File{}, false, failure.Usage("there is no place for the configuration: neither CARILLON_CONFIG, XDG_CONFIG_HOME nor HOME is set")
+		return File{}, false, failure.Usage("no configuration directory: CARILLON_CONFIG, XDG_CONFIG_HOME and HOME are not set")
 	}
 
 	f, _, err = ReadFile(path)

@@ -101,7 +101,7 @@ func createCommand(f *factory.Factory) *cobra.Command {
 
 // bindDryRun declares --dry-run.
 func bindDryRun(cmd *cobra.Command, dry *bool) {
-	cmd.Flags().BoolVar(dry, "dry-run", false, "let the server validate the change and print it, without writing anything")
+	cmd.Flags().BoolVar(dry, "dry-run", false, "validate the change on the server and print it, without making it")
 }
 
 // wouldBe prints the result of a dry run for one task.
@@ -127,9 +127,9 @@ func checkRequired(p map[string]any) error {
 	process, _ := action["process"].(map[string]any)
 	switch {
 	case p["schedule"] == nil:
-		return failure.Usage("--schedule is missing").WithHint(`such as --schedule "*/5 * * * *", "@every 90s", or @manual; see carillon help schedules`)
+		return failure.Usage("--schedule is required").WithHint(`for example: --schedule "*/5 * * * *", "@every 90s", or @manual; see carillon help schedules`)
 	case action["noop"] == nil && process["command"] == nil && process["shell"] == nil:
-		return failure.Usage("there is nothing to run").WithHint("give a command behind two dashes (-- command args…), or --shell, or --noop")
+		return failure.Usage("no command given").WithHint("give a command after -- (-- COMMAND ARG...), or use --shell or --noop")
 	}
 
 	return nil
@@ -142,10 +142,10 @@ func nameAndCommand(f *factory.Factory, cmd *cobra.Command, words []string) (sel
 	case err != nil:
 		return selection.Ref{}, nil, err
 	case len(words) == 0:
-		return selection.Ref{}, nil, failure.Usage("%s: the task's name is missing", cmd.CommandPath()).WithHint("%s", cmd.UseLine())
+		return selection.Ref{}, nil, failure.Usage("%s: the name of the task is missing", cmd.CommandPath()).WithHint("%s", cmd.UseLine())
 	case len(words) > 1:
 		return selection.Ref{}, nil, failure.Usage("%s: unexpected argument %s", cmd.CommandPath(), task.Quote(words[1])).
-			WithHint("the command to run goes behind two dashes: carillon task %s %s … -- %s …", cmd.Name(), words[0], words[1])
+			WithHint("write the command to run after --: carillon task %s %s … -- %s …", cmd.Name(), words[0], words[1])
 	}
 
 	r, err := selection.ParseRef(f, words[0])
@@ -159,7 +159,7 @@ func namesAndCommand(cmd *cobra.Command, words []string) (names, command []strin
 		return words, nil, nil
 	}
 	if at == len(words) {
-		return nil, nil, failure.Usage("there is no command after --")
+		return nil, nil, failure.Usage("no command after --")
 	}
 
 	return words[:at], words[at:], nil
@@ -187,7 +187,7 @@ func updateCommand(f *factory.Factory) *cobra.Command {
 	}
 	flags.bindFlags(cmd)
 	revision.bindFlag(cmd)
-	cmd.Flags().StringVarP(&p.Selector, "where", "l", "", "tasks whose labels match this `SELECTOR`, such as team=data (--selector selects nodes)")
+	cmd.Flags().StringVarP(&p.Selector, "where", "l", "", "change tasks whose labels match this `SELECTOR`, such as team=data (--selector selects nodes)")
 	bindDryRun(cmd, &p.DryRun)
 	cmd.Flags().StringSliceVar(&clear, "unset", nil, "reset this field to its default, such as retry or labels.team; may be repeated")
 	complete.Register(cmd, "unset", completeUnset)
@@ -198,7 +198,7 @@ func updateCommand(f *factory.Factory) *cobra.Command {
 			return err
 		}
 		if revision != 0 && (len(words) != 1 || selection.IsGlob(words[0])) {
-			return failure.Usage("--revision needs exactly one task")
+			return failure.Usage("--revision requires exactly one task")
 		}
 
 		change, err := flags.buildPatch(cmd.Flags(), command)
@@ -210,7 +210,7 @@ func updateCommand(f *factory.Factory) *cobra.Command {
 			return err
 		}
 		if len(change) == 0 {
-			return failure.Usage("nothing to change").WithHint("give the fields that change, such as --schedule; see %s --help", cmd.CommandPath())
+			return failure.Usage("nothing to change").WithHint("use flags for the fields to change, such as --schedule; see %s --help", cmd.CommandPath())
 		}
 
 		c, refs, err := toUpdate(f, cmd, words, p)
@@ -228,7 +228,13 @@ func updateCommand(f *factory.Factory) *cobra.Command {
 			if p.DryRun {
 				return t, strings.TrimSuffix(wouldBeWords(f, t), "\n"), err
 			}
-			return t, fmt.Sprintf("updated %s%s", selection.Show(f, r), view.NextText(f, t)), err
+
+			done := "updated"
+			if t.Result == client.Unchanged {
+				done = client.Unchanged
+			}
+
+			return t, fmt.Sprintf("%s %s%s", done, selection.Show(f, r), view.NextText(f, t)), err
 		})
 
 		selection.PrintWarnings(f, changed...)

@@ -88,14 +88,14 @@ func (e *editing) findEditor() error {
 		return nil
 	}
 
-	const other = "carillon task update NAME changes single fields; apply takes files; --editor names a command that needs no terminal"
+	const other = "to change single fields, use carillon task update NAME; to apply files, use carillon apply; or use --editor with a command that does not need a terminal"
 	_, in := e.Terminal(e.In)
 	_, out := e.Terminal(e.Out)
 	if !in || !out || e.NoInput {
-		return failure.Usage("an editor needs a terminal").WithHint("%s", other)
+		return failure.Usage("an editor requires a terminal").WithHint("%s", other)
 	}
 	if e.editor = cmp.Or(strings.TrimSpace(e.Env("VISUAL")), strings.TrimSpace(e.Env("EDITOR"))); e.editor == "" {
-		return failure.Usage("neither VISUAL nor EDITOR names an editor").WithHint("such as EDITOR=nano carillon task edit NAME")
+		return failure.Usage("neither VISUAL nor EDITOR is set").WithHint("for example: EDITOR=nano carillon task edit NAME")
 	}
 
 	return nil
@@ -118,8 +118,8 @@ func (e *editing) editUntilApplied(ctx context.Context, c *client.Client, t clie
 	}
 
 	var why error // why the editor is opened again
-	head := commentOut(fmt.Sprintf("The task %s at revision %d. Lines like this one, on top, are not part of it.\n"+
-		"A field that is left out has its default.", selection.TaskName(e.Factory, t), t.Revision))
+	head := commentOut(fmt.Sprintf("Task %s at revision %d. Comment lines at the top, like this one, are ignored.\n"+
+		"Omitted fields have their defaults.", selection.TaskName(e.Factory, t), t.Revision))
 	for range mostOpenings {
 		shown := append([]byte(head), body...)
 		text, err := e.openEditor(ctx, shown)
@@ -140,7 +140,7 @@ func (e *editing) editUntilApplied(ctx context.Context, c *client.Client, t clie
 		body = withoutHead(text)
 		if len(bytes.TrimSpace(body)) == 0 {
 			os.Remove(e.file) // the file is empty
-			return &failure.Error{Exit: failure.ExitFailure, Problem: failure.Problem{Code: failure.CodeConfirm, Message: "not done: the text is empty"}}
+			return &failure.Error{Exit: failure.ExitFailure, Problem: failure.Problem{Code: failure.CodeConfirm, Message: "cancelled: the file is empty"}}
 		}
 
 		done, err := e.applyText(ctx, c, body)
@@ -181,13 +181,13 @@ func (e *editing) applyText(ctx context.Context, c *client.Client, body []byte) 
 		return client.Task{}, err
 	}
 	if len(objects) != 1 {
-		return client.Task{}, task.Invalid(task.CodeBadValue, "", "there are %d tasks in it; it is one that is edited", len(objects))
+		return client.Task{}, task.Invalid(task.CodeBadValue, "", "the file contains %d tasks; it must contain exactly one", len(objects))
 	}
 
 	o := objects[0]
 	for _, f := range []struct{ field, is, was string }{{"name", o.Spec.Name, e.base.Name}, {"namespace", o.Spec.Namespace, e.base.Namespace}} {
 		if f.is != f.was {
-			return client.Task{}, o.Locate(task.Invalid(task.CodeBadValue, f.field, "%s: a task keeps its %s, %s", task.Quote(f.is), f.field, f.was))
+			return client.Task{}, o.Locate(task.Invalid(task.CodeBadValue, f.field, "%s: the %s of a task cannot change; it is %s", task.Quote(f.is), f.field, f.was))
 		}
 	}
 
@@ -208,7 +208,7 @@ func (e *editing) explainConflict(ctx context.Context, c *client.Client) (head s
 		return "", err
 	}
 
-	text := "The task was changed meanwhile"
+	text := "The task has been changed"
 	if now.UpdatedBy != "" {
 		text += " by " + now.UpdatedBy
 	}
@@ -218,7 +218,7 @@ func (e *editing) explainConflict(ctx context.Context, c *client.Client) (head s
 		text += "  " + f.String() + "\n"
 	}
 
-	text += "To write your text over that, change it, or just take these lines away; to leave the text as it is ends it."
+	text += "To overwrite this change, edit the text or remove these lines. To cancel, leave the text unchanged."
 	e.base = now
 
 	return commentOut(text), nil
@@ -237,7 +237,7 @@ func (e *editing) faultHead(err error) (head string, moved error) {
 		if f.Hint != "" {
 			text += "\n" + f.Hint
 		}
-		return commentOut(text + "\nTo leave the text as it is ends it.")
+		return commentOut(text + "\nTo cancel, leave the text unchanged.")
 	}
 
 	at := *placed
@@ -267,7 +267,7 @@ func withoutHead(text []byte) []byte {
 func (e *editing) createFile(t client.Task) error {
 	f, err := os.CreateTemp(e.Env("TMPDIR"), "carillon-"+t.Name+"-*.yaml")
 	if err != nil {
-		return fmt.Errorf("make a file to edit: %w", err)
+		return fmt.Errorf("create a file to edit: %w", err)
 	}
 
 	e.file = f.Name()

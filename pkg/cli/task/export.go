@@ -63,10 +63,10 @@ func exportCommand(f *factory.Factory) *cobra.Command {
 			return err
 		}
 		if x.force && x.dir == "" {
-			return failure.Usage("--force is for --dir")
+			return failure.Usage("--force requires --dir")
 		}
 		if x.dir != "" && x.Format != output.FormatTable && x.Format != output.FormatYAML {
-			return failure.Usage("--dir writes YAML; -o %s goes without it", x.Format)
+			return failure.Usage("--dir writes YAML, and cannot be used with -o %s", x.Format)
 		}
 		if _, err := task.ParseSelector(x.selector); err != nil {
 			return task.Under("selector", err)
@@ -95,7 +95,7 @@ func (x *exporting) exportSelected(ctx context.Context, c *client.Client, words 
 		return x.exportByName(ctx, c, words)
 	}
 	if x.selector != "" && len(words) > 0 {
-		return failure.Usage("names and -l exclude each other")
+		return failure.Usage("names and -l cannot be used together")
 	}
 
 	matched := map[string]bool{}
@@ -191,7 +191,7 @@ func (x *exporting) writeTask(t client.Task) error {
 // malicious server must not choose a path outside the directory.
 func (x *exporting) writeFile(t client.Task, least []byte) error {
 	if err := cmp.Or(task.CheckName("namespace", t.Namespace), task.CheckName("name", t.Name)); err != nil {
-		return fmt.Errorf("the server returned a task that cannot be a file: %w", err)
+		return fmt.Errorf("the server returned a task that cannot be written to a file: %w", err)
 	}
 
 	text, err := manifest.WriteYAML(least)
@@ -218,8 +218,8 @@ func (x *exporting) writeFile(t client.Task, least []byte) error {
 		x.Say("unchanged %s", file)
 		return nil
 	case !x.force:
-		return &failure.Error{Exit: failure.ExitConflict, Problem: failure.Problem{Code: client.CodeExists, Message: file + " says something else",
-			Hint: "--force writes over it; carillon diff -f " + file + " shows what differs"}}
+		return &failure.Error{Exit: failure.ExitConflict, Problem: failure.Problem{Code: client.CodeExists, Message: file + " differs from the task",
+			Hint: "to overwrite it, add --force; to see the differences: carillon diff -f " + file}}
 	}
 
 	if err := replaceFile(file, text); err != nil {

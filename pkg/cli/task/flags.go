@@ -36,7 +36,7 @@ type taskFlag struct {
 // taskFields are the flags for fields.
 var taskFields = []taskFlag{
 	{"schedule", "schedule", []string{}, "`EXPR`: cron (5 or 6 fields), @hourly and the like, @every 90s, @at TIME, @in 10m, @manual; may be repeated"},
-	{"timezone", "timezone", "", "time `ZONE` of the schedule, for example as Europe/Berlin (default UTC)"},
+	{"timezone", "timezone", "", "time `ZONE` of the schedule, for example Europe/Berlin (default UTC)"},
 	{"dst-gap", "dst.gap", "", "`POLICY` for ticks whose local time does not exist: run-after (default) or skip"},
 	{"dst-fold", "dst.fold", "", "`POLICY` for ticks whose local time exists twice: first (default) or both"},
 	{"start", "start", "", "no ticks before this `TIME`: RFC 3339, or local in the schedule's zone"},
@@ -55,7 +55,7 @@ var taskFields = []taskFlag{
 	{"no-new-privs", "action.process.no_new_privs", false, "do not let the process gain privileges, for example from setuid programs"},
 	{"private-tmp", "action.process.private_tmp", false, "give each attempt its own empty /tmp and /var/tmp, and delete them when it ends"},
 	{"scratch", "action.process.scratch", false, "give each attempt its own empty working directory, and delete it when it ends"},
-	{"enforce", "action.process.enforce", "", "`WHAT` to do if a node cannot enforce a limit or an isolation setting: require (fail, the default) or report"},
+	{"enforce", "action.process.enforce", "", "`MODE` for limits and isolation settings that a node cannot enforce: require (fail, the default) or report (run anyway)"},
 	{"timeout", "timeout", "", "kill an attempt that runs longer than this `DURATION`, such as 10m (does not change the 30s limit of calls to the server)"},
 	{"kill-grace", "kill_grace", "", "`DURATION` between the kill signal and SIGKILL (default 10s)"},
 	{"kill-signal", "kill_signal", "", "`SIGNAL` that asks the process to stop (default SIGTERM)"},
@@ -64,7 +64,7 @@ var taskFields = []taskFlag{
 	{"success-not-output", "success.not_output", "", "fail if a line of output matches this `PATTERN` (RE2 syntax)"},
 	{"overlap", "overlap", "", "`POLICY` for ticks that fall due while a run is active: skip (default), queue, replace or allow"},
 	{"queue-limit", "queue.limit", 0, "with --overlap queue: let at most `N` ticks wait (default 10)"},
-	{"queue-drop", "queue.drop", "", "with --overlap queue: `WHICH` tick to skip when the queue is full: newest (default) or oldest"},
+	{"queue-drop", "queue.drop", "", "with --overlap queue: skip this `TICK` when the queue is full: newest (default) or oldest"},
 	{"max-active", "max_active", 0, "with --overlap allow: let at most `N` runs be active at the same time (default: no limit)"},
 	{"missed", "missed.policy", "", "`POLICY` for ticks that are discovered late: latest (default), skip or all"},
 	{"missed-grace", "missed.grace", "", "treat ticks that are at most this `DURATION` late as on time (default 10s)"},
@@ -73,7 +73,7 @@ var taskFields = []taskFlag{
 	{"start-deadline", "start_deadline", "", "record a tick as missed if it has not started within this `DURATION` after it fell due"},
 	{"retry-attempts", "retry.attempts", 0, "make at most `N` attempts, including the first (default 1)"},
 	{"retry-backoff", "retry.backoff", "", "`DURATION` to wait before the second attempt (default 10s)"},
-	{"retry-factor", "retry.factor", "", "multiply the wait by `X` after each attempt (default 2)"},
+	{"retry-factor", "retry.factor", "", "multiply the wait by this `FACTOR` after each attempt (default 2)"},
 	{"retry-jitter", "retry.jitter", "", "vary each wait at random by up to this `FRACTION` of it, 0 to 1 (default 0.2)"},
 	{"retry-max-backoff", "retry.max_backoff", "", "longest `DURATION` between attempts (default 5m)"},
 	{"retry-on", "retry.on", []string{}, "retry attempts that end in these `STATES`: failed, timed_out, lost (default failed,timed_out)"},
@@ -86,13 +86,13 @@ var taskFields = []taskFlag{
 	{"count", "target.count", "", "run one part of each run on each of `N` nodes, or on all matching nodes with all (default 1)"},
 	{"parts", "target.parts", 0, "split each run into `N` parts, which run on any matching nodes"},
 	{"stagger", "target.stagger", "", "wait for this `DURATION` between the starts of two parts"},
-	{"succeed", "target.succeed", "", "`HOW-MANY` parts must succeed: all (default), any, a number, or a percentage such as 80%"},
-	{"output-streams", "output.streams", "", "`HOW` to read stdout and stderr: merged (one pipe, the default) or apart (two pipes)"},
+	{"succeed", "target.succeed", "", "`COUNT` of parts that must succeed: all (default), any, a number, or a percentage such as 80%"},
+	{"output-streams", "output.streams", "", "`MODE` of stdout and stderr: merged (one pipe, the default) or apart (two pipes)"},
 	{"output-limit", "output.limit", "", "keep at most this `SIZE` of each attempt's output, such as 10Mi (default and maximum: the node's setting)"},
 	{"output-keep", "output.keep", "", "keep output for this `DURATION` after the attempt ends (default and maximum: the node's setting)"},
 	{"output-compress", "output.compress", false, "compress output after the attempt has ended (default true)"},
 	{"keep", "history.keep", 0, "keep the last `N` ended runs in the history (default 20)"},
-	{"record", "history.record", "", "`WHICH` ended runs to keep in the history: all (default) or failures"},
+	{"record", "history.record", "", "keep these ended `RUNS` in the history: all (default) or failures"},
 	{"shadow", "shadow", false, "shadow mode: record what would have run, but start no process"},
 	{"paused", "paused", false, "pause the task: it has no ticks until you resume it"},
 }
@@ -135,7 +135,7 @@ func (f *taskFlags) bindFlags(cmd *cobra.Command) {
 func (f *taskFlags) buildPatch(flags *pflag.FlagSet, command []string) (map[string]any, error) {
 	for _, pair := range [][2]string{{"retries", "retry-attempts"}, {"shell", "noop"}} {
 		if flags.Changed(pair[0]) && flags.Changed(pair[1]) {
-			return nil, failure.Usage("--%s and --%s exclude each other", pair[0], pair[1])
+			return nil, failure.Usage("--%s and --%s cannot be used together", pair[0], pair[1])
 		}
 	}
 
@@ -242,7 +242,7 @@ func putPairs(p map[string]any, flag, path string, pairs []string) error {
 		}
 
 		if k == "" || (!ok && !gone) {
-			return failure.Usage("--%s %s: write key=value, or key- to take it away", flag, task.Quote(pair))
+			return failure.Usage("--%s %s: use KEY=VALUE, or KEY- to remove it", flag, task.Quote(pair))
 		}
 		if _, twice := values[k]; twice {
 			return failure.Usage("--%s %s: %s is given twice", flag, task.Quote(pair), task.Quote(k))
@@ -338,7 +338,7 @@ func unsetFields(p map[string]any, fields []string) error {
 
 	for _, f := range fields {
 		if f == "name" || f == "namespace" {
-			return failure.Usage("--unset %s: a task keeps its %s", f, f)
+			return failure.Usage("--unset %s: the %s of a task cannot be unset", f, f)
 		}
 
 		path, ok := known[f]

@@ -52,7 +52,7 @@ func getCommand(f *factory.Factory) *cobra.Command {
 
 		if cmd.Flags().Changed("generation") {
 			if len(words) != 1 || selection.IsGlob(words[0]) || generation < 1 {
-				return failure.Usage("--generation needs a number from 1 on, and exactly one task")
+				return failure.Usage("--generation requires a positive number and exactly one task")
 			}
 
 			r, err := selection.ParseRef(f, words[0])
@@ -172,10 +172,10 @@ func describeSpec(f *factory.Factory, d *output.Details, t client.Task) {
 	describeAction(f, d, t.Action)
 
 	if t.Timeout > 0 {
-		d.Field("Timeout", "%s, then %s, and SIGKILL %s later", t.Timeout, cmp.Or(t.KillSignal, task.DefaultKillSignal), t.KillGrace)
+		d.Field("Timeout", "%s, then %s, then SIGKILL after %s", t.Timeout, cmp.Or(t.KillSignal, task.DefaultKillSignal), t.KillGrace)
 	}
 
-	d.Field("Succeeds with", "%s", successWords(t.Success))
+	d.Field("Success", "%s", successWords(t.Success))
 	d.Field("Output", "%s", outputWords(t.Output))
 	d.Field("Overlap", "%s", overlapWords(t.Spec))
 	d.Field("Missed", "%s", missedWords(t.Missed))
@@ -218,7 +218,7 @@ func describeBounds(f *factory.Factory, d *output.Details, t client.Task) {
 	}
 
 	if t.TTL > 0 {
-		d.Field("Deleted", "%s after its last run, when no tick is left", t.TTL)
+		d.Field("Deleted", "%s after its last run, when no ticks are left", t.TTL)
 	}
 }
 
@@ -231,7 +231,7 @@ func runsLeftWords(t client.Task) string {
 func overlapWords(s task.Spec) string {
 	switch {
 	case s.Overlap == task.OverlapQueue:
-		return fmt.Sprintf("queue, at most %d; when it is full the %s is skipped", s.Queue.Room(), cmp.Or(s.Queue.Drop, task.DropNewest))
+		return fmt.Sprintf("queue, at most %d; when the queue is full, the %s tick is skipped", s.Queue.Room(), cmp.Or(s.Queue.Drop, task.DropNewest))
 	case s.MaxActive > 0:
 		return fmt.Sprintf("allow, at most %d at once", s.MaxActive)
 	}
@@ -251,7 +251,7 @@ func leftWords(f *factory.Factory, t client.Task) string {
 func describeAction(f *factory.Factory, d *output.Details, act task.Action) {
 	p := act.Process
 	if p == nil {
-		d.Field("Does", "nothing, successfully (noop)")
+		d.Field("Does", "nothing (noop)")
 		return
 	}
 
@@ -272,7 +272,7 @@ func describeAction(f *factory.Factory, d *output.Details, act task.Action) {
 	for i, from := range p.EnvFrom {
 		name := ""
 		if i == 0 {
-			name = "Variables of"
+			name = "Environment from"
 		}
 		d.Field(name, "%s", from.Source())
 	}

@@ -40,7 +40,7 @@ func historyCommand(f *factory.Factory) *cobra.Command {
 		// Other commands that list runs have a selector.
 		var fail *failure.Error
 		if text := err.Error(); errors.As(failed, &fail) && (strings.HasPrefix(text, "unknown shorthand flag: 'l'") || text == "unknown flag: --selector") {
-			fail.Hint = "it shows the runs of one task; for those of several use: carillon run list -l"
+			fail.Hint = "history shows the runs of one task; for several tasks: carillon run list -l"
 		}
 
 		return failed
@@ -65,7 +65,7 @@ func historyCommand(f *factory.Factory) *cobra.Command {
 
 		if versions {
 			if len(flags.States) > 0 || flags.Since != "" || flags.Until != "" {
-				return failure.Usage("--state, --since and --until are of runs, and --versions has none")
+				return failure.Usage("--state, --since and --until cannot be used with --versions")
 			}
 			return showVersions(f, cmd, c, r, flags.Limit)
 		}
@@ -88,7 +88,7 @@ func historyCommand(f *factory.Factory) *cobra.Command {
 			g := view.RunTable(f, runs, false, wide, z)
 			g.Empty = selection.Show(f, r) + " has not run yet"
 			if len(flags.States) > 0 {
-				g.Empty = "no run of " + selection.Show(f, r) + " is " + strings.Join(flags.States, " or ")
+				g.Empty = "no runs of " + selection.Show(f, r) + " are " + strings.Join(flags.States, " or ")
 			}
 
 			return g

@@ -34,9 +34,9 @@ type listing struct {
 func (l *listing) bindFlags(cmd *cobra.Command) {
 	l.Flags.Bind(cmd, false)
 	f := cmd.Flags()
-	f.BoolVar(&l.failing, "failing", false, "only tasks with a dead-letter run and no success since")
-	f.BoolVar(&l.paused, "paused", false, "only tasks that are paused")
-	f.StringVar(&l.sort, "sort", client.SortName, "by `ORDER`: name, next, last (the latest first) or lateness (of the last run)")
+	f.BoolVar(&l.failing, "failing", false, "list only tasks with a dead run and no success since then")
+	f.BoolVar(&l.paused, "paused", false, "list only paused tasks")
+	f.StringVar(&l.sort, "sort", client.SortName, "sort in this `ORDER`: name, next, last (the latest first) or lateness (of the last run)")
 	f.IntVar(&l.limit, "limit", 0, "maximum number of results (0: no limit)")
 	watch.BindFlag(cmd, &l.watch)
 	complete.RegisterFixed(cmd, "sort", sortKeys...)

@@ -65,7 +65,7 @@ func NextCommand(f *factory.Factory) *cobra.Command {
 			return failure.Usage("--for %s: must be more than 0", u.span)
 		}
 		if u.span > 0 && u.until != "" {
-			return failure.Usage("--for and --until exclude each other")
+			return failure.Usage("--for and --until cannot be used together")
 		}
 
 		if (u.span > 0 || u.until != "") && !flags.Changed("count") {
@@ -172,7 +172,7 @@ func nextOfOne(f *factory.Factory, cmd *cobra.Command, c *client.Client, word st
 // noteCut prints a note if there may be more ticks in the period than are shown.
 func noteCut(f *factory.Factory, listed int, u upcoming) {
 	if listed >= u.count && (u.span > 0 || u.until != "") {
-		f.Note("these are the first %d; --count, at most %d, shows more", listed, schedule.MaxUpcoming)
+		f.Note("showing the first %d ticks; for more, use --count, at most %d", listed, schedule.MaxUpcoming)
 	}
 }
 
@@ -180,9 +180,9 @@ func noteCut(f *factory.Factory, listed int, u upcoming) {
 func noteNext(f *factory.Factory, r selection.Ref, t client.Task, listed int) {
 	switch {
 	case t.Paused && !t.PausedUntil.IsZero():
-		f.Note("%s is %s: these come after that", selection.Show(f, r), view.PausedText(f, t))
+		f.Note("%s is %s; these ticks come after the pause", selection.Show(f, r), view.PausedText(f, t))
 	case t.Paused:
-		f.Note("%s is %s: none of these comes unless it is resumed", selection.Show(f, r), view.PausedText(f, t))
+		f.Note("%s is %s; it has no ticks until you resume it", selection.Show(f, r), view.PausedText(f, t))
 	case t.NoNext != "":
 		f.Note("no more ticks: %s", t.NoNext)
 	}
@@ -196,7 +196,7 @@ func noteNext(f *factory.Factory, r selection.Ref, t client.Task, listed int) {
 	}
 
 	if listed > 0 && !t.End.IsZero() {
-		f.Note("it ends %s", f.DateTime(t.End, t.Timezone))
+		f.Note("the schedule ends %s", f.DateTime(t.End, t.Timezone))
 	}
 }
 
@@ -300,7 +300,7 @@ func readUntil(s string, start time.Time, zone *time.Location) (time.Time, error
 
 	at, err := factory.ParseTime("until", s, zone)
 	if err != nil {
-		return at, failure.Usage("--until %s: write 18:00, 2027-03-28, 2027-03-28T01:30 or 2027-03-28T01:30:00Z", task.Quote(s))
+		return at, failure.Usage("--until %s: use 18:00, 2027-03-28, 2027-03-28T01:30 or 2027-03-28T01:30:00Z", task.Quote(s))
 	}
 
 	return at, nil

@@ -159,7 +159,7 @@ func (r *revisionFlag) ofOne(cmd *cobra.Command) *cobra.Command {
 	run := cmd.RunE
 	cmd.RunE = func(cmd *cobra.Command, words []string) error {
 		if *r != 0 && (len(words) != 1 || selection.IsGlob(words[0])) {
-			return failure.Usage("--revision needs exactly one task")
+			return failure.Usage("--revision requires exactly one task")
 		}
 		return run(cmd, words)
 	}

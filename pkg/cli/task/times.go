@@ -56,7 +56,7 @@ func pauseUntil(f *factory.Factory, text string, zone func() (string, error)) (c
 
 	if d, err := time.ParseDuration(text); err == nil {
 		if how.For = task.Duration(d); how.For < task.Duration(time.Second) || how.For > task.MaxTimeout {
-			return how, failure.Usage("--until: %s is not between 1s and %s", task.Quote(text), task.MaxTimeout)
+			return how, failure.Usage("--until: %s must be between 1s and %s", task.Quote(text), task.MaxTimeout)
 		}
 		return how, nil
 	}
@@ -82,7 +82,7 @@ func localTime(f *factory.Factory, text, timezone string) (task.Time, error) {
 	if _, err := time.Parse("15:04", text); err != nil {
 		at, err := manifest.Instant(field, text, timezone)
 		if err != nil {
-			return at, failure.Usage("--%s", err.Error()).WithHint("write 2h, 18:00, \"2026-12-24 18:00\", or 2026-12-24T18:00:00Z")
+			return at, failure.Usage("--%s", err.Error()).WithHint("use 2h, 18:00, \"2026-12-24 18:00\", or 2026-12-24T18:00:00Z")
 		}
 		return at, nil
 	}

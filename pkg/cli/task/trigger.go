@@ -36,14 +36,14 @@ func triggerCommand(f *factory.Factory) *cobra.Command {
   carillon task trigger nightly-backup --wait --exit-status && echo done`,
 	}
 	p := bindTasks(f, cmd)
-	cmd.Flags().StringArrayVar(&flags.env, "env", nil, "set an environment variable for this run, as NAME=value; may be repeated")
+	cmd.Flags().StringArrayVar(&flags.env, "env", nil, "set an environment variable for this run, as `NAME=VALUE`; may be repeated")
 	cmd.Flags().BoolVar(&flags.wait, "wait", false, "wait until the runs have ended; exit with 9 if one did not succeed")
 	cmd.Flags().BoolVar(&flags.exitStatus, "exit-status", false, "with --wait: exit with the exit code of the failed process")
 	cmd.RunE = func(cmd *cobra.Command, words []string) error {
 		ctx := cmd.Context()
 
 		if flags.exitStatus && !flags.wait {
-			return failure.Usage("--exit-status needs --wait")
+			return failure.Usage("--exit-status requires --wait")
 		}
 
 		env, err := readEnv(flags.env)
@@ -98,7 +98,7 @@ func readEnv(pairs []string) (map[string]string, error) {
 	for k, v := range values {
 		s, ok := v.(string)
 		if !ok {
-			return nil, failure.Usage("--env %s: write NAME=value", task.Quote(k+"-"))
+			return nil, failure.Usage("--env %s: use NAME=VALUE", task.Quote(k+"-"))
 		}
 		env[k] = s
 	}
@@ -126,7 +126,7 @@ func awaitAll(ctx context.Context, f *factory.Factory, c *client.Client, runs []
 
 					part := &logs.RunFollower{M: m, C: c, Run: p, First: 1, Out: m.Output(p)}
 					if _, err := part.Follow(ctx); err != nil && ctx.Err() == nil {
-						m.Tell("the output of %s cannot be had: %s", p.ID, err)
+						m.Tell("cannot read the output of %s: %s", p.ID, err)
 					}
 				})
 			}
@@ -197,6 +197,6 @@ func noteGoOn(f *factory.Factory, runs []task.Run) {
 			f.Note("… and %d more", len(left)-most)
 			return
 		}
-		f.Note("%s goes on; look at it with: carillon logs %s -f", selection.Name(f, r.Namespace, r.Task), selection.Name(f, r.Namespace, r.ID))
+		f.Note("%s continues; to follow it: carillon logs %s -f", selection.Name(f, r.Namespace, r.Task), selection.Name(f, r.Namespace, r.ID))
 	}
 }

@@ -71,7 +71,7 @@ func versionOf(f *factory.Factory, cmd *cobra.Command, c *client.Client, r selec
 	}
 
 	return client.TaskVersion{}, &failure.Error{Exit: failure.ExitNotFound, Problem: failure.Problem{Code: client.CodeNotFound, Field: "generation",
-		Message: fmt.Sprintf("version %d of %s is not kept: there are %d to %d", generation, selection.Show(f, r), list[len(list)-1].Generation, list[0].Generation),
+		Message: fmt.Sprintf("version %d of %s is not available; versions %d to %d are", generation, selection.Show(f, r), list[len(list)-1].Generation, list[0].Generation),
 		Hint:    "carillon task history " + selection.Show(f, r) + " --versions"}}
 }
 
@@ -107,11 +107,11 @@ func rollbackCommand(f *factory.Factory) *cobra.Command {
 		ValidArgsFunction: complete.Task(f),
 	}
 	cmd.Flags().Int64Var(&to, "to", 0, "roll back to this `GENERATION` (default: the newest that differs)")
-	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "print what would change, without changing it")
+	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "print the changes without making them")
 	revision.bindFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, words []string) error {
 		if cmd.Flags().Changed("to") && to < 1 {
-			return failure.Usage("--to %d: not a generation: task history --versions lists them", to)
+			return failure.Usage("--to %d: is not a generation; to list them: carillon task history TASK --versions", to)
 		}
 
 		r, err := selection.ParseRef(f, words[0])

@@ -21,7 +21,7 @@ func watchTask(f *factory.Factory, cmd *cobra.Command, c *client.Client, words [
 	l := listing{Flags: p, words: words, sort: client.SortName}
 
 	if (len(words) > 0) == (p.Selector != "") {
-		return failure.Usage("which task? name one, or several, or use -l")
+		return failure.Usage("no task given; name one or more tasks, or use -l")
 	}
 	if err := l.checkFlags(); err != nil {
 		return err

@@ -49,9 +49,9 @@ func WhyCommand(f *factory.Factory) *cobra.Command {
 
 		switch {
 		case q.At != "" && (q.From != "" || q.To != ""):
-			return failure.Usage("--at and --from/--to exclude each other")
+			return failure.Usage("--at and --from/--to cannot be used together")
 		case q.To != "" && q.From == "":
-			return failure.Usage("--to needs --from")
+			return failure.Usage("--to requires --from")
 		}
 
 		c, err := f.Connect()

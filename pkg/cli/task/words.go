@@ -36,7 +36,7 @@ func successWords(s task.Success) string {
 func outputWords(o task.Output) string {
 	var words []string
 	if o.Apart() {
-		words = append(words, "streams apart")
+		words = append(words, "separate streams")
 	}
 
 	if o.Limit > 0 {
@@ -66,7 +66,7 @@ func targetPartWords(t task.Target) string {
 	case t.Parts > 0:
 		words = strconv.Itoa(t.Parts)
 	case t.Count == task.All:
-		words = "one on every node that matches"
+		words = "one on every matching node"
 	default:
 		words = fmt.Sprintf("one on each of %d nodes", t.Count)
 	}
@@ -81,10 +81,5 @@ func targetPartWords(t task.Target) string {
 		then = "; "
 	}
 
-	need, verb := cmp.Or(string(t.Succeed), "all"), "have"
-	if need == "any" || need == "1" {
-		verb = "has"
-	}
-
-	return fmt.Sprintf("%s%s%s %s to succeed", words, then, need, verb)
+	return fmt.Sprintf("%s%s%s must succeed", words, then, cmp.Or(string(t.Succeed), "all"))
 }

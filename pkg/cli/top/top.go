@@ -142,11 +142,11 @@ func dialOther(f *factory.Factory, c *client.Client, server string, limit time.D
 	scheme := func(c *client.Client) string { s, _, _ := strings.Cut(c.Server(), "://"); return s }
 	switch {
 	case scheme(other) != scheme(c):
-		return nil, fmt.Errorf("%s is not reached as %s is", other.Server(), c.Server())
+		return nil, fmt.Errorf("%s: uses another scheme than %s", other.Server(), c.Server())
 	case scheme(other) == "https" && (cfg.TLS == nil || cfg.TLS.RootCAs == nil):
-		return nil, fmt.Errorf("%s: without a CA of your own, nothing proves that it is a node", other.Server())
+		return nil, fmt.Errorf("%s: set --ca-file to verify that this is a node", other.Server())
 	case scheme(other) == "http" && !(other.OnThisHost() && c.OnThisHost()):
-		return nil, fmt.Errorf("%s: without TLS, nothing proves that it is a node", other.Server())
+		return nil, fmt.Errorf("%s: without TLS, carillon cannot verify that this is a node", other.Server())
 	}
 
 	return other, nil

@@ -72,12 +72,12 @@ func NoteHeld(f *factory.Factory, r selection.Ref, t client.Triggered) {
 			what = "namespace " + z.Namespace
 		}
 
-		f.Note("%s is frozen, %s; the run waits for the end of that", what, FreezeText(f, *z))
+		f.Note("%s is frozen, %s; the run starts after the freeze ends", what, FreezeText(f, *z))
 
 		return
 	}
 
 	if t.Paused {
-		f.Note("%s is paused; this run starts all the same", selection.Show(f, r))
+		f.Note("%s is paused; this run starts anyway", selection.Show(f, r))
 	}
 }

@@ -21,7 +21,7 @@ func Timestamp(t task.Time) string {
 // due if there is jitter.
 func TickTable(f *factory.Factory, list []client.Occurrence, timezone string) *output.Table {
 	jitter := slices.ContainsFunc(list, func(o client.Occurrence) bool { return !o.DueAt.IsZero() })
-	g := &output.Table{Headers: []string{"TIME", "UTC", "LEFT", "NOTE"}, Empty: "no tick comes"}
+	g := &output.Table{Headers: []string{"TIME", "UTC", "LEFT", "NOTE"}, Empty: "no upcoming ticks"}
 	if jitter {
 		g.Headers = slices.Insert(g.Headers, 2, "DUE")
 	}
@@ -74,4 +74,4 @@ func ScheduleText(s task.Spec) string {
 }
 
 // WhatFollows explains why only one tick is listed if ticks depend on the ends of runs.
-const WhatFollows = "the tick after that follows from when its run ends"
+const WhatFollows = "the next tick depends on when this run ends"

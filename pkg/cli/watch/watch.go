@@ -287,7 +287,7 @@ func (w *List[T]) tellGone(key string) error {
 		return nil
 	}
 
-	return w.Print(key + "  " + w.Paint(output.Dim, "not in the list any more") + "\n")
+	return w.Print(key + "  " + w.Paint(output.Dim, "no longer in the list") + "\n")
 }
 
 // formatRows formats lines of a table. Columns keep their widths as long as their contents fit.
