@@ -53,9 +53,9 @@ func (p *plan) checkFires(t task.Timing) error {
 
 	switch {
 	case t.End.IsZero():
-		return task.Invalid(task.CodeNeverFires, "schedule", never+"from start, %s, on", formatTime(t.Start))
+		return task.Invalid(task.CodeNeverFires, "schedule", never+"after start, %s", formatTime(t.Start))
 	case t.Start.IsZero():
-		return task.Invalid(task.CodeNeverFires, "schedule", never+"up to end, %s", formatTime(t.End))
+		return task.Invalid(task.CodeNeverFires, "schedule", never+"before end, %s", formatTime(t.End))
 	}
 
 	return task.Invalid(task.CodeNeverFires, "schedule", never+"between start, %s, and end, %s", formatTime(t.Start), formatTime(t.End))

@@ -114,8 +114,8 @@ func mustParse(t fataler, timing task.Timing, anchor time.Time) *schedule.Schedu
 func TestBounds_RefuseWhatNeverFiresBetweenThem(t *testing.T) {
 	for _, c := range []struct{ expr, start, end, code, field, says string }{
 		{"0 0 1 1 *", "2026-01-02", "2026-12-31", task.CodeNeverFires, "schedule", "never fires between start, 2026-01-02T00:00:00Z, and end, 2026-12-31T00:00:00Z"},
-		{"@at 2026-01-01T00:00:00Z", "2026-01-02", "", task.CodeNeverFires, "schedule", "never fires from start, 2026-01-02T00:00:00Z, on"},
-		{"@at 2026-01-01T00:00:00Z", "", "2025-01-02", task.CodeNeverFires, "schedule", "never fires up to end, 2025-01-02T00:00:00Z"},
+		{"@at 2026-01-01T00:00:00Z", "2026-01-02", "", task.CodeNeverFires, "schedule", "never fires after start, 2026-01-02T00:00:00Z"},
+		{"@at 2026-01-01T00:00:00Z", "", "2025-01-02", task.CodeNeverFires, "schedule", "never fires before end, 2025-01-02T00:00:00Z"},
 		{"@hourly", "2026-01-02 00:01", "2026-01-02 00:59", task.CodeNeverFires, "schedule", "never fires"},
 		{"@hourly", "2026-01-02", "2026-01-01", task.CodeBadTime, "end", "2026-01-01T00:00:00Z is before start, 2026-01-02T00:00:00Z"},
 		{"@hourly", "1999-12-31", "", task.CodeBadTime, "start", "is not in the years 2000 to 2100"},

@@ -95,7 +95,7 @@ func (x expression) describeExpression(text string, z *zone) string {
 		return "once, " + durationWords(x.in) + " after the task is written"
 	}
 
-	return "never by itself, only when it is triggered"
+	return "only when it is triggered"
 }
 
 // spreadsHours reports whether the hours of an expression contain H. The hours are the fourth field from the end.
@@ -142,11 +142,11 @@ func boundWords(t task.Timing, z *zone) []string {
 	case from:
 		words = append(words, "from "+z.instantWords(t.Start.UnixMilli())+" on")
 	case to:
-		words = append(words, "up to "+z.instantWords(t.End.UnixMilli()))
+		words = append(words, "until "+z.instantWords(t.End.UnixMilli()))
 	}
 
 	if t.Jitter > 0 {
-		words = append(words, "each falls due up to "+durationWords(t.Jitter.Std().Milliseconds())+" later")
+		words = append(words, "each delayed by up to "+durationWords(t.Jitter.Std().Milliseconds()))
 	}
 
 	return words
@@ -172,22 +172,22 @@ func changeWords(rules []*rule, z *zone, p policy) string {
 		}
 	}
 
-	gap, fold := "right after the gap", "the first time only"
+	gap, fold := "run right after the gap", "run once, the first time"
 	if p.skipGap {
-		gap = "not at all"
+		gap = "do not run"
 	}
 
 	if p.foldBoth {
-		fold = "both times"
+		fold = "run twice"
 	}
 
 	switch {
 	case skipped && repeated:
-		return fmt.Sprintf("a time that the clocks skip comes %s, one that they repeat %s", gap, fold)
+		return fmt.Sprintf("times that a clock change skips %s; repeated times %s", gap, fold)
 	case skipped:
-		return "a time that the clocks skip comes " + gap
+		return "times that a clock change skips " + gap
 	case repeated:
-		return "a time that the clocks repeat comes " + fold
+		return "times that a clock change repeats " + fold
 	}
 
 	return ""

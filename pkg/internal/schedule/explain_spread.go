@@ -6,7 +6,7 @@ import (
 )
 
 // byName describes a value that H stands for.
-const byName = "that follows from the task's name"
+const byName = "derived from the task's name"
 
 // spreadRule describes a rule whose expression contains H. In r, an arbitrary value stands in the place of each H.
 // So those fields are described from the text instead.
@@ -88,7 +88,7 @@ func (r *rule) spreadClock(fields []string) string {
 // spreadField describes the values of a field with H.
 func spreadField(text, unit, several string) string {
 	if strings.Contains(text, ",") {
-		return several + ", some of which are chosen from the task's name"
+		return several + ", some of them derived from the task's name"
 	}
 
 	within, step, stepped := strings.Cut(text[1:], "/")
@@ -99,7 +99,7 @@ func spreadField(text, unit, several string) string {
 	}
 
 	if stepped {
-		return fmt.Sprintf("every %s %s%s, beginning with one %s", stepOrdinal(step), unit, span, byName)
+		return fmt.Sprintf("every %s %s%s, starting at one %s", stepOrdinal(step), unit, span, byName)
 	}
 	if unit == "hour" {
 		return "an hour" + span + " " + byName

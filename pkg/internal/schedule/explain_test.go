@@ -138,25 +138,25 @@ func TestExplain_SaysTheRestOfTheLanguage(t *testing.T) {
 		timing task.Timing
 		want   string
 	}{
-		{task.Timing{Schedule: []string{"@manual"}}, "Never by itself, only when it is triggered"},
+		{task.Timing{Schedule: []string{"@manual"}}, "Only when it is triggered"},
 		{task.Timing{Schedule: []string{"@in 10m"}}, "Once, 10 minutes after the task is written"},
 		{task.Timing{Schedule: []string{"@every 1h after completion"}}, "1 hour after each run has ended; the first, 1 hour after the task's creation"},
-		{task.Timing{Schedule: []string{"H * * * *"}}, "Every hour, at a minute that follows from the task's name, UTC"},
-		{task.Timing{Schedule: []string{"H H(2-5) * * *"}}, "At a time from 02:00 to 05:59 that follows from the task's name every day, UTC"},
-		{task.Timing{Schedule: []string{"H/15 * * * *"}}, "At every 15th minute, beginning with one that follows from the task's name, every hour, UTC"},
-		{task.Timing{Schedule: []string{"H H * * H"}}, "At a time of day that follows from the task's name, on a day of the week that follows from the task's name, UTC"},
-		{task.Timing{Schedule: []string{"H 2 * * *"}, Timezone: "Europe/Berlin"}, "At a minute that follows from the task's name, in the hour of 02 every day, Berlin time; " +
-			"a time that the clocks skip comes right after the gap, one that they repeat the first time only"},
+		{task.Timing{Schedule: []string{"H * * * *"}}, "Every hour, at a minute derived from the task's name, UTC"},
+		{task.Timing{Schedule: []string{"H H(2-5) * * *"}}, "At a time from 02:00 to 05:59 derived from the task's name every day, UTC"},
+		{task.Timing{Schedule: []string{"H/15 * * * *"}}, "At every 15th minute, starting at one derived from the task's name, every hour, UTC"},
+		{task.Timing{Schedule: []string{"H H * * H"}}, "At a time of day derived from the task's name, on a day of the week derived from the task's name, UTC"},
+		{task.Timing{Schedule: []string{"H 2 * * *"}, Timezone: "Europe/Berlin"}, "At a minute derived from the task's name, in the hour of 02 every day, Berlin time; " +
+			"times that a clock change skips run right after the gap; repeated times run once, the first time"},
 		{task.Timing{Schedule: []string{"30 2 * * *"}, Timezone: "Europe/Berlin", DST: task.DST{Gap: task.GapSkip, Fold: task.FoldBoth}},
-			"At 02:30 every day, Berlin time; a time that the clocks skip comes not at all, one that they repeat both times"},
+			"At 02:30 every day, Berlin time; times that a clock change skips do not run; repeated times run twice"},
 		{task.Timing{Schedule: []string{"30 2 * * 1-5"}, Timezone: "Europe/Berlin"}, "At 02:30, Monday to Friday, Berlin time"}, // clocks change on Sundays
 		{task.Timing{Schedule: []string{"30 * * * *"}, Timezone: "Europe/Berlin"}, "Every hour at :30, Berlin time"},
 		{task.Timing{Schedule: []string{"0 9 * * *"}, Timezone: "America/New_York"}, "At 09:00 every day, New York time"},
 		{task.Timing{Schedule: []string{"@at 2026-12-24T18:00:00Z"}, Timezone: "Europe/Berlin"}, "Once, on 24 December 2026 at 19:00, Berlin time"},
 		{task.Timing{Schedule: []string{"0 12 * * *", "30 2 * * *", "0 12 * * *"}}, "At 02:30 every day; and at 12:00 every day, UTC"},
 		{task.Timing{Schedule: []string{"@daily"}, Start: at("2027-01-01T00:00:00Z"), End: at("2027-02-01T12:00:05Z"), Jitter: task.Duration(30 * time.Second)},
-			"At 00:00 every day, UTC; from 1 January 2027 at 00:00, UTC, to 1 February 2027 at 12:00:05, UTC; each falls due up to 30 seconds later"},
-		{task.Timing{Schedule: []string{"@daily"}, End: at("2027-02-01T12:00:00Z")}, "At 00:00 every day, UTC; up to 1 February 2027 at 12:00, UTC"},
+			"At 00:00 every day, UTC; from 1 January 2027 at 00:00, UTC, to 1 February 2027 at 12:00:05, UTC; each delayed by up to 30 seconds"},
+		{task.Timing{Schedule: []string{"@daily"}, End: at("2027-02-01T12:00:00Z")}, "At 00:00 every day, UTC; until 1 February 2027 at 12:00, UTC"},
 	} {
 		if got := explain(t, c.timing); got != c.want {
 			t.Errorf("%v:\n got %s\nwant %s", c.timing.Schedule, got, c.want)

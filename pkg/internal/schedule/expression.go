@@ -58,7 +58,7 @@ func readExpression(name, text string, written bool, meant func(words []string) 
 	}
 
 	if len(text) > maxLength {
-		return fail(task.CodeTooLong, "%d bytes are more than %d", len(text), maxLength)
+		return fail(task.CodeTooLong, "is %d bytes long; at most %d are allowed", len(text), maxLength)
 	}
 
 	// Only printable ASCII and spaces are allowed. Tabs are rejected, because they look like spaces in an error
@@ -66,11 +66,11 @@ func readExpression(name, text string, written bool, meant func(words []string) 
 	for _, c := range []byte(text) {
 		switch {
 		case c == '\t':
-			return fail(task.CodeBadSchedule, "has a tab; separate fields with spaces")
+			return fail(task.CodeBadSchedule, "contains a tab; separate fields with spaces")
 		case c < ' ' || c == 0x7f:
-			return fail(task.CodeBadSchedule, "has a control character")
+			return fail(task.CodeBadSchedule, "contains a control character")
 		case c > 0x7f:
-			return fail(task.CodeBadSchedule, "has a character that is not ASCII")
+			return fail(task.CodeBadSchedule, "contains a character that is not ASCII")
 		}
 	}
 
@@ -80,7 +80,7 @@ func readExpression(name, text string, written bool, meant func(words []string) 
 	case len(words) == 0:
 		return fail(task.CodeRequired, "a schedule is required: a cron expression, @every, @at or @manual")
 	case strings.Contains(strings.ToUpper(text), "TZ="):
-		return fail(task.CodeBadSchedule, "an expression has no time zone of its own; use the field timezone")
+		return fail(task.CodeBadSchedule, "an expression cannot contain a time zone; use the field timezone")
 	case words[0] == "@every":
 		period, err := parseEvery(words[1:])
 		if err != nil {
@@ -97,7 +97,7 @@ func readExpression(name, text string, written bool, meant func(words []string) 
 			return fail(task.CodeBadDuration, "%v", err)
 		}
 		if !written {
-			return fail(task.CodeBadSchedule, "@in counts from when a task is written; it is \"@at\" from then on")
+			return fail(task.CodeBadSchedule, "@in is allowed only when a task is written, and is stored as \"@at\"")
 		}
 
 		return expression{in: wait}, nil
@@ -121,10 +121,10 @@ func readExpression(name, text string, written bool, meant func(words []string) 
 
 	if slices.ContainsFunc(words, hasH) {
 		if !written {
-			return fail(task.CodeBadSchedule, "H needs the task's name to choose a value; name the task")
+			return fail(task.CodeBadSchedule, "H requires the name of the task, which determines the value")
 		}
 		if len(text) > maxSpread {
-			return fail(task.CodeTooLong, "%d bytes are more than %d, with H", len(text), maxSpread)
+			return fail(task.CodeTooLong, "is %d bytes long; at most %d are allowed with H", len(text), maxSpread)
 		}
 
 		var err error
@@ -141,7 +141,7 @@ func readExpression(name, text string, written bool, meant func(words []string) 
 
 	// An expression such as February 30 has no day at all.
 	if r.nextDay(firstSecond/daySeconds, endSecond/daySeconds-1) == noInstant {
-		return fail(task.CodeNeverFires, "never fires: no month that it names has such a day")
+		return fail(task.CodeNeverFires, "never fires: none of its months has such a day")
 	}
 
 	return expression{cron: r}, nil
@@ -281,7 +281,7 @@ func parseCron(words []string) (*rule, error) {
 
 	sets, ok := parsed.(*cron.SpecSchedule)
 	if !ok {
-		return nil, fmt.Errorf("is not made of fields")
+		return nil, fmt.Errorf("is not a cron expression")
 	}
 
 	// The parser marks fields that start with * by its highest bit, but not */2. Vixie's cron looks at the first

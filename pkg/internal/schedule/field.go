@@ -135,16 +135,16 @@ func (f *field) parseValue(item, text string) (int, error) {
 	n, ok := parseDigits(text)
 	switch {
 	case text == "":
-		return 0, fmt.Errorf("%s %s: a range needs two ends", f.name, shorten(item))
+		return 0, fmt.Errorf("%s %s: a range requires two values", f.name, shorten(item))
 	case !ok && f.names != nil:
 		last := f.names[len(f.names)-1]
 		return 0, fmt.Errorf("%s %s: %s is neither a number nor a name from %s to %s", f.name, shorten(item), task.Quote(text), f.names[0], last)
 	case !ok:
 		return 0, fmt.Errorf("%s %s: %s is not a number", f.name, shorten(item), task.Quote(text))
 	case n > f.max:
-		return 0, fmt.Errorf("%s %s is beyond %d", f.name, shorten(text), f.max)
+		return 0, fmt.Errorf("%s %s is greater than %d", f.name, shorten(text), f.max)
 	case n < f.min:
-		return 0, fmt.Errorf("%s %s is below %d", f.name, shorten(text), f.min)
+		return 0, fmt.Errorf("%s %s is less than %d", f.name, shorten(text), f.min)
 	}
 
 	return n, nil
@@ -157,9 +157,9 @@ func (f *field) parseStep(item, text string) (int, error) {
 	case !ok:
 		return 0, fmt.Errorf("%s %s: the step %s is not a number", f.name, shorten(item), task.Quote(text))
 	case n == 0:
-		return 0, fmt.Errorf("%s step 0 is below 1", f.name)
+		return 0, fmt.Errorf("%s step 0 is less than 1", f.name)
 	case n > f.max:
-		return 0, fmt.Errorf("%s step %s is beyond %d", f.name, shorten(text), f.max)
+		return 0, fmt.Errorf("%s step %s is greater than %d", f.name, shorten(text), f.max)
 	}
 
 	return n, nil
@@ -188,15 +188,15 @@ func (f *field) unsupportedError(item string) error {
 	text := strings.ToUpper(item)
 	switch {
 	case strings.Contains(text, "?") && (f == dayOfMonth || f == dayOfWeek):
-		return fmt.Errorf("%s %s: ? is the whole field; write * in a list or with a step", f.name, shorten(item))
+		return fmt.Errorf("%s %s: ? must be the whole field; use * in a list or with a step", f.name, shorten(item))
 	case strings.Contains(text, "?"):
-		return fmt.Errorf("%s %s: ? is for the day of month and the day of week; write *", f.name, shorten(item))
+		return fmt.Errorf("%s %s: ? is valid only for the day of month and the day of week; use *", f.name, shorten(item))
 	case strings.Contains(text, "#"):
-		return fmt.Errorf("%s %s: # is for the day of week, such as 5#3, the third Friday", f.name, shorten(item))
+		return fmt.Errorf("%s %s: # is valid only for the day of week: 5#3 is the third Friday", f.name, shorten(item))
 	case text == "W" || text == "LW" || isNumber(strings.TrimSuffix(text, "W")) && strings.HasSuffix(text, "W"):
-		return fmt.Errorf("%s %s: W, a working day, is for the day of month, such as 15W or LW", f.name, shorten(item))
+		return fmt.Errorf("%s %s: W (working day) is valid only for the day of month, such as 15W or LW", f.name, shorten(item))
 	case text == "L" || strings.HasPrefix(text, "L-") || isNumber(strings.TrimSuffix(text, "L")) && strings.HasSuffix(text, "L"):
-		return fmt.Errorf("%s %s: L, the last one, is for the days: L in the day of month, 5L in the day of week", f.name, shorten(item))
+		return fmt.Errorf("%s %s: L (last) is valid only for days: L in the day of month, 5L in the day of week", f.name, shorten(item))
 	}
 
 	return nil

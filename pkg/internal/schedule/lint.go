@@ -83,7 +83,7 @@ func timesADay(n int64) string { return fmt.Sprintf("%d times a day", n) }
 func (l *linter) checkEnded(now time.Time) {
 	if !l.timing.End.IsZero() && l.timing.End.Before(now) {
 		l.field = "end"
-		l.addWarning(LintEnded, "", "%s is past: no tick is left", l.timing.End.UTC().Format(time.RFC3339))
+		l.addWarning(LintEnded, "", "%s is in the past: no ticks are left", l.timing.End.UTC().Format(time.RFC3339))
 		return
 	}
 
@@ -94,7 +94,7 @@ func (l *linter) checkEnded(now time.Time) {
 	s := Schedule{plan: l.plan, anchor: clampToMS(now)}
 	if _, ok := s.Next(now); !ok {
 		l.field = "schedule"
-		l.addWarning(LintEnded, "", "no tick is left after %s", now.UTC().Format(time.RFC3339))
+		l.addWarning(LintEnded, "", "no ticks are left after %s", now.UTC().Format(time.RFC3339))
 	}
 }
 
@@ -124,9 +124,9 @@ func (l *linter) checkRule(r *rule, text string) {
 	switch {
 	case !byDay || !byWeekday:
 	case r.bothDays:
-		l.addWarning(LintDays, "", "the day of month %s and the day of week %s must both match, since one of them starts with *", shorten(words[3]), shorten(words[5]))
+		l.addWarning(LintDays, "", "the day of month %s and the day of week %s must both match, because one of them starts with *", shorten(words[3]), shorten(words[5]))
 	default:
-		l.addWarning(LintDays, "", "the day of month %s or the day of week %s: either suffices", shorten(words[3]), shorten(words[5]))
+		l.addWarning(LintDays, "", "ticks match the day of month %s or the day of week %s, not necessarily both", shorten(words[3]), shorten(words[5]))
 	}
 
 	l.quartzWeekday(words)
@@ -169,7 +169,7 @@ func (l *linter) checkSteps(f *field, words []string, i int) {
 	last := from + (f.maxValue()-from)/by*by
 
 	if f == dayOfMonth {
-		l.addWarning(LintStep, "", "day of month %s begins anew each month: after the %s comes the %s", shorten(item), formatOrdinal(last), formatOrdinal(from))
+		l.addWarning(LintStep, "", "day of month %s restarts each month: the %s is followed by the %s", shorten(item), formatOrdinal(last), formatOrdinal(from))
 		return
 	}
 
@@ -181,10 +181,10 @@ func (l *linter) checkSteps(f *field, words []string, i int) {
 	// @every is a replacement only if all larger fields match everything.
 	hint := ""
 	if f.unit != "" && i+1 < len(words) && !slices.ContainsFunc(words[i+1:], func(w string) bool { return w != "*" && w != "?" }) {
-		hint = fmt.Sprintf("\"@every %d%s\" keeps its distance", by, f.unit)
+		hint = fmt.Sprintf("\"@every %d%s\" has equal intervals", by, f.unit)
 	}
 
-	l.addWarning(LintStep, hint, "%s %s begins anew each %s: from %d to %d it is %s, not %d", f.name, shorten(item), round.unit,
+	l.addWarning(LintStep, hint, "%s %s restarts each %s: the interval from %d to %d is %s, not %d", f.name, shorten(item), round.unit,
 		last, from, countUnit(from+round.size-last, f.name), by)
 }
 
@@ -202,7 +202,7 @@ func (l *linter) quartzWeekday(words []string) {
 	})
 
 	if numbered {
-		l.addWarning(LintWeekday, "names such as MON-FRI mean the same everywhere", "day of week %s: 1 is Monday here, as in cron and Spring; in Quartz 1 is Sunday", shorten(words[5]))
+		l.addWarning(LintWeekday, "use names such as MON-FRI, which are unambiguous", "day of week %s: 1 is Monday, as in cron and Spring; in Quartz, 1 is Sunday", shorten(words[5]))
 	}
 }
 
@@ -243,11 +243,11 @@ func (l *linter) checkGap(r *rule, st *stretch) bool {
 	}
 
 	when := time.Unix(first, 0).UTC().Format("15:04:05 on 2 January 2006")
-	what := "it does not tick then"
+	what := "there is no tick"
 	if !r.realTime && !l.policy.skipGap {
-		what = "it ticks at " + time.Unix(to, 0).UTC().Format("15:04:05") + " instead"
+		what = "the tick is at " + time.Unix(to, 0).UTC().Format("15:04:05") + " instead"
 		if count > 1 {
-			what = fmt.Sprintf("that and the %d ticks after it are one, at %s", count-1, time.Unix(to, 0).UTC().Format("15:04:05"))
+			what = fmt.Sprintf("it and the next %d become one tick, at %s", count-1, time.Unix(to, 0).UTC().Format("15:04:05"))
 		}
 	}
 
@@ -263,7 +263,7 @@ func (l *linter) checkFold(r *rule, st *stretch) bool {
 		return false
 	}
 
-	l.addWarning(LintClocks, "", "%s comes twice in %s: it ticks both times", time.Unix(local, 0).UTC().Format("15:04:05 on 2 January 2006"), l.zone.location)
+	l.addWarning(LintClocks, "", "%s exists twice in %s: there are two ticks", time.Unix(local, 0).UTC().Format("15:04:05 on 2 January 2006"), l.zone.location)
 
 	return true
 }

@@ -145,7 +145,7 @@ func (p *plan) parseExpressions(exprs []string, written bool) error {
 	case len(exprs) == 0:
 		return task.Invalid(task.CodeRequired, "schedule", "a schedule is required: a cron expression, @every, @at or @manual")
 	case len(exprs) > MaxExpressions:
-		return task.Invalid(task.CodeTooMany, "schedule", "%d expressions are more than %d", len(exprs), MaxExpressions)
+		return task.Invalid(task.CodeTooMany, "schedule", "has %d expressions; at most %d are allowed", len(exprs), MaxExpressions)
 	}
 
 	for i, text := range exprs {

@@ -114,9 +114,9 @@ func (s *special) takeDay(item string) (bool, error) {
 	case text == "LW":
 		s.lastWorkday = true
 	case strings.HasPrefix(text, "L"):
-		return false, fmt.Errorf("day of month %s: L, the last day, and LW, the last working day, take nothing more", shorten(item))
+		return false, fmt.Errorf("day of month %s: L (last day) and LW (last working day) cannot be combined with anything else", shorten(item))
 	case near && day == "":
-		return false, fmt.Errorf("day of month %s: W needs a day; did you mean 15W, or LW, the last working day?", shorten(item))
+		return false, fmt.Errorf("day of month %s: W requires a day; did you mean 15W, or LW, the last working day?", shorten(item))
 	case near && !isNumber(day):
 		return false, fmt.Errorf("day of month %s: W takes one day, such as 15W; the last working day is LW", shorten(item))
 	case near:
@@ -139,7 +139,7 @@ func (s *special) takeWeekday(item string) (bool, error) {
 	if isNth {
 		n, ok := parseDigits(place)
 		if !ok || n < 1 || n > len(s.nth) {
-			return false, fmt.Errorf("day of week %s: # takes a place in the month from 1 to 5, such as 5#3, the third Friday; the last one is 5L", shorten(item))
+			return false, fmt.Errorf("day of week %s: # requires a number from 1 to 5: 5#3 is the third Friday, 5L is the last one", shorten(item))
 		}
 
 		weekday, err := dayOfWeek.parseValue(item, day)
@@ -157,7 +157,7 @@ func (s *special) takeWeekday(item string) (bool, error) {
 	case !isLast:
 		return false, nil
 	case day == "":
-		return false, fmt.Errorf("day of week %s: L needs a day, such as 5L, the last Friday", shorten(item))
+		return false, fmt.Errorf("day of week %s: L requires a day: 5L is the last Friday", shorten(item))
 	}
 
 	weekday, err := dayOfWeek.parseValue(item, day)

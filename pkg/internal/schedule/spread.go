@@ -119,7 +119,7 @@ func (f *field) resolveHash(item string, hash uint64) (string, error) {
 		inner, closed := strings.CutSuffix(inner, ")")
 		from, to, ranged := strings.Cut(inner, "-")
 		if !ok || !closed || !ranged {
-			return "", fmt.Errorf("%s %s: H is written H, H(%d-%d), H/2 or H(%d-%d)/2", f.name, shorten(item), low, high, low, high)
+			return "", fmt.Errorf("%s %s: use H, H(%d-%d), H/2 or H(%d-%d)/2", f.name, shorten(item), low, high, low, high)
 		}
 
 		greatest := high
@@ -135,7 +135,7 @@ func (f *field) resolveHash(item string, hash uint64) (string, error) {
 		case low > high:
 			return "", fmt.Errorf("%s %s has its bounds in the wrong order; H takes one range", f.name, shorten(item))
 		case high > greatest:
-			return "", fmt.Errorf("%s %s is beyond %d, up to which H goes", f.name, shorten(item), greatest)
+			return "", fmt.Errorf("%s %s is greater than %d, the maximum for H", f.name, shorten(item), greatest)
 		}
 	}
 

@@ -104,7 +104,7 @@ func TestSpread_RefusesWhatCheckRefuses(t *testing.T) {
 	}
 
 	_, err := schedule.Parse(task.Timing{Schedule: []string{"H * * * *"}}, anchor)
-	wantError(t, "H", err, task.CodeBadSchedule, "schedule", "H needs the task's name to choose a value; name the task")
+	wantError(t, "H", err, task.CodeBadSchedule, "schedule", "H requires the name of the task, which determines the value")
 }
 
 // What Check accepts with H, Parse accepts with a number in its place, whatever the task.
@@ -136,7 +136,7 @@ func TestResolveIn_GivesAnInstant(t *testing.T) {
 	}
 
 	_, err := schedule.Parse(task.Timing{Schedule: exprs[1:2]}, now)
-	wantError(t, "@in", err, task.CodeBadSchedule, "schedule", "@in counts from when a task is written")
+	wantError(t, "@in", err, task.CodeBadSchedule, "schedule", "@in is allowed only when a task is written")
 
 	list, err := schedule.ResolveIn(exprs, now)
 	if err != nil || list[0] != "@daily" || list[1] != "@at 2026-03-01T10:10:00.123Z" || list[2] != "@at 2026-03-01T10:00:01.623Z" || exprs[1] != "@in 10m" {
