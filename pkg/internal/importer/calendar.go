@@ -93,7 +93,7 @@ func parseWeekdays(word string) (string, error) {
 		}
 
 		if err1 != nil || err2 != nil || max(a, b) >= len(dayNames) || min(a, b) < 0 { // "ſun" folds to "sun", but is not a day
-			return "", fmt.Errorf("weekdays %s cannot be read", quoteShort(word))
+			return "", fmt.Errorf("cannot parse weekdays %s", quoteShort(word))
 		}
 		if ranged && (a+6)%7 >= (b+6)%7 {
 			return "", fmt.Errorf("weekdays %s: a range goes forward, in a week from Monday to Sunday", quoteShort(word))
@@ -125,7 +125,7 @@ func parseWeekdays(word string) (string, error) {
 func (e *calendarEvent) parseDate(word string) (err error) {
 	if month, day, fromEnd := strings.Cut(word, "~"); fromEnd {
 		if n, err := strconv.Atoi(day); err != nil || n != 1 {
-			return fmt.Errorf("%s: of the days counted from a month's end only the last has a counterpart", quoteShort(word))
+			return fmt.Errorf("%s: of the days that count from the end of the month, only the last is supported", quoteShort(word))
 		}
 		word, e.day = month, "L"
 	} else {
@@ -142,7 +142,7 @@ func (e *calendarEvent) parseDate(word string) (err error) {
 	}
 
 	if year != "*" {
-		return fmt.Errorf("the year %s has no counterpart: a task has start and end", quoteShort(year))
+		return fmt.Errorf("the year %s is not supported: use start and end of the task", quoteShort(year))
 	}
 
 	e.month, err = calendarField(month, 1, 12, "month")
@@ -154,7 +154,7 @@ func (e *calendarEvent) parseDate(word string) (err error) {
 func (e *calendarEvent) parseTime(word string) (err error) {
 	parts := strings.Split(word, ":")
 	if len(parts) > 3 {
-		return fmt.Errorf("%s is no time", quoteShort(word))
+		return fmt.Errorf("%s is not a time", quoteShort(word))
 	}
 
 	for i, part := range parts {
@@ -176,7 +176,7 @@ func calendarField(text string, low, high int, what string) (string, error) {
 		return text, nil
 	}
 	if strings.Contains(text, ".") && !strings.Contains(text, "..") {
-		return "", fmt.Errorf("%s %s: parts of a second have no counterpart", what, quoteShort(text))
+		return "", fmt.Errorf("%s %s: fractions of a second are not supported", what, quoteShort(text))
 	}
 
 	var out []string
@@ -188,7 +188,7 @@ func calendarField(text string, low, high int, what string) (string, error) {
 		a, b, err := parseRange(from, to, ranged)
 		switch {
 		case err != nil || a < low || b > high || a > b:
-			return "", fmt.Errorf("%s %s is not within %d to %d", what, quoteShort(item), low, high)
+			return "", fmt.Errorf("%s %s is not between %d and %d", what, quoteShort(item), low, high)
 		case ranged:
 			field = fmt.Sprintf("%d-%d", a, b)
 		case stepped:
@@ -229,7 +229,7 @@ func (e calendarEvent) toCron() (string, error) {
 	if e.weekdays != "*" && !strings.HasPrefix(e.day, "*") { // if a day field starts with *, cron requires both, too
 		nth, ok := weekOfDays[e.day]
 		if !ok {
-			return "", fmt.Errorf("weekdays combined with days of the month have no counterpart, except for whole weeks such as days 1-7 or 8-14")
+			return "", fmt.Errorf("weekdays combined with days of the month are not supported, except for whole weeks such as days 1-7 or 8-14")
 		}
 
 		var days []string

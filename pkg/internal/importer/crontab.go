@@ -53,7 +53,7 @@ func Crontab(file, text string, form Form, o Options) Result {
 	r.vars.zone = o.Timezone
 
 	if path.Base(file) == "anacrontab" {
-		r.result.addRefusal(Place{File: file}, "an anacrontab is no crontab: its jobs have a period in days and no time; a task has @daily, or an hour that you choose")
+		r.result.addRefusal(Place{File: file}, "an anacrontab is not a crontab: its jobs have a period in days and no time; use tasks with @daily, or with an hour of your choice")
 		return r.result
 	}
 
@@ -195,12 +195,12 @@ func (r *crontabReader) timeZone() string {
 // mergeSchedule adds the schedule of a line to an earlier job with the same action.
 func (r *crontabReader) mergeSchedule(into, j *Job) {
 	if slices.Contains(into.Spec.Schedule, j.Spec.Schedule[0]) {
-		r.result.addNote(j.Place, "says the same as line %d: cron runs it twice at a time, and the task runs once", into.Line)
+		r.result.addNote(j.Place, "is the same as line %d: cron runs it twice at the same time, the task runs once", into.Line)
 		return
 	}
 
 	into.Spec.Schedule = append(into.Spec.Schedule, j.Spec.Schedule[0])
-	r.result.addNote(j.Place, "is the same job as line %d: one task with both schedules", into.Line)
+	r.result.addNote(j.Place, "is the same job as line %d; both become one task with two schedules", into.Line)
 
 	if d := j.Spec.Description; d != "" && d != into.Spec.Description {
 		into.Spec.Description = makeDescription(into.Spec.Description + "\n" + d)

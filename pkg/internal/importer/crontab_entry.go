@@ -25,7 +25,7 @@ func readEntry(line string, system bool) (e entry, err error) {
 		word, rest := cutField(line)
 		switch {
 		case word == "@reboot":
-			return e, errors.New("@reboot has no counterpart: a task has times, and no boots; a systemd unit is the place for it")
+			return e, errors.New("@reboot is not supported: tasks run at times, not at boot; use a systemd unit")
 		case word == "@every_minute":
 			e.schedule = "* * * * *"
 		case slices.Contains(cronNicknames, word):
@@ -38,7 +38,7 @@ func readEntry(line string, system bool) (e entry, err error) {
 	} else {
 		if strings.HasPrefix(line, "-") {
 			line = line[1:]
-			e.notes = append(e.notes, "the - before the minute, by which cron does not log a run, has no counterpart")
+			e.notes = append(e.notes, "the - before the minute, which disables the log of cron, is not supported")
 		}
 
 		fields := make([]string, 5)
@@ -46,7 +46,7 @@ func readEntry(line string, system bool) (e entry, err error) {
 		// The schedule: check each field and convert what cron and Carillon interpret differently.
 		for i := range fields {
 			if fields[i], line = cutField(line); !looksLikeField(fields[i]) {
-				return e, fmt.Errorf("neither a job nor a setting: found %s where %s should be", quoteShort(fields[i]), fieldNames[i])
+				return e, fmt.Errorf("neither a job nor a setting: found %s instead of %s", quoteShort(fields[i]), fieldNames[i])
 			}
 		}
 
@@ -65,23 +65,23 @@ func readEntry(line string, system bool) (e entry, err error) {
 	}
 
 	if strings.Contains(e.schedule, "H(") {
-		e.notes = append(e.notes, "~ is drawn anew whenever cron starts; H is a value for good, by the task's name")
+		e.notes = append(e.notes, "cron chooses the value of ~ each time it starts; H is a fixed value derived from the task's name")
 	}
 
 	// The rest of the line: a user in a system crontab, and the command.
 	if system {
 		if e.user, line = cutField(line); e.user == "" {
-			return e, errors.New("there is no user, which a system's crontab has before the command; --user says that it is one of a user")
+			return e, errors.New("no user before the command, as a system crontab requires; if it is the crontab of a user, use --user")
 		}
 	}
 
 	if strings.HasPrefix(line, "*") || e.user == "*" {
-		return e, errors.New("a * follows the five fields: cron has no sixth, and refuses the line")
+		return e, errors.New("a * follows the five fields: cron has no sixth field and rejects the line")
 	}
 
 	e.command = strings.TrimRight(line, " \t")
 	if e.command == "" {
-		return e, errors.New("there is no command")
+		return e, errors.New("no command")
 	}
 
 	return e, nil
@@ -131,7 +131,7 @@ func replaceRandomRange(i int, text string) (string, error) {
 		}
 
 		if err1 != nil || err2 != nil {
-			return "", fmt.Errorf("%s: a random range needs numbers on both sides of ~, or on neither", quoteShort(item))
+			return "", fmt.Errorf("%s: a random range requires numbers on both sides of ~, or on neither", quoteShort(item))
 		}
 
 		if items[n] = fmt.Sprintf("H(%d-%d)", from, to); stepped {
@@ -160,7 +160,7 @@ func cronSteps(i int, text string) (string, error) {
 
 		low, _, ranged := strings.Cut(values, "-")
 		if !ranged && values != "*" {
-			return "", fmt.Errorf("%s: cron refuses a step without a range, or ignores it: write %s, or %s-%d/%s", quoteShort(item), low, low, fieldBounds[i][1], step)
+			return "", fmt.Errorf("%s: cron rejects or ignores a step without a range: use %s, or %s-%d/%s", quoteShort(item), low, low, fieldBounds[i][1], step)
 		}
 
 		period, err := strconv.Atoi(step)

@@ -292,17 +292,17 @@ func TestCrontab_TicksAsDebianCronDoes(t *testing.T) {
 // The importer refuses every line that Debian's cron rejects, with its own message.
 func TestCrontab_RefusesWhatDebianCronRefuses(t *testing.T) {
 	for expr, want := range map[string]string{
-		"5/10 * * * *":     `"5/10": cron refuses a step without a range, or ignores it: write 5, or 5-59/10`,
-		"0 0 * * 1/2":      "write 1, or 1-6/2",
+		"5/10 * * * *":     `"5/10": cron rejects or ignores a step without a range: use 5, or 5-59/10`,
+		"0 0 * * 1/2":      "use 1, or 1-6/2",
 		"0 0 * jan/3 *":    "a step without a range",
-		"60 * * * *":       "minute 60 is beyond 59",
-		"0 0 * * 8":        "day of week 8 is beyond 7",
+		"60 * * * *":       "minute 60 is greater than 59",
+		"0 0 * * 8":        "day of week 8 is greater than 7",
 		"0 0 * * monday":   "neither a job nor a setting",
 		"*/0 * * * *":      "step 0",
 		"1,,2 * * * *":     "empty item",
 		"1, * * * *":       "empty item",
-		"0 0 0 * *":        "day of month 0 is below 1",
-		"5-64/30 * * * *":  "minute 64 is beyond 59",
+		"0 0 0 * *":        "day of month 0 is less than 1",
+		"5-64/30 * * * *":  "minute 64 is greater than 59",
 		"* * * * * *":      "a * follows the five fields",
 		"0 0 ? * *":        "neither a job nor a setting",
 		"0 0 L * *":        "neither a job nor a setting",

@@ -88,10 +88,10 @@ func (r *crontabReader) applySetting(at Place, name, value string) {
 		return // cron ignores it
 	case "MAILTO", "MAILFROM":
 		if value != "" && value != `""` {
-			r.result.addNote(at, "%s has no counterpart: Carillon sends no mail; the output of runs is kept, see carillon logs", name)
+			r.result.addNote(at, "%s is not supported: Carillon does not send mail; to read the output of runs, use carillon logs", name)
 		}
 	case "TZ":
-		r.result.addNote(at, "TZ is a variable of the commands, as in cron; what moves their times is CRON_TZ or --timezone")
+		r.result.addNote(at, "TZ is only a variable of the commands, as in cron; to set the time zone of schedules, use CRON_TZ or --timezone")
 	case "CONTENT_TYPE", "CONTENT_TRANSFER_ENCODING":
 		r.result.addNote(at, "%s configures mail, which Carillon does not send", name)
 		return
@@ -135,18 +135,18 @@ func (v settings) processAction(user, command string) (p task.Process, notes []s
 		p.Dir = home
 	} else if _, set := env["HOME"]; set {
 		delete(env, "HOME")
-		notes = append(notes, "HOME is no absolute path: the user's own counts")
+		notes = append(notes, "HOME is not an absolute path; the home directory of the user is used")
 	}
 
 	line, input, fed := splitStdin(command)
 	if strings.TrimSpace(line) == "" {
-		return p, nil, errors.New("there is no command before the %")
+		return p, nil, errors.New("no command before the %")
 	}
 
 	// The standard input becomes a here-document of the shell.
 	if fed {
 		if !slices.Contains(hereDocumentShells, path.Base(shell)) {
-			return p, nil, fmt.Errorf("%% is standard input, which a task for the shell %s cannot have: write the command so that it needs none", shell)
+			return p, nil, fmt.Errorf("%% starts standard input, which is not supported with the shell %s: change the command so that it does not need it", shell)
 		}
 
 		// Quote the command as a whole. If it is incomplete (often there is a % between quotes), it would otherwise

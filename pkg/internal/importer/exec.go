@@ -23,7 +23,7 @@ func (t *timer) buildCommand(u Unit, x expander) (command []string, shell string
 			}
 
 			if e.privileged {
-				t.addNote("%s: the + or ! before the command, by which it has more rights, has no counterpart", key)
+				t.addNote("%s: the prefix + or !, which gives the command more privileges, is not supported", key)
 			}
 
 			line := e.shellLine()
@@ -51,7 +51,7 @@ func (t *timer) buildCommand(u Unit, x expander) (command []string, shell string
 	}
 
 	if len(u.allValues("Service", "ExecStart")) == 0 {
-		return nil, "", errors.New("it has no ExecStart")
+		return nil, "", errors.New("ExecStart is missing")
 	}
 
 	// A single command without variables does not need a shell.
@@ -122,12 +122,12 @@ func readExec(text string, x expander) (e exec, err error) {
 	}
 
 	if len(words) == 0 {
-		return e, errors.New("there is no command")
+		return e, errors.New("no command")
 	}
 
 	for _, w := range words {
 		if w.text == ";" && !w.quoted {
-			return e, errors.New("several commands with ; between them are not read: give each an ExecStart of its own")
+			return e, errors.New("several commands separated by ; are not supported: use one ExecStart for each")
 		}
 	}
 
@@ -244,12 +244,12 @@ func splitWords(text string) (words []word, err error) {
 		switch c := text[i]; {
 		case c == '\\':
 			if i++; i == len(text) {
-				return nil, errors.New("it ends in a backslash")
+				return nil, errors.New("ends with a backslash")
 			}
 
 			e, ok := escapeBytes[text[i]]
 			if !ok {
-				return nil, fmt.Errorf(`the escape \%c is not read`, text[i])
+				return nil, fmt.Errorf(`the escape \%c is not supported`, text[i])
 			}
 
 			b.WriteByte(e)
@@ -273,7 +273,7 @@ func splitWords(text string) (words []word, err error) {
 	}
 
 	if quote != 0 {
-		return nil, errors.New("a quote has no end")
+		return nil, errors.New("contains an unterminated quote")
 	}
 
 	if within {

@@ -91,7 +91,7 @@ func (r *Result) Join(other Result) {
 	r.Notes = append(r.Notes, other.Notes...)
 	for _, j := range other.Jobs {
 		if at, is := taken[j.Spec.Namespace+"/"+j.Spec.Name]; is {
-			r.addRefusal(j.Place, "the name %s is that of %s, too; --prefix tells them apart", j.Spec.Name, at)
+			r.addRefusal(j.Place, "the name %s is already used by %s; use --prefix to distinguish them", j.Spec.Name, at)
 			continue
 		}
 		r.Jobs = append(r.Jobs, j)

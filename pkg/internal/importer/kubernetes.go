@@ -27,7 +27,7 @@ func Kubernetes(file, text string, o Options) Result {
 		}
 
 		if strings.Contains(text, "{{") {
-			why += "; a chart's templates are to be rendered first: helm template"
+			why += "; if this is a Helm chart, render it first with helm template"
 		}
 
 		r.addRefusal(at, "%s", why)
@@ -42,7 +42,7 @@ func Kubernetes(file, text string, o Options) Result {
 	}
 
 	for _, kind := range slices.Sorted(maps.Keys(others)) {
-		r.addNote(Place{File: file}, "%d of kind %s passed by: only CronJobs have a schedule", others[kind], kind)
+		r.addNote(Place{File: file}, "skipped %d of kind %s: only CronJobs have a schedule", others[kind], kind)
 	}
 
 	return r
@@ -62,7 +62,7 @@ func (r *Result) addObject(file string, v manifest.Value, o Options, others map[
 	at := Place{file, v.Line()}
 	var h head
 	if err := v.Decode(&h); err != nil || h.Kind == "" {
-		r.addRefusal(at, "is no object of Kubernetes, which has a kind")
+		r.addRefusal(at, "is not a Kubernetes object: it has no kind")
 		return
 	}
 
@@ -77,7 +77,7 @@ func (r *Result) addObject(file string, v manifest.Value, o Options, others map[
 			why := err.Error()
 			var typed *json.UnmarshalTypeError
 			if errors.As(err, &typed) {
-				why = typed.Field + ": a " + typed.Value + " cannot stand here"
+				why = typed.Field + ": a " + typed.Value + " is not allowed here"
 			}
 
 			r.addRefusal(at, "%s: %s", quoteShort(h.Metadata.Name), why)

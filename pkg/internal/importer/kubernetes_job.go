@@ -81,9 +81,9 @@ func (r *Result) cronJob(at Place, c cronJob, o Options) {
 		s.Action.Process = process
 	case o.Shadow:
 		s.Action.Noop = &task.Noop{}
-		k.addNote("%s: the shadow has an empty action", why)
+		k.addNote("%s: the shadow task has an empty action", why)
 	default:
-		r.addRefusal(at, "%s: %s; with --shadow its times can be watched all the same", c.Metadata.Name, why)
+		r.addRefusal(at, "%s: %s; to record only its ticks, use --shadow", c.Metadata.Name, why)
 		return
 	}
 
@@ -103,7 +103,7 @@ func (k *kubernetesJob) setLabels(s *task.Spec, labels map[string]any) {
 	for _, key := range slices.Sorted(maps.Keys(labels)) {
 		value := fmt.Sprint(labels[key])
 		if err := task.CheckLabels("labels", map[string]string{key: value}); err != nil || len(s.Labels) == task.MaxLabels {
-			k.addNote("the label %s is left out", quoteShort(key))
+			k.addNote("the label %s is omitted", quoteShort(key))
 			continue
 		}
 
@@ -128,7 +128,7 @@ func (k *kubernetesJob) setPolicies(s *task.Spec, c cronJob) {
 	case "Replace":
 		s.Overlap = task.OverlapReplace
 	default:
-		k.addNote("concurrencyPolicy %s is not known: %s", quoteShort(c.Spec.ConcurrencyPolicy), s.Overlap)
+		k.addNote("unknown concurrencyPolicy %s; uses %s", quoteShort(c.Spec.ConcurrencyPolicy), s.Overlap)
 	}
 
 	// Kubernetes starts a missed job however late, or up to startingDeadlineSeconds.
@@ -170,25 +170,25 @@ func (k *kubernetesJob) setExecution(s *task.Spec, j jobSpec) {
 	if j.ActiveDeadlineSeconds != nil {
 		s.Timeout = durationOf(max(*j.ActiveDeadlineSeconds, 1))
 		if s.Retry.Attempts > 1 {
-			k.addNote("activeDeadlineSeconds limits all attempts together there, and each one here")
+			k.addNote("Kubernetes applies activeDeadlineSeconds to all attempts together, Carillon to each attempt")
 		}
 	}
 
 	for i, n := range []*int64{j.Parallelism, j.Completions} {
 		if n != nil && *n != 1 {
-			k.addNote("%s %d has no counterpart: one process at a time", []string{"parallelism", "completions"}[i], *n)
+			k.addNote("%s %d is not supported: the task runs one process at a time", []string{"parallelism", "completions"}[i], *n)
 		}
 	}
 
-	k.noteUnknown("in the job", j.rest, "backoffLimit", "activeDeadlineSeconds", "parallelism", "completions", "template")
+	k.noteUnknown("of the job", j.rest, "backoffLimit", "activeDeadlineSeconds", "parallelism", "completions", "template")
 }
 
 // buildProcess converts a pod to a process. If that is impossible, why gives the reason.
 func (k *kubernetesJob) buildProcess(pod map[string]any) (p *task.Process, why string) {
-	k.noteUnknown("in the pod", pod, "containers", "restartPolicy", "terminationGracePeriodSeconds", "dnsPolicy", "schedulerName")
+	k.noteUnknown("of the pod", pod, "containers", "restartPolicy", "terminationGracePeriodSeconds", "dnsPolicy", "schedulerName")
 	list, _ := pod["containers"].([]any)
 	if len(list) != 1 {
-		return nil, fmt.Sprintf("the pod has %d containers; one, with a command, can run as a process", len(list))
+		return nil, fmt.Sprintf("the pod has %d containers; only pods with one container are supported", len(list))
 	}
 
 	c, _ := list[0].(map[string]any)
@@ -200,11 +200,11 @@ func (k *kubernetesJob) buildProcess(pod map[string]any) (p *task.Process, why s
 	args, ok2 := asStrings(c["args"])
 	if len(command) == 0 && len(args) > 1 && slices.Contains(hereDocumentShells, path.Base(args[0])) {
 		command, args = args, nil
-		k.addNote("the command is taken from args, as if the image had none to put before them")
+		k.addNote("args is used as the command, assuming that the image has no entry point")
 	}
 
 	if len(command) == 0 || !ok1 || !ok2 {
-		return nil, fmt.Sprintf("the container has no command of its own: it is in the image %v", c["image"])
+		return nil, fmt.Sprintf("the container has no command: only the image %v defines it", c["image"])
 	}
 
 	var unresolved []string
@@ -219,7 +219,7 @@ func (k *kubernetesJob) buildProcess(pod map[string]any) (p *task.Process, why s
 
 	p.Dir, _ = c["workingDir"].(string)
 	k.addNote("runs as a process of the node, without the image %v", c["image"])
-	k.noteUnknown("in the container", c, "name", "image", "command", "args", "env", "workingDir", "imagePullPolicy", "terminationMessagePath", "terminationMessagePolicy")
+	k.noteUnknown("of the container", c, "name", "image", "command", "args", "env", "workingDir", "imagePullPolicy", "terminationMessagePath", "terminationMessagePolicy")
 
 	return p, ""
 }
@@ -234,7 +234,7 @@ func (k *kubernetesJob) noteUnknown(where string, of map[string]any, known ...st
 	}
 
 	if slices.Sort(rest); len(rest) > 0 {
-		k.addNote("without counterpart %s: %s", where, strings.Join(rest, ", "))
+		k.addNote("fields %s that a task does not have: %s", where, strings.Join(rest, ", "))
 	}
 }
 

@@ -28,12 +28,12 @@ func (k *kubernetesJob) setSchedule(s *task.Spec, c cronJob) error {
 	if zone != "" {
 		s.Timezone = zone
 	} else {
-		k.addNote("no time zone is given: %s here, and that of its controller there", s.Timezone)
+		k.addNote("no time zone given: uses %s; Kubernetes uses the zone of its controller", s.Timezone)
 	}
 
 	parsed, err := cron.ParseStandard(text)
 	if err != nil {
-		return fmt.Errorf("Kubernetes refuses it: %w", err)
+		return fmt.Errorf("Kubernetes rejects it: %w", err)
 	}
 
 	switch parsed := parsed.(type) {
@@ -50,7 +50,7 @@ func (k *kubernetesJob) setSchedule(s *task.Spec, c cronJob) error {
 		s.Schedule = task.Schedules{expr}
 
 	default:
-		return fmt.Errorf("%T is not known", parsed)
+		return fmt.Errorf("%T is not supported", parsed)
 	}
 
 	// robfig/cron matches what the local clock shows, whatever the hour field contains: it fires in both passes of
@@ -67,7 +67,7 @@ func (k *kubernetesJob) setSchedule(s *task.Spec, c cronJob) error {
 
 	for _, change := range changes {
 		if change.misleadsRobfig() {
-			k.addNote("the clock of %s changes at midnight or not by whole hours: there Kubernetes may lose or misplace ticks on the days of a change, and the task does not", s.Timezone)
+			k.addNote("the clock of %s changes at midnight, or not by whole hours: Kubernetes may lose or misplace ticks on such days, and the task does not", s.Timezone)
 			break
 		}
 	}
@@ -86,7 +86,7 @@ func kubernetesZone(text, field string) (zone, rest string, err error) {
 
 		zone, rest, found = strings.Cut(value, " ")
 		if rest = strings.TrimSpace(rest); !found || strings.Contains(rest, "TZ=") {
-			return "", "", fmt.Errorf("Kubernetes refuses it: a schedule is missing after %s", quoteShort(prefix+zone))
+			return "", "", fmt.Errorf("Kubernetes rejects it: no schedule after %s", quoteShort(prefix+zone))
 		}
 
 		if zone == "" {

@@ -159,14 +159,14 @@ func TestKubernetes_TicksAsRobfigDoes(t *testing.T) {
 // What robfig/cron rejects, or what never fires there, is refused with the reason.
 func TestKubernetes_RefusesSchedules(t *testing.T) {
 	for expr, want := range map[string]string{
-		"0 0 * * 7":             `a: schedule: "0 0 * * 7": Kubernetes refuses it: end of range (7) above maximum (6)`,
-		"0 0 L * *":             "Kubernetes refuses it: failed to parse int from L",
+		"0 0 * * 7":             `a: schedule: "0 0 * * 7": Kubernetes rejects it: end of range (7) above maximum (6)`,
+		"0 0 L * *":             "Kubernetes rejects it: failed to parse int from L",
 		"0 0 * *":               "expected exactly 5 fields",
 		"0 0 0 * * *":           "expected exactly 5 fields",
 		", 0 * * *":             `never fires: the minute "," has no value`,
 		"0 0 30 2 *":            "never fires",
-		"TZ=UTC":                `a schedule is missing after "TZ=UTC"`,
-		"TZ=UTC TZ=UTC @daily":  "a schedule is missing after",
+		"TZ=UTC":                `no schedule after "TZ=UTC"`,
+		"TZ=UTC TZ=UTC @daily":  "no schedule after",
 		" TZ=UTC 0 0 * * *":     "TZ= at the beginning",
 		"@reboot":               "unrecognized descriptor",
 		"@every 5 m":            "failed to parse duration",

@@ -52,7 +52,7 @@ spec:
 
 func TestKubernetes_MakesATaskOfACronJob(t *testing.T) {
 	r := importer.Kubernetes("f.yaml", cronJob, importer.Options{})
-	if len(r.Jobs) != 1 || len(r.Refusals) > 0 || len(r.Notes) != 1 || !strings.Contains(r.Notes[0].Why, "1 of kind ConfigMap passed by") {
+	if len(r.Jobs) != 1 || len(r.Refusals) > 0 || len(r.Notes) != 1 || !strings.Contains(r.Notes[0].Why, "skipped 1 of kind ConfigMap") {
 		t.Fatalf("%+v", r)
 	}
 
@@ -71,8 +71,8 @@ func TestKubernetes_MakesATaskOfACronJob(t *testing.T) {
 
 	notes := strings.Join(j.Notes, "\n")
 
-	for _, want := range []string{`"odd label!" is left out`, "without the image example.org/orders:1", "no value in the file: SECRET", "in the job: ttlSecondsAfterFinished",
-		"in the pod: serviceAccountName, volumes", "in the container: envFrom, resources", "activeDeadlineSeconds limits all attempts"} {
+	for _, want := range []string{`"odd label!" is omitted`, "without the image example.org/orders:1", "no value in the file: SECRET", "fields of the job that a task does not have: ttlSecondsAfterFinished",
+		"fields of the pod that a task does not have: serviceAccountName, volumes", "fields of the container that a task does not have: envFrom, resources", "Kubernetes applies activeDeadlineSeconds to all attempts"} {
 		if !strings.Contains(notes, want) {
 			t.Errorf("%q is missing in\n%s", want, notes)
 		}
@@ -87,7 +87,7 @@ func TestKubernetes_ListsAndDefaults(t *testing.T) {
   "jobTemplate": {"spec": {"template": {"spec": {"containers": [{"image": "i", "args": ["x"]}]}}}}}}
 ]}`
 	r := importer.Kubernetes("f.json", text, importer.Options{Namespace: "here", Prefix: "k8s", Node: "n1"})
-	if len(r.Jobs) != 1 || len(r.Refusals) != 1 || r.Refusals[0].Line != 4 || !strings.Contains(r.Refusals[0].Why, "b: the container has no command of its own: it is in the image i") {
+	if len(r.Jobs) != 1 || len(r.Refusals) != 1 || r.Refusals[0].Line != 4 || !strings.Contains(r.Refusals[0].Why, "b: the container has no command: only the image i defines it") {
 		t.Fatalf("%+v", r)
 	}
 
@@ -111,8 +111,8 @@ func TestKubernetes_RefusesWithItsLine(t *testing.T) {
 	for text, want := range map[string]string{
 		"a: [":                               "f:1: ",
 		"a: b\n---\n{{- if .Values.x }}\na:": "helm template",
-		"- a":                                "f:1: is no object of Kubernetes",
-		"a: b":                               "f:1: is no object of Kubernetes",
+		"- a":                                "f:1: is not a Kubernetes object",
+		"a: b":                               "f:1: is not a Kubernetes object",
 		"kind: CronJob\napiVersion: batch/v1\nspec: {schedule: [1]}":                            "f:1: ",
 		strings.Replace(cronJob, "5/20 2", "77 2", 1):                                           "f:6: orders: schedule:",
 		strings.Replace(cronJob, "Asia/Tokyo", "Mars/X", 1):                                     "f:6: timezone:",

@@ -22,11 +22,11 @@ func (t *timer) readService(s *task.Spec, u Unit, name string) error {
 	switch kind := u.lastValue("Service", "Type"); kind {
 	case "", "simple", "exec", "oneshot", "idle":
 	default:
-		return fmt.Errorf("its Type=%s: a task is a process that ends, and does not leave others behind", kind)
+		return fmt.Errorf("Type=%s is not supported: the process of a task must end, and leave no other processes", kind)
 	}
 
 	if u.boolValue("Service", "DynamicUser") && u.lastValue("Service", "User") == "" {
-		return errors.New("its DynamicUser=yes has no counterpart, and the task would be root's: give it a User= of its own")
+		return errors.New("DynamicUser=yes is not supported, and without User= the task would run as root: set User=")
 	}
 
 	// systemd's defaults: PATH, the user root, and the directory /.
@@ -109,7 +109,7 @@ func (t *timer) setLimits(s *task.Spec, u Unit) error {
 // nameOthers adds notes about settings of a service that affect it and have no counterpart.
 func (t *timer) nameOthers(u Unit) {
 	if names := u.unknownSettings("Service", serviceKeys...); len(names) > 0 {
-		t.addNote("without counterpart in the service: %s", strings.Join(names, ", "))
+		t.addNote("settings of the service that a task does not have: %s", strings.Join(names, ", "))
 	}
 
 	var names []string
@@ -120,7 +120,7 @@ func (t *timer) nameOthers(u Unit) {
 	}
 
 	if len(names) > 0 {
-		t.addNote("not looked at before a run: %s", strings.Join(names, ", "))
+		t.addNote("conditions that are not checked before a run: %s", strings.Join(names, ", "))
 	}
 }
 
@@ -130,13 +130,13 @@ func readEnvironment(u Unit, x expander) (map[string]string, error) {
 	for _, v := range u.allValues("Service", "Environment") {
 		words, err := splitWords(v.value)
 		if err != nil {
-			return nil, fmt.Errorf("its Environment=%s: %w", v.value, err)
+			return nil, fmt.Errorf("Environment=%s: %w", v.value, err)
 		}
 
 		for _, w := range words {
 			name, value, ok := strings.Cut(w.text, "=")
 			if !ok {
-				return nil, fmt.Errorf("its Environment=: %s is no assignment", quoteShort(w.text))
+				return nil, fmt.Errorf("Environment=: %s is not an assignment", quoteShort(w.text))
 			}
 			if env[name], err = x.expandSpecifiers(value); err != nil {
 				return nil, err
@@ -169,12 +169,12 @@ func (x expander) expandSpecifiers(text string) (string, error) {
 		}
 
 		if i++; i == len(text) {
-			return "", fmt.Errorf("%s ends in %%", quoteShort(text))
+			return "", fmt.Errorf("%s ends with %%", quoteShort(text))
 		}
 
 		v, ok := values[text[i]]
 		if !ok {
-			return "", fmt.Errorf("the specifier %%%c is not known here", text[i])
+			return "", fmt.Errorf("the specifier %%%c is not supported", text[i])
 		}
 
 		b.WriteString(v)

@@ -48,7 +48,7 @@ func (t *timer) addNote(format string, args ...any) {
 func (t *timer) readUnits(units []Unit, o Options) error {
 	base := strings.TrimSuffix(path.Base(t.unit.File), ".timer")
 	if strings.HasSuffix(base, "@") {
-		return fmt.Errorf("is a template: its instances have what it lacks")
+		return fmt.Errorf("is a template: import its instances instead")
 	}
 
 	s := o.newSpec("systemd", path.Base(t.unit.File))
@@ -71,11 +71,11 @@ func (t *timer) readUnits(units []Unit, o Options) error {
 	}
 
 	if !strings.HasSuffix(service, ".service") || i < 0 {
-		return fmt.Errorf("it starts %s, which is not among the units that were given", service)
+		return fmt.Errorf("starts %s, which is not among the given units", service)
 	}
 
 	if names := t.unit.unknownSettings("Timer", timerKeys...); len(names) > 0 {
-		t.addNote("without counterpart in the timer: %s", strings.Join(names, ", "))
+		t.addNote("settings of the timer that a task does not have: %s", strings.Join(names, ", "))
 	}
 
 	if err := t.readService(&s, units[i], service); err != nil {
@@ -107,7 +107,7 @@ func (t *timer) setSchedule(s *task.Spec) error {
 		}
 
 		if i > 0 && z != zone {
-			return fmt.Errorf("OnCalendar= has several time zones, and a task has one")
+			return fmt.Errorf("OnCalendar= has several time zones, but a task has only one")
 		}
 
 		zone = z
@@ -139,7 +139,7 @@ func (t *timer) setSchedule(s *task.Spec) error {
 			period, err := parseTimespan(v.value)
 			if err != nil || period <= 0 {
 				t.job.Line = v.line
-				return fmt.Errorf("%s=%s: is no period", after.key, v.value)
+				return fmt.Errorf("%s=%s: is not a period", after.key, v.value)
 			}
 
 			all = append(all, fmt.Sprintf(after.form, task.Duration(period)))
@@ -156,14 +156,14 @@ func (t *timer) setSchedule(s *task.Spec) error {
 		for _, v := range t.unit.allValues("Timer", key) {
 			if len(all) == 0 {
 				t.job.Line = v.line
-				return fmt.Errorf("%s has no counterpart: a task has times, and no boots", key)
+				return fmt.Errorf("%s is not supported: tasks run at times, not at boot", key)
 			}
-			t.addNote("%s=%s has no counterpart: nothing runs because of a boot", key, v.value)
+			t.addNote("%s=%s is not supported: tasks do not run at boot", key, v.value)
 		}
 	}
 
 	if len(all) == 0 {
-		return fmt.Errorf("the timer has no time")
+		return fmt.Errorf("the timer has no schedule")
 	}
 
 	// systemd runs missed ticks only with Persistent=, and then once.
@@ -180,7 +180,7 @@ func (t *timer) setSchedule(s *task.Spec) error {
 		}
 
 		if d := task.Duration(delay.Truncate(time.Millisecond)); d > task.MaxJitter {
-			t.addNote("RandomizedDelaySec=%s is cut to %s", v, task.MaxJitter)
+			t.addNote("RandomizedDelaySec=%s is reduced to %s", v, task.MaxJitter)
 			s.Jitter = task.MaxJitter
 		} else {
 			s.Jitter = d

@@ -37,10 +37,10 @@ func TestCalendar_BecomesCron(t *testing.T) {
 
 func TestCalendar_RefusesWhatHasNoCron(t *testing.T) {
 	for event, want := range map[string]string{
-		"2026-12-24 18:00": "the year", "*-*~03": "only the last has a counterpart", "Mon *-*-15 04:00": "weekdays combined with days", "*:*:0.5": "parts of a second",
-		"*-*-32": "not within 1 to 31", "25:00": "not within 0 to 23", "*:60": "not within", "": "is empty", "soon": "neither weekdays nor a date nor a time", "1:2:3:4": "is no time",
-		"*:0/0": "a period", "*:14/46": "the first repetition at most 59", "Fri..Mon 1:00": "a range goes forward", "Sun..Mon": "a range goes forward", "*-13-01": "not within 1 to 12", "Mon *-*-L": "not within", "Mon *-*-*/2 00:00": "not within 1 to 31", "*-*-* */2:00": "not within 0 to 23", "*:5..2": "not within", "-": "day is missing",
-		"Mon..ſun": "cannot be read", "ſun": "cannot be read", // which fold to sun, and went on for ever
+		"2026-12-24 18:00": "the year", "*-*~03": "only the last is supported", "Mon *-*-15 04:00": "weekdays combined with days", "*:*:0.5": "fractions of a second",
+		"*-*-32": "not between 1 and 31", "25:00": "not between 0 and 23", "*:60": "not between", "": "is empty", "soon": "neither weekdays nor a date nor a time", "1:2:3:4": "is not a time",
+		"*:0/0": "a period", "*:14/46": "the first repetition at most 59", "Fri..Mon 1:00": "a range goes forward", "Sun..Mon": "a range goes forward", "*-13-01": "not between 1 and 12", "Mon *-*-L": "not between", "Mon *-*-*/2 00:00": "not between 1 and 31", "*-*-* */2:00": "not between 0 and 23", "*:5..2": "not between", "-": "day is missing",
+		"Mon..ſun": "cannot parse", "ſun": "cannot parse", // which fold to sun, and went on for ever
 	} {
 		if got, _, err := importer.Calendar(event); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: %q, %v", event, got, err)
@@ -124,7 +124,7 @@ ProtectSystem=full
 
 	notes := strings.Join(j.Notes, "\n")
 
-	for _, want := range []string{"in the timer: WakeSystem", "in the service: Nice, ProtectSystem", "not looked at before a run: ConditionACPower, OnFailure"} {
+	for _, want := range []string{"settings of the timer that a task does not have: WakeSystem", "settings of the service that a task does not have: Nice, ProtectSystem", "conditions that are not checked before a run: ConditionACPower, OnFailure"} {
 		if !strings.Contains(notes, want) {
 			t.Errorf("%q is missing in %q", want, notes)
 		}
@@ -183,12 +183,12 @@ func TestSystemd_CommandsBecomeAction(t *testing.T) {
 
 func TestSystemd_RefusesWithItsPlace(t *testing.T) {
 	for timer, want := range map[string]string{
-		"[Timer]\nOnBootSec=5":                              "a.timer:2: OnBootSec has no counterpart",
+		"[Timer]\nOnBootSec=5":                              "a.timer:2: OnBootSec is not supported",
 		"[Timer]\n\nOnCalendar=2030-01-01":                  "a.timer:3: OnCalendar=2030-01-01: the year",
-		"[Timer]":                                           "a.timer: the timer has no time",
-		"[Timer]\nOnCalendar=daily\nUnit=b.service":         "it starts b.service, which is not among the units",
+		"[Timer]":                                           "a.timer: the timer has no schedule",
+		"[Timer]\nOnCalendar=daily\nUnit=b.service":         "starts b.service, which is not among the given units",
 		"[Timer]\nOnCalendar=daily UTC\nOnCalendar=weekly":  "several time zones",
-		"[Timer]\nOnUnitActiveSec=soon":                     "is no period",
+		"[Timer]\nOnUnitActiveSec=soon":                     "is not a period",
 		"[Timer]\nOnCalendar=daily\nRandomizedDelaySec=1 x": "is not a unit of time",
 	} {
 		r := importer.Systemd([]importer.Unit{importer.ReadUnit("a.timer", timer), importer.ReadUnit("a.service", calls)}, options)

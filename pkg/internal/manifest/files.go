@@ -39,7 +39,7 @@ func Files(path string) ([]string, error) {
 	})
 
 	if err == nil && len(files) == 0 {
-		err = fmt.Errorf("%s: no task files in there; they end in .yaml, .yml, .json, .jsonl or .ndjson", path)
+		err = fmt.Errorf("%s: contains no task files; their names end in .yaml, .yml, .json, .jsonl or .ndjson", path)
 	}
 
 	return files, err

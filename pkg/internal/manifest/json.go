@@ -78,7 +78,7 @@ func (r *jsonReader) toError(err error) *Error {
 	}
 
 	if errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, io.EOF) {
-		return faultAt(r.positionAt(len(r.text)), task.CodeBadJSON, "", "the JSON ends too early")
+		return faultAt(r.positionAt(len(r.text)), task.CodeBadJSON, "", "unexpected end of JSON")
 	}
 
 	return faultAt(r.positionAt(offset), task.CodeBadJSON, "", "%s", err)

@@ -29,7 +29,7 @@ func CountLines(path string) (int, error) {
 		return 0, withoutSyscall(path, err)
 	}
 	if !info.Mode().IsRegular() {
-		return 0, fmt.Errorf("%s: is no regular file", path)
+		return 0, fmt.Errorf("%s: is not a regular file", path)
 	}
 
 	f, err := os.Open(path)
@@ -152,7 +152,7 @@ func oneLine(file string, line []byte, number int, namespace string) (Object, er
 	if fault != nil {
 		fault.Line += number - 1
 	} else if docs, fault = readJSON(bytes.TrimRight(line, "\r\n"), number); fault == nil && len(docs) != 1 {
-		fault = faultAt(docs[1].at, task.CodeBadJSON, "", "a line has one task")
+		fault = faultAt(docs[1].at, task.CodeBadJSON, "", "a line must contain exactly one task")
 	}
 
 	if fault != nil {

@@ -121,7 +121,7 @@ var serverFields = map[string]bool{
 // converted local times.
 func (o *Object) decodeSpec(namespace string) error {
 	if o.node.kind != kindObject {
-		return task.Invalid(task.CodeBadValue, "", "a task is a mapping of fields such as name, schedule and action")
+		return task.Invalid(task.CodeBadValue, "", "a task must be a mapping of fields such as name, schedule and action")
 	}
 
 	n := o.node.withoutKeys(serverFields)
@@ -154,13 +154,13 @@ func (n *node) explainError(err error) error {
 	}
 
 	return &Error{Line: culprit.at.line, Column: culprit.at.column, Err: task.Invalid(fault.Code, fault.Field,
-		"%s is not a text; put it in quotes: %q", culprit.text, culprit.text)}
+		"%s is not a string; put it in quotes: %q", culprit.text, culprit.text)}
 }
 
 // splitDocuments parses a file as JSON or YAML, depending on its name and its first character.
 func splitDocuments(file string, b []byte) ([]*node, *Error) {
 	if len(b) > MaxFile {
-		return nil, faultAt(position{1, 1}, task.CodeTooLong, "", "the file is longer than the %d bytes that are read; one task in each line of a .ndjson file has no such limit", MaxFile)
+		return nil, faultAt(position{1, 1}, task.CodeTooLong, "", "the file is larger than %d bytes; use a .ndjson file, which has no size limit", MaxFile)
 	}
 
 	b = bytes.TrimPrefix(b, []byte("\xef\xbb\xbf"))
@@ -221,7 +221,7 @@ func Document(file string, b []byte, v any) error {
 func Checked(file string, b []byte, v any, check func() error) error {
 	docs, fault := splitDocuments(file, b)
 	if fault == nil && len(docs) > 1 {
-		fault = faultAt(docs[1].at, task.CodeBadValue, "", "only one document is read here")
+		fault = faultAt(docs[1].at, task.CodeBadValue, "", "the file must contain only one document")
 	}
 
 	if fault != nil {
@@ -235,7 +235,7 @@ func Checked(file string, b []byte, v any, check func() error) error {
 
 	o := Object{file: file, node: docs[0]}
 	if o.node.kind != kindObject {
-		return o.Locate(task.Invalid(task.CodeBadValue, "", "the settings are a mapping of names to values"))
+		return o.Locate(task.Invalid(task.CodeBadValue, "", "the settings must be a mapping of names to values"))
 	}
 	if err := task.DecodeStrict(o.node.toJSON(), v); err != nil {
 		return o.Locate(o.node.explainError(err))

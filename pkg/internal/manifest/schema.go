@@ -30,13 +30,13 @@ func Schema() ([]byte, error) {
 		field["examples"] = []any{"2026-12-24", "2026-12-24 18:00", "2026-12-24T18:00:00+01:00"}
 	}
 
-	fields["namespace"].(map[string]any)["description"] = "Default: the one that -n names, or default."
+	fields["namespace"].(map[string]any)["description"] = "Default: the namespace given with -n, or default."
 	for name := range serverFields {
 		fields[name] = map[string]any{"description": "Added by Carillon when it shows a task; ignored.", "readOnly": true}
 	}
 
 	spec["title"] = "Task"
-	spec["description"] = "A task as its user writes it. What is left out has its default."
+	spec["description"] = "A task as a user writes it. Omitted fields have their defaults."
 	spec["examples"] = []any{json.RawMessage(`{"name": "nightly-backup", "schedule": "30 2 * * *", "timezone": "Europe/Berlin",
 		"action": {"process": {"command": ["pg_dump", "orders"]}}, "timeout": "10m"}`)}
 	task := map[string]any{"$ref": "#/$defs/Spec"}

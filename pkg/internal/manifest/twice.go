@@ -24,7 +24,7 @@ func Twice(objects []Object) []error {
 			continue
 		}
 
-		faults = append(faults, o.Locate(task.Invalid(task.CodeDuplicate, "name", "%s is there twice; it is in %s, too", task.Quote(o.Spec.Name), before.positionOf("name"))))
+		faults = append(faults, o.Locate(task.Invalid(task.CodeDuplicate, "name", "%s is defined twice; also in %s", task.Quote(o.Spec.Name), before.positionOf("name"))))
 	}
 
 	return faults

@@ -30,8 +30,8 @@ func TestTwice_NamesBothPlaces(t *testing.T) {
 		got = append(got, err.Error())
 	}
 
-	want := `b.json:2:24: name: "y" is there twice; it is in a.yaml:7, too
-b.json:2:53: name: "y" is there twice; it is in a.yaml:7, too`
+	want := `b.json:2:24: name: "y" is defined twice; also in a.yaml:7
+b.json:2:53: name: "y" is defined twice; also in a.yaml:7`
 	if strings.Join(got, "\n") != want {
 		t.Errorf("got\n%s", strings.Join(got, "\n"))
 	}

@@ -97,7 +97,7 @@ func (s section) readNode() (n *node, fault *Error) {
 			continue
 		}
 		if n != nil {
-			return nil, faultAt(y.startOf(doc.Body), task.CodeBadValue, "", "begins a document without a line of ---")
+			return nil, faultAt(y.startOf(doc.Body), task.CodeBadValue, "", "begins a document without a --- line")
 		}
 		if n, fault = y.readValue(doc.Body, 0); fault != nil {
 			return nil, fault
@@ -111,7 +111,7 @@ func (s section) readNode() (n *node, fault *Error) {
 func parseTokens(tokens token.Tokens) (file *ast.File, err error) {
 	defer func() {
 		if r := recover(); r != nil {
-			err = fmt.Errorf("the YAML cannot be read: %v", r)
+			err = fmt.Errorf("cannot parse the YAML: %v", r)
 		}
 	}()
 
@@ -133,7 +133,7 @@ func checkDepth(tokens token.Tokens) *Error {
 			return faultAt(positionOf(t), task.CodeBadValue, "", "nests deeper than %d levels", maxFlow)
 		}
 		if i >= maxTokens {
-			return faultAt(positionOf(t), task.CodeTooLong, "", "the document is too large; split it with lines of ---")
+			return faultAt(positionOf(t), task.CodeTooLong, "", "the document is too large; split it with --- lines")
 		}
 	}
 
@@ -156,7 +156,7 @@ func (s section) syntaxError(err error) *Error {
 	}
 
 	if tab := strings.IndexByte(line, '\t'); tab >= 0 && strings.TrimSpace(line[:tab]) == "" {
-		return faultAt(position{at.line, tab + 1}, task.CodeBadValue, "", "a tab cannot indent a line of YAML; use blanks")
+		return faultAt(position{at.line, tab + 1}, task.CodeBadValue, "", "YAML does not allow tabs in the indentation; use spaces")
 	}
 	if bareSchedule.MatchString(line) {
 		return faultAt(at, task.CodeBadSchedule, "", "a value that begins with * or @ needs quotes, as in schedule: \"*/5 * * * *\"")
@@ -271,7 +271,7 @@ var decimalPattern = regexp.MustCompile(`^[-+]?(0|[1-9][0-9]*)(\.[0-9]+)?$`)
 // readNumber accepts only decimal numbers, because versions of YAML interpret 010, 1_000 and 0x1F differently.
 func (y yamlReader) readNumber(out *node, n ast.Node) *Error {
 	if !decimalPattern.MatchString(out.text) {
-		return faultAt(y.startOf(n), task.CodeBadValue, "", "%s: write a number in decimal, or put it in quotes to make it a text", task.Quote(out.text))
+		return faultAt(y.startOf(n), task.CodeBadValue, "", "%s: use a decimal number, or put it in quotes to make it a string", task.Quote(out.text))
 	}
 	out.kind, out.scalar = kindNumber, strings.TrimPrefix(out.text, "+")
 	return nil
@@ -282,7 +282,7 @@ func (y yamlReader) refuseKey(key ast.MapKeyNode) *Error {
 	if _, ok := key.(*ast.MergeKeyNode); ok || key.IsMergeKey() {
 		return faultAt(y.startOf(key), task.CodeBadValue, "", "merge keys (<<) are not supported; write the fields out")
 	}
-	return faultAt(y.startOf(key), task.CodeBadValue, "", "%s: a key must be a text; put it in quotes", task.Quote(key.GetToken().Value))
+	return faultAt(y.startOf(key), task.CodeBadValue, "", "%s: a key must be a string; put it in quotes", task.Quote(key.GetToken().Value))
 }
 
 // refuseNode returns the error for a value that is not supported.
@@ -293,14 +293,14 @@ func (y yamlReader) refuseNode(n ast.Node) *Error {
 	case *ast.AnchorNode:
 		return faultAt(at, task.CodeBadValue, "", "anchors (&) are not supported; write the value out, or put it in quotes")
 	case *ast.AliasNode:
-		return faultAt(at, task.CodeBadValue, "", "aliases (*) are not supported; a text that begins with * needs quotes")
+		return faultAt(at, task.CodeBadValue, "", "aliases (*) are not supported; a string that begins with * needs quotes")
 	case *ast.TagNode:
-		return faultAt(at, task.CodeBadValue, "", "tags (!) are not supported; a text that begins with ! needs quotes")
+		return faultAt(at, task.CodeBadValue, "", "tags (!) are not supported; a string that begins with ! needs quotes")
 	case *ast.DirectiveNode:
 		return faultAt(at, task.CodeBadValue, "", "directives (%%) are not supported")
 	case *ast.InfinityNode, *ast.NanNode:
-		return faultAt(at, task.CodeBadValue, "", "%s is not a number that a task can have", task.Quote(n.GetToken().Value))
+		return faultAt(at, task.CodeBadValue, "", "%s is not a supported number", task.Quote(n.GetToken().Value))
 	}
 
-	return faultAt(at, task.CodeBadValue, "", "%s cannot stand here", task.Quote(n.GetToken().Value))
+	return faultAt(at, task.CodeBadValue, "", "%s is not allowed here", task.Quote(n.GetToken().Value))
 }
