@@ -33,7 +33,7 @@ func TestAudit_TellsWhatItFindsAndMendsIt(t *testing.T) {
 		t.Fatalf("found %+v", found)
 	}
 
-	if found.Node != "node-a" || found.Keys == 0 || found.Revision == 0 || len(stages) < 2 || stages[len(stages)-1] != "second look" {
+	if found.Node != "node-a" || found.Keys == 0 || found.Revision == 0 || len(stages) < 2 || stages[len(stages)-1] != "second check" {
 		t.Errorf("%+v, stages %v", found, stages)
 	}
 

@@ -99,7 +99,7 @@ func (j *attemptJudge) suspectOrphan(k record.RunKey, r task.Assigned, e *mvccpb
 		}
 
 		if j.reader.timeSince(n.StartedAt.Time) > lostAfter+timeTolerance {
-			j.addSuspect(kindOrphan.newFinding(fmt.Sprintf("run %s of %s is for instance %s of node %s, whose instance is %s since %s", k.Run, k.Ref,
+			j.addSuspect(kindOrphan.newFinding(fmt.Sprintf("run %s of %s is assigned to instance %s of node %s, whose instance has been %s since %s", k.Run, k.Ref,
 				r.Instance, k.Node, n.Instance, j.reader.formatAgo(n.StartedAt.Time)), string(e.Key)), seenRecord(e))
 		}
 
@@ -111,13 +111,13 @@ func (j *attemptJudge) suspectOrphan(k record.RunKey, r task.Assigned, e *mvccpb
 	// The instance is proved dead. The absent node key is a fact, so that a node that joins again clears the
 	// suspicion.
 	if at, dead := j.cluster.cleared[r.Instance]; dead && j.reader.timeSince(at) > timeTolerance {
-		j.addSuspect(kindOrphan.newFinding(fmt.Sprintf("run %s of %s is on node %s, whose instance is proved dead since %s", k.Run, k.Ref, k.Node, j.reader.formatAgo(at)),
+		j.addSuspect(kindOrphan.newFinding(fmt.Sprintf("run %s of %s is on node %s, whose instance has been proved dead since %s", k.Run, k.Ref, k.Node, j.reader.formatAgo(at)),
 			string(e.Key), clearedPrefix(j.keys)+r.Instance), seenRecord(e), node)
 		return true
 	}
 
 	// The node is absent. nodeLongAbsent determines for how long.
-	f := kindOrphan.newFinding(fmt.Sprintf("run %s of %s is on node %s, which is absent for longer than %s", k.Run, k.Ref, k.Node, r.EffectiveLostAfter()),
+	f := kindOrphan.newFinding(fmt.Sprintf("run %s of %s is on node %s, which has been absent for longer than %s", k.Run, k.Ref, k.Node, r.EffectiveLostAfter()),
 		string(e.Key), node.Key)
 	j.suspectWith(f, nodeLongAbsent{
 		reader: j.reader, node: k.Node, lostAfter: r.EffectiveLostAfter(), attemptMod: e.ModRevision,
@@ -153,7 +153,7 @@ func (j *attemptJudge) checkHaveTasks(ctx context.Context, page []inboxRecord) e
 			entry.Mod = e.ModRevision
 		}
 
-		j.addSuspect(kindNoTask.newFinding(fmt.Sprintf("run %s on node %s is of task %s (uid %s), which is gone", key.Run, key.Node, key.Ref, attempt.UID),
+		j.addSuspect(kindNoTask.newFinding(fmt.Sprintf("run %s on node %s belongs to task %s (uid %s), which was deleted", key.Run, key.Node, key.Ref, attempt.UID),
 			attempt.Key), attempt.Seen, entry)
 	}
 
@@ -173,7 +173,7 @@ type nodeLongAbsent struct {
 func (r nodeLongAbsent) stillHolds(ctx context.Context) (bool, error) {
 	gone, known, err := r.absentBefore(ctx, r.reader.at.Add(-r.lostAfter.Std()-timeTolerance))
 	if err == nil && !known {
-		r.reader.notes.addNote("node %s has attempts and is absent; etcd's past does not reach far enough to tell for how long: look again in %s", r.node, r.lostAfter)
+		r.reader.notes.addNote("node %s has attempts and is absent; etcd does not keep enough revisions to tell for how long: run the audit again in %s", r.node, r.lostAfter)
 	}
 	return gone, err
 }
@@ -217,7 +217,7 @@ func (r nodeLongAbsent) absentBefore(ctx context.Context, before time.Time) (gon
 	case errors.Is(err, rpctypes.ErrCompacted): // compacted since Readable
 		return false, false, nil
 	case err != nil:
-		return false, false, unavailableError("read the past of "+key, err)
+		return false, false, unavailableError("read the history of "+key, err)
 	case !reaches:
 		return false, false, nil
 	}
@@ -230,7 +230,7 @@ func (r nodeLongAbsent) clockAt(ctx context.Context, revision int64) (time.Time,
 	key, end := kv.Prefix(r.reader.keys.Nodes())
 	res, err := r.reader.store.Client().Get(ctx, key, clientv3.WithRange(end), clientv3.WithRev(revision))
 	if err != nil {
-		return time.Time{}, unavailableError("read the nodes of the past", err)
+		return time.Time{}, unavailableError("read the history of the nodes", err)
 	}
 
 	var latest time.Time

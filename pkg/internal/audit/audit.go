@@ -160,7 +160,7 @@ func (a *audit) run(ctx context.Context) ([]task.Finding, error) {
 	}
 
 	// The second pass must see facts at a later time, when records in transition have moved on.
-	a.progress.beginAndReport("second look")
+	a.progress.beginAndReport("second check")
 
 	if err := a.waitForQuiet(ctx); err != nil {
 		return nil, err

@@ -229,10 +229,10 @@ var damages = []struct {
 	{"a watermark that stands", func(s *site) {
 		s.put(s.keys.Watermark(s.one.Shard), record.Watermark{Time: task.At(s.now.Add(-5 * time.Minute)), Seen: 1 << 40, Nonce: "n"})
 	}, []string{"watermark_stands"}},
-	{"a hand-over that stands", func(s *site) {
+	{"a handover that remains", func(s *site) {
 		s.put(s.keys.Root()+"moves/0001", map[string]any{"to": "b", "since": task.At(s.now.Add(-time.Hour))})
 	}, []string{"move_stands"}},
-	{"a hand-over that cannot be read", func(s *site) { s.put(s.keys.Root()+"moves/0001", "[]") }, []string{"unreadable"}},
+	{"a handover that cannot be read", func(s *site) { s.put(s.keys.Root()+"moves/0001", "[]") }, []string{"unreadable"}},
 	{"a secret that cannot be read", func(s *site) { s.put(s.keys.Secret("default", "db"), "{}") }, []string{"unreadable_secret"}},
 	{"a secret that is as it should be", func(s *site) {
 		s.put(s.keys.Secret("default", "db"), record.Secret{Secret: task.Secret{Generation: 1}, Sealed: []byte{1}})
@@ -452,7 +452,7 @@ func TestAudit_LooksTwice(t *testing.T) {
 			d.damage(s)
 			au := s.auditor()
 			au.OnProgress = func(p task.AuditProgress) {
-				if p.Stage == "second look" {
+				if p.Stage == "second check" {
 					s.restore(before)
 				}
 			}
@@ -512,7 +512,7 @@ func TestAudit_ClockBehindShowsWhenItIsAnnounced(t *testing.T) {
 	s.node("c", s.now)
 	au := s.auditor()
 	au.OnProgress = func(p task.AuditProgress) {
-		if p.Stage == "second look" {
+		if p.Stage == "second check" {
 			s.node("b", s.now.Add(-time.Minute))
 		}
 	}

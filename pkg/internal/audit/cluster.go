@@ -23,7 +23,7 @@ func (j *clusterJudge) readCluster(ctx context.Context) error {
 
 	e := found[key]
 	if e == nil {
-		j.addSuspect(kindNoCluster.newFinding("there is no record of the cluster", key), store.Seen{Key: key})
+		j.addSuspect(kindNoCluster.newFinding("the record of the cluster is missing", key), store.Seen{Key: key})
 		return nil
 	}
 

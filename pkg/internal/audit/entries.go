@@ -37,10 +37,10 @@ func (j *entryJudge) checkEntry(ctx context.Context, s *shardState, e *mvccpb.Ke
 	i, hasSpec := j.cluster.specs.findSpec(ref)
 	switch home := j.ref(ref.Namespace, ref.Name); {
 	case home.Shard != ref.Shard:
-		j.addSuspect(kindWrongShard.newFinding(fmt.Sprintf("the entry of %s is in shard %d, and belongs into shard %d", ref, ref.Shard, home.Shard), string(e.Key)), seenRecord(e))
+		j.addSuspect(kindWrongShard.newFinding(fmt.Sprintf("the entry of %s is in shard %d, but belongs to shard %d", ref, ref.Shard, home.Shard), string(e.Key)), seenRecord(e))
 		return
 	case !hasSpec:
-		j.addSuspect(kindNoSpec.newFinding(fmt.Sprintf("task %s has an entry and no spec", ref), string(e.Key), j.keys.Spec(ref)),
+		j.addSuspect(kindNoSpec.newFinding(fmt.Sprintf("task %s has an entry but no spec", ref), string(e.Key), j.keys.Spec(ref)),
 			seenRecord(e), store.Seen{Key: j.keys.Spec(ref)})
 	default:
 		j.cluster.specs.hasEntry[i] = true

@@ -76,9 +76,9 @@ func (j *historyJudge) finishTask(s *shardState) {
 		return
 	}
 
-	state := "is gone"
+	state := "was deleted"
 	if orphans.uid != "" {
-		state = "was created anew"
+		state = "was created again"
 	}
 
 	f := kindHistoryOrphan.newFinding(fmt.Sprintf("%s of history of task %s, which %s", countOf(orphans.count, "record"), orphans.ref, state),
@@ -100,6 +100,6 @@ func (j *historyJudge) checkDeadLetter(_ context.Context, s *shardState, e *mvcc
 		return
 	}
 
-	j.addSuspect(kindDeadOrphan.newFinding(fmt.Sprintf("run %s is dead, and its task %s (uid %s) is gone", k.Run, k.Ref, w.UID), string(e.Key)),
+	j.addSuspect(kindDeadOrphan.newFinding(fmt.Sprintf("run %s is dead, but its task %s (uid %s) was deleted", k.Run, k.Ref, w.UID), string(e.Key)),
 		seenRecord(e), store.Seen{Key: j.keys.Entry(k.Ref), Mod: s.entries[k.Ref.String()].mod})
 }

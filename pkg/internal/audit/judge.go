@@ -41,13 +41,13 @@ func (j judge) suspectUnreadable(e *mvccpb.KeyValue, what string, err error) {
 
 // suspectStrange suspects a key whose form Carillon does not use.
 func (j judge) suspectStrange(e *mvccpb.KeyValue) {
-	j.addSuspect(kindStrange.newFinding("no key of Carillon looks so", string(e.Key)), seenRecord(e))
+	j.addSuspect(kindStrange.newFinding("not a key of Carillon", string(e.Key)), seenRecord(e))
 }
 
 // checkNoLease checks that a permanent record has no lease.
 func (j judge) checkNoLease(e *mvccpb.KeyValue) {
 	if e.Lease != 0 {
-		j.addSuspect(kindLeased.newFinding(fmt.Sprintf("the record hangs on lease %x", e.Lease), string(e.Key)), seenRecord(e))
+		j.addSuspect(kindLeased.newFinding(fmt.Sprintf("the record is attached to lease %x", e.Lease), string(e.Key)), seenRecord(e))
 	}
 }
 

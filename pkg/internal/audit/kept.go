@@ -67,7 +67,7 @@ func (j *keptJudge) checkVersion(ctx context.Context, e *mvccpb.KeyValue) error 
 		return err
 	}
 
-	j.addSuspect(kindVersionOrphan.newFinding(fmt.Sprintf("generation %d of task %s (uid %s), which is gone", generation, ref, uid), string(e.Key)), seenRecord(e), spec)
+	j.addSuspect(kindVersionOrphan.newFinding(fmt.Sprintf("generation %d of task %s (uid %s), which was deleted", generation, ref, uid), string(e.Key)), seenRecord(e), spec)
 
 	return nil
 }
@@ -84,7 +84,7 @@ func (j *keptJudge) checkTombstone(ctx context.Context, e *mvccpb.KeyValue) erro
 
 	var tombstone record.Tombstone
 	if err := json.Unmarshal(e.Value, &tombstone); err != nil {
-		j.suspectUnreadable(e, fmt.Sprintf("what is remembered of %s/%s", namespace, name), err)
+		j.suspectUnreadable(e, fmt.Sprintf("the tombstone of %s/%s", namespace, name), err)
 		return nil
 	}
 
@@ -94,7 +94,7 @@ func (j *keptJudge) checkTombstone(ctx context.Context, e *mvccpb.KeyValue) erro
 	if _, exists := j.cluster.specs.findSpec(ref); exists {
 		spec, err := j.readSpec(ctx, ref)
 		if err == nil && spec.Mod != 0 {
-			j.addSuspect(kindStaleTombstone.newFinding(fmt.Sprintf("task %s is there, and is said to have been deleted %s", ref,
+			j.addSuspect(kindStaleTombstone.newFinding(fmt.Sprintf("task %s exists, but its tombstone says that it was deleted %s", ref,
 				j.reader.formatAgo(tombstone.DeletedAt.Time)), string(e.Key)), seenRecord(e), spec)
 		}
 
@@ -102,7 +102,7 @@ func (j *keptJudge) checkTombstone(ctx context.Context, e *mvccpb.KeyValue) erro
 	}
 
 	if j.reader.timeSince(tombstone.DeletedAt.Time) > tombstonesFor {
-		j.addSuspect(kindStaleTombstone.newFinding(fmt.Sprintf("task %s was deleted %s, and it is remembered yet", ref,
+		j.addSuspect(kindStaleTombstone.newFinding(fmt.Sprintf("task %s was deleted %s, but its tombstone still exists", ref,
 			j.reader.formatAgo(tombstone.DeletedAt.Time)), string(e.Key)), seenRecord(e))
 	}
 

@@ -45,8 +45,8 @@ var (
 		"a client keeps a lease alive that no node's record names: a leader key under it can block the election",
 		"find the client that holds it; if you cannot, run etcdctl lease revoke LEASE", ""}
 	kindLeased = kind{"leased_record", groupNodes, task.Grave,
-		"the record disappears when that lease ends",
-		"write it again without a lease: for a task, carillon task update; else etcdctl get KEY --print-value-only | etcdctl put KEY", ""}
+		"the record disappears when that lease expires",
+		"write it again without a lease: for a task, run carillon task update; for other records, etcdctl get KEY --print-value-only | etcdctl put KEY", ""}
 	kindCleared = kind{"cleared_without_lease", groupNodes, task.Mild,
 		"the record is never removed by itself, and no node waits for it longer than two days",
 		"carillon audit --repair deletes it when it is two days old", "delete the record"}

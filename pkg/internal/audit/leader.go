@@ -27,7 +27,7 @@ func (j *leaderJudge) checkLeader(ctx context.Context) error {
 			}
 		}
 
-		j.leases.suspectLease(ctx, e, fmt.Sprintf("a candidate for leader, %q, hangs on lease %x, which no node's record names", e.Value, e.Lease))
+		j.leases.suspectLease(ctx, e, fmt.Sprintf("a candidate for leader, %q, is attached to lease %x, which is in no node record", e.Value, e.Lease))
 
 		return nil
 	})
@@ -37,7 +37,7 @@ func (j *leaderJudge) checkLeader(ctx context.Context) error {
 	}
 
 	if candidates == 0 {
-		f := kindNoLeader.newFinding("there is no leader", j.keys.Leader())
+		f := kindNoLeader.newFinding("no leader", j.keys.Leader())
 		f.Count = 0
 		j.suspectWith(f, stillNoLeader{j.reader.store})
 	}

@@ -34,7 +34,7 @@ func namesLease(n task.Node, lease int64) bool {
 func (j *leaseJudge) suspectLease(ctx context.Context, e *mvccpb.KeyValue, message string) {
 	ttl, err := j.reader.leaseTTL(ctx, e.Lease)
 	if err != nil {
-		j.addNote("lease %x cannot be asked for: %v", e.Lease, err)
+		j.addNote("cannot query lease %x: %v", e.Lease, err)
 		return
 	}
 

@@ -44,11 +44,11 @@ func memberFindings(m store.Member) []task.Finding {
 	}
 
 	if m.Err != nil {
-		add(kindMember, "does not answer, or not well: %v", m.Err)
+		add(kindMember, "does not respond correctly: %v", m.Err)
 	}
 
 	if m.Fault != "" {
-		add(kindMember, "is not one that Carillon works with: %s", m.Fault)
+		add(kindMember, "is not supported by Carillon: %s", m.Fault)
 	}
 
 	if len(m.Alarms) > 0 {
@@ -56,7 +56,7 @@ func memberFindings(m store.Member) []task.Finding {
 	}
 
 	if unapplied := m.Index - m.Applied; unapplied > maxUnapplied {
-		add(kindMember, "is %d writes behind in applying what is agreed on", unapplied)
+		add(kindMember, "has not applied %d committed writes", unapplied)
 	}
 
 	switch used := m.Used(); {

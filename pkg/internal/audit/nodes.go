@@ -39,7 +39,7 @@ func (j *nodeJudge) checkNode(ctx context.Context, e *mvccpb.KeyValue) error {
 	}
 
 	if !namesLease(n.Node, e.Lease) {
-		j.leases.suspectLease(ctx, e, fmt.Sprintf("the key of node %s hangs on lease %x, which its record does not name", name, e.Lease))
+		j.leases.suspectLease(ctx, e, fmt.Sprintf("the key of node %s is attached to lease %x, which is not in its record", name, e.Lease))
 	}
 
 	return nil
@@ -73,13 +73,13 @@ func (j *nodeJudge) checkCleared(_ context.Context, e *mvccpb.KeyValue) error {
 		At task.Time `json:"at"`
 	}
 	if err := json.Unmarshal(e.Value, &c); err != nil {
-		j.suspectUnreadable(e, "what says that instance "+instance+" is cleared", err)
+		j.suspectUnreadable(e, "the record that clears instance "+instance, err)
 	}
 
 	j.cluster.cleared[instance] = c.At.Time
 
 	if e.Lease == 0 {
-		f := kindCleared.newFinding("instance "+instance+" is cleared, for ever", string(e.Key))
+		f := kindCleared.newFinding("instance "+instance+" is cleared forever: the record has no lease", string(e.Key))
 		if j.reader.timeSince(c.At.Time) < clearedFor {
 			f.Repair = "" // an owner may still wait for it
 		}

@@ -36,7 +36,7 @@ func (j *ownerJudge) checkOwner(_ context.Context, e *mvccpb.KeyValue) error {
 	j.cluster.owners[id] = o
 
 	if id >= j.cluster.shards {
-		j.addSuspect(kindStray.newFinding(fmt.Sprintf("an owner of shard %d, and the cluster has %d shards", id, j.cluster.shards), string(e.Key)), seenRecord(e))
+		j.addSuspect(kindStray.newFinding(fmt.Sprintf("an owner of shard %d, but the cluster has %d shards", id, j.cluster.shards), string(e.Key)), seenRecord(e))
 	}
 
 	return nil
@@ -70,7 +70,7 @@ func (j *ownerJudge) checkMove(_ context.Context, e *mvccpb.KeyValue) error {
 		Since task.Time `json:"since"`
 	}
 	if err := json.Unmarshal(e.Value, &m); err != nil {
-		j.suspectUnreadable(e, "a hand-over", err)
+		j.suspectUnreadable(e, "a handover", err)
 		return nil
 	}
 
@@ -98,7 +98,7 @@ func (j *ownerJudge) checkDecidedByOwner(e *mvccpb.KeyValue, ref record.Ref, r t
 		return
 	}
 
-	f := kindTwoOwners.newFinding(fmt.Sprintf("node %s decided a tick of shard %d at revision %d, and node %s has owned it since revision %d",
+	f := kindTwoOwners.newFinding(fmt.Sprintf("node %s decided a tick of shard %d at revision %d, although node %s has owned it since revision %d",
 		r.Owner, ref.Shard, e.CreateRevision, o.Node, o.Fence), string(e.Key), j.keys.Owner(ref.Shard))
 	f.Revision = e.ModRevision
 

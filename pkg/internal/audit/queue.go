@@ -45,7 +45,7 @@ func (j *queueJudge) checkQueued(_ context.Context, s *shardState, e *mvccpb.Key
 	entry, hasEntry := s.entries[k.Ref.String()]
 
 	if !j.hasTask(s, k.Ref, w.UID) {
-		j.addSuspect(kindQueueOrphan.newFinding(fmt.Sprintf("run %s waits, and its task %s (uid %s) is gone", k.Run, k.Ref, w.UID), string(e.Key)),
+		j.addSuspect(kindQueueOrphan.newFinding(fmt.Sprintf("run %s waits, but its task %s (uid %s) was deleted", k.Run, k.Ref, w.UID), string(e.Key)),
 			seenRecord(e), store.Seen{Key: j.keys.Entry(k.Ref), Mod: entry.mod})
 		return
 	}
@@ -82,7 +82,7 @@ func (j *queueJudge) finishTask(s *shardState) {
 	}
 
 	first, ownerKey := all[0], j.keys.Owner(s.id)
-	f := kindStuck.newFinding(fmt.Sprintf("run %s of %s waits (%s), and is due since %s", first.ID, ref, first.Reason,
+	f := kindStuck.newFinding(fmt.Sprintf("run %s of %s waits (%s), and has been due since %s", first.ID, ref, first.Reason,
 		j.dueFor(first.Waiting).Round(time.Second)), first.Key, ownerKey)
 	f.Count = int64(len(all))
 	j.suspectWith(f, taskStillIdle{j.reader.store, ref}, first.Seen, store.Seen{Key: ownerKey, Mod: o.Fence})

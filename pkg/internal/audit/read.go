@@ -39,7 +39,7 @@ func (r *reader) pinRevision(ctx context.Context) error {
 	at := r.now()
 	res, err := r.store.Client().Get(ctx, r.keys.Cluster(), clientv3.WithCountOnly())
 	if err != nil {
-		return unavailableError("read the present revision", err)
+		return unavailableError("read the current revision", err)
 	}
 
 	r.revision, r.at = res.Header.Revision, at
@@ -50,7 +50,7 @@ func (r *reader) pinRevision(ctx context.Context) error {
 // repinRevision continues at the current revision when the pinned one was compacted. Differences between the two
 // revisions may become suspects. The second read does not confirm them.
 func (r *reader) repinRevision(ctx context.Context) error {
-	r.notes.addNote("etcd was compacted meanwhile: the records were not all read at one revision")
+	r.notes.addNote("etcd was compacted during the audit: not all records were read at the same revision")
 	return r.pinRevision(ctx)
 }
 

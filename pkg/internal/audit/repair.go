@@ -23,7 +23,7 @@ import (
 // The error is task.ErrUnavailable, or task.ErrUnknown if the outcome of a write is unknown. Repeating a repair is
 // safe.
 func (au Auditor) Repair(ctx context.Context, request task.RepairRequest) (task.RepairResult, error) {
-	result := task.RepairResult{RepairRequest: request, Result: task.NotRepairable, Message: "a person has to: see what the finding says"}
+	result := task.RepairResult{RepairRequest: request, Result: task.NotRepairable, Message: "repair it yourself, as the finding describes"}
 	au = au.withDefaults()
 	reader := newReader(au, &progress{report: au.OnProgress}, &notes{})
 	reader.at = au.Now()
@@ -81,7 +81,7 @@ func (r *repairer) readAsFound(ctx context.Context, request task.RepairRequest) 
 		return e, nil
 	}
 
-	return nil, notAsFound("%s is not as it was found", request.Key)
+	return nil, notAsFound("%s has changed since the audit", request.Key)
 }
 
 // deleteRecord deletes one record if neither it nor the facts have changed.
@@ -133,7 +133,7 @@ func (t taskRecords) ownsRecord(uid string) bool {
 func (r *repairer) repairQueue(ctx context.Context, request task.RepairRequest) (int64, error) {
 	k, ok := r.keys.ParseShard(request.Key)
 	if !ok || k.Kind != record.KindQueued {
-		return 0, notAsFound("%s is no waiting run", request.Key)
+		return 0, notAsFound("%s is not a waiting run", request.Key)
 	}
 	return r.deleteOrphan(ctx, k.Ref, request, waitingUID(k))
 }
@@ -142,7 +142,7 @@ func (r *repairer) repairQueue(ctx context.Context, request task.RepairRequest) 
 func (r *repairer) repairDeadLetter(ctx context.Context, request task.RepairRequest) (int64, error) {
 	k, ok := r.keys.ParseShard(request.Key)
 	if !ok || k.Kind != record.KindDead {
-		return 0, notAsFound("%s is no dead run", request.Key)
+		return 0, notAsFound("%s is not a dead run", request.Key)
 	}
 	return r.deleteOrphan(ctx, k.Ref, request, waitingUID(k))
 }
@@ -160,7 +160,7 @@ func (r *repairer) repairVersion(ctx context.Context, request task.RepairRequest
 	key, isVersion := strings.CutPrefix(request.Key, versionsPrefix(r.keys))
 	namespace, name, _, ok := parseVersionKey(key)
 	if !isVersion || !ok {
-		return 0, notAsFound("%s is no former version", request.Key)
+		return 0, notAsFound("%s is not an earlier version", request.Key)
 	}
 
 	return r.deleteOrphan(ctx, r.ref(namespace, name), request, specUID)
@@ -178,7 +178,7 @@ func (r *repairer) deleteOrphan(ctx context.Context, ref record.Ref, request tas
 		return 0, err
 	}
 	if uid, err := uidIn(e.Value); err != nil || owner.ownsRecord(uid) {
-		return 0, notAsFound("the task of %s is there", request.Key)
+		return 0, notAsFound("the task of %s exists", request.Key)
 	}
 
 	return r.deleteRecord(ctx, e, owner.seen...)
@@ -191,7 +191,7 @@ func (r *repairer) repairHistory(ctx context.Context, request task.RepairRequest
 	// The key of the finding is the prefix of a task's history.
 	k, ok := r.keys.ParseShard(request.Key + "run")
 	if !ok || k.Kind != record.KindEnded || r.keys.HistoryOf(k.Ref) != request.Key {
-		return 0, notAsFound("%s is no task's history", request.Key)
+		return 0, notAsFound("%s is not the history of a task", request.Key)
 	}
 
 	owner, err := r.readTask(ctx, k.Ref)
@@ -237,7 +237,7 @@ func (r *repairer) repairHistory(ctx context.Context, request task.RepairRequest
 
 	// Nothing was left to delete: the finding does not hold any more.
 	if err == nil && deleted == 0 {
-		err = notAsFound("no record of a task that is gone is left below %s", request.Key)
+		err = notAsFound("no records of deleted tasks are left below %s", request.Key)
 	}
 
 	return deleted, err
@@ -246,7 +246,7 @@ func (r *repairer) repairHistory(ctx context.Context, request task.RepairRequest
 // repairMove deletes the record of a handover that takes too long.
 func (r *repairer) repairMove(ctx context.Context, request task.RepairRequest) (int64, error) {
 	if !strings.HasPrefix(request.Key, movesPrefix(r.keys)) {
-		return 0, notAsFound("%s is no hand-over", request.Key)
+		return 0, notAsFound("%s is not a handover", request.Key)
 	}
 
 	e, err := r.readAsFound(ctx, request)
@@ -258,7 +258,7 @@ func (r *repairer) repairMove(ctx context.Context, request task.RepairRequest) (
 		Since task.Time `json:"since"`
 	}
 	if json.Unmarshal(e.Value, &move) != nil || r.reader.timeSince(move.Since.Time) <= movesFor {
-		return 0, notAsFound("the hand-over %s is under way", request.Key)
+		return 0, notAsFound("the handover %s is in progress", request.Key)
 	}
 
 	return r.deleteRecord(ctx, e)
@@ -267,7 +267,7 @@ func (r *repairer) repairMove(ctx context.Context, request task.RepairRequest) (
 // repairCleared deletes the record of a cleared instance that no owner can still wait for.
 func (r *repairer) repairCleared(ctx context.Context, request task.RepairRequest) (int64, error) {
 	if !strings.HasPrefix(request.Key, r.keys.Cleared("")) {
-		return 0, notAsFound("%s does not say that an instance is cleared", request.Key)
+		return 0, notAsFound("%s does not clear an instance", request.Key)
 	}
 
 	e, err := r.readAsFound(ctx, request)
@@ -279,7 +279,7 @@ func (r *repairer) repairCleared(ctx context.Context, request task.RepairRequest
 		At task.Time `json:"at"`
 	}
 	if err := json.Unmarshal(e.Value, &cleared); err != nil || e.Lease != 0 || r.reader.timeSince(cleared.At.Time) < clearedFor {
-		return 0, notAsFound("%s is younger than %s, and may be waited for", request.Key, clearedFor.Round(time.Hour))
+		return 0, notAsFound("%s is younger than %s; a node may still wait for it", request.Key, clearedFor.Round(time.Hour))
 	}
 
 	return r.deleteRecord(ctx, e)
@@ -290,7 +290,7 @@ func (r *repairer) repairTombstone(ctx context.Context, request task.RepairReque
 	key, isTombstone := strings.CutPrefix(request.Key, r.keys.Tombstones())
 	namespace, name, ok := strings.Cut(key, "/")
 	if !isTombstone || !ok {
-		return 0, notAsFound("%s is no tombstone", request.Key)
+		return 0, notAsFound("%s is not a tombstone", request.Key)
 	}
 
 	owner, err := r.readTask(ctx, r.ref(namespace, name))
@@ -305,7 +305,7 @@ func (r *repairer) repairTombstone(ctx context.Context, request task.RepairReque
 
 	var tombstone record.Tombstone
 	if json.Unmarshal(e.Value, &tombstone) != nil || owner.spec == nil && r.reader.timeSince(tombstone.DeletedAt.Time) <= tombstonesFor {
-		return 0, notAsFound("the task of %s is not there any more", request.Key)
+		return 0, notAsFound("the task of %s no longer exists", request.Key)
 	}
 
 	return r.deleteRecord(ctx, e, owner.seen...)

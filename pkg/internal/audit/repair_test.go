@@ -44,7 +44,7 @@ var mendable = []struct {
 		func(s *site) { s.create(s.ref("two"), s.newEntry()) }, 1},
 	{"a tombstone of a task that is there", func(s *site) { s.put(s.keys.Tombstone(s.one), record.Tombstone{UID: "u", DeletedAt: task.At(s.now)}) },
 		func(s *site) { s.drop(s.keys.Spec(s.one)); s.drop(s.keys.Entry(s.one)) }, 1},
-	{"a hand-over that stands", func(s *site) {
+	{"a handover that remains", func(s *site) {
 		s.put(s.keys.Root()+"moves/0001", map[string]any{"to": "b", "since": task.At(s.now.Add(-time.Hour))})
 	}, func(s *site) {
 		s.put(s.keys.Root()+"moves/0001", map[string]any{"to": "a", "since": task.At(s.now)})

@@ -134,7 +134,7 @@ func (j *shardJudge) checkStray(ctx context.Context) error {
 		directory, _, _ := strings.Cut(strings.TrimPrefix(string(e.Key), j.keys.Shards()), "/")
 		if !directories[directory] && len(directories) < maxPerKind {
 			directories[directory] = true
-			j.addSuspect(kindStray.newFinding(fmt.Sprintf("records of shard %s, and the cluster has %d shards", directory, j.cluster.shards), string(e.Key)), seenRecord(e))
+			j.addSuspect(kindStray.newFinding(fmt.Sprintf("records of shard %s, but the cluster has %d shards", directory, j.cluster.shards), string(e.Key)), seenRecord(e))
 		}
 
 		return nil

@@ -103,7 +103,7 @@ func (j *specJudge) checkAllHaveEntries(ctx context.Context) error {
 			return nil
 		}
 
-		j.addSuspect(kindNoEntry.newFinding(fmt.Sprintf("task %s has a spec and no entry", ref), string(e.Key), j.keys.Entry(ref)),
+		j.addSuspect(kindNoEntry.newFinding(fmt.Sprintf("task %s has a spec but no entry", ref), string(e.Key), j.keys.Entry(ref)),
 			seenRecord(e), store.Seen{Key: j.keys.Entry(ref)})
 
 		return nil

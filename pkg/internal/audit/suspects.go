@@ -91,7 +91,7 @@ func (s *suspects) confirmAll(ctx context.Context, r *reader) ([]task.Finding, e
 func (s *suspects) noteDropped() {
 	for _, kind := range slices.Sorted(maps.Keys(s.counts)) {
 		if more := s.counts[kind] - maxPerKind; more > 0 {
-			s.addNote("%d more of kind %s were seen once, and not looked at again", more, kind)
+			s.addNote("%d more suspected problems of kind %s were not checked a second time", more, kind)
 		}
 	}
 }

@@ -236,5 +236,5 @@ func (m *Model) nodeText(name string) Picture {
 		return f.p
 	}
 
-	return Picture{{{" the node is not in the cluster any more", Dim}}}
+	return Picture{{{" the node is no longer in the cluster", Dim}}}
 }

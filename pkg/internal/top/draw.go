@@ -264,7 +264,7 @@ func (m *Model) emptyText(i int) (Style, string) {
 
 	switch i {
 	case paneProblems:
-		return Green, "✓ nothing is wrong"
+		return Green, "✓ no problems"
 	case coming:
 		return Dim, "no tick within " + formatSpan(m.board.Span.Std())
 	case running:
@@ -366,9 +366,9 @@ func (m *Model) drawTrouble() Picture {
 		return nil
 	}
 
-	words := " no answer for " + formatSpan(m.now.Sub(m.gone)) + ": " + stripControls(m.away.Error())
+	words := " no response for " + formatSpan(m.now.Sub(m.gone)) + ": " + stripControls(m.away.Error())
 	if !m.got.IsZero() {
-		words += " · this is how it was " + formatSpan(m.now.Sub(m.got)) + " ago"
+		words += " · data from " + formatSpan(m.now.Sub(m.got)) + " ago"
 	}
 
 	return Picture{{{m.toPrintable(words), Red | Reverse}}}
@@ -429,15 +429,15 @@ var panesKeys = [][2]string{{"tab", "pane"}, {"/", "filter"}, {"enter", "details
 func (m *Model) helpText() Picture {
 	p := Picture{{}, {{" Keys", Bold}}}
 	for _, k := range [][2]string{
-		{"tab, shift-tab, 1…4", "the next pane, the one before, this one"},
+		{"tab, shift-tab, 1…4", "the next pane, the previous pane, this pane"},
 		{"↑ ↓ j k", "up and down; pgup, pgdn, g, G further"},
 		{"/", "show only rows with this text; esc shows all again"},
-		{"enter", "all about the task, or the node; esc goes back"},
-		{"l", "what the run writes, or the task's latest run"},
+		{"enter", "details of the task or the node; esc goes back"},
+		{"l", "output of the run, or of the task's latest run"},
 		{"w", "why the task ran, did not, or will"},
 		{"t", "run the task now"},
 		{"p", "pause it; in its details, resume it"},
-		{"r", "look again at once"},
+		{"r", "refresh now"},
 		{"q", "quit"},
 	} {
 		p = append(p, Line{{"   " + setInColumns(m.toPrintable(k[0]), 22, false, m.ellipsisText()), Cyan}, {m.toPrintable(k[1]), Plain}})
@@ -445,7 +445,7 @@ func (m *Model) helpText() Picture {
 
 	return append(p, Line{}, Line{{" Words", Bold}},
 		Line{{"   failing  ", Cyan}, {"the last run to end failed, timed out or was lost", Plain}},
-		Line{{"   overdue  ", Cyan}, {"a tick fell due more than 2 s ago, and is not decided", Plain}},
-		Line{{"   stuck    ", Cyan}, {"a shard in which nothing is decided, or that is being loaded", Plain}},
+		Line{{"   overdue  ", Cyan}, {"a tick was due more than 2 s ago and is not decided", Plain}},
+		Line{{"   stuck    ", Cyan}, {"a shard that decides nothing, or is being loaded", Plain}},
 		Line{{"   late     ", Cyan}, {"from a tick's time to the commit that decided it", Plain}})
 }

@@ -218,7 +218,7 @@ func (m *Model) onTarget(k string, t Target) []Command {
 		if k == "enter" && t.Node != "" {
 			m.view = &view{kind: nodeDetails, about: t}
 		} else if k != "enter" || t != (Target{}) {
-			m.setStatus("this row is about no task", nil)
+			m.setStatus("this row has no task", nil)
 		}
 
 		return nil
@@ -251,11 +251,11 @@ func (m *Model) askPause(told Told) {
 
 	switch {
 	case told.Err != nil:
-		m.setStatus("could not look at "+name, told.Err)
+		m.setStatus("could not read "+name, told.Err)
 	case told.Task.Paused:
-		m.ask = &asking{fmt.Sprintf("resume %s? Its ticks go on from now.", name), Resume{t}}
+		m.ask = &asking{fmt.Sprintf("resume %s? Its ticks continue from now.", name), Resume{t}}
 	default:
-		m.ask = &asking{fmt.Sprintf("pause %s? Its ticks stop, what runs goes on.", name), Pause{t}}
+		m.ask = &asking{fmt.Sprintf("pause %s? Its ticks stop; active runs continue.", name), Pause{t}}
 	}
 }
 

@@ -76,7 +76,7 @@ func (p *Program) Run(ctx context.Context, t Terminal) error {
 			return ctx.Err()
 		case m, open = <-t.Messages():
 			if !open {
-				return errors.New("the terminal is gone")
+				return errors.New("the terminal was closed")
 			}
 		case m = <-p.messages:
 		case <-clock.C:
@@ -333,10 +333,10 @@ func (r *reader) readMore(ctx context.Context, c *client.Client) Written {
 		// The output no longer exists, but the record of an ended run may contain its end.
 		if w.Run.State.Final() {
 			if w.Note = e.Message; r.seen == 0 && w.Run.OutputTail != "" {
-				w.Text, w.Note = w.Run.OutputTail, "only the end of the output is kept"
+				w.Text, w.Note = w.Run.OutputTail, "only the end of the output is stored"
 			}
 		} else {
-			w.Note = "it has not started"
+			w.Note = "the run has not started"
 		}
 
 		return w

@@ -42,7 +42,7 @@ func (m *Model) problemRows() (rows []row) {
 	// an owner or without progress, warnings and freezes.
 	for _, s := range b.Silent {
 		silent[s.Node] = true
-		add(Red, "!", "silent", s.Node, "", s.Reason+": what it knows is missing here", Target{Node: s.Node})
+		add(Red, "!", "silent", s.Node, "", s.Reason+": its data is missing", Target{Node: s.Node})
 	}
 
 	for _, name := range sortedKeys(m.seen) {
@@ -56,7 +56,7 @@ func (m *Model) problemRows() (rows []row) {
 	}
 
 	for _, s := range b.Stuck {
-		how := "nothing of it is decided"
+		how := "decides nothing"
 		if s.Loading {
 			how = "being loaded"
 		}
@@ -136,7 +136,7 @@ func (m *Model) problemRows() (rows []row) {
 	m.addRestRow(&rows, b.FailingCount-len(b.Failing), "failing")
 
 	if b.Unreadable > 0 {
-		add(Yellow, "!", "unreadable", formatCount(b.Unreadable, "task"), "", "do not fire, as their entries cannot be read: carillon audit", Target{})
+		add(Yellow, "!", "unreadable", formatCount(b.Unreadable, "task"), "", "do not fire: their entries cannot be read; run carillon audit", Target{})
 	}
 
 	if m.cfg.ASCII {
@@ -182,11 +182,11 @@ func shownElsewhere(code string) bool {
 func ineligibleWords(ineligible string) string {
 	switch ineligible {
 	case task.IneligibleClock:
-		return "owns no shards: its clock jumped, or differs from that of others"
+		return "owns no shards: its clock jumped or differs from other clocks"
 	case task.IneligibleStalled:
-		return "owns no shards for a while: it did not decide what was due"
+		return "owns no shards for now: it did not decide ticks that were due"
 	case task.IneligibleRestored:
-		return "etcd was restored from an older snapshot: carillon cluster recover"
+		return "etcd was restored from an older snapshot: run carillon cluster recover"
 	}
 
 	return "owns no shards: " + withSpaces(ineligible)
@@ -235,7 +235,7 @@ func (m *Model) runningRows() []row {
 		}
 
 		if r.Ending {
-			sign, how = "⊘", "is asked to end"
+			sign, how = "⊘", "asked to stop"
 		}
 
 		rows[i] = row{key: r.Run + r.Task, cells: []string{m.toPrintable(sign), m.formatSince(r.Began()), m.taskName(r.Namespace, r.Task), stripControls(r.Node), m.toPrintable(how), stripControls(r.Run)},

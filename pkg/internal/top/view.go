@@ -199,7 +199,7 @@ func (v *view) logText(m *Model, name string) (Line, Picture) {
 
 	var body Picture
 	if v.cut {
-		body = append(body, Line{{m.toPrintable(" … what came before is not kept here: carillon logs"), Dim}})
+		body = append(body, Line{{m.toPrintable(" … earlier output is not shown here: carillon logs"), Dim}})
 	}
 
 	for _, l := range v.written {
@@ -210,7 +210,7 @@ func (v *view) logText(m *Model, name string) (Line, Picture) {
 	case v.note != "":
 		body = append(body, Line{{" " + m.toPrintable(stripControls(v.note)), Dim}})
 	case len(v.written) == 0 && v.run.State.Final():
-		body = append(body, Line{{" it has written nothing", Dim}})
+		body = append(body, Line{{" no output", Dim}})
 	case len(v.written) == 0 && v.err == nil:
 		body = append(body, m.drawQuestion()...)
 	}

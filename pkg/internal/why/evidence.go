@@ -167,15 +167,15 @@ func (w *witness) runEvidence(add func(string, string, ...any), g finding) {
 	}
 
 	if r.CreatedBy != "" {
-		add("Asked for", "by %s on %s", r.CreatedBy, w.formatExact(r.ScheduledTime.Time))
+		add("Requested", "by %s on %s", r.CreatedBy, w.formatExact(r.ScheduledTime.Time))
 	}
 
 	if len(r.EnvNames) > 0 {
-		add("With env", "%s", strings.Join(r.EnvNames, ", "))
+		add("Extra env", "%s", strings.Join(r.EnvNames, ", "))
 	}
 
 	if r.RetryOf != "" {
-		add("Runs again", "%s, which had used up its attempts", r.RetryOf)
+		add("Retry of", "%s, which had used up its attempts", r.RetryOf)
 	}
 
 	for _, id := range w.Dead {
@@ -203,7 +203,7 @@ func (w *witness) addCircumstances(add func(string, string, ...any), a *task.Ans
 		case o.Node == "" && o.Next == "":
 			add("Owner", "shard %d has never had one", o.Shard)
 		case o.Node == "":
-			a.Unknown = append(a.Unknown, fmt.Sprintf("who owned shard %d before %s, when it was assigned to %s", o.Shard, w.formatTime(o.Until.Time), o.Next))
+			a.Unknown = append(a.Unknown, fmt.Sprintf("the owner of shard %d before %s, when it was assigned to %s", o.Shard, w.formatTime(o.Until.Time), o.Next))
 		default:
 			text := fmt.Sprintf("shard %d was assigned to %s from %s", o.Shard, o.Node, w.formatTime(o.Since.Time))
 			if !o.Until.IsZero() {
