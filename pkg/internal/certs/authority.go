@@ -106,7 +106,7 @@ func ReadAuthority(p Pair) (*Authority, error) {
 
 	key, ok := pair.PrivateKey.(crypto.Signer)
 	if !ok || !list[0].IsCA {
-		return nil, errors.New("is no CA")
+		return nil, errors.New("is not a CA")
 	}
 
 	return &Authority{list[0], key}, nil
@@ -115,7 +115,7 @@ func ReadAuthority(p Pair) (*Authority, error) {
 // Issue generates a key and signs a certificate for it.
 func (a *Authority) Issue(r Request) (Pair, error) {
 	if !r.Now.Before(a.cert.NotAfter) {
-		return Pair{}, fmt.Errorf("the CA has ended on %s: renew it", a.cert.NotAfter.UTC().Format(time.DateOnly))
+		return Pair{}, fmt.Errorf("the CA expired on %s: renew it", a.cert.NotAfter.UTC().Format(time.DateOnly))
 	}
 
 	t, err := newTemplate(r)

@@ -50,7 +50,7 @@ type roots struct {
 // Open reads files. Its error is a *FileError.
 func Open(f Files) (*Source, error) {
 	if (f.Cert == "") != (f.Key == "") {
-		return nil, &FileError{PartKey, f.Cert + f.Key, errors.New("certificate and key are both given, or none")}
+		return nil, &FileError{PartKey, f.Cert + f.Key, errors.New("set both the certificate and its key, or neither")}
 	}
 
 	s := &Source{
@@ -212,7 +212,7 @@ const maxFile = 1 << 20
 func readFiles(files []file) (contents [][]byte, err error) {
 	for _, f := range files {
 		if info, err := os.Stat(f.path); err == nil && (!info.Mode().IsRegular() || info.Size() > maxFile) {
-			return nil, &FileError{f.part, f.path, fmt.Errorf("is no file of at most %d bytes", maxFile)}
+			return nil, &FileError{f.part, f.path, fmt.Errorf("is not a file of at most %d bytes", maxFile)}
 		}
 
 		b, err := os.ReadFile(f.path)

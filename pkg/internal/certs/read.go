@@ -19,14 +19,14 @@ func Parse(b []byte) (list []*x509.Certificate, err error) {
 
 		c, err := x509.ParseCertificate(block.Bytes)
 		if err != nil {
-			return nil, fmt.Errorf("holds a certificate that cannot be read: %w", err)
+			return nil, fmt.Errorf("contains a certificate that cannot be parsed: %w", err)
 		}
 
 		list = append(list, c)
 	}
 
 	if len(list) == 0 {
-		return nil, errors.New("holds no certificate in PEM")
+		return nil, errors.New("contains no PEM certificate")
 	}
 
 	return list, nil
@@ -112,7 +112,7 @@ func (s *Source) Leaf() *x509.Certificate {
 // CanServe returns an error if a certificate cannot be used by a server at host. An empty host is not checked.
 func CanServe(c *x509.Certificate, host string) error {
 	if !isUsableFor(c, x509.ExtKeyUsageServerAuth) {
-		return errors.New("is not for servers (extended key usage)")
+		return errors.New("is not valid for servers (extended key usage)")
 	}
 
 	if host != "" && c.VerifyHostname(host) != nil {
@@ -120,7 +120,7 @@ func CanServe(c *x509.Certificate, host string) error {
 		if names == "" {
 			names = "no host"
 		}
-		return fmt.Errorf("is for %s, not for %s", names, host)
+		return fmt.Errorf("is valid for %s, not for %s", names, host)
 	}
 
 	return nil
@@ -129,7 +129,7 @@ func CanServe(c *x509.Certificate, host string) error {
 // CanCall returns an error if a certificate cannot be used by a client.
 func CanCall(c *x509.Certificate) error {
 	if !isUsableFor(c, x509.ExtKeyUsageClientAuth) {
-		return errors.New("is not for clients (extended key usage), and nodes call each other with it")
+		return errors.New("is not valid for clients (extended key usage), which nodes require to call each other")
 	}
 	return nil
 }

@@ -74,7 +74,7 @@ func parseKey(line string) (Key, error) {
 
 	b, err := base64.StdEncoding.Strict().DecodeString(text)
 	if err != nil || len(b) != keyBytes {
-		return Key{}, fmt.Errorf("has no %d bytes in base64 behind %s", keyBytes, keyMark)
+		return Key{}, fmt.Errorf("does not have %d bytes in base64 after %s", keyBytes, keyMark)
 	}
 
 	return keyOf([keyBytes]byte(b)), nil

@@ -23,7 +23,7 @@ const maxKeyFile = 64 << 10 // bytes: some thousand keys
 func (f KeyFile) Ring() (Ring, error) {
 	r, err := f.readRing()
 	if err == nil && len(r.keys) == 0 {
-		err = fmt.Errorf("%s has no key: carillon secret key new %s", f, f)
+		err = fmt.Errorf("%s contains no key; to create one: carillon secret key new %s", f, f)
 	}
 	return r, err
 }
@@ -50,7 +50,7 @@ func (f KeyFile) readRing() (Ring, error) {
 		return Ring{}, err
 	}
 	if len(b) > maxKeyFile {
-		return Ring{}, fmt.Errorf("%s has more than %d bytes", f, maxKeyFile)
+		return Ring{}, fmt.Errorf("%s is larger than %d bytes", f, maxKeyFile)
 	}
 
 	return f.parseRing(string(b))
@@ -62,7 +62,7 @@ func checkPrivate(info fs.FileInfo) error {
 	case !info.Mode().IsRegular():
 		return errors.New("is not a regular file")
 	case info.Mode().Perm()&0o077 != 0:
-		return fmt.Errorf("can be opened by others than its owner (mode %04o): chmod 600 it", info.Mode().Perm())
+		return fmt.Errorf("can be opened by other users (mode %04o): run chmod 600 on it", info.Mode().Perm())
 	case ok && st.Uid != 0 && int(st.Uid) != os.Geteuid():
 		return fmt.Errorf("belongs to user %d, not to root or the current user", st.Uid)
 	}
@@ -82,7 +82,7 @@ func (f KeyFile) parseRing(text string) (r Ring, err error) {
 
 		k, err := parseKey(line)
 		if err == nil && slices.Contains(r.IDs(), k.id) {
-			err = fmt.Errorf("has %s a second time", k)
+			err = fmt.Errorf("contains %s a second time", k)
 		}
 
 		if err != nil {
@@ -157,7 +157,7 @@ func (f KeyFile) changeRing(id string, do func(keys []Key, i int) ([]Key, error)
 	return Ring{keys}, f.writeRing(Ring{keys})
 }
 
-const keyFileHead = "# Keys of Carillon's secrets. The first encrypts, all decrypt. Whoever has one can read what was encrypted with it.\n"
+const keyFileHead = "# Keys for Carillon secrets. The first key encrypts, all keys decrypt. Anyone who has a key can read what was encrypted with it.\n"
 
 // writeRing replaces the file atomically, and syncs it to disk.
 func (f KeyFile) writeRing(r Ring) error {

@@ -28,7 +28,7 @@ var (
 	// ErrNoKey means that the node has no key at all, or not the required one.
 	ErrNoKey = errors.New("no key")
 	// ErrDamaged means that the ciphertext was not created with this key for this name, or was changed.
-	ErrDamaged = errors.New("cannot be decrypted: it was changed, or belongs elsewhere")
+	ErrDamaged = errors.New("cannot be decrypted: it was changed, or belongs to another secret")
 )
 
 // Name identifies one version of a secret.
@@ -54,7 +54,7 @@ func (r Ring) Seal(n Name, values map[string]string) (sealed []byte, key string,
 
 	plain, err := json.Marshal(values)
 	if err != nil {
-		return nil, "", errors.New("values that are no text")
+		return nil, "", errors.New("values that are not text")
 	}
 
 	for len(plain)%paddingUnit != 0 {

@@ -202,7 +202,7 @@ func TestKeyFile_SaysWhichLineIsNoKey(t *testing.T) {
 	f := KeyFile(filepath.Join(t.TempDir(), "keys"))
 	k := NewKey().formatLine()
 	for text, want := range map[string]string{
-		"": "has no key", "# nothing\n\n": "has no key", "\nhunter2\n": "line 2", k + "\n" + k: "a second time", k[:30]: "line 1", k + "AAAA": "line 1",
+		"": "contains no key", "# nothing\n\n": "contains no key", "\nhunter2\n": "line 2", k + "\n" + k: "a second time", k[:30]: "line 1", k + "AAAA": "line 1",
 	} {
 		if err := os.WriteFile(string(f), []byte(text), 0o600); err != nil {
 			t.Fatal(err)
