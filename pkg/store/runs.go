@@ -145,7 +145,7 @@ func (s Runs) CancelActive(ctx context.Context, h record.Held, who string) (task
 
 // FindRuns finds the waiting, active and ended runs of a namespace whose ids begin with
 // idPrefix, at one revision. It returns at most most runs, and no parts. It reads the keys
-// of every shard, without their values.
+// of every shard, without their values, many shards in a transaction.
 func (s Runs) FindRuns(ctx context.Context, shards int, namespace, idPrefix string, most int) ([]record.Ref, []string, error) {
 	var refs []record.Ref
 	var ids []string
@@ -172,22 +172,68 @@ func (s Runs) FindRuns(ctx context.Context, shards int, namespace, idPrefix stri
 		}
 	}
 
+	var prefixes []string
 	for id := range shards {
-		for _, prefix := range []string{s.keys.Queue(id), s.keys.History(id)} {
-			all, _, err := s.getAllAt(ctx, prefix+namespace+"/", rev, clientv3.WithKeysOnly()) // at one revision, a run is in one place
-			if err != nil {
-				return nil, nil, fmt.Errorf("find run: %w", err)
+		prefixes = append(prefixes, s.keys.Queue(id)+namespace+"/", s.keys.History(id)+namespace+"/")
+	}
+
+	// All reads are at one revision, so a run is in one place.
+	err = s.eachKeyBelow(ctx, prefixes, rev, func(key string) {
+		if k, ok := s.keys.ParseShard(key); ok && !k.Late {
+			add(k.Ref, k.Run)
+		}
+	})
+	if err != nil {
+		return nil, nil, fmt.Errorf("find run: %w", err)
+	}
+
+	return refs, ids, nil
+}
+
+// rangesAtOnce is how many ranges eachKeyBelow reads in a transaction, and keysPerRange how many keys of each.
+// Together they limit the size of an answer.
+const (
+	rangesAtOnce = 50
+	keysPerRange = 1000
+)
+
+// eachKeyBelow calls visit for every key that began with one of the prefixes at a revision. It reads many prefixes in a
+// transaction, and what is left of long ones in further transactions.
+func (s Runs) eachKeyBelow(ctx context.Context, prefixes []string, rev int64, visit func(key string)) error {
+	type keyRange struct{ from, end string }
+
+	pending := make([]keyRange, len(prefixes))
+	for i, prefix := range prefixes {
+		pending[i] = keyRange{prefix, clientv3.GetPrefixRangeEnd(prefix)}
+	}
+
+	for len(pending) > 0 {
+		some := pending[:min(len(pending), rangesAtOnce)]
+		pending = pending[len(some):]
+
+		var ops []clientv3.Op
+		for _, r := range some {
+			ops = append(ops, clientv3.OpGet(r.from, clientv3.WithRange(r.end), clientv3.WithLimit(keysPerRange), clientv3.WithRev(rev), clientv3.WithKeysOnly()))
+		}
+
+		res, err := s.etcd.Txn(ctx).Then(ops...).Commit()
+		if err != nil {
+			return fmt.Errorf("%w: %w", task.ErrUnavailable, err)
+		}
+
+		for i, r := range res.Responses {
+			kvs := r.GetResponseRange().Kvs
+			for _, e := range kvs {
+				visit(string(e.Key))
 			}
 
-			for _, e := range all {
-				if k, ok := s.keys.ParseShard(string(e.Key)); ok && !k.Late {
-					add(k.Ref, k.Run)
-				}
+			if r.GetResponseRange().More && len(kvs) > 0 {
+				pending = append(pending, keyRange{string(kvs[len(kvs)-1].Key) + "\x00", some[i].end})
 			}
 		}
 	}
 
-	return refs, ids, nil
+	return nil
 }
 
 // Attempts reads several attempts. The result is nil for an attempt that is gone or that

@@ -399,6 +399,66 @@ func TestFindRuns_FindsOneThatMovesMeanwhile(t *testing.T) {
 	}
 }
 
+// countingKV is a KV that counts requests.
+type countingKV struct {
+	clientv3.KV
+	requests int
+}
+
+func (c *countingKV) Get(ctx context.Context, key string, opts ...clientv3.OpOption) (*clientv3.GetResponse, error) {
+	c.requests++
+	return c.KV.Get(ctx, key, opts...)
+}
+
+func (c *countingKV) Txn(ctx context.Context) clientv3.Txn {
+	c.requests++
+	return c.KV.Txn(ctx)
+}
+
+func TestFindRuns_ReadsManyShardsInARequest(t *testing.T) {
+	w := newWorld(t)
+	c, err := kv.Dial(t.Context(), kv.Config{Endpoints: shared.Endpoints()})
+	ok(t, err)
+	t.Cleanup(func() { _ = c.Close() })
+	counting := &countingKV{KV: c.KV}
+	c.KV = counting
+	s := store.New(c, kv.Direct(c), w.keys)
+
+	far := record.Ref{Namespace: "default", Name: "b", Shard: 255}
+	id := w.putEnded(far, 1, task.Failed)
+
+	find := func(prefix string) []string {
+		t.Helper()
+		counting.requests = 0
+		_, found, err := s.FindRuns(t.Context(), 256, "default", prefix, 10)
+		ok(t, err)
+
+		return found
+	}
+
+	// The inboxes, and 512 ranges of 50 at a time.
+	if found := find("2026"); !slices.Equal(found, []string{id}) || counting.requests != 1+11 {
+		t.Errorf("found %q with %d requests", found, counting.requests)
+	}
+
+	// A long history, whose last run is the one to find.
+	var ops []clientv3.Op
+	for i := range 2500 {
+		ops = append(ops, clientv3.OpPut(w.keys.Ended(ref, fmt.Sprintf("20250101T000000.000Z-%04d", i)), "{}"))
+	}
+
+	last := "20250102T000000.000Z-last"
+	ops = append(ops, clientv3.OpPut(w.keys.Ended(ref, last), "{}"))
+	for chunk := range slices.Chunk(ops, 100) {
+		_, err := w.etcd.Txn(t.Context()).Then(chunk...).Commit()
+		ok(t, err)
+	}
+
+	if found := find("20250102"); !slices.Equal(found, []string{last}) || counting.requests > 1+11+2 {
+		t.Errorf("found %q with %d requests", found, counting.requests)
+	}
+}
+
 func TestCancelQueued_EndsARunThatWaits(t *testing.T) {
 	w := newWorld(t)
 	st := w.create(ref)
