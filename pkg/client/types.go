@@ -72,7 +72,7 @@ type BatchResult struct {
 	Result    string    `json:"result" doc:"created, configured, unchanged or failed."`
 	Revision  int64     `json:"revision,omitempty" doc:"The task's; absent if it failed."`
 	Next      task.Time `json:"next,omitzero" doc:"The next tick; absent if the task is paused or has none."`
-	Paused    bool      `json:"paused,omitempty" doc:"The task is paused: by the line, or because it has failed too often."`
+	Paused    bool      `json:"paused,omitempty" doc:"The task is paused: by this line, or because it failed too often."`
 	Task      *Task     `json:"task,omitempty" doc:"With full=true, unless it failed."`
 	Change    *Change   `json:"change,omitempty" doc:"With dry_run=true, unless it failed: nothing was written, and this is what would change."`
 	Warnings  []string  `json:"warnings,omitempty" doc:"What the author should check, such as a selector that no node matches."`
@@ -89,7 +89,7 @@ type Triggered struct {
 	task.Run
 	Paused bool `json:"paused,omitempty" doc:"The task is paused, but this run starts anyway."`
 	// Frozen is the freeze that prevents the run from starting; nil if there is none.
-	Frozen *task.Freeze `json:"frozen,omitempty" doc:"The freeze of its namespace or of the cluster that it waits for."`
+	Frozen *task.Freeze `json:"frozen,omitempty" doc:"The freeze of its namespace or of the cluster that delays it."`
 }
 
 // TriggerRequest is the body of a trigger. The body is optional.
@@ -127,7 +127,7 @@ type PauseRequest struct {
 // TaskVersion is a version of a task.
 type TaskVersion struct {
 	task.Task
-	Changed []string `json:"changed" doc:"What it has otherwise than the version before, as far as that is kept: \"timeout: 10m → 20m\"."`
+	Changed []string `json:"changed" doc:"Differences from the version before, if that version is still stored: \"timeout: 10m → 20m\"."`
 }
 
 // RollbackRequest is the body of a rollback.
@@ -140,7 +140,7 @@ type RollbackRequest struct {
 type RolledBack struct {
 	Task
 	To      int64    `json:"to" doc:"The generation whose spec the task has now."`
-	Changed []string `json:"changed" doc:"What that changed: \"timeout: 20m → 10m\"."`
+	Changed []string `json:"changed" doc:"The changes: \"timeout: 20m → 10m\"."`
 }
 
 // ClusterSettings are the settings that an operator can change. Omitted settings keep their values.
@@ -160,7 +160,7 @@ type ScheduleRequest struct {
 	Jitter   task.Duration  `json:"jitter,omitzero" doc:"The maximum delay of a tick by jitter."`
 	// Namespace and Name determine the value that replaces H.
 	Namespace string    `json:"namespace,omitempty" doc:"With name. Default: default."`
-	Name      string    `json:"name,omitempty" doc:"The task whose schedule it would be: H follows from it."`
+	Name      string    `json:"name,omitempty" doc:"The name of the task, which determines the value of H."`
 	From      task.Time `json:"from,omitzero" doc:"Ticks after this; @every and @in count from it. Default: now."`
 	Count     int       `json:"count,omitempty" doc:"How many, at most 1000. Default: 5."`
 }
@@ -187,11 +187,11 @@ type ClusterStatus struct {
 	CreatedAt   task.Time     `json:"created_at"`
 	ChangedBy   string        `json:"changed_by,omitempty" doc:"The user or node that last changed the cluster record or the etcd members."`
 	ChangedAt   task.Time     `json:"changed_at,omitzero"`
-	Change      string        `json:"change,omitempty" doc:"What that was, if it is not a setting."`
+	Change      string        `json:"change,omitempty" doc:"The kind of change, if it is not a setting."`
 	Leader      string        `json:"leader" doc:"The node that assigns shards; empty if there is no leader now."`
 	Nodes       int           `json:"nodes"`
 	NodesReady  int           `json:"nodes_ready" doc:"Nodes that are ready; those that are blocked accept no runs."`
-	Blocked     int           `json:"nodes_blocked" doc:"Of those that are ready, nodes that take no runs, as their hosts are beyond their own limits, their policies cannot be read, or too many starts hang there."`
+	Blocked     int           `json:"nodes_blocked" doc:"Ready nodes that accept no runs, because their hosts are over their own limits, their policies cannot be read, or too many starts hang."`
 	ShardsOwned int           `json:"shards_owned" doc:"Shards whose owner is present."`
 	Tasks       int64         `json:"tasks"`
 	ActiveRuns  int64         `json:"active_runs"`
@@ -200,10 +200,10 @@ type ClusterStatus struct {
 	Revisions   Revisions     `json:"etcd_revisions"`
 	Room        *Room         `json:"room,omitempty"`
 	Format      FormatStatus  `json:"format" doc:"The format of the records in etcd."`
-	Freezes     []task.Freeze `json:"freezes" doc:"The freezes in effect: nothing that they cover starts."`
+	Freezes     []task.Freeze `json:"freezes" doc:"The freezes in effect. Runs that they cover do not start."`
 	CatchUpRate int           `json:"catch_up_rate" doc:"The maximum number of catch-up runs that start per second in the whole cluster."`
 	LostAfter   task.Duration `json:"lost_after" doc:"How long Carillon waits for the attempts of a node without contact before it declares them lost."`
-	Warnings    []string      `json:"warnings" doc:"What an operator should look at, as text."`
+	Warnings    []string      `json:"warnings" doc:"Problems that an operator should check, as text."`
 	// WarningDetails are the same warnings, each with its code.
 	WarningDetails []task.Warning `json:"warning_details" doc:"The same warnings, each with its code."`
 	MakeSpace      []string       `json:"make_space" doc:"etcdctl command lines that free space, in order; empty unless etcd needs space."`
@@ -219,7 +219,7 @@ type Revisions struct {
 // It is absent while there are too few tasks for an estimate.
 type Room struct {
 	BytesPerTask   int64   `json:"bytes_per_task" doc:"The bytes that etcd uses, divided by the number of tasks. They include history, old revisions and everything else in etcd."`
-	HistoryPerTask float64 `json:"history_per_task" doc:"Records of history of a task, from a sample of the shards."`
+	HistoryPerTask float64 `json:"history_per_task" doc:"History records per task, from a sample of the shards."`
 	Tasks          int64   `json:"tasks" doc:"How many such tasks fill 80 % of the quota."`
 }
 
@@ -227,8 +227,8 @@ type Room struct {
 type EtcdMember struct {
 	Name     string   `json:"name,omitempty" doc:"The name of the agent, if etcd is embedded; empty if the member has never run."`
 	ID       string   `json:"id,omitempty" doc:"Hexadecimal, as etcdctl prints it."`
-	PeerURL  string   `json:"peer_url,omitempty" doc:"Where the other members reach it."`
-	Socket   string   `json:"socket,omitempty" doc:"Of an embedded etcd of another node: where etcdctl reaches it, on its host."`
+	PeerURL  string   `json:"peer_url,omitempty" doc:"The URL at which the other members reach it."`
+	Socket   string   `json:"socket,omitempty" doc:"For an embedded etcd of another node: the socket for etcdctl, on its host."`
 	Endpoint string   `json:"endpoint"`
 	Version  string   `json:"version,omitempty"`
 	DBSize   int64    `json:"db_size,omitempty" doc:"Bytes on disk."`
@@ -236,10 +236,10 @@ type EtcdMember struct {
 	DBQuota  int64    `json:"db_quota,omitempty" doc:"Size in bytes at which etcd stops accepting writes."`
 	Leader   bool     `json:"leader"`
 	Learner  bool     `json:"learner,omitempty"`
-	Index    int64    `json:"raft_index,omitempty" doc:"Of the last entry of its log that is committed."`
-	Applied  int64    `json:"raft_applied,omitempty" doc:"Of the last entry that is applied."`
+	Index    int64    `json:"raft_index,omitempty" doc:"The index of the last committed entry in its log."`
+	Applied  int64    `json:"raft_applied,omitempty" doc:"The index of the last applied entry."`
 	Alarms   []string `json:"alarms"`
-	Fault    string   `json:"fault,omitempty" doc:"Why Carillon refuses an etcd of this version."`
+	Fault    string   `json:"fault,omitempty" doc:"Why Carillon does not support this version of etcd."`
 	Error    string   `json:"error,omitempty" doc:"Why it did not respond, or responded with an error."`
 }
 
@@ -260,7 +260,7 @@ type FormatRequest struct {
 // AddMemberRequest is the body of a request to add a member to an embedded etcd.
 type AddMemberRequest struct {
 	Name    string `json:"name" doc:"The name of the agent that will be this member."`
-	PeerURL string `json:"peer_url" doc:"Where the other members will reach it: http://HOST:PORT, or https."`
+	PeerURL string `json:"peer_url" doc:"The URL at which the other members will reach it: http://HOST:PORT, or https."`
 }
 
 // MemberChange is the result of adding or removing a member.
@@ -295,6 +295,7 @@ type Problem struct {
 // The codes of problems that are not about a field. For the others, see package task.
 const (
 	CodeNotFound     = "not_found"
+	CodeDeleted      = "deleted" // the task was deleted; the detail says when and by whom
 	CodeNoRoute      = "no_such_route"
 	CodeMethod       = "method_not_allowed"
 	CodeExists       = "exists"

@@ -184,7 +184,7 @@ func ExplainMissing(ctx context.Context, f *factory.Factory, c *client.Client, r
 			if e.Field == "to" {
 				fail.Hint = "carillon task history " + Show(f, r) + " --versions"
 			}
-		case !strings.Contains(fail.Message, "it was deleted"):
+		default:
 			by, why := "", ""
 			if d.By != "" {
 				by = " by " + d.By

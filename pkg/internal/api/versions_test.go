@@ -40,7 +40,7 @@ func TestVersions_TellWhoChangedWhatAndWhen(t *testing.T) {
 
 	must(t, w.Tasks.Delete(ctx, "default", "a", 0))
 	_, err = w.Tasks.ListVersions(ctx, "default", "a")
-	if e := wantError(t, err, task.ErrNotFound, client.CodeNotFound); !strings.Contains(e.Message, "it was deleted at 2026-11-20T23:05:00Z by "+w.actor()) {
+	if e := wantError(t, err, task.ErrNotFound, client.CodeDeleted); !strings.Contains(e.Message, "it was deleted at 2026-11-20T23:05:00Z by "+w.actor()) {
 		t.Errorf("after the delete: %s", e.Message)
 	}
 
