@@ -57,7 +57,7 @@ func (e *Executor) followInbox(ctx context.Context, session int) {
 // handBatch gives a batch to the loop and waits until it is applied, so the watch cannot run ahead
 // of the state.
 func (e *Executor) handBatch(ctx context.Context, b store.InboxBatch, session int) error {
-	if !b.Reset && !b.Echo && len(b.Events) == 0 {
+	if !b.Reset && !b.Replayed && len(b.Events) == 0 {
 		return nil
 	}
 

@@ -11,7 +11,7 @@ import (
 // known is certainly lost. Any other difference may still be in flight: either the watch
 // reports it soon, as an echo, or a later list finds that it was lost.
 func (e *Executor) compareList(b store.InboxBatch) {
-	missed := e.doubts.Lost(e.patience)
+	missed := e.pendingDiffs.Lost(e.patience)
 	listed := make(map[string]bool, len(b.Events))
 	for i := range b.Events {
 		ev := &b.Events[i]
@@ -23,14 +23,14 @@ func (e *Executor) compareList(b store.InboxBatch) {
 		case ev.Mod <= e.floor:
 			missed++
 		default:
-			e.doubts.Add(ev.Key, ev.Mod)
+			e.pendingDiffs.Add(ev.Key, ev.Mod)
 		}
 	}
 
 	for key, a := range e.byKey {
 		if !listed[key] && a.Mod <= b.Revision {
 			// The record was deleted after a.Mod, at a revision that the list does not show.
-			e.doubts.Add(key, a.Mod+1)
+			e.pendingDiffs.Add(key, a.Mod+1)
 		}
 	}
 
@@ -43,10 +43,10 @@ func (e *Executor) compareList(b store.InboxBatch) {
 // applyReplay takes note of events that the watch reports after a list has already shown them.
 func (e *Executor) applyReplay(b store.InboxBatch) {
 	if len(b.Events) == 0 { // a new watch, which does not replay what the list has shown
-		e.doubts.Clear()
+		e.pendingDiffs.Clear()
 	}
 
 	for i := range b.Events {
-		e.doubts.Echo(b.Events[i].Key, b.Events[i].Mod)
+		e.pendingDiffs.Resolve(b.Events[i].Key, b.Events[i].Mod)
 	}
 }

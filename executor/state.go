@@ -21,12 +21,12 @@ type state struct {
 	listed    bool            // the inbox was listed under the latest session
 	freezes   freezes
 
-	all        []*attempt          // in no order; attempt.place is the index
-	byKey      map[string]*attempt // only attempts whose record is in the inbox
-	unreadable map[string]bool     // keys of inbox records that cannot be decoded
-	leaving    map[string]int      // number of running attempts whose record is gone, by key
-	floor      int64               // the inbox is completely known up to this revision
-	doubts     kv.Doubts           // keys for which a list differed from the watch; see compareList
+	all          []*attempt          // in no order; attempt.place is the index
+	byKey        map[string]*attempt // only attempts whose record is in the inbox
+	unreadable   map[string]bool     // keys of inbox records that cannot be decoded
+	leaving      map[string]int      // number of running attempts whose record is gone, by key
+	floor        int64               // the inbox is completely known up to this revision
+	pendingDiffs kv.PendingDiffs     // keys for which a list differed from the watch; see compareList
 
 	dirty     []*attempt  // touched attempts, about which the loop decides next
 	spare     []*ending   // an empty slice for the next mail.recorded
@@ -232,7 +232,7 @@ func (e *Executor) applyBatch(b batch) error {
 		return errSuperseded
 	}
 
-	if b.Echo {
+	if b.Replayed {
 		e.applyReplay(b.InboxBatch)
 		return nil
 	}

@@ -60,9 +60,9 @@ func (s *sender) sendNext() bool {
 	return true
 }
 
-// companionWeight is the number of operations that must be ready, for each request in flight, before another request
+// opsPerRequestInFlight is the number of operations that must be ready, for each request in flight, before another request
 // starts.
-const companionWeight = 16
+const opsPerRequestInFlight = 16
 
 // shouldSend reports whether a request should start now. If no request is in flight, any ready transaction is
 // sufficient, so nothing waits while etcd is idle. Each request in flight increases the number of operations that
@@ -72,7 +72,7 @@ const companionWeight = 16
 // The wait ends after BatcherConfig.Patience, so that a request that hangs does not delay other transactions.
 func (b *Batcher) shouldSend() bool {
 	r := &b.turns.ready
-	return r.first != nil && (b.impatient || r.weight >= companionWeight*b.sending)
+	return r.first != nil && (b.impatient || r.weight >= opsPerRequestInFlight*b.sending)
 }
 
 // wakeSender wakes an idle sender if a request should start now. If transactions are ready but do not justify a

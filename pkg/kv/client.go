@@ -57,7 +57,7 @@ type Config struct {
 type Client struct {
 	*clientv3.Client
 	streams streams
-	sight   watchHealth
+	health  watchHealth
 }
 
 // Dial returns a client of the etcd at cfg.Endpoints. It does not wait for a connection, so it succeeds while
@@ -116,7 +116,7 @@ func Wrap(c *clientv3.Client, callTimeout time.Duration) *Client {
 	b := bound{timeout: orDefault(callTimeout, defaultCallTimeout)}
 	c.KV = boundKV{KV: c.KV, bound: b}
 	c.Lease = boundLease{Lease: c.Lease, bound: b}
-	return &Client{Client: c, sight: newSight()}
+	return &Client{Client: c, health: newWatchHealth()}
 }
 
 // Close closes the connections and ends the watches. It may be called more than once.

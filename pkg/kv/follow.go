@@ -41,10 +41,10 @@ type Batch struct {
 	KVs []*mvccpb.KeyValue
 	// Events are set without Reset, in the order of their revisions.
 	Events []*clientv3.Event
-	// Echo is only set if FollowConfig.Echo is. It means that Events contain nothing new: the watch replays changes
+	// Replayed is only set if FollowConfig.Replayed is. It means that Events contain nothing new: the watch replays changes
 	// that a list had already delivered. Without Events, it means that a new watch begins, which replays nothing at
 	// or before Revision.
-	Echo bool
+	Replayed bool
 	// Revision is the revision up to which, and including which, everything in the range has been delivered. While
 	// More is set, that holds only for the pages so far. Revision increases with each batch, except that a Reset may
 	// repeat it.
@@ -65,12 +65,12 @@ type FollowConfig struct {
 	// PageSize, if set, delivers lists in pages of at most that many keys, as they arrive. A page of 1000 tasks is
 	// about 1.5 MB. Follow reads the next page while apply processes one, but not further ahead. A Mirror ignores it.
 	PageSize int
-	// Apart gives the range a stream that it shares only with other ranges that set Apart. It is for a few important
+	// Dedicated gives the range a stream that it shares only with other ranges that set Dedicated. It is for a few important
 	// ranges, so that a flood of events on the others does not delay them.
-	Apart bool
-	// Aside gives the range a stream that it shares only with other ranges that set Aside. It is for readers that
+	Dedicated bool
+	// Background gives the range a stream that it shares only with other ranges that set Background. It is for readers that
 	// nothing depends on, so that one of them which has much to catch up with delays nothing else.
-	Aside bool
+	Background bool
 	// Previous requests the previous value of each key, as PrevKv of an event. etcd reads that value when it delivers
 	// the event. So PrevKv is nil, although the key existed before, if its revision has been compacted by then.
 	Previous bool
@@ -80,10 +80,10 @@ type FollowConfig struct {
 	// Relist is the approximate period between two lists while the watch works. They detect changes that the watch
 	// has lost. 0 disables them.
 	Relist time.Duration
-	// Echo requests batches with Echo. A consumer that compares lists with its own state needs them to distinguish
+	// Replayed requests replayed batches. A consumer that compares lists with its own state needs them to distinguish
 	// changes that the watch had lost from changes that were still in flight.
-	Echo   bool
-	Logger *zap.Logger // may be nil
+	Replayed bool
+	Logger   *zap.Logger // may be nil
 	// Name identifies the range in log messages. The default is the key.
 	Name string
 }
@@ -96,17 +96,17 @@ func (cfg FollowConfig) watchedRange() (key, end string) {
 	return cfg.Key, cfg.End
 }
 
-// streamClass returns the lane of streams for the watch.
+// streamClass returns the class of the watch.
 func (cfg FollowConfig) streamClass() int {
 	switch {
-	case cfg.Apart:
-		return apartLane
-	case cfg.Aside:
-		return asideLane
+	case cfg.Dedicated:
+		return dedicatedClass
+	case cfg.Background:
+		return backgroundClass
 	}
 
 	key, _ := cfg.watchedRange()
-	return laneOf(key)
+	return streamClassOf(key)
 }
 
 // Follow lists the range, and then watches it from the revision of the list. It calls apply with each step, one at a
@@ -271,7 +271,7 @@ func (f *follower) runWatch(ctx context.Context) error {
 			}
 
 			f.client.streams.closeStream(stream)
-			f.client.sight.stalls.Inc()
+			f.client.health.stalls.Inc()
 
 			return fmt.Errorf("%w: silent for %s", errWatchStalled, time.Since(heard).Round(time.Millisecond))
 		}
@@ -305,7 +305,7 @@ func (f *follower) openWatch(ctx context.Context, cancel context.CancelFunc) (cl
 
 	// The timer has fired and cancelled the watch.
 	if !guard.Stop() {
-		f.client.sight.stalls.Inc()
+		f.client.health.stalls.Inc()
 		return nil, fmt.Errorf("%w: not opened in %s", errWatchStalled, f.cfg.StallAfter)
 	}
 
@@ -371,10 +371,10 @@ func (f *follower) receiveResponse(m *member, r clientv3.WatchResponse, ok bool)
 
 // replayEvents delivers events that a list or an earlier watch has delivered before, if the consumer requested them.
 func (f *follower) replayEvents(events []*clientv3.Event) error {
-	if !f.cfg.Echo || len(events) == 0 {
+	if !f.cfg.Replayed || len(events) == 0 {
 		return nil
 	}
-	return f.handOver(Batch{Echo: true, Events: events, Revision: f.revision})
+	return f.handOver(Batch{Replayed: true, Events: events, Revision: f.revision})
 }
 
 // markInconsistent records that the consumer has no state from which a watch can be resumed, and why. The range is
@@ -385,7 +385,7 @@ func (f *follower) markInconsistent(why string) { f.whole, f.why = false, why }
 func (f *follower) reportLost(err error) {
 	if !f.lost {
 		f.lost = true
-		f.client.sight.markLost(f.log, zap.Int64("rev", f.revision), zap.Error(err))
+		f.client.health.markLost(f.log, zap.Int64("rev", f.revision), zap.Error(err))
 	}
 }
 
@@ -394,6 +394,6 @@ func (f *follower) reportRecovered() {
 	f.wait.reset()
 	if f.lost {
 		f.lost = false
-		f.client.sight.markFound(f.log, zap.Int64("rev", f.revision))
+		f.client.health.markFound(f.log, zap.Int64("rev", f.revision))
 	}
 }

@@ -504,7 +504,7 @@ func TestFollow_ManyShareFewPulses(t *testing.T) {
 		}
 	}
 
-	open := streams + int32(count("carillon_watch_stalls_total")) // after each stall, the next watches of the lane use another stream
+	open := streams + int32(count("carillon_watch_stalls_total")) // after each stall, the next watches of the class use another stream
 	if beats, due := w.beats.Load()-before, open*(int32(time.Since(began)/(stall/3))+2); beats > due {
 		t.Errorf("%d beats in %s, at most %d are due", beats, time.Since(began), due)
 	}

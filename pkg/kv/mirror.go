@@ -27,13 +27,13 @@ type Mirror struct {
 	log    *zap.Logger
 	ready  chan struct{} // closed after the first list
 
-	mu       sync.Mutex
-	loaded   bool                        // the first list has been applied
-	base     []*mvccpb.KeyValue          // sorted by key; the slice is never modified, because snapshots share it
-	pending  map[string]*mvccpb.KeyValue // changes since base; a nil value is a deletion
-	doubts   Doubts                      // listed keys whose events the watch has not delivered yet
-	revision int64                       // all changes up to this revision have been applied
-	signals  map[*subscription]struct{}  // the current subscriptions
+	mu           sync.Mutex
+	loaded       bool                        // the first list has been applied
+	base         []*mvccpb.KeyValue          // sorted by key; the slice is never modified, because snapshots share it
+	pending      map[string]*mvccpb.KeyValue // changes since base; a nil value is a deletion
+	pendingDiffs PendingDiffs                // listed keys whose events the watch has not delivered yet
+	revision     int64                       // all changes up to this revision have been applied
+	signals      map[*subscription]struct{}  // the current subscriptions
 }
 
 // Snapshot is the content of a range at one revision. It never changes, and the caller must not modify it.
@@ -54,9 +54,9 @@ func (s Snapshot) Get(key string) *mvccpb.KeyValue {
 }
 
 // NewMirror returns a mirror of the range in cfg. It stays empty until Run is called. Its watch uses the stream of
-// the ranges that set FollowConfig.Apart, whatever cfg says.
+// the ranges that set FollowConfig.Dedicated, whatever cfg says.
 func NewMirror(c *Client, cfg FollowConfig) *Mirror {
-	cfg.Apart, cfg.PageSize, cfg.Echo = true, 0, true
+	cfg.Dedicated, cfg.PageSize, cfg.Replayed = true, 0, true
 	return &Mirror{
 		client: c, cfg: cfg,
 		log:     orNop(cfg.Logger).With(zap.String("range", orDefault(cfg.Name, cfg.Key))),
@@ -115,7 +115,7 @@ func (m *Mirror) applyBatch(b Batch) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 
-	if b.Echo {
+	if b.Replayed {
 		m.applyReplay(b)
 		return
 	}
@@ -163,45 +163,45 @@ func (m *Mirror) replaceAll(b Batch) bool {
 //
 // A listed key with a mod revision up to m.revision is different only if the watch has lost its event, because the
 // watch has delivered everything up to that revision. A key that is newer, or that is missing from the list, may have
-// an event in flight. Such a key is in doubt until the watch replays the event (see Doubts), and counts as lost if
+// an event in flight. Such a key is pending until the watch replays the event (see PendingDiffs), and counts as lost if
 // that has not happened by a later list.
 func (m *Mirror) compareList(b Batch) {
 	known, listed := Snapshot{KVs: m.base}, Snapshot{KVs: b.KVs}
-	// An event may be as late as a watch may be silent. Doubts that are older are lost events.
-	missed := m.doubts.Lost(orDefault(m.cfg.StallAfter, defaultStallAfter))
+	// An event may be as late as a watch may be silent. Differences that are older are lost events.
+	missed := m.pendingDiffs.Lost(orDefault(m.cfg.StallAfter, defaultStallAfter))
 	for _, kv := range b.KVs {
 		switch {
 		case sameVersion(known.Get(string(kv.Key)), kv):
 		case kv.ModRevision <= m.revision:
 			missed++
 		default:
-			m.doubts.Add(string(kv.Key), kv.ModRevision)
+			m.pendingDiffs.Add(string(kv.Key), kv.ModRevision)
 		}
 	}
 
 	// The revision of a deletion is unknown, but it is higher than that of the last put.
 	for _, kv := range m.base {
 		if listed.Get(string(kv.Key)) == nil {
-			m.doubts.Add(string(kv.Key), kv.ModRevision+1)
+			m.pendingDiffs.Add(string(kv.Key), kv.ModRevision+1)
 		}
 	}
 
 	if missed > 0 {
-		m.client.sight.repairs.Add(float64(missed))
+		m.client.health.repairs.Add(float64(missed))
 		m.log.Warn("repaired a mirror whose watch had missed changes", zap.Int("keys", missed), zap.Int64("rev", b.Revision))
 	}
 }
 
 // applyReplay processes events that the watch delivers after a list has delivered their result, and resolves the
-// doubts about their keys. A batch without events announces a new watch. It starts at the current revision and
-// replays nothing, so no doubt can be resolved any more.
+// differences of their keys. A batch without events announces a new watch. It starts at the current revision and
+// replays nothing, so no difference can be resolved any more.
 func (m *Mirror) applyReplay(b Batch) {
 	if len(b.Events) == 0 {
-		m.doubts.Clear()
+		m.pendingDiffs.Clear()
 	}
 
 	for _, e := range b.Events {
-		m.doubts.Echo(string(e.Kv.Key), e.Kv.ModRevision)
+		m.pendingDiffs.Resolve(string(e.Kv.Key), e.Kv.ModRevision)
 	}
 }
 

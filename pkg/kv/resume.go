@@ -24,7 +24,7 @@ func (f *follower) followOnce(ctx context.Context) error {
 		if err := f.awaitConnection(ctx); err != nil {
 			return err
 		}
-		f.client.sight.resumptions.Inc()
+		f.client.health.resumptions.Inc()
 	} else {
 		why := f.why
 
@@ -33,13 +33,13 @@ func (f *follower) followOnce(ctx context.Context) error {
 		}
 
 		if why != "" {
-			f.client.sight.relists.WithLabelValues(why).Inc()
+			f.client.health.relists.WithLabelValues(why).Inc()
 		}
 	}
 
 	// Tell the consumer that a new watch begins, which replays nothing at or before this revision.
-	if f.cfg.Echo {
-		if err := f.handOver(Batch{Echo: true, Revision: f.revision}); err != nil {
+	if f.cfg.Replayed {
+		if err := f.handOver(Batch{Replayed: true, Revision: f.revision}); err != nil {
 			return err
 		}
 	}

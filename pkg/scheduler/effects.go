@@ -136,7 +136,7 @@ func (e runLost) writeTo(c *store.Commit) {
 	// The run has no attempt left, so it also becomes a dead run. That needs a readable record, to start it
 	// again, and a task that still exists.
 	if watch.Unreadable == nil && !e.task.Orphan(e.attempt.Run) {
-		c.Bury(watch.Held, *e.end)
+		c.PutDeadLetter(watch.Held, *e.end)
 	}
 }
 

@@ -25,7 +25,7 @@ func (r *parentRun) endRun() bool {
 	r.plan.commit.Record(ref, end)
 
 	if end.State == task.Failed {
-		r.plan.commit.BuryParent(ref, end, q.Env)
+		r.plan.commit.PutParentDeadLetter(ref, end, q.Env)
 	}
 
 	// Another run may start now, and the records of the parts can be deleted.
@@ -76,7 +76,7 @@ func (r *parentRun) endNowhere(nowhere map[int]bool) bool {
 		}
 
 		end := r.partRun(i)
-		end.State, end.Reason, end.EndedAt, end.Message = task.Lost, task.ReasonBadEntry, task.At(r.plan.now), "its record is gone"
+		end.State, end.Reason, end.EndedAt, end.Message = task.Lost, task.ReasonBadEntry, task.At(r.plan.now), "its record no longer exists"
 		r.plan.addEffect(partEnded{task: t, end: &end})
 		r.plan.notices = append(r.plan.notices, notice{kind: partNowhere, task: t.FullName(), run: end.ID})
 	}

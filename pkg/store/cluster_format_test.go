@@ -304,7 +304,7 @@ func TestCommit_IsTheSameInEveryFormat(t *testing.T) {
 		c.Enqueue(ref, waiting(ref, 3))
 		c.Record(ref, ended(ref, 4, task.Skipped))
 		c.EndLost(h, endOf(h, task.Lost), nil)
-		c.Bury(h, endOf(h, task.Lost))
+		c.PutDeadLetter(h, endOf(h, task.Lost))
 		c.AskCancel(h, "ann", "")
 
 		return c

@@ -194,7 +194,7 @@ func (f *eventFollower) fillBuffer(ctx context.Context, b *eventBuffer) error {
 	// The list has the keys from leader/ to owners/, which a Translator needs to know who led,
 	// owned and was present. The watch has all keys.
 	cfg := kv.FollowConfig{
-		Key: keys.Leader(), End: keys.Runs(), WatchKey: root, WatchEnd: end, Name: "events", Aside: true, Previous: true,
+		Key: keys.Leader(), End: keys.Runs(), WatchKey: root, WatchEnd: end, Name: "events", Background: true, Previous: true,
 	}
 	if f.begun {
 		cfg.Revision = base

@@ -88,7 +88,7 @@ func (s Freezes) SetFreezes(ctx context.Context, old FreezeRecord, f task.Freeze
 // detect lost changes. The first call delivers a state that was read after FollowFreezes was
 // called.
 func (s Freezes) FollowFreezes(ctx context.Context, relist time.Duration, apply func(FreezeRecord) error) error {
-	cfg := kv.FollowConfig{Key: s.keys.Freezes(), Name: "freezes", Apart: true, Relist: relist}
+	cfg := kv.FollowConfig{Key: s.keys.Freezes(), Name: "freezes", Dedicated: true, Relist: relist}
 	return kv.Follow(ctx, s.etcd, cfg, func(b kv.Batch) error {
 		var last *mvccpb.KeyValue
 

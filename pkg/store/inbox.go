@@ -28,7 +28,7 @@ var ErrLate = errors.New("the attempt was declared lost before its result came")
 
 // InboxEvent is the current record of an attempt in a node's inbox, or its deletion.
 type InboxEvent struct {
-	*record.Held // nil if the record is deleted, cannot be read, or is only an echo
+	*record.Held // nil if the record is deleted, cannot be read, or is only replayed
 	Key          string
 	Mod          int64 // the record's mod revision; for a deletion, the revision of the deletion
 	Deleted      bool
@@ -38,7 +38,7 @@ type InboxEvent struct {
 // InboxBatch is a step of what a node receives about its inbox.
 type InboxBatch struct {
 	Reset    bool // Events is the whole inbox
-	Echo     bool // see kv.Batch.Echo; Events contain only keys and revisions
+	Replayed bool // see kv.Batch.Replayed; Events contain only keys and revisions
 	Events   []InboxEvent
 	Revision int64 // see kv.Batch.Revision
 }
@@ -46,19 +46,19 @@ type InboxBatch struct {
 // FollowInbox calls apply with a node's whole inbox, and then with every change of it in
 // order, until ctx ends or apply returns an error. It lists the inbox again when it may
 // have missed changes, and about once every relist. Changes that a list contained before
-// the watch delivered them come later as an echo (see kv.Batch).
+// the watch delivered them come later as replayed events (see kv.Batch).
 func (s Inbox) FollowInbox(ctx context.Context, node string, relist time.Duration, apply func(InboxBatch) error) error {
 	prefix := s.keys.Inbox(node)
-	cfg := kv.FollowConfig{Key: prefix, End: clientv3.GetPrefixRangeEnd(prefix), Name: "inbox", Apart: true, Relist: relist, Echo: true}
+	cfg := kv.FollowConfig{Key: prefix, End: clientv3.GetPrefixRangeEnd(prefix), Name: "inbox", Dedicated: true, Relist: relist, Replayed: true}
 	return kv.Follow(ctx, s.etcd, cfg, func(b kv.Batch) error {
-		out := InboxBatch{Reset: b.Reset, Echo: b.Echo, Revision: b.Revision, Events: make([]InboxEvent, 0, len(b.KVs)+len(b.Events))}
+		out := InboxBatch{Reset: b.Reset, Replayed: b.Replayed, Revision: b.Revision, Events: make([]InboxEvent, 0, len(b.KVs)+len(b.Events))}
 		for _, e := range b.KVs {
 			out.Events = append(out.Events, inboxEvent(s.keys, e))
 		}
 
 		// A replayed event has no record: the list has delivered a record that is at least as new.
 		for _, e := range b.Events {
-			if deleted := e.Type == clientv3.EventTypeDelete; deleted || b.Echo {
+			if deleted := e.Type == clientv3.EventTypeDelete; deleted || b.Replayed {
 				out.Events = append(out.Events, InboxEvent{Key: string(e.Kv.Key), Mod: e.Kv.ModRevision, Deleted: deleted})
 				continue
 			}

@@ -69,12 +69,12 @@ func TestFinish_NeitherARetryNorACancelledRunIsDead(t *testing.T) {
 	}
 }
 
-func TestBury_BesideTheRecordOfALoss(t *testing.T) {
+func TestPutDeadLetter_BesideTheRecordOfALoss(t *testing.T) {
 	w, h := newInbox(t)
 	w.del(w.keys.Node("n2"))
 	c := w.begin()
 	c.EndLost(h, endOf(h, task.Lost), nil)
-	c.Bury(h, endOf(h, task.Lost))
+	c.PutDeadLetter(h, endOf(h, task.Lost))
 
 	rev := w.commit(c)
 	if list := w.deadRuns(ref); len(list) != 1 || list[0].Mod != rev || list[0].State != task.Lost {

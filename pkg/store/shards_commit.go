@@ -563,18 +563,18 @@ func (s Shards) Open(ctx context.Context, shard int, f Fences) (record.Watermark
 	}
 }
 
-// Bury puts the run of an attempt that EndLost has ended without a next attempt among
+// PutDeadLetter puts the run of an attempt that EndLost has ended without a next attempt among
 // the dead runs of its task. It does nothing if record.NeedsDeadLetter reports that the
 // run needs no dead letter.
-func (c *Commit) Bury(h record.Held, end task.Run) {
+func (c *Commit) PutDeadLetter(h record.Held, end task.Run) {
 	if record.NeedsDeadLetter(h, end) {
 		c.addPut(c.keys.DeadRun(h.Ref(), h.ID), record.EncodeDead(h, end))
 	}
 }
 
-// BuryParent puts a fan-out run whose parts have failed among the dead runs of its
+// PutParentDeadLetter puts a fan-out run whose parts have failed among the dead runs of its
 // task. The record has the form in which a retry of the failed parts begins.
-func (c *Commit) BuryParent(ref record.Ref, end task.Run, env map[string]string) {
+func (c *Commit) PutParentDeadLetter(ref record.Ref, end task.Run, env map[string]string) {
 	end.Fan = end.Fan.Again()
 	c.addPut(c.keys.DeadRun(ref, end.ID), record.EncodeWaiting(task.Waiting{Run: end, Env: env}))
 }

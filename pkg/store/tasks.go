@@ -122,9 +122,9 @@ func (s Tasks) DeleteTask(ctx context.Context, old Stored) (int64, error) {
 	return s.removeTask(ctx, old)
 }
 
-// BuryTask is like DeleteTask, but leaves a tombstone. If etcd is full, it deletes the task
+// DeleteTaskLeavingTombstone is like DeleteTask, but leaves a tombstone. If etcd is full, it deletes the task
 // without one, because a full etcd accepts deletions only.
-func (s Tasks) BuryTask(ctx context.Context, old Stored, t record.Tombstone) (int64, error) {
+func (s Tasks) DeleteTaskLeavingTombstone(ctx context.Context, old Stored, t record.Tombstone) (int64, error) {
 	rev, err := s.removeTask(ctx, old, s.putTombstone(old.Ref, t))
 	if NoSpace(err) {
 		return s.removeTask(ctx, old)

@@ -66,7 +66,7 @@ func TestVersions_KeepWhatTheyDoNotKnow(t *testing.T) {
 	}
 }
 
-func TestBuryTask_LeavesATombstoneAndNothingElse(t *testing.T) {
+func TestDeleteTaskLeavingTombstone_LeavesATombstoneAndNothingElse(t *testing.T) {
 	w := newWorld(t)
 	neighbour := record.Ref{Namespace: "default", Name: ref.Name + "-1", Shard: ref.Shard}
 	for _, r := range []record.Ref{ref, neighbour} {
@@ -79,7 +79,7 @@ func TestBuryTask_LeavesATombstoneAndNothingElse(t *testing.T) {
 	st, err := w.Revisions(t.Context(), ref)
 	ok(t, err)
 	want := record.Tombstone{UID: st.Task.UID, Generation: 2, DeletedAt: task.At(noon), DeletedBy: "ann"}
-	_, err = w.BuryTask(t.Context(), st, want)
+	_, err = w.DeleteTaskLeavingTombstone(t.Context(), st, want)
 	ok(t, err)
 	_, gone, err := w.Versions(t.Context(), ref)
 	is(t, err, task.ErrNotFound)

@@ -227,7 +227,7 @@ func (h *Handlers) deleteTask(request *httpapi.Call, q dryRunQuery) (httpapi.Ans
 			return err
 		}
 
-		_, err = h.Store.BuryTask(c.Context(), st, record.Tombstone{UID: st.Task.UID, Generation: st.Task.Generation, DeletedAt: h.Now.Stamp(), DeletedBy: c.Actor()})
+		_, err = h.Store.DeleteTaskLeavingTombstone(c.Context(), st, record.Tombstone{UID: st.Task.UID, Generation: st.Task.Generation, DeletedAt: h.Now.Stamp(), DeletedBy: c.Actor()})
 
 		return httpapi.About(ref.String(), err)
 	})

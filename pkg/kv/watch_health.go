@@ -40,8 +40,8 @@ const (
 	whyBroken    = "broken"    // the previous list failed before it was complete
 )
 
-// newSight returns a watchHealth with new counters.
-func newSight() watchHealth {
+// newWatchHealth returns a watchHealth with new counters.
+func newWatchHealth() watchHealth {
 	counter := func(name, help string) prometheus.Counter {
 		return prometheus.NewCounter(prometheus.CounterOpts{Name: name, Help: help})
 	}
@@ -58,7 +58,7 @@ func newSight() watchHealth {
 // Register adds the counters of the ranges that are followed through the client to r. They count from the creation of
 // the client. Register panics if r already has counters with these names.
 func (c *Client) Register(r prometheus.Registerer) {
-	r.MustRegister(c.sight.resumptions, c.sight.stalls, c.sight.relists, c.sight.repairs)
+	r.MustRegister(c.health.resumptions, c.health.stalls, c.health.relists, c.health.repairs)
 }
 
 // markLost records that the watch of a range is lost. A failure of etcd affects all ranges at once, of which there

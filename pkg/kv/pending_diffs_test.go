@@ -7,16 +7,16 @@ import (
 	"github.com/carillonhq/carillon/pkg/kv"
 )
 
-func TestDoubts_EndWithAnEchoOrAreLost(t *testing.T) {
-	var d kv.Doubts
-	d.Echo("none", 9)
+func TestPendingDiffs_EndWithAReplayedEventOrAreLost(t *testing.T) {
+	var d kv.PendingDiffs
+	d.Resolve("none", 9)
 
 	for _, key := range []string{"told", "told too early", "never told"} {
 		d.Add(key, 5)
 	}
 
-	d.Echo("told", 5)
-	d.Echo("told too early", 4)
+	d.Resolve("told", 5)
+	d.Resolve("told too early", 4)
 
 	if n := d.Lost(time.Hour); n != 0 {
 		t.Errorf("%d are lost at once", n)

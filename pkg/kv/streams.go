@@ -14,11 +14,11 @@ import (
 
 // streams manages the gRPC streams that carry the watches of a client.
 //
-// The watches are spread over a few lanes, because watches on one stream affect each other: one goroutine of the
+// The watches are spread over a few classes of streams, because watches on one stream affect each other: one goroutine of the
 // client and one of the server serve a stream, a full buffer of a thousand responses delays all its watches, and
-// while one watch catches up, etcd answers no progress request of the stream. A range always uses the same lane. All
-// watches of a lane share its current stream. When a follower finds that stream stalled, it makes the following
-// watches of the lane use a new stream, because a new watch on a dead stream would be dead, too.
+// while one watch catches up, etcd answers no progress request of the stream. A range always has the same class. All
+// watches of a class share its current stream. When a follower finds that stream stalled, it makes the following
+// watches of the class use a new stream, because a new watch on a dead stream would be dead, too.
 //
 // A watch on a range without changes receives nothing, whether it works or not. Therefore each stream with watches
 // has a progress probe: a progress request at regular intervals. etcd answers it once, and the client delivers the
@@ -28,18 +28,18 @@ import (
 // its connection ends. The ids of the streams are reused in a cycle, so the number of such streams is bounded.
 type streams struct {
 	mu      sync.Mutex
-	current [laneCount]int // how often the lane has changed its stream, modulo streamsPerLane
-	// live contains the streams that have watches, by id. The id of a stream is its lane's value in current, times lanes,
-	// plus the lane.
+	current [streamClassCount]int // how often the class has changed its stream, modulo streamsPerLane
+	// live contains the streams that have watches, by id. The id of a stream is its class's value in current, times
+	// streamClassCount, plus the class.
 	live map[int]*stream
 }
 
 const (
-	// laneCount is the number of lanes. The ranges that ask for no particular lane are spread over the first four.
-	laneCount      = 6
-	apartLane      = laneCount - 2 // the lane of ranges that set FollowConfig.Apart; also the number of lanes before it
-	asideLane      = laneCount - 1 // the lane of ranges that set FollowConfig.Aside
-	streamsPerLane = 8             // the number of stream ids that a lane uses in turn
+	// streamClassCount is the number of classes. The ranges that ask for no particular class are spread over the first four.
+	streamClassCount = 6
+	dedicatedClass   = streamClassCount - 2 // the class of ranges that set FollowConfig.Dedicated; also the number of classes before it
+	backgroundClass  = streamClassCount - 1 // the class of ranges that set FollowConfig.Background
+	streamsPerClass  = 8                    // the number of stream ids that a class uses in turn
 )
 
 // stream is the state that the watches of one gRPC stream share. It exists while the stream has at least one watch.
@@ -66,26 +66,26 @@ func streamContext(ctx context.Context, id int) context.Context {
 		"carillon-watch", strconv.Itoa(id)))
 }
 
-// laneOf returns the lane of a range that begins at key, one of the first four.
-func laneOf(key string) int {
-	return int(maphash.String(keySeed, key) % apartLane)
+// streamClassOf returns the class of a range that begins at key, one of the first four.
+func streamClassOf(key string) int {
+	return int(maphash.String(keySeed, key) % dedicatedClass)
 }
 
-// pickStream returns the id of the stream for a new watch of a lane.
-func (s *streams) pickStream(lane int) int {
+// pickStream returns the id of the stream for a new watch of a class.
+func (s *streams) pickStream(class int) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.current[lane]*laneCount + lane
+	return s.current[class]*streamClassCount + class
 }
 
-// closeStream makes the following watches of the lane use another stream than id. It does nothing if the lane has
+// closeStream makes the following watches of the class use another stream than id. It does nothing if the class has
 // already moved on from id, so that several followers which find the same stream stalled change it only once. The
 // watches that are open on the stream stay open.
 func (s *streams) closeStream(id int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if lane := id % laneCount; s.current[lane] == id/laneCount {
-		s.current[lane] = (s.current[lane] + 1) % streamsPerLane
+	if class := id % streamClassCount; s.current[class] == id/streamClassCount {
+		s.current[class] = (s.current[class] + 1) % streamsPerClass
 	}
 }
 
@@ -98,7 +98,7 @@ func (s *streams) joinStream(ctx context.Context, c *Client, id int, every time.
 	st := s.live[id]
 	if st == nil {
 		// The probe outlives ctx, which belongs to one of the watches. The last watch to leave stops it.
-		pulse, stop := context.WithCancel(streamContext(context.WithoutCancel(ctx), id))
+		probeCtx, stop := context.WithCancel(streamContext(context.WithoutCancel(ctx), id))
 		st = &stream{
 			id: id, members: map[*member]time.Duration{}, faster: make(chan struct{}, 1),
 			stop: stop, done: make(chan struct{}), epoch: time.Now(),
@@ -109,7 +109,7 @@ func (s *streams) joinStream(ctx context.Context, c *Client, id int, every time.
 		}
 
 		s.live[id] = st
-		go s.runProbe(pulse, c, st, every)
+		go s.runProbe(probeCtx, c, st, every)
 	}
 
 	m := &member{of: st}

@@ -78,21 +78,21 @@ func TestStreams_PulseFollowsTheMostImpatient(t *testing.T) {
 func TestStreams_CondemnMovesOnOnce(t *testing.T) {
 	var s streams
 	seen := map[int]bool{}
-	for lane := range laneCount {
-		first := s.pickStream(lane)
+	for class := range streamClassCount {
+		first := s.pickStream(class)
 		s.closeStream(first)
-		second := s.pickStream(lane)
+		second := s.pickStream(class)
 		s.closeStream(first) // by another watch of the same stream
 
-		if second == first || s.pickStream(lane) != second {
-			t.Errorf("streams %d, %d, %d", first, second, s.pickStream(lane))
+		if second == first || s.pickStream(class) != second {
+			t.Errorf("streams %d, %d, %d", first, second, s.pickStream(class))
 		}
 
 		seen[first], seen[second] = true, true
 	}
 
-	if len(seen) != 2*laneCount {
-		t.Errorf("lanes share streams: %v", seen)
+	if len(seen) != 2*streamClassCount {
+		t.Errorf("classes share streams: %v", seen)
 	}
 
 	for range 1000 {
@@ -100,7 +100,7 @@ func TestStreams_CondemnMovesOnOnce(t *testing.T) {
 		seen[s.pickStream(0)] = true
 	}
 
-	if len(seen) > laneCount*streamsPerLane {
+	if len(seen) > streamClassCount*streamsPerClass {
 		t.Errorf("%d streams", len(seen))
 	}
 }
@@ -111,16 +111,16 @@ func TestStreams_CrowdIsSpreadAndSomeKeepApart(t *testing.T) {
 		used[FollowConfig{Key: fmt.Sprintf("/carillon/shards/%04d/", i)}.streamClass()]++
 	}
 
-	if len(used) != apartLane || used[apartLane] > 0 {
-		t.Errorf("watches in each lane: %v", used)
+	if len(used) != dedicatedClass || used[dedicatedClass] > 0 {
+		t.Errorf("watches in each class: %v", used)
 	}
 
 	wide := FollowConfig{Key: "a/queue/", WatchKey: "a/", WatchEnd: "a0"}
-	if wide.streamClass() != laneOf("a/") {
-		t.Error("the lane is not that of the range watched")
+	if wide.streamClass() != streamClassOf("a/") {
+		t.Error("the class is not that of the range watched")
 	}
 
-	if m := NewMirror(nil, FollowConfig{Key: "/carillon/nodes/"}); m.cfg.streamClass() != apartLane {
+	if m := NewMirror(nil, FollowConfig{Key: "/carillon/nodes/"}); m.cfg.streamClass() != dedicatedClass {
 		t.Error("a mirror is among the crowd")
 	}
 }
