@@ -27,7 +27,7 @@ func For(f Facts, q Question) task.Answer {
 
 	// Parts are left out, because the record of their run covers them.
 	f.Runs = slices.DeleteFunc(slices.Clone(f.Runs), func(r task.Run) bool { return task.IsPart(r.ID) })
-	w := witness{Facts: &f, speaker: speaker{zone}, all: versionsInForce(&f)}
+	w := answerer{Facts: &f, speaker: speaker{zone}, all: versionsInForce(&f)}
 	var a task.Answer
 
 	switch {
@@ -49,15 +49,15 @@ func For(f Facts, q Question) task.Answer {
 	return a
 }
 
-// witness computes the answer to one question.
-type witness struct {
+// answerer computes the answer to one question.
+type answerer struct {
 	*Facts
 	speaker
 	all []version // the versions on record, the oldest first
 }
 
 // addSubject fills in the fields that every answer and every additional answer share.
-func (w *witness) addSubject(a *task.Answer, q Question) {
+func (w *answerer) addSubject(a *task.Answer, q Question) {
 	a.Namespace, a.Task, a.Asked.Timezone = w.Namespace, w.Name, q.Timezone
 	a.Now, a.Revision = task.At(w.Now), w.Revision
 	if a.Unknown == nil {
@@ -74,7 +74,7 @@ func (w *witness) addSubject(a *task.Answer, q Question) {
 }
 
 // answerMoment answers a question about a time. A local time may exist once, twice, or not at all.
-func (w *witness) answerMoment(m Moment) task.Answer {
+func (w *answerer) answerMoment(m Moment) task.Answer {
 	switch len(m.Instants) {
 	case 0:
 		return w.answerSkippedTime(m)
@@ -89,7 +89,7 @@ func (w *witness) answerMoment(m Moment) task.Answer {
 
 // answerRepeatedTime answers a question about a local time that exists twice, because the clocks are set back.
 // The answer covers the tick of the two, or both if both are ticks.
-func (w *witness) answerRepeatedTime(m Moment) task.Answer {
+func (w *answerer) answerRepeatedTime(m Moment) task.Answer {
 	first, second := w.answerInstant(m.Instants[0], m.Grain), w.answerInstant(m.Instants[1], m.Grain)
 	twice := w.clockWords(m) + " exists twice on " + m.Instants[0].In(w.zone).Format("Mon 2 Jan 2006") +
 		", at " + w.formatClock(m.Instants[0]) + " and at " + w.formatClock(m.Instants[1])
@@ -119,7 +119,7 @@ func (w *witness) answerRepeatedTime(m Moment) task.Answer {
 
 // answerSkippedTime answers a question about a local time that does not exist, because the clocks are set
 // forward. The schedule's dst.gap determines whether its ticks run at the end of the gap.
-func (w *witness) answerSkippedTime(m Moment) task.Answer {
+func (w *answerer) answerSkippedTime(m Moment) task.Answer {
 	end := m.Change.At
 	before := end.Add(-tickPrecision).In(w.zone)
 	gone := fmt.Sprintf("%s does not exist on %s: the clocks go from %s to %s", w.clockWords(m), clockDate(m.Change.From),
@@ -163,7 +163,7 @@ func clockTime(shown string) string {
 }
 
 // clockWords returns the time of day as the user wrote it.
-func (w *witness) clockWords(m Moment) string {
+func (w *answerer) clockWords(m Moment) string {
 	if _, t, ok := cutTime(m.Text); ok {
 		return t
 	}
@@ -172,7 +172,7 @@ func (w *witness) clockWords(m Moment) string {
 
 // answerInstant answers a question about an instant, or about the only tick within the precision with which the
 // user wrote it. If there is no tick, a manual run in that interval is the answer.
-func (w *witness) answerInstant(at time.Time, grain time.Duration) task.Answer {
+func (w *answerer) answerInstant(at time.Time, grain time.Duration) task.Answer {
 	if tick, ok := w.tickIn(at, grain); ok {
 		return w.tickAnswer(w.judgeTick(w.all, tick))
 	}
@@ -191,7 +191,7 @@ func (w *witness) answerInstant(at time.Time, grain time.Duration) task.Answer {
 // tickIn returns the tick at an instant, or the only tick within grain after it. It uses both the schedule and
 // the records, because the schedule of that time may not be on record. Two different ticks in the interval are
 // ambiguous, so ok is false.
-func (w *witness) tickIn(at time.Time, grain time.Duration) (time.Time, bool) {
+func (w *answerer) tickIn(at time.Time, grain time.Duration) (time.Time, bool) {
 	v := inForce(w.all, at)
 	if v != nil && !v.vague && v.isTick(at) {
 		return at, true
@@ -228,7 +228,7 @@ func (w *witness) tickIn(at time.Time, grain time.Duration) (time.Time, bool) {
 }
 
 // tickAnswer converts a finding to an answer, with its evidence.
-func (w *witness) tickAnswer(g finding) task.Answer {
+func (w *answerer) tickAnswer(g finding) task.Answer {
 	a := task.Answer{Verdict: g.verdict, Reason: g.reason, Sentence: w.sentenceFor(w.speaker, g), Tick: w.shownTick(g), Pause: g.pause, Freeze: g.freeze, Unknown: g.unknown}
 	// These verdicts mean that the instant is not a tick.
 	if g.verdict == task.VerdictPaused || g.verdict == task.VerdictNoTask || g.verdict == task.VerdictEnded && g.detail == "" {
@@ -270,7 +270,7 @@ func (w *witness) tickAnswer(g finding) task.Answer {
 }
 
 // shownTick converts the tick of a finding to the form of the API.
-func (w *witness) shownTick(g finding) *task.Tick {
+func (w *answerer) shownTick(g finding) *task.Tick {
 	t := &task.Tick{Time: task.At(g.tick), Local: w.formatLocal(g.tick)}
 	if !g.due.Equal(g.tick) {
 		t.DueAt = task.At(g.due)
@@ -284,7 +284,7 @@ func (w *witness) shownTick(g finding) *task.Tick {
 }
 
 // runAnswer answers a question about a manual run.
-func (w *witness) runAnswer(r *task.Run) task.Answer {
+func (w *answerer) runAnswer(r *task.Run) task.Answer {
 	g := finding{tick: r.ScheduledTime.Time, due: r.ScheduledTime.Time, version: inForce(w.all, r.ScheduledTime.Time)}
 	w.applyRecord(&g, r)
 	a := w.tickAnswer(g)
@@ -295,7 +295,7 @@ func (w *witness) runAnswer(r *task.Run) task.Answer {
 
 // answerLatest answers a question without a time. It covers the latest tick, or the latest manual run if that
 // is newer, and the next tick.
-func (w *witness) answerLatest() task.Answer {
+func (w *answerer) answerLatest() task.Answer {
 	var a task.Answer
 	last, ticked := w.lastTick()
 
@@ -326,7 +326,7 @@ func (w *witness) answerLatest() task.Answer {
 
 // lastTick returns the latest tick that is due, of whichever version was in force. Both the records and the
 // schedule are considered, because a tick that is due may not be decided yet.
-func (w *witness) lastTick() (time.Time, bool) {
+func (w *answerer) lastTick() (time.Time, bool) {
 	var last time.Time
 	for _, r := range w.Runs {
 		if at := r.ScheduledTime.Time; r.Trigger != task.TriggerManual && at.After(last) {
@@ -352,7 +352,7 @@ func (w *witness) lastTick() (time.Time, bool) {
 
 // nextTick returns the first tick after now that does not fall into a pause with an end. ok is false if there
 // is none.
-func (w *witness) nextTick() (time.Time, bool) {
+func (w *answerer) nextTick() (time.Time, bool) {
 	if len(w.all) == 0 {
 		return time.Time{}, false
 	}

@@ -9,7 +9,7 @@ import (
 )
 
 // addEvidence adds the lines of evidence that the command line prints below the sentence.
-func (w *witness) addEvidence(a *task.Answer, g finding) {
+func (w *answerer) addEvidence(a *task.Answer, g finding) {
 	add := func(what, format string, args ...any) {
 		a.Lines = append(a.Lines, task.EvidenceLine{What: what, Says: fmt.Sprintf(format, args...)})
 	}
@@ -62,7 +62,7 @@ func (w *witness) addEvidence(a *task.Answer, g finding) {
 }
 
 // versionWords describes a version: what made it, when, by whom, and until when it was in force.
-func (w *witness) versionWords(v *version) string {
+func (w *answerer) versionWords(v *version) string {
 	change := map[string]string{task.ChangeCreated: "created", task.ChangePaused: "paused", task.ChangeResumed: "resumed", task.ChangeRolledBack: "rolled back"}[v.Change]
 	if change == "" {
 		change = "changed"
@@ -81,7 +81,7 @@ func (w *witness) versionWords(v *version) string {
 }
 
 // untilWords returns the end of an active period.
-func (w *witness) untilWords(t time.Time) string {
+func (w *answerer) untilWords(t time.Time) string {
 	if t.IsZero() {
 		return ", still active"
 	}
@@ -89,7 +89,7 @@ func (w *witness) untilWords(t time.Time) string {
 }
 
 // runEvidence adds the lines about the run of a finding.
-func (w *witness) runEvidence(add func(string, string, ...any), g finding) {
+func (w *answerer) runEvidence(add func(string, string, ...any), g finding) {
 	r := g.run
 	outcome := string(r.State)
 	if r.Reason != "" {
@@ -192,12 +192,12 @@ func (w *witness) runEvidence(add func(string, string, ...any), g finding) {
 }
 
 // formatExact formats an instant in milliseconds, for comparison with logs and other records.
-func (w *witness) formatExact(t time.Time) string {
+func (w *answerer) formatExact(t time.Time) string {
 	return t.In(w.zone).Format("2006-01-02 15:04:05.000 MST")
 }
 
 // addCircumstances adds the lines about the owner of the shard, the watermark and the nodes.
-func (w *witness) addCircumstances(add func(string, string, ...any), a *task.Answer, g finding) {
+func (w *answerer) addCircumstances(add func(string, string, ...any), a *task.Answer, g finding) {
 	if o := a.Owner; o != nil {
 		switch {
 		case o.Node == "" && o.Next == "":
@@ -234,7 +234,7 @@ func (w *witness) addCircumstances(add func(string, string, ...any), a *task.Ans
 }
 
 // nodeWords lists the present nodes, each with the reason why it takes no runs of the task.
-func (w *witness) nodeWords() string {
+func (w *answerer) nodeWords() string {
 	var names []string
 	for _, n := range w.Nodes {
 		text := n.Name

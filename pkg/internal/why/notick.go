@@ -16,7 +16,7 @@ func cutTime(text string) (date, clock string, ok bool) {
 
 // noTick answers a question about an instant at which the version in force has no tick. It explains why, and
 // names the nearest ticks.
-func (w *witness) noTick(at time.Time) task.Answer {
+func (w *answerer) noTick(at time.Time) task.Answer {
 	v := inForce(w.all, at)
 	g := finding{verdict: task.VerdictNoTick, due: at, version: v}
 
@@ -76,7 +76,7 @@ func (w *witness) noTick(at time.Time) task.Answer {
 }
 
 // nearestTicks describes the ticks before and after an instant.
-func (w *witness) nearestTicks(a *task.Answer) string {
+func (w *answerer) nearestTicks(a *task.Answer) string {
 	var parts []string
 	if a.Before != nil {
 		parts = append(parts, "the previous tick was "+w.formatTime(a.Before.Time.Time))
@@ -98,7 +98,7 @@ func (w *witness) nearestTicks(a *task.Answer) string {
 }
 
 // dueOf returns the due time of a tick in the version in force.
-func (w *witness) dueOf(tick time.Time) time.Time {
+func (w *answerer) dueOf(tick time.Time) time.Time {
 	if v := inForce(w.all, tick); v != nil {
 		return v.dueTime(tick)
 	}
@@ -107,7 +107,7 @@ func (w *witness) dueOf(tick time.Time) time.Time {
 
 // tickBefore returns the last tick before an instant. It goes back through the versions, because each has ticks
 // only while it was in force.
-func (w *witness) tickBefore(at time.Time) (time.Time, bool) {
+func (w *answerer) tickBefore(at time.Time) (time.Time, bool) {
 	for i := len(w.all) - 1; i >= 0; i-- {
 		v := &w.all[i]
 		if !v.startTime().Before(at) {
@@ -131,7 +131,7 @@ func (w *witness) tickBefore(at time.Time) (time.Time, bool) {
 }
 
 // tickAfter returns the first tick after an instant, in whichever version.
-func (w *witness) tickAfter(at time.Time) (time.Time, bool) {
+func (w *answerer) tickAfter(at time.Time) (time.Time, bool) {
 	for i := range w.all {
 		v := &w.all[i]
 		if !v.until.IsZero() && !v.until.After(at) || v.vague {
@@ -153,7 +153,7 @@ func (w *witness) tickAfter(at time.Time) (time.Time, bool) {
 
 // answerNoVersion answers a question about an instant for which no version is on record, or whose version has
 // ticks that cannot be computed any more.
-func (w *witness) answerNoVersion(at time.Time, v *version) task.Answer {
+func (w *answerer) answerNoVersion(at time.Time, v *version) task.Answer {
 	g := finding{tick: at, due: at, version: v}
 
 	if v == nil {
@@ -183,7 +183,7 @@ func (w *witness) answerNoVersion(at time.Time, v *version) task.Answer {
 }
 
 // rangeRecordAt returns the record of a range of ticks that contains an instant, or nil.
-func (w *witness) rangeRecordAt(at time.Time) *task.Run {
+func (w *answerer) rangeRecordAt(at time.Time) *task.Run {
 	for _, r := range w.Runs {
 		if r.Count > 1 && !at.Before(r.ScheduledTime.Time) && !at.After(r.Last.Time) {
 			return &r
@@ -194,7 +194,7 @@ func (w *witness) rangeRecordAt(at time.Time) *task.Run {
 }
 
 // noneYet answers a question about a task that has neither ticks nor runs on record.
-func (w *witness) noneYet() task.Answer {
+func (w *answerer) noneYet() task.Answer {
 	if w.Task == nil {
 		return w.answerNoVersion(w.Now, nil)
 	}
@@ -209,7 +209,7 @@ func (w *witness) noneYet() task.Answer {
 
 // noneToCome answers the question about the next tick of a task that has none. It returns nil if no user would
 // expect one.
-func (w *witness) noneToCome() *task.Answer {
+func (w *answerer) noneToCome() *task.Answer {
 	v := inForce(w.all, w.Now)
 	if w.Task == nil || v == nil || v.vague || v.schedule == nil || v.isManual() {
 		return nil

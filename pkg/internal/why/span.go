@@ -13,7 +13,7 @@ import (
 const mostStretches = 200
 
 // answerRange answers a question about a range, inclusive at both ends.
-func (w *witness) answerRange(from, to *Moment) task.Answer {
+func (w *answerer) answerRange(from, to *Moment) task.Answer {
 	start, end := from.rangeStart(), to.rangeEnd()
 	a := task.Answer{Verdict: task.VerdictRange, Counts: map[task.Verdict]int64{}}
 	a.Asked.Times = []task.Time{task.At(start), task.At(end)}
@@ -72,7 +72,7 @@ type piece struct {
 // splitRange splits a range at every time at which the outcome can change: outcomes, changes of the task,
 // pauses, the watermark, and now. Between two such times, ticks are counted and not listed, so a long range is
 // cheap.
-func (w *witness) splitRange(start, end time.Time) []piece {
+func (w *answerer) splitRange(start, end time.Time) []piece {
 	cuts := w.cutTimes(start, end)
 	var list []piece
 	for i := 1; i < len(cuts); i++ {
@@ -99,7 +99,7 @@ func (w *witness) splitRange(start, end time.Time) []piece {
 }
 
 // upToMaxRuns splits future ticks at the one with which max_runs is reached.
-func (w *witness) upToMaxRuns(p piece) []piece {
+func (w *answerer) upToMaxRuns(p piece) []piece {
 	const far = 10_000 // the maximum number of ticks that are enumerated here
 
 	if p.verdict == task.VerdictEnded || w.Entry == nil || w.Entry.MaxRuns == 0 || !p.due.After(w.Now) {
@@ -124,7 +124,7 @@ func (w *witness) upToMaxRuns(p piece) []piece {
 }
 
 // cutTimes returns the times at which pieces end, in order. The first one is just before start.
-func (w *witness) cutTimes(start, end time.Time) []time.Time {
+func (w *answerer) cutTimes(start, end time.Time) []time.Time {
 	cuts := []time.Time{start.Add(-tickPrecision), end}
 	add := func(at time.Time) {
 		if !at.Before(start) && at.Before(end) {
@@ -178,7 +178,7 @@ func (w *witness) cutTimes(start, end time.Time) []time.Time {
 
 // cutDue adds cuts around an instant, and around the last tick that is due at it, because with jitter a tick
 // before the instant may not be due yet.
-func (w *witness) cutDue(add func(time.Time), at time.Time) {
+func (w *answerer) cutDue(add func(time.Time), at time.Time) {
 	add(at)
 	add(at.Add(-tickPrecision))
 
@@ -191,7 +191,7 @@ func (w *witness) cutDue(add func(time.Time), at time.Time) {
 }
 
 // manualRuns returns the manual runs in a range as one line. ok is false if there are none.
-func (w *witness) manualRuns(start, end time.Time) (task.Stretch, bool) {
+func (w *answerer) manualRuns(start, end time.Time) (task.Stretch, bool) {
 	m := task.Stretch{Manual: true, Reason: task.TriggerManual}
 	for _, r := range w.Runs {
 		at := r.ScheduledTime
@@ -215,7 +215,7 @@ func (w *witness) manualRuns(start, end time.Time) (task.Stretch, bool) {
 }
 
 // stretchSays returns the sentence about a line of an answer.
-func (w *witness) stretchSays(s *task.Stretch) string {
+func (w *answerer) stretchSays(s *task.Stretch) string {
 	text := "the tick of " + w.formatTime(s.First.Time)
 	if s.Count > 1 {
 		text = fmt.Sprintf("%d ticks from %s to %s", s.Count, w.formatTime(s.First.Time), w.formatTime(s.Last.Time))
@@ -271,7 +271,7 @@ func verdictWords(v task.Verdict, n int64) string {
 }
 
 // spanSays returns the sentence about a range: the number of ticks for each verdict.
-func (w *witness) spanSays(a *task.Answer, start time.Time, between string, ticks int64) string {
+func (w *answerer) spanSays(a *task.Answer, start time.Time, between string, ticks int64) string {
 	switch {
 	case w.Task == nil:
 		g := finding{tick: start, due: start}

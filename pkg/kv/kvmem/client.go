@@ -17,25 +17,25 @@ const etcdVersion = "3.7.3"
 // Watcher and Lease by decorators that inject faults. kv.Wrap adds deadlines.
 func (s *Store) Client(ctx context.Context) *clientv3.Client {
 	c := clientv3.NewCtxClient(ctx)
-	d := door{Store: s, life: c.Ctx()}
+	d := clientView{Store: s, life: c.Ctx()}
 	c.KV = clientv3.NewKVFromKVClient(remote{d}, nil)
-	c.Watcher = &watcher{door: d, done: make(chan struct{})}
+	c.Watcher = &watcher{clientView: d, done: make(chan struct{})}
 	c.Lease = leases{d}
-	c.Maintenance = maintenance{door: d}
-	c.Cluster = cluster{door: d}
+	c.Maintenance = maintenance{clientView: d}
+	c.Cluster = cluster{clientView: d}
 
 	return c
 }
 
-// door is the store as one client accesses it. Its calls fail when the client has been closed.
-type door struct {
+// clientView is the store as one client accesses it. Its calls fail when the client has been closed.
+type clientView struct {
 	*Store
 	life context.Context // ends when the client is closed
 }
 
 // lockStore waits while the store is frozen. If it returns nil, the caller holds the mutex of the store. Its errors
 // have the form of gRPC.
-func (d door) lockStore(ctx context.Context) error {
+func (d clientView) lockStore(ctx context.Context) error {
 	if d.life.Err() != nil {
 		return status.Error(codes.Canceled, "kvmem: the client is closed")
 	}
@@ -49,7 +49,7 @@ var errNotHere = errors.New("kvmem: not in this store")
 // is nil.
 type maintenance struct {
 	clientv3.Maintenance
-	door
+	clientView
 }
 
 func (s maintenance) Status(ctx context.Context, _ string) (*clientv3.StatusResponse, error) {
@@ -88,7 +88,7 @@ func (s maintenance) Defragment(context.Context, string) (*clientv3.DefragmentRe
 // cluster implements clientv3.Cluster. Methods that change the members panic.
 type cluster struct {
 	clientv3.Cluster
-	door
+	clientView
 }
 
 func (s cluster) MemberList(ctx context.Context, _ ...clientv3.OpOption) (*clientv3.MemberListResponse, error) {

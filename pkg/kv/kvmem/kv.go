@@ -15,7 +15,7 @@ import (
 )
 
 // remote implements the gRPC interface for keys. clientv3 converts its calls to requests for it.
-type remote struct{ door }
+type remote struct{ clientView }
 
 var _ pb.KVClient = remote{}
 

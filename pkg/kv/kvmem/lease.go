@@ -83,12 +83,12 @@ func (s *Store) sortedLeases() []*lease {
 }
 
 // leases implements clientv3.Lease.
-type leases struct{ door }
+type leases struct{ clientView }
 
 var _ clientv3.Lease = leases{}
 
 func (s leases) lockStore(ctx context.Context) error {
-	return clientv3.ContextError(ctx, s.door.lockStore(ctx))
+	return clientv3.ContextError(ctx, s.clientView.lockStore(ctx))
 }
 
 // Grant grants leases with ascending ids, so that a simulation can be repeated.

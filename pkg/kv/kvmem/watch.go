@@ -66,7 +66,7 @@ func (w *watch) notifyEvents(revision int64, events []*mvccpb.Event) {
 
 // watcher implements clientv3.Watcher.
 type watcher struct {
-	door
+	clientView
 
 	gate   sync.Mutex // guards closed, so that no watch is added after Close
 	closed bool

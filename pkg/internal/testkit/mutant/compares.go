@@ -12,7 +12,7 @@ import (
 )
 
 // withoutComparisons returns a mutant that removes the comparisons that dropped selects.
-func withoutComparisons(dropped func(k keysOf, t txn, key string) bool) func(k keysOf) infect {
+func withoutComparisons(dropped func(k keysOf, t txn, key string) bool) func(k keysOf) injector {
 	return editTransactions(func(k keysOf, t txn) txn {
 		var kept []clientv3.Cmp
 		for _, c := range t.If {
@@ -79,7 +79,7 @@ func runKnown(k keysOf, _ txn, key string) bool { return strings.HasPrefix(key, 
 // noTerm removes the comparison of the leader's term, and delays the leader's writes by a second, even if it no
 // longer leads then. Without the delay the mutant would rarely do harm: a leader that knows that its term has ended
 // writes nothing, so that the comparison matters only for writes in flight.
-func noTerm(k keysOf) infect {
+func noTerm(k keysOf) injector {
 	without := withoutComparisons(func(k keysOf, _ txn, key string) bool { return strings.HasPrefix(key, k.Leader()) })(k)
 	return func(node string, c *clientv3.Client) {
 		without(node, c)

@@ -13,7 +13,7 @@ import (
 
 // presentLostAfter changes what an owner reads when it reads an attempt together with its node: the cluster's
 // current lost_after replaces the one in the attempt's record. The attempt's node still uses the record.
-func presentLostAfter(k keysOf) infect {
+func presentLostAfter(k keysOf) injector {
 	return func(_ string, c *clientv3.Client) {
 		c.KV = etcdhook.KV(c.KV, func(ctx context.Context, op clientv3.Op, next etcdhook.Do) (clientv3.OpResponse, error) {
 			// Make the read, and then replace lost_after in each attempt of its result.
@@ -66,7 +66,7 @@ func readsAttempts(k keysOf, op clientv3.Op) bool {
 // adoptionForged changes the answer to an adoption whose comparison of the attempt's record has failed: the node is
 // answered as if it had succeeded. After a hand-back of unknown outcome, the adoption would otherwise prove that
 // the attempt was not handed back.
-func adoptionForged(k keysOf) infect {
+func adoptionForged(k keysOf) injector {
 	return func(_ string, c *clientv3.Client) {
 		c.KV = etcdhook.KV(c.KV, func(ctx context.Context, op clientv3.Op, next etcdhook.Do) (clientv3.OpResponse, error) {
 			r, err := next(ctx, op)

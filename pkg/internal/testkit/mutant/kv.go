@@ -12,8 +12,8 @@ import (
 
 type keysOf = record.Keys
 
-// infect puts a mutant into the client of a node.
-type infect = func(node string, c *clientv3.Client)
+// injector puts a mutant into the client of a node.
+type injector = func(node string, c *clientv3.Client)
 
 // txn is a transaction, or one of several that share a request as nested transactions.
 type txn struct {
@@ -41,8 +41,8 @@ func (t txn) putsKey(wanted func(key string) bool) bool {
 }
 
 // editTransactions returns a mutant that edits each transaction before it is sent.
-func editTransactions(edit func(k keysOf, t txn) txn) func(k keysOf) infect {
-	return func(k keysOf) infect {
+func editTransactions(edit func(k keysOf, t txn) txn) func(k keysOf) injector {
+	return func(k keysOf) injector {
 		return func(_ string, c *clientv3.Client) {
 			c.KV = etcdhook.KV(c.KV, func(ctx context.Context, op clientv3.Op, next etcdhook.Do) (clientv3.OpResponse, error) {
 				return next(ctx, editedTxns(op, func(t txn) txn { return edit(k, t) }))

@@ -8,7 +8,7 @@ import (
 
 // forgedRenewals answers every renewal of a lease with success. A node that is cut off never learns that its lease
 // has expired, and never kills the attempts that others replace.
-func forgedRenewals(keysOf) infect {
+func forgedRenewals(keysOf) injector {
 	return func(_ string, c *clientv3.Client) { c.Lease = forged{c.Lease} }
 }
 

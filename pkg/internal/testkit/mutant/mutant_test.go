@@ -27,8 +27,8 @@ var keys = func() record.Keys {
 
 var ref = record.Ref{Namespace: "default", Name: "a", Shard: 3}
 
-// infect returns a client of the etcd that has the named mutant.
-func infect(t *testing.T, s *kvtest.Server, name string) *kv.Client {
+// inject returns a client of the etcd that has the named mutant.
+func inject(t *testing.T, s *kvtest.Server, name string) *kv.Client {
 	t.Helper()
 	m, ok := mutant.Named(name)
 	if !ok {
@@ -81,7 +81,7 @@ func TestMutants_LeaveComparisonsOut(t *testing.T) {
 		"no-term-compare":      {keys.Leader() + "1f", clientv3.OpPut(keys.Owner(3), "{}")},
 	} {
 		t.Run(name, func(t *testing.T) {
-			sick := infect(t, s, name)
+			sick := inject(t, s, name)
 
 			for _, nested := range []bool{false, true} {
 				txn := kv.Txn{If: []clientv3.Cmp{kv.ModIs(c.key, 4711)}, Then: []clientv3.Op{c.then}}
@@ -124,7 +124,7 @@ func TestMutants_ForgeWatermarks(t *testing.T) {
 		"tick-again": `"time":"2025-12-31T23:59:58.500Z"`,
 	} {
 		put := kv.Txn{Then: []clientv3.Op{clientv3.OpPut(keys.Watermark(3), `{"time":"2026-01-01T00:00:00.000Z","last":"a","seen":5,"nonce":"x"}`)}}
-		if _, err := kv.Direct(infect(t, s, name)).Commit(t.Context(), put); err != nil {
+		if _, err := kv.Direct(inject(t, s, name)).Commit(t.Context(), put); err != nil {
 			t.Fatal(err)
 		}
 
@@ -147,7 +147,7 @@ func TestMutants_ForgeRunsWithParts(t *testing.T) {
 		"rule-bent":   {ended, `{"fan_out":{},"reason":"parts","state":"failed"}`, `{"fan_out":{},"state":"succeeded"}`},
 	} {
 		part := clientv3.OpPut(keys.Run("n1", ref, task.PartID(run, 1)), `{}`)
-		if _, err := kv.Direct(infect(t, s, name)).Commit(t.Context(), kv.Txn{Then: []clientv3.Op{mark, part, clientv3.OpPut(c.key, c.value)}}); err != nil {
+		if _, err := kv.Direct(inject(t, s, name)).Commit(t.Context(), kv.Txn{Then: []clientv3.Op{mark, part, clientv3.OpPut(c.key, c.value)}}); err != nil {
 			t.Fatal(err)
 		}
 
@@ -161,11 +161,11 @@ func TestMutants_ForgeAnswers(t *testing.T) {
 	s := kvtest.StartServer(t)
 	healthy := s.Client()
 
-	if got := get(t, infect(t, s, "cleared-unseen"), keys.Cleared("gone")); len(got.Kvs) != 1 {
+	if got := get(t, inject(t, s, "cleared-unseen"), keys.Cleared("gone")); len(got.Kvs) != 1 {
 		t.Error("cleared-unseen finds no proof of a death")
 	}
 
-	scan := infect(t, s, "stale-scan")
+	scan := inject(t, s, "stale-scan")
 	prefix := []clientv3.OpOption{clientv3.WithPrefix(), clientv3.WithKeysOnly()}
 	get(t, scan, keys.Runs(), prefix...)
 	run := put(t, healthy, keys.Run("n1", ref, "r"), `{"instance":"other","id":"r"}`)
@@ -174,7 +174,7 @@ func TestMutants_ForgeAnswers(t *testing.T) {
 		t.Error("stale-scan finds what is new")
 	}
 
-	anyone := infect(t, s, "anyones-attempt")
+	anyone := inject(t, s, "anyones-attempt")
 	put := kv.Txn{Then: []clientv3.Op{clientv3.OpPut(keys.Node("n1"), `{"instance":"mine"}`)}}
 	if _, err := kv.Direct(anyone).Commit(t.Context(), put); err != nil {
 		t.Fatal(err)
@@ -197,7 +197,7 @@ func TestMutants_ForgeAnswers(t *testing.T) {
 	for range watch { // until it has ended
 	}
 
-	if _, err := infect(t, s, "forged-renewals").KeepAliveOnce(t.Context(), 4711); err != nil {
+	if _, err := inject(t, s, "forged-renewals").KeepAliveOnce(t.Context(), 4711); err != nil {
 		t.Errorf("forged-renewals: %v", err)
 	}
 }
@@ -241,7 +241,7 @@ func TestMutants_OpenByARead(t *testing.T) {
 		If:   []clientv3.Cmp{kv.ModIs(keys.Owner(3), 0), kv.CreateIs(keys.Node("n1"), 0), kv.ModIs(keys.Watermark(3), at), kv.ModIs(keys.Freezes(), 0)},
 		Then: []clientv3.Op{clientv3.OpPut(keys.Watermark(3), `{"time":"2026-01-01T00:00:00.000Z","nonce":"y"}`)},
 	}
-	r, err := kv.Direct(infect(t, s, "open-without-commit")).Commit(t.Context(), open)
+	r, err := kv.Direct(inject(t, s, "open-without-commit")).Commit(t.Context(), open)
 	if err != nil || !r.Succeeded {
 		t.Fatalf("got %+v, %v", r, err)
 	}
@@ -253,7 +253,7 @@ func TestMutants_OpenByARead(t *testing.T) {
 
 func TestMutants_TellOfAttemptsThatAreNotWritten(t *testing.T) {
 	s := kvtest.StartServer(t)
-	c := infect(t, s, "start-before-commit")
+	c := inject(t, s, "start-before-commit")
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 
@@ -339,7 +339,7 @@ func TestMutants_SendConflictsTogether(t *testing.T) {
 // An owner that reads an attempt gets the lost_after of the cluster's record. Other readers do not.
 func TestMutants_ShowThePresentLostAfter(t *testing.T) {
 	s := kvtest.StartServer(t)
-	c, run := infect(t, s, "present-lost-after"), keys.Run("n1", ref, "r")
+	c, run := inject(t, s, "present-lost-after"), keys.Run("n1", ref, "r")
 	put(t, s.Client(), run, `{"id":"r","lost_after":"1h"}`)
 
 	for now, want := range map[string]string{`{"lost_after":"12s"}`: `"lost_after":"12s"`, `{}`: `{"id":"r"}`} {
@@ -369,7 +369,7 @@ func TestMutants_ForgeAdoptions(t *testing.T) {
 		Then: []clientv3.Op{clientv3.OpPut(run, `{}`)}, Else: []clientv3.Op{clientv3.OpGet(node)},
 	}
 
-	for client, want := range map[*kv.Client]bool{s.Client(): false, infect(t, s, "adoption-forged"): true} {
+	for client, want := range map[*kv.Client]bool{s.Client(): false, inject(t, s, "adoption-forged"): true} {
 		r, err := kv.Direct(client).Commit(t.Context(), adopt)
 		if err != nil || r.Succeeded != want {
 			t.Errorf("%+v, %v, want success %t", r, err, want)

@@ -13,7 +13,7 @@ import (
 // openByRead opens shards without a write. The opening commit writes nothing but the watermark, and compares the
 // owner key and a node key. It becomes a read with the same comparisons. The worker takes the revision of the read
 // for that of the watermark, so later comparisons with it are translated back to the watermark's real revision.
-func openByRead(k keysOf) infect {
+func openByRead(k keysOf) injector {
 	return func(_ string, c *clientv3.Client) {
 		o := &opener{keys: k, known: map[opening]int64{}}
 		c.KV = etcdhook.KV(c.KV, o.callNext)

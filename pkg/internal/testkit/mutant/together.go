@@ -14,7 +14,7 @@ import (
 // compare and write. etcd evaluates all their comparisons before it applies any of their writes. Transactions are
 // kept apart only where etcd itself refuses the request: two puts of one key, and a put of a key that another one
 // deletes.
-func conflictsTogether(keysOf) infect {
+func conflictsTogether(keysOf) injector {
 	g := &gatherer{}
 	return func(_ string, c *clientv3.Client) { c.KV = etcdhook.KV(c.KV, g.sendTogether) }
 }

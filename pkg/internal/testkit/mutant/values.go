@@ -75,7 +75,7 @@ func editObject(value []byte, edit func(m map[string]any)) []byte {
 
 // errorIsDone answers a transaction of unknown outcome with success, at the newest revision that the client has
 // seen. A call that its caller cancels still fails.
-func errorIsDone(keysOf) infect {
+func errorIsDone(keysOf) injector {
 	return func(_ string, c *clientv3.Client) {
 		var mu sync.Mutex
 		var newest pb.ResponseHeader
@@ -109,7 +109,7 @@ func errorIsDone(keysOf) infect {
 }
 
 // errorIsNothing answers a write of unknown outcome with an error that proves that nothing was written.
-func errorIsNothing(keysOf) infect {
+func errorIsNothing(keysOf) injector {
 	return func(_ string, c *clientv3.Client) {
 		c.KV = etcdhook.KV(c.KV, func(ctx context.Context, op clientv3.Op, next etcdhook.Do) (clientv3.OpResponse, error) {
 			r, err := next(ctx, op)
@@ -122,7 +122,7 @@ func errorIsNothing(keysOf) infect {
 }
 
 // staleScan answers scans of all active runs with the result of an earlier scan, for up to half a minute.
-func staleScan(k keysOf) infect {
+func staleScan(k keysOf) injector {
 	return func(_ string, c *clientv3.Client) {
 		var mu sync.Mutex
 		var kept *clientv3.GetResponse
@@ -146,7 +146,7 @@ func staleScan(k keysOf) infect {
 }
 
 // clearedUnseen answers that every instance has been cleared.
-func clearedUnseen(k keysOf) infect {
+func clearedUnseen(k keysOf) injector {
 	prefix := strings.TrimSuffix(k.Cleared("x"), "x")
 	return func(_ string, c *clientv3.Client) {
 		c.KV = editReads(c.KV, func(op clientv3.Op, resp *clientv3.GetResponse) {

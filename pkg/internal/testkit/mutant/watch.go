@@ -61,7 +61,7 @@ func (w watched) Watch(ctx context.Context, key string, opts ...clientv3.OpOptio
 
 // anyonesAttempt shows a node every attempt in its inbox as one for its own instance. A restarted daemon then
 // starts the attempts of the former one.
-func anyonesAttempt(k keysOf) infect {
+func anyonesAttempt(k keysOf) injector {
 	return func(node string, c *clientv3.Client) {
 		inbox := k.Inbox(node)
 		mine := &own{key: k.Node(node)}
@@ -138,7 +138,7 @@ func (o *own) learnInstance(value []byte) {
 
 // startBeforeCommit delivers to a node the attempts that its own commits put into its inbox, before it sends these
 // commits. Every fourth of them is then dropped, so that its attempts start without a record.
-func startBeforeCommit(k keysOf) infect {
+func startBeforeCommit(k keysOf) injector {
 	return func(node string, c *clientv3.Client) {
 		inbox := k.Inbox(node)
 		var mu sync.Mutex
@@ -219,7 +219,7 @@ func startBeforeCommit(k keysOf) infect {
 
 // deafWatches removes all events from a node's watches, so that they only show that they are alive. It also refuses
 // the lists of a shard's keys, by which the node would find out what the watches have lost.
-func deafWatches(k keysOf) infect {
+func deafWatches(k keysOf) injector {
 	return func(_ string, c *clientv3.Client) {
 		c.Watcher = watched{Watcher: c.Watcher, see: func(_ string, r clientv3.WatchResponse) clientv3.WatchResponse {
 			r.Events = nil
