@@ -98,8 +98,8 @@ type Answer struct {
 	Run     *Run            `json:"run,omitempty" doc:"The outcome on record, or the run as it is now."`
 	Active  []Run           `json:"active,omitempty" doc:"Other runs of the task that were active when the tick was due."`
 	Late    []Run           `json:"late,omitempty" doc:"Results that arrived after the attempt had been declared lost."`
-	Owner   *Ownership      `json:"owner,omitempty" doc:"Who owned the shard of the task at that time."`
-	Deleted *Deletion       `json:"deleted,omitempty" doc:"Who deleted the task."`
+	Owner   *Ownership      `json:"owner,omitempty" doc:"The owner of the shard of the task at that time."`
+	Deleted *Deletion       `json:"deleted,omitempty" doc:"The user who deleted the task."`
 	Lines   []EvidenceLine  `json:"evidence" doc:"The same as text."`
 	Unknown []string        `json:"not_on_record" doc:"Information that matters but is no longer on record."`
 
@@ -139,7 +139,7 @@ type VersionInForce struct {
 	Schedule   Schedules `json:"schedule"`
 	Timezone   string    `json:"timezone"`
 	DST        DST       `json:"dst,omitzero"`
-	ReplacedBy string    `json:"replaced_by,omitempty" doc:"Who created the next version."`
+	ReplacedBy string    `json:"replaced_by,omitempty" doc:"The user who created the next version."`
 }
 
 // Ownership is the owner of a shard at a time.

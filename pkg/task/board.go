@@ -8,12 +8,12 @@ import "math/bits"
 type Board struct {
 	At      Time     `json:"at" doc:"The time of the answer, by the clock of the node that answers."`
 	Node    string   `json:"node" doc:"The node that answers."`
-	Version string   `json:"version" doc:"Carillon's, of that node."`
+	Version string   `json:"version" doc:"The version of Carillon on that node."`
 	Cluster string   `json:"cluster" doc:"The cluster's id."`
 	Leader  string   `json:"leader" doc:"Empty while the cluster has no leader."`
 	Span    Duration `json:"span" doc:"How far next looks ahead."`
 	// Warnings and Freezes come from the cluster's status and are at most a few seconds old.
-	Warnings       []string  `json:"warnings" doc:"What an operator should look at, as text."`
+	Warnings       []string  `json:"warnings" doc:"Problems that an operator should check, as text."`
 	WarningDetails []Warning `json:"warning_details" doc:"The same warnings, each with its code."`
 	Freezes        []Freeze  `json:"freezes" doc:"The freezes in effect."`
 	Silent         []Silence `json:"silent" doc:"Scheduler nodes that did not respond within a second; their information is missing."`
@@ -65,7 +65,7 @@ type BoardLists struct {
 type BoardShard struct {
 	ID      int    `json:"id"`
 	Node    string `json:"node"`
-	Since   Time   `json:"since" doc:"Since when a tick is undecided, or since when the shard is being loaded."`
+	Since   Time   `json:"since" doc:"The time since which a tick is undecided or the shard is loading."`
 	Loading bool   `json:"loading,omitempty"`
 }
 
@@ -161,7 +161,7 @@ type BoardNode struct {
 type Recent struct {
 	Fired     int64   `json:"fired" doc:"Ticks that became runs."`
 	Skipped   int64   `json:"skipped" doc:"Ticks that were skipped or missed."`
-	Succeeded int64   `json:"succeeded" doc:"Runs that ended so."`
+	Succeeded int64   `json:"succeeded" doc:"Runs that succeeded."`
 	Failed    int64   `json:"failed" doc:"Runs that failed, timed out or were lost."`
 	P50MS     int64   `json:"lateness_p50_ms" doc:"Of those that fired: from the tick's time to the commit that decided it. Exact to a quarter."`
 	P99MS     int64   `json:"lateness_p99_ms"`

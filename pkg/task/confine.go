@@ -80,7 +80,7 @@ func (p *Process) validateConfinement(field string) error {
 // checkAccount checks the name of a user or group. what names the kind in the message.
 func checkAccount(field, what, name string) error {
 	if len(name) > 256 || strings.ContainsAny(name, "\x00:\n /") {
-		return Invalid(CodeBadValue, field, "%s is not %s's name", Quote(name), what)
+		return Invalid(CodeBadValue, field, "%s is not the name of %s", Quote(name), what)
 	}
 	return nil
 }
@@ -95,7 +95,7 @@ func checkGroups(field string, groups []string) error {
 		at := fmt.Sprintf("%s[%d]", field, i)
 
 		if g == "" {
-			return Invalid(CodeRequired, at, "is empty; it names a group")
+			return Invalid(CodeRequired, at, "must not be empty")
 		}
 		if err := checkAccount(at, "a group", g); err != nil {
 			return err
@@ -111,7 +111,7 @@ func checkGroups(field string, groups []string) error {
 // checkPrivateDir rejects a working directory below a private /tmp, because it would not exist.
 func (p *Process) checkPrivateDir(field string) error {
 	if tmp := PrivateDir(p.Dir); p.PrivateTmp && tmp != "" && tmp != p.Dir {
-		return Invalid(CodeBadValue, field, "%s cannot be: with private_tmp, %s is empty when the process starts", Quote(p.Dir), tmp)
+		return Invalid(CodeBadValue, field, "%s does not exist: with private_tmp, %s is empty when the process starts", Quote(p.Dir), tmp)
 	}
 	return nil
 }
@@ -166,10 +166,10 @@ func (l Limits) validate(field string) error {
 		return err
 	}
 	if l.CPUTime%Duration(time.Second) != 0 {
-		return Invalid(CodeBadDuration, field+".cpu_time", "%s: the kernel counts whole seconds", l.CPUTime)
+		return Invalid(CodeBadDuration, field+".cpu_time", "%s is not a whole number of seconds, as the kernel requires", l.CPUTime)
 	}
 	if l.Swap != nil && l.Memory == 0 {
-		return Invalid(CodeBadValue, field+".swap", "is for a task with limits.memory")
+		return Invalid(CodeBadValue, field+".swap", "requires limits.memory")
 	}
 
 	return nil

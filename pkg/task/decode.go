@@ -52,7 +52,7 @@ func DecodeSpec(b []byte) (Spec, error) {
 func refuseNoRoom(b []byte) error {
 	var said struct{ Queue struct{ Limit *int } }
 	if json.Unmarshal(b, &said) == nil && said.Queue.Limit != nil {
-		return Invalid(CodeOutOfRange, "queue.limit", "0 is not between 1 and %d: to let nothing wait, overlap is skip", MaxQueue)
+		return Invalid(CodeOutOfRange, "queue.limit", "0 is not between 1 and %d; for no waiting runs, use overlap: skip", MaxQueue)
 	}
 	return nil
 }
@@ -72,7 +72,7 @@ func (l *Limits) refuseNone(b []byte) error {
 	for _, f := range reflect.VisibleFields(limits.Type()) {
 		name := nameOf(f)
 		if v, is := said.Action.Process.Limits[name]; is && string(v) != "null" && limits.FieldByIndex(f.Index).IsZero() {
-			return Invalid(CodeOutOfRange, "action.process.limits."+name, "0 is no limit: leave it out for none")
+			return Invalid(CodeOutOfRange, "action.process.limits."+name, "0 is not a limit; omit the field for no limit")
 		}
 	}
 
@@ -101,7 +101,7 @@ func decodeStrict(b []byte, v any, nullInMaps bool) error {
 		return err
 	}
 	if _, err := c.Token(); !errors.Is(err, io.EOF) {
-		return Invalid(CodeBadJSON, "", "there is more data behind the JSON value")
+		return Invalid(CodeBadJSON, "", "unexpected data after the JSON value")
 	}
 
 	return decodeError(json.Unmarshal(b, v))
@@ -392,7 +392,7 @@ func decodeError(err error) error {
 	case errors.As(err, &typed):
 		return Invalid(CodeBadValue, typed.Field, "a JSON %s is not %s", typed.Value, kindWords(kindName(typed.Type)))
 	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
-		return Invalid(CodeBadJSON, "", "the JSON ends too early")
+		return Invalid(CodeBadJSON, "", "unexpected end of JSON")
 	}
 
 	return Invalid(CodeBadJSON, "", "%s", err)

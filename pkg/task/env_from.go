@@ -54,7 +54,7 @@ func (f EnvFrom) Take(values map[string]string) (map[string]string, error) {
 	for _, name := range slices.Sorted(maps.Keys(f.Keys)) {
 		v, ok := values[name]
 		if !ok {
-			return nil, fmt.Errorf("%s has no %s", f.Source(), Quote(name))
+			return nil, fmt.Errorf("%s does not contain %s", f.Source(), Quote(name))
 		}
 		env[f.Prefix+f.Keys[name]] = v
 	}
@@ -70,7 +70,7 @@ var variableName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
 func CheckVariable(field, name string) error {
 	switch {
 	case len(name) > maxSecretKey || !variableName.MatchString(name):
-		return Invalid(CodeBadEnv, field, "%s is not a variable's name: letters, digits and '_', not beginning with a digit, at most %d bytes", Quote(name), maxSecretKey)
+		return Invalid(CodeBadEnv, field, "%s is not a variable name: letters, digits and '_', not beginning with a digit, at most %d bytes", Quote(name), maxSecretKey)
 	case strings.HasPrefix(name, "CARILLON_"):
 		return Invalid(CodeBadEnv, field, "%s: names that begin with CARILLON_ are set by Carillon", Quote(name))
 	}
@@ -97,13 +97,13 @@ func checkEnvFrom(field string, list []EnvFrom) error {
 func (f EnvFrom) validate(field string) error {
 	switch {
 	case (f.File == "") == (f.Secret == ""):
-		return Invalid(CodeRequired, field, "needs either file or secret")
+		return Invalid(CodeRequired, field, "requires either file or secret")
 	case f.File != "" && (!filepath.IsAbs(f.File) || strings.ContainsRune(f.File, 0) || len(f.File) > 4095):
 		return Invalid(CodeBadValue, field+".file", "%s is not an absolute path", Quote(f.File))
 	case f.Optional && f.File == "":
-		return Invalid(CodeBadValue, field+".optional", "is for a file; a secret has to be there")
+		return Invalid(CodeBadValue, field+".optional", "is only valid for a file; a secret must exist")
 	case f.Keys != nil && len(f.Keys) == 0:
-		return Invalid(CodeRequired, field+".keys", "is empty; without it all names are taken")
+		return Invalid(CodeRequired, field+".keys", "is empty; omit it to use all names")
 	case len(f.Keys) > MaxEnv:
 		return Invalid(CodeTooMany, field+".keys", "has %d names; at most %d are allowed", len(f.Keys), MaxEnv)
 	}
@@ -132,7 +132,7 @@ func (f EnvFrom) validate(field string) error {
 			return err
 		}
 		if other, is := taken[to]; is {
-			return Invalid(CodeDuplicate, field+".keys."+name, "becomes %s, and so does %s", Quote(to), Quote(other))
+			return Invalid(CodeDuplicate, field+".keys."+name, "becomes %s, as does %s", Quote(to), Quote(other))
 		}
 
 		taken[to] = name

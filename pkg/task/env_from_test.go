@@ -60,7 +60,7 @@ func TestEnvFrom_Take(t *testing.T) {
 		}
 	}
 
-	if _, err := (EnvFrom{Secret: "db", Keys: map[string]string{"none": "X"}}).Take(values); err == nil || err.Error() != `secret db has no "none"` {
+	if _, err := (EnvFrom{Secret: "db", Keys: map[string]string{"none": "X"}}).Take(values); err == nil || err.Error() != `secret db does not contain "none"` {
 		t.Error(err)
 	}
 }
@@ -73,14 +73,14 @@ func TestCheckSecret(t *testing.T) {
 	}
 
 	for want, values := range map[string]map[string]string{
-		"":                         {"A": "hunter2\n", "b_1": ""},
-		"is empty":                 {},
-		"at most 256":              many,
-		"is not a variable's name": {"hunter-2": "hunter2"},
-		"contains a NUL byte":      {"A": "hunter2\x00"},
-		"is not UTF-8":             {"A": "hunter2\xff"},
-		"at most 65536":            {"A": strings.Repeat("hunter2", 10_000)},
-		"set by Carillon":          {"CARILLON_A": "hunter2"},
+		"":                       {"A": "hunter2\n", "b_1": ""},
+		"is empty":               {},
+		"at most 256":            many,
+		"is not a variable name": {"hunter-2": "hunter2"},
+		"contains a NUL byte":    {"A": "hunter2\x00"},
+		"is not UTF-8":           {"A": "hunter2\xff"},
+		"at most 65536":          {"A": strings.Repeat("hunter2", 10_000)},
+		"set by Carillon":        {"CARILLON_A": "hunter2"},
 	} {
 		err := CheckSecret("values", values)
 		if (want == "") != (err == nil) || err != nil && (!strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "hunter2")) {

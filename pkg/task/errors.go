@@ -12,7 +12,7 @@ var (
 	ErrNotFound    = errors.New("not found")
 	ErrExists      = errors.New("already exists")
 	ErrConflict    = errors.New("changed by someone else")
-	ErrStale       = errors.New("not the revision that was asked for")
+	ErrStale       = errors.New("not the requested revision")
 	ErrFenced      = errors.New("fenced: no longer the owner")
 	ErrInvalid     = errors.New("invalid")
 	ErrUnknown     = errors.New("outcome unknown")

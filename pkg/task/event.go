@@ -15,7 +15,7 @@ type Event struct {
 	Time     Time   `json:"time,omitzero" doc:"When it happened, by the clock of the node that recorded it; absent if the record does not say."`
 	Kind     string `json:"kind" doc:"task, run, shard, node, cluster, secret or gap."`
 	Action   string `json:"action" doc:"What happened; docs/events.md lists the actions of each kind."`
-	Actor    string `json:"actor,omitempty" doc:"The user or node that did it; absent if the record does not say."`
+	Actor    string `json:"actor,omitempty" doc:"The user or node that caused it; absent if the record does not say."`
 
 	Namespace     string `json:"namespace,omitempty"`
 	Task          string `json:"task,omitempty"`

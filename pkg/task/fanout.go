@@ -70,7 +70,7 @@ func (s *Succeed) UnmarshalJSON(b []byte) error {
 
 	var text string
 	if err := json.Unmarshal(b, &text); err != nil {
-		return Invalid(CodeBadValue, "target.succeed", "is neither all, any, a number of parts, nor a part of them such as 80%%")
+		return Invalid(CodeBadValue, "target.succeed", "is not all, any, a number of parts, or a percentage such as 80%%")
 	}
 
 	*s = Succeed(text)
@@ -92,7 +92,7 @@ func (s Succeed) Need(n int) (int, error) {
 	v, err := strconv.Atoi(percent)
 	switch {
 	case err != nil || v < 1 || is && v > 100 || v > MaxParts:
-		return 0, Invalid(CodeBadValue, "target.succeed", "%s is neither all, any, a number of parts from 1 to %d, nor a part of them from 1%% to 100%%", Quote(text), MaxParts)
+		return 0, Invalid(CodeBadValue, "target.succeed", "%s is not all, any, a number of parts from 1 to %d, or a percentage from 1%% to 100%%", Quote(text), MaxParts)
 	case is:
 		return max(1, (n*v+99)/100), nil
 	}
@@ -125,17 +125,17 @@ func (t Target) validateFan() error {
 	many := t.Count == All || t.Count > 1
 	switch {
 	case many && t.Parts > 0:
-		return Invalid(CodeBadValue, "target.parts", "cannot be combined with target.count: %s, which gives each part a node of its own", t.Count)
+		return Invalid(CodeBadValue, "target.parts", "cannot be combined with target.count: %s, which gives each part its own node", t.Count)
 	case t.Count == All && t.Strategy != StrategyAuto:
 		return Invalid(CodeBadValue, "target.strategy", "%s cannot be combined with target.count: all, which leaves nothing to choose", t.Strategy)
 	case t.FansOut() && t.Strategy == StrategySticky:
 		return Invalid(CodeBadValue, "target.strategy", "sticky cannot be combined with target.parts or target.count: all parts would stick to one node")
 	case many && t.Strategy == StrategyFirst && int(t.Count) > len(t.Order):
-		return Invalid(CodeOutOfRange, "target.count", "%s nodes cannot be had: target.order has %d", t.Count, len(t.Order))
+		return Invalid(CodeOutOfRange, "target.count", "%s nodes are not possible: target.order has %d", t.Count, len(t.Order))
 	case t.Stagger != 0 && !t.FansOut():
-		return Invalid(CodeBadValue, "target.stagger", "is for several parts: set target.parts or target.count")
+		return Invalid(CodeBadValue, "target.stagger", "requires several parts: set target.parts or target.count")
 	case t.Succeed != "" && !t.FansOut():
-		return Invalid(CodeBadValue, "target.succeed", "is for several parts: set target.parts or target.count")
+		return Invalid(CodeBadValue, "target.succeed", "requires several parts: set target.parts or target.count")
 	}
 
 	if err := checkOptional("target.stagger", t.Stagger, Duration(1e6), maxStagger); err != nil {
@@ -151,7 +151,7 @@ func (t Target) validateFan() error {
 	}
 	// A plain number must not exceed the number of parts. Percentages and "all" always fit.
 	if n := max(t.Parts, int(t.Count)); t.FansOut() && t.Count != All && need > n && !strings.HasSuffix(string(t.Succeed), "%") && t.Succeed != "all" {
-		return Invalid(CodeOutOfRange, "target.succeed", "%s of %d parts cannot succeed", t.Succeed, n)
+		return Invalid(CodeOutOfRange, "target.succeed", "%s successful parts of %d are not possible", t.Succeed, n)
 	}
 
 	return nil

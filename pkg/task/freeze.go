@@ -115,7 +115,7 @@ func (f Freezes) indexOf(namespace string) int {
 // CheckReason checks the reason of a freeze. It is required, because users need to know why nothing runs.
 func CheckReason(field, reason string) error {
 	if strings.TrimSpace(reason) == "" {
-		return Invalid(CodeRequired, field, "is required: it is shown to people who ask why nothing runs")
+		return Invalid(CodeRequired, field, "is required; users see it when they ask why nothing runs")
 	}
 	return checkText(field, reason, MaxReason)
 }

@@ -57,7 +57,7 @@ func TestErrors_SuggestTheNearestRightThing(t *testing.T) {
 		{name("my task!"), `"my-task" would be allowed`},
 		{name("a..b"), `two dots in a row are not allowed; "a.b" would be allowed`},
 		{name("-"), `beginning and ending with a letter or digit`},
-		{label("team name"), `is not a label's key: letters, digits, '.', '_', '-' and '/', at most 63 bytes; "team-name" would be allowed`},
+		{label("team name"), `is not a label key: letters, digits, '.', '_', '-' and '/', at most 63 bytes; "team-name" would be allowed`},
 		{value("Müller & Co"), `"M-ller-Co" would be allowed`},
 		{selector("team: data"), `did you mean "team = data"?`},
 		{selector("env in a"), `did you mean "env in (a)"?`},
@@ -67,7 +67,7 @@ func TestErrors_SuggestTheNearestRightThing(t *testing.T) {
 		{selector("a=b c=d"), `did you mean "a=b, c=d"?`},
 		{selector("a <> b"), `did you mean "a != b"?`},
 		{selector("not gpu"), `did you mean "!gpu"?`},
-		{selector("team = 'data'"), `label's value`},
+		{selector("team = 'data'"), `label value`},
 		{selector("disk_free => 10Gi"), `did you mean "disk_free >= 10Gi"?`},
 		{selector("cpus ≥ 8"), `did you mean "cpus >= 8"?`},
 		{selector("disk_free > 10 GB"), `did you mean "disk_free > 10GB"?`},
@@ -77,7 +77,7 @@ func TestErrors_SuggestTheNearestRightThing(t *testing.T) {
 		{selector("role = db and load1 < 4"), `did you mean "role = db, load1 < 4"?`},
 		{selector("diskFree > 10Gi"), `"diskFree" is not a fact of nodes; did you mean disk_free?`},
 		{selector("free-memory >= 1Gi"), `did you mean memory_free?`},
-		{selector("disk_free > 10%"), `"10%" is not a number to compare "disk_free" with: write 4, 0.5, 10Gi or 500M`},
+		{selector("disk_free > 10%"), `"10%" is not a number to compare "disk_free" with: use 4, 0.5, 10Gi or 500M`},
 		{selector("cpus > eight"), `"eight" is not a number`},
 	} {
 		switch {

@@ -34,20 +34,20 @@ const BlockedByPolicy = "policy"
 // BlockedByStarts is in Node.Blocked while too many starts of attempts hang on the node.
 const BlockedByStarts = "stuck_starts"
 
-// DescribeBlocked describes the values of Node.Blocked: "beyond its own limit of load1, disk_free".
+// DescribeBlocked describes the values of Node.Blocked: "over its own limit of load1, disk_free".
 func DescribeBlocked(blocked []string) string {
 	facts := slices.DeleteFunc(slices.Clone(blocked), func(p string) bool { return p == BlockedByPolicy || p == BlockedByStarts })
 	var words []string
 	if len(facts) > 0 {
-		words = append(words, "beyond its own limit of "+strings.Join(facts, ", "))
+		words = append(words, "over its own limit of "+strings.Join(facts, ", "))
 	}
 
 	if slices.Contains(blocked, BlockedByStarts) {
-		words = append(words, "too many starts of runs hang there: see its log")
+		words = append(words, "too many starts of runs hang; see its log")
 	}
 
 	if slices.Contains(blocked, BlockedByPolicy) {
-		words = append(words, "its policy cannot be read: see its log")
+		words = append(words, "its policy cannot be read; see its log")
 	}
 
 	return strings.Join(words, "; ")

@@ -12,9 +12,9 @@ type Secret struct {
 	Namespace  string   `json:"namespace"`
 	Name       string   `json:"name"`
 	Keys       []string `json:"keys" doc:"The names of its values, in order."`
-	KeyID      string   `json:"key_id" doc:"The key of the nodes under which the values are encrypted."`
-	Generation int64    `json:"generation" doc:"Grows by one with each write, over deletes of the last week, too."`
-	Change     string   `json:"change" doc:"What the last write was: set or rotated."`
+	KeyID      string   `json:"key_id" doc:"The key of the nodes with which the values are encrypted."`
+	Generation int64    `json:"generation" doc:"Grows by one with each write, even after a delete within the last week."`
+	Change     string   `json:"change" doc:"The kind of the last write: set or rotated."`
 	CreatedAt  Time     `json:"created_at"`
 	UpdatedAt  Time     `json:"updated_at"`
 	UpdatedBy  string   `json:"updated_by,omitempty"`
@@ -33,7 +33,7 @@ const (
 func CheckSecret(field string, values map[string]string) error {
 	switch {
 	case len(values) == 0:
-		return Invalid(CodeRequired, field, "is empty: a secret has at least one value")
+		return Invalid(CodeRequired, field, "is empty; a secret requires at least one value")
 	case len(values) > MaxEnv:
 		return Invalid(CodeTooMany, field, "has %d values; at most %d are allowed", len(values), MaxEnv)
 	}
@@ -49,14 +49,14 @@ func CheckSecret(field string, values map[string]string) error {
 		case strings.ContainsRune(v, 0):
 			return Invalid(CodeBadValue, field+"."+name, "contains a NUL byte, which no program can receive")
 		case !utf8.ValidString(v):
-			return Invalid(CodeBadValue, field+"."+name, "is not UTF-8; write what is binary as base64")
+			return Invalid(CodeBadValue, field+"."+name, "is not UTF-8; encode binary values as base64")
 		}
 
 		size += len(name) + len(v)
 	}
 
 	if size > MaxSecretValues {
-		return Invalid(CodeTooLong, field, "has %d bytes; at most %d are allowed", size, MaxSecretValues)
+		return Invalid(CodeTooLong, field, "is %d bytes long; at most %d are allowed", size, MaxSecretValues)
 	}
 
 	return nil

@@ -87,7 +87,7 @@ func ParseSelector(s string) (Selector, error) {
 		m := termForms.FindStringSubmatch(part)
 		if m == nil {
 			return nil, Invalid(CodeBadSelector, "",
-				"%s is not a term: write k = v, k != v, k > n, k in (a, b), k notin (a, b), k or !k%s", Quote(part), meantTerm(part))
+				"%s is not a term: use k = v, k != v, k > n, k in (a, b), k notin (a, b), k or !k%s", Quote(part), meantTerm(part))
 		}
 
 		var t term

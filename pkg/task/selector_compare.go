@@ -19,7 +19,7 @@ func isFact(key string) bool {
 func parseComparison(key, order, text string) (term, error) {
 	v, ok := parseNumber(text)
 	if !ok {
-		return term{}, Invalid(CodeBadSelector, "", "%s is not a number to compare %s with: write 4, 0.5, 10Gi or 500M%s",
+		return term{}, Invalid(CodeBadSelector, "", "%s is not a number to compare %s with: use 4, 0.5, 10Gi or 500M%s",
 			Quote(text), Quote(key), meantReverse(key, order, text))
 	}
 

@@ -80,7 +80,7 @@ func ParseSize(field, text string) (Size, error) {
 
 	n, err := strconv.ParseFloat(m[1], 64)
 	if n *= float64(factor); err != nil || n >= math.MaxInt64 {
-		return 0, Invalid(CodeOutOfRange, field, "%s is more bytes than there are", Quote(text))
+		return 0, Invalid(CodeOutOfRange, field, "%s is too large", Quote(text))
 	}
 
 	return Size(math.Round(n)), nil

@@ -13,7 +13,7 @@ type Spec struct {
 	Namespace   string            `json:"namespace" doc:"Default: default."`
 	Description string            `json:"description,omitempty"`
 	Labels      map[string]string `json:"labels,omitempty"`
-	Schedule    Schedules         `json:"schedule" doc:"One expression or a list: cron with 5 or 6 fields, @hourly and its kin, @every 90s, @at 2026-12-24T18:00:00Z, @manual."`
+	Schedule    Schedules         `json:"schedule" doc:"One expression or a list: cron with 5 or 6 fields, @hourly and similar, @every 90s, @at 2026-12-24T18:00:00Z, @manual."`
 	Timezone    string            `json:"timezone" doc:"A name from the tz database. Default: UTC."`
 	DST         DST               `json:"dst,omitzero"`
 	Start       Time              `json:"start,omitzero" doc:"No ticks before this instant."`

@@ -43,7 +43,7 @@ func (t Target) validateStrategy() error {
 		return err
 	}
 	if t.Key != "" && t.Strategy != StrategyHash {
-		return Invalid(CodeBadValue, "target.key", "is for strategy: hash, and strategy is %s", t.Strategy)
+		return Invalid(CodeBadValue, "target.key", "requires strategy: hash, but strategy is %s", t.Strategy)
 	}
 	if err := checkText("target.key", t.Key, MaxKey); err != nil {
 		return err
@@ -51,9 +51,9 @@ func (t Target) validateStrategy() error {
 
 	switch {
 	case len(t.Order) > 0 && t.Strategy != StrategyFirst:
-		return Invalid(CodeBadValue, "target.order", "is for strategy: first, and strategy is %s", t.Strategy)
+		return Invalid(CodeBadValue, "target.order", "requires strategy: first, but strategy is %s", t.Strategy)
 	case len(t.Order) == 0 && t.Strategy == StrategyFirst:
-		return Invalid(CodeRequired, "target.order", "is required with strategy: first; it names nodes, the best first")
+		return Invalid(CodeRequired, "target.order", "is required with strategy: first; list the nodes, the preferred node first")
 	case len(t.Order) > MaxOrder:
 		return Invalid(CodeTooMany, "target.order", "has %d nodes; at most %d are allowed", len(t.Order), MaxOrder)
 	}

@@ -136,7 +136,7 @@ func (s *Spec) validateOverlap() error {
 		return err
 	}
 	if s.Queue != (QueuePolicy{}) && s.Overlap != OverlapQueue {
-		return Invalid(CodeBadValue, "queue", "is for overlap: queue, and overlap is %s", s.Overlap)
+		return Invalid(CodeBadValue, "queue", "requires overlap: queue, but overlap is %s", s.Overlap)
 	}
 	if err := checkRange("queue.limit", s.Queue.Limit, 0, MaxQueue); err != nil {
 		return err
@@ -149,7 +149,7 @@ func (s *Spec) validateOverlap() error {
 	}
 
 	if s.MaxActive != 0 && s.Overlap != OverlapAllow {
-		return Invalid(CodeBadValue, "max_active", "is for overlap: allow, and overlap is %s", s.Overlap)
+		return Invalid(CodeBadValue, "max_active", "requires overlap: allow, but overlap is %s", s.Overlap)
 	}
 
 	return checkRange("max_active", s.MaxActive, 0, MaxActive)
@@ -161,10 +161,10 @@ func (s *Spec) validatePause() error {
 		return err
 	}
 	if !s.Paused && !s.PausedUntil.IsZero() {
-		return Invalid(CodeBadValue, "paused_until", "is for a task that is paused: set paused to true, or leave it out")
+		return Invalid(CodeBadValue, "paused_until", "requires paused: true; set that, or omit this field")
 	}
 	if !s.Paused && s.PauseReason != "" {
-		return Invalid(CodeBadValue, "pause_reason", "is for a task that is paused: set paused to true, or leave it out")
+		return Invalid(CodeBadValue, "pause_reason", "requires paused: true; set that, or omit this field")
 	}
 
 	return checkText("pause_reason", s.PauseReason, MaxReason)
@@ -197,13 +197,13 @@ func (p *Process) validate() error {
 	const field = "action.process"
 
 	if (len(p.Command) == 0) == (p.Shell == "") {
-		return Invalid(CodeRequired, field, "needs either command (a list) or shell (a line)")
+		return Invalid(CodeRequired, field, "requires either command (a list) or shell (a line)")
 	}
 	if len(p.Command) > MaxArgs {
 		return Invalid(CodeTooMany, field+".command", "has %d arguments; at most %d are allowed", len(p.Command), MaxArgs)
 	}
 	if len(p.Command) > 0 && p.Command[0] == "" {
-		return Invalid(CodeRequired, field+".command[0]", "is empty; it names the program")
+		return Invalid(CodeRequired, field+".command[0]", "must not be empty: it is the program")
 	}
 
 	for i, arg := range p.Command {
@@ -225,7 +225,7 @@ func (p *Process) validate() error {
 		return Invalid(CodeBadValue, field+".dir", "%s is not an absolute path", Quote(p.Dir))
 	}
 	if len(p.User) > 256 || strings.ContainsAny(p.User, "\x00:\n /") {
-		return Invalid(CodeBadValue, field+".user", "%s is not a user's name", Quote(p.User))
+		return Invalid(CodeBadValue, field+".user", "%s is not the name of a user", Quote(p.User))
 	}
 	if err := p.validateConfinement(field); err != nil {
 		return err
@@ -255,10 +255,10 @@ func CheckEnv(field string, env map[string]string) error {
 
 	for _, name := range slices.Sorted(maps.Keys(env)) {
 		if name == "" {
-			return Invalid(CodeBadEnv, field, "has a variable without a name")
+			return Invalid(CodeBadEnv, field, "contains a variable without a name")
 		}
 		if strings.ContainsAny(name, "=\x00") || len(name) > 256 {
-			return Invalid(CodeBadEnv, field, "%s is not a variable's name: no '=' and no NUL, at most 256 bytes", Quote(name))
+			return Invalid(CodeBadEnv, field, "%s is not a variable name: no '=' and no NUL, at most 256 bytes", Quote(name))
 		}
 		if strings.HasPrefix(name, "CARILLON_") {
 			return Invalid(CodeBadEnv, field, "%s: names that begin with CARILLON_ are set by Carillon", Quote(name))
@@ -328,7 +328,7 @@ func (r Retry) validate() error {
 	}
 
 	if len(r.ExitCodes) > 0 && !slices.Contains(r.On, Failed) {
-		return Invalid(CodeBadValue, "retry.exit_codes", "are for attempts that failed, and retry.on does not have %s", Failed)
+		return Invalid(CodeBadValue, "retry.exit_codes", "apply only to failed attempts, but retry.on does not contain %s", Failed)
 	}
 
 	for i, code := range r.ExitCodes {
@@ -403,7 +403,7 @@ var (
 // checkLabelKey checks the key of a label.
 func checkLabelKey(k string) error {
 	if len(k) > MaxLabel || !labelKey.MatchString(k) {
-		return Invalid(CodeBadLabel, "", "%s is not a label's key: letters, digits, '.', '_', '-' and '/', at most %d bytes%s",
+		return Invalid(CodeBadLabel, "", "%s is not a label key: letters, digits, '.', '_', '-' and '/', at most %d bytes%s",
 			Quote(k), MaxLabel, allowedInstead(reshapeName(k, "._-/", MaxLabel)))
 	}
 	return nil
@@ -412,7 +412,7 @@ func checkLabelKey(k string) error {
 // checkLabelValue checks the value of a label.
 func checkLabelValue(v string) error {
 	if len(v) > MaxLabel || !labelValue.MatchString(v) {
-		return Invalid(CodeBadLabel, "", "%s is not a label's value: letters, digits, '.', '_' and '-', at most %d bytes%s",
+		return Invalid(CodeBadLabel, "", "%s is not a label value: letters, digits, '.', '_' and '-', at most %d bytes%s",
 			Quote(v), MaxLabel, allowedInstead(reshapeName(v, "._-", MaxLabel)))
 	}
 	return nil
@@ -450,7 +450,7 @@ func checkDuration(field string, d, low, high Duration) error {
 func checkRange(field string, v, low, high int) error {
 	if v < low || v > high {
 		if low == high {
-			return Invalid(CodeOutOfRange, field, "%d: only %d is possible", v, low)
+			return Invalid(CodeOutOfRange, field, "%d: must be %d", v, low)
 		}
 		return Invalid(CodeOutOfRange, field, "%d is not between %d and %d", v, low, high)
 	}
