@@ -49,7 +49,7 @@ func (s *AuditService) Run(ctx context.Context, o AuditOptions) (task.Audit, err
 	defer cancel(nil)
 
 	limit := s.conn.timeout + max(o.Pause, time.Minute)
-	quiet := time.AfterFunc(limit, func() { cancel(fmt.Errorf("no word of the audit for %s: %w", limit, context.DeadlineExceeded)) })
+	quiet := time.AfterFunc(limit, func() { cancel(fmt.Errorf("no progress of the audit for %s: %w", limit, context.DeadlineExceeded)) })
 	defer quiet.Stop()
 
 	q := url.Values{}

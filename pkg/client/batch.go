@@ -37,7 +37,7 @@ const (
 )
 
 // errStalled is the cause of a batch that ended because the server stopped answering.
-var errStalled = fmt.Errorf("no answer for what was sent: %w", context.DeadlineExceeded)
+var errStalled = fmt.Errorf("no response to the request: %w", context.DeadlineExceeded)
 
 // ApplyAll applies any number of tasks in one request, as Apply does. It reads results while it sends tasks,
 // and yields them in the order of tasks. BatchResult.Line counts from 1. A BatchResult with an Error concerns

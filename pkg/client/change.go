@@ -5,7 +5,7 @@ import "github.com/carillonhq/carillon/pkg/task"
 // Change is the result of a dry run: what the write would change if it were made at that moment.
 type Change struct {
 	Result string        `json:"result" doc:"created, configured, unchanged or deleted."`
-	Fields []FieldChange `json:"fields" doc:"What the task would say otherwise; of a new one, what it says that is not the default."`
+	Fields []FieldChange `json:"fields" doc:"The fields that would change; for a new task, the fields that differ from their defaults."`
 	Ticks  *TickChange   `json:"ticks,omitempty" doc:"Which ticks would be added, removed or moved; absent if nothing would be written, or with ticks=0."`
 }
 

@@ -104,7 +104,7 @@ func newConnection(cfg Config) (*connection, error) {
 		return nil, err
 	}
 	if strings.ContainsFunc(cfg.Token, func(r rune) bool { return r <= ' ' || r > '~' }) {
-		return nil, task.Invalid(task.CodeBadValue, "token", "contains spaces or characters that no token has")
+		return nil, task.Invalid(task.CodeBadValue, "token", "contains spaces or other characters that are not valid in a token")
 	}
 
 	secured, socket := strings.HasPrefix(base, "https://"), ""
@@ -113,7 +113,7 @@ func newConnection(cfg Config) (*connection, error) {
 		socket, target = path, "http://carillon.socket"
 	} else if u, err := url.Parse(base); err == nil && !secured && cfg.Token != "" && !cfg.Insecure && !isLoopback(u.Hostname()) {
 		return nil, task.Invalid(task.CodeBadValue, "server",
-			"%s is on another host, and without TLS everybody on the way could read the token: use https://, or accept the risk with --insecure (insecure: true in the context)",
+			"%s is on another host, and without TLS anyone on the network path could read the token: use https://, or accept the risk with --insecure (insecure: true in the context)",
 			task.Quote(base))
 	}
 

@@ -202,7 +202,7 @@ func TestNotCarillon(t *testing.T) {
 		for _, call := range []func(*client.Client, context.Context) error{read, write} {
 			err := call(c, t.Context())
 			var e *client.Error
-			if !errors.As(err, &e) || e.Code != client.CodeNotCarillon || !strings.Contains(e.Message, "does not answer like Carillon") {
+			if !errors.As(err, &e) || e.Code != client.CodeNotCarillon || !strings.Contains(e.Message, "is not a Carillon server") {
 				t.Errorf("%s: %v", what, err)
 			}
 		}

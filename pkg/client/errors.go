@@ -98,8 +98,8 @@ func (c *connection) notCarillon(res *http.Response) *Error {
 
 	return &Error{
 		Status: res.StatusCode, Code: CodeNotCarillon,
-		Message: fmt.Sprintf("%s does not answer like Carillon's API: status %d with %s", c.base, res.StatusCode, what),
-		Hint:    "check --server, and what listens there",
+		Message: fmt.Sprintf("%s is not a Carillon server: status %d with %s", c.base, res.StatusCode, what),
+		Hint:    "check --server, and which program listens there",
 	}
 }
 
@@ -129,15 +129,15 @@ func (c *connection) errorWithoutAnswer(err error, writes bool) *Error {
 	switch {
 	case writes && sent:
 		e.Code = CodeUnknown
-		e.Message = fmt.Sprintf("%s did not answer, and the change may have been made: %v", c.base, why)
-		e.Hint = "look before you try again"
+		e.Message = fmt.Sprintf("%s did not respond; the change may have been made: %v", c.base, why)
+		e.Hint = "check whether the change was made before you try again"
 	case errors.Is(err, context.DeadlineExceeded):
-		e.Message = fmt.Sprintf("%s did not answer in time", c.base)
+		e.Message = fmt.Sprintf("%s did not respond in time", c.base)
 	case errors.Is(err, context.Canceled):
 		e.Message = "interrupted"
 	default:
 		e.Message = fmt.Sprintf("cannot reach %s: %v", c.base, why)
-		e.Hint = "is the daemon running? carillon agent, or carillon dev; --server and CARILLON_SERVER say where"
+		e.Hint = "is the daemon running? start it with carillon agent or carillon dev, or set --server or CARILLON_SERVER"
 	}
 
 	return e

@@ -17,13 +17,13 @@ type FreezeStatus struct {
 	Tasks       int64        `json:"tasks" doc:"The number of its tasks."`
 	Freeze      *task.Freeze `json:"freeze,omitempty" doc:"The freeze in effect, which may be the cluster's; absent if not frozen."`
 	Revision    int64        `json:"revision" doc:"The revision of the freeze record. Ticks and dispatches after this revision respect it. 0 without a record."`
-	Unconfirmed []string     `json:"unconfirmed" doc:"Nodes that have not said yet that they go by that revision: what was in their inboxes before may still start."`
-	Changed     bool         `json:"changed,omitempty" doc:"The request has begun a freeze, or ended one."`
+	Unconfirmed []string     `json:"unconfirmed" doc:"Nodes that have not yet confirmed this revision. Runs that were in their inboxes before may still start."`
+	Changed     bool         `json:"changed,omitempty" doc:"The request has started or ended a freeze."`
 }
 
 // FreezeRequest is the body of a request to freeze.
 type FreezeRequest struct {
-	Reason string `json:"reason" doc:"Why, for users who wonder why nothing runs."`
+	Reason string `json:"reason" doc:"The reason for the freeze, which users see."`
 }
 
 // Get returns the freeze of a namespace ("": of the whole cluster).

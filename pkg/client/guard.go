@@ -26,7 +26,7 @@ func (k call) isChange() bool {
 // checkReadOnly returns an error for a call that changes something if the client is read-only.
 func (c *connection) checkReadOnly(k call) error {
 	if c.readOnly && k.isChange() {
-		return &Error{Code: CodeReadOnly, Message: k.method + " " + k.path + " would change something, and this client only reads"}
+		return &Error{Code: CodeReadOnly, Message: k.method + " " + k.path + " would change something, but this client is read-only"}
 	}
 	return nil
 }

@@ -13,7 +13,7 @@ import (
 )
 
 // errNoTimes means that the server runs an older version, which does not return the times of output.
-var errNoTimes = errors.New("the server tells no times")
+var errNoTimes = errors.New("the server does not send times")
 
 // LogPiece is a line of output, or a part of one. Its text arrived at one time through one stream. It is never
 // split only because of the size of a buffer.

@@ -13,7 +13,7 @@ import (
 
 // errServerGone means that the server closed the connection or stopped listening before its owner could be
 // determined. Nothing was sent.
-var errServerGone = fmt.Errorf("the server is gone: %w", syscall.ECONNRESET)
+var errServerGone = fmt.Errorf("the server has closed the connection: %w", syscall.ECONNRESET)
 
 // untrusted explains why nothing is sent to the program that listens on an address.
 type untrusted struct{ why, hint string }
@@ -63,7 +63,7 @@ func (p peerCheck) checkTCP(c net.Conn) error {
 
 	if !remote.IP.IsLoopback() {
 		return &untrusted{
-			why:  fmt.Sprintf("%s is on another host, and without TLS everybody on the way could read the token", remote),
+			why:  fmt.Sprintf("%s is on another host, and without TLS anyone on the network path could read the token", remote),
 			hint: "use https://, or accept the risk with --insecure"}
 	}
 
@@ -75,7 +75,7 @@ func (p peerCheck) checkTCP(c net.Conn) error {
 
 	if err != nil {
 		return &untrusted{
-			why:  fmt.Sprintf("cannot find out whose program listens at %s: %v", remote, err),
+			why:  fmt.Sprintf("cannot determine which user listens at %s: %v", remote, err),
 			hint: "use the daemon's socket (--server unix:///run/carillon/api.sock) or https://, or accept the risk with --insecure"}
 	}
 
@@ -83,7 +83,7 @@ func (p peerCheck) checkTCP(c net.Conn) error {
 		if !p.trustsUser(uid) {
 			return &untrusted{
 				why:  fmt.Sprintf("the program that listens at %s belongs to user %d, who could take the token", remote, uid),
-				hint: "if it is Carillon's, use its socket (--server unix:///run/carillon/api.sock), or accept the risk with --insecure; else end it"}
+				hint: "if it is a Carillon daemon, use its socket (--server unix:///run/carillon/api.sock), or accept the risk with --insecure; otherwise stop it"}
 		}
 	}
 

@@ -56,7 +56,7 @@ func listOwnersOfServer(local, remote *net.TCPAddr) ([]int, error) {
 		return nil, err
 	}
 	if len(listening) == 0 {
-		return nil, fmt.Errorf("nothing listens there any more: %w", errServerGone)
+		return nil, fmt.Errorf("no program listens there: %w", errServerGone)
 	}
 
 	accepted, err := socketsOf(func(s socketRow) bool {
@@ -166,15 +166,15 @@ func (p peerCheck) checkUnix(c net.Conn, path string) error {
 	})
 
 	if err := errors.Join(err, failed); err != nil {
-		return fmt.Errorf("ask who listens at %s: %w", path, err)
+		return fmt.Errorf("determine which user listens at %s: %w", path, err)
 	}
 	if p.trustsUser(int(peer.Uid)) || onlyRootWrites(filepath.Dir(path)) {
 		return nil
 	}
 
 	return &untrusted{
-		why:  fmt.Sprintf("the program that listens at %s belongs to user %d, in a directory that not only root can write to", path, peer.Uid),
-		hint: "if that is as it should be, accept it with --insecure"}
+		why:  fmt.Sprintf("the program that listens at %s belongs to user %d, in a directory that users other than root can write to", path, peer.Uid),
+		hint: "if this is intended, accept it with --insecure"}
 }
 
 // onlyRootWrites reports whether a directory and all its parents belong to root and only root can write to

@@ -13,7 +13,7 @@ type SecretsService struct{ conn *connection }
 
 // SecretRequest is the body of a request to write a secret.
 type SecretRequest struct {
-	Values  map[string]string `json:"values,omitempty" doc:"The values by name. The node that you ask encrypts them; they cannot be read back."`
+	Values  map[string]string `json:"values,omitempty" doc:"The values by name. The node that receives the request encrypts them; they cannot be read back."`
 	Remove  []string          `json:"remove,omitempty" doc:"Names of the keys to remove."`
 	Replace bool              `json:"replace,omitempty" doc:"Removes all keys that are not in values. Otherwise they stay."`
 }
