@@ -173,7 +173,7 @@ func (x *Group) Freeze() error {
 
 	for deadline := time.Now().Add(freezeTimeout); !still(); time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) && !still() { // on a busy host, the last check may be from long before
-			return errors.New("freeze: not all processes stand still")
+			return errors.New("freeze: not all processes stopped")
 		}
 	}
 

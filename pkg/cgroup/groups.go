@@ -117,7 +117,7 @@ func (g *Groups) countsSwap() bool {
 // return the group with Give.
 func (g *Groups) Take(l Limits) (*Group, error) {
 	if !g.Any() {
-		return nil, errors.New("there are no control groups")
+		return nil, errors.New("no control groups")
 	}
 
 	g.mu.Lock()
@@ -139,7 +139,7 @@ func (g *Groups) Take(l Limits) (*Group, error) {
 
 	x, err := g.makeGroup(name, l)
 	if err != nil {
-		return nil, fmt.Errorf("make a control group: %w", err)
+		return nil, fmt.Errorf("create a control group: %w", err)
 	}
 
 	return x, nil

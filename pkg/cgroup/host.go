@@ -29,7 +29,7 @@ func CheckSetting(s string) error {
 		return fmt.Errorf("%q is neither auto, nor off, nor the path of a control group, such as /carillon", s)
 	}
 	if strings.HasPrefix(s, "/sys/fs/cgroup") {
-		return fmt.Errorf("%q is a directory: a control group's path begins below that of its hierarchy, such as /carillon", s)
+		return fmt.Errorf("%q is a directory: use the path within the hierarchy of control groups, such as /carillon", s)
 	}
 
 	return nil
@@ -245,7 +245,7 @@ func (h host) moveToLeaf(dir string) error {
 		}
 	}
 
-	return fmt.Errorf("processes keep coming into %s", dir)
+	return fmt.Errorf("new processes keep appearing in %s", dir)
 }
 
 // enableControllers enables controllers for the groups below a v2 group.

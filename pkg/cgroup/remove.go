@@ -24,7 +24,7 @@ func Remove(roots []string, limit time.Duration) (err error) {
 		err = nil
 		for _, root := range roots {
 			if !isOurs(root) {
-				return fmt.Errorf("%s is not the control group of a daemon's attempts", root)
+				return fmt.Errorf("%s is not a control group for the attempts of a daemon", root)
 			}
 			err = errors.Join(err, removeTree(root))
 		}
@@ -123,7 +123,7 @@ func readRecord(path string) (roots []string, err error) {
 
 	b, err := os.ReadFile(path)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("what former daemons left: %w", err)
+		return nil, fmt.Errorf("remains of earlier daemons: %w", err)
 	}
 
 	for line := range strings.Lines(string(b)) {

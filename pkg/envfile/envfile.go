@@ -87,14 +87,14 @@ func (p *parser) parseEntry() error {
 	// The name ends at the first =. A line break before that means that there is none.
 	end := strings.IndexAny(p.rest, "=\n")
 	if end < 0 || p.rest[end] == '\n' {
-		return fault(first, "has no =")
+		return fault(first, "contains no =")
 	}
 
 	name := strings.TrimRight(p.rest[:end], blankChars)
 	p.rest = p.rest[end+1:]
 
 	if task.CheckVariable("", name) != nil {
-		return fault(first, "does not begin with a variable's name: letters, digits and '_', and none of CARILLON_")
+		return fault(first, "does not begin with a variable name: letters, digits and '_', but not CARILLON_")
 	}
 
 	value, err := p.parseValue()
@@ -136,7 +136,7 @@ func (p *parser) parseValue() (string, error) {
 			return b.String()[:solid], nil
 		case start && (c == '\'' || c == '"'):
 			if !p.parseQuoted(c, &b) {
-				return "", &Error{line, "has a quote without end"}
+				return "", &Error{line, "contains an unterminated quote"}
 			}
 
 			p.rest = strings.TrimLeft(p.rest, blankChars)

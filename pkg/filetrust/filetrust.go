@@ -132,7 +132,7 @@ func CheckPrivatelyWritable(info fs.FileInfo, owner uint32) error {
 	}
 
 	if info.Mode().Perm()&0o022 != 0 {
-		return fmt.Errorf("can be written by others than %s (mode %04o)", ownerName(owner), info.Mode().Perm())
+		return fmt.Errorf("can be written by users other than %s (mode %04o)", ownerName(owner), info.Mode().Perm())
 	}
 
 	return nil
@@ -151,7 +151,7 @@ func CheckSecret(info fs.FileInfo, owner uint32) error {
 	}
 
 	if info.Mode().Perm()&0o007 != 0 {
-		return fmt.Errorf("can be read by all users (mode %04o): chmod 600 it", info.Mode().Perm())
+		return fmt.Errorf("can be read by all users (mode %04o): run chmod 600 on it", info.Mode().Perm())
 	}
 
 	return nil
@@ -200,7 +200,7 @@ func MakePrivateDir(path string) error {
 
 	stat, ok := info.Sys().(*syscall.Stat_t)
 	if !ok || int(stat.Uid) != os.Geteuid() {
-		return fmt.Errorf("%s belongs to another user than the one that uses it (%d)", path, os.Geteuid())
+		return fmt.Errorf("%s does not belong to the user that uses it (%d)", path, os.Geteuid())
 	}
 
 	mode := info.Mode().Perm()
@@ -220,7 +220,7 @@ func MakePrivateDir(path string) error {
 	if len(names) > 0 {
 		_ = dir.Chmod(mode) // the next start has to refuse it, too
 
-		return fmt.Errorf("%s could be written by others (mode %04o) and is not empty: look at what is in it, then chmod 700 it", path, mode)
+		return fmt.Errorf("%s can be written by other users (mode %04o) and is not empty: check its contents, then run chmod 700 on it", path, mode)
 	}
 
 	if !errors.Is(err, io.EOF) {
@@ -238,7 +238,7 @@ func checkOwner(info fs.FileInfo, owner uint32) error {
 	}
 
 	if stat.Uid != 0 && stat.Uid != owner {
-		return fmt.Errorf("belongs to user %d, and has to belong to %s", stat.Uid, ownerName(owner))
+		return fmt.Errorf("belongs to user %d, but must belong to %s", stat.Uid, ownerName(owner))
 	}
 
 	return nil

@@ -40,24 +40,24 @@ func TestOpenDir_RefusesWhatOthersCanChange(t *testing.T) {
 		"sticky itself": {
 			build: func(top string) error { return mkdir(top, "tmp", 0o777|os.ModeSticky) },
 			path:  "tmp",
-			want:  "tmp can be written by others",
+			want:  "tmp can be written by users other than",
 		},
 		"writable by a group": {
 			build: func(top string) error { return mkdir(top, "a", 0o775) },
 			path:  "a",
-			want:  "a can be written by others",
+			want:  "a can be written by users other than",
 		},
 		"below a directory writable by a group": {
 			build: func(top string) error { return errors.Join(mkdir(top, "a", 0o775), mkdir(top, "a/b", 0o755)) },
 			path:  "a/b",
-			want:  "a can be written by others",
+			want:  "a can be written by users other than",
 		},
 		"through a link that others can replace": {
 			build: func(top string) error {
 				return errors.Join(mkdir(top, "a", 0o755), mkdir(top, "open", 0o777), os.Symlink("../a", top+"/open/link"))
 			},
 			path: "open/link",
-			want: "open can be written by others",
+			want: "open can be written by users other than",
 		},
 		"a loop of links": {
 			build: func(top string) error { return os.Symlink("loop", top+"/loop") },
@@ -131,7 +131,7 @@ func TestReadSecret_RefusesWhatOthersMade(t *testing.T) {
 	}{
 		"own":             {func() error { return os.WriteFile(path, []byte("x"), 0o600) }, ""},
 		"group may read":  {func() error { return errors.Join(os.WriteFile(path, nil, 0o600), os.Chmod(path, 0o640)) }, ""},
-		"group may write": {func() error { return errors.Join(os.WriteFile(path, nil, 0o600), os.Chmod(path, 0o660)) }, "can be written by others"},
+		"group may write": {func() error { return errors.Join(os.WriteFile(path, nil, 0o600), os.Chmod(path, 0o660)) }, "can be written by users other than"},
 		"all may read":    {func() error { return errors.Join(os.WriteFile(path, nil, 0o600), os.Chmod(path, 0o644)) }, "can be read by all users"},
 		"a link":          {func() error { return os.Symlink("/etc/passwd", path) }, "too many levels of symbolic links"},
 		"a directory":     {func() error { return os.Mkdir(path, 0o700) }, "is not a regular file"},

@@ -32,7 +32,7 @@ func (p *Policy) checkEnv(a Attempt) error {
 	names := slices.AppendSeq(slices.Clone(a.Env), maps.Keys(a.Process.Env))
 	for _, name := range names {
 		if p.deniesVariable(name) {
-			return newRefusal("env_denied", "the variable %s is not accepted here, unless env_allowed has it", task.Quote(name))
+			return newRefusal("env_denied", "the variable %s is not allowed unless env_allowed contains it", task.Quote(name))
 		}
 	}
 

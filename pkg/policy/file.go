@@ -61,7 +61,7 @@ func (f *File) Policy() (*Policy, error) {
 	f.read = time.Now()
 	switch {
 	case f.err != nil && (failed == nil || failed.Error() != f.err.Error()):
-		f.log.Error("cannot read the policy: nothing starts on this node", zap.String("file", f.path), zap.Error(f.err))
+		f.log.Error("cannot read the policy; this node starts no runs", zap.String("file", f.path), zap.Error(f.err))
 	case f.err == nil && (failed != nil || had != nil && !now.sameFile(f.seen)):
 		f.log.Info("loaded the policy", zap.String("file", f.path))
 	}
@@ -140,7 +140,7 @@ func (f *File) loadPolicy() (*Policy, error) {
 	case err != nil:
 		return nil, fmt.Errorf("%s: %s", real, errorText(err))
 	case len(b) > maxFile:
-		return nil, fmt.Errorf("%s has more than %d bytes", f.path, maxFile)
+		return nil, fmt.Errorf("%s is larger than %d bytes", f.path, maxFile)
 	}
 
 	return parsePolicy(f.path, b)
@@ -154,7 +154,7 @@ func parsePolicy(path string, b []byte) (*Policy, error) {
 
 	err := manifest.Checked(path, b, &fields, func() error { return checkValues("", fields) })
 	if err == nil && fields == nil {
-		err = fmt.Errorf("%s is empty; a policy that allows all is {}", path)
+		err = fmt.Errorf("%s is empty; to allow everything, write {}", path)
 	}
 
 	if err == nil {
@@ -168,7 +168,7 @@ func parsePolicy(path string, b []byte) (*Policy, error) {
 func checkValues(at string, fields map[string]json.RawMessage) error {
 	for _, name := range slices.Sorted(maps.Keys(fields)) {
 		if string(fields[name]) == "null" {
-			return task.Invalid(task.CodeRequired, at+name, "has no value: leave it out, or say what is allowed; nothing is []")
+			return task.Invalid(task.CodeRequired, at+name, "has no value: remove it, or list what is allowed; [] allows nothing")
 		}
 
 		var inner map[string]json.RawMessage
@@ -192,7 +192,7 @@ func (p *Policy) checkLimit(given json.RawMessage) error {
 
 	for _, name := range slices.Sorted(maps.Keys(said)) {
 		if _, is := kept[name]; !is && err == nil {
-			return task.Invalid(task.CodeOutOfRange, "limits."+name, "%s is no limit: leave it out, or say one", said[name])
+			return task.Invalid(task.CodeOutOfRange, "limits."+name, "%s is not a limit: remove it, or set a limit", said[name])
 		}
 	}
 

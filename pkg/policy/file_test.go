@@ -56,7 +56,7 @@ func TestFile_IsReadAnewWhenItChanges(t *testing.T) {
 		t.Error("a file that was put in its place is not read", err)
 	}
 
-	if n := logs.FilterMessageSnippet("nothing starts").Len(); n != 3 {
+	if n := logs.FilterMessageSnippet("starts no runs").Len(); n != 3 {
 		t.Errorf("%d errors are logged, of three faults", n)
 	}
 }
@@ -65,10 +65,10 @@ func TestFile_CountsOnlyIfNobodyElseCanChangeIt(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "policy.yaml")
 	for want, make := range map[string]func(){
-		"":                                     func() {},
-		"policy.yaml can be written by others": func() { _ = os.Chmod(path, 0o664) },
-		dir + " can be written by others":      func() { _ = os.Chmod(dir, 0o777) },
-		"is not a regular file":                func() { _ = os.Remove(path); _ = os.Mkdir(path, 0o755) },
+		"": func() {},
+		"policy.yaml can be written by users other than root": func() { _ = os.Chmod(path, 0o664) },
+		dir + " can be written by users other than root":      func() { _ = os.Chmod(dir, 0o777) },
+		"is not a regular file":                               func() { _ = os.Remove(path); _ = os.Mkdir(path, 0o755) },
 	} {
 		_ = os.RemoveAll(path)
 		_ = os.Chmod(dir, 0o755)
@@ -89,7 +89,7 @@ func TestFile_CountsOnlyIfNobodyElseCanChangeIt(t *testing.T) {
 		_ = os.Chown(path, 65534, 65534)
 	}
 
-	if _, err := Open(path, zap.NewNop()); err == nil || !strings.Contains(err.Error(), "has to belong to root") {
+	if _, err := Open(path, zap.NewNop()); err == nil || !strings.Contains(err.Error(), "must belong to root") {
 		t.Errorf("a file of another user counts: %v", err)
 	}
 
@@ -124,7 +124,7 @@ func TestFile_CountsOnlyIfNobodyElseCanLeadToAnother(t *testing.T) {
 	}
 
 	for path, want := range map[string]string{
-		"own/link": "", "own/dir/policy.yaml": "", "own/../policy.yaml": "", "open/link": "open can be written by others", "own/through": "open can be written by others",
+		"own/link": "", "own/dir/policy.yaml": "", "own/../policy.yaml": "", "open/link": "open can be written by users other than root", "own/through": "open can be written by users other than root",
 		"own/round": "too many symbolic links", "own/nowhere": "none: no such file",
 	} {
 		f := &File{path: dir + "/" + path, owner: uint32(os.Geteuid()), log: zap.NewNop()}

@@ -39,7 +39,7 @@ func (p *Policy) Bind(given *task.Process, timeout task.Duration) (*task.Process
 	bound.NoNewPrivs = bound.NoNewPrivs || p.Require.NoNewPrivs
 	bound.PrivateTmp = bound.PrivateTmp || p.Require.PrivateTmp
 	if tmp := task.PrivateDir(bound.Dir); p.Require.PrivateTmp && tmp != "" && tmp != bound.Dir {
-		return nil, 0, newRefusal("require.private_tmp", "the directory %s is not there: %s is empty when the process starts", task.Quote(bound.Dir), tmp)
+		return nil, 0, newRefusal("require.private_tmp", "the directory %s does not exist: %s is empty when the process starts", task.Quote(bound.Dir), tmp)
 	}
 
 	if p.Limits.Limits != (task.Limits{}) || p.Require != (Require{}) {

@@ -80,12 +80,12 @@ func (p *Policy) Check(a Attempt) error {
 // checkUser judges the user and the groups.
 func (p *Policy) checkUser(a Attempt) error {
 	if p.Users != nil && !slices.Contains(p.Users, a.User) && !slices.Contains(p.Users, strconv.Itoa(int(a.UID))) {
-		return newRefusal("users", "nothing runs as user %s here", task.Quote(a.User))
+		return newRefusal("users", "user %s is not allowed", task.Quote(a.User))
 	}
 
 	for _, g := range a.Groups {
 		if !p.mayName(g) {
-			return newRefusal("groups", "no task may name the group %s here", task.Quote(g.Name))
+			return newRefusal("groups", "group %s is not allowed", task.Quote(g.Name))
 		}
 	}
 
@@ -104,7 +104,7 @@ func (p *Policy) mayName(g Group) bool {
 // checkAction judges whether the task may use a shell.
 func (p *Policy) checkAction(a Attempt) error {
 	if p.Shell != nil && !*p.Shell && a.Process.Shell != "" {
-		return newRefusal("shell", "action.process.shell is not allowed here; command is")
+		return newRefusal("shell", "action.process.shell is not allowed; use command")
 	}
 	return nil
 }
@@ -115,10 +115,10 @@ func (p *Policy) checkSources(a Attempt) error {
 		field := fmt.Sprintf("env_from[%d]", i)
 
 		if f.Secret != "" && p.Secrets != nil && !*p.Secrets {
-			return newRefusal("secrets", "%s: no secrets are used here", field)
+			return newRefusal("secrets", "%s: secrets are not allowed", field)
 		}
 		if f.File != "" && p.EnvFiles != nil && !slices.ContainsFunc(p.EnvFiles, func(e string) bool { return coversFile(e, f.File) }) {
-			return newRefusal("env_files", "%s: variables do not come from %s here", field, task.Quote(f.File))
+			return newRefusal("env_files", "%s: file %s is not allowed", field, task.Quote(f.File))
 		}
 	}
 
@@ -169,10 +169,10 @@ func (p *Policy) Program(program string) (string, error) {
 	}
 
 	if real != program {
-		return "", newRefusal("executables", "%s, which is %s, is not among them", task.Quote(program), task.Quote(real))
+		return "", newRefusal("executables", "program %s, which is %s, is not allowed", task.Quote(program), task.Quote(real))
 	}
 
-	return "", newRefusal("executables", "%s is not among them", task.Quote(program))
+	return "", newRefusal("executables", "program %s is not allowed", task.Quote(program))
 }
 
 // Validate checks the values of the policy. The error is a *task.Error that names the field.
@@ -190,7 +190,7 @@ func (p *Policy) Validate() error {
 			case v == "":
 				return task.Invalid(task.CodeRequired, field, "is empty")
 			case l.path && (!filepath.IsAbs(v) || path.Clean(v) != strings.TrimRight(v, "/") && v != "/"):
-				return task.Invalid(task.CodeBadValue, field, "%s is not an absolute path, without . and .., with a / at the end if it is a directory", task.Quote(v))
+				return task.Invalid(task.CodeBadValue, field, "%s is not an absolute path without . and ..; directories end with /", task.Quote(v))
 			}
 
 			if _, err := path.Match(v, ""); strings.HasPrefix(l.field, "env_") && !l.path && err != nil {

@@ -112,7 +112,7 @@ func TestBind_FillsInAndRefusesMore(t *testing.T) {
 		t.Error(err)
 	}
 
-	if _, _, err := p.Bind(&task.Process{Dir: "/tmp/jobs"}, 0); err == nil || !strings.Contains(err.Error(), `require.private_tmp: the directory "/tmp/jobs" is not there`) {
+	if _, _, err := p.Bind(&task.Process{Dir: "/tmp/jobs"}, 0); err == nil || !strings.Contains(err.Error(), `require.private_tmp: the directory "/tmp/jobs" does not exist`) {
 		t.Error(err)
 	}
 
@@ -169,7 +169,7 @@ func TestParse_RefusesWhatWouldAllowAllByMistake(t *testing.T) {
 	for text, want := range map[string]string{
 		"": "is empty", "# users: [a]\n": "is empty", "users:\n": "policy.yaml:1:1: users: has no value", "userz: [a]": "userz", "users: root": "users", "users: ['']": "users[0]: is empty",
 		"executables: [bin/ls]": "executables[0]", "executables: [/bin/../sbin/]": "executables[0]", "env_denied: ['[']": "env_denied[0]", "env_allowed: ['[']": "env_allowed[0]",
-		"limits: {timeout: 0s}": "policy.yaml:1:10: limits.timeout: \"0s\" is no limit", "limits: {memory: 0}": "limits.memory: 0 is no limit", "limits: {pids: 0}": "limits.pids", "limits: {cpu: 0.0}": "limits.cpu",
+		"limits: {timeout: 0s}": "policy.yaml:1:10: limits.timeout: \"0s\" is not a limit", "limits: {memory: 0}": "limits.memory: 0 is not a limit", "limits: {pids: 0}": "limits.pids", "limits: {cpu: 0.0}": "limits.cpu",
 		"limits: {memory:}": "limits.memory: has no value", "require: {no_new_privs:}": "require.no_new_privs: has no value", "limits: {core:}": "limits.core: has no value",
 		"limits: {memory: lots}": "limits.memory", "limits: {pids: -1}": "limits.pids", "limits: {timeout: -1s}": "limits.timeout", "limits: {swap: 0}": "limits.swap",
 		"users: [a]\nusers: [b]": "users", "- users": "mapping",

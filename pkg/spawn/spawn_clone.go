@@ -50,7 +50,7 @@ const noResult = math.MaxUint32
 var stepNames = map[uintptr]string{
 	unix.SYS_EXECVE: "execve", unix.SYS_CHDIR: "chdir", unix.SYS_SETUID: "setuid", unix.SYS_SETGID: "setgid", unix.SYS_SETGROUPS: "setgroups",
 	unix.SYS_SETSID: "setsid", unix.SYS_SETPGID: "setpgid", unix.SYS_DUP3: "dup3", unix.SYS_PRCTL: "prctl", unix.SYS_PRLIMIT64: "prlimit64",
-	unix.SYS_GETPPID: "the parent has ended",
+	unix.SYS_GETPPID: "the parent process ended",
 }
 
 const (
@@ -105,7 +105,7 @@ type Process struct {
 func Start(c *Command) (*Process, error) {
 	for _, fd := range c.Files {
 		if fd < 3 {
-			return nil, fmt.Errorf("descriptor %d of this process is to be a descriptor of another: %w", fd, syscall.EBADF)
+			return nil, fmt.Errorf("pass descriptor %d to the new process: %w", fd, syscall.EBADF)
 		}
 	}
 
@@ -188,7 +188,7 @@ func (m *memory) prepareCalls(c *Command, status int) {
 
 	m.addCall(mayFail, 0, unix.SYS_CLOSE_RANGE, uintptr(status+1), closeRangeAll, 0)
 
-	// From here on, the child is killed when the parent ends. If the parent has ended before that, getppid returns
+	// From here on, the child is killed when the parent ends. If the parent process ended before that, getppid returns
 	// another process, and the child exits.
 	ended := func() {
 		m.addCall(mustSucceed, 0, unix.SYS_PRCTL, unix.PR_SET_PDEATHSIG, uintptr(unix.SIGKILL))

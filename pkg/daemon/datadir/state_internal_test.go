@@ -55,7 +55,7 @@ func TestOpenState_RefusesADirectoryInWhichOthersPutFiles(t *testing.T) {
 	asAnotherUser(t, "echo "+secret+" > "+dir+"/token")
 
 	for range 2 { // the second try is rejected, too
-		if s, err := Open(dir); err == nil || !strings.Contains(err.Error(), "could be written by others") {
+		if s, err := Open(dir); err == nil || !strings.Contains(err.Error(), "can be written by other users") {
 			if err == nil {
 				s.Close()
 			}
@@ -97,7 +97,7 @@ func TestOpenState_RefusesADirectoryOfAnotherUser(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	if s, err := Open(dir); err == nil || !strings.Contains(err.Error(), "belongs to another user") {
+	if s, err := Open(dir); err == nil || !strings.Contains(err.Error(), "does not belong to the user that uses it") {
 		if err == nil {
 			s.Close()
 		}
