@@ -176,7 +176,7 @@ func (e *Executor) startReadyAttempt(a *attempt, v view) bool {
 		e.attemptEnded(a)
 	default:
 		a.setResult(e.cfg.Node, process.Result{State: task.Failed, Reason: task.ReasonStart, EndedAt: v.now,
-			Message: "the action is of a kind that this node's version does not know"})
+			Message: "the version of this node does not support the action"})
 		e.attemptEnded(a)
 	}
 

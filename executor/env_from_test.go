@@ -66,9 +66,9 @@ func TestEnvFrom_WhatCannotBeHadFailsTheAttempt(t *testing.T) {
 	}{
 		{task.EnvFrom{Secret: "none"}, "env_from[0]: secret none does not exist in namespace default"},
 		{task.EnvFrom{Secret: "bad"}, "env_from[0]: secret bad: cannot be decrypted"},
-		{task.EnvFrom{Secret: "db", Keys: map[string]string{"B": "B"}}, `env_from[0]: secret db has no "B"`},
+		{task.EnvFrom{Secret: "db", Keys: map[string]string{"B": "B"}}, `env_from[0]: secret db does not contain "B"`},
 		{task.EnvFrom{File: "/no/such/file"}, "env_from[0]: file /no/such/file: does not exist"},
-		{task.EnvFrom{File: bad}, "env_from[0]: file " + bad + ": line 2: has no ="},
+		{task.EnvFrom{File: bad}, "env_from[0]: file " + bad + ": line 2: contains no ="},
 		{task.EnvFrom{File: n.dir}, "is not a regular file"},
 		{task.EnvFrom{File: "/dev/zero"}, "is not a regular file"},
 		{task.EnvFrom{File: "/proc/self/environ"}, "line 1"},

@@ -344,7 +344,7 @@ func TestPause_ThatCannotBeSaysSo(t *testing.T) {
 		c.freeze = func(tr *proctree.Tree) error {
 			err := freezePatiently(tr)
 			if broken {
-				return errors.Join(err, errors.New("freeze: 1 processes do not stand still"))
+				return errors.Join(err, errors.New("freeze: 1 processes did not stop"))
 			}
 			return err
 		}

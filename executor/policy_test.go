@@ -60,7 +60,7 @@ func TestPolicy_WhatItRefusesDoesNotRun(t *testing.T) {
 		change func(*task.Assigned)
 		want   string
 	}{
-		{&policy.Policy{Users: []string{"somebody"}}, command(job), "users: nothing runs as user"},
+		{&policy.Policy{Users: []string{"somebody"}}, command(job), "users: user \"root\" is not allowed"},
 		{&policy.Policy{Shell: &no}, func(*task.Assigned) {}, "shell: action.process.shell is not allowed"},
 		{&policy.Policy{Executables: []string{"/opt/"}}, command(job), "executables: "},
 		{&policy.Policy{Executables: []string{job}}, func(*task.Assigned) {}, "executables: "},

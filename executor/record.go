@@ -205,7 +205,7 @@ func (e *Executor) handBack(a *attempt) {
 				// This holds for every error: even a conflict may be with an earlier copy of
 				// the same request, which was applied.
 				a.handBackMod = h.Mod
-				e.writeFailed(a, h.Mod, err, "hand back", retryWrite)
+				e.writeFailed(a, h.Mod, err, "return to the queue", retryWrite)
 				return
 			}
 

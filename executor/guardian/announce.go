@@ -37,7 +37,7 @@ func (g *Client) queueMessage(x Message) {
 }
 
 // ErrNotReady means that there was no guardian directly before a fork, so the attempt was not started.
-var ErrNotReady = errors.New("not started: there is no guardian")
+var ErrNotReady = errors.New("not started: no guardian is running")
 
 // Flush writes all queued messages to the pipe. After nil, the guardian knows them, even if the daemon dies at once
 // (G17). It returns ErrNotReady if there is no guardian; the messages are then sent to the next one.

@@ -124,7 +124,7 @@ func (g *Client) runProcess(ctx context.Context) error {
 			return fmt.Errorf("find this program: %w", err)
 		}
 		if os.Getenv(guardianVariable) != "" {
-			return errors.New("this process was started as a guardian: it starts none")
+			return errors.New("this process is a guardian and cannot start one")
 		}
 
 		argv = []string{self, "guardian"}
@@ -213,10 +213,10 @@ func (g *Client) superviseGuardian(ctx context.Context, w *os.File, answered <-c
 	case <-ctx.Done():
 		return nil
 	case <-time.After(startLimit):
-		return errors.New("the guardian does not get ready")
+		return errors.New("the guardian did not become ready")
 	case said := <-answered:
 		if said != readyAnswer {
-			return fmt.Errorf("the guardian does not get ready: %q", said)
+			return fmt.Errorf("the guardian did not become ready: %q", said)
 		}
 	}
 
@@ -228,11 +228,11 @@ func (g *Client) superviseGuardian(ctx context.Context, w *os.File, answered <-c
 	case <-ctx.Done():
 		return nil
 	case <-g.down:
-		return errors.New("the guardian does not listen")
+		return errors.New("the guardian is not listening")
 	case err := <-ended:
 		// Put it back for runProcess, which waits for the same channel.
 		ended <- err
-		return fmt.Errorf("the guardian is gone: %w", err)
+		return fmt.Errorf("the guardian exited: %w", err)
 	}
 }
 

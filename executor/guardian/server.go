@@ -174,7 +174,7 @@ func (g *server) killOverdue(ctx context.Context) {
 	now := proctree.BootTime()
 	due := func(a Attempt) bool { return !g.warned[a.ID] && g.watch.isOverdue(a, now) }
 	if h, n := g.watch.killSet(due); n > 0 {
-		g.log.Warn("the daemon is silent: killing its attempts before they are declared lost", zap.Int("attempts", n))
+		g.log.Warn("the daemon does not respond; killing its attempts before they are declared lost", zap.Int("attempts", n))
 		ctx, cancel := context.WithTimeout(ctx, proctree.KillLimit)
 		defer cancel()
 
@@ -243,7 +243,7 @@ func reportCleared(ctx context.Context, hello Hello, clear func(context.Context,
 		}
 
 		if !clock.Sleep(ctx, 200*time.Millisecond) {
-			return fmt.Errorf("guardian: say that instance %s is cleared: %w", hello.Instance, err)
+			return fmt.Errorf("guardian: report that instance %s is cleared: %w", hello.Instance, err)
 		}
 	}
 }
@@ -254,7 +254,7 @@ func reportCleared(ctx context.Context, hello Hello, clear func(context.Context,
 func WaitForExit(ctx context.Context, dir string) error {
 	lock, err := takeLock(ctx, dir)
 	if err != nil {
-		return fmt.Errorf("wait for the former guardian: %w", err)
+		return fmt.Errorf("wait for the previous guardian: %w", err)
 	}
 	return lock.Close()
 }

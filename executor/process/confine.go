@@ -141,7 +141,7 @@ func planConfinement(p *task.Process, as account) (*confinement, error) {
 
 	if c.private && !(hasCapability(unix.CAP_SYS_ADMIN) && hasCapability(unix.CAP_SYS_CHROOT)) {
 		c.private = false
-		_ = c.addUnsupported("private_tmp", "the daemon may not mount: it takes root, with CAP_SYS_ADMIN and CAP_SYS_CHROOT")
+		_ = c.addUnsupported("private_tmp", "the daemon cannot mount: this requires root with CAP_SYS_ADMIN and CAP_SYS_CHROOT")
 	}
 
 	return c, nil
@@ -203,11 +203,11 @@ func (c *confinement) addLimits(l task.Limits, as account) {
 		case err != nil:
 			_ = c.addUnsupported(field, "%s", err)
 		case w.resource == unix.RLIMIT_NPROC && as.isRoot():
-			_ = c.addUnsupported(field, "root is not bound by it; limits.pids is for that")
+			_ = c.addUnsupported(field, "the limit does not apply to root; use limits.pids")
 		case want.Max > own.Max && !hasCapability(unix.CAP_SYS_RESOURCE):
-			_ = c.addUnsupported(field, "the daemon's own limit is %d, and without CAP_SYS_RESOURCE it may not go beyond", own.Max)
+			_ = c.addUnsupported(field, "the daemon's own limit is %d, and without CAP_SYS_RESOURCE it cannot exceed that", own.Max)
 		case as.isOther() && !hasCapability(unix.CAP_SYS_RESOURCE):
-			_ = c.addUnsupported(field, "without CAP_SYS_RESOURCE the daemon may not limit a process of another user")
+			_ = c.addUnsupported(field, "without CAP_SYS_RESOURCE, the daemon cannot limit a process of another user")
 		case w.resource == unix.RLIMIT_NPROC && as.isOther():
 			c.limitProcesses(field, own, want)
 		default:
@@ -246,10 +246,10 @@ func (c *confinement) addNice(n int, as account) {
 		return
 	case hasCapability(unix.CAP_SYS_NICE):
 	case n < leastNice():
-		_ = c.addUnsupported("nice", "without CAP_SYS_NICE the daemon may not go below %d", leastNice())
+		_ = c.addUnsupported("nice", "without CAP_SYS_NICE, the daemon cannot set a value below %d", leastNice())
 		return
 	case as.isOther():
-		_ = c.addUnsupported("nice", "without CAP_SYS_NICE the daemon may not change a process of another user")
+		_ = c.addUnsupported("nice", "without CAP_SYS_NICE, the daemon cannot change a process of another user")
 		return
 	}
 
@@ -279,10 +279,10 @@ func (c *confinement) addIONice(n task.IONice, as account) {
 	case n.Class == 0:
 		return
 	case n.Class == task.IORealtime && !hasCapability(unix.CAP_SYS_NICE) && !hasCapability(unix.CAP_SYS_ADMIN):
-		_ = c.addUnsupported("ionice", "realtime takes CAP_SYS_NICE")
+		_ = c.addUnsupported("ionice", "realtime requires CAP_SYS_NICE")
 		return
 	case as.isOther() && !hasCapability(unix.CAP_SYS_NICE):
-		_ = c.addUnsupported("ionice", "without CAP_SYS_NICE the daemon may not change a process of another user")
+		_ = c.addUnsupported("ionice", "without CAP_SYS_NICE, the daemon cannot change a process of another user")
 		return
 	}
 

@@ -309,15 +309,15 @@ func startFailure(err error, program, dir string) error {
 	case errors.Is(err, syscall.EACCES):
 		return fmt.Errorf("permission denied to execute %s in directory %s", q, task.Quote(dir))
 	case errors.Is(err, syscall.ENOEXEC):
-		return fmt.Errorf("program %s has no format that can be executed; a script needs #! at the beginning of its first line", q)
+		return fmt.Errorf("program %s is not in an executable format; a script must begin with #!", q)
 	case errors.Is(err, syscall.EPERM):
-		return fmt.Errorf("the daemon may not start %s as that user", q)
+		return fmt.Errorf("the daemon has no permission to start %s as that user", q)
 	case errors.Is(err, syscall.E2BIG):
 		return errors.New("arguments and environment together are longer than the kernel allows")
 	case errors.Is(err, syscall.EMFILE), errors.Is(err, syscall.ENFILE):
 		return fmt.Errorf("no file descriptors are left on this node: %w", err)
 	case errors.Is(err, syscall.EAGAIN):
-		return fmt.Errorf("the limit of processes on this node is reached: %w", err)
+		return fmt.Errorf("this node has reached its limit of processes: %w", err)
 	}
 
 	return fmt.Errorf("start %s: %w", q, err)

@@ -68,7 +68,7 @@ func TestReadAs_SeesWhatItsUserSees(t *testing.T) {
 		want string // "": the file is read
 	}{
 		{"roots", root, ""}, {"roots", nobody, "permission denied"}, {"link", nobody, "permission denied"}, {"theirs", nobody, ""}, {"group", nobody, ""},
-		{"theirs", root, "belongs to user " + strconv.Itoa(uid)}, {"others", nobody, "belongs to user 1"}, {"open", nobody, "can be written by others"}, {"open", root, "can be written by others"},
+		{"theirs", root, "belongs to user " + strconv.Itoa(uid)}, {"others", nobody, "belongs to user 1"}, {"open", nobody, "can be written by other users"}, {"open", root, "can be written by other users"},
 		{"closed/theirs", nobody, "permission denied"},
 	} {
 		b, err := readAs(path(c.name), c.as)

@@ -32,7 +32,7 @@ func (l *Runner) takeGroup(c *confinement, limits task.Limits) (*cgroup.Group, e
 		}
 		return group, nil
 	case !wants.Any():
-		l.log.Warn("an attempt has no control group", zap.Error(err))
+		l.log.Warn("an attempt runs without a control group", zap.Error(err))
 		return nil, nil
 	}
 
@@ -48,7 +48,7 @@ func (l *Runner) takeGroup(c *confinement, limits task.Limits) (*cgroup.Group, e
 // enforce, with the reason.
 func (c *confinement) checkGroupLimits(groups *cgroup.Groups, l task.Limits) {
 	for _, limit := range groups.Lacks(cgroupLimits(l)) {
-		why := "the control group of the host that counts it is not there"
+		why := "the control group that counts it does not exist"
 		if err := groups.Why(); err != nil {
 			why = err.Error()
 		}
@@ -78,12 +78,12 @@ func (c *confinement) joinGroup(group *cgroup.Group, l cgroup.Limits) error {
 // cgroup v2, the kernel kills the whole group, and both should have the same outcome.
 func (r *Result) explainLimits(l task.Limits, u cgroup.Usage, mainCPU time.Duration) {
 	if u.OOMKills > 0 && (l.Memory > 0 || r.State == task.Failed) {
-		why := "the host, or what limits the agent, had no more"
+		why := "the host or the limit of the agent was exhausted"
 		if l.Memory > 0 && u.MemoryFull {
 			why = "limits.memory is " + l.Memory.String()
 		}
 
-		how := cmp.Or(r.Message, fmt.Sprintf("%s of it %s killed", processCount(u.OOMKills), wasOrWere(u.OOMKills)))
+		how := cmp.Or(r.Message, fmt.Sprintf("%s %s killed", processCount(u.OOMKills), wasOrWere(u.OOMKills)))
 		r.State, r.Reason, r.Message = task.Failed, task.ReasonOOM, "out of memory: "+why+"; "+how
 
 		return
@@ -98,14 +98,14 @@ func (r *Result) explainLimits(l task.Limits, u cgroup.Usage, mainCPU time.Durat
 	// time has another reason.
 	case l.CPUTime > 0 && (r.diedOf(unix.SIGXCPU) || r.diedOf(unix.SIGKILL) && mainCPU > (l.CPUTime.Std()+task.CPUTimeGrace-time.Second)):
 		r.Reason = task.ReasonLimits
-		r.Message = fmt.Sprintf("a process took more processor time than limits.cpu_time, %s; %s", l.CPUTime, r.Message)
+		r.Message = fmt.Sprintf("a process used more CPU time than limits.cpu_time (%s); %s", l.CPUTime, r.Message)
 	case l.FileSize != nil && r.diedOf(unix.SIGXFSZ):
 		r.Reason = task.ReasonLimits
-		r.Message = fmt.Sprintf("it wrote a file larger than limits.file_size, %s; %s", *l.FileSize, r.Message)
+		r.Message = fmt.Sprintf("a process wrote a file larger than limits.file_size (%s); %s", *l.FileSize, r.Message)
 	case u.Refused > 0 && l.PIDs > 0:
-		r.Message = fmt.Sprintf("%s; limits.pids, %d, refused it %s", r.Message, l.PIDs, processCount(u.Refused))
+		r.Message = fmt.Sprintf("%s; limits.pids (%d) prevented the start of %s", r.Message, l.PIDs, processCount(u.Refused))
 	case u.Refused > 0:
-		r.Message = fmt.Sprintf("%s; what limits the agent refused it %s", r.Message, processCount(u.Refused))
+		r.Message = fmt.Sprintf("%s; the limit of the agent prevented the start of %s", r.Message, processCount(u.Refused))
 	}
 }
 

@@ -201,7 +201,7 @@ func (j *judge) checkUnchanged(before *policy.Policy) error {
 func stillBound(p *policy.Policy, asks policy.Attempt) error {
 	bound, timeout, err := p.Bind(asks.Process, asks.Timeout)
 	if err == nil && (timeout != asks.Timeout || !reflect.DeepEqual(bound, asks.Process)) {
-		err = errors.New("the node's policy demands more of it than a moment ago")
+		err = errors.New("the node's policy has become stricter in the meantime")
 	}
 	return err
 }

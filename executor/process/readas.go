@@ -49,7 +49,7 @@ func readAs(path string, as account) ([]byte, error) {
 		return nil, plainError(err)
 	}
 	if len(b) > task.MaxSecretValues {
-		return nil, fmt.Errorf("has more than %d bytes", task.MaxSecretValues)
+		return nil, fmt.Errorf("is larger than %d bytes", task.MaxSecretValues)
 	}
 
 	if b == nil {
@@ -71,9 +71,9 @@ func ownFile(info fs.FileInfo, as account) error {
 	case !ok:
 		return errors.New("has no owner")
 	case st.Uid != 0 && st.Uid != uid:
-		return fmt.Errorf("belongs to user %d, who is neither root nor %s", st.Uid, as.name)
+		return fmt.Errorf("belongs to user %d, not to root or %s", st.Uid, as.name)
 	case info.Mode().Perm()&0o022 != 0:
-		return fmt.Errorf("can be written by others than its owner (mode %04o)", info.Mode().Perm())
+		return fmt.Errorf("can be written by other users (mode %04o)", info.Mode().Perm())
 	}
 
 	return nil

@@ -118,12 +118,12 @@ func (r *Result) SetCause(c Cause, timeout time.Duration) {
 	case CauseCancel:
 		r.State, r.Reason, r.Message = task.Cancelled, task.ReasonCancelled, ""
 	case CauseShutdown:
-		r.State, r.Reason, r.Message = task.Failed, task.ReasonShutdown, "the daemon stopped before it had ended"
+		r.State, r.Reason, r.Message = task.Failed, task.ReasonShutdown, "the daemon stopped before the process ended"
 	case CauseSilent:
 		r.State, r.Reason = task.Lost, task.ReasonNodeLost
-		r.Message = "killed: the node had lost touch with etcd, so that another may start a successor"
+		r.Message = "killed: the node had lost contact with etcd, so another node may start the next attempt"
 	case CauseGone:
-		r.State, r.Reason, r.Message = task.Lost, task.ReasonNodeLost, "killed: its record is gone"
+		r.State, r.Reason, r.Message = task.Lost, task.ReasonNodeLost, "killed: its record no longer exists"
 	}
 
 	r.Message = strings.TrimSpace(r.Message)

@@ -231,4 +231,4 @@ func (l *Runner) Statuses() []task.AttemptStatus { return l.statuses.All() }
 
 // ErrTooLate means that an attempt was not started because its start deadline had passed, or because its node had no
 // contact with etcd for too long.
-var ErrTooLate = errors.New("not started: the node had lost touch with etcd, or it was too late for that")
+var ErrTooLate = errors.New("not started: the node had lost contact with etcd, or the start was too late")

@@ -259,7 +259,7 @@ func (s *spawner) discardHeld(r *spawnRequest) {
 }
 
 // errCalledOff means that the attempt received a kill before it started. Nothing was started.
-var errCalledOff = errors.New("called off before the start")
+var errCalledOff = errors.New("cancelled before the start")
 
 // awaitExit returns when the process has ended. It leaves the zombie to be reaped by the caller:
 // until then the process number, which is also that of the group, cannot be given to another process. It

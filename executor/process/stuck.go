@@ -35,7 +35,7 @@ const ManyStuck = 8
 var errStuck = errors.New("the start hangs")
 
 // errStartTimeout means that the attempt's timeout came before it had started.
-var errStartTimeout = errors.New("it had not started by then")
+var errStartTimeout = errors.New("it had not started by that time")
 
 // stuckStarts counts starts that hang. Its methods may be called from any goroutine.
 type stuckStarts struct {
@@ -130,7 +130,7 @@ func runWithTimeout[T any](s *stuckStarts, off <-chan struct{}, timeout time.Dur
 	}
 
 	if errors.Is(err, errStuck) {
-		err = fmt.Errorf("%w: %s takes more than %s: is there a file system that does not answer?", err, step, s.limit)
+		err = fmt.Errorf("%w: %s took more than %s; does a file system not respond?", err, step, s.limit)
 	}
 
 	return v, err
@@ -182,7 +182,7 @@ func (p *running) awaitExecution(timeout time.Duration, o *Orders) (gone <-chan 
 	}
 
 	if errors.Is(err, errStuck) {
-		err = fmt.Errorf("%w: %s has not been executed after %s: is there a lease on its file, or a file system that does not answer?",
+		err = fmt.Errorf("%w: %s was not executed within %s; does its file have a lease, or does a file system not respond?",
 			err, task.Quote(p.program), p.stuck.limit)
 	}
 

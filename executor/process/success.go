@@ -69,7 +69,7 @@ func (r *Result) setExited(code int, rule *successRule) {
 	case !rule.Exit(code):
 		fail(task.ReasonExit, "exited with code %d", code)
 	case refused != nil:
-		fail(task.ReasonOutput, "its output has a line that success.not_output forbids: %s", *refused)
+		fail(task.ReasonOutput, "its output contains a line that success.not_output forbids: %s", *refused)
 	case rule.output != nil && !rule.found.Load():
 		fail(task.ReasonOutput, "no line of its output matches success.output, %s", rule.Output)
 	case code != 0:

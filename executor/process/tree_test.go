@@ -180,15 +180,15 @@ func TestResult_MeetsLimits(t *testing.T) {
 	}{
 		"no limit was met":                {killed, memory, cgroup.Usage{}, 0, task.ReasonSignal, "killed by SIGKILL"},
 		"its memory":                      {killed, memory, cgroup.Usage{OOMKills: 1, MemoryFull: true}, 0, task.ReasonOOM, "out of memory: limits.memory is 1Gi; killed by SIGKILL"},
-		"its memory, and it exits with 0": {Result{State: task.Succeeded}, memory, cgroup.Usage{OOMKills: 2, MemoryFull: true}, 0, task.ReasonOOM, "out of memory: limits.memory is 1Gi; 2 processes of it were killed"},
-		"the host's memory":               {killed, memory, cgroup.Usage{OOMKills: 1}, 0, task.ReasonOOM, "out of memory: the host, or what limits the agent, had no more; killed by SIGKILL"},
-		"the host's, without limits":      {killed, pids, cgroup.Usage{OOMKills: 1}, 0, task.ReasonOOM, "out of memory: the host, or what limits the agent, had no more; killed by SIGKILL"},
+		"its memory, and it exits with 0": {Result{State: task.Succeeded}, memory, cgroup.Usage{OOMKills: 2, MemoryFull: true}, 0, task.ReasonOOM, "out of memory: limits.memory is 1Gi; 2 processes were killed"},
+		"the host's memory":               {killed, memory, cgroup.Usage{OOMKills: 1}, 0, task.ReasonOOM, "out of memory: the host or the limit of the agent was exhausted; killed by SIGKILL"},
+		"the host's, without limits":      {killed, pids, cgroup.Usage{OOMKills: 1}, 0, task.ReasonOOM, "out of memory: the host or the limit of the agent was exhausted; killed by SIGKILL"},
 		"the host's, and it goes on":      {Result{State: task.Succeeded}, pids, cgroup.Usage{OOMKills: 1}, 0, "", ""},
-		"pids":                            {killed, pids, cgroup.Usage{Refused: 1}, 0, task.ReasonSignal, "killed by SIGKILL; limits.pids, 9, refused it a process"},
-		"the agent's pids":                {killed, memory, cgroup.Usage{Refused: 3}, 0, task.ReasonSignal, "killed by SIGKILL; what limits the agent refused it 3 processes"},
-		"processor time":                  {killed, cpu, cgroup.Usage{}, 65 * time.Second, task.ReasonLimits, "a process took more processor time than limits.cpu_time, 1m; killed by SIGKILL"},
+		"pids":                            {killed, pids, cgroup.Usage{Refused: 1}, 0, task.ReasonSignal, "killed by SIGKILL; limits.pids (9) prevented the start of a process"},
+		"the agent's pids":                {killed, memory, cgroup.Usage{Refused: 3}, 0, task.ReasonSignal, "killed by SIGKILL; the limit of the agent prevented the start of 3 processes"},
+		"processor time":                  {killed, cpu, cgroup.Usage{}, 65 * time.Second, task.ReasonLimits, "a process used more CPU time than limits.cpu_time (1m); killed by SIGKILL"},
 		"killed by somebody":              {killed, cpu, cgroup.Usage{CPU: time.Hour}, time.Minute, task.ReasonSignal, "killed by SIGKILL"},
-		"a child's processor time":        {exited, cpu, cgroup.Usage{}, 0, task.ReasonLimits, "a process took more processor time than limits.cpu_time, 1m; exited with code 152"},
+		"a child's processor time":        {exited, cpu, cgroup.Usage{}, 0, task.ReasonLimits, "a process used more CPU time than limits.cpu_time (1m); exited with code 152"},
 		"exit 152 without that limit":     {exited, memory, cgroup.Usage{}, 0, task.ReasonExit, "exited with code 152"},
 	} {
 		c.r.explainLimits(c.l, c.u, c.main)

@@ -82,7 +82,7 @@ func (h *KillSet) KillAll(done <-chan struct{}) (killed int, err error) {
 
 		select {
 		case <-done:
-			return len(seen), fmt.Errorf("%d processes do not end", found)
+			return len(seen), fmt.Errorf("%d processes did not end", found)
 		case <-time.After(pause):
 		}
 

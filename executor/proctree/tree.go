@@ -102,7 +102,7 @@ func (t *Tree) Freeze() error {
 			return nil
 		}
 		if moving > 0 && time.Now().After(deadline) { // without a running process, the delay was this host's, so scan once more
-			return fmt.Errorf("freeze: %d processes do not stand still", moving)
+			return fmt.Errorf("freeze: %d processes did not stop", moving)
 		}
 	}
 }

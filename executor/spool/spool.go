@@ -120,7 +120,7 @@ func (s *Spool) Path(namespace, name, run string, attempt int) (string, error) {
 		return "", err
 	}
 	if !isRunID(run) || attempt < 0 {
-		return "", task.Invalid(task.CodeBadName, "run", "%s is not a run's id", task.Quote(run))
+		return "", task.Invalid(task.CodeBadName, "run", "%s is not the ID of a run", task.Quote(run))
 	}
 
 	return filepath.Join(s.root, namespace, name, run+"."+strconv.Itoa(attempt)+endLog), nil

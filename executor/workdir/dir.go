@@ -97,7 +97,7 @@ func (m *Dir) Release(last func(wrote bool)) error {
 	case err != nil:
 		m.log.Warn("quarantined an attempt directory that cannot be emptied", zap.String("path", m.path), zap.Error(err))
 		m.quarantined = append(m.quarantined, m)
-		return fmt.Errorf("its directory %s is set aside: it cannot be emptied: %w", m.path, err)
+		return fmt.Errorf("its directory %s is quarantined, because it cannot be emptied: %w", m.path, err)
 	case pristine && (m.kept < mostKept || m.makeRoom()):
 		m.free[m.owner], m.kept = append(m.free[m.owner], m), m.kept+1
 	default:

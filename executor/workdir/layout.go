@@ -70,7 +70,7 @@ func (m *Dir) MakePrivate(none error) error {
 	}
 	if hidden := task.PrivateDir(m.path); hidden != "" {
 		// A private /tmp would hide the attempt's own directory.
-		return fmt.Errorf("the node keeps such directories in %s, which lies in %s itself: set scratch_dir", m.path, hidden)
+		return fmt.Errorf("the node keeps such directories in %s, which is below %s: set scratch_dir", m.path, hidden)
 	}
 
 	for i := range task.PrivateDirs {

@@ -178,7 +178,7 @@ func (r *Pool) Open() error {
 }
 
 // errClosed means that the pool was closed.
-var errClosed = errors.New("the rooms are closed")
+var errClosed = errors.New("the pool of directories is closed")
 
 // openRoot opens the directory in which all directories of a node are, by descriptor and without
 // following a link at its name. It must belong to uid, and nobody else may be able to write to it,
@@ -274,7 +274,7 @@ func openInstance(dir, data, instance string, uid uint32) (*os.File, error) {
 	there, err2 := os.Lstat(home.Name())
 	if err := errors.Join(err1, err2); err != nil || !os.SameFile(locked, there) {
 		home.Close()
-		return nil, fmt.Errorf("%s was removed meanwhile: %w", home.Name(), cmp.Or(err, fs.ErrNotExist))
+		return nil, fmt.Errorf("%s was removed in the meantime: %w", home.Name(), cmp.Or(err, fs.ErrNotExist))
 	}
 
 	return home, nil
@@ -284,7 +284,7 @@ func openInstance(dir, data, instance string, uid uint32) (*os.File, error) {
 // Release. After an error the attempt can run without a directory.
 func (r *Pool) Take(as *syscall.Credential) (*Dir, error) {
 	if r == nil {
-		return nil, errors.New("this node keeps no directories for attempts")
+		return nil, errors.New("this node provides no directories for attempts")
 	}
 
 	who := r.own
@@ -317,7 +317,7 @@ func (r *Pool) Take(as *syscall.Credential) (*Dir, error) {
 
 	m, err := r.buildDir(n, who)
 	if err != nil {
-		return nil, fmt.Errorf("make a directory for the attempt: %w", err)
+		return nil, fmt.Errorf("create a directory for the attempt: %w", err)
 	}
 
 	return m, nil

@@ -16,7 +16,7 @@ import (
 const maxOpenDepth = 32
 
 // errNoTime means that done was closed before a directory was empty.
-var errNoTime = errors.New("it holds too much to be removed at once")
+var errNoTime = errors.New("it contains too many files to be removed immediately")
 
 // RemoveAbandoned removes the directories that dead daemons have left in dir (see Root), until done is
 // closed. It does not touch those of living daemons. The guardian calls it when no process of an attempt is left,
@@ -178,7 +178,7 @@ func (e *cleaner) removeEntry(fd int, name string, depth int) error {
 	defer unix.Close(sub)
 
 	if mount, err := mountOf(sub); err != nil || mount != e.mount {
-		return errors.Join(err, errors.New("something is mounted there"))
+		return errors.Join(err, errors.New("a file system is mounted there"))
 	}
 	if err := e.emptyDir(sub, depth+1); err != nil {
 		return err
@@ -240,5 +240,5 @@ func mountOf(fd int) (string, error) {
 		}
 	}
 
-	return "", errors.New("the kernel does not tell mounts apart")
+	return "", errors.New("the kernel does not report mounts")
 }

@@ -331,7 +331,7 @@ func TestRooms_NotBelowADirectoryThatOthersWriteTo(t *testing.T) {
 	executortest.Must(t, errors.Join(os.Mkdir(set, 0o755), os.Chmod(above, 0o777)))
 
 	err := NewPool(Root(set, "n1", t.TempDir()), "", "i1", nil).Open()
-	if err == nil || !strings.Contains(err.Error(), above+" can be written by others") {
+	if err == nil || !strings.Contains(err.Error(), above+" can be written by users other than") {
 		t.Errorf("got %v", err)
 	}
 }
