@@ -14,7 +14,7 @@ import (
 
 // errNoKey means that this candidate's leader key is gone, so the campaign must start over with a new
 // session.
-var errNoKey = errors.New("campaign: our key is gone")
+var errNoKey = errors.New("campaign: the key of this candidate was deleted")
 
 // campaignForTerm waits until this candidate's key is the oldest, confirms that with a write, and returns
 // the key's fence and mod revision.

@@ -69,7 +69,7 @@ type worker struct {
 }
 
 // errNotOurs is the cause with which the Keeper stops a worker that must not run any more.
-var errNotOurs = errors.New("the shard is not ours under this fence any more")
+var errNotOurs = errors.New("this node no longer owns the shard under this fence")
 
 // NewKeeper returns a Keeper. It does nothing until Run is called.
 func NewKeeper(cfg KeeperConfig) *Keeper {
@@ -216,7 +216,7 @@ func (k *Keeper) handleWorkerEnd(w *worker) {
 		if last.text == w.err.Error() && time.Since(w.began) < longestRest {
 			rest = min(2*last.rest, longestRest)
 		} else {
-			k.cfg.Logger.Error("a shard's worker failed, and is started again until it does not", zap.Int("shard", w.shard), zap.Error(w.err))
+			k.cfg.Logger.Error("the worker of a shard failed; restarting it", zap.Int("shard", w.shard), zap.Error(w.err))
 		}
 
 		k.failures[w.shard] = failure{w.err.Error(), rest}

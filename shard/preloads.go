@@ -12,6 +12,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/kv"
 	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
+	"github.com/carillonhq/carillon/pkg/wake"
 )
 
 // preloadLinger is how long a preload continues after the node has stopped wanting it. The deletion of the
@@ -23,7 +24,7 @@ const preloadLinger = 2 * time.Second
 type preloads struct {
 	cfg     KeeperConfig
 	running map[int]*preload // by shard; includes those that have ended and not been removed yet
-	changed chan struct{}    // signals that a shard was loaded, or that a preload has ended; one slot
+	changed wake.Signal      // signals that a shard was loaded, or that a preload has ended; one slot
 	telling *atomic.Bool     // answers are being sent; only one list at a time
 	all     *sync.WaitGroup  // all goroutines that were started
 }
@@ -46,15 +47,12 @@ type answer struct{ handover, session int64 }
 
 // newPreloads returns an empty set of preloads.
 func newPreloads(cfg KeeperConfig) preloads {
-	return preloads{cfg: cfg, running: map[int]*preload{}, changed: make(chan struct{}, 1), telling: &atomic.Bool{}, all: &sync.WaitGroup{}}
+	return preloads{cfg: cfg, running: map[int]*preload{}, changed: wake.NewSignal(), telling: &atomic.Bool{}, all: &sync.WaitGroup{}}
 }
 
 // notifyChanged makes the Keeper reconcile. It does not block.
 func (p *preloads) notifyChanged() {
-	select {
-	case p.changed <- struct{}{}:
-	default:
-	}
+	p.changed.Send()
 }
 
 // reconcile stops the preloads that are not wanted, starts those that are, and answers the handovers of
@@ -158,7 +156,7 @@ func (p *preloads) startPreload(ctx context.Context, id int, now time.Time) {
 		stop()
 
 		if err != nil && !errors.Is(err, context.Canceled) {
-			p.cfg.Logger.Warn("could not load a shard before it is ours", zap.Int("shard", id), zap.Error(err))
+			p.cfg.Logger.Warn("could not preload a shard", zap.Int("shard", id), zap.Error(err))
 		}
 
 		l.over.Store(true)
@@ -176,7 +174,7 @@ func (p *preloads) sendAnswers(ctx context.Context, session kv.Fence, answers ma
 			continue
 		}
 
-		p.cfg.Logger.Debug("could not tell that a shard is loaded", zap.Int("shard", h.Shard), zap.Error(err))
+		p.cfg.Logger.Debug("could not report that a shard is loaded", zap.Int("shard", h.Shard), zap.Error(err))
 		time.AfterFunc(p.cfg.RestAfterFailure, func() {
 			l.retell.Store(true)
 			p.notifyChanged()

@@ -134,7 +134,7 @@ func (l *leadership) rebalance(ctx context.Context) (again time.Duration, err er
 	notes, again := l.memory.update(time.Now(), lineup)
 	if again = min(cmp.Or(again, l.cfg.Reconcile), l.cfg.Reconcile); notes.Hold && !l.held {
 		l.Rebalancer.held.Inc()
-		l.cfg.Logger.Warn("most nodes have vanished together: their shards stay for a while", zap.Duration("for", l.cfg.Grace), zap.Int("present", len(lineup.Nodes)))
+		l.cfg.Logger.Warn("most nodes disappeared at the same time; leaving their shards in place for a while", zap.Duration("for", l.cfg.Grace), zap.Int("present", len(lineup.Nodes)))
 	}
 
 	l.held = notes.Hold
