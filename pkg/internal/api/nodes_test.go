@@ -123,7 +123,7 @@ func TestNodes_ThatAreBlockedAreCountedAndWarnedOf(t *testing.T) {
 	must(t, err)
 
 	all := strings.Join(st.Warnings, "\n")
-	if st.NodesReady != 2 || st.Blocked != 2 || !strings.Contains(all, "n2 takes no runs: beyond its own limit of disk_free") || !strings.Contains(all, "no node takes runs") {
+	if st.NodesReady != 2 || st.Blocked != 2 || !strings.Contains(all, "n2 takes no runs: over its own limit of disk_free") || !strings.Contains(all, "no node takes runs") {
 		t.Errorf("%d of %d ready nodes are blocked; warnings:\n%s", st.Blocked, st.NodesReady, all)
 	}
 }

@@ -469,12 +469,12 @@ var stories = []story{
 			w.Nodes[i].Blocked = []string{task.FactDiskFree}
 		}
 		return w
-	}, "12:30", task.VerdictNoNode, []string{`no node is available (n1 accepts no runs: beyond its own limit of disk_free`}},
+	}, "12:30", task.VerdictNoNode, []string{`no node is available (n1 accepts no runs: over its own limit of disk_free`}},
 	{"will find no key for its secret", func() *world {
 		w := timed(secretly)
 		w.Nodes[0].Blocked = []string{task.BlockedByPolicy}
 		return w
-	}, "12:30", task.VerdictNoNode, []string{"no node with a key for secrets is available (n1 accepts no runs: its policy cannot be read: see its log; " +
+	}, "12:30", task.VerdictNoNode, []string{"no node with a key for secrets is available (n1 accepts no runs: its policy cannot be read; see its log; " +
 		"it has no readable key for secrets (see its log); n2 accepts no runs: it has no readable key", "present: n1 (accepts no runs: policy), n2 (no key for secrets)"}},
 	{"will find a key for its secret", func() *world {
 		w := timed(secretly)
@@ -566,7 +566,7 @@ func TestFor_RunWithParts(t *testing.T) {
 		{"succeeded", nightly().run("02:30:00", task.Succeeded, fan(3, 3)), "02:30", task.VerdictSucceeded, "(3 of 3 parts)"},
 		{"failed", nightly().run("02:30:00", task.Failed, func(r *task.Run) {
 			fan(3, 2)(r)
-			r.Reason, r.Message = task.ReasonParts, "2 of 3 parts succeeded, 3 had to; part 1 on n2: failed (exit_code)"
+			r.Reason, r.Message = task.ReasonParts, "2 of 3 parts succeeded, 3 required; part 1 on n2: failed (exit_code)"
 		}), "02:30", task.VerdictFailed, "part 1 on n2"},
 	} {
 		t.Run(c.name, func(t *testing.T) {

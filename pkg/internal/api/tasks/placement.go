@@ -26,14 +26,14 @@ func placementWarnings(spec task.Spec, nodes []task.Node) []task.Warning {
 	}
 
 	if len(takers) > 0 {
-		text := fmt.Sprintf("target: runs need %s, and only %d that match take runs now: they wait until more do", wantedNodes(target), len(takers))
+		text := fmt.Sprintf("target: runs require %s, but only %d matching nodes accept runs now; runs wait until more do", wantedNodes(target), len(takers))
 
 		return []task.Warning{{Code: task.WarnFewNodesMatch, Text: text}}
 	}
 
 	field, description := describeTarget(target, needsKey)
 
-	text := fmt.Sprintf("%s: no node %s takes runs now: runs wait until one does", field, description)
+	text := fmt.Sprintf("%s: no node%s accepts runs now; runs wait until one does", field, description)
 
 	return []task.Warning{{Code: task.WarnNoNodeMatches, Text: text}}
 }
@@ -47,7 +47,8 @@ func wantedNodes(target task.Target) string {
 	return fmt.Sprintf("%s nodes", target.Count)
 }
 
-// describeTarget names the field that restricts the nodes of a task, and describes the nodes that it allows.
+// describeTarget names the field that restricts the nodes of a task, and describes the nodes that it allows. The
+// description begins with a space, or is empty if every node is allowed.
 func describeTarget(target task.Target, needsKey bool) (field, description string) {
 	var conditions []string
 
@@ -73,5 +74,9 @@ func describeTarget(target task.Target, needsKey bool) (field, description strin
 		field = "target"
 	}
 
-	return field, strings.Join(conditions, " ")
+	for _, c := range conditions {
+		description += " " + c
+	}
+
+	return field, description
 }

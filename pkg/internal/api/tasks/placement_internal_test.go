@@ -43,12 +43,12 @@ func TestPlacementWarnings_OnlyWhereRunsWouldWait(t *testing.T) {
 		"a selector that matches nothing": {
 			change: func(s *task.Spec) { s.Target.Selector = "role = nothing" },
 			nodes:  two,
-			want:   []string{`target.selector: no node that matches "role = nothing" takes runs now: runs wait until one does`},
+			want:   []string{`target.selector: no node that matches "role = nothing" accepts runs now; runs wait until one does`},
 		},
 		"a selector whose only node drains": {
 			change: func(s *task.Spec) { s.Target.Selector = "role = db" },
 			nodes:  []task.Node{node("n1", "db", drains), node("n2", "web")},
-			want:   []string{`target.selector: no node that matches "role = db" takes runs now: runs wait until one does`},
+			want:   []string{`target.selector: no node that matches "role = db" accepts runs now; runs wait until one does`},
 		},
 		"a shadow starts nothing": {
 			change: func(s *task.Spec) { s.Target.Selector, s.Shadow = "role = nothing", true },
@@ -57,7 +57,7 @@ func TestPlacementWarnings_OnlyWhereRunsWouldWait(t *testing.T) {
 		"an order without a node that is there": {
 			change: func(s *task.Spec) { s.Target.Strategy, s.Target.Order = task.StrategyFirst, []string{"n7", "n8"} },
 			nodes:  two,
-			want:   []string{"target.order: no node among n7, n8 takes runs now: runs wait until one does"},
+			want:   []string{"target.order: no node among n7, n8 accepts runs now; runs wait until one does"},
 		},
 		"an order with one that is": {
 			change: func(s *task.Spec) { s.Target.Strategy, s.Target.Order = task.StrategyFirst, []string{"n7", "n2"} },
@@ -68,7 +68,7 @@ func TestPlacementWarnings_OnlyWhereRunsWouldWait(t *testing.T) {
 				s.Action = task.Action{Process: &task.Process{Command: []string{"true"}, EnvFrom: []task.EnvFrom{{Secret: "db"}}}}
 			},
 			nodes: two,
-			want:  []string{"action.process.env_from: no node with a key for secrets takes runs now: runs wait until one does"},
+			want:  []string{"action.process.env_from: no node with a key for secrets accepts runs now; runs wait until one does"},
 		},
 		"a secret that one can read": {
 			change: func(s *task.Spec) {
@@ -79,7 +79,7 @@ func TestPlacementWarnings_OnlyWhereRunsWouldWait(t *testing.T) {
 		"more parts than nodes": {
 			change: func(s *task.Spec) { s.Target.Count = 3 },
 			nodes:  two,
-			want:   []string{"target: runs need 3 nodes, and only 2 that match take runs now: they wait until more do"},
+			want:   []string{"target: runs require 3 nodes, but only 2 matching nodes accept runs now; runs wait until more do"},
 		},
 		"all nodes, and there are some": {
 			change: func(s *task.Spec) { s.Target.Count = task.All },
