@@ -58,7 +58,7 @@ func TestMain_SpeaksTLSByTheFilesGiven(t *testing.T) {
 		said  string
 	}{
 		{[]string{"--ca-file", ca, "--cert-file", ann, "--key-file", annKey}, 0, "[]"},
-		{[]string{"--ca-file", ca}, failure.ExitUnavailable, "wants a client certificate"},
+		{[]string{"--ca-file", ca}, failure.ExitUnavailable, "requires a client certificate"},
 		{nil, failure.ExitUnavailable, "--ca-file"},
 		{[]string{"--ca-file", annKey}, failure.ExitUsage, `"field":"ca_file"`},
 		{[]string{"--ca-file", ca, "--cert-file", ann, "--key-file", key}, failure.ExitUsage, `"field":"key_file"`},
