@@ -53,24 +53,24 @@ help: ## List the targets
 	@echo
 	@echo "Variables, with their defaults:"
 	@echo "  PKG=./... TEST_FLAGS= TEST_TIMEOUT=25m RACE=-race    make test PKG=./pkg/store TEST_FLAGS='-run Commit -v'"
-	@echo "  COUNT=20              how often                      make stress PKG=./pkg/kv TEST_FLAGS='-run Batcher'"
+	@echo "  COUNT=20              repetitions                    make stress PKG=./pkg/kv TEST_FLAGS='-run Batcher'"
 	@echo "  FUZZTIME=20s          for each fuzz target           make fuzz FUZZTIME=5m"
-	@echo "  BENCH=. BENCHTIME=1s  which benchmarks, how long     make bench PKG=./pkg/internal/schedule"
-	@echo "  SOAK=2m               how long                       make soak SOAK=1h"
+	@echo "  BENCH=. BENCHTIME=1s  benchmarks, time for each      make bench PKG=./pkg/internal/schedule"
+	@echo "  SOAK=2m               duration                       make soak SOAK=1h"
 	@echo "  HOSTILE=              1: hostile connections instead make soak HOSTILE=1 SOAK=10m"
 	@echo "  RESUMES=              1: 10,000 resumed tasks        make soak RESUMES=1"
-	@echo "  RATE=                 runs each second: a plateau?   make soak RATE=1000 SOAK=20m"
-	@echo "  DURATION=5m SEED=1    how long, which faults         make chaos DURATION=20m SEED=7"
+	@echo "  RATE=                 runs per second, steady load   make soak RATE=1000 SOAK=20m"
+	@echo "  DURATION=5m SEED=1    duration, choice of faults     make chaos DURATION=20m SEED=7"
 	@echo "  FAULTS=               only these kinds of faults     make chaos FAULTS=kill-all,quorum-lost"
-	@echo "  HOLD=                 how long each of them lasts    make chaos FAULTS=node-cut-off HOLD=5m DURATION=5m"
+	@echo "  HOLD=                 duration of each fault         make chaos FAULTS=node-cut-off HOLD=5m DURATION=5m"
 	@echo "  SEED=1 SEEDS=100      of simulated clusters          make sim SEED=4711 SEEDS=1 DURATION=1m"
-	@echo "  TASKS=10000           that miss a day                make outage TASKS=1000"
-	@echo "  RUN_SECONDS=          stop by itself after so many   RUN_SECONDS=15 make run"
+	@echo "  TASKS=10000           tasks that miss a day          make outage TASKS=1000"
+	@echo "  RUN_SECONDS=          stop after this time           RUN_SECONDS=15 make run"
 	@echo "  NODES=                only these members             make cluster-up NODES=n2"
-	@echo "  EMBEDDED=             1: agents that are their etcd  make cluster-up EMBEDDED=1"
-	@echo "  MINUTES=10 CRON=      how long, which cron           make shadow MINUTES=60 CRON=/tmp/x/usr/sbin/cron"
+	@echo "  EMBEDDED=             1: agents with embedded etcd   make cluster-up EMBEDDED=1"
+	@echo "  MINUTES=10 CRON=      duration, path of cron         make shadow MINUTES=60 CRON=/tmp/x/usr/sbin/cron"
 	@echo "  VMS= VM_TESTS=        only these                     make vm-test VMS=trixie VM_TESTS=pause"
-	@echo "  FROM=f76d350          a former commit                make upgrade FROM=HEAD~100"
+	@echo "  FROM=f76d350          an earlier commit              make upgrade FROM=HEAD~100"
 	@echo "  CLEAN=                1 also deletes the data        make cluster-down CLEAN=1"
 
 .PHONY: build
@@ -83,24 +83,24 @@ build/etcd: go.mod ## Build etcd, for the local cluster
 	@mkdir -p build
 	go build -o $@ go.etcd.io/etcd/server/v3
 
-build/etcdctl: go.mod ## Build etcdctl, to look inside
+build/etcdctl: go.mod ## Build etcdctl, to inspect the local cluster
 	@mkdir -p build
 	go build -o $@ go.etcd.io/etcd/etcdctl/v3
 
 .PHONY: run
-run: build ## Run one node with the tasks in examples/ and show them; Ctrl-C ends it
+run: build ## Run one node with the tasks in examples/ and show them; stop it with Ctrl-C
 	@bash scripts/run.sh
 
 .PHONY: test
-test: ## Run the tests that a change needs, with the race detector; failures come last
+test: ## Run the tests for a change, with the race detector; failures are printed last
 	@bash scripts/test.sh
 
 .PHONY: test-cluster
-test-cluster: ## Run the long tests: stories with whole daemons and real processes, benchmarks, chaos
+test-cluster: ## Run the long tests: end-to-end tests with real daemons, benchmarks, chaos
 	@bash scripts/test.sh cluster
 
 .PHONY: stress
-stress: ## Run the tests of PKG COUNT times beside two busy loops
+stress: ## Run the tests of PKG COUNT times under CPU load
 	@bash scripts/stress.sh
 
 .PHONY: lint
@@ -108,7 +108,7 @@ lint: ## Check format, go vet, staticcheck, layers, links of the docs, and that 
 	@bash scripts/lint.sh
 
 .PHONY: oracle
-oracle: ## Hold schedules against the oracle: all zones, all changes of clocks from 1970 to 2040
+oracle: ## Compare schedules with the oracle: all zones, all clock changes from 1970 to 2040
 	go test -count=1 -timeout 60m -run '_AgreesWithOracle' $(TEST_FLAGS) ./pkg/internal/schedule -everything
 
 .PHONY: fuzz
@@ -120,51 +120,51 @@ bench: ## Run the Go benchmarks
 	@bash scripts/bench.sh
 
 .PHONY: place
-place: build ## Run a task under each strategy on six agents for SECONDS_EACH, then without one of them; show where runs went
+place: build ## Run a task under each strategy on six agents for SECONDS_EACH, then without one of them; show the placement of runs
 	@bash scripts/place.sh
 
 .PHONY: failover
-failover: build ## Show how long tasks stand still when nodes join, drain, restart and are killed
+failover: build ## Measure the pause of tasks when nodes join, drain, restart and are killed
 	@build/carillon bench failover
 
 .PHONY: soak
-soak: ## Run the soak tests for SOAK: a cluster under load while nodes come and go
+soak: ## Run the soak tests for SOAK: a cluster under load while nodes join and leave
 	@bash scripts/soak.sh
 
 .PHONY: chaos
-chaos: ## Hurt a cluster for DURATION, by faults that SEED draws, and judge what came of it
+chaos: ## Inject faults into a cluster for DURATION, chosen by SEED, and check the result
 	@bash scripts/chaos.sh
 
 .PHONY: upgrade
-upgrade: ## Upgrade a cluster from the commit FROM to this, node by node, and back
+upgrade: ## Upgrade a cluster from the commit FROM to this one, node by node, and back
 	@bash scripts/upgrade.sh
 
 .PHONY: sim
-sim: ## Live through SEEDS clusters in virtual time, from SEED on, with DURATION of trouble each
+sim: ## Simulate SEEDS clusters in virtual time, starting at SEED, with DURATION of faults each
 	@bash scripts/sim.sh
 
 .PHONY: mutants
-mutants: ## Break the protocol on purpose, and see that the simulation notices
+mutants: ## Break the protocol on purpose, and check that the simulation detects it
 	go test -count=1 -timeout $(TEST_TIMEOUT) -run '^TestMutants_AreCaught$$' $(TEST_FLAGS) ./pkg/internal/testkit/sim
 
 .PHONY: outage
-outage: ## Stop a cluster with TASKS tasks for a day: what is missed, at which pace; in virtual time, then on a real etcd
+outage: ## Stop a cluster with TASKS tasks for a day, and check how it catches up; in virtual time, then on a real etcd
 	CARILLON_OUTAGE=etcd CARILLON_OUTAGE_TASKS=$(or $(TASKS),10000) go test -count=1 -v -timeout 1h -run '^TestOutage_' $(TEST_FLAGS) ./pkg/internal/testkit/sim
 
 .PHONY: shadow
-shadow: build ## Watch a real cron and shadows of its crontab for MINUTES: the same ticks? As root; CRON= says where cron is
+shadow: build ## Compare a real cron with shadows of its crontab for MINUTES (root; CRON= is the path of cron)
 	@bash scripts/shadow.sh
 
 .PHONY: cluster-up
-cluster-up: build build/etcd build/etcdctl ## Start three etcd members and three agents here; EMBEDDED=1: agents only
+cluster-up: build build/etcd build/etcdctl ## Start three etcd members and three agents on this host; EMBEDDED=1: agents only
 	@bash scripts/cluster-up.sh $(NODES)
 
 .PHONY: cluster-down
-cluster-down: ## Stop them; CLEAN=1 deletes their data
+cluster-down: ## Stop the local cluster; CLEAN=1 deletes its data
 	@bash scripts/cluster-down.sh $(NODES)
 
 .PHONY: docs
-docs: build ## Write docs/cli.md from the help of the commands, docs/api.md from the API's description
+docs: build ## Generate docs/cli.md from the help of the commands, and docs/api.md from the API's description
 	@bash scripts/cli-docs.sh
 	@go test -count=1 -run TestAPIPage_IsCurrent ./pkg/internal/api -update >/dev/null && echo "wrote docs/api.md"
 
@@ -177,9 +177,9 @@ deb-test: ## Install, upgrade, remove and purge that package on a clean Debian w
 	@bash scripts/deb-test.sh
 
 .PHONY: vm-test
-vm-test: ## Boot Debian in virtual machines, with cgroup v2 and with v1, and hold the package to docs/how-to/limits.md there (root)
+vm-test: ## Boot Debian in virtual machines, with cgroup v2 and with v1, and test the package against docs/how-to/limits.md there (root)
 	@bash scripts/vm-test.sh
 
 .PHONY: clean
-clean: ## Delete build/, data of `make run` included
+clean: ## Delete build/, including the data of `make run`
 	@bash scripts/clean.sh

@@ -12,7 +12,7 @@ set -euo pipefail
 need_linux
 
 duration=${DURATION:-5m} seed=${SEED:-1}
-[[ $duration =~ ^([0-9]+)([smh])$ ]] || die "DURATION=$duration: write 90s, 20m or 1h"
+[[ $duration =~ ^([0-9]+)([smh])$ ]] || die "DURATION=$duration: use 90s, 20m or 1h"
 n=${BASH_REMATCH[1]}
 case ${BASH_REMATCH[2]} in
 m) n=$((n * 60)) ;;
@@ -30,4 +30,4 @@ run=(go test -run '^TestChaos_PromisesHold$' -count 1 -timeout $((n + 900))s -v 
 if ((EUID == 0)) && unshare --mount true 2>/dev/null; then run=(unshare --mount "${run[@]}"); fi
 status=0
 "${run[@]}" 2>&1 | tee "$log" || status=${PIPESTATUS[0]}
-((status == 0)) || die "failed: $log tells why; the same faults again: make chaos SEED=$seed DURATION=$duration"
+((status == 0)) || die "failed: see $log; to repeat the same faults: make chaos SEED=$seed DURATION=$duration"

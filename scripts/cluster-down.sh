@@ -23,7 +23,7 @@ stop_all() { # SECONDS NAMES...: all at once, then one by one until they are gon
 			say "stopped $name"
 			rm -f "$dir/$name.pid"
 		else
-			say "$name, pid $(pid_of "$name"), does not end"
+			say "$name, pid $(pid_of "$name"), did not exit"
 			left=1
 		fi
 	done
@@ -38,13 +38,13 @@ done
 # A guardian kills what its agent left, and says so in etcd: it is waited for
 # before etcd stops. It tries for a while if etcd is away already.
 if ((${#dirs[@]} > 0)) && ! until_true 15 no_guardians "${dirs[@]}"; then
-	say "guardians do not end: killing $(guardians "${dirs[@]}" | tr '\n' ' ')"
+	say "guardians did not exit; killing $(guardians "${dirs[@]}" | tr '\n' ' ')"
 	for pid in $(guardians "${dirs[@]}"); do kill -KILL "$pid" 2>/dev/null || true; done
 	until_true 5 no_guardians "${dirs[@]}" || left=1
 fi
 ((${#stop_etcds[@]} == 0)) || stop_all 15 "${stop_etcds[@]}"
 
-((left == 0)) || die "something is left: see above"
+((left == 0)) || die "some processes are still running: see above"
 if [[ ${CLEAN:-} == 1 ]]; then
 	for name in "${names[@]}"; do
 		[[ -z $name ]] || rm -rf "${dir:?}/$name" "$dir/$name.log" "$dir/$name.pid"
@@ -52,5 +52,5 @@ if [[ ${CLEAN:-} == 1 ]]; then
 	(($# > 0)) || { rm -f "$dir/env" && rmdir "$dir" 2>/dev/null || true; }
 	say "deleted the data of ${names[*]}"
 else
-	say "the data is kept in ${dir#"$root/"}; CLEAN=1 deletes it"
+	say "kept the data in ${dir#"$root/"}; to delete it, set CLEAN=1"
 fi

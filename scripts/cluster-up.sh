@@ -25,7 +25,7 @@ check_port() { # NAME ADDRESS...
 	local name=$1 at
 	shift
 	for at in "$@"; do
-		! taken "${at##*:}" || die "port ${at##*:}, which $name wants, is taken; set CLUSTER_PORT or CLUSTER_ETCD_PORT"
+		! taken "${at##*:}" || die "port ${at##*:}, which $name requires, is in use; set CLUSTER_PORT or CLUSTER_ETCD_PORT"
 	done
 }
 
@@ -52,9 +52,9 @@ start_etcd() {
 admit() {
 	local name=$1 first=${agents[0]}
 	[[ $name != "$first" && ! -e $dir/$name/peer-certs && ! -e $dir/$name/join-token ]] || return 0
-	until_true 30 test -s "$dir/$first/peer-certs/ca.pem" || failed "$first" "has made no CA for the members of etcd"
+	until_true 30 test -s "$dir/$first/peer-certs/ca.pem" || failed "$first" "has not created a CA for the etcd members"
 	(umask 077 && mkdir -p "$dir/$name" && build/carillon cluster join-token "$name" --data-dir "$dir/$first" \
-		--peer-url "https://$(peer "$name")" >"$dir/$name/join-token") || die "$name gets no join token"
+		--peer-url "https://$(peer "$name")" >"$dir/$name/join-token") || die "cannot create a join token for $name"
 }
 
 start_agent() {
@@ -79,14 +79,14 @@ agent_ready() { ! running "$1" || ready "$(listen "$1")"; }
 
 wait_for() { # NAME SECONDS CHECK
 	until_true "$2" "$3" "$1" || failed "$1" "is not ready after $2 s"
-	running "$1" || failed "$1" "has ended"
+	running "$1" || failed "$1" "has exited"
 }
 
 fresh=()
 for name in "${etcds[@]}"; do
 	wanted "$name" "$@" || continue
 	if running "$name"; then
-		say "$name runs already"
+		say "$name is already running"
 		continue
 	fi
 	start_etcd "$name"
@@ -99,7 +99,7 @@ waiting=()
 for name in "${agents[@]}"; do
 	wanted "$name" "$@" || continue
 	if running "$name"; then
-		say "$name runs already"
+		say "$name is already running"
 		continue
 	fi
 	start_agent "$name"
@@ -111,7 +111,7 @@ token=
 for name in "${agents[@]}"; do
 	[[ ! -s $dir/$name/token ]] || token=$dir/$name/token
 done
-[[ -n $token ]] || die "no agent has an admin token in its data directory; \`make cluster-down CLEAN=1\` and start anew"
+[[ -n $token ]] || die "no agent has an admin token in its data directory; \`make cluster-down CLEAN=1\` and start again"
 
 server=
 for name in "${agents[@]}"; do
@@ -134,7 +134,7 @@ all_owned() {
 	[[ $(field leader "$status") != '""' && $(field shards "$status") == $(field shards_owned "$status") ]]
 }
 field() { sed -n "s/.*\"$1\": *\\([^,}]*\\).*/\\1/p" <<<"$2" | head -n 1; }
-until_true 30 all_owned || say "not all shards have an owner yet: see carillon cluster status"
+until_true 30 all_owned || say "some shards have no owner yet: see carillon cluster status"
 
 cat <<END
 

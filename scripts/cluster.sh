@@ -38,6 +38,6 @@ endpoints() {
 # members NAMES...: checks names given on the command line.
 known() {
 	local name=$1
-	[[ " ${etcds[*]} ${agents[*]} " == *" $name "* ]] || die "$name is not a member: they are ${etcds[*]} (etcd) and ${agents[*]} (agents)"
+	[[ " ${etcds[*]} ${agents[*]} " == *" $name "* ]] || die "$name is not a member: use ${etcds[*]} (etcd) and ${agents[*]} (agents)"
 }
 is_etcd() { [[ $1 == e* ]]; }

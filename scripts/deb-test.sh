@@ -10,12 +10,12 @@ set -euo pipefail
 . "$(dirname "$0")/lib.sh"
 
 need_linux
-((EUID == 0)) || die "needs root: it boots a container"
+((EUID == 0)) || die "requires root, because it boots a container"
 missing=()
 for tool in systemd-nspawn dpkg-deb nsenter; do command -v "$tool" >/dev/null || missing+=("$tool"); done
 tarball=${DEB_ROOT:-$root/build/debian.tar}
 [[ -e $tarball ]] || command -v mmdebstrap >/dev/null || missing+=(mmdebstrap)
-((${#missing[@]} == 0)) || die "needs what is not here: ${missing[*]} (Debian: apt-get install systemd-container mmdebstrap)"
+((${#missing[@]} == 0)) || die "missing programs: ${missing[*]} (Debian: apt-get install systemd-container mmdebstrap)"
 
 deb=${DEB:-}
 if [[ -z $deb ]]; then
@@ -27,7 +27,7 @@ if [[ -z $deb ]]; then
 	say "--- built again"
 	sha256sum "$deb" >build/deb.sum
 	bash scripts/deb.sh >/dev/null
-	sha256sum --quiet -c build/deb.sum || die "the same commit gave two packages"
+	sha256sum --quiet -c build/deb.sum || die "two builds of the same commit differ"
 fi
 [[ -e $tarball ]] || mmdebstrap --quiet --variant=minbase --include=systemd,systemd-sysv,dbus,procps \
 	"${DEB_SUITE:-bookworm}" "$tarball" "${DEB_MIRROR:-http://deb.debian.org/debian}"
@@ -48,7 +48,7 @@ groups_gone() {
 finish() {
 	[[ -z $init ]] || kill -KILL "$init" 2>/dev/null || true # and with it all that is in there
 	[[ -z $container ]] || wait "$container" 2>/dev/null || true
-	until_true 20 gone "$work" || say "$work is left"
+	until_true 20 gone "$work" || say "$work still exists"
 	[[ -z $cgroup ]] || until_true 5 groups_gone || true
 }
 trap finish EXIT
@@ -81,7 +81,7 @@ fi
 ) >"$work/console" 2>&1 &
 container=$!
 init_of() { init=$(pgrep -P "$container" | head -1) && [[ -n $init && $(cat "/proc/$init/comm" 2>/dev/null) == systemd ]]; }
-until_true 20 init_of || die "the container does not boot: $(tail -3 "$work/console")"
+until_true 20 init_of || die "the container did not boot: $(tail -3 "$work/console")"
 inside() { nsenter -t "$init" --mount --uts --ipc --net --pid --root --wd -- /usr/bin/env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LC_ALL=C.UTF-8 "$@"; }
 status=0
 timeout 600 nsenter -t "$init" --mount --uts --ipc --net --pid --root --wd -- \

@@ -12,7 +12,7 @@ set -euo pipefail
 missing=()
 for tool in go git gzip xz; do command -v "$tool" >/dev/null || missing+=("$tool"); done
 command -v dpkg-deb >/dev/null || missing+=("dpkg-deb (Debian, Ubuntu: package dpkg; Fedora: dpkg; Homebrew: dpkg)")
-((${#missing[@]} == 0)) || die "needs what is not here: $(IFS=,; echo "${missing[*]}")"
+((${#missing[@]} == 0)) || die "missing programs: $(IFS=,; echo "${missing[*]}")"
 mkdir -p build
 
 goarch=$(go env GOARCH)

@@ -11,7 +11,7 @@ status=0
 
 current() { # PAGE
 	cmp -s "$made/${1##*/}" "$1" || {
-		say "$1 is not what the program says: run \`make docs\`, and look at what it changes"
+		say "$1 is out of date: run \`make docs\` and review the changes"
 		diff "$1" "$made/${1##*/}" 2>/dev/null | head -5 | cut -c1-150 | sed 's/^/  /' || true
 		status=1
 	}

@@ -14,7 +14,7 @@ log=$root/build/fuzz.log
 fuzz() {
 	go test -run '^$' -fuzz "^$1\$" -fuzztime "$time" "$2" >"$log" 2>&1 && tail -n 1 "$log" && return 0
 	if grep -q '^[[:space:]]*context deadline exceeded$' "$log" && ! grep -qE 'Failing input written to|panic:|DATA RACE|_test\.go:[0-9]+:' "$log"; then
-		say "no input failed: that was the end of the time"
+		say "no input failed; the time was up"
 		return 0
 	fi
 	cat "$log"
@@ -28,7 +28,7 @@ while IFS=: read -r file target; do
 	count=$((count + 1))
 	fuzz "$target" "$package" || bad+=("$package $target")
 done < <(grep -rEo --include='*_test.go' --exclude-dir=build '^func Fuzz[A-Za-z0-9_]+' . | sed 's|^\./||; s|func ||' | sort)
-((count > 0)) || die "there are no fuzz targets"
+((count > 0)) || die "no fuzz targets found"
 if ((${#bad[@]} > 0)); then
 	printf 'make fuzz: FAILED: %s\n' "${bad[@]}"
 	exit 1

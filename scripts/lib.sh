@@ -16,7 +16,7 @@ use_race_detector() {
 	local cc
 	cc=$(CGO_ENABLED=1 go env CC)
 	command -v "${cc%% *}" >/dev/null ||
-		die "the race detector needs a C compiler, and \"$cc\" is not in PATH: install gcc (Debian, Ubuntu: apt-get install gcc libc6-dev; Fedora: dnf install gcc), or do without: RACE="
+		die "the race detector needs a C compiler, and \"$cc\" is not in PATH: install gcc (Debian, Ubuntu: apt-get install gcc libc6-dev; Fedora: dnf install gcc), or turn it off: RACE="
 	export CGO_ENABLED=1
 
 	# By default the race detector waits for a second whenever a process exits. Tests are
@@ -83,7 +83,7 @@ end() {
 	alive "$1" "$2" || return 0
 	[[ -n ${4:-} ]] || kill -TERM "$1" 2>/dev/null || true
 	until_true "$3" dead "$1" "$2" && return 0
-	say "process $1 has not ended $3 s after SIGTERM: killing it"
+	say "process $1 did not exit within $3 s of SIGTERM; killing it"
 	kill -KILL "$1" 2>/dev/null || true
 	until_true 5 dead "$1" "$2"
 }

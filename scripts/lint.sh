@@ -17,7 +17,7 @@ format() {
 	local files
 	files=$(gofmt -l . | grep -v '^build/' || true)
 	[[ -z $files ]] || {
-		say "not formatted as gofmt does it:"
+		say "not formatted with gofmt:"
 		sed 's/^/  /' <<<"$files"
 		return 1
 	}

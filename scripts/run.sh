@@ -17,8 +17,8 @@ port=${RUN_PORT:-7070}
 [[ -z $seconds || $seconds =~ ^[0-9]+$ ]] || die "RUN_SECONDS=$seconds: must be a whole number of seconds"
 [[ $port =~ ^[0-9]+$ ]] || die "RUN_PORT=$port: must be a port"
 if [[ $port != 0 ]] && taken "$port"; then
-	[[ -z ${RUN_PORT:-} ]] || die "port $port is taken; choose another RUN_PORT, or none"
-	say "port $port is taken: using a free one"
+	[[ -z ${RUN_PORT:-} ]] || die "port $port is in use; choose another RUN_PORT, or unset it"
+	say "port $port is in use; using a free one"
 	port=0
 fi
 # What the caller has set for other clusters must not reach this node.
@@ -37,7 +37,7 @@ stop() {
 	say "stopping"
 	end "$pid" "--data-dir $dir" 20
 	rm -f "$dir/env"
-	until_true 10 no_guardians "$dir" || say "the guardian is still there: $(guardians "$dir" | tr '\n' ' ')"
+	until_true 10 no_guardians "$dir" || say "the guardian is still running: $(guardians "$dir" | tr '\n' ' ')"
 	pid=
 }
 trap stop EXIT
@@ -60,7 +60,7 @@ up() {
 	[[ -n $address ]] && ready "$address"
 }
 until_true 30 up || failed "the node is not ready after 30 s"
-alive "$pid" "--data-dir $dir" || failed "the node has ended"
+alive "$pid" "--data-dir $dir" || failed "the node has exited"
 
 cat >"$dir/env" <<END
 # For a shell: . build/dev/env
@@ -71,7 +71,7 @@ export ETCDCTL_ENDPOINTS=$(sed -n 's/^ *etcdctl --endpoints \([^ ]*\) .*/\1/p' "
 END
 . "$dir/env"
 
-say "A node is up at http://$address. Its data: build/dev; its log: build/dev/dev.log."
+say "The node runs at http://$address. Data: build/dev; log: build/dev/dev.log."
 say "In another terminal:   . build/dev/env   and then   carillon task list"
 say
 carillon apply -f "${RUN_TASKS:-examples/}"
@@ -94,7 +94,7 @@ if [[ -t 1 && -z $seconds ]]; then
 	sleep 2
 	while alive "$pid" "--data-dir $dir"; do
 		screen=$(show "$(runs_shown)")
-		printf '\033[H\033[2J%s\n\nhttp://%s · Ctrl-C ends it · elsewhere: . build/dev/env\n' "$screen" "$address"
+		printf '\033[H\033[2J%s\n\nhttp://%s · press Ctrl-C to stop · in another terminal: . build/dev/env\n' "$screen" "$address"
 		sleep 2
 	done
 else
@@ -105,12 +105,12 @@ else
 		show 8
 	done
 fi
-alive "$pid" "--data-dir $dir" || failed "the node has ended by itself"
+alive "$pid" "--data-dir $dir" || failed "the node exited unexpectedly"
 
 if [[ -n $seconds ]]; then
 	count=$(carillon run list -A -o name | wc -l)
 	bad=$(carillon run list -A --state failed -o name | wc -l)
 	say
-	say "$((count)) runs are on record, $((bad)) of them failed"
-	((count > 0)) || die "nothing has run in $seconds s"
+	say "$((count)) runs recorded, $((bad)) failed"
+	((count > 0)) || die "no task has run in $seconds s"
 fi

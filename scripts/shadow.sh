@@ -17,9 +17,9 @@ minutes=${MINUTES:-10}
 cron=${CRON:-$(command -v cron || true)}
 [[ -x $carillon ]] || die "build/carillon is missing: run \`make shadow\`, or \`make build\` first"
 [[ $minutes =~ ^[1-9][0-9]*$ ]] || die "MINUTES=$minutes: must be a whole number"
-[[ $(id -u) == 0 ]] || die "cron runs as root, in namespaces of its own: run this as root"
-[[ -n $cron && -x $cron ]] || die "there is no cron here: CRON=/path/to/cron says where it is (apt-get download cron && dpkg-deb -x cron_*.deb unpacked)"
-unshare --mount true 2>/dev/null || die "no namespaces may be made here (unshare --mount)"
+[[ $(id -u) == 0 ]] || die "requires root, because cron runs as root in its own namespaces"
+[[ -n $cron && -x $cron ]] || die "cron not found: set CRON=/path/to/cron (apt-get download cron && dpkg-deb -x cron_*.deb unpacked)"
+unshare --mount true 2>/dev/null || die "cannot create namespaces (unshare --mount)"
 unset "${!CARILLON_@}" 2>/dev/null || true
 
 dir=$root/build/shadow
@@ -57,7 +57,7 @@ stop() {
 	if alive "$cronpid" unshare; then kill -KILL "$cronpid"; fi
 	if [[ -n $pid ]]; then
 		end "$pid" "--data-dir $dir" 20
-		until_true 10 no_guardians "$dir" || say "the guardian is still there: $(guardians "$dir" | tr '\n' ' ')"
+		until_true 10 no_guardians "$dir" || say "the guardian is still running: $(guardians "$dir" | tr '\n' ' ')"
 	fi
 	pid= cronpid=
 }
@@ -74,13 +74,13 @@ up() {
 	[[ -n $address ]] && ready "$address"
 }
 until_true 30 up || die "the node is not ready after 30 s; see $log"
-alive "$node" "--data-dir $dir" || die "the node has ended; see $log"
+alive "$node" "--data-dir $dir" || die "the node has exited; see $log"
 export CARILLON_SERVER=http://$address CARILLON_TOKEN_FILE=$dir/token
 
 # --keep: a minute's tick of all the time that is watched.
 import() { "$carillon" import crontab "$crontab" --shadow --any-node --keep 5000 "$@"; }
 import
-import -q -o json | grep -q '"result": "configured"\|"result": "created"' && die "a second import changes something"
+import -q -o json | grep -q '"result": "configured"\|"result": "created"' && die "a second import changed tasks"
 
 # cron sees the spool below dir, no other crontab, and a /run of its own.
 cronlog=$dir/cron.log
@@ -97,14 +97,14 @@ cronpid=$pid pid=$node
 # Whole minutes are compared, from the one after both had begun. Both use the
 # host's zone for the times of day; the minutes of the record are in UTC.
 sleep 1
-alive "$cronpid" unshare || die "cron has ended: $(tail -n 3 "$cronlog")"
+alive "$cronpid" unshare || die "cron has exited: $(tail -n 3 "$cronlog")"
 first=$((($(date +%s) / 60 + 1) * 60))
 last=$((first + (minutes - 1) * 60))
-say "both run; the minutes from $(date -d "@$first" +%H:%M) to $(date -d "@$last" +%H:%M) are compared"
+say "both run; comparing the minutes from $(date -d "@$first" +%H:%M) to $(date -d "@$last" +%H:%M)"
 while (($(date +%s) < last + 20)); do
 	sleep 5
-	alive "$cronpid" unshare || die "cron has ended: $(tail -n 3 "$cronlog")"
-	alive "$node" "--data-dir $dir" || die "the node has ended; see $log"
+	alive "$cronpid" unshare || die "cron has exited: $(tail -n 3 "$cronlog")"
+	alive "$node" "--data-dir $dir" || die "the node has exited; see $log"
 done
 
 # minutes_of FILE: those within what is compared, as UTC.
@@ -131,5 +131,5 @@ for name in every even third listed named odd-days both-days either-day even-hou
 	fi
 done
 others=$("$carillon" run list -o jsonl | grep -cvF '"reason":"shadow"' || true)
-say "$total ticks of cron in $minutes minutes; lines that differ: $bad; runs that were no shadow's: $others"
+say "$total ticks of cron in $minutes minutes; lines that differ: $bad; runs that did not come from shadows: $others"
 ((bad == 0 && others == 0 && total > 0)) || die "cron and the shadow differ; see $dir"

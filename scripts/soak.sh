@@ -15,7 +15,7 @@ set -euo pipefail
 . "$(dirname "$0")/lib.sh"
 
 soak=${SOAK:-2m}
-[[ $soak =~ ^([0-9]+)([smh])$ ]] || die "SOAK=$soak: write 90s, 10m or 2h"
+[[ $soak =~ ^([0-9]+)([smh])$ ]] || die "SOAK=$soak: use 90s, 10m or 2h"
 n=${BASH_REMATCH[1]}
 case ${BASH_REMATCH[2]} in
 m) n=$((n * 60)) ;;
@@ -23,7 +23,7 @@ h) n=$((n * 3600)) ;;
 esac
 export CARILLON_SOAK=$soak
 if [[ ${RATE:-} ]]; then
-	[[ $RATE =~ ^[1-9][0-9]*$ ]] || die "RATE=$RATE: write how many runs each second"
+	[[ $RATE =~ ^[1-9][0-9]*$ ]] || die "RATE=$RATE: must be the number of runs per second"
 	# Without the race detector: it is the program's own memory that counts.
 	CARILLON_SOAK_RATE=$RATE exec go test -run '^TestPlateau' -count 1 -timeout $((2 * n + 600))s -v ./pkg/daemon
 fi

@@ -59,7 +59,7 @@ if [[ $target == test ]]; then
 	run_tests $race -short -skip '^TestMutants_AreCaught$' -p "$((2 * $(nproc)))" ${PKG:-./pkg/daemon ./pkg/internal/testkit/sim ./executor ./...}
 else
 	long=$(long_tests)
-	[[ -n $long ]] || die "no test of ${PKG:-./...} looks at testing.Short"
+	[[ -n $long ]] || die "no test of ${PKG:-./...} uses testing.Short"
 	names="^($(cut -d' ' -f2 <<<"$long" | sort -u | paste -sd'|'))\$"
 
 	# Those with the most long tests come first. Schedules and imports are calculated over years, by
@@ -73,7 +73,7 @@ fi
 
 ((status == 0)) || {
 	say
-	say "What failed (all of it: ${log#"$root"/}):"
+	say "Failures (full output: ${log#"$root"/}):"
 	grep -E '^[[:space:]]*--- FAIL:|^FAIL[[:space:]]|^panic:|WARNING: DATA RACE|\[(build|setup) failed\]' "$log" | awk '!seen[$0]++' | sed 's/^/  /' || true
 	say "make $target: FAILED"
 	exit "$status"

@@ -18,13 +18,13 @@ set -euo pipefail
 . "$(dirname "$0")/lib.sh"
 
 need_linux
-((EUID == 0)) || die "needs root: it makes a disk with other users' files"
+((EUID == 0)) || die "requires root, because it creates a disk with files of other users"
 missing=()
 for tool in qemu-system-x86_64:qemu-system-x86 mke2fs:e2fsprogs mmdebstrap:mmdebstrap dpkg-deb:dpkg; do
 	command -v "${tool%:*}" >/dev/null || missing+=("${tool#*:}")
 done
-((${#missing[@]} == 0)) || die "needs what is not here (Debian: apt-get install ${missing[*]})"
-[[ $(uname -m) == x86_64 ]] || die "boots x86-64 only; this is $(uname -m)"
+((${#missing[@]} == 0)) || die "missing packages (Debian: apt-get install ${missing[*]})"
+[[ $(uname -m) == x86_64 ]] || die "supports only x86-64; this is $(uname -m)"
 
 vms=${VMS:-bookworm bookworm-v1 trixie}
 accel=${VM_ACCEL:-tcg}
@@ -54,7 +54,7 @@ disk() {
 image() {
 	local suite=$1 tree=$work/$1 linux=''
 	[[ ! -e $images/$suite.img ]] || return 0
-	say "--- making $suite, once"
+	say "--- creating $suite"
 	[[ $suite != bookworm ]] || linux=,linux-image-cloud-amd64,initramfs-tools
 	mmdebstrap --quiet --variant=minbase --dpkgopt='path-exclude=/usr/share/doc/*' --dpkgopt='path-exclude=/usr/share/locale/*' \
 		--include=systemd,systemd-sysv,systemd-container,dbus,procps,udev,iproute2$linux \
@@ -107,7 +107,7 @@ boot() {
 	vm='' watcher=''
 	say "=== $name: $((SECONDS - began)) s"
 	tail -1 "$said" | tr -d '\r' | grep -qx 'vm-test: ok' || {
-		say "its console is in ${console#"$root/"}"
+		say "see its console in ${console#"$root/"}"
 		return 1
 	}
 }
