@@ -5,6 +5,8 @@ import (
 	"errors"
 
 	"golang.org/x/sync/errgroup"
+
+	"github.com/carillonhq/carillon/pkg/wake"
 )
 
 // stage is a group of components that stop together. A node's stages stop in the
@@ -14,11 +16,11 @@ type stage struct {
 	ctx    context.Context // passed to the components; ends with stopParts and not with the caller's context
 	stop   context.CancelFunc
 	parts  errgroup.Group
-	failed chan<- struct{} // receives a value when a component ends before stopParts
+	failed wake.Signal // receives a value when a component ends before stopParts
 }
 
 // newStage returns a stage without components.
-func newStage(ctx context.Context, failed chan<- struct{}) *stage {
+func newStage(ctx context.Context, failed wake.Signal) *stage {
 	s := &stage{failed: failed}
 	s.ctx, s.stop = context.WithCancel(context.WithoutCancel(ctx))
 	return s
@@ -30,10 +32,7 @@ func (s *stage) startPart(part func(context.Context) error) {
 		err := part(s.ctx)
 
 		if s.ctx.Err() == nil {
-			select {
-			case s.failed <- struct{}{}:
-			default:
-			}
+			s.failed.Send()
 		}
 
 		return err

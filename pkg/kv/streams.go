@@ -10,6 +10,8 @@ import (
 
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	"google.golang.org/grpc/metadata"
+
+	"github.com/carillonhq/carillon/pkg/wake"
 )
 
 // streams manages the gRPC streams that carry the watches of a client.
@@ -46,7 +48,7 @@ const (
 type stream struct {
 	id         int
 	members    map[*member]time.Duration // the watches, and how often each needs a probe; guarded by streams.mu
-	faster     chan struct{}             // one slot; receives a value when the probe interval may have become shorter
+	faster     wake.Signal               // one slot; receives a value when the probe interval may have become shorter
 	stop       context.CancelFunc        // ends the probe
 	done       chan struct{}             // closed when the probe has ended
 	epoch      time.Time                 // the moment from which the two times below are counted
@@ -100,7 +102,7 @@ func (s *streams) joinStream(ctx context.Context, c *Client, id int, every time.
 		// The probe outlives ctx, which belongs to one of the watches. The last watch to leave stops it.
 		probeCtx, stop := context.WithCancel(streamContext(context.WithoutCancel(ctx), id))
 		st = &stream{
-			id: id, members: map[*member]time.Duration{}, faster: make(chan struct{}, 1),
+			id: id, members: map[*member]time.Duration{}, faster: wake.NewSignal(),
 			stop: stop, done: make(chan struct{}), epoch: time.Now(),
 		}
 
@@ -114,11 +116,7 @@ func (s *streams) joinStream(ctx context.Context, c *Client, id int, every time.
 
 	m := &member{of: st}
 	st.members[m] = every
-	select {
-	// The slot is full if the probe has not yet seen an earlier change. Then it will see both.
-	case st.faster <- struct{}{}:
-	default:
-	}
+	st.faster.Send()
 
 	return m
 }

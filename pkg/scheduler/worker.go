@@ -17,6 +17,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
+	"github.com/carillonhq/carillon/pkg/wake"
 )
 
 // worker serves one shard under one pair of fences. It drives the shard's state machine (shardState): it
@@ -28,7 +29,7 @@ type worker struct {
 	e   *Engine
 	log *zap.Logger
 	// pokes wakes the worker so that it examines all tasks with waiting or active runs. It has one slot.
-	pokes chan struct{}
+	pokes wake.Signal
 
 	// undecided is the due time of the first undecided tick in Unix milliseconds, which may be in the
 	// future, or 0 if there is none. While the shard is being loaded, it is the time since which no tick
@@ -71,7 +72,7 @@ type worker struct {
 func newWorker(e *Engine, shard int, f store.Fences) *worker {
 	w := &worker{
 		e: e, log: e.cfg.Logger.With(zap.Int("shard", shard)),
-		pokes: make(chan struct{}, 1), reviews: make(chan review, 4), summaryRequests: make(chan *board.Summary, 1),
+		pokes: wake.NewSignal(), reviews: make(chan review, 4), summaryRequests: make(chan *board.Summary, 1),
 	}
 	w.shardState = shardState{Records: known.Records{Shard: shard, Keys: e.cfg.Store.Keys()}, fences: f, stubborn: map[string]bool{}, ports: ports{
 		node: e.cfg.Node, commits: e.cfg.Store, definitions: e.definitions,
@@ -88,10 +89,7 @@ func newWorker(e *Engine, shard int, f store.Fences) *worker {
 // wakeUp makes the worker examine all tasks with waiting or active runs. It does not block, and any
 // goroutine may call it. Several calls before the worker responds have the effect of one.
 func (w *worker) wakeUp() {
-	select {
-	case w.pokes <- struct{}{}:
-	default:
-	}
+	w.pokes.Send()
 }
 
 // serveUntilDone serves the shard until ctx ends or the shard cannot be served any more. It opens the shard again

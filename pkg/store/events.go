@@ -11,6 +11,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/kv"
 	"github.com/carillonhq/carillon/pkg/store/events"
 	"github.com/carillonhq/carillon/pkg/task"
+	"github.com/carillonhq/carillon/pkg/wake"
 )
 
 // Events derives what has happened in the cluster from the revisions of etcd. It stores
@@ -146,7 +147,7 @@ func (f *eventFollower) followTail(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 
-	b := &eventBuffer{more: make(chan struct{}, 1)}
+	b := &eventBuffer{more: wake.NewSignal()}
 	ended := make(chan error, 1)
 	go func() { ended <- f.fillBuffer(ctx, b) }()
 
@@ -263,7 +264,7 @@ func oneRevision(told []*clientv3.Event) (int64, []events.Change, error) {
 
 // eventBuffer contains the events that wait for a reader.
 type eventBuffer struct {
-	more chan struct{} // one slot; receives a value when something was added
+	more wake.Signal // one slot; receives a value when something was added
 
 	mu     sync.Mutex
 	events []task.Event
@@ -278,10 +279,7 @@ func (b *eventBuffer) addEvents(events []task.Event, told task.Place) error {
 	full := len(b.events) > maxEventsAhead
 	b.mu.Unlock()
 
-	select {
-	case b.more <- struct{}{}:
-	default:
-	}
+	b.more.Send()
 
 	if full {
 		return errTooSlow

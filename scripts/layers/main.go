@@ -31,7 +31,7 @@ const module = "github.com/carillonhq/carillon"
 var allowedImports = map[string][]string{
 	"cmd/carillon": {"pkg/cli", "pkg/daemon", "pkg/bench"},
 
-	"pkg/daemon": {"pkg/daemon/datadir", "pkg/daemon/garbage", "pkg/daemon/peerprobe", "pkg/daemon/hostfacts", "pkg/daemon/clockguard", "pkg/daemon/unixsocket", "pkg/daemon/systemd", "pkg/wake", "pkg/filetrust", "pkg/internal/connlimit", "pkg/internal/peercerts", "pkg/internal/secret", "pkg/policy", "pkg/internal/manifest", "pkg/internal/certs", "pkg/internal/api", "pkg/scheduler", "pkg/scheduler/placement", "election", "shard", "executor", "executor/proctree", "executor/spool", "pkg/cgroup", "pkg/store", "pkg/store/record", "pkg/kv", "pkg/task", "executor/workdir", "executor/guardian", "executor/process"},
+	"pkg/daemon": {"pkg/daemon/datadir", "pkg/daemon/garbage", "pkg/daemon/peerprobe", "pkg/daemon/hostfacts", "pkg/daemon/clockguard", "pkg/daemon/unixsocket", "pkg/daemon/systemd", "pkg/filetrust", "pkg/internal/connlimit", "pkg/internal/peercerts", "pkg/internal/secret", "pkg/policy", "pkg/internal/manifest", "pkg/internal/certs", "pkg/internal/api", "pkg/scheduler", "pkg/scheduler/placement", "election", "shard", "executor", "executor/proctree", "executor/spool", "pkg/cgroup", "pkg/store", "pkg/store/record", "pkg/kv", "pkg/task", "executor/workdir", "executor/guardian", "executor/process"},
 	// What a node decides, measures or probes by itself. daemon wires them.
 	"pkg/daemon/clockguard": {"pkg/task"},
 	"pkg/daemon/garbage":    {},
@@ -143,9 +143,9 @@ var allowedImports = map[string][]string{
 	"election": {"pkg/kv"},
 	"shard":    {"pkg/store", "pkg/store/record", "pkg/kv", "pkg/task"},
 	// executor is the state machine of the inbox. The packages below it depend neither on the inbox nor on etcd.
-	"executor": {"executor/guardian", "executor/process", "executor/proctree", "executor/spool", "pkg/cgroup", "pkg/kv", "pkg/store", "pkg/store/record", "pkg/task", "pkg/wake"},
+	"executor": {"executor/guardian", "executor/process", "executor/proctree", "executor/spool", "pkg/cgroup", "pkg/kv", "pkg/store", "pkg/store/record", "pkg/task"},
 	// process starts the processes of attempts, and waits for their end.
-	"executor/process": {"executor/guardian", "executor/proctree", "executor/spool", "executor/status", "executor/workdir", "pkg/cgroup", "pkg/envfile", "pkg/policy", "pkg/spawn", "pkg/task", "pkg/wake"},
+	"executor/process": {"executor/guardian", "executor/proctree", "executor/spool", "executor/status", "executor/workdir", "pkg/cgroup", "pkg/envfile", "pkg/policy", "pkg/spawn", "pkg/task"},
 	"pkg/store":        {"pkg/store/events", "pkg/store/record", "pkg/kv", "pkg/task"},
 	// record has the keys and values, events converts changes of revisions to events. Both are pure. store reads
 	// and writes.
@@ -153,14 +153,14 @@ var allowedImports = map[string][]string{
 	"pkg/store/record": {"pkg/task"},
 
 	// guardian receives the attempts, and kills them with proctree. It does not depend on how they are started.
-	"executor/guardian": {"executor/proctree", "executor/workdir", "pkg/cgroup", "pkg/wake"},
+	"executor/guardian": {"executor/proctree", "executor/workdir", "pkg/cgroup"},
 	// proctree finds the processes of an attempt, and does not depend on what starts them.
 	"executor/proctree": {"pkg/cgroup", "pkg/task"},
 	// status reads what attempts report, workdir maintains their directories. Neither depends on processes.
 	"executor/status":  {"pkg/task"},
 	"executor/workdir": {"pkg/filetrust", "pkg/task"},
 	// spool stores files, and does not depend on processes or the inbox.
-	"executor/spool": {"pkg/wake", "pkg/task"},
+	"executor/spool": {"pkg/task"},
 
 	// audit reads a live cluster, and repairs through store.
 	"pkg/internal/audit": {"pkg/store", "pkg/store/record", "pkg/kv", "pkg/internal/schedule", "pkg/task"},
@@ -197,7 +197,7 @@ var allowedImports = map[string][]string{
 	"pkg/spawn":        {"pkg/spawn/nofile"},
 	"pkg/spawn/nofile": {},
 
-	"pkg/kv": {"pkg/wake", "pkg/internal/certs"},
+	"pkg/kv": {"pkg/internal/certs"},
 	// kvmem is an in-memory etcd for tests and the simulation.
 	"pkg/kv/kvmem":                  {},
 	"pkg/internal/testkit/etcdhook": {},
@@ -226,7 +226,7 @@ var outsideImports = []struct {
 
 // sharedPackages are packages that import nothing from this module, and that every package except those of stdOnly
 // may import.
-var sharedPackages = []string{"pkg/clock"}
+var sharedPackages = []string{"pkg/clock", "pkg/wake"}
 
 // stdOnly may import only the standard library.
 var stdOnly = []string{"pkg/task", "scripts/layers"}

@@ -14,6 +14,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/cli/selection"
 	"github.com/carillonhq/carillon/pkg/client"
 	"github.com/carillonhq/carillon/pkg/task"
+	"github.com/carillonhq/carillon/pkg/wake"
 )
 
 const (
@@ -86,7 +87,7 @@ type liveTask struct{ runs []*liveRun }
 // liveRun is a run that is followed.
 type liveRun struct {
 	id   string
-	poke chan struct{}
+	poke wake.Signal
 	done chan struct{} // closed when all of its output has been printed
 	over bool          // an event has reported its end
 }
@@ -275,10 +276,7 @@ func (l *live) applyEvent(ctx context.Context, e task.Event) {
 	for _, r := range t.runs {
 		if r.id == e.Run {
 			r.over = r.over || final
-			select {
-			case r.poke <- struct{}{}:
-			default:
-			}
+			r.poke.Send()
 
 			return
 		}
@@ -310,7 +308,7 @@ func (l *live) startRun(ctx context.Context, t *liveTask, r task.Run, failed fun
 		}
 	}
 
-	run := &liveRun{id: r.ID, poke: make(chan struct{}, 1), done: make(chan struct{}), over: r.State.Final()}
+	run := &liveRun{id: r.ID, poke: wake.NewSignal(), done: make(chan struct{}), over: r.State.Final()}
 	t.runs = append(t.runs, run)
 
 	f := &RunFollower{M: l.Merger, C: l.c, Run: r, lines: l.o.tail, First: l.o.attempt, only: l.o.attempt > 0}

@@ -16,6 +16,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/cli/output"
 	"github.com/carillonhq/carillon/pkg/client"
 	"github.com/carillonhq/carillon/pkg/task"
+	"github.com/carillonhq/carillon/pkg/wake"
 )
 
 // BindFlag declares -w.
@@ -45,7 +46,7 @@ type List[T any] struct {
 
 	mu    sync.Mutex
 	dirty map[string]bool
-	poked chan struct{}
+	poked wake.Signal
 
 	shown  map[string]uint64 // a hash of what was printed for each item
 	seed   maphash.Seed
@@ -62,7 +63,7 @@ const (
 
 // Run shows the list until Done returns true, the events end, or ctx does.
 func (w *List[T]) Run(ctx context.Context) error {
-	w.dirty, w.shown, w.poked, w.seed = map[string]bool{}, map[string]uint64{}, make(chan struct{}, 1), maphash.MakeSeed()
+	w.dirty, w.shown, w.poked, w.seed = map[string]bool{}, map[string]uint64{}, wake.NewSignal(), maphash.MakeSeed()
 	w.Events.Since = w.Now().Add(-watchBefore)
 	w.Events.Lost = func(err error) {
 		if err == nil {
@@ -119,10 +120,7 @@ func (w *List[T]) markDirty(key string) {
 	}
 
 	w.dirty[key] = true
-	select {
-	case w.poked <- struct{}{}:
-	default:
-	}
+	w.poked.Send()
 }
 
 // takeDirty returns the items that were marked since the last call. all is true if any item may have changed.

@@ -16,6 +16,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/internal/api"
 	"github.com/carillonhq/carillon/pkg/internal/certs"
 	"github.com/carillonhq/carillon/pkg/task"
+	"github.com/carillonhq/carillon/pkg/wake"
 )
 
 // probe holds a connection to one peer.
@@ -23,8 +24,8 @@ type probe struct {
 	dial    certs.Dialer
 	peer    task.Node
 	http    http.Transport
-	closed  chan struct{} // receives a value when a connection was closed; one slot
-	reached string        // the address at which the peer has identified itself; "": none
+	closed  wake.Signal // receives a value when a connection was closed; one slot
+	reached string      // the address at which the peer has identified itself; "": none
 
 	mu     sync.Mutex
 	remote string // the address of the latest connection
@@ -32,7 +33,7 @@ type probe struct {
 
 // newProbe returns a probe that has no connection yet.
 func newProbe(dial certs.Dialer, tls func() *tls.Config, n task.Node) *probe {
-	g := &probe{dial: dial, peer: n, closed: make(chan struct{}, 1)}
+	g := &probe{dial: dial, peer: n, closed: wake.NewSignal()}
 	g.http = http.Transport{
 		DialContext: g.dialAndWatch, DialTLSContext: certs.DialTLS(g.dialAndWatch, tls),
 		MaxIdleConnsPerHost: 1, DisableCompression: true, ResponseHeaderTimeout: greetLimit,
@@ -62,15 +63,12 @@ func (g *probe) dialAndWatch(ctx context.Context, network, address string) (net.
 // closeNotifyConn is a connection that reports when it is closed.
 type closeNotifyConn struct {
 	net.Conn
-	closed chan<- struct{}
+	closed wake.Signal
 }
 
 // Close reports and closes the connection.
 func (c *closeNotifyConn) Close() error {
-	select {
-	case c.closed <- struct{}{}:
-	default:
-	}
+	c.closed.Send()
 	return c.Conn.Close()
 }
 

@@ -13,6 +13,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/client"
 	"github.com/carillonhq/carillon/pkg/clock"
 	"github.com/carillonhq/carillon/pkg/task"
+	"github.com/carillonhq/carillon/pkg/wake"
 )
 
 // Terminal is the display and the keyboard of a Program.
@@ -41,7 +42,7 @@ type Program struct {
 	known []string       // the addresses of nodes, from the latest board
 
 	messages chan Message
-	refresh  chan struct{}
+	refresh  wake.Signal
 	stopLogs context.CancelFunc
 	work     sync.WaitGroup
 }
@@ -59,7 +60,7 @@ func (p *Program) Run(ctx context.Context, t Terminal) error {
 		p.Every = time.Second
 	}
 
-	p.c, p.messages, p.refresh, p.stopLogs = p.Client, make(chan Message, 16), make(chan struct{}, 1), func() {}
+	p.c, p.messages, p.refresh, p.stopLogs = p.Client, make(chan Message, 16), wake.NewSignal(), func() {}
 	p.Model.server = p.Client.Server()
 	// Only this goroutine uses the model. Others send it messages.
 	p.Model.Update(Clock(p.Now()))
@@ -192,10 +193,7 @@ func (p *Program) runCommand(ctx context.Context, command Command) {
 
 	switch command := command.(type) {
 	case Refresh:
-		select {
-		case p.refresh <- struct{}{}:
-		default:
-		}
+		p.refresh.Send()
 	case Tell:
 		ask(func(ctx context.Context) Message { return readTask(ctx, c, command.About) })
 

@@ -8,6 +8,8 @@ import (
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"google.golang.org/grpc/metadata"
+
+	"github.com/carillonhq/carillon/pkg/wake"
 )
 
 // mostRevisions is how many revisions etcd combines into one response to a watch that catches up.
@@ -27,7 +29,7 @@ type watch struct {
 
 	mu    sync.Mutex
 	queue []clientv3.WatchResponse // the responses that have not been delivered
-	more  chan struct{}            // one slot; receives a value when queue has grown
+	more  wake.Signal              // one slot; receives a value when queue has grown
 }
 
 // wantsEvent reports whether the watch delivers an event.
@@ -44,10 +46,7 @@ func (w *watch) enqueueResponse(r clientv3.WatchResponse) {
 	w.queue = append(w.queue, r)
 	w.mu.Unlock()
 
-	select {
-	case w.more <- struct{}{}:
-	default:
-	}
+	w.more.Send()
 }
 
 // notifyEvents queues a response with events, if there are any. revision is the revision of the store.
@@ -84,7 +83,7 @@ func (s *watcher) Watch(ctx context.Context, key string, opts ...clientv3.OpOpti
 	w := &watch{
 		span: spanOf(op.KeyBytes(), op.RangeBytes()), from: op.Rev(), asked: op.Rev(), prev: op.IsPrevKV(),
 		noPut: op.IsFilterPut(), noDelete: op.IsFilterDelete(), stream: streamOf(ctx),
-		out: make(chan clientv3.WatchResponse, 1), more: make(chan struct{}, 1),
+		out: make(chan clientv3.WatchResponse, 1), more: wake.NewSignal(),
 	}
 	if w.key == "" {
 		w.key = "\x00" // the smallest key
