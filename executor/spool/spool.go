@@ -8,7 +8,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -161,32 +160,6 @@ func (empty) Close() error { return nil }
 func (s *Spool) Active(namespace, name, run string, attempt int) bool {
 	path, err := s.Path(namespace, name, run, attempt)
 	return err == nil && s.isActive(path)
-}
-
-// Attempts returns the numbers of those attempts of a run whose output is stored here, in ascending order.
-func (s *Spool) Attempts(namespace, name, run string) ([]int, error) {
-	path, err := s.Path(namespace, name, run, 0)
-	if err != nil {
-		return nil, err
-	}
-
-	files, err := os.ReadDir(filepath.Dir(path))
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("list outputs: %w", err)
-	}
-
-	attempts := []int{}
-	for _, f := range files {
-		rest, ok := strings.CutPrefix(f.Name(), run+".")
-		rest, _ = strings.CutSuffix(strings.TrimSuffix(rest, ".zst"), endLog)
-		if n, err := strconv.Atoi(rest); ok && err == nil {
-			attempts = append(attempts, n)
-		}
-	}
-
-	slices.Sort(attempts)
-
-	return slices.Compact(attempts), nil
 }
 
 func (s *Spool) isActive(path string) bool {

@@ -6,8 +6,10 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -126,4 +128,30 @@ func TestIsRun(t *testing.T) {
 			t.Fatalf("%q is a run's id: %v", id, got)
 		}
 	})
+}
+
+// Attempts returns the numbers of those attempts of a run whose output is stored here, in ascending order.
+func (s *Spool) Attempts(namespace, name, run string) ([]int, error) {
+	path, err := s.Path(namespace, name, run, 0)
+	if err != nil {
+		return nil, err
+	}
+
+	files, err := os.ReadDir(filepath.Dir(path))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("list outputs: %w", err)
+	}
+
+	attempts := []int{}
+	for _, f := range files {
+		rest, ok := strings.CutPrefix(f.Name(), run+".")
+		rest, _ = strings.CutSuffix(strings.TrimSuffix(rest, ".zst"), endLog)
+		if n, err := strconv.Atoi(rest); ok && err == nil {
+			attempts = append(attempts, n)
+		}
+	}
+
+	slices.Sort(attempts)
+
+	return slices.Compact(attempts), nil
 }

@@ -99,8 +99,10 @@ func TestTTL_DeletesWhatIsOver(t *testing.T) {
 				return
 			}
 
-			stone, err := w.store.Tombstone(w.ctx, ref("a"))
-			w.ok(err)
+			_, stone, err := w.store.Versions(w.ctx, ref("a"))
+			if !errors.Is(err, task.ErrNotFound) {
+				t.Fatalf("the versions of a deleted task: %v", err)
+			}
 
 			if stone == nil || stone.Why == "" || stone.DeletedBy != ttlDeletedBy || !stone.DeletedAt.Equal(sec(last)) {
 				t.Errorf("the tombstone: %+v", stone)

@@ -597,7 +597,7 @@ func (w *world) remove(name string) {
 	w.Helper()
 	old, err := w.store.Revisions(w.ctx, ref(name))
 	w.ok(err)
-	_, err = w.store.DeleteTask(w.ctx, old)
+	_, err = w.store.DeleteTaskLeavingTombstone(w.ctx, old, record.Tombstone{UID: old.Task.UID, Generation: old.Task.Generation, DeletedAt: task.At(w.clock())})
 	w.ok(err)
 }
 

@@ -268,7 +268,7 @@ func (c *Commit) Extend(ref record.Ref, r task.Run, mod int64) {
 // EndLost ends an attempt whose node is gone. It requires that the attempt's record is
 // unchanged and that the node's key is still absent. If next is not nil, it is put
 // into the queue as the next attempt. Otherwise end is put into the history, and the
-// caller also calls Bury.
+// caller also calls PutDeadLetter.
 func (c *Commit) EndLost(h record.Held, end task.Run, next *task.Waiting) {
 	c.sameSession(h.Node, 0)
 	c.addDelete(c.keys.Run(h.Node, h.Ref(), h.ID), h.Mod)

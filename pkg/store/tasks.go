@@ -114,16 +114,11 @@ func (s Tasks) compareWatermark(st *Stored) []clientv3.Cmp {
 	return []clientv3.Cmp{clientv3.Compare(clientv3.Value(s.keys.Watermark(st.Ref.Shard)), "<", record.WatermarkAfter(st.MarkBy))}
 }
 
-// DeleteTask deletes a task with its queue, history, dead runs and versions, and leaves no
+// DeleteTaskLeavingTombstone deletes a task with its queue, history, dead runs and versions, and leaves a
 // tombstone. It returns task.ErrConflict if the spec or the entry has changed since old was
 // read. It does not touch active attempts: the owner of the shard cancels them when it receives
-// the deletion of the entry.
-func (s Tasks) DeleteTask(ctx context.Context, old Stored) (int64, error) {
-	return s.removeTask(ctx, old)
-}
-
-// DeleteTaskLeavingTombstone is like DeleteTask, but leaves a tombstone. If etcd is full, it deletes the task
-// without one, because a full etcd accepts deletions only.
+// the deletion of the entry. If etcd is full, it deletes the task without a tombstone, because a full
+// etcd accepts deletions only.
 func (s Tasks) DeleteTaskLeavingTombstone(ctx context.Context, old Stored, t record.Tombstone) (int64, error) {
 	rev, err := s.removeTask(ctx, old, s.putTombstone(old.Ref, t))
 	if NoSpace(err) {
@@ -157,51 +152,6 @@ func (s Tasks) removalOps(ref record.Ref) []clientv3.Op {
 		ops = append(ops, clientv3.OpDelete(prefix, withPrefix(prefix)))
 	}
 	return ops
-}
-
-// Tasks lists a page of specs in the order of their keys, of one namespace or, if namespace is
-// empty, of all. after is the value that the previous page returned as next, or empty for the
-// first page. A spec that cannot be read is listed with its name and the error only.
-func (s Tasks) Tasks(ctx context.Context, namespace, after string, limit int) (tasks []task.Task, next string, err error) {
-	prefix := s.keys.Specs()
-	if namespace != "" {
-		prefix = s.keys.SpecsOf(namespace)
-	}
-
-	from := prefix
-	if after != "" {
-		from = s.keys.Specs() + after + "\x00"
-	}
-
-	end := clientv3.GetPrefixRangeEnd(prefix)
-	if from < prefix || from >= end {
-		return nil, "", task.Invalid(task.CodeBadValue, "page", "is not a page of this list")
-	}
-
-	res, err := s.readKey(ctx, from, clientv3.WithRange(end), clientv3.WithLimit(int64(limit)))
-	if err != nil {
-		return nil, "", fmt.Errorf("list tasks: %w", err)
-	}
-
-	for _, e := range res.Kvs {
-		ns, name, ok := s.keys.ParseSpec(string(e.Key))
-		if !ok {
-			continue
-		}
-
-		t, err := record.DecodeTask(e.Value, e.ModRevision)
-		if err != nil {
-			t = task.Task{Spec: task.Spec{Namespace: ns, Name: name, Description: "unreadable: " + err.Error()}, Revision: e.ModRevision}
-		}
-
-		tasks = append(tasks, t)
-	}
-
-	if res.More && len(res.Kvs) > 0 {
-		next = string(res.Kvs[len(res.Kvs)-1].Key)[len(s.keys.Specs()):]
-	}
-
-	return tasks, next, nil
 }
 
 // Revisions reads the revisions that the deletion of a task compares, and as much of the spec

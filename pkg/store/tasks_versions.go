@@ -79,15 +79,6 @@ func (s Tasks) Versions(ctx context.Context, ref record.Ref) (list []task.Task, 
 	return list, nil, nil
 }
 
-// Tombstone reads the tombstone of a deleted task. It returns nil if there is none.
-func (s Tasks) Tombstone(ctx context.Context, ref record.Ref) (*record.Tombstone, error) {
-	e, err := s.getOne(ctx, s.keys.Tombstone(ref))
-	if err != nil {
-		return nil, fmt.Errorf("read the tombstone of %s: %w", ref, err)
-	}
-	return record.DecodeTombstone(e)
-}
-
 // putTombstone returns the put of a tombstone.
 func (s Tasks) putTombstone(ref record.Ref, t record.Tombstone) clientv3.Op {
 	return clientv3.OpPut(s.keys.Tombstone(ref), record.Encode(t))

@@ -91,8 +91,7 @@ const (
 	ActionFrozen   = "frozen"
 	ActionUnfrozen = "unfrozen"
 
-	ActionSet     = SecretSet     // secret; ActionDeleted also applies
-	ActionRotated = SecretRotated // its values were encrypted again
+	ActionSet = SecretSet // secret; ActionDeleted also applies
 
 	ActionCompacted = "compacted" // gap: etcd has compacted these revisions
 	ActionRestored  = "restored"  // gap: etcd was restored, and contains an older state than was reported

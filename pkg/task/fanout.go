@@ -289,9 +289,6 @@ func (r Run) OfPart(p Part) Run {
 	return run
 }
 
-// Active returns the number of parts that have been dispatched and have not ended, according to the record.
-func (f Fan) Active() int { return f.Count - f.Kept - len(f.Left) - f.Ended }
-
 // Numbers returns the numbers of the parts that this run executes.
 func (f Fan) Numbers() []int {
 	if f.Only != nil {

@@ -36,7 +36,6 @@ func ValidatePath(path string) error {
 // listener is a listener on the socket. It removes the socket and releases the lock when it is closed.
 type listener struct {
 	*net.UnixListener
-	path string
 	lock *os.File
 }
 
@@ -72,7 +71,7 @@ func Listen(path string, users Administrators) (net.Listener, error) {
 		return nil, errors.Join(err, lock.Close())
 	}
 
-	return &listener{l, path, lock}, nil
+	return &listener{l, lock}, nil
 }
 
 // replaceSocket removes a stale socket and listens on a new one. The caller holds the lock.

@@ -105,7 +105,7 @@ func FuzzReadLocal(f *testing.F) {
 			t.Fatalf("%q, %q: %#v", text, zone, err)
 		case err != nil:
 			return
-		case len(m.Instants) == 0 && (m.Change == nil || !m.Change.Gap()), len(m.Instants) == 2 && (m.Change == nil || m.Change.Gap()), len(m.Instants) > 2:
+		case len(m.Instants) == 0 && (m.Change == nil || !isGap(m.Change)), len(m.Instants) == 2 && (m.Change == nil || isGap(m.Change)), len(m.Instants) > 2:
 			t.Fatalf("%q, %q: %+v", text, zone, m)
 		}
 

@@ -7,15 +7,12 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// Change is an instant at which a zone's clock is put forward or back.
+// Change is an instant at which a zone's clock is put forward or back. If it is put forward (From is less than To), the
+// local times from From to To do not exist. Otherwise the local times from To to From exist twice.
 type Change struct {
 	At       time.Time // the first instant of the new offset, in UTC
 	From, To string    // what the clock would have shown at that instant, and what it shows, as 2006-01-02 15:04:05
 }
-
-// Gap reports whether the clock is put forward, so that the local times from From to To do not exist. Otherwise the
-// local times from To to From exist twice.
-func (c *Change) Gap() bool { return c.From < c.To }
 
 // Moment is a local time of a zone, and the instants at which a clock shows it.
 type Moment struct {
