@@ -102,7 +102,7 @@ func CheckAcknowledged(keys record.Keys, events []Event, calls []Acknowledged) [
 
 		if !there {
 			lost = append(lost, Violation{Promise: "G13", Revision: a.Revision, Key: key, Task: ref.String(),
-				Message: a.String() + " was acknowledged, and is not in the history"})
+				Message: a.String() + " was acknowledged but is not in the history"})
 		}
 	}
 

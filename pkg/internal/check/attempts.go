@@ -23,7 +23,7 @@ func (j *attemptJudge) checkPause(ch *runChange, r *runHistory, before inboxReco
 	wrong := func(format string) { j.breachTask("state", ch.ref, r.tick, put.key, format, ch.id) }
 	still := put.State == task.Paused
 	if still == put.PausedAt.IsZero() {
-		wrong("run %s does not say since when it is paused, or says so and is not")
+		wrong("run %s is paused without a time, or has a time of a pause but is not paused")
 	}
 
 	switch {
@@ -43,7 +43,7 @@ func (j *attemptJudge) checkPause(ch *runChange, r *runHistory, before inboxReco
 // checkNotPaused checks that a record outside of an inbox does not describe a paused run.
 func (j *attemptJudge) checkNotPaused(ch *runChange, r *runHistory, rec *task.Run, key string) {
 	if !rec.PausedAt.IsZero() || rec.PausedBy != "" || rec.State == task.Paused {
-		j.breachTask("state", ch.ref, r.tick, key, "run %s is said to be paused, and no node has it", ch.id)
+		j.breachTask("state", ch.ref, r.tick, key, "run %s is marked as paused but is on no node", ch.id)
 	}
 }
 
@@ -56,9 +56,9 @@ func (j *attemptJudge) checkDispatch(d *delta, ch *runChange, r *runHistory, put
 	// unnoticed.
 	switch n, present := j.cluster.nodes[put.node]; {
 	case !present:
-		j.breachTask("G2", ch.ref, r.tick, put.key, "run %s is given to node %q, which is absent", ch.id, put.node)
+		j.breachTask("G2", ch.ref, r.tick, put.key, "run %s is assigned to node %q, which is absent", ch.id, put.node)
 	case n.instance != put.Instance:
-		j.breachTask("G2", ch.ref, r.tick, put.key, "run %s is for instance %q of node %q, whose instance is %q", ch.id, put.Instance, put.node, n.instance)
+		j.breachTask("G2", ch.ref, r.tick, put.key, "run %s is assigned to instance %q of node %q, whose instance is %q", ch.id, put.Instance, put.node, n.instance)
 	}
 
 	if put.State != task.Dispatched {
@@ -75,10 +75,10 @@ func (j *attemptJudge) checkDispatch(d *delta, ch *runChange, r *runHistory, put
 	switch e := j.cluster.taskOf(ch.ref).entry; {
 	case e == nil || e.UID != r.incarnation.uid:
 		if r.state != "" { // otherwise checkFirstRecord has reported it
-			j.breachTask("G7", ch.ref, r.tick, put.key, "an attempt of a task that is not there (uid %s)", r.incarnation.uid)
+			j.breachTask("G7", ch.ref, r.tick, put.key, "an attempt of a task that does not exist (uid %s)", r.incarnation.uid)
 		}
 	case put.Generation != 0 && put.Generation != e.Generation:
-		j.breachTask("G7", ch.ref, r.tick, put.key, "run %s goes by generation %d of its task; generation %d is in force", ch.id, put.Generation, e.Generation)
+		j.breachTask("G7", ch.ref, r.tick, put.key, "run %s uses generation %d of its task; the current generation is %d", ch.id, put.Generation, e.Generation)
 	}
 }
 
@@ -104,7 +104,7 @@ func (j *attemptJudge) checkRewrite(ch *runChange, r *runHistory, before inboxRe
 	}
 
 	if n, present := j.cluster.nodes[put.node]; !present || n.instance != put.Instance {
-		j.breachTask("G2", ch.ref, r.tick, put.key, "run %s was rewritten for instance %q of node %q, which is not there", ch.id, put.Instance, put.node)
+		j.breachTask("G2", ch.ref, r.tick, put.key, "run %s was rewritten for instance %q of node %q, which does not exist", ch.id, put.Instance, put.node)
 	}
 }
 
@@ -125,7 +125,7 @@ func (j *attemptJudge) checkRetry(ch *runChange, r *runHistory, taken *inboxReco
 	}
 
 	if !taken.Retries(last.State, last.ExitCode) {
-		j.breachTask("G9", ch.ref, r.tick, ch.queueKey, "run %s is to be tried again after attempt %d ended as %s, which its policy does not want (or it was cancelled)",
+		j.breachTask("G9", ch.ref, r.tick, ch.queueKey, "run %s is retried after attempt %d ended as %s, although its policy does not allow that or it was cancelled",
 			ch.id, taken.Attempt, last.State)
 	}
 

@@ -98,7 +98,7 @@ func newChecker(keys record.Keys, opts Options) *checker {
 // was in force before the revision. Freezes, watermarks, nodes and owners are applied last for the same reason.
 func (c *checker) applyRevision(events []Event) {
 	if events[0].Revision < c.revision || (events[0].Listed && c.revision > 0) {
-		c.addViolation("form", events[0].Key, "the history goes back to revision %d", events[0].Revision)
+		c.addViolation("form", events[0].Key, "the history goes back from here to revision %d", events[0].Revision)
 	}
 
 	c.setRevision(events[0].Revision)
@@ -150,11 +150,11 @@ func (c *checker) checkKeys(events []Event) {
 		switch {
 		case ev.Listed:
 		case ev.Deleted && !known:
-			c.addViolation("form", ev.Key, "the key is deleted, and was not there: the history has a gap")
+			c.addViolation("form", ev.Key, "the key is deleted but did not exist: the history has a gap")
 		case !ev.Deleted && ev.CreateRevision != created && ev.CreateRevision != ev.Revision:
 			c.addViolation("form", ev.Key, "the key was created at revision %d, which this history does not show", ev.CreateRevision)
 		case known && ev.CreateRevision == ev.Revision:
-			c.addViolation("form", ev.Key, "the key is created anew while it is there: the history has a gap")
+			c.addViolation("form", ev.Key, "the key is created although it exists: the history has a gap")
 		}
 
 		if ev.Deleted {

@@ -17,7 +17,7 @@ type counterJudge struct{ judge }
 func (j *counterJudge) checkRunCounted(d *delta, ch *runChange, r *runHistory, key string) {
 	t := j.cluster.taskOf(ch.ref)
 	if t.entry != nil && t.entry.incarnation == r.incarnation && t.entry.MaxRuns > 0 && d.entries[ch.ref] == nil {
-		j.breachTask("G24", ch.ref, r.tick, key, "max_runs is %d, and run %s was not counted in the commit that made it", t.entry.MaxRuns, ch.id)
+		j.breachTask("G24", ch.ref, r.tick, key, "max_runs is %d, but the commit that created run %s did not count it", t.entry.MaxRuns, ch.id)
 	}
 }
 
@@ -35,11 +35,11 @@ func (j *counterJudge) checkEntry(d *delta, t *taskHistory, ch *entryChange) {
 	// A user's edit.
 	if _, edited := d.specs[withoutShard(t.ref)]; edited {
 		if !countsAnew(old, next) && is.Failures != was.Failures {
-			j.breachTask("G24", t.ref, 0, ch.key, "an edit turns %d failures in a row into %d", was.Failures, is.Failures)
+			j.breachTask("G24", t.ref, 0, ch.key, "an edit changes the failures in a row from %d to %d", was.Failures, is.Failures)
 		}
 
 		if is.Runs != was.Runs && (is.Runs != 0 || next.MaxRuns != 0) {
-			j.breachTask("G24", t.ref, 0, ch.key, "an edit turns %d runs that are counted into %d", was.Runs, is.Runs)
+			j.breachTask("G24", t.ref, 0, ch.key, "an edit changes the counted runs from %d to %d", was.Runs, is.Runs)
 		}
 
 		return
@@ -53,11 +53,11 @@ func (j *counterJudge) checkEntry(d *delta, t *taskHistory, ch *entryChange) {
 	}
 
 	if next.MaxRuns > 0 && is.Runs-was.Runs != decidedRuns {
-		j.breachTask("G24", t.ref, 0, ch.key, "%d runs are counted, %d were: the commit made %d", is.Runs, was.Runs, decidedRuns)
+		j.breachTask("G24", t.ref, 0, ch.key, "%d runs are counted after %d, but the commit created %d", is.Runs, was.Runs, decidedRuns)
 	}
 
 	if next.MaxRuns > 0 && is.Runs > max(was.Runs, next.MaxRuns) {
-		j.breachTask("G24", t.ref, 0, ch.key, "%d runs, and max_runs is %d", is.Runs, next.MaxRuns)
+		j.breachTask("G24", t.ref, 0, ch.key, "%d runs, but max_runs is %d", is.Runs, next.MaxRuns)
 	}
 
 	j.checkFailures(t, ch)
@@ -87,7 +87,7 @@ func (j *counterJudge) checkUserFieldsUntouched(t *taskHistory, ch *entryChange)
 	}
 
 	if !reflect.DeepEqual(a, b) {
-		j.breachTask("G7", t.ref, 0, ch.key, "a commit changes what only the task's user may: %+v becomes %+v", a, b)
+		j.breachTask("G7", t.ref, 0, ch.key, "a commit changes fields that only users may change: %+v becomes %+v", a, b)
 	}
 }
 
@@ -119,11 +119,11 @@ func (j *counterJudge) checkFailures(t *taskHistory, ch *entryChange) {
 	// The commit that reaches the limit must pause the task. No other commit may.
 	switch {
 	case is.Counted != was.Counted && is.Failures >= next.PauseAfter && !next.Paused:
-		j.breachTask("G24", t.ref, 0, ch.key, "%d runs in a row have failed, and the task goes on", is.Failures)
+		j.breachTask("G24", t.ref, 0, ch.key, "%d runs in a row have failed, but the task is not paused", is.Failures)
 	case next.Paused && !old.Paused && is.Failures < next.PauseAfter:
 		j.breachTask("G24", t.ref, 0, ch.key, "the task is paused after %d failures in a row, not %d", is.Failures, next.PauseAfter)
 	case next.Paused && !old.Paused && by != task.PausedByFailures:
-		j.breachTask("G24", t.ref, 0, ch.key, "the task is paused for its failures, and the pause is said to be by %q", by)
+		j.breachTask("G24", t.ref, 0, ch.key, "the task is paused for its failures, but the record names %q", by)
 	}
 }
 
@@ -176,15 +176,15 @@ func (j *counterJudge) checkAnchor(t *taskHistory, ch *entryChange) {
 	outcome := inc.outcomes[tick]
 	switch {
 	case tick != 0 && outcome == nil:
-		j.breachTask("G4", t.ref, tick, ch.key, "its tick has no outcome, and the next one is set already")
+		j.breachTask("G4", t.ref, tick, ch.key, "its tick has no outcome, but the next one is already set")
 	case outcome != nil && (outcome.state == task.Skipped || outcome.state == task.Missed):
 	case slices.ContainsFunc(t.openRuns(inc), func(r *runHistory) bool { return isTickTrigger(r.trigger) }):
-		j.breachTask("G24", t.ref, tick, ch.key, "the next tick counts from the end of a run, and is set before that")
+		j.breachTask("G24", t.ref, tick, ch.key, "the next tick counts from the end of a run, but is set before that end")
 
 	// The end was recorded by a node's clock and the anchor by the owner's, so that both errors count. An owner
 	// does not use an end that is ahead of its own clock.
 	case unixMS(ch.entry.Anchor)+2*j.opts.Skew.Milliseconds() < inc.lastEnd:
-		j.breachTask("G24", t.ref, tick, ch.key, "the next tick counts from %s, and the last run ended at %s", formatTime(ch.entry.Anchor.Time), formatTime(timeOfMS(inc.lastEnd)))
+		j.breachTask("G24", t.ref, tick, ch.key, "the next tick counts from %s, but the last run ended at %s", formatTime(ch.entry.Anchor.Time), formatTime(timeOfMS(inc.lastEnd)))
 	}
 }
 
@@ -209,14 +209,14 @@ func (j *counterJudge) checkEnd(t *taskHistory) {
 		}
 
 		if least, _, known := j.failuresInARow(inc, ownCounters(e.Entry), upTo); known && least >= e.PauseAfter {
-			j.breachTask("G24", t.ref, 0, j.keys.Entry(t.ref), "%d runs in a row had failed, and the task was not paused", least)
+			j.breachTask("G24", t.ref, 0, j.keys.Entry(t.ref), "%d runs in a row had failed, but the task was not paused", least)
 		}
 	}
 
 	if _, after := completionPeriod(e.Entry); after && inc.epoch.ticks != nil && e.End.IsZero() {
 		_, more := inc.epoch.ticks.nextTick(inc.epoch.start)
 		if !more && inc.lastEnd <= by && unixMS(e.Anchor) <= by && len(t.openRuns(inc)) == 0 && j.cluster.notFrozenSince(t.ref, by) {
-			j.breachTask("G16", t.ref, 0, j.keys.Entry(t.ref), "its run has ended, and no next tick was set")
+			j.breachTask("G16", t.ref, 0, j.keys.Entry(t.ref), "its run has ended, but no next tick was set")
 		}
 	}
 }

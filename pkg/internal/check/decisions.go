@@ -32,7 +32,7 @@ func (j *decisionJudge) decidedTicks(ch *runChange, r *runHistory, rec *task.Run
 	}
 
 	if !hasTick(st.ticks, r.tick) {
-		j.breachTask("G7", ch.ref, r.tick, key, "the schedule in force, %q in %s, has no such tick", []string(t.entry.Schedule), t.entry.Timezone)
+		j.breachTask("G7", ch.ref, r.tick, key, "the current schedule, %q in %s, has no such tick", []string(t.entry.Schedule), t.entry.Timezone)
 	}
 
 	if rec.Last.IsZero() {
@@ -83,7 +83,7 @@ func (j *decisionJudge) checkNotEarly(ch *runChange, r *runHistory, rec *task.Ru
 	at := decisionTime(rec)
 	switch {
 	case at == 0 && !rec.State.Final():
-		j.breachTask("G6", ch.ref, r.tick, key, "run %s does not say when it was created", ch.id)
+		j.breachTask("G6", ch.ref, r.tick, key, "run %s has no time of creation", ch.id)
 	case at != 0 && at < due:
 		j.breachTask("G6", ch.ref, r.tick, key, "run %s was created at %s, before its tick %s", ch.id, formatTime(timeOfMS(at)), formatTime(timeOfMS(due)))
 	}
@@ -114,7 +114,7 @@ func (j *decisionJudge) checkDecidedOnce(d *delta, ch *runChange, r *runHistory,
 
 	// The ticks must be later than those that were decided before.
 	if until := t.entry.decidedUpTo(ch.ref, s.watermark, s.watermarkMod); ticks[0] <= until {
-		j.breachTask("G3", ch.ref, ticks[0], key, "run %s decides a tick again: all up to %s were decided", ch.id, formatTime(timeOfMS(until)))
+		j.breachTask("G3", ch.ref, ticks[0], key, "run %s decides a tick again: all ticks up to %s were decided", ch.id, formatTime(timeOfMS(until)))
 	}
 
 	// Compute what is decided after the commit, from the entry and the watermark that it leaves.
@@ -128,7 +128,7 @@ func (j *decisionJudge) checkDecidedOnce(d *delta, ch *runChange, r *runHistory,
 	}
 
 	if until := after.decidedUpTo(ch.ref, mark, max(s.watermarkMod, 1)); ticks[len(ticks)-1] > until {
-		j.breachTask("G3", ch.ref, ticks[len(ticks)-1], key, "the commit of run %s leaves its tick undecided: only those up to %s are", ch.id, formatTime(timeOfMS(until)))
+		j.breachTask("G3", ch.ref, ticks[len(ticks)-1], key, "the commit of run %s leaves its tick undecided: only ticks up to %s are decided", ch.id, formatTime(timeOfMS(until)))
 	}
 }
 
@@ -141,7 +141,7 @@ func (j *decisionJudge) checkDueTime(t *taskHistory, r *runHistory, rec *task.Ru
 
 	due := r.incarnation.epoch.ticks.dueAt(r.tick)
 	if says := cmp.Or(unixMS(rec.DueAt), r.tick); says != due {
-		j.breachTask("G6", t.ref, r.tick, key, "run %s is said to fall due at %s; it does at %s", r.id, formatTime(timeOfMS(says)), formatTime(timeOfMS(due)))
+		j.breachTask("G6", t.ref, r.tick, key, "run %s is recorded as due at %s, but is due at %s", r.id, formatTime(timeOfMS(says)), formatTime(timeOfMS(due)))
 	}
 
 	// A start deadline counts from the due time. A record of a tick that did not run has none.
@@ -151,7 +151,7 @@ func (j *decisionJudge) checkDueTime(t *taskHistory, r *runHistory, rec *task.Ru
 	}
 
 	if says := unixMS(rec.StartBefore); says != before && !rec.State.Final() {
-		j.breachTask("G22", t.ref, r.tick, key, "run %s is to start before %s; by its task, before %s", r.id, formatTime(timeOfMS(says)), formatTime(timeOfMS(before)))
+		j.breachTask("G22", t.ref, r.tick, key, "run %s has the deadline %s; its task requires %s", r.id, formatTime(timeOfMS(says)), formatTime(timeOfMS(before)))
 	}
 }
 
@@ -161,7 +161,7 @@ func (j *decisionJudge) addedTicks(ch *runChange, r *runHistory, after, upTo int
 	t, st := j.cluster.taskOf(ch.ref), &r.incarnation.epoch
 	switch {
 	case t.entry == nil || t.entry.incarnation != r.incarnation:
-		j.breachTask("G7", ch.ref, r.tick, ch.endedKey, "ticks of a task that is not there (uid %s)", r.incarnation.uid)
+		j.breachTask("G7", ch.ref, r.tick, ch.endedKey, "ticks of a task that does not exist (uid %s)", r.incarnation.uid)
 	case st.ticks == nil:
 		j.breachTask("G7", ch.ref, r.tick, ch.endedKey, "ticks of an entry that has none: it is paused, used up, or cannot be read")
 	default:
@@ -173,7 +173,7 @@ func (j *decisionJudge) addedTicks(ch *runChange, r *runHistory, after, upTo int
 		})
 
 		if len(ticks) == 0 || ticks[len(ticks)-1] != upTo {
-			j.breachTask("G7", ch.ref, upTo, ch.endedKey, "the schedule in force, %q in %s, has no such tick", []string(t.entry.Schedule), t.entry.Timezone)
+			j.breachTask("G7", ch.ref, upTo, ch.endedKey, "the current schedule, %q in %s, has no such tick", []string(t.entry.Schedule), t.entry.Timezone)
 		}
 	}
 

@@ -123,7 +123,7 @@ func (et *entryTracker) checkRevisedKey(d *delta, t *taskHistory, ch *entryChang
 	more := !hasTicks(old) || !old.Timing().Same(next.Timing()) || !old.Anchor.Equal(next.Anchor.Time) ||
 		old.Paused && (!next.Paused || pausedUntil(next) < pausedUntil(old))
 	if hasTicks(next) && more {
-		et.breachTask("G4", t.ref, 0, ch.key, "an edit gives the task ticks, and %s is not written with it", et.keys.Revised(t.ref.Shard))
+		et.breachTask("G4", t.ref, 0, ch.key, "an edit gives the task new ticks, but does not write %s", et.keys.Revised(t.ref.Shard))
 	}
 }
 
@@ -140,7 +140,7 @@ func (et *entryTracker) timingOf(ref record.Ref, ch *entryChange) *timing {
 	}
 
 	if !t.fromOracle {
-		et.addNote("the ticks of %q in %s are package schedule's word", []string(ch.entry.Schedule), ch.entry.Timezone)
+		et.addNote("the ticks of %q in %s were computed by package schedule, not by the oracle", []string(ch.entry.Schedule), ch.entry.Timezone)
 	}
 
 	return t

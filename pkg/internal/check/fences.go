@@ -26,7 +26,7 @@ func (j *fenceJudge) checkOwners(d *delta) {
 			continue
 		}
 
-		j.addViolation("G2", j.keys.Owner(id), "the owner was written under term %d, but the term is %d", o.Term, j.cluster.currentTerm())
+		j.addViolation("G2", j.keys.Owner(id), "the owner was written in term %d, but the term is %d", o.Term, j.cluster.currentTerm())
 	}
 }
 
@@ -48,7 +48,7 @@ func (j *fenceJudge) checkWatermarks(d *delta) {
 		// decided a second time.
 		case m.create == m.mod:
 			if m.watermark.Time.UnixMilli() != 0 {
-				j.addViolation("G5", m.key, "the watermark was made anew, at %s", formatTime(m.watermark.Time.Time))
+				j.addViolation("G5", m.key, "the watermark was created again, at %s", formatTime(m.watermark.Time.Time))
 			}
 			continue
 		}
@@ -71,7 +71,7 @@ func (j *fenceJudge) checkWatermarks(d *delta) {
 		// seen is a revision up to which the owner knows all entries. It cannot include the commit that writes
 		// it.
 		if m.watermark.Seen >= m.mod {
-			j.addViolation("G5", m.key, "seen is %d, which had not been when this was written", m.watermark.Seen)
+			j.addViolation("G5", m.key, "seen is %d, a revision that did not exist when this was written", m.watermark.Seen)
 		}
 	}
 }
@@ -86,12 +86,12 @@ func (j *fenceJudge) checkWriter(d *delta, id int, m *watermarkChange) {
 	case s.owner.Fence == 0 || s.owner.Node == "":
 		j.addViolation("G1", m.key, "a commit to a shard without an owner")
 	case moved:
-		j.addViolation("G1", m.key, "a commit in the very revision that rewrites the shard's owner key")
+		j.addViolation("G1", m.key, "a commit in the same revision that rewrites the shard's owner key")
 	case !present:
 		j.addViolation("G2", m.key, "a commit while the owner's node %q is absent", s.owner.Node)
 	default:
 		if now, changed := d.nodes[s.owner.Node]; changed && (now == nil || now.create != node.create) {
-			j.addViolation("G2", m.key, "a commit in the very revision in which the session of node %q ends", s.owner.Node)
+			j.addViolation("G2", m.key, "a commit in the same revision in which the session of node %q ends", s.owner.Node)
 		}
 	}
 }
@@ -131,7 +131,7 @@ func (j *fenceJudge) requireCommit(d *delta, ref record.Ref, tick int64, key, wh
 	case m == nil || m.deleted || m.create == m.mod:
 		j.breachTask("G1", ref, tick, key, "%s was written outside of a commit", what)
 	case !j.cluster.shardOf(ref.Shard).opened:
-		j.breachTask("G1", ref, tick, key, "%s was written by a commit that should have opened the shard", what)
+		j.breachTask("G1", ref, tick, key, "%s was written by a commit that had to open the shard first", what)
 	}
 }
 

@@ -15,9 +15,9 @@ func (j *freezeJudge) checkDecision(d *delta, ch *runChange, r *runHistory, rec 
 	switch {
 	case j.cluster.freezes.unreadable:
 	case z != nil && !rec.State.Final():
-		j.breachTask("G21", ch.ref, r.tick, key, "run %s is made, and %s has been frozen since %s", ch.id, frozenScope(z), formatTime(z.Since.Time))
+		j.breachTask("G21", ch.ref, r.tick, key, "run %s is created, although %s has been frozen since %s", ch.id, frozenScope(z), formatTime(z.Since.Time))
 	case z == nil && d.freezes == nil && rec.State == task.Skipped && rec.Reason == task.ReasonFrozen:
-		j.breachTask("G21", ch.ref, r.tick, key, "run %s is skipped as frozen, and nothing is", ch.id)
+		j.breachTask("G21", ch.ref, r.tick, key, "run %s is skipped as frozen, but nothing is frozen", ch.id)
 	}
 }
 
@@ -30,7 +30,7 @@ func (j *freezeJudge) checkDispatch(d *delta, ch *runChange, r *runHistory, put 
 	}
 
 	if z != nil && !j.cluster.freezes.unreadable {
-		j.breachTask("G21", ch.ref, r.tick, put.key, "run %s is dispatched, and %s has been frozen since %s", ch.id, frozenScope(z), formatTime(z.Since.Time))
+		j.breachTask("G21", ch.ref, r.tick, put.key, "run %s is dispatched, although %s has been frozen since %s", ch.id, frozenScope(z), formatTime(z.Since.Time))
 	}
 }
 
@@ -43,7 +43,7 @@ func (j *freezeJudge) checkStart(ch *runChange, r *runHistory, node string, star
 	}
 
 	if unixMS(started) > n.freezesObeyedAt+j.opts.Skew.Milliseconds() && started.After(z.Since.Time) {
-		j.breachTask("G21", ch.ref, r.tick, key, "run %s started at %s on node %s, which had said at %s that it obeys the freeze of %s",
+		j.breachTask("G21", ch.ref, r.tick, key, "run %s started at %s on node %s, which had confirmed the freeze at %s (freeze of %s)",
 			ch.id, formatTime(started.Time), node, formatTime(timeOfMS(n.freezesObeyedAt)), frozenScope(z))
 	}
 }

@@ -25,7 +25,7 @@ func (j *gapJudge) checkDecided(t *taskHistory, upTo int64) {
 	var first, last, lost int64
 	flush := func() {
 		if lost > 0 {
-			j.breachTask("G4", t.ref, first, j.keys.Entry(t.ref), "decided and without an outcome: %s, up to %s", formatCount(lost, "tick"), formatTime(timeOfMS(last)))
+			j.breachTask("G4", t.ref, first, j.keys.Entry(t.ref), "decided without an outcome: %s, up to %s", formatCount(lost, "tick"), formatTime(timeOfMS(last)))
 			j.stats.Undecided += lost
 		}
 		lost = 0

@@ -31,7 +31,7 @@ func (j *latenessJudge) checkDecision(ch *runChange, r *runHistory, rec *task.Ru
 
 	if j.opts.Converge > 0 {
 		if by := j.healedAt(due) + j.opts.Converge.Milliseconds(); at > by {
-			j.breachTask("G16", ch.ref, r.tick, key, "run %s was decided at %s, %s after its tick; all was well since %s", ch.id, formatTime(timeOfMS(at)),
+			j.breachTask("G16", ch.ref, r.tick, key, "run %s was decided at %s, %s after its tick, without a fault since %s", ch.id, formatTime(timeOfMS(at)),
 				durationOfMS(at-due), formatTime(timeOfMS(j.healedAt(due))))
 		}
 	}

@@ -28,13 +28,13 @@ func (j *partJudge) checkParent(d *delta, ch *runChange, r *runHistory) {
 		j.checkFanOut(d, ch, r, f)
 		return
 	case was.Count != f.Count || was.Need != f.Need || was.Kept != f.Kept || !slices.Equal(was.Nodes, f.Nodes) || !slices.Equal(was.Only, f.Only):
-		j.breachTask("G24", ch.ref, r.tick, ch.queueKey, "the parts of run %s are others than they were", ch.id)
+		j.breachTask("G24", ch.ref, r.tick, ch.queueKey, "the parts of run %s have changed", ch.id)
 	case was.Cancel != "" && f.Cancel != was.Cancel:
 		j.breachTask("state", ch.ref, r.tick, ch.queueKey, "a cancel of run %s was overwritten", ch.id)
 	}
 
 	if e := j.cluster.taskOf(ch.ref).entry; was.Cancel == "" && f.Cancel == task.ReasonReplaced && e != nil && e.incarnation == r.incarnation && e.Overlap != task.OverlapReplace {
-		j.breachTask("G24", ch.ref, r.tick, ch.queueKey, "run %s is replaced, and overlap is %q", ch.id, e.Overlap)
+		j.breachTask("G24", ch.ref, r.tick, ch.queueKey, "run %s is replaced, but overlap is %q", ch.id, e.Overlap)
 	}
 
 	// Users may only request a cancel. Every other change, and a cancel in favor of a newer tick, needs a commit.
@@ -47,7 +47,7 @@ func (j *partJudge) checkParent(d *delta, ch *runChange, r *runHistory) {
 	// A part that was given out must not return to the list (G9).
 	for _, i := range f.Left {
 		if !slices.Contains(was.Left, i) {
-			j.breachTask("G9", ch.ref, r.tick, ch.queueKey, "part %d of run %s is to be given out again", i, ch.id)
+			j.breachTask("G9", ch.ref, r.tick, ch.queueKey, "part %d of run %s is to be dispatched again", i, ch.id)
 		}
 	}
 
@@ -58,13 +58,13 @@ func (j *partJudge) checkParent(d *delta, ch *runChange, r *runHistory) {
 		}
 
 		if p := d.runs[runRef{ch.ref, task.PartID(ch.id, i)}]; p == nil || len(p.puts) == 0 && p.ended == nil {
-			j.breachTask("G4", ch.ref, r.tick, ch.queueKey, "part %d of run %s is not left any more, and nothing was done about it", i, ch.id)
+			j.breachTask("G4", ch.ref, r.tick, ch.queueKey, "part %d of run %s is no longer waiting, but was not dispatched", i, ch.id)
 		}
 	}
 
 	// The parent's counts may be behind the ends of its parts, but never ahead.
 	if ended, succeeded := j.cluster.endedParts(ch.ref, ch.id); f.Ended > ended || f.Succeeded > succeeded {
-		j.breachTask("G24", ch.ref, r.tick, ch.queueKey, "%d parts of run %s are said to have ended, %d to have succeeded; %d had, %d did", f.Ended, ch.id, f.Succeeded, ended, succeeded)
+		j.breachTask("G24", ch.ref, r.tick, ch.queueKey, "the record says that %d parts of run %s ended and %d succeeded; actually %d ended and %d succeeded", f.Ended, ch.id, f.Succeeded, ended, succeeded)
 	}
 }
 
@@ -83,13 +83,13 @@ func (j *partJudge) checkFanOut(d *delta, ch *runChange, r *runHistory, f *task.
 	case !distinctNodes(f.Nodes):
 		j.breachTask("G24", ch.ref, r.tick, ch.queueKey, "run %s has several parts for one node: %s", ch.id, strings.Join(f.Nodes, ", "))
 	case t.entry != nil && t.entry.incarnation == r.incarnation && f.Only == nil && !t.entry.Target.FansOut():
-		j.breachTask("G7", ch.ref, r.tick, ch.queueKey, "run %s has parts, and its task has none", ch.id)
+		j.breachTask("G7", ch.ref, r.tick, ch.queueKey, "run %s has parts, but its task has none", ch.id)
 	case t.entry != nil && t.entry.incarnation == r.incarnation && f.Only == nil && t.entry.Target.Count != task.All && f.Count != max(t.entry.Target.Parts, int(t.entry.Target.Count)):
 		j.breachTask("G7", ch.ref, r.tick, ch.queueKey, "run %s has %d parts; its task has %d, or one on each of %d nodes", ch.id, f.Count, t.entry.Target.Parts, t.entry.Target.Count)
 	}
 
 	if z := j.cluster.freezes.Of(ch.ref.Namespace); z != nil && !j.cluster.freezes.unreadable {
-		j.breachTask("G21", ch.ref, r.tick, ch.queueKey, "run %s gets its parts, and %s has been frozen since %s", ch.id, frozenScope(z), formatTime(z.Since.Time))
+		j.breachTask("G21", ch.ref, r.tick, ch.queueKey, "run %s gets its parts, although %s has been frozen since %s", ch.id, frozenScope(z), formatTime(z.Since.Time))
 	}
 }
 
@@ -118,20 +118,20 @@ func (j *partJudge) checkFirstRecord(d *delta, ch *runChange, r *runHistory, rec
 	}
 
 	if parent == nil || parent.fan == nil {
-		j.breachTask("G3", ch.ref, 0, key, "part %s is of a run that has none", ch.id)
+		j.breachTask("G3", ch.ref, 0, key, "part %s belongs to a run without parts", ch.id)
 		return
 	}
 
 	was := parent.fanBefore(j.cluster.revision)
 	switch {
 	case parent.changed != j.cluster.revision || was == nil || !slices.Contains(was.Left, index) || slices.Contains(parent.fan.Left, index):
-		j.breachTask("G9", ch.ref, 0, key, "part %s is given out, and its run had none left of that number, or has it still", ch.id)
+		j.breachTask("G9", ch.ref, 0, key, "part %s is dispatched, but it was not waiting, or still is", ch.id)
 	case was.Cancel != "":
-		j.breachTask("state", ch.ref, 0, key, "part %s is given out, and its run is to end", ch.id)
+		j.breachTask("state", ch.ref, 0, key, "part %s is dispatched, but its run is ending", ch.id)
 	}
 
 	if rec.PartCount != parent.fan.Count {
-		j.breachTask("form", ch.ref, 0, key, "part %s is one of %d; its run has %d", ch.id, rec.PartCount, parent.fan.Count)
+		j.breachTask("form", ch.ref, 0, key, "part %s is one of %d parts, but its run has %d", ch.id, rec.PartCount, parent.fan.Count)
 	}
 }
 
@@ -143,11 +143,11 @@ func (j *partJudge) checkDispatch(ch *runChange, put inboxPut) {
 	}
 
 	if nodes := parent.fan.Nodes; index < len(nodes) && nodes[index] != put.node {
-		j.breachTask("G24", ch.ref, 0, put.key, "part %s is for node %s, and is given to %s", ch.id, nodes[index], put.node)
+		j.breachTask("G24", ch.ref, 0, put.key, "part %s is for node %s, but is dispatched to %s", ch.id, nodes[index], put.node)
 	}
 
 	if was := parent.fanBefore(j.cluster.revision); parent.ended || was != nil && was.Cancel != "" {
-		j.breachTask("state", ch.ref, 0, put.key, "part %s is given out, and its run is to end, or has ended", ch.id)
+		j.breachTask("state", ch.ref, 0, put.key, "part %s is dispatched, but its run is ending or has ended", ch.id)
 	}
 }
 
@@ -166,7 +166,7 @@ func (j *partJudge) checkConclusion(d *delta, ch *runChange, r *runHistory) {
 	j.fences.requireCommit(d, ch.ref, r.tick, ch.endedKey, "the end of a run with parts")
 	e, f := ch.ended, r.fan
 	if e.Fan == nil {
-		j.breachTask("G12", ch.ref, r.tick, ch.endedKey, "run %s ends without a word of its parts", ch.id)
+		j.breachTask("G12", ch.ref, r.tick, ch.endedKey, "run %s ends without the results of its parts", ch.id)
 		return
 	}
 
@@ -189,14 +189,14 @@ func (j *partJudge) checkConclusion(d *delta, ch *runChange, r *runHistory) {
 
 		switch {
 		case !told:
-			j.breachTask("G4", ch.ref, r.tick, ch.endedKey, "run %s ends, and does not say how part %d did", ch.id, i)
+			j.breachTask("G4", ch.ref, r.tick, ch.endedKey, "run %s ends without the result of part %d", ch.id, i)
 		case left && (f.Cancel == "" || said.State != task.Cancelled || p != nil):
-			j.breachTask("G4", ch.ref, r.tick, ch.endedKey, "run %s ends with part %d left to give out, as %s", ch.id, i, said.State)
+			j.breachTask("G4", ch.ref, r.tick, ch.endedKey, "run %s ends although part %d waits; its record says %s", ch.id, i, said.State)
 		case left:
 		case p == nil || !p.ended:
 			j.breachTask("G4", ch.ref, r.tick, ch.endedKey, "run %s ends before its part %d", ch.id, i)
 		case p.state != said.State || p.token != said.Token:
-			j.breachTask("G12", ch.ref, r.tick, ch.endedKey, "run %s says that part %d ended as %s with token %d; it did as %s with token %d", ch.id, i, said.State, said.Token, p.state, p.token)
+			j.breachTask("G12", ch.ref, r.tick, ch.endedKey, "run %s records that part %d ended as %s with token %d; it ended as %s with token %d", ch.id, i, said.State, said.Token, p.state, p.token)
 		default:
 			cut = cut || p.state == task.Cancelled
 			if p.state == task.Succeeded {
@@ -216,6 +216,6 @@ func (j *partJudge) checkConclusion(d *delta, ch *runChange, r *runHistory) {
 	}
 
 	if e.State != want {
-		j.breachTask("G24", ch.ref, r.tick, ch.endedKey, "run %s ends as %s; %d of %d parts succeeded, %d have to: that is %s", ch.id, e.State, succeeded, f.Count, f.Need, want)
+		j.breachTask("G24", ch.ref, r.tick, ch.endedKey, "run %s ends as %s; %d of %d parts succeeded, %d required: expected %s", ch.id, e.State, succeeded, f.Count, f.Need, want)
 	}
 }

@@ -41,7 +41,7 @@ func (j *placementJudge) checkMoves(d *delta) {
 		}
 
 		if j.moved++; float64(j.moved) > j.allowed {
-			j.addViolation("G15", j.keys.Owner(id), "shard %d moves from %q to %q: %d have moved since the shards lay well, and %.0f had to at most",
+			j.addViolation("G15", j.keys.Owner(id), "shard %d moves from %q to %q: %d have moved since the last balanced state, at most %.0f were necessary",
 				id, before.Node, after.Node, j.moved, j.allowed)
 			j.allowed = float64(j.moved)
 		}
@@ -131,7 +131,7 @@ func (j *placementJudge) checkEndOwners() {
 	for id := range j.cluster.totalShards() {
 		s := j.cluster.shardOf(id)
 		if _, present := j.cluster.nodes[s.owner.Node]; s.owner.Node == "" || !present {
-			j.addViolation("G16", j.keys.Owner(id), "at the end shard %d has no owner that is present (it says %q)", id, s.owner.Node)
+			j.addViolation("G16", j.keys.Owner(id), "at the end, shard %d has no present owner (recorded: %q)", id, s.owner.Node)
 		}
 	}
 }
@@ -141,19 +141,19 @@ func (j *placementJudge) checkDrainedNodes() {
 	for _, node := range j.opts.Gone {
 		for _, key := range slices.Sorted(maps.Keys(j.cluster.liveKeys)) {
 			if key == j.keys.Node(node) || strings.HasPrefix(key, j.keys.Inbox(node)) {
-				j.addViolation("G20", key, "node %s was drained, and this is left of it", node)
+				j.addViolation("G20", key, "node %s was drained, but this remains", node)
 			}
 		}
 
 		for id, s := range j.cluster.shards {
 			if s.owner.Node == node {
-				j.addViolation("G20", j.keys.Owner(id), "node %s was drained, and owns shard %d", node, id)
+				j.addViolation("G20", j.keys.Owner(id), "node %s was drained, but owns shard %d", node, id)
 			}
 		}
 
 		for _, key := range slices.Sorted(maps.Keys(j.cluster.leaders)) {
 			if j.cluster.leaders[key].node == node {
-				j.addViolation("G20", key, "node %s was drained, and is still a candidate for leader", node)
+				j.addViolation("G20", key, "node %s was drained, but is still a candidate for leader", node)
 			}
 		}
 	}

@@ -21,11 +21,11 @@ func (j *policyJudge) checkReason(ref record.Ref, tick int64, key, what string, 
 
 	switch r, known := task.ReasonOf(reason); {
 	case reason == "":
-		j.breachTask("G23", ref, tick, key, "%s is %s, and no reason is given", what, state)
+		j.breachTask("G23", ref, tick, key, "%s is %s without a reason", what, state)
 	case !known:
 		j.breachTask("G23", ref, tick, key, "%s is %s for the reason %q, which is not a documented reason", what, state, reason)
 	case !r.Explains(state):
-		j.breachTask("G23", ref, tick, key, "%s is %s, and the reason %q does not stand with that", what, state, reason)
+		j.breachTask("G23", ref, tick, key, "%s is %s, which the reason %q does not allow", what, state, reason)
 	}
 }
 
@@ -51,7 +51,7 @@ func (j *policyJudge) checkOverlapSkip(d *delta, ch *runChange, r *runHistory, r
 		}
 	}
 
-	j.breachTask("G23", ch.ref, r.tick, key, "run %s is skipped for overlap, and no run of its task has ever been made", ch.id)
+	j.breachTask("G23", ch.ref, r.tick, key, "run %s is skipped for overlap, but its task never had a run", ch.id)
 }
 
 // checkStartDeadline checks that the first attempt of a tick did not start after its deadline (G22). One node's
@@ -59,7 +59,7 @@ func (j *policyJudge) checkOverlapSkip(d *delta, ch *runChange, r *runHistory, r
 func (j *policyJudge) checkStartDeadline(ch *runChange, r *runHistory, before task.Time, started task.Time, key string) {
 	const slack = 1000
 	if r.tick != 0 && !before.IsZero() && unixMS(started) > unixMS(before)+slack {
-		j.breachTask("G22", ch.ref, r.tick, key, "run %s started at %s, and had to before %s", ch.id, formatTime(started.Time), formatTime(before.Time))
+		j.breachTask("G22", ch.ref, r.tick, key, "run %s started at %s, after its deadline %s", ch.id, formatTime(started.Time), formatTime(before.Time))
 	}
 }
 
@@ -87,7 +87,7 @@ func (j *policyJudge) checkMaxActive(ch *runChange, r *runHistory, key string) {
 	}
 
 	if active > t.entry.MaxActive {
-		j.breachTask("G8", ch.ref, r.tick, key, "run %s starts, and %d are active: at most %d may be", ch.id, active, t.entry.MaxActive)
+		j.breachTask("G8", ch.ref, r.tick, key, "run %s starts while %d are active; at most %d are allowed", ch.id, active, t.entry.MaxActive)
 	}
 }
 
@@ -106,7 +106,7 @@ func (j *policyJudge) checkQueueLength(ch *runChange, r *runHistory, w *task.Wai
 	}
 
 	if room := t.entry.Queue.Room(); waiting > room {
-		j.breachTask("G24", ch.ref, r.tick, ch.queueKey, "run %s waits, and with it %d: at most %d may", ch.id, waiting, room)
+		j.breachTask("G24", ch.ref, r.tick, ch.queueKey, "run %s waits together with %d; at most %d are allowed", ch.id, waiting, room)
 	}
 }
 
@@ -132,13 +132,13 @@ func (j *policyJudge) checkReplaced(d *delta, ch *runChange, r *runHistory, take
 
 		parent, _ := j.cluster.parentOf(ch.ref, ch.id)
 		if parent != nil && parent.fan != nil && parent.fan.Cancel != task.ReasonReplaced {
-			j.breachTask("G24", ch.ref, r.tick, ch.endedKey, "part %s ends as replaced, and its run is not replaced", ch.id)
+			j.breachTask("G24", ch.ref, r.tick, ch.endedKey, "part %s ends as replaced, but its run is not replaced", ch.id)
 		}
 	// The run was waiting: the owner ends it in the commit that decides the newer tick.
 	case taken == nil:
 		j.fences.requireCommit(d, ch.ref, r.tick, ch.endedKey, "the end of a waiting run that is replaced")
 		if t.entry != nil && t.entry.incarnation == r.incarnation && t.entry.Overlap != task.OverlapReplace {
-			j.breachTask("G24", ch.ref, r.tick, ch.endedKey, "run %s is replaced, and overlap is %q", ch.id, t.entry.Overlap)
+			j.breachTask("G24", ch.ref, r.tick, ch.endedKey, "run %s is replaced, but overlap is %q", ch.id, t.entry.Overlap)
 		}
 	// The run was in an inbox: the owner requested the cancel, and the node has ended the attempt.
 	case !taken.CancelRequested || taken.CancelReason != task.ReasonReplaced:
@@ -192,7 +192,7 @@ func (j *policyJudge) checkReplaceRequest(d *delta, ch *runChange, r *runHistory
 	}
 
 	if e := j.cluster.taskOf(ch.ref).entry; e != nil && e.incarnation == r.incarnation && e.Overlap != task.OverlapReplace {
-		j.breachTask("G24", ch.ref, r.tick, put.key, "run %s is asked to give way, and overlap is %q", ch.id, e.Overlap)
+		j.breachTask("G24", ch.ref, r.tick, put.key, "run %s is asked to stop for a newer tick, but overlap is %q", ch.id, e.Overlap)
 	}
 }
 
@@ -207,9 +207,9 @@ func (j *policyJudge) checkShadow(ch *runChange, r *runHistory, rec *task.Run, k
 	skipped := rec.State == task.Skipped && rec.Reason == task.ReasonShadow
 	switch {
 	case t.entry.Shadow && !rec.State.Final():
-		j.breachTask("G24", ch.ref, r.tick, key, "run %s is made by a tick, and its task is a shadow", ch.id)
+		j.breachTask("G24", ch.ref, r.tick, key, "run %s is created by a tick, but its task is a shadow", ch.id)
 	case skipped && !t.entry.Shadow:
-		j.breachTask("G24", ch.ref, r.tick, key, "run %s was skipped as a shadow's, but its task is not a shadow", ch.id)
+		j.breachTask("G24", ch.ref, r.tick, key, "run %s was skipped because of shadow, but its task is not a shadow", ch.id)
 	case skipped && rec.Count > 1:
 		j.breachTask("G24", ch.ref, r.tick, key, "%s of a shadow are one record", formatCount(rec.Count, "tick"))
 	}
@@ -226,7 +226,7 @@ func (j *policyJudge) checkOverlap(ch *runChange, r *runHistory, key string) {
 
 	for id, other := range t.active {
 		if id != ch.id && other.incarnation == r.incarnation {
-			j.breachTask("G8", ch.ref, r.tick, key, "run %s starts while run %s is %s, and overlap is %q", ch.id, id, other.state, t.entry.Overlap)
+			j.breachTask("G8", ch.ref, r.tick, key, "run %s starts while run %s is %s, but overlap is %q", ch.id, id, other.state, t.entry.Overlap)
 		}
 	}
 }

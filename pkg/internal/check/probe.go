@@ -201,7 +201,7 @@ func (c *probeChecker) checkStart(p probeLine) {
 func (c *probeChecker) checkStartDeadline(p probeLine, in intent) {
 	const slack = 5000
 	if p.at != 0 && p.attempt <= 1 && isTickTrigger(in.Trigger) && !in.StartBefore.IsZero() && p.at > unixMS(in.StartBefore)+slack {
-		c.addViolation(p, "G22", "run %s started at %s, and had to before %s", p.run, formatTime(timeOfMS(p.at)), formatTime(in.StartBefore.Time))
+		c.addViolation(p, "G22", "run %s started at %s, after its deadline %s", p.run, formatTime(timeOfMS(p.at)), formatTime(in.StartBefore.Time))
 	}
 }
 
@@ -223,7 +223,7 @@ func (c *probeChecker) checkSuccessor(p, before probeLine) {
 
 	for _, a := range in.Attempts {
 		if a.Token == before.token && a.State == task.Lost && !slices.Contains(was.Retry.On, task.Lost) {
-			c.addViolation(p, "G9", "run %s: attempt %d was lost and has a successor, which its policy does not want", p.run, before.attempt)
+			c.addViolation(p, "G9", "run %s: attempt %d was lost and was retried, which its policy does not allow", p.run, before.attempt)
 		}
 	}
 }
@@ -252,7 +252,7 @@ func (c *probeChecker) checkSignOfLife(p probeLine) {
 		case !p.end && !p.beat:
 			c.addViolation(p, "G9", "run %s, attempt %d, started after it was declared lost at revision %d", p.run, p.attempt, rev)
 		default:
-			c.addViolation(p, "G17", "run %s, attempt %d, as process %s, lived on after it was declared lost at revision %d",
+			c.addViolation(p, "G17", "run %s, attempt %d, as process %s, still ran after it was declared lost at revision %d",
 				p.run, p.attempt, p.pid, rev)
 		}
 	}
@@ -291,7 +291,7 @@ func (c *probeChecker) checkOverlaps(lines []probeLine) {
 			other := runs[run]
 			goesOn, _ := c.intentOf(other)
 			if run != p.run && !task.Siblings(run, p.run) && laterActivated(goesOn, in).forbidsOverlap() {
-				c.addViolation(p, "G8", "run %s starts while run %s of the same task goes on, until line %d", p.run, run, c.ended[other.attemptID()][0].line)
+				c.addViolation(p, "G8", "run %s starts while run %s of the same task runs, until line %d", p.run, run, c.ended[other.attemptID()][0].line)
 			}
 		}
 

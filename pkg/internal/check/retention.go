@@ -35,7 +35,7 @@ func (j *retentionJudge) checkRevision(d *delta) {
 		}
 
 		if r := d.runs[k]; ch.state != "" && (r == nil || r.ended == nil || r.ended.State != ch.state || !isFailure(ch.state)) {
-			j.breachTask("G25", k.ref, 0, ch.key, "run %s is dead as %s, and no end of it in this revision says so", k.id, ch.state)
+			j.breachTask("G25", k.ref, 0, ch.key, "run %s is dead as %s, but it has no such end in this revision", k.id, ch.state)
 		}
 	}
 
@@ -57,19 +57,19 @@ func (j *retentionJudge) checkRevision(d *delta) {
 			}
 
 			if tomb == nil || tomb.deleted || tomb.UID != was.uid {
-				j.breachTask("G25", ref, 0, now.key, "the task is deleted, and no tombstone says by whom")
+				j.breachTask("G25", ref, 0, now.key, "the task is deleted without a tombstone")
 			}
 		case there && was.uid == now.uid:
 			if v := d.versions[versionRef{ref, was.generation}]; v == nil || v.value == nil {
-				j.breachTask("G25", ref, 0, now.key, "generation %d takes the place of %d, which is not kept", now.generation, was.generation)
+				j.breachTask("G25", ref, 0, now.key, "generation %d replaces %d, which is not kept", now.generation, was.generation)
 			}
 
 			if now.generation <= was.generation {
-				j.breachTask("G25", ref, 0, now.key, "generation %d takes the place of %d", now.generation, was.generation)
+				j.breachTask("G25", ref, 0, now.key, "generation %d replaces %d", now.generation, was.generation)
 			}
 		case !there && now.value != nil:
 			if _, deleted := j.cluster.kept.tombstones[ref]; deleted && (tomb == nil || !tomb.deleted) {
-				j.breachTask("G25", ref, 0, now.key, "the task is created anew, and its tombstone stays")
+				j.breachTask("G25", ref, 0, now.key, "the task is created again, but its tombstone remains")
 			}
 		}
 	}
@@ -84,7 +84,7 @@ func (j *retentionJudge) checkVersion(d *delta, v versionRef, ch *versionChange)
 	// An edit keeps the spec that it overwrites, in the same revision.
 	if ch.value != nil {
 		if !there || next == nil || spec.generation != v.generation || !sameSpec(spec.value, ch.value) {
-			j.breachTask("G25", v.ref, 0, ch.key, "generation %d is kept, and is not what this revision overwrites", v.generation)
+			j.breachTask("G25", v.ref, 0, ch.key, "generation %d is kept, but this revision does not overwrite it", v.generation)
 		}
 		return
 	}
@@ -103,7 +103,7 @@ func (j *retentionJudge) checkVersion(d *delta, v versionRef, ch *versionChange)
 		}
 
 		if left < keptVersions {
-			j.breachTask("G25", v.ref, 0, ch.key, "generation %d is forgotten, and only %d later ones are kept", v.generation, left)
+			j.breachTask("G25", v.ref, 0, ch.key, "generation %d is deleted, but only %d later ones are kept", v.generation, left)
 		}
 	}
 }
@@ -131,11 +131,11 @@ func (j *retentionJudge) checkKept(d *delta) {
 	for ref, s := range d.specs {
 		n := len(j.cluster.kept.versions[ref])
 		if n > keptVersions {
-			j.breachTask("G25", ref, 0, s.key, "%d former versions are kept; at most %d should be", n, keptVersions)
+			j.breachTask("G25", ref, 0, s.key, "%d earlier versions are kept; at most %d are allowed", n, keptVersions)
 		}
 
 		if s.value == nil && n > 0 {
-			j.breachTask("G25", ref, 0, s.key, "the task is deleted, and %d of its former versions stay", n)
+			j.breachTask("G25", ref, 0, s.key, "the task is deleted, but %d of its earlier versions remain", n)
 		}
 	}
 }
@@ -150,7 +150,7 @@ func (j *retentionJudge) checkDeadLetter(d *delta, ch *runChange, r *runHistory,
 	}
 
 	if dead := d.dead[ch.runRef]; dead == nil || dead.state == "" {
-		j.breachTask("G25", ch.ref, r.tick, ch.endedKey, "run %s ends as %s for good, and is not among the dead", ch.id, ch.ended.State)
+		j.breachTask("G25", ch.ref, r.tick, ch.endedKey, "run %s finally ends as %s, but is not among the dead runs", ch.id, ch.ended.State)
 	}
 }
 
@@ -163,11 +163,11 @@ func (j *retentionJudge) checkRetryOf(d *delta, ch *runChange, r *runHistory, re
 
 	of := runRef{ch.ref, rec.RetryOf}
 	if dead := d.dead[of]; !j.cluster.taskOf(ch.ref).dead[rec.RetryOf] || dead == nil || dead.state != "" {
-		j.breachTask("G25", ch.ref, 0, key, "run %s is to run %s again, which this revision does not take from the dead", ch.id, rec.RetryOf)
+		j.breachTask("G25", ch.ref, 0, key, "run %s retries %s, but this revision does not remove that run from the dead runs", ch.id, rec.RetryOf)
 	}
 
 	if rec.Trigger != task.TriggerManual {
-		j.breachTask("G25", ch.ref, 0, key, "run %s is to run %s again, and its trigger is %q", ch.id, rec.RetryOf, rec.Trigger)
+		j.breachTask("G25", ch.ref, 0, key, "run %s retries %s, but its trigger is %q", ch.id, rec.RetryOf, rec.Trigger)
 	}
 }
 
@@ -181,16 +181,16 @@ func (j *retentionJudge) checkTTLDeletion(d *delta, t *taskHistory) {
 
 	e, inc := t.entry, t.entry.incarnation
 	wrong := func(format string, args ...any) {
-		j.breachTask("G25", t.ref, 0, tomb.key, "the task is deleted by its ttl, and "+format, args...)
+		j.breachTask("G25", t.ref, 0, tomb.key, "the task is deleted by its ttl, but "+format, args...)
 	}
 
 	if e.TTL == 0 {
-		wrong("has none")
+		wrong("has no ttl")
 		return
 	}
 
 	if slices.Contains(e.Schedule, "@manual") {
-		wrong("is a person's to run")
+		wrong("has the schedule @manual")
 	}
 
 	if open := t.openRuns(inc); len(open) > 0 {
@@ -203,7 +203,7 @@ func (j *retentionJudge) checkTTLDeletion(d *delta, t *taskHistory) {
 	if inc.epoch.ticks != nil {
 		decided := j.cluster.decidedUpTo(t)
 		if at, more := inc.epoch.ticks.nextTick(max(decided, inc.epoch.start)); more {
-			wrong("has a tick to come, %s", formatTime(timeOfMS(at)))
+			wrong("has another tick, %s", formatTime(timeOfMS(at)))
 		}
 	}
 

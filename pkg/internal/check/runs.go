@@ -44,7 +44,7 @@ func (rt *runTracker) applyRunChange(d *delta, ch *runChange) {
 	}
 
 	if r.ended && (len(ch.puts) > 0 || ch.queued != nil) {
-		rt.breachTask("G3", ch.ref, r.tick, key, "run %s is given out again after its outcome %s", ch.id, r.state)
+		rt.breachTask("G3", ch.ref, r.tick, key, "run %s is dispatched again after its outcome %s", ch.id, r.state)
 	}
 
 	// Apply deletes first. The inbox record that a revision deletes is the attempt that its queue or history record
@@ -57,7 +57,7 @@ func (rt *runTracker) applyRunChange(d *delta, ch *runChange) {
 
 	for _, put := range ch.puts {
 		if taken != nil && put.create == put.mod {
-			rt.breachTask("state", ch.ref, r.tick, put.key, "run %s goes from one inbox into another", ch.id)
+			rt.breachTask("state", ch.ref, r.tick, put.key, "run %s moves from one inbox to another", ch.id)
 		}
 		rt.applyAttempt(d, ch, r, put)
 	}
@@ -105,7 +105,7 @@ func (rt *runTracker) findOrBegin(ch *runChange) *runHistory {
 	}
 
 	if rec != nil && (rec.UID != r.incarnation.uid || rec.Trigger != r.trigger || (r.tick != 0 && unixMS(rec.ScheduledTime) != r.tick)) {
-		rt.breachTask("form", ch.ref, r.tick, key, "run %s has become another: its uid, trigger or tick has changed", ch.id)
+		rt.breachTask("form", ch.ref, r.tick, key, "run %s has changed its uid, trigger or tick", ch.id)
 	}
 
 	return r
@@ -117,7 +117,7 @@ func (rt *runTracker) checkFirstRecord(d *delta, ch *runChange, r *runHistory, r
 	r.decidedRev = rt.cluster.revision
 	t := rt.cluster.taskOf(ch.ref)
 	if t.entry == nil || t.entry.UID != r.incarnation.uid {
-		rt.breachTask("G7", ch.ref, r.tick, key, "run %s of a task that is not there (uid %s)", ch.id, r.incarnation.uid)
+		rt.breachTask("G7", ch.ref, r.tick, key, "run %s of a task that does not exist (uid %s)", ch.id, r.incarnation.uid)
 	}
 
 	switch {
@@ -261,7 +261,7 @@ func (rt *runTracker) applyQueued(d *delta, ch *runChange, r *runHistory, from t
 func (rt *runTracker) applyEnded(d *delta, ch *runChange, r *runHistory, from task.State, taken *inboxRecord) {
 	e := ch.ended
 
-	// The run has an outcome already. It may be written again only unchanged, or as a range that grows.
+	// The run has an outcome already. It may be written again only unchanged, or as a range of ticks that grows.
 	if r.ended {
 		switch {
 		case r.endedText == ch.endedText: // an identical rewrite, such as a repeated transaction
@@ -319,7 +319,7 @@ func (rt *runTracker) applyEnded(d *delta, ch *runChange, r *runHistory, from ta
 // that follow its last one (G3, G4, G12).
 func (rt *runTracker) growRange(d *delta, ch *runChange, r *runHistory) {
 	e, was := ch.ended, r.rangeRecord
-	rt.fences.requireCommit(d, ch.ref, r.tick, ch.endedKey, "a range that grows")
+	rt.fences.requireCommit(d, ch.ref, r.tick, ch.endedKey, "a range of ticks that grows")
 	rt.fences.checkNamedOwner(*e, ch.ref, ch.endedKey)
 
 	added := rt.decisions.addedTicks(ch, r, lastTick(*was), unixMS(e.Last))
@@ -361,10 +361,10 @@ func (rt *runTracker) applyPlaces(d *delta, ch *runChange, r *runHistory) {
 
 	switch {
 	case len(r.inboxes) > 1:
-		rt.breachTask("G8", ch.ref, r.tick, key, "run %s is in the inboxes of %s at once", ch.id,
+		rt.breachTask("G8", ch.ref, r.tick, key, "run %s is in the inboxes of %s at the same time", ch.id,
 			strings.Join(slices.Sorted(maps.Keys(r.inboxes)), " and "))
 	case places > 1 && !r.ended:
-		rt.breachTask("G3", ch.ref, r.tick, key, "run %s waits and is in an inbox at once", ch.id)
+		rt.breachTask("G3", ch.ref, r.tick, key, "run %s waits and is in an inbox at the same time", ch.id)
 	case r.queued && ch.ended != nil:
 		rt.breachTask("G3", ch.ref, r.tick, key, "run %s has ended and still waits", ch.id)
 	// Nothing is left of the run. This is legal only for a waiting run whose task was deleted.
@@ -398,7 +398,7 @@ func (rt *runTracker) checkEnd(t *taskHistory) {
 			// The owner must end such a run, and has DefaultConverge to do so. While the task is frozen it does
 			// not.
 			if by := rt.opts.Until.Add(-DefaultConverge); r.queued && !r.retrying && !rt.opts.Until.IsZero() && !r.startBefore.IsZero() && r.startBefore.Before(by) && rt.cluster.notFrozenSince(t.ref, by.UnixMilli()) {
-				rt.breachTask("G22", t.ref, r.tick, "", "run %s waits, and could not start before %s, its deadline", id, formatTime(r.startBefore.Time))
+				rt.breachTask("G22", t.ref, r.tick, "", "run %s still waits after %s, its deadline", id, formatTime(r.startBefore.Time))
 			}
 
 			if rt.opts.Ended {
@@ -480,7 +480,7 @@ func (rt *runTracker) checkStarts(runs []*runChange) {
 
 			// Both attempts would have the same token.
 			if other, ok := started[ch.ref]; ok {
-				rt.breachTask("G11", ch.ref, r.tick, put.key, "runs %s and %s start in one revision, with one token", other, ch.id)
+				rt.breachTask("G11", ch.ref, r.tick, put.key, "runs %s and %s start in the same revision with the same token", other, ch.id)
 			}
 
 			started[ch.ref] = ch.id

@@ -178,7 +178,7 @@ func TestReport_SaysWhatItFound(t *testing.T) {
 
 	for _, want := range []string{
 		"tasks 3, ticks ", "without an outcome 1\n", "skipped ", "overlap ", "came_to_light_late", "tick to decision: p50 0s",
-		"1 violation\n", "G4 at revision ", "task default/one", "package schedule's word",
+		"1 violation\n", "G4 at revision ", "task default/one", "computed by package schedule",
 	} {
 		if !strings.Contains(r.String(), want) {
 			t.Errorf("the report does not say %q:\n%s", want, r)
