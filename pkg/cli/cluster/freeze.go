@@ -30,7 +30,7 @@ func freezeCommand(f *factory.Factory) *cobra.Command {
 		Example: "  carillon cluster freeze --reason 'the database moves'\n  carillon cluster freeze --namespace billing --reason 'INC-42' --yes",
 		Args:    factory.Args(0, 0, ""),
 	}
-	cmd.Flags().StringVar(&reason, "reason", "", "reason that is shown to other users; required")
+	cmd.Flags().StringVar(&reason, "reason", "", "`TEXT` that explains the freeze to other users; required")
 	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "print what would be frozen, without freezing it")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if err := task.CheckReason("reason", reason); err != nil {

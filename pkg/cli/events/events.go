@@ -54,7 +54,7 @@ func Command(f *factory.Factory) *cobra.Command {
 
 	cmd.Flags().BoolVarP(&o.follow, "follow", "f", false, "follow new events; starts now unless you set --since")
 	cmd.Flags().StringVar(&o.since, "since", "", "start at this `TIME`, a duration ago such as 15m, or at an etcd revision (default 1h, with -f now)")
-	cmd.Flags().StringVar(&o.task, "task", "", "show only events of this task and its runs")
+	cmd.Flags().StringVar(&o.task, "task", "", "show only events of this `TASK` and its runs")
 	cmd.Flags().StringSliceVar(&o.kinds, "kind", nil, "show only events of these `KINDS`: "+strings.Join(task.EventKinds(), ", "))
 	complete.RegisterFixed(cmd, "kind", task.EventKinds()...)
 	_ = cmd.RegisterFlagCompletionFunc("task", complete.Tasks(f)) // the flag exists

@@ -51,8 +51,8 @@ func Command(f *factory.Factory) *cobra.Command {
 	}
 	o.Bind(cmd, false)
 	cmd.Flags().BoolVarP(&o.follow, "follow", "f", false, "follow the output; for a task, continue with its next runs")
-	cmd.Flags().IntVar(&o.attempt, "attempt", 0, "print only this attempt (default: the latest; with -f, also later ones)")
-	cmd.Flags().IntVar(&o.tail, "tail", 0, "print only this many lines from the end (0: all; default with -f and several tasks: 10)")
+	cmd.Flags().IntVar(&o.attempt, "attempt", 0, "print only attempt `N` (default: the latest; with -f, also later ones)")
+	cmd.Flags().IntVar(&o.tail, "tail", 0, "print only the last `N` lines (0: all; default with -f and several tasks: 10)")
 	cmd.Flags().BoolVarP(&o.timestamps, "timestamps", "t", false, "begin each line with its time, or - if the time is not known")
 	cmd.Flags().StringVar(&o.sinceWord, "since", "", "print all runs that started since this `TIME`, or within a duration such as 1h")
 	cmd.RunE = func(cmd *cobra.Command, words []string) error {

@@ -65,7 +65,7 @@ func listCommand(f *factory.Factory) *cobra.Command {
 	}
 
 	watch.BindFlag(cmd, &follow)
-	cmd.Flags().StringVarP(&selector, "selector", "l", "", "select nodes by labels and facts, such as 'zone=a, disk_free > 10Gi'")
+	cmd.Flags().StringVarP(&selector, "selector", "l", "", "select nodes whose labels and facts match this `SELECTOR`, such as 'zone=a, disk_free > 10Gi'")
 
 	return cmd
 }

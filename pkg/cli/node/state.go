@@ -88,7 +88,7 @@ func stateCommand(f *factory.Factory, cmd *cobra.Command, done string, do func(*
 	var p selection.Flags
 	cmd.Use += " NODE... | -l SELECTOR"
 	cmd.ValidArgsFunction = complete.Nodes(f)
-	cmd.Flags().StringVarP(&p.Selector, "selector", "l", "", "select nodes by labels and facts, such as zone=a or 'load1 > 8'")
+	cmd.Flags().StringVarP(&p.Selector, "selector", "l", "", "select nodes whose labels and facts match this `SELECTOR`, such as zone=a or 'load1 > 8'")
 	cmd.Flags().BoolVar(&p.DryRun, "dry-run", false, "print the changes without making them")
 	cmd.RunE = func(cmd *cobra.Command, words []string) error {
 		ctx := cmd.Context()

@@ -45,7 +45,7 @@ func (f *ListFlags) Bind(cmd *cobra.Command) {
 	cmd.Flags().StringSliceVar(&f.States, "state", nil, "list only runs in these `STATES`, such as failed,timed_out")
 	cmd.Flags().StringVar(&f.Since, "since", "", "list only runs of ticks since this `TIME`, or within a duration such as 2h")
 	cmd.Flags().StringVar(&f.Until, "until", "", "list only runs of ticks before this `TIME`, or older than a duration such as 2h")
-	cmd.Flags().IntVar(&f.Limit, "limit", 0, "maximum number of results (0: no limit)")
+	cmd.Flags().IntVar(&f.Limit, "limit", 0, "show at most `N` results (0: no limit)")
 	complete.RegisterFixed(cmd, "state", stateNames(task.States())...)
 }
 
@@ -119,11 +119,11 @@ func listCommand(f *factory.Factory) *cobra.Command {
 		ValidArgsFunction: complete.Tasks(f),
 	}
 	l.ListFlags.Bind(cmd)
-	cmd.Flags().BoolVar(&l.parts, "parts", false, "list also the parts of runs")
+	cmd.Flags().BoolVar(&l.parts, "parts", false, "also list the parts of runs")
 	cmd.Flags().BoolVar(&l.dead, "dead", false, "list only dead runs: runs that failed and have no attempt left")
-	cmd.Flags().StringVar(&l.task, "task", "", "list only runs of this task")
-	cmd.Flags().StringVarP(&l.selector, "selector", "l", "", "list runs of tasks whose labels match, such as team=data")
-	cmd.Flags().StringVar(&l.node, "node", "", "list only runs on this node")
+	cmd.Flags().StringVar(&l.task, "task", "", "list only runs of this `TASK`")
+	cmd.Flags().StringVarP(&l.selector, "selector", "l", "", "list only runs of tasks whose labels match this `SELECTOR`, such as team=data")
+	cmd.Flags().StringVar(&l.node, "node", "", "list only runs on this `NODE`")
 	watch.BindFlag(cmd, &l.watch)
 	complete.Register(cmd, "task", complete.Tasks(f))
 	complete.Register(cmd, "node", complete.Nodes(f))

@@ -43,7 +43,7 @@ func explainCommand(f *factory.Factory) *cobra.Command {
 		ValidArgsFunction: cobra.NoFileCompletions,
 	}
 	flags.bindFlags(cmd)
-	cmd.Flags().IntVar(&count, "count", 3, "number of ticks to show")
+	cmd.Flags().IntVar(&count, "count", 3, "show the next `N` ticks")
 	cmd.RunE = func(_ *cobra.Command, exprs []string) error {
 		timing, from, err := parseTiming(f, flags, exprs)
 		if err != nil {

@@ -63,9 +63,9 @@ func lintCommand(f *factory.Factory) *cobra.Command {
 	}
 	flags.bindFlags(cmd)
 	cmd.Flags().StringArrayVarP(&files, "filename", "f", nil, "check the tasks in this `FILE` or directory, or - for standard input; may be repeated")
-	cmd.Flags().StringVarP(&p.Selector, "selector", "l", "", "check the tasks on the server that match these labels")
+	cmd.Flags().StringVarP(&p.Selector, "selector", "l", "", "check the tasks on the server whose labels match this `SELECTOR`")
 	cmd.Flags().BoolVar(&all, "all", false, "check all tasks of the namespace, or of all namespaces with -A")
-	cmd.Flags().IntVar(&crowd, "crowd", crowd, "report this number of tasks or more in the same second")
+	cmd.Flags().IntVar(&crowd, "crowd", crowd, "report `N` or more tasks in the same second")
 	cmd.RunE = func(cmd *cobra.Command, exprs []string) error {
 		kinds := 0
 		for _, given := range []bool{len(exprs) > 0, len(files) > 0, p.Selector != "", all} {

@@ -35,14 +35,14 @@ type timingFlags struct {
 
 // bindFlags declares the flags.
 func (f *timingFlags) bindFlags(cmd *cobra.Command) {
-	cmd.Flags().StringVar(&f.timezone, "timezone", "UTC", "time zone, such as Europe/Berlin")
-	cmd.Flags().StringVar(&f.from, "from", "", "ticks after this time (default now)")
-	cmd.Flags().StringVar(&f.dst.Gap, "dst-gap", "", "ticks whose local time does not exist: run-after (default) or skip")
-	cmd.Flags().StringVar(&f.dst.Fold, "dst-fold", "", "ticks whose local time exists twice: first (default) or both")
-	cmd.Flags().StringVar(&f.start, "start", "", "no ticks before this time")
-	cmd.Flags().StringVar(&f.end, "end", "", "no ticks after this time")
-	cmd.Flags().DurationVar(&f.jitter, "jitter", 0, "maximum delay of a tick")
-	cmd.Flags().StringVar(&f.name, "name", "", "name of the task, which determines the values of H")
+	cmd.Flags().StringVar(&f.timezone, "timezone", "UTC", "time `ZONE`, such as Europe/Berlin")
+	cmd.Flags().StringVar(&f.from, "from", "", "show ticks after this `TIME` (default now)")
+	cmd.Flags().StringVar(&f.dst.Gap, "dst-gap", "", "`POLICY` for ticks whose local time does not exist: run-after (default) or skip")
+	cmd.Flags().StringVar(&f.dst.Fold, "dst-fold", "", "`POLICY` for ticks whose local time exists twice: first (default) or both")
+	cmd.Flags().StringVar(&f.start, "start", "", "no ticks before this `TIME`")
+	cmd.Flags().StringVar(&f.end, "end", "", "no ticks after this `TIME`")
+	cmd.Flags().DurationVar(&f.jitter, "jitter", 0, "delay each tick by up to this `DURATION`")
+	cmd.Flags().StringVar(&f.name, "name", "", "`NAME` of the task, which determines the values of H")
 	complete.RegisterFixed(cmd, "dst-gap", task.GapRunAfter, task.GapSkip)
 	complete.RegisterFixed(cmd, "dst-fold", task.FoldFirst, task.FoldBoth)
 }
@@ -84,7 +84,7 @@ func nextCommand(f *factory.Factory) *cobra.Command {
 		ValidArgsFunction: cobra.NoFileCompletions,
 	}
 	flags.bindFlags(cmd)
-	cmd.Flags().IntVar(&count, "count", 5, "number of ticks")
+	cmd.Flags().IntVar(&count, "count", 5, "show the next `N` ticks")
 	cmd.RunE = func(_ *cobra.Command, exprs []string) error {
 		timing, from, err := parseTiming(f, flags, exprs)
 		if err != nil {

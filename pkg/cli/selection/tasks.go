@@ -25,7 +25,7 @@ type Flags struct {
 
 // Bind declares the flags. changes adds those for commands that change something.
 func (p *Flags) Bind(cmd *cobra.Command, changes bool) {
-	cmd.Flags().StringVarP(&p.Selector, "selector", "l", "", "select tasks by label, such as team=data")
+	cmd.Flags().StringVarP(&p.Selector, "selector", "l", "", "select tasks whose labels match this `SELECTOR`, such as team=data")
 	if changes {
 		cmd.Flags().BoolVar(&p.DryRun, "dry-run", false, "print the changes without making them")
 	}

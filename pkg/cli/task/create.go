@@ -189,7 +189,7 @@ func updateCommand(f *factory.Factory) *cobra.Command {
 	revision.bindFlag(cmd)
 	cmd.Flags().StringVarP(&p.Selector, "where", "l", "", "change tasks whose labels match this `SELECTOR`, such as team=data (--selector selects nodes)")
 	bindDryRun(cmd, &p.DryRun)
-	cmd.Flags().StringSliceVar(&clear, "unset", nil, "reset this field to its default, such as retry or labels.team; may be repeated")
+	cmd.Flags().StringSliceVar(&clear, "unset", nil, "reset this `FIELD` to its default, such as retry or labels.team; may be repeated")
 	complete.Register(cmd, "unset", completeUnset)
 	cmd.RunE = func(cmd *cobra.Command, words []string) error {
 		ctx := cmd.Context()

@@ -54,7 +54,7 @@ func exportCommand(f *factory.Factory) *cobra.Command {
 		ValidArgsFunction: complete.Tasks(f),
 	}
 	factory.LimitFormats(cmd, output.FormatTable, output.FormatYAML, output.FormatJSON, output.FormatJSONL, output.FormatName)
-	cmd.Flags().StringVarP(&x.selector, "selector", "l", "", "tasks whose labels match, such as team=data")
+	cmd.Flags().StringVarP(&x.selector, "selector", "l", "", "export tasks whose labels match this `SELECTOR`, such as team=data")
 	cmd.Flags().StringVar(&x.dir, "dir", "", "write a file for each task into this `DIRECTORY`")
 	cmd.Flags().BoolVar(&x.force, "force", false, "with --dir: overwrite files that differ")
 	_ = cmd.MarkFlagDirname("dir") // the flag exists

@@ -37,7 +37,7 @@ func (l *listing) bindFlags(cmd *cobra.Command) {
 	f.BoolVar(&l.failing, "failing", false, "list only tasks with a dead run and no success since then")
 	f.BoolVar(&l.paused, "paused", false, "list only paused tasks")
 	f.StringVar(&l.sort, "sort", client.SortName, "sort in this `ORDER`: name, next, last (the latest first) or lateness (of the last run)")
-	f.IntVar(&l.limit, "limit", 0, "maximum number of results (0: no limit)")
+	f.IntVar(&l.limit, "limit", 0, "show at most `N` results (0: no limit)")
 	watch.BindFlag(cmd, &l.watch)
 	complete.RegisterFixed(cmd, "sort", sortKeys...)
 }

@@ -55,7 +55,7 @@ func NextCommand(f *factory.Factory) *cobra.Command {
 	}
 	u.Flags.Bind(cmd, false)
 	flags := cmd.Flags()
-	flags.IntVar(&u.count, "count", usualCount, "maximum number of ticks")
+	flags.IntVar(&u.count, "count", usualCount, "show at most `N` ticks")
 	flags.StringVar(&u.from, "from", "", "show ticks after this `TIME` (default now)")
 	flags.StringVar(&u.until, "until", "", "show no ticks after this `TIME`, or after the next occurrence of a time of day")
 	flags.DurationVar(&u.span, "for", 0, "show ticks within this `DURATION` from now, or from --from")

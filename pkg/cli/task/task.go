@@ -151,7 +151,7 @@ type revisionFlag int64
 
 // bindFlag declares --revision.
 func (r *revisionFlag) bindFlag(cmd *cobra.Command) {
-	cmd.Flags().Var(r, "revision", "change the task only if it is still at this revision; otherwise exit with 4")
+	cmd.Flags().Var(r, "revision", "change the task only if it is still at this `REVISION`; otherwise exit with 4")
 }
 
 // ofOne makes a command reject --revision for more than one task.
