@@ -187,7 +187,7 @@ func Conclude(t *taskstate.Task, q *taskstate.Waiting, now time.Time) task.Run {
 // describeUnsuccessful returns a message that names the parts that did not succeed, for people. It is cut
 // after about 400 bytes.
 func describeUnsuccessful(f task.Fan) string {
-	text := fmt.Sprintf("%d of %d parts succeeded, %d had to", f.Succeeded+f.Kept, f.Count, f.Need)
+	text := fmt.Sprintf("%d of %d parts succeeded, %d required", f.Succeeded+f.Kept, f.Count, f.Need)
 	for n, p := range f.Parts {
 		if p.State != task.Succeeded {
 			text += fmt.Sprintf("; part %d", p.Index)
