@@ -474,7 +474,7 @@ func TestPolicy_OfANodeIsStrongerThanAnyTask(t *testing.T) {
 		return err
 	})
 	eventually(t, func() error {
-		if !strings.Contains(c.nodes["n1"].logs.String(), "nothing starts on this node") {
+		if !strings.Contains(c.nodes["n1"].logs.String(), "this node starts no runs") {
 			return errors.New("it does not say that its policy is broken")
 		}
 		return nil
