@@ -21,7 +21,7 @@ func (s *shardState) applyPart(ev *store.ShardEvent) {
 
 		// The next tick or the ttl may wait until nothing of the run is left.
 		if t.DependsOnPast() {
-			s.addLook(t) // the next tick, or the ttl, waits until nothing of the run is left
+			s.addLook(t)
 		}
 
 		s.dropTask(t)

@@ -16,7 +16,7 @@ import (
 type KeyFile string
 
 // maxKeyFile is how many bytes a key file may have: enough for about a thousand keys.
-const maxKeyFile = 64 << 10 // bytes: some thousand keys
+const maxKeyFile = 64 << 10
 
 // Ring reads the keys. It returns an error if users other than the owner may read or write the file, if it belongs
 // neither to root nor to the current user, or if it contains no key.
