@@ -26,9 +26,9 @@ func checkFailoverRate(s *settings) error {
 }
 
 // measureFailover measures how long tasks do not run when nodes join, drain, restart and die. The nodes are daemons
-// in processes of their own. A witness observes in etcd when each run is decided.
+// in processes of their own. An observer watches in etcd when each run is decided.
 func (b *bench) measureFailover(ctx context.Context) (err error) {
-	t := &trial{bench: b, store: store.New(b.client, kv.Direct(b.client), b.keys), agents: newAgents(b.site, b.Lease), witness: newWitness(b.keys, time.Second)}
+	t := &trial{bench: b, store: store.New(b.client, kv.Direct(b.client), b.keys), agents: newAgents(b.site, b.Lease), witness: newDispatchObserver(b.keys, time.Second)}
 	cluster, _, err := t.store.Bootstrap(ctx, b.Rig.Shards, time.Now())
 	if err != nil {
 		return err
@@ -43,7 +43,7 @@ func (b *bench) measureFailover(ctx context.Context) (err error) {
 	watching, stop := context.WithCancel(watching)
 	g.Go(func() error { return t.witness.watchDispatches(watching, b.client, b.log) })
 
-	// If the witness fails, watching ends, and with it the trial.
+	// If the observer fails, watching ends, and with it the trial.
 	err = t.runTrial(watching)
 	if b.Audit && err == nil {
 		err = t.judgeHistory(ctx)
@@ -52,7 +52,7 @@ func (b *bench) measureFailover(ctx context.Context) (err error) {
 	err = errors.Join(err, t.agents.stopAll(ctx))
 	stop()
 
-	// The witness ends with context.Canceled after stop.
+	// The observer ends with context.Canceled after stop.
 	if watched := g.Wait(); !errors.Is(watched, context.Canceled) {
 		err = errors.Join(err, watched)
 	}
@@ -65,7 +65,7 @@ type trial struct {
 	*bench
 	store   *store.Store
 	agents  *agents
-	witness *witness
+	witness *dispatchObserver
 	shards  int
 	from    int64 // the revision before the tasks are created
 }

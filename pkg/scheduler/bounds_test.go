@@ -168,7 +168,7 @@ func TestMaxRuns_OverCrashes(t *testing.T) {
 		func(h *hand) trick { return h.dies }, func(h *hand) trick { return h.diesAfter },
 		func(*hand) trick { return lost }, func(*hand) trick { return appliedButLost },
 		func(h *hand) trick {
-			return func(send func() (r kv.Result, err error)) (kv.Result, error) { h.die(); return h.door.delayed(send) }
+			return func(send func() (r kv.Result, err error)) (kv.Result, error) { h.die(); return h.gate.delayed(send) }
 		},
 	} {
 		t.Run(fmt.Sprint(i), func(t *testing.T) {
@@ -177,10 +177,10 @@ func TestMaxRuns_OverCrashes(t *testing.T) {
 			w.create("a", every("10s"), allow, maxRuns(2))
 			h := w.work("n1")
 			h.decide(1) // covered
-			h.door.play(trick(h))
+			h.gate.play(trick(h))
 			_ = h.try(10)
 			h2 := w.work("n2")
-			h.door.deliver()
+			h.gate.deliver()
 			h2.decide(10)
 			w.want("a", "+10 dispatched")
 			h2.decide(20)

@@ -183,7 +183,7 @@ func TestTTL_ArrivesLate(t *testing.T) {
 			w.finish("a", task.Succeeded)
 			h.decide(11)
 			h.decide(16)
-			h.door.play(h.door.delayed)
+			h.gate.play(h.gate.delayed)
 			h.bury()
 			between(h)
 			w.trigger("a")
@@ -193,7 +193,7 @@ func TestTTL_ArrivesLate(t *testing.T) {
 				t.Error("the manual run does not start")
 			}
 
-			h.door.deliver()
+			h.gate.deliver()
 			w.wantThere("a", true)
 			w.finish("a", task.Succeeded)
 			h.decide(18)

@@ -89,7 +89,7 @@ func TestCatchUp_WatermarkStaysUntilNobodyIsBehind(t *testing.T) {
 	// The catch-up takes several commits. The owner dies after each but the last.
 	for i := 0; ; i++ {
 		h := w.work([]string{"n2", "n1"}[i%2])
-		h.door.play(pass, h.dies)
+		h.gate.play(pass, h.dies)
 		died := h.try(200) != nil
 
 		behind := slices.Min(w.froms(all...)) < 200

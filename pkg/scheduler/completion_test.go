@@ -33,11 +33,11 @@ func TestAfterCompletion_TicksAPeriodAfterTheEndOfItsRun(t *testing.T) {
 	w.want("a", "+10 dispatched")
 	w.at(13)
 	w.finish("a", task.Succeeded)
-	before := h.door.commits
+	before := h.gate.commits
 	h.decide(13.5)
 	w.wantAnchor("a", 13)
 
-	if n := h.door.commits - before; n != 1 {
+	if n := h.gate.commits - before; n != 1 {
 		t.Errorf("%d commits for a new anchor", n)
 	}
 
@@ -58,17 +58,17 @@ func TestAfterCompletion_OverFailover(t *testing.T) {
 
 	for name, change := range map[string]func(w *world, h *hand){
 		"the run ended before the load": func(w *world, h *hand) { w.finish("a", task.Succeeded) },
-		"the owner saw it and died":     func(w *world, h *hand) { w.finish("a", task.Succeeded); h.see(); h.door.play(h.dies); _ = h.try(14) },
+		"the owner saw it and died":     func(w *world, h *hand) { w.finish("a", task.Succeeded); h.see(); h.gate.play(h.dies); _ = h.try(14) },
 		"the owner died with its answer": func(w *world, h *hand) {
 			w.finish("a", task.Succeeded)
 			h.see()
-			h.door.play(h.diesAfter)
+			h.gate.play(h.diesAfter)
 			_ = h.try(14)
 		},
 		"its commit came late": func(w *world, h *hand) {
 			w.finish("a", task.Succeeded)
 			h.see()
-			h.door.play(func(s func() (kv.Result, error)) (kv.Result, error) { h.die(); return h.door.delayed(s) })
+			h.gate.play(func(s func() (kv.Result, error)) (kv.Result, error) { h.die(); return h.gate.delayed(s) })
 			_ = h.try(14)
 		},
 		"others were recorded before and after": func(w *world, h *hand) {
@@ -98,7 +98,7 @@ func TestAfterCompletion_OverFailover(t *testing.T) {
 			change(w, h)
 			w.at(15)
 			h = w.work("n2")
-			h.door.deliver()
+			h.gate.deliver()
 			h.decide(15)
 			w.wantAnchor("a", 13)
 			h = w.work("n1")
@@ -317,7 +317,7 @@ func TestAfterCompletion_EndsWithItsSchedule(t *testing.T) {
 	h.decide(10)
 	w.at(12)
 	w.finish("a", task.Succeeded)
-	before := h.door.commits
+	before := h.gate.commits
 
 	for _, at := range []float64{13, 25, 100} {
 		h.decide(at)
@@ -325,7 +325,7 @@ func TestAfterCompletion_EndsWithItsSchedule(t *testing.T) {
 
 	w.want("a", "+10 succeeded")
 
-	if n := h.door.commits - before; n != 0 {
+	if n := h.gate.commits - before; n != 0 {
 		t.Errorf("%d commits for nothing", n)
 	}
 }

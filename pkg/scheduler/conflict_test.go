@@ -35,7 +35,7 @@ func TestCommit_ChangesBetweenDecisionAndCommitWin(t *testing.T) {
 			w.create("a", allow)
 			w.create("b", allow)
 			h.see()
-			h.door.play(before(func() { c.change(w) }))
+			h.gate.play(before(func() { c.change(w) }))
 			h.blind(1)
 			w.want("a", c.want...)
 			w.want("b", "+1 dispatched")
@@ -53,7 +53,7 @@ func TestCommit_ChangesBetweenDecisionAndCatchUpWin(t *testing.T) {
 	w.create("a", allow)
 	w.create("b", allow)
 	h.see()
-	h.door.play(before(func() { w.pause("a") }), before(func() { w.resume("a") }))
+	h.gate.play(before(func() { w.pause("a") }), before(func() { w.resume("a") }))
 	h.blind(5)
 	w.want("a")
 	w.want("b", "+1..+4 missed 4 came_to_light_late", "+5 dispatched")
@@ -73,7 +73,7 @@ func TestCommit_ChangeThatPutsATaskBehindWins(t *testing.T) {
 	}
 
 	h.see()
-	h.door.play(before(func() {
+	h.gate.play(before(func() {
 		w.update("a", false, func(t *task.Task) { t.Missed.Grace = task.Duration(time.Second) })
 	}))
 
@@ -89,7 +89,7 @@ func TestCommit_CancelOfAWaitingRunWins(t *testing.T) {
 	w.create("a", cronned("@manual"))
 	id := w.trigger("a")
 	h.see()
-	h.door.play(before(func() {
+	h.gate.play(before(func() {
 		_, err := w.store.CancelQueued(w.ctx, ref("a"), id, "me", w.clock())
 		w.ok(err)
 	}))
@@ -111,7 +111,7 @@ func TestCommit_RecordThatFailsTwiceGoesAlone(t *testing.T) {
 	h.see()
 	touch := before(func() { w.update("b", false, func(t *task.Task) { t.Timeout += task.Duration(time.Second) }) })
 	var then map[string][]string
-	h.door.play(touch, touch, pass, before(func() { then = w.stories(); w.update("b", false) }), touch)
+	h.gate.play(touch, touch, pass, before(func() { then = w.stories(); w.update("b", false) }), touch)
 	h.blind(1)
 
 	if len(then["a"]) != 1 || len(then["b"]) != 0 || len(then["c"]) != 0 {
@@ -136,7 +136,7 @@ func TestCommit_RecordThatFailsInEachRoundGoesAloneToo(t *testing.T) {
 	w.create("a", allow)
 	h.see()
 	touch := before(func() { w.update("a", false) })
-	h.door.play(touch, touch, h.dies)
+	h.gate.play(touch, touch, h.dies)
 	_ = h.try(1)
 	h.see()
 
@@ -164,7 +164,7 @@ func TestCommit_UnknownOutcomeIsNeverDecidedTwice(t *testing.T) {
 			w.create("b")
 			w.trigger("b")
 			h.see()
-			h.door.play(c.do...)
+			h.gate.play(c.do...)
 			h.blind(1)
 			h.decide(2)
 			w.want("a", "+1 dispatched", "+2 dispatched")
@@ -182,7 +182,7 @@ func TestCommit_OfACrashedWorkerThatArrivesLateIsVoid(t *testing.T) {
 			w.create("a", allow)
 			w.create("b", allow)
 			h := w.work("n1")
-			h.door.play(func(send func() (kv.Result, error)) (kv.Result, error) { h.die(); return h.door.delayed(send) })
+			h.gate.play(func(send func() (kv.Result, error)) (kv.Result, error) { h.die(); return h.gate.delayed(send) })
 
 			if err := h.try(1); !errors.Is(err, context.Canceled) {
 				t.Fatal(err)
@@ -190,20 +190,20 @@ func TestCommit_OfACrashedWorkerThatArrivesLateIsVoid(t *testing.T) {
 
 			// The same node continues under the same fences, so only the opening rejects the late commit.
 			if when == "before the next opens" {
-				h.door.deliver()
+				h.gate.deliver()
 			}
 
 			next := w.worker("n1", h.fences)
 			next.open()
 
 			if when == "after the next opened" {
-				h.door.deliver()
+				h.gate.deliver()
 			}
 
 			next.decide(1.1)
 			w.finish("a", task.Succeeded) // its key is free again
 			w.finish("b", task.Succeeded)
-			h.door.deliver()
+			h.gate.deliver()
 			next.decide(2)
 			w.want("a", "+1 succeeded", "+2 dispatched")
 			w.want("b", "+1 succeeded", "+2 dispatched")
@@ -219,7 +219,7 @@ func TestCommit_RefusedIsTriedAgainLater(t *testing.T) {
 	w.create("m", cronned("@manual"))
 	w.trigger("m")
 	h.see()
-	h.door.play(refused)
+	h.gate.play(refused)
 	h.blind(1)
 	w.want("a")
 
@@ -249,7 +249,7 @@ func TestWorker_StopsWhenFenced(t *testing.T) {
 			w := newWorld(t, "n1", "n2").judged()
 			w.create("a")
 			h := w.work("n1")
-			h.door.play(before(func() { fence(w) }))
+			h.gate.play(before(func() { fence(w) }))
 
 			if err := h.try(1); !errors.Is(err, task.ErrFenced) {
 				t.Errorf("a round after it was fenced: %v", err)
@@ -328,7 +328,7 @@ func TestWorker_UnreadableEntryHoldsUpNothingAndMends(t *testing.T) {
 			h.see()
 			st, err := w.store.Task(w.ctx, ref("a"))
 			w.ok(err)
-			h.door.play(before(func() { spoil(w) }))
+			h.gate.play(before(func() { spoil(w) }))
 			h.bounded(t, 1)
 			h.decide(2)
 			h.decide(15) // the task is behind
@@ -408,10 +408,10 @@ func TestCommit_OlderEventsDoNotUndoWhatALostCommitHasRead(t *testing.T) {
 	h.applyToShard(store.ShardBatch{Revision: now.Mod - 1, Events: []store.ShardEvent{{
 		ShardKey: record.ShardKey{Kind: record.KindEntry, Ref: ref("a")}, Task: "default/a", Mod: now.Mod - 1, Create: now.Create, Value: written(between),
 	}}})
-	commits := h.door.commits
+	commits := h.gate.commits
 	h.blind(2)
 
-	if h.TaskNamed("default/a").Fires() || h.door.commits != commits {
+	if h.TaskNamed("default/a").Fires() || h.gate.commits != commits {
 		t.Error("an older event has resumed the task")
 	}
 
@@ -436,7 +436,7 @@ func TestConflict_TwoOutcomesOfATickInOneCommit(t *testing.T) {
 			other.open()
 			other.decide(2)
 			w.want("a", "+1 dispatched", "+2 queued overlap")
-			h.door.play(first)
+			h.gate.play(first)
 			h.see()
 
 			if err := h.try(20); !errors.Is(err, store.ErrMoved) {

@@ -19,7 +19,7 @@ import (
 // running is an engine whose loops run. Its clock is time.Now, which is virtual in a synctest bubble.
 type running struct {
 	*Engine
-	door   *door
+	door   *commitGate
 	fences store.Fences
 	stop   context.CancelFunc
 	work   chan error

@@ -136,24 +136,24 @@ func TestPauseAfterFailures_OverFailover(t *testing.T) {
 		},
 		"it died when it counted": func(w *world, h *hand) *hand {
 			h.see()
-			h.door.play(h.dies)
+			h.gate.play(h.dies)
 			_ = h.try(14)
 
 			return w.work("n2")
 		},
 		"it counted and died": func(w *world, h *hand) *hand {
 			h.see()
-			h.door.play(h.diesAfter)
+			h.gate.play(h.diesAfter)
 			_ = h.try(14)
 
 			return w.work("n2")
 		},
 		"its count arrives late": func(w *world, h *hand) *hand {
 			h.see()
-			h.door.play(func(s func() (kv.Result, error)) (kv.Result, error) { h.die(); return h.door.delayed(s) })
+			h.gate.play(func(s func() (kv.Result, error)) (kv.Result, error) { h.die(); return h.gate.delayed(s) })
 			_ = h.try(14)
 			h2 := w.work("n2")
-			h.door.deliver()
+			h.gate.deliver()
 
 			return h2
 		},
@@ -247,7 +247,7 @@ func TestPauseAfterFailures_WhatIsReadAndToldCountsOnce(t *testing.T) {
 	w.work("n1").decide(10)
 	h := w.work("n2")
 	w.endAs("a", task.Failed, 11)
-	h.door.play(refused)
+	h.gate.play(refused)
 	h.blind(12)  // reads the history, and cannot write the result
 	h.decide(13) // the watch has delivered the end as well
 
@@ -258,7 +258,7 @@ func TestPauseAfterFailures_WhatIsReadAndToldCountsOnce(t *testing.T) {
 	// The count may have been written although the answer to the commit was lost.
 	h.decide(20)
 	w.endAs("a", task.Failed, 21)
-	h.door.play(appliedButLost)
+	h.gate.play(appliedButLost)
 	h.decide(22)
 	h.decide(23)
 

@@ -269,7 +269,7 @@ func TestFanOut_OtherTicksGoBetweenItsParts(t *testing.T) {
 	w.create("a", cronned("1 0 12 * * *"), parts(20))
 	w.create("b", cronned("2 0 12 * * *"))
 	h.see()
-	h.door.play(pass, pass, pass, before(func() { w.at(2) }))
+	h.gate.play(pass, pass, pass, before(func() { w.at(2) }))
 	h.blind(1)
 
 	if n := len(w.parent("a").Fan.Left); n < 10 {
@@ -514,7 +514,7 @@ func TestFanOut_PartWithoutANodeIsMissedAtItsDeadline(t *testing.T) {
 	w.create("a", cronned("1 0 12 * * *"), on("role = db"), parts(3), deadline(10*time.Second), succeed("1"))
 	w.create("b", cronned("1 0 12 * * *"), on("role = db"), parts(3)) // there is no such node
 	h.see()
-	h.door.play(pass, pass, pass, before(func() { w.leave("n2"); h.fleet() }))
+	h.gate.play(pass, pass, pass, before(func() { w.leave("n2"); h.fleet() }))
 	h.blind(1)
 
 	gone := len(w.active("a"))

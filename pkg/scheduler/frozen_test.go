@@ -40,7 +40,7 @@ func TestFrozen_NoTickRunsFromTheFreezeOn(t *testing.T) {
 	h := w.work("n1")
 	w.create("a", allow)
 	h.decide(1)
-	h.door.play(before(func() { w.freeze("") })) // decided to run, and not committed yet
+	h.gate.play(before(func() { w.freeze("") })) // decided to run, and not committed yet
 	h.decide(2)
 	h.decide(3)
 	w.unfreeze("")
@@ -126,7 +126,7 @@ func TestFrozen_WhatRunsIsNotReplaced(t *testing.T) {
 	h := w.work("n1")
 	w.create("a", replaces, cronned("*/10 * * * * *"))
 	h.decide(10)
-	h.door.play(pass, before(func() { w.freeze("") })) // the tick waits, and the active run is not cancelled yet
+	h.gate.play(pass, before(func() { w.freeze("") })) // the tick waits, and the active run is not cancelled yet
 	h.decide(20)
 	h.decide(21)
 	w.want("a", "+10 dispatched", "+20 queued overlap")

@@ -93,7 +93,7 @@ func TestWorker_SetsATaskAsideThatFailsForEver(t *testing.T) {
 	w.ok(err)
 
 	for range 3 * maxFailedCommits { // the task changes before each commit
-		h.door.play(before(func() { w.put(key, string(entry.Kvs[0].Value)) }))
+		h.gate.play(before(func() { w.put(key, string(entry.Kvs[0].Value)) }))
 	}
 
 	reloads := 0
@@ -111,7 +111,7 @@ func TestWorker_SetsATaskAsideThatFailsForEver(t *testing.T) {
 		t.Errorf("loaded anew %d times, set aside %v", reloads, h.TaskNamed("default/a").Bad)
 	}
 
-	h.door.tricks = nil
+	h.gate.tricks = nil
 	if h.try(2) != nil || len(w.story("b")) != 2 {
 		t.Errorf("b: %q", w.story("b"))
 	}

@@ -266,7 +266,7 @@ func (w *world) assign(node string) store.Fences {
 type hand struct {
 	*worker
 	world *world
-	door  *door
+	gate  *commitGate
 	leave func()
 	ctx   context.Context
 	die   context.CancelFunc
@@ -282,7 +282,7 @@ func (w *world) hire(node string) *hand {
 func (w *world) worker(node string, f store.Fences) *hand {
 	w.Helper()
 	e, d := w.engine(node)
-	h := &hand{worker: newWorker(e, 0, f), world: w, door: d, leave: func() {}}
+	h := &hand{worker: newWorker(e, 0, f), world: w, gate: d, leave: func() {}}
 	h.ctx, h.die = context.WithCancel(w.ctx)
 	d.die = h.die
 	w.Cleanup(func() { h.die(); h.leave() })
@@ -291,8 +291,8 @@ func (w *world) worker(node string, f store.Fences) *hand {
 	return h
 }
 
-func (w *world) engine(node string) (*Engine, *door) {
-	d := &door{Committer: kv.Direct(w.etcd)}
+func (w *world) engine(node string) (*Engine, *commitGate) {
+	d := &commitGate{Committer: kv.Direct(w.etcd)}
 	log := zap.NewNop()
 	if testing.Verbose() {
 		log = zaptest.NewLogger(w, zaptest.Level(zap.WarnLevel))
@@ -411,9 +411,9 @@ func (h *hand) diesAfter(send func() (kv.Result, error)) (kv.Result, error) {
 	return kv.Result{}, errCut
 }
 
-// A door is between a worker and etcd. The tricks that a test passes to it apply to the worker's next
+// A commitGate is between a worker and etcd. The tricks that a test passes to it apply to the worker's next
 // commits, one after another.
-type door struct {
+type commitGate struct {
 	kv.Committer
 	mu      sync.Mutex
 	tricks  []trick
@@ -426,7 +426,7 @@ type door struct {
 // A trick handles one commit. pass sends the commit on.
 type trick func(pass func() (kv.Result, error)) (kv.Result, error)
 
-func (d *door) Commit(ctx context.Context, t kv.Txn) (kv.Result, error) {
+func (d *commitGate) Commit(ctx context.Context, t kv.Txn) (kv.Result, error) {
 	d.mu.Lock()
 	d.commits++
 	if d.limit > 0 && d.commits > d.limit {
@@ -450,7 +450,7 @@ func (d *door) Commit(ctx context.Context, t kv.Txn) (kv.Result, error) {
 	return now(pass)
 }
 
-func (d *door) play(tricks ...trick) { d.tricks = append(d.tricks, tricks...) }
+func (d *commitGate) play(tricks ...trick) { d.tricks = append(d.tricks, tricks...) }
 
 var (
 	errCut     = errors.New("connection lost")
@@ -487,13 +487,13 @@ func before(f func()) trick {
 }
 
 // delayed keeps a commit in flight and reports a lost connection.
-func (d *door) delayed(send func() (kv.Result, error)) (kv.Result, error) {
+func (d *commitGate) delayed(send func() (kv.Result, error)) (kv.Result, error) {
 	d.held = append(d.held, func() { _, _ = send() })
 	return kv.Result{}, errCut
 }
 
 // deliver delivers the commits that are in flight.
-func (d *door) deliver() {
+func (d *commitGate) deliver() {
 	for _, f := range d.held {
 		f()
 	}

@@ -227,7 +227,7 @@ func TestLost_CommitComparesNodeAndRecordOnceMore(t *testing.T) {
 			w, h, a := abandoned(t)
 			h.decide(120)
 			h.see()
-			h.door.play(before(func() { change(w, a) }))
+			h.gate.play(before(func() { change(w, a) }))
 			h.bounded(t, 130)
 
 			want := "+1 dispatched"
@@ -254,7 +254,7 @@ func TestLost_ConflictOfAnotherTaskDoesNotBeginTheWaitAnew(t *testing.T) {
 	h.decide(120)
 	w.trigger("m")
 	h.see()
-	h.door.play(before(func() { w.update("m", false) }))
+	h.gate.play(before(func() { w.update("m", false) }))
 	h.blind(130)
 	h.decide(130.1)
 
@@ -267,7 +267,7 @@ func TestLost_RefusedCommitDoesNotBeginTheWaitAnew(t *testing.T) {
 	t.Parallel()
 	w, h, _ := abandoned(t)
 	h.decide(122)
-	h.door.play(refused)
+	h.gate.play(refused)
 	h.decide(130)
 	h.decide(132)
 

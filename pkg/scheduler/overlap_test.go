@@ -107,10 +107,10 @@ func TestOverlap_ReplaceCancelsThenStarts(t *testing.T) {
 		t.Fatalf("the attempt that is to give way: %+v", a)
 	}
 
-	commits := h.door.commits
+	commits := h.gate.commits
 	h.decide(2.5)
 
-	if h.door.commits != commits {
+	if h.gate.commits != commits {
 		t.Error("it is asked more than once")
 	}
 
@@ -145,10 +145,10 @@ func TestOverlap_ReplaceIsSeenThroughByTheNextOwner(t *testing.T) {
 	}
 
 	h = w.work("n1")
-	commits := h.door.commits
+	commits := h.gate.commits
 	h.decide(2.6)
 
-	if h.door.commits != commits {
+	if h.gate.commits != commits {
 		t.Error("what is asked is asked again")
 	}
 
@@ -178,7 +178,7 @@ func TestOverlap_ReplaceWhileTheAttemptChanges(t *testing.T) {
 			h.decide(1)
 			h.decide(2)
 			h.see()
-			h.door.play(before(func() { change(w, w.active("a")[0]) }))
+			h.gate.play(before(func() { change(w, w.active("a")[0]) }))
 			h.blind(2)
 
 			for s := 2.1; s < 2.9; s += 0.2 {
@@ -387,7 +387,7 @@ func TestOverlap_PoliciesThroughFailovers(t *testing.T) {
 			for s := 1; s <= 5; s++ {
 				for i := range 3 { // two owners die, before or after their commit
 					h := w.work([]string{"n1", "n2"}[i%2])
-					h.door.play([]trick{h.dies, h.diesAfter, pass}[i])
+					h.gate.play([]trick{h.dies, h.diesAfter, pass}[i])
 					_ = h.try(float64(s))
 				}
 			}

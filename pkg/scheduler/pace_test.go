@@ -69,7 +69,7 @@ func TestPace_OfManyThatAreBehind(t *testing.T) {
 	}
 
 	w.want(all[29], "+60 queued catch_up")
-	commits := h.door.commits
+	commits := h.gate.commits
 
 	for ms := 0; ms < 1900; ms += 50 {
 		h.decide(90.05 + float64(ms)/1000)
@@ -79,7 +79,7 @@ func TestPace_OfManyThatAreBehind(t *testing.T) {
 		t.Errorf("%d have started after 1.9 s", n)
 	}
 
-	if n := h.door.commits - commits; n > 11 {
+	if n := h.gate.commits - commits; n > 11 {
 		t.Errorf("%d commits for 9 starts and a tick", n)
 	}
 
@@ -162,7 +162,7 @@ func TestPace_UnusedTokensGoBack(t *testing.T) {
 	w.create("b", on("role = db"), cronned("0 * * * * *"))
 	h.decide(90)
 	w.want("b", "+60 queued catch_up no_matching_node")
-	h.door.play(refused)
+	h.gate.play(refused)
 	w.create("a", cronned("0 * * * * *"))
 	w.update("a", false, func(t *task.Task) { t.Timeout = task.Duration(time.Second) })
 	h.see()

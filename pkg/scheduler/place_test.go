@@ -174,7 +174,7 @@ func TestSticky_OverLostCommits(t *testing.T) {
 		w := newWorld(t, "n1", "n2", "n3").judged()
 		w.create("a", allow, strategy(task.StrategySticky), maxRuns(3))
 		h := w.work("n1")
-		h.door.play(tricks...)
+		h.gate.play(tricks...)
 		_ = h.try(1)
 
 		for s := 2.0; s < 7; s++ {
@@ -205,7 +205,7 @@ func TestRoundRobin_GoesRoundWhoeverIsThere(t *testing.T) {
 
 	w.leave("n3")
 	h.fleet()
-	h.door.play(lost) // a commit that changed nothing does not use up a turn
+	h.gate.play(lost) // a commit that changed nothing does not use up a turn
 
 	for s := 7.0; s <= 10; s++ {
 		h.decide(s)

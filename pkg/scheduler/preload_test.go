@@ -25,7 +25,7 @@ import (
 type ahead struct {
 	*world
 	e      *Engine
-	door   *door
+	door   *commitGate
 	loaded chan struct{}
 	was    bool // it was loaded at least once
 	ended  chan error
@@ -80,7 +80,7 @@ func (a *ahead) takeOver() *hand {
 		return h
 	}
 
-	h := &hand{worker: p.handOver(fences), world: a.world, door: a.door}
+	h := &hand{worker: p.handOver(fences), world: a.world, gate: a.door}
 	f := h.preloaded
 	h.ctx, h.die = context.WithCancel(a.ctx)
 	a.door.die = h.die

@@ -120,13 +120,13 @@ func TestQueue_WithoutANodeARunWaitsWithThatReason(t *testing.T) {
 	h.decide(1)
 	w.want("a", "+1 queued no_matching_node")
 	w.want("m", "+0 queued manual no_matching_node")
-	commits := h.door.commits
+	commits := h.gate.commits
 	h.decide(1.5)
 	h.fleet()
 	h.decide(1.6)
 
-	if h.door.commits != commits {
-		t.Errorf("%d commits while nothing can be done", h.door.commits-commits)
+	if h.gate.commits != commits {
+		t.Errorf("%d commits while nothing can be done", h.gate.commits-commits)
 	}
 
 	w.join("db", "role=db")
@@ -275,7 +275,7 @@ func TestQueue_CancelSurvivesARefusedCommit(t *testing.T) {
 	w.create("a")
 	h.decide(1)
 	w.remove("a")
-	h.door.play(refused)
+	h.gate.play(refused)
 	h.decide(2)
 	h.decide(4)
 
@@ -292,7 +292,7 @@ func TestQueue_PurgeSurvivesARefusedCommit(t *testing.T) {
 	h.decide(1)
 	w.remove("a")
 	w.finish("a", task.Succeeded)
-	h.door.play(refused)
+	h.gate.play(refused)
 	h.decide(2)
 	h.decide(4)
 	w.want("a")
@@ -358,14 +358,14 @@ func TestQueue_UnreadableRecordHoldsUpNothing(t *testing.T) {
 // bounded is like blind, and fails if the round takes more than a few commits.
 func (h *hand) bounded(t *testing.T, at float64) {
 	t.Helper()
-	before := h.door.commits
+	before := h.gate.commits
 
-	h.door.limit = before + 8
+	h.gate.limit = before + 8
 	if err := h.try(at); err != nil {
-		t.Fatalf("after %d commits in one round: %v", h.door.commits-before, err)
+		t.Fatalf("after %d commits in one round: %v", h.gate.commits-before, err)
 	}
 
-	h.door.limit = 0
+	h.gate.limit = 0
 }
 
 // The key of a run in an inbox exists already.
@@ -490,7 +490,7 @@ func TestWorker_CountsWhatItDoes(t *testing.T) {
 		t.Errorf("%d entries are unreadable", got)
 	}
 
-	h.door.play(refused)
+	h.gate.play(refused)
 	h.decide(3.3)
 	h.releaseShared()
 

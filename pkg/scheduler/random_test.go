@@ -74,7 +74,7 @@ type game struct {
 	rate    atomic.Int64 // the catch-up rate
 	cold    int          // how often everything was frozen
 	herd    bool         // more tasks tick at the same time than one commit holds
-	doors   []*door
+	doors   []*commitGate
 	zombies []record.Held // attempts as they were some time ago
 	ahead   *ahead        // a node that preloads the shard, or nil
 	steps   []string
@@ -191,7 +191,7 @@ func (g *game) takeOn(h *hand) {
 	h.e.cfg.Now = func() time.Time { return g.timeOf(node) }
 	h.e.cfg.Cluster = g.cluster
 
-	g.hands, g.doors = append(g.hands, h), append(g.doors, h.door)
+	g.hands, g.doors = append(g.hands, h), append(g.doors, h.gate)
 	if len(g.hands) > 3 {
 		g.drop(g.hands[0])
 	}
@@ -255,7 +255,7 @@ func (g *game) handOver() {
 		h := a.takeOver()
 		h.scan()
 
-		g.hands, g.doors = append(g.hands, h), append(g.doors, h.door)
+		g.hands, g.doors = append(g.hands, h), append(g.doors, h.gate)
 		if len(g.hands) > 3 {
 			g.drop(g.hands[0])
 		}
@@ -281,7 +281,7 @@ func (g *game) crash() {
 	g.takeOn(g.worker(h.e.cfg.Node, h.fences))
 }
 
-// round runs a round of a worker, with or without new events, through a door with random tricks.
+// round runs a round of a worker, with or without new events, through a commitGate with random tricks.
 func (g *game) round() {
 	if len(g.hands) == 0 {
 		g.handOver()
@@ -301,20 +301,20 @@ func (g *game) round() {
 		g.late()
 	}
 
-	h.door.tricks = nil
+	h.gate.tricks = nil
 
 	for range 3 {
-		h.door.play(pick(g, []trick{
+		h.gate.play(pick(g, []trick{
 			pass, pass, pass, pass, pass, pass, pass, pass, pass, pass, pass, pass, pass, pass, lost, appliedButLost, h.dies, h.diesAfter,
-			func(send func() (kv.Result, error)) (kv.Result, error) { h.die(); return h.door.delayed(send) },
-			h.door.delayed,
+			func(send func() (kv.Result, error)) (kv.Result, error) { h.die(); return h.gate.delayed(send) },
+			h.gate.delayed,
 			before(g.meanwhile), before(g.meanwhile),
 		}))
 	}
 
-	before := h.door.commits
+	before := h.gate.commits
 	err := h.runRound(h.ctx)
-	g.say("%s decides, in %d commits: %v", h.e.cfg.Node, h.door.commits-before, err)
+	g.say("%s decides, in %d commits: %v", h.e.cfg.Node, h.gate.commits-before, err)
 
 	switch {
 	case err == nil:

@@ -86,7 +86,7 @@ func TestRange_BeginsAnewIfItsRecordIsGone(t *testing.T) {
 
 	past, err := w.store.History(w.ctx, ref("a"), false)
 	w.ok(err)
-	h.door.play(before(func() { w.ok(w.store.TrimHistory(w.ctx, h.fences, ref("a"), past)) }))
+	h.gate.play(before(func() { w.ok(w.store.TrimHistory(w.ctx, h.fences, ref("a"), past)) }))
 	h.decide(4)
 	h.decide(5)
 	w.want("a", "+1 dispatched", "+4..+5 skipped 2 overlap")
@@ -104,11 +104,11 @@ func TestRange_ThroughUnknownOutcomes(t *testing.T) {
 	w.create("a")
 	h.decide(1)
 	h.decide(2)
-	h.door.play(appliedButLost)
+	h.gate.play(appliedButLost)
 	h.decide(3)
-	h.door.play(lost)
+	h.gate.play(lost)
 	h.decide(4)
-	h.door.play(refused)
+	h.gate.play(refused)
 	h.decide(5)
 	h.decide(5)
 	h.decide(6)
@@ -184,7 +184,7 @@ func TestMissed_TenYearsAreFewRecords(t *testing.T) {
 	h := w.work("n1")
 	h.decide(0)
 
-	if got := w.story("a"); len(got) != 5 || h.door.commits > 4 {
-		t.Errorf("%q, in %d commits", got, h.door.commits)
+	if got := w.story("a"); len(got) != 5 || h.gate.commits > 4 {
+		t.Errorf("%q, in %d commits", got, h.gate.commits)
 	}
 }

@@ -64,16 +64,16 @@ func TestRevised_EditsDoNotStopAShard(t *testing.T) {
 	n := 0
 	edits := func(times int) {
 		for range times {
-			h.door.play(before(func() { n++; w.update("a", true, every(fmt.Sprintf("%dm", 60+n))) }))
+			h.gate.play(before(func() { n++; w.update("a", true, every(fmt.Sprintf("%dm", 60+n))) }))
 		}
 	}
 
 	edits(10)
-	before := h.door.commits
+	before := h.gate.commits
 	h.decide(2)
 	w.want("b", "+1 dispatched", "+2 dispatched")
 
-	if lost := h.door.commits - before - 1; lost != maxOvertaken {
+	if lost := h.gate.commits - before - 1; lost != maxOvertaken {
 		t.Errorf("%d commits were lost, want %d", lost, maxOvertaken)
 	}
 
@@ -82,14 +82,14 @@ func TestRevised_EditsDoNotStopAShard(t *testing.T) {
 	}
 
 	// While edits continue, one attempt finds that out.
-	before = h.door.commits
+	before = h.gate.commits
 	h.decide(3)
 
-	if lost := h.door.commits - before - 1; lost != 1 {
+	if lost := h.gate.commits - before - 1; lost != 1 {
 		t.Errorf("%d commits were lost, want 1", lost)
 	}
 
-	h.door.tricks = nil
+	h.gate.tricks = nil
 	h.decide(4)
 	w.wantMark(4, "")
 	w.want("b", "+1 dispatched", "+2 dispatched", "+3 dispatched", "+4 dispatched")
@@ -105,17 +105,17 @@ func TestRevised_OtherEditsCostNothing(t *testing.T) {
 	w.create("a", every("1h"))
 	w.create("b", every("1s"), allow)
 	h.decide(1)
-	h.door.play(before(func() {
+	h.gate.play(before(func() {
 		w.pause("a")
 		w.update("a", false, func(t *task.Task) { t.Labels = map[string]string{"x": "y"} })
 		w.create("c", every("1h"))
 		w.remove("a")
 	}))
 
-	commits := h.door.commits
+	commits := h.gate.commits
 	h.decide(2)
 
-	if n := h.door.commits - commits; n != 1 {
+	if n := h.gate.commits - commits; n != 1 {
 		t.Errorf("%d commits, want 1", n)
 	}
 

@@ -49,14 +49,14 @@ func TestWorker_DecidesNothingWhenNothingIsDue(t *testing.T) {
 	w.create("a", cronned("@manual"))
 	w.create("b", every("1h"))
 	before := w.mark()
-	commits := h.door.commits
+	commits := h.gate.commits
 
 	for s := range 10 {
 		h.decide(float64(s))
 	}
 
-	if w.mark() != before || h.door.commits != commits {
-		t.Errorf("%d commits; the watermark is %+v, it was %+v", h.door.commits-commits, w.mark(), before)
+	if w.mark() != before || h.gate.commits != commits {
+		t.Errorf("%d commits; the watermark is %+v, it was %+v", h.gate.commits-commits, w.mark(), before)
 	}
 }
 
@@ -94,7 +94,7 @@ func TestWorker_DecidesInTheOrderOfTimeAndTask(t *testing.T) {
 	}
 
 	w.createTogether(start, all[135:], cronned("1 * * * * *"))
-	h.door.play(pass, h.dies)
+	h.gate.play(pass, h.dies)
 	h.see()
 
 	if err := h.try(2.5); err == nil {
@@ -126,7 +126,7 @@ func TestWorker_HerdIsSplitAndNoneLostWhenTheOwnerDiesInBetween(t *testing.T) {
 	}
 
 	h := w.work("n1")
-	h.door.play(pass, h.dies)
+	h.gate.play(pass, h.dies)
 
 	if h.try(1) == nil {
 		t.Fatal("all fit into two commits")
@@ -137,7 +137,7 @@ func TestWorker_HerdIsSplitAndNoneLostWhenTheOwnerDiesInBetween(t *testing.T) {
 	}
 
 	h = w.work("n2")
-	h.door.play(pass, h.diesAfter)
+	h.gate.play(pass, h.diesAfter)
 	_ = h.try(1.2)
 	h = w.work("n1")
 	h.decide(1.3)
@@ -157,7 +157,7 @@ func TestWorker_TasksBehindAPartialWatermarkAreLeftAlone(t *testing.T) {
 	}
 
 	h := w.work("n1")
-	h.door.play(pass, h.dies)
+	h.gate.play(pass, h.dies)
 	_ = h.try(1)
 	done := w.mark().Last
 	// When the next owner continues, all tasks have a second tick due. Those whose first tick is decided
@@ -213,7 +213,7 @@ func TestWorker_SeenWaitsForAllEntriesOfARevision(t *testing.T) {
 
 	for pieces := 0; ; pieces++ {
 		h.see()
-		h.door.play(pass, h.dies)
+		h.gate.play(pass, h.dies)
 		died := h.try(2.1) != nil
 
 		undecided := 0
@@ -238,7 +238,7 @@ func TestWorker_SeenWaitsForAllEntriesOfARevision(t *testing.T) {
 		h = w.work([]string{"n2", "n1"}[pieces%2])
 	}
 
-	h.door.tricks = nil
+	h.gate.tricks = nil
 	h.decide(3)
 	stories := w.stories()
 
@@ -382,7 +382,7 @@ func TestWorker_EventsOnTheirWayUndoNothing(t *testing.T) {
 	h.fleet()
 	h.blind(1.1)
 	w.want("a", "+1 dispatched")
-	commits := h.door.commits
+	commits := h.gate.commits
 	h.applyToShard(store.ShardBatch{Revision: q.Mod, Events: []store.ShardEvent{{
 		ShardKey: record.ShardKey{Kind: record.KindQueued, Ref: ref("a"), Run: q.ID}, Task: "default/a", Mod: q.Mod, Create: q.Mod, Value: written(q.Waiting),
 	}}})
@@ -394,8 +394,8 @@ func TestWorker_EventsOnTheirWayUndoNothing(t *testing.T) {
 	h.blind(1.15)
 	h.decide(1.2)
 
-	if n := len(h.TaskNamed("default/a").Queue()); n != 0 || h.door.commits != commits || len(h.gone) != 0 {
-		t.Errorf("%d runs wait, %d commits, gone %v", n, h.door.commits-commits, h.gone)
+	if n := len(h.TaskNamed("default/a").Queue()); n != 0 || h.gate.commits != commits || len(h.gone) != 0 {
+		t.Errorf("%d runs wait, %d commits, gone %v", n, h.gate.commits-commits, h.gone)
 	}
 
 	w.want("a", "+1 dispatched")

@@ -88,7 +88,7 @@ func (f *Files) readFiles(ctx context.Context) error {
 		}
 	}
 
-	for _, err := range manifest.Twice(f.Objects) {
+	for _, err := range manifest.FindDuplicates(f.Objects) {
 		f.fail(err)
 	}
 
@@ -125,7 +125,7 @@ func Load(ctx context.Context, f *factory.Factory, file string) (name string, b 
 
 // readFile reads a file, or records it if it has one task per line.
 func (f *Files) readFile(ctx context.Context, file string) (err error) {
-	if manifest.IsLines(file) {
+	if manifest.IsJSONLines(file) {
 		info, err := os.Stat(file)
 		if err == nil && info.IsDir() {
 			return fmt.Errorf("%s: is a directory", file)
@@ -218,7 +218,7 @@ func (f *Files) streamFile(file string, yield func(manifest.Object, error) bool)
 		in = opened
 	}
 
-	for o, err := range manifest.Lines(file, in, f.Namespace()) {
+	for o, err := range manifest.ReadJSONLines(file, in, f.Namespace()) {
 		if !yield(o, err) {
 			return false
 		}

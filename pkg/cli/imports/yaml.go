@@ -41,7 +41,7 @@ func (i *importing) printTasks() error {
 		}
 
 		writeRemark(&b, j.Place, strings.Join(j.Notes, "\n"))
-		least, err := manifest.Least(j.Spec, false)
+		least, err := manifest.MinimalSpec(j.Spec, false)
 		if err != nil {
 			return err
 		}

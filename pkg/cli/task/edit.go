@@ -104,7 +104,7 @@ func (e *editing) findEditor() error {
 // editUntilApplied opens the editor until the text is applied or the user gives up.
 func (e *editing) editUntilApplied(ctx context.Context, c *client.Client, t client.Task) error {
 	e.base = t
-	least, err := manifest.Least(t.Spec, false)
+	least, err := manifest.MinimalSpec(t.Spec, false)
 	if err != nil {
 		return err
 	}

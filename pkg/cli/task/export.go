@@ -156,7 +156,7 @@ func (x *exporting) exportByName(ctx context.Context, c *client.Client, words []
 // same.
 func (x *exporting) writeTask(t client.Task) error {
 	std := task.Defaults().Namespace
-	least, err := manifest.Least(t.Spec, t.Namespace == std && x.Namespace() == std && !x.AllNamespaces)
+	least, err := manifest.MinimalSpec(t.Spec, t.Namespace == std && x.Namespace() == std && !x.AllNamespaces)
 	if err != nil {
 		return err
 	}
@@ -238,7 +238,7 @@ func (x *exporting) saysSame(file string, have, least []byte) bool {
 		return false
 	}
 
-	same, err := manifest.Least(objects[0].Spec, false)
+	same, err := manifest.MinimalSpec(objects[0].Spec, false)
 	if err != nil {
 		return false
 	}
@@ -248,7 +248,7 @@ func (x *exporting) saysSame(file string, have, least []byte) bool {
 		return false
 	}
 
-	full, err := manifest.Least(wanted[0].Spec, false)
+	full, err := manifest.MinimalSpec(wanted[0].Spec, false)
 
 	return err == nil && bytes.Equal(same, full)
 }

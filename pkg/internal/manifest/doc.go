@@ -7,9 +7,9 @@
 // to a task when it shows one (uid, revision, next, …), so that the output of "task get -o yaml" can be applied
 // again.
 //
-// Files with one JSON object in each line do not have to be read as a whole: Lines streams them, and an invalid
+// Files with one JSON object in each line do not have to be read as a whole: ReadJSONLines streams them, and an invalid
 // line does not affect the others.
 //
-// Only Files, Load and Lines do I/O. The size of a document is limited before it is passed to the parser, because
+// Only Files, Load and ReadJSONLines do I/O. The size of a document is limited before it is passed to the parser, because
 // the parser's time grows with the square of some documents' size.
 package manifest

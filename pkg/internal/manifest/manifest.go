@@ -168,7 +168,7 @@ func splitDocuments(file string, b []byte) ([]*node, *Error) {
 		return nil, fault
 	}
 
-	isJSON := strings.HasSuffix(file, ".json") || IsLines(file)
+	isJSON := strings.HasSuffix(file, ".json") || IsJSONLines(file)
 	if start := bytes.TrimSpace(b); isJSON || (len(start) > 0 && (start[0] == '{' || start[0] == '[')) {
 		docs, fault := readJSON(b, 1)
 

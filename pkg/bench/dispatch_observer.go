@@ -14,8 +14,8 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// witness observes in etcd every run that is dispatched: when it was decided, and which ticks have no run.
-type witness struct {
+// dispatchObserver observes in etcd every run that is dispatched: when it was decided, and which ticks have no run.
+type dispatchObserver struct {
 	keys   record.Keys
 	period time.Duration // of the tasks that it observes
 
@@ -39,13 +39,13 @@ type span struct {
 	late    []time.Duration // from each tick to its decision
 }
 
-// newWitness returns a witness that has not observed anything.
-func newWitness(keys record.Keys, period time.Duration) *witness {
-	return &witness{keys: keys, period: period, seen: map[string]*lastRun{}}
+// newDispatchObserver returns an observer that has not observed anything.
+func newDispatchObserver(keys record.Keys, period time.Duration) *dispatchObserver {
+	return &dispatchObserver{keys: keys, period: period, seen: map[string]*lastRun{}}
 }
 
 // watchDispatches watches until ctx ends. It fails if it has missed events.
-func (w *witness) watchDispatches(ctx context.Context, client *kv.Client, log *zap.Logger) error {
+func (w *dispatchObserver) watchDispatches(ctx context.Context, client *kv.Client, log *zap.Logger) error {
 	key, end := kv.Prefix(w.keys.Runs())
 	first := true
 	return kv.Follow(ctx, client, kv.FollowConfig{Key: key, End: end, Logger: log, Name: "witness"}, func(b kv.Batch) error {
@@ -74,7 +74,7 @@ func (w *witness) watchDispatches(ctx context.Context, client *kv.Client, log *z
 }
 
 // noteDispatch records the first dispatch of a tick. It ignores retries, and runs that a node handed back.
-func (w *witness) noteDispatch(r task.Run) {
+func (w *dispatchObserver) noteDispatch(r task.Run) {
 	if r.Attempt > 1 || !r.DispatchedAt.Equal(r.CreatedAt.Time) {
 		return
 	}
@@ -110,14 +110,14 @@ func (w *witness) noteDispatch(r task.Run) {
 }
 
 // beginSpan begins a new span.
-func (w *witness) beginSpan() {
+func (w *dispatchObserver) beginSpan() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.seeing = span{}
 }
 
 // allDispatched reports whether at least n tasks have had a run that was decided after a time.
-func (w *witness) allDispatched(n int, after time.Time) bool {
+func (w *dispatchObserver) allDispatched(n int, after time.Time) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 
@@ -132,7 +132,7 @@ func (w *witness) allDispatched(n int, after time.Time) bool {
 }
 
 // endSpan returns what was observed since beginSpan.
-func (w *witness) endSpan() span {
+func (w *dispatchObserver) endSpan() span {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.seeing

@@ -6,9 +6,9 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// Twice returns an error for each task that occurs in several places, because it is not known which of them is
+// FindDuplicates returns an error for each task that occurs in several places, because it is not known which of them is
 // intended.
-func Twice(objects []Object) []error {
+func FindDuplicates(objects []Object) []error {
 	var faults []error
 	first := make(map[string]*Object, len(objects))
 	for i := range objects {

@@ -7,7 +7,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/internal/manifest"
 )
 
-func TestTwice_NamesBothPlaces(t *testing.T) {
+func TestFindDuplicates_NamesBothPlaces(t *testing.T) {
 	var all []manifest.Object
 	for file, text := range map[string]string{
 		"a.yaml": "name: x\nschedule: '@daily'\naction: {noop: {}}\n---\n# x\nschedule: '@daily'\nname: y\naction: {noop: {}}\n",
@@ -26,7 +26,7 @@ func TestTwice_NamesBothPlaces(t *testing.T) {
 	}
 
 	var got []string
-	for _, err := range manifest.Twice(append(all, more...)) {
+	for _, err := range manifest.FindDuplicates(append(all, more...)) {
 		got = append(got, err.Error())
 	}
 

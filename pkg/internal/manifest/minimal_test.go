@@ -11,9 +11,9 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// Least leaves out only defaults: reading its output, as YAML or as JSON, yields the same task, and the schema
+// MinimalSpec leaves out only defaults: reading its output, as YAML or as JSON, yields the same task, and the schema
 // accepts it.
-func TestLeast_IsReadAsTheSameTask(t *testing.T) {
+func TestMinimalSpec_IsReadAsTheSameTask(t *testing.T) {
 	s := compiled(t)
 	rapid.Check(t, func(t *rapid.T) {
 		spec := drawSpec(t)
@@ -22,7 +22,7 @@ func TestLeast_IsReadAsTheSameTask(t *testing.T) {
 		}
 
 		bare := spec.Namespace == "default" && rapid.Bool().Draw(t, "bare")
-		least, err := Least(spec, bare)
+		least, err := MinimalSpec(spec, bare)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -57,7 +57,7 @@ func TestLeast_IsReadAsTheSameTask(t *testing.T) {
 	})
 }
 
-func TestLeast_SaysOnlyWhatIsNotTheDefault(t *testing.T) {
+func TestMinimalSpec_SaysOnlyWhatIsNotTheDefault(t *testing.T) {
 	s := task.Defaults()
 	s.Name, s.Schedule, s.Action.Noop = "a", task.Schedules{"@daily"}, &task.Noop{}
 	s.Retry.Attempts, s.Retry.On = 3, []task.State{}
@@ -66,7 +66,7 @@ func TestLeast_SaysOnlyWhatIsNotTheDefault(t *testing.T) {
 		true:  "name: a\nschedule: \"@daily\"\naction:\n  noop: {}\nretry:\n  attempts: 3\n  \"on\": []\n",
 		false: "name: a\nnamespace: default\nschedule: \"@daily\"\naction:\n  noop: {}\nretry:\n  attempts: 3\n  \"on\": []\n",
 	} {
-		b, err := Least(s, bare)
+		b, err := MinimalSpec(s, bare)
 		if err != nil {
 			t.Fatal(err)
 		}

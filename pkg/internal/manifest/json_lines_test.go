@@ -16,13 +16,13 @@ import (
 
 const aLine = `{"name": "a", "schedule": "@daily", "action": {"noop": {}}}`
 
-func TestLines_ABadLineIsWrongAlone(t *testing.T) {
+func TestReadJSONLines_ABadLineIsWrongAlone(t *testing.T) {
 	text := strings.Join([]string{
 		"\xef\xbb\xbf" + aLine, "", strings.Replace(aLine, "@daily", "@dayly", 1), "{", aLine + aLine, "[]", "x\x01", `{"name": "` + strings.Repeat("x", 5<<20) + `"}`,
 		`  ` + strings.Replace(aLine, `"a"`, `"b", "namespace": "team", "uid": "shown"`, 1) + "\r", `{"nam": "b"}`, strings.Replace(aLine, `"a"`, `"c"`, 1),
 	}, "\n")
 	var got []string
-	for o, err := range manifest.Lines("f", iotest.HalfReader(strings.NewReader(text)), "prod") {
+	for o, err := range manifest.ReadJSONLines("f", iotest.HalfReader(strings.NewReader(text)), "prod") {
 		var placed *manifest.Error
 		switch {
 		case errors.As(err, &placed), errors.As(o.Err, &placed):
@@ -41,10 +41,10 @@ func TestLines_ABadLineIsWrongAlone(t *testing.T) {
 }
 
 // A line with nothing but a byte order mark is empty.
-func TestLines_AMarkAloneIsNone(t *testing.T) {
+func TestReadJSONLines_AMarkAloneIsNone(t *testing.T) {
 	for text, want := range map[string]int{"\xef\xbb\xbf": 0, "\xef\xbb\xbf \r\n": 0, "\xef\xbb\xbf\n" + aLine: 1} {
 		n := 0
-		for _, err := range manifest.Lines("f", strings.NewReader(text), "prod") {
+		for _, err := range manifest.ReadJSONLines("f", strings.NewReader(text), "prod") {
 			if n++; err != nil {
 				t.Errorf("%q: %v", text, err)
 			}
@@ -56,10 +56,10 @@ func TestLines_AMarkAloneIsNone(t *testing.T) {
 	}
 }
 
-func TestLines_EndWhenTheReaderFails(t *testing.T) {
+func TestReadJSONLines_EndWhenTheReaderFails(t *testing.T) {
 	n := 0
 	var last error
-	for _, err := range manifest.Lines("f", io.MultiReader(strings.NewReader(aLine+"\n"+aLine), iotest.ErrReader(os.ErrDeadlineExceeded)), "default") {
+	for _, err := range manifest.ReadJSONLines("f", io.MultiReader(strings.NewReader(aLine+"\n"+aLine), iotest.ErrReader(os.ErrDeadlineExceeded)), "default") {
 		n, last = n+1, err
 	}
 

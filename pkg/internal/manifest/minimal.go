@@ -7,9 +7,9 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// Least returns a task as JSON, with only the fields that differ from the default, in the order in which people
+// MinimalSpec returns a task as JSON, with only the fields that differ from the default, in the order in which people
 // write them. Read yields the same task from it. With bare, the namespace is omitted: the reader provides it.
-func Least(s task.Spec, bare bool) (json.RawMessage, error) {
+func MinimalSpec(s task.Spec, bare bool) (json.RawMessage, error) {
 	n, err := nodeOf(s)
 	if err != nil {
 		return nil, err

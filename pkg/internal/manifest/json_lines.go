@@ -17,8 +17,8 @@ import (
 // MaxLine is how many bytes a line may have.
 const MaxLine = 1 << 20
 
-// IsLines reports whether a file's name means that each of its lines is a task.
-func IsLines(file string) bool {
+// IsJSONLines reports whether a file's name means that each of its lines is a task.
+func IsJSONLines(file string) bool {
 	return strings.HasSuffix(file, ".ndjson") || strings.HasSuffix(file, ".jsonl")
 }
 
@@ -77,10 +77,10 @@ func BeginsWithLine(r *bufio.Reader) bool {
 	}
 }
 
-// Lines reads tasks from a stream as they arrive, one in each line. It skips empty lines. Otherwise it behaves like
+// ReadJSONLines reads tasks from a stream as they arrive, one in each line. It skips empty lines. Otherwise it behaves like
 // Read: errors in a task's values are in its Err. An *Error concerns one line that is not a task, and further lines
 // follow. Any other error ends the sequence.
-func Lines(file string, r io.Reader, namespace string) iter.Seq2[Object, error] {
+func ReadJSONLines(file string, r io.Reader, namespace string) iter.Seq2[Object, error] {
 	return func(yield func(Object, error) bool) {
 		in := bufio.NewReaderSize(r, 64<<10)
 
