@@ -53,7 +53,7 @@ func TestConfig_NamesWhatIsWrongWithTLS(t *testing.T) {
 		{"tls_cert: is needed with tls_key", []change{func(c *daemon.Config) { c.TLSKey = node.Key }}},
 		{"tls_key: " + client.Key + ": is not the key of", []change{api, func(c *daemon.Config) { c.TLSKey = client.Key }}},
 		{"tls_cert: /none: no such file", []change{api, func(c *daemon.Config) { c.TLSCert = "/none" }}},
-		{"tls_ca: " + node.Key + ": holds no certificate", []change{api, func(c *daemon.Config) { c.TLSCA = node.Key }}},
+		{"tls_ca: " + node.Key + ": contains no PEM certificate", []change{api, func(c *daemon.Config) { c.TLSCA = node.Key }}},
 		{"tls_cert: " + client.Cert + " is not for servers", []change{api, func(c *daemon.Config) { c.TLSCert, c.TLSKey = client.Cert, client.Key }}},
 		{"tls_cert: " + elsewhere.Cert + " is for elsewhere, not for 127.0.0.1", []change{api, func(c *daemon.Config) { c.TLSCert, c.TLSKey = elsewhere.Cert, elsewhere.Key }}},
 		{"tls_cert: " + node.Cert + " is for localhost, 127.0.0.1, not for web1", []change{api, func(c *daemon.Config) { c.Advertise = "https://web1:7070" }}},
