@@ -78,6 +78,8 @@ type Config struct {
 
 	// Secrets reads the secrets that env_from names; nil if the node has no key.
 	Secrets process.Secrets
+	// DefaultUser is the OS user of attempts whose tasks name none; "" is the daemon's own.
+	DefaultUser string
 	// Policy is what the node's administrator allows; nil allows everything.
 	Policy process.Policy
 
@@ -195,7 +197,7 @@ func New(cfg Config) (*Executor, error) {
 	output := spool.New(cfg.Spool)
 	runner, err := process.New(process.Config{
 		Node: cfg.Node, Instance: cfg.Instance, Dir: cfg.Dir, Workdirs: cfg.Workdirs, Spool: output,
-		Guardian: cfg.Guardian, Groups: cfg.Groups, Orphans: cfg.Orphans, Secrets: cfg.Secrets, Policy: cfg.Policy,
+		Guardian: cfg.Guardian, Groups: cfg.Groups, Orphans: cfg.Orphans, Secrets: cfg.Secrets, Policy: cfg.Policy, DefaultUser: cfg.DefaultUser,
 		StuckChanged: cfg.StuckChanged, Fake: cfg.Fake, Freeze: cfg.freeze, EmptyLimit: cfg.emptyLimit,
 		Logger: log, Registerer: cfg.Registerer,
 	})

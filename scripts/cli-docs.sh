@@ -26,8 +26,9 @@ help_of() {
 # below COMMAND...: the commands below it, as its help groups them.
 below() {
 	"$carillon" "$@" --help | awk '
+		/^Usage:$/ { usage = 1 } # what is before it are descriptions and examples, which may have lists, too
 		/^(Usage|Examples|Flags|Global flags|Topics.*):$/ || /^Topics/ { on = 0; next }
-		/^[A-Z].*:$/ { on = 1; next }
+		usage && /^[A-Z].*:$/ { on = 1; next }
 		on && /^  [a-z]/ { print $1 }
 	' | grep -vxE 'completion|help' || true
 }

@@ -136,6 +136,16 @@ all_owned() {
 field() { sed -n "s/.*\"$1\": *\\([^,}]*\\).*/\\1/p" <<<"$2" | head -n 1; }
 until_true 30 all_owned || say "some shards have no owner yet: see carillon cluster status"
 
+# The tasks of a new namespace can use neither a shell nor another user, which most of examples/ do. The namespace is
+# opened once: a change of yours stays.
+open_namespace() {
+	local namespace
+	namespace=$(carillon namespace get default -o json 2>/dev/null) || return 1
+	[[ $(field updated_by "$namespace") == '"carillon"' ]] || return 0
+	carillon namespace update default --shell --run-as '*' --groups '*' --env-files '*' >/dev/null 2>&1
+}
+until_true 30 open_namespace || say "cannot open the namespace default: see carillon namespace get default"
+
 cat <<END
 
 The cluster is up. Its data, logs and pids are in ${dir#"$root/"}.

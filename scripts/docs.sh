@@ -11,7 +11,7 @@ fault() {
 }
 
 tests=$(grep -rhoE --include='*_test.go' --exclude-dir=build '^func (Test|Benchmark|Fuzz)[A-Za-z0-9_]+' . | awk '{print $2}')
-for page in README.md CHANGELOG.md docs/*.md docs/how-to/*.md; do
+for page in README.md CHANGELOG.md SECURITY.md docs/*.md docs/how-to/*.md; do
 	[[ -e $page ]] || continue
 	while IFS= read -r link; do
 		file=${link%%#*}
@@ -23,7 +23,7 @@ for page in README.md CHANGELOG.md docs/*.md docs/how-to/*.md; do
 		[[ -e $target ]] || { fault "$page: the link to $link leads nowhere"; continue; }
 		if [[ $link == *'#'* ]]; then
 			# Anchors as they are made of headings: lower case, no punctuation, dashes.
-			sed -n 's/^##* //p' "$target" | tr '[:upper:]' '[:lower:]' | sed 's/[^a-z0-9 _-]//g; s/ /-/g' | grep -qx -- "${link#*#}" ||
+			sed -n 's/^##* //p' "$target" | tr '[:upper:]' '[:lower:]' | sed 's/[^a-z0-9 _-]//g; s/ /-/g' | grep -x -- "${link#*#}" >/dev/null ||
 				fault "$page: $file has no heading for #${link#*#}"
 		fi
 	done < <(grep -oE '\]\([^)]+\)' "$page" | sed 's/^](//; s/)$//')

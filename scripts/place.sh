@@ -39,17 +39,17 @@ for _ in $(seq 150); do
 done
 
 create() { # NAME FLAGS...
-	"$carillon" task create "$1" --schedule "* * * * * *" --overlap allow --keep 1000 --shell true "${@:2}" >/dev/null
+	"$carillon" task create "$1" --schedule "* * * * * *" --overlap allow --keep 1000 "${@:2}" -- true >/dev/null
 }
 # The node that is to go has the runs of hash, first and sticky: it is the one that a
 # key hashes to, but not the one with the etcd.
 for key in k1 k2 k3 k4 k5 k6 k7 k8 k9; do
-	"$carillon" task create "hash-$key" --schedule @manual --shell true --strategy hash --hash-key "$key" >/dev/null
+	"$carillon" task create "hash-$key" --schedule @manual --strategy hash --hash-key "$key" -- true >/dev/null
 	lost=$("$carillon" task trigger "hash-$key" --wait -o json 2>/dev/null | sed -n 's/.*"node": "\(n[0-9]\)".*/\1/p' | head -1)
 	[[ $lost != n1 && -n $lost ]] && break
 done
 next=n1
-"$carillon" task create sticky --schedule @manual --shell true --strategy sticky --selector "node = $lost" >/dev/null
+"$carillon" task create sticky --schedule @manual --strategy sticky --selector "node = $lost" -- true >/dev/null
 "$carillon" task trigger sticky --wait >/dev/null 2>&1
 "$carillon" task update sticky --schedule "* * * * * *" --overlap allow --keep 1000 --selector "" >/dev/null
 create hash --strategy hash --hash-key "$key"

@@ -42,12 +42,45 @@ func ownAccount() account {
 	return account{name: u.Username, home: cmp.Or(u.HomeDir, "/")}
 }
 
-// accountFor returns the account that a process runs as: the user that the task names, or the daemon's, with the
-// groups that the task names, or all groups of the user. Only a daemon that runs as root can change either.
-func accountFor(p *task.Process, own account) (account, error) {
-	a, err := own, error(nil)
-	if p.User != "" {
-		if a, err = accountOf(p.User); err != nil {
+// defaultAccount is the account of processes whose tasks name no user.
+type defaultAccount struct {
+	user string  // the node's default user; "": the daemon's own
+	own  account // the daemon's
+}
+
+// newDefaultAccount returns the account of processes whose tasks name no user. If that user is the daemon's own, the
+// processes run with the daemon's credentials, unchanged.
+func newDefaultAccount(name string) (defaultAccount, error) {
+	d := defaultAccount{own: ownAccount()}
+	if name == "" {
+		return d, nil
+	}
+
+	a, err := accountOf(name)
+	if err != nil {
+		return d, err
+	}
+
+	if a.credential != nil && int(a.credential.Uid) != os.Geteuid() {
+		d.user = name
+	}
+
+	return d, nil
+}
+
+// CheckDefaultUser returns an error if processes cannot run as this user.
+func CheckDefaultUser(name string) error {
+	_, err := newDefaultAccount(name)
+	return err
+}
+
+// accountFor returns the account that a process runs as: the user that the task names, or the default, with the
+// groups that the task names, or all groups of the user. Only a daemon that runs as root can change either. Users are
+// looked up each time, because the user database of the host may change.
+func accountFor(p *task.Process, without defaultAccount) (account, error) {
+	a, err := without.own, error(nil)
+	if name := cmp.Or(p.User, without.user); name != "" {
+		if a, err = accountOf(name); err != nil {
 			return account{}, err
 		}
 	}
@@ -309,7 +342,7 @@ func startFailure(err error, program, dir string) error {
 	case errors.Is(err, syscall.EACCES):
 		return fmt.Errorf("permission denied to execute %s in directory %s", q, task.Quote(dir))
 	case errors.Is(err, syscall.ENOEXEC):
-		return fmt.Errorf("program %s is not in an executable format; a script must begin with #!", q)
+		return fmt.Errorf("program %s is not in an executable format; a script must begin with a #! line", q)
 	case errors.Is(err, syscall.EPERM):
 		return fmt.Errorf("the daemon has no permission to start %s as that user", q)
 	case errors.Is(err, syscall.E2BIG):

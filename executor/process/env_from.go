@@ -98,7 +98,7 @@ func (l *Runner) withEnvFrom(a task.Assigned, may func() error, o *Orders) (task
 		return a, nil
 	}
 
-	as, err := accountFor(given, l.own)
+	as, err := accountFor(given, l.without)
 	if err != nil {
 		return a, err
 	}

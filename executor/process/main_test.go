@@ -85,7 +85,7 @@ func playDaemon() error {
 		return err
 	}
 
-	l := Runner{workdirs: places, statuses: status.NewMonitor(nil), spawner: s, stuck: newStuckStarts(nil), spool: spool.New(spool.Config{Dir: dir}), guardian: g, own: ownAccount(), log: zap.NewNop(),
+	l := Runner{workdirs: places, statuses: status.NewMonitor(nil), spawner: s, stuck: newStuckStarts(nil), spool: spool.New(spool.Config{Dir: dir}), guardian: g, without: defaultAccount{own: ownAccount()}, log: zap.NewNop(),
 		groups: groups, orphans: orphans}
 	go silentWhenAsked(dir, g)
 

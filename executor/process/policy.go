@@ -86,7 +86,7 @@ func (l *Runner) currentPolicy() (*policy.Policy, error) {
 // policyAttempt returns the properties of an attempt that a policy judges. It contains the names of variables but no
 // values, which may be secrets.
 func (l *Runner) policyAttempt(a task.Assigned) (policy.Attempt, error) {
-	as, err := accountFor(a.Action.Process, l.own)
+	as, err := accountFor(a.Action.Process, l.without)
 	if err != nil {
 		return policy.Attempt{}, err
 	}
@@ -96,7 +96,7 @@ func (l *Runner) policyAttempt(a task.Assigned) (policy.Attempt, error) {
 		uid = as.credential.Uid
 	}
 
-	groups, err := groupsNamed(a.Action.Process, l.own)
+	groups, err := groupsNamed(a.Action.Process, l.without)
 	if err != nil {
 		return policy.Attempt{}, err
 	}
@@ -110,7 +110,7 @@ func (l *Runner) policyAttempt(a task.Assigned) (policy.Attempt, error) {
 
 // groupsNamed returns the groups that the task names. Own is set for those that its user has anyway; root has all of
 // them.
-func groupsNamed(p *task.Process, own account) (list []policy.Group, err error) {
+func groupsNamed(p *task.Process, without defaultAccount) (list []policy.Group, err error) {
 	names := p.Groups
 	if p.Group != "" {
 		names = append(slices.Clip(names), p.Group)
@@ -121,7 +121,7 @@ func groupsNamed(p *task.Process, own account) (list []policy.Group, err error) 
 	}
 
 	// The groups that the user has without those that the task names.
-	as, err := accountFor(&task.Process{User: p.User}, own)
+	as, err := accountFor(&task.Process{User: p.User}, without)
 	has := as.credential
 	if err == nil && has == nil {
 		has, err = ownCredential()

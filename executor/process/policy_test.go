@@ -117,7 +117,7 @@ func TestLaunch_ForgetsTheEnvironment(t *testing.T) {
 // A task that names a group may gain its rights, so the policy has to know which groups its user has.
 func TestGroupsNamed(t *testing.T) {
 	t.Parallel()
-	own := ownAccount()
+	own := defaultAccount{own: ownAccount()}
 	if as, err := groupsNamed(&task.Process{}, own); len(as) != 0 || err != nil {
 		t.Error(as, err)
 	}

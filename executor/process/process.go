@@ -64,7 +64,7 @@ func (l *Runner) prepareAttempt(a task.Assigned, token int64) (prepared, error) 
 		return prepared{}, err
 	}
 
-	as, err := accountFor(a.Action.Process, l.own)
+	as, err := accountFor(a.Action.Process, l.without)
 	if err != nil {
 		return prepared{}, err
 	}

@@ -36,7 +36,7 @@ func newLauncher(t testing.TB, cfg spool.Config) *Runner {
 	t.Cleanup(func() { cancel(); <-done })
 	cfg.Dir = cmp.Or(cfg.Dir, t.TempDir())
 
-	return &Runner{spawner: s, spool: spool.New(cfg), workdirs: openRooms(t, filepath.Join(cfg.Dir, "rooms")), statuses: status.NewMonitor(nil), stuck: newStuckStarts(nil), own: ownAccount(), node: "n1", log: zap.NewNop()}
+	return &Runner{spawner: s, spool: spool.New(cfg), workdirs: openRooms(t, filepath.Join(cfg.Dir, "rooms")), statuses: status.NewMonitor(nil), stuck: newStuckStarts(nil), without: defaultAccount{own: ownAccount()}, node: "n1", log: zap.NewNop()}
 }
 
 func openRooms(t testing.TB, dir string) *workdir.Pool {
@@ -328,7 +328,7 @@ func TestProcess_Directory(t *testing.T) {
 		}
 	}
 
-	l.own.home = "/no/such/home"
+	l.without.own.home = "/no/such/home"
 	if r := l.shell(t, "pwd -P"); string(r.Tail) != "/\n" {
 		t.Errorf("without a home: got %q (%s)", r.Tail, r.Message)
 	}

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"path/filepath"
 	"sync"
 	"time"
@@ -28,6 +29,8 @@ type Config struct {
 	Workdirs string           // where the working directories of attempts are; "" is below Dir
 	Spool    *spool.Spool     // stores the output
 	Guardian *guardian.Client // nil: none, for tests
+	// DefaultUser is the user of processes whose tasks name none; "" is the daemon's own.
+	DefaultUser string
 	// Groups provides a control group for each attempt. If it is nil or has none, processes are
 	// found in other ways.
 	Groups *cgroup.Groups
@@ -68,7 +71,7 @@ type Runner struct {
 	secrets      Secrets // nil: no secret can be read
 	secretReader secretReader
 	fake         Fake
-	own          account // the daemon's account
+	without      defaultAccount // of processes whose tasks name no user
 	node         string
 	log          *zap.Logger
 }
@@ -77,6 +80,11 @@ type Runner struct {
 // close-on-exec, so that the processes that it starts do not inherit them.
 func New(cfg Config) (*Runner, error) {
 	log := cmp.Or(cfg.Logger, zap.NewNop())
+
+	without, err := newDefaultAccount(cfg.DefaultUser)
+	if err != nil {
+		return nil, fmt.Errorf("default user: %w", err)
+	}
 
 	spawner, err := newSpawner()
 	if err != nil {
@@ -88,7 +96,7 @@ func New(cfg Config) (*Runner, error) {
 	l := &Runner{
 		spawner: spawner, spool: cfg.Spool, guardian: cfg.Guardian, statuses: status.NewMonitor(log), groups: cfg.Groups, orphans: cfg.Orphans,
 		stuck: newStuckStarts(cfg.StuckChanged), freeze: cfg.Freeze, policy: cfg.Policy, secrets: cfg.Secrets, secretReader: newSecretReader(),
-		fake: cfg.Fake, own: ownAccount(), node: cfg.Node, log: log,
+		fake: cfg.Fake, without: without, node: cfg.Node, log: log,
 	}
 	if cfg.Fake == nil {
 		// Attempts without processes need no directories.

@@ -162,7 +162,7 @@ func (b *bench) verifyResult(ctx context.Context, r *rig, said counted, period t
 		{"runs queued", said.Ticks["queued"], 0}, {"runs finished", said.Finished, t.Finished},
 	} {
 		if c.counted != c.found {
-			t.addFault("%s: %d were counted, etcd has %d", c.what, c.counted, c.found)
+			t.addFault("%s: counted %d, but etcd has %d", c.what, c.counted, c.found)
 		}
 	}
 

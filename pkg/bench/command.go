@@ -137,15 +137,15 @@ func (s *settings) bindFlags(f *pflag.FlagSet, named []string) {
 	some.IntVar(&s.Callers, "callers", s.Callers, "number of concurrent callers")
 	some.StringVar(&s.Overlap, "overlap", s.Overlap, "overlap policy of the tasks: skip or allow")
 	some.IntVar(&s.Keep, "keep", s.Keep, "ended runs kept per task")
-	some.IntVar(&s.Outstanding, "outstanding", s.Outstanding, "runs dispatched and not ended, at most; ticks fall due in herds of half as many")
+	some.IntVar(&s.Outstanding, "outstanding", s.Outstanding, "maximum number of runs dispatched but not ended; half as many ticks fall due at once")
 	some.IntVar(&s.Rig.Slots, "slots", s.Rig.Slots, "processes that run at the same time")
 	some.StringVar(&s.Rig.Cgroup, "cgroup", s.Rig.Cgroup, "control groups of attempts: auto or off")
-	some.BoolVar(&s.Rig.Guardian, "guardian", s.Rig.Guardian, "with a guardian, as an agent has it")
-	some.BoolVar(&s.Rig.Executor, "executor", s.Rig.Executor, "run what is dispatched")
-	some.IntVar(&s.Base, "base", s.Base, "how many tasks are few, to compare with")
+	some.BoolVar(&s.Rig.Guardian, "guardian", s.Rig.Guardian, "start a guardian, as an agent does")
+	some.BoolVar(&s.Rig.Executor, "executor", s.Rig.Executor, "execute dispatched runs")
+	some.IntVar(&s.Base, "base", s.Base, "number of tasks of the pass with few tasks")
 	some.IntVar(&s.Rate, "rate", s.Rate, "ticks each second")
-	some.DurationVar(&s.Every, "every", s.Every, "time between two herds, in whole seconds")
-	some.IntVar(&s.Rounds, "rounds", s.Rounds, "herds that are measured")
+	some.DurationVar(&s.Every, "every", s.Every, "time between two rounds, in whole seconds")
+	some.IntVar(&s.Rounds, "rounds", s.Rounds, "number of rounds to measure")
 	some.DurationVar(&s.Lease, "lease-ttl", s.Lease, "time after which a silent node counts as gone")
 	some.IntVar(&s.ValueBytes, "value-bytes", s.ValueBytes, "size of the values written")
 	some.VisitAll(func(flag *pflag.Flag) {
@@ -195,7 +195,7 @@ func (s *settings) validate() error {
 
 	program, err := exec.LookPath(s.Command[0])
 	if err != nil {
-		return refuse("", task.Quote(s.Command[0]), "is no program")
+		return refuse("", task.Quote(s.Command[0]), "is not a program")
 	}
 
 	s.Command = append([]string{program}, s.Command[1:]...)
@@ -252,7 +252,7 @@ func (k kind) newCommand() *cobra.Command {
 	}
 
 	s.bindFlags(cmd.Flags(), k.flags)
-	cmd.Flags().StringVar(&s.CPUProfile, "cpuprofile", "", "write a CPU profile of what is measured to this file")
+	cmd.Flags().StringVar(&s.CPUProfile, "cpuprofile", "", "write a CPU profile of the measurement to this file")
 	cmd.Flags().StringVar(&s.MemProfile, "memprofile", "", "write a profile of the heap and of all allocations to this file")
 	_ = cmd.Flags().MarkHidden("cpuprofile") // they exist
 	_ = cmd.Flags().MarkHidden("memprofile")
@@ -279,7 +279,7 @@ func (k kind) runBenchmark(cmd *cobra.Command, s settings) (_ *Report, err error
 	defer func() {
 		b.progress.beginStep("clean up")
 		if cerr := b.site.close(ctx); cerr != nil {
-			err = errors.Join(err, fmt.Errorf("clean up (what is left is below %s): %w", b.root, cerr))
+			err = errors.Join(err, fmt.Errorf("clean up (keys that remain begin with %s): %w", b.root, cerr))
 		}
 	}()
 

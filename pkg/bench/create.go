@@ -16,7 +16,9 @@ import (
 
 	"github.com/carillonhq/carillon/pkg/client"
 	"github.com/carillonhq/carillon/pkg/clock"
+	"github.com/carillonhq/carillon/pkg/internal/access"
 	"github.com/carillonhq/carillon/pkg/internal/api"
+	"github.com/carillonhq/carillon/pkg/internal/authority"
 	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
@@ -165,16 +167,36 @@ func (r *rig) createTask(ctx context.Context, s task.Spec) error {
 	return err
 }
 
+// createToken creates a token that may do everything, and the namespace of the tasks. It returns the token's secret.
+func (r *rig) createToken(ctx context.Context) (string, error) {
+	const subject = access.KindService + ":bench"
+	now := time.Now()
+
+	if _, err := r.plain.PutNamespace(ctx, 0, store.OpenNamespace(benchNamespace), now); err != nil {
+		return "", err
+	}
+
+	binding := task.Binding{Name: "bench", Role: access.RoleAdmin, RoleUID: access.BuiltInUID, Subjects: []string{subject}, Cluster: true}
+	if _, err := r.plain.PutBinding(ctx, 0, binding, now); err != nil {
+		return "", err
+	}
+
+	secret, token := authority.NewSecret()
+	token.Subject, token.CreatedAt = subject, task.At(now)
+
+	return secret, r.plain.CreateToken(ctx, token)
+}
+
 // serveAPI serves the API on the loopback interface, without TLS. It returns a client, and a function that ends
 // both.
 func (b *bench) serveAPI(ctx context.Context, r *rig) (*client.Client, func() error, error) {
-	secret, id, record := api.NewToken()
-	record.Who, record.CreatedAt = "bench", task.At(time.Now())
-	if err := r.plain.CreateFirstToken(ctx, id, record); err != nil {
+	secret, err := r.createToken(ctx)
+	if err != nil {
 		return nil, nil, err
 	}
 
-	handler, err := api.New(api.Config{Store: r.store, Cluster: r.cluster, Node: nodeName, Ref: r.taskRef, Logger: r.log})
+	keeper := authority.New(r.plain.Client(), r.plain.Keys(), r.log)
+	handler, err := api.New(api.Config{Store: r.store, Access: keeper, Cluster: r.cluster, Node: nodeName, Ref: r.taskRef, Logger: r.log})
 	if err != nil {
 		return nil, nil, err
 	}
@@ -188,14 +210,25 @@ func (b *bench) serveAPI(ctx context.Context, r *rig) (*client.Client, func() er
 	transport := &http.Transport{MaxIdleConnsPerHost: b.Callers}
 	served := make(chan error, 1)
 	go func() { served <- server.Serve(listener) }()
+
+	keeping, stopKeeper := context.WithCancel(context.WithoutCancel(ctx))
+	kept := make(chan struct{})
+	go func() { defer close(kept); _ = keeper.Run(keeping) }()
+
 	closeAll := func() error {
 		transport.CloseIdleConnections()
 		err := server.Close()
+		stopKeeper()
+		<-kept
 		if serr := <-served; !errors.Is(serr, http.ErrServerClosed) {
 			err = errors.Join(err, serr)
 		}
 
 		return err
+	}
+
+	if _, err := keeper.AwaitLoaded(ctx); err != nil {
+		return nil, nil, errors.Join(err, closeAll())
 	}
 
 	c, err := client.New(client.Config{Server: "http://" + listener.Addr().String(), Token: secret, HTTP: &http.Client{Transport: transport}})

@@ -50,7 +50,7 @@ func (w *dispatchObserver) watchDispatches(ctx context.Context, client *kv.Clien
 	first := true
 	return kv.Follow(ctx, client, kv.FollowConfig{Key: key, End: end, Logger: log, Name: "witness"}, func(b kv.Batch) error {
 		if b.Reset && !first {
-			return fmt.Errorf("the witness has missed something at revision %d", b.Revision)
+			return fmt.Errorf("the witness has missed a change at revision %d", b.Revision)
 		}
 
 		first = false

@@ -20,7 +20,7 @@ import (
 // checkFailoverRate rejects a rate at which a task would have two ticks in a second.
 func checkFailoverRate(s *settings) error {
 	if s.Rate > s.Tasks {
-		return task.Invalid(task.CodeBadValue, "--rate", "%d is more than the %d --tasks, and each of them ticks once a second at most", s.Rate, s.Tasks)
+		return task.Invalid(task.CodeBadValue, "--rate", "%d is more than the %d --tasks, each of which ticks at most once a second", s.Rate, s.Tasks)
 	}
 	return nil
 }
@@ -29,7 +29,10 @@ func checkFailoverRate(s *settings) error {
 // in processes of their own. An observer watches in etcd when each run is decided.
 func (b *bench) measureFailover(ctx context.Context) (err error) {
 	t := &trial{bench: b, store: store.New(b.client, kv.Direct(b.client), b.keys), agents: newAgents(b.site, b.Lease), witness: newDispatchObserver(b.keys, time.Second)}
-	cluster, _, err := t.store.Bootstrap(ctx, b.Rig.Shards, time.Now())
+	first := store.OpenAccess()
+	first.Namespaces = append(first.Namespaces, store.OpenNamespace(benchNamespace))
+
+	cluster, _, err := t.store.Bootstrap(ctx, b.Rig.Shards, time.Now(), first)
 	if err != nil {
 		return err
 	}

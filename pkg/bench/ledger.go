@@ -61,7 +61,7 @@ func (l *ledger) addEvent(e check.Event) {
 
 	k, ok := l.keys.ParseShard(e.Key)
 	if !ok {
-		l.faults.addFault("%s is not a key of ours", e.Key)
+		l.faults.addFault("%s is not a key of this benchmark", e.Key)
 		return
 	}
 
@@ -163,11 +163,11 @@ func (l *ledger) addToTally(t *tally, ends bool) {
 		case r.claims > 1:
 			t.addFault("run %s was dispatched %d times", key, r.claims)
 		case ends && r.ends != 1:
-			t.addFault("run %s was dispatched, and its end is on record %d times", key, r.ends)
+			t.addFault("run %s was dispatched, but its end was recorded %d times", key, r.ends)
 		case ends && r.ended != r.gone:
-			t.addFault("run %s ended at revision %d, its attempt went at %d", key, r.ended, r.gone)
+			t.addFault("run %s ended at revision %d, but its attempt was deleted at %d", key, r.ended, r.gone)
 		case !ends && r.ends+int(r.gone) > 0:
-			t.addFault("run %s has ended, and nothing was to run", key)
+			t.addFault("run %s has ended, but nothing should run", key)
 		}
 
 		t.Claimed += int64(min(r.claims, 1))
@@ -179,7 +179,7 @@ func (l *ledger) addToTally(t *tally, ends bool) {
 	// Every tick that is decided must have an outcome, and no other tick may have one.
 	for name, e := range l.entries {
 		if want := l.decidedTicks(name, e); e.decided != want {
-			t.addFault("task %s had %d ticks, and %d have an outcome", name, want, e.decided)
+			t.addFault("task %s had %d ticks, but %d have an outcome", name, want, e.decided)
 		}
 	}
 }
@@ -189,7 +189,7 @@ func (l *ledger) judgeRun(t *tally, name, id string, r *run) {
 	e := l.entries[name]
 	at, ok := task.TimeOfRunID(id)
 	if e == nil || !ok || id != task.RunID(at, e.uid) || at.UnixMilli() <= e.from || !e.ticksAt(at, l.period) {
-		t.addFault("run %s of %s is no tick of a task of ours", id, name)
+		t.addFault("run %s of %s is not a tick of a task of this benchmark", id, name)
 		return
 	}
 

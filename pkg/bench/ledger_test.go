@@ -86,11 +86,11 @@ func TestLedger_FindsWhatIsWrong(t *testing.T) {
 		want string // in the fault; "": no fault
 	}{
 		{"all is well", func(h *history) { h.fire(1); h.finish(1, task.Succeeded); h.finish(2, task.Skipped); h.mark(2) }, ""},
-		{"a tick without an outcome", func(h *history) { h.fire(1); h.finish(1, task.Succeeded); h.mark(2) }, "had 2 ticks, and 1 have an outcome"},
-		{"a tick beyond the watermark", func(h *history) { h.fire(1); h.finish(1, task.Succeeded) }, "had 0 ticks, and 1"},
+		{"a tick without an outcome", func(h *history) { h.fire(1); h.finish(1, task.Succeeded); h.mark(2) }, "had 2 ticks, but 1 have an outcome"},
+		{"a tick beyond the watermark", func(h *history) { h.fire(1); h.finish(1, task.Succeeded) }, "had 0 ticks, but 1"},
 		{"a run dispatched twice", func(h *history) { h.fire(1); h.finish(1, task.Succeeded); h.fire(1); h.mark(1) }, "was dispatched 2 times"},
-		{"a run that never ends", func(h *history) { h.fire(1); h.mark(1) }, "its end is on record 0 times"},
-		{"a run that ends twice", func(h *history) { h.fire(1); h.finish(1, task.Succeeded); h.finish(1, task.Succeeded); h.mark(1) }, "its end is on record 2 times"},
+		{"a run that never ends", func(h *history) { h.fire(1); h.mark(1) }, "but its end was recorded 0 times"},
+		{"a run that ends twice", func(h *history) { h.fire(1); h.finish(1, task.Succeeded); h.finish(1, task.Succeeded); h.mark(1) }, "but its end was recorded 2 times"},
 		{"a run that fails", func(h *history) { h.fire(1); h.finish(1, task.Failed); h.mark(1) }, `ended as "failed"`},
 		{"a tick both run and skipped", func(h *history) { h.fire(1); h.finish(1, task.Skipped); h.finish(1, task.Succeeded); h.mark(1) }, "several outcomes"},
 		{"another schedule, fired too soon", func(h *history) {
@@ -100,7 +100,7 @@ func TestLedger_FindsWhatIsWrong(t *testing.T) {
 			h.finish(1, task.Succeeded)
 			h.finish(2, task.Succeeded)
 			h.mark(2)
-		}, "t0000001 had 0 ticks, and 1"},
+		}, "t0000001 had 0 ticks, but 1"},
 		{"another schedule's tick without an outcome", func(h *history) {
 			h.other(0)
 
@@ -110,11 +110,11 @@ func TestLedger_FindsWhatIsWrong(t *testing.T) {
 			}
 
 			h.mark(3)
-		}, "t0000001 had 1 ticks, and 0"},
-		{"another schedule's run of no tick", func(h *history) { h.other(200) }, "is no tick"},
+		}, "t0000001 had 1 ticks, but 0"},
+		{"another schedule's run of no tick", func(h *history) { h.other(200) }, "is not a tick"},
 		{"a run of no tick", func(h *history) {
 			h.put(h.ledger.keys.Run(nodeName, h.ref, task.RunID(h.l.origin.Add(150*time.Millisecond), h.uid)), 1)
-		}, "is no tick"},
+		}, "is not a tick"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			h := newHistory(t)

@@ -125,7 +125,7 @@ func (r *Result) setVerified(err error) {
 type unverified struct{ names []string }
 
 func (e unverified) Error() string {
-	return "not verified: " + strings.Join(e.names, ", ") + ": what is in etcd is not what should be there"
+	return "not verified: " + strings.Join(e.names, ", ") + ": etcd does not contain the expected records"
 }
 
 // ExitCode is the exit code for findings.
@@ -237,7 +237,7 @@ func (r *Result) formatNotes() string {
 	}
 
 	if r.Reopened > 0 {
-		notes = append(notes, fmt.Sprintf("%d times a shard again", r.Reopened))
+		notes = append(notes, fmt.Sprintf("%d shards opened again", r.Reopened))
 	}
 
 	if r.MemoryPer != nil {
@@ -253,7 +253,7 @@ func (r *Result) formatNotes() string {
 	}
 
 	if r.CostRatio > 0 {
-		notes = append(notes, fmt.Sprintf("a fire costs %.2f × that of few", r.CostRatio))
+		notes = append(notes, fmt.Sprintf("a fire costs %.2f × as much as with few tasks", r.CostRatio))
 	}
 
 	return strings.Join(notes, ", ")

@@ -95,7 +95,7 @@ func newRig(ctx context.Context, s *site, cfg rigConfig, log *zap.Logger) (_ *ri
 		r.store = store.New(s.client, batcher, s.keys)
 	}
 
-	r.cluster, _, err = r.plain.Bootstrap(ctx, cfg.Shards, time.Now())
+	r.cluster, _, err = r.plain.Bootstrap(ctx, cfg.Shards, time.Now(), store.OpenAccess())
 
 	return r, err
 }
@@ -216,7 +216,8 @@ func (r *rig) startParts(ctx context.Context, l load) (_ *work, err error) {
 	fleet.Set(nodes)
 	w.engine = scheduler.New(scheduler.Config{
 		Node: nodeName, Store: w.tap, Fleet: fleet, NextAttempt: executor.Next, Now: w.clock.Now,
-		Logger: r.log.Named("scheduler"), Registerer: w.metrics,
+		Namespaces: func() scheduler.Namespaces { return scheduler.OpenNamespaces{} },
+		Logger:     r.log.Named("scheduler"), Registerer: w.metrics,
 	})
 	keeper := shard.NewKeeper(shard.KeeperConfig{
 		Node: nodeName, Owners: func() []record.Owner { return r.owners }, Fence: r.plain.OwnerFence,
@@ -232,7 +233,7 @@ func (r *rig) startParts(ctx context.Context, l load) (_ *work, err error) {
 	})
 
 	if err != nil {
-		err = fmt.Errorf("%w (%d were opened, %d times one again)", err, w.tap.opened.Load(), w.tap.reopened.Load())
+		err = fmt.Errorf("%w (opened %d, %d of them again)", err, w.tap.opened.Load(), w.tap.reopened.Load())
 	}
 
 	w.loaded = time.Since(began)

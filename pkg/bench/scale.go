@@ -17,7 +17,7 @@ const idleFor = 10 * time.Second
 // checkScaleRate rejects a rate at which one of the few tasks would have two ticks in a second.
 func checkScaleRate(s *settings) error {
 	if few := min(s.Base, s.Tasks); s.Rate > few {
-		return task.Invalid(task.CodeBadValue, "--rate", "%d is more than the %d tasks of --base, and each of them ticks once a second at most", s.Rate, few)
+		return task.Invalid(task.CodeBadValue, "--rate", "%d is more than the %d tasks of --base, each of which ticks at most once a second", s.Rate, few)
 	}
 	return nil
 }
@@ -132,7 +132,7 @@ func (b *bench) runChild(ctx context.Context, name string, o orders) (found find
 	for {
 		var w word
 		if err := c.readReport(ctx, &w); errors.Is(err, io.EOF) {
-			return found, fmt.Errorf("%s: the scheduler ended before its time", name)
+			return found, fmt.Errorf("%s: the scheduler ended too early", name)
 		} else if err != nil {
 			return found, err
 		}

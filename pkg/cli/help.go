@@ -17,7 +17,8 @@ const usageTemplate = `{{if .HasExample}}Examples:
 {{.Example}}
 
 {{end}}Usage:{{if and .Runnable (not .HasAvailableSubCommands)}}
-  {{.UseLine}}{{end}}{{if .HasAvailableSubCommands}}
+  {{.UseLine}}{{end}}{{if .HasAvailableSubCommands}}{{if index .Annotations "carillon/alone"}}
+  {{.UseLine}}{{end}}
   {{.CommandPath}} COMMAND{{end}}{{if .HasAvailableSubCommands}}{{$cmds := .Commands}}{{if eq (len .Groups) 0}}
 
 Commands:{{range $cmds}}{{if (or .IsAvailableCommand (eq .Name "help"))}}
@@ -111,6 +112,8 @@ const contextsTopic = `A context is a named cluster: its server and your credent
   carillon config set prod server=https://carillon.example.com:7070 token_file=~/.config/carillon/prod.token
   carillon config use prod          for all further commands
   carillon --context prod task list for one command
+
+carillon token create prints a new token; carillon whoami shows what yours may do.
 
 Contexts are stored in $XDG_CONFIG_HOME/carillon/config.yaml, or ~/.config/carillon/config.yaml:
 

@@ -7,6 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	accesscmd "github.com/carillonhq/carillon/pkg/cli/access"
 	"github.com/carillonhq/carillon/pkg/cli/apply"
 	auditcmd "github.com/carillonhq/carillon/pkg/cli/audit"
 	certcmd "github.com/carillonhq/carillon/pkg/cli/cert"
@@ -18,13 +19,16 @@ import (
 	"github.com/carillonhq/carillon/pkg/cli/failure"
 	"github.com/carillonhq/carillon/pkg/cli/imports"
 	"github.com/carillonhq/carillon/pkg/cli/logs"
+	namespacecmd "github.com/carillonhq/carillon/pkg/cli/namespace"
 	nodecmd "github.com/carillonhq/carillon/pkg/cli/node"
 	"github.com/carillonhq/carillon/pkg/cli/output"
+	rolecmd "github.com/carillonhq/carillon/pkg/cli/role"
 	runcmd "github.com/carillonhq/carillon/pkg/cli/run"
 	schedulecmd "github.com/carillonhq/carillon/pkg/cli/schedule"
 	secretcmd "github.com/carillonhq/carillon/pkg/cli/secret"
 	shardcmd "github.com/carillonhq/carillon/pkg/cli/shard"
 	taskcmd "github.com/carillonhq/carillon/pkg/cli/task"
+	tokencmd "github.com/carillonhq/carillon/pkg/cli/token"
 	topcmd "github.com/carillonhq/carillon/pkg/cli/top"
 	"github.com/carillonhq/carillon/pkg/task"
 )
@@ -109,7 +113,8 @@ func newRootCommand(f *factory.Factory, daemonCommands []*cobra.Command) *cobra.
 
 	root.AddGroup(&cobra.Group{ID: groupOther, Title: "Other:"})
 	factory.AddGroup(root, groupEveryday, everydayCommands(f)...)
-	factory.AddGroup(root, groupNouns, taskcmd.Command(f), runcmd.Command(f), nodecmd.Command(f), shardcmd.Command(f), clustercmd.Command(f), secretcmd.Command(f), schedulecmd.Command(f))
+	factory.AddGroup(root, groupNouns, taskcmd.Command(f), runcmd.Command(f), nodecmd.Command(f), shardcmd.Command(f), clustercmd.Command(f), secretcmd.Command(f), schedulecmd.Command(f),
+		namespacecmd.Command(f), accesscmd.Command(f), rolecmd.Command(f), tokencmd.Command(f))
 
 	for _, c := range daemonCommands {
 		if c.GroupID == "" && !c.Hidden {
@@ -128,7 +133,7 @@ func newRootCommand(f *factory.Factory, daemonCommands []*cobra.Command) *cobra.
 	version := versionCommand(f) // also works without a configuration, because it helps to find out why a server does not answer
 	cert, schema := certcmd.Command(f), schemaCommand(f)
 	factory.WithoutConfig(cert, schema, version)
-	factory.AddGroup(root, groupOther, imports.Command(f), auditcmd.Command(f), cert, configcmd.Command(f), schema, version)
+	factory.AddGroup(root, groupOther, imports.Command(f), auditcmd.Command(f), accesscmd.WhoAmICommand(f), cert, configcmd.Command(f), schema, version)
 	root.AddCommand(helpTopics()...)
 	root.SetHelpCommandGroupID(groupOther)
 	root.SetCompletionCommandGroupID(groupOther)

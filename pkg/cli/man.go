@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/carillonhq/carillon/pkg/cli/factory"
 	"github.com/carillonhq/carillon/pkg/cli/failure"
 	"github.com/carillonhq/carillon/pkg/task"
 )
@@ -91,6 +92,9 @@ func manPage(cmd *cobra.Command, name, section, date string) string {
 		heading("SYNOPSIS")
 		line := cmd.UseLine()
 		if cmd.HasAvailableSubCommands() {
+			if factory.IsRunAlone(cmd) {
+				fmt.Fprintf(&p, ".B %s\n.br\n", escapeRoff(line))
+			}
 			line = cmd.CommandPath() + " COMMAND"
 		}
 

@@ -21,7 +21,9 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/carillonhq/carillon/pkg/cli"
+	"github.com/carillonhq/carillon/pkg/internal/access"
 	"github.com/carillonhq/carillon/pkg/internal/api"
+	"github.com/carillonhq/carillon/pkg/internal/authority"
 	"github.com/carillonhq/carillon/pkg/internal/secret"
 	"github.com/carillonhq/carillon/pkg/internal/testkit/clitest"
 	"github.com/carillonhq/carillon/pkg/kv"
@@ -49,7 +51,7 @@ type world struct {
 type worldKey struct{}
 
 func TestScripts(t *testing.T) {
-	clitest.Run(t, "testdata/script", newWorld, clitest.Commands{"record": recordRun, "output": output, "node": node, "owner": owner, "worker": worker, "save": save, "board": board, "damage": damage, "own": own, "meddle": meddle, "report": reportStatus, "active": active, "parts": parts})
+	clitest.Run(t, "testdata/script", newWorld, clitest.Commands{"record": recordRun, "output": output, "node": node, "owner": owner, "worker": worker, "save": save, "board": board, "damage": damage, "own": own, "meddle": meddle, "report": reportStatus, "active": active, "parts": parts, "remember": remember})
 }
 
 func newWorld(env *testscript.Env) clitest.Server {
@@ -58,18 +60,18 @@ func newWorld(env *testscript.Env) clitest.Server {
 	keys, err := record.NewKeys("/" + task.NewUID())
 	must(t, err)
 	w := &world{etcd: etcd, store: store.New(etcd, kv.Direct(etcd), keys), spool: &spool{}}
-	cluster, _, err := w.store.Bootstrap(context.Background(), shards, time.Now())
+	secret, first := firstAccess()
+	cluster, _, err := w.store.Bootstrap(context.Background(), shards, time.Now(), first)
 	must(t, err)
-	secret, id, token := api.NewToken()
-	token.Who = "ann"
-	must(t, w.store.CreateToken(context.Background(), id, token))
-	h, err := api.New(api.Config{Store: w.store, Cluster: cluster, Node: "node-a", Version: "v1.2.3", Ref: ref, Logs: w.spool, Attempts: &w.reports, Keys: secretKeys(env), PageQuiet: time.Minute,
+	keeper, stop := runKeeper(t, etcd, keys)
+	env.Defer(stop)
+	h, err := api.New(api.Config{Store: w.store, Access: keeper, Cluster: cluster, Node: "node-a", Version: "v1.2.3", Ref: ref, Logs: w.spool, Attempts: &w.reports, Keys: secretKeys(env), PageQuiet: time.Minute,
 		Nodes: func() []task.Node {
 			nodes, err := w.store.Nodes(context.Background())
 			must(t, err)
 			return nodes
 		},
-		Board: func(context.Context, time.Duration, int) task.BoardPart {
+		Board: func(context.Context, task.BoardQuery) task.BoardPart {
 			if w.part == nil {
 				return task.BoardPart{Node: "node-a"}
 			}
@@ -104,6 +106,11 @@ func newWorld(env *testscript.Env) clitest.Server {
 
 	s := httptest.NewServer(handler)
 	env.Defer(s.Close)
+	asRoot := http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		handler.ServeHTTP(rw, r.WithContext(api.WithTrustedUser(r.Context(), 0)))
+	})
+	env.Setenv("ROOT_SERVER", "unix://"+serveAtSocket(env, asRoot)) // where requests without a token are those of root on the node's host
+
 	env.Setenv("HTTP_SERVER", s.URL) // the same API, for scripts that need an address
 	env.Values[worldKey{}] = w
 	env.Setenv("HALF_A_DAY_ON", time.Now().UTC().Add(12*time.Hour).Format("15:04")) // so that the time of day does not change during the test
@@ -111,8 +118,39 @@ func newWorld(env *testscript.Env) clitest.Server {
 	return clitest.Server{URL: "unix://" + serveAtSocket(env, handler), Token: secret}
 }
 
-// serveAtSocket serves on a socket until the script ends. With a port, each command would search the kernel's
-// list of connections for the owner of the server, and there are many while tests run.
+// firstAccess is what clusters begin with: user:ann, with a token of this secret, is an admin, and the namespaces that
+// scripts use allow everything.
+func firstAccess() (secret string, first store.FirstAccess) {
+	secret, token := authority.NewSecret()
+	token.Subject, token.CreatedAt = "user:ann", task.At(time.Now())
+	first = store.FirstAccess{
+		Tokens:   []record.Token{token},
+		Bindings: []task.Binding{{Name: "ann", Role: access.RoleAdmin, RoleUID: access.BuiltInUID, Subjects: []string{token.Subject}, Cluster: true}},
+	}
+
+	for _, ns := range []string{"default", "a", "bill", "billing", "from-flag", "imported", "ops", "other", "prod", "shop", "team"} {
+		first.Namespaces = append(first.Namespaces, store.OpenNamespace(ns))
+	}
+
+	return secret, first
+}
+
+// runKeeper returns a keeper of access records that knows them, and what ends it.
+func runKeeper(t testing.TB, etcd *kv.Client, keys record.Keys) (keeper *authority.Keeper, stop func()) {
+	keeper = authority.New(etcd, keys, nil)
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() { defer close(done); _ = keeper.Run(ctx) }()
+
+	_, err := keeper.AwaitLoaded(ctx)
+	must(t, err)
+
+	return keeper, func() { cancel(); <-done }
+}
+
+// serveAtSocket serves at a socket until the script ends. For a port, each command would look
+// for the server's owner in the kernel's list of all connections, which are many while tests
+// run.
 func serveAtSocket(env *testscript.Env, h http.Handler) (path string) {
 	t := env.T().(testing.TB)
 	dir, err := os.MkdirTemp("", "cli") // the path of a socket is limited to 107 bytes, so WorkDir may be too long
@@ -406,6 +444,11 @@ func board(ts *testscript.TestScript, _ bool, args []string) {
 // save writes a file that only its owner can read: save FILE TEXT.
 func save(ts *testscript.TestScript, _ bool, args []string) {
 	ts.Check(os.WriteFile(ts.MkAbs(args[0]), []byte(args[1]+"\n"), 0o600))
+}
+
+// remember puts what the last command printed into a variable: remember VARIABLE.
+func remember(ts *testscript.TestScript, _ bool, args []string) {
+	ts.Setenv(args[0], strings.TrimSpace(ts.ReadFile("stdout")))
 }
 
 // spool stores output in memory.

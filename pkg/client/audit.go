@@ -23,8 +23,8 @@ type AuditService struct{ conn *connection }
 // AuditLine is one line of the answer to an audit. Exactly one field is set.
 type AuditLine struct {
 	Progress *task.AuditProgress `json:"progress,omitempty" doc:"The progress of the audit."`
-	Audit    *task.Audit         `json:"audit,omitempty" doc:"What was found; the last line."`
-	Error    *Problem            `json:"error,omitempty" doc:"What ended it; the last line."`
+	Audit    *task.Audit         `json:"audit,omitempty" doc:"The findings; only in the last line."`
+	Error    *Problem            `json:"error,omitempty" doc:"The error that ended the audit; only in the last line."`
 }
 
 // Repairs is the body of a repair request.

@@ -67,6 +67,14 @@ type Client struct {
 	Audit   *AuditService
 	Board   *BoardService
 
+	Access     *AccessService
+	Roles      *RolesService
+	Bindings   *BindingsService
+	Namespaces *NamespacesService
+	Tokens     *TokensService
+	Subjects   *SubjectsService
+	AuditLog   *AuditLogService
+
 	conn *connection
 }
 
@@ -93,7 +101,16 @@ func New(cfg Config) (*Client, error) {
 		Freezes: &FreezesService{conn},
 		Audit:   &AuditService{conn},
 		Board:   &BoardService{conn},
-		conn:    conn,
+
+		Access:     &AccessService{conn},
+		Roles:      &RolesService{conn},
+		Bindings:   &BindingsService{conn},
+		Namespaces: &NamespacesService{conn},
+		Tokens:     &TokensService{conn},
+		Subjects:   &SubjectsService{conn},
+		AuditLog:   &AuditLogService{conn},
+
+		conn: conn,
 	}, nil
 }
 

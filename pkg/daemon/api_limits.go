@@ -29,14 +29,20 @@ const (
 )
 
 // newHTTPServer returns the server of the API, with its timeouts.
-func newHTTPServer(users unixsocket.Administrators, log *zap.Logger) *http.Server {
+func newHTTPServer(users unixsocket.Administrators, servesAPI bool, log *zap.Logger) *http.Server {
+	// A node that does not serve the API trusts no user of its host.
+	inContext := connlimit.Context
+	if servesAPI {
+		inContext = users.ConnContext
+	}
+
 	return &http.Server{
 		ReadHeaderTimeout: readHeaderTimeout,
 		ReadTimeout:       requestReadTimeout,
 		WriteTimeout:      answerWriteTimeout,
 		IdleTimeout:       idleTimeout,
 		MaxHeaderBytes:    maxHeaderBytes,
-		ConnContext:       users.ConnContext,
+		ConnContext:       inContext,
 		ErrorLog:          httpLog(log),
 	}
 }

@@ -10,6 +10,8 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/carillonhq/carillon/pkg/clock"
+	"github.com/carillonhq/carillon/pkg/daemon/bootstraptoken"
+	"github.com/carillonhq/carillon/pkg/daemon/etcdhistory"
 	"github.com/carillonhq/carillon/pkg/internal/certs"
 	"github.com/carillonhq/carillon/pkg/kv"
 	"github.com/carillonhq/carillon/pkg/store"
@@ -106,9 +108,9 @@ func (w *etcdWaiter) untilStarted(ctx context.Context, try func() error) error {
 		case errors.Is(err, kv.ErrLogin):
 			return task.Invalid(task.CodeBadValue, "etcd_user", "%s", err)
 		case kv.Denied(err) && w.cfg.EtcdUser == "" && w.cfg.EtcdCert == "":
-			return task.Invalid(task.CodeRequired, "etcd_user", "etcd wants to know who asks: give etcd_user and etcd_password_file, or etcd_cert and etcd_key")
+			return task.Invalid(task.CodeRequired, "etcd_user", "etcd requires a login: set etcd_user and etcd_password_file, or etcd_cert and etcd_key")
 		case kv.Denied(err):
-			return task.Invalid(task.CodeBadValue, "etcd_user", "etcd does not let it read and write under %s/: "+
+			return task.Invalid(task.CodeBadValue, "etcd_user", "etcd does not allow this user to read and write under %s/; grant it with: "+
 				"etcdctl role grant-permission ROLE --prefix=true readwrite %s/ (%s)", w.cfg.Prefix, w.cfg.Prefix, err)
 		}
 
@@ -116,48 +118,76 @@ func (w *etcdWaiter) untilStarted(ctx context.Context, try func() error) error {
 	})
 }
 
-// bootstrapCluster creates the cluster and its admin token if there are none. Before that, it compares the history of
-// etcd with the data directory; see compareHistory.
+// bootstrapCluster creates the cluster with its admin token if there is no cluster. A node without the role api waits
+// until another one has created it: the admin token stays on the node that creates the cluster, and an administrator
+// looks for it on a node that serves the API.
 func (n *Node) bootstrapCluster(ctx context.Context) error {
-	return n.etcdWaiter.untilStarted(ctx, func() error {
-		there, err := n.store.Present(ctx)
-		if err != nil {
+	for logged := false; ; logged = true {
+		found := false
+		err := n.etcdWaiter.untilStarted(ctx, func() (err error) {
+			found, err = n.openCluster(ctx)
+			return err
+		})
+		if err != nil || found {
 			return err
 		}
 
-		before := n.state.Epoch()
-
-		if n.restored, err = compareHistory(n.state, there, n.revisions.wentBack()); err != nil {
-			return err
+		if !logged {
+			n.log.Info("there is no cluster yet; waiting for a node with the role api to create it", zap.Strings("roles", n.cfg.Roles))
 		}
 
-		if n.state.Epoch() != before {
-			// An operator has accepted a restored etcd. Its revisions are lower than those seen before, so start
-			// from the present one.
-			n.revisions = newRevisions(there.Revision)
-			n.client.KV = seenKV{n.etcdKV, n.revisions}
+		n.http.setStartupStatus("there is no cluster yet: it waits for a node with the role api to create it")
+
+		if !clock.Sleep(ctx, time.Second) {
+			return ctx.Err()
 		}
+	}
+}
 
-		c, made, err := n.store.Bootstrap(ctx, n.cfg.Shards, n.env.Now())
-		if err != nil {
-			return err
+// openCluster reads the cluster's record, or creates it if this node may. found reports whether there is a cluster now.
+// Before that, it compares the history of etcd with the data directory; see etcdhistory.Compare.
+func (n *Node) openCluster(ctx context.Context) (found bool, err error) {
+	there, err := n.store.Present(ctx)
+	if err != nil {
+		return false, err
+	}
+
+	before := n.state.Epoch()
+
+	if n.restored, err = etcdhistory.Compare(n.state, there, n.revisions.WentBack()); err != nil {
+		return false, err
+	}
+
+	if n.state.Epoch() != before {
+		// An operator has accepted a restored etcd. Its revisions are lower than those seen before, so start
+		// from the present one.
+		n.revisions = etcdhistory.NewRevisions(there.Revision)
+		n.client.KV = n.revisions.ObserveKV(n.etcdKV)
+	}
+
+	if !there.Found && !n.cfg.servesAPI() {
+		return false, nil
+	}
+
+	token := bootstraptoken.NewFile(n.cfg.DataDir, n.store, n.log)
+
+	c, made, err := token.CreateCluster(ctx, there.Found, n.cfg.Shards, n.env.OpenDefault, n.env.Now())
+	if err != nil {
+		return false, err
+	}
+
+	if n.cluster = c; before == 0 {
+		if err := n.state.SetHistory(c.ID, c.Epoch, n.revisions.Seen(), false); err != nil {
+			return false, err
 		}
+	}
 
-		if n.cluster = c; before == 0 {
-			if err := n.state.SetHistory(c.ID, c.Epoch, n.revisions.seen.Load(), false); err != nil {
-				return err
-			}
-		}
+	if made {
+		n.log.Info("created a new cluster", zap.String("cluster", c.ID), zap.Int("shards", c.Shards), zap.String("token", n.TokenPath()))
+	}
 
-		if made {
-			n.log.Info("created a new cluster", zap.String("cluster", c.ID), zap.Int("shards", c.Shards))
-		}
-
-		token := adminToken{path: n.TokenPath(), store: n.store, env: n.env, log: n.log}
-
-		return token.ensureToken(ctx)
-	})
+	return true, nil
 }
 
 // TokenPath returns the path of the file in which the node that created the cluster stores the admin token.
-func (n *Node) TokenPath() string { return n.cfg.tokenPath() }
+func (n *Node) TokenPath() string { return bootstraptoken.Path(n.cfg.DataDir) }

@@ -91,7 +91,7 @@ func checkConfig(out, notes io.Writer, file string, given *pflag.FlagSet) error 
 	}
 
 	if _, err := os.Stat(usualFile); file == "" && err == nil {
-		faults = append(faults, fmt.Errorf("no file was read: was --config %s meant?", usualFile))
+		faults = append(faults, fmt.Errorf("no file was read; did you mean --config %s?", usualFile))
 	}
 
 	return faults
@@ -278,7 +278,7 @@ func checkWritable(dir string) error {
 		switch {
 		case err != nil:
 		case !info.IsDir():
-			err = fmt.Errorf("%s is no directory", at)
+			err = fmt.Errorf("%s is not a directory", at)
 		default:
 			if err = unix.Access(at, unix.W_OK|unix.X_OK); err != nil {
 				err = fmt.Errorf("%s: cannot be written to: %w", at, err)

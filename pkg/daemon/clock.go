@@ -98,6 +98,6 @@ func (c *clockMonitor) checkTrusted() error {
 	case <-c.looked:
 		return c.checkClock()
 	default:
-		return errors.New("it has not been compared with the other nodes' yet")
+		return errors.New("it has not been compared with those of the other nodes yet")
 	}
 }

@@ -19,6 +19,8 @@ import (
 	"time"
 
 	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/internal/access"
+	"github.com/carillonhq/carillon/pkg/internal/authority"
 	"github.com/carillonhq/carillon/pkg/internal/certs"
 	"github.com/carillonhq/carillon/pkg/internal/check"
 	"github.com/carillonhq/carillon/pkg/internal/testkit/recorder"
@@ -41,6 +43,7 @@ type cluster struct {
 	nodes    map[string]*process
 	flags    []string // flags of every agent
 
+	token   string   // the secret of the first token, if no node has created the cluster
 	clients sync.Map // server and token to *client.Client
 }
 
@@ -79,16 +82,32 @@ func newCluster(t *testing.T, flags ...string) *cluster {
 // lostAfter sets the cluster's lost_after.
 func (c *cluster) lostAfter(d time.Duration) {
 	c.t.Helper()
-	setLostAfter(c.t, c.etcd.Client(), c.keys, 8, d)
+	if token := setLostAfter(c.t, c.etcd.Client(), c.keys, 8, d); token != "" {
+		c.token = token
+	}
 }
 
-// setLostAfter sets lost_after in the record of a cluster. It creates the record if there is none.
-func setLostAfter(t *testing.T, etcd *kv.Client, keys record.Keys, shards int, d time.Duration) {
+// setLostAfter sets it in the record of a cluster. If there is none, it makes one with a first token, as a node does, and
+// returns the secret.
+func setLostAfter(t *testing.T, etcd *kv.Client, keys record.Keys, shards int, d time.Duration) (secret string) {
 	t.Helper()
 	s := store.New(etcd, kv.Direct(etcd), keys)
+	const subject = access.KindService + ":bootstrap"
+	secret, token := authority.NewSecret()
+	token.Subject = subject
+
+	first := store.OpenAccess()
+	first.Namespaces = append(first.Namespaces, store.OpenNamespace("ice"))
+	first.Tokens = []record.Token{token}
+	first.Bindings = []task.Binding{{Name: "bootstrap", Role: access.RoleAdmin, RoleUID: access.BuiltInUID, Subjects: []string{subject}, Cluster: true}}
+
 	eventually(t, func() error {
-		if _, _, err := s.Bootstrap(t.Context(), shards, time.Now()); err != nil {
+		_, made, err := s.Bootstrap(t.Context(), shards, time.Now(), first)
+		if err != nil {
 			return err
+		}
+		if !made {
+			secret = ""
 		}
 		old, err := s.Cluster(t.Context())
 		if err != nil {
@@ -98,6 +117,8 @@ func setLostAfter(t *testing.T, etcd *kv.Client, keys record.Keys, shards int, d
 		changed.LostAfter = task.Duration(d)
 		return s.ChangeCluster(t.Context(), old, changed)
 	})
+
+	return secret
 }
 
 // node returns a daemon that is not running yet, or the existing one.
@@ -271,7 +292,7 @@ func (c *cluster) stopAll() {
 // TLS, because each client has connections that stay open for a while.
 func (c *cluster) client(node string) *client.Client {
 	c.t.Helper()
-	var token string
+	token := c.token
 	for _, p := range c.nodes {
 		if b, err := os.ReadFile(filepath.Join(p.dir, "token")); err == nil {
 			token = strings.TrimSpace(string(b))

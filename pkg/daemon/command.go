@@ -13,6 +13,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/carillonhq/carillon/pkg/daemon/datadir"
+	"github.com/carillonhq/carillon/pkg/daemon/etcdhistory"
 	"github.com/carillonhq/carillon/pkg/daemon/garbage"
 	"github.com/carillonhq/carillon/pkg/daemon/systemd"
 	"github.com/carillonhq/carillon/pkg/daemon/unixsocket"
@@ -71,15 +72,22 @@ func (e Environment) devCommand() *cobra.Command {
 	cfg := Defaults()
 	cfg.Name, cfg.Embedded, cfg.LogFormat, cfg.LogLevel = "dev", true, "console", "info"
 	cfg.DataDir, cfg.DrainTimeout, cfg.Shards = "", task.Duration(5*time.Second), 16
+	e.OpenDefault = true
 	cmd := &cobra.Command{
 		Use:   "dev",
 		Short: "Run a node with an embedded etcd, for development",
-		Long: "Run a single node with an embedded etcd in one process. Its data survives a restart.\n\n" +
+		Long: "Run a single node with an embedded etcd in one process. Its data survives a restart. The namespace default is open: its\n" +
+			"tasks may use a shell, and run as any user that this node can run them as.\n\n" +
 			"The node writes its admin token to the place where the other commands look for it. With --data-dir, the token stays in\n" +
 			"that directory and the node prints how to use it, so several such nodes can run side by side.",
 		Example: "  carillon dev\n  carillon dev --data-dir /tmp/try --listen 127.0.0.1:7171",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			// Tasks run as the user who has started it. Of any other user than root, they do so anyway.
+			if cfg.DefaultUser == "" && os.Geteuid() == 0 {
+				cfg.DefaultUser = "root"
+			}
+
 			own := cfg.DataDir != ""
 			if !own {
 				dir, err := userDir("XDG_DATA_HOME", ".local/share")
@@ -99,6 +107,7 @@ func (e Environment) devCommand() *cobra.Command {
 
 	cmd.Flags().StringVar(&cfg.DataDir, "data-dir", "", "data directory (default: ~/.local/share/carillon/dev)")
 	cmd.Flags().StringVar(&cfg.ScratchDir, "scratch-dir", "", "absolute path; working directories of attempts are in its subdirectory carillon-dev and deleted at the end (default: /var/cache/carillon/dev for root, so that the users of tasks can enter it, else in the data directory)")
+	cmd.Flags().StringVar(&cfg.DefaultUser, "default-user", "", "OS user of tasks that name none (default: the user who runs this command)")
 	cmd.Flags().StringVar(&cfg.Cgroup, "cgroup", cfg.Cgroup, "where to create control groups for attempts: auto (below that of the node), off, or a path such as /carillon")
 	cmd.Flags().StringVar(&cfg.Listen, "listen", cfg.Listen, "address of the API")
 	cmd.Flags().BoolVar(&cfg.Insecure, "insecure", cfg.Insecure, "let the API listen beyond loopback without TLS")
@@ -113,18 +122,25 @@ func (e Environment) devCommand() *cobra.Command {
 // directory, it copies the token to where the other commands find it. With own, the node has a
 // directory that the user chose, and its token must not replace that of the default node.
 func printWelcome(n *Node, own bool, out io.Writer) error {
-	path, use := n.TokenPath(), ""
-	if !own {
-		var err error
+	path, server, use := n.TokenPath(), n.Address(), ""
+
+	switch _, err := os.Stat(path); {
+	case errors.Is(err, os.ErrNotExist):
+		// The first token was deleted, and there is no other way in than the socket and other tokens.
+		path = "none here"
+		if n.cfg.Socket != "" {
+			server = "unix://" + n.cfg.Socket
+		}
+	case own:
+		use = fmt.Sprintf("  export CARILLON_TOKEN_FILE=%s\n", path)
+	default:
 		if path, err = publishToken(path); err != nil {
 			return err
 		}
-	} else {
-		use = fmt.Sprintf("  export CARILLON_TOKEN_FILE=%s\n", path)
 	}
 
-	if n.Address() != "http://127.0.0.1:7070" {
-		use += fmt.Sprintf("  export CARILLON_SERVER=%s\n", n.Address())
+	if server != "http://127.0.0.1:7070" {
+		use += fmt.Sprintf("  export CARILLON_SERVER=%s\n", server)
 	}
 
 	_, err := fmt.Fprintf(out, "Carillon %s is up: %s (API description: %s/openapi.json)\n\nIn another terminal:\n%s"+
@@ -195,7 +211,7 @@ func (e Environment) runDaemon(ctx context.Context, cfg Config, logs io.Writer, 
 		for {
 			err := e.runOnce(ctx, cfg, log, started)
 			switch {
-			case !errors.Is(err, errNewHistory):
+			case !errors.Is(err, etcdhistory.ErrNewHistory):
 				return err
 			case ctx.Err() != nil:
 				return nil // the process stops anyway

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/carillonhq/carillon/executor/process"
 	"github.com/carillonhq/carillon/pkg/cgroup"
 	"github.com/carillonhq/carillon/pkg/daemon/unixsocket"
 	"github.com/carillonhq/carillon/pkg/internal/certs"
@@ -46,6 +47,14 @@ type Config struct {
 	// Files of the host's administrator. Their current contents count at each use.
 	SecretKeys string `json:"secret_keys"` // keys under which secrets are encrypted; 0600
 	Policy     string `json:"policy"`      // restricts what may run here; only root may write it
+
+	// DefaultUser is the OS user of tasks that name none. "" is nobody if the daemon is root, and otherwise the
+	// daemon's own user.
+	DefaultUser string `json:"default_user"`
+
+	// Sinks of audit records, in addition to etcd, which keeps them for 30 days.
+	AuditFile   string `json:"audit_file"`   // a file with a JSON object in each line
+	AuditSyslog bool   `json:"audit_syslog"` // the host's syslog, facility auth
 
 	Embedded      bool     `json:"embedded"` // run an etcd in this process
 	EtcdEndpoints []string `json:"etcd_endpoints"`
@@ -99,13 +108,23 @@ type Config struct {
 func Defaults() Config {
 	return Config{
 		Name: defaultName(), DataDir: "/var/lib/carillon", Listen: "127.0.0.1:7070",
-		Roles: []string{task.RoleScheduler, task.RoleExecutor}, Slots: max(16, 8*runtime.NumCPU()), Weight: 1, Shards: 256,
+		Roles: []string{task.RoleScheduler, task.RoleExecutor, task.RoleAPI}, Slots: max(16, 8*runtime.NumCPU()), Weight: 1, Shards: 256,
 		TLSClientAuth: string(certs.None),
 		Prefix:        record.DefaultPrefix, InitialClusterState: clusterNew, LeaseTTL: task.Duration(10 * time.Second),
 		DrainTimeout: task.Duration(30 * time.Second), SpoolLimit: 10 << 20, SpoolTotal: 1 << 30,
 		SpoolRetention: task.Duration(7 * 24 * time.Hour), SpoolCompress: true, Cgroup: cgroup.Auto, LogFormat: "json", LogLevel: "info",
 	}
 }
+
+// allRoles are the roles that a node can have.
+var allRoles = []string{task.RoleScheduler, task.RoleExecutor, task.RoleAPI}
+
+// servesAPI reports whether the node serves the API to callers. Other nodes serve only health checks, and what nodes
+// with the API forward to them.
+func (c *Config) servesAPI() bool { return slices.Contains(c.Roles, task.RoleAPI) }
+
+// schedules reports whether the node may own shards.
+func (c *Config) schedules() bool { return slices.Contains(c.Roles, task.RoleScheduler) }
 
 // notInName matches what a node's name must not contain.
 var notInName = regexp.MustCompile(`[^a-z0-9._-]+`)
@@ -148,13 +167,13 @@ func (c *Config) Validate() error {
 		return err
 	}
 	if c.Embedded == (len(c.EtcdEndpoints) > 0) {
-		return task.Invalid(task.CodeRequired, "etcd_endpoints", "give either the endpoints of an etcd, or embedded")
+		return task.Invalid(task.CodeRequired, "etcd_endpoints", "set either etcd_endpoints or embedded")
 	}
 	if c.EtcdQuota != 0 && !c.Embedded {
-		return task.Invalid(task.CodeBadValue, "etcd_quota", "is for the embedded etcd; of another one, it is set there")
+		return task.Invalid(task.CodeBadValue, "etcd_quota", "applies only to the embedded etcd; for an external etcd, set its --quota-backend-bytes")
 	}
 	if c.EventRetention != 0 && !c.Embedded {
-		return task.Invalid(task.CodeBadValue, "event_retention", "is for the embedded etcd; another one has --auto-compaction-retention")
+		return task.Invalid(task.CodeBadValue, "event_retention", "applies only to the embedded etcd; for an external etcd, set its --auto-compaction-retention")
 	}
 	if err := c.validatePeers(); err != nil {
 		return err
@@ -163,16 +182,22 @@ func (c *Config) Validate() error {
 		return err
 	}
 	if len(c.Roles) == 0 {
-		return task.Invalid(task.CodeRequired, "roles", "needs at least one of scheduler, executor")
+		return task.Invalid(task.CodeRequired, "roles", "requires at least one of scheduler, executor, api")
 	}
 
 	for _, r := range c.Roles {
-		if r != task.RoleScheduler && r != task.RoleExecutor {
-			return task.NoneOf(task.CodeBadValue, "roles", r, "scheduler", "executor")
+		if !slices.Contains(allRoles, r) {
+			return task.NoneOf(task.CodeBadValue, "roles", r, allRoles...)
 		}
 	}
 
 	if err := c.validateSeparation(os.Geteuid()); err != nil {
+		return err
+	}
+	if err := c.validateDefaultUser(); err != nil {
+		return err
+	}
+	if err := c.validateAuditFile(); err != nil {
 		return err
 	}
 	if err := cgroup.CheckSetting(c.Cgroup); err != nil {
@@ -180,6 +205,38 @@ func (c *Config) Validate() error {
 	}
 
 	return c.validateNumbers()
+}
+
+// unprivilegedUser is the user of tasks that name none if the daemon is root.
+const unprivilegedUser = "nobody"
+
+// taskUser returns the user of tasks that name none; "" is the daemon's own. A daemon that is root runs them as root only
+// if the setting says so.
+func (c *Config) taskUser() string {
+	if c.DefaultUser == "" && os.Geteuid() == 0 {
+		return unprivilegedUser
+	}
+	return c.DefaultUser
+}
+
+// validateDefaultUser checks that attempts can run as the default user, if any run here.
+func (c *Config) validateDefaultUser() error {
+	if !slices.Contains(c.Roles, task.RoleExecutor) {
+		return nil
+	}
+	if err := process.CheckDefaultUser(c.taskUser()); err != nil {
+		return task.Invalid(task.CodeBadValue, "default_user", "%v", err)
+	}
+
+	return nil
+}
+
+// validateAuditFile checks audit_file.
+func (c *Config) validateAuditFile() error {
+	if c.AuditFile != "" && !filepath.IsAbs(c.AuditFile) {
+		return task.Invalid(task.CodeBadValue, "audit_file", "%s is not an absolute path", task.Quote(c.AuditFile))
+	}
+	return nil
 }
 
 // validateScratch checks scratch_dir. A private /tmp would hide directories below it from their attempts.
@@ -192,7 +249,7 @@ func (c *Config) validateScratch() error {
 	}
 
 	if c.ScratchDir = filepath.Clean(c.ScratchDir); task.PrivateDir(c.ScratchDir) != "" && os.Geteuid() == 0 {
-		return task.Invalid(task.CodeBadValue, "scratch_dir", "%s lies in %s, in whose place attempts may have directories from there",
+		return task.Invalid(task.CodeBadValue, "scratch_dir", "%s is in %s, which attempts may see as a private directory",
 			task.Quote(c.ScratchDir), task.PrivateDir(c.ScratchDir))
 	}
 
@@ -220,7 +277,7 @@ func (c *Config) validateNumbers() error {
 	}
 
 	if !(c.MaxLoad == 0 || c.MaxLoad >= 0.1 && c.MaxLoad <= 1e5) {
-		return task.Invalid(task.CodeOutOfRange, "max_load", "%v is not between 0.1 and 100000, nor 0", c.MaxLoad)
+		return task.Invalid(task.CodeOutOfRange, "max_load", "%v is neither 0 nor between 0.1 and 100000", c.MaxLoad)
 	}
 
 	times := []struct {
@@ -264,7 +321,7 @@ func (c *Config) validateAddresses() error {
 
 	if !isLoopback(host) && !c.Insecure && !c.servesTLS() {
 		return task.Invalid(task.CodeBadValue, "listen",
-			"%s is reachable from other hosts: give tls_cert and tls_key, listen on 127.0.0.1, or accept the risk with --insecure", task.Quote(c.Listen))
+			"%s is reachable from other hosts: set tls_cert and tls_key, listen on 127.0.0.1, or accept the risk with --insecure", task.Quote(c.Listen))
 	}
 
 	if c.Advertise == "" {
@@ -276,7 +333,7 @@ func (c *Config) validateAddresses() error {
 		return task.Invalid(task.CodeBadValue, "advertise", "%s is not a URL such as %s://10.0.0.7:7070", task.Quote(c.Advertise), c.urlScheme())
 	}
 	if u.Scheme != c.urlScheme() {
-		return task.Invalid(task.CodeBadValue, "advertise", "%s is to be %s://: it is what the API speaks with tls_cert, or without", task.Quote(c.Advertise), c.urlScheme())
+		return task.Invalid(task.CodeBadValue, "advertise", "%s must begin with %s://: the API uses https if tls_cert is set, and http otherwise", task.Quote(c.Advertise), c.urlScheme())
 	}
 
 	return nil

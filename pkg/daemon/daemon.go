@@ -23,11 +23,14 @@ import (
 	"github.com/carillonhq/carillon/executor/spool"
 	"github.com/carillonhq/carillon/executor/workdir"
 	"github.com/carillonhq/carillon/pkg/cgroup"
+	"github.com/carillonhq/carillon/pkg/daemon/auditlog"
 	"github.com/carillonhq/carillon/pkg/daemon/datadir"
+	"github.com/carillonhq/carillon/pkg/daemon/etcdhistory"
 	"github.com/carillonhq/carillon/pkg/daemon/hostfacts"
 	"github.com/carillonhq/carillon/pkg/daemon/peerprobe"
 	"github.com/carillonhq/carillon/pkg/daemon/unixsocket"
 	"github.com/carillonhq/carillon/pkg/internal/api"
+	"github.com/carillonhq/carillon/pkg/internal/authority"
 	"github.com/carillonhq/carillon/pkg/internal/certs"
 	"github.com/carillonhq/carillon/pkg/internal/connlimit"
 	"github.com/carillonhq/carillon/pkg/kv"
@@ -58,6 +61,8 @@ type Node struct {
 	store    *store.Store
 	registry *prometheus.Registry // the metrics of this node
 	etcd     *etcdMonitor         // reports how full etcd is
+	access   *authority.Keeper    // who may do what; it stays empty on a node that only executes runs
+	late     *auditlog.Late       // audit records that a full etcd could not store
 	cluster  task.Cluster         // the record as it was at the start; the number of shards never changes
 	record   *clusterRecord       // follows the cluster's record
 	restored error                // not nil: at the start, etcd was found to be restored from an older snapshot
@@ -75,8 +80,8 @@ type Node struct {
 	clock       *clockMonitor
 	watchdog    *watchdog
 	stall       *stallMonitor
-	revisions   *revisions
-	history     *etcdHistory
+	revisions   *etcdhistory.Revisions
+	history     *etcdhistory.Monitor
 	peers       *peerprobe.Prober
 
 	nodes    *kv.Mirror         // nodes/
@@ -137,7 +142,7 @@ func startNode(ctx context.Context, cfg Config, env Environment, log *zap.Logger
 		return nil, err
 	}
 	if err := guardian.WaitForExit(ctx, cfg.DataDir); err != nil {
-		return nil, fmt.Errorf("wait for the guardian of the former daemon: %w", err)
+		return nil, fmt.Errorf("wait for the guardian of the previous daemon: %w", err)
 	}
 	if n.former, err = n.state.Begin(n.instance); err != nil {
 		return nil, err
@@ -155,18 +160,18 @@ func startNode(ctx context.Context, cfg Config, env Environment, log *zap.Logger
 	n.tls = nodeTLS{dial: env.Dial, secured: n.secured.api, auth: certs.ClientAuth(cfg.TLSClientAuth), serves: cfg.servesTLS()}
 	admins := unixsocket.LookupAdministrators(log)
 	n.listeners = newAPIListeners(cfg, env, n.tls, admins, n.announce, log)
-	n.http = startHTTP(newHTTPServer(admins, log), env.serviceManager, n.listeners.endpoints...)
+	n.http = startHTTP(newHTTPServer(admins, cfg.servesAPI(), log), env.serviceManager, n.listeners.endpoints...)
 
 	// The revisions are observed from the first answer on: a lower revision than the former process has seen
 	// must be detected before anything is written.
-	n.revisions = newRevisions(n.former.Revision)
+	n.revisions = etcdhistory.NewRevisions(n.former.Revision)
 	n.etcdWaiter = &etcdWaiter{cfg: cfg, http: n.http, log: log}
 	if err := n.reachEtcd(ctx); err != nil {
 		return nil, err
 	}
 
 	n.etcdKV = n.client.KV
-	n.client.KV = seenKV{n.etcdKV, n.revisions}
+	n.client.KV = n.revisions.ObserveKV(n.etcdKV)
 
 	n.registry = prometheus.NewRegistry()
 	n.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
@@ -204,6 +209,11 @@ func (n *Node) connectParts() (err error) {
 	n.record = &clusterRecord{store: n.store, client: n.client, atStart: n.cluster, announce: n.announce, log: n.log}
 	n.member = &memberMonitor{server: n.server, store: n.store}
 
+	n.access = authority.New(n.client, keys, n.log)
+	if n.late, err = auditlog.OpenLate(cfg.DataDir, n.store, n.log); err != nil {
+		return err
+	}
+
 	// The execution of attempts.
 	if err := n.openGroups(); err != nil {
 		return err
@@ -216,7 +226,7 @@ func (n *Node) connectParts() (err error) {
 	n.fleet = placement.NewFleet(cfg.Name, n.executor.Free)
 	n.engine = scheduler.New(scheduler.Config{
 		Node: cfg.Name, Store: n.store, Fleet: n.fleet, NextAttempt: executor.Next,
-		Freezes: n.freezes.knownFreezes, Now: n.env.Now, Cluster: n.record.currentRecord, May: n.mayCommit,
+		Freezes: n.freezes.knownFreezes, Namespaces: n.knownNamespaces, Now: n.env.Now, Cluster: n.record.currentRecord, May: n.mayCommit,
 		Logger: n.log.Named("scheduler"), Registerer: registry,
 	})
 	n.keeper = shard.NewKeeper(shard.KeeperConfig{
@@ -242,7 +252,7 @@ func (n *Node) connectParts() (err error) {
 	}
 	n.health = &nodeHealth{
 		cfg: cfg, env: n.env, keys: keys, record: n.record, owners: n.owners, state: n.state, presence: n.presence,
-		eligibility: n.eligibility, listeners: n.listeners, keeper: n.keeper, engine: n.engine, executor: n.executor, watchdog: n.watchdog,
+		eligibility: n.eligibility, listeners: n.listeners, access: n.access, keeper: n.keeper, engine: n.engine, executor: n.executor, watchdog: n.watchdog,
 	}
 	n.wireMonitors()
 
@@ -275,7 +285,7 @@ func (n *Node) wireExecutor() (err error) {
 		Groups: n.groups, Orphans: n.orphans,
 		Spool: spool.Config{Limit: cfg.SpoolLimit, Total: cfg.SpoolTotal, MaxAge: cfg.SpoolRetention.Std(), Uncompressed: !cfg.SpoolCompress},
 		Fake:  n.env.Act, Boot: n.env.Boot, Logger: n.log, Registerer: n.registry,
-		Secrets: n.secretReader(), Policy: n.trust.processPolicy(),
+		Secrets: n.secretReader(), Policy: n.trust.processPolicy(), DefaultUser: cfg.taskUser(),
 		Obeyed: n.announce.Send, StuckChanged: n.announce.Send,
 		// A former instance of this data directory is dead with all its processes: bePresent has cleared it before
 		// the executor sees the inbox.
@@ -294,7 +304,8 @@ func (n *Node) newAPI() (http.Handler, error) {
 	}
 
 	return api.New(api.Config{
-		Store: n.store, Cluster: n.cluster, Node: cfg.Name, Instance: n.instance, Version: Version(), Ref: n.taskRef, Now: n.env.Now,
+		Store: n.store, Access: n.access, ForwardedOnly: !cfg.servesAPI(), LateAudit: n.late.Keep,
+		Cluster: n.cluster, Node: cfg.Name, Instance: n.instance, Version: Version(), Ref: n.taskRef, Now: n.env.Now,
 		Etcd: etcdctl, Nodes: n.presentNodes, Peer: n.peerNamed, Key: n.key, Keys: n.trust.keyRing(),
 		Dial: n.env.Dial, DialTLS: n.tls.dialTLS(), TLS: n.tls.serves,
 		Clock: n.clock.checkTrusted, Writable: func() error { return n.eligibility.errorFor(task.IneligibleRestored) },
@@ -350,7 +361,7 @@ func (n *Node) taskRef(namespace, name string) record.Ref {
 }
 
 // boardPart returns the function that computes the node's part of the board, or nil if the node does not schedule.
-func (n *Node) boardPart() func(ctx context.Context, span time.Duration, limit int) task.BoardPart {
+func (n *Node) boardPart() func(ctx context.Context, q task.BoardQuery) task.BoardPart {
 	if !slices.Contains(n.cfg.Roles, task.RoleScheduler) {
 		return nil
 	}

@@ -197,7 +197,7 @@ func TestEmbedded_ThreeAgentsAreTheirOwnEtcd(t *testing.T) {
 	tr.nodes["n2"].signal(syscall.SIGKILL)
 	tr.ticks("n1", tasks)
 	eventually(t, func() error {
-		if m := tr.members("n1")["n2"]; !strings.Contains(m.Error, "not there") {
+		if m := tr.members("n1")["n2"]; !strings.Contains(m.Error, "not present") {
 			return fmt.Errorf("n2, which is dead: %+v", m)
 		}
 		return nil
@@ -269,7 +269,7 @@ func TestEmbedded_ThreeAgentsAreTheirOwnEtcd(t *testing.T) {
 		told[e.Detail] = task.ActorName(e.Actor)
 	}
 	for _, change := range []string{"etcd member n3 removed", "etcd member n3 added at " + tr.peers["n3"]} {
-		if told[change] != "admin" {
+		if told[change] != "service:bootstrap" {
 			t.Errorf("%s by %q; told is %q", change, told[change], told)
 		}
 	}

@@ -38,6 +38,9 @@ type Environment struct {
 	// Format is the newest record format that the node understands; default
 	// store.NewestFormat. With NewestFormat + 1, tests emulate a later version.
 	Format int
+	// OpenDefault opens the namespace default of a cluster that the node creates, as of a cluster of one person: its
+	// tasks may use a shell, name any user, and read any environment file. The command dev sets it.
+	OpenDefault bool
 	// Unguarded nodes start no guardian. They must not run processes.
 	Unguarded bool
 	// Act, if set, replaces processes.

@@ -8,7 +8,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/zap"
 
-	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/store/etcdadmin"
 )
 
 const (
@@ -18,7 +18,7 @@ const (
 
 // memberLister reads the state of the etcd members.
 type memberLister interface {
-	Members(ctx context.Context, timeout time.Duration) []store.Member
+	Members(ctx context.Context, timeout time.Duration) []etcdadmin.Member
 }
 
 // etcdMonitor reports how full etcd is, early enough for an operator to act: in
@@ -43,15 +43,15 @@ const (
 )
 
 // stateOf returns the state of a member.
-func stateOf(m store.Member) etcdState {
+func stateOf(m etcdadmin.Member) etcdState {
 	switch used := m.Used(); {
-	case slices.Contains(m.Alarms, store.AlarmCorrupt):
+	case slices.Contains(m.Alarms, etcdadmin.AlarmCorrupt):
 		return etcdCorrupt
-	case slices.Contains(m.Alarms, store.AlarmNoSpace):
+	case slices.Contains(m.Alarms, etcdadmin.AlarmNoSpace):
 		return etcdFull
-	case used >= store.NearlyFull:
+	case used >= etcdadmin.NearlyFull:
 		return etcdNearlyFull
-	case used >= store.FillingUp:
+	case used >= etcdadmin.FillingUp:
 		return etcdFillingUp
 	}
 
@@ -107,7 +107,7 @@ func (e *etcdMonitor) checkMember(ctx context.Context) {
 		e.inUse.WithLabelValues(m.Endpoint).Set(float64(m.InUse))
 		e.quota.WithLabelValues(m.Endpoint).Set(float64(m.Quota))
 
-		for _, a := range []string{store.AlarmNoSpace, store.AlarmCorrupt} {
+		for _, a := range []string{etcdadmin.AlarmNoSpace, etcdadmin.AlarmCorrupt} {
 			raised := 0.0
 			if slices.Contains(m.Alarms, a) {
 				raised = 1
@@ -120,7 +120,7 @@ func (e *etcdMonitor) checkMember(ctx context.Context) {
 }
 
 // logState logs the state of a member if it has changed.
-func (e *etcdMonitor) logState(m store.Member) {
+func (e *etcdMonitor) logState(m etcdadmin.Member) {
 	state := stateOf(m)
 	if state == e.told[m.Endpoint] {
 		return

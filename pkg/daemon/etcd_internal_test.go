@@ -11,36 +11,36 @@ import (
 	"go.uber.org/zap"
 	"go.uber.org/zap/zaptest/observer"
 
-	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/store/etcdadmin"
 )
 
 // fakeMembers is an etcd with one member.
-type fakeMembers struct{ member *store.Member }
+type fakeMembers struct{ member *etcdadmin.Member }
 
-func (f *fakeMembers) Members(context.Context, time.Duration) []store.Member {
-	return []store.Member{*f.member}
+func (f *fakeMembers) Members(context.Context, time.Duration) []etcdadmin.Member {
+	return []etcdadmin.Member{*f.member}
 }
 
 func TestEtcdMonitor_TellsEachStateOnce(t *testing.T) {
 	core, logs := observer.New(zap.InfoLevel)
-	var now store.Member
+	var now etcdadmin.Member
 	metrics := prometheus.NewRegistry()
 	e := newEtcdMonitor(&fakeMembers{&now}, metrics, zap.New(core))
-	full := []string{store.AlarmNoSpace}
+	full := []string{etcdadmin.AlarmNoSpace}
 	for _, step := range []struct {
-		m    store.Member
+		m    etcdadmin.Member
 		want string // the level of the log line; "": none
 	}{
-		{store.Member{Size: 79}, ""},
-		{store.Member{Size: 80}, "warn"},
-		{store.Member{Size: 94}, ""},
-		{store.Member{Size: 95}, "warn"},
-		{store.Member{Err: errors.New("away")}, ""},
-		{store.Member{Size: 96}, ""},
-		{store.Member{Size: 99, Alarms: full}, "error"},
-		{store.Member{Size: 20, Alarms: full}, ""}, // it accepts no writes until the alarm is disarmed
-		{store.Member{Size: 20}, "info"},
-		{store.Member{Size: 20, Alarms: []string{store.AlarmCorrupt}}, "error"},
+		{etcdadmin.Member{Size: 79}, ""},
+		{etcdadmin.Member{Size: 80}, "warn"},
+		{etcdadmin.Member{Size: 94}, ""},
+		{etcdadmin.Member{Size: 95}, "warn"},
+		{etcdadmin.Member{Err: errors.New("away")}, ""},
+		{etcdadmin.Member{Size: 96}, ""},
+		{etcdadmin.Member{Size: 99, Alarms: full}, "error"},
+		{etcdadmin.Member{Size: 20, Alarms: full}, ""}, // it accepts no writes until the alarm is disarmed
+		{etcdadmin.Member{Size: 20}, "info"},
+		{etcdadmin.Member{Size: 20, Alarms: []string{etcdadmin.AlarmCorrupt}}, "error"},
 	} {
 		now = step.m
 		now.Endpoint, now.Quota, now.InUse = "one", 100, now.Size/2
@@ -61,7 +61,7 @@ func TestEtcdMonitor_TellsEachStateOnce(t *testing.T) {
 				raised[a] = 1
 			}
 			want = fmt.Sprint(map[string]int64{"db": now.Size, "in_use": now.InUse, "quota": 100,
-				"CORRUPT": int64(raised[store.AlarmCorrupt]), "NOSPACE": int64(raised[store.AlarmNoSpace])})
+				"CORRUPT": int64(raised[etcdadmin.AlarmCorrupt]), "NOSPACE": int64(raised[etcdadmin.AlarmNoSpace])})
 		}
 		if got := gauges(t, metrics); got != want {
 			t.Errorf("at %d with %v: the metrics say %s, want %s", now.Size, now.Alarms, got, want)

@@ -27,7 +27,7 @@ import (
 func guardianCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:    "guardian",
-		Short:  "Kill what a dead agent left running (started by the agent)",
+		Short:  "Kill the processes of a dead agent (started by the agent)",
 		Hidden: true,
 		Args:   cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -50,7 +50,7 @@ func clearCommand() *cobra.Command {
 	var file string
 	cmd := &cobra.Command{
 		Use:   "clear",
-		Short: "Kill what a dead agent left in control groups, and remove these (started by systemd)",
+		Short: "Kill the processes in the control groups of a dead agent, and remove the groups (started by systemd)",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cfg, err := loadConfig(file, cmd.Flags())

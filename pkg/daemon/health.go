@@ -9,6 +9,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/carillonhq/carillon/pkg/daemon/datadir"
+	"github.com/carillonhq/carillon/pkg/daemon/etcdhistory"
 	"github.com/carillonhq/carillon/pkg/daemon/peerprobe"
 	"github.com/carillonhq/carillon/pkg/kv"
 	"github.com/carillonhq/carillon/pkg/store"
@@ -22,9 +23,12 @@ func (n *Node) wireMonitors() {
 	n.watchdog.watchPart("executor", n.executor)
 
 	n.etcd = newEtcdMonitor(n.store, n.registry, n.log)
-	n.history = &etcdHistory{
-		node: n.cfg.Name, cluster: n.store, revisions: n.revisions, state: n.state, eligibility: n.eligibility, log: n.log.Named("history"),
-	}
+	n.history = etcdhistory.NewMonitor(etcdhistory.MonitorConfig{
+		Node: n.cfg.Name, Cluster: n.store, Revisions: n.revisions, State: n.state,
+		Restored:    func() error { return n.eligibility.errorFor(task.IneligibleRestored) },
+		SetRestored: func(err error) { n.eligibility.setReason(task.IneligibleRestored, err) },
+		Logger:      n.log.Named("history"),
+	})
 	n.peers = peerprobe.New(peerprobe.Config{
 		Node: n.cfg.Name, Host: n.env.Host, Dial: n.env.Dial, TLS: n.tls.serverConfig,
 		Cluster: peerCluster{n.store}, Logger: n.log.Named("peers"), Registerer: n.registry,

@@ -27,30 +27,30 @@ func (c *Config) validatePeers() error {
 		for field, v := range map[string]string{"etcd_listen_peer": c.EtcdListenPeer, "etcd_peer_cert": c.EtcdPeerCert,
 			"etcd_peer_key": c.EtcdPeerKey, "etcd_peer_ca": c.EtcdPeerCA} {
 			if v != "" {
-				return task.Invalid(task.CodeBadValue, field, "is for an embedded etcd of several agents: give initial_cluster, too")
+				return task.Invalid(task.CodeBadValue, field, "requires initial_cluster; it applies only to an embedded etcd of several agents")
 			}
 		}
 
 		if c.InsecurePeers {
-			return task.Invalid(task.CodeBadValue, "insecure_peers", "is for an embedded etcd of several agents: give initial_cluster, too")
+			return task.Invalid(task.CodeBadValue, "insecure_peers", "requires initial_cluster; it applies only to an embedded etcd of several agents")
 		}
 		if c.InitialClusterState == clusterExisting {
-			return task.Invalid(task.CodeRequired, "initial_cluster", "is needed to join an existing cluster")
+			return task.Invalid(task.CodeRequired, "initial_cluster", "is required to join an existing cluster")
 		}
 
 		return nil
 	}
 
 	if !c.Embedded {
-		return task.Invalid(task.CodeBadValue, "initial_cluster", "is for the embedded etcd: give embedded, too")
+		return task.Invalid(task.CodeBadValue, "initial_cluster", "requires embedded")
 	}
 
 	some := c.EtcdPeerCert != "" || c.EtcdPeerKey != "" || c.EtcdPeerCA != ""
 	if some && (c.EtcdPeerCert == "" || c.EtcdPeerKey == "" || c.EtcdPeerCA == "") {
-		return task.Invalid(task.CodeRequired, "etcd_peer_cert", "certificate, key and CA of peers are all given, or none")
+		return task.Invalid(task.CodeRequired, "etcd_peer_cert", "set all of etcd_peer_cert, etcd_peer_key and etcd_peer_ca, or none of them")
 	}
 	if some && c.InsecurePeers {
-		return task.Invalid(task.CodeBadValue, "insecure_peers", "and etcd_peer_cert exclude each other")
+		return task.Invalid(task.CodeBadValue, "insecure_peers", "cannot be combined with etcd_peer_cert")
 	}
 
 	scheme := "https"
@@ -68,12 +68,12 @@ func (c *Config) validatePeers() error {
 // validateMembers checks the names and URLs in initial_cluster.
 func (c *Config) validateMembers(scheme string) error {
 	if c.InitialCluster[c.Name] == "" {
-		return task.Invalid(task.CodeRequired, "initial_cluster", "does not name this node, %s: it says `%s=%s://HOST:PORT` for it, and the same for the others",
+		return task.Invalid(task.CodeRequired, "initial_cluster", "does not contain this node, %s: add `%s=%s://HOST:PORT`, and the same for the other nodes",
 			task.Quote(c.Name), c.Name, scheme)
 	}
 
 	if n := len(c.InitialCluster); n < 2 || n > 9 {
-		return task.Invalid(task.CodeOutOfRange, "initial_cluster", "has %d members: 3 survive the loss of one, 5 of two; one alone needs no initial_cluster", n)
+		return task.Invalid(task.CodeOutOfRange, "initial_cluster", "has %d members, not 2 to 9: 3 members tolerate one failure, 5 tolerate two; a single member needs no initial_cluster", n)
 	}
 
 	at := map[string]string{}
@@ -112,7 +112,7 @@ func (c *Config) validateListenPeer(scheme string) error {
 	host := u.Hostname()
 	isName := net.ParseIP(host) == nil && host != "localhost"
 	if isName && c.EtcdListenPeer != "" {
-		return task.Invalid(task.CodeBadValue, field, "%s has a name where the IP of an interface is needed, or 0.0.0.0", task.Quote(value))
+		return task.Invalid(task.CodeBadValue, field, "%s must contain the IP of an interface, or 0.0.0.0, instead of a name", task.Quote(value))
 	}
 
 	addr, err := kv.ListenAddress(host)
@@ -122,7 +122,7 @@ func (c *Config) validateListenPeer(scheme string) error {
 
 	if isName && addr.IsLoopback() {
 		return task.Invalid(task.CodeBadValue, field,
-			"%s resolves to %s on this host, where no other host reaches it: give the IP to listen on in etcd_listen_peer, or change /etc/hosts", task.Quote(host), addr)
+			"%s resolves to %s on this host, which other hosts cannot reach: set etcd_listen_peer to the IP to listen on, or change /etc/hosts", task.Quote(host), addr)
 	}
 
 	c.EtcdListenPeer = scheme + "://" + net.JoinHostPort(addr.String(), u.Port())
@@ -138,12 +138,12 @@ func peerURL(v, scheme string) (*url.URL, error) {
 	}
 
 	if u.Scheme != scheme && scheme == "https" {
-		return nil, errors.New("does not begin with https: the agents make the certificates (carillon cluster join-token); without TLS, anyone who can reach the port " +
-			"can run commands as root, and --insecure-peers accepts that")
+		return nil, errors.New("does not begin with https: the agents create the certificates (carillon cluster join-token); without TLS, anyone who can reach the port " +
+			"can run commands as root; to accept this risk, use --insecure-peers")
 	}
 
 	if u.Scheme != scheme {
-		return nil, errors.New("does not begin with http, and insecure_peers is there: it does without TLS")
+		return nil, errors.New("does not begin with http, although insecure_peers disables TLS")
 	}
 
 	return u, nil

@@ -8,6 +8,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/carillonhq/carillon/election"
+	"github.com/carillonhq/carillon/pkg/daemon/auditlog"
 	"github.com/carillonhq/carillon/pkg/kv"
 	"github.com/carillonhq/carillon/pkg/wake"
 	"github.com/carillonhq/carillon/shard"
@@ -19,6 +20,7 @@ type leader struct {
 	rebalancer *shard.Rebalancer
 	formats    *formatKeeper
 	tombstones *tombstoneSweeper
+	audit      *auditlog.Sweeper
 
 	nodes, owners, moves *kv.Mirror
 
@@ -35,6 +37,7 @@ func (n *Node) newLeader() *leader {
 
 		formats:    &formatKeeper{node: n.cfg.Name, store: n.store, env: n.env, log: n.log},
 		tombstones: &tombstoneSweeper{store: n.store, clock: n.clock, env: n.env, log: n.log},
+		audit:      auditlog.NewSweeper(n.store, n.clock.checkClock, n.env.Now, n.log),
 	}
 	l.rebalancer = shard.NewRebalancer(shard.RebalancerConfig{
 		Store: n.store, Shards: n.cluster.Shards, Changed: l.changed, Ready: l.ready, Now: n.env.Now,
@@ -46,7 +49,7 @@ func (n *Node) newLeader() *leader {
 	return l
 }
 
-// runTerm assigns shards, maintains the record format and removes old tombstones until ctx ends or the term is over.
+// runTerm assigns shards, maintains the record format and removes old tombstones and audit records until ctx ends or the term is over.
 // Every write compares the term's fence.
 func (l *leader) runTerm(ctx context.Context, term election.Term) error {
 	l.log.Info("leading", zap.String("node", l.node), zap.Int64("term", term.Fence.CreateRevision))
@@ -59,6 +62,7 @@ func (l *leader) runTerm(ctx context.Context, term election.Term) error {
 	g.Go(func() error { return l.rebalancer.Lead(ctx, term.Fence) })
 	g.Go(func() error { return l.formats.run(ctx) })
 	g.Go(func() error { return l.tombstones.run(ctx) })
+	g.Go(func() error { return l.audit.Run(ctx) })
 
 	return g.Wait()
 }

@@ -38,6 +38,8 @@ func TestMain(m *testing.M) {
 		return
 	}
 	if os.Getenv(asDaemon) == "" {
+		// The tasks of tests write into directories of the user who runs the tests.
+		os.Setenv("CARILLON_DEFAULT_USER", strconv.Itoa(os.Getuid()))
 		os.Exit(runTests(m))
 	}
 	ctx, stop := daemon.Signals(context.Background())
@@ -75,7 +77,7 @@ const (
 )
 
 func environment() daemon.Environment {
-	o := daemon.Environment{Host: os.Getenv(hostName)}
+	o := daemon.Environment{Host: os.Getenv(hostName), OpenDefault: true}
 	if file := os.Getenv(clockFile); file != "" {
 		o.Now = func() time.Time { return time.Now().Add(offsetIn(file)) }
 	}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/carillonhq/carillon/executor"
 	"github.com/carillonhq/carillon/pkg/daemon/datadir"
+	"github.com/carillonhq/carillon/pkg/internal/authority"
 	"github.com/carillonhq/carillon/pkg/kv"
 	"github.com/carillonhq/carillon/pkg/scheduler"
 	"github.com/carillonhq/carillon/pkg/store/record"
@@ -28,6 +29,7 @@ type nodeHealth struct {
 	presence    *presence
 	eligibility *eligibility
 	listeners   *apiListeners
+	access      *authority.Keeper
 	keeper      *shard.Keeper
 	engine      *scheduler.Engine
 	executor    *executor.Executor
@@ -36,10 +38,18 @@ type nodeHealth struct {
 	heard atomic.Int64 // the number of the watchdog's checks at the last CheckAlive
 }
 
-// checkReady returns why the node is not ready, or nil. It is ready if it decides its ticks and its API
-// listens at all its addresses.
+// checkReady returns why the node is not ready, or nil. It is ready if it decides its ticks, its API
+// listens at all its addresses, and it knows who may do what.
 func (h *nodeHealth) checkReady() error {
-	return errors.Join(h.checkDeciding(), h.listeners.listenError())
+	return errors.Join(h.checkDeciding(), h.listeners.listenError(), h.checkAccess())
+}
+
+// checkAccess returns an error if the node needs the access records and has not loaded them yet.
+func (h *nodeHealth) checkAccess() error {
+	if h.cfg.knowsAccess() && h.access.View().Fence == 0 {
+		return errors.New("the access records are not loaded")
+	}
+	return nil
 }
 
 // checkDeciding returns why the node does not decide its ticks, or nil. It does if it has a session, is eligible, and

@@ -45,7 +45,7 @@ func (c *Config) joinTokenNeeded() string {
 		at = "on the host that has the CA, in peer-certs/ca-key.pem of its data directory"
 	}
 
-	return fmt.Sprintf("there is no certificate for the other members of etcd yet: run `carillon cluster join-token %s --peer-url %s` %s, and put what it prints into %s",
+	return fmt.Sprintf("there is no certificate for the other members of etcd yet: run `carillon cluster join-token %s --peer-url %s` %s, and write its output to %s",
 		c.Name, c.InitialCluster[c.Name], at, peercerts.TokenPath(c.DataDir))
 }
 
@@ -136,7 +136,7 @@ func (p *peerCertificate) makeCA(ctx context.Context) error {
 
 		_ = conn.Close()
 
-		return fmt.Errorf("%s answers at %s already, so the cluster has a CA, which is not here: restore %s of this host from a backup, or see \"The CA is lost\" in the documentation of operations",
+		return fmt.Errorf("%s already responds at %s, so the cluster has a CA, but it is not on this host: restore %s from a backup of this host, or see \"The CA is lost\" in the operations documentation",
 			name, u.Host, strings.TrimSuffix(peercerts.Files(p.cfg.DataDir).CA, "/ca.pem"))
 	}
 
@@ -144,7 +144,7 @@ func (p *peerCertificate) makeCA(ctx context.Context) error {
 		return err
 	}
 
-	p.log.Info("made the CA of the members of etcd: the others get their certificates from `carillon cluster join-token`, on this host")
+	p.log.Info("created the CA of the etcd members: the other members get their certificates from `carillon cluster join-token` on this host")
 
 	return nil
 }

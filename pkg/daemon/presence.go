@@ -298,7 +298,7 @@ func (p *presence) joinCluster(ctx context.Context) (*kv.Session, kv.Fence, erro
 			taken = p.env.Now()
 			p.log.Warn("the name is taken, waiting for one lease", zap.String("node", p.node.Name), zap.String("by", holder.Instance), zap.String("at", holder.Address))
 		case holder != nil && p.env.Now().Sub(taken) > p.ttl+2*time.Second:
-			return nil, kv.Fence{}, fmt.Errorf("the name %q is taken by instance %s at %s, started %s: choose another with --name, or stop that one",
+			return nil, kv.Fence{}, fmt.Errorf("the name %q is taken by instance %s at %s, started %s: choose another name with --name, or stop that instance",
 				p.node.Name, holder.Instance, holder.Address, holder.StartedAt.Format(time.RFC3339))
 		case holder == nil:
 			// The name is free or etcd is unavailable, so an earlier holder does not count any more.

@@ -12,12 +12,13 @@ import (
 
 	"github.com/carillonhq/carillon/executor/proctree"
 	"github.com/carillonhq/carillon/pkg/clock"
+	"github.com/carillonhq/carillon/pkg/daemon/auditlog"
 	"github.com/carillonhq/carillon/pkg/task"
 	"github.com/carillonhq/carillon/pkg/wake"
 )
 
 // Run runs the node until ctx ends and the node has drained, or until a component fails.
-// When it returns, everything that it started has ended. errNewHistory means that the caller should start the node
+// When it returns, everything that it started has ended. etcdhistory.ErrNewHistory means that the caller should start the node
 // again as another instance.
 func (n *Node) Run(ctx context.Context) error {
 	// A node that is draining, or whose etcd went back, starts nothing; see stateController.applyRequest.
@@ -50,6 +51,17 @@ func (n *Node) Run(ctx context.Context) error {
 	http := newStage(ctx, failed)
 	http.startPart(n.http.run)
 
+	// It stops serving before it forgets who may do what.
+	if n.cfg.knowsAccess() {
+		http.startPart(n.access.Run)
+	}
+
+	http.startPart(n.late.Run)
+
+	for _, sink := range n.auditSinks() {
+		http.startPart(sink.Run)
+	}
+
 	// The node stays present until the workers have stopped, because their writes compare its key.
 	presence := newStage(ctx, failed)
 	presence.startPart(n.nodes.Run)
@@ -61,7 +73,7 @@ func (n *Node) Run(ctx context.Context) error {
 	presence.startPart(n.facts.Run)
 	presence.startPart(n.bePresent)
 	presence.startPart(n.states.run)
-	presence.startPart(n.history.run)
+	presence.startPart(n.history.Run)
 	presence.startPart(n.expiry.run)
 	presence.startPart(func(ctx context.Context) error { return n.trust.watchFiles(ctx, n.announce.Send) })
 
@@ -73,8 +85,9 @@ func (n *Node) Run(ctx context.Context) error {
 	workers.startPart(n.watchdog.run)
 	workers.startPart(n.watchPeers)
 
-	if slices.Contains(n.cfg.Roles, task.RoleScheduler) {
+	if n.cfg.schedules() {
 		workers.startPart(n.engine.Run)
+		workers.startPart(n.followNamespaces)
 		workers.startPart(n.etcd.run)
 		workers.startPart(n.keepShards)
 		workers.startPart(func(ctx context.Context) error { return n.election.Run(ctx, n.leader.runTerm) })
@@ -88,6 +101,19 @@ func (n *Node) Run(ctx context.Context) error {
 	}
 
 	return errors.Join(workers.stopParts(), presence.stopParts(), http.stopParts(), infra.stopParts())
+}
+
+// auditSinks returns the sinks that the settings name.
+func (n *Node) auditSinks() (sinks []*auditlog.Sink) {
+	cfg := auditlog.SinkConfig{Dir: n.cfg.DataDir, Client: n.client, Keys: n.store.Keys(), Epoch: n.state.Epoch(), Logger: n.log}
+	if n.cfg.AuditFile != "" {
+		sinks = append(sinks, auditlog.NewFileSink(cfg, n.cfg.AuditFile))
+	}
+	if n.cfg.AuditSyslog {
+		sinks = append(sinks, auditlog.NewSyslogSink(cfg))
+	}
+
+	return sinks
 }
 
 // watchEmbedded returns an error when the embedded etcd stops by itself. Without one, it waits until ctx ends.
@@ -152,7 +178,7 @@ func (n *Node) followFleet(ctx context.Context) error {
 		nodes := n.presentNodes()
 		n.fleet.Set(nodes)
 		n.clock.observeNodes(nodes)
-		n.history.observeNodes(nodes)
+		n.history.ObserveNodes(nodes)
 
 		if now := placementOf(nodes); now != before {
 			before = now
@@ -201,7 +227,7 @@ func (n *Node) clearFormer(ctx context.Context) error {
 	err := n.etcdWaiter.untilReached(ctx, func() error {
 		// First the control groups, which contain processes that carry no mark.
 		if err := n.groups.ClearFormer(); err != nil {
-			return fmt.Errorf("clear what a former instance left: %w", err)
+			return fmt.Errorf("clean up after an earlier instance: %w", err)
 		}
 
 		left := map[string][]proctree.Mark{}

@@ -51,7 +51,7 @@ func (c *cluster) pausesWhileFollowed() {
 	grows()
 	do("pause")
 	still()
-	if got := c.until("n3", "steady", run.ID, task.Paused); got.PausedAt.IsZero() || task.ActorName(got.PausedBy) != "admin" {
+	if got := c.until("n3", "steady", run.ID, task.Paused); got.PausedAt.IsZero() || task.ActorName(got.PausedBy) != "service:bootstrap" {
 		t.Errorf("paused, it is %+v", got)
 	}
 	do("resume")

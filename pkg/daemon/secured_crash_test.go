@@ -125,7 +125,7 @@ func TestDaemon_NodesWithAndWithoutTLSUnderstandEachOther(t *testing.T) {
 		for _, by := range []string{"n1", "n2"} {
 			log, err := c.client(by).Logs.Open(t.Context(), "default", "on-"+of, run.ID, client.LogOptions{})
 			if of == "n1" && by == "n2" {
-				if err == nil || !strings.Contains(err.Error(), "without TLS, and node n2 asks others by TLS only") {
+				if err == nil || !strings.Contains(err.Error(), "without TLS, but node n2 sends requests to other nodes only over TLS") {
 					t.Errorf("a node with TLS asked one without: %v", err)
 				}
 				continue

@@ -31,12 +31,15 @@ func bindFlags(f *pflag.FlagSet, c *Config) {
 	f.StringVar(&c.TLSCA, "tls-ca", c.TLSCA, "CA for the certificates of other nodes and clients (default for nodes: the system's)")
 	f.StringVar(&c.TLSClientAuth, "tls-client-auth", c.TLSClientAuth, "client certificates for the API: none, optional or require")
 	f.Var((*pairs)(&c.Labels), "label", "label of the node, `key=value`; may be repeated")
-	f.Var((*list)(&c.Roles), "role", "what the node does: scheduler, executor, or both")
+	f.Var((*list)(&c.Roles), "role", "what the node does: scheduler, executor, api, or several of them; a node without api serves only health checks")
 	f.IntVar(&c.Slots, "slots", c.Slots, "attempts that may run at the same time")
 	f.IntVar(&c.Weight, "weight", c.Weight, "share of the shards, relative to other nodes")
 	f.IntVar(&c.Shards, "shards", c.Shards, "number of shards; used only by the node that creates the cluster")
 	f.StringVar(&c.SecretKeys, "secret-keys", c.SecretKeys, "file with the keys that encrypt secrets, see carillon secret key new; only its owner may read it")
 	f.StringVar(&c.Policy, "policy", c.Policy, "policy file that restricts what may run on this host; only root may write it")
+	f.StringVar(&c.DefaultUser, "default-user", c.DefaultUser, "OS user of tasks that name none (default: nobody if the daemon runs as root, else its own user)")
+	f.StringVar(&c.AuditFile, "audit-file", c.AuditFile, "absolute path of a file to which the node also appends all audit records of the cluster, one JSON object a line")
+	f.BoolVar(&c.AuditSyslog, "audit-syslog", c.AuditSyslog, "also send all audit records of the cluster to the host's syslog, facility auth")
 	f.BoolVar(&c.Embedded, "embedded", c.Embedded, "run an etcd member in this process")
 	f.Var((*list)(&c.EtcdEndpoints), "etcd-endpoints", "comma-separated etcd endpoints; host:port means http, or https with --etcd-ca or --etcd-cert")
 	f.StringVar(&c.EtcdUser, "etcd-user", c.EtcdUser, "user name for etcd")
@@ -63,8 +66,8 @@ func bindFlags(f *pflag.FlagSet, c *Config) {
 	f.BoolVar(&c.SpoolCompress, "spool-compress", c.SpoolCompress, "compress the output of ended attempts, except for tasks with output.compress: false")
 	f.StringVar(&c.ScratchDir, "scratch-dir", c.ScratchDir, "absolute path; working directories of attempts, including scratch and private /tmp, are in its subdirectory carillon-NAME (default: /var/cache/carillon/NAME for root, else in the data directory)")
 	f.Float64Var(&c.MaxLoad, "max-load", c.MaxLoad, "one-minute load average above which the node accepts no runs (0: no limit)")
-	f.Var((*bytes)(&c.MinMemoryFree), "min-memory-free", "free memory below which the node accepts no runs, such as 512Mi (0: no limit)")
-	f.Var((*bytes)(&c.MinDiskFree), "min-disk-free", "free space of the data directory below which the node accepts no runs, such as 10Gi (0: no limit)")
+	f.Var((*byteSize)(&c.MinMemoryFree), "min-memory-free", "free memory below which the node accepts no runs, such as 512Mi (0: no limit)")
+	f.Var((*byteSize)(&c.MinDiskFree), "min-disk-free", "free space of the data directory below which the node accepts no runs, such as 10Gi (0: no limit)")
 	f.StringVar(&c.Cgroup, "cgroup", c.Cgroup, "where to create control groups for attempts: auto (below that of the agent), off, or a path such as /carillon")
 	f.StringVar(&c.LogFormat, "log-format", c.LogFormat, "json or console")
 	f.StringVar(&c.LogLevel, "log-level", c.LogLevel, "debug, info, warn or error")
@@ -241,11 +244,11 @@ func (d *duration) Type() string   { return "duration" }
 // Set parses a Go duration.
 func (d *duration) Set(s string) error { return (*task.Duration)(d).UnmarshalText([]byte(s)) }
 
-// bytes is a setting of a size, such as 10Gi.
-type bytes task.Size
+// byteSize is a setting of a size, such as 10Gi.
+type byteSize task.Size
 
-func (b *bytes) String() string { return task.Size(*b).String() }
-func (b *bytes) Type() string   { return "size" }
+func (b *byteSize) String() string { return task.Size(*b).String() }
+func (b *byteSize) Type() string   { return "size" }
 
 // Set parses a size.
-func (b *bytes) Set(s string) error { return (*task.Size)(b).UnmarshalText([]byte(s)) }
+func (b *byteSize) Set(s string) error { return (*task.Size)(b).UnmarshalText([]byte(s)) }

@@ -44,7 +44,7 @@ func TestState_IsKeptByTheNodeOverRestarts(t *testing.T) {
 	running := c.trigger("n1", "long")
 	c.until("n1", "long", running.ID, task.Running)
 
-	if n, err := c.client("n1").Nodes.Drain(t.Context(), "n2"); err != nil || n.State != task.NodeDraining || !strings.HasPrefix(n.StateBy, "admin") {
+	if n, err := c.client("n1").Nodes.Drain(t.Context(), "n2"); err != nil || n.State != task.NodeDraining || !strings.HasPrefix(n.StateBy, "service:bootstrap") {
 		t.Fatalf("%+v, %v", n, err)
 	}
 	c.owned("n1")

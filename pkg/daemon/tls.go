@@ -44,10 +44,10 @@ func (c *Config) validateTLS() error {
 
 	if c.TLSClientAuth != string(certs.None) {
 		if !c.servesTLS() {
-			return task.Invalid(task.CodeRequired, "tls_cert", "is needed for tls_client_auth %s, and tls_key with it", c.TLSClientAuth)
+			return task.Invalid(task.CodeRequired, "tls_cert", "is required with tls_client_auth %s, and so is tls_key", c.TLSClientAuth)
 		}
 		if c.TLSCA == "" {
-			return task.Invalid(task.CodeRequired, "tls_ca", "is needed for tls_client_auth %s: it is who has signed the clients' certificates", c.TLSClientAuth)
+			return task.Invalid(task.CodeRequired, "tls_ca", "is required with tls_client_auth %s: the CA that signed the clients' certificates", c.TLSClientAuth)
 		}
 	}
 
@@ -94,10 +94,10 @@ func (c *Config) validateSecretFiles() error {
 // requireBoth returns an error if only one of two settings is given. a and b are their names, of and too their values.
 func requireBoth(a, of, b, too string) error {
 	if of != "" && too == "" {
-		return task.Invalid(task.CodeRequired, b, "is needed with %s", a)
+		return task.Invalid(task.CodeRequired, b, "is required with %s", a)
 	}
 	if of == "" && too != "" {
-		return task.Invalid(task.CodeRequired, a, "is needed with %s", b)
+		return task.Invalid(task.CodeRequired, a, "is required with %s", b)
 	}
 
 	return nil
@@ -151,9 +151,9 @@ func (c *Config) validateEtcdAccess() error {
 		switch {
 		case s.value == "":
 		case c.Embedded:
-			return task.Invalid(task.CodeBadValue, s.field, "is for an etcd at etcd_endpoints; the embedded one needs none")
+			return task.Invalid(task.CodeBadValue, s.field, "applies only to an etcd at etcd_endpoints, not to the embedded etcd")
 		case i < 3 && !schemes["https"]:
-			return task.Invalid(task.CodeBadValue, s.field, "is for endpoints that are https://")
+			return task.Invalid(task.CodeBadValue, s.field, "requires endpoints with https://")
 		}
 	}
 
@@ -163,11 +163,11 @@ func (c *Config) validateEtcdAccess() error {
 
 	switch {
 	case c.EtcdPassword != "" && c.EtcdPasswordFile != "":
-		return task.Invalid(task.CodeBadValue, "etcd_password_file", "and etcd_password exclude each other")
+		return task.Invalid(task.CodeBadValue, "etcd_password_file", "cannot be combined with etcd_password")
 	case c.EtcdUser == "" && c.EtcdPassword != "", c.EtcdUser == "" && c.EtcdPasswordFile != "":
-		return task.Invalid(task.CodeRequired, "etcd_user", "is needed with a password")
+		return task.Invalid(task.CodeRequired, "etcd_user", "is required with a password")
 	case c.EtcdUser != "" && c.EtcdPassword == "" && c.EtcdPasswordFile == "":
-		return task.Invalid(task.CodeRequired, "etcd_password_file", "is needed with etcd_user; a user that etcd knows by the certificate's common name needs neither")
+		return task.Invalid(task.CodeRequired, "etcd_password_file", "is required with etcd_user; omit both if etcd takes the user from the certificate's common name")
 	case c.EtcdPasswordFile != "":
 		if _, err := kv.ReadPassword(c.EtcdPasswordFile); err != nil {
 			return unreadableFileError("etcd_password_file", c.EtcdPasswordFile, err)

@@ -182,7 +182,7 @@ func (n *Node) secretReader() process.Secrets {
 
 		values, err := ring.Open(secret.Name{Namespace: namespace, Name: name, Generation: r.Generation}, r.Sealed, r.KeyID)
 		if errors.Is(err, secret.ErrNoKey) {
-			return nil, fmt.Errorf("is encrypted under key %s, which this node does not hold", r.KeyID)
+			return nil, fmt.Errorf("is encrypted with key %s, which this node does not have", r.KeyID)
 		}
 
 		return values, err

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/carillonhq/carillon/pkg/client"
 	"github.com/carillonhq/carillon/pkg/internal/check"
 	"github.com/carillonhq/carillon/pkg/task"
 )
@@ -39,6 +40,7 @@ func TestUpgrade_FromAFormerProgramAndBack(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	c.openNamespace("n1")
 	was := f.Format // the newest format of the former program, which created the cluster
 	c.everySecond("n1", 60, func(i int, s *task.Spec) {
 		if i%6 == 0 { // what a misread record would change
@@ -75,5 +77,20 @@ func TestUpgrade_FromAFormerProgramAndBack(t *testing.T) {
 	r := c.judge(check.Options{Until: time.Now().Add(-time.Second), Ended: true})
 	if r.Summary.Ended[task.Failed] > 0 || r.Summary.Ended[task.Lost] > 0 {
 		t.Errorf("%+v", r.Summary.Ended)
+	}
+}
+
+// openNamespace lets the tasks of the namespace default use a shell. A cluster that an agent creates forbids it.
+func (c *cluster) openNamespace(node string) {
+	c.t.Helper()
+
+	namespaces := c.client(node).Namespaces
+	is, err := namespaces.Get(c.t.Context(), "default")
+	if err == nil {
+		is.Shell = true
+		_, err = namespaces.Put(c.t.Context(), is, client.Writing{Revision: is.Revision})
+	}
+	if err != nil {
+		c.t.Fatal(err)
 	}
 }

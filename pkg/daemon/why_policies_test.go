@@ -55,7 +55,7 @@ func TestWhy_WhatPoliciesDo(t *testing.T) {
 	c := newCluster(t, "--shards", "8", "--lease-ttl", "2s", "--slots", "60")
 	c.lostAfter(12 * time.Second)
 	c.start("n1")
-	c.start("n3", "--role", "executor")
+	c.start("n3", "--role", "executor,api")
 	tick := c.policyTasks(t)
 	then, cl, ctx := asked(tick), c.client("n1"), t.Context()
 	must := func(_ any, err error) {
@@ -69,14 +69,14 @@ func TestWhy_WhatPoliciesDo(t *testing.T) {
 	c.unlessAway(func() error { _, err := cl.Freezes.Begin(ctx, "ice", "storage is full"); return err })
 	cold := asked(time.Now().Add(2 * time.Second).Truncate(time.Second))
 	c.answers(t, "n1", []situation{
-		{"will be paused until", "ahead", new2096, task.VerdictPaused, []string{"There will be no tick on", `until Tue 1 Jan 2097 00:00 UTC by admin (token `, `): "until the move"`}},
+		{"will be paused until", "ahead", new2096, task.VerdictPaused, []string{"There will be no tick on", `until Tue 1 Jan 2097 00:00 UTC by service:bootstrap (token `, `): "until the move"`}},
 		{"after the pause", "ahead", "2098-01-01T00:00:00Z", task.VerdictWillRun, []string{"It will run"}},
 		{"before its start", "bounded", "2089-01-01T00:00:00Z", task.VerdictOutside, []string{"the task has no ticks before its start, Sun 1 Jan 2090 00:00 UTC"}},
 		{"after its end", "bounded", "2095-01-01T00:00:00Z", task.VerdictOutside, []string{"the task has no ticks after its end"}},
 		{"jitter", "jitters", new2096, task.VerdictWillRun, []string{"(jitter), in", "delayed by jitter"}},
 		{"after completion", "follows", new2096, task.VerdictDepends, []string{"depends on when the runs before it end: each tick comes 1h after the previous run ends"}},
-		{"will be frozen", "ice/frost", new2096, task.VerdictFrozen, []string{`namespace ice has been frozen since`, `by admin (token `, `): "storage is full"`}},
-		{"frozen", "ice/frost", "", task.VerdictSkipped, []string{"was skipped", `namespace ice had been frozen since`, `by admin (token `, `): "storage is full"`}},
+		{"will be frozen", "ice/frost", new2096, task.VerdictFrozen, []string{`namespace ice has been frozen since`, `by service:bootstrap (token `, `): "storage is full"`}},
+		{"frozen", "ice/frost", "", task.VerdictSkipped, []string{"was skipped", `namespace ice had been frozen since`, `by service:bootstrap (token `, `): "storage is full"`}},
 		{"ran", "changed", then, task.VerdictSucceeded, []string{"Version: 1, created", "in force now"}},
 		{"used up its attempts", "dies", then, task.VerdictFailed, []string{"failed with exit code 1", "Dead: it has used up its attempts; carillon run retry"}},
 	})
@@ -98,9 +98,9 @@ func TestWhy_WhatPoliciesDo(t *testing.T) {
 		{"max_runs", "twice", asked(tick.Add(time.Hour)), task.VerdictEnded, []string{"the task had reached max_runs (2)"}},
 		{"paused after failures", "fails", asked(tick.Add(time.Hour)), task.VerdictPaused, []string{`by Carillon itself: "2 runs in a row failed"`}},
 		{"deleted by its ttl", "brief", asked(tick.Add(time.Hour)), task.VerdictNoTask, []string{"was deleted on", "its ttl of 1s was over"}},
-		{"deleted", "gone", asked(tick.Add(time.Hour)), task.VerdictNoTask, []string{"There is no task default/gone: it was deleted on", "by admin"}},
+		{"deleted", "gone", asked(tick.Add(time.Hour)), task.VerdictNoTask, []string{"There is no task default/gone: it was deleted on", "by service:bootstrap"}},
 		{"before it was deleted", "gone", then, task.VerdictNoTask, []string{"together with its history"}},
-		{"version in force then", "changed", then, task.VerdictSucceeded, []string{"Version: 1, created", ", until", "by admin"}},
+		{"version in force then", "changed", then, task.VerdictSucceeded, []string{"Version: 1, created", ", until", "by service:bootstrap"}},
 		{"version in force now", "changed", asked(tick.Add(time.Hour)), task.VerdictNoTick, []string{"0 0 1 1 *", "Version: 2, changed"}},
 	})
 	passes(t, asleep.Add(1500*time.Millisecond))
@@ -108,8 +108,8 @@ func TestWhy_WhatPoliciesDo(t *testing.T) {
 	must(cl.Tasks.Rollback(ctx, "default", "changed", client.RollbackRequest{}, 0))
 	must(cl.Freezes.End(ctx, "ice"))
 	c.answers(t, "n1", []situation{
-		{"paused then", "rests", asked(asleep), task.VerdictPaused, []string{"There was no tick on", "the task was paused from", `by admin (token `, `): "maintenance"`}},
-		{"paused for a while", "naps", asked(asleep), task.VerdictPaused, []string{"the task was paused from", "until", "by admin"}},
+		{"paused then", "rests", asked(asleep), task.VerdictPaused, []string{"There was no tick on", "the task was paused from", `by service:bootstrap (token `, `): "maintenance"`}},
+		{"paused for a while", "naps", asked(asleep), task.VerdictPaused, []string{"the task was paused from", "until", "by service:bootstrap"}},
 		{"rolled back", "changed", asked(tick.Add(time.Hour)), task.VerdictWillRun, []string{"Version: 3, rolled back"}},
 		{"frozen then", "ice/frost", cold, task.VerdictSkipped, []string{`namespace ice had been frozen since`, "ended"}},
 		{"will run again", "ice/frost", new2096, task.VerdictWillRun, nil},

@@ -145,7 +145,7 @@ func TestWhy_WhatHappensInACluster(t *testing.T) {
 		{"runs on the node that will be lost", "moves", then, task.VerdictRunning, []string{"has been running on n2 since"}},
 		{"this, too", "gone", then, task.VerdictRunning, []string{"has been running on n2 since"}},
 	})
-	c.start("n3", "--label", "site=c", "--role", "executor")
+	c.start("n3", "--label", "site=c", "--role", "executor,api")
 	c.nodes["n2"].signal(syscall.SIGKILL)
 	c.answers(t, "n3", []situation{
 		{"node lost", "gone", then, task.VerdictLost, []string{"was lost: its node was lost while it ran", "node_lost"}},

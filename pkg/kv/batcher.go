@@ -259,7 +259,7 @@ func (b *Batcher) giveUp(t *ticket, err error) (Result, error) {
 		return b.awaitResult(t)
 	}
 
-	return Result{}, fmt.Errorf("commit: the answer was not awaited: %w", err)
+	return Result{}, fmt.Errorf("commit: the wait for the answer ended early: %w", err)
 }
 
 // withdrawTicket removes t if it is certain that etcd has not applied and will not apply it: t has not been sent, or etcd

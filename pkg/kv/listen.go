@@ -117,7 +117,7 @@ func shortDir(dir string) (string, error) {
 
 	owner, ok := info.Sys().(*syscall.Stat_t)
 	if !info.IsDir() || info.Mode().Perm() != 0o700 || !ok || int(owner.Uid) != os.Getuid() {
-		return "", fmt.Errorf("%s, where the socket goes because %s is too long for one (%d bytes at most), is not a private directory of this user", short, dir, longestSocket)
+		return "", fmt.Errorf("%s must be a private directory of this user; it contains the socket, because %s is too long for a socket (%d bytes at most)", short, dir, longestSocket)
 	}
 
 	return short, nil
@@ -127,7 +127,7 @@ func shortDir(dir string) (string, error) {
 // lock of the data directory guarantees that the earlier process does not run any more.
 func listenUnix(path string) (listener, error) {
 	if len(path) > longestSocket {
-		return listener{}, fmt.Errorf("listen on unix://%s: a socket's path has at most %d bytes, this has %d", path, longestSocket, len(path))
+		return listener{}, fmt.Errorf("listen on unix://%s: the path of a socket can have at most %d bytes, but this has %d", path, longestSocket, len(path))
 	}
 
 	if info, err := os.Lstat(path); err == nil && info.Mode()&fs.ModeSocket != 0 {

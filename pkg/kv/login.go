@@ -23,7 +23,7 @@ import (
 
 // ErrLogin is wrapped by the error of every call that needed a login which etcd refused, because name or password are
 // wrong.
-var ErrLogin = errors.New("etcd refuses the log-in")
+var ErrLogin = errors.New("etcd rejects the login")
 
 // Denied reports whether etcd refused a call because the user lacks a grant, or because etcd requires a user and the
 // client has none. Unlike ErrLogin, it does not mean that the password is wrong.
@@ -103,7 +103,7 @@ func ReadPassword(file string) (string, error) {
 
 	password := strings.TrimRight(string(b), "\r\n")
 	if password == "" || len(password) > maxPassword || strings.ContainsAny(password, "\r\n") {
-		return "", fmt.Errorf("%s holds no password, which is one line", file)
+		return "", fmt.Errorf("%s must contain a password, on one line", file)
 	}
 
 	return password, nil
@@ -296,7 +296,7 @@ func (s *loggedIn) RecvMsg(m any) error {
 		return renewal
 	}
 
-	return status.Error(codes.Aborted, "etcd did not know the token any more")
+	return status.Error(codes.Aborted, "etcd no longer accepted the token")
 }
 
 // watchRefusedFor is refusedFor for the creation of a watch, whose refusal etcd reports as text.

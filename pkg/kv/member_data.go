@@ -40,7 +40,7 @@ func (s *Server) checkData() error {
 
 	self, members, err := memberOf(s.cfg.Dir)
 	if err != nil {
-		return fmt.Errorf("read which member's data these are: %w", err)
+		return fmt.Errorf("read the member in the data directory: %w", err)
 	}
 	if self == nil || len(self.PeerURLs) == 0 {
 		return nil
@@ -50,11 +50,11 @@ func (s *Server) checkData() error {
 	alone := self.PeerURLs[0] == noPeersURL
 	switch {
 	case s.cfg.Peers == nil && !alone:
-		return fmt.Errorf("these are the data of member %s of a cluster of %d: give it --initial-cluster", self.Name, members)
+		return fmt.Errorf("the data directory belongs to member %s of a cluster of %d: set --initial-cluster", self.Name, members)
 	case s.cfg.Peers != nil && alone:
-		return errors.New("these are the data of an etcd of one member, which cannot become one of several: take another directory, and restore a snapshot")
+		return errors.New("the data directory belongs to an etcd with a single member, which cannot become one of several: use another directory, and restore a snapshot")
 	case s.cfg.Peers != nil && self.Name != "" && self.Name != s.cfg.Name:
-		return fmt.Errorf("these are the data of member %s, and this is %s", self.Name, s.cfg.Name)
+		return fmt.Errorf("the data directory belongs to member %s, but this is %s", self.Name, s.cfg.Name)
 	}
 
 	return nil

@@ -35,8 +35,8 @@ func TestStartServer_RefusesDataOfAnotherMemberUntouched(t *testing.T) {
 		cfg  kv.ServerConfig
 		want string
 	}{
-		{asMember("a"), "these are the data of member b, and this is a"},
-		{alone, "these are the data of member b of a cluster of 1: give it --initial-cluster"},
+		{asMember("a"), "the data directory belongs to member b, but this is a"},
+		{alone, "the data directory belongs to member b of a cluster of 1: set --initial-cluster"},
 	} {
 		s, err := kv.StartServer(t.Context(), test.cfg)
 		if err == nil {
@@ -131,7 +131,7 @@ func TestStartServer_RefusesDataOfOneWithoutPeers(t *testing.T) {
 		_ = s.Close()
 	}
 
-	if want := "these are the data of an etcd of one member"; err == nil || !strings.Contains(err.Error(), want) {
+	if want := "the data directory belongs to an etcd with a single member"; err == nil || !strings.Contains(err.Error(), want) {
 		t.Errorf("%v; want an error with %q", err, want)
 	}
 }

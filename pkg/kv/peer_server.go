@@ -117,7 +117,7 @@ func (p *peerServer) membersOnly(next http.Handler) http.Handler {
 			return
 		}
 
-		reason := fmt.Sprintf("the certificate of %q is not one of a member: it has to be for servers, with the host of a member's URL", cert.Subject.CommonName)
+		reason := fmt.Sprintf("the certificate of %q does not belong to a member: it must be a server certificate with the host of a member's URL", cert.Subject.CommonName)
 		p.logRefused(r.RemoteAddr, reason)
 		// The status must not be 403, which means to a member of etcd that it has been removed and must stop.
 		http.Error(w, reason, http.StatusUnauthorized)

@@ -170,7 +170,7 @@ func (s *Server) withPeers(ctx context.Context, c *embed.Config) error {
 		return fmt.Errorf("member %q has no URL among those of the cluster", s.cfg.Name)
 	}
 	if (own.Scheme == "https") != (p.CertFile != "") {
-		return fmt.Errorf("the URL of member %s is %s: it is https with certificates, and http without", s.cfg.Name, own)
+		return fmt.Errorf("the URL of member %s is %s: it must be https with certificates, and http without", s.cfg.Name, own)
 	}
 
 	listen, err := p.listenURL(own)
@@ -246,7 +246,7 @@ func (s *Server) joinedMembers(ctx context.Context) (map[string]string, error) {
 		}
 
 		if !found {
-			return nil, fmt.Errorf("the cluster at %s knows no member at %s: add it first, with `carillon cluster member add %s --peer-url %s`",
+			return nil, fmt.Errorf("the cluster at %s has no member at %s: add it first with `carillon cluster member add %s --peer-url %s`",
 				strings.Join(s.cfg.Peers.otherMembers(s.cfg.Name), ", "), own, s.cfg.Name, own)
 		}
 
@@ -256,7 +256,7 @@ func (s *Server) joinedMembers(ctx context.Context) (map[string]string, error) {
 
 // lostData returns the error for a member that has run before and whose data directory is empty.
 func (s *Server) lostData(m *membership.Member) error {
-	return fmt.Errorf("member %s runs in this cluster already, and has no data here: if they are lost, replace it: "+
+	return fmt.Errorf("member %s already belongs to this cluster, but has no data here: if its data are lost, replace it: "+
 		"`carillon cluster member remove %s`, `carillon cluster member add %s --peer-url %s`, and start with --initial-cluster-state existing",
 		m.Name, m.Name, s.cfg.Name, s.cfg.Peers.Members[s.cfg.Name])
 }
@@ -299,7 +299,7 @@ func (s *Server) explainError(err error) error {
 
 	// It is the same cluster, and this member is not in it any more.
 	if s.etcd != nil && s.etcd.Server != nil && remote.ID() == s.etcd.Server.Cluster().ID() && remote.Member(s.etcd.Server.MemberID()) == nil {
-		return fmt.Errorf("member %s has been removed from its cluster: to make it one again, delete %s, "+
+		return fmt.Errorf("member %s has been removed from its cluster: to add it again, delete %s, run "+
 			"`carillon cluster member add %s --peer-url %s`, and start with --initial-cluster-state existing",
 			s.cfg.Name, s.cfg.Dir, s.cfg.Name, s.cfg.Peers.Members[s.cfg.Name])
 	}
@@ -315,8 +315,8 @@ func (s *Server) checkForeignData() error {
 		return nil
 	}
 
-	return fmt.Errorf("the members at %s are of another cluster of etcd (%s) than the data in this directory (%s): "+
-		"either the directory, or --initial-cluster, which has to be the same on all that start together, is not the right one",
+	return fmt.Errorf("the members at %s belong to another etcd cluster (%s) than the data in this directory (%s): "+
+		"either the directory is wrong, or --initial-cluster, which must be the same on all agents that start together",
 		strings.Join(s.cfg.Peers.otherMembers(s.cfg.Name), ", "), remote.ID(), s.etcd.Server.Cluster().ID())
 }
 
@@ -364,7 +364,7 @@ func (s *Server) compareMembers() {
 	slices.Sort(given)
 
 	if !slices.Equal(known, given) {
-		orNop(s.cfg.Logger).Warn("--initial-cluster differs from the members of the cluster, and is ignored: it counts only when a cluster is made",
+		orNop(s.cfg.Logger).Warn("--initial-cluster differs from the members of the cluster and is ignored: it is used only when a cluster is created",
 			zap.Strings("given", given), zap.Strings("members", known))
 	}
 }

@@ -256,11 +256,11 @@ func TestPeers_LoseOneAndReplaceIt(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	tr.refused(tr.config("c", false), "member c runs in this cluster already", "member remove c", "member add c --peer-url "+tr.members["c"])
+	tr.refused(tr.config("c", false), "member c already belongs to this cluster", "member remove c", "member add c --peer-url "+tr.members["c"])
 	tr.refused(tr.config("c", true), "member remove c")
 	a := tr.running["a"].Client()
 	remove(t, a, "c")
-	tr.refused(tr.config("c", true), "knows no member at "+tr.members["c"], "member add c")
+	tr.refused(tr.config("c", true), "has no member at "+tr.members["c"], "member add c")
 	tr.members["c"] = peerURL(t)
 	eventually(t, "c can be added", func() bool { // etcd requires that the others have been connected for five seconds
 		_, err := a.MemberAddAsLearner(t.Context(), []string{tr.members["c"]})
@@ -328,7 +328,7 @@ func TestPeers_RefuseWhatIsNotTheirs(t *testing.T) {
 	}
 
 	cfg := stranger.config("c", false)
-	stranger.refused(cfg, "another cluster of etcd", "--initial-cluster")
+	stranger.refused(cfg, "another etcd cluster", "--initial-cluster")
 	// Data of a member that was removed.
 	a := tr.running["a"].Client()
 	remove(t, a, "c")
@@ -346,7 +346,7 @@ func TestPeers_RefuseWhatIsNotTheirs(t *testing.T) {
 	wrong := tr.config("a", false)
 	wrong.Dir = tr.path("b")
 	wrong.Peers = &kv.Peers{Members: map[string]string{"a": tr.members["b"], "c": tr.members["c"]}}
-	tr.refused(wrong, "data of member b", "this is a")
+	tr.refused(wrong, "belongs to member b", "this is a")
 	alone := tr.config("b", false)
 	alone.Peers = nil
 	tr.refused(alone, "member b of a cluster of 2", "--initial-cluster")
@@ -354,5 +354,5 @@ func TestPeers_RefuseWhatIsNotTheirs(t *testing.T) {
 	_ = single.Close()
 	joins := tr.config("c", false)
 	joins.Dir = tr.path("d")
-	tr.refused(joins, "etcd of one member", "another directory")
+	tr.refused(joins, "etcd with a single member", "another directory")
 }

@@ -293,7 +293,7 @@ func privateDir(dir string) error {
 		return err
 	}
 	if _, err := os.Stat(filepath.Join(dir, "member")); err != nil && len(entries) > 0 {
-		return fmt.Errorf("the directory has mode %04o and holds other things: it must be private (chmod 700), or empty", info.Mode().Perm())
+		return fmt.Errorf("the directory has mode %04o and contains other files: it must be private (chmod 700) or empty", info.Mode().Perm())
 	}
 
 	return os.Chmod(dir, 0o700)

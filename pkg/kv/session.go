@@ -174,7 +174,7 @@ func (s *Session) runRenewals(ctx context.Context) error {
 
 		if s.alive != nil {
 			if err := s.alive(); err != nil {
-				return fmt.Errorf("lease %x is not renewed any more: %w", s.lease, err)
+				return fmt.Errorf("lease %x is no longer renewed: %w", s.lease, err)
 			}
 		}
 

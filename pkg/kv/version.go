@@ -10,7 +10,7 @@ import (
 )
 
 // ErrVersion is wrapped by the error of CheckVersion if Carillon does not support the version of etcd.
-var ErrVersion = errors.New("this version of etcd will not do")
+var ErrVersion = errors.New("this version of etcd is not supported")
 
 // CheckVersion asks every endpoint for its version. It refuses versions before 3.6.14, and 3.7.0, because Carillon is
 // neither written for nor tested with them. An endpoint that does not answer is ignored if another one answers. If
@@ -59,7 +59,7 @@ func CheckVersion(ctx context.Context, c *Client) error {
 
 // checkVersion returns an error if Carillon does not support this version of etcd.
 func checkVersion(version string) error {
-	const needed = "needed is 3.6.14 or later of the 3.6 line, or 3.7.1 or later"
+	const needed = "Carillon requires 3.6.14 or later in the 3.6 series, or 3.7.1 or later"
 	v, err := semver.NewVersion(version)
 	if err != nil {
 		return fmt.Errorf("version %.40q cannot be read; %s", version, needed)

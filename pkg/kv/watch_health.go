@@ -73,7 +73,7 @@ func (s *watchHealth) markLost(log *zap.Logger, fields ...zap.Field) {
 	}
 
 	s.gone++
-	log.Log(level, "lost sight of the store", fields...)
+	log.Log(level, "lost contact with the store", fields...)
 }
 
 // markFound records that a lost range has been recovered, or is no longer followed. It logs the recovery when no

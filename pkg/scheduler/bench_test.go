@@ -36,7 +36,7 @@ func benchWorker(b *testing.B, n int, schedule string) (*worker, *time.Time) {
 	now := start
 	e := New(Config{
 		Node: "n1", Store: store.New(nil, &yes{revision: 1000}, keys), Fleet: placement.NewFleet("n1", func() int { return 1 << 30 }),
-		NextAttempt: executor.Next, Now: func() time.Time { return now }, Logger: zap.NewNop(),
+		NextAttempt: executor.Next, Now: func() time.Time { return now }, Namespaces: openNamespaces, Logger: zap.NewNop(),
 	})
 
 	e.cfg.Fleet.Set([]task.Node{benchNode("n1")})

@@ -3,6 +3,7 @@ package scheduler
 import (
 	"context"
 	"math"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -27,40 +28,60 @@ type boardCache struct {
 	mu    sync.Mutex
 	span  time.Duration
 	limit int
-	at    time.Time
-	part  task.BoardPart
+	// within are the namespaces of the last part, joined: a part is never shown to somebody who may read others.
+	within string
+	at     time.Time
+	part   task.BoardPart
 	// shown holds each worker's last summary, for when the worker does not answer in time.
 	shown map[*worker]*board.Summary
 }
 
-// Part returns what this node adds to the board: ticks up to span from now, and at most limit items of each
-// list. The workers make it from memory, which takes each some microseconds. If a worker is waiting for
+// Part returns what this node adds to the board. The workers make it from memory, which takes each some microseconds. If a worker is waiting for
 // etcd, Part takes summaryTimeout.
-func (e *Engine) Part(ctx context.Context, span time.Duration, limit int) task.BoardPart {
+func (e *Engine) Part(ctx context.Context, q task.BoardQuery) task.BoardPart {
 	b := &e.board
 	b.mu.Lock()
 	defer b.mu.Unlock()
 
-	if age := time.Since(b.at); b.span == span && b.limit == limit && age <= boardAge {
+	within := withinKey(q.Within)
+	if age := time.Since(b.at); b.span == q.Span && b.limit == q.Limit && b.within == within && age <= boardAge {
 		return b.part
 	}
 
-	part := e.readBoard(ctx, span, limit)
+	part := e.readBoard(ctx, q)
 
 	// If ctx has ended, the part is incomplete. Do not keep it.
 	if ctx.Err() == nil {
-		b.part, b.span, b.limit, b.at = part, span, limit, time.Now()
+		b.part, b.span, b.limit, b.within, b.at = part, q.Span, q.Limit, within, time.Now()
 	}
 
 	return part
 }
 
+// withinKey returns a text that is the same for the same namespaces only. No name contains a comma.
+func withinKey(within []string) string {
+	if within == nil {
+		return "*"
+	}
+	return strings.Join(within, ",")
+}
+
 // readBoard requests a summary of each worker, and combines them with the last summaries of those that do
 // not answer in time.
-func (e *Engine) readBoard(ctx context.Context, span time.Duration, limit int) task.BoardPart {
+func (e *Engine) readBoard(ctx context.Context, q task.BoardQuery) task.BoardPart {
 	clock := e.cfg.Now()
 	now := clock.UnixMilli()
-	part := task.BoardPart{Node: e.cfg.Node, At: task.At(clock), Tally: e.recent.Tally(clock)}
+	part := task.BoardPart{Node: e.cfg.Node, At: task.At(clock)}
+	var includes func(string) bool
+	if q.Within == nil {
+		part.Tally = e.recent.Tally(clock) // of all namespaces
+	} else {
+		includes = func(name string) bool {
+			namespace, _, _ := strings.Cut(name, "/")
+			return q.Includes(namespace)
+		}
+	}
+
 	e.mu.Lock()
 
 	workers := make([]*worker, 0, len(e.workers))
@@ -72,14 +93,14 @@ func (e *Engine) readBoard(ctx context.Context, span time.Duration, limit int) t
 	// waits holds the workers, by shard, whose summary has not arrived. enough is the due time, in Unix
 	// milliseconds, after which further ticks would not be shown: workers that answer later need not list
 	// them.
-	seen := board.NewBuilder(limit)
+	seen := board.NewBuilder(q.Limit)
 	answers, waits, shown := make(chan *board.Summary, len(workers)), map[int]*worker{}, make(map[*worker]*board.Summary, len(workers))
 	asked := 0
 	var enough atomic.Int64
 	enough.Store(math.MaxInt64)
 
 	for _, w := range workers {
-		g := &board.Summary{Shard: w.Shard, Now: now, Until: now + span.Milliseconds(), Limit: limit, Enough: &enough, Shown: answers}
+		g := &board.Summary{Shard: w.Shard, Now: now, Until: now + q.Span.Milliseconds(), Limit: q.Limit, Includes: includes, Enough: &enough, Shown: answers}
 
 		if w.serving.Load() {
 			select {
@@ -125,7 +146,7 @@ func (e *Engine) readBoard(ctx context.Context, span time.Duration, limit int) t
 		loading := !w.serving.Load()
 		if !loading {
 			part.Serving++
-			if g := e.board.shown[w]; g != nil {
+			if g := e.board.shown[w]; g != nil && e.board.within == withinKey(q.Within) {
 				shown[w] = g
 				seen.Add(g.AgedTo(now))
 			}
@@ -145,13 +166,21 @@ func (e *Engine) readBoard(ctx context.Context, span time.Duration, limit int) t
 // addToBoard fills in a summary of the shard and delivers it. The cost depends on the size of the view and
 // on how many runs are active, waiting or failing, not on the number of tasks.
 func (s *shardState) addToBoard(g *board.Summary) {
-	g.Tasks, g.Paused = s.census.Tasks(g.Now)
-	g.Unreadable, g.Failing = s.census.Of[taskstate.Unreadable], s.failures.Len()
+	if g.Includes == nil {
+		g.Tasks, g.Paused = s.census.Tasks(g.Now)
+		g.Unreadable = s.census.Of[taskstate.Unreadable]
+	}
+
 	s.showTicks(g)
 	s.showLives(g)
 	newest := board.NewFirst(g.Limit, board.NewerFailure)
 
 	for t, f := range s.failures.All() {
+		if !g.Shows(t.FullName()) {
+			continue
+		}
+
+		g.Failing++
 		newest.Add(board.FailedTask{Task: t.FullName(), Failure: &f.Failure})
 	}
 
@@ -159,19 +188,32 @@ func (s *shardState) addToBoard(g *board.Summary) {
 	g.Shown <- g
 }
 
-// mostOverdue limits how many overdue ticks of a shard are visited before those that are to come.
-const mostOverdue = 1000
+const (
+	// mostOverdue limits how many overdue ticks of a shard are visited before those that are to come.
+	mostOverdue = 1000
+	// mostHidden limits how many ticks are visited that the caller may not see. The list of the next ticks may be
+	// incomplete after that, rather than delay firing.
+	mostHidden = 10_000
+)
 
 // showTicks adds the shard's next ticks and its overdue ones.
 func (s *shardState) showTicks(g *board.Summary) {
 	// Ticks that were due before this are overdue. Later ones are normal: they are being decided.
 	line := g.Now - board.OverdueAfter.Milliseconds()
-	g.Overdue = s.due.CountUpTo(line)
-	passed := 0 // overdue ticks that were visited
+	if g.Includes == nil {
+		g.Overdue = s.due.CountUpTo(line)
+	}
+
+	passed, hidden := 0, 0 // overdue ticks that were visited; ticks that are not shown
 	s.due.InOrder(func(t *taskstate.Task) bool {
 		at := t.DueAt()
 		if at > g.Until || len(g.Soon) == g.Limit || passed > mostOverdue || at > g.Enough.Load() {
 			return false
+		}
+
+		if !g.Shows(t.FullName()) {
+			hidden++
+			return hidden < mostHidden
 		}
 
 		seen := board.Tick{Task: t.FullName(), Time: t.Next, At: at}
@@ -186,6 +228,10 @@ func (s *shardState) showTicks(g *board.Summary) {
 			passed++
 		}
 
+		if g.Includes != nil && at <= line {
+			g.Overdue++
+		}
+
 		return true
 	})
 }
@@ -196,6 +242,10 @@ func (s *shardState) showLives(g *board.Summary) {
 	queue := board.NewFirst(g.Limit, board.FirstWait)
 
 	for _, t := range s.active.Tasks {
+		if !g.Shows(t.FullName()) {
+			continue
+		}
+
 		g.Active += len(t.Activity.Active)
 		g.Waits += len(t.Activity.Queue)
 		for _, a := range t.Activity.Active {

@@ -353,14 +353,14 @@ func TestEngine_ShowsWhatItKnowsOfAWorkerThatIsHeldUp(t *testing.T) {
 		w.create("b", cronned("@at 2099-01-01T00:00:00Z"))
 		w.eventually("it fires", func() bool { return len(w.active("a")) > 1 })
 		w.eventually("it is shown", func() bool {
-			p := r.Part(w.ctx, time.Minute, 10)
+			p := r.Part(w.ctx, task.BoardQuery{Span: time.Minute, Limit: 10})
 			return p.Tasks == 2 && p.Serving == 1 && p.ActiveCount > 1 && len(p.Next) == 1 && len(p.Stuck) == 0 && p.Tally.Recent().Fired > 1
 		})
 
 		s.stuck.Store(true)
 		var p task.BoardPart
 		w.eventually("it is overdue", func() bool {
-			p = r.Part(w.ctx, time.Minute, 10)
+			p = r.Part(w.ctx, task.BoardQuery{Span: time.Minute, Limit: 10})
 			return len(p.Stuck) == 1 && len(p.Overdue) == 1
 		})
 
@@ -382,13 +382,13 @@ func TestEngine_ShowsAllToWhoComesAfterOneThatHungUp(t *testing.T) {
 		w.eventually("it fires", func() bool { return len(w.active("a")) > 0 })
 		gone, hangUp := context.WithCancel(w.ctx)
 		hangUp()
-		r.Part(gone, time.Minute, 10)
+		r.Part(gone, task.BoardQuery{Span: time.Minute, Limit: 10})
 
 		if !r.board.at.IsZero() {
 			t.Error("what the first was told is kept for others")
 		}
 
-		w.eventually("all is shown", func() bool { return r.Part(w.ctx, time.Minute, 10).Tasks == 1 })
+		w.eventually("all is shown", func() bool { return r.Part(w.ctx, task.BoardQuery{Span: time.Minute, Limit: 10}).Tasks == 1 })
 	})
 }
 
@@ -401,10 +401,10 @@ func TestEngine_AsksAWorkerThatHasNotLookedYet(t *testing.T) {
 	h.e.workers[0] = h.worker
 	gone, hangUp := context.WithCancel(w.ctx)
 	hangUp()
-	h.e.Part(gone, time.Minute, 10)
+	h.e.Part(gone, task.BoardQuery{Span: time.Minute, Limit: 10})
 	former := <-h.summaryRequests
 	h.summaryRequests <- former
-	h.e.Part(w.ctx, time.Minute, 10)
+	h.e.Part(w.ctx, task.BoardQuery{Span: time.Minute, Limit: 10})
 
 	if <-h.summaryRequests == former {
 		t.Error("it is asked for one who has hung up")

@@ -51,6 +51,10 @@ type Config struct {
 	// if there are none. They may be out of date: a commit that does not know the newest ones fails and
 	// returns them. The caller calls Look when they have changed. May be nil.
 	Freezes func() (*task.Freezes, int64)
+	// Namespaces returns the records of the namespaces as they are known, or nil if they are not known yet:
+	// then nothing is decided. They may be a moment out of date. The caller calls Look when they have changed.
+	// Required.
+	Namespaces func() Namespaces
 	// May is called before each commit. If it returns an error, the worker ends with task.ErrFenced. May be
 	// nil.
 	May        func() error
@@ -202,7 +206,7 @@ func (e *Engine) Work(ctx context.Context, shard int, f store.Fences) error {
 }
 
 // Look makes all workers examine their waiting and active runs. Call it when nodes have come, gone or
-// changed, and when freezes have changed.
+// changed, and when freezes or the records of namespaces have changed.
 func (e *Engine) Look() {
 	e.mu.Lock()
 	defer e.mu.Unlock()

@@ -58,7 +58,7 @@ func (r *parentRun) loseMissingParts() bool {
 	// The watch may be late, or may have lost an event. With the defaults, the reconciliation finds that
 	// before lost_after has passed. In any case, the commit requires that there is no record of the part's
 	// end.
-	if until := q.Missing.Add(r.plan.lostAfter()); r.plan.now.Before(until) {
+	if until := q.Missing.Add(r.plan.cluster.EffectiveLostAfter().Std()); r.plan.now.Before(until) {
 		r.plan.s.wakeAt(until)
 		return true
 	}

@@ -18,6 +18,11 @@ func (r *parentRun) partRun(index int) task.Run {
 func (r *parentRun) giveOut() (done, ok bool) {
 	t, q := r.t, r.q
 
+	// No part may start any more. They end one after another, without their stagger.
+	if !r.plan.namespaceOf(t).allows(t) {
+		return r.failPart()
+	}
+
 	// With stagger, the next part has its turn at NotBefore.
 	if at := q.NotBefore.Time; at.After(r.plan.now) {
 		r.plan.s.wakeAt(at)
@@ -88,6 +93,25 @@ func (r *parentRun) losePart(at int) (done, ok bool) {
 	return true, true
 }
 
+// failPart ends the next part because the namespace does not allow the task any more. The results are those
+// of giveOut.
+func (r *parentRun) failPart() (done, ok bool) {
+	t, q := r.t, r.q
+
+	if !r.plan.reserveRoom(t, 3, roomForTask(t)+roomForRecord+roomForCheckpoints(q.Fan)) {
+		return false, false
+	}
+
+	end := r.partRun(q.Fan.Left[0])
+	end.State, end.Reason, end.Message = task.Failed, task.ReasonNamespace, r.plan.namespaceOf(t).refusal(t)
+	w := q.Waiting
+	w.Fan, w.NotBefore = r.fanNow().Without(0), task.Time{}
+	r.plan.commit.GuardEntry(t.FullName(), t.Mod) // another version of the task may be allowed (G7)
+	r.endLeft(w, end)
+
+	return true, true
+}
+
 // endLeft ends a part that was never assigned. w is the run's new record, from which the part is removed.
 func (r *parentRun) endLeft(w task.Waiting, end task.Run) {
 	end.EndedAt, end.Attempt = task.At(r.plan.now), 0
@@ -148,8 +172,13 @@ func (r *parentRun) nodeOf(index int, part *taskstate.Waiting) (n *task.Node, go
 
 	name := q.Fan.Nodes[index]
 	if n, ok = r.plan.s.placement.ReserveNamed(name, t.Secret, r.plan.now); ok {
-		delete(q.Away, name)
-		return n, false, true
+		if r.plan.namespaceOf(t).accepts(n) {
+			delete(q.Away, name)
+			return n, false, true
+		}
+
+		// The namespace's selector has changed since the run began. For this part, it is as if the node were away.
+		r.plan.s.placement.Release(name)
 	}
 
 	// Since when the node has been away is kept whatever becomes of the plan, because it is true in any
@@ -163,7 +192,7 @@ func (r *parentRun) nodeOf(index int, part *taskstate.Waiting) (n *task.Node, go
 		q.Away[name] = since
 	}
 
-	if until := since.Add(r.plan.lostAfter()); r.plan.now.Before(until) {
+	if until := since.Add(r.plan.cluster.EffectiveLostAfter().Std()); r.plan.now.Before(until) {
 		r.plan.s.wakeAt(until)
 		return nil, false, false
 	}
@@ -201,6 +230,10 @@ func (p *plan) retryPart(t *taskstate.Task, q *taskstate.Waiting) bool {
 		return true
 	}
 
+	if !p.namespaceOf(t).allows(t) {
+		return p.endWaitingPart(t, q, parent, task.Failed, task.ReasonNamespace)
+	}
+
 	// A commit starts at most one run of the task (G11).
 	if p.isStarting(t) {
 		p.lookAfterCommit(t)
@@ -234,12 +267,17 @@ func (p *plan) retryPart(t *taskstate.Task, q *taskstate.Waiting) bool {
 
 // endWaitingPart ends a part that is in the queue. It returns false if the commit has no room.
 func (p *plan) endWaitingPart(t *taskstate.Task, q, parent *taskstate.Waiting, state task.State, reason string) bool {
-	if !p.reserveRoom(t, 2, 2*roomForRecord) {
+	if !p.reserveRoom(t, 3, 2*roomForRecord) {
 		return false
 	}
 
 	end := q.Run
 	end.State, end.Reason, end.EndedAt, end.CancelledBy = state, reason, task.At(p.now), parent.CancelledBy
+	if reason == task.ReasonNamespace {
+		end.Message = p.namespaceOf(t).refusal(t)
+		p.commit.GuardEntry(t.FullName(), t.Mod) // another version of the task may be allowed (G7)
+	}
+
 	p.dequeueRun(t, q)
 	p.addEffect(partEnded{task: t, end: &end, waited: true})
 	p.lookAfterCommit(t)

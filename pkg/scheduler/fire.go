@@ -23,6 +23,11 @@ func (p *plan) decideNextTick(t *taskstate.Task) bool {
 	// than Fits reserves, so more ticks fit into a commit.
 	light := covered && t.Policy.MaxRuns == 0 && records == 0 && !t.Policy.Sticky()
 
+	if !p.namespaceOf(t).allows(t) { // its end takes a history record and a dead letter
+		light = false
+		records++
+	}
+
 	room := light && p.commit.FitsTick(roomForTask(t)) || !light && p.commit.Fits(2+records, 2*roomForTask(t)+records*roomForRecord)
 	if !p.admitChange(t, room) {
 		return false
@@ -127,9 +132,15 @@ func (p *plan) enqueueRun(t *taskstate.Task, run task.Run, reason string) {
 }
 
 // fireTick starts the run of a tick: it puts an attempt into the inbox of a node, or begins a run with
-// parts. It returns "" if it has done so. Otherwise it returns why the tick must wait, and holds no slot
-// and no token. A run of a late tick (trigger catch_up) needs a catch-up token.
+// parts. If the task's namespace does not allow the task any more, the run ends at once. It returns "" if it
+// has done one of these. Otherwise it returns why the tick must wait, and holds no slot and no token. A run
+// of a late tick (trigger catch_up) needs a catch-up token.
 func (p *plan) fireTick(t *taskstate.Task, tick int64, id, trigger string) (reason string) {
+	if !p.namespaceOf(t).allows(t) {
+		p.failTick(t, tick, id, trigger)
+		return ""
+	}
+
 	// A late tick first needs a token. It is given back if no node accepts the run.
 	paced := trigger == task.TriggerCatchUp
 	if paced && !p.takeToken(t, p.clock) {
@@ -191,7 +202,11 @@ func (p *plan) dispatchRun(t *taskstate.Task, n *task.Node, late time.Duration) 
 	// lost (G17).
 	a.LostAfter = p.cluster.LostAfterWithLease(n.LeaseTTL)
 	p.claims = append(p.claims, claim{t, a.ID, n.Name, late})
-	p.stickToNode(t, n)
+
+	// The entry of a task with the sticky strategy names the node of its runs.
+	if t.Policy.Sticky() && p.ownFields(t).Node != n.Name {
+		p.changeEntry(t, func(c *entryChange) { c.own.Node = n.Name })
+	}
 }
 
 // decideLateTicks gives all undecided ticks of a task up to upTo (Unix milliseconds) their outcome by the
@@ -250,7 +265,7 @@ func (p *plan) decideLateTicks(t *taskstate.Task, upTo int64) bool {
 			p.decideTick(t, at, id, trigger)
 		case t.Policy.Shadow:
 			p.decideShadowTick(t, at, id, trigger)
-		case i == 0 && p.goesFirst(t) && p.fireTick(t, at, id, trigger) == "":
+		case i == 0 && goesFirst(t) && p.fireTick(t, at, id, trigger) == "":
 		default:
 			// All other ticks wait for their turn, one after another. The limit of the queue does not count
 			// them.
@@ -283,7 +298,7 @@ func (p *plan) setEntryFrom(t *taskstate.Task, from int64) {
 
 // goesFirst reports whether the first of several late ticks may start at once: no run is active, and with a
 // policy that limits active runs, no tick waits.
-func (p *plan) goesFirst(t *taskstate.Task) bool {
+func goesFirst(t *taskstate.Task) bool {
 	d := t.Doing()
 	return t.Policy.Rule.Free(d) && (t.Policy.Rule.Most == 0 || d.Ticks == 0)
 }
@@ -406,8 +421,13 @@ func (p *plan) applyTurn(t *taskstate.Task, q *taskstate.Waiting, what tickpolic
 const deadlineStep = 100 * time.Millisecond
 
 // startWaiting moves a run from the queue to an inbox. If it cannot start now, startWaiting records why in
-// its queue record. It returns false if the commit has no room.
+// its queue record. A run that the task's namespace does not allow any more ends. It returns false if the
+// commit has no room.
 func (p *plan) startWaiting(t *taskstate.Task, q *taskstate.Waiting) bool {
+	if !p.namespaceOf(t).allows(t) {
+		return p.failQueued(t, q)
+	}
+
 	if q.Paced() && !p.takeToken(t, p.clock) {
 		// No token. Keep the reason no_node, if that is why the run waited before.
 		return q.Reason == task.ReasonNoNode || p.waitsFor(t, q, task.ReasonCatchUp)

@@ -122,7 +122,7 @@ func newWorldOn(t testing.TB, prefix string, dial func() *kv.Client, nodes ...st
 	}
 	w.store = store.New(w.client, kv.Direct(w.client), keys)
 
-	if _, _, err := w.store.Bootstrap(w.ctx, 1, start); err != nil {
+	if _, _, err := w.store.Bootstrap(w.ctx, 1, start, store.OpenAccess()); err != nil {
 		t.Fatal(err)
 	}
 
@@ -300,9 +300,12 @@ func (w *world) engine(node string) (*Engine, *commitGate) {
 
 	return New(Config{
 		Node: node, Store: store.New(w.etcd, d, w.store.Keys()), Fleet: placement.NewFleet(node, func() int { return 1000 }),
-		NextAttempt: executor.Next, Now: w.clock, Logger: log,
+		NextAttempt: executor.Next, Now: w.clock, Namespaces: openNamespaces, Logger: log,
 	}), d
 }
+
+// openNamespaces is Config.Namespaces with open records.
+func openNamespaces() Namespaces { return OpenNamespaces{} }
 
 // work makes a node the owner. Its worker has loaded the shard.
 func (w *world) work(node string) *hand {

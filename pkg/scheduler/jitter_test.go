@@ -46,7 +46,7 @@ func bareWorker(tb interface{ Fatal(...any) }) *worker {
 
 	e := New(Config{
 		Node: "n1", Store: store.New(nil, &yes{revision: 1000}, keys), Fleet: placement.NewFleet("n1", func() int { return 1 << 30 }),
-		Now: func() time.Time { return start }, Logger: zap.NewNop(),
+		Now: func() time.Time { return start }, Namespaces: openNamespaces, Logger: zap.NewNop(),
 	})
 
 	w := newWorker(e, 0, store.Fences{})

@@ -49,7 +49,3 @@ func (s *shardState) applyReading(r absence.Reading, v store.Sighting, now, read
 		s.wakeAt(now.Add(s.clearedAfter))
 	}
 }
-
-// lostAfter returns the cluster's current setting. It applies where there is no attempt, as for a part that
-// waits for its node. An attempt has its own value (see Watch.LostAfter).
-func (p *plan) lostAfter() time.Duration { return p.cluster.EffectiveLostAfter().Std() }

@@ -15,12 +15,12 @@ const lookForFacts = 5 * time.Second
 
 // pickNode chooses a node for a run and counts a slot of it. If it finds none, but one may become available
 // without an event (a suspicion ends, facts change), the worker wakes up for that.
-func (p *plan) pickNode(t *taskstate.Task) (*task.Node, bool) { return p.pickFor(t, t.Want()) }
+func (p *plan) pickNode(t *taskstate.Task) (*task.Node, bool) { return p.pickFor(t, p.wantOf(t)) }
 
 // pickForAttempt is like pickNode for a run in the queue. If the run has had an attempt, the next one
 // avoids the node on which that failed.
 func (p *plan) pickForAttempt(t *taskstate.Task, q *taskstate.Waiting) (*task.Node, bool) {
-	w := t.Want()
+	w := p.wantOf(t)
 	w.Avoid = q.LastNode()
 
 	return p.pickFor(t, w)
@@ -30,7 +30,7 @@ func (p *plan) pickForAttempt(t *taskstate.Task, q *taskstate.Waiting) (*task.No
 // a run have different keys, so that they spread over the nodes. q is the part's record if it has had
 // attempts, else nil.
 func (p *plan) pickPart(t *taskstate.Task, index int, q *taskstate.Waiting) (*task.Node, bool) {
-	w := t.Want()
+	w := p.wantOf(t)
 	if q != nil {
 		w.Avoid = q.LastNode()
 	}
@@ -57,15 +57,7 @@ func (p *plan) looksForNodes(t *taskstate.Task) {
 		p.s.wakeAt(until)
 	}
 
-	if t.Policy.Selector.Compares() {
+	if p.namespaceOf(t).selectorFor(t).Compares() {
 		p.s.wakeAt(p.now.Add(lookForFacts))
-	}
-}
-
-// stickToNode records in the entry of a task with the sticky strategy that its runs are on node n, if the
-// entry names another one.
-func (p *plan) stickToNode(t *taskstate.Task, n *task.Node) {
-	if t.Policy.Sticky() && p.ownFields(t).Node != n.Name {
-		p.changeEntry(t, func(c *entryChange) { c.own.Node = n.Name })
 	}
 }

@@ -2,6 +2,7 @@ package scheduler
 
 import (
 	"cmp"
+	"iter"
 	"maps"
 	"slices"
 	"strings"
@@ -26,8 +27,9 @@ import (
 //
 // Some observations are kept as well: since when the node of a part has been away (Parental.Away), since
 // when a part has had no record (Parental.Missing), which records of parts can be deleted, and that a range
-// of skipped ticks has ended. All but the last are true whatever the outcome of the commit. If the last is
-// wrong, one more history record is written.
+// of skipped ticks has ended. So are the results of checks against the records of namespaces
+// (nslimits.Checks). All but the ends of ranges are true whatever the outcome of the commit. If one of these
+// is wrong, one more history record is written.
 //
 // A worker has one plan at a time. It applies no event until the outcome of the plan's commit is known,
 // because claims and effects point into the state from which they were made.
@@ -61,6 +63,7 @@ type plan struct {
 	// of the watermark stays. Such a commit does not compare the shard's revised key (see revised.go).
 	keepWatermark bool
 	attempt       task.Assigned // scratch space for building claims, reused for each
+	namespace     planNamespace // the namespace of the task that was examined last
 }
 
 // claim is an attempt that a plan puts into an inbox.
@@ -71,11 +74,13 @@ type claim struct {
 	late time.Duration // how late its tick is decided; negative for a run that has waited
 }
 
-// eachLateness yields how late each run is that the plan dispatches. Negative values are runs that have waited.
-func (p *plan) eachLateness(yield func(time.Duration) bool) {
-	for i := range p.claims {
-		if !yield(p.claims[i].late) {
-			return
+// eachLateness yields how late each dispatched run is. Negative values are runs that have waited.
+func eachLateness(claims []claim) iter.Seq[time.Duration] {
+	return func(yield func(time.Duration) bool) {
+		for i := range claims {
+			if !yield(claims[i].late) {
+				return
+			}
 		}
 	}
 }
@@ -131,9 +136,6 @@ func (s *shardState) newPlan(now time.Time, as settings) *plan {
 
 	return old
 }
-
-// isEmpty reports whether there is nothing to commit.
-func (p *plan) isEmpty() bool { return p.commit.Empty() }
 
 // applyCommitted applies a plan whose commit has succeeded at revision rev. It must be called before any
 // event is applied. The commit's own events arrive later through the watch and have no further effect,

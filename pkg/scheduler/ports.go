@@ -36,6 +36,20 @@ type commitMaker interface {
 // asks again later.
 type trims interface{ Ask(retention.Trim) bool }
 
+// Namespaces are the records of the namespaces at one revision. A plan uses one value throughout.
+type Namespaces interface {
+	// Namespace returns the record of a namespace, or nil if there is none. The record must not be changed.
+	Namespace(name string) *task.Namespace
+}
+
+// OpenNamespaces has an open record of every namespace, for tests and benchmarks.
+type OpenNamespaces struct{}
+
+var openNamespace = task.Namespace{RunAs: []string{"*"}, Groups: []string{"*"}, Shell: true, EnvFiles: []string{"*"}}
+
+// Namespace implements Namespaces.
+func (OpenNamespaces) Namespace(string) *task.Namespace { return &openNamespace }
+
 // endCounter counts how runs end, for the board.
 type endCounter interface {
 	AddEnded(now time.Time, failed bool)

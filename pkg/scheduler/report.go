@@ -61,7 +61,7 @@ type published struct{ waiting, unreadable int }
 
 // currentSettings returns the settings for a plan that is made now.
 func (w *worker) currentSettings() settings {
-	now := settings{clock: w.e.cfg.Now(), cluster: w.e.cfg.Cluster()}
+	now := settings{clock: w.e.cfg.Now(), cluster: w.e.cfg.Cluster(), namespaces: w.e.cfg.Namespaces()}
 	now.freezes, now.freezesRead = w.e.currentFreezes()
 
 	return now

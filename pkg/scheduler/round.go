@@ -19,7 +19,8 @@ import (
 // again.
 //
 // It returns nil when nothing is left to decide for now, and also when it postpones the rest: after
-// maxConflictsPerRound conflicts, and when etcd refuses commits. An error means that the state in memory
+// maxConflictsPerRound conflicts, when etcd refuses commits, and while the records of the namespaces are not
+// known. An error means that the state in memory
 // may not match etcd (task.ErrUnknown, store.ErrMoved) or that this worker may not write any more
 // (task.ErrFenced). In both cases the plan has been abandoned, and the caller must discard the state.
 func (w *worker) runRound(ctx context.Context) error {
@@ -61,9 +62,20 @@ func (w *worker) runRound(ctx context.Context) error {
 		// A deletion because of the ttl is a separate transaction that compares the entry. So it is
 		// requested whether or not the plan's commit succeeds.
 		p := w.planRound(now)
+		if p == nil {
+			// Decide nothing, as while etcd is unavailable. The caller of Look wakes the worker.
+			w.wakeAt(now.Add(namespacesRetry))
+
+			if !clock.Sleep(ctx, namespacesRetry) {
+				return ctx.Err()
+			}
+
+			return nil
+		}
+
 		w.e.ttlDeleter.AskAll(p.deletions, w.wakeUp)
 
-		if p.isEmpty() {
+		if p.commit.Empty() {
 			// An empty plan holds no reservations, so there is nothing to give back. Without a commit it
 			// counts as settled (mustBeSettled).
 			p.commit = nil
@@ -161,6 +173,9 @@ func (w *worker) runRound(ctx context.Context) error {
 	}
 }
 
+// namespacesRetry is the time after which a worker asks again for the records of the namespaces.
+const namespacesRetry = 100 * time.Millisecond
+
 // observePlan updates metrics and the board's counts with what the plan has decided. Its commit has
 // succeeded.
 func (w *worker) observePlan(p *plan) {
@@ -169,7 +184,7 @@ func (w *worker) observePlan(p *plan) {
 	})
 
 	if skipped := p.counts.skipped + p.counts.missed; skipped > 0 || len(p.claims) > 0 {
-		w.e.recent.AddDecided(p.now, skipped, p.eachLateness)
+		w.e.recent.AddDecided(p.now, skipped, eachLateness(p.claims))
 	}
 
 	for _, c := range p.claims {

@@ -98,21 +98,28 @@ type deciderConfig struct {
 	now     func() time.Time
 	cluster func() task.Cluster
 	freezes func() (*task.Freezes, int64)
+
+	namespaces func() Namespaces
 }
 
 // script runs the commands of one file. Each cluster command starts over.
 type script struct {
 	*world
-	tasks   int                          // number of tasks that were created, for the next uid
-	manual  int                          // number of manual runs
-	specs   map[string]map[string]string // by task: the lines of its file, by field
-	uids    map[string][]string          // by task: its uids, the current one last
-	cluster task.Cluster
-	joined  map[string]task.Node
-	failing map[string]bool  // reads that fail
-	marks   map[string]int64 // revisions by name
-	summary bool             // show only the number of facts of each kind in a commit
-	counts  map[string]int   // if not nil: the facts of several decisions, by kind
+	tasks     int                          // number of tasks that were created, for the next uid
+	manual    int                          // number of manual runs
+	revisions int64                        // of the record of the namespace
+	specs     map[string]map[string]string // by task: the lines of its file, by field
+	uids      map[string][]string          // by task: its uids, the current one last
+	cluster   task.Cluster
+	// namespace is the record of the namespace default. It has revision 0 and is open until the command
+	// namespace changes it. namespaces are the records that are known: nil before they are loaded.
+	namespace  *task.Namespace
+	namespaces Namespaces
+	joined     map[string]task.Node
+	failing    map[string]bool  // reads that fail
+	marks      map[string]int64 // revisions by name
+	summary    bool             // show only the number of facts of each kind in a commit
+	counts     map[string]int   // if not nil: the facts of several decisions, by kind
 
 	owners map[string]*owner
 	owner  *owner // the owner that the commands refer to
@@ -146,7 +153,7 @@ func (s *script) run(t *testing.T, d *datadriven.TestData) string {
 	commands := map[string]func(*scriptArgs) string{
 		"cluster": s.newCluster, "node": s.node, "lost": s.leaves, "cleared": s.cleared, "setting": s.setting,
 		"task": s.task, "edit": s.edit, "delete": s.delete, "trigger": s.trigger, "end": s.end, "hand-back": s.handBack,
-		"cancel": s.cancelRun, "freeze": s.freezeNamespace, "thaw": s.thaw, "put": s.putRecord, "remove": s.removeRecord,
+		"cancel": s.cancelRun, "freeze": s.freezeNamespace, "thaw": s.thaw, "namespace": s.changeNamespace, "put": s.putRecord, "remove": s.removeRecord,
 		"own": s.own, "open": s.open, "decide": s.decide, "propose": s.propose, "deliver": s.deliver, "refuse": s.refuse,
 		"lose-request": s.loseRequest, "lose-answer": s.loseAnswer, "state": s.state, "herd": s.herd, "mark": s.mark,
 		"runs": s.runs, "next": s.next, "reads": s.reads, "arrives": s.arrives,
@@ -274,6 +281,7 @@ func (s *script) newCluster(a *scriptArgs) string {
 		world: newWorldOn(a.t, "/s", func() *kv.Client { return kvtest.ClientOf(a.t, memory) }),
 		specs: map[string]map[string]string{}, uids: map[string][]string{}, joined: map[string]task.Node{},
 		failing: map[string]bool{}, marks: map[string]int64{}, owners: map[string]*owner{},
+		namespace: &openNamespace, namespaces: OpenNamespaces{},
 	}
 
 	if at := a.text("at", ""); at != "" {
@@ -396,6 +404,46 @@ func (s *script) thaw(a *scriptArgs) string {
 	return ""
 }
 
+// oneNamespace has the record of a single namespace, default.
+type oneNamespace struct{ record *task.Namespace }
+
+func (o oneNamespace) Namespace(name string) *task.Namespace {
+	if name != "default" {
+		return nil
+	}
+	return o.record
+}
+
+// changeNamespace gives the namespace default another record, with the next revision. The owners know it at once.
+func (s *script) changeNamespace(a *scriptArgs) string {
+	switch {
+	case a.has("unknown"):
+		s.namespaces = nil
+	case a.has("gone"):
+		s.namespace, s.namespaces = nil, oneNamespace{}
+	default:
+		s.revisions++
+		s.namespace = &task.Namespace{
+			Name: "default", RunAs: a.texts("run-as"), Groups: a.texts("groups"), Shell: a.has("shell"), EnvFiles: a.texts("env-files"),
+			Nodes: strings.Join(a.texts("nodes"), ", "), Revision: s.revisions,
+		}
+		s.namespaces = oneNamespace{s.namespace}
+	}
+
+	for _, o := range s.owners {
+		o.freezesChanged = true // the owners examine what waits, as Engine.Look makes them do
+	}
+
+	return ""
+}
+
+// checkedBy records in an entry, as the API does, which version of the namespace's record has allowed it.
+func (s *script) checkedBy(e *task.Entry) {
+	if s.namespace != nil {
+		e.NamespaceRev = s.namespace.Revision
+	}
+}
+
 func (s *script) freezesChange() {
 	for _, o := range s.owners {
 		o.freezesChanged = true
@@ -496,6 +544,7 @@ func (s *script) createTask(a *scriptArgs, name string) {
 	if t.Paused {
 		e.Own = &task.Own{Pauses: []task.Pause{{Since: now, By: "ann", Until: t.PausedUntil}}}
 	}
+	s.checkedBy(&e)
 
 	_, err := s.store.CreateTask(s.ctx, s.ref(name), t, e)
 	s.ok(err)
@@ -550,6 +599,7 @@ func (s *script) edit(a *scriptArgs) string {
 	if len(record.EncodeOwn(&own)) > 0 {
 		e.Own = &own
 	}
+	s.checkedBy(&e)
 
 	_, err = s.store.UpdateTask(s.ctx, old, t, e)
 	s.ok(err)
@@ -732,6 +782,7 @@ func (s *script) own(a *scriptArgs) string {
 			}
 			return &o.freezes.Freezes, o.freezes.Mod
 		},
+		namespaces: func() Namespaces { return s.namespaces },
 	})
 
 	s.tellNodes(o)

@@ -29,7 +29,7 @@ type scriptedWorker struct {
 
 func newScriptedWorker(t testing.TB, cfg deciderConfig) decider {
 	e := New(Config{
-		Node: cfg.node, Store: cfg.store, Now: cfg.now, Cluster: cfg.cluster, Freezes: cfg.freezes, Logger: zap.NewNop(),
+		Node: cfg.node, Store: cfg.store, Now: cfg.now, Cluster: cfg.cluster, Freezes: cfg.freezes, Namespaces: cfg.namespaces, Logger: zap.NewNop(),
 		Fleet: placement.NewFleet(cfg.node, func() int { return 1000 }),
 		// The middle of the jitter of a retry is its backoff.
 		NextAttempt: func(a task.Assigned, end task.Run, now time.Time, _ float64) *task.Waiting {

@@ -27,7 +27,7 @@ func TestSettle_AnAttemptThatEndedMeanwhileIsNotThereAfterAll(t *testing.T) {
 
 	e := New(Config{
 		Node: "n1", Store: store.New(nil, &yes{revision: 1000}, keys), Fleet: placement.NewFleet("n1", func() int { return 1 }),
-		NextAttempt: executor.Next, Now: func() time.Time { return start }, Logger: zap.NewNop(),
+		NextAttempt: executor.Next, Namespaces: openNamespaces, Now: func() time.Time { return start }, Logger: zap.NewNop(),
 	})
 
 	w := newWorker(e, 0, store.Fences{})

@@ -5,6 +5,7 @@ import (
 
 	"github.com/carillonhq/carillon/pkg/scheduler/failures"
 	"github.com/carillonhq/carillon/pkg/scheduler/known"
+	"github.com/carillonhq/carillon/pkg/scheduler/nslimits"
 	"github.com/carillonhq/carillon/pkg/scheduler/taskstate"
 	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/task"
@@ -65,6 +66,8 @@ type shardState struct {
 	line         taskstate.TokenLine              // tasks that wait for a catch-up token
 	opening      known.Opening                    // how the shard was found when this owner first opened it
 	stubborn     map[string]bool                  // tasks whose failing commits caused a reopening of the shard
+
+	limits nslimits.Checks // of tasks by the records of their namespaces
 
 	// failures are the failing tasks, for the board only.
 	failures failures.Set
@@ -151,6 +154,7 @@ type settings struct {
 	cluster     task.Cluster
 	freezes     *task.Freezes // nil if there are none
 	freezesRead int64         // the mod revision of the freezes record, which the commit compares
+	namespaces  Namespaces    // nil while they are not known; then no plan is made
 }
 
 // ensureActivity returns t's activity, and creates it if t has none.

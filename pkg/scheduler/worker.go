@@ -224,9 +224,15 @@ func (w *worker) applyToShard(b store.ShardBatch) {
 	w.logNotices()
 }
 
-// planRound returns a plan with as many decisions as fit into one commit.
+// planRound returns a plan with as many decisions as fit into one commit. It returns nil if the records of
+// the namespaces are not known yet.
 func (w *worker) planRound(now time.Time) *plan {
-	return w.shardState.buildPlan(now, w.currentSettings())
+	as := w.currentSettings()
+	if as.namespaces == nil {
+		return nil
+	}
+
+	return w.shardState.buildPlan(now, as)
 }
 
 // noteOpening records the watermark that the opening found.

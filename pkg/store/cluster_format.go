@@ -72,8 +72,8 @@ func (s Cluster) Obey(c ClusterRecord) error {
 // obeyRecord is Obey without the check for a later record.
 func (s Cluster) obeyRecord(c ClusterRecord) error {
 	if f := c.InForce(); f > s.format.understood {
-		return fmt.Errorf("%w: the cluster's records have format %d, and this version understands no newer one than %d: "+
-			"run a newer version, or `carillon cluster downgrade --to-format %d` by one", ErrFormat, f, s.format.understood, s.format.understood)
+		return fmt.Errorf("%w: the cluster's records have format %d, but this version understands only formats up to %d: "+
+			"run a newer version, or use one to run `carillon cluster downgrade --to-format %d`", ErrFormat, f, s.format.understood, s.format.understood)
 	}
 
 	s.format.writes.Store(int32(c.Written()))

@@ -186,7 +186,7 @@ func newNext(t *testing.T) *world {
 	t.Helper()
 	w := newEmpty(t)
 	w.Store = w.Understanding(nextFormat)
-	c, _, err := w.Bootstrap(t.Context(), 8, noon)
+	c, _, err := w.Bootstrap(t.Context(), 8, noon, store.OpenAccess())
 	ok(t, err)
 
 	if c.Format != nextFormat {
@@ -220,12 +220,12 @@ func TestFormat_NobodyJoinsWhoCouldNotRead(t *testing.T) {
 	ok(t, w.join(w.Store, node))
 
 	old := w.other()
-	if _, _, err := old.Bootstrap(ctx, 8, noon); !errors.Is(err, store.ErrFormat) || !strings.Contains(err.Error(), fmt.Sprint("downgrade --to-format ", store.NewestFormat)) {
+	if _, _, err := old.Bootstrap(ctx, 8, noon, store.OpenAccess()); !errors.Is(err, store.ErrFormat) || !strings.Contains(err.Error(), fmt.Sprint("downgrade --to-format ", store.NewestFormat)) {
 		t.Errorf("an old version starts: %v", err)
 	}
 
 	ok(t, w.SetFormat(ctx, w.formats(), store.NewestFormat, store.NewestFormat))
-	_, _, err := old.Bootstrap(ctx, 8, noon)
+	_, _, err := old.Bootstrap(ctx, 8, noon, store.OpenAccess())
 	ok(t, err)
 
 	// The format is raised after the old version has read the record, and before it joins.
@@ -245,7 +245,7 @@ func TestFormat_NobodyJoinsWhoCouldNotRead(t *testing.T) {
 		t.Error("it joins by a record of the cluster that is no more")
 	}
 
-	_, _, err = old.Bootstrap(ctx, 8, noon)
+	_, _, err = old.Bootstrap(ctx, 8, noon, store.OpenAccess())
 	ok(t, err)
 	ok(t, w.join(old, "old"))
 	is(t, w.SetFormat(ctx, looked, nextFormat, 0), task.ErrConflict)
@@ -285,7 +285,7 @@ func TestFormat_DowngradeWaitsForNodesThatWriteTheNewer(t *testing.T) {
 	is(t, w.other().Obey(c), store.ErrFormat) // the newer format is still in force
 
 	ok(t, w.SetFormat(ctx, w.formats(), store.NewestFormat, store.NewestFormat))
-	_, _, err = w.other().Bootstrap(ctx, 8, noon)
+	_, _, err = w.other().Bootstrap(ctx, 8, noon, store.OpenAccess())
 	ok(t, err)
 
 	if err := w.Obey(before.Cluster); err != nil || w.Format() != store.NewestFormat { // an older record that arrives late changes nothing

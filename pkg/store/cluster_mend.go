@@ -27,7 +27,7 @@ func (s Cluster) DeleteSeen(ctx context.Context, gone []Seen, beside ...Seen) er
 	var t kv.Txn
 	for _, k := range gone {
 		if k.Mod == 0 {
-			return fmt.Errorf("delete %s: %w: it was not there", k.Key, task.ErrConflict)
+			return fmt.Errorf("delete %s: %w: it did not exist", k.Key, task.ErrConflict)
 		}
 		t.If = append(t.If, isUnchanged(k.Key, k.Mod))
 		t.Then = append(t.Then, clientv3.OpDelete(k.Key))

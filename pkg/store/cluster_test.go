@@ -48,7 +48,9 @@ func TestBootstrap_AllThatStartTogetherAgree(t *testing.T) {
 
 	clusters, makers, errs := make([]task.Cluster, len(counts)), make([]bool, len(counts)), make([]error, len(counts))
 	for i, n := range counts {
-		wg.Go(func() { clusters[i], makers[i], errs[i] = w.other().Bootstrap(t.Context(), n, noon) })
+		wg.Go(func() {
+			clusters[i], makers[i], errs[i] = w.other().Bootstrap(t.Context(), n, noon, store.OpenAccess())
+		})
 	}
 
 	wg.Wait()
@@ -70,7 +72,7 @@ func TestBootstrap_AllThatStartTogetherAgree(t *testing.T) {
 	}
 
 	w.checkMarks(clusters[maker])
-	again, made, err := w.Bootstrap(t.Context(), 7, noon.Add(time.Hour))
+	again, made, err := w.Bootstrap(t.Context(), 7, noon.Add(time.Hour), store.OpenAccess())
 	if err != nil || made || again != clusters[maker] {
 		t.Errorf("later: %+v, %v, %v", again, made, err)
 	}
@@ -87,7 +89,7 @@ func TestBootstrap_GoesOnAfterACrashInTheMiddle(t *testing.T) {
 			}
 		}
 
-		if _, _, err := w.Bootstrap(ctx, 130, noon); err == nil {
+		if _, _, err := w.Bootstrap(ctx, 130, noon, store.OpenAccess()); err == nil {
 			t.Fatal("it did not crash")
 		}
 
@@ -100,7 +102,7 @@ func TestBootstrap_GoesOnAfterACrashInTheMiddle(t *testing.T) {
 	var before int64
 	before, _, _ = w.at(w.keys.Watermark(0))
 
-	c, made, err := w.Bootstrap(t.Context(), 130, noon)
+	c, made, err := w.Bootstrap(t.Context(), 130, noon, store.OpenAccess())
 	if err != nil || !made {
 		t.Fatalf("%v, %v", made, err)
 	}
@@ -121,7 +123,7 @@ func TestBootstrap_IsSettled(t *testing.T) {
 			w := newEmpty(t)
 			w.writes.next(fates...)
 
-			c, made, err := w.Bootstrap(t.Context(), 10, noon)
+			c, made, err := w.Bootstrap(t.Context(), 10, noon, store.OpenAccess())
 			if err != nil || !made {
 				t.Fatalf("made %v: %v", made, err)
 			}
@@ -130,7 +132,7 @@ func TestBootstrap_IsSettled(t *testing.T) {
 				t.Errorf("%d late copies changed something", n)
 			}
 
-			if again, made, _ := w.Bootstrap(t.Context(), 10, noon); made || again != c {
+			if again, made, _ := w.Bootstrap(t.Context(), 10, noon, store.OpenAccess()); made || again != c {
 				t.Errorf("%+v became %+v, made %v", c, again, made)
 			}
 
@@ -147,7 +149,7 @@ func TestBootstrap_RestsBetweenItsAttempts(t *testing.T) {
 	began := time.Now()
 	w.writes.next(slices.Repeat([]fate{requestLost}, 4)...)
 
-	if _, made, err := w.Bootstrap(ctx, 4, noon); err != nil || !made {
+	if _, made, err := w.Bootstrap(ctx, 4, noon, store.OpenAccess()); err != nil || !made {
 		t.Fatalf("made it: %t, %v", made, err)
 	}
 
@@ -159,7 +161,7 @@ func TestBootstrap_RestsBetweenItsAttempts(t *testing.T) {
 func TestBootstrap_AnUnreadableClusterIsNotMadeAnew(t *testing.T) {
 	w := newEmpty(t)
 	w.put(w.keys.Cluster(), "{")
-	_, made, err := w.Bootstrap(t.Context(), 4, noon)
+	_, made, err := w.Bootstrap(t.Context(), 4, noon, store.OpenAccess())
 	is(t, err, task.ErrInvalid)
 
 	if _, _, value := w.at(w.keys.Cluster()); made || value != "{" {
@@ -295,47 +297,47 @@ func TestLeave_AndADispatchExcludeEachOther(t *testing.T) {
 	}
 }
 
-func TestCreateFirstToken_IsOne(t *testing.T) {
-	w := newWorld(t)
-	w.put(w.keys.Root()+"tokens-1/x", "{}") // a prefix that begins with the same letters
+// The first token is made by the transaction that makes the cluster's record, and by nothing else.
+func TestBootstrap_MakesTheFirstTokenOnce(t *testing.T) {
+	w := &world{T: t, keys: testKeys(t, ownPrefix(t)), etcd: shared, writes: &unreliable{}}
+	w.Store = w.other()
 
-	if has, err := w.HasTokens(t.Context()); has || err != nil {
-		t.Fatalf("has tokens %v, %v", has, err)
+	bootstrap := func(id string) (made bool, err error) {
+		first := store.OpenAccess()
+		first.Tokens = []record.Token{{Token: task.Token{ID: id, Subject: "user:ann"}, Hash: "h" + id}}
+		_, made, err = w.other().Bootstrap(t.Context(), 2, noon, first)
+
+		return made, err
 	}
 
 	var wg sync.WaitGroup
-	errs := make([]error, 6)
+	made, errs := make([]bool, 6), make([]error, 6)
 	for i := range errs {
-		wg.Go(func() {
-			errs[i] = w.other().CreateFirstToken(t.Context(), strconv.Itoa(i), record.Token{Hash: "h" + strconv.Itoa(i), Role: "admin"})
-		})
+		wg.Go(func() { made[i], errs[i] = bootstrap(strconv.Itoa(i)) })
 	}
 
 	wg.Wait()
-	made := slices.Index(errs, nil)
+	ok(t, errors.Join(errs...))
+	id := strconv.Itoa(slices.Index(made, true))
 
-	for i, err := range errs {
-		if i != made {
-			is(t, err, task.ErrExists)
-		}
+	if ids := w.below(w.keys.Tokens()); !slices.Equal(ids, []string{id}) {
+		t.Fatalf("%v made the record; there are the tokens %v", made, ids)
 	}
 
-	if ids := w.below(w.keys.Tokens()); made < 0 || !slices.Equal(ids, []string{strconv.Itoa(made)}) {
-		t.Fatalf("%d made one; there are %v", made, ids)
-	}
-
-	got, err := w.Token(t.Context(), strconv.Itoa(made))
-	if err != nil || got.Hash != "h"+strconv.Itoa(made) || got.Role != "admin" {
+	got, err := w.Token(t.Context(), id)
+	if err != nil || got.Hash != "h"+id || got.Subject != "user:ann" {
 		t.Errorf("%+v, %v", got, err)
 	}
 
 	_, err = w.Token(t.Context(), "nobody")
 	is(t, err, task.ErrNotFound)
-	is(t, w.CreateToken(t.Context(), strconv.Itoa(made), record.Token{}), task.ErrExists)
-	ok(t, w.CreateToken(t.Context(), "second", record.Token{Hash: "x"}))
+	is(t, w.CreateToken(t.Context(), record.Token{Token: task.Token{ID: id}}), task.ErrExists)
 
-	if has, err := w.HasTokens(t.Context()); !has || err != nil {
-		t.Errorf("has tokens %v, %v", has, err)
+	_, created, _ := w.at(w.keys.Token(id))
+	ok(t, w.DeleteToken(t.Context(), id, created))
+
+	if again, err := bootstrap("again"); again || err != nil || len(w.below(w.keys.Tokens())) != 0 {
+		t.Errorf("the token came back: %v, %v, %v", again, err, w.below(w.keys.Tokens()))
 	}
 }
 

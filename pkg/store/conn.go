@@ -24,17 +24,26 @@ type conn struct {
 	alone  kv.Committer // for nodes, owners, freezes, tokens and the cluster; sends each write separately
 	keys   record.Keys
 	format *formats // shared by all Stores that Batching derives from one
+
+	authority Authority // on whose behalf it writes; nil: the node's own
 }
 
 // writeTxn commits a transaction once. An error that leaves the outcome open wraps
 // task.ErrUnknown; any other error wraps task.ErrUnavailable, and nothing was written.
 func (s *conn) writeTxn(ctx context.Context, t kv.Txn) (kv.Result, error) {
-	return commitWrite(ctx, s.writes, t)
+	return s.commit(ctx, s.writes, t)
 }
 
 // writeAlone is like writeTxn for a transaction that must not share a request with others.
 func (s *conn) writeAlone(ctx context.Context, t kv.Txn) (kv.Result, error) {
-	return commitWrite(ctx, s.alone, t)
+	return s.commit(ctx, s.alone, t)
+}
+
+func (s *conn) commit(ctx context.Context, c kv.Committer, t kv.Txn) (kv.Result, error) {
+	if s.authority != nil {
+		return s.commitAs(ctx, c, t)
+	}
+	return commitWrite(ctx, c, t)
 }
 
 // commitWrite commits t through c and classifies the error. Comparisons that do not hold are no

@@ -3,8 +3,8 @@
 // events that are derived from them.
 //
 // A Store has a part for each kind of record: Tasks, Runs, Shards, Inbox, Nodes, Owners,
-// Tokens, Secrets, Freezes and Cluster. In addition, Events reports what has happened, and Etcd
-// reports the state of etcd itself. All parts share one connection, because a transaction may
+// Access, Secrets, Freezes and Cluster. In addition, Events reports what has happened, and package
+// etcdadmin the members of etcd. All parts share one connection, because a transaction may
 // write several kinds of records: the end of an attempt deletes an inbox record and adds a
 // history record.
 //

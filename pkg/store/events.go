@@ -80,7 +80,7 @@ var (
 	// errTooSlow means that maxEventsAhead events wait for the reader.
 	errTooSlow = errors.New("the reader is too slow")
 	// errElsewhere means that etcd has compacted what has to be delivered next.
-	errElsewhere = errors.New("the list is of another revision than was asked for")
+	errElsewhere = errors.New("the list has a different revision than requested")
 )
 
 // eventFollower is the state of one call of FollowEvents.
@@ -109,7 +109,7 @@ func (f *eventFollower) prepareHistory(ctx context.Context) error {
 		return nil
 	}
 
-	there, err := Etcd{f.s.conn}.Readable(ctx)
+	there, err := f.s.Readable(ctx)
 	if err != nil {
 		return err
 	}
@@ -126,10 +126,10 @@ func (f *eventFollower) prepareHistory(ctx context.Context) error {
 		return nil
 	case base < there.Oldest:
 		gap.Action, gap.To = task.ActionCompacted, there.Oldest
-		gap.Detail = "etcd has forgotten what happened up to this revision"
+		gap.Detail = "etcd no longer has the events up to this revision"
 	case base > there.Newest:
 		gap.Action, gap.From, gap.To = task.ActionRestored, 0, there.Newest
-		gap.Detail = fmt.Sprintf("etcd is at revision %d only, it must have been restored", there.Newest)
+		gap.Detail = fmt.Sprintf("etcd is only at revision %d, so it has been restored", there.Newest)
 	default:
 		return nil
 	}

@@ -25,7 +25,7 @@ func BenchmarkFollowEvents(b *testing.B) {
 
 	etcd := kvtest.StartServer(b).InProcess()
 	s := store.New(etcd, kv.Direct(etcd), keys)
-	if _, _, err := s.Bootstrap(b.Context(), 8, noon); err != nil {
+	if _, _, err := s.Bootstrap(b.Context(), 8, noon, store.OpenAccess()); err != nil {
 		b.Fatal(err)
 	}
 

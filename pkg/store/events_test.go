@@ -29,7 +29,7 @@ func newEventWorld(t *testing.T) *world {
 	ok(t, err)
 	w := &world{T: t, keys: keys, etcd: kvtest.Memory(t)}
 	w.Store = w.other()
-	_, _, err = w.Bootstrap(t.Context(), 8, noon)
+	_, _, err = w.Bootstrap(t.Context(), 8, noon, store.OpenAccess())
 	ok(t, err)
 	w.fences.Node, w.fences.Owner = w.register(node), w.own(ref.Shard, node)
 

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
@@ -27,7 +28,7 @@ type told struct {
 // and never later. It returns the zero Place if that place may be before everything that etcd
 // still has.
 func (s Events) PlaceOf(ctx context.Context, instant time.Time) (task.Place, error) {
-	there, err := Etcd(s).Readable(ctx)
+	there, err := s.Readable(ctx)
 	if err != nil {
 		return task.Place{}, err
 	}
@@ -97,4 +98,39 @@ func (s Events) clockAt(ctx context.Context, rev int64) (latest told, err error)
 	}
 
 	return latest, nil
+}
+
+// Readable are the oldest and the newest revision that etcd can read.
+type Readable struct{ Oldest, Newest int64 }
+
+// Readable finds the revisions that can be read. Older ones have been compacted. etcd does not
+// report where it was compacted, except by refusing a read, so this is a binary search with
+// about thirty reads of one key.
+func (s Events) Readable(ctx context.Context) (Readable, error) {
+	read := func(rev int64) (int64, error) {
+		res, err := s.etcd.Get(ctx, s.keys.Cluster(), clientv3.WithRev(rev), clientv3.WithCountOnly())
+		if err != nil {
+			return 0, err
+		}
+		return res.Header.Revision, nil
+	}
+
+	// high is a revision that can be read; everything below low cannot.
+	newest, err := read(0)
+	low, high := int64(1), newest
+	for err == nil && low < high {
+		middle := low + (high-low)/2
+		switch _, err = read(middle); {
+		case err == nil:
+			high = middle
+		case errors.Is(err, rpctypes.ErrCompacted):
+			low, err = middle+1, nil
+		}
+	}
+
+	if err != nil {
+		return Readable{}, fmt.Errorf("find the oldest revision: %w: %w", task.ErrUnavailable, err)
+	}
+
+	return Readable{Oldest: high, Newest: newest}, nil
 }

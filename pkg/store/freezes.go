@@ -27,7 +27,7 @@ type FreezeRecord struct {
 
 // unreadableFreezes is the reason of the freeze that replaces a record which cannot be read. It
 // freezes the whole cluster, because it is unknown which tasks must not run.
-const unreadableFreezes = "the record of freezes cannot be read; unfreeze the cluster to write it anew"
+const unreadableFreezes = "the record of freezes cannot be read; unfreeze the cluster to write it again"
 
 // freezeRecord decodes the record e, which is nil if it is absent.
 func freezeRecord(e *mvccpb.KeyValue, rev int64) FreezeRecord {

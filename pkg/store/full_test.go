@@ -14,6 +14,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/kv"
 	"github.com/carillonhq/carillon/pkg/kv/kvtest"
 	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/store/etcdadmin"
 	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
@@ -38,7 +39,7 @@ func TestFullEtcd_TakesTrimsAndDeletes(t *testing.T) {
 	ok(t, err)
 	alone := store.New(etcd, kv.Direct(etcd), keys)
 	w := &world{T: t, Store: alone.Batching(batching), keys: keys, etcd: etcd}
-	_, _, err = w.Bootstrap(t.Context(), 8, noon)
+	_, _, err = w.Bootstrap(t.Context(), 8, noon, store.OpenAccess())
 	ok(t, err)
 	w.fences.Node = w.register(node)
 	w.fences.Owner = w.own(ref.Shard, node)
@@ -134,7 +135,7 @@ func TestFullEtcd_TakesTrimsAndDeletes(t *testing.T) {
 	ok(t, err)
 
 	m := w.Members(t.Context(), time.Minute)
-	if len(m) != 1 || m[0].Err != nil || fmt.Sprint(m[0].Alarms) != "[NOSPACE]" || m[0].Used() >= store.FillingUp || m[0].Quota != 16<<20 {
+	if len(m) != 1 || m[0].Err != nil || fmt.Sprint(m[0].Alarms) != "[NOSPACE]" || m[0].Used() >= etcdadmin.FillingUp || m[0].Quota != 16<<20 {
 		t.Errorf("%+v", m)
 	}
 

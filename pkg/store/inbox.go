@@ -24,7 +24,7 @@ type Inbox struct{ *conn }
 
 // ErrLate means that the attempt had already been declared lost when its result arrived.
 // The result is recorded as late, unless the task no longer exists, and changes no outcome.
-var ErrLate = errors.New("the attempt was declared lost before its result came")
+var ErrLate = errors.New("the attempt was declared lost before its result arrived")
 
 // InboxEvent is the current record of an attempt in a node's inbox, or its deletion.
 type InboxEvent struct {
@@ -266,7 +266,7 @@ func (s Inbox) PutCleared(ctx context.Context, instance string, at task.Time) er
 	key := s.keys.Cleared(instance)
 	lease, err := s.etcd.Grant(ctx, int64(clearedFor/time.Second))
 	if err != nil {
-		return fmt.Errorf("say that instance %s is cleared: %w: %w", instance, task.ErrUnavailable, err)
+		return fmt.Errorf("record that instance %s is cleared: %w: %w", instance, task.ErrUnavailable, err)
 	}
 
 	res, err := s.writeAlone(ctx, kv.Txn{
@@ -275,7 +275,7 @@ func (s Inbox) PutCleared(ctx context.Context, instance string, at task.Time) er
 	})
 	// The record may exist, so its lease must not be revoked. If it does not, the lease expires.
 	if errors.Is(err, task.ErrUnknown) {
-		return fmt.Errorf("say that instance %s is cleared: %w", instance, err)
+		return fmt.Errorf("record that instance %s is cleared: %w", instance, err)
 	}
 
 	if err != nil || !res.Succeeded { // the record was not written now, so the lease is not needed
@@ -284,7 +284,7 @@ func (s Inbox) PutCleared(ctx context.Context, instance string, at task.Time) er
 	}
 
 	if err != nil {
-		return fmt.Errorf("say that instance %s is cleared: %w", instance, err)
+		return fmt.Errorf("record that instance %s is cleared: %w", instance, err)
 	}
 
 	return nil

@@ -103,7 +103,7 @@ func newWorld(t *testing.T) *world {
 	keys := testKeys(t, ownPrefix(t))
 	w := &world{T: t, keys: keys, etcd: shared, writes: &unreliable{}}
 	w.Store = w.writes.store(keys)
-	if _, made, err := w.Bootstrap(t.Context(), 8, noon); err != nil || !made {
+	if _, made, err := w.Bootstrap(t.Context(), 8, noon, store.OpenAccess()); err != nil || !made {
 		t.Fatalf("bootstrap: %v, %v", made, err)
 	}
 

@@ -90,7 +90,7 @@ func (s Owners) TellReady(ctx context.Context, session kv.Fence, h record.Handov
 	}
 
 	if err != nil {
-		return fmt.Errorf("tell that shard %d is loaded: %w", h.Shard, err)
+		return fmt.Errorf("report that shard %d is loaded: %w", h.Shard, err)
 	}
 
 	return nil

@@ -72,7 +72,7 @@ func (s Runs) ShardDead(ctx context.Context, shards []int, namespace string) ([]
 // task.ErrUnknown if the outcome is unknown.
 func (s Runs) Revive(ctx context.Context, st Stored, d record.Dead, w task.Waiting) error {
 	if st.EntryMod == 0 {
-		return fmt.Errorf("run %s of %s again: its entry: %w", d.ID, st.Ref, task.ErrNotFound)
+		return fmt.Errorf("retry run %s of %s: its entry: %w", d.ID, st.Ref, task.ErrNotFound)
 	}
 
 	dead, queued := s.keys.DeadRun(st.Ref, d.ID), s.keys.Queued(st.Ref, w.ID)
@@ -85,7 +85,7 @@ func (s Runs) Revive(ctx context.Context, st Stored, d record.Dead, w task.Waiti
 	}
 
 	if err != nil {
-		return fmt.Errorf("run %s of %s again: %w", d.ID, st.Ref, err)
+		return fmt.Errorf("retry run %s of %s: %w", d.ID, st.Ref, err)
 	}
 
 	return nil

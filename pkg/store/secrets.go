@@ -59,7 +59,7 @@ func (s Secrets) Secrets(ctx context.Context, namespace, after string, limit int
 
 	end := clientv3.GetPrefixRangeEnd(prefix)
 	if from < prefix || from >= end {
-		return nil, "", task.Invalid(task.CodeBadValue, "page", "is not a page of this list")
+		return nil, "", task.Invalid(task.CodeBadValue, "page", "is not a page token of this list")
 	}
 
 	res, err := s.readKey(ctx, from, clientv3.WithRange(end), clientv3.WithLimit(int64(min(limit, secretsPage))))
@@ -82,6 +82,18 @@ func (s Secrets) Secrets(ctx context.Context, namespace, after string, limit int
 	}
 
 	return list, next, nil
+}
+
+// CountSecrets counts the secrets of a namespace, and what is left of deleted ones.
+func (s Secrets) CountSecrets(ctx context.Context, namespace string) (int64, error) {
+	prefix := s.keys.SecretsOf(namespace)
+
+	res, err := s.readKey(ctx, prefix, withPrefix(prefix), clientv3.WithCountOnly())
+	if err != nil {
+		return 0, fmt.Errorf("count secrets: %w", err)
+	}
+
+	return res.Count, nil
 }
 
 // SweepSecrets is like SweepTombstones for the records of secrets that were deleted before a

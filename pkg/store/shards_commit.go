@@ -329,7 +329,7 @@ func (c *Conflict) Error() string {
 		edits = 1
 	}
 
-	return fmt.Sprintf("%d records, %d runs, %d nodes, %d freezes, %d revisions of schedules are not as they were known",
+	return fmt.Sprintf("%d records, %d runs, %d nodes, %d freezes, %d revisions of schedules have changed",
 		len(c.Records), len(c.Runs), len(c.Nodes), freezes, edits)
 }
 

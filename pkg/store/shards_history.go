@@ -150,3 +150,31 @@ func (s Shards) HistoriesOf(ctx context.Context, refs []record.Ref) (keys [][]Sh
 func endEvents(keys record.Keys, kvs []*mvccpb.KeyValue) []ShardEvent {
 	return slices.DeleteFunc(shardEvents(keys, kvs), func(ev ShardEvent) bool { return ev.Kind != record.KindEnded || ev.Late })
 }
+
+// SampleHistory counts the tasks and the history records in a few shards. Their ratio is an
+// estimate for the whole cluster at low cost: etcd visits every key that it counts.
+func (s Shards) SampleHistory(ctx context.Context, shards int) (tasks, records int64, err error) {
+	const most = 8 // shards in the sample
+	var ops []clientv3.Op
+	for i := range min(shards, most) {
+		shard := i * shards / min(shards, most)
+		for _, prefix := range []string{s.keys.Entries(shard), s.keys.History(shard)} {
+			ops = append(ops, clientv3.OpGet(prefix, withPrefix(prefix), clientv3.WithCountOnly()))
+		}
+	}
+
+	res, err := s.etcd.Txn(ctx).Then(ops...).Commit()
+	if err != nil {
+		return 0, 0, fmt.Errorf("count the history of some shards: %w: %w", task.ErrUnavailable, err)
+	}
+
+	for i, r := range res.Responses {
+		if i%2 == 0 {
+			tasks += r.GetResponseRange().Count
+		} else {
+			records += r.GetResponseRange().Count
+		}
+	}
+
+	return tasks, records, nil
+}

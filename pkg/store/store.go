@@ -2,6 +2,7 @@ package store
 
 import (
 	"github.com/carillonhq/carillon/pkg/kv"
+	"github.com/carillonhq/carillon/pkg/store/etcdadmin"
 	"github.com/carillonhq/carillon/pkg/store/record"
 )
 
@@ -16,7 +17,7 @@ type Store struct {
 	ofInbox
 	ofNodes
 	ofOwners
-	ofTokens
+	ofAccess
 	ofSecrets
 	ofFreezes
 	ofCluster
@@ -33,11 +34,11 @@ type (
 	ofInbox   = Inbox
 	ofNodes   = Nodes
 	ofOwners  = Owners
-	ofTokens  = Tokens
+	ofAccess  = Access
 	ofSecrets = Secrets
 	ofFreezes = Freezes
 	ofCluster = Cluster
-	ofEtcd    = Etcd
+	ofEtcd    = etcdadmin.Etcd
 	ofEvents  = Events
 )
 
@@ -51,7 +52,7 @@ func New(etcd *kv.Client, writes kv.Committer, keys record.Keys) *Store {
 func newOverConn(c *conn) *Store {
 	return &Store{
 		c, Tasks{c}, Runs{c}, Shards{c}, Inbox{c}, Nodes{c}, Owners{c},
-		Tokens{c}, Secrets{c}, Freezes{c}, Cluster{c}, Etcd{c}, Events{c},
+		Access{c}, Secrets{c}, Freezes{c}, Cluster{c}, etcdadmin.New(c.etcd, Nodes{c}), Events{c},
 	}
 }
 

@@ -194,3 +194,48 @@ func (s Tasks) CountTasks(ctx context.Context, namespace string) (int64, error) 
 
 	return res.Count, nil
 }
+
+// Tasks lists a page of specs in the order of their keys, of one namespace or, if namespace is
+// empty, of all. after is the value that the previous page returned as next, or empty for the
+// first page. A spec that cannot be read is listed with its name and the error only.
+func (s Tasks) Tasks(ctx context.Context, namespace, after string, limit int) (tasks []task.Task, next string, err error) {
+	prefix := s.keys.Specs()
+	if namespace != "" {
+		prefix = s.keys.SpecsOf(namespace)
+	}
+
+	from := prefix
+	if after != "" {
+		from = s.keys.Specs() + after + "\x00"
+	}
+
+	end := clientv3.GetPrefixRangeEnd(prefix)
+	if from < prefix || from >= end {
+		return nil, "", task.Invalid(task.CodeBadValue, "page", "is not a page token of this list")
+	}
+
+	res, err := s.readKey(ctx, from, clientv3.WithRange(end), clientv3.WithLimit(int64(limit)))
+	if err != nil {
+		return nil, "", fmt.Errorf("list tasks: %w", err)
+	}
+
+	for _, e := range res.Kvs {
+		ns, name, ok := s.keys.ParseSpec(string(e.Key))
+		if !ok {
+			continue
+		}
+
+		t, err := record.DecodeTask(e.Value, e.ModRevision)
+		if err != nil {
+			t = task.Task{Spec: task.Spec{Namespace: ns, Name: name, Description: "unreadable: " + err.Error()}, Revision: e.ModRevision}
+		}
+
+		tasks = append(tasks, t)
+	}
+
+	if res.More && len(res.Kvs) > 0 {
+		next = string(res.Kvs[len(res.Kvs)-1].Key)[len(s.keys.Specs()):]
+	}
+
+	return tasks, next, nil
+}

@@ -49,7 +49,7 @@ func (s Tasks) ExpireTask(ctx context.Context, f Fences, ref record.Ref, entryMo
 	}
 
 	if err != nil {
-		return fmt.Errorf("delete task %s, which is over: %w", ref, err)
+		return fmt.Errorf("delete ended task %s: %w", ref, err)
 	}
 
 	return nil

@@ -74,6 +74,7 @@ func TestBeginsTicks(t *testing.T) {
 		{"Output", "", nothing, func(e *task.Entry) { e.Output.Limit++ }, false},
 		{"KillSignal", "", nothing, func(e *task.Entry) { e.KillSignal = "SIGINT" }, false},
 		{"Success", "", nothing, func(e *task.Entry) { e.Success.ExitCodes = []int{3} }, false},
+		{"NamespaceRev", "", nothing, func(e *task.Entry) { e.NamespaceRev++ }, false},
 	} {
 		old := entry(spec(record.Ref{Namespace: "default", Name: "a"}))
 		c.old(&old)

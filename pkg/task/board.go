@@ -1,6 +1,10 @@
 package task
 
-import "math/bits"
+import (
+	"math/bits"
+	"slices"
+	"time"
+)
 
 // Board is an overview of a cluster for operators: problems, future ticks, active runs and nodes. It is
 // assembled from the memory of the scheduling nodes. Its lists are limited to the requested length, and its
@@ -34,6 +38,26 @@ type BoardPart struct {
 	BoardCounts
 	BoardLists
 	Tally Tally `json:"tally"`
+}
+
+// BoardQuery says what a node is asked to add to a board.
+type BoardQuery struct {
+	Span  time.Duration // how far ahead ticks are listed
+	Limit int           // the maximum number of items in each list
+	// Within are the namespaces that the caller may read, in order; nil: all. The counts of tasks, paused and unreadable
+	// tasks and the tally of the last minute are of all namespaces, so they are 0 then.
+	Within []string
+}
+
+// Includes reports whether the tasks of a namespace are included.
+func (q *BoardQuery) Includes(namespace string) bool {
+	if q.Within == nil {
+		return true
+	}
+
+	_, found := slices.BinarySearch(q.Within, namespace)
+
+	return found
 }
 
 // BoardCounts are the counts of the board. They can be added up over nodes.

@@ -518,6 +518,7 @@ func TestNewEntry_TakesAllThatFiringNeeds(t *testing.T) {
 	now := At(time.Now())
 	e := NewEntry(full, now, now)
 	e.Own = &Own{} // the spec cannot set what has happened
+	e.NamespaceRev = 1
 
 	v, spec := reflect.ValueOf(e), reflect.ValueOf(full.Spec)
 	for _, f := range reflect.VisibleFields(v.Type()) {

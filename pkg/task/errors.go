@@ -17,6 +17,7 @@ var (
 	ErrInvalid     = errors.New("invalid")
 	ErrUnknown     = errors.New("outcome unknown")
 	ErrUnavailable = errors.New("unavailable")
+	ErrTooMany     = errors.New("too many within a short time")
 )
 
 // Error is a problem with one field of a user's input. It is the same in the API, on the command line, and when
@@ -46,6 +47,7 @@ const (
 	CodeUnknown     = "unknown_field"
 	CodeDuplicate   = "duplicate_field"
 	CodeBadJSON     = "bad_json"
+	CodeNotAllowed  = "not_allowed" // forbidden by the record of the namespace
 )
 
 // Error implements error.

@@ -26,6 +26,7 @@ const (
 const (
 	RoleScheduler = "scheduler" // may own shards
 	RoleExecutor  = "executor"  // may run tasks
+	RoleAPI       = "api"       // serves the API
 )
 
 // BlockedByPolicy is in Node.Blocked while the node's policy cannot be read.
@@ -71,7 +72,7 @@ type Node struct {
 	APIError   string            `json:"api_error,omitempty"`   // why its API does not listen on a configured address
 	Version    string            `json:"version"`               // of Carillon
 	Labels     map[string]string `json:"labels"`                // always contains node, host, os and arch
-	Roles      []string          `json:"roles"`                 // scheduler, executor
+	Roles      []string          `json:"roles"`                 // scheduler, executor, api
 	Slots      int               `json:"slots"`                 // the number of attempts that may run at the same time
 	Running    int               `json:"running"`               // the number of attempts in its inbox, updated periodically
 	Weight     int               `json:"weight"`                // its share of the shards relative to other nodes

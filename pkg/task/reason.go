@@ -39,9 +39,10 @@ const (
 	ReasonHost      = "host"
 	ReasonStuck     = "start_stuck" // its process did not begin to execute its program
 	ReasonOOM       = "oom"
-	ReasonLimits    = "limit"  // a limit other than memory
-	ReasonSecret    = "secret" // a value of env_from could not be read
-	ReasonPolicy    = "policy" // the policy of its node does not allow it
+	ReasonLimits    = "limit"     // a limit other than memory
+	ReasonSecret    = "secret"    // a value of env_from could not be read
+	ReasonPolicy    = "policy"    // the policy of its node does not allow it
+	ReasonNamespace = "namespace" // the record of its namespace does not allow it any more; it did not start
 	ReasonNodeLost  = "node_lost"
 	ReasonShutdown  = "daemon_stopped"
 	ReasonBadEntry  = "unreadable_entry"
@@ -102,6 +103,7 @@ var allReasons = []Reason{
 	{ReasonLimits, []State{Failed}, "it exceeded one of its limits"},
 	{ReasonSecret, []State{Failed}, "a value that its env_from names could not be read"},
 	{ReasonPolicy, []State{Failed}, "the policy of its node does not allow it"},
+	{ReasonNamespace, []State{Failed}, "its namespace no longer allows it"},
 	{ReasonNodeLost, []State{Lost}, "its node was lost while it ran"},
 	{ReasonShutdown, []State{Lost, Failed, Cancelled}, "the Carillon daemon on its node was stopped"},
 	{ReasonBadEntry, []State{Failed, Lost, Cancelled, Missed}, "its record could not be read"},

@@ -106,7 +106,7 @@ type Process struct {
 	Env     map[string]string `json:"env,omitempty"`
 	EnvFrom []EnvFrom         `json:"env_from,omitempty" doc:"Variables from files on the node and from secrets. Later entries override earlier ones, and env overrides all."`
 	Dir     string            `json:"dir,omitempty" doc:"Working directory, absolute. Default: the user's home."`
-	User    string            `json:"user,omitempty" doc:"Default: the daemon's user."`
+	User    string            `json:"user,omitempty" doc:"Default: the default_user of the node."`
 
 	Group      string   `json:"group,omitempty" doc:"Default: the user's own."`
 	Groups     []string `json:"groups,omitzero" doc:"Supplementary groups; an empty list means none. Default: the user's."`
@@ -263,6 +263,9 @@ type Entry struct {
 	KillSignal string       `json:"kill_signal,omitempty"`
 	Success    Success      `json:"success,omitzero"`
 	Own        *Own         `json:"own,omitempty"` // nil for most tasks
+	// NamespaceRev is the revision of the namespace's record that allowed the task when it was written. If the
+	// record has another revision when a run is to start, the owner checks the task again. 0: not known.
+	NamespaceRev int64 `json:"namespace_rev,omitempty"`
 }
 
 // Timing returns the timing of the task.

@@ -18,7 +18,8 @@ import "slices"
 //
 // A tick may also end at once as skipped or missed, without ever becoming a run. A run with parts is in no
 // inbox; it is running from the time at which its parts begin until its end. Only a part whose node is gone
-// becomes lost from the queue.
+// becomes lost from the queue. A tick or a queued run becomes failed without a start only if its namespace no
+// longer allows the task (ReasonNamespace).
 type State string
 
 // The states.
@@ -38,8 +39,8 @@ const (
 
 // nextStates contains all permitted transitions. A state without an entry is final.
 var nextStates = map[State][]State{
-	"":         {Queued, Dispatched, Running, Skipped, Missed},
-	Queued:     {Dispatched, Running, Cancelled, Lost, Skipped, Missed},
+	"":         {Queued, Dispatched, Running, Failed, Skipped, Missed},
+	Queued:     {Dispatched, Running, Failed, Cancelled, Lost, Skipped, Missed},
 	Dispatched: {Running, Paused, Succeeded, Failed, TimedOut, Cancelled, Lost, Missed, Queued},
 	Running:    {Paused, Succeeded, Failed, TimedOut, Cancelled, Lost, Queued},
 	Paused:     {Running, Succeeded, Failed, TimedOut, Cancelled, Lost, Queued},

@@ -11,8 +11,8 @@ import (
 
 // The table of the diagram at State, written independently. Transitions that are not in it must not happen.
 var diagram = map[State][]State{
-	"":         {Queued, Dispatched, Running, Skipped, Missed},
-	Queued:     {Dispatched, Running, Cancelled, Lost, Skipped, Missed},
+	"":         {Queued, Dispatched, Running, Failed, Skipped, Missed},
+	Queued:     {Dispatched, Running, Failed, Cancelled, Lost, Skipped, Missed},
 	Dispatched: {Queued, Running, Paused, Succeeded, Failed, TimedOut, Cancelled, Lost, Missed},
 	Running:    {Queued, Paused, Succeeded, Failed, TimedOut, Cancelled, Lost},
 	Paused:     {Queued, Running, Succeeded, Failed, TimedOut, Cancelled, Lost},

@@ -41,10 +41,10 @@ as "$(getent group carillon | cut -d: -f3)" >/dev/null || fail "a member of the 
 grep -q 'a token is required' /tmp/refused || fail "a user outside the group is refused with: $(cat /tmp/refused)"
 mv /root/token /var/lib/carillon/token
 step "root and the group administer it over the socket, others do not"
-carillon task create tick --schedule '@every 1s' --user nobody -- /usr/bin/id -un >/dev/null
+carillon task create tick --schedule '@every 1s' -- /usr/bin/id -un >/dev/null
 eventually 20 succeeded tick 3
 [[ $(carillon logs tick) == nobody ]] || fail "the task ran as $(carillon logs tick)"
-step "a task fires each second, as its user"
+step "a task fires each second, as the default user"
 
 # A restart: what ends in time ends well, what does not is ended. What daemonizes ends with
 # its attempt, not with the daemon.
@@ -57,7 +57,7 @@ printf 'drain_timeout: 4s\n' >>$settings
 systemctl restart carillon
 carillon task create short --schedule @manual -- /bin/sleep 2 >/dev/null
 carillon task create long --schedule @manual -- /bin/sleep 1000 >/dev/null
-carillon task create detached --schedule @manual --shell 'setsid sleep 4711 >/dev/null 2>&1 & sleep 1' >/dev/null
+carillon task create detached --schedule @manual -- /bin/sh -c 'setsid sleep 4711 >/dev/null 2>&1 & sleep 1' >/dev/null
 carillon task trigger detached --wait >/dev/null
 ! pgrep -fx 'sleep 4711' >/dev/null || fail "what daemonized has outlived its attempt"
 carillon task trigger short >/dev/null
@@ -132,7 +132,7 @@ dropin=/etc/systemd/system/carillon.service.d/scheduler-only.conf
 mkdir -p "${dropin%/*}"
 cp /usr/share/doc/carillon/examples/scheduler-only.conf "${dropin%/*}"
 systemctl daemon-reload
-echo 'roles: [scheduler]' >>$settings
+echo 'roles: [scheduler, api]' >>$settings
 systemctl restart carillon
 like StatusText 'Ready: 256 shards, * running' || fail "hardened, it says $(property StatusText)"
 carillon task list -q >/dev/null || fail "hardened, it does not answer on the socket"

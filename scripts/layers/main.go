@@ -31,7 +31,13 @@ const module = "github.com/carillonhq/carillon"
 var allowedImports = map[string][]string{
 	"cmd/carillon": {"pkg/cli", "pkg/daemon", "pkg/bench"},
 
-	"pkg/daemon": {"pkg/daemon/datadir", "pkg/daemon/garbage", "pkg/daemon/peerprobe", "pkg/daemon/hostfacts", "pkg/daemon/clockguard", "pkg/daemon/unixsocket", "pkg/daemon/systemd", "pkg/filetrust", "pkg/internal/connlimit", "pkg/internal/peercerts", "pkg/internal/secret", "pkg/policy", "pkg/internal/manifest", "pkg/internal/certs", "pkg/internal/api", "pkg/scheduler", "pkg/scheduler/placement", "election", "shard", "executor", "executor/proctree", "executor/spool", "pkg/cgroup", "pkg/store", "pkg/store/record", "pkg/kv", "pkg/task", "executor/workdir", "executor/guardian", "executor/process"},
+	"pkg/daemon": {"pkg/daemon/auditlog", "pkg/daemon/bootstraptoken", "pkg/daemon/datadir", "pkg/daemon/etcdhistory", "pkg/daemon/garbage", "pkg/daemon/peerprobe", "pkg/daemon/hostfacts", "pkg/daemon/clockguard", "pkg/daemon/unixsocket", "pkg/daemon/systemd", "pkg/filetrust", "pkg/internal/connlimit", "pkg/internal/peercerts", "pkg/internal/secret", "pkg/policy", "pkg/internal/manifest", "pkg/internal/certs", "pkg/internal/api", "pkg/scheduler", "pkg/scheduler/placement", "election", "shard", "executor", "executor/proctree", "executor/spool", "pkg/cgroup", "pkg/store", "pkg/store/etcdadmin", "pkg/store/record", "pkg/kv", "pkg/task", "executor/workdir", "executor/guardian", "executor/process", "pkg/internal/access", "pkg/internal/authority"},
+	// auditlog stores late audit records and copies and removes those in etcd.
+	"pkg/daemon/auditlog": {"pkg/daemon/datadir", "pkg/kv", "pkg/store/etcdadmin", "pkg/store/record", "pkg/task"},
+	// bootstraptoken creates the cluster with its first access records.
+	"pkg/daemon/bootstraptoken": {"pkg/daemon/datadir", "pkg/filetrust", "pkg/internal/access", "pkg/internal/authority", "pkg/store", "pkg/store/record", "pkg/task"},
+	// etcdhistory detects by revisions that etcd was restored, and stores them in datadir.
+	"pkg/daemon/etcdhistory": {"pkg/daemon/datadir", "pkg/store", "pkg/task"},
 	// What a node decides, measures or probes by itself. daemon wires them.
 	"pkg/daemon/clockguard": {"pkg/task"},
 	"pkg/daemon/garbage":    {},
@@ -44,10 +50,10 @@ var allowedImports = map[string][]string{
 	// unixsocket opens the socket, and marks for api the requests of users who need no token.
 	"pkg/daemon/unixsocket": {"pkg/filetrust", "pkg/internal/api", "pkg/internal/connlimit", "pkg/task"},
 	// bench is above daemon: it wires the components as daemon does, to measure them.
-	"pkg/bench": {"pkg/daemon/garbage", "pkg/daemon", "pkg/internal/check", "pkg/internal/api", "pkg/client", "pkg/scheduler", "pkg/scheduler/placement", "election", "shard", "executor", "executor/proctree", "executor/spool", "pkg/cgroup", "pkg/store", "pkg/store/record", "pkg/kv", "pkg/internal/schedule", "pkg/task", "executor/workdir", "executor/guardian", "executor/process"},
+	"pkg/bench": {"pkg/daemon/garbage", "pkg/daemon", "pkg/internal/check", "pkg/internal/api", "pkg/client", "pkg/scheduler", "pkg/scheduler/placement", "election", "shard", "executor", "executor/proctree", "executor/spool", "pkg/cgroup", "pkg/store", "pkg/store/record", "pkg/kv", "pkg/internal/schedule", "pkg/task", "executor/workdir", "executor/guardian", "executor/process", "pkg/internal/access", "pkg/internal/authority"},
 	// cli uses the API like any other client, and contains no part of a node. It parses schedules to report errors
 	// before it sends them. It creates the key files for secrets, which an operator copies to the nodes.
-	"pkg/cli": {"pkg/cli/failure", "pkg/cli/output", "pkg/cli/factory", "pkg/cli/selection", "pkg/cli/complete", "pkg/cli/logs", "pkg/cli/apply", "pkg/cli/schedule", "pkg/cli/run", "pkg/cli/task", "pkg/cli/node", "pkg/cli/shard", "pkg/cli/cluster", "pkg/cli/secret", "pkg/cli/cert", "pkg/cli/config", "pkg/cli/audit", "pkg/cli/events", "pkg/cli/top", "pkg/cli/imports", "pkg/client", "pkg/internal/manifest", "pkg/task"},
+	"pkg/cli": {"pkg/cli/failure", "pkg/cli/output", "pkg/cli/factory", "pkg/cli/selection", "pkg/cli/complete", "pkg/cli/logs", "pkg/cli/apply", "pkg/cli/schedule", "pkg/cli/run", "pkg/cli/task", "pkg/cli/node", "pkg/cli/shard", "pkg/cli/cluster", "pkg/cli/secret", "pkg/cli/cert", "pkg/cli/config", "pkg/cli/audit", "pkg/cli/events", "pkg/cli/top", "pkg/cli/imports", "pkg/cli/access", "pkg/cli/namespace", "pkg/cli/role", "pkg/cli/token", "pkg/client", "pkg/internal/manifest", "pkg/task"},
 	// failure creates the errors of commands, output prints, settings finds what a command needs to reach a server.
 	// None of them makes calls.
 	"pkg/cli/failure":  {"pkg/client", "pkg/internal/manifest", "pkg/task"},
@@ -56,9 +62,9 @@ var allowedImports = map[string][]string{
 	// factory is what commands share. The packages above it are shared by several nouns.
 	"pkg/cli/factory":   {"pkg/cli/failure", "pkg/cli/output", "pkg/cli/settings", "pkg/client", "pkg/internal/certs", "pkg/task"},
 	"pkg/cli/selection": {"pkg/cli/failure", "pkg/cli/output", "pkg/cli/factory", "pkg/client", "pkg/internal/schedule", "pkg/task"},
-	"pkg/cli/batch":     {"pkg/cli/failure", "pkg/cli/factory", "pkg/client"},
+	"pkg/cli/batch":     {"pkg/cli/failure", "pkg/cli/output", "pkg/cli/factory", "pkg/cli/selection", "pkg/client", "pkg/task"},
 	"pkg/cli/view":      {"pkg/cli/output", "pkg/cli/factory", "pkg/cli/selection", "pkg/client", "pkg/internal/schedule", "pkg/task"},
-	"pkg/cli/complete":  {"pkg/cli/output", "pkg/cli/settings", "pkg/cli/factory", "pkg/cli/selection", "pkg/cli/view", "pkg/client", "pkg/internal/schedule", "pkg/task"},
+	"pkg/cli/complete":  {"pkg/cli/output", "pkg/cli/settings", "pkg/cli/factory", "pkg/cli/selection", "pkg/cli/view", "pkg/client", "pkg/internal/access", "pkg/internal/schedule", "pkg/task"},
 	"pkg/cli/watch":     {"pkg/cli/failure", "pkg/cli/output", "pkg/cli/factory", "pkg/client", "pkg/task"},
 
 	// One package for each noun. task is above run and schedule, whose tables it shows. schedule, imports and task
@@ -74,10 +80,15 @@ var allowedImports = map[string][]string{
 	"pkg/cli/secret":   {"pkg/cli/failure", "pkg/cli/output", "pkg/cli/factory", "pkg/cli/selection", "pkg/cli/batch", "pkg/cli/complete", "pkg/client", "pkg/envfile", "pkg/internal/secret", "pkg/task"},
 	"pkg/cli/cert":     {"pkg/cli/failure", "pkg/cli/output", "pkg/cli/factory", "pkg/cli/batch", "pkg/cli/complete", "pkg/internal/certs", "pkg/task"},
 	"pkg/cli/config":   {"pkg/cli/failure", "pkg/cli/output", "pkg/cli/settings", "pkg/cli/factory", "pkg/cli/complete", "pkg/client", "pkg/task"},
-	"pkg/cli/audit":    {"pkg/cli/failure", "pkg/cli/output", "pkg/cli/factory", "pkg/cli/batch", "pkg/client", "pkg/task"},
-	"pkg/cli/events":   {"pkg/cli/failure", "pkg/cli/output", "pkg/cli/factory", "pkg/cli/selection", "pkg/cli/complete", "pkg/client", "pkg/task"},
-	"pkg/cli/top":      {"pkg/cli/failure", "pkg/cli/output", "pkg/cli/factory", "pkg/client", "pkg/internal/top", "pkg/task"},
-	"pkg/cli/imports":  {"pkg/cli/failure", "pkg/cli/output", "pkg/cli/factory", "pkg/cli/selection", "pkg/cli/complete", "pkg/cli/apply", "pkg/internal/importer", "pkg/internal/manifest", "pkg/internal/schedule", "pkg/task"},
+	"pkg/cli/audit":    {"pkg/cli/failure", "pkg/cli/output", "pkg/cli/factory", "pkg/cli/batch", "pkg/cli/complete", "pkg/client", "pkg/task"},
+	// access names verbs and kinds of objects as internal/access, which is pure, defines them.
+	"pkg/cli/access":    {"pkg/cli/failure", "pkg/cli/output", "pkg/cli/factory", "pkg/cli/batch", "pkg/cli/view", "pkg/cli/complete", "pkg/cli/token", "pkg/client", "pkg/internal/access", "pkg/task"},
+	"pkg/cli/namespace": {"pkg/cli/failure", "pkg/cli/output", "pkg/cli/factory", "pkg/cli/batch", "pkg/cli/view", "pkg/cli/complete", "pkg/client", "pkg/task"},
+	"pkg/cli/role":      {"pkg/cli/failure", "pkg/cli/output", "pkg/cli/factory", "pkg/cli/batch", "pkg/cli/view", "pkg/cli/complete", "pkg/client", "pkg/task"},
+	"pkg/cli/token":     {"pkg/cli/failure", "pkg/cli/output", "pkg/cli/factory", "pkg/cli/batch", "pkg/cli/view", "pkg/cli/complete", "pkg/client", "pkg/task"},
+	"pkg/cli/events":    {"pkg/cli/failure", "pkg/cli/output", "pkg/cli/factory", "pkg/cli/selection", "pkg/cli/complete", "pkg/client", "pkg/task"},
+	"pkg/cli/top":       {"pkg/cli/failure", "pkg/cli/output", "pkg/cli/factory", "pkg/client", "pkg/internal/top", "pkg/task"},
+	"pkg/cli/imports":   {"pkg/cli/failure", "pkg/cli/output", "pkg/cli/factory", "pkg/cli/selection", "pkg/cli/complete", "pkg/cli/apply", "pkg/internal/importer", "pkg/internal/manifest", "pkg/internal/schedule", "pkg/task"},
 
 	"pkg/internal/top":      {"pkg/client", "pkg/task"},
 	"pkg/internal/importer": {"pkg/internal/manifest", "pkg/internal/schedule", "pkg/task"},
@@ -86,28 +97,33 @@ var allowedImports = map[string][]string{
 	"pkg/internal/schema": {"pkg/internal/schedule", "pkg/task"},
 
 	// api is the server: it authenticates, describes and routes, and wires the handlers of each resource.
-	"pkg/internal/api": {"pkg/client", "pkg/internal/api/board", "pkg/internal/api/cluster", "pkg/internal/api/events", "pkg/internal/api/httpapi", "pkg/internal/api/logs", "pkg/internal/api/nodes", "pkg/internal/api/peers", "pkg/internal/api/runs", "pkg/internal/api/secrets", "pkg/internal/api/selection", "pkg/internal/api/attempts", "pkg/internal/api/tasks", "pkg/internal/api/views", "pkg/internal/connlimit", "pkg/internal/schema", "pkg/internal/secret", "pkg/internal/statement", "pkg/store", "pkg/store/record", "pkg/task"},
+	"pkg/internal/api": {"pkg/client", "pkg/internal/api/board", "pkg/internal/api/cluster", "pkg/internal/api/events", "pkg/internal/api/httpapi", "pkg/internal/api/logs", "pkg/internal/api/nodes", "pkg/internal/api/peers", "pkg/internal/api/runs", "pkg/internal/api/secrets", "pkg/internal/api/selection", "pkg/internal/api/attempts", "pkg/internal/api/tasks", "pkg/internal/api/views", "pkg/internal/connlimit", "pkg/internal/schema", "pkg/internal/secret", "pkg/internal/statement", "pkg/store", "pkg/store/record", "pkg/task", "pkg/internal/access", "pkg/internal/api/accesscontrol", "pkg/internal/authority"},
 	// httpapi is shared by the handlers of all resources. peers makes requests to other nodes. views shows records,
 	// and selection finds tasks. A resource imports no other resource, except that runs and board import attempts,
 	// which extends what they show.
-	"pkg/internal/api/httpapi":   {"pkg/client", "pkg/store", "pkg/store/record", "pkg/task"},
+	"pkg/internal/api/httpapi":   {"pkg/client", "pkg/store", "pkg/store/record", "pkg/task", "pkg/internal/access", "pkg/internal/authority"},
 	"pkg/internal/api/peers":     {"pkg/client", "pkg/internal/api/httpapi", "pkg/internal/statement", "pkg/task"},
 	"pkg/internal/api/views":     {"pkg/client", "pkg/internal/api/httpapi", "pkg/internal/schedule", "pkg/store", "pkg/store/record", "pkg/task"},
-	"pkg/internal/api/selection": {"pkg/client", "pkg/internal/api/httpapi", "pkg/internal/api/views", "pkg/store", "pkg/store/record", "pkg/task"},
-	"pkg/internal/api/tasks":     {"pkg/client", "pkg/internal/api/httpapi", "pkg/internal/api/selection", "pkg/internal/api/views", "pkg/internal/schedule", "pkg/internal/why", "pkg/store", "pkg/store/record", "pkg/task"},
+	"pkg/internal/api/selection": {"pkg/client", "pkg/internal/access", "pkg/internal/api/httpapi", "pkg/internal/api/views", "pkg/store", "pkg/store/record", "pkg/task"},
+	"pkg/internal/api/tasks":     {"pkg/client", "pkg/internal/api/httpapi", "pkg/internal/api/selection", "pkg/internal/api/views", "pkg/internal/schedule", "pkg/internal/why", "pkg/store", "pkg/store/record", "pkg/task", "pkg/internal/access", "pkg/internal/authority"},
 	"pkg/internal/api/attempts":  {"pkg/client", "pkg/internal/api/httpapi", "pkg/internal/api/peers", "pkg/store", "pkg/task"},
-	"pkg/internal/api/runs":      {"pkg/client", "pkg/internal/api/httpapi", "pkg/internal/api/selection", "pkg/internal/api/attempts", "pkg/internal/api/views", "pkg/store", "pkg/store/record", "pkg/task"},
-	"pkg/internal/api/logs":      {"pkg/client", "pkg/internal/api/httpapi", "pkg/internal/api/peers", "pkg/store", "pkg/store/record", "pkg/task"},
-	"pkg/internal/api/events":    {"pkg/client", "pkg/internal/api/httpapi", "pkg/store", "pkg/task"},
-	"pkg/internal/api/nodes":     {"pkg/client", "pkg/internal/api/httpapi", "pkg/internal/api/views", "pkg/store", "pkg/task"},
+	// accesscontrol changes access records and reads audit records. access and authority decide what it may change.
+	"pkg/internal/api/accesscontrol": {"pkg/client", "pkg/internal/access", "pkg/internal/api/httpapi", "pkg/internal/authority", "pkg/store", "pkg/store/record", "pkg/task"},
+	// access is pure: it decides who may do what. authority keeps the records that it decides by current.
+	"pkg/internal/access":     {"pkg/task"},
+	"pkg/internal/authority":  {"pkg/clock", "pkg/internal/access", "pkg/kv", "pkg/store", "pkg/store/record", "pkg/task", "pkg/wake"},
+	"pkg/internal/api/runs":   {"pkg/client", "pkg/internal/api/httpapi", "pkg/internal/api/selection", "pkg/internal/api/attempts", "pkg/internal/api/views", "pkg/store", "pkg/store/record", "pkg/task", "pkg/internal/access"},
+	"pkg/internal/api/logs":   {"pkg/client", "pkg/internal/api/httpapi", "pkg/internal/api/peers", "pkg/store", "pkg/store/record", "pkg/task", "pkg/internal/access"},
+	"pkg/internal/api/events":    {"pkg/client", "pkg/internal/api/httpapi", "pkg/store", "pkg/task", "pkg/internal/access", "pkg/internal/authority"},
+	"pkg/internal/api/nodes":  {"pkg/client", "pkg/internal/api/httpapi", "pkg/internal/api/views", "pkg/store", "pkg/task", "pkg/internal/access"},
 	// cluster lets package audit check the live cluster.
-	"pkg/internal/api/cluster": {"pkg/client", "pkg/internal/api/httpapi", "pkg/internal/api/views", "pkg/internal/audit", "pkg/store", "pkg/store/record", "pkg/task"},
-	"pkg/internal/api/board":   {"pkg/client", "pkg/internal/api/httpapi", "pkg/internal/api/peers", "pkg/internal/api/attempts", "pkg/internal/api/views", "pkg/store", "pkg/store/record", "pkg/task"},
-	"pkg/internal/api/secrets": {"pkg/client", "pkg/internal/api/httpapi", "pkg/internal/secret", "pkg/store", "pkg/store/record", "pkg/task"},
+	"pkg/internal/api/cluster": {"pkg/client", "pkg/internal/api/httpapi", "pkg/internal/api/views", "pkg/internal/audit", "pkg/store", "pkg/store/etcdadmin", "pkg/store/record", "pkg/task", "pkg/internal/access"},
+	"pkg/internal/api/board":   {"pkg/client", "pkg/internal/api/httpapi", "pkg/internal/api/peers", "pkg/internal/api/attempts", "pkg/internal/api/views", "pkg/store", "pkg/store/record", "pkg/task", "pkg/internal/access"},
+	"pkg/internal/api/secrets": {"pkg/client", "pkg/internal/api/httpapi", "pkg/internal/secret", "pkg/store", "pkg/store/record", "pkg/task", "pkg/internal/access"},
 	"pkg/client":               {"pkg/task"},
 	// why is pure: its caller reads the records.
 	"pkg/internal/why": {"pkg/internal/schedule", "pkg/task"},
-	"pkg/scheduler":    {"pkg/scheduler/absence", "pkg/scheduler/activescan", "pkg/scheduler/board", "pkg/scheduler/definition", "pkg/scheduler/failures", "pkg/scheduler/fanout", "pkg/scheduler/feed", "pkg/scheduler/histories", "pkg/scheduler/known", "pkg/scheduler/metrics", "pkg/scheduler/pace", "pkg/scheduler/placement", "pkg/scheduler/reconcile", "pkg/scheduler/retention", "pkg/scheduler/taskstate", "pkg/scheduler/tickpolicy", "pkg/store", "pkg/store/record", "pkg/internal/schedule", "pkg/task"},
+	"pkg/scheduler":    {"pkg/scheduler/absence", "pkg/scheduler/activescan", "pkg/scheduler/board", "pkg/scheduler/definition", "pkg/scheduler/failures", "pkg/scheduler/fanout", "pkg/scheduler/feed", "pkg/scheduler/histories", "pkg/scheduler/known", "pkg/scheduler/metrics", "pkg/scheduler/nslimits", "pkg/scheduler/pace", "pkg/scheduler/placement", "pkg/scheduler/reconcile", "pkg/scheduler/retention", "pkg/scheduler/taskstate", "pkg/scheduler/tickpolicy", "pkg/store", "pkg/store/record", "pkg/internal/schedule", "pkg/task"},
 	// placement chooses the nodes of runs. It does not depend on shards, ticks or records.
 	"pkg/scheduler/placement": {"pkg/task"},
 	// tickpolicy is pure arithmetic over ticks and counts of runs.
@@ -129,6 +145,8 @@ var allowedImports = map[string][]string{
 	"pkg/scheduler/reconcile": {"pkg/store"},
 	// absence decides which attempts are lost because their node is gone.
 	"pkg/scheduler/absence": {"pkg/scheduler/taskstate", "pkg/store"},
+	// nslimits checks tasks by the records of their namespaces, as access defines them.
+	"pkg/scheduler/nslimits": {"pkg/internal/access", "pkg/scheduler/definition", "pkg/scheduler/taskstate", "pkg/store/record", "pkg/task"},
 	// fanout computes what becomes of the parts of a run.
 	"pkg/scheduler/fanout": {"pkg/scheduler/taskstate", "pkg/task"},
 	// feed follows a shard for its worker.
@@ -146,11 +164,13 @@ var allowedImports = map[string][]string{
 	"executor": {"executor/guardian", "executor/process", "executor/proctree", "executor/spool", "pkg/cgroup", "pkg/kv", "pkg/store", "pkg/store/record", "pkg/task"},
 	// process starts the processes of attempts, and waits for their end.
 	"executor/process": {"executor/guardian", "executor/proctree", "executor/spool", "executor/status", "executor/workdir", "pkg/cgroup", "pkg/envfile", "pkg/policy", "pkg/spawn", "pkg/task"},
-	"pkg/store":        {"pkg/store/events", "pkg/store/record", "pkg/kv", "pkg/task"},
+	"pkg/store":        {"pkg/store/etcdadmin", "pkg/store/events", "pkg/store/record", "pkg/kv", "pkg/task"},
 	// record has the keys and values, events converts changes of revisions to events. Both are pure. store reads
 	// and writes.
 	"pkg/store/events": {"pkg/store/record", "pkg/task"},
 	"pkg/store/record": {"pkg/task"},
+	// etcdadmin reports and changes the members of etcd, and touches no record.
+	"pkg/store/etcdadmin": {"pkg/kv", "pkg/task"},
 
 	// guardian receives the attempts, and kills them with proctree. It does not depend on how they are started.
 	"executor/guardian": {"executor/proctree", "executor/workdir", "pkg/cgroup"},
@@ -163,9 +183,12 @@ var allowedImports = map[string][]string{
 	"executor/spool": {"pkg/task"},
 
 	// audit reads a live cluster, and repairs through store.
-	"pkg/internal/audit": {"pkg/store", "pkg/store/record", "pkg/kv", "pkg/internal/schedule", "pkg/task"},
+	"pkg/internal/audit": {"pkg/store", "pkg/store/etcdadmin", "pkg/store/record", "pkg/kv", "pkg/internal/schedule", "pkg/task"},
 	// check judges whole histories, for tests and for bench. It does no I/O.
-	"pkg/internal/check": {"pkg/store/record", "pkg/internal/schedule", "pkg/task"},
+	"pkg/internal/check": {"pkg/internal/check/utccron", "pkg/store/record", "pkg/internal/schedule", "pkg/task", "pkg/internal/access"},
+
+	// utccron computes ticks by itself, to be compared with those of schedule.
+	"pkg/internal/check/utccron": {},
 
 	// secret encrypts, envfile reads files with variables, policy decides what a node may run. They are independent
 	// of each other.
@@ -219,8 +242,8 @@ var outsideImports = []struct {
 	// recorder needs every revision, and audit the whole prefix, which store does not provide, because it returns the
 	// current state of records. Both only read, and an audit repairs through store. bench also measures etcd
 	// without Carillon.
-	{"go.etcd.io/", []string{"pkg/kv", "pkg/kv/kvmem", "pkg/store", "pkg/store/events", "pkg/store/record", "election", "pkg/daemon", "pkg/daemon/datadir", "pkg/internal/audit", "pkg/bench", "pkg/internal/testkit/recorder", "pkg/internal/testkit/sim", "pkg/internal/testkit/etcdhook"}, false,
-		"only kv, store, election and daemon touch the etcd client, and record, events and datadir its types; audit and bench from outside; kvmem and what is in testkit for tests"},
+	{"go.etcd.io/", []string{"pkg/kv", "pkg/kv/kvmem", "pkg/store", "pkg/store/etcdadmin", "pkg/store/events", "pkg/store/record", "election", "pkg/daemon", "pkg/daemon/auditlog", "pkg/daemon/datadir", "pkg/daemon/etcdhistory", "pkg/internal/audit", "pkg/internal/authority", "pkg/bench", "pkg/internal/testkit/recorder", "pkg/internal/testkit/sim", "pkg/internal/testkit/etcdhook"}, false,
+		"only kv, store (with etcdadmin), election, authority and daemon (with etcdhistory) touch the etcd client, and record, events, datadir and auditlog its types; audit and bench from outside; kvmem and what is in testkit for tests"},
 	{"github.com/robfig/cron", []string{"pkg/internal/schedule", "pkg/internal/importer"}, true, "only schedule imports robfig/cron, and importer, which reads the schedules of Kubernetes with it"},
 }
 
@@ -273,6 +296,7 @@ var deterministicParts = map[string]shell{
 	"pkg/scheduler/failures":   {files: []string{"reader.go"}},
 	"pkg/scheduler/fanout":     {},
 	"pkg/scheduler/known":      {},
+	"pkg/scheduler/nslimits":   {},
 	"pkg/scheduler/taskstate":  {},
 	"pkg/scheduler/tickpolicy": {},
 	"pkg/store/events":         {},

@@ -34,22 +34,44 @@ func Command(f *factory.Factory) *cobra.Command {
 	var o auditing
 	cmd := factory.LimitFormats(&cobra.Command{
 		Use:   "audit",
-		Short: "Check the cluster for inconsistencies",
-		Long: "Check every record in etcd, the clocks of the nodes, and etcd itself. The command checks each suspected\n" +
-			"problem a second time, and reports only problems that have not changed in between.\n\n" +
+		Short: "Check the cluster for inconsistencies; show who changed what",
+		Long: "Without a subcommand, check every record in etcd, the clocks of the nodes, and etcd itself. The command checks each\n" +
+			"suspected problem a second time, and reports only problems that have not changed in between.\n\n" +
 			"The command writes nothing without --repair. With --repair, it deletes only records that no component uses\n" +
 			"any more, and only if they have not changed since the check.\n\n" +
-			"It exits with 8 if it found a problem that was not repaired, and with 5 if etcd or the server is unavailable.",
-		Example: "  carillon audit\n  carillon audit -o json | jq '.findings[].keys[0]'\n  carillon audit --repair --dry-run\n  carillon audit --repair --yes",
-		Args:    factory.Args(0, 0, ""),
+			"It exits with 8 if it found a problem that was not repaired, and with 5 if etcd or the server is unavailable.\n\n" +
+			"carillon audit log and carillon audit export show something else: the audit records of who changed what.",
+		Example: "  carillon audit\n  carillon audit -o json | jq '.findings[].keys[0]'\n  carillon audit --repair --dry-run\n  carillon audit --repair --yes\n  carillon audit log --since 1d",
+		Args:    noSuchCommand,
 		RunE:    func(cmd *cobra.Command, _ []string) error { return runAudit(cmd.Context(), f, o) },
 	}, output.FormatTable, output.FormatWide, output.FormatJSON, output.FormatJSONL, output.FormatYAML)
 
 	cmd.Flags().BoolVar(&o.repair, "repair", false, "repair what is safe to repair, after confirmation")
 	cmd.Flags().BoolVar(&o.dryRun, "dry-run", false, "with --repair: print the repairs without making them")
 	cmd.Flags().DurationVar(&o.pause, "pause", 6*time.Second, "wait this `DURATION` between the two checks, 1s to 60s")
+	factory.RunsAlone(cmd)
+	cmd.AddCommand(logCommand(f), exportCommand(f))
 
 	return cmd
+}
+
+// noSuchCommand refuses arguments: they are misspelled subcommands.
+func noSuchCommand(cmd *cobra.Command, words []string) error {
+	if len(words) == 0 {
+		return nil
+	}
+
+	var names []string
+	for _, c := range cmd.Commands() {
+		names = append(names, c.Name())
+	}
+
+	err := failure.Usage("unknown command %s for %s", task.Quote(words[0]), cmd.CommandPath()).WithHint("see %s --help", cmd.CommandPath())
+	if near := task.Nearest(words[0], names); near != "" {
+		err.Hint = "did you mean: " + cmd.CommandPath() + " " + near
+	}
+
+	return err
 }
 
 // runAudit runs the audit and, on request, the repairs.

@@ -188,25 +188,6 @@ func Nodes(f *factory.Factory) Func {
 	}
 }
 
-// Namespaces completes namespaces with tasks.
-func Namespaces(f *factory.Factory) Func {
-	return func(cmd *cobra.Command, _ []string, typed string) ([]cobra.Completion, cobra.ShellCompDirective) {
-		everywhere := *f
-		everywhere.AllNamespaces = true
-		return Matching(Live(&everywhere, cmd, "namespaces", func(ctx context.Context, c *client.Client) ([]Offer, error) {
-			count := map[string]int64{}
-			err := someTasks(ctx, &everywhere, c, "", func(t client.Task) { count[t.Namespace]++ })
-
-			offers := []Offer{}
-			for _, ns := range slices.Sorted(maps.Keys(count)) {
-				offers = append(offers, Offer{ns, ""})
-			}
-
-			return offers, err
-		}), nil, typed)
-	}
-}
-
 // TaskLabels completes a selector with the labels of tasks.
 func TaskLabels(f *factory.Factory) Func {
 	return func(cmd *cobra.Command, _ []string, typed string) ([]cobra.Completion, cobra.ShellCompDirective) {

@@ -59,6 +59,20 @@ func WithoutConfig(commands ...*cobra.Command) {
 	}
 }
 
+// aloneKey is the annotation of commands that do something without a subcommand, too.
+const aloneKey = "carillon/alone"
+
+// RunsAlone declares that a command with subcommands does something without one, so that its help says so.
+func RunsAlone(cmd *cobra.Command) {
+	if cmd.Annotations == nil {
+		cmd.Annotations = map[string]string{}
+	}
+	cmd.Annotations[aloneKey] = "yes"
+}
+
+// IsRunAlone reports whether a command was passed to RunsAlone.
+func IsRunAlone(cmd *cobra.Command) bool { return cmd.Annotations[aloneKey] != "" }
+
 // worksOffline reports whether a command, or one of its parents, was passed to WithoutConfig.
 func worksOffline(cmd *cobra.Command) bool {
 	for ; cmd != nil; cmd = cmd.Parent() {

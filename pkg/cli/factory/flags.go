@@ -21,7 +21,7 @@ func (f *Factory) BindFlags(flags *pflag.FlagSet) {
 	flags.StringVar(&f.ServerFlag, "server", "", "`URL` of the API (CARILLON_SERVER; default unix://"+settings.HostSocket+" if you may open it, else "+client.DefaultServer+")")
 	flags.BoolVar(&f.InsecureFlag, "insecure", false, "allow sending the token in clear text to other hosts, and to any program that listens on this one")
 	flags.StringVarP(&f.NamespaceFlag, "namespace", "n", "", "use the namespace with this `NAME` (CARILLON_NAMESPACE; default: default)")
-	flags.BoolVarP(&f.AllNamespaces, "all-namespaces", "A", false, "use all namespaces")
+	flags.BoolVarP(&f.AllNamespaces, "all-namespaces", "A", false, "use all namespaces that you may read")
 	flags.StringVarP(&f.Format, "output", "o", "table", "output `FORMAT`: table, wide, json, jsonl, yaml or name")
 	flags.StringVar(&f.TimeMode, "time", "relative", "`STYLE` of times: relative, local, task or utc")
 	flags.StringVar(&f.Color, "color", "auto", "`WHEN` to use colors: auto, always or never")

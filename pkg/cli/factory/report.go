@@ -88,9 +88,15 @@ func (f *Factory) ExplainRemote(e *client.Error) *failure.Error {
 	switch {
 	case e.Code == client.CodeReadOnly:
 		return f.readOnly()
-	case e.Status == http.StatusUnauthorized, e.Status == http.StatusForbidden, e.Code == client.CodeUntrusted:
+	case e.Status == http.StatusForbidden: // the server knows the caller, and names a role that allows it
+		fail.Exit = failure.ExitAuth
+		fail.Hint = forbiddenHint(fail.Hint)
+	case e.Status == http.StatusUnauthorized, e.Code == client.CodeUntrusted:
 		fail.Exit = failure.ExitAuth
 		fail.Hint = f.tokenHint()
+		if strings.HasSuffix(e.Message, "subject is disabled") { // another token would not help
+			fail.Hint = "an administrator can enable it with: carillon access enable SUBJECT"
+		}
 	case errors.Is(e, task.ErrUnknown), errors.Is(e, task.ErrUnavailable), errors.Is(e, context.DeadlineExceeded):
 		fail.Exit = failure.ExitUnavailable
 	case errors.Is(e, task.ErrNotFound):
@@ -126,6 +132,15 @@ func (f *Factory) readOnly() *failure.Error {
 	return fail.WithHint("use another context with --context, or allow changes with: carillon config set %s read_only=false", strings.TrimPrefix(name, "context "))
 }
 
+// forbiddenHint returns what somebody can do who may not do something.
+func forbiddenHint(hint string) string {
+	const own = "carillon whoami shows what you may do"
+	if hint == "" {
+		return own
+	}
+	return hint + "; " + own
+}
+
 // tokenHint returns a hint for a missing or rejected token. It depends on where the token was looked for.
 func (f *Factory) tokenHint() string {
 	if s, err := f.Settings(); err == nil && s.Name != "" {
@@ -138,7 +153,7 @@ func (f *Factory) tokenHint() string {
 	}
 
 	if t, err := f.Token(); err == nil && t != "" {
-		return "the server rejected the token; the first node of the cluster wrote one to <data-dir>/token"
+		return "ask an administrator for a new token: carillon token create; the cluster's first node wrote one to its <data-dir>/token"
 	}
 
 	return fmt.Sprintf("no token: use --token-file, CARILLON_TOKEN or %s; the first node of the cluster wrote one to <data-dir>/token",

@@ -157,7 +157,7 @@ func PlainRunResult(f *factory.Factory, r task.Run) string {
 		words = "out of memory"
 	case r.State == task.Failed && r.Reason == task.ReasonLimits: // by a signal, or by the exit code with which a shell reports that signal
 		words = "over its limit"
-	case r.State == task.Failed && slices.Contains([]string{task.ReasonHost, task.ReasonSecret, task.ReasonPolicy}, r.Reason):
+	case r.State == task.Failed && slices.Contains([]string{task.ReasonHost, task.ReasonSecret, task.ReasonPolicy, task.ReasonNamespace}, r.Reason):
 		words = fmt.Sprintf("not started (%s)", why)
 	case r.State == task.Failed && r.Signal != "":
 		words = "signal " + output.OneLine(r.Signal)

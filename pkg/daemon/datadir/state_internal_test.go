@@ -9,7 +9,7 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/carillonhq/carillon/pkg/internal/api"
+	"github.com/carillonhq/carillon/pkg/internal/authority"
 )
 
 // asAnotherUser runs a shell script as a user without rights.
@@ -50,7 +50,7 @@ func openDir(t *testing.T, mode os.FileMode) string {
 func TestOpenState_RefusesADirectoryInWhichOthersPutFiles(t *testing.T) {
 	t.Parallel()
 
-	secret, _, _ := api.NewToken()
+	secret, _ := authority.NewSecret()
 	dir := openDir(t, 0o777)
 	asAnotherUser(t, "echo "+secret+" > "+dir+"/token")
 

@@ -13,6 +13,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/zap"
 
+	"github.com/carillonhq/carillon/pkg/internal/api/accesscontrol"
 	"github.com/carillonhq/carillon/pkg/internal/api/attempts"
 	"github.com/carillonhq/carillon/pkg/internal/api/board"
 	"github.com/carillonhq/carillon/pkg/internal/api/cluster"
@@ -26,6 +27,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/internal/api/selection"
 	"github.com/carillonhq/carillon/pkg/internal/api/tasks"
 	"github.com/carillonhq/carillon/pkg/internal/api/views"
+	"github.com/carillonhq/carillon/pkg/internal/authority"
 	"github.com/carillonhq/carillon/pkg/internal/secret"
 	"github.com/carillonhq/carillon/pkg/internal/statement"
 	"github.com/carillonhq/carillon/pkg/store"
@@ -36,9 +38,14 @@ import (
 // Config contains what the API needs from its node. Store, Cluster, Node and Ref are required. New replaces
 // other zero values by defaults.
 type Config struct {
-	Store   *store.Store
-	Cluster task.Cluster
-	Node    string // the name of this node
+	Store *store.Store
+	// Access has the access records, which say who may do what. Its Run is the caller's to call.
+	Access *authority.Keeper
+	// ForwardedOnly is set on a node without the role api. It serves health checks, and only those requests that a
+	// node with that role has forwarded; Access stays empty.
+	ForwardedOnly bool
+	Cluster       task.Cluster
+	Node          string // the name of this node
 	// Instance, if set, is sent in InstanceHeader with each answer. Peers use it to detect that a node has
 	// restarted.
 	Instance string
@@ -87,7 +94,7 @@ type Config struct {
 	Ready func() error
 	// Board returns this node's part of the board, with the ticks of a time span and at most limit items in each
 	// list. It is nil if the node does not schedule.
-	Board func(ctx context.Context, span time.Duration, limit int) task.BoardPart
+	Board func(ctx context.Context, q task.BoardQuery) task.BoardPart
 	// Keys returns this node's keys for secrets. It is called for each use, because key files can change; nil
 	// means that the node has none.
 	Keys func() (secret.Ring, error)
@@ -95,6 +102,8 @@ type Config struct {
 	Logs logs.Source
 	// Attempts provides what the attempts on this node have reported; nil means that no attempts run here.
 	Attempts attempts.Source
+	// LateAudit, if set, keeps an audit record that a full etcd could not store, until there is space.
+	LateAudit func(task.AuditRecord)
 	// Authenticated, if set, is called with the context of each request that has a valid token, before the
 	// request is served. Its connection is then no longer closed to make room for others.
 	Authenticated func(ctx context.Context)
@@ -116,6 +125,10 @@ const InstanceHeader = "X-Carillon-Instance"
 
 // New returns the handler of the API. It performs no I/O and starts no goroutines.
 func New(cfg Config) (http.Handler, error) {
+	if cfg.Access == nil {
+		return nil, errors.New("api: Access is required")
+	}
+
 	if cfg.Store == nil || cfg.Ref == nil || cfg.Node == "" || cfg.Cluster.Shards <= 0 {
 		return nil, errors.New("api: Store, Cluster, Node and Ref are required")
 	}
@@ -134,6 +147,10 @@ func New(cfg Config) (http.Handler, error) {
 
 	if cfg.Dial == nil {
 		cfg.Dial = (&net.Dialer{}).DialContext
+	}
+
+	if cfg.LateAudit == nil {
+		cfg.LateAudit = func(task.AuditRecord) {}
 	}
 
 	if cfg.Authenticated == nil {
@@ -198,8 +215,8 @@ type server struct {
 	mux        *http.ServeMux
 	reading    httpapi.RequestReader
 	problems   httpapi.ProblemWriter
-	tokens     *tokenCache
-	reader     *tokenReader
+	access     *authority.Keeper
+	judge      *httpapi.Judge
 	logins     *logins
 	statements *statement.Verifier
 	metrics    metrics
@@ -213,6 +230,7 @@ type server struct {
 	cluster  *cluster.Handlers
 	board    *board.Handlers
 	secrets  *secrets.Handlers
+	control  *accesscontrol.Handlers
 }
 
 // newServer creates a server and its handlers. It registers neither routes nor metrics.
@@ -222,14 +240,14 @@ func newServer(cfg Config) *server {
 		log:        cfg.Logger.Named("api"),
 		mux:        http.NewServeMux(),
 		reading:    httpapi.NewRequestReader(cfg.Ref, cfg.Cluster.ID),
-		tokens:     newTokenCache(),
-		reader:     newTokenReader(cfg.Store.FindTokens),
+		access:     cfg.Access,
 		statements: statement.NewVerifier(cfg.Node, cfg.Instance),
 	}
 	s.problems = httpapi.NewProblemWriter(s.log)
 	s.logins = newLogins(s.log)
 
 	now := httpapi.Clock(cfg.Now)
+	s.judge = &httpapi.Judge{Keeper: cfg.Access, Node: cfg.Node, Now: now, Late: s.recordLate}
 	others := peers.New(peers.Config{
 		Node: cfg.Node, Instance: cfg.Instance, Key: cfg.Key, TLS: cfg.TLS, Now: now, Dial: cfg.Dial, DialTLS: cfg.DialTLS, Log: s.log,
 	})
@@ -239,7 +257,7 @@ func newServer(cfg Config) *server {
 	s.tasks = &tasks.Handlers{
 		Store: cfg.Store, Ref: cfg.Ref, Views: &views.Viewer{Store: cfg.Store, Ref: cfg.Ref, Now: now}, Finder: finder, Now: now,
 		ClockFault: cfg.Clock, Nodes: cfg.Nodes, Etcd: cfg.Etcd,
-		Authenticate: s.findCaller, ReportRefusal: s.logins.reportRefusal, Problems: s.problems, Log: s.log,
+		CheckStream: s.checkStream, ReportRefusal: s.logins.reportRefusal, Problems: s.problems, Log: s.log,
 	}
 	s.attempts = &attempts.Handlers{Store: cfg.Store, Peers: others, Node: cfg.Node, Source: cfg.Attempts}
 	s.runs = &runs.Handlers{
@@ -247,25 +265,32 @@ func newServer(cfg Config) *server {
 	}
 	s.logs = &logs.Handlers{
 		Store: cfg.Store, Ref: cfg.Ref, Runs: s.runs, Peers: others, Node: cfg.Node, Source: cfg.Logs,
-		Refused: s.callerRevoked, Ends: cfg.Ends, Heartbeat: cfg.Heartbeat, Problems: s.problems,
+		CheckStream: s.checkStream, Ends: cfg.Ends, Heartbeat: cfg.Heartbeat, Problems: s.problems,
 	}
 	s.events = &events.Handlers{
-		Store: cfg.Store, Node: cfg.Node, PageQuiet: cfg.PageQuiet, Refused: s.callerRevoked, Ends: cfg.Ends, Heartbeat: cfg.Heartbeat, Problems: s.problems,
+		Store: cfg.Store, Node: cfg.Node, PageQuiet: cfg.PageQuiet, CheckStream: s.checkStream, Ends: cfg.Ends, Heartbeat: cfg.Heartbeat, Problems: s.problems,
 	}
 	s.nodes = &nodes.Handlers{
 		Store: cfg.Store, Node: cfg.Node, Shards: cfg.Cluster.Shards, Now: now, SetState: cfg.SetState, StateWithin: cfg.StateWithin,
 	}
 	s.cluster = &cluster.Handlers{
 		Store: cfg.Store, Ref: cfg.Ref, Cluster: cfg.Cluster, Node: cfg.Node, Version: cfg.Version, Etcd: cfg.Etcd, Now: now,
-		Writable: cfg.Writable, FreezeWithin: cfg.FreezeWithin, Authenticate: s.findCaller, Problems: s.problems, Log: s.log,
+		Writable: cfg.Writable, FreezeWithin: cfg.FreezeWithin, CheckStream: s.checkStream, Problems: s.problems, Log: s.log,
 	}
 	s.board = &board.Handlers{
 		Store: cfg.Store, Cluster: cfg.Cluster, Peers: others, Attempts: s.attempts, Node: cfg.Node, Version: cfg.Version, Now: now,
 		Part: cfg.Board, Status: s.cluster.Status,
 	}
 	s.secrets = &secrets.Handlers{Store: cfg.Store, Node: cfg.Node, Now: now, Keys: cfg.Keys}
+	s.control = &accesscontrol.Handlers{Store: cfg.Store, Keeper: cfg.Access, Now: now, ClockFault: cfg.Clock, MostScanned: cfg.MostScanned, Log: s.log}
 
 	return s
+}
+
+// recordLate keeps an audit record that a full etcd could not store beside its change. The log has it in any case.
+func (s *server) recordLate(a task.AuditRecord) {
+	s.log.Warn("an audit record is late, because etcd is full", zap.Any("record", a))
+	s.LateAudit(a)
 }
 
 // registerMetrics registers the metrics of the server and of its handlers.

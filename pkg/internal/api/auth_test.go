@@ -7,19 +7,18 @@ import (
 	"time"
 
 	"github.com/carillonhq/carillon/pkg/client"
-	"github.com/carillonhq/carillon/pkg/internal/api"
-	"github.com/carillonhq/carillon/pkg/store/record"
+	"github.com/carillonhq/carillon/pkg/internal/authority"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
 func TestAuth(t *testing.T) {
 	w := newWorld(t)
-	expired := w.token(func(tok *record.Token) { tok.Until = task.At(w.clock.now().Add(-time.Second)) })
-	soon := w.token(func(tok *record.Token) { tok.Until = task.At(w.clock.now().Add(time.Minute)) })
-	reader := w.token(func(tok *record.Token) { tok.Role = "reader" })
-	unknown, _, _ := api.NewToken()
+	expired := w.token("user:ann", until(w.clock.now().Add(-time.Second)))
+	soon := w.token("user:ann", until(w.clock.now().Add(time.Minute)))
+	nobody := w.token("user:nobody")
+	unknown, _ := authority.NewSecret()
 	parts := strings.Split(w.secret, "_")
-	other, _, _ := api.NewToken()
+	other, _ := authority.NewSecret()
 	for _, c := range []struct {
 		what, header string
 		status       int
@@ -37,9 +36,9 @@ func TestAuth(t *testing.T) {
 		{"cut short", "Bearer " + w.secret[:len(w.secret)-1], 401},
 		{"its id only", "Bearer carillon_" + parts[1] + "_", 401},
 		{"an id that leads elsewhere", "Bearer carillon_../../cluster/xx_" + parts[2], 401},
-		{"without the right", "Bearer " + reader, 403},
+		{"without the right", "Bearer " + nobody, 403},
 	} {
-		r := w.do(request{method: "GET", path: "/v1/version", header: map[string]string{"Authorization": c.header}})
+		r := w.do(request{method: "GET", path: "/v1/nodes", header: map[string]string{"Authorization": c.header}})
 		if r.status != c.status {
 			t.Errorf("%s: %d, want %d: %s", c.what, r.status, c.status, r.body)
 		}
@@ -55,7 +54,7 @@ func TestAuth(t *testing.T) {
 
 	w.clock.advance(2 * time.Minute)
 
-	if r := w.do(request{method: "GET", path: "/v1/version", header: map[string]string{"Authorization": "Bearer " + soon}}); r.status != 401 {
+	if r := w.do(request{method: "GET", path: "/v1/nodes", header: map[string]string{"Authorization": "Bearer " + soon}}); r.status != 401 {
 		t.Errorf("expired since: %d", r.status)
 	}
 

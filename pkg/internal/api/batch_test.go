@@ -19,7 +19,6 @@ import (
 	"github.com/carillonhq/carillon/pkg/client"
 	"github.com/carillonhq/carillon/pkg/kv"
 	"github.com/carillonhq/carillon/pkg/kv/kvtest"
-	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -376,7 +375,7 @@ func TestBatch_AnswersAsLinesArrive(t *testing.T) {
 // deleted since it began.
 func TestBatch_EndsWithItsToken(t *testing.T) {
 	w := newWorld(t)
-	w.secret = w.token(func(tok *record.Token) { tok.Until = task.At(w.clock.now().Add(time.Minute)) })
+	w.secret = w.token("user:ann", until(w.clock.now().Add(time.Minute)))
 	body, send := io.Pipe()
 	defer send.Close()
 

@@ -18,11 +18,11 @@ import (
 )
 
 // part is a node's part of the board.
-type part = func(ctx context.Context, span time.Duration, limit int) task.BoardPart
+type part = func(ctx context.Context, q task.BoardQuery) task.BoardPart
 
 // partOf returns a part with a tick, a run and a failing task, one second apart from node to node.
 func partOf(node string, n int, asked *atomic.Int32) part {
-	return func(_ context.Context, span time.Duration, limit int) task.BoardPart {
+	return func(_ context.Context, q task.BoardQuery) task.BoardPart {
 		asked.Add(1)
 		at := func(s int) task.Time { return task.At(time.Date(2026, 11, 20, 22, 5, 10*s+n, 0, time.UTC)) }
 		late := make([]int64, 4)
@@ -32,7 +32,7 @@ func partOf(node string, n int, asked *atomic.Int32) part {
 			BoardCounts: task.BoardCounts{Serving: n, Tasks: 10 * n, Paused: n, FailingCount: 1, ActiveCount: 1, WaitingCount: 2, Waiting: map[string]int{task.ReasonRetry: 2}},
 			Tally:       task.Tally{Late: late, MaxMS: int64(n), Failed: 1, Rate: []int64{1, int64(n)}},
 		}
-		for i := range limit {
+		for i := range q.Limit {
 			p.Next = append(p.Next, task.BoardTick{Namespace: "default", Task: fmt.Sprint(node, i), Time: at(i)})
 		}
 
@@ -186,10 +186,10 @@ func TestBoard_NamesNodesThatDoNotAnswer(t *testing.T) {
 
 func TestBoard_TellsFreezesAndWarnings(t *testing.T) {
 	w, ctx := newWorld(t), t.Context()
-	must(t, second(w.Freezes.Begin(ctx, "billing", "INC-42")))
+	must(t, second(w.Freezes.Begin(ctx, "prod", "INC-42")))
 
 	b := w.boardWhen(w.Client, client.BoardOptions{}, func(b task.Board) bool { return len(b.Freezes) > 0 && len(b.Warnings) > 0 })
-	if len(b.Freezes) != 1 || b.Freezes[0].Namespace != "billing" {
+	if len(b.Freezes) != 1 || b.Freezes[0].Namespace != "prod" {
 		t.Errorf("the freezes are %+v", b.Freezes)
 	}
 
@@ -201,7 +201,7 @@ func TestBoard_TellsFreezesAndWarnings(t *testing.T) {
 func TestBoard_RefusesWhatItCannotShow(t *testing.T) {
 	w := newWorld(t)
 
-	for query, field := range map[string]string{"span=soon": "span", "span=-1m": "span", "span=25h": "span", "limit=0": "limit", "limit=501": "limit", "part=1": "part", "x=1": "x"} {
+	for query, field := range map[string]string{"span=soon": "span", "span=-1m": "span", "span=25h": "span", "limit=0": "limit", "limit=501": "limit", "part=1": "part", "within=default": "within", "x=1": "x"} {
 		if r := w.do(request{method: "GET", path: "/v1/board?" + query}); r.status != http.StatusUnprocessableEntity && r.status != http.StatusBadRequest || r.Field != field {
 			t.Errorf("%s: %d %s", query, r.status, r.body)
 		}

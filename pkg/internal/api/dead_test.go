@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/carillonhq/carillon/pkg/client"
 	"github.com/carillonhq/carillon/pkg/store/record"
@@ -112,6 +113,33 @@ func TestRetry_QueuesARunInPlaceOfADeadOne(t *testing.T) {
 	}
 }
 
+// A retried run reports the pause in force, which the entry of the task has: the spec may have a pause that has ended, and
+// has none if the task was paused for its failures.
+func TestRetry_ReportsThePauseInForce(t *testing.T) {
+	w, ctx := newWorld(t), t.Context()
+	w.create("a", "@daily")
+	w.create("b", "@daily")
+
+	must(t, second(w.Tasks.PauseWith(ctx, "default", "a", client.PauseRequest{For: task.Duration(time.Minute)}, 0)))
+	during, after := w.dead(ref("default", "a"), "", 1), w.dead(ref("default", "a"), "", 2)
+
+	if got, err := w.Runs.Retry(ctx, "default", "a", during); err != nil || !got.Paused {
+		t.Errorf("during the pause: %+v, %v", got, err)
+	}
+
+	w.clock.advance(2 * time.Minute)
+
+	if got, err := w.Runs.Retry(ctx, "default", "a", after); err != nil || got.Paused {
+		t.Errorf("after the pause: %+v, %v", got, err)
+	}
+
+	w.tooOften("b")
+
+	if got, err := w.Runs.Retry(ctx, "default", "b", w.dead(ref("default", "b"), "", 1)); err != nil || !got.Paused {
+		t.Errorf("after too many failures: %+v, %v", got, err)
+	}
+}
+
 func TestRetryAndDismiss_OnlyOfDeadRuns(t *testing.T) {
 	w, ctx := newWorld(t), t.Context()
 	made := w.create("a", "@daily")
@@ -123,7 +151,7 @@ func TestRetryAndDismiss_OnlyOfDeadRuns(t *testing.T) {
 		t.Errorf("%s", e.Message)
 	}
 
-	if e := wantError(t, second(w.Runs.Dismiss(ctx, "default", "a", old)), task.ErrConflict, client.CodeConflict); !strings.Contains(e.Message, "any more") {
+	if e := wantError(t, second(w.Runs.Dismiss(ctx, "default", "a", old)), task.ErrConflict, client.CodeConflict); !strings.Contains(e.Message, "no longer among the dead runs") {
 		t.Errorf("%s", e.Message)
 	}
 

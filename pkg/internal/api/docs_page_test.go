@@ -115,7 +115,7 @@ it); a node serves that as ` + "`/openapi.json` and `/openapi.yaml`" + `, withou
 - An error is a problem (RFC 9457, ` + "`application/problem+json`" + `) with ` + "`code`, `field`, `detail` and `hint`" + `. A change is sent to
   etcd once: after 504 nobody knows what became of it, and ` + "`id`" + ` says what may have been written.
 - 401 is no token or a wrong one, 400 and 422 a request that cannot be, 503 that etcd or the node does not answer now; these
-  are not told of each call below. Nor are 413, 415 and 500.
+  are not listed for each call below. Neither are 413, 415 and 500.
 `
 
 // common contains the answers that the beginning of the page describes.

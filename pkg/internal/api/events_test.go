@@ -277,13 +277,30 @@ func TestEvents_OfSoManyCallersOnly(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 
-	for range 32 {
-		req, err := http.NewRequestWithContext(ctx, http.MethodGet, w.url+"/v1/events", nil)
-		must(t, err)
-		req.Header = http.Header{"Accept": {"text/event-stream"}, "Authorization": {"Bearer " + w.secret}}
-		res, err := (&http.Transport{DisableKeepAlives: true}).RoundTrip(req)
-		must(t, err)
-		defer res.Body.Close()
+	// One subject may have a quarter of all streams.
+	for i := range 4 {
+		subject := fmt.Sprint("user:u", i)
+		w.bind(subject, "viewer")
+		first, second := w.token(subject), w.token(subject)
+
+		for range 8 {
+			req, err := http.NewRequestWithContext(ctx, http.MethodGet, w.url+"/v1/events", nil)
+			must(t, err)
+			req.Header = http.Header{"Accept": {"text/event-stream"}, "Authorization": {"Bearer " + first}}
+			res, err := (&http.Transport{DisableKeepAlives: true}).RoundTrip(req)
+			must(t, err)
+			defer res.Body.Close()
+			if res.StatusCode != 200 {
+				t.Fatalf("%s: %s", subject, res.Status)
+			}
+		}
+
+		if i < 3 {
+			r := w.as(second, "GET", "/v1/events", "")
+			if wantStatus(t, "one more of "+subject, r, 429, client.CodeBusy); !strings.Contains(r.Detail, subject) || r.header.Get("Retry-After") == "" {
+				t.Errorf("%s, %v", r.Detail, r.header)
+			}
+		}
 	}
 
 	_, err := w.Events.ListPage(t.Context(), client.EventOptions{}, 0)
@@ -404,4 +421,33 @@ func (w *world) proxy(to string, cuts chan struct{}) string {
 	w.t.Cleanup(s.Close)
 
 	return s.URL
+}
+
+// A stream that can show nothing is not opened, and one that can no longer show anything ends.
+func TestEvents_NeedARightToSeeAny(t *testing.T) {
+	w := newWorld(t)
+	w.beat = 20 * time.Millisecond
+	url := w.serve("node-b")
+	wantStatus(t, "no rights", w.as(w.token("user:none"), "GET", "/v1/events", ""), 403, client.CodeForbidden)
+
+	w.bind("user:gil", "viewer", "gone-*") // no such namespace
+	wantStatus(t, "no namespace", w.as(w.token("user:gil"), "GET", "/v1/events", "", "Accept", "text/event-stream"), 403, client.CodeForbidden)
+
+	w.bind("user:nat", "node-operator")
+	wantStatus(t, "nodes", w.as(w.token("user:nat"), "GET", "/v1/events", ""), 200, "")
+
+	_, err := w.Bindings.Put(t.Context(), task.Binding{Name: "vic", Role: "viewer", Subjects: []string{"user:vic"}, Namespaces: []string{"default"}}, client.Writing{})
+	must(t, err)
+	admin := w.secret
+	w.secret = w.token("user:vic")
+	s := w.listen(url, "/v1/events", nil)
+	w.secret = admin
+	if s.res.StatusCode != 200 {
+		t.Fatal(s.res.Status)
+	}
+	s.message()
+	must(t, w.Bindings.Delete(t.Context(), "vic", 0))
+
+	for s.message() != nil {
+	}
 }

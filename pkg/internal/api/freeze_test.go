@@ -94,7 +94,7 @@ func TestFreeze_SaysWhoHasNotConfirmed(t *testing.T) {
 	w.obeys("node-b", 0)
 
 	e := wantError(t, second(w.Freezes.Begin(ctx, "default", "a move")), task.ErrUnavailable, client.CodeNotConfirmed)
-	if e.Status != 504 || !strings.Contains(e.Message, "namespace default is frozen") || !strings.Contains(e.Message, "not confirmed: node-b") || strings.Contains(e.Message, "node-a") {
+	if e.Status != 504 || !strings.Contains(e.Message, "namespace default is frozen") || !strings.Contains(e.Message, "not confirmed the freeze: node-b") || strings.Contains(e.Message, "node-a") {
 		t.Errorf("%d %s", e.Status, e.Message)
 	}
 

@@ -24,8 +24,10 @@ import (
 	"go.uber.org/zap/zaptest/observer"
 
 	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/internal/access"
 	"github.com/carillonhq/carillon/pkg/internal/api"
 	"github.com/carillonhq/carillon/pkg/internal/api/logs"
+	"github.com/carillonhq/carillon/pkg/internal/authority"
 	"github.com/carillonhq/carillon/pkg/internal/secret"
 	"github.com/carillonhq/carillon/pkg/kv"
 	"github.com/carillonhq/carillon/pkg/kv/kvtest"
@@ -43,7 +45,7 @@ type clock struct{ ms atomic.Int64 }
 func (c *clock) now() time.Time          { return time.UnixMilli(c.ms.Load()).UTC() }
 func (c *clock) advance(d time.Duration) { c.ms.Add(d.Milliseconds()) }
 
-// spool stores output in memory.
+// spool is output kept in memory.
 type spool map[string]string
 
 func (s spool) Open(ns, name, run string, attempt int) (io.ReadSeekCloser, error) {
@@ -68,7 +70,7 @@ func (s spool) Times(ns, name, run string, attempt int, from int64) ([]task.Mark
 	return nil, nil
 }
 
-// writes counts commits, and can replace their results.
+// writes counts commits, and may answer in etcd's place.
 type writes struct {
 	kv.Committer
 	mu     sync.Mutex
@@ -107,10 +109,10 @@ func (w *writes) committed() int {
 	return w.count
 }
 
-// world is an etcd with a cluster, and one node's API. Its etcd is a store in memory, except in tests of the
-// API's use of etcd itself.
+// world is an etcd with a cluster in it, and one node's API. The etcd is a store in memory,
+// except in tests of what the API makes of etcd itself.
 type world struct {
-	keys    map[string]func() (secret.Ring, error) // by node, for those that have keys
+	keys    map[string]func() (secret.Ring, error) // of nodes that have any; by name
 	t       *testing.T
 	etcd    *kv.Client
 	store   *store.Store
@@ -120,25 +122,27 @@ type world struct {
 	spool   spool
 	logs    logs.Source // nil: spool
 	logger  *zap.Logger
-	log     *observer.ObservedLogs // warnings and errors
+	log     *observer.ObservedLogs // what is a warning, or worse
 	ready   error
 	badTime error
 
-	stateWithin  time.Duration   // 0: the default
-	onlyTLS      bool            // nodes report that they use TLS
+	stateWithin  time.Duration   // 0: as usual
+	onlyTLS      bool            // nodes that are served speak TLS, to others
 	strangers    map[string]bool // nodes that the others do not know
-	freezeWithin time.Duration   // 0: the default
-	mostScanned  int             // 0: the default
+	freezeWithin time.Duration   // 0: as usual
+	mostScanned  int             // 0: as usual
 	parts        map[string]part // of the board, by node
-	restored     error           // why changes are refused
-	stubborn     error           // why nodes cannot change their state
-	ends         chan struct{}   // when closed, streams end
+	restored     error           // why nothing may be changed
+	stubborn     error           // why nodes take no states
+	ends         chan struct{}   // closed: streams end
 	beat         time.Duration   // of streams
 	panics       atomic.Bool
 	hold         atomic.Pointer[chan struct{}] // creates wait for it
 	wrote        func(answer []byte)           // called after each write of an answer, if set before serve
 	configure    func(*http.Server)            // changes the server before it starts, if set before serve
 	authentic    func(context.Context)         // Config.Authenticated
+	keeper       *authority.Keeper
+	accessWrites int
 	secret       string
 	url          string
 	*client.Client
@@ -164,34 +168,111 @@ func newWorldOn(t *testing.T, etcd *kv.Client) *world {
 	w := &world{t: t, log: logs, logger: zap.New(core), etcd: etcd, clock: &clock{}, spool: spool{}, writes: &writes{Committer: kv.Direct(etcd)}}
 	w.clock.ms.Store(time.Date(2026, 11, 20, 22, 5, 0, 0, time.UTC).UnixMilli())
 	w.store = store.New(etcd, w.writes, keys)
-	w.cluster, _, err = w.store.Bootstrap(t.Context(), shards, w.clock.now())
+	w.cluster, _, err = w.store.Bootstrap(t.Context(), shards, w.clock.now(), firstAccess())
 	must(t, err)
-	w.secret = w.token(func(tok *record.Token) { tok.Who = "ann" })
+	w.keeper = w.newKeeper(etcd)
+	w.secret = w.token("user:ann")
 	w.url = w.serve("node-a")
 	w.Client = w.client(w.url)
 
 	return w
 }
 
-// token writes a new token into etcd.
-func (w *world) token(edit func(*record.Token)) string {
+// firstAccess is what the clusters of tests begin with: user:ann is an admin, and the namespaces that the tests use
+// allow everything.
+func firstAccess() store.FirstAccess {
+	first := store.FirstAccess{Bindings: []task.Binding{{Name: "ann", Role: access.RoleAdmin, RoleUID: access.BuiltInUID, Subjects: []string{"user:ann"}, Cluster: true}}}
+	for _, ns := range []string{"default", "other", "ops", "prod", "test"} {
+		first.Namespaces = append(first.Namespaces, store.OpenNamespace(ns))
+	}
+
+	return first
+}
+
+// newKeeper runs a keeper of the access records until the test ends.
+func (w *world) newKeeper(etcd *kv.Client) *authority.Keeper {
 	w.t.Helper()
-	secret, id, tok := api.NewToken()
-	edit(&tok)
-	must(w.t, w.store.CreateToken(w.t.Context(), id, tok))
+	keeper := authority.New(etcd, w.store.Keys(), w.logger)
+	ctx, stop := context.WithCancel(context.WithoutCancel(w.t.Context()))
+	done := make(chan struct{})
+	go func() { defer close(done); _ = keeper.Run(ctx) }()
+	w.t.Cleanup(func() { stop(); <-done })
+
+	_, err := keeper.AwaitLoaded(w.t.Context())
+	must(w.t, err)
+
+	return keeper
+}
+
+// token creates a token, and returns its secret once the node accepts it.
+func (w *world) token(subject string, edits ...func(*task.Token)) string {
+	w.t.Helper()
+	secret, tok := authority.NewSecret()
+	tok.Subject, tok.CreatedAt = subject, task.At(w.clock.now())
+	for _, edit := range edits {
+		edit(&tok.Token)
+	}
+
+	must(w.t, w.store.CreateToken(w.t.Context(), tok))
+	for w.keeper.View().Created(tok.ID) == 0 {
+		_, err := w.keeper.AwaitChange(w.t.Context(), store.Proof{Fence: w.keeper.View().Fence, Token: tok.ID})
+		must(w.t, err)
+	}
 
 	return secret
 }
 
-// keyOf returns the key of a node, which is the same in every world.
+// tokenID is the id of the token with this secret.
+func tokenID(secret string) string { return strings.Split(secret, "_")[1] }
+
+// until edits a token so that it expires.
+func until(at time.Time) func(*task.Token) {
+	return func(t *task.Token) { t.Until = task.At(at) }
+}
+
+// bind gives a built-in role to a subject, in namespaces or, without any, in the cluster.
+func (w *world) bind(subject, role string, namespaces ...string) {
+	w.t.Helper()
+	name := "b" + task.NewUID()
+	w.access(w.store.Keys().Binding(name), func(now time.Time) (int64, error) {
+		return w.store.PutBinding(w.t.Context(), 0, task.Binding{
+			Name: name, Role: role, RoleUID: access.BuiltInUID, Subjects: []string{subject}, Namespaces: namespaces, Cluster: len(namespaces) == 0,
+		}, now)
+	})
+}
+
+// namespace writes the record of a namespace, over the one that the node knows.
+func (w *world) namespace(n task.Namespace) {
+	w.t.Helper()
+	key := w.store.Keys().Namespace(n.Name)
+	w.access(key, func(now time.Time) (int64, error) {
+		return w.store.PutNamespace(w.t.Context(), w.keeper.View().Mod(key), n, now)
+	})
+}
+
+// access writes an access record, and returns once the node knows it. The times of these writes lie in the past, so
+// that they do not count towards how often the API may write such records.
+func (w *world) access(key string, write func(now time.Time) (int64, error)) {
+	w.t.Helper()
+	w.accessWrites++
+	rev, err := write(w.clock.now().Add(-time.Hour + time.Duration(w.accessWrites)*time.Second))
+	must(w.t, err)
+
+	for v := w.keeper.View(); v.Mod(key) != rev; {
+		v, err = w.keeper.AwaitChange(w.t.Context(), store.Proof{Fence: v.Fence})
+		must(w.t, err)
+	}
+}
+
+// keyOf is the key of a node in every world.
 func keyOf(node string) ed25519.PrivateKey {
 	seed := sha256.Sum256([]byte(node))
 	return ed25519.NewKeyFromSeed(seed[:])
 }
 
-// peer returns a node as the others see it. They know all nodes except strangers, present or not.
+// peer is a node as the others know it: they know all, present or not, but strangers.
 func (w *world) peer(name string) (task.Node, bool) {
-	return task.Node{Name: name, Instance: "i-" + name, PublicKey: api.PublicKey(keyOf(name))}, !w.strangers[name]
+	return task.Node{Name: name, Instance: "i-" + name, PublicKey: api.PublicKey(keyOf(name)), Roles: []string{task.RoleAPI}}, !w.strangers[name]
 }
 
 // serve starts the API of a node and returns its address.
@@ -205,7 +286,7 @@ func (w *world) serve(node string) string {
 	}
 
 	h, err := api.New(api.Config{
-		Store: w.store, Cluster: w.cluster, Node: node, Ref: ref, Now: w.clock.now, Logs: logs, Version: "1.2.3", Logger: w.logger,
+		Store: w.store, Access: w.keeper, Cluster: w.cluster, Node: node, Ref: ref, Now: w.clock.now, Logs: logs, Version: "1.2.3", Logger: w.logger,
 		Instance: "i-" + node, Key: keyOf(node), Peer: w.peer, TLS: w.onlyTLS,
 		Registerer: reg, Gatherer: reg, Authenticated: w.authentic, Ends: w.ends, Heartbeat: w.beat,
 		Ready: func() error {
@@ -217,7 +298,7 @@ func (w *world) serve(node string) string {
 		Board:    w.parts[node],
 		Keys:     w.keys[node],
 		Writable: func() error { return w.restored }, FreezeWithin: w.freezeWithin, MostScanned: w.mostScanned,
-		PageQuiet: time.Minute, // the last change in etcd is always an event, so no page waits that long
+		PageQuiet: time.Minute, // what pages tell comes last in etcd
 		SetState:  func(ctx context.Context, state, by string) error { return w.takes(ctx, node, state, by) }, StateWithin: w.stateWithin,
 		Clock: func() error {
 			if hold := w.hold.Load(); hold != nil {
@@ -233,7 +314,7 @@ func (w *world) serve(node string) string {
 			rw = overheard{rw, w.wrote}
 		}
 
-		if from := r.Header.Get("X-Test-From"); from != "" { // as if it came from that address
+		if from := r.Header.Get("X-Test-From"); from != "" { // as if it came from there
 			r.RemoteAddr = from + ":4711"
 		}
 
@@ -250,7 +331,7 @@ func (w *world) serve(node string) string {
 	return s.URL
 }
 
-// overheard reports each write after it was sent.
+// overheard tells of each write, when it has gone out.
 type overheard struct {
 	http.ResponseWriter
 	wrote func([]byte)
@@ -276,7 +357,7 @@ func (w *world) client(url string) *client.Client {
 	return c
 }
 
-// call sends a request as curl would.
+// call makes a request as curl would.
 type request struct {
 	method, path, body string
 	header             map[string]string
@@ -338,7 +419,7 @@ func (w *world) do(q request) response {
 	return r
 }
 
-// dump returns everything in etcd, by key.
+// dump is everything in etcd, by key.
 func (w *world) dump() map[string]string {
 	w.t.Helper()
 	res, err := w.etcd.Get(w.t.Context(), w.store.Keys().Root(), clientv3.WithPrefix())
@@ -352,7 +433,7 @@ func (w *world) dump() map[string]string {
 	return all
 }
 
-// put writes a key directly, as no code of Carillon would.
+// put writes a key as nothing of ours would.
 func (w *world) put(key string, value any) {
 	w.t.Helper()
 	text, ok := value.(string)
@@ -395,7 +476,7 @@ func must(t testing.TB, err error) {
 	}
 }
 
-// wantError checks the error of a client's call.
+// wantError checks which error a client's call returned.
 func wantError(t *testing.T, err, is error, code string) *client.Error {
 	t.Helper()
 	var e *client.Error

@@ -5,19 +5,20 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/carillonhq/carillon/pkg/internal/api"
-	"github.com/carillonhq/carillon/pkg/store/record"
+	"github.com/carillonhq/carillon/pkg/internal/access"
+	"github.com/carillonhq/carillon/pkg/internal/authority"
 )
 
 // login sends a request with a token, from an address.
 func (w *world) login(from, token string) response {
 	w.t.Helper()
-	return w.do(request{method: "GET", path: "/v1/version", header: map[string]string{"Authorization": "Bearer " + token, "X-Test-From": from}})
+	return w.do(request{method: "GET", path: "/v1/nodes", header: map[string]string{"Authorization": "Bearer " + token, "X-Test-From": from}})
 }
 
 func TestLogins_AFloodOfUnknownTokensIsEndedAndLogged(t *testing.T) {
 	w := newWorld(t)
-	late := w.token(func(tok *record.Token) { tok.Who = "bob" }) // not used before the flood
+	w.bind("user:bob", access.RoleViewer)
+	late := w.token("user:bob") // not used before the flood
 
 	if r := w.login("192.0.2.1", w.secret); r.status != 200 {
 		t.Fatalf("a valid token: %d", r.status)
@@ -26,7 +27,7 @@ func TestLogins_AFloodOfUnknownTokensIsEndedAndLogged(t *testing.T) {
 	var secrets []string
 	statuses := map[int]int{}
 	for range 200 {
-		unknown, _, _ := api.NewToken()
+		unknown, _ := authority.NewSecret()
 		secrets = append(secrets, strings.Split(unknown, "_")[2])
 		r := w.login("192.0.2.1", unknown)
 		statuses[r.status]++
@@ -89,7 +90,7 @@ func TestLogins_AWrongSecretOfAKnownTokenIsLimitedToo(t *testing.T) {
 
 	limited := false
 	for range 100 {
-		other, _, _ := api.NewToken()
+		other, _ := authority.NewSecret()
 		wrong := strings.Join(append(strings.Split(w.secret, "_")[:2], strings.Split(other, "_")[2]), "_")
 		limited = limited || w.login("192.0.2.1", wrong).status == 429
 	}
@@ -105,14 +106,16 @@ func TestLogins_AWrongSecretOfAKnownTokenIsLimitedToo(t *testing.T) {
 
 func TestLogins_AreLoggedWithTheirReason(t *testing.T) {
 	w := newWorld(t)
-	reader := w.token(func(tok *record.Token) { tok.Role = "reader" })
+	nobody := w.token("user:nobody")
+	unknown, _ := authority.NewSecret()
 	for token, reason := range map[string]string{
-		"":                               "Authorization header",
-		"nonsense":                       "Authorization header",
-		reader:                           "role",
-		"carillon_" + w.secret[9:] + "x": "not known",
+		"":             "Authorization header",
+		"nonsense":     "Authorization header",
+		w.secret + "x": "Authorization header",
+		nobody:         "may not read",
+		unknown:        "not known",
 	} {
-		w.login("192.0.2."+fmt.Sprint(len(token)%200), token)
+		w.login("192.0.2."+fmt.Sprint(len(reason)+len(token)%100), token)
 		lines := w.log.FilterMessage("refused a login").TakeAll()
 		if len(lines) != 1 || !strings.Contains(fmt.Sprint(lines[0].ContextMap()["reason"]), reason) {
 			t.Errorf("%d letters: logged %v, want the reason %q", len(token), lines, reason)

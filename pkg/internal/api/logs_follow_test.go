@@ -22,7 +22,6 @@ import (
 	"github.com/carillonhq/carillon/pkg/client"
 	"github.com/carillonhq/carillon/pkg/internal/testkit/etcdhook"
 	"github.com/carillonhq/carillon/pkg/kv/kvtest"
-	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -461,11 +460,28 @@ func TestFollowLogs_AreBounded(t *testing.T) {
 		}
 	}()
 
-	for range 256 {
-		s, err := w.Logs.Follow(t.Context(), "default", "a", run, client.LogOptions{})
-		must(t, err)
-		streams = append(streams, s)
+	// One subject may have a quarter of all followers.
+	admin := w.secret
+	for i := range 4 {
+		subject := fmt.Sprint("user:u", i)
+		w.bind(subject, "viewer")
+		w.secret = w.token(subject)
+		c := w.client(w.url)
+
+		for range 64 {
+			s, err := c.Logs.Follow(t.Context(), "default", "a", run, client.LogOptions{})
+			must(t, err)
+			streams = append(streams, s)
+		}
+
+		if i < 3 {
+			_, err := c.Logs.Follow(t.Context(), "default", "a", run, client.LogOptions{})
+			if e := wantError(t, err, task.ErrUnavailable, client.CodeBusy); !strings.Contains(e.Message, subject) {
+				t.Errorf("one more: %+v", e)
+			}
+		}
 	}
+	w.secret = admin
 
 	_, err := w.Logs.Follow(t.Context(), "default", "a", run, client.LogOptions{})
 	wantError(t, err, task.ErrUnavailable, client.CodeBusy)
@@ -546,7 +562,7 @@ func TestFollowLogs_EndWithTheToken(t *testing.T) {
 	run := id(1, "aaaa")
 	w.ended("a", run, task.Running, func(r *task.Run) { r.Node = "node-a" })
 	l.write("a/"+run+"/1", "x", true)
-	w.secret = w.token(func(k *record.Token) { k.Until = task.At(w.clock.now().Add(time.Minute)) })
+	w.secret = w.token("user:ann", until(w.clock.now().Add(time.Minute)))
 	s, err := w.client(url).Logs.Follow(t.Context(), "default", "a", run, client.LogOptions{})
 	must(t, err)
 	defer s.Close()

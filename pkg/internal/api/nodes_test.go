@@ -101,7 +101,7 @@ func TestNodes_ThatGaveTheirShardsUpAreWarnedOf(t *testing.T) {
 	must(t, err)
 	all := strings.Join(st.Warnings, "\n")
 
-	for _, words := range []string{"n-clock owns no shards: its clock", "n-stalled owns no shards for a while", "n-new owns no shards: new", "no node is ready"} {
+	for _, words := range []string{"n-clock owns no shards: its clock", "n-stalled temporarily owns no shards", "n-new owns no shards: new", "no node is ready"} {
 		if !strings.Contains(all, words) {
 			t.Errorf("no warning %q in\n%s", words, all)
 		}
@@ -123,7 +123,7 @@ func TestNodes_ThatAreBlockedAreCountedAndWarnedOf(t *testing.T) {
 	must(t, err)
 
 	all := strings.Join(st.Warnings, "\n")
-	if st.NodesReady != 2 || st.Blocked != 2 || !strings.Contains(all, "n2 takes no runs: over its own limit of disk_free") || !strings.Contains(all, "no node takes runs") {
+	if st.NodesReady != 2 || st.Blocked != 2 || !strings.Contains(all, "n2 accepts no runs: over its own limit of disk_free") || !strings.Contains(all, "no node accepts runs") {
 		t.Errorf("%d of %d ready nodes are blocked; warnings:\n%s", st.Blocked, st.NodesReady, all)
 	}
 }

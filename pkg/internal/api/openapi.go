@@ -40,6 +40,7 @@ func newDocument(version string) *document {
 		{Name: "events", Description: "Changes in the cluster, as a stream."},
 		{Name: "schedules", Description: "The ticks and the meaning of schedules."},
 		{Name: "secrets", Description: "Values that tasks refer to and that are never shown."},
+		{Name: "access", Description: "Who may do what, and who did it: roles, bindings, namespaces, tokens, subjects and audit records."},
 		{Name: "cluster", Description: "Nodes, shards, freezes, and the members of an embedded etcd."},
 		{Name: "health", Description: "Liveness and readiness for load balancers and monitoring."},
 	}
@@ -51,7 +52,8 @@ func newDocument(version string) *document {
 // pathParams describes the parameters in paths.
 var pathParams = map[string]string{
 	"ns": "A namespace.", "name": "The name of a task.", "node": "The name of a node.",
-	"id": "A run's id, or the beginning of it if no other run's id begins so.",
+	"role": "The name of a role.", "binding": "The name of a binding.", "token": "The id of a token.", "subject": "A subject: user:NAME, service:NAME or cert:NAME.",
+	"id": "A run id, or a unique prefix of one.",
 }
 
 // addRoute adds an operation to the document.
@@ -71,15 +73,15 @@ func (d *document) addRoute(rt *httpapi.Operation) {
 	}
 
 	if rt.Conditional {
-		header("If-Match", "The revision, in quotes, that the task must have; else the answer is 412.")
+		header("If-Match", "The revision, in quotes, that the task must have; otherwise the answer is 412.")
 	}
 
 	if rt.Creates {
-		header("If-None-Match", "*: the task must not be there yet; else the answer is 409.")
+		header("If-None-Match", "*: the task must not exist; otherwise the answer is 409.")
 	}
 
 	if rt.Events != nil {
-		header("Last-Event-ID", "The id of the event that came last, as EventSource sends it: the stream goes on after it.")
+		header("Last-Event-ID", "The id of the last received event, as EventSource sends it: the stream continues after it.")
 	}
 
 	if rt.Body != nil {

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/internal/access"
 	"github.com/carillonhq/carillon/pkg/internal/api/httpapi"
 )
 
@@ -22,7 +23,7 @@ func (s *server) registerRoutes() {
 // documentedRoutes returns the operations of the OpenAPI document, in its order.
 func (s *server) documentedRoutes() []*httpapi.Operation {
 	return slices.Concat(s.tasks.Routes(), s.runs.Routes(), s.logs.Routes(), s.events.Routes(), s.attempts.Routes(), s.board.Routes(),
-		s.nodes.Routes(), s.cluster.Routes(), s.secrets.Routes(), s.healthRoutes())
+		s.nodes.Routes(), s.cluster.Routes(), s.secrets.Routes(), s.control.Routes(), s.healthRoutes())
 }
 
 // serveRoute serves a request of one operation. The caller is already authenticated, unless the operation is
@@ -31,7 +32,7 @@ func (s *server) serveRoute(w http.ResponseWriter, r *http.Request, rt *httpapi.
 	// Another node may only use operations that are marked as Forwarded. So a node whose key is stolen cannot
 	// change anything on behalf of a caller.
 	if by := httpapi.CallerOf(r.Context()).Forwarder; by != "" && !rt.Forwarded {
-		s.problems.Write(w, r, httpapi.Fail(http.StatusForbidden, client.CodeForbidden, "node %s may not ask for this on behalf of a caller", by))
+		s.problems.Write(w, r, httpapi.Fail(http.StatusForbidden, client.CodeForbidden, "node %s may not request this on behalf of a caller", by))
 		return
 	}
 
@@ -39,6 +40,21 @@ func (s *server) serveRoute(w http.ResponseWriter, r *http.Request, rt *httpapi.
 		ctx, cancel := context.WithTimeout(r.Context(), httpapi.RequestTimeout)
 		defer cancel()
 		r = r.WithContext(ctx)
+	}
+
+	if !rt.Public {
+		rights := s.judge.RightsOf(httpapi.CallerOf(r.Context()), rt.ID)
+		r = r.WithContext(httpapi.WithRights(r.Context(), rights))
+
+		if err := s.admit(r, rt, rights); err != nil {
+			s.logins.reportRefusal(r, httpapi.AsFailure(err))
+			if r.Body != http.NoBody {
+				endConnection(w)
+			}
+			s.problems.Write(w, r, err)
+
+			return
+		}
 	}
 
 	c, err := s.reading.Read(w, r, rt)
@@ -72,13 +88,17 @@ func (s *server) serveRoute(w http.ResponseWriter, r *http.Request, rt *httpapi.
 	if rt.Writes && !rt.Recovers {
 		if err := s.Writable(); err != nil {
 			s.problems.Write(w, r, httpapi.Fail(http.StatusServiceUnavailable, client.CodeRestored, "nothing can be changed: %s", err).
-				WithHint("if what etcd holds now is to be gone on with: carillon cluster recover"))
+				WithHint("to continue with the current contents of etcd: carillon cluster recover"))
 			return
 		}
 	}
 
 	a, err := c.Serve()
 	if err != nil {
+		// What the change needs is known only to the handler.
+		if f := httpapi.AsFailure(err); f.Status == http.StatusForbidden {
+			s.logins.reportRefusal(r, f)
+		}
 		s.problems.Write(w, r, err)
 		return
 	}
@@ -99,4 +119,30 @@ func (s *server) serveRoute(w http.ResponseWriter, r *http.Request, rt *httpapi.
 	w.Header().Set("Content-Type", httpapi.TypeJSON)
 	w.WriteHeader(a.Status)
 	_ = httpapi.WriteJSON(w, a.Body) // an error means that the caller has gone
+}
+
+// admit refuses a request whose caller lacks the least that its operation needs. The handler asks for more when it knows
+// what the request changes.
+func (s *server) admit(r *http.Request, rt *httpapi.Operation, rights *httpapi.Rights) error {
+	if !rt.Writes {
+		if err := rights.CheckReader(r.Context(), httpapi.CallerOf(r.Context())); err != nil {
+			return err
+		}
+	}
+
+	if rt.Verb == 0 {
+		return nil
+	}
+
+	need := access.Need{Verb: rt.Verb, Kind: rt.Kind}
+	if !rt.Kind.OfCluster() {
+		need.Namespace = r.PathValue("ns")
+	}
+
+	// Only tasks and runs have labels, and everything in a namespace can be read by whoever can read any of it.
+	if rt.Kind.Labelled() && rt.Verb != access.Read {
+		return rights.RequireSomewhere(need)
+	}
+
+	return rights.Require(need)
 }

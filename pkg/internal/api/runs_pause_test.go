@@ -99,7 +99,7 @@ func TestPauseAndResumeOfARun(t *testing.T) {
 		"resumed": func(id string) error { return second(w.Runs.Resume(ctx, "default", "a", id)) },
 	} {
 		e := wantError(t, f(id(2, "aaaa")), task.ErrConflict, client.CodeNotRunning)
-		if !strings.Contains(e.Message, "waits in the queue") || !strings.Contains(e.Message, what) || (what == "paused") != strings.Contains(e.Hint, "carillon task pause a") {
+		if !strings.Contains(e.Message, "is queued") || !strings.Contains(e.Message, what) || (what == "paused") != strings.Contains(e.Hint, "carillon task pause a") {
 			t.Errorf("one that waits: %v (%s)", e, e.Hint)
 		}
 
@@ -141,7 +141,7 @@ func TestPauseOfARun_WithPartsIsOneOfThoseThatNodesHave(t *testing.T) {
 		return strings.Join(s, ", ")
 	}
 
-	asked := "0:running ann, 1:running ann, 2:succeeded, 3:queued, 4:queued"
+	asked := "0:running user:ann, 1:running user:ann, 2:succeeded, 3:queued, 4:queued"
 	w.writes.set(nil, nil)
 
 	for range 2 { // a repetition changes nothing
@@ -168,7 +168,7 @@ func TestPauseOfARun_WithPartsIsOneOfThoseThatNodesHave(t *testing.T) {
 	got, err := w.Runs.Resume(ctx, "default", "a", run)
 	must(t, err)
 
-	if want := strings.ReplaceAll(asked, " ann", ""); stand(got) != want || w.writes.committed() != 4 {
+	if want := strings.ReplaceAll(asked, " user:ann", ""); stand(got) != want || w.writes.committed() != 4 {
 		t.Errorf("resumed with %d writes: %s", w.writes.committed(), stand(got))
 	}
 
@@ -209,7 +209,7 @@ func TestPauseOfARun_WithPartsThatNobodyHasIsRefused(t *testing.T) {
 
 	for _, err := range []error{second(w.Runs.Pause(ctx, "default", "a", run)), second(w.Runs.Resume(ctx, "default", "a", run))} {
 		e := wantError(t, err, task.ErrConflict, client.CodeNotRunning)
-		if !strings.Contains(e.Message, "has 3 parts, and no node has one of them") {
+		if !strings.Contains(e.Message, "has 3 parts, but none is on a node") {
 			t.Errorf("%v", e)
 		}
 	}

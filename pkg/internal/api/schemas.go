@@ -24,6 +24,7 @@ func newRegistry(cfg *huma.Config) huma.Registry {
 var strictObjects = map[string][]string{
 	"TriggerRequest": nil, "ScheduleRequest": {"schedule"},
 	"PauseRequest": nil, "RollbackRequest": nil, "ClusterSettings": nil, "Repairs": {"findings"}, "RepairRequest": {"kind", "key"},
+	"TokenRequest": nil, "TokenScope": {"role"},
 }
 
 // refineSchemas adds to the schemas what the Go types do not express: defaults, allowed values, and which fields are

@@ -1,7 +1,6 @@
 package api
 
 import (
-	"context"
 	"fmt"
 	"net/http"
 	"path"
@@ -41,9 +40,7 @@ func (s *server) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 
 		// OPTIONS only lists the methods of a path, so it needs no token.
 		if r.Method != http.MethodOptions {
-			ctx, cancel := context.WithTimeout(r.Context(), httpapi.RequestTimeout)
-			who, err := s.findCaller(ctx, r)
-			cancel()
+			who, err := s.findCaller(r)
 			if err != nil {
 				s.logins.reportRefusal(r, httpapi.AsFailure(err))
 				// The connection of a refused caller is closed, so that its body need not be read.
@@ -100,8 +97,8 @@ func (s *server) noRoute(w http.ResponseWriter, r *http.Request) {
 	}
 
 	if len(allowed) == 0 {
-		s.problems.Write(w, r, httpapi.Fail(http.StatusNotFound, client.CodeNoRoute, "there is nothing at %s", quotePath(r)).
-			WithHint("GET /openapi.json lists what there is"))
+		s.problems.Write(w, r, httpapi.Fail(http.StatusNotFound, client.CodeNoRoute, "no such path: %s", quotePath(r)).
+			WithHint("GET /openapi.json lists all paths"))
 		return
 	}
 
@@ -112,7 +109,7 @@ func (s *server) noRoute(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 
-	s.problems.Write(w, r, httpapi.Fail(http.StatusMethodNotAllowed, client.CodeMethod, "%s does not take the method %s, only %s",
+	s.problems.Write(w, r, httpapi.Fail(http.StatusMethodNotAllowed, client.CodeMethod, "%s does not support the method %s, only %s",
 		quotePath(r), httpapi.Shorten(r.Method), strings.Join(allowed, ", ")))
 }
 
@@ -131,7 +128,7 @@ func (s *server) answerPanic(w *recorder, r *http.Request, p any) {
 		panic(http.ErrAbortHandler) // cut the answer off, so that the caller cannot take it for complete
 	}
 
-	s.problems.Write(w, r, httpapi.Fail(http.StatusInternalServerError, client.CodeInternal, "the server failed; its log says more"))
+	s.problems.Write(w, r, httpapi.Fail(http.StatusInternalServerError, client.CodeInternal, "internal error; see the node's log"))
 }
 
 // recorder records the status of an answer, for metrics and to handle panics.

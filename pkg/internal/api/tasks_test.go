@@ -17,6 +17,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/client"
 	"github.com/carillonhq/carillon/pkg/internal/testkit/etcdhook"
 	"github.com/carillonhq/carillon/pkg/kv/kvtest"
+	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -216,6 +217,7 @@ func TestIfMatch_StaleChangesNothing(t *testing.T) {
 
 func TestList_PagesSelectorsNamespaces(t *testing.T) {
 	w, ctx := newWorld(t), t.Context()
+	w.namespace(store.OpenNamespace("test-1"))
 
 	for i := range 7 {
 		s := spec(fmt.Sprintf("t%d", i), "@daily")

@@ -92,7 +92,7 @@ func TestRollback(t *testing.T) {
 	wantError(t, err, task.ErrStale, client.CodeStale)
 
 	_, err = back(client.RollbackRequest{To: 3}, 0)
-	if e := wantError(t, err, task.ErrConflict, client.CodeConflict); !strings.Contains(e.Message, "says the same") {
+	if e := wantError(t, err, task.ErrConflict, client.CodeConflict); !strings.Contains(e.Message, "is the same as") {
 		t.Errorf("to what differs by a pause alone: %s", e.Message)
 	}
 

@@ -185,7 +185,7 @@ func (a *audit) checkFleet(ctx context.Context) error {
 		{keys.Owners(), a.owners.checkOwner},
 		{clearedPrefix(keys), a.nodes.checkCleared},
 		{movesPrefix(keys), a.owners.checkMove},
-		{keys.Tokens(), a.credentials.checkToken},
+		{keys.Access(), a.credentials.checkAccess},
 		{keys.Secrets(), a.credentials.checkSecret},
 	} {
 		if err := a.reader.eachRecord(ctx, directory.prefix, directory.check); err != nil {

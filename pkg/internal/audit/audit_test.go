@@ -14,6 +14,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/kv"
 	"github.com/carillonhq/carillon/pkg/kv/kvtest"
 	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/store/etcdadmin"
 	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 	sharding "github.com/carillonhq/carillon/shard"
@@ -46,7 +47,7 @@ func newSite(t testing.TB, etcd *kv.Client) *site {
 	t.Cleanup(cancel)
 	s := &site{TB: t, ctx: ctx, etcd: etcd, store: store.New(etcd, kv.Direct(etcd), keys), keys: keys,
 		now: time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)}
-	_, _, err = s.store.Bootstrap(ctx, auditShards, s.now.Add(-time.Hour))
+	_, _, err = s.store.Bootstrap(ctx, auditShards, s.now.Add(-time.Hour), store.OpenAccess())
 	s.ok(err)
 	grant, err := etcd.Grant(ctx, 600)
 	s.ok(err)
@@ -262,6 +263,10 @@ var damages = []struct {
 	}, []string{"unreadable"}},
 	{"a spec that cannot be read", func(s *site) { s.put(s.keys.Spec(s.one), "nonsense") }, []string{"unreadable"}},
 	{"a node that cannot be read", func(s *site) { s.put(s.keys.Node("b"), "nonsense", clientv3.WithLease(s.lease)) }, []string{"unreadable"}},
+	{"a key below access/ of no known kind", func(s *site) { s.put(s.keys.Access()+"else", "{}") }, []string{"strange_key"}},
+	{"a role that cannot be read", func(s *site) { s.put(s.keys.Role("x"), "nonsense") }, []string{"unreadable"}},
+	{"an audit record", func(s *site) { s.put(s.keys.AuditRecord("x"), "{}") }, nil},
+	{"a disabled subject", func(s *site) { s.put(s.keys.DisabledSubject("user:ann"), "{}") }, nil},
 	{"a token that cannot be read", func(s *site) { s.put(s.keys.Token("x"), "nonsense") }, []string{"unreadable"}},
 	{"an attempt that cannot be read", func(s *site) { s.put(s.keys.Run("a", s.one, "20261120T120000.000Z-abcd"), "nonsense") }, []string{"unreadable"}},
 	{"a waiting run that cannot be read", func(s *site) { s.put(s.keys.Queued(s.one, "20261120T120000.000Z-abcd"), "nonsense") }, []string{"unreadable"}},
@@ -419,16 +424,16 @@ func TestAudit_FindsEveryKindThatThereIs(t *testing.T) {
 func TestAudit_OfEtcdsHealth(t *testing.T) {
 	for _, c := range []struct {
 		name   string
-		member store.Member
+		member etcdadmin.Member
 		kind   string
 	}{
-		{"well", store.Member{Size: 10, Quota: 100, Index: 5, Applied: 5}, ""},
-		{"away", store.Member{Err: context.DeadlineExceeded}, "etcd_member"},
-		{"old", store.Member{Fault: "3.5 will not do"}, "etcd_member"},
-		{"alarm", store.Member{Alarms: []string{store.AlarmNoSpace}, Size: 100, Quota: 100}, "etcd_member"},
-		{"slow", store.Member{Index: 5000, Applied: 10}, "etcd_member"},
-		{"nearly full", store.Member{Size: 96, Quota: 100}, "etcd_member"},
-		{"filling up", store.Member{Size: 85, Quota: 100}, "etcd_space"},
+		{"well", etcdadmin.Member{Size: 10, Quota: 100, Index: 5, Applied: 5}, ""},
+		{"away", etcdadmin.Member{Err: context.DeadlineExceeded}, "etcd_member"},
+		{"old", etcdadmin.Member{Fault: "3.5 will not do"}, "etcd_member"},
+		{"alarm", etcdadmin.Member{Alarms: []string{etcdadmin.AlarmNoSpace}, Size: 100, Quota: 100}, "etcd_member"},
+		{"slow", etcdadmin.Member{Index: 5000, Applied: 10}, "etcd_member"},
+		{"nearly full", etcdadmin.Member{Size: 96, Quota: 100}, "etcd_member"},
+		{"filling up", etcdadmin.Member{Size: 85, Quota: 100}, "etcd_space"},
 	} {
 		found := memberFindings(c.member)
 		if c.kind == "" && len(found) > 0 || c.kind != "" && (len(found) != 1 || found[0].Kind != c.kind) {

@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -41,12 +42,13 @@ func (b *busy) start(name string) *daemon.Node {
 	cfg := daemon.Defaults()
 	cfg.Name, cfg.DataDir, cfg.Listen, cfg.Shards = name, filepath.Join(b.dir, name), "127.0.0.1:0", busyShards
 	cfg.EtcdEndpoints = []string{b.etcd.Endpoint()}
+	cfg.DefaultUser = strconv.Itoa(os.Getuid())
 	cfg.LeaseTTL, cfg.DrainTimeout = task.Duration(5*time.Second), task.Duration(5*time.Second)
 	if err := cfg.Validate(); err != nil {
 		b.Fatal(err)
 	}
 
-	n, err := daemon.Environment{Unguarded: true}.Start(b.Context(), cfg, zap.NewNop())
+	n, err := daemon.Environment{Unguarded: true, OpenDefault: true}.Start(b.Context(), cfg, zap.NewNop())
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -4,22 +4,49 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"strings"
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
 
 	"github.com/carillonhq/carillon/pkg/store/record"
+	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// credentialJudge judges tokens and secrets.
+// credentialJudge judges secrets, and the records that say who may do what.
 type credentialJudge struct{ judge }
 
-// checkToken judges the record of a token.
-func (j *credentialJudge) checkToken(_ context.Context, e *mvccpb.KeyValue) error {
+// checkAccess judges an access record: the fence, a role, a binding, a namespace, a token, or a disabled subject.
+func (j *credentialJudge) checkAccess(_ context.Context, e *mvccpb.KeyValue) error {
 	j.checkNoLease(e)
-	var t record.Token
-	if err := json.Unmarshal(e.Value, &t); err != nil {
-		j.suspectUnreadable(e, "a token", err)
+	key := string(e.Key)
+
+	if _, ok := j.keys.ParseDisabledSubject(key); ok {
+		return nil
 	}
+
+	for _, kind := range []struct {
+		prefix, what string
+		value        any
+	}{
+		{j.keys.Fence(), "the fence of access records", &record.Fence{}},
+		{j.keys.Roles(), "a role", &task.Role{}},
+		{j.keys.Bindings(), "a binding", &task.Binding{}},
+		{j.keys.Namespaces(), "a namespace", &task.Namespace{}},
+		{j.keys.Tokens(), "a token", &record.Token{}},
+	} {
+		name, below := strings.CutPrefix(key, kind.prefix)
+		if !below || (name == "") != (kind.prefix == j.keys.Fence()) || strings.Contains(name, "/") {
+			continue
+		}
+
+		if err := json.Unmarshal(e.Value, kind.value); err != nil {
+			j.suspectUnreadable(e, kind.what, err)
+		}
+
+		return nil
+	}
+
+	j.suspectStrange(e)
 
 	return nil
 }

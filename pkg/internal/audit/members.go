@@ -7,7 +7,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/store/etcdadmin"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -35,7 +35,7 @@ func (j *memberJudge) checkMembers(ctx context.Context) error {
 }
 
 // memberFindings returns what is wrong with a member.
-func memberFindings(m store.Member) []task.Finding {
+func memberFindings(m etcdadmin.Member) []task.Finding {
 	var found []task.Finding
 	add := func(k kind, format string, args ...any) {
 		f := k.newFinding(fmt.Sprintf("etcd at %s ", m.Endpoint) + fmt.Sprintf(format, args...))
@@ -60,10 +60,10 @@ func memberFindings(m store.Member) []task.Finding {
 	}
 
 	switch used := m.Used(); {
-	case slices.Contains(m.Alarms, store.AlarmNoSpace): // the alarm is already a finding
-	case used >= store.NearlyFull:
+	case slices.Contains(m.Alarms, etcdadmin.AlarmNoSpace): // the alarm is already a finding
+	case used >= etcdadmin.NearlyFull:
 		add(kindMember, "is at %d %% of its quota", used)
-	case used >= store.FillingUp:
+	case used >= etcdadmin.FillingUp:
 		add(kindFilling, "is at %d %% of its quota", used)
 	}
 

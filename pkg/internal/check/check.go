@@ -56,6 +56,7 @@ type checker struct {
 	gaps      *gapJudge
 	decisions *decisionJudge
 	attempts  *attemptJudge
+	access    *accessJudge
 
 	// The trackers apply the changes of entries and of runs.
 	entries *entryTracker
@@ -83,6 +84,7 @@ func newChecker(keys record.Keys, opts Options) *checker {
 
 		fences: fences, placement: &placementJudge{judge: base}, retention: retention, counters: counters, gaps: gaps,
 		decisions: decisions, attempts: attempts,
+		access: &accessJudge{judge: base, records: map[string]accessRecord{}, pending: map[int64]*pendingRecord{}, written: map[string][]byte{}},
 
 		entries: &entryTracker{judge: base, fences: fences, counters: counters, retention: retention, gaps: gaps},
 		runs: &runTracker{
@@ -108,8 +110,12 @@ func (c *checker) applyRevision(events []Event) {
 
 	if events[0].Listed {
 		c.applyFirstList(d)
+		c.access.applyRecords(events)
+
 		return
 	}
+
+	c.access.checkRevision(d, events)
 
 	// Owners and watermarks are judged first, because they determine who may write the rest.
 	c.fences.checkOwners(d)
@@ -193,6 +199,7 @@ func (c *checker) finishHistory() {
 
 	c.placement.checkEndOwners()
 	c.placement.checkDrainedNodes()
+	c.access.finish()
 }
 
 // finishTask judges the ticks and runs of a task in their final state. checkDecided must come before

@@ -1,4 +1,4 @@
-// Package check verifies Carillon's guarantees (G1 to G25, docs/guarantees.md) from outside: it reads what etcd
+// Package check verifies Carillon's guarantees (G1 to G25, G27 and G28, docs/guarantees.md) from outside: it reads what etcd
 // stores, and never relies on what a daemon reports.
 //
 //	recorder ──▶ []Event ──▶ Check ──▶ Report: violations, notes, summary
@@ -21,12 +21,14 @@
 //   - nothing starts after its start deadline (G22)
 //   - each record of a run that did not succeed has a reason from the closed list (G23)
 //   - limits, and the counts that an entry keeps, are exact (G24)
+//   - the access records allowed each write that an audit record describes, and each change of them puts the fence (G27)
 //   - a run's state and its pauses change only in legal steps ("state")
 //   - records can be read ("form")
 //
 // Options enable further rules, which only the author of a history can demand: only the shards that must move do
 // move (G15); no decision is late outside of faults (G15, G16, G19); all ticks up to a given time are decided
-// (G16); nothing is left of drained nodes (G20); earlier versions, tombstones and dead runs are kept (G25).
+// (G16); nothing is left of drained nodes (G20); earlier versions, tombstones and dead runs are kept (G25); each
+// change by the API has exactly one audit record (G28).
 //
 // The deletion of a history record, by a trim, by a purge or together with its task, does not revoke the outcome:
 // the checker has seen it. A record of ticks that did not run may grow by the ticks that follow its last one.
@@ -34,7 +36,7 @@
 // How it works: decoder converts a revision to a delta. clusterState is the replay: the cluster as it was before
 // that revision. Each judge compares the two for one group of guarantees (fenceJudge, placementJudge,
 // decisionJudge, gapJudge, latenessJudge, freezeJudge, policyJudge, counterJudge, attemptJudge, partJudge,
-// retentionJudge) and reports to findings. Runs and entries can pass through several states in one revision, so
+// retentionJudge, accessJudge) and reports to findings. Runs and entries can pass through several states in one revision, so
 // runTracker and entryTracker apply these one by one and call the judges at each.
 //
 // The checker computes ticks with its own oracle (see ticks.go). It uses package schedule only for schedules that

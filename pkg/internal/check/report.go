@@ -45,8 +45,13 @@ type Options struct {
 	Moves bool
 	// Remembered requires that dead runs, former versions of specs and tombstones are kept as documented (G25).
 	Remembered bool
-	// Full states that etcd was full for some time. A deletion then leaves no tombstone.
+	// Full states that etcd was full for some time. A deletion then leaves no tombstone, and a node may still have its
+	// audit record.
 	Full bool
+	// Audited states that everything that only the API changes (specs, secrets, freezes, manual runs, access records) was
+	// changed on behalf of a caller, so that each such change has exactly one audit record (G28). Tests that write
+	// through a Store of their own leave none.
+	Audited bool
 	// Settled requires that every shard has an owner that is present when the history ends (G16).
 	Settled bool
 	// Gone lists nodes that were drained for good: nothing of them may be left when the history ends (G20).

@@ -279,6 +279,10 @@ func (rt *runTracker) applyEnded(d *delta, ch *runChange, r *runHistory, from ta
 	}
 
 	rt.setState(ch, r, from, e.State, ch.endedKey)
+	if e.State == task.Failed && (from == "" || from == task.Queued) && e.Reason != task.ReasonNamespace {
+		rt.breachTask("state", ch.ref, r.tick, ch.endedKey, "run %s goes from %q to %q with the reason %q", ch.id, from, e.State, e.Reason)
+	}
+
 	rt.attempts.checkNotPaused(ch, r, e, ch.endedKey)
 
 	// taken is the attempt that the revision removes from an inbox. The final record must name its token. Without

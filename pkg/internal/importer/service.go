@@ -22,7 +22,7 @@ func (t *timer) readService(s *task.Spec, u Unit, name string) error {
 	switch kind := u.lastValue("Service", "Type"); kind {
 	case "", "simple", "exec", "oneshot", "idle":
 	default:
-		return fmt.Errorf("Type=%s is not supported: the process of a task must end, and leave no other processes", kind)
+		return fmt.Errorf("the service type %s is not supported: the process of a task must end, and leave no other processes", kind)
 	}
 
 	if u.boolValue("Service", "DynamicUser") && u.lastValue("Service", "User") == "" {
@@ -130,13 +130,13 @@ func readEnvironment(u Unit, x expander) (map[string]string, error) {
 	for _, v := range u.allValues("Service", "Environment") {
 		words, err := splitWords(v.value)
 		if err != nil {
-			return nil, fmt.Errorf("Environment=%s: %w", v.value, err)
+			return nil, fmt.Errorf("setting Environment=%s: %w", v.value, err)
 		}
 
 		for _, w := range words {
 			name, value, ok := strings.Cut(w.text, "=")
 			if !ok {
-				return nil, fmt.Errorf("Environment=: %s is not an assignment", quoteShort(w.text))
+				return nil, fmt.Errorf("setting Environment: %s is not an assignment", quoteShort(w.text))
 			}
 			if env[name], err = x.expandSpecifiers(value); err != nil {
 				return nil, err

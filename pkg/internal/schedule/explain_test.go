@@ -40,7 +40,7 @@ var claims = []struct {
 	{"30 2 * * *", "At 02:30 every day, UTC", func(t time.Time) bool { return clockSeconds(t) == "02:30:00" }, week, 7},
 	{"15 30 2 * * *", "At 02:30:15 every day, UTC", func(t time.Time) bool { return clockSeconds(t) == "02:30:15" }, week, 7},
 	{"@daily", "At 00:00 every day, UTC", func(t time.Time) bool { return clockSeconds(t) == "00:00:00" }, week, 7},
-	{"@hourly", "Every hour, on the hour, UTC", func(t time.Time) bool { return t.Minute() == 0 }, daySeconds, 24},
+	{"@hourly", "Every hour, on the hour, UTC", func(t time.Time) bool { return t.Minute() == 0 }, oneDay, 24},
 	{"@weekly", "At 00:00, on Sundays, UTC", func(t time.Time) bool { return t.Weekday() == time.Sunday }, week, 1},
 	{"@monthly", "At 00:00, on the 1st of the month, UTC", func(t time.Time) bool { return t.Day() == 1 }, year, 12},
 	{"@yearly", "At 00:00, on 1 January, UTC", func(t time.Time) bool { return t.YearDay() == 1 }, year, 1},
@@ -58,16 +58,16 @@ var claims = []struct {
 	{"*/7 * * * *", "Every 7 minutes from :00 to :56 of each hour, UTC", func(t time.Time) bool { return t.Minute()%7 == 0 }, hour, 9},
 	{"10-20 * * * *", "Every minute from :10 to :20 of each hour, UTC", func(t time.Time) bool { return t.Minute() >= 10 && t.Minute() <= 20 }, hour, 11},
 	{"0,20,50 * * * *", "At :00, :20 and :50 of each hour, UTC", nil, hour, 3},
-	{"30 * * * *", "Every hour at :30, UTC", func(t time.Time) bool { return t.Minute() == 30 }, daySeconds, 24},
+	{"30 * * * *", "Every hour at :30, UTC", func(t time.Time) bool { return t.Minute() == 30 }, oneDay, 24},
 	{"*/15 9-17 * * MON-FRI", "Every 15 minutes from 09:00 to 17:45, Monday to Friday, UTC", func(t time.Time) bool {
 		return t.Hour() >= 9 && clockSeconds(t) <= "17:45:00" && t.Minute()%15 == 0 && t.Weekday() != time.Saturday && t.Weekday() != time.Sunday
 	}, week, 5 * 36},
-	{"30 9-17 * * *", "Every hour from 09:30 to 17:30 every day, UTC", func(t time.Time) bool { return t.Minute() == 30 }, daySeconds, 9},
-	{"0 */2 * * *", "Every 2 hours from 00:00 to 22:00 every day, UTC", func(t time.Time) bool { return t.Hour()%2 == 0 }, daySeconds, 12},
-	{"0 */5 * * *", "Every 5 hours from 00:00 to 20:00 every day, UTC", func(t time.Time) bool { return t.Hour()%5 == 0 }, daySeconds, 5},
-	{"30 1,13 * * *", "At 01:30 and 13:30 every day, UTC", nil, daySeconds, 2},
-	{"*/7 3,5 * * *", "Every 7 minutes from :00 to :56 of each hour, in the hours 03 and 05 every day, UTC", nil, daySeconds, 18},
-	{"*/10 30 2 * * *", "Every 10 seconds, in the minute of 02:30 every day, UTC", nil, daySeconds, 6},
+	{"30 9-17 * * *", "Every hour from 09:30 to 17:30 every day, UTC", func(t time.Time) bool { return t.Minute() == 30 }, oneDay, 9},
+	{"0 */2 * * *", "Every 2 hours from 00:00 to 22:00 every day, UTC", func(t time.Time) bool { return t.Hour()%2 == 0 }, oneDay, 12},
+	{"0 */5 * * *", "Every 5 hours from 00:00 to 20:00 every day, UTC", func(t time.Time) bool { return t.Hour()%5 == 0 }, oneDay, 5},
+	{"30 1,13 * * *", "At 01:30 and 13:30 every day, UTC", nil, oneDay, 2},
+	{"*/7 3,5 * * *", "Every 7 minutes from :00 to :56 of each hour, in the hours 03 and 05 every day, UTC", nil, oneDay, 18},
+	{"*/10 30 2 * * *", "Every 10 seconds, in the minute of 02:30 every day, UTC", nil, oneDay, 6},
 	{"0 0 1,15 * *", "At 00:00, on the 1st and the 15th of the month, UTC", func(t time.Time) bool { return t.Day() == 1 || t.Day() == 15 }, year, 24},
 	{"0 0 13 * 5", "At 00:00, on the 13th of the month, and also on Fridays, UTC", func(t time.Time) bool { return t.Day() == 13 || t.Weekday() == time.Friday }, 0, 0},
 	{"0 0 */2 * 5", "At 00:00, on Fridays, but only on every 2nd day from the 1st to the 31st of the month, UTC", func(t time.Time) bool {
@@ -89,10 +89,10 @@ var claims = []struct {
 }
 
 const (
-	hour       = time.Hour
-	daySeconds = 24 * time.Hour
-	week       = 7 * daySeconds
-	year       = 365 * daySeconds
+	hour   = time.Hour
+	oneDay = 24 * time.Hour
+	week   = 7 * oneDay
+	year   = 365 * oneDay
 )
 
 func clockSeconds(t time.Time) string { return t.UTC().Format("15:04:05") }
@@ -272,10 +272,10 @@ func TestExplain_TimesAreThoseOfTheTicks(t *testing.T) {
 			return
 		}
 
-		midnight := first.Truncate(daySeconds)
+		midnight := first.Truncate(oneDay)
 		var seen []string
 		for at := midnight.Add(-time.Millisecond); len(seen) < 2000; {
-			if at, ok = s.Next(at); !ok || !at.Before(midnight.Add(daySeconds)) {
+			if at, ok = s.Next(at); !ok || !at.Before(midnight.Add(oneDay)) {
 				break
 			}
 			seen = append(seen, clockSeconds(at))

@@ -69,8 +69,8 @@ var (
 // Caller is the user or program on whose behalf a node makes a request.
 type Caller struct {
 	Who         string `json:"who"`
-	Role        string `json:"role"`
 	Token       string `json:"token,omitempty"`       // the id of its token, never its secret
+	Address     string `json:"address,omitempty"`     // where its request came from
 	Certificate string `json:"certificate,omitempty"` // the common name of its client certificate
 }
 

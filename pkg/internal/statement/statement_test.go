@@ -91,7 +91,7 @@ func TestVerify_AcceptsOnlyWhatWasSignedForThisRequest(t *testing.T) {
 		}, want: ErrSignature},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			s := Statement{From: "n1", FromInstance: "i1", To: "n2", ToInstance: "i2", Caller: Caller{Who: "ann", Role: "admin", Token: "abc"}}
+			s := Statement{From: "n1", FromInstance: "i1", To: "n2", ToInstance: "i2", Caller: Caller{Who: "ann", Token: "abc"}}
 
 			if c.edit != nil {
 				c.edit(&s)

@@ -142,12 +142,12 @@ func TestScreen(t *testing.T) {
 
 func TestScreen_OfANodeThatIsBlocked(t *testing.T) {
 	b := busy()
-	b.WarningDetails = []task.Warning{{Code: task.WarnNodeBlocked, Text: "node n1 takes no runs: over its own limit of disk_free"}}
+	b.WarningDetails = []task.Warning{{Code: task.WarnNodeBlocked, Text: "node n1 accepts no runs: over its own limit of disk_free"}}
 	b.Nodes = b.Nodes[:1]
 	b.Nodes[0].Blocked = []string{task.FactDiskFree}
 
 	text := screen(Config{Namespace: "default"}, 120, 50, b).View().Text()
-	if strings.Count(text, "takes no runs: over its own limit of disk_free") != 1 || strings.Count(text, "blocked") != 2 {
+	if strings.Count(text, "accepts no runs: over its own limit of disk_free") != 1 || strings.Count(text, "blocked") != 2 {
 		t.Errorf("it is to be among the problems once, and so in its row:\n%s", text)
 	}
 }
@@ -156,8 +156,8 @@ func TestScreen_OfANodeWhosePolicyCannotBeRead(t *testing.T) {
 	b := busy()
 	b.Nodes = b.Nodes[:1]
 	b.Nodes[0].Blocked = []string{task.BlockedByPolicy}
-	words := "takes no runs: its policy cannot be read"
-	b.WarningDetails = []task.Warning{{Code: task.WarnNodeBlocked, Text: "node n1 takes no runs: " + task.DescribeBlocked(b.Nodes[0].Blocked)}}
+	words := "accepts no runs: its policy cannot be read"
+	b.WarningDetails = []task.Warning{{Code: task.WarnNodeBlocked, Text: "node n1 accepts no runs: " + task.DescribeBlocked(b.Nodes[0].Blocked)}}
 
 	text := screen(Config{Namespace: "default"}, 120, 50, b).View().Text()
 	if strings.Count(text, words) != 1 || strings.Contains(text, "limit") {

@@ -92,7 +92,7 @@ func (m *Model) problemRows() (rows []row) {
 		case n.State != task.NodeReady:
 			add(Cyan, "·", n.State, n.Name, "", stateWords(n), Target{Node: n.Name})
 		case len(n.Blocked) > 0:
-			add(Yellow, "!", "blocked", n.Name, "", "takes no runs: "+task.DescribeBlocked(n.Blocked), Target{Node: n.Name})
+			add(Yellow, "!", "blocked", n.Name, "", "accepts no runs: "+task.DescribeBlocked(n.Blocked), Target{Node: n.Name})
 		}
 	}
 

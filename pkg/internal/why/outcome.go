@@ -263,7 +263,11 @@ func endWords(r *task.Run) string {
 	case task.Lost:
 		text += ": " + reasonWords(r)
 	case task.Failed:
-		if slices.Contains([]string{task.ReasonStart, task.ReasonSecret, task.ReasonPolicy, task.ReasonShutdown, task.ReasonBadEntry, task.ReasonOutput}, r.Reason) {
+		// The message says it in full: namespace team-a no longer allows the user root.
+		if r.Reason == task.ReasonNamespace && r.Message != "" {
+			return "failed: " + strings.TrimRight(r.Message, ".")
+		}
+		if slices.Contains([]string{task.ReasonStart, task.ReasonNamespace, task.ReasonSecret, task.ReasonPolicy, task.ReasonShutdown, task.ReasonBadEntry, task.ReasonOutput}, r.Reason) {
 			text = "failed: " + reasonWords(r)
 		}
 	}

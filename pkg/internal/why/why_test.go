@@ -175,6 +175,12 @@ var stories = []story{
 	{"replaced", func() *world {
 		return nightly().run("02:30:00", task.Cancelled, func(r *task.Run) { r.Reason = task.ReasonReplaced })
 	}, "02:30", task.VerdictCancelled, []string{"was cancelled: a newer tick replaced it"}},
+	{"not allowed by its namespace any more", func() *world {
+		return nightly().run("02:30:00", task.Failed, func(r *task.Run) {
+			r.Reason, r.Message, r.Node, r.Attempt = task.ReasonNamespace, "namespace team-a no longer allows the user root", "", 0
+			r.DispatchedAt, r.StartedAt, r.LatenessMS = task.Time{}, task.Time{}, nil
+		})
+	}, "02:30", task.VerdictFailed, []string{"did not start: it failed: namespace team-a no longer allows the user root."}},
 	{"node lost, retried", func() *world {
 		return nightly().run("02:30:00", task.Succeeded, func(r *task.Run) {
 			r.Node, r.Attempt = "n2", 2

@@ -27,8 +27,11 @@ type Summary struct {
 	Shard      int
 	Now, Until int64 // ms
 	Limit      int
-	Enough     *atomic.Int64   // ticks that are due later are not needed, in Unix ms; all workers share it
-	Shown      chan<- *Summary // delivers the answer; it has room for it
+	// Includes reports whether a task ("namespace/name") is shown; nil: all are. Then the counts of all tasks, of paused and
+	// of unreadable ones stay 0.
+	Includes func(task string) bool
+	Enough   *atomic.Int64   // ticks that are due later are not needed, in Unix ms; all workers share it
+	Shown    chan<- *Summary // delivers the answer; it has room for it
 
 	// The answer: counts, then lists in their order.
 	Tasks, Paused, Unreadable, Failing, Overdue, Active, Away, Waits int
@@ -41,6 +44,9 @@ type Summary struct {
 	Queue    []Waiting
 	Failures []FailedTask
 }
+
+// Shows reports whether a task ("namespace/name") belongs to the summary.
+func (g *Summary) Shows(task string) bool { return g.Includes == nil || g.Includes(task) }
 
 // AgedTo returns what an old summary would show at now (Unix milliseconds), if the worker has decided
 // nothing since: ticks that were to come may be overdue. g stays unchanged.

@@ -43,6 +43,7 @@ type Policy struct {
 	KillSignal         string
 	Success            task.Success
 	Output             task.Output
+	NamespaceRev       int64 // revision of the namespace's record that allowed the task; 0: not known
 }
 
 // NewPolicy parses the policy part of an entry. It rejects what the API would have rejected, because the
@@ -79,6 +80,8 @@ func NewPolicy(text string) (*Policy, error) {
 		KillSignal: e.KillSignal,
 		Success:    e.Success,
 		Output:     e.Output,
+
+		NamespaceRev: e.NamespaceRev,
 	}, nil
 }
 

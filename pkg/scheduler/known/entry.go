@@ -73,6 +73,7 @@ func (r *Records) ReadEntry(t *taskstate.Task, value []byte, d Definitions) (err
 
 	// Replace the key of the map by a part of the new text, so that the name is stored once.
 	r.Tasks[t.FullName()] = t
+	t.Checked = 0 // nothing is known of the new action
 	t.From, t.Anchor, t.Paused, t.Generation = p.From.UnixMilli(), p.Anchor.UnixMilli(), p.Paused, int32(p.Generation)
 
 	return nil

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -16,19 +18,19 @@ import (
 )
 
 // fakeStore has one record in each shard, one active run in each of two shards, and histories of two pages.
-type fakeStore struct{ failing bool }
+type fakeStore struct{ failing atomic.Bool }
 
 var errUnavailable = errors.New("unavailable")
 
 func (s *fakeStore) ShardKeys(_ context.Context, shard int) ([]store.ShardEvent, int64, error) {
-	if s.failing {
+	if s.failing.Load() {
 		return nil, 0, errUnavailable
 	}
 	return []store.ShardEvent{{Key: fmt.Sprint("task of ", shard)}}, 7, nil
 }
 
 func (s *fakeStore) ScanActive(context.Context) (runs []store.ActiveKey, rev int64, err error) {
-	if s.failing {
+	if s.failing.Load() {
 		return nil, 0, errUnavailable
 	}
 	for shard := range 2 {
@@ -46,30 +48,49 @@ func (s *fakeStore) HistoryKeys(_ context.Context, shard int, after string) (eve
 
 // fakeOwner records what is passed to it.
 type fakeOwner struct {
+	mu       sync.Mutex
 	openings int64
 	busy     bool
 	got      []string
 }
 
-func (o *fakeOwner) Openings() int64 { return o.openings }
+func (o *fakeOwner) Openings() int64 {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.openings
+}
 
 func (o *fakeOwner) CompareRecords(keys []store.ShardEvent, rev int64) bool {
-	o.got = append(o.got, fmt.Sprintf("%s at %d", keys[0].Key, rev))
-	return !o.busy
+	return o.record(fmt.Sprintf("%s at %d", keys[0].Key, rev))
 }
 
 func (o *fakeOwner) CompareRuns(runs []store.ActiveKey, rev int64) bool {
-	o.got = append(o.got, fmt.Sprintf("%s at %d", runs[0].Run, rev))
-	return !o.busy
+	return o.record(fmt.Sprintf("%s at %d", runs[0].Run, rev))
 }
 
 func (o *fakeOwner) CompareHistory(page []store.ShardEvent) bool {
-	o.got = append(o.got, page[0].Key)
+	return o.record(page[0].Key)
+}
+
+// record adds a listing, and returns whether the owner is free.
+func (o *fakeOwner) record(listing string) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.got = append(o.got, listing)
 	return !o.busy
+}
+
+// set says how often the shard has been opened, and whether the owner is busy.
+func (o *fakeOwner) set(openings int64, busy bool) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.openings, o.busy = openings, busy
 }
 
 // listed returns what was passed to the owner since the last call.
 func (o *fakeOwner) listed() []string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
 	got := o.got
 	o.got = nil
 	return got
@@ -105,20 +126,25 @@ func TestReconciler_ListsEachShardAndItsHistoryAfterAnOpening(t *testing.T) {
 			}
 		}
 
+		setAll := func(openings int64, busy bool) {
+			for _, o := range owners {
+				o.set(openings, busy)
+			}
+		}
+
 		records, runs := "task of %d at 7", "run of %d at 8"
 		step("at first", records, runs, "first of %d", "second of %d")
 		step("later", records, runs)
 
-		owners[0].openings, owners[1].openings = 2, 2
+		setAll(2, false)
 		step("after an opening", records, runs, "first of %d", "second of %d")
 
-		owners[0].openings, owners[1].openings = 3, 3
-		owners[0].busy, owners[1].busy = true, true
+		setAll(3, true)
 		step("while the owners are busy", records, runs, "first of %d")
-		owners[0].busy, owners[1].busy = false, false
+		setAll(3, false)
 		step("when they are free", records, runs, "first of %d", "second of %d")
 
-		s.failing = true
+		s.failing.Store(true)
 		step("without etcd")
 	})
 }

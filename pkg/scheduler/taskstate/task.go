@@ -44,6 +44,7 @@ type Task struct {
 	Change  int32  // index in the plan's list of changes; may be out of date, see scheduler.taskChanges
 	NameLen uint16 // length of namespace/name in bytes
 	Added   uint16 // history records since the last trim
+	Checked uint16 // the last check by the record of its namespace; see nslimits.Checks
 	UIDLen  uint8  // length of the uid in bytes
 	Failed  uint8  // consecutive commits that failed for a record of this task
 	Dead    uint8  // dead runs since the last trim

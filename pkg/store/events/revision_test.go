@@ -101,7 +101,7 @@ func TestTranslator_TellsWhatARevisionDid(t *testing.T) {
 		want []string
 	}{
 		{"a watermark", []did{{"shards/0003/watermark", "x", "y"}}, nil},
-		{"a token", []did{{"tokens/x", "", "{}"}}, nil},
+		{"a token", []did{{"access/tokens/x", "", "{}"}, {"access/fence", "", "{}"}, {"audit/x", "", "{}"}}, nil},
 		{"a strange key", []did{{"shards/3/tasks/ops/a", "", "{}"}, {"else", "", ""}, {"runs/n1/x", "", "{}"}}, nil},
 
 		{"a task is created", []did{{itsSpec, "", `{"generation":1,"updated_by":"ann","change":"created"}`}, {itsEntry, "", entryRuns + "}"}},

@@ -110,7 +110,7 @@ func DecodeWatermark(value []byte) (Watermark, error) {
 	})
 
 	if err == nil && (w.Time.IsZero() || w.Nonce == "" || w.Seen < 0) {
-		err = fmt.Errorf("%w: unreadable record: a watermark has a time and a nonce", task.ErrInvalid)
+		err = fmt.Errorf("%w: unreadable record: a watermark must have a time and a nonce", task.ErrInvalid)
 	}
 
 	return w, err

@@ -45,7 +45,7 @@ func eachField(value []byte, field func(r *reader, name []byte)) error {
 
 	// A second value after the object would be lost on the next write, so the record is damaged.
 	if err == nil && !errors.Is(d.Skip(), io.EOF) {
-		err = errors.New("something follows the record")
+		err = errors.New("unexpected data after the record")
 	}
 
 	if err != nil {

@@ -15,7 +15,10 @@ const DefaultPrefix = "/carillon"
 // Keys builds the keys of one cluster. Every prefix that it returns ends in '/', so that a
 // range never includes the keys of another name that begins with the same letters (test and
 // test-1).
-type Keys struct{ root string }
+type Keys struct {
+	root string // ends in /
+	AccessKeys
+}
 
 // NewKeys returns the keys below prefix, which must begin with '/' and must not end with it.
 func NewKeys(prefix string) (Keys, error) {
@@ -25,7 +28,9 @@ func NewKeys(prefix string) (Keys, error) {
 			"%s: begin with '/', do not end with it, use printable ASCII without spaces, at most 128 bytes", task.Quote(prefix))
 	}
 
-	return Keys{root: prefix + "/"}, nil
+	root := prefix + "/"
+
+	return Keys{root: root, AccessKeys: AccessKeys{root: root}}, nil
 }
 
 // Root is the prefix of all keys.
@@ -46,13 +51,7 @@ func (k Keys) NodeRequest(name string) string { return k.root + "requests/" + na
 // Leader is the prefix of the keys of the election.
 func (k Keys) Leader() string { return k.root + "leader/" }
 
-// Tokens is the prefix of the API tokens.
-func (k Keys) Tokens() string { return k.root + "tokens/" }
-
-// Token is the key of one API token.
-func (k Keys) Token(id string) string { return k.Tokens() + id }
-
-// Owners is the prefix of the owner keys.
+// Owners is the prefix of the assignment: shard → node.
 func (k Keys) Owners() string { return k.root + "owners/" }
 
 // Owner is the key that names the owner of a shard. Its mod revision is the fence of the shard.

@@ -45,7 +45,7 @@ func (k Keys) DecodeSecret(e *mvccpb.KeyValue) (Secret, error) {
 	r.Namespace, r.Name, _ = k.ParseSecret(string(e.Key))
 	r.Revision = e.ModRevision
 	if err == nil && (r.Generation < 1 || !r.Deleted() && len(r.Sealed) == 0) {
-		err = fmt.Errorf("%w: unreadable record: a secret has a generation and what is sealed", task.ErrInvalid)
+		err = fmt.Errorf("%w: unreadable record: a secret must have a generation and a sealed value", task.ErrInvalid)
 	}
 
 	return r, err

@@ -61,14 +61,14 @@ func (h *Handlers) listAttempts(c *httpapi.Call, q attemptsQuery) (httpapi.Answe
 			return httpapi.Answer{}, task.Invalid(task.CodeBadValue, "run", "%s is not namespace/task/id", task.Quote(*q.Run))
 		}
 
-		if h.Source != nil {
+		if h.Source != nil && c.Rights().CanRead(words[0]) {
 			if t, ok := h.Source.AttemptStatus(words[0], words[1], words[2]); ok {
 				out.Items = append(out.Items, t)
 			}
 		}
 	} else if h.Source != nil {
 		for _, t := range h.Source.AttemptStatuses() {
-			if t.Progress != nil || t.Paused {
+			if (t.Progress != nil || t.Paused) && c.Rights().CanRead(t.Namespace) {
 				t.Results, t.Checkpoint = nil, "" // omitted from the list, because they can be large
 				out.Items = append(out.Items, t)
 			}
@@ -222,7 +222,7 @@ func (h *Handlers) askNode(ctx context.Context, who httpapi.Caller, nodes []task
 		if unlisted != nil {
 			return nil, unlisted
 		}
-		return nil, fmt.Errorf("node %s is away", name)
+		return nil, fmt.Errorf("node %s is unavailable", name)
 	}
 
 	req, err := h.Peers.NewRequest(ctx, who, nodes[i], http.MethodGet, q, "v1", "attempts")
@@ -255,7 +255,7 @@ func (h *Handlers) askNode(ctx context.Context, who httpapi.Caller, nodes []task
 	var answer client.AttemptStatuses
 	if err := json.NewDecoder(io.LimitReader(res.Body, peers.MaxAnswer)).Decode(&answer); err != nil {
 		if errors.Is(err, context.DeadlineExceeded) {
-			err = errors.New("no whole answer in time")
+			err = errors.New("no complete answer in time")
 		}
 		return nil, fmt.Errorf("node %s: %w", name, err)
 	}

@@ -23,6 +23,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/internal/access"
 	"github.com/carillonhq/carillon/pkg/internal/api/httpapi"
 	"github.com/carillonhq/carillon/pkg/internal/api/peers"
 	"github.com/carillonhq/carillon/pkg/internal/api/views"
@@ -43,14 +44,16 @@ const (
 	etcdWithin = 1500 * time.Millisecond
 )
 
-const boardAbout = "Whatever node is asked asks the nodes that schedule for their parts, which they have in memory: it may be asked for every second. " +
-	"silent names the nodes that do not answer within a second. With part=true the answer covers only the node that you ask."
+const boardAbout = "The node that receives the request collects a part from each node that schedules. The parts are in memory, so you can poll every second. " +
+	"silent lists the nodes that did not respond within a second. With part=true, the answer covers only the node that receives the request."
 
 // boardQuery are the parameters of a request for the board.
 type boardQuery struct {
 	Span  boardSpan `query:"span" default:"10m0s" example:"10m" doc:"How far next looks ahead: a duration, at most 24h."`
 	Limit int       `query:"limit" minimum:"1" maximum:"500" default:"50" doc:"The maximum number of items in each list."`
-	Part  bool      `query:"part" default:"false" doc:"Only what the node that you ask knows itself."`
+	Part  bool      `query:"part" default:"false" doc:"Only the part of the node that receives the request."`
+	// Within is what the node that asks for a part lets its caller read. Other callers get what they may read.
+	Within *string `query:"within" doc:"With part=true, from another node: only these namespaces, separated by commas."`
 }
 
 // boardSpan is how far ahead a board lists ticks.
@@ -76,11 +79,8 @@ func (b *boardSpan) UnmarshalText(text []byte) error {
 
 // boardCache holds the latest board, which all callers share, and what was last read from etcd.
 type boardCache struct {
-	mu    sync.Mutex
-	span  time.Duration // the parameters of board
-	limit int
-	at    time.Time // when board was made
-	board task.Board
+	mu     sync.Mutex
+	boards map[boardKey]madeBoard // the latest boards; at most maxBoards
 
 	// The latest records of etcd. They are shown while etcd is unavailable, because the board is most useful
 	// then.
@@ -89,6 +89,23 @@ type boardCache struct {
 	statusAt time.Time
 	status   client.ClusterStatus
 }
+
+// boardKey is what a board depends on: its parameters, and what its caller may read.
+type boardKey struct {
+	span           time.Duration
+	limit          int
+	within         string // the namespaces, joined; "*" for all
+	nodes, cluster bool
+}
+
+// madeBoard is a board, and when it was made.
+type madeBoard struct {
+	at    time.Time
+	board task.Board
+}
+
+// maxBoards bounds the memory for boards of callers who may read different namespaces.
+const maxBoards = 64
 
 // refreshFromStore reads nodes, owners and, if it is old, the status from etcd. If it returns an error, what could not
 // be read keeps its former value.
@@ -116,38 +133,94 @@ func (b *boardCache) refreshFromStore(ctx context.Context, st *store.Store, stat
 
 // getBoard serves the board, or this node's part of it. The lock makes concurrent callers wait for one board.
 func (h *Handlers) getBoard(c *httpapi.Call, q boardQuery) (httpapi.Answer, error) {
-	span, limit := time.Duration(q.Span), q.Limit
+	ask, err := queryOf(c, q)
+	if err != nil {
+		return httpapi.Answer{}, err
+	}
 
 	if q.Part {
-		return httpapi.Answer{Status: http.StatusOK, Body: h.ownPart(c.Context(), span, limit)}, nil
+		return httpapi.Answer{Status: http.StatusOK, Body: h.ownPart(c.Context(), ask)}, nil
+	}
+
+	rights := c.Rights()
+	key := boardKey{
+		span: ask.Span, limit: ask.Limit, within: "*",
+		nodes:   rights.Allows(access.Need{Verb: access.Read, Kind: access.Nodes}),
+		cluster: rights.Allows(access.Need{Verb: access.Read, Kind: access.Cluster}),
+	}
+	if ask.Within != nil {
+		key.within = strings.Join(ask.Within, ",")
 	}
 
 	h.cache.mu.Lock()
 	defer h.cache.mu.Unlock()
 
 	b := &h.cache
-	if b.span != span || b.limit != limit || time.Since(b.at) > boardAge {
-		board, err := h.makeBoard(c, span, limit)
-		if err != nil {
-			return httpapi.Answer{}, err
-		}
-		b.board, b.span, b.limit, b.at = board, span, limit, time.Now()
+	if made, ok := b.boards[key]; ok && time.Since(made.at) <= boardAge {
+		return httpapi.Answer{Status: http.StatusOK, Body: made.board}, nil
 	}
 
-	return httpapi.Answer{Status: http.StatusOK, Body: b.board}, nil
+	board, err := h.makeBoard(c, ask)
+	if err != nil {
+		return httpapi.Answer{}, err
+	}
+
+	hideCluster(&board, ask, key)
+	if len(b.boards) >= maxBoards {
+		clear(b.boards)
+	}
+	if b.boards == nil {
+		b.boards = map[boardKey]madeBoard{}
+	}
+	b.boards[key] = madeBoard{time.Now(), board}
+
+	return httpapi.Answer{Status: http.StatusOK, Body: board}, nil
+}
+
+// queryOf returns what is asked of each node. Only another node may say what its caller can read.
+func queryOf(c *httpapi.Call, q boardQuery) (task.BoardQuery, error) {
+	ask := task.BoardQuery{Span: time.Duration(q.Span), Limit: q.Limit, Within: c.Rights().Readable(access.Tasks)}
+	if q.Within == nil {
+		return ask, nil
+	}
+
+	if !q.Part || httpapi.CallerOf(c.Context()).Forwarder == "" {
+		return ask, task.Invalid(task.CodeBadValue, "within", "is allowed only in a request from another node, with part=true")
+	}
+
+	ask.Within = []string{}
+	if *q.Within != "" {
+		ask.Within = strings.Split(*q.Within, ",")
+	}
+
+	return ask, nil
+}
+
+// hideCluster removes from a board what its caller may not read of nodes and of the cluster. The nodes that do not answer
+// stay: the board must not look complete.
+func hideCluster(b *task.Board, ask task.BoardQuery, may boardKey) {
+	if !may.nodes {
+		b.Nodes = []task.BoardNode{}
+	}
+
+	if !may.cluster {
+		b.WarningDetails, b.Warnings, b.Leader = []task.Warning{}, []string{}, ""
+		b.Stuck = []task.BoardShard{}
+		b.Freezes = slices.DeleteFunc(b.Freezes, func(f task.Freeze) bool { return f.Namespace != "" && !ask.Includes(f.Namespace) })
+	}
 }
 
 // ownPart returns this node's part. A node that does not schedule has an empty part.
-func (h *Handlers) ownPart(ctx context.Context, span time.Duration, limit int) task.BoardPart {
+func (h *Handlers) ownPart(ctx context.Context, ask task.BoardQuery) task.BoardPart {
 	if h.Part == nil {
 		return task.BoardPart{Node: h.Node, At: h.Now.Stamp()}
 	}
-	return h.Part(ctx, span, limit)
+	return h.Part(ctx, ask)
 }
 
 // makeBoard collects the parts of all scheduling nodes and combines them. The caller must hold the lock of the
 // cache.
-func (h *Handlers) makeBoard(c *httpapi.Call, span time.Duration, limit int) (task.Board, error) {
+func (h *Handlers) makeBoard(c *httpapi.Call, ask task.BoardQuery) (task.Board, error) {
 	away := h.cache.refreshFromStore(c.Context(), h.Store, h.Status)
 	if away != nil && (h.cache.nodes == nil || c.Context().Err() != nil) {
 		return task.Board{}, away
@@ -155,12 +228,12 @@ func (h *Handlers) makeBoard(c *httpapi.Call, span time.Duration, limit int) (ta
 
 	nodes, st := h.cache.nodes, h.cache.status
 	b := task.Board{
-		At: h.Now.Stamp(), Node: h.Node, Version: h.Version, Cluster: h.Cluster.ID, Leader: st.Leader, Span: task.Duration(span),
+		At: h.Now.Stamp(), Node: h.Node, Version: h.Version, Cluster: h.Cluster.ID, Leader: st.Leader, Span: task.Duration(ask.Span),
 		WarningDetails: append([]task.Warning{}, st.WarningDetails...), Freezes: append([]task.Freeze{}, st.Freezes...), Silent: []task.Silence{}, ShardCount: h.Cluster.Shards,
 	}
 	if away != nil {
 		b.WarningDetails = slices.Insert(b.WarningDetails, 0, task.Warning{Code: task.WarnEtcdSilent,
-			Text: "etcd does not answer node " + h.Node + ": what is shown of nodes and of the cluster is old"})
+			Text: "etcd does not answer node " + h.Node + ": the data about nodes and the cluster is outdated"})
 	}
 
 	b.Warnings = task.WarningTexts(b.WarningDetails)
@@ -170,8 +243,8 @@ func (h *Handlers) makeBoard(c *httpapi.Call, span time.Duration, limit int) (ta
 		}
 	}
 
-	parts := h.askParts(c, nodes, span, limit)
-	mergeBoard(&b, nodes, parts, limit)
+	parts := h.askParts(c, nodes, ask)
+	mergeBoard(&b, nodes, parts, ask.Limit)
 	h.Attempts.AddToBoard(c, &b, nodes)
 
 	return b, c.Context().Err() // a caller that has gone would make all nodes look silent
@@ -184,7 +257,7 @@ type heard struct {
 }
 
 // askParts collects the parts of all scheduling nodes, by name.
-func (h *Handlers) askParts(c *httpapi.Call, nodes []task.Node, span time.Duration, limit int) map[string]heard {
+func (h *Handlers) askParts(c *httpapi.Call, nodes []task.Node, query task.BoardQuery) map[string]heard {
 	ctx, cancel := context.WithTimeout(c.Context(), partWithin)
 	defer cancel()
 
@@ -204,11 +277,11 @@ func (h *Handlers) askParts(c *httpapi.Call, nodes []task.Node, span time.Durati
 		})
 	}
 
-	ask(h.Node, func() (task.BoardPart, error) { return h.ownPart(ctx, span, limit), nil })
+	ask(h.Node, func() (task.BoardPart, error) { return h.ownPart(ctx, query), nil })
 
 	for _, n := range nodes {
 		if n.Name != h.Node && n.Has(task.RoleScheduler) {
-			ask(n.Name, func() (task.BoardPart, error) { return h.partOf(ctx, n, httpapi.CallerOf(c.Context()), span, limit) })
+			ask(n.Name, func() (task.BoardPart, error) { return h.partOf(ctx, n, httpapi.CallerOf(c.Context()), query) })
 		}
 	}
 
@@ -218,8 +291,12 @@ func (h *Handlers) askParts(c *httpapi.Call, nodes []task.Node, span time.Durati
 }
 
 // partOf requests the part of another node on behalf of the caller.
-func (h *Handlers) partOf(ctx context.Context, n task.Node, who httpapi.Caller, span time.Duration, limit int) (p task.BoardPart, err error) {
-	q := url.Values{"part": {"true"}, "span": {span.String()}, "limit": {fmt.Sprint(limit)}}
+func (h *Handlers) partOf(ctx context.Context, n task.Node, who httpapi.Caller, ask task.BoardQuery) (p task.BoardPart, err error) {
+	q := url.Values{"part": {"true"}, "span": {ask.Span.String()}, "limit": {fmt.Sprint(ask.Limit)}}
+	if ask.Within != nil {
+		q.Set("within", strings.Join(ask.Within, ","))
+	}
+
 	req, err := h.Peers.NewRequest(ctx, who, n, http.MethodGet, q, "v1", "board")
 	if err != nil {
 		return p, err
@@ -240,13 +317,13 @@ func (h *Handlers) partOf(ctx context.Context, n task.Node, who httpapi.Caller, 
 		return p, fmt.Errorf("%s: %w", u.Host, err)
 	}
 	if res.StatusCode == http.StatusNotFound || res.StatusCode == http.StatusUnprocessableEntity {
-		return p, fmt.Errorf("version %s has no board", n.Version)
+		return p, fmt.Errorf("version %s does not support the board", n.Version)
 	}
 	if res.StatusCode != http.StatusOK {
 		return p, fmt.Errorf("%s answered %s", u.Host, res.Status)
 	}
 	if err := json.NewDecoder(io.LimitReader(res.Body, peers.MaxAnswer)).Decode(&p); err != nil {
-		return p, fmt.Errorf("%s sent what cannot be read: %w", u.Host, err)
+		return p, fmt.Errorf("%s sent an unreadable answer: %w", u.Host, err)
 	}
 	// The address may meanwhile belong to another node, whose part must not be counted for this one.
 	if p.Node != n.Name {

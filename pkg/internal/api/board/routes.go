@@ -4,7 +4,6 @@ import (
 	"context"
 	"net/http"
 	"reflect"
-	"time"
 
 	"github.com/carillonhq/carillon/pkg/client"
 	"github.com/carillonhq/carillon/pkg/internal/api/attempts"
@@ -25,7 +24,7 @@ type Handlers struct {
 	Now      httpapi.Clock
 	// Part returns this node's part of the board, with the ticks of a time span and at most limit items in each
 	// list. It is nil if the node does not schedule.
-	Part func(ctx context.Context, span time.Duration, limit int) task.BoardPart
+	Part func(ctx context.Context, q task.BoardQuery) task.BoardPart
 	// Status returns the status of the cluster.
 	Status func(ctx context.Context) (client.ClusterStatus, error)
 

@@ -16,14 +16,14 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-const auditAbout = "All records are read at one revision, a thousand at a time. What seems wrong is looked at again a few seconds later: only what has not " +
-	"changed by then is a finding. The answer is NDJSON: a line about once a second that says how far it is, and one last line with the findings, " +
-	"or with the error that ended it. A node does one audit at a time."
+const auditAbout = "Reads all records at one revision, a thousand at a time. Suspicious records are read again a few seconds later: only those that have not " +
+	"changed are findings. The answer is NDJSON: a line with the progress about once a second, and a last line with the findings, " +
+	"or with the error that ended the audit. A node runs one audit at a time."
 
 // auditQuery are the parameters of an audit. The pause between its two reads must be long enough for a busy
 // cluster to have made progress, and for nodes to have announced themselves. Its default is audit.DefaultPause.
 type auditQuery struct {
-	Pause int `query:"pause" minimum:"1" maximum:"60" default:"6" doc:"How many seconds lie between the two looks."`
+	Pause int `query:"pause" minimum:"1" maximum:"60" default:"6" doc:"Seconds between the two reads."`
 }
 
 // mostRepairs is the maximum number of findings that one request repairs.
@@ -37,7 +37,7 @@ func (h *Handlers) newAuditor() audit.Auditor {
 // serveAudit serves an audit as NDJSON. One audit at a time runs on a node.
 func (h *Handlers) serveAudit(c *httpapi.Call, q auditQuery) (httpapi.Answer, error) {
 	if !h.auditing.CompareAndSwap(false, true) {
-		return httpapi.Answer{}, httpapi.Fail(http.StatusConflict, client.CodeConflict, "node %s is at an audit already", h.Node).WithHint("wait for it, or ask another node")
+		return httpapi.Answer{}, httpapi.Fail(http.StatusConflict, client.CodeConflict, "node %s is already running an audit", h.Node).WithHint("wait until it ends, or use another node")
 	}
 
 	// The audit ends before its last line is written, so that a caller who has read that line can start another
@@ -64,7 +64,7 @@ func (h *Handlers) serveAudit(c *httpapi.Call, q auditQuery) (httpapi.Answer, er
 
 	au.OnProgress = func(p task.AuditProgress) {
 		tell(client.AuditLine{Progress: &p})
-		if _, err := h.Authenticate(ctx, c.Request); err != nil && httpapi.AsFailure(err).Status < http.StatusInternalServerError {
+		if err := h.CheckStream(ctx, c.Request); err != nil && httpapi.AsFailure(err).Status < http.StatusInternalServerError {
 			cancel(err) // the token is no longer valid; an audit can take minutes
 		}
 	}
@@ -98,13 +98,18 @@ func (h *Handlers) serveRepair(c *httpapi.Call) (httpapi.Answer, error) {
 		return httpapi.Answer{}, err
 	}
 	if n := len(body.Findings); n == 0 || n > mostRepairs {
-		return httpapi.Answer{}, task.Invalid(task.CodeOutOfRange, "findings", "%d findings; give between 1 and %d", n, mostRepairs)
+		return httpapi.Answer{}, task.Invalid(task.CodeOutOfRange, "findings", "%d findings; send between 1 and %d", n, mostRepairs)
 	}
 
 	var mended []string
 	results := make([]task.RepairResult, 0, len(body.Findings))
 	for _, r := range body.Findings {
-		res, err := h.newAuditor().Repair(c.Context(), r)
+		var res task.RepairResult
+		finding := []task.AuditObject{{Kind: "key", Name: r.Key, Change: "delete"}}
+		err := c.Rights().RecordAround(c.Context(), h.Store, finding, func() (err error) {
+			res, err = h.newAuditor().Repair(c.Context(), r)
+			return err
+		})
 		if err != nil {
 			f := httpapi.AsFailure(err)
 			h.Problems.LogFailure(c.Request, f)

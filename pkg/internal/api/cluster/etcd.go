@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/carillonhq/carillon/pkg/client"
-	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/store/etcdadmin"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -45,7 +45,7 @@ func (h *Handlers) lookAtEtcd(ctx context.Context, st *client.ClusterStatus) {
 }
 
 // showMember converts a member to the form of the API.
-func showMember(m store.Member) client.EtcdMember {
+func showMember(m etcdadmin.Member) client.EtcdMember {
 	out := client.EtcdMember{
 		Name: m.Name, ID: m.ID, PeerURL: m.Peer, Socket: m.Socket, Endpoint: m.Endpoint, Version: m.Version, Fault: m.Fault, DBSize: m.Size, DBInUse: m.InUse, DBQuota: m.Quota,
 		Leader: m.Leader, Learner: m.Learner, Index: m.Index, Applied: m.Applied, Alarms: append([]string{}, m.Alarms...),
@@ -74,11 +74,13 @@ func capacityLeft(st client.ClusterStatus, history float64) *client.Room {
 
 	each := max(inUse/st.Tasks, 1)
 
-	return &client.Room{BytesPerTask: each, HistoryPerTask: float64(int64(history*10)) / 10, Tasks: quota / 100 * store.FillingUp / each}
+	return &client.Room{BytesPerTask: each, HistoryPerTask: float64(int64(history*10)) / 10, Tasks: quota / 100 * etcdadmin.FillingUp / each}
 }
 
 // memberUse returns how much of its quota a member uses, in percent.
-func memberUse(m client.EtcdMember) int { return store.Member{Size: m.DBSize, Quota: m.DBQuota}.Used() }
+func memberUse(m client.EtcdMember) int {
+	return etcdadmin.Member{Size: m.DBSize, Quota: m.DBQuota}.Used()
+}
 
 // etcdWarnings returns the warnings about etcd.
 func etcdWarnings(st client.ClusterStatus) []task.Warning {
@@ -124,23 +126,23 @@ func memberWarnings(m client.EtcdMember) []string {
 	warn := func(format string, args ...any) { list = append(list, fmt.Sprintf(format, args...)) }
 
 	if m.Error != "" {
-		warn("does not answer, or not well: %s", m.Error)
+		warn("does not respond, or responds with an error: %s", m.Error)
 	}
 
 	if m.Fault != "" {
-		warn("is not one that Carillon works with: %s", m.Fault)
+		warn("has a version that Carillon does not support: %s", m.Fault)
 	}
 
 	full := false
 	for _, a := range m.Alarms {
 		switch {
 		// etcd keeps the alarm after space was freed, until an operator disarms it.
-		case a == store.AlarmNoSpace && m.DBQuota > 0 && memberUse(m) < store.FillingUp:
-			warn("has space again, but still accepts no writes, and nothing fires: its alarm NOSPACE has to be disarmed")
-		case a == store.AlarmNoSpace:
+		case a == etcdadmin.AlarmNoSpace && m.DBQuota > 0 && memberUse(m) < etcdadmin.FillingUp:
+			warn("has space again but still accepts no writes, so nothing fires: disarm its alarm NOSPACE")
+		case a == etcdadmin.AlarmNoSpace:
 			full = true
-		case a == store.AlarmCorrupt:
-			warn("has raised the alarm CORRUPT: its data differ from the other members'. Nothing can be read or written until the member that is wrong is replaced")
+		case a == etcdadmin.AlarmCorrupt:
+			warn("has raised the alarm CORRUPT: its data differ from those of the other members. Nothing can be read or written until the faulty member is replaced")
 		default:
 			warn("has raised the alarm %s", a)
 		}
@@ -149,10 +151,10 @@ func memberWarnings(m client.EtcdMember) []string {
 	// Space that is free inside the file counts against the quota until the member is defragmented.
 	free := m.DBSize - m.DBInUse
 	switch percent := memberUse(m); {
-	case percent >= store.FillingUp:
-		what := "compact it, keep less history, or give it a larger quota"
+	case percent >= etcdadmin.FillingUp:
+		what := "compact it, keep less history, or increase its quota"
 		if free > m.DBSize/5 {
-			what = fmt.Sprintf("%s of that are free inside the file, and defragmenting gives them back", formatMiB(free))
+			what = fmt.Sprintf("%s of that are free inside the file; defragmentation reclaims them", formatMiB(free))
 		}
 
 		if full {
@@ -163,12 +165,12 @@ func memberWarnings(m client.EtcdMember) []string {
 		}
 	case full:
 		warn("is full: it accepts no writes. Nothing fires, and changes are refused, until there is space and its alarm is disarmed")
-	case percent >= store.FillingUp/2 && free > m.DBSize/2:
-		warn("uses %s of the %s of its file: the quota counts all of it, and defragmenting gives the rest back", formatMiB(m.DBInUse), formatMiB(m.DBSize))
+	case percent >= etcdadmin.FillingUp/2 && free > m.DBSize/2:
+		warn("uses %s of the %s of its file: the quota counts the whole file; defragmentation reclaims the rest", formatMiB(m.DBInUse), formatMiB(m.DBSize))
 	}
 
 	if behind := m.Index - m.Applied; behind > farBehind {
-		warn("is %d writes behind in applying what is agreed on: its disk or its processor is too slow", behind)
+		warn("has not applied the last %d committed writes: its disk or its processor is too slow", behind)
 	}
 
 	return list
@@ -196,11 +198,11 @@ func makeSpace(st client.ClusterStatus, embedded string) []string {
 	var leaders, others, here []string
 	needed, alarm, where := false, false, map[string]string{}
 	for _, m := range st.Etcd {
-		full := slices.Contains(m.Alarms, store.AlarmNoSpace)
-		needed, alarm = needed || full || memberUse(m) >= store.FillingUp, alarm || full
+		full := slices.Contains(m.Alarms, etcdadmin.AlarmNoSpace)
+		needed, alarm = needed || full || memberUse(m) >= etcdadmin.FillingUp, alarm || full
 
 		endpoint := m.Endpoint
-		if endpoint == store.Embedded && embedded != "" {
+		if endpoint == etcdadmin.Embedded && embedded != "" {
 			endpoint = embedded
 		}
 

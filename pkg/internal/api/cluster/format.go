@@ -49,7 +49,7 @@ func (h *Handlers) setFormat(c *httpapi.Call) (httpapi.Answer, error) {
 
 		is := f.Cluster.InForce()
 		if ask.Format < 0 || ask.Format > is {
-			return task.Invalid(task.CodeOutOfRange, "format", "%d is out of range: 1 to %d, the format in force, or 0 for the newest that all nodes understand", ask.Format, is)
+			return task.Invalid(task.CodeOutOfRange, "format", "%d is out of range: 1 to %d, the current format, or 0 for the newest that all nodes understand", ask.Format, is)
 		}
 
 		// An upgrade takes effect at once. The format must be one that all nodes understand, and this node, too.
@@ -57,7 +57,7 @@ func (h *Handlers) setFormat(c *httpapi.Call) (httpapi.Answer, error) {
 		if ask.Format == 0 {
 			possible, because := f.Possible()
 			if possible < is {
-				return httpapi.Fail(http.StatusConflict, client.CodeConflict, "node %s (%s) does not understand format %d, which is in force: stop it", because[0].Name, because[0].Version, is)
+				return httpapi.Fail(http.StatusConflict, client.CodeConflict, "node %s (%s) does not understand the current format, %d: stop it", because[0].Name, because[0].Version, is)
 			}
 			to = min(possible, h.Store.Understands())
 		}
@@ -66,7 +66,7 @@ func (h *Handlers) setFormat(c *httpapi.Call) (httpapi.Answer, error) {
 			f.Cluster.Cluster = f.Cluster.MarkChanged(c.Actor(), h.Now.Stamp(), "")
 		}
 
-		if err := h.Store.SetFormat(c.Context(), f, to, ask.Format); err != nil {
+		if err := h.Store.As(c.Rights()).SetFormat(c.Context(), f, to, ask.Format); err != nil {
 			return err
 		}
 

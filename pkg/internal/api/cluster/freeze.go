@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/internal/access"
 	"github.com/carillonhq/carillon/pkg/internal/api/httpapi"
 	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/task"
@@ -85,6 +86,17 @@ func (h *Handlers) putFreeze(c *httpapi.Call) (httpapi.Answer, error) {
 	if err := task.CheckReason("reason", ask.Reason); err != nil {
 		return httpapi.Answer{}, err
 	}
+	if err := requireFreeze(c, ns); err != nil {
+		return httpapi.Answer{}, err
+	}
+
+	// All freezes are in one record, which must not grow with namespaces that do not exist.
+	if ns != "" {
+		if err := c.Rights().RequireNamespace(ns); err != nil {
+			return httpapi.Answer{}, err
+		}
+	}
+	c.Rights().Because(ask.Reason)
 
 	var r store.FreezeRecord
 	var changed bool
@@ -100,7 +112,7 @@ func (h *Handlers) putFreeze(c *httpapi.Call) (httpapi.Answer, error) {
 			return nil
 		}
 
-		mod, err := h.Store.SetFreezes(c.Context(), r, next)
+		mod, err := h.Store.As(c.Rights()).SetFreezes(c.Context(), r, next)
 		r.Freezes, r.Mod = next, mod
 
 		return httpapi.About("freeze of "+scopeName(ns), err)
@@ -115,6 +127,15 @@ func (h *Handlers) putFreeze(c *httpapi.Call) (httpapi.Answer, error) {
 	}
 
 	return h.answerFreeze(c, ns, r, changed)
+}
+
+// requireFreeze refuses a freeze, or its end, that the caller may not make. A freeze of a namespace stops all of its tasks,
+// so a right that depends on labels is not enough.
+func requireFreeze(c *httpapi.Call, ns string) error {
+	if ns == "" {
+		return c.Rights().Require(access.Need{Verb: access.Operate, Kind: access.Cluster})
+	}
+	return c.Rights().Require(access.Need{Verb: access.Pause, Kind: access.Tasks, Namespace: ns})
 }
 
 // untilObeyed waits until no present node starts anything that is frozen.
@@ -138,12 +159,12 @@ func (h *Handlers) untilObeyed(ctx context.Context, ns string, rev int64) error 
 		pause.Stop()
 		who := strings.Join(names[:min(len(names), 10)], ", ")
 		if err != nil {
-			who = "the nodes, which could not be read just now"
+			who = "unknown, because the nodes could not be read"
 		}
 
-		return httpapi.Fail(http.StatusGatewayTimeout, client.CodeNotConfirmed, "%s is frozen, and nothing of it is decided to run any more; "+
-			"but what was handed out before may still start, as these have not confirmed: %s", scopeName(ns), who).
-			WithHint("freeze again to wait on; a node that is dead is not waited for once its lease has ended").Because(err)
+		return httpapi.Fail(http.StatusGatewayTimeout, client.CodeNotConfirmed, "%s is frozen and no new runs are decided, "+
+			"but runs dispatched earlier may still start on nodes that have not confirmed the freeze: %s", scopeName(ns), who).
+			WithHint("repeat the freeze to continue to wait; dead nodes no longer count when their leases have expired").Because(err)
 	}
 }
 
@@ -162,6 +183,10 @@ func (h *Handlers) deleteFreeze(c *httpapi.Call) (httpapi.Answer, error) {
 		return httpapi.Answer{}, err
 	}
 
+	if err := requireFreeze(c, ns); err != nil {
+		return httpapi.Answer{}, err
+	}
+
 	var r store.FreezeRecord
 	err = httpapi.RetryConflict(c.Context(), func() error {
 		if r, err = h.Store.Freezes(c.Context()); err != nil {
@@ -173,7 +198,7 @@ func (h *Handlers) deleteFreeze(c *httpapi.Call) (httpapi.Answer, error) {
 			return notFrozen(ns, r)
 		}
 
-		mod, err := h.Store.SetFreezes(c.Context(), r, next)
+		mod, err := h.Store.As(c.Rights()).SetFreezes(c.Context(), r, next)
 		r.Freezes, r.Mod = next, mod
 
 		return httpapi.About("end of the freeze of "+scopeName(ns), err)
@@ -192,9 +217,9 @@ func notFrozen(ns string, r store.FreezeRecord) error {
 
 	switch {
 	case r.Of(ns) != nil:
-		f.Hint = "the whole cluster is: carillon cluster unfreeze"
+		f.Hint = "the whole cluster is frozen: carillon cluster unfreeze"
 	case ns == "" && len(r.Holding) > 0:
-		f.Hint = fmt.Sprintf("namespace %s is: carillon cluster unfreeze --namespace %s", r.Holding[0].Namespace, r.Holding[0].Namespace)
+		f.Hint = fmt.Sprintf("namespace %s is frozen: carillon cluster unfreeze --namespace %s", r.Holding[0].Namespace, r.Holding[0].Namespace)
 	}
 
 	return f
@@ -225,7 +250,7 @@ func (h *Handlers) lookAtFreezes(ctx context.Context, st *client.ClusterStatus) 
 			by = " by " + z.By
 		}
 
-		st.WarningDetails = append(st.WarningDetails, newWarning(task.WarnFrozen, "%s is frozen, %s%s: %s; nothing of it starts until %s", scopeName(z.Namespace), since, by, z.Reason, end))
+		st.WarningDetails = append(st.WarningDetails, newWarning(task.WarnFrozen, "%s is frozen, %s%s: %s; its runs do not start until %s", scopeName(z.Namespace), since, by, z.Reason, end))
 	}
 
 	if names, err := h.unconfirmedNodes(ctx, r.Mod); err == nil && len(names) > 0 {

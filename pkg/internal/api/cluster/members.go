@@ -10,7 +10,7 @@ import (
 
 	"github.com/carillonhq/carillon/pkg/client"
 	"github.com/carillonhq/carillon/pkg/internal/api/httpapi"
-	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/store/etcdadmin"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -40,7 +40,11 @@ func (h *Handlers) addMember(c *httpapi.Call) (httpapi.Answer, error) {
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "" || u.Port() == "" || u.Path != "" || u.User != nil {
 		return httpapi.Answer{}, task.Invalid(task.CodeBadValue, "peer_url", "%s is not a URL such as https://10.0.0.4:2380", task.Quote(ask.PeerURL))
 	}
-	if err := h.Store.AddMember(c.Context(), ask.Name, ask.PeerURL); err != nil {
+
+	err = c.Rights().RecordAround(c.Context(), h.Store, memberObject(ask.Name, "put"), func() error {
+		return h.Store.AddMember(c.Context(), ask.Name, ask.PeerURL)
+	})
+	if err != nil {
 		return httpapi.Answer{}, memberFailure(err)
 	}
 
@@ -55,13 +59,21 @@ func (h *Handlers) removeMember(c *httpapi.Call) (httpapi.Answer, error) {
 	if err := task.CheckName("member", name); err != nil {
 		return httpapi.Answer{}, err
 	}
-	if err := h.Store.RemoveMember(c.Context(), name); err != nil {
+
+	err := c.Rights().RecordAround(c.Context(), h.Store, memberObject(name, "delete"), func() error {
+		return h.Store.RemoveMember(c.Context(), name)
+	})
+	if err != nil {
 		return httpapi.Answer{}, memberFailure(err)
 	}
 
 	h.noteChange(c, fmt.Sprintf("etcd member %s removed", name))
 
 	return h.answerMembers(c, http.StatusOK, name, ""), nil
+}
+
+func memberObject(name, change string) []task.AuditObject {
+	return []task.AuditObject{{Kind: "member", Name: name, Change: change}}
 }
 
 // answerMembers returns the members after a change. added is the peer URL of a new member; etcd does not know its
@@ -80,7 +92,7 @@ func (h *Handlers) answerMembers(c *httpapi.Call, status int, name, added string
 	out.InitialCluster, out.Members = strings.Join(list, ","), len(list)
 	if len(list)%2 == 0 {
 		out.WarningCode = task.WarnEvenMembers
-		out.Warning = fmt.Sprintf("an even number of members, %d, survives the loss of no more of them than %d would", len(list), len(list)-1)
+		out.Warning = fmt.Sprintf("%d members tolerate no more failures than %d; use an odd number", len(list), len(list)-1)
 	}
 
 	return httpapi.Answer{Status: status, Body: out}
@@ -92,11 +104,11 @@ func memberFailure(err error) error {
 	switch {
 	case errors.Is(err, task.ErrExists):
 		return httpapi.Fail(http.StatusConflict, client.CodeExists, "%s", err)
-	case errors.Is(err, store.ErrNotEmbedded), errors.Is(err, store.ErrRefused):
+	case errors.Is(err, etcdadmin.ErrNotEmbedded), errors.Is(err, etcdadmin.ErrRefused):
 		return httpapi.Fail(http.StatusConflict, client.CodeConflict, "%s", err)
 	case errors.Is(err, task.ErrUnavailable):
 		return httpapi.Fail(http.StatusServiceUnavailable, client.CodeUnavailable, "%s", err).
-			WithHint("members cannot be changed while more than half of them are away").Because(err)
+			WithHint("members cannot be changed while more than half of them are unavailable").Because(err)
 	}
 
 	return err

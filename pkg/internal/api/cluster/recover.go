@@ -16,7 +16,7 @@ func (h *Handlers) recoverCluster(c *httpapi.Call) (httpapi.Answer, error) {
 		return httpapi.Answer{}, err
 	}
 	if restoredAt(nodes) == "" && h.Writable() == nil {
-		return httpapi.Answer{}, httpapi.Fail(http.StatusConflict, client.CodeConflict, "no node says that etcd was restored from an older snapshot: there is nothing to recover from")
+		return httpapi.Answer{}, httpapi.Fail(http.StatusConflict, client.CodeConflict, "no node reports that etcd was restored from an older snapshot, so there is nothing to recover from")
 	}
 
 	p, err := h.Store.Present(c.Context())
@@ -24,7 +24,7 @@ func (h *Handlers) recoverCluster(c *httpapi.Call) (httpapi.Answer, error) {
 		return httpapi.Answer{}, err
 	}
 	if !p.Found {
-		return httpapi.Answer{}, httpapi.Fail(http.StatusConflict, client.CodeConflict, "etcd holds no cluster: restore it from a snapshot that does")
+		return httpapi.Answer{}, httpapi.Fail(http.StatusConflict, client.CodeConflict, "etcd contains no cluster: restore it from a snapshot that contains one")
 	}
 
 	for _, n := range nodes { // a snapshot that is restored twice has an epoch older than that of the nodes
@@ -32,7 +32,7 @@ func (h *Handlers) recoverCluster(c *httpapi.Call) (httpapi.Answer, error) {
 	}
 
 	p.Cluster = p.Cluster.MarkChanged(c.Actor(), h.Now.Stamp(), "")
-	next, err := h.Store.BumpEpoch(c.Context(), p)
+	next, err := h.Store.As(c.Rights()).BumpEpoch(c.Context(), p)
 	if err != nil {
 		return httpapi.Answer{}, httpapi.About(fmt.Sprintf("epoch %d", next.Epoch+1), err)
 	}

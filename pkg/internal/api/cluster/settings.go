@@ -51,7 +51,7 @@ func (h *Handlers) setCluster(c *httpapi.Call) (httpapi.Answer, error) {
 			return nil
 		}
 
-		return h.Store.ChangeCluster(c.Context(), old, record.MarkChanged(c.Actor(), h.Now.Stamp(), ""))
+		return h.Store.As(c.Rights()).ChangeCluster(c.Context(), old, record.MarkChanged(c.Actor(), h.Now.Stamp(), ""))
 	})
 
 	return httpapi.Answer{Status: http.StatusOK, Body: now}, err

@@ -64,7 +64,7 @@ func (h *Handlers) Status(ctx context.Context) (client.ClusterStatus, error) {
 
 	list := slices.Concat(ineligibleWarnings(nodes), st.WarningDetails, clusterWarnings(st))
 	if st.NodesReady > 0 && !slices.ContainsFunc(nodes, func(n task.Node) bool { return n.Takes() }) {
-		list = append(list, newWarning(task.WarnNoNodeTakesRuns, "no node takes runs: runs that are due wait"))
+		list = append(list, newWarning(task.WarnNoNodeTakesRuns, "no node accepts runs: due runs wait"))
 	}
 
 	list = slices.Concat(list, listenWarnings(nodes), expiryWarnings(nodes, h.Now()))

@@ -28,13 +28,13 @@ func restoredAt(nodes []task.Node) string {
 // ineligibleWarnings returns warnings about nodes that have given up their shards, or that take no runs.
 func ineligibleWarnings(nodes []task.Node) (list []task.Warning) {
 	if names := restoredAt(nodes); names != "" {
-		list = append(list, newWarning(task.WarnEtcdRestored, "etcd was restored from an older snapshot, as %s found: nothing fires and nothing can be changed "+
-			"until an operator accepts what it holds now, with carillon cluster recover", names))
+		list = append(list, newWarning(task.WarnEtcdRestored, "etcd was restored from an older snapshot, as detected by %s: nothing fires and nothing can be changed "+
+			"until an operator accepts its current contents with carillon cluster recover", names))
 	}
 
 	for _, n := range nodes {
 		if len(n.Blocked) > 0 {
-			list = append(list, newWarning(task.WarnNodeBlocked, "node %s takes no runs: %s", n.Name, task.DescribeBlocked(n.Blocked)))
+			list = append(list, newWarning(task.WarnNodeBlocked, "node %s accepts no runs: %s", n.Name, task.DescribeBlocked(n.Blocked)))
 		}
 
 		if n.Stuck > 0 {
@@ -46,7 +46,7 @@ func ineligibleWarnings(nodes []task.Node) (list []task.Warning) {
 		case task.IneligibleClock:
 			list = append(list, newWarning(task.WarnNodeIneligible, "node %s owns no shards: its clock jumped, or differs from that of other nodes", n.Name))
 		case task.IneligibleStalled:
-			list = append(list, newWarning(task.WarnNodeIneligible, "node %s owns no shards for a while, because it did not decide ticks that were due; see its log", n.Name))
+			list = append(list, newWarning(task.WarnNodeIneligible, "node %s temporarily owns no shards, because it did not decide ticks that were due; see its log", n.Name))
 		default:
 			list = append(list, newWarning(task.WarnNodeIneligible, "node %s owns no shards: %s", n.Name, n.Ineligible))
 		}

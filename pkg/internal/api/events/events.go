@@ -2,7 +2,7 @@
 // server-sent events.
 //
 // A stream ends when its caller disconnects or loses its access, or when the node stops. The number of streams
-// on a node is limited. Events that etcd has compacted are lost; an event of the kind gap reports that.
+// on a node, and of each subject there, is limited. Events that etcd has compacted are lost; an event of the kind gap reports that.
 package events
 
 import (
@@ -19,14 +19,16 @@ import (
 	"time"
 
 	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/internal/access"
 	"github.com/carillonhq/carillon/pkg/internal/api/httpapi"
+	"github.com/carillonhq/carillon/pkg/internal/authority"
 	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
 const (
 	// maxStreams is the maximum number of callers that stream or page through events on one node. Each costs
-	// etcd a watch that also reads the value before each change.
+	// etcd a watch that also reads the value before each change. One subject may have a quarter of them.
 	maxStreams = 32
 	// PageQuiet is the default of Handlers.PageQuiet. A page of events ends when it contains everything up to
 	// the revision at which it began. Other programs may use the same etcd, and their revisions contain no
@@ -35,15 +37,15 @@ const (
 	pageLimit = 10 * time.Second
 )
 
-const eventsAbout = "With Accept: text/event-stream it is a stream of server-sent events that goes on: from now, or from where after, since or " +
-	"Last-Event-ID say. Each message is one event, its id the event's; an id alone, and a comment, are signs of life. Otherwise it is a page, " +
-	"which ends with what has happened by now: after=<last> is the next one. Events last as long as etcd keeps its revisions; an event of the kind gap says what is missing."
+const eventsAbout = "With Accept: text/event-stream, the answer is an unlimited stream of server-sent events, from now or from the position in after, since or " +
+	"Last-Event-ID. Each message is one event, with the event's id. Comments, and messages with only an id, show that the stream is alive. Otherwise, the answer is a page " +
+	"of the events until now: after=<last> is the next page. Events are available as long as etcd keeps their revisions; an event of the kind gap describes what is missing."
 
 // eventsQuery are the parameters of a request for events.
 type eventsQuery struct {
 	Task  string    `query:"task" doc:"The name of a task."`
 	After string    `query:"after" doc:"The id of an event, or last of a page: only later events. The header Last-Event-ID takes precedence."`
-	Since task.Time `query:"since" format:"date-time" doc:"Only events from this time on, or from a few seconds before. Excludes after."`
+	Since task.Time `query:"since" format:"date-time" doc:"Only events from this time on, or from a few seconds before. Cannot be combined with after."`
 	Kind  *string   `query:"kind" doc:"Kinds of events, separated by commas. With a namespace, events of shards, nodes and the cluster are included only if you request them."`
 	Limit int       `query:"limit" minimum:"1" maximum:"5000" default:"500" doc:"Maximum number of items on a page."`
 }
@@ -51,7 +53,7 @@ type eventsQuery struct {
 // Check rejects a request with two starting points.
 func (q *eventsQuery) Check(given url.Values) error {
 	if given.Has("after") && given.Has("since") {
-		return task.Invalid(task.CodeBadValue, "since", "not together with after")
+		return task.Invalid(task.CodeBadValue, "since", "cannot be combined with after")
 	}
 	return nil
 }
@@ -63,22 +65,54 @@ func (h *Handlers) listEvents(c *httpapi.Call, query eventsQuery) (httpapi.Answe
 		return httpapi.Answer{}, err
 	}
 
-	if h.streaming.Add(1) > maxStreams {
-		h.streaming.Add(-1)
-		c.Writer.Header().Set("Retry-After", "2")
-		return httpapi.Answer{}, httpapi.Fail(http.StatusTooManyRequests, client.CodeBusy, "%d callers follow events at node %s already", maxStreams, h.Node).
-			WithHint("try again, or ask another node")
+	if err := requireSomeEvents(c.Rights()); err != nil {
+		return httpapi.Answer{}, err
 	}
 
-	defer h.streaming.Add(-1)
+	release, err := h.streaming.Acquire(c, maxStreams, "follow events", h.Node)
+	if err != nil {
+		return httpapi.Answer{}, err
+	}
 
-	q.Wants = f.Wants
+	defer release()
+
+	q.Wants = func(e *task.Event) bool { return f.Wants(e) && canSee(c.Rights(), e) }
 
 	if wantsStream(c.Request) {
 		return httpapi.Answer{}, h.streamEvents(c, q)
 	}
 
 	return h.pageOfEvents(c, q, query.Limit)
+}
+
+// requireSomeEvents refuses a caller that cannot see any event. A stream of such a caller would cost etcd a watch for nothing.
+// A running stream ends when its caller can no longer see anything.
+func requireSomeEvents(rights *httpapi.Rights) error {
+	return rights.Check(func(v *authority.View) error {
+		if rights.ReadsSomething() || rights.Allows(access.Need{Verb: access.Read, Kind: access.Nodes}) {
+			return nil
+		}
+
+		return rights.Refusal(v, access.Need{Verb: access.Read, Kind: access.Cluster})
+	})
+}
+
+// canSee reports whether the caller may see an event. It is asked for each event, so a right that ends takes effect at
+// once. Events of nodes need read on nodes, those of shards and of the cluster read on the cluster. A gap tells nothing but
+// revisions, and a freeze of the whole cluster concerns every reader of a task.
+func canSee(rights *httpapi.Rights, e *task.Event) bool {
+	switch {
+	case e.Kind == task.EventGap:
+		return true
+	case e.Namespace != "":
+		return rights.CanRead(e.Namespace)
+	case e.Action == task.ActionFrozen || e.Action == task.ActionUnfrozen:
+		return rights.ReadsSomething()
+	case e.Kind == task.EventNode:
+		return rights.Allows(access.Need{Verb: access.Read, Kind: access.Nodes})
+	}
+
+	return rights.Allows(access.Need{Verb: access.Read, Kind: access.Cluster})
 }
 
 // wantsStream reports whether the request accepts server-sent events.
@@ -100,7 +134,7 @@ func (h *Handlers) eventQuery(c *httpapi.Call, query eventsQuery) (q store.Event
 
 	if f.Task = query.Task; f.Task != "" {
 		if f.Namespace == "" {
-			return q, f, task.Invalid(task.CodeBadValue, "task", "%s: the events of a task are those of /v1/namespaces/{ns}/events", task.Quote(f.Task))
+			return q, f, task.Invalid(task.CodeBadValue, "task", "%s: to read the events of a task, use /v1/namespaces/{ns}/events", task.Quote(f.Task))
 		}
 		if err := task.CheckName("task", f.Task); err != nil {
 			return q, f, err
@@ -239,12 +273,12 @@ func (h *Handlers) streamEvents(c *httpapi.Call, q store.EventQuery) error {
 		case b := <-batches:
 			out.sendBatch(b)
 		case <-beat.C:
-			if h.Refused(ctx, c.Request) {
+			if h.CheckStream(ctx, c.Request) != nil {
 				return nil // the token is no longer valid
 			}
 			out.sendHeartbeat()
 		case <-h.Ends:
-			out.writeComment("the node stops")
+			out.writeComment("the node is stopping")
 			return nil
 		case <-ctx.Done():
 			return nil

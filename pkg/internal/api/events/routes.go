@@ -4,10 +4,10 @@ import (
 	"context"
 	"net/http"
 	"reflect"
-	"sync/atomic"
 	"time"
 
 	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/internal/access"
 	"github.com/carillonhq/carillon/pkg/internal/api/httpapi"
 	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/task"
@@ -19,13 +19,13 @@ type Handlers struct {
 	Node  string // the name of this node
 	// PageQuiet is how long a page waits without new events before it ends.
 	PageQuiet time.Duration
-	// Refused reports whether the caller of a running request has lost its access.
-	Refused   func(ctx context.Context, r *http.Request) bool
-	Ends      <-chan struct{} // closed when the node stops serving requests; may be nil
-	Heartbeat time.Duration   // the interval between signs of life of a stream
-	Problems  httpapi.ProblemWriter
+	// CheckStream returns why the caller of a running request may no longer read the answer.
+	CheckStream func(ctx context.Context, r *http.Request) error
+	Ends        <-chan struct{} // closed when the node stops serving requests; may be nil
+	Heartbeat   time.Duration   // the interval between signs of life of a stream
+	Problems    httpapi.ProblemWriter
 
-	streaming atomic.Int32 // the number of callers that read events
+	streaming httpapi.Slots // of callers that read events
 }
 
 // Routes returns the operations on events.
@@ -36,7 +36,7 @@ func (h *Handlers) Routes() []*httpapi.Operation {
 		{ID: "list-all-events", Method: get, Path: "/v1/events", Tag: "events", Summary: "Read or follow the events of the cluster",
 			Description: eventsAbout, Status: 200, Streams: true, Answer: reflect.TypeFor[client.EventPage](),
 			Events: reflect.TypeFor[task.Event](), Errors: []int{429}, Handler: httpapi.Query(h.listEvents)},
-		{ID: "list-events", Method: get, Path: httpapi.InNamespace + "/events", Tag: "events", Summary: "Read or follow the events of a namespace",
+		{ID: "list-events", Verb: access.Read, Kind: access.Tasks, Method: get, Path: httpapi.InNamespace + "/events", Tag: "events", Summary: "Read or follow the events of a namespace",
 			Description: eventsAbout, Status: 200, Streams: true, Answer: reflect.TypeFor[client.EventPage](),
 			Events: reflect.TypeFor[task.Event](), Errors: []int{429}, Handler: httpapi.Query(h.listEvents)},
 	}

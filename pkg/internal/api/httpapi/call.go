@@ -89,15 +89,15 @@ func (c *Call) readConditions() error {
 		return nil
 	}
 	if len(match) > 0 && !c.Operation.Conditional {
-		return task.Invalid(task.CodeBadValue, "If-Match", "this route does not take a revision")
+		return task.Invalid(task.CodeBadValue, "If-Match", "this route does not accept a revision")
 	}
 	if len(none) > 0 && !c.Operation.Creates {
-		return task.Invalid(task.CodeBadValue, "If-None-Match", "this route does not take it")
+		return task.Invalid(task.CodeBadValue, "If-None-Match", "this route does not accept this header")
 	}
 
 	if len(none) > 0 {
 		if len(none) > 1 || strings.TrimSpace(none[0]) != "*" || len(match) > 0 {
-			return task.Invalid(task.CodeBadValue, "If-None-Match", "only * is possible, and no If-Match beside it")
+			return task.Invalid(task.CodeBadValue, "If-None-Match", "must be *, and cannot be combined with If-Match")
 		}
 		c.IfNoneMatch = true
 	}
@@ -140,7 +140,7 @@ func readBody(w http.ResponseWriter, r *http.Request, rt *Operation) ([]byte, er
 	case len(b) == 0 && (rt.Body == nil || rt.Body.Optional):
 		return nil, nil
 	case rt.Body == nil:
-		return nil, Fail(http.StatusBadRequest, task.CodeBadJSON, "this route takes no body")
+		return nil, Fail(http.StatusBadRequest, task.CodeBadJSON, "this route accepts no body")
 	}
 
 	if err := checkType(r, rt.Body); err != nil {
@@ -179,12 +179,12 @@ func checkType(r *http.Request, b *Body) error {
 	charset, has := params["charset"]
 
 	if encoding := r.Header.Get("Content-Encoding"); encoding != "" {
-		return Fail(http.StatusUnsupportedMediaType, client.CodeContentType, "the Content-Encoding is %s; this route takes a body as it is, not compressed",
+		return Fail(http.StatusUnsupportedMediaType, client.CodeContentType, "the Content-Encoding is %s; this route accepts only an uncompressed body",
 			task.Quote(encoding)).WithField("Content-Encoding")
 	}
 
 	if err != nil || len(values) != 1 || !slices.Contains(b.Types, kind) || has && !strings.EqualFold(charset, "utf-8") {
-		return Fail(http.StatusUnsupportedMediaType, client.CodeContentType, "the Content-Type is %s; this route takes %s, in UTF-8, not compressed",
+		return Fail(http.StatusUnsupportedMediaType, client.CodeContentType, "the Content-Type is %s; this route accepts %s, in UTF-8 and uncompressed",
 			task.Quote(strings.Join(values, ", ")), strings.Join(b.Types, " or ")).WithField("Content-Type")
 	}
 
@@ -235,6 +235,9 @@ func (c *Call) Serve() (Answer, error) { return c.serve(c) }
 // Context returns the request's context.
 func (c *Call) Context() context.Context { return c.Request.Context() }
 
+// Rights returns what the caller may do.
+func (c *Call) Rights() *Rights { return RightsOf(c.Request.Context()) }
+
 // Actor returns the name of the caller as records and events contain it.
 func (c *Call) Actor() string { return CallerOf(c.Request.Context()).Actor() }
 
@@ -261,7 +264,7 @@ func (c *Call) RunID() (string, error) {
 	})
 
 	if id == "" || len(id) > task.MaxName || !ok {
-		return "", task.Invalid(task.CodeBadValue, "run", "%s is not a run's id, nor the beginning of one", task.Quote(id))
+		return "", task.Invalid(task.CodeBadValue, "run", "%s is not a run id or a prefix of one", task.Quote(id))
 	}
 
 	return id, nil

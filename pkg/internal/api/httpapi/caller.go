@@ -4,15 +4,30 @@ import (
 	"context"
 	"strings"
 	"unicode"
+
+	"github.com/carillonhq/carillon/pkg/internal/access"
 )
 
 // Caller identifies who sent a request.
 type Caller struct {
-	Who, Role   string
+	Who         string // the subject: user:NAME, service:NAME, cert:NAME or unix:USER
 	Token       string // the id of the token; "" if there was none
-	Certificate string // the common name of the client certificate, if it was verified
+	Certificate string // the name of the client certificate, if it was verified
+	Address     string // the address that the request came from, without the port; "" over a unix socket
 	Forwarder   string // the node that forwarded the request for this caller; "" if none did
 }
+
+// Subject returns the caller as access records know it. Every user of the host who is trusted without a token has the
+// rights of root there.
+func (c Caller) Subject() access.Caller {
+	if strings.HasPrefix(c.Who, access.KindUnix+":") {
+		return access.Caller{Subject: access.RootSubject}
+	}
+	return access.Caller{Subject: c.Who, Token: c.Token}
+}
+
+// Name returns the subject as messages show it.
+func (c Caller) Name() string { return actorName(c.Who) }
 
 // whoKey is the context key of a Caller.
 type whoKey struct{}
@@ -31,18 +46,18 @@ func CallerOf(ctx context.Context) Caller {
 // maxActorName is the maximum number of bytes of a token's or a certificate's name in a record.
 const maxActorName = 128
 
-// Actor returns the name of the caller, in the format of all records and events. It contains the name of the
-// token's holder, the token's id, and the common name of the client certificate if it was verified:
+// Actor returns the name of the caller, in the format of all records and events: the subject, the token's id, and
+// the name of the client certificate if it was verified:
 //
-//	ann (token k3vq7t2m5xw4hzra, certificate ann-laptop)
-//	token k3vq7t2m5xw4hzra
+//	user:ann (token k3vq7t2m5xw4hzra, certificate ann-laptop)
+//	cert:deploy (certificate deploy)
 //	unix:uid=0
 //
-// Two tokens may have the same name, and a certificate alone grants no access, so only all three together
-// identify the caller (G26). The id is not secret: it is the token's key in etcd.
+// A subject may have several tokens, so the id tells which one was used (G26). It is not secret: it is the token's key
+// in etcd.
 func (c Caller) Actor() string {
 	var by []string
-	if c.Token != "" && c.Who != TokenName(c.Token) {
+	if c.Token != "" {
 		by = append(by, "token "+c.Token)
 	}
 
@@ -57,9 +72,6 @@ func (c Caller) Actor() string {
 
 	return text
 }
-
-// TokenName is the name of a caller whose token has no name.
-func TokenName(token string) string { return "token " + token }
 
 // actorName returns a name in the format of records: one line, of limited length, and without the characters
 // that separate it from the token and the certificate. So no name can imitate another token.

@@ -7,14 +7,13 @@ import (
 
 func TestActor_NamesTokenAndCertificate(t *testing.T) {
 	for want, c := range map[string]Caller{
-		"ann (token k3vq)":                     {Who: "ann", Token: "k3vq"},
-		"ann (token k3vq, certificate laptop)": {Who: "ann", Token: "k3vq", Certificate: "laptop"},
-		"token k3vq":                           {Who: "token k3vq", Token: "k3vq"},
-		"token k3vq (certificate laptop)":      {Who: "token k3vq", Token: "k3vq", Certificate: "laptop"},
-		"unix:uid=0":                           {Who: "unix:uid=0"},
-		"a?b?? (token k3vq)":                   {Who: "a\nb\x1b\xff", Token: "k3vq"},
+		"user:ann (token k3vq)":                               {Who: "user:ann", Token: "k3vq"},
+		"user:ann (token k3vq, certificate laptop)":           {Who: "user:ann", Token: "k3vq", Certificate: "laptop"},
+		"cert:laptop (certificate laptop)":                    {Who: "cert:laptop", Certificate: "laptop"},
+		"unix:uid=0":                                          {Who: "unix:uid=0"},
+		"a?b?? (token k3vq)":                                  {Who: "a\nb\x1b\xff", Token: "k3vq"},
 		"ann ?token x? (token k3vq, certificate x? ?token y)": {Who: "ann (token x)", Token: "k3vq", Certificate: "x) (token y"},
-		"carillon (token k3vq)":                               {Who: "carillon", Token: "k3vq"}, // not the name of Carillon itself
+		"service:carillon (token k3vq)":                       {Who: "service:carillon", Token: "k3vq"}, // not what Carillon itself is called
 		strings.Repeat("é", 64) + "… (token k3vq, certificate " + strings.Repeat("x", 128) + "…)": {
 			Who: strings.Repeat("é", 65), Token: "k3vq", Certificate: strings.Repeat("x", 500)},
 	} {

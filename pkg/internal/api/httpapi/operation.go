@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/danielgtaylor/huma/v2"
+
+	"github.com/carillonhq/carillon/pkg/internal/access"
 )
 
 // Operation describes one operation of the API: its parameters, its answers, and its handler. The OpenAPI
@@ -28,9 +30,14 @@ type Operation struct {
 	Tagged           bool         // the answer has an ETag
 	Errors           []int        // statuses in addition to those that Problems derives
 	Public           bool         // needs no token
-	Streams          bool         // the handler writes the answer itself, without RequestTimeout
-	Events           reflect.Type // the type of each message, if the operation also offers server-sent events
-	Handler          Handler
+	// Verb and Kind are the least that a caller needs, in the namespace of the path if there is one. What a handler
+	// changes may need more: it calls Rights.Require. Without a verb, every known caller may call the operation; a list
+	// of several namespaces then contains only what the caller may read.
+	Verb    access.Verb
+	Kind    access.Kind
+	Streams bool         // the handler writes the answer itself, without RequestTimeout
+	Events  reflect.Type // the type of each message, if the operation also offers server-sent events
+	Handler Handler
 }
 
 // Body describes the body of an operation. Either Schema or Of is set.

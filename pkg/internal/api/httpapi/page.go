@@ -41,7 +41,7 @@ func (p pageSigner) signToken(list, after string) string {
 func (p pageSigner) openToken(list, token string) (after string, err error) {
 	b, err := base64.RawURLEncoding.DecodeString(token)
 	if err != nil || len(b) <= pageSum || !hmac.Equal(b[:pageSum], p.signature(list, string(b[pageSum:]))) {
-		return "", task.Invalid(client.CodeBadPage, "page", "%s is not a page of this list", task.Quote(token))
+		return "", task.Invalid(client.CodeBadPage, "page", "%s is not a page token of this list", task.Quote(token))
 	}
 	return string(b[pageSum:]), nil
 }
@@ -65,7 +65,7 @@ type Paging struct {
 // PageQuery are the parameters of a list with pages.
 type PageQuery struct {
 	Limit int     `query:"limit" minimum:"1" maximum:"5000" default:"500" doc:"Maximum number of items on a page."`
-	Page  *string `query:"page" doc:"The token in next of the page before."`
+	Page  *string `query:"page" doc:"The token in next of the previous page."`
 }
 
 // Paging returns the requested page. It returns an error if the page token belongs to another list.

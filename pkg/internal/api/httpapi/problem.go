@@ -80,19 +80,19 @@ func AsFailure(err error) *Failure {
 		return Fail(status, field.Code, "%s", field.Message).WithField(Shorten(field.Field))
 	case store.NoSpace(err):
 		f = Fail(http.StatusInsufficientStorage, client.CodeNoSpace,
-			"etcd is full: its space quota is used up, and it accepts no writes; the change may have been made all the same").
-			WithHint("make space, as carillon cluster status says; then look before you try again")
+			"etcd is full: its space quota is used up, and it accepts no writes; the change may have been made nevertheless").
+			WithHint("make space as carillon cluster status describes; then check the current state before you retry")
 	case errors.Is(err, task.ErrUnknown):
 		f = Fail(http.StatusGatewayTimeout, client.CodeUnknown,
-			"etcd did not say what became of the change: it may have been made, or may yet be").
-			WithHint("look before you try again")
+			"the outcome of the change is unknown: it may have been made, or may still be made").
+			WithHint("check the current state before you retry")
 	case errors.Is(err, task.ErrNotFound):
 		return Fail(http.StatusNotFound, client.CodeNotFound, "%s", err)
 	case errors.Is(err, task.ErrExists):
 		return Fail(http.StatusConflict, client.CodeExists, "%s", err)
 	case errors.Is(err, task.ErrStale):
 		return Fail(http.StatusPreconditionFailed, client.CodeStale, "%s", err).WithField("If-Match").
-			WithHint("read it again, and decide again")
+			WithHint("read the current state, and decide again")
 	case errors.Is(err, task.ErrConflict):
 		return Fail(http.StatusConflict, client.CodeConflict, "%s", err).WithHint("try again")
 	case errors.Is(err, task.ErrUnavailable), errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled):
@@ -101,7 +101,7 @@ func AsFailure(err error) *Failure {
 		return Fail(http.StatusInternalServerError, client.CodeUnreadable, "%s", err).Because(err).
 			WithHint("the record in etcd is damaged: delete the task and create it again")
 	default:
-		return Fail(http.StatusInternalServerError, client.CodeInternal, "the server failed; its log says more").Because(err)
+		return Fail(http.StatusInternalServerError, client.CodeInternal, "internal error; see the node's log").Because(err)
 	}
 
 	f.ID = n.id

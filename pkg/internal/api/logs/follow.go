@@ -19,7 +19,7 @@ import (
 
 const (
 	// maxFollowers is the maximum number of followers at one node, including those whose requests it forwards.
-	// Each needs one or two connections and an open file.
+	// Each needs one or two connections and an open file. One subject may have a quarter of them.
 	maxFollowers = 256
 	// followPace is how long a follower waits for more output after it was woken. So a process that writes one
 	// line at a time causes at most ten writes per second for each follower.
@@ -30,19 +30,6 @@ const (
 	unbegunFirst = 250 * time.Millisecond
 	unbegunMost  = 5 * time.Second
 )
-
-// mayFollow counts a new follower, or returns a failure if there are too many. The caller must call end when
-// the follower ends.
-func (h *Handlers) mayFollow(c *httpapi.Call) (end func(), err error) {
-	if h.following.Add(1) > maxFollowers {
-		h.following.Add(-1)
-		c.Writer.Header().Set("Retry-After", "2")
-		return nil, httpapi.Fail(http.StatusTooManyRequests, client.CodeBusy, "%d callers follow outputs at node %s already", maxFollowers, h.Node).
-			WithHint("try again, or ask another node")
-	}
-
-	return func() { h.following.Add(-1) }, nil
-}
 
 // logFollower sends the output of an attempt while it is written. Its answer ends normally only if the attempt
 // has ended and all output has been sent. In any other case the connection is aborted, so that the caller knows
@@ -137,7 +124,7 @@ func (f *logFollower) followOutput(woken <-chan struct{}) bool {
 				return false
 			}
 		case <-beat.C:
-			if f.h.Refused(f.Context(), f.Request) {
+			if f.h.CheckStream(f.Context(), f.Request) != nil {
 				return false // the caller's token is no longer valid
 			}
 		case <-f.h.Ends:

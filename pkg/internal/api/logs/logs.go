@@ -18,15 +18,16 @@ import (
 	"time"
 
 	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/internal/access"
 	"github.com/carillonhq/carillon/pkg/internal/api/httpapi"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
 // logsQuery are the parameters of a request for output.
 type logsQuery struct {
-	Attempt int   `query:"attempt" minimum:"1" maximum:"100" doc:"Counted from 1. Default: the latest that has any."`
+	Attempt int   `query:"attempt" minimum:"1" maximum:"100" doc:"Counted from 1. Default: the latest that was assigned to a node."`
 	Tail    int   `query:"tail" minimum:"1" maximum:"100000" doc:"Starts with this many of the last lines."`
-	From    int64 `query:"from" minimum:"0" doc:"Skips this many bytes at the start. Excludes tail."`
+	From    int64 `query:"from" minimum:"0" doc:"Skips this many bytes at the start. Cannot be combined with tail."`
 	Follow  bool  `query:"follow" default:"false" doc:"Follows the output until the attempt has ended."`
 	Times   bool  `query:"times" default:"false" doc:"Returns lines of JSON with the time of each line of output."`
 }
@@ -34,7 +35,7 @@ type logsQuery struct {
 // Check rejects parameters that exclude each other.
 func (q *logsQuery) Check(given url.Values) error {
 	if q.Tail > 0 && given.Has("from") {
-		return task.Invalid(task.CodeBadValue, "from", "not together with tail")
+		return task.Invalid(task.CodeBadValue, "from", "cannot be combined with tail")
 	}
 	return nil
 }
@@ -73,6 +74,10 @@ func (h *Handlers) runLogs(c *httpapi.Call, q logsQuery) (httpapi.Answer, error)
 		return httpapi.Answer{}, err
 	}
 
+	if err := c.Rights().RequireOnTask(c.Context(), h.Store, ref, access.Output, access.Runs); err != nil {
+		return httpapi.Answer{}, err
+	}
+
 	follow, part, err := logPartOf(c, q)
 	if err != nil {
 		return httpapi.Answer{}, err
@@ -80,7 +85,7 @@ func (h *Handlers) runLogs(c *httpapi.Call, q logsQuery) (httpapi.Answer, error)
 
 	// A follower counts against the limit also if this node only forwards the request.
 	if follow {
-		end, err := h.mayFollow(c)
+		end, err := h.following.Acquire(c, maxFollowers, "follow output", h.Node)
 		if err != nil {
 			return httpapi.Answer{}, err
 		}
@@ -103,8 +108,8 @@ func (h *Handlers) runLogs(c *httpapi.Call, q logsQuery) (httpapi.Answer, error)
 	}
 
 	if run.Fan != nil {
-		return httpapi.Answer{}, httpapi.Fail(http.StatusNotFound, client.CodeNoLogs, "run %s has %d parts, and no output but theirs", run.ID, run.Fan.Count).
-			WithHint("one of them: " + task.PartID(run.ID, run.Fan.Numbers()[0]))
+		return httpapi.Answer{}, httpapi.Fail(http.StatusNotFound, client.CodeNoLogs, "run %s has %d parts; only the parts have output", run.ID, run.Fan.Count).
+			WithHint("one of the parts: " + task.PartID(run.ID, run.Fan.Numbers()[0]))
 	}
 
 	attempt, err := attemptOf(run, q.Attempt)
@@ -118,7 +123,7 @@ func (h *Handlers) runLogs(c *httpapi.Call, q logsQuery) (httpapi.Answer, error)
 
 	// A forwarded request is not forwarded again, so nodes that disagree about the run cannot create a loop.
 	if by := httpapi.CallerOf(c.Context()).Forwarder; by != "" {
-		return httpapi.Answer{}, httpapi.Fail(http.StatusLoopDetected, client.CodeLoop, "node %s sent this to node %s, but the run was on node %s", task.Quote(by), h.Node, attempt.Node)
+		return httpapi.Answer{}, httpapi.Fail(http.StatusLoopDetected, client.CodeLoop, "node %s forwarded this request to node %s, but the run was on node %s", task.Quote(by), h.Node, attempt.Node)
 	}
 
 	target, err := h.Store.Node(ctx, attempt.Node)
@@ -147,9 +152,9 @@ func logPartOf(c *httpapi.Call, q logsQuery) (follow bool, p logPart, err error)
 	ranges := len(c.Request.Header.Values("Range")) > 0
 	switch {
 	case q.Follow && ranges:
-		err = task.Invalid(task.CodeBadValue, "Range", "not together with follow; use from")
+		err = task.Invalid(task.CodeBadValue, "Range", "cannot be combined with follow; use from")
 	case q.Times && ranges:
-		err = task.Invalid(task.CodeBadValue, "Range", "not together with times; use from")
+		err = task.Invalid(task.CodeBadValue, "Range", "cannot be combined with times; use from")
 	}
 
 	return q.Follow && c.Request.Method == http.MethodGet, p, err
@@ -186,7 +191,7 @@ func (h *Handlers) serveHere(c *httpapi.Call, r task.Run, attempt int, follow bo
 // serveSpool serves the stored output of an attempt on this node. It supports Range within the part that p
 // selects.
 func (h *Handlers) serveSpool(c *httpapi.Call, r task.Run, attempt int, p logPart) error {
-	gone := httpapi.Fail(http.StatusNotFound, client.CodeNoLogs, "node %s keeps no output of run %s, attempt %d, any more", h.Node, r.ID, attempt)
+	gone := httpapi.Fail(http.StatusNotFound, client.CodeNoLogs, "node %s no longer has the output of run %s, attempt %d", h.Node, r.ID, attempt)
 
 	if h.Source == nil {
 		return gone
@@ -257,7 +262,7 @@ func (p *rangeProblems) Header() http.Header { return p.c.Writer.Header() }
 // WriteHeader writes a problem if the status is an error.
 func (p *rangeProblems) WriteHeader(status int) {
 	if p.failed = status >= http.StatusBadRequest; p.failed {
-		f := httpapi.Fail(status, task.CodeOutOfRange, "there is nothing in that range").WithField("Range")
+		f := httpapi.Fail(status, task.CodeOutOfRange, "the range is outside the output").WithField("Range")
 		p.problems.Write(p.c.Writer, p.c.Request, f)
 		return
 	}
@@ -275,7 +280,7 @@ func (p *rangeProblems) Write(b []byte) (int, error) {
 
 // nodeAwayError is the failure for output on a node that is not present or does not answer.
 func nodeAwayError(node string) *httpapi.Failure {
-	return httpapi.Fail(http.StatusServiceUnavailable, client.CodeNodeAway, "node %s, which has the output, is away", node)
+	return httpapi.Fail(http.StatusServiceUnavailable, client.CodeNodeAway, "node %s, which has the output, is unavailable", node)
 }
 
 // forwardRequest forwards the request to the node that stores the output.

@@ -23,7 +23,7 @@ func (h *Handlers) untilRefused(c *httpapi.Call) (context.Context, context.Cance
 		for {
 			select {
 			case <-beat.C:
-				if h.Refused(ctx, request) {
+				if h.CheckStream(ctx, request) != nil {
 					return
 				}
 			case <-h.Ends:

@@ -3,10 +3,10 @@ package logs
 import (
 	"context"
 	"net/http"
-	"sync/atomic"
 	"time"
 
 	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/internal/access"
 	"github.com/carillonhq/carillon/pkg/internal/api/httpapi"
 	"github.com/carillonhq/carillon/pkg/internal/api/peers"
 	"github.com/carillonhq/carillon/pkg/store"
@@ -22,13 +22,13 @@ type Handlers struct {
 	Peers  *peers.Client
 	Node   string // the name of this node
 	Source Source // the output stored on this node; nil: none
-	// Refused reports whether the caller of a running request has lost its access.
-	Refused   func(ctx context.Context, r *http.Request) bool
-	Ends      <-chan struct{} // closed when the node stops serving requests; may be nil
-	Heartbeat time.Duration   // how often a stream checks whether its caller still has access
-	Problems  httpapi.ProblemWriter
+	// CheckStream returns why the caller of a running request may no longer read the answer.
+	CheckStream func(ctx context.Context, r *http.Request) error
+	Ends        <-chan struct{} // closed when the node stops serving requests; may be nil
+	Heartbeat   time.Duration   // how often a stream checks whether its caller still has access
+	Problems    httpapi.ProblemWriter
 
-	following atomic.Int32 // the number of requests that follow output
+	following httpapi.Slots // of requests that follow output
 }
 
 // RunFinder finds a run of a task.
@@ -38,19 +38,19 @@ type RunFinder interface {
 }
 
 // Followers returns the number of requests that follow output at this node or through it.
-func (h *Handlers) Followers() int { return int(h.following.Load()) }
+func (h *Handlers) Followers() int { return h.following.Held() }
 
 // Routes returns the operations on output.
 func (h *Handlers) Routes() []*httpapi.Operation {
 	const get = http.MethodGet
 
 	return []*httpapi.Operation{
-		{ID: "get-run-logs", Forwarded: true, Method: get, Path: httpapi.OfRun + "/logs", Tag: "runs", Summary: "Read the output of an attempt on any node",
+		{ID: "get-run-logs", Verb: access.Output, Kind: access.Runs, Forwarded: true, Method: get, Path: httpapi.OfRun + "/logs", Tag: "runs", Summary: "Read the output of an attempt on any node",
 			Description: logsAbout, Status: 200, Streams: true, Errors: []int{206, 409, 416, 429, 508}, Handler: httpapi.Query(h.runLogs)},
 	}
 }
 
-const logsAbout = "With follow=true the answer goes on as the attempt writes, and waits for one that has not started. It ends when the attempt has; " +
-	"if anything else ends it, it is cut off (without the last chunk): ask again, with from. " + client.LogsFromHeader + " says behind how many bytes it begins. " +
-	"With times=true each line of output is a line of JSON (" + httpapi.TypeLines + "): from (the bytes before it), time, stream (stdout or stderr, if the task " +
-	"has them told apart), text, or base64 if it is not UTF-8, and unended if its end, or more of it, comes in another line. What a former version has kept has no times."
+const logsAbout = "With follow=true, the answer continues as the attempt writes, and waits for an attempt that has not started. It ends when the attempt ends. " +
+	"If anything else ends it, it is cut off (without the last chunk): request the rest, with from. " + client.LogsFromHeader + " contains the offset at which the answer begins. " +
+	"With times=true, each line of output is a line of JSON (" + httpapi.TypeLines + "): from (its offset), time, stream (stdout or stderr, if the task " +
+	"keeps them apart), text, or base64 if it is not UTF-8, and unended if the line continues in another one. Output stored by earlier versions has no times."

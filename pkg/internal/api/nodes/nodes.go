@@ -49,9 +49,12 @@ func (h *Handlers) setState(c *httpapi.Call, state string) (httpapi.Answer, erro
 	}
 
 	if h.SetState == nil {
-		return httpapi.Answer{}, httpapi.Fail(http.StatusNotImplemented, client.CodeInternal, "node %s takes no states", name)
+		return httpapi.Answer{}, httpapi.Fail(http.StatusNotImplemented, client.CodeInternal, "the state of node %s cannot be changed", name)
 	}
-	if err := h.SetState(c.Context(), state, c.Actor()); err != nil {
+
+	node := []task.AuditObject{{Kind: "node", Name: name, Change: "put"}}
+	err := c.Rights().RecordAround(c.Context(), h.Store, node, func() error { return h.SetState(c.Context(), state, c.Actor()) })
+	if err != nil {
 		return httpapi.Answer{}, fmt.Errorf("%s node %s: %w", state, name, err)
 	}
 
@@ -65,7 +68,7 @@ func (h *Handlers) requestState(c *httpapi.Call, name, state string) (httpapi.An
 		return httpapi.Answer{}, err
 	}
 
-	mod, err := h.Store.RequestNodeState(c.Context(), n, store.NodeRequest{State: state, By: c.Actor(), At: h.Now.Stamp()})
+	mod, err := h.Store.As(c.Rights()).RequestNodeState(c.Context(), n, store.NodeRequest{State: state, By: c.Actor(), At: h.Now.Stamp()})
 	if err != nil {
 		return httpapi.Answer{}, httpapi.About("node "+name, err)
 	}
@@ -103,11 +106,11 @@ func (h *Handlers) withdrawState(c *httpapi.Call, name, state string, mod int64)
 	withdrawn, err := h.Store.DeleteNodeRequest(ctx, name, mod)
 	if err != nil || !withdrawn {
 		return httpapi.Fail(http.StatusGatewayTimeout, client.CodeUnknown, "node %s did not confirm within %s that it is %s", name, h.StateWithin, state).
-			WithHint("look before you try again: carillon node list").Because(err)
+			WithHint("check the state before you retry: carillon node list").Because(err)
 	}
 
 	return httpapi.Fail(http.StatusServiceUnavailable, client.CodeNodeAway, "node %s did not become %s within %s; the request was withdrawn", name, state, h.StateWithin).
-		WithHint("only the node itself can take a state; if its process is gone, its shards move by themselves")
+		WithHint("only the node itself can change its state; if its process is gone, other nodes take over its shards")
 }
 
 // listNodes serves the present nodes.

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/internal/access"
 	"github.com/carillonhq/carillon/pkg/internal/api/httpapi"
 	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/task"
@@ -30,19 +31,19 @@ func (h *Handlers) Routes() []*httpapi.Operation {
 	const get, post = http.MethodGet, http.MethodPost
 
 	return []*httpapi.Operation{
-		{ID: "list-nodes", Method: get, Path: "/v1/nodes", Tag: "cluster", Summary: "List the live nodes",
+		{ID: "list-nodes", Verb: access.Read, Kind: access.Nodes, Method: get, Path: "/v1/nodes", Tag: "cluster", Summary: "List the live nodes",
 			Status: 200, Answer: reflect.TypeFor[client.List[task.Node]](), Handler: httpapi.NoQuery(h.listNodes)},
-		{ID: "get-node", Method: get, Path: "/v1/nodes/{node}", Tag: "cluster", Summary: "Read a node", Status: 200, Answer: reflect.TypeFor[task.Node](), Handler: httpapi.NoQuery(h.getNode)},
-		{ID: "drain-node", Method: post, Path: "/v1/nodes/{node}/drain", Tag: "cluster", Summary: "Drain a node: hand over its shards and runs that have not started",
+		{ID: "get-node", Verb: access.Read, Kind: access.Nodes, Method: get, Path: "/v1/nodes/{node}", Tag: "cluster", Summary: "Read a node", Status: 200, Answer: reflect.TypeFor[task.Node](), Handler: httpapi.NoQuery(h.getNode)},
+		{ID: "drain-node", Verb: access.Operate, Kind: access.Nodes, Method: post, Path: "/v1/nodes/{node}/drain", Tag: "cluster", Summary: "Drain a node: hand over its shards and runs that have not started",
 			Description: "The call returns when the node has announced the change. The drain is complete when the node has no shards and runs nothing. " + stateAbout,
 			Status:      200, Answer: reflect.TypeFor[task.Node](), Errors: []int{409}, Handler: httpapi.NoQuery(h.drainNode)},
-		{ID: "cordon-node", Method: post, Path: "/v1/nodes/{node}/cordon", Tag: "cluster", Summary: "Cordon a node: it gets no new runs and keeps its shards",
+		{ID: "cordon-node", Verb: access.Operate, Kind: access.Nodes, Method: post, Path: "/v1/nodes/{node}/cordon", Tag: "cluster", Summary: "Cordon a node: it gets no new runs and keeps its shards",
 			Description: stateAbout, Status: 200, Answer: reflect.TypeFor[task.Node](), Errors: []int{409}, Handler: httpapi.NoQuery(h.cordonNode)},
-		{ID: "resume-node", Method: post, Path: "/v1/nodes/{node}/resume", Tag: "cluster", Summary: "End the drain or cordon of a node",
+		{ID: "resume-node", Verb: access.Operate, Kind: access.Nodes, Method: post, Path: "/v1/nodes/{node}/resume", Tag: "cluster", Summary: "End the drain or cordon of a node",
 			Description: stateAbout, Status: 200, Answer: reflect.TypeFor[task.Node](), Errors: []int{409}, Handler: httpapi.NoQuery(h.resumeNode)},
-		{ID: "list-shards", Method: get, Path: "/v1/shards", Tag: "cluster", Summary: "List all shards and their owners",
+		{ID: "list-shards", Verb: access.Read, Kind: access.Cluster, Method: get, Path: "/v1/shards", Tag: "cluster", Summary: "List all shards and their owners",
 			Status: 200, Answer: reflect.TypeFor[client.List[task.Shard]](), Handler: httpapi.NoQuery(h.listShards)},
 	}
 }
 
-const stateAbout = "Only the node itself can take a state, which it keeps over restarts: any other node asks it for the state through etcd, and withdraws that if the node does not take it within 10 s."
+const stateAbout = "Only the node itself can change its state, which survives restarts. Another node requests the change through etcd, and withdraws the request if the node does not change its state within 10 s."

@@ -73,10 +73,10 @@ func newProxy(dial, dialTLS func(ctx context.Context, network, address string) (
 func (p *Client) addressOf(n task.Node) (*url.URL, error) {
 	u, err := url.Parse(n.Address)
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
-		return nil, fmt.Errorf("node %s says that it is at %s, which is no address", n.Name, task.Quote(n.Address))
+		return nil, fmt.Errorf("node %s has published an invalid address: %s", n.Name, task.Quote(n.Address))
 	}
 	if p.TLS && u.Scheme != "https" {
-		return nil, fmt.Errorf("node %s is at %s, without TLS, and node %s asks others by TLS only", n.Name, task.Quote(n.Address), p.Node)
+		return nil, fmt.Errorf("node %s is at %s, without TLS, but node %s sends requests to other nodes only over TLS", n.Name, task.Quote(n.Address), p.Node)
 	}
 
 	return &url.URL{Scheme: u.Scheme, Host: u.Host, Path: "/"}, nil
@@ -99,12 +99,12 @@ func (p *Client) NewRequest(ctx context.Context, who httpapi.Caller, n task.Node
 		return nil, err
 	}
 	if p.Key == nil {
-		return nil, fmt.Errorf("node %s has no key to ask other nodes with", p.Node)
+		return nil, fmt.Errorf("node %s has no key to sign requests to other nodes", p.Node)
 	}
 
 	st := statement.Statement{
 		From: p.Node, FromInstance: p.Instance, To: n.Name, ToInstance: n.Instance,
-		Caller: statement.Caller{Who: who.Who, Role: who.Role, Token: who.Token, Certificate: who.Certificate},
+		Caller: statement.Caller{Who: who.Who, Token: who.Token, Address: who.Address, Certificate: who.Certificate},
 	}
 	req.Header.Set(statement.Header, st.Sign(p.Key, statement.Request{Method: method, Path: req.URL.RequestURI()}, p.Now()))
 
@@ -127,7 +127,7 @@ func Refusal(res *http.Response) error {
 		return fmt.Errorf("it answered %s", res.Status)
 	}
 
-	return fmt.Errorf("it refuses this node: %s", httpapi.Shorten(p.Detail))
+	return fmt.Errorf("it rejects this node: %s", httpapi.Shorten(p.Detail))
 }
 
 // Forward forwards a request to another node that has the requested data, and streams the answer back. If it

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/internal/access"
 	"github.com/carillonhq/carillon/pkg/internal/api/httpapi"
 	"github.com/carillonhq/carillon/pkg/internal/api/views"
 	"github.com/carillonhq/carillon/pkg/store"
@@ -98,18 +99,18 @@ func (h *Handlers) deadRun(ctx context.Context, ref record.Ref, id string) (reco
 			return record.Dead{}, err
 		}
 
-		why := "it is not among the dead runs of its task any more"
+		why := "it is no longer among the dead runs of its task"
 		if run.State != task.Failed && run.State != task.TimedOut && run.State != task.Lost {
 			why = fmt.Sprintf("it is %s, not dead", strings.ReplaceAll(string(run.State), "_", " "))
 		}
 
 		if parent, _, is := task.ParentOf(run.ID); is {
-			return record.Dead{}, httpapi.Fail(http.StatusConflict, client.CodeConflict, "run %s of task %s: it is a part, and dead are runs as a whole", run.ID, ref).
-				WithField("run").WithHint("carillon run retry " + parent + " repeats the parts of its run that failed")
+			return record.Dead{}, httpapi.Fail(http.StatusConflict, client.CodeConflict, "run %s of task %s: it is a part; only whole runs can be dead", run.ID, ref).
+				WithField("run").WithHint("carillon run retry " + parent + " repeats the failed parts of its run")
 		}
 
 		return record.Dead{}, httpapi.Fail(http.StatusConflict, client.CodeConflict, "run %s of task %s: %s", run.ID, ref, why).
-			WithField("run").WithHint("the dead runs: carillon run list --dead " + ref.Name)
+			WithField("run").WithHint("to list the dead runs: carillon run list --dead " + ref.Name)
 	}
 
 	ids := make([]string, len(found))
@@ -142,14 +143,19 @@ func (h *Handlers) retryRun(c *httpapi.Call) (httpapi.Answer, error) {
 		// A task that was deleted and created again is a different task, and must not run what the earlier one
 		// left.
 		if st.Task.UID != d.UID {
-			return fmt.Errorf("run %s of task %s, which is another now: %w", d.ID, ref, task.ErrNotFound)
+			return fmt.Errorf("run %s of task %s, which has been deleted and created again: %w", d.ID, ref, task.ErrNotFound)
+		}
+
+		if err := c.Rights().RequireOnTask(c.Context(), h.Store, ref, access.Retry, access.Runs); err != nil {
+			return err
 		}
 
 		run := requestedBy(c, h.manualRun(st), d.Env)
 		run.RetryOf, run.Checkpoint = d.ID, d.Checkpoint
 		run.Fan = d.Fan // of a run with parts, only the failed parts are repeated
-		err = h.Store.Revive(c.Context(), st, d, task.Waiting{Run: run, Env: d.Env})
-		out = client.Triggered{Run: views.RunInBrief(run), Paused: st.Task.Paused}
+		_, paused := views.PauseInForce(&st.Entry, run.CreatedAt.Time)
+		out = client.Triggered{Run: views.RunInBrief(run), Paused: paused}
+		err = h.Store.As(c.Rights()).Revive(c.Context(), st, d, task.Waiting{Run: run, Env: d.Env})
 
 		return httpapi.About(run.ID, err)
 	})
@@ -173,12 +179,16 @@ func (h *Handlers) dismissRun(c *httpapi.Call) (httpapi.Answer, error) {
 		if d, err = h.deadRun(c.Context(), ref, id); err != nil {
 			return err
 		}
-		return httpapi.About(d.ID, h.Store.Dismiss(c.Context(), ref, d, c.Actor()))
+		if err := c.Rights().RequireOnTask(c.Context(), h.Store, ref, access.Retry, access.Runs); err != nil {
+			return err
+		}
+
+		return httpapi.About(d.ID, h.Store.As(c.Rights()).Dismiss(c.Context(), ref, d, c.Actor()))
 	})
 
 	d.DismissedBy = c.Actor()
 
-	return httpapi.Answer{Status: http.StatusOK, Body: d.Run}, err
+	return answerRun(c, d.Run, err)
 }
 
 // manualRun returns a new run of a task, scheduled for now, as a user requests it.

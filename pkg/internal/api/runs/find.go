@@ -137,8 +137,11 @@ func (h *Handlers) runsByKeys(ctx context.Context, ns string, f runFilter, befor
 
 		// A key names its task, so runs of other tasks are dropped before they count
 		// towards MostScanned, and their records are not read.
-		if f.tasks != nil {
-			part = slices.DeleteFunc(part, func(p store.RunPlace) bool { return !f.tasks[p.Ref.Namespace+"/"+p.Ref.Name] })
+		// The same holds for namespaces that the caller may not read.
+		if f.tasks != nil || f.within != nil {
+			part = slices.DeleteFunc(part, func(p store.RunPlace) bool {
+				return !f.includes(p.Ref.Namespace) || f.tasks != nil && !f.tasks[p.Ref.Namespace+"/"+p.Ref.Name]
+			})
 		}
 
 		places = append(places, part...)

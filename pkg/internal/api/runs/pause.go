@@ -6,6 +6,7 @@ import (
 	"net/http"
 
 	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/internal/access"
 	"github.com/carillonhq/carillon/pkg/internal/api/httpapi"
 	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
@@ -17,7 +18,7 @@ func (h *Handlers) pauseRun(c *httpapi.Call) (httpapi.Answer, error) {
 		if attempt.CancelRequested {
 			return task.Run{}, aboutToEnd(attempt.Ref(), attempt.ID)
 		}
-		return h.Store.PauseActive(ctx, attempt, who)
+		return h.Store.As(c.Rights()).PauseActive(ctx, attempt, who)
 	})
 }
 
@@ -34,7 +35,7 @@ func aboutToEnd(ref record.Ref, id string) error {
 
 // resumeRun serves the end of a pause.
 func (h *Handlers) resumeRun(c *httpapi.Call) (httpapi.Answer, error) {
-	return h.turnRun(c, resumedState, h.Store.ResumeActive)
+	return h.turnRun(c, resumedState, h.Store.As(c.Rights()).ResumeActive)
 }
 
 // turnRun requests a pause or its end. The run may move from the queue into an inbox, or end, during the
@@ -59,11 +60,15 @@ func (h *Handlers) turnRun(c *httpapi.Call, what string, ask func(context.Contex
 		return httpapi.About(found.ID, err)
 	})
 
-	return httpapi.Answer{Status: http.StatusOK, Body: run}, err
+	return answerRun(c, run, err)
 }
 
 // turnOnce is one attempt of turnRun. It returns task.ErrConflict if the run has moved.
 func (h *Handlers) turnOnce(c *httpapi.Call, ref record.Ref, id, what string, ask func(context.Context, record.Held, string) (task.Run, error)) (task.Run, error) {
+	if err := c.Rights().RequireOnTask(c.Context(), h.Store, ref, access.Pause, access.Runs); err != nil {
+		return task.Run{}, err
+	}
+
 	held, err := h.Store.ActiveOf(c.Context(), ref)
 	if err != nil {
 		return task.Run{}, err
@@ -83,13 +88,13 @@ func (h *Handlers) turnOnce(c *httpapi.Call, ref record.Ref, id, what string, as
 	case err != nil:
 		return run, err
 	case run.State == task.Queued:
-		f := httpapi.Fail(http.StatusConflict, client.CodeNotRunning, "run %s of task %s waits in the queue: only a run that a node has is %s", id, ref, what).WithField("run")
+		f := httpapi.Fail(http.StatusConflict, client.CodeNotRunning, "run %s of task %s is queued; only a run that is on a node can be %s", id, ref, what).WithField("run")
 		if what == resumedState {
 			return run, f
 		}
 		return run, f.WithHint("carillon task pause " + ref.Name + " stops its ticks; carillon run cancel " + id + " ends this run")
 	case run.Fan != nil && !run.State.Final():
-		return run, httpapi.Fail(http.StatusConflict, client.CodeNotRunning, "run %s of task %s has %d parts, and no node has one of them now: only those are %s", id, ref, run.Fan.Count, what).
+		return run, httpapi.Fail(http.StatusConflict, client.CodeNotRunning, "run %s of task %s has %d parts, but none is on a node now; only parts on a node can be %s", id, ref, run.Fan.Count, what).
 			WithField("run")
 	// The run is neither in an inbox nor queued nor ended, so its record is moving.
 	case !run.State.Final():

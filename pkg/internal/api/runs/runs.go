@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/internal/access"
 	"github.com/carillonhq/carillon/pkg/internal/api/httpapi"
 	"github.com/carillonhq/carillon/pkg/internal/api/selection"
 	"github.com/carillonhq/carillon/pkg/internal/api/views"
@@ -39,6 +40,7 @@ type runFilter struct {
 	until  task.Time    // exclusive; zero: no limit
 	parts  bool         // include the parts of runs
 	tasks  taskSet      // only runs of these tasks; nil: of all tasks
+	within []string     // only runs of these namespaces, in order; nil: of all namespaces
 	after  *task.Run    // only runs after this one in the list; nil for the first page
 	last   *task.Run    // no runs after this one in the list; nil: no limit
 }
@@ -124,14 +126,14 @@ type taskSet map[string]bool
 
 // selectedTasks returns the tasks of a namespace, or of all namespaces (""), whose labels match a selector. It
 // returns nil if there is no selector.
-func (h *Handlers) selectedTasks(ctx context.Context, ns string, selector task.Selector) (taskSet, error) {
+func (h *Handlers) selectedTasks(ctx context.Context, ns string, within []string, selector task.Selector) (taskSet, error) {
 	if selector == nil {
 		return nil, nil
 	}
 
 	selected := taskSet{}
 	for p := (httpapi.Paging{Limit: selection.MaxScan}); ; {
-		found, after, err := h.Finder.ByName(ctx, selection.Filter{Namespace: ns, Selector: selector}, p)
+		found, after, err := h.Finder.ByName(ctx, selection.Filter{Namespace: ns, Within: within, Selector: selector}, p)
 		if err != nil {
 			return nil, err
 		}
@@ -162,15 +164,26 @@ func parseRunCursor(s string) (*task.Run, error) {
 		}
 	}
 
-	return nil, task.Invalid(client.CodeBadPage, "page", "is not a page of this list")
+	return nil, task.Invalid(client.CodeBadPage, "page", "is not a page token of this list")
 }
 
 // matchesRun reports whether a run belongs to the page.
 func (f runFilter) matchesRun(r task.Run) bool {
-	return (f.parts || !task.IsPart(r.ID)) && (f.tasks == nil || f.tasks[r.Namespace+"/"+r.Task]) && (f.states == nil || slices.Contains(f.states, r.State)) &&
+	return f.includes(r.Namespace) && (f.parts || !task.IsPart(r.ID)) && (f.tasks == nil || f.tasks[r.Namespace+"/"+r.Task]) && (f.states == nil || slices.Contains(f.states, r.State)) &&
 		(f.since.IsZero() || !r.ScheduledTime.Before(f.since.Time)) && (f.until.IsZero() || r.ScheduledTime.Before(f.until.Time)) &&
 		(f.node == "" || ranOn(r, f.node)) &&
 		(f.after == nil || compareNewest(*f.after, r) < 0) && (f.last == nil || compareNewest(r, *f.last) <= 0)
+}
+
+// includes reports whether runs of a namespace can belong to the list.
+func (f runFilter) includes(namespace string) bool {
+	if f.within == nil {
+		return true
+	}
+
+	_, found := slices.BinarySearch(f.within, namespace)
+
+	return found
 }
 
 // activeOnly reports whether only attempts in inboxes can match.
@@ -198,7 +211,7 @@ func (h *Handlers) answerRuns(c *httpapi.Call, q runsQuery, p httpapi.Paging, li
 	}
 
 	for i := range list {
-		list[i] = views.RunInBrief(list[i])
+		list[i] = views.ReadableRun(c.Rights(), views.RunInBrief(list[i]))
 	}
 
 	after := ""
@@ -207,6 +220,11 @@ func (h *Handlers) answerRuns(c *httpapi.Call, q runsQuery, p httpapi.Paging, li
 	}
 
 	return httpapi.Page(c, p, list, after)
+}
+
+// answerRun answers with what the caller may read of one run, unless err is set.
+func answerRun(c *httpapi.Call, run task.Run, err error) (httpapi.Answer, error) {
+	return httpapi.Answer{Status: http.StatusOK, Body: views.ReadableRun(c.Rights(), run)}, err
 }
 
 // listTaskRuns serves the runs of a task.
@@ -288,7 +306,10 @@ func (h *Handlers) answerSelected(c *httpapi.Call, ns string, selected selectedR
 	if err != nil {
 		return httpapi.Answer{}, err
 	}
-	if f.tasks, err = h.selectedTasks(c.Context(), ns, selected.Selector.Selector); err != nil {
+	if ns == "" {
+		f.within = c.Rights().Readable(access.Runs)
+	}
+	if f.tasks, err = h.selectedTasks(c.Context(), ns, f.within, selected.Selector.Selector); err != nil {
 		return httpapi.Answer{}, err
 	}
 	if q.Dead {
@@ -378,8 +399,8 @@ func ambiguousError(id string, ids []string) error {
 		list += ", …"
 	}
 
-	return httpapi.Fail(http.StatusConflict, client.CodeAmbiguous, "%s is the beginning of %d runs: %s", id, len(ids), list).
-		WithField("run").WithHint("write more of the id")
+	return httpapi.Fail(http.StatusConflict, client.CodeAmbiguous, "%s matches %d runs: %s", id, len(ids), list).
+		WithField("run").WithHint("use a longer prefix of the id")
 }
 
 // getTaskRun serves a run of a task.
@@ -392,7 +413,7 @@ func (h *Handlers) getTaskRun(c *httpapi.Call) (httpapi.Answer, error) {
 	run, err := h.Find(c.Context(), ref, id)
 	h.Attempts.AddToRun(c, &run)
 
-	return httpapi.Answer{Status: http.StatusOK, Body: run}, err
+	return answerRun(c, run, err)
 }
 
 // findRun serves a run of any task in a namespace, by its id or a unique prefix of it.
@@ -444,7 +465,7 @@ func (h *Handlers) findRun(c *httpapi.Call) (httpapi.Answer, error) {
 	run, err := h.Find(c.Context(), refs[0], ids[0])
 	h.Attempts.AddToRun(c, &run)
 
-	return httpapi.Answer{Status: http.StatusOK, Body: run}, err
+	return answerRun(c, run, err)
 }
 
 // cancelRun serves the cancellation of a run. The run may move from the queue into an inbox, or end, during the
@@ -466,12 +487,16 @@ func (h *Handlers) cancelRun(c *httpapi.Call) (httpapi.Answer, error) {
 		return httpapi.About(found.ID, err)
 	})
 
-	return httpapi.Answer{Status: http.StatusOK, Body: run}, err
+	return answerRun(c, run, err)
 }
 
 // cancelOnce is one attempt of cancelRun. It returns task.ErrConflict if the run has moved.
 func (h *Handlers) cancelOnce(c *httpapi.Call, ref record.Ref, id string) (task.Run, error) {
-	run, err := h.Store.CancelQueued(c.Context(), ref, id, c.Actor(), h.Now())
+	if err := c.Rights().RequireOnTask(c.Context(), h.Store, ref, access.Cancel, access.Runs); err != nil {
+		return task.Run{}, err
+	}
+
+	run, err := h.Store.As(c.Rights()).CancelQueued(c.Context(), ref, id, c.Actor(), h.Now())
 	if !errors.Is(err, task.ErrNotFound) {
 		return run, err
 	}
@@ -484,7 +509,7 @@ func (h *Handlers) cancelOnce(c *httpapi.Call, ref record.Ref, id string) (task.
 
 	for _, attempt := range held {
 		if attempt.ID == id {
-			return h.Store.CancelActive(c.Context(), attempt, c.Actor())
+			return h.Store.As(c.Rights()).CancelActive(c.Context(), attempt, c.Actor())
 		}
 	}
 
@@ -494,7 +519,7 @@ func (h *Handlers) cancelOnce(c *httpapi.Call, ref record.Ref, id string) (task.
 	}
 
 	if parent, _, is := task.ParentOf(id); is && run.State == task.Queued {
-		return task.Run{}, httpapi.Fail(http.StatusConflict, client.CodeNotRunning, "part %s of task %s has not been given to a node yet: it ends with its run alone", id, ref).
+		return task.Run{}, httpapi.Fail(http.StatusConflict, client.CodeNotRunning, "part %s of task %s has not been assigned to a node yet, so it can end only with its run", id, ref).
 			WithField("run").WithHint("carillon run cancel " + parent + " ends the run, with all of its parts")
 	}
 

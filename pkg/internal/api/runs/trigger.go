@@ -5,8 +5,10 @@ import (
 	"net/http"
 
 	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/internal/access"
 	"github.com/carillonhq/carillon/pkg/internal/api/httpapi"
 	"github.com/carillonhq/carillon/pkg/internal/api/views"
+	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -32,13 +34,17 @@ func (h *Handlers) triggerTask(c *httpapi.Call) (httpapi.Answer, error) {
 			return err
 		}
 		if st.EntryMod == 0 {
-			return fmt.Errorf("%w: task %s has no entry in its shard; apply it again to mend it", task.ErrInvalid, ref)
+			return fmt.Errorf("%w: task %s has no entry in its shard; apply it again to repair it", task.ErrInvalid, ref)
+		}
+
+		if err := authorizeTrigger(c.Rights(), st, ask.Env); err != nil {
+			return err
 		}
 
 		run := requestedBy(c, h.manualRun(st), ask.Env)
 		_, paused := views.PauseInForce(&st.Entry, run.CreatedAt.Time)
 		out = client.Triggered{Run: run, Paused: paused}
-		_, err = h.Store.Enqueue(c.Context(), st, task.Waiting{Run: run, Env: ask.Env})
+		_, err = h.Store.As(c.Rights()).Enqueue(c.Context(), st, task.Waiting{Run: run, Env: ask.Env})
 
 		return httpapi.About(run.ID, err)
 	})
@@ -49,6 +55,18 @@ func (h *Handlers) triggerTask(c *httpapi.Call) (httpapi.Answer, error) {
 	}
 
 	return httpapi.Answer{Status: http.StatusAccepted, Body: out}, err
+}
+
+// authorizeTrigger refuses a trigger that the caller may not make. To start a task as it is needs trigger. To start it with
+// another environment needs what a change of its command would need. The write compares the entry of the task, so the
+// labels and the secrets are still those that were judged.
+func authorizeTrigger(rights *httpapi.Rights, st store.Stored, env map[string]string) error {
+	need := access.Need{Verb: access.Trigger, Kind: access.Tasks, Namespace: st.Ref.Namespace, Labels: st.Task.Labels}
+	if err := rights.Require(need); err != nil || len(env) == 0 {
+		return err
+	}
+
+	return rights.Require(access.NeedsOfEnvironment(&st.Task.Spec)...)
 }
 
 // checkTriggerEnv checks the additional environment of a run. Its size has the same limit as that of an action,
@@ -64,7 +82,7 @@ func checkTriggerEnv(env map[string]string) error {
 	}
 
 	if size > task.MaxAction {
-		return task.Invalid(task.CodeTooLong, "env", "is %d bytes in all; at most %d are allowed", size, task.MaxAction)
+		return task.Invalid(task.CodeTooLong, "env", "is %d bytes in total; at most %d are allowed", size, task.MaxAction)
 	}
 
 	return nil

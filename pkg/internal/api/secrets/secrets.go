@@ -9,8 +9,10 @@ import (
 	"net/http"
 	"reflect"
 	"slices"
+	"strings"
 
 	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/internal/access"
 	"github.com/carillonhq/carillon/pkg/internal/api/httpapi"
 	"github.com/carillonhq/carillon/pkg/internal/secret"
 	"github.com/carillonhq/carillon/pkg/store"
@@ -21,9 +23,9 @@ import (
 const (
 	ofSecret = httpapi.InNamespace + "/secrets/{name}"
 
-	setSecretAbout = "Values are encrypted by the node that answers, which holds a key for that, before they go to etcd; no answer has one. " +
+	setSecretAbout = "The node that receives the request encrypts the values with its key before it writes them to etcd. No answer contains a value. " +
 		"Values that the request does not name stay, unless replace is true."
-	rotateSecretAbout = "Under the first key of the node that answers. Nothing is written if that is the one it is encrypted under."
+	rotateSecretAbout = "Uses the first key of the node that receives the request. Nothing is written if the secret is already encrypted with this key."
 )
 
 // Handlers serve secrets. They are safe for concurrent use.
@@ -42,16 +44,16 @@ func (h *Handlers) Routes() []*httpapi.Operation {
 	return []*httpapi.Operation{
 		{ID: "list-all-secrets", Method: http.MethodGet, Path: "/v1/secrets", Tag: "secrets", Summary: "List the secrets of all namespaces, without their values",
 			Status: 200, Answer: many, Handler: httpapi.Query(h.listSecrets)},
-		{ID: "list-secrets", Method: http.MethodGet, Path: httpapi.InNamespace + "/secrets", Tag: "secrets", Summary: "List the secrets of a namespace, without their values",
+		{ID: "list-secrets", Verb: access.Read, Kind: access.Secrets, Method: http.MethodGet, Path: httpapi.InNamespace + "/secrets", Tag: "secrets", Summary: "List the secrets of a namespace, without their values",
 			Status: 200, Answer: many, Handler: httpapi.Query(h.listSecrets)},
-		{ID: "get-secret", Method: http.MethodGet, Path: ofSecret, Tag: "secrets", Summary: "Read a secret's metadata, without its values",
+		{ID: "get-secret", Verb: access.Read, Kind: access.Secrets, Method: http.MethodGet, Path: ofSecret, Tag: "secrets", Summary: "Read a secret's metadata, without its values",
 			Status: 200, Answer: one, Tagged: true, Handler: httpapi.NoQuery(h.getSecret)},
-		{ID: "set-secret", Method: http.MethodPut, Path: ofSecret, Tag: "secrets", Summary: "Set values of a secret, creating it if needed",
+		{ID: "set-secret", Verb: access.Set, Kind: access.Secrets, Method: http.MethodPut, Path: ofSecret, Tag: "secrets", Summary: "Set values of a secret, creating it if needed",
 			Description: setSecretAbout, Body: &httpapi.Body{Types: []string{httpapi.TypeJSON}, Of: reflect.TypeFor[client.SecretRequest]()},
 			Conditional: true, Creates: true, Writes: true, Status: 200, Answer: one, Tagged: true, Errors: []int{409}, Handler: httpapi.NoQuery(h.setSecret)},
-		{ID: "rotate-secret", Method: http.MethodPost, Path: ofSecret + "/rotate", Tag: "secrets", Summary: "Re-encrypt a secret",
+		{ID: "rotate-secret", Verb: access.Set, Kind: access.Secrets, Method: http.MethodPost, Path: ofSecret + "/rotate", Tag: "secrets", Summary: "Re-encrypt a secret",
 			Description: rotateSecretAbout, Writes: true, Status: 200, Answer: one, Tagged: true, Errors: []int{409}, Handler: httpapi.NoQuery(h.rotateSecret)},
-		{ID: "delete-secret", Method: http.MethodDelete, Path: ofSecret, Tag: "secrets", Summary: "Delete a secret",
+		{ID: "delete-secret", Verb: access.Delete, Kind: access.Secrets, Method: http.MethodDelete, Path: ofSecret, Tag: "secrets", Summary: "Delete a secret",
 			Conditional: true, Writes: true, Status: 204, Errors: []int{409}, Handler: httpapi.NoQuery(h.deleteSecret)},
 	}
 }
@@ -85,12 +87,54 @@ func (h *Handlers) listSecrets(c *httpapi.Call, q httpapi.PageQuery) (httpapi.An
 		return httpapi.Answer{}, err
 	}
 
-	list, next, err := h.Store.Secrets(c.Context(), ns, p.After, p.Limit)
+	var list []task.Secret
+	var next string
+	if within := c.Rights().Readable(access.Secrets); ns == "" && within != nil {
+		list, next, err = h.listWithin(c, within, p)
+	} else {
+		list, next, err = h.Store.Secrets(c.Context(), ns, p.After, p.Limit)
+	}
+
 	if err != nil {
 		return httpapi.Answer{}, err
 	}
 
 	return httpapi.Page(c, p, list, next)
+}
+
+// listWithin lists the secrets of some namespaces, one after another. It reads nothing outside them.
+func (h *Handlers) listWithin(c *httpapi.Call, within []string, p httpapi.Paging) (list []task.Secret, next string, err error) {
+	for i, ns := range within {
+		after := p.After
+		if from, _, ok := strings.Cut(after, "/"); ok && from > ns {
+			continue
+		}
+		if !strings.HasPrefix(after, ns+"/") {
+			after = ""
+		}
+
+		for {
+			part, more, err := h.Store.Secrets(c.Context(), ns, after, p.Limit-len(list))
+			if err != nil {
+				return nil, "", err
+			}
+
+			list, after = append(list, part...), more
+			if len(list) >= p.Limit {
+				if more == "" && i == len(within)-1 {
+					return list, "", nil
+				}
+
+				last := list[len(list)-1]
+				return list, last.Namespace + "/" + last.Name, nil
+			}
+			if more == "" {
+				break
+			}
+		}
+	}
+
+	return list, "", nil
 }
 
 // getSecret serves the metadata of a secret.
@@ -117,7 +161,7 @@ func (h *Handlers) setSecret(c *httpapi.Call) (httpapi.Answer, error) {
 	}
 
 	if len(ask.Values)+len(ask.Remove) == 0 {
-		return httpapi.Answer{}, task.Invalid(task.CodeRequired, "values", "is empty, and remove is, too: there is nothing to write")
+		return httpapi.Answer{}, task.Invalid(task.CodeRequired, "values", "is empty, and so is remove: there is nothing to write")
 	}
 
 	return h.writeSecret(c, func(ring secret.Ring, r record.Secret, is bool) (map[string]string, string, error) {
@@ -173,6 +217,10 @@ func (h *Handlers) writeSecret(c *httpapi.Call, next func(ring secret.Ring, r re
 		return httpapi.Answer{}, err
 	}
 
+	if err := c.Rights().RequireNamespace(ns); err != nil {
+		return httpapi.Answer{}, err
+	}
+
 	ring, err := h.readRing()
 	if err != nil {
 		return httpapi.Answer{}, err
@@ -210,7 +258,7 @@ func (h *Handlers) writeSecret(c *httpapi.Call, next func(ring secret.Ring, r re
 			return err
 		}
 
-		r.Revision, err = h.Store.PutSecret(c.Context(), old, r)
+		r.Revision, err = h.Store.As(c.Rights()).PutSecret(c.Context(), old, r)
 
 		return httpapi.About("secret "+ns+"/"+name, err)
 	})
@@ -243,7 +291,7 @@ func (h *Handlers) secretNow(c *httpapi.Call, ns, name string) (r record.Secret,
 func (h *Handlers) readRing() (secret.Ring, error) {
 	if h.Keys == nil {
 		return secret.Ring{}, httpapi.Fail(http.StatusConflict, client.CodeNoKey, "node %s has no key for secrets", h.Node).
-			WithHint("secret_keys of the agent names the file with them; or ask a node that has it, with --server")
+			WithHint("set secret_keys in the agent's configuration to the file with the keys, or use a node that has the key (--server)")
 	}
 
 	ring, err := h.Keys()
@@ -260,13 +308,13 @@ func openSecret(ring secret.Ring, r record.Secret) (map[string]string, error) {
 	switch {
 	case r.KeyID == "":
 		return nil, httpapi.Fail(http.StatusConflict, client.CodeUnreadable, "the record of secret %s is damaged", r.Name).
-			WithHint("write all its values anew, with --replace")
+			WithHint("write all values again, with --replace")
 	case errors.Is(err, secret.ErrNoKey):
-		return nil, httpapi.Fail(http.StatusConflict, client.CodeNoKey, "secret %s is encrypted under key %s, which this node does not hold", r.Name, r.KeyID).
-			WithHint("ask a node that does, with --server; or write all its values anew, with --replace")
+		return nil, httpapi.Fail(http.StatusConflict, client.CodeNoKey, "secret %s is encrypted with key %s, which this node does not have", r.Name, r.KeyID).
+			WithHint("use a node that has it (--server), or write all values again, with --replace")
 	case err != nil:
 		return nil, httpapi.Fail(http.StatusConflict, client.CodeUnreadable, "secret %s %s", r.Name, err).
-			WithHint("write all its values anew, with --replace")
+			WithHint("write all values again, with --replace")
 	}
 
 	return values, nil
@@ -293,7 +341,7 @@ func (h *Handlers) deleteSecret(c *httpapi.Call) (httpapi.Answer, error) {
 
 		gone := record.Secret{Secret: task.Secret{Namespace: ns, Name: name, Generation: r.Generation + 1, Change: task.SecretDeleted,
 			CreatedAt: r.CreatedAt, UpdatedAt: h.Now.Stamp(), UpdatedBy: c.Actor()}}
-		_, err = h.Store.PutSecret(c.Context(), r.Revision, gone)
+		_, err = h.Store.As(c.Rights()).PutSecret(c.Context(), r.Revision, gone)
 
 		return httpapi.About("secret "+ns+"/"+name, err)
 	})

@@ -23,12 +23,12 @@ func (g *globs) UnmarshalText(text []byte) error {
 
 	list := globs(strings.Split(string(text), ","))
 	if len(list) > maxGlobs {
-		return task.Invalid(task.CodeTooMany, "", "%d patterns are more than %d", len(list), maxGlobs)
+		return task.Invalid(task.CodeTooMany, "", "%d patterns; at most %d are allowed", len(list), maxGlobs)
 	}
 
 	for _, p := range list {
 		if len(p) > maxGlob {
-			return task.Invalid(task.CodeTooLong, "", "%s: %d bytes are more than %d", task.Quote(p), len(p), maxGlob)
+			return task.Invalid(task.CodeTooLong, "", "%s: %d bytes; at most %d are allowed", task.Quote(p), len(p), maxGlob)
 		}
 		if _, err := path.Match(p, ""); err != nil || p == "" || strings.Count(p, "/") > 1 {
 			return task.Invalid(task.CodeBadValue, "", "%s is not a pattern of names: use *, ? and [a-z]", task.Quote(p))

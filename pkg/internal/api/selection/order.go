@@ -42,7 +42,7 @@ func ParsePlace(s string) (Place, error) {
 		}
 	}
 
-	return Place{}, task.Invalid(client.CodeBadPage, "page", "is not a page of this list")
+	return Place{}, task.Invalid(client.CodeBadPage, "page", "is not a page token of this list")
 }
 
 // PageHeap keeps the first Most items after a place, of all items that are offered. So a page of a list of any

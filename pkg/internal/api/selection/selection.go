@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/carillonhq/carillon/pkg/internal/access"
 	"github.com/carillonhq/carillon/pkg/internal/api/httpapi"
 	"github.com/carillonhq/carillon/pkg/internal/api/views"
 	"github.com/carillonhq/carillon/pkg/store"
@@ -35,6 +36,7 @@ func NewFinder(st *store.Store, ref func(namespace, name string) record.Ref, sha
 // Filter selects tasks. All conditions must hold.
 type Filter struct {
 	Namespace string        // "": all namespaces
+	Within    []string      // with all namespaces: only these, in order; nil: all of them
 	names     globs         // empty: all names
 	Selector  task.Selector // nil: any labels
 	Failing   bool          // only tasks with a dead run and no success since
@@ -61,8 +63,21 @@ func FilterOf(c *httpapi.Call, q NameQuery) (f Filter, err error) {
 	f = Filter{names: q.Name, Selector: q.Selector.Selector}
 	if c.Request.PathValue("ns") != "" {
 		f.Namespace, err = c.Namespace()
+	} else {
+		f.Within = c.Rights().Readable(access.Tasks)
 	}
 	return f, err
+}
+
+// includes reports whether a namespace belongs to those that the filter is about.
+func (f *Filter) includes(namespace string) bool {
+	if f.Within == nil {
+		return true
+	}
+
+	_, found := slices.BinarySearch(f.Within, namespace)
+
+	return found
 }
 
 // MaxScan is the maximum number of tasks that a page examines to find matching ones. So a page may contain
@@ -123,6 +138,10 @@ func (h *Finder) candidateBatches(ctx context.Context, f Filter, p httpapi.Pagin
 		return nil, err
 	}
 
+	if !known && f.Within != nil {
+		return h.batchesWithin(ctx, f, p, size), nil
+	}
+
 	if !known {
 		after, small := p.After, f.Selector == nil && !f.Paused && len(f.names) == 0
 		return func() ([]record.Brief, bool, error) {
@@ -151,12 +170,40 @@ func (h *Finder) candidateBatches(ctx context.Context, f Filter, p httpapi.Pagin
 	}, nil
 }
 
+// batchesWithin is candidateBatches for some namespaces, one after another. It reads nothing outside them, so that neither
+// the cursor of a page nor the time that it takes tells what other namespaces contain.
+func (h *Finder) batchesWithin(ctx context.Context, f Filter, p httpapi.Paging, size int) func() ([]record.Brief, bool, error) {
+	left, after := f.Within, p.After
+	if from, _, ok := strings.Cut(after, "/"); ok {
+		i, _ := slices.BinarySearch(left, from)
+		left = left[i:]
+	}
+
+	return func() (batch []record.Brief, more bool, err error) {
+		if len(left) == 0 {
+			return nil, false, nil
+		}
+		if !strings.HasPrefix(after, left[0]+"/") {
+			after = ""
+		}
+
+		batch, after, err = h.store.Briefs(ctx, left[0], "", after, size)
+		if after == "" {
+			left = left[1:]
+		}
+
+		return batch, len(left) > 0, err
+	}
+}
+
 // narrowByIndex returns the tasks that can match, if exact names or the keys of dead runs determine them. known is
 // false if any task can match.
 func (h *Finder) narrowByIndex(ctx context.Context, f Filter) (refs []record.Ref, known bool, err error) {
 	if names, exact := f.names.exactNames(f.Namespace); exact {
 		for _, n := range names {
-			refs = append(refs, h.ref(n[0], n[1]))
+			if f.includes(n[0]) {
+				refs = append(refs, h.ref(n[0], n[1]))
+			}
 		}
 		return refs, true, nil
 	}
@@ -166,6 +213,7 @@ func (h *Finder) narrowByIndex(ctx context.Context, f Filter) (refs []record.Ref
 	}
 
 	refs, err = h.store.DeadTasks(ctx, h.shards, f.Namespace)
+	refs = slices.DeleteFunc(refs, func(r record.Ref) bool { return !f.includes(r.Namespace) })
 	return refs, true, err
 }
 
@@ -310,7 +358,7 @@ func (h *Finder) tellEntries(ctx context.Context, f Filter, refs []record.Ref, t
 
 // tellWanted passes on the entries that match by name and pause.
 func tellWanted(ctx context.Context, f Filter, refs []record.Ref, entries []*task.Entry, now task.Time, tell func([]record.Ref, []*task.Entry) error) error {
-	if f.names == nil && !f.Paused {
+	if f.names == nil && !f.Paused && f.Within == nil {
 		return tell(refs, entries)
 	}
 
@@ -321,7 +369,7 @@ func tellWanted(ctx context.Context, f Filter, refs []record.Ref, entries []*tas
 			return ctx.Err()
 		}
 
-		if f.names.matchesName(r.Namespace, r.Name) && (!f.Paused || isPaused(entries[i], now)) {
+		if f.includes(r.Namespace) && f.names.matchesName(r.Namespace, r.Name) && (!f.Paused || isPaused(entries[i], now)) {
 			some, theirs = append(some, r), append(theirs, entries[i])
 		}
 	}

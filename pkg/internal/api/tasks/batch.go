@@ -27,10 +27,11 @@ const (
 	batchIdle = 5 * time.Minute
 )
 
-const batchAbout = "The body is NDJSON: one task in each line, at most 1 MiB long; empty lines are passed over. It is read, checked, written and " +
-	"answered as it arrives, however long it is. The answer is NDJSON, too: one result for each line, in their order. A line that is wrong fails " +
-	"alone. Of lines with the same name the later wins. With dry_run=true nothing is written, and each line is compared with what is there, not with the lines before it. Read the answer while you send; who cannot sends at most some 10,000 lines at once. " +
-	"If the connection breaks, what was answered is done, and lines that were sent and not answered may be. The body may pause for five minutes at most. " +
+const batchAbout = "The body is NDJSON with one task per line, at most 1 MiB long. It can have any length: lines are read, checked, written and answered as they arrive. " +
+	"The answer is NDJSON with one result for each line, in the same order. Empty lines are ignored. An invalid line does not affect the others. " +
+	"If several lines have the same name, the last one wins. With dry_run=true, nothing is written, and each line is compared with the existing task, not with earlier lines. " +
+	"Read the answer while you send, or send at most about 10,000 lines per request. " +
+	"If the connection breaks, answered lines have been applied; lines without an answer may have been. The body may pause for at most five minutes. " +
 	"The token is checked again before each part is written. If it has expired or was deleted, the remaining lines fail with 401 and the batch ends."
 
 // batch is one request with many tasks while it is served. Its lines are collected into groups, each with its
@@ -177,7 +178,7 @@ func (b *batch) readGroups(ctx context.Context, deadline *http.ResponseControlle
 // fails the lines of the group and ends the batch. A batch can take hours, and a deleted token must
 // not keep working for that long.
 func (b *batch) checkToken(ctx context.Context, g *group) {
-	_, err := b.Authenticate(ctx, b.c.Request)
+	err := b.CheckStream(ctx, b.c.Request)
 	if err == nil {
 		return
 	}

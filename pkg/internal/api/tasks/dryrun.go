@@ -13,7 +13,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-const dryRunAbout = "With dry_run=true everything is checked, nothing is written, and the answer tells in dry_run what would change."
+const dryRunAbout = "With dry_run=true, the request is validated but nothing is written. dry_run in the answer contains the changes."
 
 // dryRunQuery are the parameters of routes that support a dry run.
 type dryRunQuery struct {
@@ -24,7 +24,7 @@ type dryRunQuery struct {
 // Check rejects a number of ticks without a dry run.
 func (q *dryRunQuery) Check(given url.Values) error {
 	if !q.DryRun && given.Has("ticks") {
-		return task.Invalid(task.CodeBadValue, "ticks", "is for dry_run=true")
+		return task.Invalid(task.CodeBadValue, "ticks", "requires dry_run=true")
 	}
 	return nil
 }

@@ -12,6 +12,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/internal/access"
 	"github.com/carillonhq/carillon/pkg/internal/api/httpapi"
 	"github.com/carillonhq/carillon/pkg/internal/api/views"
 	"github.com/carillonhq/carillon/pkg/store"
@@ -47,11 +48,12 @@ type item struct {
 	spec     task.Spec
 	ref      record.Ref // where the task is stored; set by check
 
-	found  *store.Found   // the stored task as last read; nil: nothing is known, and a create is tried
-	st     store.Stored   // the task to be written, or as it is stored after the item is settled
-	result string         // one of the client's result words; "": not settled yet
-	err    error          // why the line failed; only with the result client.Failed
-	change *client.Change // what a dry run found
+	found  *store.Found    // the stored task as last read; nil: nothing is known, and a create is tried
+	st     store.Stored    // the task to be written, or as it is stored after the item is settled
+	rights *httpapi.Rights // what the caller was allowed for this line; set with st
+	result string          // one of the client's result words; "": not settled yet
+	err    error           // why the line failed; only with the result client.Failed
+	change *client.Change  // what a dry run found
 }
 
 // addLine appends a line. err is a problem of the line itself, such as its length; then the item is settled as
@@ -111,7 +113,7 @@ func (b *batch) recoverPanic(g *group, f func()) {
 
 			for _, it := range g.items {
 				if it.result == "" {
-					it.fail(httpapi.Fail(http.StatusInternalServerError, client.CodeInternal, "the server failed; its log says more"))
+					it.fail(httpapi.Fail(http.StatusInternalServerError, client.CodeInternal, "internal error; see the node's log"))
 				}
 			}
 		}
@@ -237,7 +239,13 @@ func (b *batch) simulateWrites(ctx context.Context, items []*item) {
 // other error fails the items, also if the outcome is unknown; the caller of the API decides whether to try
 // again.
 func (b *batch) commitChanges(ctx context.Context, items []*item, changes []store.Change) (conflict bool) {
-	rev, found, err := b.Store.ChangeTasks(ctx, changes)
+	// The audit record and the rights are those of the lines that this transaction writes.
+	rights := b.c.Rights().Part()
+	for _, it := range items {
+		rights.Include(it.rights)
+	}
+
+	rev, found, err := b.Store.As(rights).ChangeTasks(ctx, changes)
 	conflict = errors.Is(err, task.ErrConflict)
 
 	for i, it := range items {
@@ -318,8 +326,22 @@ func (it *item) oldTask() *store.Stored {
 // computeNewTask computes the task that an item writes over what is stored. It settles the item if the stored task is
 // already equal.
 func (b *batch) computeNewTask(it *item) (err error) {
+	it.rights = b.c.Rights().Part()
+
 	if it.oldTask() == nil {
-		it.st, err = b.newTask(b.c, it.spec)
+		if err := b.authorizeChange(it.rights, nil, &it.spec); err != nil {
+			return err
+		}
+
+		if it.st, err = b.newTask(b.c, it.spec); err == nil {
+			describeTask(it.rights, it.st)
+		}
+		return err
+	}
+
+	// What follows depends on the stored task, so the caller must be allowed to read it. The operation itself requires
+	// nothing, because each line names a namespace.
+	if err := it.rights.Require(access.Need{Verb: access.Read, Kind: access.Tasks, Namespace: it.spec.Namespace}); err != nil {
 		return err
 	}
 
@@ -339,7 +361,12 @@ func (b *batch) computeNewTask(it *item) (err error) {
 		return nil
 	}
 
+	if err := b.authorizeUpdate(it.rights, old, it.spec, false); err != nil {
+		return err
+	}
+
 	it.st, err = b.nextStored(b.c, old, it.spec, replaceSpec(it.spec), mend)
+	describeTask(it.rights, it.st)
 	it.found.MarkBy = it.st.MarkBy
 
 	return err
@@ -355,6 +382,7 @@ func (b *batch) writeOneByOne(ctx context.Context, items []*item) {
 			continue
 		}
 
+		c.Request = c.Request.WithContext(httpapi.WithRights(ctx, b.c.Rights().Part()))
 		st, result, err := b.applySpec(&taskWrite{Call: &c}, it.ref, it.spec)
 		if err != nil {
 			it.fail(err)

@@ -2,8 +2,10 @@ package tasks
 
 import (
 	"cmp"
+	"slices"
 
 	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/internal/access"
 	"github.com/carillonhq/carillon/pkg/internal/api/httpapi"
 	"github.com/carillonhq/carillon/pkg/internal/api/selection"
 	"github.com/carillonhq/carillon/pkg/internal/api/views"
@@ -31,7 +33,7 @@ func (o *listOrder) UnmarshalText(text []byte) error {
 	case "", client.SortName, client.SortNext, client.SortLast, client.SortLateness:
 		return nil
 	}
-	return task.Invalid(task.CodeBadValue, "", "%s is not an order; they are name, next, last and lateness", task.Quote(string(text)))
+	return task.Invalid(task.CodeBadValue, "", "%s is not one of name, next, last, lateness", task.Quote(string(text)))
 }
 
 // listTasks serves the lists of the tasks of one namespace and of all namespaces.
@@ -49,6 +51,12 @@ func (h *Handlers) listTasks(c *httpapi.Call, q listQuery) (httpapi.Answer, erro
 
 	// By name, a page reads only a key range. Any other order examines all matching tasks.
 	order := cmp.Or(string(q.Sort), client.SortName)
+	if order == client.SortLast || order == client.SortLateness {
+		if err := requireRuns(c, &f); err != nil {
+			return httpapi.Answer{}, err
+		}
+	}
+
 	var found []record.Brief
 	var after string
 	if order == client.SortName {
@@ -86,4 +94,21 @@ func (h *Handlers) listTasks(c *httpapi.Call, q listQuery) (httpapi.Answer, erro
 	}
 
 	return httpapi.Page(c, p, list, after)
+}
+
+// requireRuns limits a list of tasks to namespaces whose runs the caller may read: its order tells of them.
+func requireRuns(c *httpapi.Call, f *selection.Filter) error {
+	if f.Namespace != "" {
+		return c.Rights().Require(access.Need{Verb: access.Read, Kind: access.Runs, Namespace: f.Namespace})
+	}
+
+	switch readable := c.Rights().Readable(access.Runs); {
+	case readable == nil:
+	case f.Within == nil:
+		f.Within = readable
+	default:
+		f.Within = slices.DeleteFunc(f.Within, func(ns string) bool { return !slices.Contains(readable, ns) })
+	}
+
+	return nil
 }

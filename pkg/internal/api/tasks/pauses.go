@@ -161,7 +161,7 @@ func (h *Handlers) checkPause(ask *client.PauseRequest) error {
 
 	if ask.For != 0 {
 		if !ask.Until.IsZero() {
-			return task.Invalid(task.CodeBadValue, "for", "is instead of until: give one of them")
+			return task.Invalid(task.CodeBadValue, "for", "cannot be combined with until")
 		}
 		if ask.For < task.Duration(time.Second) || ask.For > task.MaxTimeout {
 			return task.Invalid(task.CodeOutOfRange, "for", "%s is not between 1s and %s", ask.For, task.MaxTimeout)

@@ -11,7 +11,7 @@ import (
 // written. The task is valid, because such a node may join later. But a selector with a typing error looks the
 // same, and its author is reading this answer.
 //
-// It skips tasks that any node can run: `cluster status` reports if no node takes runs at all.
+// It skips tasks that any node can run: `cluster status` reports if no node accepts runs at all.
 func placementWarnings(spec task.Spec, nodes []task.Node) []task.Warning {
 	target, needsKey := spec.Target, spec.Action.NeedsKey()
 

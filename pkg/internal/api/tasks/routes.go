@@ -8,6 +8,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/internal/access"
 	"github.com/carillonhq/carillon/pkg/internal/api/httpapi"
 	"github.com/carillonhq/carillon/pkg/internal/api/selection"
 	"github.com/carillonhq/carillon/pkg/internal/api/views"
@@ -33,9 +34,9 @@ type Handlers struct {
 	// configured the cluster's etcd.
 	Etcd string
 
-	// Authenticate checks the caller's token again. A batch may take hours.
-	Authenticate func(ctx context.Context, r *http.Request) (httpapi.Caller, error)
-	// ReportRefusal counts and logs that Authenticate has ended a batch.
+	// CheckStream returns why the caller may no longer use its credentials. A batch may take hours.
+	CheckStream func(ctx context.Context, r *http.Request) error
+	// ReportRefusal counts and logs that CheckStream has ended a batch.
 	ReportRefusal func(r *http.Request, why *httpapi.Failure)
 	Problems      httpapi.ProblemWriter
 	Log           *zap.Logger
@@ -45,7 +46,7 @@ type Handlers struct {
 func (h *Handlers) Routes() []*httpapi.Operation {
 	var (
 		spec        = &httpapi.Body{Types: []string{httpapi.TypeJSON}, Schema: "Spec", Doc: "The task as its user writes it."}
-		patch       = &httpapi.Body{Types: []string{httpapi.TypeMergePatch, httpapi.TypeJSON}, Schema: "SpecPatch", Doc: "A JSON merge patch (RFC 7396) of the spec; null is back to the default."}
+		patch       = &httpapi.Body{Types: []string{httpapi.TypeMergePatch, httpapi.TypeJSON}, Schema: "SpecPatch", Doc: "A JSON merge patch (RFC 7396) of the spec; null restores the default."}
 		ask         = &httpapi.Body{Types: []string{httpapi.TypeJSON}, Of: reflect.TypeFor[client.ScheduleRequest]()}
 		aTask       = reflect.TypeFor[client.Task]()
 		tasks       = reflect.TypeFor[client.List[client.Task]]()
@@ -61,48 +62,48 @@ func (h *Handlers) Routes() []*httpapi.Operation {
 			Description: batchAbout,
 			Body:        &httpapi.Body{Types: []string{httpapi.TypeLines}, Schema: "Spec", Optional: true, Streamed: true, Idle: batchIdle, Doc: "A task in each line."},
 			Writes:      true, Status: 200, Streams: true, Answer: reflect.TypeFor[client.BatchResult](), AnswerType: httpapi.TypeLines, Handler: httpapi.Query(h.applyTasks)},
-		{ID: "list-tasks", Method: get, Path: httpapi.InNamespace + "/tasks", Tag: "tasks", Summary: "List the tasks of a namespace",
+		{ID: "list-tasks", Verb: access.Read, Kind: access.Tasks, Method: get, Path: httpapi.InNamespace + "/tasks", Tag: "tasks", Summary: "List the tasks of a namespace",
 			Description: listAbout, Status: 200, Answer: tasks, Handler: httpapi.Query(h.listTasks)},
-		{ID: "create-task", Method: post, Path: httpapi.InNamespace + "/tasks", Tag: "tasks", Summary: "Create a task",
+		{ID: "create-task", Verb: access.Create, Kind: access.Tasks, Method: post, Path: httpapi.InNamespace + "/tasks", Tag: "tasks", Summary: "Create a task",
 			Description: dryRunAbout, DryAnswer: aTask, Body: spec, Writes: true, Status: 201, Answer: aTask, Tagged: true, Errors: []int{409}, Handler: httpapi.Query(h.createTask)},
-		{ID: "get-task", Method: get, Path: httpapi.OfTask, Tag: "tasks", Summary: "Read a task", Status: 200, Answer: aTask, Tagged: true, Handler: httpapi.NoQuery(h.getTask)},
-		{ID: "apply-task", Method: put, Path: httpapi.OfTask, Tag: "tasks", Summary: "Create a task, or update it to match the body",
+		{ID: "get-task", Verb: access.Read, Kind: access.Tasks, Method: get, Path: httpapi.OfTask, Tag: "tasks", Summary: "Read a task", Status: 200, Answer: aTask, Tagged: true, Handler: httpapi.NoQuery(h.getTask)},
+		{ID: "apply-task", Verb: access.Read, Kind: access.Tasks, Method: put, Path: httpapi.OfTask, Tag: "tasks", Summary: "Create a task, or update it to match the body",
 			Description: "The field result is created, configured or unchanged. " + dryRunAbout,
 			Body:        spec, Conditional: true, Creates: true, Writes: true, Status: 200, Answer: aTask, Tagged: true, Errors: []int{409}, Handler: httpapi.Query(h.applyTask)},
-		{ID: "update-task", Method: patches, Path: httpapi.OfTask, Tag: "tasks", Summary: "Change some fields of a task",
+		{ID: "update-task", Verb: access.Read, Kind: access.Tasks, Method: patches, Path: httpapi.OfTask, Tag: "tasks", Summary: "Change some fields of a task",
 			Description: dryRunAbout, Body: patch, Conditional: true, Writes: true, Status: 200, Answer: aTask, Tagged: true, Errors: []int{409}, Handler: httpapi.Query(h.patchTask)},
-		{ID: "delete-task", Method: del, Path: httpapi.OfTask, Tag: "tasks", Summary: "Delete a task with its queue and its history",
+		{ID: "delete-task", Verb: access.Delete, Kind: access.Tasks, Method: del, Path: httpapi.OfTask, Tag: "tasks", Summary: "Delete a task with its queue and its history",
 			Description: "The owner of the task's shard cancels its active runs. " + dryRunAbout,
 			DryAnswer:   aTask, Conditional: true, Writes: true, Status: 204, Errors: []int{409}, Handler: httpapi.Query(h.deleteTask)},
-		{ID: "pause-task", Method: post, Path: httpapi.OfTask + "/pause", Tag: "tasks", Summary: "Stop a task's ticks",
+		{ID: "pause-task", Verb: access.Pause, Kind: access.Tasks, Method: post, Path: httpapi.OfTask + "/pause", Tag: "tasks", Summary: "Stop a task's ticks",
 			Description: "If the task is already paused, fields that the body omits keep their values.",
 			Body:        &httpapi.Body{Types: []string{httpapi.TypeJSON}, Of: reflect.TypeFor[client.PauseRequest](), Optional: true}, Conditional: true, Writes: true, Status: 200, Answer: aTask, Tagged: true, Errors: []int{409}, Handler: httpapi.NoQuery(h.pauseTask)},
-		{ID: "resume-task", Method: post, Path: httpapi.OfTask + "/resume", Tag: "tasks", Summary: "Resume a task's ticks from now on",
+		{ID: "resume-task", Verb: access.Pause, Kind: access.Tasks, Method: post, Path: httpapi.OfTask + "/resume", Tag: "tasks", Summary: "Resume a task's ticks from now on",
 			Conditional: true, Writes: true, Status: 200, Answer: aTask, Tagged: true, Errors: []int{409}, Handler: httpapi.NoQuery(h.resumeTask)},
-		{ID: "list-task-versions", Method: get, Path: httpapi.OfTask + "/versions", Tag: "tasks", Summary: "List the stored versions of a task, the current one first",
+		{ID: "list-task-versions", Verb: access.Read, Kind: access.Tasks, Method: get, Path: httpapi.OfTask + "/versions", Tag: "tasks", Summary: "List the stored versions of a task, the current one first",
 			Status: 200, Answer: reflect.TypeFor[client.List[client.TaskVersion]](), Handler: httpapi.NoQuery(h.taskVersions)},
-		{ID: "rollback-task", Method: post, Path: httpapi.OfTask + "/rollback", Tag: "tasks", Summary: "Roll a task back to an earlier version",
+		{ID: "rollback-task", Verb: access.Read, Kind: access.Tasks, Method: post, Path: httpapi.OfTask + "/rollback", Tag: "tasks", Summary: "Roll a task back to an earlier version",
 			Description: "The rollback does not pause or resume the task.",
 			Body:        &httpapi.Body{Types: []string{httpapi.TypeJSON}, Of: reflect.TypeFor[client.RollbackRequest](), Optional: true}, Conditional: true,
 			Writes: true, Status: 200, Answer: reflect.TypeFor[client.RolledBack](), Tagged: true, Errors: []int{409}, Handler: httpapi.NoQuery(h.rollbackTask)},
-		{ID: "next-ticks", Method: get, Path: httpapi.OfTask + "/next", Tag: "tasks", Summary: "List the next ticks of a task, ignoring a pause",
-			Description: "If the pause of the task has an end, only ticks after it. With max_runs, at most the runs that are left.",
+		{ID: "next-ticks", Verb: access.Read, Kind: access.Tasks, Method: get, Path: httpapi.OfTask + "/next", Tag: "tasks", Summary: "List the next ticks of a task, ignoring a pause",
+			Description: "If the pause of the task has an end, lists only ticks after that. With max_runs, lists at most the remaining runs.",
 			Status:      200, Answer: occurrences, Handler: httpapi.Query(h.nextTicks)},
 		{ID: "list-all-coming", Method: get, Path: "/v1/next", Tag: "tasks", Summary: "List the next ticks of all tasks in all namespaces",
 			Description: comingAbout, Status: 200, Answer: coming, Handler: httpapi.Query(h.comingTicks)},
-		{ID: "list-coming", Method: get, Path: httpapi.InNamespace + "/next", Tag: "tasks", Summary: "List the next ticks of all tasks in a namespace",
+		{ID: "list-coming", Verb: access.Read, Kind: access.Tasks, Method: get, Path: httpapi.InNamespace + "/next", Tag: "tasks", Summary: "List the next ticks of all tasks in a namespace",
 			Description: comingAbout, Status: 200, Answer: coming, Handler: httpapi.Query(h.comingTicks)},
-		{ID: "task-why", Method: get, Path: httpapi.OfTask + "/why", Tag: "tasks", Summary: "Explain why a task did, did not or will run at a time",
+		{ID: "task-why", Verb: access.Read, Kind: access.Tasks, Method: get, Path: httpapi.OfTask + "/why", Tag: "tasks", Summary: "Explain why a task did, did not or will run at a time",
 			Description: whyAbout,
 			Status:      200, Answer: reflect.TypeFor[task.Answer](), Handler: httpapi.Query(h.whyTask)},
-		{ID: "task-keys", Method: get, Path: httpapi.OfTask + "/keys", Tag: "tasks", Summary: "List the etcd keys of a task",
+		{ID: "task-keys", Verb: access.Read, Kind: access.Tasks, Method: get, Path: httpapi.OfTask + "/keys", Tag: "tasks", Summary: "List the etcd keys of a task",
 			Status: 200, Answer: reflect.TypeFor[client.Keys](), Handler: httpapi.NoQuery(h.taskKeys)},
 		{ID: "next-of-schedule", Method: post, Path: "/v1/schedule/next", Tag: "schedules", Summary: "List the next ticks of a schedule",
 			Body: ask, Status: 200, Answer: occurrences, Handler: httpapi.NoQuery(h.scheduleNext)},
 	}
 }
 
-const comingAbout = "In the order of time. A paused task has none before the end of its pause. Each page costs the server a look at all tasks that match."
+const comingAbout = "Sorted by time. A paused task has no ticks before the end of its pause. For each page, the server examines all matching tasks."
 
-const listAbout = "A page may have fewer items than its limit, even none, and still have a next. In another order than by name, " +
-	"each page costs the server a look at all tasks that match."
+const listAbout = "A page may have fewer items than its limit, or none, and still have a next page. If the list is not sorted by name, " +
+	"the server examines all matching tasks for each page."

@@ -45,7 +45,7 @@ func bodyIdentity(c *httpapi.Call, namespace, name string) (string, string, erro
 		return "", "", task.Invalid(task.CodeBadJSON, "", "%s", err)
 	}
 	if said.Namespace != nil && *said.Namespace != namespace {
-		return "", "", task.Invalid(task.CodeBadValue, "namespace", "%s is not the namespace of the path, %s; leave it out", task.Quote(*said.Namespace), namespace)
+		return "", "", task.Invalid(task.CodeBadValue, "namespace", "%s does not match the namespace in the path, %s; omit it", task.Quote(*said.Namespace), namespace)
 	}
 
 	switch {
@@ -54,7 +54,7 @@ func bodyIdentity(c *httpapi.Call, namespace, name string) (string, string, erro
 	case name == "":
 		return namespace, *said.Name, nil
 	case said.Name != nil && *said.Name != name:
-		return "", "", task.Invalid(task.CodeBadValue, "name", "%s is not the name of the path, %s; a task cannot be renamed", task.Quote(*said.Name), name)
+		return "", "", task.Invalid(task.CodeBadValue, "name", "%s does not match the name in the path, %s; a task cannot be renamed", task.Quote(*said.Name), name)
 	}
 
 	return namespace, name, nil
@@ -98,7 +98,7 @@ func spreadTiming(spec *task.Spec) (task.Timing, error) {
 func (h *Handlers) trustClock() error {
 	if err := h.ClockFault(); err != nil {
 		return httpapi.Fail(http.StatusServiceUnavailable, client.CodeClock, "this node's clock is not trusted: %s", err).
-			WithHint("ask another node, or set this one's clock")
+			WithHint("use another node, or correct this node's clock")
 	}
 	return nil
 }
@@ -135,10 +135,16 @@ func (h *Handlers) createTask(request *httpapi.Call, q dryRunQuery) (httpapi.Ans
 
 // writeNewTask writes a new task. It does not retry: if the task exists, it returns task.ErrExists.
 func (h *Handlers) writeNewTask(c *taskWrite, spec task.Spec) (store.Stored, error) {
+	if err := h.authorizeChange(c.Rights(), nil, &spec); err != nil {
+		return store.Stored{}, err
+	}
+
 	st, err := h.newTask(c.Call, spec)
 	if err != nil {
 		return st, err
 	}
+
+	describeTask(c.Rights(), st)
 
 	if c.dry {
 		if _, err := h.Store.Revisions(c.Context(), st.Ref); !errors.Is(err, task.ErrNotFound) {
@@ -154,7 +160,7 @@ func (h *Handlers) writeNewTask(c *taskWrite, spec task.Spec) (store.Stored, err
 		return st, nil
 	}
 
-	rev, err := h.Store.CreateTask(c.Context(), st.Ref, st.Task, st.Entry)
+	rev, err := h.Store.As(c.Rights()).CreateTask(c.Context(), st.Ref, st.Task, st.Entry)
 	st.Task.Revision, st.EntryMod = rev, rev
 
 	return st, httpapi.About(st.Ref.String(), err)
@@ -173,6 +179,7 @@ func (h *Handlers) newTask(c *httpapi.Call, spec task.Spec) (store.Stored, error
 	st := store.Stored{Ref: h.Ref(spec.Namespace, spec.Name), Task: t}
 	var err error
 	if st.Entry, err = entryOf(t, now, now); err == nil {
+		st.Entry.NamespaceRev = allowedBy(c.Rights(), &spec)
 		pausing{now: now, who: c.Actor()}.pauseAfter(store.Stored{}, spec, &st.Entry)
 	}
 
@@ -227,7 +234,11 @@ func (h *Handlers) deleteTask(request *httpapi.Call, q dryRunQuery) (httpapi.Ans
 			return err
 		}
 
-		_, err = h.Store.DeleteTaskLeavingTombstone(c.Context(), st, record.Tombstone{UID: st.Task.UID, Generation: st.Task.Generation, DeletedAt: h.Now.Stamp(), DeletedBy: c.Actor()})
+		if err := h.authorizeChange(c.Rights(), &st.Task.Spec, nil); err != nil {
+			return err
+		}
+
+		_, err = h.Store.As(c.Rights()).DeleteTaskLeavingTombstone(c.Context(), st, record.Tombstone{UID: st.Task.UID, Generation: st.Task.Generation, DeletedAt: h.Now.Stamp(), DeletedBy: c.Actor()})
 
 		return httpapi.About(ref.String(), err)
 	})

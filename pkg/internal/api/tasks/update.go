@@ -62,10 +62,16 @@ func (h *Handlers) changeTask(c *taskWrite, ref record.Ref, ed edit) (st store.S
 			return nil
 		}
 
+		if err := h.authorizeUpdate(c.Rights(), old, spec, ed.resume); err != nil {
+			return err
+		}
+
 		st, err = h.nextStored(c.Call, old, spec, ed, mend)
 		if err != nil {
 			return err
 		}
+
+		describeTask(c.Rights(), st)
 
 		if c.dry {
 			st, result = asUpdatedTask(old, st), client.Configured
@@ -76,7 +82,7 @@ func (h *Handlers) changeTask(c *taskWrite, ref record.Ref, ed edit) (st store.S
 		// The write compares the mod revisions of spec and entry in old, and that the watermark is not past
 		// MarkBy.
 		old.MarkBy = st.MarkBy
-		rev, err := h.Store.UpdateTask(c.Context(), old, st.Task, st.Entry)
+		rev, err := h.Store.As(c.Rights()).UpdateTask(c.Context(), old, st.Task, st.Entry)
 		st.Task.Revision, st.EntryMod, result = rev, rev, client.Configured
 
 		return httpapi.About(ref.String(), err)
@@ -121,6 +127,8 @@ func (h *Handlers) nextStored(c *httpapi.Call, old store.Stored, spec task.Spec,
 	if err != nil {
 		return store.Stored{}, err
 	}
+
+	e.NamespaceRev = allowedBy(c.Rights(), &spec)
 
 	// A task whose limit of runs was used up had no ticks. If it may run again, the ticks in between must not
 	// run late.
@@ -244,14 +252,14 @@ func (h *Handlers) applySpec(c *taskWrite, ref record.Ref, spec task.Spec) (st s
 				return err
 			}
 			if c.IfMatch != 0 {
-				return fmt.Errorf("task %s is not there: %w, %d", ref, task.ErrStale, c.IfMatch)
+				return fmt.Errorf("task %s does not exist: %w, %d", ref, task.ErrStale, c.IfMatch)
 			}
 		}
 
 		st, err = h.writeNewTask(c, spec)
 		result = client.Created
 		if errors.Is(err, task.ErrExists) && !c.IfNoneMatch {
-			return fmt.Errorf("%w: it was created meanwhile", task.ErrConflict)
+			return fmt.Errorf("%w: another request created it at the same time", task.ErrConflict)
 		}
 
 		return err
@@ -293,7 +301,7 @@ func readPatch(c *httpapi.Call, ref record.Ref) (map[string]any, error) {
 		return nil, err
 	}
 	if patch == nil {
-		return nil, task.Invalid(task.CodeBadValue, "", "a patch is a JSON object")
+		return nil, task.Invalid(task.CodeBadValue, "", "a patch must be a JSON object")
 	}
 	if _, _, err := bodyIdentity(c, ref.Namespace, ref.Name); err != nil {
 		return nil, err

@@ -145,17 +145,17 @@ func rollbackTarget(list []task.Task, generation int64) (task.Task, error) {
 		if i := slices.IndexFunc(former, differs); i >= 0 {
 			return former[i], nil
 		}
-		return now, httpapi.Fail(http.StatusConflict, client.CodeConflict, "no version is kept that says something else than the one in force, %d", now.Generation).WithField("to")
+		return now, httpapi.Fail(http.StatusConflict, client.CodeConflict, "no stored version differs from the current version, %d", now.Generation).WithField("to")
 	}
 
 	i := slices.IndexFunc(list, func(t task.Task) bool { return t.Generation == generation })
 	switch {
 	case i < 0:
-		return now, httpapi.Fail(http.StatusNotFound, client.CodeNotFound, "version %d is not kept: there are %d to %d", generation, list[len(list)-1].Generation, now.Generation).WithField("to")
+		return now, httpapi.Fail(http.StatusNotFound, client.CodeNotFound, "version %d is not stored; versions %d to %d are", generation, list[len(list)-1].Generation, now.Generation).WithField("to")
 	case list[i].Name == "":
 		return now, httpapi.Fail(http.StatusConflict, client.CodeConflict, "version %d cannot be read", generation).WithField("to")
 	case !differs(list[i]):
-		return now, httpapi.Fail(http.StatusConflict, client.CodeConflict, "version %d says the same as the one in force, %d", generation, now.Generation).WithField("to")
+		return now, httpapi.Fail(http.StatusConflict, client.CodeConflict, "version %d is the same as the current version, %d", generation, now.Generation).WithField("to")
 	}
 
 	return list[i], nil

@@ -5,15 +5,16 @@ import (
 	"fmt"
 	"net/http"
 
+	"github.com/carillonhq/carillon/pkg/internal/access"
 	"github.com/carillonhq/carillon/pkg/internal/api/httpapi"
+	"github.com/carillonhq/carillon/pkg/internal/api/views"
 	"github.com/carillonhq/carillon/pkg/internal/schedule"
 	"github.com/carillonhq/carillon/pkg/internal/why"
-	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-const whyAbout = "The time is at, or a range is from and to; without any it is the latest tick and the next one. " +
+const whyAbout = "Set at for one time, or from and to for a range. By default, the answer covers the latest tick and the next one. " +
 	"Write a time as 2026-03-29T02:30, optionally with seconds and an offset such as Z. Without an offset it is local to the time zone. A date means the whole day."
 
 // whyQuery are the parameters of a request to explain a task's ticks.
@@ -31,6 +32,11 @@ func (h *Handlers) whyTask(c *httpapi.Call, ask whyQuery) (httpapi.Answer, error
 		return httpapi.Answer{}, err
 	}
 
+	// The explanation is made of the runs of the task.
+	if err := c.Rights().Require(access.Need{Verb: access.Read, Kind: access.Runs, Namespace: ref.Namespace}); err != nil {
+		return httpapi.Answer{}, err
+	}
+
 	q, err := h.parseQuestion(c, ref, ask)
 	if err != nil {
 		return httpapi.Answer{}, err
@@ -45,6 +51,12 @@ func (h *Handlers) whyTask(c *httpapi.Call, ask whyQuery) (httpapi.Answer, error
 	// A task that never existed has no records at all. Anything else, even a tombstone, can be explained.
 	if account.Task == nil && account.EntryMade == 0 && account.Deleted == nil && len(account.Broken) == 0 {
 		return httpapi.Answer{}, fmt.Errorf("task %s: %w", ref, task.ErrNotFound)
+	}
+
+	for _, runs := range [][]task.Run{account.Runs, account.Late} {
+		for i := range runs {
+			runs[i] = views.ReadableRun(c.Rights(), runs[i])
+		}
 	}
 
 	return httpapi.Answer{Status: http.StatusOK, Body: why.For(h.factsOf(ref, account), q)}, nil
@@ -87,16 +99,16 @@ func (h *Handlers) parseQuestion(c *httpapi.Call, ref record.Ref, ask whyQuery) 
 
 	switch {
 	case q.At != nil && (q.From != nil || q.To != nil):
-		return q, task.Invalid(task.CodeBadValue, "at", "a time and a range exclude each other: give at, or from and to")
+		return q, task.Invalid(task.CodeBadValue, "at", "cannot be combined with from and to")
 	case q.To != nil && q.From == nil:
-		return q, task.Invalid(task.CodeRequired, "from", "a range has a beginning: give from, too")
+		return q, task.Invalid(task.CodeRequired, "from", "is required with to")
 	case q.From != nil && q.To == nil:
 		q.To = why.Instant(h.Now())
 	}
 
 	if from, to := q.Span(h.Now()); to.Before(from) {
 		if ask.To == nil {
-			return q, task.Invalid(task.CodeRequired, "to", "is needed when from is a time to come: a range ends now, unless to says when")
+			return q, task.Invalid(task.CodeRequired, "to", "is required if from is in the future, because a range ends now by default")
 		}
 		return q, task.Invalid(task.CodeBadValue, "to", "is before from")
 	}
@@ -105,7 +117,7 @@ func (h *Handlers) parseQuestion(c *httpapi.Call, ref record.Ref, ask whyQuery) 
 }
 
 // factsOf converts an account of the store to the form of package why.
-func (h *Handlers) factsOf(ref record.Ref, a store.Account) why.Facts {
+func (h *Handlers) factsOf(ref record.Ref, a record.Account) why.Facts {
 	f := why.Facts{
 		Namespace: ref.Namespace, Name: ref.Name, Shard: ref.Shard,
 		Task: a.Task, Entry: a.Entry, Versions: a.Versions,

@@ -3,6 +3,9 @@
 //
 // What depends only on an entry and a time is a pure function. A Viewer reads the rest for many tasks at once,
 // slightly later than the tasks themselves. The package writes nothing.
+//
+// A view contains only what the caller of the request may read: the runs of a task need read on runs, and the end of
+// their output needs output.
 package views
 
 import (
@@ -73,16 +76,12 @@ func (h *Viewer) TasksWithRuns(ctx context.Context, tasks []task.Task, entries [
 		return nil, err
 	}
 
-	now := h.Now.Stamp()
+	now, rights := h.Now.Stamp(), httpapi.RightsOf(ctx)
 	views := make([]client.Task, len(tasks))
 	for i, t := range tasks {
 		views[i] = client.Task{Task: FillLists(t)}
-		if past := outcomes[i].Runs; len(past) > 0 {
-			views[i].LastRun = new(RunInBrief(past[0]))
-		}
-
-		for _, r := range outcomes[i].Runs[:min(recent, len(outcomes[i].Runs))] {
-			views[i].Recent = append(views[i].Recent, client.PastRun{ID: r.ID, State: r.State, Reason: r.Reason, Count: r.Count})
+		if rights.CanReadRuns(t.Namespace) {
+			addPast(&views[i], outcomes[i].Runs, recent)
 		}
 
 		if e := entries[i]; e != nil {
@@ -102,9 +101,23 @@ func (h *Viewer) TasksWithRuns(ctx context.Context, tasks []task.Task, entries [
 	for i := range views {
 		v := &views[i]
 		v.State = stateOf(v, entries[i] != nil, freezes.Of(v.Namespace) != nil, Fails(outcomes[i]), outcomes[i].Waiting > 0)
+		if v.LastRun != nil {
+			v.LastRun = new(ReadableRun(rights, *v.LastRun))
+		}
 	}
 
 	return views, nil
+}
+
+// addPast adds the runs of a task that have ended to its view.
+func addPast(v *client.Task, past []task.Run, recent int) {
+	if len(past) > 0 {
+		v.LastRun = new(RunInBrief(past[0]))
+	}
+
+	for _, r := range past[:min(recent, len(past))] {
+		v.Recent = append(v.Recent, client.PastRun{ID: r.ID, State: r.State, Reason: r.Reason, Count: r.Count})
+	}
 }
 
 // NewTasks returns the views of tasks that this request has just created. They have no runs yet, so only the
@@ -213,9 +226,13 @@ func (h *Viewer) addActive(ctx context.Context, views []client.Task, at map[reco
 		}
 	}
 
+	rights := httpapi.RightsOf(ctx)
 	var of []int
 	var wanted []record.RunKey
 	for i, k := range newest {
+		if !rights.CanReadRuns(k.Ref.Namespace) {
+			continue
+		}
 		if views[i].LastRun == nil || k.Run > views[i].LastRun.ID {
 			of, wanted = append(of, i), append(wanted, k)
 		}
@@ -303,6 +320,15 @@ func RunInBrief(r task.Run) task.Run {
 		f := *r.Fan
 		f.Parts, f.Nodes, f.Left, f.Only, f.Checkpoints = nil, nil, nil, nil, nil
 		r.Fan = &f
+	}
+
+	return r
+}
+
+// ReadableRun returns what the caller may read of a run: the end of its output only with the right to read output.
+func ReadableRun(rights *httpapi.Rights, r task.Run) task.Run {
+	if !rights.CanReadOutput(r.Namespace) {
+		r.OutputTail = ""
 	}
 
 	return r

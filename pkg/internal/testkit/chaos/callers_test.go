@@ -38,6 +38,12 @@ const (
 	epoch    = 8 * time.Second
 )
 
+// registersSpace is the namespace of the tasks that porcupine judges.
+const registersSpace = "registers"
+
+// callsSpace is the namespace of one of those who change tasks of their own.
+func callsSpace(id int) string { return fmt.Sprintf("calls-%d", id) }
+
 func (w *world) call() *callers {
 	ctx, cancel := context.WithCancel(w.ctx)
 	c := &callers{w: w, began: time.Now(), stop: cancel, histories: map[string][]porcupine.Operation{}, used: map[string]int{}}
@@ -53,6 +59,7 @@ func (w *world) call() *callers {
 	}
 
 	c.wg.Go(func() { c.use(ctx, nodes) })
+	c.wg.Go(func() { c.comeAndGo(ctx, nodes) })
 
 	return c
 }
@@ -83,7 +90,7 @@ type known struct {
 // change makes changes of all kinds to tasks that no other caller changes.
 func (c *callers) change(ctx context.Context, id int, nodes []*node) {
 	r := rand.New(rand.NewPCG(c.w.seed, uint64(id)))
-	space := fmt.Sprintf("calls-%d", id)
+	space := callsSpace(id)
 
 	var tasks [6]known
 	for i := range tasks {
@@ -230,7 +237,7 @@ func (c *callers) register(ctx context.Context, id int, nodes []*node) {
 
 		api := nodes[r.IntN(len(nodes))].client
 		call := time.Since(c.began)
-		result, ok, err := apitest.Perform(ctx, api, "registers", name, o)
+		result, ok, err := apitest.Perform(ctx, api, registersSpace, name, o)
 		returned := time.Since(c.began)
 		c.odds(o.Kind, err)
 

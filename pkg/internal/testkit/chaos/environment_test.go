@@ -22,7 +22,8 @@ const mutantName = "CHAOS_MUTANT"
 func environment(ctx context.Context, path string) daemon.Environment {
 	c := followControls(path)
 	return daemon.Environment{
-		Now: func() time.Time { return wallClock(c) },
+		OpenDefault: true,
+		Now:         func() time.Time { return wallClock(c) },
 		Dial: func(ctx context.Context, network, address string) (net.Conn, error) {
 			return dialPeer(ctx, c, network, address)
 		},

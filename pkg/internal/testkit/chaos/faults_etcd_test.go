@@ -154,7 +154,7 @@ func isolate(both bool) func(*world, *injection) (func() error, error) {
 
 func noSpace(w *world, in *injection) (func() error, error) {
 	m := w.members[in.rnd.IntN(3)]
-	in.note = m.name
+	in.note, w.wasFull = m.name, true
 	return w.disarm, w.raise(m)
 }
 

@@ -20,6 +20,9 @@ var loadFaults = []*fault{
 // out when the history is judged.
 const poisonSpace = "poison"
 
+// fullSpace is the namespace of tasks with a long history.
+const fullSpace = "full"
+
 func herd(w *world, in *injection) (func() error, error) {
 	const many = 20_000
 	at := time.Now().Add(8 * time.Second).Truncate(time.Second)
@@ -73,7 +76,7 @@ func fullHistory(w *world, _ *injection) (func() error, error) {
 	var all []task.Spec
 	for i := range 10 {
 		s := task.Defaults()
-		s.Namespace, s.Name, s.Schedule = "full", fmt.Sprintf("f%02d", i), task.Schedules{"@every 100ms"}
+		s.Namespace, s.Name, s.Schedule = fullSpace, fmt.Sprintf("f%02d", i), task.Schedules{"@every 100ms"}
 		s.Action.Noop, s.History.Keep = &task.Noop{}, 300
 		all = append(all, s)
 	}

@@ -37,6 +37,11 @@ type verdict struct {
 func (w *world) judge(c *callers) verdict {
 	w.t.Helper()
 	c.end()
+	w.say("users made: %v", c.used)
+
+	if c.used["visitor: apply"] == 0 || c.used["visitor: delete its token"]+c.used["visitor: narrow its binding"]+c.used["visitor: disable it"] == 0 {
+		w.fail("harness", "the visitor never wrote, or never lost its rights: G27 is not tested")
+	}
 
 	if err := w.quiet(); err != nil {
 		w.fail("G16", "%v", err)
@@ -62,7 +67,7 @@ func (w *world) judge(c *callers) verdict {
 		}
 	}
 
-	v.report = check.Check(w.keys, v.events, check.Options{Until: until, Ended: true})
+	v.report = check.Check(w.keys, v.events, check.Options{Until: until, Ended: true, Audited: true, Full: w.wasFull})
 	for _, violation := range v.report.Violations {
 		w.failures = append(w.failures, violation.String())
 	}

@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -63,7 +64,8 @@ func (w *world) addNode(i int) (*node, error) {
 
 	n.argv = []string{exe, "agent", "--name", name, "--data-dir", n.dir, "--listen", n.address, "--etcd-endpoints", strings.Join(endpoints, ","),
 		"--shards", fmt.Sprint(w.shards), "--lease-ttl", leaseTTL.String(), "--drain-timeout", "3s",
-		"--slots", "64", "--spool-limit", "65536"}
+		"--slots", "64", "--spool-limit", "65536",
+		"--default-user", strconv.Itoa(os.Getuid())} // the tasks write into this user's directories
 	w.nodes = append(w.nodes, n)
 
 	return n, n.sky.write(n.control)

@@ -50,6 +50,7 @@ type world struct {
 	shards      int
 	ticking     map[int]bool // shards that have a tick each second
 	probes      string       // a file
+	wasFull     bool         // etcd took deletions only for some time
 	seen        int          // events that decided has counted
 	decided     int
 	ticksBefore int
@@ -111,6 +112,7 @@ func newWorld(t *testing.T, seed uint64, s size) *world {
 
 	w.must(w.connect())
 	w.must(w.setLostAfter())
+	w.must(w.openNamespaces())
 
 	for _, n := range w.nodes {
 		w.scrape(n)

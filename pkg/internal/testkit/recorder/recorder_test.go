@@ -321,7 +321,7 @@ func writeWithStore(t *testing.T, ctx context.Context, c *kv.Client, keys record
 	}
 
 	s := store.New(c, kv.Direct(c), keys)
-	_, _, err := s.Bootstrap(ctx, 1, atTick)
+	_, _, err := s.Bootstrap(ctx, 1, atTick, store.OpenAccess())
 	must(err)
 	term := write(t, c, keys.Leader()+"1f", "a")
 	lease, err := c.Grant(ctx, 60)

@@ -20,7 +20,11 @@ import (
 // requestByPath calls a node's HTTP API by its path, as a user of docs/api.md does, without the client package.
 // answer may be nil. The error is a *client.Error if the API refuses the call.
 func (w *world) requestByPath(ctx context.Context, n *node, method, path string, body, answer any) error {
-	token := w.firstToken()
+	return w.requestWith(ctx, w.firstToken(), n, method, path, body, answer)
+}
+
+// requestWith is requestByPath with a token. It does nothing if that is "".
+func (w *world) requestWith(ctx context.Context, token string, n *node, method, path string, body, answer any) error {
 	if token == "" {
 		return nil
 	}

@@ -26,7 +26,8 @@
 // are paused, resumed, cancelled and retried; schedules, zones and jitter are edited, sometimes twice in a row, and
 // rolled back; overlap policies change; histories are short and tasks expire; runs have parts; namespaces are
 // frozen; a task is created again under its name while the former one still runs; clocks jump by far more than the
-// clock guard tolerates.
+// clock guard tolerates; rights of users are taken away and given back, so that the checker can judge that no write
+// commits without them (G27).
 //
 // One kind of write is never delivered twice: a write that only creates, such as a task, or a manual run in the
 // queue. Its only comparison is that the key is absent. A copy that arrives after the task was deleted, or after

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -16,7 +17,11 @@ import (
 
 	"github.com/carillonhq/carillon/pkg/clock"
 	"github.com/carillonhq/carillon/pkg/daemon"
+	"github.com/carillonhq/carillon/pkg/internal/access"
+	"github.com/carillonhq/carillon/pkg/internal/authority"
 	"github.com/carillonhq/carillon/pkg/kv"
+	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -68,7 +73,7 @@ func (n *node) startDaemon() {
 	cfg.Name, cfg.DataDir, cfg.Listen, cfg.EtcdEndpoints = n.name, n.dir, n.address, []string{"http://memory:2379"}
 	cfg.Shards, cfg.Slots = n.opts.Shards, n.opts.Slots
 	if n.roles != nil {
-		cfg.Roles = n.roles
+		cfg.Roles = append(slices.Clip(n.roles), task.RoleAPI) // every node answers the users
 	}
 
 	cfg.LeaseTTL, cfg.DrainTimeout = task.Duration(leaseTTL), task.Duration(drainTimeout)
@@ -82,11 +87,31 @@ func (n *node) startDaemon() {
 	}()
 }
 
-// createClusterRecord creates the record of the cluster before its first node starts, with a short lost_after.
+// createClusterRecord creates the record of the cluster before its first node starts, with a short lost_after, a token
+// for the simulation, and the accounts of users.
 func (w *world) createClusterRecord() {
-	if _, _, err := w.admin.Bootstrap(w.life, w.opts.Shards, time.Now()); err != nil {
+	const subject = access.KindService + ":users"
+	secret, token := authority.NewSecret()
+	token.Subject = subject
+
+	first := store.OpenAccess()
+	first.Namespaces = append(first.Namespaces, store.OpenNamespace(simNamespace), store.OpenNamespace(frozenNamespace))
+	first.Tokens = []record.Token{token}
+	first.Bindings = []task.Binding{{Name: "users", Role: access.RoleAdmin, RoleUID: access.BuiltInUID, Subjects: []string{subject}, Cluster: true}}
+
+	for i := range apiUsers {
+		a, token, binding := newAccount(i)
+		w.accounts = append(w.accounts, a)
+		first.Tokens, first.Bindings = append(first.Tokens, token), append(first.Bindings, binding)
+	}
+
+	if _, _, err := w.admin.Bootstrap(w.life, w.opts.Shards, time.Now(), first); err != nil {
 		w.abort(err)
 	}
+
+	w.mu.Lock()
+	w.token = secret
+	w.mu.Unlock()
 
 	old, err := w.admin.Cluster(w.life)
 	if err != nil {
@@ -187,7 +212,7 @@ func (n *node) moveDir() {
 		n.abort(err)
 	}
 
-	for _, name := range []string{"state.json", "token"} {
+	for _, name := range []string{"state.json", "late-audit"} {
 		b, err := os.ReadFile(filepath.Join(n.dir, name))
 		if os.IsNotExist(err) {
 			continue

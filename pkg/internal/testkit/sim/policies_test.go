@@ -190,7 +190,7 @@ func (w *stage) play() {
 
 	w.at(2.9)
 	w.must(func() error {
-		return w.requestByPath(w.life, w.works, http.MethodPut, freezePath("frosty"), map[string]string{"reason": "frost"}, nil)
+		return w.requestByPath(w.life, w.works, http.MethodPut, freezePath(frozenNamespace), map[string]string{"reason": "frost"}, nil)
 	})
 
 	w.at(5)
@@ -206,7 +206,7 @@ func (w *stage) play() {
 	w.at(heirIsThere)
 	w.at(17)
 	w.must(func() error {
-		return w.requestByPath(w.life, w.works, http.MethodDelete, freezePath("frosty"), nil, nil)
+		return w.requestByPath(w.life, w.works, http.MethodDelete, freezePath(frozenNamespace), nil, nil)
 	})
 	w.at(19.2)
 	w.must(func() error { _, err := c.Tasks.Resume(w.life, simNamespace, "pause-after", 0); return err })

@@ -17,6 +17,9 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
+// apiUsers is how many users call the API.
+const apiUsers = 2
+
 // The timeouts of the cluster are short, so that many things happen in a minute.
 const (
 	leaseTTL     = 3 * time.Second
@@ -88,8 +91,8 @@ func runInBubble(t *testing.T, seed uint64, o Options) Report {
 	users, calm := context.WithCancel(life)
 
 	// Two users call the API at the same time, so that their calls can conflict.
-	for range 2 {
-		u := &user{world: w, rng: rand.New(rand.NewPCG(seed, w.rng.Uint64()))}
+	for i := range apiUsers {
+		u := &user{world: w, account: w.accounts[i], rng: rand.New(rand.NewPCG(seed, w.rng.Uint64()))}
 		w.background.Go(func() { u.makeCalls(users) })
 	}
 
@@ -346,7 +349,7 @@ func (w *world) stopProcesses() {
 func (w *world) buildReport(seed uint64, until time.Time) Report {
 	events := checkEvents(w.store.Events())
 	keys := w.admin.Keys()
-	r := Report{Seed: seed, Events: events, Report: check.Check(keys, events, check.Options{Until: until, Ended: true, Skew: w.skewed, Remembered: true, Full: w.full})}
+	r := Report{Seed: seed, Events: events, Report: check.Check(keys, events, check.Options{Until: until, Ended: true, Skew: w.skewed, Remembered: true, Full: w.full, Audited: true})}
 	r.Violations = slices.Concat(r.Violations, check.CheckProbeLog(strings.NewReader(w.probes.log.String()), keys, events),
 		w.probes.findOverlaps(keys, events), w.judgeFrozenStarts(keys, events), w.acks.findViolations(keys, events))
 	w.mu.Lock()

@@ -14,13 +14,17 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// simNamespace has all tasks of a simulation.
-const simNamespace = "sim"
+// simNamespace has all tasks of a simulation, but for a script that freezes frozenNamespace.
+const (
+	simNamespace    = "sim"
+	frozenNamespace = "frosty"
+)
 
 // user calls the API of random nodes, as people and programs do.
 type user struct {
 	*world
-	rng *rand.Rand // a generator of its own, because users run concurrently
+	account *account
+	rng     *rand.Rand // a generator of its own, because users run concurrently
 }
 
 // makeCalls applies each task and then makes random calls, until ctx ends.

@@ -4,8 +4,6 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
-	"os"
-	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -54,10 +52,12 @@ type world struct {
 	acks       acks            // what the API answered
 
 	// mu guards the fields below, and the nodes' map and directories.
-	mu     sync.Mutex
-	times  map[int64]time.Time // when each revision was written, by the clock of the simulation
-	story  []string            // lines of the report
-	counts map[string]int      // how often something was reached
+	mu       sync.Mutex
+	times    map[int64]time.Time // when each revision was written, by the clock of the simulation
+	story    []string            // lines of the report
+	counts   map[string]int      // how often something was reached
+	token    string              // of the simulation itself, which is never revoked; "" before there is a cluster
+	accounts []*account          // of users; set before the first node starts
 }
 
 // newWorld returns a cluster without nodes.
@@ -113,8 +113,10 @@ func (w *world) countReached(what string) {
 }
 
 // clientOf returns a client of a node's API; nil before a token exists.
-func (w *world) clientOf(n *node) *client.Client {
-	token := w.firstToken()
+func (w *world) clientOf(n *node) *client.Client { return w.clientWith(n, w.firstToken()) }
+
+// clientWith returns a client of a node's API that has a token; nil if that is "".
+func (w *world) clientWith(n *node, token string) *client.Client {
 	if token == "" {
 		return nil
 	}
@@ -127,18 +129,12 @@ func (w *world) clientOf(n *node) *client.Client {
 	return c
 }
 
-// firstToken returns the token that the first node has created; "" before that.
+// firstToken returns the token that was created with the cluster; "" before that.
 func (w *world) firstToken() string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 
-	for _, n := range w.nodes {
-		if b, err := os.ReadFile(filepath.Join(n.dir, "token")); err == nil {
-			return strings.TrimSpace(string(b))
-		}
-	}
-
-	return ""
+	return w.token
 }
 
 // outlivingContext returns a context for work that outlives its caller. It has the caller's values and ends with

@@ -1,0 +1,196 @@
+package token
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/carillonhq/carillon/pkg/cli/batch"
+	"github.com/carillonhq/carillon/pkg/cli/complete"
+	"github.com/carillonhq/carillon/pkg/cli/factory"
+	"github.com/carillonhq/carillon/pkg/cli/output"
+	"github.com/carillonhq/carillon/pkg/cli/view"
+	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// Command returns "carillon token".
+func Command(f *factory.Factory) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:     "token",
+		Aliases: []string{"tokens"},
+		Short:   "Manage API tokens",
+		Long: "Manage API tokens. A token acts as a user or a service: it may do what its subject may do, or less if it has a\n" +
+			"scope. Carillon stores only a hash of its secret, and shows the secret only when the token is created.\n\n" +
+			"\"carillon help access\" explains subjects, roles and bindings.",
+	}
+	cmd.AddGroup(&cobra.Group{ID: "look", Title: "View:"}, &cobra.Group{ID: "change", Title: "Change:"})
+	factory.AddGroup(cmd, "look", listCommand(f), getCommand(f))
+	factory.AddGroup(cmd, "change", createCommand(f), deleteCommand(f))
+
+	return cmd
+}
+
+// tokens are tokens as commands name them: by their ids.
+func tokens(f *factory.Factory) batch.Named[*client.Client] {
+	return batch.Named[*client.Client]{
+		Kind: "token", Connect: f.Connect,
+		List: func(ctx context.Context, c *client.Client) ([]string, error) {
+			list, err := c.Tokens.List(ctx, "")
+			ids := make([]string, len(list))
+			for i, t := range list {
+				ids[i] = t.ID
+			}
+			return ids, err
+		},
+		Get: func(ctx context.Context, c *client.Client, id string) error {
+			_, err := c.Tokens.Get(ctx, id)
+			return err
+		},
+		Delete: func(ctx context.Context, c *client.Client, id string) error { return c.Tokens.Delete(ctx, id) },
+	}
+}
+
+func listCommand(f *factory.Factory) *cobra.Command {
+	var subject string
+	cmd := &cobra.Command{
+		Use:     "list",
+		Aliases: []string{"ls"},
+		Short:   "List tokens",
+		Long: "List the tokens that you may see: your own, those whose scope lies in namespaces whose bindings you may read, or all\n" +
+			"if you may read access.",
+		Example: "  carillon token list\n  carillon token list --subject service:ci -o wide",
+		Args:    factory.Args(0, 0, ""), ValidArgsFunction: cobra.NoFileCompletions,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := factory.RefuseEmpty(cmd, "subject"); err != nil {
+				return err
+			}
+
+			c, err := f.Connect()
+			if err != nil {
+				return err
+			}
+
+			list, err := c.Tokens.List(cmd.Context(), subject)
+			if err != nil {
+				return err
+			}
+
+			return output.EmitList(&f.Printer, list, func(t task.Token) string { return t.ID }, func(wide bool) *output.Table { return tokenTable(f, list, wide) })
+		},
+	}
+
+	cmd.Flags().StringVar(&subject, "subject", "", "list only tokens that act as this `SUBJECT`, such as user:ann or service:ci")
+	complete.Register(cmd, "subject", complete.Subjects(f))
+
+	return cmd
+}
+
+func tokenTable(f *factory.Factory, list []task.Token, wide bool) *output.Table {
+	g := &output.Table{Headers: []string{"ID", "SUBJECT", "ROLE", "IN", "EXPIRES", "REASON"}, Empty: "no tokens that you may see"}
+	if wide {
+		g.Headers = append(g.Headers, "LABELS", "FROM", "CREATED", "BY")
+	}
+
+	for _, t := range list {
+		role, where, labels := "all of its subject", f.NoValue(), ""
+		if s := t.Scope; s != nil {
+			role, where, labels = output.OneLine(s.Role), view.Where(s.Namespaces, len(s.Namespaces) == 0), output.Labels(s.Labels)
+		}
+
+		row := []string{t.ID, output.OneLine(t.Subject), role, where, view.ExpiryText(f, t.Until), output.OneLine(t.Reason)}
+		if wide {
+			row = append(row, labels, output.OneLine(strings.Join(t.CIDRs, ",")), f.PastTime(t.CreatedAt, output.ReaderZone), view.ActorCell(f, t.CreatedBy))
+		}
+		g.AddRow(row...)
+	}
+
+	return g
+}
+
+func getCommand(f *factory.Factory) *cobra.Command {
+	return &cobra.Command{
+		Use:     "get ID",
+		Short:   "Show a token without its secret",
+		Example: "  carillon token get k3jx5n2mqa7bcdef",
+		Args:    factory.Args(1, 1, "the token's id"), ValidArgsFunction: complete.At(complete.Tokens(f), nil),
+		RunE: func(cmd *cobra.Command, words []string) error {
+			c, err := f.Connect()
+			if err != nil {
+				return err
+			}
+
+			t, err := c.Tokens.Get(cmd.Context(), words[0])
+			if err != nil {
+				return tokens(f).Missing(cmd.Context(), f, c, words[0], err)
+			}
+
+			return output.EmitOne(&f.Printer, t, t.ID, func(d *output.Details) { DescribeToken(f, d, t) })
+		},
+	}
+}
+
+// DescribeToken adds the fields of a token.
+func DescribeToken(f *factory.Factory, d *output.Details, t task.Token) {
+	d.Field("Token", "%s", t.ID)
+	d.Field("Subject", "%s", t.Subject)
+	d.Field("May do", "%s", scopeText(t))
+	d.Field("Accepted from", "%s", strings.Join(t.CIDRs, ", "))
+	d.Field("Expires", "%s", view.ExpirySentence(f, t.Until))
+	d.Field("Reason", "%s", t.Reason)
+	d.Field("Created", "%s", view.ChangedText(f, t.CreatedAt, t.CreatedBy))
+}
+
+// scopeText says what a token may do.
+func scopeText(t task.Token) string {
+	s := t.Scope
+	if s == nil {
+		return "all that " + t.Subject + " may do"
+	}
+
+	text := fmt.Sprintf("what both the role %s allows %s and %s may do", s.Role, view.InWhere(s.Namespaces, len(s.Namespaces) == 0), t.Subject)
+	if len(s.Labels) > 0 {
+		text += ", to tasks with " + output.Labels(s.Labels)
+	}
+
+	return text
+}
+
+func deleteCommand(f *factory.Factory) *cobra.Command {
+	of := tokens(f)
+	of.Caution = func(_ context.Context, _ *client.Client, ids []string) string {
+		if id := usedToken(f); id != "" && slices.Contains(ids, id) {
+			return fmt.Sprintf("delete %s, the token that this command uses?", id)
+		}
+		return ""
+	}
+
+	return batch.BindDelete(f, &cobra.Command{
+		Use:     "delete ID...",
+		Aliases: []string{"revoke"},
+		Short:   "Delete tokens",
+		Long: "Delete tokens. When the command returns, no change that a holder of the token has requested is made any more.\n" +
+			"Streams such as logs -f end within 15 seconds. Tasks continue: they belong to their namespace.",
+		Example: "  carillon token delete k3jx5n2mqa7bcdef\n" +
+			"  carillon token list --subject user:ann -o name | xargs carillon token delete",
+		ValidArgsFunction: complete.Tokens(f),
+	}, "delete", "deleted", of)
+}
+
+// usedToken returns the id of the token that this command uses; "" if it uses none.
+func usedToken(f *factory.Factory) string {
+	secret, err := f.Token()
+	if err != nil {
+		return ""
+	}
+
+	parts := strings.Split(secret, "_")
+	if len(parts) != 3 {
+		return ""
+	}
+
+	return parts[1]
+}

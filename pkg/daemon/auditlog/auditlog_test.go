@@ -1,0 +1,295 @@
+package auditlog
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/carillonhq/carillon/pkg/kv"
+	"github.com/carillonhq/carillon/pkg/kv/kvtest"
+	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/store/etcdadmin"
+	"github.com/carillonhq/carillon/pkg/store/record"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+var testNow = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+
+// site is an etcd with audit records, and a data directory.
+type site struct {
+	*testing.T
+	etcd  *kv.Client
+	store *store.Store
+	dir   string
+}
+
+func newSite(t *testing.T) *site {
+	t.Helper()
+	etcd := kvtest.Memory(t)
+	keys, err := record.NewKeys("/carillon")
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	return &site{t, etcd, store.New(etcd, kv.Direct(etcd), keys), t.TempDir()}
+}
+
+// put stores a record of an instant.
+func (s *site) put(operation string, at time.Time) {
+	s.Helper()
+	if err := s.store.RecordAudit(s.Context(), task.AuditRecord{ID: record.NewAuditID(at), Time: task.At(at), Operation: operation}); err != nil {
+		s.Fatal(err)
+	}
+}
+
+// startSink runs a sink until the returned function is called.
+func (s *site) startSink(to target, epoch int) (stop func()) {
+	ctx, cancel := context.WithCancel(s.Context())
+	sink := &Sink{name: "audit-file", dir: s.dir, client: s.etcd, keys: s.store.Keys(), epoch: epoch, target: to, log: zap.NewNop(), pause: time.Millisecond}
+	ended := make(chan error, 1)
+	go func() { ended <- sink.Run(ctx) }()
+
+	return func() {
+		s.Helper()
+		cancel()
+		if err := <-ended; !errors.Is(err, context.Canceled) {
+			s.Errorf("the sink has ended by itself: %v", err)
+		}
+	}
+}
+
+// written returns the operations of the records in a file, once there are n, or after a while.
+func (s *site) written(path string, n int) (operations string) {
+	s.Helper()
+	for range 500 {
+		b, err := os.ReadFile(path)
+		if err == nil && bytes.Count(b, []byte("\n")) >= n {
+			break
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+
+	f, err := os.Open(path)
+	if err != nil {
+		s.Fatal(err)
+	}
+
+	defer f.Close()
+
+	var list []string
+	for lines := bufio.NewScanner(f); lines.Scan(); {
+		var r task.AuditRecord
+		if err := json.Unmarshal(lines.Bytes(), &r); err != nil || r.ID == "" || r.Revision == 0 {
+			s.Errorf("line %q: %v", lines.Text(), err)
+		}
+		list = append(list, r.Operation)
+	}
+
+	return strings.Join(list, " ")
+}
+
+func TestAuditSink_NeitherRepeatsNorOmitsRecords(t *testing.T) {
+	s := newSite(t)
+	path := filepath.Join(s.dir, "audit.log")
+	s.put("before", testNow)
+
+	stop := s.startSink(fileTarget(path), 1)
+	if got := s.written(path, 1); got != "before" {
+		t.Fatalf("wrote %q", got)
+	}
+	s.put("live", testNow.Add(time.Minute))
+	s.put("slower-clock", testNow.Add(30*time.Second))
+	if got := s.written(path, 3); got != "before live slower-clock" {
+		t.Fatalf("wrote %q", got)
+	}
+	stop()
+
+	// While it is down, a record with a new id and a late one with an old id arrive.
+	s.put("down", testNow.Add(2*time.Minute))
+	s.put("late", testNow.Add(-time.Hour))
+	stop = s.startSink(fileTarget(path), 1)
+	if got := s.written(path, 5); got != "before live slower-clock late down" {
+		t.Fatalf("after a restart: %q", got)
+	}
+	stop()
+
+	s.startSink(fileTarget(path), 1)()
+	if got := s.written(path, 5); got != "before live slower-clock late down" {
+		t.Errorf("after another restart: %q", got)
+	}
+	if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("the file: %v, %v", info, err)
+	}
+
+	// The revisions of another epoch say nothing, but the ids do.
+	s.put("epoch", testNow.Add(time.Hour))
+	stop = s.startSink(fileTarget(path), 2)
+	defer stop()
+	if got := s.written(path, 6); !strings.HasSuffix(got, "down epoch") {
+		t.Errorf("in another epoch: %q", got)
+	}
+}
+
+// flakyTarget fails a number of times.
+type flakyTarget struct {
+	target
+	fails int
+}
+
+func (f *flakyTarget) writeRecords(ctx context.Context, lines [][]byte) error {
+	if f.fails > 0 {
+		f.fails--
+		return errors.New("no space left on device")
+	}
+	return f.target.writeRecords(ctx, lines)
+}
+
+func TestAuditSink_TriesAgain(t *testing.T) {
+	s := newSite(t)
+	path := filepath.Join(s.dir, "audit.log")
+	s.put("a", testNow)
+	s.put("b", testNow.Add(time.Second))
+
+	stop := s.startSink(&flakyTarget{fileTarget(path), 3}, 1)
+	defer stop()
+	if got := s.written(path, 2); got != "a b" {
+		t.Errorf("wrote %q", got)
+	}
+}
+
+func TestAuditFile_EndsATornLine(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "audit.log")
+	if err := os.WriteFile(path, []byte(`{"torn`), 0o640); err != nil {
+		t.Fatal(err)
+	}
+
+	for _, line := range []string{"a", "b"} {
+		if err := fileTarget(path).writeRecords(t.Context(), [][]byte{[]byte(line)}); err != nil {
+			t.Fatal(err)
+		}
+	}
+
+	if got, _ := os.ReadFile(path); string(got) != "{\"torn\na\nb\n" {
+		t.Errorf("%q", got)
+	}
+}
+
+func TestAuditFile_IsAFile(t *testing.T) {
+	dir := t.TempDir()
+	link := filepath.Join(dir, "link")
+	if err := os.Symlink(filepath.Join(dir, "other"), link); err != nil {
+		t.Fatal(err)
+	}
+
+	for _, path := range []string{dir, link, "/dev/null"} {
+		if err := fileTarget(path).writeRecords(t.Context(), [][]byte{[]byte("a")}); err == nil {
+			t.Errorf("%s is written to", path)
+		}
+	}
+}
+
+func TestAuditSyslog_SendsAMessageForEachRecord(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "log")
+	l, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: path, Net: "unixgram"})
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	defer l.Close()
+
+	s := &syslogTarget{network: "unixgram", address: path}
+	if err := s.writeRecords(t.Context(), [][]byte{[]byte(`{"id":"1"}`), []byte(`{"id":"2"}`)}); err != nil {
+		t.Fatal(err)
+	}
+
+	for i := range 2 {
+		b := make([]byte, 1024)
+		n, err := l.Read(b)
+		if got := string(b[:n]); err != nil || !strings.HasPrefix(got, "<37>") || !strings.HasSuffix(got, fmt.Sprintf(": {\"id\":\"%d\"}\n", i+1)) {
+			t.Errorf("message %q, %v", got, err)
+		}
+	}
+}
+
+// quotaStore is a store in an etcd with a quota.
+type quotaStore struct {
+	*store.Store
+	quota int64
+}
+
+func (q quotaStore) Members(context.Context, time.Duration) []etcdadmin.Member {
+	return []etcdadmin.Member{{}, {Quota: q.quota}, {Quota: 2 * q.quota}}
+}
+
+func TestAuditSweeper_RemovesWhatIsOld(t *testing.T) {
+	s := newSite(t)
+	for i := range 5 {
+		s.put(fmt.Sprint(i), testNow.Add(time.Duration(i-2)*24*time.Hour-maxAge))
+	}
+
+	clockFault := errors.New("the clock is wrong")
+	a := &Sweeper{store: quotaStore{s.store, 1 << 30}, clock: func() error { return clockFault }, now: func() time.Time { return testNow }, log: zap.NewNop()}
+	if n, err := a.sweepRecords(t.Context()); n != 0 || err != nil {
+		t.Errorf("with a wrong clock it removes %d, %v", n, err)
+	}
+
+	clockFault = nil
+	if n, err := a.sweepRecords(t.Context()); n != 2 || err != nil {
+		t.Errorf("removed %d, %v", n, err)
+	}
+	if left := s.left(); left != "2 3 4" {
+		t.Errorf("left %s", left)
+	}
+}
+
+// left returns the operations of the records in etcd.
+func (s *site) left() string {
+	s.Helper()
+	list, _, err := s.store.AuditRecords(s.Context(), "", 10_000)
+	if err != nil {
+		s.Fatal(err)
+	}
+
+	var operations []string
+	for _, r := range list {
+		operations = append(operations, r.Operation)
+	}
+
+	return strings.Join(operations, " ")
+}
+
+func TestAuditSweeper_KeepsAShareOfTheQuota(t *testing.T) {
+	s := newSite(t)
+	for i := range 20 {
+		s.put(fmt.Sprintf("%02d", i), testNow.Add(time.Duration(i)*time.Second))
+	}
+
+	size, records, err := s.store.AuditSize(t.Context())
+	if err != nil || records != 20 || size < 20*64 || size > 20*512 {
+		t.Fatalf("%d bytes, %d records, %v", size, records, err)
+	}
+
+	// A quarter of them is within the share.
+	a := &Sweeper{
+		store: quotaStore{s.store, size / 4 * 100 / quotaShare}, clock: func() error { return errors.New("wrong") },
+		now: func() time.Time { return testNow }, log: zap.NewNop(),
+	}
+	n, err := a.sweepRecords(t.Context())
+	if err != nil || n < 15 || n > 16 || !strings.HasSuffix(s.left(), "17 18 19") {
+		t.Errorf("removed %d, %v; left %s", n, err, s.left())
+	}
+	if n, err := a.sweepRecords(t.Context()); n != 0 || err != nil {
+		t.Errorf("then it removes %d more, %v", n, err)
+	}
+}

@@ -1,0 +1,68 @@
+package daemon_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/internal/check"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// A namespace that is tightened stops the tasks that it contains: their runs end without a start, and say why. When it
+// is loosened again they run as before.
+func TestNamespace_LimitsTasksThatExist(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, "--shards", "2")
+	c.start("n1")
+	cl := c.client("n1")
+
+	s := spec("hourly", "true")
+	c.create("n1", s)
+
+	ends := func(state task.State, reason string) (r task.Run) {
+		t.Helper()
+		id := c.trigger("n1", "hourly").ID
+		eventually(t, func() (err error) {
+			if r, err = cl.Runs.Get(t.Context(), "default", "hourly", id); err != nil {
+				return err
+			}
+			if r.State != state || r.Reason != reason {
+				return fmt.Errorf("%s: %s %s", r.State, r.Reason, r.Message)
+			}
+			return nil
+		})
+
+		return r
+	}
+	ends(task.Succeeded, "")
+
+	n, err := cl.Namespaces.Get(t.Context(), "default")
+	if err != nil {
+		t.Fatal(err)
+	}
+	open := n
+
+	n.Shell = false
+	if _, err := cl.Namespaces.Put(t.Context(), n, client.Writing{}); err != nil {
+		t.Fatal(err)
+	}
+
+	const says = "namespace default no longer allows shell actions"
+	if r := ends(task.Failed, task.ReasonNamespace); r.Message != says || r.Node != "" {
+		t.Errorf("on %q: %s", r.Node, r.Message)
+	}
+
+	if a, err := cl.Tasks.Why(t.Context(), "default", "hourly", client.WhyQuestion{}); err != nil || !strings.Contains(a.Sentence, says) {
+		t.Errorf("%s, %v", a.Sentence, err)
+	}
+
+	if _, err := cl.Namespaces.Put(t.Context(), open, client.Writing{}); err != nil {
+		t.Fatal(err)
+	}
+
+	ends(task.Succeeded, "")
+	c.quiet("n1")
+	c.judge(check.Options{})
+}

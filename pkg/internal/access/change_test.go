@@ -1,0 +1,96 @@
+package access_test
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+
+	"github.com/carillonhq/carillon/pkg/internal/access"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+func errorAs(err error, e **task.Error) bool { return errors.As(err, e) }
+
+func spec(change func(*task.Spec)) *task.Spec {
+	s := &task.Spec{Name: "t", Namespace: "team-a", Labels: map[string]string{"env": "dev"}, Action: task.Action{Process: &task.Process{Command: []string{"/bin/true"}}}}
+	if change != nil {
+		change(s)
+	}
+
+	return s
+}
+
+func TestNeedsOfChange(t *testing.T) {
+	secret := func(s *task.Spec) { s.Action.Process.EnvFrom = []task.EnvFrom{{Secret: "db"}} }
+
+	for _, c := range []struct {
+		what          string
+		before, after *task.Spec
+		want          string
+	}{
+		{"nothing", spec(nil), spec(nil), ""},
+		{"create", nil, spec(nil), "create env=dev"},
+		{"delete", spec(nil), nil, "delete env=dev"},
+		{"pause", spec(nil), spec(func(s *task.Spec) { s.Paused, s.PauseReason = true, "x" }), "pause env=dev"},
+		{"resume", spec(func(s *task.Spec) { s.Paused = true }), spec(nil), "pause env=dev"},
+		{"pause and action", spec(nil), spec(func(s *task.Spec) { s.Paused, s.Action.Process.Shell = true, "id" }), "pause env=dev; update env=dev"},
+		{"relabel", spec(nil), spec(func(s *task.Spec) { s.Labels = map[string]string{"env": "prod"} }), "update env=dev; update env=prod"},
+		{"pause and relabel", spec(nil), spec(func(s *task.Spec) { s.Paused, s.Labels = true, nil }), "pause env=dev; pause env=; update env=dev; update env="},
+		{"create with a secret", nil, spec(secret), "create env=dev; use env="},
+		{"add a secret", spec(nil), spec(secret), "update env=dev; use env="},
+		{"schedule beside a secret", spec(secret), spec(func(s *task.Spec) { secret(s); s.Schedule = task.Schedules{"@daily"} }), "update env=dev"},
+		{"command beside a secret", spec(secret), spec(func(s *task.Spec) { secret(s); s.Action.Process.Command = []string{"/bin/env"} }), "update env=dev; use env="},
+		{"user beside a secret", spec(secret), spec(func(s *task.Spec) { secret(s); s.Action.Process.User = "app" }), "update env=dev; use env="},
+		{"target beside a secret", spec(secret), spec(func(s *task.Spec) { secret(s); s.Target.Selector = "mine" }), "update env=dev; use env="},
+		{"remove a secret", spec(secret), spec(nil), "update env=dev"},
+	} {
+		got := ""
+		for i, n := range access.NeedsOfChange(c.before, c.after) {
+			if i > 0 {
+				got += "; "
+			}
+			got += fmt.Sprintf("%v env=%s", n.Verb, n.Labels["env"])
+			if n.Namespace != "team-a" {
+				t.Errorf("%s: namespace %q", c.what, n.Namespace)
+			}
+		}
+		if got != c.want {
+			t.Errorf("%s: needs %q, want %q", c.what, got, c.want)
+		}
+	}
+}
+
+func TestCheckTask_AllowsOnlyWhatTheNamespaceLists(t *testing.T) {
+	strict := &task.Namespace{Name: "team-a"}
+	some := &task.Namespace{Name: "team-a", RunAs: []string{"app"}, Groups: []string{"docker"}, Shell: true, EnvFiles: []string{"/etc/app/", "/etc/one"}}
+	open := &task.Namespace{Name: "dev", RunAs: []string{"*"}, Groups: []string{"*"}, Shell: true, EnvFiles: []string{"*"}}
+
+	for _, c := range []struct {
+		what               string
+		change             func(*task.Process)
+		strict, some, open bool
+	}{
+		{"no user", func(*task.Process) {}, true, true, true},
+		{"a listed user", func(p *task.Process) { p.User = "app" }, false, true, true},
+		{"root", func(p *task.Process) { p.User = "root" }, false, false, true},
+		{"root by number", func(p *task.Process) { p.User = "0" }, false, false, true},
+		{"a listed group", func(p *task.Process) { p.Group = "docker" }, false, true, true},
+		{"a group", func(p *task.Process) { p.Groups = []string{"docker", "shadow"} }, false, false, true},
+		{"shell", func(p *task.Process) { p.Command, p.Shell = nil, "id" }, false, true, true},
+		{"a file", func(p *task.Process) { p.EnvFrom = []task.EnvFrom{{File: "/etc/one"}} }, false, true, true},
+		{"below a directory", func(p *task.Process) { p.EnvFrom = []task.EnvFrom{{File: "/etc/app/db.env"}} }, false, true, true},
+		{"beside a directory", func(p *task.Process) { p.EnvFrom = []task.EnvFrom{{File: "/etc/apple"}} }, false, false, true},
+		{"out of a directory", func(p *task.Process) { p.EnvFrom = []task.EnvFrom{{File: "/etc/app/../shadow"}} }, false, false, true},
+		{"a secret", func(p *task.Process) { p.EnvFrom = []task.EnvFrom{{Secret: "db"}} }, true, true, true},
+	} {
+		s := spec(func(s *task.Spec) { c.change(s.Action.Process) })
+		for _, x := range []struct {
+			n    *task.Namespace
+			want bool
+		}{{strict, c.strict}, {some, c.some}, {open, c.open}} {
+			if err := access.CheckTask(x.n, s); (err == nil) != x.want {
+				t.Errorf("%s in %+v: %v, want allowed: %v", c.what, *x.n, err, x.want)
+			}
+		}
+	}
+}

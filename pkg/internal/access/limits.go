@@ -1,0 +1,104 @@
+package access
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// CheckTask reports whether a namespace's record allows a task: its user, its groups, its shell
+// and its environment files. The error names the field and what the namespace would allow. A
+// task without a user is allowed: it runs as the node's default_user, which is never root
+// unless the node's administrator says so.
+func CheckTask(n *task.Namespace, s *task.Spec) error {
+	if f := findForbidden(n, &s.Action); f != nil {
+		return task.Invalid(task.CodeNotAllowed, "action.process."+f.field, "%s", f.rule)
+	}
+	return nil
+}
+
+// Forbidden returns what of an action the record of its namespace does not allow, as in "the user root". It returns
+// "" if the record allows the action.
+func Forbidden(n *task.Namespace, a *task.Action) string {
+	if f := findForbidden(n, a); f != nil {
+		return f.what
+	}
+	return ""
+}
+
+// forbidden is a part of an action that the record of a namespace does not allow.
+type forbidden struct {
+	field string // below action.process
+	what  string // for people
+	rule  string // the value, and what the record allows
+}
+
+// findForbidden returns the first part of an action that a namespace's record does not allow, or nil.
+func findForbidden(n *task.Namespace, a *task.Action) *forbidden {
+	p := a.Process
+	if p == nil {
+		return nil
+	}
+
+	refuse := func(field, kind, value string, allowed []string) *forbidden {
+		return &forbidden{field, "the " + kind + " " + value, task.Quote(value) + ": namespace " + n.Name + " allows " + listed("the "+kind+"s", allowed)}
+	}
+
+	if p.User != "" && !lists(n.RunAs, p.User) {
+		return refuse("user", "user", p.User, n.RunAs)
+	}
+
+	for _, g := range append([]string{p.Group}, p.Groups...) {
+		if g != "" && !lists(n.Groups, g) {
+			return refuse("groups", "group", g, n.Groups)
+		}
+	}
+
+	if p.Shell != "" && !n.Shell {
+		return &forbidden{"shell", "shell actions", "namespace " + n.Name + " allows no shell actions; use command"}
+	}
+
+	for i, f := range p.EnvFrom {
+		if f.File != "" && !slices.ContainsFunc(n.EnvFiles, func(allowed string) bool { return reachesFile(allowed, f.File) }) {
+			return refuse(index("env_from", i)+".file", "file", f.File, n.EnvFiles)
+		}
+	}
+
+	return nil
+}
+
+func lists(allowed []string, name string) bool {
+	return slices.Contains(allowed, "*") || slices.Contains(allowed, name)
+}
+
+// reachesFile reports whether an entry of env_files allows a path. Validation of the task has
+// refused paths with . and .. before.
+func reachesFile(allowed, file string) bool {
+	return allowed == "*" || allowed == file || strings.HasSuffix(allowed, "/") && strings.HasPrefix(file, allowed) && !strings.Contains(file, "/../")
+}
+
+func listed(what string, names []string) string {
+	if len(names) == 0 {
+		return "none"
+	}
+
+	const most = 5
+	if len(names) > most {
+		return what + " " + strings.Join(names[:most], ", ") + " and others"
+	}
+
+	return what + " " + strings.Join(names, ", ")
+}
+
+// JoinSelector returns the selector of a task's runs in a namespace: both must hold.
+func JoinSelector(n *task.Namespace, selector string) string {
+	switch {
+	case n == nil || strings.TrimSpace(n.Nodes) == "":
+		return selector
+	case strings.TrimSpace(selector) == "":
+		return n.Nodes
+	}
+
+	return n.Nodes + ", " + selector
+}

@@ -1,0 +1,85 @@
+package access
+
+import (
+	"strings"
+	"unicode"
+
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// The kinds of subjects, as the part of a subject before the colon.
+const (
+	KindUser    = "user"    // a person; later also PROVIDER/SUB of an identity provider
+	KindService = "service" // a program
+	KindCert    = "cert"    // the URI SAN of a client certificate, or else its common name
+	KindUnix    = "unix"    // a user of the host who is trusted without a token
+)
+
+// RootSubject is root on the host of a node that serves the API, over its unix socket. It
+// may do everything: it could also read the node's credentials for etcd.
+const RootSubject = "unix:root"
+
+// CheckSubject checks a subject that a binding or a token names: KIND:NAME.
+func CheckSubject(field, subject string) error {
+	kind, name, ok := strings.Cut(subject, ":")
+	switch {
+	case !ok || name == "":
+		return task.Invalid(task.CodeBadValue, field, "%s is not a subject; write user:NAME, service:NAME or cert:NAME", task.Quote(subject))
+	case kind != KindUser && kind != KindService && kind != KindCert:
+		return task.Invalid(task.CodeBadValue, field, "%s: %s is not a kind of subject; the kinds are user, service and cert", task.Quote(subject), task.Quote(kind))
+	case len(subject) > task.MaxSubjectLength:
+		return task.Invalid(task.CodeTooLong, field, "%s is longer than %d bytes", task.Quote(subject), task.MaxSubjectLength)
+	case strings.ContainsFunc(name, func(r rune) bool { return !unicode.IsPrint(r) || r == ' ' || strings.ContainsRune("*,()\uFFFD", r) }):
+		return task.Invalid(task.CodeBadValue, field, "%s contains a character that a subject cannot have: a space, a control character or one of * , ( )", task.Quote(subject))
+	}
+
+	if kind == KindService {
+		return task.CheckName(field, name)
+	}
+
+	return nil
+}
+
+// pattern is a namespace, or a prefix of namespaces.
+type pattern struct {
+	text   string
+	prefix bool
+}
+
+// checkPattern checks a namespace of a binding or a scope: a name, or a prefix with * at its end.
+func checkPattern(field, s string) error {
+	prefix, isPrefix := strings.CutSuffix(s, "*")
+	if !isPrefix {
+		return task.CheckName(field, s)
+	}
+
+	if strings.ContainsAny(prefix, "*?[") {
+		return task.Invalid(task.CodeBadValue, field, "%s: * is allowed only at the end", task.Quote(s))
+	}
+
+	if prefix == "" {
+		return nil
+	}
+
+	return task.CheckName(field, strings.TrimRight(prefix, "-_.")+"x")
+}
+
+func parsePattern(s string) pattern {
+	prefix, isPrefix := strings.CutSuffix(s, "*")
+	return pattern{text: prefix, prefix: isPrefix}
+}
+
+func (p pattern) matches(namespace string) bool {
+	if p.prefix {
+		return strings.HasPrefix(namespace, p.text)
+	}
+	return p.text == namespace
+}
+
+// covers reports whether each namespace that q matches is one that p matches.
+func (p pattern) covers(q pattern) bool {
+	if p.prefix {
+		return strings.HasPrefix(q.text, p.text)
+	}
+	return !q.prefix && p.text == q.text
+}

@@ -1,0 +1,180 @@
+package access
+
+import (
+	"fmt"
+	"math/bits"
+	"slices"
+	"strings"
+
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// Verb is something that a caller does. Verbs are bits, so that a set of them is one number.
+type Verb uint16
+
+// The verbs.
+const (
+	Read    Verb = 1 << iota
+	Output       // read the output of runs
+	Create       //
+	Update       //
+	Delete       //
+	Trigger      // start a run of a task as it is
+	Pause        // pause and resume
+	Cancel       //
+	Retry        // retry or dismiss a dead-letter run
+	Use          // name a secret in a task
+	Set          // write a secret's values
+	Grant        // create and delete what gives rights
+	Operate      // change nodes and settings of the cluster
+
+	allVerbs Verb = 1<<iota - 1
+)
+
+var verbNames = []string{"read", "output", "create", "update", "delete", "trigger", "pause", "cancel", "retry", "use", "set", "grant", "operate"}
+
+// String lists the verbs, separated by commas.
+func (v Verb) String() string {
+	var names []string
+	for rest := v & allVerbs; rest != 0; rest &= rest - 1 {
+		names = append(names, verbNames[bits.TrailingZeros16(uint16(rest))])
+	}
+
+	return strings.Join(names, ", ")
+}
+
+// Kind is a kind of objects.
+type Kind uint8
+
+// The kinds of objects. Those from Namespaces on belong to the whole cluster.
+const (
+	Tasks      Kind = iota
+	Runs            // of tasks; their labels are those of the task
+	Secrets         //
+	Bindings        // in one namespace, and tokens whose scope is that namespace
+	Namespaces      // the records of namespaces
+	Nodes           //
+	Cluster         // settings, freezes, shards, members of etcd, record formats
+	Access          // roles, users, tokens, and bindings of the cluster
+	Audit           // audit records
+
+	kinds
+)
+
+var kindNames = [kinds]string{"tasks", "runs", "secrets", "bindings", "namespaces", "nodes", "cluster", "access", "audit"}
+
+// String is the kind's name in rules.
+func (k Kind) String() string { return kindNames[k] }
+
+// OfCluster reports whether objects of the kind belong to the whole cluster. They are
+// granted only by bindings of the cluster.
+func (k Kind) OfCluster() bool { return k >= Namespaces }
+
+// Labelled reports whether objects of the kind have labels. A rule or binding with labels
+// grants other kinds nothing.
+func (k Kind) Labelled() bool { return k == Tasks || k == Runs }
+
+// verbsOf are the verbs that mean something for each kind.
+var verbsOf = [kinds]Verb{
+	Tasks:      Read | Create | Update | Delete | Trigger | Pause,
+	Runs:       Read | Output | Cancel | Pause | Retry,
+	Secrets:    Read | Set | Delete | Use,
+	Bindings:   Read | Grant,
+	Namespaces: Read | Create | Update | Delete,
+	Nodes:      Read | Operate,
+	Cluster:    Read | Operate,
+	Access:     Read | Grant,
+	Audit:      Read,
+}
+
+// verbSet is a set of verbs for each kind.
+type verbSet [kinds]Verb
+
+func (s *verbSet) isEmpty() bool { return *s == verbSet{} }
+
+// parseRule returns what a rule allows. It refuses verbs and kinds that do not exist, and
+// a rule that allows nothing, such as one that gives trigger on secrets.
+func parseRule(field string, r task.Rule) (verbSet, error) {
+	var set verbSet
+
+	verbs, err := parseVerbs(field+".verbs", r.Verbs)
+	if err != nil {
+		return set, err
+	}
+
+	objects, err := parseKinds(field+".objects", r.Objects)
+	if err != nil {
+		return set, err
+	}
+
+	if err := task.CheckLabels(field+".labels", r.Labels); err != nil {
+		return set, err
+	}
+
+	for k := range kinds {
+		if objects[k] && (len(r.Labels) == 0 || k.Labelled()) {
+			set[k] = verbs & verbsOf[k]
+		}
+	}
+
+	if set.isEmpty() {
+		if len(r.Labels) > 0 {
+			return set, task.Invalid(task.CodeBadValue, field, "allows nothing: only tasks and runs have labels, and none of the verbs applies to them")
+		}
+
+		return set, task.Invalid(task.CodeBadValue, field, "allows nothing: %s does not apply to %s", strings.Join(r.Verbs, ", "), strings.Join(r.Objects, ", "))
+	}
+
+	return set, nil
+}
+
+func parseVerbs(field string, names []string) (Verb, error) {
+	if len(names) == 0 {
+		return 0, task.Invalid(task.CodeRequired, field, "is empty; the verbs are %s, and * for all", strings.Join(verbNames, ", "))
+	}
+
+	var verbs Verb
+	for _, name := range names {
+		if name == "*" {
+			return allVerbs, nil
+		}
+
+		i := slices.Index(verbNames, name)
+		if i < 0 {
+			return 0, task.Invalid(task.CodeBadValue, field, "%s is not a verb; the verbs are %s", task.Quote(name), strings.Join(verbNames, ", "))
+		}
+
+		verbs |= 1 << i
+	}
+
+	return verbs, nil
+}
+
+func parseKinds(field string, names []string) ([kinds]bool, error) {
+	var set [kinds]bool
+	if len(names) == 0 {
+		return set, task.Invalid(task.CodeRequired, field, "is empty; the kinds of objects are %s, and * for all", strings.Join(kindNames[:], ", "))
+	}
+
+	for _, name := range names {
+		if name == "*" {
+			for k := range kinds {
+				set[k] = true
+			}
+
+			return set, nil
+		}
+
+		i := slices.Index(kindNames[:], name)
+		if i < 0 {
+			return set, task.Invalid(task.CodeBadValue, field, "%s is not a kind of objects; the kinds are %s", task.Quote(name), strings.Join(kindNames[:], ", "))
+		}
+
+		set[i] = true
+	}
+
+	return set, nil
+}
+
+// index is the path of a list's element in an error.
+func index(field string, i int) string { return fmt.Sprintf("%s[%d]", field, i) }

@@ -1,0 +1,153 @@
+package accesscontrol
+
+import (
+	"net/url"
+	"slices"
+	"time"
+
+	"github.com/carillonhq/carillon/pkg/internal/access"
+	"github.com/carillonhq/carillon/pkg/internal/api/httpapi"
+	"github.com/carillonhq/carillon/pkg/internal/authority"
+	"github.com/carillonhq/carillon/pkg/store/record"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// auditQuery are the parameters of the list of audit records.
+type auditQuery struct {
+	Subject     string    `query:"subject" doc:"Only changes by this subject."`
+	Operation   string    `query:"operation" doc:"Only this operation, for example pause-task."`
+	Namespace   string    `query:"namespace" doc:"Only changes of an object in this namespace, or of its record."`
+	Kind        string    `query:"kind" doc:"Only changes of an object of this kind, for example task or binding."`
+	Name        string    `query:"name" doc:"Only changes of an object with this name."`
+	Since       task.Time `query:"since" doc:"Only records at or after this time."`
+	Until       task.Time `query:"until" doc:"Only records before this time."`
+	OldestFirst bool      `query:"oldest_first" default:"false" doc:"Returns the oldest record first. Default: the newest first."`
+	httpapi.PageQuery
+}
+
+// Check refuses a span of time that contains nothing.
+func (q *auditQuery) Check(url.Values) error {
+	if !q.Since.IsZero() && !q.Until.IsZero() && !q.Since.Before(q.Until.Time) {
+		return task.Invalid(task.CodeBadTime, "until", "is not after since")
+	}
+	return nil
+}
+
+// matches reports whether a record has what the parameters ask for.
+func (q *auditQuery) matches(r *task.AuditRecord) bool {
+	if q.Subject != "" && r.Subject != q.Subject || q.Operation != "" && r.Operation != q.Operation {
+		return false
+	}
+	if q.Namespace == "" && q.Kind == "" && q.Name == "" {
+		return true
+	}
+
+	return slices.ContainsFunc(r.Objects, func(o task.AuditObject) bool {
+		inside := o.Namespace == q.Namespace || o.Kind == "namespace" && o.Name == q.Namespace
+		return (q.Namespace == "" || inside) && (q.Kind == "" || o.Kind == q.Kind) && (q.Name == "" || o.Name == q.Name)
+	})
+}
+
+// listAudit serves audit records.
+func (h *Handlers) listAudit(c *httpapi.Call, q auditQuery) (httpapi.Answer, error) {
+	v, err := h.Keeper.Current(c.Context())
+	if err != nil {
+		return httpapi.Answer{}, err
+	}
+
+	isVisible := func(*task.AuditRecord) bool { return true }
+	if !h.allows(c, v, access.Read, access.Audit, "") {
+		if !h.readsBindingsSomewhere(c, v) {
+			return httpapi.Answer{}, c.Rights().Require(access.Need{Verb: access.Read, Kind: access.Audit})
+		}
+		isVisible = func(r *task.AuditRecord) bool { return h.canSeeAudit(c, v, r) }
+	}
+
+	p, err := c.Paging(q.PageQuery)
+	if err != nil {
+		return httpapi.Answer{}, err
+	}
+
+	read := h.newestFirst(c, q)
+	if q.OldestFirst {
+		read = h.oldestFirst(c, q)
+	}
+
+	var items []task.AuditRecord
+	place := p.After
+	for scanned := 0; ; {
+		list, next, err := read(place)
+		if err != nil {
+			return httpapi.Answer{}, err
+		}
+
+		for i := range list {
+			if r := &list[i]; isVisible(r) && q.matches(r) {
+				items = append(items, *r)
+			}
+
+			last := i == len(list)-1 && next == ""
+			if scanned++; !last && (len(items) == p.Limit || scanned == h.MostScanned) {
+				return httpapi.Page(c, p, items, list[i].ID)
+			}
+		}
+
+		if place = next; place == "" {
+			return httpapi.Page(c, p, items, "")
+		}
+	}
+}
+
+// canSeeAudit reports whether all objects of a record are in namespaces whose bindings the caller may read.
+func (h *Handlers) canSeeAudit(c *httpapi.Call, v *authority.View, r *task.AuditRecord) bool {
+	for _, o := range r.Objects {
+		if o.Namespace == "" || !h.allows(c, v, access.Read, access.Bindings, o.Namespace) {
+			return false
+		}
+	}
+
+	return len(r.Objects) > 0
+}
+
+// reader reads some records that follow a place; "": the first ones. next is "" after the last.
+type auditReader func(place string) (list []task.AuditRecord, next string, err error)
+
+// newestFirst reads records backwards.
+func (h *Handlers) newestFirst(c *httpapi.Call, q auditQuery) auditReader {
+	return func(place string) ([]task.AuditRecord, string, error) {
+		if place == "" {
+			// Clocks of nodes differ: what another node has written may seem to be of the future.
+			until := h.Now().Add(time.Hour)
+			if !q.Until.IsZero() {
+				until = q.Until.Time
+			}
+			place = record.AuditTime(until)
+		}
+
+		return h.Store.NewestAudit(c.Context(), q.Since.Time, place)
+	}
+}
+
+// auditPerRead is the number of records that are read at once.
+const auditPerRead = 500
+
+// oldestFirst reads records forwards.
+func (h *Handlers) oldestFirst(c *httpapi.Call, q auditQuery) auditReader {
+	return func(place string) ([]task.AuditRecord, string, error) {
+		if place == "" && !q.Since.IsZero() {
+			place = record.AuditTime(q.Since.Time)
+		}
+
+		list, next, err := h.Store.AuditRecords(c.Context(), place, auditPerRead)
+		if err != nil || q.Until.IsZero() {
+			return list, next, err
+		}
+
+		end := record.AuditTime(q.Until.Time)
+		if i := slices.IndexFunc(list, func(r task.AuditRecord) bool { return r.ID >= end }); i >= 0 {
+			return list[:i], "", nil
+		}
+
+		return list, next, nil
+	}
+}

@@ -1,0 +1,233 @@
+package accesscontrol
+
+import (
+	"net/http"
+	"reflect"
+	"slices"
+
+	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/internal/access"
+	"github.com/carillonhq/carillon/pkg/internal/api/httpapi"
+	"github.com/carillonhq/carillon/pkg/internal/authority"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// bindingQuery are the parameters of the list of bindings.
+type bindingQuery struct {
+	Subject string `query:"subject" doc:"Only bindings that name this subject."`
+	httpapi.PageQuery
+}
+
+// needsOfBinding returns what is needed to read (access.Read) or write (access.Grant) a binding.
+func needsOfBinding(verb access.Verb, b *task.Binding) []access.Need {
+	if b.Cluster || len(b.Namespaces) == 0 {
+		return []access.Need{{Verb: verb, Kind: access.Access}}
+	}
+
+	var needs []access.Need
+	for _, ns := range b.Namespaces {
+		needs = append(needs, access.Need{Verb: verb, Kind: access.Bindings, Namespace: ns})
+	}
+
+	return needs
+}
+
+// canSeeBinding reports whether the caller may read a binding: all of it, so that it does not tell the names of other
+// namespaces.
+func (h *Handlers) canSeeBinding(c *httpapi.Call, v *authority.View, b *task.Binding) bool {
+	for _, need := range needsOfBinding(access.Read, b) {
+		if !v.Allows(caller(c), need, h.Now()) {
+			return false
+		}
+	}
+
+	return true
+}
+
+// readBindings returns the records if the caller may read any binding.
+func (h *Handlers) readBindings(c *httpapi.Call) (*authority.View, error) {
+	v, err := h.Keeper.Current(c.Context())
+	if err != nil {
+		return nil, err
+	}
+
+	if !h.readsBindingsSomewhere(c, v) {
+		if err := c.Rights().Require(access.Need{Verb: access.Read, Kind: access.Access}); err != nil {
+			return nil, err
+		}
+	}
+
+	return v, nil
+}
+
+// listBindings serves the bindings that the caller may see.
+func (h *Handlers) listBindings(c *httpapi.Call, q bindingQuery) (httpapi.Answer, error) {
+	v, err := h.readBindings(c)
+	if err != nil {
+		return httpapi.Answer{}, err
+	}
+
+	var list []task.Binding
+	for _, b := range v.Bindings() {
+		if (q.Subject == "" || slices.Contains(b.Subjects, q.Subject)) && h.canSeeBinding(c, v, &b) {
+			list = append(list, b)
+		}
+	}
+
+	return pageOf(c, q.PageQuery, list, func(b task.Binding) string { return b.Name })
+}
+
+// getBinding serves one binding.
+func (h *Handlers) getBinding(c *httpapi.Call) (httpapi.Answer, error) {
+	name, err := pathName(c, "binding")
+	if err != nil {
+		return httpapi.Answer{}, err
+	}
+
+	v, err := h.readBindings(c)
+	if err != nil {
+		return httpapi.Answer{}, err
+	}
+
+	b, ok := v.Binding(name)
+	if !ok || !h.canSeeBinding(c, v, &b) {
+		return httpapi.Answer{}, notFound("binding", name)
+	}
+
+	return answerRecord(b, b.Revision)
+}
+
+// setBinding serves writes of a binding.
+func (h *Handlers) setBinding(c *httpapi.Call) (httpapi.Answer, error) {
+	var b task.Binding
+	if err := c.Decode(&b); err != nil {
+		return httpapi.Answer{}, err
+	}
+	if err := sameName(&b.Name, c.Request.PathValue("binding")); err != nil {
+		return httpapi.Answer{}, err
+	}
+	if err := access.CheckBinding(&b); err != nil {
+		return httpapi.Answer{}, err
+	}
+	if err := access.CheckEnd("until", b.Until, h.Now()); err != nil {
+		return httpapi.Answer{}, err
+	}
+
+	uid := b.RoleUID
+
+	err := h.change(c, func(v *authority.View, rights *httpapi.Rights) error {
+		if err := rights.Require(needsOfBinding(access.Grant, &b)...); err != nil {
+			return err
+		}
+
+		old, is := v.Binding(b.Name)
+		if is && !h.canSeeBinding(c, v, &old) {
+			return httpapi.Fail(http.StatusConflict, client.CodeExists, "the name %s is taken, by a binding that you may not read", b.Name).WithHint("choose another name")
+		}
+		if err := checkConditions(c, "binding", b.Name, old.Revision); err != nil {
+			return err
+		}
+		if is {
+			if err := rights.Require(needsOfBinding(access.Grant, &old)...); err != nil {
+				return err
+			}
+		}
+
+		if n := len(v.Bindings()); !is && n >= maxBindings {
+			return httpapi.Fail(http.StatusConflict, client.CodeConflict, "the cluster has %d bindings; at most %d are allowed", n, maxBindings).
+				WithHint("delete bindings that are no longer used")
+		}
+
+		var err error
+		if b.RoleUID, err = roleUID(v, "role", b.Role, uid); err != nil {
+			return err
+		}
+
+		now := h.Now.Stamp()
+		b.CreatedAt, b.CreatedBy, b.UpdatedAt, b.UpdatedBy, b.Revision = old.CreatedAt, old.CreatedBy, old.UpdatedAt, old.UpdatedBy, old.Revision
+		if is && reflect.DeepEqual(b, old) {
+			return nil
+		}
+
+		if !is {
+			b.CreatedAt, b.CreatedBy = now, c.Actor()
+		}
+		b.UpdatedAt, b.UpdatedBy = now, c.Actor()
+
+		if err := rights.Check(func(v *authority.View) error {
+			excess, err := v.CoversBinding(caller(c), b, h.Now())
+			return refuseExcess(c, excess, err)
+		}); err != nil {
+			return err
+		}
+		if err := h.keepAdmin(rights, func(v *authority.View) bool { return v.LastAdminWith(h.Now(), b) }); err != nil {
+			return err
+		}
+
+		rights.Because(b.Reason)
+		b.Revision, err = h.Store.As(rights).PutBinding(c.Context(), old.Revision, b, h.Now())
+
+		return httpapi.About("binding "+b.Name, err)
+	})
+	if err != nil {
+		return httpapi.Answer{}, err
+	}
+
+	h.settle(c, func(v *authority.View) bool { return v.Fence >= b.Revision })
+
+	return answerRecord(b, b.Revision)
+}
+
+// roleUID returns the uid of a role. asked is the uid that the request names; "": the present one.
+func roleUID(v *authority.View, field, role, asked string) (string, error) {
+	r, ok := v.Role(role)
+	switch {
+	case !ok:
+		return "", task.Invalid(task.CodeBadValue, field, "there is no role %s", task.Quote(role))
+	case asked != "" && asked != r.UID:
+		return "", task.Invalid(task.CodeBadValue, field+"_uid", "the role %s was deleted and created again since", task.Quote(role))
+	}
+
+	return r.UID, nil
+}
+
+// deleteBinding serves the deletion of a binding.
+func (h *Handlers) deleteBinding(c *httpapi.Call) (httpapi.Answer, error) {
+	name, err := pathName(c, "binding")
+	if err != nil {
+		return httpapi.Answer{}, err
+	}
+
+	err = h.change(c, func(v *authority.View, rights *httpapi.Rights) error {
+		if !h.readsBindingsSomewhere(c, v) {
+			if err := rights.Require(access.Need{Verb: access.Read, Kind: access.Access}); err != nil {
+				return err
+			}
+		}
+
+		b, is := v.Binding(name)
+		if !is || !h.canSeeBinding(c, v, &b) {
+			return notFound("binding", name)
+		}
+		if err := rights.Require(needsOfBinding(access.Grant, &b)...); err != nil {
+			return err
+		}
+		if err := checkConditions(c, "binding", name, b.Revision); err != nil {
+			return err
+		}
+
+		dropped := func(what, dropped string) bool { return what == "binding" && dropped == name }
+		if err := h.keepAdmin(rights, func(v *authority.View) bool { return v.LastAdmin(h.Now(), dropped) }); err != nil {
+			return err
+		}
+
+		return httpapi.About("binding "+name, h.Store.As(rights).DeleteBinding(c.Context(), name, b.Revision, h.Now()))
+	})
+	if err != nil {
+		return httpapi.Answer{}, err
+	}
+
+	h.settle(c, func(v *authority.View) bool { _, is := v.Binding(name); return !is })
+
+	return httpapi.Answer{Status: http.StatusNoContent}, nil
+}

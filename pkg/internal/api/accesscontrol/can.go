@@ -1,0 +1,115 @@
+package accesscontrol
+
+import (
+	"fmt"
+	"net/http"
+	"strings"
+
+	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/internal/access"
+	"github.com/carillonhq/carillon/pkg/internal/api/httpapi"
+	"github.com/carillonhq/carillon/pkg/internal/authority"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+const canAbout = "For kinds of objects that belong to a namespace, the namespace is required. Without a subject, the answer is about you, within the scope of your token. " +
+	"Answers about other subjects require read on access, and assume a token without a scope. Labels are those of the task."
+
+// canQuery are the parameters of the question.
+type canQuery struct {
+	Verb      string `query:"verb" doc:"The verb, for example trigger. Required."`
+	Kind      string `query:"kind" doc:"The kind of objects, for example tasks. Required."`
+	Namespace string `query:"namespace" doc:"The namespace."`
+	Labels    string `query:"labels" doc:"The labels of the task: KEY=VALUE, separated by commas."`
+	Subject   string `query:"subject" doc:"The subject. Default: you."`
+}
+
+// can answers whether somebody may do something. It changes nothing, and is judged like any request would be.
+func (h *Handlers) can(c *httpapi.Call, q canQuery) (httpapi.Answer, error) {
+	need, err := access.ParseNeed(q.Verb, q.Kind)
+	if err != nil {
+		return httpapi.Answer{}, err
+	}
+	if need.Labels, err = parseLabels(q.Labels); err != nil {
+		return httpapi.Answer{}, err
+	}
+
+	switch ofCluster := need.Kind.OfCluster(); {
+	case ofCluster && q.Namespace != "":
+		return httpapi.Answer{}, task.Invalid(task.CodeBadValue, "namespace", "%s belong to the whole cluster, not to a namespace", need.Kind)
+	case len(need.Labels) > 0 && !need.Kind.Labelled():
+		return httpapi.Answer{}, task.Invalid(task.CodeBadValue, "labels", "only tasks and their runs have labels")
+	case !ofCluster:
+		if err := task.CheckName("namespace", q.Namespace); err != nil {
+			return httpapi.Answer{}, err
+		}
+		need.Namespace = q.Namespace
+	}
+
+	v, err := h.Keeper.Current(c.Context())
+	if err != nil {
+		return httpapi.Answer{}, err
+	}
+
+	d := client.Decision{Subject: httpapi.CallerOf(c.Context()).Who, Verb: need.Verb.String(), Kind: need.Kind.String(), Namespace: need.Namespace, Labels: need.Labels}
+	who := caller(c)
+
+	if q.Subject != "" && q.Subject != d.Subject {
+		if err := c.Rights().Require(access.Need{Verb: access.Read, Kind: access.Access}); err != nil {
+			return httpapi.Answer{}, err
+		}
+		if err := access.CheckSubject("subject", q.Subject); err != nil {
+			return httpapi.Answer{}, err
+		}
+		d.Subject, who = q.Subject, access.Caller{Subject: q.Subject}
+	}
+
+	d.Allowed = v.Allows(who, need, h.Now())
+	d.Reason = h.explain(v, who, need, d)
+
+	return httpapi.Answer{Status: http.StatusOK, Body: d}, nil
+}
+
+// explain says what a caller should know about a decision.
+func (h *Handlers) explain(v *authority.View, who access.Caller, need access.Need, d client.Decision) string {
+	if d.Allowed {
+		// Only to those who read it: a binding may apply to a prefix, and others exist or not.
+		if need.Namespace != "" && v.Namespace(need.Namespace) == nil {
+			return fmt.Sprintf("but there is no namespace %s", need.Namespace)
+		}
+		return ""
+	}
+
+	switch {
+	case v.Disabled(who.Subject):
+		return d.Subject + " is disabled"
+	case who.Token != "" && v.Allows(access.Caller{Subject: who.Subject}, need, h.Now()):
+		return "the scope of the token does not include this right"
+	case v.AllowsSomewhere(who, need, h.Now()):
+		return "it depends on the labels of the task"
+	}
+
+	if role := access.SuggestRole(need.Verb, need.Kind); role != "" {
+		return role + " would allow it"
+	}
+
+	return ""
+}
+
+// parseLabels reads KEY=VALUE, separated by commas.
+func parseLabels(text string) (map[string]string, error) {
+	if text == "" {
+		return nil, nil
+	}
+
+	labels := map[string]string{}
+	for _, pair := range strings.Split(text, ",") {
+		key, value, ok := strings.Cut(pair, "=")
+		if !ok {
+			return nil, task.Invalid(task.CodeBadValue, "labels", "%s is not KEY=VALUE", task.Quote(pair))
+		}
+		labels[key] = value
+	}
+
+	return labels, task.CheckLabels("labels", labels)
+}

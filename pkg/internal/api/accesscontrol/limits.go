@@ -1,0 +1,119 @@
+package accesscontrol
+
+import (
+	"net/http"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/internal/api/httpapi"
+	"github.com/carillonhq/carillon/pkg/internal/authority"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// Limits of access records. Every node that serves the API has all of them in memory, and compiles them again after each
+// change.
+const (
+	// maxTokens is the maximum number of tokens of one subject that have not expired.
+	maxTokens = 64
+	// maxCreatedTokens is the maximum number of tokens, also expired ones, that were created by one subject that does not
+	// administer the cluster.
+	maxCreatedTokens = 500
+	// maxTokenChanges is how many tokens one subject that does not administer the cluster may create or delete within a
+	// second on this node.
+	maxTokenChanges = 5
+	// maxBindings is the maximum number of bindings in the cluster.
+	maxBindings = 2000
+)
+
+// tokenChanges counts the recent creations and deletions of tokens by each subject. The zero value is ready to use, by
+// several goroutines.
+type tokenChanges struct {
+	mu     sync.Mutex
+	recent map[string][]time.Time // within the last second
+}
+
+// maxRecentSubjects is the number of subjects from which on those without a recent change are removed from memory.
+const maxRecentSubjects = 1024
+
+// allow counts a change, unless the subject has made too many within the last second.
+func (l *tokenChanges) allow(subject string, now time.Time) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+
+	if l.recent == nil {
+		l.recent = map[string][]time.Time{}
+	}
+	if len(l.recent) >= maxRecentSubjects {
+		for s, times := range l.recent {
+			if !isRecent(times[len(times)-1], now) {
+				delete(l.recent, s)
+			}
+		}
+	}
+
+	var recent []time.Time
+	for _, at := range l.recent[subject] {
+		if isRecent(at, now) {
+			recent = append(recent, at)
+		}
+	}
+	if len(recent) >= maxTokenChanges {
+		return false
+	}
+	l.recent[subject] = append(recent, now)
+
+	return true
+}
+
+// isRecent reports whether an instant lies within the last second. The clock may have been set back.
+func isRecent(at, now time.Time) bool {
+	age := now.Sub(at)
+	return age >= 0 && age < time.Second
+}
+
+// countTokenChange refuses to create or delete a token if the caller has changed too many within the last second.
+// Administrators are not limited, so that they can revoke many tokens at once.
+func (h *Handlers) countTokenChange(c *httpapi.Call, v *authority.View) error {
+	subject := caller(c)
+	if v.Administers(subject, h.Now()) || h.tokenChanges.allow(subject.Subject, h.Now()) {
+		return nil
+	}
+
+	return httpapi.Fail(http.StatusTooManyRequests, client.CodeBusy, "%s has created or deleted %d tokens within the last second, the maximum",
+		httpapi.CallerOf(c.Context()).Name(), maxTokenChanges).WithHint("try again in a second")
+}
+
+// checkTokenCount refuses a new token of a subject if there are too many of the subject, or by the caller.
+func (h *Handlers) checkTokenCount(c *httpapi.Call, v *authority.View, subject string) error {
+	who, now := httpapi.CallerOf(c.Context()), h.Now()
+
+	live, created := 0, 0
+	for _, t := range v.Tokens() {
+		if t.Subject == subject && (t.Until.IsZero() || now.Before(t.Until.Time)) {
+			live++
+		}
+		if isBy(t.CreatedBy, who.Who) {
+			created++
+		}
+	}
+
+	switch {
+	case live >= maxTokens:
+		return httpapi.Fail(http.StatusConflict, client.CodeConflict, "%s has %d tokens; at most %d are allowed", task.Quote(subject), live, maxTokens).
+			WithHint("delete tokens that are no longer used")
+	case created >= maxCreatedTokens && !v.Administers(caller(c), now):
+		return httpapi.Fail(http.StatusConflict, client.CodeConflict, "%s has created %d tokens that still exist; at most %d are allowed", who.Name(), created, maxCreatedTokens).
+			WithHint("delete tokens that have expired or are no longer used")
+	}
+
+	return nil
+}
+
+// isBy reports whether a record names a subject as who has written it. Records have the format of httpapi.Caller.Actor: the
+// subject, and then its token.
+func isBy(by, subject string) bool {
+	name := httpapi.Caller{Who: subject}.Name()
+	return by == name || strings.HasPrefix(by, name+" (")
+}

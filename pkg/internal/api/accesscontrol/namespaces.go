@@ -1,0 +1,281 @@
+package accesscontrol
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"reflect"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/internal/access"
+	"github.com/carillonhq/carillon/pkg/internal/api/httpapi"
+	"github.com/carillonhq/carillon/pkg/internal/authority"
+	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+const (
+	// maxForbidden is the maximum number of tasks that the answer to a change of a namespace names.
+	maxForbidden = 20
+	// tasksPerRead is the number of tasks that are read at once to find them.
+	tasksPerRead = 500
+)
+
+// canSeeNamespace reports whether the caller may read the record of a namespace.
+func (h *Handlers) canSeeNamespace(c *httpapi.Call, v *authority.View, name string) bool {
+	return h.allows(c, v, access.Read, access.Tasks, name) || h.allows(c, v, access.Read, access.Namespaces, "")
+}
+
+// listNamespaces serves the records of the namespaces that the caller may read.
+func (h *Handlers) listNamespaces(c *httpapi.Call, q httpapi.PageQuery) (httpapi.Answer, error) {
+	v, err := h.Keeper.Current(c.Context())
+	if err != nil {
+		return httpapi.Answer{}, err
+	}
+
+	var list []task.Namespace
+	for _, name := range v.Namespaces() {
+		if h.canSeeNamespace(c, v, name) {
+			list = append(list, *v.Namespace(name))
+		}
+	}
+
+	return pageOf(c, q, list, func(n task.Namespace) string { return n.Name })
+}
+
+// getNamespace serves the record of one namespace.
+func (h *Handlers) getNamespace(c *httpapi.Call) (httpapi.Answer, error) {
+	name, err := c.Namespace()
+	if err != nil {
+		return httpapi.Answer{}, err
+	}
+
+	v, err := h.Keeper.Current(c.Context())
+	if err != nil {
+		return httpapi.Answer{}, err
+	}
+
+	n := v.Namespace(name)
+	if n == nil || !h.canSeeNamespace(c, v, name) {
+		return httpapi.Answer{}, httpapi.NoNamespace(name)
+	}
+
+	return answerRecord(*n, n.Revision)
+}
+
+// setNamespace serves writes of the record of a namespace.
+func (h *Handlers) setNamespace(c *httpapi.Call) (httpapi.Answer, error) {
+	var n task.Namespace
+	if err := c.Decode(&n); err != nil {
+		return httpapi.Answer{}, err
+	}
+	if err := sameName(&n.Name, c.Request.PathValue("ns")); err != nil {
+		return httpapi.Answer{}, err
+	}
+	if err := access.CheckNamespace(&n); err != nil {
+		return httpapi.Answer{}, err
+	}
+
+	err := h.change(c, func(v *authority.View, rights *httpapi.Rights) error {
+		// Whoever may neither create nor update is refused before the answer depends on whether the namespace exists.
+		old, verb := v.Namespace(n.Name), access.Update
+		if old == nil || !h.allows(c, v, access.Update, access.Namespaces, "") && !h.allows(c, v, access.Create, access.Namespaces, "") {
+			verb = access.Create
+		}
+		if err := rights.Require(access.Need{Verb: verb, Kind: access.Namespaces}); err != nil {
+			return err
+		}
+
+		var before task.Namespace
+		if old != nil {
+			before = *old
+		}
+		if err := checkConditions(c, "namespace", n.Name, before.Revision); err != nil {
+			return err
+		}
+
+		now := h.Now.Stamp()
+		n.CreatedAt, n.CreatedBy, n.UpdatedAt, n.UpdatedBy, n.Revision = before.CreatedAt, before.CreatedBy, before.UpdatedAt, before.UpdatedBy, before.Revision
+		if old != nil && reflect.DeepEqual(n, before) {
+			return nil
+		}
+
+		if old == nil {
+			n.CreatedAt, n.CreatedBy = now, c.Actor()
+		}
+		n.UpdatedAt, n.UpdatedBy = now, c.Actor()
+
+		var err error
+		n.Revision, err = h.Store.As(rights).PutNamespace(c.Context(), before.Revision, n, h.Now())
+
+		return httpapi.About("namespace "+n.Name, err)
+	})
+	if err != nil {
+		return httpapi.Answer{}, err
+	}
+
+	h.settle(c, func(v *authority.View) bool { return v.Fence >= n.Revision })
+
+	change := client.NamespaceChange{Namespace: n}
+	// Only to a caller who may read the tasks: the right to change limits does not include it.
+	if c.Rights().CanRead(n.Name) {
+		h.findForbidden(c.Context(), &change)
+	}
+
+	return answerRecord(change, n.Revision)
+}
+
+// findForbidden adds the tasks that the record of their namespace no longer allows. The record has been written, so an error
+// only makes the list incomplete.
+func (h *Handlers) findForbidden(ctx context.Context, change *client.NamespaceChange) {
+	after := ""
+	for {
+		if change.Checked >= h.MostScanned {
+			change.Incomplete = true
+			return
+		}
+
+		tasks, next, err := h.Store.Tasks(ctx, change.Name, after, tasksPerRead)
+		if err != nil {
+			change.Incomplete = true
+			return
+		}
+
+		for i := range tasks {
+			change.Checked++
+			err := access.CheckTask(&change.Namespace, &tasks[i].Spec)
+			if err == nil {
+				continue
+			}
+
+			if change.ForbiddenCount++; len(change.Forbidden) < maxForbidden {
+				change.Forbidden = append(change.Forbidden, client.ForbiddenTask{Name: tasks[i].Name, Reason: err.Error()})
+			}
+		}
+
+		if after = next; after == "" {
+			return
+		}
+	}
+}
+
+// deleteNamespace serves the deletion of the record of an empty namespace.
+func (h *Handlers) deleteNamespace(c *httpapi.Call) (httpapi.Answer, error) {
+	name, err := c.Namespace()
+	if err != nil {
+		return httpapi.Answer{}, err
+	}
+
+	err = h.change(c, func(v *authority.View, rights *httpapi.Rights) error {
+		if err := rights.Require(access.Need{Verb: access.Delete, Kind: access.Namespaces}); err != nil {
+			return err
+		}
+
+		n := v.Namespace(name)
+		if n == nil {
+			return httpapi.NoNamespace(name)
+		}
+		if err := checkConditions(c, "namespace", name, n.Revision); err != nil {
+			return err
+		}
+
+		if err := rights.Check(func(v *authority.View) error { return unnamedNamespace(v, name, h.Now()) }); err != nil {
+			return err
+		}
+		if err := h.checkEmpty(c.Context(), name); err != nil {
+			return err
+		}
+
+		freezes, err := h.findNoFreeze(c.Context(), name)
+		if err != nil {
+			return err
+		}
+
+		return httpapi.About("namespace "+name, h.Store.As(rights).DeleteNamespace(c.Context(), name, n.Revision, freezes, h.Now()))
+	})
+	if err != nil {
+		return httpapi.Answer{}, err
+	}
+
+	h.settle(c, func(v *authority.View) bool { return v.Namespace(name) == nil })
+
+	return httpapi.Answer{Status: http.StatusNoContent}, nil
+}
+
+// checkEmpty returns an error that says what a namespace contains. The deletion compares that it is empty all the same.
+func (h *Handlers) checkEmpty(ctx context.Context, name string) error {
+	tasks, err := h.Store.CountTasks(ctx, name)
+	if err != nil {
+		return err
+	}
+	if tasks > 0 {
+		return httpapi.Fail(http.StatusConflict, client.CodeNotEmpty, "namespace %s has %d tasks", name, tasks).WithHint("delete its tasks first")
+	}
+
+	secrets, err := h.Store.CountSecrets(ctx, name)
+	if err != nil {
+		return err
+	}
+	if secrets > 0 {
+		return httpapi.Fail(http.StatusConflict, client.CodeNotEmpty, "namespace %s has %d secrets, including those deleted in the last week", name, secrets).
+			WithHint("delete its secrets first; the tombstone of a deleted secret is removed after a week")
+	}
+
+	return nil
+}
+
+// findNoFreeze returns the record of freezes, which contains none of exactly this namespace. Otherwise it returns an error: the
+// freeze would stop the tasks of a namespace that is created later with the same name.
+func (h *Handlers) findNoFreeze(ctx context.Context, name string) (store.FreezeRecord, error) {
+	r, err := h.Store.Freezes(ctx)
+	if err != nil {
+		return r, err
+	}
+
+	if slices.ContainsFunc(r.Holding, func(f task.Freeze) bool { return f.Namespace == name }) {
+		return r, httpapi.Fail(http.StatusConflict, client.CodeInUse, "namespace %s is frozen", name).
+			WithHint("end its freeze first: carillon cluster unfreeze --namespace " + name)
+	}
+
+	return r, nil
+}
+
+// unnamedNamespace returns an error if a binding, or the scope of a token that has not expired, names exactly this namespace:
+// it would apply to a namespace that is created later with the same name.
+func unnamedNamespace(v *authority.View, name string, now time.Time) error {
+	var bindings, tokens []string
+	for _, b := range v.Bindings() {
+		if slices.Contains(b.Namespaces, name) {
+			bindings = append(bindings, b.Name)
+		}
+	}
+	for _, t := range v.Tokens() {
+		if slices.Contains(scopeNamespaces(&t), name) && (t.Until.IsZero() || now.Before(t.Until.Time)) {
+			tokens = append(tokens, t.ID)
+		}
+	}
+
+	switch {
+	case len(bindings) > 0:
+		return httpapi.Fail(http.StatusConflict, client.CodeInUse, "bindings name namespace %s: %s", name, joinFirst(bindings)).
+			WithHint("delete or change them first; otherwise they would apply to a new namespace with this name")
+	case len(tokens) > 0:
+		return httpapi.Fail(http.StatusConflict, client.CodeInUse, "the scopes of tokens name namespace %s: %s", name, joinFirst(tokens)).
+			WithHint("delete them first; otherwise they would apply to a new namespace with this name")
+	}
+
+	return nil
+}
+
+// joinFirst lists the first few names, and how many others there are.
+func joinFirst(names []string) string {
+	const most = 5
+	if len(names) > most {
+		names = append(names[:most:most], fmt.Sprintf("%d others", len(names)-most))
+	}
+
+	return strings.Join(names, ", ")
+}

@@ -1,0 +1,175 @@
+package accesscontrol
+
+import (
+	"net/http"
+	"reflect"
+	"strings"
+
+	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/internal/access"
+	"github.com/carillonhq/carillon/pkg/internal/api/httpapi"
+	"github.com/carillonhq/carillon/pkg/internal/authority"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// readRoles returns the records if the caller may read roles: whoever reads bindings of a namespace must understand them.
+func (h *Handlers) readRoles(c *httpapi.Call) (*authority.View, error) {
+	v, err := h.Keeper.Current(c.Context())
+	if err != nil {
+		return nil, err
+	}
+
+	if !h.readsBindingsSomewhere(c, v) {
+		if err := c.Rights().Require(access.Need{Verb: access.Read, Kind: access.Access}); err != nil {
+			return nil, err
+		}
+	}
+
+	return v, nil
+}
+
+// listRoles serves all roles.
+func (h *Handlers) listRoles(c *httpapi.Call) (httpapi.Answer, error) {
+	v, err := h.readRoles(c)
+	if err != nil {
+		return httpapi.Answer{}, err
+	}
+
+	return httpapi.All(v.Roles())
+}
+
+// getRole serves one role.
+func (h *Handlers) getRole(c *httpapi.Call) (httpapi.Answer, error) {
+	v, err := h.readRoles(c)
+	if err != nil {
+		return httpapi.Answer{}, err
+	}
+
+	name := c.Request.PathValue("role")
+	r, ok := v.Role(name)
+	if !ok {
+		return httpapi.Answer{}, notFound("role", task.Quote(name))
+	}
+
+	return answerRecord(r, r.Revision)
+}
+
+// setRole serves writes of a role.
+func (h *Handlers) setRole(c *httpapi.Call) (httpapi.Answer, error) {
+	var r task.Role
+	if err := c.Decode(&r); err != nil {
+		return httpapi.Answer{}, err
+	}
+	if err := sameName(&r.Name, c.Request.PathValue("role")); err != nil {
+		return httpapi.Answer{}, err
+	}
+	if err := access.CheckRole(&r); err != nil {
+		return httpapi.Answer{}, err
+	}
+
+	err := h.change(c, func(v *authority.View, rights *httpapi.Rights) error {
+		if err := rights.Require(access.Need{Verb: access.Grant, Kind: access.Access}); err != nil {
+			return err
+		}
+
+		old, is := v.Role(r.Name)
+		if err := checkConditions(c, "role", r.Name, old.Revision); err != nil {
+			return err
+		}
+
+		now := h.Now.Stamp()
+		r.UID, r.BuiltIn, r.CreatedAt, r.CreatedBy = old.UID, false, old.CreatedAt, old.CreatedBy
+		r.UpdatedAt, r.UpdatedBy, r.Revision = old.UpdatedAt, old.UpdatedBy, old.Revision
+		if is && reflect.DeepEqual(r, old) {
+			return nil
+		}
+
+		if !is {
+			r.UID, r.CreatedAt, r.CreatedBy = task.NewUID(), now, c.Actor()
+		}
+		r.UpdatedAt, r.UpdatedBy = now, c.Actor()
+
+		if err := rights.Check(func(v *authority.View) error {
+			excess, err := v.CoversRole(caller(c), r, h.Now())
+			return refuseExcess(c, excess, err)
+		}); err != nil {
+			return err
+		}
+
+		var err error
+		r.Revision, err = h.Store.As(rights).PutRole(c.Context(), old.Revision, r, h.Now())
+
+		return httpapi.About("role "+r.Name, err)
+	})
+	if err != nil {
+		return httpapi.Answer{}, err
+	}
+
+	h.settle(c, func(v *authority.View) bool { return v.Fence >= r.Revision })
+
+	return answerRecord(r, r.Revision)
+}
+
+// deleteRole serves the deletion of a role that nothing uses.
+func (h *Handlers) deleteRole(c *httpapi.Call) (httpapi.Answer, error) {
+	name, err := pathName(c, "role")
+	if err != nil {
+		return httpapi.Answer{}, err
+	}
+
+	err = h.change(c, func(v *authority.View, rights *httpapi.Rights) error {
+		if err := rights.Require(access.Need{Verb: access.Grant, Kind: access.Access}); err != nil {
+			return err
+		}
+
+		r, is := v.Role(name)
+		switch {
+		case !is:
+			return notFound("role", name)
+		case r.BuiltIn:
+			return task.Invalid(task.CodeBadName, "role", "%s is a built-in role, which cannot be deleted", name)
+		}
+
+		if err := checkConditions(c, "role", name, r.Revision); err != nil {
+			return err
+		}
+
+		if err := rights.Check(func(v *authority.View) error { return unusedRole(v, r) }); err != nil {
+			return err
+		}
+
+		return httpapi.About("role "+name, h.Store.As(rights).DeleteRole(c.Context(), name, r.Revision, h.Now()))
+	})
+	if err != nil {
+		return httpapi.Answer{}, err
+	}
+
+	h.settle(c, func(v *authority.View) bool { _, is := v.Role(name); return !is })
+
+	return httpapi.Answer{Status: http.StatusNoContent}, nil
+}
+
+// unusedRole returns an error if a binding or the scope of a token uses a role.
+func unusedRole(v *authority.View, r task.Role) error {
+	const most = 5
+	var users []string
+	for _, b := range v.Bindings() {
+		if b.Role == r.Name && b.RoleUID == r.UID {
+			users = append(users, "binding "+b.Name)
+		}
+	}
+	for _, t := range v.Tokens() {
+		if t.Scope != nil && t.Scope.Role == r.Name && t.Scope.RoleUID == r.UID {
+			users = append(users, "token "+t.ID)
+		}
+	}
+
+	if len(users) == 0 {
+		return nil
+	}
+	if len(users) > most {
+		users = append(users[:most], "others")
+	}
+
+	return httpapi.Fail(http.StatusConflict, client.CodeInUse, "role %s is used by %s", r.Name, strings.Join(users, ", ")).WithHint("delete these first")
+}

@@ -1,0 +1,136 @@
+package accesscontrol
+
+import (
+	"net/http"
+
+	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/internal/access"
+	"github.com/carillonhq/carillon/pkg/internal/api/httpapi"
+	"github.com/carillonhq/carillon/pkg/internal/authority"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// listSubjects serves all subjects that access records name.
+func (h *Handlers) listSubjects(c *httpapi.Call, q httpapi.PageQuery) (httpapi.Answer, error) {
+	v, err := h.Keeper.Current(c.Context())
+	if err != nil {
+		return httpapi.Answer{}, err
+	}
+
+	tokens := map[string]int{}
+	for _, t := range v.Tokens() {
+		tokens[t.Subject]++
+	}
+
+	bindings := map[string][]string{}
+	for _, b := range v.Bindings() {
+		for _, s := range b.Subjects {
+			bindings[s] = append(bindings[s], b.Name)
+		}
+	}
+
+	var list []client.Subject
+	for _, s := range v.Subjects() {
+		list = append(list, client.Subject{Subject: s, Disabled: v.Disabled(s), Bindings: append([]string{}, bindings[s]...), Tokens: tokens[s]})
+	}
+
+	return pageOf(c, q, list, func(s client.Subject) string { return s.Subject })
+}
+
+// subjectInPath returns the subject in the path after checking it.
+func subjectInPath(c *httpapi.Call) (string, error) {
+	s := c.Request.PathValue("subject")
+	return s, access.CheckSubject("subject", s)
+}
+
+// disableSubject serves POST …/disable.
+func (h *Handlers) disableSubject(c *httpapi.Call) (httpapi.Answer, error) {
+	subject, err := subjectInPath(c)
+	if err != nil {
+		return httpapi.Answer{}, err
+	}
+
+	err = h.change(c, func(v *authority.View, rights *httpapi.Rights) error {
+		if err := rights.Require(access.Need{Verb: access.Grant, Kind: access.Access}); err != nil {
+			return err
+		}
+		if v.Disabled(subject) {
+			return nil
+		}
+
+		dropped := func(what, name string) bool { return what == "subject" && name == subject }
+		if err := h.keepAdmin(rights, func(v *authority.View) bool { return v.LastAdmin(h.Now(), dropped) }); err != nil {
+			return err
+		}
+
+		return httpapi.About("subject "+subject, h.Store.As(rights).DisableSubject(c.Context(), subject, h.Now()))
+	})
+	if err != nil {
+		return httpapi.Answer{}, err
+	}
+
+	h.settle(c, func(v *authority.View) bool { return v.Disabled(subject) })
+
+	return h.answerSubject(c, subject, true)
+}
+
+// enableSubject serves POST …/enable. It gives the subject back all that its bindings say, so the caller must hold all of it.
+func (h *Handlers) enableSubject(c *httpapi.Call) (httpapi.Answer, error) {
+	subject, err := subjectInPath(c)
+	if err != nil {
+		return httpapi.Answer{}, err
+	}
+
+	err = h.change(c, func(v *authority.View, rights *httpapi.Rights) error {
+		if err := rights.Require(access.Need{Verb: access.Grant, Kind: access.Access}); err != nil {
+			return err
+		}
+		if !v.Disabled(subject) {
+			return nil
+		}
+
+		if err := rights.Check(func(v *authority.View) error {
+			return refuseExcess(c, v.CoversSubject(caller(c), subject, h.Now()), nil)
+		}); err != nil {
+			return err
+		}
+
+		key := h.Store.Keys().DisabledSubject(subject)
+
+		return httpapi.About("subject "+subject, h.Store.As(rights).EnableSubject(c.Context(), subject, v.Mod(key), h.Now()))
+	})
+	if err != nil {
+		return httpapi.Answer{}, err
+	}
+
+	h.settle(c, func(v *authority.View) bool { return !v.Disabled(subject) })
+
+	return h.answerSubject(c, subject, false)
+}
+
+// answerSubject answers with what a subject has, and what it has made for others.
+func (h *Handlers) answerSubject(c *httpapi.Call, subject string, disabled bool) (httpapi.Answer, error) {
+	v, err := h.Keeper.Current(c.Context())
+	if err != nil {
+		return httpapi.Answer{}, err
+	}
+
+	a := client.SubjectChange{Subject: subject, Disabled: disabled, Bindings: []task.Binding{}, Tokens: []task.Token{}, MadeBindings: []task.Binding{}, MadeTokens: []task.Token{}}
+	a.Bindings = append(a.Bindings, v.BindingsOf(subject)...)
+	for _, b := range v.Bindings() {
+		if isBy(b.CreatedBy, subject) || isBy(b.UpdatedBy, subject) {
+			a.MadeBindings = append(a.MadeBindings, b)
+		}
+	}
+
+	for _, t := range v.Tokens() {
+		switch {
+		case t.Subject == subject:
+			a.Tokens = append(a.Tokens, t)
+		case isBy(t.CreatedBy, subject):
+			a.MadeTokens = append(a.MadeTokens, t)
+		}
+	}
+
+	return httpapi.Answer{Status: http.StatusOK, Body: a}, nil
+}

@@ -1,0 +1,301 @@
+package accesscontrol
+
+import (
+	"fmt"
+	"net/http"
+	"net/netip"
+	"strings"
+	"time"
+
+	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/internal/access"
+	"github.com/carillonhq/carillon/pkg/internal/api/httpapi"
+	"github.com/carillonhq/carillon/pkg/internal/authority"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// maxTokenAge is how long the token of a person may last at most.
+const maxTokenAge = 90 * 24 * time.Hour
+
+// tokenQuery are the parameters of the list of tokens.
+type tokenQuery struct {
+	Subject string `query:"subject" doc:"Only tokens that act as this subject."`
+	httpapi.PageQuery
+}
+
+// scopeNamespaces are the namespaces in which a token can do something at most; none if that is the whole cluster.
+func scopeNamespaces(t *task.Token) []string {
+	if t.Scope == nil {
+		return nil
+	}
+	return t.Scope.Namespaces
+}
+
+// isOwn reports whether a token acts as the caller's subject.
+func isOwn(c *httpapi.Call, t *task.Token) bool {
+	return t.Subject == httpapi.CallerOf(c.Context()).Who
+}
+
+// hasScope reports whether the caller uses a token with a scope. Such a token neither creates nor deletes other tokens of
+// its subject without the right to do so: a token that leaks must not outlive its own deletion.
+func hasScope(c *httpapi.Call, v *authority.View) bool {
+	t, ok := v.Token(httpapi.CallerOf(c.Context()).Token)
+	return ok && t.Scope != nil
+}
+
+// canSeeToken reports whether the caller may read a token's record. A token whose scope is some namespaces shows none of the
+// other tokens of its subject without the right to read them: what the subject does elsewhere is not its holder's business.
+func (h *Handlers) canSeeToken(c *httpapi.Call, v *authority.View, t *task.Token) bool {
+	used, _ := v.Token(httpapi.CallerOf(c.Context()).Token)
+	if isOwn(c, t) && (len(scopeNamespaces(&used)) == 0 || t.ID == used.ID) {
+		return true
+	}
+
+	return h.allows(c, v, access.Read, access.Access, "") || h.allowsInEach(c, v, access.Read, scopeNamespaces(t))
+}
+
+// requireToken refuses to create or delete a token unless the caller may.
+//
+// A token of somebody else gives the caller's deeds another name. So grant on bindings in namespaces is enough only for
+// services, which are no people: their tokens are the business of the namespaces that they work in. It is not enough for a new
+// token of a service that has rights elsewhere, too: those who may grant them there have not agreed.
+func (h *Handlers) requireToken(c *httpapi.Call, rights *httpapi.Rights, t *task.Token) error {
+	return rights.Check(func(v *authority.View) error {
+		switch {
+		case isOwn(c, t) && (!hasScope(c, v) || t.ID != "" && t.ID == httpapi.CallerOf(c.Context()).Token):
+			return nil
+		case h.allows(c, v, access.Grant, access.Access, ""):
+			return nil
+		case len(scopeNamespaces(t)) > 0 && strings.HasPrefix(t.Subject, access.KindService+":"):
+			if err := rights.Refusal(v, needsOfBinding(access.Grant, &task.Binding{Namespaces: scopeNamespaces(t)})...); err != nil {
+				return err
+			}
+			if t.ID == "" && !isOwn(c, t) && v.HoldsOutsideGrant(caller(c), t.Subject, h.Now()) {
+				return httpapi.Fail(http.StatusForbidden, client.CodeForbidden, "%s may not create a token for %s, which has rights where %s may not grant bindings",
+					httpapi.CallerOf(c.Context()).Name(), t.Subject, httpapi.CallerOf(c.Context()).Name()).
+					WithHint("use a service that has rights only in these namespaces; a caller with grant on access may create the token")
+			}
+			return nil
+		case isOwn(c, t):
+			return httpapi.Fail(http.StatusForbidden, client.CodeForbidden, "a token with a scope can neither create tokens nor delete other tokens of its subject").
+				WithHint("use a token without a scope")
+		}
+
+		return rights.Refusal(v, access.Need{Verb: access.Grant, Kind: access.Access})
+	})
+}
+
+// listTokens serves the tokens that the caller may see.
+func (h *Handlers) listTokens(c *httpapi.Call, q tokenQuery) (httpapi.Answer, error) {
+	v, err := h.Keeper.Current(c.Context())
+	if err != nil {
+		return httpapi.Answer{}, err
+	}
+
+	var list []task.Token
+	for _, t := range v.Tokens() {
+		if (q.Subject == "" || t.Subject == q.Subject) && h.canSeeToken(c, v, &t) {
+			list = append(list, t)
+		}
+	}
+
+	return pageOf(c, q.PageQuery, list, func(t task.Token) string { return t.ID })
+}
+
+// getToken serves the record of one token.
+func (h *Handlers) getToken(c *httpapi.Call) (httpapi.Answer, error) {
+	v, err := h.Keeper.Current(c.Context())
+	if err != nil {
+		return httpapi.Answer{}, err
+	}
+
+	id := c.Request.PathValue("token")
+	t, ok := v.Token(id)
+	if !ok || !h.canSeeToken(c, v, &t) {
+		return httpapi.Answer{}, notFound("token", task.Quote(id))
+	}
+
+	return httpapi.Answer{Status: http.StatusOK, Body: t}, nil
+}
+
+// createToken serves the creation of a token.
+func (h *Handlers) createToken(c *httpapi.Call) (httpapi.Answer, error) {
+	var ask client.TokenRequest
+	if err := c.Decode(&ask); err != nil {
+		return httpapi.Answer{}, err
+	}
+
+	if ask.Subject == "" {
+		ask.Subject = httpapi.CallerOf(c.Context()).Who
+	}
+
+	secret, t := authority.NewSecret()
+	t.Subject, t.Scope, t.Until, t.Reason, t.CreatedAt, t.CreatedBy = ask.Subject, ask.Scope, ask.Until, ask.Reason, h.Now.Stamp(), c.Actor()
+
+	var err error
+	if t.CIDRs, err = parseCIDRs(ask.CIDRs); err != nil {
+		return httpapi.Answer{}, err
+	}
+	if err := h.checkToken(&t.Token); err != nil {
+		return httpapi.Answer{}, err
+	}
+
+	uid := ""
+	if t.Scope != nil {
+		uid = t.Scope.RoleUID
+	}
+
+	// The record has no id yet for those who judge it: it is nobody's own token.
+	asked := t.Token
+	asked.ID = ""
+
+	err = h.change(c, func(v *authority.View, rights *httpapi.Rights) error {
+		if err := h.requireToken(c, rights, &asked); err != nil {
+			return err
+		}
+
+		if t.Scope != nil {
+			scope := *t.Scope
+			var err error
+			if scope.RoleUID, err = roleUID(v, "scope.role", scope.Role, uid); err != nil {
+				return err
+			}
+			t.Scope = &scope
+		}
+
+		if err := h.checkTokenCount(c, v, t.Subject); err != nil {
+			return err
+		}
+
+		if err := rights.Check(func(v *authority.View) error {
+			if v.Disabled(t.Subject) {
+				return httpapi.Fail(http.StatusConflict, client.CodeConflict, "%s is disabled", t.Subject)
+			}
+			excess, err := v.CoversToken(caller(c), t.Token, h.Now())
+			return refuseExcess(c, excess, err)
+		}); err != nil {
+			return err
+		}
+
+		if err := h.countTokenChange(c, v); err != nil {
+			return err
+		}
+
+		rights.Because(t.Reason)
+
+		return httpapi.About(t.ID, h.Store.As(rights).CreateToken(c.Context(), t))
+	})
+	if err != nil {
+		return httpapi.Answer{}, err
+	}
+
+	h.settle(c, func(v *authority.View) bool { return v.Created(t.ID) > 0 })
+
+	return httpapi.Answer{Status: http.StatusCreated, Body: client.NewToken{Token: t.Token, Secret: secret}}, nil
+}
+
+// checkToken checks a token that somebody wants to create.
+func (h *Handlers) checkToken(t *task.Token) error {
+	if strings.HasPrefix(t.Subject, access.KindUnix+":") {
+		return task.Invalid(task.CodeRequired, "subject", "is required: users of the host need no token")
+	}
+	if err := access.CheckSubject("subject", t.Subject); err != nil {
+		return err
+	}
+	if strings.HasPrefix(t.Subject, access.KindCert+":") {
+		return task.Invalid(task.CodeBadValue, "subject", "%s: a token must act as user:NAME or service:NAME; holders of a certificate need no token", task.Quote(t.Subject))
+	}
+
+	if t.Scope != nil {
+		if err := access.CheckScope("scope", t.Scope); err != nil {
+			return err
+		}
+	}
+
+	if len(t.Reason) > task.MaxReason {
+		return task.Invalid(task.CodeTooLong, "reason", "is %d bytes long; at most %d are allowed", len(t.Reason), task.MaxReason)
+	}
+	if err := task.CheckDescription("reason", t.Reason); err != nil {
+		return err
+	}
+
+	if err := access.CheckEnd("until", t.Until, h.Now()); err != nil {
+		return err
+	}
+
+	isPerson := strings.HasPrefix(t.Subject, access.KindUser+":")
+	switch {
+	case t.Until.IsZero() && (t.Scope == nil || t.Scope.Role != access.RoleViewer):
+		return task.Invalid(task.CodeRequired, "until", "is required unless the role of the scope is viewer: a token that can change something must expire")
+	case isPerson && !t.Until.IsZero() && t.Until.Sub(h.Now()) > maxTokenAge:
+		return task.Invalid(task.CodeOutOfRange, "until", "%s is more than 90 days ahead, the maximum for people", t.Until.Format(time.RFC3339))
+	}
+
+	// The node compares ends with its own clock.
+	if !t.Until.IsZero() {
+		if err := h.ClockFault(); err != nil {
+			return httpapi.Fail(http.StatusServiceUnavailable, client.CodeClock, "this node's clock is not trusted: %s", err).
+				WithHint("use another node, or correct this node's clock")
+		}
+	}
+
+	return nil
+}
+
+// parseCIDRs checks networks, and returns them in their usual form.
+func parseCIDRs(cidrs []string) ([]string, error) {
+	if len(cidrs) > task.MaxCIDRs {
+		return nil, task.Invalid(task.CodeTooMany, "cidrs", "has %d networks; at most %d are allowed", len(cidrs), task.MaxCIDRs)
+	}
+
+	var list []string
+	for i, s := range cidrs {
+		field := fmt.Sprintf("cidrs[%d]", i)
+		prefix, err := netip.ParsePrefix(s)
+		switch {
+		case err != nil:
+			return nil, task.Invalid(task.CodeBadValue, field, "%s is not a network, such as 10.0.0.0/8, 192.0.2.7/32 or 2001:db8::/32", task.Quote(s))
+		case prefix.Addr().Is4In6():
+			return nil, task.Invalid(task.CodeBadValue, field, "%s: use IPv4 notation for an IPv4 network", task.Quote(s))
+		case prefix != prefix.Masked():
+			return nil, task.Invalid(task.CodeBadValue, field, "%s has bits after its prefix; write %s", task.Quote(s), prefix.Masked())
+		}
+
+		list = append(list, prefix.String())
+	}
+
+	return list, nil
+}
+
+// deleteToken serves the deletion of a token.
+func (h *Handlers) deleteToken(c *httpapi.Call) (httpapi.Answer, error) {
+	id := c.Request.PathValue("token")
+
+	err := h.change(c, func(v *authority.View, rights *httpapi.Rights) error {
+		t, ok := v.Token(id)
+		if !ok || !h.canSeeToken(c, v, &t) {
+			return notFound("token", task.Quote(id))
+		}
+		if err := h.requireToken(c, rights, &t); err != nil {
+			return err
+		}
+
+		dropped := func(what, dropped string) bool { return what == "token" && dropped == id }
+		if err := h.keepAdmin(rights, func(v *authority.View) bool { return v.LastAdmin(h.Now(), dropped) }); err != nil {
+			return err
+		}
+
+		if err := h.countTokenChange(c, v); err != nil {
+			return err
+		}
+
+		return httpapi.About(id, h.Store.As(rights).DeleteToken(c.Context(), id, v.Created(id)))
+	})
+	if err != nil {
+		return httpapi.Answer{}, err
+	}
+
+	h.settle(c, func(v *authority.View) bool { return v.Created(id) == 0 })
+
+	return httpapi.Answer{Status: http.StatusNoContent}, nil
+}

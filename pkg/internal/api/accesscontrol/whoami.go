@@ -1,0 +1,48 @@
+package accesscontrol
+
+import (
+	"net/http"
+	"strings"
+
+	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/internal/access"
+	"github.com/carillonhq/carillon/pkg/internal/api/httpapi"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// whoAmI serves what the caller is and may do, within the scope of its token.
+func (h *Handlers) whoAmI(c *httpapi.Call) (httpapi.Answer, error) {
+	v, err := h.Keeper.Current(c.Context())
+	if err != nil {
+		return httpapi.Answer{}, err
+	}
+
+	who, now := httpapi.CallerOf(c.Context()), h.Now()
+	me := client.WhoAmI{
+		Subject: who.Who, Certificate: who.Certificate, Address: who.Address, Host: strings.HasPrefix(who.Who, access.KindUnix+":"),
+		Bindings: []task.Binding{},
+		// A token that reads "every namespace" by its binding reads only those of its scope: the rights count.
+		Namespaces: v.Readable(who.Subject(), access.Tasks, v.Namespaces(), now), AllNamespaces: v.ReadsEveryNamespace(who.Subject(), access.Tasks, now),
+		Cluster: v.ClusterRights(who.Subject(), now),
+	}
+
+	var scope *task.TokenScope
+	if t, ok := v.Token(who.Token); ok {
+		me.Token, scope = &t, t.Scope
+	}
+	for _, b := range access.BindingsInScope(scope, v.BindingsOf(who.Who)) {
+		if b.Until.IsZero() || now.Before(b.Until.Time) {
+			b.Subjects = []string{who.Who} // who else has the role is not the caller's business
+			me.Bindings = append(me.Bindings, b)
+		}
+	}
+
+	if me.Namespaces == nil {
+		me.Namespaces = []string{}
+	}
+	if me.Cluster == nil {
+		me.Cluster = []task.Rule{}
+	}
+
+	return httpapi.Answer{Status: http.StatusOK, Body: me}, nil
+}

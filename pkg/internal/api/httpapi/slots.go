@@ -1,0 +1,70 @@
+package httpapi
+
+import (
+	"net/http"
+	"sync"
+
+	"github.com/carillonhq/carillon/pkg/client"
+)
+
+// subjectShare is the part of a node's slots that one subject may hold: one in subjectShare.
+const subjectShare = 4
+
+// Slots counts the requests that hold something for a long time, such as a watch or a connection to another node. It limits
+// them for the whole node and for each subject, so that no subject can keep all others out. The zero value is ready to use,
+// by several goroutines.
+type Slots struct {
+	mu        sync.Mutex
+	total     int
+	bySubject map[string]int
+}
+
+// Acquire takes one of most slots for a request, or returns a failure if the node or the subject of the caller has none left.
+// The caller must call release when the request has ended. what says what these requests do at the node, in messages.
+func (s *Slots) Acquire(c *Call, most int, what, node string) (release func(), err error) {
+	caller := CallerOf(c.Context())
+	subject := caller.Who
+
+	s.mu.Lock()
+	defer s.mu.Unlock()
+
+	var busy *Failure
+	switch {
+	case s.total >= most:
+		busy = Fail(http.StatusTooManyRequests, client.CodeBusy, "%d callers already %s at node %s", s.total, what, node).
+			WithHint("try again, or use another node")
+	case s.bySubject[subject] >= most/subjectShare:
+		busy = Fail(http.StatusTooManyRequests, client.CodeBusy, "%d requests of %s already %s at node %s, the most for one subject", s.bySubject[subject], caller.Name(), what, node).
+			WithHint("end some of them, or use another node")
+	}
+	if busy != nil {
+		c.Writer.Header().Set("Retry-After", "2")
+		return nil, busy
+	}
+
+	if s.bySubject == nil {
+		s.bySubject = map[string]int{}
+	}
+	s.total++
+	s.bySubject[subject]++
+
+	return func() { s.release(subject) }, nil
+}
+
+func (s *Slots) release(subject string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+
+	s.total--
+	if s.bySubject[subject]--; s.bySubject[subject] == 0 {
+		delete(s.bySubject, subject)
+	}
+}
+
+// Held returns how many slots are taken.
+func (s *Slots) Held() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+
+	return s.total
+}

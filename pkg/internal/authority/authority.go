@@ -1,0 +1,315 @@
+package authority
+
+import (
+	"context"
+	"crypto/sha256"
+	"crypto/subtle"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
+
+	"github.com/carillonhq/carillon/pkg/clock"
+	"github.com/carillonhq/carillon/pkg/internal/access"
+	"github.com/carillonhq/carillon/pkg/kv"
+	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/store/record"
+	"github.com/carillonhq/carillon/pkg/task"
+	"github.com/carillonhq/carillon/pkg/wake"
+)
+
+const (
+	// maxAge is how old the last proof that the copy is current may be when a read is authorised.
+	maxAge = 5 * time.Second
+	// proveEvery is how often the copy is proven. One that fails may be tried again within maxAge.
+	proveEvery = 2 * time.Second
+	// proveWithin bounds the read of a proof, and how long a caller of Proven waits for one.
+	proveWithin = 2 * time.Second
+	// compileEvery is how long the Keeper waits after it has made a view before it makes the next. Changes that arrive
+	// meanwhile share that view, so that many changes do not take all of the node's time: a view of thousands of
+	// records takes some 15 ms. Writes that wait for a change wait that much longer at most.
+	compileEvery = 20 * time.Millisecond
+	// relist is how often the mirror lists the records again, in case a watch has lost something.
+	relist = time.Minute
+)
+
+// View is who may do what, by the access records of one revision.
+type View struct {
+	*access.Table
+	hashes  map[string][sha256.Size]byte // of the secrets of tokens, by id
+	created map[string]int64             // the create revisions of the tokens' keys
+	mods    map[string]int64             // the mod revisions of the keys of all records
+	newest  int64                        // the highest of them
+}
+
+// Verify returns the token whose secret has a hash. It reports false if there is no such
+// token; whether the token has expired is the caller's to ask (access.Table.Allows).
+func (v *View) Verify(id string, hash [sha256.Size]byte) (task.Token, bool) {
+	want, ok := v.hashes[id]
+	if subtle.ConstantTimeCompare(want[:], hash[:]) != 1 || !ok {
+		return task.Token{}, false
+	}
+
+	return v.Token(id)
+}
+
+// Created is the create revision of a token's key; 0 if there is no such token.
+func (v *View) Created(id string) int64 { return v.created[id] }
+
+// Mod is the mod revision of the key of an access record; 0 if there is no such key.
+func (v *View) Mod(key string) int64 { return v.mods[key] }
+
+// Keeper keeps a View current. It is safe for concurrent use.
+type Keeper struct {
+	client *kv.Client
+	keys   record.Keys
+	log    *zap.Logger
+	mirror *kv.Mirror
+
+	view   atomic.Pointer[View]
+	proven atomic.Pointer[time.Time] // when the read of the last successful proof was sent
+
+	mu      sync.Mutex
+	changed chan struct{} // closed and replaced when there is a new View
+	proving chan struct{} // has one value while a proof is under way: a mutex would not end with the context
+}
+
+// New makes the Keeper of a cluster's access records. It does no I/O; Run fills it.
+func New(client *kv.Client, keys record.Keys, log *zap.Logger) *Keeper {
+	if log == nil {
+		log = zap.NewNop()
+	}
+
+	prefix := keys.Access()
+	k := &Keeper{
+		client: client, keys: keys, log: log.Named("authority"), changed: make(chan struct{}), proving: make(chan struct{}, 1),
+		mirror: kv.NewMirror(client, kv.FollowConfig{Key: prefix, End: clientv3.GetPrefixRangeEnd(prefix), Name: "access", Relist: relist, Logger: log}),
+	}
+	k.view.Store(&View{Table: &access.Table{}})
+
+	return k
+}
+
+// Run keeps the view current until ctx ends, and returns its error. It is called once.
+func (k *Keeper) Run(ctx context.Context) error {
+	ctx, stop := context.WithCancel(ctx)
+	var running sync.WaitGroup
+	defer running.Wait()
+	defer stop()
+
+	changed := wake.NewSignal()
+	defer k.mirror.Subscribe(changed)()
+
+	running.Go(func() { _ = k.mirror.Run(ctx) })
+	running.Go(func() { k.keepProven(ctx) })
+
+	for {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-changed:
+			k.setView(k.compile(k.mirror.Snapshot()))
+			clock.Sleep(ctx, compileEvery)
+		}
+	}
+}
+
+// keepProven proves the view every proveEvery, so that reads need not wait for a proof.
+func (k *Keeper) keepProven(ctx context.Context) {
+	for clock.Sleep(ctx, proveEvery) {
+		_ = k.prove(ctx) // Proven reports it when somebody asks
+	}
+}
+
+func (k *Keeper) setView(v *View) {
+	k.view.Store(v)
+
+	k.mu.Lock()
+	defer k.mu.Unlock()
+
+	close(k.changed)
+	k.changed = make(chan struct{})
+}
+
+// View returns the newest view. Before the first list it is one that allows nothing.
+func (k *Keeper) View() *View { return k.view.Load() }
+
+// AwaitLoaded returns once the view is that of a cluster, after the first list. It returns
+// task.ErrUnavailable if ctx ends first.
+func (k *Keeper) AwaitLoaded(ctx context.Context) (*View, error) {
+	return k.await(ctx, func(v *View) bool { return v.Fence > 0 })
+}
+
+// AwaitChange returns a view by which a proof is no longer what it was: for a write that lost
+// to a change that this node's watch may not have reported yet. It returns
+// task.ErrUnavailable if ctx ends first.
+func (k *Keeper) AwaitChange(ctx context.Context, lost store.Proof) (*View, error) {
+	return k.await(ctx, func(v *View) bool { return v.Fence != lost.Fence || v.Created(lost.Token) != lost.TokenCreated })
+}
+
+func (k *Keeper) await(ctx context.Context, is func(*View) bool) (*View, error) {
+	for {
+		k.mu.Lock()
+		changed := k.changed
+		k.mu.Unlock()
+
+		if v := k.View(); is(v) {
+			return v, nil
+		}
+
+		select {
+		case <-ctx.Done():
+			return nil, fmt.Errorf("%w: this node does not know the newest access records yet", task.ErrUnavailable)
+		case <-changed:
+		}
+	}
+}
+
+var errNotProven = errors.New("the copy of the access records is older than etcd's")
+
+// Proven reports whether the view was current within maxAge before now. If not, it tries once
+// to prove it. Its error is task.ErrUnavailable.
+func (k *Keeper) Proven(ctx context.Context) error {
+	if at := k.proven.Load(); at != nil && time.Since(*at) <= maxAge {
+		return nil
+	}
+
+	ctx, cancel := context.WithTimeout(ctx, proveWithin)
+	defer cancel()
+
+	for {
+		err := k.prove(ctx)
+		if err == nil {
+			return nil
+		}
+
+		// A change that was written just now is still on its way.
+		if !errors.Is(err, errNotProven) || !clock.Sleep(ctx, 20*time.Millisecond) {
+			return fmt.Errorf("%w: this node cannot tell whether its access records are current: %w", task.ErrUnavailable, err)
+		}
+	}
+}
+
+// prove compares the view with etcd: the number of access records and the highest mod revision
+// of them. If both are the same then the view has all of them as they are: a record that was
+// written since would have a higher mod revision, and a record that was deleted would be missing
+// from the number.
+func (k *Keeper) prove(ctx context.Context) error {
+	asked := time.Now()
+	select {
+	case k.proving <- struct{}{}:
+		defer func() { <-k.proving }()
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+
+	// Another caller's proof, whose read was sent meanwhile, serves this one, too.
+	if at := k.proven.Load(); at != nil && at.After(asked) {
+		return nil
+	}
+
+	ctx, cancel := context.WithTimeout(ctx, proveWithin)
+	defer cancel()
+
+	sent := time.Now()
+	prefix := k.keys.Access()
+	res, err := k.client.Get(ctx, prefix, clientv3.WithRange(clientv3.GetPrefixRangeEnd(prefix)), clientv3.WithKeysOnly(),
+		clientv3.WithSort(clientv3.SortByModRevision, clientv3.SortDescend), clientv3.WithLimit(1))
+	if err != nil {
+		return err
+	}
+
+	v := k.View()
+	if len(res.Kvs) == 0 || res.Kvs[0].ModRevision != v.newest || res.Count != int64(len(v.mods)) {
+		return errNotProven
+	}
+
+	k.proven.Store(&sent)
+
+	return nil
+}
+
+// compile decodes the records of a snapshot. What cannot be decoded allows nothing, and is logged.
+func (k *Keeper) compile(s kv.Snapshot) *View {
+	v := &View{hashes: map[string][sha256.Size]byte{}, created: map[string]int64{}, mods: make(map[string]int64, len(s.KVs))}
+	var records access.Records
+
+	report := func(key string, err error) {
+		k.log.Warn("an access record cannot be used, and allows nothing", zap.String("key", key), zap.Error(err))
+	}
+
+	for _, e := range s.KVs {
+		key := string(e.Key)
+		v.mods[key] = e.ModRevision
+		v.newest = max(v.newest, e.ModRevision)
+
+		var err error
+		switch {
+		case key == k.keys.Fence():
+			records.Fence = e.ModRevision
+		case strings.HasPrefix(key, k.keys.Roles()):
+			err = appendRecord(&records.Roles, e.Value, func(r *task.Role) { r.Revision = e.ModRevision })
+		case strings.HasPrefix(key, k.keys.Bindings()):
+			err = appendRecord(&records.Bindings, e.Value, func(b *task.Binding) { b.Revision = e.ModRevision })
+		case strings.HasPrefix(key, k.keys.Namespaces()):
+			err = appendRecord(&records.Namespaces, e.Value, func(n *task.Namespace) { n.Revision = e.ModRevision })
+		case strings.HasPrefix(key, k.keys.Tokens()):
+			err = v.addToken(&records, key[len(k.keys.Tokens()):], e.Value, e.CreateRevision)
+		default:
+			subject, ok := k.keys.ParseDisabledSubject(key)
+			if !ok {
+				err = errors.New("the key is unknown")
+			}
+			records.Disabled = append(records.Disabled, subject)
+		}
+
+		if err != nil {
+			report(key, err)
+		}
+	}
+
+	table, problems := access.Compile(records)
+	v.Table = table
+
+	for _, err := range problems {
+		report(k.keys.Access(), err)
+	}
+
+	return v
+}
+
+func appendRecord[T any](list *[]T, value []byte, complete func(*T)) error {
+	r, err := record.Decode[T](value)
+	if err != nil {
+		return err
+	}
+
+	complete(&r)
+	*list = append(*list, r)
+
+	return nil
+}
+
+func (v *View) addToken(records *access.Records, id string, value []byte, created int64) error {
+	t, err := record.Decode[record.Token](value)
+	if err != nil {
+		return err
+	}
+
+	sum, err := hex.DecodeString(t.Hash)
+	if err != nil || len(sum) != sha256.Size {
+		return errors.New("the hash is not a SHA-256 in hexadecimal digits")
+	}
+
+	t.Token.ID = id
+	v.hashes[id], v.created[id] = [sha256.Size]byte(sum), created
+	records.Tokens = append(records.Tokens, t.Token)
+
+	return nil
+}

@@ -1,0 +1,32 @@
+package authority
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/carillonhq/carillon/pkg/clock"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// Current returns a view that is as new as etcd was when Current was called: a linearizable read of all access records.
+// It costs one read of etcd, however many records there are. Its error is task.ErrUnavailable.
+func (k *Keeper) Current(ctx context.Context) (*View, error) {
+	for {
+		err := k.prove(ctx)
+		if err == nil {
+			return k.View(), nil // the proven view, or a newer one
+		}
+
+		// A change that was written just now is still on its way.
+		if !errors.Is(err, errNotProven) || !clock.Sleep(ctx, 2*time.Millisecond) {
+			return nil, fmt.Errorf("%w: read the access records: %w", task.ErrUnavailable, err)
+		}
+	}
+}
+
+// Await returns the first view for which is returns true. It returns task.ErrUnavailable if ctx ends first.
+func (k *Keeper) Await(ctx context.Context, is func(*View) bool) (*View, error) {
+	return k.await(ctx, is)
+}

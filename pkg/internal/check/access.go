@@ -1,0 +1,565 @@
+package check
+
+import (
+	"bytes"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/carillonhq/carillon/pkg/internal/access"
+	"github.com/carillonhq/carillon/pkg/store/record"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// accessJudge judges the writes of the API by their audit records: no write of a caller commits after the caller's
+// rights were reduced (G27), and each write has exactly one audit record in its own transaction (G28).
+//
+// It compiles the access records as of the revision before a write, and asks whether the subject and the token that the
+// audit record names could make that change by them. A group commit has several audit records at one revision; their
+// transactions conflict neither with one another nor with a change of access, so that is the state which each compared.
+//
+// It cannot see who really made a request. It relies on the subject that the record names.
+type accessJudge struct {
+	judge
+
+	records map[string]accessRecord  // by key, as of the revision before
+	table   *access.Table            // compiled from records; nil: it must be compiled again
+	pending map[int64]*pendingRecord // by revision: changes whose audit record may follow as a late one
+	written map[string][]byte        // the audit records that exist, by key
+}
+
+// accessRecord is a record below access/.
+type accessRecord struct {
+	value []byte
+	mod   int64
+}
+
+// pendingRecord is a revision with deletions that no audit record lists. A full etcd accepts deletions only, so that
+// their record is written later.
+type pendingRecord struct {
+	table   *access.Table
+	changes []objectChange
+}
+
+// authorizationLag is how long before the time of its audit record a write was authorised at most. Ends by time are judged
+// that much earlier.
+const authorizationLag = 100 * time.Millisecond
+
+// object identifies what an audit record lists.
+type object struct{ kind, namespace, name, run string }
+
+// String names the object in messages.
+func (o object) String() string {
+	name := o.name
+	if o.namespace != "" {
+		name = o.namespace + "/" + name
+	}
+
+	return strings.TrimRight(fmt.Sprintf("%s %s %s", o.kind, name, o.run), " ")
+}
+
+func objectOf(o task.AuditObject) object { return object{o.Kind, o.Namespace, o.Name, o.Run} }
+
+// objectChange is what a revision does to an object.
+type objectChange struct {
+	object
+	key     string
+	deleted bool
+	audited bool          // only the API makes such a change
+	before  []byte        // the former value of an access record
+	after   []byte        // the new value
+	needs   []access.Need // what it needed to delete a task; only of pending changes
+}
+
+// checkRevision judges the audit records of a revision, and the changes that must have one.
+func (j *accessJudge) checkRevision(d *delta, events []Event) {
+	defer j.applyRecords(events)
+
+	changes := j.changesOf(d, events)
+	listed := map[object]int{}
+
+	for _, ev := range events {
+		id, is := strings.CutPrefix(ev.Key, j.keys.AuditRecords())
+		if !is {
+			continue
+		}
+
+		if ev.Deleted {
+			delete(j.written, ev.Key)
+			continue
+		}
+
+		a, err := record.Decode[task.AuditRecord](ev.Value)
+		if err != nil {
+			j.addViolation("form", ev.Key, "unreadable record: %v", err)
+			continue
+		}
+
+		// A record of its own (an intent, an outcome, a late record) may be written twice.
+		was, again := j.written[ev.Key]
+		j.written[ev.Key] = ev.Value
+		if again {
+			if !bytes.Equal(was, ev.Value) {
+				j.addViolation("G28", ev.Key, "the audit record is changed after it was written")
+			}
+			continue
+		}
+
+		a.ID = id
+		switch {
+		case a.Late:
+			j.checkLate(&a, ev.Key)
+		case a.Outcome == task.AuditIntended:
+			j.checkRights(j.currentTable(), &a, ev.Key, j.needsOf(d, &a, nil))
+		case a.Outcome == "":
+			for _, o := range a.Objects {
+				listed[objectOf(o)]++
+			}
+
+			j.checkListed(&a, ev.Key, changes)
+			j.checkRights(j.currentTable(), &a, ev.Key, j.needsOf(d, &a, changes))
+		}
+	}
+
+	j.checkAudited(d, changes, listed)
+}
+
+// checkListed checks that the revision writes what an audit record says.
+func (j *accessJudge) checkListed(a *task.AuditRecord, key string, changes []objectChange) {
+	for _, o := range a.Objects {
+		written := slices.ContainsFunc(changes, func(c objectChange) bool { return c.object == objectOf(o) })
+		if !written && o.Change == "put" {
+			j.addViolation("G28", key, "the audit record of %s by %s lists %s, which the revision does not write", a.Operation, a.Subject, objectOf(o))
+		}
+	}
+}
+
+// checkAudited checks that exactly one audit record lists each change that only the API makes.
+func (j *accessJudge) checkAudited(d *delta, changes []objectChange, listed map[object]int) {
+	if !j.opts.Audited {
+		return
+	}
+
+	for _, c := range changes {
+		switch n := listed[c.object]; {
+		case !c.audited || n == 1:
+		case n > 1:
+			j.addViolation("G28", c.key, "%d audit records list %s", n, c.object)
+		case c.deleted:
+			p := j.pending[j.cluster.revision]
+			if p == nil {
+				p = &pendingRecord{table: j.currentTable()}
+				j.pending[j.cluster.revision] = p
+			}
+			if c.kind == "task" {
+				c.needs = j.needsOfTask(d, record.Ref{Namespace: c.namespace, Name: c.name}, time.Time{})
+			}
+			p.changes = append(p.changes, c)
+		default:
+			j.addViolation("G28", c.key, "%s is written without an audit record", c.object)
+		}
+	}
+}
+
+// checkLate judges the record of a deletion that a full etcd accepted without it, by the access records of that time.
+func (j *accessJudge) checkLate(a *task.AuditRecord, key string) {
+	p := j.pending[a.Revision]
+	if p == nil {
+		if j.opts.Audited && a.Revision > j.cluster.began {
+			j.addViolation("G28", key, "the late audit record of %s names revision %d, whose changes have all their records", a.Operation, a.Revision)
+		}
+		return
+	}
+
+	j.checkRights(p.table, a, key, j.needsOf(nil, a, p.changes))
+
+	p.changes = slices.DeleteFunc(p.changes, func(c objectChange) bool {
+		return slices.ContainsFunc(a.Objects, func(o task.AuditObject) bool { return objectOf(o) == c.object })
+	})
+	if len(p.changes) == 0 {
+		delete(j.pending, a.Revision)
+	}
+}
+
+// finish reports the deletions whose audit record has not come. A node that saw etcd full may still have it.
+func (j *accessJudge) finish() {
+	if j.opts.Full {
+		return
+	}
+
+	for revision, p := range j.pending {
+		for _, c := range p.changes {
+			j.addViolation("G28", c.key, "%s is deleted without an audit record", c.object)
+			j.violations[len(j.violations)-1].Revision = revision
+		}
+	}
+}
+
+// checkRights checks that the access records allowed a caller what its audit record says (G27).
+func (j *accessJudge) checkRights(t *access.Table, a *task.AuditRecord, key string, needs []access.Need) {
+	breach := func(format string, args ...any) {
+		j.addViolation("G27", key, "%s by %s: %s", a.Operation, a.Subject, fmt.Sprintf(format, args...))
+	}
+
+	at := a.Time.Add(-authorizationLag)
+	caller := access.Caller{Subject: a.Subject, Token: a.Token}
+	if strings.HasPrefix(a.Subject, access.KindUnix+":") {
+		caller = access.Caller{Subject: access.RootSubject}
+	}
+
+	if caller.Token != "" {
+		token, exists := t.Token(caller.Token)
+		switch {
+		case !exists:
+			breach("its token %s does not exist", caller.Token)
+			return
+		case token.Subject != caller.Subject:
+			breach("its token %s is one of %s", caller.Token, token.Subject)
+			return
+		case !token.Until.IsZero() && !at.Before(token.Until.Time):
+			breach("its token %s had expired at %s", caller.Token, formatTime(token.Until.Time))
+			return
+		}
+	}
+
+	switch {
+	case t.Disabled(caller.Subject):
+		breach("the subject is disabled")
+		return
+	case caller.Subject != access.RootSubject && !holdsLiveBinding(t, caller.Subject, at):
+		breach("no binding that lasts names the subject")
+		return
+	}
+
+	for _, need := range needs {
+		if !t.Allows(caller, need, at) {
+			where := need.Namespace
+			if where == "" {
+				where = "the cluster"
+			}
+
+			breach("it may not %s %s in %s (labels %v)", need.Verb, need.Kind, where, need.Labels)
+			return
+		}
+	}
+}
+
+// holdsLiveBinding reports whether a binding that has not ended, of a role that exists, names a subject.
+func holdsLiveBinding(t *access.Table, subject string, at time.Time) bool {
+	return slices.ContainsFunc(t.BindingsOf(subject), func(b task.Binding) bool {
+		role, exists := t.Role(b.Role)
+		return exists && role.UID == b.RoleUID && (b.Until.IsZero() || at.Before(b.Until.Time))
+	})
+}
+
+// changesOf returns what a revision does to each object that audit records list.
+func (j *accessJudge) changesOf(d *delta, events []Event) []objectChange {
+	// The transaction that creates the cluster's record also creates its first access records.
+	bootstrap := slices.ContainsFunc(events, func(ev Event) bool {
+		return ev.Key == j.keys.Cluster() && !ev.Deleted && ev.CreateRevision == ev.Revision
+	})
+
+	var changes []objectChange
+	for _, ev := range events {
+		c, ok := j.objectAt(ev.Key)
+		if !ok {
+			continue
+		}
+
+		c.key, c.deleted = ev.Key, ev.Deleted
+		c.before, c.after = j.records[ev.Key].value, ev.Value
+		c.audited = c.audited && !bootstrap && !j.madeByNode(d, ev, c)
+		changes = append(changes, c)
+	}
+
+	return changes
+}
+
+// objectAt returns the object that a key is a record of. It does not use the function by which package store lists them.
+func (j *accessJudge) objectAt(key string) (objectChange, bool) {
+	dir, rest, _ := strings.Cut(strings.TrimPrefix(key, j.keys.Root()), "/")
+
+	switch dir {
+	case "tasks", "secrets":
+		ns, name, ok := strings.Cut(rest, "/")
+		return objectChange{object: object{kind: strings.TrimSuffix(dir, "s"), namespace: ns, name: name}, audited: true}, ok
+	case "freezes":
+		return objectChange{object: object{kind: "freeze"}, audited: true}, true
+	case "cluster":
+		return objectChange{object: object{kind: "cluster"}}, true
+	case "requests":
+		return objectChange{object: object{kind: "node", name: rest}}, true
+	case "runs":
+		k, ok := j.keys.ParseRun(key)
+		return objectChange{object: object{kind: "run", namespace: k.Ref.Namespace, name: k.Ref.Name, run: k.Run}}, ok
+	case "shards":
+		k, ok := j.keys.ParseShard(key)
+		run := object{kind: "run", namespace: k.Ref.Namespace, name: k.Ref.Name, run: k.Run}
+
+		return objectChange{object: run, audited: k.Kind == record.KindQueued}, ok && k.Run != "" // see madeByNode
+	case "access":
+		if subject, ok := j.keys.ParseDisabledSubject(key); ok {
+			return objectChange{object: object{kind: "subject", name: subject}, audited: true}, true
+		}
+
+		kind, name, ok := strings.Cut(rest, "/")
+		return objectChange{object: object{kind: strings.TrimSuffix(kind, "s"), name: name}, audited: true}, ok
+	}
+
+	return objectChange{}, false
+}
+
+// madeByNode reports whether nodes also make such a change by themselves, without an audit record.
+func (j *accessJudge) madeByNode(d *delta, ev Event, c objectChange) bool {
+	switch c.kind {
+	case "task": // the owner deletes a task after its ttl, and says so in its tombstone
+		t := d.tombstones[record.Ref{Namespace: c.namespace, Name: c.name}]
+		return ev.Deleted && t != nil && t.Why != ""
+	case "secret": // the leader deletes what is left of a deleted secret
+		return ev.Deleted
+	case "run": // owners queue ticks, and runs that were queued before
+		k, _ := j.keys.ParseShard(ev.Key)
+		w, err := record.DecodeWaiting(k, ev.Value)
+
+		return ev.Deleted || err != nil || w.Trigger != task.TriggerManual || w.Attempt > 1 || j.cluster.taskOf(k.Ref).runs[k.Run] != nil || task.IsPart(k.Run)
+	}
+
+	return false
+}
+
+// needsOf returns what the change that an audit record describes needs at least. changes are those of its revision. d is
+// nil for a late record, whose change is a deletion that happened before.
+func (j *accessJudge) needsOf(d *delta, a *task.AuditRecord, changes []objectChange) []access.Need {
+	op, known := operations[a.Operation]
+	if !known {
+		j.addNote("audit records have the operation %q, which the checker does not know", a.Operation)
+	}
+
+	var needs []access.Need
+	for _, o := range a.Objects {
+		var change objectChange
+		if i := slices.IndexFunc(changes, func(c objectChange) bool { return c.object == objectOf(o) }); i >= 0 {
+			change = changes[i]
+		}
+
+		switch o.Kind {
+		case "task":
+			if d == nil {
+				needs = append(needs, change.needs...)
+			} else {
+				needs = append(needs, j.needsOfTask(d, record.Ref{Namespace: o.Namespace, Name: o.Name}, a.Time.Time)...)
+			}
+		case "freeze":
+			needs = append(needs, j.needsOfFreezes(d)...)
+		case "role", "subject":
+			needs = append(needs, access.Need{Verb: access.Grant, Kind: access.Access})
+		case "namespace":
+			needs = append(needs, access.Need{Verb: verbOf(change), Kind: access.Namespaces})
+		case "binding":
+			needs = append(needs, needsOfBinding(change.before)...)
+			needs = append(needs, needsOfBinding(change.after)...)
+		case "token": // everybody makes and deletes tokens of their own; others' tokens need different rights in different places
+		default:
+			if known && op.Verb != 0 {
+				needs = append(needs, j.needOfObject(op, o))
+			}
+		}
+	}
+
+	return needs
+}
+
+// needOfObject returns what an operation needs on an object. The labels of a run are those of its task.
+func (j *accessJudge) needOfObject(op operation, o task.AuditObject) access.Need {
+	need := access.Need{Verb: op.Verb, Kind: op.Kind}
+	if op.Kind.OfCluster() {
+		return need
+	}
+
+	need.Namespace = o.Namespace
+	if spec := j.specBefore(record.Ref{Namespace: o.Namespace, Name: o.Name}); spec != nil && op.Kind.Labelled() {
+		need.Labels = spec.Labels
+	}
+
+	return need
+}
+
+// needsOfTask returns what the change of a task's spec needs. A pause that ended by itself needs nothing.
+func (j *accessJudge) needsOfTask(d *delta, ref record.Ref, at time.Time) []access.Need {
+	change := d.specs[ref]
+	if change == nil {
+		return nil
+	}
+
+	before := j.specBefore(ref)
+	var after *task.Spec
+	if change.value != nil {
+		after = decodeSpecValue(change.value)
+	}
+
+	if before == nil && after == nil {
+		return nil
+	}
+
+	needs := access.NeedsOfChange(before, after)
+	if before != nil && !before.PausedUntil.IsZero() && at.After(before.PausedUntil.Time) {
+		needs = slices.DeleteFunc(needs, func(n access.Need) bool { return n.Verb == access.Pause })
+	}
+
+	return needs
+}
+
+// specBefore returns the spec of a task as of the revision before; nil if there was none that can be read.
+func (j *accessJudge) specBefore(ref record.Ref) *task.Spec {
+	s, exists := j.cluster.kept.specs[ref]
+	if !exists {
+		return nil
+	}
+
+	return decodeSpecValue(s.value)
+}
+
+func decodeSpecValue(value []byte) *task.Spec {
+	t, err := record.DecodeTask(value, 0)
+	if err != nil {
+		return nil
+	}
+
+	return &t.Spec
+}
+
+// needsOfFreezes returns what a change of the freezes in force needs: of the cluster, or of a namespace.
+func (j *accessJudge) needsOfFreezes(d *delta) []access.Need {
+	if d == nil || d.freezes == nil || d.freezes.unreadable || j.cluster.freezes.unreadable {
+		return nil
+	}
+
+	var needs []access.Need
+	add := func(z task.Freeze, others []task.Freeze) {
+		if slices.ContainsFunc(others, func(o task.Freeze) bool { return o.Namespace == z.Namespace && o.Since.Equal(z.Since.Time) }) {
+			return
+		}
+
+		if z.Namespace == "" {
+			needs = append(needs, access.Need{Verb: access.Operate, Kind: access.Cluster})
+		} else {
+			needs = append(needs, access.Need{Verb: access.Pause, Kind: access.Tasks, Namespace: z.Namespace})
+		}
+	}
+
+	for _, z := range d.freezes.Holding {
+		add(z, j.cluster.freezes.Holding)
+	}
+	for _, z := range j.cluster.freezes.Holding {
+		add(z, d.freezes.Holding)
+	}
+
+	return needs
+}
+
+// needsOfBinding returns what it takes to write or delete a binding with that value; nil if there is none.
+func needsOfBinding(value []byte) []access.Need {
+	b, err := record.Decode[task.Binding](value)
+	if len(value) == 0 || err != nil {
+		return nil
+	}
+
+	if b.Cluster {
+		return []access.Need{{Verb: access.Grant, Kind: access.Access}}
+	}
+
+	var needs []access.Need
+	for _, ns := range b.Namespaces {
+		needs = append(needs, access.Need{Verb: access.Grant, Kind: access.Bindings, Namespace: ns})
+	}
+
+	return needs
+}
+
+// verbOf returns whether a change creates, updates or deletes its object.
+func verbOf(c objectChange) access.Verb {
+	switch {
+	case c.deleted:
+		return access.Delete
+	case c.before == nil:
+		return access.Create
+	}
+
+	return access.Update
+}
+
+// currentTable returns the table of the access records as of the revision before.
+func (j *accessJudge) currentTable() *access.Table {
+	if j.table == nil {
+		j.table = j.compileTable()
+	}
+
+	return j.table
+}
+
+// compileTable decodes the access records. A record that cannot be read allows nothing, as in the product.
+func (j *accessJudge) compileTable() *access.Table {
+	var r access.Records
+	for key, rec := range j.records {
+		switch {
+		case key == j.keys.Fence():
+			r.Fence = rec.mod
+		case strings.HasPrefix(key, j.keys.Roles()):
+			appendDecoded(&r.Roles, rec.value)
+		case strings.HasPrefix(key, j.keys.Bindings()):
+			appendDecoded(&r.Bindings, rec.value)
+		case strings.HasPrefix(key, j.keys.Namespaces()):
+			appendDecoded(&r.Namespaces, rec.value)
+		case strings.HasPrefix(key, j.keys.Tokens()):
+			if t, err := record.Decode[record.Token](rec.value); err == nil {
+				t.Token.ID = strings.TrimPrefix(key, j.keys.Tokens())
+				r.Tokens = append(r.Tokens, t.Token)
+			}
+		default:
+			if subject, ok := j.keys.ParseDisabledSubject(key); ok {
+				r.Disabled = append(r.Disabled, subject)
+			}
+		}
+	}
+
+	table, _ := access.Compile(r)
+
+	return table
+}
+
+func appendDecoded[T any](list *[]T, value []byte) {
+	if v, err := record.Decode[T](value); err == nil {
+		*list = append(*list, v)
+	}
+}
+
+// applyRecords applies the changes below access/. Every one of them except the creation and the deletion of a token puts
+// the fence at the same revision (G27): a writer who was authorised before would not notice the change otherwise.
+func (j *accessJudge) applyRecords(events []Event) {
+	fenced, unfenced := false, ""
+
+	for _, ev := range events {
+		rest, is := strings.CutPrefix(ev.Key, j.keys.Access())
+		if !is {
+			continue
+		}
+
+		_, existed := j.records[ev.Key]
+		fenced = fenced || ev.Key == j.keys.Fence()
+		if token := strings.HasPrefix(rest, "tokens/"); !token || existed && !ev.Deleted {
+			unfenced = ev.Key
+		}
+
+		j.table = nil
+		if ev.Deleted {
+			delete(j.records, ev.Key)
+		} else {
+			j.records[ev.Key] = accessRecord{value: ev.Value, mod: ev.ModRevision}
+		}
+	}
+
+	if unfenced != "" && !fenced && j.cluster.revision > j.cluster.began {
+		j.addViolation("G27", unfenced, "an access record changes, and the fence does not")
+	}
+}

@@ -1,0 +1,172 @@
+// Package utccron computes the ticks of cron expressions in UTC, as an oracle for package check.
+//
+// It is pure, and shares no code with package schedule. It steps through days and seconds one by one, which is slow, but
+// too simple to contain the same error. It supports five and six fields, names, nicknames, L, LW, 15W, 5L and 5#3.
+package utccron
+
+import (
+	"math/bits"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Expression is a cron expression in UTC. Each field is a bit set of its allowed values.
+type Expression struct {
+	second, minute, hour, dom, month, dow uint64
+	bothDays                              bool      // one of the day fields is "*": a day must match both, else one is enough
+	monthDayRules, weekdayRules           []dayRule // L, LW, 15W and 5L, 5#3: days by rule, in addition to dom and dow
+}
+
+const (
+	secondMS = 1000
+	dayMS    = 24 * 3600 * secondMS
+	// maxDaysAhead limits how many days Next looks ahead. The rarest expression is 29 February on a given weekday, which
+	// comes after 40 years at most, around the year 2100.
+	maxDaysAhead = 41 * 366
+)
+
+// Next returns the first tick after an instant, or false if there is none. Both are in ms since 1970.
+//
+// It walks day by day. Within a day that matches, it walks by hours, minutes and seconds.
+func (c Expression) Next(after int64) (int64, bool) {
+	// A new shard's watermark is at time zero, so after may be before the first second.
+	at := (max(after, 0)/secondMS + 1) * secondMS
+	for range maxDaysAhead {
+		if c.dayMatches(time.UnixMilli(at).UTC()) {
+			for end := at - at%dayMS + dayMS; at < end; {
+				s := at / secondMS
+				switch {
+				case !hasBit(c.hour, s/3600%24):
+					at = (s/3600 + 1) * 3600 * secondMS
+				case !hasBit(c.minute, s/60%60):
+					at = (s/60 + 1) * 60 * secondMS
+				case !hasBit(c.second, s%60):
+					at += secondMS
+				default:
+					return at, true
+				}
+			}
+
+			continue
+		}
+
+		at = at - at%dayMS + dayMS
+	}
+
+	return 0, false
+}
+
+// dayMatches reports whether a day matches. cron's rule for two restricted day fields is that one match is enough.
+func (c Expression) dayMatches(t time.Time) bool {
+	is := func(f dayRule) bool { return f(t) }
+	dom := hasBit(c.dom, int64(t.Day())) || slices.ContainsFunc(c.monthDayRules, is)
+	dow := hasBit(c.dow, int64(t.Weekday())) || slices.ContainsFunc(c.weekdayRules, is)
+
+	if !hasBit(c.month, int64(t.Month())) {
+		return false
+	}
+	if c.bothDays {
+		return dom && dow
+	}
+
+	return dom || dow
+}
+
+// hasBit reports whether a bit set contains a value.
+func hasBit(set uint64, value int64) bool { return set&(1<<value) != 0 }
+
+// nicknameExpressions are the expressions that the nicknames of cron stand for.
+var nicknameExpressions = map[string]string{
+	"@yearly": "0 0 1 1 *", "@annually": "0 0 1 1 *", "@monthly": "0 0 1 * *", "@weekly": "0 0 * * 0",
+	"@daily": "0 0 * * *", "@midnight": "0 0 * * *", "@hourly": "0 * * * *",
+}
+
+// Parse parses an expression. ok is false if its form is not supported.
+func Parse(expr string) (c Expression, ok bool) {
+	words := strings.Fields(expr)
+
+	if full, known := nicknameExpressions[expr]; known {
+		words = strings.Fields(full)
+	}
+
+	// Five fields have no seconds: the tick is at second 0.
+	if len(words) == 5 {
+		words = slices.Insert(words, 0, "0")
+	}
+
+	if len(words) != 6 {
+		return c, false
+	}
+
+	// As in Vixie's cron, the first character of a day field decides: both must match if one of them starts with *.
+	c.bothDays = words[3][0] == '*' || words[5][0] == '*'
+	ranges := []struct {
+		set       *uint64
+		low, high int
+	}{{&c.second, 0, 59}, {&c.minute, 0, 59}, {&c.hour, 0, 23}, {&c.dom, 1, 31}, {&c.month, 1, 12}, {&c.dow, 0, 7}}
+	words[3], c.monthDayRules = splitDayRules(strings.ToUpper(words[3]), parseMonthDayRule)
+	words[4] = namesToNumbers(words[4], monthNames, 1)
+	words[5], c.weekdayRules = splitDayRules(namesToNumbers(words[5], dayNames, 0), parseWeekdayRule)
+
+	for i, r := range ranges {
+		if words[i] == "" {
+			continue // the field has only rules, such as L
+		}
+		if *r.set, ok = parseField(words[i], r.low, r.high); !ok {
+			return c, false
+		}
+	}
+
+	// 7 means Sunday, like 0.
+	if hasBit(c.dow, 7) {
+		c.dow |= 1
+	}
+
+	return c, true
+}
+
+// parseField parses a list of *, n, a-b, */n and a-b/n into a bit set.
+func parseField(text string, low, high int) (set uint64, ok bool) {
+	for item := range strings.SplitSeq(text, ",") {
+		values, stepText, stepped := strings.Cut(item, "/")
+		from, to, step := low, high, 1
+		if stepped {
+			var err error
+			if step, err = strconv.Atoi(stepText); err != nil || step < 1 {
+				return 0, false
+			}
+		}
+
+		// * means the days 0 to 6.
+		if values == "*" && high == 7 {
+			to = 6 // 7 is Sunday again, and must not count as an eighth day
+		}
+
+		if values != "*" {
+			a, b, ranged := strings.Cut(values, "-")
+			var err error
+			if from, err = strconv.Atoi(a); err != nil {
+				return 0, false
+			}
+
+			to = from
+			if ranged {
+				if to, err = strconv.Atoi(b); err != nil {
+					return 0, false
+				}
+			}
+		}
+
+		if from < low || to > high || from > to {
+			return 0, false
+		}
+
+		for n := from; n <= to; n += step {
+			set |= 1 << n
+		}
+	}
+
+	return set, bits.OnesCount64(set) > 0
+}

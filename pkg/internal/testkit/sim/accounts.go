@@ -1,0 +1,179 @@
+package sim
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/internal/access"
+	"github.com/carillonhq/carillon/pkg/internal/authority"
+	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/store/record"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// account is what one user of the API calls it with: a subject with a binding and a token. The workload "revoke" takes
+// them away and gives them back.
+type account struct {
+	subject string
+	binding string
+
+	mu      sync.Mutex
+	secret  string
+	tokenID string
+}
+
+// newAccount returns an account, and the records that a cluster begins with so that it may do everything.
+func newAccount(n int) (*account, record.Token, task.Binding) {
+	a := &account{subject: fmt.Sprintf("%s:u%d", access.KindUser, n), binding: fmt.Sprintf("u%d", n)}
+	secret, token := authority.NewSecret()
+	token.Subject = a.subject
+	a.secret, a.tokenID = secret, token.ID
+
+	return a, token, a.bindingOf(access.RoleAdmin)
+}
+
+func (a *account) bindingOf(role string) task.Binding {
+	return task.Binding{Name: a.binding, Role: role, RoleUID: access.BuiltInUID, Subjects: []string{a.subject}, Cluster: true}
+}
+
+func (a *account) token() string {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.secret
+}
+
+// clientOf returns a client of a node's API with the token of the user.
+func (u *user) clientOf(n *node) *client.Client { return u.clientWith(n, u.account.token()) }
+
+// requestByPath calls a node's API with the token of the user.
+func (u *user) requestByPath(ctx context.Context, n *node, method, path string, body, answer any) error {
+	return u.requestWith(ctx, u.account.token(), n, method, path, body, answer)
+}
+
+// rootAuthority writes on behalf of root on a host.
+type rootAuthority struct{ *world }
+
+// Authorize implements store.Authority.
+func (r rootAuthority) Authorize(ctx context.Context, _ *store.Proof) (store.Proof, error) {
+	fence, err := r.etcd.Get(ctx, r.admin.Keys().Fence())
+	if err != nil {
+		return store.Proof{}, fmt.Errorf("%w: %w", task.ErrUnavailable, err)
+	}
+
+	return store.Proof{Fence: fence.Kvs[0].ModRevision}, nil
+}
+
+// Record implements store.Authority.
+func (r rootAuthority) Record() task.AuditRecord {
+	now := time.Now()
+	return task.AuditRecord{ID: record.NewAuditID(now), Time: task.At(now), Subject: access.KindUnix + ":sim", Operation: "administrate"}
+}
+
+// GrantsAccess implements store.Authority.
+func (rootAuthority) GrantsAccess() bool { return true }
+
+// Late implements store.Authority. The checker does not demand the records of a time when etcd was full.
+func (r rootAuthority) Late(task.AuditRecord) {}
+
+// changeAccount makes a change of an account as root, in one attempt: etcd may be away.
+func (w *world) changeAccount(a *account, what string, change func(ctx context.Context, s *store.Store) error) {
+	ctx, cancel := context.WithTimeout(w.life, time.Second)
+	defer cancel()
+
+	err := change(ctx, w.admin.As(rootAuthority{w}))
+	w.logLine("> %s of %s: %v", what, a.subject, err)
+	if err == nil {
+		w.countReached(what)
+	}
+}
+
+// mod returns the mod revision of a key; 0 if it is absent.
+func (w *world) mod(ctx context.Context, key string) (mod, created int64, err error) {
+	r, err := w.etcd.Get(ctx, key)
+	if err != nil || len(r.Kvs) == 0 {
+		return 0, 0, err
+	}
+
+	return r.Kvs[0].ModRevision, r.Kvs[0].CreateRevision, nil
+}
+
+// putBinding gives an account a binding of a role, which may end by itself.
+func (w *world) putBinding(a *account, what, role string, until time.Time) {
+	w.changeAccount(a, what, func(ctx context.Context, s *store.Store) error {
+		mod, _, err := w.mod(ctx, w.admin.Keys().Binding(a.binding))
+		if err == nil {
+			b := a.bindingOf(role)
+			b.Until = task.At(until)
+			_, err = s.PutBinding(ctx, mod, b, time.Now())
+		}
+
+		return err
+	})
+}
+
+// deleteToken deletes the token of an account.
+func (w *world) deleteToken(a *account) {
+	w.changeAccount(a, "delete the token", func(ctx context.Context, s *store.Store) error {
+		_, created, err := w.mod(ctx, w.admin.Keys().Token(a.tokenID))
+		if err == nil && created > 0 {
+			err = s.DeleteToken(ctx, a.tokenID, created)
+		}
+
+		return err
+	})
+}
+
+// createToken gives an account a new token, which may expire.
+func (w *world) createToken(a *account, until time.Time) {
+	w.changeAccount(a, "create a token", func(ctx context.Context, s *store.Store) error {
+		secret, token := authority.NewSecret()
+		token.Subject, token.Until = a.subject, task.At(until)
+
+		err := s.CreateToken(ctx, token)
+		if err == nil {
+			a.mu.Lock()
+			a.secret, a.tokenID = secret, token.ID
+			a.mu.Unlock()
+		}
+
+		return err
+	})
+}
+
+// revokeOneAccount takes rights away from a user of the API, in one of several ways, and gives them back.
+func revokeOneAccount(w *world) func(*world) {
+	a := pickRandom(w.rng, w.accounts)
+	soon := time.Now().Add(durationBetween(w.rng, time.Second, 5*time.Second))
+
+	switch w.rng.IntN(5) {
+	case 0:
+		w.deleteToken(a)
+		return func(w *world) { w.createToken(a, time.Time{}) }
+	case 1:
+		w.createToken(a, soon)
+		return func(w *world) { w.createToken(a, time.Time{}) }
+	case 2:
+		w.putBinding(a, "narrow the binding", access.RoleViewer, time.Time{})
+	case 3:
+		w.putBinding(a, "limit the binding in time", access.RoleAdmin, soon)
+	default:
+		key := w.admin.Keys().DisabledSubject(a.subject)
+		w.changeAccount(a, "disable", func(ctx context.Context, s *store.Store) error { return s.DisableSubject(ctx, a.subject, time.Now()) })
+
+		return func(w *world) {
+			w.changeAccount(a, "enable", func(ctx context.Context, s *store.Store) error {
+				mod, _, err := w.mod(ctx, key)
+				if err == nil && mod > 0 {
+					err = s.EnableSubject(ctx, a.subject, mod, time.Now())
+				}
+
+				return err
+			})
+		}
+	}
+
+	return func(w *world) { w.putBinding(a, "give the binding back", access.RoleAdmin, time.Time{}) }
+}

@@ -1,0 +1,110 @@
+// Package nslimits checks tasks against the records of their namespaces, and remembers the results.
+//
+// It is pure. Guaranteed: the action of a task is decoded once for each version of the record, and a result is never used
+// for another version of the record. The caller sets Task.Checked to 0 when the action of a task changes. Results depend
+// on nothing but the task and the record, so they stay valid whether or not a commit succeeds. An action that cannot be
+// read counts as not allowed.
+package nslimits
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/carillonhq/carillon/pkg/internal/access"
+	"github.com/carillonhq/carillon/pkg/scheduler/definition"
+	"github.com/carillonhq/carillon/pkg/scheduler/taskstate"
+	"github.com/carillonhq/carillon/pkg/store/record"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// Checks remembers the results of checks by the records of namespaces, so that an action is decoded once for each
+// version of a record, and the selectors that result from joining. The zero value is empty.
+type Checks struct {
+	byName map[string]*Limits
+	last   uint16 // the highest id in use
+}
+
+// Limits is one version of a namespace's record.
+type Limits struct {
+	record *task.Namespace
+	// id identifies the version in Task.Checked, which is the id times two, plus one if the record allows the task.
+	id       uint16
+	selector task.Selector // of nodes
+	broken   bool          // the selector cannot be parsed; nothing may run
+	joined   map[string]task.Selector
+}
+
+// MaxIDs is the number of versions that Task.Checked can distinguish.
+const MaxIDs = 1<<15 - 1
+
+// maxJoinedSelectors limits the selectors that are kept for each namespace.
+const maxJoinedSelectors = 1000
+
+// Of returns the limits of a version of a namespace's record. If there have been as many versions as there are ids, it
+// forgets all results, and calls forget, which sets Checked of all tasks to 0.
+func (k *Checks) Of(name string, n *task.Namespace, forget func()) *Limits {
+	if l := k.byName[name]; l != nil && l.record.Revision == n.Revision {
+		return l
+	}
+
+	if k.last == MaxIDs {
+		k.byName, k.last = nil, 0
+		forget()
+	}
+
+	if k.byName == nil {
+		k.byName = map[string]*Limits{}
+	}
+
+	k.last++
+	selector, err := task.ParseSelector(n.Nodes)
+	l := &Limits{record: n, id: k.last, selector: selector, broken: err != nil}
+	k.byName[strings.Clone(name)] = l // name is part of the text of a task
+
+	return l
+}
+
+// Broken reports whether the record's node selector cannot be parsed, so that nothing may run.
+func (l *Limits) Broken() bool { return l.broken }
+
+// Accepts reports whether the record's node selector lets tasks run on a node.
+func (l *Limits) Accepts(n *task.Node) bool { return l.selector.Accepts(n) }
+
+// Allows reports whether the record allows a task's action.
+func (l *Limits) Allows(t *taskstate.Task) bool {
+	if t.Checked>>1 == l.id {
+		return t.Checked&1 == 1
+	}
+
+	t.Checked = l.id << 1
+	if l.Refusal(t) == "" {
+		t.Checked |= 1
+	}
+
+	return t.Checked&1 == 1
+}
+
+// Refusal returns what of a task the record does not allow, or "".
+func (l *Limits) Refusal(t *taskstate.Task) string {
+	a, err := record.DecodeAction([]byte(t.Action()))
+	if err != nil {
+		return "its action, which cannot be read" // the entry was read with it
+	}
+	return access.Forbidden(l.record, &a)
+}
+
+// JoinSelector returns the selector of a policy and that of the namespace in one: both must hold (see
+// access.JoinSelector).
+func (l *Limits) JoinSelector(p *definition.Policy) task.Selector {
+	joined, known := l.joined[p.Target.Selector]
+	if !known {
+		if l.joined == nil || len(l.joined) == maxJoinedSelectors {
+			l.joined = map[string]task.Selector{}
+		}
+
+		joined = slices.Concat(l.selector, p.Selector)
+		l.joined[strings.Clone(p.Target.Selector)] = joined
+	}
+
+	return joined
+}

@@ -1,0 +1,174 @@
+package store
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/carillonhq/carillon/pkg/kv"
+	"github.com/carillonhq/carillon/pkg/store/record"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// Authority is on whose behalf a Store writes: a caller of the API whose request was
+// authorised by the access records of one revision. See Store.As.
+type Authority interface {
+	// Authorize judges the request by the newest access records that the node knows. It is
+	// called before each attempt of a write, so that what has ended by time since counts, too.
+	// lost is the proof of the attempt before, which did not hold when the transaction was
+	// applied; nil at first. Then it waits for the change that the proof lost to. Its error is
+	// final.
+	Authorize(ctx context.Context, lost *Proof) (Proof, error)
+	// Record returns what the audit record of a write says, apart from its objects.
+	Record() task.AuditRecord
+	// GrantsAccess reports whether the caller has grant on access: some of the changes of access records within a second
+	// are reserved for such callers.
+	GrantsAccess() bool
+	// Late takes an audit record that a full etcd could not store beside its change.
+	Late(task.AuditRecord)
+}
+
+// Proof is what a write compares, so that it commits only while its authorisation holds.
+type Proof struct {
+	// Fence is the mod revision of the fence's key in the records that authorised the write.
+	Fence int64
+	// Token is the id of the caller's token, "" if it has none, and TokenCreated the create
+	// revision of its key.
+	Token        string
+	TokenCreated int64
+	// Specs are the mod revisions of the specs of tasks whose labels were judged; 0: there is none. A write that
+	// finds another one fails as if the task had changed: the caller judges the labels again.
+	Specs map[record.Ref]int64
+}
+
+// maxAuthorizations is how often one write is authorised at most. Each time but the last, the
+// access records changed between the authorisation and the commit.
+const maxAuthorizations = 5
+
+// As returns the same Store, with each of its writes made on behalf of a caller: the
+// transaction compares that the caller's authorisation still holds, and contains the audit
+// record. No write commits after the caller's rights were reduced or its token was deleted.
+//
+// All writes of the API go through As. Writes that a node makes by itself (commits of owners,
+// finishes of runs, presence) do not: fences of their own guard them.
+func (s *Store) As(a Authority) *Store {
+	c := *s.conn
+	c.authority = a
+
+	return newOverConn(&c)
+}
+
+// commitAs is write on behalf of a caller.
+func (s *conn) commitAs(ctx context.Context, c kv.Committer, t kv.Txn) (kv.Result, error) {
+	var lost *Proof
+
+	for range maxAuthorizations {
+		proof, err := s.authority.Authorize(ctx, lost)
+		if err != nil {
+			return kv.Result{}, err
+		}
+
+		audit := s.auditRecord(t)
+		res, err := commitWrite(ctx, c, s.guard(t, proof, &audit))
+
+		// A full etcd accepts deletions only. They are what makes room, and what revokes, so they are
+		// made without their audit record.
+		if NoSpace(err) && deletesOnly(t.Then) {
+			audit.Late = true
+			if res, err = commitWrite(ctx, c, s.guard(t, proof, nil)); err == nil && res.Succeeded {
+				audit.Revision = res.Revision
+				s.authority.Late(audit)
+			}
+		}
+
+		if err != nil || res.Succeeded {
+			return res, err
+		}
+
+		holds := s.proofHolds(res, len(t.Else), proof)
+		res.Responses = res.Responses[:min(len(t.Else), len(res.Responses))]
+		if holds {
+			return res, nil // another comparison failed
+		}
+
+		lost = &proof
+	}
+
+	return kv.Result{}, fmt.Errorf("%w: the access records changed %d times during the write", task.ErrUnavailable, maxAuthorizations)
+}
+
+// guard adds to a transaction the comparisons of a proof, an audit record (if not nil), and
+// reads by which a failure tells whether the proof still held.
+func (s *conn) guard(t kv.Txn, p Proof, audit *task.AuditRecord) kv.Txn {
+	g := t
+	g.If = append(slices.Clip(t.If), isUnchanged(s.keys.Fence(), p.Fence))
+	g.Else = append(slices.Clip(t.Else), clientv3.OpGet(s.keys.Fence(), clientv3.WithKeysOnly()))
+
+	if p.Token != "" {
+		key := s.keys.Token(p.Token)
+		g.If = append(g.If, kv.CreateIs(key, p.TokenCreated))
+		g.Else = append(g.Else, clientv3.OpGet(key, clientv3.WithKeysOnly()))
+	}
+
+	for ref, mod := range p.Specs {
+		g.If = append(g.If, isUnchanged(s.keys.Spec(ref), mod))
+	}
+
+	if audit != nil {
+		g.Then = append(slices.Clip(t.Then), clientv3.OpPut(s.keys.AuditRecord(audit.ID), record.Encode(audit)))
+	}
+
+	return g
+}
+
+// proofHolds reports whether a failed transaction found what its proof compares. first is the
+// index of the first read that guard has added.
+func (s *conn) proofHolds(res kv.Result, first int, p Proof) bool {
+	fence := readAt(res, first)
+	if fence == nil || fence.ModRevision != p.Fence {
+		return false
+	}
+
+	if p.Token == "" {
+		return true
+	}
+
+	token := readAt(res, first+1)
+
+	return token != nil && token.CreateRevision == p.TokenCreated
+}
+
+// deletesOnly reports whether a transaction deletes, and does nothing else. A transaction that changes nothing is there
+// for its audit record, which is all that an intent writes.
+func deletesOnly(ops []clientv3.Op) bool {
+	return len(ops) > 0 && !slices.ContainsFunc(ops, func(op clientv3.Op) bool { return !op.IsDelete() })
+}
+
+// auditRecord returns the audit record of a transaction: its objects follow from the keys that
+// it writes, so that no write can be without its object.
+func (s *conn) auditRecord(t kv.Txn) task.AuditRecord {
+	r := s.authority.Record()
+	if r.Outcome != "" { // an intent: the transaction changes nothing else
+		return r
+	}
+
+	var objects record.AuditObjects
+
+	for i := range t.Then {
+		op := &t.Then[i]
+		if op.IsPut() || op.IsDelete() {
+			objects.Add(s.keys, string(op.KeyBytes()), op.ValueBytes(), op.IsDelete())
+		}
+	}
+
+	// The handler may know more of an object than its key tells, such as the changed fields.
+	for _, known := range r.Objects {
+		objects.Complete(known)
+	}
+
+	r.Objects = objects.List()
+
+	return r
+}

@@ -1,0 +1,120 @@
+package record
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"strings"
+
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// AuditObjects collects the objects that a transaction changes, each once, for its audit record.
+type AuditObjects struct {
+	list  []task.AuditObject
+	index map[auditIdentity]int // where an object is in list
+}
+
+// auditIdentity identifies an object within an audit record.
+type auditIdentity struct{ kind, namespace, name, run string }
+
+func identityOf(o *task.AuditObject) auditIdentity {
+	return auditIdentity{o.Kind, o.Namespace, o.Name, o.Run}
+}
+
+// Add adds the object of a key that is put or deleted. Keys that belong to an object beside its main one (the entry of a
+// task, its history when it is deleted) add nothing. A bulk write adds hundreds of keys, so nothing is decoded here.
+func (a *AuditObjects) Add(keys Keys, key string, value []byte, deleted bool) {
+	o, ok := auditObject(keys, key)
+	if !ok {
+		return
+	}
+
+	o.Change = "put"
+	if deleted {
+		o.Change = "delete"
+	} else if o.Kind != "run" && o.Kind != "secret" {
+		sum := sha256.Sum256(value)
+		o.Hash = hex.EncodeToString(sum[:8])
+	}
+
+	id := identityOf(&o)
+	if i, known := a.index[id]; known {
+		if !deleted { // a run that leaves one list and enters another has changed
+			a.list[i] = o
+		}
+
+		return
+	}
+
+	if a.index == nil {
+		a.index = map[auditIdentity]int{}
+	}
+	a.index[id] = len(a.list)
+	a.list = append(a.list, o)
+}
+
+// List returns the objects in the order in which they were added.
+func (a *AuditObjects) List() []task.AuditObject { return a.list }
+
+// Complete adds to an object what its handler knows of it. It does nothing if the transaction does not put the object.
+func (a *AuditObjects) Complete(known task.AuditObject) {
+	i, ok := a.index[identityOf(&known)]
+	if !ok || a.list[i].Change != "put" {
+		return
+	}
+
+	o := &a.list[i]
+	if known.Fields != nil {
+		o.Fields = known.Fields
+	}
+	if known.UID != "" {
+		o.UID, o.Generation = known.UID, known.Generation
+	}
+}
+
+// auditObject returns which object a key is the main record of.
+func auditObject(keys Keys, key string) (task.AuditObject, bool) {
+	if keys.isEntry(key) { // the most frequent key of a bulk write
+		return task.AuditObject{}, false
+	}
+	if ns, name, ok := keys.ParseSpec(key); ok {
+		return task.AuditObject{Kind: "task", Namespace: ns, Name: name}, true
+	}
+	if ns, name, ok := keys.ParseSecret(key); ok {
+		return task.AuditObject{Kind: "secret", Namespace: ns, Name: name}, true
+	}
+	if sk, ok := keys.ParseShard(key); ok {
+		return task.AuditObject{Kind: "run", Namespace: sk.Ref.Namespace, Name: sk.Ref.Name, Run: sk.Run}, sk.Run != ""
+	}
+	if rk, ok := keys.ParseRun(key); ok {
+		return task.AuditObject{Kind: "run", Namespace: rk.Ref.Namespace, Name: rk.Ref.Name, Run: rk.Run}, true
+	}
+	if subject, ok := keys.ParseDisabledSubject(key); ok {
+		return task.AuditObject{Kind: "subject", Name: subject}, true
+	}
+
+	for _, k := range []struct{ kind, prefix string }{
+		{"role", keys.Roles()}, {"binding", keys.Bindings()}, {"namespace", keys.Namespaces()}, {"token", keys.Tokens()}, {"node", keys.NodeRequest("")},
+	} {
+		if name, below := strings.CutPrefix(key, k.prefix); below && name != "" {
+			return task.AuditObject{Kind: k.kind, Name: name}, true
+		}
+	}
+
+	switch key {
+	case keys.Freezes():
+		return task.AuditObject{Kind: "freeze"}, true
+	case keys.Cluster():
+		return task.AuditObject{Kind: "cluster"}, true
+	}
+
+	return task.AuditObject{}, false
+}
+
+// isEntry reports whether a key is that of a task's entry: shards/<0042>/tasks/...
+func (k Keys) isEntry(key string) bool {
+	const shardAndSlash = len("0042/")
+	rest, ok := strings.CutPrefix(key, k.root+"shards/")
+
+	return ok && len(rest) > shardAndSlash && strings.HasPrefix(rest[shardAndSlash:], string(KindEntry)+"/")
+}

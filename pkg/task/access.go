@@ -1,0 +1,129 @@
+package task
+
+// Role is a named list of rules. A binding gives it to subjects.
+type Role struct {
+	Name        string `json:"name"`
+	UID         string `json:"uid,omitempty" doc:"Identifies this role. A role that is deleted and created again gets a new uid, and earlier bindings do not apply to it."`
+	Description string `json:"description,omitempty"`
+	Rules       []Rule `json:"rules"`
+	BuiltIn     bool   `json:"built_in,omitempty" doc:"The role is part of Carillon and cannot be changed."`
+	CreatedAt   Time   `json:"created_at,omitzero"`
+	CreatedBy   string `json:"created_by,omitempty"`
+	UpdatedAt   Time   `json:"updated_at,omitzero"`
+	UpdatedBy   string `json:"updated_by,omitempty"`
+	Revision    int64  `json:"revision,omitempty" doc:"The value that If-Match compares."`
+}
+
+// Rule allows each of its verbs on each of its kinds of objects. Rules only allow; nothing denies.
+type Rule struct {
+	Verbs   []string          `json:"verbs" doc:"What is allowed, for example read, update or trigger; * for every verb."`
+	Objects []string          `json:"objects" doc:"On which kinds of objects, for example tasks, runs or secrets; * for every kind."`
+	Labels  map[string]string `json:"labels,omitempty" doc:"Only tasks with all of these labels, and their runs."`
+}
+
+// Binding gives a role to subjects, in namespaces or in the whole cluster.
+type Binding struct {
+	Name       string            `json:"name"`
+	Role       string            `json:"role"`
+	RoleUID    string            `json:"role_uid,omitempty" doc:"The uid of the role that the binding was made for."`
+	Subjects   []string          `json:"subjects" doc:"For example user:ann, service:ci or cert:deploy."`
+	Namespaces []string          `json:"namespaces,omitempty" doc:"Names, or prefixes that end in *. Not together with cluster."`
+	Cluster    bool              `json:"cluster,omitempty" doc:"The role applies to every namespace, and to nodes, the cluster, namespaces, access and audit records."`
+	Labels     map[string]string `json:"labels,omitempty" doc:"Only tasks with all of these labels, and their runs. The subjects can read the other tasks of the namespaces, too."`
+	Until      Time              `json:"until,omitzero" doc:"When the binding ends. Absent: never."`
+	Reason     string            `json:"reason,omitempty"`
+	CreatedAt  Time              `json:"created_at,omitzero"`
+	CreatedBy  string            `json:"created_by,omitempty"`
+	UpdatedAt  Time              `json:"updated_at,omitzero"`
+	UpdatedBy  string            `json:"updated_by,omitempty" doc:"Who wrote the binding last."`
+	Revision   int64             `json:"revision,omitempty" doc:"The value that If-Match compares."`
+}
+
+// Namespace is the record of a namespace: tasks can be created only in a namespace that has
+// one. It limits what the tasks of the namespace may be. What it does not list is forbidden.
+type Namespace struct {
+	Name        string   `json:"name"`
+	Description string   `json:"description,omitempty"`
+	RunAs       []string `json:"run_as,omitempty" doc:"The OS users that tasks may name; * for any. A task that names no user runs as the default_user of its node."`
+	Groups      []string `json:"groups,omitempty" doc:"The OS groups that tasks may name; * for any."`
+	Shell       bool     `json:"shell,omitempty" doc:"Tasks may use shell actions."`
+	EnvFiles    []string `json:"env_files,omitempty" doc:"The environment files on nodes that tasks may read: absolute paths, directories that end in /, or * for any."`
+	Nodes       string   `json:"nodes,omitempty" doc:"A selector of node labels that is joined to the selector of each task."`
+	CreatedAt   Time     `json:"created_at,omitzero"`
+	CreatedBy   string   `json:"created_by,omitempty"`
+	UpdatedAt   Time     `json:"updated_at,omitzero"`
+	UpdatedBy   string   `json:"updated_by,omitempty"`
+	Revision    int64    `json:"revision,omitempty" doc:"The value that If-Match compares."`
+}
+
+// Token is what Carillon shows of an API token: everything but its secret.
+type Token struct {
+	ID        string      `json:"id"`
+	Subject   string      `json:"subject" doc:"The subject of the token: user:NAME or service:NAME."`
+	Scope     *TokenScope `json:"scope,omitempty" doc:"Limits what the token may do. Absent: everything that its subject may do."`
+	CIDRs     []string    `json:"cidrs,omitempty" doc:"The addresses from which the token is accepted. Absent: any."`
+	Until     Time        `json:"until,omitzero" doc:"When the token expires. Absent: never."`
+	Reason    string      `json:"reason,omitempty"`
+	CreatedAt Time        `json:"created_at"`
+	CreatedBy string      `json:"created_by,omitempty"`
+}
+
+// TokenScope narrows a token: it may do what both its subject and the scope allow.
+type TokenScope struct {
+	Role       string            `json:"role" doc:"The name of a role."`
+	RoleUID    string            `json:"role_uid,omitempty" doc:"The uid of the role that the token was made for."`
+	Namespaces []string          `json:"namespaces,omitempty" doc:"Names, or prefixes that end in *. Absent: the whole cluster."`
+	Labels     map[string]string `json:"labels,omitempty"`
+}
+
+// AuditRecord says who changed what. It is written by the transaction that makes the change.
+type AuditRecord struct {
+	ID          string        `json:"id" doc:"Sorts by time."`
+	Time        Time          `json:"time" doc:"When the node sent the transaction, by its clock."`
+	Node        string        `json:"node" doc:"The node that served the request."`
+	Subject     string        `json:"subject" doc:"Who made the request: user:NAME, service:NAME, cert:NAME, or unix:USER for a user of the node's host."`
+	Token       string        `json:"token,omitempty" doc:"The id of the token that the caller used."`
+	Certificate string        `json:"certificate,omitempty" doc:"The client certificate that the caller proved to have."`
+	Address     string        `json:"address,omitempty" doc:"The address that the request came from."`
+	Operation   string        `json:"operation" doc:"The operation of the API, for example pause-task."`
+	Objects     []AuditObject `json:"objects,omitempty" doc:"What the transaction changed. A batch has one record for each transaction."`
+	Reason      string        `json:"reason,omitempty"`
+	Outcome     string        `json:"outcome,omitempty" doc:"Only of operations that are not one transaction: intended, done or failed; of a refused request: refused."`
+	Late        bool          `json:"late,omitempty" doc:"etcd was full, so the record was written after the change."`
+	Revision    int64         `json:"revision,omitempty" doc:"The revision of the change."`
+}
+
+// AuditObject is an object that a transaction changed. It never has values of the object.
+type AuditObject struct {
+	Kind       string   `json:"kind" doc:"task, run, secret, freeze, node, cluster, member, role, binding, namespace, token, subject, or key for what a repair deleted."`
+	Namespace  string   `json:"namespace,omitempty"`
+	Name       string   `json:"name,omitempty" doc:"Of a run: the task's name."`
+	Run        string   `json:"run,omitempty"`
+	Change     string   `json:"change" doc:"put or delete."`
+	UID        string   `json:"uid,omitempty"`
+	Generation int64    `json:"generation,omitempty"`
+	Hash       string   `json:"hash,omitempty" doc:"The first 16 digits of the SHA-256 of the new record. Equal records have equal hashes."`
+	Fields     []string `json:"fields,omitempty" doc:"The names of the fields that changed."`
+}
+
+// The outcomes of an AuditRecord.
+const (
+	AuditIntended = "intended"
+	AuditDone     = "done"
+	AuditFailed   = "failed"
+	AuditRefused  = "refused"
+)
+
+// Limits of access records.
+const (
+	MaxRules         = 64  // in a role
+	MaxSubjects      = 64  // in a binding
+	MaxNamespaces    = 64  // in a binding or a token's scope
+	MaxRunAs         = 256 // users, groups or environment files of a namespace
+	MaxCIDRs         = 32  // of a token
+	MaxSubjectLength = 256 // bytes
+)
+
+// CheckDescription checks the description of a role or a namespace: its length, and that it is
+// printable text.
+func CheckDescription(field, s string) error { return checkText(field, s, MaxDescription) }
