@@ -6,7 +6,7 @@
 set -euo pipefail
 . "$(dirname "$0")/lib.sh"
 
-from=$(git -C "$root" rev-parse --verify --short "${FROM:-26a7e3e}^{commit}") || die "FROM=${FROM:-26a7e3e} is not a commit"
+from=$(git -C "$root" rev-parse --verify --short "${FROM:-11255d65}^{commit}") || die "FROM=${FROM:-11255d65} is not a commit"
 former=$root/build/former/$from
 if [[ ! -x $former/carillon ]]; then
 	say "building $from"
