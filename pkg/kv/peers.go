@@ -284,12 +284,9 @@ func (s *Server) explainError(err error) error {
 	}
 
 	remote, rerr := s.remoteCluster()
-	if rerr != nil {
-		return err
-	}
 
 	// The cluster exists, and this member starts as if it created it.
-	if strings.Contains(err.Error(), "has already been bootstrapped") {
+	if rerr == nil && strings.Contains(err.Error(), "has already been bootstrapped") {
 		for _, m := range remote.Members() {
 			if slices.Contains(m.PeerURLs, s.cfg.Peers.Members[s.cfg.Name]) {
 				return s.lostData(m)
@@ -297,8 +294,14 @@ func (s *Server) explainError(err error) error {
 		}
 	}
 
-	// It is the same cluster, and this member is not in it any more.
-	if s.etcd != nil && s.etcd.Server != nil && remote.ID() == s.etcd.Server.Cluster().ID() && remote.Member(s.etcd.Server.MemberID()) == nil {
+	if s.etcd == nil || s.etcd.Server == nil {
+		return err
+	}
+
+	// It is the same cluster, and this member is not in it any more. The member itself may have applied its removal
+	// before a member that answers has, or only the others know of it.
+	own, id := s.etcd.Server.Cluster(), s.etcd.Server.MemberID()
+	if own.Member(id) == nil || rerr == nil && remote.ID() == own.ID() && remote.Member(id) == nil {
 		return fmt.Errorf("member %s has been removed from its cluster: to add it again, delete %s, run "+
 			"`carillon cluster member add %s --peer-url %s`, and start with --initial-cluster-state existing",
 			s.cfg.Name, s.cfg.Dir, s.cfg.Name, s.cfg.Peers.Members[s.cfg.Name])
