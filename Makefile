@@ -70,7 +70,7 @@ help: ## List the targets
 	@echo "  EMBEDDED=             1: agents with embedded etcd   make cluster-up EMBEDDED=1"
 	@echo "  MINUTES=10 CRON=      duration, path of cron         make shadow MINUTES=60 CRON=/tmp/x/usr/sbin/cron"
 	@echo "  VMS= VM_TESTS=        only these                     make vm-test VMS=trixie VM_TESTS=pause"
-	@echo "  FROM=11255d65          an earlier commit              make upgrade FROM=HEAD~100"
+	@echo "  FROM=11255d65         an earlier commit              make upgrade FROM=HEAD~100"
 	@echo "  CLEAN=                1 also deletes the data        make cluster-down CLEAN=1"
 
 .PHONY: build
