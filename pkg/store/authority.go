@@ -100,7 +100,8 @@ func (s *conn) commitAs(ctx context.Context, c kv.Committer, t kv.Txn) (kv.Resul
 }
 
 // guard adds to a transaction the comparisons of a proof, an audit record (if not nil), and
-// reads by which a failure tells whether the proof still held.
+// reads by which a failure tells whether the proof still held. A transaction with an audit
+// record takes effect once, however often it is delivered.
 func (s *conn) guard(t kv.Txn, p Proof, audit *task.AuditRecord) kv.Txn {
 	g := t
 	g.If = append(slices.Clip(t.If), isUnchanged(s.keys.Fence(), p.Fence))
@@ -116,7 +117,10 @@ func (s *conn) guard(t kv.Txn, p Proof, audit *task.AuditRecord) kv.Txn {
 		g.If = append(g.If, isUnchanged(s.keys.Spec(ref), mod))
 	}
 
+	// The record is new, so a copy of the transaction that arrives later changes nothing. Without this, a copy of a write
+	// that only creates would create again what has ended or was deleted since.
 	if audit != nil {
+		g.If = append(g.If, isAbsent(s.keys.AuditRecord(audit.ID)))
 		g.Then = append(slices.Clip(t.Then), clientv3.OpPut(s.keys.AuditRecord(audit.ID), record.Encode(audit)))
 	}
 

@@ -373,8 +373,9 @@ const (
 	arrives fate = iota
 	answerLost
 	requestLost
-	delayed // no answer; the request is applied when release is called
-	refused // by etcd, before it was applied
+	delayed  // no answer; the request is applied when release is called
+	repeated // arrives, and again when release is called
+	refused  // by etcd, before it was applied
 )
 
 // unreliable is a KV with a list of fates for the next writes. All later writes arrive.
@@ -389,17 +390,17 @@ type unreliable struct {
 
 // store returns a Store like that of a daemon, but with unreliable writes.
 func (u *unreliable) store(keys record.Keys) *store.Store {
-	return store.New(shared, door{u, kv.Direct(shared)}, keys).Batching(door{u, batch})
+	return store.New(shared, writeLink{u, kv.Direct(shared)}, keys).Batching(writeLink{u, batch})
 }
 
-// door is one of the two ways in which a Store sends writes.
-type door struct {
+// writeLink is one of the two ways in which a Store sends writes.
+type writeLink struct {
 	u  *unreliable
 	to kv.Committer
 }
 
-func (d door) Commit(ctx context.Context, t kv.Txn) (kv.Result, error) {
-	return d.u.commit(ctx, func(ctx context.Context) (kv.Result, error) { return d.to.Commit(ctx, t) })
+func (l writeLink) Commit(ctx context.Context, t kv.Txn) (kv.Result, error) {
+	return l.u.commit(ctx, func(ctx context.Context) (kv.Result, error) { return l.to.Commit(ctx, t) })
 }
 
 func (u *unreliable) next(fates ...fate) {
@@ -424,7 +425,7 @@ func (u *unreliable) commit(ctx context.Context, arrive func(context.Context) (k
 	u.sent++
 	n, before := u.sent, u.before
 
-	if what == delayed {
+	if what == delayed || what == repeated {
 		u.held = append(u.held, arrive)
 	}
 	u.mu.Unlock()

@@ -29,10 +29,9 @@
 // clock guard tolerates; rights of users are taken away and given back, so that the checker can judge that no write
 // commits without them (G27).
 //
-// One kind of write is never delivered twice: a write that only creates, such as a task, or a manual run in the
-// queue. Its only comparison is that the key is absent. A copy that arrives after the task was deleted, or after
-// the run has left the queue, would create it again. Neither etcd's client nor a node sends such a write twice. A
-// proxy that did so would break this.
+// Every write of the API may be delivered twice, also one that only creates, such as a task, or a manual run in the
+// queue: it requires that its audit record does not exist, so the copy changes nothing. What a node itself only
+// creates is never delivered twice. Neither etcd's client nor a node sends such a write twice.
 //
 // At the end, all faults are removed. Within 20 s every due tick must have its outcome (G16). Then all tasks are
 // paused, active runs may end, and the history is judged.

@@ -299,17 +299,20 @@ func hasCommits(op clientv3.Op) bool {
 }
 
 // repeatableOp returns the part of a write of which etcd may receive a second copy, and false if nothing is left.
-// It removes writes that only create: a task, or a manual run in the queue. Their only comparison is that the key
-// is absent, so that a copy that arrives after the key was deleted would create it again. Neither etcd's client nor
-// a node sends such a write twice.
+// Every write of the API is repeatable, because its audit record makes a second copy fail. It removes other writes
+// that only create. Their only comparison is that the key is absent, so that a copy that arrives after the key was
+// deleted would create it again. Neither etcd's client nor a node sends such a write twice.
 func repeatableOp(op clientv3.Op) (clientv3.Op, bool) {
 	if !op.IsTxn() {
 		return op, true
 	}
 
 	cmps, then, els := op.Txn()
+	if slices.ContainsFunc(then, isAuditRecord) {
+		return op, true
+	}
+
 	var rest []clientv3.Op
-	queues := false
 	for _, o := range then {
 		if o.IsTxn() {
 			inner, ok := repeatableOp(o)
@@ -317,17 +320,19 @@ func repeatableOp(op clientv3.Op) (clientv3.Op, bool) {
 				continue
 			}
 			o = inner
-		} else if o.IsPut() {
-			queues = queues || len(then) == 1 && bytes.Contains(o.KeyBytes(), []byte("/queue/"))
-			if queues || !slices.ContainsFunc(cmps, requiresRevision) {
-				return op, false
-			}
+		} else if o.IsPut() && !slices.ContainsFunc(cmps, requiresRevision) {
+			return op, false
 		}
 
 		rest = append(rest, o)
 	}
 
 	return clientv3.OpTxn(cmps, rest, els), len(rest) > 0
+}
+
+// isAuditRecord reports whether an operation puts an audit record.
+func isAuditRecord(op clientv3.Op) bool {
+	return op.IsPut() && bytes.Contains(op.KeyBytes(), []byte("/audit/"))
 }
 
 // requiresRevision reports whether a comparison requires that a key exists at a revision, and not that it is
