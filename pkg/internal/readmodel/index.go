@@ -1,0 +1,165 @@
+package readmodel
+
+import "sync"
+
+// chunkRows is how many rows a scan reads under one lock. It takes some microseconds, and an owner that changes a row
+// waits no longer.
+const chunkRows = 256
+
+// Index holds the rows of one shard. Only the owner's goroutine changes it; any goroutine may scan it.
+type Index struct {
+	mu     sync.RWMutex
+	chunks []*[chunkRows]Row
+	used   int     // slots that were ever used; a row without a name is free
+	free   []int32 // slots that can be used again
+	unread int     // rows whose last end is not known yet
+	rows   int
+
+	// pausedUntil holds, by slot, when pauses end that have an end. Nothing is written at that time.
+	pausedUntil map[int32]int64
+}
+
+// NoSlot is the slot of a task that has no row yet.
+const NoSlot int32 = -1
+
+// Put stores a row and returns its slot. slot is that of the task's former row, or NoSlot. pausedUntil is when a pause
+// ends, in Unix milliseconds, or 0 if the task is not paused or the pause has no end.
+func (x *Index) Put(slot int32, r Row, pausedUntil int64) int32 {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+
+	if slot == NoSlot {
+		slot = x.newSlot()
+		x.rows++
+	} else if !x.at(slot).Flags.Has(History) {
+		x.unread--
+	}
+
+	if !r.Flags.Has(History) {
+		x.unread++
+	}
+
+	*x.at(slot) = r
+
+	if pausedUntil == 0 {
+		delete(x.pausedUntil, slot)
+		return slot
+	}
+
+	if x.pausedUntil == nil {
+		x.pausedUntil = map[int32]int64{}
+	}
+	x.pausedUntil[slot] = pausedUntil
+
+	return slot
+}
+
+// newSlot returns a slot for a new row.
+func (x *Index) newSlot() int32 {
+	if n := len(x.free); n > 0 {
+		slot := x.free[n-1]
+		x.free = x.free[:n-1]
+
+		return slot
+	}
+
+	if x.used == len(x.chunks)*chunkRows {
+		x.chunks = append(x.chunks, new([chunkRows]Row))
+	}
+
+	x.used++
+
+	return int32(x.used - 1)
+}
+
+// at returns the row in a slot.
+func (x *Index) at(slot int32) *Row { return &x.chunks[slot/chunkRows][slot%chunkRows] }
+
+// Remove removes the row in a slot. NoSlot is allowed.
+func (x *Index) Remove(slot int32) {
+	if slot == NoSlot {
+		return
+	}
+
+	x.mu.Lock()
+	defer x.mu.Unlock()
+
+	if !x.at(slot).Flags.Has(History) {
+		x.unread--
+	}
+
+	x.rows--
+	*x.at(slot) = Row{}
+	delete(x.pausedUntil, slot)
+	x.free = append(x.free, slot)
+}
+
+// Row returns a copy of the row in a slot.
+func (x *Index) Row(slot int32) Row {
+	x.mu.RLock()
+	defer x.mu.RUnlock()
+
+	return *x.at(slot)
+}
+
+// Collected returns for how many of the rows the last end is known, and how many rows there are.
+func (x *Index) Collected() (known, rows int) {
+	x.mu.RLock()
+	defer x.mu.RUnlock()
+
+	return x.rows - x.unread, x.rows
+}
+
+// Scan counts the rows that match a query, and offers their places to first.
+func (x *Index) Scan(q *Query, shard int, first *First) (c Counts) {
+	x.EachRow(q.Now, func(r *Row) {
+		if !q.Filter.matches(r, q.Now) {
+			return
+		}
+
+		c.add(r, q.Now)
+		first.Offer(Place{Key: q.Order.key(r), Name: r.Name, Shard: shard})
+	})
+
+	return c
+}
+
+// EachRow calls visit with each row. A pause that has ended at now (Unix milliseconds) is not shown. visit must not
+// keep the row, and must not block.
+func (x *Index) EachRow(now int64, visit func(r *Row)) {
+	for from := 0; x.eachRowOf(from, now, visit); from += chunkRows {
+	}
+}
+
+// eachRowOf is EachRow for the chunk that begins at a slot. It returns false if there is none.
+func (x *Index) eachRowOf(from int, now int64, visit func(r *Row)) bool {
+	x.mu.RLock()
+	defer x.mu.RUnlock()
+
+	if from >= x.used {
+		return false
+	}
+
+	rows := x.chunks[from/chunkRows][:min(x.used-from, chunkRows)]
+	for i := range rows {
+		r := &rows[i]
+		if r.Name == "" {
+			continue
+		}
+
+		// Nothing is written when a pause ends, so the flag may be out of date.
+		if r.Flags.Has(Paused) && len(x.pausedUntil) > 0 {
+			if until := x.pausedUntil[int32(from+i)]; until != 0 && until <= now {
+				resumed := *r
+				resumed.Flags &^= Paused
+				visit(&resumed)
+
+				continue
+			}
+		}
+
+		visit(r)
+	}
+
+	return true
+}

@@ -1,0 +1,109 @@
+package readmodel
+
+// ShardAnswer is what the owner of a shard says about its tasks that match a query.
+type ShardAnswer struct {
+	Shard int   `json:"shard"`
+	Owner int64 `json:"owner"` // mod revision of the owner key under which the shard is served
+	// AgeMS is how many milliseconds ago the owner last heard from the shard's watch.
+	AgeMS int64 `json:"age_ms"`
+	// Unread is how many of all tasks of the shard were not asked for their last end yet, which happens after the
+	// shard has got a new owner.
+	Unread int `json:"unread,omitempty"`
+	Counts
+}
+
+// NodeAnswer is what a node says about the shards that it owns.
+type NodeAnswer struct {
+	Node   string        `json:"node"`
+	Shards []ShardAnswer `json:"shards"`
+	Places []Place       `json:"places"` // the first of all these shards, in order
+	More   bool          `json:"more"`   // further places follow
+}
+
+// Page is the answer to a query.
+type Page struct {
+	Places  []Place
+	More    bool
+	Counts  Counts
+	Missing []int // shards that nobody has answered for
+	AgeMS   int64 // the largest age of a shard
+	Unread  int   // see ShardAnswer
+}
+
+// Superseded returns, by node, the shards of answers that lose to another node's: both answer for the shard, and the
+// other one has the newer owner key. Such a node must be asked once more without these shards, because its places may
+// all be of them, and those that follow are not known.
+func Superseded(answers []NodeAnswer) map[string][]int {
+	newest := newestOwners(answers)
+	lost := map[string][]int{}
+
+	for i := range answers {
+		a := &answers[i]
+		for _, s := range a.Shards {
+			if newest[s.Shard] != i {
+				lost[a.Node] = append(lost[a.Node], s.Shard)
+			}
+		}
+	}
+
+	return lost
+}
+
+// newestOwners returns the index of the answer that counts for each shard.
+func newestOwners(answers []NodeAnswer) map[int]int {
+	newest, owner := map[int]int{}, map[int]int64{}
+
+	for i := range answers {
+		for _, s := range answers[i].Shards {
+			if known, ok := owner[s.Shard]; !ok || s.Owner > known {
+				newest[s.Shard], owner[s.Shard] = i, s.Owner
+			}
+		}
+	}
+
+	return newest
+}
+
+// Merge combines the answers of nodes for a cluster with this number of shards. All shards of a node whose answer
+// contains superseded shards are missing: the caller asks such nodes again first, see Superseded.
+func Merge(q *Query, shards int, answers []NodeAnswer) Page {
+	lost := Superseded(answers)
+	first := NewFirst(q)
+	answered := make([]bool, shards)
+	var p Page
+
+	for i := range answers {
+		a := &answers[i]
+		if len(lost[a.Node]) > 0 {
+			continue
+		}
+
+		for _, s := range a.Shards {
+			if s.Shard < 0 || s.Shard >= shards {
+				continue
+			}
+
+			answered[s.Shard] = true
+			p.Counts.Add(s.Counts)
+			p.AgeMS = max(p.AgeMS, s.AgeMS)
+			p.Unread += s.Unread
+		}
+
+		for _, place := range a.Places {
+			first.Offer(place)
+		}
+
+		p.More = p.More || a.More
+	}
+
+	p.Places = first.Sorted()
+	p.More = p.More || first.More
+
+	for shard, ok := range answered {
+		if !ok {
+			p.Missing = append(p.Missing, shard)
+		}
+	}
+
+	return p
+}

@@ -1,0 +1,183 @@
+package readmodel
+
+import (
+	"cmp"
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// Query is a question about tasks. It must not be changed while it is answered.
+type Query struct {
+	Filter Filter
+	Order  Order
+	After  *Place // only tasks after this place; nil: from the beginning
+	Limit  int    // how many places to return; 0: only counts
+	Now    int64  // the time that relative conditions refer to, in Unix milliseconds
+}
+
+// Filter selects tasks. All conditions must hold.
+type Filter struct {
+	Namespace  string      // "": all namespaces
+	Within     []string    // with all namespaces: only these, in order; nil: all of them
+	Conditions []Condition // further conditions
+}
+
+// Condition reports whether a task matches. It must not keep or change the row. now is that of the query.
+type Condition func(r *Row, now int64) bool
+
+// matches reports whether a row satisfies the filter.
+func (f *Filter) matches(r *Row, now int64) bool {
+	if f.Namespace != "" {
+		if len(r.Name) <= len(f.Namespace) || r.Name[len(f.Namespace)] != '/' || !strings.HasPrefix(r.Name, f.Namespace) {
+			return false
+		}
+	} else if f.Within != nil {
+		namespace, _, _ := strings.Cut(r.Name, "/")
+		if _, found := slices.BinarySearch(f.Within, namespace); !found {
+			return false
+		}
+	}
+
+	for _, holds := range f.Conditions {
+		if !holds(r, now) {
+			return false
+		}
+	}
+
+	return true
+}
+
+// Order is the order of a list. Tasks with equal keys are in the order of their full names, as in etcd.
+type Order string
+
+// The orders.
+const (
+	ByName     Order = "name"
+	ByNext     Order = "next"     // the earliest next tick first; tasks without one last
+	ByLast     Order = "last"     // the latest end of a run first; tasks without one last
+	ByLateness Order = "lateness" // the largest lateness of the last run first
+	ByDuration Order = "duration" // the longest last run first
+	ByFailures Order = "failures" // the most failures in a row first
+)
+
+// Orders are all orders.
+var Orders = []Order{ByName, ByNext, ByLast, ByLateness, ByDuration, ByFailures}
+
+// last is the key of tasks that come after all others, because they have no value to sort by.
+const last = math.MaxInt64
+
+// key returns the number by which a row is sorted. Descending orders use negative numbers.
+func (o Order) key(r *Row) int64 {
+	switch o {
+	case ByNext:
+		if r.Next != 0 {
+			return r.Next
+		}
+	case ByLast:
+		if r.LastEnd != 0 {
+			return -r.LastEnd
+		}
+	case ByLateness:
+		if r.LastEnd != 0 {
+			return -int64(r.Lateness)
+		}
+	case ByDuration:
+		if r.LastEnd != 0 {
+			return -int64(r.Duration)
+		}
+	case ByFailures:
+		return -int64(r.Failures)
+	default:
+		return 0
+	}
+
+	return last
+}
+
+// Place is the position of a task in a list. No two tasks have the same.
+type Place struct {
+	Key   int64  `json:"key"`  // see Order
+	Name  string `json:"name"` // namespace/name
+	Shard int    `json:"shard"`
+}
+
+// Compare orders places.
+func (p *Place) Compare(q *Place) int {
+	return cmp.Or(cmp.Compare(p.Key, q.Key), strings.Compare(p.Name, q.Name))
+}
+
+// Counts are how many of the matching tasks have a property. A task may have several.
+type Counts struct {
+	Tasks      int `json:"tasks"`
+	Paused     int `json:"paused"`
+	Failing    int `json:"failing"`
+	Active     int `json:"active"`  // tasks with an active run
+	Waiting    int `json:"waiting"` // tasks with a waiting run
+	Overdue    int `json:"overdue"`
+	Unreadable int `json:"unreadable"`
+}
+
+// OverdueAfter is the age from which an undecided tick counts as overdue.
+const OverdueAfter = 2 * time.Second
+
+// isOverdue reports whether a row has an undecided tick that is overdue at now.
+func (r *Row) isOverdue(now int64) bool {
+	return r.Next != 0 && r.Next < now-OverdueAfter.Milliseconds()
+}
+
+// add counts a row.
+func (c *Counts) add(r *Row, now int64) {
+	c.Tasks++
+
+	if r.Flags.Has(Paused) {
+		c.Paused++
+	}
+	if r.Flags.Has(Failing) {
+		c.Failing++
+	}
+	if r.Flags.Has(Unreadable) {
+		c.Unreadable++
+	}
+	if r.Active > 0 {
+		c.Active++
+	}
+	if r.Waiting > 0 {
+		c.Waiting++
+	}
+	if r.isOverdue(now) {
+		c.Overdue++
+	}
+}
+
+// Add adds other counts.
+func (c *Counts) Add(d Counts) {
+	c.Tasks, c.Paused, c.Failing, c.Active = c.Tasks+d.Tasks, c.Paused+d.Paused, c.Failing+d.Failing, c.Active+d.Active
+	c.Waiting, c.Overdue, c.Unreadable = c.Waiting+d.Waiting, c.Overdue+d.Overdue, c.Unreadable+d.Unreadable
+}
+
+// ParseOrder parses an order; "" is ByName.
+func ParseOrder(text string) (Order, error) {
+	if text == "" {
+		return ByName, nil
+	}
+	if o := Order(text); slices.Contains(Orders, o) {
+		return o, nil
+	}
+
+	return "", task.Invalid(task.CodeBadValue, "", "%s is not one of %s", task.Quote(text), orderNames())
+}
+
+// orderNames returns the orders for a message.
+func orderNames() string {
+	names := make([]string, len(Orders))
+	for i, o := range Orders {
+		names[i] = string(o)
+	}
+
+	return fmt.Sprintf("%s or %s", strings.Join(names[:len(names)-1], ", "), names[len(names)-1])
+}

@@ -1,0 +1,71 @@
+package readmodel
+
+import (
+	"math"
+	"time"
+
+	"github.com/carillonhq/carillon/pkg/internal/schedule"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// Row is what the owner of a shard knows about one task, as far as lists need it. A node may hold a million rows, so a
+// Row has 72 bytes. Times are Unix milliseconds; 0 means none.
+type Row struct {
+	Name     string             // namespace/name; may share the memory of the owner's state
+	Labels   map[string]string  // shared by all tasks with the same labels; must not be changed
+	Schedule *schedule.Schedule // shared, without the task's anchor; nil if the entry cannot be read
+
+	Next        int64 // the next undecided tick
+	LastEnd     int64 // when the last run ended
+	LastSuccess int64 // when the last run that succeeded ended
+
+	Duration int32 // ms from the start to the end of the last run; see Milliseconds
+	Lateness int32 // ms from when the tick was due to the start of the last run
+	Active   uint16
+	Waiting  uint16
+	Failures uint16 // runs in a row that failed, timed out or were lost; at least, if History is not set
+	Last     Outcome
+	Flags    Flags
+}
+
+// Flags are the properties of a task that are true or false.
+type Flags uint8
+
+// The flags of a row.
+const (
+	Paused     Flags = 1 << iota
+	Unreadable       // the entry cannot be read, so the task has no ticks
+	Failing          // it has a dead run, and no run has succeeded since
+	History          // the last end is known; before this is set, LastEnd and what follows from it may be missing
+)
+
+// Has reports whether all given flags are set.
+func (f Flags) Has(g Flags) bool { return f&g == g }
+
+// Outcome is how the last run of a task ended; 0 if no end is known.
+type Outcome uint8
+
+// outcomes are the final states that count as the end of a run, by Outcome.
+var outcomes = [...]task.State{"", task.Succeeded, task.Failed, task.TimedOut, task.Cancelled, task.Lost}
+
+// OutcomeOf returns the outcome of a run in a final state, or 0 if it did not run.
+func OutcomeOf(s task.State) Outcome {
+	for i, state := range outcomes {
+		if state == s {
+			return Outcome(i)
+		}
+	}
+
+	return 0
+}
+
+// State returns the state of a run that ended so, or "".
+func (o Outcome) State() task.State { return outcomes[o] }
+
+// Milliseconds returns a duration for a Row: at least 0, at most 24 days.
+func Milliseconds(d time.Duration) int32 {
+	return int32(min(max(d.Milliseconds(), 0), math.MaxInt32))
+}
+
+// Count returns a number for a Row: at most 65,535.
+func Count(n int) uint16 { return uint16(min(n, math.MaxUint16)) }
