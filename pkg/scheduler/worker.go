@@ -10,6 +10,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/carillonhq/carillon/pkg/clock"
+	"github.com/carillonhq/carillon/pkg/internal/readmodel"
 	"github.com/carillonhq/carillon/pkg/scheduler/board"
 	"github.com/carillonhq/carillon/pkg/scheduler/feed"
 	"github.com/carillonhq/carillon/pkg/scheduler/known"
@@ -63,6 +64,8 @@ type worker struct {
 	// openings counts the openings that got as far as the scan. The reconciler uses it to detect a new
 	// opening.
 	openings atomic.Int64
+	// index has the rows of the shard's tasks, which queries read. It is nil while the shard is being opened.
+	index atomic.Pointer[readmodel.Index]
 	// published is this shard's current contribution to the node's gauges.
 	published published
 }

@@ -13,11 +13,12 @@ import (
 
 // Query is a question about tasks. It must not be changed while it is answered.
 type Query struct {
-	Filter Filter
-	Order  Order
-	After  *Place // only tasks after this place; nil: from the beginning
-	Limit  int    // how many places to return; 0: only counts
-	Now    int64  // the time that relative conditions refer to, in Unix milliseconds
+	Subject string // who asks; subjects share fairly what a node spends on queries
+	Filter  Filter
+	Order   Order
+	After   *Place // only tasks after this place; nil: from the beginning
+	Limit   int    // how many places to return; 0: only counts
+	Now     int64  // the time that relative conditions refer to, in Unix milliseconds
 }
 
 // Filter selects tasks. All conditions must hold.
