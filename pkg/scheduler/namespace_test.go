@@ -110,6 +110,21 @@ func TestEntry_KeepsTheRevisionOfTheNamespace(t *testing.T) {
 	}
 }
 
+func TestEntry_KeepsTheLabels(t *testing.T) {
+	w := bareWorker(t)
+	_, e := (&world{}).newTask("a", start, func(t *task.Task) { t.Labels = map[string]string{"team": "data", "tier": "1"} })
+	a := w.give("a", e, 5)
+
+	if value := string(record.EncodeParts(a.Entry())); !strings.Contains(value, `"labels":{"team":"data","tier":"1"}`) {
+		t.Error(value)
+	}
+
+	_, e = (&world{}).newTask("a", start)
+	if a = w.give("a", e, 6); strings.Contains(string(record.EncodeParts(a.Entry())), "labels") {
+		t.Error("labels that were removed are still there")
+	}
+}
+
 // A shard may have a million tasks.
 func TestTask_IsNoLargerThanItsSizeClass(t *testing.T) {
 	if size := unsafe.Sizeof(taskstate.Task{}); size > 128 {

@@ -18,11 +18,12 @@ type EntryReader struct {
 	parts    record.EntryParts     // reused for each entry
 	timings  map[string]task.Entry // decoded schedules, by their text
 	policies map[string]task.Entry // decoded policies, by their text
+	labels   map[string]task.Entry // decoded labels, by their text
 }
 
 // NewEntryReader returns an EntryReader that has read nothing yet.
 func (s Tasks) NewEntryReader() *EntryReader {
-	return &EntryReader{tasks: s, timings: map[string]task.Entry{}, policies: map[string]task.Entry{}}
+	return &EntryReader{tasks: s, timings: map[string]task.Entry{}, policies: map[string]task.Entry{}, labels: map[string]task.Entry{}}
 }
 
 // mostTexts is how many texts of each kind an EntryReader keeps.
@@ -72,7 +73,13 @@ func (r *EntryReader) decodeEntry(value []byte) (*task.Entry, error) {
 		return nil, err
 	}
 
+	labels, err := decodeRemembered(r.labels, p.Labels, decodeLabels)
+	if err != nil {
+		return nil, err
+	}
+
 	e := entry
+	e.Labels = labels.Labels
 	e.Schedule, e.Timezone, e.DST = timing.Schedule, timing.Timezone, timing.DST
 	e.Start, e.End, e.Jitter = timing.Start, timing.End, timing.Jitter
 	e.UID, e.Generation, e.From, e.Anchor, e.Paused = string(p.UID), p.Generation, p.From, p.Anchor, p.Paused
@@ -85,6 +92,14 @@ func (r *EntryReader) decodeEntry(value []byte) (*task.Entry, error) {
 	}
 
 	return &e, nil
+}
+
+// decodeLabels returns an entry that has only labels.
+func decodeLabels(text string) (e task.Entry, err error) {
+	if text != "" {
+		e.Labels, err = record.DecodeLabels([]byte(text))
+	}
+	return e, err
 }
 
 // decodeRemembered returns the decoded text from known, or decodes it and adds it there.

@@ -75,6 +75,7 @@ func TestBeginsTicks(t *testing.T) {
 		{"KillSignal", "", nothing, func(e *task.Entry) { e.KillSignal = "SIGINT" }, false},
 		{"Success", "", nothing, func(e *task.Entry) { e.Success.ExitCodes = []int{3} }, false},
 		{"NamespaceRev", "", nothing, func(e *task.Entry) { e.NamespaceRev++ }, false},
+		{"Labels", "", nothing, func(e *task.Entry) { e.Labels = map[string]string{"team": "data"} }, false},
 	} {
 		old := entry(spec(record.Ref{Namespace: "default", Name: "a"}))
 		c.old(&old)

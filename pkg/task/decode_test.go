@@ -531,7 +531,7 @@ func TestNewEntry_TakesAllThatFiringNeeds(t *testing.T) {
 		}
 	}
 
-	not := map[string]bool{"PausedUntil": true, "PauseReason": true, "Name": true, "Namespace": true, "Description": true, "Labels": true}
+	not := map[string]bool{"PausedUntil": true, "PauseReason": true, "Name": true, "Namespace": true, "Description": true}
 	fields := maps.Collect(func(yield func(string, bool) bool) {
 		for _, f := range reflect.VisibleFields(spec.Type()) {
 			yield(f.Name, true)

@@ -266,6 +266,8 @@ type Entry struct {
 	// NamespaceRev is the revision of the namespace's record that allowed the task when it was written. If the
 	// record has another revision when a run is to start, the owner checks the task again. 0: not known.
 	NamespaceRev int64 `json:"namespace_rev,omitempty"`
+	// Labels are those of the spec. Owners answer queries about them.
+	Labels map[string]string `json:"labels,omitempty"`
 }
 
 // Timing returns the timing of the task.
@@ -348,6 +350,7 @@ func NewEntry(t Task, from, anchor Time) Entry {
 		KillSignal: t.KillSignal,
 		Success:    t.Success,
 		Output:     t.Output,
+		Labels:     t.Labels,
 	}
 }
 

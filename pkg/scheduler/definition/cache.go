@@ -56,14 +56,78 @@ func (c *Cache[T]) forgetUnused(text string) {
 // Shared keeps the definitions of all shards of a node. It is safe for concurrent use.
 type Shared struct {
 	timings  *Cache[Timing]
-	policies *Cache[Policy]
+	fields   *Cache[PolicyFields]
+	labels   *Cache[Labels]
+	policies policyCache
 }
 
 // NewShared returns a Shared without definitions.
-func NewShared() *Shared { return &Shared{NewCache(NewTiming), NewCache(NewPolicy)} }
+func NewShared() *Shared {
+	return &Shared{
+		timings: NewCache(NewTiming), fields: NewCache(newPolicyFields), labels: NewCache(newLabels),
+		policies: policyCache{byParts: map[policyParts]weak.Pointer[Policy]{}},
+	}
+}
 
 // ParseTiming returns the timing of a text, see NewTiming. It does not keep text.
 func (s *Shared) ParseTiming(text []byte) (*Timing, error) { return s.timings.Get(text) }
 
-// ParsePolicy returns the policy of a text, see NewPolicy. It does not keep text.
-func (s *Shared) ParsePolicy(text []byte) (*Policy, error) { return s.policies.Get(text) }
+// ParsePolicy returns the policy with these fields and labels, both as in record.EntryParts. It does not keep
+// the texts.
+func (s *Shared) ParsePolicy(fields, labels []byte) (*Policy, error) {
+	var p Policy
+	var err error
+	if p.PolicyFields, err = s.fields.Get(fields); err != nil {
+		return nil, err
+	}
+
+	if len(labels) > 0 {
+		if p.Labels, err = s.labels.Get(labels); err != nil {
+			return nil, err
+		}
+	}
+
+	return s.policies.share(p), nil
+}
+
+// policyCache keeps one Policy for each combination of fields and labels as long as it is in use. It is safe
+// for concurrent use.
+type policyCache struct {
+	mu      sync.Mutex
+	byParts map[policyParts]weak.Pointer[Policy]
+}
+
+// policyParts are the parts of a policy. Two weak pointers are equal only if they were made from the same pointer,
+// also after its value was collected.
+type policyParts struct {
+	fields weak.Pointer[PolicyFields]
+	labels weak.Pointer[Labels]
+}
+
+// share returns the policy in use that is equal to p, or else a new one.
+func (c *policyCache) share(p Policy) *Policy {
+	parts := policyParts{weak.Make(p.PolicyFields), weak.Make(p.Labels)}
+
+	c.mu.Lock()
+	defer c.mu.Unlock()
+
+	if shared := c.byParts[parts].Value(); shared != nil {
+		return shared
+	}
+
+	shared := &Policy{PolicyFields: p.PolicyFields, Labels: p.Labels}
+	c.byParts[parts] = weak.Make(shared)
+	runtime.AddCleanup(shared, c.forgetUnused, parts)
+
+	return shared
+}
+
+// forgetUnused drops a policy that was collected, unless an equal one is in use by now.
+func (c *policyCache) forgetUnused(parts policyParts) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+
+	if c.byParts[parts].Value() == nil {
+		delete(c.byParts, parts)
+	}
+}

@@ -1,6 +1,7 @@
 package definition
 
 import (
+	"bytes"
 	"runtime"
 	"sync"
 	"testing"
@@ -43,6 +44,62 @@ func TestCache_OneValueOfATextForAsLongAsItIsUsed(t *testing.T) {
 
 		if time.Now().After(deadline) {
 			t.Fatalf("%d values that nobody uses are still kept", left)
+		}
+	}
+}
+
+func TestShared_TasksWithTheSameLabelsShareThem(t *testing.T) {
+	t.Parallel()
+	s := NewShared()
+	keep20 := []byte(`"kill_grace":"10s","overlap":"skip","missed":{"policy":"latest","grace":"10s","window":"1h","limit":100},` +
+		`"retry":{"attempts":1,"backoff":"10s","factor":2,"max_backoff":"5m","jitter":0.2,"on":["failed"]},"target":{"strategy":"auto","count":1},"history":{"keep":20,"record":"all"}`)
+	keep30 := bytes.Replace(keep20, []byte("20"), []byte("30"), 1)
+	parse := func(fields []byte, labels string) *Policy {
+		p, err := s.ParsePolicy(fields, []byte(labels))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return p
+	}
+
+	a, b := parse(keep20, `{"team":"data"}`), parse(keep30, `{"team":"data"}`)
+	if a.Labels != b.Labels || a.Labels.Map()["team"] != "data" || a.PolicyFields == b.PolicyFields {
+		t.Errorf("%+v and %+v", a, b)
+	}
+
+	if c := parse(keep20, `{"team":"web"}`); c.PolicyFields != a.PolicyFields || c.Labels == a.Labels {
+		t.Errorf("%+v and %+v", a, c)
+	}
+
+	if parse(keep20, `{"team":"data"}`) != a {
+		t.Error("the same fields and labels have two policies")
+	}
+
+	if c := parse(keep20, ""); c.Labels != nil || c.Labels.Map() != nil || c.Labels.JSON() != nil || c == a {
+		t.Errorf("without labels: %+v", c)
+	}
+
+	if _, err := s.ParsePolicy(keep20, []byte(`{"team":1}`)); err == nil {
+		t.Error("a number is no label")
+	}
+
+	runtime.KeepAlive(a)
+	runtime.KeepAlive(b)
+
+	// Unused policies are forgotten some time after a collection.
+	for deadline := time.Now().Add(10 * time.Second); ; runtime.Gosched() {
+		runtime.GC()
+
+		s.policies.mu.Lock()
+		left := len(s.policies.byParts)
+		s.policies.mu.Unlock()
+
+		if left == 0 {
+			return
+		}
+
+		if time.Now().After(deadline) {
+			t.Fatalf("%d policies that nobody uses are still kept", left)
 		}
 	}
 }

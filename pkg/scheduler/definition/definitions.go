@@ -1,5 +1,5 @@
-// Package definition parses and checks what the entries of tasks say about when tasks tick (Timing) and how
-// their runs are executed (Policy). Most tasks have most of this in common. So a Cache keeps one value for
+// Package definition parses and checks what the entries of tasks say about when tasks tick (Timing), how
+// their runs are executed, and which labels they have (Policy). Most tasks have most of this in common. So a Cache keeps one value for
 // each text, for all shards of a node, until the last task that uses it is gone. A Timing or a Policy does
 // not change after it was created.
 package definition
@@ -23,8 +23,14 @@ type Timing struct {
 	End      int64              // the end of the schedule in Unix ms; 0: none
 }
 
-// Policy is everything else that similar tasks have in common. The fields are those of task.Entry.
+// Policy is everything else that similar tasks have in common.
 type Policy struct {
+	*PolicyFields         // shared by all policies that differ in their labels only
+	Labels        *Labels // nil: none
+}
+
+// PolicyFields is a Policy without labels. The fields are those of task.Entry.
+type PolicyFields struct {
 	Text               string // as in record.EntryParts; the key in the Cache
 	Timeout, KillGrace task.Duration
 	Overlap            string
@@ -46,9 +52,37 @@ type Policy struct {
 	NamespaceRev       int64 // revision of the namespace's record that allowed the task; 0: not known
 }
 
-// NewPolicy parses the policy part of an entry. It rejects what the API would have rejected, because the
+// Labels are the labels of tasks.
+type Labels struct {
+	Text string            // JSON, as in record.EntryParts; the key in the Cache
+	All  map[string]string // must not be changed
+}
+
+// newLabels parses the labels of an entry.
+func newLabels(text string) (*Labels, error) {
+	all, err := record.DecodeLabels([]byte(text))
+	return &Labels{Text: text, All: all}, err
+}
+
+// JSON returns the labels as in record.EntryParts.
+func (l *Labels) JSON() []byte {
+	if l == nil {
+		return nil
+	}
+	return []byte(l.Text)
+}
+
+// Map returns the labels, which must not be changed.
+func (l *Labels) Map() map[string]string {
+	if l == nil {
+		return nil
+	}
+	return l.All
+}
+
+// newPolicyFields parses the policy part of an entry. It rejects what the API would have rejected, because the
 // scheduler does not expect such values.
-func NewPolicy(text string) (*Policy, error) {
+func newPolicyFields(text string) (*PolicyFields, error) {
 	e, err := record.DecodePolicy(text)
 	if err != nil {
 		return nil, err
@@ -72,7 +106,7 @@ func NewPolicy(text string) (*Policy, error) {
 		return nil, err
 	}
 
-	return &Policy{
+	return &PolicyFields{
 		Text: text, Timeout: e.Timeout, KillGrace: e.KillGrace, Overlap: e.Overlap, Grace: e.Missed.Grace.Std(), Missed: e.Missed,
 		Retry: e.Retry, History: e.History, Selector: selector, Target: e.Target, Rule: tickpolicy.NewOverlapRule(e), Deadline: e.Deadline.Std(),
 		MaxRuns: e.MaxRuns, PauseAfter: e.PauseAfter, TTL: e.TTL.Std().Milliseconds(),
@@ -111,4 +145,4 @@ func NewTiming(text string) (*Timing, error) {
 }
 
 // Sticky reports whether a task's runs stay on the node that had the last one.
-func (p *Policy) Sticky() bool { return p.Target.Strategy == task.StrategySticky }
+func (p *PolicyFields) Sticky() bool { return p.Target.Strategy == task.StrategySticky }

@@ -55,7 +55,7 @@ func (s *fakeStore) RecordsAt(_ context.Context, keys []string, rev int64) (even
 // failing returns a task that is paused after a number of failures in a row.
 func failing(pauseAfter int) *taskstate.Task {
 	const name, uid = "default/a", "abcd"
-	return &taskstate.Task{Text: name + uid, NameLen: uint16(len(name)), UIDLen: uint8(len(uid)), Present: true, Policy: &definition.Policy{PauseAfter: pauseAfter}, Timing: &definition.Timing{}}
+	return &taskstate.Task{Text: name + uid, NameLen: uint16(len(name)), UIDLen: uint8(len(uid)), Present: true, Policy: &definition.Policy{PolicyFields: &definition.PolicyFields{PauseAfter: pauseAfter}}, Timing: &definition.Timing{}}
 }
 
 func TestRead_ReadsBackwardAsFarAsNeeded(t *testing.T) {

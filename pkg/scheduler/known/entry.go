@@ -15,7 +15,7 @@ import (
 // Definitions parses the parts of entries that many tasks have in common. All shards of a node share the results.
 type Definitions interface {
 	ParseTiming(text []byte) (*definition.Timing, error)
-	ParsePolicy(text []byte) (*definition.Policy, error)
+	ParsePolicy(fields, labels []byte) (*definition.Policy, error)
 }
 
 // maxEntrySize is the largest size of an entry in bytes. The API writes little more than the action. A commit
@@ -49,7 +49,7 @@ func (r *Records) ReadEntry(t *taskstate.Task, value []byte, d Definitions) (err
 	if err != nil {
 		return err
 	}
-	if t.Policy, err = d.ParsePolicy(p.Policy); err != nil {
+	if t.Policy, err = d.ParsePolicy(p.Policy, p.Labels); err != nil {
 		return err
 	}
 	if t.Timing, err = d.ParseTiming(p.Timing); err != nil {

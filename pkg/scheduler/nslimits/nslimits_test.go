@@ -20,7 +20,7 @@ func TestJoinSelector_IsKeptForEachVersionAndSelector(t *testing.T) {
 			t.Fatal(err)
 		}
 
-		joined := checks.Of("default", n, t.FailNow).JoinSelector(&definition.Policy{Selector: selector, Target: task.Target{Selector: text}})
+		joined := checks.Of("default", n, t.FailNow).JoinSelector(&definition.Policy{PolicyFields: &definition.PolicyFields{Selector: selector, Target: task.Target{Selector: text}}})
 		if !joined.Matches(map[string]string{"team": "a", "zone": zone}) || joined.Matches(map[string]string{"zone": zone}) || joined.Matches(map[string]string{"team": "a"}) {
 			t.Fatal(joined)
 		}

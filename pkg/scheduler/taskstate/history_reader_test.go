@@ -11,7 +11,7 @@ import (
 // For a task with a ttl, many ends are read, but a long history does not delay the worker.
 func TestHistoryReader_ReadsABoundedNumberOfEnds(t *testing.T) {
 	t.Parallel()
-	s := NewHistoryReader(&Task{Policy: &definition.Policy{TTL: 1000}}, 1, make([]store.ShardEvent, task.MaxKeep))
+	s := NewHistoryReader(&Task{Policy: &definition.Policy{PolicyFields: &definition.PolicyFields{TTL: 1000}}}, 1, make([]store.ShardEvent, task.MaxKeep))
 
 	for want := 1; ; want *= 4 {
 		page := s.Wants(want)

@@ -345,7 +345,7 @@ func (t *Task) Fires() bool {
 func (t *Task) Entry() record.EntryParts {
 	return record.EntryParts{
 		UID: []byte(t.UID()), Generation: int64(t.Generation), From: task.At(Instant(t.From)), Anchor: task.At(Instant(t.Anchor)),
-		Paused: t.Paused, Action: []byte(t.Action()), Timing: []byte(t.Timing.Text), Policy: []byte(t.Policy.Text),
+		Paused: t.Paused, Action: []byte(t.Action()), Timing: []byte(t.Timing.Text), Policy: []byte(t.Policy.Text), Labels: t.Policy.Labels.JSON(),
 	}
 }
 

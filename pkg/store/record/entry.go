@@ -16,6 +16,7 @@ type EntryParts struct {
 	Paused       bool
 	Action       []byte // JSON
 	Own          []byte // JSON of a task.Own; usually empty
+	Labels       []byte // JSON; empty if there are none
 	// Timing and Policy are lists of JSON fields without braces: Timing the fields of
 	// task.Timing, Policy all others.
 	Timing, Policy []byte
@@ -41,6 +42,8 @@ func (e *EntryParts) Split(value []byte) error {
 			e.Action, r.err = r.d.Raw()
 		case "own":
 			e.Own, r.err = r.d.Raw()
+		case "labels":
+			e.Labels, r.err = r.d.Raw()
 		case "schedule", "timezone", "dst", "start", "end", "jitter": // the fields of task.Timing
 			e.Timing = r.appendRaw(e.Timing, name)
 		default:
@@ -72,6 +75,11 @@ func DecodeTiming(timing string) (task.Entry, error) { return Decode[task.Entry]
 // DecodePolicy decodes a Policy into the fields of an entry.
 func DecodePolicy(policy string) (task.Entry, error) { return Decode[task.Entry](asObject(policy)) }
 
+// DecodeLabels decodes Labels.
+func DecodeLabels(labels []byte) (map[string]string, error) {
+	return Decode[map[string]string](labels)
+}
+
 // DecodeOwn decodes an Own.
 func DecodeOwn(own []byte) (task.Own, error) { return Decode[task.Own](own) }
 
@@ -97,6 +105,10 @@ func EncodeParts(e EntryParts) []byte {
 		r.writeTrueIfSet("paused", e.Paused)
 		r.writeRaw("action", string(e.Action))
 		r.writeRawFields(e.Policy)
+
+		if len(e.Labels) > 0 {
+			r.writeRaw("labels", string(e.Labels))
+		}
 
 		if len(e.Own) > 0 {
 			r.writeRaw("own", string(e.Own))
