@@ -45,6 +45,9 @@ type Batch struct {
 	// that a list had already delivered. Without Events, it means that a new watch begins, which replays nothing at
 	// or before Revision.
 	Replayed bool
+	// Progress is only set if FollowConfig.Progress is. It means that the watch has given a sign of life. The batch has
+	// no events, but events may follow that are older than this sign.
+	Progress bool
 	// Revision is the revision up to which, and including which, everything in the range has been delivered. While
 	// More is set, that holds only for the pages so far. Revision increases with each batch, except that a Reset may
 	// repeat it.
@@ -83,6 +86,9 @@ type FollowConfig struct {
 	// Replayed requests replayed batches. A consumer that compares lists with its own state needs them to distinguish
 	// changes that the watch had lost from changes that were still in flight.
 	Replayed bool
+	// Progress requests a batch for each sign of life of the watch, which a consumer needs to know how current its
+	// state is. There is one at least each third of StallAfter, as long as the watch works.
+	Progress bool
 	Logger   *zap.Logger // may be nil
 	// Name identifies the range in log messages. The default is the key.
 	Name string
@@ -353,6 +359,9 @@ func (f *follower) receiveResponse(m *member, r clientv3.WatchResponse, ok bool)
 	// progress notification may answer a request that is older than this watch, and may overtake events that the watch
 	// still has to catch up with. It is a sign of life and nothing more. Resuming from its revision would lose events.
 	if len(r.Events) == 0 {
+		if f.cfg.Progress && !r.Created {
+			return f.handOver(Batch{Progress: true, Revision: f.revision})
+		}
 		return nil
 	}
 

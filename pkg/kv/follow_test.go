@@ -562,6 +562,40 @@ func TestFollow_RefusesAStoreThatWentBack(t *testing.T) {
 	eventually(t, "a put to the right store", func() bool { return f.value("p/a") == "10" })
 }
 
+func TestFollow_PassesSignsOfLifeOnIfTheyAreRequested(t *testing.T) {
+	t.Parallel()
+	c := kvtest.Memory(t)
+
+	// Both watches share a stream, so both receive the same signs.
+	signsOf := func(requested bool) <-chan kv.Batch {
+		signs := make(chan kv.Batch, 100)
+		cfg := prefixed("p/")
+		cfg.StallAfter, cfg.Progress = time.Second, requested
+		go func() {
+			_ = kv.Follow(t.Context(), c, cfg, func(b kv.Batch) error {
+				if b.Progress {
+					signs <- b
+				}
+				return nil
+			})
+		}()
+
+		return signs
+	}
+
+	silent, signs := signsOf(false), signsOf(true)
+
+	for range 3 {
+		if b := within(t, time.Minute, "a sign of life", signs); len(b.Events)+len(b.KVs) > 0 || b.Reset || b.Replayed {
+			t.Errorf("a sign of life with content: %+v", b)
+		}
+	}
+
+	if len(silent) > 0 {
+		t.Error("signs of life that nobody has requested")
+	}
+}
+
 // A progress notification may answer a request that is older than a watch, and may overtake events that the watch
 // still has to catch up with. It must not advance the revision, because these events would then be dropped as
 // delivered already.

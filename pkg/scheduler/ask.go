@@ -2,10 +2,18 @@ package scheduler
 
 import (
 	"context"
+	"runtime"
 	"slices"
 
 	"github.com/carillonhq/carillon/pkg/internal/readmodel"
+	"github.com/carillonhq/carillon/pkg/scheduler/feed"
 )
+
+// served is what queries read of a shard that is open.
+type served struct {
+	index *readmodel.Index
+	watch *feed.Feed
+}
 
 // Ask answers a query for the shards that this node owns, apart from those in without. A shard that is being opened is
 // left out. It returns *readmodel.Busy if queries take as much of the node's processors as they may.
@@ -30,10 +38,19 @@ func (e *Engine) Ask(ctx context.Context, q *readmodel.Query, without []int) (re
 // if it returns false, EachIndex ends. subject is who asks.
 //
 // EachIndex returns *readmodel.Busy if queries take as much of the node's processors as they may.
-func (e *Engine) EachIndex(ctx context.Context, _ string, without []int, visit func(readmodel.ShardAnswer, *readmodel.Index) bool) error {
+func (e *Engine) EachIndex(ctx context.Context, subject string, without []int, visit func(readmodel.ShardAnswer, *readmodel.Index) bool) error {
+	end, retry, err := e.scanLimit.Begin(ctx, subject)
+	if err != nil {
+		return err
+	}
+	if end == nil {
+		return &readmodel.Busy{Node: e.cfg.Node, RetryAfter: retry}
+	}
+	defer end()
+
 	for _, w := range e.sortedWorkers() {
-		x := w.index.Load()
-		if x == nil || slices.Contains(without, w.Shard) {
+		served := w.served.Load()
+		if served == nil || slices.Contains(without, w.Shard) {
 			continue
 		}
 
@@ -41,8 +58,14 @@ func (e *Engine) EachIndex(ctx context.Context, _ string, without []int, visit f
 			return err
 		}
 
-		known, rows := x.Collected()
-		if !visit(readmodel.ShardAnswer{Shard: w.Shard, Owner: w.fences.Owner.ModRevision, Unread: rows - known}, x) {
+		// A scan needs no more than a part of a millisecond for a shard, but many of them follow. Let others in between.
+		runtime.Gosched()
+
+		known, rows := served.index.Collected()
+		answer := readmodel.ShardAnswer{
+			Shard: w.Shard, Owner: w.fences.Owner.ModRevision, AgeMS: served.watch.Age().Milliseconds(), Unread: rows - known,
+		}
+		if !visit(answer, served.index) {
 			return nil
 		}
 	}

@@ -22,6 +22,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/scheduler/placement"
 	"github.com/carillonhq/carillon/pkg/scheduler/reconcile"
 	"github.com/carillonhq/carillon/pkg/scheduler/retention"
+	"github.com/carillonhq/carillon/pkg/scheduler/scanlimit"
 	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/task"
 )
@@ -76,6 +77,7 @@ type Engine struct {
 	recent     board.Recent
 	board      boardCache
 	pace       *pace.Limiter
+	scanLimit  *scanlimit.Limiter
 	loads      slots
 	ahead      slots // places for loads of shards that this node does not own yet
 	metrics    *metrics.Metrics
@@ -123,6 +125,7 @@ func New(cfg Config) *Engine {
 
 	e.failures = failures.NewReader(cfg.Store, cfg.Logger)
 	e.pace = pace.NewLimiter(e.catchUpRate)
+	e.scanLimit = scanlimit.New()
 
 	return e
 }

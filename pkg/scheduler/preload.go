@@ -186,7 +186,7 @@ func (w *worker) serveLoaded(ctx context.Context, f *feed.Feed) error {
 
 	w.e.metrics.Preloads.WithLabelValues("used").Inc()
 
-	return w.runLoop(ctx, f.Batches, scan)
+	return w.runLoop(ctx, f, scan)
 }
 
 // openLoaded opens the shard and applies all events up to the opening. The scan that it returns was

@@ -10,7 +10,6 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/carillonhq/carillon/pkg/clock"
-	"github.com/carillonhq/carillon/pkg/internal/readmodel"
 	"github.com/carillonhq/carillon/pkg/scheduler/board"
 	"github.com/carillonhq/carillon/pkg/scheduler/feed"
 	"github.com/carillonhq/carillon/pkg/scheduler/known"
@@ -64,8 +63,8 @@ type worker struct {
 	// openings counts the openings that got as far as the scan. The reconciler uses it to detect a new
 	// opening.
 	openings atomic.Int64
-	// index has the rows of the shard's tasks, which queries read. It is nil while the shard is being opened.
-	index atomic.Pointer[readmodel.Index]
+	// served is what queries read. It is nil while the shard is being opened.
+	served atomic.Pointer[served]
 	// published is this shard's current contribution to the node's gauges.
 	published published
 }
@@ -218,7 +217,7 @@ func (w *worker) openAndServe(ctx context.Context) error {
 		}
 	}
 
-	return w.runLoop(ctx, f.Batches, scan)
+	return w.runLoop(ctx, f, scan)
 }
 
 // applyToShard applies a batch of events and logs what the shard noticed.
@@ -282,8 +281,9 @@ func (w *worker) applyBatch(b store.ShardBatch) error {
 }
 
 // runLoop applies events and decides rounds until ctx ends or an error requires another opening. It decides
-// nothing before scan has delivered the active attempts. batches is the watch of the loaded shard.
-func (w *worker) runLoop(ctx context.Context, batches <-chan store.ShardBatch, scan <-chan map[int][]store.ActiveKey) error {
+// nothing before scan has delivered the active attempts. watch is that of the loaded shard.
+func (w *worker) runLoop(ctx context.Context, watch *feed.Feed, scan <-chan map[int][]store.ActiveKey) error {
+	batches := watch.Batches
 	w.batches = batches
 	timer := time.NewTimer(maxIdleSleep)
 	defer timer.Stop()

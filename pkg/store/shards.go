@@ -39,6 +39,7 @@ type ShardBatch struct {
 	Reset    bool // Events is a page of the content, without history and dead runs
 	First    bool // set with Reset on the first page: the worker must discard what it knew before
 	More     bool // set with Reset: another page follows
+	Progress bool // the watch has only given a sign of life; no other field is set
 	Events   []ShardEvent
 	Revision int64 // if More is not set, everything up to this revision has been delivered
 }
@@ -65,7 +66,8 @@ const pageSize = 1000
 // misses none (see kv.Follow).
 //
 // It omits keys that do not have the form of a record. It also omits changes of the watermark,
-// because the owner itself makes them, and delivers no batch that contains nothing else.
+// because the owner itself makes them. Instead of a batch that contains nothing else, and for each
+// sign of life of the watch, it delivers a batch with Progress set.
 func (s Shards) FollowShard(ctx context.Context, shard int, rev int64, apply func(ShardBatch) error) error {
 	return s.followShard(ctx, shard, rev, func() bool { return false }, apply)
 }
@@ -88,9 +90,13 @@ func (s Shards) followShard(ctx context.Context, shard int, rev int64, marks fun
 	cfg := kv.FollowConfig{
 		Key: s.keys.PartsIn(shard), End: s.keys.Watermark(shard) + "\x00",
 		WatchKey: dir, WatchEnd: clientv3.GetPrefixRangeEnd(dir),
-		Revision: rev, Name: "shard", PageSize: pageSize,
+		Revision: rev, Name: "shard", PageSize: pageSize, Progress: true,
 	}
 	return kv.Follow(ctx, s.etcd, cfg, func(b kv.Batch) error {
+		if b.Progress {
+			return apply(ShardBatch{Progress: true})
+		}
+
 		out := ShardBatch{Reset: b.Reset, First: b.Reset && b.Page == 0, More: b.More, Revision: b.Revision}
 		out.Events = make([]ShardEvent, 0, len(b.KVs)+len(b.Events))
 		for _, e := range b.KVs {
@@ -117,7 +123,7 @@ func (s Shards) followShard(ctx context.Context, shard int, rev int64, marks fun
 		}
 
 		if !news {
-			return nil
+			out = ShardBatch{Progress: true}
 		}
 
 		return apply(out)

@@ -123,7 +123,7 @@ var allowedImports = map[string][]string{
 	"pkg/client":               {"pkg/task"},
 	// why is pure: its caller reads the records.
 	"pkg/internal/why": {"pkg/internal/schedule", "pkg/task"},
-	"pkg/scheduler":    {"pkg/scheduler/absence", "pkg/scheduler/activescan", "pkg/scheduler/board", "pkg/scheduler/definition", "pkg/scheduler/failures", "pkg/scheduler/fanout", "pkg/scheduler/feed", "pkg/scheduler/histories", "pkg/scheduler/known", "pkg/scheduler/metrics", "pkg/scheduler/nslimits", "pkg/scheduler/pace", "pkg/scheduler/placement", "pkg/scheduler/reconcile", "pkg/scheduler/retention", "pkg/scheduler/taskstate", "pkg/scheduler/tickpolicy", "pkg/store", "pkg/store/record", "pkg/internal/readmodel", "pkg/internal/schedule", "pkg/task"},
+	"pkg/scheduler":    {"pkg/scheduler/absence", "pkg/scheduler/activescan", "pkg/scheduler/board", "pkg/scheduler/definition", "pkg/scheduler/failures", "pkg/scheduler/fanout", "pkg/scheduler/feed", "pkg/scheduler/histories", "pkg/scheduler/known", "pkg/scheduler/metrics", "pkg/scheduler/nslimits", "pkg/scheduler/pace", "pkg/scheduler/placement", "pkg/scheduler/reconcile", "pkg/scheduler/retention", "pkg/scheduler/scanlimit", "pkg/scheduler/taskstate", "pkg/scheduler/tickpolicy", "pkg/store", "pkg/store/record", "pkg/internal/readmodel", "pkg/internal/schedule", "pkg/task"},
 	// placement chooses the nodes of runs. It does not depend on shards, ticks or records.
 	"pkg/scheduler/placement": {"pkg/task"},
 	// tickpolicy is pure arithmetic over ticks and counts of runs.
@@ -133,6 +133,8 @@ var allowedImports = map[string][]string{
 	// activescan lists active attempts for all shards at once. pace counts tokens, and does not depend on runs.
 	"pkg/scheduler/activescan": {"pkg/store"},
 	"pkg/scheduler/pace":       {},
+	// scanlimit limits what queries cost a node.
+	"pkg/scheduler/scanlimit": {},
 	// taskstate holds the state of one task. It reads and decides nothing.
 	"pkg/scheduler/taskstate": {"pkg/scheduler/definition", "pkg/scheduler/placement", "pkg/scheduler/retention", "pkg/scheduler/tickpolicy", "pkg/internal/schedule", "pkg/store", "pkg/store/record", "pkg/task"},
 	// definition parses entries, and does not depend on shards.

@@ -3,6 +3,8 @@ package feed
 
 import (
 	"context"
+	"sync/atomic"
+	"time"
 
 	"github.com/carillonhq/carillon/pkg/store"
 )
@@ -16,18 +18,32 @@ type Feed struct {
 
 	cancel context.CancelFunc
 	ended  chan struct{} // closed when the goroutine has returned
+
+	began   time.Time
+	current atomic.Int64 // nanoseconds from began to when the consumer was last up to date
 }
 
 // Start starts a goroutine that calls follow, and returns at once. The batches that follow applies arrive on
-// Feed.Batches, until Stop is called or ctx ends. The caller must call Stop.
+// Feed.Batches, until Stop is called or ctx ends, apart from signs of life (store.ShardBatch.Progress). The caller
+// must call Stop.
 func Start(ctx context.Context, follow func(ctx context.Context, apply func(store.ShardBatch) error)) *Feed {
 	ctx, cancel := context.WithCancel(ctx)
 	batches := make(chan store.ShardBatch, bufferedBatches)
-	f := &Feed{Batches: batches, cancel: cancel, ended: make(chan struct{})}
+	f := &Feed{Batches: batches, cancel: cancel, ended: make(chan struct{}), began: time.Now()}
 
 	go func() {
 		defer close(f.ended)
 		follow(ctx, func(b store.ShardBatch) error {
+			// Something was received. If the consumer has taken everything before it, it is up to date, but for what b
+			// contains, which it takes in a moment.
+			if len(batches) == 0 {
+				f.current.Store(int64(time.Since(f.began)))
+			}
+
+			if b.Progress {
+				return nil
+			}
+
 			select {
 			case batches <- b:
 				return nil
@@ -39,6 +55,10 @@ func Start(ctx context.Context, follow func(ctx context.Context, apply func(stor
 
 	return f
 }
+
+// Age returns how long ago the consumer was known to be up to date: since the watch has last received something at a
+// time when no batch waited for the consumer. It is on the monotonic clock. Any goroutine may call it.
+func (f *Feed) Age() time.Duration { return time.Since(f.began) - time.Duration(f.current.Load()) }
 
 // Stop ends the goroutine and waits for it.
 func (f *Feed) Stop() {

@@ -5,9 +5,63 @@ import (
 	"errors"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/carillonhq/carillon/pkg/store"
 )
+
+// A consumer that has taken all batches is as current as the watch. One that is behind gets older.
+func TestFeed_AgeIsThatOfTheConsumer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		received := make(chan store.ShardBatch)
+		f := Start(t.Context(), func(ctx context.Context, apply func(store.ShardBatch) error) {
+			for {
+				select {
+				case b := <-received:
+					_ = apply(b)
+				case <-ctx.Done():
+					return
+				}
+			}
+		})
+		defer f.Stop()
+
+		receive := func(b store.ShardBatch) {
+			time.Sleep(time.Second)
+			received <- b
+			synctest.Wait()
+		}
+
+		check := func(want time.Duration) {
+			t.Helper()
+
+			if got := f.Age(); got != want {
+				t.Errorf("the age is %s, want %s", got, want)
+			}
+		}
+
+		receive(store.ShardBatch{Progress: true})
+		check(0)
+		time.Sleep(3 * time.Second)
+		check(3 * time.Second)
+
+		receive(store.ShardBatch{Revision: 5})
+		check(0)
+
+		// The consumer is busy with something else.
+		receive(store.ShardBatch{Revision: 6})
+		receive(store.ShardBatch{Progress: true})
+		check(2 * time.Second)
+
+		<-f.Batches
+		if b := <-f.Batches; b.Revision != 6 {
+			t.Errorf("revision %d", b.Revision)
+		}
+
+		receive(store.ShardBatch{Progress: true})
+		check(0)
+	})
+}
 
 func TestFeed_DropsNothingAndEndsWithStop(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

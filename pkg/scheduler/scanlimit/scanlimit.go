@@ -1,0 +1,125 @@
+// Package scanlimit limits what a node spends on queries about many tasks, so that they do not delay the firing of
+// ticks: few scans run at a time, and on average they take a small part of the processors.
+//
+// Subjects share this fairly: of n subjects that ask all the time, each gets about an n-th, however often it asks. What
+// a scan costs is known only afterwards. So a scan may begin as long as there is anything left, and the debt that it
+// causes delays the next ones.
+package scanlimit
+
+import (
+	"context"
+	"runtime"
+	"sync"
+	"time"
+)
+
+const (
+	// part is which part of the processor time scans may take.
+	part = 0.05
+	// burst is for how long unused time can be saved up.
+	burst = time.Second
+	// activeFor is for how long a subject counts as one that asks.
+	activeFor = 10 * time.Second
+	// minRetry is the shortest time after which a subject is told to ask again.
+	minRetry = 50 * time.Millisecond
+)
+
+// Limiter limits the scans of a node. It is safe for concurrent use.
+type Limiter struct {
+	slots chan struct{} // holds a value for each scan that runs
+	rate  float64       // seconds of scanning that are allowed in a second
+
+	mu       sync.Mutex
+	all      budget
+	subjects map[string]*budget
+}
+
+// budget is how much scanning is left.
+type budget struct {
+	seconds float64 // below 0: a debt
+	at      time.Time
+	asked   time.Time
+}
+
+// New returns a Limiter for the processors that the process may use.
+func New() *Limiter {
+	procs := runtime.GOMAXPROCS(0)
+
+	return &Limiter{slots: make(chan struct{}, max(1, procs/2)), rate: part * float64(procs), subjects: map[string]*budget{}}
+}
+
+// Begin waits until a scan may begin, or until ctx ends. The caller must call end when the scan is over. If the subject
+// may not scan now, retry is after which time it may, and end is nil.
+func (l *Limiter) Begin(ctx context.Context, subject string) (end func(), retry time.Duration, err error) {
+	select {
+	case l.slots <- struct{}{}:
+	case <-ctx.Done():
+		return nil, 0, ctx.Err()
+	}
+
+	// The budget is checked now and not before the wait, because the scans before this one have used it.
+	began := time.Now()
+	if retry = l.check(subject, began); retry > 0 {
+		<-l.slots
+		return nil, retry, nil
+	}
+
+	return func() {
+		<-l.slots
+		l.charge(subject, time.Since(began))
+	}, 0, nil
+}
+
+// check returns 0 if a subject may scan at now, or else the time after which it may.
+func (l *Limiter) check(subject string, now time.Time) time.Duration {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+
+	own := l.subjects[subject]
+	if own == nil {
+		own = &budget{}
+		l.subjects[subject] = own
+	}
+
+	own.asked = now
+
+	for name, b := range l.subjects {
+		if now.Sub(b.asked) > activeFor {
+			delete(l.subjects, name)
+		}
+	}
+
+	share := l.rate / float64(len(l.subjects))
+	l.all.refill(l.rate, now)
+	own.refill(share, now)
+
+	wait := max(-l.all.seconds/l.rate, -own.seconds/share)
+	if l.all.seconds > 0 && own.seconds > 0 {
+		return 0
+	}
+
+	return max(time.Duration(wait*float64(time.Second)), minRetry)
+}
+
+// refill adds what a budget has gained since it was last refilled. A new budget is full.
+func (b *budget) refill(rate float64, now time.Time) {
+	full := rate * burst.Seconds()
+	if b.at.IsZero() {
+		b.seconds = full
+	}
+
+	b.seconds = min(b.seconds+rate*now.Sub(b.at).Seconds(), full)
+	b.at = now
+}
+
+// charge subtracts the time of a scan.
+func (l *Limiter) charge(subject string, took time.Duration) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+
+	l.all.seconds -= took.Seconds()
+
+	if own := l.subjects[subject]; own != nil {
+		own.seconds -= took.Seconds()
+	}
+}

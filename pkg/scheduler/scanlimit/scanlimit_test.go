@@ -1,0 +1,121 @@
+package scanlimit
+
+import (
+	"context"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// ask scans for as long as took, again and again, until ctx ends. A subject that is refused asks again at once if
+// hasty, else when it was told to. It returns how much time its scans took.
+func ask(ctx context.Context, l *Limiter, subject string, took time.Duration, hasty bool) (total time.Duration) {
+	for ctx.Err() == nil {
+		end, retry, err := l.Begin(ctx, subject)
+		switch {
+		case err != nil:
+			return total
+		case end != nil:
+			time.Sleep(took)
+			end()
+			total += took
+		case hasty:
+			time.Sleep(time.Millisecond)
+		default:
+			time.Sleep(retry)
+		}
+	}
+
+	return total
+}
+
+func TestLimiter_KeepsToItsPart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := New()
+		l.rate = 0.1
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+
+		var used [4]time.Duration
+		var wg sync.WaitGroup
+		for i := range used {
+			wg.Go(func() { used[i] = ask(ctx, l, "ann", 15*time.Millisecond, true) })
+		}
+		wg.Wait()
+
+		// Ten percent of a minute, what was saved up, and a debt for each scan that may run at a time.
+		sum := used[0] + used[1] + used[2] + used[3]
+		if sum < 5900*time.Millisecond || sum > 6100*time.Millisecond+time.Duration(cap(l.slots))*15*time.Millisecond {
+			t.Errorf("%s of a minute", sum)
+		}
+	})
+}
+
+// Somebody who asks all the time and for much leaves the others what they need.
+func TestLimiter_SubjectsShareFairly(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := New()
+		l.rate = 0.1
+		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+		defer cancel()
+
+		var greedy [8]time.Duration
+		var ann, bob time.Duration
+		var wg sync.WaitGroup
+		for i := range greedy {
+			wg.Go(func() { greedy[i] = ask(ctx, l, "greedy", 80*time.Millisecond, true) })
+		}
+		wg.Go(func() { ann = ask(ctx, l, "ann", 15*time.Millisecond, false) })
+		wg.Go(func() { bob = ask(ctx, l, "bob", 15*time.Millisecond, false) })
+		wg.Wait()
+
+		var g time.Duration
+		for _, used := range greedy {
+			g += used
+		}
+
+		third := 4 * time.Second
+		for who, used := range map[string]time.Duration{"greedy": g, "ann": ann, "bob": bob} {
+			if used < third*3/4 || used > third*5/4 {
+				t.Errorf("%s used %s of %s", who, used, 3*third)
+			}
+		}
+	})
+}
+
+func TestLimiter_ForgetsSubjectsAndEndsWithItsContext(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := New()
+		ctx, cancel := context.WithCancel(t.Context())
+		var ends []func()
+		for range cap(l.slots) {
+			end, _, err := l.Begin(ctx, "ann")
+			if end == nil || err != nil {
+				t.Fatal("refused", err)
+			}
+			ends = append(ends, end)
+		}
+
+		cancel()
+
+		if _, _, err := l.Begin(ctx, "bob"); err == nil {
+			t.Error("a further scan has begun")
+		}
+
+		for _, end := range ends {
+			end()
+		}
+
+		time.Sleep(activeFor + time.Second)
+
+		end, _, err := l.Begin(t.Context(), "bob")
+		if err != nil {
+			t.Fatal(err)
+		}
+
+		if end(); len(l.subjects) != 1 {
+			t.Errorf("%d subjects are known", len(l.subjects))
+		}
+	})
+}
