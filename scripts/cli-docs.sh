@@ -76,6 +76,7 @@ END
 	topic policies "Policies"
 	topic run-names "Run names"
 	topic selectors "Selectors"
+	topic queries "Queries"
 	topic exit-codes "Exit codes"
 } >"$page"
 say "wrote $page: $(grep -c '^##' "$page") sections"

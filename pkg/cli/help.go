@@ -101,6 +101,7 @@ func helpTopics() []*cobra.Command {
 		{Use: "output", Short: "Output formats, colors and times", Long: outputTopic},
 		{Use: "exit-codes", Short: "Exit codes of commands", Long: exitCodesTopic},
 		{Use: "selectors", Short: "Select tasks and nodes by label", Long: selectorsTopic},
+		{Use: "queries", Short: "Find tasks by state, label, time and name", Long: queriesTopic},
 		{Use: "schedules", Short: "Syntax of schedules", Long: schedulesTopic},
 		{Use: "policies", Short: "Overlap, missed ticks, retries and pauses", Long: policiesTopic},
 		{Use: "run-names", Short: "Ways to name a run", Long: selection.RunHelp},
@@ -204,6 +205,33 @@ Every node has the labels node, host, os and arch.
 You can also use globs for names, in quotes: carillon task list 'nightly-*'.
 A command that changes several tasks that you did not name asks for confirmation.
 --yes skips the question, --dry-run changes nothing.`
+
+const queriesTopic = `A query finds tasks. All of its terms must match, which are separated by spaces:
+
+  carillon task list state:failed label:team=data 'next:<1h'
+
+  dump, name~dump          the name contains the text
+  name:web-*               the name matches the glob; name:prod/web-* with a namespace
+  namespace:prod           the namespace, or a glob
+  state:failed             how the last run ended: failed, succeeded, timed_out,
+                           cancelled or lost
+  state:running            what the task does now: running, waiting, idle (neither),
+                           paused, failing (a dead run and no success since), overdue,
+                           unreadable
+  label:gpu                the label exists
+  label:team=data          the label has this value
+  label:team!=data         the label has another value or does not exist
+  next:<1h next:>1d        the next tick is less or more than this away; next:none
+  last:<1h last:>1d        the last run ended less or more than this ago; last:none
+  success:>26h             the last success is longer ago, or there is none
+  duration:>5m             the last run took longer
+  lateness:>1s             the last run started later than this after its tick
+  failures:>=3             so many runs in a row have failed
+
+Commas mean or: state:failed,lost. A minus sign negates a term: -label:team=data.
+Quote values with spaces or commas: name~"a b". Comparisons are <, <=, > and >=;
+durations are written as 90s, 10m, 1h30m, 2d or 1w. In a shell, put terms with <,
+>, *, ! or quotes in single quotes.`
 
 const schedulesTopic = `A schedule is one or more expressions. It ticks whenever one of them does.
 
