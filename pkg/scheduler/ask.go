@@ -63,7 +63,7 @@ func (e *Engine) EachIndex(ctx context.Context, subject string, without []int, v
 
 		known, rows := served.index.Collected()
 		answer := readmodel.ShardAnswer{
-			Shard: w.Shard, Owner: w.fences.Owner.ModRevision, AgeMS: served.watch.Age().Milliseconds(), Unread: rows - known,
+			Shard: w.Shard, Owner: w.fences.Owner.ModRevision, AgeMS: served.watch.Age().Milliseconds(), Rows: rows, Unread: rows - known,
 		}
 		if !visit(answer, served.index) {
 			return nil

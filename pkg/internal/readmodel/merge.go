@@ -6,8 +6,9 @@ type ShardAnswer struct {
 	Owner int64 `json:"owner"` // mod revision of the owner key under which the shard is served
 	// AgeMS is how many milliseconds ago the owner last heard from the shard's watch.
 	AgeMS int64 `json:"age_ms"`
-	// Unread is how many of all tasks of the shard were not asked for their last end yet, which happens after the
-	// shard has got a new owner.
+	// Rows is the number of all tasks of the shard, also of those that do not match. Unread is how many of them were not
+	// asked for their last end yet, which happens after the shard has got a new owner.
+	Rows   int `json:"rows"`
 	Unread int `json:"unread,omitempty"`
 	Counts
 }
@@ -27,7 +28,17 @@ type Page struct {
 	Counts  Counts
 	Missing []int // shards that nobody has answered for
 	AgeMS   int64 // the largest age of a shard
+	Rows    int   // see ShardAnswer; no caller may learn this number
 	Unread  int   // see ShardAnswer
+}
+
+// Collected returns for how many percent of the tasks the last end is known. It is 100 only if it is known for all.
+func (p *Page) Collected() int {
+	if p.Unread == 0 {
+		return 100
+	}
+
+	return min(100*(p.Rows-p.Unread)/max(p.Rows, 1), 99)
 }
 
 // Superseded returns, by node, the shards of answers that lose to another node's: both answer for the shard, and the
@@ -86,6 +97,7 @@ func Merge(q *Query, shards int, answers []NodeAnswer) Page {
 			answered[s.Shard] = true
 			p.Counts.Add(s.Counts)
 			p.AgeMS = max(p.AgeMS, s.AgeMS)
+			p.Rows += s.Rows
 			p.Unread += s.Unread
 		}
 
