@@ -61,6 +61,7 @@ type plan struct {
 	after  int64   // in ms: the period of @every … after completion, which cannot be combined; 0: none
 	zone   *zone
 	policy policy // what cron expressions do at clock changes
+	text   string // the expressions as written; "": nothing but @at
 
 	first, last int64 // in ms; ticks lie between them, both inclusive
 	jitter      int64 // in ms; 0: none
@@ -115,7 +116,7 @@ func isUnresolved(expr string) bool {
 
 // newPlan parses a timing without the cache.
 func newPlan(t task.Timing) (*plan, error) {
-	p := &plan{}
+	p := &plan{text: textOf(t.Schedule)}
 	if err := p.parseExpressions(t.Schedule, false); err != nil {
 		return nil, err
 	}

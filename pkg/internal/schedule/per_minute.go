@@ -1,0 +1,135 @@
+package schedule
+
+import (
+	"slices"
+	"strings"
+	"time"
+)
+
+const minuteMS = 60_000
+
+// Text returns the expressions as they were written, separated by commas. A schedule of nothing but @at, which a task
+// rarely shares with another, has the text "@at".
+func (s *Schedule) Text() string {
+	if s.plan.text == "" {
+		return "@at"
+	}
+	return s.plan.text
+}
+
+// Jitter returns within which time after a tick it is due, at most.
+func (s *Schedule) Jitter() time.Duration { return time.Duration(s.plan.jitter) * time.Millisecond }
+
+// textOf returns the text of a plan. Plans of nothing but @at have none, because they are not shared.
+func textOf(exprs []string) string {
+	for _, text := range exprs {
+		if !strings.HasPrefix(strings.TrimSpace(text), "@at") {
+			return strings.Join(exprs, ", ")
+		}
+	}
+
+	return ""
+}
+
+// hasOnePeriod reports whether all ticks are those of one @every.
+func (p *plan) hasOnePeriod() bool { return len(p.every) == 1 && len(p.rules) == 0 && len(p.at) == 0 }
+
+// SamePerMinute returns a tick for one that is the next one of a task, so that PerMinute returns the same for both, up
+// to until. It lets tasks be counted together: of those with the same @every, there are at most as many different ones
+// as minutes in a period if that is a number of minutes. All times are Unix milliseconds, and until is a whole minute.
+func (s *Schedule) SamePerMinute(next, until int64) int64 {
+	switch p := s.plan; {
+	case len(p.every) == 0 || p.last < until:
+		return next
+	case p.hasOnePeriod():
+		// All ticks are a number of grains after next, and minutes begin at whole grains.
+		return next - next%greatestDivisor(p.every[0], minuteMS)
+	}
+
+	return next - next%minuteMS
+}
+
+// PerMinute calls visit with the ticks from next on that are before until, at most one call for each minute. In such a
+// call, ticks is the number of ticks in the minute of at, the first of them. With a width, they are due evenly within
+// that much time from at on: with jitter, and if the times are not known. All times are Unix milliseconds.
+//
+// next must be a tick. Everything else follows from it, and nothing from the anchor, which is not known where tasks are
+// counted. A single @every has its ticks in steps of its period from next. If an @every is combined with anything else,
+// its ticks cannot be derived; they are taken to be spread evenly, and exact is false.
+//
+// With jitter, several ticks in one minute are due within that minute. A schedule that counts from the end of a run has
+// one tick.
+func (s *Schedule) PerMinute(next, until int64, visit func(at int64, ticks int64, width int64)) (exact bool) {
+	p := s.plan
+	if next >= until {
+		return true
+	}
+
+	if p.after != 0 {
+		visit(next, 1, 0)
+		return true
+	}
+
+	if len(p.every) == 0 || p.hasOnePeriod() {
+		known := Schedule{plan: p}
+		if len(p.every) > 0 {
+			known.anchor = next - p.every[0]
+		}
+
+		known.visitMinutes(next, until, visit)
+
+		return true
+	}
+
+	fixed := *p
+	fixed.every = nil
+	known := Schedule{plan: &fixed}
+	known.visitMinutes(next, until, visit)
+
+	if end := min(until, p.last+1); end > next {
+		// Without an anchor, the number of ticks in this time is known but for one of each period.
+		visit(next, countMultiples(end-next, p.every), end-next)
+	}
+
+	return false
+}
+
+// visitMinutes is PerMinute for a schedule whose ticks are known.
+func (s *Schedule) visitMinutes(next, until int64, visit func(at int64, ticks int64, width int64)) {
+	several := s.plan.hasSeveralAMinute()
+
+	for tick := s.nextAfter(next - 1); tick != noInstant && tick < until; {
+		end := min(tick-tick%minuteMS+minuteMS, until)
+
+		ticks := int64(1)
+		if several {
+			ticks = s.countTicks(tick, min(end-1, s.plan.last))
+		}
+
+		after := s.nextAfter(end - 1)
+
+		var width int64
+		switch {
+		case s.plan.jitter == 0:
+		case ticks > 1:
+			width = end - tick
+		case after == noInstant:
+			width = s.plan.jitter
+		default:
+			width = min(s.plan.jitter, after-tick)
+		}
+
+		visit(tick, ticks, width)
+		tick = after
+	}
+}
+
+// hasSeveralAMinute reports whether more than one tick may be in the same minute. A cron expression without seconds has
+// one at most, also where it has a tick that stands for those of a gap.
+func (p *plan) hasSeveralAMinute() bool {
+	const secondZero = 1
+
+	return len(p.at) > 0 ||
+		slices.ContainsFunc(p.every, func(period int64) bool { return period < minuteMS }) ||
+		slices.ContainsFunc(p.rules, func(r rule) bool { return r.seconds != secondZero })
+}
