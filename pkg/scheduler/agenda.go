@@ -48,7 +48,7 @@ func (a *agenda) lookAtRested(now int64) {
 }
 
 // takeLooks returns the tasks to examine, ordered by name so that plans are deterministic, and empties the
-// list. The caller clears Task.Looked of each.
+// list. The caller clears what Task.Looked returns of each.
 func (a *agenda) takeLooks() []*taskstate.Task {
 	looks := a.looks
 	a.looks = nil
@@ -77,8 +77,7 @@ func (a *agenda) wakeAt(t time.Time) {
 
 // addLook notes that the next plan must examine the task.
 func (a *agenda) addLook(t *taskstate.Task) {
-	if !t.Looked {
-		t.Looked = true
+	if t.SetLooked(true) {
 		a.looks = append(a.looks, t)
 	}
 }

@@ -18,6 +18,10 @@ import (
 func (s *shardState) applyRecords(b store.ShardBatch, now time.Time) {
 	s.mustBeSettled()
 
+	if b.Reset {
+		s.rows.NoteLoad(b.Revision)
+	}
+
 	for i := range b.Events {
 		ev := &b.Events[i]
 		switch ev.Kind {
@@ -37,6 +41,7 @@ func (s *shardState) applyRecords(b store.ShardBatch, now time.Time) {
 	}
 
 	if b.More {
+		s.rows.Flush(s.applied)
 		return
 	}
 
@@ -48,6 +53,8 @@ func (s *shardState) applyRecords(b store.ShardBatch, now time.Time) {
 			delete(s.gone, key)
 		}
 	}
+
+	s.rows.Flush(s.applied)
 }
 
 // applyEntry applies the current version of a task's entry, or its deletion.
@@ -71,7 +78,10 @@ func (s *shardState) applyEntry(ev *store.ShardEvent) {
 	again := t.Create != ev.Create
 	if again {
 		t.Past = nil
+		s.rows.Forget(t)
 	}
+
+	s.rows.Touch(t)
 
 	t.Present, t.Mod, t.Create = true, ev.Mod, ev.Create
 	err := s.ReadEntry(t, ev.Value, s.definitions)
@@ -97,6 +107,7 @@ func (s *shardState) applyEntry(ev *store.ShardEvent) {
 // noEntry removes a task's entry. What waits and is active of the task stays, until it has ended.
 func (s *shardState) noEntry(t *taskstate.Task) {
 	s.endSpan(t)
+	s.rows.Touch(t)
 	t.Present, t.Timing, t.Policy, t.Past = false, nil, nil, nil
 	t.Text, t.UIDLen = t.Text[:t.NameLen], 0
 	s.census.Count(t)
@@ -121,6 +132,8 @@ func (s *shardState) applyQueued(ev *store.ShardEvent, now time.Time) {
 	if i >= 0 && ev.Mod != 0 && ev.Mod < t.Queue()[i].Mod {
 		return
 	}
+
+	s.rows.Touch(t)
 
 	// Whatever is known now replaces the fact that the record could not be read.
 	if t.Activity != nil {
@@ -176,6 +189,7 @@ func (s *shardState) applyEnqueued(t *taskstate.Task, q *taskstate.Waiting) {
 	at, _ := slices.BinarySearchFunc(l.Queue, q, func(a, b *taskstate.Waiting) int { return strings.Compare(a.ID, b.ID) })
 	l.Queue = slices.Insert(l.Queue, at, q)
 	s.queued++
+	s.rows.Touch(t)
 }
 
 // applyDequeued removes the run at index i of the task's queue. How the task's last run ended is unknown
@@ -184,6 +198,7 @@ func (s *shardState) applyDequeued(t *taskstate.Task, i int) {
 	t.ForgetLastEnd()
 	t.Activity.Queue = slices.Delete(t.Activity.Queue, i, i+1)
 	s.queued--
+	s.rows.Touch(t)
 }
 
 // applyEnded applies a history record: a run ended, or ticks did not run.
@@ -206,6 +221,8 @@ func (s *shardState) applyEnded(ev *store.ShardEvent, now time.Time) {
 		s.purges[ev.Key] = ev.Mod
 		return
 	}
+
+	s.rows.NoteEnd(t, ev)
 
 	if t.Bad {
 		return
@@ -261,6 +278,7 @@ func (s *shardState) applyAttemptEnd(t *taskstate.Task, run string, rev int64) {
 	s.placement.Release(t.Activity.Active[i].Node)
 	t.Activity.Active = slices.Delete(t.Activity.Active, i, i+1)
 	t.ForgetLastEnd()
+	s.rows.Touch(t)
 	t.DropIdleActivity()
 
 	// A waiting run may have waited for this end. If the task is gone, it may be forgotten.
@@ -289,6 +307,7 @@ func (s *shardState) applyActiveRuns(keys []store.ActiveKey) {
 
 	// From now on, the watch reports every end after its attempt is known.
 	s.endedSince = nil
+	s.rows.Flush(s.applied)
 }
 
 // addActiveAttempt adds an attempt to the active ones. It counts no slot of the node.
@@ -296,6 +315,7 @@ func (s *shardState) addActiveAttempt(t *taskstate.Task, a *taskstate.Attempt) {
 	l := s.ensureActivity(t)
 	l.Active = append(l.Active, a)
 	t.ForgetLastEnd()
+	s.rows.Touch(t)
 }
 
 // applyRevised applies an event of the shard's revised key.

@@ -15,8 +15,10 @@ import (
 func (s *shardState) applyConflict(p *plan, c *store.Conflict, now time.Time) error {
 	s.applyAbandoned(p)
 	s.takeConflict(p, c, now)
+	err := s.setAside(p)
+	s.rows.Flush(s.applied)
 
-	return s.setAside(p)
+	return err
 }
 
 // takeConflict applies the records that a failed commit found changed. An entry that was deleted or created
@@ -154,6 +156,7 @@ func (s *shardState) setAside(p *plan) error {
 			// Bad has the same effect as an entry that cannot be read: no ticks, and the queue waits.
 			t.Bad = true
 			s.census.Count(t)
+			s.rows.Touch(t)
 			s.due.Set(t, 0)
 			delete(s.uncovered, t)
 			t.Failed = 0

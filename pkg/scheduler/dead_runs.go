@@ -2,6 +2,7 @@ package scheduler
 
 import (
 	"github.com/carillonhq/carillon/pkg/scheduler/retention"
+	"github.com/carillonhq/carillon/pkg/scheduler/taskstate"
 	"github.com/carillonhq/carillon/pkg/store"
 )
 
@@ -13,18 +14,29 @@ func (s *shardState) applyDead(ev *store.ShardEvent) {
 	case ev.Deleted:
 		delete(s.purges, ev.Key)
 		s.failures.NoteDismissed(t, ev)
+		s.rows.NoteDead(t, ev)
 		s.dropTask(t)
 	case t.Orphan(ev.Run):
 		s.purges[ev.Key] = ev.Mod
-	case !t.Bad && s.owner:
-		if t.Dead++; int(t.Dead) < retention.TrimAfter(store.KeepDead) {
-			return
-		}
+	default:
+		s.rows.NoteDead(t, ev)
+		s.trimDead(t)
+	}
+}
 
-		if s.trims.Ask(retention.Trim{Fences: s.fences, Ref: t.Ref(s.Shard), Dead: true}) {
-			t.Dead = 0
-		} else {
-			t.Dead-- // the task's next dead run asks again
-		}
+// trimDead requests that the list of t's dead runs is cut to its length, if many have been added.
+func (s *shardState) trimDead(t *taskstate.Task) {
+	if t.Bad || !s.owner {
+		return
+	}
+
+	if t.Dead++; int(t.Dead) < retention.TrimAfter(store.KeepDead) {
+		return
+	}
+
+	if s.trims.Ask(retention.Trim{Fences: s.fences, Ref: t.Ref(s.Shard), Dead: true}) {
+		t.Dead = 0
+	} else {
+		t.Dead-- // the task's next dead run asks again
 	}
 }

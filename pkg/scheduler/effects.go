@@ -51,8 +51,9 @@ type runRequeued struct {
 
 func (e runRequeued) writeTo(c *store.Commit) { c.Requeue(e.task.Ref(c.Shard), *e.record, e.run.Mod) }
 
-func (e runRequeued) applyTo(_ *shardState, rev int64, now time.Time) {
+func (e runRequeued) applyTo(s *shardState, rev int64, now time.Time) {
 	e.run.Waiting, e.run.Mod, e.run.ToldAt = *e.record, rev, now
+	s.rows.Touch(e.task)
 }
 
 // runDequeued removes a run from the queue, because it starts, has ended, or belongs to no task.

@@ -19,6 +19,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/scheduler/failures"
 	"github.com/carillonhq/carillon/pkg/scheduler/metrics"
 	"github.com/carillonhq/carillon/pkg/scheduler/pace"
+	"github.com/carillonhq/carillon/pkg/scheduler/pastruns"
 	"github.com/carillonhq/carillon/pkg/scheduler/placement"
 	"github.com/carillonhq/carillon/pkg/scheduler/reconcile"
 	"github.com/carillonhq/carillon/pkg/scheduler/retention"
@@ -72,6 +73,7 @@ type Engine struct {
 	trims      *retention.Trimmer
 	ttlDeleter *retention.Deleter
 	failures   *failures.Reader
+	pastRuns   *pastruns.Reader
 	reconciler *reconcile.Reconciler
 	patience   time.Duration // differencePatience; shorter in tests
 	recent     board.Recent
@@ -124,6 +126,7 @@ func New(cfg Config) *Engine {
 	}
 
 	e.failures = failures.NewReader(cfg.Store, cfg.Logger)
+	e.pastRuns = pastruns.NewReader(cfg.Store, func() bool { return e.Overdue(cfg.Now(), board.OverdueAfter) != nil }, cfg.Logger)
 	e.pace = pace.NewLimiter(e.catchUpRate)
 	e.scanLimit = scanlimit.New()
 
@@ -175,6 +178,7 @@ func (e *Engine) Run(ctx context.Context) error {
 	g.Go(func() error { return e.trims.Run(ctx) })
 	g.Go(func() error { return e.ttlDeleter.Run(ctx) })
 	g.Go(func() error { return e.failures.Run(ctx) })
+	g.Go(func() error { return e.pastRuns.Run(ctx) })
 	g.Go(func() error { return e.runHeartbeat(ctx) })
 	g.Go(func() error { return e.reconciler.Run(ctx) })
 

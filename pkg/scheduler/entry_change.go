@@ -46,7 +46,7 @@ func (l *taskChanges) changeOf(t *taskstate.Task) *change {
 		return c
 	}
 
-	t.Change = int32(len(l.changes))
+	t.Change = uint16(len(l.changes)) // a commit has room for fewer
 	l.changes = append(l.changes, change{task: t})
 
 	return &l.changes[t.Change]

@@ -286,6 +286,7 @@ func (w *world) worker(node string, f store.Fences) *hand {
 	h.ctx, h.die = context.WithCancel(w.ctx)
 	d.die = h.die
 	w.Cleanup(func() { h.die(); h.leave() })
+	w.Cleanup(h.endsMatch)
 	h.fleet()
 
 	return h
@@ -397,6 +398,7 @@ func (h *hand) try(at float64) error {
 	h.planIsHarmless(at)
 	err := h.runRound(h.ctx)
 	h.keepsCount()
+	h.rowsMatch()
 
 	return err
 }

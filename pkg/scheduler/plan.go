@@ -178,6 +178,7 @@ func (s *shardState) applyCommitted(p *plan, rev int64) {
 	for i := range p.changes {
 		c := &p.changes[i]
 		if c.entry != nil {
+			s.rows.Touch(c.task)
 			s.census.Count(c.task)
 			s.rescheduleTask(c.task)
 			s.noteDecided(c.task)
@@ -203,6 +204,7 @@ func (s *shardState) applyCommitted(p *plan, rev int64) {
 	}
 
 	s.notices = append(s.notices, p.notices...)
+	s.rows.Flush(s.applied)
 
 	// Mark the plan as settled, and release the commit's memory.
 	p.commit = nil
@@ -395,7 +397,7 @@ func (p *plan) serveWaiting() {
 
 	looks := s.takeLooks()
 	for i, t := range looks {
-		t.Looked = false
+		t.SetLooked(false)
 		p.endAttempts(t)
 		p.serveQueue(t)
 		p.forgetParts(t)
@@ -404,7 +406,7 @@ func (p *plan) serveWaiting() {
 		// Keep this task, which may be unfinished, and all that follow.
 		if p.full {
 			for _, rest := range looks[i+1:] {
-				rest.Looked = false
+				rest.SetLooked(false)
 			}
 
 			for _, rest := range looks[i:] {

@@ -25,7 +25,7 @@ func (h *hand) harmOfPlans(at float64, abandon func(*plan)) (harm []string) {
 	looks, wakes, rests, restUntil, unread := slices.Clone(h.looks), h.wakes, maps.Clone(h.rests), h.restUntil, maps.Clone(h.unread)
 	defer func() {
 		for _, t := range h.looks {
-			t.Looked = false
+			t.SetLooked(false)
 		}
 
 		h.looks = nil
@@ -125,6 +125,10 @@ func (h *hand) knowledge() string {
 
 		fmt.Fprintf(&b, "\n%s mod %d/%d from %d anchor %d next %d second %d in heap %t present %t bad %t paused %t failed %d own %v", name,
 			t.Mod, t.Create, t.From, t.Anchor, t.Next, t.Second, t.At >= 0, t.Present, t.Bad, t.Paused, t.Failed, t.Own())
+
+		if t.Row >= 0 {
+			fmt.Fprintf(&b, " row %+v", h.rows.Index.Row(t.Row))
+		}
 
 		for _, q := range t.Queue() {
 			fmt.Fprintf(&b, " waits %s %d %s %s", q.ID, q.Mod, q.State, q.Reason)

@@ -318,6 +318,7 @@ func (g *game) round() {
 
 	switch {
 	case err == nil:
+		h.rowsMatch()
 	case errors.Is(err, store.ErrMoved):
 		if !g.chance(3) {
 			g.reopen(h)
@@ -673,6 +674,7 @@ func (g *game) heal() {
 
 		h.see()
 		g.ok(h.runRound(h.ctx))
+		h.rowsMatch()
 
 		all := g.all()
 		for _, a := range all {

@@ -20,6 +20,7 @@ func (s *shardState) rescheduleTask(t *taskstate.Task) {
 	delete(s.uncovered, t)
 
 	if tick == 0 {
+		s.rows.Touch(t)
 		s.due.Set(t, 0)
 		return
 	}
@@ -35,6 +36,7 @@ func (s *shardState) rescheduleTask(t *taskstate.Task) {
 // advanceToNextTick moves a task to the tick after the one that was just decided.
 func (s *shardState) advanceToNextTick(t *taskstate.Task) {
 	if t.Second == 0 {
+		s.rows.Touch(t)
 		s.due.Set(t, 0)
 		return
 	}
@@ -45,6 +47,7 @@ func (s *shardState) advanceToNextTick(t *taskstate.Task) {
 func (s *shardState) scheduleTick(t *taskstate.Task, tick int64) {
 	t.Second = t.After(tick)
 	s.due.Set(t, tick)
+	s.rows.Touch(t)
 
 	// The task is behind, so the remembered result of anyBehind is no longer true.
 	if s.onTime != 0 && t.IsBehind(s.onTime) {

@@ -178,6 +178,8 @@ func (overdueRecords) reviewBy(ctx context.Context, w *worker) error {
 		}
 	}
 
+	w.requestMissingPast()
+
 	return nil
 }
 
@@ -212,6 +214,7 @@ func (overdueRuns) reviewBy(ctx context.Context, w *worker) error {
 		if t, a := repair.Ended(i, v); a != nil {
 			w.countRepair("an end", k.Run)
 			w.applyAttemptEnd(t, a.Run, v.Revision+1)
+			w.rows.DoubtPast(t)
 		}
 
 		if repair.Added(i, v) {
@@ -222,6 +225,8 @@ func (overdueRuns) reviewBy(ctx context.Context, w *worker) error {
 			w.addLook(t)
 		}
 	}
+
+	w.requestMissingPast()
 
 	return nil
 }

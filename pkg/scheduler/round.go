@@ -54,6 +54,7 @@ func (w *worker) runRound(ctx context.Context) error {
 	for conflicts := 0; ; {
 		// Read the histories that earlier plans of this round have requested, a few at a time.
 		w.readHistories(ctx, now.UnixMilli())
+		w.rows.Flush(w.applied)
 
 		if !w.hasWork(now) {
 			return nil

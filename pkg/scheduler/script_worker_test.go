@@ -125,6 +125,9 @@ func (s *scriptedWorker) decide(ctx context.Context) error {
 	err := s.w.runRound(ctx)
 	switch {
 	case err == nil:
+		for _, fault := range s.w.rowFaults() {
+			s.t.Error(fault)
+		}
 		return nil
 	case ctx.Err() != nil, errors.Is(err, task.ErrUnknown):
 		return errUnsettled

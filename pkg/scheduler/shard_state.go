@@ -6,6 +6,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/scheduler/failures"
 	"github.com/carillonhq/carillon/pkg/scheduler/known"
 	"github.com/carillonhq/carillon/pkg/scheduler/nslimits"
+	"github.com/carillonhq/carillon/pkg/scheduler/rows"
 	"github.com/carillonhq/carillon/pkg/scheduler/taskstate"
 	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/task"
@@ -72,6 +73,9 @@ type shardState struct {
 	// failures are the failing tasks, for the board only.
 	failures failures.Set
 
+	// rows writes what queries read. It is a port: nothing is read from it.
+	rows rows.Writer
+
 	census taskstate.Census // number of tasks of each kind
 	queued int              // number of runs in queues
 
@@ -120,7 +124,7 @@ func (s *shardState) releaseAll() {
 	// The board may refer to the worker long after the shard has moved. Release the memory of the tasks
 	// now.
 	s.Tasks, s.due, s.active, s.uncovered = nil, nil, taskstate.ActiveTasks{}, nil
-	s.census, s.queued = taskstate.Census{}, 0
+	s.census, s.queued, s.rows = taskstate.Census{}, 0, rows.NewWriter()
 }
 
 // A notice is a message for people, which the worker logs. Some notices are also counted. Fields that do

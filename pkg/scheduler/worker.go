@@ -151,8 +151,10 @@ func (w *worker) discardState() {
 }
 
 // releaseShared gives back what the worker holds of the resources that all workers of the node share: slots
-// of nodes, its place in the line for catch-up tokens, and its part of the gauges.
+// of nodes, its place in the line for catch-up tokens, and its part of the gauges. Queries leave the shard out
+// from now on.
 func (w *worker) releaseShared() {
+	w.served.Store(nil)
 	w.releaseAll()
 	w.publishGauges()
 }
@@ -310,7 +312,9 @@ func (w *worker) runLoop(ctx context.Context, watch *feed.Feed, scan <-chan map[
 			}
 
 			w.serving.Store(true)
+			w.served.Store(&served{w.rows.Index, watch})
 			w.e.failures.Request(w.requestFailures())
+			w.requestPast()
 		case r := <-w.reviews:
 			if scanned {
 				if err := r.reviewBy(ctx, w); err != nil {

@@ -31,7 +31,7 @@ const module = "github.com/carillonhq/carillon"
 var allowedImports = map[string][]string{
 	"cmd/carillon": {"pkg/cli", "pkg/daemon", "pkg/bench"},
 
-	"pkg/daemon": {"pkg/daemon/auditlog", "pkg/daemon/bootstraptoken", "pkg/daemon/datadir", "pkg/daemon/etcdhistory", "pkg/daemon/garbage", "pkg/daemon/peerprobe", "pkg/daemon/hostfacts", "pkg/daemon/clockguard", "pkg/daemon/unixsocket", "pkg/daemon/systemd", "pkg/filetrust", "pkg/internal/connlimit", "pkg/internal/peercerts", "pkg/internal/secret", "pkg/policy", "pkg/internal/manifest", "pkg/internal/certs", "pkg/internal/api", "pkg/scheduler", "pkg/scheduler/placement", "election", "shard", "executor", "executor/proctree", "executor/spool", "pkg/cgroup", "pkg/store", "pkg/store/etcdadmin", "pkg/store/record", "pkg/kv", "pkg/task", "executor/workdir", "executor/guardian", "executor/process", "pkg/internal/access", "pkg/internal/authority"},
+	"pkg/daemon": {"pkg/internal/readmodel", "pkg/daemon/auditlog", "pkg/daemon/bootstraptoken", "pkg/daemon/datadir", "pkg/daemon/etcdhistory", "pkg/daemon/garbage", "pkg/daemon/peerprobe", "pkg/daemon/hostfacts", "pkg/daemon/clockguard", "pkg/daemon/unixsocket", "pkg/daemon/systemd", "pkg/filetrust", "pkg/internal/connlimit", "pkg/internal/peercerts", "pkg/internal/secret", "pkg/policy", "pkg/internal/manifest", "pkg/internal/certs", "pkg/internal/api", "pkg/scheduler", "pkg/scheduler/placement", "election", "shard", "executor", "executor/proctree", "executor/spool", "pkg/cgroup", "pkg/store", "pkg/store/etcdadmin", "pkg/store/record", "pkg/kv", "pkg/task", "executor/workdir", "executor/guardian", "executor/process", "pkg/internal/access", "pkg/internal/authority"},
 	// auditlog stores late audit records and copies and removes those in etcd.
 	"pkg/daemon/auditlog": {"pkg/daemon/datadir", "pkg/kv", "pkg/store/etcdadmin", "pkg/store/record", "pkg/task"},
 	// bootstraptoken creates the cluster with its first access records.
@@ -97,22 +97,24 @@ var allowedImports = map[string][]string{
 	"pkg/internal/schema": {"pkg/internal/schedule", "pkg/task"},
 
 	// api is the server: it authenticates, describes and routes, and wires the handlers of each resource.
-	"pkg/internal/api": {"pkg/client", "pkg/internal/api/board", "pkg/internal/api/cluster", "pkg/internal/api/events", "pkg/internal/api/httpapi", "pkg/internal/api/logs", "pkg/internal/api/nodes", "pkg/internal/api/peers", "pkg/internal/api/runs", "pkg/internal/api/secrets", "pkg/internal/api/selection", "pkg/internal/api/attempts", "pkg/internal/api/tasks", "pkg/internal/api/views", "pkg/internal/connlimit", "pkg/internal/schema", "pkg/internal/secret", "pkg/internal/statement", "pkg/store", "pkg/store/record", "pkg/task", "pkg/internal/access", "pkg/internal/api/accesscontrol", "pkg/internal/authority"},
+	"pkg/internal/api": {"pkg/client", "pkg/internal/api/ask", "pkg/internal/readmodel", "pkg/internal/api/board", "pkg/internal/api/cluster", "pkg/internal/api/events", "pkg/internal/api/httpapi", "pkg/internal/api/logs", "pkg/internal/api/nodes", "pkg/internal/api/peers", "pkg/internal/api/runs", "pkg/internal/api/secrets", "pkg/internal/api/selection", "pkg/internal/api/attempts", "pkg/internal/api/tasks", "pkg/internal/api/views", "pkg/internal/connlimit", "pkg/internal/schema", "pkg/internal/secret", "pkg/internal/statement", "pkg/store", "pkg/store/record", "pkg/task", "pkg/internal/access", "pkg/internal/api/accesscontrol", "pkg/internal/authority"},
 	// httpapi is shared by the handlers of all resources. peers makes requests to other nodes. views shows records,
 	// and selection finds tasks. A resource imports no other resource, except that runs and board import attempts,
 	// which extends what they show.
 	"pkg/internal/api/httpapi":   {"pkg/client", "pkg/store", "pkg/store/record", "pkg/task", "pkg/internal/access", "pkg/internal/authority"},
 	"pkg/internal/api/peers":     {"pkg/client", "pkg/internal/api/httpapi", "pkg/internal/statement", "pkg/task"},
 	"pkg/internal/api/views":     {"pkg/client", "pkg/internal/api/httpapi", "pkg/internal/schedule", "pkg/store", "pkg/store/record", "pkg/task"},
-	"pkg/internal/api/selection": {"pkg/client", "pkg/internal/access", "pkg/internal/api/httpapi", "pkg/internal/api/views", "pkg/store", "pkg/store/record", "pkg/task"},
-	"pkg/internal/api/tasks":     {"pkg/client", "pkg/internal/api/httpapi", "pkg/internal/api/selection", "pkg/internal/api/views", "pkg/internal/schedule", "pkg/internal/why", "pkg/store", "pkg/store/record", "pkg/task", "pkg/internal/access", "pkg/internal/authority"},
+	// ask asks the owners of shards.
+	"pkg/internal/api/ask":       {"pkg/client", "pkg/internal/access", "pkg/internal/api/httpapi", "pkg/internal/api/peers", "pkg/internal/readmodel", "pkg/task"},
+	"pkg/internal/api/selection": {"pkg/internal/access", "pkg/internal/api/ask", "pkg/internal/api/httpapi", "pkg/internal/readmodel", "pkg/store", "pkg/store/record"},
+	"pkg/internal/api/tasks":     {"pkg/client", "pkg/internal/api/ask", "pkg/internal/readmodel", "pkg/internal/api/httpapi", "pkg/internal/api/selection", "pkg/internal/api/views", "pkg/internal/schedule", "pkg/internal/why", "pkg/store", "pkg/store/record", "pkg/task", "pkg/internal/access", "pkg/internal/authority"},
 	"pkg/internal/api/attempts":  {"pkg/client", "pkg/internal/api/httpapi", "pkg/internal/api/peers", "pkg/store", "pkg/task"},
 	// accesscontrol changes access records and reads audit records. access and authority decide what it may change.
 	"pkg/internal/api/accesscontrol": {"pkg/client", "pkg/internal/access", "pkg/internal/api/httpapi", "pkg/internal/authority", "pkg/store", "pkg/store/record", "pkg/task"},
 	// access is pure: it decides who may do what. authority keeps the records that it decides by current.
 	"pkg/internal/access":     {"pkg/task"},
 	"pkg/internal/authority":  {"pkg/clock", "pkg/internal/access", "pkg/kv", "pkg/store", "pkg/store/record", "pkg/task", "pkg/wake"},
-	"pkg/internal/api/runs":   {"pkg/client", "pkg/internal/api/httpapi", "pkg/internal/api/selection", "pkg/internal/api/attempts", "pkg/internal/api/views", "pkg/store", "pkg/store/record", "pkg/task", "pkg/internal/access"},
+	"pkg/internal/api/runs":   {"pkg/client", "pkg/internal/api/ask", "pkg/internal/api/httpapi", "pkg/internal/api/selection", "pkg/internal/api/attempts", "pkg/internal/api/views", "pkg/store", "pkg/store/record", "pkg/task", "pkg/internal/access"},
 	"pkg/internal/api/logs":   {"pkg/client", "pkg/internal/api/httpapi", "pkg/internal/api/peers", "pkg/store", "pkg/store/record", "pkg/task", "pkg/internal/access"},
 	"pkg/internal/api/events": {"pkg/client", "pkg/internal/api/httpapi", "pkg/store", "pkg/task", "pkg/internal/access", "pkg/internal/authority"},
 	"pkg/internal/api/nodes":  {"pkg/client", "pkg/internal/api/httpapi", "pkg/internal/api/views", "pkg/store", "pkg/task", "pkg/internal/access"},
@@ -123,7 +125,7 @@ var allowedImports = map[string][]string{
 	"pkg/client":               {"pkg/task"},
 	// why is pure: its caller reads the records.
 	"pkg/internal/why": {"pkg/internal/schedule", "pkg/task"},
-	"pkg/scheduler":    {"pkg/scheduler/absence", "pkg/scheduler/activescan", "pkg/scheduler/board", "pkg/scheduler/definition", "pkg/scheduler/failures", "pkg/scheduler/fanout", "pkg/scheduler/feed", "pkg/scheduler/histories", "pkg/scheduler/known", "pkg/scheduler/metrics", "pkg/scheduler/nslimits", "pkg/scheduler/pace", "pkg/scheduler/placement", "pkg/scheduler/reconcile", "pkg/scheduler/retention", "pkg/scheduler/scanlimit", "pkg/scheduler/taskstate", "pkg/scheduler/tickpolicy", "pkg/store", "pkg/store/record", "pkg/internal/readmodel", "pkg/internal/schedule", "pkg/task"},
+	"pkg/scheduler":    {"pkg/scheduler/absence", "pkg/scheduler/activescan", "pkg/scheduler/board", "pkg/scheduler/definition", "pkg/scheduler/failures", "pkg/scheduler/fanout", "pkg/scheduler/feed", "pkg/scheduler/histories", "pkg/scheduler/known", "pkg/scheduler/metrics", "pkg/scheduler/nslimits", "pkg/scheduler/pace", "pkg/scheduler/pastruns", "pkg/scheduler/placement", "pkg/scheduler/reconcile", "pkg/scheduler/retention", "pkg/scheduler/rows", "pkg/scheduler/scanlimit", "pkg/scheduler/taskstate", "pkg/scheduler/tickpolicy", "pkg/store", "pkg/store/record", "pkg/internal/readmodel", "pkg/internal/schedule", "pkg/task"},
 	// placement chooses the nodes of runs. It does not depend on shards, ticks or records.
 	"pkg/scheduler/placement": {"pkg/task"},
 	// tickpolicy is pure arithmetic over ticks and counts of runs.
@@ -133,6 +135,11 @@ var allowedImports = map[string][]string{
 	// activescan lists active attempts for all shards at once. pace counts tokens, and does not depend on runs.
 	"pkg/scheduler/activescan": {"pkg/store"},
 	"pkg/scheduler/pace":       {},
+	// readmodel is pure: owners write rows, and the API asks for them.
+	"pkg/internal/readmodel": {"pkg/internal/schedule", "pkg/task"},
+	// rows writes what queries read, and pastruns reads a part of that from the history. No decision depends on them.
+	"pkg/scheduler/rows":     {"pkg/internal/readmodel", "pkg/scheduler/pastruns", "pkg/scheduler/taskstate", "pkg/store", "pkg/store/record", "pkg/task"},
+	"pkg/scheduler/pastruns": {"pkg/internal/readmodel", "pkg/store", "pkg/store/record", "pkg/task"},
 	// scanlimit limits what queries cost a node.
 	"pkg/scheduler/scanlimit": {},
 	// taskstate holds the state of one task. It reads and decides nothing.
@@ -299,12 +306,13 @@ var deterministicParts = map[string]shell{
 	"pkg/scheduler/fanout":     {},
 	"pkg/scheduler/known":      {},
 	"pkg/scheduler/nslimits":   {},
+	"pkg/scheduler/rows":       {},
 	"pkg/scheduler/taskstate":  {},
 	"pkg/scheduler/tickpolicy": {},
 	"pkg/store/events":         {},
 	"pkg/scheduler": {
 		files: []string{
-			"board.go", "engine.go", "known_freezes.go",
+			"ask.go", "board.go", "engine.go", "known_freezes.go", "past_runs.go",
 			"preload.go", "read_attempts.go", "read_histories.go", "report.go", "review.go",
 			"revised.go", "round.go", "stall.go", "store.go", "worker.go",
 		},

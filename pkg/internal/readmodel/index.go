@@ -54,6 +54,23 @@ func (x *Index) Put(slot int32, r Row, pausedUntil int64) int32 {
 	return slot
 }
 
+// Change changes a row in its place. change must not block.
+func (x *Index) Change(slot int32, change func(r *Row)) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+
+	r := x.at(slot)
+	if !r.Flags.Has(History) {
+		x.unread--
+	}
+
+	change(r)
+
+	if !r.Flags.Has(History) {
+		x.unread++
+	}
+}
+
 // newSlot returns a slot for a new row.
 func (x *Index) newSlot() int32 {
 	if n := len(x.free); n > 0 {

@@ -31,7 +31,7 @@ type Records struct {
 func (r *Records) TaskNamed(name string) *taskstate.Task {
 	t := r.Tasks[name]
 	if t == nil {
-		t = &taskstate.Task{Text: strings.Clone(name), NameLen: uint16(len(name)), At: -1}
+		t = &taskstate.Task{Text: strings.Clone(name), NameLen: uint16(len(name)), At: -1, Row: -1}
 		r.Tasks[t.Text] = t
 	}
 

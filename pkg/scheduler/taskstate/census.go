@@ -3,7 +3,7 @@ package taskstate
 // Kind is the category in which a Census counts a task.
 type Kind uint8
 
-// What a task is counted as.
+// What a task is counted as. A Task has two bits for it.
 const (
 	// These are the kinds. An Absent task has no entry; only records of it exist.
 	Absent Kind = iota
@@ -33,9 +33,9 @@ func (c *Census) Count(t *Task) {
 		is = Paused
 	}
 
-	c.Of[t.kind]--
+	c.Of[t.marks&kindMask]--
 	c.Of[is]++
-	t.kind = is
+	t.marks = t.marks&^kindMask | marks(is)
 
 	until, ends := int64(0), false
 	if is == Paused {

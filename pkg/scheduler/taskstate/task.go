@@ -41,7 +41,8 @@ type Task struct {
 	Generation   int32 // version of the spec
 
 	At      int32  // index in the heap, or -1
-	Change  int32  // index in the plan's list of changes; may be out of date, see scheduler.taskChanges
+	Row     int32  // slot of its row in the shard's index, or -1; see package rows
+	Change  uint16 // index in the plan's list of changes; may be out of date, see scheduler.taskChanges
 	NameLen uint16 // length of namespace/name in bytes
 	Added   uint16 // history records since the last trim
 	Checked uint16 // the last check by the record of its namespace; see nslimits.Checks
@@ -52,9 +53,38 @@ type Task struct {
 	Bad     bool   // the entry cannot be read, or the task is set aside: it has no ticks, and its queue waits
 	Paused  bool
 	Secret  bool // its attempts need a secret
-	Looked  bool // the next plan examines it
-	kind    Kind // as it was last counted in the Census
+	marks   marks
 }
+
+// marks are what the lists that contain a task keep about it: two bits for its Kind, as it was last counted in the Census,
+// and two flags.
+type marks uint8
+
+const (
+	kindMask    marks = 1<<2 - 1
+	lookedMark  marks = 1 << 2
+	touchedMark marks = 1 << 3
+)
+
+// set sets or clears a flag, and reports whether that changes it.
+func (m *marks) set(flag marks, on bool) bool {
+	if (*m&flag != 0) == on {
+		return false
+	}
+
+	*m ^= flag
+
+	return true
+}
+
+// Looked reports whether the next plan examines the task.
+func (t *Task) Looked() bool { return t.marks&lookedMark != 0 }
+
+// SetLooked sets or clears what Looked returns, and reports whether that changes it.
+func (t *Task) SetLooked(on bool) bool { return t.marks.set(lookedMark, on) }
+
+// SetTouched sets or clears the mark that the task's row is to be written, and reports whether that changes it.
+func (t *Task) SetTouched(on bool) bool { return t.marks.set(touchedMark, on) }
 
 // Activity is what a task has while runs of it wait or are active.
 type Activity struct {
@@ -250,6 +280,20 @@ func (t *Task) DispatchedWaiting() int {
 
 	for _, q := range t.Queue() {
 		if q.DispatchedBefore() && !task.IsPart(q.ID) && !t.Orphan(q.ID) {
+			n++
+		}
+	}
+
+	return n
+}
+
+// WaitingRuns returns how many runs wait, whether they were dispatched before or not. Parts do not count, and runs that
+// have their parts are active. Runs of a deleted task of the same name do not count.
+func (t *Task) WaitingRuns() int {
+	n := 0
+
+	for _, q := range t.Queue() {
+		if !q.UnderWay() && !task.IsPart(q.ID) && !t.Orphan(q.ID) {
 			n++
 		}
 	}

@@ -1,0 +1,348 @@
+// Package rows keeps the rows of a shard's tasks (readmodel.Index) equal to what the shard's owner knows. Queries read
+// the rows. No decision depends on them.
+//
+// The owner notes each task that changes (Touch), each end of a run and each change of a dead run. At the end of a batch
+// of events, and when a commit has succeeded, it writes the rows of these tasks (Flush).
+//
+// How the last run of a task ended, and since when its runs fail, is known only from its history. A Writer learns of
+// each end from the events since the shard was loaded. What was before is read in the background (package pastruns) and
+// passed to Restore. Both may contain the same ends, in any order.
+package rows
+
+import (
+	"math"
+	"slices"
+
+	"github.com/cespare/xxhash/v2"
+
+	"github.com/carillonhq/carillon/pkg/internal/readmodel"
+	"github.com/carillonhq/carillon/pkg/scheduler/pastruns"
+	"github.com/carillonhq/carillon/pkg/scheduler/taskstate"
+	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/store/record"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// Writer writes the rows of one shard. Only the shard's worker uses it.
+type Writer struct {
+	Index *readmodel.Index
+
+	touched []*taskstate.Task
+
+	// loaded is the revision at which the shard was loaded. A task that was created later has no earlier ends.
+	loaded int64
+
+	// dead holds, for each failing task, its dead runs after which no run has succeeded, as hashes of their ids. A task
+	// has at most store.KeepDead of them, and most tasks have none.
+	dead map[*taskstate.Task][]uint64
+
+	// recent holds what has ended since the load, of tasks whose earlier ends are not known yet.
+	recent map[*taskstate.Task]*recentEnds
+	// dismissed holds the dead runs that were removed since the reading of the past began, by key. It is nil while
+	// nothing is being read.
+	dismissed map[string]struct{}
+	// readAhead holds, for tasks of which Restore knew an end that its event had not delivered yet, the mod revision of
+	// that end. The events up to there bring nothing new.
+	readAhead map[*taskstate.Task]int64
+}
+
+// recentEnds are the ends of a task since the load, after which no run has succeeded.
+type recentEnds struct {
+	last   int64   // mod revision of the last end
+	failed []int64 // mod revisions of the failures, at most maxRecent of them, the latest
+}
+
+// maxRecent limits the failures of a task that a Writer keeps while the earlier ends are being read.
+const maxRecent = 1000
+
+// NewWriter returns a Writer with an empty index.
+func NewWriter() Writer {
+	return Writer{
+		Index: &readmodel.Index{}, dead: map[*taskstate.Task][]uint64{}, recent: map[*taskstate.Task]*recentEnds{},
+		readAhead: map[*taskstate.Task]int64{},
+	}
+}
+
+// NoteLoad notes the revision of the pages from which the shard is loaded.
+func (w *Writer) NoteLoad(revision int64) { w.loaded = revision }
+
+// Touch notes that a task has changed, or is gone. The next Flush writes its row.
+func (w *Writer) Touch(t *taskstate.Task) {
+	if t.SetTouched(true) {
+		w.touched = append(w.touched, t)
+	}
+}
+
+// Flush writes the rows of the tasks that have changed. applied is the revision up to which all events are applied.
+func (w *Writer) Flush(applied int64) {
+	for _, t := range w.touched {
+		t.SetTouched(false)
+		w.write(t)
+	}
+
+	// Do not keep the memory of a load.
+	if cap(w.touched) > 4096 {
+		w.touched = nil
+	}
+
+	clear(w.touched)
+	w.touched = w.touched[:0]
+
+	for t, rev := range w.readAhead {
+		if rev <= applied {
+			delete(w.readAhead, t)
+		}
+	}
+}
+
+// write writes the row of a task, or removes it.
+func (w *Writer) write(t *taskstate.Task) {
+	if !t.Present {
+		w.Forget(t)
+		return
+	}
+
+	var r readmodel.Row
+	if t.Row != readmodel.NoSlot {
+		r = w.Index.Row(t.Row)
+	} else if t.Create > w.loaded {
+		r.Flags = readmodel.History
+	}
+
+	pausedUntil := fill(&r, t)
+	r.Flags = with(r.Flags, readmodel.Failing, len(w.dead[t]) > 0)
+	t.Row = w.Index.Put(t.Row, r, pausedUntil)
+}
+
+// fill sets those fields of a row that follow from what is known of its task. It returns when the task's pause ends.
+func fill(r *readmodel.Row, t *taskstate.Task) (pausedUntil int64) {
+	r.Name, r.Next = t.FullName(), t.Next
+	r.Labels, r.Schedule = nil, nil
+
+	if t.Policy != nil {
+		r.Labels = t.Policy.Labels.Map()
+	}
+	if t.Timing != nil && !t.Bad {
+		r.Schedule = t.Timing.Schedule
+	}
+
+	active, waiting := 0, 0
+	if t.Activity != nil {
+		active, waiting = t.Attempts()+t.Parents(), t.WaitingRuns()
+	}
+
+	r.Active, r.Waiting = readmodel.Count(active), readmodel.Count(waiting)
+
+	paused := t.Paused && !t.Bad
+	if paused {
+		pausedUntil, _ = t.Silence()
+	}
+
+	r.Flags = with(with(r.Flags, readmodel.Paused, paused), readmodel.Unreadable, t.Bad)
+
+	return pausedUntil
+}
+
+// with returns flags with one of them set or cleared.
+func with(flags, flag readmodel.Flags, set bool) readmodel.Flags {
+	if set {
+		return flags | flag
+	}
+	return flags &^ flag
+}
+
+// Forget removes the row of a task whose entry is gone or belongs to another task by now, and what is known of its
+// past.
+func (w *Writer) Forget(t *taskstate.Task) {
+	w.Index.Remove(t.Row)
+	t.Row = readmodel.NoSlot
+	delete(w.dead, t)
+	delete(w.recent, t)
+	delete(w.readAhead, t)
+}
+
+// NoteEnd notes the end of a run of t, which must have an entry. It ignores the records of ticks that did not run, and
+// late results.
+func (w *Writer) NoteEnd(t *taskstate.Task, ev *store.ShardEvent) {
+	if ev.Late {
+		return
+	}
+
+	end, ok := record.EndOf(ev.Value)
+	outcome := readmodel.OutcomeOf(end.State)
+	if !ok || outcome == 0 {
+		return
+	}
+
+	if end.State == task.Succeeded {
+		delete(w.dead, t) // the dead runs have smaller revisions, because events arrive in their order
+		w.Touch(t)
+	}
+
+	if ev.Mod <= w.readAhead[t] {
+		return
+	}
+
+	if t.Row == readmodel.NoSlot {
+		w.write(t)
+	}
+
+	r := w.Index.Row(t.Row)
+	if !r.Flags.Has(readmodel.History) {
+		w.noteRecent(t, ev.Mod, end.State)
+	}
+
+	w.Index.Change(t.Row, func(r *readmodel.Row) {
+		takeEnd(r, end, outcome)
+		// After a success, nothing that was before matters.
+		r.Flags = with(r.Flags, readmodel.History, r.Flags.Has(readmodel.History) || end.State == task.Succeeded)
+
+		if !isFailure(end.State) {
+			return
+		}
+		r.Failures = readmodel.Count(int(r.Failures) + 1)
+	})
+}
+
+// takeEnd sets the fields of a row that describe the last end. It does not count failures.
+func takeEnd(r *readmodel.Row, end record.End, outcome readmodel.Outcome) {
+	r.LastEnd, r.Last, r.Duration, r.Lateness = end.Ended, outcome, 0, milliseconds(end.LatenessMS)
+	if end.Started != 0 {
+		r.Duration = milliseconds(end.Ended - end.Started)
+	}
+
+	if end.State == task.Succeeded {
+		r.LastSuccess, r.Failures = end.Ended, 0
+	}
+}
+
+// milliseconds returns a number of milliseconds for a row, see readmodel.Milliseconds.
+func milliseconds(n int64) int32 { return int32(min(max(n, 0), math.MaxInt32)) }
+
+// isFailure reports whether a run ended in a way that counts as a failure of its task.
+func isFailure(s task.State) bool { return taskstate.End{State: s}.Failed() }
+
+// noteRecent keeps an end until the earlier ones are known.
+func (w *Writer) noteRecent(t *taskstate.Task, mod int64, s task.State) {
+	if s == task.Succeeded {
+		delete(w.recent, t) // nothing that was before matters
+		return
+	}
+
+	e := w.recent[t]
+	if e == nil {
+		e = &recentEnds{}
+		w.recent[t] = e
+	}
+
+	e.last = mod
+	if isFailure(s) {
+		e.failed = append(e.failed, mod)
+		e.failed = e.failed[max(0, len(e.failed)-maxRecent):]
+	}
+}
+
+// NoteDead notes a dead run of t, or that it was dismissed or started again.
+func (w *Writer) NoteDead(t *taskstate.Task, ev *store.ShardEvent) {
+	w.Touch(t)
+
+	run, runs := xxhash.Sum64String(ev.Run), w.dead[t]
+	at := slices.Index(runs, run)
+
+	switch {
+	case ev.Deleted:
+		if w.dismissed != nil {
+			w.dismissed[ev.Key] = struct{}{}
+		}
+		if at < 0 {
+			return
+		}
+		if runs = slices.Delete(runs, at, at+1); len(runs) == 0 {
+			delete(w.dead, t)
+			return
+		}
+	case at >= 0:
+		return
+	default:
+		runs = append(runs, run)
+	}
+
+	w.dead[t] = runs
+}
+
+// Wanted returns the tasks whose past is not known, in no particular order, and begins to note what Restore needs. tasks
+// are those of the shard.
+func (w *Writer) Wanted(tasks map[string]*taskstate.Task) (list []pastruns.Want) {
+	w.dismissed = map[string]struct{}{}
+
+	for _, t := range tasks {
+		if t.Row != readmodel.NoSlot && !w.Index.Row(t.Row).Flags.Has(readmodel.History) {
+			list = append(list, pastruns.Want{Task: t.FullName(), UID: t.UID()})
+		}
+	}
+
+	return list
+}
+
+// DoubtPast makes the past of a task one that has to be read: an event of an end was lost.
+func (w *Writer) DoubtPast(t *taskstate.Task) {
+	if t.Row != readmodel.NoSlot {
+		w.Index.Change(t.Row, func(r *readmodel.Row) { r.Flags &^= readmodel.History })
+	}
+}
+
+// Restored ends the reading of the past.
+func (w *Writer) Restored() { w.dismissed = nil }
+
+// Restore completes the row of a task with what has been read of its past. applied is the revision up to which all
+// events are applied.
+func (w *Writer) Restore(t *taskstate.Task, p *pastruns.Past, applied int64) {
+	if t == nil || !t.Present || t.Row == readmodel.NoSlot || p.UID != t.UID() || w.Index.Row(t.Row).Flags.Has(readmodel.History) {
+		return
+	}
+
+	// Failures since then are not in p. Whatever was before that is.
+	recent := w.recent[t]
+	later := 0
+	if recent != nil {
+		later = len(recent.failed) - countUpTo(recent.failed, p.Revision)
+	}
+
+	w.Index.Change(t.Row, func(r *readmodel.Row) {
+		if recent == nil || recent.last <= p.Revision {
+			*r = withoutEnds(*r)
+			if p.Last.Mod != 0 {
+				takeEnd(r, p.Last.End, readmodel.OutcomeOf(p.Last.End.State))
+			}
+		}
+
+		r.LastSuccess, r.Failures = p.Success.End.Ended, readmodel.Count(p.Failures+later)
+		r.Flags |= readmodel.History
+	})
+
+	delete(w.recent, t)
+
+	if p.Last.Mod > applied {
+		w.readAhead[t] = p.Last.Mod
+	}
+
+	for _, d := range p.Dead {
+		if _, dismissed := w.dismissed[d.Key]; !dismissed && !t.Orphan(d.Run) {
+			w.NoteDead(t, &d)
+		}
+	}
+
+	w.Touch(t)
+}
+
+// countUpTo returns how many of the ascending revisions are not above one.
+func countUpTo(revisions []int64, upTo int64) int {
+	n, _ := slices.BinarySearch(revisions, upTo+1)
+	return n
+}
+
+// withoutEnds returns a row without the fields that follow from ends.
+func withoutEnds(r readmodel.Row) readmodel.Row {
+	r.LastEnd, r.LastSuccess, r.Duration, r.Lateness, r.Failures, r.Last = 0, 0, 0, 0, 0, 0
+	return r
+}

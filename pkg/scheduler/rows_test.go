@@ -1,0 +1,239 @@
+package scheduler
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/carillonhq/carillon/pkg/internal/readmodel"
+	"github.com/carillonhq/carillon/pkg/scheduler/taskstate"
+	"github.com/carillonhq/carillon/pkg/store/record"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// rowFaults compares the rows that the worker has written, as its state has changed, with rows that are computed from
+// the whole state. It returns the differences. It leaves out what follows from ends of runs.
+func (w *worker) rowFaults() (faults []string) {
+	want := map[string]readmodel.Row{}
+	paused := 0
+
+	for name, t := range w.Tasks {
+		if !t.Present {
+			if t.Row != readmodel.NoSlot {
+				faults = append(faults, fmt.Sprintf("%s has a row but no entry", name))
+			}
+			continue
+		}
+
+		want[name] = rowOfState(t)
+		if want[name].Flags.Has(readmodel.Paused) {
+			paused++
+		}
+	}
+
+	// At this time, no pause that has an end is over.
+	w.rows.Index.EachRow(0, func(r *readmodel.Row) {
+		is := want[r.Name]
+		delete(want, r.Name)
+		is.LastEnd, is.LastSuccess, is.Duration, is.Lateness, is.Failures, is.Last = r.LastEnd, r.LastSuccess, r.Duration, r.Lateness, r.Failures, r.Last
+		is.Flags |= r.Flags & (readmodel.Failing | readmodel.History)
+
+		if got := fmt.Sprintf("%+v", *r); got != fmt.Sprintf("%+v", is) {
+			faults = append(faults, fmt.Sprintf("the row is\n%s, want\n%+v", got, is))
+		}
+	})
+
+	for name := range want {
+		faults = append(faults, fmt.Sprintf("%s has no row", name))
+	}
+
+	q := &readmodel.Query{}
+	if got := w.rows.Index.Scan(q, 0, readmodel.NewFirst(q)); got.Paused != paused {
+		faults = append(faults, fmt.Sprintf("%d tasks are paused, want %d", got.Paused, paused))
+	}
+
+	return faults
+}
+
+// rowOfState returns the row of a task without what follows from ends of runs. It counts runs by their ids.
+func rowOfState(t *taskstate.Task) readmodel.Row {
+	r := readmodel.Row{Name: t.FullName(), Next: t.Next}
+	if t.Policy != nil && t.Policy.Labels != nil {
+		r.Labels = t.Policy.Labels.All
+	}
+
+	if t.Bad {
+		r.Flags = readmodel.Unreadable
+	} else {
+		r.Schedule = t.Timing.Schedule
+		if t.Paused {
+			r.Flags = readmodel.Paused
+		}
+	}
+
+	// A run is active if it or one of its parts is in an inbox, or if its parts have begun. Otherwise it waits.
+	active, waiting := map[string]bool{}, map[string]bool{}
+	unreadable := map[string]bool{}
+
+	if t.Activity != nil {
+		for _, run := range t.Activity.Unreadable {
+			unreadable[run] = true
+		}
+	}
+
+	for _, a := range t.Active() {
+		parent, _, isPart := task.ParentOf(a.Run)
+		switch {
+		case t.Orphan(a.Run):
+		case !isPart:
+			active[a.Run] = true
+		case unreadable[parent]:
+			active[parent] = true
+		}
+	}
+
+	for _, q := range t.Queue() {
+		switch {
+		case t.Orphan(q.ID) || task.IsPart(q.ID):
+		case q.UnderWay():
+			active[q.ID] = true
+		default:
+			waiting[q.ID] = true
+		}
+	}
+
+	r.Active, r.Waiting = uint16(len(active)), uint16(len(waiting))
+
+	return r
+}
+
+// rowsMatch reports differences between the rows and the state.
+func (h *hand) rowsMatch() {
+	h.world.Helper()
+
+	for _, fault := range h.rowFaults() {
+		h.world.Error(fault)
+	}
+}
+
+// endsMatch reports differences between the rows and the history.
+func (h *hand) endsMatch() {
+	h.world.Helper()
+
+	for _, fault := range h.endFaults() {
+		h.world.Error(fault)
+	}
+}
+
+// endFaults compares what the rows say about ends of runs with the history in etcd, as of what the worker has applied.
+// It returns the differences. Records may have been trimmed, and ends before the shard was loaded are not known.
+func (h *hand) endFaults() (faults []string) {
+	ctx := context.WithoutCancel(h.world.ctx)
+	read := func(dir string) map[string][]end {
+		byTask := map[string][]end{}
+		res, err := h.world.client.Get(ctx, h.Keys.Shard(0)+dir, clientPrefix, clientv3.WithRev(h.applied))
+		if err != nil {
+			return nil // compacted, or the test has cut etcd off
+		}
+
+		for _, e := range res.Kvs {
+			k, ok := h.Keys.ParseShard(string(e.Key))
+			if !ok || k.Late {
+				continue
+			}
+
+			e := end{run: k.Run, mod: e.ModRevision, value: e.Value}
+			byTask[k.Ref.String()] = append(byTask[k.Ref.String()], e)
+		}
+
+		return byTask
+	}
+
+	h.rows.Flush(h.applied)
+	history, dead := read("history/"), read("dead/")
+
+	for name, t := range h.Tasks {
+		if !t.Present || t.Bad {
+			continue
+		}
+
+		own := func(list []end) []end {
+			list = slices.DeleteFunc(list, func(e end) bool { return !task.RunBelongs(e.run, t.UID()) })
+			slices.SortFunc(list, func(a, b end) int { return cmp.Compare(a.mod, b.mod) })
+			return list
+		}
+
+		for _, fault := range faultsOfEnds(h.rows.Index.Row(t.Row), own(history[name]), own(dead[name])) {
+			faults = append(faults, fmt.Sprintf("%s: %s", name, fault))
+		}
+	}
+
+	return faults
+}
+
+// end is a record of a run that has ended.
+type end struct {
+	run   string
+	mod   int64
+	value []byte
+}
+
+// faultsOfEnds compares a row with the records of its task, ordered by mod revision.
+func faultsOfEnds(r readmodel.Row, history, dead []end) (faults []string) {
+	var last, success end
+	failures := 0
+
+	for _, e := range history {
+		run, err := record.DecodeRunValue(e.value)
+		if err != nil || readmodel.OutcomeOf(run.State) == 0 {
+			continue
+		}
+
+		last = e
+
+		switch run.State {
+		case task.Succeeded:
+			success, failures = e, 0
+		case task.Cancelled:
+		default:
+			failures++
+		}
+	}
+
+	if !r.Flags.Has(readmodel.History) {
+		return nil
+	}
+
+	if last.run != "" {
+		run, _ := record.DecodeRunValue(last.value)
+		if r.LastEnd != run.EndedAt.UnixMilli() || r.Last.State() != run.State {
+			faults = append(faults, fmt.Sprintf("the last end is %d %s, want %d %s", r.LastEnd, r.Last.State(), run.EndedAt.UnixMilli(), run.State))
+		}
+
+		duration := int64(0)
+		if !run.StartedAt.IsZero() {
+			duration = max(0, run.EndedAt.Sub(run.StartedAt.Time).Milliseconds())
+		}
+		if int64(r.Duration) != duration || run.LatenessMS != nil && int64(r.Lateness) != *run.LatenessMS {
+			faults = append(faults, fmt.Sprintf("it took %d and was %d late, want %d and %v", r.Duration, r.Lateness, duration, run.LatenessMS))
+		}
+	}
+
+	if success.run != "" {
+		if run, _ := record.DecodeRunValue(success.value); r.LastSuccess != run.EndedAt.UnixMilli() || int(r.Failures) != failures {
+			faults = append(faults, fmt.Sprintf("the last success was %d and %d runs have failed since, want %d and %d", r.LastSuccess, r.Failures, run.EndedAt.UnixMilli(), failures))
+		}
+	} else if int(r.Failures) < failures {
+		faults = append(faults, fmt.Sprintf("%d runs have failed, want %d", r.Failures, failures))
+	}
+
+	isDead := slices.ContainsFunc(dead, func(e end) bool { return e.mod > success.mod })
+	if is := r.Flags.Has(readmodel.Failing); is != isDead && (is || success.run != "") {
+		faults = append(faults, fmt.Sprintf("failing is %t; there are %d dead runs, and the last success is at %d", is, len(dead), success.mod))
+	}
+
+	return faults
+}
