@@ -21,14 +21,28 @@ func (e *Engine) Ask(ctx context.Context, q *readmodel.Query, without []int) (re
 	first := readmodel.NewFirst(q)
 	a := readmodel.NodeAnswer{Node: e.cfg.Node}
 
+	var load *readmodel.LoadScan
+	if q.Load != nil {
+		load = readmodel.NewLoadScan(q)
+	}
+
 	err := e.EachIndex(ctx, q.Subject, without, func(s readmodel.ShardAnswer, x *readmodel.Index) bool {
-		s.Counts = x.Scan(q, s.Shard, first)
+		if load != nil {
+			s.Counts = load.Scan(x)
+		} else {
+			s.Counts = x.Scan(q, s.Shard, first)
+		}
+
 		a.Shards = append(a.Shards, s)
 
 		return true
 	})
 
 	a.Places, a.More = first.Sorted(), first.More
+	if load != nil {
+		sum := load.Load()
+		a.Load = &sum
+	}
 
 	return a, err
 }

@@ -17,8 +17,9 @@ type ShardAnswer struct {
 type NodeAnswer struct {
 	Node   string        `json:"node"`
 	Shards []ShardAnswer `json:"shards"`
-	Places []Place       `json:"places"` // the first of all these shards, in order
-	More   bool          `json:"more"`   // further places follow
+	Places []Place       `json:"places"`         // the first of all these shards, in order
+	More   bool          `json:"more"`           // further places follow
+	Load   *Load         `json:"load,omitempty"` // of all these shards, if the query asks for it
 }
 
 // Page is the answer to a query.
@@ -26,6 +27,7 @@ type Page struct {
 	Places  []Place
 	More    bool
 	Counts  Counts
+	Load    *Load // if the query asks for it
 	Missing []int // shards that nobody has answered for
 	AgeMS   int64 // the largest age of a shard
 	Rows    int   // see ShardAnswer; no caller may learn this number
@@ -81,6 +83,7 @@ func Merge(q *Query, shards int, answers []NodeAnswer) Page {
 	lost := Superseded(answers)
 	first := NewFirst(q)
 	answered := make([]bool, shards)
+	var loads []*Load
 	var p Page
 
 	for i := range answers {
@@ -106,6 +109,13 @@ func Merge(q *Query, shards int, answers []NodeAnswer) Page {
 		}
 
 		p.More = p.More || a.More
+		if a.Load != nil {
+			loads = append(loads, a.Load)
+		}
+	}
+
+	if q.Load != nil {
+		p.Load = mergeLoads(q.Load, loads)
 	}
 
 	p.Places = first.Sorted()

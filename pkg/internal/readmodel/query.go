@@ -19,6 +19,9 @@ type Query struct {
 	After   *Place // only tasks after this place; nil: from the beginning
 	Limit   int    // how many places to return; 0: only counts
 	Now     int64  // the time that relative conditions refer to, in Unix milliseconds
+
+	// Load, if set, asks for the load of the tasks instead of places.
+	Load *LoadRange
 }
 
 // Filter selects tasks. All conditions must hold.
@@ -69,8 +72,8 @@ const (
 // Orders are all orders.
 var Orders = []Order{ByName, ByNext, ByLast, ByLateness, ByDuration, ByFailures}
 
-// last is the key of tasks that come after all others, because they have no value to sort by.
-const last = math.MaxInt64
+// NoValue is the key of tasks that come after all others, because they have no value to sort by.
+const NoValue = math.MaxInt64
 
 // key returns the number by which a row is sorted. Descending orders use negative numbers.
 func (o Order) key(r *Row) int64 {
@@ -97,7 +100,7 @@ func (o Order) key(r *Row) int64 {
 		return 0
 	}
 
-	return last
+	return NoValue
 }
 
 // Place is the position of a task in a list. No two tasks have the same.

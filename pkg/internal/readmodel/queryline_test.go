@@ -29,10 +29,9 @@ func matchesLine(t *testing.T, text string, r *Row, now int64) bool {
 }
 
 const (
-	minuteMS = int64(60_000)
-	hourMS   = 60 * minuteMS
-	dayMS    = 24 * hourMS
-	nowMS    = int64(1_800_000_000_000)
+	hourMS = int64(60 * minuteMS)
+	dayMS  = 24 * hourMS
+	nowMS  = int64(1_800_000_000_000)
 )
 
 // failedDump is a task that failed half an hour ago and is due in ten minutes.

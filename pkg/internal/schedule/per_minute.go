@@ -11,11 +11,14 @@ const minuteMS = 60_000
 // Text returns the expressions as they were written, separated by commas. A schedule of nothing but @at, which a task
 // rarely shares with another, has the text "@at".
 func (s *Schedule) Text() string {
-	if s.plan.text == "" {
+	if s.OnlyAt() {
 		return "@at"
 	}
 	return s.plan.text
 }
+
+// OnlyAt reports whether the schedule has nothing but @at.
+func (s *Schedule) OnlyAt() bool { return s.plan.text == "" }
 
 // Jitter returns within which time after a tick it is due, at most.
 func (s *Schedule) Jitter() time.Duration { return time.Duration(s.plan.jitter) * time.Millisecond }
