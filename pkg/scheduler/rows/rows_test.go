@@ -1,0 +1,311 @@
+package rows
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/carillonhq/carillon/pkg/internal/readmodel"
+	"github.com/carillonhq/carillon/pkg/scheduler/pastruns"
+	"github.com/carillonhq/carillon/pkg/scheduler/taskstate"
+	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/store/record"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+const taskName = "default/a"
+
+// newTask returns a task whose entry was created at a revision.
+func newTask(create int64) *taskstate.Task {
+	return &taskstate.Task{Text: taskName + "uid0", NameLen: uint16(len(taskName)), UIDLen: 4, Present: true, Create: create, Row: readmodel.NoSlot}
+}
+
+// happening is one transaction about the task: a run ends, which may leave a dead run, or a dead run is dismissed.
+type happening struct {
+	state   task.State // "": a dismissal
+	run     string
+	dead    bool // the run becomes a dead run
+	revised int64
+}
+
+// events returns what a watch delivers of it.
+func (h happening) events() []store.ShardEvent {
+	key := record.ShardKey{Kind: record.KindDead, Ref: record.Ref{Namespace: "default", Name: "a"}, Run: h.run}
+	dead := store.ShardEvent{ShardKey: key, Key: "dead/" + h.run, Task: taskName, Mod: h.revised, Create: h.revised}
+	if h.state == "" {
+		dead.Deleted, dead.Create = true, 0
+		return []store.ShardEvent{dead}
+	}
+
+	key.Kind = record.KindEnded
+	end := store.ShardEvent{ShardKey: key, Key: "history/" + h.run, Task: taskName, Mod: h.revised, Create: h.revised, Value: h.record()}
+	if h.dead {
+		return []store.ShardEvent{dead, end}
+	}
+
+	return []store.ShardEvent{end}
+}
+
+// record returns the history record of an end. Each is different.
+func (h happening) record() []byte {
+	at := time.UnixMilli(1_700_000_000_000)
+	r := task.Run{UID: "uid0", State: h.state, ScheduledTime: task.At(at), StartedAt: task.At(at), EndedAt: task.At(at.Add(time.Duration(h.revised) * time.Second))}
+	r.LatenessMS = new(h.revised)
+
+	return record.EncodeEnded(r)
+}
+
+// outcome is what a row says about ends.
+type outcome struct {
+	LastEnd, LastSuccess int64
+	Duration, Lateness   int32
+	Failures             uint16
+	Last                 task.State
+	Failing, History     bool
+}
+
+func outcomeOf(r readmodel.Row) outcome {
+	return outcome{
+		r.LastEnd, r.LastSuccess, r.Duration, r.Lateness, r.Failures, r.Last.State(),
+		r.Flags.Has(readmodel.Failing), r.Flags.Has(readmodel.History),
+	}
+}
+
+// outcomeAfter returns what a row must say after all of this has happened.
+func outcomeAfter(story []happening) outcome {
+	want := outcome{History: true}
+	dead := map[string]bool{}
+
+	for _, h := range story {
+		if h.state == "" {
+			delete(dead, h.run)
+			continue
+		}
+
+		end, _ := record.EndOf(h.record())
+		want.LastEnd, want.Last, want.Duration, want.Lateness = end.Ended, h.state, int32(end.Ended-end.Started), int32(h.revised)
+
+		switch h.state {
+		case task.Succeeded:
+			want.LastSuccess, want.Failures = end.Ended, 0
+			clear(dead)
+		case task.Cancelled:
+		default:
+			want.Failures++
+		}
+
+		if h.dead {
+			dead[h.run] = true
+		}
+	}
+
+	want.Failing = len(dead) > 0
+
+	return want
+}
+
+// pastAt returns what a reader finds that lists the dead runs at one revision, and the history at a later one.
+func pastAt(story []happening, deadAt, historyAt int64) pastruns.Past {
+	p := pastruns.Past{Want: pastruns.Want{Task: taskName, UID: "uid0"}, Revision: historyAt}
+	var dead []store.ShardEvent
+
+	for _, h := range story {
+		if h.revised <= deadAt && h.state == "" {
+			dead = slices.DeleteFunc(dead, func(ev store.ShardEvent) bool { return ev.Run == h.run })
+		}
+		if h.revised <= deadAt && h.dead {
+			dead = append(dead, h.events()[0])
+		}
+
+		if h.revised > historyAt || h.state == "" {
+			continue
+		}
+
+		end, _ := record.EndOf(h.record())
+		p.Last = pastruns.End{Mod: h.revised, End: end}
+
+		switch h.state {
+		case task.Succeeded:
+			p.Success, p.Failures = p.Last, 0
+		case task.Cancelled:
+		default:
+			p.Failures++
+		}
+	}
+
+	for _, ev := range dead {
+		if ev.Mod > p.Success.Mod {
+			p.Dead = append(p.Dead, ev)
+		}
+	}
+
+	return p
+}
+
+// drawStory draws what happens to the task, each at a revision of its own.
+func drawStory(t *rapid.T) (story []happening) {
+	var dead []string
+
+	for rev := int64(10); len(story) < 12 && rapid.IntRange(0, 9).Draw(t, "more") > 0; rev += int64(rapid.IntRange(1, 2).Draw(t, "step")) {
+		h := happening{revised: rev, run: fmt.Sprintf("r%d", rev), state: rapid.SampledFrom([]task.State{task.Succeeded, task.Failed, task.Failed, task.TimedOut, task.Lost, task.Cancelled}).Draw(t, "state")}
+
+		if len(dead) > 0 && rapid.Bool().Draw(t, "dismiss") {
+			h.state, h.run = "", rapid.SampledFrom(dead).Draw(t, "which")
+			dead = slices.DeleteFunc(dead, func(run string) bool { return run == h.run })
+		} else if isFailure(h.state) && rapid.Bool().Draw(t, "dead") {
+			h.dead = true
+			dead = append(dead, h.run)
+		}
+
+		story = append(story, h)
+	}
+
+	return story
+}
+
+// The history is read while the watch delivers events, and may be ahead of it or behind. The row is the same as if
+// there had been one owner all the time.
+func TestWriter_KnowsThePastAsIfItHadSeenIt(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(t *rapid.T) {
+		story := drawStory(t)
+		last := int64(40)
+		loaded := rapid.Int64Range(5, last).Draw(t, "loaded")
+		deadAt := rapid.Int64Range(loaded, last).Draw(t, "dead runs read at")
+		historyAt := rapid.Int64Range(deadAt, last).Draw(t, "history read at")
+		deliveredAt := rapid.Int64Range(loaded, last).Draw(t, "delivered when events are applied up to")
+		at := newTask(min(loaded, 5))
+
+		w := NewWriter()
+		w.NoteLoad(loaded)
+		w.Touch(at)
+		w.Flush(loaded)
+
+		began := rapid.Int64Range(loaded, deliveredAt).Draw(t, "asked when events are applied up to")
+
+		for rev := loaded; rev <= last; rev++ {
+			if rev == began && len(w.Wanted(map[string]*taskstate.Task{taskName: at})) == 0 && !w.Index.Row(at.Row).Flags.Has(readmodel.History) {
+				t.Fatal("the past of the task is not wanted")
+			}
+
+			if rev == deliveredAt {
+				p := pastAt(story, max(deadAt, began), max(historyAt, began))
+				w.Restore(at, &p, rev)
+				w.Restored()
+				w.Flush(rev)
+			}
+
+			for _, h := range story {
+				if h.revised != rev+1 {
+					continue
+				}
+
+				for _, ev := range h.events() {
+					if ev.Kind == record.KindEnded {
+						w.NoteEnd(at, &ev)
+					} else {
+						w.NoteDead(at, &ev)
+					}
+				}
+			}
+
+			w.Flush(rev + 1)
+		}
+
+		if got, want := outcomeOf(w.Index.Row(at.Row)), outcomeAfter(story); got != want {
+			t.Fatalf("loaded at %d: %+v\nwant %+v\nafter %+v", loaded, got, want, story)
+		}
+
+		if len(w.recent)+len(w.readAhead)+len(w.dismissed) > 0 {
+			t.Fatalf("it still keeps %v, %v, %v", w.recent, w.readAhead, w.dismissed)
+		}
+	})
+}
+
+// Nothing has to be read about a task that was created after the load, and an entry that was created again has no past.
+func TestWriter_NewTasksHaveNoPast(t *testing.T) {
+	t.Parallel()
+	w := NewWriter()
+	w.NoteLoad(100)
+	at := newTask(101)
+	w.Touch(at)
+	w.Flush(101)
+
+	if got := outcomeOf(w.Index.Row(at.Row)); got != (outcome{History: true}) {
+		t.Errorf("%+v", got)
+	}
+
+	failed := happening{state: task.Failed, run: "r102", dead: true, revised: 102}
+	for _, ev := range failed.events() {
+		if ev.Kind == record.KindEnded {
+			w.NoteEnd(at, &ev)
+		} else {
+			w.NoteDead(at, &ev)
+		}
+	}
+	w.Flush(102)
+
+	if got := outcomeOf(w.Index.Row(at.Row)); !got.Failing || got.Failures != 1 {
+		t.Errorf("after a failure: %+v", got)
+	}
+
+	w.Forget(at)
+	at.Create = 103
+	w.Touch(at)
+	w.Flush(103)
+
+	if got := outcomeOf(w.Index.Row(at.Row)); got != (outcome{History: true}) {
+		t.Errorf("created again: %+v", got)
+	}
+
+	at.Present = false
+	w.Touch(at)
+	w.Flush(104)
+
+	if _, rows := w.Index.Collected(); rows != 0 || at.Row != readmodel.NoSlot {
+		t.Errorf("%d rows after the task was deleted", rows)
+	}
+}
+
+// Late results, ticks that did not run, and records that cannot be read are no ends.
+func TestWriter_IgnoresWhatIsNoEnd(t *testing.T) {
+	t.Parallel()
+	w := NewWriter()
+	at := newTask(1)
+	w.Touch(at)
+	w.Flush(1)
+
+	late := happening{state: task.Succeeded, run: "r2", revised: 2}.events()[0]
+	late.Late = true
+	broken := happening{state: task.Failed, run: "r4", revised: 4}.events()[0]
+	broken.Value = []byte("{")
+
+	for _, ev := range []store.ShardEvent{late, happening{state: task.Skipped, run: "r3", revised: 3}.events()[0], broken} {
+		w.NoteEnd(at, &ev)
+	}
+
+	if got := outcomeOf(w.Index.Row(at.Row)); got != (outcome{History: true}) {
+		t.Errorf("%+v", got)
+	}
+}
+
+func BenchmarkWriter_Tick(b *testing.B) {
+	w := NewWriter()
+	at := newTask(1)
+	w.Touch(at)
+	w.Flush(1)
+	ended := happening{state: task.Succeeded, run: "r2", revised: 2}.events()[0]
+	b.ReportAllocs()
+
+	// What one tick and the end of its run cost.
+	for b.Loop() {
+		w.Touch(at)
+		w.Flush(1)
+		w.NoteEnd(at, &ended)
+		w.Touch(at)
+		w.Flush(2)
+	}
+}
