@@ -2,6 +2,7 @@ package store_test
 
 import (
 	"reflect"
+	"slices"
 	"testing"
 	"time"
 
@@ -72,5 +73,30 @@ func TestRunPlaces_AreOfTheTimeAskedFor(t *testing.T) {
 
 	if runs[0] == nil || runs[0].State != task.Failed || runs[1] != nil {
 		t.Errorf("%+v", runs)
+	}
+}
+
+func TestEachEnded_ReadsPagesInOrder(t *testing.T) {
+	w := newWorld(t)
+	if kept, oldest, err := w.EachEnded(t.Context(), ref, time.Time{}, func(*task.Run) { t.Error("a run of an empty history") }); err != nil || kept != 0 || !oldest.IsZero() {
+		t.Errorf("%d records since %v, %v", kept, oldest, err)
+	}
+
+	var ids []string
+	for i := range 1203 { // three pages
+		ids = append(ids, w.putEnded(ref, i, task.Succeeded))
+	}
+
+	first, _ := task.TimeOfRunID(ids[0])
+	since, _ := task.TimeOfRunID(ids[200])
+	for _, c := range []struct {
+		since time.Time
+		want  []string
+	}{{time.Time{}, ids}, {since, ids[200:]}, {since.Add(time.Hour * 24 * 365), nil}} {
+		var got []string
+		kept, oldest, err := w.EachEnded(t.Context(), ref, c.since, func(r *task.Run) { got = append(got, r.ID) })
+		if err != nil || kept != len(ids) || !oldest.Equal(first) || !slices.Equal(got, c.want) {
+			t.Errorf("since %v: %d of %d records since %v, %v", c.since, len(got), kept, oldest, err)
+		}
 	}
 }

@@ -93,6 +93,7 @@ func (h *Handlers) Routes() []*httpapi.Operation {
 			Description: comingAbout, Status: 200, Answer: coming, Handler: httpapi.Query(h.comingTicks)},
 		{ID: "list-coming", Verb: access.Read, Kind: access.Tasks, Method: get, Path: httpapi.InNamespace + "/next", Tag: "tasks", Summary: "List the next ticks of all tasks in a namespace",
 			Description: comingAbout, Status: 200, Answer: coming, Handler: httpapi.Query(h.comingTicks)},
+		h.statsRoute(),
 		{ID: "task-why", Verb: access.Read, Kind: access.Tasks, Method: get, Path: httpapi.OfTask + "/why", Tag: "tasks", Summary: "Explain why a task did, did not or will run at a time",
 			Description: whyAbout,
 			Status:      200, Answer: reflect.TypeFor[task.Answer](), Handler: httpapi.Query(h.whyTask)},
