@@ -18,33 +18,13 @@ type served struct {
 // Ask answers a query for the shards that this node owns, apart from those in without. A shard that is being opened is
 // left out. It returns *readmodel.Busy if queries take as much of the node's processors as they may.
 func (e *Engine) Ask(ctx context.Context, q *readmodel.Query, without []int) (readmodel.NodeAnswer, error) {
-	first := readmodel.NewFirst(q)
-	a := readmodel.NodeAnswer{Node: e.cfg.Node}
-
-	var load *readmodel.LoadScan
-	if q.Load != nil {
-		load = readmodel.NewLoadScan(q)
-	}
-
+	scan := readmodel.NewScan(q, e.cfg.Node)
 	err := e.EachIndex(ctx, q.Subject, without, func(s readmodel.ShardAnswer, x *readmodel.Index) bool {
-		if load != nil {
-			s.Counts = load.Scan(x)
-		} else {
-			s.Counts = x.Scan(q, s.Shard, first)
-		}
-
-		a.Shards = append(a.Shards, s)
-
+		scan.Add(s, x)
 		return true
 	})
 
-	a.Places, a.More = first.Sorted(), first.More
-	if load != nil {
-		sum := load.Load()
-		a.Load = &sum
-	}
-
-	return a, err
+	return scan.Answer(), err
 }
 
 // EachIndex calls visit with the index of each shard that this node owns, apart from those in without, in the order of

@@ -1,0 +1,41 @@
+package readmodel
+
+// Scan answers a query for the shards of one node, one index after another.
+type Scan struct {
+	query  *Query
+	first  *First
+	load   *LoadScan // nil: the query does not ask for it
+	answer NodeAnswer
+}
+
+// NewScan returns a Scan without shards.
+func NewScan(q *Query, node string) *Scan {
+	s := &Scan{query: q, first: NewFirst(q), answer: NodeAnswer{Node: node}}
+	if q.Load != nil {
+		s.load = NewLoadScan(q)
+	}
+
+	return s
+}
+
+// Add adds a shard. Add sets the counts of its answer.
+func (s *Scan) Add(shard ShardAnswer, x *Index) {
+	if s.load != nil {
+		shard.Counts = s.load.Scan(x)
+	} else {
+		shard.Counts = x.Scan(s.query, shard.Shard, s.first)
+	}
+
+	s.answer.Shards = append(s.answer.Shards, shard)
+}
+
+// Answer returns the answer for all shards that were added. s must not be used afterwards.
+func (s *Scan) Answer() NodeAnswer {
+	s.answer.Places, s.answer.More = s.first.Sorted(), s.first.More
+	if s.load != nil {
+		sum := s.load.Load()
+		s.answer.Load = &sum
+	}
+
+	return s.answer
+}
