@@ -1,0 +1,245 @@
+package pastruns
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/store/record"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// fakeStore holds the histories and dead runs of the tasks of a shard.
+type fakeStore struct {
+	dead      []store.ShardEvent
+	histories map[string][]store.ShardEvent // by namespace/name
+	byKey     map[string]store.ShardEvent
+	failing   int // how many more calls fail
+	read      int // how many records were read
+}
+
+const listedAt = 99
+
+func newFakeStore() *fakeStore {
+	return &fakeStore{histories: map[string][]store.ShardEvent{}, byKey: map[string]store.ShardEvent{}}
+}
+
+// add adds a run of a task that ended at revision mod, and with dead also a dead run of it.
+func (s *fakeStore) add(name, uid string, mod int64, state task.State, dead bool) {
+	ref := record.Ref{Namespace: "default", Name: name}
+	at := task.At(time.UnixMilli(1_700_000_000_000 + mod*1000))
+	run := task.Run{ID: task.RunID(at.Time, uid), State: state, StartedAt: at, EndedAt: at}
+	ev := store.ShardEvent{
+		ShardKey: record.ShardKey{Kind: record.KindEnded, Ref: ref, Run: run.ID}, Task: ref.String(), Mod: mod,
+		Key: fmt.Sprint("history/", name, "/", mod), Value: record.EncodeEnded(run),
+	}
+	s.histories[ev.Task] = append(s.histories[ev.Task], ev)
+	s.byKey[ev.Key] = ev
+
+	if dead {
+		ev.Kind, ev.Key, ev.Value = record.KindDead, fmt.Sprint("dead/", name, "/", mod), nil
+		s.dead = append(s.dead, ev)
+	}
+}
+
+func (s *fakeStore) fails() error {
+	if s.failing == 0 {
+		return nil
+	}
+	s.failing--
+
+	return errors.New("unavailable")
+}
+
+// DeadKeys returns pages of two keys.
+func (s *fakeStore) DeadKeys(_ context.Context, _ int, after string) (events []store.ShardEvent, next string, rev int64, err error) {
+	from := 0
+	_, _ = fmt.Sscan(after, &from)
+	to := min(from+2, len(s.dead))
+	if to < len(s.dead) {
+		next = fmt.Sprint(to)
+	}
+
+	return s.dead[from:to], next, listedAt, s.fails()
+}
+
+func (s *fakeStore) HistoriesOf(_ context.Context, refs []record.Ref) (keys [][]store.ShardEvent, rev int64, err error) {
+	if len(refs) > store.HistoriesAtOnce {
+		return nil, 0, fmt.Errorf("%d histories at once", len(refs))
+	}
+
+	for _, ref := range refs {
+		list := slices.Clone(s.histories[ref.String()])
+		for i := range list {
+			list[i].Value = nil
+		}
+		keys = append(keys, list)
+	}
+
+	return keys, listedAt, s.fails()
+}
+
+func (s *fakeStore) RecordsAt(_ context.Context, keys []string, rev int64) (events []store.ShardEvent, err error) {
+	if rev != listedAt {
+		return nil, fmt.Errorf("read at revision %d", rev)
+	}
+
+	for _, key := range keys {
+		events = append(events, s.byKey[key])
+	}
+	s.read += len(keys)
+
+	return events, s.fails()
+}
+
+// receiver is a worker that asks for the past of tasks.
+type receiver struct {
+	wanted []Want
+	gone   atomic.Bool
+	found  map[string]string
+	parts  []int
+	ended  bool
+}
+
+func (w *receiver) request() Request {
+	w.found = map[string]string{}
+
+	return Request{
+		Shard: 1, Current: func() bool { return !w.gone.Load() },
+		Wanted: func(context.Context) ([]Want, bool) { return slices.Clone(w.wanted), !w.gone.Load() },
+		Deliver: func(_ context.Context, some []Past, more bool) bool {
+			for _, p := range some {
+				var dead []int64
+				for _, ev := range p.Dead {
+					dead = append(dead, ev.Mod)
+				}
+				w.found[p.Task] = fmt.Sprintf("%s at %d, success at %d, %d failures, dead %v", p.Last.State, p.Last.Mod, p.Success.Mod, p.Failures, dead)
+				if p.Revision != listedAt {
+					w.found[p.Task] = fmt.Sprintf("read at %d", p.Revision)
+				}
+			}
+			w.parts, w.ended = append(w.parts, len(some)), !more
+
+			return !w.gone.Load()
+		},
+	}
+}
+
+func TestReader_FindsTheLastEndAndTheLastSuccess(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newFakeStore()
+		s.add("ok", "uid0", 3, task.Failed, true)
+		s.add("ok", "uid0", 5, task.Succeeded, false)
+		s.add("ok", "uid0", 6, task.Skipped, false)
+		s.add("fails", "uid0", 10, task.Failed, true)
+		s.add("fails", "uid0", 11, task.Succeeded, false)
+		s.add("fails", "uid0", 14, task.TimedOut, true)
+		s.add("fails", "uid0", 13, task.Lost, true) // of a later tick, but it ended before
+		s.add("fails", "uid0", 15, task.Missed, false)
+		s.add("fails", "uid0", 16, task.Cancelled, false)
+		s.add("never", "uid0", 20, task.Failed, true)
+		s.add("again", "uid1", 30, task.Failed, true) // of a former task of this name
+		s.add("again", "uid0", 31, task.Succeeded, false)
+		s.add("again", "uid1", 32, task.Failed, false)
+		for mod := range int64(2 * maxRecords) {
+			s.add("long", "uid0", 1000+mod, task.Failed, false)
+		}
+
+		w := &receiver{}
+		for _, name := range []string{"ok", "never", "fails", "again", "none", "long"} {
+			w.wanted = append(w.wanted, Want{"default/" + name, "uid0"})
+		}
+
+		r := NewReader(s, func() bool { return false }, zap.NewNop())
+		go r.Run(t.Context())
+		r.Request(w.request())
+		time.Sleep(time.Minute)
+		synctest.Wait()
+
+		for name, want := range map[string]string{
+			"ok":    "succeeded at 5, success at 5, 0 failures, dead []",
+			"fails": "cancelled at 16, success at 11, 2 failures, dead [14 13]",
+			"never": "failed at 20, success at 0, 1 failures, dead [20]",
+			"again": "succeeded at 31, success at 31, 0 failures, dead []",
+			"none":  " at 0, success at 0, 0 failures, dead []",
+			"long":  fmt.Sprintf("failed at %d, success at 0, %d failures, dead []", 1000+2*maxRecords-1, maxRecords),
+		} {
+			if got := w.found["default/"+name]; got != want {
+				t.Errorf("%s: %s, want %s", name, got, want)
+			}
+		}
+
+		if !w.ended || s.read > maxRecords+20 {
+			t.Errorf("it ended: %t, %d records were read", w.ended, s.read)
+		}
+	})
+}
+
+// A Reader keeps to its rate, waits while the node is overdue, and tries again when etcd is unavailable.
+func TestReader_DisturbsNobodyAndGivesUpNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const tasks = 10_000
+		s := newFakeStore()
+		w := &receiver{}
+		for i := range tasks {
+			name := fmt.Sprintf("t%05d", i)
+			s.add(name, "uid0", int64(i+1), task.Succeeded, false)
+			w.wanted = append(w.wanted, Want{"default/" + name, "uid0"})
+		}
+
+		var overdue atomic.Bool
+		overdue.Store(true)
+		s.failing = 3
+		began := time.Now()
+		r := NewReader(s, overdue.Load, zap.NewNop())
+		go r.Run(t.Context())
+		r.Request(w.request())
+
+		time.Sleep(10 * time.Second)
+		synctest.Wait()
+
+		if len(w.parts) > 0 || s.failing < 3 {
+			t.Fatal("it reads although the node is overdue")
+		}
+
+		overdue.Store(false)
+		for !w.ended {
+			time.Sleep(10 * time.Millisecond)
+			synctest.Wait()
+		}
+
+		if took := time.Since(began) - 10*time.Second; len(w.found) != tasks || took < tasks/tasksPerSecond*time.Second || took > tasks/tasksPerSecond*time.Second+5*time.Second {
+			t.Errorf("%d tasks in %s", len(w.found), took)
+		}
+	})
+}
+
+// A worker that has opened the shard again makes a request of its own.
+func TestReader_EndsWhenNobodyWantsTheResult(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newFakeStore()
+		w, next := &receiver{}, &receiver{}
+		for i := range 100 {
+			w.wanted = append(w.wanted, Want{fmt.Sprintf("default/t%05d", i), "uid0"})
+		}
+
+		r := NewReader(s, func() bool { w.gone.Store(len(w.parts) == 2); return false }, zap.NewNop())
+		go r.Run(t.Context())
+		r.Request(w.request())
+		r.Request(next.request())
+		time.Sleep(time.Minute)
+		synctest.Wait()
+
+		if len(w.parts) > 3 || w.ended || !next.ended {
+			t.Errorf("%d parts; it ended: %t, the next one: %t", len(w.parts), w.ended, next.ended)
+		}
+	})
+}
