@@ -6,8 +6,12 @@ import (
 	"slices"
 	"sync"
 	"testing"
+	"time"
 
 	"pgregory.net/rapid"
+
+	"github.com/carillonhq/carillon/pkg/internal/schedule"
+	"github.com/carillonhq/carillon/pkg/task"
 )
 
 // A random sequence of changes leaves an index with the rows and counts that a map would have.
@@ -173,4 +177,35 @@ func TestIndex_ScansWhileItChanges(t *testing.T) {
 
 	close(ended)
 	scans.Wait()
+}
+
+func TestRow_IsOverdueWhenItsTickIsCertainlyDue(t *testing.T) {
+	t.Parallel()
+	tick := time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
+	jittered := func(expr string) *schedule.Schedule {
+		s, err := schedule.Parse(task.Timing{Schedule: task.Schedules{expr}, Timezone: "UTC", Jitter: task.Duration(time.Minute)}, time.Time{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return s
+	}
+
+	for _, c := range []struct {
+		schedule *schedule.Schedule
+		next     int64
+		after    time.Duration // the tick becomes overdue this long after its time
+	}{
+		{nil, tick.UnixMilli(), OverdueAfter},
+		{jittered("@hourly"), tick.UnixMilli(), OverdueAfter + time.Minute},
+		{jittered("@every 20s"), tick.UnixMilli(), OverdueAfter + 20*time.Second}, // due before the next tick
+	} {
+		r := Row{Next: c.next, Schedule: c.schedule}
+		if at := tick.Add(c.after).UnixMilli(); r.isOverdue(at) || !r.isOverdue(at+1) {
+			t.Errorf("%+v: not overdue %s after its time", c, c.after)
+		}
+	}
+
+	if r := (Row{}); r.isOverdue(tick.UnixMilli()) {
+		t.Error("a task without a tick is overdue")
+	}
 }

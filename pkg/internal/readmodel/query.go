@@ -112,7 +112,11 @@ type Place struct {
 
 // Compare orders places.
 func (p *Place) Compare(q *Place) int {
-	return cmp.Or(cmp.Compare(p.Key, q.Key), strings.Compare(p.Name, q.Name))
+	// Names are somewhere else in memory, so a scan of a million rows compares them only if it must.
+	if p.Key != q.Key {
+		return cmp.Compare(p.Key, q.Key)
+	}
+	return strings.Compare(p.Name, q.Name)
 }
 
 // Counts are how many of the matching tasks have a property. A task may have several.
@@ -129,9 +133,21 @@ type Counts struct {
 // OverdueAfter is the age from which an undecided tick counts as overdue.
 const OverdueAfter = 2 * time.Second
 
-// isOverdue reports whether a row has an undecided tick that is overdue at now.
+// isOverdue reports whether a row has an undecided tick that is overdue at now. With jitter, it is so when the latest
+// time has passed at which the tick may have been due.
 func (r *Row) isOverdue(now int64) bool {
-	return r.Next != 0 && r.Next < now-OverdueAfter.Milliseconds()
+	line := now - OverdueAfter.Milliseconds()
+	if r.Next == 0 || r.Next >= line {
+		return false
+	}
+	if r.Schedule == nil {
+		return true
+	}
+
+	tick := time.UnixMilli(r.Next)
+	aligned := r.Schedule.Anchored(tick)
+
+	return aligned.DueBefore(tick).UnixMilli() < line
 }
 
 // add counts a row.
