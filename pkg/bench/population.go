@@ -92,7 +92,7 @@ func (p population) makeTask(i int) (task.Task, task.Entry) {
 func addDetails(s *task.Spec, i int) {
 	what := []string{"report", "backup", "sync-orders", "cleanup", "reindex"}[i%5]
 	s.Name = fmt.Sprintf("%s-%07d", what, i)
-	s.Labels = map[string]string{"team": fmt.Sprintf("team-%d", i%40)}
+	s.Labels = map[string]string{"team": fmt.Sprintf("team-%d", i%40), "app": fmt.Sprintf("app-%d", i%1000), "env": []string{"prod", "staging"}[i%2]}
 
 	p := &task.Process{Command: []string{"/usr/local/bin/" + what, "--customer", fmt.Sprintf("c%07d", i)}}
 	if i%4 == 0 {
