@@ -52,7 +52,7 @@ var adjustForTests = func(*factory.Factory) {}
 func runCommandLine(ctx context.Context, f *factory.Factory, args []string, daemonCommands ...*cobra.Command) int {
 	f.Words = args
 	root := newRootCommand(f, daemonCommands)
-	root.SetArgs(args)
+	root.SetArgs(taskcmd.ProtectTerms(root, args))
 
 	err := root.ExecuteContext(ctx)
 	if err != nil && ctx.Err() != nil {
@@ -186,7 +186,7 @@ func plainText(f *factory.Factory, root *cobra.Command) {
 // everydayCommands returns the common commands.
 func everydayCommands(f *factory.Factory) []*cobra.Command {
 	next := taskcmd.NextCommand(f)
-	next.Use = "next [TASK...]"
+	next.Use = "next [TASK... | QUERY]"
 	next.Short = "Show the next ticks of one task or all tasks"
 	return []*cobra.Command{apply.Command(f), apply.DiffCommand(f), logs.Command(f), next, taskcmd.WhyCommand(f), eventscmd.Command(f), topcmd.Command(f)}
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/cli"
 	"github.com/carillonhq/carillon/pkg/client"
 	"github.com/carillonhq/carillon/pkg/internal/api"
+	"github.com/carillonhq/carillon/pkg/internal/testkit/owners"
 	"github.com/carillonhq/carillon/pkg/kv"
 	"github.com/carillonhq/carillon/pkg/kv/kvtest"
 	"github.com/carillonhq/carillon/pkg/store"
@@ -75,7 +76,7 @@ func TestWatch_TellsEachChangeInALine(t *testing.T) {
 	must(t, err)
 	keeper, stop := runKeeper(t, etcd, keys)
 	t.Cleanup(stop)
-	h, err := api.New(api.Config{Store: st, Access: keeper, Cluster: cluster, Node: "node-a", Ref: ref})
+	h, err := api.New(api.Config{Store: st, Access: keeper, Cluster: cluster, Node: "node-a", Ref: ref, Ask: owners.Owner{Node: "node-a", Store: st, Shards: shards, Now: time.Now}.Ask})
 	must(t, err)
 	server := httptest.NewServer(h)
 	t.Cleanup(server.Close)

@@ -10,6 +10,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -24,8 +25,10 @@ import (
 	"github.com/carillonhq/carillon/pkg/internal/access"
 	"github.com/carillonhq/carillon/pkg/internal/api"
 	"github.com/carillonhq/carillon/pkg/internal/authority"
+	"github.com/carillonhq/carillon/pkg/internal/readmodel"
 	"github.com/carillonhq/carillon/pkg/internal/secret"
 	"github.com/carillonhq/carillon/pkg/internal/testkit/clitest"
+	"github.com/carillonhq/carillon/pkg/internal/testkit/owners"
 	"github.com/carillonhq/carillon/pkg/kv"
 	"github.com/carillonhq/carillon/pkg/kv/kvtest"
 	"github.com/carillonhq/carillon/pkg/store"
@@ -45,13 +48,14 @@ type world struct {
 	reports statusReports
 
 	meddler atomic.Pointer[func()] // is run just before the next PUT
+	lost    atomic.Value           // []int: the shards that nobody owns
 	part    *task.BoardPart        // the node's part of the board; nil: empty
 }
 
 type worldKey struct{}
 
 func TestScripts(t *testing.T) {
-	clitest.Run(t, "testdata/script", newWorld, clitest.Commands{"record": recordRun, "output": output, "node": node, "owner": owner, "worker": worker, "save": save, "board": board, "damage": damage, "own": own, "meddle": meddle, "report": reportStatus, "active": active, "parts": parts, "remember": remember})
+	clitest.Run(t, "testdata/script", newWorld, clitest.Commands{"record": recordRun, "output": output, "node": node, "owner": owner, "worker": worker, "save": save, "board": board, "damage": damage, "own": own, "meddle": meddle, "report": reportStatus, "active": active, "parts": parts, "remember": remember, "disown": disown})
 }
 
 func newWorld(env *testscript.Env) clitest.Server {
@@ -76,6 +80,10 @@ func newWorld(env *testscript.Env) clitest.Server {
 				return task.BoardPart{Node: "node-a"}
 			}
 			return *w.part
+		},
+		Ask: func(ctx context.Context, q *readmodel.Query, without []int) (readmodel.NodeAnswer, error) {
+			lost, _ := w.lost.Load().([]int)
+			return owners.Owner{Node: "node-a", Store: w.store, Shards: shards, Now: time.Now}.Ask(ctx, q, slices.Concat(without, lost))
 		},
 		StateWithin: time.Second,
 		SetState: func(ctx context.Context, state, _ string) error {
@@ -116,6 +124,16 @@ func newWorld(env *testscript.Env) clitest.Server {
 	env.Setenv("HALF_A_DAY_ON", time.Now().UTC().Add(12*time.Hour).Format("15:04")) // so that the time of day does not change during the test
 
 	return clitest.Server{URL: "unix://" + serveAtSocket(env, handler), Token: secret}
+}
+
+// disown takes the owner from the shards of some tasks in namespace default: disown TASK...
+func disown(ts *testscript.TestScript, _ bool, names []string) {
+	w := ts.Value(worldKey{}).(*world)
+	lost := []int{}
+	for _, name := range names {
+		lost = append(lost, ref("default", name).Shard)
+	}
+	w.lost.Store(lost)
 }
 
 // firstAccess is what clusters begin with: user:ann, with a token of this secret, is an admin, and the namespaces that

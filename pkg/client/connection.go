@@ -268,6 +268,12 @@ const (
 // iteratePages yields the items of a list, at most limit of them (0: all), and reads each page when it is
 // needed. An error ends the list. If pathErr is not nil, it is the only element.
 func iteratePages[T any](ctx context.Context, c *connection, path string, q url.Values, itemsPerPage, limit int, pathErr error) iter.Seq2[T, error] {
+	return iterateQuery[T](ctx, c, path, q, itemsPerPage, limit, nil, pathErr)
+}
+
+// iterateQuery is iteratePages for a list that the owners of shards may answer. info, if not nil, is called with what
+// each page says about that.
+func iterateQuery[T any](ctx context.Context, c *connection, path string, q url.Values, itemsPerPage, limit int, info func(ListInfo), pathErr error) iter.Seq2[T, error] {
 	return func(yield func(T, error) bool) {
 		var none T
 
@@ -284,10 +290,14 @@ func iteratePages[T any](ctx context.Context, c *connection, path string, q url.
 
 			q.Set("limit", strconv.Itoa(size))
 
-			var page List[T]
+			var page QueryList[T]
 			if err := c.doCall(ctx, call{method: http.MethodGet, path: path, query: q}, &page); err != nil {
 				yield(none, err)
 				return
+			}
+
+			if info != nil {
+				info(page.ListInfo)
 			}
 
 			for _, item := range page.Items {

@@ -27,12 +27,18 @@ type TaskListOptions struct {
 	// Names are names or globs, such as "web-*" or "prod/web-*". A task matches if any of them matches. An empty
 	// list matches all tasks.
 	Names   []string
-	Failing bool // only failing tasks: see Task.State
-	Paused  bool // only paused tasks
-	// Sort is the order: SortName (also if empty), SortNext, SortLast (the latest first) or SortLateness (of the
-	// last run, the largest first). For all orders but SortName, the server examines all matching tasks again
-	// for each page.
-	Sort   string
+	Query   string // a query line: terms that must all hold, such as "state:failed label:team=data next:<1h"
+	Failing bool   // only failing tasks: see Task.State
+	Paused  bool   // only paused tasks
+	// Sort is the order: SortName (also if empty), SortNext, SortLast (the latest end first), SortLateness or
+	// SortDuration (of the last run, the largest first) or SortFailures (in a row, the most first). In all orders but
+	// SortName, a task that changes while several pages are read may be listed twice or not at all.
+	Sort string
+	// Complete makes List and All fail with CodeIncomplete if tasks that match may be missing, because the owners of
+	// some shards do not answer. Set it if all matching tasks are to be changed.
+	Complete bool
+	// Info, if set, is called with what the server says about each page, before its tasks are yielded.
+	Info   func(ListInfo)
 	Recent int  // how many past runs to include for each task, at most 100
 	Brief  bool // only the specifications, without the state of the tasks
 	Limit  int  // the maximum number of tasks; 0 means all
@@ -44,16 +50,19 @@ const (
 	SortNext     = "next"
 	SortLast     = "last"
 	SortLateness = "lateness"
+	SortDuration = "duration"
+	SortFailures = "failures"
 )
 
-// queryValues encodes the options, except for Namespace and Limit.
+// queryValues encodes the options, except for Namespace, Limit and Info.
 func (o TaskListOptions) queryValues() url.Values {
 	q := url.Values{}
 	setIfNotEmpty(q, "selector", o.Selector)
 	setIfNotEmpty(q, "name", strings.Join(o.Names, ","))
 	setIfNotEmpty(q, "sort", o.Sort)
+	setIfNotEmpty(q, "q", o.Query)
 
-	for name, is := range map[string]bool{"failing": o.Failing, "paused": o.Paused, "brief": o.Brief} {
+	for name, is := range map[string]bool{"failing": o.Failing, "paused": o.Paused, "brief": o.Brief, "complete": o.Complete} {
 		if is {
 			q.Set(name, "true")
 		}
@@ -94,7 +103,7 @@ func (s *TasksService) All(ctx context.Context, o TaskListOptions) iter.Seq2[Tas
 		size = maxPage
 	}
 
-	return iteratePages[Task](ctx, s.conn, path, o.queryValues(), size, o.Limit, err)
+	return iterateQuery[Task](ctx, s.conn, path, o.queryValues(), size, o.Limit, o.Info, err)
 }
 
 // Create creates a task in a namespace, which replaces spec.Namespace. It returns task.ErrExists if a task of

@@ -18,18 +18,20 @@ type ComingOptions struct {
 	Selector    string
 	Names       []string // as in TaskListOptions
 	Failing     bool
-	From, Until time.Time // zero: from now, and without an end
-	Limit       int       // the maximum number of ticks; 0 means all, which may be infinitely many without Until
+	Query       string         // as in TaskListOptions
+	From, Until time.Time      // zero: from now, and without an end
+	Limit       int            // the maximum number of ticks; 0 means all, which may be infinitely many without Until
+	Info        func(ListInfo) // as in TaskListOptions
 }
 
-// All yields the next ticks of many tasks, merged in the order of time. It reads each page when it is needed.
-// For each page, the server examines all matching tasks. An error ends the iteration.
+// All yields the next ticks of many tasks, merged in the order of time. It reads each page when it is needed. An error
+// ends the iteration.
 func (s *TicksService) All(ctx context.Context, o ComingOptions) iter.Seq2[Coming, error] {
 	path, err := namespacePath(o.Namespace, "/next")
-	q := TaskListOptions{Selector: o.Selector, Names: o.Names, Failing: o.Failing}.queryValues()
+	q := TaskListOptions{Selector: o.Selector, Names: o.Names, Failing: o.Failing, Query: o.Query}.queryValues()
 	setTimes(q, map[string]time.Time{"from": o.From, "until": o.Until})
 
-	return iteratePages[Coming](ctx, s.conn, path, q, maxPage, o.Limit, err)
+	return iterateQuery[Coming](ctx, s.conn, path, q, maxPage, o.Limit, o.Info, err)
 }
 
 // ListByTask returns the next ticks of a task after from (zero: now), even if the task is paused. A count of 0

@@ -1,6 +1,8 @@
 package client
 
 import (
+	"slices"
+
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -8,6 +10,40 @@ import (
 type List[T any] struct {
 	Items []T    `json:"items"`
 	Next  string `json:"next,omitempty" doc:"Token of the next page; absent on the last."`
+}
+
+// QueryList is a page of a list of tasks, or of their ticks, that the owners of shards may have answered.
+type QueryList[T any] struct {
+	List[T]
+	ListInfo
+}
+
+// ListInfo describes a list that the owners of shards have answered. All fields are absent if the list was read from
+// etcd, which is the case if it is sorted by name and filters by nothing but namespace and name.
+type ListInfo struct {
+	Count      *int      `json:"count,omitempty" doc:"How many tasks match, on all pages together. Those of missing shards are not counted."`
+	AsOf       task.Time `json:"as_of,omitzero" doc:"The list contains all changes up to this time."`
+	AgeMS      int64     `json:"age_ms,omitempty" doc:"From as_of to now, in milliseconds, on the server's clock."`
+	Shards     int       `json:"shards,omitempty" doc:"The number of shards of the cluster."`
+	Missing    []int     `json:"missing,omitempty" doc:"The shards whose owners have not answered. Their tasks are not in the list."`
+	Collecting *int      `json:"collecting,omitempty" doc:"Owners that have just taken over shards have read the history of this percentage of the tasks. Until it is 100, tasks may be missing that are selected or sorted by how their runs ended; absent at 100."`
+}
+
+// Include adds what the next page of the same list says.
+func (i *ListInfo) Include(page ListInfo) {
+	if i.Shards == 0 {
+		*i = page
+		return
+	}
+
+	if page.AgeMS > i.AgeMS {
+		i.AsOf, i.AgeMS = page.AsOf, page.AgeMS
+	}
+	if page.Collecting != nil && (i.Collecting == nil || *page.Collecting < *i.Collecting) {
+		i.Collecting = page.Collecting
+	}
+
+	i.Missing = slices.Compact(slices.Sorted(slices.Values(slices.Concat(i.Missing, page.Missing))))
 }
 
 // AttemptStatuses contains what the running attempts of a node have reported.
@@ -323,6 +359,7 @@ const (
 	CodeClock        = "clock_not_trusted"
 	CodeRestored     = "etcd_restored"
 	CodeBusy         = "busy"
+	CodeIncomplete   = "incomplete"       // with complete=true: some tasks may be missing from the list
 	CodeNotCarillon  = "not_carillon"     // set by Client: the answer does not come from Carillon
 	CodeUntrusted    = "untrusted_server" // set by Client: the program that listens could take the token, so nothing was sent
 	CodeTLS          = "tls"              // set by Client: the TLS handshake failed, so nothing was sent

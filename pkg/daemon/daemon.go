@@ -33,6 +33,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/internal/authority"
 	"github.com/carillonhq/carillon/pkg/internal/certs"
 	"github.com/carillonhq/carillon/pkg/internal/connlimit"
+	"github.com/carillonhq/carillon/pkg/internal/readmodel"
 	"github.com/carillonhq/carillon/pkg/kv"
 	"github.com/carillonhq/carillon/pkg/scheduler"
 	"github.com/carillonhq/carillon/pkg/scheduler/placement"
@@ -310,7 +311,7 @@ func (n *Node) newAPI() (http.Handler, error) {
 		Dial: n.env.Dial, DialTLS: n.tls.dialTLS(), TLS: n.tls.serves,
 		Clock: n.clock.checkTrusted, Writable: func() error { return n.eligibility.errorFor(task.IneligibleRestored) },
 		SetState: n.states.requestState, Ready: n.health.checkReady,
-		Board: n.boardPart(), Logs: n.executor.Spool(), Attempts: n.executor, Ends: n.http.closing, Authenticated: connlimit.Authenticated,
+		Board: n.boardPart(), Ask: n.answerQueries(), Logs: n.executor.Spool(), Attempts: n.executor, Ends: n.http.closing, Authenticated: connlimit.Authenticated,
 		Logger: n.log, Registerer: n.registry, Gatherer: n.Metrics(),
 	})
 }
@@ -366,6 +367,14 @@ func (n *Node) boardPart() func(ctx context.Context, q task.BoardQuery) task.Boa
 		return nil
 	}
 	return n.engine.Part
+}
+
+// answerQueries returns the function that answers queries about tasks, or nil if the node does not schedule.
+func (n *Node) answerQueries() func(context.Context, *readmodel.Query, []int) (readmodel.NodeAnswer, error) {
+	if !slices.Contains(n.cfg.Roles, task.RoleScheduler) {
+		return nil
+	}
+	return n.engine.Ask
 }
 
 // Instance returns the id of this start of the node.

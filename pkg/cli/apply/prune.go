@@ -82,7 +82,7 @@ func (p *pruning) findAndConfirm(ctx context.Context, r *Operation, c *client.Cl
 	}
 
 	for _, ns := range p.prunedNamespaces(r) {
-		for t, err := range c.Tasks.All(ctx, client.TaskListOptions{Namespace: ns, Selector: p.selector}) {
+		for t, err := range c.Tasks.All(ctx, client.TaskListOptions{Namespace: ns, Selector: p.selector, Complete: true}) {
 			if err != nil {
 				return err
 			}

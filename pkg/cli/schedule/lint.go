@@ -167,7 +167,7 @@ func lintedTasks(ctx context.Context, f *factory.Factory, selector string) ([]li
 	}
 
 	var list []linted
-	for t, err := range c.Tasks.All(ctx, client.TaskListOptions{Namespace: f.Scope(), Selector: selector}) {
+	for t, err := range c.Tasks.All(ctx, client.TaskListOptions{Namespace: f.Scope(), Selector: selector, Complete: true}) {
 		if err != nil {
 			return nil, err
 		}

@@ -64,7 +64,7 @@ func Find(ctx context.Context, f *factory.Factory, c *client.Client, words []str
 			return out, err
 		}
 
-		for t, err := range c.Tasks.All(ctx, client.TaskListOptions{Namespace: namespace, Selector: p.Selector, Names: names, Brief: true}) {
+		for t, err := range c.Tasks.All(ctx, client.TaskListOptions{Namespace: namespace, Selector: p.Selector, Names: names, Brief: true, Complete: true}) {
 			if err != nil {
 				return out, err
 			}

@@ -106,7 +106,7 @@ func (x *exporting) exportSelected(ctx context.Context, c *client.Client, words 
 		return err
 	}
 
-	for t, err := range c.Tasks.All(ctx, client.TaskListOptions{Namespace: namespace, Names: names, Selector: x.selector}) {
+	for t, err := range c.Tasks.All(ctx, client.TaskListOptions{Namespace: namespace, Names: names, Selector: x.selector, Complete: true}) {
 		if err != nil {
 			return err
 		}

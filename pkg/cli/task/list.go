@@ -23,11 +23,13 @@ import (
 // listing contains the flags and words of "carillon task list".
 type listing struct {
 	selection.Flags
-	words           []string
+	words           []string // names and globs
+	query           string
 	failing, paused bool
 	sort            string
 	limit           int
 	watch           bool
+	complete        bool
 }
 
 // bindFlags declares the flags.
@@ -36,14 +38,16 @@ func (l *listing) bindFlags(cmd *cobra.Command) {
 	f := cmd.Flags()
 	f.BoolVar(&l.failing, "failing", false, "list only tasks with a dead run and no success since then")
 	f.BoolVar(&l.paused, "paused", false, "list only paused tasks")
-	f.StringVar(&l.sort, "sort", client.SortName, "sort in this `ORDER`: name, next, last (the latest first) or lateness (of the last run)")
+	f.StringVar(&l.sort, "sort", client.SortName, "sort in this `ORDER`: name, next, last (the latest end first), lateness or duration (of the last run), or failures (in a row)")
 	f.IntVar(&l.limit, "limit", 0, "show at most `N` results (0: no limit)")
+	f.BoolVar(&l.complete, "complete", false, "fail if tasks may be missing because some shards do not answer, instead of printing a note")
+	bindTerms(cmd)
 	watch.BindFlag(cmd, &l.watch)
 	complete.RegisterFixed(cmd, "sort", sortKeys...)
 }
 
 // sortKeys are the values of --sort.
-var sortKeys = []string{client.SortName, client.SortNext, client.SortLast, client.SortLateness}
+var sortKeys = []string{client.SortName, client.SortNext, client.SortLast, client.SortLateness, client.SortDuration, client.SortFailures}
 
 // checkFlags checks the flags.
 func (l *listing) checkFlags() error {
@@ -70,23 +74,29 @@ func (l *listing) checkFlags() error {
 func listCommand(f *factory.Factory) *cobra.Command {
 	var l listing
 	cmd := &cobra.Command{
-		Use:     "list [NAME|GLOB...]",
+		Use:     "list [NAME|GLOB... | QUERY]",
 		Aliases: []string{"ls"},
 		Short:   "List tasks with their next tick and last runs",
 		Long: "List tasks with their state, their next tick and their last runs. The server filters and sorts.\n\n" +
+			"If one of the words has a colon or a tilde, all words together are a query, such as state:failed label:team=data.\n" +
+			"carillon help queries describes the terms. Otherwise, the words are names or globs of tasks.\n\n" +
+			"The nodes that own the shards answer all lists but those by name or prefix. A line below the list names the shards\n" +
+			"whose tasks are missing, and says how old the list is. With --complete, the command fails instead.\n\n" +
 			"LAST 10 shows the last ten runs and ticks that did not run, the newest on the right. For more columns,\n" +
 			"use -o wide or --columns.",
 		Example: `  carillon task list
   carillon task list -A --sort next --limit 20
   carillon task list --failing
   carillon task list -l team=data -o json
+  carillon task list state:failed 'last:<1d' -label:team=test
+  carillon task list --sort failures --limit 10
   carillon task list 'nightly-*' -w
   carillon task list --columns name,state,left`,
 		ValidArgsFunction: complete.Tasks(f),
 	}
 	l.bindFlags(cmd)
 	cmd.RunE = func(cmd *cobra.Command, words []string) error {
-		l.words = words
+		l.words, l.query = splitQuery(cmd, words)
 		if err := l.checkFlags(); err != nil {
 			return err
 		}
@@ -104,7 +114,9 @@ func listCommand(f *factory.Factory) *cobra.Command {
 			return watchTasks(cmd.Context(), f, c, o)
 		}
 
-		list, err := listTasks(cmd.Context(), f, c, o)
+		var info client.ListInfo
+		o.Info = info.Include
+		list, err := c.Tasks.List(cmd.Context(), o)
 		if err == nil {
 			err = unmatchedWordError(cmd.Context(), f, c, l, list)
 		}
@@ -115,7 +127,13 @@ func listCommand(f *factory.Factory) *cobra.Command {
 
 		view.NoteFrozen(cmd.Context(), f, c, f.Scope())
 
-		return output.EmitList(&f.Printer, list, func(t client.Task) string { return selection.TaskName(f, t) }, func(wide bool) *output.Table { return taskTable(f, list, wide) })
+		if err := output.EmitList(&f.Printer, list, func(t client.Task) string { return selection.TaskName(f, t) }, func(wide bool) *output.Table { return taskTable(f, list, wide) }); err != nil {
+			return err
+		}
+
+		view.NoteOwners(f, info, len(list))
+
+		return nil
 	}
 
 	return cmd
@@ -129,7 +147,7 @@ const (
 
 // listOptions converts the flags and words to options of the client.
 func listOptions(f *factory.Factory, l listing) (client.TaskListOptions, error) {
-	o := client.TaskListOptions{Namespace: f.Scope(), Selector: l.Selector, Failing: l.failing, Paused: l.paused, Sort: l.sort, Limit: l.limit}
+	o := client.TaskListOptions{Namespace: f.Scope(), Selector: l.Selector, Failing: l.failing, Paused: l.paused, Query: l.query, Sort: l.sort, Limit: l.limit, Complete: l.complete}
 	if f.ForPeople() && f.WantsColumn(recentColumn) {
 		o.Recent = recentRuns
 	}
@@ -141,56 +159,10 @@ func listOptions(f *factory.Factory, l listing) (client.TaskListOptions, error) 
 	return o, err
 }
 
-// mostSorted is the maximum number of tasks that the server is asked to sort. For more, it is cheaper to read
-// all tasks and sort them here than to let the server sort them for each page.
-const mostSorted = 5000
-
-// listTasks reads the tasks of a list.
-func listTasks(ctx context.Context, f *factory.Factory, c *client.Client, o client.TaskListOptions) ([]client.Task, error) {
-	if o.Limit > 0 && o.Limit <= mostSorted || o.Sort == client.SortName {
-		return c.Tasks.List(ctx, o)
-	}
-
-	order, limit := sortValues[o.Sort], o.Limit
-	o.Sort, o.Limit = client.SortName, 0
-	list, err := c.Tasks.List(ctx, o)
-	slices.SortStableFunc(list, func(x, y client.Task) int { return cmp.Compare(order(x), order(y)) })
-
-	if limit > 0 && len(list) > limit {
-		list = list[:limit]
-	}
-
-	return list, err
-}
-
-// sortValues computes the sort keys of tasks, as the server does.
-var sortValues = map[string]func(client.Task) int64{
-	client.SortNext: func(t client.Task) int64 {
-		if t.Next.IsZero() {
-			return neverDue
-		}
-		return t.Next.UnixMilli()
-	},
-	client.SortLast: func(t client.Task) int64 {
-		if t.LastRun == nil {
-			return neverDue
-		}
-		return -t.LastRun.LastSeen().UnixMilli()
-	},
-	client.SortLateness: func(t client.Task) int64 {
-		if t.LastRun == nil || t.LastRun.LatenessMS == nil {
-			return neverDue
-		}
-		return -*t.LastRun.LatenessMS
-	},
-}
-
-const neverDue = 1<<63 - 1
-
 // unmatchedWordError returns an error if a word matches no task at all, as ls does for a missing file. If other
 // filters apply, an empty list is a valid result.
 func unmatchedWordError(ctx context.Context, f *factory.Factory, c *client.Client, l listing, list []client.Task) error {
-	if l.failing || l.paused || l.Selector != "" || l.limit > 0 && len(list) >= l.limit {
+	if l.failing || l.paused || l.query != "" || l.Selector != "" || l.limit > 0 && len(list) >= l.limit {
 		return nil
 	}
 

@@ -23,6 +23,7 @@ import (
 // upcoming contains the flags of next.
 type upcoming struct {
 	selection.Flags
+	query       string
 	failing     bool
 	count       int
 	from, until string
@@ -38,12 +39,13 @@ const (
 func NextCommand(f *factory.Factory) *cobra.Command {
 	var u upcoming
 	cmd := &cobra.Command{
-		Use:   "next TASK...",
+		Use:   "next TASK... | QUERY",
 		Short: "Show the next ticks of tasks",
 		Long: "Show the next ticks of one task, of several tasks, or of all tasks if you name none.\n\n" +
 			"For one task, times are in its time zone, and notes mark ticks that daylight saving time moves, drops or\n" +
 			"doubles. The ticks of several tasks are merged, and times are in your time zone. Times that you pass\n" +
 			"without an offset are in the same zone.\n\n" +
+			"You can also name the tasks by a query, such as label:team=data; see carillon help queries.\n\n" +
 			"With --for or --until, the command shows up to 1000 ticks in that period; --count changes the limit.\n" +
 			"-o wide adds the time zone of each task and the values chosen for H.",
 		Example: `  carillon task next nightly-backup --count 10
@@ -54,6 +56,7 @@ func NextCommand(f *factory.Factory) *cobra.Command {
 		ValidArgsFunction: complete.Tasks(f),
 	}
 	u.Flags.Bind(cmd, false)
+	bindTerms(cmd)
 	flags := cmd.Flags()
 	flags.IntVar(&u.count, "count", usualCount, "show at most `N` ticks")
 	flags.StringVar(&u.from, "from", "", "show ticks after this `TIME` (default now)")
@@ -80,7 +83,7 @@ func NextCommand(f *factory.Factory) *cobra.Command {
 		if err != nil {
 			return err
 		}
-		if len(words) == 1 && !selection.IsGlob(words[0]) && u.Selector == "" && !u.failing {
+		if words, u.query = splitQuery(cmd, words); len(words) == 1 && !selection.IsGlob(words[0]) && u.Selector == "" && !u.failing {
 			return nextOfOne(f, cmd, c, words[0], u)
 		}
 
@@ -208,7 +211,7 @@ func nextOfMany(f *factory.Factory, cmd *cobra.Command, c *client.Client, words 
 		return task.Under("selector", err)
 	}
 
-	o := client.ComingOptions{Selector: u.Selector, Failing: u.failing, Limit: u.count}
+	o := client.ComingOptions{Selector: u.Selector, Failing: u.failing, Query: u.query, Limit: u.count}
 	var err error
 	if o.From, o.Until, err = nextBounds(f, u, f.Zone(output.ReaderZone)); err != nil {
 		return err
@@ -220,6 +223,8 @@ func nextOfMany(f *factory.Factory, cmd *cobra.Command, c *client.Client, words 
 		return err
 	}
 
+	var info client.ListInfo
+	o.Info = info.Include
 	list := []client.Coming{}
 	for tick, err := range c.Ticks.All(ctx, o) {
 		if err != nil {
@@ -230,6 +235,7 @@ func nextOfMany(f *factory.Factory, cmd *cobra.Command, c *client.Client, words 
 
 	view.NoteFrozen(ctx, f, c, f.Scope())
 	noteCut(f, len(list), u)
+	view.NoteOwners(f, info, len(list))
 	jitter := slices.ContainsFunc(list, func(o client.Coming) bool { return !o.DueAt.IsZero() })
 
 	return output.EmitList(&f.Printer, list, func(o client.Coming) string { return selection.Name(f, o.Namespace, o.Task) }, func(wide bool) *output.Table {

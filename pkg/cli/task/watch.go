@@ -4,6 +4,7 @@ import (
 	"context"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -11,6 +12,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/cli/failure"
 	"github.com/carillonhq/carillon/pkg/cli/output"
 	"github.com/carillonhq/carillon/pkg/cli/selection"
+	"github.com/carillonhq/carillon/pkg/cli/view"
 	"github.com/carillonhq/carillon/pkg/cli/watch"
 	"github.com/carillonhq/carillon/pkg/client"
 	"github.com/carillonhq/carillon/pkg/task"
@@ -53,6 +55,9 @@ func watchTasks(ctx context.Context, f *factory.Factory, c *client.Client, o cli
 	return watchedTasks(f, c, o).Run(ctx)
 }
 
+// rescanEvery is how often the owners of the shards are asked again for a list that is watched.
+const rescanEvery = 5 * time.Second
+
 // watchedTasks returns a list that follows the changes of tasks.
 func watchedTasks(f *factory.Factory, c *client.Client, o client.TaskListOptions) *watch.List[client.Task] {
 	w := &watch.List[client.Task]{Factory: f, Client: c, Events: client.EventOptions{Namespace: o.Namespace, Kinds: []string{task.EventTask, task.EventRun}}}
@@ -61,26 +66,45 @@ func watchedTasks(f *factory.Factory, c *client.Client, o client.TaskListOptions
 		return r.String(), len(o.Names) == 0 || slices.ContainsFunc(o.Names, func(n string) bool { return selection.Matches(f, n, r) })
 	}
 
+	var info client.ListInfo // of the last read
+	listed := 0
 	w.Read = func(ctx context.Context, limit int) ([]client.Task, error) {
 		all := o
 		if limit > 0 && (all.Limit == 0 || limit < all.Limit) {
 			all.Limit = limit
 		}
-		return listTasks(ctx, f, c, all)
+
+		var read client.ListInfo
+		all.Info = read.Include
+		list, err := c.Tasks.List(ctx, all)
+		if err == nil {
+			info, listed = read, len(list)
+		}
+
+		return list, err
 	}
+	w.Footer = func() string { return view.OwnersText(info, listed, f.ForPeople()) }
+
+	// Tasks are read by name from etcd, which costs little and is current. Whether they match a selector or are in a
+	// state is decided here. The terms of a query and the order are known only to the owners of the shards.
+	byOwners := o.Selector != "" || o.Failing || o.Paused || o.Query != "" || o.Sort != client.SortName ||
+		slices.ContainsFunc(o.Names, selection.IsGlob)
+	if byOwners {
+		w.Rescan, w.Partial = rescanEvery, o.Query != ""
+	}
+	selector, _ := task.ParseSelector(o.Selector) // it was checked before
 
 	w.Reread = func(ctx context.Context, keys []string) ([]client.Task, error) {
 		var list []client.Task
 		for some := range slices.Chunk(keys, 100) { // keys are part of the URL, whose length is limited
-			part := o
-			part.Namespace, part.Names, part.Sort, part.Limit = "", some, client.SortName, 0
-
-			found, err := c.Tasks.List(ctx, part)
+			found, err := c.Tasks.List(ctx, client.TaskListOptions{Names: some, Recent: o.Recent, Brief: o.Brief})
 			if err != nil {
 				return nil, err
 			}
 
-			list = append(list, found...)
+			list = append(list, slices.DeleteFunc(found, func(t client.Task) bool {
+				return selector != nil && !selector.Matches(t.Labels) || o.Failing && t.State != client.TaskFailing || o.Paused && !t.Paused
+			})...)
 		}
 
 		return list, nil

@@ -2,6 +2,7 @@ package watch
 
 import (
 	"context"
+	"errors"
 	"hash/maphash"
 	"slices"
 	"strings"
@@ -43,6 +44,14 @@ type List[T any] struct {
 	Removed    func(key string) any                                  // what is printed for programs if an item has left the list
 	Done       func(list []T) bool                                   // nothing can change any more; may be nil
 	Moving     func(list []T) bool                                   // the list changes without events; used on a terminal; may be nil
+	Footer     func() string                                         // a line below the list as it was last read; "": none; may be nil
+
+	// Rescan, if set, is how often the whole list is read again on a terminal. In between, only the items on the screen
+	// are read, with Reread. It is for lists that are expensive to read, or that may be older than the events.
+	Rescan time.Duration
+	// Partial says that Reread and the events do not show which items join or leave the list. Then the list is read
+	// again at that interval elsewhere, too.
+	Partial bool
 
 	mu    sync.Mutex
 	dirty map[string]bool
@@ -155,6 +164,7 @@ func (w *List[T]) waitForChange(ctx context.Context, ended <-chan error, clock <
 
 // printChanges prints the list, and then a line for each change.
 func (w *List[T]) printChanges(ctx context.Context, ended <-chan error) error {
+	began := w.Now()
 	list, err := w.Read(ctx, 0)
 	if err != nil {
 		return err
@@ -163,16 +173,29 @@ func (w *List[T]) printChanges(ctx context.Context, ended <-chan error) error {
 		return err
 	}
 
+	footer := w.noteFooter("")
+	rescan, stop := w.rescans()
+	defer stop()
+	rest := w.restAfter(began)
+
 	for w.Done == nil || !w.Done(list) {
-		if _, err := w.waitForChange(ctx, ended, nil); err != nil {
+		touched, err := w.waitForChange(ctx, ended, rescan)
+		if err != nil {
 			return err
 		}
 
 		keys, all := w.takeDirty()
+		if w.Partial {
+			keys = slices.DeleteFunc(keys, func(k string) bool { _, known := w.shown[k]; return !known })
+			all = all || !touched && !w.Now().Before(rest)
+		}
+
 		switch {
 		case all || w.Reread == nil:
+			began := w.Now()
 			if list, err = w.Read(ctx, 0); err == nil {
 				err = w.printChanged(list, nil)
+				footer, rest = w.noteFooter(footer), w.restAfter(began)
 			}
 		case len(keys) > 0:
 			if list, err = w.Reread(ctx, keys); err == nil {
@@ -180,12 +203,49 @@ func (w *List[T]) printChanges(ctx context.Context, ended <-chan error) error {
 			}
 		}
 
-		if err != nil && !failure.IsUnreachable(err) { // followEvents reports when the server is back
+		if err != nil && !canWait(err) {
 			return err
 		}
 	}
 
 	return nil
+}
+
+// canWait reports whether a read can be tried again later: the server does not answer, which followEvents reports, or it
+// is busy.
+func canWait(err error) bool {
+	var e *client.Error
+	return failure.IsUnreachable(err) || errors.As(err, &e) && e.Code == client.CodeBusy
+}
+
+// rescans returns a channel that delivers when a list is to be read again, if it is Partial, and what ends it.
+func (w *List[T]) rescans() (<-chan time.Time, func()) {
+	if !w.Partial || w.Rescan <= 0 {
+		return nil, func() {}
+	}
+
+	t := time.NewTicker(w.Rescan)
+
+	return t.C, t.Stop
+}
+
+// restAfter returns when the list may be read again, after a read that has just ended.
+func (w *List[T]) restAfter(began time.Time) time.Time {
+	return w.Now().Add(max(watchShare*w.Now().Sub(began), watchCalm))
+}
+
+// noteFooter prints the footer if it differs from the last one, and returns it.
+func (w *List[T]) noteFooter(last string) string {
+	if w.Footer == nil {
+		return ""
+	}
+
+	text := w.Footer()
+	if text != last && text != "" {
+		w.Note("%s", text)
+	}
+
+	return text
 }
 
 // printChanged prints the items that differ from what was printed. Of the keys in looked (nil: all), it reports
@@ -329,13 +389,13 @@ func (w *List[T]) redrawScreen(ctx context.Context, ended <-chan error) error {
 	}
 
 	var list []T
-	var rest time.Time // no read before this time
+	var rest, next time.Time // no read before rest, and none of a list with Rescan before next
 	stale := true
 	for {
-		if stale && !w.Now().Before(rest) {
-			began := w.Now()
+		now := w.Now()
+		if (stale || w.Rescan > 0 && !now.Before(next)) && !now.Before(rest) {
 			some, err := w.Read(ctx, max(output.TerminalHeight(w.Out)-3, 1))
-			if err != nil && !failure.IsUnreachable(err) {
+			if err != nil && !canWait(err) {
 				return err
 			}
 
@@ -343,7 +403,7 @@ func (w *List[T]) redrawScreen(ctx context.Context, ended <-chan error) error {
 				list, stale = some, false
 			}
 
-			rest = w.Now().Add(max(watchShare*w.Now().Sub(began), watchCalm))
+			rest, next = w.restAfter(now), now.Add(w.Rescan)
 		}
 
 		if err := w.drawScreen(list); err != nil {
@@ -359,12 +419,58 @@ func (w *List[T]) redrawScreen(ctx context.Context, ended <-chan error) error {
 		}
 
 		if touched {
-			w.takeDirty()
+			keys, all := w.takeDirty()
+			if w.Rescan > 0 && w.Reread != nil && !all {
+				if list, err = w.rereadShown(ctx, list, keys); err != nil && !canWait(err) {
+					return err
+				}
+				continue
+			}
+
 			stale = true
 		}
 
 		stale = stale || w.Moving != nil && w.Moving(list)
 	}
+}
+
+// rereadShown reads those items of a list again that have changed. Items that no longer belong to it are dropped.
+func (w *List[T]) rereadShown(ctx context.Context, list []T, changed []string) ([]T, error) {
+	var keys []string
+	for _, item := range list {
+		if k := w.Key(item); slices.Contains(changed, k) {
+			keys = append(keys, k)
+		}
+	}
+
+	if len(keys) == 0 {
+		return list, nil
+	}
+
+	found, err := w.Reread(ctx, keys)
+	if err != nil {
+		return list, err
+	}
+
+	current := make(map[string]T, len(found))
+	for _, item := range found {
+		current[w.Key(item)] = item
+	}
+
+	var kept []T
+	for _, item := range list {
+		k := w.Key(item)
+		now, there := current[k]
+
+		switch {
+		case there:
+			kept = append(kept, now)
+		case !slices.Contains(keys, k):
+			kept = append(kept, item)
+		}
+	}
+
+	return kept, nil
 }
 
 // drawScreen draws the list over what was drawn before.
@@ -382,6 +488,12 @@ func (w *List[T]) drawScreen(list []T) error {
 			drawn = g.Empty + "\n"
 		} else {
 			drawn = g.Render(&w.Factory.Printer)
+		}
+	}
+
+	if w.Footer != nil {
+		if text := w.Footer(); text != "" {
+			drawn += text + "\n"
 		}
 	}
 

@@ -116,6 +116,7 @@ list-tokens           n      n        n      o        a       n             a   
 list-audit-records    f      f        f      o        a       f             a     f
 
 get-board             y      y        y      y        y       y             y     y
+ask-owner             f      f        f      f        f       f             f     f
 list-attempts         y      y        y      y        y       y             y     y
 get-version           y      y        y      y        y       y             y     y
 whoami                y      y        y      y        y       y             y     y
@@ -283,7 +284,7 @@ func (w *matrixWorld) operations() map[string]operation {
 
 		"list-all-tasks": {}, "list-all-runs": {}, "list-all-secrets": {}, "list-all-coming": {}, "list-all-events": {query: "after=" + w.began},
 		"list-namespaces": {}, "list-bindings": {}, "list-tokens": {}, "list-audit-records": {query: "kind=task"},
-		"get-board": {}, "list-attempts": {}, "get-version": {}, "whoami": {}, "can": {query: "verb=read&kind=nodes"}, "healthz": {}, "readyz": {},
+		"get-board": {}, "ask-owner": {}, "list-attempts": {}, "get-version": {}, "whoami": {}, "can": {query: "verb=read&kind=nodes"}, "healthz": {}, "readyz": {},
 		"next-of-schedule": {body: `{"schedule":"@daily"}`},
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/carillonhq/carillon/pkg/internal/api/accesscontrol"
+	"github.com/carillonhq/carillon/pkg/internal/api/ask"
 	"github.com/carillonhq/carillon/pkg/internal/api/attempts"
 	"github.com/carillonhq/carillon/pkg/internal/api/board"
 	"github.com/carillonhq/carillon/pkg/internal/api/cluster"
@@ -28,6 +29,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/internal/api/tasks"
 	"github.com/carillonhq/carillon/pkg/internal/api/views"
 	"github.com/carillonhq/carillon/pkg/internal/authority"
+	"github.com/carillonhq/carillon/pkg/internal/readmodel"
 	"github.com/carillonhq/carillon/pkg/internal/secret"
 	"github.com/carillonhq/carillon/pkg/internal/statement"
 	"github.com/carillonhq/carillon/pkg/store"
@@ -95,6 +97,9 @@ type Config struct {
 	// Board returns this node's part of the board, with the ticks of a time span and at most limit items in each
 	// list. It is nil if the node does not schedule.
 	Board func(ctx context.Context, q task.BoardQuery) task.BoardPart
+	// Ask answers a query about tasks for the shards of this node, apart from those in without. It is nil if the node does
+	// not schedule.
+	Ask func(ctx context.Context, q *readmodel.Query, without []int) (readmodel.NodeAnswer, error)
 	// Keys returns this node's keys for secrets. It is called for each use, because key files can change; nil
 	// means that the node has none.
 	Keys func() (secret.Ring, error)
@@ -221,6 +226,7 @@ type server struct {
 	statements *statement.Verifier
 	metrics    metrics
 
+	asker    *ask.Asker
 	tasks    *tasks.Handlers
 	runs     *runs.Handlers
 	logs     *logs.Handlers
@@ -251,11 +257,14 @@ func newServer(cfg Config) *server {
 	others := peers.New(peers.Config{
 		Node: cfg.Node, Instance: cfg.Instance, Key: cfg.Key, TLS: cfg.TLS, Now: now, Dial: cfg.Dial, DialTLS: cfg.DialTLS, Log: s.log,
 	})
-	finder := selection.NewFinder(cfg.Store, cfg.Ref, cfg.Cluster.Shards, now)
+	s.asker = ask.New(ask.Config{
+		Node: cfg.Node, Shards: cfg.Cluster.Shards, Peers: others, Nodes: presentNodes(cfg), Own: cfg.Ask, Now: now,
+	})
+	finder := selection.NewFinder(cfg.Store, cfg.Ref, s.asker)
 
 	// The order matters: logs needs runs, which needs attempts, and board needs cluster.
 	s.tasks = &tasks.Handlers{
-		Store: cfg.Store, Ref: cfg.Ref, Views: &views.Viewer{Store: cfg.Store, Ref: cfg.Ref, Now: now}, Finder: finder, Now: now,
+		Store: cfg.Store, Ref: cfg.Ref, Views: &views.Viewer{Store: cfg.Store, Ref: cfg.Ref, Now: now}, Finder: finder, Asker: s.asker, Now: now,
 		ClockFault: cfg.Clock, Nodes: cfg.Nodes, Etcd: cfg.Etcd,
 		CheckStream: s.checkStream, ReportRefusal: s.logins.reportRefusal, Problems: s.problems, Log: s.log,
 	}
@@ -285,6 +294,14 @@ func newServer(cfg Config) *server {
 	s.control = &accesscontrol.Handlers{Store: cfg.Store, Keeper: cfg.Access, Now: now, ClockFault: cfg.Clock, MostScanned: cfg.MostScanned, Log: s.log}
 
 	return s
+}
+
+// presentNodes returns the function that returns the nodes that are present: from memory, if the node knows them.
+func presentNodes(cfg Config) func(context.Context) ([]task.Node, error) {
+	if cfg.Nodes == nil {
+		return cfg.Store.Nodes
+	}
+	return func(context.Context) ([]task.Node, error) { return cfg.Nodes(), nil }
 }
 
 // recordLate keeps an audit record that a full etcd could not store beside its change. The log has it in any case.

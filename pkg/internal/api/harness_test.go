@@ -28,7 +28,9 @@ import (
 	"github.com/carillonhq/carillon/pkg/internal/api"
 	"github.com/carillonhq/carillon/pkg/internal/api/logs"
 	"github.com/carillonhq/carillon/pkg/internal/authority"
+	"github.com/carillonhq/carillon/pkg/internal/readmodel"
 	"github.com/carillonhq/carillon/pkg/internal/secret"
+	"github.com/carillonhq/carillon/pkg/internal/testkit/owners"
 	"github.com/carillonhq/carillon/pkg/kv"
 	"github.com/carillonhq/carillon/pkg/kv/kvtest"
 	"github.com/carillonhq/carillon/pkg/store"
@@ -132,6 +134,7 @@ type world struct {
 	freezeWithin time.Duration   // 0: as usual
 	mostScanned  int             // 0: as usual
 	parts        map[string]part // of the board, by node
+	owners       map[string]ask  // what nodes answer for their shards, by node; without an entry, for all shards
 	restored     error           // why nothing may be changed
 	stubborn     error           // why nodes take no states
 	ends         chan struct{}   // closed: streams end
@@ -296,6 +299,7 @@ func (w *world) serve(node string) string {
 			return w.ready
 		},
 		Board:    w.parts[node],
+		Ask:      w.ownerOf(node),
 		Keys:     w.keys[node],
 		Writable: func() error { return w.restored }, FreezeWithin: w.freezeWithin, MostScanned: w.mostScanned,
 		PageQuiet: time.Minute, // what pages tell comes last in etcd
@@ -329,6 +333,17 @@ func (w *world) serve(node string) string {
 	w.t.Cleanup(s.Close)
 
 	return s.URL
+}
+
+// ask answers a query for the shards of a node.
+type ask = func(ctx context.Context, q *readmodel.Query, without []int) (readmodel.NodeAnswer, error)
+
+// ownerOf returns what a node answers for its shards. Without schedulers, the node reads all records for each query.
+func (w *world) ownerOf(node string) ask {
+	if answer, ok := w.owners[node]; ok {
+		return answer
+	}
+	return owners.Owner{Node: node, Store: w.store, Shards: shards, Now: w.clock.now}.Ask
 }
 
 // overheard tells of each write, when it has gone out.

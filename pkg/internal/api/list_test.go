@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	"net/url"
 	"slices"
 	"strings"
 	"testing"
@@ -21,7 +22,7 @@ func (w *world) names(o client.TaskListOptions, size int) string {
 		path = "/v1/namespaces/" + o.Namespace + "/tasks"
 	}
 
-	query := fmt.Sprintf("limit=%d&selector=%s&name=%s&failing=%t&paused=%t", size, o.Selector, strings.Join(o.Names, ","), o.Failing, o.Paused)
+	query := fmt.Sprintf("limit=%d&selector=%s&name=%s&failing=%t&paused=%t&q=%s", size, o.Selector, strings.Join(o.Names, ","), o.Failing, o.Paused, url.QueryEscape(o.Query))
 	if o.Sort != "" {
 		query += "&sort=" + o.Sort
 	}
@@ -123,7 +124,12 @@ func TestTasks_FiltersAndOrders(t *testing.T) {
 		{client.TaskListOptions{Sort: client.SortNext, Names: []string{"db", "web-2"}, Namespace: "default"}, "web-2 db"},
 		{client.TaskListOptions{Sort: client.SortLast}, "web-1 db web-2 resting web-10 prod/web-1"},
 		{client.TaskListOptions{Sort: client.SortLast, Failing: true}, "db"},
-		{client.TaskListOptions{Sort: client.SortLateness, Namespace: "default"}, "web-1 db resting web-10 web-2"},
+		{client.TaskListOptions{Sort: client.SortLateness, Namespace: "default"}, "web-1 db web-2 resting web-10"},
+		{client.TaskListOptions{Sort: client.SortFailures, Namespace: "default"}, "db web-2 resting web-1 web-10"},
+		{client.TaskListOptions{Query: "state:failing,paused"}, "db resting"},
+		{client.TaskListOptions{Query: "label:team=web -name:*10"}, "web-1 web-2"},
+		{client.TaskListOptions{Query: "next:<20m", Sort: client.SortNext}, "web-2 web-1"},
+		{client.TaskListOptions{Query: "WEB-1", Names: []string{"prod/*"}}, "prod/web-1"},
 	} {
 		for _, size := range []int{1, 2, 100} {
 			if got := w.names(c.o, size); got != c.want {
@@ -143,7 +149,7 @@ func TestTasks_RefusesWhatIsNoFilter(t *testing.T) {
 	w := newWorld(t)
 
 	for query, field := range map[string]string{
-		"name=[z": "name", "name=a/b/c": "name", "name=a,,b": "name", "sort=size": "sort", "failing=yes": "failing", "recent=101": "recent",
+		"name=[z": "name", "name=a/b/c": "name", "name=a,,b": "name", "sort=size": "sort", "failing=yes": "failing", "recent=101": "recent", "q=state:x": "q", "q=nosuch:x": "q",
 	} {
 		if res := w.do(request{method: "GET", path: "/v1/tasks?" + query}); res.status != 422 || res.Field != field {
 			t.Errorf("%s: %d, %+v", query, res.status, res.Problem)

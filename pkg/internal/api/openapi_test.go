@@ -238,7 +238,7 @@ func TestOpenAPI_DescribesSpec(t *testing.T) {
 		{"state", at(schema("Run", "properties", "state", "enum").([]any)[0]), "queued"},
 		{"a task's own field", schema("Task", "properties", "next", "format"), "date-time"},
 		{"a task's embedded field", schema("Task", "properties", "uid", "type"), "string"},
-		{"a list is never null", schema("ListTask", "properties", "items", "type"), "array"},
+		{"a list is never null", schema("QueryListTask", "properties", "items", "type"), "array"},
 		{"a patch takes null", at(schema("SpecPatch", "properties", "timeout", "anyOf").([]any)[1], "type"), "null"},
 	} {
 		if c.got != c.want {

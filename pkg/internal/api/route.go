@@ -22,7 +22,7 @@ func (s *server) registerRoutes() {
 
 // documentedRoutes returns the operations of the OpenAPI document, in its order.
 func (s *server) documentedRoutes() []*httpapi.Operation {
-	return slices.Concat(s.tasks.Routes(), s.runs.Routes(), s.logs.Routes(), s.events.Routes(), s.attempts.Routes(), s.board.Routes(),
+	return slices.Concat(s.tasks.Routes(), s.runs.Routes(), s.logs.Routes(), s.events.Routes(), s.attempts.Routes(), s.board.Routes(), s.asker.Routes(),
 		s.nodes.Routes(), s.cluster.Routes(), s.secrets.Routes(), s.control.Routes(), s.healthRoutes())
 }
 
@@ -94,6 +94,9 @@ func (s *server) serveRoute(w http.ResponseWriter, r *http.Request, rt *httpapi.
 	}
 
 	a, err := c.Serve()
+	if rt.Writes {
+		s.asker.NoteWrite(httpapi.CallerOf(r.Context())) // also if it has failed: the outcome may be unknown
+	}
 	if err != nil {
 		// What the change needs is known only to the handler.
 		if f := httpapi.AsFailure(err); f.Status == http.StatusForbidden {

@@ -85,6 +85,16 @@ func (c *Call) Paging(q PageQuery) (Paging, error) {
 // Page answers with one page of a list. after is where the next page begins; "" means that this is the last
 // page.
 func Page[T any](c *Call, p Paging, items []T, after string) (Answer, error) {
+	return Answer{Status: http.StatusOK, Body: newPage(c, p, items, after)}, nil
+}
+
+// QueryPage is Page for a list that the owners of shards have answered.
+func QueryPage[T any](c *Call, p Paging, items []T, after string, info client.ListInfo) (Answer, error) {
+	return Answer{Status: http.StatusOK, Body: client.QueryList[T]{List: newPage(c, p, items, after), ListInfo: info}}, nil
+}
+
+// newPage returns a page of a list with the token of the next one.
+func newPage[T any](c *Call, p Paging, items []T, after string) client.List[T] {
 	if items == nil {
 		items = []T{}
 	}
@@ -94,7 +104,7 @@ func Page[T any](c *Call, p Paging, items []T, after string) (Answer, error) {
 		l.Next = c.reader.pages.signToken(p.list, after)
 	}
 
-	return Answer{Status: http.StatusOK, Body: l}, nil
+	return l
 }
 
 // All answers with a list that is not divided into pages.

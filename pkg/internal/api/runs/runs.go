@@ -20,6 +20,7 @@ import (
 
 	"github.com/carillonhq/carillon/pkg/client"
 	"github.com/carillonhq/carillon/pkg/internal/access"
+	"github.com/carillonhq/carillon/pkg/internal/api/ask"
 	"github.com/carillonhq/carillon/pkg/internal/api/httpapi"
 	"github.com/carillonhq/carillon/pkg/internal/api/selection"
 	"github.com/carillonhq/carillon/pkg/internal/api/views"
@@ -59,7 +60,7 @@ type runsQuery struct {
 
 // selectedRunsQuery are the parameters of a list of runs of many tasks.
 type selectedRunsQuery struct {
-	Selector selection.SelectorText `query:"selector" doc:"Only runs of tasks whose labels match, as they are now: \"team = data, env in (prod, staging), !old\"."`
+	Selector ask.SelectorText `query:"selector" doc:"Only runs of tasks whose labels match, as they are now: \"team = data, env in (prod, staging), !old\"."`
 	runsQuery
 }
 
@@ -124,30 +125,34 @@ func (q runsQuery) newFilter(p httpapi.Paging) (f runFilter, err error) {
 // taskSet holds tasks as "namespace/name".
 type taskSet map[string]bool
 
-// selectedTasks returns the tasks of a namespace, or of all namespaces (""), whose labels match a selector. It
-// returns nil if there is no selector.
-func (h *Handlers) selectedTasks(ctx context.Context, ns string, within []string, selector task.Selector) (taskSet, error) {
-	if selector == nil {
+// selectedTasks returns the tasks whose labels match a selector, of a namespace, or of all namespaces ("") that the caller
+// may read. It returns nil if there is no selector.
+func (h *Handlers) selectedTasks(c *httpapi.Call, ns string, within []string, selector ask.SelectorText) (taskSet, error) {
+	if selector.Selector == nil {
 		return nil, nil
 	}
 
-	selected := taskSet{}
-	for p := (httpapi.Paging{Limit: selection.MaxScan}); ; {
-		found, after, err := h.Finder.ByName(ctx, selection.Filter{Namespace: ns, Within: within, Selector: selector}, p)
-		if err != nil {
+	// Labels belong to the tasks, so only whoever may read a task may select its runs by them.
+	q := ask.Question{Namespace: ns, Within: within, Selector: selector}
+	if ns != "" {
+		if err := c.Rights().Require(access.Need{Verb: access.Read, Kind: access.Tasks, Namespace: ns}); err != nil {
 			return nil, err
 		}
-
-		for _, b := range found {
-			selected[b.Namespace+"/"+b.Name] = true
-		}
-
-		if after == "" {
-			return selected, nil
-		}
-
-		p.After = after
+	} else {
+		q.Within = selection.Intersect(within, c.Rights().Readable(access.Tasks))
 	}
+
+	names, err := h.Finder.AllNames(c, q)
+	if err != nil {
+		return nil, err
+	}
+
+	selected := make(taskSet, len(names))
+	for _, name := range names {
+		selected[name] = true
+	}
+
+	return selected, nil
 }
 
 // runCursor returns the cursor of the page that begins after a run.
@@ -309,7 +314,7 @@ func (h *Handlers) answerSelected(c *httpapi.Call, ns string, selected selectedR
 	if ns == "" {
 		f.within = c.Rights().Readable(access.Runs)
 	}
-	if f.tasks, err = h.selectedTasks(c.Context(), ns, f.within, selected.Selector.Selector); err != nil {
+	if f.tasks, err = h.selectedTasks(c, ns, f.within, selected.Selector); err != nil {
 		return httpapi.Answer{}, err
 	}
 	if q.Dead {

@@ -1,9 +1,9 @@
-// Package selection finds the tasks that a request selects by namespace, names, labels and state, page by page
-// and in the requested order.
+// Package selection finds the tasks that a request selects by namespace, names, labels and state, page by page and in the
+// requested order.
 //
-// It reads as few records as the filter allows, and a limited number for each page. So a page may contain fewer
-// items than its limit and still have a next page. Only one caller at a time examines all tasks of a cluster. A
-// list is not a snapshot over its pages.
+// A list by name that filters by nothing but the namespace, exact names or a prefix of the name reads a key range of
+// etcd: it is exact, cheap, and needs no owner of a shard. For every other list, the owners of the shards find the tasks
+// (package ask), and only the tasks of the page are read from etcd. A list is not a snapshot over its pages.
 package selection
 
 import (
@@ -12,367 +12,258 @@ import (
 	"strings"
 
 	"github.com/carillonhq/carillon/pkg/internal/access"
+	"github.com/carillonhq/carillon/pkg/internal/api/ask"
 	"github.com/carillonhq/carillon/pkg/internal/api/httpapi"
-	"github.com/carillonhq/carillon/pkg/internal/api/views"
+	"github.com/carillonhq/carillon/pkg/internal/readmodel"
 	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/store/record"
-	"github.com/carillonhq/carillon/pkg/task"
 )
 
 // Finder finds tasks. It is safe for concurrent use.
 type Finder struct {
-	store    *store.Store
-	ref      func(namespace, name string) record.Ref // maps a task to its shard
-	shards   int                                     // the number of shards
-	now      httpapi.Clock
-	scanning chan struct{} // holds one element while a caller examines all tasks
+	store *store.Store
+	ref   func(namespace, name string) record.Ref // maps a task to its shard
+	asker *ask.Asker
 }
 
-// NewFinder returns a Finder for a cluster with this number of shards.
-func NewFinder(st *store.Store, ref func(namespace, name string) record.Ref, shards int, now httpapi.Clock) *Finder {
-	return &Finder{store: st, ref: ref, shards: shards, now: now, scanning: make(chan struct{}, 1)}
-}
-
-// Filter selects tasks. All conditions must hold.
-type Filter struct {
-	Namespace string        // "": all namespaces
-	Within    []string      // with all namespaces: only these, in order; nil: all of them
-	names     globs         // empty: all names
-	Selector  task.Selector // nil: any labels
-	Failing   bool          // only tasks with a dead run and no success since
-	Paused    bool          // only paused tasks
+// NewFinder returns a Finder. ref maps a task to its shard.
+func NewFinder(st *store.Store, ref func(namespace, name string) record.Ref, asker *ask.Asker) *Finder {
+	return &Finder{store: st, ref: ref, asker: asker}
 }
 
 // NameQuery are the parameters that select tasks by labels and names.
 type NameQuery struct {
-	Selector SelectorText `query:"selector" doc:"Labels: \"team = data, env in (prod, staging), !old\"."`
-	Name     globs        `query:"name" doc:"Names or globs of tasks, separated by commas: \"web-*,db\"; with a namespace: \"prod/web-*\"."`
+	Selector ask.SelectorText `query:"selector" doc:"Labels: \"team = data, env in (prod, staging), !old\"."`
+	Name     ask.Globs        `query:"name" doc:"Names or globs of tasks, separated by commas: \"web-*,db\"; with a namespace: \"prod/web-*\"."`
 }
 
-// SelectorText is a label selector as a query parameter.
-type SelectorText struct{ task.Selector }
-
-// UnmarshalText parses a selector.
-func (s *SelectorText) UnmarshalText(text []byte) (err error) {
-	s.Selector, err = task.ParseSelector(string(text))
-	return err
-}
-
-// FilterOf returns the filter of a list of tasks. The namespace is that of the path, if the path has one.
-func FilterOf(c *httpapi.Call, q NameQuery) (f Filter, err error) {
-	f = Filter{names: q.Name, Selector: q.Selector.Selector}
-	if c.Request.PathValue("ns") != "" {
-		f.Namespace, err = c.Namespace()
-	} else {
-		f.Within = c.Rights().Readable(access.Tasks)
+// QuestionOf returns the question for the tasks that the caller may read. The namespace is that of the path, if the path
+// has one.
+func QuestionOf(c *httpapi.Call, q NameQuery) (ask.Question, error) {
+	question := ask.Question{Names: q.Name, Selector: q.Selector, Order: readmodel.ByName}
+	if c.Request.PathValue("ns") == "" {
+		question.Within = c.Rights().Readable(access.Tasks)
+		return question, nil
 	}
-	return f, err
+
+	var err error
+	question.Namespace, err = c.Namespace()
+
+	return question, err
 }
 
-// includes reports whether a namespace belongs to those that the filter is about.
-func (f *Filter) includes(namespace string) bool {
-	if f.Within == nil {
+// RequireRuns limits a question to namespaces whose runs the caller may read, if its answer tells of them. It refuses one
+// about a namespace whose runs the caller may not read.
+func RequireRuns(c *httpapi.Call, q *ask.Question) error {
+	if !q.AboutRuns() {
+		return nil
+	}
+	if q.Namespace != "" {
+		return c.Rights().Require(access.Need{Verb: access.Read, Kind: access.Runs, Namespace: q.Namespace})
+	}
+
+	q.Within = Intersect(q.Within, c.Rights().Readable(access.Runs))
+
+	return nil
+}
+
+// Intersect returns the namespaces that are in both lists, in order. A list that is nil contains every namespace.
+func Intersect(a, b []string) []string {
+	switch {
+	case a == nil:
+		return b
+	case b == nil:
+		return a
+	}
+
+	both := []string{} // none, and not all
+	for _, ns := range a {
+		if slices.Contains(b, ns) {
+			both = append(both, ns)
+		}
+	}
+
+	return both
+}
+
+// Page is a page of tasks.
+type Page struct {
+	Tasks  []record.Brief
+	After  string      // the cursor of the next page; "": none
+	Answer *ask.Answer // that of the owners; nil: the page was read from a key range
+}
+
+// Find returns a page of tasks. complete refuses an answer that may lack tasks.
+func (h *Finder) Find(c *httpapi.Call, q ask.Question, p httpapi.Paging, complete bool) (Page, error) {
+	if readsRange(&q) {
+		found, after, err := h.byRange(c.Context(), &q, p)
+		return Page{Tasks: found, After: after}, err
+	}
+
+	answer, after, err := h.Ask(c, q, p, complete)
+	if err != nil {
+		return Page{}, err
+	}
+
+	// Only the tasks of the page are read. Some may have been deleted meanwhile.
+	found, err := h.store.BriefsOf(c.Context(), h.refsOf(answer.Places))
+
+	return Page{Tasks: found, After: after, Answer: &answer}, err
+}
+
+// Ask asks the owners for a page of tasks. It returns the cursor of the next page, or "" if there is none.
+func (h *Finder) Ask(c *httpapi.Call, q ask.Question, p httpapi.Paging, complete bool) (answer ask.Answer, after string, err error) {
+	q.Limit = p.Limit
+	if p.After != "" {
+		if q.After, err = ask.ParsePlace(p.After); err != nil {
+			return answer, "", err
+		}
+	}
+
+	if complete {
+		answer, err = h.asker.AskComplete(c, q)
+	} else {
+		answer, err = h.asker.Ask(c, q)
+	}
+
+	if n := len(answer.Places); err == nil && answer.More && n > 0 {
+		after = ask.PlaceCursor(answer.Places[n-1])
+	}
+
+	return answer, after, err
+}
+
+// AllNames returns the full names of all tasks that match, in no particular order. Each shard must answer.
+func (h *Finder) AllNames(c *httpapi.Call, q ask.Question) ([]string, error) {
+	q.Limit, q.Order, q.After = ask.MaxLimit, readmodel.ByName, nil
+	var names []string
+
+	for {
+		answer, err := h.asker.AskComplete(c, q)
+		if err != nil {
+			return nil, err
+		}
+
+		for _, p := range answer.Places {
+			names = append(names, p.Name)
+		}
+
+		if !answer.More || len(answer.Places) == 0 {
+			return names, nil
+		}
+
+		q.After = &answer.Places[len(answer.Places)-1]
+	}
+}
+
+// refsOf returns the tasks at some places.
+func (h *Finder) refsOf(places []readmodel.Place) []record.Ref {
+	refs := make([]record.Ref, len(places))
+	for i, p := range places {
+		namespace, name, _ := strings.Cut(p.Name, "/")
+		refs[i] = h.ref(namespace, name)
+	}
+
+	return refs
+}
+
+// readsRange reports whether a key range of etcd, or the keys of a few tasks, contains just the tasks that match.
+func readsRange(q *ask.Question) bool {
+	if q.Order != readmodel.ByName || q.Selector.Selector != nil || q.Failing || q.Paused || q.Active || !q.Query.Empty() {
+		return false
+	}
+
+	if _, exact := q.Names.ExactNames(q.Namespace); exact {
 		return true
 	}
 
-	_, found := slices.BinarySearch(f.Within, namespace)
+	_, _, is := q.Names.Range(q.Namespace)
 
-	return found
+	return is
 }
 
-// MaxScan is the maximum number of tasks that a page examines to find matching ones. So a page may contain
-// fewer tasks than its limit, even none, and still have a next page.
-const MaxScan = 20_000
-
-// ByName returns a page of tasks in the order of their names, and the cursor of the next page, or "" if there
-// is none.
-func (h *Finder) ByName(ctx context.Context, f Filter, p httpapi.Paging) (found []record.Brief, after string, err error) {
-	next, err := h.candidateBatches(ctx, f, p)
-	if err != nil {
-		return nil, "", err
+// byRange returns a page of tasks from a key range, in the order of their names, and the cursor of the next page.
+func (h *Finder) byRange(ctx context.Context, q *ask.Question, p httpapi.Paging) (found []record.Brief, after string, err error) {
+	if names, exact := q.Names.ExactNames(q.Namespace); exact {
+		return h.byNames(ctx, q, names, p)
 	}
 
-	for scanned, more := 0, true; more && scanned < MaxScan; {
-		var batch []record.Brief
-		if batch, more, err = next(); err != nil {
-			return nil, "", err
-		}
-
-		scanned += len(batch)
-
-		// If the scan ends without a full page, the next page begins after the last examined task.
-		if len(batch) > 0 {
-			last := batch[len(batch)-1]
-			after = last.Namespace + "/" + last.Name
-		}
-
-		some, err := h.filterMatching(ctx, f, batch)
-		if err != nil {
-			return nil, "", err
-		}
-
-		for i, b := range some {
-			found = append(found, b)
-			if len(found) == p.Limit {
-				if i == len(some)-1 && !more {
-					return found, "", nil
-				}
-				return found, b.Namespace + "/" + b.Name, nil
-			}
-		}
-
-		if !more {
-			return found, "", nil
-		}
+	ns, prefix, _ := q.Names.Range(q.Namespace)
+	switch {
+	case ns == "" && q.Within != nil:
+	case !mayRead(q.Within, ns):
+		return nil, "", nil
+	default:
+		return h.store.Briefs(ctx, ns, prefix, p.After, p.Limit)
 	}
 
-	return found, after, nil
+	return h.within(ctx, q.Within, p)
 }
 
-// candidateBatches returns an iterator over batches of specs, in the order of names, which contains all matching
-// tasks. It excludes as many others as the keys permit. more is true if another batch follows.
-func (h *Finder) candidateBatches(ctx context.Context, f Filter, p httpapi.Paging) (next func() (batch []record.Brief, more bool, err error), err error) {
-	const size = 1000
-	refs, known, err := h.narrowByIndex(ctx, f)
-	if err != nil {
-		return nil, err
-	}
-
-	if !known && f.Within != nil {
-		return h.batchesWithin(ctx, f, p, size), nil
-	}
-
-	if !known {
-		after, small := p.After, f.Selector == nil && !f.Paused && len(f.names) == 0
-		return func() ([]record.Brief, bool, error) {
-			limit := size
-			if small { // every task matches, so no more than a page is needed
-				limit = p.Limit
-			}
-
-			var batch []record.Brief
-			var err error
-			batch, after, err = h.store.Briefs(ctx, f.Namespace, f.names.commonPrefix(), after, limit)
-
-			return batch, after != "", err
-		}, nil
+// byNames returns a page of the tasks with some names.
+func (h *Finder) byNames(ctx context.Context, q *ask.Question, names [][2]string, p httpapi.Paging) (found []record.Brief, after string, err error) {
+	var refs []record.Ref
+	for _, n := range names {
+		if ref := h.ref(n[0], n[1]); mayRead(q.Within, ref.Namespace) && ref.String() > p.After {
+			refs = append(refs, ref)
+		}
 	}
 
 	slices.SortFunc(refs, func(a, b record.Ref) int { return strings.Compare(a.String(), b.String()) })
 	refs = slices.Compact(refs)
-	refs = slices.DeleteFunc(refs, func(r record.Ref) bool { return r.String() <= p.After })
 
-	return func() ([]record.Brief, bool, error) {
-		n := min(len(refs), size)
-		batch, err := h.store.BriefsOf(ctx, refs[:n])
-		refs = refs[n:]
-		return batch, len(refs) > 0, err
-	}, nil
+	if len(refs) > p.Limit {
+		refs = refs[:p.Limit]
+		after = refs[p.Limit-1].String()
+	}
+
+	found, err = h.store.BriefsOf(ctx, refs)
+
+	return found, after, err
 }
 
-// batchesWithin is candidateBatches for some namespaces, one after another. It reads nothing outside them, so that neither
+// mayRead reports whether a namespace is among those that the caller may read.
+func mayRead(within []string, namespace string) bool {
+	if within == nil {
+		return true
+	}
+
+	_, found := slices.BinarySearch(within, namespace)
+
+	return found
+}
+
+// within returns a page of the tasks of some namespaces, one after another. It reads nothing outside them, so that neither
 // the cursor of a page nor the time that it takes tells what other namespaces contain.
-func (h *Finder) batchesWithin(ctx context.Context, f Filter, p httpapi.Paging, size int) func() ([]record.Brief, bool, error) {
-	left, after := f.Within, p.After
-	if from, _, ok := strings.Cut(after, "/"); ok {
-		i, _ := slices.BinarySearch(left, from)
-		left = left[i:]
-	}
+func (h *Finder) within(ctx context.Context, namespaces []string, p httpapi.Paging) (found []record.Brief, after string, err error) {
+	from, _, _ := strings.Cut(p.After, "/")
+	first, _ := slices.BinarySearch(namespaces, from)
+	at := p.After
 
-	return func() (batch []record.Brief, more bool, err error) {
-		if len(left) == 0 {
-			return nil, false, nil
-		}
-		if !strings.HasPrefix(after, left[0]+"/") {
-			after = ""
+	for i, ns := range namespaces[first:] {
+		if !strings.HasPrefix(at, ns+"/") {
+			at = ""
 		}
 
-		batch, after, err = h.store.Briefs(ctx, left[0], "", after, size)
-		if after == "" {
-			left = left[1:]
-		}
-
-		return batch, len(left) > 0, err
-	}
-}
-
-// narrowByIndex returns the tasks that can match, if exact names or the keys of dead runs determine them. known is
-// false if any task can match.
-func (h *Finder) narrowByIndex(ctx context.Context, f Filter) (refs []record.Ref, known bool, err error) {
-	if names, exact := f.names.exactNames(f.Namespace); exact {
-		for _, n := range names {
-			if f.includes(n[0]) {
-				refs = append(refs, h.ref(n[0], n[1]))
+		for more := true; more; more = at != "" {
+			var some []record.Brief
+			if some, at, err = h.store.Briefs(ctx, ns, "", at, p.Limit-len(found)); err != nil {
+				return nil, "", err
 			}
-		}
-		return refs, true, nil
-	}
 
-	if !f.Failing {
-		return nil, false, nil
-	}
+			if found = append(found, some...); len(found) < p.Limit {
+				continue
+			}
 
-	refs, err = h.store.DeadTasks(ctx, h.shards, f.Namespace)
-	refs = slices.DeleteFunc(refs, func(r record.Ref) bool { return !f.includes(r.Namespace) })
-	return refs, true, err
-}
+			// The page is full. Another one follows, which may be empty, unless this was the last namespace.
+			last := found[len(found)-1]
+			if at == "" && first+i == len(namespaces)-1 {
+				return found, "", nil
+			}
 
-// filterMatching returns the tasks of a batch that match. It first applies the conditions that need no further reads.
-func (h *Finder) filterMatching(ctx context.Context, f Filter, batch []record.Brief) ([]record.Brief, error) {
-	batch = slices.DeleteFunc(batch, func(b record.Brief) bool {
-		return ctx.Err() != nil || !f.names.matchesName(b.Namespace, b.Name) || f.Selector != nil && !f.Selector.Matches(b.Labels()) ||
-			f.Paused && !b.MayBePaused()
-	})
-
-	if ctx.Err() != nil {
-		return nil, ctx.Err()
-	}
-	if !f.Paused && !f.Failing {
-		return batch, nil
-	}
-
-	// The remaining conditions need the entries and the outcomes. They are read for the whole batch at once.
-	refs := make([]record.Ref, len(batch))
-	for i, b := range batch {
-		refs[i] = h.ref(b.Namespace, b.Name)
-	}
-
-	drop := make([]bool, len(batch))
-	if f.Paused {
-		entries, err := h.store.Entries(ctx, refs)
-		if err != nil {
-			return nil, err
-		}
-
-		for i, e := range entries {
-			drop[i] = !isPaused(e, h.now.Stamp())
+			return found, last.Namespace + "/" + last.Name, nil
 		}
 	}
 
-	if f.Failing {
-		outcomes, err := h.store.Outcomes(ctx, refs, 0)
-		if err != nil {
-			return nil, err
-		}
-
-		for i, o := range outcomes {
-			drop[i] = drop[i] || !views.Fails(o)
-		}
-	}
-
-	kept := batch[:0]
-	for i, b := range batch {
-		if !drop[i] {
-			kept = append(kept, b)
-		}
-	}
-
-	return kept, nil
-}
-
-// isPaused reports whether a pause is in force. An entry that cannot be read counts as not paused.
-func isPaused(e *task.Entry, now task.Time) bool {
-	if e == nil {
-		return false
-	}
-	_, holds := views.PauseInForce(e, now.Time)
-	return holds
-}
-
-// EachEntry calls tell with the entries of all matching tasks, in batches. An entry that cannot be read is nil.
-// Only one caller at a time examines the tasks on a node, and others wait, because this is expensive.
-func (h *Finder) EachEntry(ctx context.Context, f Filter, tell func([]record.Ref, []*task.Entry) error) error {
-	select {
-	case h.scanning <- struct{}{}:
-		defer func() { <-h.scanning }()
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-
-	if f.Selector != nil || f.Failing {
-		return h.eachMatching(ctx, f, tell)
-	}
-
-	if refs, known, err := h.narrowByIndex(ctx, f); known || err != nil {
-		if err != nil {
-			return err
-		}
-		return h.tellEntries(ctx, f, refs, tell)
-	}
-
-	reader := h.store.NewEntryReader()
-
-	for shard := range h.shards {
-		refs, entries, err := reader.Shard(ctx, shard, f.Namespace)
-		if err != nil {
-			return err
-		}
-		if err := tellWanted(ctx, f, refs, entries, h.now.Stamp(), tell); err != nil {
-			return err
-		}
-	}
-
-	return nil
-}
-
-// eachMatching implements EachEntry for filters that need the specs.
-func (h *Finder) eachMatching(ctx context.Context, f Filter, tell func([]record.Ref, []*task.Entry) error) error {
-	next, err := h.candidateBatches(ctx, f, httpapi.Paging{})
-	for more := true; more && err == nil; {
-		var batch []record.Brief
-		if batch, more, err = next(); err != nil {
-			break
-		}
-		if batch, err = h.filterMatching(ctx, f, batch); err != nil {
-			break
-		}
-
-		refs := make([]record.Ref, len(batch))
-		for i, b := range batch {
-			refs[i] = h.ref(b.Namespace, b.Name)
-		}
-
-		f := f
-		f.names = nil // matching has already compared the names
-		err = h.tellEntries(ctx, f, refs, tell)
-	}
-
-	return err
-}
-
-// tellEntries reads the entries of tasks in chunks and passes on those that match. MaxScan/20 entries at once
-// bound the memory.
-func (h *Finder) tellEntries(ctx context.Context, f Filter, refs []record.Ref, tell func([]record.Ref, []*task.Entry) error) error {
-	for chunk := range slices.Chunk(refs, MaxScan/20) {
-		entries, err := h.store.Entries(ctx, chunk)
-		if err != nil {
-			return err
-		}
-		if err := tellWanted(ctx, f, chunk, entries, h.now.Stamp(), tell); err != nil {
-			return err
-		}
-	}
-
-	return nil
-}
-
-// tellWanted passes on the entries that match by name and pause.
-func tellWanted(ctx context.Context, f Filter, refs []record.Ref, entries []*task.Entry, now task.Time, tell func([]record.Ref, []*task.Entry) error) error {
-	if f.names == nil && !f.Paused && f.Within == nil {
-		return tell(refs, entries)
-	}
-
-	var some []record.Ref
-	var theirs []*task.Entry
-	for i, r := range refs {
-		if ctx.Err() != nil {
-			return ctx.Err()
-		}
-
-		if f.includes(r.Namespace) && f.names.matchesName(r.Namespace, r.Name) && (!f.Paused || isPaused(entries[i], now)) {
-			some, theirs = append(some, r), append(theirs, entries[i])
-		}
-	}
-
-	return tell(some, theirs)
+	return found, "", nil
 }

@@ -5,7 +5,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/carillonhq/carillon/pkg/internal/api/selection"
 	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
@@ -16,7 +15,7 @@ func TestLookAhead_EndsWithItsContext(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	now := time.Date(2026, 11, 21, 0, 0, 0, 0, time.UTC)
-	first := selection.PageHeap[ahead]{Most: 1, After: &selection.Place{At: now.AddDate(70, 0, 0).UnixMilli()}}
+	first := tickHeap{most: 1, after: &tickPlace{at: now.AddDate(70, 0, 0).UnixMilli()}}
 	e := &task.Entry{Schedule: task.Schedules{"@every 100ms"}, Timezone: "UTC", DST: task.Defaults().DST, Anchor: task.At(now), From: task.At(now), MaxRuns: task.MaxRuns}
 	ended := make(chan struct{})
 	go func() {
@@ -30,7 +29,7 @@ func TestLookAhead_EndsWithItsContext(t *testing.T) {
 		t.Fatal("it goes on")
 	}
 
-	if len(first.Kept) > 0 {
-		t.Errorf("%v", first.Kept)
+	if len(first.kept) > 0 {
+		t.Errorf("%v", first.kept)
 	}
 }

@@ -1,11 +1,11 @@
 package tasks
 
 import (
-	"cmp"
-	"slices"
+	"errors"
+	"fmt"
 
 	"github.com/carillonhq/carillon/pkg/client"
-	"github.com/carillonhq/carillon/pkg/internal/access"
+	"github.com/carillonhq/carillon/pkg/internal/api/ask"
 	"github.com/carillonhq/carillon/pkg/internal/api/httpapi"
 	"github.com/carillonhq/carillon/pkg/internal/api/selection"
 	"github.com/carillonhq/carillon/pkg/internal/api/views"
@@ -16,59 +16,76 @@ import (
 // listQuery are the parameters of a list of tasks.
 type listQuery struct {
 	selection.NameQuery
-	Failing bool      `query:"failing" default:"false" doc:"Only tasks with a run that has used up its attempts and no success since then."`
-	Paused  bool      `query:"paused" default:"false" doc:"Only tasks that are paused."`
-	Sort    listOrder `query:"sort" enum:"name,next,last,lateness" doc:"name, next, last (the latest first) or lateness (of the last run, the latest first). Default: name."`
-	Recent  int       `query:"recent" minimum:"0" maximum:"100" default:"0" doc:"The number of recent runs to list for each task."`
-	Brief   bool      `query:"brief" default:"false" doc:"Only the specifications, without the state of the tasks."`
+	Query    ask.QueryText `query:"q" doc:"A query line: terms that must all hold, such as \"state:failed label:team=data next:<1h name~dump\"."`
+	Failing  bool          `query:"failing" default:"false" doc:"Only tasks with a run that has used up its attempts and no success since then."`
+	Paused   bool          `query:"paused" default:"false" doc:"Only tasks that are paused."`
+	Sort     ask.OrderText `query:"sort" enum:"name,next,last,lateness,duration,failures" doc:"name, next, last (the latest end of a run first), lateness or duration (of the last run, the largest first) or failures (in a row, the most first). Default: name. Only in the order by name, pages contain each task exactly once; otherwise, a task that changes between two pages may appear twice or not at all."`
+	Recent   int           `query:"recent" minimum:"0" maximum:"100" default:"0" doc:"The number of recent runs to list for each task."`
+	Brief    bool          `query:"brief" default:"false" doc:"Only the specifications, without the state of the tasks."`
+	Complete bool          `query:"complete" default:"false" doc:"Fail with 503 and the code incomplete if tasks may be missing, instead of leaving them out. Use this before you change all tasks that match."`
 	httpapi.PageQuery
-}
-
-// listOrder is the order of a list of tasks; "" means by name.
-type listOrder string
-
-// UnmarshalText parses an order.
-func (o *listOrder) UnmarshalText(text []byte) error {
-	switch *o = listOrder(text); *o {
-	case "", client.SortName, client.SortNext, client.SortLast, client.SortLateness:
-		return nil
-	}
-	return task.Invalid(task.CodeBadValue, "", "%s is not one of name, next, last, lateness", task.Quote(string(text)))
 }
 
 // listTasks serves the lists of the tasks of one namespace and of all namespaces.
 func (h *Handlers) listTasks(c *httpapi.Call, q listQuery) (httpapi.Answer, error) {
-	f, err := selection.FilterOf(c, q.NameQuery)
+	question, err := selection.QuestionOf(c, q.NameQuery)
 	if err != nil {
 		return httpapi.Answer{}, err
 	}
 
-	f.Failing, f.Paused = q.Failing, q.Paused
+	question.Failing, question.Paused, question.Query, question.Order = q.Failing, q.Paused, q.Query, q.Sort.Order()
+	if err := selection.RequireRuns(c, &question); err != nil {
+		return httpapi.Answer{}, err
+	}
+
 	p, err := c.Paging(q.PageQuery)
 	if err != nil {
 		return httpapi.Answer{}, err
 	}
 
-	// By name, a page reads only a key range. Any other order examines all matching tasks.
-	order := cmp.Or(string(q.Sort), client.SortName)
-	if order == client.SortLast || order == client.SortLateness {
-		if err := requireRuns(c, &f); err != nil {
-			return httpapi.Answer{}, err
-		}
+	page, err := h.Finder.Find(c, question, p, q.Complete)
+	var list []client.Task
+	if err == nil {
+		list, err = h.rowsOf(c, page.Tasks, q)
 	}
 
-	var found []record.Brief
-	var after string
-	if order == client.SortName {
-		found, after, err = h.Finder.ByName(c.Context(), f, p)
-	} else {
-		found, after, err = h.Finder.Sorted(c.Context(), f, order, p)
-	}
-
+	view := viewOf(c, q)
 	if err != nil {
+		return h.oldPage(c, p, page, view, err)
+	}
+
+	if page.Answer == nil {
+		return httpapi.QueryPage(c, p, list, page.After, client.ListInfo{})
+	}
+
+	page.Answer.KeepRows(view, list, len(list))
+
+	return httpapi.QueryPage(c, p, list, page.After, page.Answer.Info(h.Now.Stamp()))
+}
+
+// viewOf returns what the rows of a list depend on, apart from the question: what is shown of each task, and what the
+// caller may read of it.
+func viewOf(c *httpapi.Call, q listQuery) string {
+	caller := httpapi.CallerOf(c.Context())
+	return fmt.Sprintf("%d %t %s %s", q.Recent, q.Brief, caller.Who, caller.Token)
+}
+
+// oldPage answers with the rows that the same caller has last seen, if etcd is away. Otherwise, it returns err.
+func (h *Handlers) oldPage(c *httpapi.Call, p httpapi.Paging, page selection.Page, view string, err error) (httpapi.Answer, error) {
+	if page.Answer == nil || !errors.Is(err, task.ErrUnavailable) {
 		return httpapi.Answer{}, err
 	}
 
+	rows, answer, ok := page.Answer.OldRows(view)
+	if !ok {
+		return httpapi.Answer{}, err
+	}
+
+	return httpapi.QueryPage(c, p, rows.([]client.Task), page.After, answer.Info(h.Now.Stamp()))
+}
+
+// rowsOf returns the tasks of a page as the caller sees them. The state of a task is read only for the tasks of the page.
+func (h *Handlers) rowsOf(c *httpapi.Call, found []record.Brief, q listQuery) ([]client.Task, error) {
 	tasks, refs := make([]task.Task, len(found)), make([]record.Ref, len(found))
 	for i, b := range found {
 		tasks[i], refs[i] = b.Task(), h.Ref(b.Namespace, b.Name)
@@ -79,36 +96,13 @@ func (h *Handlers) listTasks(c *httpapi.Call, q listQuery) (httpapi.Answer, erro
 		for i, t := range tasks {
 			list[i].Task = views.FillLists(t)
 		}
-		return httpapi.Page(c, p, list, after)
+		return list, nil
 	}
 
-	// The state of a task is read only for the tasks on this page.
 	entries, err := h.Store.Entries(c.Context(), refs)
 	if err != nil {
-		return httpapi.Answer{}, err
+		return nil, err
 	}
 
-	list, err := h.Views.TasksWithRuns(c.Context(), tasks, entries, q.Recent)
-	if err != nil {
-		return httpapi.Answer{}, err
-	}
-
-	return httpapi.Page(c, p, list, after)
-}
-
-// requireRuns limits a list of tasks to namespaces whose runs the caller may read: its order tells of them.
-func requireRuns(c *httpapi.Call, f *selection.Filter) error {
-	if f.Namespace != "" {
-		return c.Rights().Require(access.Need{Verb: access.Read, Kind: access.Runs, Namespace: f.Namespace})
-	}
-
-	switch readable := c.Rights().Readable(access.Runs); {
-	case readable == nil:
-	case f.Within == nil:
-		f.Within = readable
-	default:
-		f.Within = slices.DeleteFunc(f.Within, func(ns string) bool { return !slices.Contains(readable, ns) })
-	}
-
-	return nil
+	return h.Views.TasksWithRuns(c.Context(), tasks, entries, q.Recent)
 }

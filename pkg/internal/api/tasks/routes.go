@@ -9,6 +9,7 @@ import (
 
 	"github.com/carillonhq/carillon/pkg/client"
 	"github.com/carillonhq/carillon/pkg/internal/access"
+	"github.com/carillonhq/carillon/pkg/internal/api/ask"
 	"github.com/carillonhq/carillon/pkg/internal/api/httpapi"
 	"github.com/carillonhq/carillon/pkg/internal/api/selection"
 	"github.com/carillonhq/carillon/pkg/internal/api/views"
@@ -23,6 +24,7 @@ type Handlers struct {
 	Ref    func(namespace, name string) record.Ref // maps a task to its shard
 	Views  *views.Viewer
 	Finder *selection.Finder
+	Asker  *ask.Asker
 	Now    httpapi.Clock
 	// ClockFault returns an error if this node's clock cannot be trusted. Requests that would write the clock's
 	// time into an entry are refused then, because ticks could be lost or run early.
@@ -49,21 +51,21 @@ func (h *Handlers) Routes() []*httpapi.Operation {
 		patch       = &httpapi.Body{Types: []string{httpapi.TypeMergePatch, httpapi.TypeJSON}, Schema: "SpecPatch", Doc: "A JSON merge patch (RFC 7396) of the spec; null restores the default."}
 		ask         = &httpapi.Body{Types: []string{httpapi.TypeJSON}, Of: reflect.TypeFor[client.ScheduleRequest]()}
 		aTask       = reflect.TypeFor[client.Task]()
-		tasks       = reflect.TypeFor[client.List[client.Task]]()
+		tasks       = reflect.TypeFor[client.QueryList[client.Task]]()
 		occurrences = reflect.TypeFor[client.List[client.Occurrence]]()
-		coming      = reflect.TypeFor[client.List[client.Coming]]()
+		coming      = reflect.TypeFor[client.QueryList[client.Coming]]()
 	)
 	const get, post, put, patches, del = http.MethodGet, http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete
 
 	return []*httpapi.Operation{
 		{ID: "list-all-tasks", Method: get, Path: "/v1/tasks", Tag: "tasks", Summary: "List tasks of all namespaces",
-			Description: listAbout, Status: 200, Answer: tasks, Handler: httpapi.Query(h.listTasks)},
+			Description: listAbout, Status: 200, Answer: tasks, Errors: []int{429}, Handler: httpapi.Query(h.listTasks)},
 		{ID: "apply-tasks", Method: post, Path: "/v1/tasks:batch", Tag: "tasks", Summary: "Create or update many tasks, one for each line of the body",
 			Description: batchAbout,
 			Body:        &httpapi.Body{Types: []string{httpapi.TypeLines}, Schema: "Spec", Optional: true, Streamed: true, Idle: batchIdle, Doc: "A task in each line."},
 			Writes:      true, Status: 200, Streams: true, Answer: reflect.TypeFor[client.BatchResult](), AnswerType: httpapi.TypeLines, Handler: httpapi.Query(h.applyTasks)},
 		{ID: "list-tasks", Verb: access.Read, Kind: access.Tasks, Method: get, Path: httpapi.InNamespace + "/tasks", Tag: "tasks", Summary: "List the tasks of a namespace",
-			Description: listAbout, Status: 200, Answer: tasks, Handler: httpapi.Query(h.listTasks)},
+			Description: listAbout, Status: 200, Answer: tasks, Errors: []int{429}, Handler: httpapi.Query(h.listTasks)},
 		{ID: "create-task", Verb: access.Create, Kind: access.Tasks, Method: post, Path: httpapi.InNamespace + "/tasks", Tag: "tasks", Summary: "Create a task",
 			Description: dryRunAbout, DryAnswer: aTask, Body: spec, Writes: true, Status: 201, Answer: aTask, Tagged: true, Errors: []int{409}, Handler: httpapi.Query(h.createTask)},
 		{ID: "get-task", Verb: access.Read, Kind: access.Tasks, Method: get, Path: httpapi.OfTask, Tag: "tasks", Summary: "Read a task", Status: 200, Answer: aTask, Tagged: true, Handler: httpapi.NoQuery(h.getTask)},
@@ -90,9 +92,9 @@ func (h *Handlers) Routes() []*httpapi.Operation {
 			Description: "If the pause of the task has an end, lists only ticks after that. With max_runs, lists at most the remaining runs.",
 			Status:      200, Answer: occurrences, Handler: httpapi.Query(h.nextTicks)},
 		{ID: "list-all-coming", Method: get, Path: "/v1/next", Tag: "tasks", Summary: "List the next ticks of all tasks in all namespaces",
-			Description: comingAbout, Status: 200, Answer: coming, Handler: httpapi.Query(h.comingTicks)},
+			Description: comingAbout, Status: 200, Answer: coming, Errors: []int{429}, Handler: httpapi.Query(h.comingTicks)},
 		{ID: "list-coming", Verb: access.Read, Kind: access.Tasks, Method: get, Path: httpapi.InNamespace + "/next", Tag: "tasks", Summary: "List the next ticks of all tasks in a namespace",
-			Description: comingAbout, Status: 200, Answer: coming, Handler: httpapi.Query(h.comingTicks)},
+			Description: comingAbout, Status: 200, Answer: coming, Errors: []int{429}, Handler: httpapi.Query(h.comingTicks)},
 		h.statsRoute(),
 		{ID: "task-why", Verb: access.Read, Kind: access.Tasks, Method: get, Path: httpapi.OfTask + "/why", Tag: "tasks", Summary: "Explain why a task did, did not or will run at a time",
 			Description: whyAbout,
@@ -104,7 +106,8 @@ func (h *Handlers) Routes() []*httpapi.Operation {
 	}
 }
 
-const comingAbout = "Sorted by time. A paused task has no ticks before the end of its pause. For each page, the server examines all matching tasks."
+const comingAbout = "Sorted by time. A paused task has no ticks before the end of its pause. " + ownersAbout
 
-const listAbout = "A page may have fewer items than its limit, or none, and still have a next page. If the list is not sorted by name, " +
-	"the server examines all matching tasks for each page."
+const listAbout = "A page may have fewer items than its limit, or none, and still have a next page. A list that is sorted by name and filters by nothing but the namespace, names or a prefix of the name is read from etcd. For every other list: " + ownersAbout
+
+const ownersAbout = "The nodes that own the shards find the tasks. missing names the shards for which no node has answered within a second, and as_of is the time up to which the list contains all changes. Equal requests may get the same answer for a second. If the nodes cannot be asked, the last answer is repeated for up to ten minutes, with its time."

@@ -1,0 +1,196 @@
+package ask
+
+import (
+	"slices"
+	"sync"
+	"time"
+)
+
+const (
+	// shareFor is how long an answer is given again. Callers that ask the same at the same time share one.
+	shareFor = time.Second
+	// keepFor is how long the last answer to a question is kept for when the owners cannot be asked, and maxKept how
+	// many are kept.
+	keepFor = 10 * time.Minute
+	maxKept = 64
+	// maxKeptRows is the maximum number of rows that are kept with an answer.
+	maxKeptRows = 200
+	// maxWriters is the number of subjects for which the cache remembers when they last wrote something.
+	maxWriters = 1000
+)
+
+// cache holds the last answers to questions. The zero value is empty. All times are those of the monotonic clock.
+type cache struct {
+	mu      sync.Mutex
+	entries map[string]*entry
+	wrote   map[string]time.Time // when subjects last wrote something, if that is less than shareFor ago
+}
+
+// entry is what is known of one question.
+type entry struct {
+	used time.Time // guarded by cache.mu
+
+	mu     sync.Mutex
+	asking *asking // the owners are being asked; nil: nobody asks them
+	answer *Answer // the last answer; nil: none
+	asked  time.Time
+	rows   keptRows
+}
+
+// asking is a question that is on its way. Its other fields are set before done is closed.
+type asking struct {
+	began  time.Time
+	done   chan struct{}
+	answer Answer
+	err    error
+}
+
+// keptRows are the rows of a list as they were last shown.
+type keptRows struct {
+	view string // what the rows depend on, apart from the question
+	rows any
+	info Answer
+	at   time.Time
+}
+
+// entryOf returns the entry of a question, and drops those that were not used for long.
+func (c *cache) entryOf(key string) *entry {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+
+	now := time.Now()
+	if e := c.entries[key]; e != nil {
+		e.used = now
+		return e
+	}
+
+	for k, e := range c.entries {
+		if now.Sub(e.used) > keepFor {
+			delete(c.entries, k)
+		}
+	}
+
+	if len(c.entries) >= maxKept {
+		delete(c.entries, c.leastUsed())
+	}
+	if c.entries == nil {
+		c.entries = map[string]*entry{}
+	}
+
+	e := &entry{used: now}
+	c.entries[key] = e
+
+	return e
+}
+
+// leastUsed returns the key of the entry that was not used for the longest time. The caller must hold mu.
+func (c *cache) leastUsed() (key string) {
+	for k, e := range c.entries {
+		if key == "" || e.used.Before(c.entries[key].used) {
+			key = k
+		}
+	}
+
+	return key
+}
+
+// noteWrite notes that a subject has written something: it must not get an answer that may be older.
+func (c *cache) noteWrite(subject string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+
+	now := time.Now()
+	if len(c.wrote) >= maxWriters {
+		for s, at := range c.wrote {
+			if now.Sub(at) > shareFor {
+				delete(c.wrote, s)
+			}
+		}
+	}
+
+	// If still too many subjects write, nobody shares an answer that is older than this.
+	if len(c.wrote) >= maxWriters {
+		clear(c.wrote)
+		c.wrote[""] = now
+	}
+	if c.wrote == nil {
+		c.wrote = map[string]time.Time{}
+	}
+
+	c.wrote[subject] = now
+}
+
+// lastWrite returns when a subject has last written something; zero: not within the time for which answers are shared.
+func (c *cache) lastWrite(subject string) time.Time {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+
+	return slices.MaxFunc([]time.Time{c.wrote[subject], c.wrote[""]}, time.Time.Compare)
+}
+
+// shared returns an answer that was asked for after a time and can be given again, or begins to ask. If it returns
+// neither, the caller must ask and call finish.
+func (e *entry) shared(after time.Time) (*Answer, *asking, bool) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+
+	if e.answer != nil && e.asked.After(after) && time.Since(e.asked) <= shareFor {
+		return e.answer, nil, false
+	}
+	if e.asking != nil && e.asking.began.After(after) {
+		return nil, e.asking, false
+	}
+
+	e.asking = &asking{began: time.Now(), done: make(chan struct{})}
+
+	return nil, e.asking, true
+}
+
+// finish passes on the outcome of asking. An answer is kept.
+func (e *entry) finish(a *asking, answer Answer, err error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+
+	a.answer, a.err = answer, err
+	close(a.done)
+
+	if e.asking == a {
+		e.asking = nil
+	}
+	if err == nil && (e.answer == nil || a.began.After(e.asked)) {
+		e.answer, e.asked = &answer, a.began
+	}
+}
+
+// old returns the last answer, if it may still be given.
+func (e *entry) old() (Answer, bool) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+
+	if e.answer == nil || time.Since(e.asked) > keepFor {
+		return Answer{}, false
+	}
+
+	return *e.answer, true
+}
+
+// keepRows keeps the rows of a list, with the answer that they belong to.
+func (e *entry) keepRows(view string, rows any, a Answer) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+
+	e.rows = keptRows{view: view, rows: rows, info: a, at: time.Now()}
+}
+
+// oldRows returns the rows that were last shown in the same view, if they may still be shown.
+func (e *entry) oldRows(view string) (rows any, a Answer, ok bool) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+
+	k := e.rows
+	if k.view != view || k.rows == nil || time.Since(k.at) > keepFor {
+		return nil, Answer{}, false
+	}
+
+	return k.rows, k.info, true
+}

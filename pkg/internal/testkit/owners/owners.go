@@ -1,0 +1,135 @@
+// Package owners answers queries for all shards of a test cluster without schedulers. It reads the records of the
+// cluster for each query, so its answers are always current.
+package owners
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/carillonhq/carillon/pkg/internal/api/views"
+	"github.com/carillonhq/carillon/pkg/internal/readmodel"
+	"github.com/carillonhq/carillon/pkg/internal/schedule"
+	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/store/record"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// Owner owns all shards of a cluster.
+type Owner struct {
+	Node   string
+	Store  *store.Store
+	Shards int
+	Now    func() time.Time
+}
+
+// Ask answers a query.
+func (o Owner) Ask(ctx context.Context, q *readmodel.Query, without []int) (readmodel.NodeAnswer, error) {
+	scan := readmodel.NewScan(q, o.Node)
+
+	for shard := range o.Shards {
+		if slices.Contains(without, shard) {
+			continue
+		}
+
+		x, err := o.Index(ctx, shard)
+		if err != nil {
+			return readmodel.NodeAnswer{}, err
+		}
+
+		known, rows := x.Collected()
+		scan.Add(readmodel.ShardAnswer{Shard: shard, Owner: 1, Rows: rows, Unread: rows - known}, x)
+	}
+
+	return scan.Answer(), nil
+}
+
+// Index returns the index of a shard as its owner would have it.
+func (o Owner) Index(ctx context.Context, shard int) (*readmodel.Index, error) {
+	refs, entries, err := o.Store.NewEntryReader().Shard(ctx, shard, "")
+	if err != nil {
+		return nil, fmt.Errorf("read the entries: %w", err)
+	}
+
+	outcomes, err := o.Store.Outcomes(ctx, refs, 1000)
+	if err != nil {
+		return nil, fmt.Errorf("read the outcomes: %w", err)
+	}
+
+	keys, _, err := o.Store.ScanActive(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("read the active runs: %w", err)
+	}
+
+	active := map[record.Ref]map[string]bool{}
+	for _, k := range keys {
+		run := k.Run
+		if parent, _, is := task.ParentOf(run); is {
+			run = parent
+		}
+		if active[k.Ref] == nil {
+			active[k.Ref] = map[string]bool{}
+		}
+		active[k.Ref][run] = true
+	}
+
+	x := &readmodel.Index{}
+	for i, ref := range refs {
+		r, pausedUntil := row(ref, entries[i], outcomes[i], o.Now())
+		r.Active = readmodel.Count(len(active[ref]))
+		x.Put(readmodel.NoSlot, r, pausedUntil)
+	}
+
+	return x, nil
+}
+
+// row returns the row of a task, and when its pause ends.
+func row(ref record.Ref, e *task.Entry, o store.Outcome, now time.Time) (r readmodel.Row, pausedUntil int64) {
+	r = readmodel.Row{Name: ref.Namespace + "/" + ref.Name, Labels: e.Labels, Waiting: readmodel.Count(o.Waiting), Flags: readmodel.History}
+	if next, ok, _ := views.NextTick(e, now); ok {
+		r.Next = next.UnixMilli()
+	}
+	r.Schedule, _ = schedule.Parse(e.Timing(), time.Time{}) // nil if it cannot be parsed
+
+	if p, paused := views.PauseInForce(e, now); paused {
+		r.Flags |= readmodel.Paused
+		if p != nil && !p.Until.IsZero() {
+			pausedUntil = p.Until.UnixMilli()
+		}
+	}
+
+	if views.Fails(o) {
+		r.Flags |= readmodel.Failing
+	}
+
+	counting := true
+	for _, run := range o.Runs { // the newest first
+		outcome := readmodel.OutcomeOf(run.State)
+		if outcome == 0 {
+			continue
+		}
+
+		if r.LastEnd == 0 {
+			r.LastEnd, r.Last = run.LastSeen().UnixMilli(), outcome
+			if !run.StartedAt.IsZero() {
+				r.Duration = readmodel.Milliseconds(run.LastSeen().Sub(run.StartedAt.Time))
+			}
+			if run.LatenessMS != nil {
+				r.Lateness = readmodel.Milliseconds(time.Duration(*run.LatenessMS) * time.Millisecond)
+			}
+		}
+
+		switch {
+		case run.State == task.Succeeded:
+			counting = false
+			if r.LastSuccess == 0 {
+				r.LastSuccess = run.LastSeen().UnixMilli()
+			}
+		case counting && run.State != task.Cancelled:
+			r.Failures++
+		}
+	}
+
+	return r, pausedUntil
+}
