@@ -45,6 +45,8 @@ type Result struct {
 	Missed     int64    `json:"missed,omitempty"`                   // ticks that were found too late
 	Tasks      int64    `json:"tasks,omitempty"`
 	LoadMS     float64  `json:"load_ms,omitempty"`                     // from the start of the process until every shard can fire
+	CollectMS  float64  `json:"collect_ms,omitempty"`                  // how long it was read how the runs of all tasks had ended, in the background
+	CollectCPU float64  `json:"collect_cpu_us_each,omitempty"`         // the CPU time of that for each task
 	Reopened   int64    `json:"shards_reopened,omitempty"`             // how often a shard had to be loaded again, because something stalled
 	MemoryPer  *float64 `json:"memory_bytes_per_task,omitempty"`       // resident, compared with no tasks, after a garbage collection that returns free memory
 	MemoryAsIs *float64 `json:"memory_as_is_bytes_per_task,omitempty"` // the same, without a forced garbage collection
@@ -234,6 +236,10 @@ func (r *Result) formatNotes() string {
 
 	if r.LoadMS > 0 {
 		notes = append(notes, fmt.Sprintf("loaded in %s ms", formatNumber(r.LoadMS)))
+	}
+
+	if r.CollectMS > 0 {
+		notes = append(notes, fmt.Sprintf("how runs had ended was read in %s ms", formatNumber(r.CollectMS)))
 	}
 
 	if r.Reopened > 0 {

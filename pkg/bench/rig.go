@@ -218,6 +218,7 @@ func (r *rig) startParts(ctx context.Context, l load) (_ *work, err error) {
 		Node: nodeName, Store: w.tap, Fleet: fleet, NextAttempt: executor.Next, Now: w.clock.Now,
 		Namespaces: func() scheduler.Namespaces { return scheduler.OpenNamespaces{} },
 		Logger:     r.log.Named("scheduler"), Registerer: w.metrics,
+		PastRate: 200_000, // as fast as possible, and not during the measurement
 	})
 	keeper := shard.NewKeeper(shard.KeeperConfig{
 		Node: nodeName, Owners: func() []record.Owner { return r.owners }, Fence: r.plain.OwnerFence,

@@ -98,6 +98,7 @@ func (b *bench) measureOneScale(ctx context.Context, name string, n int, o order
 
 	// Memory per task is the difference to the scheduler without tasks.
 	per := func(with, without int64) *float64 { return new(roundTo(float64(with-without)/float64(n), 1)) }
+	res.CollectMS, res.CollectCPU = full.CollectMS, full.CollectMicros
 	res.LoadMS, res.Reopened, res.IdleCPU = full.LoadMS, full.Reopened, new(roundTo(full.IdleCPU, 5))
 	res.MemoryPer, res.MemoryAsIs, res.HeapPer = per(full.Resident, empty.Resident), per(full.AsIs, empty.AsIs), per(full.Heap, empty.Heap)
 

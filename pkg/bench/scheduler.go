@@ -49,6 +49,8 @@ type finding struct {
 	AsIs           int64   // resident bytes after the idle time
 	Resident, Heap int64   // the same after a garbage collection that returns free memory
 	IdleCPU        float64 // seconds of CPU time per second
+	CollectMS      float64 // how long it read how the runs of all tasks had ended
+	CollectMicros  float64 // CPU time for each task
 	Reopened       int64   // how often a shard had to be loaded again
 	Fires          fires
 	Said           counted // what the components have counted
@@ -149,6 +151,9 @@ func (o orders) measureOrders(ctx context.Context, r *rig, w *work, say *json.En
 	}
 
 	if o.Idle > 0 {
+		if err := o.awaitCollected(ctx, w, say, found); err != nil {
+			return err
+		}
 		if err := say.Encode(word{Step: "nothing is due"}); err != nil {
 			return err
 		}
@@ -178,6 +183,27 @@ func (o orders) measureOrders(ctx context.Context, r *rig, w *work, say *json.En
 	}
 
 	return o.fireSteadily(ctx, r, w, found)
+}
+
+// awaitCollected waits until the scheduler has read how the runs of all tasks had ended, which it does in the background.
+func (o orders) awaitCollected(ctx context.Context, w *work, say *json.Encoder, found *finding) error {
+	if err := say.Encode(word{Step: "read how runs had ended"}); err != nil {
+		return err
+	}
+
+	cpu, at := cpuTime(), time.Now()
+	known, tasks := w.engine.Collected()
+
+	for ; known < tasks; known, tasks = w.engine.Collected() {
+		if !clock.Sleep(ctx, 100*time.Millisecond) {
+			return context.Cause(ctx)
+		}
+	}
+
+	found.CollectMS = roundTo(time.Since(at).Seconds()*1000, 1)
+	found.CollectMicros = roundTo((cpuTime()-cpu).Seconds()*1e6/float64(max(tasks, 1)), 2)
+
+	return nil
 }
 
 // fireSteadily moves the clock to where some tasks have a tick each second, and measures.

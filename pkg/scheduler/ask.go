@@ -67,6 +67,19 @@ func (e *Engine) EachIndex(ctx context.Context, subject string, without []int, v
 	return nil
 }
 
+// Collected returns for how many tasks of this node it is known how their last run ended, and how many tasks there are.
+// It does not count shards that are being opened.
+func (e *Engine) Collected() (known, tasks int) {
+	for _, w := range e.sortedWorkers() {
+		if served := w.served.Load(); served != nil {
+			k, n := served.index.Collected()
+			known, tasks = known+k, tasks+n
+		}
+	}
+
+	return known, tasks
+}
+
 // sortedWorkers returns the workers of this node, ordered by shard.
 func (e *Engine) sortedWorkers() []*worker {
 	e.mu.Lock()

@@ -1,6 +1,7 @@
 package scheduler
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -44,6 +45,9 @@ type Config struct {
 	ClearedAfter time.Duration
 	// Reconcile is about how often a shard is compared with what etcd holds. The default is 1 min.
 	Reconcile time.Duration
+	// PastRate is how many tasks per second are read to find out how their runs had ended before their shard
+	// was opened. The default is pastruns.DefaultRate.
+	PastRate int
 	// Now returns the time by which ticks are decided. Required.
 	Now func() time.Time
 	// Cluster returns the cluster's record as it is known: the number of shards, the catch-up rate, and
@@ -126,7 +130,7 @@ func New(cfg Config) *Engine {
 	}
 
 	e.failures = failures.NewReader(cfg.Store, cfg.Logger)
-	e.pastRuns = pastruns.NewReader(cfg.Store, func() bool { return e.Overdue(cfg.Now(), board.OverdueAfter) != nil }, cfg.Logger)
+	e.pastRuns = pastruns.NewReader(cfg.Store, cmp.Or(cfg.PastRate, pastruns.DefaultRate), func() bool { return e.Overdue(cfg.Now(), board.OverdueAfter) != nil }, cfg.Logger)
 	e.pace = pace.NewLimiter(e.catchUpRate)
 	e.scanLimit = scanlimit.New()
 

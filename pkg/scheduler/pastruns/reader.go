@@ -20,10 +20,8 @@ import (
 )
 
 const (
-	// tasksPerSecond is how many tasks a Reader reads in a second, at most.
-	tasksPerSecond = 5000
-	// batchPause is the pause after each batch of store.HistoriesAtOnce tasks.
-	batchPause = store.HistoriesAtOnce * time.Second / tasksPerSecond
+	// DefaultRate is how many tasks a Reader reads in a second, at most, unless it is given another rate.
+	DefaultRate = 5000
 	// retryPause is the pause before a batch is read again, and while the node is overdue.
 	retryPause = time.Second
 	// maxRecords limits how many records of a task are read to find its last success.
@@ -77,14 +75,18 @@ type Request struct {
 type Reader struct {
 	store    Store
 	overdue  func() bool
+	pause    time.Duration // after each batch of store.HistoriesAtOnce tasks
 	requests chan Request
 	log      *zap.Logger
 }
 
-// NewReader returns a Reader. It does nothing until Run is called. It pauses while overdue returns true: then the node
-// has more urgent things to do.
-func NewReader(s Store, overdue func() bool, log *zap.Logger) *Reader {
-	return &Reader{store: s, overdue: overdue, requests: make(chan Request, maxRequests), log: log}
+// NewReader returns a Reader. It does nothing until Run is called. It reads at most rate tasks in a second, and pauses
+// while overdue returns true: then the node has more urgent things to do.
+func NewReader(s Store, rate int, overdue func() bool, log *zap.Logger) *Reader {
+	return &Reader{
+		store: s, overdue: overdue, pause: store.HistoriesAtOnce * time.Second / time.Duration(rate),
+		requests: make(chan Request, maxRequests), log: log,
+	}
 }
 
 // Request queues a request without blocking. If too many wait, it is dropped.
@@ -136,7 +138,7 @@ func (r *Reader) readShard(ctx context.Context, q Request) {
 			return
 		}
 
-		if !q.Deliver(ctx, found, len(wanted) > 0) || !clock.Sleep(ctx, batchPause) {
+		if !q.Deliver(ctx, found, len(wanted) > 0) || !clock.Sleep(ctx, r.pause) {
 			return
 		}
 	}

@@ -158,7 +158,7 @@ func TestReader_FindsTheLastEndAndTheLastSuccess(t *testing.T) {
 			w.wanted = append(w.wanted, Want{"default/" + name, "uid0"})
 		}
 
-		r := NewReader(s, func() bool { return false }, zap.NewNop())
+		r := NewReader(s, DefaultRate, func() bool { return false }, zap.NewNop())
 		go r.Run(t.Context())
 		r.Request(w.request())
 		time.Sleep(time.Minute)
@@ -199,7 +199,7 @@ func TestReader_DisturbsNobodyAndGivesUpNothing(t *testing.T) {
 		overdue.Store(true)
 		s.failing = 3
 		began := time.Now()
-		r := NewReader(s, overdue.Load, zap.NewNop())
+		r := NewReader(s, DefaultRate, overdue.Load, zap.NewNop())
 		go r.Run(t.Context())
 		r.Request(w.request())
 
@@ -216,7 +216,7 @@ func TestReader_DisturbsNobodyAndGivesUpNothing(t *testing.T) {
 			synctest.Wait()
 		}
 
-		if took := time.Since(began) - 10*time.Second; len(w.found) != tasks || took < tasks/tasksPerSecond*time.Second || took > tasks/tasksPerSecond*time.Second+5*time.Second {
+		if took := time.Since(began) - 10*time.Second; len(w.found) != tasks || took < tasks/DefaultRate*time.Second || took > tasks/DefaultRate*time.Second+5*time.Second {
 			t.Errorf("%d tasks in %s", len(w.found), took)
 		}
 	})
@@ -231,7 +231,7 @@ func TestReader_EndsWhenNobodyWantsTheResult(t *testing.T) {
 			w.wanted = append(w.wanted, Want{fmt.Sprintf("default/t%05d", i), "uid0"})
 		}
 
-		r := NewReader(s, func() bool { w.gone.Store(len(w.parts) == 2); return false }, zap.NewNop())
+		r := NewReader(s, DefaultRate, func() bool { w.gone.Store(len(w.parts) == 2); return false }, zap.NewNop())
 		go r.Run(t.Context())
 		r.Request(w.request())
 		r.Request(next.request())
