@@ -18,6 +18,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/cli/factory"
 	"github.com/carillonhq/carillon/pkg/cli/failure"
 	"github.com/carillonhq/carillon/pkg/cli/imports"
+	"github.com/carillonhq/carillon/pkg/cli/load"
 	"github.com/carillonhq/carillon/pkg/cli/logs"
 	namespacecmd "github.com/carillonhq/carillon/pkg/cli/namespace"
 	nodecmd "github.com/carillonhq/carillon/pkg/cli/node"
@@ -188,7 +189,7 @@ func everydayCommands(f *factory.Factory) []*cobra.Command {
 	next := taskcmd.NextCommand(f)
 	next.Use = "next [TASK... | QUERY]"
 	next.Short = "Show the next ticks of one task or all tasks"
-	return []*cobra.Command{apply.Command(f), apply.DiffCommand(f), logs.Command(f), next, taskcmd.WhyCommand(f), eventscmd.Command(f), topcmd.Command(f)}
+	return []*cobra.Command{apply.Command(f), apply.DiffCommand(f), logs.Command(f), next, load.Command(f), taskcmd.WhyCommand(f), eventscmd.Command(f), topcmd.Command(f)}
 }
 
 // refuseUnknown makes every command that only groups others return an error for an unknown word. Without it,

@@ -66,6 +66,7 @@ type Client struct {
 	Freezes *FreezesService
 	Audit   *AuditService
 	Board   *BoardService
+	Load    *LoadService
 
 	Access     *AccessService
 	Roles      *RolesService
@@ -101,6 +102,7 @@ func New(cfg Config) (*Client, error) {
 		Freezes: &FreezesService{conn},
 		Audit:   &AuditService{conn},
 		Board:   &BoardService{conn},
+		Load:    &LoadService{conn},
 
 		Access:     &AccessService{conn},
 		Roles:      &RolesService{conn},

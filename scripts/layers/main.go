@@ -53,7 +53,7 @@ var allowedImports = map[string][]string{
 	"pkg/bench": {"pkg/daemon/garbage", "pkg/daemon", "pkg/internal/check", "pkg/internal/api", "pkg/client", "pkg/scheduler", "pkg/scheduler/placement", "election", "shard", "executor", "executor/proctree", "executor/spool", "pkg/cgroup", "pkg/store", "pkg/store/record", "pkg/kv", "pkg/internal/schedule", "pkg/task", "executor/workdir", "executor/guardian", "executor/process", "pkg/internal/access", "pkg/internal/authority"},
 	// cli uses the API like any other client, and contains no part of a node. It parses schedules to report errors
 	// before it sends them. It creates the key files for secrets, which an operator copies to the nodes.
-	"pkg/cli": {"pkg/cli/failure", "pkg/cli/output", "pkg/cli/factory", "pkg/cli/selection", "pkg/cli/complete", "pkg/cli/logs", "pkg/cli/apply", "pkg/cli/schedule", "pkg/cli/run", "pkg/cli/task", "pkg/cli/node", "pkg/cli/shard", "pkg/cli/cluster", "pkg/cli/secret", "pkg/cli/cert", "pkg/cli/config", "pkg/cli/audit", "pkg/cli/events", "pkg/cli/top", "pkg/cli/imports", "pkg/cli/access", "pkg/cli/namespace", "pkg/cli/role", "pkg/cli/token", "pkg/client", "pkg/internal/manifest", "pkg/task"},
+	"pkg/cli": {"pkg/cli/failure", "pkg/cli/output", "pkg/cli/factory", "pkg/cli/selection", "pkg/cli/complete", "pkg/cli/load", "pkg/cli/logs", "pkg/cli/apply", "pkg/cli/schedule", "pkg/cli/run", "pkg/cli/task", "pkg/cli/node", "pkg/cli/shard", "pkg/cli/cluster", "pkg/cli/secret", "pkg/cli/cert", "pkg/cli/config", "pkg/cli/audit", "pkg/cli/events", "pkg/cli/top", "pkg/cli/imports", "pkg/cli/access", "pkg/cli/namespace", "pkg/cli/role", "pkg/cli/token", "pkg/client", "pkg/internal/manifest", "pkg/task"},
 	// failure creates the errors of commands, output prints, settings finds what a command needs to reach a server.
 	// None of them makes calls.
 	"pkg/cli/failure":  {"pkg/client", "pkg/internal/manifest", "pkg/task"},
@@ -87,6 +87,7 @@ var allowedImports = map[string][]string{
 	"pkg/cli/role":      {"pkg/cli/failure", "pkg/cli/output", "pkg/cli/factory", "pkg/cli/batch", "pkg/cli/view", "pkg/cli/complete", "pkg/client", "pkg/task"},
 	"pkg/cli/token":     {"pkg/cli/failure", "pkg/cli/output", "pkg/cli/factory", "pkg/cli/batch", "pkg/cli/view", "pkg/cli/complete", "pkg/client", "pkg/task"},
 	"pkg/cli/events":    {"pkg/cli/failure", "pkg/cli/output", "pkg/cli/factory", "pkg/cli/selection", "pkg/cli/complete", "pkg/client", "pkg/task"},
+	"pkg/cli/load":      {"pkg/cli/failure", "pkg/cli/output", "pkg/cli/factory", "pkg/cli/view", "pkg/client", "pkg/task"},
 	"pkg/cli/top":       {"pkg/cli/failure", "pkg/cli/output", "pkg/cli/factory", "pkg/client", "pkg/internal/top", "pkg/task"},
 	"pkg/cli/imports":   {"pkg/cli/failure", "pkg/cli/output", "pkg/cli/factory", "pkg/cli/selection", "pkg/cli/complete", "pkg/cli/apply", "pkg/internal/importer", "pkg/internal/manifest", "pkg/internal/schedule", "pkg/task"},
 
@@ -97,7 +98,7 @@ var allowedImports = map[string][]string{
 	"pkg/internal/schema": {"pkg/internal/schedule", "pkg/task"},
 
 	// api is the server: it authenticates, describes and routes, and wires the handlers of each resource.
-	"pkg/internal/api": {"pkg/client", "pkg/internal/api/ask", "pkg/internal/readmodel", "pkg/internal/api/board", "pkg/internal/api/cluster", "pkg/internal/api/events", "pkg/internal/api/httpapi", "pkg/internal/api/logs", "pkg/internal/api/nodes", "pkg/internal/api/peers", "pkg/internal/api/runs", "pkg/internal/api/secrets", "pkg/internal/api/selection", "pkg/internal/api/attempts", "pkg/internal/api/tasks", "pkg/internal/api/views", "pkg/internal/connlimit", "pkg/internal/schema", "pkg/internal/secret", "pkg/internal/statement", "pkg/store", "pkg/store/record", "pkg/task", "pkg/internal/access", "pkg/internal/api/accesscontrol", "pkg/internal/authority"},
+	"pkg/internal/api": {"pkg/client", "pkg/internal/api/ask", "pkg/internal/readmodel", "pkg/internal/api/board", "pkg/internal/api/cluster", "pkg/internal/api/events", "pkg/internal/api/httpapi", "pkg/internal/api/load", "pkg/internal/api/logs", "pkg/internal/api/nodes", "pkg/internal/api/peers", "pkg/internal/api/runs", "pkg/internal/api/secrets", "pkg/internal/api/selection", "pkg/internal/api/attempts", "pkg/internal/api/tasks", "pkg/internal/api/views", "pkg/internal/connlimit", "pkg/internal/schema", "pkg/internal/secret", "pkg/internal/statement", "pkg/store", "pkg/store/record", "pkg/task", "pkg/internal/access", "pkg/internal/api/accesscontrol", "pkg/internal/authority"},
 	// httpapi is shared by the handlers of all resources. peers makes requests to other nodes. views shows records,
 	// and selection finds tasks. A resource imports no other resource, except that runs and board import attempts,
 	// which extends what they show.
@@ -115,6 +116,7 @@ var allowedImports = map[string][]string{
 	"pkg/internal/access":     {"pkg/task"},
 	"pkg/internal/authority":  {"pkg/clock", "pkg/internal/access", "pkg/kv", "pkg/store", "pkg/store/record", "pkg/task", "pkg/wake"},
 	"pkg/internal/api/runs":   {"pkg/client", "pkg/internal/api/ask", "pkg/internal/api/httpapi", "pkg/internal/api/selection", "pkg/internal/api/attempts", "pkg/internal/api/views", "pkg/store", "pkg/store/record", "pkg/task", "pkg/internal/access"},
+	"pkg/internal/api/load":   {"pkg/client", "pkg/internal/access", "pkg/internal/api/ask", "pkg/internal/api/httpapi", "pkg/internal/api/selection", "pkg/internal/readmodel", "pkg/task"},
 	"pkg/internal/api/logs":   {"pkg/client", "pkg/internal/api/httpapi", "pkg/internal/api/peers", "pkg/store", "pkg/store/record", "pkg/task", "pkg/internal/access"},
 	"pkg/internal/api/events": {"pkg/client", "pkg/internal/api/httpapi", "pkg/store", "pkg/task", "pkg/internal/access", "pkg/internal/authority"},
 	"pkg/internal/api/nodes":  {"pkg/client", "pkg/internal/api/httpapi", "pkg/internal/api/views", "pkg/store", "pkg/task", "pkg/internal/access"},

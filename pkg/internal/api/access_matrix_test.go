@@ -34,6 +34,7 @@ list-task-versions    yh     yh       yh     yh       yy      hh            yy  
 next-ticks            yh     yh       yh     yh       yy      hh            yy    hh
 list-coming           yh     yh       yh     yh       yy      hh            yy    hh
 task-why              yh     yh       yh     yh       yy      hh            yy    hh
+get-namespace-load    yh     yh       yh     yh       yy      hh            yy    hh
 task-stats            yh     yh       yh     yh       yy      hh            yy    hh
 task-keys             yh     yh       yh     yh       yy      hh            yy    hh
 list-runs             yh     yh       yh     yh       yy      hh            yy    hh
@@ -108,6 +109,7 @@ repair                f      f        f      f        f       f             y   
 list-all-tasks        o      o        o      o        a       n             a     n
 list-all-runs         o      o        o      o        a       n             a     n
 list-all-secrets      o      o        o      o        a       n             a     n
+get-load              o      o        o      o        a       n             a     n
 list-all-coming       o      o        o      o        a       n             a     n
 list-all-events       o      o        o      o        a       n             a     f
 list-namespaces       o      o        o      o        a       n             a     n
@@ -234,7 +236,7 @@ func (w *matrixWorld) operations() map[string]operation {
 	thaw := func(ns string) { _, _ = w.Freezes.End(ctx, ns) }
 
 	return map[string]operation{
-		"list-tasks": {}, "list-coming": {}, "list-runs": {}, "list-secrets": {}, "get-namespace": {}, "get-namespace-freeze": {},
+		"list-tasks": {}, "get-namespace-load": {}, "list-coming": {}, "list-runs": {}, "list-secrets": {}, "get-namespace": {}, "get-namespace-freeze": {},
 		"get-task": {before: w.task}, "list-task-versions": {before: w.task}, "next-ticks": {before: w.task}, "task-why": {before: w.task}, "task-stats": {before: w.task}, "task-keys": {before: w.task},
 		"get-run": {before: w.endedRun}, "list-task-runs": {before: w.task}, "get-task-run": {before: w.endedRun}, "get-run-logs": {before: w.endedRun},
 		"get-secret": {before: w.secretOf}, "list-events": {query: "after=" + w.began, before: w.task},
@@ -282,7 +284,7 @@ func (w *matrixWorld) operations() map[string]operation {
 		"add-member": {body: `{"name":"x","peer_urls":["http://127.0.0.1:1"]}`, own: []int{409, 422, 503}}, "remove-member": {own: []int{404, 409, 503}},
 		"recover-cluster": {own: []int{409}}, "audit": {query: "pause=1"}, "repair": {body: `{"findings":[{"kind":"orphan_history","key":"/x"}]}`, own: []int{422}},
 
-		"list-all-tasks": {}, "list-all-runs": {}, "list-all-secrets": {}, "list-all-coming": {}, "list-all-events": {query: "after=" + w.began},
+		"list-all-tasks": {}, "list-all-runs": {}, "list-all-secrets": {}, "list-all-coming": {}, "get-load": {query: "q=name:" + ownMarker + "," + otherMarker}, "list-all-events": {query: "after=" + w.began},
 		"list-namespaces": {}, "list-bindings": {}, "list-tokens": {}, "list-audit-records": {query: "kind=task"},
 		"get-board": {}, "ask-owner": {}, "list-attempts": {}, "get-version": {}, "whoami": {}, "can": {query: "verb=read&kind=nodes"}, "healthz": {}, "readyz": {},
 		"next-of-schedule": {body: `{"schedule":"@daily"}`},
@@ -429,7 +431,10 @@ func (w *matrixWorld) request(operation string, op operation, route [2]string, r
 	case 'h':
 		ok = status == http.StatusNotFound
 	case 'o', 'a', 'n':
-		own, other := strings.Contains(r.body, `"`+ownMarker+`"`), strings.Contains(r.body, `"`+otherMarker+`"`)
+		shows := func(marker string) bool { // as a name, or after its namespace
+			return strings.Contains(r.body, `"`+marker+`"`) || strings.Contains(r.body, `/`+marker+`"`)
+		}
+		own, other := shows(ownMarker), shows(otherMarker)
 		ok = status == http.StatusOK && own == (want != 'n') && other == (want == 'a')
 	default:
 		w.t.Fatalf("%s: %q is not a result", operation, want)

@@ -20,6 +20,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/internal/api/cluster"
 	"github.com/carillonhq/carillon/pkg/internal/api/events"
 	"github.com/carillonhq/carillon/pkg/internal/api/httpapi"
+	"github.com/carillonhq/carillon/pkg/internal/api/load"
 	"github.com/carillonhq/carillon/pkg/internal/api/logs"
 	"github.com/carillonhq/carillon/pkg/internal/api/nodes"
 	"github.com/carillonhq/carillon/pkg/internal/api/peers"
@@ -235,6 +236,7 @@ type server struct {
 	nodes    *nodes.Handlers
 	cluster  *cluster.Handlers
 	board    *board.Handlers
+	load     *load.Handlers
 	secrets  *secrets.Handlers
 	control  *accesscontrol.Handlers
 }
@@ -290,6 +292,7 @@ func newServer(cfg Config) *server {
 		Store: cfg.Store, Cluster: cfg.Cluster, Peers: others, Attempts: s.attempts, Node: cfg.Node, Version: cfg.Version, Now: now,
 		Part: cfg.Board, Status: s.cluster.Status,
 	}
+	s.load = &load.Handlers{Asker: s.asker, Now: now}
 	s.secrets = &secrets.Handlers{Store: cfg.Store, Node: cfg.Node, Now: now, Keys: cfg.Keys}
 	s.control = &accesscontrol.Handlers{Store: cfg.Store, Keeper: cfg.Access, Now: now, ClockFault: cfg.Clock, MostScanned: cfg.MostScanned, Log: s.log}
 

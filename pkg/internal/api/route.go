@@ -22,7 +22,7 @@ func (s *server) registerRoutes() {
 
 // documentedRoutes returns the operations of the OpenAPI document, in its order.
 func (s *server) documentedRoutes() []*httpapi.Operation {
-	return slices.Concat(s.tasks.Routes(), s.runs.Routes(), s.logs.Routes(), s.events.Routes(), s.attempts.Routes(), s.board.Routes(), s.asker.Routes(),
+	return slices.Concat(s.tasks.Routes(), s.runs.Routes(), s.logs.Routes(), s.events.Routes(), s.attempts.Routes(), s.board.Routes(), s.asker.Routes(), s.load.Routes(),
 		s.nodes.Routes(), s.cluster.Routes(), s.secrets.Routes(), s.control.Routes(), s.healthRoutes())
 }
 

@@ -1,0 +1,214 @@
+// Package load contains the API handlers for the load of the coming hours: how many runs fall due in each minute, which
+// minutes have the most, what makes them, and what would lower them.
+//
+// The owners of the shards count (package readmodel). They are asked twice: for the runs of each minute, and then for
+// what makes the highest ones, because no node knows which minutes these are in the whole cluster.
+package load
+
+import (
+	"cmp"
+	"fmt"
+	"math"
+	"net/http"
+	"reflect"
+	"slices"
+	"time"
+
+	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/internal/access"
+	"github.com/carillonhq/carillon/pkg/internal/api/ask"
+	"github.com/carillonhq/carillon/pkg/internal/api/httpapi"
+	"github.com/carillonhq/carillon/pkg/internal/api/selection"
+	"github.com/carillonhq/carillon/pkg/internal/readmodel"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// maxMakers is how many makers of a peak are listed.
+const maxMakers = 5
+
+// Handlers serve the load. They are safe for concurrent use.
+type Handlers struct {
+	Asker *ask.Asker
+	Now   httpapi.Clock
+}
+
+const loadAbout = "What falls due, in the minutes of UTC: limits such as max_runs, overlap policies and freezes are not considered, nor are manual runs and retries. " +
+	"Paused tasks count from the end of their pause. The nodes that own the shards count; missing names the shards for which no node has answered."
+
+// Routes returns the operations on the load.
+func (h *Handlers) Routes() []*httpapi.Operation {
+	const get = http.MethodGet
+	answer := reflect.TypeFor[client.TaskLoad]()
+
+	return []*httpapi.Operation{
+		{ID: "get-load", Method: get, Path: "/v1/load", Tag: "tasks", Summary: "Read how many runs fall due in the coming hours, in all namespaces",
+			Description: loadAbout, Status: 200, Answer: answer, Errors: []int{429}, Handler: httpapi.Query(h.getLoad)},
+		{ID: "get-namespace-load", Verb: access.Read, Kind: access.Tasks, Method: get, Path: httpapi.InNamespace + "/load", Tag: "tasks", Summary: "Read how many runs fall due in the coming hours, in a namespace",
+			Description: loadAbout, Status: 200, Answer: answer, Errors: []int{429}, Handler: httpapi.Query(h.getLoad)},
+	}
+}
+
+// loadQuery are the parameters of a request for the load.
+type loadQuery struct {
+	selection.NameQuery
+	Query ask.QueryText `query:"q" doc:"Only tasks that match this query line: \"label:team=data\"."`
+	Span  wholeMinutes  `query:"span" default:"24h0m0s" example:"24h" doc:"How far to look ahead: a duration of whole minutes, at most 24h."`
+	Step  wholeMinutes  `query:"step" default:"1m0s" example:"5m" doc:"The length of a step: a duration of whole minutes, of which span is a multiple."`
+	Peaks int           `query:"peaks" minimum:"0" maximum:"20" default:"5" doc:"The maximum number of peaks."`
+}
+
+// wholeMinutes is a number of minutes as a query parameter.
+type wholeMinutes int
+
+// UnmarshalText parses a duration of whole minutes.
+func (m *wholeMinutes) UnmarshalText(text []byte) error {
+	d, err := task.ParseDuration("", string(text))
+	if err != nil {
+		return err
+	}
+
+	if d.Std() < time.Minute || d.Std() > readmodel.MaxLoadMinutes*time.Minute || d.Std()%time.Minute != 0 {
+		return task.Invalid(task.CodeOutOfRange, "", "%s is not a number of minutes between 1m and 24h", text)
+	}
+
+	*m = wholeMinutes(d.Std() / time.Minute)
+
+	return nil
+}
+
+// getLoad serves the load of a namespace, or of all namespaces that the caller may read.
+func (h *Handlers) getLoad(c *httpapi.Call, q loadQuery) (httpapi.Answer, error) {
+	if q.Span%q.Step != 0 {
+		return httpapi.Answer{}, task.Invalid(task.CodeBadValue, "step", "span is not a multiple of %s", task.Duration(time.Duration(q.Step)*time.Minute))
+	}
+
+	question, err := selection.QuestionOf(c, q.NameQuery)
+	if err != nil {
+		return httpapi.Answer{}, err
+	}
+
+	question.Query = q.Query
+	if err := selection.RequireRuns(c, &question); err != nil {
+		return httpapi.Answer{}, err
+	}
+
+	from := h.Now.Stamp().Truncate(time.Minute)
+	question.Load = &readmodel.LoadRange{From: from.UnixMilli(), Minutes: int(q.Span)}
+	answer, err := h.Asker.Ask(c, question)
+	if err != nil {
+		return httpapi.Answer{}, err
+	}
+
+	counted := *answer.Load // others share the answer
+	if peaks := counted.PeakMinutes(q.Peaks); len(peaks) > 0 {
+		question.Load = &readmodel.LoadRange{From: from.UnixMilli(), Minutes: int(q.Span), Makers: peaks}
+		detailed, err := h.Asker.Ask(c, question)
+		if err != nil {
+			return httpapi.Answer{}, err
+		}
+		counted.Makers = detailed.Load.Makers
+	}
+
+	return httpapi.Answer{Status: http.StatusOK, Body: present(&counted, from, q, answer.Info(h.Now.Stamp()))}, nil
+}
+
+// present converts a load to the form of the API.
+func present(l *readmodel.Load, from time.Time, q loadQuery, info client.ListInfo) client.TaskLoad {
+	info.Count = nil // it counts also tasks without ticks
+
+	out := client.TaskLoad{
+		From: task.At(from), Step: task.Duration(time.Duration(q.Step) * time.Minute), Runs: sumSteps(l.Runs, int(q.Step)),
+		Tasks: l.Tasks, Jittered: l.Jittered, Inexact: l.Inexact, AfterCompletion: l.AfterCompletion,
+		Peaks: []client.LoadPeak{}, Advice: []client.LoadAdvice{}, ListInfo: info,
+	}
+
+	peaks := l.PeakMinutes(q.Peaks)
+	for i, minute := range peaks[:min(len(peaks), len(l.Makers))] {
+		peak := client.LoadPeak{At: task.At(from.Add(time.Duration(minute) * time.Minute)), Runs: roundRuns(l.Runs[minute]), Makers: []client.LoadMaker{}}
+		for _, m := range l.Makers[i][:min(len(l.Makers[i]), maxMakers)] {
+			peak.Makers = append(peak.Makers, client.LoadMaker{
+				Schedule: m.Schedule, Timezone: m.Timezone, Jitter: task.Duration(time.Duration(m.JitterMS) * time.Millisecond),
+				Tasks: m.Tasks, Runs: roundRuns(m.Runs), Names: m.Names,
+			})
+		}
+
+		peak.OtherMakers = len(l.Makers[i]) - len(peak.Makers)
+		out.Peaks = append(out.Peaks, peak)
+	}
+
+	out.Advice = append(out.Advice, advise(out.Peaks, meanRuns(l.Runs))...)
+
+	return out
+}
+
+// sumSteps adds up the runs of this many minutes each.
+func sumSteps(runs []float64, minutes int) []float64 {
+	steps := make([]float64, 0, len(runs)/minutes)
+	for chunk := range slices.Chunk(runs, minutes) {
+		sum := 0.0
+		for _, r := range chunk {
+			sum += r
+		}
+		steps = append(steps, roundRuns(sum))
+	}
+
+	return steps
+}
+
+// roundRuns rounds a number of runs to hundredths.
+func roundRuns(runs float64) float64 { return math.Round(runs*100) / 100 }
+
+// meanRuns returns the average of the minutes.
+func meanRuns(runs []float64) float64 {
+	sum := 0.0
+	for _, r := range runs {
+		sum += r
+	}
+
+	return sum / float64(max(len(runs), 1))
+}
+
+const (
+	// crowd is the number of tasks with the same schedule from which they are worth spreading.
+	crowd = 20
+	// steep is how many times the average a minute must have to be called a peak.
+	steep = 3
+)
+
+// advise returns what would lower the peaks: to spread the tasks of a schedule that makes much of a steep one. Each
+// schedule is named once.
+func advise(peaks []client.LoadPeak, mean float64) []client.LoadAdvice {
+	var list []client.LoadAdvice
+	for _, p := range peaks {
+		if p.Runs < steep*mean {
+			continue
+		}
+
+		for _, m := range p.Makers {
+			known := slices.ContainsFunc(list, func(a client.LoadAdvice) bool { return a.Schedule == m.Schedule && a.Timezone == m.Timezone })
+			if known || m.Jitter > 0 || m.Tasks < crowd {
+				continue
+			}
+
+			text := fmt.Sprintf("spread with jitter: %s tasks with the schedule %s", grouped(m.Tasks), m.Schedule)
+			if m.Schedule == "@at" {
+				text = fmt.Sprintf("spread the times of %s tasks with @at", grouped(m.Tasks))
+			}
+			list = append(list, client.LoadAdvice{At: p.At, Schedule: m.Schedule, Timezone: m.Timezone, Tasks: m.Tasks, Text: text})
+		}
+	}
+
+	slices.SortStableFunc(list, func(a, b client.LoadAdvice) int { return cmp.Compare(b.Tasks, a.Tasks) })
+
+	return list
+}
+
+// grouped formats a number with commas: 12,345.
+func grouped(n int) string {
+	digits := fmt.Sprint(n)
+	for at := len(digits) - 3; at > 0; at -= 3 {
+		digits = digits[:at] + "," + digits[at:]
+	}
+
+	return digits
+}

@@ -1,0 +1,104 @@
+package api_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/internal/readmodel"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+func TestLoad_CountsWhatFallsDue(t *testing.T) {
+	w := newWorld(t)
+	for i := range 25 {
+		w.create(fmt.Sprintf("midnight-%02d", i), "0 0 * * *")
+	}
+	w.create("hourly", "0 * * * *")
+	w.create("by-hand", "@manual")
+	w.create("after", "@every 1h after completion")
+
+	l, err := w.Load.Get(t.Context(), client.LoadOptions{Namespace: "default", Peaks: 2})
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	sum := 0.0
+	for _, runs := range l.Runs {
+		sum += runs
+	}
+	if len(l.Runs) != 24*60 || l.Step.Std() != time.Minute || sum != 25+24 || l.Tasks != 26 || l.AfterCompletion != 1 || len(l.Missing) != 0 || l.Shards != shards {
+		t.Errorf("%d steps of %s, %v runs of %d tasks, %d after completion, missing %v", len(l.Runs), l.Step, sum, l.Tasks, l.AfterCompletion, l.Missing)
+	}
+
+	peak := l.Peaks[0]
+	if len(l.Peaks) != 2 || peak.Runs != 26 || peak.At.Hour() != 0 || peak.At.Minute() != 0 || l.Peaks[1].Runs != 1 {
+		t.Fatalf("peaks %+v", l.Peaks)
+	}
+	if m := peak.Makers[0]; len(peak.Makers) != 2 || m.Schedule != "0 0 * * *" || m.Tasks != 25 || m.Runs != 25 ||
+		!slices.Equal(m.Names, []string{"default/midnight-00", "default/midnight-01", "default/midnight-02"}) {
+		t.Errorf("makers %+v", peak.Makers)
+	}
+	if len(l.Advice) != 1 || !l.Advice[0].At.Equal(peak.At.Time) || l.Advice[0].Text != "spread with jitter: 25 tasks with the schedule 0 0 * * *" {
+		t.Errorf("advice %+v", l.Advice)
+	}
+
+	some, err := w.Load.Get(t.Context(), client.LoadOptions{Query: "name:hourly", Span: 2 * time.Hour, Step: time.Hour})
+	if err != nil || fmt.Sprint(some.Runs) != "[1 1]" || some.Tasks != 1 {
+		t.Errorf("of one task: %v, %v", some.Runs, err)
+	}
+}
+
+func TestLoad_RefusesWrongSteps(t *testing.T) {
+	w := newWorld(t)
+	for query, field := range map[string]string{
+		"span=25h": "span", "span=30s": "span", "span=1d": "span", "step=90s": "step", "span=10m&step=3m": "step", "peaks=21": "peaks", "q=state:faild": "q",
+	} {
+		if res := w.do(request{method: "GET", path: "/v1/load?" + query}); res.status != 422 || res.Problem.Field != field {
+			t.Errorf("%s: %d %s", query, res.status, res.body)
+		}
+	}
+}
+
+// A caller learns nothing of tasks that it may not read: neither that they exist, nor when they run.
+func TestLoad_ContainsOnlyWhatTheCallerMayRead(t *testing.T) {
+	w := newWorld(t)
+	w.namespace(task.Namespace{Name: "theirs", RunAs: []string{"*"}})
+	w.create("mine", "0 * * * *")
+	s := task.Defaults()
+	s.Name, s.Schedule, s.Action.Noop = "secret", task.Schedules{"30 * * * *"}, &task.Noop{}
+	if _, err := w.Tasks.Create(t.Context(), "theirs", s); err != nil {
+		t.Fatal(err)
+	}
+
+	w.bind("user:vic", "viewer", "default")
+	vic := w.token("user:vic")
+
+	var l client.TaskLoad
+	if res := w.as(vic, "GET", "/v1/load?span=1h&step=30m", ""); res.status != 200 || json.Unmarshal([]byte(res.body), &l) != nil || l.Tasks != 1 || len(l.Peaks) != 1 || l.Peaks[0].Makers[0].Names[0] != "default/mine" {
+		t.Errorf("all namespaces: %d %s", res.status, res.body)
+	}
+	if res := w.as(vic, "GET", "/v1/namespaces/theirs/load", ""); res.status != 404 {
+		t.Errorf("another namespace: %d %s", res.status, res.body)
+	}
+}
+
+// Two nodes answer for a shard each. A shard that nobody answers for is named.
+func TestLoad_NamesMissingShards(t *testing.T) {
+	w := newWorld(t)
+	w.create("hourly", "0 * * * *")
+	own := w.ownerOf("node-a")
+	w.owners = map[string]ask{"node-a": func(ctx context.Context, q *readmodel.Query, without []int) (readmodel.NodeAnswer, error) {
+		return own(ctx, q, append([]int{3}, without...))
+	}}
+	c := w.client(w.serve("node-a"))
+
+	l, err := c.Load.Get(t.Context(), client.LoadOptions{})
+	if err != nil || !slices.Equal(l.Missing, []int{3}) {
+		t.Errorf("missing %v, %v", l.Missing, err)
+	}
+}
