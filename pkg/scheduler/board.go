@@ -100,7 +100,7 @@ func (e *Engine) readBoard(ctx context.Context, q task.BoardQuery) task.BoardPar
 	enough.Store(math.MaxInt64)
 
 	for _, w := range workers {
-		g := &board.Summary{Shard: w.Shard, Now: now, Until: now + q.Span.Milliseconds(), Limit: q.Limit, Includes: includes, Enough: &enough, Shown: answers}
+		g := &board.Summary{Shard: w.Shard, Owner: w.fences.Owner.ModRevision, Now: now, Until: now + q.Span.Milliseconds(), Limit: q.Limit, Includes: includes, Enough: &enough, Shown: answers}
 
 		if w.serving.Load() {
 			select {
@@ -132,7 +132,6 @@ func (e *Engine) readBoard(ctx context.Context, q task.BoardQuery) task.BoardPar
 				enough.Store(last)
 			}
 
-			part.Serving++
 		case <-patience.C:
 			patient = false
 		case <-ctx.Done():
@@ -145,10 +144,11 @@ func (e *Engine) readBoard(ctx context.Context, q task.BoardQuery) task.BoardPar
 		since := w.undecided.Load()
 		loading := !w.serving.Load()
 		if !loading {
-			part.Serving++
 			if g := e.board.shown[w]; g != nil && e.board.within == withinKey(q.Within) {
 				shown[w] = g
 				seen.Add(g.AgedTo(now))
+			} else {
+				seen.AddUnknown(w.Shard, w.fences.Owner.ModRevision)
 			}
 		}
 

@@ -77,7 +77,7 @@ func (h *hand) part(limit int) (p task.BoardPart) {
 func saysBoard(p task.BoardPart) string {
 	var s []string
 	add := func(format string, args ...any) { s = append(s, fmt.Sprintf(format, args...)) }
-	add("%d tasks, %d paused", p.Tasks, p.Paused)
+	add("%d tasks, %d paused", p.Counts().Tasks, p.Counts().Paused)
 	at := func(t task.Time) float64 { return t.Sub(start).Seconds() }
 
 	for _, t := range p.Overdue {
@@ -129,8 +129,8 @@ func TestBoard_ShowsWhatComesWhatRunsAndWhatWaits(t *testing.T) {
 	h.decide(10.5)
 	h.shows(10, "5 tasks, 1 paused", "a +30", "a on n1 since +10.5", "b on n2 since +10.5", "c waits: no_matching_node")
 
-	if p := h.part(10); p.Waiting[task.ReasonNoNode] != 1 || p.ActiveCount != 2 || p.WaitingCount != 1 || p.Active[0].Since.IsZero() {
-		t.Errorf("the counts are %+v", p.BoardCounts)
+	if p := h.part(10); p.Counts().Waiting[task.ReasonNoNode] != 1 || p.Counts().ActiveCount != 2 || p.Counts().WaitingCount != 1 || p.Active[0].Since.IsZero() {
+		t.Errorf("the counts are %+v", p.Counts())
 	}
 
 	w.leave("n2") // its attempt is read as one on an absent node, and is lost later
@@ -148,8 +148,8 @@ func TestBoard_ShowsWhatComesWhatRunsAndWhatWaits(t *testing.T) {
 	w.remove("a")
 	h.see()
 
-	if p := h.part(10); p.Tasks != 4 || p.Paused != 0 {
-		t.Errorf("%d tasks, %d paused", p.Tasks, p.Paused)
+	if p := h.part(10); p.Counts().Tasks != 4 || p.Counts().Paused != 0 {
+		t.Errorf("%d tasks, %d paused", p.Counts().Tasks, p.Counts().Paused)
 	}
 }
 
@@ -165,16 +165,16 @@ func TestBoard_ForgetsThatThereWasNoNode(t *testing.T) {
 		h.decide(at)
 	}
 
-	if p := h.part(10); p.Waiting[task.ReasonNoNode] != 3 {
-		t.Fatalf("%+v", p.Waiting)
+	if p := h.part(10); p.Counts().Waiting[task.ReasonNoNode] != 3 {
+		t.Fatalf("%+v", p.Counts().Waiting)
 	}
 
 	w.join("n2")
 	h.fleet()
 	h.decide(9)
 
-	if p := h.part(10); p.ActiveCount != 1 || p.Waiting[task.ReasonOverlap] != 2 || p.Waiting[task.ReasonNoNode] != 0 || p.Waits[0].Reason != task.ReasonOverlap {
-		t.Errorf("%d active, %+v", p.ActiveCount, p)
+	if p := h.part(10); p.Counts().ActiveCount != 1 || p.Counts().Waiting[task.ReasonOverlap] != 2 || p.Counts().Waiting[task.ReasonNoNode] != 0 || p.Waits[0].Reason != task.ReasonOverlap {
+		t.Errorf("%d active, %+v", p.Counts().ActiveCount, p)
 	}
 }
 
@@ -193,8 +193,8 @@ func TestBoard_ShowsWhatIsOverdue(t *testing.T) {
 	h.shows(10, "5 tasks, 0 paused", "a0 overdue +5", "a1 overdue +6", "a2 overdue +7", "a3 +8", "later +30")
 	h.shows(1, "5 tasks, 0 paused", "a0 overdue +5", "a3 +8")
 
-	if p := h.part(1); p.OverdueCount != 3 {
-		t.Errorf("%d are overdue", p.OverdueCount)
+	if p := h.part(1); p.Counts().OverdueCount != 3 {
+		t.Errorf("%d are overdue", p.Counts().OverdueCount)
 	}
 }
 
@@ -233,8 +233,8 @@ func TestBoard_ATaskFailsUntilARunOfItSucceeds(t *testing.T) {
 	h.decide(3.5)
 	h.shows(9, "2 tasks, 0 paused", "a +4", "a timed_out ×2", "b failed ×1")
 
-	if p := h.part(1); p.FailingCount != 2 || len(p.Failing) != 1 {
-		t.Errorf("%d fail, %d are listed", p.FailingCount, len(p.Failing))
+	if p := h.part(1); p.Counts().FailingCount != 2 || len(p.Failing) != 1 {
+		t.Errorf("%d fail, %d are listed", p.Counts().FailingCount, len(p.Failing))
 	}
 
 	if r := h.e.recent.Tally(w.clock()).Recent(); r.Failed != 3 || r.Fired != 3 || r.Skipped != 1 {
@@ -268,7 +268,7 @@ func TestBoard_AFailureThatIsDismissedIsNoneAnyMore(t *testing.T) {
 	for i, want := range []int{1, 0} {
 		w.ok(w.store.Dismiss(w.ctx, ref("a"), dead[i], "ann"))
 		h.see()
-		if got := h.part(9).FailingCount; got != want {
+		if got := h.part(9).Counts().FailingCount; got != want {
 			t.Errorf("with the run %s dismissed %d fail, want %d", dead[i].ID, got, want)
 		}
 	}
@@ -354,7 +354,7 @@ func TestEngine_ShowsWhatItKnowsOfAWorkerThatIsHeldUp(t *testing.T) {
 		w.eventually("it fires", func() bool { return len(w.active("a")) > 1 })
 		w.eventually("it is shown", func() bool {
 			p := r.Part(w.ctx, task.BoardQuery{Span: time.Minute, Limit: 10})
-			return p.Tasks == 2 && p.Serving == 1 && p.ActiveCount > 1 && len(p.Next) == 1 && len(p.Stuck) == 0 && p.Tally.Recent().Fired > 1
+			return p.Counts().Tasks == 2 && p.Counts().Serving == 1 && p.Counts().ActiveCount > 1 && len(p.Next) == 1 && len(p.Stuck) == 0 && p.Tally.Recent().Fired > 1
 		})
 
 		s.stuck.Store(true)
@@ -364,7 +364,7 @@ func TestEngine_ShowsWhatItKnowsOfAWorkerThatIsHeldUp(t *testing.T) {
 			return len(p.Stuck) == 1 && len(p.Overdue) == 1
 		})
 
-		if p.Tasks != 2 || p.Overdue[0].Task != "a" || p.Stuck[0].Loading || p.Stuck[0].Node != "n1" || p.OverdueCount != 1 {
+		if p.Counts().Tasks != 2 || p.Overdue[0].Task != "a" || p.Stuck[0].Loading || p.Stuck[0].Node != "n1" || p.Counts().OverdueCount != 1 {
 			t.Errorf("it shows %+v", p)
 		}
 	})
@@ -388,7 +388,7 @@ func TestEngine_ShowsAllToWhoComesAfterOneThatHungUp(t *testing.T) {
 			t.Error("what the first was told is kept for others")
 		}
 
-		w.eventually("all is shown", func() bool { return r.Part(w.ctx, task.BoardQuery{Span: time.Minute, Limit: 10}).Tasks == 1 })
+		w.eventually("all is shown", func() bool { return r.Part(w.ctx, task.BoardQuery{Span: time.Minute, Limit: 10}).Counts().Tasks == 1 })
 	})
 }
 

@@ -24,6 +24,8 @@ type Board struct {
 
 	ShardCount  int `json:"shard_count"`
 	ShardsOwned int `json:"shards_owned" doc:"Shards whose owner is present."`
+	// Missing are the shards whose counts and items are not on the board.
+	Missing []int `json:"missing_shards" doc:"Shards that no node serves, or whose node has not answered: their tasks are neither counted nor listed."`
 	BoardCounts
 	Recent Recent `json:"recent" doc:"The last minute."`
 
@@ -33,11 +35,30 @@ type Board struct {
 
 // BoardPart is one node's contribution to the board.
 type BoardPart struct {
-	Node string `json:"node"`
-	At   Time   `json:"at"`
-	BoardCounts
+	Node   string             `json:"node"`
+	At     Time               `json:"at"`
+	Shards []BoardShardCounts `json:"shards" doc:"The shards that the node owns."`
 	BoardLists
 	Tally Tally `json:"tally"`
+}
+
+// BoardShardCounts are the counts of one shard, as its owner has them.
+type BoardShardCounts struct {
+	Shard int   `json:"shard"`
+	Owner int64 `json:"owner" doc:"The mod revision of the owner key under which the node serves the shard. If two nodes serve it, the greater one counts."`
+	// Unknown is set if the owner's worker has not said anything yet, so that the counts of its tasks are missing.
+	Unknown bool `json:"unknown,omitempty"`
+	BoardCounts
+}
+
+// Counts returns the sums over all shards of the part.
+func (p BoardPart) Counts() BoardCounts {
+	var sum BoardCounts
+	for _, s := range p.Shards {
+		sum.Add(s.BoardCounts)
+	}
+
+	return sum
 }
 
 // BoardQuery says what a node is asked to add to a board.
@@ -72,6 +93,20 @@ type BoardCounts struct {
 	AwayCount    int            `json:"away_count" doc:"Of these, attempts whose node is gone: lost, unless it comes back in time."`
 	WaitingCount int            `json:"waiting_count" doc:"Runs in the queues."`
 	Waiting      map[string]int `json:"waiting" doc:"The number of waiting runs for each reason."`
+}
+
+// Add adds other counts.
+func (c *BoardCounts) Add(d BoardCounts) {
+	c.Serving, c.Tasks, c.Paused, c.Unreadable = c.Serving+d.Serving, c.Tasks+d.Tasks, c.Paused+d.Paused, c.Unreadable+d.Unreadable
+	c.FailingCount, c.OverdueCount, c.ActiveCount = c.FailingCount+d.FailingCount, c.OverdueCount+d.OverdueCount, c.ActiveCount+d.ActiveCount
+	c.AwayCount, c.WaitingCount = c.AwayCount+d.AwayCount, c.WaitingCount+d.WaitingCount
+
+	if c.Waiting == nil {
+		c.Waiting = map[string]int{}
+	}
+	for reason, n := range d.Waiting {
+		c.Waiting[reason] += n
+	}
 }
 
 // BoardLists are the beginnings of the board's lists.

@@ -289,7 +289,7 @@ func newServer(cfg Config) *server {
 		Writable: cfg.Writable, FreezeWithin: cfg.FreezeWithin, CheckStream: s.checkStream, Problems: s.problems, Log: s.log,
 	}
 	s.board = &board.Handlers{
-		Store: cfg.Store, Cluster: cfg.Cluster, Peers: others, Attempts: s.attempts, Node: cfg.Node, Version: cfg.Version, Now: now,
+		Store: cfg.Store, Cluster: cfg.Cluster, Ref: cfg.Ref, Peers: others, Attempts: s.attempts, Node: cfg.Node, Version: cfg.Version, Now: now,
 		Part: cfg.Board, Status: s.cluster.Status,
 	}
 	s.load = &load.Handlers{Asker: s.asker, Now: now}

@@ -29,8 +29,8 @@ func partOf(node string, n int, asked *atomic.Int32) part {
 		late[n] = 50
 		p := task.BoardPart{
 			Node: node, At: at(0),
-			BoardCounts: task.BoardCounts{Serving: n, Tasks: 10 * n, Paused: n, FailingCount: 1, ActiveCount: 1, WaitingCount: 2, Waiting: map[string]int{task.ReasonRetry: 2}},
-			Tally:       task.Tally{Late: late, MaxMS: int64(n), Failed: 1, Rate: []int64{1, int64(n)}},
+			Shards: []task.BoardShardCounts{{Shard: n, Owner: int64(n), BoardCounts: task.BoardCounts{Serving: n, Tasks: 10 * n, Paused: n, FailingCount: 1, ActiveCount: 1, WaitingCount: 2, Waiting: map[string]int{task.ReasonRetry: 2}}}},
+			Tally:  task.Tally{Late: late, MaxMS: int64(n), Failed: 1, Rate: []int64{1, int64(n)}},
 		}
 		for i := range q.Limit {
 			p.Next = append(p.Next, task.BoardTick{Namespace: "default", Task: fmt.Sprint(node, i), Time: at(i)})
@@ -104,8 +104,52 @@ func TestBoard_IsPutTogetherByWhateverNode(t *testing.T) {
 
 	r := w.do(request{method: "GET", path: "/v1/board?part=true"})
 	var p task.BoardPart
-	if must(t, json.Unmarshal([]byte(r.body), &p)); p.Node != "node-a" || p.Tasks != 0 {
+	if must(t, json.Unmarshal([]byte(r.body), &p)); p.Node != "node-a" || p.Counts().Tasks != 0 {
 		t.Errorf("its own part: %s", r.body)
+	}
+}
+
+// While a shard moves, two nodes serve it. It is counted and shown once, as the newer owner has it.
+func TestBoard_CountsAMovingShardOnce(t *testing.T) {
+	w := newWorld(t)
+	moving := ref("default", "a").Shard
+	kept := (moving + 1) % shards
+	w.create("a", "@daily")
+	if ref("default", "b").Shard == moving {
+		t.Fatal("both tasks are in one shard")
+	}
+
+	partOf := func(node string, owners map[int]int64) part {
+		return func(context.Context, task.BoardQuery) task.BoardPart {
+			p := task.BoardPart{Node: node, BoardLists: task.BoardLists{
+				Next:    []task.BoardTick{{Namespace: "default", Task: "a", Time: task.At(w.clock.now())}, {Namespace: "default", Task: "b", Time: task.At(w.clock.now())}},
+				Failing: []task.BoardFailing{{Namespace: "default", Task: "a", Node: node}},
+				Stuck:   []task.BoardShard{{ID: moving, Node: node}},
+			}}
+			for shard, owner := range owners {
+				p.Shards = append(p.Shards, task.BoardShardCounts{Shard: shard, Owner: owner, BoardCounts: task.BoardCounts{Serving: 1, Tasks: 10, ActiveCount: 1}})
+			}
+			p.Shards = append(p.Shards, task.BoardShardCounts{Shard: (moving + 2) % shards, Owner: 9, Unknown: true, BoardCounts: task.BoardCounts{Serving: 1}})
+
+			return p
+		}
+	}
+	w.parts = map[string]part{"node-b": partOf("node-b", map[int]int64{moving: 5, kept: 6}), "node-c": partOf("node-c", map[int]int64{moving: 7})}
+	for name := range w.parts {
+		w.present(name, w.serve(name))
+	}
+
+	b := w.boardWhen(w.Client, client.BoardOptions{}, nobodySilent)
+	if b.Tasks != 20 || b.ActiveCount != 2 || len(b.Missing) != shards-2 || slices.Contains(b.Missing, moving) || slices.Contains(b.Missing, kept) {
+		t.Errorf("%d tasks, %d active, missing %v", b.Tasks, b.ActiveCount, b.Missing)
+	}
+
+	var next []string
+	for _, tick := range b.Next {
+		next = append(next, tick.Task)
+	}
+	if strings.Join(next, " ") != "a b b" || len(b.Failing) != 1 || b.Failing[0].Node != "node-c" || len(b.Stuck) != 1 || b.Stuck[0].Node != "node-c" {
+		t.Errorf("next %v, failing %+v, stuck %+v", next, b.Failing, b.Stuck)
 	}
 }
 

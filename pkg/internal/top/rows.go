@@ -3,6 +3,7 @@ package top
 import (
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -29,6 +30,23 @@ func (m *Model) formatSince(t task.Time) string {
 	return formatSpan(m.clusterTime().Sub(t.Time))
 }
 
+// formatShards names some shards: "17, 18, 40".
+func formatShards(shards []int) string {
+	const most = 8
+	var b strings.Builder
+	for i, shard := range shards[:min(len(shards), most)] {
+		if i > 0 {
+			b.WriteString(", ")
+		}
+		b.WriteString(strconv.Itoa(shard))
+	}
+	if n := len(shards) - most; n > 0 {
+		fmt.Fprintf(&b, " and %d more", n)
+	}
+
+	return b.String()
+}
+
 // problemRows returns the problems: those that affect many tasks first, then those that affect one, then
 // failures. The cells are a symbol, the kind, the object, the duration, and details.
 func (m *Model) problemRows() (rows []row) {
@@ -51,8 +69,14 @@ func (m *Model) problemRows() (rows []row) {
 		}
 	}
 
-	if n := b.ShardCount - b.ShardsOwned; n > 0 {
-		add(Red, "!", "no owner", formatCount(n, "shard"), "", "no owner is present: their tasks do not fire", Target{})
+	unowned := b.ShardCount - b.ShardsOwned
+	if unowned > 0 {
+		add(Red, "!", "no owner", formatCount(unowned, "shard"), "", "no owner is present: their tasks do not fire", Target{})
+	}
+
+	// Shards without an owner are missing as well.
+	if n := len(b.Missing); n > unowned {
+		add(Yellow, "!", "missing", formatCount(n, "shard"), "", formatShards(b.Missing)+": their tasks are neither counted nor listed here", Target{})
 	}
 
 	for _, s := range b.Stuck {

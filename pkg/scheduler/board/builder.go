@@ -2,6 +2,7 @@ package board
 
 import (
 	"cmp"
+	"slices"
 	"strings"
 	"time"
 
@@ -10,20 +11,19 @@ import (
 
 // Builder combines the summaries of a node's workers.
 type Builder struct {
-	sum   Summary // only the counts
-	stuck First[task.BoardShard]
-	soon  First[Tick]
-	late  First[Tick]
-	runs  First[Run]
-	gone  First[Run]
-	queue First[Waiting]
-	fails First[FailedTask]
+	shards []task.BoardShardCounts
+	stuck  First[task.BoardShard]
+	soon   First[Tick]
+	late   First[Tick]
+	runs   First[Run]
+	gone   First[Run]
+	queue  First[Waiting]
+	fails  First[FailedTask]
 }
 
 // NewBuilder returns a Builder with at most limit items in each list.
 func NewBuilder(limit int) *Builder {
 	return &Builder{
-		sum: Summary{Waiting: map[string]int{}},
 		stuck: NewFirst(limit, func(a, b task.BoardShard) int {
 			return cmp.Or(a.Since.Compare(b.Since.Time), cmp.Compare(a.ID, b.ID))
 		}),
@@ -53,14 +53,17 @@ func compareTicks(a, b Tick) int {
 	return cmp.Or(cmp.Compare(a.At, b.At), strings.Compare(a.Task, b.Task))
 }
 
+// AddUnknown adds a shard that is served, but whose worker has not delivered a summary.
+func (s *Builder) AddUnknown(shard int, owner int64) {
+	s.shards = append(s.shards, task.BoardShardCounts{Shard: shard, Owner: owner, Unknown: true, BoardCounts: task.BoardCounts{Serving: 1}})
+}
+
 // Add adds the summary of one worker.
 func (s *Builder) Add(g *Summary) {
-	sum := &s.sum
-	sum.Tasks, sum.Paused, sum.Unreadable, sum.Failing = sum.Tasks+g.Tasks, sum.Paused+g.Paused, sum.Unreadable+g.Unreadable, sum.Failing+g.Failing
-	sum.Overdue, sum.Active, sum.Away, sum.Waits = sum.Overdue+g.Overdue, sum.Active+g.Active, sum.Away+g.Away, sum.Waits+g.Waits
-	for reason, n := range g.Waiting {
-		sum.Waiting[reason] += n
-	}
+	s.shards = append(s.shards, task.BoardShardCounts{Shard: g.Shard, Owner: g.Owner, BoardCounts: task.BoardCounts{
+		Serving: 1, Tasks: g.Tasks, Paused: g.Paused, Unreadable: g.Unreadable, FailingCount: g.Failing, OverdueCount: g.Overdue,
+		ActiveCount: g.Active, AwayCount: g.Away, WaitingCount: g.Waits, Waiting: g.Waiting,
+	}})
 
 	addSorted(&s.soon, g.Soon)
 	addSorted(&s.late, g.Late)
@@ -82,9 +85,8 @@ func addSorted[T any](f *First[T], list []T) {
 
 // Fill writes the result to p.
 func (s *Builder) Fill(p *task.BoardPart) {
-	sum := &s.sum
-	p.Tasks, p.Paused, p.Unreadable, p.FailingCount, p.OverdueCount = sum.Tasks, sum.Paused, sum.Unreadable, sum.Failing, sum.Overdue
-	p.ActiveCount, p.AwayCount, p.WaitingCount, p.Waiting = sum.Active, sum.Away, sum.Waits, sum.Waiting
+	p.Shards = append([]task.BoardShardCounts{}, s.shards...)
+	slices.SortFunc(p.Shards, func(a, b task.BoardShardCounts) int { return a.Shard - b.Shard })
 	p.Stuck = append([]task.BoardShard{}, s.stuck.Sorted()...)
 	p.Next, p.Overdue = tickList(s.soon.Sorted()), tickList(s.late.Sorted())
 	p.Active, p.Away = runList(s.runs.Sorted()), runList(s.gone.Sorted())

@@ -25,6 +25,7 @@ type Summary struct {
 	// The request. Ticks up to Until are shown, and at most Limit items in each list. Times are Unix
 	// milliseconds.
 	Shard      int
+	Owner      int64 // mod revision of the owner key under which the worker serves the shard
 	Now, Until int64 // ms
 	Limit      int
 	// Includes reports whether a task ("namespace/name") is shown; nil: all are. Then the counts of all tasks, of paused and

@@ -244,6 +244,7 @@ func (h *Handlers) makeBoard(c *httpapi.Call, ask task.BoardQuery) (task.Board, 
 	}
 
 	parts := h.askParts(c, nodes, ask)
+	dropSuperseded(parts, h.shardOf)
 	mergeBoard(&b, nodes, parts, ask.Limit)
 	h.Attempts.AddToBoard(c, &b, nodes)
 
@@ -333,10 +334,73 @@ func (h *Handlers) partOf(ctx context.Context, n task.Node, who httpapi.Caller, 
 	return p, nil
 }
 
+// shardOf returns the shard of a task.
+func (h *Handlers) shardOf(namespace, name string) int { return h.Ref(namespace, name).Shard }
+
+// dropSuperseded removes from the parts what they say of shards that another node serves under a newer owner key, so that
+// a shard that moves is shown once. The part of the former owner may lack further items of its other shards then, because
+// its lists are short; the next board has them.
+func dropSuperseded(parts map[string]heard, shardOf func(namespace, name string) int) {
+	newest := map[int]int64{}
+	for _, h := range parts {
+		for _, s := range h.part.Shards {
+			newest[s.Shard] = max(newest[s.Shard], s.Owner)
+		}
+	}
+
+	for name, h := range parts {
+		lost := map[int]bool{}
+		for _, s := range h.part.Shards {
+			if s.Owner < newest[s.Shard] {
+				lost[s.Shard] = true
+			}
+		}
+		if len(lost) == 0 {
+			continue
+		}
+
+		p := &h.part
+		p.Shards = without(p.Shards, func(s task.BoardShardCounts) bool { return lost[s.Shard] })
+		p.Stuck = without(p.Stuck, func(s task.BoardShard) bool { return lost[s.ID] })
+		p.Failing = without(p.Failing, func(f task.BoardFailing) bool { return lost[shardOf(f.Namespace, f.Task)] })
+		tick := func(t task.BoardTick) bool { return lost[shardOf(t.Namespace, t.Task)] }
+		p.Overdue, p.Next = without(p.Overdue, tick), without(p.Next, tick)
+		run := func(r task.BoardRun) bool { return lost[shardOf(r.Namespace, r.Task)] }
+		p.Away, p.Active = without(p.Away, run), without(p.Active, run)
+		p.Waits = without(p.Waits, func(w task.BoardWait) bool { return lost[shardOf(w.Namespace, w.Task)] })
+		parts[name] = h
+	}
+}
+
+// without returns the items of a list to which a condition does not apply. It leaves the list as it is, because the part
+// that contains it may be shown again.
+func without[T any](list []T, drop func(T) bool) []T {
+	return slices.DeleteFunc(slices.Clone(list), drop)
+}
+
+// countShards adds up the counts of all shards, and names those of which none are known.
+func countShards(b *task.Board, parts map[string]heard) {
+	known := make([]bool, b.ShardCount)
+	for _, h := range parts {
+		for _, s := range h.part.Shards {
+			b.BoardCounts.Add(s.BoardCounts)
+			if s.Shard >= 0 && s.Shard < len(known) && !s.Unknown {
+				known[s.Shard] = true
+			}
+		}
+	}
+
+	for shard, is := range known {
+		if !is {
+			b.Missing = append(b.Missing, shard)
+		}
+	}
+}
+
 // mergeBoard combines the parts. The result does not depend on the order in which they arrived, except for
 // ties.
 func mergeBoard(b *task.Board, nodes []task.Node, parts map[string]heard, limit int) {
-	b.Waiting, b.Nodes = map[string]int{}, []task.BoardNode{}
+	b.Waiting, b.Nodes, b.Missing = map[string]int{}, []task.BoardNode{}, []int{}
 	var all task.Tally
 
 	for _, n := range nodes {
@@ -350,13 +414,13 @@ func mergeBoard(b *task.Board, nodes []task.Node, parts map[string]heard, limit 
 			b.Silent = append(b.Silent, task.Silence{Node: n.Name, Reason: h.err.Error()})
 		}
 
-		bn.Serving, bn.Recent = h.part.Serving, h.part.Tally.Recent()
+		bn.Serving, bn.Recent = h.part.Counts().Serving, h.part.Tally.Recent()
 		b.Nodes = append(b.Nodes, bn)
 	}
 
+	countShards(b, parts)
 	for _, h := range parts {
 		if h.err == nil {
-			addCounts(&b.BoardCounts, h.part.BoardCounts)
 			all.Add(h.part.Tally)
 		}
 	}
@@ -418,14 +482,4 @@ func compareRuns(a, b task.BoardRun) int {
 func firstSorted[T any](list []T, most int, before func(a, b T) int) []T {
 	slices.SortStableFunc(list, before)
 	return append([]T{}, list[:min(len(list), most)]...)
-}
-
-// addCounts adds c to the counts in to.
-func addCounts(to *task.BoardCounts, c task.BoardCounts) {
-	to.Serving, to.Tasks, to.Paused, to.Unreadable = to.Serving+c.Serving, to.Tasks+c.Tasks, to.Paused+c.Paused, to.Unreadable+c.Unreadable
-	to.FailingCount, to.OverdueCount, to.ActiveCount = to.FailingCount+c.FailingCount, to.OverdueCount+c.OverdueCount, to.ActiveCount+c.ActiveCount
-	to.AwayCount, to.WaitingCount = to.AwayCount+c.AwayCount, to.WaitingCount+c.WaitingCount
-	for reason, n := range c.Waiting {
-		to.Waiting[reason] += n
-	}
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/internal/api/httpapi"
 	"github.com/carillonhq/carillon/pkg/internal/api/peers"
 	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -17,6 +18,7 @@ import (
 type Handlers struct {
 	Store    *store.Store
 	Cluster  task.Cluster
+	Ref      func(namespace, name string) record.Ref // maps a task to its shard
 	Peers    *peers.Client
 	Attempts *attempts.Handlers
 	Node     string // the name of this node
