@@ -206,7 +206,8 @@ You can also use globs for names, in quotes: carillon task list 'nightly-*'.
 A command that changes several tasks that you did not name asks for confirmation.
 --yes skips the question, --dry-run changes nothing.`
 
-const queriesTopic = `A query finds tasks. All of its terms must match, which are separated by spaces:
+const queriesTopic = `A query is a list of terms, separated by spaces. It finds the tasks that match all
+of them:
 
   carillon task list state:failed label:team=data 'next:<1h'
 
@@ -215,9 +216,9 @@ const queriesTopic = `A query finds tasks. All of its terms must match, which ar
   namespace:prod           the namespace, or a glob
   state:failed             how the last run ended: failed, succeeded, timed_out,
                            cancelled or lost
-  state:running            what the task does now: running, waiting, idle (neither),
-                           paused, failing (a dead run and no success since), overdue,
-                           unreadable
+  state:running            the state of the task now: running, waiting, idle (neither),
+                           paused, failing (a dead run and no success since), overdue
+                           or unreadable
   label:gpu                the label exists
   label:team=data          the label has this value
   label:team!=data         the label has another value or does not exist
@@ -226,10 +227,11 @@ const queriesTopic = `A query finds tasks. All of its terms must match, which ar
   success:>26h             the last success is longer ago, or there is none
   duration:>5m             the last run took longer
   lateness:>1s             the last run started later than this after its tick
-  failures:>=3             so many runs in a row have failed
+  failures:>=3             at least three runs in a row have failed
 
-Commas mean or: state:failed,lost. A minus sign negates a term: -label:team=data.
-Quote values with spaces or commas: name~"a b". Comparisons are <, <=, > and >=;
+A comma means "or": state:failed,lost. A minus sign negates a term: -label:team=data.
+For task list and next, words are a query if one of them has a colon or a tilde; a
+single word such as dump is a name. Quote values with spaces or commas: name~"a b". Comparisons are <, <=, > and >=;
 durations are written as 90s, 10m, 1h30m, 2d or 1w. In a shell, put terms with <,
 >, *, ! or quotes in single quotes.`
 
