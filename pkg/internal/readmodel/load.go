@@ -85,7 +85,8 @@ type loadGroup struct {
 // groupTasks are the tasks of a group.
 type groupTasks struct {
 	count int
-	names []string // of the first makerNames, if makers are wanted
+	named bool     // the names are wanted, because the group has runs in a minute whose makers are
+	names []string // of the first makerNames tasks
 }
 
 // NewLoadScan returns a LoadScan without rows, for a query with a Load.
@@ -138,12 +139,12 @@ func (s *LoadScan) add(r *Row) {
 
 	g := s.groups[key]
 	if g == nil {
-		g = &groupTasks{}
+		g = &groupTasks{named: s.makesWanted(key)}
 		s.groups[key] = g
 	}
 
 	g.count++
-	if len(s.wanted) > 0 && (len(g.names) < makerNames || r.Name < g.names[makerNames-1]) {
+	if g.named && (len(g.names) < makerNames || r.Name < g.names[makerNames-1]) {
 		g.names = firstNames(append(g.names, r.Name))
 	}
 }
@@ -184,11 +185,11 @@ func roundRuns(runs []float64) {
 
 // addGroup adds the runs of a group.
 func (s *LoadScan) addGroup(key loadGroup, g *groupTasks) {
-	q, sched := s.query.Load, &key.schedule
+	sched := &key.schedule
 	var counted map[int]bool // minutes to whose makers the group was added
 	due := false
 
-	add := func(minute int, runs float64) {
+	exact := s.eachRun(key, func(minute int, runs float64) {
 		runs *= float64(g.count)
 		s.load.Runs[minute] += runs
 		due = true
@@ -200,19 +201,6 @@ func (s *LoadScan) addGroup(key loadGroup, g *groupTasks) {
 			}
 			counted[minute] = true
 		}
-	}
-
-	exact := sched.PerMinute(key.next, q.until(), func(at, ticks, width int64) {
-		if width == 0 {
-			// A tick before the first minute is undecided because something is late. It is not to come.
-			if at >= q.From {
-				add(int((at-q.From)/minuteMS), float64(ticks))
-			}
-			return
-		}
-
-		// What is not decided yet falls due later than now.
-		q.spread(max(at, s.query.Now), at+width, float64(ticks), add)
 	})
 
 	if !due {
@@ -226,6 +214,39 @@ func (s *LoadScan) addGroup(key loadGroup, g *groupTasks) {
 	if !exact {
 		s.load.Inexact += g.count
 	}
+}
+
+// makesWanted reports whether a group has runs in a minute whose makers are wanted.
+func (s *LoadScan) makesWanted(key loadGroup) (found bool) {
+	if len(s.wanted) == 0 {
+		return false
+	}
+
+	s.eachRun(key, func(minute int, _ float64) {
+		_, wanted := s.wanted[minute]
+		found = found || wanted
+	})
+
+	return found
+}
+
+// eachRun calls add for each minute in which a task of the group has runs. It returns whether all times are exact, apart
+// from jitter.
+func (s *LoadScan) eachRun(key loadGroup, add func(minute int, runs float64)) (exact bool) {
+	q := s.query.Load
+
+	return key.schedule.PerMinute(key.next, q.until(), func(at, ticks, width int64) {
+		if width == 0 {
+			// A tick before the first minute is undecided because something is late. It is not to come.
+			if at >= q.From {
+				add(int((at-q.From)/minuteMS), float64(ticks))
+			}
+			return
+		}
+
+		// What is not decided yet falls due later than now.
+		q.spread(max(at, s.query.Now), at+width, float64(ticks), add)
+	})
 }
 
 // spread calls add for each minute with its part of runs that are due evenly in [from, to).
