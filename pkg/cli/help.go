@@ -230,10 +230,12 @@ of them:
   failures:>=3             at least three runs in a row have failed
 
 A comma means "or": state:failed,lost. A minus sign negates a term: -label:team=data.
-For task list and next, words are a query if one of them has a colon or a tilde; a
-single word such as dump is a name. Quote values with spaces or commas: name~"a b". Comparisons are <, <=, > and >=;
-durations are written as 90s, 10m, 1h30m, 2d or 1w. In a shell, put terms with <,
->, *, ! or quotes in single quotes.`
+Comparisons are <, <=, > and >=; durations are 90s, 10m, 1h30m, 2d or 1w. Quote values
+with spaces or commas: name~"a b". In a shell, put terms with <, >, *, ! or quotes in
+single quotes.
+
+The words of task list and next are a query if one of them has a colon or a tilde.
+Otherwise they are names: task list dump lists the task dump.`
 
 const schedulesTopic = `A schedule is one or more expressions. It ticks whenever one of them does.
 
