@@ -87,7 +87,7 @@ func TestLoad_ContainsOnlyWhatTheCallerMayRead(t *testing.T) {
 	}
 }
 
-// Two nodes answer for a shard each. A shard that nobody answers for is named.
+// A shard that nobody answers for is named.
 func TestLoad_NamesMissingShards(t *testing.T) {
 	w := newWorld(t)
 	w.create("hourly", "0 * * * *")
@@ -100,5 +100,24 @@ func TestLoad_NamesMissingShards(t *testing.T) {
 	l, err := c.Load.Get(t.Context(), client.LoadOptions{})
 	if err != nil || !slices.Equal(l.Missing, []int{3}) {
 		t.Errorf("missing %v, %v", l.Missing, err)
+	}
+}
+
+// Any node adds up what the owners count. A shard whose owner changes counts once.
+func TestLoad_AnyNodeAddsUpTheAnswersOfAll(t *testing.T) {
+	w := newWorld(t)
+	w.labelled(12)
+	w.owners = map[string]ask{
+		"node-a": nil, "node-b": w.owning("node-b", 5, append([]int{1, 3}, evenShards...)...), "node-c": w.owning("node-c", 6, oddShards...),
+	}
+
+	for name, at := range w.fleet() {
+		l, err := w.client(at).Load.Get(t.Context(), client.LoadOptions{Selector: "team=data", Peaks: 1})
+		if err != nil || l.Tasks != 12 || len(l.Missing) > 0 || l.Peaks[0].Runs != 12 {
+			t.Fatalf("by %s: %d tasks, missing %v, peaks %+v, %v", name, l.Tasks, l.Missing, l.Peaks, err)
+		}
+		if m := l.Peaks[0].Makers; len(m) != 1 || m[0].Tasks != 12 || m[0].Schedule != "@daily" || !slices.Equal(m[0].Names, []string{"default/t0", "default/t1", "default/t10"}) {
+			t.Errorf("by %s: makers %+v", name, m)
+		}
 	}
 }
