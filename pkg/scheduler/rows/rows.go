@@ -55,6 +55,9 @@ type recentEnds struct {
 // maxRecent limits the failures of a task that a Writer keeps while the earlier ends are being read.
 const maxRecent = 1000
 
+// maxIdleTouched is for how many tasks a Writer keeps the list of touched tasks in memory.
+const maxIdleTouched = 256
+
 // NewWriter returns a Writer with an empty index.
 func NewWriter() Writer {
 	return Writer{
@@ -80,13 +83,11 @@ func (w *Writer) Flush(applied int64) {
 		w.write(t)
 	}
 
-	// Do not keep the memory of a load.
-	if cap(w.touched) > 4096 {
+	// Keep the memory for the next batch, but not that for a load, which touches all tasks: it would be 8 bytes of each.
+	clear(w.touched)
+	if w.touched = w.touched[:0]; cap(w.touched) > maxIdleTouched {
 		w.touched = nil
 	}
-
-	clear(w.touched)
-	w.touched = w.touched[:0]
 
 	for t, rev := range w.readAhead {
 		if rev <= applied {
