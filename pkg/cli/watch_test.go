@@ -76,7 +76,7 @@ func TestWatch_TellsEachChangeInALine(t *testing.T) {
 	must(t, err)
 	keeper, stop := runKeeper(t, etcd, keys)
 	t.Cleanup(stop)
-	h, err := api.New(api.Config{Store: st, Access: keeper, Cluster: cluster, Node: "node-a", Ref: ref, Ask: owners.Owner{Node: "node-a", Store: st, Shards: shards, Now: time.Now}.Ask})
+	h, err := api.New(api.Config{Store: st, Access: keeper, Cluster: cluster, Node: "node-a", Ref: ref, Ask: owners.Owner{Node: "node-a", Store: st, Shards: shards, Ref: ref, Now: time.Now}.Ask})
 	must(t, err)
 	server := httptest.NewServer(h)
 	t.Cleanup(server.Close)

@@ -83,7 +83,7 @@ func newWorld(env *testscript.Env) clitest.Server {
 		},
 		Ask: func(ctx context.Context, q *readmodel.Query, without []int) (readmodel.NodeAnswer, error) {
 			lost, _ := w.lost.Load().([]int)
-			return owners.Owner{Node: "node-a", Store: w.store, Shards: shards, Now: time.Now}.Ask(ctx, q, slices.Concat(without, lost))
+			return owners.Owner{Node: "node-a", Store: w.store, Shards: shards, Ref: ref, Now: time.Now}.Ask(ctx, q, slices.Concat(without, lost))
 		},
 		StateWithin: time.Second,
 		SetState: func(ctx context.Context, state, _ string) error {

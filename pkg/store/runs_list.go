@@ -111,10 +111,35 @@ func (s Runs) RunPlaces(ctx context.Context, shards []int, namespace string, sin
 	return list, nil
 }
 
-// QueuedRuns returns the waiting runs of some shards, of one namespace or, if namespace is
-// empty, of all, in no particular order.
-func (s Runs) QueuedRuns(ctx context.Context, shards []int, namespace string) ([]task.Run, error) {
-	return s.runsBelow(ctx, s.keys.Queue, shards, namespace)
+// QueuedPlaces lists the waiting runs of some shards, of one namespace or, if namespace is empty, of all, in no particular
+// order. It reads keys only.
+func (s Runs) QueuedPlaces(ctx context.Context, shards []int, namespace string) ([]RunPlace, error) {
+	var list []RunPlace
+	for chunk := range slices.Chunk(shards, 100) {
+		ops := make([]clientv3.Op, len(chunk))
+		for i, id := range chunk {
+			prefix := s.keys.Queue(id)
+			if namespace != "" {
+				prefix += namespace + "/"
+			}
+			ops[i] = clientv3.OpGet(prefix, withPrefix(prefix), clientv3.WithKeysOnly())
+		}
+
+		res, err := s.etcd.Txn(ctx).Then(ops...).Commit()
+		if err != nil {
+			return nil, fmt.Errorf("list waiting runs: %w: %w", task.ErrUnavailable, err)
+		}
+
+		for _, r := range res.Responses {
+			for _, e := range r.GetResponseRange().Kvs {
+				if k, ok := s.keys.ParseShard(string(e.Key)); ok {
+					list = append(list, RunPlace{k.Ref, k.Run})
+				}
+			}
+		}
+	}
+
+	return list, nil
 }
 
 // EndedParts returns the ended parts of runs that have not ended, in no particular order: those

@@ -1,7 +1,6 @@
 package store_test
 
 import (
-	"reflect"
 	"slices"
 	"testing"
 	"time"
@@ -10,44 +9,6 @@ import (
 	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
-
-// TestEntryReader_ReadsWhatDecodeEntryReads compares EntryReader with record.DecodeEntry.
-func TestEntryReader_ReadsWhatDecodeEntryReads(t *testing.T) {
-	w := newWorld(t)
-	values := map[string]string{
-		"a": `{"uid":"aaaa","generation":2,"schedule":["5 * * * *"],"timezone":"Europe/Berlin","from":"2026-11-20T00:00:00.000Z","anchor":"2026-11-19T00:00:00.000Z","action":{"noop":{}},"max_runs":3,"overlap":"skip","own":{"runs":2,"pauses":[{"since":"2026-11-20T00:00:00.000Z","by":"ann"}]},"paused":true}`,
-		"b": `{"uid":"bbbb","schedule":["5 * * * *"],"timezone":"Europe/Berlin","from":"2026-11-21T00:00:00.000Z","anchor":"2026-11-19T00:00:00.000Z","action":{"noop":{}},"max_runs":3,"overlap":"skip","jitter":"5m","start":"2026-12-01T00:00:00.000Z","new_field":1}`,
-		"c": `{"uid":"cccc","schedule":["5 * * * *"],"timezone":"Europe/Berlin","from":"2026-11-21T00:00:00.000Z","anchor":"2026-11-18T00:00:00.000Z","action":{"noop":{}},"max_runs":3,"overlap":"skip"}`,
-		"d": `{"uid":`,
-		"e": `{"uid":"eeee","schedule":7}`,
-	}
-	for name, v := range values {
-		w.put(w.keys.Entry(record.Ref{Namespace: "default", Name: name, Shard: 3}), v)
-	}
-
-	w.put(w.keys.Entry(record.Ref{Namespace: "prod", Name: "a", Shard: 3}), values["a"])
-	r := w.NewEntryReader()
-	refs, entries, err := r.Shard(t.Context(), 3, "default")
-	ok(t, err)
-
-	if len(refs) != 3 {
-		t.Fatalf("%v", refs)
-	}
-
-	for i, ref := range refs {
-		want, err := record.DecodeEntry([]byte(values[ref.Name]))
-		ok(t, err)
-
-		want.Action = task.Action{}
-		if !reflect.DeepEqual(*entries[i], want) {
-			t.Errorf("%s:\n%+v, want\n%+v", ref, *entries[i], want)
-		}
-	}
-
-	if refs, _, err := r.Shard(t.Context(), 3, ""); err != nil || len(refs) != 4 {
-		t.Errorf("of all namespaces: %v, %v", refs, err)
-	}
-}
 
 func TestRunPlaces_AreOfTheTimeAskedFor(t *testing.T) {
 	w := newWorld(t)
@@ -73,6 +34,22 @@ func TestRunPlaces_AreOfTheTimeAskedFor(t *testing.T) {
 
 	if runs[0] == nil || runs[0].State != task.Failed || runs[1] != nil {
 		t.Errorf("%+v", runs)
+	}
+}
+
+func TestQueuedPlaces_AreThoseOfTheQueue(t *testing.T) {
+	w := newWorld(t)
+	ended := w.putEnded(ref, 1, task.Succeeded)
+	other := record.Ref{Namespace: "other", Name: "x", Shard: 5}
+	w.put(w.keys.Queued(ref, "20261120T200200.000Z-aaaa"), `{}`)
+	w.put(w.keys.Queued(other, "20261120T200300.000Z-bbbb"), `{}`)
+
+	for namespace, want := range map[string]int{"": 2, ref.Namespace: 1, "other": 1, "none": 0} {
+		places, err := w.QueuedPlaces(t.Context(), []int{ref.Shard, other.Shard}, namespace)
+		ok(t, err)
+		if len(places) != want || slices.ContainsFunc(places, func(p store.RunPlace) bool { return p.Run == ended }) {
+			t.Errorf("in %q: %v", namespace, places)
+		}
 	}
 }
 

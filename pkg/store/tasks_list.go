@@ -70,29 +70,3 @@ func (s Tasks) BriefsOf(ctx context.Context, refs []record.Ref) ([]record.Brief,
 
 	return list, nil
 }
-
-// DeadTasks lists the tasks that have dead runs, of one namespace or, if namespace is empty, of
-// all, in no particular order.
-func (s Tasks) DeadTasks(ctx context.Context, shards int, namespace string) ([]record.Ref, error) {
-	var list []record.Ref
-	for id := range shards {
-		prefix := s.keys.Shard(id) + "dead/"
-		if namespace != "" {
-			prefix += namespace + "/"
-		}
-
-		all, _, err := s.getAll(ctx, prefix, clientv3.WithKeysOnly())
-		if err != nil {
-			return nil, fmt.Errorf("list tasks with dead runs: %w", err)
-		}
-
-		for _, e := range all {
-			k, ok := s.keys.ParseShard(string(e.Key))
-			if ok && (len(list) == 0 || list[len(list)-1] != k.Ref) { // the dead runs of a task are adjacent
-				list = append(list, k.Ref)
-			}
-		}
-	}
-
-	return list, nil
-}

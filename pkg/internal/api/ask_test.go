@@ -24,7 +24,7 @@ import (
 
 // owning answers for some shards, as the owner that wrote its key at a revision.
 func (w *world) owning(node string, revision int64, owned ...int) ask {
-	all := owners.Owner{Node: node, Store: w.store, Shards: shards, Now: w.clock.now}
+	all := owners.Owner{Node: node, Store: w.store, Shards: shards, Ref: ref, Now: w.clock.now}
 
 	return func(ctx context.Context, q *readmodel.Query, without []int) (readmodel.NodeAnswer, error) {
 		for shard := range shards {
@@ -187,6 +187,8 @@ func TestAsk_NamesWhatIsMissing(t *testing.T) {
 
 	// Runs that are selected by labels must not be few because an owner is away.
 	wantStatus(t, "runs by label", w.do(request{method: "GET", path: "/v1/runs?selector=team"}), 503, client.CodeIncomplete)
+
+	wantStatus(t, "waiting and active runs by label", w.do(request{method: "GET", path: "/v1/runs?selector=team&state=queued,running"}), 200, "")
 
 	// A list by name needs no owners.
 	for _, query := range []string{"", "name=default/t*", "name=default/t3,default/t4", "complete=true"} {

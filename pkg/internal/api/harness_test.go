@@ -343,7 +343,7 @@ func (w *world) ownerOf(node string) ask {
 	if answer, ok := w.owners[node]; ok {
 		return answer
 	}
-	return owners.Owner{Node: node, Store: w.store, Shards: shards, Now: w.clock.now}.Ask
+	return owners.Owner{Node: node, Store: w.store, Shards: shards, Ref: ref, Now: w.clock.now}.Ask
 }
 
 // overheard tells of each write, when it has gone out.

@@ -29,25 +29,6 @@ func (b Brief) Labels() map[string]string {
 	return labels
 }
 
-// MayBePaused returns false if the task is certainly not paused: its user has not paused it,
-// and it is not paused after failures. Otherwise its entry has to be read.
-func (b Brief) MayBePaused() bool {
-	var paused bool
-	var failures int
-	err := eachField(b.value, func(r *reader, name []byte) {
-		switch string(name) {
-		case "paused":
-			r.readBool(&paused)
-		case "pause_after_failures":
-			r.readInt(&failures)
-		default:
-			r.skipValue()
-		}
-	})
-
-	return err != nil || paused || failures > 0
-}
-
 // Task decodes the spec. If that fails, the result has only the name, and the error as its
 // description.
 func (b Brief) Task() task.Task {

@@ -21,6 +21,10 @@ const shardsAtOnce = 16 // bounds the memory
 // read, and one that ends is seen in the first read or in the history. If a run was read several times, the
 // last read counts.
 func (h *Handlers) findRuns(ctx context.Context, ns string, f runFilter, most int) (found []task.Run, more bool, err error) {
+	if f.excludesEnded() {
+		return h.findCurrent(ctx, ns, f, most)
+	}
+
 	before, err := h.activeRuns(ctx, ns)
 	if err != nil {
 		return nil, false, err
@@ -34,18 +38,6 @@ func (h *Handlers) findRuns(ctx context.Context, ns string, f runFilter, most in
 	}
 
 	switch {
-	case f.activeOnly():
-		queued, err := h.Store.QueuedRuns(ctx, h.allShards(), ns) // a run with parts is in the queue while its parts are active
-		if err != nil {
-			return nil, false, err
-		}
-
-		found, more = f.newestRuns(nil, overrideRuns(queued, before), most)
-		return found, more, nil
-	case f.excludesEnded():
-		queued, failed := h.Store.QueuedRuns(ctx, h.allShards(), ns)
-		found, more = f.newestRuns(nil, overrideRuns(before, queued), most)
-		err = failed
 	case f.states == nil && f.node == "" || !f.since.IsZero() || f.after != nil:
 		found, f.last, more, err = h.runsByKeys(ctx, ns, f, before, most)
 	default:

@@ -41,9 +41,11 @@ type runFilter struct {
 	until  task.Time    // exclusive; zero: no limit
 	parts  bool         // include the parts of runs
 	tasks  taskSet      // only runs of these tasks; nil: of all tasks
-	within []string     // only runs of these namespaces, in order; nil: of all namespaces
-	after  *task.Run    // only runs after this one in the list; nil for the first page
-	last   *task.Run    // no runs after this one in the list; nil: no limit
+	// selector selects tasks whose labels have not been read yet; see findCurrent.
+	selector task.Selector
+	within   []string  // only runs of these namespaces, in order; nil: of all namespaces
+	after    *task.Run // only runs after this one in the list; nil for the first page
+	last     *task.Run // no runs after this one in the list; nil: no limit
 }
 
 // runsQuery are the parameters that all lists of runs share.
@@ -125,34 +127,39 @@ func (q runsQuery) newFilter(p httpapi.Paging) (f runFilter, err error) {
 // taskSet holds tasks as "namespace/name".
 type taskSet map[string]bool
 
-// selectedTasks returns the tasks whose labels match a selector, of a namespace, or of all namespaces ("") that the caller
-// may read. It returns nil if there is no selector.
-func (h *Handlers) selectedTasks(c *httpapi.Call, ns string, within []string, selector ask.SelectorText) (taskSet, error) {
+// selectTasks limits a list to tasks whose labels match a selector, of a namespace, or of all namespaces ("") that the
+// caller may read.
+func (h *Handlers) selectTasks(c *httpapi.Call, ns string, f *runFilter, selector ask.SelectorText, dead bool) error {
 	if selector.Selector == nil {
-		return nil, nil
+		return nil
 	}
 
 	// Labels belong to the tasks, so only whoever may read a task may select its runs by them.
-	q := ask.Question{Namespace: ns, Within: within, Selector: selector}
 	if ns != "" {
 		if err := c.Rights().Require(access.Need{Verb: access.Read, Kind: access.Tasks, Namespace: ns}); err != nil {
-			return nil, err
+			return err
 		}
 	} else {
-		q.Within = selection.Intersect(within, c.Rights().Readable(access.Tasks))
+		f.within = selection.Intersect(f.within, c.Rights().Readable(access.Tasks))
 	}
 
-	names, err := h.Finder.AllNames(c, q)
+	// Few tasks have a waiting or an active run. Their labels are read when it is known which ones these are.
+	if f.excludesEnded() && !dead {
+		f.selector = selector.Selector
+		return nil
+	}
+
+	names, err := h.Finder.AllNames(c, ask.Question{Namespace: ns, Within: f.within, Selector: selector})
 	if err != nil {
-		return nil, err
+		return err
 	}
 
-	selected := make(taskSet, len(names))
+	f.tasks = make(taskSet, len(names))
 	for _, name := range names {
-		selected[name] = true
+		f.tasks[name] = true
 	}
 
-	return selected, nil
+	return nil
 }
 
 // runCursor returns the cursor of the page that begins after a run.
@@ -189,11 +196,6 @@ func (f runFilter) includes(namespace string) bool {
 	_, found := slices.BinarySearch(f.within, namespace)
 
 	return found
-}
-
-// activeOnly reports whether only attempts in inboxes can match.
-func (f runFilter) activeOnly() bool {
-	return f.states != nil && !slices.ContainsFunc(f.states, func(s task.State) bool { return !s.Active() })
 }
 
 // ranOn reports whether a run's latest attempt is or was on a node.
@@ -314,7 +316,7 @@ func (h *Handlers) answerSelected(c *httpapi.Call, ns string, selected selectedR
 	if ns == "" {
 		f.within = c.Rights().Readable(access.Runs)
 	}
-	if f.tasks, err = h.selectedTasks(c, ns, f.within, selected.Selector); err != nil {
+	if err := h.selectTasks(c, ns, &f, selected.Selector, q.Dead); err != nil {
 		return httpapi.Answer{}, err
 	}
 	if q.Dead {

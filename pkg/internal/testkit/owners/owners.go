@@ -21,21 +21,21 @@ type Owner struct {
 	Node   string
 	Store  *store.Store
 	Shards int
+	Ref    func(namespace, name string) record.Ref // maps a task to its shard
 	Now    func() time.Time
 }
 
 // Ask answers a query.
 func (o Owner) Ask(ctx context.Context, q *readmodel.Query, without []int) (readmodel.NodeAnswer, error) {
 	scan := readmodel.NewScan(q, o.Node)
+	all, err := o.rows(ctx)
+	if err != nil {
+		return readmodel.NodeAnswer{}, err
+	}
 
-	for shard := range o.Shards {
+	for shard, x := range all {
 		if slices.Contains(without, shard) {
 			continue
-		}
-
-		x, err := o.Index(ctx, shard)
-		if err != nil {
-			return readmodel.NodeAnswer{}, err
 		}
 
 		known, rows := x.Collected()
@@ -45,9 +45,25 @@ func (o Owner) Ask(ctx context.Context, q *readmodel.Query, without []int) (read
 	return scan.Answer(), nil
 }
 
-// Index returns the index of a shard as its owner would have it.
-func (o Owner) Index(ctx context.Context, shard int) (*readmodel.Index, error) {
-	refs, entries, err := o.Store.NewEntryReader().Shard(ctx, shard, "")
+// rows returns the index of each shard as its owner would have it.
+func (o Owner) rows(ctx context.Context) ([]*readmodel.Index, error) {
+	var refs []record.Ref
+	for after := ""; ; {
+		specs, next, err := o.Store.Briefs(ctx, "", "", after, 1000)
+		if err != nil {
+			return nil, fmt.Errorf("read the tasks: %w", err)
+		}
+
+		for _, b := range specs {
+			refs = append(refs, o.Ref(b.Namespace, b.Name))
+		}
+
+		if after = next; after == "" {
+			break
+		}
+	}
+
+	entries, err := o.Store.Entries(ctx, refs)
 	if err != nil {
 		return nil, fmt.Errorf("read the entries: %w", err)
 	}
@@ -57,6 +73,31 @@ func (o Owner) Index(ctx context.Context, shard int) (*readmodel.Index, error) {
 		return nil, fmt.Errorf("read the outcomes: %w", err)
 	}
 
+	active, err := o.activeRuns(ctx)
+	if err != nil {
+		return nil, err
+	}
+
+	list := make([]*readmodel.Index, o.Shards)
+	for shard := range list {
+		list[shard] = &readmodel.Index{}
+	}
+
+	for i, ref := range refs {
+		r, pausedUntil := readmodel.Row{Name: ref.Namespace + "/" + ref.Name, Flags: readmodel.Unreadable | readmodel.History}, int64(0)
+		if e := entries[i]; e != nil {
+			r, pausedUntil = row(ref, e, outcomes[i], o.Now())
+		}
+
+		r.Active = readmodel.Count(len(active[ref]))
+		list[ref.Shard].Put(readmodel.NoSlot, r, pausedUntil)
+	}
+
+	return list, nil
+}
+
+// activeRuns returns the active runs of all tasks. The parts of a run count as one run.
+func (o Owner) activeRuns(ctx context.Context) (map[record.Ref]map[string]bool, error) {
 	keys, _, err := o.Store.ScanActive(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("read the active runs: %w", err)
@@ -74,14 +115,7 @@ func (o Owner) Index(ctx context.Context, shard int) (*readmodel.Index, error) {
 		active[k.Ref][run] = true
 	}
 
-	x := &readmodel.Index{}
-	for i, ref := range refs {
-		r, pausedUntil := row(ref, entries[i], outcomes[i], o.Now())
-		r.Active = readmodel.Count(len(active[ref]))
-		x.Put(readmodel.NoSlot, r, pausedUntil)
-	}
-
-	return x, nil
+	return active, nil
 }
 
 // row returns the row of a task, and when its pause ends.
