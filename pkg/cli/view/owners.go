@@ -22,8 +22,8 @@ func NoteOwners(f *factory.Factory, info client.ListInfo, listed int) {
 }
 
 const (
-	// currentFor is the age from which a list is said to be old.
-	currentFor = 2 * time.Second
+	// currentFor is the age from which a list is said to be old. A watch without events gives a sign of life about every two seconds.
+	currentFor = 3 * time.Second
 	// mostNamed is the maximum number of missing shards that are named.
 	mostNamed = 10
 )

@@ -19,7 +19,7 @@ func TestOwnersText(t *testing.T) {
 	}{
 		{client.ListInfo{}, 3, true, ""},
 		{client.ListInfo{Count: n(3), Shards: 256, AgeMS: 900}, 3, true, ""},
-		{client.ListInfo{Count: n(12345), Shards: 256, AgeMS: 3000}, 20, true, "12,345 tasks; as of 3s ago"},
+		{client.ListInfo{Count: n(12345), Shards: 256, AgeMS: 4000}, 20, true, "12,345 tasks; as of 4s ago"},
 		{client.ListInfo{Count: n(1234567), Shards: 256}, 20, true, "1,234,567 tasks"},
 		{client.ListInfo{Count: n(123), Shards: 256}, 20, false, ""},
 		{client.ListInfo{Count: n(3), Shards: 256, Missing: []int{17, 18, 40}}, 3, true, "253 of 256 shards; missing 17, 18, 40"},
