@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net"
 	"net/http"
 	"net/url"
 	"slices"
@@ -15,10 +16,15 @@ import (
 	"testing"
 	"time"
 
+	clientv3 "go.etcd.io/etcd/client/v3"
+
 	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/internal/api"
 	"github.com/carillonhq/carillon/pkg/internal/readmodel"
 	"github.com/carillonhq/carillon/pkg/internal/statement"
+	"github.com/carillonhq/carillon/pkg/internal/testkit/etcdhook"
 	"github.com/carillonhq/carillon/pkg/internal/testkit/owners"
+	"github.com/carillonhq/carillon/pkg/kv/kvtest"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -333,6 +339,49 @@ func TestAsk_WithoutOwnersTheLastAnswerStays(t *testing.T) {
 	f.fail(nil)
 	if l, res := w.tasksPage("sort=last"); len(l.Items) != 10 {
 		t.Errorf("the owner is back: %s", res.body)
+	}
+}
+
+// While etcd is away, a list that the same caller has seen is shown again, with its age. Only the users of the host can be
+// sure of their rights then.
+func TestAsk_WithoutEtcdTheLastRowsStay(t *testing.T) {
+	var away atomic.Bool
+	etcd := kvtest.Memory(t)
+	etcd.KV = etcdhook.KV(etcd.KV, func(ctx context.Context, op clientv3.Op, next etcdhook.Do) (clientv3.OpResponse, error) {
+		if away.Load() {
+			return clientv3.OpResponse{}, errors.New("etcd is away")
+		}
+		return next(ctx, op)
+	})
+
+	w := newWorldOn(t, etcd)
+	w.labelled(10)
+	answer, err := w.owning("node-a", 5, slices.Concat(evenShards, oddShards)...)(t.Context(), &readmodel.Query{Order: readmodel.ByName, Limit: 3}, nil)
+	must(t, err)
+	w.owners = map[string]ask{"node-a": func(context.Context, *readmodel.Query, []int) (readmodel.NodeAnswer, error) { return answer, nil }}
+	w.serveAnew(func(s *http.Server) {
+		s.ConnContext = func(ctx context.Context, _ net.Conn) context.Context { return api.WithTrustedUser(ctx, 0) }
+	})
+
+	list := func(query string) (client.QueryList[client.Task], response) {
+		res := w.do(request{method: "GET", path: "/v1/tasks?" + query, noToken: true})
+		var l client.QueryList[client.Task]
+		must(t, json.Unmarshal([]byte(res.body), &l))
+
+		return l, res
+	}
+
+	before, _ := list("selector=team&limit=3")
+	away.Store(true)
+	w.clock.advance(20 * time.Second)
+
+	if l, res := list("selector=team&limit=3"); res.status != 200 || namesOf(l.Items) != "t0 t1 t2" || l.Next != before.Next || l.AgeMS != 20_000 || l.Items[0].Next.IsZero() {
+		t.Errorf("again: %s", res.body)
+	}
+	for _, query := range []string{"selector=team&limit=2", "selector=team&limit=3&recent=1", "limit=3"} {
+		if _, res := list(query); res.status != 503 || res.Code != client.CodeUnavailable {
+			t.Errorf("%s: %s", query, res.body)
+		}
 	}
 }
 
