@@ -12,6 +12,7 @@ func init() {
 	adjustForTests = func(a *factory.Factory) {
 		a.NodeTimeout = 100 * time.Millisecond // no node in a script handles anything
 		a.LookupTimeout = time.Minute          // scripts check the messages
+		a.RescanEvery = 300 * time.Millisecond
 	}
 }
 

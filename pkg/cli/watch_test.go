@@ -97,6 +97,7 @@ func TestWatch_TellsEachChangeInALine(t *testing.T) {
 
 	table := watching(t, env, "task", "list", "-w", "-l", "team=data", "--columns", "name,next,state")
 	objects := watching(t, env, "task", "list", "-w", "-l", "team=data", "-o", "jsonl")
+	query := watching(t, env, "task", "list", "-w", "label:team=data", "-label:team=none", "--columns", "name,state")
 	runs := watching(t, env, "run", "list", "-w", "--state", "queued", "--columns", "task,result")
 	selected := watching(t, env, "run", "list", "-w", "-l", "team=data", "--columns", "task,result")
 	get := watching(t, env, "task", "get", "-w", "a", "-o", "name")
@@ -116,6 +117,9 @@ func TestWatch_TellsEachChangeInALine(t *testing.T) {
 	want(table, "b ", "ok")
 	want(objects, `"name":"a"`)
 	want(objects, `"name":"b"`)
+	want(query, "NAME", "STATE")
+	want(query, "a ", "ok")
+	want(query, "b ", "ok")
 	want(runs, "TASK", "RESULT")
 	want(get, "a")
 	want(selected, "TASK", "RESULT")
@@ -125,6 +129,7 @@ func TestWatch_TellsEachChangeInALine(t *testing.T) {
 	_, err = c.Tasks.Pause(t.Context(), "default", "a", 0)
 	must(t, err)
 	want(table, "a ", "paused")
+	want(query, "a ", "paused")
 	want(objects, `"name":"a"`, `"paused":true`)
 	want(get, "a")
 
@@ -134,6 +139,7 @@ func TestWatch_TellsEachChangeInALine(t *testing.T) {
 	_, err = c.Tasks.Trigger(t.Context(), "default", "b", nil)
 	must(t, err)
 	want(table, "b ", "waiting")
+	want(query, "b ", "waiting")
 	want(objects, `"name":"b"`, `"state":"waiting"`)
 	want(runs, "b ", "queued")
 	want(selected, "b ", "queued")
@@ -142,10 +148,18 @@ func TestWatch_TellsEachChangeInALine(t *testing.T) {
 	must(t, err)
 	want(table, "default/b", "no longer in the list")
 	want(objects, `"name":"b"`, `"left_list":true`)
+	// The row is current. That it does not match any more is known when the owners are asked again.
+	for line := query(); !strings.Contains(line, "no longer in the list"); line = query() {
+		if !strings.Contains(line, "b ") {
+			t.Fatalf("%q is not about b", line)
+		}
+	}
 	must(t, c.Tasks.Delete(t.Context(), "default", "a", 0))
 	want(table, "default/a", "no longer in the list")
+	want(query, "default/a", "no longer in the list")
 	create("c", "data")
 	want(table, "c ", "ok")
+	want(query, "c ", "ok")
 
 	join := func(name, state string) {
 		t.Helper()

@@ -49,6 +49,7 @@ type Factory struct {
 	Verbose       bool
 
 	LookupTimeout time.Duration // limits calls that only improve an error message
+	RescanEvery   time.Duration // how often the owners of the shards are asked again for a list that is watched
 	NodeTimeout   time.Duration // how long a node may take to do what was requested
 }
 
@@ -62,7 +63,7 @@ func New(sys IO) *Factory {
 		Printer:  output.Printer{Out: sys.Out, Err: sys.Err, Env: sys.Env, Now: time.Now, Terminal: output.TerminalWidth},
 		Resolver: settings.Resolver{Env: sys.Env},
 
-		LookupTimeout: 2 * time.Second, NodeTimeout: 3 * time.Second,
+		LookupTimeout: 2 * time.Second, RescanEvery: 5 * time.Second, NodeTimeout: 3 * time.Second,
 
 		In: sys.In, Env: sys.Env, Version: sys.Version,
 		CompleteWithin: sys.CompleteWithin, CompleteFor: sys.CompleteFor,

@@ -4,7 +4,6 @@ import (
 	"context"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
 
@@ -55,9 +54,6 @@ func watchTasks(ctx context.Context, f *factory.Factory, c *client.Client, o cli
 	return watchedTasks(f, c, o).Run(ctx)
 }
 
-// rescanEvery is how often the owners of the shards are asked again for a list that is watched.
-const rescanEvery = 5 * time.Second
-
 // watchedTasks returns a list that follows the changes of tasks.
 func watchedTasks(f *factory.Factory, c *client.Client, o client.TaskListOptions) *watch.List[client.Task] {
 	w := &watch.List[client.Task]{Factory: f, Client: c, Events: client.EventOptions{Namespace: o.Namespace, Kinds: []string{task.EventTask, task.EventRun}}}
@@ -90,7 +86,7 @@ func watchedTasks(f *factory.Factory, c *client.Client, o client.TaskListOptions
 	byOwners := o.Selector != "" || o.Failing || o.Paused || o.Query != "" || o.Sort != client.SortName ||
 		slices.ContainsFunc(o.Names, selection.IsGlob)
 	if byOwners {
-		w.Rescan, w.Partial = rescanEvery, o.Query != ""
+		w.Rescan, w.Partial = f.RescanEvery, o.Query != ""
 	}
 	selector, _ := task.ParseSelector(o.Selector) // it was checked before
 
