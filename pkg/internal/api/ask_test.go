@@ -293,7 +293,7 @@ func TestAsk_BusyOwnersLeaveTheLastAnswer(t *testing.T) {
 	w, f := flakyWorld(t)
 	before, _ := w.tasksPage("selector=team")
 	began := w.clock.now()
-	f.fail(&readmodel.Busy{Node: "node-a", RetryAfter: 1500 * time.Millisecond})
+	f.fail(&readmodel.Busy{Node: "node-a", RetryAfter: 3500 * time.Millisecond})
 	w.outdate()
 	w.clock.advance(7 * time.Second)
 
@@ -303,7 +303,7 @@ func TestAsk_BusyOwnersLeaveTheLastAnswer(t *testing.T) {
 	}
 
 	_, res := w.tasksPage("selector=team&limit=3")
-	if wantStatus(t, "the first time", res, 429, client.CodeBusy); res.header.Get("Retry-After") != "2" || !strings.Contains(res.Detail, "node-a is busy") {
+	if wantStatus(t, "the first time", res, 429, client.CodeBusy); res.header.Get("Retry-After") != "4" || !strings.Contains(res.Detail, "node-a is busy") {
 		t.Errorf("%v %s", res.header, res.body)
 	}
 	wantStatus(t, "what must be complete", w.do(request{method: "GET", path: "/v1/tasks?selector=team&complete=true"}), 429, client.CodeBusy)
@@ -312,8 +312,33 @@ func TestAsk_BusyOwnersLeaveTheLastAnswer(t *testing.T) {
 	w.owners["node-b"] = nil
 	w.url = w.serve("node-b")
 	_, res = w.tasksPage("selector=team")
-	if wantStatus(t, "by another node", res, 429, client.CodeBusy); res.header.Get("Retry-After") != "2" {
+	if wantStatus(t, "by another node", res, 429, client.CodeBusy); res.header.Get("Retry-After") != "4" {
 		t.Errorf("%v %s", res.header, res.body)
+	}
+}
+
+// A list of many pages takes longer if owners are busy. It does not fail, and the owners that have answered are not asked
+// again.
+func TestAsk_WaitsForBusyOwners(t *testing.T) {
+	w := newWorld(t)
+	w.labelled(10)
+	odd := &flaky{ask: w.owning("node-c", 6, oddShards...)}
+	even := &flaky{ask: w.owning("node-b", 5, evenShards...)}
+	w.owners = map[string]ask{"node-a": nil, "node-b": func(ctx context.Context, q *readmodel.Query, without []int) (readmodel.NodeAnswer, error) {
+		even.fail(&readmodel.Busy{Node: "node-b", RetryAfter: 60 * time.Millisecond})
+		if even.asked.Load()%3 == 2 { // the third time
+			even.fail(nil)
+		}
+		return even.answer(ctx, q, without)
+	}, "node-c": odd.answer}
+	w.fleet()
+
+	for _, query := range []string{"selector=team", "selector=team&complete=true"} {
+		even.asked.Store(0)
+		odd.asked.Store(0)
+		if l, res := w.tasksPage(query); len(l.Items) != 10 || even.asked.Load() != 3 || odd.asked.Load() != 1 {
+			t.Errorf("%s: asked %d and %d times: %s", query, even.asked.Load(), odd.asked.Load(), res.body)
+		}
 	}
 }
 

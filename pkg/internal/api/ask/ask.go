@@ -18,14 +18,21 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/clock"
 	"github.com/carillonhq/carillon/pkg/internal/api/httpapi"
 	"github.com/carillonhq/carillon/pkg/internal/api/peers"
 	"github.com/carillonhq/carillon/pkg/internal/readmodel"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// answerWithin is how long the asking node waits for the answers of other nodes. It asks at most twice.
-const answerWithin = time.Second
+const (
+	// answerWithin is how long the asking node waits for the answers of other nodes. It asks at most twice, apart from
+	// nodes that are busy.
+	answerWithin = time.Second
+	// busyPatience is how long a request waits for nodes that are busy, in total, if there is no former answer. A list of
+	// many pages takes longer then, and does not fail.
+	busyPatience = 3 * time.Second
+)
 
 // Config contains what an Asker needs from its node.
 type Config struct {
@@ -141,7 +148,11 @@ func (a *Asker) Ask(c *httpapi.Call, q Question) (Answer, error) {
 
 	if mine {
 		// Others may wait for the answer: it does not end with this caller.
-		asked, err := a.askAll(context.WithoutCancel(c.Context()), caller, &q)
+		patience := busyPatience
+		if _, ok := e.old(); ok {
+			patience = 0
+		}
+		asked, err := a.askAll(context.WithoutCancel(c.Context()), caller, &q, patience)
 		asked.entry = e
 		e.finish(under, asked, err)
 	}
@@ -165,7 +176,7 @@ func (a *Asker) Ask(c *httpapi.Call, q Question) (Answer, error) {
 
 // AskNow is Ask without former answers, for questions that nobody else asks.
 func (a *Asker) AskNow(c *httpapi.Call, q Question) (Answer, error) {
-	answer, err := a.askAll(c.Context(), httpapi.CallerOf(c.Context()), &q)
+	answer, err := a.askAll(c.Context(), httpapi.CallerOf(c.Context()), &q, busyPatience)
 	if err != nil {
 		return Answer{}, a.failure(c, err)
 	}
@@ -234,11 +245,26 @@ func busyFailure(c *httpapi.Call, busy *readmodel.Busy) error {
 		WithHint("try again later, or list by name, without other filters")
 }
 
-// askAll asks all scheduling nodes, and merges their answers.
-func (a *Asker) askAll(ctx context.Context, caller httpapi.Caller, q *Question) (Answer, error) {
+// askAll asks all scheduling nodes, and merges their answers. It waits for nodes that are busy for as long as patience.
+func (a *Asker) askAll(ctx context.Context, caller httpapi.Caller, q *Question, patience time.Duration) (Answer, error) {
 	now := a.Now.Stamp()
 	nodes := a.schedulingNodes(ctx)
 	answers, failures := a.askNodes(ctx, caller, q, now, nodes, nil)
+
+	for deadline := time.Now().Add(patience); ; {
+		busy, wait := busyNodes(nodes, failures)
+		if len(busy) == 0 || time.Now().Add(wait).After(deadline) || !clock.Sleep(ctx, wait) {
+			break
+		}
+
+		// The nodes that have answered are not asked again: that would cost them another scan.
+		later, failed := a.askNodes(ctx, caller, q, now, busy, nil)
+		for name := range later {
+			delete(failures, name)
+		}
+		maps.Copy(answers, later)
+		maps.Copy(failures, failed)
+	}
 
 	if lost := readmodel.Superseded(values(answers)); len(lost) > 0 {
 		again := slices.DeleteFunc(slices.Clone(nodes), func(n task.Node) bool { return len(lost[n.Name]) == 0 })
@@ -262,6 +288,18 @@ func (a *Asker) askAll(ctx context.Context, caller httpapi.Caller, q *Question) 
 	}
 
 	return answer, a.judge(&answer, failures, now)
+}
+
+// busyNodes returns the nodes that were too busy to answer, and after which time all of them may be asked again.
+func busyNodes(nodes []task.Node, failures map[string]error) (list []task.Node, wait time.Duration) {
+	for _, n := range nodes {
+		var busy *readmodel.Busy
+		if errors.As(failures[n.Name], &busy) {
+			list, wait = append(list, n), max(wait, busy.RetryAfter)
+		}
+	}
+
+	return list, wait
 }
 
 // values returns the answers in the order of the nodes' names.
@@ -425,8 +463,8 @@ func (a *Asker) askPeer(ctx context.Context, caller httpapi.Caller, q *Question,
 	switch res.StatusCode {
 	case http.StatusOK:
 	case http.StatusTooManyRequests:
-		seconds, _ := strconv.Atoi(res.Header.Get("Retry-After"))
-		return answer, &readmodel.Busy{Node: n.Name, RetryAfter: time.Duration(max(seconds, 1)) * time.Second}
+		ms, _ := strconv.Atoi(res.Header.Get(retryHeader))
+		return answer, &readmodel.Busy{Node: n.Name, RetryAfter: time.Duration(max(ms, 50)) * time.Millisecond}
 	default:
 		return answer, fmt.Errorf("node %s at %s: it answered %s", n.Name, host, res.Status)
 	}
@@ -441,6 +479,10 @@ func (a *Asker) askPeer(ctx context.Context, caller httpapi.Caller, q *Question,
 
 	return answer, nil
 }
+
+// retryHeader is the header with which a busy node says after how many milliseconds it can be asked again. Retry-After
+// has only seconds.
+const retryHeader = "X-Carillon-Retry-Ms"
 
 // askPath is the path of the operation with which nodes ask each other.
 const askPath = "/v1/tasks:ask"
@@ -464,6 +506,7 @@ func (a *Asker) answerNode(c *httpapi.Call, r questionQuery) (httpapi.Answer, er
 	answer, err := a.own(c.Context(), q.query(caller.Who, cmp.Or(r.Now, a.Now.Stamp().UnixMilli())), without)
 	var busy *readmodel.Busy
 	if errors.As(err, &busy) {
+		c.Writer.Header().Set(retryHeader, strconv.FormatInt(busy.RetryAfter.Milliseconds(), 10))
 		err = busyFailure(c, busy)
 	}
 
