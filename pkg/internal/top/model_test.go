@@ -140,6 +140,20 @@ func TestScreen(t *testing.T) {
 	golden(t, "help-80", m.View())
 }
 
+func TestScreen_NamesMissingShards(t *testing.T) {
+	b := busy() // six shards have no owner
+	b.Missing = []int{1, 2, 3, 4, 5, 6}
+	if text := screen(Config{Namespace: "default"}, 160, 50, b).View().Text(); strings.Contains(text, "missing") {
+		t.Errorf("shards without an owner are there twice:\n%s", text)
+	}
+
+	b.Missing = []int{1, 2, 3, 4, 5, 6, 17, 18, 40, 41}
+	if text := screen(Config{Namespace: "default"}, 160, 50, b).View().Text(); !strings.Contains(text, "10 shards") ||
+		!strings.Contains(text, "1, 2, 3, 4, 5, 6, 17, 18 and 2 more: their tasks are neither counted nor listed here") {
+		t.Errorf("the missing shards are not named:\n%s", text)
+	}
+}
+
 func TestScreen_OfANodeThatIsBlocked(t *testing.T) {
 	b := busy()
 	b.WarningDetails = []task.Warning{{Code: task.WarnNodeBlocked, Text: "node n1 accepts no runs: over its own limit of disk_free"}}
