@@ -88,7 +88,7 @@ func Dial(ctx context.Context, cfg Config) (*Client, error) {
 		DialKeepAliveTime:    keepAliveTime,
 		DialKeepAliveTimeout: keepAliveTimeout,
 		// The etcd client makes one attempt only. If a write were sent twice, the second copy could fail its
-		// compares because the first one succeeded. bound.go repeats reads.
+		// compares because the first one succeeded. call_timeout.go repeats reads.
 		MaxUnaryRetries: 1,
 		// The send limit stays at its default of 2 MiB. A larger request fails in this process before it is
 		// sent, which proves that nothing was written (see Unknown). The receive limit is already 2 GiB.
