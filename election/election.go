@@ -162,7 +162,7 @@ func (e *Election) openSession(ctx context.Context) (*kv.Session, error) {
 }
 
 // holdTerm runs lead until it returns, and ends its context when the term is over. mod is the leader key's
-// mod revision. Any change of the key ends the term, whoever made it.
+// mod revision. Any change of the key by anyone ends the term.
 func (e *Election) holdTerm(ctx context.Context, s *kv.Session, fence kv.Fence, mod int64, lead func(context.Context, Term) error) error {
 	log := e.log.With(zap.Int64("term", fence.CreateRevision))
 	ctx, cancel := context.WithCancelCause(ctx)

@@ -183,7 +183,7 @@ func (e *Executor) startReadyAttempt(a *attempt, v view) bool {
 	return true
 }
 
-// attemptEnded moves an attempt whose end is known to phaseEnded, in which it is recorded.
+// attemptEnded moves an attempt whose end is known to phaseEnded. In that phase, the end is recorded.
 func (e *Executor) attemptEnded(a *attempt) {
 	e.metrics.endedAs[a.end.run.State].Inc()
 	e.setPhase(a, phaseEnded)

@@ -364,7 +364,7 @@ func TestKeeper_TellsOfTheSameFailureOnceAndRestsLonger(t *testing.T) {
 		synctest.Wait()
 
 		if n := f.logs.FilterLevelExact(zap.ErrorLevel).Len(); n != 2 {
-			t.Errorf("a new failure is told of %d times", n-1)
+			t.Errorf("a new failure is logged %d times", n-1)
 		}
 	})
 }

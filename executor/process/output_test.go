@@ -124,7 +124,7 @@ func TestSpool_AFollowerThatDoesNotReadHoldsUpNothing(t *testing.T) {
 
 	for i, woken := range asleep {
 		if len(woken) != 1 {
-			t.Errorf("follower %d was told %d times", i, len(woken))
+			t.Errorf("follower %d was notified %d times", i, len(woken))
 		}
 	}
 

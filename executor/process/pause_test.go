@@ -43,7 +43,7 @@ func TestStint_CountsOnlyWhatRan(t *testing.T) {
 		<-s.timedOut()
 
 		if ran := time.Since(began) - still; ran != 10*time.Second || s.Sum != still {
-			t.Errorf("timed out after running %s, and standing still for %s", ran, s.Sum)
+			t.Errorf("timed out after running %s, and being paused for %s", ran, s.Sum)
 		}
 
 		if s.pause(time.Now()) {
@@ -104,7 +104,7 @@ func TestPause_TimeoutCountsWhatRan(t *testing.T) {
 	close(over)
 
 	if ran := r.EndedAt.Sub(r.StartedAt) - r.Paused; r.State != task.TimedOut || r.Paused == 0 || ran < 300*time.Millisecond {
-		t.Errorf("%s after running %s and standing still for %s", r.State, ran, r.Paused)
+		t.Errorf("%s after running %s and being paused for %s", r.State, ran, r.Paused)
 	}
 }
 

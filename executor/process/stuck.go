@@ -202,7 +202,7 @@ func (p *running) awaitExecution(timeout time.Duration, o *Orders) (gone <-chan 
 	return ended, err
 }
 
-// killedAtStart returns the order because of which an attempt was killed just as it started.
+// killedAtStart returns the order that killed an attempt just as it started.
 func killedAtStart(err error, o *Orders) (k Kill) {
 	if errors.Is(err, errStartTimeout) {
 		return Kill{Cause: causeTimeout}

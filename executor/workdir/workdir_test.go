@@ -403,7 +403,7 @@ func TestRooms_OfADiskThatAnswersLateAreToldOf(t *testing.T) {
 			r.Close()
 
 			if n := logs.FilterMessage("attempts have their own directories again").Len(); n != want {
-				t.Errorf("after %v it is told %d times", late, n)
+				t.Errorf("after %v it is reported %d times", late, n)
 			}
 		})
 	}

@@ -160,7 +160,7 @@ func (l *load) through(t *testing.T) {
 				return fmt.Errorf("caller %d is in the middle of its calls", i)
 			}
 			if l.told[i].Load() == 0 {
-				return fmt.Errorf("follower %d was told of no events", i)
+				return fmt.Errorf("follower %d received no events", i)
 			}
 		}
 		return nil

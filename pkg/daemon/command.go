@@ -83,7 +83,7 @@ func (e Environment) devCommand() *cobra.Command {
 		Example: "  carillon dev\n  carillon dev --data-dir /tmp/try --listen 127.0.0.1:7171",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			// Tasks run as the user who has started it. Of any other user than root, they do so anyway.
+			// Tasks run as the user that started it. For users other than root, that is the only possibility.
 			if cfg.DefaultUser == "" && os.Geteuid() == 0 {
 				cfg.DefaultUser = "root"
 			}

@@ -65,7 +65,7 @@ func TestDryRun_TellsWhatADaemonThenDecides(t *testing.T) {
 				t.Fatal(err)
 			}
 			create(name)
-			return fmt.Errorf("what would become of %s was told, and done %s later (%v)", name, took, err)
+			return fmt.Errorf("the dry run of %s reported a change, which was made %s later (%v)", name, took, err)
 		})
 		all = append(all, whatWasTold(name, now, was.Paused, would.DryRun.Ticks))
 	}

@@ -76,7 +76,7 @@ func TestEvents_FollowAClusterFromNodeToNode(t *testing.T) {
 			all, place = append(all, e), e.ID
 		}
 		if len(all) < len(told) {
-			return fmt.Errorf("%d events were told, and %d are there", len(told), len(all))
+			return fmt.Errorf("%d events were delivered, and %d exist", len(told), len(all))
 		}
 		return nil
 	})

@@ -61,7 +61,7 @@ func TestWatchdog_EndsTheSessionOfANodeWhosePartStandsStill(t *testing.T) {
 	keeper++
 	w.checkParts()
 	if err := w.checkAlive(); err == nil {
-		t.Error("the engine stands still, and nobody sees it")
+		t.Error("the engine has stalled, and the health check passes")
 	}
 	engine++
 	w.checkParts()

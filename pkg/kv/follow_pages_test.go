@@ -185,7 +185,7 @@ func TestFollow_RefusesAStoreThatWentBackWithinAList(t *testing.T) {
 	eventually(t, "the loss, and two attempts", func() bool { return logs.Len() > 0 && r.n.Load() >= 6 })
 
 	if n := f.resetCount(); n != 1 {
-		t.Errorf("%d lists were told of, want the one that broke off", n)
+		t.Errorf("%d lists were reported, want only the one that broke off", n)
 	}
 
 	p.Redirect(s)
@@ -208,7 +208,7 @@ func TestFollow_ReadsOnePageAheadAndKeepsNone(t *testing.T) {
 		}
 
 		if n := int(r.n.Load()); n > b.Page+2 {
-			t.Errorf("%d pages are read while page %d is told", n, b.Page)
+			t.Errorf("%d pages are read while page %d is being applied", n, b.Page)
 		}
 
 		told = append(told, weak.Make(b.KVs[0]))

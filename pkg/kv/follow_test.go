@@ -309,7 +309,7 @@ func TestFollow_BelievesEventsNotTheirHeader(t *testing.T) {
 		rev := put(t, c, "p/a", fmt.Sprint(i))
 		eventually(t, "the put", func() bool { return f.value("p/a") == fmt.Sprint(i) })
 		if got := f.revision(); got != rev {
-			t.Fatalf("revision %d is claimed, %d is told", got, rev)
+			t.Fatalf("revision %d is claimed, %d is delivered", got, rev)
 		}
 	}
 }

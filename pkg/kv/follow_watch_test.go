@@ -184,8 +184,8 @@ func TestFollow_ListsWhatIsCompactedAway(t *testing.T) {
 		t.Errorf("%d lists", n)
 	}
 
-	// The watches are the first one, the one that reports the compaction, and one after each stall, of which the frozen one
-	// is at least one.
+	// The watches are the first one, the one that reports the compaction, and one after each stall, including
+	// the one that was frozen.
 	eventually(t, "no more watches than it takes", func() bool {
 		return float64(w.opened.Load()) == 2+count("carillon_watch_stalls_total")
 	})
@@ -329,7 +329,7 @@ func TestFollow_CrowdResumesAfterARestart(t *testing.T) {
 
 	for i := range follows {
 		cfg := prefixed(fmt.Sprintf("p/%03d/", i))
-		cfg.StallAfter, cfg.Logger = 10*time.Second, zap.New(core) // it takes time to open so many watches at once
+		cfg.StallAfter, cfg.Logger = 10*time.Second, zap.New(core) // opening this many watches at once takes time
 		put(t, s.Client(), key(i), "listed")
 		follows[i] = follow(t, s.Client(), cfg)
 	}

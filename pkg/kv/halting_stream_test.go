@@ -94,7 +94,7 @@ func TestFollow_MissesNothingWhenAProgressNoticeOvertakesAndTheStreamBreaks(t *t
 			<-h.streams
 
 			if from := <-h.streams; from != 5 {
-				t.Errorf("the watch is resumed from revision %d, 5 is told", from)
+				t.Errorf("the watch is resumed from revision %d, and 5 was delivered", from)
 			}
 
 			eventually(t, "the event that was overtaken", func() bool { return f.value("p/a") == "new" })

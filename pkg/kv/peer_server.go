@@ -139,7 +139,7 @@ func (p *peerServer) isForStrangers(r *http.Request) bool {
 	return err == nil && strings.HasPrefix(r.URL.Path, rafthttp.RaftStreamPrefix+"/") && p.etcd.etcd.Server.IsIDRemoved(uint64(id))
 }
 
-// isServer reports whether a certificate is valid for a server, of whatever host.
+// isServer reports whether a certificate is valid for a server of any host.
 func isServer(c *x509.Certificate) bool {
 	return certs.CanServe(c, "") == nil && len(certs.Names(c)) > 0
 }

@@ -385,7 +385,7 @@ func TestEngine_ShowsAllToWhoComesAfterOneThatHungUp(t *testing.T) {
 		r.Part(gone, task.BoardQuery{Span: time.Minute, Limit: 10})
 
 		if !r.board.at.IsZero() {
-			t.Error("what the first was told is kept for others")
+			t.Error("the answer to the first caller is kept for others")
 		}
 
 		w.eventually("all is shown", func() bool { return r.Part(w.ctx, task.BoardQuery{Span: time.Minute, Limit: 10}).Tasks == 1 })
@@ -407,7 +407,7 @@ func TestEngine_AsksAWorkerThatHasNotLookedYet(t *testing.T) {
 	h.e.Part(w.ctx, task.BoardQuery{Span: time.Minute, Limit: 10})
 
 	if <-h.summaryRequests == former {
-		t.Error("it is asked for one who has hung up")
+		t.Error("it is asked on behalf of a caller that has disconnected")
 	}
 }
 

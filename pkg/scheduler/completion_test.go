@@ -52,7 +52,7 @@ func TestAfterCompletion_TicksAPeriodAfterTheEndOfItsRun(t *testing.T) {
 	w.want("a", "+10 succeeded", "+23 failed", "+34 dispatched")
 }
 
-// Exactly one tick follows each end, whichever node owns the shard and whatever it has not seen.
+// Exactly one tick follows each end, no matter which node owns the shard and which events it has missed.
 func TestAfterCompletion_OverFailover(t *testing.T) {
 	t.Parallel()
 

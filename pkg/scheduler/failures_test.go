@@ -124,7 +124,7 @@ func TestPauseAfterFailures_ManualRunsCountAndOthersDoNot(t *testing.T) {
 	}
 }
 
-// Each end counts once, whatever the owners have seen and whenever they died.
+// Each end counts once, no matter which events the owners saw and when they died.
 func TestPauseAfterFailures_OverFailover(t *testing.T) {
 	t.Parallel()
 

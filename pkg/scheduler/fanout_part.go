@@ -181,7 +181,7 @@ func (r *parentRun) nodeOf(index int, part *taskstate.Waiting) (n *task.Node, go
 		r.plan.s.placement.Release(name)
 	}
 
-	// Since when the node has been away is kept whatever becomes of the plan, because it is true in any
+	// The time since which the node has been away is kept even if the plan fails, because it is true in any
 	// case.
 	since, known := q.Away[name]
 	if !known {

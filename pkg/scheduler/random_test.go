@@ -28,7 +28,7 @@ var (
 // shortSeeds is the number of random histories of each kind with -short.
 const shortSeeds = 3
 
-// Several workers, at most one of which is the owner; clocks that differ between nodes and step; commits
+// Several workers, of whom at most one owns the shard; clocks that differ between nodes and step; commits
 // that are lost, delayed and unanswered; nodes that come and go; users that change everything. In any
 // order, the history must keep the guarantees. When all faults have ended, nothing may be left undecided or
 // waiting. The long form runs on a real etcd.

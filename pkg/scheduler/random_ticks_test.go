@@ -19,7 +19,7 @@ import (
 )
 
 // Tasks whose ticks depend on more than a clock, under the faults of the random histories. Each has the
-// ticks that it should have, each once, whichever nodes owned the shard and whatever the outcome of their
+// ticks that it should have, each once, no matter which nodes owned the shard and what the outcome of their
 // commits. The long form runs on a real etcd.
 func TestRandomFutures_AreThoseOfOneOwner(t *testing.T) {
 	t.Parallel()

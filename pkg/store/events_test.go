@@ -489,7 +489,7 @@ func TestPlaceOf_FindsWhatHappenedAfterAnInstant(t *testing.T) {
 		}
 
 		if prior := announced[m-2]; prior > p.Revision {
-			t.Errorf("of minute %d: %s, though the time was told at %d", m, p, prior)
+			t.Errorf("of minute %d: %s, although the time was recorded at %d", m, p, prior)
 		}
 	}
 

@@ -64,14 +64,14 @@ func TestFollowShard_TellsTheShardAsItWasOpenedThenWhatHappens(t *testing.T) {
 	ok(t, err)
 
 	if e := b.Events[1]; entry.UID != st.Entry.UID || e.Mod != st.EntryMod || e.Create != st.EntryMod || e.Key != w.keys.Entry(ref) {
-		t.Errorf("the entry is told as %+v", e)
+		t.Errorf("the entry is delivered as %+v", e)
 	}
 
 	mark, err := record.DecodeWatermark(b.Events[3].Value)
 	ok(t, err)
 
 	if b.Events[3].Mod != rev || mark.Time.UnixMilli() != 0 {
-		t.Errorf("the watermark is told as %+v", mark)
+		t.Errorf("the watermark is delivered as %+v", mark)
 	}
 
 	mod, _, _ := w.at(w.keys.Queued(ref, id))
@@ -84,12 +84,12 @@ func TestFollowShard_TellsTheShardAsItWasOpenedThenWhatHappens(t *testing.T) {
 	slices.Sort(got)
 
 	if b.Reset || b.Revision != rev || !slices.Equal(got, []string{"queue default/a " + id + " deleted"}) {
-		t.Errorf("a dispatch is told as %q at %d, want %d", got, b.Revision, rev)
+		t.Errorf("a dispatch is delivered as %q at %d, want %d", got, b.Revision, rev)
 	}
 
 	for _, e := range b.Events {
 		if e.Mod != rev || e.Deleted != (e.Create == 0) {
-			t.Errorf("%s is told at %d, created at %d", e.Key, e.Mod, e.Create)
+			t.Errorf("%s is delivered at %d, created at %d", e.Key, e.Mod, e.Create)
 		}
 	}
 
@@ -98,18 +98,18 @@ func TestFollowShard_TellsTheShardAsItWasOpenedThenWhatHappens(t *testing.T) {
 
 	b = next(t, batches, counts)
 	if got := told(b); !slices.Equal(got, []string{"history default/a " + id}) {
-		t.Errorf("an end is told as %q", got)
+		t.Errorf("an end is delivered as %q", got)
 	}
 
 	ended, err := record.DecodeEnded(b.Events[0].ShardKey, b.Events[0].Value)
 	if ok(t, err); ended.State != task.Succeeded || ended.Token != h.Create {
-		t.Errorf("an end is told as %+v", ended)
+		t.Errorf("an end is delivered as %+v", ended)
 	}
 
 	is(t, w.Finish(t.Context(), h, endOf(h, task.Failed), nil), store.ErrLate)
 
 	if got := told(next(t, batches, counts)); !slices.Equal(got, []string{"history default/a " + id + " late"}) {
-		t.Errorf("a late result is told as %q", got)
+		t.Errorf("a late result is delivered as %q", got)
 	}
 
 	_, err = w.DeleteTask(t.Context(), w.stored(ref))
@@ -118,7 +118,7 @@ func TestFollowShard_TellsTheShardAsItWasOpenedThenWhatHappens(t *testing.T) {
 	slices.Sort(got)
 
 	if want := []string{"history default/a " + id + " deleted", "history default/a " + id + " deleted late", "history default/a old deleted", "tasks default/a  deleted"}; !slices.Equal(got, want) {
-		t.Errorf("a delete is told as %q", got)
+		t.Errorf("a delete is delivered as %q", got)
 	}
 }
 

@@ -415,7 +415,7 @@ func TestCommit_TheFirstCopyMayArriveLast(t *testing.T) {
 	}
 }
 
-// A nonce of another writer is never taken for an own one, whatever happened to the own copies.
+// A nonce of another writer is never mistaken for the writer's own, no matter what happened to its copies.
 func TestCommit_AfterAnUnknownOutcomeASuccessorsWatermarkIsNotOurs(t *testing.T) {
 	for name, fates := range map[string][]fate{"applied": {answerLost}, "not applied": {requestLost}} {
 		t.Run(name, func(t *testing.T) {

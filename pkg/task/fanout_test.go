@@ -153,6 +153,6 @@ func TestFan_KeepsWhatPartsSaidAsFarAsThereIsRoom(t *testing.T) {
 	}
 
 	if run := (Run{Fan: &f}).OfPart(f.Parts[1]); run.Message != f.Parts[1].Message || run.Usage.CPUMS != 5 {
-		t.Errorf("the part is told as %+v", run)
+		t.Errorf("the part is shown as %+v", run)
 	}
 }

@@ -95,8 +95,8 @@ func newBinding(f *factory.Factory, role string, subjects []string, o granting) 
 	return b, task.CheckName("name", b.Name)
 }
 
-// nameOf returns the name of a binding that was given none: what it gives, to whom and where. Bindings that differ in one of
-// these, or in their labels, have different names.
+// nameOf returns a name for a binding that the user did not name. It contains the role, the subject and the scope.
+// Bindings that differ in one of these, or in their labels, have different names.
 func nameOf(b task.Binding) string {
 	where := strings.Join(b.Namespaces, "-")
 	if b.Cluster {

@@ -87,8 +87,8 @@ func BindDelete[C any](f *factory.Factory, cmd *cobra.Command, verb, past string
 	return cmd
 }
 
-// expand returns the objects that names and globs stand for, each once, and whether they are several of which not each
-// was named.
+// expand returns the objects that names and globs match, each once. broad is set if there are several of them and
+// not each was named.
 func (n Named[C]) expand(ctx context.Context, c C, words []string) (names []string, broad bool, err error) {
 	var all []string
 	if broad = slices.ContainsFunc(words, selection.IsGlob); broad {

@@ -119,7 +119,7 @@ func TestReport_TellsNothingThatATerminalObeys(t *testing.T) {
 			d.Report(&client.Error{Status: 404, Code: "c", Message: evil, Hint: evil})
 
 			if what := factorytest.Obeyed(d.Errs.String()); what != "" {
-				t.Errorf("%q, -o %s: %q is told", evil, format, what)
+				t.Errorf("%q, -o %s: the output contains %q", evil, format, what)
 			}
 		}
 	}

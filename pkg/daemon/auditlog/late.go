@@ -60,7 +60,7 @@ func OpenLate(dir string, store Recorder, log *zap.Logger) (*Late, error) {
 		return nil, fmt.Errorf("late audit records: %w", err)
 	}
 
-	// A crash may have torn the last line. Nobody was told that its record is kept.
+	// A crash may have torn the last line. Its record was not acknowledged.
 	whole := bytes.LastIndexByte(content, '\n') + 1
 	if whole < len(content) {
 		if err := os.Truncate(l.path, int64(whole)); err != nil {

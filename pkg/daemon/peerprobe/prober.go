@@ -21,7 +21,7 @@ import (
 const (
 	// peersWatched is the number of nodes that each node probes: those that follow it
 	// in the order of names. So the number of connections does not grow with the square of
-	// the number of nodes. Each node is probed by several others, some of which may die with it.
+	// the number of nodes. Each node is probed by several others, because some of them may die with it.
 	peersWatched = 3
 	// greetEvery is the interval at which an open connection is used. This detects
 	// a connection that is broken but was not closed.

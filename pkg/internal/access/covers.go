@@ -62,11 +62,11 @@ func (t *Table) CoversRole(c Caller, role task.Role, now time.Time) (excess *Exc
 	return nil, nil
 }
 
-// CoversToken is CoversBinding for a token: what the token can ever do, whatever its subject is granted later. Its scope
-// bounds that. So the caller must hold the whole scope, or everything in the cluster if the token has none: what the
-// subject may do now does not matter, because a binding that somebody else creates later would also give its rights to
-// whoever has the token. Only for a token of its own subject does a caller need nothing but what the subject has now,
-// unless the caller's own token has a scope, which the new token would escape.
+// CoversToken is CoversBinding for a token: what the token can ever do, including what its subject is granted
+// later. Its scope bounds that. So the caller must hold the whole scope, or everything in the cluster if the token
+// has none: what the subject may do now does not matter, because a binding that somebody else creates later would
+// also give its rights to whoever has the token. Only for a token of its own subject does a caller need nothing but
+// what the subject has now, unless the caller's own token has a scope, which the new token would escape.
 func (t *Table) CoversToken(c Caller, token task.Token, now time.Time) (excess *Excess, err error) {
 	var scope []grant
 	if token.Scope != nil {
@@ -107,7 +107,7 @@ func (t *Table) CoversSubject(c Caller, subject string, now time.Time) (excess *
 	return t.excessOf(c, t.grants[subject], now)
 }
 
-// endingAt returns the grants, of which none lasts longer than until; zero: no limit.
+// endingAt returns the grants, limited to the time until; zero: no limit.
 func endingAt(grants []grant, until time.Time) []grant {
 	if until.IsZero() {
 		return grants

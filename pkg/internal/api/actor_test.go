@@ -24,8 +24,8 @@ func actorOf(who, secret string) string {
 // actor is who makes the requests of a world that do not say otherwise.
 func (w *world) actor() string { return actorOf("user:ann", w.secret) }
 
-// Each step asks for one operation, as somebody else than all steps before it: whatever
-// names that person afterwards was written for it.
+// Each step requests one operation as a subject that no earlier step used. Each record that then names the subject
+// was written by this operation.
 type actorStep struct {
 	id, method, path, body string
 	header                 map[string]string

@@ -280,7 +280,7 @@ func TestBatch_SameNamesAtOnce(t *testing.T) {
 		}
 
 		if got.Generation != int64(made) || w.entry(ref("default", name)).Generation != got.Generation {
-			t.Errorf("%s: %d changes were told, it is at generation %d", name, made, got.Generation)
+			t.Errorf("%s: %d changes were reported, and the task has generation %d", name, made, got.Generation)
 		}
 	}
 }

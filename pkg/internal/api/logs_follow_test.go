@@ -571,7 +571,7 @@ func TestFollowLogs_EndWithTheToken(t *testing.T) {
 	w.clock.advance(2 * time.Minute)
 
 	if _, err := io.ReadAll(s); !errors.Is(err, task.ErrUnavailable) {
-		t.Errorf("with a token that is none any more: %v", err)
+		t.Errorf("with a token that was deleted: %v", err)
 	}
 }
 

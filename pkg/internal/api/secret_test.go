@@ -120,7 +120,7 @@ func TestSecret_WhatIsRefused(t *testing.T) {
 	must(t, second(w.Secrets.Set(ctx, "default", "db", set)))
 
 	if _, err := c.Secrets.List(ctx, "default"); err != nil {
-		t.Errorf("without a key nothing is told: %v", err)
+		t.Errorf("without a key, there is no error: %v", err)
 	}
 
 	for want, r := range map[string]client.SecretRequest{

@@ -206,7 +206,7 @@ var damages = []struct {
 	{"none", func(*site) {}, nil},
 	{"a run and its history", func(s *site) {
 		s.attempt(s.one, "a", "a-1", s.entry.UID, nil)
-		s.ended(s.one, s.entry.UID, 5, nil) // its records must not be findings of their own
+		s.ended(s.one, s.entry.UID, 5, nil) // its records must not be separate findings
 		s.put(s.keys.Cleared("dead"), map[string]task.Time{"at": task.At(s.now)}, clientv3.WithLease(s.lease))
 		s.put(s.keys.Root()+"moves/0001", map[string]any{"to": "b", "since": task.At(s.now)})
 	}, nil},
@@ -241,7 +241,7 @@ var damages = []struct {
 	}, nil},
 	{"a secret without a name", func(s *site) { s.put(s.keys.Secrets()+"db", "{}") }, []string{"strange_key"}},
 	{"a spec without its entry", func(s *site) {
-		s.ended(s.one, s.entry.UID, 5, nil) // its records must not be findings of their own
+		s.ended(s.one, s.entry.UID, 5, nil) // its records must not be separate findings
 		s.waiting(s.one, s.entry.UID, task.ReasonManual, s.now)
 		s.drop(s.keys.Entry(s.one))
 	}, []string{"spec_without_entry"}},

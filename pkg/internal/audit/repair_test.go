@@ -150,7 +150,8 @@ func TestRepair_IsDefeatedByAnyChange(t *testing.T) {
 	}
 }
 
-// A record that was rewritten between the audit and the repair is not the one that was found, whatever it contains.
+// A record that was rewritten between the audit and the repair is not the record that was found, even if its
+// content is the same.
 func TestRepair_IsOfTheRevisionThatWasFound(t *testing.T) {
 	s := newSite(t, kvtest.Memory(t))
 	key := s.waiting(s.ref("two"), "u", task.ReasonManual, s.now)

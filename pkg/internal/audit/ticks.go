@@ -24,7 +24,7 @@ type tickJudge struct {
 // created is the create revision of the entry.
 func (j *tickJudge) checkTicks(s *shardState, ref record.Ref, e task.Entry, created int64) {
 	if s.watermarkMod == 0 {
-		return // the missing watermark is a finding of its own
+		return // the missing watermark is a separate finding
 	}
 
 	sched, err := schedule.Parse(e.Timing(), e.Anchor.Time)

@@ -452,8 +452,8 @@ func (r *fannedOut) giveOut() task.Run {
 	return part
 }
 
-// A part that waits for another attempt ends for the reason that its run was given, whatever policy the task has by
-// then.
+// A part that waits for another attempt ends for the reason that its run was given, no matter which policy the task
+// has by then.
 func TestCheck_PartsThatAreReplaced(t *testing.T) {
 	skips := func(h hand) {
 		h.update(h.simTask, false, func() { h.entry.Overlap = task.OverlapSkip })

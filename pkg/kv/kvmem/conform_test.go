@@ -140,7 +140,7 @@ func TestTxn_NestedComparesSeeTheStateBefore(t *testing.T) {
 		put(t, c, "c", "3")
 
 		if resp, err := c.Txn(t.Context()).If(older).Then(clientv3.OpPut("d", "4")).Commit(); err != nil || resp.Succeeded {
-			t.Errorf("a range of which one key is newer: %v, %v", resp, err)
+			t.Errorf("a range with one newer key: %v, %v", resp, err)
 		}
 	})
 }

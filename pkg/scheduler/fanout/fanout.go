@@ -88,7 +88,7 @@ func NextTurn(q *taskstate.Waiting) task.Time {
 // Missing returns the parts of a run that have no record anywhere: they are not left, not in an inbox, not in the
 // queue, and have not ended. t must have an Activity.
 func Missing(t *taskstate.Task, q *taskstate.Waiting) map[int]bool {
-	// Start with all parts of the run, and remove those of which any record is known.
+	// Start with all parts of the run, and remove those that have a known record.
 	missing := map[int]bool{}
 	for _, i := range q.Fan.Numbers() {
 		missing[i] = true

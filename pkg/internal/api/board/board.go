@@ -104,7 +104,7 @@ type madeBoard struct {
 	board task.Board
 }
 
-// maxBoards bounds the memory for boards of callers who may read different namespaces.
+// maxBoards bounds the memory for the boards of callers that may read different namespaces.
 const maxBoards = 64
 
 // refreshFromStore reads nodes, owners and, if it is old, the status from etcd. If it returns an error, what could not
@@ -196,8 +196,8 @@ func queryOf(c *httpapi.Call, q boardQuery) (task.BoardQuery, error) {
 	return ask, nil
 }
 
-// hideCluster removes from a board what its caller may not read of nodes and of the cluster. The nodes that do not answer
-// stay: the board must not look complete.
+// hideCluster removes from a board what its caller may not read of nodes and of the cluster. The nodes that do not
+// answer stay: the board must not look complete.
 func hideCluster(b *task.Board, ask task.BoardQuery, may boardKey) {
 	if !may.nodes {
 		b.Nodes = []task.BoardNode{}

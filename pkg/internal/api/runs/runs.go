@@ -108,7 +108,7 @@ func (l *stateList) UnmarshalText(text []byte) error {
 func (q runsQuery) newFilter(p httpapi.Paging) (f runFilter, err error) {
 	f = runFilter{states: q.State, node: q.Node, since: q.Since, until: q.Until, parts: q.Parts}
 	if f.node != "" {
-		f.parts = true // a run with parts has no node of its own
+		f.parts = true // a run with parts has no node
 		if err := task.CheckName("node", f.node); err != nil {
 			return f, err
 		}

@@ -33,7 +33,7 @@ type callers struct {
 }
 
 const (
-	changers = 3 // each has tasks of its own
+	changers = 3 // each has its own tasks
 	readers  = 3 // all read and write the same task, one task after another
 	epoch    = 8 * time.Second
 )

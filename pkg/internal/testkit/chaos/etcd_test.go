@@ -185,7 +185,7 @@ func (w *world) etcdLeader() (lead *member, err error) {
 	return lead, err
 }
 
-// between sets the weather between two members, in both directions and whoever dialed.
+// between sets the weather between two members, in both directions, no matter which of them dialed.
 func between(a, b *member, w weather) {
 	a.peers.set(fmt.Sprintf("%x", b.id), w)
 	b.peers.set(fmt.Sprintf("%x", a.id), w)

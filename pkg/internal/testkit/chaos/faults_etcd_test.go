@@ -281,5 +281,5 @@ func (w *world) leader() (*node, error) {
 		}
 	}
 
-	return nil, fmt.Errorf("the leader %q is none of the nodes that run", name)
+	return nil, fmt.Errorf("the leader %q is not one of the running nodes", name)
 }

@@ -189,7 +189,7 @@ func TestMutants_ForgeAnswers(t *testing.T) {
 
 	watch := anyone.Watch(ctx, keys.Inbox("n1"), clientv3.WithPrefix(), clientv3.WithRev(run))
 	if r := <-watch; len(r.Events) != 1 || !strings.Contains(string(r.Events[0].Kv.Value), `"mine"`) {
-		t.Errorf("anyones-attempt is told %v", r.Events)
+		t.Errorf("anyones-attempt: the watch delivers %v", r.Events)
 	}
 
 	cancel()

@@ -20,7 +20,7 @@ func TestFanOuts_CrossWhateverHappens(t *testing.T) {
 		[]uint64{1}, nil, o)
 }
 
-// inParts gives tasks runs with parts, which take a while and some of which fail.
+// inParts gives tasks runs with parts. The parts take a while, and some fail.
 func inParts(s *task.Spec) {
 	n := s.History.Keep
 	*s = quick(*s)

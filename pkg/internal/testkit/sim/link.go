@@ -298,7 +298,7 @@ func hasCommits(op clientv3.Op) bool {
 	return op.IsPut() && bytes.HasSuffix(op.KeyBytes(), []byte("/watermark")) || slices.ContainsFunc(then, hasCommits)
 }
 
-// repeatableOp returns the part of a write of which etcd may receive a second copy, and false if nothing is left.
+// repeatableOp returns the part of a write that etcd may receive twice, and false if nothing is left.
 // Every write of the API is repeatable, because its audit record makes a second copy fail. It removes other writes
 // that only create. Their only comparison is that the key is absent, so that a copy that arrives after the key was
 // deleted would create it again. Neither etcd's client nor a node sends such a write twice.

@@ -14,7 +14,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// simNamespace has all tasks of a simulation, but for a script that freezes frozenNamespace.
+// simNamespace contains all tasks of a simulation, except in a script that freezes frozenNamespace.
 const (
 	simNamespace    = "sim"
 	frozenNamespace = "frosty"
