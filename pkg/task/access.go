@@ -95,7 +95,7 @@ type AuditRecord struct {
 
 // AuditObject is an object that a transaction changed. It never has values of the object.
 type AuditObject struct {
-	Kind       string   `json:"kind" doc:"task, run, secret, freeze, node, cluster, member, role, binding, namespace, token, subject, or key for what a repair deleted."`
+	Kind       string   `json:"kind" doc:"task, run, secret, freeze, node, cluster, member, role, binding, namespace, node-limit, token, subject, or key for what a repair deleted."`
 	Namespace  string   `json:"namespace,omitempty"`
 	Name       string   `json:"name,omitempty" doc:"Of a run: the task's name."`
 	Run        string   `json:"run,omitempty"`

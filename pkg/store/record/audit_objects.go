@@ -94,7 +94,8 @@ func auditObject(keys Keys, key string) (task.AuditObject, bool) {
 	}
 
 	for _, k := range []struct{ kind, prefix string }{
-		{"role", keys.Roles()}, {"binding", keys.Bindings()}, {"namespace", keys.Namespaces()}, {"token", keys.Tokens()}, {"node", keys.NodeRequest("")},
+		{"role", keys.Roles()}, {"binding", keys.Bindings()}, {"namespace", keys.Namespaces()}, {"node-limit", keys.NodeLimits()}, {"token", keys.Tokens()},
+		{"node", keys.NodeRequest("")},
 	} {
 		if name, below := strings.CutPrefix(key, k.prefix); below && name != "" {
 			return task.AuditObject{Kind: k.kind, Name: name}, true
