@@ -27,6 +27,7 @@ func (e *Executor) advanceAttempts(all bool) {
 		}
 
 		e.askCleared(v)
+		e.dropLateCancels()
 	}
 
 	for again := true; again; {
@@ -107,7 +108,7 @@ func (e *Executor) decideAttempt(a *attempt, v view) {
 			Message: "it was in the inbox of " + e.cfg.Node + " and had not started"})
 		e.attemptEnded(a)
 	case doLose:
-		a.end = &ending{attempt: a, run: LostEnd(a.Assigned, a.Create, v.now)}
+		a.end = &ending{attempt: a, run: a.endOfLost(v.now)}
 		e.attemptEnded(a)
 	case doHandBack:
 		e.handBack(a)

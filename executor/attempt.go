@@ -43,6 +43,8 @@ type attempt struct {
 	end       *ending // how it ended; nil before phaseEnded and after phaseSettled
 	noRetry   bool    // it gets no successor, whatever its retry policy says
 
+	late *lateCancel // its cancel, if it was cancelled while etcd was full; nil otherwise
+
 	told               bool // the PauseRequested that its goroutine was last given
 	process.PauseState      // as that goroutine last reported it
 }
@@ -57,6 +59,9 @@ type ending struct {
 	held *record.Held
 	next *task.Waiting
 	err  error
+
+	late *task.LateCancel // the attempt was cancelled while etcd was full, so its end is kept on disk
+	kept bool             // the end is kept there
 }
 
 // Maximum sizes of the output tail in an attempt's record, in bytes.

@@ -40,9 +40,13 @@
 //   - A cancelled run is neither queued nor retried. A cancel that arrives while a
 //     result is being recorded prevents the retry.
 //   - An outage of etcd kills nothing before that deadline (G18). Results wait in memory.
+//   - While etcd is full, CancelAttempt ends an attempt without a change of its record. The
+//     cancel is on disk before it is acknowledged, and the attempt's end before it is first
+//     written to etcd. Both survive the daemon (see lateCancels).
 //
-// Not guaranteed: if the daemon dies before etcd is available again, results that were
-// not recorded are gone, and their attempts end as lost. Package process documents the
+// Not guaranteed: if the daemon dies before etcd is available again, other results that were
+// not recorded are gone, and their attempts end as lost. A late cancel is gone, too, if its
+// attempt is declared lost before the node is back. Package process documents the
 // guarantees about an attempt's processes. Package guardian documents what kills them
 // when the daemon cannot.
 //

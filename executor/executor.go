@@ -134,6 +134,8 @@ type Executor struct {
 	patience time.Duration // how long an event of the watch may be in flight
 	clocks   clocks
 
+	lateFile *lateCancels
+
 	runAttempt func(process.Attempt, *process.Orders) process.Result // runner.RunAttempt, except in tests
 
 	// batches is unbuffered, and the sender waits until its batch is applied. So the loop decides by a state
@@ -175,8 +177,8 @@ type mail struct {
 }
 
 // New returns an executor that does nothing until Run is called. It opens /dev/null and marks the
-// descriptors of this program as close-on-exec, and does no other I/O. It fails if a required setting is missing or
-// Slots is less than 1.
+// descriptors of this program as close-on-exec, reads the late cancels of former processes, and does no other I/O. It
+// fails if they cannot be read, if a required setting is missing, or if Slots is less than 1.
 func New(cfg Config) (*Executor, error) {
 	switch {
 	case cfg.Node == "" || cfg.Instance == "" || cfg.Dir == "" || cfg.Inbox == nil:
@@ -205,13 +207,22 @@ func New(cfg Config) (*Executor, error) {
 		return nil, fmt.Errorf("executor: %w", err)
 	}
 
+	late, err := openLateCancels(cfg.Dir)
+	if err != nil {
+		return nil, fmt.Errorf("executor: %w", err)
+	}
+
 	e := &Executor{
-		cfg: cfg, log: log, spool: output, runner: runner, runAttempt: runner.RunAttempt,
+		cfg: cfg, log: log, spool: output, runner: runner, lateFile: late, runAttempt: runner.RunAttempt,
 		reread: listInterval, patience: maxEventDelay,
 		clocks:  clocksOf(cfg.Boot),
 		batches: make(chan batch), pokes: wake.NewSignal(),
 		left: make(chan struct{}), state: newState(),
 	}
+	for _, c := range late.list() {
+		e.cancelsLate[lateIDOf(&c)] = &lateCancel{LateCancel: c}
+	}
+
 	e.toRecord.jobs, e.toWrite.jobs = make(chan *ending, cfg.Finishers), make(chan job, maxWriters)
 	e.metrics = newMetrics(e, cfg.Registerer)
 	e.free.Store(int64(cfg.Slots))
@@ -365,6 +376,7 @@ func (e *Executor) runWriter(ctx context.Context) {
 // results are posted as values and not as functions, which saves an allocation for each.
 func (e *Executor) runFinisher(ctx context.Context) {
 	for x := range e.toRecord.jobs {
+		e.keepEnd(x)
 		x.err = e.cfg.Inbox.Finish(ctx, *x.held, x.run, x.next)
 		e.postMail(func(m *mail) { m.recorded = append(m.recorded, x) })
 	}

@@ -157,7 +157,7 @@ func (e *Executor) recordRewritten(a *attempt, j *joined, h *record.Held, mod in
 	// record is the current one, and there is no need to wait for the watch.
 	if mod > a.Mod {
 		h.Mod = mod
-		a.Held = h
+		a.setHeld(h)
 	}
 
 	if a.session != j.id {
@@ -226,6 +226,10 @@ func (e *Executor) recordEnd(a *attempt) {
 	x := a.end
 	x.run.CancelledBy = a.CancelledBy // a cancel may have arrived after the end
 	x.held, x.next = a.Held, nil
+	if a.late != nil && x.late == nil {
+		x.late, x.kept = &a.late.LateCancel, a.late.End != nil
+	}
+
 	if !a.noRetry {
 		x.next = Next(a.Assigned, x.run, time.Now(), rand.Float64())
 	}

@@ -43,6 +43,8 @@ type state struct {
 	dead               map[string]bool      // instances that are proved dead with all their processes
 	asked              map[string]time.Time // when cleared/<instance> was last read
 
+	cancelsLate map[lateID]*lateCancel // the cancels that etcd could not store, because it was full
+
 	attempts *sync.WaitGroup // the goroutines of attempts
 }
 
@@ -99,7 +101,7 @@ func silenceMargin(lostAfter time.Duration) time.Duration { return min(10*time.S
 func newState() state {
 	return state{
 		session: &joined{}, sessions: map[int]*joined{}, byKey: map[string]*attempt{},
-		unreadable: map[string]bool{}, leaving: map[string]int{}, dead: map[string]bool{}, asked: map[string]time.Time{},
+		unreadable: map[string]bool{}, leaving: map[string]int{}, dead: map[string]bool{}, asked: map[string]time.Time{}, cancelsLate: map[lateID]*lateCancel{},
 	}
 }
 
@@ -311,7 +313,7 @@ func (e *Executor) applyRecord(ev *store.InboxEvent, known int64) {
 				// The same attempt, with a cancel, a pause, or this node's own rewrite. The counts depend on
 				// PauseRequested.
 				e.addToCounts(a, -1)
-				a.Held = ev.Held
+				a.setHeld(ev.Held)
 				e.addToCounts(a, 1)
 				e.touchAttempt(a)
 			}
@@ -338,6 +340,8 @@ func (e *Executor) applyRecord(ev *store.InboxEvent, known int64) {
 	if !a.foreign && e.dispatchedInSession(a.Create) {
 		a.session = e.session.id
 	}
+
+	e.bindLateCancel(a)
 
 	e.addAttempt(a)
 }
