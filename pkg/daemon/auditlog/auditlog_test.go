@@ -293,3 +293,33 @@ func TestAuditSweeper_KeepsAShareOfTheQuota(t *testing.T) {
 		t.Errorf("then it removes %d more, %v", n, err)
 	}
 }
+
+// Tokens stay for 30 days after their end, and are then deleted.
+func TestSweeper_RemovesTokensThatExpiredLongAgo(t *testing.T) {
+	s := newSite(t)
+	for id, age := range map[string]time.Duration{"old": tokenAge + time.Minute, "expired": tokenAge - time.Minute, "valid": -time.Hour} {
+		tok := record.Token{Token: task.Token{ID: id, Subject: "user:ann", Until: task.At(testNow.Add(-age))}}
+		if err := s.store.CreateToken(t.Context(), tok); err != nil {
+			t.Fatal(err)
+		}
+	}
+
+	clockFault := errors.New("the clock is wrong")
+	a := NewSweeper("n1", s.store, func() error { return clockFault }, func() time.Time { return testNow }, zap.NewNop())
+	if n, err := a.sweepTokens(t.Context()); n != 0 || err != nil {
+		t.Errorf("with a wrong clock it removes %d, %v", n, err)
+	}
+
+	clockFault = nil
+	if n, err := a.sweepTokens(t.Context()); n != 1 || err != nil {
+		t.Errorf("removed %d, %v", n, err)
+	}
+	if _, err := s.store.Token(t.Context(), "old"); !errors.Is(err, task.ErrNotFound) {
+		t.Errorf("the old token: %v", err)
+	}
+	for _, id := range []string{"expired", "valid"} {
+		if _, err := s.store.Token(t.Context(), id); err != nil {
+			t.Errorf("token %s: %v", id, err)
+		}
+	}
+}

@@ -282,7 +282,7 @@ func newServer(cfg Config) *server {
 		Part: cfg.Board, Status: s.cluster.Status,
 	}
 	s.secrets = &secrets.Handlers{Store: cfg.Store, Node: cfg.Node, Now: now, Keys: cfg.Keys}
-	s.control = &accesscontrol.Handlers{Store: cfg.Store, Keeper: cfg.Access, Now: now, ClockFault: cfg.Clock, MostScanned: cfg.MostScanned, Log: s.log}
+	s.control = &accesscontrol.Handlers{Store: cfg.Store, Keeper: cfg.Access, Node: cfg.Node, Now: now, ClockFault: cfg.Clock, MostScanned: cfg.MostScanned, Log: s.log}
 
 	return s
 }

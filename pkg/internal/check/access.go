@@ -78,6 +78,11 @@ func (j *accessJudge) checkRevision(d *delta, events []Event) {
 			}
 
 			j.checkListed(&a, ev.Key, changes)
+
+			if a.Operation == sweepTokens {
+				j.checkSweep(&a, ev.Key, changes)
+				continue
+			}
 			j.checkRights(j.currentTable(), &a, ev.Key, j.needsOf(d, &a, changes))
 		}
 	}

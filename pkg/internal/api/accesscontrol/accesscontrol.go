@@ -45,6 +45,7 @@ type Keeper interface {
 type Handlers struct {
 	Store  *store.Store
 	Keeper Keeper
+	Node   string // the name of this node
 	Now    httpapi.Clock
 	// ClockFault returns an error if this node's clock cannot be trusted. Tokens that expire are neither accepted nor
 	// created then.

@@ -2,6 +2,7 @@ package accesscontrol
 
 import (
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -9,17 +10,20 @@ import (
 	"github.com/carillonhq/carillon/pkg/client"
 	"github.com/carillonhq/carillon/pkg/internal/api/httpapi"
 	"github.com/carillonhq/carillon/pkg/internal/authority"
+	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// Limits of access records. Every node that serves the API has all of them in memory, and compiles them again after each
-// change.
+// Limits of access records. Every node that serves the API has all of them in memory, and compiles them again after
+// each change.
 const (
 	// maxTokens is the maximum number of tokens of one subject that have not expired.
 	maxTokens = 64
-	// maxCreatedTokens is the maximum number of tokens, also expired ones, that were created by one subject that does not
-	// administer the cluster.
+	// maxCreatedTokens is the maximum number of tokens that were created by one subject that does not administer the
+	// cluster. Expired ones make room for a new one: they are deleted then, the longest expired first.
 	maxCreatedTokens = 500
+	// maxMadeRoom is how many expired tokens a request deletes at most to make room for a new one.
+	maxMadeRoom = 50
 	// maxTokenChanges is how many tokens one subject that does not administer the cluster may create or delete within a
 	// second on this node.
 	maxTokenChanges = 5
@@ -85,33 +89,68 @@ func (h *Handlers) countTokenChange(c *httpapi.Call, v *authority.View) error {
 		httpapi.CallerOf(c.Context()).Name(), maxTokenChanges).WithHint("try again in a second")
 }
 
-// checkTokenCount refuses a new token of a subject if there are too many of the subject, or by the caller.
+// checkTokenCount refuses a new token of a subject if there are too many of the subject, or by the caller. It deletes
+// expired tokens that the caller has created if they would leave no room for the new one: they count for nothing, but
+// a caller that creates tokens with a lifetime of a second must not fill the memory of all nodes with them.
 func (h *Handlers) checkTokenCount(c *httpapi.Call, v *authority.View, subject string) error {
 	who, now := httpapi.CallerOf(c.Context()), h.Now()
 
 	live, created := 0, 0
+	var expired []task.Token // created by the caller
 	for _, t := range v.Tokens() {
-		if t.Subject == subject && (t.Until.IsZero() || now.Before(t.Until.Time)) {
+		isLive := t.Until.IsZero() || now.Before(t.Until.Time)
+		if t.Subject == subject && isLive {
 			live++
 		}
-		if isBy(t.CreatedBy, who.Who) {
+
+		switch {
+		case !isBy(t.CreatedBy, who.Who):
+		case isLive:
 			created++
+		default:
+			expired = append(expired, t)
 		}
 	}
 
-	switch {
-	case live >= maxTokens:
+	if live >= maxTokens {
 		return httpapi.Fail(http.StatusConflict, client.CodeConflict, "%s has %d tokens; at most %d are allowed", task.Quote(subject), live, maxTokens).
 			WithHint("delete tokens that are no longer used")
-	case created >= maxCreatedTokens && !v.Administers(caller(c), now):
-		return httpapi.Fail(http.StatusConflict, client.CodeConflict, "%s has created %d tokens that still exist; at most %d are allowed", who.Name(), created, maxCreatedTokens).
-			WithHint("delete tokens that have expired or are no longer used")
+	}
+	if v.Administers(caller(c), now) {
+		return nil
+	}
+	if created >= maxCreatedTokens {
+		return httpapi.Fail(http.StatusConflict, client.CodeConflict, "%s has created %d tokens that are still valid; at most %d are allowed", who.Name(), created, maxCreatedTokens).
+			WithHint("delete tokens that are no longer used")
 	}
 
-	return nil
+	return h.makeRoom(c, v, expired, created+len(expired)-(maxCreatedTokens-1))
 }
 
-// isBy reports whether a record names a subject as who has written it. Records have the format of httpapi.Caller.Actor: the
+// makeRoom deletes some of the expired tokens, the longest expired first. Without a trusted clock, this node cannot
+// know that they have expired.
+func (h *Handlers) makeRoom(c *httpapi.Call, v *authority.View, expired []task.Token, excess int) error {
+	if excess <= 0 {
+		return nil
+	}
+	if err := h.ClockFault(); err != nil {
+		return httpapi.Fail(http.StatusServiceUnavailable, client.CodeClock, "this node's clock is not trusted: %s", err).
+			WithHint("use another node, or correct this node's clock")
+	}
+
+	slices.SortFunc(expired, func(a, b task.Token) int { return a.Until.Compare(b.Until.Time) })
+
+	var room []store.ExpiredToken
+	for _, t := range expired[:min(excess, maxMadeRoom)] {
+		room = append(room, store.ExpiredToken{ID: t.ID, Mod: v.Mod(h.Store.Keys().Token(t.ID))})
+	}
+
+	_, err := h.Store.DeleteExpiredTokens(c.Context(), h.Node, room, h.Now())
+
+	return err
+}
+
+// isBy reports whether a record says that a subject wrote it. Records have the format of httpapi.Caller.Actor: the
 // subject, and then its token.
 func isBy(by, subject string) bool {
 	name := httpapi.Caller{Who: subject}.Name()
