@@ -149,6 +149,12 @@ func TestFullEtcd_TakesRevocationsAndDeletionsOfCallers(t *testing.T) {
 			t.Errorf("%s: %v, want that there is no space", what, err)
 		}
 	}
+	// The node of the attempt can be asked instead: that the caller may do so can be proved without a write.
+	ok(t, as("cancel-run").ProveCancel(t.Context(), active))
+	ended := active
+	ended.ID = tickRun(ref, 3).ID
+	is(t, as("cancel-run").ProveCancel(t.Context(), ended), task.ErrConflict)
+
 	if after := w.all(); !slices.Equal(before, after) {
 		t.Errorf("a refused write has changed something:\n%q\n%q", before, after)
 	}
