@@ -5,22 +5,22 @@ import (
 	"reflect"
 )
 
-// glance makes the same checks as checker, many times faster, but does not know what is wrong or where. If it
+// strictScanner makes the same checks as checker, many times faster, but does not know what is wrong or where. If it
 // is not certain that a document is valid, checker examines the document again. It does not check the JSON
 // syntax; json.Unmarshal does.
-type glance struct {
+type strictScanner struct {
 	rest       []byte // the part of the document that has not been scanned
 	nullInMaps bool   // see checker
 }
 
 // isStrictJSON reports whether checker would certainly find no error in b. false means that it might.
 func isStrictJSON(b []byte, t reflect.Type, nullInMaps bool) bool {
-	g := glance{b, nullInMaps}
+	g := strictScanner{b, nullInMaps}
 	return g.scanValue(t, 0, true)
 }
 
 // nextToken skips spaces and returns the first byte of the next token, or 0 at the end.
-func (g *glance) nextToken() byte {
+func (g *strictScanner) nextToken() byte {
 	for i, c := range g.rest {
 		if c > ' ' {
 			g.rest = g.rest[i:]
@@ -34,7 +34,7 @@ func (g *glance) nextToken() byte {
 }
 
 // scanValue scans one value.
-func (g *glance) scanValue(t reflect.Type, depth int, nullable bool) bool {
+func (g *strictScanner) scanValue(t reflect.Type, depth int, nullable bool) bool {
 	if depth > MaxDepth {
 		return false
 	}
@@ -62,7 +62,7 @@ func (g *glance) scanValue(t reflect.Type, depth int, nullable bool) bool {
 }
 
 // scanWord scans a number, true or false.
-func (g *glance) scanWord() bool {
+func (g *strictScanner) scanWord() bool {
 	for i, c := range g.rest {
 		if c <= ' ' || c == ',' || c == ']' || c == '}' {
 			g.rest = g.rest[i:]
@@ -76,7 +76,7 @@ func (g *glance) scanWord() bool {
 }
 
 // scanString scans a string. plain is true if the string contains no escape sequences.
-func (g *glance) scanString() (s []byte, plain bool) {
+func (g *strictScanner) scanString() (s []byte, plain bool) {
 	if g.nextToken() != '"' {
 		return nil, false
 	}
@@ -99,7 +99,7 @@ func (g *glance) scanString() (s []byte, plain bool) {
 }
 
 // scanList scans a list.
-func (g *glance) scanList(t reflect.Type, depth int) bool {
+func (g *strictScanner) scanList(t reflect.Type, depth int) bool {
 	g.rest = g.rest[1:]
 	for inner := elemType(t); g.nextToken() != ']'; {
 		if !g.scanValue(inner, depth+1, false) {
@@ -117,7 +117,7 @@ func (g *glance) scanList(t reflect.Type, depth int) bool {
 }
 
 // scanObject scans an object.
-func (g *glance) scanObject(t reflect.Type, depth int) bool {
+func (g *strictScanner) scanObject(t reflect.Type, depth int) bool {
 	const most = 64 // with more keys, the linear search for duplicates is slower than checker
 	var few [16][]byte
 	seen := few[:0]
