@@ -250,7 +250,7 @@ func TestConfine_WhatCannotBeEnforced(t *testing.T) {
 }
 
 func TestConfine_OneReasonForManyFieldsIsToldOnce(t *testing.T) {
-	e := cannotError{{"limits.core", "no right"}, {"private_tmp", "no mounts"}, {"limits.stack", "no right"}}
+	e := unenforceableError{{"limits.core", "no right"}, {"private_tmp", "no mounts"}, {"limits.stack", "no right"}}
 	if want := "this node cannot enforce limits.core, limits.stack: no right; private_tmp: no mounts"; e.Error() != want {
 		t.Errorf("got %q", e.Error())
 	}
@@ -410,7 +410,7 @@ func TestThread_ComesBackFromWhatFails(t *testing.T) {
 		before := mustReadlink(t, "/proc/thread-self/ns/mnt")
 
 		c := confinement{umask: 0o77, private: true}
-		if _, ok := errors.AsType[cannotError](th.applyConfinement(&c, "/no/such/room")); !ok {
+		if _, ok := errors.AsType[unenforceableError](th.applyConfinement(&c, "/no/such/room")); !ok {
 			t.Error("it is dressed")
 		}
 

@@ -196,7 +196,7 @@ func notStarted(err error) Result {
 	}
 
 	r.NotStarted = r.HandBack || errors.Is(err, errCalledOff) || errors.Is(err, ErrTooLate)
-	if _, ok := errors.AsType[cannotError](err); ok {
+	if _, ok := errors.AsType[unenforceableError](err); ok {
 		r.Reason = task.ReasonHost
 	}
 
@@ -301,7 +301,7 @@ func (l *Runner) startProcess(what prepared, out *spool.Output, o *Orders) (*run
 	what.guarded.Group = group.Dir()
 	p := &running{Runner: l, out: out, pipe: pipe, drained: make(chan struct{}), spawnRequest: spawnRequest{
 		program: found.program, argv: found.argv, env: what.env, dir: found.dir, as: what.as.credential, output: uintptr(w), errput: uintptr(errs), may: found.may,
-		bound: what.bound, room: what.workdir.Path(),
+		bound: what.bound, workdir: what.workdir.Path(),
 		group:   group,
 		guarded: l.guardian.Announce(what.guarded),
 	}}
@@ -358,7 +358,7 @@ func (l *Runner) startProcess(what prepared, out *spool.Output, o *Orders) (*run
 		}
 
 		_, refused := isRefusal(err)
-		if _, cannot := errors.AsType[cannotError](err); cannot || refused || hasReason(err) {
+		if _, cannot := errors.AsType[unenforceableError](err); cannot || refused || hasReason(err) {
 			return nil, err
 		}
 

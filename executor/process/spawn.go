@@ -54,7 +54,7 @@ type spawnRequest struct {
 	output  uintptr             // descriptor of its stdout
 	errput  uintptr             // descriptor of its stderr; may equal output
 	bound   *confinement        // nil: not confined
-	room    string              // the attempt's workdir; with bound.private, its private directories are in it
+	workdir string              // the attempt's workdir; with bound.private, its private directories are in it
 	group   *cgroup.Group       // the control group to start it in; nil: none
 	may     func() error        // called directly before the fork; an error forbids it. It does not block
 	guarded guardian.Handle     // the attempt at the guardian
@@ -194,7 +194,7 @@ func (s *spawner) forkProcess(t *thread, r *spawnRequest) {
 	// The order of these checks matters. Flush makes the guardian know the attempt before its process exists
 	// (G17). may comes last, because the guardian may have taken its time: it checks that the session, the start
 	// deadline and the policy still allow the start.
-	if r.err = t.applyConfinement(r.bound, r.room); r.err != nil {
+	if r.err = t.applyConfinement(r.bound, r.workdir); r.err != nil {
 		return
 	}
 	if r.err = r.guarded.Flush(); r.err != nil {
