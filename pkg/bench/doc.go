@@ -7,7 +7,7 @@
 //
 // The real components are measured: scheduler.Engine, shard.Keeper, executor.Executor and api are wired to
 // store.Store and a kv.Committer as package daemon wires them. Two things differ: the harness observes the calls to
-// store (tap), and it controls the clock of the scheduler.
+// store (tickObserver), and it controls the clock of the scheduler.
 //
 //   - Rates are measured with a clock that advances as fast as ticks are decided. It is never more than nine
 //     tenths of a period ahead of the first undecided tick. So there is always something due, and no task ever has

@@ -22,16 +22,16 @@ const (
 	transportGRPC   = "grpc"
 )
 
-// siteConfig determines which etcd to use.
-type siteConfig struct {
+// etcdTargetConfig determines which etcd to use.
+type etcdTargetConfig struct {
 	Endpoints      []string // none: an embedded etcd
 	User, Password string
 	Transport      string // to an embedded etcd: in-process or grpc
 	Dir            string // where temporary directories are created; "": the system's default
 }
 
-// site is an etcd with a prefix that only this benchmark uses.
-type site struct {
+// etcdTarget is an etcd with a prefix that only this benchmark uses.
+type etcdTarget struct {
 	server *kv.Server // nil: not an embedded etcd
 	client *kv.Client
 	cfg    kv.Config   // of clients over gRPC
@@ -42,9 +42,9 @@ type site struct {
 	reached bool // etcd may contain keys of the benchmark
 }
 
-// openSite starts or reaches etcd. The caller must call close, unless openSite fails.
-func openSite(ctx context.Context, cfg siteConfig, log *zap.Logger) (_ *site, err error) {
-	s := &site{}
+// openEtcdTarget starts or reaches etcd. The caller must call close, unless openEtcdTarget fails.
+func openEtcdTarget(ctx context.Context, cfg etcdTargetConfig, log *zap.Logger) (_ *etcdTarget, err error) {
+	s := &etcdTarget{}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, s.close(ctx))
@@ -92,12 +92,12 @@ func openSite(ctx context.Context, cfg siteConfig, log *zap.Logger) (_ *site, er
 }
 
 // clientConfig returns the configuration of a client over gRPC.
-func (c siteConfig) clientConfig(log *zap.Logger) kv.Config {
+func (c etcdTargetConfig) clientConfig(log *zap.Logger) kv.Config {
 	return kv.Config{Endpoints: c.Endpoints, Username: c.User, Password: c.Password, CallTimeout: callLimit, Logger: log}
 }
 
 // dialClient returns another client over gRPC.
-func (s *site) dialClient(ctx context.Context) (*kv.Client, error) { return kv.Dial(ctx, s.cfg) }
+func (s *etcdTarget) dialClient(ctx context.Context) (*kv.Client, error) { return kv.Dial(ctx, s.cfg) }
 
 // callLimit is generous, because a saturated etcd answers late. A benchmark that gave up after five seconds would
 // measure nothing.
@@ -107,7 +107,7 @@ const callLimit = 20 * time.Second
 const cleanUpFor = 10 * time.Minute
 
 // currentRevision returns etcd's current revision.
-func (s *site) currentRevision(ctx context.Context) (int64, error) {
+func (s *etcdTarget) currentRevision(ctx context.Context) (int64, error) {
 	res, err := s.client.Get(ctx, s.keys.Cluster(), clientv3.WithKeysOnly())
 	if err != nil {
 		return 0, fmt.Errorf("read etcd's revision: %w", err)
@@ -116,7 +116,7 @@ func (s *site) currentRevision(ctx context.Context) (int64, error) {
 }
 
 // deletePrefix deletes everything below a prefix, in portions that do not block etcd for others.
-func (s *site) deletePrefix(ctx context.Context, prefix string) error {
+func (s *etcdTarget) deletePrefix(ctx context.Context, prefix string) error {
 	const bite = 2000
 	end := clientv3.GetPrefixRangeEnd(prefix)
 
@@ -138,7 +138,7 @@ func (s *site) deletePrefix(ctx context.Context, prefix string) error {
 }
 
 // close deletes what the benchmark has written, even if ctx has ended, and disconnects from etcd.
-func (s *site) close(ctx context.Context) error {
+func (s *etcdTarget) close(ctx context.Context) error {
 	interrupted := ctx.Err() != nil
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanUpFor)
 	defer cancel()
@@ -170,7 +170,7 @@ func (s *site) close(ctx context.Context) error {
 
 // eraseStragglers deletes what is written after an interruption: etcd may still execute requests whose caller has
 // given up. It is done when nothing was found for a second.
-func (s *site) eraseStragglers(ctx context.Context) error {
+func (s *etcdTarget) eraseStragglers(ctx context.Context) error {
 	for quiet := 0; quiet < 5; quiet++ {
 		if !clock.Sleep(ctx, 200*time.Millisecond) {
 			return ctx.Err()

@@ -48,19 +48,19 @@ func (b *bench) measureLateness(ctx context.Context, name string, l load, warmup
 	}
 
 	// Sample the lateness of ticks and starts for the duration, and longer if there is no sample yet.
-	w.tap.measuring.Store(true)
-	began, first := time.Now(), w.tap.decided.Load()
+	w.observer.measuring.Store(true)
+	began, first := time.Now(), w.observer.decided.Load()
 	for left := duration; ok && left > 0; left = duration - time.Since(began) {
 		ok = clock.Sleep(ctx, min(left, 200*time.Millisecond))
 		b.progress.showStatus("%s  %.1f of %s", name, time.Since(began).Seconds(), duration)
 	}
 
-	for ok && !w.tap.isSampled(first, r.cfg.Executor) && time.Since(began) < settleFor { // at least one of each
+	for ok && !w.observer.isSampled(first, r.cfg.Executor) && time.Since(began) < settleFor { // at least one of each
 		ok = clock.Sleep(ctx, min(duration, 200*time.Millisecond))
 	}
 
-	count, took := w.tap.decided.Load()-first, time.Since(began)
-	w.tap.measuring.Store(false)
+	count, took := w.observer.decided.Load()-first, time.Since(began)
+	w.observer.measuring.Store(false)
 
 	// Hold the clock, so that nothing more becomes due while the runs end.
 	w.clock.stopRunning()
@@ -73,7 +73,7 @@ func (b *bench) measureLateness(ctx context.Context, name string, l load, warmup
 	}
 
 	// One measurement yields two results: until the claim, and with an executor until the start.
-	claim := Result{Name: name, Count: count, Seconds: roundTo(took.Seconds(), 3), LatenessMS: newSpread(w.tap.claimSamples())}
+	claim := Result{Name: name, Count: count, Seconds: roundTo(took.Seconds(), 3), LatenessMS: newSpread(w.observer.claimSamples())}
 	if err := b.verifyResult(ctx, r, w.currentCounts(), l.period, &claim); err != nil {
 		return err
 	}
@@ -82,8 +82,8 @@ func (b *bench) measureLateness(ctx context.Context, name string, l load, warmup
 	claim.Name, start.Name = name+"/claim", name+"/start"
 	b.addResults(claim)
 
-	if start.LatenessMS = newSpread(w.tap.startSamples()); start.LatenessMS != nil {
-		start.Count, start.Skipped, start.Missed = int64(len(w.tap.startSamples())), 0, 0
+	if start.LatenessMS = newSpread(w.observer.startSamples()); start.LatenessMS != nil {
+		start.Count, start.Skipped, start.Missed = int64(len(w.observer.startSamples())), 0, 0
 		b.addResults(start)
 	}
 

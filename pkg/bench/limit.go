@@ -37,7 +37,7 @@ const (
 
 // limiter measures etcd alone, below a part of the prefix that it deletes afterwards.
 type limiter struct {
-	*site
+	*etcdTarget
 	sizes sizes
 	took  time.Duration                    // for each pattern
 	now   func(format string, args ...any) // shows the status

@@ -13,9 +13,9 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// tap is the store that scheduler and executor get. It observes which writes were acknowledged, and changes
+// tickObserver is the store that scheduler and executor get. It observes which writes were acknowledged, and changes
 // nothing.
-type tap struct {
+type tickObserver struct {
 	*store.Store
 	clock   *fakeClock
 	cursors []cursor // by shard
@@ -34,8 +34,8 @@ type tap struct {
 }
 
 var (
-	_ scheduler.Store = (*tap)(nil)
-	_ executor.Inbox  = (*tap)(nil)
+	_ scheduler.Store = (*tickObserver)(nil)
+	_ executor.Inbox  = (*tickObserver)(nil)
 )
 
 // cursor is the position up to which a shard's ticks are decided. Only the shard's worker moves it.
@@ -48,9 +48,9 @@ type cursor struct {
 	ticks []int64         // reused buffer
 }
 
-// newTap returns a tap on a store.
-func newTap(s *store.Store, c *fakeClock, tables []timetable) *tap {
-	t := &tap{Store: s, clock: c, cursors: make([]cursor, len(tables))}
+// newTickObserver returns an observer of a store.
+func newTickObserver(s *store.Store, c *fakeClock, tables []timetable) *tickObserver {
+	t := &tickObserver{Store: s, clock: c, cursors: make([]cursor, len(tables))}
 	for i := range tables {
 		t.cursors[i].timetable = tables[i]
 		if len(tables[i].due) > 0 {
@@ -62,7 +62,7 @@ func newTap(s *store.Store, c *fakeClock, tables []timetable) *tap {
 }
 
 // Open counts the shards that are opened.
-func (t *tap) Open(ctx context.Context, shard int, f store.Fences) (record.Watermark, int64, error) {
+func (t *tickObserver) Open(ctx context.Context, shard int, f store.Fences) (record.Watermark, int64, error) {
 	w, rev, err := t.Store.Open(ctx, shard, f)
 	switch {
 	case err != nil:
@@ -76,7 +76,7 @@ func (t *tap) Open(ctx context.Context, shard int, f store.Fences) (record.Water
 }
 
 // Commit records the ticks that a commit has decided, after etcd has acknowledged it.
-func (t *tap) Commit(ctx context.Context, c *store.Commit) (int64, error) {
+func (t *tickObserver) Commit(ctx context.Context, c *store.Commit) (int64, error) {
 	rev, err := t.Store.Commit(ctx, c)
 	if err == nil {
 		t.cursors[c.Shard].advanceTo(t, c.Watermark, time.Now())
@@ -86,7 +86,7 @@ func (t *tap) Commit(ctx context.Context, c *store.Commit) (int64, error) {
 
 // advanceTo moves the cursor to the first tick that a watermark does not decide, and samples the lateness of the
 // ticks before it.
-func (c *cursor) advanceTo(t *tap, w record.Watermark, now time.Time) {
+func (c *cursor) advanceTo(t *tickObserver, w record.Watermark, now time.Time) {
 	c.ticks = c.ticks[:0]
 	for len(c.due) > 0 && c.isDecided(c.n, w) {
 		c.ticks = append(c.ticks, c.nthTick(c.n))
@@ -109,7 +109,7 @@ func (c *cursor) advanceTo(t *tap, w record.Watermark, now time.Time) {
 }
 
 // firstUndecided returns the earliest undecided tick of all shards, in ms.
-func (t *tap) firstUndecided() int64 {
+func (t *tickObserver) firstUndecided() int64 {
 	var first int64
 	for i := range t.cursors {
 		if next := t.cursors[i].next.Load(); next != 0 && (first == 0 || next < first) {
@@ -122,7 +122,7 @@ func (t *tap) firstUndecided() int64 {
 
 // Finish records when an action has started, and that its end is recorded. For an action that does nothing, Finish
 // is called as soon as it has started.
-func (t *tap) Finish(ctx context.Context, h record.Held, end task.Run, next *task.Waiting) error {
+func (t *tickObserver) Finish(ctx context.Context, h record.Held, end task.Run, next *task.Waiting) error {
 	if t.measuring.Load() && h.Action.Noop != nil {
 		late := t.clock.Now().Sub(h.ScheduledTime.Time)
 		t.mu.Lock()
@@ -142,14 +142,14 @@ func (t *tap) Finish(ctx context.Context, h record.Held, end task.Run, next *tas
 
 // isSampled reports whether more ticks were decided than first, and a sample exists of a claim, which is taken a
 // moment later, and with starts also of a start.
-func (t *tap) isSampled(first int64, starts bool) bool {
+func (t *tickObserver) isSampled(first int64, starts bool) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.decided.Load() > first && t.claimed.Load() && (!starts || len(t.started) > 0)
 }
 
 // claimSamples returns the samples of all shards. The workers must have stopped.
-func (t *tap) claimSamples() []time.Duration {
+func (t *tickObserver) claimSamples() []time.Duration {
 	var all []time.Duration
 	for i := range t.cursors {
 		all = append(all, t.cursors[i].late...)
@@ -158,4 +158,4 @@ func (t *tap) claimSamples() []time.Duration {
 }
 
 // startSamples returns the samples of the executor, which must have stopped.
-func (t *tap) startSamples() []time.Duration { return t.started }
+func (t *tickObserver) startSamples() []time.Duration { return t.started }
