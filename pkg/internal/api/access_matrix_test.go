@@ -86,6 +86,10 @@ reset-access          f      f        f      f        f       f             f   
 
 list-nodes            f      f        f      f        y       y             y     f
 get-node              f      f        f      f        y       y             y     f
+list-node-limits      f      f        f      f        y       y             y     f
+get-node-limit        f      f        f      f        y       y             y     f
+set-node-limit        f      f        f      f        f       f             y     f
+delete-node-limit     f      f        f      f        f       f             y     f
 drain-node            f      f        f      f        f       y             y     f
 cordon-node           f      f        f      f        f       y             y     f
 resume-node           f      f        f      f        f       y             y     f
@@ -213,6 +217,11 @@ func (w *matrixWorld) binding(c *matrixCell) {
 func (w *matrixWorld) scopedToken(c *matrixCell) {
 	made, err := w.Tokens.Create(w.t.Context(), client.TokenRequest{Subject: "service:ci", Scope: &task.TokenScope{Role: "viewer", Namespaces: []string{c.ns}}})
 	must(w.t, err)
+func (w *matrixWorld) nodeLimit(c *matrixCell) {
+	_, err := w.NodeLimits.Put(w.t.Context(), task.NodeLimit{Name: c.name, Labels: []string{"zone=*"}}, client.Writing{})
+	must(w.t, err)
+}
+
 	c.id = made.ID
 }
 
@@ -273,7 +282,8 @@ func (w *matrixWorld) operations() map[string]operation {
 			must(w.t, err)
 		}},
 
-		"list-nodes": {}, "get-node": {}, "drain-node": {}, "cordon-node": {}, "resume-node": {},
+		"list-node-limits": {}, "get-node-limit": {before: w.nodeLimit}, "delete-node-limit": {before: w.nodeLimit},
+		"set-node-limit": {body: `{"labels":["zone=*"]}`}, "list-nodes": {}, "get-node": {}, "drain-node": {}, "cordon-node": {}, "resume-node": {},
 		"get-cluster": {}, "list-shards": {}, "list-members": {own: []int{409}}, "get-format": {}, "get-freeze": {},
 		"set-cluster": {body: `{"catch_up_rate":7}`}, "set-format": {body: fmt.Sprintf(`{"format":%d}`, store.NewestFormat)},
 		"freeze": {body: `{"reason":"a move"}`, before: func(*matrixCell) { thaw("") }}, "unfreeze": {before: func(*matrixCell) { freeze("") }},
@@ -392,7 +402,7 @@ func (w *matrixWorld) request(operation string, op operation, route [2]string, r
 		op.before(c)
 	}
 
-	named := strings.NewReplacer("{ns}", c.ns, "{name}", c.name, "{id}", c.run, "{role}", c.name, "{binding}", c.name, "{token}", c.id, "{subject}", "user:"+c.name,
+	named := strings.NewReplacer("{ns}", c.ns, "{name}", c.name, "{id}", c.run, "{role}", c.name, "{binding}", c.name, "{limit}", c.name, "{token}", c.id, "{subject}", "user:"+c.name,
 		"{node}", "node-a", "{member}", "7", "NS", c.ns, "NAME", c.name)
 	if operation == "get-role" {
 		named = strings.NewReplacer("{role}", "viewer")

@@ -122,6 +122,8 @@ func TestActors_EveryOperationThatWritesSaysWhoAskedForIt(t *testing.T) {
 		{id: "delete-binding", method: "DELETE", path: "/v1/bindings/bob", silent: true, deletes: true},
 		{id: "set-namespace", method: "PUT", path: "/v1/namespaces/team", body: `{"run_as":["www"]}`, silent: true},
 		{id: "delete-namespace", method: "DELETE", path: "/v1/namespaces/team", silent: true, deletes: true},
+		{id: "set-node-limit", method: "PUT", path: "/v1/node-limits/l", body: `{"labels":["zone=*"]}`, silent: true},
+		{id: "delete-node-limit", method: "DELETE", path: "/v1/node-limits/l", silent: true, deletes: true},
 		{id: "create-token", method: "POST", path: "/v1/tokens", body: `{"subject":"user:tina","scope":{"role":"viewer"}}`, silent: true},
 		{id: "delete-token", method: "DELETE", path: "/v1/tokens/TINA", silent: true, deletes: true, before: func() { tina = tokenID(w.token("user:tina")) }},
 		{id: "disable-subject", method: "POST", path: "/v1/subjects/user:bob/disable", silent: true, deletes: true},

@@ -143,6 +143,7 @@ type world struct {
 	authentic    func(context.Context)         // Config.Authenticated
 	keeper       *authority.Keeper
 	accessWrites int
+	known        func() []task.Node // Config.Nodes, if set before serve
 	secret       string
 	url          string
 	*client.Client
@@ -297,6 +298,7 @@ func (w *world) serve(node string) string {
 		},
 		Board:    w.parts[node],
 		Keys:     w.keys[node],
+		Nodes:    w.known,
 		Writable: func() error { return w.restored }, FreezeWithin: w.freezeWithin, MostScanned: w.mostScanned,
 		PageQuiet: time.Minute, // what pages tell comes last in etcd
 		SetState:  func(ctx context.Context, state, by string) error { return w.takes(ctx, node, state, by) }, StateWithin: w.stateWithin,

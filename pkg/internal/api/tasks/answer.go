@@ -22,7 +22,8 @@ func (h *Handlers) answerTask(c *taskWrite, status int, st store.Stored, result 
 	v.Result = result
 	// A write, real or dry, warns about runs that no present node would take. A delete does not.
 	if result != "" && result != client.Deleted && h.Nodes != nil {
-		v.WarningDetails = placementWarnings(st.Task.Spec, h.Nodes())
+		known := c.Rights().View()
+		v.WarningDetails = placementWarnings(known.Namespace(st.Ref.Namespace), st.Task.Spec, known.LimitNodes(h.Nodes()))
 		v.Warnings = task.WarningTexts(v.WarningDetails)
 	}
 

@@ -406,8 +406,9 @@ func (b *batch) renderAnswer(ctx context.Context, g *group) {
 	now := b.Now.Stamp()
 
 	var nodes []task.Node
+	known := b.c.Rights().View()
 	if b.Nodes != nil {
-		nodes = b.Nodes()
+		nodes = known.LimitNodes(b.Nodes())
 	}
 
 	for _, it := range g.items {
@@ -423,7 +424,7 @@ func (b *batch) renderAnswer(ctx context.Context, g *group) {
 		} else {
 			r.Revision, r.Task, r.Change = it.st.Task.Revision, shown[it], it.change
 			if b.Nodes != nil {
-				r.WarningDetails = placementWarnings(it.st.Task.Spec, nodes)
+				r.WarningDetails = placementWarnings(known.Namespace(it.ref.Namespace), it.st.Task.Spec, nodes)
 				r.Warnings = task.WarningTexts(r.WarningDetails)
 			}
 
