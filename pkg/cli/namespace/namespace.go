@@ -3,7 +3,6 @@ package namespace
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -37,48 +36,24 @@ func Command(f *factory.Factory) *cobra.Command {
 }
 
 // namespaces are namespaces as commands name them.
-func namespaces(f *factory.Factory) batch.Named[*client.Client] {
-	return batch.Named[*client.Client]{
-		Kind: "namespace", Connect: f.Connect,
-		List: func(ctx context.Context, c *client.Client) ([]string, error) {
-			list, err := c.Namespaces.List(ctx)
-			names := make([]string, len(list))
-			for i, n := range list {
-				names[i] = n.Name
-			}
-			return names, err
-		},
-		Get: func(ctx context.Context, c *client.Client, name string) error {
-			_, err := c.Namespaces.Get(ctx, name)
-			return err
-		},
-		Delete: func(ctx context.Context, c *client.Client, name string) error {
-			return c.Namespaces.Delete(ctx, name, 0)
-		},
-	}
+var namespaces = batch.Named[task.Namespace]{
+	Kind: "namespace", Name: func(n task.Namespace) string { return n.Name },
+	List: func(ctx context.Context, c *client.Client) ([]task.Namespace, error) { return c.Namespaces.List(ctx) },
+	Get: func(ctx context.Context, c *client.Client, name string) (task.Namespace, error) {
+		return c.Namespaces.Get(ctx, name)
+	},
+	Delete: func(ctx context.Context, c *client.Client, name string) error {
+		return c.Namespaces.Delete(ctx, name, 0)
+	},
 }
 
 func listCommand(f *factory.Factory) *cobra.Command {
-	return &cobra.Command{
+	return batch.BindList(f, &cobra.Command{
 		Use:     "list",
 		Aliases: []string{"ls"},
 		Short:   "List the namespaces that you may read",
 		Example: "  carillon namespace list\n  carillon namespace list -o wide",
-		Args:    factory.Args(0, 0, ""), ValidArgsFunction: cobra.NoFileCompletions,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			c, err := f.Connect()
-			if err != nil {
-				return err
-			}
-
-			list, err := c.Namespaces.List(cmd.Context())
-			if err != nil {
-				return err
-			}
-
-			return output.EmitList(&f.Printer, list, func(n task.Namespace) string { return n.Name }, func(wide bool) *output.Table { return namespaceTable(f, list, wide) })
-		},
-	}
+	}, namespaces, func(list []task.Namespace, wide bool) *output.Table { return namespaceTable(f, list, wide) })
 }
 
 func namespaceTable(f *factory.Factory, list []task.Namespace, wide bool) *output.Table {
@@ -123,25 +98,14 @@ func allowedText(names []string, none string) string {
 }
 
 func getCommand(f *factory.Factory) *cobra.Command {
-	return &cobra.Command{
+	return batch.BindGet(f, &cobra.Command{
 		Use:     "get NAME",
 		Short:   "Show what the tasks of a namespace may be",
 		Example: "  carillon namespace get billing\n  carillon namespace get billing -o yaml",
 		Args:    factory.Args(1, 1, "the namespace's name"), ValidArgsFunction: complete.At(complete.Namespaces(f), nil),
-		RunE: func(cmd *cobra.Command, words []string) error {
-			c, err := f.Connect()
-			if err != nil {
-				return err
-			}
-
-			n, err := c.Namespaces.Get(cmd.Context(), words[0])
-			if err != nil {
-				return namespaces(f).Missing(cmd.Context(), f, c, words[0], err)
-			}
-
-			return output.EmitOne(&f.Printer, n, n.Name, func(d *output.Details) { describeNamespace(f, d, n) })
-		},
-	}
+	}, namespaces, func(_ context.Context, _ *client.Client, d *output.Details, n task.Namespace) {
+		describeNamespace(f, d, n)
+	})
 }
 
 func describeNamespace(f *factory.Factory, d *output.Details, n task.Namespace) {
@@ -242,7 +206,7 @@ func createCommand(f *factory.Factory) *cobra.Command {
 			return c.Namespaces.Put(cmd.Context(), n, client.Writing{Create: true})
 		})
 		if err != nil {
-			return existing(f, n.Name, err)
+			return namespaces.ExplainExisting(f, n.Name, err)
 		}
 
 		if f.ForPeople() {
@@ -255,18 +219,6 @@ func createCommand(f *factory.Factory) *cobra.Command {
 	}
 
 	return cmd
-}
-
-// existing adds to the error of a namespace that exists already how to change it.
-func existing(f *factory.Factory, name string, err error) error {
-	if !errors.Is(err, task.ErrExists) {
-		return err
-	}
-
-	fail := f.Explain(err)
-	fail.Hint = cmp.Or(fail.Hint, "change it with: carillon namespace update "+name)
-
-	return fail
 }
 
 func updateCommand(f *factory.Factory) *cobra.Command {
@@ -302,9 +254,9 @@ func updateCommand(f *factory.Factory) *cobra.Command {
 			return err
 		}
 
-		before, err := c.Namespaces.Get(cmd.Context(), words[0])
+		before, err := namespaces.Find(cmd.Context(), f, c, words[0])
 		if err != nil {
-			return namespaces(f).Missing(cmd.Context(), f, c, words[0], err)
+			return err
 		}
 
 		n := before
@@ -373,5 +325,5 @@ func deleteCommand(f *factory.Factory) *cobra.Command {
 			"of the namespace remain.",
 		Example:           "  carillon namespace delete billing\n  carillon namespace delete 'tmp-*' --dry-run",
 		ValidArgsFunction: complete.Namespaces(f),
-	}, "delete", "deleted", namespaces(f))
+	}, "delete", "deleted", namespaces)
 }

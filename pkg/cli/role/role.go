@@ -3,7 +3,6 @@ package role
 import (
 	"cmp"
 	"context"
-	"errors"
 	"slices"
 	"strings"
 
@@ -36,48 +35,23 @@ func Command(f *factory.Factory) *cobra.Command {
 }
 
 // roles are roles as commands name them.
-func roles(f *factory.Factory) batch.Named[*client.Client] {
-	return batch.Named[*client.Client]{
-		Kind: "role", Connect: f.Connect,
-		List: func(ctx context.Context, c *client.Client) ([]string, error) {
-			list, err := c.Roles.List(ctx)
-			var names []string
-			for _, r := range list {
-				if !r.BuiltIn { // a glob means those that can be deleted
-					names = append(names, r.Name)
-				}
-			}
-			return names, err
-		},
-		Get: func(ctx context.Context, c *client.Client, name string) error {
-			_, err := c.Roles.Get(ctx, name)
-			return err
-		},
-		Delete: func(ctx context.Context, c *client.Client, name string) error { return c.Roles.Delete(ctx, name, 0) },
-	}
+var roles = batch.Named[task.Role]{
+	Kind: "role", Name: func(r task.Role) string { return r.Name },
+	List: func(ctx context.Context, c *client.Client) ([]task.Role, error) { return c.Roles.List(ctx) },
+	Get: func(ctx context.Context, c *client.Client, name string) (task.Role, error) {
+		return c.Roles.Get(ctx, name)
+	},
+	Delete:    func(ctx context.Context, c *client.Client, name string) error { return c.Roles.Delete(ctx, name, 0) },
+	Permanent: func(r task.Role) bool { return r.BuiltIn },
 }
 
 func listCommand(f *factory.Factory) *cobra.Command {
-	return &cobra.Command{
+	return batch.BindList(f, &cobra.Command{
 		Use:     "list",
 		Aliases: []string{"ls"},
 		Short:   "List roles, the built-in ones first",
 		Example: "  carillon role list\n  carillon role list -o wide",
-		Args:    factory.Args(0, 0, ""), ValidArgsFunction: cobra.NoFileCompletions,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			c, err := f.Connect()
-			if err != nil {
-				return err
-			}
-
-			list, err := c.Roles.List(cmd.Context())
-			if err != nil {
-				return err
-			}
-
-			return output.EmitList(&f.Printer, list, func(r task.Role) string { return r.Name }, func(wide bool) *output.Table { return roleTable(f, list, wide) })
-		},
-	}
+	}, roles, func(list []task.Role, wide bool) *output.Table { return roleTable(f, list, wide) })
 }
 
 func roleTable(f *factory.Factory, list []task.Role, wide bool) *output.Table {
@@ -109,54 +83,18 @@ func typeText(r task.Role) string {
 }
 
 func getCommand(f *factory.Factory) *cobra.Command {
-	return &cobra.Command{
+	return batch.BindGet(f, &cobra.Command{
 		Use:     "get NAME",
 		Short:   "Show a role, its rules, and the bindings that use it",
 		Example: "  carillon role get editor\n  carillon role get editor -o yaml",
 		Args:    factory.Args(1, 1, "the role's name"), ValidArgsFunction: complete.At(complete.Roles(f), nil),
-		RunE: func(cmd *cobra.Command, words []string) error {
-			ctx := cmd.Context()
-			c, err := f.Connect()
-			if err != nil {
-				return err
-			}
-
-			r, err := getRole(ctx, f, c, words[0])
-			if err != nil {
-				return err
-			}
-
-			return output.EmitOne(&f.Printer, r, r.Name, func(d *output.Details) { describeRole(f, d, r, bindingsOf(ctx, f, c, r)) })
-		},
-	}
-}
-
-// getRole reads a role. If there is none of this name, the error suggests the one that was probably meant.
-func getRole(ctx context.Context, f *factory.Factory, c *client.Client, name string) (task.Role, error) {
-	r, err := c.Roles.Get(ctx, name)
-	if !errors.Is(err, task.ErrNotFound) {
-		return r, err
-	}
-
-	of := roles(f)
-	of.List = func(ctx context.Context, c *client.Client) ([]string, error) {
-		list, err := c.Roles.List(ctx)
-		var names []string
-		for _, r := range list {
-			names = append(names, r.Name)
-		}
-		return names, err
-	}
-
-	return r, of.Missing(ctx, f, c, name, err)
+	}, roles, func(ctx context.Context, c *client.Client, d *output.Details, r task.Role) {
+		describeRole(f, d, r, bindingsOf(ctx, f, c, r))
+	})
 }
 
 // bindingsOf returns the names of the bindings of a role that the caller may see; none if that is not known.
 func bindingsOf(ctx context.Context, f *factory.Factory, c *client.Client, r task.Role) (names []string) {
-	if !f.ForPeople() {
-		return nil
-	}
-
 	ctx, cancel := context.WithTimeout(ctx, f.LookupTimeout)
 	defer cancel()
 
@@ -245,7 +183,7 @@ func createCommand(f *factory.Factory) *cobra.Command {
 			r := task.Role{Name: words[0], Description: o.description, Rules: rules}
 			r, err = factory.RetryBusy(cmd.Context(), func() (task.Role, error) { return c.Roles.Put(cmd.Context(), r, client.Writing{Create: true}) })
 			if err != nil {
-				return existing(f, words[0], err)
+				return roles.ExplainExisting(f, words[0], err)
 			}
 
 			if f.ForPeople() {
@@ -260,18 +198,6 @@ func createCommand(f *factory.Factory) *cobra.Command {
 	o.bind(cmd)
 
 	return cmd
-}
-
-// existing adds to the error of a role that exists already how to change it.
-func existing(f *factory.Factory, name string, err error) error {
-	if !errors.Is(err, task.ErrExists) {
-		return err
-	}
-
-	fail := f.Explain(err)
-	fail.Hint = cmp.Or(fail.Hint, "change it with: carillon role update "+name)
-
-	return fail
 }
 
 func updateCommand(f *factory.Factory) *cobra.Command {
@@ -303,7 +229,7 @@ func updateCommand(f *factory.Factory) *cobra.Command {
 			return err
 		}
 
-		before, err := getRole(cmd.Context(), f, c, words[0])
+		before, err := roles.Find(cmd.Context(), f, c, words[0])
 		if err != nil {
 			return err
 		}
@@ -350,5 +276,5 @@ func deleteCommand(f *factory.Factory) *cobra.Command {
 			"the same name is another role.",
 		Example:           "  carillon role delete deployer\n  carillon role delete 'tmp-*' --dry-run",
 		ValidArgsFunction: complete.OwnRoles(f),
-	}, "delete", "deleted", roles(f))
+	}, "delete", "deleted", roles)
 }
