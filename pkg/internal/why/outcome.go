@@ -9,8 +9,8 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// outcomeSays returns the sentence about a tick or a manual run that has a record.
-func (f *Facts) outcomeSays(s speaker, g finding) string {
+// describeOutcome returns the sentence about a tick or a manual run that has a record.
+func (f *Facts) describeOutcome(s speaker, g finding) string {
 	r := g.run
 	if r == nil {
 		return ""

@@ -45,7 +45,7 @@ func (f *Facts) sentenceFor(s speaker, g finding) string {
 		}
 		return makeSentence("%s has an outcome on record, but the record cannot be read", tick)
 	case task.VerdictNoTask:
-		return f.noTaskSays(s, g.tick)
+		return f.describeNoTask(s, g.tick)
 	case task.VerdictWillRun:
 		return makeSentence("it will run: %s is due %s, if nothing changes%s", tick, f.inWords(s, g), f.besideWords(s, g))
 	case task.VerdictFrozen:
@@ -56,7 +56,7 @@ func (f *Facts) sentenceFor(s speaker, g finding) string {
 		return makeSentence("it will not start unless something changes: %s is due %s, but %s", tick, f.inWords(s, g), f.noNodeWords())
 	}
 
-	return f.outcomeSays(s, g)
+	return f.describeOutcome(s, g)
 }
 
 // inWords describes when a future tick is due.
@@ -255,8 +255,8 @@ func (f *Facts) cutWords(s speaker, g finding) string {
 	return fmt.Sprintf("%s (version %d) on %s%s; undecided ticks before that were dropped", what, g.cut.Generation, s.formatTime(g.cut.startTime()), byClause(g.cut.UpdatedBy))
 }
 
-// noTaskSays returns the sentence for a time at which the task did not exist.
-func (f *Facts) noTaskSays(s speaker, at time.Time) string {
+// describeNoTask returns the sentence for a time at which the task did not exist.
+func (f *Facts) describeNoTask(s speaker, at time.Time) string {
 	name := "task " + f.Namespace + "/" + f.Name
 	d := f.Deleted
 	switch {
