@@ -20,8 +20,8 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// watching contains the flags of the command.
-type watching struct {
+// eventFlags contains the flags of the command.
+type eventFlags struct {
 	follow bool
 	since  string
 	task   string
@@ -33,7 +33,7 @@ const usualSince = time.Hour
 
 // Command returns "carillon events".
 func Command(f *factory.Factory) *cobra.Command {
-	var o watching
+	var o eventFlags
 	cmd := &cobra.Command{
 		Use:     "events",
 		Aliases: []string{"event"},
@@ -63,7 +63,7 @@ func Command(f *factory.Factory) *cobra.Command {
 }
 
 // watchEvents prints or follows events.
-func watchEvents(ctx context.Context, f *factory.Factory, o watching) error {
+func watchEvents(ctx context.Context, f *factory.Factory, o eventFlags) error {
 	opts, err := eventOptions(f, o)
 	if err != nil {
 		return err
@@ -89,7 +89,7 @@ func watchEvents(ctx context.Context, f *factory.Factory, o watching) error {
 }
 
 // eventOptions converts the flags to options of the client.
-func eventOptions(f *factory.Factory, o watching) (client.EventOptions, error) {
+func eventOptions(f *factory.Factory, o eventFlags) (client.EventOptions, error) {
 	opts := client.EventOptions{Namespace: f.Scope(), Kinds: o.kinds}
 
 	for _, k := range o.kinds {
@@ -114,7 +114,7 @@ func eventOptions(f *factory.Factory, o watching) (client.EventOptions, error) {
 }
 
 // parseSince parses --since: a revision, a duration, or a time.
-func parseSince(f *factory.Factory, o watching, opts *client.EventOptions) error {
+func parseSince(f *factory.Factory, o eventFlags, opts *client.EventOptions) error {
 	if o.since == "" {
 		if !o.follow {
 			opts.Since = f.Now().Add(-usualSince)

@@ -19,8 +19,8 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// runPick defines which runs a command applies to, if they are not named individually.
-type runPick struct {
+// bulkFlags defines which runs a command applies to, if they are not named individually.
+type bulkFlags struct {
 	selection.Flags
 	all    bool
 	states []string
@@ -31,7 +31,7 @@ type runPick struct {
 }
 
 // bindFlags declares the flags.
-func (p *runPick) bindFlags(cmd *cobra.Command) {
+func (p *bulkFlags) bindFlags(cmd *cobra.Command) {
 	p.Flags.Bind(cmd, true)
 	what := "select all waiting and active runs"
 	if p.dead {
@@ -54,7 +54,7 @@ func stateNames(states []task.State) []string {
 }
 
 // runsCommand completes cmd, which calls do for each selected run.
-func runsCommand[R any](f *factory.Factory, cmd *cobra.Command, p *runPick, past string,
+func runsCommand[R any](f *factory.Factory, cmd *cobra.Command, p *bulkFlags, past string,
 	do func(context.Context, *client.Client, task.Run) (R, string, error), name func(R) string) *cobra.Command {
 	p.bindFlags(cmd)
 	cmd.ValidArgsFunction = complete.Runs(f)
@@ -144,7 +144,7 @@ func namedRun(ctx context.Context, f *factory.Factory, c *client.Client, word st
 
 // chosenRuns returns the runs that names, globs of tasks and flags select, each once. broad is true if not all
 // of them were named.
-func chosenRuns(ctx context.Context, f *factory.Factory, c *client.Client, words []string, p *runPick, states []task.State) (list []chosenRun, broad bool, err error) {
+func chosenRuns(ctx context.Context, f *factory.Factory, c *client.Client, words []string, p *bulkFlags, states []task.State) (list []chosenRun, broad bool, err error) {
 	broad = p.Selector != "" || p.all || len(states) > 0 && len(words) == 0
 	globs := slices.DeleteFunc(slices.Clone(words), func(w string) bool { return !selection.IsGlob(w) })
 	switch {
@@ -234,7 +234,7 @@ func cancelCommand(f *factory.Factory) *cobra.Command {
   carillon run cancel 'sync-*' --state queued --dry-run
   carillon run cancel -l team=data --yes`,
 	}
-	return runsCommand(f, cmd, &runPick{of: []task.State{task.Queued, task.Dispatched, task.Running, task.Paused}}, "cancelled",
+	return runsCommand(f, cmd, &bulkFlags{of: []task.State{task.Queued, task.Dispatched, task.Running, task.Paused}}, "cancelled",
 		func(ctx context.Context, c *client.Client, r task.Run) (task.Run, string, error) {
 			end, err := c.Runs.Cancel(ctx, r.Namespace, r.Task, r.ID)
 			said := "cancelled " + r.ID
@@ -262,7 +262,7 @@ func retryCommand(f *factory.Factory) *cobra.Command {
   carillon run retry -l team=data --yes
   carillon run retry --all --dry-run`,
 	}
-	return runsCommand(f, cmd, &runPick{dead: true, of: deadStates}, "queued again",
+	return runsCommand(f, cmd, &bulkFlags{dead: true, of: deadStates}, "queued again",
 		func(ctx context.Context, c *client.Client, r task.Run) (task.Run, string, error) {
 			t, err := c.Runs.Retry(ctx, r.Namespace, r.Task, r.ID)
 			if err == nil {
@@ -283,7 +283,7 @@ func dismissCommand(f *factory.Factory) *cobra.Command {
   carillon run dismiss 'nightly-*' --dry-run
   carillon run dismiss -l team=data --yes`,
 	}
-	return runsCommand(f, cmd, &runPick{dead: true, of: deadStates}, "dismissed",
+	return runsCommand(f, cmd, &bulkFlags{dead: true, of: deadStates}, "dismissed",
 		func(ctx context.Context, c *client.Client, r task.Run) (task.Run, string, error) {
 			run, err := c.Runs.Dismiss(ctx, r.Namespace, r.Task, r.ID)
 			return run, "dismissed " + r.ID, err

@@ -1,19 +1,19 @@
 package settings
 
-// desk is a resolver with its own environment.
-type desk struct {
+// testEnv is a resolver with its own environment.
+type testEnv struct {
 	*Resolver
 	env map[string]string
 }
 
-func newDesk() *desk {
-	d := &desk{env: map[string]string{}}
+func newTestEnv() *testEnv {
+	d := &testEnv{env: map[string]string{}}
 	d.Resolver = &Resolver{Env: func(k string) string { return d.env[k] }}
 	return d
 }
 
 // token returns the token that calls would use.
-func (d *desk) token() (string, error) {
+func (d *testEnv) token() (string, error) {
 	s, err := d.Settings()
 	if err != nil {
 		return "", err

@@ -20,8 +20,8 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// listing contains the flags and words of "carillon task list".
-type listing struct {
+// listFlags contains the flags and words of "carillon task list".
+type listFlags struct {
 	selection.Flags
 	words           []string
 	failing, paused bool
@@ -31,7 +31,7 @@ type listing struct {
 }
 
 // bindFlags declares the flags.
-func (l *listing) bindFlags(cmd *cobra.Command) {
+func (l *listFlags) bindFlags(cmd *cobra.Command) {
 	l.Flags.Bind(cmd, false)
 	f := cmd.Flags()
 	f.BoolVar(&l.failing, "failing", false, "list only tasks with a dead run and no success since then")
@@ -46,7 +46,7 @@ func (l *listing) bindFlags(cmd *cobra.Command) {
 var sortKeys = []string{client.SortName, client.SortNext, client.SortLast, client.SortLateness}
 
 // checkFlags checks the flags.
-func (l *listing) checkFlags() error {
+func (l *listFlags) checkFlags() error {
 	if l.limit < 0 {
 		return failure.Usage("--limit %d: must not be negative", l.limit)
 	}
@@ -68,7 +68,7 @@ func (l *listing) checkFlags() error {
 
 // listCommand returns "carillon task list".
 func listCommand(f *factory.Factory) *cobra.Command {
-	var l listing
+	var l listFlags
 	cmd := &cobra.Command{
 		Use:     "list [NAME|GLOB...]",
 		Aliases: []string{"ls"},
@@ -128,7 +128,7 @@ const (
 )
 
 // listOptions converts the flags and words to options of the client.
-func listOptions(f *factory.Factory, l listing) (client.TaskListOptions, error) {
+func listOptions(f *factory.Factory, l listFlags) (client.TaskListOptions, error) {
 	o := client.TaskListOptions{Namespace: f.Scope(), Selector: l.Selector, Failing: l.failing, Paused: l.paused, Sort: l.sort, Limit: l.limit}
 	if f.ForPeople() && f.WantsColumn(recentColumn) {
 		o.Recent = recentRuns
@@ -189,7 +189,7 @@ const neverDue = 1<<63 - 1
 
 // unmatchedWordError returns an error if a word matches no task at all, as ls does for a missing file. If other
 // filters apply, an empty list is a valid result.
-func unmatchedWordError(ctx context.Context, f *factory.Factory, c *client.Client, l listing, list []client.Task) error {
+func unmatchedWordError(ctx context.Context, f *factory.Factory, c *client.Client, l listFlags, list []client.Task) error {
 	if l.failing || l.paused || l.Selector != "" || l.limit > 0 && len(list) >= l.limit {
 		return nil
 	}
