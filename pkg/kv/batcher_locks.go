@@ -88,7 +88,7 @@ func (u *lockTable) acquireAll(t *ticket) {
 // lockKey requests the lock of a key, and makes t wait for earlier transactions with a range that contains the key.
 // If t has already requested this lock, it does nothing more: writes come first, so the first request is the
 // strongest.
-func (u *lockTable) lockKey(t *ticket, k *touched) {
+func (u *lockTable) lockKey(t *ticket, k *lockedKey) {
 	if len(u.spans.list) > 0 {
 		u.spans.eachContaining(k.key, func(s span) { t.waitFor(s, k.writes) })
 	}
@@ -115,7 +115,7 @@ func (u *lockTable) lockSpan(t *ticket, s span) {
 
 	for _, l := range u.locks {
 		if l.last != t.seq && (l.mixed || s.contains(l.key)) {
-			t.keys = append(t.keys, touched{writes: s.writes, lock: l})
+			t.keys = append(t.keys, lockedKey{writes: s.writes, lock: l})
 			l.acquireFor(t, s.writes)
 		}
 	}
@@ -152,7 +152,7 @@ func (u *lockTable) releaseAll(t *ticket) {
 		}
 
 		k.lock.releaseFor(t, k.writes)
-		u.handOn(k.lock)
+		u.passLock(k.lock)
 		k.lock = nil
 	}
 
@@ -163,7 +163,7 @@ func (u *lockTable) releaseAll(t *ticket) {
 	}
 
 	for _, w := range t.after {
-		u.oneLess(w)
+		u.unblock(w)
 	}
 
 	clear(t.after)
@@ -187,15 +187,15 @@ func (l *lock) releaseFor(t *ticket, writes bool) {
 	}
 }
 
-// handOn grants the lock to the transactions that waited longest: to one writer, or to all readers up to the next
+// passLock grants the lock to the transactions that waited longest: to one writer, or to all readers up to the next
 // writer. It removes the lock from the table if no transaction uses it any more.
-func (u *lockTable) handOn(l *lock) {
+func (u *lockTable) passLock(l *lock) {
 	for len(l.waiting) > 0 && l.isFree(l.waiting[0].writes) {
 		c := l.waiting[0]
 		l.waiting[0] = claim{}
 		l.waiting = l.waiting[1:]
 		l.grantClaim(c.writes)
-		u.oneLess(c.of)
+		u.unblock(c.of)
 	}
 
 	if len(l.waiting) == 0 && l.isFree(true) {
@@ -204,16 +204,16 @@ func (u *lockTable) handOn(l *lock) {
 	}
 }
 
-// oneLess records that t waits for one transaction less. t becomes ready when it waits for none. A transaction that
+// unblock records that t waits for one transaction less. t becomes ready when it waits for none. A transaction that
 // was withdrawn meanwhile does not become ready.
-func (u *lockTable) oneLess(t *ticket) {
+func (u *lockTable) unblock(t *ticket) {
 	if t.before--; t.before == 0 && t.state == ticketQueued {
 		u.ready.insertTicket(t)
 	}
 }
 
 // newLock adds a lock for the key k to the table.
-func (u *lockTable) newLock(k *touched) *lock {
+func (u *lockTable) newLock(k *lockedKey) *lock {
 	var l *lock
 	if n := len(u.spare); n > 0 {
 		l, u.spare = u.spare[n-1], u.spare[:n-1]

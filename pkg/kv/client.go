@@ -75,7 +75,7 @@ func Dial(ctx context.Context, cfg Config) (*Client, error) {
 
 	options := []grpc.DialOption{grpc.WithChainStreamInterceptor(haltWatches), grpc.WithConnectParams(connectParams)}
 	if cfg.TLS != nil {
-		options = append(options, grpc.WithTransportCredentials(newSecured(cfg.TLS, orNop(cfg.Logger))))
+		options = append(options, grpc.WithTransportCredentials(newReloadingCredentials(cfg.TLS, orNop(cfg.Logger))))
 	}
 
 	l := newLogin(cfg)

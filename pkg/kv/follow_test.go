@@ -268,7 +268,7 @@ func TestFollow_SurvivesClosedWatch(t *testing.T) {
 		eventually(t, "the put", func() bool { return f.value("p/a") == fmt.Sprint(n) })
 	}
 
-	toldOnce(t, f, 3)
+	wantEachOnce(t, f, 3)
 
 	if lost, back := logs.FilterLevelExact(zap.WarnLevel).Len(), logs.FilterLevelExact(zap.InfoLevel).Len(); lost != 3 || back != 3 {
 		t.Errorf("%d losses and %d returns were logged for 3 closed watches", lost, back)

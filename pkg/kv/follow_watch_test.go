@@ -37,8 +37,8 @@ func (f *follower) told(key string) (values []string) {
 	return values
 }
 
-// toldOnce requires one list, and the writes 0 to n-1 of p/a as events, each once and in order.
-func toldOnce(t *testing.T, f *follower, n int) {
+// wantEachOnce requires one list, and the writes 0 to n-1 of p/a as events, each once and in order.
+func wantEachOnce(t *testing.T, f *follower, n int) {
 	t.Helper()
 	var want []string
 	for i := range n {
@@ -93,7 +93,7 @@ func TestFollow_TellsOfWhatHappenedWhileItWasAway(t *testing.T) {
 			})
 
 			put(t, s.InProcess(), "p/a", "6") // after a restart, the other client is not connected yet
-			toldOnce(t, f, 7)
+			wantEachOnce(t, f, 7)
 		})
 	}
 }
@@ -115,7 +115,7 @@ func TestFollow_MissesNothingOutsideOfItsList(t *testing.T) {
 	put(t, s.Client(), "p/a", "0")
 	put(t, s.Client(), "p/a", "1")
 	p.Mend()
-	toldOnce(t, f, 2)
+	wantEachOnce(t, f, 2)
 }
 
 // The store can be read, but three resumed watches in a row receive nothing. Follow lists the range.
@@ -290,7 +290,7 @@ func TestFollow_LeavesAMemberThatIsBehind(t *testing.T) {
 	})
 
 	w.closeAll()
-	toldOnce(t, f, 12)
+	wantEachOnce(t, f, 12)
 }
 
 // After a list that failed, no watch can be resumed.

@@ -112,7 +112,7 @@ func (p *peerServer) membersOnly(next http.Handler) http.Handler {
 
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		cert := r.TLS.PeerCertificates[0]
-		if isServer(cert) && (p.isForStrangers(r) || p.isMember(cert)) {
+		if isServer(cert) && (p.allowsNonMembers(r) || p.isMember(cert)) {
 			next.ServeHTTP(w, r)
 			return
 		}
@@ -124,10 +124,10 @@ func (p *peerServer) membersOnly(next http.Handler) http.Handler {
 	})
 }
 
-// isForStrangers reports whether a request is one that hosts send which are not members yet, or not any more: the
+// allowsNonMembers reports whether a request is one that hosts send which are not members yet, or not any more: the
 // list of members, and the stream of a member that was removed, which etcd answers with the information that it was
 // removed.
-func (p *peerServer) isForStrangers(r *http.Request) bool {
+func (p *peerServer) allowsNonMembers(r *http.Request) bool {
 	if r.Method != http.MethodGet {
 		return false
 	}

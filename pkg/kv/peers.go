@@ -214,7 +214,7 @@ func (s *Server) hasData() bool { return wal.Exist(filepath.Join(s.cfg.Dir, "mem
 // run yet. joinedMembers waits until another member answers.
 func (s *Server) joinedMembers(ctx context.Context) (map[string]string, error) {
 	own := s.cfg.Peers.Members[s.cfg.Name]
-	waiting := s.beginWaiting()
+	waiting := s.beginStartupWait()
 	defer waiting.stop()
 
 	for {

@@ -11,9 +11,9 @@ import (
 	"go.uber.org/zap"
 )
 
-// waiting reports which other members cannot be reached while this one starts. etcd serves nothing until more than
+// startupWait reports which other members cannot be reached while this one starts. etcd serves nothing until more than
 // half of the members are running.
-type waiting struct {
+type startupWait struct {
 	log     *zap.Logger
 	tell    func(missing []string) // ServerConfig.Waiting
 	next    time.Time              // when the next log message is due
@@ -21,19 +21,19 @@ type waiting struct {
 	told    bool                   // a message has been logged
 }
 
-// beginWaiting returns a waiting that logs nothing within the first seconds. The caller must call stop when the wait
+// beginStartupWait returns a startupWait that logs nothing within the first seconds. The caller must call stop when the wait
 // ends.
-func (s *Server) beginWaiting() *waiting {
+func (s *Server) beginStartupWait() *startupWait {
 	tell := s.cfg.Waiting
 	if tell == nil {
 		tell = func([]string) {}
 	}
-	return &waiting{log: orNop(s.cfg.Logger), tell: tell, next: time.Now().Add(firstWaitTold)}
+	return &startupWait{log: orNop(s.cfg.Logger), tell: tell, next: time.Now().Add(firstWaitTold)}
 }
 
 // checkMembers tries to connect to the peer port of each other member, and reports the members that it cannot reach.
 // It logs them at intervals, and when they have changed.
-func (w *waiting) checkMembers(ctx context.Context, s *Server) {
+func (w *startupWait) checkMembers(ctx context.Context, s *Server) {
 	missing := []string{}
 	members := s.cfg.Peers.Members
 	for _, name := range slices.Sorted(maps.Keys(members)) {
@@ -69,12 +69,12 @@ func (w *waiting) checkMembers(ctx context.Context, s *Server) {
 }
 
 // stop reports that the wait has ended.
-func (w *waiting) stop() { w.tell(nil) }
+func (w *startupWait) stop() { w.tell(nil) }
 
 // untilReady waits until etcd serves requests, which requires more than half of the members. It returns early with an
 // error if etcd stops, or if the other members belong to another cluster.
 func (s *Server) untilReady(ctx context.Context) error {
-	w := s.beginWaiting()
+	w := s.beginStartupWait()
 	defer w.stop()
 
 	look := time.NewTicker(time.Second)
