@@ -104,7 +104,7 @@ func (h *Handlers) checkTokenCount(c *httpapi.Call, v *authority.View, subject s
 		}
 
 		switch {
-		case !isBy(t.CreatedBy, who.Who):
+		case !wasWrittenBy(t.CreatedBy, who.Who):
 		case isLive:
 			created++
 		default:
@@ -150,9 +150,9 @@ func (h *Handlers) makeRoom(c *httpapi.Call, v *authority.View, expired []task.T
 	return err
 }
 
-// isBy reports whether a record says that a subject wrote it. Records have the format of httpapi.Caller.Actor: the
-// subject, and then its token.
-func isBy(by, subject string) bool {
+// wasWrittenBy reports whether a record says that a subject wrote it. Records have the format of
+// httpapi.Caller.Actor: the subject, and then its token.
+func wasWrittenBy(by, subject string) bool {
 	name := httpapi.Caller{Who: subject}.Name()
 	return by == name || strings.HasPrefix(by, name+" (")
 }

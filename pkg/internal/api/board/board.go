@@ -80,7 +80,7 @@ func (b *boardSpan) UnmarshalText(text []byte) error {
 // boardCache holds the latest board, which all callers share, and what was last read from etcd.
 type boardCache struct {
 	mu     sync.Mutex
-	boards map[boardKey]madeBoard // the latest boards; at most maxBoards
+	boards map[boardKey]cachedBoard // the latest boards; at most maxBoards
 
 	// The latest records of etcd. They are shown while etcd is unavailable, because the board is most useful
 	// then.
@@ -98,8 +98,8 @@ type boardKey struct {
 	nodes, cluster bool
 }
 
-// madeBoard is a board, and when it was made.
-type madeBoard struct {
+// cachedBoard is a board, and when it was made.
+type cachedBoard struct {
 	at    time.Time
 	board task.Board
 }
@@ -170,9 +170,9 @@ func (h *Handlers) getBoard(c *httpapi.Call, q boardQuery) (httpapi.Answer, erro
 		clear(b.boards)
 	}
 	if b.boards == nil {
-		b.boards = map[boardKey]madeBoard{}
+		b.boards = map[boardKey]cachedBoard{}
 	}
-	b.boards[key] = madeBoard{time.Now(), board}
+	b.boards[key] = cachedBoard{time.Now(), board}
 
 	return httpapi.Answer{Status: http.StatusOK, Body: board}, nil
 }
@@ -250,19 +250,19 @@ func (h *Handlers) makeBoard(c *httpapi.Call, ask task.BoardQuery) (task.Board, 
 	return b, c.Context().Err() // a caller that has gone would make all nodes look silent
 }
 
-// heard is the part of a node, or the reason why it is missing.
-type heard struct {
+// partAnswer is the part of a node, or the reason why it is missing.
+type partAnswer struct {
 	part task.BoardPart
 	err  error
 }
 
 // askParts collects the parts of all scheduling nodes, by name.
-func (h *Handlers) askParts(c *httpapi.Call, nodes []task.Node, query task.BoardQuery) map[string]heard {
+func (h *Handlers) askParts(c *httpapi.Call, nodes []task.Node, query task.BoardQuery) map[string]partAnswer {
 	ctx, cancel := context.WithTimeout(c.Context(), partWithin)
 	defer cancel()
 
 	var mu sync.Mutex
-	parts := map[string]heard{}
+	parts := map[string]partAnswer{}
 	var g errgroup.Group
 	g.SetLimit(peers.AtOnce)
 	ask := func(name string, how func() (task.BoardPart, error)) {
@@ -271,7 +271,7 @@ func (h *Handlers) askParts(c *httpapi.Call, nodes []task.Node, query task.Board
 			mu.Lock()
 			defer mu.Unlock()
 
-			parts[name] = heard{p, err}
+			parts[name] = partAnswer{p, err}
 
 			return nil
 		})
@@ -335,7 +335,7 @@ func (h *Handlers) partOf(ctx context.Context, n task.Node, who httpapi.Caller, 
 
 // mergeBoard combines the parts. The result does not depend on the order in which they arrived, except for
 // ties.
-func mergeBoard(b *task.Board, nodes []task.Node, parts map[string]heard, limit int) {
+func mergeBoard(b *task.Board, nodes []task.Node, parts map[string]partAnswer, limit int) {
 	b.Waiting, b.Nodes = map[string]int{}, []task.BoardNode{}
 	var all task.Tally
 

@@ -181,7 +181,7 @@ func (b *batch) writeTogether(ctx context.Context, items []*item) {
 		return
 	}
 
-	if b.there.Load() && len(items) > 0 {
+	if b.tasksExisted.Load() && len(items) > 0 {
 		b.readStored(ctx, items)
 	}
 
@@ -204,7 +204,7 @@ func (b *batch) writeTogether(ctx context.Context, items []*item) {
 		}
 
 		// A conflict means that some task exists or has changed. commit has stored what it read in the items.
-		b.there.Store(true)
+		b.tasksExisted.Store(true)
 	}
 
 	b.writeOneByOne(ctx, items)
@@ -291,7 +291,7 @@ func (b *batch) readStored(ctx context.Context, items []*item) {
 		there = there || !errors.Is(found[i].Err, task.ErrNotFound)
 	}
 
-	b.there.Store(there)
+	b.tasksExisted.Store(there)
 }
 
 // decideChanges settles the items that need no write, and returns the others with their changes.

@@ -12,8 +12,8 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// lines reads the lines of a body. It keeps at most httpapi.MaxBody bytes of one line in memory.
-type lines struct {
+// lineReader reads the lines of a body. It keeps at most httpapi.MaxBody bytes of one line in memory.
+type lineReader struct {
 	in     *bufio.Reader
 	number int    // of the line that was read last, from 1
 	over   bool   // the body has ended
@@ -22,14 +22,14 @@ type lines struct {
 }
 
 // hasLine reports whether a complete line is buffered, so that nextLine does not block.
-func (l *lines) hasLine() bool {
+func (l *lineReader) hasLine() bool {
 	there, _ := l.in.Peek(l.in.Buffered())
 	return bytes.IndexByte(there, '\n') >= 0
 }
 
 // nextLine reads a line and trims it. The result is valid until the next call. The last line may be empty. An error
 // concerns only this line, unless over is set as well.
-func (l *lines) nextLine() ([]byte, error) {
+func (l *lineReader) nextLine() ([]byte, error) {
 	l.number++
 	l.long = l.long[:0]
 	tooLong := false

@@ -32,7 +32,7 @@ func TestReadLines_HalfALineIsNone(t *testing.T) {
 
 // readLines returns the lines of a body as a batch reads them, and the codes of errors.
 func readLines(body io.Reader) (all []string) {
-	for in := (&lines{in: bufio.NewReader(body)}); !in.over; {
+	for in := (&lineReader{in: bufio.NewReader(body)}); !in.over; {
 		line, err := in.nextLine()
 		if err != nil {
 			line = []byte("error " + httpapi.AsFailure(err).Code)

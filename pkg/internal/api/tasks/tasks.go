@@ -180,7 +180,7 @@ func (h *Handlers) newTask(c *httpapi.Call, spec task.Spec) (store.Stored, error
 	var err error
 	if st.Entry, err = entryOf(t, now, now); err == nil {
 		st.Entry.NamespaceRev = allowedBy(c.Rights(), &spec)
-		pausing{now: now, who: c.Actor()}.pauseAfter(store.Stored{}, spec, &st.Entry)
+		pauseChange{now: now, who: c.Actor()}.pauseAfter(store.Stored{}, spec, &st.Entry)
 	}
 
 	return st, err

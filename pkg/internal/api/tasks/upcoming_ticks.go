@@ -13,14 +13,14 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// ahead is one future tick of a task, as the page of a list holds it.
-type ahead struct {
+// pageTick is one future tick of a task, as the page of a list holds it.
+type pageTick struct {
 	entry *task.Entry
 	sched *schedule.Schedule
 }
 
-// comingQuery are the parameters of a list of future ticks.
-type comingQuery struct {
+// upcomingQuery are the parameters of a list of future ticks.
+type upcomingQuery struct {
 	selection.NameQuery
 	From    task.Time `query:"from" format:"date-time" doc:"Ticks later than this time. Default: now."`
 	Until   task.Time `query:"until" format:"date-time" doc:"No ticks later than this time. Default: any."`
@@ -30,7 +30,7 @@ type comingQuery struct {
 
 // comingTicks serves the future ticks of many tasks, merged in the order of time. It keeps at most one page of
 // them in memory.
-func (h *Handlers) comingTicks(c *httpapi.Call, q comingQuery) (httpapi.Answer, error) {
+func (h *Handlers) comingTicks(c *httpapi.Call, q upcomingQuery) (httpapi.Answer, error) {
 	f, err := selection.FilterOf(c, q.NameQuery)
 	if err != nil {
 		return httpapi.Answer{}, err
@@ -52,7 +52,7 @@ func (h *Handlers) comingTicks(c *httpapi.Call, q comingQuery) (httpapi.Answer, 
 		return httpapi.Answer{}, task.Invalid(task.CodeBadTime, "until", "%s is not after from, %s", until.Format(time.RFC3339), from.Format(time.RFC3339))
 	}
 
-	first := selection.PageHeap[ahead]{Most: p.Limit}
+	first := selection.PageHeap[pageTick]{Most: p.Limit}
 	if p.After != "" {
 		at, err := selection.ParsePlace(p.After)
 		if err != nil {
@@ -94,7 +94,7 @@ func (h *Handlers) comingTicks(c *httpapi.Call, q comingQuery) (httpapi.Answer, 
 //
 // If the task has a limit of runs, lookAhead must count from the first tick, so it cannot skip the ticks of
 // earlier pages. These may be many, so the loop also ends when ctx is done.
-func lookAhead(ctx context.Context, first *selection.PageHeap[ahead], ref record.Ref, e *task.Entry, from, until time.Time, live bool) {
+func lookAhead(ctx context.Context, first *selection.PageHeap[pageTick], ref record.Ref, e *task.Entry, from, until time.Time, live bool) {
 	if !e.Ticks() {
 		return
 	}
@@ -122,7 +122,7 @@ func lookAhead(ctx context.Context, first *selection.PageHeap[ahead], ref record
 
 	for ; left > 0 && ctx.Err() == nil; left-- {
 		tick, ok := sched.Next(from)
-		if !ok || !until.IsZero() && tick.After(until) || !first.Offer(selection.Place{At: tick.UnixMilli(), Ref: ref}, ahead{e, sched}) {
+		if !ok || !until.IsZero() && tick.After(until) || !first.Offer(selection.Place{At: tick.UnixMilli(), Ref: ref}, pageTick{e, sched}) {
 			return
 		}
 		from = tick

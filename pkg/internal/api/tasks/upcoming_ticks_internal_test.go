@@ -16,7 +16,7 @@ func TestLookAhead_EndsWithItsContext(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	now := time.Date(2026, 11, 21, 0, 0, 0, 0, time.UTC)
-	first := selection.PageHeap[ahead]{Most: 1, After: &selection.Place{At: now.AddDate(70, 0, 0).UnixMilli()}}
+	first := selection.PageHeap[pageTick]{Most: 1, After: &selection.Place{At: now.AddDate(70, 0, 0).UnixMilli()}}
 	e := &task.Entry{Schedule: task.Schedules{"@every 100ms"}, Timezone: "UTC", DST: task.Defaults().DST, Anchor: task.At(now), From: task.At(now), MaxRuns: task.MaxRuns}
 	ended := make(chan struct{})
 	go func() {
