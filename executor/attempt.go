@@ -16,15 +16,15 @@ import (
 type attempt struct {
 	*record.Held // as last seen; Create is the token. Writers read it, too, so it is replaced, never modified
 
-	key     string // its key in the inbox, the same for every attempt of the run on this node
-	place   int    // its index in state.all; -1 when forgotten
-	touched bool   // it is in state.dirty
-	phase   phase  // changed only by setPhase
-	gone    bool   // its record is no longer in the inbox
-	foreign bool   // it belongs to another instance of this node
-	stale   bool   // the inbox had shown its end before; it must never be started again
-	returns bool   // the node could not start it and hands it back
-	session int    // the session under which it was dispatched or adopted; 0: none yet
+	key          string // its key in the inbox, the same for every attempt of the run on this node
+	place        int    // its index in state.all; -1 when forgotten
+	isDirty      bool   // it is in state.dirty
+	phase        phase  // changed only by setPhase
+	recordGone   bool   // its record is no longer in the inbox
+	foreign      bool   // it belongs to another instance of this node
+	stale        bool   // the inbox had shown its end before; it must never be started again
+	mustHandBack bool   // the node could not start it and hands it back
+	session      int    // the session under which it was dispatched or adopted; 0: none yet
 
 	busy      bool      // a write about it is in flight
 	failedAt  int64     // the mod revision that the last failed write compared
@@ -33,19 +33,19 @@ type attempt struct {
 	// if there is none. While the record has that revision, the hand-back may already have
 	// been applied or may still arrive; see mayBeHandedBack.
 	handBackMod int64
-	listed      bool // it is in a lane's backlog
+	inBacklog   bool // it is in the backlog of a writerQueue
 	queued      bool // it is in one of the ready heaps
 
 	orders    *process.Orders // how the loop reaches the attempt's goroutine; nil while there is none
 	killed    process.Kill    // the kill that was ordered; CauseNone if none was
 	startedAt time.Time       // when its process started; zero until then
-	spoke     spoke
+	reported  reportedCheckpoint
 	end       *ending // how it ended; nil before phaseEnded and after phaseSettled
 	noRetry   bool    // it gets no successor, whatever its retry policy says
 
 	late *lateCancel // its cancel, if it was cancelled while etcd was full; nil otherwise
 
-	told               bool // the PauseRequested that its goroutine was last given
+	pauseSent          bool // the PauseRequested that its goroutine was last given
 	process.PauseState      // as that goroutine last reported it
 }
 
@@ -163,25 +163,25 @@ func (r *ready) takeFirst() *attempt {
 	return a
 }
 
-// lane is a bounded queue to the writers. Attempts that find it full wait in the backlog
+// writerQueue is a bounded queue to the writers. Attempts that find it full wait in the backlog
 // and are decided about again, in order, when there is room.
-type lane[T any] struct {
+type writerQueue[T any] struct {
 	jobs    chan T
 	backlog []*attempt
 }
 
-func (l *lane[T]) isFull() bool { return len(l.jobs) == cap(l.jobs) } // reliable, because only the loop sends
+func (l *writerQueue[T]) isFull() bool { return len(l.jobs) == cap(l.jobs) } // reliable, because only the loop sends
 
-func (l *lane[T]) addToBacklog(a *attempt) {
-	if !a.listed {
-		a.listed = true
+func (l *writerQueue[T]) addToBacklog(a *attempt) {
+	if !a.inBacklog {
+		a.inBacklog = true
 		l.backlog = append(l.backlog, a)
 	}
 }
 
 // nextFromBacklog removes and returns the first attempt of the backlog. It returns nil if the backlog is
-// empty or the lane is full.
-func (l *lane[T]) nextFromBacklog() *attempt {
+// empty or the queue is full.
+func (l *writerQueue[T]) nextFromBacklog() *attempt {
 	if len(l.backlog) == 0 || l.isFull() {
 		return nil
 	}
@@ -189,7 +189,7 @@ func (l *lane[T]) nextFromBacklog() *attempt {
 	a := l.backlog[0]
 	l.backlog[0] = nil
 	l.backlog = l.backlog[1:]
-	a.listed = false
+	a.inBacklog = false
 
 	return a
 }

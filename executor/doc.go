@@ -54,7 +54,7 @@
 // attempt ends, history/, dead/ or queue/ of its shard. cleared/<instance> is read here
 // and written by the guardian or by the restarted daemon.
 //
-// One goroutine owns the state (see Executor.Run). All other goroutines leave mail for
+// One goroutine owns the state (see Executor.Run). All other goroutines leave messages for
 // it and wake it. Each attempt with a process has its own goroutines while the process
 // lives; the number of writers is fixed. The queues are bounded by the size of the
 // inbox. Nothing more starts while MaxUnfinished results are unrecorded.

@@ -48,7 +48,7 @@ func (a *attempt) mayCancelLate() (task.State, error) {
 	}
 
 	switch {
-	case a.gone, a.phase == phaseSettled:
+	case a.recordGone, a.phase == phaseSettled:
 		return refuse("the attempt has ended")
 	// Nothing of it runs here, and its owner or this node records that it is lost.
 	case a.foreign, a.stale:
@@ -180,7 +180,7 @@ func (e *Executor) applyLateCancel(c task.LateCancel) (task.State, error) {
 		zap.String("task", a.Namespace+"/"+a.Task), zap.String("run", a.ID), zap.String("by", c.By))
 	e.cancelsLate[id] = &lateCancel{LateCancel: c}
 	e.bindLateCancel(a)
-	e.touchAttempt(a)
+	e.markDirty(a)
 
 	return state, nil
 }

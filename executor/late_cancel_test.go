@@ -46,7 +46,7 @@ func TestLateCancel_OfAnAttempt(t *testing.T) {
 		"running":                         {a: running2, state: task.Running, next: doKill},
 		"running, a write is under way":   {a: func(a *attempt) { running2(a); a.busy = true }, state: task.Running, next: doKill},
 		"running, paused":                 {a: func(a *attempt) { running2(a); a.PauseRequested = true }, state: task.Running, next: doKill},
-		"running, its record gone":        {a: func(a *attempt) { running2(a); a.gone = true }},
+		"running, its record gone":        {a: func(a *attempt) { running2(a); a.recordGone = true }},
 		"waiting for a slot":              {a: func(a *attempt) { a.session = 2 }, state: task.Running, next: doCancel},
 		"waiting, paused":                 {a: func(a *attempt) { a.session, a.PauseRequested = 2, true }, state: task.Running, next: doCancel},
 		"waiting, from before the rejoin": {a: func(a *attempt) { a.session = 1 }, state: task.Running, next: doCancel},

@@ -16,9 +16,9 @@ import (
 )
 
 const (
-	// askAgain is the minimum time between two reads of the same cleared/<instance>. It is short, because the
-	// runs of a dead instance wait for this record, and long enough that the reads do not burden etcd.
-	askAgain = 2 * time.Second
+	// clearedReadInterval is the minimum time between two reads of the same cleared/<instance>. It is short, because
+	// the runs of a dead instance wait for this record, and long enough that the reads do not burden etcd.
+	clearedReadInterval = 2 * time.Second
 	// returnAfter is how long the node keeps an attempt that it cannot start before it
 	// hands it back. By then the node has announced that it takes no runs, so the attempt
 	// is not dispatched to it again.
@@ -26,13 +26,13 @@ const (
 )
 
 // startProcess starts an attempt that runs a process, on a goroutine of its own. The
-// callbacks do not touch the state: they leave mail for the loop. The attempt is in phaseRunning
+// callbacks do not touch the state: they leave messages for the loop. The attempt is in phaseRunning
 // before the goroutine exists, so the slot is taken at once.
 func (e *Executor) startProcess(a *attempt) {
 	j := e.session
 	a.orders = process.NewOrders()
-	a.killed, a.startedAt, a.spoke = process.Kill{}, time.Time{}, spoke{}
-	a.told, a.PauseState = false, process.PauseState{}
+	a.killed, a.startedAt, a.reported = process.Kill{}, time.Time{}, reportedCheckpoint{}
+	a.pauseSent, a.PauseState = false, process.PauseState{}
 	e.setPhase(a, phaseRunning)
 	o, held := a.orders, a.Held
 	// held is the record at the time of the decision. Records are replaced and never modified, so the attempt's
@@ -48,7 +48,7 @@ func (e *Executor) startProcess(a *attempt) {
 			return nil
 		},
 		OnStarted:    func(at time.Time) { e.callInLoop(func() { e.attemptStarted(a, j, at) }) },
-		OnCheckpoint: func(checkpoint string) { e.callInLoop(func() { a.spoke.checkpoint = &checkpoint; e.touchAttempt(a) }) },
+		OnCheckpoint: func(checkpoint string) { e.callInLoop(func() { a.reported.checkpoint = &checkpoint; e.markDirty(a) }) },
 		OnPause:      func(s process.PauseState) { e.callInLoop(func() { e.pauseReported(a, o, s) }) },
 	}
 
@@ -71,7 +71,7 @@ func (e *Executor) attemptStarted(a *attempt, j *joined, at time.Time) {
 // processEnded notes that no process of an attempt is left. An attempt that did not start
 // returns to phaseWaiting.
 func (e *Executor) processEnded(a *attempt, r process.Result) {
-	if a.gone {
+	if a.recordGone {
 		if e.leaving[a.key]--; e.leaving[a.key] <= 0 {
 			delete(e.leaving, a.key)
 		}
@@ -79,7 +79,7 @@ func (e *Executor) processEnded(a *attempt, r process.Result) {
 
 	if r.NotStarted { // the token is unused: the attempt may still be started, cancelled or handed back
 		a.orders, a.killed = nil, process.Kill{}
-		if a.returns = r.HandBack; a.returns {
+		if a.mustHandBack = r.HandBack; a.mustHandBack {
 			e.log.Warn("returned an attempt to its owner", zap.String("task", a.Namespace+"/"+a.Task), zap.String("run", a.ID), zap.String("reason", r.Message))
 			a.failedAt, a.notBefore = a.Mod, time.Now().Add(returnAfter)
 		}
@@ -126,12 +126,12 @@ func (e *Executor) rewriteRecord(a *attempt) {
 
 	j, h := e.session, new(*a.Held)
 
-	// The lane has room, and only the loop sends, so the send below does not block.
+	// The queue has space, and only the loop sends, so the send below does not block.
 	if !a.startedAt.IsZero() && a.phase == phaseRunning {
 		a.describeIn(h)
 	}
 
-	a.spoke.copyTo(&h.Run)
+	a.reported.copyTo(&h.Run)
 	a.busy = true
 	e.toWrite.jobs <- func(ctx context.Context) {
 		ctx, cancel := context.WithTimeout(ctx, writeLimit)
@@ -167,7 +167,7 @@ func (e *Executor) recordRewritten(a *attempt, j *joined, h *record.Held, mod in
 		e.attemptAdopted(a, j)
 	}
 
-	e.touchAttempt(a)
+	e.markDirty(a)
 }
 
 // writeFailed notes that a write which compared the revision mod failed. It is retried when the
@@ -181,7 +181,7 @@ func (e *Executor) writeFailed(a *attempt, mod int64, err error, what string, pa
 			zap.String("run", a.ID), zap.Error(err))
 	}
 
-	e.touchAttempt(a)
+	e.markDirty(a)
 }
 
 // handBack returns an attempt that has not started to its shard's queue. After any error the
@@ -260,13 +260,13 @@ func (e *Executor) endRecorded(x *ending) {
 	e.setPhase(a, phaseSettled)
 }
 
-// askCleared reads cleared/<instance>, at most every askAgain, for each other instance that
+// askCleared reads cleared/<instance>, at most every clearedReadInterval, for each other instance that
 // has attempts in the inbox. The record proves that the instance is dead with all its
 // processes, so its attempts can be declared lost at once.
 func (e *Executor) askCleared(v view) {
 	foreign := map[string]bool{}
 	for _, a := range e.all {
-		if a.foreign && a.phase == phaseWaiting && !a.gone {
+		if a.foreign && a.phase == phaseWaiting && !a.recordGone {
 			foreign[a.Instance] = true
 		}
 	}
@@ -280,7 +280,7 @@ func (e *Executor) askCleared(v view) {
 	}
 
 	for instance := range foreign {
-		if e.dead[instance] || v.now.Sub(e.asked[instance]) < askAgain || e.toWrite.isFull() {
+		if e.dead[instance] || v.now.Sub(e.asked[instance]) < clearedReadInterval || e.toWrite.isFull() {
 			continue
 		}
 
@@ -308,7 +308,7 @@ func (e *Executor) clearedAnswered(instance string, cleared bool, err error) {
 	e.dead[instance] = true
 	for _, a := range e.all {
 		if a.foreign && a.Instance == instance {
-			e.touchAttempt(a)
+			e.markDirty(a)
 		}
 	}
 }

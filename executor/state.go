@@ -28,8 +28,8 @@ type state struct {
 	floor        int64               // the inbox is completely known up to this revision
 	pendingDiffs kv.PendingDiffs     // keys for which a list differed from the watch; see compareList
 
-	dirty     []*attempt  // touched attempts, about which the loop decides next
-	spare     []*ending   // an empty slice for the next mail.recorded
+	dirty     []*attempt  // attempts about which the loop decides next
+	spare     []*ending   // an empty slice for the next mailbox.recorded
 	processes ready       // attempts that run a process and wait for a slot
 	noops     ready       // attempts of no-op actions, which need no slot
 	counts    [phases]int // number of attempts by phase
@@ -119,7 +119,7 @@ func (s *state) setPhase(a *attempt, to phase) {
 	s.addToCounts(a, -1)
 	a.phase = to
 	s.addToCounts(a, 1)
-	s.touchAttempt(a)
+	s.markDirty(a)
 }
 
 // addToCounts adds by to each count that includes the attempt. Code that changes a field on which
@@ -139,10 +139,10 @@ func (s *state) addToCounts(a *attempt, by int) {
 	}
 }
 
-// touchAttempt makes the loop decide about the attempt in its next advanceAttempts.
-func (s *state) touchAttempt(a *attempt) {
-	if !a.touched {
-		a.touched = true
+// markDirty makes the loop decide about the attempt in its next advanceAttempts.
+func (s *state) markDirty(a *attempt) {
+	if !a.isDirty {
+		a.isDirty = true
 		s.dirty = append(s.dirty, a)
 	}
 }
@@ -152,7 +152,7 @@ func (s *state) addAttempt(a *attempt) {
 	a.place = len(s.all)
 	s.all, s.byKey[a.key] = append(s.all, a), a
 	s.addToCounts(a, 1)
-	s.touchAttempt(a)
+	s.markDirty(a)
 }
 
 // removeAttempt removes an attempt from the state. The last attempt takes its place in s.all. The removed one may still
@@ -315,7 +315,7 @@ func (e *Executor) applyRecord(ev *store.InboxEvent, known int64) {
 				e.addToCounts(a, -1)
 				a.setHeld(ev.Held)
 				e.addToCounts(a, 1)
-				e.touchAttempt(a)
+				e.markDirty(a)
 			}
 
 			return
@@ -349,7 +349,7 @@ func (e *Executor) applyRecord(ev *store.InboxEvent, known int64) {
 // recordVanished notes that an attempt's record is gone. If the attempt runs, it is killed, and
 // leaving keeps a later attempt with the same key from starting before its process has ended.
 func (e *Executor) recordVanished(a *attempt) {
-	a.gone = true
+	a.recordGone = true
 	delete(e.byKey, a.key)
 	// If the attempt waits or has ended, its key is free at once.
 
@@ -357,5 +357,5 @@ func (e *Executor) recordVanished(a *attempt) {
 		e.leaving[a.key]++
 	}
 
-	e.touchAttempt(a)
+	e.markDirty(a)
 }

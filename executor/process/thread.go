@@ -59,7 +59,7 @@ func (t *thread) setNoNewPrivs() {
 }
 
 // applyConfinement gives the thread the umask and the private directories with which the
-// process has to begin, until restore undoes this. An error is a cannotError, or means that
+// process has to begin, until restore undoes this. An error is an unenforceableError, or means that
 // the thread cannot be used any more.
 func (t *thread) applyConfinement(c *confinement, room string) error {
 	if t.broken != nil {
