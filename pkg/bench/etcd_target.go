@@ -12,6 +12,7 @@ import (
 
 	"github.com/carillonhq/carillon/pkg/clock"
 	"github.com/carillonhq/carillon/pkg/kv"
+	"github.com/carillonhq/carillon/pkg/kv/embedded"
 	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
@@ -32,7 +33,7 @@ type etcdTargetConfig struct {
 
 // etcdTarget is an etcd with a prefix that only this benchmark uses.
 type etcdTarget struct {
-	server *kv.Server // nil: not an embedded etcd
+	server *embedded.Server // nil: not an embedded etcd
 	client *kv.Client
 	cfg    kv.Config   // of clients over gRPC
 	root   string      // of all keys of the benchmark; ends in '/'
@@ -61,7 +62,7 @@ func openEtcdTarget(ctx context.Context, cfg etcdTargetConfig, log *zap.Logger) 
 
 	s.cfg = cfg.clientConfig(log)
 	if len(cfg.Endpoints) == 0 {
-		s.server, err = kv.StartServer(ctx, kv.ServerConfig{
+		s.server, err = embedded.Start(ctx, embedded.Config{
 			Dir: s.dir + "/etcd", Logger: log,
 			CompactionRetention: 1 << 40, // every revision is read back at the end
 			// A single member has no elections to lose, but a request may take two election timeouts plus five

@@ -34,6 +34,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/internal/certs"
 	"github.com/carillonhq/carillon/pkg/internal/connlimit"
 	"github.com/carillonhq/carillon/pkg/kv"
+	"github.com/carillonhq/carillon/pkg/kv/embedded"
 	"github.com/carillonhq/carillon/pkg/scheduler"
 	"github.com/carillonhq/carillon/pkg/scheduler/placement"
 	"github.com/carillonhq/carillon/pkg/store"
@@ -54,7 +55,7 @@ type Node struct {
 
 	state    *datadir.State     // the state over restarts; holds the lock of the data directory
 	key      ed25519.PrivateKey // signs requests to other nodes
-	server   *kv.Server         // the embedded etcd; nil: none
+	server   *embedded.Server   // the embedded etcd; nil: none
 	client   *kv.Client         // the client of etcd; its KV observes revisions
 	etcdKV   clientv3.KV        // the client's KV, without the observation of revisions
 	batcher  *kv.Batcher        // combines writes to etcd (group commit)

@@ -20,6 +20,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/internal/check"
 	"github.com/carillonhq/carillon/pkg/internal/testkit/recorder"
 	"github.com/carillonhq/carillon/pkg/kv"
+	"github.com/carillonhq/carillon/pkg/kv/embedded"
 	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
@@ -49,7 +50,7 @@ func TestFull_EtcdOfItsOwn(t *testing.T) {
 		t.Skip("whole daemons: make test-cluster")
 	}
 	t.Parallel()
-	server, err := kv.StartServer(t.Context(), kv.ServerConfig{
+	server, err := embedded.Start(t.Context(), embedded.Config{
 		Dir: t.TempDir(), Tick: 10 * time.Millisecond, Election: 100 * time.Millisecond, QuotaBytes: smallQuota,
 	})
 	if err != nil {

@@ -94,14 +94,14 @@ func Dial(ctx context.Context, cfg Config) (*Client, error) {
 		// sent, which proves that nothing was written (see Unknown). The receive limit is already 2 GiB.
 		Context:     context.WithoutCancel(ctx),
 		DialOptions: options,
-		Logger:      quietLogger(cfg.Logger, "etcd-client", zap.ErrorLevel),
+		Logger:      QuietLogger(cfg.Logger, "etcd-client", zap.ErrorLevel),
 	})
 	if err != nil {
 		return nil, fmt.Errorf("dial etcd at %v: %w", cfg.Endpoints, err)
 	}
 
 	// Transactions bypass the slow copy of their comparisons (see comparisons.go).
-	c.KV = newRestoringKV(clientv3.RetryKVClient(c), c)
+	c.KV = NewKV(clientv3.RetryKVClient(c), c)
 
 	if l != nil {
 		l.auth = c.Authenticate

@@ -75,7 +75,8 @@ func (r restoring) Txn(ctx context.Context, in *pb.TxnRequest, opts ...grpc.Call
 // restoringKV is a clientv3.KV that uses restoring. Only boundTxn relies on its type.
 type restoringKV struct{ clientv3.KV }
 
-// newRestoringKV returns a KV that sends its requests through below.
-func newRestoringKV(below pb.KVClient, c *clientv3.Client) clientv3.KV {
+// NewKV returns a KV that sends its requests through below. Every client that is passed to Wrap needs one, because the
+// transactions of a Client leave their comparisons in the context.
+func NewKV(below pb.KVClient, c *clientv3.Client) clientv3.KV {
 	return restoringKV{clientv3.NewKVFromKVClient(restoring{below}, c)}
 }

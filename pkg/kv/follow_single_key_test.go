@@ -6,12 +6,13 @@ import (
 	"testing"
 
 	"github.com/carillonhq/carillon/pkg/kv"
+	"github.com/carillonhq/carillon/pkg/kv/embedded"
 )
 
 // The in-process client forwards an empty end of a range as it is, and etcd interprets it as everything from the key
 // on.
 func TestFollow_OfOneKeyTellsOfNoOther_InProcess(t *testing.T) {
-	s, err := kv.StartServer(t.Context(), kv.ServerConfig{Dir: t.TempDir()})
+	s, err := embedded.Start(t.Context(), embedded.Config{Dir: t.TempDir()})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -6,12 +6,12 @@ import (
 	"testing"
 	"time"
 
-	"github.com/carillonhq/carillon/pkg/kv"
+	"github.com/carillonhq/carillon/pkg/kv/embedded"
 )
 
 func TestServer_CloseDoesNotWaitForAClientThatNeverSpeaks(t *testing.T) {
 	t.Parallel()
-	s, err := kv.StartServer(t.Context(), kv.ServerConfig{Dir: t.TempDir()})
+	s, err := embedded.Start(t.Context(), embedded.Config{Dir: t.TempDir()})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -13,6 +13,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/carillonhq/carillon/pkg/kv"
+	"github.com/carillonhq/carillon/pkg/kv/embedded"
 	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
@@ -83,7 +84,7 @@ func (a *administrator) takeLate(t *testing.T) (list []string) {
 // and cancelling a run, because a waiting run gets a record of its end, and an attempt is asked to end by its own record.
 // No run is dispatched meanwhile either, since a commit puts the watermark.
 func TestFullEtcd_TakesRevocationsAndDeletionsOfCallers(t *testing.T) {
-	server, err := kv.StartServer(t.Context(), kv.ServerConfig{
+	server, err := embedded.Start(t.Context(), embedded.Config{
 		Dir: t.TempDir(), Tick: 10 * time.Millisecond, Election: 100 * time.Millisecond, QuotaBytes: 16 << 20,
 	})
 	ok(t, err)

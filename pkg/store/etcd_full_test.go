@@ -12,6 +12,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/carillonhq/carillon/pkg/kv"
+	"github.com/carillonhq/carillon/pkg/kv/embedded"
 	"github.com/carillonhq/carillon/pkg/kv/kvtest"
 	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/store/etcdadmin"
@@ -22,7 +23,7 @@ import (
 // A full etcd accepts transactions that only delete, alone and in a shared request. So trims continue, and tasks can
 // be deleted. Writes with puts are refused but not lost: a commit succeeds as soon as there is space.
 func TestFullEtcd_TakesTrimsAndDeletes(t *testing.T) {
-	server, err := kv.StartServer(t.Context(), kv.ServerConfig{
+	server, err := embedded.Start(t.Context(), embedded.Config{
 		Dir: t.TempDir(), Tick: 10 * time.Millisecond, Election: 100 * time.Millisecond, QuotaBytes: 16 << 20,
 	})
 	ok(t, err)

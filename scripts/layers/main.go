@@ -31,7 +31,7 @@ const module = "github.com/carillonhq/carillon"
 var allowedImports = map[string][]string{
 	"cmd/carillon": {"pkg/cli", "pkg/daemon", "pkg/bench"},
 
-	"pkg/daemon": {"pkg/daemon/auditlog", "pkg/daemon/bootstraptoken", "pkg/daemon/datadir", "pkg/daemon/etcdhistory", "pkg/daemon/garbage", "pkg/daemon/peerprobe", "pkg/daemon/hostfacts", "pkg/daemon/clockguard", "pkg/daemon/unixsocket", "pkg/daemon/systemd", "pkg/filetrust", "pkg/internal/connlimit", "pkg/internal/peercerts", "pkg/internal/secret", "pkg/policy", "pkg/internal/manifest", "pkg/internal/certs", "pkg/internal/api", "pkg/scheduler", "pkg/scheduler/placement", "election", "shard", "executor", "executor/proctree", "executor/spool", "pkg/cgroup", "pkg/store", "pkg/store/etcdadmin", "pkg/store/record", "pkg/kv", "pkg/task", "executor/workdir", "executor/guardian", "executor/process", "pkg/internal/access", "pkg/internal/authority"},
+	"pkg/daemon": {"pkg/daemon/auditlog", "pkg/daemon/bootstraptoken", "pkg/daemon/datadir", "pkg/daemon/etcdhistory", "pkg/daemon/garbage", "pkg/daemon/peerprobe", "pkg/daemon/hostfacts", "pkg/daemon/clockguard", "pkg/daemon/unixsocket", "pkg/daemon/systemd", "pkg/filetrust", "pkg/internal/connlimit", "pkg/internal/peercerts", "pkg/internal/secret", "pkg/policy", "pkg/internal/manifest", "pkg/internal/certs", "pkg/internal/api", "pkg/scheduler", "pkg/scheduler/placement", "election", "shard", "executor", "executor/proctree", "executor/spool", "pkg/cgroup", "pkg/store", "pkg/store/etcdadmin", "pkg/store/record", "pkg/kv", "pkg/kv/embedded", "pkg/task", "executor/workdir", "executor/guardian", "executor/process", "pkg/internal/access", "pkg/internal/authority"},
 	// auditlog stores late audit records and copies and removes those in etcd.
 	"pkg/daemon/auditlog": {"pkg/daemon/datadir", "pkg/kv", "pkg/store/etcdadmin", "pkg/store/record", "pkg/task"},
 	// bootstraptoken creates the cluster with its first access records.
@@ -50,7 +50,7 @@ var allowedImports = map[string][]string{
 	// unixsocket opens the socket, and marks for api the requests of users who need no token.
 	"pkg/daemon/unixsocket": {"pkg/filetrust", "pkg/internal/api", "pkg/internal/connlimit", "pkg/task"},
 	// bench is above daemon: it wires the components as daemon does, to measure them.
-	"pkg/bench": {"pkg/daemon/garbage", "pkg/daemon", "pkg/internal/check", "pkg/internal/api", "pkg/client", "pkg/scheduler", "pkg/scheduler/placement", "election", "shard", "executor", "executor/proctree", "executor/spool", "pkg/cgroup", "pkg/store", "pkg/store/record", "pkg/kv", "pkg/internal/schedule", "pkg/task", "executor/workdir", "executor/guardian", "executor/process", "pkg/internal/access", "pkg/internal/authority"},
+	"pkg/bench": {"pkg/daemon/garbage", "pkg/daemon", "pkg/internal/check", "pkg/internal/api", "pkg/client", "pkg/scheduler", "pkg/scheduler/placement", "election", "shard", "executor", "executor/proctree", "executor/spool", "pkg/cgroup", "pkg/store", "pkg/store/record", "pkg/kv", "pkg/kv/embedded", "pkg/internal/schedule", "pkg/task", "executor/workdir", "executor/guardian", "executor/process", "pkg/internal/access", "pkg/internal/authority"},
 	// cli uses the API like any other client, and contains no part of a node. It parses schedules to report errors
 	// before it sends them. It creates the key files for secrets, which an operator copies to the nodes.
 	"pkg/cli": {"pkg/cli/failure", "pkg/cli/output", "pkg/cli/factory", "pkg/cli/selection", "pkg/cli/complete", "pkg/cli/logs", "pkg/cli/apply", "pkg/cli/schedule", "pkg/cli/run", "pkg/cli/task", "pkg/cli/node", "pkg/cli/shard", "pkg/cli/cluster", "pkg/cli/secret", "pkg/cli/cert", "pkg/cli/config", "pkg/cli/audit", "pkg/cli/events", "pkg/cli/top", "pkg/cli/imports", "pkg/cli/access", "pkg/cli/namespace", "pkg/cli/role", "pkg/cli/token", "pkg/client", "pkg/internal/manifest", "pkg/task"},
@@ -220,7 +220,9 @@ var allowedImports = map[string][]string{
 	"pkg/spawn":        {"pkg/spawn/nofile"},
 	"pkg/spawn/nofile": {},
 
-	"pkg/kv": {"pkg/internal/certs"},
+	"pkg/kv": {},
+	// embedded runs an etcd in this process, and gives its users a client of kv.
+	"pkg/kv/embedded": {"pkg/kv", "pkg/internal/certs"},
 	// kvmem is an in-memory etcd for tests and the simulation.
 	"pkg/kv/kvmem":                  {},
 	"pkg/internal/testkit/etcdhook": {},
@@ -238,12 +240,12 @@ var outsideImports = []struct {
 	tests  bool // the rule also applies to tests
 	why    string
 }{
-	{"go.etcd.io/etcd/server/", []string{"pkg/kv"}, false, "only kv runs an etcd"},
+	{"go.etcd.io/etcd/server/", []string{"pkg/kv/embedded"}, false, "only kv/embedded runs an etcd"},
 	// recorder needs every revision, and audit the whole prefix, which store does not provide, because it returns the
 	// current state of records. Both only read, and an audit repairs through store. bench also measures etcd
 	// without Carillon.
-	{"go.etcd.io/", []string{"pkg/kv", "pkg/kv/kvmem", "pkg/store", "pkg/store/etcdadmin", "pkg/store/events", "pkg/store/record", "election", "pkg/daemon", "pkg/daemon/auditlog", "pkg/daemon/datadir", "pkg/daemon/etcdhistory", "pkg/internal/audit", "pkg/internal/authority", "pkg/bench", "pkg/internal/testkit/recorder", "pkg/internal/testkit/sim", "pkg/internal/testkit/etcdhook"}, false,
-		"only kv, store (with etcdadmin), election, authority and daemon (with etcdhistory) touch the etcd client, and record, events, datadir and auditlog its types; audit and bench from outside; kvmem and what is in testkit for tests"},
+	{"go.etcd.io/", []string{"pkg/kv", "pkg/kv/embedded", "pkg/kv/kvmem", "pkg/store", "pkg/store/etcdadmin", "pkg/store/events", "pkg/store/record", "election", "pkg/daemon", "pkg/daemon/auditlog", "pkg/daemon/datadir", "pkg/daemon/etcdhistory", "pkg/internal/audit", "pkg/internal/authority", "pkg/bench", "pkg/internal/testkit/recorder", "pkg/internal/testkit/sim", "pkg/internal/testkit/etcdhook"}, false,
+		"only kv (with embedded), store (with etcdadmin), election, authority and daemon (with etcdhistory) touch the etcd client, and record, events, datadir and auditlog its types; audit and bench from outside; kvmem and what is in testkit for tests"},
 	{"github.com/robfig/cron", []string{"pkg/internal/schedule", "pkg/internal/importer"}, true, "only schedule imports robfig/cron, and importer, which reads the schedules of Kubernetes with it"},
 }
 

@@ -1,4 +1,4 @@
-package kv
+package embedded
 
 import (
 	"cmp"
@@ -33,7 +33,7 @@ import (
 // its leadership to other nodes.
 type Peers struct {
 	// Members are the URLs at which the members reach each other, by name. They include the URL of this member, under
-	// ServerConfig.Name. They apply when the cluster is created. Afterwards the cluster itself knows its members, and
+	// Config.Name. They apply when the cluster is created. Afterwards the cluster itself knows its members, and
 	// a difference is only logged.
 	Members map[string]string
 	// Listen is the URL to listen on. The default is the URL of this member. The listener binds the ListenAddress of
@@ -41,7 +41,7 @@ type Peers struct {
 	Listen string
 	// Join means that the cluster exists and that this member has been added to it (see Client.MemberAddAsLearner).
 	// It applies while Dir is empty. The member copies the data, and becomes a voting member when it has caught up,
-	// before StartServer returns.
+	// before Start returns.
 	Join bool
 	// CertFile, KeyFile and CAFile must be set together. They are used in both directions between the members, whose
 	// URLs must then be https. The certificate of each member is for servers and clients, and contains the host of
@@ -311,7 +311,7 @@ func (s *Server) explainError(err error) error {
 }
 
 // checkForeignData returns an error if the other members belong to another cluster than the data of this one. Without
-// this check, StartServer would wait for its own members without limit.
+// this check, Start would wait for its own members without limit.
 func (s *Server) checkForeignData() error {
 	remote, err := s.remoteCluster()
 	if err != nil || remote.ID() == s.etcd.Server.Cluster().ID() {
@@ -330,13 +330,13 @@ func (s *Server) promoteSelf(ctx context.Context) error {
 		// etcd refuses the promotion until the learner has nearly the whole log of the leader.
 		_, err := s.etcd.Server.PromoteMember(ctx, uint64(s.etcd.Server.MemberID()))
 		if err == nil {
-			orNop(s.cfg.Logger).Info("caught up, and votes", zap.String("member", s.cfg.Name))
+			s.cfg.Logger.Info("caught up, and votes", zap.String("member", s.cfg.Name))
 			return nil
 		}
 
 		if time.Since(told) > waitToldEvery {
 			told = time.Now()
-			orNop(s.cfg.Logger).Warn("has not caught up with the other members of etcd yet", zap.String("member", s.cfg.Name), zap.Error(err))
+			s.cfg.Logger.Warn("has not caught up with the other members of etcd yet", zap.String("member", s.cfg.Name), zap.Error(err))
 		}
 
 		if !clock.Sleep(ctx, promoteEvery) {
@@ -367,7 +367,7 @@ func (s *Server) compareMembers() {
 	slices.Sort(given)
 
 	if !slices.Equal(known, given) {
-		orNop(s.cfg.Logger).Warn("--initial-cluster differs from the members of the cluster and is ignored: it is used only when a cluster is created",
+		s.cfg.Logger.Warn("--initial-cluster differs from the members of the cluster and is ignored: it is used only when a cluster is created",
 			zap.Strings("given", given), zap.Strings("members", known))
 	}
 }

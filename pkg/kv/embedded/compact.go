@@ -1,4 +1,4 @@
-package kv
+package embedded
 
 import (
 	"context"
@@ -46,7 +46,7 @@ func (s *Server) runCompaction(ctx context.Context) {
 		case ctx.Err() != nil:
 			return
 		default:
-			orNop(s.cfg.Logger).Warn("old revisions were not compacted", zap.Int64("rev", upTo), zap.Error(err))
+			s.cfg.Logger.Warn("old revisions were not compacted", zap.Int64("rev", upTo), zap.Error(err))
 		}
 	}
 }

@@ -1,4 +1,4 @@
-package kv_test
+package embedded_test
 
 import (
 	"context"
@@ -18,6 +18,7 @@ import (
 	"go.uber.org/zap/zaptest/observer"
 
 	"github.com/carillonhq/carillon/pkg/kv"
+	"github.com/carillonhq/carillon/pkg/kv/embedded"
 )
 
 // trio is a cluster of three embedded members, each with its own directory.
@@ -25,7 +26,7 @@ type trio struct {
 	t       *testing.T
 	dir     string
 	members map[string]string
-	running map[string]*kv.Server
+	running map[string]*embedded.Server
 	logs    *observer.ObservedLogs
 	log     *zap.Logger
 	mu      sync.Mutex
@@ -34,7 +35,7 @@ type trio struct {
 
 func newTrio(t *testing.T) *trio {
 	t.Helper()
-	tr := &trio{t: t, dir: t.TempDir(), members: map[string]string{}, running: map[string]*kv.Server{}, away: map[string][]string{}}
+	tr := &trio{t: t, dir: t.TempDir(), members: map[string]string{}, running: map[string]*embedded.Server{}, away: map[string][]string{}}
 	for _, name := range []string{"a", "b", "c"} {
 		tr.members[name] = peerURL(t)
 	}
@@ -80,10 +81,10 @@ func peerURL(t *testing.T) string {
 
 func (tr *trio) path(name string) string { return filepath.Join(tr.dir, name) }
 
-func (tr *trio) config(name string, join bool) kv.ServerConfig {
-	return kv.ServerConfig{
+func (tr *trio) config(name string, join bool) embedded.Config {
+	return embedded.Config{
 		Dir: tr.path(name), Name: name, Tick: 20 * time.Millisecond, Election: 200 * time.Millisecond,
-		Peers: &kv.Peers{Members: tr.members, Join: join}, Logger: tr.log.With(zap.String("of", name)),
+		Peers: &embedded.Peers{Members: tr.members, Join: join}, Logger: tr.log.With(zap.String("of", name)),
 		Waiting: func(missing []string) {
 			tr.mu.Lock()
 			defer tr.mu.Unlock()
@@ -94,11 +95,11 @@ func (tr *trio) config(name string, join bool) kv.ServerConfig {
 	}
 }
 
-func (tr *trio) begin(cfg kv.ServerConfig) (*kv.Server, error) {
+func (tr *trio) begin(cfg embedded.Config) (*embedded.Server, error) {
 	ctx, cancel := context.WithTimeout(tr.t.Context(), 2*time.Minute)
 	defer cancel()
 
-	s, err := kv.StartServer(ctx, cfg)
+	s, err := embedded.Start(ctx, cfg)
 	if err == nil {
 		tr.mu.Lock()
 		tr.running[cfg.Name] = s
@@ -131,7 +132,7 @@ func (tr *trio) stop(name string) {
 	}
 }
 
-func (tr *trio) refused(cfg kv.ServerConfig, parts ...string) {
+func (tr *trio) refused(cfg embedded.Config, parts ...string) {
 	tr.t.Helper()
 	missing := ""
 	for range 5 { // the other members know the reason, and have two seconds to report it
@@ -302,7 +303,7 @@ func TestPeers_LoseOneAndReplaceIt(t *testing.T) {
 
 	// b starts again with its first configuration, and logs that the cluster ignores it.
 	old := tr.config("b", false)
-	old.Peers = &kv.Peers{Members: map[string]string{"a": tr.members["a"], "b": tr.members["b"]}}
+	old.Peers = &embedded.Peers{Members: map[string]string{"a": tr.members["a"], "b": tr.members["b"]}}
 	if _, err := tr.begin(old); err != nil {
 		t.Fatal(err)
 	}
@@ -345,12 +346,12 @@ func TestPeers_RefuseWhatIsNotTheirs(t *testing.T) {
 	tr.stop("b")
 	wrong := tr.config("a", false)
 	wrong.Dir = tr.path("b")
-	wrong.Peers = &kv.Peers{Members: map[string]string{"a": tr.members["b"], "c": tr.members["c"]}}
+	wrong.Peers = &embedded.Peers{Members: map[string]string{"a": tr.members["b"], "c": tr.members["c"]}}
 	tr.refused(wrong, "belongs to member b", "this is a")
 	alone := tr.config("b", false)
 	alone.Peers = nil
 	tr.refused(alone, "member b of a cluster of 2", "--initial-cluster")
-	single := server(t, kv.ServerConfig{Dir: tr.path("d")})
+	single := server(t, embedded.Config{Dir: tr.path("d")})
 	_ = single.Close()
 	joins := tr.config("c", false)
 	joins.Dir = tr.path("d")

@@ -1,4 +1,4 @@
-package kv
+package embedded
 
 import (
 	"crypto/tls"
@@ -53,7 +53,7 @@ type peerServer struct {
 
 // listenPeers binds the peer port. Callers can connect, but get no answer until serve is called.
 func (s *Server) listenPeers(at *url.URL) (*peerServer, error) {
-	p := &peerServer{etcd: s, log: orNop(s.cfg.Logger)}
+	p := &peerServer{etcd: s, log: s.cfg.Logger}
 	if s.cfg.Peers.CertFile != "" {
 		var err error
 		if p.source, err = certs.Open(s.cfg.Peers.certFiles()); err != nil {

@@ -1,4 +1,4 @@
-package kv_test
+package embedded_test
 
 import (
 	"context"
@@ -20,14 +20,15 @@ import (
 	"go.uber.org/zap/zaptest/observer"
 
 	"github.com/carillonhq/carillon/pkg/kv"
+	"github.com/carillonhq/carillon/pkg/kv/embedded"
 	"github.com/carillonhq/carillon/pkg/kv/kvtest"
 )
 
-func server(t *testing.T, cfg kv.ServerConfig) *kv.Server {
+func server(t *testing.T, cfg embedded.Config) *embedded.Server {
 	t.Helper()
 	cfg.Tick, cfg.Election = 10*time.Millisecond, 100*time.Millisecond
 
-	s, err := kv.StartServer(t.Context(), cfg)
+	s, err := embedded.Start(t.Context(), cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -37,21 +38,9 @@ func server(t *testing.T, cfg kv.ServerConfig) *kv.Server {
 	return s
 }
 
-func dial(t *testing.T, endpoint string) *kv.Client {
-	t.Helper()
-	c, err := kv.Dial(t.Context(), kv.Config{Endpoints: []string{endpoint}})
-	if err != nil {
-		t.Fatal(err)
-	}
-
-	t.Cleanup(func() { _ = c.Close() })
-
-	return c
-}
-
 func TestServer_KeepsItsData(t *testing.T) {
 	dir := t.TempDir()
-	s := server(t, kv.ServerConfig{Dir: dir})
+	s := server(t, embedded.Config{Dir: dir})
 	rev := put(t, s.Client(), "k", "v")
 
 	for range 2 {
@@ -66,7 +55,7 @@ func TestServer_KeepsItsData(t *testing.T) {
 		t.Error(s.Err())
 	}
 
-	s = server(t, kv.ServerConfig{Dir: dir, Name: "renamed"})
+	s = server(t, embedded.Config{Dir: dir, Name: "renamed"})
 	resp, err := s.Client().Get(t.Context(), "k")
 	if err != nil || len(resp.Kvs) != 1 || resp.Kvs[0].ModRevision != rev {
 		t.Errorf("%v, %v", resp, err)
@@ -79,7 +68,7 @@ var ofSlowness = regexp.MustCompile("slow|took too long|timed out|overloaded|lag
 func TestServer_IsPrivate(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "etcd")
 	core, logs := observer.New(zap.WarnLevel)
-	s := server(t, kv.ServerConfig{Dir: dir, Logger: zap.New(core)})
+	s := server(t, embedded.Config{Dir: dir, Logger: zap.New(core)})
 	put(t, dial(t, s.Endpoint()), "k", "v")
 
 	socket := strings.TrimPrefix(s.Endpoint(), "unix://")
@@ -123,7 +112,7 @@ func TestServer_RefusesSharedDirectory(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	s, err := kv.StartServer(t.Context(), kv.ServerConfig{Dir: dir})
+	s, err := embedded.Start(t.Context(), embedded.Config{Dir: dir})
 	if err == nil {
 		_ = s.Close()
 		t.Fatal("started in a directory that others may enter")
@@ -138,10 +127,10 @@ func TestServer_RefusesSharedDirectory(t *testing.T) {
 
 func TestServer_RefusesLockedDirectory(t *testing.T) {
 	dir := t.TempDir()
-	first := server(t, kv.ServerConfig{Dir: dir})
+	first := server(t, embedded.Config{Dir: dir})
 	began := time.Now()
 
-	s, err := kv.StartServer(t.Context(), kv.ServerConfig{Dir: dir})
+	s, err := embedded.Start(t.Context(), embedded.Config{Dir: dir})
 	if err == nil {
 		_ = s.Close()
 		t.Fatal("two servers share a directory")
@@ -156,7 +145,7 @@ func TestServer_RefusesLockedDirectory(t *testing.T) {
 
 func TestServer_ShortSocketForLongDirectory(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), strings.Repeat("x", 120))
-	s := server(t, kv.ServerConfig{Dir: dir})
+	s := server(t, embedded.Config{Dir: dir})
 	socket := strings.TrimPrefix(s.Endpoint(), "unix://")
 	put(t, dial(t, s.Endpoint()), "k", "v")
 
@@ -179,14 +168,14 @@ func TestServer_ShortSocketForLongDirectory(t *testing.T) {
 
 	defer os.Remove(filepath.Dir(socket))
 
-	if s, err := kv.StartServer(t.Context(), kv.ServerConfig{Dir: dir}); err == nil {
+	if s, err := embedded.Start(t.Context(), embedded.Config{Dir: dir}); err == nil {
 		_ = s.Close()
 		t.Error("started with a socket where others may enter")
 	}
 }
 
 func TestServer_Listens(t *testing.T) {
-	s := server(t, kv.ServerConfig{Dir: t.TempDir(), ListenClient: []string{"http://127.0.0.1:0"}})
+	s := server(t, embedded.Config{Dir: t.TempDir(), ListenClient: []string{"http://127.0.0.1:0"}})
 	if !strings.HasPrefix(s.Endpoint(), "http://127.0.0.1:") {
 		t.Error(s.Endpoint())
 	}
@@ -195,7 +184,7 @@ func TestServer_Listens(t *testing.T) {
 	put(t, dial(t, strings.TrimPrefix(s.Endpoint(), "http://")), "k", "v") // as etcdctl, a client also takes host:port
 
 	for _, bad := range []string{"https://127.0.0.1:0", "127.0.0.1:0", "unix://relative", "unix:///" + strings.Repeat("x", 200), "http://nowhere.invalid:0"} {
-		if s, err := kv.StartServer(t.Context(), kv.ServerConfig{Dir: t.TempDir(), ListenClient: []string{bad}}); err == nil {
+		if s, err := embedded.Start(t.Context(), embedded.Config{Dir: t.TempDir(), ListenClient: []string{bad}}); err == nil {
 			_ = s.Close()
 			t.Errorf("%s was accepted", bad)
 		}
@@ -265,14 +254,14 @@ func TestServer_StartEndsWithItsContext(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 
-	if s, err := kv.StartServer(ctx, kv.ServerConfig{Dir: t.TempDir()}); err == nil {
+	if s, err := embedded.Start(ctx, embedded.Config{Dir: t.TempDir()}); err == nil {
 		_ = s.Close()
 		t.Error("started under an ended context")
 	}
 }
 
 func TestServer_CompactsWhatIsOld(t *testing.T) {
-	s := server(t, kv.ServerConfig{Dir: t.TempDir(), CompactionRetention: 10, CompactionInterval: 5 * time.Millisecond})
+	s := server(t, embedded.Config{Dir: t.TempDir(), CompactionRetention: 10, CompactionInterval: 5 * time.Millisecond})
 	first, last := put(t, s.Client(), "k", "first"), int64(0)
 	for range 20 {
 		last = put(t, s.Client(), "k", "v")
@@ -293,7 +282,7 @@ func TestServer_CompactsWhatIsOld(t *testing.T) {
 }
 
 func TestServer_KeepsWhatIsYoung(t *testing.T) {
-	s := server(t, kv.ServerConfig{Dir: t.TempDir(), CompactionRetention: 1, CompactionInterval: 5 * time.Millisecond, CompactionAge: 200 * time.Millisecond})
+	s := server(t, embedded.Config{Dir: t.TempDir(), CompactionRetention: 1, CompactionInterval: 5 * time.Millisecond, CompactionAge: 200 * time.Millisecond})
 	began := time.Now()
 	first := put(t, s.Client(), "k", "first")
 	put(t, s.Client(), "k", "v")
@@ -314,7 +303,7 @@ func TestServer_KeepsFewRequestsInMemory(t *testing.T) {
 		t.Skip("thousands of requests: make test-cluster")
 	}
 
-	s := server(t, kv.ServerConfig{Dir: t.TempDir()})
+	s := server(t, embedded.Config{Dir: t.TempDir()})
 	before, value := heap(), strings.Repeat("v", 100<<10)
 	var writers sync.WaitGroup
 

@@ -1,4 +1,4 @@
-package kv
+package embedded
 
 import (
 	"encoding/json"

@@ -1,4 +1,4 @@
-package kv_test
+package embedded_test
 
 import (
 	"crypto/sha256"
@@ -10,17 +10,17 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/carillonhq/carillon/pkg/kv"
+	"github.com/carillonhq/carillon/pkg/kv/embedded"
 )
 
 // A member that starts with the data of another would rename it in the cluster and vote for it. Therefore the
 // identity is read before etcd uses the data, and a refusal leaves every byte unchanged.
-func TestStartServer_RefusesDataOfAnotherMemberUntouched(t *testing.T) {
+func TestStart_RefusesDataOfAnotherMemberUntouched(t *testing.T) {
 	t.Parallel()
 
 	dir := t.TempDir()
-	asMember := func(name string) kv.ServerConfig {
-		return kv.ServerConfig{Dir: dir, Name: name, Peers: &kv.Peers{Members: map[string]string{name: peerURL(t)}}}
+	asMember := func(name string) embedded.Config {
+		return embedded.Config{Dir: dir, Name: name, Peers: &embedded.Peers{Members: map[string]string{name: peerURL(t)}}}
 	}
 
 	b := server(t, asMember("b"))
@@ -30,15 +30,15 @@ func TestStartServer_RefusesDataOfAnotherMemberUntouched(t *testing.T) {
 
 	before := digests(t, filepath.Join(dir, "member"))
 
-	alone := kv.ServerConfig{Dir: dir, Name: "b"}
+	alone := embedded.Config{Dir: dir, Name: "b"}
 	for _, test := range []struct {
-		cfg  kv.ServerConfig
+		cfg  embedded.Config
 		want string
 	}{
 		{asMember("a"), "the data directory belongs to member b, but this is a"},
 		{alone, "the data directory belongs to member b of a cluster of 1: set --initial-cluster"},
 	} {
-		s, err := kv.StartServer(t.Context(), test.cfg)
+		s, err := embedded.Start(t.Context(), test.cfg)
 		if err == nil {
 			_ = s.Close()
 			t.Fatalf("started; want an error with %q", test.want)
@@ -53,7 +53,7 @@ func TestStartServer_RefusesDataOfAnotherMemberUntouched(t *testing.T) {
 		}
 	}
 
-	again, err := kv.StartServer(t.Context(), asMember("b"))
+	again, err := embedded.Start(t.Context(), asMember("b"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -92,11 +92,11 @@ func digests(t *testing.T, dir string) map[string]string {
 }
 
 // The names of directories may have any characters, and etcd ignores other files beside its segments.
-func TestStartServer_ReadsItsDataAgain(t *testing.T) {
+func TestStart_ReadsItsDataAgain(t *testing.T) {
 	t.Parallel()
 
 	dir := filepath.Join(t.TempDir(), "data[1]*")
-	first := server(t, kv.ServerConfig{Dir: dir})
+	first := server(t, embedded.Config{Dir: dir})
 	put(t, first.Client(), "k", "v")
 
 	if err := first.Close(); err != nil {
@@ -108,25 +108,25 @@ func TestStartServer_ReadsItsDataAgain(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	again := server(t, kv.ServerConfig{Dir: dir})
+	again := server(t, embedded.Config{Dir: dir})
 	if got := read(t, again.Client(), "k"); got != "v" {
 		t.Errorf("%q; want v", got)
 	}
 }
 
 // A single member does not accept the data of one of several, and the other way round.
-func TestStartServer_RefusesDataOfOneWithoutPeers(t *testing.T) {
+func TestStart_RefusesDataOfOneWithoutPeers(t *testing.T) {
 	t.Parallel()
 
 	dir := t.TempDir()
 
-	alone := server(t, kv.ServerConfig{Dir: dir})
+	alone := server(t, embedded.Config{Dir: dir})
 	if err := alone.Close(); err != nil {
 		t.Fatal(err)
 	}
 
-	cfg := kv.ServerConfig{Dir: dir, Name: "a", Peers: &kv.Peers{Members: map[string]string{"a": peerURL(t)}}}
-	s, err := kv.StartServer(t.Context(), cfg)
+	cfg := embedded.Config{Dir: dir, Name: "a", Peers: &embedded.Peers{Members: map[string]string{"a": peerURL(t)}}}
+	s, err := embedded.Start(t.Context(), cfg)
 	if err == nil {
 		_ = s.Close()
 	}

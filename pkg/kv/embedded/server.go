@@ -1,6 +1,7 @@
-package kv
+package embedded
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -17,10 +18,12 @@ import (
 	"go.uber.org/zap"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/keepalive"
+
+	"github.com/carillonhq/carillon/pkg/kv"
 )
 
 const (
-	// The defaults of ServerConfig.
+	// The defaults of Config.
 	defaultQuota     = 8 << 30
 	defaultRetention = 30_000
 	defaultCompact   = time.Minute
@@ -41,10 +44,10 @@ const (
 	snapshotEntries = 1000
 )
 
-// ServerConfig holds the settings of an etcd in this process.
-type ServerConfig struct {
+// Config holds the settings of an etcd in this process.
+type Config struct {
 	// Dir is the data directory. It is created with mode 0700. If it exists and other users have access to it, it
-	// must be empty or contain the data of an etcd. Then its mode is set to 0700. Otherwise StartServer fails.
+	// must be empty or contain the data of an etcd. Then its mode is set to 0700. Otherwise Start fails.
 	Dir string
 	// Name is the name of the member. The default is "carillon". The name of existing data cannot be changed.
 	Name string
@@ -72,7 +75,7 @@ type ServerConfig struct {
 	// Peers makes the server a member of a cluster of several. If it is nil, the server has no other members and no
 	// peer port.
 	Peers *Peers
-	// Waiting, if set, is called by StartServer with the other members that cannot be reached, while too few are
+	// Waiting, if set, is called by Start with the other members that cannot be reached, while too few are
 	// running, and with nil at the end.
 	Waiting func(missing []string)
 	Logger  *zap.Logger // may be nil; receives the warnings and errors of etcd
@@ -85,14 +88,14 @@ var errStopped = errors.New("it stopped while starting")
 // pprof. Clients outside of the process use gRPC on its socket. A failure that etcd considers fatal (a full or broken
 // disk) ends the process.
 type Server struct {
-	cfg     ServerConfig
+	cfg     Config
 	lock    *fileutil.LockedFile // the lock of the data directory
 	etcd    *embed.Etcd
-	client  *Client        // the client inside the process
+	client  *kv.Client     // the client inside the process
 	grpc    *grpc.Server   // serves the clients outside of the process
 	wg      sync.WaitGroup // the goroutines that serve, and the one that waits for the end of etcd
 	listen  []listener     // for clients outside of the process
-	peers   *peerServer    // nil without ServerConfig.Peers
+	peers   *peerServer    // nil without Config.Peers
 	etcdLog sampled        // the logger of etcd
 
 	compacting    sync.WaitGroup     // the goroutine of runCompaction
@@ -105,14 +108,15 @@ type Server struct {
 	closed  error         // the result of Close
 }
 
-// StartServer starts etcd in cfg.Dir and returns when it serves requests. With cfg.Peers, that requires more than
+// Start starts etcd in cfg.Dir and returns when it serves requests. With cfg.Peers, that requires more than
 // half of the members. If another process uses the directory, or if the directory contains the data of another
 // cluster, it fails immediately. After an error nothing is left running.
-func StartServer(ctx context.Context, cfg ServerConfig) (_ *Server, err error) {
-	cfg.Name = orDefault(cfg.Name, "carillon")
-	cfg.QuotaBytes = orDefault(cfg.QuotaBytes, int64(defaultQuota))
-	cfg.CompactionRetention = orDefault(cfg.CompactionRetention, int64(defaultRetention))
-	cfg.CompactionInterval = orDefault(cfg.CompactionInterval, defaultCompact)
+func Start(ctx context.Context, cfg Config) (_ *Server, err error) {
+	cfg.Name = cmp.Or(cfg.Name, "carillon")
+	cfg.QuotaBytes = cmp.Or(cfg.QuotaBytes, int64(defaultQuota))
+	cfg.CompactionRetention = cmp.Or(cfg.CompactionRetention, int64(defaultRetention))
+	cfg.CompactionInterval = cmp.Or(cfg.CompactionInterval, defaultCompact)
+	cfg.Logger = cmp.Or(cfg.Logger, zap.NewNop())
 	s := &Server{cfg: cfg, done: make(chan struct{})}
 	defer func() {
 		if err != nil {
@@ -158,8 +162,8 @@ func StartServer(ctx context.Context, cfg ServerConfig) (_ *Server, err error) {
 
 	s.etcdLog.logSuppressed()
 	s.compareMembers()
-	s.client = Wrap(inProcess(s.etcd.Server), 0)
-	s.servePeers()
+	s.client = kv.Wrap(inProcess(s.etcd.Server), 0)
+	s.serveClients()
 	compacting, end := context.WithCancel(context.WithoutCancel(ctx))
 	s.endCompacting = end
 	s.compacting.Go(func() { s.runCompaction(compacting) })
@@ -168,7 +172,7 @@ func StartServer(ctx context.Context, cfg ServerConfig) (_ *Server, err error) {
 }
 
 // Client returns a client that uses no network. It is closed together with the server.
-func (s *Server) Client() *Client { return s.client }
+func (s *Server) Client() *kv.Client { return s.client }
 
 // Endpoint returns the address for clients outside of the process, as etcdctl accepts it: unix:///path or
 // http://ip:port.
@@ -195,7 +199,7 @@ func (s *Server) Close() error {
 	return s.closed
 }
 
-// close releases what StartServer has started so far, which may be only a part of it, in the reverse order. It
+// close releases what Start has started so far, which may be only a part of it, in the reverse order. It
 // returns all errors.
 func (s *Server) close() error {
 	s.finishWith(nil)
@@ -271,7 +275,7 @@ func (s *Server) claimDataDir() error {
 }
 
 // privateDir creates the directory with mode 0700, or makes an existing one private if that is safe (see
-// ServerConfig.Dir).
+// Config.Dir).
 func privateDir(dir string) error {
 	if dir == "" {
 		return errors.New("no data directory")
@@ -334,8 +338,8 @@ func (s *Server) embedConfig() *embed.Config {
 
 	// Drop the messages of a new member about a port, a log-in, a schema and a first election, which are as intended. Also
 	// drop the messages of each connection when a peer appears or disappears: "peer became inactive" is sufficient.
-	s.etcdLog = newSampled(orNop(s.cfg.Logger))
-	s.etcdLog.Logger = quietLogger(s.etcdLog.Logger, "etcd", zap.WarnLevel,
+	s.etcdLog = newSampled(s.cfg.Logger)
+	s.etcdLog.Logger = kv.QuietLogger(s.etcdLog.Logger, "etcd", zap.WarnLevel,
 		"Running http and grpc server on single port. This is not recommended for production.",
 		"simple token is not cryptographically signed",
 		"since there are still pending configuration changes to apply",
@@ -349,9 +353,9 @@ func (s *Server) embedConfig() *embed.Config {
 	return c
 }
 
-// servePeers serves the clients outside of the process on the listeners of ServerConfig.ListenClient, and watches for
+// serveClients serves the clients outside of the process on the listeners of Config.ListenClient, and watches for
 // an end of etcd.
-func (s *Server) servePeers() {
+func (s *Server) serveClients() {
 	s.grpc = v3rpc.Server(s.etcd.Server, nil, nil,
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 5 * time.Second, PermitWithoutStream: true}),
 		// Close waits for connections that are still in their handshake, by default up to two minutes.

@@ -1,4 +1,4 @@
-package kv
+package embedded
 
 import (
 	"sync"
@@ -10,6 +10,7 @@ import (
 	"go.etcd.io/etcd/server/v3/etcdserver/api/v3rpc"
 	"go.etcd.io/etcd/server/v3/proxy/grpcproxy/adapter"
 
+	"github.com/carillonhq/carillon/pkg/kv"
 	"github.com/carillonhq/carillon/pkg/wake"
 )
 
@@ -22,7 +23,7 @@ import (
 // the 64 KiB window of gRPC holds thousands of requests and prevents this.
 func inProcess(s *etcdserver.EtcdServer) *clientv3.Client {
 	c := v3client.New(s)
-	c.KV = newRestoringKV(adapter.KvServerToKvClient(v3rpc.NewQuotaKVServer(s)), c)
+	c.KV = kv.NewKV(adapter.KvServerToKvClient(v3rpc.NewQuotaKVServer(s)), c)
 	watches := adapter.WatchServerToWatchClient(eagerServer{v3rpc.NewWatchServer(s)})
 	c.Watcher = clientv3.NewWatchFromWatchClient(watches, c)
 

@@ -1,4 +1,4 @@
-package kv
+package embedded
 
 import (
 	"context"
@@ -15,7 +15,7 @@ import (
 // half of the members are running.
 type startupWait struct {
 	log     *zap.Logger
-	tell    func(missing []string) // ServerConfig.Waiting
+	tell    func(missing []string) // Config.Waiting
 	next    time.Time              // when the next log message is due
 	missing []string               // the members that could not be reached at the last check
 	told    bool                   // a message has been logged
@@ -28,7 +28,7 @@ func (s *Server) beginStartupWait() *startupWait {
 	if tell == nil {
 		tell = func([]string) {}
 	}
-	return &startupWait{log: orNop(s.cfg.Logger), tell: tell, next: time.Now().Add(firstWaitTold)}
+	return &startupWait{log: s.cfg.Logger, tell: tell, next: time.Now().Add(firstWaitTold)}
 }
 
 // checkMembers tries to connect to the peer port of each other member, and reports the members that it cannot reach.

@@ -1,4 +1,4 @@
-package kv_test
+package embedded_test
 
 import (
 	"bytes"
@@ -20,7 +20,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/carillonhq/carillon/pkg/internal/certs"
-	"github.com/carillonhq/carillon/pkg/kv"
+	"github.com/carillonhq/carillon/pkg/kv/embedded"
 )
 
 // secureTrio is a trio with TLS. Its members have the hosts 127.0.0.1, 127.0.0.2 and 127.0.0.3.
@@ -85,7 +85,7 @@ func (tr *secureTrio) sign(kind certs.Kind, name string, ips ...string) {
 	}
 }
 
-func (tr *secureTrio) config(name string, join bool) kv.ServerConfig {
+func (tr *secureTrio) config(name string, join bool) embedded.Config {
 	cfg := tr.trio.config(name, join)
 	cfg.Dir = filepath.Join(tr.dir, "data-"+name)
 	cfg.Peers.CertFile, cfg.Peers.KeyFile = certs.Paths(tr.dir, name)
@@ -293,7 +293,7 @@ func TestPeers_TakeMembersCertificatesOnly(t *testing.T) {
 func TestPeers_TrustTheirCAAndNobodyElse(t *testing.T) {
 	t.Parallel()
 	tr := newSecureTrio(t)
-	config := func(name string) kv.ServerConfig {
+	config := func(name string) embedded.Config {
 		cfg := tr.config(name, false)
 		cfg.CompactionInterval, cfg.CompactionRetention = 50*time.Millisecond, 5
 		return cfg
@@ -332,7 +332,7 @@ func TestPeers_TrustTheirCAAndNobodyElse(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
 	defer cancel()
 
-	if s, err := kv.StartServer(ctx, stranger); err == nil {
+	if s, err := embedded.Start(ctx, stranger); err == nil {
 		_ = s.Close()
 		t.Error("a member that another CA has signed is in")
 	}
