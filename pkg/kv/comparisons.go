@@ -75,8 +75,8 @@ func (r restoring) Txn(ctx context.Context, in *pb.TxnRequest, opts ...grpc.Call
 // restoringKV is a clientv3.KV that uses restoring. Only boundTxn relies on its type.
 type restoringKV struct{ clientv3.KV }
 
-// NewKV returns a KV that sends its requests through below. Every client that is passed to Wrap needs one, because the
-// transactions of a Client leave their comparisons in the context.
+// NewKV returns a KV that sends its requests through below, and adds the comparisons of each transaction again. A
+// client that has one when it is passed to Wrap does not copy its comparisons.
 func NewKV(below pb.KVClient, c *clientv3.Client) clientv3.KV {
 	return restoringKV{clientv3.NewKVFromKVClient(restoring{below}, c)}
 }
