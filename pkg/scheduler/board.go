@@ -36,8 +36,8 @@ type boardCache struct {
 	shown map[*worker]*board.Summary
 }
 
-// Part returns what this node adds to the board. The workers make it from memory, which takes each some microseconds. If a worker is waiting for
-// etcd, Part takes summaryTimeout.
+// Part returns what this node adds to the board. The workers make it from memory, which takes each some
+// microseconds. If a worker is waiting for etcd, Part takes summaryTimeout.
 func (e *Engine) Part(ctx context.Context, q task.BoardQuery) task.BoardPart {
 	b := &e.board
 	b.mu.Lock()
@@ -172,7 +172,7 @@ func (s *shardState) addToBoard(g *board.Summary) {
 	}
 
 	s.showTicks(g)
-	s.showLives(g)
+	s.showRuns(g)
 	newest := board.NewFirst(g.Limit, board.NewerFailure)
 
 	for t, f := range s.failures.All() {
@@ -236,8 +236,8 @@ func (s *shardState) showTicks(g *board.Summary) {
 	})
 }
 
-// showLives adds the active and waiting runs of the shard.
-func (s *shardState) showLives(g *board.Summary) {
+// showRuns adds the active and waiting runs of the shard.
+func (s *shardState) showRuns(g *board.Summary) {
 	runs, gone := board.NewFirst(g.Limit, board.OlderRun), board.NewFirst(g.Limit, board.OlderRun)
 	queue := board.NewFirst(g.Limit, board.FirstWait)
 

@@ -266,7 +266,7 @@ func TestAfterCompletion_WhateverBecomesOfTheTick(t *testing.T) {
 			a := h.TaskNamed("default/a")
 			a.Past = &taskstate.Past{}
 			h.applyAttemptEnd(a, "", 0)
-			h.addLook(a)
+			h.examineNext(a)
 			h.blind(13)
 		}, 12, 22},
 	} {

@@ -44,7 +44,7 @@ var coreMutants = []struct {
 		p.popped = nil
 		s.applyAbandoned(p)
 	}},
-	{"a note decides: a task that rests has no ticks", func(s *shardState, p *plan) {
+	{"a note decides: a task to examine later has no ticks", func(s *shardState, p *plan) {
 		tasks := p.popped
 		for i := range p.changes {
 			tasks = append(tasks, p.changes[i].task)
@@ -53,7 +53,7 @@ var coreMutants = []struct {
 		s.applyAbandoned(p)
 
 		for _, t := range tasks {
-			s.rests[t] = p.now.UnixMilli() + 1000
+			s.examineLater[t] = p.now.UnixMilli() + 1000
 			s.due.Set(t, 0)
 		}
 	}},

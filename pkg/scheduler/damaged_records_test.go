@@ -123,12 +123,12 @@ func TestWorker_ForgetsThatATaskWasStubbornWhenItGoesThrough(t *testing.T) {
 	w := newWorld(t, "n1").judged()
 	h := w.work("n1")
 	w.create("a")
-	h.stubborn["default/a"] = true
+	h.reopenedFor["default/a"] = true
 	h.decide(1)
 	w.want("a", "+1 dispatched")
 
-	if len(h.stubborn) != 0 {
-		t.Errorf("stubborn are %v", h.stubborn)
+	if len(h.reopenedFor) != 0 {
+		t.Errorf("the shard was reopened for %v", h.reopenedFor)
 	}
 }
 

@@ -65,20 +65,20 @@ type Config struct {
 // Engine serves the shards that its node owns. Each shard has a worker of its own. The workers share the
 // fleet, the scan for active attempts, the catch-up pace, and the goroutines that trim, delete and compare.
 type Engine struct {
-	cfg        Config
-	freezes    freezes
-	scans      *activescan.Scanner
-	trims      *retention.Trimmer
-	ttlDeleter *retention.Deleter
-	failures   *failures.Reader
-	reconciler *reconcile.Reconciler
-	patience   time.Duration // differencePatience; shorter in tests
-	recent     board.Recent
-	board      boardCache
-	pace       *pace.Limiter
-	loads      slots
-	ahead      slots // places for loads of shards that this node does not own yet
-	metrics    *metrics.Metrics
+	cfg          Config
+	freezes      freezes
+	scans        *activescan.Scanner
+	trims        *retention.Trimmer
+	ttlDeleter   *retention.Deleter
+	failures     *failures.Reader
+	reconciler   *reconcile.Reconciler
+	patience     time.Duration // differencePatience; shorter in tests
+	recent       board.Recent
+	board        boardCache
+	pace         *pace.Limiter
+	loads        slots
+	preloadSlots slots // places for loads of shards that this node does not own yet
+	metrics      *metrics.Metrics
 
 	definitions *definition.Shared
 
@@ -113,7 +113,7 @@ func New(cfg Config) *Engine {
 	e := &Engine{
 		cfg: cfg, made: time.Now(), scans: activescan.New(cfg.Store.ScanActive), trims: retention.NewTrimmer(cfg.Store, cfg.Logger),
 		metrics: metrics.New(cfg.Registerer), patience: differencePatience, workers: map[int]*worker{}, preloads: map[int]*preload{},
-		loads: make(slots, loadsAtOnce), ahead: make(slots, aheadAtOnce()), definitions: definition.NewShared(),
+		loads: make(slots, loadsAtOnce), preloadSlots: make(slots, preloadsAtOnce()), definitions: definition.NewShared(),
 	}
 	e.ttlDeleter = retention.NewDeleter(cfg.Store, e.metrics.Expired.Inc, cfg.Logger)
 	e.reconciler = reconcile.New(cfg.Store, e.openShards, cfg.Logger)
@@ -131,9 +131,9 @@ func New(cfg Config) *Engine {
 // busy, and few enough that the first shards fire soon and that a whole load is not in memory twice.
 const loadsAtOnce = 4
 
-// aheadAtOnce is how many shards are preloaded at a time. Nobody waits for them, so they leave a processor
+// preloadsAtOnce is how many shards are preloaded at a time. Nobody waits for them, so they leave a processor
 // to shards that are taken over meanwhile.
-func aheadAtOnce() int { return min(loadsAtOnce, max(1, runtime.GOMAXPROCS(0)/2)) }
+func preloadsAtOnce() int { return min(loadsAtOnce, max(1, runtime.GOMAXPROCS(0)/2)) }
 
 // slots is a counting semaphore.
 type slots chan struct{}

@@ -16,17 +16,17 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// running is an engine whose loops run. Its clock is time.Now, which is virtual in a synctest bubble.
-type running struct {
+// runningEngine is an engine whose loops run. Its clock is time.Now, which is virtual in a synctest bubble.
+type runningEngine struct {
 	*Engine
-	door   *commitGate
+	gate   *commitGate
 	fences store.Fences
 	stop   context.CancelFunc
 	work   chan error
 }
 
 // run makes a node the owner and serves the shard.
-func (w *world) run(node string, change ...func(*Engine)) *running {
+func (w *world) run(node string, change ...func(*Engine)) *runningEngine {
 	w.Helper()
 	e, d := w.engine(node)
 	e.cfg.Now = time.Now
@@ -39,7 +39,7 @@ func (w *world) run(node string, change ...func(*Engine)) *running {
 	w.ok(err)
 	e.cfg.Fleet.Set(nodes)
 	ctx, cancel := context.WithCancel(w.ctx)
-	r := &running{Engine: e, door: d, fences: w.assign(node), stop: cancel, work: make(chan error, 1)}
+	r := &runningEngine{Engine: e, gate: d, fences: w.assign(node), stop: cancel, work: make(chan error, 1)}
 	d.die = func() {}
 	var wg sync.WaitGroup
 	wg.Go(func() { _ = e.Run(ctx) })

@@ -276,7 +276,7 @@ func (p *plan) decideLateTicks(t *taskstate.Task, upTo int64) bool {
 	}
 
 	p.setEntryFrom(t, from.UnixMilli())
-	p.lookAfterCommit(t)
+	p.examineAfterCommit(t)
 
 	return complete
 }

@@ -374,7 +374,7 @@ func (h *hand) fleet() {
 	nodes, err := h.world.store.Nodes(h.world.ctx)
 	h.world.ok(err)
 	h.e.cfg.Fleet.Set(nodes)
-	h.lookAtAll()
+	h.examineAll()
 }
 
 // decide applies everything that has happened, and runs a round at the given time.

@@ -15,7 +15,7 @@ const maxReadingsPerRound = 600
 // holds the instances for which it is known whether they are proved dead. unknown are instances for which
 // that must be found out first: the caller does so and calls neededReadings again.
 func (s *shardState) neededReadings(now time.Time, cleared map[string]bool) (list []absence.Reading, unknown []string) {
-	for _, t := range s.looks {
+	for _, t := range s.toExamine {
 		for _, a := range t.Active() {
 			_, present := s.placement.Present(a.Node)
 			step := absence.Examine(t, a, present, now, s.clearedAfter, cleared)
@@ -25,10 +25,10 @@ func (s *shardState) neededReadings(now time.Time, cleared map[string]bool) (lis
 					unknown = append(unknown, step.Prove)
 				}
 			case !step.Again.IsZero():
-				s.wakeAt(step.Again)
+				s.examineAllBy(step.Again)
 			case !step.Read && !step.Cancel:
 			case len(list) == maxReadingsPerRound: // the rest follows in the next round
-				s.wakeAt(now)
+				s.examineAllBy(now)
 			default:
 				list = append(list, absence.Reading{Task: t, Attempt: a, Cancel: step.Cancel})
 			}
@@ -46,6 +46,6 @@ func (s *shardState) applyReading(r absence.Reading, v store.Sighting, now, read
 	}
 
 	if r.Apply(v, read) {
-		s.wakeAt(now.Add(s.clearedAfter))
+		s.examineAllBy(now.Add(s.clearedAfter))
 	}
 }

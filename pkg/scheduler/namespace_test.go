@@ -30,7 +30,8 @@ func (w *worker) giveTask(user string, rev int64) *taskstate.Task {
 	return w.give("a", e, 5)
 }
 
-// The record of a namespace is asked in full only if it is not the one that allowed the task, and once for each version.
+// The record of a namespace is asked in full only if it is not the one that allowed the task, and once for each
+// version.
 func TestMayRun_ChecksEachVersionOnce(t *testing.T) {
 	w := bareWorker(t)
 	a := w.giveTask("app", 7)

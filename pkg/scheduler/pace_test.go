@@ -196,8 +196,8 @@ func TestLine_LooksAtNoMoreThanThereAreTokens(t *testing.T) {
 	w.at(91)
 	h.grantTokens(w.clock())
 
-	if n := len(h.looks); n != 5 {
-		t.Errorf("it looks at %d", n)
+	if n := len(h.toExamine); n != 5 {
+		t.Errorf("%d tasks are to be examined", n)
 	}
 
 	h.blind(92) // five of those, and five more

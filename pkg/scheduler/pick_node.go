@@ -45,19 +45,19 @@ func (p *plan) pickPart(t *taskstate.Task, index int, q *taskstate.Waiting) (*ta
 func (p *plan) pickFor(t *taskstate.Task, w placement.Want) (*task.Node, bool) {
 	n, ok := p.s.placement.Reserve(w, p.now)
 	if !ok {
-		p.looksForNodes(t)
+		p.examineWhenNodesMayAppear(t)
 	}
 	return n, ok
 }
 
-// looksForNodes makes the worker examine waiting runs again when a node may become available without an
+// examineWhenNodesMayAppear makes the worker examine waiting runs again when a node may become available without an
 // event.
-func (p *plan) looksForNodes(t *taskstate.Task) {
+func (p *plan) examineWhenNodesMayAppear(t *taskstate.Task) {
 	if until, suspect := p.s.placement.SuspectUntil(p.now); suspect {
-		p.s.wakeAt(until)
+		p.s.examineAllBy(until)
 	}
 
 	if p.namespaceOf(t).selectorFor(t).Compares() {
-		p.s.wakeAt(p.now.Add(lookForFacts))
+		p.s.examineAllBy(p.now.Add(lookForFacts))
 	}
 }

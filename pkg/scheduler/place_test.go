@@ -260,7 +260,7 @@ func TestSecrets_GoWhereAKeyIs(t *testing.T) {
 		}
 
 		h.e.cfg.Fleet.Set(nodes)
-		h.lookAtAll()
+		h.examineAll()
 	}
 
 	w.create("a", cronned("1 0 12 * * *"), secretly)

@@ -22,21 +22,21 @@ func (h *hand) planIsHarmless(at float64) {
 // plans.
 func (h *hand) harmOfPlans(at float64, abandon func(*plan)) (harm []string) {
 	// The notes of these plans must not help the round that follows.
-	looks, wakes, rests, restUntil, unread := slices.Clone(h.looks), h.wakes, maps.Clone(h.rests), h.restUntil, maps.Clone(h.unread)
+	tasks, allAt, later, nextLater, unread := slices.Clone(h.toExamine), h.examineAllAt, maps.Clone(h.examineLater), h.nextExamineLater, maps.Clone(h.unread)
 	defer func() {
-		for _, t := range h.looks {
+		for _, t := range h.toExamine {
 			t.Looked = false
 		}
 
-		h.looks = nil
-		for _, t := range looks {
-			h.addLook(t)
+		h.toExamine = nil
+		for _, t := range tasks {
+			h.examineNext(t)
 		}
 
-		h.wakes, h.rests, h.restUntil, h.unread = wakes, rests, restUntil, unread
+		h.examineAllAt, h.examineLater, h.nextExamineLater, h.unread = allAt, later, nextLater, unread
 	}()
 
-	h.lookAtAll() // notes from the first plan could make the second larger, so both examine all tasks
+	h.examineAll() // notes from the first plan could make the second larger, so both examine all tasks
 	before := h.knowledge()
 	first := h.dryPlan(at, abandon)
 
@@ -44,7 +44,7 @@ func (h *hand) harmOfPlans(at float64, abandon func(*plan)) (harm []string) {
 		harm = append(harm, fmt.Sprintf("at %gs a plan that is abandoned changes what is known.\nbefore: %s\nafter:  %s", at, before, after))
 	}
 
-	h.lookAtAll()
+	h.examineAll()
 
 	if second := h.dryPlan(at, abandon); first != second {
 		harm = append(harm, fmt.Sprintf("at %gs the plan depends on the one before it, which was abandoned.\nfirst:  %s\nsecond: %s", at, first, second))

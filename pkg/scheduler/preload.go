@@ -69,8 +69,8 @@ func (e *Engine) Preload(ctx context.Context, shard int, loaded func()) error {
 func (p *preload) followShard(ctx context.Context, loaded func()) error {
 	w := p.w
 	select {
-	case w.e.ahead <- struct{}{}:
-		p.leave = func() { <-w.e.ahead; p.leave = func() {} }
+	case w.e.preloadSlots <- struct{}{}:
+		p.leave = func() { <-w.e.preloadSlots; p.leave = func() {} }
 
 	case <-ctx.Done():
 		return ctx.Err()

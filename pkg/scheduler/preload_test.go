@@ -21,11 +21,11 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// ahead is a node's engine that preloads the shard.
-type ahead struct {
+// preloadFixture is a node's engine that preloads the shard.
+type preloadFixture struct {
 	*world
 	e      *Engine
-	door   *commitGate
+	gate   *commitGate
 	loaded chan struct{}
 	was    bool // it was loaded at least once
 	ended  chan error
@@ -33,7 +33,7 @@ type ahead struct {
 }
 
 // preload makes a node preload the shard. change may replace the engine's store.
-func (w *world) preload(node string, change func(*Engine)) *ahead {
+func (w *world) preload(node string, change func(*Engine)) *preloadFixture {
 	w.Helper()
 	e, d := w.engine(node)
 
@@ -41,7 +41,7 @@ func (w *world) preload(node string, change func(*Engine)) *ahead {
 		change(e)
 	}
 
-	a := &ahead{world: w, e: e, door: d, loaded: make(chan struct{}, 100), ended: make(chan error, 1)}
+	a := &preloadFixture{world: w, e: e, gate: d, loaded: make(chan struct{}, 100), ended: make(chan error, 1)}
 	ctx, stop := context.WithCancel(w.ctx)
 	a.stop = stop
 	go func() { a.ended <- e.Preload(ctx, 0, func() { a.loaded <- struct{}{} }) }()
@@ -53,7 +53,7 @@ func (w *world) preload(node string, change func(*Engine)) *ahead {
 	return a
 }
 
-func (a *ahead) isLoaded() {
+func (a *preloadFixture) isLoaded() {
 	a.Helper()
 
 	select {
@@ -67,7 +67,7 @@ func (a *ahead) isLoaded() {
 }
 
 // takeOver makes the node the owner. Its worker has opened the shard and has not scanned yet.
-func (a *ahead) takeOver() *hand {
+func (a *preloadFixture) takeOver() *hand {
 	a.Helper()
 	fences := a.assign(a.e.cfg.Node)
 
@@ -80,10 +80,10 @@ func (a *ahead) takeOver() *hand {
 		return h
 	}
 
-	h := &hand{worker: p.handOver(fences), world: a.world, gate: a.door}
+	h := &hand{worker: p.handOver(fences), world: a.world, gate: a.gate}
 	f := h.preloaded
 	h.ctx, h.die = context.WithCancel(a.ctx)
-	a.door.die = h.die
+	a.gate.die = h.die
 	h.batches, h.leave = f.Batches, func() { f.Stop(); h.leave = func() {} }
 	a.Cleanup(func() { h.die(); h.leave() })
 	scanning, stop := context.WithCancel(a.ctx)
@@ -573,7 +573,7 @@ func TestPreload_EndsWhenNobodyWantsItAnyMore(t *testing.T) {
 }
 
 // works makes the node's engine serve the shard under fences, until the test ends.
-func (a *ahead) works(f store.Fences) (ended <-chan error) {
+func (a *preloadFixture) works(f store.Fences) (ended <-chan error) {
 	a.Helper()
 	ctx, stop := context.WithCancel(a.ctx)
 	end := make(chan error, 1)

@@ -88,7 +88,7 @@ func (p *plan) serveQueue(t *taskstate.Task) {
 		if p.isStarting(t) {
 			// A commit starts at most one run of a task, so that fencing tokens differ (G11). The next
 			// commit continues.
-			p.lookAfterCommit(t)
+			p.examineAfterCommit(t)
 			return
 		}
 
@@ -118,12 +118,12 @@ func (p *plan) applyTurn(t *taskstate.Task, q *taskstate.Waiting, what tickpolic
 
 	// The run waits or starts. Wake up when its start deadline passes, to record it as missed (G22).
 	if !q.StartBefore.IsZero() && q.Attempt <= 1 {
-		p.s.wakeAt(q.StartBefore.Truncate(deadlineStep).Add(deadlineStep))
+		p.s.examineAllBy(q.StartBefore.Truncate(deadlineStep).Add(deadlineStep))
 	}
 
 	// A retry waits for its backoff.
 	if at := t.NotBefore(q); at.After(p.now) {
-		p.s.wakeAt(at)
+		p.s.examineAllBy(at)
 		return true
 	}
 

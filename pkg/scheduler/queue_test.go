@@ -215,8 +215,8 @@ func TestQueue_DeleteCancelsAttemptsAndLeavesNothing(t *testing.T) {
 	h.decide(6)
 	w.want("a")
 
-	if len(h.Tasks) != 0 || len(h.looks) != 0 || len(h.gone) != 0 || len(h.purges) != 0 {
-		t.Errorf("the worker remembers %v, %v, %v, %v", h.Tasks, h.looks, h.gone, h.purges)
+	if len(h.Tasks) != 0 || len(h.toExamine) != 0 || len(h.gone) != 0 || len(h.purges) != 0 {
+		t.Errorf("the worker remembers %v, %v, %v, %v", h.Tasks, h.toExamine, h.gone, h.purges)
 	}
 }
 

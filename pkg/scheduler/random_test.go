@@ -74,9 +74,9 @@ type game struct {
 	rate    atomic.Int64 // the catch-up rate
 	cold    int          // how often everything was frozen
 	herd    bool         // more tasks tick at the same time than one commit holds
-	doors   []*commitGate
-	zombies []record.Held // attempts as they were some time ago
-	ahead   *ahead        // a node that preloads the shard, or nil
+	gates   []*commitGate
+	zombies []record.Held   // attempts as they were some time ago
+	ahead   *preloadFixture // a node that preloads the shard, or nil
 	steps   []string
 }
 
@@ -191,7 +191,7 @@ func (g *game) takeOn(h *hand) {
 	h.e.cfg.Now = func() time.Time { return g.timeOf(node) }
 	h.e.cfg.Cluster = g.cluster
 
-	g.hands, g.doors = append(g.hands, h), append(g.doors, h.gate)
+	g.hands, g.gates = append(g.hands, h), append(g.gates, h.gate)
 	if len(g.hands) > 3 {
 		g.drop(g.hands[0])
 	}
@@ -255,7 +255,7 @@ func (g *game) handOver() {
 		h := a.takeOver()
 		h.scan()
 
-		g.hands, g.doors = append(g.hands, h), append(g.doors, h.gate)
+		g.hands, g.gates = append(g.hands, h), append(g.gates, h.gate)
 		if len(g.hands) > 3 {
 			g.drop(g.hands[0])
 		}
@@ -341,7 +341,7 @@ func (g *game) meanwhile() {
 
 // late delivers commits that were in flight.
 func (g *game) late() {
-	for _, d := range g.doors {
+	for _, d := range g.gates {
 		if len(d.held) > 0 {
 			g.say("%d commits arrive late", len(d.held))
 		}

@@ -19,7 +19,7 @@ import (
 func (w *worker) watchAttempts(ctx context.Context, now time.Time) error {
 	err := w.readAttempts(ctx, now)
 	if err != nil && ctx.Err() == nil {
-		w.wakeAt(now.Add(time.Second))
+		w.examineAllBy(now.Add(time.Second))
 	}
 	return ctx.Err()
 }

@@ -31,14 +31,14 @@ func (w *worker) readHistories(ctx context.Context, now int64) {
 	if err != nil {
 		w.log.Debug("could not read histories", zap.Error(err))
 		for _, t := range some {
-			w.lookAgainAt(t, now+1000)
+			w.examineAgainAt(t, now+1000)
 		}
 		return
 	}
 
 	for _, s := range list {
 		s.Conclude(now)
-		w.addLook(s.Task())
+		w.examineNext(s.Task())
 	}
 }
 

@@ -210,8 +210,8 @@ func TestReconcile_DoubtsEndWhenTheWatchTells(t *testing.T) {
 	w.ok(recordListing{keys, rev}.reviewBy(w.ctx, h.worker))
 	w.ok(runListing{runs, at}.reviewBy(w.ctx, h.worker))
 
-	if len(h.doubts.Records) != 4 || len(h.runDoubts.Gone) != 1 {
-		t.Errorf("in doubt are %+v and %+v", h.doubts, h.runDoubts)
+	if len(h.recordDiffs.Records) != 4 || len(h.runDiffs.Gone) != 1 {
+		t.Errorf("the differences are %+v and %+v", h.recordDiffs, h.runDiffs)
 	}
 
 	h.decide(2) // also takes the retry out of the queue
@@ -225,8 +225,8 @@ func TestReconcile_DoubtsEndWhenTheWatchTells(t *testing.T) {
 	w.ok(runListing{runs, at}.reviewBy(w.ctx, h.worker))
 	settled()
 
-	if got := h.e.repairCount(); got != 0 || h.doubts.NotEmpty() || h.runDoubts.NotEmpty() {
-		t.Errorf("%v repairs, in doubt are %+v", got, h.doubts)
+	if got := h.e.repairCount(); got != 0 || h.recordDiffs.NotEmpty() || h.runDiffs.NotEmpty() {
+		t.Errorf("%v repairs, and the differences are %+v", got, h.recordDiffs)
 	}
 }
 

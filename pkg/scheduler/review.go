@@ -102,12 +102,12 @@ type recordListing struct {
 
 func (r recordListing) reviewBy(ctx context.Context, w *worker) error {
 	// Earlier differences must be settled first.
-	if w.doubts.NotEmpty() {
-		return w.repairOverdue(ctx, w.doubts, overdueRecords{})
+	if w.recordDiffs.NotEmpty() {
+		return w.repairOverdue(ctx, w.recordDiffs, overdueRecords{})
 	}
 
-	w.doubts = known.Differences{Records: w.DifferingRecords(r.keys, r.rev)}
-	w.scheduleRepair(&w.doubts, overdueRecords{})
+	w.recordDiffs = known.Differences{Records: w.DifferingRecords(r.keys, r.rev)}
+	w.scheduleRepair(&w.recordDiffs, overdueRecords{})
 
 	return nil
 }
@@ -120,12 +120,12 @@ type runListing struct {
 
 func (r runListing) reviewBy(ctx context.Context, w *worker) error {
 	// Earlier differences must be settled first.
-	if w.runDoubts.NotEmpty() {
-		return w.repairOverdue(ctx, w.runDoubts, overdueRuns{})
+	if w.runDiffs.NotEmpty() {
+		return w.repairOverdue(ctx, w.runDiffs, overdueRuns{})
 	}
 
-	w.runDoubts = w.DifferingRuns(r.runs, r.rev)
-	w.scheduleRepair(&w.runDoubts, overdueRuns{})
+	w.runDiffs = w.DifferingRuns(r.runs, r.rev)
+	w.scheduleRepair(&w.runDiffs, overdueRuns{})
 
 	return nil
 }
@@ -153,8 +153,8 @@ type overdueRecords struct{}
 // reviewBy applies the records that still differ, as etcd holds them now. It returns errReload if the
 // watermark belongs to another writer.
 func (overdueRecords) reviewBy(ctx context.Context, w *worker) error {
-	repair := w.RepairRecords(w.doubts)
-	w.doubts = known.Differences{}
+	repair := w.RepairRecords(w.recordDiffs)
+	w.recordDiffs = known.Differences{}
 
 	keys := repair.Keys()
 	if len(keys) == 0 {
@@ -186,8 +186,8 @@ type overdueRuns struct{}
 
 // reviewBy ends the attempts that are no longer active in etcd, and adds those that are active only there.
 func (overdueRuns) reviewBy(ctx context.Context, w *worker) error {
-	repair := w.RepairRuns(w.runDoubts)
-	w.runDoubts = known.Differences{}
+	repair := w.RepairRuns(w.runDiffs)
+	w.runDiffs = known.Differences{}
 
 	if len(repair.Keys) == 0 {
 		return nil
@@ -219,7 +219,7 @@ func (overdueRuns) reviewBy(ctx context.Context, w *worker) error {
 			t := w.TaskNamed(k.Ref.String())
 			w.addActiveAttempt(t, &taskstate.Attempt{Run: k.Run, Node: k.Node, Create: v.Create})
 			w.placement.Occupy(k.Node)
-			w.addLook(t)
+			w.examineNext(t)
 		}
 	}
 

@@ -36,9 +36,9 @@ func (w *worker) runRound(ctx context.Context) error {
 	// All tasks with waiting or active runs are examined when the wake-up time has passed. They are also
 	// examined when maxIdleSleep has passed since the last time: a clock that was set back must not delay
 	// them for as long as it was set back.
-	if !w.wakes.IsZero() && (!wallClock.Before(w.wakes) || wallClock.Sub(w.looked) >= maxIdleSleep) {
-		w.wakes, w.looked = time.Time{}, wallClock
-		w.lookAtAll()
+	if !w.examineAllAt.IsZero() && (!wallClock.Before(w.examineAllAt) || wallClock.Sub(w.lastExamined) >= maxIdleSleep) {
+		w.examineAllAt, w.lastExamined = time.Time{}, wallClock
+		w.examineAll()
 	}
 
 	w.grantTokens(wallClock)
@@ -49,7 +49,7 @@ func (w *worker) runRound(ctx context.Context) error {
 		return err
 	}
 
-	w.lookAtRested(now.UnixMilli())
+	w.moveDueTasks(now.UnixMilli())
 
 	for conflicts := 0; ; {
 		// Read the histories that earlier plans of this round have requested, a few at a time.
@@ -64,7 +64,7 @@ func (w *worker) runRound(ctx context.Context) error {
 		p := w.planRound(now)
 		if p == nil {
 			// Decide nothing, as while etcd is unavailable. The caller of Look wakes the worker.
-			w.wakeAt(now.Add(namespacesRetry))
+			w.examineAllBy(now.Add(namespacesRetry))
 
 			if !clock.Sleep(ctx, namespacesRetry) {
 				return ctx.Err()
@@ -111,7 +111,7 @@ func (w *worker) runRound(ctx context.Context) error {
 			w.noteProgress()
 			conflicts = 0
 
-			if w.comesDue(now) {
+			if w.newlyDue(now) {
 				// Ticks have become due during the commit. Start a new round for them instead of serving
 				// what is left first: that may be a thousand parts of runs, and each takes a commit.
 				return nil
@@ -144,7 +144,7 @@ func (w *worker) runRound(ctx context.Context) error {
 			if conflicts++; conflicts == maxConflictsPerRound {
 				// Records change faster than this worker commits. Apply the watch's events before the next
 				// attempt.
-				w.wakeAt(now)
+				w.examineAllBy(now)
 
 				if !clock.Sleep(ctx, 20*time.Millisecond) {
 					return ctx.Err()
@@ -157,7 +157,7 @@ func (w *worker) runRound(ctx context.Context) error {
 			// next event.
 			w.applyAbandoned(p)
 			w.log.Debug("commit refused", zap.Error(err))
-			w.wakeAt(now.Add(time.Second))
+			w.examineAllBy(now.Add(time.Second))
 
 			if !clock.Sleep(ctx, 250*time.Millisecond) {
 				return ctx.Err()
@@ -194,8 +194,8 @@ func (w *worker) observePlan(p *plan) {
 	}
 }
 
-// comesDue reports whether all ticks that were due at now are decided, and others have become due since.
-func (w *worker) comesDue(now time.Time) bool {
+// newlyDue reports whether all ticks that were due at now are decided, and others have become due since.
+func (w *worker) newlyDue(now time.Time) bool {
 	return len(w.due) > 0 && w.due[0].DueAt() > now.UnixMilli() && w.due[0].DueAt() <= w.e.cfg.Now().UnixMilli()
 }
 

@@ -116,10 +116,10 @@ func splitBatch(b store.ShardBatch, rev int64) (upTo, later store.ShardBatch) {
 
 func (s *scriptedWorker) learnNodes(nodes []task.Node) {
 	s.w.e.cfg.Fleet.Set(nodes)
-	s.w.lookAtAll()
+	s.w.examineAll()
 }
 
-func (s *scriptedWorker) learnFreezes() { s.w.lookAtAll() }
+func (s *scriptedWorker) learnFreezes() { s.w.examineAll() }
 
 func (s *scriptedWorker) decide(ctx context.Context) error {
 	err := s.w.runRound(ctx)

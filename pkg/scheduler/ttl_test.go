@@ -12,13 +12,13 @@ import (
 
 func ttl(d time.Duration) option { return func(t *task.Task) { t.TTL = task.Duration(d) } }
 
-// bury carries out the deletions that were requested, as the engine does in parallel with its workers.
-func (h *hand) bury() {
+// deleteExpired carries out the deletions that were requested, as the engine does in parallel with its workers.
+func (h *hand) deleteExpired() {
 	for {
 		select {
 		case b := <-h.e.ttlDeleter.Pending():
 			h.e.ttlDeleter.Delete(h.world.ctx, b)
-			h.lookAtAll()
+			h.examineAll()
 		default:
 			return
 		}
@@ -31,11 +31,11 @@ func (h *hand) wantDeletion(name string, first, second float64, kept bool) {
 	h.world.Helper()
 
 	h.decide(first)
-	h.bury()
+	h.deleteExpired()
 	h.world.wantThere(name, true)
 
 	h.decide(second)
-	h.bury()
+	h.deleteExpired()
 	h.world.wantThere(name, kept)
 }
 
@@ -85,7 +85,7 @@ func TestTTL_DeletesWhatIsOver(t *testing.T) {
 
 			for at := 20.0; at < last; at += max(1, math.Floor(last/50)) {
 				h.decide(at)
-				h.bury()
+				h.deleteExpired()
 				for _, a := range w.active("a") {
 					w.end(a, task.Succeeded)
 				}
@@ -132,7 +132,7 @@ func TestTTL_NotWhileSomethingIsLeftToDo(t *testing.T) {
 	for _, at := range []float64{10, 20, 40} {
 		h.decide(at)
 		if at < 20 {
-			h.bury()
+			h.deleteExpired()
 		}
 	}
 
@@ -150,7 +150,7 @@ func TestTTL_NotWhileSomethingIsLeftToDo(t *testing.T) {
 		t.Error("it is dispatched while the task is being deleted")
 	}
 
-	h.bury() // fails because a run waits
+	h.deleteExpired() // fails because a run waits
 	w.wantThere("asked", true)
 	h.decide(46)
 
@@ -162,7 +162,7 @@ func TestTTL_NotWhileSomethingIsLeftToDo(t *testing.T) {
 	h.decide(47)
 	h.decide(51)
 	w.write("asked", func(e *task.Entry) { e.TTL = task.Duration(time.Hour) })
-	h.bury() // fails because the entry has changed
+	h.deleteExpired() // fails because the entry has changed
 	w.wantThere("asked", true)
 }
 
@@ -184,7 +184,7 @@ func TestTTL_ArrivesLate(t *testing.T) {
 			h.decide(11)
 			h.decide(16)
 			h.gate.play(h.gate.delayed)
-			h.bury()
+			h.deleteExpired()
 			between(h)
 			w.trigger("a")
 			h.decide(17)
@@ -198,7 +198,7 @@ func TestTTL_ArrivesLate(t *testing.T) {
 			w.finish("a", task.Succeeded)
 			h.decide(18)
 			h.decide(40)
-			h.bury()
+			h.deleteExpired()
 			w.wantThere("a", false)
 		})
 	}

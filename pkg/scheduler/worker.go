@@ -28,8 +28,8 @@ type worker struct {
 
 	e   *Engine
 	log *zap.Logger
-	// pokes wakes the worker so that it examines all tasks with waiting or active runs. It has one slot.
-	pokes wake.Signal
+	// wakeSignal wakes the worker so that it examines all tasks with waiting or active runs. It has one slot.
+	wakeSignal wake.Signal
 
 	// undecided is the due time of the first undecided tick in Unix milliseconds, which may be in the
 	// future, or 0 if there is none. While the shard is being loaded, it is the time since which no tick
@@ -56,10 +56,10 @@ type worker struct {
 	summaryRequests chan *board.Summary
 	// reviews holds what was read of the shard, for comparison with the worker's state. It has four slots.
 	reviews chan review
-	// doubts and runDoubts are differences that the latest comparisons found, of records and of active
+	// recordDiffs and runDiffs are differences that the latest comparisons found, of records and of active
 	// attempts. They are repaired if they persist (see review).
-	doubts    known.Differences
-	runDoubts known.Differences
+	recordDiffs known.Differences
+	runDiffs    known.Differences
 	// openings counts the openings that got as far as the scan. The reconciler uses it to detect a new
 	// opening.
 	openings atomic.Int64
@@ -72,9 +72,9 @@ type worker struct {
 func newWorker(e *Engine, shard int, f store.Fences) *worker {
 	w := &worker{
 		e: e, log: e.cfg.Logger.With(zap.Int("shard", shard)),
-		pokes: wake.NewSignal(), reviews: make(chan review, 4), summaryRequests: make(chan *board.Summary, 1),
+		wakeSignal: wake.NewSignal(), reviews: make(chan review, 4), summaryRequests: make(chan *board.Summary, 1),
 	}
-	w.shardState = shardState{Records: known.Records{Shard: shard, Keys: e.cfg.Store.Keys()}, fences: f, stubborn: map[string]bool{}, ports: ports{
+	w.shardState = shardState{Records: known.Records{Shard: shard, Keys: e.cfg.Store.Keys()}, fences: f, reopenedFor: map[string]bool{}, ports: ports{
 		node: e.cfg.Node, commits: e.cfg.Store, definitions: e.definitions,
 		placement: e.cfg.Fleet, tokens: e.pace.NewShare(), trims: e.trims, ends: &e.recent,
 		nextAttempt: e.cfg.NextAttempt, clearedAfter: e.cfg.ClearedAfter,
@@ -89,7 +89,7 @@ func newWorker(e *Engine, shard int, f store.Fences) *worker {
 // wakeUp makes the worker examine all tasks with waiting or active runs. It does not block, and any
 // goroutine may call it. Several calls before the worker responds have the effect of one.
 func (w *worker) wakeUp() {
-	w.pokes.Send()
+	w.wakeSignal.Send()
 }
 
 // serveUntilDone serves the shard until ctx ends or the shard cannot be served any more. It opens the shard again
@@ -242,7 +242,7 @@ func (w *worker) noteOpening(mark record.Watermark) { w.shardState.noteOpening(m
 // are discarded, because the load and the scan have replaced the state that they refer to.
 func (w *worker) applyActiveScan(keys []store.ActiveKey) {
 	w.shardState.applyActiveRuns(keys)
-	w.doubts, w.runDoubts = known.Differences{}, known.Differences{}
+	w.recordDiffs, w.runDiffs = known.Differences{}, known.Differences{}
 	w.openings.Add(1)
 }
 
@@ -318,8 +318,8 @@ func (w *worker) runLoop(ctx context.Context, batches <-chan store.ShardBatch, s
 			// A summary changes nothing, so it needs no round.
 			w.addToBoard(g)
 			continue
-		case <-w.pokes:
-			w.lookAtAll()
+		case <-w.wakeSignal:
+			w.examineAll()
 		case <-timer.C:
 		}
 
@@ -403,13 +403,13 @@ func (w *worker) sleepFor() time.Duration {
 	}
 
 	// The next time at which all waiting and active runs must be examined.
-	if !w.wakes.IsZero() {
-		sleep = min(sleep, w.wakes.Sub(now))
+	if !w.examineAllAt.IsZero() {
+		sleep = min(sleep, w.examineAllAt.Sub(now))
 	}
 
 	// The next time at which a single task must be examined.
-	if w.restUntil != 0 {
-		sleep = min(sleep, taskstate.Instant(w.restUntil).Sub(now))
+	if w.nextExamineLater != 0 {
+		sleep = min(sleep, taskstate.Instant(w.nextExamineLater).Sub(now))
 	}
 
 	// The next turn of the shard for catch-up tokens.
