@@ -53,8 +53,8 @@ func (a *attempt) mayCancelLate() (task.State, error) {
 	// Nothing of it runs here, and its owner or this node records that it is lost.
 	case a.foreign, a.stale:
 		return refuse("the attempt is about to be declared lost")
-	// It may be in the queue by now. The request for an ordinary cancel changes the record, which makes a hand-back void;
-	// a late cancel cannot.
+	// It may be in the queue by now. The request for an ordinary cancel changes the record, which makes a hand-back
+	// void; a late cancel cannot.
 	case a.phase == phaseWaiting && (a.busy || a.mayBeHandedBack()):
 		return refuse("the attempt has not started, and may have been returned to the queue")
 	case a.phase == phaseEnded:
@@ -64,17 +64,17 @@ func (a *attempt) mayCancelLate() (task.State, error) {
 	return a.State, nil
 }
 
-// CancelAttempt ends an attempt of this node whose record cannot be changed, because etcd is full. The cancel is on disk
-// when CancelAttempt returns: it holds, and the attempt's end is recorded as soon as etcd has space, even if the daemon
-// restarts before. CancelAttempt returns the state of the attempt. If that is final, the attempt has ended before, and
-// the cancel has no effect.
+// CancelAttempt ends an attempt of this node whose record cannot be changed, because etcd is full. The cancel is on
+// disk when CancelAttempt returns: it holds, and the attempt's end is recorded as soon as etcd has space, even if
+// the daemon restarts before. If the returned state is final, the attempt has ended before, and the cancel has no
+// effect.
 //
 // An error that wraps task.ErrConflict means that nothing was done: the attempt is not here any more, or etcd accepts
 // writes, so that the cancel can be requested in the record. Whoever asks has no power over a node while etcd works.
-func (e *Executor) CancelAttempt(ctx context.Context, c task.LateCancel) (task.State, error) {
+func (e *Executor) CancelAttempt(ctx context.Context, c task.LateCancel) (task.LateCancelled, error) {
 	id := lateIDOf(&c)
 
-	var state task.State
+	var out task.LateCancelled
 	var err error
 	var held *record.Held
 	var fence kv.Fence
@@ -86,37 +86,35 @@ func (e *Executor) CancelAttempt(ctx context.Context, c task.LateCancel) (task.S
 			return
 		}
 
-		state, err = a.mayCancelLate()
+		out.State, err = a.mayCancelLate()
+		out.Repeated = a.late != nil
 		held, fence = a.Held, e.session.Fence
-		if a.late != nil {
-			held = nil // it is cancelled already
-		}
 	}); looped != nil {
-		return "", looped
+		return task.LateCancelled{}, looped
 	}
 
-	if err != nil || held == nil || state.Final() {
-		return state, err
+	if err != nil || out.Repeated || out.State.Final() {
+		return out, err
 	}
 
 	// The node finds out for itself that etcd is full. It rewrites the attempt's own record, which changes nothing.
 	if err := e.checkFull(ctx, fence, held); err != nil {
-		return "", fmt.Errorf("cancel run %s of %s: %w", c.Run, held.Ref(), err)
+		return out, fmt.Errorf("cancel run %s of %s: %w", c.Run, held.Ref(), err)
 	}
 
 	// From here on, the cancel survives a crash. Nobody is told so before the loop has applied it.
 	if err := e.lateFile.keep(c); err != nil {
-		return "", fmt.Errorf("cancel run %s of %s: %w: %w", c.Run, held.Ref(), task.ErrUnavailable, err)
+		return out, fmt.Errorf("cancel run %s of %s: %w", c.Run, held.Ref(), err)
 	}
 
-	if looped := e.callAndWait(ctx, func() { state, err = e.applyLateCancel(c) }); looped != nil {
-		return "", fmt.Errorf("%w: %w", task.ErrUnknown, looped)
+	if looped := e.callAndWait(ctx, func() { out.State, err = e.applyLateCancel(c) }); looped != nil {
+		return task.LateCancelled{}, fmt.Errorf("%w: %w", task.ErrUnknown, looped)
 	}
-	if err != nil || state.Final() {
-		return state, errors.Join(err, e.lateFile.drop(id))
+	if err != nil || out.State.Final() {
+		return out, errors.Join(err, e.lateFile.drop(id))
 	}
 
-	return state, nil
+	return out, nil
 }
 
 // callAndWait makes the loop call f, and waits until it has. After an error, the loop may still call f.

@@ -11,3 +11,9 @@ type LateCancel struct {
 	By        string `json:"by"`            // who cancelled the run
 	End       *Run   `json:"end,omitempty"` // how the attempt ended, once it has
 }
+
+// LateCancelled is the answer to a LateCancel.
+type LateCancelled struct {
+	State    State `json:"state" doc:"The state of the attempt when the request arrived. If it is final, the request has no effect."`
+	Repeated bool  `json:"repeated,omitempty" doc:"The attempt had been cancelled in this way before."`
+}

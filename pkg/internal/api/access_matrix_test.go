@@ -120,6 +120,7 @@ list-audit-records    f      f        f      o        a       f             a   
 
 get-board             y      y        y      y        y       y             y     y
 list-attempts         y      y        y      y        y       y             y     y
+cancel-attempt        f      f        f      f        f       f             f     f
 get-version           y      y        y      y        y       y             y     y
 whoami                y      y        y      y        y       y             y     y
 can                   y      y        y      y        y       y             y     y
@@ -292,7 +293,7 @@ func (w *matrixWorld) operations() map[string]operation {
 
 		"list-all-tasks": {}, "list-all-runs": {}, "list-all-secrets": {}, "list-all-coming": {}, "list-all-events": {query: "after=" + w.began},
 		"list-namespaces": {}, "list-bindings": {}, "list-tokens": {}, "list-audit-records": {query: "kind=task"},
-		"get-board": {}, "list-attempts": {}, "get-version": {}, "whoami": {}, "can": {query: "verb=read&kind=nodes"}, "healthz": {}, "readyz": {},
+		"get-board": {}, "list-attempts": {}, "cancel-attempt": {query: "run=default%2Fa%2Fr&token=1"}, "get-version": {}, "whoami": {}, "can": {query: "verb=read&kind=nodes"}, "healthz": {}, "readyz": {},
 		"next-of-schedule": {body: `{"schedule":"@daily"}`},
 	}
 }

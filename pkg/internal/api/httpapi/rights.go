@@ -424,6 +424,14 @@ func (r *Rights) RecordAround(ctx context.Context, s *store.Store, objects []tas
 	return err
 }
 
+// RecordLate keeps the audit record of something that was done although etcd is full, and that is no transaction. It is
+// for what the caller was proved to be allowed to do.
+func (r *Rights) RecordLate(objects []task.AuditObject, outcome string) {
+	a := r.Record()
+	a.Objects, a.Outcome, a.Late = objects, outcome, true
+	r.judge.Late(a)
+}
+
 // ReadsSomething reports whether the caller may read the tasks of any namespace.
 func (r *Rights) ReadsSomething() bool {
 	within := r.Readable(access.Tasks)
