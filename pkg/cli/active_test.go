@@ -31,6 +31,11 @@ func active(ts *testscript.TestScript, _ bool, args []string) {
 	ts.Setenv("RUN", id)
 }
 
+// full makes etcd full, or gives it space again: full on|off.
+func full(ts *testscript.TestScript, _ bool, args []string) {
+	worldOf(ts).memory.SetFull(args[0] == "on")
+}
+
 // parts creates an active run with parts: parts TASK TICK STATE[=WHO, who paused it]..., with one STATE for
 // each part; queued means that the part is not assigned. Its id is in RUN. As with active, no node handles the
 // parts.

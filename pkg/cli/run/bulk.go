@@ -227,23 +227,28 @@ func cancelCommand(f *factory.Factory) *cobra.Command {
 		Use:   "cancel",
 		Short: "Cancel waiting and active runs",
 		Long: "Cancel waiting and active runs. A waiting run ends immediately. The process of an active run gets SIGTERM, or the\n" +
-			"kill_signal of the task, and SIGKILL after kill_grace. A paused run is resumed for this. A glob selects the\n" +
-			"waiting and active runs of all tasks whose names match.\n\n" + selection.RunHelp,
+			"kill_signal of the task, and SIGKILL after kill_grace. A paused run is resumed for this. While etcd is full, only\n" +
+			"active runs can be cancelled. A glob selects the waiting and active runs of all tasks whose names match.\n\n" +
+			selection.RunHelp,
 		Example: `  carillon run cancel nightly-backup
   carillon run cancel 20261120T220500.000Z-k3f9
   carillon run cancel 'sync-*' --state queued --dry-run
   carillon run cancel -l team=data --yes`,
 	}
 	return runsCommand(f, cmd, &bulkFlags{of: []task.State{task.Queued, task.Dispatched, task.Running, task.Paused}}, "cancelled",
-		func(ctx context.Context, c *client.Client, r task.Run) (task.Run, string, error) {
+		func(ctx context.Context, c *client.Client, r task.Run) (client.Cancelled, string, error) {
 			end, err := c.Runs.Cancel(ctx, r.Namespace, r.Task, r.ID)
 			said := "cancelled " + r.ID
-			if !end.State.Final() {
+
+			switch {
+			case end.Unrecorded:
+				said = fmt.Sprintf("cancelled %s on node %s; etcd is full, so its record follows when there is space", r.ID, end.Node)
+			case !end.State.Final():
 				said = fmt.Sprintf("requested the cancellation of %s; to check it: %s", r.ID, "carillon run get "+r.ID)
 			}
 
 			return end, said, err
-		}, selection.RunName)
+		}, func(r client.Cancelled) string { return selection.RunName(r.Run) })
 }
 
 // deadStates are the states of dead runs.
