@@ -290,7 +290,7 @@ func (p *process) residentMemory() int {
 // metricLines returns the metrics of a process whose names begin with prefix.
 func (p *process) metricLines(prefix string) string {
 	p.t.Helper()
-	res, err := p.caller().Get(p.url() + "/metrics")
+	res, err := http.Get(p.metricsURL())
 	if err != nil {
 		p.t.Fatal(err)
 	}

@@ -74,6 +74,7 @@ type Node struct {
 
 	listeners *apiListeners
 	http      *httpServer
+	metrics   *metricsServer // nil: there is no metrics_listen
 
 	etcdWaiter *etcdWaiter
 
@@ -163,6 +164,8 @@ func startNode(ctx context.Context, cfg Config, env Environment, log *zap.Logger
 	n.listeners = newAPIListeners(cfg, env, n.tls, admins, n.announce, log)
 	n.http = startHTTP(newHTTPServer(admins, cfg.servesAPI(), log), env.serviceManager, n.listeners.endpoints...)
 
+	n.metrics = startMetrics(cfg, env, n.tls, log)
+
 	// The revisions are observed from the first answer on: a lower revision than the former process has seen
 	// must be detected before anything is written.
 	n.revisions = etcdhistory.NewRevisions(n.former.Revision)
@@ -178,6 +181,7 @@ func startNode(ctx context.Context, cfg Config, env Environment, log *zap.Logger
 	n.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	n.client.Register(n.registry)
 	n.listeners.registerMetrics(n.registry)
+	n.metrics.serveRegistry(n.registry)
 
 	keys, err := record.NewKeys(cfg.Prefix)
 	if err != nil {
@@ -400,6 +404,9 @@ func (n *Node) Close() {
 		if err := n.server.Close(); err != nil {
 			n.log.Warn("the embedded etcd did not stop cleanly", zap.Error(err))
 		}
+	}
+	if n.metrics != nil {
+		n.metrics.close()
 	}
 
 	if err := n.groups.Close(); err != nil {

@@ -266,7 +266,7 @@ func (c *cluster) refusesChanges(cl *client.Client) {
 
 // tellsOfFullEtcd returns nil if the metrics and the log of a node report that etcd is full.
 func (p *process) tellsOfFullEtcd() error {
-	res, err := http.Get(p.url() + "/metrics")
+	res, err := http.Get(p.metricsURL())
 	if err != nil {
 		return err
 	}

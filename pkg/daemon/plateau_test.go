@@ -197,7 +197,7 @@ func residentMiB(pid int) (float64, error) {
 
 // metric returns the value of a metric without labels.
 func (p *process) metric(name string) (float64, error) {
-	res, err := http.Get(p.url() + "/metrics")
+	res, err := http.Get(p.metricsURL())
 	if err != nil {
 		return 0, err
 	}

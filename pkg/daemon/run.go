@@ -50,6 +50,9 @@ func (n *Node) Run(ctx context.Context) error {
 	// The API listens until the node has left the cluster.
 	http := newStage(ctx, failed)
 	http.startPart(n.http.run)
+	if n.metrics != nil {
+		http.startPart(n.metrics.run)
+	}
 
 	// It stops serving before it forgets who may do what.
 	if n.cfg.knowsAccess() {

@@ -213,6 +213,8 @@ type server struct {
 	Config
 	log        *zap.Logger
 	mux        *http.ServeMux
+	public     map[string]bool // by pattern of the mux: the operation needs no token
+	openAPI    openAPIDocument
 	reading    httpapi.RequestReader
 	problems   httpapi.ProblemWriter
 	access     *authority.Keeper
@@ -239,6 +241,7 @@ func newServer(cfg Config) *server {
 		Config:     cfg,
 		log:        cfg.Logger.Named("api"),
 		mux:        http.NewServeMux(),
+		public:     map[string]bool{},
 		reading:    httpapi.NewRequestReader(cfg.Ref, cfg.Cluster.ID),
 		access:     cfg.Access,
 		statements: statement.NewVerifier(cfg.Node, cfg.Instance),

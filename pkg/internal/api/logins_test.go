@@ -68,7 +68,7 @@ func TestLogins_AFloodOfUnknownTokensIsEndedAndLogged(t *testing.T) {
 		}
 	}
 
-	metrics := w.do(request{method: "GET", path: "/metrics", noToken: true}).body
+	metrics := w.do(request{method: "GET", path: "/metrics"}).body
 
 	for _, want := range []string{
 		fmt.Sprintf("carillon_api_logins_refused_total{code=\"401\"} %d", statuses[401]),

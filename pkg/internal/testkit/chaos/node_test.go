@@ -19,6 +19,7 @@ import (
 type node struct {
 	name    string
 	address string
+	metrics string // the address of its metrics
 	dir     string
 	control string // a file
 	log     string
@@ -43,7 +44,7 @@ const (
 // addNode creates a node. startNode starts its daemon.
 func (w *world) addNode(i int) (*node, error) {
 	name := fmt.Sprintf("n%d", i)
-	n := &node{name: name, address: w.ip(10+i) + ":7070", dir: filepath.Join(w.dir, name),
+	n := &node{name: name, address: w.ip(10+i) + ":7070", metrics: w.ip(10+i) + ":7071", dir: filepath.Join(w.dir, name),
 		control: filepath.Join(w.dir, name+".control"), log: filepath.Join(w.logs, name+".log")}
 	var endpoints []string
 	for j, m := range w.members {
@@ -62,7 +63,7 @@ func (w *world) addNode(i int) (*node, error) {
 		return nil, err
 	}
 
-	n.argv = []string{exe, "agent", "--name", name, "--data-dir", n.dir, "--listen", n.address, "--etcd-endpoints", strings.Join(endpoints, ","),
+	n.argv = []string{exe, "agent", "--name", name, "--data-dir", n.dir, "--listen", n.address, "--metrics-listen", n.metrics, "--etcd-endpoints", strings.Join(endpoints, ","),
 		"--shards", fmt.Sprint(w.shards), "--lease-ttl", leaseTTL.String(), "--drain-timeout", "3s",
 		"--slots", "64", "--spool-limit", "65536",
 		"--default-user", strconv.Itoa(os.Getuid())} // the tasks write into this user's directories
