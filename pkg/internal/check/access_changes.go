@@ -87,6 +87,10 @@ func (j *accessJudge) objectAt(key string) (objectChange, bool) {
 		}
 
 		kind, name, ok := strings.Cut(rest, "/")
+		if kind == "nodes" {
+			kind = "node-limit"
+		}
+
 		return objectChange{object: object{kind: strings.TrimSuffix(kind, "s"), name: name}, audited: true}, ok
 	}
 

@@ -33,7 +33,7 @@ func (j *accessJudge) needsOf(d *delta, a *task.AuditRecord, changes []objectCha
 			}
 		case "freeze":
 			needs = append(needs, j.needsOfFreezes(d)...)
-		case "role", "subject":
+		case "role", "subject", "node-limit":
 			needs = append(needs, access.Need{Verb: access.Grant, Kind: access.Access})
 		case "namespace":
 			needs = append(needs, access.Need{Verb: verbOf(change), Kind: access.Namespaces})
