@@ -9,6 +9,7 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -89,6 +90,7 @@ type Node struct {
 	nodes    *kv.Mirror         // nodes/
 	known    *record.KnownNodes // decodes nodes/, and reuses records that have not changed
 	owners   *kv.Mirror         // owners/
+	limits   *kv.Mirror         // access/nodes/, on a node that does not keep all access records; else nil
 	moves    *kv.Mirror         // shards that are being handed over
 	presence *presence
 	member   *memberMonitor
@@ -109,6 +111,8 @@ type Node struct {
 	orphans  *proctree.Orphans // nil: orphans do not become children of the daemon
 
 }
+	fleetChanged wake.Signal                    // wakes followFleet
+	placedBy     atomic.Pointer[authority.View] // the access records by which the fleet was set
 
 // Start locks the data directory, listens, connects to etcd, and creates the cluster if
 // there is none. While etcd does not answer, it waits until ctx ends.
@@ -128,7 +132,7 @@ func startNode(ctx context.Context, cfg Config, env Environment, log *zap.Logger
 		return nil, err
 	}
 
-	n := &Node{cfg: cfg, trust: trust, env: env, log: log, instance: task.NewUID(), keep: wake.NewSignal(), announce: wake.NewSignal()}
+	n := &Node{cfg: cfg, trust: trust, env: env, log: log, instance: task.NewUID(), keep: wake.NewSignal(), announce: wake.NewSignal(), fleetChanged: wake.NewSignal()}
 	defer func() {
 		if err != nil {
 			n.Close()
@@ -216,6 +220,9 @@ func (n *Node) connectParts() (err error) {
 
 	n.access = authority.New(n.client, keys, n.log)
 	if n.late, err = auditlog.OpenLate(cfg.DataDir, n.store, n.log); err != nil {
+	if !cfg.knowsAccess() {
+		n.limits = n.newMirror(keys.NodeLimits(), "node limits")
+	}
 		return err
 	}
 

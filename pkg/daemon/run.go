@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -73,6 +74,9 @@ func (n *Node) Run(ctx context.Context) error {
 	presence.startPart(n.record.run)
 	presence.startPart(n.followFreezes)
 	presence.startPart(n.moves.Run)
+	if n.limits != nil {
+		presence.startPart(n.limits.Run)
+	}
 	presence.startPart(n.facts.Run)
 	presence.startPart(n.bePresent)
 	presence.startPart(n.states.run)
@@ -90,7 +94,7 @@ func (n *Node) Run(ctx context.Context) error {
 
 	if n.cfg.schedules() {
 		workers.startPart(n.engine.Run)
-		workers.startPart(n.followNamespaces)
+		workers.startPart(n.followAccess)
 		workers.startPart(n.etcd.run)
 		workers.startPart(n.keepShards)
 		workers.startPart(func(ctx context.Context) error { return n.election.Run(ctx, n.leader.runTerm) })
@@ -164,31 +168,54 @@ func (n *Node) keepShards(ctx context.Context) error {
 	return n.keeper.Run(ctx)
 }
 
-// followFleet passes the records of all nodes to the scheduler and to the monitors that compare them. It wakes the
-// workers when nodes have joined, left, or changed which runs they accept.
+// followFleet passes the records of all nodes to the scheduler and to the monitors that compare them. The scheduler gets
+// nodes with only those labels that their limits allow. followFleet wakes the workers when nodes have joined, left, or
+// changed which runs they accept, and when records of namespaces have changed.
 func (n *Node) followFleet(ctx context.Context) error {
-	changed := wake.NewSignal()
-	defer n.nodes.Subscribe(changed)()
+	// Without this, a change of access records would have the monitors see a cluster without nodes.
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-n.nodes.Ready():
+	}
 
-	before := ""
+	defer n.nodes.Subscribe(n.fleetChanged)()
+	if n.limits != nil {
+		defer n.limits.Subscribe(n.fleetChanged)()
+	}
+
+	var (
+		placement  string
+		namespaces map[string]int64
+		own        ignoredLabels
+	)
 	for {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
-		case <-changed:
+		case <-n.fleetChanged:
 		}
 
-		nodes := n.presentNodes()
+		v := n.access.View()
+		nodes := n.knownLimits(v).LimitNodes(n.presentNodes())
 		n.fleet.Set(nodes)
 		n.clock.observeNodes(nodes)
 		n.history.ObserveNodes(nodes)
 
-		if now := placementOf(nodes); now != before {
-			before = now
+		if now := placementOf(nodes); now != placement {
+			placement = now
 			n.engine.Look()
 		}
 
 		// A thousand nodes announce themselves 200 times a second in total. Process several announcements together.
+		own.check(nodes, n.cfg.Name, n.log)
+
+		if before := n.placedBy.Swap(v); before != v {
+			if now := namespaceRevisions(v); !maps.Equal(now, namespaces) {
+				namespaces = now
+				n.engine.Look()
+			}
+		}
 		if !clock.Sleep(ctx, time.Duration(len(nodes))*fleetPace) {
 			return ctx.Err()
 		}
