@@ -131,6 +131,7 @@ type namespaceFlags struct {
 	runAs, groups, envFiles []string
 	shell                   bool
 	nodes, description      string
+	dryRun                  bool
 }
 
 func (o *namespaceFlags) bind(f *factory.Factory, cmd *cobra.Command) {
@@ -141,6 +142,7 @@ func (o *namespaceFlags) bind(f *factory.Factory, cmd *cobra.Command) {
 	flags.StringSliceVar(&o.envFiles, "env-files", nil, "environment files on nodes that tasks may read: absolute `PATHS`, directories that end in /, or * for any (default: none)")
 	flags.StringVar(&o.nodes, "nodes", "", "`SELECTOR` of the nodes that run the tasks (default: all nodes)")
 	flags.StringVar(&o.description, "description", "", "`TEXT` that describes the namespace")
+	flags.BoolVar(&o.dryRun, "dry-run", false, "validate the change on the server and print it, without making it")
 	complete.Register(cmd, "nodes", complete.NodeLabels(f))
 }
 
@@ -201,6 +203,9 @@ func createCommand(f *factory.Factory) *cobra.Command {
 
 		n := task.Namespace{Name: words[0]}
 		o.apply(cmd, &n)
+		if o.dryRun {
+			return printDryRun(cmd.Context(), f, c, n, client.Writing{Create: true})
+		}
 
 		change, err := factory.RetryBusy(cmd.Context(), func() (client.NamespaceChange, error) {
 			return c.Namespaces.Put(cmd.Context(), n, client.Writing{Create: true})
@@ -229,9 +234,9 @@ func updateCommand(f *factory.Factory) *cobra.Command {
 		Use:   "update NAME",
 		Short: "Change what the tasks of a namespace may be",
 		Long: "Change a namespace. A flag replaces its whole list, and --unset clears it. The command names tasks that the namespace\n" +
-			"no longer allows: their runs fail until you change the tasks or the namespace.",
+			"no longer allows: their runs fail until you change the tasks or the namespace. Check this first with --dry-run.",
 		Example: `  carillon namespace update billing --run-as billing
-  carillon namespace update billing --shell=false --unset env-files
+  carillon namespace update billing --shell=false --unset env-files --dry-run
   carillon namespace update billing --nodes 'pool in (batch, spare)'`,
 		Args: factory.Args(1, 1, "the namespace's name"), ValidArgsFunction: complete.At(complete.Namespaces(f), nil),
 	}
@@ -268,9 +273,12 @@ func updateCommand(f *factory.Factory) *cobra.Command {
 		}
 
 		// What was read is what is replaced: nobody's change is lost.
-		change, err := factory.RetryBusy(cmd.Context(), func() (client.NamespaceChange, error) {
-			return c.Namespaces.Put(cmd.Context(), n, client.Writing{Revision: cmp.Or(revision, before.Revision)})
-		})
+		as := client.Writing{Revision: cmp.Or(revision, before.Revision)}
+		if o.dryRun {
+			return printDryRun(cmd.Context(), f, c, n, as)
+		}
+
+		change, err := factory.RetryBusy(cmd.Context(), func() (client.NamespaceChange, error) { return c.Namespaces.Put(cmd.Context(), n, as) })
 		if err != nil {
 			return err
 		}
@@ -290,6 +298,25 @@ func updateCommand(f *factory.Factory) *cobra.Command {
 	}
 
 	return cmd
+}
+
+// printDryRun has the server validate a change of a namespace, and prints it, with the tasks that it would forbid.
+func printDryRun(ctx context.Context, f *factory.Factory, c *client.Client, n task.Namespace, as client.Writing) error {
+	change, err := c.Namespaces.DryRunPut(ctx, n, as)
+	if err != nil {
+		return namespaces.ExplainExisting(f, n.Name, err)
+	}
+
+	if !f.ForPeople() {
+		return output.EmitOne(&f.Printer, change, n.Name, nil)
+	}
+
+	if err := view.PrintDryRun(f, "namespace "+n.Name, change.DryRun); err != nil {
+		return err
+	}
+	warnForbidden(f, change)
+
+	return nil
 }
 
 // warnForbidden names the tasks that a namespace no longer allows.

@@ -123,11 +123,13 @@ func describeRole(f *factory.Factory, d *output.Details, r task.Role, bindings [
 type roleFlags struct {
 	rules       []string
 	description string
+	dryRun      bool
 }
 
 func (o *roleFlags) bind(cmd *cobra.Command) {
 	cmd.Flags().StringArrayVar(&o.rules, "rule", nil, "allow these verbs on these kinds of objects, as `VERBS:KINDS` or VERBS:KINDS:LABELS; may be repeated")
 	cmd.Flags().StringVar(&o.description, "description", "", "`TEXT` that describes the role")
+	cmd.Flags().BoolVar(&o.dryRun, "dry-run", false, "validate the change on the server and print it, without making it")
 	complete.Register(cmd, "rule", complete.Rules)
 }
 
@@ -181,6 +183,10 @@ func createCommand(f *factory.Factory) *cobra.Command {
 			}
 
 			r := task.Role{Name: words[0], Description: o.description, Rules: rules}
+			if o.dryRun {
+				return printDryRun(cmd.Context(), f, c, r, client.Writing{Create: true})
+			}
+
 			r, err = factory.RetryBusy(cmd.Context(), func() (task.Role, error) { return c.Roles.Put(cmd.Context(), r, client.Writing{Create: true}) })
 			if err != nil {
 				return roles.ExplainExisting(f, words[0], err)
@@ -209,6 +215,7 @@ func updateCommand(f *factory.Factory) *cobra.Command {
 		Long: "Change a role. The rules of --rule replace all rules of the role, in every binding that it has. You must have all\n" +
 			"that the new rules give.",
 		Example: `  carillon role update deployer --rule read:tasks,runs --rule create,update,delete:tasks
+  carillon role update deployer --rule read,update:tasks --dry-run
   carillon role update on-call --description 'Who is on call this week'`,
 		Args: factory.Args(1, 1, "the role's name"), ValidArgsFunction: complete.At(complete.OwnRoles(f), nil),
 	}
@@ -246,9 +253,12 @@ func updateCommand(f *factory.Factory) *cobra.Command {
 		}
 
 		// What was read is what is replaced: nobody's change is lost.
-		r, err = factory.RetryBusy(cmd.Context(), func() (task.Role, error) {
-			return c.Roles.Put(cmd.Context(), r, client.Writing{Revision: cmp.Or(revision, before.Revision)})
-		})
+		as := client.Writing{Revision: cmp.Or(revision, before.Revision)}
+		if o.dryRun {
+			return printDryRun(cmd.Context(), f, c, r, as)
+		}
+
+		r, err = factory.RetryBusy(cmd.Context(), func() (task.Role, error) { return c.Roles.Put(cmd.Context(), r, as) })
 		if err != nil {
 			return err
 		}
@@ -266,6 +276,20 @@ func updateCommand(f *factory.Factory) *cobra.Command {
 	}
 
 	return cmd
+}
+
+// printDryRun has the server validate a change of a role, and prints it.
+func printDryRun(ctx context.Context, f *factory.Factory, c *client.Client, r task.Role, as client.Writing) error {
+	change, err := c.Roles.DryRunPut(ctx, r, as)
+	if err != nil {
+		return roles.ExplainExisting(f, r.Name, err)
+	}
+
+	if f.ForPeople() {
+		return view.PrintDryRun(f, "role "+r.Name, change.DryRun)
+	}
+
+	return output.EmitOne(&f.Printer, change, r.Name, nil)
 }
 
 func deleteCommand(f *factory.Factory) *cobra.Command {
