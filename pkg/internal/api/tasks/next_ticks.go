@@ -58,14 +58,17 @@ func (h *Handlers) nextTicks(c *httpapi.Call, q nextQuery) (httpapi.Answer, erro
 		return httpapi.Answer{}, err
 	}
 
-	return answerOccurrences(sched.Upcoming(from.Time, int(min(int64(count), views.RunsLeft(&e, int64(count)))), e.UID))
+	list := sched.Upcoming(from.Time, int(min(int64(count), views.RunsLeft(&e, int64(count)))), e.UID)
+
+	return answerOccurrences(list, h.newObstacles(c).of(ref.Namespace, &e))
 }
 
-// answerOccurrences answers with a list of ticks.
-func answerOccurrences(list []schedule.Occurrence) (httpapi.Answer, error) {
+// answerOccurrences answers with a list of ticks. obstacle is why their runs could not start now.
+func answerOccurrences(list []schedule.Occurrence, obstacle string) (httpapi.Answer, error) {
 	out := make([]client.Occurrence, len(list))
 	for i, o := range list {
 		out[i] = showOccurrence(o)
+		out[i].Obstacle = obstacle
 	}
 	return httpapi.All(out)
 }
@@ -103,5 +106,5 @@ func (h *Handlers) scheduleNext(c *httpapi.Call) (httpapi.Answer, error) {
 		return httpapi.Answer{}, err
 	}
 
-	return answerOccurrences(list)
+	return answerOccurrences(list, "")
 }

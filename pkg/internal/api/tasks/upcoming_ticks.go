@@ -79,10 +79,12 @@ func (h *Handlers) comingTicks(c *httpapi.Call, q upcomingQuery) (httpapi.Answer
 	// shown.
 	kept, after := first.Sorted()
 	list := make([]client.Coming, len(kept))
+	obstacles := h.newObstacles(c)
 	for i, k := range kept {
 		before := time.UnixMilli(k.At - 1)
 		list[i] = client.Coming{Namespace: k.Ref.Namespace, Task: k.Ref.Name, Timezone: k.Of.entry.Timezone, Schedule: k.Of.entry.Schedule,
 			Occurrence: showOccurrence(k.Of.sched.Upcoming(before, 1, k.Of.entry.UID)[0])}
+		list[i].Obstacle = obstacles.of(k.Ref.Namespace, k.Of.entry)
 	}
 
 	return httpapi.Page(c, p, list, after)
