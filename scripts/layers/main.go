@@ -122,7 +122,7 @@ var allowedImports = map[string][]string{
 	"pkg/internal/api/secrets": {"pkg/client", "pkg/internal/api/httpapi", "pkg/internal/secret", "pkg/store", "pkg/store/record", "pkg/task", "pkg/internal/access"},
 	"pkg/client":               {"pkg/task"},
 	// why is pure: its caller reads the records.
-	"pkg/internal/why": {"pkg/internal/schedule", "pkg/task"},
+	"pkg/internal/why": {"pkg/internal/access", "pkg/internal/schedule", "pkg/task"},
 	"pkg/scheduler":    {"pkg/scheduler/absence", "pkg/scheduler/activescan", "pkg/scheduler/board", "pkg/scheduler/definition", "pkg/scheduler/failures", "pkg/scheduler/fanout", "pkg/scheduler/feed", "pkg/scheduler/histories", "pkg/scheduler/known", "pkg/scheduler/metrics", "pkg/scheduler/nslimits", "pkg/scheduler/pace", "pkg/scheduler/placement", "pkg/scheduler/reconcile", "pkg/scheduler/retention", "pkg/scheduler/taskstate", "pkg/scheduler/tickpolicy", "pkg/store", "pkg/store/record", "pkg/internal/schedule", "pkg/task"},
 	// placement chooses the nodes of runs. It does not depend on shards, ticks or records.
 	"pkg/scheduler/placement": {"pkg/task"},

@@ -114,6 +114,11 @@ func (f *Facts) explainFutureTick(g *finding, all []version) {
 		return
 	}
 
+	if f.forbidden() != "" {
+		g.verdict, g.reason = task.VerdictForbidden, task.ReasonNamespace
+		return
+	}
+
 	if n := len(f.eligibleNodes()); !e.Target.Enough(n) {
 		g.verdict, g.reason = task.VerdictNoNode, task.ReasonNoNode
 		if n > 0 {

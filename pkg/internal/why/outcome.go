@@ -29,7 +29,7 @@ func (f *Facts) describeOutcome(s speaker, g finding) string {
 	case task.Skipped:
 		return makeSentence("%s was skipped%s: %s", what, mentionOtherTicks(s, r), f.skipWords(s, g))
 	case task.Missed:
-		return makeSentence("%s was missed%s: %s%s", what, mentionOtherTicks(s, r), noSelector(g, reasonWords(r)), f.missWords(s, r))
+		return makeSentence("%s was missed%s: %s%s", what, mentionOtherTicks(s, r), f.noSelector(g, reasonWords(r)), f.missWords(s, r))
 	}
 
 	if r.StartedAt.IsZero() && r.DispatchedAt.IsZero() && len(r.Attempts) == 0 {

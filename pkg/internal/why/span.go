@@ -263,6 +263,8 @@ func verdictWords(v task.Verdict, n int64) string {
 		return "will be skipped if the freeze is still in effect"
 	case task.VerdictShadow:
 		return "will be recorded but start nothing"
+	case task.VerdictForbidden:
+		return "will fail if nothing changes"
 	case task.VerdictNoNode:
 		return "will find no matching node, or too few, if nothing changes"
 	}
