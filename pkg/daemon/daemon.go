@@ -114,14 +114,7 @@ type Node struct {
 	fleetChanged wake.Signal                    // wakes followFleet
 	placedBy     atomic.Pointer[authority.View] // the access records by which the fleet was set
 
-// Start locks the data directory, listens, connects to etcd, and creates the cluster if
-// there is none. While etcd does not answer, it waits until ctx ends.
-// If it returns no error, the caller must call Close.
-func Start(ctx context.Context, cfg Config, log *zap.Logger) (*Node, error) {
-	return Environment{}.Start(ctx, cfg, log)
-}
-
-// startNode implements Start. After an error it closes what it has opened.
+// startNode implements [Environment.Start]. After an error it closes what it has opened.
 func startNode(ctx context.Context, cfg Config, env Environment, log *zap.Logger) (_ *Node, err error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err

@@ -167,13 +167,6 @@ func Rules(_ *cobra.Command, _ []string, typed string) ([]cobra.Completion, cobr
 	return words, directive | cobra.ShellCompDirectiveNoSpace
 }
 
-// RegisterNamespaces registers the completion of a flag that takes namespaces.
-func RegisterNamespaces(f *factory.Factory, cmd *cobra.Command, flags ...string) {
-	for _, flag := range flags {
-		Register(cmd, flag, Namespaces(f))
-	}
-}
-
 // auditKinds are the kinds of what an audit record is about.
 var auditKinds = []string{"task", "run", "secret", "freeze", "node", "cluster", "member", "role", "binding", "namespace", "token", "subject"}
 
