@@ -34,11 +34,6 @@ func TestParts_AreKnownByTheirIDs(t *testing.T) {
 			t.Errorf("%q is taken for a part", id)
 		}
 	}
-
-	a, b, c := PartID(RunID(at, "a"), 1), PartID(RunID(at, "a"), 2), PartID(RunID(at, "b"), 1)
-	if !Siblings(a, b) || Siblings(a, c) || Siblings(a, RunID(at, "a")) || Siblings(RunID(at, "a"), RunID(at, "a")) {
-		t.Error("others are siblings than those of one run")
-	}
 }
 
 func TestSucceed_NeedsSoMany(t *testing.T) {
