@@ -89,8 +89,8 @@ type Node struct {
 
 	nodes    *kv.Mirror         // nodes/
 	known    *record.KnownNodes // decodes nodes/, and reuses records that have not changed
-	owners   *kv.Mirror         // owners/
 	limits   *kv.Mirror         // access/nodes/, on a node that does not keep all access records; else nil
+	owners   *kv.Mirror         // owners/
 	moves    *kv.Mirror         // shards that are being handed over
 	presence *presence
 	member   *memberMonitor
@@ -110,9 +110,9 @@ type Node struct {
 	groups   *cgroup.Groups    // nil: none
 	orphans  *proctree.Orphans // nil: orphans do not become children of the daemon
 
-}
 	fleetChanged wake.Signal                    // wakes followFleet
 	placedBy     atomic.Pointer[authority.View] // the access records by which the fleet was set
+}
 
 // startNode implements [Environment.Start]. After an error it closes what it has opened.
 func startNode(ctx context.Context, cfg Config, env Environment, log *zap.Logger) (_ *Node, err error) {
@@ -212,10 +212,10 @@ func (n *Node) connectParts() (err error) {
 	n.member = &memberMonitor{server: n.server, store: n.store}
 
 	n.access = authority.New(n.client, keys, n.log)
-	if n.late, err = auditlog.OpenLate(cfg.DataDir, n.store, n.log); err != nil {
 	if !cfg.knowsAccess() {
 		n.limits = n.newMirror(keys.NodeLimits(), "node limits")
 	}
+	if n.late, err = auditlog.OpenLate(cfg.DataDir, n.store, n.log); err != nil {
 		return err
 	}
 

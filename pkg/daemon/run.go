@@ -201,13 +201,6 @@ func (n *Node) followFleet(ctx context.Context) error {
 		n.fleet.Set(nodes)
 		n.clock.observeNodes(nodes)
 		n.history.ObserveNodes(nodes)
-
-		if now := placementOf(nodes); now != placement {
-			placement = now
-			n.engine.Look()
-		}
-
-		// A thousand nodes announce themselves 200 times a second in total. Process several announcements together.
 		own.check(nodes, n.cfg.Name, n.log)
 
 		if before := n.placedBy.Swap(v); before != v {
@@ -216,6 +209,13 @@ func (n *Node) followFleet(ctx context.Context) error {
 				n.engine.Look()
 			}
 		}
+
+		if now := placementOf(nodes); now != placement {
+			placement = now
+			n.engine.Look()
+		}
+
+		// A thousand nodes announce themselves 200 times a second in total. Process several announcements together.
 		if !clock.Sleep(ctx, time.Duration(len(nodes))*fleetPace) {
 			return ctx.Err()
 		}

@@ -218,14 +218,14 @@ func (w *matrixWorld) binding(c *matrixCell) {
 	must(w.t, err)
 }
 
-func (w *matrixWorld) scopedToken(c *matrixCell) {
-	made, err := w.Tokens.Create(w.t.Context(), client.TokenRequest{Subject: "service:ci", Scope: &task.TokenScope{Role: "viewer", Namespaces: []string{c.ns}}})
-	must(w.t, err)
 func (w *matrixWorld) nodeLimit(c *matrixCell) {
 	_, err := w.NodeLimits.Put(w.t.Context(), task.NodeLimit{Name: c.name, Labels: []string{"zone=*"}}, client.Writing{})
 	must(w.t, err)
 }
 
+func (w *matrixWorld) scopedToken(c *matrixCell) {
+	made, err := w.Tokens.Create(w.t.Context(), client.TokenRequest{Subject: "service:ci", Scope: &task.TokenScope{Role: "viewer", Namespaces: []string{c.ns}}})
+	must(w.t, err)
 	c.id = made.ID
 }
 
