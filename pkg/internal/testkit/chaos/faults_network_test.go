@@ -20,7 +20,7 @@ var networkFaults = []*fault{
 	{name: "resets", group: "network", what: "connections between a node and etcd are reset within a second", hold: lasting(4, 8), inject: weathered(resets)},
 	{name: "peers-cut-off", group: "network", what: "a node that cannot reach the other nodes, but etcd", hold: lasting(3, 6),
 		inject: controlled(func(c *control) { c.CutPeers = true }, func(c *control) { c.CutPeers = false })},
-	{name: "watches-stall", group: "network", what: "no watch of a node tells anything", hold: lasting(4, 12),
+	{name: "watches-stall", group: "network", what: "no watch of a node delivers events", hold: lasting(4, 12),
 		inject: controlled(func(c *control) { c.StallWatches = true }, func(c *control) { c.StallWatches = false })},
 	{name: "answers-lost", group: "network", quick: true, what: "of 30 % of a node's writes the answer is lost after they took place", hold: lasting(4, 8),
 		inject: controlled(func(c *control) { c.LoseAnswers = 30 }, func(c *control) { c.LoseAnswers = 0 })},
