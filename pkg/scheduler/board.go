@@ -100,7 +100,7 @@ func (e *Engine) readBoard(ctx context.Context, q task.BoardQuery) task.BoardPar
 	enough.Store(math.MaxInt64)
 
 	for _, w := range workers {
-		g := &board.Summary{Shard: w.Shard, Now: now, Until: now + q.Span.Milliseconds(), Limit: q.Limit, Includes: includes, Enough: &enough, Shown: answers}
+		g := &board.Summary{Shard: w.state.Shard, Now: now, Until: now + q.Span.Milliseconds(), Limit: q.Limit, Includes: includes, Enough: &enough, Shown: answers}
 
 		if w.serving.Load() {
 			select {
@@ -114,7 +114,7 @@ func (e *Engine) readBoard(ctx context.Context, q task.BoardQuery) task.BoardPar
 			asked++
 		}
 
-		waits[w.Shard] = w
+		waits[w.state.Shard] = w
 	}
 
 	patience := time.NewTimer(summaryTimeout)
@@ -153,7 +153,7 @@ func (e *Engine) readBoard(ctx context.Context, q task.BoardQuery) task.BoardPar
 		}
 
 		if since > 0 && now-since > board.OverdueAfter.Milliseconds() {
-			seen.AddStuck(task.BoardShard{ID: w.Shard, Node: e.cfg.Node, Since: task.At(taskstate.Instant(since)), Loading: loading})
+			seen.AddStuck(task.BoardShard{ID: w.state.Shard, Node: e.cfg.Node, Since: task.At(taskstate.Instant(since)), Loading: loading})
 		}
 	}
 

@@ -23,7 +23,7 @@ func (h *hand) keepsCount() {
 	h.world.Helper()
 	var want [taskstate.Unreadable + 1]int
 	lively := 0
-	for _, t := range h.Tasks {
+	for _, t := range h.state.Tasks {
 		switch {
 		case !t.Present:
 			want[taskstate.Absent]++
@@ -37,23 +37,23 @@ func (h *hand) keepsCount() {
 
 		if t.Activity != nil {
 			lively++
-			if h.active.Tasks[t.Activity.At] != t {
+			if h.state.active.Tasks[t.Activity.At] != t {
 				h.world.Errorf("%s is not where it is said to be among the lively", t.FullName())
 			}
 		}
 	}
 
-	got := h.census.Of
+	got := h.state.census.Of
 	if got[taskstate.Ticking] != want[taskstate.Ticking] || got[taskstate.Paused] != want[taskstate.Paused] || got[taskstate.Unreadable] != want[taskstate.Unreadable] {
 		h.world.Errorf("the worker counts %v, and has %v", got, want)
 	}
 
-	if lively != len(h.active.Tasks) {
-		h.world.Errorf("%d tasks are lively, %d are listed", lively, len(h.active.Tasks))
+	if lively != len(h.state.active.Tasks) {
+		h.world.Errorf("%d tasks are lively, %d are listed", lively, len(h.state.active.Tasks))
 	}
 
-	for t := range h.failures.All() {
-		if !t.Present || h.Tasks[t.FullName()] != t {
+	for t := range h.state.failures.All() {
+		if !t.Present || h.state.Tasks[t.FullName()] != t {
 			h.world.Errorf("%s fails, and is not there", t.FullName())
 		}
 	}
@@ -65,7 +65,7 @@ func (h *hand) part(limit int) (p task.BoardPart) {
 	enough.Store(math.MaxInt64)
 	now := h.world.clock().UnixMilli()
 	g := &board.Summary{Now: now, Until: now + time.Minute.Milliseconds(), Limit: limit, Enough: &enough, Shown: make(chan *board.Summary, 1)}
-	h.addToBoard(g)
+	h.state.addToBoard(g)
 	s := board.NewBuilder(limit)
 	s.Add(g)
 	s.Fill(&p)
@@ -421,8 +421,8 @@ func TestWorker_HoldsNoTasksWhenItHasEnded(t *testing.T) {
 	h.decide(1)
 	h.releaseShared()
 
-	if len(h.Tasks)+len(h.due)+len(h.active.Tasks)+len(h.uncovered) > 0 {
-		t.Errorf("%d tasks, %d due, %d lively", len(h.Tasks), len(h.due), len(h.active.Tasks))
+	if len(h.state.Tasks)+len(h.state.due)+len(h.state.active.Tasks)+len(h.state.uncovered) > 0 {
+		t.Errorf("%d tasks, %d due, %d lively", len(h.state.Tasks), len(h.state.due), len(h.state.active.Tasks))
 	}
 }
 
@@ -466,7 +466,7 @@ func BenchmarkGlimpse(b *testing.B) {
 
 	for b.Loop() {
 		g := &board.Summary{Now: now.UnixMilli(), Until: now.Add(time.Minute).UnixMilli(), Limit: 50, Enough: &enough, Shown: make(chan *board.Summary, 1)}
-		w.addToBoard(g)
+		w.state.addToBoard(g)
 	}
 }
 

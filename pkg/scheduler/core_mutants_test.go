@@ -104,7 +104,7 @@ func TestPlanIsHarmless_CatchesMutants(t *testing.T) {
 			h := situation(t)
 			at := []float64{120, 240}[i]
 			h.world.at(at)
-			found += len(h.harmOfPlans(at, func(p *plan) { abandon(&h.shardState, p) }))
+			found += len(h.harmOfPlans(at, func(p *plan) { abandon(&h.state, p) }))
 		}
 
 		return found
@@ -130,8 +130,8 @@ func TestShardState_TakesNoInputWhileADecisionIsOutstanding(t *testing.T) {
 	t.Parallel()
 
 	for name, input := range map[string]func(h *hand){
-		"an event":        func(h *hand) { h.shardState.applyRecords(store.ShardBatch{}, sec(61)) },
-		"a scan":          func(h *hand) { h.shardState.applyActiveRuns(nil) },
+		"an event":        func(h *hand) { h.state.applyRecords(store.ShardBatch{}, sec(61)) },
+		"a scan":          func(h *hand) { h.state.applyActiveRuns(nil) },
 		"a second plan":   func(h *hand) { h.worker.planRound(sec(61)) },
 		"the shard again": func(h *hand) { h.discardState() },
 	} {
@@ -153,7 +153,7 @@ func TestShardState_TakesNoInputWhileADecisionIsOutstanding(t *testing.T) {
 				input(h)
 			}()
 
-			h.applyAbandoned(p)
+			h.state.applyAbandoned(p)
 			input(h)
 		})
 	}

@@ -67,7 +67,7 @@ func TestWorker_UnreadableRecordInTheWayOfATickHoldsUpNothing(t *testing.T) {
 	w.create("a", every("1s"), on("role = nowhere"))
 	w.create("b", every("1s"), allow)
 	h.see()
-	id := task.RunID(sec(2), h.TaskNamed("default/a").UID())
+	id := task.RunID(sec(2), h.state.TaskNamed("default/a").UID())
 	h.decide(1)
 	w.put(w.store.Keys().Queued(ref("a"), id), "{garbage")
 
@@ -97,7 +97,7 @@ func TestWorker_SetsATaskAsideThatFailsForEver(t *testing.T) {
 	}
 
 	reloads := 0
-	for i := 0; i < 20 && !h.TaskNamed("default/a").Bad; i++ {
+	for i := 0; i < 20 && !h.state.TaskNamed("default/a").Bad; i++ {
 		switch err := h.try(1 + float64(i)/100); {
 		case errors.Is(err, errReload):
 			reloads++
@@ -107,8 +107,8 @@ func TestWorker_SetsATaskAsideThatFailsForEver(t *testing.T) {
 		}
 	}
 
-	if reloads != 1 || !h.TaskNamed("default/a").Bad {
-		t.Errorf("loaded anew %d times, set aside %v", reloads, h.TaskNamed("default/a").Bad)
+	if reloads != 1 || !h.state.TaskNamed("default/a").Bad {
+		t.Errorf("loaded anew %d times, set aside %v", reloads, h.state.TaskNamed("default/a").Bad)
 	}
 
 	h.gate.tricks = nil
@@ -123,12 +123,12 @@ func TestWorker_ForgetsThatATaskWasStubbornWhenItGoesThrough(t *testing.T) {
 	w := newWorld(t, "n1").judged()
 	h := w.work("n1")
 	w.create("a")
-	h.reopenedFor["default/a"] = true
+	h.state.reopenedFor["default/a"] = true
 	h.decide(1)
 	w.want("a", "+1 dispatched")
 
-	if len(h.reopenedFor) != 0 {
-		t.Errorf("the shard was reopened for %v", h.reopenedFor)
+	if len(h.state.reopenedFor) != 0 {
+		t.Errorf("the shard was reopened for %v", h.state.reopenedFor)
 	}
 }
 

@@ -227,7 +227,7 @@ func TestPauseAfterFailures_OfAHistoryOfFailures(t *testing.T) {
 		t.Fatalf("%d failures in a row", n)
 	}
 
-	w.ok(h.e.trims.Trim(w.ctx, retention.Trim{Fences: h.fences, Ref: ref("a"), History: task.History{Keep: 20, Record: task.RecordFailures}}))
+	w.ok(h.e.trims.Trim(w.ctx, retention.Trim{Fences: h.state.fences, Ref: ref("a"), History: task.History{Keep: 20, Record: task.RecordFailures}}))
 
 	if n := len(w.story("a")); n != 2 {
 		t.Fatalf("%d records are left", n)

@@ -215,9 +215,9 @@ func TestFanOut_UnderWayDoesNotCountAsWaiting(t *testing.T) {
 	w := newWorld(t, "n1")
 	w.create("a", every("1s"), parts(1), allow)
 	h := w.work("n1")
-	state := h.Tasks["default/a"]
+	state := h.state.Tasks["default/a"]
 	for range tickpolicy.MaxWaiting {
-		h.ensureActivity(state).Queue = append(h.ensureActivity(state).Queue, &taskstate.Waiting{Waiting: task.Waiting{Run: task.Run{State: task.Running, Fan: &task.Fan{}}}})
+		h.state.ensureActivity(state).Queue = append(h.state.ensureActivity(state).Queue, &taskstate.Waiting{Waiting: task.Waiting{Run: task.Run{State: task.Running, Fan: &task.Fan{}}}})
 	}
 
 	if d := state.Doing(); d.All != 0 || d.Begun != tickpolicy.MaxWaiting || state.Policy.Rule.DecideWaitingTick(d) != tickpolicy.Wait {
@@ -234,7 +234,7 @@ func TestFanOut_FewerNodesThanItsCount_WaitsForThem(t *testing.T) {
 	w.want("a", "+1 queued number_of_nodes")
 	w.join("n2")
 	h.fleet()
-	h.examineAll()
+	h.state.examineAll()
 	h.decide(2)
 	w.wantParts("a", "0 dispatched n1", "1 dispatched n2")
 }
@@ -438,12 +438,12 @@ func TestFanOut_PartOfALostNode_IsLostAndOthersGoOn(t *testing.T) {
 	h.decide(1)
 	w.leave("n3")
 	h.fleet()
-	h.examineAll()
+	h.state.examineAll()
 	h.decide(2)
 	w.end(w.part("a", 0), task.Succeeded)
 	w.end(w.part("a", 1), task.Failed)
 	h.decide(130)
-	h.examineAll()
+	h.state.examineAll()
 	h.decide(131)
 	h.decide(132)
 	w.want("a", "+1 succeeded")
@@ -462,16 +462,16 @@ func TestFanOut_RetryOfALostPart_WaitsForItsOwnNodeAlone(t *testing.T) {
 		w.end(w.part("a", 0), task.Succeeded)
 		w.leave("n2")
 		h.fleet()
-		h.examineAll()
+		h.state.examineAll()
 		h.decide(3)
-		h.examineAll()
+		h.state.examineAll()
 		h.decide(124)
 		w.wantParts("a", "0 succeeded n1", "1 queued")
 
 		if back {
 			w.join("n2")
 			h.fleet()
-			h.examineAll()
+			h.state.examineAll()
 			h.decide(130)
 			w.wantParts("a", "0 succeeded n1", "1 dispatched n2")
 			continue
@@ -493,7 +493,7 @@ func TestFanOut_NodeGoneBeforeItsPart_LosesIt(t *testing.T) {
 	w.end(w.part("a", 0), task.Succeeded)
 	w.leave("n2")
 	h.fleet()
-	h.examineAll()
+	h.state.examineAll()
 	h.decide(62)
 	w.wantParts("a", "0 succeeded n1", "1 left")
 	h.decide(183)

@@ -113,7 +113,7 @@ func TestFrozen_WhatWaitsStaysAndGoesOnAfterwards(t *testing.T) {
 	w.want("a", "+1 queued manual")
 	w.want("b", "+1 queued retry #2")
 	w.unfreeze("")
-	h.examineAll()
+	h.state.examineAll()
 	h.decide(11)
 	w.want("a", "+1 dispatched manual")
 	w.want("b", "+1 dispatched #2")

@@ -328,12 +328,12 @@ func (h *hand) load() error {
 	h.leave()
 	h.discardState()
 
-	mark, rev, err := h.e.cfg.Store.Open(h.world.ctx, 0, h.fences)
+	mark, rev, err := h.e.cfg.Store.Open(h.world.ctx, 0, h.state.fences)
 	if err != nil {
 		return err
 	}
 
-	h.Watermark, h.WatermarkRev = mark, rev
+	h.state.Watermark, h.state.WatermarkRev = mark, rev
 	h.noteOpening(mark)
 	f := feed.Start(h.world.ctx, func(ctx context.Context, apply func(store.ShardBatch) error) {
 		_ = h.e.cfg.Store.FollowShard(ctx, 0, rev, apply)
@@ -358,7 +358,7 @@ func (h *hand) see() {
 	h.world.Helper()
 	// The watch delivers this key in order. It has no meaning to anybody else.
 	rev := h.world.put(h.world.store.Keys().Shard(0)+"sync", "")
-	for h.applied < rev {
+	for h.state.applied < rev {
 		select {
 		case b := <-h.batches:
 			h.world.ok(h.applyBatch(b))
@@ -374,7 +374,7 @@ func (h *hand) fleet() {
 	nodes, err := h.world.store.Nodes(h.world.ctx)
 	h.world.ok(err)
 	h.e.cfg.Fleet.Set(nodes)
-	h.examineAll()
+	h.state.examineAll()
 }
 
 // decide applies everything that has happened, and runs a round at the given time.

@@ -325,7 +325,7 @@ func TestWorker_AttemptThatEndsBetweenOpenAndScan(t *testing.T) {
 			w.want("a", "+1 dispatched #2", "+2 skipped overlap")
 			w.want("b", "+1 succeeded", "+2 dispatched")
 
-			if h.endedSince != nil {
+			if h.state.endedSince != nil {
 				t.Error("the ends since the opening are kept for ever")
 			}
 		})

@@ -20,7 +20,7 @@ func asUser(user string) option {
 
 // planWith returns a plan by which the namespace default has a record.
 func (w *worker) planWith(n *task.Namespace) *plan {
-	return &plan{s: &w.shardState, settings: settings{namespaces: oneNamespace{n}}}
+	return &plan{s: &w.state, settings: settings{namespaces: oneNamespace{n}}}
 }
 
 func (w *worker) giveTask(user string, rev int64) *taskstate.Task {
@@ -96,7 +96,7 @@ func TestMayRun_NeverConfusesVersions(t *testing.T) {
 		// Versions by which the task is not checked, until the next one has the same id.
 		for range nslimits.MaxIDs - 1 {
 			revision++
-			w.limitsOf("default", &task.Namespace{Name: "default", Revision: revision})
+			w.state.limitsOf("default", &task.Namespace{Name: "default", Revision: revision})
 		}
 	}
 }

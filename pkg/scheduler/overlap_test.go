@@ -319,7 +319,7 @@ func TestOverlap_ReplaceOfACatchUpGoesAtItsPace(t *testing.T) {
 	w.create("a", replaces, cronned("30 * * * * *"))
 	h.decide(30)
 
-	if !h.tokens.Take(w.clock()) {
+	if !h.state.tokens.Take(w.clock()) {
 		t.Fatal("no token")
 	}
 
@@ -327,7 +327,7 @@ func TestOverlap_ReplaceOfACatchUpGoesAtItsPace(t *testing.T) {
 	h.decide(110)
 	w.want("a", "+30 dispatched", "+90 queued catch_up overlap")
 
-	if !h.tokens.Take(w.clock()) {
+	if !h.state.tokens.Take(w.clock()) {
 		t.Fatal("no token")
 	}
 

@@ -260,7 +260,7 @@ func TestSecrets_GoWhereAKeyIs(t *testing.T) {
 		}
 
 		h.e.cfg.Fleet.Set(nodes)
-		h.examineAll()
+		h.state.examineAll()
 	}
 
 	w.create("a", cronned("1 0 12 * * *"), secretly)

@@ -13,7 +13,7 @@ import (
 func (h *hand) planIsHarmless(at float64) {
 	h.world.Helper()
 
-	for _, harm := range h.harmOfPlans(at, h.applyAbandoned) {
+	for _, harm := range h.harmOfPlans(at, h.state.applyAbandoned) {
 		h.world.Error(harm)
 	}
 }
@@ -22,21 +22,21 @@ func (h *hand) planIsHarmless(at float64) {
 // plans.
 func (h *hand) harmOfPlans(at float64, abandon func(*plan)) (harm []string) {
 	// The notes of these plans must not help the round that follows.
-	tasks, allAt, later, nextLater, unread := slices.Clone(h.toExamine), h.examineAllAt, maps.Clone(h.examineLater), h.nextExamineLater, maps.Clone(h.unread)
+	tasks, allAt, later, nextLater, unread := slices.Clone(h.state.toExamine), h.state.examineAllAt, maps.Clone(h.state.examineLater), h.state.nextExamineLater, maps.Clone(h.state.unread)
 	defer func() {
-		for _, t := range h.toExamine {
+		for _, t := range h.state.toExamine {
 			t.Looked = false
 		}
 
-		h.toExamine = nil
+		h.state.toExamine = nil
 		for _, t := range tasks {
-			h.examineNext(t)
+			h.state.examineNext(t)
 		}
 
-		h.examineAllAt, h.examineLater, h.nextExamineLater, h.unread = allAt, later, nextLater, unread
+		h.state.examineAllAt, h.state.examineLater, h.state.nextExamineLater, h.state.unread = allAt, later, nextLater, unread
 	}()
 
-	h.examineAll() // notes from the first plan could make the second larger, so both examine all tasks
+	h.state.examineAll() // notes from the first plan could make the second larger, so both examine all tasks
 	before := h.knowledge()
 	first := h.dryPlan(at, abandon)
 
@@ -44,7 +44,7 @@ func (h *hand) harmOfPlans(at float64, abandon func(*plan)) (harm []string) {
 		harm = append(harm, fmt.Sprintf("at %gs a plan that is abandoned changes what is known.\nbefore: %s\nafter:  %s", at, before, after))
 	}
 
-	h.examineAll()
+	h.state.examineAll()
 
 	if second := h.dryPlan(at, abandon); first != second {
 		harm = append(harm, fmt.Sprintf("at %gs the plan depends on the one before it, which was abandoned.\nfirst:  %s\nsecond: %s", at, first, second))
@@ -115,10 +115,10 @@ func describe(e effect) string {
 // without the notes.
 func (h *hand) knowledge() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "known %d, mark %v, applied %d, overtaken %d, queued %d;", h.WatermarkRev, h.Watermark, h.applied, h.overtaken, h.queued)
+	fmt.Fprintf(&b, "known %d, mark %v, applied %d, overtaken %d, queued %d;", h.state.WatermarkRev, h.state.Watermark, h.state.applied, h.state.overtaken, h.state.queued)
 
-	for _, name := range slices.Sorted(maps.Keys(h.Tasks)) {
-		t := h.Tasks[name]
+	for _, name := range slices.Sorted(maps.Keys(h.state.Tasks)) {
+		t := h.state.Tasks[name]
 		if t.Empty() {
 			continue // a plan may forget the task
 		}

@@ -103,11 +103,11 @@ func (a *preloadFixture) takeOver() *hand {
 // knows returns everything that a worker knows about its shard, for comparison.
 func (h *hand) knows() string {
 	var s strings.Builder
-	m := h.Watermark
+	m := h.state.Watermark
 	fmt.Fprintf(&s, "mark %s %q %d\n", m.Time.Format(time.RFC3339Nano), m.Last, m.Seen)
 
-	for _, name := range slices.Sorted(maps.Keys(h.Tasks)) {
-		t := h.Tasks[name]
+	for _, name := range slices.Sorted(maps.Keys(h.state.Tasks)) {
+		t := h.state.Tasks[name]
 		if !t.Present && t.Activity == nil {
 			continue
 		}
@@ -126,7 +126,7 @@ func (h *hand) knows() string {
 			fmt.Fprintf(&s, " second %d", t.Second)
 		}
 
-		if _, uncovered := h.uncovered[t]; uncovered {
+		if _, uncovered := h.state.uncovered[t]; uncovered {
 			s.WriteString(" uncovered")
 		}
 
@@ -142,7 +142,7 @@ func (h *hand) knows() string {
 		s.WriteByte('\n')
 	}
 
-	fmt.Fprintf(&s, "%d due", len(h.due))
+	fmt.Fprintf(&s, "%d due", len(h.state.due))
 
 	return s.String()
 }
@@ -193,7 +193,7 @@ func TestPreload_TakesOverAsIfItHadLoadedAfterTheOpening(t *testing.T) {
 			users.Wait()
 			h.scan()
 			h.see()
-			cold := g.worker(h.e.cfg.Node, h.fences)
+			cold := g.worker(h.e.cfg.Node, h.state.fences)
 			cold.open()
 			cold.see()
 
@@ -399,7 +399,7 @@ func TestPreload_BeginsAnewWhenTheWatchHasAGap(t *testing.T) {
 		h := a.takeOver()
 		h.scan()
 
-		if h.Tasks["default/a"] != nil || len(h.Tasks["default/b"].Queue()) != 1 {
+		if h.state.Tasks["default/a"] != nil || len(h.state.Tasks["default/b"].Queue()) != 1 {
 			t.Errorf("it knows %s", h.knows())
 		}
 
@@ -492,7 +492,7 @@ func TestPreload_IsTakenOverInTheMiddleOfItsLoad(t *testing.T) {
 		h := a.takeOver()
 		h.scan()
 		h.see()
-		cold := w.worker("n2", h.fences)
+		cold := w.worker("n2", h.state.fences)
 		cold.open()
 
 		if got, want := h.knows(), cold.knows(); got != want {

@@ -278,7 +278,7 @@ func (g *game) crash() {
 	h := g.hands[len(g.hands)-1]
 	g.say("the worker of %s crashes", h.e.cfg.Node)
 	g.drop(h)
-	g.takeOn(g.worker(h.e.cfg.Node, h.fences))
+	g.takeOn(g.worker(h.e.cfg.Node, h.state.fences))
 }
 
 // round runs a round of a worker, with or without new events, through a commitGate with random tricks.
@@ -327,7 +327,7 @@ func (g *game) round() {
 	case h.ctx.Err() != nil:
 		g.drop(h)
 		if g.chance(2) { // another worker of the same node, under the same fences
-			g.takeOn(g.worker(h.e.cfg.Node, h.fences))
+			g.takeOn(g.worker(h.e.cfg.Node, h.state.fences))
 		}
 	default:
 		g.Fatal(err)
@@ -681,7 +681,7 @@ func (g *game) heal() {
 
 		h.see()
 		waits := 0
-		for _, t := range h.Tasks {
+		for _, t := range h.state.Tasks {
 			waits += len(t.Queue())
 		}
 

@@ -147,7 +147,7 @@ func TestReconcile_RepairsEndsThatTheWatchHasLost(t *testing.T) {
 	w.want("ends", "+1 succeeded", "+2 skipped overlap", "+3 dispatched")
 	w.want("goes")
 
-	if n := h.Tasks["default/goes"]; n != nil {
+	if n := h.state.Tasks["default/goes"]; n != nil {
 		t.Errorf("the deleted task is still known: %+v", n)
 	}
 
@@ -163,8 +163,8 @@ func TestReconcile_FindsAttemptsThatItDoesNotKnow(t *testing.T) {
 	h := w.work("n1")
 	w.create("a")
 	h.decide(1)
-	a := h.TaskNamed("default/a").Active()[0]
-	h.applyAttemptEnd(h.TaskNamed("default/a"), a.Run, a.Create+1)
+	a := h.state.TaskNamed("default/a").Active()[0]
+	h.state.applyAttemptEnd(h.state.TaskNamed("default/a"), a.Run, a.Create+1)
 	h.reconcile()
 
 	if got := h.e.repairCount(); got != 1 {
@@ -354,8 +354,8 @@ func TestReconcile_PurgesNothingByWhatItKnowsAlone(t *testing.T) {
 	w.ok(err)
 	w.ok(historyPage(page).reviewBy(w.ctx, h.worker))
 
-	if len(page) != 1 || len(h.purges) != 0 {
-		t.Errorf("of %d records %d are to be deleted", len(page), len(h.purges))
+	if len(page) != 1 || len(h.state.purges) != 0 {
+		t.Errorf("of %d records %d are to be deleted", len(page), len(h.state.purges))
 	}
 }
 

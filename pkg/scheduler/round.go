@@ -36,12 +36,12 @@ func (w *worker) runRound(ctx context.Context) error {
 	// All tasks with waiting or active runs are examined when the wake-up time has passed. They are also
 	// examined when maxIdleSleep has passed since the last time: a clock that was set back must not delay
 	// them for as long as it was set back.
-	if !w.examineAllAt.IsZero() && (!wallClock.Before(w.examineAllAt) || wallClock.Sub(w.lastExamined) >= maxIdleSleep) {
-		w.examineAllAt, w.lastExamined = time.Time{}, wallClock
-		w.examineAll()
+	if !w.state.examineAllAt.IsZero() && (!wallClock.Before(w.state.examineAllAt) || wallClock.Sub(w.state.lastExamined) >= maxIdleSleep) {
+		w.state.examineAllAt, w.state.lastExamined = time.Time{}, wallClock
+		w.state.examineAll()
 	}
 
-	w.grantTokens(wallClock)
+	w.state.grantTokens(wallClock)
 
 	// This needs wallClock because of its monotonic reading, which Truncate removes. A step of the clock
 	// must not shorten the time after which an attempt is declared lost (G17).
@@ -49,13 +49,13 @@ func (w *worker) runRound(ctx context.Context) error {
 		return err
 	}
 
-	w.moveDueTasks(now.UnixMilli())
+	w.state.moveDueTasks(now.UnixMilli())
 
 	for conflicts := 0; ; {
 		// Read the histories that earlier plans of this round have requested, a few at a time.
 		w.readHistories(ctx, now.UnixMilli())
 
-		if !w.hasWork(now) {
+		if !w.state.hasWork(now) {
 			return nil
 		}
 
@@ -64,7 +64,7 @@ func (w *worker) runRound(ctx context.Context) error {
 		p := w.planRound(now)
 		if p == nil {
 			// Decide nothing, as while etcd is unavailable. The caller of Look wakes the worker.
-			w.examineAllBy(now.Add(namespacesRetry))
+			w.state.examineAllBy(now.Add(namespacesRetry))
 
 			if !clock.Sleep(ctx, namespacesRetry) {
 				return ctx.Err()
@@ -79,7 +79,7 @@ func (w *worker) runRound(ctx context.Context) error {
 			// An empty plan holds no reservations, so there is nothing to give back. Without a commit it
 			// counts as settled (mustBeSettled).
 			p.commit = nil
-			if len(w.unread) > 0 {
+			if len(w.state.unread) > 0 {
 				continue
 			}
 			return nil
@@ -88,7 +88,7 @@ func (w *worker) runRound(ctx context.Context) error {
 		// May can refuse because this node must not decide any more, for example after its clock has
 		// jumped.
 		if err := w.e.cfg.May(); err != nil {
-			w.applyAbandoned(p)
+			w.state.applyAbandoned(p)
 			return fmt.Errorf("%w: %w", task.ErrFenced, err)
 		}
 
@@ -106,7 +106,7 @@ func (w *worker) runRound(ctx context.Context) error {
 		var conflict *store.Conflict
 		switch {
 		case err == nil:
-			w.applyCommitted(p, rev)
+			w.state.applyCommitted(p, rev)
 			w.observePlan(p)
 			w.noteProgress()
 			conflicts = 0
@@ -124,7 +124,7 @@ func (w *worker) runRound(ctx context.Context) error {
 
 			// Abandon the plan and apply the changed records. After 20 failures of a task this returns
 			// errReload or sets the task aside.
-			if err := w.applyConflict(p, conflict, now); err != nil {
+			if err := w.state.applyConflict(p, conflict, now); err != nil {
 				return err
 			}
 
@@ -144,7 +144,7 @@ func (w *worker) runRound(ctx context.Context) error {
 			if conflicts++; conflicts == maxConflictsPerRound {
 				// Records change faster than this worker commits. Apply the watch's events before the next
 				// attempt.
-				w.examineAllBy(now)
+				w.state.examineAllBy(now)
 
 				if !clock.Sleep(ctx, 20*time.Millisecond) {
 					return ctx.Err()
@@ -155,9 +155,9 @@ func (w *worker) runRound(ctx context.Context) error {
 		case errors.Is(err, task.ErrUnavailable):
 			// Nothing was written: etcd is out of space or overloaded. Try again in a second, or at the
 			// next event.
-			w.applyAbandoned(p)
+			w.state.applyAbandoned(p)
 			w.log.Debug("commit refused", zap.Error(err))
-			w.examineAllBy(now.Add(time.Second))
+			w.state.examineAllBy(now.Add(time.Second))
 
 			if !clock.Sleep(ctx, 250*time.Millisecond) {
 				return ctx.Err()
@@ -167,7 +167,7 @@ func (w *worker) runRound(ctx context.Context) error {
 		default:
 			// The watermark was changed, the commit was fenced, or its outcome is unknown. In each case the
 			// caller discards the state.
-			w.applyAbandoned(p)
+			w.state.applyAbandoned(p)
 			return err
 		}
 	}
@@ -196,7 +196,7 @@ func (w *worker) observePlan(p *plan) {
 
 // newlyDue reports whether all ticks that were due at now are decided, and others have become due since.
 func (w *worker) newlyDue(now time.Time) bool {
-	return len(w.due) > 0 && w.due[0].DueAt() > now.UnixMilli() && w.due[0].DueAt() <= w.e.cfg.Now().UnixMilli()
+	return len(w.state.due) > 0 && w.state.due[0].DueAt() > now.UnixMilli() && w.state.due[0].DueAt() <= w.e.cfg.Now().UnixMilli()
 }
 
 // maxConflictsPerRound is how many commits of one round may fail with a conflict before the round ends.

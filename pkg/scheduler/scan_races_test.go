@@ -33,16 +33,16 @@ func TestSettle_AnAttemptThatEndedMeanwhileIsNotThereAfterAll(t *testing.T) {
 	w := newWorker(e, 0, store.Fences{})
 	w.discardState()
 	run := task.RunID(start, "abcdefgh")
-	s := w.TaskNamed("default/a")
-	w.addActiveAttempt(s, &taskstate.Attempt{Run: run, Node: "n2", Create: 50})
+	s := w.state.TaskNamed("default/a")
+	w.state.addActiveAttempt(s, &taskstate.Attempt{Run: run, Node: "n2", Create: 50})
 
 	waits, err := json.Marshal(task.Waiting{Run: task.Run{UID: "abcdefgh", State: task.Queued, Reason: task.ReasonRetry, Attempt: 2}})
 	if err != nil {
 		t.Fatal(err)
 	}
 
-	p := &plan{s: &w.shardState, now: start}
-	w.takeConflict(p, &store.Conflict{
+	p := &plan{s: &w.state, now: start}
+	w.state.takeConflict(p, &store.Conflict{
 		Runs: []string{keys.Run("n2", ref("a"), run)},
 		Records: []store.ShardEvent{{
 			ShardKey: record.ShardKey{Kind: record.KindQueued, Ref: ref("a"), Run: run}, Key: keys.Queued(ref("a"), run),

@@ -18,7 +18,7 @@ func (h *hand) deleteExpired() {
 		select {
 		case b := <-h.e.ttlDeleter.Pending():
 			h.e.ttlDeleter.Delete(h.world.ctx, b)
-			h.examineAll()
+			h.state.examineAll()
 		default:
 			return
 		}
@@ -110,7 +110,7 @@ func TestTTL_DeletesWhatIsOver(t *testing.T) {
 
 			h.decide(last + 1)
 
-			if len(h.Tasks) != 0 {
+			if len(h.state.Tasks) != 0 {
 				t.Error("the worker remembers it")
 			}
 
