@@ -134,7 +134,7 @@ func isolate(both bool) func(*world, *injection) (func() error, error) {
 
 		for _, m := range w.members {
 			if m != lead && both {
-				between(lead, m, cut)
+				between(lead, m, linkCut)
 			} else if m != lead {
 				towards(lead, m)
 			}
@@ -143,7 +143,7 @@ func isolate(both bool) func(*world, *injection) (func() error, error) {
 		return func() error {
 			for _, m := range w.members {
 				if m != lead {
-					between(lead, m, weather{})
+					between(lead, m, linkFault{})
 				}
 			}
 

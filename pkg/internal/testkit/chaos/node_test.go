@@ -28,7 +28,7 @@ type node struct {
 	process *process
 	client  *client.Client
 
-	sky        control
+	settings   control
 	counts     counts // of this process and the previous ones
 	goroutines int    // when it was last read
 	idle       int    // goroutines before there was any load
@@ -69,7 +69,7 @@ func (w *world) addNode(i int) (*node, error) {
 		"--default-user", strconv.Itoa(os.Getuid())} // the tasks write into this user's directories
 	w.nodes = append(w.nodes, n)
 
-	return n, n.sky.write(n.control)
+	return n, n.settings.write(n.control)
 }
 
 // startNode starts a node's daemon, possibly again. It does not wait until the daemon is ready.
@@ -120,12 +120,12 @@ func (n *node) ready() error {
 
 // set changes the environment of the daemon.
 func (n *node) set(change func(*control)) error {
-	change(&n.sky)
-	return n.sky.write(n.control)
+	change(&n.settings)
+	return n.settings.write(n.control)
 }
 
-// weather sets the weather of all its links to etcd.
-func (n *node) weather(w weather) {
+// setLinkFault sets the fault of all its links to etcd.
+func (n *node) setLinkFault(w linkFault) {
 	for _, k := range n.links {
 		k.set("", w)
 	}
