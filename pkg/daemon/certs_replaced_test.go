@@ -188,7 +188,7 @@ func (c *cluster) serials(names []string) (list []string) {
 
 // replaceAPI replaces the CA as documented: first both are trusted, then all certificates are replaced, then only
 // the new CA is trusted.
-func (s *strongbox) replaceAPI(nodes []string, l *load) {
+func (s *securedEtcd) replaceAPI(nodes []string, l *load) {
 	s.t.Helper()
 	after := s.api.newCA()
 	s.api.setCA(append(s.api.caPEM(), after...))
@@ -204,7 +204,7 @@ func (s *strongbox) replaceAPI(nodes []string, l *load) {
 }
 
 // reissue replaces the certificates of etcd and of its clients.
-func (s *strongbox) reissue(nodes []string) {
+func (s *securedEtcd) reissue(nodes []string) {
 	s.t.Helper()
 	s.pki.node("etcd")
 	for _, n := range nodes {
@@ -213,7 +213,7 @@ func (s *strongbox) reissue(nodes []string) {
 }
 
 // changePassword changes the password in etcd, which invalidates all tokens, and then in the file.
-func (s *strongbox) changePassword(password string) {
+func (s *securedEtcd) changePassword(password string) {
 	s.t.Helper()
 	root := s.dial(kv.Config{Username: "root", Password: "root's"})
 	if _, err := root.UserChangePassword(s.t.Context(), etcdUser, password); err != nil {

@@ -21,9 +21,9 @@ import (
 	"github.com/carillonhq/carillon/pkg/store/record"
 )
 
-// strongbox is an etcd in a separate process that accepts only TLS, requires certificates, and restricts users to
+// securedEtcd is an etcd in a separate process that accepts only TLS, requires certificates, and restricts users to
 // their roles. Its tokens expire after five seconds, even if they are in use.
-type strongbox struct {
+type securedEtcd struct {
 	t        *testing.T
 	pki      *pki // signs the certificates of etcd and of its clients
 	api      *pki // signs the certificates of the agents and of their clients
@@ -38,10 +38,10 @@ type strongbox struct {
 
 const etcdUser = "carillon"
 
-func newStrongbox(t *testing.T) *strongbox {
+func newSecuredEtcd(t *testing.T) *securedEtcd {
 	t.Helper()
 	p := newPKI(t)
-	s := &strongbox{t: t, pki: p, api: newPKI(t), dir: t.TempDir(), port: freePort(t), peer: freePort(t)}
+	s := &securedEtcd{t: t, pki: p, api: newPKI(t), dir: t.TempDir(), port: freePort(t), peer: freePort(t)}
 	s.password = filepath.Join(s.dir, "password")
 	p.node("etcd")
 	s.signer()
@@ -52,7 +52,7 @@ func newStrongbox(t *testing.T) *strongbox {
 }
 
 // signer creates the key pair with which etcd signs its tokens.
-func (s *strongbox) signer() {
+func (s *securedEtcd) signer() {
 	s.t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -73,9 +73,9 @@ func (s *strongbox) signer() {
 	}
 }
 
-func (s *strongbox) endpoint() string { return fmt.Sprintf("https://127.0.0.1:%d", s.port) }
+func (s *securedEtcd) endpoint() string { return fmt.Sprintf("https://127.0.0.1:%d", s.port) }
 
-func (s *strongbox) start() {
+func (s *securedEtcd) start() {
 	s.t.Helper()
 	exe, err := os.Executable()
 	if err != nil {
@@ -100,13 +100,13 @@ func (s *strongbox) start() {
 }
 
 // stop kills the etcd. A graceful stop takes seconds while there are watches.
-func (s *strongbox) stop() {
+func (s *securedEtcd) stop() {
 	_ = s.cmd.Process.Kill()
 	<-s.gone
 }
 
 // dial returns a client with a node's certificate. It is closed at the end of the test.
-func (s *strongbox) dial(cfg kv.Config) *kv.Client {
+func (s *securedEtcd) dial(cfg kv.Config) *kv.Client {
 	s.t.Helper()
 	files, err := certs.Open(s.pki.files("etcd"))
 	if err != nil {
@@ -122,7 +122,7 @@ func (s *strongbox) dial(cfg kv.Config) *kv.Client {
 }
 
 // setUp creates the users as docs/how-to/tls.md describes.
-func (s *strongbox) setUp() {
+func (s *securedEtcd) setUp() {
 	s.t.Helper()
 	c, ctx := s.dial(kv.Config{}), s.t.Context()
 	eventually(s.t, func() error { _, err := c.Get(ctx, "x"); return err })
@@ -142,7 +142,7 @@ func (s *strongbox) setUp() {
 	s.setPassword("first")
 }
 
-func (s *strongbox) setPassword(password string) {
+func (s *securedEtcd) setPassword(password string) {
 	s.t.Helper()
 	if err := os.WriteFile(s.password, []byte(password+"\n"), 0o600); err != nil {
 		s.t.Fatal(err)
@@ -150,9 +150,9 @@ func (s *strongbox) setPassword(password string) {
 }
 
 // newSecuredCluster returns a cluster with TLS and certificates everywhere, and an etcd with users.
-func newSecuredCluster(t *testing.T, flags ...string) (*cluster, *strongbox) {
+func newSecuredCluster(t *testing.T, flags ...string) (*cluster, *securedEtcd) {
 	t.Helper()
-	s := newStrongbox(t)
+	s := newSecuredEtcd(t)
 	keys, err := record.NewKeys(record.DefaultPrefix)
 	if err != nil {
 		t.Fatal(err)
@@ -172,7 +172,7 @@ func newSecuredCluster(t *testing.T, flags ...string) (*cluster, *strongbox) {
 }
 
 // startSecured starts an agent with its own certificates.
-func (c *cluster) startSecured(s *strongbox, name string) {
+func (c *cluster) startSecured(s *securedEtcd, name string) {
 	c.t.Helper()
 	f, e := s.api.node(name), s.pki.client(name)
 	c.start(name, "--tls-cert", f.Cert, "--tls-key", f.Key, "--tls-ca", f.CA, "--tls-client-auth", "require",
