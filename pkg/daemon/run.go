@@ -110,9 +110,9 @@ func (n *Node) Run(ctx context.Context) error {
 	return errors.Join(workers.stopParts(), presence.stopParts(), http.stopParts(), infra.stopParts())
 }
 
-// auditSinks returns the sinks that the settings name.
-func (n *Node) auditSinks() (sinks []*auditlog.Sink) {
-	cfg := auditlog.SinkConfig{Dir: n.cfg.DataDir, Client: n.client, Keys: n.store.Keys(), Epoch: n.state.Epoch(), Logger: n.log}
+// newAuditSinks returns the sinks that the settings name.
+func (n *Node) newAuditSinks() (sinks []*auditlog.Sink) {
+	cfg := auditlog.SinkConfig{Dir: n.cfg.DataDir, Client: n.client, Keys: n.store.Keys(), Epoch: n.state.Epoch(), Logger: n.log, Registerer: n.registry}
 	if n.cfg.AuditFile != "" {
 		sinks = append(sinks, auditlog.NewFileSink(cfg, n.cfg.AuditFile))
 	}
