@@ -65,6 +65,7 @@ type Node struct {
 	etcd     *etcdMonitor         // reports how full etcd is
 	access   *authority.Keeper    // who may do what; it stays empty on a node that only executes runs
 	late     *auditlog.Late       // audit records that a full etcd could not store
+	sinks    []*auditlog.Sink     // copies of all audit records
 	cluster  task.Cluster         // the record as it was at the start; the number of shards never changes
 	record   *clusterRecord       // follows the cluster's record
 	restored error                // not nil: at the start, etcd was found to be restored from an older snapshot
@@ -219,6 +220,8 @@ func (n *Node) connectParts() (err error) {
 		return err
 	}
 
+	n.sinks = n.newAuditSinks()
+
 	// The execution of attempts.
 	if err := n.openGroups(); err != nil {
 		return err
@@ -309,7 +312,7 @@ func (n *Node) newAPI() (http.Handler, error) {
 	}
 
 	return api.New(api.Config{
-		Store: n.store, Access: n.access, ForwardedOnly: !cfg.servesAPI(), LateAudit: n.late.Keep,
+		Store: n.store, Access: n.access, ForwardedOnly: !cfg.servesAPI(), LateAudit: n.late.Keep, RefusedLogin: n.recordRefusedLogin,
 		Cluster: n.cluster, Node: cfg.Name, Instance: n.instance, Version: Version(), Ref: n.taskRef, Now: n.env.Now,
 		Etcd: etcdctl, Nodes: n.presentNodes, Peer: n.peerNamed, Key: n.key, Keys: n.trust.keyRing(),
 		Dial: n.env.Dial, DialTLS: n.tls.dialTLS(), TLS: n.tls.serves,

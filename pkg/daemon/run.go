@@ -62,7 +62,7 @@ func (n *Node) Run(ctx context.Context) error {
 
 	http.startPart(n.late.Run)
 
-	for _, sink := range n.auditSinks() {
+	for _, sink := range n.sinks {
 		http.startPart(sink.Run)
 	}
 
@@ -121,6 +121,13 @@ func (n *Node) newAuditSinks() (sinks []*auditlog.Sink) {
 	}
 
 	return sinks
+}
+
+// recordRefusedLogin copies the record of a refused login to this node's sinks. It never waits.
+func (n *Node) recordRefusedLogin(r task.AuditRecord) {
+	for _, sink := range n.sinks {
+		sink.Offer(r)
+	}
 }
 
 // watchEmbedded returns an error when the embedded etcd stops by itself. Without one, it waits until ctx ends.

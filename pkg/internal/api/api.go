@@ -104,6 +104,9 @@ type Config struct {
 	Attempts attempts.Source
 	// LateAudit, if set, keeps an audit record that a full etcd could not store, until there is space.
 	LateAudit func(task.AuditRecord)
+	// RefusedLogin, if set, takes the audit records of some refused logins, which are not written to etcd. It must not
+	// wait.
+	RefusedLogin func(task.AuditRecord)
 	// Authenticated, if set, is called with the context of each request that has a valid token, before the
 	// request is served. Its connection is then no longer closed to make room for others.
 	Authenticated func(ctx context.Context)
@@ -151,6 +154,10 @@ func New(cfg Config) (http.Handler, error) {
 
 	if cfg.LateAudit == nil {
 		cfg.LateAudit = func(task.AuditRecord) {}
+	}
+
+	if cfg.RefusedLogin == nil {
+		cfg.RefusedLogin = func(task.AuditRecord) {}
 	}
 
 	if cfg.Authenticated == nil {
@@ -247,7 +254,7 @@ func newServer(cfg Config) *server {
 		statements: statement.NewVerifier(cfg.Node, cfg.Instance),
 	}
 	s.problems = httpapi.NewProblemWriter(s.log)
-	s.logins = newLogins(s.log)
+	s.logins = newLogins(cfg.Node, cfg.Now, cfg.RefusedLogin, s.log)
 
 	now := httpapi.Clock(cfg.Now)
 	s.judge = &httpapi.Judge{Keeper: cfg.Access, Node: cfg.Node, Now: now, Late: s.recordLate}

@@ -141,6 +141,7 @@ type world struct {
 	wrote        func(answer []byte)           // called after each write of an answer, if set before serve
 	configure    func(*http.Server)            // changes the server before it starts, if set before serve
 	authentic    func(context.Context)         // Config.Authenticated
+	refusedLogin func(task.AuditRecord)        // Config.RefusedLogin
 	keeper       *authority.Keeper
 	accessWrites int
 	known        func() []task.Node // Config.Nodes, if set before serve
@@ -289,7 +290,7 @@ func (w *world) serve(node string) string {
 	h, err := api.New(api.Config{
 		Store: w.store, Access: w.keeper, Cluster: w.cluster, Node: node, Ref: ref, Now: w.clock.now, Logs: logs, Version: "1.2.3", Logger: w.logger,
 		Instance: "i-" + node, Key: keyOf(node), Peer: w.peer, TLS: w.onlyTLS,
-		Registerer: reg, Gatherer: reg, Authenticated: w.authentic, Ends: w.ends, Heartbeat: w.beat,
+		Registerer: reg, Gatherer: reg, Authenticated: w.authentic, RefusedLogin: w.refusedLogin, Ends: w.ends, Heartbeat: w.beat,
 		Ready: func() error {
 			if w.panics.Load() {
 				panic("on purpose")

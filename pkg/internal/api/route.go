@@ -48,7 +48,7 @@ func (s *server) serveRoute(w http.ResponseWriter, r *http.Request, rt *httpapi.
 		r = r.WithContext(httpapi.WithRights(r.Context(), rights))
 
 		if err := s.admit(r, rt, rights); err != nil {
-			s.logins.reportRefusal(r, httpapi.AsFailure(err))
+			s.logins.reportRefusal(r, httpapi.CallerOf(r.Context()), httpapi.AsFailure(err))
 			if r.Body != http.NoBody {
 				endConnection(w)
 			}
@@ -98,7 +98,7 @@ func (s *server) serveRoute(w http.ResponseWriter, r *http.Request, rt *httpapi.
 	if err != nil {
 		// What the change needs is known only to the handler.
 		if f := httpapi.AsFailure(err); f.Status == http.StatusForbidden {
-			s.logins.reportRefusal(r, f)
+			s.logins.reportRefusal(r, httpapi.CallerOf(r.Context()), f)
 		}
 		s.problems.Write(w, r, err)
 		return

@@ -42,7 +42,7 @@ func (s *server) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 		if r.Method != http.MethodOptions {
 			who, err := s.findCaller(r)
 			if err != nil {
-				s.logins.reportRefusal(r, httpapi.AsFailure(err))
+				s.logins.reportRefusal(r, who, httpapi.AsFailure(err))
 				// The connection of a refused caller is closed, so that its body need not be read.
 				endConnection(w)
 				s.problems.Write(w, r, err)

@@ -196,7 +196,7 @@ func (b *batch) checkToken(ctx context.Context, g *group) {
 
 	// Only the first group that notices reports the refusal and stops the reader.
 	if !b.revoked.Swap(true) {
-		b.ReportRefusal(b.c.Request, f)
+		b.ReportRefusal(b.c.Request, httpapi.CallerOf(b.c.Context()), f)
 		_ = http.NewResponseController(b.c.Writer).SetReadDeadline(time.Unix(1, 0)) // ends a read that is blocked
 	}
 }
