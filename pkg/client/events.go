@@ -38,7 +38,8 @@ type EventOptions struct {
 	After string
 	Since time.Time
 	// Lost, if set, is called with the error when a stream has ended and Follow reconnects, and with nil when
-	// the connection is back.
+	// the connection is back. If the first answer afterwards is a refusal, which ends Follow, it is not called: the
+	// refusal is the reason.
 	Lost func(error)
 	// Begun, if set, is called once, before the first event, when the stream has begun. All events from then on
 	// are delivered.
@@ -138,10 +139,12 @@ func (s *EventsService) Follow(ctx context.Context, o EventOptions) iter.Seq2[ta
 				wait = firstWait
 			}
 
-			stream.lost = true
-
-			if o.Lost != nil {
-				o.Lost(err)
+			// A stream that has begun ends like this also if the server has ended it, because its caller may no longer
+			// read it. The answer to the next request tells.
+			if stream.cut == nil && !stream.lost {
+				stream.cut = err
+			} else {
+				stream.reportLoss(err)
 			}
 
 			t := time.NewTimer(wait)
@@ -164,6 +167,20 @@ type eventStream struct {
 	yield func(task.Event, error) bool
 	begun bool // the server has answered at least once
 	lost  bool // the connection was lost, and Lost was called
+	// cut is why the connection was lost, until Lost is called.
+	cut error
+}
+
+// reportLoss calls Lost because the connection was lost, or because of err if that has been reported.
+func (s *eventStream) reportLoss(err error) {
+	if s.cut != nil {
+		err = s.cut
+	}
+	s.cut, s.lost = nil, true
+
+	if s.o.Lost != nil {
+		s.o.Lost(err)
+	}
 }
 
 // readConnection reads one connection until it ends. heard reports whether anything arrived.
@@ -196,6 +213,9 @@ func (s *eventStream) readConnection(ctx context.Context) (heard bool, err error
 	}
 
 	s.begun = true
+	if s.cut != nil {
+		s.reportLoss(nil)
+	}
 	if s.lost && s.o.Lost != nil {
 		s.o.Lost(nil)
 	}
