@@ -103,7 +103,7 @@ func TestAccess_TokensAreNotChangedTooOften(t *testing.T) {
 		"the sixth within a second": w.as(eve, "POST", "/v1/tokens", serviceToken("s6")),
 		"a deletion":                w.as(eve, "DELETE", path, ""),
 	} {
-		wantStatus(t, what, r, http.StatusTooManyRequests, client.CodeBusy)
+		wantStatus(t, what, r, http.StatusTooManyRequests, client.CodeRateLimited)
 		if r.header.Get("Retry-After") == "" {
 			t.Errorf("%s: the answer has no Retry-After", what)
 		}
@@ -173,5 +173,5 @@ func TestAccess_NamespaceAdminsLeaveRoomForAdministrators(t *testing.T) {
 	for i := range 2 {
 		wantStatus(t, "an administrator", put(w.secret, fmt.Sprint("a", i)), http.StatusOK, "")
 	}
-	wantStatus(t, "the eleventh", put(w.secret, "a3"), http.StatusTooManyRequests, client.CodeBusy)
+	wantStatus(t, "the eleventh", put(w.secret, "a3"), http.StatusTooManyRequests, client.CodeRateLimited)
 }

@@ -79,7 +79,7 @@ func tooMany(err error) error {
 		return err
 	}
 
-	return httpapi.Fail(http.StatusTooManyRequests, client.CodeBusy, "access records were changed too often within the last second, by you or in the whole cluster").
+	return httpapi.Fail(http.StatusTooManyRequests, client.CodeRateLimited, "access records were changed too often within the last second, by you or in the whole cluster").
 		WithHint("try again in a second").Because(err)
 }
 

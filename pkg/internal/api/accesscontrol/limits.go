@@ -85,7 +85,7 @@ func (h *Handlers) countTokenChange(c *httpapi.Call, v *authority.View) error {
 		return nil
 	}
 
-	return httpapi.Fail(http.StatusTooManyRequests, client.CodeBusy, "%s has created or deleted %d tokens within the last second, the maximum",
+	return httpapi.Fail(http.StatusTooManyRequests, client.CodeRateLimited, "%s has created or deleted %d tokens within the last second, the maximum",
 		httpapi.CallerOf(c.Context()).Name(), maxTokenChanges).WithHint("try again in a second")
 }
 
