@@ -212,11 +212,18 @@ func (s Access) DeleteToken(ctx context.Context, id string, created int64) error
 }
 
 // RecordIntent writes the audit record of the Store's Authority, and nothing else, under the comparisons of every write
-// on its behalf: before something that is not one transaction.
+// on its behalf: before something that is not one transaction, or before a read. task.ErrConflict if the spec of a task
+// whose labels were judged has changed.
 func (s Access) RecordIntent(ctx context.Context) error {
-	if _, err := s.writeTxn(ctx, kv.Txn{}); err != nil {
+	res, err := s.writeTxn(ctx, kv.Txn{})
+	if err == nil && !res.Succeeded {
+		err = task.ErrConflict
+	}
+
+	if err != nil {
 		return fmt.Errorf("write audit record: %w", err)
 	}
+
 	return nil
 }
 

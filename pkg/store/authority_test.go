@@ -95,3 +95,28 @@ func TestProveCancel_ComparesWhatAWriteWould(t *testing.T) {
 		t.Errorf("something was written:\n%q\n%q", before, after)
 	}
 }
+
+// labelReader is an administrator whose rights depended on the labels of a task at a revision.
+type labelReader struct {
+	*administrator
+	specs map[record.Ref]int64
+}
+
+func (a *labelReader) Authorize(ctx context.Context, lost *store.Proof) (store.Proof, error) {
+	p, err := a.administrator.Authorize(ctx, lost)
+	p.Specs = a.specs
+	return p, err
+}
+
+// An intent whose comparisons fail is not written, so what it precedes must not happen.
+func TestRecordIntent_ReportsThatItWasNotWritten(t *testing.T) {
+	w := newWorld(t)
+	st := w.create(ref)
+	caller := &labelReader{&administrator{etcd: w.etcd, keys: w.keys}, map[record.Ref]int64{ref: st.Task.Revision}}
+	ok(t, w.As(caller).RecordIntent(t.Context()))
+
+	caller.specs[ref]--
+	if err := w.As(caller).RecordIntent(t.Context()); !errors.Is(err, task.ErrConflict) {
+		t.Errorf("the labels have changed: %v", err)
+	}
+}

@@ -121,15 +121,24 @@ func describeNamespace(f *factory.Factory, d *output.Details, n task.Namespace) 
 	d.Field("Shell actions", "%s", shell)
 	d.Field("Environment files", "%s", allowedText(n.EnvFiles, "none"))
 	d.Field("Nodes", "%s", cmp.Or(n.Nodes, "all"))
+	d.Field("Reads of output", "%s", recordedText(n.AuditReads))
 	d.Field("Created", "%s", view.ChangedText(f, n.CreatedAt, n.CreatedBy))
 	d.Field("Updated", "%s", view.ChangedText(f, n.UpdatedAt, n.UpdatedBy))
 	d.Field("Revision", "%s", view.RevisionText(n.Revision))
 }
 
+// recordedText says whether reads of output leave audit records.
+func recordedText(recorded bool) string {
+	if recorded {
+		return "have audit records"
+	}
+	return ""
+}
+
 // namespaceFlags are the flags of create and update.
 type namespaceFlags struct {
 	runAs, groups, envFiles []string
-	shell                   bool
+	shell, auditReads       bool
 	nodes, description      string
 	dryRun                  bool
 }
@@ -141,6 +150,7 @@ func (o *namespaceFlags) bind(f *factory.Factory, cmd *cobra.Command) {
 	flags.BoolVar(&o.shell, "shell", false, "tasks may use shell actions")
 	flags.StringSliceVar(&o.envFiles, "env-files", nil, "environment files on nodes that tasks may read: absolute `PATHS`, directories that end in /, or * for any (default: none)")
 	flags.StringVar(&o.nodes, "nodes", "", "`SELECTOR` of the nodes that run the tasks (default: all nodes)")
+	flags.BoolVar(&o.auditReads, "audit-reads", false, "write an audit record of each request that reads the output of a run")
 	flags.StringVar(&o.description, "description", "", "`TEXT` that describes the namespace")
 	flags.BoolVar(&o.dryRun, "dry-run", false, "validate the change on the server and print it, without making it")
 	complete.Register(cmd, "nodes", complete.NodeLabels(f))
@@ -154,6 +164,7 @@ func (o *namespaceFlags) apply(cmd *cobra.Command, n *task.Namespace) (changed b
 		"shell":       func() { n.Shell = o.shell },
 		"env-files":   func() { n.EnvFiles = o.envFiles },
 		"nodes":       func() { n.Nodes = o.nodes },
+		"audit-reads": func() { n.AuditReads = o.auditReads },
 		"description": func() { n.Description = o.description },
 	} {
 		if cmd.Flags().Changed(flag) {
@@ -172,11 +183,12 @@ var unsettable = map[string]func(*task.Namespace){
 	"shell":       func(n *task.Namespace) { n.Shell = false },
 	"env-files":   func(n *task.Namespace) { n.EnvFiles = nil },
 	"nodes":       func(n *task.Namespace) { n.Nodes = "" },
+	"audit-reads": func(n *task.Namespace) { n.AuditReads = false },
 	"description": func(n *task.Namespace) { n.Description = "" },
 }
 
 // unsettableNames are their names, in the order of the help.
-var unsettableNames = []string{"run-as", "groups", "shell", "env-files", "nodes", "description"}
+var unsettableNames = []string{"run-as", "groups", "shell", "env-files", "nodes", "audit-reads", "description"}
 
 func createCommand(f *factory.Factory) *cobra.Command {
 	var o namespaceFlags

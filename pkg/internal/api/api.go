@@ -275,7 +275,7 @@ func newServer(cfg Config) *server {
 	}
 	s.logs = &logs.Handlers{
 		Store: cfg.Store, Ref: cfg.Ref, Runs: s.runs, Peers: others, Node: cfg.Node, Source: cfg.Logs,
-		CheckStream: s.checkStream, Ends: cfg.Ends, Heartbeat: cfg.Heartbeat, Problems: s.problems,
+		CheckStream: s.checkStream, Ends: cfg.Ends, Heartbeat: cfg.Heartbeat, Problems: s.problems, Writable: cfg.Writable, Now: now,
 	}
 	s.events = &events.Handlers{
 		Store: cfg.Store, Node: cfg.Node, PageQuiet: cfg.PageQuiet, CheckStream: s.checkStream, Ends: cfg.Ends, Heartbeat: cfg.Heartbeat, Problems: s.problems,

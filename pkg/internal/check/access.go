@@ -72,6 +72,8 @@ func (j *accessJudge) checkRevision(d *delta, events []Event) {
 			j.checkLate(&a, ev.Key)
 		case a.Outcome == task.AuditIntended:
 			j.checkRights(j.currentTable(), &a, ev.Key, j.needsOf(d, &a, nil))
+		case a.Outcome == task.AuditRead:
+			j.checkRights(j.currentTable(), &a, ev.Key, j.needsOfRead(&a))
 		case a.Outcome == "":
 			for _, o := range a.Objects {
 				listed[objectOf(o)]++

@@ -54,7 +54,7 @@ type Handlers struct {
 	MostScanned int
 	Log         *zap.Logger
 
-	tokenChanges tokenChanges
+	tokenChanges httpapi.SubjectRate // creations and deletions of tokens
 }
 
 // settleWithin limits how long a change waits until this node knows it.

@@ -4,8 +4,6 @@ import (
 	"net/http"
 	"slices"
 	"strings"
-	"sync"
-	"time"
 
 	"github.com/carillonhq/carillon/pkg/client"
 	"github.com/carillonhq/carillon/pkg/internal/api/httpapi"
@@ -31,57 +29,11 @@ const (
 	maxBindings = 2000
 )
 
-// tokenChanges counts the recent creations and deletions of tokens by each subject. The zero value is ready to use, by
-// several goroutines.
-type tokenChanges struct {
-	mu     sync.Mutex
-	recent map[string][]time.Time // within the last second
-}
-
-// maxRecentSubjects is the number of subjects from which on those without a recent change are removed from memory.
-const maxRecentSubjects = 1024
-
-// allow counts a change, unless the subject has made too many within the last second.
-func (l *tokenChanges) allow(subject string, now time.Time) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-
-	if l.recent == nil {
-		l.recent = map[string][]time.Time{}
-	}
-	if len(l.recent) >= maxRecentSubjects {
-		for s, times := range l.recent {
-			if !isRecent(times[len(times)-1], now) {
-				delete(l.recent, s)
-			}
-		}
-	}
-
-	var recent []time.Time
-	for _, at := range l.recent[subject] {
-		if isRecent(at, now) {
-			recent = append(recent, at)
-		}
-	}
-	if len(recent) >= maxTokenChanges {
-		return false
-	}
-	l.recent[subject] = append(recent, now)
-
-	return true
-}
-
-// isRecent reports whether an instant lies within the last second. The clock may have been set back.
-func isRecent(at, now time.Time) bool {
-	age := now.Sub(at)
-	return age >= 0 && age < time.Second
-}
-
 // countTokenChange refuses to create or delete a token if the caller has changed too many within the last second.
 // Administrators are not limited, so that they can revoke many tokens at once.
 func (h *Handlers) countTokenChange(c *httpapi.Call, v *authority.View) error {
 	subject := caller(c)
-	if v.Administers(subject, h.Now()) || h.tokenChanges.allow(subject.Subject, h.Now()) {
+	if v.Administers(subject, h.Now()) || h.tokenChanges.Allow(subject.Subject, maxTokenChanges, h.Now()) {
 		return nil
 	}
 

@@ -174,11 +174,11 @@ func (r *Rights) CanReadRuns(namespace string) bool {
 	return r.Allows(access.Need{Verb: access.Read, Kind: access.Runs, Namespace: namespace})
 }
 
-// CanReadOutput reports whether the caller may read the output of all runs of a namespace. It returns false if that
-// depends on the labels of a task: answers that contain the end of the output of many runs do not read the task of
-// each.
+// CanReadOutput reports whether the caller may read the output of all runs of a namespace without an audit record of the
+// read. It returns false if that depends on the labels of a task: answers that contain the end of the output of many runs
+// do not read the task of each.
 func (r *Rights) CanReadOutput(namespace string) bool {
-	return r.Allows(access.Need{Verb: access.Output, Kind: access.Runs, Namespace: namespace})
+	return !r.RecordsReads(namespace) && r.Allows(access.Need{Verb: access.Output, Kind: access.Runs, Namespace: namespace})
 }
 
 // Readable returns the namespaces in which the caller may read objects of a kind, in order. It returns nil if the
@@ -422,6 +422,24 @@ func (r *Rights) RecordAround(ctx context.Context, s *store.Store, objects []tas
 	}
 
 	return err
+}
+
+// RecordsReads reports whether a namespace asks that reads of output are recorded. The node that forwards a request has
+// recorded it.
+func (r *Rights) RecordsReads(namespace string) bool {
+	n := r.View().Namespace(namespace)
+	return r.caller.Forwarder == "" && n != nil && n.AuditReads
+}
+
+// RecordRead writes the audit record of a read of an object, before anything of it is sent. Like a change, it commits only
+// while the caller may read the object; without it, the read must be refused.
+func (r *Rights) RecordRead(ctx context.Context, s *store.Store, o task.AuditObject) error {
+	o.Change = "read"
+	read := r.Part()
+	read.Include(r)
+	read.outcome, read.known = task.AuditRead, []task.AuditObject{o}
+
+	return s.As(read).RecordIntent(ctx)
 }
 
 // RecordLate keeps the audit record of something that was done although etcd is full, and that is no transaction. It is
