@@ -51,7 +51,7 @@ func parts(ts *testscript.TestScript, _ bool, args []string) {
 	for i, word := range args[2:] {
 		state, by, _ := strings.Cut(word, "=")
 		run := task.Run{UID: t.Task.UID, ScheduledTime: at, State: task.State(state), Trigger: task.TriggerPart, Owner: "node-a", Attempt: 1,
-			CreatedAt: at, StartedAt: at, PartCount: len(args) - 2}
+			CreatedAt: at, StartedAt: at, FanOut: task.FanOut{PartCount: len(args) - 2}}
 		switch part := task.PartID(id, i); {
 		case run.State == task.Queued:
 			parent.Fan.Left = append(parent.Fan.Left, i)

@@ -217,7 +217,7 @@ func TestFanOut_UnderWayDoesNotCountAsWaiting(t *testing.T) {
 	h := w.work("n1")
 	state := h.state.Tasks["default/a"]
 	for range tickpolicy.MaxWaiting {
-		h.state.ensureActivity(state).Queue = append(h.state.ensureActivity(state).Queue, &taskstate.Waiting{Waiting: task.Waiting{Run: task.Run{State: task.Running, Fan: &task.Fan{}}}})
+		h.state.ensureActivity(state).Queue = append(h.state.ensureActivity(state).Queue, &taskstate.Waiting{Waiting: task.Waiting{Run: task.Run{State: task.Running, FanOut: task.FanOut{Fan: &task.Fan{}}}}})
 	}
 
 	if d := state.Doing(); d.All != 0 || d.Begun != tickpolicy.MaxWaiting || state.Policy.Rule.DecideWaitingTick(d) != tickpolicy.Wait {
@@ -650,7 +650,7 @@ func TestFanOut_RepeatedRunHasTheFailedPartsAlone(t *testing.T) {
 	w.at(3)
 	w.ok(w.store.Revive(w.ctx, st, dead[0], task.Waiting{Run: task.Run{ID: task.ManualRunID(w.clock(), st.Task.UID), UID: st.Task.UID,
 		ScheduledTime: task.At(w.clock()), CreatedAt: task.At(w.clock()), Attempt: 1, State: task.Queued, Reason: task.ReasonManual,
-		Trigger: task.TriggerManual, Requests: task.Requests{RetryOf: dead[0].ID, CreatedBy: "ann", EnvNames: []string{"A"}}, Fan: dead[0].Fan}, Env: map[string]string{"A": "1"}}))
+		Trigger: task.TriggerManual, Requests: task.Requests{RetryOf: dead[0].ID, CreatedBy: "ann", EnvNames: []string{"A"}}, FanOut: task.FanOut{Fan: dead[0].Fan}}, Env: map[string]string{"A": "1"}}))
 	h.decide(3)
 	h.decide(3.1)
 	asked := func(where string, r task.Run) {
@@ -719,7 +719,7 @@ func TestFanOut_WhoseRecordCannotBeReadIsActive(t *testing.T) {
 // the plan reserves.
 func TestFanOut_AThousandPartsFit(t *testing.T) {
 	t.Parallel()
-	q := &taskstate.Waiting{Waiting: task.Waiting{Run: task.Run{ID: task.RunID(start, "abcd"), Fan: &task.Fan{Count: task.MaxParts, Need: task.MaxParts}}}}
+	q := &taskstate.Waiting{Waiting: task.Waiting{Run: task.Run{ID: task.RunID(start, "abcd"), FanOut: task.FanOut{Fan: &task.Fan{Count: task.MaxParts, Need: task.MaxParts}}}}}
 	state := &taskstate.Task{Activity: &taskstate.Activity{Returned: map[string]taskstate.Returned{}}}
 	for i := range task.MaxParts {
 		node := fmt.Sprintf("%s%04d", strings.Repeat("n", task.MaxName-4), i)

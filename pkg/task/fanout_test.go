@@ -147,7 +147,7 @@ func TestFan_KeepsWhatPartsSaidAsFarAsThereIsRoom(t *testing.T) {
 		t.Errorf("what failed does not come first: %+v", f.Parts)
 	}
 
-	if run := (Run{Fan: &f}).OfPart(f.Parts[1]); run.Message != f.Parts[1].Message || run.Usage.CPUMS != 5 {
+	if run := (Run{FanOut: FanOut{Fan: &f}}).OfPart(f.Parts[1]); run.Message != f.Parts[1].Message || run.Usage.CPUMS != 5 {
 		t.Errorf("the part is shown as %+v", run)
 	}
 }

@@ -69,7 +69,7 @@ func (j *partJudge) checkParent(d *delta, ch *runChange, r *runHistory) {
 }
 
 // encodeFan returns a fan as JSON, for comparisons.
-func encodeFan(f task.Fan) string { return encodeRun(task.Run{Fan: &f}) }
+func encodeFan(f task.Fan) string { return encodeRun(task.Run{FanOut: task.FanOut{Fan: &f}}) }
 
 // checkFanOut judges the first record of a run that has parts.
 func (j *partJudge) checkFanOut(d *delta, ch *runChange, r *runHistory, f *task.Fan) {
