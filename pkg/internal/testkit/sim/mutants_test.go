@@ -41,12 +41,13 @@ var (
 	changedScenario  = scenario{"changed", sim.Options{Plain: true, Only: []string{"calm"}, Workloads: []string{"change lost_after"}, Nodes: 4, Tasks: 5, Duration: time.Minute, Shape: withReplace, Calls: []string{"trigger"}}}
 	blinkingScenario = scenario{"blinking", sim.Options{Plain: true, Only: []string{"calm"}, Workloads: []string{"blink nodes"}, Duration: 40 * time.Second, Slots: 1, Rough: true}}
 
-	frozenScenario  = scenario{"frozen", sim.Options{Only: []string{"stall watches"}, Duration: 30 * time.Second, Calls: []string{"freeze", "unfreeze"}}}
-	limitedScenario = scenario{"limited", sim.Options{Only: []string{"calm"}, Duration: 20 * time.Second, Shape: withBounds}}
-	busyScenario    = scenario{"busy", sim.Options{Only: []string{"calm"}, Duration: 20 * time.Second, Shape: withLongRuns}}
-	fanOutScenario  = scenario{"fanned", sim.Options{Only: []string{"calm"}, Duration: 15 * time.Second, Tasks: 4, Shape: withParts, Calls: []string{"trigger", "resume"}}}
-	unheardScenario = scenario{"unheard", sim.Options{Only: []string{"stall watches"}, Duration: 30 * time.Second, Tasks: 4, Shape: withFailingParts, Calls: []string{"cancel"}}}
-	failingScenario = scenario{"failing", sim.Options{Only: []string{"calm"}, Duration: 20 * time.Second, Shape: withFailingRuns}}
+	frozenScenario    = scenario{"frozen", sim.Options{Only: []string{"stall watches"}, Duration: 30 * time.Second, Calls: []string{"freeze", "unfreeze"}}}
+	limitedScenario   = scenario{"limited", sim.Options{Only: []string{"calm"}, Duration: 20 * time.Second, Shape: withBounds}}
+	busyScenario      = scenario{"busy", sim.Options{Only: []string{"calm"}, Duration: 20 * time.Second, Shape: withLongRuns}}
+	fanOutScenario    = scenario{"fanned", sim.Options{Only: []string{"calm"}, Duration: 15 * time.Second, Tasks: 4, Shape: withParts, Calls: []string{"trigger", "resume"}}}
+	unheardScenario   = scenario{"unheard", sim.Options{Only: []string{"stall watches"}, Duration: 30 * time.Second, Tasks: 4, Shape: withFailingParts, Calls: []string{"cancel"}}}
+	forbiddenScenario = scenario{"forbidden", sim.Options{Plain: true, Only: []string{"calm"}, Duration: 50 * time.Second, Tasks: 4, Shape: withUser, Calls: []string{"limit namespace", "trigger"}}}
+	failingScenario   = scenario{"failing", sim.Options{Only: []string{"calm"}, Duration: 20 * time.Second, Shape: withFailingRuns}}
 )
 
 // detections maps mutants to how they are detected. The faults are chosen so that the mutant does harm quickly. Others would do, given
@@ -83,6 +84,7 @@ var detections = map[string]detection{
 	"part-astray":          {[]string{"G24"}, fanOutScenario},
 	"part-untold":          {[]string{"G4"}, fanOutScenario},
 	"rule-bent":            {[]string{"G24"}, fanOutScenario},
+	"namespaces-open":      {[]string{"G29"}, forbiddenScenario},
 	"conflicts-together":   {[]string{"G1", "G3", "G12"}, cancelledScenario},
 }
 
@@ -91,6 +93,12 @@ func withReplace(s *task.Spec) {
 	s.Schedule, s.Timeout = task.Schedules{"*/5 * * * * *"}, 0
 	s.Retry.Attempts, s.Retry.Backoff, s.Retry.On = 4, task.Duration(100*time.Millisecond), []task.State{task.Lost}
 	s.Action = task.Action{Process: &task.Process{Command: []string{"sim", "40s", "0"}}}
+}
+
+// withUser gives tasks an OS user that their namespace allows at first.
+func withUser(s *task.Spec) {
+	*s = withShortRuns(*s)
+	s.Action = task.Action{Process: &task.Process{Command: []string{"sim", "100ms", "0"}, User: "batch"}}
 }
 
 // withBounds limits the number of runs.
