@@ -74,7 +74,7 @@ type Engine struct {
 	reconciler   *reconcile.Reconciler
 	patience     time.Duration // differencePatience; shorter in tests
 	recent       board.Recent
-	board        boardCache
+	board        *board.Collector
 	pace         *pace.Limiter
 	loads        slots
 	preloadSlots slots // places for loads of shards that this node does not own yet
@@ -121,6 +121,7 @@ func New(cfg Config) *Engine {
 		e.reconciler.Period = cfg.Reconcile
 	}
 
+	e.board = board.NewCollector(cfg.Node, cfg.Now, &e.recent, e.boardWorkers)
 	e.failures = failures.NewReader(cfg.Store, cfg.Logger)
 	e.pace = pace.NewLimiter(e.catchUpRate)
 

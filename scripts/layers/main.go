@@ -155,8 +155,8 @@ var allowedImports = map[string][]string{
 	"pkg/scheduler/histories": {"pkg/scheduler/taskstate", "pkg/store", "pkg/store/record"},
 	// metrics counts what workers do.
 	"pkg/scheduler/metrics": {"pkg/store"},
-	// board defines and combines the summaries of shards.
-	"pkg/scheduler/board": {"pkg/task"},
+	// board makes, collects and combines the summaries of shards.
+	"pkg/scheduler/board": {"pkg/scheduler/taskstate", "pkg/task"},
 
 	"election": {"pkg/kv"},
 	"shard":    {"pkg/store", "pkg/store/record", "pkg/kv", "pkg/task"},
