@@ -212,7 +212,7 @@ func (n *node) moveDir() {
 		n.abort(err)
 	}
 
-	for _, name := range []string{"state.json", "late-audit"} {
+	for _, name := range []string{"state.json", "late-audit", "late-cancels"} {
 		b, err := os.ReadFile(filepath.Join(n.dir, name))
 		if os.IsNotExist(err) {
 			continue

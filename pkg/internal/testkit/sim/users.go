@@ -151,12 +151,12 @@ func (u *user) callAndRecord(ctx context.Context, c *client.Client, what, name, 
 				_, err = c.Runs.Resume(ctx, simNamespace, name, r.ID)
 			}
 		}
-	case "cancel":
+	case "cancel", "cancel active":
 		var runs []task.Run
 		if runs, err = c.Runs.ListByTask(ctx, simNamespace, name, client.RunListOptions{}); err == nil {
 			for _, r := range runs {
-				if r.State.Active() || r.State == task.Queued {
-					_, err = c.Runs.Cancel(ctx, simNamespace, name, r.ID)
+				if r.State.Active() || r.State == task.Queued && what == "cancel" {
+					err = u.cancelRun(ctx, c, r)
 					break
 				}
 			}
@@ -165,6 +165,17 @@ func (u *user) callAndRecord(ctx context.Context, c *client.Client, what, name, 
 
 	if err == nil && t.Revision > 0 {
 		u.acks.addWrite(what+" of "+name, u.admin.Keys().Spec(u.taskRef(name)), t.Revision)
+	}
+
+	return err
+}
+
+// cancelRun cancels a run, also while etcd is full.
+func (u *user) cancelRun(ctx context.Context, c *client.Client, r task.Run) error {
+	got, err := c.Runs.Cancel(ctx, simNamespace, r.Task, r.ID)
+	if err == nil && got.Unrecorded {
+		u.acks.addLateCancel(u.taskRef(r.Task), got.Run)
+		u.countReached("run cancelled in a full etcd")
 	}
 
 	return err
