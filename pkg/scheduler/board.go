@@ -10,7 +10,7 @@ import (
 
 // Part returns what this node adds to the board.
 func (e *Engine) Part(ctx context.Context, q task.BoardQuery) task.BoardPart {
-	return e.board.Part(ctx, q)
+	return e.board.Part(ctx, q, e.cfg.Now())
 }
 
 // boardWorkers returns the workers of the node, for the collector of the board.

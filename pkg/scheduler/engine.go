@@ -121,7 +121,7 @@ func New(cfg Config) *Engine {
 		e.reconciler.Period = cfg.Reconcile
 	}
 
-	e.board = board.NewCollector(cfg.Node, cfg.Now, &e.recent, e.boardWorkers)
+	e.board = board.NewCollector(cfg.Node, &e.recent, e.boardWorkers)
 	e.failures = failures.NewReader(cfg.Store, cfg.Logger)
 	e.pace = pace.NewLimiter(e.catchUpRate)
 

@@ -34,7 +34,6 @@ type Worker interface {
 // Collector combines the summaries of a node's workers, and keeps the last result for a moment.
 type Collector struct {
 	node    string
-	now     func() time.Time
 	recent  *Recent
 	workers func() []Worker
 
@@ -52,13 +51,13 @@ type Collector struct {
 }
 
 // NewCollector returns a Collector for a node. workers returns the workers that the node has at the moment.
-func NewCollector(node string, now func() time.Time, recent *Recent, workers func() []Worker) *Collector {
-	return &Collector{node: node, now: now, recent: recent, workers: workers}
+func NewCollector(node string, recent *Recent, workers func() []Worker) *Collector {
+	return &Collector{node: node, recent: recent, workers: workers}
 }
 
-// Part returns what this node adds to the board. The workers make it from memory, which takes each some microseconds.
+// Part returns what this node adds to the board at now, the time by which ticks are decided. The workers make it from memory, which takes each some microseconds.
 // If a worker is waiting for etcd, Part takes summaryTimeout.
-func (c *Collector) Part(ctx context.Context, q task.BoardQuery) task.BoardPart {
+func (c *Collector) Part(ctx context.Context, q task.BoardQuery, now time.Time) task.BoardPart {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 
@@ -67,7 +66,7 @@ func (c *Collector) Part(ctx context.Context, q task.BoardQuery) task.BoardPart 
 		return c.part
 	}
 
-	part := c.collect(ctx, q)
+	part := c.collect(ctx, q, now)
 
 	// If ctx has ended, the part is incomplete. Do not keep it.
 	if ctx.Err() == nil {
@@ -87,9 +86,8 @@ func withinKey(within []string) string {
 
 // collect requests a summary of each worker, and combines them with the last summaries of those that do not answer in
 // time.
-func (c *Collector) collect(ctx context.Context, q task.BoardQuery) task.BoardPart {
+func (c *Collector) collect(ctx context.Context, q task.BoardQuery, clock time.Time) task.BoardPart {
 	workers := c.workers()
-	clock := c.now()
 	now := clock.UnixMilli()
 	part := task.BoardPart{Node: c.node, At: task.At(clock)}
 	var includes func(string) bool

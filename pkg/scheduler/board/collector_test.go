@@ -24,21 +24,21 @@ func (w *fakeWorker) RequestSummary(g *Summary) {
 
 func TestCollector_DoesNotKeepThePartOfACallerThatIsGone(t *testing.T) {
 	w := &fakeWorker{silent: true}
-	c := NewCollector("n1", time.Now, &Recent{}, func() []Worker { return []Worker{w} })
+	c := NewCollector("n1", &Recent{}, func() []Worker { return []Worker{w} })
 	q := task.BoardQuery{Span: time.Minute, Limit: 10}
 
 	gone, cancel := context.WithCancel(t.Context())
 	cancel()
-	c.Part(gone, q)
+	c.Part(gone, q, start)
 
 	w.silent = false
-	if p := c.Part(t.Context(), q); p.Tasks != 1 || p.Serving != 1 {
+	if p := c.Part(t.Context(), q, start); p.Tasks != 1 || p.Serving != 1 {
 		t.Errorf("the next caller gets %d tasks of %d shards", p.Tasks, p.Serving)
 	}
 
 	// Another one within boardAge gets the same part.
 	w.silent = true
-	if p := c.Part(t.Context(), q); p.Tasks != 1 {
+	if p := c.Part(t.Context(), q, start); p.Tasks != 1 {
 		t.Errorf("the part is not kept: %d tasks", p.Tasks)
 	}
 }
