@@ -253,6 +253,12 @@ func TestAuditSink_WritesRefusedLogins(t *testing.T) {
 		t.Fatalf("wrote %q", got)
 	}
 
+	for range 500 { // the position moves after the write
+		if sink.written().ID != "" {
+			break
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
 	at := sink.written()
 	sink.Offer(task.AuditRecord{ID: "r", Operation: "login", Outcome: task.AuditRefused, Revision: 1})
 	if got := s.written(path, 2); got != "a login" {
