@@ -206,7 +206,7 @@ func TestAuditSink_BoundsWhatWaitsForAStuckTarget(t *testing.T) {
 		want = append(want, fmt.Sprint(i))
 		s.put(want[i], testNow.Add(time.Duration(i)*time.Second))
 		for range 500 { // the sink has listed etcd, and follows it
-			if i > 0 || sink.queue.length() > 0 {
+			if i > 0 || sink.queue.recordCount() > 0 {
 				break
 			}
 			time.Sleep(10 * time.Millisecond)

@@ -45,7 +45,8 @@ func newQueue(maxRecords, maxBytes int) *queue {
 	return &queue{maxRecords: maxRecords, maxBytes: maxBytes, added: wake.NewSignal(), removed: wake.NewSignal()}
 }
 
-// offer adds an entry, unless there is no room for it. An empty queue has room for any entry.
+// offer adds an entry, unless there is no room for it. An empty queue has room for any entry: those of a watch that catches
+// up may be larger than the queue.
 func (q *queue) offer(e entry) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
