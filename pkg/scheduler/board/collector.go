@@ -55,8 +55,8 @@ func NewCollector(node string, recent *Recent, workers func() []Worker) *Collect
 	return &Collector{node: node, recent: recent, workers: workers}
 }
 
-// Part returns what this node adds to the board at now, the time by which ticks are decided. The workers make it from memory, which takes each some microseconds.
-// If a worker is waiting for etcd, Part takes summaryTimeout.
+// Part returns what this node adds to the board at now, the time by which ticks are decided. Each worker makes its summary
+// from memory, within microseconds. If a worker is waiting for etcd, Part takes summaryTimeout.
 func (c *Collector) Part(ctx context.Context, q task.BoardQuery, now time.Time) task.BoardPart {
 	c.mu.Lock()
 	defer c.mu.Unlock()
