@@ -133,6 +133,11 @@ func fillAndMakeSpace(c *cluster, endpoint string, meanwhile func()) {
 	c.create("n1", long)
 	ends := c.trigger("n1", "long") // while etcd is full
 	pid := pidIn(t, filepath.Join(marks, "pid"))
+	endless := spec("endless", fmt.Sprintf("echo $$ > %s/endless; exec sleep 10000", marks))
+	endless.Target.Selector, endless.Retry.Attempts = "node = n1", 3
+	c.create("n1", endless)
+	cancelled := c.trigger("n1", "endless") // while etcd is full
+	endlessPID := pidIn(t, filepath.Join(marks, "endless"))
 
 	for i, full := 0, false; !full; i++ {
 		if i == 4*smallQuota>>18 {
@@ -147,6 +152,7 @@ func fillAndMakeSpace(c *cluster, endpoint string, meanwhile func()) {
 	}
 	mark(t, marks, "go")
 	c.refusesChanges(cl)
+	c.cancelsWhileFull("endless", cancelled.ID, endlessPID)
 	eventually(t, func() error {
 		if cl.Ready(ctx) == nil {
 			return errors.New("the node is ready although it decides nothing")
@@ -191,6 +197,7 @@ func fillAndMakeSpace(c *cluster, endpoint string, meanwhile func()) {
 	eventually(t, func() error { return c.hasFired(etcd, freed.Header.Revision) })
 	eventually(t, func() error { return cl.Ready(ctx) })
 	c.until("n1", "long", ends.ID, task.Succeeded)
+	c.until("n1", "endless", cancelled.ID, task.Cancelled)
 	if logs := c.nodes["n1"].logs.String(); strings.Contains(logs, "lost the session") {
 		t.Error("the session was not renewed in a full etcd")
 	}
@@ -206,6 +213,29 @@ func fillAndMakeSpace(c *cluster, endpoint string, meanwhile func()) {
 	if r := c.judge(check.Options{}); r.Summary.Open > 0 {
 		t.Errorf("%d runs have no end", r.Summary.Open)
 	}
+}
+
+// cancelsWhileFull cancels a run of n1 through another node if there is one, and waits until its process is gone.
+func (c *cluster) cancelsWhileFull(name, run string, pid int) {
+	c.t.Helper()
+	via := "n1"
+	if c.nodes["n2"] != nil {
+		via = "n2"
+	}
+
+	eventually(c.t, func() error { // a node that is about to lose its session refuses
+		got, err := c.client(via).Runs.Cancel(c.t.Context(), "default", name, run)
+		if err == nil && (!got.Unrecorded || got.Node != "n1") {
+			c.t.Errorf("a cancel in a full etcd: %+v", got)
+		}
+		return err
+	})
+	eventually(c.t, func() error {
+		if alive(pid) {
+			return errors.New("the cancelled run goes on")
+		}
+		return nil
+	})
 }
 
 // renewsLease waits until a node's lease was renewed.
