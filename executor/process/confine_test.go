@@ -321,7 +321,7 @@ func TestConfine_JoinsWhatTakesTimeInAThreadOfItsOwn(t *testing.T) {
 		if c := (confinement{}); c.joinGroup(group, cgroupLimits(limits)) != nil || c.slow != joins || (c.threadKind() == slowStart) != joins {
 			t.Errorf("joins: %v, in the thread of what is slow: %v", joins, c.slow)
 		}
-		l.groups.Give(group)
+		l.groups.Release(group)
 	}
 }
 

@@ -368,7 +368,7 @@ func (l *Runner) startProcess(what prepared, out *spool.Output, o *Orders) (*run
 	// A process may have failed to join its group although the task accepts that. Then the group does not find it,
 	// and the tree uses the other ways.
 	if group != nil && !group.Holds() {
-		l.groups.Give(group)
+		l.groups.Release(group)
 		p.tree.Group = nil
 	}
 
@@ -573,10 +573,10 @@ func earlierOf(a, b time.Time) time.Time {
 }
 
 // endTree returns the control group of the tree, which should be empty. A group that is not empty
-// is set aside and not reused.
+// is quarantined and not reused.
 func (p *running) endTree() {
 	if p.tree.Group != nil {
-		p.groups.Give(p.tree.Group)
+		p.groups.Release(p.tree.Group)
 	}
 	p.tree.Orphans.Forget(&p.tree)
 }

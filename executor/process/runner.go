@@ -111,7 +111,7 @@ func New(cfg Config) (*Runner, error) {
 			prometheus.GaugeOpts{Name: "carillon_workdirs_quarantined", Help: "Working directories of attempts that could not be emptied and are not reused."},
 			func() float64 { return float64(l.workdirs.Quarantined()) }), prometheus.NewGaugeFunc(
 			prometheus.GaugeOpts{Name: "carillon_cgroups_set_aside", Help: "Control groups that are not reused because they cannot be removed or because their processes survive SIGKILL."},
-			func() float64 { return float64(l.groups.Aside()) }))
+			func() float64 { return float64(l.groups.Quarantined()) }))
 	}
 
 	return l, nil

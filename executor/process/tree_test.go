@@ -85,7 +85,7 @@ func TestTree_EndsWithTheAttempt(t *testing.T) {
 		}
 	}
 
-	if l.groups.Aside() != 0 {
+	if l.groups.Quarantined() != 0 {
 		t.Error("a control group was set aside")
 	}
 }
@@ -108,7 +108,7 @@ func TestTree_ForkBombIsHeldAndEnds(t *testing.T) {
 	r := l.attempt(t, both(shell("f() { setsid sh -c : & f | f & f; }; f 2>/dev/null; sleep 300"), timeout(700*time.Millisecond), grace(0),
 		func(a *task.Assigned) { a.Action.Process.Limits = limits }))
 
-	if len(l.groups.Lacks(cgroupLimits(limits))) > 0 {
+	if len(l.groups.Unsupported(cgroupLimits(limits))) > 0 {
 		if r.State != task.Failed || r.Reason != task.ReasonHost || !strings.Contains(r.Message, "limits.pids") {
 			t.Errorf("a limit that this host lacks: %+v", r)
 		}
@@ -119,7 +119,7 @@ func TestTree_ForkBombIsHeldAndEnds(t *testing.T) {
 		t.Errorf("got %+v", r)
 	}
 
-	if l.groups.Aside() != 0 {
+	if l.groups.Quarantined() != 0 {
 		t.Error("something is left of it")
 	}
 }
@@ -131,7 +131,7 @@ func TestTree_OutOfMemory(t *testing.T) {
 	for _, line := range []string{"exec tail /dev/zero", "tail /dev/zero; exit 3"} {
 		r := l.attempt(t, both(shell(line), func(a *task.Assigned) { a.Action.Process.Limits = limits }))
 
-		if len(l.groups.Lacks(cgroupLimits(limits))) > 0 {
+		if len(l.groups.Unsupported(cgroupLimits(limits))) > 0 {
 			if r.Reason != task.ReasonHost {
 				t.Errorf("a limit that this host lacks: %+v", r)
 			}
@@ -155,7 +155,7 @@ func TestTree_OutOfMemoryAndWentOn(t *testing.T) {
 	r := l.attempt(t, both(shell("tail /dev/zero; exit 0"), func(a *task.Assigned) { a.Action.Process.Limits = limits }))
 
 	want := task.ReasonOOM
-	if len(l.groups.Lacks(cgroupLimits(limits))) > 0 {
+	if len(l.groups.Unsupported(cgroupLimits(limits))) > 0 {
 		want = task.ReasonHost
 	}
 
@@ -406,7 +406,7 @@ func TestTree_FreezeStopsWhatLeftTheGroupToo(t *testing.T) {
 	o.Kill(Kill{Cause: CauseCancel}) // a frozen attempt can be killed, too
 	p.waitForMain(what, o)
 
-	if l.groups.Aside() != 0 {
+	if l.groups.Quarantined() != 0 {
 		t.Error("something is left")
 	}
 }

@@ -37,7 +37,7 @@ func (b *bench) measureLateness(ctx context.Context, name string, l load, warmup
 	lead := min(l.period/2, 500*time.Millisecond)
 	warmup = max(warmup, lead)
 	w.clock.runSteadily(l.origin.Add(l.period - lead))
-	w.engine.Look() // the workers sleep until a time of the held clock; wake them
+	w.engine.WakeWorkers() // the workers sleep until a time of the held clock; wake them
 	b.progress.beginStep("%s: warm up", name)
 	ok := clock.Sleep(ctx, warmup)
 	b.progress.beginStep("%s", name)

@@ -142,7 +142,7 @@ func (o childRequest) runRequest(ctx context.Context, out io.Writer, log *zap.Lo
 func (o childRequest) measureRequest(ctx context.Context, r *rig, w *work, say *json.Encoder, found *schedulerMeasurement) error {
 	// Let the clock run, but at a time when no task is due.
 	w.clock.runSteadily(o.Origin)
-	w.engine.Look() // the workers sleep until a time of the held clock; wake them
+	w.engine.WakeWorkers() // the workers sleep until a time of the held clock; wake them
 
 	if !clock.Sleep(ctx, time.Second) {
 		return context.Cause(ctx)
@@ -183,7 +183,7 @@ func (o childRequest) measureRequest(ctx context.Context, r *rig, w *work, say *
 // fireSteadily moves the clock to where some tasks have a tick each second, and measures.
 func (o childRequest) fireSteadily(ctx context.Context, r *rig, w *work, found *schedulerMeasurement) error {
 	w.clock.runSteadily(o.FireAt)
-	w.engine.Look()
+	w.engine.WakeWorkers()
 
 	if !clock.Sleep(ctx, o.Warmup) {
 		return context.Cause(ctx)

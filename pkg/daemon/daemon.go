@@ -234,7 +234,7 @@ func (n *Node) connectParts() (err error) {
 	n.fleet = placement.NewFleet(cfg.Name, n.executor.Free)
 	n.engine = scheduler.New(scheduler.Config{
 		Node: cfg.Name, Store: n.store, Fleet: n.fleet, NextAttempt: executor.Next,
-		Freezes: n.freezes.knownFreezes, Namespaces: n.knownNamespaces, Now: n.env.Now, Cluster: n.record.currentRecord, May: n.mayCommit,
+		Freezes: n.freezes.knownFreezes, Namespaces: n.knownNamespaces, Now: n.env.Now, Cluster: n.record.currentRecord, MayCommit: n.mayCommit,
 		Logger: n.log.Named("scheduler"), Registerer: registry,
 	})
 	n.keeper = shard.NewKeeper(shard.KeeperConfig{

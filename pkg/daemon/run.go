@@ -213,13 +213,13 @@ func (n *Node) followFleet(ctx context.Context) error {
 		if before := n.placedBy.Swap(v); before != v {
 			if now := namespaceRevisions(v); !maps.Equal(now, namespaces) {
 				namespaces = now
-				n.engine.Look()
+				n.engine.WakeWorkers()
 			}
 		}
 
 		if now := placementOf(nodes); now != placement {
 			placement = now
-			n.engine.Look()
+			n.engine.WakeWorkers()
 		}
 
 		// A thousand nodes announce themselves 200 times a second in total. Process several announcements together.

@@ -48,7 +48,7 @@ func (a *agenda) moveDueTasks(now int64) {
 }
 
 // takeToExamine returns the tasks to examine, ordered by name so that plans are deterministic, and empties the
-// list. The caller clears Task.Looked of each.
+// list. The caller clears Task.IsListed of each.
 func (a *agenda) takeToExamine() []*taskstate.Task {
 	tasks := a.toExamine
 	a.toExamine = nil
@@ -77,8 +77,8 @@ func (a *agenda) examineAllBy(t time.Time) {
 
 // examineNext notes that the next plan must examine the task.
 func (a *agenda) examineNext(t *taskstate.Task) {
-	if !t.Looked {
-		t.Looked = true
+	if !t.IsListed {
+		t.IsListed = true
 		a.toExamine = append(a.toExamine, t)
 	}
 }

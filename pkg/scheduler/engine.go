@@ -49,15 +49,15 @@ type Config struct {
 	Cluster func() task.Cluster
 	// Freezes returns the freezes as they are known, and the mod revision of their record. It returns nil
 	// if there are none. They may be out of date: a commit that does not know the newest ones fails and
-	// returns them. The caller calls Look when they have changed. May be nil.
+	// returns them. The caller calls WakeWorkers when they have changed. May be nil.
 	Freezes func() (*task.Freezes, int64)
 	// Namespaces returns the records of the namespaces as they are known, or nil if they are not known yet:
-	// then nothing is decided. They may be a moment out of date. The caller calls Look when they have changed.
+	// then nothing is decided. They may be a moment out of date. The caller calls WakeWorkers when they have changed.
 	// Required.
 	Namespaces func() Namespaces
-	// May is called before each commit. If it returns an error, the worker ends with task.ErrFenced. May be
+	// MayCommit is called before each commit. If it returns an error, the worker ends with task.ErrFenced. May be
 	// nil.
-	May        func() error
+	MayCommit  func() error
 	Logger     *zap.Logger
 	Registerer prometheus.Registerer // may be nil
 }
@@ -98,8 +98,8 @@ func New(cfg Config) *Engine {
 		cfg.Cluster = func() task.Cluster { return task.Cluster{} }
 	}
 
-	if cfg.May == nil {
-		cfg.May = func() error { return nil }
+	if cfg.MayCommit == nil {
+		cfg.MayCommit = func() error { return nil }
 	}
 
 	if cfg.Freezes == nil {
@@ -206,9 +206,9 @@ func (e *Engine) Work(ctx context.Context, shard int, f store.Fences) error {
 	return w.serveUntilDone(ctx)
 }
 
-// Look makes all workers examine their waiting and active runs. Call it when nodes have come, gone or
+// WakeWorkers makes all workers examine their waiting and active runs. Call it when nodes have come, gone or
 // changed, and when freezes or the records of namespaces have changed.
-func (e *Engine) Look() {
+func (e *Engine) WakeWorkers() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	for _, w := range e.workers {

@@ -104,7 +104,7 @@ func TestEngine_RunsWhatIsTriggeredAndWhatANodeMakesPossible(t *testing.T) {
 		nodes, err := w.store.Nodes(w.ctx)
 		w.ok(err)
 		r.cfg.Fleet.Set(nodes)
-		r.Look()
+		r.WakeWorkers()
 		w.eventually("b runs", func() bool { return len(w.active("b")) == 1 })
 	})
 }

@@ -395,7 +395,7 @@ func (p *plan) serveWaiting() {
 
 	tasks := s.takeToExamine()
 	for i, t := range tasks {
-		t.Looked = false
+		t.IsListed = false
 		p.endAttempts(t)
 		p.serveQueue(t)
 		p.forgetParts(t)
@@ -404,7 +404,7 @@ func (p *plan) serveWaiting() {
 		// Keep this task, which may be unfinished, and all that follow.
 		if p.full {
 			for _, rest := range tasks[i+1:] {
-				rest.Looked = false
+				rest.IsListed = false
 			}
 
 			for _, rest := range tasks[i:] {

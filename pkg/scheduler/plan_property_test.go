@@ -25,7 +25,7 @@ func (h *hand) harmOfPlans(at float64, abandon func(*plan)) (harm []string) {
 	tasks, allAt, later, nextLater, unread := slices.Clone(h.state.toExamine), h.state.examineAllAt, maps.Clone(h.state.examineLater), h.state.nextExamineLater, maps.Clone(h.state.unread)
 	defer func() {
 		for _, t := range h.state.toExamine {
-			t.Looked = false
+			t.IsListed = false
 		}
 
 		h.state.toExamine = nil

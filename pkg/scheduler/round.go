@@ -63,7 +63,7 @@ func (w *worker) runRound(ctx context.Context) error {
 		// requested whether or not the plan's commit succeeds.
 		p := w.planRound(now)
 		if p == nil {
-			// Decide nothing, as while etcd is unavailable. The caller of Look wakes the worker.
+			// Decide nothing, as while etcd is unavailable. The caller of WakeWorkers wakes the worker.
 			w.state.examineAllBy(now.Add(namespacesRetry))
 
 			if !clock.Sleep(ctx, namespacesRetry) {
@@ -87,7 +87,7 @@ func (w *worker) runRound(ctx context.Context) error {
 
 		// May can refuse because this node must not decide any more, for example after its clock has
 		// jumped.
-		if err := w.e.cfg.May(); err != nil {
+		if err := w.e.cfg.MayCommit(); err != nil {
 			w.state.applyAbandoned(p)
 			return fmt.Errorf("%w: %w", task.ErrFenced, err)
 		}

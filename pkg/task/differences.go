@@ -18,7 +18,7 @@ type FieldChange struct {
 
 // String returns the change as text: "timeout: 10m → 20m".
 func (c FieldChange) String() string {
-	return c.Field + ": " + fewWords(valueText(c.From)) + " → " + fewWords(valueText(c.To))
+	return c.Field + ": " + shortenValue(valueText(c.From)) + " → " + shortenValue(valueText(c.To))
 }
 
 // Compare returns the fields that differ between a and b, sorted by name. The result is empty if the records are
@@ -114,8 +114,8 @@ func valueText(v any) string {
 	return strings.TrimSuffix(b.String(), "\n")
 }
 
-// fewWords shortens a value for one line of text.
-func fewWords(value string) string {
+// shortenValue shortens a value for one line of text.
+func shortenValue(value string) string {
 	const most = 60
 	switch value = strings.ToValidUTF8(value, "\ufffd"); {
 	case value == "":

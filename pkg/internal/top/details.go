@@ -46,7 +46,7 @@ func (m *Model) formatDay(t task.Time) string {
 }
 
 // taskText draws the details of a task.
-func (m *Model) taskText(told *Told) Picture {
+func (m *Model) taskText(told *TaskDetails) Picture {
 	t, f := told.Task, &fields{m: m}
 	f.addField("Schedule", strings.Join(t.Schedule, ", ")+" in "+t.Timezone)
 	f.addField("About", t.Description)
@@ -128,7 +128,7 @@ func (m *Model) runText(runs []task.Run) Picture {
 
 	rows := make([]row, len(runs))
 	for i, r := range runs {
-		f := stateFaces[r.State]
+		f := stateSymbols[r.State]
 		took, late := "", ""
 
 		switch {

@@ -130,7 +130,7 @@ func (m *Model) problemRows() (rows []row) {
 			how += fmt.Sprintf(" · %s in a row", formatNumber(f.InARow))
 		}
 
-		add(Red, stateFaces[f.State].sign, withSpaces(string(f.State)), m.taskName(f.Namespace, f.Task), m.formatSince(f.EndedAt), how, ofTask(f.Namespace, f.Task, f.Run))
+		add(Red, stateSymbols[f.State].sign, withSpaces(string(f.State)), m.taskName(f.Namespace, f.Task), m.formatSince(f.EndedAt), how, ofTask(f.Namespace, f.Task, f.Run))
 	}
 
 	m.addRestRow(&rows, b.FailingCount-len(b.Failing), "failing")

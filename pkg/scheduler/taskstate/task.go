@@ -40,20 +40,20 @@ type Task struct {
 	delay        int32 // ms after its time at which Next is due (jitter)
 	Generation   int32 // version of the spec
 
-	At      int32  // index in the heap, or -1
-	Change  int32  // index in the plan's list of changes; may be out of date, see scheduler.taskChanges
-	NameLen uint16 // length of namespace/name in bytes
-	Added   uint16 // history records since the last trim
-	Checked uint16 // the last check by the record of its namespace; see nslimits.Checks
-	UIDLen  uint8  // length of the uid in bytes
-	Failed  uint8  // consecutive commits that failed for a record of this task
-	Dead    uint8  // dead runs since the last trim
-	Present bool   // the entry exists
-	Bad     bool   // the entry cannot be read, or the task is set aside: it has no ticks, and its queue waits
-	Paused  bool
-	Secret  bool // its attempts need a secret
-	Looked  bool // the next plan examines it
-	kind    Kind // as it was last counted in the Census
+	At       int32  // index in the heap, or -1
+	Change   int32  // index in the plan's list of changes; may be out of date, see scheduler.taskChanges
+	NameLen  uint16 // length of namespace/name in bytes
+	Added    uint16 // history records since the last trim
+	Checked  uint16 // the last check by the record of its namespace; see nslimits.Checks
+	UIDLen   uint8  // length of the uid in bytes
+	Failed   uint8  // consecutive commits that failed for a record of this task
+	Dead     uint8  // dead runs since the last trim
+	Present  bool   // the entry exists
+	Bad      bool   // the entry cannot be read, or the task is set aside: it has no ticks, and its queue waits
+	Paused   bool
+	Secret   bool // its attempts need a secret
+	IsListed bool // the next plan examines it
+	kind     Kind // as it was last counted in the Census
 }
 
 // Activity is what a task has while runs of it wait or are active.
