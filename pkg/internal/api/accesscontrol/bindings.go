@@ -137,6 +137,11 @@ func (h *Handlers) setBinding(c *httpapi.Call) (httpapi.Answer, error) {
 			return httpapi.Fail(http.StatusConflict, client.CodeConflict, "the cluster has %d bindings; at most %d are allowed", n, maxBindings).
 				WithHint("delete bindings that are no longer used")
 		}
+		if !is {
+			if err := h.checkCreated(c, v, "bindings", creators(v.Bindings(), func(b task.Binding) string { return b.CreatedBy })); err != nil {
+				return err
+			}
+		}
 
 		var err error
 		if b.RoleUID, err = roleUID(v, "role", b.Role, uid); err != nil {

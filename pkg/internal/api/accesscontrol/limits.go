@@ -1,6 +1,7 @@
 package accesscontrol
 
 import (
+	"iter"
 	"net/http"
 	"slices"
 	"strings"
@@ -27,6 +28,9 @@ const (
 	maxTokenChanges = 5
 	// maxBindings is the maximum number of bindings in the cluster.
 	maxBindings = 2000
+	// maxCreated is the maximum number of bindings, and of roles, that were created by one subject that does not
+	// administer the cluster.
+	maxCreated = 500
 )
 
 // countTokenChange refuses to create or delete a token if the caller has changed too many within the last second.
@@ -77,6 +81,38 @@ func (h *Handlers) checkTokenCount(c *httpapi.Call, v *authority.View, subject s
 	}
 
 	return h.makeRoom(c, v, expired, created+len(expired)-(maxCreatedTokens-1))
+}
+
+// checkCreated refuses a new record if the caller has created too many of its kind. createdBy has the creators of those
+// that exist.
+func (h *Handlers) checkCreated(c *httpapi.Call, v *authority.View, kind string, createdBy iter.Seq[string]) error {
+	if v.Administers(caller(c), h.Now()) {
+		return nil
+	}
+
+	who, created := httpapi.CallerOf(c.Context()), 0
+	for by := range createdBy {
+		if wasWrittenBy(by, who.Who) {
+			created++
+		}
+	}
+	if created < maxCreated {
+		return nil
+	}
+
+	return httpapi.Fail(http.StatusConflict, client.CodeConflict, "%s has created %d %s that still exist; at most %d are allowed", who.Name(), created, kind, maxCreated).
+		WithHint("delete those that are no longer used")
+}
+
+// creators yields who has created each record of a list.
+func creators[T any](list []T, createdBy func(T) string) iter.Seq[string] {
+	return func(yield func(string) bool) {
+		for _, r := range list {
+			if !yield(createdBy(r)) {
+				return
+			}
+		}
+	}
 }
 
 // makeRoom deletes some of the expired tokens, the longest expired first. Without a trusted clock, this node cannot

@@ -78,6 +78,11 @@ func (h *Handlers) setRole(c *httpapi.Call, q dryRunQuery) (httpapi.Answer, erro
 		if err := checkConditions(c, "role", r.Name, old.Revision); err != nil {
 			return err
 		}
+		if !is {
+			if err := h.checkCreated(c, v, "roles", creators(v.Roles(), func(r task.Role) string { return r.CreatedBy })); err != nil {
+				return err
+			}
+		}
 
 		now := h.Now.Stamp()
 		r.UID, r.BuiltIn, r.CreatedAt, r.CreatedBy = old.UID, false, old.CreatedAt, old.CreatedBy

@@ -1,0 +1,76 @@
+package api_test
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"testing"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/internal/access"
+	"github.com/carillonhq/carillon/pkg/internal/authority"
+	"github.com/carillonhq/carillon/pkg/store/record"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// putMany writes records below access/, and returns once the node knows them.
+func (w *world) putMany(n int, one func(i int) (key string, value any)) {
+	w.t.Helper()
+	var ops []clientv3.Op
+	last := ""
+	for i := range n {
+		key, value := one(i)
+		ops, last = append(ops, clientv3.OpPut(key, record.Encode(value))), key
+	}
+
+	for len(ops) > 0 {
+		k := min(len(ops), 100)
+		_, err := w.etcd.Txn(context.Background()).Then(ops[:k]...).Commit()
+		must(w.t, err)
+		ops = ops[k:]
+	}
+
+	_, err := w.keeper.Await(w.t.Context(), func(v *authority.View) bool { return v.Mod(last) > 0 })
+	must(w.t, err)
+}
+
+// One subject must not use up what all may create: other namespaces need bindings, too.
+func TestAccess_BindingsAndRolesOfACreatorAreLimited(t *testing.T) {
+	w := newWorld(t)
+	w.bind("user:eve", "namespace-admin", "default")
+	w.role("granter", task.Rule{Verbs: []string{"grant", "read"}, Objects: []string{"access"}})
+	_, err := w.Bindings.Put(t.Context(), task.Binding{Name: "granters", Role: "granter", Subjects: []string{"user:gil"}, Cluster: true}, client.Writing{})
+	must(t, err)
+	eve, gil := w.token("user:eve"), w.token("user:gil")
+
+	binding := func(creator, prefix string) func(i int) (string, any) {
+		return func(i int) (string, any) {
+			b := task.Binding{Name: fmt.Sprint(prefix, i), Role: "viewer", RoleUID: access.BuiltInUID, Subjects: []string{"user:vic"}, Namespaces: []string{"default"}, CreatedBy: creator}
+			return w.store.Keys().Binding(b.Name), b
+		}
+	}
+	put := func(token, path, body string) response {
+		w.clock.advance(time.Second)
+		return w.as(token, "PUT", path, body)
+	}
+	const view = `{"role":"viewer","subjects":["user:vic"],"namespaces":["default"]}`
+
+	w.putMany(499, binding("user:eve (token x)", "e"))
+	w.putMany(500, binding("user:eve2 (token x)", "o"))
+	wantStatus(t, "the 500th of eve", put(eve, "/v1/bindings/last", view), http.StatusOK, "")
+	wantStatus(t, "the 501st of eve", put(eve, "/v1/bindings/more", view), http.StatusConflict, client.CodeConflict)
+	wantStatus(t, "a change of one", put(eve, "/v1/bindings/e1", `{"role":"viewer","subjects":["user:tom"],"namespaces":["default"]}`), http.StatusOK, "")
+	wantStatus(t, "one of an admin", put(w.secret, "/v1/bindings/more", view), http.StatusOK, "")
+
+	const rules = `{"rules":[{"verbs":["read"],"objects":["tasks"]}]}`
+	w.putMany(500, func(i int) (string, any) {
+		r := task.Role{Name: fmt.Sprint("r", i), UID: task.NewUID(), Rules: []task.Rule{{Verbs: []string{"read"}, Objects: []string{"tasks"}}}, CreatedBy: "user:gil (token x)"}
+		return w.store.Keys().Role(r.Name), r
+	})
+	wantStatus(t, "the 501st role of gil", put(gil, "/v1/roles/more", rules), http.StatusConflict, client.CodeConflict)
+	wantStatus(t, "a change of one", put(gil, "/v1/roles/r1", `{"rules":[{"verbs":["read"],"objects":["runs"]}]}`), http.StatusOK, "")
+	wantStatus(t, "one of an admin", put(w.secret, "/v1/roles/more", rules), http.StatusOK, "")
+}
