@@ -21,6 +21,7 @@ var errStopped = errors.New("the executor has stopped")
 type lateCancel struct {
 	task.LateCancel          // End is set only if a former process of the node has recorded it here
 	attempt         *attempt // nil until the inbox has shown the attempt
+	refused         bool     // it came too late: it has no effect, and is about to be dropped
 }
 
 // applyTo returns the record of the attempt with the cancel in it, as if it had been requested there. Everything that
@@ -107,14 +108,11 @@ func (e *Executor) CancelAttempt(ctx context.Context, c task.LateCancel) (task.L
 		return out, fmt.Errorf("cancel run %s of %s: %w", c.Run, held.Ref(), err)
 	}
 
-	if looped := e.callAndWait(ctx, func() { out.State, err = e.applyLateCancel(c) }); looped != nil {
+	if looped := e.callAndWait(ctx, func() { out, err = e.applyLateCancel(c) }); looped != nil {
 		return task.LateCancelled{}, fmt.Errorf("%w: %w", task.ErrUnknown, looped)
 	}
-	if err != nil || out.State.Final() {
-		return out, errors.Join(err, e.lateFile.drop(id))
-	}
 
-	return out, nil
+	return out, err
 }
 
 // callAndWait makes the loop call f, and waits until it has. After an error, the loop may still call f.
@@ -161,26 +159,37 @@ func (s *state) findAttempt(id lateID) *attempt {
 	return nil
 }
 
-// applyLateCancel cancels an attempt whose cancel is on disk. The attempt may have ended since it was first looked at.
-func (e *Executor) applyLateCancel(c task.LateCancel) (task.State, error) {
+// applyLateCancel cancels an attempt whose cancel is on disk. The attempt may have ended or moved since it was first
+// looked at. Then the cancel is refused, and dropLateCancels removes it from the disk.
+func (e *Executor) applyLateCancel(c task.LateCancel) (out task.LateCancelled, err error) {
 	id := lateIDOf(&c)
 	a := e.findAttempt(id)
 	if a == nil {
-		return "", fmt.Errorf("cancel run %s of %s/%s: %w: the attempt has ended", c.Run, c.Namespace, c.Task, task.ErrConflict)
+		err = fmt.Errorf("cancel run %s of %s/%s: %w: the attempt has ended", c.Run, c.Namespace, c.Task, task.ErrConflict)
+	} else {
+		out.State, err = a.mayCancelLate()
 	}
 
-	state, err := a.mayCancelLate()
-	if err != nil || state.Final() || a.late != nil {
-		return state, err
+	// Somebody else has cancelled the attempt in between. That cancel holds, or is about to be dropped.
+	if l := e.cancelsLate[id]; l != nil {
+		if out.Repeated = !l.refused; l.refused && err == nil {
+			err = fmt.Errorf("cancel run %s of %s: %w: an earlier cancel was refused just now", c.Run, a.Ref(), task.ErrConflict)
+		}
+		return out, err
+	}
+
+	refused := err != nil || out.State.Final()
+	e.cancelsLate[id] = &lateCancel{LateCancel: c, refused: refused}
+	if refused {
+		return out, err
 	}
 
 	e.log.Warn("ending an attempt whose cancel etcd cannot store, because it is full",
 		zap.String("task", a.Namespace+"/"+a.Task), zap.String("run", a.ID), zap.String("by", c.By))
-	e.cancelsLate[id] = &lateCancel{LateCancel: c}
 	e.bindLateCancel(a)
 	e.markDirty(a)
 
-	return state, nil
+	return out, nil
 }
 
 // bindLateCancel applies a late cancel to its attempt, if there is one for it.
@@ -189,7 +198,7 @@ func (s *state) bindLateCancel(a *attempt) {
 		return
 	}
 
-	if l := s.cancelsLate[lateID{a.Namespace, a.Task, a.ID, a.Create}]; l != nil {
+	if l := s.cancelsLate[lateID{a.Namespace, a.Task, a.ID, a.Create}]; l != nil && !l.refused {
 		l.attempt, a.late = a, l
 		a.setHeld(a.Held)
 	}
@@ -210,7 +219,10 @@ func (a *attempt) endOfLost(now time.Time) task.Run {
 func (e *Executor) dropLateCancels() {
 	for id, l := range e.cancelsLate {
 		needed := !e.listed // until then, the attempt of a cancel of a former process may be in the inbox
-		if l.attempt != nil {
+		switch {
+		case l.refused:
+			needed = false
+		case l.attempt != nil:
 			needed = l.attempt.place >= 0
 		}
 		if needed || e.toWrite.isFull() {

@@ -129,6 +129,16 @@ func TestLateCancel_EndsARunningAttemptAndRecordsItLater(t *testing.T) {
 			return c.By != "user:ann" || c.End == nil || c.End.State != task.Cancelled || c.End.CancelledBy != "user:ann"
 		})
 	})
+	// A second cancel that is applied only now takes nothing away from the first.
+	executortest.Must(t, n.callAndWait(t.Context(), func() {
+		if got, err := n.applyLateCancel(lateCancelOf("runs", token)); err != nil || got.State != task.Cancelled || !got.Repeated {
+			t.Errorf("%+v, %v", got, err)
+		}
+		n.dropLateCancels()
+	}))
+	if kept := n.lateFile.list(); len(kept) != 2 {
+		t.Errorf("kept %+v", kept)
+	}
 	if n.history("runs") != nil || n.exists("waits") {
 		t.Error("an end is recorded in a full etcd, or a cancelled attempt has started")
 	}
@@ -159,6 +169,16 @@ func TestLateCancel_OfAnEndedAttemptHasNoEffect(t *testing.T) {
 	if got, err := n.CancelAttempt(t.Context(), lateCancelOf("r1", token)); err != nil || got.State != task.Failed {
 		t.Errorf("%+v, %v", got, err)
 	}
+
+	// The same if it ends while the cancel is being written to disk.
+	late := lateCancelOf("r1", token)
+	executortest.Must(t, n.lateFile.keep(late))
+	executortest.Must(t, n.callAndWait(t.Context(), func() {
+		if got, err := n.applyLateCancel(late); err != nil || got.State != task.Failed || got.Repeated {
+			t.Errorf("%+v, %v", got, err)
+		}
+	}))
+	executortest.Eventually(t, "the cancel is dropped", func() bool { return len(n.lateFile.list()) == 0 })
 
 	etcd.SetFull(false)
 	executortest.Eventually(t, "the retry waits", func() bool { return n.waits("r1") != nil })
