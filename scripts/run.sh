@@ -56,7 +56,7 @@ failed() {
 address=
 up() {
 	alive "$pid" "--data-dir $dir" || return 0 # reported below
-	address=$(sed -n 's|^Carillon .* is up: http://\([^ ]*\) .*|\1|p' "$log")
+	address=$(sed -n 's|^Carillon .* is up: http://\([^ ]*\).*|\1|p' "$log")
 	[[ -n $address ]] && ready "$address"
 }
 until_true 30 up || failed "the node is not ready after 30 s"

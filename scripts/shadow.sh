@@ -69,7 +69,7 @@ node=$pid
 address=
 up() {
 	alive "$node" "--data-dir $dir" || return 0
-	address=$(sed -n 's|^Carillon .* is up: http://\([^ ]*\) .*|\1|p' "$log")
+	address=$(sed -n 's|^Carillon .* is up: http://\([^ ]*\).*|\1|p' "$log")
 	[[ -n $address ]] && ready "$address"
 }
 until_true 30 up || die "the node is not ready after 30 s; see $log"
