@@ -33,7 +33,7 @@ var allowedImports = map[string][]string{
 
 	"pkg/daemon": {"pkg/daemon/auditlog", "pkg/daemon/bootstraptoken", "pkg/daemon/datadir", "pkg/daemon/etcdhistory", "pkg/daemon/garbage", "pkg/daemon/peerprobe", "pkg/daemon/hostfacts", "pkg/daemon/clockguard", "pkg/daemon/unixsocket", "pkg/daemon/systemd", "pkg/filetrust", "pkg/internal/connlimit", "pkg/internal/peercerts", "pkg/internal/secret", "pkg/policy", "pkg/internal/manifest", "pkg/internal/certs", "pkg/internal/api", "pkg/scheduler", "pkg/scheduler/placement", "election", "shard", "executor", "executor/proctree", "executor/spool", "pkg/cgroup", "pkg/store", "pkg/store/etcdadmin", "pkg/store/record", "pkg/kv", "pkg/kv/embedded", "pkg/task", "executor/workdir", "executor/guardian", "executor/process", "pkg/internal/access", "pkg/internal/authority"},
 	// auditlog stores late audit records and copies and removes those in etcd.
-	"pkg/daemon/auditlog": {"pkg/daemon/datadir", "pkg/kv", "pkg/store/etcdadmin", "pkg/store/record", "pkg/task"},
+	"pkg/daemon/auditlog": {"pkg/daemon/datadir", "pkg/kv", "pkg/store", "pkg/store/etcdadmin", "pkg/store/record", "pkg/task"},
 	// bootstraptoken creates the cluster with its first access records.
 	"pkg/daemon/bootstraptoken": {"pkg/daemon/datadir", "pkg/filetrust", "pkg/internal/access", "pkg/internal/authority", "pkg/store", "pkg/store/record", "pkg/task"},
 	// etcdhistory detects by revisions that etcd was restored, and stores them in datadir.
