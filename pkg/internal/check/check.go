@@ -77,7 +77,7 @@ func newChecker(keys record.Keys, opts Options) *checker {
 	gaps := &gapJudge{judge: base, stats: stats}
 	policies := &policyJudge{judge: base, fences: fences}
 	parts := &partJudge{judge: base, fences: fences}
-	namespaces := &namespaceJudge{judge: base, versions: map[string][]namespaceVersion{}}
+	namespaces := newNamespaceJudge(base)
 	attempts := &attemptJudge{judge: base, fences: fences, freezes: freezes, namespaces: namespaces, policies: policies, parts: parts}
 
 	return &checker{

@@ -99,6 +99,75 @@ func TestCheck_Namespaces(t *testing.T) {
 	}
 }
 
+// announce has the node a announce a label.
+func (s *sim) announce(key, value string) {
+	s.txn(op{s.keys.Node("a"), task.Node{Name: "a", Instance: s.sessions["a"], State: task.NodeReady, Labels: map[string]string{key: value},
+		Roles: []string{task.RoleScheduler, task.RoleExecutor}, Weight: 1, Clock: s.time()}})
+}
+
+// restrict has the tasks of the namespace default run on nodes of the pool a only.
+func (s *sim) restrict() {
+	n := task.Namespace{Name: "default", RunAs: []string{"*"}, Nodes: "pool = a", UpdatedAt: s.time()}
+	s.txn(op{s.keys.Namespace("default"), n}, op{s.keys.Fence(), record.Fence{}})
+}
+
+// limitNodes writes a limit of nodes, or deletes it if there are no labels.
+func (s *sim) limitNodes(name string, labels ...string) {
+	a := task.AuditRecord{Time: s.time(), Subject: root, Operation: "set-node-limit"}
+	put := op{s.keys.NodeLimit(name), task.NodeLimit{Name: name, Labels: labels}}
+	if len(labels) == 0 {
+		put.value = nil
+	}
+	s.txn(put, op{s.keys.Fence(), record.Fence{}}, op{s.keys.AuditRecord(record.NewAuditID(a.Time.Time)), a})
+}
+
+func TestCheck_NamespacesOfNodes(t *testing.T) {
+	const lag = 30
+	for _, c := range []struct {
+		name, promise string
+		happen        func(s *sim)
+	}{
+		{"the selector accepts the node", "", func(s *sim) { s.restrict() }},
+		{"the selector does not accept the node", "G29", func(s *sim) {
+			s.restrict()
+			s.announce("pool", "b")
+		}},
+		{"the node may have its label", "", func(s *sim) {
+			s.restrict()
+			s.limitNodes("*", "zone=*")
+			s.limitNodes("a", "pool=a")
+		}},
+		{"the node may not have its label", "G29", func(s *sim) {
+			s.restrict()
+			s.limitNodes("*", "zone=*")
+		}},
+		{"the node may not have its label, as the owner knows late", "", func(s *sim) {
+			s.restrict()
+			s.work(lag + 2)
+			s.limitNodes("*", "zone=*")
+			s.work(lag - 1)
+			s.limitNodes("*")
+		}},
+		{"the selector compares facts", "", func(s *sim) {
+			n := task.Namespace{Name: "default", RunAs: []string{"*"}, Nodes: "load1 < 4", UpdatedAt: s.time()}
+			s.txn(op{s.keys.Namespace("default"), n}, op{s.keys.Fence(), record.Fence{}})
+		}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			s := newSim(t, 1, "a")
+			s.announce("pool", "a")
+			s.limit("app")
+			s.create("one", 0, 1, func(e *task.Entry) { e.Action = runsAs("app") })
+			s.work(2)
+			c.happen(s)
+			s.work(lag + 2)
+
+			r := s.check(Options{})
+			only(t, slices.DeleteFunc(r.Violations, func(v Violation) bool { return v.Promise == "G27" }), c.promise)
+		})
+	}
+}
+
 // The API compares the fence of access, so it never writes what the record in force forbids.
 func TestCheck_NamespacesOfSpecs(t *testing.T) {
 	write := func(s *sim, user, description string) {

@@ -151,3 +151,16 @@ func openNamespaces(k keysOf) injector {
 		})
 	}
 }
+
+// unseenLimits shows nodes each limit of nodes as one that allows every label.
+func unseenLimits(k keysOf) injector {
+	return func(_ string, c *clientv3.Client) {
+		showRecords(c, func(e *mvccpb.KeyValue) []byte {
+			if !strings.HasPrefix(string(e.Key), k.NodeLimits()) || len(e.Value) == 0 {
+				return e.Value
+			}
+
+			return editObject(e.Value, func(m map[string]any) { m["labels"] = []string{"*"} })
+		})
+	}
+}

@@ -70,6 +70,7 @@ var All = []Mutant{
 	{"start-before-commit", "an attempt is started before its record is written", startBeforeCommit},
 	{"deaf-watches", "events that a watch lost are never detected", deafWatches},
 	{"namespaces-open", "owners do not check what a namespace allows before they start a run", openNamespaces},
+	{"limits-unseen", "owners place runs by all labels that nodes announce", unseenLimits},
 	{"conflicts-together", "transactions that conflict share a request", conflictsTogether},
 }
 

@@ -41,13 +41,14 @@ var (
 	changedScenario  = scenario{"changed", sim.Options{Plain: true, Only: []string{"calm"}, Workloads: []string{"change lost_after"}, Nodes: 4, Tasks: 5, Duration: time.Minute, Shape: withReplace, Calls: []string{"trigger"}}}
 	blinkingScenario = scenario{"blinking", sim.Options{Plain: true, Only: []string{"calm"}, Workloads: []string{"blink nodes"}, Duration: 40 * time.Second, Slots: 1, Rough: true}}
 
-	frozenScenario    = scenario{"frozen", sim.Options{Only: []string{"stall watches"}, Duration: 30 * time.Second, Calls: []string{"freeze", "unfreeze"}}}
-	limitedScenario   = scenario{"limited", sim.Options{Only: []string{"calm"}, Duration: 20 * time.Second, Shape: withBounds}}
-	busyScenario      = scenario{"busy", sim.Options{Only: []string{"calm"}, Duration: 20 * time.Second, Shape: withLongRuns}}
-	fanOutScenario    = scenario{"fanned", sim.Options{Only: []string{"calm"}, Duration: 15 * time.Second, Tasks: 4, Shape: withParts, Calls: []string{"trigger", "resume"}}}
-	unheardScenario   = scenario{"unheard", sim.Options{Only: []string{"stall watches"}, Duration: 30 * time.Second, Tasks: 4, Shape: withFailingParts, Calls: []string{"cancel"}}}
-	forbiddenScenario = scenario{"forbidden", sim.Options{Plain: true, Only: []string{"calm"}, Duration: 50 * time.Second, Tasks: 4, Shape: withUser, Calls: []string{"limit namespace", "trigger"}}}
-	failingScenario   = scenario{"failing", sim.Options{Only: []string{"calm"}, Duration: 20 * time.Second, Shape: withFailingRuns}}
+	frozenScenario     = scenario{"frozen", sim.Options{Only: []string{"stall watches"}, Duration: 30 * time.Second, Calls: []string{"freeze", "unfreeze"}}}
+	limitedScenario    = scenario{"limited", sim.Options{Only: []string{"calm"}, Duration: 20 * time.Second, Shape: withBounds}}
+	busyScenario       = scenario{"busy", sim.Options{Only: []string{"calm"}, Duration: 20 * time.Second, Shape: withLongRuns}}
+	fanOutScenario     = scenario{"fanned", sim.Options{Only: []string{"calm"}, Duration: 15 * time.Second, Tasks: 4, Shape: withParts, Calls: []string{"trigger", "resume"}}}
+	unheardScenario    = scenario{"unheard", sim.Options{Only: []string{"stall watches"}, Duration: 30 * time.Second, Tasks: 4, Shape: withFailingParts, Calls: []string{"cancel"}}}
+	forbiddenScenario  = scenario{"forbidden", sim.Options{Plain: true, Only: []string{"calm"}, Duration: 50 * time.Second, Tasks: 4, Shape: withUser, Calls: []string{"limit namespace", "trigger"}}}
+	unlabelledScenario = scenario{"unlabelled", sim.Options{Plain: true, Only: []string{"calm"}, Duration: 50 * time.Second, Tasks: 4, Shape: withUser, Calls: []string{"restrict nodes", "limit nodes", "trigger"}}}
+	failingScenario    = scenario{"failing", sim.Options{Only: []string{"calm"}, Duration: 20 * time.Second, Shape: withFailingRuns}}
 )
 
 // detections maps mutants to how they are detected. The faults are chosen so that the mutant does harm quickly. Others would do, given
@@ -85,6 +86,7 @@ var detections = map[string]detection{
 	"part-untold":          {[]string{"G4"}, fanOutScenario},
 	"rule-bent":            {[]string{"G24"}, fanOutScenario},
 	"namespaces-open":      {[]string{"G29"}, forbiddenScenario},
+	"limits-unseen":        {[]string{"G29"}, unlabelledScenario},
 	"conflicts-together":   {[]string{"G1", "G3", "G12"}, cancelledScenario},
 }
 

@@ -130,8 +130,8 @@ func (u *user) callAndRecord(ctx context.Context, c *client.Client, what, name, 
 		err = u.requestByPath(ctx, u.anyHost(), http.MethodPut, freezePath(pickRandom(u.rng, []string{"", simNamespace})), map[string]string{"reason": mark}, nil)
 	case "unfreeze":
 		err = u.requestByPath(ctx, u.anyHost(), http.MethodDelete, freezePath(pickRandom(u.rng, []string{"", simNamespace})), nil, nil)
-	case "limit namespace", "open namespace":
-		err = u.limitNamespace(ctx, c, what == "limit namespace")
+	case "limit namespace", "restrict nodes", "open namespace", "limit nodes", "open nodes":
+		err = u.changeNamespace(ctx, c, what)
 	case "retry":
 		if of, id := u.someDead(); id != "" {
 			err = u.requestByPath(ctx, u.anyHost(), http.MethodPost, taskPath(of, "runs/"+id+"/retry"), nil, nil)

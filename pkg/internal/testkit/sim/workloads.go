@@ -58,7 +58,7 @@ var allWorkloads = []workload{
 	{name: "change lost_after", calls: []string{"set lost_after"}, fault: fault{"cut and change lost_after", 6, cutAndChange}},
 	{name: "far clocks", prepare: func(o *Options, _ *rand.Rand) { o.farClocks = true }},
 	{name: "revoke", fault: fault{"revoke rights", 12, revokeOneAccount}},
-	{name: "limit namespace", calls: []string{"limit namespace", "open namespace"}, shape: nameUsers},
+	{name: "limit namespace", calls: []string{"limit namespace", "restrict nodes", "open namespace", "limit nodes", "open nodes"}, shape: nameUsers},
 }
 
 // drawWorkloads selects the workloads of a simulation. It has its own random numbers, so that a new workload does
