@@ -19,7 +19,7 @@ import (
 )
 
 // keepsCount compares the worker's counts with its state.
-func (h *hand) keepsCount() {
+func (h *testWorker) keepsCount() {
 	h.world.Helper()
 	var want [taskstate.Unreadable + 1]int
 	lively := 0
@@ -60,7 +60,7 @@ func (h *hand) keepsCount() {
 }
 
 // part returns what the worker adds to the board, with the ticks of the next minute.
-func (h *hand) part(limit int) (p task.BoardPart) {
+func (h *testWorker) part(limit int) (p task.BoardPart) {
 	var enough atomic.Int64
 	enough.Store(math.MaxInt64)
 	now := h.world.clock().UnixMilli()
@@ -107,7 +107,7 @@ func saysBoard(p task.BoardPart) string {
 	return strings.Join(s, "; ")
 }
 
-func (h *hand) shows(limit int, want ...string) {
+func (h *testWorker) shows(limit int, want ...string) {
 	h.world.Helper()
 	if got, want := saysBoard(h.part(limit)), strings.Join(want, "; "); got != want {
 		h.world.Errorf("the board has\n %s\nwant\n %s", got, want)

@@ -315,7 +315,7 @@ func TestEngine_DamagedShardIsAnError(t *testing.T) {
 func TestEngine_SaysWhatIsOverdue(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "n1").judged()
-	h := w.hire("n1")
+	h := w.startOwner("n1")
 	e := h.e
 	e.workers[0] = h.worker
 
@@ -357,9 +357,9 @@ func TestWorker_LooksAtTheClockNowAndThen(t *testing.T) {
 }
 
 // startTrimming opens the shard for a worker whose engine trims histories until the test ends.
-func startTrimming(t *testing.T, w *world, e *Engine) *hand {
+func startTrimming(t *testing.T, w *world, e *Engine) *testWorker {
 	t.Helper()
-	h := &hand{worker: newWorker(e, 0, w.assign("n1")), world: w, leave: func() {}}
+	h := &testWorker{worker: newWorker(e, 0, w.assign("n1")), world: w, leave: func() {}}
 	h.ctx, h.die = context.WithCancel(w.ctx)
 	h.fleet()
 	h.open()

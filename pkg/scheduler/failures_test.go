@@ -128,27 +128,27 @@ func TestPauseAfterFailures_ManualRunsCountAndOthersDoNot(t *testing.T) {
 func TestPauseAfterFailures_OverFailover(t *testing.T) {
 	t.Parallel()
 
-	for name, then := range map[string]func(w *world, h *hand) *hand{
-		"nobody saw the ends": func(w *world, _ *hand) *hand { return w.work("n2") },
-		"the owner counted some": func(w *world, h *hand) *hand {
+	for name, then := range map[string]func(w *world, h *testWorker) *testWorker{
+		"nobody saw the ends": func(w *world, _ *testWorker) *testWorker { return w.work("n2") },
+		"the owner counted some": func(w *world, h *testWorker) *testWorker {
 			h.decide(14)
 			return w.work("n2")
 		},
-		"it died when it counted": func(w *world, h *hand) *hand {
+		"it died when it counted": func(w *world, h *testWorker) *testWorker {
 			h.see()
 			h.gate.play(h.dies)
 			_ = h.try(14)
 
 			return w.work("n2")
 		},
-		"it counted and died": func(w *world, h *hand) *hand {
+		"it counted and died": func(w *world, h *testWorker) *testWorker {
 			h.see()
 			h.gate.play(h.diesAfter)
 			_ = h.try(14)
 
 			return w.work("n2")
 		},
-		"its count arrives late": func(w *world, h *hand) *hand {
+		"its count arrives late": func(w *world, h *testWorker) *testWorker {
 			h.see()
 			h.gate.play(func(s func() (kv.Result, error)) (kv.Result, error) { h.die(); return h.gate.delayed(s) })
 			_ = h.try(14)
@@ -157,7 +157,7 @@ func TestPauseAfterFailures_OverFailover(t *testing.T) {
 
 			return h2
 		},
-		"the next owner saw them before": func(w *world, _ *hand) *hand {
+		"the next owner saw them before": func(w *world, _ *testWorker) *testWorker {
 			a := w.preload("n2", nil)
 			a.isLoaded()
 			h := a.takeOver()

@@ -15,7 +15,7 @@ import (
 
 // abandoned returns a world in which node n2 has had an attempt of task a since +1, and is gone. Its owner
 // has examined it at +10.
-func abandoned(t *testing.T, opts ...option) (*world, *hand, record.Held) {
+func abandoned(t *testing.T, opts ...option) (*world, *testWorker, record.Held) {
 	t.Helper()
 	w := newWorld(t, "n1", "n2").judged()
 	h := w.work("n1")
@@ -200,7 +200,7 @@ func TestLost_NotWhenTheRecordWasAdopted(t *testing.T) {
 
 // wantNoConflict checks that the second reading has found the change, before a commit of other decisions
 // failed because of it.
-func (h *hand) wantNoConflict() {
+func (h *testWorker) wantNoConflict() {
 	h.world.Helper()
 	var d dto.Metric
 	h.world.ok(h.e.metrics.Commits.WithLabelValues("conflict").Write(&d))
@@ -296,7 +296,7 @@ func TestWorker_AttemptThatEndsBetweenOpenAndScan(t *testing.T) {
 			w.create("a", retries(2, time.Second, task.Failed))
 			w.create("b")
 			w.work("n1").decide(1)
-			h := w.hire("n2")
+			h := w.startOwner("n2")
 			w.ok(h.load())
 			end := func() { w.finish("a", task.Failed); w.finish("b", task.Succeeded) }
 

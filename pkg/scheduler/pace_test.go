@@ -10,7 +10,7 @@ import (
 )
 
 // pace sets how many runs per second the worker's node may catch up.
-func (h *hand) pace(rate int) {
+func (h *testWorker) pace(rate int) {
 	h.e.cfg.Cluster = func() task.Cluster { return task.Cluster{Shards: 1, CatchUpRate: rate} }
 }
 
@@ -18,7 +18,7 @@ func TestEngine_TakesItsPartOfTheRate(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "n1")
 
-	h := w.hire("n1")
+	h := w.startOwner("n1")
 	if got := h.e.catchUpRate(); got != task.DefaultCatchUpRate {
 		t.Errorf("alone: %g", got)
 	}

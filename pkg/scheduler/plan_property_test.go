@@ -10,17 +10,17 @@ import (
 // planIsHarmless makes two plans, abandons both, and compares the state before and after. It verifies that
 // a plan whose commit fails leaves nothing behind but notes, and that notes do not change what is decided.
 // Every test that drives a worker by hand calls it before each round.
-func (h *hand) planIsHarmless(at float64) {
+func (h *testWorker) planIsHarmless(at float64) {
 	h.world.Helper()
 
-	for _, harm := range h.harmOfPlans(at, h.state.applyAbandoned) {
+	for _, harm := range h.effectsOfPlans(at, h.state.applyAbandoned) {
 		h.world.Error(harm)
 	}
 }
 
-// harmOfPlans returns the differences that planIsHarmless reports. abandon is the function that abandons
+// effectsOfPlans returns the differences that planIsHarmless reports. abandon is the function that abandons
 // plans.
-func (h *hand) harmOfPlans(at float64, abandon func(*plan)) (harm []string) {
+func (h *testWorker) effectsOfPlans(at float64, abandon func(*plan)) (harm []string) {
 	// The notes of these plans must not help the round that follows.
 	tasks, allAt, later, nextLater, unread := slices.Clone(h.state.toExamine), h.state.examineAllAt, maps.Clone(h.state.examineLater), h.state.nextExamineLater, maps.Clone(h.state.unread)
 	defer func() {
@@ -55,7 +55,7 @@ func (h *hand) harmOfPlans(at float64, abandon func(*plan)) (harm []string) {
 
 // dryPlan makes a plan and abandons it. It returns what the plan would have done, without the nodes, which
 // are random.
-func (h *hand) dryPlan(at float64, abandon func(*plan)) string {
+func (h *testWorker) dryPlan(at float64, abandon func(*plan)) string {
 	p := h.planRound(sec(at))
 
 	var b strings.Builder
@@ -113,7 +113,7 @@ func describe(e effect) string {
 
 // knowledge returns everything on which decisions depend and which only a commit or an event may change,
 // without the notes.
-func (h *hand) knowledge() string {
+func (h *testWorker) knowledge() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "known %d, mark %v, applied %d, overtaken %d, queued %d;", h.state.WatermarkRev, h.state.Watermark, h.state.applied, h.state.overtaken, h.state.queued)
 

@@ -67,7 +67,7 @@ func (a *preloadFixture) isLoaded() {
 }
 
 // takeOver makes the node the owner. Its worker has opened the shard and has not scanned yet.
-func (a *preloadFixture) takeOver() *hand {
+func (a *preloadFixture) takeOver() *testWorker {
 	a.Helper()
 	fences := a.assign(a.e.cfg.Node)
 
@@ -80,7 +80,7 @@ func (a *preloadFixture) takeOver() *hand {
 		return h
 	}
 
-	h := &hand{worker: p.handOver(fences), world: a.world, gate: a.gate}
+	h := &testWorker{worker: p.handOver(fences), world: a.world, gate: a.gate}
 	f := h.preloaded
 	h.ctx, h.die = context.WithCancel(a.ctx)
 	a.gate.die = h.die
@@ -101,7 +101,7 @@ func (a *preloadFixture) takeOver() *hand {
 }
 
 // knows returns everything that a worker knows about its shard, for comparison.
-func (h *hand) knows() string {
+func (h *testWorker) knows() string {
 	var s strings.Builder
 	m := h.state.Watermark
 	fmt.Fprintf(&s, "mark %s %q %d\n", m.Time.Format(time.RFC3339Nano), m.Last, m.Seen)
@@ -203,7 +203,7 @@ func TestPreload_TakesOverAsIfItHadLoadedAfterTheOpening(t *testing.T) {
 
 			h.leave()
 			g.tasks = append(g.tasks, "late0", "late1", "late2", "late3", "late4")
-			g.takeOn(cold)
+			g.addWorker(cold)
 			g.heal()
 		})
 	}

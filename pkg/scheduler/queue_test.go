@@ -356,7 +356,7 @@ func TestQueue_UnreadableRecordHoldsUpNothing(t *testing.T) {
 }
 
 // bounded is like blind, and fails if the round takes more than a few commits.
-func (h *hand) bounded(t *testing.T, at float64) {
+func (h *testWorker) bounded(t *testing.T, at float64) {
 	t.Helper()
 	before := h.gate.commits
 

@@ -57,7 +57,7 @@ func TestRandomFutures_AreThoseOfOneOwner(t *testing.T) {
 			g.pauseUntil("silence", 30)
 			g.world.create("completion", after("2s"), pick(g, []option{all, missed(task.MissedSkip, 1)}))
 			g.world.create("failures", pauseAfter(3), missed(task.MissedLatest, 1), retries(2, time.Second, task.Lost))
-			g.hireNew()
+			g.startNewOwner()
 
 			for range 100 {
 				g.draw([]stepOf{{40, g.round}, {25, g.pass}, {15, g.finish}, {4, g.handOver}, {4, g.crash}, {3, g.churn}, {3, g.late}, {3, g.zombie}, {2, g.refleet}, {4, g.loadAhead}})
@@ -114,7 +114,7 @@ func (g *game) wantTicks(name string, after float64, most int) {
 }
 
 // wantFailures compares the count of failures with the history, in the order in which it was written.
-func (g *game) wantFailures(h *hand) {
+func (g *game) wantFailures(h *testWorker) {
 	g.Helper()
 	keys, _, err := g.store.HistoriesOf(g.ctx, []record.Ref{ref("failures")})
 	g.ok(err)
@@ -145,7 +145,7 @@ func (g *game) wantFailures(h *hand) {
 
 // wantOneTickForEachAnchor checks that the one tick of each anchor that a task has had has one outcome, and
 // that another anchor exists once its run has ended.
-func (g *game) wantOneTickForEachAnchor(h *hand) {
+func (g *game) wantOneTickForEachAnchor(h *testWorker) {
 	g.Helper()
 
 	for range 3 {

@@ -20,12 +20,12 @@ import (
 )
 
 // reconcile runs one period of the reconciler without its pauses.
-func (h *hand) reconcile() {
+func (h *testWorker) reconcile() {
 	h.world.Helper()
 	h.world.ok(h.reconcileOnce())
 }
 
-func (h *hand) reconcileOnce() error {
+func (h *testWorker) reconcileOnce() error {
 	ctx, s := h.world.ctx, h.e.cfg.Store
 	keys, rev, err := s.ShardKeys(ctx, 0)
 	h.world.ok(err)
@@ -64,7 +64,7 @@ func deafened(t *testing.T) (*world, *kvtest.Deaf) {
 }
 
 // without calls do and drops the resulting events, except for those of the shard's sync key.
-func without(w *world, deaf *kvtest.Deaf, h *hand, do func()) {
+func without(w *world, deaf *kvtest.Deaf, h *testWorker, do func()) {
 	deaf.Drop(func(key string) bool {
 		return !strings.HasSuffix(key, "/sync") && !strings.HasSuffix(key, "/watermark")
 	})

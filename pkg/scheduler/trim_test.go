@@ -15,7 +15,7 @@ import (
 func keep(n int) option { return func(t *task.Task) { t.History.Keep = n } }
 
 // trim carries out the trims that were requested, as the engine does in parallel with its workers.
-func (h *hand) trim() {
+func (h *testWorker) trim() {
 	h.world.Helper()
 
 	for {
@@ -73,12 +73,12 @@ func endsOutOfOrder(w *world, opts ...option) {
 func TestStudy_ReadsTheLastEndThoughItIsTrimmedMeanwhile(t *testing.T) {
 	t.Parallel()
 
-	for name, then := range map[string]func(*world, *hand){
-		"left alone": func(*world, *hand) {},
-		"trimmed": func(w *world, h *hand) {
+	for name, then := range map[string]func(*world, *testWorker){
+		"left alone": func(*world, *testWorker) {},
+		"trimmed": func(w *world, h *testWorker) {
 			w.ok(h.e.trims.Trim(w.ctx, retention.Trim{Fences: h.state.fences, Ref: ref("a"), History: task.History{Keep: 1, Record: task.RecordAll}}))
 		},
-		"deleted": func(w *world, _ *hand) {
+		"deleted": func(w *world, _ *testWorker) {
 			_, err := w.client.Delete(w.ctx, w.store.Keys().HistoryOf(ref("a")), clientPrefix)
 			w.ok(err)
 		},

@@ -13,7 +13,7 @@ import (
 func ttl(d time.Duration) option { return func(t *task.Task) { t.TTL = task.Duration(d) } }
 
 // deleteExpired carries out the deletions that were requested, as the engine does in parallel with its workers.
-func (h *hand) deleteExpired() {
+func (h *testWorker) deleteExpired() {
 	for {
 		select {
 		case b := <-h.e.ttlDeleter.Pending():
@@ -27,7 +27,7 @@ func (h *hand) deleteExpired() {
 
 // wantDeletion decides rounds at two times. The task must exist after the first, and after the second only
 // if kept is true.
-func (h *hand) wantDeletion(name string, first, second float64, kept bool) {
+func (h *testWorker) wantDeletion(name string, first, second float64, kept bool) {
 	h.world.Helper()
 
 	h.decide(first)
@@ -170,9 +170,9 @@ func TestTTL_NotWhileSomethingIsLeftToDo(t *testing.T) {
 func TestTTL_ArrivesLate(t *testing.T) {
 	t.Parallel()
 
-	for name, between := range map[string]func(h *hand){
-		"nothing happens":          func(*hand) {},
-		"the shard is opened anew": func(h *hand) { h.open() },
+	for name, between := range map[string]func(h *testWorker){
+		"nothing happens":          func(*testWorker) {},
+		"the shard is opened anew": func(h *testWorker) { h.open() },
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
