@@ -199,20 +199,20 @@ func TestPeers_AccuseNobodyWithoutProof(t *testing.T) {
 func TestPeers_RestAfterAnAccusation(t *testing.T) {
 	p := New(Config{Registerer: prometheus.NewRegistry()})
 	now := time.Now()
-	if _, may := p.mayAccuse("i1", now); !may {
+	if _, may := p.mayRevoke("i1", now); !may {
 		t.Error("the first is not accused")
 	}
-	again, may := p.mayAccuse("i2", now.Add(accuseFirst/2))
-	if may || again != accuseFirst/2 {
+	again, may := p.mayRevoke("i2", now.Add(firstRevokePause/2))
+	if may || again != firstRevokePause/2 {
 		t.Errorf("the second at once: %s, %v", again, may)
 	}
-	if _, may := p.mayAccuse("i2", now.Add(accuseFirst)); !may {
+	if _, may := p.mayRevoke("i2", now.Add(firstRevokePause)); !may {
 		t.Error("the second is never accused")
 	}
-	if _, may := p.mayAccuse("i3", now.Add(2*accuseFirst)); may {
+	if _, may := p.mayRevoke("i3", now.Add(2*firstRevokePause)); may {
 		t.Error("the rest does not grow")
 	}
-	if _, may := p.mayAccuse("i1", now.Add(30*time.Minute)); may {
+	if _, may := p.mayRevoke("i1", now.Add(30*time.Minute)); may {
 		t.Error("an instance is accused twice")
 	}
 }
