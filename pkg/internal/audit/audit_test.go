@@ -412,8 +412,8 @@ func TestAudit_FindsEveryKindThatThereIs(t *testing.T) {
 	}
 
 	for _, k := range []kind{kindNoCluster, kindNoLeader, kindIneligible, kindClock, kindLeakedLease, kindLeased, kindCleared, kindNoOwner, kindOwnerAbsent,
-		kindTwoOwners, kindStray, kindNoMark, kindBadMark, kindMarkAhead, kindMarkStands, kindMoveStands, kindUnreadable, kindNoEntry, kindNoSpec,
-		kindUIDs, kindWrongShard, kindStrange, kindOrphan, kindNoTask, kindStuck, kindQueueOrphan, kindHistoryOrphan,
+		kindTwoOwners, kindStrayShard, kindWatermarkMissing, kindWatermarkDamaged, kindWatermarkAhead, kindWatermarkStalled, kindMoveStalled, kindUnreadable, kindNoEntry, kindNoSpec,
+		kindUIDs, kindWrongShard, kindUnknownKey, kindOrphan, kindNoTask, kindStuck, kindQueueOrphan, kindHistoryOrphan,
 		kindDeadOrphan, kindVersionOrphan, kindStaleTombstone} {
 		if !slices.Contains(found, k.name) {
 			t.Errorf("no test damages a cluster so that %s is found", k.name)

@@ -46,7 +46,7 @@ func (j *credentialJudge) checkAccess(_ context.Context, e *mvccpb.KeyValue) err
 		return nil
 	}
 
-	j.suspectStrange(e)
+	j.suspectUnknownKey(e)
 
 	return nil
 }
@@ -55,7 +55,7 @@ func (j *credentialJudge) checkAccess(_ context.Context, e *mvccpb.KeyValue) err
 func (j *credentialJudge) checkSecret(_ context.Context, e *mvccpb.KeyValue) error {
 	namespace, name, ok := j.keys.ParseSecret(string(e.Key))
 	if !ok {
-		j.suspectStrange(e)
+		j.suspectUnknownKey(e)
 		return nil
 	}
 

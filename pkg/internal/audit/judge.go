@@ -39,9 +39,9 @@ func (j judge) suspectUnreadable(e *mvccpb.KeyValue, what string, err error) {
 	j.addSuspect(kindUnreadable.newFinding(what+" cannot be read: "+reason, string(e.Key)), seenRecord(e))
 }
 
-// suspectStrange suspects a key whose form Carillon does not use.
-func (j judge) suspectStrange(e *mvccpb.KeyValue) {
-	j.addSuspect(kindStrange.newFinding("not a key of Carillon", string(e.Key)), seenRecord(e))
+// suspectUnknownKey suspects a key whose form Carillon does not use.
+func (j judge) suspectUnknownKey(e *mvccpb.KeyValue) {
+	j.addSuspect(kindUnknownKey.newFinding("not a key of Carillon", string(e.Key)), seenRecord(e))
 }
 
 // checkNoLease checks that a permanent record has no lease.

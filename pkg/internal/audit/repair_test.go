@@ -170,7 +170,7 @@ func TestRepair_IsOfTheRevisionThatWasFound(t *testing.T) {
 
 func TestRepair_LeavesToPeopleWhatIsTheirs(t *testing.T) {
 	s := newSite(t, kvtest.Memory(t))
-	mends := []string{kindQueueOrphan.name, kindHistoryOrphan.name, kindMoveStands.name, kindCleared.name,
+	mends := []string{kindQueueOrphan.name, kindHistoryOrphan.name, kindMoveStalled.name, kindCleared.name,
 		kindDeadOrphan.name, kindVersionOrphan.name, kindStaleTombstone.name}
 
 	for _, d := range damages {

@@ -68,7 +68,7 @@ func (j *tickJudge) finishShard(s *shardState) {
 
 	o := j.cluster.owners[s.id]
 	watermarkKey, ownerKey := j.keys.Watermark(s.id), j.keys.Owner(s.id)
-	f := kindMarkStands.newFinding(fmt.Sprintf("%s of shard %d (owner %q) have undecided ticks: the oldest, of %s, was due %s; the watermark is at %s",
+	f := kindWatermarkStalled.newFinding(fmt.Sprintf("%s of shard %d (owner %q) have undecided ticks: the oldest, of %s, was due %s; the watermark is at %s",
 		countOf(overdue, "task"), s.id, o.Node, oldestTask, j.reader.formatAgo(time.UnixMilli(oldest)), watermarkText(s.watermark)),
 		watermarkKey, ownerKey, j.keys.Entry(oldestTask))
 	f.Count = overdue
