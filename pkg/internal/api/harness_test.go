@@ -314,7 +314,7 @@ func (w *world) serve(node string) string {
 	must(w.t, err)
 	s := httptest.NewUnstartedServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		if w.wrote != nil {
-			rw = overheard{rw, w.wrote}
+			rw = observedWriter{rw, w.wrote}
 		}
 
 		if from := r.Header.Get("X-Test-From"); from != "" { // as if it came from there
@@ -334,15 +334,15 @@ func (w *world) serve(node string) string {
 	return s.URL
 }
 
-// overheard tells of each write, when it has gone out.
-type overheard struct {
+// observedWriter tells of each write, when it has gone out.
+type observedWriter struct {
 	http.ResponseWriter
 	wrote func([]byte)
 }
 
-func (t overheard) Unwrap() http.ResponseWriter { return t.ResponseWriter }
+func (t observedWriter) Unwrap() http.ResponseWriter { return t.ResponseWriter }
 
-func (t overheard) Write(b []byte) (int, error) {
+func (t observedWriter) Write(b []byte) (int, error) {
 	n, err := t.ResponseWriter.Write(b)
 	_ = http.NewResponseController(t.ResponseWriter).Flush()
 	t.wrote(b)
