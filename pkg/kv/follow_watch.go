@@ -44,13 +44,13 @@ func (f *follower) followOnce(ctx context.Context) error {
 		}
 	}
 
-	f.heard = false
+	f.received = false
 	err := f.runWatch(ctx)
 
-	// A watch that opens but delivers nothing, not even answers to progress probes, is suspect. After several of them in a
-	// row, listing the range shows whether changes were missed.
+	// A watch that opens but delivers nothing, not even answers to progress probes, is suspect. After several of them
+	// in a row, listing the range shows whether changes were missed.
 	switch {
-	case f.heard || !resumed:
+	case f.received || !resumed:
 		f.silent = 0
 	default:
 		if f.silent++; f.silent == silentResumptions {

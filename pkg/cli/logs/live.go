@@ -313,7 +313,7 @@ func (l *taskFollower) startRun(ctx context.Context, t *followedTask, r task.Run
 
 	f := &RunFollower{M: l.Merger, C: l.c, Run: r, lines: l.o.tail, First: l.o.attempt, only: l.o.attempt > 0}
 	if len(l.tasks) > 0 {
-		f.poke, f.stubborn = run.poke, true // events also announce parts
+		f.poke, f.keepTrying = run.poke, true // events also announce parts
 	} else {
 		f.Part = func(p task.Run) { l.startRun(ctx, &followedTask{}, p, failed) }
 	}

@@ -326,10 +326,10 @@ func (m *Merger) printRun(ctx context.Context, c *client.Client, r task.Run, o c
 
 // source is the output of one run while it is read.
 type source struct {
-	output *RunOutput
-	body   *client.LogStream // nil: only the end of the output is available
-	kept   string            // the end of the output from the record of the run
-	some   bool              // some output has been read
+	output  *RunOutput
+	body    *client.LogStream // nil: only the end of the output is available
+	kept    string            // the end of the output from the record of the run
+	hasRead bool              // hasRead output has been read
 }
 
 // openSource opens the output of a run. If the output is gone, the end that the record of the run contains is
@@ -363,10 +363,10 @@ func (s *source) nextPiece() (p client.LogPiece, err error) {
 		err = fmt.Errorf("read the output of %s: %w", s.output.run.ID, err)
 	}
 
-	s.some = s.some || len(p.Text) > 0
+	s.hasRead = s.hasRead || len(p.Text) > 0
 	m := s.output.m
 
-	if err == io.EOF && !s.some {
+	if err == io.EOF && !s.hasRead {
 		switch {
 		case m.parts:
 		case m.prefixed:

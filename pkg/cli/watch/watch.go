@@ -55,7 +55,7 @@ type List[T any] struct {
 
 const (
 	watchBefore = 2 * time.Second        // events before the first read that are included
-	watchCalm   = 200 * time.Millisecond // how long to wait for further events
+	settleTime  = 200 * time.Millisecond // how long to wait for further events
 	watchClock  = time.Second            // how often the times in LEFT are updated
 	watchShare  = 9                      // after a read, wait this many times as long as it took
 	maxDirty    = 20_000
@@ -149,7 +149,7 @@ func (w *List[T]) waitForChange(ctx context.Context, ended <-chan error, clock <
 	case <-clock:
 		return false, nil
 	case <-w.poked:
-		return true, factory.Sleep(ctx, watchCalm)
+		return true, factory.Sleep(ctx, settleTime)
 	}
 }
 
@@ -343,7 +343,7 @@ func (w *List[T]) redrawScreen(ctx context.Context, ended <-chan error) error {
 				list, stale = some, false
 			}
 
-			rest = w.Now().Add(max(watchShare*w.Now().Sub(began), watchCalm))
+			rest = w.Now().Add(max(watchShare*w.Now().Sub(began), settleTime))
 		}
 
 		if err := w.drawScreen(list); err != nil {

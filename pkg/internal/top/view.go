@@ -25,7 +25,7 @@ type view struct {
 	top   int       // the first visible line
 	tail  bool      // stay at the end when lines are added
 
-	told    *TaskDetails
+	details *TaskDetails
 	answer  *RunExplanation
 	run     task.Run // the run whose output is shown
 	written []string
@@ -45,7 +45,7 @@ func (v *view) applyMessage(m *Model, msg Message) {
 	case TaskDetails:
 		if v.kind == viewDetails && v.about == msg.About {
 			if v.err = msg.Err; msg.Err == nil {
-				v.told = &msg
+				v.details = &msg
 			}
 		}
 	case RunExplanation:
@@ -82,7 +82,7 @@ func (v *view) addOutput(w RunOutput) {
 }
 
 // taskIsPaused reports whether the task of the view is paused.
-func (v *view) taskIsPaused() bool { return v.told != nil && v.told.Task.Paused }
+func (v *view) taskIsPaused() bool { return v.details != nil && v.details.Task.Paused }
 
 // scrollByKey scrolls. It returns false if the key does not scroll.
 func (v *view) scrollByKey(k string, page int) bool {
@@ -173,14 +173,14 @@ func (v *view) titleAndText(m *Model) (Line, Picture) {
 		return v.logText(m, name)
 	}
 
-	if v.told == nil {
+	if v.details == nil {
 		if v.err != nil {
 			return Line{{name, Bold}}, nil
 		}
 		return Line{{name, Bold}}, m.drawQuestion()
 	}
 
-	return Line{{name, Bold}}, m.taskText(v.told)
+	return Line{{name, Bold}}, m.taskText(v.details)
 }
 
 // drawQuestion draws the placeholder for an answer that has not arrived.
