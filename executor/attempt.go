@@ -129,16 +129,16 @@ func (a *attempt) dueAt() time.Time {
 // cancelReason returns the reason of the cancel request, or task.ReasonCancelled if it has none.
 func (a *attempt) cancelReason() string { return cmp.Or(a.CancelReason, task.ReasonCancelled) }
 
-// ready is a heap of attempts that can start: the oldest tick first, then the oldest token.
-type ready []*attempt
+// readyHeap is a heap of attempts that can start: the oldest tick first, then the oldest token.
+type readyHeap []*attempt
 
-func (r ready) Len() int { return len(r) }
-func (r ready) Less(i, j int) bool {
+func (r readyHeap) Len() int { return len(r) }
+func (r readyHeap) Less(i, j int) bool {
 	return cmp.Or(r[i].ScheduledTime.Compare(r[j].ScheduledTime.Time), cmp.Compare(r[i].Create, r[j].Create)) < 0
 }
-func (r ready) Swap(i, j int) { r[i], r[j] = r[j], r[i] }
-func (r *ready) Push(x any)   { *r = append(*r, x.(*attempt)) }
-func (r *ready) Pop() any {
+func (r readyHeap) Swap(i, j int) { r[i], r[j] = r[j], r[i] }
+func (r *readyHeap) Push(x any)   { *r = append(*r, x.(*attempt)) }
+func (r *readyHeap) Pop() any {
 	last := len(*r) - 1
 	a := (*r)[last]
 	(*r)[last] = nil
@@ -148,7 +148,7 @@ func (r *ready) Pop() any {
 }
 
 // addAttempt adds an attempt, unless it is in the heap already.
-func (r *ready) addAttempt(a *attempt) {
+func (r *readyHeap) addAttempt(a *attempt) {
 	if !a.queued {
 		a.queued = true
 		heap.Push(r, a)
@@ -157,7 +157,7 @@ func (r *ready) addAttempt(a *attempt) {
 
 // takeFirst removes and returns the first attempt. The heap must not be empty. The attempt may have been forgotten or
 // may no longer be ready; the caller decides again.
-func (r *ready) takeFirst() *attempt {
+func (r *readyHeap) takeFirst() *attempt {
 	a := heap.Pop(r).(*attempt)
 	a.queued = false
 	return a

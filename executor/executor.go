@@ -140,9 +140,9 @@ type Executor struct {
 
 	// batches is unbuffered, and the sender waits until its batch is applied. So the loop decides by a state
 	// that is at most one batch behind what the watch has delivered.
-	batches chan batch
-	pokes   wake.Signal   // set when the mailbox has new messages
-	left    chan struct{} // closed when Run returns
+	batches    chan inboxBatch
+	wakeSignal wake.Signal   // set when the mailbox has new messages
+	left       chan struct{} // closed when Run returns
 
 	mu      sync.Mutex // guards mailbox
 	mailbox mailbox
@@ -158,8 +158,8 @@ type Executor struct {
 	toWrite  writerQueue[job]
 }
 
-// batch is a list or some events of the inbox, and a channel for the result of applying it.
-type batch struct {
+// inboxBatch is a list or some events of the inbox, and a channel for the result of applying it.
+type inboxBatch struct {
 	store.InboxBatch
 	session int        // the session whose follower read it
 	taken   chan error // buffered, so that the loop never waits for the follower
@@ -216,7 +216,7 @@ func New(cfg Config) (*Executor, error) {
 		cfg: cfg, log: log, spool: output, runner: runner, lateFile: late, runAttempt: runner.RunAttempt,
 		reread: listInterval, patience: maxEventDelay,
 		clocks:  clocksOf(cfg.Boot),
-		batches: make(chan batch), pokes: wake.NewSignal(),
+		batches: make(chan inboxBatch), wakeSignal: wake.NewSignal(),
 		left: make(chan struct{}), state: newState(),
 	}
 	for _, c := range late.list() {
@@ -307,7 +307,7 @@ func (e *Executor) postMail(f func(*mailbox)) {
 	f(&e.mailbox)
 	e.mu.Unlock()
 
-	e.pokes.Send()
+	e.wakeSignal.Send()
 }
 
 // callInLoop makes the loop call f. It may be called from any goroutine and does not wait for the call. Calls from
@@ -348,7 +348,7 @@ func (e *Executor) Run(ctx context.Context) error {
 	}
 
 	// The follower has to stop before windDown: nobody receives batches after the loop has ended.
-	follow := newFollowing(e)
+	follow := newInboxFollower(e)
 	e.runLoop(ctx, follow)
 	follow.stop()
 	// The order matters. windDown needs the writers and the finishers. The loop was the only sender to the queues,

@@ -11,20 +11,20 @@ import (
 // runLoop owns the state until ctx ends. Each iteration applies what other goroutines have
 // reported, then advances the attempts that this concerns. On each tick of the clock, after a
 // join, and while stopping, it advances all attempts.
-func (e *Executor) runLoop(ctx context.Context, follow *following) {
+func (e *Executor) runLoop(ctx context.Context, follow *inboxFollower) {
 	clock := time.NewTicker(checkInterval)
 	defer clock.Stop()
 	for {
 		// beats grows at least once in each checkInterval, because the ticker ends the wait.
 		e.beats.Add(1)
-		var b batch
+		var b inboxBatch
 		all := false
 
 		select {
 		case <-ctx.Done():
 			return
 		case b = <-e.batches:
-		case <-e.pokes:
+		case <-e.wakeSignal:
 			runtime.Gosched() // results come in bursts: let other goroutines add theirs to the mailbox
 		case <-clock.C:
 			all = true
@@ -105,7 +105,7 @@ func (e *Executor) windDown(ctx context.Context) {
 	for first := true; ; first = false {
 		if !first {
 			select {
-			case <-e.pokes:
+			case <-e.wakeSignal:
 			case <-clock.C:
 			case <-limit.C:
 				quick = true // give up on results, but never leave a process behind (G20)

@@ -60,7 +60,7 @@ func (e *Executor) startProcess(a *attempt) {
 
 // attemptStarted notes that an attempt has a process. If the node rejoined while the process was
 // being started, the guardian did not know the attempt yet and is given its session now.
-func (e *Executor) attemptStarted(a *attempt, j *joined, at time.Time) {
+func (e *Executor) attemptStarted(a *attempt, j *joinedSession, at time.Time) {
 	a.startedAt = at
 	e.observeLateness(a, at)
 	if a.session != j.id {
@@ -145,7 +145,7 @@ func (e *Executor) rewriteRecord(a *attempt) {
 
 // recordRewritten processes the answer to a rewrite. task.ErrFenced means that the session j has
 // ended, so nothing more is written under it until the next join.
-func (e *Executor) recordRewritten(a *attempt, j *joined, h *record.Held, mod int64, err error) {
+func (e *Executor) recordRewritten(a *attempt, j *joinedSession, h *record.Held, mod int64, err error) {
 	if err != nil {
 		j.fenced = j.fenced || errors.Is(err, task.ErrFenced)
 		e.writeFailed(a, h.Mod, err, "rewrite", retryWrite)

@@ -169,7 +169,7 @@ func (l *Runner) valuesOf(a task.Assigned, f task.EnvFrom, as account, may func(
 
 // dropEnvironment drops the runner's copies of the environment, which may contain secrets. It is called when the
 // process has received its own copy.
-func (p *running) dropEnvironment(what *prepared) {
+func (p *runningProcess) dropEnvironment(what *preparedAttempt) {
 	process := *what.process
 	process.Env = nil
 	what.process, what.env, what.mayStart, what.judge = &process, nil, nil, nil
