@@ -109,16 +109,16 @@ func TestLateCancel_EndsARunningAttemptAndRecordsItLater(t *testing.T) {
 		}
 	}
 
+	// First the one that waits, because it starts when the other one frees the slot.
+	if got, err := n.CancelAttempt(t.Context(), lateCancelOf("waits", waiting)); err != nil || got.State.Final() {
+		t.Fatalf("%+v, %v", got, err)
+	}
 	for _, again := range []bool{false, true} {
 		if got, err := n.CancelAttempt(t.Context(), lateCancelOf("runs", token)); err != nil || got.State.Final() || got.Repeated != again {
 			t.Fatalf("%+v, %v", got, err)
 		}
 	}
 	executortest.Eventually(t, "the process is gone", func() bool { return !executortest.Alive(pid) })
-
-	if _, err := n.CancelAttempt(t.Context(), lateCancelOf("waits", waiting)); err != nil {
-		t.Fatal(err)
-	}
 
 	// Both the cancel and the end are on disk by now, or soon.
 	executortest.Eventually(t, "the ends are kept", func() bool {
