@@ -13,7 +13,6 @@ import (
 
 	"github.com/carillonhq/carillon/pkg/kv"
 	"github.com/carillonhq/carillon/pkg/kv/embedded"
-	"github.com/carillonhq/carillon/pkg/kv/kvtest"
 	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/store/etcdadmin"
 	"github.com/carillonhq/carillon/pkg/store/record"
@@ -143,35 +142,6 @@ func TestFullEtcd_TakesTrimsAndDeletes(t *testing.T) {
 	_, err = etcd.AlarmDisarm(t.Context(), &clientv3.AlarmMember{})
 	ok(t, err)
 	ok(t, <-committed)
-}
-
-func TestReadable_FindsTheOldestRevision(t *testing.T) {
-	etcd := kvtest.Memory(t)
-	keys, err := record.NewKeys("/x")
-	ok(t, err)
-	s := store.New(etcd, kv.Direct(etcd), keys)
-
-	r, err := s.Readable(t.Context())
-	if err != nil || r != (store.Readable{Oldest: 1, Newest: 1}) {
-		t.Errorf("of an empty etcd %+v, %v", r, err)
-	}
-
-	for range 30 {
-		_, err := etcd.Put(t.Context(), "/junk", "")
-		ok(t, err)
-	}
-
-	for _, compact := range []int64{0, 2, 17, 31} {
-		if compact > 0 {
-			_, err := etcd.Compact(t.Context(), compact)
-			ok(t, err)
-		}
-
-		r, err := s.Readable(t.Context())
-		if err != nil || r != (store.Readable{Oldest: max(compact, 1), Newest: 31}) {
-			t.Errorf("compacted at %d: %+v, %v", compact, r, err)
-		}
-	}
 }
 
 func TestSampleHistory_CountsSomeShards(t *testing.T) {

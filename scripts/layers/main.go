@@ -114,7 +114,7 @@ var allowedImports = map[string][]string{
 	"pkg/internal/authority":  {"pkg/clock", "pkg/internal/access", "pkg/kv", "pkg/store", "pkg/store/record", "pkg/task", "pkg/wake"},
 	"pkg/internal/api/runs":   {"pkg/client", "pkg/internal/api/httpapi", "pkg/internal/api/selection", "pkg/internal/api/attempts", "pkg/internal/api/views", "pkg/store", "pkg/store/record", "pkg/task", "pkg/internal/access"},
 	"pkg/internal/api/logs":   {"pkg/client", "pkg/internal/api/httpapi", "pkg/internal/api/peers", "pkg/store", "pkg/store/record", "pkg/task", "pkg/internal/access"},
-	"pkg/internal/api/events": {"pkg/client", "pkg/internal/api/httpapi", "pkg/store", "pkg/task", "pkg/internal/access", "pkg/internal/authority"},
+	"pkg/internal/api/events": {"pkg/client", "pkg/internal/api/httpapi", "pkg/store", "pkg/store/eventlog", "pkg/task", "pkg/internal/access", "pkg/internal/authority"},
 	"pkg/internal/api/nodes":  {"pkg/client", "pkg/internal/api/httpapi", "pkg/internal/api/views", "pkg/store", "pkg/task", "pkg/internal/access"},
 	// cluster lets package audit check the live cluster.
 	"pkg/internal/api/cluster": {"pkg/client", "pkg/internal/api/httpapi", "pkg/internal/api/views", "pkg/internal/audit", "pkg/store", "pkg/store/etcdadmin", "pkg/store/record", "pkg/task", "pkg/internal/access"},
@@ -164,11 +164,12 @@ var allowedImports = map[string][]string{
 	"executor": {"executor/guardian", "executor/process", "executor/proctree", "executor/spool", "pkg/cgroup", "pkg/kv", "pkg/store", "pkg/store/record", "pkg/task"},
 	// process starts the processes of attempts, and waits for their end.
 	"executor/process": {"executor/guardian", "executor/proctree", "executor/spool", "executor/status", "executor/workdir", "pkg/cgroup", "pkg/envfile", "pkg/policy", "pkg/spawn", "pkg/task"},
-	"pkg/store":        {"pkg/store/etcdadmin", "pkg/store/events", "pkg/store/record", "pkg/kv", "pkg/task"},
+	"pkg/store":        {"pkg/store/etcdadmin", "pkg/store/eventlog", "pkg/store/record", "pkg/kv", "pkg/task"},
 	// record has the keys and values, events converts changes of revisions to events. Both are pure. store reads
-	// and writes.
-	"pkg/store/events": {"pkg/store/record", "pkg/task"},
-	"pkg/store/record": {"pkg/task"},
+	// and writes, eventlog only reads.
+	"pkg/store/eventlog": {"pkg/store/events", "pkg/store/record", "pkg/kv", "pkg/task"},
+	"pkg/store/events":   {"pkg/store/record", "pkg/task"},
+	"pkg/store/record":   {"pkg/task"},
 	// etcdadmin reports and changes the members of etcd, and touches no record.
 	"pkg/store/etcdadmin": {"pkg/kv", "pkg/task"},
 
@@ -244,8 +245,8 @@ var outsideImports = []struct {
 	// recorder needs every revision, and audit the whole prefix, which store does not provide, because it returns the
 	// current state of records. Both only read, and an audit repairs through store. bench also measures etcd
 	// without Carillon.
-	{"go.etcd.io/", []string{"pkg/kv", "pkg/kv/embedded", "pkg/kv/kvmem", "pkg/store", "pkg/store/etcdadmin", "pkg/store/events", "pkg/store/record", "election", "pkg/daemon", "pkg/daemon/auditlog", "pkg/daemon/datadir", "pkg/daemon/etcdhistory", "pkg/internal/audit", "pkg/internal/authority", "pkg/bench", "pkg/internal/testkit/recorder", "pkg/internal/testkit/sim", "pkg/internal/testkit/etcdhook"}, false,
-		"only kv (with embedded), store (with etcdadmin), election, authority and daemon (with etcdhistory) touch the etcd client, and record, events, datadir and auditlog its types; audit and bench from outside; kvmem and what is in testkit for tests"},
+	{"go.etcd.io/", []string{"pkg/kv", "pkg/kv/embedded", "pkg/kv/kvmem", "pkg/store", "pkg/store/etcdadmin", "pkg/store/eventlog", "pkg/store/events", "pkg/store/record", "election", "pkg/daemon", "pkg/daemon/auditlog", "pkg/daemon/datadir", "pkg/daemon/etcdhistory", "pkg/internal/audit", "pkg/internal/authority", "pkg/bench", "pkg/internal/testkit/recorder", "pkg/internal/testkit/sim", "pkg/internal/testkit/etcdhook"}, false,
+		"only kv (with embedded), store (with etcdadmin and eventlog), election, authority and daemon (with etcdhistory) touch the etcd client, and record, events, datadir and auditlog its types; audit and bench from outside; kvmem and what is in testkit for tests"},
 	{"github.com/robfig/cron", []string{"pkg/internal/schedule", "pkg/internal/importer"}, true, "only schedule imports robfig/cron, and importer, which reads the schedules of Kubernetes with it"},
 }
 

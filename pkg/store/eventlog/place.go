@@ -1,4 +1,4 @@
-package store
+package eventlog
 
 import (
 	"context"
@@ -9,6 +9,7 @@ import (
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"github.com/carillonhq/carillon/pkg/kv"
 	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
@@ -27,14 +28,14 @@ type told struct {
 // according to the clocks that the nodes have announced. It is usually a few seconds earlier,
 // and never later. It returns the zero Place if that place may be before everything that etcd
 // still has.
-func (s Events) PlaceOf(ctx context.Context, instant time.Time) (task.Place, error) {
-	there, err := s.Readable(ctx)
+func (l Log) PlaceOf(ctx context.Context, instant time.Time) (task.Place, error) {
+	there, err := l.Readable(ctx)
 	if err != nil {
 		return task.Place{}, err
 	}
 
 	instant = instant.Add(-clockMargin)
-	known, err := s.clockAt(ctx, there.Oldest)
+	known, err := l.clockAt(ctx, there.Oldest)
 	if err != nil {
 		return task.Place{}, err
 	}
@@ -47,7 +48,7 @@ func (s Events) PlaceOf(ctx context.Context, instant time.Time) (task.Place, err
 	// increase with the revisions, so the condition changes only once.
 	for low, high := there.Oldest, there.Newest+1; high-low > 1; {
 		middle := low + (high-low)/2
-		rev, c, err := s.clockBefore(ctx, middle, low)
+		rev, c, err := l.clockBefore(ctx, middle, low)
 		switch {
 		case err != nil:
 			return task.Place{}, err
@@ -70,10 +71,10 @@ func (s Events) PlaceOf(ctx context.Context, instant time.Time) (task.Place, err
 // clockBefore returns the latest clock at revision from or, if no node was present then, at an
 // earlier revision above low, and that revision. It doubles its steps backward. It returns zero
 // values if it finds none.
-func (s Events) clockBefore(ctx context.Context, from, low int64) (rev int64, c told, err error) {
+func (l Log) clockBefore(ctx context.Context, from, low int64) (rev int64, c told, err error) {
 	for step := int64(0); from-step > low; step = max(1, 2*step) {
 		rev = from - step
-		if c, err = s.clockAt(ctx, rev); c.at != 0 || err != nil {
+		if c, err = l.clockAt(ctx, rev); c.at != 0 || err != nil {
 			return rev, c, err
 		}
 	}
@@ -82,17 +83,18 @@ func (s Events) clockBefore(ctx context.Context, from, low int64) (rev int64, c 
 }
 
 // clockAt returns the latest clock that a node had announced as of a revision.
-func (s Events) clockAt(ctx context.Context, rev int64) (latest told, err error) {
-	all, _, err := s.getAllAt(ctx, s.keys.Nodes(), rev)
+func (l Log) clockAt(ctx context.Context, rev int64) (latest told, err error) {
+	nodes, end := kv.Prefix(l.keys.Nodes())
+	all, _, err := kv.List(ctx, l.etcd, nodes, end, rev)
 	if errors.Is(err, rpctypes.ErrCompacted) {
 		return told{}, nil // compacted since the caller read the oldest revision
 	}
 	if err != nil {
-		return told{}, fmt.Errorf("read the nodes' clocks at revision %d: %w", rev, err)
+		return told{}, fmt.Errorf("read the nodes' clocks at revision %d: %w: %w", rev, task.ErrUnavailable, err)
 	}
 
 	for _, e := range all {
-		if n, err := record.DecodeNode(s.keys, e); err == nil && n.Clock.After(latest.clock) {
+		if n, err := record.DecodeNode(l.keys, e); err == nil && n.Clock.After(latest.clock) {
 			latest = told{n.Clock.Time, e.ModRevision}
 		}
 	}
@@ -106,9 +108,9 @@ type Readable struct{ Oldest, Newest int64 }
 // Readable finds the revisions that can be read. Older ones have been compacted. etcd does not
 // report where it was compacted, except by refusing a read, so this is a binary search with
 // about thirty reads of one key.
-func (s Events) Readable(ctx context.Context) (Readable, error) {
+func (l Log) Readable(ctx context.Context) (Readable, error) {
 	read := func(rev int64) (int64, error) {
-		res, err := s.etcd.Get(ctx, s.keys.Cluster(), clientv3.WithRev(rev), clientv3.WithCountOnly())
+		res, err := l.etcd.Get(ctx, l.keys.Cluster(), clientv3.WithRev(rev), clientv3.WithCountOnly())
 		if err != nil {
 			return 0, err
 		}

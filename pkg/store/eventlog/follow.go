@@ -1,36 +1,51 @@
-package store
+package eventlog
 
 import (
 	"context"
 	"errors"
 	"fmt"
 	"sync"
+	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"github.com/carillonhq/carillon/pkg/clock"
 	"github.com/carillonhq/carillon/pkg/kv"
 	"github.com/carillonhq/carillon/pkg/store/events"
+	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 	"github.com/carillonhq/carillon/pkg/wake"
 )
 
-// Events derives what has happened in the cluster from the revisions of etcd. It stores
-// nothing: an event exists as long as etcd keeps the revision from which it is derived.
-type Events struct{ *conn }
+// Log reads the events of one cluster. It is safe for concurrent use.
+type Log struct {
+	etcd *kv.Client
+	keys record.Keys
+}
+
+// New returns the Log of the cluster with these keys.
+func New(etcd *kv.Client, keys record.Keys) Log { return Log{etcd: etcd, keys: keys} }
 
 // maxEventsAhead is how many events may wait for a slow reader. One response of etcd, which may
 // contain a thousand revisions, can exceed it.
 const maxEventsAhead = 4096
 
-// EventQuery selects events, and the place from which they are delivered.
-type EventQuery struct {
+// The delay between attempts to follow etcd starts at minRetryDelay and doubles up to
+// maxRetryDelay.
+const (
+	minRetryDelay = 20 * time.Millisecond
+	maxRetryDelay = time.Second
+)
+
+// Query selects events, and the place from which they are delivered.
+type Query struct {
 	After *task.Place            // nil: only new events; the zero Place: from the oldest that exists
 	Wants func(*task.Event) bool // reports whether to deliver an event; nil: all
 }
 
-// EventBatch is a step of what FollowEvents delivers. Events may be empty. Then there are no
+// Batch is a step of what FollowEvents delivers. Events may be empty. Then there are no
 // wanted events up to Told.
-type EventBatch struct {
+type Batch struct {
 	Events []task.Event
 	Told   task.Place // all events up to this place have been delivered
 }
@@ -46,8 +61,8 @@ type EventBatch struct {
 //
 // apply may be slow. The number of events that wait for it is limited. Beyond that, the watch
 // ends, and a new one begins after apply has processed them.
-func (s Events) FollowEvents(ctx context.Context, q EventQuery, apply func(EventBatch) error) error {
-	f := &eventFollower{s: s, wants: q.Wants, apply: apply}
+func (l Log) FollowEvents(ctx context.Context, q Query, apply func(Batch) error) error {
+	f := &follower{log: l, wants: q.Wants, apply: apply}
 	if f.wants == nil {
 		f.wants = func(*task.Event) bool { return true }
 	}
@@ -56,7 +71,7 @@ func (s Events) FollowEvents(ctx context.Context, q EventQuery, apply func(Event
 		f.told, f.begun = *q.After, true
 	}
 
-	var wait again
+	var delay time.Duration // between attempts
 	for {
 		err := f.prepareHistory(ctx)
 		if err == nil {
@@ -65,10 +80,11 @@ func (s Events) FollowEvents(ctx context.Context, q EventQuery, apply func(Event
 
 		switch {
 		case errors.Is(err, errTooSlow):
-			wait = again{}
+			delay = 0
 		case (errors.Is(err, errElsewhere) || errors.Is(err, task.ErrUnavailable)) && ctx.Err() == nil:
-			if err := wait.waitBackoff(ctx); err != nil {
-				return err
+			delay = min(max(2*delay, minRetryDelay), maxRetryDelay)
+			if !clock.Sleep(ctx, delay) {
+				return context.Cause(ctx)
 			}
 		default:
 			return err
@@ -83,18 +99,18 @@ var (
 	errElsewhere = errors.New("the list has a different revision than requested")
 )
 
-// eventFollower is the state of one call of FollowEvents.
-type eventFollower struct {
-	s     Events
+// follower is the state of one call of FollowEvents.
+type follower struct {
+	log   Log
 	wants func(*task.Event) bool
-	apply func(EventBatch) error
+	apply func(Batch) error
 	told  task.Place // the last place that was delivered to apply
 	begun bool       // told is valid, and the events continue after it
 }
 
 // baseRevision returns the revision whose state precedes the next event to deliver. If only
 // some events of the revision told have been delivered, that revision is read again.
-func (f *eventFollower) baseRevision() int64 {
+func (f *follower) baseRevision() int64 {
 	if f.told.Index == task.Whole || f.told.Revision == 0 {
 		return f.told.Revision
 	}
@@ -104,12 +120,12 @@ func (f *eventFollower) baseRevision() int64 {
 // prepareHistory checks that etcd still has the revisions from which to continue. If it has
 // not, prepareHistory delivers a gap and continues behind it: at the oldest revision after a
 // compaction, and at the newest if etcd was restored from an older snapshot.
-func (f *eventFollower) prepareHistory(ctx context.Context) error {
+func (f *follower) prepareHistory(ctx context.Context) error {
 	if !f.begun {
 		return nil
 	}
 
-	there, err := f.s.Readable(ctx)
+	there, err := f.log.Readable(ctx)
 	if err != nil {
 		return err
 	}
@@ -137,17 +153,17 @@ func (f *eventFollower) prepareHistory(ctx context.Context) error {
 	f.told = task.After(gap.To)
 	gap.Revision, gap.ID = gap.To, f.told.String()
 
-	return f.apply(EventBatch{Events: []task.Event{gap}, Told: f.told})
+	return f.apply(Batch{Events: []task.Event{gap}, Told: f.told})
 }
 
 // followTail delivers the events after told until the reader is too slow or the next events do
 // not exist any more. A second goroutine fills a buffer from the watch, so that a slow reader
 // does not delay the watch of etcd.
-func (f *eventFollower) followTail(ctx context.Context) error {
+func (f *follower) followTail(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 
-	b := &eventBuffer{more: wake.NewSignal()}
+	b := &buffer{more: wake.NewSignal()}
 	ended := make(chan error, 1)
 	go func() { ended <- f.fillBuffer(ctx, b) }()
 
@@ -171,7 +187,7 @@ func (f *eventFollower) followTail(ctx context.Context) error {
 }
 
 // handEvents passes the content of the buffer to apply.
-func (f *eventFollower) handEvents(b *eventBuffer) error {
+func (f *follower) handEvents(b *buffer) error {
 	batch, some := b.takeBatch()
 	if !some {
 		return nil
@@ -187,8 +203,8 @@ func (f *eventFollower) handEvents(b *eventBuffer) error {
 
 // fillBuffer follows the keys from the place told, translates each revision to events, and adds
 // them to the buffer until that is full.
-func (f *eventFollower) fillBuffer(ctx context.Context, b *eventBuffer) error {
-	keys := f.s.keys
+func (f *follower) fillBuffer(ctx context.Context, b *buffer) error {
+	keys := f.log.keys
 	root, end := kv.Prefix(keys.Root())
 	var t *events.Translator
 	place, base := f.told, f.baseRevision()
@@ -201,7 +217,7 @@ func (f *eventFollower) fillBuffer(ctx context.Context, b *eventBuffer) error {
 		cfg.Revision = base
 	}
 
-	return kv.Follow(ctx, f.s.etcd, cfg, func(batch kv.Batch) error {
+	return kv.Follow(ctx, f.log.etcd, cfg, func(batch kv.Batch) error {
 		if batch.Reset {
 			if t != nil && batch.Revision != place.Revision || t == nil && f.begun && batch.Revision != base {
 				return errElsewhere // the watch could not be resumed, or the base revision is compacted
@@ -262,8 +278,8 @@ func oneRevision(told []*clientv3.Event) (int64, []events.Change, error) {
 	return rev, changes, nil
 }
 
-// eventBuffer contains the events that wait for a reader.
-type eventBuffer struct {
+// buffer contains the events that wait for a reader.
+type buffer struct {
 	more wake.Signal // one slot; receives a value when something was added
 
 	mu     sync.Mutex
@@ -273,7 +289,7 @@ type eventBuffer struct {
 
 // addEvents adds events up to a place and wakes the reader. It returns errTooSlow if too many
 // events wait now. Even then the events have been added, so nothing is lost.
-func (b *eventBuffer) addEvents(events []task.Event, told task.Place) error {
+func (b *buffer) addEvents(events []task.Event, told task.Place) error {
 	b.mu.Lock()
 	b.events, b.told = append(b.events, events...), told
 	full := len(b.events) > maxEventsAhead
@@ -290,11 +306,11 @@ func (b *eventBuffer) addEvents(events []task.Event, told task.Place) error {
 
 // takeBatch empties the buffer and returns its content. It returns false if nothing was added
 // since the last call.
-func (b *eventBuffer) takeBatch() (EventBatch, bool) {
+func (b *buffer) takeBatch() (Batch, bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 
-	batch := EventBatch{Events: b.events, Told: b.told}
+	batch := Batch{Events: b.events, Told: b.told}
 	b.events, b.told = nil, task.Place{}
 
 	return batch, batch.Told != task.Place{}
