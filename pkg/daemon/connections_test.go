@@ -24,6 +24,10 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
+// manyHealthChecks have answers that no buffer of a connection can hold. They need no token; other answers to clients
+// without one are the last on their connection.
+var manyHealthChecks = strings.Repeat("GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n", 20_000)
+
 // attacks are what clients without a token do to hold a connection, and to make it expensive, for as long as they
 // can.
 var attacks = []struct {
@@ -42,7 +46,7 @@ var attacks = []struct {
 		return readAll(c)
 	}},
 	{"read no answer", func(c net.Conn) error {
-		fmt.Fprint(c, strings.Repeat("GET /openapi.json HTTP/1.1\r\nHost: x\r\n\r\n", 40))
+		fmt.Fprint(c, manyHealthChecks)
 		for { // a write fails when the server has closed the connection
 			if _, err := c.Write([]byte("G")); err != nil {
 				return err
