@@ -37,12 +37,12 @@ func (e *Executor) AttemptStatus(namespace, name, run string) (task.AttemptStatu
 // AttemptStatuses returns the attempts on this node that have reported anything or are paused.
 func (e *Executor) AttemptStatuses() []task.AttemptStatus {
 	list := e.runner.Statuses()
-	said := list[:0]
+	reported := list[:0]
 	for _, v := range list {
 		if v.Paused || v.Progress != nil || len(v.Results) > 0 || v.Checkpoint != "" || v.BadLines > 0 {
-			said = append(said, v)
+			reported = append(reported, v)
 		}
 	}
 
-	return said
+	return reported
 }

@@ -173,11 +173,11 @@ func (e *Executor) recordRewritten(a *attempt, j *joinedSession, h *record.Held,
 // writeFailed notes that a write which compared the revision mod failed. It is retried when the
 // inbox shows a newer revision of the record, or after pause. If the outcome is unknown and
 // the write was applied, the inbox shows that.
-func (e *Executor) writeFailed(a *attempt, mod int64, err error, what string, pause time.Duration) {
+func (e *Executor) writeFailed(a *attempt, mod int64, err error, operation string, pause time.Duration) {
 	a.busy, a.failedAt, a.notBefore = false, mod, time.Now().Add(pause)
 
 	if !errors.Is(err, task.ErrConflict) && !errors.Is(err, task.ErrFenced) && !errors.Is(err, context.Canceled) {
-		e.log.Warn("cannot record an attempt", zap.String("what", what), zap.String("task", a.Namespace+"/"+a.Task),
+		e.log.Warn("cannot record an attempt", zap.String("what", operation), zap.String("task", a.Namespace+"/"+a.Task),
 			zap.String("run", a.ID), zap.Error(err))
 	}
 

@@ -247,9 +247,9 @@ type resolvedProgram struct {
 
 // findProgram looks up the program and the working directory, with a time limit, because a user may
 // have put these paths on a file system that does not answer.
-func (l *Runner) findProgram(what *preparedAttempt, o *Orders) (resolvedProgram, error) {
-	w := *what // the goroutine may outlive the attempt
-	return runWithTimeout(l.stuck, o.given, what.timeout, "to find its program and its working directory", func() (resolvedProgram, error) { return w.lookUp() })
+func (l *Runner) findProgram(prep *preparedAttempt, o *Orders) (resolvedProgram, error) {
+	w := *prep // the goroutine may outlive the attempt
+	return runWithTimeout(l.stuck, o.given, prep.timeout, "to find its program and its working directory", func() (resolvedProgram, error) { return w.lookUp() })
 }
 
 // lookUp returns the program, its arguments and the working directory. It touches paths of the user, so it may hang.
@@ -595,23 +595,23 @@ func (p *runningProcess) killLeftovers(l proctree.Mark) {
 }
 
 // prepareWorkdir creates the directories that the attempt requests in its working directory.
-func (l *Runner) prepareWorkdir(what *preparedAttempt) error {
-	if what.process.Scratch {
-		path, err := what.workdir.MakeScratch(what.noWorkdir)
+func (l *Runner) prepareWorkdir(prep *preparedAttempt) error {
+	if prep.process.Scratch {
+		path, err := prep.workdir.MakeScratch(prep.noWorkdir)
 		if err != nil {
-			if err = what.bound.addUnsupported("scratch", "%s", err); err != nil {
+			if err = prep.bound.addUnsupported("scratch", "%s", err); err != nil {
 				return err
 			}
 		} else {
-			what.env = append(what.env, "CARILLON_SCRATCH="+path)
-			what.scratch = path
+			prep.env = append(prep.env, "CARILLON_SCRATCH="+path)
+			prep.scratch = path
 		}
 	}
 
-	if what.bound.private {
-		if err := what.workdir.MakePrivate(what.noWorkdir); err != nil {
-			what.bound.private = false
-			return what.bound.addUnsupported("private_tmp", "%s", err)
+	if prep.bound.private {
+		if err := prep.workdir.MakePrivate(prep.noWorkdir); err != nil {
+			prep.bound.private = false
+			return prep.bound.addUnsupported("private_tmp", "%s", err)
 		}
 	}
 

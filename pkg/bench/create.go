@@ -246,7 +246,7 @@ func (r *rig) taskRef(namespace, name string) record.Ref {
 
 // createBy creates tasks with concurrent callers for the configured duration. It also returns how many tasks it
 // created in all, including the warm-up.
-func (b *bench) createBy(ctx context.Context, name string, callers int, create createFunc) (res Result, made int64, err error) {
+func (b *bench) createBy(ctx context.Context, name string, callers int, create createFunc) (res Result, created int64, err error) {
 	res.Name = name
 	spec := task.Defaults()
 	spec.Namespace, spec.Schedule, spec.Action = benchNamespace, task.Schedules{"@every 24h"}, noopAction
@@ -289,7 +289,7 @@ func (b *bench) createBy(ctx context.Context, name string, callers int, create c
 
 	watch.fillResult(done.Load(), &res)
 
-	// Let every caller finish its last task, so that made is exact.
+	// Let every caller finish its last task, so that created is exact.
 	stop.Store(true)
 	wg.Wait()
 

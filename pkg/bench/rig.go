@@ -139,13 +139,13 @@ func (r *rig) joinCluster(ctx context.Context) (err error) {
 }
 
 // awaitCondition polls until a condition holds, for settleFor at most.
-func (r *rig) awaitCondition(ctx context.Context, what string, is func() (bool, error)) error {
-	return r.awaitWithin(ctx, settleFor, what, is)
+func (r *rig) awaitCondition(ctx context.Context, condition string, is func() (bool, error)) error {
+	return r.awaitWithin(ctx, settleFor, condition, is)
 }
 
 // awaitWithin polls until a condition holds. It fails after a time, or when a part of the rig fails.
-func (r *rig) awaitWithin(ctx context.Context, most time.Duration, what string, is func() (bool, error)) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, most, fmt.Errorf("not in %s: %s", most, what))
+func (r *rig) awaitWithin(ctx context.Context, most time.Duration, condition string, is func() (bool, error)) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, most, fmt.Errorf("not in %s: %s", most, condition))
 	defer cancel()
 	for {
 		ok, err := is()

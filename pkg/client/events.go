@@ -183,8 +183,8 @@ func (s *eventStream) reportLoss(err error) {
 	}
 }
 
-// readConnection reads one connection until it ends. heard reports whether anything arrived.
-func (s *eventStream) readConnection(ctx context.Context) (heard bool, err error) {
+// readConnection reads one connection until it ends. received reports whether anything arrived.
+func (s *eventStream) readConnection(ctx context.Context) (received bool, err error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 
@@ -226,7 +226,7 @@ func (s *eventStream) readConnection(ctx context.Context) (heard bool, err error
 
 	var m message
 	for quiet.Reset(quietLimit); in.Scan(); quiet.Reset(quietLimit) {
-		heard = true
+		received = true
 
 		if m.addLine(in.Text()) {
 			continue
@@ -246,7 +246,7 @@ func (s *eventStream) readConnection(ctx context.Context) (heard bool, err error
 		err = fmt.Errorf("%w: %w", err, cause)
 	}
 
-	return heard, s.conn.errorWithoutAnswer(err, false)
+	return received, s.conn.errorWithoutAnswer(err, false)
 }
 
 // message is one server-sent message while its lines arrive.

@@ -278,7 +278,7 @@ func (p *presence) logAnnounced(n task.Node) {
 // joinCluster opens a session and registers the node under it. It retries until that succeeds. It returns an error if
 // another process holds the name for longer than a lease, if the cluster's record format is too new, or if ctx ends.
 func (p *presence) joinCluster(ctx context.Context) (*kv.Session, kv.Fence, error) {
-	told := false
+	logged := false
 	var taken time.Time // when another process was first found to hold the name; zero: none
 	for {
 		s, f, holder, err := p.tryJoin(ctx)
@@ -303,8 +303,8 @@ func (p *presence) joinCluster(ctx context.Context) (*kv.Session, kv.Fence, erro
 		case holder == nil:
 			// The name is free or etcd is unavailable, so an earlier holder does not count any more.
 			taken = time.Time{}
-			if !told {
-				told = true
+			if !logged {
+				logged = true
 				p.log.Warn("cannot join; retrying", zap.String("node", p.node.Name), zap.Error(err))
 			}
 		}

@@ -360,16 +360,16 @@ func (f *follower) receiveResponse(m *member, r clientv3.WatchResponse, ok bool)
 	}
 
 	// The events up to f.revision have been delivered by a list or by the previous watch.
-	told := slices.IndexFunc(r.Events, func(e *clientv3.Event) bool { return e.Kv.ModRevision > f.revision })
-	if told < 0 {
-		told = len(r.Events)
+	firstNew := slices.IndexFunc(r.Events, func(e *clientv3.Event) bool { return e.Kv.ModRevision > f.revision })
+	if firstNew < 0 {
+		firstNew = len(r.Events)
 	}
 
-	if err := f.replayEvents(r.Events[:told]); err != nil || told == len(r.Events) {
+	if err := f.replayEvents(r.Events[:firstNew]); err != nil || firstNew == len(r.Events) {
 		return err
 	}
 
-	return f.deliverBatch(Batch{Revision: r.Events[len(r.Events)-1].Kv.ModRevision, Events: r.Events[told:]})
+	return f.deliverBatch(Batch{Revision: r.Events[len(r.Events)-1].Kv.ModRevision, Events: r.Events[firstNew:]})
 }
 
 // replayEvents delivers events that a list or an earlier watch has delivered before, if the consumer requested them.

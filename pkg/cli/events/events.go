@@ -243,23 +243,23 @@ func eventCells(f *factory.Factory, e task.Event) []string {
 		at = local.Format(time.DateTime)
 	}
 
-	what := ""
+	object := ""
 
 	switch {
 	case e.Task != "" && (f.AllNamespaces || e.Namespace != f.Namespace()):
-		what = e.Namespace + "/" + e.Task
+		object = e.Namespace + "/" + e.Task
 	case e.Task != "":
-		what = e.Task
+		object = e.Task
 	case e.Secret != "" && (f.AllNamespaces || e.Namespace != f.Namespace()):
-		what = e.Namespace + "/" + e.Secret
+		object = e.Namespace + "/" + e.Secret
 	case e.Secret != "":
-		what = e.Secret
+		object = e.Secret
 	case e.Kind == task.EventShard && e.Shard != nil:
-		what = fmt.Sprint(*e.Shard)
+		object = fmt.Sprint(*e.Shard)
 	case e.Kind == task.EventNode:
-		what = e.Node
+		object = e.Node
 	case e.Kind == task.EventCluster:
-		what = e.Namespace
+		object = e.Namespace
 	}
 
 	words := output.OneLine(eventWords(f, e))
@@ -267,7 +267,7 @@ func eventCells(f *factory.Factory, e task.Event) []string {
 		words = f.Paint(output.Yellow, words)
 	}
 
-	return []string{e.ID, at, e.Kind, output.OneLine(cmp.Or(what, f.NoValue())), words}
+	return []string{e.ID, at, e.Kind, output.OneLine(cmp.Or(object, f.NoValue())), words}
 }
 
 // eventWords describes an event: what happened, who caused it, and why.

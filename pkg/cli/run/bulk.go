@@ -33,12 +33,12 @@ type bulkFlags struct {
 // bindFlags declares the flags.
 func (p *bulkFlags) bindFlags(cmd *cobra.Command) {
 	p.Flags.Bind(cmd, true)
-	what := "select all waiting and active runs"
+	usage := "select all waiting and active runs"
 	if p.dead {
-		what = "select all dead runs"
+		usage = "select all dead runs"
 	}
 
-	cmd.Flags().BoolVar(&p.all, "all", false, what+" of the namespace, or of all namespaces with -A")
+	cmd.Flags().BoolVar(&p.all, "all", false, usage+" of the namespace, or of all namespaces with -A")
 	cmd.Flags().StringSliceVar(&p.states, "state", nil, "select only runs in these `STATES`: "+strings.Join(stateNames(p.of), ", "))
 	complete.RegisterFixed(cmd, "state", stateNames(p.of)...)
 	cmd.Use += " RUN|GLOB... | -l SELECTOR | --state STATE | --all"
@@ -238,16 +238,16 @@ func cancelCommand(f *factory.Factory) *cobra.Command {
 	return runsCommand(f, cmd, &bulkFlags{of: []task.State{task.Queued, task.Dispatched, task.Running, task.Paused}}, "cancelled",
 		func(ctx context.Context, c *client.Client, r task.Run) (client.Cancelled, string, error) {
 			end, err := c.Runs.Cancel(ctx, r.Namespace, r.Task, r.ID)
-			said := "cancelled " + r.ID
+			message := "cancelled " + r.ID
 
 			switch {
 			case end.Unrecorded:
-				said = fmt.Sprintf("cancelled %s on node %s; etcd is full, so its record follows when there is space", r.ID, end.Node)
+				message = fmt.Sprintf("cancelled %s on node %s; etcd is full, so its record follows when there is space", r.ID, end.Node)
 			case !end.State.Final():
-				said = fmt.Sprintf("requested the cancellation of %s; to check it: %s", r.ID, "carillon run get "+r.ID)
+				message = fmt.Sprintf("requested the cancellation of %s; to check it: %s", r.ID, "carillon run get "+r.ID)
 			}
 
-			return end, said, err
+			return end, message, err
 		}, func(r client.Cancelled) string { return selection.RunName(r.Run) })
 }
 

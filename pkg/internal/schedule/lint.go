@@ -243,15 +243,15 @@ func (l *linter) checkGap(r *rule, st *offsetPeriod) bool {
 	}
 
 	when := time.Unix(first, 0).UTC().Format("15:04:05 on 2 January 2006")
-	what := "there is no tick"
+	effect := "there is no tick"
 	if !r.realTime && !l.policy.skipGap {
-		what = "the tick is at " + time.Unix(to, 0).UTC().Format("15:04:05") + " instead"
+		effect = "the tick is at " + time.Unix(to, 0).UTC().Format("15:04:05") + " instead"
 		if count > 1 {
-			what = fmt.Sprintf("it and the next %d become one tick, at %s", count-1, time.Unix(to, 0).UTC().Format("15:04:05"))
+			effect = fmt.Sprintf("it and the next %d become one tick, at %s", count-1, time.Unix(to, 0).UTC().Format("15:04:05"))
 		}
 	}
 
-	l.addWarning(LintClocks, "", "%s does not exist in %s: %s", when, l.zone.location, what)
+	l.addWarning(LintClocks, "", "%s does not exist in %s: %s", when, l.zone.location, effect)
 
 	return true
 }

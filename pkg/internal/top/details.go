@@ -46,8 +46,8 @@ func (m *Model) formatDay(t task.Time) string {
 }
 
 // taskText draws the details of a task.
-func (m *Model) taskText(told *TaskDetails) Picture {
-	t, f := told.Task, &fields{m: m}
+func (m *Model) taskText(details *TaskDetails) Picture {
+	t, f := details.Task, &fields{m: m}
 	f.addField("Schedule", strings.Join(t.Schedule, ", ")+" in "+t.Timezone)
 	f.addField("About", t.Description)
 	f.addField("Does", actionWords(t.Action))
@@ -79,9 +79,9 @@ func (m *Model) taskText(told *TaskDetails) Picture {
 		f.addField("Next", t.NoNext)
 	}
 
-	if len(told.Next) > 1 {
+	if len(details.Next) > 1 {
 		var then []string
-		for _, o := range told.Next[1:] {
+		for _, o := range details.Next[1:] {
 			then = append(then, o.Time.In(m.cfg.Zone).Format("15:04:05"))
 		}
 		f.addField("Then", strings.Join(then, ", "))
@@ -89,16 +89,16 @@ func (m *Model) taskText(told *TaskDetails) Picture {
 
 	f.addField("Target", t.Target.Selector)
 
-	if told.Why.Sentence != "" {
+	if details.Why.Sentence != "" {
 		f.addSection("Why")
-		f.p = append(f.p, m.wrapText(" ", m.toPrintable(stripControls(told.Why.Sentence)), Plain)...)
-		for _, also := range told.Why.Also {
+		f.p = append(f.p, m.wrapText(" ", m.toPrintable(stripControls(details.Why.Sentence)), Plain)...)
+		for _, also := range details.Why.Also {
 			f.p = append(f.p, m.wrapText(" ", m.toPrintable(stripControls(also.Sentence)), Plain)...)
 		}
 	}
 
 	f.addSection("Runs")
-	f.p = append(f.p, m.runText(told.Runs)...)
+	f.p = append(f.p, m.runText(details.Runs)...)
 
 	return f.p
 }

@@ -87,9 +87,9 @@ func (m *Model) Update(msg Message) []Command {
 		m.setStatus(msg.Words, msg.Err)
 		return append(m.refreshCommands(), Refresh{})
 	case TaskDetails, RunExplanation, RunOutput:
-		if told, ok := msg.(TaskDetails); ok && m.pausing != nil && told.About == *m.pausing {
+		if details, ok := msg.(TaskDetails); ok && m.pausing != nil && details.About == *m.pausing {
 			m.pausing = nil
-			m.askPause(told)
+			m.askPause(details)
 		}
 
 		if m.view != nil {

@@ -149,9 +149,9 @@ func (m *Model) problemRows() (rows []row) {
 }
 
 // addRestRow adds a row with the number of items that the board does not list.
-func (m *Model) addRestRow(rows *[]row, n int, what string) {
+func (m *Model) addRestRow(rows *[]row, n int, unit string) {
 	if n > 0 {
-		*rows = append(*rows, row{key: "rest " + what, style: Dim, cells: []string{"", "", m.toPrintable(fmt.Sprintf("… and %s more %s", formatNumber(n), what)), "", ""}})
+		*rows = append(*rows, row{key: "rest " + unit, style: Dim, cells: []string{"", "", m.toPrintable(fmt.Sprintf("… and %s more %s", formatNumber(n), unit)), "", ""}})
 	}
 }
 

@@ -265,9 +265,9 @@ func (h *Handlers) askParts(c *httpapi.Call, nodes []task.Node, query task.Board
 	parts := map[string]partAnswer{}
 	var g errgroup.Group
 	g.SetLimit(peers.AtOnce)
-	ask := func(name string, how func() (task.BoardPart, error)) {
+	ask := func(name string, read func() (task.BoardPart, error)) {
 		g.Go(func() error {
-			p, err := how()
+			p, err := read()
 			mu.Lock()
 			defer mu.Unlock()
 

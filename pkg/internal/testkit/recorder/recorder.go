@@ -268,9 +268,9 @@ func (r *Recorder) watchOnce(ctx context.Context, attempt int) error {
 	ask := time.NewTicker(progressInterval)
 	defer ask.Stop()
 
-	// heard is when the last response arrived. Progress notifications count, so that an idle but working watch is
+	// lastReceived is when the last response arrived. Progress notifications count, so that an idle but working watch is
 	// not given up.
-	heard := time.Now()
+	lastReceived := time.Now()
 	for {
 		select {
 		case <-ctx.Done():
@@ -285,9 +285,9 @@ func (r *Recorder) watchOnce(ctx context.Context, attempt int) error {
 				return err
 			}
 
-			heard = time.Now()
+			lastReceived = time.Now()
 		case <-ask.C:
-			if time.Since(heard) > watchTimeout && len(responses) == 0 {
+			if time.Since(lastReceived) > watchTimeout && len(responses) == 0 {
 				return fmt.Errorf("the watch was silent for %s", watchTimeout)
 			}
 

@@ -51,7 +51,7 @@ func (a *acks) addWrite(what, key string, revision int64) {
 }
 
 // addRefusal records a refused call.
-func (a *acks) addRefusal(mark, what string) {
+func (a *acks) addRefusal(mark, call string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 
@@ -59,7 +59,7 @@ func (a *acks) addRefusal(mark, what string) {
 		a.refused = map[string]string{}
 	}
 
-	a.refused[mark] = what
+	a.refused[mark] = call
 }
 
 // addLateCancel records that an attempt was cancelled while etcd was full.

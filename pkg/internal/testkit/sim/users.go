@@ -39,35 +39,35 @@ func (u *user) makeCalls(ctx context.Context) {
 }
 
 // makeCall makes one call on a random task, and records the answer.
-func (u *user) makeCall(ctx context.Context, what string) {
+func (u *user) makeCall(ctx context.Context, kind string) {
 	c := u.anyNode()
 	if c == nil {
 		return
 	}
 
 	name, mark := u.drawName(), u.acks.newMark()
-	err := u.callAndRecord(ctx, c, what, name, mark)
-	u.noteRefusal(mark, what+" of "+name, err)
+	err := u.callAndRecord(ctx, c, kind, name, mark)
+	u.noteRefusal(mark, kind+" of "+name, err)
 
 	var problem *client.Error
 	switch {
 	case err == nil:
-		u.logLine("> user: %s %s", what, name)
+		u.logLine("> user: %s %s", kind, name)
 	case ctx.Err() != nil:
 	case errors.As(err, &problem):
-		u.logLine("> user: %s %s: %s", what, name, problem.Code)
+		u.logLine("> user: %s %s: %s", kind, name, problem.Code)
 		u.countReached("API answers " + problem.Code)
 	default:
-		u.logLine("> user: %s %s: %v", what, name, err)
+		u.logLine("> user: %s %s: %v", kind, name, err)
 	}
 }
 
 // noteRefusal records a call that the API has refused, so that nothing of it may be written. An answer of unknown
 // outcome, and one for lack of space, are not refusals.
-func (u *user) noteRefusal(mark, what string, err error) {
+func (u *user) noteRefusal(mark, call string, err error) {
 	var problem *client.Error
 	if err != nil && !errors.Is(err, task.ErrUnknown) && errors.As(err, &problem) && problem.Status != 0 && problem.Code != client.CodeNoSpace {
-		u.acks.addRefusal(mark, what+": "+problem.Code)
+		u.acks.addRefusal(mark, call+": "+problem.Code)
 	}
 }
 

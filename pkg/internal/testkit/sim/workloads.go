@@ -139,10 +139,10 @@ func fanOut(s *task.Spec, r *rand.Rand) {
 }
 
 // actOnNode drains, cordons or resumes a node through the API of any node.
-func (u *user) actOnNode(ctx context.Context, c *client.Client, what string) (err error) {
+func (u *user) actOnNode(ctx context.Context, c *client.Client, action string) (err error) {
 	name := u.anyHost().name
 
-	switch what {
+	switch action {
 	case "drain node":
 		_, err = c.Nodes.Drain(ctx, name)
 	case "cordon node":
@@ -157,10 +157,10 @@ func (u *user) actOnNode(ctx context.Context, c *client.Client, what string) (er
 		}
 	}
 
-	u.logLine("> user: %s %s: %v", what, name, err)
+	u.logLine("> user: %s %s: %v", action, name, err)
 
 	if err == nil {
-		u.countReached(what)
+		u.countReached(action)
 	}
 
 	return err
