@@ -262,13 +262,13 @@ func TestConfine_StepThatFails(t *testing.T) {
 	mark := filepath.Join(t.TempDir(), "ran")
 
 	for _, enforce := range []string{task.EnforceRequire, task.EnforceReport} {
-		what, err := l.prepareAttempt(executortest.Assigned("r1", &task.Process{Shell: "echo >" + mark, Enforce: enforce}), executortest.NewToken())
+		prep, err := l.prepareAttempt(executortest.Assigned("r1", &task.Process{Shell: "echo >" + mark, Enforce: enforce}), executortest.NewToken())
 		if err != nil {
 			t.Fatal(err)
 		}
 
-		what.bound.steps = append(what.bound.steps, step{"nice", func(int) error { return unix.EPERM }})
-		r := l.runPrepared(what, NewOrders())
+		prep.bound.steps = append(prep.bound.steps, step{"nice", func(int) error { return unix.EPERM }})
+		r := l.runPrepared(prep, NewOrders())
 		_, err = os.Stat(mark)
 		switch ran := err == nil; {
 		case enforce == task.EnforceRequire && (ran || r.Reason != task.ReasonHost || r.Message != "this node cannot enforce nice: operation not permitted"):

@@ -29,20 +29,20 @@ func TestGuardian_KnowsOfAnAttemptBeforeTheForkAndOfItsProcessAtOnce(t *testing.
 	l, g := guardedLauncher(t)
 	e := guardiantest.Listen(t, g)
 
-	what, err := l.prepareAttempt(executortest.Assigned("r1", &task.Process{Shell: "exec sleep 300"}), executortest.NewToken())
+	prep, err := l.prepareAttempt(executortest.Assigned("r1", &task.Process{Shell: "exec sleep 300"}), executortest.NewToken())
 	if err != nil {
 		t.Fatal(err)
 	}
 
 	told := make(chan uint64, 1)
-	what.mayStart = func() error { // nothing was forked yet
+	prep.mayStart = func() error { // nothing was forked yet
 		told <- e.Hear("of the attempt", announced).Attempt.ID
 		return nil
 	}
 
 	o := NewOrders()
 	ended := make(chan Result)
-	go func() { ended <- l.runPrepared(what, o) }()
+	go func() { ended <- l.runPrepared(prep, o) }()
 	id := <-told
 
 	pid := e.Hear("of the process", func(x guardian.Message) bool { return x.Attempt != nil && x.Attempt.Pid > 0 && x.Attempt.ID == id }).Attempt.Pid
@@ -64,13 +64,13 @@ func TestGuardian_LostBeforeTheForkIsWaitedFor(t *testing.T) {
 	l.guardian = g
 	guardiantest.Listen(t, g).Close() // the guardian is dead, and the client does not know it yet
 
-	what, err := l.prepareAttempt(executortest.Assigned("r1", &task.Process{Shell: "exit 0"}), executortest.NewToken())
+	prep, err := l.prepareAttempt(executortest.Assigned("r1", &task.Process{Shell: "exit 0"}), executortest.NewToken())
 	if err != nil {
 		t.Fatal(err)
 	}
 
 	guarded := make(chan struct{})
-	what.mayStart = func() error {
+	prep.mayStart = func() error {
 		select {
 		case <-guarded:
 		default:
@@ -81,7 +81,7 @@ func TestGuardian_LostBeforeTheForkIsWaitedFor(t *testing.T) {
 	}
 
 	ended := make(chan Result)
-	go func() { ended <- l.runPrepared(what, NewOrders()) }()
+	go func() { ended <- l.runPrepared(prep, NewOrders()) }()
 	executortest.Eventually(t, "writing to fail", func() bool { return logs.FilterMessage("cannot reach the guardian").Len() > 0 })
 	close(guarded)
 	e := guardiantest.Listen(t, g)

@@ -73,7 +73,7 @@ func TestPause_TimeoutCountsWhatRan(t *testing.T) {
 	a := executortest.Assigned("timeout", &task.Process{Shell: "exec sleep 300"})
 	a.Timeout = task.Duration(300 * time.Millisecond)
 
-	what, err := l.prepareAttempt(a, executortest.NewToken())
+	prep, err := l.prepareAttempt(a, executortest.NewToken())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -89,8 +89,8 @@ func TestPause_TimeoutCountsWhatRan(t *testing.T) {
 		}
 	}
 
-	what.onPause = func(s PauseState) { turned <- s }
-	what.onStarted = func(time.Time) {
+	prep.onPause = func(s PauseState) { turned <- s }
+	prep.onStarted = func(time.Time) {
 		go func() {
 			for range 3 {
 				turn(true, 200*time.Millisecond)
@@ -100,7 +100,7 @@ func TestPause_TimeoutCountsWhatRan(t *testing.T) {
 	}
 
 	o.SetPaused(true) // request the first pause before the start, because the attempt could reach its timeout before a later one
-	r := l.runPrepared(what, o)
+	r := l.runPrepared(prep, o)
 	close(over)
 
 	if ran := r.EndedAt.Sub(r.StartedAt) - r.Paused; r.State != task.TimedOut || r.Paused == 0 || ran < 300*time.Millisecond {

@@ -282,18 +282,18 @@ func TestOrphans_AreTracedFromTheFirstInstructionOn(t *testing.T) {
 	a := executortest.Assigned("r1", &task.Process{Command: []string{"/bin/true"}})
 	alone(&a)
 
-	what, err := l.prepareAttempt(a, executortest.NewToken())
+	prep, err := l.prepareAttempt(a, executortest.NewToken())
 	if err != nil {
 		t.Fatal(err)
 	}
 
 	traced, main := false, 0
-	what.bound.steps = append(what.bound.steps, step{"nothing", func(pid int) error { // while orphans is locked
+	prep.bound.steps = append(prep.bound.steps, step{"nothing", func(pid int) error { // while orphans is locked
 		main, traced = pid, l.orphans.Traces(pid)
 		return nil
 	}})
 
-	r := l.runPrepared(what, NewOrders())
+	r := l.runPrepared(prep, NewOrders())
 	l.orphans.Lock()
 	after := l.orphans.Traces(main)
 	l.orphans.Unlock()
@@ -347,17 +347,17 @@ func TestTree_FreezeStopsWhatLeftTheGroupToo(t *testing.T) {
 	a, b := filepath.Join(dir, "a"), filepath.Join(dir, "b")
 	count := func(to string) string { return "while :; do echo >> " + to + "; sleep 0.005; done" }
 
-	what, err := l.prepareAttempt(executortest.Assigned("r1", &task.Process{Shell: "setsid /bin/sh -c '" + count(a) + "' & " + count(b)}), executortest.NewToken())
+	prep, err := l.prepareAttempt(executortest.Assigned("r1", &task.Process{Shell: "setsid /bin/sh -c '" + count(a) + "' & " + count(b)}), executortest.NewToken())
 	if err != nil {
 		t.Fatal(err)
 	}
 
-	out := l.spool.NewOutput(what.path, what.output)
+	out := l.spool.NewOutput(prep.path, prep.output)
 	defer out.Close()
 
 	o := NewOrders()
 
-	p, err := l.startProcess(what, out, o)
+	p, err := l.startProcess(prep, out, o)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -404,7 +404,7 @@ func TestTree_FreezeStopsWhatLeftTheGroupToo(t *testing.T) {
 	}
 
 	o.Kill(Kill{Cause: CauseCancel}) // a frozen attempt can be killed, too
-	p.waitForMain(what, o)
+	p.waitForMain(prep, o)
 
 	if l.groups.Quarantined() != 0 {
 		t.Error("something is left")
