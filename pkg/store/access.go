@@ -230,7 +230,7 @@ func (s Access) RecordIntent(ctx context.Context) error {
 // RecordAudit writes an audit record by itself: the intent and the outcome of what is not one
 // transaction, a refused login, or a record that is late. It is not made on anyone's behalf.
 func (s Access) RecordAudit(ctx context.Context, r task.AuditRecord) error {
-	if _, err := commitWrite(ctx, s.writes, kv.Txn{Then: []clientv3.Op{clientv3.OpPut(s.keys.AuditRecord(r.ID), record.Encode(r))}}); err != nil {
+	if _, err := commitWrite(ctx, s.writes, kv.Txn{Then: []clientv3.Op{clientv3.OpPut(s.keys.AuditRecord(r.ID), record.EncodeAudit(&r))}}); err != nil {
 		return fmt.Errorf("write audit record: %w", err)
 	}
 	return nil

@@ -150,7 +150,7 @@ func (s *conn) guard(t kv.Txn, p Proof, audit *task.AuditRecord) kv.Txn {
 	// that only creates would create again what has ended or was deleted since.
 	if audit != nil {
 		g.If = append(g.If, isAbsent(s.keys.AuditRecord(audit.ID)))
-		g.Then = append(slices.Clip(t.Then), clientv3.OpPut(s.keys.AuditRecord(audit.ID), record.Encode(audit)))
+		g.Then = append(slices.Clip(t.Then), clientv3.OpPut(s.keys.AuditRecord(audit.ID), record.EncodeAudit(audit)))
 	}
 
 	return g

@@ -1,0 +1,84 @@
+package record
+
+import (
+	"encoding/json"
+	"fmt"
+	"reflect"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// An audit record that is encoded without reflection has the fields and values that encoding/json gives it.
+func TestEncodeAudit_IsTheSameDocumentAsFromEncodingJSON(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		r := filled[task.AuditRecord](t)
+		got, want := EncodeAudit(&r), Encode(&r)
+
+		if !json.Valid([]byte(got)) || !reflect.DeepEqual(number([]byte(got)), number([]byte(want))) {
+			t.Fatalf("wrote\n%s\nwant\n%s", got, want)
+		}
+	})
+}
+
+// BenchmarkAudit measures the audit record of a transaction that creates tasks, each with a spec and an entry.
+func BenchmarkAudit(b *testing.B) {
+	keys, err := NewKeys("/carillon")
+	if err != nil {
+		b.Fatal(err)
+	}
+
+	now := task.At(time.UnixMilli(1_700_000_000_123))
+	spec := task.Defaults()
+	spec.Schedule, spec.Action = task.Schedules{"@every 24h"}, task.Action{Noop: &task.Noop{}}
+	value := []byte(Encode(task.Task{Spec: spec, UID: "vlzil5fydrpbdsib", Generation: 1, CreatedAt: now, UpdatedAt: now, UpdatedBy: "service:bench"}))
+
+	for _, n := range []int{1, 8, 100} {
+		type object struct {
+			spec, entry string
+			known       task.AuditObject
+		}
+
+		tasks := make([]object, n)
+		for i := range tasks {
+			ref := Ref{Namespace: "bench", Name: fmt.Sprintf("k3f9aaaaaaaaaaaa-%07d", i), Shard: 17}
+			tasks[i] = object{keys.Spec(ref), keys.Entry(ref), task.AuditObject{Kind: "task", Namespace: ref.Namespace, Name: ref.Name, UID: "vlzil5fydrpbdsib", Generation: 1}}
+		}
+
+		collect := func() []task.AuditObject {
+			var objects AuditObjects
+			for i := range tasks {
+				objects.Add(keys, tasks[i].spec, value, false)
+				objects.Add(keys, tasks[i].entry, value, false)
+			}
+
+			for i := range tasks {
+				objects.Complete(tasks[i].known)
+			}
+
+			return objects.List()
+		}
+
+		b.Run(fmt.Sprintf("objects of %d", n), func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				collect()
+			}
+		})
+
+		r := task.AuditRecord{
+			ID: NewAuditID(now.Time), Time: now, Node: "n1", Subject: "service:bench", Token: "k3f9aaaaaaaaaaaa", Address: "127.0.0.1:40000", Operation: "create-task",
+			Objects: collect(),
+		}
+
+		b.Run(fmt.Sprintf("encode %d", n), func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				EncodeAudit(&r)
+			}
+		})
+	}
+}
