@@ -249,7 +249,7 @@ func TestLateCancels_SurviveACrash(t *testing.T) {
 	executortest.Must(t, l.keep(lateCancelOf("r3", 3)))
 	executortest.Must(t, l.drop(lateIDOf(&first)))
 
-	// The file is written anew when many of its lines no longer count, and emptied when nothing is kept.
+	// The file is rewritten when many of its lines no longer count, and emptied when nothing is kept.
 	for range maxLateLines {
 		executortest.Must(t, l.keep(lateCancelOf("r3", 3)))
 	}

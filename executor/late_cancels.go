@@ -17,7 +17,7 @@ import (
 const (
 	// maxLateCancels is how many late cancels a node keeps at most.
 	maxLateCancels = 10_000
-	// maxLateLines is how many lines of the file may be out of date before it is written anew.
+	// maxLateLines is how many lines of the file may be out of date before it is rewritten.
 	maxLateLines = 1000
 )
 
@@ -152,7 +152,7 @@ func (l *lateCancels) writeAt(b []byte, offset int64) error {
 	return err
 }
 
-// rewriteFile writes the file anew with only the cancels that are kept. The caller must hold mu.
+// rewriteFile rewrites the file with only the cancels that are kept. The caller must hold mu.
 func (l *lateCancels) rewriteFile() error {
 	if len(l.kept) == 0 {
 		if err := os.Truncate(l.path, 0); err != nil {

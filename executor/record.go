@@ -25,7 +25,7 @@ const (
 	returnAfter = 3 * time.Second
 )
 
-// startProcess starts an attempt that runs a process, on a goroutine of its own. The
+// startProcess starts an attempt that runs a process, on its own goroutine. The
 // callbacks do not touch the state: they leave messages for the loop. The attempt is in phaseRunning
 // before the goroutine exists, so the slot is taken at once.
 func (e *Executor) startProcess(a *attempt) {

@@ -43,7 +43,7 @@ func newSecretReader() secretReader {
 }
 
 // serveRequests answers requests until ctx ends. It answers each request that it has received, so the requester can
-// wait for the answer without a time limit of its own.
+// wait for the answer without its own time limit.
 func (q secretReader) serveRequests(ctx context.Context, secrets Secrets) {
 	for {
 		select {

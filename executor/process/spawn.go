@@ -26,9 +26,9 @@ import (
 // touch no path that a user could make hang. The attempt's own goroutine waits instead.
 //
 // There is one thread for each combination of two properties. Processes with
-// no_new_privs need a thread of their own, because a thread cannot give up that attribute.
+// no_new_privs need their own thread, because a thread cannot give up that attribute.
 // Starts that take milliseconds (a private mount namespace, moves to v1 control
-// groups) have a thread of their own, so that they do not delay the others.
+// groups) have their own thread, so that they do not delay the others.
 type spawner struct {
 	requests [kindCount]chan *spawnRequest // by kind of thread
 	orphans  *proctree.Orphans             // nil: orphans do not become children of the daemon

@@ -18,7 +18,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/clock"
 )
 
-// agents are daemons in processes of their own, started as carillon agent.
+// agents are daemons in separate processes, started as carillon agent.
 type agents struct {
 	dir   string
 	flags []string          // the same for all agents

@@ -17,7 +17,7 @@
 //
 // Sessions, leases and the executor always use real time.
 //
-// The benchmark failover is different. It starts daemons in processes of their own, as carillon agent does, and
+// The benchmark failover is different. It starts daemons in separate processes, as carillon agent does, and
 // observes in etcd when each run is decided while nodes join, drain, restart and die. Their clock is the real one.
 //
 // A result is verified only if all revisions of the run, read back from etcd afterwards, show that each tick up to

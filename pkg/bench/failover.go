@@ -26,7 +26,7 @@ func checkFailoverRate(s *settings) error {
 }
 
 // measureFailover measures how long tasks do not run when nodes join, drain, restart and die. The nodes are daemons
-// in processes of their own. An observer watches in etcd when each run is decided.
+// in separate processes. An observer watches in etcd when each run is decided.
 func (b *bench) measureFailover(ctx context.Context) (err error) {
 	t := &trial{bench: b, store: store.New(b.client, kv.Direct(b.client), b.keys), agents: newAgents(b.etcdTarget, b.Lease), witness: newDispatchObserver(b.keys, time.Second)}
 	first := store.OpenAccess()

@@ -52,7 +52,7 @@ type rigConfig struct {
 	Cgroup string
 }
 
-// rig is one node of a cluster of its own, without a daemon. It joins once, and its parts can be started and
+// rig is a cluster of one node, without a daemon. It joins once, and its parts can be started and
 // stopped any number of times.
 //
 //	newRig ─► joined ─work─► working ─stop─► joined … ─close─► gone
@@ -338,8 +338,8 @@ func readMetric(r *prometheus.Registry, name string) map[string]float64 {
 	return all
 }
 
-// groupCommitStats counts ticks, commits, transactions and requests, to compute how many ticks share a commit and how many
-// transactions share a request.
+// groupCommitStats counts ticks, commits, transactions and requests, to compute how many ticks share a commit and
+// how many transactions share a request.
 type groupCommitStats struct{ ticks, commits, transactions, requests float64 }
 
 // readGroupCommitStats reads the counts.

@@ -166,7 +166,7 @@ func (b *bench) driveLoad(ctx context.Context, r *rig, w *work, l load, res *Res
 
 // pushClock advances the clock as far as undecided ticks and outstanding runs allow. With an executor, ticks become
 // due in herds of half as many as may be outstanding, when the previous half has ended. If they became due one by
-// one, each would have a commit of its own, unlike in a scheduler with a backlog.
+// one, each would have its own commit, unlike in a scheduler with a backlog.
 func (b *bench) pushClock(ctx context.Context, r *rig, w *work, l load) {
 	var skipped int64
 	var looked time.Time

@@ -23,7 +23,7 @@ func checkScaleRate(s *settings) error {
 }
 
 // measureScale measures a scheduler with many tasks and one with few: its memory, how long it loads, its CPU usage
-// while nothing is due, and the cost of a fire. The scheduler runs in a process of its own. The load and an
+// while nothing is due, and the cost of a fire. The scheduler runs in a separate process. The load and an
 // embedded etcd are in this process.
 func (b *bench) measureScale(ctx context.Context) error {
 	b.Rig.Executor = false
@@ -49,7 +49,7 @@ func (b *bench) measureScale(ctx context.Context) error {
 	return nil
 }
 
-// measureOneScale measures one scheduler with n tasks, in a cluster of its own. o holds further options for it.
+// measureOneScale measures one scheduler with n tasks, in its own cluster. o holds further options for it.
 func (b *bench) measureOneScale(ctx context.Context, name string, n int, o childRequest) (res Result, err error) {
 	res = Result{Name: name, Tasks: int64(n)}
 

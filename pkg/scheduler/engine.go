@@ -62,7 +62,7 @@ type Config struct {
 	Registerer prometheus.Registerer // may be nil
 }
 
-// Engine serves the shards that its node owns. Each shard has a worker of its own. The workers share the
+// Engine serves the shards that its node owns. Each shard has its own worker. The workers share the
 // fleet, the scan for active attempts, the catch-up pace, and the goroutines that trim, delete and compare.
 type Engine struct {
 	cfg          Config

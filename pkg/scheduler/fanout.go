@@ -39,7 +39,7 @@ func roomForCheckpoints(f *task.Fan) int {
 const tellEvery = time.Second
 
 // planFanOut returns the parts that a run of t has if it begins now, or the reason why it must wait. The
-// nodes of parts with a node of their own are chosen here, once. It counts no slots.
+// nodes of parts with their own node are chosen here, once. It counts no slots.
 func (p *plan) planFanOut(t *taskstate.Task) (*task.Fan, string) {
 	f, reason := fanout.New(t.Policy.Target, p.s.placement.Rank(p.wantOf(t), p.now))
 	if reason != "" {

@@ -158,7 +158,7 @@ func (r *parentRun) missPart(at int) (done, ok bool) {
 	return true, true
 }
 
-// nodeOf chooses the node of a part and counts a slot of it. A part with a node of its own gets only that
+// nodeOf chooses the node of a part and counts a slot of it. A part with its own node gets only that
 // one. gone means that this node has been away for lost_after. If ok is false, no slot is counted. part is
 // the part's queue record if it has had attempts, else nil.
 func (r *parentRun) nodeOf(index int, part *taskstate.Waiting) (n *task.Node, gone, ok bool) {

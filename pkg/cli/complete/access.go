@@ -105,7 +105,7 @@ func ofCluster(f *factory.Factory, kind string, look Lookup) Func {
 	}
 }
 
-// At completes each argument of a command with a function of its own; the last function also those that follow.
+// At completes each argument of a command with its own function; the last function also those that follow.
 func At(functions ...Func) Func {
 	return func(cmd *cobra.Command, done []string, typed string) ([]cobra.Completion, cobra.ShellCompDirective) {
 		at := min(len(done), len(functions)-1)

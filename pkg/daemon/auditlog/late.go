@@ -26,7 +26,7 @@ const (
 	maxLate = 10_000
 	// lateEvery is the interval at which waiting records are tried again.
 	lateEvery = 5 * time.Second
-	// lateSlack is how many bytes of records that no longer wait the file may have before it is written anew.
+	// lateSlack is how many bytes of records that no longer wait the file may have before it is rewritten.
 	lateSlack = 4 << 20
 )
 
@@ -147,7 +147,7 @@ func (l *Late) removeFirst(n int) {
 	}
 }
 
-// rewriteFile writes the file anew with only the records that wait. The caller must hold mu.
+// rewriteFile rewrites the file with only the records that wait. The caller must hold mu.
 func (l *Late) rewriteFile() error {
 	if l.waiting == 0 {
 		if err := os.Truncate(l.path, 0); err != nil {

@@ -39,7 +39,7 @@ const (
 
 // target is where a sink writes audit records.
 type target interface {
-	// writeRecords writes records, each on a line of its own, and returns when they are safe.
+	// writeRecords writes records, each on its own line, and returns when they are safe.
 	writeRecords(ctx context.Context, lines [][]byte) error
 }
 
@@ -49,9 +49,10 @@ type target interface {
 // The position is a revision of etcd and not the id of a record, because ids follow the clocks of the nodes, and a late
 // record has an old id. If etcd is restored from a snapshot, its revisions begin again: then the highest id counts.
 //
-// One goroutine follows etcd and fills a queue, and another one writes it to the target. If the target is slower than the
-// cluster, or does not answer, the queue fills up. Then the sink stops to follow etcd until the queue is empty, and
-// continues with what etcd has after its position. So its memory is bounded, and no record is lost that is still in etcd.
+// One goroutine follows etcd and fills a queue, and another one writes it to the target. If the target is slower
+// than the cluster, or does not answer, the queue fills up. Then the sink stops to follow etcd until the queue is
+// empty, and continues with what etcd has after its position. So its memory is bounded, and no record is lost that
+// is still in etcd.
 type Sink struct {
 	name    string // of the position's file, for logs and metrics
 	dir     string // the data directory
@@ -122,8 +123,8 @@ func newSink(cfg SinkConfig, name string, to target) *Sink {
 	return s
 }
 
-// Offer writes a record that is not in etcd, such as a refused login. It never waits: if the queue is full, the record is
-// dropped and counted.
+// Offer writes a record that is not in etcd, such as a refused login. It never waits: if the queue is full, the
+// record is dropped and counted.
 func (s *Sink) Offer(r task.AuditRecord) {
 	if !s.queue.offer(entry{lines: [][]byte{encodeLine(r)}}) {
 		s.dropped.Inc()
@@ -168,8 +169,8 @@ func (s *Sink) Run(ctx context.Context) error {
 // errQueueFull ends Follow, whose events would otherwise wait in memory without a limit.
 var errQueueFull = errors.New("the queue is full")
 
-// queueBatch queues the records of a batch that were not written or queued before. For the pages of a list it waits until
-// there is room, because nothing arrives meanwhile.
+// queueBatch queues the records of a batch that were not written or queued before. For the pages of a list it waits
+// until there is room, because nothing arrives meanwhile.
 func (s *Sink) queueBatch(ctx context.Context, b kv.Batch) error {
 	var lines [][]byte
 	highest := s.queued.ID
@@ -329,7 +330,8 @@ func (s *Sink) save() {
 	s.saved = at
 }
 
-// fileTarget is a file with a record on each line. It is opened for each batch, so that it can be moved away at any time.
+// fileTarget is a file with a record on each line. It is opened for each batch, so that it can be moved away at any
+// time.
 type fileTarget string
 
 // writeRecords appends lines and syncs the file. After an error the file is as it was, as far as possible.
@@ -380,8 +382,8 @@ type syslogTarget struct {
 	writer           *syslog.Writer // nil: not connected
 }
 
-// writeRecords sends a message for each record. A syslog daemon that hangs holds up the sink, but not the end of ctx. After
-// that the target cannot be used any more.
+// writeRecords sends a message for each record. A syslog daemon that hangs holds up the sink, but not the end of
+// ctx. After that the target cannot be used any more.
 func (s *syslogTarget) writeRecords(ctx context.Context, lines [][]byte) error {
 	done := make(chan error, 1)
 	go func() { done <- s.sendMessages(lines) }()

@@ -65,7 +65,7 @@ func (t *Table) CoversRole(c Caller, role task.Role, now time.Time) (excess *Exc
 // CoversToken is CoversBinding for a token: what the token can ever do, including what its subject is granted
 // later. Its scope bounds that. So the caller must hold the whole scope, or everything in the cluster if the token
 // has none: what the subject may do now does not matter, because a binding that somebody else creates later would
-// also give its rights to whoever has the token. Only for a token of its own subject does a caller need nothing but
+// also give its rights to every holder of the token. Only for a token of its own subject does a caller need nothing but
 // what the subject has now, unless the caller's own token has a scope, which the new token would escape.
 func (t *Table) CoversToken(c Caller, token task.Token, now time.Time) (excess *Excess, err error) {
 	var scope []grant

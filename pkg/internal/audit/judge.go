@@ -52,7 +52,7 @@ func (j judge) checkNoLease(e *mvccpb.KeyValue) {
 }
 
 // hasTask reports whether a record with this uid belongs to an entry of its shard, or to a spec without an entry. A
-// missing entry is a finding of its own, and a repair must not delete the other records of that task.
+// missing entry is a separate finding, and a repair must not delete the other records of that task.
 func (j judge) hasTask(s *shardState, ref record.Ref, uid string) bool {
 	entry, ok := s.entries[ref.String()]
 	return ok && (entry.unreadable || entry.uid == uid) || j.cluster.specs.mayBe(ref, uid)

@@ -10,7 +10,7 @@ type operation struct {
 	Kind  access.Kind
 }
 
-// operations are the operations that audit records name. The checker has a table of its own, so that a mistake in the
+// operations are the operations that audit records name. The checker has its own table, so that a mistake in the
 // routes of the API is not also one of the checker.
 var operations = map[string]operation{
 	"apply-tasks":   {Route: "POST /v1/tasks:batch"},

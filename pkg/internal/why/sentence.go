@@ -194,7 +194,7 @@ func (f *Facts) orderWords() string {
 	return " among " + strings.Join(firstNames(f.Entry.Target.Order), ", ")
 }
 
-// passedOverWords names the nodes that would match, but exceed a limit of their own, have no key for secrets, or announce a
+// passedOverWords names the nodes that would match, but exceed their own limit, have no key for secrets, or announce a
 // label that they may not have.
 func (f *Facts) passedOverWords() string {
 	var words []string

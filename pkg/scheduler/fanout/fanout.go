@@ -12,7 +12,7 @@ import (
 )
 
 // New returns the parts that a run has if it begins now, or the reason why it must wait. nodes are the names of the
-// nodes that match, the best first. Parts with a node of their own get it here, once.
+// nodes that match, the best first. Parts with their own node get it here, once.
 func New(target task.Target, nodes []string) (*task.Fan, string) {
 	f := &task.Fan{Count: target.Parts, Stagger: target.Stagger}
 

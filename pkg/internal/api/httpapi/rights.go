@@ -174,9 +174,9 @@ func (r *Rights) CanReadRuns(namespace string) bool {
 	return r.Allows(access.Need{Verb: access.Read, Kind: access.Runs, Namespace: namespace})
 }
 
-// CanReadOutput reports whether the caller may read the output of all runs of a namespace without an audit record of the
-// read. It returns false if that depends on the labels of a task: answers that contain the end of the output of many runs
-// do not read the task of each.
+// CanReadOutput reports whether the caller may read the output of all runs of a namespace without an audit record
+// of the read. It returns false if that depends on the labels of a task: answers that contain the end of the output
+// of many runs do not read the task of each.
 func (r *Rights) CanReadOutput(namespace string) bool {
 	return !r.RecordsReads(namespace) && r.Allows(access.Need{Verb: access.Output, Kind: access.Runs, Namespace: namespace})
 }
@@ -431,8 +431,8 @@ func (r *Rights) RecordsReads(namespace string) bool {
 	return r.caller.Forwarder == "" && n != nil && n.AuditReads
 }
 
-// RecordRead writes the audit record of a read of an object, before anything of it is sent. Like a change, it commits only
-// while the caller may read the object; without it, the read must be refused.
+// RecordRead writes the audit record of a read of an object, before anything of it is sent. Like a change, it
+// commits only while the caller may read the object; without it, the read must be refused.
 func (r *Rights) RecordRead(ctx context.Context, s *store.Store, o task.AuditObject) error {
 	o.Change = "read"
 	read := r.Part()

@@ -354,7 +354,7 @@ func (b *batch) computeNewTask(it *item) (err error) {
 		return err
 	}
 
-	// An entry that is missing or unreadable is written anew, even if the spec is unchanged.
+	// An entry that is missing or unreadable is rewritten, even if the spec is unchanged.
 	mend := broken || old.EntryMod == 0
 	if !mend && b.nothingNew(old, it.spec, false) {
 		it.settle(old, client.Unchanged)

@@ -54,7 +54,7 @@ func (h *Handlers) changeTask(c *taskWrite, ref record.Ref, ed edit) (st store.S
 			return err
 		}
 
-		// An entry that is missing or unreadable is written anew, even if the spec is unchanged.
+		// An entry that is missing or unreadable is rewritten, even if the spec is unchanged.
 		mend := broken || old.EntryMod == 0
 		if !mend && h.nothingNew(old, spec, ed.resume) {
 			st, result = old, client.Unchanged

@@ -45,7 +45,7 @@ func buildEtcd(ctx context.Context) (string, error) {
 	return path, nil
 }
 
-// startEtcd starts three members on addresses of their own.
+// startEtcd starts three members on their own addresses.
 func (w *world) startEtcd(ctx context.Context) error {
 	binary, err := buildEtcd(ctx)
 	if err != nil {

@@ -13,7 +13,7 @@ import (
 )
 
 // OfAccess lists the mutants of how writes of the API are authorised (G27, G28). Package authority catches them with
-// callers whose rights come and go, in a test of its own: the callers of a simulated cluster keep their rights.
+// callers whose rights come and go, in its own test: the callers of a simulated cluster keep their rights.
 var OfAccess = []Mutant{
 	{"no-fence-compare", "writes of callers do not compare the fence", withoutComparisons(fenceKnown)},
 	{"no-token-compare", "writes of callers do not compare the create revision of the caller's token", withoutComparisons(tokenKnown)},
@@ -57,7 +57,7 @@ func auditApart(k keysOf) injector {
 	return apart(func(key string) bool { return strings.HasPrefix(key, k.AuditRecords()) })
 }
 
-// apart moves the puts of the selected keys into a transaction of their own, which follows later. It leaves requests
+// apart moves the puts of the selected keys into their own transaction, which follows later. It leaves requests
 // alone that contain several transactions: which of them succeed is not known when they are sent.
 func apart(moved func(key string) bool) injector {
 	return func(_ string, c *clientv3.Client) {

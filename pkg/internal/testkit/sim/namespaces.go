@@ -55,8 +55,8 @@ func (u *user) changeNamespace(ctx context.Context, c *client.Client, what strin
 	return err
 }
 
-// openNamespace has the namespace of the simulation allow everything again, and nodes have any labels, so that no run waits
-// for a node for ever.
+// openNamespace has the namespace of the simulation allow everything again, and nodes have any labels, so that no
+// run waits for a node forever.
 func (w *world) openNamespace() {
 	keys := w.admin.Keys()
 	s := w.admin.As(rootAuthority{w})

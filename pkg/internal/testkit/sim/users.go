@@ -24,7 +24,7 @@ const (
 type user struct {
 	*world
 	account *account
-	rng     *rand.Rand // a generator of its own, because users run concurrently
+	rng     *rand.Rand // its own generator, because users run concurrently
 }
 
 // makeCalls applies each task and then makes random calls, until ctx ends.
