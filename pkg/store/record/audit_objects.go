@@ -11,8 +11,12 @@ import (
 // AuditObjects collects the objects that a transaction changes, each once, for its audit record.
 type AuditObjects struct {
 	list  []task.AuditObject
-	index map[auditIdentity]int // where an object is in list
+	index map[auditIdentity]int // where an object is in list; nil while list is short
 }
+
+// maxUnindexedObjects is how many objects AuditObjects searches one by one. Nearly all transactions change one object, for
+// which a map would cost more than the rest.
+const maxUnindexedObjects = 8
 
 // auditIdentity identifies an object within an audit record.
 type auditIdentity struct{ kind, namespace, name, run string }
@@ -33,12 +37,10 @@ func (a *AuditObjects) Add(keys Keys, key string, value []byte, deleted bool) {
 	if deleted {
 		o.Change = "delete"
 	} else if o.Kind != "run" && o.Kind != "secret" {
-		sum := sha256.Sum256(value)
-		o.Hash = hex.EncodeToString(sum[:8])
+		o.Hash = auditHash(value)
 	}
 
-	id := identityOf(&o)
-	if i, known := a.index[id]; known {
+	if i, known := a.find(&o); known {
 		if !deleted { // a run that leaves one list and enters another has changed
 			a.list[i] = o
 		}
@@ -46,11 +48,40 @@ func (a *AuditObjects) Add(keys Keys, key string, value []byte, deleted bool) {
 		return
 	}
 
-	if a.index == nil {
-		a.index = map[auditIdentity]int{}
-	}
-	a.index[id] = len(a.list)
 	a.list = append(a.list, o)
+	a.indexNewest()
+}
+
+// find returns where an object is in the list.
+func (a *AuditObjects) find(o *task.AuditObject) (i int, known bool) {
+	id := identityOf(o)
+	if a.index != nil {
+		i, known = a.index[id]
+		return i, known
+	}
+
+	for i := range a.list {
+		if identityOf(&a.list[i]) == id {
+			return i, true
+		}
+	}
+
+	return 0, false
+}
+
+// indexNewest adds the last object of the list to the index, or all objects once there are many.
+func (a *AuditObjects) indexNewest() {
+	newest := len(a.list) - 1
+
+	switch {
+	case a.index != nil:
+		a.index[identityOf(&a.list[newest])] = newest
+	case len(a.list) > maxUnindexedObjects:
+		a.index = map[auditIdentity]int{}
+		for i := range a.list {
+			a.index[identityOf(&a.list[i])] = i
+		}
+	}
 }
 
 // List returns the objects in the order in which they were added.
@@ -58,7 +89,7 @@ func (a *AuditObjects) List() []task.AuditObject { return a.list }
 
 // Complete adds to an object what its handler knows of it. It does nothing if the transaction does not put the object.
 func (a *AuditObjects) Complete(known task.AuditObject) {
-	i, ok := a.index[identityOf(&known)]
+	i, ok := a.find(&known)
 	if !ok || a.list[i].Change != "put" {
 		return
 	}
@@ -70,6 +101,15 @@ func (a *AuditObjects) Complete(known task.AuditObject) {
 	if known.UID != "" {
 		o.UID, o.Generation = known.UID, known.Generation
 	}
+}
+
+// auditHash returns the hash of a record in an audit record.
+func auditHash(value []byte) string {
+	var text [16]byte
+	sum := sha256.Sum256(value)
+	hex.Encode(text[:], sum[:len(text)/2])
+
+	return string(text[:])
 }
 
 // auditObject returns which object a key is the main record of.

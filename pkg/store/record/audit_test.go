@@ -24,6 +24,38 @@ func TestEncodeAudit_IsTheSameDocumentAsFromEncodingJSON(t *testing.T) {
 	})
 }
 
+// Each object of a transaction is in its audit record once, in the order of its first key, with what its last put and its
+// handler say of it.
+func TestAuditObjects_AreListedOnce(t *testing.T) {
+	keys, err := NewKeys("/x")
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	for _, n := range []int{1, maxUnindexedObjects, maxUnindexedObjects + 1, 100} {
+		var objects AuditObjects
+		var want []task.AuditObject
+
+		for i := range n {
+			ref := Ref{Namespace: "ops", Name: fmt.Sprintf("t%d", i)}
+			objects.Add(keys, keys.Spec(ref), []byte("former"), false)
+			objects.Add(keys, keys.Entry(ref), []byte("entry"), false)
+			want = append(want, task.AuditObject{Kind: "task", Namespace: "ops", Name: ref.Name, Change: "put", UID: ref.Name, Generation: int64(i), Hash: auditHash([]byte(ref.Name))})
+		}
+
+		for i, o := range want {
+			objects.Add(keys, keys.Spec(Ref{Namespace: "ops", Name: o.Name}), []byte(o.Name), false)
+			objects.Add(keys, keys.Spec(Ref{Namespace: "ops", Name: o.Name}), nil, true)
+			objects.Complete(task.AuditObject{Kind: "task", Namespace: "ops", Name: o.Name, UID: o.Name, Generation: int64(i)})
+		}
+		objects.Complete(task.AuditObject{Kind: "task", Namespace: "ops", Name: "none", UID: "u"})
+
+		if got := objects.List(); !reflect.DeepEqual(got, want) {
+			t.Errorf("%d objects: %+v, want %+v", n, got, want)
+		}
+	}
+}
+
 // BenchmarkAudit measures the audit record of a transaction that creates tasks, each with a spec and an entry.
 func BenchmarkAudit(b *testing.B) {
 	keys, err := NewKeys("/carillon")
