@@ -319,7 +319,7 @@ func TestElection_ResignsWhenItsContextEnds(t *testing.T) {
 	defer a.mu.Unlock()
 
 	if n := len(a.leases); n != 2 || a.leases[0] == 0 || a.leases[1] != 0 {
-		t.Errorf("the leases told are %x", a.leases)
+		t.Errorf("the announced leases are %x", a.leases)
 	}
 
 	if resp, err := s.Client().TimeToLive(t.Context(), a.leases[0]); err != nil || resp.TTL != -1 {

@@ -63,7 +63,7 @@ func TestPause_OfARunningAttempt(t *testing.T) {
 	}
 
 	if !n.still("pauses") {
-		t.Error("paused, it goes on")
+		t.Error("the attempt continues although it is paused")
 	}
 
 	executortest.Eventually(t, "one is paused", func() bool { return value(n.metrics.paused) == 1 })
@@ -151,7 +151,7 @@ func TestPause_WhatEndsAPausedAttempt(t *testing.T) {
 	paused("left", "setsid sh -c 'echo $$ >>@pid; while :; do echo >>@%s; sleep 0.002; done' & wait")
 
 	if !n.still("left") {
-		t.Error("what left the group goes on")
+		t.Error("a process outside the group continues")
 	}
 
 	pid := n.began("pid")

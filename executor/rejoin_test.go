@@ -278,7 +278,7 @@ func TestExecutor_Silence(t *testing.T) {
 
 	since := time.Since(last) // read before the other clock, so that the sum is not too early
 	if latest := proctree.BootTime() - since; renewal > latest {
-		t.Errorf("the last renewal counts as %s younger than it is", renewal-latest)
+		t.Errorf("the last renewal is recorded %s too late", renewal-latest)
 	}
 
 	executortest.Eventually(t, "both are dead", func() bool { return !executortest.Alive(one) && !executortest.Alive(again) })

@@ -356,7 +356,7 @@ func TestKeeper_TellsOfTheSameFailureOnceAndRestsLonger(t *testing.T) {
 		}
 
 		if n := f.logs.FilterLevelExact(zap.ErrorLevel).Len(); n != 1 {
-			t.Errorf("told of %d times", n)
+			t.Errorf("logged %d times", n)
 		}
 
 		f.change(func() { f.fail[1] = errors.New("something else") })

@@ -98,7 +98,7 @@ func (f *keeperFixture) answers(want ...string) {
 	defer f.mu.Unlock()
 
 	if got := slices.Sorted(slices.Values(f.told)); !slices.Equal(got, want) {
-		f.Errorf("after %s it has told %v, want %v", time.Since(f.began), got, want)
+		f.Errorf("after %s it has sent %v, want %v", time.Since(f.began), got, want)
 	}
 
 	f.told = nil

@@ -411,7 +411,7 @@ func TestThread_ComesBackFromWhatFails(t *testing.T) {
 
 		c := confinement{umask: 0o77, private: true}
 		if _, ok := errors.AsType[unenforceableError](th.applyConfinement(&c, "/no/such/room")); !ok {
-			t.Error("it is dressed")
+			t.Error("the thread was confined without an error")
 		}
 
 		th.restoreState()

@@ -47,7 +47,7 @@ func TestGuardian_KnowsOfAnAttemptBeforeTheForkAndOfItsProcessAtOnce(t *testing.
 
 	pid := e.Hear("of the process", func(x guardian.Message) bool { return x.Attempt != nil && x.Attempt.Pid > 0 && x.Attempt.ID == id }).Attempt.Pid
 	if pid == 0 || !executortest.Alive(pid) {
-		t.Errorf("told of process %d, which does not live", pid)
+		t.Errorf("process %d was announced, but does not exist", pid)
 	}
 
 	o.Kill(Kill{CauseCancel, 0})

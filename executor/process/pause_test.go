@@ -31,7 +31,7 @@ func TestStint_CountsOnlyWhatRan(t *testing.T) {
 
 			select {
 			case <-s.timedOut():
-				t.Fatal("the timeout came while it stood still")
+				t.Fatal("the timeout fired during a pause")
 			default:
 			}
 
@@ -47,13 +47,13 @@ func TestStint_CountsOnlyWhatRan(t *testing.T) {
 		}
 
 		if s.pause(time.Now()) {
-			t.Error("it is paused although its time is up")
+			t.Error("the clock is paused although the timeout has passed")
 		}
 
 		time.Sleep(time.Second)
 
 		if sum := s.stop(time.Now()); sum != still+time.Second {
-			t.Errorf("in sum it stood still for %s", sum)
+			t.Errorf("it was paused for %s in total", sum)
 		}
 
 		free := newRunClock(time.Now(), 0)

@@ -106,7 +106,7 @@ func TestLaunch_ForgetsTheEnvironment(t *testing.T) {
 	p.dropEnvironment(&prep)
 
 	if prep.env != nil || prep.process.Env != nil || prep.mayStart != nil || prep.judge != nil || p.spawnRequest.env != nil || p.spawnRequest.may != nil {
-		t.Error("it is there yet")
+		t.Error("the prepared attempt still holds the environment")
 	}
 
 	if r := p.waitForMain(prep, o); r.State != task.Succeeded {

@@ -160,7 +160,7 @@ func (h *hanging) ended() Result {
 	}
 
 	if !r.StartedAt.IsZero() {
-		h.t.Errorf("it is said to have started: %+v", r)
+		h.t.Errorf("the result says that the process has started: %+v", r)
 	}
 
 	return r

@@ -77,7 +77,7 @@ func TestSpool_WatchLeavesNothingBehind(t *testing.T) {
 	stopB()
 
 	if o.followed.Load() || len(s.followers) != 0 {
-		t.Errorf("followed by nobody: %v, %d paths", o.followed.Load(), len(s.followers))
+		t.Errorf("without followers: %v, %d paths", o.followed.Load(), len(s.followers))
 	}
 
 	o.Close()

@@ -249,7 +249,7 @@ func TestRemove_OnlyWhatIsOurs(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	if err := Remove([]string{dir}, time.Second); err == nil {
-		t.Error("a directory of somebody else's is removed")
+		t.Error("a foreign directory is removed")
 	}
 
 	if _, err := os.Stat(dir); err != nil {

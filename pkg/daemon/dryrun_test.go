@@ -129,7 +129,7 @@ func (d told) decided(t *testing.T, cl *client.Client) error {
 	}
 	ticks := slices.SortedFunc(maps.Keys(got), time.Time.Compare)
 	if told := slices.SortedFunc(maps.Keys(d.ticks), time.Time.Compare); !slices.EqualFunc(ticks, told, time.Time.Equal) {
-		return fmt.Errorf("%s, from %s to %s: decided %v, told %v", d.name, d.from, d.to, ticks, told)
+		return fmt.Errorf("%s, from %s to %s: decided %v, predicted %v", d.name, d.from, d.to, ticks, told)
 	}
 	return nil
 }

@@ -141,7 +141,7 @@ func fillAndMakeSpace(c *cluster, endpoint string, meanwhile func()) {
 
 	for i, full := 0, false; !full; i++ {
 		if i == 4*smallQuota>>18 {
-			t.Fatal("etcd takes more than its quota")
+			t.Fatal("etcd exceeds its quota")
 		}
 		_, err := etcd.Put(ctx, fmt.Sprintf("/junk/%d", i), strings.Repeat("x", 1<<18))
 		full = kv.NoSpace(err)
@@ -162,7 +162,7 @@ func fillAndMakeSpace(c *cluster, endpoint string, meanwhile func()) {
 	meanwhile()
 	eventually(t, func() error { return c.nodes["n1"].tellsOfFullEtcd() })
 	if err := cl.Tasks.Delete(ctx, "default", "t005", 0); err != nil {
-		t.Errorf("a full etcd takes deletes: %v", err)
+		t.Errorf("a full etcd refuses deletes: %v", err)
 	}
 	written, err := etcd.Get(ctx, c.keys.Root(), clientv3.WithPrefix(), clientv3.WithMinModRev(since.Header.Revision+1))
 	if err != nil || len(written.Kvs) > 0 {
@@ -267,7 +267,7 @@ func (c *cluster) allEnded(etcd *kv.Client) error {
 		}
 		for _, e := range res.Kvs {
 			if k, ok := c.keys.ParseShard(string(e.Key)); prefix == c.keys.Runs() || ok && k.Kind == record.KindQueued {
-				return fmt.Errorf("%s is there still", e.Key)
+				return fmt.Errorf("%s still exists", e.Key)
 			}
 		}
 	}

@@ -43,7 +43,7 @@ func TestGuardianClear_EndsWhatDaemonAndGuardianLeft(t *testing.T) {
 	_ = syscall.Kill(guardian, syscall.SIGKILL)
 	p.signal(syscall.SIGKILL)
 	if !alive(pid) {
-		t.Fatal("somebody else ended it")
+		t.Fatal("another process ended it")
 	}
 	if said, err := clearing(); err != nil {
 		t.Errorf("%v: %s", err, said)

@@ -66,7 +66,7 @@ func TestWatchdog_EndsTheSessionOfANodeWhosePartStandsStill(t *testing.T) {
 	engine++
 	w.checkParts()
 	if err := w.checkAlive(); err != nil {
-		t.Errorf("it goes on: %v", err)
+		t.Errorf("after progress: %v", err)
 	}
 }
 

@@ -62,7 +62,7 @@ func TestPlateau_OfMemoryAndEtcdUnderASteadyLoad(t *testing.T) {
 	c.quiet("n1")
 	t.Logf("%d runs/s for %s\n%s", rate, length, all)
 	if length < judgedFrom {
-		t.Logf("too short to judge a plateau: that takes %s", judgedFrom)
+		t.Logf("too short to detect a plateau, which takes %s", judgedFrom)
 	} else if err := all.plateau(); err != nil {
 		t.Error(err)
 	}

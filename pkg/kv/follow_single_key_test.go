@@ -60,6 +60,6 @@ func TestFollow_OfOneKeyTellsOfNoOther_InProcess(t *testing.T) {
 	}
 
 	if len(seen) != 1 || seen["/a/1"] != 2 {
-		t.Fatalf("told of %v; want /a/1 twice and nothing else", seen)
+		t.Fatalf("delivered %v; want /a/1 twice and nothing else", seen)
 	}
 }

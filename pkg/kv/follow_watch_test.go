@@ -48,7 +48,7 @@ func wantEachOnce(t *testing.T, f *follower, n int) {
 	eventually(t, "the last write", func() bool { return f.value("p/a") == fmt.Sprint(n-1) })
 
 	if got := f.told("p/a"); !slices.Equal(got, want) || f.resetCount() != 1 {
-		t.Errorf("events told of %v after %d lists, want 0 to %d", got, f.resetCount(), n-1)
+		t.Errorf("the events contain %v after %d lists, want 0 to %d", got, f.resetCount(), n-1)
 	}
 }
 
@@ -216,7 +216,7 @@ func TestFollow_ListsAStoreThatHadGoneBack(t *testing.T) {
 	eventually(t, "a few attempts", func() bool { return r.n.Load() > before+3 })
 
 	if f.value("p/a") != "9" || f.resetCount() != 1 {
-		t.Errorf("it tells of %q", f.value("p/a"))
+		t.Errorf("it delivers %q", f.value("p/a"))
 	}
 
 	for i := range 20 {
@@ -351,7 +351,7 @@ func TestFollow_CrowdResumesAfterARestart(t *testing.T) {
 	for i, f := range follows {
 		eventually(t, "the last put", func() bool { return f.value(key(i)) == "1" })
 		if got := f.told(key(i)); !slices.Equal(got, []string{"0", "1"}) {
-			t.Errorf("%s: events told of %v", key(i), got)
+			t.Errorf("%s: the events contain %v", key(i), got)
 		}
 		lists += f.resetCount()
 	}

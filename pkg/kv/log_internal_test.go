@@ -25,6 +25,6 @@ func TestQuiet_LeavesOutWhatEndsAsNoiseDoes(t *testing.T) {
 	}
 
 	if want := []string{"all of it, and more", "pending changes failed"}; !slices.Equal(told, want) {
-		t.Errorf("told %q, want %q", told, want)
+		t.Errorf("logged %q, want %q", told, want)
 	}
 }

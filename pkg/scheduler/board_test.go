@@ -38,7 +38,7 @@ func (h *testWorker) keepsCount() {
 		if t.Activity != nil {
 			lively++
 			if h.state.active.Tasks[t.Activity.At] != t {
-				h.world.Errorf("%s is not where it is said to be among the lively", t.FullName())
+				h.world.Errorf("%s has a wrong index among the active tasks", t.FullName())
 			}
 		}
 	}

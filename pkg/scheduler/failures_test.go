@@ -64,7 +64,7 @@ func TestPauseAfterFailures_InARow(t *testing.T) {
 	h.decide(at + 50)
 
 	if got := w.story("a"); len(got) != n {
-		t.Errorf("it fires though it is paused: %v", got)
+		t.Errorf("the task fires although it is paused: %v", got)
 	}
 
 	// After a resume, the count starts at zero.

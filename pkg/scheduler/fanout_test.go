@@ -337,7 +337,7 @@ func TestFanOut_Cancelled_GivesNothingMoreOutAndEndsWhatRuns(t *testing.T) {
 
 	a := w.part("a", 1)
 	if !a.CancelRequested || a.CancelledBy != "ada" {
-		t.Fatalf("part 1 is not asked to end: %+v", a.Assigned)
+		t.Fatalf("part 1 is not cancelled: %+v", a.Assigned)
 	}
 
 	w.end(a, task.Cancelled)
@@ -395,7 +395,7 @@ func TestFanOut_Replaced_GivesWayAsAWhole(t *testing.T) {
 
 	a := w.part("a", 0)
 	if !a.CancelRequested || a.CancelReason != task.ReasonReplaced {
-		t.Fatalf("part 0 is not asked to end: %+v", a.Assigned)
+		t.Fatalf("part 0 is not cancelled: %+v", a.Assigned)
 	}
 
 	for _, a := range w.active("a") {
@@ -614,7 +614,7 @@ func TestFanOut_OfADeletedTask_LeavesNothing(t *testing.T) {
 
 	a := w.part("a", 1)
 	if !a.CancelRequested {
-		t.Fatalf("part 1 is not asked to end: %+v", a.Assigned)
+		t.Fatalf("part 1 is not cancelled: %+v", a.Assigned)
 	}
 
 	w.end(a, task.Cancelled)

@@ -111,7 +111,7 @@ func TestOverlap_ReplaceCancelsThenStarts(t *testing.T) {
 	h.decide(2.5)
 
 	if h.gate.commits != commits {
-		t.Error("it is asked more than once")
+		t.Error("the cancel is requested more than once")
 	}
 
 	h.decide(3) // a third tick before the first run has ended: the second never runs
@@ -149,7 +149,7 @@ func TestOverlap_ReplaceIsSeenThroughByTheNextOwner(t *testing.T) {
 	h.decide(2.6)
 
 	if h.gate.commits != commits {
-		t.Error("what is asked is asked again")
+		t.Error("a requested cancel is requested again")
 	}
 
 	w.finish("a", task.Cancelled)

@@ -198,7 +198,7 @@ func TestPreload_TakesOverAsIfItHadLoadedAfterTheOpening(t *testing.T) {
 			cold.see()
 
 			if got, want := h.knows(), cold.knows(); got != want {
-				t.Errorf("it knows\n%s\na load tells\n%s", got, want)
+				t.Errorf("the preload has\n%s\na load has\n%s", got, want)
 			}
 
 			h.leave()
@@ -331,13 +331,13 @@ func TestPreload_CountsNothingUntilTheShardIsOurs(t *testing.T) {
 		h.scan()
 
 		if got := counted(); got != "1 waiting, 1 bad, 0 trims, map[] given" {
-			t.Errorf("when it is: %s", got)
+			t.Errorf("when the shard is ours: %s", got)
 		}
 
 		h.releaseShared()
 
 		if got := counted(); got != "0 waiting, 0 bad, 0 trims, map[] given" {
-			t.Errorf("when it is not any more: %s", got)
+			t.Errorf("after the shard was released: %s", got)
 		}
 	})
 }
@@ -496,7 +496,7 @@ func TestPreload_IsTakenOverInTheMiddleOfItsLoad(t *testing.T) {
 		cold.open()
 
 		if got, want := h.knows(), cold.knows(); got != want {
-			t.Errorf("it knows\n%s\na load tells\n%s", got, want)
+			t.Errorf("the preload has\n%s\na load has\n%s", got, want)
 		}
 	})
 }

@@ -147,7 +147,7 @@ func TestTTL_NotWhileSomethingIsLeftToDo(t *testing.T) {
 	h.decide(46)
 
 	if len(w.active("asked")) != 0 {
-		t.Error("it is dispatched while the task is being deleted")
+		t.Error("the run is dispatched while the task is being deleted")
 	}
 
 	h.deleteExpired() // fails because a run waits

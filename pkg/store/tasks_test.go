@@ -82,7 +82,7 @@ func TestTask_SaysWhatIsMissingOrUnreadable(t *testing.T) {
 	ok(t, err)
 
 	if w.exists(w.keys.Spec(ref)) || w.exists(w.keys.Entry(ref)) {
-		t.Error("it is still there")
+		t.Error("the task still exists")
 	}
 }
 

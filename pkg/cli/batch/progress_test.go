@@ -50,7 +50,7 @@ func TestProgress_IsABarOnATerminal(t *testing.T) {
 	w.Step(1, 0)
 
 	if w.bar != nil || errs.String() != "" {
-		t.Fatal("it shows before it is known to take long")
+		t.Fatal("progress is shown too early")
 	}
 
 	w.track.SetValue(500)

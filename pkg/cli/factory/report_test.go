@@ -53,7 +53,7 @@ func TestReport_ChoosesTheExitCode(t *testing.T) {
 		}
 
 		if c.err != nil && !strings.HasPrefix(d.Errs.String(), "error: ") {
-			t.Errorf("%v: told as %q", c.err, d.Errs.String())
+			t.Errorf("%v: reported as %q", c.err, d.Errs.String())
 		}
 
 		if d.Out.Len() > 0 {
@@ -85,7 +85,7 @@ func TestReport_IsOneJSONObject(t *testing.T) {
 	d.Report(errors.New("x\x1b[2J"))
 
 	if got := d.Errs.String(); got != "error: x\uFFFD[2J\n" {
-		t.Errorf("told as %q", got)
+		t.Errorf("reported as %q", got)
 	}
 }
 

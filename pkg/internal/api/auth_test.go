@@ -44,7 +44,7 @@ func TestAuth(t *testing.T) {
 		}
 
 		if challenged := r.header.Get("WWW-Authenticate") != ""; challenged != (c.status == 401) {
-			t.Errorf("%s: WWW-Authenticate is there: %v", c.what, challenged)
+			t.Errorf("%s: the answer has WWW-Authenticate: %v", c.what, challenged)
 		}
 
 		if strings.Contains(r.body, parts[2]) {

@@ -462,7 +462,7 @@ func TestAuthority_RenewedIsTheSame(t *testing.T) {
 		}
 
 		if c[0].NotAfter.After(ca[0].NotAfter) {
-			t.Errorf("it outlives who signed it")
+			t.Errorf("the certificate outlives its CA")
 		}
 	}
 

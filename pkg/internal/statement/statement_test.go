@@ -156,7 +156,7 @@ func TestVerify_AcceptsAStatementOnce(t *testing.T) {
 	}
 
 	if _, err := v.Verify(header, ask, known, now.Add(2*MaxAge+time.Millisecond)); !errors.Is(err, ErrTime) {
-		t.Errorf("when it is not remembered any more: %v", err)
+		t.Errorf("after its nonce was forgotten: %v", err)
 	}
 
 	again := s.Sign(keyOf("n1"), ask, now)
@@ -177,7 +177,7 @@ func TestVerify_BoundsWhatItRemembers(t *testing.T) {
 	s := Statement{From: "n1", FromInstance: "i1", To: "n2", ToInstance: "i2"}
 
 	if _, err := v.Verify(s.Sign(keyOf("n1"), ask, now), ask, known, now); !errors.Is(err, ErrBusy) {
-		t.Errorf("when it is full: %v", err)
+		t.Errorf("when the verifier is full: %v", err)
 	}
 
 	later := now.Add(MaxAge + time.Millisecond)

@@ -115,7 +115,7 @@ func golden(t *testing.T, name string, p Picture) {
 	}
 
 	if got != string(want) {
-		t.Errorf("%s is not as it was; look at it, and if it is better: go test ./pkg/internal/top -update\n%s", file, got)
+		t.Errorf("%s has changed. If the new screen is correct, run: go test ./pkg/internal/top -update\n%s", file, got)
 	}
 }
 
@@ -148,7 +148,7 @@ func TestScreen_OfANodeThatIsBlocked(t *testing.T) {
 
 	text := screen(Config{Namespace: "default"}, 120, 50, b).View().Text()
 	if strings.Count(text, "accepts no runs: over its own limit of disk_free") != 1 || strings.Count(text, "blocked") != 2 {
-		t.Errorf("it is to be among the problems once, and so in its row:\n%s", text)
+		t.Errorf("the node must be among the problems once, and in its row:\n%s", text)
 	}
 }
 
@@ -161,7 +161,7 @@ func TestScreen_OfANodeWhosePolicyCannotBeRead(t *testing.T) {
 
 	text := screen(Config{Namespace: "default"}, 120, 50, b).View().Text()
 	if strings.Count(text, words) != 1 || strings.Contains(text, "limit") {
-		t.Errorf("it is to be among the problems once, and for its policy:\n%s", text)
+		t.Errorf("the node must be among the problems once, because of its policy:\n%s", text)
 	}
 }
 
@@ -267,7 +267,7 @@ func TestModel_ChangesNothingWithoutAYes(t *testing.T) {
 	}
 
 	if text := m.View().Text(); !strings.Contains(text, "could not pause report: conflict") {
-		t.Errorf("what became of it is not said:\n%s", text)
+		t.Errorf("the result is not shown:\n%s", text)
 	}
 }
 

@@ -309,11 +309,11 @@ func TestPeers_LoseOneAndReplaceIt(t *testing.T) {
 	}
 
 	if n := tr.logs.FilterMessageSnippet("--initial-cluster differs").Len(); n == 0 {
-		t.Error("nobody says that --initial-cluster is ignored")
+		t.Error("the log does not say that --initial-cluster is ignored")
 	}
 
 	for _, l := range tr.logs.FilterMessageSnippet("TCP streaming").All() {
-		t.Errorf("each connection tells of itself: %s", l.Message)
+		t.Errorf("each connection is logged: %s", l.Message)
 	}
 }
 

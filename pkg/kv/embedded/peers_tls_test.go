@@ -240,7 +240,7 @@ func TestPeers_TakeMembersCertificatesOnly(t *testing.T) {
 
 	if res, err := tr.caller("").Do(members()); err == nil {
 		res.Body.Close()
-		t.Error("somebody without a certificate is answered")
+		t.Error("a caller without a certificate gets an answer")
 	}
 
 	// A removed member still has its certificate, but must not be accepted any more.
@@ -284,7 +284,7 @@ func TestPeers_TakeMembersCertificatesOnly(t *testing.T) {
 	}
 
 	if tr.logs.FilterMessage("refused a connection to the peer port").Len() == 0 {
-		t.Error("nobody tells of callers that are refused")
+		t.Error("refused callers are not logged")
 	}
 }
 

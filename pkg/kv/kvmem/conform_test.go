@@ -351,7 +351,7 @@ func TestWatch_Progress(t *testing.T) {
 		}
 
 		if r := next(t, a); !heard || !r.IsProgressNotify() {
-			t.Errorf("both watches of a stream hear of progress: %t, %+v", heard, r)
+			t.Errorf("both watches of a stream get progress notifications: %t, %+v", heard, r)
 		}
 
 		// A watch in the future suppresses the progress notifications of its stream.
@@ -377,7 +377,7 @@ func TestWatch_Progress(t *testing.T) {
 		}
 
 		if len(elsewhere) > 0 {
-			t.Errorf("another stream hears: %+v", <-elsewhere)
+			t.Errorf("another stream receives %+v", <-elsewhere)
 		}
 	})
 }

@@ -27,7 +27,7 @@ func TestLookAhead_EndsWithItsContext(t *testing.T) {
 	select {
 	case <-ended:
 	case <-time.After(time.Minute):
-		t.Fatal("it goes on")
+		t.Fatal("lookAhead continues")
 	}
 
 	if len(first.Kept) > 0 {

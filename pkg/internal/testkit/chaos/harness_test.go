@@ -127,11 +127,11 @@ func TestLink_TellsCallersApart(t *testing.T) {
 	k.set("a", linkCut)
 
 	if got, err := a("a", unheard); err == nil {
-		t.Errorf("a, which is cut off, heard %q", got)
+		t.Errorf("a, which is cut off, received %q", got)
 	}
 
 	if got, err := b("b", answered); got != "b\n" {
-		t.Errorf("b, which is not, heard %q, %v", got, err)
+		t.Errorf("b, which is not, received %q, %v", got, err)
 	}
 }
 
@@ -205,7 +205,7 @@ func TestStallingWatcher_IsSilentUntilItIsToTell(t *testing.T) {
 
 	select {
 	case r := <-events:
-		t.Errorf("a stalled watch tells %+v", r)
+		t.Errorf("a stalled watch delivers %+v", r)
 	case <-time.After(200 * time.Millisecond):
 	}
 
@@ -214,7 +214,7 @@ func TestStallingWatcher_IsSilentUntilItIsToTell(t *testing.T) {
 	select {
 	case r := <-events:
 		if len(r.Events) != 1 {
-			t.Errorf("it tells %+v", r)
+			t.Errorf("it delivers %+v", r)
 		}
 	case <-time.After(eventual):
 		t.Error("it stays silent")

@@ -276,7 +276,7 @@ func TestMutants_TellOfAttemptsThatAreNotWritten(t *testing.T) {
 		err := commit(run)
 		r := <-watch
 		if key := string(r.Events[0].Kv.Key); key != keys.Run("n1", ref, run) {
-			t.Errorf("told of %s", key)
+			t.Errorf("delivered %s", key)
 		}
 
 		if err == nil {
@@ -287,7 +287,7 @@ func TestMutants_TellOfAttemptsThatAreNotWritten(t *testing.T) {
 		lost = true
 
 		if len(get(t, s.Client(), keys.Run("n1", ref, run)).Kvs) != 0 {
-			t.Error("what was lost is there")
+			t.Error("the lost write exists")
 		}
 	}
 

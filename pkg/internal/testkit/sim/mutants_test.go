@@ -160,7 +160,7 @@ func TestMutants_AreCaught(t *testing.T) {
 	for _, m := range mutant.All {
 		h, known := detections[m.Name]
 		if !known {
-			t.Errorf("nobody looks for %s", m.Name)
+			t.Errorf("no scenario for mutant %s", m.Name)
 			continue
 		}
 
