@@ -4,7 +4,9 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -52,8 +54,10 @@ func TestLogins_BoundsWhatItKnows(t *testing.T) {
 // However many clients are refused, a node records 20 of them within a minute, and then says how many it left out.
 func TestLogins_RecordsSomeAndCountsTheRest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var records []task.AuditRecord
-		l := newLogins("n1", time.Now, func(a task.AuditRecord) { records = append(records, a) }, zap.NewNop())
+		var mu sync.Mutex // a timer adds records, too
+		var added []task.AuditRecord
+		l := newLogins("n1", time.Now, func(a task.AuditRecord) { mu.Lock(); defer mu.Unlock(); added = append(added, a) }, zap.NewNop())
+		recorded := func() []task.AuditRecord { mu.Lock(); defer mu.Unlock(); return slices.Clone(added) }
 		refuse := func(client int, status int) {
 			r := httptest.NewRequest(http.MethodGet, "/v1/tasks", nil)
 			r.RemoteAddr = fmt.Sprintf("10.0.%d.%d:4711", client/250, client%250+1)
@@ -65,12 +69,14 @@ func TestLogins_RecordsSomeAndCountsTheRest(t *testing.T) {
 		}
 		refuse(0, http.StatusForbidden) // a caller with a valid token is no refused login
 		synctest.Wait()
+		records := recorded()
 		if len(records) != recordsPerMinute {
 			t.Fatalf("%d records of 1000 refused logins", len(records))
 		}
 
 		time.Sleep(recordWindow)
 		synctest.Wait()
+		records = recorded()
 		if len(records) != recordsPerMinute+1 || records[recordsPerMinute].Reason != "980 refused logins were left out" {
 			t.Errorf("after a minute: %d records, %+v", len(records), records[len(records)-1])
 		}
@@ -78,6 +84,7 @@ func TestLogins_RecordsSomeAndCountsTheRest(t *testing.T) {
 		refuse(1, http.StatusUnauthorized)
 		time.Sleep(3 * recordWindow)
 		synctest.Wait()
+		records = recorded()
 		if len(records) != recordsPerMinute+2 {
 			t.Errorf("then one more is refused: %d records", len(records))
 		}
