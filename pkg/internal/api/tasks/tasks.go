@@ -160,10 +160,15 @@ func (h *Handlers) writeNewTask(c *taskWrite, spec task.Spec) (store.Stored, err
 		return st, nil
 	}
 
-	rev, err := h.Store.As(c.Rights()).CreateTask(c.Context(), st.Ref, st.Task, st.Entry)
-	st.Task.Revision, st.EntryMod = rev, rev
+	freezes, err := h.Store.As(c.Rights()).CreateTaskReadingFreezes(c.Context(), st.Ref, st.Task, st.Entry)
+	if err != nil {
+		return st, httpapi.About(st.Ref.String(), err)
+	}
 
-	return st, httpapi.About(st.Ref.String(), err)
+	st.Task.Revision, st.EntryMod = freezes.Revision, freezes.Revision
+	c.freezes = &freezes.Freezes
+
+	return st, nil
 }
 
 // newTask returns a new task with its entry, as it is to be written. The entry's From is now: a new task has no
