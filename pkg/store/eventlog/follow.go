@@ -68,7 +68,7 @@ func (l Log) FollowEvents(ctx context.Context, q Query, apply func(Batch) error)
 	}
 
 	if q.After != nil {
-		f.told, f.begun = *q.After, true
+		f.delivered, f.begun = *q.After, true
 	}
 
 	var delay time.Duration // between attempts
@@ -101,20 +101,20 @@ var (
 
 // follower is the state of one call of FollowEvents.
 type follower struct {
-	log   Log
-	wants func(*task.Event) bool
-	apply func(Batch) error
-	told  task.Place // the last place that was delivered to apply
-	begun bool       // told is valid, and the events continue after it
+	log       Log
+	wants     func(*task.Event) bool
+	apply     func(Batch) error
+	delivered task.Place // the last place that was delivered to apply
+	begun     bool       // delivered is valid, and the events continue after it
 }
 
-// baseRevision returns the revision whose state precedes the next event to deliver. If only
-// some events of the revision told have been delivered, that revision is read again.
+// baseRevision returns the revision whose state precedes the next event to deliver. If delivered
+// is within a revision, that revision is read again.
 func (f *follower) baseRevision() int64 {
-	if f.told.Index == task.Whole || f.told.Revision == 0 {
-		return f.told.Revision
+	if f.delivered.Index == task.Whole || f.delivered.Revision == 0 {
+		return f.delivered.Revision
 	}
-	return f.told.Revision - 1
+	return f.delivered.Revision - 1
 }
 
 // prepareHistory checks that etcd still has the revisions from which to continue. If it has
@@ -132,13 +132,13 @@ func (f *follower) prepareHistory(ctx context.Context) error {
 
 	base := f.baseRevision()
 	gap := task.Event{Kind: task.EventGap, From: base + 1}
-	if f.told == (task.Place{}) {
+	if f.delivered == (task.Place{}) {
 		gap.From = 0
 	}
 
 	switch {
-	case f.told == task.Place{} && there.Oldest == 1:
-		f.told = task.After(1) // nothing was written before revision 2, so nothing is missing
+	case f.delivered == task.Place{} && there.Oldest == 1:
+		f.delivered = task.After(1) // nothing was written before revision 2, so nothing is missing
 		return nil
 	case base < there.Oldest:
 		gap.Action, gap.To = task.ActionCompacted, there.Oldest
@@ -150,13 +150,13 @@ func (f *follower) prepareHistory(ctx context.Context) error {
 		return nil
 	}
 
-	f.told = task.After(gap.To)
-	gap.Revision, gap.ID = gap.To, f.told.String()
+	f.delivered = task.After(gap.To)
+	gap.Revision, gap.ID = gap.To, f.delivered.String()
 
-	return f.apply(Batch{Events: []task.Event{gap}, Told: f.told})
+	return f.apply(Batch{Events: []task.Event{gap}, Told: f.delivered})
 }
 
-// followTail delivers the events after told until the reader is too slow or the next events do
+// followTail delivers the events after delivered until the reader is too slow or the next events do
 // not exist any more. A second goroutine fills a buffer from the watch, so that a slow reader
 // does not delay the watch of etcd.
 func (f *follower) followTail(ctx context.Context) error {
@@ -196,18 +196,18 @@ func (f *follower) handEvents(b *buffer) error {
 		return err
 	}
 
-	f.told, f.begun = batch.Told, true
+	f.delivered, f.begun = batch.Told, true
 
 	return nil
 }
 
-// fillBuffer follows the keys from the place told, translates each revision to events, and adds
+// fillBuffer follows the keys from the place delivered, translates each revision to events, and adds
 // them to the buffer until that is full.
 func (f *follower) fillBuffer(ctx context.Context, b *buffer) error {
 	keys := f.log.keys
 	root, end := kv.Prefix(keys.Root())
 	var t *events.Translator
-	place, base := f.told, f.baseRevision()
+	place, base := f.delivered, f.baseRevision()
 	// The list has the keys from leader/ to owners/, which a Translator needs to know who led,
 	// owned and was present. The watch has all keys.
 	cfg := kv.FollowConfig{
@@ -255,10 +255,10 @@ func (f *follower) fillBuffer(ctx context.Context, b *buffer) error {
 // oneRevision returns the first revision of a list of events and its changes. etcd never splits
 // a revision over two responses. It returns errElsewhere if a previous value has been
 // compacted.
-func oneRevision(told []*clientv3.Event) (int64, []events.Change, error) {
-	rev := told[0].Kv.ModRevision
+func oneRevision(watched []*clientv3.Event) (int64, []events.Change, error) {
+	rev := watched[0].Kv.ModRevision
 	var changes []events.Change
-	for _, e := range told {
+	for _, e := range watched {
 		if e.Kv.ModRevision != rev {
 			break
 		}
@@ -284,14 +284,14 @@ type buffer struct {
 
 	mu     sync.Mutex
 	events []task.Event
-	told   task.Place // all wanted events up to this place are in events or were taken
+	upTo   task.Place // all wanted events up to this place are in events or were taken
 }
 
 // addEvents adds events up to a place and wakes the reader. It returns errTooSlow if too many
 // events wait now. Even then the events have been added, so nothing is lost.
-func (b *buffer) addEvents(events []task.Event, told task.Place) error {
+func (b *buffer) addEvents(events []task.Event, upTo task.Place) error {
 	b.mu.Lock()
-	b.events, b.told = append(b.events, events...), told
+	b.events, b.upTo = append(b.events, events...), upTo
 	full := len(b.events) > maxEventsAhead
 	b.mu.Unlock()
 
@@ -310,8 +310,8 @@ func (b *buffer) takeBatch() (Batch, bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 
-	batch := Batch{Events: b.events, Told: b.told}
-	b.events, b.told = nil, task.Place{}
+	batch := Batch{Events: b.events, Told: b.upTo}
+	b.events, b.upTo = nil, task.Place{}
 
 	return batch, batch.Told != task.Place{}
 }

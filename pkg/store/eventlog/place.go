@@ -18,8 +18,8 @@ import (
 // take to reach etcd, before PlaceOf could return a place that is too late.
 const clockMargin = 2 * time.Second
 
-// told is the latest clock that a node had announced as of some revision.
-type told struct {
+// announcedClock is the latest clock that a node had announced as of some revision.
+type announcedClock struct {
 	clock time.Time
 	at    int64 // the mod revision of the announcement; 0: no node was present
 }
@@ -71,7 +71,7 @@ func (l Log) PlaceOf(ctx context.Context, instant time.Time) (task.Place, error)
 // clockBefore returns the latest clock at revision from or, if no node was present then, at an
 // earlier revision above low, and that revision. It doubles its steps backward. It returns zero
 // values if it finds none.
-func (l Log) clockBefore(ctx context.Context, from, low int64) (rev int64, c told, err error) {
+func (l Log) clockBefore(ctx context.Context, from, low int64) (rev int64, c announcedClock, err error) {
 	for step := int64(0); from-step > low; step = max(1, 2*step) {
 		rev = from - step
 		if c, err = l.clockAt(ctx, rev); c.at != 0 || err != nil {
@@ -79,23 +79,23 @@ func (l Log) clockBefore(ctx context.Context, from, low int64) (rev int64, c tol
 		}
 	}
 
-	return 0, told{}, nil
+	return 0, announcedClock{}, nil
 }
 
 // clockAt returns the latest clock that a node had announced as of a revision.
-func (l Log) clockAt(ctx context.Context, rev int64) (latest told, err error) {
+func (l Log) clockAt(ctx context.Context, rev int64) (latest announcedClock, err error) {
 	nodes, end := kv.Prefix(l.keys.Nodes())
 	all, _, err := kv.List(ctx, l.etcd, nodes, end, rev)
 	if errors.Is(err, rpctypes.ErrCompacted) {
-		return told{}, nil // compacted since the caller read the oldest revision
+		return announcedClock{}, nil // compacted since the caller read the oldest revision
 	}
 	if err != nil {
-		return told{}, fmt.Errorf("read the nodes' clocks at revision %d: %w: %w", rev, task.ErrUnavailable, err)
+		return announcedClock{}, fmt.Errorf("read the nodes' clocks at revision %d: %w: %w", rev, task.ErrUnavailable, err)
 	}
 
 	for _, e := range all {
 		if n, err := record.DecodeNode(l.keys, e); err == nil && n.Clock.After(latest.clock) {
-			latest = told{n.Clock.Time, e.ModRevision}
+			latest = announcedClock{n.Clock.Time, e.ModRevision}
 		}
 	}
 
