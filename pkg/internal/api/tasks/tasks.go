@@ -12,6 +12,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 
 	"github.com/carillonhq/carillon/pkg/client"
@@ -30,8 +31,13 @@ func (h *Handlers) readSpec(c *httpapi.Call, namespace, name string) (task.Spec,
 	if err != nil {
 		return spec, err
 	}
-	if spec.Namespace, spec.Name, err = bodyIdentity(c, namespace, name); err != nil {
-		return spec, err
+
+	// An absent namespace is that of the path, but the spec has the default then. Only if the two differ is it necessary to
+	// decode the body again, to tell an absent one from a wrong one.
+	if name != "" || spec.Namespace != namespace {
+		if spec.Namespace, spec.Name, err = bodyIdentity(c, namespace, name); err != nil {
+			return spec, err
+		}
 	}
 
 	return spec, h.checkSpec(&spec)
@@ -66,6 +72,7 @@ func (h *Handlers) checkSpec(spec *task.Spec) error {
 	if err := spec.Validate(); err != nil {
 		return err
 	}
+	checked := spec.Schedule
 	if err := schedule.Check(spec.Timing()); err != nil {
 		return err
 	}
@@ -75,10 +82,10 @@ func (h *Handlers) checkSpec(spec *task.Spec) error {
 		return err
 	}
 
-	// The schedule is checked again after H has been replaced, because the values that replace H must be valid
+	// The schedule is checked again after H and @in have been replaced, because the values that replace them must be valid
 	// too.
 	timing, err := spreadTiming(spec)
-	if err != nil {
+	if err != nil || slices.Equal(timing.Schedule, checked) {
 		return err
 	}
 
