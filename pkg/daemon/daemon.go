@@ -54,25 +54,25 @@ type Node struct {
 	instance string         // the id of this start
 	former   datadir.Record // what the previous process stored in the data directory
 
-	state    *datadir.State     // the state over restarts; holds the lock of the data directory
-	key      ed25519.PrivateKey // signs requests to other nodes
-	server   *embedded.Server   // the embedded etcd; nil: none
-	client   *kv.Client         // the client of etcd; its KV observes revisions
-	etcdKV   clientv3.KV        // the client's KV, without the observation of revisions
-	batcher  *kv.Batcher        // combines writes to etcd (group commit)
-	store    *store.Store
-	registry *prometheus.Registry // the metrics of this node
-	etcd     *etcdMonitor         // reports how full etcd is
-	access   *authority.Keeper    // who may do what; it stays empty on a node that only executes runs
-	late     *auditlog.Late       // audit records that a full etcd could not store
-	sinks    []*auditlog.Sink     // copies of all audit records
-	cluster  task.Cluster         // the record as it was at the start; the number of shards never changes
-	record   *clusterRecord       // follows the cluster's record
-	restored error                // not nil: at the start, etcd was found to be restored from an older snapshot
-	secured  secured              // certificates and CAs
-	trust    trust                // keys for secrets and the host's policy
-	tls      nodeTLS              // connections between nodes
-	expiry   *certExpiryMonitor   // reports certificates that expire
+	state     *datadir.State     // the state over restarts; holds the lock of the data directory
+	key       ed25519.PrivateKey // signs requests to other nodes
+	server    *embedded.Server   // the embedded etcd; nil: none
+	client    *kv.Client         // the client of etcd; its KV observes revisions
+	etcdKV    clientv3.KV        // the client's KV, without the observation of revisions
+	batcher   *kv.Batcher        // combines writes to etcd (group commit)
+	store     *store.Store
+	registry  *prometheus.Registry // the metrics of this node
+	etcd      *etcdMonitor         // reports how full etcd is
+	access    *authority.Keeper    // who may do what; it stays empty on a node that only executes runs
+	late      *auditlog.Late       // audit records that a full etcd could not store
+	sinks     []*auditlog.Sink     // copies of all audit records
+	cluster   task.Cluster         // the record as it was at the start; the number of shards never changes
+	record    *clusterRecord       // follows the cluster's record
+	restored  error                // not nil: at the start, etcd was found to be restored from an older snapshot
+	secured   certSources          // certificates and CAs
+	hostFiles hostFiles            // keys for secrets and the host's policy
+	tls       nodeTLS              // connections between nodes
+	expiry    *certExpiryMonitor   // reports certificates that expire
 
 	listeners *apiListeners
 	http      *httpServer
@@ -121,12 +121,12 @@ func startNode(ctx context.Context, cfg Config, env Environment, log *zap.Logger
 		return nil, err
 	}
 
-	trust, err := cfg.loadTrust(log)
+	trust, err := cfg.openHostFiles(log)
 	if err != nil {
 		return nil, err
 	}
 
-	n := &Node{cfg: cfg, trust: trust, env: env, log: log, instance: task.NewUID(), keep: wake.NewSignal(), announce: wake.NewSignal(), fleetChanged: wake.NewSignal()}
+	n := &Node{cfg: cfg, hostFiles: trust, env: env, log: log, instance: task.NewUID(), keep: wake.NewSignal(), announce: wake.NewSignal(), fleetChanged: wake.NewSignal()}
 	defer func() {
 		if err != nil {
 			n.Close()
@@ -203,7 +203,7 @@ func (n *Node) connectParts() (err error) {
 	n.eligibility = newEligibility(registry, n.log, n.eligibilityChanged)
 	n.clock = newClockMonitor(cfg, n.env, n.eligibility)
 	n.watchdog = newWatchdog(n.log)
-	n.trust.registerMetrics(registry)
+	n.hostFiles.registerMetrics(registry)
 	n.expiry = newCertExpiryMonitor(n.secured, n.env, registry, n.log)
 
 	// The state of the cluster, as etcd last reported it.
@@ -293,7 +293,7 @@ func (n *Node) wireExecutor() (err error) {
 		Groups: n.groups, Orphans: n.orphans,
 		Spool: spool.Config{Limit: cfg.SpoolLimit, Total: cfg.SpoolTotal, MaxAge: cfg.SpoolRetention.Std(), Uncompressed: !cfg.SpoolCompress},
 		Fake:  n.env.Act, Boot: n.env.Boot, Logger: n.log, Registerer: n.registry,
-		Secrets: n.secretReader(), Policy: n.trust.processPolicy(), DefaultUser: cfg.taskUser(),
+		Secrets: n.secretReader(), Policy: n.hostFiles.processPolicy(), DefaultUser: cfg.taskUser(),
 		Obeyed: n.announce.Send, StuckChanged: n.announce.Send,
 		// A former instance of this data directory is dead with all its processes: bePresent has cleared it before
 		// the executor sees the inbox.
@@ -314,7 +314,7 @@ func (n *Node) newAPI() (http.Handler, error) {
 	return api.New(api.Config{
 		Store: n.store, Access: n.access, ForwardedOnly: !cfg.servesAPI(), LateAudit: n.late.Keep, RefusedLogin: n.recordRefusedLogin,
 		Cluster: n.cluster, Node: cfg.Name, Instance: n.instance, Version: Version(), Ref: n.taskRef, Now: n.env.Now,
-		Etcd: etcdctl, Nodes: n.presentNodes, Peer: n.peerNamed, Key: n.key, Keys: n.trust.keyRing(),
+		Etcd: etcdctl, Nodes: n.presentNodes, Peer: n.peerNamed, Key: n.key, Keys: n.hostFiles.keyRing(),
 		Dial: n.env.Dial, DialTLS: n.tls.dialTLS(), TLS: n.tls.serves,
 		Clock: n.clock.checkTrusted, Writable: func() error { return n.eligibility.errorFor(task.IneligibleRestored) },
 		SetState: n.states.requestState, Ready: n.health.checkReady,
@@ -342,7 +342,7 @@ func (n *Node) newPresence() *presence {
 	return &presence{
 		store: n.store, state: n.state, former: n.former, ttl: n.cfg.LeaseTTL.Std(), env: n.env, log: n.log.Named("presence"),
 		attempts: n.executor, entries: n.engine, member: n.member, listeners: n.listeners, expiry: n.expiry, facts: n.facts,
-		trust: n.trust, eligibility: n.eligibility, watchdog: n.watchdog, stall: n.stall, announce: n.announce,
+		hostFiles: n.hostFiles, eligibility: n.eligibility, watchdog: n.watchdog, stall: n.stall, announce: n.announce,
 		node: task.Node{
 			Name: n.cfg.Name, Instance: n.instance, PublicKey: api.PublicKey(n.key), Version: Version(), Labels: labels, Roles: n.cfg.Roles, Host: n.env.Host,
 			Slots: n.cfg.Slots, Weight: n.cfg.Weight, LeaseTTL: n.cfg.LeaseTTL, StartedAt: task.At(n.env.Now()),

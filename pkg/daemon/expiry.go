@@ -37,7 +37,7 @@ type loggedExpiry struct {
 }
 
 // newCertExpiryMonitor returns a monitor of all certificates that the node has.
-func newCertExpiryMonitor(s secured, env Environment, r prometheus.Registerer, log *zap.Logger) *certExpiryMonitor {
+func newCertExpiryMonitor(s certSources, env Environment, r prometheus.Registerer, log *zap.Logger) *certExpiryMonitor {
 	e := &certExpiryMonitor{sources: map[string]*certs.Source{}, env: env, log: log.Named("tls"), told: map[string]loggedExpiry{},
 		ends: prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "carillon_tls_expiry_timestamp_seconds",
 			Help: "Expiry time of a certificate in seconds since 1970, by the setting that names its file."}, []string{"setting"})}

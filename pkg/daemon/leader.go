@@ -42,7 +42,7 @@ func (n *Node) newLeader() *leader {
 	l.rebalancer = shard.NewRebalancer(shard.RebalancerConfig{
 		Store: n.store, Shards: n.cluster.Shards, Changed: l.changed, Ready: l.ready, Now: n.env.Now,
 		// The time that nodes need to come back when many sessions are lost at once. A node learns that its lease
-		// is gone when it renews it, every third of its TTL. Then it joins again, after up to rejoinFirst.
+		// is gone when it renews it, every third of its TTL. Then it joins again, after up to firstRejoinDelay.
 		Grace:  n.cfg.LeaseTTL.Std()/3 + 2*time.Second,
 		Logger: n.log.Named("leader"), Registerer: n.registry,
 	})

@@ -82,7 +82,7 @@ func (n *Node) Run(ctx context.Context) error {
 	presence.startPart(n.states.run)
 	presence.startPart(n.history.Run)
 	presence.startPart(n.expiry.run)
-	presence.startPart(func(ctx context.Context) error { return n.trust.watchFiles(ctx, n.announce.Send) })
+	presence.startPart(func(ctx context.Context) error { return n.hostFiles.watchFiles(ctx, n.announce.Send) })
 
 	// The workers decide ticks and run attempts.
 	workers := newStage(ctx, failed)

@@ -49,7 +49,7 @@ func TestTrust_TellsOfItsKeys(t *testing.T) {
 	}
 	synctest.Test(t, func(t *testing.T) {
 		core, logs := observer.New(zap.InfoLevel)
-		trust, err := (&Config{SecretKeys: string(file)}).loadTrust(zap.New(core))
+		trust, err := (&Config{SecretKeys: string(file)}).openHostFiles(zap.New(core))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -21,16 +21,16 @@ import (
 // read, the node has to announce that soon, so that no runs are placed here only to be handed back.
 const trustEvery = time.Second
 
-// trust holds the files that the host's administrator provides: the keys for secrets and
+// hostFiles holds the files that the host's administrator provides: the keys for secrets and
 // the policy. The current contents of both count at each use.
-type trust struct {
+type hostFiles struct {
 	keys   secret.KeyFile // "": none
 	policy *policy.File   // nil: none
 	log    *zap.Logger
 }
 
-// loadTrust reads both files and returns an error if one is not valid.
-func (c *Config) loadTrust(log *zap.Logger) (t trust, err error) {
+// openHostFiles reads both files and returns an error if one is not valid.
+func (c *Config) openHostFiles(log *zap.Logger) (t hostFiles, err error) {
 	t.log = log.Named("trust")
 	if c.SecretKeys != "" {
 		t.keys = secret.KeyFile(c.SecretKeys)
@@ -70,7 +70,7 @@ func (c *Config) validateSeparation(euid int) error {
 }
 
 // keyRing returns a function that reads the keys, or nil if the node has none.
-func (t trust) keyRing() func() (secret.Ring, error) {
+func (t hostFiles) keyRing() func() (secret.Ring, error) {
 	if t.keys == "" {
 		return nil
 	}
@@ -78,7 +78,7 @@ func (t trust) keyRing() func() (secret.Ring, error) {
 }
 
 // keyIDs returns the ids of the node's keys, or none if they cannot be read.
-func (t trust) keyIDs() []string {
+func (t hostFiles) keyIDs() []string {
 	if t.keys == "" {
 		return nil
 	}
@@ -87,7 +87,7 @@ func (t trust) keyIDs() []string {
 }
 
 // processPolicy returns a function that reads the policy, or nil if the node has none.
-func (t trust) processPolicy() process.Policy {
+func (t hostFiles) processPolicy() process.Policy {
 	if t.policy == nil {
 		return nil
 	}
@@ -95,7 +95,7 @@ func (t trust) processPolicy() process.Policy {
 }
 
 // registerMetrics registers metrics that show whether the files can be read.
-func (t trust) registerMetrics(r prometheus.Registerer) {
+func (t hostFiles) registerMetrics(r prometheus.Registerer) {
 	gauge := func(name, help string, is func() bool) {
 		r.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, func() float64 {
 			if is() {
@@ -115,7 +115,7 @@ func (t trust) registerMetrics(r prometheus.Registerer) {
 }
 
 // policyBroken reports whether the policy cannot be read. policy.File logs the reason.
-func (t trust) policyBroken() bool {
+func (t hostFiles) policyBroken() bool {
 	if t.policy == nil {
 		return false
 	}
@@ -125,7 +125,7 @@ func (t trust) policyBroken() bool {
 
 // exceededLimits returns the limits in facts and, if the policy is broken, task.BlockedByPolicy. The node
 // announces them, and no runs are placed there.
-func (t trust) exceededLimits(facts []string) []string {
+func (t hostFiles) exceededLimits(facts []string) []string {
 	if t.policyBroken() {
 		return append(slices.Clip(facts), task.BlockedByPolicy)
 	}
@@ -134,7 +134,7 @@ func (t trust) exceededLimits(facts []string) []string {
 
 // watchFiles checks both files until ctx ends. It calls changed when what the node announces about them
 // has changed: whether the policy is broken, or the ids of the keys.
-func (t trust) watchFiles(ctx context.Context, changed func()) error {
+func (t hostFiles) watchFiles(ctx context.Context, changed func()) error {
 	look := func() (bool, []string) { return t.policyBroken(), t.keyIDs() }
 	was, had := look()
 	for (t.policy != nil || t.keys != "") && clock.Sleep(ctx, trustEvery) {
@@ -162,7 +162,7 @@ func (t trust) watchFiles(ctx context.Context, changed func()) error {
 // secretReader returns a function that reads and decrypts secrets, or nil if the node has no keys. The function reads
 // from etcd at each call and stores nothing.
 func (n *Node) secretReader() process.Secrets {
-	if n.trust.keys == "" {
+	if n.hostFiles.keys == "" {
 		return nil
 	}
 
@@ -175,7 +175,7 @@ func (n *Node) secretReader() process.Secrets {
 			return nil, errors.New("its record in etcd is damaged")
 		}
 
-		ring, err := n.trust.keys.Ring()
+		ring, err := n.hostFiles.keys.Ring()
 		if err != nil {
 			return nil, fmt.Errorf("the node's keys cannot be read: %w", err)
 		}
