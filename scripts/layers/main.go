@@ -184,7 +184,7 @@ var allowedImports = map[string][]string{
 	"executor/spool": {"pkg/task"},
 
 	// audit reads a live cluster, and repairs through store.
-	"pkg/internal/audit": {"pkg/store", "pkg/store/etcdadmin", "pkg/store/record", "pkg/kv", "pkg/internal/schedule", "pkg/task"},
+	"pkg/internal/audit": {"pkg/internal/access", "pkg/store", "pkg/store/etcdadmin", "pkg/store/record", "pkg/kv", "pkg/internal/schedule", "pkg/task"},
 	// check judges whole histories, for tests and for bench. It does no I/O.
 	"pkg/internal/check": {"pkg/internal/check/utccron", "pkg/store/record", "pkg/internal/schedule", "pkg/task", "pkg/internal/access"},
 

@@ -265,6 +265,23 @@ var damages = []struct {
 	{"a node that cannot be read", func(s *site) { s.put(s.keys.Node("b"), "nonsense", clientv3.WithLease(s.lease)) }, []string{"unreadable"}},
 	{"a key below access/ of no known kind", func(s *site) { s.put(s.keys.Access()+"else", "{}") }, []string{"strange_key"}},
 	{"a role that cannot be read", func(s *site) { s.put(s.keys.Role("x"), "nonsense") }, []string{"unreadable"}},
+	{"a limit of nodes", func(s *site) { s.put(s.keys.NodeLimit("web-*"), task.NodeLimit{Labels: []string{"zone=*"}}) }, nil},
+	{"a limit of nodes that cannot be read", func(s *site) { s.put(s.keys.NodeLimit("a"), "nonsense") }, []string{"unreadable"}},
+	{"a run that no node of its namespace may run", func(s *site) {
+		s.put(s.keys.Namespace("default"), task.Namespace{Name: "default", Nodes: "pool = vault"})
+		s.waiting(s.one, s.entry.UID, task.ReasonNoNode, s.now.Add(-time.Minute))
+	}, nil},
+	{"a run that nodes may not run by their labels", func(s *site) {
+		s.put(s.keys.Namespace("default"), task.Namespace{Name: "default", Nodes: "zone"})
+		nodes, err := s.store.Nodes(s.ctx)
+		s.ok(err)
+		for _, n := range nodes {
+			n.Labels = map[string]string{"zone": "a"}
+			s.put(s.keys.Node(n.Name), n, clientv3.WithLease(s.lease))
+		}
+		s.put(s.keys.NodeLimit("*"), task.NodeLimit{Labels: []string{"rack=*"}})
+		s.waiting(s.one, s.entry.UID, task.ReasonNoNode, s.now.Add(-time.Minute))
+	}, nil},
 	{"an audit record", func(s *site) { s.put(s.keys.AuditRecord("x"), "{}") }, nil},
 	{"a disabled subject", func(s *site) { s.put(s.keys.DisabledSubject("user:ann"), "{}") }, nil},
 	{"a token that cannot be read", func(s *site) { s.put(s.keys.Token("x"), "nonsense") }, []string{"unreadable"}},
