@@ -11,8 +11,6 @@ import (
 	"slices"
 	"strings"
 
-	"go.uber.org/zap"
-
 	"github.com/carillonhq/carillon/pkg/client"
 	"github.com/carillonhq/carillon/pkg/internal/access"
 	"github.com/carillonhq/carillon/pkg/internal/api/httpapi"
@@ -199,7 +197,6 @@ func (s *server) callerFrom(r *http.Request) (httpapi.Caller, error) {
 
 	st, err := s.statements.Verify(values[0], statement.Request{Method: r.Method, Path: r.RequestURI}, known, s.Now())
 	if err != nil {
-		s.log.Warn("refused a request from another node", zap.String("path", httpapi.Shorten(r.URL.Path)), zap.String("from", r.RemoteAddr), zap.Error(err))
 		return httpapi.Caller{}, refuse(err.Error())
 	}
 

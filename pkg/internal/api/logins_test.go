@@ -11,6 +11,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/client"
 	"github.com/carillonhq/carillon/pkg/internal/access"
 	"github.com/carillonhq/carillon/pkg/internal/authority"
+	"github.com/carillonhq/carillon/pkg/internal/statement"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -127,6 +128,25 @@ func TestLogins_AreLoggedWithTheirReason(t *testing.T) {
 		}
 
 		w.log.TakeAll()
+	}
+}
+
+// Anybody can send a statement that no node has signed: a flood of them must not fill the log.
+func TestLogins_AFloodOfStatementsIsLoggedLikeOneOfTokens(t *testing.T) {
+	w := newWorld(t)
+	w.log.TakeAll()
+
+	for range 200 {
+		r := w.do(request{method: "GET", path: "/v1/nodes", header: map[string]string{statement.Header: "nonsense"}, noToken: true})
+		wantStatus(t, "a statement that nobody has signed", r, 401, client.CodeUnauthorized)
+	}
+
+	lines := w.log.TakeAll()
+	if len(lines) == 0 || len(lines) > 10 {
+		t.Fatalf("%d lines of log for 200 refused requests", len(lines))
+	}
+	if reason := fmt.Sprint(lines[0].ContextMap()["reason"]); !strings.Contains(reason, "malformed") {
+		t.Errorf("the reason is %q", reason)
 	}
 }
 
