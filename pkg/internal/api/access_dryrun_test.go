@@ -115,3 +115,47 @@ func TestDryRun_OfRolesIsRefusedLikeTheWrite(t *testing.T) {
 		}
 	})
 }
+
+// The answer to a dry run contains what the record has now, so it needs the right to read it.
+func TestDryRun_ShowsNoRecordsThatTheCallerMayNotRead(t *testing.T) {
+	w := newWorld(t)
+	rule := func(verb, object string) task.Rule {
+		return task.Rule{Verbs: []string{verb}, Objects: []string{object}}
+	}
+	w.role("hidden", rule("use", "secrets"))
+	w.namespace(task.Namespace{Name: "vault", RunAs: []string{"hidden"}})
+	_, err := w.NodeLimits.Put(t.Context(), task.NodeLimit{Name: "vault-*", Labels: []string{"team=hidden"}}, client.Writing{})
+	must(t, err)
+
+	// Each may write the records, and read none of them.
+	w.role("ns-writer", rule("update", "namespaces"), rule("create", "namespaces"))
+	w.role("granter", rule("grant", "access"), rule("read", "tasks"))
+	for subject, role := range map[string]string{"user:nina": "ns-writer", "user:gil": "granter"} {
+		_, err := w.Bindings.Put(t.Context(), task.Binding{Name: role, Role: role, Subjects: []string{subject}, Cluster: true}, client.Writing{})
+		must(t, err)
+	}
+	nina, gil := w.token("user:nina"), w.token("user:gil")
+
+	const rules = `{"rules":[{"verbs":["read"],"objects":["tasks"]}]}`
+	w.unchanged("dry runs by callers who may not read", func() {
+		for _, c := range []struct {
+			name, token, path, body string
+			status                  int
+		}{
+			{"a namespace", nina, "/v1/namespaces/vault", `{}`, 404},
+			{"a role", gil, "/v1/roles/hidden", rules, 403},
+			{"a limit", gil, "/v1/node-limits/vault-*", `{"labels":[]}`, 403},
+			{"a new namespace", nina, "/v1/namespaces/new", `{}`, 200},
+			{"a new role", gil, "/v1/roles/new", rules, 200},
+			{"a new limit", gil, "/v1/node-limits/new-*", `{"labels":[]}`, 200},
+		} {
+			r := w.as(c.token, "PUT", c.path+"?dry_run=true", c.body)
+			if r.status != c.status {
+				t.Errorf("%s: %d, want %d: %s", c.name, r.status, c.status, r.body)
+			}
+			if strings.Contains(strings.ReplaceAll(r.body, "/hidden", ""), `hidden"`) {
+				t.Errorf("%s: the answer shows the record: %s", c.name, r.body)
+			}
+		}
+	})
+}

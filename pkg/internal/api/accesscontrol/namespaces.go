@@ -101,6 +101,9 @@ func (h *Handlers) setNamespace(c *httpapi.Call, q dryRunQuery) (httpapi.Answer,
 		now := h.Now.Stamp()
 		n.CreatedAt, n.CreatedBy, n.UpdatedAt, n.UpdatedBy, n.Revision = before.CreatedAt, before.CreatedBy, before.UpdatedAt, before.UpdatedBy, before.Revision
 		if q.DryRun {
+			if old != nil && !h.canSeeNamespace(c, v, n.Name) {
+				return httpapi.NoNamespace(n.Name)
+			}
 			before.Name = n.Name
 			dry = wouldChange(old != nil, before, n)
 			return nil

@@ -76,6 +76,11 @@ func (h *Handlers) setNodeLimit(c *httpapi.Call, q dryRunQuery) (httpapi.Answer,
 
 		l.CreatedAt, l.CreatedBy, l.UpdatedAt, l.UpdatedBy, l.Revision = old.CreatedAt, old.CreatedBy, old.UpdatedAt, old.UpdatedBy, old.Revision
 		if q.DryRun {
+			if is {
+				if err := rights.Require(access.Need{Verb: access.Read, Kind: access.Nodes}); err != nil {
+					return err
+				}
+			}
 			old.Name = l.Name
 			dry = wouldChange(is, old, l)
 			return nil

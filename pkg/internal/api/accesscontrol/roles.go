@@ -12,21 +12,23 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// readRoles returns the records if the caller may read roles: a caller that reads bindings of a namespace must be
-// able to understand them.
+// readRoles returns the records if the caller may read roles.
 func (h *Handlers) readRoles(c *httpapi.Call) (*authority.View, error) {
 	v, err := h.Keeper.Current(c.Context())
 	if err != nil {
 		return nil, err
 	}
 
-	if !h.readsBindingsSomewhere(c, v) {
-		if err := c.Rights().Require(access.Need{Verb: access.Read, Kind: access.Access}); err != nil {
-			return nil, err
-		}
-	}
+	return v, h.requireReadRoles(c, v, c.Rights())
+}
 
-	return v, nil
+// requireReadRoles refuses the request unless the caller may read roles: a caller that reads bindings of a namespace must
+// be able to understand them.
+func (h *Handlers) requireReadRoles(c *httpapi.Call, v *authority.View, rights *httpapi.Rights) error {
+	if h.readsBindingsSomewhere(c, v) {
+		return nil
+	}
+	return rights.Require(access.Need{Verb: access.Read, Kind: access.Access})
 }
 
 // listRoles serves all roles.
@@ -88,6 +90,11 @@ func (h *Handlers) setRole(c *httpapi.Call, q dryRunQuery) (httpapi.Answer, erro
 		r.UID, r.BuiltIn, r.CreatedAt, r.CreatedBy = old.UID, false, old.CreatedAt, old.CreatedBy
 		r.UpdatedAt, r.UpdatedBy, r.Revision = old.UpdatedAt, old.UpdatedBy, old.Revision
 		if q.DryRun {
+			if is {
+				if err := h.requireReadRoles(c, v, rights); err != nil {
+					return err
+				}
+			}
 			old.Name = r.Name
 			dry = wouldChange(is, old, r)
 		}

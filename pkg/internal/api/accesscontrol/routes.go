@@ -15,7 +15,7 @@ const (
 	setBindAbout = "Requires grant on the bindings of each namespace of the binding, before and after the change, or on access if it applies to the cluster. " +
 		"You must hold all rights that it gives, for at least as long."
 	listBindAbout = "Lists the bindings of namespaces whose bindings you may read, and those of the cluster if you may read access."
-	dryRunAbout   = " With dry_run=true, the request is validated but nothing is written. dry_run in the answer contains the changes."
+	dryRunAbout   = " With dry_run=true, the request is validated but nothing is written. dry_run in the answer contains the changes, so you must have the right to read the record if it exists."
 	setNSAbout    = "Tasks of the namespace may use only what the record lists. The answer names the tasks that it no longer allows: their runs fail until the tasks are changed."
 	setLimitAbout = "The name is that of a node, or a prefix of names that ends in *; the limit with the longest match applies to a node. " +
 		"Labels that a node announces and its limit does not list do not count for the selectors of tasks and namespaces. The answer names the nodes that announce such labels now, if you may read nodes."
