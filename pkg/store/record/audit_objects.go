@@ -114,48 +114,50 @@ func auditHash(value []byte) string {
 
 // auditObject returns which object a key is the main record of.
 func auditObject(keys Keys, key string) (task.AuditObject, bool) {
-	if keys.isEntry(key) { // the most frequent key of a bulk write
+	rest, below := strings.CutPrefix(key, keys.root)
+	if !below {
 		return task.AuditObject{}, false
 	}
-	if ns, name, ok := keys.ParseSpec(key); ok {
-		return task.AuditObject{Kind: "task", Namespace: ns, Name: name}, true
+
+	switch dir, name, _ := strings.Cut(rest, "/"); dir {
+	case "tasks":
+		ns, name, ok := keys.ParseSpec(key)
+		return task.AuditObject{Kind: "task", Namespace: ns, Name: name}, ok
+	case "secrets":
+		ns, name, ok := keys.ParseSecret(key)
+		return task.AuditObject{Kind: "secret", Namespace: ns, Name: name}, ok
+	case "shards":
+		k, ok := keys.ParseShard(key)
+		return task.AuditObject{Kind: "run", Namespace: k.Ref.Namespace, Name: k.Ref.Name, Run: k.Run}, ok && k.Run != ""
+	case "runs":
+		k, ok := keys.ParseRun(key)
+		return task.AuditObject{Kind: "run", Namespace: k.Ref.Namespace, Name: k.Ref.Name, Run: k.Run}, ok
+	case "requests":
+		return task.AuditObject{Kind: "node", Name: name}, name != ""
+	case "access":
+		return accessObject(keys, key)
+	case "freezes":
+		return task.AuditObject{Kind: "freeze"}, key == keys.Freezes()
+	case "cluster":
+		return task.AuditObject{Kind: "cluster"}, key == keys.Cluster()
 	}
-	if ns, name, ok := keys.ParseSecret(key); ok {
-		return task.AuditObject{Kind: "secret", Namespace: ns, Name: name}, true
-	}
-	if sk, ok := keys.ParseShard(key); ok {
-		return task.AuditObject{Kind: "run", Namespace: sk.Ref.Namespace, Name: sk.Ref.Name, Run: sk.Run}, sk.Run != ""
-	}
-	if rk, ok := keys.ParseRun(key); ok {
-		return task.AuditObject{Kind: "run", Namespace: rk.Ref.Namespace, Name: rk.Ref.Name, Run: rk.Run}, true
-	}
+
+	return task.AuditObject{}, false
+}
+
+// accessObject is auditObject for the keys of access records.
+func accessObject(keys Keys, key string) (task.AuditObject, bool) {
 	if subject, ok := keys.ParseDisabledSubject(key); ok {
 		return task.AuditObject{Kind: "subject", Name: subject}, true
 	}
 
 	for _, k := range []struct{ kind, prefix string }{
 		{"role", keys.Roles()}, {"binding", keys.Bindings()}, {"namespace", keys.Namespaces()}, {"node-limit", keys.NodeLimits()}, {"token", keys.Tokens()},
-		{"node", keys.NodeRequest("")},
 	} {
 		if name, below := strings.CutPrefix(key, k.prefix); below && name != "" {
 			return task.AuditObject{Kind: k.kind, Name: name}, true
 		}
 	}
 
-	switch key {
-	case keys.Freezes():
-		return task.AuditObject{Kind: "freeze"}, true
-	case keys.Cluster():
-		return task.AuditObject{Kind: "cluster"}, true
-	}
-
 	return task.AuditObject{}, false
-}
-
-// isEntry reports whether a key is that of a task's entry: shards/<0042>/tasks/...
-func (k Keys) isEntry(key string) bool {
-	const shardAndSlash = len("0042/")
-	rest, ok := strings.CutPrefix(key, k.root+"shards/")
-
-	return ok && len(rest) > shardAndSlash && strings.HasPrefix(rest[shardAndSlash:], string(KindEntry)+"/")
 }

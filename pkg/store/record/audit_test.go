@@ -56,7 +56,60 @@ func TestAuditObjects_AreListedOnce(t *testing.T) {
 	}
 }
 
-// BenchmarkAudit measures the audit record of a transaction that creates tasks, each with a spec and an entry.
+// Each object has one main key. Other keys that a write of the object touches add nothing to the audit record.
+func TestAuditObjects_FollowFromKeys(t *testing.T) {
+	keys, err := NewKeys("/x")
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	ref := Ref{Namespace: "ops", Name: "a", Shard: 3}
+	run := task.AuditObject{Kind: "run", Namespace: "ops", Name: "a", Run: "r1"}
+	none := task.AuditObject{}
+
+	for key, want := range map[string]task.AuditObject{
+		keys.Spec(ref):                   {Kind: "task", Namespace: "ops", Name: "a"},
+		keys.Secret("ops", "db"):         {Kind: "secret", Namespace: "ops", Name: "db"},
+		keys.Queued(ref, "r1"):           run,
+		keys.Ended(ref, "r1"):            run,
+		keys.DeadRun(ref, "r1"):          run,
+		keys.Late(ref, "r1", 7):          run,
+		keys.Run("n1", ref, "r1"):        run,
+		keys.DisabledSubject("user:a/b"): {Kind: "subject", Name: "user:a/b"},
+		keys.Role("r"):                   {Kind: "role", Name: "r"},
+		keys.Binding("b"):                {Kind: "binding", Name: "b"},
+		keys.Namespace("ops"):            {Kind: "namespace", Name: "ops"},
+		keys.NodeLimit("web-*"):          {Kind: "node-limit", Name: "web-*"},
+		keys.Token("t1"):                 {Kind: "token", Name: "t1"},
+		keys.NodeRequest("n1"):           {Kind: "node", Name: "n1"},
+		keys.Freezes():                   {Kind: "freeze"},
+		keys.Cluster():                   {Kind: "cluster"},
+
+		keys.Entry(ref):                   none,
+		keys.Tombstone(ref):               none,
+		keys.Version(ref, 2):              none,
+		keys.HistoryOf(ref):               none,
+		keys.QueueOf(ref):                 none,
+		keys.Watermark(3):                 none,
+		keys.Revised(3):                   none,
+		keys.Fence():                      none,
+		keys.AuditRecord("20261120T1-a"):  none,
+		keys.Node("n1"):                   none,
+		keys.Owner(3):                     none,
+		keys.Roles():                      none,
+		keys.NodeRequest(""):              none,
+		keys.Specs():                      none,
+		keys.SpecsOf("ops"):               none,
+		keys.Cluster() + "/x":             none,
+		"/y" + keys.Spec(ref)[len("/x"):]: none,
+	} {
+		if got, ok := auditObject(keys, key); ok != (want.Kind != "") || ok && !reflect.DeepEqual(got, want) {
+			t.Errorf("%s: %+v, %v, want %+v", key, got, ok, want)
+		}
+	}
+}
+
+// BenchmarkAudit measures the audit record of a transaction that creates tasks: it puts a spec and an entry of each, and deletes a tombstone.
 func BenchmarkAudit(b *testing.B) {
 	keys, err := NewKeys("/carillon")
 	if err != nil {
@@ -70,14 +123,15 @@ func BenchmarkAudit(b *testing.B) {
 
 	for _, n := range []int{1, 8, 100} {
 		type object struct {
-			spec, entry string
-			known       task.AuditObject
+			spec, entry, tombstone string
+			known                  task.AuditObject
 		}
 
 		tasks := make([]object, n)
 		for i := range tasks {
 			ref := Ref{Namespace: "bench", Name: fmt.Sprintf("k3f9aaaaaaaaaaaa-%07d", i), Shard: 17}
-			tasks[i] = object{keys.Spec(ref), keys.Entry(ref), task.AuditObject{Kind: "task", Namespace: ref.Namespace, Name: ref.Name, UID: "vlzil5fydrpbdsib", Generation: 1}}
+			tasks[i] = object{keys.Spec(ref), keys.Entry(ref), keys.Tombstone(ref),
+				task.AuditObject{Kind: "task", Namespace: ref.Namespace, Name: ref.Name, UID: "vlzil5fydrpbdsib", Generation: 1}}
 		}
 
 		collect := func() []task.AuditObject {
@@ -85,6 +139,7 @@ func BenchmarkAudit(b *testing.B) {
 			for i := range tasks {
 				objects.Add(keys, tasks[i].spec, value, false)
 				objects.Add(keys, tasks[i].entry, value, false)
+				objects.Add(keys, tasks[i].tombstone, nil, true)
 			}
 
 			for i := range tasks {
