@@ -74,3 +74,24 @@ func TestAccess_BindingsAndRolesOfACreatorAreLimited(t *testing.T) {
 	wantStatus(t, "a change of one", put(gil, "/v1/roles/r1", `{"rules":[{"verbs":["read"],"objects":["runs"]}]}`), http.StatusOK, "")
 	wantStatus(t, "one of an admin", put(w.secret, "/v1/roles/more", rules), http.StatusOK, "")
 }
+
+// A subject that may grant can create further subjects, each with a limit of its own. Together they must not keep the
+// administrators from granting.
+func TestAccess_TheLastBindingsAreReservedForAdministrators(t *testing.T) {
+	w := newWorld(t)
+	w.bind("user:eve", "namespace-admin", "default")
+	eve := w.token("user:eve")
+
+	w.putMany(1800, func(i int) (string, any) {
+		b := task.Binding{
+			Name: fmt.Sprint("s", i), Role: "viewer", RoleUID: access.BuiltInUID, Subjects: []string{"user:vic"}, Namespaces: []string{"default"},
+			CreatedBy: fmt.Sprintf("service:s%d (token x)", i%4),
+		}
+		return w.store.Keys().Binding(b.Name), b
+	})
+
+	const view = `{"role":"viewer","subjects":["user:vic"],"namespaces":["default"]}`
+	w.clock.advance(time.Second)
+	wantStatus(t, "one more of eve", w.as(eve, "PUT", "/v1/bindings/more", view), http.StatusConflict, client.CodeConflict)
+	wantStatus(t, "one more of an admin", w.as(w.secret, "PUT", "/v1/bindings/more", view), http.StatusOK, "")
+}

@@ -1,6 +1,7 @@
 package accesscontrol
 
 import (
+	"fmt"
 	"iter"
 	"net/http"
 	"slices"
@@ -28,6 +29,9 @@ const (
 	maxTokenChanges = 5
 	// maxBindings is the maximum number of bindings in the cluster.
 	maxBindings = 2000
+	// reservedBindings is how many of them only administrators of the cluster can create. Whoever may grant rights can
+	// create further subjects, each with its own maxCreated, and they must not keep an administrator from granting.
+	reservedBindings = 200
 	// maxCreated is the maximum number of bindings, and of roles, that were created by one subject that does not
 	// administer the cluster.
 	maxCreated = 500
@@ -81,6 +85,23 @@ func (h *Handlers) checkTokenCount(c *httpapi.Call, v *authority.View, subject s
 	}
 
 	return h.makeRoom(c, v, expired, created+len(expired)-(maxCreatedTokens-1))
+}
+
+// checkBindingCount refuses a new binding if the cluster has too many.
+func (h *Handlers) checkBindingCount(c *httpapi.Call, v *authority.View) error {
+	n, rule := len(v.Bindings()), ""
+
+	switch unreserved := maxBindings - reservedBindings; {
+	case n >= maxBindings:
+		rule = fmt.Sprintf("at most %d are allowed", maxBindings)
+	case n >= unreserved && !v.Administers(caller(c), h.Now()):
+		rule = fmt.Sprintf("after %d, only an administrator of the cluster can create more", unreserved)
+	default:
+		return nil
+	}
+
+	return httpapi.Fail(http.StatusConflict, client.CodeConflict, "the cluster has %d bindings; %s", n, rule).
+		WithHint("delete bindings that are no longer used")
 }
 
 // checkCreated refuses a new record if the caller has created too many of its kind. createdBy has the creators of those
