@@ -243,6 +243,18 @@ func TestAuditSink_BoundsWhatWaitsForAStuckTarget(t *testing.T) {
 	}
 }
 
+// Deletions of old records have no lines to write and only move the position. They must not fill the memory either.
+func TestAuditSink_BoundsEntriesWithoutRecords(t *testing.T) {
+	const most = 10
+	q := newQueue(most, queueBytes)
+	for range 10 * most {
+		q.offer(entry{mark: &position{}})
+	}
+	if n := q.length(); n > most {
+		t.Errorf("%d entries wait in memory, at most %d may", n, most)
+	}
+}
+
 // A record that is not in etcd is written beside the others, and does not move the position.
 func TestAuditSink_WritesRefusedLogins(t *testing.T) {
 	s := newSite(t)

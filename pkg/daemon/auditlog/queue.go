@@ -8,7 +8,8 @@ import (
 )
 
 const (
-	// queueRecords and queueBytes bound what a sink keeps in memory while its target is slow or does not answer.
+	// queueRecords and queueBytes bound what a sink keeps in memory while its target is slow or does not answer. queueRecords
+	// also bounds the entries, because some have no records.
 	queueRecords = 10_000
 	queueBytes   = 16 << 20
 )
@@ -52,7 +53,8 @@ func (q *queue) offer(e entry) bool {
 	defer q.mu.Unlock()
 
 	records, bytes := q.records+len(e.lines), q.bytes+e.bytes()
-	if len(q.entries) > 0 && (records > q.maxRecords || bytes > q.maxBytes) {
+	isFull := len(q.entries) >= q.maxRecords || records > q.maxRecords || bytes > q.maxBytes
+	if len(q.entries) > 0 && isFull {
 		return false
 	}
 
