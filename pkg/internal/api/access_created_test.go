@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -12,6 +13,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/client"
 	"github.com/carillonhq/carillon/pkg/internal/access"
 	"github.com/carillonhq/carillon/pkg/internal/authority"
+	"github.com/carillonhq/carillon/pkg/kv"
 	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
@@ -94,4 +96,31 @@ func TestAccess_TheLastBindingsAreReservedForAdministrators(t *testing.T) {
 	w.clock.advance(time.Second)
 	wantStatus(t, "one more of eve", w.as(eve, "PUT", "/v1/bindings/more", view), http.StatusConflict, client.CodeConflict)
 	wantStatus(t, "one more of an admin", w.as(w.secret, "PUT", "/v1/bindings/more", view), http.StatusOK, "")
+}
+
+// Requests that arrive together must not exceed a limit together: what commits in between counts, too.
+func TestAccess_LimitsOfCreatorsHoldForRequestsAtTheSameTime(t *testing.T) {
+	w, ctx := newWorld(t), t.Context()
+	w.bind("user:eve", "namespace-admin", "default")
+	eve := w.token("user:eve")
+
+	binding := func(name string) task.Binding {
+		return task.Binding{Name: name, Role: "viewer", RoleUID: access.BuiltInUID, Subjects: []string{"user:vic"}, Namespaces: []string{"default"}, CreatedBy: "user:eve (token x)"}
+	}
+	w.putMany(499, func(i int) (string, any) {
+		b := binding(fmt.Sprint("e", i))
+		return w.store.Keys().Binding(b.Name), b
+	})
+
+	var once atomic.Bool
+	w.writes.set(func(kv.Txn) {
+		if once.CompareAndSwap(false, true) {
+			_, err := w.store.PutBinding(ctx, 0, binding("other"), w.clock.now().Add(-time.Hour))
+			must(t, err)
+		}
+	}, nil)
+
+	w.clock.advance(time.Second)
+	r := w.as(eve, "PUT", "/v1/bindings/last", `{"role":"viewer","subjects":["user:vic"],"namespaces":["default"]}`)
+	wantStatus(t, "the 501st of eve", r, http.StatusConflict, client.CodeConflict)
 }
