@@ -269,7 +269,7 @@ func newServer(cfg Config) *server {
 		ClockFault: cfg.Clock, Nodes: cfg.Nodes, Etcd: cfg.Etcd,
 		CheckStream: s.checkStream, ReportRefusal: s.logins.reportRefusal, Problems: s.problems, Log: s.log,
 	}
-	s.attempts = &attempts.Handlers{Store: cfg.Store, Peers: others, Node: cfg.Node, Source: cfg.Attempts}
+	s.attempts = &attempts.Handlers{Store: cfg.Store, Peers: others, Node: cfg.Node, Source: cfg.Attempts, Log: s.log}
 	s.runs = &runs.Handlers{
 		Store: cfg.Store, Ref: cfg.Ref, Finder: finder, Attempts: s.attempts, Shards: cfg.Cluster.Shards, Now: now, MostScanned: cfg.MostScanned,
 	}

@@ -331,6 +331,12 @@ func TestCancelAttempt_NeedsAStatementOfItsOwn(t *testing.T) {
 		t.Errorf("the node was asked to end %s", asked)
 	}
 
+	// The audit record is on the other node, and a node whose key is stolen writes none.
+	lines := w.log.FilterMessage("another node cancels an attempt, because etcd is full").All()
+	if len(lines) != 1 || lines[0].ContextMap()["from"] != "node-a" || lines[0].ContextMap()["run"] != "r1" {
+		t.Errorf("logged: %v", lines)
+	}
+
 	// A user of the API cannot request it, whatever their rights.
 	w.url = w.urls["node-a"]
 	if got := w.do(request{method: http.MethodPost, path: path}).status; got != http.StatusForbidden || w.nodes["node-a"].taken() != nil {

@@ -4,6 +4,8 @@ import (
 	"net/http"
 	"reflect"
 
+	"go.uber.org/zap"
+
 	"github.com/carillonhq/carillon/pkg/client"
 	"github.com/carillonhq/carillon/pkg/internal/api/httpapi"
 	"github.com/carillonhq/carillon/pkg/internal/api/peers"
@@ -16,6 +18,7 @@ type Handlers struct {
 	Peers  *peers.Client
 	Node   string // the name of this node
 	Source Source // nil: no attempt runs on this node
+	Log    *zap.Logger
 }
 
 // Routes returns the operations on running attempts.
