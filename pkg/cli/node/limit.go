@@ -35,8 +35,8 @@ func limitCommand(f *factory.Factory) *cobra.Command {
 			"With only a NAME, the command shows the limit; without one, it lists all limits.",
 		Example: `  carillon node limit
   carillon node limit '*' --label 'zone=*' --label 'host=*'
-  carillon node limit 'vault-*' --label 'zone=*' --label 'host=*' --label team=vault --dry-run
-  carillon node limit 'vault-*' --clear`,
+  carillon node limit vault-1 --label 'zone=*' --label 'host=*' --label team=vault --dry-run
+  carillon node limit vault-1 --clear`,
 		Args: factory.Args(0, 1, ""), ValidArgsFunction: complete.At(complete.Nodes(f), nil),
 		RunE: func(cmd *cobra.Command, words []string) error {
 			changes := 0
