@@ -99,7 +99,7 @@ func (e *Executor) CancelAttempt(ctx context.Context, c task.LateCancel) (task.L
 	}
 
 	// The node finds out for itself that etcd is full. It rewrites the attempt's own record, which changes nothing.
-	if err := e.checkFull(ctx, fence, held); err != nil {
+	if err := checkFull(ctx, e.cfg.Inbox, fence, held); err != nil {
 		return out, fmt.Errorf("cancel run %s of %s: %w", c.Run, held.Ref(), err)
 	}
 
@@ -131,11 +131,11 @@ func (e *Executor) callAndWait(ctx context.Context, f func()) error {
 }
 
 // checkFull returns nil if etcd refuses the node's own writes for lack of space.
-func (e *Executor) checkFull(ctx context.Context, session kv.Fence, h *record.Held) error {
+func checkFull(ctx context.Context, inbox Inbox, session kv.Fence, h *record.Held) error {
 	ctx, cancel := context.WithTimeout(ctx, writeLimit)
 	defer cancel()
 
-	_, err := e.cfg.Inbox.Rewrite(ctx, session, *h)
+	_, err := inbox.Rewrite(ctx, session, *h)
 	switch {
 	case store.NoSpace(err):
 		return nil
