@@ -398,6 +398,9 @@ func (n *Node) Close() {
 	if n.http != nil {
 		n.http.close()
 	}
+	if n.metrics != nil {
+		n.metrics.close()
+	}
 
 	if n.client != nil && n.server == nil {
 		n.client.Close()
@@ -407,9 +410,6 @@ func (n *Node) Close() {
 		if err := n.server.Close(); err != nil {
 			n.log.Warn("the embedded etcd did not stop cleanly", zap.Error(err))
 		}
-	}
-	if n.metrics != nil {
-		n.metrics.close()
 	}
 
 	if err := n.groups.Close(); err != nil {

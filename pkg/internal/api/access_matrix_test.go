@@ -16,9 +16,9 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// accessMatrix says what each role may do. The first four roles are bound to the namespace default, the next three to the
-// cluster; nobody has no binding. A cell of an operation on a namespace has the result in default, and then in the namespace
-// other:
+// accessMatrix says what each role may do. The first four roles are bound to the namespace default, the next three
+// to the cluster; nobody has no binding. A cell of an operation on a namespace has the result in default, and then
+// in the namespace other:
 //
 //	y  allowed: the answer is that of the operation
 //	f  403: the caller lacks a verb
@@ -146,7 +146,7 @@ type matrixCell struct {
 type operation struct {
 	query, body, kind string
 	before            func(*matrixCell)
-	own               []int // statuses with which an allowed request may also fail, for reasons of its own
+	own               []int // further statuses with which an allowed request may fail
 	once              bool  // the result is that of a line of the answer
 }
 
@@ -333,7 +333,8 @@ func documented(t *testing.T) map[string][2]string {
 	return all
 }
 
-// Every cell of the matrix is requested, and every operation of the API is in it. A request that is refused changes nothing.
+// Every cell of the matrix is requested, and every operation of the API is in it. A request that is refused changes
+// nothing.
 func TestAccess_EachRoleMayDoWhatTheMatrixSays(t *testing.T) {
 	t.Parallel()
 	w := newMatrixWorld(t)
