@@ -186,9 +186,11 @@ var allowedImports = map[string][]string{
 	// audit reads a live cluster, and repairs through store.
 	"pkg/internal/audit": {"pkg/internal/access", "pkg/store", "pkg/store/etcdadmin", "pkg/store/record", "pkg/kv", "pkg/internal/schedule", "pkg/task"},
 	// check judges whole histories, for tests and for bench. It does no I/O.
-	"pkg/internal/check": {"pkg/internal/check/utccron", "pkg/store/record", "pkg/internal/schedule", "pkg/task", "pkg/internal/access"},
+	"pkg/internal/check": {"pkg/internal/check/oracle", "pkg/store/record", "pkg/task", "pkg/internal/access"},
 
-	// utccron computes ticks by itself, to be compared with those of schedule.
+	// oracle and utccron compute ticks by themselves, to be compared with those of schedule. oracle uses schedule only
+	// for schedules that it does not support.
+	"pkg/internal/check/oracle":  {"pkg/internal/check/utccron", "pkg/internal/schedule", "pkg/task"},
 	"pkg/internal/check/utccron": {},
 
 	// secret encrypts, envfile reads files with variables, policy decides what a node may run. They are independent

@@ -40,8 +40,8 @@
 // retentionJudge, accessJudge, namespaceJudge) and reports to findings. Runs and entries can pass through several states in one revision, so
 // runTracker and entryTracker apply these one by one and call the judges at each.
 //
-// The checker computes ticks with its own oracle (see ticks.go). It uses package schedule only for schedules that
-// the oracle does not support, and the report counts those.
+// The checker computes ticks with package oracle, which uses package schedule only for schedules that it does not
+// support. The report counts those.
 //
 // The checker cannot see:
 //

@@ -202,7 +202,7 @@ func (j *retentionJudge) checkTTLDeletion(d *delta, t *taskHistory) {
 
 	if inc.epoch.ticks != nil {
 		decided := j.cluster.decidedUpTo(t)
-		if at, more := inc.epoch.ticks.nextTick(max(decided, inc.epoch.start)); more {
+		if at, more := inc.epoch.ticks.NextTick(max(decided, inc.epoch.start)); more {
 			wrong("has another tick, %s", formatTime(timeOfMS(at)))
 		}
 	}

@@ -1,4 +1,4 @@
-package check
+package oracle
 
 import (
 	"math/rand/v2"
@@ -19,7 +19,7 @@ func at(t testing.TB, text string) time.Time {
 	return v
 }
 
-func TestTicker_ListsTicks(t *testing.T) {
+func TestTiming_ListsTicks(t *testing.T) {
 	anchor := at(t, "2026-11-20T12:00:00.250Z")
 
 	for _, c := range []struct {
@@ -42,14 +42,14 @@ func TestTicker_ListsTicks(t *testing.T) {
 		{[]string{"@manual"}, "UTC", "2026-11-20T12:00:00Z", nil},
 		{[]string{"@at 2026-11-20T12:00:00Z"}, "UTC", "2026-11-20T12:00:00Z", nil},
 	} {
-		tick, _, err := newTickSource(task.Entry{Schedule: c.schedule, Timezone: c.zone, Anchor: task.At(anchor)})
+		timing, err := NewTiming(task.Entry{Schedule: c.schedule, Timezone: c.zone, Anchor: task.At(anchor)})
 		if err != nil {
 			t.Errorf("%v: %v", c.schedule, err)
 			continue
 		}
 
 		var got []time.Time
-		listTicks(tick, at(t, c.after).UnixMilli(), 1<<60, func(ms int64) bool {
+		timing.ListTicks(at(t, c.after).UnixMilli(), 1<<60, func(ms int64) bool {
 			got = append(got, timeOfMS(ms))
 			return len(got) < 2
 		})
@@ -68,7 +68,7 @@ func TestTicker_ListsTicks(t *testing.T) {
 }
 
 // The oracle is useful only while it agrees with package schedule without sharing code with it.
-func TestTicker_AgreesWithPackageSchedule(t *testing.T) {
+func TestTiming_AgreesWithPackageSchedule(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
 
 	for _, expr := range []string{
@@ -79,8 +79,8 @@ func TestTicker_AgreesWithPackageSchedule(t *testing.T) {
 		"@every 90s", "@every 1h1m1s", "@yearly", "@monthly", "@weekly", "@daily",
 	} {
 		anchor := time.UnixMilli(1_790_000_000_123)
-		own, mine, err := newTickSource(task.Entry{Schedule: []string{expr}, Timezone: "UTC", Anchor: task.At(anchor)})
-		if err != nil || !mine {
+		own, err := NewTiming(task.Entry{Schedule: []string{expr}, Timezone: "UTC", Anchor: task.At(anchor)})
+		if err != nil || own.UsesSchedule() {
 			t.Errorf("%q is not the oracle's own: %v", expr, err)
 			continue
 		}
@@ -92,7 +92,7 @@ func TestTicker_AgreesWithPackageSchedule(t *testing.T) {
 
 		for range 200 {
 			from := 1_700_000_000_000 + rng.Int64N(300_000_000_000)
-			got, ok := own.nextTick(from)
+			got, ok := own.NextTick(from)
 			want, wantOK := s.Next(time.UnixMilli(from))
 			if ok != wantOK || (ok && got != want.UnixMilli()) {
 				t.Errorf("%q after %s: the oracle says %s (%t), package schedule %s (%t)", expr, formatTime(timeOfMS(from)), formatTime(timeOfMS(got)), ok, formatTime(want), wantOK)
@@ -103,7 +103,7 @@ func TestTicker_AgreesWithPackageSchedule(t *testing.T) {
 }
 
 // The same with a start, an end and jitter.
-func TestTiming_AgreesWithPackageSchedule(t *testing.T) {
+func TestTiming_AgreesWithPackageScheduleOnBoundsAndJitter(t *testing.T) {
 	for _, e := range []task.Entry{
 		{Schedule: []string{"*/7 * * * * *"}, Jitter: task.Duration(30 * time.Second)},
 		{Schedule: []string{"@every 90s", "0 * * * *"}, Jitter: task.Duration(40 * time.Second)},
@@ -121,7 +121,7 @@ func TestTiming_AgreesWithPackageSchedule(t *testing.T) {
 			e.Timezone = "UTC"
 		}
 
-		mine, err := newTiming(e)
+		mine, err := NewTiming(e)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -133,7 +133,7 @@ func TestTiming_AgreesWithPackageSchedule(t *testing.T) {
 
 		at := int64(1_699_999_000_000)
 		for range 200 {
-			got, ok := mine.nextTick(at)
+			got, ok := mine.NextTick(at)
 			want, wantOK := s.Next(timeOfMS(at))
 			if ok != wantOK || ok && got != want.UnixMilli() {
 				t.Fatalf("%v after %s: the oracle says %s (%t), package schedule %s (%t)", e.Schedule, formatTime(timeOfMS(at)), formatTime(timeOfMS(got)), ok, formatTime(want), wantOK)
@@ -143,14 +143,14 @@ func TestTiming_AgreesWithPackageSchedule(t *testing.T) {
 				break
 			}
 
-			if due, theirs := mine.dueAt(got), s.Due(want, e.UID).UnixMilli(); due != theirs {
+			if due, theirs := mine.DueAt(got), s.Due(want, e.UID).UnixMilli(); due != theirs {
 				t.Fatalf("%v: tick %s falls due at %s, by package schedule at %s", e.Schedule, formatTime(want), formatTime(timeOfMS(due)), formatTime(timeOfMS(theirs)))
 			}
 
 			for _, off := range []int64{-1, 0, 1} {
-				now := mine.dueAt(got) + off
+				now := mine.DueAt(got) + off
 				last, ok := s.LastDue(timeOfMS(now), e.UID)
-				if passed := mine.dueUpTo(now); ok && last.UnixMilli() > passed || hasTick(mine, passed) && passed != last.UnixMilli() {
+				if passed := mine.DueUpTo(now); ok && last.UnixMilli() > passed || mine.HasTick(passed) && passed != last.UnixMilli() {
 					t.Fatalf("%v: at %s all up to %s are due, by package schedule %s (%t)", e.Schedule, formatTime(timeOfMS(now)), formatTime(timeOfMS(passed)), formatTime(last), ok)
 				}
 			}
@@ -159,3 +159,7 @@ func TestTiming_AgreesWithPackageSchedule(t *testing.T) {
 		}
 	}
 }
+
+func timeOfMS(ms int64) time.Time { return time.UnixMilli(ms).UTC() }
+
+func formatTime(t time.Time) string { return t.UTC().Format("2006-01-02T15:04:05.000Z") }

@@ -1,4 +1,4 @@
-package check
+package oracle
 
 import (
 	"strings"
@@ -9,20 +9,14 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// tickSource lists the ticks of a schedule, in ms since 1970.
-//
-// newTickSource implements it by an oracle that shares no code with package schedule for the forms that tests use
-// most: @every, also after completion, @at, @manual, nicknames, and cron expressions in UTC, with names, L, LW,
-// 15W, 5L and 5#3. The oracle steps through days and seconds one by one. This is slow, but too simple to contain
-// the same error as package schedule. That package computes all zones except UTC. Starts, ends and jitter are the
-// oracle's own in all zones (timing.go).
+// tickSource lists the ticks of a schedule.
 type tickSource interface {
 	// nextTick returns the first tick after an instant, or false if there is none.
 	nextTick(after int64) (int64, bool)
 }
 
-// newTickSource returns the ticks of an entry's schedule. own reports whether the oracle computes them. If it
-// supports one expression of several only through package schedule, that package computes all of them.
+// newTickSource returns the ticks of an entry's schedule, without its start and end. own reports whether the oracle
+// computes them, not package schedule.
 func newTickSource(e task.Entry) (t tickSource, own bool, err error) {
 	if period, is := completionPeriod(e); is {
 		return onceAt(max(unixMS(e.Anchor)+period.Milliseconds(), unixMS(e.Start))), true, nil
@@ -40,21 +34,6 @@ func newTickSource(e task.Entry) (t tickSource, own bool, err error) {
 	}
 
 	return all, true, nil
-}
-
-// listTicks calls f with every tick in (after, upTo], until f returns false.
-func listTicks(t tickSource, after, upTo int64, f func(ms int64) bool) {
-	for at, ok := t.nextTick(after); ok && at <= upTo; at, ok = t.nextTick(at) {
-		if !f(at) {
-			return
-		}
-	}
-}
-
-// hasTick reports whether an instant is a tick.
-func hasTick(t tickSource, ms int64) bool {
-	at, ok := t.nextTick(ms - 1)
-	return ok && at == ms
 }
 
 // tickUnion has the ticks of several schedules. A tick that several of them have counts once.
@@ -77,7 +56,7 @@ func (u tickUnion) nextTick(after int64) (int64, bool) {
 type productSchedule struct{ *schedule.Schedule }
 
 func (b productSchedule) nextTick(after int64) (int64, bool) {
-	at, ok := b.Next(timeOfMS(after))
+	at, ok := b.Next(time.UnixMilli(after).UTC())
 	return at.UnixMilli(), ok
 }
 
@@ -91,7 +70,7 @@ type onceAt int64
 
 func (o onceAt) nextTick(after int64) (int64, bool) { return int64(o), after < int64(o) }
 
-// fixedPeriod has the ticks of @every: anchor + k·period for k ≥ 1, in ms.
+// fixedPeriod has the ticks of @every: anchor + k·period for k ≥ 1.
 type fixedPeriod struct{ anchor, period int64 }
 
 func (e fixedPeriod) nextTick(after int64) (int64, bool) {
@@ -107,8 +86,22 @@ type cronTicks struct{ utccron.Expression }
 
 func (c cronTicks) nextTick(after int64) (int64, bool) { return c.Next(after) }
 
+// boundedTicks has the ticks from start to end, both inclusive; 0 means no bound.
+type boundedTicks struct {
+	tickSource
+	start, end int64
+}
+
+func (b boundedTicks) nextTick(after int64) (int64, bool) {
+	if b.start != 0 {
+		after = max(after, b.start-1)
+	}
+	at, ok := b.tickSource.nextTick(after)
+	return at, ok && (b.end == 0 || at <= b.end)
+}
+
 // parseExpression returns the ticks of one expression, or false if the oracle does not support its form or its
-// zone. anchor is in ms.
+// zone.
 func parseExpression(expr, timezone string, anchor int64) (tickSource, bool) {
 	words := strings.Fields(expr)
 	if len(words) == 0 {
@@ -133,4 +126,28 @@ func parseExpression(expr, timezone string, anchor int64) (tickSource, bool) {
 	c, ok := utccron.Parse(expr)
 
 	return cronTicks{c}, ok
+}
+
+// CountsFromCompletion reports whether a schedule counts from the end of a run, such as "@every 5m after
+// completion". Such a schedule has one tick for each anchor.
+func CountsFromCompletion(e task.Entry) bool {
+	_, is := completionPeriod(e)
+	return is
+}
+
+// completionPeriod returns the period of a schedule that counts from the end of a run, and false for any other
+// schedule.
+func completionPeriod(e task.Entry) (time.Duration, bool) {
+	if len(e.Schedule) != 1 {
+		return 0, false
+	}
+
+	words := strings.Fields(e.Schedule[0])
+	if len(words) != 4 || words[0] != "@every" || words[2] != "after" || words[3] != "completion" {
+		return 0, false
+	}
+
+	d, err := time.ParseDuration(words[1])
+
+	return d, err == nil && d >= time.Millisecond
 }
