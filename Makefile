@@ -1,13 +1,13 @@
-# Carillon: what can be done here. `make` or `make help` lists it.
+# Carillon. To list the targets, run `make` or `make help`.
 #
-# Needed: Go, make, bash. `make test` also needs a C compiler, for the race
-# detector; RACE= does without both.
+# Requires Go, make and bash. `make test` also requires a C compiler for the race
+# detector. To turn both off, set RACE=.
 
 .DEFAULT_GOAL := help
 
 MODULE := github.com/carillonhq/carillon
 
-# Variables that a caller may set.
+# Variables that you can set.
 VERSION      ?= $(shell git describe --tags --always --dirty 2>/dev/null)
 RACE         ?= -race
 TEST_TIMEOUT ?= 25m
@@ -35,16 +35,16 @@ EMBEDDED     ?=
 
 export RACE TEST_TIMEOUT TEST_FLAGS PKG FUZZTIME BENCH BENCHTIME SOAK RATE HOSTILE RESUMES COUNT DURATION SEED SEEDS FAULTS HOLD CLEAN FROM EMBEDDED MINUTES CRON
 
-# Programs are static: they run on hosts with another C library, or an older one. Users
-# and groups of tasks are then those of /etc/passwd and /etc/group. CGO_ENABLED=1 finds
-# them wherever the host's NSS does (LDAP, SSSD), and needs a C compiler. The race
-# detector needs it, too: scripts that use it set it.
+# Programs are static, so that they run on hosts with another or an older C library. They
+# find the users and groups of tasks only in /etc/passwd and /etc/group. With CGO_ENABLED=1,
+# which requires a C compiler, they use the host's NSS (LDAP, SSSD). Scripts that use the race
+# detector set it too.
 export CGO_ENABLED ?= 0
 
-# -trimpath: a build has no paths of this host, so that its bytes follow from the commit, and
-# what one checkout has compiled need not be compiled in another.
-# -buildvcs=false: builds work in a checkout that belongs to another user, and in none; the
-# version comes by -X.
+# -trimpath: a build contains no paths of this host, so it is reproducible, and checkouts share
+# the build cache.
+# -buildvcs=false: builds work outside of a checkout, and in one that another user owns. -X sets
+# the version.
 export GOFLAGS := $(strip $(shell go env GOFLAGS 2>/dev/null) -trimpath -buildvcs=false)
 
 .PHONY: help
@@ -53,24 +53,24 @@ help: ## List the targets
 	@echo
 	@echo "Variables, with their defaults:"
 	@echo "  PKG=./... TEST_FLAGS= TEST_TIMEOUT=25m RACE=-race    make test PKG=./pkg/store TEST_FLAGS='-run Commit -v'"
-	@echo "  COUNT=20              repetitions                    make stress PKG=./pkg/kv TEST_FLAGS='-run Batcher'"
+	@echo "  COUNT=20              repetitions of each test       make stress PKG=./pkg/kv TEST_FLAGS='-run Batcher'"
 	@echo "  FUZZTIME=20s          for each fuzz target           make fuzz FUZZTIME=5m"
 	@echo "  BENCH=. BENCHTIME=1s  benchmarks, time for each      make bench PKG=./pkg/internal/schedule"
 	@echo "  SOAK=2m               duration                       make soak SOAK=1h"
-	@echo "  HOSTILE=              1: hostile connections instead make soak HOSTILE=1 SOAK=10m"
-	@echo "  RESUMES=              1: 10,000 resumed tasks        make soak RESUMES=1"
+	@echo "  HOSTILE=              1: with hostile connections    make soak HOSTILE=1 SOAK=10m"
+	@echo "  RESUMES=              1: resume 10,000 tasks         make soak RESUMES=1"
 	@echo "  RATE=                 runs per second, steady load   make soak RATE=1000 SOAK=20m"
-	@echo "  DURATION=5m SEED=1    duration, choice of faults     make chaos DURATION=20m SEED=7"
+	@echo "  DURATION=5m SEED=1    duration, seed of the faults   make chaos DURATION=20m SEED=7"
 	@echo "  FAULTS=               only these kinds of faults     make chaos FAULTS=kill-all,quorum-lost"
 	@echo "  HOLD=                 duration of each fault         make chaos FAULTS=node-cut-off HOLD=5m DURATION=5m"
-	@echo "  SEED=1 SEEDS=100      of simulated clusters          make sim SEED=4711 SEEDS=1 DURATION=1m"
-	@echo "  TASKS=10000           tasks that miss a day          make outage TASKS=1000"
+	@echo "  SEED=1 SEEDS=100      first seed, number of seeds    make sim SEED=4711 SEEDS=1 DURATION=1m"
+	@echo "  TASKS=10000           number of tasks                make outage TASKS=1000"
 	@echo "  RUN_SECONDS=          stop after this time           RUN_SECONDS=15 make run"
 	@echo "  NODES=                only these members             make cluster-up NODES=n2"
 	@echo "  EMBEDDED=             1: agents with embedded etcd   make cluster-up EMBEDDED=1"
 	@echo "  MINUTES=10 CRON=      duration, path of cron         make shadow MINUTES=60 CRON=/tmp/x/usr/sbin/cron"
 	@echo "  VMS= VM_TESTS=        only these                     make vm-test VMS=trixie VM_TESTS=pause"
-	@echo "  FROM=11255d65         an earlier commit              make upgrade FROM=HEAD~100"
+	@echo "  FROM=11255d65         commit to upgrade from         make upgrade FROM=HEAD~100"
 	@echo "  CLEAN=                1 also deletes the data        make cluster-down CLEAN=1"
 
 .PHONY: build
@@ -78,7 +78,7 @@ build: ## Build build/carillon
 	@mkdir -p build
 	go build -ldflags "-X $(MODULE)/pkg/daemon.version=$(VERSION)" -o build/carillon ./cmd/carillon
 
-# The versions of etcd and etcdctl are those of the tool lines in go.mod.
+# go.mod sets the versions of etcd and etcdctl.
 build/etcd: go.mod ## Build etcd, for the local cluster
 	@mkdir -p build
 	go build -o $@ go.etcd.io/etcd/server/v3
@@ -88,15 +88,15 @@ build/etcdctl: go.mod ## Build etcdctl, to inspect the local cluster
 	go build -o $@ go.etcd.io/etcd/etcdctl/v3
 
 .PHONY: run
-run: build ## Run one node with the tasks in examples/ and show them; stop it with Ctrl-C
+run: build ## Run one node with the tasks in examples/ and show them, until Ctrl-C
 	@bash scripts/run.sh
 
 .PHONY: test
-test: ## Run the tests for a change, with the race detector; failures are printed last
+test: ## Run the quick tests with the race detector; print failures last
 	@bash scripts/test.sh
 
 .PHONY: test-cluster
-test-cluster: ## Run the long tests: end-to-end tests with real daemons, benchmarks, chaos
+test-cluster: ## Run the long tests: real daemons, benchmarks, chaos
 	@bash scripts/test.sh cluster
 
 .PHONY: stress
@@ -104,11 +104,11 @@ stress: ## Run the tests of PKG COUNT times under CPU load
 	@bash scripts/stress.sh
 
 .PHONY: lint
-lint: ## Check format, go vet, staticcheck, layers, links of the docs, and that generated pages are current
+lint: ## Run gofmt, go vet and staticcheck; check imports, links in docs, and generated pages
 	@bash scripts/lint.sh
 
 .PHONY: oracle
-oracle: ## Compare schedules with the oracle: all zones, all clock changes from 1970 to 2040
+oracle: ## Compare schedules with a brute-force search: all zones and clock changes from 1970 to 2040
 	go test -count=1 -timeout 60m -run '_AgreesWithOracle' $(TEST_FLAGS) ./pkg/internal/schedule -everything
 
 .PHONY: fuzz
@@ -120,19 +120,19 @@ bench: ## Run the Go benchmarks
 	@bash scripts/bench.sh
 
 .PHONY: place
-place: build ## Run a task under each strategy on six agents for SECONDS_EACH, then without one of them; show the placement of runs
+place: build ## Show where each placement strategy puts runs, on six agents and after the loss of one
 	@bash scripts/place.sh
 
 .PHONY: failover
-failover: build ## Measure the pause of tasks when nodes join, drain, restart and are killed
+failover: build ## Measure the longest pause of tasks when nodes join, drain, restart and are killed
 	@build/carillon bench failover
 
 .PHONY: soak
-soak: ## Run the soak tests for SOAK: a cluster under load while nodes join and leave
+soak: ## Run a cluster under load for SOAK while nodes join and leave
 	@bash scripts/soak.sh
 
 .PHONY: chaos
-chaos: ## Inject faults into a cluster for DURATION, chosen by SEED, and check the result
+chaos: ## Inject faults into a cluster for DURATION, chosen by SEED, and check the guarantees
 	@bash scripts/chaos.sh
 
 .PHONY: upgrade
@@ -144,19 +144,19 @@ sim: ## Simulate SEEDS clusters in virtual time, starting at SEED, with DURATION
 	@bash scripts/sim.sh
 
 .PHONY: mutants
-mutants: ## Break the protocol on purpose, and check that the simulation detects it
+mutants: ## Check that the simulation detects a broken protocol
 	go test -count=1 -timeout $(TEST_TIMEOUT) -run '^TestMutants_AreCaught$$' $(TEST_FLAGS) ./pkg/internal/testkit/sim
 
 .PHONY: outage
-outage: ## Stop a cluster with TASKS tasks for a day, and check how it catches up; in virtual time, then on a real etcd
+outage: ## Stop a cluster with TASKS tasks for a day and check how it catches up, in virtual time and on a real etcd
 	CARILLON_OUTAGE=etcd CARILLON_OUTAGE_TASKS=$(or $(TASKS),10000) go test -count=1 -v -timeout 1h -run '^TestOutage_' $(TEST_FLAGS) ./pkg/internal/testkit/sim
 
 .PHONY: shadow
-shadow: build ## Compare a real cron with shadows of its crontab for MINUTES (root; CRON= is the path of cron)
+shadow: build ## Compare a real cron with shadow tasks of its crontab for MINUTES (root; CRON is the path of cron)
 	@bash scripts/shadow.sh
 
 .PHONY: cluster-up
-cluster-up: build build/etcd build/etcdctl ## Start three etcd members and three agents on this host; EMBEDDED=1: agents only
+cluster-up: build build/etcd build/etcdctl ## Start three etcd members and three agents on this host; with EMBEDDED=1, only agents
 	@bash scripts/cluster-up.sh $(NODES)
 
 .PHONY: cluster-down
@@ -164,20 +164,20 @@ cluster-down: ## Stop the local cluster; CLEAN=1 deletes its data
 	@bash scripts/cluster-down.sh $(NODES)
 
 .PHONY: docs
-docs: build ## Generate docs/cli.md from the help of the commands, and docs/api.md from the API's description
+docs: build ## Generate docs/cli.md from the help of the commands, and docs/api.md from the OpenAPI document
 	@bash scripts/cli-docs.sh
 	@go test -count=1 -run TestAPIPage_IsCurrent ./pkg/internal/api -update >/dev/null && echo "wrote docs/api.md"
 
 .PHONY: deb
-deb: ## Build a Debian package in build/, for GOARCH or this host
+deb: ## Build a Debian package in build/, for GOARCH (default: this host)
 	@bash scripts/deb.sh
 
 .PHONY: deb-test
-deb-test: ## Install, upgrade, remove and purge that package on a clean Debian with systemd (root; DEB_ROOT= a tarball of one)
+deb-test: ## Install, upgrade, remove and purge the package on a clean Debian (root; DEB_ROOT is a tarball of one)
 	@bash scripts/deb-test.sh
 
 .PHONY: vm-test
-vm-test: ## Boot Debian in virtual machines, with cgroup v2 and with v1, and test the package against docs/how-to/limits.md there (root)
+vm-test: ## Test the package in virtual machines with cgroup v2 and v1, against docs/how-to/limits.md (root)
 	@bash scripts/vm-test.sh
 
 .PHONY: clean

@@ -53,10 +53,6 @@ type Election struct {
 	client *kv.Client
 	cfg    Config
 	log    *zap.Logger
-
-	// mu protects ended.
-	mu    sync.Mutex
-	ended <-chan struct{} // closed when the current term ends; nil before the first term
 }
 
 // New returns an Election. It does no I/O.
@@ -71,24 +67,6 @@ func New(c *kv.Client, cfg Config) *Election {
 	}
 
 	return &Election{client: c, cfg: cfg, log: log.Named("election").With(zap.String("node", cfg.Node))}
-}
-
-// Leading reports whether this candidate leads, as far as it knows. The answer may be out of date and does
-// not authorize any write.
-func (e *Election) Leading() bool {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-
-	if e.ended == nil {
-		return false
-	}
-
-	select {
-	case <-e.ended:
-		return false
-	default:
-		return true
-	}
 }
 
 // Run campaigns until ctx ends, and calls lead in each term that it wins. The context of lead ends when ctx
@@ -162,7 +140,7 @@ func (e *Election) openSession(ctx context.Context) (*kv.Session, error) {
 }
 
 // holdTerm runs lead until it returns, and ends its context when the term is over. mod is the leader key's
-// mod revision. Any change of the key ends the term, whoever made it.
+// mod revision. Any change of the key by anyone ends the term.
 func (e *Election) holdTerm(ctx context.Context, s *kv.Session, fence kv.Fence, mod int64, lead func(context.Context, Term) error) error {
 	log := e.log.With(zap.Int64("term", fence.CreateRevision))
 	ctx, cancel := context.WithCancelCause(ctx)
@@ -185,8 +163,6 @@ func (e *Election) holdTerm(ctx context.Context, s *kv.Session, fence kv.Fence, 
 		}
 	})
 
-	// From here on Leading reports true, until the context ends.
-	e.beginTerm(ctx.Done())
 	log.Info("elected")
 
 	err := lead(ctx, Term{Fence: fence, Node: e.cfg.Node})
@@ -225,13 +201,6 @@ func (e *Election) watchLeaderKey(ctx context.Context, key string, mod int64) er
 
 		return nil
 	})
-}
-
-// beginTerm records that a term has begun, for Leading.
-func (e *Election) beginTerm(ended <-chan struct{}) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.ended = ended
 }
 
 // resignTerm ends what an attempt has begun, whether or not it led to a term. Revoking the lease deletes

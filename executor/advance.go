@@ -8,8 +8,8 @@ import (
 )
 
 // advanceAttempts decides about attempts and executes the decisions: about all attempts if all is
-// set, otherwise about those that were touched. It returns when no attempt is touched and
-// nothing more can start. It never waits: a step that finds its lane full is postponed. The
+// set, otherwise about those that are dirty. It returns when no attempt is dirty and
+// nothing more can start. It never waits: a step that finds its queue full is postponed. The
 // loop ends because each step either changes what the next decision is, or marks the attempt
 // as busy, or puts it into a backlog.
 func (e *Executor) advanceAttempts(all bool) {
@@ -27,17 +27,18 @@ func (e *Executor) advanceAttempts(all bool) {
 		}
 
 		e.askCleared(v)
+		e.dropLateCancels()
 	}
 
 	for again := true; again; {
 		for i := 0; i < len(e.dirty); i++ { // decideAttempt may append to it
-			e.dirty[i].touched = false
+			e.dirty[i].isDirty = false
 			e.decideAttempt(e.dirty[i], v)
 		}
 
 		clear(e.dirty)
 		e.dirty = e.dirty[:0]
-		// The writers may have made room for attempts that found their lane full.
+		// The writers may have made room for attempts that found their queue full.
 		for a := e.toRecord.nextFromBacklog(); a != nil; a = e.toRecord.nextFromBacklog() {
 			e.decideAttempt(a, v)
 		}
@@ -107,7 +108,7 @@ func (e *Executor) decideAttempt(a *attempt, v view) {
 			Message: "it was in the inbox of " + e.cfg.Node + " and had not started"})
 		e.attemptEnded(a)
 	case doLose:
-		a.end = &ending{attempt: a, run: LostEnd(a.Assigned, a.Create, v.now)}
+		a.end = &ending{attempt: a, run: a.endOfLost(v.now)}
 		e.attemptEnded(a)
 	case doHandBack:
 		e.handBack(a)
@@ -125,9 +126,9 @@ func (e *Executor) decideAttempt(a *attempt, v view) {
 		a.orders.Kill(k)
 	case doTurn:
 		// A new order starts without the error of the previous one.
-		a.told, a.Err = a.PauseRequested, nil
-		a.orders.SetPaused(a.told)
-		e.touchAttempt(a)
+		a.pauseSent, a.Err = a.PauseRequested, nil
+		a.orders.SetPaused(a.pauseSent)
+		e.markDirty(a)
 	case doRecord:
 		e.recordEnd(a)
 	}
@@ -163,7 +164,7 @@ func (e *Executor) startReadyAttempt(a *attempt, v view) bool {
 	v.overdue = e.isOverdue(a, v.boot)
 	v.behind, v.frozen = e.leaving[a.key] > 0, e.isFrozen(a)
 	if nextStep(a, v) != doReady {
-		e.touchAttempt(a) // decideAttempt has to act on what has changed since
+		e.markDirty(a) // decideAttempt has to act on what has changed since
 		return false
 	}
 
@@ -183,7 +184,7 @@ func (e *Executor) startReadyAttempt(a *attempt, v view) bool {
 	return true
 }
 
-// attemptEnded moves an attempt whose end is known to phaseEnded, in which it is recorded.
+// attemptEnded moves an attempt whose end is known to phaseEnded. In that phase, the end is recorded.
 func (e *Executor) attemptEnded(a *attempt) {
 	e.metrics.endedAs[a.end.run.State].Inc()
 	e.setPhase(a, phaseEnded)

@@ -16,15 +16,15 @@ import (
 type attempt struct {
 	*record.Held // as last seen; Create is the token. Writers read it, too, so it is replaced, never modified
 
-	key     string // its key in the inbox, the same for every attempt of the run on this node
-	place   int    // its index in state.all; -1 when forgotten
-	touched bool   // it is in state.dirty
-	phase   phase  // changed only by setPhase
-	gone    bool   // its record is no longer in the inbox
-	foreign bool   // it belongs to another instance of this node
-	stale   bool   // the inbox had shown its end before; it must never be started again
-	returns bool   // the node could not start it and hands it back
-	session int    // the session under which it was dispatched or adopted; 0: none yet
+	key          string // its key in the inbox, the same for every attempt of the run on this node
+	place        int    // its index in state.all; -1 when forgotten
+	isDirty      bool   // it is in state.dirty
+	phase        phase  // changed only by setPhase
+	recordGone   bool   // its record is no longer in the inbox
+	foreign      bool   // it belongs to another instance of this node
+	stale        bool   // the inbox had shown its end before; it must never be started again
+	mustHandBack bool   // the node could not start it and hands it back
+	session      int    // the session under which it was dispatched or adopted; 0: none yet
 
 	busy      bool      // a write about it is in flight
 	failedAt  int64     // the mod revision that the last failed write compared
@@ -33,17 +33,19 @@ type attempt struct {
 	// if there is none. While the record has that revision, the hand-back may already have
 	// been applied or may still arrive; see mayBeHandedBack.
 	handBackMod int64
-	listed      bool // it is in a lane's backlog
+	inBacklog   bool // it is in the backlog of a writerQueue
 	queued      bool // it is in one of the ready heaps
 
 	orders    *process.Orders // how the loop reaches the attempt's goroutine; nil while there is none
 	killed    process.Kill    // the kill that was ordered; CauseNone if none was
 	startedAt time.Time       // when its process started; zero until then
-	spoke     spoke
+	reported  reportedCheckpoint
 	end       *ending // how it ended; nil before phaseEnded and after phaseSettled
 	noRetry   bool    // it gets no successor, whatever its retry policy says
 
-	told               bool // the PauseRequested that its goroutine was last given
+	late *lateCancel // its cancel, if it was cancelled while etcd was full; nil otherwise
+
+	pauseSent          bool // the PauseRequested that its goroutine was last given
 	process.PauseState      // as that goroutine last reported it
 }
 
@@ -57,6 +59,9 @@ type ending struct {
 	held *record.Held
 	next *task.Waiting
 	err  error
+
+	late *task.LateCancel // the attempt was cancelled while etcd was full, so its end is kept on disk
+	kept bool             // the end is kept there
 }
 
 // Maximum sizes of the output tail in an attempt's record, in bytes.
@@ -124,16 +129,16 @@ func (a *attempt) dueAt() time.Time {
 // cancelReason returns the reason of the cancel request, or task.ReasonCancelled if it has none.
 func (a *attempt) cancelReason() string { return cmp.Or(a.CancelReason, task.ReasonCancelled) }
 
-// ready is a heap of attempts that can start: the oldest tick first, then the oldest token.
-type ready []*attempt
+// readyHeap is a heap of attempts that can start: the oldest tick first, then the oldest token.
+type readyHeap []*attempt
 
-func (r ready) Len() int { return len(r) }
-func (r ready) Less(i, j int) bool {
+func (r readyHeap) Len() int { return len(r) }
+func (r readyHeap) Less(i, j int) bool {
 	return cmp.Or(r[i].ScheduledTime.Compare(r[j].ScheduledTime.Time), cmp.Compare(r[i].Create, r[j].Create)) < 0
 }
-func (r ready) Swap(i, j int) { r[i], r[j] = r[j], r[i] }
-func (r *ready) Push(x any)   { *r = append(*r, x.(*attempt)) }
-func (r *ready) Pop() any {
+func (r readyHeap) Swap(i, j int) { r[i], r[j] = r[j], r[i] }
+func (r *readyHeap) Push(x any)   { *r = append(*r, x.(*attempt)) }
+func (r *readyHeap) Pop() any {
 	last := len(*r) - 1
 	a := (*r)[last]
 	(*r)[last] = nil
@@ -143,7 +148,7 @@ func (r *ready) Pop() any {
 }
 
 // addAttempt adds an attempt, unless it is in the heap already.
-func (r *ready) addAttempt(a *attempt) {
+func (r *readyHeap) addAttempt(a *attempt) {
 	if !a.queued {
 		a.queued = true
 		heap.Push(r, a)
@@ -152,31 +157,31 @@ func (r *ready) addAttempt(a *attempt) {
 
 // takeFirst removes and returns the first attempt. The heap must not be empty. The attempt may have been forgotten or
 // may no longer be ready; the caller decides again.
-func (r *ready) takeFirst() *attempt {
+func (r *readyHeap) takeFirst() *attempt {
 	a := heap.Pop(r).(*attempt)
 	a.queued = false
 	return a
 }
 
-// lane is a bounded queue to the writers. Attempts that find it full wait in the backlog
+// writerQueue is a bounded queue to the writers. Attempts that find it full wait in the backlog
 // and are decided about again, in order, when there is room.
-type lane[T any] struct {
+type writerQueue[T any] struct {
 	jobs    chan T
 	backlog []*attempt
 }
 
-func (l *lane[T]) isFull() bool { return len(l.jobs) == cap(l.jobs) } // reliable, because only the loop sends
+func (l *writerQueue[T]) isFull() bool { return len(l.jobs) == cap(l.jobs) } // reliable, because only the loop sends
 
-func (l *lane[T]) addToBacklog(a *attempt) {
-	if !a.listed {
-		a.listed = true
+func (l *writerQueue[T]) addToBacklog(a *attempt) {
+	if !a.inBacklog {
+		a.inBacklog = true
 		l.backlog = append(l.backlog, a)
 	}
 }
 
 // nextFromBacklog removes and returns the first attempt of the backlog. It returns nil if the backlog is
-// empty or the lane is full.
-func (l *lane[T]) nextFromBacklog() *attempt {
+// empty or the queue is full.
+func (l *writerQueue[T]) nextFromBacklog() *attempt {
 	if len(l.backlog) == 0 || l.isFull() {
 		return nil
 	}
@@ -184,7 +189,7 @@ func (l *lane[T]) nextFromBacklog() *attempt {
 	a := l.backlog[0]
 	l.backlog[0] = nil
 	l.backlog = l.backlog[1:]
-	a.listed = false
+	a.inBacklog = false
 
 	return a
 }

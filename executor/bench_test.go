@@ -21,14 +21,14 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// instant is an inbox whose writes succeed at once, to measure the cost of the executor itself.
-type instant struct {
+// instantInbox is an inbox whose writes succeed at once, to measure the cost of the executor itself.
+type instantInbox struct {
 	Inbox
 	batches  chan store.InboxBatch
 	finished atomic.Int64
 }
 
-func (i *instant) FollowInbox(ctx context.Context, _ string, _ time.Duration, apply func(store.InboxBatch) error) error {
+func (i *instantInbox) FollowInbox(ctx context.Context, _ string, _ time.Duration, apply func(store.InboxBatch) error) error {
 	for {
 		select {
 		case <-ctx.Done():
@@ -41,7 +41,7 @@ func (i *instant) FollowInbox(ctx context.Context, _ string, _ time.Duration, ap
 	}
 }
 
-func (i *instant) FollowFreezes(ctx context.Context, _ time.Duration, apply func(store.FreezeRecord) error) error {
+func (i *instantInbox) FollowFreezes(ctx context.Context, _ time.Duration, apply func(store.FreezeRecord) error) error {
 	if err := apply(store.FreezeRecord{Revision: 1}); err != nil {
 		return err
 	}
@@ -49,7 +49,7 @@ func (i *instant) FollowFreezes(ctx context.Context, _ time.Duration, apply func
 	return ctx.Err()
 }
 
-func (i *instant) Finish(context.Context, record.Held, task.Run, *task.Waiting) error {
+func (i *instantInbox) Finish(context.Context, record.Held, task.Run, *task.Waiting) error {
 	i.finished.Add(1)
 	return nil
 }
@@ -69,7 +69,7 @@ func BenchmarkExecutor(b *testing.B) {
 }
 
 func benchmarkExecutor(b *testing.B, action task.Action, guarded bool, setting string) {
-	in := &instant{batches: make(chan store.InboxBatch)}
+	in := &instantInbox{batches: make(chan store.InboxBatch)}
 	cfg := Config{Node: "n1", Instance: "i1", Slots: 16, Dir: b.TempDir(), Inbox: in}
 
 	groups, err := cgroup.Open(cgroup.Config{Setting: setting, Node: "n1", Instance: "bench"})

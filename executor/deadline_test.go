@@ -24,7 +24,7 @@ func TestExecutor_WhatHasNotStartedByItsDeadlineIsMissed(t *testing.T) {
 	}
 
 	if d, _ := read[task.Run](n, n.keys.DeadRun(ref, "r1")); d != nil {
-		t.Error("it is dead, though it never ran")
+		t.Error("the run is dead although it never ran")
 	}
 
 	n.touch("go")

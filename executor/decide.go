@@ -52,9 +52,9 @@ type view struct {
 	frozen   bool          // its namespace is frozen, or the freezes are not known yet
 }
 
-// nextStep returns the next step for an attempt. It is a pure function of its arguments. Calling it again without a change
-// of the state returns the same step, so a step that cannot be taken now, because its lane is full, is decided again
-// later.
+// nextStep returns the next step for an attempt. It is a pure function of its arguments. Calling it again without a
+// change of the state returns the same step, so a step that cannot be taken now, because its queue is full, is
+// decided again later.
 func nextStep(a *attempt, v view) action {
 	switch a.phase {
 	case phaseWaiting:
@@ -71,7 +71,7 @@ func nextStep(a *attempt, v view) action {
 	case phaseSettled:
 		// The attempt stays known until the inbox shows that its record is gone. A list that is older than the
 		// end would otherwise show it as new.
-		if a.gone {
+		if a.recordGone {
 			return doForget
 		}
 	}
@@ -83,10 +83,10 @@ func nextStep(a *attempt, v view) action {
 // matters: everything that forbids a start comes before doReady.
 func decideWaiting(a *attempt, v view) action {
 	switch {
-	case a.gone && !a.busy:
+	case a.recordGone && !a.busy:
 		return doForget
 	// A write in flight still refers to the attempt, or its backoff has not passed.
-	case a.gone, a.writesBlocked(v):
+	case a.recordGone, a.writesBlocked(v):
 		return doNothing
 	// The other instance may still run the attempt. Declaring it lost too early would let
 	// its successor run beside it (G17).
@@ -107,7 +107,7 @@ func decideWaiting(a *attempt, v view) action {
 		return decideHandedBack(a, v)
 	case tooLate(a.Held, v.now):
 		return doMiss
-	case v.draining, a.returns:
+	case v.draining, a.mustHandBack:
 		return doHandBack
 	// Before the first join nothing may be written or started. An earlier attempt of the same run whose process still
 	// ends must not overlap with this one (G8).
@@ -138,7 +138,7 @@ func decideWaiting(a *attempt, v view) action {
 // applies at most one of the three.
 func decideHandedBack(a *attempt, v view) action {
 	switch {
-	case v.draining, a.returns:
+	case v.draining, a.mustHandBack:
 		return doHandBack
 	case v.session == 0, v.fenced:
 		return doNothing // adoption needs a session that is not known to have ended
@@ -171,7 +171,7 @@ func decideRunning(a *attempt, v view) action {
 		return doNothing
 	case a.session != v.session:
 		return doAdopt
-	case a.spoke.hasNews(a.Checkpoint, v.now):
+	case a.reported.hasNews(a.Checkpoint, v.now):
 		return doMark
 	case a.recordIsStale(v.now):
 		return doMark
@@ -186,7 +186,7 @@ func killFor(a *attempt, v view) process.Kill {
 	grace := a.KillGrace.Std()
 
 	switch {
-	case a.gone:
+	case a.recordGone:
 		// The run may already have a successor on another node (G8), so there is no grace period.
 		return process.Kill{Cause: process.CauseGone, Grace: 0}
 	case v.overdue:

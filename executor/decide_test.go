@@ -30,9 +30,9 @@ func TestDecide(t *testing.T) {
 		"waiting, cancelled":                       {func(a *attempt) { a.CancelRequested = true }, nil, doCancel},
 		"waiting, cancelled while draining":        {func(a *attempt) { a.CancelRequested = true }, func(v *view) { v.draining = true }, doCancel},
 		"waiting, draining":                        {func(*attempt) {}, func(v *view) { v.draining = true }, doHandBack},
-		"waiting, could not be started":            {func(a *attempt) { a.session, a.returns = 2, true }, nil, doHandBack},
-		"waiting, could not be started just now":   {func(a *attempt) { a.session, a.returns, a.failedAt, a.notBefore = 2, true, 5, now.Add(1) }, nil, doNothing},
-		"waiting, could not be started, cancelled": {func(a *attempt) { a.returns, a.CancelRequested = true, true }, nil, doCancel},
+		"waiting, could not be started":            {func(a *attempt) { a.session, a.mustHandBack = 2, true }, nil, doHandBack},
+		"waiting, could not be started just now":   {func(a *attempt) { a.session, a.mustHandBack, a.failedAt, a.notBefore = 2, true, 5, now.Add(1) }, nil, doNothing},
+		"waiting, could not be started, cancelled": {func(a *attempt) { a.mustHandBack, a.CancelRequested = true, true }, nil, doCancel},
 		"waiting, frozen":                          {func(a *attempt) { a.session = 2 }, func(v *view) { v.frozen = true }, doNothing},
 		"waiting, frozen, held before":             {func(a *attempt) { a.session = 1 }, func(v *view) { v.frozen = true }, doAdopt},
 		"waiting, in time":                         {func(a *attempt) { a.session, a.StartBefore = 2, task.At(now) }, nil, doReady},
@@ -43,8 +43,8 @@ func TestDecide(t *testing.T) {
 		"waiting, late for a person": {func(a *attempt) {
 			a.session, a.StartBefore, a.Trigger = 2, task.At(now.Add(-time.Second)), task.TriggerManual
 		}, nil, doReady},
-		"waiting, gone":                               {func(a *attempt) { a.gone = true }, nil, doForget},
-		"waiting, gone while it is written":           {func(a *attempt) { a.gone, a.busy = true, true }, nil, doNothing},
+		"waiting, gone":                               {func(a *attempt) { a.recordGone = true }, nil, doForget},
+		"waiting, gone while it is written":           {func(a *attempt) { a.recordGone, a.busy = true, true }, nil, doNothing},
 		"waiting, came and went before":               {func(a *attempt) { a.stale = true }, nil, doLose},
 		"waiting, overdue":                            {func(a *attempt) { a.session = 2 }, func(v *view) { v.overdue = true }, doNothing},
 		"waiting, perhaps handed back":                {perhapsHandedBack, nil, doAdopt},
@@ -64,7 +64,7 @@ func TestDecide(t *testing.T) {
 		"running, held before":                        {func(a *attempt) { running2(a); a.session = 1 }, nil, doAdopt},
 		"running, held before, fenced":                {func(a *attempt) { running2(a); a.session = 1 }, func(v *view) { v.fenced = true }, doNothing},
 		"waiting, held before, fenced":                {func(a *attempt) { a.session = 1 }, func(v *view) { v.fenced = true }, doNothing},
-		"running, gone":                               {func(a *attempt) { running2(a); a.gone = true }, nil, doKill},
+		"running, gone":                               {func(a *attempt) { running2(a); a.recordGone = true }, nil, doKill},
 		"running, cancelled":                          {func(a *attempt) { running2(a); a.CancelRequested = true }, nil, doKill},
 		"running, overdue":                            {running2, func(v *view) { v.overdue = true }, doKill},
 		"running, draining":                           {running2, func(v *view) { v.draining = true }, doNothing},
@@ -75,12 +75,12 @@ func TestDecide(t *testing.T) {
 		}, nil, doNothing},
 		"running, killed, and gone since": {func(a *attempt) {
 			running2(a)
-			a.gone, a.killed = true, process.Kill{Cause: process.CauseCancel, Grace: time.Hour}
+			a.recordGone, a.killed = true, process.Kill{Cause: process.CauseCancel, Grace: time.Hour}
 		}, nil, doKill},
 		"ended":         {func(a *attempt) { a.phase = phaseEnded }, nil, doRecord},
-		"ended, gone":   {func(a *attempt) { a.phase, a.gone = phaseEnded, true }, nil, doRecord},
+		"ended, gone":   {func(a *attempt) { a.phase, a.recordGone = phaseEnded, true }, nil, doRecord},
 		"settled":       {func(a *attempt) { a.phase = phaseSettled }, nil, doNothing},
-		"settled, gone": {func(a *attempt) { a.phase, a.gone = phaseSettled, true }, nil, doForget},
+		"settled, gone": {func(a *attempt) { a.phase, a.recordGone = phaseSettled, true }, nil, doForget},
 	} {
 		a, v := &attempt{Held: &record.Held{}}, ok
 		a.KillGrace = task.Duration(10 * time.Second)
@@ -104,7 +104,7 @@ func TestDecide_NeverStartsWhatItMustNot(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		flip := func(name string) bool { return rapid.Bool().Draw(t, name) }
 		a := &attempt{
-			Held: &record.Held{}, phase: phase(rapid.IntRange(0, int(phases)-1).Draw(t, "phase")), gone: flip("gone"), foreign: flip("foreign"), stale: flip("stale"),
+			Held: &record.Held{}, phase: phase(rapid.IntRange(0, int(phases)-1).Draw(t, "phase")), recordGone: flip("gone"), foreign: flip("foreign"), stale: flip("stale"),
 			session: rapid.IntRange(0, 2).Draw(t, "session"), busy: flip("busy"),
 		}
 		a.CancelRequested = flip("cancel")
@@ -115,7 +115,7 @@ func TestDecide_NeverStartsWhatItMustNot(t *testing.T) {
 			return
 		}
 
-		if a.phase != phaseWaiting || a.gone || a.foreign || a.stale || a.busy || a.CancelRequested || v.draining || v.behind || v.frozen || v.overdue ||
+		if a.phase != phaseWaiting || a.recordGone || a.foreign || a.stale || a.busy || a.CancelRequested || v.draining || v.behind || v.frozen || v.overdue ||
 			v.session == 0 || a.session != v.session || a.Mod == a.handBackMod {
 			t.Fatalf("would start %+v in %+v", a, v)
 		}

@@ -40,9 +40,13 @@
 //   - A cancelled run is neither queued nor retried. A cancel that arrives while a
 //     result is being recorded prevents the retry.
 //   - An outage of etcd kills nothing before that deadline (G18). Results wait in memory.
+//   - While etcd is full, CancelAttempt ends an attempt without a change of its record. The
+//     cancel is on disk before it is acknowledged, and the attempt's end before it is first
+//     written to etcd. Both survive the daemon (see lateCancels).
 //
-// Not guaranteed: if the daemon dies before etcd is available again, results that were
-// not recorded are gone, and their attempts end as lost. Package process documents the
+// Not guaranteed: if the daemon dies before etcd is available again, other results that were
+// not recorded are gone, and their attempts end as lost. A late cancel is gone, too, if its
+// attempt is declared lost before the node is back. Package process documents the
 // guarantees about an attempt's processes. Package guardian documents what kills them
 // when the daemon cannot.
 //
@@ -50,7 +54,7 @@
 // attempt ends, history/, dead/ or queue/ of its shard. cleared/<instance> is read here
 // and written by the guardian or by the restarted daemon.
 //
-// One goroutine owns the state (see Executor.Run). All other goroutines leave mail for
+// One goroutine owns the state (see Executor.Run). All other goroutines leave messages for
 // it and wake it. Each attempt with a process has its own goroutines while the process
 // lives; the number of writers is fixed. The queues are bounded by the size of the
 // inbox. Nothing more starts while MaxUnfinished results are unrecorded.

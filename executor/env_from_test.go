@@ -45,7 +45,7 @@ func TestEnvFrom_Order(t *testing.T) {
 	}
 
 	if strings.Contains(out, "DB_A=") {
-		t.Error("a name that is not in keys is there")
+		t.Error("a name exists that is not in keys")
 	}
 }
 

@@ -123,7 +123,7 @@ type Session struct {
 }
 
 // Executor runs the attempts in one node's inbox. Its exported methods may be called from any goroutine. They post
-// mail for the loop or read atomic values; none of them touches the loop's state.
+// messages for the loop or read atomic values; none of them touches the loop's state.
 type Executor struct {
 	cfg      Config
 	log      *zap.Logger
@@ -134,49 +134,51 @@ type Executor struct {
 	patience time.Duration // how long an event of the watch may be in flight
 	clocks   clocks
 
+	lateFile *lateCancels
+
 	runAttempt func(process.Attempt, *process.Orders) process.Result // runner.RunAttempt, except in tests
 
 	// batches is unbuffered, and the sender waits until its batch is applied. So the loop decides by a state
 	// that is at most one batch behind what the watch has delivered.
-	batches chan batch
-	pokes   wake.Signal   // set when there is new mail
-	left    chan struct{} // closed when Run returns
+	batches    chan inboxBatch
+	wakeSignal wake.Signal   // set when the mailbox has new messages
+	left       chan struct{} // closed when Run returns
 
-	mu   sync.Mutex // guards mail
-	mail mail
+	mu      sync.Mutex // guards mailbox
+	mailbox mailbox
 
 	// What the loop publishes for Free, Running, Beats and Froze.
 	free, running, beats, froze atomic.Int64
 
 	state // owned by the goroutine of Run
 
-	// Ends have their own lane. They are far more frequent than other writes, and must not wait behind
+	// Ends have their own queue. They are far more frequent than other writes, and must not wait behind
 	// adoptions that time out while etcd is unavailable.
-	toRecord lane[*ending]
-	toWrite  lane[job]
+	toRecord writerQueue[*ending]
+	toWrite  writerQueue[job]
 }
 
-// batch is a list or some events of the inbox, and a channel for the result of applying it.
-type batch struct {
+// inboxBatch is a list or some events of the inbox, and a channel for the result of applying it.
+type inboxBatch struct {
 	store.InboxBatch
 	session int        // the session whose follower read it
 	taken   chan error // buffered, so that the loop never waits for the follower
 }
 
-// mail is what other goroutines have left for the loop since it last read its mail. Its size
+// mailbox holds the messages of other goroutines since the loop last read it. Its size
 // is bounded by the number of attempts in the inbox.
-type mail struct {
-	session  *Session        // the latest join; it replaces one that the loop has not processed yet
-	recorded []*ending       // ends that finishers tried to record, successfully or not
-	news     []func()        // reports of attempts and writers, as functions that the loop calls
-	drain    *bool           // begin or end a drain; nil: no change
-	stop     bool            // kill what still runs; stays set until Resume
-	waiting  []chan struct{} // calls of Drain, closed when nothing of this instance is left
+type mailbox struct {
+	session      *Session        // the latest join; it replaces one that the loop has not processed yet
+	recorded     []*ending       // ends that finishers tried to record, successfully or not
+	callbacks    []func()        // reports of attempts and writers, as functions that the loop calls
+	drain        *bool           // begin or end a drain; nil: no change
+	stop         bool            // kill what still runs; stays set until Resume
+	drainWaiters []chan struct{} // calls of Drain, closed when nothing of this instance is left
 }
 
 // New returns an executor that does nothing until Run is called. It opens /dev/null and marks the
-// descriptors of this program as close-on-exec, and does no other I/O. It fails if a required setting is missing or
-// Slots is less than 1.
+// descriptors of this program as close-on-exec, reads the late cancels of former processes, and does no other I/O. It
+// fails if they cannot be read, if a required setting is missing, or if Slots is less than 1.
 func New(cfg Config) (*Executor, error) {
 	switch {
 	case cfg.Node == "" || cfg.Instance == "" || cfg.Dir == "" || cfg.Inbox == nil:
@@ -205,13 +207,22 @@ func New(cfg Config) (*Executor, error) {
 		return nil, fmt.Errorf("executor: %w", err)
 	}
 
+	late, err := openLateCancels(cfg.Dir)
+	if err != nil {
+		return nil, fmt.Errorf("executor: %w", err)
+	}
+
 	e := &Executor{
-		cfg: cfg, log: log, spool: output, runner: runner, runAttempt: runner.RunAttempt,
+		cfg: cfg, log: log, spool: output, runner: runner, lateFile: late, runAttempt: runner.RunAttempt,
 		reread: listInterval, patience: maxEventDelay,
 		clocks:  clocksOf(cfg.Boot),
-		batches: make(chan batch), pokes: wake.NewSignal(),
+		batches: make(chan inboxBatch), wakeSignal: wake.NewSignal(),
 		left: make(chan struct{}), state: newState(),
 	}
+	for _, c := range late.list() {
+		e.cancelsLate[lateIDOf(&c)] = &lateCancel{LateCancel: c}
+	}
+
 	e.toRecord.jobs, e.toWrite.jobs = make(chan *ending, cfg.Finishers), make(chan job, maxWriters)
 	e.metrics = newMetrics(e, cfg.Registerer)
 	e.free.Store(int64(cfg.Slots))
@@ -236,7 +247,7 @@ func (e *Executor) StuckStarts() int { return e.runner.StuckStarts() }
 // Joined passes a new session to the executor. The daemon calls it after every join. The inbox
 // is listed again, and attempts from before the join are adopted. Nothing starts before the
 // first call.
-func (e *Executor) Joined(s Session) { e.postMail(func(m *mail) { m.session = &s }) }
+func (e *Executor) Joined(s Session) { e.postMail(func(m *mailbox) { m.session = &s }) }
 
 // Drain starts nothing new, hands back attempts that have not started, and waits for the
 // others until ctx ends. Then it kills them: they end as failed with task.ReasonShutdown, so
@@ -246,7 +257,7 @@ func (e *Executor) Joined(s Session) { e.postMail(func(m *mail) { m.session = &s
 func (e *Executor) Drain(ctx context.Context) error {
 	empty := make(chan struct{})
 	yes := true
-	e.postMail(func(m *mail) { m.drain = &yes; m.waiting = append(m.waiting, empty) })
+	e.postMail(func(m *mailbox) { m.drain = &yes; m.drainWaiters = append(m.drainWaiters, empty) })
 
 	select {
 	case <-empty:
@@ -258,7 +269,7 @@ func (e *Executor) Drain(ctx context.Context) error {
 
 	// The time is up. Kill what still runs. The grace period of these kills is at most mostGrace, and stopLimit
 	// remains for recording the ends.
-	e.postMail(func(m *mail) { m.stop = true })
+	e.postMail(func(m *mailbox) { m.stop = true })
 	limit := time.NewTimer(mostGrace + stopLimit)
 	defer limit.Stop()
 
@@ -276,7 +287,7 @@ func (e *Executor) Drain(ctx context.Context) error {
 // does not wait and does not kill running attempts. It lasts until Resume.
 func (e *Executor) HandBack() {
 	yes := true
-	e.postMail(func(m *mail) { m.drain = &yes })
+	e.postMail(func(m *mailbox) { m.drain = &yes })
 }
 
 // Beats returns a counter that grows at least twice a second while the loop makes progress. The daemon's watchdog
@@ -287,21 +298,23 @@ func (e *Executor) Beats() int64 { return e.beats.Load() }
 // decideHandedBack. Kills that a drain has already sent are not undone.
 func (e *Executor) Resume() {
 	no := false
-	e.postMail(func(m *mail) { m.drain, m.stop = &no, false })
+	e.postMail(func(m *mailbox) { m.drain, m.stop = &no, false })
 }
 
-// postMail changes the mail under its lock and wakes the loop. It never waits for the loop.
-func (e *Executor) postMail(f func(*mail)) {
+// postMail changes the mailbox under its lock and wakes the loop. It never waits for the loop.
+func (e *Executor) postMail(f func(*mailbox)) {
 	e.mu.Lock()
-	f(&e.mail)
+	f(&e.mailbox)
 	e.mu.Unlock()
 
-	e.pokes.Send()
+	e.wakeSignal.Send()
 }
 
 // callInLoop makes the loop call f. It may be called from any goroutine and does not wait for the call. Calls from
 // one goroutine keep their order. After Run has returned, f is never called.
-func (e *Executor) callInLoop(f func()) { e.postMail(func(m *mail) { m.news = append(m.news, f) }) }
+func (e *Executor) callInLoop(f func()) {
+	e.postMail(func(m *mailbox) { m.callbacks = append(m.callbacks, f) })
+}
 
 // Run runs attempts until ctx ends. Then it kills those that are still running, tries for
 // stopLimit to record their ends, and returns when everything that it started has ended. For a
@@ -335,10 +348,10 @@ func (e *Executor) Run(ctx context.Context) error {
 	}
 
 	// The follower has to stop before windDown: nobody receives batches after the loop has ended.
-	follow := newFollowing(e)
+	follow := newInboxFollower(e)
 	e.runLoop(ctx, follow)
 	follow.stop()
-	// The order matters. windDown needs the writers and the finishers. The loop was the only sender to the lanes,
+	// The order matters. windDown needs the writers and the finishers. The loop was the only sender to the queues,
 	// so they can be closed now. Writes in flight end because their context has ended.
 	e.windDown(ctx)
 	stopWriters()
@@ -354,18 +367,19 @@ func (e *Executor) Run(ctx context.Context) error {
 // the loop by callInLoop.
 type job func(ctx context.Context)
 
-// runWriter runs jobs until the lane is closed. Jobs that are still queued then fail at once, because ctx has ended.
+// runWriter runs jobs until the queue is closed. Jobs that are still queued then fail at once, because ctx has ended.
 func (e *Executor) runWriter(ctx context.Context) {
 	for j := range e.toWrite.jobs {
 		j(ctx)
 	}
 }
 
-// runFinisher records the ends of attempts until the lane is closed. Ends are by far the most frequent writes. Their
+// runFinisher records the ends of attempts until the queue is closed. Ends are by far the most frequent writes. Their
 // results are posted as values and not as functions, which saves an allocation for each.
 func (e *Executor) runFinisher(ctx context.Context) {
 	for x := range e.toRecord.jobs {
+		e.keepEnd(x)
 		x.err = e.cfg.Inbox.Finish(ctx, *x.held, x.run, x.next)
-		e.postMail(func(m *mail) { m.recorded = append(m.recorded, x) })
+		e.postMail(func(m *mailbox) { m.recorded = append(m.recorded, x) })
 	}
 }

@@ -10,27 +10,27 @@ import (
 	"github.com/carillonhq/carillon/pkg/store"
 )
 
-// following runs the goroutines that follow the inbox and the freezes for the latest session.
-type following struct {
+// inboxFollower runs the goroutines that follow the inbox and the freezes for the latest session.
+type inboxFollower struct {
 	e      *Executor
 	cancel context.CancelFunc
 	wg     sync.WaitGroup
 }
 
-// newFollowing returns a following without goroutines. restart starts them.
-func newFollowing(e *Executor) *following { return &following{e: e, cancel: func() {}} }
+// newInboxFollower returns an inboxFollower without goroutines. restartInSession starts them.
+func newInboxFollower(e *Executor) *inboxFollower { return &inboxFollower{e: e, cancel: func() {}} }
 
 // restartInSession follows under a new session. It does not wait for the follower of the earlier session,
 // which may still hand in a batch; applyBatch rejects that with errSuperseded.
-func (f *following) restartInSession(ctx context.Context, session int) {
+func (f *inboxFollower) restartInSession(ctx context.Context, session int) {
 	f.cancel()
 	ctx, f.cancel = context.WithCancel(ctx)
 	f.wg.Go(func() { f.e.followInbox(ctx, session) })
 	f.wg.Go(func() { f.e.followFreezes(ctx, session) })
 }
 
-// stop ends following and waits for the goroutines. The loop must have ended.
-func (f *following) stop() {
+// stop ends the followers and waits for the goroutines. The loop must have ended.
+func (f *inboxFollower) stop() {
 	f.cancel()
 	f.wg.Wait()
 }
@@ -61,7 +61,7 @@ func (e *Executor) handBatch(ctx context.Context, b store.InboxBatch, session in
 		return nil
 	}
 
-	x := batch{InboxBatch: b, session: session, taken: make(chan error, 1)}
+	x := inboxBatch{InboxBatch: b, session: session, taken: make(chan error, 1)}
 	select {
 	case <-ctx.Done():
 		return context.Cause(ctx)

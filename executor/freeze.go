@@ -53,7 +53,7 @@ func (e *Executor) hearFreezes(session int, r store.FreezeRecord) {
 	e.freezes = freezes{known: true, is: r}
 	for _, a := range e.all {
 		if a.phase == phaseWaiting {
-			e.touchAttempt(a)
+			e.markDirty(a)
 		}
 	}
 }

@@ -122,7 +122,7 @@ func TestExecutor_SaysThatItObeysWhenNothingIsAboutToStart(t *testing.T) {
 	e.obeyFreezes()
 
 	if e.Froze() != 7 || told != 1 {
-		t.Errorf("it obeys %d, told %d times", e.Froze(), told)
+		t.Errorf("it obeys %d, and was notified %d times", e.Froze(), told)
 	}
 
 	e.hearFreezes(3, store.FreezeRecord{Mod: 9}) // from a session that has ended

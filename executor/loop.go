@@ -11,26 +11,26 @@ import (
 // runLoop owns the state until ctx ends. Each iteration applies what other goroutines have
 // reported, then advances the attempts that this concerns. On each tick of the clock, after a
 // join, and while stopping, it advances all attempts.
-func (e *Executor) runLoop(ctx context.Context, follow *following) {
+func (e *Executor) runLoop(ctx context.Context, follow *inboxFollower) {
 	clock := time.NewTicker(checkInterval)
 	defer clock.Stop()
 	for {
 		// beats grows at least once in each checkInterval, because the ticker ends the wait.
 		e.beats.Add(1)
-		var b batch
+		var b inboxBatch
 		all := false
 
 		select {
 		case <-ctx.Done():
 			return
 		case b = <-e.batches:
-		case <-e.pokes:
-			runtime.Gosched() // results come in bursts: let other goroutines add theirs to the same mail
+		case <-e.wakeSignal:
+			runtime.Gosched() // results come in bursts: let other goroutines add theirs to the mailbox
 		case <-clock.C:
 			all = true
 		}
 
-		// Process the mail first, whatever has woken the loop: a join in it supersedes the batch that was just
+		// Process the mailbox first, no matter what has woken the loop: a join in it supersedes the batch that was just
 		// received.
 		if m := e.readMail(); m.session != nil {
 			e.beginSession(*m.session)
@@ -50,13 +50,13 @@ func (e *Executor) runLoop(ctx context.Context, follow *following) {
 	}
 }
 
-// readMail takes the mail and processes all of it except a new session, which it leaves to the
-// caller. stop stays set in the mail until Resume clears it.
-func (e *Executor) readMail() mail {
+// readMail empties the mailbox and processes all of it except a new session, which it leaves to the
+// caller. stop stays set in the mailbox until Resume clears it.
+func (e *Executor) readMail() mailbox {
 	e.mu.Lock()
-	m := e.mail
+	m := e.mailbox
 	// The two slices of ends take turns, so that a busy node allocates none.
-	e.mail = mail{stop: m.stop, recorded: e.spare}
+	e.mailbox = mailbox{stop: m.stop, recorded: e.spare}
 	e.mu.Unlock()
 
 	if m.drain != nil {
@@ -64,7 +64,7 @@ func (e *Executor) readMail() mail {
 	}
 
 	e.stopping = m.stop
-	e.drainers = append(e.drainers, m.waiting...)
+	e.drainers = append(e.drainers, m.drainWaiters...)
 
 	for _, x := range m.recorded {
 		e.endRecorded(x)
@@ -74,7 +74,7 @@ func (e *Executor) readMail() mail {
 	clear(m.recorded)
 	e.spare = m.recorded[:0]
 
-	for _, f := range m.news {
+	for _, f := range m.callbacks {
 		f()
 	}
 
@@ -87,7 +87,7 @@ func (e *Executor) readMail() mail {
 // to do.
 func (e *Executor) windDown(ctx context.Context) {
 	e.mu.Lock()
-	e.mail.drain, e.mail.stop = new(true), true
+	e.mailbox.drain, e.mailbox.stop = new(true), true
 	e.mu.Unlock()
 
 	if e.session.id == 0 {
@@ -105,7 +105,7 @@ func (e *Executor) windDown(ctx context.Context) {
 	for first := true; ; first = false {
 		if !first {
 			select {
-			case <-e.pokes:
+			case <-e.wakeSignal:
 			case <-clock.C:
 			case <-limit.C:
 				quick = true // give up on results, but never leave a process behind (G20)

@@ -24,14 +24,14 @@ func (e *Executor) pauseReported(a *attempt, o *process.Orders, s process.PauseS
 		e.log.Warn("cannot pause an attempt", zap.String("task", a.Namespace+"/"+a.Task), zap.String("run", a.ID), zap.Error(s.Err))
 	}
 
-	e.touchAttempt(a)
+	e.markDirty(a)
 }
 
 // pauseChanged reports whether the attempt's goroutine was not yet given the current PauseRequested.
-func (a *attempt) pauseChanged() bool { return a.PauseRequested != a.told }
+func (a *attempt) pauseChanged() bool { return a.PauseRequested != a.pauseSent }
 
 // pauseFailed reports whether a pause is requested that has failed.
-func (a *attempt) pauseFailed() bool { return a.PauseRequested && a.told && a.Err != nil }
+func (a *attempt) pauseFailed() bool { return a.PauseRequested && a.pauseSent && a.Err != nil }
 
 // recordIsStale reports whether the record has to be rewritten because the attempt started, paused or
 // resumed. A start is written only after markAfter, which saves a write for short attempts.

@@ -16,23 +16,23 @@ import (
 )
 
 const (
-	// askAgain is the minimum time between two reads of the same cleared/<instance>. It is short, because the
-	// runs of a dead instance wait for this record, and long enough that the reads do not burden etcd.
-	askAgain = 2 * time.Second
+	// clearedReadInterval is the minimum time between two reads of the same cleared/<instance>. It is short, because
+	// the runs of a dead instance wait for this record, and long enough that the reads do not burden etcd.
+	clearedReadInterval = 2 * time.Second
 	// returnAfter is how long the node keeps an attempt that it cannot start before it
 	// hands it back. By then the node has announced that it takes no runs, so the attempt
 	// is not dispatched to it again.
 	returnAfter = 3 * time.Second
 )
 
-// startProcess starts an attempt that runs a process, on a goroutine of its own. The
-// callbacks do not touch the state: they leave mail for the loop. The attempt is in phaseRunning
+// startProcess starts an attempt that runs a process, on its own goroutine. The
+// callbacks do not touch the state: they leave messages for the loop. The attempt is in phaseRunning
 // before the goroutine exists, so the slot is taken at once.
 func (e *Executor) startProcess(a *attempt) {
 	j := e.session
 	a.orders = process.NewOrders()
-	a.killed, a.startedAt, a.spoke = process.Kill{}, time.Time{}, spoke{}
-	a.told, a.PauseState = false, process.PauseState{}
+	a.killed, a.startedAt, a.reported = process.Kill{}, time.Time{}, reportedCheckpoint{}
+	a.pauseSent, a.PauseState = false, process.PauseState{}
 	e.setPhase(a, phaseRunning)
 	o, held := a.orders, a.Held
 	// held is the record at the time of the decision. Records are replaced and never modified, so the attempt's
@@ -48,7 +48,7 @@ func (e *Executor) startProcess(a *attempt) {
 			return nil
 		},
 		OnStarted:    func(at time.Time) { e.callInLoop(func() { e.attemptStarted(a, j, at) }) },
-		OnCheckpoint: func(checkpoint string) { e.callInLoop(func() { a.spoke.checkpoint = &checkpoint; e.touchAttempt(a) }) },
+		OnCheckpoint: func(checkpoint string) { e.callInLoop(func() { a.reported.checkpoint = &checkpoint; e.markDirty(a) }) },
 		OnPause:      func(s process.PauseState) { e.callInLoop(func() { e.pauseReported(a, o, s) }) },
 	}
 
@@ -60,7 +60,7 @@ func (e *Executor) startProcess(a *attempt) {
 
 // attemptStarted notes that an attempt has a process. If the node rejoined while the process was
 // being started, the guardian did not know the attempt yet and is given its session now.
-func (e *Executor) attemptStarted(a *attempt, j *joined, at time.Time) {
+func (e *Executor) attemptStarted(a *attempt, j *joinedSession, at time.Time) {
 	a.startedAt = at
 	e.observeLateness(a, at)
 	if a.session != j.id {
@@ -71,7 +71,7 @@ func (e *Executor) attemptStarted(a *attempt, j *joined, at time.Time) {
 // processEnded notes that no process of an attempt is left. An attempt that did not start
 // returns to phaseWaiting.
 func (e *Executor) processEnded(a *attempt, r process.Result) {
-	if a.gone {
+	if a.recordGone {
 		if e.leaving[a.key]--; e.leaving[a.key] <= 0 {
 			delete(e.leaving, a.key)
 		}
@@ -79,7 +79,7 @@ func (e *Executor) processEnded(a *attempt, r process.Result) {
 
 	if r.NotStarted { // the token is unused: the attempt may still be started, cancelled or handed back
 		a.orders, a.killed = nil, process.Kill{}
-		if a.returns = r.HandBack; a.returns {
+		if a.mustHandBack = r.HandBack; a.mustHandBack {
 			e.log.Warn("returned an attempt to its owner", zap.String("task", a.Namespace+"/"+a.Task), zap.String("run", a.ID), zap.String("reason", r.Message))
 			a.failedAt, a.notBefore = a.Mod, time.Now().Add(returnAfter)
 		}
@@ -126,12 +126,12 @@ func (e *Executor) rewriteRecord(a *attempt) {
 
 	j, h := e.session, new(*a.Held)
 
-	// The lane has room, and only the loop sends, so the send below does not block.
+	// The queue has space, and only the loop sends, so the send below does not block.
 	if !a.startedAt.IsZero() && a.phase == phaseRunning {
 		a.describeIn(h)
 	}
 
-	a.spoke.copyTo(&h.Run)
+	a.reported.copyTo(&h.Run)
 	a.busy = true
 	e.toWrite.jobs <- func(ctx context.Context) {
 		ctx, cancel := context.WithTimeout(ctx, writeLimit)
@@ -145,7 +145,7 @@ func (e *Executor) rewriteRecord(a *attempt) {
 
 // recordRewritten processes the answer to a rewrite. task.ErrFenced means that the session j has
 // ended, so nothing more is written under it until the next join.
-func (e *Executor) recordRewritten(a *attempt, j *joined, h *record.Held, mod int64, err error) {
+func (e *Executor) recordRewritten(a *attempt, j *joinedSession, h *record.Held, mod int64, err error) {
 	if err != nil {
 		j.fenced = j.fenced || errors.Is(err, task.ErrFenced)
 		e.writeFailed(a, h.Mod, err, "rewrite", retryWrite)
@@ -157,7 +157,7 @@ func (e *Executor) recordRewritten(a *attempt, j *joined, h *record.Held, mod in
 	// record is the current one, and there is no need to wait for the watch.
 	if mod > a.Mod {
 		h.Mod = mod
-		a.Held = h
+		a.setHeld(h)
 	}
 
 	if a.session != j.id {
@@ -167,21 +167,21 @@ func (e *Executor) recordRewritten(a *attempt, j *joined, h *record.Held, mod in
 		e.attemptAdopted(a, j)
 	}
 
-	e.touchAttempt(a)
+	e.markDirty(a)
 }
 
 // writeFailed notes that a write which compared the revision mod failed. It is retried when the
 // inbox shows a newer revision of the record, or after pause. If the outcome is unknown and
 // the write was applied, the inbox shows that.
-func (e *Executor) writeFailed(a *attempt, mod int64, err error, what string, pause time.Duration) {
+func (e *Executor) writeFailed(a *attempt, mod int64, err error, operation string, pause time.Duration) {
 	a.busy, a.failedAt, a.notBefore = false, mod, time.Now().Add(pause)
 
 	if !errors.Is(err, task.ErrConflict) && !errors.Is(err, task.ErrFenced) && !errors.Is(err, context.Canceled) {
-		e.log.Warn("cannot record an attempt", zap.String("what", what), zap.String("task", a.Namespace+"/"+a.Task),
+		e.log.Warn("cannot record an attempt", zap.String("what", operation), zap.String("task", a.Namespace+"/"+a.Task),
 			zap.String("run", a.ID), zap.Error(err))
 	}
 
-	e.touchAttempt(a)
+	e.markDirty(a)
 }
 
 // handBack returns an attempt that has not started to its shard's queue. After any error the
@@ -226,6 +226,10 @@ func (e *Executor) recordEnd(a *attempt) {
 	x := a.end
 	x.run.CancelledBy = a.CancelledBy // a cancel may have arrived after the end
 	x.held, x.next = a.Held, nil
+	if a.late != nil && x.late == nil {
+		x.late, x.kept = &a.late.LateCancel, a.late.End != nil
+	}
+
 	if !a.noRetry {
 		x.next = Next(a.Assigned, x.run, time.Now(), rand.Float64())
 	}
@@ -256,13 +260,13 @@ func (e *Executor) endRecorded(x *ending) {
 	e.setPhase(a, phaseSettled)
 }
 
-// askCleared reads cleared/<instance>, at most every askAgain, for each other instance that
+// askCleared reads cleared/<instance>, at most every clearedReadInterval, for each other instance that
 // has attempts in the inbox. The record proves that the instance is dead with all its
 // processes, so its attempts can be declared lost at once.
 func (e *Executor) askCleared(v view) {
 	foreign := map[string]bool{}
 	for _, a := range e.all {
-		if a.foreign && a.phase == phaseWaiting && !a.gone {
+		if a.foreign && a.phase == phaseWaiting && !a.recordGone {
 			foreign[a.Instance] = true
 		}
 	}
@@ -276,7 +280,7 @@ func (e *Executor) askCleared(v view) {
 	}
 
 	for instance := range foreign {
-		if e.dead[instance] || v.now.Sub(e.asked[instance]) < askAgain || e.toWrite.isFull() {
+		if e.dead[instance] || v.now.Sub(e.asked[instance]) < clearedReadInterval || e.toWrite.isFull() {
 			continue
 		}
 
@@ -304,7 +308,7 @@ func (e *Executor) clearedAnswered(instance string, cleared bool, err error) {
 	e.dead[instance] = true
 	for _, a := range e.all {
 		if a.foreign && a.Instance == instance {
-			e.touchAttempt(a)
+			e.markDirty(a)
 		}
 	}
 }

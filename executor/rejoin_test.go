@@ -278,7 +278,7 @@ func TestExecutor_Silence(t *testing.T) {
 
 	since := time.Since(last) // read before the other clock, so that the sum is not too early
 	if latest := proctree.BootTime() - since; renewal > latest {
-		t.Errorf("the last renewal counts as %s younger than it is", renewal-latest)
+		t.Errorf("the last renewal is recorded %s too late", renewal-latest)
 	}
 
 	executortest.Eventually(t, "both are dead", func() bool { return !executortest.Alive(one) && !executortest.Alive(again) })
@@ -518,13 +518,13 @@ func TestExecutor_TokenThatCameAndWentIsNeverStarted(t *testing.T) {
 	}
 }
 
-// balky is an inbox that accepts no results while on is set.
-type balky struct {
+// failingFinishInbox is an inbox that accepts no results while on is set.
+type failingFinishInbox struct {
 	Inbox
 	on atomic.Bool
 }
 
-func (b *balky) Finish(ctx context.Context, h record.Held, end task.Run, next *task.Waiting) error {
+func (b *failingFinishInbox) Finish(ctx context.Context, h record.Held, end task.Run, next *task.Waiting) error {
 	if b.on.Load() {
 		return task.ErrUnavailable
 	}
@@ -533,7 +533,7 @@ func (b *balky) Finish(ctx context.Context, h record.Held, end task.Run, next *t
 
 // A cancel arrives after the end of the attempt, and before the end is recorded.
 func TestExecutor_RecordsACancelThatComesAfterTheEnd(t *testing.T) {
-	b := &balky{}
+	b := &failingFinishInbox{}
 	n := newNode(t, newEtcd(t), func(c *Config) { b.Inbox, c.Inbox = c.Inbox, b })
 	b.on.Store(true)
 	n.join()
@@ -562,7 +562,7 @@ func TestExecutor_RecordsACancelThatComesAfterTheEnd(t *testing.T) {
 // An attempt failed and would be retried, but was declared lost meanwhile. The owner has already decided what
 // follows.
 func TestExecutor_LateFailureQueuesNothing(t *testing.T) {
-	b := &balky{}
+	b := &failingFinishInbox{}
 	n := newNode(t, newEtcd(t), func(c *Config) { b.Inbox, c.Inbox = c.Inbox, b })
 	b.on.Store(true)
 	n.join()

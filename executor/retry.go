@@ -39,7 +39,7 @@ func Next(a task.Assigned, end task.Run, now time.Time, spread float64) *task.Wa
 				Checkpoint: end.Checkpoint,
 				BadLines:   end.BadLines,
 			},
-			PartCount: a.PartCount,
+			FanOut: task.FanOut{PartCount: a.PartCount},
 		},
 		Env: a.Env,
 	}

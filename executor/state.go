@@ -15,10 +15,10 @@ import (
 
 // state is the loop's state. Only the goroutine of Run accesses it. Its methods do no I/O and never block.
 type state struct {
-	session   *joined         // the latest session
-	sessions  map[int]*joined // by id: the latest, and those to which attempts still belong
-	firstJoin time.Duration   // on CLOCK_BOOTTIME; 0 before the first join
-	listed    bool            // the inbox was listed under the latest session
+	session   *joinedSession         // the latest session
+	sessions  map[int]*joinedSession // by id: the latest, and those to which attempts still belong
+	firstJoin time.Duration          // on CLOCK_BOOTTIME; 0 before the first join
+	listed    bool                   // the inbox was listed under the latest session
 	freezes   freezes
 
 	all          []*attempt          // in no order; attempt.place is the index
@@ -28,10 +28,10 @@ type state struct {
 	floor        int64               // the inbox is completely known up to this revision
 	pendingDiffs kv.PendingDiffs     // keys for which a list differed from the watch; see compareList
 
-	dirty     []*attempt  // touched attempts, about which the loop decides next
-	spare     []*ending   // an empty slice for the next mail.recorded
-	processes ready       // attempts that run a process and wait for a slot
-	noops     ready       // attempts of no-op actions, which need no slot
+	dirty     []*attempt  // attempts about which the loop decides next
+	spare     []*ending   // an empty slice for the next mailbox.recorded
+	processes readyHeap   // attempts that run a process and wait for a slot
+	noops     readyHeap   // attempts of no-op actions, which need no slot
 	counts    [phases]int // number of attempts by phase
 	// Further counts. addToCounts maintains all of them.
 	own    int // attempts of this instance that wait
@@ -43,11 +43,13 @@ type state struct {
 	dead               map[string]bool      // instances that are proved dead with all their processes
 	asked              map[string]time.Time // when cleared/<instance> was last read
 
+	cancelsLate map[lateID]*lateCancel // the cancels that etcd could not store, because it was full
+
 	attempts *sync.WaitGroup // the goroutines of attempts
 }
 
-// joined is a session that the node has or had, and the time of its last renewal.
-type joined struct {
+// joinedSession is a session that the node has or had, and the time of its last renewal.
+type joinedSession struct {
 	id int // numbers the sessions of this executor from 1; the zero joined stands for none
 	Session
 	renewals *renewals
@@ -56,23 +58,25 @@ type joined struct {
 }
 
 // silentFor reports whether the last acknowledged renewal was sent more than d ago.
-func (j *joined) silentFor(d, boot time.Duration) bool {
+func (j *joinedSession) silentFor(d, boot time.Duration) bool {
 	return boot > time.Duration(j.renewed.Load())+d
 }
 
 // keyExists reports whether the node is certain that its key still exists. A freeze waits for
 // all nodes whose key exists, so a node that is not certain must start nothing (G21).
-func (j *joined) keyExists(boot time.Duration) bool { return j.TTL == 0 || !j.silentFor(j.TTL, boot) }
+func (j *joinedSession) keyExists(boot time.Duration) bool {
+	return j.TTL == 0 || !j.silentFor(j.TTL, boot)
+}
 
 // mayStart reports whether an attempt may start under the session. An overdue attempt may
 // not: it may soon be declared lost and be started again on another node.
-func (j *joined) mayStart(h *record.Held, boot time.Duration) bool {
+func (j *joinedSession) mayStart(h *record.Held, boot time.Duration) bool {
 	return j.keyExists(boot) && !j.isOverdue(h, boot)
 }
 
 // isOverdue reports whether the session has not been renewed for so long that an attempt of
 // it may soon be declared lost. Its processes must be gone before that (G17).
-func (j *joined) isOverdue(h *record.Held, boot time.Duration) bool {
+func (j *joinedSession) isOverdue(h *record.Held, boot time.Duration) bool {
 	return j.silentFor(mostSilence(h.EffectiveLostAfter().Std()), boot)
 }
 
@@ -98,8 +102,8 @@ func silenceMargin(lostAfter time.Duration) time.Duration { return min(10*time.S
 // newState returns a state before the first join.
 func newState() state {
 	return state{
-		session: &joined{}, sessions: map[int]*joined{}, byKey: map[string]*attempt{},
-		unreadable: map[string]bool{}, leaving: map[string]int{}, dead: map[string]bool{}, asked: map[string]time.Time{},
+		session: &joinedSession{}, sessions: map[int]*joinedSession{}, byKey: map[string]*attempt{},
+		unreadable: map[string]bool{}, leaving: map[string]int{}, dead: map[string]bool{}, asked: map[string]time.Time{}, cancelsLate: map[lateID]*lateCancel{},
 	}
 }
 
@@ -117,7 +121,7 @@ func (s *state) setPhase(a *attempt, to phase) {
 	s.addToCounts(a, -1)
 	a.phase = to
 	s.addToCounts(a, 1)
-	s.touchAttempt(a)
+	s.markDirty(a)
 }
 
 // addToCounts adds by to each count that includes the attempt. Code that changes a field on which
@@ -137,10 +141,10 @@ func (s *state) addToCounts(a *attempt, by int) {
 	}
 }
 
-// touchAttempt makes the loop decide about the attempt in its next advanceAttempts.
-func (s *state) touchAttempt(a *attempt) {
-	if !a.touched {
-		a.touched = true
+// markDirty makes the loop decide about the attempt in its next advanceAttempts.
+func (s *state) markDirty(a *attempt) {
+	if !a.isDirty {
+		a.isDirty = true
 		s.dirty = append(s.dirty, a)
 	}
 }
@@ -150,7 +154,7 @@ func (s *state) addAttempt(a *attempt) {
 	a.place = len(s.all)
 	s.all, s.byKey[a.key] = append(s.all, a), a
 	s.addToCounts(a, 1)
-	s.touchAttempt(a)
+	s.markDirty(a)
 }
 
 // removeAttempt removes an attempt from the state. The last attempt takes its place in s.all. The removed one may still
@@ -168,7 +172,7 @@ func (s *state) removeAttempt(a *attempt) {
 // beginSession begins a session. The inbox and the freezes have to be read again under it. Attempts
 // that were dispatched under it already need not be adopted.
 func (e *Executor) beginSession(s Session) {
-	j := &joined{id: e.session.id + 1, Session: s, renewals: newRenewals(e.clocks, s.LastRenewal)}
+	j := &joinedSession{id: e.session.id + 1, Session: s, renewals: newRenewals(e.clocks, s.LastRenewal)}
 	e.session, e.listed, e.freezes.known = j, false, false
 	e.sessions[j.id] = j
 	if e.firstJoin == 0 {
@@ -195,7 +199,7 @@ func (e *Executor) dispatchedInSession(token int64) bool {
 
 // attemptAdopted notes that an attempt belongs to the session j: from now on, the renewals of j
 // determine when it is killed, here and in the guardian.
-func (e *Executor) attemptAdopted(a *attempt, j *joined) {
+func (e *Executor) attemptAdopted(a *attempt, j *joinedSession) {
 	a.session = j.id
 	if a.phase == phaseRunning {
 		e.cfg.Guardian.SetSession(a.processMark(), j.id)
@@ -227,7 +231,7 @@ var errSuperseded = errors.New("a later session follows the inbox")
 
 // applyBatch applies a list (Reset), events of the watch, or an echo to the state. It returns
 // errSuperseded if the batch comes from a follower of an earlier session.
-func (e *Executor) applyBatch(b batch) error {
+func (e *Executor) applyBatch(b inboxBatch) error {
 	if b.session != e.session.id {
 		return errSuperseded
 	}
@@ -311,9 +315,9 @@ func (e *Executor) applyRecord(ev *store.InboxEvent, known int64) {
 				// The same attempt, with a cancel, a pause, or this node's own rewrite. The counts depend on
 				// PauseRequested.
 				e.addToCounts(a, -1)
-				a.Held = ev.Held
+				a.setHeld(ev.Held)
 				e.addToCounts(a, 1)
-				e.touchAttempt(a)
+				e.markDirty(a)
 			}
 
 			return
@@ -339,13 +343,15 @@ func (e *Executor) applyRecord(ev *store.InboxEvent, known int64) {
 		a.session = e.session.id
 	}
 
+	e.bindLateCancel(a)
+
 	e.addAttempt(a)
 }
 
 // recordVanished notes that an attempt's record is gone. If the attempt runs, it is killed, and
 // leaving keeps a later attempt with the same key from starting before its process has ended.
 func (e *Executor) recordVanished(a *attempt) {
-	a.gone = true
+	a.recordGone = true
 	delete(e.byKey, a.key)
 	// If the attempt waits or has ended, its key is free at once.
 
@@ -353,5 +359,5 @@ func (e *Executor) recordVanished(a *attempt) {
 		e.leaving[a.key]++
 	}
 
-	e.touchAttempt(a)
+	e.markDirty(a)
 }

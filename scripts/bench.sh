@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# make bench: the Go benchmarks of the packages that have any.
+# make bench: run the Go benchmarks of all packages that have some.
 set -euo pipefail
 . "$(dirname "$0")/lib.sh"
 

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# make chaos: a cluster of real daemons over an etcd of three members, hurt by
-# faults that SEED draws, for DURATION (such as 90s, 20m, 1h); then its history is
-# judged. docs/chaos.md tells what is done to it. FAULTS=kill-all,herd: only those;
-# HOLD=5m: each for as long.
+# make chaos: inject faults into a cluster of real daemons and three etcd members for
+# DURATION (such as 90s, 20m, 1h), then check its history. SEED selects the faults.
+# FAULTS=kill-all,herd uses only these faults. With HOLD=5m, each fault lasts five minutes.
+# See docs/chaos.md.
 #
-# Without the race detector, which the short run in `make test-cluster` has. The history
-# is kept in memory to be judged at the end: some 300 MB for 20 minutes. What the
-# run has shown is in build/chaos-SEED.json and build/chaos-SEED.log.
+# The race detector is off; the short run in `make test-cluster` uses it. The history is kept
+# in memory until the end, about 300 MB for 20 minutes. The results are in
+# build/chaos-SEED.json and build/chaos-SEED.log.
 set -euo pipefail
 . "$(dirname "$0")/lib.sh"
 need_linux
@@ -25,8 +25,7 @@ log=build/chaos-$seed.log
 export CARILLON_CHAOS_DURATION=$duration CARILLON_CHAOS_SEED=$seed CARILLON_CHAOS_FAULTS=${FAULTS:-} CARILLON_CHAOS_HOLD=${HOLD:-}
 export CARILLON_CHAOS_REPORT=$root/build/chaos-$seed.json
 run=(go test -run '^TestChaos_PromisesHold$' -count 1 -timeout $((n + 900))s -v ./pkg/internal/testkit/chaos)
-# A small disk is mounted for one of the faults: in a name space of its own, it
-# is gone with the run, however that ends.
+# One of the faults mounts a small disk. In a mount namespace, it disappears when the run ends.
 if ((EUID == 0)) && unshare --mount true 2>/dev/null; then run=(unshare --mount "${run[@]}"); fi
 status=0
 "${run[@]}" 2>&1 | tee "$log" || status=${PIPESTATUS[0]}

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# make clean: delete build/, unless something out of it still runs.
+# make clean: delete build/, unless a program in it is still running.
 set -euo pipefail
 . "$(dirname "$0")/lib.sh"
 

@@ -1,6 +1,5 @@
 #!/usr/bin/env bash
-# make docs: write docs/cli.md, or another FILE, from what the commands say of
-# themselves.
+# make docs: write docs/cli.md, or another FILE, from the help of the commands.
 set -euo pipefail
 . "$(dirname "$0")/lib.sh"
 
@@ -9,8 +8,8 @@ page=${1:-docs/cli.md}
 [[ -x $carillon ]] || die "build/carillon is missing: run \`make docs\`"
 unset "${!CARILLON_@}" 2>/dev/null || true
 
-# The global flags and how runs are named are told once. What depends on the
-# host that the page is made on is told in words.
+# The page describes the global flags and the names of runs once. It describes defaults that
+# depend on the host in words.
 help_of() {
 	"$carillon" "$@" --help | awk '
 		/^Global flags:/ { skip = 1 }
@@ -23,10 +22,10 @@ help_of() {
 		-e '/^ *-h, --help /d' -e '/^Flags:$/{N;/^Flags:\n$/d;}'
 }
 
-# below COMMAND...: the commands below it, as its help groups them.
+# below COMMAND...: print the subcommands, in the groups of the help.
 below() {
 	"$carillon" "$@" --help | awk '
-		/^Usage:$/ { usage = 1 } # what is before it are descriptions and examples, which may have lists, too
+		/^Usage:$/ { usage = 1 } # skip descriptions and examples, which may contain lists
 		/^(Usage|Examples|Flags|Global flags|Topics.*):$/ || /^Topics/ { on = 0; next }
 		usage && /^[A-Z].*:$/ { on = 1; next }
 		on && /^  [a-z]/ { print $1 }
@@ -39,7 +38,7 @@ section() { # LEVEL COMMAND...
 	printf '\n%s carillon %s\n\n```\n%s\n```\n' "$level" "$*" "$(help_of "$@")"
 }
 
-# sections LEVEL COMMAND...: a command and all that is below it.
+# sections LEVEL COMMAND...: print a command and all its subcommands.
 sections() {
 	local level=$1 sub
 	shift

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# make cluster-down: stop the local cluster: the agents, which drain, their
-# guardians, then etcd. Only processes whose pids cluster-up wrote down are
-# touched. CLEAN=1 deletes their data. With names (cluster-down.sh n2) only those.
+# make cluster-down: stop the local cluster: first the agents, which drain, then their
+# guardians and etcd. Stops only processes whose pids cluster-up recorded. CLEAN=1 also
+# deletes their data. With names (cluster-down.sh n2), stops only these members.
 set -euo pipefail
 . "$(dirname "$0")/lib.sh"
 . "$(dirname "$0")/cluster.sh"
@@ -11,7 +11,7 @@ names=("$@")
 ((${#names[@]} > 0)) || names=("${agents[@]}" "${etcds[@]}")
 
 left=0
-stop_all() { # SECONDS NAMES...: all at once, then one by one until they are gone
+stop_all() { # SECONDS NAMES...: signal all, then wait for each
 	local seconds=$1 name
 	shift
 	for name in "$@"; do
@@ -35,8 +35,8 @@ for name in "${names[@]}"; do
 done
 
 ((${#stop_agents[@]} == 0)) || stop_all 25 "${stop_agents[@]}"
-# A guardian kills what its agent left, and says so in etcd: it is waited for
-# before etcd stops. It tries for a while if etcd is away already.
+# Wait for the guardians before etcd stops: they kill what their agents left, and record this
+# in etcd. If etcd is unavailable, they retry for a while.
 if ((${#dirs[@]} > 0)) && ! until_true 15 no_guardians "${dirs[@]}"; then
 	say "guardians did not exit; killing $(guardians "${dirs[@]}" | tr '\n' ' ')"
 	for pid in $(guardians "${dirs[@]}"); do kill -KILL "$pid" 2>/dev/null || true; done

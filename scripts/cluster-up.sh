@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# make cluster-up: three etcd members and three agents on this host, as processes
-# of their own; with EMBEDDED=1 three agents that are their own etcd. What runs
-# already is left alone, so it also restarts what died. With names
-# (cluster-up.sh n2) only those.
+# make cluster-up: start three etcd members and three agents as processes on this host. With
+# EMBEDDED=1, start three agents with an embedded etcd. Members that are already running are
+# left alone, so you can use it to restart the others. With names (cluster-up.sh n2), starts
+# only these members.
 set -euo pipefail
 . "$(dirname "$0")/lib.sh"
 . "$(dirname "$0")/cluster.sh"
@@ -15,7 +15,7 @@ for file in carillon etcd etcdctl; do
 done
 unset "${!CARILLON_@}" "${!ETCD_@}" 2>/dev/null || true
 
-wanted() { # NAME among the names given, or none given
+wanted() { # NAME: is it among the given names, or are there none?
 	local name=$1
 	shift
 	(($# == 0)) || [[ " $* " == *" $name "* ]]
@@ -48,7 +48,7 @@ start_etcd() {
 	say "started $name (etcd), pid $pid, http://$(client "$name")"
 }
 
-# The first agent makes the CA of the members when it starts; the others get their certificates from it, once.
+# The first agent creates the CA of the members when it starts. The others get their certificates from it, once.
 admit() {
 	local name=$1 first=${agents[0]}
 	[[ $name != "$first" && ! -e $dir/$name/peer-certs && ! -e $dir/$name/join-token ]] || return 0
@@ -73,7 +73,7 @@ start_agent() {
 	say "started $name (agent), pid $pid, http://$(listen "$name")"
 }
 
-# Both end the wait at once if the process is gone; the caller looks again.
+# If the process has exited, both succeed to end the wait, and the caller checks again.
 etcd_ready() { ! running "$1" || build/etcdctl --endpoints "http://$(client "$1")" --command-timeout 2s endpoint health >/dev/null 2>&1; }
 agent_ready() { ! running "$1" || ready "$(listen "$1")"; }
 
@@ -95,7 +95,7 @@ done
 for name in "${fresh[@]}"; do wait_for "$name" 30 etcd_ready; done
 
 waiting=()
-# The first agent makes the cluster and its admin token: it goes first.
+# The first agent creates the cluster and its admin token, so start it first.
 for name in "${agents[@]}"; do
 	wanted "$name" "$@" || continue
 	if running "$name"; then
@@ -105,7 +105,7 @@ for name in "${agents[@]}"; do
 	start_agent "$name"
 	if [[ -n $embedded ]]; then waiting+=("$name"); else wait_for "$name" 60 agent_ready; fi
 done
-for name in "${waiting[@]}"; do wait_for "$name" 60 agent_ready; done # each waits for the others
+for name in "${waiting[@]}"; do wait_for "$name" 60 agent_ready; done # they wait for each other
 
 token=
 for name in "${agents[@]}"; do
@@ -117,7 +117,7 @@ server=
 for name in "${agents[@]}"; do
 	if [[ -z $server ]] && running "$name"; then server=http://$(listen "$name"); fi
 done
-[[ -n $server ]] || exit 0 # only etcd was asked for
+[[ -n $server ]] || exit 0 # only etcd was requested
 
 cat >"$dir/env" <<END
 # For a shell: . ${dir#"$root/"}/env
@@ -136,8 +136,8 @@ all_owned() {
 field() { sed -n "s/.*\"$1\": *\\([^,}]*\\).*/\\1/p" <<<"$2" | head -n 1; }
 until_true 30 all_owned || say "some shards have no owner yet: see carillon cluster status"
 
-# The tasks of a new namespace can use neither a shell nor another user, which most of examples/ do. The namespace is
-# opened once: a change of yours stays.
+# Most tasks in examples/ use a shell or another user, which a new namespace does not allow. Open the namespace only
+# once, so that later changes by the user stay.
 open_namespace() {
 	local namespace
 	namespace=$(carillon namespace get default -o json 2>/dev/null) || return 1
@@ -157,6 +157,6 @@ The cluster is up. Its data, logs and pids are in ${dir#"$root/"}.
   carillon run list
   etcdctl get --prefix --keys-only /carillon/
 
-  kill -9 \$(cat ${dir#"$root/"}/n2.pid)   a node dies; make cluster-up NODES=n2${embedded:+ EMBEDDED=1} brings it back
-  make cluster-down${embedded:+ EMBEDDED=1}            stops all and keeps the data; CLEAN=1 deletes it
+  kill -9 \$(cat ${dir#"$root/"}/n2.pid)   crashes a node; make cluster-up NODES=n2${embedded:+ EMBEDDED=1} restarts it
+  make cluster-down${embedded:+ EMBEDDED=1}            stops everything and keeps the data; CLEAN=1 deletes the data
 END

@@ -1,10 +1,10 @@
-# What cluster-up and cluster-down share: who is in the local cluster, and where.
-# Sourced by bash, after lib.sh.
+# Shared by cluster-up and cluster-down: the members of the local cluster and their addresses.
+# Source it in bash, after lib.sh.
 #
-# CLUSTER_DIR (.cluster) keeps data, logs and pids. CLUSTER_PORT (7071) is the
-# first agent's port; CLUSTER_ETCD_PORT (23791) the first etcd member's, ten
-# above it the peers'. With EMBEDDED=1 the agents are their own etcd, and the
-# directory is .cluster-embedded.
+# CLUSTER_DIR (.cluster) contains data, logs and pids. CLUSTER_PORT (7071) is the port of the
+# first agent. CLUSTER_ETCD_PORT (23791) is the port of the first etcd member; ports for peers
+# are higher by ten. With EMBEDDED=1, the agents run an embedded etcd, and the directory is
+# .cluster-embedded.
 
 embedded=${EMBEDDED:-}
 dir=${CLUSTER_DIR:-.cluster${embedded:+-embedded}}
@@ -35,7 +35,7 @@ endpoints() {
 	echo "${list#,}"
 }
 
-# members NAMES...: checks names given on the command line.
+# members NAMES...: check names from the command line.
 known() {
 	local name=$1
 	[[ " ${etcds[*]} ${agents[*]} " == *" $name "* ]] || die "$name is not a member: use ${etcds[*]} (etcd) and ${agents[*]} (agents)"

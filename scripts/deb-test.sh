@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# make deb-test: install the package on a clean Debian, without systemd and with systemd
-# booted in a container; have it fire, restart, upgrade; remove and purge it, and
-# find no trace. Takes some two minutes, and root.
+# make deb-test: install the package on a clean Debian, without systemd and with systemd in a
+# container. Test that it fires, restarts and upgrades, and that nothing remains after remove
+# and purge. Requires root, and takes about two minutes.
 #
-#   DEB        a package that was built before; without it one is built, twice
-#   DEB_ROOT   a tarball of a Debian with systemd; default: mmdebstrap makes one in
-#              build/debian.tar, of DEB_SUITE (bookworm), from the mirror DEB_MIRROR
+#   DEB        an existing package (default: build one, twice)
+#   DEB_ROOT   a tarball of a Debian with systemd (default: mmdebstrap creates build/debian.tar
+#              with DEB_SUITE, bookworm, from the mirror DEB_MIRROR)
 set -euo pipefail
 . "$(dirname "$0")/lib.sh"
 
@@ -34,9 +34,9 @@ fi
 
 work=$(mktemp -d /var/tmp/carillon-deb-test.XXXXXX)
 container='' init='' cgroup=''
-# gone PATH: what the container still writes as it dies is no reason to leave it behind.
+# gone PATH: delete it. This can fail while the container still writes, so the caller retries.
 gone() { rm -rf --one-file-system "$1" 2>/dev/null; }
-# groups_gone: deletes what is empty of the container's cgroups.
+# groups_gone: delete the empty cgroups of the container.
 groups_gone() {
 	local dir left=0
 	for dir in /sys/fs/cgroup/{systemd,unified,.}/{carillon-deb-test,payload,supervisor}; do
@@ -46,14 +46,14 @@ groups_gone() {
 	return "$left"
 }
 finish() {
-	[[ -z $init ]] || kill -KILL "$init" 2>/dev/null || true # and with it all that is in there
+	[[ -z $init ]] || kill -KILL "$init" 2>/dev/null || true # this kills everything in the container
 	[[ -z $container ]] || wait "$container" 2>/dev/null || true
 	until_true 20 gone "$work" || say "$work still exists"
 	[[ -z $cgroup ]] || until_true 5 groups_gone || true
 }
 trap finish EXIT
 
-# The same, but newer, and with another example of settings.
+# A newer version of the same package, with different example settings.
 dpkg-deb -R "$deb" "$work/newer"
 sed -i 's/^Version: .*/&+newer/' "$work/newer/DEBIAN/control"
 echo "# newer" >>"$work/newer/etc/carillon/agent.yaml"
@@ -67,8 +67,8 @@ say "--- without systemd"
 chroot "$work/root" /bin/bash /mnt/test-plain.sh
 
 say "--- with systemd"
-# Where systemd runs, it gives the container a cgroup. Elsewhere it takes one of its own:
-# the systemd inside is not to meet that of whoever runs this.
+# If systemd runs on the host, it creates a cgroup for the container. Otherwise, create one, so
+# that the systemd in the container does not use the cgroup of the caller.
 unit=()
 if [[ ! -d /run/systemd/system ]]; then
 	unit=(--keep-unit) cgroup=/sys/fs/cgroup

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# make deb: build a Debian package in build/. The same commit gives the same bytes.
+# make deb: build a Debian package in build/. The build is reproducible.
 #
-#   GOARCH       for another architecture
-#   CGO_ENABLED  1 for a program that finds users and groups of tasks wherever the host's
-#                NSS does (LDAP, SSSD), and depends on libc6; by default it is static, and
-#                knows those of /etc/passwd and /etc/group
-#   DEB_VERSION  in place of the one that follows from git
+#   GOARCH       the architecture (default: this host's)
+#   CGO_ENABLED  1: the program depends on libc6, and finds users and groups of tasks through the
+#                host's NSS (LDAP, SSSD). By default, it is static, and uses only /etc/passwd and
+#                /etc/group
+#   DEB_VERSION  the version of the package (default: derived from git)
 set -euo pipefail
 . "$(dirname "$0")/lib.sh"
 
@@ -25,8 +25,9 @@ esac
 export CGO_ENABLED=${CGO_ENABLED:-0}
 export SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct)}
 
-# version: that of Debian. v1.2.3 is 1.2.3-1, v1.2.3-rc.1 is 1.2.3~rc.1-1, the fourth
-# commit after v1.2.3 is 1.2.3+4.gabc-1. Before the first tag the time of the commit orders.
+# version prints the Debian version. v1.2.3 becomes 1.2.3-1, v1.2.3-rc.1 becomes 1.2.3~rc.1-1, and
+# the fourth commit after v1.2.3 becomes 1.2.3+4.gabc-1. Before the first tag, versions are
+# ordered by the time of the commit.
 version() {
 	local said tag rest
 	if said=$(git describe --tags --long --match 'v[0-9]*' 2>/dev/null); then
@@ -54,15 +55,14 @@ mkdir -p "$tree/DEBIAN" "$tree/usr/bin" "$tree/etc/carillon" "$tree/usr/lib/syst
 go build -trimpath -buildvcs=false -ldflags "-s -w -X github.com/carillonhq/carillon/pkg/daemon.version=$(git describe --tags --always --dirty)" \
 	-o "$tree/usr/bin/carillon" ./cmd/carillon
 
-# Whoever builds for another architecture cannot ask the result for its manual.
+# A program for another architecture cannot print its manual here, so build one for this host.
 program=$tree/usr/bin/carillon
 if [[ $goarch != $(go env GOHOSTARCH) ]]; then
 	program=$work/carillon
 	env -u GOARCH -u GOARM -u CGO_ENABLED go build -buildvcs=false -o "$program" ./cmd/carillon
 fi
 
-# A program that uses the C library finds users wherever the host's NSS does. Which
-# version of the library that takes, the program's symbols tell.
+# If the program uses the C library, its symbols show which version it requires.
 depends="init-system-helpers (>= 1.54), passwd"
 if LC_ALL=C grep -aq 'libc\.so\.6' "$tree/usr/bin/carillon"; then
 	needs=$(LC_ALL=C grep -ao 'GLIBC_2\.[0-9]*' "$tree/usr/bin/carillon" | sort -uV | tail -1)
@@ -110,13 +110,13 @@ Section: admin
 Priority: optional
 Homepage: https://github.com/carillonhq/carillon
 Description: cron for a fleet: schedules tasks and runs them on many hosts
- One daemon runs on every host; all of them coordinate through etcd, share the
- work of firing, and run the tasks. When a host dies, the others go on with its
- tasks. Every tick of every task ends in exactly one recorded outcome: it ran,
- it was skipped, or it was missed, and why.
+ One daemon runs on every host. The daemons coordinate through etcd, share the
+ scheduling, and run the tasks. When a host fails, the others take over its
+ tasks. Every tick of a task has exactly one recorded outcome, with a reason:
+ it ran, was skipped, or was missed.
  .
- A host alone needs nothing else: an etcd is in the daemon, and the service
- starts with one.
+ A single host needs nothing else: the daemon contains an etcd, which is
+ enabled by default.
 END
 
 find "$tree" -exec touch -hd "@$SOURCE_DATE_EPOCH" {} +

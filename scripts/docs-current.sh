@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Checks that docs/cli.md is what the commands' help makes of it. A part of make lint.
-# (TestAPIPage_IsCurrent holds docs/api.md against the API's description.)
+# Checks that docs/cli.md matches the help of the commands. Part of make lint.
+# (TestAPIPage_IsCurrent compares docs/api.md with the OpenAPI document.)
 set -euo pipefail
 . "$(dirname "$0")/lib.sh"
 

@@ -1,6 +1,5 @@
 #!/usr/bin/env bash
-# Checks what the pages say: links within the repository lead somewhere, and tests
-# that are named exist. A part of make lint.
+# Checks that links in the pages and the tests that they name exist. Part of make lint.
 set -euo pipefail
 . "$(dirname "$0")/lib.sh"
 
@@ -20,9 +19,9 @@ for page in README.md CHANGELOG.md SECURITY.md docs/*.md docs/how-to/*.md; do
 		'#'*) file=$(basename "$page") ;;
 		esac
 		target=$(dirname "$page")/$file
-		[[ -e $target ]] || { fault "$page: the link to $link leads nowhere"; continue; }
+		[[ -e $target ]] || { fault "$page: the link to $link is broken"; continue; }
 		if [[ $link == *'#'* ]]; then
-			# Anchors as they are made of headings: lower case, no punctuation, dashes.
+			# Anchors are headings in lower case, without punctuation, and with dashes instead of spaces.
 			sed -n 's/^##* //p' "$target" | tr '[:upper:]' '[:lower:]' | sed 's/[^a-z0-9 _-]//g; s/ /-/g' | grep -x -- "${link#*#}" >/dev/null ||
 				fault "$page: $file has no heading for #${link#*#}"
 		fi
@@ -35,7 +34,7 @@ for page in README.md CHANGELOG.md SECURITY.md docs/*.md docs/how-to/*.md; do
 	done < <(grep -oE '\b(Test|Benchmark|Fuzz)[A-Za-z0-9_]+_\*' "$page" | sort -u)
 done
 
-# The flows name files, and functions that some of these files declare.
+# Check that the files and functions that the flows name exist.
 flows=$(sed -n '/^## Three flows/,/^## [^T]/p' docs/architecture.md | tr '\n' ' ')
 files=$(grep -oE '`[a-z0-9_/]+/[a-z0-9_]+\.go`' <<<"$flows" | tr -d '`' | sort -u)
 declared=
@@ -44,6 +43,6 @@ for file in $files; do
 	declared+=$(sed -nE 's/^func (\([^)]*\) )?([A-Za-z0-9_]+)[[(].*/\2/p' "$file")$'\n'
 done
 while IFS= read -r name; do
-	grep -qx -- "$name" <<<"$declared" || fault "docs/architecture.md: the files of the flows have no function $name"
+	grep -qx -- "$name" <<<"$declared" || fault "docs/architecture.md: no file of the flows declares $name"
 done < <(grep -oE '`[A-Za-z][A-Za-z0-9]*`' <<<"$flows" | tr -d '`' | sort -u)
 exit "$status"

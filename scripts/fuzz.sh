@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# make fuzz: each fuzz target there is, for FUZZTIME. What is found is kept by Go
-# under the package's testdata/fuzz, and fails `make test` until it is mended.
+# make fuzz: run each fuzz target for FUZZTIME. Go stores failing inputs in testdata/fuzz of the
+# package. They fail `make test` until the bug is fixed.
 set -euo pipefail
 . "$(dirname "$0")/lib.sh"
 
@@ -8,13 +8,13 @@ time=${FUZZTIME:-20s}
 mkdir -p build
 log=$root/build/fuzz.log
 
-# fuzz TARGET PACKAGE. When time is up while an input is being tried, go test may
-# call its own deadline a failure; a real one leaves the input that failed. So what
-# go test says is told when it is known which it was.
+# fuzz TARGET PACKAGE: run one target. If the time ends during an input, go test may report its
+# own deadline as a failure. A real failure leaves an input file. So print the output of go test
+# only when it is clear which one it was.
 fuzz() {
 	go test -run '^$' -fuzz "^$1\$" -fuzztime "$time" "$2" >"$log" 2>&1 && tail -n 1 "$log" && return 0
 	if grep -q '^[[:space:]]*context deadline exceeded$' "$log" && ! grep -qE 'Failing input written to|panic:|DATA RACE|_test\.go:[0-9]+:' "$log"; then
-		say "no input failed; the time was up"
+		say "no input failed before the time was up"
 		return 0
 	fi
 	cat "$log"

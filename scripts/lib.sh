@@ -1,4 +1,4 @@
-# What the scripts share. Sourced by bash, never run.
+# Shared functions. Source this file in bash.
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd -P)
 cd "$root"
@@ -9,7 +9,7 @@ die() {
 	exit 1
 }
 
-# use_race_detector sets race to the flag of go test for it, or to nothing if RACE is empty.
+# use_race_detector: set race to go test's flag, or to nothing if RACE is empty.
 use_race_detector() {
 	race=${RACE--race}
 	[[ -n $race ]] || return 0
@@ -19,18 +19,18 @@ use_race_detector() {
 		die "the race detector needs a C compiler, and \"$cc\" is not in PATH: install gcc (Debian, Ubuntu: apt-get install gcc libc6-dev; Fedora: dnf install gcc), or turn it off: RACE="
 	export CGO_ENABLED=1
 
-	# By default the race detector waits for a second whenever a process exits. Tests are
-	# processes, and some of them start many more.
+	# By default, the race detector waits for a second when a process exits. Tests start many
+	# processes.
 	export GORACE=${GORACE-atexit_sleep_ms=0}
 }
 
-# need_linux: agents need Linux.
+# need_linux: fail unless this is Linux, which agents require.
 need_linux() { [[ $(uname -s) == Linux ]] || die "carillon's nodes run on Linux; this is $(uname -s)"; }
 
-# taken PORT: does anybody listen on this port of 127.0.0.1?
+# taken PORT: does a process listen on this port of 127.0.0.1?
 taken() { (exec 3<>"/dev/tcp/127.0.0.1/$1") 2>/dev/null; }
 
-# ready HOST:PORT: does the node there say that it is ready?
+# ready HOST:PORT: does the node at this address report that it is ready?
 ready() {
 	local line
 	line=$(
@@ -41,7 +41,7 @@ ready() {
 	[[ $line == *' 200 '* ]]
 }
 
-# until_true SECONDS COMMAND...: try until it succeeds; 1 when time is up.
+# until_true SECONDS COMMAND...: run the command until it succeeds. Return 1 after SECONDS.
 until_true() {
 	local end=$((SECONDS + $1))
 	shift
@@ -51,9 +51,8 @@ until_true() {
 	done
 }
 
-# start LOG PIDFILE COMMAND...: start a process in a group of its own, so that a
-# Ctrl-C in this terminal does not reach it. Without a PIDFILE ("") the pid is
-# only left in $pid.
+# start LOG PIDFILE COMMAND...: start a process in its own process group, so that Ctrl-C in this
+# terminal does not stop it. Sets $pid, and writes it to PIDFILE unless that is "".
 start() {
 	local log=$1 file=$2
 	shift 2
@@ -65,8 +64,8 @@ start() {
 	[[ -z $file ]] || echo "$pid" >"$file"
 }
 
-# alive PID MARK: does this process run, and is it ours? MARK is a part of its
-# command line: a pid may have been given to somebody else since.
+# alive PID MARK: is this process running, and does its command line contain MARK? The pid may
+# have been reused.
 alive() {
 	[[ -n $1 && -r /proc/$1/cmdline ]] || return 1
 	local state
@@ -77,8 +76,8 @@ alive() {
 
 dead() { ! alive "$@"; }
 
-# end PID MARK SECONDS: TERM, wait, then KILL. A node takes a second TERM for
-# "at once": whoever has sent one already says so with a fourth word.
+# end PID MARK SECONDS: send SIGTERM, wait, then send SIGKILL. A second SIGTERM stops a node
+# immediately, so pass a fourth argument if you have already sent one.
 end() {
 	alive "$1" "$2" || return 0
 	[[ -n ${4:-} ]] || kill -TERM "$1" 2>/dev/null || true
@@ -88,8 +87,8 @@ end() {
 	until_true 5 dead "$1" "$2"
 }
 
-# guardians DIR...: the pids of the guardians of data directories. A guardian
-# holds guardian.lock open; its command line does not tell whose it is.
+# guardians DIR...: print the pids of the guardians of these data directories. A guardian keeps
+# guardian.lock open. Its command line does not contain the directory.
 guardians() {
 	local dir fd
 	for dir in "$@"; do

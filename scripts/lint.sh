@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# make lint: every check, whatever the one before said; what failed comes last.
+# make lint: run all checks, even if one fails. Lists the failed ones at the end.
 set -euo pipefail
 . "$(dirname "$0")/lib.sh"
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# make place: the same task under each strategy on six agents of this host, for
-# SECONDS_EACH seconds; then one of them is killed, and again. Prints where the runs
-# went, as a table. What it starts it ends, by pid.
+# make place: run a task with each placement strategy on six agents of this host for
+# SECONDS_EACH seconds. Then kill one agent, and repeat this. Prints a table of the nodes of the
+# runs. Stops everything that it has started.
 set -euo pipefail
 . "$(dirname "$0")/lib.sh"
 
@@ -41,8 +41,8 @@ done
 create() { # NAME FLAGS...
 	"$carillon" task create "$1" --schedule "* * * * * *" --overlap allow --keep 1000 "${@:2}" -- true >/dev/null
 }
-# The node that is to go has the runs of hash, first and sticky: it is the one that a
-# key hashes to, but not the one with the etcd.
+# Kill the node that has the runs of hash, first and sticky. Choose a key that hashes to a node
+# other than the one with the etcd.
 for key in k1 k2 k3 k4 k5 k6 k7 k8 k9; do
 	"$carillon" task create "hash-$key" --schedule @manual --strategy hash --hash-key "$key" -- true >/dev/null
 	lost=$("$carillon" task trigger "hash-$key" --wait -o json 2>/dev/null | sed -n 's/.*"node": "\(n[0-9]\)".*/\1/p' | head -1)
@@ -56,7 +56,7 @@ create hash --strategy hash --hash-key "$key"
 create first --strategy first --order "$lost,$next"
 for s in auto round-robin random weighted least-loaded; do create "$s" --strategy "$s"; done
 
-count() { # FROM TO: a table of runs by task and node, of ticks in [FROM, TO]
+count() { # FROM TO: print a table of runs by task and node, for ticks in [FROM, TO]
 	local s n line
 	for s in auto round-robin random weighted least-loaded hash first sticky; do
 		"$carillon" task history "$s" --limit 1000 -o json >"$data/history"

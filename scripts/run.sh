@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# make run: one node with an embedded etcd, the tasks in examples/, and a view of
-# them until Ctrl-C. RUN_SECONDS=15 ends it by itself; RUN_PORT chooses the port,
-# RUN_TASKS other files than examples/.
+# make run: run one node with an embedded etcd and the tasks in examples/, and show them until
+# Ctrl-C. With RUN_SECONDS=15, it stops after this time. RUN_PORT sets the port, and RUN_TASKS
+# the files to use instead of examples/.
 #
-# Everything is kept in build/dev and survives to the next run; the files of a
-# node that you run yourself are not touched.
+# All data is in build/dev and is used again in the next run. Files of your other nodes are not
+# changed.
 set -euo pipefail
 . "$(dirname "$0")/lib.sh"
 need_linux
@@ -21,7 +21,7 @@ if [[ $port != 0 ]] && taken "$port"; then
 	say "port $port is in use; using a free one"
 	port=0
 fi
-# What the caller has set for other clusters must not reach this node.
+# Unset the caller's settings for other clusters.
 unset "${!CARILLON_@}" 2>/dev/null || true
 
 mkdir -p "$dir/config"
@@ -41,10 +41,10 @@ stop() {
 	pid=
 }
 trap stop EXIT
-trap 'exit 0' INT # the way it is meant to end
+trap 'exit 0' INT # the normal end
 trap 'exit 143' TERM HUP
 
-# dev publishes its token below XDG_CONFIG_HOME: here, not over the user's.
+# dev writes its token below XDG_CONFIG_HOME. Do not overwrite the user's token.
 start "$log" "" env XDG_CONFIG_HOME="$dir/config" "$carillon" dev --data-dir "$dir" --listen "127.0.0.1:$port"
 
 failed() {
@@ -55,8 +55,8 @@ failed() {
 
 address=
 up() {
-	alive "$pid" "--data-dir $dir" || return 0 # told below
-	address=$(sed -n 's|^Carillon .* is up: http://\([^ ]*\) .*|\1|p' "$log")
+	alive "$pid" "--data-dir $dir" || return 0 # reported below
+	address=$(sed -n 's|^Carillon .* is up: http://\([^ ]*\).*|\1|p' "$log")
 	[[ -n $address ]] && ready "$address"
 }
 until_true 30 up || failed "the node is not ready after 30 s"
@@ -83,7 +83,7 @@ show() {
 	carillon run list -A --limit "${1:-12}" 2>&1 || true
 }
 
-runs_shown() { # as many as fit below the tasks
+runs_shown() { # print the number of runs that fit below the tasks
 	local lines
 	lines=$(stty size 2>/dev/null | cut -d' ' -f1) || true
 	lines=$((${lines:-24} - 20))

@@ -1,13 +1,12 @@
 #!/usr/bin/env bash
-# make shadow: a real cron and a node beside each other for MINUTES. The same
-# crontab is given to cron, which runs it, and imported with --shadow, which
-# records its ticks; then their minutes are compared, line by line.
+# make shadow: run a real cron and a node next to each other for MINUTES. cron runs a crontab,
+# and the node imports it with --shadow and records its ticks. Then the script compares the
+# minutes of each line.
 #
-# Needed: root, unshare, mount, and Debian's cron: CRON=/path/to/cron says where it
-# is, such as in a package that was only unpacked (apt-get download cron; dpkg-deb -x).
-# cron runs in mount and pid namespaces of its own, with a spool and an /etc/crontab
-# of its own: whatever this host's crontabs have is not run, nor is anything of the
-# host changed. Everything is kept in build/shadow.
+# Requires root, unshare, mount, and Debian's cron. CRON is the path of cron, for example in an
+# unpacked package (apt-get download cron; dpkg-deb -x). cron runs in its own mount and pid
+# namespaces, with its own spool and /etc/crontab, so it does not run the crontabs of this host
+# or change anything on it. All data is in build/shadow.
 set -euo pipefail
 . "$(dirname "$0")/lib.sh"
 need_linux
@@ -28,8 +27,8 @@ mkdir -p "$dir/config" "$dir/ran" "$dir/spool/crontabs"
 log=$dir/dev.log
 : >"$log"
 
-# The crontab: each line writes the minute into a file of its own. Were one of the
-# tasks no shadow, its minutes would be there twice.
+# The crontab: each line writes the minute to its own file. If a task were not a shadow, its
+# minutes would appear twice.
 crontab=$dir/spool/crontabs/root
 write() { printf '%s date +\\%%FT\\%%H:\\%%M >> %s/ran/%s\n' "$1" "$dir" "$2"; }
 {
@@ -53,7 +52,7 @@ chmod 600 "$crontab"
 pid= cronpid=
 stop() {
 	trap '' INT TERM HUP
-	# unshare takes no SIGTERM; what it started ends with it.
+	# unshare ignores SIGTERM. Its children end with it.
 	if alive "$cronpid" unshare; then kill -KILL "$cronpid"; fi
 	if [[ -n $pid ]]; then
 		end "$pid" "--data-dir $dir" 20
@@ -70,19 +69,19 @@ node=$pid
 address=
 up() {
 	alive "$node" "--data-dir $dir" || return 0
-	address=$(sed -n 's|^Carillon .* is up: http://\([^ ]*\) .*|\1|p' "$log")
+	address=$(sed -n 's|^Carillon .* is up: http://\([^ ]*\).*|\1|p' "$log")
 	[[ -n $address ]] && ready "$address"
 }
 until_true 30 up || die "the node is not ready after 30 s; see $log"
 alive "$node" "--data-dir $dir" || die "the node has exited; see $log"
 export CARILLON_SERVER=http://$address CARILLON_TOKEN_FILE=$dir/token
 
-# --keep: a minute's tick of all the time that is watched.
+# --keep: enough runs for a tick in every minute.
 import() { "$carillon" import crontab "$crontab" --shadow --any-node --keep 5000 "$@"; }
 import
 import -q -o json | grep -q '"result": "configured"\|"result": "created"' && die "a second import changed tasks"
 
-# cron sees the spool below dir, no other crontab, and a /run of its own.
+# cron sees only the spool in dir, no other crontab, and its own /run.
 cronlog=$dir/cron.log
 start "$cronlog" "" unshare --mount --pid --fork --kill-child --mount-proc --propagation private bash -euc '
 	mount -t tmpfs none /run
@@ -94,20 +93,20 @@ start "$cronlog" "" unshare --mount --pid --fork --kill-child --mount-proc --pro
 ' shadow "$dir" "$cron"
 cronpid=$pid pid=$node
 
-# Whole minutes are compared, from the one after both had begun. Both use the
-# host's zone for the times of day; the minutes of the record are in UTC.
+# Compare whole minutes, from the first one after both have started. Both schedule in the time
+# zone of the host. The recorded minutes are in UTC.
 sleep 1
 alive "$cronpid" unshare || die "cron has exited: $(tail -n 3 "$cronlog")"
 first=$((($(date +%s) / 60 + 1) * 60))
 last=$((first + (minutes - 1) * 60))
-say "both run; comparing the minutes from $(date -d "@$first" +%H:%M) to $(date -d "@$last" +%H:%M)"
+say "cron and the node are running; comparing the minutes from $(date -d "@$first" +%H:%M) to $(date -d "@$last" +%H:%M)"
 while (($(date +%s) < last + 20)); do
 	sleep 5
 	alive "$cronpid" unshare || die "cron has exited: $(tail -n 3 "$cronlog")"
 	alive "$node" "--data-dir $dir" || die "the node has exited; see $log"
 done
 
-# minutes_of FILE: those within what is compared, as UTC.
+# minutes_of FILE: print the minutes in the compared period, in UTC.
 within() { awk -v a="$(date -u -d "@$first" +%FT%H:%M)" -v b="$(date -u -d "@$last" +%FT%H:%M)" '$1 >= a && $1 <= b'; }
 ran() {
 	[[ -e $dir/ran/$1 ]] || return 0

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# make sim: simulations of the seeds that have failed before, then of SEEDS seeds from SEED on, each with DURATION of trouble.
+# make sim: simulate the seeds that have failed before, then SEEDS seeds from SEED on, each with DURATION of faults.
 set -euo pipefail
 . "$(dirname "$0")/lib.sh"
 

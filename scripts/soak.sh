@@ -1,16 +1,16 @@
 #!/usr/bin/env bash
-# make soak: the soak tests of package daemon, for SOAK (such as 90s, 10m, 2h): a
-# real cluster under load while its nodes are killed, stopped and started; then
-# the history in etcd is judged.
+# make soak: run the soak tests of package daemon for SOAK (such as 90s, 10m, 2h). They kill,
+# stop and start nodes of a real cluster under load, and then check the history in etcd.
 #
-# With RATE: so many runs each second instead, while nothing else happens; memory,
-# goroutines and etcd's size are to reach a plateau, which is judged from 6m on.
-# The history is kept in memory to be judged at the end: some 5 GB a million runs.
+# With RATE, the cluster instead executes this many runs per second without disturbance. Memory,
+# goroutines and etcd's size must reach a plateau, which is checked in runs of at least 6m. The
+# history is kept in memory until the end, about 5 GB for a million runs.
 #
-# With HOSTILE=1: 10,000 connections without a token that do what they can to stop a node;
-# figures of its firing and of /healthz, before and meanwhile, are reported.
+# With HOSTILE=1, 10,000 connections without a token try to stop a node. The test reports the
+# lateness of runs and the latency of /healthz before and during this.
 #
-# With RESUMES=1: 10,000 tasks are resumed while 256 shards fire; the lateness of runs is reported.
+# With RESUMES=1, 10,000 tasks are resumed while 256 shards fire. The test reports the lateness
+# of runs.
 set -euo pipefail
 . "$(dirname "$0")/lib.sh"
 
@@ -24,11 +24,11 @@ esac
 export CARILLON_SOAK=$soak
 if [[ ${RATE:-} ]]; then
 	[[ $RATE =~ ^[1-9][0-9]*$ ]] || die "RATE=$RATE: must be the number of runs per second"
-	# Without the race detector: it is the program's own memory that counts.
+	# Without the race detector, which would change the memory of the program.
 	CARILLON_SOAK_RATE=$RATE exec go test -run '^TestPlateau' -count 1 -timeout $((2 * n + 600))s -v ./pkg/daemon
 fi
 if [[ ${HOSTILE:-} ]]; then
-	# Without the race detector: figures of the program itself are reported.
+	# Without the race detector, which would change the results.
 	exec go test -run '^TestHostileConnections' -count 1 -timeout $((2 * n + 600))s -v ./pkg/daemon
 fi
 if [[ ${RESUMES:-} ]]; then

@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# make stress: run the tests of PKG COUNT times, with the race detector, beside two loops that
-# keep two processors busy. TEST_FLAGS='-run X' chooses tests; it stops at the first failure.
+# make stress: run the tests of PKG COUNT times with the race detector, while two loops keep two
+# processors busy. TEST_FLAGS='-run X' selects tests. Stops at the first failure.
 set -euo pipefail
 . "$(dirname "$0")/lib.sh"
 
 loops=()
 trap 'kill "${loops[@]}" 2>/dev/null || true' EXIT
 for _ in 1 2; do
-	# The shell that runs this is its parent: the loop ends with it, however that ends.
+	# The loop ends when its parent, the shell that runs this, ends.
 	(while kill -0 $$ 2>/dev/null; do for ((i = 0; i < 100000; i++)); do :; done; done) &
 	loops+=($!)
 done

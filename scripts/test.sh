@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# make test: all tests but those that skip themselves under -short, with the race detector.
+# make test: run all tests with the race detector, except those that -short skips.
 #
-# make test-cluster ("test.sh cluster"): just those tests, whole. They are stories with whole
-# daemons and real processes, and longer forms of others.
+# make test-cluster ("test.sh cluster"): run only the tests that -short skips. They use whole
+# daemons and real processes, or are longer forms of other tests.
 #
-# TestMutants_AreCaught is make mutants: it needs no race detector and takes a minute.
-# Failures are repeated at the end, where they can be seen.
+# TestMutants_AreCaught is run by make mutants, because it takes a minute and does not need the
+# race detector. Failures are printed again at the end.
 set -euo pipefail
 . "$(dirname "$0")/lib.sh"
 
@@ -14,22 +14,22 @@ target=test
 
 use_race_detector
 
-# Hundreds of etcds write their logs, and no test here cares for what a disk does: they
-# write into memory, where there is enough of it, and where programs may be run.
+# Tests start hundreds of etcds, and none of them depends on a disk. So use a file system in
+# memory if it is large enough and allows programs to be executed.
 in_memory() {
 	[[ -z ${TMPDIR:-} && -w /dev/shm ]] || return 1
 	(($(df --output=avail -k /dev/shm | tail -1) > 8 << 20)) || return 1
 	[[ ! $(findmnt -no OPTIONS /dev/shm 2>/dev/null) =~ noexec ]]
 }
 if in_memory; then
-	TMPDIR=$(mktemp -d /dev/shm/c.XXXX) # short: a socket's path may have 107 bytes
-	chmod 1777 "$TMPDIR"                # as /tmp is: tests run programs as other users
+	TMPDIR=$(mktemp -d /dev/shm/c.XXXX) # short, because the path of a socket has at most 107 bytes
+	chmod 1777 "$TMPDIR"                # like /tmp, because tests run programs as other users
 	export TMPDIR
 	trap 'rm -rf "$TMPDIR"' EXIT
 fi
 
-# long_tests prints "DIRECTORY TEST" of each test that looks at testing.Short. It must do so
-# itself: a helper that did it for several tests would hide them from both targets.
+# long_tests prints "DIRECTORY TEST" for each test that calls testing.Short. A test must call it
+# directly: if a helper did, neither target would run the test.
 long_tests() {
 	# shellcheck disable=SC2086 # packages are words
 	go list -f '{{if or .TestGoFiles .XTestGoFiles}}{{.Dir}}{{end}}' ${PKG:-./...} | while read -r dir; do
@@ -47,14 +47,14 @@ status=0
 
 # run_tests FLAG|PACKAGE...
 run_tests() {
-	# What lint vets is not vetted again. TEST_FLAGS are words.
+	# Do not vet again: lint does this. TEST_FLAGS are words.
 	# shellcheck disable=SC2086
 	go test -vet=off -timeout "${TEST_TIMEOUT:-25m}" ${TEST_FLAGS:-} "$@" 2>&1 | grep --line-buffered -v '\[no test files\]' | tee -a "$log" || ((PIPESTATUS[0] == 0)) || status=1
 }
 
 if [[ $target == test ]]; then
-	# The packages that take longest come first: the others are compiled and tested beside them. Tests
-	# wait about as long as they compute, so there are twice as many at once as processors.
+	# Start the slowest packages first, so that the others are compiled and tested at the same time.
+	# Tests wait about as long as they compute, so run twice as many as there are processors.
 	# shellcheck disable=SC2086 # packages are words
 	run_tests $race -short -skip '^TestMutants_AreCaught$' -p "$((2 * $(nproc)))" ${PKG:-./pkg/daemon ./pkg/internal/testkit/sim ./executor ./...}
 else
@@ -62,8 +62,8 @@ else
 	[[ -n $long ]] || die "no test of ${PKG:-./...} uses testing.Short"
 	names="^($(cut -d' ' -f2 <<<"$long" | sort -u | paste -sd'|'))\$"
 
-	# Those with the most long tests come first. Schedules and imports are calculated over years, by
-	# one goroutine: the race detector would make that ten times slower, and find nothing.
+	# Start the packages with the most long tests first. The tests of schedules and imports compute
+	# years in one goroutine. The race detector would make them ten times slower, for no benefit.
 	by_count=$(cut -d' ' -f1 <<<"$long" | sort | uniq -c | sort -rn | awk '{ print $2 }')
 	mapfile -t calculating < <(grep -E '/pkg/internal/(importer|schedule)$' <<<"$by_count" || true)
 	mapfile -t others < <(grep -vE '/pkg/internal/(importer|schedule)$' <<<"$by_count" || true)

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# make upgrade: build Carillon as it was at commit FROM, and upgrade a cluster of
-# three from it to what is here, node by node, under load, and back. The history
-# is judged. What is here plays a version with the next format of records, which FROM
-# does not understand. FROM is the first commit with the formats as they are now.
+# make upgrade: build Carillon from the commit FROM, upgrade a cluster of three nodes from it to
+# the current version under load, node by node, and back, and check the history. The current
+# version emulates one with the next record format, which FROM does not understand. By default,
+# FROM is the first commit with the current formats.
 set -euo pipefail
 . "$(dirname "$0")/lib.sh"
 

@@ -1,19 +1,19 @@
 #!/usr/bin/env bash
-# make vm-test: what only a host of its own can show. Boots Debian in virtual machines
-# without a network, installs the package there, and holds it to docs/how-to/limits.md:
+# make vm-test: test what requires a separate host. Boots Debian in virtual machines without a
+# network, installs the package, and tests it against docs/how-to/limits.md:
 #
 #   bookworm      systemd 252, cgroup v2 with all controllers
-#   bookworm-v1   the same with cgroup v1 alone
-#   trixie        systemd 257, which knows DelegateSubgroup
+#   bookworm-v1   the same with cgroup v1 only
+#   trixie        systemd 257, which supports DelegateSubgroup
 #
-#   DEB        a package that was built before
-#   VMS        only these of them
-#   VM_TESTS   only these of scripts/vm/test.sh, by a pattern of their names
-#   VM_ACCEL   kvm or tcg; default: kvm where the processor has it
-#   DEB_MIRROR from where mmdebstrap makes build/vm/SUITE.img, once
+#   DEB        an existing package (default: build one)
+#   VMS        only these virtual machines
+#   VM_TESTS   only the tests of scripts/vm/test.sh whose names match this pattern
+#   VM_ACCEL   kvm or tcg (default: kvm if the processor supports it)
+#   DEB_MIRROR the mirror from which mmdebstrap creates build/vm/SUITE.img, once
 #
-# Root. With KVM a few minutes; without, some five for each machine on two idle processors
-# (its timeouts are those of a host that is not starved), besides the images.
+# Requires root. Takes a few minutes with KVM, and about five minutes for each machine without
+# KVM on two idle processors, plus the time to create the images.
 set -euo pipefail
 . "$(dirname "$0")/lib.sh"
 
@@ -28,9 +28,9 @@ done
 
 vms=${VMS:-bookworm bookworm-v1 trixie}
 accel=${VM_ACCEL:-tcg}
-# A /dev/kvm that opens is no proof: without the processor's help it runs no ordinary kernel.
+# Even if /dev/kvm can be opened, it cannot run an ordinary kernel without support by the processor.
 [[ -n ${VM_ACCEL:-} || ! -w /dev/kvm ]] || ! grep -qwE 'vmx|svm' /proc/cpuinfo || accel=kvm
-cpu=Nehalem # what it emulates beyond that, qemu 7.2 does slowly, and not always right
+cpu=Nehalem # qemu 7.2 emulates later processors slowly and not always correctly
 [[ $accel != kvm ]] || cpu=host
 export SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct)}
 images=$root/build/vm
@@ -43,14 +43,14 @@ finish() {
 }
 trap finish EXIT
 
-# disk DIR FILE SIZE [OPTION...]: a file that is an ext4 disk with what is in DIR.
+# disk DIR FILE SIZE [OPTION...]: create a file with an ext4 disk that contains DIR.
 disk() {
 	rm -f "$2"
 	mke2fs -q -t ext4 -d "$1" "${@:4}" "$2" "$3"
 }
 
-# image SUITE: its disk. What runs in it comes by another disk. Linux is bookworm's for
-# all: what qemu 7.2 emulates is not good enough for 6.12, which falls over at its start.
+# image SUITE: create its disk. A second disk contains the tests. All suites use the kernel of
+# bookworm, because 6.12 crashes at its start on the processor that qemu 7.2 emulates.
 image() {
 	local suite=$1 tree=$work/$1 linux=''
 	[[ ! -e $images/$suite.img ]] || return 0
@@ -82,7 +82,7 @@ image() {
 	rm -rf "$tree"
 }
 
-# boot NAME: runs scripts/vm/test.sh in a machine, and shows what it says.
+# boot NAME: run scripts/vm/test.sh in a virtual machine, and show its output.
 boot() {
 	local name=$1 suite=${1%-v1} words='console=ttyS0 root=/dev/vda rw quiet panic=-1 audit=0 no_timer_check'
 	for unit in serial-getty@ttyS0 getty@tty1 systemd-timesyncd; do words+=" systemd.mask=$unit.service"; done
@@ -100,7 +100,7 @@ boot() {
 	watcher=$!
 	if ! until_true "${VM_SECONDS:-900}" dead "$vm" "$images/$suite.img"; then
 		kill -KILL "$vm"
-		echo "not done in ${VM_SECONDS:-900} s"
+		echo "not finished within ${VM_SECONDS:-900} s"
 	fi
 	wait "$vm" 2>/dev/null || true
 	wait "$watcher" 2>/dev/null || true
@@ -117,7 +117,7 @@ deb=${DEB:-}
 [[ -n $deb ]] || deb=$(bash scripts/deb.sh | tail -1)
 mkdir "$work/payload"
 dpkg-deb -R "$deb" "$work/deb"
-dpkg-deb --root-owner-group -Znone --build "$work/deb" "$work/payload/carillon.deb" >/dev/null # to unpack xz takes long there
+dpkg-deb --root-owner-group -Znone --build "$work/deb" "$work/payload/carillon.deb" >/dev/null # unpacking xz is slow in the virtual machine
 cp scripts/deb/test-lib.sh scripts/vm/test.sh "$work/payload/"
 printf '%s\n' "${VM_TESTS:-.*}" >"$work/payload/tests"
 [[ $accel == kvm ]] && echo 1 >"$work/payload/patience" || echo 5 >"$work/payload/patience"

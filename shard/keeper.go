@@ -49,11 +49,11 @@ type KeeperConfig struct {
 // signal. Only the goroutine of Run uses its fields, except for the atomic ones.
 type Keeper struct {
 	cfg      KeeperConfig
-	running  map[int]*worker // by shard; includes workers that are ending, and ended ones whose shard rests
-	failures map[int]failure // by shard, the last failure, if its worker failed the last time
-	ended    chan *worker    // workers that have returned; unbuffered, so that none is lost
-	count    atomic.Int64    // workers that have not returned
-	beats    atomic.Int64    // see Beats
+	running  map[int]*worker       // by shard; includes workers that are ending, and ended ones whose shard rests
+	failures map[int]workerFailure // by shard, the last failure, if its worker failed the last time
+	ended    chan *worker          // workers that have returned; unbuffered, so that none is lost
+	count    atomic.Int64          // workers that have not returned
+	beats    atomic.Int64          // see Beats
 	preloads preloads
 }
 
@@ -81,7 +81,7 @@ func NewKeeper(cfg KeeperConfig) *Keeper {
 		cfg.RestAfterFailure = 500 * time.Millisecond
 	}
 
-	return &Keeper{cfg: cfg, running: map[int]*worker{}, failures: map[int]failure{}, ended: make(chan *worker), preloads: newPreloads(cfg)}
+	return &Keeper{cfg: cfg, running: map[int]*worker{}, failures: map[int]workerFailure{}, ended: make(chan *worker), preloads: newPreloads(cfg)}
 }
 
 // Running returns the number of workers. Any goroutine may call it.
@@ -189,13 +189,13 @@ func (k *Keeper) startWorker(ctx context.Context, id int, f store.Fences) {
 	}()
 }
 
-// longestRest is the longest time that a shard rests whose worker fails every time.
-const longestRest = time.Minute
+// maxFailurePause is the longest time that a shard rests whose worker fails every time.
+const maxFailurePause = time.Minute
 
-// failure is the last failure of a shard's worker.
-type failure struct {
-	text string        // of the error
-	rest time.Duration // how long the shard rested after it
+// workerFailure is the last failure of a shard's worker.
+type workerFailure struct {
+	text  string        // of the error
+	pause time.Duration // how long the shard rested after it
 }
 
 // handleWorkerEnd handles a worker whose Work has returned. If it failed in the same way as the time
@@ -213,13 +213,13 @@ func (k *Keeper) handleWorkerEnd(w *worker) {
 		delete(k.failures, w.shard)
 	default:
 		last := k.failures[w.shard]
-		if last.text == w.err.Error() && time.Since(w.began) < longestRest {
-			rest = min(2*last.rest, longestRest)
+		if last.text == w.err.Error() && time.Since(w.began) < maxFailurePause {
+			rest = min(2*last.pause, maxFailurePause)
 		} else {
 			k.cfg.Logger.Error("the worker of a shard failed; restarting it", zap.Int("shard", w.shard), zap.Error(w.err))
 		}
 
-		k.failures[w.shard] = failure{w.err.Error(), rest}
+		k.failures[w.shard] = workerFailure{w.err.Error(), rest}
 	}
 
 	w.rested = time.Now().Add(rest)

@@ -22,8 +22,8 @@ import (
 	"github.com/carillonhq/carillon/shard"
 )
 
-// flat is a node's view of the assignment, and what its workers do.
-type flat struct {
+// keeperFixture is a node's view of the assignment, and what its workers do.
+type keeperFixture struct {
 	*testing.T
 	mu      sync.Mutex
 	owners  map[int]record.Owner
@@ -55,9 +55,9 @@ const me = "n1"
 var errStop = errors.New("the daemon stops")
 
 // keep starts a Keeper. It must be called in a synctest bubble, and ended with stop.
-func keep(t *testing.T) *flat {
+func keep(t *testing.T) *keeperFixture {
 	core, logs := observer.New(zap.InfoLevel)
-	f := &flat{
+	f := &keeperFixture{
 		T: t, owners: map[int]record.Owner{}, session: 1, running: map[int]store.Fences{}, starts: map[int][]time.Duration{},
 		fail: map[int]error{}, stuck: map[int]chan struct{}{}, causes: map[int]error{}, began: time.Now(), logs: logs,
 		changed: make(chan struct{}, 1), ended: make(chan error, 1),
@@ -76,19 +76,19 @@ func keep(t *testing.T) *flat {
 	return f
 }
 
-func (f *flat) assignment() []record.Owner {
+func (f *keeperFixture) assignment() []record.Owner {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return slices.Collect(maps.Values(f.owners))
 }
 
-func (f *flat) present() (kv.Fence, bool) {
+func (f *keeperFixture) present() (kv.Fence, bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return kv.CreateFence("nodes/"+me, f.session), f.session != 0
 }
 
-func (f *flat) work(ctx context.Context, id int, fences store.Fences) error {
+func (f *keeperFixture) work(ctx context.Context, id int, fences store.Fences) error {
 	f.mu.Lock()
 	if other, ok := f.running[id]; ok {
 		f.Errorf("shard %d has a worker under %+v and gets another under %+v", id, other, fences)
@@ -121,7 +121,7 @@ func (f *flat) work(ctx context.Context, id int, fences store.Fences) error {
 }
 
 // change changes what the node knows, and signals that to the Keeper.
-func (f *flat) change(what func()) {
+func (f *keeperFixture) change(what func()) {
 	f.mu.Lock()
 	what()
 	f.mu.Unlock()
@@ -135,12 +135,12 @@ func (f *flat) change(what func()) {
 }
 
 // give makes a node the owner of a shard, under a fence.
-func (f *flat) give(id int, node string, fence int64) {
+func (f *keeperFixture) give(id int, node string, fence int64) {
 	f.owners[id] = record.Owner{Shard: id, Node: node, Fence: fence}
 }
 
 // runs checks which workers run, as "shard@fence/session".
-func (f *flat) runs(want ...string) {
+func (f *keeperFixture) runs(want ...string) {
 	f.Helper()
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -162,20 +162,20 @@ func (f *flat) runs(want ...string) {
 }
 
 // started returns when a shard's workers were started.
-func (f *flat) started(id int) []time.Duration {
+func (f *keeperFixture) started(id int) []time.Duration {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return slices.Clone(f.starts[id])
 }
 
 // cause returns why a shard's worker was stopped.
-func (f *flat) cause(id int) error {
+func (f *keeperFixture) cause(id int) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.causes[id]
 }
 
-func (f *flat) stop() {
+func (f *keeperFixture) stop() {
 	f.Helper()
 	f.cancel(errStop)
 
@@ -229,9 +229,9 @@ func TestKeeper_LooksWithoutBeingTold(t *testing.T) {
 }
 
 func TestKeeper_StopsAShardThatMoved(t *testing.T) {
-	for name, move := range map[string]func(f *flat){
-		"to another":        func(f *flat) { f.give(1, "n2", 20) },
-		"owner key is gone": func(f *flat) { delete(f.owners, 1) },
+	for name, move := range map[string]func(f *keeperFixture){
+		"to another":        func(f *keeperFixture) { f.give(1, "n2", 20) },
+		"owner key is gone": func(f *keeperFixture) { delete(f.owners, 1) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -356,7 +356,7 @@ func TestKeeper_TellsOfTheSameFailureOnceAndRestsLonger(t *testing.T) {
 		}
 
 		if n := f.logs.FilterLevelExact(zap.ErrorLevel).Len(); n != 1 {
-			t.Errorf("told of %d times", n)
+			t.Errorf("logged %d times", n)
 		}
 
 		f.change(func() { f.fail[1] = errors.New("something else") })
@@ -364,7 +364,7 @@ func TestKeeper_TellsOfTheSameFailureOnceAndRestsLonger(t *testing.T) {
 		synctest.Wait()
 
 		if n := f.logs.FilterLevelExact(zap.ErrorLevel).Len(); n != 2 {
-			t.Errorf("a new failure is told of %d times", n-1)
+			t.Errorf("a new failure is logged %d times", n-1)
 		}
 	})
 }

@@ -12,8 +12,8 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// diary is a leader's memory over time.
-type diary struct {
+// memoryFixture is a leader's memory over time.
+type memoryFixture struct {
 	*testing.T
 	*memory
 	now    time.Time
@@ -23,13 +23,13 @@ type diary struct {
 	again  time.Duration
 }
 
-func newDiary(t *testing.T) *diary {
-	d := &diary{T: t, memory: newMemory(5*time.Second, 30*time.Second), now: time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC), joins: 1000}
+func newMemoryFixture(t *testing.T) *memoryFixture {
+	d := &memoryFixture{T: t, memory: newMemory(5*time.Second, 30*time.Second), now: time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC), joins: 1000}
 	return d
 }
 
 // come makes nodes present, each with a new session.
-func (d *diary) come(names ...string) {
+func (d *memoryFixture) come(names ...string) {
 	for _, name := range names {
 		d.leave(name)
 		d.joins++
@@ -39,12 +39,12 @@ func (d *diary) come(names ...string) {
 	}
 }
 
-func (d *diary) leave(names ...string) {
+func (d *memoryFixture) leave(names ...string) {
 	d.lineup.Nodes = slices.DeleteFunc(d.lineup.Nodes, func(n task.Node) bool { return slices.Contains(names, n.Name) })
 }
 
 // owns assigns the shards to nodes in turn, under fences that are newer than their sessions.
-func (d *diary) owns(names ...string) {
+func (d *memoryFixture) owns(names ...string) {
 	d.lineup.Owners = nil
 	for i, name := range names {
 		d.joins++
@@ -52,7 +52,7 @@ func (d *diary) owns(names ...string) {
 	}
 }
 
-func (d *diary) after(pause time.Duration) *diary {
+func (d *memoryFixture) after(pause time.Duration) *memoryFixture {
 	d.now = d.now.Add(pause)
 	for i := range d.lineup.Nodes { // the nodes announce their clocks
 		d.lineup.Nodes[i].Clock = task.At(d.now)
@@ -62,7 +62,7 @@ func (d *diary) after(pause time.Duration) *diary {
 	return d
 }
 
-func (d *diary) want(newcomers string, hold bool) {
+func (d *memoryFixture) want(newcomers string, hold bool) {
 	d.Helper()
 	var got []string
 	for name := range d.notes.Newcomers {
@@ -77,7 +77,7 @@ func (d *diary) want(newcomers string, hold bool) {
 }
 
 func TestMemory_ANodeThatComesAndGoesWaitsLongerEachTime(t *testing.T) {
-	d := newDiary(t)
+	d := newMemoryFixture(t)
 	d.come("a", "b")
 	d.owns("a", "a")
 	d.after(0).want("", false) // the nodes that a leader sees first are not newcomers
@@ -111,7 +111,7 @@ func TestMemory_ANodeThatComesAndGoesWaitsLongerEachTime(t *testing.T) {
 
 // The node is back before its absence had an effect: with another session, and with the shards that it had.
 func TestMemory_WhoStillOwnsShardsIsNoNewcomer(t *testing.T) {
-	d := newDiary(t)
+	d := newMemoryFixture(t)
 	d.come("a", "b")
 	d.owns("a", "b")
 	d.after(0)
@@ -127,7 +127,7 @@ func TestMemory_WhoStillOwnsShardsIsNoNewcomer(t *testing.T) {
 }
 
 func TestMemory_ANodeThatIsFitNowAndThenIsDamped(t *testing.T) {
-	d := newDiary(t)
+	d := newMemoryFixture(t)
 	d.come("a", "b")
 	d.owns("a")
 	d.after(0)
@@ -143,7 +143,7 @@ func TestMemory_ANodeThatIsFitNowAndThenIsDamped(t *testing.T) {
 }
 
 func TestMemory_ForgetsWhoIsGoneForLong(t *testing.T) {
-	d := newDiary(t)
+	d := newMemoryFixture(t)
 	d.come("a", "b")
 	d.after(0)
 	d.leave("b")
@@ -173,7 +173,7 @@ func TestMemory_WhenMostVanishTogetherNothingMovesForAWhile(t *testing.T) {
 		"all are back":         {"a b c", "-a -b -c", false},
 		"half, of two":         {"a b", "a -b", true},
 	} {
-		d := newDiary(t)
+		d := newMemoryFixture(t)
 		d.come("a", "b", "c", "d")
 		d.owns(strings.Fields(c.owners)...)
 		d.after(time.Hour).want("", false)
@@ -207,7 +207,7 @@ func TestMemory_WhenMostVanishTogetherNothingMovesForAWhile(t *testing.T) {
 }
 
 func TestMemory_NextOwnersHaveTheirTime(t *testing.T) {
-	d := newDiary(t)
+	d := newMemoryFixture(t)
 	d.come("a", "b", "c")
 	d.owns("a", "b")
 	d.lineup.Nodes[1].State, d.lineup.Nodes[1].HandoverWithin = task.NodeDraining, task.Duration(3*time.Second)

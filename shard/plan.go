@@ -33,7 +33,7 @@ func Plan(shards int, current map[int]string, members []Member) map[int]string {
 	// only for another node to get it.
 	for _, node := range p.names {
 		if len(owned[node]) > p.floor[node] {
-			p.takeOdd(node)
+			p.takeSurplus(node)
 		}
 	}
 
@@ -71,14 +71,14 @@ func Plan(shards int, current map[int]string, members []Member) map[int]string {
 
 // planner holds the counts of Plan.
 type planner struct {
-	names  []string        // of the members, sorted
-	member map[string]bool // by name
-	floor  map[string]int  // share of each node, rounded down
-	broken map[string]bool // nodes whose share is not a whole number, so that it may be rounded up
-	odd    int             // shards that are left over when all shares are rounded down
-	extra  map[string]bool // nodes that have one of these
-	count  map[string]int  // shards assigned to each node so far
-	ring   *Ring
+	names   []string        // of the members, sorted
+	member  map[string]bool // by name
+	floor   map[string]int  // share of each node, rounded down
+	broken  map[string]bool // nodes whose share is not a whole number, so that it may be rounded up
+	surplus int             // shards that are left over when all shares are rounded down
+	extra   map[string]bool // nodes that have one of these
+	count   map[string]int  // shards assigned to each node so far
+	ring    *Ring
 }
 
 // newPlanner computes the shares of the members.
@@ -93,12 +93,12 @@ func newPlanner(shards int, members []Member) *planner {
 	}
 
 	// Round all shares down. What is left over are the odd shards.
-	p.odd = shards
+	p.surplus = shards
 	for _, m := range members {
 		p.member[m.Name] = true
 		p.floor[m.Name] = shards * max(m.Weight, 1) / total
 		p.broken[m.Name] = shards*max(m.Weight, 1)%total != 0
-		p.odd -= p.floor[m.Name]
+		p.surplus -= p.floor[m.Name]
 	}
 
 	p.names = slices.Sorted(maps.Keys(p.member))
@@ -106,14 +106,14 @@ func newPlanner(shards int, members []Member) *planner {
 	return p
 }
 
-// takeOdd assigns one of the left-over shards to node. It returns false if none is left, or if the node may
+// takeSurplus assigns one of the left-over shards to node. It returns false if none is left, or if the node may
 // not have one.
-func (p *planner) takeOdd(node string) bool {
-	if p.odd == 0 || !p.broken[node] || p.extra[node] {
+func (p *planner) takeSurplus(node string) bool {
+	if p.surplus == 0 || !p.broken[node] || p.extra[node] {
 		return false
 	}
 
-	p.odd--
+	p.surplus--
 	p.extra[node] = true
 
 	return true
@@ -129,7 +129,7 @@ func (p *planner) maxShards(node string) int {
 
 // hasRoom reports whether node may have one more shard. It may assign a left-over shard to the node.
 func (p *planner) hasRoom(node string) bool {
-	return p.count[node] < p.maxShards(node) || p.takeOdd(node)
+	return p.count[node] < p.maxShards(node) || p.takeSurplus(node)
 }
 
 // splitOwned divides the shards of a node into those that it keeps and those that exceed its share. It

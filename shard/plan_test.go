@@ -138,7 +138,7 @@ func TestPlan_ChangesNothingWhenNothingChanged(t *testing.T) {
 
 func TestPlan_WithoutMembersLeavesAllAsItIs(t *testing.T) {
 	if plan := Plan(256, map[int]string{1: "a"}, nil); plan != nil {
-		t.Fatalf("planned %v for nobody", plan)
+		t.Fatalf("planned %v without members", plan)
 	}
 }
 

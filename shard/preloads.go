@@ -25,7 +25,7 @@ type preloads struct {
 	cfg     KeeperConfig
 	running map[int]*preload // by shard; includes those that have ended and not been removed yet
 	changed wake.Signal      // signals that a shard was loaded, or that a preload has ended; one slot
-	telling *atomic.Bool     // answers are being sent; only one list at a time
+	sending *atomic.Bool     // answers are being sent; only one list at a time
 	all     *sync.WaitGroup  // all goroutines that were started
 }
 
@@ -33,12 +33,12 @@ type preloads struct {
 type preload struct {
 	stop   context.CancelFunc
 	loaded atomic.Bool // the shard is loaded
-	over   atomic.Bool // Preload has returned
-	retell atomic.Bool // the last answer failed and must be sent again
+	ended  atomic.Bool // Preload has returned
+	resend atomic.Bool // the last answer failed and must be sent again
 
-	wanted time.Time // when it was last wanted
-	began  time.Time
-	told   answer // the last answer that was sent
+	wanted     time.Time // when it was last wanted
+	began      time.Time
+	sentAnswer answer // the last answer that was sent
 }
 
 // answer identifies the revision of a handover and the session (create revision) under which it was
@@ -47,7 +47,7 @@ type answer struct{ handover, session int64 }
 
 // newPreloads returns an empty set of preloads.
 func newPreloads(cfg KeeperConfig) preloads {
-	return preloads{cfg: cfg, running: map[int]*preload{}, changed: wake.NewSignal(), telling: &atomic.Bool{}, all: &sync.WaitGroup{}}
+	return preloads{cfg: cfg, running: map[int]*preload{}, changed: wake.NewSignal(), sending: &atomic.Bool{}, all: &sync.WaitGroup{}}
 }
 
 // notifyChanged makes the Keeper reconcile. It does not block.
@@ -84,8 +84,8 @@ func (p *preloads) reconcile(ctx context.Context, now time.Time) {
 		}
 
 		switch {
-		case l.over.Load() && now.Sub(l.began) < p.cfg.RestAfterFailure: // wait before a restart
-		case l.over.Load():
+		case l.ended.Load() && now.Sub(l.began) < p.cfg.RestAfterFailure: // wait before a restart
+		case l.ended.Load():
 			delete(p.running, id)
 		case now.Sub(l.wanted) > preloadLinger:
 			l.stop()
@@ -98,7 +98,7 @@ func (p *preloads) reconcile(ctx context.Context, now time.Time) {
 		}
 	}
 
-	if present && p.telling.CompareAndSwap(false, true) {
+	if present && p.sending.CompareAndSwap(false, true) {
 		p.answerHandovers(ctx, session, wanted)
 	}
 }
@@ -109,19 +109,19 @@ func (p *preloads) answerHandovers(ctx context.Context, session kv.Fence, wanted
 	answers := map[*preload]record.Handover{}
 	for id, h := range wanted {
 		l := p.running[id]
-		if l.retell.Swap(false) {
-			l.told = answer{}
+		if l.resend.Swap(false) {
+			l.sentAnswer = answer{}
 		}
 
 		// A new revision of the handover, or a new session of this node, needs a new answer.
 		this := answer{h.Revision, session.CreateRevision}
-		if l.loaded.Load() && !l.over.Load() && h.Ready != session.CreateRevision && l.told != this {
-			l.told, answers[l] = this, h
+		if l.loaded.Load() && !l.ended.Load() && h.Ready != session.CreateRevision && l.sentAnswer != this {
+			l.sentAnswer, answers[l] = this, h
 		}
 	}
 
 	if len(answers) == 0 {
-		p.telling.Store(false)
+		p.sending.Store(false)
 		return
 	}
 
@@ -130,7 +130,7 @@ func (p *preloads) answerHandovers(ctx context.Context, session kv.Fence, wanted
 		defer p.all.Done()
 
 		p.sendAnswers(ctx, session, answers)
-		p.telling.Store(false)
+		p.sending.Store(false)
 
 		// Other shards may have been loaded while the answers were being sent.
 		p.notifyChanged()
@@ -159,7 +159,7 @@ func (p *preloads) startPreload(ctx context.Context, id int, now time.Time) {
 			p.cfg.Logger.Warn("could not preload a shard", zap.Int("shard", id), zap.Error(err))
 		}
 
-		l.over.Store(true)
+		l.ended.Store(true)
 		p.notifyChanged()
 	}()
 }
@@ -176,7 +176,7 @@ func (p *preloads) sendAnswers(ctx context.Context, session kv.Fence, answers ma
 
 		p.cfg.Logger.Debug("could not report that a shard is loaded", zap.Int("shard", h.Shard), zap.Error(err))
 		time.AfterFunc(p.cfg.RestAfterFailure, func() {
-			l.retell.Store(true)
+			l.resend.Store(true)
 			p.notifyChanged()
 		})
 	}

@@ -15,14 +15,14 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-func (f *flat) inTheMaking() []record.Handover {
+func (f *keeperFixture) inTheMaking() []record.Handover {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return slices.Collect(maps.Values(f.handovers))
 }
 
 // preload loads a shard when the test requests it, and ends when the node owns the shard.
-func (f *flat) preload(ctx context.Context, id int, loaded func()) error {
+func (f *keeperFixture) preload(ctx context.Context, id int, loaded func()) error {
 	f.mu.Lock()
 	if f.loading[id] != nil {
 		f.Errorf("shard %d is loaded twice at once", id)
@@ -48,7 +48,7 @@ func (f *flat) preload(ctx context.Context, id int, loaded func()) error {
 	return ctx.Err()
 }
 
-func (f *flat) tellReady(_ context.Context, session kv.Fence, h record.Handover) error {
+func (f *keeperFixture) tellReady(_ context.Context, session kv.Fence, h record.Handover) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 
@@ -57,12 +57,12 @@ func (f *flat) tellReady(_ context.Context, session kv.Fence, h record.Handover)
 }
 
 // prepare adds a handover.
-func (f *flat) prepare(id int, to string, revision int64) {
+func (f *keeperFixture) prepare(id int, to string, revision int64) {
 	f.handovers[id] = record.Handover{Shard: id, To: to, Revision: revision}
 }
 
 // loads checks which shards are being preloaded or are loaded.
-func (f *flat) loads(want ...int) {
+func (f *keeperFixture) loads(want ...int) {
 	f.Helper()
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -73,14 +73,14 @@ func (f *flat) loads(want ...int) {
 }
 
 // begunToLoad returns how often a preload of a shard was started.
-func (f *flat) begunToLoad(id int) int {
+func (f *keeperFixture) begunToLoad(id int) int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.preloads[id]
 }
 
 // loaded makes the preloads of shards report that they are loaded.
-func (f *flat) loaded(ids ...int) {
+func (f *keeperFixture) loaded(ids ...int) {
 	for _, id := range ids {
 		f.mu.Lock()
 		say := f.loading[id]
@@ -92,13 +92,13 @@ func (f *flat) loaded(ids ...int) {
 	synctest.Wait()
 }
 
-func (f *flat) answers(want ...string) {
+func (f *keeperFixture) answers(want ...string) {
 	f.Helper()
 	f.mu.Lock()
 	defer f.mu.Unlock()
 
 	if got := slices.Sorted(slices.Values(f.told)); !slices.Equal(got, want) {
-		f.Errorf("after %s it has told %v, want %v", time.Since(f.began), got, want)
+		f.Errorf("after %s it has sent %v, want %v", time.Since(f.began), got, want)
 	}
 
 	f.told = nil

@@ -170,9 +170,9 @@ func (l *leadership) rebalance(ctx context.Context) (again time.Duration, err er
 	return again, nil
 }
 
-// writeMoves rewrites the owner keys of shards, and counts the moves. how is their label in the metric
+// writeMoves rewrites the owner keys of shards, and counts the moves. mode is their label in the metric
 // carillon_shard_moves_total.
-func (l *leadership) writeMoves(ctx context.Context, how string, moves []store.Move, now task.Time) error {
+func (l *leadership) writeMoves(ctx context.Context, mode string, moves []store.Move, now task.Time) error {
 	if len(moves) == 0 {
 		return nil
 	}
@@ -180,8 +180,8 @@ func (l *leadership) writeMoves(ctx context.Context, how string, moves []store.M
 		return err
 	}
 
-	l.moved.WithLabelValues(how).Add(float64(len(moves)))
-	l.cfg.Logger.Info("assigned shards", zap.Int("moved", len(moves)), zap.String("how", how), zap.Int64("term", l.term.CreateRevision))
+	l.moved.WithLabelValues(mode).Add(float64(len(moves)))
+	l.cfg.Logger.Info("assigned shards", zap.Int("moved", len(moves)), zap.String("how", mode), zap.Int64("term", l.term.CreateRevision))
 
 	return nil
 }

@@ -260,7 +260,7 @@ func TestRebalancer_MovesOnlyWhatMust(t *testing.T) {
 	left := f.settled("n1", "n3")
 	for id, o := range left {
 		if was := three[id]; was.Node != "n2" && was.Fence != o.Fence {
-			t.Errorf("shard %d moved from %s to %s, though %s is there", id, was.Node, o.Node, was.Node)
+			t.Errorf("shard %d moved from %s to %s, although %s is present", id, was.Node, o.Node, was.Node)
 		} else if was.Node == "n2" && (len(o.Previous) == 0 || o.Previous[0].Node != "n2") {
 			t.Errorf("shard %d does not remember n2: %+v", id, o)
 		}

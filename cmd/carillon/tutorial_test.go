@@ -46,7 +46,7 @@ func steps(page string) []step {
 	return all
 }
 
-// TestTutorial_EveryCommandWorks runs the commands as they stand on the page, in that order.
+// TestTutorial_EveryCommandWorks runs the commands of the page, in their order.
 func TestTutorial_EveryCommandWorks(t *testing.T) {
 	if testing.Short() {
 		t.Skip("a whole daemon: make test-cluster")

@@ -45,8 +45,8 @@ func Eventually(t testing.TB, what string, cond func() bool) {
 }
 
 // lastToken is the last token that was given to an attempt. Processes that carry the run id and the token of an
-// attempt are killed when it ends, whoever started them. So no two attempts may have the same token, neither in
-// two tests of this process nor in two processes on this machine.
+// attempt are killed when it ends, no matter which process started them. So no two attempts may have the same
+// token, neither in two tests of this process nor in two processes on this machine.
 var lastToken atomic.Int64
 
 func init() { lastToken.Store(rand.Int64N(1 << 40)) }

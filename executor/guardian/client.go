@@ -56,7 +56,7 @@ type Client struct {
 	mu     sync.Mutex    // held while writing to the pipe, so that messages keep their order
 	watch  watchList     // everything that the guardian has to know, for the next one
 	unsent []byte        // messages that are not in the pipe yet
-	pipe   *os.File      // to the guardian; nil while there is none
+	pipe   *os.File      // to the guardian; nil while no guardian runs
 	up     chan struct{} // closed while there is a guardian
 	down   wake.Signal   // set when a write to the pipe has failed
 }
@@ -263,8 +263,8 @@ func (g *Client) Attach(w *os.File) error {
 	return nil
 }
 
-// dismissGuardian detaches a guardian, so that no attempt starts. If last is a bye, it is sent with the messages that are
-// still unsent, and the pipe is closed.
+// dismissGuardian detaches a guardian, so that no attempt starts. If last is a bye, it is sent with the messages
+// that are still unsent, and the pipe is closed.
 func (g *Client) dismissGuardian(last Message, w *os.File) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -37,11 +37,11 @@ type step struct {
 // unsupportedField is a field of a task that this host cannot enforce, and the reason.
 type unsupportedField struct{ field, why string }
 
-// cannotError means that this host cannot enforce settings that the attempt requires. It is not empty.
-type cannotError []unsupportedField
+// unenforceableError means that this host cannot enforce settings that the attempt requires. It is not empty.
+type unenforceableError []unsupportedField
 
 // Error groups the fields by reason, so that no reason is repeated.
-func (e cannotError) Error() string {
+func (e unenforceableError) Error() string {
 	var words []string
 	for i, l := range e {
 		if slices.ContainsFunc(e[:i], func(before unsupportedField) bool { return before.why == l.why }) {
@@ -62,7 +62,7 @@ func (e cannotError) Error() string {
 }
 
 // addUnsupported records that a field cannot be enforced. It returns nil if the task only wants a report, and a
-// cannotError otherwise.
+// unenforceableError otherwise.
 func (c *confinement) addUnsupported(field, format string, args ...any) error {
 	l := unsupportedField{field, fmt.Sprintf(format, args...)}
 	if !slices.Contains(c.unsupported, l) { // a start is repeated if the guardian dies during the first one
@@ -73,16 +73,16 @@ func (c *confinement) addUnsupported(field, format string, args ...any) error {
 		return nil
 	}
 
-	return cannotError{l}
+	return unenforceableError{l}
 }
 
-// requiredError returns a cannotError with all fields that cannot be enforced. It returns nil if there are none or if
+// requiredError returns an unenforceableError with all fields that cannot be enforced. It returns nil if there are none or if
 // the task only wants a report.
 func (c *confinement) requiredError() error {
 	if len(c.unsupported) == 0 || c.report {
 		return nil
 	}
-	return cannotError(c.unsupported)
+	return unenforceableError(c.unsupported)
 }
 
 // unenforcedFields returns the fields that were not enforced, sorted and without duplicates, and a message that
@@ -98,7 +98,7 @@ func (c *confinement) unenforcedFields() (fields []string, message string) {
 
 	slices.Sort(fields)
 
-	return slices.Compact(fields), strings.Replace(cannotError(c.unsupported).Error(), "this node cannot enforce", "not enforced:", 1)
+	return slices.Compact(fields), strings.Replace(unenforceableError(c.unsupported).Error(), "this node cannot enforce", "not enforced:", 1)
 }
 
 // threadKind returns the kind of the spawner's thread that must start the process.

@@ -250,7 +250,7 @@ func TestConfine_WhatCannotBeEnforced(t *testing.T) {
 }
 
 func TestConfine_OneReasonForManyFieldsIsToldOnce(t *testing.T) {
-	e := cannotError{{"limits.core", "no right"}, {"private_tmp", "no mounts"}, {"limits.stack", "no right"}}
+	e := unenforceableError{{"limits.core", "no right"}, {"private_tmp", "no mounts"}, {"limits.stack", "no right"}}
 	if want := "this node cannot enforce limits.core, limits.stack: no right; private_tmp: no mounts"; e.Error() != want {
 		t.Errorf("got %q", e.Error())
 	}
@@ -262,13 +262,13 @@ func TestConfine_StepThatFails(t *testing.T) {
 	mark := filepath.Join(t.TempDir(), "ran")
 
 	for _, enforce := range []string{task.EnforceRequire, task.EnforceReport} {
-		what, err := l.prepareAttempt(executortest.Assigned("r1", &task.Process{Shell: "echo >" + mark, Enforce: enforce}), executortest.NewToken())
+		prep, err := l.prepareAttempt(executortest.Assigned("r1", &task.Process{Shell: "echo >" + mark, Enforce: enforce}), executortest.NewToken())
 		if err != nil {
 			t.Fatal(err)
 		}
 
-		what.bound.steps = append(what.bound.steps, step{"nice", func(int) error { return unix.EPERM }})
-		r := l.runPrepared(what, NewOrders())
+		prep.bound.steps = append(prep.bound.steps, step{"nice", func(int) error { return unix.EPERM }})
+		r := l.runPrepared(prep, NewOrders())
 		_, err = os.Stat(mark)
 		switch ran := err == nil; {
 		case enforce == task.EnforceRequire && (ran || r.Reason != task.ReasonHost || r.Message != "this node cannot enforce nice: operation not permitted"):
@@ -321,7 +321,7 @@ func TestConfine_JoinsWhatTakesTimeInAThreadOfItsOwn(t *testing.T) {
 		if c := (confinement{}); c.joinGroup(group, cgroupLimits(limits)) != nil || c.slow != joins || (c.threadKind() == slowStart) != joins {
 			t.Errorf("joins: %v, in the thread of what is slow: %v", joins, c.slow)
 		}
-		l.groups.Give(group)
+		l.groups.Release(group)
 	}
 }
 
@@ -410,8 +410,8 @@ func TestThread_ComesBackFromWhatFails(t *testing.T) {
 		before := mustReadlink(t, "/proc/thread-self/ns/mnt")
 
 		c := confinement{umask: 0o77, private: true}
-		if _, ok := errors.AsType[cannotError](th.applyConfinement(&c, "/no/such/room")); !ok {
-			t.Error("it is dressed")
+		if _, ok := errors.AsType[unenforceableError](th.applyConfinement(&c, "/no/such/room")); !ok {
+			t.Error("the thread was confined without an error")
 		}
 
 		th.restoreState()

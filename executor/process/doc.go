@@ -25,7 +25,7 @@
 // Not guaranteed: a root process that moves itself to another control group is not found. Without control groups, an
 // orphan that left its group and cleared its environment ends with the last of the attempts to which it may belong,
 // and is never found if the daemon is killed. A process that cannot be killed, for example because it waits for a dead
-// disk, is logged, and its control group is set aside.
+// disk, is logged, and its control group is quarantined.
 //
 // The package uses no etcd key: a function reads secrets. All processes are forked by a few threads that live as long
 // as Run, since the kernel sends the parent-death signal when the thread that forked ends. An attempt

@@ -34,12 +34,12 @@ func TestProcess_Streams(t *testing.T) {
 	a := executortest.Assigned("r2", &task.Process{Shell: script})
 	a.Output.Streams = task.StreamsApart
 
-	what, err := l.prepareAttempt(a, executortest.NewToken())
+	prep, err := l.prepareAttempt(a, executortest.NewToken())
 	if err != nil {
 		t.Fatal(err)
 	}
 
-	if r := l.runPrepared(what, NewOrders()); r.State != task.Succeeded || r.OutputBytes != 60 {
+	if r := l.runPrepared(prep, NewOrders()); r.State != task.Succeeded || r.OutputBytes != 60 {
 		t.Fatalf("%+v", r)
 	}
 
@@ -71,12 +71,12 @@ func TestProcess_LimitOfTheTask(t *testing.T) {
 		a := executortest.Assigned("r1", &task.Process{Shell: "head -c 100000 /dev/zero"})
 		a.Output = task.Output{Limit: limit, Streams: task.StreamsApart}
 
-		what, err := l.prepareAttempt(a, executortest.NewToken())
+		prep, err := l.prepareAttempt(a, executortest.NewToken())
 		if err != nil {
 			t.Fatal(err)
 		}
 
-		r := l.runPrepared(what, NewOrders())
+		r := l.runPrepared(prep, NewOrders())
 		got := strings.Count(executortest.ReadOutput(t, l.spool, "r1"), "\x00")
 		if !r.Truncated || r.OutputBytes != 100_000 || got != kept {
 			t.Errorf("limit %s: %d bytes kept, want %d; of %d, truncated %v", limit, got, kept, r.OutputBytes, r.Truncated)
@@ -151,12 +151,12 @@ func TestProcess_OutputThatGoesAway(t *testing.T) {
 			a := executortest.Assigned("r1", &task.Process{Shell: script})
 			a.Output.Streams = streams
 
-			what, err := l.prepareAttempt(a, executortest.NewToken())
+			prep, err := l.prepareAttempt(a, executortest.NewToken())
 			if err != nil {
 				t.Fatal(err)
 			}
 
-			return l.runPrepared(what, NewOrders())
+			return l.runPrepared(prep, NewOrders())
 		}
 
 		if r := run("echo one; exec >&- 2>&-; sleep 0.1; exit 3"); r.ExitCode == nil || *r.ExitCode != 3 || string(r.Tail) != "one\n" {

@@ -43,7 +43,7 @@ func newSecretReader() secretReader {
 }
 
 // serveRequests answers requests until ctx ends. It answers each request that it has received, so the requester can
-// wait for the answer without a time limit of its own.
+// wait for the answer without its own time limit.
 func (q secretReader) serveRequests(ctx context.Context, secrets Secrets) {
 	for {
 		select {
@@ -169,9 +169,9 @@ func (l *Runner) valuesOf(a task.Assigned, f task.EnvFrom, as account, may func(
 
 // dropEnvironment drops the runner's copies of the environment, which may contain secrets. It is called when the
 // process has received its own copy.
-func (p *running) dropEnvironment(what *prepared) {
-	process := *what.process
+func (p *runningProcess) dropEnvironment(prep *preparedAttempt) {
+	process := *prep.process
 	process.Env = nil
-	what.process, what.env, what.mayStart, what.judge = &process, nil, nil, nil
+	prep.process, prep.env, prep.mayStart, prep.judge = &process, nil, nil, nil
 	p.spawnRequest.env, p.spawnRequest.may = nil, nil
 }

@@ -299,12 +299,12 @@ func TestGuardian_NothingStartsWithoutOne(t *testing.T) {
 	o := NewOrders()
 	time.AfterFunc(200*time.Millisecond, func() { o.Kill(Kill{CauseCancel, 0}) })
 
-	what, err := l.prepareAttempt(executortest.Assigned("r1", &task.Process{Shell: "exit 0"}), executortest.NewToken())
+	prep, err := l.prepareAttempt(executortest.Assigned("r1", &task.Process{Shell: "exit 0"}), executortest.NewToken())
 	if err != nil {
 		t.Fatal(err)
 	}
 
-	if r := l.runPrepared(what, o); !r.NotStarted {
+	if r := l.runPrepared(prep, o); !r.NotStarted {
 		t.Errorf("got %+v", r)
 	}
 }

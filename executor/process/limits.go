@@ -23,11 +23,11 @@ func (l *Runner) takeGroup(c *confinement, limits task.Limits) (*cgroup.Group, e
 	}
 
 	wants := cgroupLimits(limits)
-	group, err := l.groups.Take(wants)
+	group, err := l.groups.Acquire(wants)
 	switch {
 	case err == nil:
 		if err = c.joinGroup(group, wants); err != nil {
-			l.groups.Give(group)
+			l.groups.Release(group)
 			return nil, err
 		}
 		return group, nil
@@ -47,9 +47,9 @@ func (l *Runner) takeGroup(c *confinement, limits task.Limits) (*cgroup.Group, e
 // checkGroupLimits records those limits on all processes together that this host cannot
 // enforce, with the reason.
 func (c *confinement) checkGroupLimits(groups *cgroup.Groups, l task.Limits) {
-	for _, limit := range groups.Lacks(cgroupLimits(l)) {
+	for _, limit := range groups.Unsupported(cgroupLimits(l)) {
 		why := "the control group that counts it does not exist"
-		if err := groups.Why(); err != nil {
+		if err := groups.LimitsError(); err != nil {
 			why = err.Error()
 		}
 		_ = c.addUnsupported("limits."+limit, "%s", why) // requiredError reports it

@@ -90,14 +90,14 @@ func playDaemon() error {
 	go silentWhenAsked(dir, g)
 
 	for i, line := range lines {
-		what, err := l.prepareAttempt(executortest.Assigned(fmt.Sprintf("run%d-%d", i, os.Getpid()), &task.Process{Shell: line, Scratch: strings.Contains(line, "SCRATCH")}), int64(100+i))
+		prep, err := l.prepareAttempt(executortest.Assigned(fmt.Sprintf("run%d-%d", i, os.Getpid()), &task.Process{Shell: line, Scratch: strings.Contains(line, "SCRATCH")}), int64(100+i))
 		if err != nil {
 			return err
 		}
 
-		what.guarded.Session, what.guarded.Silence = 1, maxSilence
+		prep.guarded.Session, prep.guarded.Silence = 1, maxSilence
 		if strings.Contains(line, "held") { // it stays held, before it changes its user
-			what.bound.steps = append(what.bound.steps, step{"held", func(pid int) error {
+			prep.bound.steps = append(prep.bound.steps, step{"held", func(pid int) error {
 				err := os.WriteFile(filepath.Join(dir, "held"), fmt.Appendln(nil, pid), 0o600)
 				fmt.Println("held", i)
 				if err == nil {
@@ -108,11 +108,11 @@ func playDaemon() error {
 			}})
 		}
 
-		what.onStarted = func(time.Time) { fmt.Println("started", i) }
+		prep.onStarted = func(time.Time) { fmt.Println("started", i) }
 		o := NewOrders()
-		what.onPause = func(PauseState) { _ = os.WriteFile(filepath.Join(dir, fmt.Sprint("paused.", i)), nil, 0o600) }
+		prep.onPause = func(PauseState) { _ = os.WriteFile(filepath.Join(dir, fmt.Sprint("paused.", i)), nil, 0o600) }
 		go pauseWhenAsked(filepath.Join(dir, "pause"), o)
-		go l.runPrepared(what, o)
+		go l.runPrepared(prep, o)
 	}
 
 	select {}

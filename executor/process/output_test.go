@@ -73,12 +73,12 @@ func TestSpool_ActiveWithoutOutputIsEmpty(t *testing.T) {
 	looked := make(chan error, 1)
 	a := executortest.Assigned("r1", &task.Process{Shell: "sleep 0.1"})
 
-	what, err := l.prepareAttempt(a, executortest.NewToken())
+	prep, err := l.prepareAttempt(a, executortest.NewToken())
 	if err != nil {
 		t.Fatal(err)
 	}
 
-	what.onStarted = func(time.Time) {
+	prep.onStarted = func(time.Time) {
 		f, err := l.spool.Open("default", "job", "r1", 1)
 		if err == nil {
 			_, err = f.Seek(0, io.SeekEnd)
@@ -88,7 +88,7 @@ func TestSpool_ActiveWithoutOutputIsEmpty(t *testing.T) {
 		looked <- err
 	}
 
-	l.runPrepared(what, NewOrders())
+	l.runPrepared(prep, NewOrders())
 
 	if err := <-looked; err != nil {
 		t.Error(err)
@@ -124,7 +124,7 @@ func TestSpool_AFollowerThatDoesNotReadHoldsUpNothing(t *testing.T) {
 
 	for i, woken := range asleep {
 		if len(woken) != 1 {
-			t.Errorf("follower %d was told %d times", i, len(woken))
+			t.Errorf("follower %d was notified %d times", i, len(woken))
 		}
 	}
 

@@ -86,7 +86,7 @@ func (s *runClock) stop(now time.Time) time.Duration {
 // setPaused stops or resumes the processes, updates the clock, and reports the new state to tell. It does nothing
 // if the state is already as requested. It returns false if the attempt has reached its timeout, which
 // then takes precedence over the pause.
-func (p *running) setPaused(still bool, s *runClock, tell func(PauseState)) bool {
+func (p *runningProcess) setPaused(still bool, s *runClock, tell func(PauseState)) bool {
 	if still == !s.Since.IsZero() {
 		return true
 	}
@@ -113,7 +113,7 @@ func (p *running) setPaused(still bool, s *runClock, tell func(PauseState)) bool
 }
 
 // freezeTree stops all processes of the attempt.
-func (p *running) freezeTree() error {
+func (p *runningProcess) freezeTree() error {
 	if p.freeze != nil {
 		return p.freeze(&p.tree)
 	}
@@ -122,7 +122,7 @@ func (p *running) freezeTree() error {
 
 // thawTree resumes all processes. It logs an error and continues: a process that stays stopped is killed
 // when the attempt ends or is killed, because SIGKILL works on stopped processes.
-func (p *running) thawTree() {
+func (p *runningProcess) thawTree() {
 	if err := p.tree.Thaw(); err != nil {
 		p.log.Warn("cannot resume the processes of an attempt", zap.Int("pgid", p.pid), zap.Error(err))
 	}

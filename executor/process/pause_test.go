@@ -31,7 +31,7 @@ func TestStint_CountsOnlyWhatRan(t *testing.T) {
 
 			select {
 			case <-s.timedOut():
-				t.Fatal("the timeout came while it stood still")
+				t.Fatal("the timeout fired during a pause")
 			default:
 			}
 
@@ -43,17 +43,17 @@ func TestStint_CountsOnlyWhatRan(t *testing.T) {
 		<-s.timedOut()
 
 		if ran := time.Since(began) - still; ran != 10*time.Second || s.Sum != still {
-			t.Errorf("timed out after running %s, and standing still for %s", ran, s.Sum)
+			t.Errorf("timed out after running %s, and being paused for %s", ran, s.Sum)
 		}
 
 		if s.pause(time.Now()) {
-			t.Error("it is paused although its time is up")
+			t.Error("the clock is paused although the timeout has passed")
 		}
 
 		time.Sleep(time.Second)
 
 		if sum := s.stop(time.Now()); sum != still+time.Second {
-			t.Errorf("in sum it stood still for %s", sum)
+			t.Errorf("it was paused for %s in total", sum)
 		}
 
 		free := newRunClock(time.Now(), 0)
@@ -73,7 +73,7 @@ func TestPause_TimeoutCountsWhatRan(t *testing.T) {
 	a := executortest.Assigned("timeout", &task.Process{Shell: "exec sleep 300"})
 	a.Timeout = task.Duration(300 * time.Millisecond)
 
-	what, err := l.prepareAttempt(a, executortest.NewToken())
+	prep, err := l.prepareAttempt(a, executortest.NewToken())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -89,8 +89,8 @@ func TestPause_TimeoutCountsWhatRan(t *testing.T) {
 		}
 	}
 
-	what.onPause = func(s PauseState) { turned <- s }
-	what.onStarted = func(time.Time) {
+	prep.onPause = func(s PauseState) { turned <- s }
+	prep.onStarted = func(time.Time) {
 		go func() {
 			for range 3 {
 				turn(true, 200*time.Millisecond)
@@ -100,11 +100,11 @@ func TestPause_TimeoutCountsWhatRan(t *testing.T) {
 	}
 
 	o.SetPaused(true) // request the first pause before the start, because the attempt could reach its timeout before a later one
-	r := l.runPrepared(what, o)
+	r := l.runPrepared(prep, o)
 	close(over)
 
 	if ran := r.EndedAt.Sub(r.StartedAt) - r.Paused; r.State != task.TimedOut || r.Paused == 0 || ran < 300*time.Millisecond {
-		t.Errorf("%s after running %s and standing still for %s", r.State, ran, r.Paused)
+		t.Errorf("%s after running %s and being paused for %s", r.State, ran, r.Paused)
 	}
 }
 

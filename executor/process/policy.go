@@ -17,25 +17,25 @@ import (
 // cannot be read; then no attempt starts.
 type Policy func() (*policy.Policy, error)
 
-// refusal is an error that ends an attempt without a start. reason is the reason in the record of its end.
-type refusal struct {
+// policyRefusal is an error that ends an attempt without a start. reason is the reason in the record of its end.
+type policyRefusal struct {
 	reason string
 	error
 }
 
-func (r refusal) Unwrap() error { return r.error }
+func (r policyRefusal) Unwrap() error { return r.error }
 
 // asRefusal makes err a refusal. It returns nil if err is nil.
 func asRefusal(reason string, err error) error {
 	if err == nil {
 		return nil
 	}
-	return refusal{reason, err}
+	return policyRefusal{reason, err}
 }
 
 // isRefusal reports whether an error is a refusal, and returns its reason.
 func isRefusal(err error) (reason string, is bool) {
-	var r refusal
+	var r policyRefusal
 	is = errors.As(err, &r)
 	return r.reason, is
 }
@@ -142,14 +142,14 @@ func groupsNamed(p *task.Process, without defaultAccount) (list []policy.Group, 
 	return list, nil
 }
 
-// judge checks an attempt and its program against the policy that is current at each call.
-type judge struct {
+// policyJudge checks an attempt and its program against the policy that is current at each call.
+type policyJudge struct {
 	runner *Runner
 	asks   policy.Attempt // with the limits that the policy had added
 }
 
 // newPolicyJudge returns a judge for an attempt that applyPolicy has bound, or nil if the node has no policy.
-func (l *Runner) newPolicyJudge(a task.Assigned) (*judge, error) {
+func (l *Runner) newPolicyJudge(a task.Assigned) (*policyJudge, error) {
 	if l.policy == nil {
 		return nil, nil
 	}
@@ -159,12 +159,12 @@ func (l *Runner) newPolicyJudge(a task.Assigned) (*judge, error) {
 		return nil, err
 	}
 
-	return &judge{l, asks}, nil
+	return &policyJudge{l, asks}, nil
 }
 
 // resolveProgram returns the path to execute, with its symbolic links resolved, and the policy that allows it. It
 // touches the path, so it may hang.
-func (j *judge) resolveProgram(program string) (string, *policy.Policy, error) {
+func (j *policyJudge) resolveProgram(program string) (string, *policy.Policy, error) {
 	p, err := j.runner.currentPolicy()
 	if err != nil {
 		return "", nil, err
@@ -188,7 +188,7 @@ var errPolicyChanged = errors.New("the node's policy has changed")
 
 // checkUnchanged returns nil if the policy is still the one that allowed the program. It accesses none of the
 // attempt's paths, so it cannot hang in the thread that forks.
-func (j *judge) checkUnchanged(before *policy.Policy) error {
+func (j *policyJudge) checkUnchanged(before *policy.Policy) error {
 	p, err := j.runner.currentPolicy()
 	if err == nil && p != before && !reflect.DeepEqual(p, before) {
 		err = errPolicyChanged
@@ -209,7 +209,7 @@ func stillBound(p *policy.Policy, asks policy.Attempt) error {
 // judgeProgram checks the program against the policy. It returns the path to execute, which contains no
 // symbolic link that could be changed afterwards, and a function to call directly before the fork. That function also
 // checks that the policy has not changed.
-func (w *prepared) judgeProgram(program, dir string) (real string, may func() error, err error) {
+func (w *preparedAttempt) judgeProgram(program, dir string) (real string, may func() error, err error) {
 	judge, before := w.judge, w.mayStart
 	if judge == nil {
 		return program, before, nil

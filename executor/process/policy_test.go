@@ -88,28 +88,28 @@ func TestLaunch_ForgetsTheEnvironment(t *testing.T) {
 	t.Parallel()
 	l := newLauncher(t, spool.Config{})
 
-	what, err := l.prepareAttempt(executortest.Assigned("r1", &task.Process{Command: []string{"true"}, Env: map[string]string{"A": canary}}), executortest.NewToken())
+	prep, err := l.prepareAttempt(executortest.Assigned("r1", &task.Process{Command: []string{"true"}, Env: map[string]string{"A": canary}}), executortest.NewToken())
 	if err != nil {
 		t.Fatal(err)
 	}
 
-	out := l.spool.NewOutput(what.path, task.Output{})
+	out := l.spool.NewOutput(prep.path, task.Output{})
 	defer out.Close()
 
 	o := NewOrders()
 
-	p, err := l.startProcess(what, out, o)
+	p, err := l.startProcess(prep, out, o)
 	if err != nil {
 		t.Fatal(err)
 	}
 
-	p.dropEnvironment(&what)
+	p.dropEnvironment(&prep)
 
-	if what.env != nil || what.process.Env != nil || what.mayStart != nil || what.judge != nil || p.spawnRequest.env != nil || p.spawnRequest.may != nil {
-		t.Error("it is there yet")
+	if prep.env != nil || prep.process.Env != nil || prep.mayStart != nil || prep.judge != nil || p.spawnRequest.env != nil || p.spawnRequest.may != nil {
+		t.Error("the prepared attempt still holds the environment")
 	}
 
-	if r := p.waitForMain(what, o); r.State != task.Succeeded {
+	if r := p.waitForMain(prep, o); r.State != task.Succeeded {
 		t.Errorf("%+v", r)
 	}
 }

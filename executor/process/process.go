@@ -32,8 +32,8 @@ const (
 	drainLimit = 250 * time.Millisecond
 )
 
-// prepared is everything that is needed to start one attempt.
-type prepared struct {
+// preparedAttempt is everything that is needed to start one attempt.
+type preparedAttempt struct {
 	process   *task.Process      // bound by the node's policy, with the variables of env_from
 	env       []string           // the whole environment; may contain secrets, so it is dropped after the fork
 	as        account            // the user and the groups that the process runs with
@@ -48,7 +48,7 @@ type prepared struct {
 	output    task.Output        // the limits of the output
 	guarded   guardian.Attempt   // what the guardian receives before the fork
 	mayStart  func() error       // called directly before the fork; an error forbids it
-	judge     *judge             // checks the program against the node's policy; nil: no policy
+	judge     *policyJudge       // checks the program against the node's policy; nil: no policy
 	onStarted func(at time.Time) // called once the program executes
 	onPause   func(PauseState)   // called when the processes stop, continue, or cannot be stopped
 	signal    syscall.Signal     // the task's kill_signal
@@ -58,15 +58,15 @@ type prepared struct {
 // prepareAttempt collects what an attempt needs. It fails if the attempt's settings cannot be
 // applied on this host. The caller must pass the result to runPrepared, which releases the
 // working directory.
-func (l *Runner) prepareAttempt(a task.Assigned, token int64) (prepared, error) {
+func (l *Runner) prepareAttempt(a task.Assigned, token int64) (preparedAttempt, error) {
 	path, err := l.spool.Path(a.Namespace, a.Task, a.ID, max(a.Attempt, 1))
 	if err != nil {
-		return prepared{}, err
+		return preparedAttempt{}, err
 	}
 
 	as, err := accountFor(a.Action.Process, l.without)
 	if err != nil {
-		return prepared{}, err
+		return preparedAttempt{}, err
 	}
 
 	// Settings that this host cannot enforce fail the attempt here, before anything of it exists, unless the task
@@ -78,12 +78,12 @@ func (l *Runner) prepareAttempt(a task.Assigned, token int64) (prepared, error) 
 	}
 
 	if err != nil {
-		return prepared{}, err
+		return preparedAttempt{}, err
 	}
 
 	success, err := newSuccessRule(a.Success)
 	if err != nil {
-		return prepared{}, err
+		return preparedAttempt{}, err
 	}
 
 	// Last, because the caller has to return the directory. Without one the attempt still runs, but it cannot report
@@ -93,7 +93,7 @@ func (l *Runner) prepareAttempt(a task.Assigned, token int64) (prepared, error) 
 		l.log.Warn("an attempt runs without its own directory", zap.String("run", a.ID), zap.Error(noRoom))
 	}
 
-	return prepared{
+	return preparedAttempt{
 		signal: killSignal(a.KillSignal), success: success, output: a.Output,
 		process: a.Action.Process, env: append(buildEnvironment(a, token, l.node, as), statusEnv(&a, room)...), as: as, path: path,
 		workdir: room, noWorkdir: noRoom, bound: bound, status: l.beginStatus(&a, room),
@@ -105,7 +105,7 @@ func (l *Runner) prepareAttempt(a task.Assigned, token int64) (prepared, error) 
 
 // runPrepared starts an attempt and returns when nothing is left of it (G20): neither the main
 // process nor its group, nor, if the attempt was killed, processes that had left the group.
-func (l *Runner) runPrepared(what prepared, o *Orders) Result {
+func (l *Runner) runPrepared(what preparedAttempt, o *Orders) Result {
 	out := l.spool.NewOutput(what.path, what.output)
 
 	if what.success.needsOutput() {
@@ -115,7 +115,7 @@ func (l *Runner) runPrepared(what prepared, o *Orders) Result {
 	defer out.Close()
 
 	err := l.prepareWorkdir(&what)
-	var p *running
+	var p *runningProcess
 	if err == nil {
 		p, err = l.startProcess(what, out, o)
 	}
@@ -165,7 +165,7 @@ func (l *Runner) beginStatus(a *task.Assigned, m *workdir.Dir) *status.Attempt {
 
 // releaseWorkdir returns the attempt's working directory to the pool, after it has read the
 // attempt's last reports.
-func (w *prepared) releaseWorkdir(r *Result) error {
+func (w *preparedAttempt) releaseWorkdir(r *Result) error {
 	return w.workdir.Release(func(wrote bool) { r.Status = w.status.End(wrote) })
 }
 
@@ -196,7 +196,7 @@ func notStarted(err error) Result {
 	}
 
 	r.NotStarted = r.HandBack || errors.Is(err, errCalledOff) || errors.Is(err, ErrTooLate)
-	if _, ok := errors.AsType[cannotError](err); ok {
+	if _, ok := errors.AsType[unenforceableError](err); ok {
 		r.Reason = task.ReasonHost
 	}
 
@@ -207,8 +207,8 @@ func notStarted(err error) Result {
 	return r
 }
 
-// running is an attempt whose process has been started. One goroutine, that of RunAttempt, owns it.
-type running struct {
+// runningProcess is an attempt whose process has been started. One goroutine, that of RunAttempt, owns it.
+type runningProcess struct {
 	*Runner
 	spawnRequest
 	tree proctree.Tree // all processes of the attempt
@@ -238,8 +238,8 @@ var closedChannel = func() <-chan struct{} {
 	return c
 }()
 
-// found is the program that an attempt executes, and its working directory.
-type found struct {
+// resolvedProgram is the program that an attempt executes, and its working directory.
+type resolvedProgram struct {
 	program, dir string       // absolute, or relative to the working directory
 	argv         []string     // argv[0] is the name as the task spells it
 	may          func() error // called directly before the fork; an error forbids it
@@ -247,15 +247,15 @@ type found struct {
 
 // findProgram looks up the program and the working directory, with a time limit, because a user may
 // have put these paths on a file system that does not answer.
-func (l *Runner) findProgram(what *prepared, o *Orders) (found, error) {
-	w := *what // the goroutine may outlive the attempt
-	return runWithTimeout(l.stuck, o.given, what.timeout, "to find its program and its working directory", func() (found, error) { return w.lookUp() })
+func (l *Runner) findProgram(prep *preparedAttempt, o *Orders) (resolvedProgram, error) {
+	w := *prep // the goroutine may outlive the attempt
+	return runWithTimeout(l.stuck, o.given, prep.timeout, "to find its program and its working directory", func() (resolvedProgram, error) { return w.lookUp() })
 }
 
 // lookUp returns the program, its arguments and the working directory. It touches paths of the user, so it may hang.
-func (w *prepared) lookUp() (f found, err error) {
+func (w *preparedAttempt) lookUp() (f resolvedProgram, err error) {
 	if f.dir, err = workDir(cmp.Or(w.process.Dir, w.scratch), w.as); err != nil {
-		return found{}, err
+		return resolvedProgram{}, err
 	}
 
 	f.argv = w.process.Command
@@ -264,10 +264,10 @@ func (w *prepared) lookUp() (f found, err error) {
 	}
 
 	if f.program, err = lookPath(f.argv[0], lookupEnv(w.env, "PATH"), f.dir); err != nil {
-		return found{}, err
+		return resolvedProgram{}, err
 	}
 	if tmp := task.PrivateDir(f.program); w.bound.private && tmp != "" {
-		return found{}, fmt.Errorf("program %s does not exist: with private_tmp, %s is empty when the process starts", task.Quote(f.program), tmp)
+		return resolvedProgram{}, fmt.Errorf("program %s does not exist: with private_tmp, %s is empty when the process starts", task.Quote(f.program), tmp)
 	}
 
 	f.program, f.may, err = w.judgeProgram(f.program, f.dir)
@@ -278,7 +278,7 @@ func (w *prepared) lookUp() (f found, err error) {
 // startProcess starts the attempt's process and returns when it executes its program. After an error no instruction of
 // the program has been executed and none will be. A process that hangs before its program may remain; it is killed and
 // holds no descriptor of the daemon.
-func (l *Runner) startProcess(what prepared, out *spool.Output, o *Orders) (*running, error) {
+func (l *Runner) startProcess(what preparedAttempt, out *spool.Output, o *Orders) (*runningProcess, error) {
 	found, err := l.findProgram(&what, o)
 	if err != nil {
 		return nil, err
@@ -299,9 +299,9 @@ func (l *Runner) startProcess(what prepared, out *spool.Output, o *Orders) (*run
 	}
 
 	what.guarded.Group = group.Dir()
-	p := &running{Runner: l, out: out, pipe: pipe, drained: make(chan struct{}), spawnRequest: spawnRequest{
+	p := &runningProcess{Runner: l, out: out, pipe: pipe, drained: make(chan struct{}), spawnRequest: spawnRequest{
 		program: found.program, argv: found.argv, env: what.env, dir: found.dir, as: what.as.credential, output: uintptr(w), errput: uintptr(errs), may: found.may,
-		bound: what.bound, room: what.workdir.Path(),
+		bound: what.bound, workdir: what.workdir.Path(),
 		group:   group,
 		guarded: l.guardian.Announce(what.guarded),
 	}}
@@ -358,7 +358,7 @@ func (l *Runner) startProcess(what prepared, out *spool.Output, o *Orders) (*run
 		}
 
 		_, refused := isRefusal(err)
-		if _, cannot := errors.AsType[cannotError](err); cannot || refused || hasReason(err) {
+		if _, cannot := errors.AsType[unenforceableError](err); cannot || refused || hasReason(err) {
 			return nil, err
 		}
 
@@ -368,7 +368,7 @@ func (l *Runner) startProcess(what prepared, out *spool.Output, o *Orders) (*run
 	// A process may have failed to join its group although the task accepts that. Then the group does not find it,
 	// and the tree uses the other ways.
 	if group != nil && !group.Holds() {
-		l.groups.Give(group)
+		l.groups.Release(group)
 		p.tree.Group = nil
 	}
 
@@ -394,7 +394,7 @@ func setNonblocking(fd int) error {
 
 // waitForMain waits for the main process, ends what it has left behind, and returns the result when
 // nothing of the attempt is left.
-func (p *running) waitForMain(what prepared, o *Orders) Result {
+func (p *runningProcess) waitForMain(what preparedAttempt, o *Orders) Result {
 	var pidfd *os.File
 	if p.pidfd >= 0 && setNonblocking(p.pidfd) == nil {
 		pidfd = os.NewFile(uintptr(p.pidfd), "pidfd")
@@ -474,7 +474,7 @@ func (p *running) waitForMain(what prepared, o *Orders) Result {
 
 // waitMain waits for the main process to exit, and executes kills and pauses until then. When
 // it returns, the process is a zombie, so its process number cannot have been reused.
-func (p *running) waitMain(exited <-chan error, clock *runClock, what prepared, o *Orders) (why Kill, killAt time.Time) {
+func (p *runningProcess) waitMain(exited <-chan error, clock *runClock, what preparedAttempt, o *Orders) (why Kill, killAt time.Time) {
 	var hard <-chan time.Time // fires when the grace period is over; nil before the first kill
 	// obey executes a kill. Later kills may only shorten the grace period of the first.
 	obey := func(k Kill) {
@@ -517,7 +517,7 @@ func killSignal(name string) syscall.Signal {
 }
 
 // waitEmpty waits until at for the group to end by itself, and reports whether it has.
-func (p *running) waitEmpty(at time.Time) (ended bool) {
+func (p *runningProcess) waitEmpty(at time.Time) (ended bool) {
 	for pause := time.Millisecond; !p.tree.Empty(); pause = min(2*pause, 50*time.Millisecond) {
 		if !time.Now().Before(at) {
 			return p.tree.Empty() // on a busy node, the last check may be from long before at
@@ -530,7 +530,7 @@ func (p *running) waitEmpty(at time.Time) (ended bool) {
 
 // endGroup waits for processes that the main process left behind. They have already received
 // the kill signal; at killAt they receive SIGKILL.
-func (p *running) endGroup(killAt time.Time, o *Orders) {
+func (p *runningProcess) endGroup(killAt time.Time, o *Orders) {
 	for !p.waitEmpty(earlierOf(killAt, time.Now().Add(100*time.Millisecond))) {
 		// Orders that arrive meanwhile still count, for example when the node falls silent during a long grace
 		// period (G17).
@@ -553,7 +553,7 @@ func (p *running) endGroup(killAt time.Time, o *Orders) {
 
 // killUntil kills until the tree is empty or at has passed. It repeats the kill because a
 // process may fork before it dies.
-func (p *running) killUntil(at time.Time) (ended bool) {
+func (p *runningProcess) killUntil(at time.Time) (ended bool) {
 	for time.Now().Before(at) {
 		p.tree.Kill()
 		if p.waitEmpty(earlierOf(at, time.Now().Add(50*time.Millisecond))) {
@@ -573,17 +573,17 @@ func earlierOf(a, b time.Time) time.Time {
 }
 
 // endTree returns the control group of the tree, which should be empty. A group that is not empty
-// is set aside and not reused.
-func (p *running) endTree() {
+// is quarantined and not reused.
+func (p *runningProcess) endTree() {
 	if p.tree.Group != nil {
-		p.groups.Give(p.tree.Group)
+		p.groups.Release(p.tree.Group)
 	}
 	p.tree.Orphans.Forget(&p.tree)
 }
 
 // killLeftovers kills processes that have left the process group, if the attempt has no control group.
 // It finds them by the mark in their environment.
-func (p *running) killLeftovers(l proctree.Mark) {
+func (p *runningProcess) killLeftovers(l proctree.Mark) {
 	if p.tree.Group != nil {
 		return
 	}
@@ -595,23 +595,23 @@ func (p *running) killLeftovers(l proctree.Mark) {
 }
 
 // prepareWorkdir creates the directories that the attempt requests in its working directory.
-func (l *Runner) prepareWorkdir(what *prepared) error {
-	if what.process.Scratch {
-		path, err := what.workdir.MakeScratch(what.noWorkdir)
+func (l *Runner) prepareWorkdir(prep *preparedAttempt) error {
+	if prep.process.Scratch {
+		path, err := prep.workdir.MakeScratch(prep.noWorkdir)
 		if err != nil {
-			if err = what.bound.addUnsupported("scratch", "%s", err); err != nil {
+			if err = prep.bound.addUnsupported("scratch", "%s", err); err != nil {
 				return err
 			}
 		} else {
-			what.env = append(what.env, "CARILLON_SCRATCH="+path)
-			what.scratch = path
+			prep.env = append(prep.env, "CARILLON_SCRATCH="+path)
+			prep.scratch = path
 		}
 	}
 
-	if what.bound.private {
-		if err := what.workdir.MakePrivate(what.noWorkdir); err != nil {
-			what.bound.private = false
-			return what.bound.addUnsupported("private_tmp", "%s", err)
+	if prep.bound.private {
+		if err := prep.workdir.MakePrivate(prep.noWorkdir); err != nil {
+			prep.bound.private = false
+			return prep.bound.addUnsupported("private_tmp", "%s", err)
 		}
 	}
 

@@ -58,7 +58,7 @@ func (l *Runner) attempt(t testing.TB, change func(*task.Assigned), kills ...Kil
 	a := executortest.Assigned("r1", &task.Process{})
 	change(&a)
 
-	what, err := l.prepareAttempt(a, executortest.NewToken())
+	prep, err := l.prepareAttempt(a, executortest.NewToken())
 	if err != nil {
 		return notStarted(err)
 	}
@@ -66,12 +66,12 @@ func (l *Runner) attempt(t testing.TB, change func(*task.Assigned), kills ...Kil
 	o := NewOrders()
 	ready := strings.Contains(a.Action.Process.Shell, "echo ready")
 	if ready {
-		_ = os.Remove(what.path) // the output of an earlier attempt
+		_ = os.Remove(prep.path) // the output of an earlier attempt
 	}
 
-	what.onStarted = func(time.Time) {
+	prep.onStarted = func(time.Time) {
 		if ready {
-			go giveWhenReady(t, what.path, o, kills)
+			go giveWhenReady(t, prep.path, o, kills)
 			return
 		}
 
@@ -80,7 +80,7 @@ func (l *Runner) attempt(t testing.TB, change func(*task.Assigned), kills ...Kil
 		}
 	}
 
-	return l.runPrepared(what, o)
+	return l.runPrepared(prep, o)
 }
 
 // giveWhenReady waits until the process has printed something, and then sends the kills.

@@ -111,7 +111,7 @@ func New(cfg Config) (*Runner, error) {
 			prometheus.GaugeOpts{Name: "carillon_workdirs_quarantined", Help: "Working directories of attempts that could not be emptied and are not reused."},
 			func() float64 { return float64(l.workdirs.Quarantined()) }), prometheus.NewGaugeFunc(
 			prometheus.GaugeOpts{Name: "carillon_cgroups_set_aside", Help: "Control groups that are not reused because they cannot be removed or because their processes survive SIGKILL."},
-			func() float64 { return float64(l.groups.Aside()) }))
+			func() float64 { return float64(l.groups.Quarantined()) }))
 	}
 
 	return l, nil
@@ -210,23 +210,23 @@ func (l *Runner) RunAttempt(a Attempt, o *Orders) Result {
 		return notStarted(err)
 	}
 
-	what, err := l.prepareAttempt(bound, a.Token)
+	prep, err := l.prepareAttempt(bound, a.Token)
 	if err != nil {
 		return notStarted(err)
 	}
 
-	what.judge = judge
-	what.guarded.Session, what.guarded.Silence = a.Session, a.MaxSilence
-	what.onStarted = a.OnStarted
-	what.mayStart = a.MayStart
-	what.onPause = func(s PauseState) {
-		what.status.SetPaused(!s.Since.IsZero())
+	prep.judge = judge
+	prep.guarded.Session, prep.guarded.Silence = a.Session, a.MaxSilence
+	prep.onStarted = a.OnStarted
+	prep.mayStart = a.MayStart
+	prep.onPause = func(s PauseState) {
+		prep.status.SetPaused(!s.Since.IsZero())
 		a.OnPause(s)
 	}
 
-	what.status.OnCheckpoint(a.OnCheckpoint)
+	prep.status.OnCheckpoint(a.OnCheckpoint)
 
-	return l.runPrepared(what, o)
+	return l.runPrepared(prep, o)
 }
 
 // StatusOf returns what the attempt of a run has reported, and false if no attempt of the run is running here.

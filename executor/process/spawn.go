@@ -26,9 +26,9 @@ import (
 // touch no path that a user could make hang. The attempt's own goroutine waits instead.
 //
 // There is one thread for each combination of two properties. Processes with
-// no_new_privs need a thread of their own, because a thread cannot give up that attribute.
+// no_new_privs need their own thread, because a thread cannot give up that attribute.
 // Starts that take milliseconds (a private mount namespace, moves to v1 control
-// groups) have a thread of their own, so that they do not delay the others.
+// groups) have their own thread, so that they do not delay the others.
 type spawner struct {
 	requests [kindCount]chan *spawnRequest // by kind of thread
 	orphans  *proctree.Orphans             // nil: orphans do not become children of the daemon
@@ -54,7 +54,7 @@ type spawnRequest struct {
 	output  uintptr             // descriptor of its stdout
 	errput  uintptr             // descriptor of its stderr; may equal output
 	bound   *confinement        // nil: not confined
-	room    string              // the attempt's workdir; with bound.private, its private directories are in it
+	workdir string              // the attempt's workdir; with bound.private, its private directories are in it
 	group   *cgroup.Group       // the control group to start it in; nil: none
 	may     func() error        // called directly before the fork; an error forbids it. It does not block
 	guarded guardian.Handle     // the attempt at the guardian
@@ -194,7 +194,7 @@ func (s *spawner) forkProcess(t *thread, r *spawnRequest) {
 	// The order of these checks matters. Flush makes the guardian know the attempt before its process exists
 	// (G17). may comes last, because the guardian may have taken its time: it checks that the session, the start
 	// deadline and the policy still allow the start.
-	if r.err = t.applyConfinement(r.bound, r.room); r.err != nil {
+	if r.err = t.applyConfinement(r.bound, r.workdir); r.err != nil {
 		return
 	}
 	if r.err = r.guarded.Flush(); r.err != nil {

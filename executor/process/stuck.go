@@ -139,7 +139,7 @@ func runWithTimeout[T any](s *stuckStarts, off <-chan struct{}, timeout time.Dur
 // awaitExecution returns nil when the process has executed its program. After an error, no
 // instruction of the program has been executed and none will be; the process has ended when
 // gone is closed.
-func (p *running) awaitExecution(timeout time.Duration, o *Orders) (gone <-chan struct{}, err error) {
+func (p *runningProcess) awaitExecution(timeout time.Duration, o *Orders) (gone <-chan struct{}, err error) {
 	// A program that executes within startQuick, as nearly all do, costs no goroutine and no timer.
 	ended := make(chan struct{})
 	err = p.created.AwaitExec(time.Now().Add(startQuick))
@@ -202,7 +202,7 @@ func (p *running) awaitExecution(timeout time.Duration, o *Orders) (gone <-chan 
 	return ended, err
 }
 
-// killedAtStart returns the order because of which an attempt was killed just as it started.
+// killedAtStart returns the order that killed an attempt just as it started.
 func killedAtStart(err error, o *Orders) (k Kill) {
 	if errors.Is(err, errStartTimeout) {
 		return Kill{Cause: causeTimeout}
@@ -217,7 +217,7 @@ func killedAtStart(err error, o *Orders) (k Kill) {
 }
 
 // reapUnexecuted waits for and reaps a process that has not executed its program.
-func (p *running) reapUnexecuted() {
+func (p *runningProcess) reapUnexecuted() {
 	_ = awaitExit(p.pid, nil)
 	p.orphans.Lock()
 	_, _, _ = reapProcess(p.pid)

@@ -96,14 +96,14 @@ type hanging struct {
 }
 
 // hang starts an attempt, and returns when it counts as stuck, or has ended after that.
-func hang(t *testing.T, l *Runner, change func(*prepared)) *hanging {
+func hang(t *testing.T, l *Runner, change func(*preparedAttempt)) *hanging {
 	t.Helper()
 	h := &hanging{t, l, NewOrders(), make(chan Result, 1)}
-	what, err := l.prepareAttempt(executortest.Assigned(fmt.Sprint("h", runs.Add(1)), &task.Process{User: "nobody", Shell: "exit 0", Env: map[string]string{}}), executortest.NewToken())
+	prep, err := l.prepareAttempt(executortest.Assigned(fmt.Sprint("h", runs.Add(1)), &task.Process{User: "nobody", Shell: "exit 0", Env: map[string]string{}}), executortest.NewToken())
 	executortest.Must(t, err)
-	change(&what)
+	change(&prep)
 	before := l.stuck.count.Load()
-	go func() { h.result <- l.runPrepared(what, h.orders) }()
+	go func() { h.result <- l.runPrepared(prep, h.orders) }()
 	executortest.Eventually(t, "it counts as stuck", func() bool {
 		select {
 		case r := <-h.result:
@@ -160,7 +160,7 @@ func (h *hanging) ended() Result {
 	}
 
 	if !r.StartedAt.IsZero() {
-		h.t.Errorf("it is said to have started: %+v", r)
+		h.t.Errorf("the result says that the process has started: %+v", r)
 	}
 
 	return r
@@ -168,7 +168,7 @@ func (h *hanging) ended() Result {
 
 // checkHanging checks starts that hang: they delay no other starts, and end at their timeout, when they are called
 // off, and at the limit for starts.
-func checkHanging(t *testing.T, change func(*prepared)) {
+func checkHanging(t *testing.T, change func(*preparedAttempt)) {
 	l := confining(t)
 	l.stuck.slow, l.stuck.limit = 10*time.Millisecond, time.Hour
 
@@ -180,9 +180,9 @@ func checkHanging(t *testing.T, change func(*prepared)) {
 		t.Errorf("called off: %+v", r)
 	}
 
-	h = hang(t, l, func(what *prepared) {
-		change(what)
-		what.timeout = 200 * time.Millisecond
+	h = hang(t, l, func(prep *preparedAttempt) {
+		change(prep)
+		prep.timeout = 200 * time.Millisecond
 	})
 
 	if r := h.ended(); r.State != task.TimedOut || r.Reason != task.ReasonTimeout || r.NotStarted {
@@ -210,9 +210,9 @@ func TestStuck_LeaseOnTheProgram(t *testing.T) {
 		"held":  func(p *task.Process) { p.Limits.OpenFiles = 64 },
 	} {
 		t.Run(name, func(t *testing.T) {
-			checkHanging(t, func(what *prepared) {
-				what.process.Command, what.process.Shell = []string{program}, ""
-				change(what.process)
+			checkHanging(t, func(prep *preparedAttempt) {
+				prep.process.Command, prep.process.Shell = []string{program}, ""
+				change(prep.process)
 			})
 			noChildrenBut(t, 1)
 		})
@@ -320,7 +320,7 @@ func TestStuck_ProgramOnAFileSystemThatDoesNotAnswer(t *testing.T) {
 	}
 
 	dir := mountDeafFUSE(t, false)
-	checkHanging(t, func(what *prepared) { what.process.Command, what.process.Shell = []string{dir + "/program"}, "" })
+	checkHanging(t, func(prep *preparedAttempt) { prep.process.Command, prep.process.Shell = []string{dir + "/program"}, "" })
 	executortest.NoChildren(t)
 }
 
@@ -343,7 +343,7 @@ func TestStuck_DirectoryOnAFileSystemThatDoesNotAnswer(t *testing.T) {
 	l := confining(t)
 	l.stuck.slow, l.stuck.limit = 10*time.Millisecond, 200*time.Millisecond
 
-	h := hang(t, l, func(what *prepared) { what.process.Dir = dir })
+	h := hang(t, l, func(prep *preparedAttempt) { prep.process.Dir = dir })
 	if r := h.ended(); r.Reason != task.ReasonStuck {
 		t.Errorf("got %+v", r)
 	}
@@ -355,11 +355,11 @@ func TestStuck_DirectoryOnAFileSystemThatDoesNotAnswer(t *testing.T) {
 	answer()
 	executortest.Eventually(t, "it does not count any more", func() bool { return l.stuck.count.Load() == 0 })
 
-	checkMounted := func(what *prepared) {
-		what.process.Dir = filepath.Join(outsideTmp(t), "later")
-		executortest.Must(t, os.Mkdir(what.process.Dir, 0o755))
-		what.mayStart = sync.OnceValue(func() error { // the daemon has checked it, and the process has not
-			answer, err := deafFUSE(what.process.Dir, false)
+	checkMounted := func(prep *preparedAttempt) {
+		prep.process.Dir = filepath.Join(outsideTmp(t), "later")
+		executortest.Must(t, os.Mkdir(prep.process.Dir, 0o755))
+		prep.mayStart = sync.OnceValue(func() error { // the daemon has checked it, and the process has not
+			answer, err := deafFUSE(prep.process.Dir, false)
 			if err == nil {
 				t.Cleanup(answer)
 			}
@@ -417,9 +417,9 @@ func TestStuck_ProcessThatCannotBeKilled(t *testing.T) {
 	l := confining(t)
 	l.stuck.slow, l.stuck.limit, l.stuck.killed = 10*time.Millisecond, 100*time.Millisecond, 100*time.Millisecond
 	ran := filepath.Join(t.TempDir(), "ran")
-	h := hang(t, l, func(what *prepared) {
-		what.process.User, what.process.Shell = "", "echo >"+ran
-		what.bound.steps = append(what.bound.steps, step{"frozen", func(pid int) error {
+	h := hang(t, l, func(prep *preparedAttempt) {
+		prep.process.User, prep.process.Shell = "", "echo >"+ran
+		prep.bound.steps = append(prep.bound.steps, step{"frozen", func(pid int) error {
 			return os.WriteFile(freezer+"/cgroup.procs", []byte(strconv.Itoa(pid)), 0)
 		}})
 	})

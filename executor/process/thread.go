@@ -28,7 +28,7 @@ type thread struct {
 	broken     error // why the thread cannot be used any more
 }
 
-// onThread calls f on a thread of its own and returns when f has returned. It never uses the
+// onThread calls f on its own thread and returns when f has returned. It never uses the
 // program's first thread, because /proc/self shows that thread's state. f returns whether the
 // thread is unchanged, so that the Go runtime may use it again.
 func onThread(f func() (clean bool)) {
@@ -59,7 +59,7 @@ func (t *thread) setNoNewPrivs() {
 }
 
 // applyConfinement gives the thread the umask and the private directories with which the
-// process has to begin, until restore undoes this. An error is a cannotError, or means that
+// process has to begin, until restore undoes this. An error is an unenforceableError, or means that
 // the thread cannot be used any more.
 func (t *thread) applyConfinement(c *confinement, room string) error {
 	if t.broken != nil {

@@ -85,7 +85,7 @@ func TestTree_EndsWithTheAttempt(t *testing.T) {
 		}
 	}
 
-	if l.groups.Aside() != 0 {
+	if l.groups.Quarantined() != 0 {
 		t.Error("a control group was set aside")
 	}
 }
@@ -108,7 +108,7 @@ func TestTree_ForkBombIsHeldAndEnds(t *testing.T) {
 	r := l.attempt(t, both(shell("f() { setsid sh -c : & f | f & f; }; f 2>/dev/null; sleep 300"), timeout(700*time.Millisecond), grace(0),
 		func(a *task.Assigned) { a.Action.Process.Limits = limits }))
 
-	if len(l.groups.Lacks(cgroupLimits(limits))) > 0 {
+	if len(l.groups.Unsupported(cgroupLimits(limits))) > 0 {
 		if r.State != task.Failed || r.Reason != task.ReasonHost || !strings.Contains(r.Message, "limits.pids") {
 			t.Errorf("a limit that this host lacks: %+v", r)
 		}
@@ -119,7 +119,7 @@ func TestTree_ForkBombIsHeldAndEnds(t *testing.T) {
 		t.Errorf("got %+v", r)
 	}
 
-	if l.groups.Aside() != 0 {
+	if l.groups.Quarantined() != 0 {
 		t.Error("something is left of it")
 	}
 }
@@ -131,7 +131,7 @@ func TestTree_OutOfMemory(t *testing.T) {
 	for _, line := range []string{"exec tail /dev/zero", "tail /dev/zero; exit 3"} {
 		r := l.attempt(t, both(shell(line), func(a *task.Assigned) { a.Action.Process.Limits = limits }))
 
-		if len(l.groups.Lacks(cgroupLimits(limits))) > 0 {
+		if len(l.groups.Unsupported(cgroupLimits(limits))) > 0 {
 			if r.Reason != task.ReasonHost {
 				t.Errorf("a limit that this host lacks: %+v", r)
 			}
@@ -155,7 +155,7 @@ func TestTree_OutOfMemoryAndWentOn(t *testing.T) {
 	r := l.attempt(t, both(shell("tail /dev/zero; exit 0"), func(a *task.Assigned) { a.Action.Process.Limits = limits }))
 
 	want := task.ReasonOOM
-	if len(l.groups.Lacks(cgroupLimits(limits))) > 0 {
+	if len(l.groups.Unsupported(cgroupLimits(limits))) > 0 {
 		want = task.ReasonHost
 	}
 
@@ -282,18 +282,18 @@ func TestOrphans_AreTracedFromTheFirstInstructionOn(t *testing.T) {
 	a := executortest.Assigned("r1", &task.Process{Command: []string{"/bin/true"}})
 	alone(&a)
 
-	what, err := l.prepareAttempt(a, executortest.NewToken())
+	prep, err := l.prepareAttempt(a, executortest.NewToken())
 	if err != nil {
 		t.Fatal(err)
 	}
 
 	traced, main := false, 0
-	what.bound.steps = append(what.bound.steps, step{"nothing", func(pid int) error { // while orphans is locked
+	prep.bound.steps = append(prep.bound.steps, step{"nothing", func(pid int) error { // while orphans is locked
 		main, traced = pid, l.orphans.Traces(pid)
 		return nil
 	}})
 
-	r := l.runPrepared(what, NewOrders())
+	r := l.runPrepared(prep, NewOrders())
 	l.orphans.Lock()
 	after := l.orphans.Traces(main)
 	l.orphans.Unlock()
@@ -347,17 +347,17 @@ func TestTree_FreezeStopsWhatLeftTheGroupToo(t *testing.T) {
 	a, b := filepath.Join(dir, "a"), filepath.Join(dir, "b")
 	count := func(to string) string { return "while :; do echo >> " + to + "; sleep 0.005; done" }
 
-	what, err := l.prepareAttempt(executortest.Assigned("r1", &task.Process{Shell: "setsid /bin/sh -c '" + count(a) + "' & " + count(b)}), executortest.NewToken())
+	prep, err := l.prepareAttempt(executortest.Assigned("r1", &task.Process{Shell: "setsid /bin/sh -c '" + count(a) + "' & " + count(b)}), executortest.NewToken())
 	if err != nil {
 		t.Fatal(err)
 	}
 
-	out := l.spool.NewOutput(what.path, what.output)
+	out := l.spool.NewOutput(prep.path, prep.output)
 	defer out.Close()
 
 	o := NewOrders()
 
-	p, err := l.startProcess(what, out, o)
+	p, err := l.startProcess(prep, out, o)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -404,9 +404,9 @@ func TestTree_FreezeStopsWhatLeftTheGroupToo(t *testing.T) {
 	}
 
 	o.Kill(Kill{Cause: CauseCancel}) // a frozen attempt can be killed, too
-	p.waitForMain(what, o)
+	p.waitForMain(prep, o)
 
-	if l.groups.Aside() != 0 {
+	if l.groups.Quarantined() != 0 {
 		t.Error("something is left")
 	}
 }

@@ -213,10 +213,10 @@ type Sweeper struct {
 
 // scanForMarks is a scan that callers share. Its results are valid once done is set, under Sweeper.turn.
 type scanForMarks struct {
-	hunt   KillSet // the marks of all callers
-	done   bool
-	killed int
-	err    error
+	targets KillSet // the marks of all callers
+	done    bool
+	killed  int
+	err     error
 }
 
 // KillMarked kills all processes that carry the mark of an attempt, and returns when none does, or with an error after
@@ -228,7 +228,7 @@ func (s *Sweeper) KillMarked(l Mark) (int, error) {
 	}
 
 	b := s.next
-	b.hunt.AddMark(l)
+	b.targets.AddMark(l)
 	s.mu.Unlock()
 
 	s.turn.Lock()
@@ -246,7 +246,7 @@ func (s *Sweeper) KillMarked(l Mark) (int, error) {
 	late := make(chan struct{})
 	defer time.AfterFunc(KillLimit, func() { close(late) }).Stop()
 
-	b.killed, b.err = b.hunt.KillAll(late)
+	b.killed, b.err = b.targets.KillAll(late)
 	b.done = true
 
 	return b.killed, b.err

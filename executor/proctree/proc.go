@@ -27,7 +27,7 @@ type Stat struct {
 	Start       time.Duration // start time since boot, a multiple of tick
 }
 
-// Dead reports whether a process is a zombie. A process of which only the first thread has ended looks the same.
+// Dead reports whether a process is a zombie. A process whose first thread alone has ended looks the same.
 func (s Stat) Dead() bool { return s.State == 'Z' || s.State == 'X' }
 
 // forkNoExec is PF_FORKNOEXEC. The kernel sets it at fork, clears it when the process executes a program,

@@ -174,7 +174,7 @@ func TestOrphans_WithoutTheirFirstThreadAreFound(t *testing.T) {
 	ending := &Tree{PID: pid, reaped: true, Orphans: o}
 	o.trees[ending] = Birth{}
 	if ending.Empty() {
-		t.Error("it is taken for dead")
+		t.Error("the process is considered dead")
 	}
 
 	ending.Kill()

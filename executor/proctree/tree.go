@@ -21,12 +21,12 @@ const freezeTimeout = 2 * time.Second
 // group of the main process, the processes that carry the attempt's mark in their environment, and the
 // orphans that are assigned to the attempt.
 type Tree struct {
-	PID     int // the main process, and the number of its group
-	Mark    Mark
-	reaped  bool          // the main process was reaped, so its number may have been reused
-	Group   *cgroup.Group // nil: none
-	Orphans *Orphans      // nil: the daemon does not adopt orphans
-	took    taken         // the resource usage of the main process, once it was reaped
+	PID       int // the main process, and the number of its group
+	Mark      Mark
+	reaped    bool          // the main process was reaped, so its number may have been reused
+	Group     *cgroup.Group // nil: none
+	Orphans   *Orphans      // nil: the daemon does not adopt orphans
+	mainUsage mainUsage     // the resource usage of the main process, once it was reaped
 }
 
 // Signal sends a signal to every process of the tree: first to the whole process group of the main process,

@@ -27,7 +27,7 @@ func TestSpool_WatchTellsOfTheBeginningOfEachWriteAndOfTheEnd(t *testing.T) {
 		select {
 		case <-woken:
 		case <-time.After(patient):
-			t.Fatalf("nobody is told of %s", what)
+			t.Fatalf("no notification of %s", what)
 		}
 	}
 
@@ -71,13 +71,13 @@ func TestSpool_WatchLeavesNothingBehind(t *testing.T) {
 	o.addOutput([]byte("x"), mergedStream)
 
 	if len(a) != 0 || len(b) != 1 {
-		t.Errorf("the one that left was told %d times, the other %d", len(a), len(b))
+		t.Errorf("the follower that left was notified %d times, the other %d", len(a), len(b))
 	}
 
 	stopB()
 
 	if o.followed.Load() || len(s.followers) != 0 {
-		t.Errorf("followed by nobody: %v, %d paths", o.followed.Load(), len(s.followers))
+		t.Errorf("without followers: %v, %d paths", o.followed.Load(), len(s.followers))
 	}
 
 	o.Close()

@@ -201,14 +201,14 @@ func TestPack_LeavesAloneWhatItMayNotTouch(t *testing.T) {
 	s.Sweep(t.Context(), time.Now())
 
 	if len(s.packs) != 0 {
-		t.Error("its task does not want it compressed, and it is to be")
+		t.Error("the output is to be compressed, although its task forbids that")
 	}
 
 	s, path := spoolWith(t, text, task.Output{}, Config{Uncompressed: true})
 	s.Sweep(t.Context(), time.Now())
 
 	if len(s.packs) != 0 {
-		t.Error("the node does not want it compressed, and it is to be")
+		t.Error("the output is to be compressed, although the node forbids that")
 	}
 
 	o := s.NewOutput(path, task.Output{})

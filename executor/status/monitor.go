@@ -34,14 +34,14 @@ type Attempt struct {
 	monitor *Monitor
 	key     attemptKey
 
-	mu     sync.Mutex
-	file   reader
-	report report
-	at     task.Time               // when the progress was last reported
-	told   string                  // the checkpoint that was last passed to on
-	failed bool                    // an error of reading was logged; later ones are not
-	still  bool                    // the attempt is paused
-	on     func(checkpoint string) // called for each new checkpoint; may be nil
+	mu             sync.Mutex
+	file           reader
+	report         report
+	at             task.Time               // when the progress was last reported
+	lastCheckpoint string                  // the checkpoint that was last passed to onCheckpoint
+	failed         bool                    // an error of reading was logged; later ones are not
+	paused         bool                    // the attempt is paused
+	onCheckpoint   func(checkpoint string) // called for each new checkpoint; may be nil
 }
 
 // NewMonitor returns a monitor. Run must be called for it to read files.
@@ -53,7 +53,7 @@ func NewMonitor(log *zap.Logger) *Monitor {
 // checkpoint of the run's previous attempts.
 func (ts *Monitor) Watch(a *task.Assigned, file File) *Attempt {
 	t := &Attempt{monitor: ts, key: attemptKey{a.Namespace, a.Task, a.ID, max(a.Attempt, 1)}, file: reader{File: &file},
-		report: reportBefore(&a.Run), told: a.Checkpoint}
+		report: reportBefore(&a.Run), lastCheckpoint: a.Checkpoint}
 	ts.mu.Lock()
 	ts.attempts[t.key] = t
 	ts.mu.Unlock()
@@ -71,7 +71,7 @@ func (t *Attempt) OnCheckpoint(on func(checkpoint string)) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 
-	t.on = on
+	t.onCheckpoint = on
 }
 
 // SetPaused sets whether the attempt is paused, for its status.
@@ -83,7 +83,7 @@ func (t *Attempt) SetPaused(still bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 
-	t.still = still
+	t.paused = still
 }
 
 // Run reads the files of all attempts every readEvery until ctx ends.
@@ -133,9 +133,9 @@ func (t *Attempt) readNew(last bool) {
 		t.monitor.log.Warn("cannot read the status file of an attempt", zap.String("task", t.key.namespace+"/"+t.key.task), zap.String("run", t.key.run), zap.Error(err))
 	}
 
-	checkpoint, news := t.report.checkpoint, t.report.checkpoint != t.told
-	t.told = checkpoint
-	on := t.on
+	checkpoint, news := t.report.checkpoint, t.report.checkpoint != t.lastCheckpoint
+	t.lastCheckpoint = checkpoint
+	on := t.onCheckpoint
 	t.mu.Unlock()
 
 	if news && on != nil && !last {
@@ -170,7 +170,7 @@ func (t *Attempt) End(wrote bool) *task.AttemptStatus {
 
 // currentStatus returns the current report. The caller holds mu.
 func (t *Attempt) currentStatus() task.AttemptStatus {
-	v := task.AttemptStatus{Namespace: t.key.namespace, Task: t.key.task, Run: t.key.run, Attempt: t.key.attempt, Paused: t.still,
+	v := task.AttemptStatus{Namespace: t.key.namespace, Task: t.key.task, Run: t.key.run, Attempt: t.key.attempt, Paused: t.paused,
 		StatusReport: task.StatusReport{Results: maps.Clone(t.report.results), Checkpoint: t.report.checkpoint, BadLines: t.report.bad}}
 	if t.report.percent != nil {
 		v.Progress = &task.Progress{Percent: new(*t.report.percent), Text: t.report.text, At: t.at}

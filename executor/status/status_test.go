@@ -103,32 +103,32 @@ func TestTalk_ResultsAreBounded(t *testing.T) {
 	}
 }
 
-// talking is the status file of an attempt and what was read from it.
-type talking struct {
+// statusFileReader is the status file of an attempt and what was read from it.
+type statusFileReader struct {
 	*testing.T
-	path string
-	file reader
-	said report
-	when time.Time
+	path    string
+	file    reader
+	report  report
+	modTime time.Time
 }
 
 // next returns a time that no file has had. Writes of the same length within one tick of the kernel's clock may be
 // indistinguishable.
-func (k *talking) next() time.Time {
-	k.when = k.when.Add(time.Second)
-	return k.when
+func (k *statusFileReader) next() time.Time {
+	k.modTime = k.modTime.Add(time.Second)
+	return k.modTime
 }
 
-func newTalking(t *testing.T) *talking {
+func newStatusFileReader(t *testing.T) *statusFileReader {
 	dir, err := os.Open(t.TempDir())
 	executortest.Must(t, err)
 	t.Cleanup(func() { dir.Close() })
 	file := File{Dir: int(dir.Fd()), Name: "status", UID: uint32(os.Geteuid())}
 
-	return &talking{T: t, path: filepath.Join(dir.Name(), file.Name), file: reader{File: &file}, when: time.Now()}
+	return &statusFileReader{T: t, path: filepath.Join(dir.Name(), file.Name), file: reader{File: &file}, modTime: time.Now()}
 }
 
-func (k *talking) write(text string) {
+func (k *statusFileReader) write(text string) {
 	f, err := os.OpenFile(k.path, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
 	executortest.Must(k, err)
 	_, err = f.WriteString(text)
@@ -136,27 +136,27 @@ func (k *talking) write(text string) {
 	executortest.Must(k, f.Close())
 }
 
-func (k *talking) hear() {
+func (k *statusFileReader) hear() {
 	k.Helper()
-	_, err := k.file.readNew(&k.said, false)
+	_, err := k.file.readNew(&k.report, false)
 	executortest.Must(k, err)
 }
 
-func (k *talking) expect(percent float64, bad int) {
+func (k *statusFileReader) expect(percent float64, bad int) {
 	k.Helper()
 	got := -1.0
-	if k.said.percent != nil {
-		got = *k.said.percent
+	if k.report.percent != nil {
+		got = *k.report.percent
 	}
 
-	if got != percent || k.said.bad != bad {
-		k.Errorf("%v%%, %d bad lines; not %v%%, %d", got, k.said.bad, percent, bad)
+	if got != percent || k.report.bad != bad {
+		k.Errorf("%v%%, %d bad lines; not %v%%, %d", got, k.report.bad, percent, bad)
 	}
 }
 
 func TestTalkFile_IsReadOn(t *testing.T) {
 	t.Parallel()
-	k := newTalking(t)
+	k := newStatusFileReader(t)
 	k.hear() // does not exist yet
 	k.write("0.1\nx=1\n0.2")
 	k.hear()
@@ -165,14 +165,14 @@ func TestTalkFile_IsReadOn(t *testing.T) {
 	k.hear()
 	k.expect(25, 0)
 
-	if k.said.text != "more" || k.file.at != 18 {
-		t.Errorf("%q, read up to %d", k.said.text, k.file.at)
+	if k.report.text != "more" || k.file.at != 18 {
+		t.Errorf("%q, read up to %d", k.report.text, k.file.at)
 	}
 
 	k.write("0.9")
 	k.hear()
 	k.expect(25, 0)
-	_, err := k.file.readNew(&k.said, true)
+	_, err := k.file.readNew(&k.report, true)
 	executortest.Must(t, err)
 	k.expect(90, 0) // the last line will not be completed
 }
@@ -180,7 +180,7 @@ func TestTalkFile_IsReadOn(t *testing.T) {
 // A writer that uses > instead of >> is understood, too.
 func TestTalkFile_WrittenAnew(t *testing.T) {
 	t.Parallel()
-	k := newTalking(t)
+	k := newStatusFileReader(t)
 	anew := func(text string) {
 		executortest.Must(t, os.WriteFile(k.path, []byte(text), 0o600))
 		executortest.Must(t, os.Chtimes(k.path, k.next(), k.next()))
@@ -216,26 +216,26 @@ func TestTalkFile_Hostile(t *testing.T) {
 	other := filepath.Join(t.TempDir(), "other")
 	executortest.Must(t, os.WriteFile(other, []byte("0.5 secret\nsecret=1\n"), 0o600))
 
-	for name, make := range map[string]func(k *talking){
-		"fifo":       func(k *talking) { executortest.Must(t, unix.Mkfifo(k.path, 0o600)) },
-		"symlink":    func(k *talking) { executortest.Must(t, os.Symlink(other, k.path)) },
-		"hard link":  func(k *talking) { executortest.Must(t, os.Link(other, k.path)) },
-		"directory":  func(k *talking) { executortest.Must(t, os.Mkdir(k.path, 0o700)) },
-		"no newline": func(k *talking) { k.write(strings.Repeat("0.5 x", 40_000)) },
-		"binary":     func(k *talking) { k.write(strings.Repeat("\x00\xff\x1b", 3) + "\n") },
-		"sparse": func(k *talking) {
+	for name, make := range map[string]func(k *statusFileReader){
+		"fifo":       func(k *statusFileReader) { executortest.Must(t, unix.Mkfifo(k.path, 0o600)) },
+		"symlink":    func(k *statusFileReader) { executortest.Must(t, os.Symlink(other, k.path)) },
+		"hard link":  func(k *statusFileReader) { executortest.Must(t, os.Link(other, k.path)) },
+		"directory":  func(k *statusFileReader) { executortest.Must(t, os.Mkdir(k.path, 0o700)) },
+		"no newline": func(k *statusFileReader) { k.write(strings.Repeat("0.5 x", 40_000)) },
+		"binary":     func(k *statusFileReader) { k.write(strings.Repeat("\x00\xff\x1b", 3) + "\n") },
+		"sparse": func(k *statusFileReader) {
 			k.write("")
 			executortest.Must(t, os.Truncate(k.path, 1<<40))
 		},
 	} {
-		k := newTalking(t)
+		k := newStatusFileReader(t)
 		make(k)
 		k.hear()
 		k.hear()
 		k.expect(-1, 1)
 
-		if len(k.said.results) > 0 {
-			t.Errorf("%s: %v", name, k.said.results)
+		if len(k.report.results) > 0 {
+			t.Errorf("%s: %v", name, k.report.results)
 		}
 
 		executortest.Must(t, os.RemoveAll(k.path))
@@ -249,7 +249,7 @@ func TestTalkFile_Hostile(t *testing.T) {
 	}
 
 	if os.Geteuid() == 0 { // the file of another user, which the attempt may have moved there
-		k := newTalking(t)
+		k := newStatusFileReader(t)
 		k.write("0.5\n")
 		executortest.Must(t, os.Chown(k.path, 1, 1))
 		k.hear()
@@ -260,7 +260,7 @@ func TestTalkFile_Hostile(t *testing.T) {
 // Of a flood, earlier lines may be lost, but not the last ones, and the disk does not fill up.
 func TestTalkFile_Flood(t *testing.T) {
 	t.Parallel()
-	k := newTalking(t)
+	k := newStatusFileReader(t)
 	k.write(strings.Repeat("0.1 x\n", readLimit))
 	k.write("0.2\n")
 	k.hear()

@@ -77,7 +77,7 @@ func TestEmptyDir_NoDepthIsTooDeep(t *testing.T) {
 	executortest.Must(t, unix.Mkdirat(top, "x", 0o700))
 
 	if err := emptyDir(top, done); err == nil {
-		t.Error("it went on when there was no time left")
+		t.Error("the removal continued after its deadline")
 	}
 
 	executortest.Must(t, emptyDir(top, nil))
@@ -151,7 +151,7 @@ func TestRoom_IsSetAside(t *testing.T) {
 	release := obstruct(t, m)
 
 	if err := m.Release(nil); err == nil || !strings.Contains(err.Error(), m.path) {
-		t.Fatalf("it is not told: %v", err)
+		t.Fatalf("the error is not returned: %v", err)
 	}
 
 	if other := takeDir(t, r, nil); other.path == m.path || r.Quarantined() != 1 {
@@ -161,7 +161,7 @@ func TestRoom_IsSetAside(t *testing.T) {
 	r.retryQuarantined(nil)
 
 	if r.Quarantined() != 1 {
-		t.Error("it is set aside no longer")
+		t.Error("the directory is no longer quarantined")
 	}
 
 	release()
@@ -216,7 +216,7 @@ func TestRemoveRooms_OnlyThoseOfTheDead(t *testing.T) {
 	executortest.Must(t, RemoveAbandoned(alive.dir, alive.data, nil))
 
 	if _, err := os.Stat(filepath.Join(alive.dir, "i0")); !os.IsNotExist(err) {
-		t.Errorf("what the dead one has left is there: %v", err)
+		t.Errorf("the directory of the dead instance still exists: %v", err)
 	}
 
 	if _, err := os.Stat(filepath.Join(m.path, StatusFile)); err != nil {
@@ -403,7 +403,7 @@ func TestRooms_OfADiskThatAnswersLateAreToldOf(t *testing.T) {
 			r.Close()
 
 			if n := logs.FilterMessage("attempts have their own directories again").Len(); n != want {
-				t.Errorf("after %v it is told %d times", late, n)
+				t.Errorf("after %v it is reported %d times", late, n)
 			}
 		})
 	}

@@ -18,7 +18,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/clock"
 )
 
-// agents are daemons in processes of their own, started as carillon agent.
+// agents are daemons in separate processes, started as carillon agent.
 type agents struct {
 	dir   string
 	flags []string          // the same for all agents
@@ -35,7 +35,7 @@ type agent struct {
 // agentPatience is how long an agent may take to become ready, or to end.
 const agentPatience = time.Minute
 
-func newAgents(s *site, lease time.Duration) *agents {
+func newAgents(s *etcdTarget, lease time.Duration) *agents {
 	return &agents{dir: s.dir, nodes: map[string]*agent{}, flags: []string{
 		"--etcd-endpoints", strings.Join(s.cfg.Endpoints, ","), "--etcd-user", s.cfg.Username, "--prefix", strings.TrimSuffix(s.keys.Root(), "/"),
 		"--lease-ttl", lease.String(), "--log-level", "warn",

@@ -16,7 +16,7 @@ func daemonVersion() string { return daemon.Version() }
 
 // settings are the flags of all benchmarks. Each benchmark uses some of them.
 type settings struct {
-	Site siteConfig
+	Site etcdTargetConfig
 	Rig  rigConfig
 
 	Tasks       int
@@ -42,7 +42,7 @@ type settings struct {
 // bench is one benchmark in progress.
 type bench struct {
 	settings
-	*site
+	*etcdTarget
 	log      *zap.Logger
 	progress *progress
 	report   *Report
@@ -50,7 +50,7 @@ type bench struct {
 
 // measureLimits measures several write patterns of etcd, within d altogether.
 func (b *bench) measureLimits(ctx context.Context, d time.Duration, s sizes, names ...string) ([]Result, error) {
-	l := &limiter{site: b.site, sizes: s, took: d / time.Duration(len(names)), now: b.progress.showStatus}
+	l := &limiter{etcdTarget: b.etcdTarget, sizes: s, took: d / time.Duration(len(names)), now: b.progress.showStatus}
 	var list []Result
 	for _, name := range names {
 		b.progress.beginStep("%s", name)
@@ -79,7 +79,7 @@ func schedulerOrigin() time.Time { return time.Now().Add(-30 * 24 * time.Hour).T
 
 // prepareRig creates the cluster with the tasks of a load, and starts its node.
 func (b *bench) prepareRig(ctx context.Context, l load) (*rig, *work, error) {
-	r, err := newRig(ctx, b.site, b.Rig, b.log)
+	r, err := newRig(ctx, b.etcdTarget, b.Rig, b.log)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -129,7 +129,7 @@ type counted struct {
 	Finished int64            // attempts whose end is recorded
 }
 
-func (w *work) currentCounts() counted { return counted{w.outcomeCounts(), w.tap.finished.Load()} }
+func (w *work) currentCounts() counted { return counted{w.outcomeCounts(), w.observer.finished.Load()} }
 
 // verifyResult reads back what happened, compares it with what was counted, and sets the verification of res.
 // Everything must have ended, and the node must be stopped. period is that of the tasks whose schedule is "@every"

@@ -26,7 +26,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// Agents, their guardians and the children of bench are started from this program with such a word as argument.
+// Agents, their guardians and the children of bench are started from this program with such an argument.
 // Without this, the test binary would run all tests again in each of them.
 func TestMain(m *testing.M) {
 	if len(os.Args) > 1 && slices.Contains([]string{"bench", "agent", "guardian"}, os.Args[1]) {
@@ -220,10 +220,10 @@ func TestBench_DeletesNothingWhereItWasNot(t *testing.T) {
 	}
 }
 
-// An interrupt of bench scale also ends the scheduler, although its orders take an hour.
+// An interrupt of bench scale also ends the scheduler, although its request takes an hour.
 func TestScale_ChildEndsWithWhoStartedIt(t *testing.T) {
 	etcd := kvtest.StartServer(t)
-	o := orders{Site: siteConfig{Endpoints: []string{etcd.Endpoint()}}, Root: "/carillon-bench-child/", Rig: rigConfig{Shards: 4, Commit: commitBatch},
+	o := childRequest{Site: etcdTargetConfig{Endpoints: []string{etcd.Endpoint()}}, Root: "/carillon-bench-child/", Rig: rigConfig{Shards: 4, Commit: commitBatch},
 		Started: time.Now(), Origin: schedulerOrigin(), Idle: time.Hour}
 	c, err := startChild(schedulerChild, o, io.Discard)
 	if err != nil {
@@ -233,7 +233,7 @@ func TestScale_ChildEndsWithWhoStartedIt(t *testing.T) {
 	ctx, interrupt := context.WithCancel(t.Context())
 
 	for {
-		var w word
+		var w childReport
 		if err := c.readReport(ctx, &w); err != nil {
 			if !errors.Is(err, context.Canceled) {
 				t.Errorf("interrupted: %v", err)

@@ -13,25 +13,25 @@ import (
 )
 
 // child is this program, started again with a hidden subcommand of bench, because the process that is measured must
-// not be the one that measures. It reads its orders as the first JSON value from standard input, which stays open
+// not be the one that measures. It reads its request as the first JSON value from standard input, which stays open
 // as long as the child may live. It writes its reports as JSON to standard output.
 type child struct {
-	cmd   *exec.Cmd
-	leash io.Closer     // the child's standard input; closing it ends the child
-	says  *json.Decoder // the child's reports
+	cmd     *exec.Cmd
+	stdin   io.Closer     // the child's standard input; closing it ends the child
+	reports *json.Decoder // the child's reports
 }
 
 // childPatience is how long a child may take to end after its standard input was closed.
 const childPatience = time.Minute
 
 // startChild starts a child. The caller must call stopChild, which ends it.
-func startChild(name string, orders any, errs io.Writer) (*child, error) {
+func startChild(name string, request any, errs io.Writer) (*child, error) {
 	exe, err := os.Executable()
 	if err != nil {
 		return nil, fmt.Errorf("start %s: %w", name, err)
 	}
 
-	text, err := json.Marshal(orders)
+	text, err := json.Marshal(request)
 	if err != nil {
 		return nil, fmt.Errorf("start %s: %w", name, err)
 	}
@@ -54,10 +54,10 @@ func startChild(name string, orders any, errs io.Writer) (*child, error) {
 		return nil, errors.Join(fmt.Errorf("start %s: %w", name, err), in.Close())
 	}
 
-	c.leash, c.says = in, json.NewDecoder(out)
+	c.stdin, c.reports = in, json.NewDecoder(out)
 
 	if _, err := in.Write(append(text, '\n')); err != nil {
-		return nil, errors.Join(fmt.Errorf("give %s its orders: %w", name, err), c.stopChild())
+		return nil, errors.Join(fmt.Errorf("send the request to %s: %w", name, err), c.stopChild())
 	}
 
 	return c, nil
@@ -66,9 +66,9 @@ func startChild(name string, orders any, errs io.Writer) (*child, error) {
 // readReport reads the child's next report. When ctx ends, it closes the input of the child, which ends it. io.EOF means that no more
 // reports follow.
 func (c *child) readReport(ctx context.Context, v any) error {
-	defer context.AfterFunc(ctx, func() { _ = c.leash.Close() })()
+	defer context.AfterFunc(ctx, func() { _ = c.stdin.Close() })()
 
-	err := c.says.Decode(v)
+	err := c.reports.Decode(v)
 	if err != nil && ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
@@ -78,7 +78,7 @@ func (c *child) readReport(ctx context.Context, v any) error {
 
 // stopChild ends the child and waits for it. The error is the child's.
 func (c *child) stopChild() error {
-	_ = c.leash.Close()
+	_ = c.stdin.Close()
 	kill := time.AfterFunc(childPatience, func() { _ = c.cmd.Process.Kill() })
 	defer kill.Stop()
 
@@ -92,11 +92,11 @@ func (c *child) stopChild() error {
 // errLetGo is why a child's context ends when its parent closes its standard input.
 var errLetGo = errors.New("let go")
 
-// readOrders reads a child's orders. It returns a context that ends when the parent closes the child's standard
+// readRequest reads a child's request. It returns a context that ends when the parent closes the child's standard
 // input, or dies.
-func readOrders(ctx context.Context, in io.Reader, orders any) (context.Context, error) {
-	if err := json.NewDecoder(in).Decode(orders); err != nil {
-		return nil, fmt.Errorf("read the orders: %w", err)
+func readRequest(ctx context.Context, in io.Reader, request any) (context.Context, error) {
+	if err := json.NewDecoder(in).Decode(request); err != nil {
+		return nil, fmt.Errorf("read the request: %w", err)
 	}
 
 	ctx, cancel := context.WithCancelCause(ctx)

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// fakeClock is the clock of the scheduler. It stands still until it is started in one of two ways: it runs
+// fakeClock is the clock of the scheduler. It does not advance until it is started in one of two ways: it runs
 // steadily, as fast as the real clock, or it is advanced by the benchmark as ticks are decided.
 //
 //	held at origin ──steady──▶ wall clock + shift

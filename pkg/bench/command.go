@@ -111,7 +111,7 @@ func benchmarkKinds() []kind {
 // defaultSettings returns the settings without flags.
 func defaultSettings() settings {
 	return settings{
-		Site:  siteConfig{Transport: transportDirect},
+		Site:  etcdTargetConfig{Transport: transportDirect},
 		Rig:   rigConfig{Shards: 256, Commit: commitBatch, Slots: max(16, 8*runtime.NumCPU()), Executor: true},
 		Tasks: 20_000, Duration: 10 * time.Second, Warmup: 2 * time.Second, Limit: 4 * time.Second, Callers: 256,
 		Overlap: defaultOverlap, Keep: task.Defaults().History.Keep, Outstanding: 8000, Rate: 100, Every: 4 * time.Second, Rounds: 3,
@@ -271,14 +271,14 @@ func (k kind) runBenchmark(cmd *cobra.Command, s settings) (_ *Report, err error
 	b.log = log
 	defer b.progress.clearLine()
 
-	if b.site, err = openSite(ctx, s.Site, log); err != nil {
+	if b.etcdTarget, err = openEtcdTarget(ctx, s.Site, log); err != nil {
 		return nil, err
 	}
 
 	// Clean up in any case. If that fails, the error names the prefix that may be left.
 	defer func() {
 		b.progress.beginStep("clean up")
-		if cerr := b.site.close(ctx); cerr != nil {
+		if cerr := b.etcdTarget.close(ctx); cerr != nil {
 			err = errors.Join(err, fmt.Errorf("clean up (keys that remain begin with %s): %w", b.root, cerr))
 		}
 	}()

@@ -80,7 +80,7 @@ func (b *bench) measureCreate(ctx context.Context) (err error) {
 	for _, way := range []struct {
 		name, limit string
 		callers     int
-		create      creator
+		create      createFunc
 	}{
 		{"create/bulk", limitCreateBulk, 1, inBulk(api)},
 		{"create/store", limitCreate, b.Callers, oneByOne(r.createTask)},
@@ -123,11 +123,11 @@ func (b *bench) measureCreate(ctx context.Context) (err error) {
 	return ctx.Err()
 }
 
-// creator creates tasks until there are no more, and calls done after each.
-type creator func(ctx context.Context, tasks iter.Seq[task.Spec], done func()) error
+// createFunc creates tasks until there are no more, and calls done after each.
+type createFunc func(ctx context.Context, tasks iter.Seq[task.Spec], done func()) error
 
-// oneByOne returns a creator that makes one call for each task.
-func oneByOne(create func(context.Context, task.Spec) error) creator {
+// oneByOne returns a createFunc that makes one call for each task.
+func oneByOne(create func(context.Context, task.Spec) error) createFunc {
 	return func(ctx context.Context, tasks iter.Seq[task.Spec], done func()) error {
 		for s := range tasks {
 			if err := create(ctx, s); err != nil {
@@ -140,8 +140,8 @@ func oneByOne(create func(context.Context, task.Spec) error) creator {
 	}
 }
 
-// inBulk returns a creator that uses the bulk API.
-func inBulk(c *client.Client) creator {
+// inBulk returns a createFunc that uses the bulk API.
+func inBulk(c *client.Client) createFunc {
 	return func(ctx context.Context, tasks iter.Seq[task.Spec], done func()) error {
 		for r, err := range c.Tasks.ApplyAll(ctx, tasks, client.BatchOptions{CreateOnly: true}) {
 			if err == nil {
@@ -246,7 +246,7 @@ func (r *rig) taskRef(namespace, name string) record.Ref {
 
 // createBy creates tasks with concurrent callers for the configured duration. It also returns how many tasks it
 // created in all, including the warm-up.
-func (b *bench) createBy(ctx context.Context, name string, callers int, create creator) (res Result, made int64, err error) {
+func (b *bench) createBy(ctx context.Context, name string, callers int, create createFunc) (res Result, created int64, err error) {
 	res.Name = name
 	spec := task.Defaults()
 	spec.Namespace, spec.Schedule, spec.Action = benchNamespace, task.Schedules{"@every 24h"}, noopAction
@@ -289,7 +289,7 @@ func (b *bench) createBy(ctx context.Context, name string, callers int, create c
 
 	watch.fillResult(done.Load(), &res)
 
-	// Let every caller finish its last task, so that made is exact.
+	// Let every caller finish its last task, so that created is exact.
 	stop.Store(true)
 	wg.Wait()
 
@@ -304,7 +304,7 @@ const limitCreateBulk = "limit/create_bulk"
 func (b *bench) limitBulk(ctx context.Context, took time.Duration, s sizes) (res Result, err error) {
 	b.progress.beginStep("%s", limitCreateBulk)
 	res.Name = limitCreateBulk
-	l := &limiter{site: b.site, sizes: s}
+	l := &limiter{etcdTarget: b.etcdTarget, sizes: s}
 	root := fmt.Sprintf("%slimit/%s/", b.keys.Root(), task.NewUID())
 	run, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)

@@ -7,7 +7,7 @@
 //
 // The real components are measured: scheduler.Engine, shard.Keeper, executor.Executor and api are wired to
 // store.Store and a kv.Committer as package daemon wires them. Two things differ: the harness observes the calls to
-// store (tap), and it controls the clock of the scheduler.
+// store (tickObserver), and it controls the clock of the scheduler.
 //
 //   - Rates are measured with a clock that advances as fast as ticks are decided. It is never more than nine
 //     tenths of a period ahead of the first undecided tick. So there is always something due, and no task ever has
@@ -17,7 +17,7 @@
 //
 // Sessions, leases and the executor always use real time.
 //
-// The benchmark failover is different. It starts daemons in processes of their own, as carillon agent does, and
+// The benchmark failover is different. It starts daemons in separate processes, as carillon agent does, and
 // observes in etcd when each run is decided while nodes join, drain, restart and die. Their clock is the real one.
 //
 // A result is verified only if all revisions of the run, read back from etcd afterwards, show that each tick up to

@@ -26,9 +26,9 @@ func checkFailoverRate(s *settings) error {
 }
 
 // measureFailover measures how long tasks do not run when nodes join, drain, restart and die. The nodes are daemons
-// in processes of their own. An observer watches in etcd when each run is decided.
+// in separate processes. An observer watches in etcd when each run is decided.
 func (b *bench) measureFailover(ctx context.Context) (err error) {
-	t := &trial{bench: b, store: store.New(b.client, kv.Direct(b.client), b.keys), agents: newAgents(b.site, b.Lease), witness: newDispatchObserver(b.keys, time.Second)}
+	t := &trial{bench: b, store: store.New(b.client, kv.Direct(b.client), b.keys), agents: newAgents(b.etcdTarget, b.Lease), witness: newDispatchObserver(b.keys, time.Second)}
 	first := store.OpenAccess()
 	first.Namespaces = append(first.Namespaces, store.OpenNamespace(benchNamespace))
 
@@ -294,7 +294,7 @@ func (t *trial) judgeHistory(ctx context.Context) error {
 		return err
 	}
 
-	r := &rig{site: t.site, log: t.log}
+	r := &rig{etcdTarget: t.etcdTarget, log: t.log}
 	audit, err := r.auditRange(ctx, t.from, upTo, false)
 	if err == nil {
 		t.report.Results[len(t.report.Results)-1].setVerified(audit.Err())

@@ -37,7 +37,7 @@ const (
 
 // limiter measures etcd alone, below a part of the prefix that it deletes afterwards.
 type limiter struct {
-	*site
+	*etcdTarget
 	sizes sizes
 	took  time.Duration                    // for each pattern
 	now   func(format string, args ...any) // shows the status
@@ -129,7 +129,7 @@ func (l *limiter) runCaller(ctx context.Context, name, root string) (func(contex
 // makeValue returns a value of that many bytes.
 func makeValue(bytes int) string { return strings.Repeat("v", bytes) }
 
-// caller makes requests one after another, below a prefix of its own.
+// caller makes requests one after another, below its own prefix.
 type caller struct {
 	*limiter
 	root                          string

@@ -108,7 +108,7 @@ func createTasks(ctx context.Context, client *kv.Client, keys record.Keys, shard
 
 	for range callers {
 		wg.Go(func() {
-			var ops gathered
+			var ops putCollector
 			s := store.New(client, &ops, keys)
 
 			for first := int(next.Add(chunk)) - chunk; first < n && ctx.Err() == nil; first = int(next.Add(chunk)) - chunk {
@@ -129,7 +129,7 @@ func createTasks(ctx context.Context, client *kv.Client, keys record.Keys, shard
 }
 
 // createSome writes the tasks from first to last, exclusive, in one request.
-func createSome(ctx context.Context, client *kv.Client, s *store.Store, ops *gathered, shards, first, last int, of func(i int) (task.Task, task.Entry)) error {
+func createSome(ctx context.Context, client *kv.Client, s *store.Store, ops *putCollector, shards, first, last int, of func(i int) (task.Task, task.Entry)) error {
 	*ops = (*ops)[:0]
 
 	for i := first; i < last; i++ {
@@ -144,11 +144,11 @@ func createSome(ctx context.Context, client *kv.Client, s *store.Store, ops *gat
 	return err
 }
 
-// gathered is a committer that only collects puts.
-type gathered []clientv3.Op
+// putCollector is a committer that only collects puts.
+type putCollector []clientv3.Op
 
 // Commit collects the puts of a transaction, and reports a success.
-func (g *gathered) Commit(_ context.Context, t kv.Txn) (kv.Result, error) {
+func (g *putCollector) Commit(_ context.Context, t kv.Txn) (kv.Result, error) {
 	for _, op := range t.Then {
 		if op.IsPut() { // there is nothing to delete yet
 			*g = append(*g, op)

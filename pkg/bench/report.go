@@ -123,19 +123,19 @@ func (r *Result) setVerified(err error) {
 	}
 }
 
-// unverified is the error of a command whose figures cannot be trusted.
-type unverified struct{ names []string }
+// unverifiedError is the error of a command whose figures cannot be trusted.
+type unverifiedError struct{ names []string }
 
-func (e unverified) Error() string {
+func (e unverifiedError) Error() string {
 	return "not verified: " + strings.Join(e.names, ", ") + ": etcd does not contain the expected records"
 }
 
 // ExitCode is the exit code for findings.
-func (unverified) ExitCode() int { return 8 }
+func (unverifiedError) ExitCode() int { return 8 }
 
 // verify returns an error if a result is not verified.
 func (r *Report) verify() error {
-	var e unverified
+	var e unverifiedError
 	for _, res := range r.Results {
 		if res.Verified != nil && !*res.Verified {
 			e.names = append(e.names, res.Name)

@@ -52,12 +52,12 @@ type rigConfig struct {
 	Cgroup string
 }
 
-// rig is one node of a cluster of its own, without a daemon. It joins once, and its parts can be started and
+// rig is a cluster of one node, without a daemon. It joins once, and its parts can be started and
 // stopped any number of times.
 //
 //	newRig ─► joined ─work─► working ─stop─► joined … ─close─► gone
 type rig struct {
-	*site
+	*etcdTarget
 	cfg     rigConfig
 	log     *zap.Logger
 	plain   *store.Store // each write in its own request
@@ -65,9 +65,9 @@ type rig struct {
 	cluster task.Cluster
 	metrics *prometheus.Registry // of the committer
 
-	base   context.Context // of everything that outlives a stop
-	cancel context.CancelFunc
-	ground *errgroup.Group // goroutines that run until close
+	base       context.Context // of everything that outlives a stop
+	cancel     context.CancelFunc
+	background *errgroup.Group // goroutines that run until close
 
 	session  *kv.Session
 	fence    kv.Fence // the node's session
@@ -77,10 +77,10 @@ type rig struct {
 }
 
 // newRig creates the cluster. The caller must call close, unless newRig fails.
-func newRig(ctx context.Context, s *site, cfg rigConfig, log *zap.Logger) (_ *rig, err error) {
-	r := &rig{site: s, cfg: cfg, log: log, metrics: prometheus.NewRegistry()}
+func newRig(ctx context.Context, s *etcdTarget, cfg rigConfig, log *zap.Logger) (_ *rig, err error) {
+	r := &rig{etcdTarget: s, cfg: cfg, log: log, metrics: prometheus.NewRegistry()}
 	r.base, r.cancel = context.WithCancel(context.WithoutCancel(ctx))
-	r.ground, r.base = errgroup.WithContext(r.base)
+	r.background, r.base = errgroup.WithContext(r.base)
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, r.close(ctx))
@@ -89,7 +89,7 @@ func newRig(ctx context.Context, s *site, cfg rigConfig, log *zap.Logger) (_ *ri
 
 	r.plain = store.New(s.client, kv.Direct(s.client), s.keys)
 	batcher := kv.NewBatcher(s.client, kv.BatcherConfig{Logger: log, Registerer: r.metrics})
-	r.ground.Go(func() error { return batcher.Run(r.base) })
+	r.background.Go(func() error { return batcher.Run(r.base) })
 
 	if r.store = r.plain; cfg.Commit == commitBatch {
 		r.store = store.New(s.client, batcher, s.keys)
@@ -124,7 +124,7 @@ func (r *rig) joinCluster(ctx context.Context) (err error) {
 
 	// The only node becomes the leader, and assigns all shards to itself.
 	vote := election.New(r.client, election.Config{Prefix: r.keys.Root(), Node: nodeName, TTL: 30 * time.Second, Logger: r.log})
-	r.ground.Go(func() error {
+	r.background.Go(func() error {
 		return vote.Run(r.base, func(ctx context.Context, t election.Term) error {
 			return shard.NewRebalancer(shard.RebalancerConfig{
 				Store: r.plain, Shards: r.cluster.Shards, Now: time.Now, Logger: r.log,
@@ -139,13 +139,13 @@ func (r *rig) joinCluster(ctx context.Context) (err error) {
 }
 
 // awaitCondition polls until a condition holds, for settleFor at most.
-func (r *rig) awaitCondition(ctx context.Context, what string, is func() (bool, error)) error {
-	return r.awaitWithin(ctx, settleFor, what, is)
+func (r *rig) awaitCondition(ctx context.Context, condition string, is func() (bool, error)) error {
+	return r.awaitWithin(ctx, settleFor, condition, is)
 }
 
 // awaitWithin polls until a condition holds. It fails after a time, or when a part of the rig fails.
-func (r *rig) awaitWithin(ctx context.Context, most time.Duration, what string, is func() (bool, error)) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, most, fmt.Errorf("not in %s: %s", most, what))
+func (r *rig) awaitWithin(ctx context.Context, most time.Duration, condition string, is func() (bool, error)) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, most, fmt.Errorf("not in %s: %s", most, condition))
 	defer cancel()
 	for {
 		ok, err := is()
@@ -163,17 +163,17 @@ func (r *rig) awaitWithin(ctx context.Context, most time.Duration, what string, 
 
 // work holds the parts of a node that a benchmark starts and stops.
 type work struct {
-	tap     *tap
-	clock   *fakeClock
-	engine  *scheduler.Engine
-	metrics *prometheus.Registry
-	loaded  time.Duration // from the start until every shard was ready to fire
+	observer *tickObserver
+	clock    *fakeClock
+	engine   *scheduler.Engine
+	metrics  *prometheus.Registry
+	loaded   time.Duration // from the start until every shard was ready to fire
 
-	cancel context.CancelFunc
-	parts  *errgroup.Group    // the goroutines of scheduler, keeper and executor
-	ground *errgroup.Group    // the guardian, which outlives the parts
-	leave  context.CancelFunc // ends ground
-	groups *cgroup.Groups
+	cancel         context.CancelFunc
+	parts          *errgroup.Group    // the goroutines of scheduler, keeper and executor
+	background     *errgroup.Group    // the guardian, which outlives the parts
+	stopBackground context.CancelFunc // ends background
+	groups         *cgroup.Groups
 }
 
 // startParts starts the node's parts for a load, with the clock held at the load's origin. It returns when every
@@ -181,11 +181,11 @@ type work struct {
 func (r *rig) startParts(ctx context.Context, l load) (_ *work, err error) {
 	began := time.Now()
 	w := &work{clock: newFakeClock(l.origin), metrics: prometheus.NewRegistry()}
-	w.tap = newTap(r.store, w.clock, l.allTimetables(r.cluster.Shards))
+	w.observer = newTickObserver(r.store, w.clock, l.allTimetables(r.cluster.Shards))
 	base, leave := context.WithCancel(r.base)
 	running, cancel := context.WithCancel(base)
-	w.leave, w.cancel = leave, cancel
-	w.ground, base = errgroup.WithContext(base)
+	w.stopBackground, w.cancel = leave, cancel
+	w.background, base = errgroup.WithContext(base)
 	w.parts, running = errgroup.WithContext(running)
 	defer func() {
 		if err != nil {
@@ -206,7 +206,7 @@ func (r *rig) startParts(ctx context.Context, l load) (_ *work, err error) {
 		e.Joined(executor.Session{Fence: r.fence, LastRenewal: r.session.LastRenewal})
 	}
 
-	// Wire the scheduler as package daemon does, with the tap as its store and the clock of the benchmark.
+	// Wire the scheduler as package daemon does, with the tickObserver as its store and the clock of the benchmark.
 	fleet := placement.NewFleet(nodeName, free)
 	nodes, err := r.plain.Nodes(ctx)
 	if err != nil {
@@ -215,7 +215,7 @@ func (r *rig) startParts(ctx context.Context, l load) (_ *work, err error) {
 
 	fleet.Set(nodes)
 	w.engine = scheduler.New(scheduler.Config{
-		Node: nodeName, Store: w.tap, Fleet: fleet, NextAttempt: executor.Next, Now: w.clock.Now,
+		Node: nodeName, Store: w.observer, Fleet: fleet, NextAttempt: executor.Next, Now: w.clock.Now,
 		Namespaces: func() scheduler.Namespaces { return scheduler.OpenNamespaces{} },
 		Logger:     r.log.Named("scheduler"), Registerer: w.metrics,
 		PastRate: 200_000, // as fast as possible, and not during the measurement
@@ -230,11 +230,11 @@ func (r *rig) startParts(ctx context.Context, l load) (_ *work, err error) {
 
 	// The clock is held, so nothing is due: the shards are ready when all are opened and loaded.
 	err = r.awaitWithin(ctx, loadFor, "every shard is loaded", func() (bool, error) {
-		return w.tap.opened.Load() >= int64(r.cluster.Shards) && w.nothingOverdue(), nil
+		return w.observer.opened.Load() >= int64(r.cluster.Shards) && w.nothingOverdue(), nil
 	})
 
 	if err != nil {
-		err = fmt.Errorf("%w (opened %d, %d of them again)", err, w.tap.opened.Load(), w.tap.reopened.Load())
+		err = fmt.Errorf("%w (opened %d, %d of them again)", err, w.observer.opened.Load(), w.observer.reopened.Load())
 	}
 
 	w.loaded = time.Since(began)
@@ -260,11 +260,11 @@ func (r *rig) startExecutor(ctx context.Context, w *work) (*executor.Executor, e
 		watchdog = guardian.NewClient(guardian.Config{
 			Hello: guardian.Hello{Instance: r.node.Instance, Dir: dir, Groups: groups.Roots()}, Logger: r.log,
 		})
-		w.ground.Go(func() error { return watchdog.Run(ctx) })
+		w.background.Go(func() error { return watchdog.Run(ctx) })
 	}
 
 	return executor.New(executor.Config{
-		Node: nodeName, Instance: r.node.Instance, Slots: r.cfg.Slots, Dir: dir, Workdirs: workdir.Root("", nodeName, dir), Inbox: w.tap, Guardian: watchdog, Groups: groups, Logger: r.log,
+		Node: nodeName, Instance: r.node.Instance, Slots: r.cfg.Slots, Dir: dir, Workdirs: workdir.Root("", nodeName, dir), Inbox: w.observer, Guardian: watchdog, Groups: groups, Logger: r.log,
 	})
 }
 
@@ -277,7 +277,7 @@ func (w *work) nothingOverdue() bool {
 // held.
 func (r *rig) awaitSettled(ctx context.Context, w *work) error {
 	return r.awaitCondition(ctx, "every tick is decided and every run has ended", func() (bool, error) {
-		return w.nothingOverdue() && (!r.cfg.Executor || w.outcomeCounts()["run"] == w.tap.finished.Load()), nil
+		return w.nothingOverdue() && (!r.cfg.Executor || w.outcomeCounts()["run"] == w.observer.finished.Load()), nil
 	})
 }
 
@@ -285,9 +285,9 @@ func (r *rig) awaitSettled(ctx context.Context, w *work) error {
 func (w *work) stopParts() error {
 	w.cancel()
 	err := w.parts.Wait()
-	w.leave()
+	w.stopBackground()
 
-	err = errors.Join(unlessStopped(err), unlessStopped(w.ground.Wait()), w.groups.Close())
+	err = errors.Join(unlessStopped(err), unlessStopped(w.background.Wait()), w.groups.Close())
 	if err != nil {
 		return fmt.Errorf("stop the node: %w", err)
 	}
@@ -339,12 +339,12 @@ func readMetric(r *prometheus.Registry, name string) map[string]float64 {
 	return all
 }
 
-// company counts ticks, commits, transactions and requests, to compute how many ticks share a commit and how many
-// transactions share a request.
-type company struct{ ticks, commits, transactions, requests float64 }
+// groupCommitStats counts ticks, commits, transactions and requests, to compute how many ticks share a commit and
+// how many transactions share a request.
+type groupCommitStats struct{ ticks, commits, transactions, requests float64 }
 
-// measureCompany reads the counts.
-func (r *rig) measureCompany(w *work) (c company) {
+// readGroupCommitStats reads the counts.
+func (r *rig) readGroupCommitStats(w *work) (c groupCommitStats) {
 	for _, n := range readMetric(w.metrics, "carillon_ticks_total") {
 		c.ticks += n
 	}
@@ -357,7 +357,7 @@ func (r *rig) measureCompany(w *work) (c company) {
 }
 
 // subtractFrom sets the ratios for the time between two readings.
-func (c company) subtractFrom(before company, res *Result) {
+func (c groupCommitStats) subtractFrom(before groupCommitStats, res *Result) {
 	if n := c.commits - before.commits; n > 0 {
 		res.PerCommit = roundTo((c.ticks-before.ticks)/n, 1)
 	}
@@ -379,5 +379,5 @@ func (r *rig) close(ctx context.Context) error {
 
 	r.cancel()
 
-	return errors.Join(err, unlessStopped(r.ground.Wait()))
+	return errors.Join(err, unlessStopped(r.background.Wait()))
 }

@@ -91,7 +91,7 @@ func (b *bench) measureRate(ctx context.Context, name string, l load, limits fun
 		return err
 	}
 
-	res.LatenessMS = newSpread(w.tap.claimSamples())
+	res.LatenessMS = newSpread(w.observer.claimSamples())
 
 	if b.Limit > 0 {
 		if after, err = limits(b.Limit / 2); err != nil {
@@ -128,7 +128,7 @@ func (b *bench) driveLoad(ctx context.Context, r *rig, w *work, l load, res *Res
 	// With an executor, a run counts when it has ended, otherwise when it was dispatched.
 	count := func() int64 {
 		if r.cfg.Executor {
-			return w.tap.finished.Load()
+			return w.observer.finished.Load()
 		}
 		return w.outcomeCounts()["run"]
 	}
@@ -147,9 +147,9 @@ func (b *bench) driveLoad(ctx context.Context, r *rig, w *work, l load, res *Res
 
 	defer func() { err = errors.Join(err, profiled()) }()
 
-	w.tap.measuring.Store(true)
+	w.observer.measuring.Store(true)
 
-	before, watch := r.measureCompany(w), startWatch(count())
+	before, watch := r.readGroupCommitStats(w), startWatch(count())
 	for left := b.Duration; left > 0; left = b.Duration - time.Since(watch.began) {
 		if !clock.Sleep(ctx, min(left, 200*time.Millisecond)) {
 			return ctx.Err()
@@ -158,15 +158,15 @@ func (b *bench) driveLoad(ctx context.Context, r *rig, w *work, l load, res *Res
 	}
 
 	watch.fillResult(count(), res)
-	r.measureCompany(w).subtractFrom(before, res)
-	w.tap.measuring.Store(false)
+	r.readGroupCommitStats(w).subtractFrom(before, res)
+	w.observer.measuring.Store(false)
 
 	return nil
 }
 
 // pushClock advances the clock as far as undecided ticks and outstanding runs allow. With an executor, ticks become
 // due in herds of half as many as may be outstanding, when the previous half has ended. If they became due one by
-// one, each would have a commit of its own, unlike in a scheduler with a backlog.
+// one, each would have its own commit, unlike in a scheduler with a backlog.
 func (b *bench) pushClock(ctx context.Context, r *rig, w *work, l load) {
 	var skipped int64
 	var looked time.Time
@@ -178,7 +178,7 @@ func (b *bench) pushClock(ctx context.Context, r *rig, w *work, l load) {
 			}
 
 			most := b.maxOutstanding()
-			room := most - (w.tap.decided.Load() - skipped - w.tap.finished.Load())
+			room := most - (w.observer.decided.Load() - skipped - w.observer.finished.Load())
 			if room < most/2 {
 				continue
 			}
@@ -186,7 +186,7 @@ func (b *bench) pushClock(ctx context.Context, r *rig, w *work, l load) {
 			ahead = min(ahead, max(room*l.period.Milliseconds()/int64(l.tasks), 1))
 		}
 
-		first := w.tap.firstUndecided()
+		first := w.observer.firstUndecided()
 		w.clock.forgetBefore(first)
 		w.clock.advanceTo(first + ahead)
 	}

@@ -23,18 +23,18 @@ func checkScaleRate(s *settings) error {
 }
 
 // measureScale measures a scheduler with many tasks and one with few: its memory, how long it loads, its CPU usage
-// while nothing is due, and the cost of a fire. The scheduler runs in a process of its own. The load and an
+// while nothing is due, and the cost of a fire. The scheduler runs in a separate process. The load and an
 // embedded etcd are in this process.
 func (b *bench) measureScale(ctx context.Context) error {
 	b.Rig.Executor = false
 	b.Base = min(b.Base, b.Tasks)
 
-	few, err := b.measureOneScale(ctx, "scale/base", b.Base, orders{})
+	few, err := b.measureOneScale(ctx, "scale/base", b.Base, childRequest{})
 	if err != nil {
 		return err
 	}
 
-	many, err := b.measureOneScale(ctx, "scale", b.Tasks, orders{CPUProfile: b.CPUProfile, MemProfile: b.MemProfile})
+	many, err := b.measureOneScale(ctx, "scale", b.Tasks, childRequest{CPUProfile: b.CPUProfile, MemProfile: b.MemProfile})
 	b.MemProfile = "" // the child has written it
 	if err != nil {
 		return err
@@ -49,12 +49,12 @@ func (b *bench) measureScale(ctx context.Context) error {
 	return nil
 }
 
-// measureOneScale measures one scheduler with n tasks, in a cluster of its own. o holds further options for it.
-func (b *bench) measureOneScale(ctx context.Context, name string, n int, o orders) (res Result, err error) {
+// measureOneScale measures one scheduler with n tasks, in its own cluster. o holds further options for it.
+func (b *bench) measureOneScale(ctx context.Context, name string, n int, o childRequest) (res Result, err error) {
 	res = Result{Name: name, Tasks: int64(n)}
 
 	// A prefix of its own keeps this cluster apart from the one with the other number of tasks.
-	part := *b.site
+	part := *b.etcdTarget
 	if part.keys, err = record.NewKeys(fmt.Sprintf("%s%d-%s", b.root, n, task.NewUID())); err != nil {
 		return res, err
 	}
@@ -75,7 +75,7 @@ func (b *bench) measureOneScale(ctx context.Context, name string, n int, o order
 	o.Site.Endpoints = part.cfg.Endpoints
 
 	// The same scheduler without tasks is the baseline for memory.
-	empty, err := b.runChild(ctx, name+", no tasks", orders{Site: o.Site, Root: o.Root, Rig: o.Rig, Origin: o.Origin})
+	empty, err := b.runChild(ctx, name+", no tasks", childRequest{Site: o.Site, Root: o.Root, Rig: o.Rig, Origin: o.Origin})
 	if err != nil {
 		return res, err
 	}
@@ -120,8 +120,8 @@ func (b *bench) verifyScaled(ctx context.Context, r *rig, said counted, res *Res
 	return b.verifyResult(ctx, r, said, time.Second, res)
 }
 
-// runChild lets a child execute orders, and returns its finding.
-func (b *bench) runChild(ctx context.Context, name string, o orders) (found finding, err error) {
+// runChild lets a child execute a request, and returns its measurement.
+func (b *bench) runChild(ctx context.Context, name string, o childRequest) (found schedulerMeasurement, err error) {
 	o.Started = time.Now()
 	c, err := startChild(schedulerChild, o, b.progress)
 	if err != nil {
@@ -131,7 +131,7 @@ func (b *bench) runChild(ctx context.Context, name string, o orders) (found find
 	defer func() { err = errors.Join(err, c.stopChild()) }()
 
 	for {
-		var w word
+		var w childReport
 		if err := c.readReport(ctx, &w); errors.Is(err, io.EOF) {
 			return found, fmt.Errorf("%s: the scheduler ended too early", name)
 		} else if err != nil {

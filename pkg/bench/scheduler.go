@@ -20,10 +20,10 @@ import (
 // schedulerChild is the hidden subcommand of the child.
 const schedulerChild = "scheduler"
 
-// orders are the orders for the child that runs a scheduler.
-type orders struct {
-	Site siteConfig // must have endpoints
-	Root string     // of the cluster's keys
+// childRequest tells the child what to run and measure.
+type childRequest struct {
+	Site etcdTargetConfig // must have endpoints
+	Root string           // of the cluster's keys
 	Rig  rigConfig
 
 	Started  time.Time     // when the process was started
@@ -36,15 +36,15 @@ type orders struct {
 	CPUProfile, MemProfile string
 }
 
-// word is a report of that child: the step that begins, that it has loaded, and at the end what it found.
-type word struct {
-	Step   string   `json:",omitempty"`
-	Loaded bool     `json:",omitempty"`
-	Found  *finding `json:",omitempty"`
+// childReport is a report of that child: the step that begins, that it has loaded, and at the end what it found.
+type childReport struct {
+	Step   string                `json:",omitempty"`
+	Loaded bool                  `json:",omitempty"`
+	Found  *schedulerMeasurement `json:",omitempty"`
 }
 
-// finding is what a scheduler measured about itself.
-type finding struct {
+// schedulerMeasurement is what a scheduler measured about itself.
+type schedulerMeasurement struct {
 	LoadMS         float64 // from the start of the process until every shard could fire
 	AsIs           int64   // resident bytes after the idle time
 	Resident, Heap int64   // the same after a garbage collection that returns free memory
@@ -76,14 +76,14 @@ func schedulerCommand() *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			defer garbage.MakeRoom()() // as in a node
 
-			var o orders
+			var o childRequest
 
-			ctx, err := readOrders(cmd.Context(), cmd.InOrStdin(), &o)
+			ctx, err := readRequest(cmd.Context(), cmd.InOrStdin(), &o)
 			if err != nil {
 				return err
 			}
 
-			err = o.runOrders(ctx, cmd.OutOrStdout(), newLog(cmd.ErrOrStderr()))
+			err = o.runRequest(ctx, cmd.OutOrStdout(), newLog(cmd.ErrOrStderr()))
 
 			if errors.Is(context.Cause(ctx), errLetGo) {
 				return nil // the parent does not read any more
@@ -94,10 +94,10 @@ func schedulerCommand() *cobra.Command {
 	}
 }
 
-// runOrders starts a scheduler, measures it, and reports what it found.
-func (o orders) runOrders(ctx context.Context, out io.Writer, log *zap.Logger) (err error) {
+// runRequest starts a scheduler, measures it, and reports what it found.
+func (o childRequest) runRequest(ctx context.Context, out io.Writer, log *zap.Logger) (err error) {
 	say := json.NewEncoder(out)
-	s := &site{}
+	s := &etcdTarget{}
 	if s.keys, err = record.NewKeys(o.Root[:len(o.Root)-1]); err != nil {
 		return err
 	}
@@ -125,26 +125,26 @@ func (o orders) runOrders(ctx context.Context, out io.Writer, log *zap.Logger) (
 		return err
 	}
 
-	found := finding{LoadMS: roundTo(time.Since(o.Started).Seconds()*1000, 1)}
-	err = say.Encode(word{Loaded: true})
+	found := schedulerMeasurement{LoadMS: roundTo(time.Since(o.Started).Seconds()*1000, 1)}
+	err = say.Encode(childReport{Loaded: true})
 	if err == nil {
-		err = o.measureOrders(ctx, r, w, say, &found)
+		err = o.measureRequest(ctx, r, w, say, &found)
 	}
 
 	if err = errors.Join(err, w.stopParts()); err != nil {
 		return err
 	}
 
-	found.Said, found.Reopened = w.currentCounts(), w.tap.reopened.Load()
+	found.Said, found.Reopened = w.currentCounts(), w.observer.reopened.Load()
 
-	return say.Encode(word{Found: &found})
+	return say.Encode(childReport{Found: &found})
 }
 
-// measureOrders measures the idle scheduler, its memory, and then its fires.
-func (o orders) measureOrders(ctx context.Context, r *rig, w *work, say *json.Encoder, found *finding) error {
+// measureRequest measures the idle scheduler, its memory, and then its fires.
+func (o childRequest) measureRequest(ctx context.Context, r *rig, w *work, say *json.Encoder, found *schedulerMeasurement) error {
 	// Let the clock run, but at a time when no task is due.
 	w.clock.runSteadily(o.Origin)
-	w.engine.Look() // the workers sleep until a time of the held clock; wake them
+	w.engine.WakeWorkers() // the workers sleep until a time of the held clock; wake them
 
 	if !clock.Sleep(ctx, time.Second) {
 		return context.Cause(ctx)
@@ -154,7 +154,7 @@ func (o orders) measureOrders(ctx context.Context, r *rig, w *work, say *json.En
 		if err := o.awaitCollected(ctx, w, say, found); err != nil {
 			return err
 		}
-		if err := say.Encode(word{Step: "nothing is due"}); err != nil {
+		if err := say.Encode(childReport{Step: "nothing is due"}); err != nil {
 			return err
 		}
 
@@ -178,7 +178,7 @@ func (o orders) measureOrders(ctx context.Context, r *rig, w *work, say *json.En
 	if err := heapProfile(o.MemProfile); err != nil {
 		return err
 	}
-	if err := say.Encode(word{Step: "fire"}); err != nil {
+	if err := say.Encode(childReport{Step: "fire"}); err != nil {
 		return err
 	}
 
@@ -186,8 +186,8 @@ func (o orders) measureOrders(ctx context.Context, r *rig, w *work, say *json.En
 }
 
 // awaitCollected waits until the scheduler has read how the runs of all tasks had ended, which it does in the background.
-func (o orders) awaitCollected(ctx context.Context, w *work, say *json.Encoder, found *finding) error {
-	if err := say.Encode(word{Step: "read how runs had ended"}); err != nil {
+func (o childRequest) awaitCollected(ctx context.Context, w *work, say *json.Encoder, found *schedulerMeasurement) error {
+	if err := say.Encode(childReport{Step: "read how runs had ended"}); err != nil {
 		return err
 	}
 
@@ -207,9 +207,9 @@ func (o orders) awaitCollected(ctx context.Context, w *work, say *json.Encoder, 
 }
 
 // fireSteadily moves the clock to where some tasks have a tick each second, and measures.
-func (o orders) fireSteadily(ctx context.Context, r *rig, w *work, found *finding) error {
+func (o childRequest) fireSteadily(ctx context.Context, r *rig, w *work, found *schedulerMeasurement) error {
 	w.clock.runSteadily(o.FireAt)
-	w.engine.Look()
+	w.engine.WakeWorkers()
 
 	if !clock.Sleep(ctx, o.Warmup) {
 		return context.Cause(ctx)

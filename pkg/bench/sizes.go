@@ -44,7 +44,7 @@ func sizesOf(ctx context.Context, l load) (n sizes, err error) {
 	}
 
 	// Let store encode them into a committer that only collects the writes.
-	var ops gathered
+	var ops putCollector
 	s := store.New(nil, &ops, keys)
 	commit := s.NewCommit(0, store.Fences{}, 1, record.Watermark{Time: now, Seen: 1e6})
 	commit.Claim(&held.Assigned, string(action), 1)

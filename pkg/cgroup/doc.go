@@ -19,7 +19,7 @@
 //
 // Guarantees:
 //
-//   - A group from Take is empty and belongs to one attempt.
+//   - A group from Acquire is empty and belongs to one attempt.
 //   - A group that contains a process is never reused. It is quarantined and logged.
 //   - After Close, or Remove of what Roots returns, neither processes nor groups are left.
 //

@@ -118,8 +118,8 @@ func (x *Group) Kill() error {
 	return writeFile(x.dir, "cgroup.kill", "1")
 }
 
-// Kill kills every process in the group with this directory, and returns their numbers, without zombies. It does not use
-// cgroup.kill, because the group's daemon may be alive and reuse the group.
+// Kill kills every process in the group with this directory, and returns their numbers, without zombies. It does
+// not use cgroup.kill, because the group's daemon may be alive and reuse the group.
 func Kill(dir string) (pids []int) {
 	if pids, _ = pidsIn(dir); len(pids) > 0 {
 		_ = killEach(dir) // the caller calls Kill again and finds what is left
@@ -207,7 +207,7 @@ type Usage struct {
 	Refused    int64 // number of forks that failed because of a limit on processes
 }
 
-// Usage returns the resources that were used since Take.
+// Usage returns the resources that were used since Acquire.
 func (x *Group) Usage() (u Usage) {
 	x.last = x.cpuTime()
 	u.CPU = time.Duration(x.last-x.spent) * time.Microsecond
@@ -240,7 +240,7 @@ func (x *Group) Usage() (u Usage) {
 }
 
 // cpuTime returns the processor time that was ever used in the group, in µs. If it cannot be read, it returns the value
-// at Take.
+// at Acquire.
 func (x *Group) cpuTime() int64 {
 	if x.freezer {
 		return 0

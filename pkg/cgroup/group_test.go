@@ -47,8 +47,8 @@ func none(t *testing.T, g *Groups) bool {
 		return false
 	}
 
-	if x, err := g.Take(Limits{}); err == nil || x != nil || g.Why() == nil {
-		t.Errorf("took %v of no groups; why: %v", x, g.Why())
+	if x, err := g.Acquire(Limits{}); err == nil || x != nil || g.LimitsError() == nil {
+		t.Errorf("took %v of no groups; why: %v", x, g.LimitsError())
 	}
 
 	return true
@@ -116,7 +116,7 @@ func TestGroup_HoldsWhatDaemonizes(t *testing.T) {
 		return
 	}
 
-	x, err := g.Take(Limits{})
+	x, err := g.Acquire(Limits{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -142,13 +142,13 @@ func TestGroup_HoldsWhatDaemonizes(t *testing.T) {
 		t.Error("it took no time")
 	}
 
-	g.Give(x)
-	again, err := g.Take(Limits{})
+	g.Release(x)
+	again, err := g.Acquire(Limits{})
 	if err != nil {
 		t.Fatal(err)
 	}
 
-	defer g.Give(again)
+	defer g.Release(again)
 
 	if again != x {
 		t.Error("an empty group is not used again")
@@ -174,19 +174,19 @@ func TestGroups_SetAsideWhatIsNotEmpty(t *testing.T) {
 		return
 	}
 
-	x, err := g.Take(Limits{})
+	x, err := g.Acquire(Limits{})
 	if err != nil {
 		t.Fatal(err)
 	}
 
 	cmd := startIn(t, x, "sleep 300")
-	g.Give(x)
+	g.Release(x)
 
-	if g.Aside() != 1 {
-		t.Errorf("%d are set aside", g.Aside())
+	if g.Quarantined() != 1 {
+		t.Errorf("%d are set aside", g.Quarantined())
 	}
 
-	other, err := g.Take(Limits{})
+	other, err := g.Acquire(Limits{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -197,10 +197,10 @@ func TestGroups_SetAsideWhatIsNotEmpty(t *testing.T) {
 
 	_ = cmd.Wait()
 	eventually(t, "empty", x.Empty)
-	g.Give(other)
+	g.Release(other)
 
-	if _, err := os.Stat(x.dir); err == nil || g.Aside() != 0 {
-		t.Errorf("%d are set aside after their end: %v", g.Aside(), err)
+	if _, err := os.Stat(x.dir); err == nil || g.Quarantined() != 0 {
+		t.Errorf("%d are set aside after their end: %v", g.Quarantined(), err)
 	}
 }
 
@@ -214,7 +214,7 @@ func TestGroups_Remember(t *testing.T) {
 		return
 	}
 
-	x, err := g.Take(Limits{PIDs: 100})
+	x, err := g.Acquire(Limits{PIDs: 100})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -249,7 +249,7 @@ func TestRemove_OnlyWhatIsOurs(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	if err := Remove([]string{dir}, time.Second); err == nil {
-		t.Error("a directory of somebody else's is removed")
+		t.Error("a foreign directory is removed")
 	}
 
 	if _, err := os.Stat(dir); err != nil {
@@ -306,11 +306,11 @@ func TestGroup_MemoryLimit(t *testing.T) {
 	t.Parallel()
 	g := real(t, "")
 	l := Limits{Memory: 16 << 20}
-	if len(g.Lacks(l)) > 0 {
+	if len(g.Unsupported(l)) > 0 {
 		return // the tests of each limit check what a host without it does
 	}
 
-	x, err := g.Take(l)
+	x, err := g.Acquire(l)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -327,7 +327,7 @@ func TestGroup_MemoryLimit(t *testing.T) {
 
 	eventually(t, "empty", x.Empty)
 	dirs := append([]string{x.dir}, x.joined...)
-	g.Give(x)
+	g.Release(x)
 
 	for _, dir := range dirs {
 		if _, err := os.Stat(dir); err == nil {
@@ -340,11 +340,11 @@ func TestGroup_PIDsLimit(t *testing.T) {
 	t.Parallel()
 	g := real(t, "")
 	l := Limits{PIDs: 12}
-	if len(g.Lacks(l)) > 0 {
+	if len(g.Unsupported(l)) > 0 {
 		return
 	}
 
-	x, err := g.Take(l)
+	x, err := g.Acquire(l)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -360,18 +360,18 @@ func TestGroup_PIDsLimit(t *testing.T) {
 
 	eventually(t, "killed", func() bool { _ = x.Kill(); return x.Empty() })
 	_ = cmd.Wait()
-	g.Give(x)
+	g.Release(x)
 }
 
 func TestGroup_CPULimit(t *testing.T) {
 	t.Parallel()
 	g := real(t, "")
 	l := Limits{CPU: 0.1}
-	if len(g.Lacks(l)) > 0 {
+	if len(g.Unsupported(l)) > 0 {
 		return
 	}
 
-	x, err := g.Take(l)
+	x, err := g.Acquire(l)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -389,7 +389,7 @@ func TestGroup_CPULimit(t *testing.T) {
 
 	eventually(t, "killed", func() bool { _ = x.Kill(); return x.Empty() })
 	_ = cmd.Wait()
-	g.Give(x)
+	g.Release(x)
 }
 
 // TestGroup_KilledIsNotUsedAgain tests that a group is not reused after cgroup.kill, because some kernels kill
@@ -401,7 +401,7 @@ func TestGroup_KilledIsNotUsedAgain(t *testing.T) {
 		return
 	}
 
-	x, err := g.Take(Limits{})
+	x, err := g.Acquire(Limits{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -415,14 +415,14 @@ func TestGroup_KilledIsNotUsedAgain(t *testing.T) {
 
 	_ = cmd.Wait()
 	eventually(t, "empty", func() bool { _ = x.Kill(); return x.Empty() })
-	g.Give(x)
+	g.Release(x)
 
-	again, err := g.Take(Limits{})
+	again, err := g.Acquire(Limits{})
 	if err != nil {
 		t.Fatal(err)
 	}
 
-	defer g.Give(again)
+	defer g.Release(again)
 
 	for range 3 {
 		if err := startIn(t, again, "exit 0").Wait(); err != nil {
@@ -449,7 +449,7 @@ func TestGroups_HandOnOnlyWhatIsThereAndEmpty(t *testing.T) {
 
 	take := func() *Group {
 		t.Helper()
-		x, err := g.Take(Limits{})
+		x, err := g.Acquire(Limits{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -458,18 +458,18 @@ func TestGroups_HandOnOnlyWhatIsThereAndEmpty(t *testing.T) {
 	}
 
 	gone := take()
-	g.Give(gone)
+	g.Release(gone)
 
 	if err := os.Remove(gone.Dir()); err != nil {
 		t.Fatal(err)
 	}
 
 	x := take()
-	if x == gone || g.Aside() != 0 {
-		t.Fatalf("a group that is gone is handed on, or kept: %d aside", g.Aside())
+	if x == gone || g.Quarantined() != 0 {
+		t.Fatalf("a group that is gone is handed on, or kept: %d aside", g.Quarantined())
 	}
 
-	g.Give(x)
+	g.Release(x)
 	cmd := startIn(t, x, "exec sleep 60")
 	defer func() { _ = cmd.Process.Kill(); _ = cmd.Wait() }()
 
@@ -478,6 +478,6 @@ func TestGroups_HandOnOnlyWhatIsThereAndEmpty(t *testing.T) {
 	if y := take(); y == x {
 		t.Error("a group with a process is handed on")
 	} else {
-		g.Give(y)
+		g.Release(y)
 	}
 }

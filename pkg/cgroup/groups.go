@@ -33,21 +33,21 @@ type Config struct {
 // Groups creates the control groups of a daemon's attempts, and keeps empty ones for
 // reuse. A nil *Groups stands for a host without control groups. The methods may be called from any goroutine.
 type Groups struct {
-	log     *zap.Logger
-	record  string                 // see Config
-	former  []string               // roots of former daemons
-	base    string                 // the v2 group that was prepared for controllers; "": none
-	root    string                 // the directory of the groups in which processes are found; "": no groups
-	freezer bool                   // root belongs to the v1 freezer
-	v2      []string               // the v2 controllers of limited groups
-	v1      map[string]string      // the directories of v1 controllers for limits, by controller
-	mkdir   func(dir string) error // creates a group
-	lacks   error                  // why some or all limits cannot be enforced; nil: they can
+	log           *zap.Logger
+	record        string                 // see Config
+	former        []string               // roots of former daemons
+	base          string                 // the v2 group that was prepared for controllers; "": none
+	root          string                 // the directory of the groups in which processes are found; "": no groups
+	freezer       bool                   // root belongs to the v1 freezer
+	v2            []string               // the v2 controllers of limited groups
+	v1            map[string]string      // the directories of v1 controllers for limits, by controller
+	mkdir         func(dir string) error // creates a group
+	unenforceable error                  // why some or all limits cannot be enforced; nil: they can
 
-	mu    sync.Mutex
-	next  int             // the last number given to a group
-	free  []*Group        // empty groups without limits
-	aside map[*Group]bool // quarantined groups: with a process that does not end, or that cannot be removed
+	mu          sync.Mutex
+	next        int             // the last number given to a group
+	free        []*Group        // empty groups without limits
+	quarantined map[*Group]bool // quarantined groups: with a process that does not end, or that cannot be removed
 }
 
 // Roots returns the directories that have to be passed to Remove if the daemon dies.
@@ -69,12 +69,12 @@ func (g *Groups) Roots() []string {
 // Any reports whether attempts have groups.
 func (g *Groups) Any() bool { return g != nil && g.root != "" }
 
-// Why returns why attempts have no groups or cannot be limited by them, or nil if they can.
-func (g *Groups) Why() error {
+// LimitsError returns why attempts have no groups or cannot be limited by them, or nil if they can.
+func (g *Groups) LimitsError() error {
 	if g == nil {
 		return errors.New("control groups are switched off")
 	}
-	return g.lacks
+	return g.unenforceable
 }
 
 // Limited returns those of the controllers cpu, memory and pids with which attempts can be limited.
@@ -94,8 +94,8 @@ func (g *Groups) hasController(controller string) bool {
 	return g.Any() && (g.v1[controller] != "" || slices.Contains(g.v2, controller))
 }
 
-// Lacks returns those of the limits that this host cannot enforce: memory, swap, cpu, pids.
-func (g *Groups) Lacks(l Limits) (lacks []string) {
+// Unsupported returns those of the limits that this host cannot enforce: memory, swap, cpu, pids.
+func (g *Groups) Unsupported(l Limits) (lacks []string) {
 	l.eachController(func(controller, limit string) {
 		if !g.hasController(controller) || limit == "swap" && !g.countsSwap() {
 			lacks = append(lacks, limit)
@@ -113,9 +113,9 @@ func (g *Groups) countsSwap() bool {
 	return fileExists(filepath.Join(g.root, "limited"), "memory.swap.max")
 }
 
-// Take returns an empty group with limits. Limits that the host cannot enforce are ignored; see Lacks. The caller must
-// return the group with Give.
-func (g *Groups) Take(l Limits) (*Group, error) {
+// Acquire returns an empty group with limits. Limits that the host cannot enforce are ignored; see Unsupported. The
+// caller must return the group with Release.
+func (g *Groups) Acquire(l Limits) (*Group, error) {
 	if !g.Any() {
 		return nil, errors.New("no control groups")
 	}
@@ -224,14 +224,14 @@ func (g *Groups) supportedLimits(l Limits, fits func(controller string) bool) Li
 	return l
 }
 
-// Give returns a group, which should be empty. A group that is not empty is quarantined: it is never
+// Release returns a group, which should be empty. A group that is not empty is quarantined: it is never
 // reused, its processes are killed, and it is removed when they have ended. Each call also tries again to remove the
 // quarantined groups.
-func (g *Groups) Give(x *Group) {
+func (g *Groups) Release(x *Group) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 
-	for old := range g.aside {
+	for old := range g.quarantined {
 		g.discardGroup(old)
 	}
 
@@ -248,28 +248,28 @@ func (g *Groups) discardGroup(x *Group) {
 	if !x.isEmpty() && fileExists(x.dir, "") {
 		_ = x.Kill()
 
-		if !g.aside[x] {
+		if !g.quarantined[x] {
 			g.log.Error("processes of an attempt survived SIGKILL; quarantined their control group", zap.String("cgroup", x.dir), zap.Ints("pids", x.PIDs()))
 		}
 
-		g.aside[x] = true
+		g.quarantined[x] = true
 
 		return
 	}
 
 	if err := x.removeDir(); err != nil {
-		if !g.aside[x] {
+		if !g.quarantined[x] {
 			g.log.Error("quarantined a control group that cannot be removed", zap.String("cgroup", x.dir), zap.Error(err))
 		}
-		g.aside[x] = true
+		g.quarantined[x] = true
 		return
 	}
 
-	delete(g.aside, x)
+	delete(g.quarantined, x)
 }
 
-// Aside returns the number of quarantined groups.
-func (g *Groups) Aside() int {
+// Quarantined returns the number of quarantined groups.
+func (g *Groups) Quarantined() int {
 	if g == nil {
 		return 0
 	}
@@ -277,7 +277,7 @@ func (g *Groups) Aside() int {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 
-	return len(g.aside)
+	return len(g.quarantined)
 }
 
 // Close kills the processes that are left in groups, and removes all groups and everything that Open created. Attempts
@@ -295,11 +295,11 @@ func (g *Groups) Close() error {
 		x.closeFiles()
 	}
 
-	for x := range g.aside {
+	for x := range g.quarantined {
 		x.closeFiles()
 	}
 
-	g.free, g.aside = nil, map[*Group]bool{}
+	g.free, g.quarantined = nil, map[*Group]bool{}
 	roots := g.Roots()
 	if len(roots) == 0 {
 		return nil

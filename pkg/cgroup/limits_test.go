@@ -30,11 +30,11 @@ func TestLimits_OfV2(t *testing.T) {
 	f.write("unified/carillon/cgroup.subtree_control", "")
 
 	g := f.open("/carillon")
-	if lacks := g.Lacks(everything); lacks != nil || g.Why() != nil {
-		t.Errorf("lacks %v: %v", lacks, g.Why())
+	if lacks := g.Unsupported(everything); lacks != nil || g.LimitsError() != nil {
+		t.Errorf("lacks %v: %v", lacks, g.LimitsError())
 	}
 
-	x, err := g.Take(everything)
+	x, err := g.Acquire(everything)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -73,15 +73,15 @@ func TestLimits_OfV2(t *testing.T) {
 func TestLimits_OfAServiceThatNothingIsDelegatedTo(t *testing.T) {
 	t.Parallel()
 	g := service(t).open(Auto)
-	if !g.Any() || g.Why() == nil {
-		t.Errorf("groups: %v; why no limits: %v", g.Any(), g.Why())
+	if !g.Any() || g.LimitsError() == nil {
+		t.Errorf("groups: %v; why no limits: %v", g.Any(), g.LimitsError())
 	}
 
-	if lacks := g.Lacks(everything); !slices.Equal(lacks, []string{"memory", "swap", "cpu", "pids"}) {
+	if lacks := g.Unsupported(everything); !slices.Equal(lacks, []string{"memory", "swap", "cpu", "pids"}) {
 		t.Errorf("lacks %v", lacks)
 	}
 
-	x, err := g.Take(everything) // processes are found and killed in it nevertheless
+	x, err := g.Acquire(everything) // processes are found and killed in it nevertheless
 	if err != nil || x.FD() < 0 {
 		t.Errorf("no group: %v", err)
 	}
@@ -119,7 +119,7 @@ func TestLimits_OfV1BesideV2(t *testing.T) {
 	f.write("unified/cgroup.controllers", "hugetlb\n")
 	g := f.open(Auto)
 
-	x, err := g.Take(everything)
+	x, err := g.Acquire(everything)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -159,7 +159,7 @@ func TestLimits_OfV1BesideV2(t *testing.T) {
 	}
 
 	// Groups without limits would cost time, and count kills that have another cause.
-	if x, err = g.Take(Limits{PIDs: 20}); err != nil || len(x.joined) != 1 {
+	if x, err = g.Acquire(Limits{PIDs: 20}); err != nil || len(x.joined) != 1 {
 		t.Errorf("with a limit of processes alone it joins %v, %v", x.joined, err)
 	}
 }
@@ -171,7 +171,7 @@ func TestGroup_HoldsWhatJoinedAPart(t *testing.T) {
 	f.memory = f.memory[1:] // without cgroup.procs
 	f.mounted("4:memory:/\n2:freezer:/\n", "freezer", "memory")
 
-	x, err := f.open(Auto).Take(Limits{Memory: 1 << 20})
+	x, err := f.open(Auto).Acquire(Limits{Memory: 1 << 20})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -191,7 +191,7 @@ func TestGroup_OfV1Alone(t *testing.T) {
 	f.mounted("2:freezer:/\n", "freezer")
 	g := f.open(Auto)
 
-	x, err := g.Take(Limits{})
+	x, err := g.Acquire(Limits{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -210,7 +210,7 @@ func TestGroup_OfV1Alone(t *testing.T) {
 		t.Errorf("killed, but not thawed: %v", err)
 	}
 
-	if lacks := g.Lacks(everything); len(lacks) != 4 {
+	if lacks := g.Unsupported(everything); len(lacks) != 4 {
 		t.Errorf("lacks %v", lacks)
 	}
 }
@@ -222,11 +222,11 @@ func TestOpen_WithoutControlGroups(t *testing.T) {
 
 	for _, setting := range []string{Auto, Off} {
 		g := f.open(setting)
-		if g.Any() || g.Why() == nil || g.Roots() != nil || len(g.Lacks(everything)) != 4 {
-			t.Errorf("%s: groups %v, why not: %v", setting, g.Roots(), g.Why())
+		if g.Any() || g.LimitsError() == nil || g.Roots() != nil || len(g.Unsupported(everything)) != 4 {
+			t.Errorf("%s: groups %v, why not: %v", setting, g.Roots(), g.LimitsError())
 		}
 
-		if _, err := g.Take(Limits{}); err == nil {
+		if _, err := g.Acquire(Limits{}); err == nil {
 			t.Errorf("%s: a group was taken", setting)
 		}
 	}
@@ -236,7 +236,7 @@ func TestOpen_WithoutControlGroups(t *testing.T) {
 	}
 
 	var none *Groups
-	if none.Any() || none.Why() == nil || none.Close() != nil || none.ClearFormer() != nil || none.Aside() != 0 || len(none.Lacks(everything)) != 4 {
+	if none.Any() || none.LimitsError() == nil || none.Close() != nil || none.ClearFormer() != nil || none.Quarantined() != 0 || len(none.Unsupported(everything)) != 4 {
 		t.Error("no groups are some")
 	}
 }

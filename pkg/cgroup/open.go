@@ -18,7 +18,7 @@ import (
 // Why returns the reason. It returns an error only if the setting requires control groups, or if the record of
 // groups cannot be read or written.
 func Open(cfg Config) (*Groups, error) {
-	g := &Groups{log: cfg.Logger, record: cfg.Record, v1: map[string]string{}, aside: map[*Group]bool{}, mkdir: cfg.mkdir}
+	g := &Groups{log: cfg.Logger, record: cfg.Record, v1: map[string]string{}, quarantined: map[*Group]bool{}, mkdir: cfg.mkdir}
 	if g.mkdir == nil {
 		g.mkdir = func(dir string) error { return os.Mkdir(dir, 0o755) }
 	}
@@ -34,7 +34,7 @@ func Open(cfg Config) (*Groups, error) {
 	}
 
 	if cfg.Setting == Off {
-		g.lacks = errors.New("control groups are switched off (cgroup: off)")
+		g.unenforceable = errors.New("control groups are switched off (cgroup: off)")
 		return g, nil
 	}
 
@@ -50,15 +50,15 @@ func Open(cfg Config) (*Groups, error) {
 			return nil, fmt.Errorf("control groups: %w", errors.Join(err, removed))
 		}
 
-		g.root, g.base, g.v2, g.v1, g.lacks = "", "", nil, map[string]string{}, err
+		g.root, g.base, g.v2, g.v1, g.unenforceable = "", "", nil, map[string]string{}, err
 		return g, removed
 	}
 
 	return g, nil
 }
 
-// openHost prepares the hierarchies. After an error, no groups can be used. If only limits cannot be enforced, it returns
-// nil and sets g.lacks.
+// openHost prepares the hierarchies. After an error, no groups can be used. If only limits cannot be enforced, it
+// returns nil and sets g.unenforceable.
 func (g *Groups) openHost(cfg Config) error {
 	h, err := findHost(cfg.proc, cfg.Setting)
 	if err != nil {
@@ -117,7 +117,7 @@ func (g *Groups) openHost(cfg Config) error {
 		}
 	}
 
-	g.lacks = problem
+	g.unenforceable = problem
 
 	if cfg.mkdir != nil {
 		return nil
@@ -147,12 +147,12 @@ func (g *Groups) tryClone() error {
 		return nil
 	}
 
-	x, err := g.Take(Limits{})
+	x, err := g.Acquire(Limits{})
 	if err != nil {
 		return err
 	}
 
-	defer g.Give(x)
+	defer g.Release(x)
 
 	const none = "/proc/self/none"
 

@@ -53,8 +53,8 @@ func isOurs(root string) bool {
 	return filepath.IsAbs(root) && strings.HasPrefix(filepath.Base(root), "carillon-")
 }
 
-// removeTree kills all processes in a group and in those below it, and removes the groups whose processes have ended. An
-// error means that some are left; the caller tries again.
+// removeTree kills all processes in a group and in those below it, and removes the groups whose processes have
+// ended. An error means that some are left; the caller tries again.
 func removeTree(root string) error {
 	var dirs []string
 	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {

@@ -31,6 +31,11 @@ func active(ts *testscript.TestScript, _ bool, args []string) {
 	ts.Setenv("RUN", id)
 }
 
+// full makes etcd full, or gives it space again: full on|off.
+func full(ts *testscript.TestScript, _ bool, args []string) {
+	worldOf(ts).memory.SetFull(args[0] == "on")
+}
+
 // parts creates an active run with parts: parts TASK TICK STATE[=WHO, who paused it]..., with one STATE for
 // each part; queued means that the part is not assigned. Its id is in RUN. As with active, no node handles the
 // parts.
@@ -46,7 +51,7 @@ func parts(ts *testscript.TestScript, _ bool, args []string) {
 	for i, word := range args[2:] {
 		state, by, _ := strings.Cut(word, "=")
 		run := task.Run{UID: t.Task.UID, ScheduledTime: at, State: task.State(state), Trigger: task.TriggerPart, Owner: "node-a", Attempt: 1,
-			CreatedAt: at, StartedAt: at, PartCount: len(args) - 2}
+			CreatedAt: at, StartedAt: at, FanOut: task.FanOut{PartCount: len(args) - 2}}
 		switch part := task.PartID(id, i); {
 		case run.State == task.Queued:
 			parent.Fan.Left = append(parent.Fan.Left, i)

@@ -19,7 +19,7 @@ func TestToken_InClearTextIsAcceptedByFlagOrContext(t *testing.T) {
 		}
 	}
 
-	connect := func(edit func(*factorytest.Desk)) error {
+	connect := func(edit func(*factorytest.TestFactory)) error {
 		d := factorytest.New("")
 		d.Vars["CARILLON_CONFIG"] = config
 
@@ -38,7 +38,7 @@ func TestToken_InClearTextIsAcceptedByFlagOrContext(t *testing.T) {
 		t.Errorf("by default: %v", err)
 	}
 
-	if err := connect(func(d *factorytest.Desk) { d.InsecureFlag = true }); err != nil {
+	if err := connect(func(d *factorytest.TestFactory) { d.InsecureFlag = true }); err != nil {
 		t.Errorf("with --insecure: %v", err)
 	}
 
@@ -48,7 +48,7 @@ func TestToken_InClearTextIsAcceptedByFlagOrContext(t *testing.T) {
 		t.Errorf("with the context's word: %v", err)
 	}
 
-	if err := connect(func(d *factorytest.Desk) { d.ServerFlag, d.Vars["CARILLON_TOKEN"] = "http://b:1", "another" }); err == nil {
+	if err := connect(func(d *factorytest.TestFactory) { d.ServerFlag, d.Vars["CARILLON_TOKEN"] = "http://b:1", "another" }); err == nil {
 		t.Error("the context's word counts for another server")
 	}
 }

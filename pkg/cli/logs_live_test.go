@@ -49,7 +49,7 @@ func newFakeCluster(t *testing.T) *fakeCluster {
 	}
 
 	count("/v1/namespaces/default/runs", func(w http.ResponseWriter, r *http.Request) {
-		parent := task.Run{Namespace: "default", Task: "t000", ID: fanID, State: task.Running, Fan: &task.Fan{Count: 3}}
+		parent := task.Run{Namespace: "default", Task: "t000", ID: fanID, State: task.Running, FanOut: task.FanOut{Fan: &task.Fan{Count: 3}}}
 		part := func(i int, s task.State) task.Run {
 			return task.Run{Namespace: "default", Task: "t000", ID: task.PartID(fanID, i), State: s, Attempt: 1, Node: "n1"}
 		}

@@ -30,6 +30,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/internal/testkit/clitest"
 	"github.com/carillonhq/carillon/pkg/internal/testkit/owners"
 	"github.com/carillonhq/carillon/pkg/kv"
+	"github.com/carillonhq/carillon/pkg/kv/kvmem"
 	"github.com/carillonhq/carillon/pkg/kv/kvtest"
 	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/store/record"
@@ -42,6 +43,7 @@ const shards = 8
 // world is a cluster with one API and no scheduler, over a store in memory. The scripts write the records that
 // schedulers and nodes would write.
 type world struct {
+	memory  *kvmem.Store
 	etcd    *kv.Client
 	store   *store.Store
 	spool   *spool
@@ -55,15 +57,17 @@ type world struct {
 type worldKey struct{}
 
 func TestScripts(t *testing.T) {
-	clitest.Run(t, "testdata/script", newWorld, clitest.Commands{"record": recordRun, "output": output, "node": node, "owner": owner, "worker": worker, "save": save, "board": board, "damage": damage, "own": own, "meddle": meddle, "report": reportStatus, "active": active, "parts": parts, "remember": remember, "disown": disown})
+	clitest.Run(t, "testdata/script", newWorld, clitest.Commands{"record": recordRun, "output": output, "node": node, "owner": owner, "worker": worker, "save": save, "board": board, "damage": damage, "own": own, "meddle": meddle, "report": reportStatus, "active": active, "parts": parts, "remember": remember, "disown": disown, "full": full})
 }
 
 func newWorld(env *testscript.Env) clitest.Server {
 	t := env.T().(testing.TB)
-	etcd := kvtest.Memory(t)
+	memory := kvmem.New(kvmem.Config{MinTTL: 1})
+	t.Cleanup(memory.Close)
+	etcd := kvtest.ClientOf(t, memory)
 	keys, err := record.NewKeys("/" + task.NewUID())
 	must(t, err)
-	w := &world{etcd: etcd, store: store.New(etcd, kv.Direct(etcd), keys), spool: &spool{}}
+	w := &world{memory: memory, etcd: etcd, store: store.New(etcd, kv.Direct(etcd), keys), spool: &spool{}}
 	secret, first := firstAccess()
 	cluster, _, err := w.store.Bootstrap(context.Background(), shards, time.Now(), first)
 	must(t, err)

@@ -59,6 +59,13 @@ type NamespaceChange struct {
 	ForbiddenCount int             `json:"forbidden_count,omitempty" doc:"The number of such tasks."`
 	Checked        int             `json:"checked,omitempty" doc:"How many tasks were checked."`
 	Incomplete     bool            `json:"incomplete,omitempty" doc:"The namespace has more tasks, which were not checked."`
+	DryRun         *Change         `json:"dry_run,omitempty" doc:"With dry_run=true: nothing was written, and this is the record as it would be."`
+}
+
+// RoleChange is the answer to a change of a role.
+type RoleChange struct {
+	task.Role
+	DryRun *Change `json:"dry_run,omitempty" doc:"With dry_run=true: nothing was written, and this is the role as it would be."`
 }
 
 // ForbiddenTask is a task that the record of its namespace does not allow.
@@ -82,7 +89,7 @@ type NewToken struct {
 	Secret string `json:"secret" doc:"Send it as Authorization: Bearer SECRET. It is shown only here."`
 }
 
-// Subject is whoever has bindings or tokens, or is disabled.
+// Subject is a subject that has bindings or tokens, or is disabled.
 type Subject struct {
 	Subject  string   `json:"subject"`
 	Disabled bool     `json:"disabled,omitempty" doc:"The subject may do nothing, and its tokens are not accepted."`
@@ -96,7 +103,7 @@ type SubjectChange struct {
 	Disabled bool           `json:"disabled"`
 	Bindings []task.Binding `json:"bindings" doc:"The bindings that name the subject."`
 	Tokens   []task.Token   `json:"tokens" doc:"The tokens that act as the subject. They are not accepted while it is disabled."`
-	// What the subject has made works on, because rights never belong to who has made a token or a binding.
+	// Tokens and bindings that the subject created remain valid, because rights never depend on who created them.
 	MadeBindings []task.Binding `json:"made_bindings" doc:"The bindings that the subject has written. They remain in effect."`
 	MadeTokens   []task.Token   `json:"made_tokens" doc:"The tokens of other subjects that the subject has created. They remain valid."`
 }
@@ -118,7 +125,7 @@ func (s *AccessService) Reset(ctx context.Context) (NewToken, error) {
 	return t, err
 }
 
-// Writing is how a record is written. The zero value writes over whatever is there.
+// Writing is how a record is written. The zero value overwrites an existing record.
 type Writing struct {
 	Revision int64 // the revision that the record must have; else task.ErrStale
 	Create   bool  // the record must not exist; else task.ErrExists
@@ -144,6 +151,11 @@ func (s *RolesService) Get(ctx context.Context, name string) (task.Role, error) 
 // Put writes a role.
 func (s *RolesService) Put(ctx context.Context, r task.Role, w Writing) (task.Role, error) {
 	return doNamed[task.Role](ctx, s.conn, "/v1/roles/", r.Name, call{method: http.MethodPut, body: r, header: w.header()})
+}
+
+// DryRunPut is like Put, but writes nothing. RoleChange.DryRun contains what would change.
+func (s *RolesService) DryRunPut(ctx context.Context, r task.Role, w Writing) (RoleChange, error) {
+	return doNamed[RoleChange](ctx, s.conn, "/v1/roles/", r.Name, call{method: http.MethodPut, body: r, header: w.header(), query: dryRun(url.Values{}, 0)})
 }
 
 // Delete deletes a role that no binding uses. revision is the revision that it must have; 0: any.
@@ -189,6 +201,11 @@ func (s *NamespacesService) Put(ctx context.Context, n task.Namespace, w Writing
 	return doNamed[NamespaceChange](ctx, s.conn, "/v1/namespaces/", n.Name, call{method: http.MethodPut, body: n, header: w.header()})
 }
 
+// DryRunPut is like Put, but writes nothing. NamespaceChange.DryRun contains what would change.
+func (s *NamespacesService) DryRunPut(ctx context.Context, n task.Namespace, w Writing) (NamespaceChange, error) {
+	return doNamed[NamespaceChange](ctx, s.conn, "/v1/namespaces/", n.Name, call{method: http.MethodPut, body: n, header: w.header(), query: dryRun(url.Values{}, 0)})
+}
+
 // Delete deletes the record of a namespace that has neither tasks nor secrets. revision is the revision that it must
 // have; 0: any.
 func (s *NamespacesService) Delete(ctx context.Context, name string, revision int64) error {
@@ -208,8 +225,8 @@ func (s *TokensService) Get(ctx context.Context, id string) (task.Token, error) 
 	return doNamed[task.Token](ctx, s.conn, "/v1/tokens/", id, call{method: http.MethodGet})
 }
 
-// Create creates a token. If the answer is lost (task.ErrUnknown), the secret is lost with it: Error.ID is the id of the
-// token to delete.
+// Create creates a token. If the answer is lost (task.ErrUnknown), the secret is lost with it: Error.ID is the id
+// of the token to delete.
 func (s *TokensService) Create(ctx context.Context, r TokenRequest) (NewToken, error) {
 	var t NewToken
 	err := s.conn.doCall(ctx, call{method: http.MethodPost, path: "/v1/tokens", body: r}, &t)

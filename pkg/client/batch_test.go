@@ -131,7 +131,7 @@ func TestApplyAll_FailsAsAWhole(t *testing.T) {
 
 	away := dial(t, "http://127.0.0.1:1")
 	if _, err = collectItems(t.Context(), away, specs(1)); !errors.Is(err, task.ErrUnavailable) || errors.Is(err, task.ErrUnknown) {
-		t.Errorf("nobody there: %v", err)
+		t.Errorf("without a server: %v", err)
 	}
 }
 

@@ -72,6 +72,7 @@ type Client struct {
 	Roles      *RolesService
 	Bindings   *BindingsService
 	Namespaces *NamespacesService
+	NodeLimits *NodeLimitsService
 	Tokens     *TokensService
 	Subjects   *SubjectsService
 	AuditLog   *AuditLogService
@@ -108,6 +109,7 @@ func New(cfg Config) (*Client, error) {
 		Roles:      &RolesService{conn},
 		Bindings:   &BindingsService{conn},
 		Namespaces: &NamespacesService{conn},
+		NodeLimits: &NodeLimitsService{conn},
 		Tokens:     &TokensService{conn},
 		Subjects:   &SubjectsService{conn},
 		AuditLog:   &AuditLogService{conn},

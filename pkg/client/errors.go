@@ -14,7 +14,7 @@ import (
 )
 
 // Error is a failed call. errors.Is reports whether it is one of task.ErrNotFound, ErrExists, ErrConflict,
-// ErrStale, ErrInvalid, ErrUnavailable or ErrUnknown. It is none of them if the token was rejected (Status 401
+// ErrStale, ErrInvalid, ErrUnavailable or ErrUnknown. It is a different error if the token was rejected (Status 401
 // or 403) or the server failed (500).
 type Error struct {
 	Status  int    // of the answer; 0 if there was no answer

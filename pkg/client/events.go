@@ -38,7 +38,8 @@ type EventOptions struct {
 	After string
 	Since time.Time
 	// Lost, if set, is called with the error when a stream has ended and Follow reconnects, and with nil when
-	// the connection is back.
+	// the connection is back. If the first answer afterwards is a refusal, which ends Follow, it is not called: the
+	// refusal is the reason.
 	Lost func(error)
 	// Begun, if set, is called once, before the first event, when the stream has begun. All events from then on
 	// are delivered.
@@ -138,10 +139,12 @@ func (s *EventsService) Follow(ctx context.Context, o EventOptions) iter.Seq2[ta
 				wait = firstWait
 			}
 
-			stream.lost = true
-
-			if o.Lost != nil {
-				o.Lost(err)
+			// A stream that has begun ends like this also if the server has ended it, because its caller may no longer
+			// read it. The answer to the next request tells.
+			if stream.cut == nil && !stream.lost {
+				stream.cut = err
+			} else {
+				stream.reportLoss(err)
 			}
 
 			t := time.NewTimer(wait)
@@ -164,10 +167,24 @@ type eventStream struct {
 	yield func(task.Event, error) bool
 	begun bool // the server has answered at least once
 	lost  bool // the connection was lost, and Lost was called
+	// cut is why the connection was lost, until Lost is called.
+	cut error
 }
 
-// readConnection reads one connection until it ends. heard reports whether anything arrived.
-func (s *eventStream) readConnection(ctx context.Context) (heard bool, err error) {
+// reportLoss calls Lost because the connection was lost, or because of err if that has been reported.
+func (s *eventStream) reportLoss(err error) {
+	if s.cut != nil {
+		err = s.cut
+	}
+	s.cut, s.lost = nil, true
+
+	if s.o.Lost != nil {
+		s.o.Lost(err)
+	}
+}
+
+// readConnection reads one connection until it ends. received reports whether anything arrived.
+func (s *eventStream) readConnection(ctx context.Context) (received bool, err error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 
@@ -196,6 +213,9 @@ func (s *eventStream) readConnection(ctx context.Context) (heard bool, err error
 	}
 
 	s.begun = true
+	if s.cut != nil {
+		s.reportLoss(nil)
+	}
 	if s.lost && s.o.Lost != nil {
 		s.o.Lost(nil)
 	}
@@ -206,7 +226,7 @@ func (s *eventStream) readConnection(ctx context.Context) (heard bool, err error
 
 	var m message
 	for quiet.Reset(quietLimit); in.Scan(); quiet.Reset(quietLimit) {
-		heard = true
+		received = true
 
 		if m.addLine(in.Text()) {
 			continue
@@ -226,7 +246,7 @@ func (s *eventStream) readConnection(ctx context.Context) (heard bool, err error
 		err = fmt.Errorf("%w: %w", err, cause)
 	}
 
-	return heard, s.conn.errorWithoutAnswer(err, false)
+	return received, s.conn.errorWithoutAnswer(err, false)
 }
 
 // message is one server-sent message while its lines arrive.

@@ -52,7 +52,7 @@ func TestReadOnly_SendsNoChange(t *testing.T) {
 	}
 
 	if n := calls.Load(); n != 0 || len(told) != 0 {
-		t.Fatalf("%d calls were sent, %v told", n, told)
+		t.Fatalf("%d calls were sent, %v traced", n, told)
 	}
 
 	if _, err := c.Tasks.Get(ctx, "default", "a"); err != nil {
@@ -60,6 +60,6 @@ func TestReadOnly_SendsNoChange(t *testing.T) {
 	}
 
 	if n := calls.Load(); n != 1 || len(told) != 1 || told[0].Method != http.MethodGet || told[0].Status != http.StatusOK || strings.Contains(told[0].Path, "secret") {
-		t.Errorf("%d calls, told %+v", n, told)
+		t.Errorf("%d calls, traced %+v", n, told)
 	}
 }

@@ -78,8 +78,34 @@ func (s *LogsService) Follow(ctx context.Context, namespace, name, id string, o 
 	return stream, err
 }
 
-// openStream sends a call and returns the answer as a stream.
+// In a namespace that records who reads output, a node accepts a limited number of reads of one subject within a second.
+// openStream repeats a read that was refused because of that, readTries times with a pause of readPause.
+const (
+	readTries = 8
+	readPause = 300 * time.Millisecond
+)
+
+// openStream opens a stream, again if the server refuses it because of too many reads within a second.
 func (s *LogsService) openStream(ctx context.Context, k call, namespace, name, id string, o LogOptions) (*LogStream, error) {
+	for try := 1; ; try++ {
+		stream, err := s.openStreamOnce(ctx, k, namespace, name, id, o)
+		e := (*Error)(nil)
+		if !errors.As(err, &e) || e.Code != CodeRateLimited || try == readTries {
+			return stream, err
+		}
+
+		pause := time.NewTimer(readPause)
+		select {
+		case <-pause.C:
+		case <-ctx.Done():
+			pause.Stop()
+			return nil, err
+		}
+	}
+}
+
+// openStreamOnce sends a call and returns the answer as a stream.
+func (s *LogsService) openStreamOnce(ctx context.Context, k call, namespace, name, id string, o LogOptions) (*LogStream, error) {
 	if err := checkRunID(id); err != nil {
 		return nil, err
 	}

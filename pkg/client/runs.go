@@ -108,8 +108,14 @@ func (s *RunsService) Find(ctx context.Context, namespace, id string) (task.Run,
 
 // Cancel ends a run. A queued run ends at once. For an active run, the request goes to its node. The error has
 // CodeAlreadyEnded if the run has ended.
-func (s *RunsService) Cancel(ctx context.Context, namespace, name, id string) (task.Run, error) {
-	return s.postVerb(ctx, namespace, name, id, "cancel")
+//
+// While etcd is full, an active run is ended nevertheless, and the result is Unrecorded. The error has CodeNoSpace for a
+// queued run, and for a run with parts, of which it ends those that are active.
+func (s *RunsService) Cancel(ctx context.Context, namespace, name, id string) (Cancelled, error) {
+	var r Cancelled
+	err := s.postInto(ctx, namespace, name, id, "cancel", &r)
+
+	return r, err
 }
 
 // Pause requests that the node of a run stop its processes. The run's state is task.Paused when it has done so.
@@ -138,26 +144,25 @@ func (s *RunsService) Dismiss(ctx context.Context, namespace, name, id string) (
 // postVerb sends a request to change one run.
 func (s *RunsService) postVerb(ctx context.Context, namespace, name, id, verb string) (task.Run, error) {
 	var r task.Run
-
-	if err := checkRunID(id); err != nil {
-		return r, err
-	}
-
-	err := s.conn.doTask(ctx, namespace, name, call{method: http.MethodPost}, &r, "runs", id, verb)
+	err := s.postInto(ctx, namespace, name, id, verb, &r)
 
 	return r, err
+}
+
+// postInto is postVerb for an answer of any type.
+func (s *RunsService) postInto(ctx context.Context, namespace, name, id, verb string, out any) error {
+	if err := checkRunID(id); err != nil {
+		return err
+	}
+
+	return s.conn.doTask(ctx, namespace, name, call{method: http.MethodPost}, out, "runs", id, verb)
 }
 
 // Retry queues a new run that replaces a dead run and has the same environment. The error has CodeConflict if
 // the run is not dead.
 func (s *RunsService) Retry(ctx context.Context, namespace, name, id string) (Triggered, error) {
 	var r Triggered
-
-	if err := checkRunID(id); err != nil {
-		return r, err
-	}
-
-	err := s.conn.doTask(ctx, namespace, name, call{method: http.MethodPost}, &r, "runs", id, "retry")
+	err := s.postInto(ctx, namespace, name, id, "retry", &r)
 
 	return r, err
 }

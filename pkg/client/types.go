@@ -52,6 +52,12 @@ type AttemptStatuses struct {
 	Items []task.AttemptStatus `json:"items"`
 }
 
+// AttemptCancel is the answer of a node that was asked to end one of its attempts.
+type AttemptCancel struct {
+	Node string `json:"node"`
+	task.LateCancelled
+}
+
 // Task is a task as the API returns it: the spec as stored, and the state of the task.
 type Task struct {
 	task.Task
@@ -120,6 +126,13 @@ type BatchResult struct {
 // Failed is the Result of a line that failed.
 const Failed = "failed"
 
+// Cancelled is a run that a caller has cancelled.
+type Cancelled struct {
+	task.Run
+	// Unrecorded is set if etcd is full. The run's node ends the run, and etcd does not show it until it has space.
+	Unrecorded bool `json:"unrecorded,omitempty" doc:"etcd is full: the node of the run ends it now, and the record of its end follows when etcd has space."`
+}
+
 // Triggered is a run that a trigger has queued.
 type Triggered struct {
 	task.Run
@@ -141,6 +154,7 @@ type Occurrence struct {
 	// DueBefore is set for a schedule with jitter without a known task, whose uid would determine the due time.
 	DueBefore task.Time `json:"due_before,omitzero" doc:"With jitter: the tick is due at time or later, but before this."`
 	DueAt     task.Time `json:"due_at,omitzero" doc:"When it is due, if jitter delays it."`
+	Obstacle  string    `json:"obstacle,omitempty" doc:"For a tick of a task: why its run could not start as things are now. One of the reasons namespace, no_matching_node and number_of_nodes."`
 }
 
 // Coming is a future tick in a list of the ticks of many tasks.
@@ -358,8 +372,9 @@ const (
 	CodeNotConfirmed = "not_confirmed" // the freeze is in force, but some nodes have not confirmed it
 	CodeClock        = "clock_not_trusted"
 	CodeRestored     = "etcd_restored"
-	CodeBusy         = "busy"
+	CodeBusy         = "busy"             // the node already serves as many such requests as it can
 	CodeIncomplete   = "incomplete"       // with complete=true: some tasks may be missing from the list
+	CodeRateLimited  = "rate_limited"     // too many within a second: try again in a second
 	CodeNotCarillon  = "not_carillon"     // set by Client: the answer does not come from Carillon
 	CodeUntrusted    = "untrusted_server" // set by Client: the program that listens could take the token, so nothing was sent
 	CodeTLS          = "tls"              // set by Client: the TLS handshake failed, so nothing was sent

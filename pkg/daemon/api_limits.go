@@ -18,6 +18,7 @@ import (
 const (
 	maxConnections     = 1024
 	maxUserConnections = 256 // on the unix socket, which is limited separately
+	maxScrapers        = 32  // at metrics_listen
 
 	readHeaderTimeout = 10 * time.Second
 	// requestReadTimeout and answerWriteTimeout apply to whole requests and answers. They

@@ -14,6 +14,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/daemon/etcdhistory"
 	"github.com/carillonhq/carillon/pkg/internal/certs"
 	"github.com/carillonhq/carillon/pkg/kv"
+	"github.com/carillonhq/carillon/pkg/kv/embedded"
 	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/task"
 )
@@ -41,7 +42,7 @@ func (n *Node) reachEtcd(ctx context.Context) (err error) {
 			}
 		}
 
-		cfg := kv.ServerConfig{
+		cfg := embedded.Config{
 			Dir: filepath.Join(n.cfg.DataDir, "etcd"), QuotaBytes: n.cfg.EtcdQuota, CompactionAge: n.cfg.EventRetention.Std(), Logger: n.log.Named("etcd"), Waiting: n.http.waitForMembers,
 		}
 		if cfg.Peers = n.cfg.peersConfig(); cfg.Peers != nil {
@@ -51,7 +52,7 @@ func (n *Node) reachEtcd(ctx context.Context) (err error) {
 			}
 		}
 
-		n.server, err = kv.StartServer(ctx, cfg)
+		n.server, err = embedded.Start(ctx, cfg)
 		if err == nil {
 			n.client = n.server.Client()
 		}

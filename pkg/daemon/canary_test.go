@@ -170,7 +170,7 @@ func (s *canarySite) fails() {
 		{"secret", "set", "db", "a=" + s.secret.value}, {"secret", "set", "db", "a", "b"}, {"secret", "set", "NO", "a"},
 	} {
 		if code := s.carillon(s.secret.value, args...); code == 0 {
-			s.t.Errorf("%d words: it is done", len(args))
+			s.t.Errorf("%d words: the command succeeded", len(args))
 		}
 	}
 	token, err := os.ReadFile(filepath.Join(s.nodes["n1"].dir, "token"))

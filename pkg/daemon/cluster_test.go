@@ -48,18 +48,19 @@ type cluster struct {
 }
 
 type process struct {
-	t    *testing.T
-	name string
-	port int
-	http *http.Client // a client of its API
-	tls  bool
-	dir  string
-	exe  string     // the program, if it is not the test binary; "": the test binary
-	env  []string   // environment variables in addition to those of the test
-	pass []*os.File // inherited as descriptor 3 and following
-	cmd  *exec.Cmd
-	logs *logBuffer
-	gone chan struct{}
+	t       *testing.T
+	name    string
+	port    int
+	scraped int          // the port of its metrics
+	http    *http.Client // a client of its API
+	tls     bool
+	dir     string
+	exe     string     // the program, if it is not the test binary; "": the test binary
+	env     []string   // environment variables in addition to those of the test
+	pass    []*os.File // inherited as descriptor 3 and following
+	cmd     *exec.Cmd
+	logs    *logBuffer
+	gone    chan struct{}
 }
 
 func newCluster(t *testing.T, flags ...string) *cluster {
@@ -163,7 +164,10 @@ func (p *process) launch(args []string) {
 		exe = p.exe
 	}
 	p.cmd = exec.Command(exe, args...)
-	p.cmd.Env = append(append(os.Environ(), asDaemon+"=1", raceOptions, clockFile+"="+p.clock()), p.env...)
+	if p.scraped == 0 {
+		p.scraped = freePort(p.t)
+	}
+	p.cmd.Env = append(append(os.Environ(), asDaemon+"=1", raceOptions, clockFile+"="+p.clock(), fmt.Sprintf("CARILLON_METRICS_LISTEN=127.0.0.1:%d", p.scraped)), p.env...)
 	p.logs = &logBuffer{}
 	p.cmd.Stdout, p.cmd.Stderr = p.logs, p.logs
 	p.cmd.ExtraFiles = p.pass
@@ -207,6 +211,9 @@ func (p *process) url() string {
 	}
 	return fmt.Sprintf("http://127.0.0.1:%d", p.port)
 }
+
+// metricsURL returns where the process serves its metrics without a token.
+func (p *process) metricsURL() string { return fmt.Sprintf("http://127.0.0.1:%d/metrics", p.scraped) }
 
 func (p *process) waitReady() {
 	p.t.Helper()

@@ -83,7 +83,7 @@ func (e Environment) devCommand() *cobra.Command {
 		Example: "  carillon dev\n  carillon dev --data-dir /tmp/try --listen 127.0.0.1:7171",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			// Tasks run as the user who has started it. Of any other user than root, they do so anyway.
+			// Tasks run as the user that started it. For users other than root, that is the only possibility.
 			if cfg.DefaultUser == "" && os.Geteuid() == 0 {
 				cfg.DefaultUser = "root"
 			}
@@ -143,11 +143,11 @@ func printWelcome(n *Node, own bool, out io.Writer) error {
 		use += fmt.Sprintf("  export CARILLON_SERVER=%s\n", server)
 	}
 
-	_, err := fmt.Fprintf(out, "Carillon %s is up: %s (API description: %s/openapi.json)\n\nIn another terminal:\n%s"+
+	_, err := fmt.Fprintf(out, "Carillon %s is up: %s\n\nIn another terminal:\n%s"+
 		"  carillon task create tick --schedule '@every 5s' -- /bin/sh -c 'echo $CARILLON_SCHEDULED_TIME'\n"+
 		"  carillon task list\n  carillon logs tick\n\nInspect the cluster:\n"+
 		"  etcdctl --endpoints %s get --prefix %s/\n\nData: %s · token: %s · stop with Ctrl-C\n\n",
-		Version(), n.Address(), n.Address(), use, n.EtcdEndpoints(), n.cfg.Prefix, n.cfg.DataDir, path)
+		Version(), n.Address(), use, n.EtcdEndpoints(), n.cfg.Prefix, n.cfg.DataDir, path)
 
 	return err
 }

@@ -29,7 +29,7 @@ type Config struct {
 	Listen    string            `json:"listen"`    // host:port of the API
 	Advertise string            `json:"advertise"` // URL at which other nodes reach the API
 	Socket    string            `json:"socket"`    // path of the API's unix socket; "": none
-	Insecure  bool              `json:"insecure"`  // the API listens beyond loopback without TLS
+	Insecure  bool              `json:"insecure"`  // the API and the metrics listen beyond loopback without TLS
 	Labels    map[string]string `json:"labels"`
 	Roles     []string          `json:"roles"`
 	Slots     int               `json:"slots"`
@@ -43,6 +43,9 @@ type Config struct {
 	TLSKey        string `json:"tls_key"`
 	TLSCA         string `json:"tls_ca"`
 	TLSClientAuth string `json:"tls_client_auth"` // client certificates of the API: none, optional or require
+
+	// MetricsListen is the host:port at which /metrics and /healthz need no token; "": none.
+	MetricsListen string `json:"metrics_listen"`
 
 	// Files of the host's administrator. Their current contents count at each use.
 	SecretKeys string `json:"secret_keys"` // keys under which secrets are encrypted; 0600
@@ -305,23 +308,21 @@ func (c *Config) validateNumbers() error {
 	return nil
 }
 
-// validateAddresses checks listen and advertise. Without TLS, the API may only listen on a loopback address, unless
-// insecure is set.
+// validateAddresses checks listen, metrics_listen and advertise.
 func (c *Config) validateAddresses() error {
-	host, port, err := net.SplitHostPort(c.Listen)
-	if err != nil || port == "" {
-		return task.Invalid(task.CodeBadValue, "listen", "%s is not host:port", task.Quote(c.Listen))
+	if err := c.validateListen("listen", &c.Listen); err != nil {
+		return err
 	}
 
-	if host == "localhost" {
-		// The resolver may return another address for localhost. The listener must bind the address that is checked here.
-		host = "127.0.0.1"
-		c.Listen = net.JoinHostPort(host, port)
-	}
+	if c.MetricsListen != "" {
+		if err := c.validateListen("metrics_listen", &c.MetricsListen); err != nil {
+			return err
+		}
 
-	if !isLoopback(host) && !c.Insecure && !c.servesTLS() {
-		return task.Invalid(task.CodeBadValue, "listen",
-			"%s is reachable from other hosts: set tls_cert and tls_key, listen on 127.0.0.1, or accept the risk with --insecure", task.Quote(c.Listen))
+		// Port 0 stands for any free port.
+		if _, port, _ := net.SplitHostPort(c.MetricsListen); c.MetricsListen == c.Listen && port != "0" {
+			return task.Invalid(task.CodeBadValue, "metrics_listen", "%s is also the address of the API (listen): use another port", task.Quote(c.MetricsListen))
+		}
 	}
 
 	if c.Advertise == "" {
@@ -334,6 +335,28 @@ func (c *Config) validateAddresses() error {
 	}
 	if u.Scheme != c.urlScheme() {
 		return task.Invalid(task.CodeBadValue, "advertise", "%s must begin with %s://: the API uses https if tls_cert is set, and http otherwise", task.Quote(c.Advertise), c.urlScheme())
+	}
+
+	return nil
+}
+
+// validateListen checks an address to listen on, and completes it. Without TLS it must be a loopback address, unless
+// insecure is set.
+func (c *Config) validateListen(field string, address *string) error {
+	host, port, err := net.SplitHostPort(*address)
+	if err != nil || port == "" {
+		return task.Invalid(task.CodeBadValue, field, "%s is not host:port", task.Quote(*address))
+	}
+
+	if host == "localhost" {
+		// The resolver may return another address for localhost. The listener must bind the address that is checked here.
+		host = "127.0.0.1"
+		*address = net.JoinHostPort(host, port)
+	}
+
+	if !isLoopback(host) && !c.Insecure && !c.servesTLS() {
+		return task.Invalid(task.CodeBadValue, field,
+			"%s is reachable from other hosts: set tls_cert and tls_key, listen on 127.0.0.1, or accept the risk with --insecure", task.Quote(*address))
 	}
 
 	return nil

@@ -24,6 +24,10 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
+// manyHealthChecks have answers that no buffer of a connection can hold. They need no token; other answers to clients
+// without one are the last on their connection.
+var manyHealthChecks = strings.Repeat("GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n", 20_000)
+
 // attacks are what clients without a token do to hold a connection, and to make it expensive, for as long as they
 // can.
 var attacks = []struct {
@@ -42,7 +46,7 @@ var attacks = []struct {
 		return readAll(c)
 	}},
 	{"read no answer", func(c net.Conn) error {
-		fmt.Fprint(c, strings.Repeat("GET /openapi.json HTTP/1.1\r\nHost: x\r\n\r\n", 40))
+		fmt.Fprint(c, manyHealthChecks)
 		for { // a write fails when the server has closed the connection
 			if _, err := c.Write([]byte("G")); err != nil {
 				return err
@@ -290,7 +294,7 @@ func (p *process) residentMemory() int {
 // metricLines returns the metrics of a process whose names begin with prefix.
 func (p *process) metricLines(prefix string) string {
 	p.t.Helper()
-	res, err := p.caller().Get(p.url() + "/metrics")
+	res, err := http.Get(p.metricsURL())
 	if err != nil {
 		p.t.Fatal(err)
 	}

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/http"
 	"strings"
 	"syscall"
 	"testing"
@@ -19,7 +20,7 @@ const aLongLease = "5m"
 // sum returns the sum of those values of a metric whose line contains all words.
 func (p *process) sum(words ...string) (sum float64) {
 	p.t.Helper()
-	res, err := p.caller().Get(p.url() + "/metrics")
+	res, err := http.Get(p.metricsURL())
 	if err != nil {
 		p.t.Fatal(err)
 	}

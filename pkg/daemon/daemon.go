@@ -9,6 +9,7 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -35,6 +36,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/internal/connlimit"
 	"github.com/carillonhq/carillon/pkg/internal/readmodel"
 	"github.com/carillonhq/carillon/pkg/kv"
+	"github.com/carillonhq/carillon/pkg/kv/embedded"
 	"github.com/carillonhq/carillon/pkg/scheduler"
 	"github.com/carillonhq/carillon/pkg/scheduler/placement"
 	"github.com/carillonhq/carillon/pkg/store"
@@ -53,27 +55,29 @@ type Node struct {
 	instance string         // the id of this start
 	former   datadir.Record // what the previous process stored in the data directory
 
-	state    *datadir.State     // the state over restarts; holds the lock of the data directory
-	key      ed25519.PrivateKey // signs requests to other nodes
-	server   *kv.Server         // the embedded etcd; nil: none
-	client   *kv.Client         // the client of etcd; its KV observes revisions
-	etcdKV   clientv3.KV        // the client's KV, without the observation of revisions
-	batcher  *kv.Batcher        // combines writes to etcd (group commit)
-	store    *store.Store
-	registry *prometheus.Registry // the metrics of this node
-	etcd     *etcdMonitor         // reports how full etcd is
-	access   *authority.Keeper    // who may do what; it stays empty on a node that only executes runs
-	late     *auditlog.Late       // audit records that a full etcd could not store
-	cluster  task.Cluster         // the record as it was at the start; the number of shards never changes
-	record   *clusterRecord       // follows the cluster's record
-	restored error                // not nil: at the start, etcd was found to be restored from an older snapshot
-	secured  secured              // certificates and CAs
-	trust    trust                // keys for secrets and the host's policy
-	tls      nodeTLS              // connections between nodes
-	expiry   *certExpiryMonitor   // reports certificates that expire
+	state     *datadir.State     // the state over restarts; holds the lock of the data directory
+	key       ed25519.PrivateKey // signs requests to other nodes
+	server    *embedded.Server   // the embedded etcd; nil: none
+	client    *kv.Client         // the client of etcd; its KV observes revisions
+	etcdKV    clientv3.KV        // the client's KV, without the observation of revisions
+	batcher   *kv.Batcher        // combines writes to etcd (group commit)
+	store     *store.Store
+	registry  *prometheus.Registry // the metrics of this node
+	etcd      *etcdMonitor         // reports how full etcd is
+	access    *authority.Keeper    // who may do what; it stays empty on a node that only executes runs
+	late      *auditlog.Late       // audit records that a full etcd could not store
+	sinks     []*auditlog.Sink     // copies of all audit records
+	cluster   task.Cluster         // the record as it was at the start; the number of shards never changes
+	record    *clusterRecord       // follows the cluster's record
+	restored  error                // not nil: at the start, etcd was found to be restored from an older snapshot
+	secured   certSources          // certificates and CAs
+	hostFiles hostFiles            // keys for secrets and the host's policy
+	tls       nodeTLS              // connections between nodes
+	expiry    *certExpiryMonitor   // reports certificates that expire
 
 	listeners *apiListeners
 	http      *httpServer
+	metrics   *metricsServer // nil: there is no metrics_listen
 
 	etcdWaiter *etcdWaiter
 
@@ -87,6 +91,7 @@ type Node struct {
 
 	nodes    *kv.Mirror         // nodes/
 	known    *record.KnownNodes // decodes nodes/, and reuses records that have not changed
+	limits   *kv.Mirror         // access/nodes/, on a node that does not keep all access records; else nil
 	owners   *kv.Mirror         // owners/
 	moves    *kv.Mirror         // shards that are being handed over
 	presence *presence
@@ -107,27 +112,22 @@ type Node struct {
 	groups   *cgroup.Groups    // nil: none
 	orphans  *proctree.Orphans // nil: orphans do not become children of the daemon
 
+	fleetChanged wake.Signal                    // wakes followFleet
+	placedBy     atomic.Pointer[authority.View] // the access records by which the fleet was set
 }
 
-// Start locks the data directory, listens, connects to etcd, and creates the cluster if
-// there is none. While etcd does not answer, it waits until ctx ends.
-// If it returns no error, the caller must call Close.
-func Start(ctx context.Context, cfg Config, log *zap.Logger) (*Node, error) {
-	return Environment{}.Start(ctx, cfg, log)
-}
-
-// startNode implements Start. After an error it closes what it has opened.
+// startNode implements [Environment.Start]. After an error it closes what it has opened.
 func startNode(ctx context.Context, cfg Config, env Environment, log *zap.Logger) (_ *Node, err error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
 
-	trust, err := cfg.loadTrust(log)
+	trust, err := cfg.openHostFiles(log)
 	if err != nil {
 		return nil, err
 	}
 
-	n := &Node{cfg: cfg, trust: trust, env: env, log: log, instance: task.NewUID(), keep: wake.NewSignal(), announce: wake.NewSignal()}
+	n := &Node{cfg: cfg, hostFiles: trust, env: env, log: log, instance: task.NewUID(), keep: wake.NewSignal(), announce: wake.NewSignal(), fleetChanged: wake.NewSignal()}
 	defer func() {
 		if err != nil {
 			n.Close()
@@ -163,6 +163,8 @@ func startNode(ctx context.Context, cfg Config, env Environment, log *zap.Logger
 	n.listeners = newAPIListeners(cfg, env, n.tls, admins, n.announce, log)
 	n.http = startHTTP(newHTTPServer(admins, cfg.servesAPI(), log), env.serviceManager, n.listeners.endpoints...)
 
+	n.metrics = startMetrics(cfg, env, n.tls, log)
+
 	// The revisions are observed from the first answer on: a lower revision than the former process has seen
 	// must be detected before anything is written.
 	n.revisions = etcdhistory.NewRevisions(n.former.Revision)
@@ -178,6 +180,7 @@ func startNode(ctx context.Context, cfg Config, env Environment, log *zap.Logger
 	n.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	n.client.Register(n.registry)
 	n.listeners.registerMetrics(n.registry)
+	n.metrics.serveRegistry(n.registry)
 
 	keys, err := record.NewKeys(cfg.Prefix)
 	if err != nil {
@@ -201,7 +204,7 @@ func (n *Node) connectParts() (err error) {
 	n.eligibility = newEligibility(registry, n.log, n.eligibilityChanged)
 	n.clock = newClockMonitor(cfg, n.env, n.eligibility)
 	n.watchdog = newWatchdog(n.log)
-	n.trust.registerMetrics(registry)
+	n.hostFiles.registerMetrics(registry)
 	n.expiry = newCertExpiryMonitor(n.secured, n.env, registry, n.log)
 
 	// The state of the cluster, as etcd last reported it.
@@ -211,9 +214,14 @@ func (n *Node) connectParts() (err error) {
 	n.member = &memberMonitor{server: n.server, store: n.store}
 
 	n.access = authority.New(n.client, keys, n.log)
+	if !cfg.knowsAccess() {
+		n.limits = n.newMirror(keys.NodeLimits(), "node limits")
+	}
 	if n.late, err = auditlog.OpenLate(cfg.DataDir, n.store, n.log); err != nil {
 		return err
 	}
+
+	n.sinks = n.newAuditSinks()
 
 	// The execution of attempts.
 	if err := n.openGroups(); err != nil {
@@ -227,7 +235,7 @@ func (n *Node) connectParts() (err error) {
 	n.fleet = placement.NewFleet(cfg.Name, n.executor.Free)
 	n.engine = scheduler.New(scheduler.Config{
 		Node: cfg.Name, Store: n.store, Fleet: n.fleet, NextAttempt: executor.Next,
-		Freezes: n.freezes.knownFreezes, Namespaces: n.knownNamespaces, Now: n.env.Now, Cluster: n.record.currentRecord, May: n.mayCommit,
+		Freezes: n.freezes.knownFreezes, Namespaces: n.knownNamespaces, Now: n.env.Now, Cluster: n.record.currentRecord, MayCommit: n.mayCommit,
 		Logger: n.log.Named("scheduler"), Registerer: registry,
 	})
 	n.keeper = shard.NewKeeper(shard.KeeperConfig{
@@ -286,7 +294,7 @@ func (n *Node) wireExecutor() (err error) {
 		Groups: n.groups, Orphans: n.orphans,
 		Spool: spool.Config{Limit: cfg.SpoolLimit, Total: cfg.SpoolTotal, MaxAge: cfg.SpoolRetention.Std(), Uncompressed: !cfg.SpoolCompress},
 		Fake:  n.env.Act, Boot: n.env.Boot, Logger: n.log, Registerer: n.registry,
-		Secrets: n.secretReader(), Policy: n.trust.processPolicy(), DefaultUser: cfg.taskUser(),
+		Secrets: n.secretReader(), Policy: n.hostFiles.processPolicy(), DefaultUser: cfg.taskUser(),
 		Obeyed: n.announce.Send, StuckChanged: n.announce.Send,
 		// A former instance of this data directory is dead with all its processes: bePresent has cleared it before
 		// the executor sees the inbox.
@@ -305,9 +313,9 @@ func (n *Node) newAPI() (http.Handler, error) {
 	}
 
 	return api.New(api.Config{
-		Store: n.store, Access: n.access, ForwardedOnly: !cfg.servesAPI(), LateAudit: n.late.Keep,
+		Store: n.store, Access: n.access, ForwardedOnly: !cfg.servesAPI(), LateAudit: n.late.Keep, RefusedLogin: n.recordRefusedLogin,
 		Cluster: n.cluster, Node: cfg.Name, Instance: n.instance, Version: Version(), Ref: n.taskRef, Now: n.env.Now,
-		Etcd: etcdctl, Nodes: n.presentNodes, Peer: n.peerNamed, Key: n.key, Keys: n.trust.keyRing(),
+		Etcd: etcdctl, Nodes: n.presentNodes, Peer: n.peerNamed, Key: n.key, Keys: n.hostFiles.keyRing(),
 		Dial: n.env.Dial, DialTLS: n.tls.dialTLS(), TLS: n.tls.serves,
 		Clock: n.clock.checkTrusted, Writable: func() error { return n.eligibility.errorFor(task.IneligibleRestored) },
 		SetState: n.states.requestState, Ready: n.health.checkReady,
@@ -335,7 +343,7 @@ func (n *Node) newPresence() *presence {
 	return &presence{
 		store: n.store, state: n.state, former: n.former, ttl: n.cfg.LeaseTTL.Std(), env: n.env, log: n.log.Named("presence"),
 		attempts: n.executor, entries: n.engine, member: n.member, listeners: n.listeners, expiry: n.expiry, facts: n.facts,
-		trust: n.trust, eligibility: n.eligibility, watchdog: n.watchdog, stall: n.stall, announce: n.announce,
+		hostFiles: n.hostFiles, eligibility: n.eligibility, watchdog: n.watchdog, stall: n.stall, announce: n.announce,
 		node: task.Node{
 			Name: n.cfg.Name, Instance: n.instance, PublicKey: api.PublicKey(n.key), Version: Version(), Labels: labels, Roles: n.cfg.Roles, Host: n.env.Host,
 			Slots: n.cfg.Slots, Weight: n.cfg.Weight, LeaseTTL: n.cfg.LeaseTTL, StartedAt: task.At(n.env.Now()),
@@ -398,6 +406,9 @@ func (n *Node) EtcdEndpoints() string {
 func (n *Node) Close() {
 	if n.http != nil {
 		n.http.close()
+	}
+	if n.metrics != nil {
+		n.metrics.close()
 	}
 
 	if n.client != nil && n.server == nil {

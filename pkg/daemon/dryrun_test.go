@@ -65,7 +65,7 @@ func TestDryRun_TellsWhatADaemonThenDecides(t *testing.T) {
 				t.Fatal(err)
 			}
 			create(name)
-			return fmt.Errorf("what would become of %s was told, and done %s later (%v)", name, took, err)
+			return fmt.Errorf("the dry run of %s reported a change, which was made %s later (%v)", name, took, err)
 		})
 		all = append(all, whatWasTold(name, now, was.Paused, would.DryRun.Ticks))
 	}
@@ -129,7 +129,7 @@ func (d told) decided(t *testing.T, cl *client.Client) error {
 	}
 	ticks := slices.SortedFunc(maps.Keys(got), time.Time.Compare)
 	if told := slices.SortedFunc(maps.Keys(d.ticks), time.Time.Compare); !slices.EqualFunc(ticks, told, time.Time.Equal) {
-		return fmt.Errorf("%s, from %s to %s: decided %v, told %v", d.name, d.from, d.to, ticks, told)
+		return fmt.Errorf("%s, from %s to %s: decided %v, predicted %v", d.name, d.from, d.to, ticks, told)
 	}
 	return nil
 }

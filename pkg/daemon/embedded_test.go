@@ -270,7 +270,7 @@ func TestEmbedded_ThreeAgentsAreTheirOwnEtcd(t *testing.T) {
 	}
 	for _, change := range []string{"etcd member n3 removed", "etcd member n3 added at " + tr.peers["n3"]} {
 		if told[change] != "service:bootstrap" {
-			t.Errorf("%s by %q; told is %q", change, told[change], told)
+			t.Errorf("%s by %q; the events are %q", change, told[change], told)
 		}
 	}
 	tr.begin("n3", "--initial-cluster-state", "existing").waitReady()

@@ -83,7 +83,8 @@ func (e Environment) bootTime() time.Duration {
 	return proctree.BootTime()
 }
 
-// Start is the function Start, in this environment.
+// Start locks the data directory, listens, connects to etcd, and creates the cluster if there is none. While etcd does
+// not answer, it waits until ctx ends. If it returns no error, the caller must call Close.
 func (e Environment) Start(ctx context.Context, cfg Config, log *zap.Logger) (*Node, error) {
 	return startNode(ctx, cfg, e.withDefaults(), log)
 }

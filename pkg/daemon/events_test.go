@@ -76,7 +76,7 @@ func TestEvents_FollowAClusterFromNodeToNode(t *testing.T) {
 			all, place = append(all, e), e.ID
 		}
 		if len(all) < len(told) {
-			return fmt.Errorf("%d events were told, and %d are there", len(told), len(all))
+			return fmt.Errorf("%d events were delivered, and %d exist", len(told), len(all))
 		}
 		return nil
 	})
@@ -99,7 +99,7 @@ func (c *cluster) leadsToWhatIsThere(events []task.Event) {
 		case e.Kind == task.EventRun:
 			runs[e.Task+"/"+e.Run] = e.State
 			if e.Actor == "" && e.Action != task.ActionLate {
-				c.t.Errorf("nobody did %+v", e)
+				c.t.Errorf("an event without a cause: %+v", e)
 			}
 		case e.Kind == task.EventShard:
 			owners[*e.Shard] = e.Node
@@ -141,7 +141,7 @@ func (c *cluster) leadsToWhatIsThere(events []task.Event) {
 			c.t.Errorf("shard %d is of %q by its events, and of %q", shard, owners[shard], r.Node)
 		}
 		if name, ok := strings.CutPrefix(key, c.keys.Nodes()); ok && !nodes[name] {
-			c.t.Errorf("node %s is there, and no event of it", name)
+			c.t.Errorf("node %s is present, but there is no event", name)
 		}
 		if _, name, ok := c.keys.ParseSpec(key); ok && tasks[name] != r.Generation {
 			c.t.Errorf("task %s is of generation %d by its events, and of %d", name, tasks[name], r.Generation)

@@ -27,18 +27,18 @@ type certExpiryMonitor struct {
 	env     Environment
 	log     *zap.Logger
 	ends    *prometheus.GaugeVec
-	told    map[string]toldEnd // what was logged, by setting
+	told    map[string]loggedExpiry // what was logged, by setting
 }
 
-// toldEnd is an expiry time that was logged, and its level.
-type toldEnd struct {
+// loggedExpiry is an expiry time that was logged, and its level.
+type loggedExpiry struct {
 	end   time.Time
 	level int // 0: not soon; 1: soon; 2: urgent; 3: expired
 }
 
 // newCertExpiryMonitor returns a monitor of all certificates that the node has.
-func newCertExpiryMonitor(s secured, env Environment, r prometheus.Registerer, log *zap.Logger) *certExpiryMonitor {
-	e := &certExpiryMonitor{sources: map[string]*certs.Source{}, env: env, log: log.Named("tls"), told: map[string]toldEnd{},
+func newCertExpiryMonitor(s certSources, env Environment, r prometheus.Registerer, log *zap.Logger) *certExpiryMonitor {
+	e := &certExpiryMonitor{sources: map[string]*certs.Source{}, env: env, log: log.Named("tls"), told: map[string]loggedExpiry{},
 		ends: prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "carillon_tls_expiry_timestamp_seconds",
 			Help: "Expiry time of a certificate in seconds since 1970, by the setting that names its file."}, []string{"setting"})}
 	for prefix, source := range map[string]*certs.Source{"tls_": s.api, "etcd_": s.etcd, "etcd_peer_": s.peer} {
@@ -92,7 +92,7 @@ func (e *certExpiryMonitor) logExpiry(setting string, end time.Time) {
 	}
 
 	before := e.told[setting]
-	if e.told[setting] = (toldEnd{end, level}); level == 0 || before.end.Equal(end) && before.level >= level {
+	if e.told[setting] = (loggedExpiry{end, level}); level == 0 || before.end.Equal(end) && before.level >= level {
 		return
 	}
 

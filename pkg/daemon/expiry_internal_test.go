@@ -39,7 +39,7 @@ func TestExpiry_IsToldInTime(t *testing.T) {
 	}
 	now, registry := begin, prometheus.NewRegistry()
 	core, logs := observer.New(zap.InfoLevel)
-	e := newCertExpiryMonitor(secured{api: source}, Environment{Now: func() time.Time { return now }}, registry, zap.New(core))
+	e := newCertExpiryMonitor(certSources{api: source}, Environment{Now: func() time.Time { return now }}, registry, zap.New(core))
 	for _, step := range []struct {
 		at    time.Duration
 		level zapcore.Level // the expected level; Debug: nothing is logged

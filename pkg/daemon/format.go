@@ -39,7 +39,7 @@ type formatKeeper struct {
 // run checks the format until ctx ends. Its knowledge of a downgrade lasts for one term, because another leader may
 // change the format in between.
 func (k *formatKeeper) run(ctx context.Context) error {
-	var down lowering
+	var down formatDowngrade
 
 	for {
 		if err := k.runStep(ctx, &down); err != nil && ctx.Err() == nil && !errors.Is(err, task.ErrConflict) {
@@ -59,7 +59,7 @@ func (k *formatKeeper) run(ctx context.Context) error {
 
 // runStep reads the cluster's record and the nodes' formats once, and changes the format if that is possible. A
 // conflict means that the record or the nodes have changed since; the next step reads them again.
-func (k *formatKeeper) runStep(ctx context.Context, down *lowering) error {
+func (k *formatKeeper) runStep(ctx context.Context, down *formatDowngrade) error {
 	f, err := k.store.Formats(ctx)
 	if err != nil {
 		return err
@@ -71,7 +71,7 @@ func (k *formatKeeper) runStep(ctx context.Context, down *lowering) error {
 		return k.lowerFormat(ctx, f, down)
 	}
 
-	*down = lowering{}
+	*down = formatDowngrade{}
 	to := newestFormat(f, k.env.Now(), k.store.Understands())
 	if to == c.InForce() {
 		return nil
@@ -105,8 +105,8 @@ func newestFormat(f store.Formats, now time.Time, known int) int {
 	return to
 }
 
-// lowering is the leader's knowledge of a downgrade in progress.
-type lowering struct {
+// formatDowngrade is the leader's knowledge of a downgrade in progress.
+type formatDowngrade struct {
 	underWay bool
 	told     string    // what the log last named as the reason to wait
 	clean    time.Time // since when nothing prevents the downgrade; zero: something does
@@ -114,7 +114,7 @@ type lowering struct {
 
 // lowerFormat puts the wanted, older format in force when no node writes the newer
 // one any more and all its writes have arrived.
-func (k *formatKeeper) lowerFormat(ctx context.Context, f store.Formats, down *lowering) error {
+func (k *formatKeeper) lowerFormat(ctx context.Context, f store.Formats, down *formatDowngrade) error {
 	why := f.WaitsFor()
 	if why != "" && why != down.told {
 		down.told = why
@@ -130,7 +130,7 @@ func (k *formatKeeper) lowerFormat(ctx context.Context, f store.Formats, down *l
 		return err
 	}
 
-	*down = lowering{}
+	*down = formatDowngrade{}
 	k.log.Info("lowered the record format", zap.Int("format", f.Cluster.FormatWanted), zap.Int("before", f.Cluster.InForce()))
 
 	return nil
@@ -138,7 +138,7 @@ func (k *formatKeeper) lowerFormat(ctx context.Context, f store.Formats, down *l
 
 // mayLower reports whether the older format may be put in force, which is so when nothing has prevented it for
 // lastWrites. why is what prevents it now, or "".
-func (d *lowering) mayLower(why string, now time.Time) bool {
+func (d *formatDowngrade) mayLower(why string, now time.Time) bool {
 	d.underWay = true
 	if why != "" {
 		d.clean = time.Time{}

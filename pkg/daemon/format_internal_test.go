@@ -37,7 +37,7 @@ func TestRaised_WhenAllHaveLongUnderstood(t *testing.T) {
 }
 
 func TestLowering_WaitsForTheLastWritesOfTheNewerFormat(t *testing.T) {
-	var down lowering
+	var down formatDowngrade
 	start := time.Now()
 	for i, step := range []struct {
 		at   time.Duration

@@ -35,7 +35,7 @@ func (n *Node) followFreezes(ctx context.Context) error {
 		}
 
 		n.log.Info("freezes have changed", zap.Int("holding", len(r.Holding)), zap.Int64("rev", r.Mod))
-		n.engine.Look()
+		n.engine.WakeWorkers()
 
 		return nil
 	})

@@ -32,7 +32,7 @@ func (n *Node) openGroups() (err error) {
 		return fmt.Errorf("cgroup: %w", err)
 	}
 
-	if why := n.groups.Why(); n.groups.Any() {
+	if why := n.groups.LimitsError(); n.groups.Any() {
 		n.log.Info("attempts have control groups", zap.String("cgroup", n.groups.Roots()[0]), zap.Strings("limits", n.groups.Limited()), zap.NamedError("lacks", why))
 	} else {
 		n.log.Info("attempts have no control groups", zap.NamedError("why", why))

@@ -34,7 +34,7 @@ func guardianCommand() *cobra.Command {
 			log := newLogger(Defaults(), os.Stderr).Named("guardian")
 			// The guardian outlives its agent, so signals that stop the agent must not stop it.
 			return guardian.Serve(context.WithoutCancel(cmd.Context()), cmd.InOrStdin(), cmd.OutOrStdout(), log,
-				func(ctx context.Context, h guardian.Hello) error { return sayCleared(ctx, h, log) })
+				func(ctx context.Context, h guardian.Hello) error { return recordCleared(ctx, h, log) })
 		},
 	}
 
@@ -101,9 +101,9 @@ func clearGroups(ctx context.Context, dir string) error {
 	return groups.ClearFormer()
 }
 
-// sayCleared writes cleared/<instance>, so that owners can replace the attempts of
+// recordCleared writes cleared/<instance>, so that owners can replace the attempts of
 // the dead instance early. With an embedded etcd it does nothing, because that died with the daemon.
-func sayCleared(ctx context.Context, h guardian.Hello, log *zap.Logger) error {
+func recordCleared(ctx context.Context, h guardian.Hello, log *zap.Logger) error {
 	if len(h.Etcd) == 0 {
 		return nil
 	}

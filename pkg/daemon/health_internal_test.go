@@ -13,7 +13,7 @@ import (
 )
 
 func TestLosses_WaitLongerEachTime(t *testing.T) {
-	var l losses
+	var l rejoinBackoff
 	longest := func(lasted time.Duration) (most time.Duration) {
 		for range 200 { // without a change of the counter
 			again := l
@@ -28,7 +28,7 @@ func TestLosses_WaitLongerEachTime(t *testing.T) {
 			t.Errorf("loss %d: up to %s, want %s", i+1, got, limit)
 		}
 	}
-	if got := longest(time.Hour); got > rejoinFirst {
+	if got := longest(time.Hour); got > firstRejoinDelay {
 		t.Errorf("after an hour: up to %s", got)
 	}
 }
@@ -61,12 +61,12 @@ func TestWatchdog_EndsTheSessionOfANodeWhosePartStandsStill(t *testing.T) {
 	keeper++
 	w.checkParts()
 	if err := w.checkAlive(); err == nil {
-		t.Error("the engine stands still, and nobody sees it")
+		t.Error("the engine has stalled, and the health check passes")
 	}
 	engine++
 	w.checkParts()
 	if err := w.checkAlive(); err != nil {
-		t.Errorf("it goes on: %v", err)
+		t.Errorf("after progress: %v", err)
 	}
 }
 

@@ -31,9 +31,10 @@ type listenerOpener interface {
 	openListener() (net.Listener, error)
 }
 
-// endpoint is an address at which the API listens or tries to listen.
+// endpoint is an address at which the node listens or tries to listen.
 type endpoint struct {
 	address  string // for logs
+	serves   string // what it serves, for logs: the API or metrics
 	listener listenerOpener
 	log      *zap.Logger
 	announce wake.Signal // sent when the endpoint begins to listen
@@ -55,14 +56,14 @@ func (e *endpoint) listenOnce() (net.Listener, error) {
 		e.err = err
 		if time.Since(e.logged) >= listenLogInterval {
 			e.logged = time.Now()
-			e.log.Error("the API cannot listen; retrying", zap.String("address", e.address), zap.Error(err))
+			e.log.Error("cannot listen; retrying", zap.String("serves", e.serves), zap.String("address", e.address), zap.Error(err))
 		}
 
 		return nil, err
 	}
 
 	if e.err != nil {
-		e.log.Info("the API is listening", zap.String("address", e.address))
+		e.log.Info("listening again", zap.String("serves", e.serves), zap.String("address", e.address))
 	}
 
 	e.addr, e.err = l.Addr(), nil
@@ -83,13 +84,13 @@ type startupReporter interface {
 	SetStartupStatus(why string)
 }
 
-// httpServer serves the API's listeners from the moment that they are open. Until
-// the API exists, it only answers that the process is alive and what the node waits for. If
+// httpServer serves the listeners of the API, or those of the metrics, from the moment that they are open. Until
+// its handler exists, it only answers that the process is alive and what the node waits for. If
 // it cannot listen, for example because the port is taken, it tries again, and the rest of the node continues
 // meanwhile.
 type httpServer struct {
 	http     *http.Server
-	handler  atomic.Pointer[http.Handler] // the API; nil: it does not exist yet
+	handler  atomic.Pointer[http.Handler] // the API or the metrics; nil: it does not exist yet
 	startup  atomic.Pointer[string]       // what the node waits for while there is no handler
 	reporter startupReporter
 	closing  chan struct{} // closed when no request is accepted any more, so that streams end
@@ -144,7 +145,7 @@ func (s *httpServer) keepServing(e *endpoint, l net.Listener, err error) {
 	}
 }
 
-// ServeHTTP passes requests to the API. While the API does not exist, it answers /healthz with 200 and all other
+// ServeHTTP passes requests to the handler. While there is none, it answers /healthz with 200 and all other
 // requests with 503 and the startup status.
 func (s *httpServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if h := s.handler.Load(); h != nil {

@@ -99,7 +99,7 @@ func TestInherited_SocketsOutliveTheDaemon(t *testing.T) {
 	waiting := map[string]net.Conn{}
 	for network, address := range addresses {
 		if waiting[network], err = net.Dial(network, address); err != nil {
-			t.Fatalf("%s: nobody holds it while the daemon is away: %v", network, err)
+			t.Fatalf("%s: the socket is not held while the daemon is down: %v", network, err)
 		}
 	}
 	c.start("n1")

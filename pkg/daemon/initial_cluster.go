@@ -6,7 +6,7 @@ import (
 	"net"
 	"net/url"
 
-	"github.com/carillonhq/carillon/pkg/kv"
+	"github.com/carillonhq/carillon/pkg/kv/embedded"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -115,7 +115,7 @@ func (c *Config) validateListenPeer(scheme string) error {
 		return task.Invalid(task.CodeBadValue, field, "%s must contain the IP of an interface, or 0.0.0.0, instead of a name", task.Quote(value))
 	}
 
-	addr, err := kv.ListenAddress(host)
+	addr, err := embedded.ListenAddress(host)
 	if err != nil {
 		return nil // the name may resolve when the listener tries again
 	}
@@ -150,12 +150,12 @@ func peerURL(v, scheme string) (*url.URL, error) {
 }
 
 // peersConfig returns the configuration of the embedded etcd's peers, or nil if it is the only member.
-func (c *Config) peersConfig() *kv.Peers {
+func (c *Config) peersConfig() *embedded.Peers {
 	if len(c.InitialCluster) == 0 {
 		return nil
 	}
 
-	return &kv.Peers{
+	return &embedded.Peers{
 		Members: c.InitialCluster, Listen: c.EtcdListenPeer, Join: c.InitialClusterState == clusterExisting,
 		CertFile: c.EtcdPeerCert, KeyFile: c.EtcdPeerKey, CAFile: c.EtcdPeerCA,
 	}

@@ -15,7 +15,7 @@ import (
 	"time"
 
 	"github.com/carillonhq/carillon/pkg/internal/peercerts"
-	"github.com/carillonhq/carillon/pkg/kv"
+	"github.com/carillonhq/carillon/pkg/kv/embedded"
 )
 
 // listeningOn returns the addresses on which this host listens at port, as the kernel reports them.
@@ -118,7 +118,7 @@ func TestConfig_JudgesTheAddressThatPeersListenOn(t *testing.T) {
 				ended := make(chan struct{})
 				go func() {
 					defer close(ended)
-					if s, err := kv.StartServer(ctx, kv.ServerConfig{Dir: t.TempDir(), Name: "n1", Peers: cfg.peersConfig()}); err == nil {
+					if s, err := embedded.Start(ctx, embedded.Config{Dir: t.TempDir(), Name: "n1", Peers: cfg.peersConfig()}); err == nil {
 						_ = s.Close()
 					}
 				}()

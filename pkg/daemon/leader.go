@@ -37,19 +37,19 @@ func (n *Node) newLeader() *leader {
 
 		formats:    &formatKeeper{node: n.cfg.Name, store: n.store, env: n.env, log: n.log},
 		tombstones: &tombstoneSweeper{store: n.store, clock: n.clock, env: n.env, log: n.log},
-		audit:      auditlog.NewSweeper(n.store, n.clock.checkClock, n.env.Now, n.log),
+		audit:      auditlog.NewSweeper(n.cfg.Name, n.store, n.clock.checkClock, n.env.Now, n.log),
 	}
 	l.rebalancer = shard.NewRebalancer(shard.RebalancerConfig{
 		Store: n.store, Shards: n.cluster.Shards, Changed: l.changed, Ready: l.ready, Now: n.env.Now,
 		// The time that nodes need to come back when many sessions are lost at once. A node learns that its lease
-		// is gone when it renews it, every third of its TTL. Then it joins again, after up to rejoinFirst.
+		// is gone when it renews it, every third of its TTL. Then it joins again, after up to firstRejoinDelay.
 		Grace:  n.cfg.LeaseTTL.Std()/3 + 2*time.Second,
 		Logger: n.log.Named("leader"), Registerer: n.registry,
 	})
 	return l
 }
 
-// runTerm assigns shards, maintains the record format and removes old tombstones and audit records until ctx ends or the term is over.
+// runTerm assigns shards, maintains the record format and removes old tombstones, audit records and tokens until ctx ends or the term is over.
 // Every write compares the term's fence.
 func (l *leader) runTerm(ctx context.Context, term election.Term) error {
 	l.log.Info("leading", zap.String("node", l.node), zap.Int64("term", term.Fence.CreateRevision))

@@ -46,7 +46,7 @@ func TestListen_ATakenPortDoesNotKeepANodeFromFiring(t *testing.T) {
 	}
 	second.waitReady()
 	c.untilNode("n1", "n2", func(n task.Node) bool { return n.Address == second.url() && n.APIError == "" })
-	if n := strings.Count(second.logs.String(), "the API cannot listen"); n == 0 || n > 3 {
+	if n := strings.Count(second.logs.String(), "cannot listen; retrying"); n == 0 || n > 3 {
 		t.Errorf("the failure is logged %d times", n)
 	}
 }

@@ -43,7 +43,7 @@ func newAPIListeners(cfg Config, env Environment, tls nodeTLS, admins unixsocket
 
 // addEndpoint adds an endpoint with its limiter.
 func (l *apiListeners) addEndpoint(address string, limiter *connlimit.Limiter, opener listenerOpener) *endpoint {
-	e := &endpoint{address: address, listener: opener, log: l.log, announce: l.announce}
+	e := &endpoint{address: address, serves: "the API", listener: opener, log: l.log, announce: l.announce}
 	l.endpoints, l.limiters = append(l.endpoints, e), append(l.limiters, limiter)
 	return e
 }

@@ -5,7 +5,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/carillonhq/carillon/pkg/kv"
+	"github.com/carillonhq/carillon/pkg/kv/embedded"
 	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/task"
 )
@@ -13,7 +13,7 @@ import (
 // memberMonitor reads the state of the embedded etcd at intervals. The node announces it, because the embedded
 // etcd has no port on which other hosts could read it.
 type memberMonitor struct {
-	server *kv.Server // nil: no etcd runs in this process
+	server *embedded.Server // nil: no etcd runs in this process
 	store  *store.Store
 	last   atomic.Pointer[task.Member] // the last state that was read; nil: none
 }

@@ -1,6 +1,7 @@
 package daemon_test
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -63,6 +64,59 @@ func TestNamespace_LimitsTasksThatExist(t *testing.T) {
 	}
 
 	ends(task.Succeeded, "")
+	c.quiet("n1")
+	c.judge(check.Options{})
+}
+
+// A host that gives itself a label does not receive the runs of a namespace that is restricted to nodes with that label.
+func TestNodeLimit_KeepsRunsFromANodeWithAForgedLabel(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, "--shards", "2")
+	n1 := c.start("n1", "--label", "team=vault")
+	cl := c.client("n1")
+	ctx := t.Context()
+
+	n, err := cl.Namespaces.Get(ctx, "default")
+	if err != nil {
+		t.Fatal(err)
+	}
+	n.Nodes = "team = vault"
+	if _, err := cl.Namespaces.Put(ctx, n, client.Writing{}); err != nil {
+		t.Fatal(err)
+	}
+	c.create("n1", spec("hourly", "true"))
+
+	state := func(id string, want task.State, reason string) {
+		t.Helper()
+		eventually(t, func() error {
+			r, err := cl.Runs.Get(ctx, "default", "hourly", id)
+			if err == nil && (r.State != want || reason != "" && r.Reason != reason) {
+				err = fmt.Errorf("%s: %s %s", r.State, r.Reason, r.Message)
+			}
+			return err
+		})
+	}
+	state(c.trigger("n1", "hourly").ID, task.Succeeded, "")
+
+	if _, err := cl.NodeLimits.Put(ctx, task.NodeLimit{Name: "n*", Labels: []string{"team=web"}}, client.Writing{}); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, func() error {
+		if log := n1.logs.String(); !strings.Contains(log, "labels of this node do not count") {
+			return errors.New("the node has not warned about its labels")
+		}
+		return nil
+	})
+
+	waiting := c.trigger("n1", "hourly").ID
+	state(waiting, task.Queued, task.ReasonNoNode)
+
+	// The run starts as soon as the node may have the label.
+	if _, err := cl.NodeLimits.Put(ctx, task.NodeLimit{Name: "n1", Labels: []string{"team=*"}}, client.Writing{}); err != nil {
+		t.Fatal(err)
+	}
+	state(waiting, task.Succeeded, "")
+
 	c.quiet("n1")
 	c.judge(check.Options{})
 }

@@ -57,7 +57,7 @@ func (s *serviceManager) waitsFor(line string) {
 		}
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		return fmt.Errorf("not told %q, but %q", line, s.told)
+		return fmt.Errorf("%q was not sent, but %q", line, s.told)
 	})
 }
 

@@ -62,7 +62,7 @@ func TestPlateau_OfMemoryAndEtcdUnderASteadyLoad(t *testing.T) {
 	c.quiet("n1")
 	t.Logf("%d runs/s for %s\n%s", rate, length, all)
 	if length < judgedFrom {
-		t.Logf("too short to judge a plateau: that takes %s", judgedFrom)
+		t.Logf("too short to detect a plateau, which takes %s", judgedFrom)
 	} else if err := all.plateau(); err != nil {
 		t.Error(err)
 	}
@@ -197,7 +197,7 @@ func residentMiB(pid int) (float64, error) {
 
 // metric returns the value of a metric without labels.
 func (p *process) metric(name string) (float64, error) {
-	res, err := http.Get(p.url() + "/metrics")
+	res, err := http.Get(p.metricsURL())
 	if err != nil {
 		return 0, err
 	}

@@ -71,7 +71,7 @@ type presence struct {
 	listeners   *apiListeners
 	expiry      *certExpiryMonitor
 	facts       *hostfacts.Monitor
-	trust       trust
+	hostFiles   hostFiles
 	eligibility *eligibility
 	watchdog    *watchdog
 	stall       *stallMonitor // called after each announcement that succeeded
@@ -147,12 +147,12 @@ func (p *presence) nodeRecord() task.Node {
 
 	facts, exceeded := p.facts.Known()
 
-	n.Facts, n.Blocked = facts, p.trust.exceededLimits(exceeded)
+	n.Facts, n.Blocked = facts, p.hostFiles.exceededLimits(exceeded)
 	if n.Stuck = p.attempts.StuckStarts(); n.Stuck >= process.ManyStuck {
 		n.Blocked = append(slices.Clip(n.Blocked), task.BlockedByStarts)
 	}
 
-	n.SecretKeys, n.StateBy = p.trust.keyIDs(), p.state.WantedBy()
+	n.SecretKeys, n.StateBy = p.hostFiles.keyIDs(), p.state.WantedBy()
 	n.Address = p.listeners.announcedAddress()
 	if err := p.listeners.listenError(); err != nil {
 		n.APIError = err.Error()
@@ -176,7 +176,7 @@ func (p *presence) nodeRecord() task.Node {
 // run keeps the node present until ctx ends, and then leaves the cluster. It returns an error if the node cannot join
 // because its name is taken or its version is too old.
 func (p *presence) run(ctx context.Context) error {
-	var lost losses
+	var lost rejoinBackoff
 
 	for first := true; ; first = false {
 		s, f, err := p.joinCluster(ctx)
@@ -278,7 +278,7 @@ func (p *presence) logAnnounced(n task.Node) {
 // joinCluster opens a session and registers the node under it. It retries until that succeeds. It returns an error if
 // another process holds the name for longer than a lease, if the cluster's record format is too new, or if ctx ends.
 func (p *presence) joinCluster(ctx context.Context) (*kv.Session, kv.Fence, error) {
-	told := false
+	logged := false
 	var taken time.Time // when another process was first found to hold the name; zero: none
 	for {
 		s, f, holder, err := p.tryJoin(ctx)
@@ -303,8 +303,8 @@ func (p *presence) joinCluster(ctx context.Context) (*kv.Session, kv.Fence, erro
 		case holder == nil:
 			// The name is free or etcd is unavailable, so an earlier holder does not count any more.
 			taken = time.Time{}
-			if !told {
-				told = true
+			if !logged {
+				logged = true
 				p.log.Warn("cannot join; retrying", zap.String("node", p.node.Name), zap.Error(err))
 			}
 		}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -50,6 +51,9 @@ func (n *Node) Run(ctx context.Context) error {
 	// The API listens until the node has left the cluster.
 	http := newStage(ctx, failed)
 	http.startPart(n.http.run)
+	if n.metrics != nil {
+		http.startPart(n.metrics.run)
+	}
 
 	// It stops serving before it forgets who may do what.
 	if n.cfg.knowsAccess() {
@@ -58,7 +62,7 @@ func (n *Node) Run(ctx context.Context) error {
 
 	http.startPart(n.late.Run)
 
-	for _, sink := range n.auditSinks() {
+	for _, sink := range n.sinks {
 		http.startPart(sink.Run)
 	}
 
@@ -70,12 +74,15 @@ func (n *Node) Run(ctx context.Context) error {
 	presence.startPart(n.record.run)
 	presence.startPart(n.followFreezes)
 	presence.startPart(n.moves.Run)
+	if n.limits != nil {
+		presence.startPart(n.limits.Run)
+	}
 	presence.startPart(n.facts.Run)
 	presence.startPart(n.bePresent)
 	presence.startPart(n.states.run)
 	presence.startPart(n.history.Run)
 	presence.startPart(n.expiry.run)
-	presence.startPart(func(ctx context.Context) error { return n.trust.watchFiles(ctx, n.announce.Send) })
+	presence.startPart(func(ctx context.Context) error { return n.hostFiles.watchFiles(ctx, n.announce.Send) })
 
 	// The workers decide ticks and run attempts.
 	workers := newStage(ctx, failed)
@@ -87,7 +94,7 @@ func (n *Node) Run(ctx context.Context) error {
 
 	if n.cfg.schedules() {
 		workers.startPart(n.engine.Run)
-		workers.startPart(n.followNamespaces)
+		workers.startPart(n.followAccess)
 		workers.startPart(n.etcd.run)
 		workers.startPart(n.keepShards)
 		workers.startPart(func(ctx context.Context) error { return n.election.Run(ctx, n.leader.runTerm) })
@@ -103,9 +110,9 @@ func (n *Node) Run(ctx context.Context) error {
 	return errors.Join(workers.stopParts(), presence.stopParts(), http.stopParts(), infra.stopParts())
 }
 
-// auditSinks returns the sinks that the settings name.
-func (n *Node) auditSinks() (sinks []*auditlog.Sink) {
-	cfg := auditlog.SinkConfig{Dir: n.cfg.DataDir, Client: n.client, Keys: n.store.Keys(), Epoch: n.state.Epoch(), Logger: n.log}
+// newAuditSinks returns the sinks that the settings name.
+func (n *Node) newAuditSinks() (sinks []*auditlog.Sink) {
+	cfg := auditlog.SinkConfig{Dir: n.cfg.DataDir, Client: n.client, Keys: n.store.Keys(), Epoch: n.state.Epoch(), Logger: n.log, Registerer: n.registry}
 	if n.cfg.AuditFile != "" {
 		sinks = append(sinks, auditlog.NewFileSink(cfg, n.cfg.AuditFile))
 	}
@@ -114,6 +121,13 @@ func (n *Node) auditSinks() (sinks []*auditlog.Sink) {
 	}
 
 	return sinks
+}
+
+// recordRefusedLogin copies the record of a refused login to this node's sinks. It never waits.
+func (n *Node) recordRefusedLogin(r task.AuditRecord) {
+	for _, sink := range n.sinks {
+		sink.Offer(r)
+	}
 }
 
 // watchEmbedded returns an error when the embedded etcd stops by itself. Without one, it waits until ctx ends.
@@ -161,28 +175,51 @@ func (n *Node) keepShards(ctx context.Context) error {
 	return n.keeper.Run(ctx)
 }
 
-// followFleet passes the records of all nodes to the scheduler and to the monitors that compare them. It wakes the
-// workers when nodes have joined, left, or changed which runs they accept.
+// followFleet passes the records of all nodes to the scheduler and to the monitors that compare them. The scheduler gets
+// nodes with only those labels that their limits allow. followFleet wakes the workers when nodes have joined, left, or
+// changed which runs they accept, and when records of namespaces have changed.
 func (n *Node) followFleet(ctx context.Context) error {
-	changed := wake.NewSignal()
-	defer n.nodes.Subscribe(changed)()
+	// Without this, a change of access records would have the monitors see a cluster without nodes.
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-n.nodes.Ready():
+	}
 
-	before := ""
+	defer n.nodes.Subscribe(n.fleetChanged)()
+	if n.limits != nil {
+		defer n.limits.Subscribe(n.fleetChanged)()
+	}
+
+	var (
+		placement  string
+		namespaces map[string]int64
+		own        ignoredLabels
+	)
 	for {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
-		case <-changed:
+		case <-n.fleetChanged:
 		}
 
-		nodes := n.presentNodes()
+		v := n.access.View()
+		nodes := n.knownLimits(v).LimitNodes(n.presentNodes())
 		n.fleet.Set(nodes)
 		n.clock.observeNodes(nodes)
 		n.history.ObserveNodes(nodes)
+		own.check(nodes, n.cfg.Name, n.log)
 
-		if now := placementOf(nodes); now != before {
-			before = now
-			n.engine.Look()
+		if before := n.placedBy.Swap(v); before != v {
+			if now := namespaceRevisions(v); !maps.Equal(now, namespaces) {
+				namespaces = now
+				n.engine.WakeWorkers()
+			}
+		}
+
+		if now := placementOf(nodes); now != placement {
+			placement = now
+			n.engine.WakeWorkers()
 		}
 
 		// A thousand nodes announce themselves 200 times a second in total. Process several announcements together.

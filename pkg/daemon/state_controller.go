@@ -57,7 +57,7 @@ func (c *stateController) requestState(ctx context.Context, state, by string) er
 func (c *stateController) run(ctx context.Context) error {
 	var obeyed int64 // the mod revision of the last request that was applied
 	return c.store.FollowNodeRequests(ctx, c.node, time.Minute, func(r store.NodeRequest) error {
-		ctx, cancel := context.WithTimeout(ctx, obeyWithin)
+		ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 		defer cancel()
 
 		// A request for a former instance, or one that was applied before, is only deleted.
@@ -81,8 +81,8 @@ func (c *stateController) run(ctx context.Context) error {
 	})
 }
 
-// obeyWithin is the time limit for applying one request.
-const obeyWithin = 10 * time.Second
+// requestTimeout is the time limit for applying one request.
+const requestTimeout = 10 * time.Second
 
 // applyRequest makes the executor hand back or resume, according to the node's state. It hands back, too, if etcd went
 // back, because attempts in such an inbox may have run before.

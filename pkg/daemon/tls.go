@@ -15,10 +15,10 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// secured holds the certificates and CAs of a node: for its API and its requests to
+// certSources holds the certificates and CAs of a node: for its API and its requests to
 // other nodes (api), for its connection to etcd (etcd), and for its embedded etcd as one of several members (peer).
 // Each is nil if there are none.
-type secured struct{ api, etcd, peer *certs.Source }
+type certSources struct{ api, etcd, peer *certs.Source }
 
 // servesTLS reports whether the API uses TLS.
 func (c *Config) servesTLS() bool { return c.TLSCert != "" }
@@ -187,7 +187,7 @@ func unreadableFileError(field, path string, err error) error {
 }
 
 // securityOf opens the files of all certificates and CAs.
-func (c *Config) securityOf() (s secured, err error) {
+func (c *Config) securityOf() (s certSources, err error) {
 	open := func(prefix string, f certs.Files) (*certs.Source, error) {
 		if f == (certs.Files{}) {
 			return nil, nil
@@ -216,7 +216,7 @@ func (c *Config) securityOf() (s secured, err error) {
 
 // validateCertificate returns an error for a certificate that other nodes would reject. An expired certificate
 // is no error, because tasks fire without the API, and certExpiryMonitor logs it.
-func (c *Config) validateCertificate(s secured) error {
+func (c *Config) validateCertificate(s certSources) error {
 	if c.servesTLS() {
 		// The certificate must be valid for the host at which other nodes reach this one, if that is known.
 		host := ""
@@ -269,7 +269,7 @@ func (c *Config) validatePeerCertificate(s *certs.Source) error {
 }
 
 // securityWarnings returns warnings about valid settings that are less safe than they could be.
-func (c *Config) securityWarnings(s secured) (list []string) {
+func (c *Config) securityWarnings(s certSources) (list []string) {
 	if c.InsecurePeers {
 		list = append(list, "insecure_peers: anyone who can reach the ports of initial_cluster, including every user of these hosts, can run commands as root on all of them")
 	}

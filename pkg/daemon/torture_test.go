@@ -253,7 +253,7 @@ func (p *process) holds() (h has, err error) {
 	descriptors, err1 := os.ReadDir(dir + "/fd")
 	mounts, err2 := os.ReadFile("/proc/self/mountinfo")
 	own, err3 := os.ReadFile(dir + "/mountinfo")
-	res, err4 := p.caller().Get(p.url() + "/metrics")
+	res, err4 := http.Get(p.metricsURL())
 	if err := errors.Join(err1, err2, err3, err4); err != nil {
 		return h, err
 	}

@@ -140,7 +140,7 @@ func TestWhy_WhatHappensInACluster(t *testing.T) {
 		{"unreadable entry", "damaged2", "2096-01-01T00:00:00Z", task.VerdictUnreadable, []string{"The task's entry cannot be read"}},
 	})
 
-	// A node dies with running attempts, one of which may be started again elsewhere.
+	// A node dies while it runs attempts. One of them may be started again elsewhere.
 	c.answers(t, "n1", []situation{
 		{"runs on the node that will be lost", "moves", then, task.VerdictRunning, []string{"has been running on n2 since"}},
 		{"this, too", "gone", then, task.VerdictRunning, []string{"has been running on n2 since"}},

@@ -49,7 +49,7 @@ func TestParse_RefusesWithoutTellingWhatStandsThere(t *testing.T) {
 		if !errors.As(err, &e) || e.Line != line {
 			t.Errorf("%q: %v; want line %d", in, err, line)
 		} else if strings.Contains(strings.ToLower(err.Error()), "hunter") {
-			t.Errorf("%q: the error tells it: %v", in, err)
+			t.Errorf("%q: the error reveals the value: %v", in, err)
 		}
 	}
 }

@@ -14,6 +14,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/carillonhq/carillon/pkg/kv"
+	"github.com/carillonhq/carillon/pkg/kv/embedded"
 )
 
 // BenchmarkBatcher measures 256 callers that each dispatch ticks: a commit compares and puts the state of the caller,
@@ -42,7 +43,7 @@ func BenchmarkGroupCommitSettings(b *testing.B) {
 // BenchmarkBatcherMix measures 256 callers that dispatch ticks while 32 others send commits of 120 operations. It
 // counts the ticks.
 func BenchmarkBatcherMix(b *testing.B) {
-	s, err := kv.StartServer(b.Context(), kv.ServerConfig{Dir: b.TempDir()})
+	s, err := embedded.Start(b.Context(), embedded.Config{Dir: b.TempDir()})
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -103,7 +104,7 @@ func BenchmarkBatcherMix(b *testing.B) {
 }
 
 func benchmarkFires(b *testing.B, via string, batched bool, cfg kv.BatcherConfig) {
-	s, err := kv.StartServer(b.Context(), kv.ServerConfig{Dir: b.TempDir()})
+	s, err := embedded.Start(b.Context(), embedded.Config{Dir: b.TempDir()})
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -93,7 +93,7 @@ func TestBatcher_DoesNotWaitLongForWhatItsCallersSettle(t *testing.T) {
 		takes = 2 * time.Minute
 
 		if took, err := commit(false); took != time.Minute || !errors.Is(err, context.DeadlineExceeded) {
-			t.Errorf("what nobody settles: %v after %s", err, took)
+			t.Errorf("without a caller that resolves it: %v after %s", err, took)
 		}
 	})
 }

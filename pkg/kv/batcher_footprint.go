@@ -19,8 +19,8 @@ const (
 // footprint describes the keys that a transaction uses and its size, over both branches and everything that is nested
 // in them. It determines which transactions conflict, and which fit into one request.
 type footprint struct {
-	keys  []touched // the single keys
-	spans []span    // the key ranges
+	keys  []lockedKey // the single keys
+	spans []span      // the key ranges
 	// depth is what etcd counts against its limit of operations. For each level of nesting, that is the largest of
 	// the numbers of comparisons, operations in Then and operations in Else.
 	depth int
@@ -30,8 +30,8 @@ type footprint struct {
 	puts bool
 }
 
-// touched is a key that a transaction writes, or only reads or compares.
-type touched struct {
+// lockedKey is a key that a transaction writes, or only reads or compares.
+type lockedKey struct {
 	key    []byte
 	hash   uint64
 	writes bool
@@ -134,7 +134,7 @@ func (f *footprint) addOps(ops []clientv3.Op) (depth int, err error) {
 func (f *footprint) addKey(key, end []byte, writes bool) {
 	switch {
 	case end == nil:
-		f.keys = append(f.keys, touched{key: key, hash: maphash.Bytes(keySeed, key), writes: writes})
+		f.keys = append(f.keys, lockedKey{key: key, hash: maphash.Bytes(keySeed, key), writes: writes})
 	case len(end) == 0 || len(end) == 1 && end[0] == 0:
 		f.spans = append(f.spans, span{start: key, writes: writes})
 	case bytes.Compare(key, end) < 0:

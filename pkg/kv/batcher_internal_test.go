@@ -258,10 +258,10 @@ func TestBatcher_FillsWithinItsLimitsTheOldestFirst(t *testing.T) {
 	})
 }
 
-// moody is an etcd that applies nothing, and sometimes returns an error for that.
-type moody struct{ pb.KVClient }
+// failingKV is an etcd that applies nothing, and sometimes returns an error for that.
+type failingKV struct{ pb.KVClient }
 
-func (moody) Txn(_ context.Context, r *pb.TxnRequest, _ ...grpc.CallOption) (*pb.TxnResponse, error) {
+func (failingKV) Txn(_ context.Context, r *pb.TxnRequest, _ ...grpc.CallOption) (*pb.TxnResponse, error) {
 	switch rand.N(10) {
 	case 0:
 		return nil, rpctypes.ErrTooManyRequests
@@ -285,7 +285,7 @@ func (moody) Txn(_ context.Context, r *pb.TxnRequest, _ ...grpc.CallOption) (*pb
 }
 
 func TestBatcher_StressLeavesNothingBehind(t *testing.T) {
-	b := NewBatcher(clientv3.NewKVFromKVClient(moody{}, nil), BatcherConfig{Queue: 40})
+	b := NewBatcher(clientv3.NewKVFromKVClient(failingKV{}, nil), BatcherConfig{Queue: 40})
 	ctx, cancel := context.WithCancel(t.Context())
 	var run, callers sync.WaitGroup
 	run.Go(func() { _ = b.Run(ctx) })

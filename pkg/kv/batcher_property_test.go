@@ -122,7 +122,7 @@ func TestBatcher_AnswersAreThoseOfOneByOne(t *testing.T) {
 
 		for _, txn := range refused {
 			if _, err := kv.Direct(c).Commit(t.Context(), txn); err == nil || kv.Unknown(err) {
-				rt.Fatalf("a transaction was refused that etcd takes when it is alone: %v", err)
+				rt.Fatalf("a transaction was refused that etcd accepts when it is alone: %v", err)
 			}
 		}
 	})

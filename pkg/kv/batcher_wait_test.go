@@ -316,6 +316,6 @@ func TestBatcher_ForgetsWhoGaveUpBeforeARefusal(t *testing.T) {
 	}
 
 	if resp, err := c.Get(t.Context(), "k"); err != nil || resp.Kvs[0].Version != 1 {
-		t.Errorf("%v, %v; want only the write of who waited", resp, err)
+		t.Errorf("%v, %v; want only the write of the waiting caller", resp, err)
 	}
 }

@@ -75,7 +75,7 @@ func Dial(ctx context.Context, cfg Config) (*Client, error) {
 
 	options := []grpc.DialOption{grpc.WithChainStreamInterceptor(haltWatches), grpc.WithConnectParams(connectParams)}
 	if cfg.TLS != nil {
-		options = append(options, grpc.WithTransportCredentials(newSecured(cfg.TLS, orNop(cfg.Logger))))
+		options = append(options, grpc.WithTransportCredentials(newReloadingCredentials(cfg.TLS, orNop(cfg.Logger))))
 	}
 
 	l := newLogin(cfg)
@@ -88,20 +88,20 @@ func Dial(ctx context.Context, cfg Config) (*Client, error) {
 		DialKeepAliveTime:    keepAliveTime,
 		DialKeepAliveTimeout: keepAliveTimeout,
 		// The etcd client makes one attempt only. If a write were sent twice, the second copy could fail its
-		// compares because the first one succeeded. bound.go repeats reads.
+		// compares because the first one succeeded. call_timeout.go repeats reads.
 		MaxUnaryRetries: 1,
 		// The send limit stays at its default of 2 MiB. A larger request fails in this process before it is
 		// sent, which proves that nothing was written (see Unknown). The receive limit is already 2 GiB.
 		Context:     context.WithoutCancel(ctx),
 		DialOptions: options,
-		Logger:      quietLogger(cfg.Logger, "etcd-client", zap.ErrorLevel),
+		Logger:      QuietLogger(cfg.Logger, "etcd-client", zap.ErrorLevel),
 	})
 	if err != nil {
 		return nil, fmt.Errorf("dial etcd at %v: %w", cfg.Endpoints, err)
 	}
 
 	// Transactions bypass the slow copy of their comparisons (see comparisons.go).
-	c.KV = newRestoringKV(clientv3.RetryKVClient(c), c)
+	c.KV = NewKV(clientv3.RetryKVClient(c), c)
 
 	if l != nil {
 		l.auth = c.Authenticate

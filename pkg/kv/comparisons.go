@@ -40,8 +40,8 @@ func (c *comparisons) deduplicateOps(cmps []clientv3.Cmp, then []clientv3.Op) []
 	return then
 }
 
-// giveBack adds the comparisons to the request that clientv3 has built.
-func (c *comparisons) giveBack(to *pb.TxnRequest) {
+// addTo adds the comparisons to the request that clientv3 has built.
+func (c *comparisons) addTo(to *pb.TxnRequest) {
 	to.Compare = compareMessages(c.own)
 	for i, cmps := range c.nested {
 		if cmps != nil {
@@ -67,7 +67,7 @@ type restoring struct{ pb.KVClient }
 
 func (r restoring) Txn(ctx context.Context, in *pb.TxnRequest, opts ...grpc.CallOption) (*pb.TxnResponse, error) {
 	if c, ok := ctx.Value(comparisonsKey{}).(*comparisons); ok {
-		c.giveBack(in)
+		c.addTo(in)
 	}
 	return r.KVClient.Txn(ctx, in, opts...)
 }
@@ -75,7 +75,8 @@ func (r restoring) Txn(ctx context.Context, in *pb.TxnRequest, opts ...grpc.Call
 // restoringKV is a clientv3.KV that uses restoring. Only boundTxn relies on its type.
 type restoringKV struct{ clientv3.KV }
 
-// newRestoringKV returns a KV that sends its requests through below.
-func newRestoringKV(below pb.KVClient, c *clientv3.Client) clientv3.KV {
+// NewKV returns a KV that sends its requests through below, and adds the comparisons of each transaction again. A
+// client that has one when it is passed to Wrap does not copy its comparisons.
+func NewKV(below pb.KVClient, c *clientv3.Client) clientv3.KV {
 	return restoringKV{clientv3.NewKVFromKVClient(restoring{below}, c)}
 }

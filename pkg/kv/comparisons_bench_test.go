@@ -33,7 +33,7 @@ func BenchmarkRequest(b *testing.B) {
 	}
 
 	for how, c := range map[string]clientv3.KV{
-		"clientv3": clientv3.NewKVFromKVClient(unread{}, nil), "client": newRestoringKV(unread{}, nil),
+		"clientv3": clientv3.NewKVFromKVClient(unread{}, nil), "client": NewKV(unread{}, nil),
 	} {
 		b.Run(how, func(b *testing.B) {
 			bound := boundKV{KV: c, bound: bound{defaultCallTimeout}}

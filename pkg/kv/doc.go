@@ -1,6 +1,6 @@
 // Package kv holds the etcd primitives that the rest of Carillon uses: a client whose calls all have
 // deadlines, conditional writes and the classification of their errors, fences, sessions, a followed key
-// range, a local copy of a range, group commit, and an etcd server inside the process.
+// range, a local copy of a range, and group commit. Package embedded runs an etcd server inside the process.
 //
 // The package guarantees:
 //

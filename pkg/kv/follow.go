@@ -18,7 +18,8 @@ import (
 const (
 	// defaultStallAfter is how long a watch may be silent if FollowConfig.StallAfter is 0.
 	defaultStallAfter = 5 * time.Second
-	// maxQuietStalls is the factor by which a quiet watch may be silent longer while other watches keep its stream busy.
+	// maxQuietStalls is the factor by which a quiet watch may be silent longer while other watches keep its stream
+	// busy.
 	maxQuietStalls = 3
 )
 
@@ -41,9 +42,9 @@ type Batch struct {
 	KVs []*mvccpb.KeyValue
 	// Events are set without Reset, in the order of their revisions.
 	Events []*clientv3.Event
-	// Replayed is only set if FollowConfig.Replayed is. It means that Events contain nothing new: the watch replays changes
-	// that a list had already delivered. Without Events, it means that a new watch begins, which replays nothing at
-	// or before Revision.
+	// Replayed is only set if FollowConfig.Replayed is. It means that Events contain nothing new: the watch replays
+	// changes that a list had already delivered. Without Events, it means that a new watch begins, which replays
+	// nothing at or before Revision.
 	Replayed bool
 	// Progress is only set if FollowConfig.Progress is. It means that the watch has given a sign of life. The batch has
 	// no events, but events may follow that are older than this sign.
@@ -68,11 +69,11 @@ type FollowConfig struct {
 	// PageSize, if set, delivers lists in pages of at most that many keys, as they arrive. A page of 1000 tasks is
 	// about 1.5 MB. Follow reads the next page while apply processes one, but not further ahead. A Mirror ignores it.
 	PageSize int
-	// Dedicated gives the range a stream that it shares only with other ranges that set Dedicated. It is for a few important
-	// ranges, so that a flood of events on the others does not delay them.
+	// Dedicated gives the range a stream that it shares only with other ranges that set Dedicated. It is for a few
+	// important ranges, so that a flood of events on the others does not delay them.
 	Dedicated bool
-	// Background gives the range a stream that it shares only with other ranges that set Background. It is for readers that
-	// nothing depends on, so that one of them which has much to catch up with delays nothing else.
+	// Background gives the range a stream that it shares only with other ranges that set Background. It is for readers
+	// that nothing depends on, so that one of them which has much to catch up with delays nothing else.
 	Background bool
 	// Previous requests the previous value of each key, as PrevKv of an event. etcd reads that value when it delivers
 	// the event. So PrevKv is nil, although the key existed before, if its revision has been compacted by then.
@@ -181,14 +182,15 @@ type follower struct {
 	revision int64  // the last revision that was delivered completely
 	begun    int64  // the highest revision that was delivered, maybe only by a page of an unfinished list
 	whole    bool   // the consumer has everything up to revision, so the next watch can resume there
-	heard    bool   // the present watch has received something besides its creation
+	received bool   // the present watch has received something besides its creation
 	silent   int    // how many resumed watches in a row have received nothing
 	lost     bool   // the loss of the watch has been reported
 	why      string // why the range has to be listed again; empty if that is not the case or not yet known
 }
 
-// deliverBatch passes a list or new events to the consumer. It returns an error without calling apply if the revision is
-// lower than one that was delivered or requested before, so that the consumer never goes back (see Follow).
+// deliverBatch passes a list or new events to the consumer. It returns an error without calling apply if the
+// revision is lower than one that was delivered or requested before, so that the consumer never goes back (see
+// Follow).
 func (f *follower) deliverBatch(b Batch) error {
 	if newest := max(f.begun, f.cfg.Revision); b.Revision < newest {
 		return wentBack(newest, b.Revision)
@@ -229,8 +231,8 @@ func (f *follower) runWatch(ctx context.Context) error {
 		return err
 	}
 
-	// The deferred calls run in reverse order, so the watch leaves the probe before it is cancelled. Otherwise a progress
-	// request could find no stream and would open a new one without watches.
+	// The deferred calls run in reverse order, so the watch leaves the probe before it is cancelled. Otherwise a
+	// progress request could find no stream and would open a new one without watches.
 	m := f.client.streams.joinStream(ctx, f.client, stream, f.cfg.StallAfter/3)
 	defer f.client.streams.leaveStream(m)
 
@@ -294,14 +296,14 @@ func (f *follower) openWatch(ctx context.Context, cancel context.CancelFunc) (cl
 	guard := time.AfterFunc(f.cfg.StallAfter, cancel)
 	key, end := f.cfg.watchedRange()
 
-	// The watch starts at the delivered revision, not at the next one. In an idle store the next revision is in the future,
-	// and while one watch of a stream starts in the future, etcd answers no progress request for any watch of the stream.
-	// receiveResponse drops the events that have been delivered already.
+	// The watch starts at the delivered revision, not at the next one. In an idle store the next revision is in the
+	// future, and while one watch of a stream starts in the future, etcd answers no progress request for any watch of
+	// the stream. receiveResponse drops the events that have been delivered already.
 	//
-	// The watch does not request fragments, because etcd would then measure the size of each response. A response has the
-	// events of one request (at most 1.5 MiB), or of up to a thousand requests for a watch that catches up. Client and
-	// server accept 2 GiB, which no range of Carillon comes close to. A watch that exceeded it would be closed, and its
-	// range listed. Fragments would not save memory either, since the client joins them before it delivers them.
+	// The watch does not request fragments, because etcd would then measure the size of each response. A response has
+	// the events of one request (at most 1.5 MiB), or of up to a thousand requests for a watch that catches up. Client
+	// and server accept 2 GiB, which no range of Carillon comes close to. A watch that exceeded it would be closed, and
+	// its range listed. Fragments would not save memory either, since the client joins them before it delivers them.
 	opts := append(upTo(end), clientv3.WithRev(f.revision), clientv3.WithCreatedNotify())
 	if f.cfg.Previous {
 		opts = append(opts, clientv3.WithPrevKV())
@@ -343,21 +345,22 @@ func (f *follower) receiveResponse(m *member, r clientv3.WatchResponse, ok bool)
 		return err
 	}
 
-	// The member has not applied f.revision yet, so the watch starts in its future. That would suppress the answers to the
-	// progress requests of the whole stream until the member has caught up. Only the header of the creation shows it: that
-	// of a progress notification may be older than the watch.
+	// The member has not applied f.revision yet, so the watch starts in its future. That would suppress the answers to
+	// the progress requests of the whole stream until the member has caught up. Only the header of the creation shows
+	// it: that of a progress notification may be older than the watch.
 	if r.Created && r.Header.Revision < f.revision {
 		return fmt.Errorf("%w: at revision %d, %d was reported", errWatchBehind, r.Header.Revision, f.revision)
 	}
 
 	// The creation alone does not count as a sign of life (see followOnce).
-	f.heard = f.heard || !r.Created
+	f.received = f.received || !r.Created
 	m.of.noteResponse(r.IsProgressNotify())
 	f.reportRecovered()
 
-	// Only events advance the revision. The header of a response with events may have a later revision than the events. A
-	// progress notification may answer a request that is older than this watch, and may overtake events that the watch
-	// still has to catch up with. It is a sign of life and nothing more. Resuming from its revision would lose events.
+	// Only events advance the revision. The header of a response with events may have a later revision than the events.
+	// A progress notification may answer a request that is older than this watch, and may overtake events that the
+	// watch still has to catch up with. It is a sign of life and nothing more. Resuming from its revision would lose
+	// events.
 	if len(r.Events) == 0 {
 		if f.cfg.Progress && !r.Created {
 			return f.handOver(Batch{Progress: true, Revision: f.revision})
@@ -366,16 +369,16 @@ func (f *follower) receiveResponse(m *member, r clientv3.WatchResponse, ok bool)
 	}
 
 	// The events up to f.revision have been delivered by a list or by the previous watch.
-	told := slices.IndexFunc(r.Events, func(e *clientv3.Event) bool { return e.Kv.ModRevision > f.revision })
-	if told < 0 {
-		told = len(r.Events)
+	firstNew := slices.IndexFunc(r.Events, func(e *clientv3.Event) bool { return e.Kv.ModRevision > f.revision })
+	if firstNew < 0 {
+		firstNew = len(r.Events)
 	}
 
-	if err := f.replayEvents(r.Events[:told]); err != nil || told == len(r.Events) {
+	if err := f.replayEvents(r.Events[:firstNew]); err != nil || firstNew == len(r.Events) {
 		return err
 	}
 
-	return f.deliverBatch(Batch{Revision: r.Events[len(r.Events)-1].Kv.ModRevision, Events: r.Events[told:]})
+	return f.deliverBatch(Batch{Revision: r.Events[len(r.Events)-1].Kv.ModRevision, Events: r.Events[firstNew:]})
 }
 
 // replayEvents delivers events that a list or an earlier watch has delivered before, if the consumer requested them.

@@ -268,7 +268,7 @@ func TestFollow_SurvivesClosedWatch(t *testing.T) {
 		eventually(t, "the put", func() bool { return f.value("p/a") == fmt.Sprint(n) })
 	}
 
-	toldOnce(t, f, 3)
+	wantEachOnce(t, f, 3)
 
 	if lost, back := logs.FilterLevelExact(zap.WarnLevel).Len(), logs.FilterLevelExact(zap.InfoLevel).Len(); lost != 3 || back != 3 {
 		t.Errorf("%d losses and %d returns were logged for 3 closed watches", lost, back)
@@ -309,7 +309,7 @@ func TestFollow_BelievesEventsNotTheirHeader(t *testing.T) {
 		rev := put(t, c, "p/a", fmt.Sprint(i))
 		eventually(t, "the put", func() bool { return f.value("p/a") == fmt.Sprint(i) })
 		if got := f.revision(); got != rev {
-			t.Fatalf("revision %d is claimed, %d is told", got, rev)
+			t.Fatalf("revision %d is claimed, %d is delivered", got, rev)
 		}
 	}
 }
@@ -356,7 +356,7 @@ func TestFollow_SurvivesFrozenConnection(t *testing.T) {
 	eventually(t, "what happens now", func() bool { return f.value("p/a") == "3" })
 
 	if got := f.told("p/a"); len(got) < 2 || f.resetCount() != 1 {
-		t.Errorf("events told of %v after %d lists", got, f.resetCount())
+		t.Errorf("the events contain %v after %d lists", got, f.resetCount())
 	}
 }
 
@@ -554,7 +554,7 @@ func TestFollow_RefusesAStoreThatWentBack(t *testing.T) {
 	time.Sleep(300 * time.Millisecond) // time for a few attempts
 
 	if f.value("p/a") != "9" || w.opened.Load() != opened {
-		t.Errorf("it tells of %q, with %d watches", f.value("p/a"), w.opened.Load())
+		t.Errorf("it delivers %q, with %d watches", f.value("p/a"), w.opened.Load())
 	}
 
 	p.Redirect(s)
@@ -613,6 +613,6 @@ func TestFollow_ProgressDoesNotMoveTheRevisionOn(t *testing.T) {
 	eventually(t, "some beats, all but the last of them answered", func() bool { return w.beats.Load() >= beats+5 })
 
 	if before != rev || f.revision() != rev {
-		t.Errorf("told up to %d, then %d; the last event was at %d", before, f.revision(), rev)
+		t.Errorf("delivered up to %d, then %d; the last event was at %d", before, f.revision(), rev)
 	}
 }

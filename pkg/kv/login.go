@@ -62,12 +62,12 @@ type login struct {
 	auth     func(ctx context.Context, user, password string) (*clientv3.AuthenticateResponse, error)
 	one      chan struct{} // one slot, held while a goroutine logs in
 
-	mu      sync.Mutex
-	began   bool      // the first login has succeeded
-	token   string    // empty while authentication is disabled in etcd
-	refused error     // the refusal of the last login; nil after a success
-	at      time.Time // when it was refused
-	wrong   string    // the password that was refused
+	mu              sync.Mutex
+	began           bool      // the first login has succeeded
+	token           string    // empty while authentication is disabled in etcd
+	refused         error     // the refusal of the last login; nil after a success
+	at              time.Time // when it was refused
+	refusedPassword string    // the password that was refused
 }
 
 // newLogin returns a login for the user of cfg, or nil if cfg has no user.
@@ -144,7 +144,7 @@ func (l *login) mayRenew(token, password string) (may bool, refused error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 
-	if l.refused != nil && l.wrong == password && time.Since(l.at) < loginRest {
+	if l.refused != nil && l.refusedPassword == password && time.Since(l.at) < loginRest {
 		return false, l.refused
 	}
 
@@ -155,14 +155,14 @@ func (l *login) mayRenew(token, password string) (may bool, refused error) {
 func (l *login) setToken(token string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.token, l.refused, l.wrong, l.began = token, nil, "", true
+	l.token, l.refused, l.refusedPassword, l.began = token, nil, "", true
 }
 
 // noteRefused stores the refusal of a password.
 func (l *login) noteRefused(password string, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.refused, l.wrong, l.at = err, password, time.Now()
+	l.refused, l.refusedPassword, l.at = err, password, time.Now()
 }
 
 // renewToken logs in, unless another goroutine has done so since the stale token was the current one. If etcd refuses
@@ -257,7 +257,7 @@ func (l *login) interceptUnary(ctx context.Context, method string, req, reply an
 }
 
 // interceptStream opens a stream with the token. A stream reports the refusal of its token only when it receives; see
-// loggedIn.
+// tokenStream.
 func (l *login) interceptStream(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, open grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
 	token, err := l.validToken(ctx)
 	if err != nil {
@@ -269,11 +269,11 @@ func (l *login) interceptStream(ctx context.Context, desc *grpc.StreamDesc, cc *
 		return nil, err
 	}
 
-	return &loggedIn{ClientStream: s, login: l, token: token}, nil
+	return &tokenStream{ClientStream: s, login: l, token: token}, nil
 }
 
-// loggedIn is a stream that was opened with a token.
-type loggedIn struct {
+// tokenStream is a stream that was opened with a token.
+type tokenStream struct {
 	grpc.ClientStream
 	login *login
 	token string
@@ -282,7 +282,7 @@ type loggedIn struct {
 // RecvMsg ends the stream when etcd refuses its token, also if that concerns only one new watch. etcd checks each
 // watch with the token of the stream, so no further watch could be opened on it. The watches that are open already
 // resume on another stream, as after a lost connection.
-func (s *loggedIn) RecvMsg(m any) error {
+func (s *tokenStream) RecvMsg(m any) error {
 	err := s.ClientStream.RecvMsg(m)
 	refused := refusedFor(s.token, err)
 	if w, ok := m.(*etcdserverpb.WatchResponse); ok && err == nil && w.GetCanceled() {

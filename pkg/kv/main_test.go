@@ -46,6 +46,18 @@ func within[T any](t *testing.T, d time.Duration, what string, c <-chan T) T {
 	}
 }
 
+func dial(t *testing.T, endpoint string) *kv.Client {
+	t.Helper()
+	c, err := kv.Dial(t.Context(), kv.Config{Endpoints: []string{endpoint}})
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	t.Cleanup(func() { _ = c.Close() })
+
+	return c
+}
+
 func put(t *testing.T, c *kv.Client, key, value string) int64 {
 	t.Helper()
 	resp, err := c.Put(t.Context(), key, value)

@@ -54,7 +54,7 @@ func (s Snapshot) Get(key string) *mvccpb.KeyValue {
 }
 
 // NewMirror returns a mirror of the range in cfg. It stays empty until Run is called. Its watch uses the stream of
-// the ranges that set FollowConfig.Dedicated, whatever cfg says.
+// the ranges that set FollowConfig.Dedicated, even if cfg does not.
 func NewMirror(c *Client, cfg FollowConfig) *Mirror {
 	cfg.Dedicated, cfg.PageSize, cfg.Replayed = true, 0, true
 	return &Mirror{

@@ -67,7 +67,7 @@ func TestMirror_TellsOfChanges(t *testing.T) {
 
 	select {
 	case <-second:
-		t.Error("a former subscriber is told")
+		t.Error("a former subscriber is notified")
 	default:
 	}
 }

@@ -16,6 +16,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/carillonhq/carillon/pkg/kv"
+	"github.com/carillonhq/carillon/pkg/kv/embedded"
 	"github.com/carillonhq/carillon/pkg/kv/kvtest"
 )
 
@@ -140,7 +141,7 @@ func TestDirect_DefiniteErrorsWriteNothing(t *testing.T) {
 
 // etcd answers the write that exceeds the quota with "no space" although it applies it. So this error proves nothing.
 func TestNoSpace_MayHaveWritten(t *testing.T) {
-	s, err := kv.StartServer(t.Context(), kv.ServerConfig{
+	s, err := embedded.Start(t.Context(), embedded.Config{
 		Dir: t.TempDir(), Tick: 10 * time.Millisecond, Election: 100 * time.Millisecond, QuotaBytes: 8 << 20,
 	})
 	if err != nil {

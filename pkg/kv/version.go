@@ -35,7 +35,7 @@ func CheckVersion(ctx context.Context, c *Client) error {
 				return
 			}
 
-			if err := checkVersion(resp.Version); err != nil {
+			if err := VersionFault(resp.Version); err != nil {
 				refused[i] = fmt.Errorf("%w: etcd at %s: %w", ErrVersion, orDefault(ep, "this process"), err)
 			}
 		})
@@ -57,8 +57,10 @@ func CheckVersion(ctx context.Context, c *Client) error {
 	return errors.Join(silent...)
 }
 
-// checkVersion returns an error if Carillon does not support this version of etcd.
-func checkVersion(version string) error {
+// VersionFault returns the reason why Carillon does not accept an etcd of this version (see CheckVersion), or nil if
+// it accepts it. The version has to be checked not only at the start: while Carillon runs, etcd may be replaced by an
+// older version, or a member with another version may be added.
+func VersionFault(version string) error {
 	const needed = "Carillon requires 3.6.14 or later in the 3.6 series, or 3.7.1 or later"
 	v, err := semver.NewVersion(version)
 	if err != nil {

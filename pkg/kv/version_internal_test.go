@@ -10,7 +10,7 @@ func TestCheckVersion_Table(t *testing.T) {
 		"3.8.0": true, "4.0.0": true,
 		"": false, "3": false, "three": false,
 	} {
-		if err := checkVersion(version); (err == nil) != ok {
+		if err := VersionFault(version); (err == nil) != ok {
 			t.Errorf("version %q: %v", version, err)
 		}
 	}

@@ -8,8 +8,8 @@ import (
 	"go.uber.org/zap/zapcore"
 )
 
-// RepairsMetric is the name, and repairsHelp the help text, of a counter that every component has which reads again what
-// it follows by a watch. The constant label "who" names the component. A healthy cluster has no repairs.
+// RepairsMetric is the name, and repairsHelp the help text, of a counter that every component has which reads again
+// what it follows by a watch. The constant label "who" names the component. A healthy cluster has no repairs.
 const (
 	RepairsMetric = "carillon_reconcile_repairs_total"
 	repairsHelp   = "Differences that a watch should have reported, but that a later read found and repaired."
@@ -61,7 +61,7 @@ func (c *Client) Register(r prometheus.Registerer) {
 	r.MustRegister(c.health.resumptions, c.health.stalls, c.health.relists, c.health.repairs)
 }
 
-// markLost records that the watch of a range is lost. A failure of etcd affects all ranges at once, of which there
+// markLost records that the watch of a range is lost. A failure of etcd affects all ranges at once, and there
 // may be hundreds, so only the first loss is logged as a warning.
 func (s *watchHealth) markLost(log *zap.Logger, fields ...zap.Field) {
 	s.mu.Lock()

@@ -189,7 +189,7 @@ func TestDeniedEnv_IsInTheDocs(t *testing.T) {
 
 	for _, name := range slices.Concat(deniedVariables, acceptedWithExecutables) {
 		if !strings.Contains(string(b), "`"+name+"`") {
-			t.Errorf("%s is not told", name)
+			t.Errorf("%s is not documented", name)
 		}
 	}
 }

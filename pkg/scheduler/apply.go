@@ -68,7 +68,7 @@ func (s *shardState) applyEntry(ev *store.ShardEvent) {
 		t.Bad = false
 		t.Mod, t.Create = max(t.Mod, ev.Mod), 0
 		s.noEntry(t)
-		s.addLook(t)
+		s.examineNext(t)
 
 		return
 	}
@@ -100,7 +100,7 @@ func (s *shardState) applyEntry(ev *store.ShardEvent) {
 
 	// Waiting runs may start, or must end, under the new version.
 	if t.Activity != nil || t.DependsOnPast() {
-		s.addLook(t)
+		s.examineNext(t)
 	}
 }
 
@@ -115,7 +115,7 @@ func (s *shardState) noEntry(t *taskstate.Task) {
 	s.due.Set(t, 0)
 	delete(s.uncovered, t)
 	delete(s.unread, t)
-	delete(s.rests, t)
+	delete(s.examineLater, t)
 }
 
 // applyQueued applies the current version of a queue record, or its deletion.
@@ -144,7 +144,7 @@ func (s *shardState) applyQueued(ev *store.ShardEvent, now time.Time) {
 		if i >= 0 {
 			s.applyDequeued(t, i)
 		}
-		s.addLook(t)
+		s.examineNext(t)
 		return
 	}
 
@@ -160,7 +160,7 @@ func (s *shardState) applyQueued(ev *store.ShardEvent, now time.Time) {
 
 		if i >= 0 {
 			s.applyDequeued(t, i)
-			s.addLook(t)
+			s.examineNext(t)
 		}
 
 		return
@@ -180,7 +180,7 @@ func (s *shardState) applyQueued(ev *store.ShardEvent, now time.Time) {
 		s.applyEnqueued(t, q)
 	}
 
-	s.addLook(t)
+	s.examineNext(t)
 }
 
 // applyEnqueued inserts a run into the task's queue, which is ordered by run id.
@@ -238,7 +238,7 @@ func (s *shardState) applyEnded(ev *store.ShardEvent, now time.Time) {
 
 	if t.Past != nil && t.DependsOnPast() {
 		t.NoteEnd(ev, now.UnixMilli())
-		s.addLook(t)
+		s.examineNext(t)
 	}
 
 	// A new record. One whose mod revision is higher was extended, and does not lengthen the history.
@@ -283,7 +283,7 @@ func (s *shardState) applyAttemptEnd(t *taskstate.Task, run string, rev int64) {
 
 	// A waiting run may have waited for this end. If the task is gone, it may be forgotten.
 	if t.Activity != nil || !t.Present || t.DependsOnPast() {
-		s.addLook(t)
+		s.examineNext(t)
 	}
 }
 
@@ -302,7 +302,7 @@ func (s *shardState) applyActiveRuns(keys []store.ActiveKey) {
 
 		s.addActiveAttempt(t, &taskstate.Attempt{Run: k.Run, Node: k.Node, Create: k.Create})
 		s.placement.Occupy(k.Node)
-		s.addLook(t)
+		s.examineNext(t)
 	}
 
 	// From now on, the watch reports every end after its attempt is known.

@@ -44,7 +44,7 @@ func (e *Engine) EachIndex(ctx context.Context, subject string, without []int, v
 
 	for _, w := range e.sortedWorkers() {
 		served := w.served.Load()
-		if served == nil || slices.Contains(without, w.Shard) {
+		if served == nil || slices.Contains(without, w.state.Shard) {
 			continue
 		}
 
@@ -57,7 +57,7 @@ func (e *Engine) EachIndex(ctx context.Context, subject string, without []int, v
 
 		known, rows := served.index.Collected()
 		answer := readmodel.ShardAnswer{
-			Shard: w.Shard, Owner: w.fences.Owner.ModRevision, AgeMS: served.watch.Age().Milliseconds(), Rows: rows, Unread: rows - known,
+			Shard: w.state.Shard, Owner: w.state.fences.Owner.ModRevision, AgeMS: served.watch.Age().Milliseconds(), Rows: rows, Unread: rows - known,
 		}
 		if !visit(answer, served.index) {
 			return nil
@@ -90,7 +90,7 @@ func (e *Engine) sortedWorkers() []*worker {
 		list = append(list, w)
 	}
 
-	slices.SortFunc(list, func(a, b *worker) int { return a.Shard - b.Shard })
+	slices.SortFunc(list, func(a, b *worker) int { return a.state.Shard - b.state.Shard })
 
 	return list
 }

@@ -14,7 +14,7 @@ import (
 )
 
 // ask asks for all tasks of a node.
-func (r *running) ask(order readmodel.Order, without ...int) readmodel.NodeAnswer {
+func (r *runningEngine) ask(order readmodel.Order, without ...int) readmodel.NodeAnswer {
 	a, err := r.Ask(context.Background(), &readmodel.Query{Subject: "user:ann", Order: order, Limit: 100, Now: time.Now().UnixMilli()}, without)
 	if err != nil {
 		panic(err)
@@ -24,7 +24,7 @@ func (r *running) ask(order readmodel.Order, without ...int) readmodel.NodeAnswe
 }
 
 // rows describes the rows of a node's tasks, and reports whether they are complete.
-func (r *running) rows() (list []string, complete bool) {
+func (r *runningEngine) rows() (list []string, complete bool) {
 	_ = r.EachIndex(context.Background(), "user:ann", nil, func(s readmodel.ShardAnswer, x *readmodel.Index) bool {
 		complete = s.Unread == 0
 		x.EachRow(0, func(r *readmodel.Row) {
@@ -44,9 +44,9 @@ func (r *running) rows() (list []string, complete bool) {
 func TestAsk_ANewOwnerKnowsThePast(t *testing.T) {
 	t.Parallel()
 
-	for name, takeOver := range map[string]func(w *world) *running{
-		"loaded": func(w *world) *running { return w.run("n2") },
-		"preloaded": func(w *world) *running {
+	for name, takeOver := range map[string]func(w *world) *runningEngine{
+		"loaded": func(w *world) *runningEngine { return w.run("n2") },
+		"preloaded": func(w *world) *runningEngine {
 			loaded := make(chan struct{}, 1)
 			var preloading chan struct{}
 			return w.run("n2", func(e *Engine) {

@@ -42,7 +42,7 @@ func benchWorker(b *testing.B, n int, schedule string) (*worker, *time.Time) {
 	e.cfg.Fleet.Set([]task.Node{benchNode("n1")})
 	w := newWorker(e, 0, store.Fences{})
 	w.discardState()
-	w.Watermark, w.WatermarkRev = record.Watermark{Time: task.At(start), Seen: 100}, 1
+	w.state.Watermark, w.state.WatermarkRev = record.Watermark{Time: task.At(start), Seen: 100}, 1
 
 	batch := store.ShardBatch{Reset: true, Revision: 100}
 	for i, name := range names(n) {
@@ -66,7 +66,7 @@ func benchWorker(b *testing.B, n int, schedule string) (*worker, *time.Time) {
 
 // endAll ends all active runs, as their nodes would.
 func (w *worker) endAll() {
-	for _, t := range w.Tasks {
+	for _, t := range w.state.Tasks {
 		for _, a := range t.Active() {
 			w.e.cfg.Fleet.Release(a.Node)
 		}
@@ -128,7 +128,7 @@ func BenchmarkRound_AmongMany(b *testing.B) {
 		_, entry := (&world{TB: b}).newTask("one", start, allow)
 		w.applyToShard(store.ShardBatch{Revision: 100, Events: []store.ShardEvent{{
 			ShardKey: record.ShardKey{Kind: record.KindEntry, Ref: ref("one")}, Task: "default/one", Mod: 50, Create: 50, Value: written(entry)}}})
-		one := w.TaskNamed("default/one")
+		one := w.state.TaskNamed("default/one")
 		b.Run(fmt.Sprintf("one due of %d", n), func(b *testing.B) {
 			for b.Loop() {
 				*now = now.Add(time.Second)
@@ -153,7 +153,7 @@ func BenchmarkPlan(b *testing.B) {
 	b.ReportAllocs()
 
 	for b.Loop() {
-		w.applyAbandoned(w.planRound(at))
+		w.state.applyAbandoned(w.planRound(at))
 	}
 }
 

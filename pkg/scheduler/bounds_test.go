@@ -90,7 +90,7 @@ func TestPause_EndsAreNotTakenForTicks(t *testing.T) {
 	h.decide(30)
 	w.want("a")
 
-	if s := h.TaskNamed("default/a"); s.Next != 0 {
+	if s := h.state.TaskNamed("default/a"); s.Next != 0 {
 		t.Errorf("a task that is paused for good ticks at %s", taskstate.Instant(s.Next))
 	}
 }
@@ -164,10 +164,10 @@ func TestMaxRuns_RaisedHasTicksAgain(t *testing.T) {
 func TestMaxRuns_OverCrashes(t *testing.T) {
 	t.Parallel()
 
-	for i, trick := range []func(*hand) trick{
-		func(h *hand) trick { return h.dies }, func(h *hand) trick { return h.diesAfter },
-		func(*hand) trick { return lost }, func(*hand) trick { return appliedButLost },
-		func(h *hand) trick {
+	for i, trick := range []func(*testWorker) trick{
+		func(h *testWorker) trick { return h.dies }, func(h *testWorker) trick { return h.diesAfter },
+		func(*testWorker) trick { return lost }, func(*testWorker) trick { return appliedButLost },
+		func(h *testWorker) trick {
 			return func(send func() (r kv.Result, err error)) (kv.Result, error) { h.die(); return h.gate.delayed(send) }
 		},
 	} {

@@ -52,26 +52,31 @@ func TestAfterCompletion_TicksAPeriodAfterTheEndOfItsRun(t *testing.T) {
 	w.want("a", "+10 succeeded", "+23 failed", "+34 dispatched")
 }
 
-// Exactly one tick follows each end, whichever node owns the shard and whatever it has not seen.
+// Exactly one tick follows each end, no matter which node owns the shard and which events it has missed.
 func TestAfterCompletion_OverFailover(t *testing.T) {
 	t.Parallel()
 
-	for name, change := range map[string]func(w *world, h *hand){
-		"the run ended before the load": func(w *world, h *hand) { w.finish("a", task.Succeeded) },
-		"the owner saw it and died":     func(w *world, h *hand) { w.finish("a", task.Succeeded); h.see(); h.gate.play(h.dies); _ = h.try(14) },
-		"the owner died with its answer": func(w *world, h *hand) {
+	for name, change := range map[string]func(w *world, h *testWorker){
+		"the run ended before the load": func(w *world, h *testWorker) { w.finish("a", task.Succeeded) },
+		"the owner saw it and died": func(w *world, h *testWorker) {
+			w.finish("a", task.Succeeded)
+			h.see()
+			h.gate.play(h.dies)
+			_ = h.try(14)
+		},
+		"the owner died with its answer": func(w *world, h *testWorker) {
 			w.finish("a", task.Succeeded)
 			h.see()
 			h.gate.play(h.diesAfter)
 			_ = h.try(14)
 		},
-		"its commit came late": func(w *world, h *hand) {
+		"its commit came late": func(w *world, h *testWorker) {
 			w.finish("a", task.Succeeded)
 			h.see()
 			h.gate.play(func(s func() (kv.Result, error)) (kv.Result, error) { h.die(); return h.gate.delayed(s) })
 			_ = h.try(14)
 		},
-		"others were recorded before and after": func(w *world, h *hand) {
+		"others were recorded before and after": func(w *world, h *testWorker) {
 			// The newest record is the one that was written last, not that of the latest tick.
 			manual := w.trigger("a")
 			h.see()
@@ -125,30 +130,30 @@ func TestAfterCompletion_WhateverBecomesOfTheTick(t *testing.T) {
 	for _, c := range []struct {
 		name   string
 		opts   []option
-		change func(w *world, h *hand) // the task's first tick is at +10
+		change func(w *world, h *testWorker) // the task's first tick is at +10
 		anchor float64
 		next   float64
 	}{
-		{"cancelled", nil, func(w *world, h *hand) {
+		{"cancelled", nil, func(w *world, h *testWorker) {
 			h.decide(10)
 			w.at(12)
 			w.finish("a", task.Cancelled)
 			h.decide(13)
 		}, 12, 22},
-		{"ended by a clock that is far ahead", nil, func(w *world, h *hand) {
+		{"ended by a clock that is far ahead", nil, func(w *world, h *testWorker) {
 			h.decide(10)
 			w.at(10_000)
 			w.finish("a", task.Succeeded)
 			h.decide(12)
 		}, 17, 27},
-		{"cancelled while it waits", []option{on("role = none")}, func(w *world, h *hand) {
+		{"cancelled while it waits", []option{on("role = none")}, func(w *world, h *testWorker) {
 			h.decide(10)
 			w.at(12)
 			_, err := w.store.CancelQueued(w.ctx, ref("a"), w.ids("a")[0], "somebody", w.clock())
 			w.ok(err)
 			h.decide(13)
 		}, 12, 22},
-		{"lost", []option{on("node = n2")}, func(w *world, h *hand) {
+		{"lost", []option{on("node = n2")}, func(w *world, h *testWorker) {
 			h.decide(10)
 			w.ok(w.store.PutCleared(w.ctx, w.active("a")[0].Instance, task.At(w.clock())))
 			w.leave("n2")
@@ -157,7 +162,7 @@ func TestAfterCompletion_WhateverBecomesOfTheTick(t *testing.T) {
 			h.decide(13)
 			w.want("a", "+10 lost node_lost")
 		}, 13, 23},
-		{"lost after one that succeeded", []option{on("node = n2")}, func(w *world, h *hand) {
+		{"lost after one that succeeded", []option{on("node = n2")}, func(w *world, h *testWorker) {
 			h.decide(10)
 			w.at(12)
 			w.finish("a", task.Succeeded)
@@ -170,7 +175,7 @@ func TestAfterCompletion_WhateverBecomesOfTheTick(t *testing.T) {
 			h.decide(25)
 			w.want("a", "+10 succeeded", "+22 lost node_lost")
 		}, 25, 35},
-		{"missed after one that succeeded", []option{missed(task.MissedSkip, 1)}, func(w *world, h *hand) {
+		{"missed after one that succeeded", []option{missed(task.MissedSkip, 1)}, func(w *world, h *testWorker) {
 			h.decide(10)
 			w.at(12)
 			w.finish("a", task.Succeeded)
@@ -178,7 +183,7 @@ func TestAfterCompletion_WhateverBecomesOfTheTick(t *testing.T) {
 			h.decide(100)
 			w.want("a", "+10 succeeded", "+22 missed came_to_light_late")
 		}, 100, 110},
-		{"retried", []option{retries(2, time.Second, task.Failed)}, func(w *world, h *hand) {
+		{"retried", []option{retries(2, time.Second, task.Failed)}, func(w *world, h *testWorker) {
 			h.decide(10)
 			w.at(12)
 			w.finish("a", task.Failed)
@@ -189,7 +194,7 @@ func TestAfterCompletion_WhateverBecomesOfTheTick(t *testing.T) {
 			w.finish("a", task.Failed)
 			h.decide(16)
 		}, 15, 25},
-		{"skipped for a manual run, which is what ends then", nil, func(w *world, h *hand) {
+		{"skipped for a manual run, which is what ends then", nil, func(w *world, h *testWorker) {
 			h.decide(8)
 			w.trigger("a")
 			h.decide(9)
@@ -199,7 +204,7 @@ func TestAfterCompletion_WhateverBecomesOfTheTick(t *testing.T) {
 			w.finish("a", task.Succeeded)
 			h.decide(15)
 		}, 14, 24},
-		{"a manual run before its tick changes nothing", nil, func(w *world, h *hand) {
+		{"a manual run before its tick changes nothing", nil, func(w *world, h *testWorker) {
 			h.decide(2)
 			w.trigger("a")
 			h.decide(3)
@@ -212,25 +217,25 @@ func TestAfterCompletion_WhateverBecomesOfTheTick(t *testing.T) {
 			w.finish("a", task.Succeeded)
 			h.decide(12)
 		}, 11, 21},
-		{"missed", []option{missed(task.MissedSkip, 1)}, func(w *world, h *hand) {
+		{"missed", []option{missed(task.MissedSkip, 1)}, func(w *world, h *testWorker) {
 			h.decide(100)
 			w.want("a", "+10 missed came_to_light_late")
 		}, 100, 110},
-		{"late", nil, func(w *world, h *hand) {
+		{"late", nil, func(w *world, h *testWorker) {
 			h.decide(100)
 			w.want("a", "+10 dispatched catch_up")
 			w.at(101)
 			w.finish("a", task.Succeeded)
 			h.decide(102)
 		}, 101, 111},
-		{"it ended long ago, and nobody was there", nil, func(w *world, h *hand) {
+		{"it ended long ago, and nobody was there", nil, func(w *world, h *testWorker) {
 			h.decide(10)
 			w.at(12)
 			w.finish("a", task.Succeeded)
 			h = w.work("n2")
 			h.decide(100)
 		}, 90.001, 100.001},
-		{"paused meanwhile, until it is resumed", nil, func(w *world, h *hand) {
+		{"paused meanwhile, until it is resumed", nil, func(w *world, h *testWorker) {
 			h.decide(10)
 			w.pause("a")
 			w.at(12)
@@ -242,7 +247,7 @@ func TestAfterCompletion_WhateverBecomesOfTheTick(t *testing.T) {
 			w.resume("a")
 			h.decide(50)
 		}, 40.001, 50.001},
-		{"paused with an end", nil, func(w *world, h *hand) {
+		{"paused with an end", nil, func(w *world, h *testWorker) {
 			h.decide(10)
 			w.pauseUntil("a", 60)
 			w.at(12)
@@ -257,16 +262,16 @@ func TestAfterCompletion_WhateverBecomesOfTheTick(t *testing.T) {
 
 			h.decide(61)
 		}, 51.001, 61.001},
-		{"the watch did not tell", nil, func(w *world, h *hand) {
+		{"the watch did not tell", nil, func(w *world, h *testWorker) {
 			h.decide(10)
 			w.at(12)
 			w.finish("a", task.Succeeded)
 			h.see()
 			// As if the worker had not seen the end: the next comparison of the active runs finds it.
-			a := h.TaskNamed("default/a")
+			a := h.state.TaskNamed("default/a")
 			a.Past = &taskstate.Past{}
-			h.applyAttemptEnd(a, "", 0)
-			h.addLook(a)
+			h.state.applyAttemptEnd(a, "", 0)
+			h.state.examineNext(a)
 			h.blind(13)
 		}, 12, 22},
 	} {

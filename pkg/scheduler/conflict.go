@@ -32,7 +32,7 @@ func (s *shardState) takeConflict(p *plan, c *store.Conflict, now time.Time) {
 	// considered active afterwards.
 	for _, key := range c.Runs {
 		// The watch normally delivers the change before this.
-		s.wakeAt(now.Add(100 * time.Millisecond))
+		s.examineAllBy(now.Add(100 * time.Millisecond))
 		if t := s.takeConflictingAttempt(key); t != nil {
 			failed[t] = true
 		}
@@ -67,19 +67,19 @@ func (s *shardState) takeConflict(p *plan, c *store.Conflict, now time.Time) {
 		// Conflicts about history do not count as failures of the task: purges and ranges are given up
 		// above, so the next commit does not depend on these records.
 		failed[t] = ev.Kind != record.KindEnded && ev.Kind != record.KindDead && ev.Kind != record.KindPart || failed[t]
-		s.addLook(t)
+		s.examineNext(t)
 	}
 
 	// Freezes may allow or forbid runs of any task.
 	if c.Freezes != nil {
-		s.lookAtAll()
+		s.examineAll()
 	}
 
 	// The session of a node has changed, but the known nodes do not show it yet. Leave the node out until
 	// they do. Attempts on that node are examined from the start, because what was read of them belongs to
 	// the old session.
 	for _, node := range c.Nodes {
-		s.wakeAt(now.Add(placement.Suspicion))
+		s.examineAllBy(now.Add(placement.Suspicion))
 
 		for _, n := range p.reserved {
 			if n.Name == node {
@@ -146,11 +146,11 @@ func (s *shardState) setAside(p *plan) error {
 
 		switch name := t.FullName(); {
 		case t.Failed < maxFailedCommits:
-		case !s.stubborn[name]:
-			s.stubborn[name] = true
+		case !s.reopenedFor[name]:
+			s.reopenedFor[name] = true
 			return fmt.Errorf("%w: commits for task %s fail", errReload, name)
 		default:
-			delete(s.stubborn, name)
+			delete(s.reopenedFor, name)
 			s.addNotice(notice{kind: taskSetAside, task: name})
 
 			// Bad has the same effect as an entry that cannot be read: no ticks, and the queue waits.

@@ -122,7 +122,7 @@ func TestCommit_RecordThatFailsTwiceGoesAlone(t *testing.T) {
 		w.want(name, "+1 dispatched")
 	}
 
-	if n := h.TaskNamed("default/b").Failed; n != 0 {
+	if n := h.state.TaskNamed("default/b").Failed; n != 0 {
 		t.Errorf("after it went through, %d failures are counted", n)
 	}
 }
@@ -140,7 +140,7 @@ func TestCommit_RecordThatFailsInEachRoundGoesAloneToo(t *testing.T) {
 	_ = h.try(1)
 	h.see()
 
-	if n := h.TaskNamed("default/a").Failed; n != 2 {
+	if n := h.state.TaskNamed("default/a").Failed; n != 2 {
 		t.Errorf("%d failures are counted, it failed twice", n)
 	}
 }
@@ -193,7 +193,7 @@ func TestCommit_OfACrashedWorkerThatArrivesLateIsVoid(t *testing.T) {
 				h.gate.deliver()
 			}
 
-			next := w.worker("n1", h.fences)
+			next := w.worker("n1", h.state.fences)
 			next.open()
 
 			if when == "after the next opened" {
@@ -269,7 +269,7 @@ func TestWorker_StrangersWatermarkLeadsToANewLoad(t *testing.T) {
 	w := newWorld(t, "n1")
 	w.create("a", allow)
 	h := w.work("n1")
-	other := w.worker("n1", h.fences)
+	other := w.worker("n1", h.state.fences)
 	other.open()
 
 	if err := h.try(1); !errors.Is(err, store.ErrMoved) {
@@ -396,7 +396,7 @@ func TestCommit_OlderEventsDoNotUndoWhatALostCommitHasRead(t *testing.T) {
 	w.pause("a")
 	h.blind(1)
 
-	now := *h.TaskNamed("default/a")
+	now := *h.state.TaskNamed("default/a")
 	if now.Fires() {
 		t.Fatal("the pause is not known")
 	}
@@ -411,7 +411,7 @@ func TestCommit_OlderEventsDoNotUndoWhatALostCommitHasRead(t *testing.T) {
 	commits := h.gate.commits
 	h.blind(2)
 
-	if h.TaskNamed("default/a").Fires() || h.gate.commits != commits {
+	if h.state.TaskNamed("default/a").Fires() || h.gate.commits != commits {
 		t.Error("an older event has resumed the task")
 	}
 
@@ -432,7 +432,7 @@ func TestConflict_TwoOutcomesOfATickInOneCommit(t *testing.T) {
 			w.create("a", queues(1, task.DropOldest))
 			h := w.work("n1")
 			h.decide(1)
-			other := w.worker("n1", h.fences)
+			other := w.worker("n1", h.state.fences)
 			other.open()
 			other.decide(2)
 			w.want("a", "+1 dispatched", "+2 queued overlap")

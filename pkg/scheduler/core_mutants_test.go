@@ -44,7 +44,7 @@ var coreMutants = []struct {
 		p.popped = nil
 		s.applyAbandoned(p)
 	}},
-	{"a note decides: a task that rests has no ticks", func(s *shardState, p *plan) {
+	{"a note decides: a task to examine later has no ticks", func(s *shardState, p *plan) {
 		tasks := p.popped
 		for i := range p.changes {
 			tasks = append(tasks, p.changes[i].task)
@@ -53,7 +53,7 @@ var coreMutants = []struct {
 		s.applyAbandoned(p)
 
 		for _, t := range tasks {
-			s.rests[t] = p.now.UnixMilli() + 1000
+			s.examineLater[t] = p.now.UnixMilli() + 1000
 			s.due.Set(t, 0)
 		}
 	}},
@@ -78,8 +78,8 @@ var coreMutants = []struct {
 func TestPlanIsHarmless_CatchesMutants(t *testing.T) {
 	t.Parallel()
 
-	situations := []func(t *testing.T) *hand{
-		func(t *testing.T) *hand { // a tick is due while the previous run is active
+	situations := []func(t *testing.T) *testWorker{
+		func(t *testing.T) *testWorker { // a tick is due while the previous run is active
 			w := newWorld(t, "n1")
 			h := w.work("n1")
 			w.create("a", cronned("0 * * * * *"), allow)
@@ -88,7 +88,7 @@ func TestPlanIsHarmless_CatchesMutants(t *testing.T) {
 
 			return h
 		},
-		func(t *testing.T) *hand { // three late ticks: one has a token and starts, two wait
+		func(t *testing.T) *testWorker { // three late ticks: one has a token and starts, two wait
 			w := newWorld(t, "n1")
 			h := w.work("n1")
 			w.create("a", cronned("0 * * * * *"), missed(task.MissedAll, 3))
@@ -104,7 +104,7 @@ func TestPlanIsHarmless_CatchesMutants(t *testing.T) {
 			h := situation(t)
 			at := []float64{120, 240}[i]
 			h.world.at(at)
-			found += len(h.harmOfPlans(at, func(p *plan) { abandon(&h.shardState, p) }))
+			found += len(h.effectsOfPlans(at, func(p *plan) { abandon(&h.state, p) }))
 		}
 
 		return found
@@ -129,11 +129,11 @@ func TestPlanIsHarmless_CatchesMutants(t *testing.T) {
 func TestShardState_TakesNoInputWhileADecisionIsOutstanding(t *testing.T) {
 	t.Parallel()
 
-	for name, input := range map[string]func(h *hand){
-		"an event":        func(h *hand) { h.shardState.applyRecords(store.ShardBatch{}, sec(61)) },
-		"a scan":          func(h *hand) { h.shardState.applyActiveRuns(nil) },
-		"a second plan":   func(h *hand) { h.worker.planRound(sec(61)) },
-		"the shard again": func(h *hand) { h.discardState() },
+	for name, input := range map[string]func(h *testWorker){
+		"an event":        func(h *testWorker) { h.state.applyRecords(store.ShardBatch{}, sec(61)) },
+		"a scan":          func(h *testWorker) { h.state.applyActiveRuns(nil) },
+		"a second plan":   func(h *testWorker) { h.worker.planRound(sec(61)) },
+		"the shard again": func(h *testWorker) { h.discardState() },
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t, "n1")
@@ -153,7 +153,7 @@ func TestShardState_TakesNoInputWhileADecisionIsOutstanding(t *testing.T) {
 				input(h)
 			}()
 
-			h.applyAbandoned(p)
+			h.state.applyAbandoned(p)
 			input(h)
 		})
 	}

@@ -75,7 +75,7 @@ func (e runDequeued) applyTo(s *shardState, rev int64, _ time.Time) {
 	// The next plan forgets a task that has nothing left, or draws the conclusions from the end of its
 	// runs. The watch's event of this deletion is ignored because of gone, so it would not cause that.
 	if e.task.Empty() || e.task.DependsOnPast() {
-		s.addLook(e.task)
+		s.examineNext(e.task)
 	}
 }
 
@@ -146,7 +146,7 @@ func (e runLost) applyTo(s *shardState, rev int64, _ time.Time) {
 	s.applyAttemptEnd(e.task, e.attempt.Run, rev+1)
 
 	if e.next == nil {
-		s.takeBack(e.task, e.attempt.Run, e.end.AsPart(), rev)
+		s.notePartEnded(e.task, e.attempt.Run, e.end.AsPart(), rev)
 		return
 	}
 
@@ -174,7 +174,7 @@ func (e partEnded) writeTo(c *store.Commit) {
 }
 
 func (e partEnded) applyTo(s *shardState, rev int64, _ time.Time) {
-	s.takeBack(e.task, e.end.ID, e.end.AsPart(), rev)
+	s.notePartEnded(e.task, e.end.ID, e.end.AsPart(), rev)
 }
 
 // recordPurged deletes a history record whose task no longer exists, or a record of a part whose run has

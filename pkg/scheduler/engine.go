@@ -55,38 +55,38 @@ type Config struct {
 	Cluster func() task.Cluster
 	// Freezes returns the freezes as they are known, and the mod revision of their record. It returns nil
 	// if there are none. They may be out of date: a commit that does not know the newest ones fails and
-	// returns them. The caller calls Look when they have changed. May be nil.
+	// returns them. The caller calls WakeWorkers when they have changed. May be nil.
 	Freezes func() (*task.Freezes, int64)
 	// Namespaces returns the records of the namespaces as they are known, or nil if they are not known yet:
-	// then nothing is decided. They may be a moment out of date. The caller calls Look when they have changed.
+	// then nothing is decided. They may be a moment out of date. The caller calls WakeWorkers when they have changed.
 	// Required.
 	Namespaces func() Namespaces
-	// May is called before each commit. If it returns an error, the worker ends with task.ErrFenced. May be
+	// MayCommit is called before each commit. If it returns an error, the worker ends with task.ErrFenced. May be
 	// nil.
-	May        func() error
+	MayCommit  func() error
 	Logger     *zap.Logger
 	Registerer prometheus.Registerer // may be nil
 }
 
-// Engine serves the shards that its node owns. Each shard has a worker of its own. The workers share the
+// Engine serves the shards that its node owns. Each shard has its own worker. The workers share the
 // fleet, the scan for active attempts, the catch-up pace, and the goroutines that trim, delete and compare.
 type Engine struct {
-	cfg        Config
-	freezes    freezes
-	scans      *activescan.Scanner
-	trims      *retention.Trimmer
-	ttlDeleter *retention.Deleter
-	failures   *failures.Reader
-	pastRuns   *pastruns.Reader
-	reconciler *reconcile.Reconciler
-	patience   time.Duration // differencePatience; shorter in tests
-	recent     board.Recent
-	board      boardCache
-	pace       *pace.Limiter
-	scanLimit  *scanlimit.Limiter
-	loads      slots
-	ahead      slots // places for loads of shards that this node does not own yet
-	metrics    *metrics.Metrics
+	cfg          Config
+	freezes      freezes
+	scans        *activescan.Scanner
+	trims        *retention.Trimmer
+	ttlDeleter   *retention.Deleter
+	failures     *failures.Reader
+	pastRuns     *pastruns.Reader
+	reconciler   *reconcile.Reconciler
+	patience     time.Duration // differencePatience; shorter in tests
+	recent       board.Recent
+	board        *board.Collector
+	pace         *pace.Limiter
+	scanLimit    *scanlimit.Limiter
+	loads        slots
+	preloadSlots slots // places for loads of shards that this node does not own yet
+	metrics      *metrics.Metrics
 
 	definitions *definition.Shared
 
@@ -106,8 +106,8 @@ func New(cfg Config) *Engine {
 		cfg.Cluster = func() task.Cluster { return task.Cluster{} }
 	}
 
-	if cfg.May == nil {
-		cfg.May = func() error { return nil }
+	if cfg.MayCommit == nil {
+		cfg.MayCommit = func() error { return nil }
 	}
 
 	if cfg.Freezes == nil {
@@ -121,7 +121,7 @@ func New(cfg Config) *Engine {
 	e := &Engine{
 		cfg: cfg, made: time.Now(), scans: activescan.New(cfg.Store.ScanActive), trims: retention.NewTrimmer(cfg.Store, cfg.Logger),
 		metrics: metrics.New(cfg.Registerer), patience: differencePatience, workers: map[int]*worker{}, preloads: map[int]*preload{},
-		loads: make(slots, loadsAtOnce), ahead: make(slots, aheadAtOnce()), definitions: definition.NewShared(),
+		loads: make(slots, loadsAtOnce), preloadSlots: make(slots, preloadsAtOnce()), definitions: definition.NewShared(),
 	}
 	e.ttlDeleter = retention.NewDeleter(cfg.Store, e.metrics.Expired.Inc, cfg.Logger)
 	e.reconciler = reconcile.New(cfg.Store, e.openShards, cfg.Logger)
@@ -129,6 +129,7 @@ func New(cfg Config) *Engine {
 		e.reconciler.Period = cfg.Reconcile
 	}
 
+	e.board = board.NewCollector(cfg.Node, &e.recent, e.boardWorkers)
 	e.failures = failures.NewReader(cfg.Store, cfg.Logger)
 	e.pastRuns = pastruns.NewReader(cfg.Store, cmp.Or(cfg.PastRate, pastruns.DefaultRate), func() bool { return e.Overdue(cfg.Now(), board.OverdueAfter) != nil }, cfg.Logger)
 	e.pace = pace.NewLimiter(e.catchUpRate)
@@ -141,9 +142,9 @@ func New(cfg Config) *Engine {
 // busy, and few enough that the first shards fire soon and that a whole load is not in memory twice.
 const loadsAtOnce = 4
 
-// aheadAtOnce is how many shards are preloaded at a time. Nobody waits for them, so they leave a processor
+// preloadsAtOnce is how many shards are preloaded at a time. Nobody waits for them, so they leave a processor
 // to shards that are taken over meanwhile.
-func aheadAtOnce() int { return min(loadsAtOnce, max(1, runtime.GOMAXPROCS(0)/2)) }
+func preloadsAtOnce() int { return min(loadsAtOnce, max(1, runtime.GOMAXPROCS(0)/2)) }
 
 // slots is a counting semaphore.
 type slots chan struct{}
@@ -216,9 +217,9 @@ func (e *Engine) Work(ctx context.Context, shard int, f store.Fences) error {
 	return w.serveUntilDone(ctx)
 }
 
-// Look makes all workers examine their waiting and active runs. Call it when nodes have come, gone or
+// WakeWorkers makes all workers examine their waiting and active runs. Call it when nodes have come, gone or
 // changed, and when freezes or the records of namespaces have changed.
-func (e *Engine) Look() {
+func (e *Engine) WakeWorkers() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	for _, w := range e.workers {

@@ -16,17 +16,17 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// running is an engine whose loops run. Its clock is time.Now, which is virtual in a synctest bubble.
-type running struct {
+// runningEngine is an engine whose loops run. Its clock is time.Now, which is virtual in a synctest bubble.
+type runningEngine struct {
 	*Engine
-	door   *commitGate
+	gate   *commitGate
 	fences store.Fences
 	stop   context.CancelFunc
 	work   chan error
 }
 
 // run makes a node the owner and serves the shard.
-func (w *world) run(node string, change ...func(*Engine)) *running {
+func (w *world) run(node string, change ...func(*Engine)) *runningEngine {
 	w.Helper()
 	e, d := w.engine(node)
 	e.cfg.Now = time.Now
@@ -39,7 +39,7 @@ func (w *world) run(node string, change ...func(*Engine)) *running {
 	w.ok(err)
 	e.cfg.Fleet.Set(nodes)
 	ctx, cancel := context.WithCancel(w.ctx)
-	r := &running{Engine: e, door: d, fences: w.assign(node), stop: cancel, work: make(chan error, 1)}
+	r := &runningEngine{Engine: e, gate: d, fences: w.assign(node), stop: cancel, work: make(chan error, 1)}
 	d.die = func() {}
 	var wg sync.WaitGroup
 	wg.Go(func() { _ = e.Run(ctx) })
@@ -104,7 +104,7 @@ func TestEngine_RunsWhatIsTriggeredAndWhatANodeMakesPossible(t *testing.T) {
 		nodes, err := w.store.Nodes(w.ctx)
 		w.ok(err)
 		r.cfg.Fleet.Set(nodes)
-		r.Look()
+		r.WakeWorkers()
 		w.eventually("b runs", func() bool { return len(w.active("b")) == 1 })
 	})
 }
@@ -315,7 +315,7 @@ func TestEngine_DamagedShardIsAnError(t *testing.T) {
 func TestEngine_SaysWhatIsOverdue(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "n1").judged()
-	h := w.hire("n1")
+	h := w.startOwner("n1")
 	e := h.e
 	e.workers[0] = h.worker
 
@@ -357,9 +357,9 @@ func TestWorker_LooksAtTheClockNowAndThen(t *testing.T) {
 }
 
 // startTrimming opens the shard for a worker whose engine trims histories until the test ends.
-func startTrimming(t *testing.T, w *world, e *Engine) *hand {
+func startTrimming(t *testing.T, w *world, e *Engine) *testWorker {
 	t.Helper()
-	h := &hand{worker: newWorker(e, 0, w.assign("n1")), world: w, leave: func() {}}
+	h := &testWorker{worker: newWorker(e, 0, w.assign("n1")), world: w, leave: func() {}}
 	h.ctx, h.die = context.WithCancel(w.ctx)
 	h.fleet()
 	h.open()

@@ -64,7 +64,7 @@ func TestPauseAfterFailures_InARow(t *testing.T) {
 	h.decide(at + 50)
 
 	if got := w.story("a"); len(got) != n {
-		t.Errorf("it fires though it is paused: %v", got)
+		t.Errorf("the task fires although it is paused: %v", got)
 	}
 
 	// After a resume, the count starts at zero.
@@ -124,31 +124,31 @@ func TestPauseAfterFailures_ManualRunsCountAndOthersDoNot(t *testing.T) {
 	}
 }
 
-// Each end counts once, whatever the owners have seen and whenever they died.
+// Each end counts once, no matter which events the owners saw and when they died.
 func TestPauseAfterFailures_OverFailover(t *testing.T) {
 	t.Parallel()
 
-	for name, then := range map[string]func(w *world, h *hand) *hand{
-		"nobody saw the ends": func(w *world, _ *hand) *hand { return w.work("n2") },
-		"the owner counted some": func(w *world, h *hand) *hand {
+	for name, then := range map[string]func(w *world, h *testWorker) *testWorker{
+		"nobody saw the ends": func(w *world, _ *testWorker) *testWorker { return w.work("n2") },
+		"the owner counted some": func(w *world, h *testWorker) *testWorker {
 			h.decide(14)
 			return w.work("n2")
 		},
-		"it died when it counted": func(w *world, h *hand) *hand {
+		"it died when it counted": func(w *world, h *testWorker) *testWorker {
 			h.see()
 			h.gate.play(h.dies)
 			_ = h.try(14)
 
 			return w.work("n2")
 		},
-		"it counted and died": func(w *world, h *hand) *hand {
+		"it counted and died": func(w *world, h *testWorker) *testWorker {
 			h.see()
 			h.gate.play(h.diesAfter)
 			_ = h.try(14)
 
 			return w.work("n2")
 		},
-		"its count arrives late": func(w *world, h *hand) *hand {
+		"its count arrives late": func(w *world, h *testWorker) *testWorker {
 			h.see()
 			h.gate.play(func(s func() (kv.Result, error)) (kv.Result, error) { h.die(); return h.gate.delayed(s) })
 			_ = h.try(14)
@@ -157,7 +157,7 @@ func TestPauseAfterFailures_OverFailover(t *testing.T) {
 
 			return h2
 		},
-		"the next owner saw them before": func(w *world, _ *hand) *hand {
+		"the next owner saw them before": func(w *world, _ *testWorker) *testWorker {
 			a := w.preload("n2", nil)
 			a.isLoaded()
 			h := a.takeOver()
@@ -227,7 +227,7 @@ func TestPauseAfterFailures_OfAHistoryOfFailures(t *testing.T) {
 		t.Fatalf("%d failures in a row", n)
 	}
 
-	w.ok(h.e.trims.Trim(w.ctx, retention.Trim{Fences: h.fences, Ref: ref("a"), History: task.History{Keep: 20, Record: task.RecordFailures}}))
+	w.ok(h.e.trims.Trim(w.ctx, retention.Trim{Fences: h.state.fences, Ref: ref("a"), History: task.History{Keep: 20, Record: task.RecordFailures}}))
 
 	if n := len(w.story("a")); n != 2 {
 		t.Fatalf("%d records are left", n)

@@ -39,11 +39,11 @@ func roomForCheckpoints(f *task.Fan) int {
 const tellEvery = time.Second
 
 // planFanOut returns the parts that a run of t has if it begins now, or the reason why it must wait. The
-// nodes of parts with a node of their own are chosen here, once. It counts no slots.
+// nodes of parts with their own node are chosen here, once. It counts no slots.
 func (p *plan) planFanOut(t *taskstate.Task) (*task.Fan, string) {
 	f, reason := fanout.New(t.Policy.Target, p.s.placement.Rank(p.wantOf(t), p.now))
 	if reason != "" {
-		p.looksForNodes(t)
+		p.examineWhenNodesMayAppear(t)
 	}
 
 	return f, reason
@@ -69,7 +69,7 @@ func (p *plan) fanOut(t *taskstate.Task, run task.Run, f *task.Fan) {
 	// The run counts as active from the next plan on, so the queue must wait for that (G8).
 	p.changeOf(t).started = true
 	p.addEffect(runEnqueued{t, &taskstate.Waiting{Waiting: task.Waiting{Run: p.beginFanOut(run, f)}}})
-	p.lookAfterCommit(t)
+	p.examineAfterCommit(t)
 	p.countRun(t, run.ScheduledTime.UnixMilli())
 	p.counts.run++
 }
@@ -138,7 +138,7 @@ func (r *parentRun) decideRun(what tickpolicy.Turn) bool {
 		return r.cancelRun(task.ReasonReplaced)
 	case !ending && what == tickpolicy.TurnStart && len(f.Left) > 0 && !r.plan.isFrozen(r.t):
 		// Nothing starts while the task is frozen (G21).
-		if done, ok := r.giveOut(); done || !ok {
+		if done, ok := r.assignNextPart(); done || !ok {
 			return ok
 		}
 	}
@@ -154,7 +154,7 @@ func (r *parentRun) decideRun(what tickpolicy.Turn) bool {
 // rewriteQueueRecord replaces the run's queue record. The commit compares its mod revision.
 func (r *parentRun) rewriteQueueRecord(w task.Waiting) {
 	r.plan.addEffect(runRequeued{r.t, r.q, &w})
-	r.plan.lookAfterCommit(r.t)
+	r.plan.examineAfterCommit(r.t)
 }
 
 // fanNow returns a copy of the run's fan with the current counts.
@@ -174,7 +174,7 @@ func (r *parentRun) writeCounts() bool {
 
 	// A ToldAt far in the future means that the clock was set back. Write in that case.
 	if at := q.ToldAt.Add(tellEvery); r.plan.now.Before(at) && q.ToldAt.Sub(r.plan.now) < tellEvery {
-		r.plan.s.wakeAt(at)
+		r.plan.s.examineAllBy(at)
 		return true
 	}
 

@@ -29,7 +29,7 @@ func (r *parentRun) endRun() bool {
 	}
 
 	// Another run may start now, and the records of the parts can be deleted.
-	r.plan.lookAfterCommit(t)
+	r.plan.examineAfterCommit(t)
 
 	return true
 }
@@ -59,15 +59,15 @@ func (r *parentRun) loseMissingParts() bool {
 	// before lost_after has passed. In any case, the commit requires that there is no record of the part's
 	// end.
 	if until := q.Missing.Add(r.plan.cluster.EffectiveLostAfter().Std()); r.plan.now.Before(until) {
-		r.plan.s.wakeAt(until)
+		r.plan.s.examineAllBy(until)
 		return true
 	}
 
-	return r.endNowhere(nowhere)
+	return r.endWithoutRecords(nowhere)
 }
 
-// endNowhere ends parts that have no record. The commit requires that no record of their end exists.
-func (r *parentRun) endNowhere(nowhere map[int]bool) bool {
+// endWithoutRecords ends parts that have no record. The commit requires that no record of their end exists.
+func (r *parentRun) endWithoutRecords(nowhere map[int]bool) bool {
 	t := r.t
 
 	for _, i := range slices.Sorted(maps.Keys(nowhere)) {

@@ -21,7 +21,7 @@ func (s *shardState) applyPart(ev *store.ShardEvent) {
 
 		// The next tick or the ttl may wait until nothing of the run is left.
 		if t.DependsOnPast() {
-			s.addLook(t)
+			s.examineNext(t)
 		}
 
 		s.dropTask(t)
@@ -37,11 +37,11 @@ func (s *shardState) applyPart(ev *store.ShardEvent) {
 		s.addNotice(notice{kind: partUnreadable, task: t.FullName(), run: ev.Run, err: err})
 	}
 
-	s.takeBack(t, ev.Run, end.AsPart(), ev.Mod)
+	s.notePartEnded(t, ev.Run, end.AsPart(), ev.Mod)
 }
 
-// takeBack notes that a part has ended. mod is the revision of its record.
-func (s *shardState) takeBack(t *taskstate.Task, id string, p task.Part, mod int64) {
+// notePartEnded notes that a part has ended. mod is the revision of its record.
+func (s *shardState) notePartEnded(t *taskstate.Task, id string, p task.Part, mod int64) {
 	parent, _, is := task.ParentOf(id)
 	if !is {
 		return
@@ -53,7 +53,7 @@ func (s *shardState) takeBack(t *taskstate.Task, id string, p task.Part, mod int
 	}
 
 	l.Returned[id] = taskstate.Returned{Part: p, Parent: parent, Mod: mod}
-	s.addLook(t)
+	s.examineNext(t)
 }
 
 // forgetParts requests the deletion of the records of parts whose run has ended. Each is requested once:

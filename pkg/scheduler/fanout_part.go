@@ -13,9 +13,9 @@ func (r *parentRun) partRun(index int) task.Run {
 	return fanout.PartRun(r.q, index, r.plan.s.node, r.plan.now)
 }
 
-// giveOut assigns the first part that can start to its node, or ends it if it is lost or too late. done
+// assignNextPart assigns the first part that can start to its node, or ends it if it is lost or too late. done
 // reports whether the plan changes the run by that. ok is false if the commit has no room.
-func (r *parentRun) giveOut() (done, ok bool) {
+func (r *parentRun) assignNextPart() (done, ok bool) {
 	t, q := r.t, r.q
 
 	// No part may start any more. They end one after another, without their stagger.
@@ -25,7 +25,7 @@ func (r *parentRun) giveOut() (done, ok bool) {
 
 	// With stagger, the next part has its turn at NotBefore.
 	if at := q.NotBefore.Time; at.After(r.plan.now) {
-		r.plan.s.wakeAt(at)
+		r.plan.s.examineAllBy(at)
 		return false, true
 	}
 
@@ -46,7 +46,7 @@ func (r *parentRun) giveOut() (done, ok bool) {
 		case r.plan.isStarting(t):
 			// The commit starts a run of the task already (G11). The next commit continues.
 			r.plan.s.placement.Release(n.Name)
-			r.plan.lookAfterCommit(t)
+			r.plan.examineAfterCommit(t)
 			return false, true
 		}
 
@@ -76,7 +76,7 @@ func (r *parentRun) giveOut() (done, ok bool) {
 }
 
 // losePart ends the part at index at of Fan.Left, because its node has been away for lost_after. The
-// results are those of giveOut.
+// results are those of assignNextPart.
 func (r *parentRun) losePart(at int) (done, ok bool) {
 	t, q := r.t, r.q
 
@@ -88,13 +88,13 @@ func (r *parentRun) losePart(at int) (done, ok bool) {
 	end.State, end.Reason, end.Node = task.Lost, task.ReasonNodeGone, q.Fan.Nodes[q.Fan.Left[at]]
 	w := q.Waiting
 	w.Fan = r.fanNow().Without(at)
-	r.endLeft(w, end)
+	r.endUnassigned(w, end)
 
 	return true, true
 }
 
 // failPart ends the next part because the namespace does not allow the task any more. The results are those
-// of giveOut.
+// of assignNextPart.
 func (r *parentRun) failPart() (done, ok bool) {
 	t, q := r.t, r.q
 
@@ -107,13 +107,13 @@ func (r *parentRun) failPart() (done, ok bool) {
 	w := q.Waiting
 	w.Fan, w.NotBefore = r.fanNow().Without(0), task.Time{}
 	r.plan.commit.GuardEntry(t.FullName(), t.Mod) // another version of the task may be allowed (G7)
-	r.endLeft(w, end)
+	r.endUnassigned(w, end)
 
 	return true, true
 }
 
-// endLeft ends a part that was never assigned. w is the run's new record, from which the part is removed.
-func (r *parentRun) endLeft(w task.Waiting, end task.Run) {
+// endUnassigned ends a part that was never assigned. w is the run's new record, from which the part is removed.
+func (r *parentRun) endUnassigned(w task.Waiting, end task.Run) {
 	end.EndedAt, end.Attempt = task.At(r.plan.now), 0
 	r.plan.addEffect(partEnded{task: r.t, end: &end})
 	r.rewriteQueueRecord(w)
@@ -132,14 +132,14 @@ func (r *parentRun) tooLate() bool {
 		return true
 	}
 
-	r.plan.s.wakeAt(until.Truncate(deadlineStep).Add(deadlineStep))
+	r.plan.s.examineAllBy(until.Truncate(deadlineStep).Add(deadlineStep))
 
 	return false
 }
 
 // missPart ends a part for which no node was available before its start deadline. With stagger, the next
 // part has its turn when it would have had it if this one had started in time. The results are those of
-// giveOut.
+// assignNextPart.
 func (r *parentRun) missPart(at int) (done, ok bool) {
 	t, q := r.t, r.q
 
@@ -153,12 +153,12 @@ func (r *parentRun) missPart(at int) (done, ok bool) {
 	w.Fan = r.fanNow().Without(at)
 	w.NotBefore = fanout.NextTurn(q)
 
-	r.endLeft(w, end)
+	r.endUnassigned(w, end)
 
 	return true, true
 }
 
-// nodeOf chooses the node of a part and counts a slot of it. A part with a node of its own gets only that
+// nodeOf chooses the node of a part and counts a slot of it. A part with its own node gets only that
 // one. gone means that this node has been away for lost_after. If ok is false, no slot is counted. part is
 // the part's queue record if it has had attempts, else nil.
 func (r *parentRun) nodeOf(index int, part *taskstate.Waiting) (n *task.Node, gone, ok bool) {
@@ -181,7 +181,7 @@ func (r *parentRun) nodeOf(index int, part *taskstate.Waiting) (n *task.Node, go
 		r.plan.s.placement.Release(name)
 	}
 
-	// Since when the node has been away is kept whatever becomes of the plan, because it is true in any
+	// The time since which the node has been away is kept even if the plan fails, because it is true in any
 	// case.
 	since, known := q.Away[name]
 	if !known {
@@ -193,7 +193,7 @@ func (r *parentRun) nodeOf(index int, part *taskstate.Waiting) (n *task.Node, go
 	}
 
 	if until := since.Add(r.plan.cluster.EffectiveLostAfter().Std()); r.plan.now.Before(until) {
-		r.plan.s.wakeAt(until)
+		r.plan.s.examineAllBy(until)
 		return nil, false, false
 	}
 
@@ -226,7 +226,7 @@ func (p *plan) retryPart(t *taskstate.Task, q *taskstate.Waiting) bool {
 	}
 
 	if at := t.NotBefore(q); at.After(p.now) {
-		p.s.wakeAt(at)
+		p.s.examineAllBy(at)
 		return true
 	}
 
@@ -236,7 +236,7 @@ func (p *plan) retryPart(t *taskstate.Task, q *taskstate.Waiting) bool {
 
 	// A commit starts at most one run of the task (G11).
 	if p.isStarting(t) {
-		p.lookAfterCommit(t)
+		p.examineAfterCommit(t)
 		return true
 	}
 
@@ -280,7 +280,7 @@ func (p *plan) endWaitingPart(t *taskstate.Task, q, parent *taskstate.Waiting, s
 
 	p.dequeueRun(t, q)
 	p.addEffect(partEnded{task: t, end: &end, waited: true})
-	p.lookAfterCommit(t)
+	p.examineAfterCommit(t)
 
 	return true
 }

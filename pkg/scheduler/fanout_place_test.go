@@ -76,7 +76,7 @@ func TestFanOut_ThatCannotSucceed_WaitsForNodes(t *testing.T) {
 	w.want("a", "+1 queued number_of_nodes")
 	w.join("n2")
 	h.fleet()
-	h.lookAtAll()
+	h.state.examineAll()
 	h.decide(2)
 	w.wantParts("a", "0 dispatched n1", "1 dispatched n2")
 }

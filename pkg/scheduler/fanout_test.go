@@ -215,9 +215,9 @@ func TestFanOut_UnderWayDoesNotCountAsWaiting(t *testing.T) {
 	w := newWorld(t, "n1")
 	w.create("a", every("1s"), parts(1), allow)
 	h := w.work("n1")
-	state := h.Tasks["default/a"]
+	state := h.state.Tasks["default/a"]
 	for range tickpolicy.MaxWaiting {
-		h.ensureActivity(state).Queue = append(h.ensureActivity(state).Queue, &taskstate.Waiting{Waiting: task.Waiting{Run: task.Run{State: task.Running, Fan: &task.Fan{}}}})
+		h.state.ensureActivity(state).Queue = append(h.state.ensureActivity(state).Queue, &taskstate.Waiting{Waiting: task.Waiting{Run: task.Run{State: task.Running, FanOut: task.FanOut{Fan: &task.Fan{}}}}})
 	}
 
 	if d := state.Doing(); d.All != 0 || d.Begun != tickpolicy.MaxWaiting || state.Policy.Rule.DecideWaitingTick(d) != tickpolicy.Wait {
@@ -234,7 +234,7 @@ func TestFanOut_FewerNodesThanItsCount_WaitsForThem(t *testing.T) {
 	w.want("a", "+1 queued number_of_nodes")
 	w.join("n2")
 	h.fleet()
-	h.lookAtAll()
+	h.state.examineAll()
 	h.decide(2)
 	w.wantParts("a", "0 dispatched n1", "1 dispatched n2")
 }
@@ -337,7 +337,7 @@ func TestFanOut_Cancelled_GivesNothingMoreOutAndEndsWhatRuns(t *testing.T) {
 
 	a := w.part("a", 1)
 	if !a.CancelRequested || a.CancelledBy != "ada" {
-		t.Fatalf("part 1 is not asked to end: %+v", a.Assigned)
+		t.Fatalf("part 1 is not cancelled: %+v", a.Assigned)
 	}
 
 	w.end(a, task.Cancelled)
@@ -395,7 +395,7 @@ func TestFanOut_Replaced_GivesWayAsAWhole(t *testing.T) {
 
 	a := w.part("a", 0)
 	if !a.CancelRequested || a.CancelReason != task.ReasonReplaced {
-		t.Fatalf("part 0 is not asked to end: %+v", a.Assigned)
+		t.Fatalf("part 0 is not cancelled: %+v", a.Assigned)
 	}
 
 	for _, a := range w.active("a") {
@@ -438,12 +438,12 @@ func TestFanOut_PartOfALostNode_IsLostAndOthersGoOn(t *testing.T) {
 	h.decide(1)
 	w.leave("n3")
 	h.fleet()
-	h.lookAtAll()
+	h.state.examineAll()
 	h.decide(2)
 	w.end(w.part("a", 0), task.Succeeded)
 	w.end(w.part("a", 1), task.Failed)
 	h.decide(130)
-	h.lookAtAll()
+	h.state.examineAll()
 	h.decide(131)
 	h.decide(132)
 	w.want("a", "+1 succeeded")
@@ -462,16 +462,16 @@ func TestFanOut_RetryOfALostPart_WaitsForItsOwnNodeAlone(t *testing.T) {
 		w.end(w.part("a", 0), task.Succeeded)
 		w.leave("n2")
 		h.fleet()
-		h.lookAtAll()
+		h.state.examineAll()
 		h.decide(3)
-		h.lookAtAll()
+		h.state.examineAll()
 		h.decide(124)
 		w.wantParts("a", "0 succeeded n1", "1 queued")
 
 		if back {
 			w.join("n2")
 			h.fleet()
-			h.lookAtAll()
+			h.state.examineAll()
 			h.decide(130)
 			w.wantParts("a", "0 succeeded n1", "1 dispatched n2")
 			continue
@@ -493,7 +493,7 @@ func TestFanOut_NodeGoneBeforeItsPart_LosesIt(t *testing.T) {
 	w.end(w.part("a", 0), task.Succeeded)
 	w.leave("n2")
 	h.fleet()
-	h.lookAtAll()
+	h.state.examineAll()
 	h.decide(62)
 	w.wantParts("a", "0 succeeded n1", "1 left")
 	h.decide(183)
@@ -614,7 +614,7 @@ func TestFanOut_OfADeletedTask_LeavesNothing(t *testing.T) {
 
 	a := w.part("a", 1)
 	if !a.CancelRequested {
-		t.Fatalf("part 1 is not asked to end: %+v", a.Assigned)
+		t.Fatalf("part 1 is not cancelled: %+v", a.Assigned)
 	}
 
 	w.end(a, task.Cancelled)
@@ -650,7 +650,7 @@ func TestFanOut_RepeatedRunHasTheFailedPartsAlone(t *testing.T) {
 	w.at(3)
 	w.ok(w.store.Revive(w.ctx, st, dead[0], task.Waiting{Run: task.Run{ID: task.ManualRunID(w.clock(), st.Task.UID), UID: st.Task.UID,
 		ScheduledTime: task.At(w.clock()), CreatedAt: task.At(w.clock()), Attempt: 1, State: task.Queued, Reason: task.ReasonManual,
-		Trigger: task.TriggerManual, Requests: task.Requests{RetryOf: dead[0].ID, CreatedBy: "ann", EnvNames: []string{"A"}}, Fan: dead[0].Fan}, Env: map[string]string{"A": "1"}}))
+		Trigger: task.TriggerManual, Requests: task.Requests{RetryOf: dead[0].ID, CreatedBy: "ann", EnvNames: []string{"A"}}, FanOut: task.FanOut{Fan: dead[0].Fan}}, Env: map[string]string{"A": "1"}}))
 	h.decide(3)
 	h.decide(3.1)
 	asked := func(where string, r task.Run) {
@@ -719,7 +719,7 @@ func TestFanOut_WhoseRecordCannotBeReadIsActive(t *testing.T) {
 // the plan reserves.
 func TestFanOut_AThousandPartsFit(t *testing.T) {
 	t.Parallel()
-	q := &taskstate.Waiting{Waiting: task.Waiting{Run: task.Run{ID: task.RunID(start, "abcd"), Fan: &task.Fan{Count: task.MaxParts, Need: task.MaxParts}}}}
+	q := &taskstate.Waiting{Waiting: task.Waiting{Run: task.Run{ID: task.RunID(start, "abcd"), FanOut: task.FanOut{Fan: &task.Fan{Count: task.MaxParts, Need: task.MaxParts}}}}}
 	state := &taskstate.Task{Activity: &taskstate.Activity{Returned: map[string]taskstate.Returned{}}}
 	for i := range task.MaxParts {
 		node := fmt.Sprintf("%s%04d", strings.Repeat("n", task.MaxName-4), i)

@@ -14,7 +14,7 @@ func (p *plan) followUp(t *taskstate.Task) {
 		return
 	}
 
-	delete(p.s.rests, t)
+	delete(p.s.examineLater, t)
 	p.countEnds(t)
 	p.anchorAnew(t)
 	p.deleteExpired(t)
@@ -25,7 +25,7 @@ func (p *plan) followUp(t *taskstate.Task) {
 func (s *shardState) noteDecided(t *taskstate.Task) {
 	if t.Next == 0 && t.DependsOnPast() {
 		t.ForgetLastEnd()
-		s.addLook(t)
+		s.examineNext(t)
 	}
 }
 
@@ -90,7 +90,7 @@ func (p *plan) anchorAnew(t *taskstate.Task) {
 
 	// Wait for the end of a pause, so that its end and not an earlier time is taken into account.
 	if until, ends := t.Silence(); t.Paused && ends && now <= until {
-		p.s.lookAgainAt(t, until+1)
+		p.s.examineAgainAt(t, until+1)
 		return
 	}
 

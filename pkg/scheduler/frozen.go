@@ -37,7 +37,7 @@ func (p *plan) skipFrozen(t *taskstate.Task, upTo int64) bool {
 		p.setEntryFrom(t, last.UnixMilli())
 	}
 
-	p.lookAfterCommit(t)
+	p.examineAfterCommit(t)
 
 	return true
 }

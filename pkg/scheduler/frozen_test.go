@@ -113,7 +113,7 @@ func TestFrozen_WhatWaitsStaysAndGoesOnAfterwards(t *testing.T) {
 	w.want("a", "+1 queued manual")
 	w.want("b", "+1 queued retry #2")
 	w.unfreeze("")
-	h.lookAtAll()
+	h.state.examineAll()
 	h.decide(11)
 	w.want("a", "+1 dispatched manual")
 	w.want("b", "+1 dispatched #2")
@@ -132,7 +132,7 @@ func TestFrozen_WhatRunsIsNotReplaced(t *testing.T) {
 	w.want("a", "+10 dispatched", "+20 queued overlap")
 
 	if w.active("a")[0].CancelRequested {
-		t.Error("the run is asked to end for one that may not start")
+		t.Error("the run is cancelled for a successor that may not start")
 	}
 
 	w.unfreeze("")
@@ -140,7 +140,7 @@ func TestFrozen_WhatRunsIsNotReplaced(t *testing.T) {
 	h.decide(31)
 
 	if !w.active("a")[0].CancelRequested {
-		t.Error("the run is not asked to end")
+		t.Error("the run is not cancelled")
 	}
 }
 

@@ -262,8 +262,8 @@ func (w *world) assign(node string) store.Fences {
 	return store.Fences{Owner: w.store.OwnerFence(owners[0]), Node: w.sessions[node]}
 }
 
-// A hand is a worker that the test drives: no goroutine decides by itself.
-type hand struct {
+// testWorker is a worker that the test drives: no goroutine decides by itself.
+type testWorker struct {
 	*worker
 	world *world
 	gate  *commitGate
@@ -272,17 +272,17 @@ type hand struct {
 	die   context.CancelFunc
 }
 
-// hire makes a node the owner. Its worker has not opened the shard yet.
-func (w *world) hire(node string) *hand {
+// startOwner makes a node the owner. Its worker has not opened the shard yet.
+func (w *world) startOwner(node string) *testWorker {
 	w.Helper()
 	return w.worker(node, w.assign(node))
 }
 
 // worker returns a worker of a node with the given fences.
-func (w *world) worker(node string, f store.Fences) *hand {
+func (w *world) worker(node string, f store.Fences) *testWorker {
 	w.Helper()
 	e, d := w.engine(node)
-	h := &hand{worker: newWorker(e, 0, f), world: w, gate: d, leave: func() {}}
+	h := &testWorker{worker: newWorker(e, 0, f), world: w, gate: d, leave: func() {}}
 	h.ctx, h.die = context.WithCancel(w.ctx)
 	d.die = h.die
 	w.Cleanup(func() { h.die(); h.leave() })
@@ -309,32 +309,32 @@ func (w *world) engine(node string) (*Engine, *commitGate) {
 func openNamespaces() Namespaces { return OpenNamespaces{} }
 
 // work makes a node the owner. Its worker has loaded the shard.
-func (w *world) work(node string) *hand {
+func (w *world) work(node string) *testWorker {
 	w.Helper()
-	h := w.hire(node)
+	h := w.startOwner(node)
 	h.open()
 
 	return h
 }
 
 // open opens and loads the shard, and scans for active runs.
-func (h *hand) open() {
+func (h *testWorker) open() {
 	h.world.Helper()
 	h.world.ok(h.load())
 	h.scan()
 }
 
 // load opens and loads the shard.
-func (h *hand) load() error {
+func (h *testWorker) load() error {
 	h.leave()
 	h.discardState()
 
-	mark, rev, err := h.e.cfg.Store.Open(h.world.ctx, 0, h.fences)
+	mark, rev, err := h.e.cfg.Store.Open(h.world.ctx, 0, h.state.fences)
 	if err != nil {
 		return err
 	}
 
-	h.Watermark, h.WatermarkRev = mark, rev
+	h.state.Watermark, h.state.WatermarkRev = mark, rev
 	h.noteOpening(mark)
 	f := feed.Start(h.world.ctx, func(ctx context.Context, apply func(store.ShardBatch) error) {
 		_ = h.e.cfg.Store.FollowShard(ctx, 0, rev, apply)
@@ -347,7 +347,7 @@ func (h *hand) load() error {
 }
 
 // scan applies a scan for active runs.
-func (h *hand) scan() {
+func (h *testWorker) scan() {
 	h.world.Helper()
 	keys, _, err := h.e.cfg.Store.ScanActive(h.world.ctx)
 	h.world.ok(err)
@@ -355,11 +355,11 @@ func (h *hand) scan() {
 }
 
 // see applies everything that has happened in the shard so far.
-func (h *hand) see() {
+func (h *testWorker) see() {
 	h.world.Helper()
 	// The watch delivers this key in order. It has no meaning to anybody else.
 	rev := h.world.put(h.world.store.Keys().Shard(0)+"sync", "")
-	for h.applied < rev {
+	for h.state.applied < rev {
 		select {
 		case b := <-h.batches:
 			h.world.ok(h.applyBatch(b))
@@ -370,29 +370,29 @@ func (h *hand) see() {
 }
 
 // fleet updates the nodes that the worker knows.
-func (h *hand) fleet() {
+func (h *testWorker) fleet() {
 	h.world.Helper()
 	nodes, err := h.world.store.Nodes(h.world.ctx)
 	h.world.ok(err)
 	h.e.cfg.Fleet.Set(nodes)
-	h.lookAtAll()
+	h.state.examineAll()
 }
 
 // decide applies everything that has happened, and runs a round at the given time.
-func (h *hand) decide(at float64) {
+func (h *testWorker) decide(at float64) {
 	h.world.Helper()
 	h.see()
 	h.blind(at)
 }
 
 // blind runs a round without the events since the last call of see.
-func (h *hand) blind(at float64) {
+func (h *testWorker) blind(at float64) {
 	h.world.Helper()
 	h.world.ok(h.try(at))
 }
 
 // try is like blind, and returns the error of the round.
-func (h *hand) try(at float64) error {
+func (h *testWorker) try(at float64) error {
 	h.world.Helper()
 	h.world.at(at)
 	h.planIsHarmless(at)
@@ -404,13 +404,13 @@ func (h *hand) try(at float64) error {
 }
 
 // dies crashes the worker at a commit, which is lost.
-func (h *hand) dies(func() (kv.Result, error)) (kv.Result, error) {
+func (h *testWorker) dies(func() (kv.Result, error)) (kv.Result, error) {
 	h.die()
 	return kv.Result{}, errCut
 }
 
 // diesAfter crashes the worker immediately after a commit was applied.
-func (h *hand) diesAfter(send func() (kv.Result, error)) (kv.Result, error) {
+func (h *testWorker) diesAfter(send func() (kv.Result, error)) (kv.Result, error) {
 	defer h.die()
 	_, _ = send()
 	return kv.Result{}, errCut

@@ -57,8 +57,8 @@ func bareWorker(tb interface{ Fatal(...any) }) *worker {
 
 // give adds an entry to the worker's state.
 func (w *worker) give(name string, e task.Entry, create int64) *taskstate.Task {
-	w.applyEntry(&store.ShardEvent{ShardKey: record.ShardKey{Kind: record.KindEntry, Ref: ref(name)}, Task: "default/" + name, Mod: create, Create: create, Value: written(e)})
-	return w.TaskNamed("default/" + name)
+	w.state.applyEntry(&store.ShardEvent{ShardKey: record.ShardKey{Kind: record.KindEntry, Ref: ref(name)}, Task: "default/" + name, Mod: create, Create: create, Value: written(e)})
+	return w.state.TaskNamed("default/" + name)
 }
 
 // Computing the next tick and the bounds gives the same result as visiting tick by tick.
@@ -83,7 +83,7 @@ func TestJitter_NextTickAndBoundsAreThoseOfAWalkOverAllTicks(t *testing.T) {
 		now := moment("now")
 
 		w := bareWorker(t)
-		w.Watermark = mark
+		w.state.Watermark = mark
 		s := w.give("m", e, create)
 
 		sched, err := schedule.Parse(e.Timing(), e.Anchor.Time)
@@ -116,7 +116,7 @@ func TestJitter_NextTickAndBoundsAreThoseOfAWalkOverAllTicks(t *testing.T) {
 			return
 		}
 
-		if d := sched.Due(undecided[0], e.UID).UnixMilli(); s.DueAt() != d || w.due[0] != s {
+		if d := sched.Due(undecided[0], e.UID).UnixMilli(); s.DueAt() != d || w.state.due[0] != s {
 			rt.Fatalf("it is due at %s, want %s", taskstate.Instant(s.DueAt()), taskstate.Instant(d))
 		}
 

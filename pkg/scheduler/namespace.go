@@ -123,7 +123,7 @@ func (p *plan) failQueued(t *taskstate.Task, q *taskstate.Waiting) bool {
 	p.commit.GuardEntry(t.FullName(), t.Mod) // another version of the task may be allowed (G7)
 	p.dequeueRun(t, q)
 	p.failRun(t, q.Run, q.Env)
-	p.lookAfterCommit(t)
+	p.examineAfterCommit(t)
 
 	return true
 }

@@ -20,7 +20,7 @@ func asUser(user string) option {
 
 // planWith returns a plan by which the namespace default has a record.
 func (w *worker) planWith(n *task.Namespace) *plan {
-	return &plan{s: &w.shardState, settings: settings{namespaces: oneNamespace{n}}}
+	return &plan{s: &w.state, settings: settings{namespaces: oneNamespace{n}}}
 }
 
 func (w *worker) giveTask(user string, rev int64) *taskstate.Task {
@@ -30,7 +30,8 @@ func (w *worker) giveTask(user string, rev int64) *taskstate.Task {
 	return w.give("a", e, 5)
 }
 
-// The record of a namespace is asked in full only if it is not the one that allowed the task, and once for each version.
+// The record of a namespace is asked in full only if it is not the one that allowed the task, and once for each
+// version.
 func TestMayRun_ChecksEachVersionOnce(t *testing.T) {
 	w := bareWorker(t)
 	a := w.giveTask("app", 7)
@@ -95,7 +96,7 @@ func TestMayRun_NeverConfusesVersions(t *testing.T) {
 		// Versions by which the task is not checked, until the next one has the same id.
 		for range nslimits.MaxIDs - 1 {
 			revision++
-			w.limitsOf("default", &task.Namespace{Name: "default", Revision: revision})
+			w.state.limitsOf("default", &task.Namespace{Name: "default", Revision: revision})
 		}
 	}
 }

@@ -111,7 +111,7 @@ func TestOverlap_ReplaceCancelsThenStarts(t *testing.T) {
 	h.decide(2.5)
 
 	if h.gate.commits != commits {
-		t.Error("it is asked more than once")
+		t.Error("the cancel is requested more than once")
 	}
 
 	h.decide(3) // a third tick before the first run has ended: the second never runs
@@ -149,7 +149,7 @@ func TestOverlap_ReplaceIsSeenThroughByTheNextOwner(t *testing.T) {
 	h.decide(2.6)
 
 	if h.gate.commits != commits {
-		t.Error("what is asked is asked again")
+		t.Error("a requested cancel is requested again")
 	}
 
 	w.finish("a", task.Cancelled)
@@ -319,7 +319,7 @@ func TestOverlap_ReplaceOfACatchUpGoesAtItsPace(t *testing.T) {
 	w.create("a", replaces, cronned("30 * * * * *"))
 	h.decide(30)
 
-	if !h.tokens.Take(w.clock()) {
+	if !h.state.tokens.Take(w.clock()) {
 		t.Fatal("no token")
 	}
 
@@ -327,7 +327,7 @@ func TestOverlap_ReplaceOfACatchUpGoesAtItsPace(t *testing.T) {
 	h.decide(110)
 	w.want("a", "+30 dispatched", "+90 queued catch_up overlap")
 
-	if !h.tokens.Take(w.clock()) {
+	if !h.state.tokens.Take(w.clock()) {
 		t.Fatal("no token")
 	}
 

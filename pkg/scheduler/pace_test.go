@@ -10,7 +10,7 @@ import (
 )
 
 // pace sets how many runs per second the worker's node may catch up.
-func (h *hand) pace(rate int) {
+func (h *testWorker) pace(rate int) {
 	h.e.cfg.Cluster = func() task.Cluster { return task.Cluster{Shards: 1, CatchUpRate: rate} }
 }
 
@@ -18,7 +18,7 @@ func TestEngine_TakesItsPartOfTheRate(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "n1")
 
-	h := w.hire("n1")
+	h := w.startOwner("n1")
 	if got := h.e.catchUpRate(); got != task.DefaultCatchUpRate {
 		t.Errorf("alone: %g", got)
 	}
@@ -97,8 +97,8 @@ func TestPace_OfManyThatAreBehind(t *testing.T) {
 		t.Errorf("%d have started in the end", n)
 	}
 
-	if _, turns := h.e.pace.Snapshot(w.clock()); h.line.Len() != 0 || turns != 0 {
-		t.Errorf("%d in line, %d turns", h.line.Len(), turns)
+	if _, turns := h.e.pace.Snapshot(w.clock()); h.state.line.Len() != 0 || turns != 0 {
+		t.Errorf("%d in line, %d turns", h.state.line.Len(), turns)
 	}
 }
 
@@ -124,11 +124,11 @@ func TestPace_ATickOnTimeDoesNotWait(t *testing.T) {
 			h.pace(1)
 			w.create("a", c.opt, cronned("0 * * * * *"))
 			w.at(119)
-			h.tokens.Take(w.clock())
+			h.state.tokens.Take(w.clock())
 			h.decide(119)
 			w.want("a", "+60 queued catch_up")
 			w.at(120)
-			h.tokens.Take(w.clock())
+			h.state.tokens.Take(w.clock())
 			h.decide(120)
 			h.see()
 			h.blind(120)
@@ -189,20 +189,20 @@ func TestLine_LooksAtNoMoreThanThereAreTokens(t *testing.T) {
 	h.decide(90)
 	h.decide(90)
 
-	if n := h.line.Len(); n != 115 {
+	if n := h.state.line.Len(); n != 115 {
 		t.Fatalf("%d in line", n)
 	}
 
 	w.at(91)
-	h.grantTokens(w.clock())
+	h.state.grantTokens(w.clock())
 
-	if n := len(h.looks); n != 5 {
-		t.Errorf("it looks at %d", n)
+	if n := len(h.state.toExamine); n != 5 {
+		t.Errorf("%d tasks are to be examined", n)
 	}
 
 	h.blind(92) // five of those, and five more
 
-	if n := h.line.Len(); n != 110 {
+	if n := h.state.line.Len(); n != 110 {
 		t.Errorf("%d in line", n)
 	}
 
@@ -213,8 +213,8 @@ func TestLine_LooksAtNoMoreThanThereAreTokens(t *testing.T) {
 		h.decide(s)
 	}
 
-	if n := w.count(all, "dispatched catch_up"); n != 119 || h.line.Len() != 0 {
-		t.Errorf("%d have started, %d in line", n, h.line.Len())
+	if n := w.count(all, "dispatched catch_up"); n != 119 || h.state.line.Len() != 0 {
+		t.Errorf("%d have started, %d in line", n, h.state.line.Len())
 	}
 }
 
@@ -237,7 +237,7 @@ func BenchmarkPace(b *testing.B) {
 				}
 			}
 
-			b.ReportMetric(float64(w.line.Len()), "left")
+			b.ReportMetric(float64(w.state.line.Len()), "left")
 		})
 	}
 }

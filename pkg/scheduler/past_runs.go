@@ -25,7 +25,7 @@ func (w *worker) requestPast() {
 	}
 
 	w.e.pastRuns.Request(pastruns.Request{
-		Shard: w.Shard, Current: current,
+		Shard: w.state.Shard, Current: current,
 		Wanted: func(ctx context.Context) ([]pastruns.Want, bool) {
 			answer := make(chan []pastruns.Want, 1)
 			if !offer(ctx, wantedPast{answer}) {
@@ -59,7 +59,7 @@ const reviewPause = 20 * time.Millisecond
 type wantedPast struct{ answer chan<- []pastruns.Want }
 
 func (r wantedPast) reviewBy(_ context.Context, w *worker) error {
-	r.answer <- w.rows.Wanted(w.Tasks)
+	r.answer <- w.state.rows.Wanted(w.state.Tasks)
 	return nil
 }
 
@@ -77,14 +77,14 @@ func (r foundPast) reviewBy(_ context.Context, w *worker) error {
 	}
 
 	for i := range r.some {
-		w.rows.Restore(w.Tasks[r.some[i].Task], &r.some[i], w.applied)
+		w.state.rows.Restore(w.state.Tasks[r.some[i].Task], &r.some[i], w.state.applied)
 	}
 
 	if r.more {
 		return nil
 	}
 
-	w.rows.Restored()
+	w.state.rows.Restored()
 
 	w.requestMissingPast() // entries of some tasks could not be read before
 
@@ -94,9 +94,9 @@ func (r foundPast) reviewBy(_ context.Context, w *worker) error {
 // requestMissingPast requests the past of the tasks of which it is not known, if there are any: the watch has lost
 // events of them, or their entries could not be read before.
 func (w *worker) requestMissingPast() {
-	w.rows.Flush(w.applied)
+	w.state.rows.Flush(w.state.applied)
 
-	if known, rows := w.rows.Index.Collected(); known < rows {
+	if known, rows := w.state.rows.Index.Collected(); known < rows {
 		w.requestPast()
 	}
 }

@@ -82,7 +82,7 @@ func TestRetry_GoesToAnotherNode(t *testing.T) {
 	}
 }
 
-// A part that may run on any node avoids the node on which it failed. A part with a node of its own stays
+// A part that may run on any node avoids the node on which it failed. A part with its own node stays
 // there.
 func TestRetry_OfAPart(t *testing.T) {
 	t.Parallel()
@@ -260,7 +260,7 @@ func TestSecrets_GoWhereAKeyIs(t *testing.T) {
 		}
 
 		h.e.cfg.Fleet.Set(nodes)
-		h.lookAtAll()
+		h.state.examineAll()
 	}
 
 	w.create("a", cronned("1 0 12 * * *"), secretly)

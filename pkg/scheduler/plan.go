@@ -21,7 +21,7 @@ import (
 //     commit has succeeded (applyCommitted).
 //   - Reservations take resources for which shards compete: slots of nodes and catch-up tokens. They are
 //     taken while deciding, and given back if the commit does not succeed (applyAbandoned).
-//   - Notes say when to examine a task again: looks, wakes, rests, requests for a history. They are kept
+//   - Notes say when to examine a task again (agenda), and which histories are requested. They are kept
 //     whatever the outcome of the commit. They affect only when something is examined, never what is
 //     decided.
 //
@@ -47,10 +47,10 @@ type plan struct {
 	popped  []*taskstate.Task // tasks off the heap, because the plan decides their next tick
 	reservations
 
-	// looksAfterCommit are tasks to examine again after the commit has succeeded. If it fails, all tasks
+	// afterCommit are tasks to examine again after the commit has succeeded. If it fails, all tasks
 	// that the plan changes are examined.
-	looksAfterCommit []*taskstate.Task
-	counts           outcomes // for metrics and the board
+	afterCommit []*taskstate.Task
+	counts      outcomes // for metrics and the board
 
 	// notices are logged when the commit has succeeded. deletions are requested whatever its outcome.
 	notices   []notice
@@ -120,7 +120,7 @@ func (s *shardState) newPlan(now time.Time, as settings) *plan {
 	clear(old.effects)
 	clear(old.popped)
 	clear(old.reserved)
-	clear(old.looksAfterCommit)
+	clear(old.afterCommit)
 	clear(old.joined)
 	clear(old.notices)
 	clear(old.deletions)
@@ -129,8 +129,8 @@ func (s *shardState) newPlan(now time.Time, as settings) *plan {
 		s: s, settings: as, now: now, keepWatermark: s.overtaken >= maxOvertaken,
 		commit:      s.commits.NewCommit(s.Shard, s.fences, s.WatermarkRev, s.Watermark),
 		taskChanges: taskChanges{old.changes[:0]}, claims: old.claims[:0], effects: old.effects[:0], popped: old.popped[:0],
-		reservations:     reservations{placement: s.placement, pace: s.tokens, line: &s.line, reserved: old.reserved[:0], joined: old.joined[:0]},
-		looksAfterCommit: old.looksAfterCommit[:0], notices: old.notices[:0], deletions: old.deletions[:0],
+		reservations: reservations{placement: s.placement, pace: s.tokens, line: &s.line, reserved: old.reserved[:0], joined: old.joined[:0]},
+		afterCommit:  old.afterCommit[:0], notices: old.notices[:0], deletions: old.deletions[:0],
 	}
 	old.commit.Freezes = as.freezesRead
 
@@ -187,8 +187,8 @@ func (s *shardState) applyCommitted(p *plan, rev int64) {
 		c.task.Failed = 0
 
 		// The task's records can be committed after all.
-		if len(s.stubborn) > 0 {
-			delete(s.stubborn, c.task.FullName())
+		if len(s.reopenedFor) > 0 {
+			delete(s.reopenedFor, c.task.FullName())
 		}
 	}
 
@@ -199,8 +199,8 @@ func (s *shardState) applyCommitted(p *plan, rev int64) {
 		}
 	}
 
-	for _, t := range p.looksAfterCommit {
-		s.addLook(t)
+	for _, t := range p.afterCommit {
+		s.examineNext(t)
 	}
 
 	s.notices = append(s.notices, p.notices...)
@@ -216,7 +216,7 @@ func (s *shardState) applyAbandoned(p *plan) {
 	p.giveBack()
 
 	for _, t := range p.joined {
-		s.addLook(t)
+		s.examineNext(t)
 	}
 
 	// The ticks are still undecided, so they go back into the heap.
@@ -225,14 +225,14 @@ func (s *shardState) applyAbandoned(p *plan) {
 	}
 
 	for i := range p.changes {
-		s.addLook(p.changes[i].task)
+		s.examineNext(p.changes[i].task)
 	}
 
 	p.commit = nil
 }
 
-// lookAfterCommit makes the worker examine t again after the commit has succeeded.
-func (p *plan) lookAfterCommit(t *taskstate.Task) { p.looksAfterCommit = append(p.looksAfterCommit, t) }
+// examineAfterCommit makes the worker examine t again after the commit has succeeded.
+func (p *plan) examineAfterCommit(t *taskstate.Task) { p.afterCommit = append(p.afterCommit, t) }
 
 // reserveRoom reserves room in the commit for a change of task t with up to the given number of records and
 // bytes. The caller must then add the change. It returns false if the commit is full, or if the task must
@@ -395,9 +395,10 @@ func (p *plan) serveWaiting() {
 		return
 	}
 
-	looks := s.takeLooks()
-	for i, t := range looks {
-		t.SetLooked(false)
+	tasks := s.takeToExamine()
+	for i, t := range tasks {
+		t.SetListed(false)
+
 		p.endAttempts(t)
 		p.serveQueue(t)
 		p.forgetParts(t)
@@ -405,12 +406,12 @@ func (p *plan) serveWaiting() {
 
 		// Keep this task, which may be unfinished, and all that follow.
 		if p.full {
-			for _, rest := range looks[i+1:] {
-				rest.SetLooked(false)
+			for _, rest := range tasks[i+1:] {
+				rest.SetListed(false)
 			}
 
-			for _, rest := range looks[i:] {
-				s.addLook(rest)
+			for _, rest := range tasks[i:] {
+				s.examineNext(rest)
 			}
 
 			return

@@ -10,33 +10,33 @@ import (
 // planIsHarmless makes two plans, abandons both, and compares the state before and after. It verifies that
 // a plan whose commit fails leaves nothing behind but notes, and that notes do not change what is decided.
 // Every test that drives a worker by hand calls it before each round.
-func (h *hand) planIsHarmless(at float64) {
+func (h *testWorker) planIsHarmless(at float64) {
 	h.world.Helper()
 
-	for _, harm := range h.harmOfPlans(at, h.applyAbandoned) {
+	for _, harm := range h.effectsOfPlans(at, h.state.applyAbandoned) {
 		h.world.Error(harm)
 	}
 }
 
-// harmOfPlans returns the differences that planIsHarmless reports. abandon is the function that abandons
+// effectsOfPlans returns the differences that planIsHarmless reports. abandon is the function that abandons
 // plans.
-func (h *hand) harmOfPlans(at float64, abandon func(*plan)) (harm []string) {
+func (h *testWorker) effectsOfPlans(at float64, abandon func(*plan)) (harm []string) {
 	// The notes of these plans must not help the round that follows.
-	looks, wakes, rests, restUntil, unread := slices.Clone(h.looks), h.wakes, maps.Clone(h.rests), h.restUntil, maps.Clone(h.unread)
+	tasks, allAt, later, nextLater, unread := slices.Clone(h.state.toExamine), h.state.examineAllAt, maps.Clone(h.state.examineLater), h.state.nextExamineLater, maps.Clone(h.state.unread)
 	defer func() {
-		for _, t := range h.looks {
-			t.SetLooked(false)
+		for _, t := range h.state.toExamine {
+			t.SetListed(false)
 		}
 
-		h.looks = nil
-		for _, t := range looks {
-			h.addLook(t)
+		h.state.toExamine = nil
+		for _, t := range tasks {
+			h.state.examineNext(t)
 		}
 
-		h.wakes, h.rests, h.restUntil, h.unread = wakes, rests, restUntil, unread
+		h.state.examineAllAt, h.state.examineLater, h.state.nextExamineLater, h.state.unread = allAt, later, nextLater, unread
 	}()
 
-	h.lookAtAll() // notes from the first plan could make the second larger, so both examine all tasks
+	h.state.examineAll() // notes from the first plan could make the second larger, so both examine all tasks
 	before := h.knowledge()
 	first := h.dryPlan(at, abandon)
 
@@ -44,7 +44,7 @@ func (h *hand) harmOfPlans(at float64, abandon func(*plan)) (harm []string) {
 		harm = append(harm, fmt.Sprintf("at %gs a plan that is abandoned changes what is known.\nbefore: %s\nafter:  %s", at, before, after))
 	}
 
-	h.lookAtAll()
+	h.state.examineAll()
 
 	if second := h.dryPlan(at, abandon); first != second {
 		harm = append(harm, fmt.Sprintf("at %gs the plan depends on the one before it, which was abandoned.\nfirst:  %s\nsecond: %s", at, first, second))
@@ -55,7 +55,7 @@ func (h *hand) harmOfPlans(at float64, abandon func(*plan)) (harm []string) {
 
 // dryPlan makes a plan and abandons it. It returns what the plan would have done, without the nodes, which
 // are random.
-func (h *hand) dryPlan(at float64, abandon func(*plan)) string {
+func (h *testWorker) dryPlan(at float64, abandon func(*plan)) string {
 	p := h.planRound(sec(at))
 
 	var b strings.Builder
@@ -113,12 +113,12 @@ func describe(e effect) string {
 
 // knowledge returns everything on which decisions depend and which only a commit or an event may change,
 // without the notes.
-func (h *hand) knowledge() string {
+func (h *testWorker) knowledge() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "known %d, mark %v, applied %d, overtaken %d, queued %d;", h.WatermarkRev, h.Watermark, h.applied, h.overtaken, h.queued)
+	fmt.Fprintf(&b, "known %d, mark %v, applied %d, overtaken %d, queued %d;", h.state.WatermarkRev, h.state.Watermark, h.state.applied, h.state.overtaken, h.state.queued)
 
-	for _, name := range slices.Sorted(maps.Keys(h.Tasks)) {
-		t := h.Tasks[name]
+	for _, name := range slices.Sorted(maps.Keys(h.state.Tasks)) {
+		t := h.state.Tasks[name]
 		if t.Empty() {
 			continue // a plan may forget the task
 		}
@@ -127,7 +127,7 @@ func (h *hand) knowledge() string {
 			t.Mod, t.Create, t.From, t.Anchor, t.Next, t.Second, t.At >= 0, t.Present, t.Bad, t.Paused, t.Failed, t.Own())
 
 		if t.Row >= 0 {
-			fmt.Fprintf(&b, " row %+v", h.rows.Index.Row(t.Row))
+			fmt.Fprintf(&b, " row %+v", h.state.rows.Index.Row(t.Row))
 		}
 
 		for _, q := range t.Queue() {

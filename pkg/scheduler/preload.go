@@ -69,8 +69,8 @@ func (e *Engine) Preload(ctx context.Context, shard int, loaded func()) error {
 func (p *preload) followShard(ctx context.Context, loaded func()) error {
 	w := p.w
 	select {
-	case w.e.ahead <- struct{}{}:
-		p.leave = func() { <-w.e.ahead; p.leave = func() {} }
+	case w.e.preloadSlots <- struct{}{}:
+		p.leave = func() { <-w.e.preloadSlots; p.leave = func() {} }
 
 	case <-ctx.Done():
 		return ctx.Err()
@@ -82,7 +82,7 @@ func (p *preload) followShard(ctx context.Context, loaded func()) error {
 
 	// The watch must outlive this call if the shard is handed over, so it does not end with ctx.
 	f := feed.Start(context.WithoutCancel(ctx), func(ctx context.Context, apply func(store.ShardBatch) error) {
-		_ = w.e.cfg.Store.FollowStandbyShard(ctx, w.Shard, p.tellsWatermark, apply) // ends with ctx
+		_ = w.e.cfg.Store.FollowStandbyShard(ctx, w.state.Shard, p.tellsWatermark, apply) // ends with ctx
 	})
 
 	for {
@@ -96,7 +96,7 @@ func (p *preload) followShard(ctx context.Context, loaded func()) error {
 		case <-p.wanted:
 			p.leave()
 
-			if !w.firstPageApplied {
+			if !w.state.firstPageApplied {
 				// Nothing has been loaded yet. A load at the opening's revision is simpler.
 				f.Stop()
 				return nil
@@ -106,7 +106,7 @@ func (p *preload) followShard(ctx context.Context, loaded func()) error {
 
 			return nil
 		case b := <-f.Batches:
-			if b.First && w.firstPageApplied {
+			if b.First && w.state.firstPageApplied {
 				// The watch has started a new load because it may have missed events. Start over.
 				w.becomeStandby()
 			}
@@ -114,7 +114,7 @@ func (p *preload) followShard(ctx context.Context, loaded func()) error {
 			// The last page of a load contains the watermark, from which the next ticks follow.
 			if w.applyBatch(b) == nil && b.Reset && !b.More {
 				p.leave()
-				w.loadWatermark(b)
+				w.state.loadWatermark(b)
 				loaded()
 			}
 		}
@@ -158,17 +158,17 @@ func (e *Engine) takePreload(shard int) *preload {
 
 // handOver returns the worker of the preload, with the fences of the new owner.
 func (p *preload) handOver(f store.Fences) *worker {
-	p.w.fences = f
+	p.w.state.fences = f
 	p.w.undecided.Store(p.w.e.cfg.Now().UnixMilli())
 	return p.w
 }
 
 // becomeStandby discards what the worker knows, and makes it appear in no metric.
 func (w *worker) becomeStandby() {
-	w.owner = false
+	w.state.owner = false
 	w.discardState()
-	w.endedSince = nil // a preload has no scan that could contain ended attempts
-	w.owner, w.watermarkKnown = false, false
+	w.state.endedSince = nil // a preload has no scan that could contain ended attempts
+	w.state.owner, w.state.watermarkKnown = false, false
 }
 
 // catchUpTimeout is how long the worker waits for an event of the watch before its own opening is reported.
@@ -192,7 +192,7 @@ func (w *worker) serveLoaded(ctx context.Context, f *feed.Feed) error {
 // openLoaded opens the shard and applies all events up to the opening. The scan that it returns was
 // requested after the opening, as in openAndServe.
 func (w *worker) openLoaded(ctx context.Context, batches <-chan store.ShardBatch) (scan <-chan map[int][]store.ActiveKey, err error) {
-	mark, rev, err := w.e.cfg.Store.Open(ctx, w.Shard, w.fences)
+	mark, rev, err := w.e.cfg.Store.Open(ctx, w.state.Shard, w.state.fences)
 	if err != nil {
 		return nil, err
 	}
@@ -216,8 +216,8 @@ func (w *worker) openLoaded(ctx context.Context, batches <-chan store.ShardBatch
 
 	// The next ticks were computed from an older watermark, the one of the load. Apply the one that the
 	// opening found.
-	w.setWatermark(mark)
-	w.WatermarkRev = rev
+	w.state.setWatermark(mark)
+	w.state.WatermarkRev = rev
 
 	return scan, nil
 }
@@ -225,8 +225,8 @@ func (w *worker) openLoaded(ctx context.Context, batches <-chan store.ShardBatch
 // becomeOwner makes the worker the owner: its state appears in metrics, and ends of runs are noted for the
 // scan.
 func (w *worker) becomeOwner() {
-	w.owner = true
-	w.endedSince = map[string]int64{}
+	w.state.owner = true
+	w.state.endedSince = map[string]int64{}
 	w.publishGauges()
 }
 
@@ -238,12 +238,12 @@ func (w *worker) followUntil(ctx context.Context, batches <-chan store.ShardBatc
 	defer quiet.Stop()
 
 	// The watermark is the last record of a load, so the load is complete when it is known.
-	for !w.watermarkKnown || w.applied < rev {
+	for !w.state.watermarkKnown || w.state.applied < rev {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-quiet.C:
-			w.log.Info("the watch of a preloaded shard did not report its opening; reloading it", zap.Int64("rev", rev), zap.Int64("applied", w.applied))
+			w.log.Info("the watch of a preloaded shard did not report its opening; reloading it", zap.Int64("rev", rev), zap.Int64("applied", w.state.applied))
 			return errReload
 		case b := <-batches:
 			if err := w.applyBatch(b); err != nil {
@@ -253,7 +253,7 @@ func (w *worker) followUntil(ctx context.Context, batches <-chan store.ShardBatc
 			w.noteProgress()
 
 			if b.Reset && !b.More {
-				w.loadWatermark(b)
+				w.state.loadWatermark(b)
 			}
 
 			quiet.Reset(catchUpTimeout)

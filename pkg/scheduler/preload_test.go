@@ -21,11 +21,11 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// ahead is a node's engine that preloads the shard.
-type ahead struct {
+// preloadFixture is a node's engine that preloads the shard.
+type preloadFixture struct {
 	*world
 	e      *Engine
-	door   *commitGate
+	gate   *commitGate
 	loaded chan struct{}
 	was    bool // it was loaded at least once
 	ended  chan error
@@ -33,7 +33,7 @@ type ahead struct {
 }
 
 // preload makes a node preload the shard. change may replace the engine's store.
-func (w *world) preload(node string, change func(*Engine)) *ahead {
+func (w *world) preload(node string, change func(*Engine)) *preloadFixture {
 	w.Helper()
 	e, d := w.engine(node)
 
@@ -41,7 +41,7 @@ func (w *world) preload(node string, change func(*Engine)) *ahead {
 		change(e)
 	}
 
-	a := &ahead{world: w, e: e, door: d, loaded: make(chan struct{}, 100), ended: make(chan error, 1)}
+	a := &preloadFixture{world: w, e: e, gate: d, loaded: make(chan struct{}, 100), ended: make(chan error, 1)}
 	ctx, stop := context.WithCancel(w.ctx)
 	a.stop = stop
 	go func() { a.ended <- e.Preload(ctx, 0, func() { a.loaded <- struct{}{} }) }()
@@ -53,7 +53,7 @@ func (w *world) preload(node string, change func(*Engine)) *ahead {
 	return a
 }
 
-func (a *ahead) isLoaded() {
+func (a *preloadFixture) isLoaded() {
 	a.Helper()
 
 	select {
@@ -67,7 +67,7 @@ func (a *ahead) isLoaded() {
 }
 
 // takeOver makes the node the owner. Its worker has opened the shard and has not scanned yet.
-func (a *ahead) takeOver() *hand {
+func (a *preloadFixture) takeOver() *testWorker {
 	a.Helper()
 	fences := a.assign(a.e.cfg.Node)
 
@@ -80,10 +80,10 @@ func (a *ahead) takeOver() *hand {
 		return h
 	}
 
-	h := &hand{worker: p.handOver(fences), world: a.world, gate: a.door}
+	h := &testWorker{worker: p.handOver(fences), world: a.world, gate: a.gate}
 	f := h.preloaded
 	h.ctx, h.die = context.WithCancel(a.ctx)
-	a.door.die = h.die
+	a.gate.die = h.die
 	h.batches, h.leave = f.Batches, func() { f.Stop(); h.leave = func() {} }
 	a.Cleanup(func() { h.die(); h.leave() })
 	scanning, stop := context.WithCancel(a.ctx)
@@ -101,13 +101,13 @@ func (a *ahead) takeOver() *hand {
 }
 
 // knows returns everything that a worker knows about its shard, for comparison.
-func (h *hand) knows() string {
+func (h *testWorker) knows() string {
 	var s strings.Builder
-	m := h.Watermark
+	m := h.state.Watermark
 	fmt.Fprintf(&s, "mark %s %q %d\n", m.Time.Format(time.RFC3339Nano), m.Last, m.Seen)
 
-	for _, name := range slices.Sorted(maps.Keys(h.Tasks)) {
-		t := h.Tasks[name]
+	for _, name := range slices.Sorted(maps.Keys(h.state.Tasks)) {
+		t := h.state.Tasks[name]
 		if !t.Present && t.Activity == nil {
 			continue
 		}
@@ -126,7 +126,7 @@ func (h *hand) knows() string {
 			fmt.Fprintf(&s, " second %d", t.Second)
 		}
 
-		if _, uncovered := h.uncovered[t]; uncovered {
+		if _, uncovered := h.state.uncovered[t]; uncovered {
 			s.WriteString(" uncovered")
 		}
 
@@ -142,7 +142,7 @@ func (h *hand) knows() string {
 		s.WriteByte('\n')
 	}
 
-	fmt.Fprintf(&s, "%d due", len(h.due))
+	fmt.Fprintf(&s, "%d due", len(h.state.due))
 
 	return s.String()
 }
@@ -193,17 +193,17 @@ func TestPreload_TakesOverAsIfItHadLoadedAfterTheOpening(t *testing.T) {
 			users.Wait()
 			h.scan()
 			h.see()
-			cold := g.worker(h.e.cfg.Node, h.fences)
+			cold := g.worker(h.e.cfg.Node, h.state.fences)
 			cold.open()
 			cold.see()
 
 			if got, want := h.knows(), cold.knows(); got != want {
-				t.Errorf("it knows\n%s\na load tells\n%s", got, want)
+				t.Errorf("the preload has\n%s\na load has\n%s", got, want)
 			}
 
 			h.leave()
 			g.tasks = append(g.tasks, "late0", "late1", "late2", "late3", "late4")
-			g.takeOn(cold)
+			g.addWorker(cold)
 			g.heal()
 		})
 	}
@@ -331,13 +331,13 @@ func TestPreload_CountsNothingUntilTheShardIsOurs(t *testing.T) {
 		h.scan()
 
 		if got := counted(); got != "1 waiting, 1 bad, 0 trims, map[] given" {
-			t.Errorf("when it is: %s", got)
+			t.Errorf("when the shard is ours: %s", got)
 		}
 
 		h.releaseShared()
 
 		if got := counted(); got != "0 waiting, 0 bad, 0 trims, map[] given" {
-			t.Errorf("when it is not any more: %s", got)
+			t.Errorf("after the shard was released: %s", got)
 		}
 	})
 }
@@ -399,7 +399,7 @@ func TestPreload_BeginsAnewWhenTheWatchHasAGap(t *testing.T) {
 		h := a.takeOver()
 		h.scan()
 
-		if h.Tasks["default/a"] != nil || len(h.Tasks["default/b"].Queue()) != 1 {
+		if h.state.Tasks["default/a"] != nil || len(h.state.Tasks["default/b"].Queue()) != 1 {
 			t.Errorf("it knows %s", h.knows())
 		}
 
@@ -492,11 +492,11 @@ func TestPreload_IsTakenOverInTheMiddleOfItsLoad(t *testing.T) {
 		h := a.takeOver()
 		h.scan()
 		h.see()
-		cold := w.worker("n2", h.fences)
+		cold := w.worker("n2", h.state.fences)
 		cold.open()
 
 		if got, want := h.knows(), cold.knows(); got != want {
-			t.Errorf("it knows\n%s\na load tells\n%s", got, want)
+			t.Errorf("the preload has\n%s\na load has\n%s", got, want)
 		}
 	})
 }
@@ -573,7 +573,7 @@ func TestPreload_EndsWhenNobodyWantsItAnyMore(t *testing.T) {
 }
 
 // works makes the node's engine serve the shard under fences, until the test ends.
-func (a *ahead) works(f store.Fences) (ended <-chan error) {
+func (a *preloadFixture) works(f store.Fences) (ended <-chan error) {
 	a.Helper()
 	ctx, stop := context.WithCancel(a.ctx)
 	end := make(chan error, 1)

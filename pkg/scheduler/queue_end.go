@@ -25,7 +25,7 @@ func (p *plan) finishQueued(t *taskstate.Task, q *taskstate.Waiting, state task.
 	end.State, end.Reason, end.EndedAt = state, reason, task.At(p.now)
 	p.dequeueRun(t, q)
 	p.commit.Record(t.Ref(p.s.Shard), end)
-	p.lookAfterCommit(t) // another run may start now
+	p.examineAfterCommit(t) // another run may start now
 }
 
 // dropOldest ends the n oldest waiting ticks, to make room for a new one. Ticks that are caught up stay,

@@ -215,8 +215,8 @@ func TestQueue_DeleteCancelsAttemptsAndLeavesNothing(t *testing.T) {
 	h.decide(6)
 	w.want("a")
 
-	if len(h.Tasks) != 0 || len(h.looks) != 0 || len(h.gone) != 0 || len(h.purges) != 0 {
-		t.Errorf("the worker remembers %v, %v, %v, %v", h.Tasks, h.looks, h.gone, h.purges)
+	if len(h.state.Tasks) != 0 || len(h.state.toExamine) != 0 || len(h.state.gone) != 0 || len(h.state.purges) != 0 {
+		t.Errorf("the worker remembers %v, %v, %v, %v", h.state.Tasks, h.state.toExamine, h.state.gone, h.state.purges)
 	}
 }
 
@@ -322,8 +322,8 @@ func TestQueue_PurgeOfARecordThatChangedOrWentMeanwhile(t *testing.T) {
 	h.blind(3)
 	w.want("b", "+1 dispatched", "+2 dispatched", "+3 dispatched")
 
-	if len(h.purges) != 0 {
-		t.Errorf("purges are left: %v", h.purges)
+	if len(h.state.purges) != 0 {
+		t.Errorf("purges are left: %v", h.state.purges)
 	}
 }
 
@@ -356,7 +356,7 @@ func TestQueue_UnreadableRecordHoldsUpNothing(t *testing.T) {
 }
 
 // bounded is like blind, and fails if the round takes more than a few commits.
-func (h *hand) bounded(t *testing.T, at float64) {
+func (h *testWorker) bounded(t *testing.T, at float64) {
 	t.Helper()
 	before := h.gate.commits
 
@@ -523,8 +523,8 @@ func TestQueue_OfATaskThatIsGoneNothingIsLeftInMemory(t *testing.T) {
 	w.want("a")
 	h.decide(3)
 
-	if len(h.Tasks) != 0 {
-		t.Errorf("in memory are %v", slices.Collect(maps.Keys(h.Tasks)))
+	if len(h.state.Tasks) != 0 {
+		t.Errorf("in memory are %v", slices.Collect(maps.Keys(h.state.Tasks)))
 	}
 }
 

@@ -28,7 +28,7 @@ var (
 // shortSeeds is the number of random histories of each kind with -short.
 const shortSeeds = 3
 
-// Several workers, at most one of which is the owner; clocks that differ between nodes and step; commits
+// Several workers, of whom at most one owns the shard; clocks that differ between nodes and step; commits
 // that are lost, delayed and unanswered; nodes that come and go; users that change everything. In any
 // order, the history must keep the guarantees. When all faults have ended, nothing may be left undecided or
 // waiting. The long form runs on a real etcd.
@@ -67,16 +67,16 @@ type game struct {
 	rand    *rand.Rand
 	skew    map[string]time.Duration // by node, how wrong its clock is
 	skews   sync.Mutex
-	hands   []*hand // the owner is the last; the others do not know yet
+	workers []*testWorker // the owner is the last; the others do not know yet
 	nodes   []string
 	gone    map[string]string // absent nodes with their last instances
 	tasks   []string
 	rate    atomic.Int64 // the catch-up rate
 	cold    int          // how often everything was frozen
 	herd    bool         // more tasks tick at the same time than one commit holds
-	doors   []*commitGate
-	zombies []record.Held // attempts as they were some time ago
-	ahead   *ahead        // a node that preloads the shard, or nil
+	gates   []*commitGate
+	zombies []record.Held   // attempts as they were some time ago
+	ahead   *preloadFixture // a node that preloads the shard, or nil
 	steps   []string
 }
 
@@ -93,7 +93,7 @@ func newGame(w *world, seed uint64) *game {
 	g.cold, g.herd = pick(g, []int{0, 1, 3}), g.chance(3)
 	g.rate.Store(pick(g, []int64{1, 10, 1000}))
 	g.record()
-	g.hireNew()
+	g.startNewOwner()
 
 	for g.herd && len(g.tasks) < 40 {
 		g.create()
@@ -179,21 +179,21 @@ func (g *game) present() []string {
 	return slices.DeleteFunc(slices.Clone(g.nodes), func(n string) bool { _, gone := g.gone[n]; return gone })
 }
 
-// hireNew makes another worker, on the same or another node, the owner of the shard.
-func (g *game) hireNew() {
+// startNewOwner makes another worker, on the same or another node, the owner of the shard.
+func (g *game) startNewOwner() {
 	node := pick(g, g.present())
 	g.say("%s owns the shard", node)
-	g.takeOn(g.hire(node))
+	g.addWorker(g.startOwner(node))
 }
 
-func (g *game) takeOn(h *hand) {
+func (g *game) addWorker(h *testWorker) {
 	node := h.e.cfg.Node
 	h.e.cfg.Now = func() time.Time { return g.timeOf(node) }
 	h.e.cfg.Cluster = g.cluster
 
-	g.hands, g.doors = append(g.hands, h), append(g.doors, h.gate)
-	if len(g.hands) > 3 {
-		g.drop(g.hands[0])
+	g.workers, g.gates = append(g.workers, h), append(g.gates, h.gate)
+	if len(g.workers) > 3 {
+		g.drop(g.workers[0])
 	}
 
 	g.reopen(h)
@@ -204,7 +204,7 @@ func (g *game) cluster() task.Cluster {
 	return task.Cluster{Shards: 1, CatchUpRate: int(g.rate.Load()), LostAfter: task.Duration(20 * time.Second)}
 }
 
-func (g *game) reopen(h *hand) {
+func (g *game) reopen(h *testWorker) {
 	err := h.load()
 	switch {
 	case errors.Is(err, task.ErrFenced), errors.Is(err, task.ErrUnknown), errors.Is(err, task.ErrUnavailable):
@@ -217,9 +217,9 @@ func (g *game) reopen(h *hand) {
 	h.scan()
 }
 
-func (g *game) drop(h *hand) {
+func (g *game) drop(h *testWorker) {
 	h.leave()
-	g.hands = slices.DeleteFunc(g.hands, func(o *hand) bool { return o == h })
+	g.workers = slices.DeleteFunc(g.workers, func(o *testWorker) bool { return o == h })
 }
 
 // timeOf returns a node's time. Preloads call it from other goroutines.
@@ -255,42 +255,42 @@ func (g *game) handOver() {
 		h := a.takeOver()
 		h.scan()
 
-		g.hands, g.doors = append(g.hands, h), append(g.doors, h.gate)
-		if len(g.hands) > 3 {
-			g.drop(g.hands[0])
+		g.workers, g.gates = append(g.workers, h), append(g.gates, h.gate)
+		if len(g.workers) > 3 {
+			g.drop(g.workers[0])
 		}
 
 		return
 	}
 
 	if len(g.present()) > 0 {
-		g.hireNew()
+		g.startNewOwner()
 	}
 }
 
 // crash ends a worker abruptly. Another one under the same fences follows.
 func (g *game) crash() {
-	if len(g.hands) == 0 {
+	if len(g.workers) == 0 {
 		g.handOver()
 		return
 	}
 
-	h := g.hands[len(g.hands)-1]
+	h := g.workers[len(g.workers)-1]
 	g.say("the worker of %s crashes", h.e.cfg.Node)
 	g.drop(h)
-	g.takeOn(g.worker(h.e.cfg.Node, h.fences))
+	g.addWorker(g.worker(h.e.cfg.Node, h.state.fences))
 }
 
 // round runs a round of a worker, with or without new events, through a commitGate with random tricks.
 func (g *game) round() {
-	if len(g.hands) == 0 {
+	if len(g.workers) == 0 {
 		g.handOver()
 		return
 	}
 
-	h := g.hands[len(g.hands)-1]
+	h := g.workers[len(g.workers)-1]
 	if g.chance(5) {
-		h = pick(g, g.hands)
+		h = pick(g, g.workers)
 	}
 
 	if !g.chance(4) {
@@ -328,7 +328,7 @@ func (g *game) round() {
 	case h.ctx.Err() != nil:
 		g.drop(h)
 		if g.chance(2) { // another worker of the same node, under the same fences
-			g.takeOn(g.worker(h.e.cfg.Node, h.fences))
+			g.addWorker(g.worker(h.e.cfg.Node, h.state.fences))
 		}
 	default:
 		g.Fatal(err)
@@ -342,7 +342,7 @@ func (g *game) meanwhile() {
 
 // late delivers commits that were in flight.
 func (g *game) late() {
-	for _, d := range g.doors {
+	for _, d := range g.gates {
 		if len(d.held) > 0 {
 			g.say("%d commits arrive late", len(d.held))
 		}
@@ -351,7 +351,7 @@ func (g *game) late() {
 }
 
 func (g *game) refleet() {
-	for _, h := range g.hands {
+	for _, h := range g.workers {
 		h.fleet()
 	}
 }
@@ -628,7 +628,7 @@ func (g *game) back(node, instance string) {
 }
 
 // mend ends all faults, and lets a new owner decide everything that is due.
-func (g *game) mend() *hand {
+func (g *game) mend() *testWorker {
 	g.say("heal")
 	g.late()
 
@@ -640,7 +640,7 @@ func (g *game) mend() *hand {
 		g.freeze()
 	}
 
-	for _, h := range slices.Clone(g.hands) {
+	for _, h := range slices.Clone(g.workers) {
 		g.drop(h)
 	}
 
@@ -650,8 +650,8 @@ func (g *game) mend() *hand {
 
 	g.rate.Store(1000)
 	g.later(10 * time.Second) // beyond every clock that there was, and every wait
-	g.hireNew()
-	h := g.hands[0]
+	g.startNewOwner()
+	h := g.workers[0]
 	h.see()
 	g.ok(h.runRound(h.ctx))
 
@@ -683,7 +683,7 @@ func (g *game) heal() {
 
 		h.see()
 		waits := 0
-		for _, t := range h.Tasks {
+		for _, t := range h.state.Tasks {
 			waits += len(t.Queue())
 		}
 

@@ -61,14 +61,14 @@ func TestRange_EndsWithWhateverElseBecomesOfATick(t *testing.T) {
 	h.decide(12)
 	w.want("a", "+1 dispatched", "+2 queued overlap", "+3..+4 skipped 2 queue_full", "+5 skipped overlap", "+6..+8 skipped 2 overlap", "+12 skipped overlap")
 
-	if len(h.skippedSpans) != 1 {
-		t.Errorf("%d ranges are remembered", len(h.skippedSpans))
+	if len(h.state.skippedSpans) != 1 {
+		t.Errorf("%d ranges are remembered", len(h.state.skippedSpans))
 	}
 
 	w.remove("a")
 	h.decide(13)
 
-	if len(h.skippedSpans) != 0 {
+	if len(h.state.skippedSpans) != 0 {
 		t.Error("the range of a task that is gone is remembered")
 	}
 }
@@ -86,12 +86,12 @@ func TestRange_BeginsAnewIfItsRecordIsGone(t *testing.T) {
 
 	past, err := w.store.History(w.ctx, ref("a"), false)
 	w.ok(err)
-	h.gate.play(before(func() { w.ok(w.store.TrimHistory(w.ctx, h.fences, ref("a"), past)) }))
+	h.gate.play(before(func() { w.ok(w.store.TrimHistory(w.ctx, h.state.fences, ref("a"), past)) }))
 	h.decide(4)
 	h.decide(5)
 	w.want("a", "+1 dispatched", "+4..+5 skipped 2 overlap")
 
-	if len(h.due) != 1 || h.Tasks["default/a"].Bad {
+	if len(h.state.due) != 1 || h.state.Tasks["default/a"].Bad {
 		t.Error("the task is set aside")
 	}
 }

@@ -19,7 +19,7 @@ import (
 func (w *worker) watchAttempts(ctx context.Context, now time.Time) error {
 	err := w.readAttempts(ctx, now)
 	if err != nil && ctx.Err() == nil {
-		w.wakeAt(now.Add(time.Second))
+		w.state.examineAllBy(now.Add(time.Second))
 	}
 	return ctx.Err()
 }
@@ -29,7 +29,7 @@ func (w *worker) watchAttempts(ctx context.Context, now time.Time) error {
 func (w *worker) readAttempts(ctx context.Context, now time.Time) error {
 	cleared := map[string]bool{} // by instance, in this round
 
-	readings, unknown := w.neededReadings(now, cleared)
+	readings, unknown := w.state.neededReadings(now, cleared)
 	if len(unknown) > 0 {
 		for _, instance := range unknown {
 			dead, err := w.e.cfg.Store.Cleared(ctx, instance)
@@ -39,7 +39,7 @@ func (w *worker) readAttempts(ctx context.Context, now time.Time) error {
 			cleared[instance] = dead
 		}
 
-		readings, _ = w.neededReadings(now, cleared)
+		readings, _ = w.state.neededReadings(now, cleared)
 	}
 
 	if len(readings) == 0 {
@@ -48,7 +48,7 @@ func (w *worker) readAttempts(ctx context.Context, now time.Time) error {
 
 	keys := make([]record.RunKey, len(readings))
 	for i, r := range readings {
-		keys[i] = w.RunKey(r.Task, r.Attempt)
+		keys[i] = w.state.RunKey(r.Task, r.Attempt)
 	}
 
 	found, err := w.e.cfg.Store.Sightings(ctx, keys)
@@ -57,7 +57,7 @@ func (w *worker) readAttempts(ctx context.Context, now time.Time) error {
 	for i, v := range found {
 		// If the attempt's record is gone, the watch will deliver its end.
 		if !v.Gone {
-			w.applyReading(readings[i], v, now, read)
+			w.state.applyReading(readings[i], v, now, read)
 		}
 	}
 

@@ -16,29 +16,29 @@ import (
 // store.HistoriesAtOnce of them, so that ticks of other tasks do not wait for long. If they cannot be read,
 // their tasks are examined again in a second. now is in Unix milliseconds.
 func (w *worker) readHistories(ctx context.Context, now int64) {
-	if len(w.unread) == 0 {
+	if len(w.state.unread) == 0 {
 		return
 	}
 
 	// Sort the tasks, so that the order does not depend on the map.
-	some := slices.SortedFunc(maps.Keys(w.unread), taskstate.ByName)
+	some := slices.SortedFunc(maps.Keys(w.state.unread), taskstate.ByName)
 	some = some[:min(len(some), store.HistoriesAtOnce)]
 	for _, t := range some {
-		delete(w.unread, t)
+		delete(w.state.unread, t)
 	}
 
-	list, err := histories.Read(ctx, w.e.cfg.Store, w.Shard, some)
+	list, err := histories.Read(ctx, w.e.cfg.Store, w.state.Shard, some)
 	if err != nil {
 		w.log.Debug("could not read histories", zap.Error(err))
 		for _, t := range some {
-			w.lookAgainAt(t, now+1000)
+			w.state.examineAgainAt(t, now+1000)
 		}
 		return
 	}
 
 	for _, s := range list {
 		s.Conclude(now)
-		w.addLook(s.Task())
+		w.state.examineNext(s.Task())
 	}
 }
 

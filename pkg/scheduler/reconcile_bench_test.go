@@ -26,7 +26,7 @@ func BenchmarkReconcile_Shard(b *testing.B) {
 		w.ok(recordListing{keys, rev}.reviewBy(w.ctx, h.worker))
 	}
 
-	if h.doubts.NotEmpty() || len(h.Tasks) != tasks {
-		b.Fatalf("%d tasks, in doubt are %+v", len(h.Tasks), h.doubts)
+	if h.recordDiffs.NotEmpty() || len(h.state.Tasks) != tasks {
+		b.Fatalf("%d tasks, and the differences are %+v", len(h.state.Tasks), h.recordDiffs)
 	}
 }

@@ -20,12 +20,12 @@ import (
 )
 
 // reconcile runs one period of the reconciler without its pauses.
-func (h *hand) reconcile() {
+func (h *testWorker) reconcile() {
 	h.world.Helper()
 	h.world.ok(h.reconcileOnce())
 }
 
-func (h *hand) reconcileOnce() error {
+func (h *testWorker) reconcileOnce() error {
 	ctx, s := h.world.ctx, h.e.cfg.Store
 	keys, rev, err := s.ShardKeys(ctx, 0)
 	h.world.ok(err)
@@ -64,7 +64,7 @@ func deafened(t *testing.T) (*world, *kvtest.Deaf) {
 }
 
 // without calls do and drops the resulting events, except for those of the shard's sync key.
-func without(w *world, deaf *kvtest.Deaf, h *hand, do func()) {
+func without(w *world, deaf *kvtest.Deaf, h *testWorker, do func()) {
 	deaf.Drop(func(key string) bool {
 		return !strings.HasSuffix(key, "/sync") && !strings.HasSuffix(key, "/watermark")
 	})
@@ -147,7 +147,7 @@ func TestReconcile_RepairsEndsThatTheWatchHasLost(t *testing.T) {
 	w.want("ends", "+1 succeeded", "+2 skipped overlap", "+3 dispatched")
 	w.want("goes")
 
-	if n := h.Tasks["default/goes"]; n != nil {
+	if n := h.state.Tasks["default/goes"]; n != nil {
 		t.Errorf("the deleted task is still known: %+v", n)
 	}
 
@@ -163,8 +163,8 @@ func TestReconcile_FindsAttemptsThatItDoesNotKnow(t *testing.T) {
 	h := w.work("n1")
 	w.create("a")
 	h.decide(1)
-	a := h.TaskNamed("default/a").Active()[0]
-	h.applyAttemptEnd(h.TaskNamed("default/a"), a.Run, a.Create+1)
+	a := h.state.TaskNamed("default/a").Active()[0]
+	h.state.applyAttemptEnd(h.state.TaskNamed("default/a"), a.Run, a.Create+1)
 	h.reconcile()
 
 	if got := h.e.repairCount(); got != 1 {
@@ -210,8 +210,8 @@ func TestReconcile_DoubtsEndWhenTheWatchTells(t *testing.T) {
 	w.ok(recordListing{keys, rev}.reviewBy(w.ctx, h.worker))
 	w.ok(runListing{runs, at}.reviewBy(w.ctx, h.worker))
 
-	if len(h.doubts.Records) != 4 || len(h.runDoubts.Gone) != 1 {
-		t.Errorf("in doubt are %+v and %+v", h.doubts, h.runDoubts)
+	if len(h.recordDiffs.Records) != 4 || len(h.runDiffs.Gone) != 1 {
+		t.Errorf("the differences are %+v and %+v", h.recordDiffs, h.runDiffs)
 	}
 
 	h.decide(2) // also takes the retry out of the queue
@@ -225,8 +225,8 @@ func TestReconcile_DoubtsEndWhenTheWatchTells(t *testing.T) {
 	w.ok(runListing{runs, at}.reviewBy(w.ctx, h.worker))
 	settled()
 
-	if got := h.e.repairCount(); got != 0 || h.doubts.NotEmpty() || h.runDoubts.NotEmpty() {
-		t.Errorf("%v repairs, in doubt are %+v", got, h.doubts)
+	if got := h.e.repairCount(); got != 0 || h.recordDiffs.NotEmpty() || h.runDiffs.NotEmpty() {
+		t.Errorf("%v repairs, and the differences are %+v", got, h.recordDiffs)
 	}
 }
 
@@ -354,8 +354,8 @@ func TestReconcile_PurgesNothingByWhatItKnowsAlone(t *testing.T) {
 	w.ok(err)
 	w.ok(historyPage(page).reviewBy(w.ctx, h.worker))
 
-	if len(page) != 1 || len(h.purges) != 0 {
-		t.Errorf("of %d records %d are to be deleted", len(page), len(h.purges))
+	if len(page) != 1 || len(h.state.purges) != 0 {
+		t.Errorf("of %d records %d are to be deleted", len(page), len(h.state.purges))
 	}
 }
 

@@ -8,7 +8,7 @@ import (
 
 // logNotices logs and counts the notices of the shard, and publishes its gauges.
 func (w *worker) logNotices() {
-	for _, n := range w.notices {
+	for _, n := range w.state.notices {
 		about := []zap.Field{zap.String("task", n.task)}
 		if n.run != "" {
 			about = append(about, zap.String("run", n.run))
@@ -38,8 +38,8 @@ func (w *worker) logNotices() {
 		}
 	}
 
-	clear(w.notices)
-	w.notices = w.notices[:0]
+	clear(w.state.notices)
+	w.state.notices = w.state.notices[:0]
 	w.publishGauges()
 }
 
@@ -47,8 +47,8 @@ func (w *worker) logNotices() {
 // contribution.
 func (w *worker) publishGauges() {
 	var now published
-	if w.owner {
-		now = published{waiting: w.queued, unreadable: w.census.Of[taskstate.Unreadable]}
+	if w.state.owner {
+		now = published{waiting: w.state.queued, unreadable: w.state.census.Of[taskstate.Unreadable]}
 	}
 
 	w.e.metrics.WaitingRuns.Add(float64(now.waiting - w.published.waiting))

@@ -88,7 +88,7 @@ func (s *shardState) grantTokens(now time.Time) {
 		if t == nil {
 			break
 		}
-		s.addLook(t)
+		s.examineNext(t)
 	}
 
 	if l.Len() == 0 {

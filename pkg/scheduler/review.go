@@ -47,7 +47,7 @@ func (e *Engine) openShards() []reconcile.Shard {
 	var list []reconcile.Shard
 	for _, w := range e.workers {
 		if w.serving.Load() {
-			list = append(list, reconcile.Shard{ID: w.Shard, Owner: w})
+			list = append(list, reconcile.Shard{ID: w.state.Shard, Owner: w})
 		}
 	}
 
@@ -81,15 +81,15 @@ type earlierFailures struct {
 func (w *worker) requestFailures() failures.Request {
 	opening := w.openings.Load()
 
-	return failures.Request{Shard: w.Shard, Deliver: func(found *failures.Found) bool {
+	return failures.Request{Shard: w.state.Shard, Deliver: func(found *failures.Found) bool {
 		return w.offerReview(earlierFailures{found, opening})
 	}}
 }
 
 func (r earlierFailures) reviewBy(_ context.Context, w *worker) error {
-	// If the shard was opened again since, that opening has made a request of its own.
+	// If the shard was opened again since, that opening has made its own request.
 	if r.opening == w.openings.Load() {
-		w.failures.Restore(r.found, w.Tasks)
+		w.state.failures.Restore(r.found, w.state.Tasks)
 	}
 	return nil
 }
@@ -102,12 +102,12 @@ type recordListing struct {
 
 func (r recordListing) reviewBy(ctx context.Context, w *worker) error {
 	// Earlier differences must be settled first.
-	if w.doubts.NotEmpty() {
-		return w.repairOverdue(ctx, w.doubts, overdueRecords{})
+	if w.recordDiffs.NotEmpty() {
+		return w.repairOverdue(ctx, w.recordDiffs, overdueRecords{})
 	}
 
-	w.doubts = known.Differences{Records: w.DifferingRecords(r.keys, r.rev)}
-	w.scheduleRepair(&w.doubts, overdueRecords{})
+	w.recordDiffs = known.Differences{Records: w.state.DifferingRecords(r.keys, r.rev)}
+	w.scheduleRepair(&w.recordDiffs, overdueRecords{})
 
 	return nil
 }
@@ -120,12 +120,12 @@ type runListing struct {
 
 func (r runListing) reviewBy(ctx context.Context, w *worker) error {
 	// Earlier differences must be settled first.
-	if w.runDoubts.NotEmpty() {
-		return w.repairOverdue(ctx, w.runDoubts, overdueRuns{})
+	if w.runDiffs.NotEmpty() {
+		return w.repairOverdue(ctx, w.runDiffs, overdueRuns{})
 	}
 
-	w.runDoubts = w.DifferingRuns(r.runs, r.rev)
-	w.scheduleRepair(&w.runDoubts, overdueRuns{})
+	w.runDiffs = w.state.DifferingRuns(r.runs, r.rev)
+	w.scheduleRepair(&w.runDiffs, overdueRuns{})
 
 	return nil
 }
@@ -153,8 +153,8 @@ type overdueRecords struct{}
 // reviewBy applies the records that still differ, as etcd holds them now. It returns errReload if the
 // watermark belongs to another writer.
 func (overdueRecords) reviewBy(ctx context.Context, w *worker) error {
-	repair := w.RepairRecords(w.doubts)
-	w.doubts = known.Differences{}
+	repair := w.state.RepairRecords(w.recordDiffs)
+	w.recordDiffs = known.Differences{}
 
 	keys := repair.Keys()
 	if len(keys) == 0 {
@@ -188,8 +188,8 @@ type overdueRuns struct{}
 
 // reviewBy ends the attempts that are no longer active in etcd, and adds those that are active only there.
 func (overdueRuns) reviewBy(ctx context.Context, w *worker) error {
-	repair := w.RepairRuns(w.runDoubts)
-	w.runDoubts = known.Differences{}
+	repair := w.state.RepairRuns(w.runDiffs)
+	w.runDiffs = known.Differences{}
 
 	if len(repair.Keys) == 0 {
 		return nil
@@ -213,16 +213,16 @@ func (overdueRuns) reviewBy(ctx context.Context, w *worker) error {
 
 		if t, a := repair.Ended(i, v); a != nil {
 			w.countRepair("an end", k.Run)
-			w.applyAttemptEnd(t, a.Run, v.Revision+1)
-			w.rows.DoubtPast(t)
+			w.state.applyAttemptEnd(t, a.Run, v.Revision+1)
+			w.state.rows.DoubtPast(t)
 		}
 
 		if repair.Added(i, v) {
 			w.countRepair("an attempt", k.Run)
-			t := w.TaskNamed(k.Ref.String())
-			w.addActiveAttempt(t, &taskstate.Attempt{Run: k.Run, Node: k.Node, Create: v.Create})
-			w.placement.Occupy(k.Node)
-			w.addLook(t)
+			t := w.state.TaskNamed(k.Ref.String())
+			w.state.addActiveAttempt(t, &taskstate.Attempt{Run: k.Run, Node: k.Node, Create: v.Create})
+			w.state.placement.Occupy(k.Node)
+			w.state.examineNext(t)
 		}
 	}
 
@@ -236,7 +236,7 @@ type historyPage []store.ShardEvent
 
 // reviewBy has the records of tasks that no longer exist deleted.
 func (r historyPage) reviewBy(ctx context.Context, w *worker) error {
-	orphans := w.FindOrphans(r, w.applied)
+	orphans := w.state.FindOrphans(r, w.state.applied)
 	if len(orphans.Entries) == 0 {
 		return nil
 	}
@@ -249,7 +249,7 @@ func (r historyPage) reviewBy(ctx context.Context, w *worker) error {
 	n := 0
 	for i := range entries {
 		for _, ev := range orphans.Of(&entries[i]) {
-			w.purges[ev.Key] = ev.Mod
+			w.state.purges[ev.Key] = ev.Mod
 			n++
 		}
 	}
@@ -264,7 +264,7 @@ func (r historyPage) reviewBy(ctx context.Context, w *worker) error {
 // countRepair counts and logs a difference that the watch should have reported.
 func (w *worker) countRepair(what, key string) {
 	w.e.metrics.Repairs.Inc()
-	w.log.Warn("repaired changes that a watch had missed", zap.String("what", what), zap.String("key", key), zap.Int64("rev", w.applied))
+	w.log.Warn("repaired changes that a watch had missed", zap.String("what", what), zap.String("key", key), zap.Int64("rev", w.state.applied))
 }
 
 // ignoreRetryable logs an error and drops it: the next comparison finds the differences again.

@@ -32,11 +32,11 @@ const (
 // the entries itself. If it can do neither, it returns nil, and the next commit fails as well. An error
 // means that ctx has ended or that the shard must be opened again.
 func (w *worker) learnRevised(ctx context.Context, mod int64) error {
-	w.overtaken++
+	w.state.overtaken++
 
 	// The edit is known if the watch has delivered this version of the key or a later one. A mod of 0 means
 	// that the key is gone.
-	told := func() bool { return w.revised == mod || mod != 0 && w.revised > mod }
+	told := func() bool { return w.state.revised == mod || mod != 0 && w.state.revised > mod }
 
 	// The event may be in the channel already.
 	if err := w.applyPending(w.batches); err != nil {
@@ -71,7 +71,7 @@ func (w *worker) learnRevised(ctx context.Context, mod int64) error {
 // the watch: the watermark does not cover them before the watch has delivered everything up to the listing
 // (see readAhead). Nothing changes if it returns an error.
 func (w *worker) readRevised(ctx context.Context) error {
-	keys, rev, err := w.e.cfg.Store.ShardKeys(ctx, w.Shard)
+	keys, rev, err := w.e.cfg.Store.ShardKeys(ctx, w.state.Shard)
 	if err != nil {
 		return err
 	}
@@ -83,7 +83,7 @@ func (w *worker) readRevised(ctx context.Context) error {
 		switch {
 		case ev.Kind == record.KindRevised:
 			revised = ev.Mod
-		case ev.Kind == record.KindEntry && ev.Create <= w.applied && w.LacksRecord(ev):
+		case ev.Kind == record.KindEntry && ev.Create <= w.state.applied && w.state.LacksRecord(ev):
 			changed = append(changed, ev.Key)
 		}
 	}
@@ -97,12 +97,12 @@ func (w *worker) readRevised(ctx context.Context) error {
 
 	for i := range entries {
 		if ev := &entries[i]; !ev.Deleted {
-			w.applyEntry(ev)
+			w.state.applyEntry(ev)
 		}
 	}
 
-	w.setRevised(revised, rev)
-	w.readAhead = readAhead{applied: w.applied, at: rev}
+	w.state.setRevised(revised, rev)
+	w.state.readAhead = readAhead{applied: w.state.applied, at: rev}
 
 	return nil
 }

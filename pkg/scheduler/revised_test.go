@@ -8,7 +8,7 @@ import (
 )
 
 // deaf makes the worker's watch deliver nothing from now on.
-func (h *hand) deaf() { h.batches = nil }
+func (h *testWorker) deaf() { h.batches = nil }
 
 // A tick after an acknowledged edit has an outcome, although the owner's watch has delivered nothing. The
 // commit that would pass it fails, and the owner reads the entries.
@@ -59,7 +59,7 @@ func TestRevised_EditsDoNotStopAShard(t *testing.T) {
 	w.create("a", every("1h"))
 	w.create("b", every("1s"), allow)
 	h.decide(1)
-	mark := h.Watermark.Time
+	mark := h.state.Watermark.Time
 
 	n := 0
 	edits := func(times int) {
@@ -77,8 +77,8 @@ func TestRevised_EditsDoNotStopAShard(t *testing.T) {
 		t.Errorf("%d commits were lost, want %d", lost, maxOvertaken)
 	}
 
-	if !h.Watermark.Time.Equal(mark.Time) || w.entry("b").From.Sub(start).Seconds() != 2 {
-		t.Errorf("the watermark is %v, from of b %v", h.Watermark.Time, w.entry("b").From)
+	if !h.state.Watermark.Time.Equal(mark.Time) || w.entry("b").From.Sub(start).Seconds() != 2 {
+		t.Errorf("the watermark is %v, from of b %v", h.state.Watermark.Time, w.entry("b").From)
 	}
 
 	// While edits continue, one attempt finds that out.
@@ -138,8 +138,8 @@ func TestRevised_TheKeyIsDeleted(t *testing.T) {
 	h.decide(7)
 	w.wantMark(7, "")
 
-	if h.revised != 0 {
-		t.Errorf("revised is %d", h.revised)
+	if h.state.revised != 0 {
+		t.Errorf("revised is %d", h.state.revised)
 	}
 }
 
@@ -160,7 +160,7 @@ func TestRevised_EditOfATaskThatTheWatchHasYetToTellOf(t *testing.T) {
 	w.update("a", true, every("5s"))
 	h.blind(2)
 
-	for h.applied < created {
+	for h.state.applied < created {
 		told, _ := splitBatch(<-batches, created)
 		w.ok(h.applyBatch(told))
 	}
@@ -169,8 +169,8 @@ func TestRevised_EditOfATaskThatTheWatchHasYetToTellOf(t *testing.T) {
 		h.blind(s)
 	}
 
-	if h.Watermark.Seen >= created {
-		t.Errorf("the watermark speaks for a task that was created at revision %d: seen is %d", created, h.Watermark.Seen)
+	if h.state.Watermark.Seen >= created {
+		t.Errorf("the watermark speaks for a task that was created at revision %d: seen is %d", created, h.state.Watermark.Seen)
 	}
 
 	w.work("n1").decide(7)

@@ -36,12 +36,12 @@ func (w *worker) runRound(ctx context.Context) error {
 	// All tasks with waiting or active runs are examined when the wake-up time has passed. They are also
 	// examined when maxIdleSleep has passed since the last time: a clock that was set back must not delay
 	// them for as long as it was set back.
-	if !w.wakes.IsZero() && (!wallClock.Before(w.wakes) || wallClock.Sub(w.looked) >= maxIdleSleep) {
-		w.wakes, w.looked = time.Time{}, wallClock
-		w.lookAtAll()
+	if !w.state.examineAllAt.IsZero() && (!wallClock.Before(w.state.examineAllAt) || wallClock.Sub(w.state.lastExamined) >= maxIdleSleep) {
+		w.state.examineAllAt, w.state.lastExamined = time.Time{}, wallClock
+		w.state.examineAll()
 	}
 
-	w.grantTokens(wallClock)
+	w.state.grantTokens(wallClock)
 
 	// This needs wallClock because of its monotonic reading, which Truncate removes. A step of the clock
 	// must not shorten the time after which an attempt is declared lost (G17).
@@ -49,14 +49,14 @@ func (w *worker) runRound(ctx context.Context) error {
 		return err
 	}
 
-	w.lookAtRested(now.UnixMilli())
+	w.state.moveDueTasks(now.UnixMilli())
 
 	for conflicts := 0; ; {
 		// Read the histories that earlier plans of this round have requested, a few at a time.
 		w.readHistories(ctx, now.UnixMilli())
-		w.rows.Flush(w.applied)
+		w.state.rows.Flush(w.state.applied)
 
-		if !w.hasWork(now) {
+		if !w.state.hasWork(now) {
 			return nil
 		}
 
@@ -64,8 +64,8 @@ func (w *worker) runRound(ctx context.Context) error {
 		// requested whether or not the plan's commit succeeds.
 		p := w.planRound(now)
 		if p == nil {
-			// Decide nothing, as while etcd is unavailable. The caller of Look wakes the worker.
-			w.wakeAt(now.Add(namespacesRetry))
+			// Decide nothing, as while etcd is unavailable. The caller of WakeWorkers wakes the worker.
+			w.state.examineAllBy(now.Add(namespacesRetry))
 
 			if !clock.Sleep(ctx, namespacesRetry) {
 				return ctx.Err()
@@ -80,7 +80,7 @@ func (w *worker) runRound(ctx context.Context) error {
 			// An empty plan holds no reservations, so there is nothing to give back. Without a commit it
 			// counts as settled (mustBeSettled).
 			p.commit = nil
-			if len(w.unread) > 0 {
+			if len(w.state.unread) > 0 {
 				continue
 			}
 			return nil
@@ -88,8 +88,8 @@ func (w *worker) runRound(ctx context.Context) error {
 
 		// May can refuse because this node must not decide any more, for example after its clock has
 		// jumped.
-		if err := w.e.cfg.May(); err != nil {
-			w.applyAbandoned(p)
+		if err := w.e.cfg.MayCommit(); err != nil {
+			w.state.applyAbandoned(p)
 			return fmt.Errorf("%w: %w", task.ErrFenced, err)
 		}
 
@@ -107,12 +107,12 @@ func (w *worker) runRound(ctx context.Context) error {
 		var conflict *store.Conflict
 		switch {
 		case err == nil:
-			w.applyCommitted(p, rev)
+			w.state.applyCommitted(p, rev)
 			w.observePlan(p)
 			w.noteProgress()
 			conflicts = 0
 
-			if w.comesDue(now) {
+			if w.newlyDue(now) {
 				// Ticks have become due during the commit. Start a new round for them instead of serving
 				// what is left first: that may be a thousand parts of runs, and each takes a commit.
 				return nil
@@ -125,7 +125,7 @@ func (w *worker) runRound(ctx context.Context) error {
 
 			// Abandon the plan and apply the changed records. After 20 failures of a task this returns
 			// errReload or sets the task aside.
-			if err := w.applyConflict(p, conflict, now); err != nil {
+			if err := w.state.applyConflict(p, conflict, now); err != nil {
 				return err
 			}
 
@@ -145,7 +145,7 @@ func (w *worker) runRound(ctx context.Context) error {
 			if conflicts++; conflicts == maxConflictsPerRound {
 				// Records change faster than this worker commits. Apply the watch's events before the next
 				// attempt.
-				w.wakeAt(now)
+				w.state.examineAllBy(now)
 
 				if !clock.Sleep(ctx, 20*time.Millisecond) {
 					return ctx.Err()
@@ -156,9 +156,9 @@ func (w *worker) runRound(ctx context.Context) error {
 		case errors.Is(err, task.ErrUnavailable):
 			// Nothing was written: etcd is out of space or overloaded. Try again in a second, or at the
 			// next event.
-			w.applyAbandoned(p)
+			w.state.applyAbandoned(p)
 			w.log.Debug("commit refused", zap.Error(err))
-			w.wakeAt(now.Add(time.Second))
+			w.state.examineAllBy(now.Add(time.Second))
 
 			if !clock.Sleep(ctx, 250*time.Millisecond) {
 				return ctx.Err()
@@ -168,7 +168,7 @@ func (w *worker) runRound(ctx context.Context) error {
 		default:
 			// The watermark was changed, the commit was fenced, or its outcome is unknown. In each case the
 			// caller discards the state.
-			w.applyAbandoned(p)
+			w.state.applyAbandoned(p)
 			return err
 		}
 	}
@@ -195,9 +195,9 @@ func (w *worker) observePlan(p *plan) {
 	}
 }
 
-// comesDue reports whether all ticks that were due at now are decided, and others have become due since.
-func (w *worker) comesDue(now time.Time) bool {
-	return len(w.due) > 0 && w.due[0].DueAt() > now.UnixMilli() && w.due[0].DueAt() <= w.e.cfg.Now().UnixMilli()
+// newlyDue reports whether all ticks that were due at now are decided, and others have become due since.
+func (w *worker) newlyDue(now time.Time) bool {
+	return len(w.state.due) > 0 && w.state.due[0].DueAt() > now.UnixMilli() && w.state.due[0].DueAt() <= w.e.cfg.Now().UnixMilli()
 }
 
 // maxConflictsPerRound is how many commits of one round may fail with a conflict before the round ends.

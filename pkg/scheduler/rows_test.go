@@ -20,7 +20,7 @@ func (w *worker) rowFaults() (faults []string) {
 	want := map[string]readmodel.Row{}
 	paused := 0
 
-	for name, t := range w.Tasks {
+	for name, t := range w.state.Tasks {
 		if !t.Present {
 			if t.Row != readmodel.NoSlot {
 				faults = append(faults, fmt.Sprintf("%s has a row but no entry", name))
@@ -35,7 +35,7 @@ func (w *worker) rowFaults() (faults []string) {
 	}
 
 	// At this time, no pause that has an end is over.
-	w.rows.Index.EachRow(0, func(r *readmodel.Row) {
+	w.state.rows.Index.EachRow(0, func(r *readmodel.Row) {
 		is := want[r.Name]
 		delete(want, r.Name)
 		is.LastEnd, is.LastSuccess, is.Duration, is.Lateness, is.Failures, is.Last = r.LastEnd, r.LastSuccess, r.Duration, r.Lateness, r.Failures, r.Last
@@ -51,7 +51,7 @@ func (w *worker) rowFaults() (faults []string) {
 	}
 
 	q := &readmodel.Query{}
-	if got := w.rows.Index.Scan(q, 0, readmodel.NewFirst(q)); got.Paused != paused {
+	if got := w.state.rows.Index.Scan(q, 0, readmodel.NewFirst(q)); got.Paused != paused {
 		faults = append(faults, fmt.Sprintf("%d tasks are paused, want %d", got.Paused, paused))
 	}
 
@@ -111,7 +111,7 @@ func rowOfState(t *taskstate.Task) readmodel.Row {
 }
 
 // rowsMatch reports differences between the rows and the state.
-func (h *hand) rowsMatch() {
+func (h *testWorker) rowsMatch() {
 	h.world.Helper()
 
 	for _, fault := range h.rowFaults() {
@@ -120,7 +120,7 @@ func (h *hand) rowsMatch() {
 }
 
 // endsMatch reports differences between the rows and the history.
-func (h *hand) endsMatch() {
+func (h *testWorker) endsMatch() {
 	h.world.Helper()
 
 	for _, fault := range h.endFaults() {
@@ -130,17 +130,17 @@ func (h *hand) endsMatch() {
 
 // endFaults compares what the rows say about ends of runs with the history in etcd, as of what the worker has applied.
 // It returns the differences. Records may have been trimmed, and ends before the shard was loaded are not known.
-func (h *hand) endFaults() (faults []string) {
+func (h *testWorker) endFaults() (faults []string) {
 	ctx := context.WithoutCancel(h.world.ctx)
 	read := func(dir string) map[string][]end {
 		byTask := map[string][]end{}
-		res, err := h.world.client.Get(ctx, h.Keys.Shard(0)+dir, clientPrefix, clientv3.WithRev(h.applied))
+		res, err := h.world.client.Get(ctx, h.state.Keys.Shard(0)+dir, clientPrefix, clientv3.WithRev(h.state.applied))
 		if err != nil {
 			return nil // compacted, or the test has cut etcd off
 		}
 
 		for _, e := range res.Kvs {
-			k, ok := h.Keys.ParseShard(string(e.Key))
+			k, ok := h.state.Keys.ParseShard(string(e.Key))
 			if !ok || k.Late {
 				continue
 			}
@@ -152,10 +152,10 @@ func (h *hand) endFaults() (faults []string) {
 		return byTask
 	}
 
-	h.rows.Flush(h.applied)
+	h.state.rows.Flush(h.state.applied)
 	history, dead := read("history/"), read("dead/")
 
-	for name, t := range h.Tasks {
+	for name, t := range h.state.Tasks {
 		if !t.Present || t.Bad {
 			continue
 		}
@@ -166,7 +166,7 @@ func (h *hand) endFaults() (faults []string) {
 			return list
 		}
 
-		for _, fault := range faultsOfEnds(h.rows.Index.Row(t.Row), own(history[name]), own(dead[name])) {
+		for _, fault := range faultsOfEnds(h.state.rows.Index.Row(t.Row), own(history[name]), own(dead[name])) {
 			faults = append(faults, fmt.Sprintf("%s: %s", name, fault))
 		}
 	}

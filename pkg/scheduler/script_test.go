@@ -431,7 +431,7 @@ func (s *script) changeNamespace(a *scriptArgs) string {
 	}
 
 	for _, o := range s.owners {
-		o.freezesChanged = true // the owners examine what waits, as Engine.Look makes them do
+		o.freezesChanged = true // the owners examine what waits, as Engine.WakeWorkers makes them do
 	}
 
 	return ""

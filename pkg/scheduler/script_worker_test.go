@@ -49,16 +49,16 @@ func (s *scriptedWorker) open() error {
 	s.w.discardState()
 	s.held = store.ShardBatch{}
 
-	mark, rev, err := s.w.e.cfg.Store.Open(s.ctx, s.w.Shard, s.w.fences)
+	mark, rev, err := s.w.e.cfg.Store.Open(s.ctx, s.w.state.Shard, s.w.state.fences)
 	if err != nil {
 		return err
 	}
 
-	s.w.Watermark, s.w.WatermarkRev = mark, rev
+	s.w.state.Watermark, s.w.state.WatermarkRev = mark, rev
 	s.w.noteOpening(mark)
 
 	f := feed.Start(s.ctx, func(ctx context.Context, apply func(store.ShardBatch) error) {
-		_ = s.w.e.cfg.Store.FollowShard(ctx, s.w.Shard, rev, apply) // ends with ctx
+		_ = s.w.e.cfg.Store.FollowShard(ctx, s.w.state.Shard, rev, apply) // ends with ctx
 	})
 
 	s.w.batches = f.Batches
@@ -76,7 +76,7 @@ func (s *scriptedWorker) open() error {
 }
 
 func (s *scriptedWorker) learn(rev int64) {
-	for s.w.applied < rev {
+	for s.w.state.applied < rev {
 		b := s.held
 		s.held = store.ShardBatch{}
 
@@ -116,10 +116,10 @@ func splitBatch(b store.ShardBatch, rev int64) (upTo, later store.ShardBatch) {
 
 func (s *scriptedWorker) learnNodes(nodes []task.Node) {
 	s.w.e.cfg.Fleet.Set(nodes)
-	s.w.lookAtAll()
+	s.w.state.examineAll()
 }
 
-func (s *scriptedWorker) learnFreezes() { s.w.lookAtAll() }
+func (s *scriptedWorker) learnFreezes() { s.w.state.examineAll() }
 
 func (s *scriptedWorker) decide(ctx context.Context) error {
 	err := s.w.runRound(ctx)
@@ -143,7 +143,7 @@ func (s *scriptedWorker) decide(ctx context.Context) error {
 func (s *scriptedWorker) nextLook() time.Time { return s.w.e.cfg.Now().Add(s.w.sleepFor()) }
 
 func (s *scriptedWorker) known(name string) (k knownTask) {
-	t := s.w.Tasks[name]
+	t := s.w.state.Tasks[name]
 	if t == nil {
 		k.absent = true
 		return k

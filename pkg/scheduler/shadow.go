@@ -5,7 +5,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// decideShadowTick records a tick of a shadow task as skipped. Each tick has a record of its own (G24),
+// decideShadowTick records a tick of a shadow task as skipped. Each tick has its own record (G24),
 // because users compare them with what another scheduler did, and a range record contains only the first
 // and the last time.
 //

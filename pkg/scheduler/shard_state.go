@@ -66,7 +66,7 @@ type shardState struct {
 	skippedSpans map[*taskstate.Task]*skippedSpan // by task, the record that its next skipped tick may extend
 	line         taskstate.TokenLine              // tasks that wait for a catch-up token
 	opening      known.Opening                    // how the shard was found when this owner first opened it
-	stubborn     map[string]bool                  // tasks whose failing commits caused a reopening of the shard
+	reopenedFor  map[string]bool                  // tasks whose failing commits caused a reopening of the shard
 
 	limits nslimits.Checks // of tasks by the records of their namespaces
 
@@ -93,7 +93,7 @@ func (s *shardState) mustBeSettled() {
 
 // forgetTasks forgets all tasks and everything about them, before a load. The watermark stays until the
 // opening that follows replaces it, which is before any tick is decided. The first opening and the tasks
-// that caused a reopening (stubborn) stay as well. owner is true from now on, because what is loaded next
+// that caused a reopening (reopenedFor) stay as well. owner is true from now on, because what is loaded next
 // belongs to the owner's state.
 func (s *shardState) forgetTasks() {
 	s.mustBeSettled()
@@ -102,7 +102,7 @@ func (s *shardState) forgetTasks() {
 	s.Tasks, s.due, s.onTime = map[string]*taskstate.Task{}, nil, 0
 	s.uncovered, s.unread = map[*taskstate.Task]struct{}{}, needHistorySet{}
 	s.active, s.census, s.failures = taskstate.ActiveTasks{}, taskstate.Census{}, failures.NewSet()
-	s.agenda = agenda{rests: map[*taskstate.Task]int64{}, looked: s.looked}
+	s.agenda = agenda{examineLater: map[*taskstate.Task]int64{}, lastExamined: s.lastExamined}
 	s.purges, s.gone = map[string]int64{}, map[string]int64{}
 	s.endedSince = map[string]int64{}
 	s.skippedSpans, s.line = map[*taskstate.Task]*skippedSpan{}, taskstate.TokenLine{}

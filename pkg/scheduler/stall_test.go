@@ -64,7 +64,7 @@ func TestWorker_CommitsNothingThatItMayNot(t *testing.T) {
 	h.decide(1)
 	n := len(w.active("a"))
 	why := errors.New("the clock has jumped")
-	h.e.cfg.May = func() error { return why }
+	h.e.cfg.MayCommit = func() error { return why }
 	if err := h.try(2); !errors.Is(err, why) || !errors.Is(err, task.ErrFenced) {
 		t.Errorf("the round ends with %v", err)
 	}

@@ -10,7 +10,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/store/record"
 )
 
-// Store is everything that a scheduler needs of the store. Each of its parts has an interface of its own,
+// Store is everything that a scheduler needs of the store. Each of its parts has its own interface,
 // for the code that needs it.
 type Store interface {
 	shardFollower

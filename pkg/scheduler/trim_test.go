@@ -15,7 +15,7 @@ import (
 func keep(n int) option { return func(t *task.Task) { t.History.Keep = n } }
 
 // trim carries out the trims that were requested, as the engine does in parallel with its workers.
-func (h *hand) trim() {
+func (h *testWorker) trim() {
 	h.world.Helper()
 
 	for {
@@ -73,12 +73,12 @@ func endsOutOfOrder(w *world, opts ...option) {
 func TestStudy_ReadsTheLastEndThoughItIsTrimmedMeanwhile(t *testing.T) {
 	t.Parallel()
 
-	for name, then := range map[string]func(*world, *hand){
-		"left alone": func(*world, *hand) {},
-		"trimmed": func(w *world, h *hand) {
-			w.ok(h.e.trims.Trim(w.ctx, retention.Trim{Fences: h.fences, Ref: ref("a"), History: task.History{Keep: 1, Record: task.RecordAll}}))
+	for name, then := range map[string]func(*world, *testWorker){
+		"left alone": func(*world, *testWorker) {},
+		"trimmed": func(w *world, h *testWorker) {
+			w.ok(h.e.trims.Trim(w.ctx, retention.Trim{Fences: h.state.fences, Ref: ref("a"), History: task.History{Keep: 1, Record: task.RecordAll}}))
 		},
-		"deleted": func(w *world, _ *hand) {
+		"deleted": func(w *world, _ *testWorker) {
 			_, err := w.client.Delete(w.ctx, w.store.Keys().HistoryOf(ref("a")), clientPrefix)
 			w.ok(err)
 		},
@@ -114,7 +114,7 @@ func TestTrim_KeepsTheLastEndForTheTTL(t *testing.T) {
 	w := newWorld(t, "n1", "n2").judged()
 	endsOutOfOrder(w, cronned("@at 2026-01-02T13:00:00Z"), ttl(time.Minute), keep(1))
 	h := w.work("n2")
-	w.ok(h.e.trims.Trim(w.ctx, retention.Trim{Fences: h.fences, Ref: ref("a"), History: task.History{Keep: 1, Record: task.RecordAll}}))
+	w.ok(h.e.trims.Trim(w.ctx, retention.Trim{Fences: h.state.fences, Ref: ref("a"), History: task.History{Keep: 1, Record: task.RecordAll}}))
 	w.want("a", "+3600 succeeded")
 	h.wantDeletion("a", 3859, 3860, false)
 }
@@ -176,7 +176,7 @@ func TestTrim_DoesNotCountRecordsOfADeletedTask(t *testing.T) {
 	all := w.active("a") // the run of the deleted task comes first
 	w.end(all[1], task.Succeeded)
 	w.end(all[0], task.Cancelled)
-	w.ok(h.e.trims.Trim(w.ctx, retention.Trim{Fences: h.fences, Ref: ref("a"), UID: all[1].UID, History: task.History{Keep: 1, Record: task.RecordAll}}))
+	w.ok(h.e.trims.Trim(w.ctx, retention.Trim{Fences: h.state.fences, Ref: ref("a"), UID: all[1].UID, History: task.History{Keep: 1, Record: task.RecordAll}}))
 	h.decide(2.5)
 	w.want("a", "+2 succeeded")
 }

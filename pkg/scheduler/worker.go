@@ -24,12 +24,12 @@ import (
 // delivers events, requests plans, commits them and reports the results. Only its own goroutine, which
 // calls serveUntilDone, accesses the state. Other goroutines use the atomic fields and the channels.
 type worker struct {
-	shardState
+	state shardState
 
 	e   *Engine
 	log *zap.Logger
-	// pokes wakes the worker so that it examines all tasks with waiting or active runs. It has one slot.
-	pokes wake.Signal
+	// wakeSignal wakes the worker so that it examines all tasks with waiting or active runs. It has one slot.
+	wakeSignal wake.Signal
 
 	// undecided is the due time of the first undecided tick in Unix milliseconds, which may be in the
 	// future, or 0 if there is none. While the shard is being loaded, it is the time since which no tick
@@ -56,10 +56,10 @@ type worker struct {
 	summaryRequests chan *board.Summary
 	// reviews holds what was read of the shard, for comparison with the worker's state. It has four slots.
 	reviews chan review
-	// doubts and runDoubts are differences that the latest comparisons found, of records and of active
+	// recordDiffs and runDiffs are differences that the latest comparisons found, of records and of active
 	// attempts. They are repaired if they persist (see review).
-	doubts    known.Differences
-	runDoubts known.Differences
+	recordDiffs known.Differences
+	runDiffs    known.Differences
 	// openings counts the openings that got as far as the scan. The reconciler uses it to detect a new
 	// opening.
 	openings atomic.Int64
@@ -74,9 +74,9 @@ type worker struct {
 func newWorker(e *Engine, shard int, f store.Fences) *worker {
 	w := &worker{
 		e: e, log: e.cfg.Logger.With(zap.Int("shard", shard)),
-		pokes: wake.NewSignal(), reviews: make(chan review, 4), summaryRequests: make(chan *board.Summary, 1),
+		wakeSignal: wake.NewSignal(), reviews: make(chan review, 4), summaryRequests: make(chan *board.Summary, 1),
 	}
-	w.shardState = shardState{Records: known.Records{Shard: shard, Keys: e.cfg.Store.Keys()}, fences: f, stubborn: map[string]bool{}, ports: ports{
+	w.state = shardState{Records: known.Records{Shard: shard, Keys: e.cfg.Store.Keys()}, fences: f, reopenedFor: map[string]bool{}, ports: ports{
 		node: e.cfg.Node, commits: e.cfg.Store, definitions: e.definitions,
 		placement: e.cfg.Fleet, tokens: e.pace.NewShare(), trims: e.trims, ends: &e.recent,
 		nextAttempt: e.cfg.NextAttempt, clearedAfter: e.cfg.ClearedAfter,
@@ -91,7 +91,7 @@ func newWorker(e *Engine, shard int, f store.Fences) *worker {
 // wakeUp makes the worker examine all tasks with waiting or active runs. It does not block, and any
 // goroutine may call it. Several calls before the worker responds have the effect of one.
 func (w *worker) wakeUp() {
-	w.pokes.Send()
+	w.wakeSignal.Send()
 }
 
 // serveUntilDone serves the shard until ctx ends or the shard cannot be served any more. It opens the shard again
@@ -147,7 +147,7 @@ func (w *worker) discardState() {
 		w.undecided.Store(now)
 	}
 
-	w.shardState.forgetTasks()
+	w.state.forgetTasks()
 }
 
 // releaseShared gives back what the worker holds of the resources that all workers of the node share: slots
@@ -155,7 +155,7 @@ func (w *worker) discardState() {
 // from now on.
 func (w *worker) releaseShared() {
 	w.served.Store(nil)
-	w.releaseAll()
+	w.state.releaseAll()
 	w.publishGauges()
 }
 
@@ -174,14 +174,14 @@ func (w *worker) openAndServe(ctx context.Context) error {
 	w.discardState()
 
 	// Step 1: write the watermark with a new nonce. From revision rev on, only this worker can commit.
-	mark, rev, err := w.e.cfg.Store.Open(ctx, w.Shard, w.fences)
+	mark, rev, err := w.e.cfg.Store.Open(ctx, w.state.Shard, w.state.fences)
 	if err != nil {
 		return err
 	}
 
 	w.e.metrics.Opens.Inc()
 	w.noteProgress()
-	w.Watermark, w.WatermarkRev = mark, rev
+	w.state.Watermark, w.state.WatermarkRev = mark, rev
 	w.noteOpening(mark)
 
 	// Step 2: request the scan for active attempts. It begins after the opening, so no earlier owner can
@@ -199,7 +199,7 @@ func (w *worker) openAndServe(ctx context.Context) error {
 	}
 
 	f := feed.Start(ctx, func(ctx context.Context, apply func(store.ShardBatch) error) {
-		_ = w.e.cfg.Store.FollowShard(ctx, w.Shard, rev, apply) // ends with ctx
+		_ = w.e.cfg.Store.FollowShard(ctx, w.state.Shard, rev, apply) // ends with ctx
 	})
 
 	defer f.Stop()
@@ -210,7 +210,7 @@ func (w *worker) openAndServe(ctx context.Context) error {
 		return err
 	}
 
-	if w.applied > rev {
+	if w.state.applied > rev {
 		// etcd has compacted rev, so the shard was loaded at a later revision. The watch does not report
 		// the attempts that ended in between, so the scan must begin after that revision. Otherwise it
 		// could return an attempt that has ended already.
@@ -224,7 +224,7 @@ func (w *worker) openAndServe(ctx context.Context) error {
 
 // applyToShard applies a batch of events and logs what the shard noticed.
 func (w *worker) applyToShard(b store.ShardBatch) {
-	w.shardState.applyRecords(b, w.e.cfg.Now())
+	w.state.applyRecords(b, w.e.cfg.Now())
 	w.logNotices()
 }
 
@@ -236,17 +236,17 @@ func (w *worker) planRound(now time.Time) *plan {
 		return nil
 	}
 
-	return w.shardState.buildPlan(now, as)
+	return w.state.buildPlan(now, as)
 }
 
 // noteOpening records the watermark that the opening found.
-func (w *worker) noteOpening(mark record.Watermark) { w.shardState.noteOpening(mark, w.e.cfg.Now()) }
+func (w *worker) noteOpening(mark record.Watermark) { w.state.noteOpening(mark, w.e.cfg.Now()) }
 
 // applyActiveScan applies the result of the scan for active attempts. Differences that were found before
 // are discarded, because the load and the scan have replaced the state that they refer to.
 func (w *worker) applyActiveScan(keys []store.ActiveKey) {
-	w.shardState.applyActiveRuns(keys)
-	w.doubts, w.runDoubts = known.Differences{}, known.Differences{}
+	w.state.applyActiveRuns(keys)
+	w.recordDiffs, w.runDiffs = known.Differences{}, known.Differences{}
 	w.openings.Add(1)
 }
 
@@ -272,11 +272,11 @@ func (w *worker) loadShard(ctx context.Context, batches <-chan store.ShardBatch)
 // may have been missed before that load, and a load does not contain the history. So an end of a run could
 // be unknown, which only another opening with a scan repairs.
 func (w *worker) applyBatch(b store.ShardBatch) error {
-	if b.First && w.firstPageApplied {
+	if b.First && w.state.firstPageApplied {
 		return errReload
 	}
 
-	w.firstPageApplied = true
+	w.state.firstPageApplied = true
 	w.applyToShard(b)
 
 	return nil
@@ -307,12 +307,12 @@ func (w *worker) runLoop(ctx context.Context, watch *feed.Feed, scan <-chan map[
 		case keys := <-scan:
 			scan, scanned = nil, true
 
-			if err := w.applyScan(ctx, keys[w.Shard]); err != nil {
+			if err := w.applyScan(ctx, keys[w.state.Shard]); err != nil {
 				return err
 			}
 
 			w.serving.Store(true)
-			w.served.Store(&served{w.rows.Index, watch})
+			w.served.Store(&served{w.state.rows.Index, watch})
 			w.e.failures.Request(w.requestFailures())
 			w.requestPast()
 		case r := <-w.reviews:
@@ -323,10 +323,10 @@ func (w *worker) runLoop(ctx context.Context, watch *feed.Feed, scan <-chan map[
 			}
 		case g := <-w.summaryRequests:
 			// A summary changes nothing, so it needs no round.
-			w.addToBoard(g)
+			w.state.addToBoard(g)
 			continue
-		case <-w.pokes:
-			w.lookAtAll()
+		case <-w.wakeSignal:
+			w.state.examineAll()
 		case <-timer.C:
 		}
 
@@ -360,21 +360,21 @@ func (w *worker) applyScan(ctx context.Context, keys []store.ActiveKey) error {
 // readQueue applies the current records of the queue and of ended parts, for tasks that are known. It
 // changes nothing if it returns an error.
 func (w *worker) readQueue(ctx context.Context) error {
-	queue, err := w.e.cfg.Store.Queue(ctx, w.Shard)
+	queue, err := w.e.cfg.Store.Queue(ctx, w.state.Shard)
 	if err != nil {
 		return err
 	}
 
 	for i := range queue {
 		// Leave runs of unknown tasks to the watch (see applyScan).
-		if t := w.Tasks[queue[i].Task]; t == nil || t.Orphan(queue[i].Run) {
+		if t := w.state.Tasks[queue[i].Task]; t == nil || t.Orphan(queue[i].Run) {
 			continue
 		}
 
 		if queue[i].Kind == record.KindPart {
-			w.applyPart(&queue[i])
+			w.state.applyPart(&queue[i])
 		} else {
-			w.applyQueued(&queue[i], w.e.cfg.Now())
+			w.state.applyQueued(&queue[i], w.e.cfg.Now())
 		}
 	}
 
@@ -403,25 +403,25 @@ func (w *worker) sleepFor() time.Duration {
 	w.undecided.Store(0)
 
 	// The next tick.
-	if len(w.due) > 0 {
-		due := w.due[0].DueAt()
+	if len(w.state.due) > 0 {
+		due := w.state.due[0].DueAt()
 		w.undecided.Store(due)
 		sleep = min(sleep, taskstate.Instant(due).Sub(now))
 	}
 
 	// The next time at which all waiting and active runs must be examined.
-	if !w.wakes.IsZero() {
-		sleep = min(sleep, w.wakes.Sub(now))
+	if !w.state.examineAllAt.IsZero() {
+		sleep = min(sleep, w.state.examineAllAt.Sub(now))
 	}
 
 	// The next time at which a single task must be examined.
-	if w.restUntil != 0 {
-		sleep = min(sleep, taskstate.Instant(w.restUntil).Sub(now))
+	if w.state.nextExamineLater != 0 {
+		sleep = min(sleep, taskstate.Instant(w.state.nextExamineLater).Sub(now))
 	}
 
 	// The next turn of the shard for catch-up tokens.
-	if w.line.Len() > 0 {
-		sleep = min(sleep, w.line.Turn.Sub(now))
+	if w.state.line.Len() > 0 {
+		sleep = min(sleep, w.state.line.Turn.Sub(now))
 	}
 
 	return max(sleep, 0)

@@ -377,7 +377,7 @@ func TestWorker_EventsOnTheirWayUndoNothing(t *testing.T) {
 	w.create("a", on("role = db"), cronned("1 * * * * *"))
 	h.decide(1)
 	w.want("a", "+1 queued no_matching_node")
-	q := *h.TaskNamed("default/a").Queue()[0]
+	q := *h.state.TaskNamed("default/a").Queue()[0]
 	w.join("db", "role=db")
 	h.fleet()
 	h.blind(1.1)
@@ -387,15 +387,15 @@ func TestWorker_EventsOnTheirWayUndoNothing(t *testing.T) {
 		ShardKey: record.ShardKey{Kind: record.KindQueued, Ref: ref("a"), Run: q.ID}, Task: "default/a", Mod: q.Mod, Create: q.Mod, Value: written(q.Waiting),
 	}}})
 
-	if n := len(h.TaskNamed("default/a").Queue()); n != 0 {
+	if n := len(h.state.TaskNamed("default/a").Queue()); n != 0 {
 		t.Errorf("%d runs wait after the event of the one that is dispatched", n)
 	}
 
 	h.blind(1.15)
 	h.decide(1.2)
 
-	if n := len(h.TaskNamed("default/a").Queue()); n != 0 || h.gate.commits != commits || len(h.gone) != 0 {
-		t.Errorf("%d runs wait, %d commits, gone %v", n, h.gate.commits-commits, h.gone)
+	if n := len(h.state.TaskNamed("default/a").Queue()); n != 0 || h.gate.commits != commits || len(h.state.gone) != 0 {
+		t.Errorf("%d runs wait, %d commits, gone %v", n, h.gate.commits-commits, h.state.gone)
 	}
 
 	w.want("a", "+1 dispatched")
@@ -405,16 +405,16 @@ func TestWorker_AnEndConcernsNoLaterAttempt(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "n1")
 	h := w.work("n1")
-	s := h.TaskNamed("default/a")
-	h.addActiveAttempt(s, &taskstate.Attempt{Run: "r", Node: "n1", Create: 10})
-	h.applyAttemptEnd(s, "r", 10)
-	h.applyAttemptEnd(s, "other", 11)
+	s := h.state.TaskNamed("default/a")
+	h.state.addActiveAttempt(s, &taskstate.Attempt{Run: "r", Node: "n1", Create: 10})
+	h.state.applyAttemptEnd(s, "r", 10)
+	h.state.applyAttemptEnd(s, "other", 11)
 
 	if len(s.Active()) != 1 {
 		t.Fatal("the attempt ended by what was there before it")
 	}
 
-	h.applyAttemptEnd(s, "r", 11)
+	h.state.applyAttemptEnd(s, "r", 11)
 
 	if len(s.Active()) != 0 {
 		t.Error("the attempt did not end")
@@ -431,8 +431,8 @@ func TestWorker_LoadsAShardOfSeveralPages(t *testing.T) {
 	}
 
 	h := w.work("n1")
-	if len(h.Tasks) != len(all) || h.applied != h.WatermarkRev {
-		t.Fatalf("%d tasks are loaded, up to revision %d; opened at %d", len(h.Tasks), h.applied, h.WatermarkRev)
+	if len(h.state.Tasks) != len(all) || h.state.applied != h.state.WatermarkRev {
+		t.Fatalf("%d tasks are loaded, up to revision %d; opened at %d", len(h.state.Tasks), h.state.applied, h.state.WatermarkRev)
 	}
 
 	h.decide(60)

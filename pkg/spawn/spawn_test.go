@@ -125,7 +125,7 @@ func TestStart_Errors(t *testing.T) {
 	}
 
 	if _, err := run(Command{Path: "/bin/true", Cgroup: 1 << 20}); !errors.Is(err, syscall.EBADF) {
-		t.Errorf("a control group that is none: %v", err)
+		t.Errorf("an invalid control group: %v", err)
 	}
 
 	if _, err := Start(&Command{Path: "/bin/true"}); !errors.Is(err, syscall.EBADF) {

@@ -212,18 +212,25 @@ func (s Access) DeleteToken(ctx context.Context, id string, created int64) error
 }
 
 // RecordIntent writes the audit record of the Store's Authority, and nothing else, under the comparisons of every write
-// on its behalf: before something that is not one transaction.
+// on its behalf: before something that is not one transaction, or before a read. task.ErrConflict if the spec of a task
+// whose labels were judged has changed.
 func (s Access) RecordIntent(ctx context.Context) error {
-	if _, err := s.writeTxn(ctx, kv.Txn{}); err != nil {
+	res, err := s.writeTxn(ctx, kv.Txn{})
+	if err == nil && !res.Succeeded {
+		err = task.ErrConflict
+	}
+
+	if err != nil {
 		return fmt.Errorf("write audit record: %w", err)
 	}
+
 	return nil
 }
 
 // RecordAudit writes an audit record by itself: the intent and the outcome of what is not one
 // transaction, a refused login, or a record that is late. It is not made on anyone's behalf.
 func (s Access) RecordAudit(ctx context.Context, r task.AuditRecord) error {
-	if _, err := commitWrite(ctx, s.writes, kv.Txn{Then: []clientv3.Op{clientv3.OpPut(s.keys.AuditRecord(r.ID), record.Encode(r))}}); err != nil {
+	if _, err := commitWrite(ctx, s.writes, kv.Txn{Then: []clientv3.Op{clientv3.OpPut(s.keys.AuditRecord(r.ID), record.EncodeAudit(&r))}}); err != nil {
 		return fmt.Errorf("write audit record: %w", err)
 	}
 	return nil

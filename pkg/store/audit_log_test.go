@@ -9,7 +9,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// NewestAudit lists each record once, the newest first, whatever their distances in time.
+// NewestAudit lists each record once, the newest first, no matter how far apart they were written.
 func TestNewestAudit_IsTheWholeListBackwards(t *testing.T) {
 	w := newWorld(t)
 	begun := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)

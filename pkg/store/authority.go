@@ -62,14 +62,7 @@ func (s *Store) As(a Authority) *Store {
 
 // commitAs is write on behalf of a caller.
 func (s *conn) commitAs(ctx context.Context, c kv.Committer, t kv.Txn) (kv.Result, error) {
-	var lost *Proof
-
-	for range maxAuthorizations {
-		proof, err := s.authority.Authorize(ctx, lost)
-		if err != nil {
-			return kv.Result{}, err
-		}
-
+	return s.authorized(ctx, t, func(proof Proof) (kv.Result, error) {
 		audit := s.auditRecord(t)
 		res, err := commitWrite(ctx, c, s.guard(t, proof, &audit))
 
@@ -83,6 +76,42 @@ func (s *conn) commitAs(ctx context.Context, c kv.Committer, t kv.Txn) (kv.Resul
 			}
 		}
 
+		return res, err
+	})
+}
+
+// proveAs checks, at one revision of etcd, that comparisons hold and that the caller's authorisation does. It writes
+// nothing, so it also works in a full etcd.
+func (s *conn) proveAs(ctx context.Context, cmps ...clientv3.Cmp) (holds bool, err error) {
+	t := kv.Txn{If: cmps}
+
+	res, err := s.authorized(ctx, t, func(proof Proof) (kv.Result, error) {
+		g := s.guard(t, proof, nil)
+
+		// A transaction without writes is a linearizable read. It never shares a request with writes, which etcd may refuse.
+		res, err := s.etcd.Txn(ctx).If(g.If...).Else(g.Else...).Commit()
+		if err != nil {
+			return kv.Result{}, fmt.Errorf("%w: %w", task.ErrUnavailable, err)
+		}
+
+		return kv.Result{Succeeded: res.Succeeded, Revision: res.Header.Revision, Responses: res.Responses}, nil
+	})
+
+	return res.Succeeded, err
+}
+
+// authorized sends a transaction on behalf of a caller. send adds the comparisons of a proof, with guard. If they do not
+// hold, the caller is authorised again.
+func (s *conn) authorized(ctx context.Context, t kv.Txn, send func(Proof) (kv.Result, error)) (kv.Result, error) {
+	var lost *Proof
+
+	for range maxAuthorizations {
+		proof, err := s.authority.Authorize(ctx, lost)
+		if err != nil {
+			return kv.Result{}, err
+		}
+
+		res, err := send(proof)
 		if err != nil || res.Succeeded {
 			return res, err
 		}
@@ -96,7 +125,7 @@ func (s *conn) commitAs(ctx context.Context, c kv.Committer, t kv.Txn) (kv.Resul
 		lost = &proof
 	}
 
-	return kv.Result{}, fmt.Errorf("%w: the access records changed %d times during the write", task.ErrUnavailable, maxAuthorizations)
+	return kv.Result{}, fmt.Errorf("%w: the access records changed %d times during the request", task.ErrUnavailable, maxAuthorizations)
 }
 
 // guard adds to a transaction the comparisons of a proof, an audit record (if not nil), and
@@ -121,7 +150,7 @@ func (s *conn) guard(t kv.Txn, p Proof, audit *task.AuditRecord) kv.Txn {
 	// that only creates would create again what has ended or was deleted since.
 	if audit != nil {
 		g.If = append(g.If, isAbsent(s.keys.AuditRecord(audit.ID)))
-		g.Then = append(slices.Clip(t.Then), clientv3.OpPut(s.keys.AuditRecord(audit.ID), record.Encode(audit)))
+		g.Then = append(slices.Clip(t.Then), clientv3.OpPut(s.keys.AuditRecord(audit.ID), record.EncodeAudit(audit)))
 	}
 
 	return g

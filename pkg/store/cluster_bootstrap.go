@@ -39,7 +39,7 @@ func OpenAccess() FirstAccess {
 // cannot read that format.
 func (s Cluster) Bootstrap(ctx context.Context, shards int, now time.Time, first FirstAccess) (c task.Cluster, made bool, err error) {
 	mine := s.newCluster(shards, now)
-	var wait again
+	var wait conflictBackoff
 
 	for {
 		e, err := s.getOne(ctx, s.keys.Cluster())

@@ -242,7 +242,7 @@ func TestFormat_NobodyJoinsWhoCouldNotRead(t *testing.T) {
 	looked := w.formats()
 
 	if err := w.join(old, "old"); err == nil {
-		t.Error("it joins by a record of the cluster that is no more")
+		t.Error("a node joins by an outdated record of the cluster")
 	}
 
 	_, _, err = old.Bootstrap(ctx, 8, noon, store.OpenAccess())
@@ -267,7 +267,7 @@ func TestFormat_DowngradeWaitsForNodesThatWriteTheNewer(t *testing.T) {
 	w.waitsFor(node)
 
 	if w.Format() != nextFormat {
-		t.Errorf("it writes format %d before it has heard", w.Format())
+		t.Errorf("it writes format %d before it has received the record", w.Format())
 	}
 
 	c, err := w.Cluster(ctx)

@@ -489,6 +489,6 @@ func TestTotalsAndKeysOfATask(t *testing.T) {
 func TestNoSpace_IsFoundBehindAnUnknownOutcome(t *testing.T) {
 	full := fmt.Errorf("create task: %w", fmt.Errorf("%w: %w", task.ErrUnknown, rpctypes.ErrNoSpace))
 	if !store.NoSpace(full) || store.NoSpace(task.ErrUnknown) || store.NoSpace(nil) {
-		t.Error("etcd's lack of space is not told from other errors")
+		t.Error("a full etcd is not distinguished from other errors")
 	}
 }

@@ -143,11 +143,11 @@ func readAt(res kv.Result, n int) *mvccpb.KeyValue {
 	return r.Kvs[0]
 }
 
-// again is the pause between attempts of a write. It doubles from 20 ms up to a second.
-type again struct{ wait time.Duration }
+// conflictBackoff is the pause between attempts of a write. It doubles from 20 ms up to a second.
+type conflictBackoff struct{ wait time.Duration }
 
 // waitBackoff waits before the next attempt. It returns the error of ctx if that ends first.
-func (a *again) waitBackoff(ctx context.Context) error {
+func (a *conflictBackoff) waitBackoff(ctx context.Context) error {
 	a.wait = min(max(2*a.wait, 20*time.Millisecond), time.Second)
 	if !clock.Sleep(ctx, a.wait) {
 		return context.Cause(ctx)

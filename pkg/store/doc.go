@@ -1,12 +1,11 @@
 // Package store contains every transaction of Carillon. No other package writes its records or
-// builds comparisons. Package record defines the keys and the values, and package events the
-// events that are derived from them.
+// builds comparisons. Package record defines the keys and the values.
 //
 // A Store has a part for each kind of record: Tasks, Runs, Shards, Inbox, Nodes, Owners,
-// Access, Secrets, Freezes and Cluster. In addition, Events reports what has happened, and package
-// etcdadmin the members of etcd. All parts share one connection, because a transaction may
+// Access, Secrets, Freezes and Cluster. They share one connection, because a transaction may
 // write several kinds of records: the end of an attempt deletes an inbox record and adds a
-// history record.
+// history record. A Store also embeds two readers of packages below it: package eventlog
+// reports what has happened, and package etcdadmin the members of etcd.
 //
 // Guarantees: every write is one conditional transaction. It compares the state on which the
 // writer has based its decision, so a concurrent change defeats it and nothing is written. A

@@ -18,6 +18,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/kv"
 	"github.com/carillonhq/carillon/pkg/kv/kvtest"
 	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/store/eventlog"
 	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
@@ -56,7 +57,7 @@ func (w *world) readEvents(after task.Place) (events []task.Event, err error) {
 	ctx, cancel := context.WithTimeout(w.Context(), 2*time.Minute)
 	defer cancel()
 
-	err = w.FollowEvents(ctx, store.EventQuery{After: &after}, func(b store.EventBatch) error {
+	err = w.FollowEvents(ctx, eventlog.Query{After: &after}, func(b eventlog.Batch) error {
 		events = append(events, b.Events...)
 		if !b.Told.Before(task.After(there.Revision)) { // all events of that revision
 			return errEnough
@@ -366,145 +367,4 @@ func differ(got, want []task.Event) error {
 	}
 
 	return nil
-}
-
-// perRevision is how many events each revision of many has.
-const perRevision = 8
-
-// many writes revisions with perRevision events each.
-func (w *world) many(revisions int) {
-	w.Helper()
-
-	for i := range revisions {
-		var ops []clientv3.Op
-		for j := range perRevision {
-			ops = append(ops, clientv3.OpPut(w.keys.Spec(record.Ref{Namespace: "many", Name: fmt.Sprintf("t%d-%d", i, j)}), `{"generation":1}`))
-		}
-
-		_, err := w.etcd.Txn(w.Context()).Then(ops...).Commit()
-		ok(w.T, err)
-	}
-}
-
-// The number of events that wait for a slow reader is limited. The reader misses only what etcd has compacted
-// meanwhile, and a gap reports that.
-func TestEvents_OfASlowReaderWaitInEtcd(t *testing.T) {
-	// The buffer holds 4096 events and the response that exceeds that. A response of etcd to
-	// a busy client has the events of up to a thousand revisions.
-	const revisions = 4000
-
-	for _, compacted := range []bool{false, true} {
-		t.Run(fmt.Sprint("compacted ", compacted), func(t *testing.T) {
-			w := newEventWorld(t)
-			begun, slow, waited := make(chan struct{}), make(chan struct{}), 0
-			var events []task.Event
-			done := make(chan error, 1)
-			var end int64
-			go func() {
-				first := true
-				done <- w.FollowEvents(t.Context(), store.EventQuery{Wants: task.EventFilter{Namespace: "many"}.Wants}, func(b store.EventBatch) error {
-					if first {
-						first = false
-						close(begun)
-						<-slow
-					}
-
-					if waited == 0 {
-						waited = len(b.Events)
-					}
-
-					if events = append(events, b.Events...); b.Told.Revision >= end {
-						return errEnough
-					}
-
-					return nil
-				})
-			}()
-
-			<-begun
-			w.many(revisions)
-			there, err := w.Present(t.Context())
-			ok(t, err)
-
-			if end = there.Revision; compacted {
-				_, err := w.etcd.Compact(t.Context(), end-5)
-				ok(t, err)
-			}
-
-			close(slow)
-
-			if err := <-done; !errors.Is(err, errEnough) {
-				t.Fatal(err)
-			}
-
-			if waited > 4096+1000*perRevision {
-				t.Errorf("%d events have waited", waited)
-			}
-
-			told, gaps := map[string]bool{}, int64(0)
-			for _, e := range events {
-				if e.Kind == task.EventGap {
-					gaps += e.To - e.From + 1
-					continue
-				}
-
-				if told[e.ID] {
-					t.Fatalf("%s twice", e.ID)
-				}
-
-				told[e.ID] = true
-			}
-
-			if len(told)+perRevision*int(gaps) != revisions*perRevision || (gaps > 0) != compacted {
-				t.Errorf("%d events, and %d revisions are said to be lost", len(told), gaps)
-			}
-		})
-	}
-}
-
-func TestPlaceOf_FindsWhatHappenedAfterAnInstant(t *testing.T) {
-	w := newEventWorld(t)
-	at := func(minute int) time.Time { return noon.Add(time.Duration(minute) * time.Minute) }
-	place := func(minute int) task.Place {
-		p, err := w.PlaceOf(t.Context(), at(minute))
-		ok(t, err)
-		return p
-	}
-
-	announced, wrote := map[int]int64{}, map[int]int64{}
-	for m := range 40 {
-		if m < 20 || m >= 30 { // for ten minutes no node is present
-			announced[m] = w.put(w.keys.Node("n9"), fmt.Sprintf(`{"state":"ready","clock":%q}`, at(m).Format(time.RFC3339)))
-		} else if m == 20 {
-			w.del(w.keys.Node("n9"))
-		}
-
-		wrote[m] = w.put(w.keys.Spec(ref), fmt.Sprintf(`{"generation":%d}`, m+1))
-	}
-
-	for m := range 40 {
-		p := place(m)
-		if p.Revision >= wrote[m] || p.Index != task.Whole {
-			t.Errorf("of minute %d: %s leaves out what was written at %d", m, p, wrote[m])
-		}
-
-		if prior := announced[m-2]; prior > p.Revision {
-			t.Errorf("of minute %d: %s, though the time was told at %d", m, p, prior)
-		}
-	}
-
-	if p := place(-60); p.Revision >= announced[0] {
-		t.Errorf("of an hour before: %s", p)
-	}
-
-	_, err := w.etcd.Compact(t.Context(), wrote[10])
-	ok(t, err)
-
-	if p := place(5); p != (task.Place{}) {
-		t.Errorf("of what is compacted: %s", p)
-	}
-
-	if p := place(14); p.Revision >= wrote[14] || p.Revision < wrote[10] {
-		t.Errorf("of what is not: %s", p)
-	}
 }

@@ -19,7 +19,7 @@ func (w *world) freeze() store.FreezeRecord {
 
 	f, changed := old.Freeze(task.Freeze{Since: task.At(noon), By: "ann", Reason: "a move"})
 	if !changed {
-		w.Fatal("it is frozen already")
+		w.Fatal("the cluster is already frozen")
 	}
 
 	mod, err := w.SetFreezes(w.Context(), old, f)

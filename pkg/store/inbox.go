@@ -110,7 +110,7 @@ func (s Inbox) Rewrite(ctx context.Context, session kv.Fence, h record.Held) (in
 // declared lost, which remains its outcome. task.ErrConflict is possible only with next:
 // the record has changed, for example by a cancel, and the caller must read it again.
 func (s Inbox) Finish(ctx context.Context, h record.Held, end task.Run, next *task.Waiting) error {
-	var wait again
+	var wait conflictBackoff
 
 	for {
 		err := s.finishOnce(ctx, h, end, next)

@@ -576,7 +576,7 @@ func TestFollowInbox_TellsOfOneNodesAttempts(t *testing.T) {
 	b := next(t, batches, counts)
 	if !b.Reset || len(b.Events) != 3 || b.Events[0].Err != nil || !sameHeld(*b.Events[0].Held, h) ||
 		!errors.Is(b.Events[1].Err, task.ErrInvalid) || b.Events[1].Held != nil || !errors.Is(b.Events[2].Err, task.ErrInvalid) {
-		t.Fatalf("the inbox is told as %+v", b)
+		t.Fatalf("the inbox is delivered as %+v", b)
 	}
 
 	_, err := w.CancelActive(t.Context(), h, "me")
@@ -584,7 +584,7 @@ func TestFollowInbox_TellsOfOneNodesAttempts(t *testing.T) {
 
 	b = next(t, batches, counts)
 	if b.Reset || len(b.Events) != 1 || !b.Events[0].CancelRequested || b.Events[0].Create != h.Create || b.Events[0].Mod <= h.Mod || b.Revision != b.Events[0].Mod {
-		t.Fatalf("a cancel is told as %+v", b)
+		t.Fatalf("a cancel is delivered as %+v", b)
 	}
 
 	w.dispatch(ref, 3, "n2-1")
@@ -592,7 +592,7 @@ func TestFollowInbox_TellsOfOneNodesAttempts(t *testing.T) {
 
 	b = next(t, batches, counts)
 	if ev := b.Events[0]; len(b.Events) != 1 || !ev.Deleted || ev.Held != nil || ev.Mod != b.Revision || ev.Key != w.keys.Run("n2", ref, h.ID) {
-		t.Fatalf("an end is told as %+v", b)
+		t.Fatalf("an end is delivered as %+v", b)
 	}
 }
 

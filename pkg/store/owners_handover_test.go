@@ -111,7 +111,7 @@ func TestShadowShard_TellsOfTheWatermarkUntilItIsNotWanted(t *testing.T) {
 	ok(t, err)
 
 	if b := next(t, batches, any); b.Reset || b.Revision != rev || len(b.Events) != 0 {
-		t.Errorf("the opening at %d is told as %+v", rev, b)
+		t.Errorf("the opening at %d is delivered as %+v", rev, b)
 	}
 
 	marks <- true // once
@@ -121,6 +121,6 @@ func TestShadowShard_TellsOfTheWatermarkUntilItIsNotWanted(t *testing.T) {
 	ok(t, err)
 
 	if b := next(t, batches, any); b.Revision == rev || b.Revision > last {
-		t.Errorf("a watermark that nobody wants is told: %+v", b)
+		t.Errorf("an unwanted watermark is delivered: %+v", b)
 	}
 }

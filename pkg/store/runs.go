@@ -9,6 +9,7 @@ import (
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"github.com/carillonhq/carillon/pkg/kv"
 	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
@@ -141,6 +142,23 @@ func (s Runs) CancelActive(ctx context.Context, h record.Held, who string) (task
 	}
 	h.CancelRequested, h.CancelledBy = true, who
 	return s.askNode(ctx, h, "cancel")
+}
+
+// ProveCancel checks that the caller may cancel an attempt now, and that the attempt is still in its inbox. It is for an
+// attempt whose node is asked directly, because etcd is full: nothing is written, so no comparison can refuse a caller
+// whose rights are gone by then. It returns task.ErrConflict if the attempt is gone, or if what decides about the
+// caller's rights has changed. The Store must be one of Store.As.
+func (s Runs) ProveCancel(ctx context.Context, h record.Held) error {
+	holds, err := s.proveAs(ctx, kv.CreateIs(s.keys.Run(h.Node, h.Ref(), h.ID), h.Create))
+	if err == nil && !holds {
+		err = task.ErrConflict
+	}
+
+	if err != nil {
+		return fmt.Errorf("cancel run %s of %s: %w", h.ID, h.Ref(), err)
+	}
+
+	return nil
 }
 
 // FindRuns finds the waiting, active and ended runs of a namespace whose ids begin with

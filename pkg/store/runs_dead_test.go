@@ -187,7 +187,7 @@ func TestDead_ListsAndTrims(t *testing.T) {
 	ok(t, err)
 
 	if !slices.ContainsFunc(keys, func(ev store.ShardEvent) bool { return ev.Kind == record.KindDead && ev.Run == "r1" }) {
-		t.Errorf("whoever looks for what is left over sees %+v", keys)
+		t.Errorf("a search for orphans finds %+v", keys)
 	}
 
 	fences := w.fences

@@ -31,7 +31,7 @@ func TestSecret_IsWrittenOverWhatWasRead(t *testing.T) {
 	}
 
 	if _, err := s.PutSecret(ctx, 0, rec("db", 1, task.SecretSet)); !errors.Is(err, task.ErrConflict) {
-		t.Errorf("over what is there: %v", err)
+		t.Errorf("over the existing secret: %v", err)
 	}
 
 	if r, err := s.Secret(ctx, "default", "db"); err != nil || r.Revision != rev || r.Namespace != "default" || string(r.Sealed) != "sealed" {

@@ -352,7 +352,7 @@ func (c *Conflict) Is(target error) bool { return target == task.ErrConflict }
 //   - task.ErrUnknown: ctx ended before the outcome was known.
 func (s Shards) Commit(ctx context.Context, c *Commit) (int64, error) {
 	var nonces []string // the nonces of all copies of this commit that were sent
-	var wait again
+	var wait conflictBackoff
 
 	for {
 		c.Watermark.Nonce = task.NewUID()

@@ -186,7 +186,7 @@ func TestCommit_AConflictTellsTheNewValue(t *testing.T) {
 			check: func(t *testing.T, ev store.ShardEvent) {
 				entry, err := record.DecodeEntry(ev.Value)
 				if err != nil || ev.Kind != record.KindEntry || ev.Task != ref.String() || !entry.Paused || ev.Deleted || ev.Create == 0 || ev.Create == ev.Mod {
-					t.Errorf("it tells %+v", ev)
+					t.Errorf("the conflict contains %+v", ev)
 				}
 			},
 		},
@@ -205,7 +205,7 @@ func TestCommit_AConflictTellsTheNewValue(t *testing.T) {
 			record: func(s setup) string { return s.keys.Entry(ref) },
 			check: func(t *testing.T, ev store.ShardEvent) {
 				if !ev.Deleted || ev.Ref != ref {
-					t.Errorf("it tells %+v", ev)
+					t.Errorf("the conflict contains %+v", ev)
 				}
 			},
 		},
@@ -215,7 +215,7 @@ func TestCommit_AConflictTellsTheNewValue(t *testing.T) {
 			record: func(s setup) string { return s.keys.Entry(ref) },
 			check: func(t *testing.T, ev store.ShardEvent) {
 				if string(ev.Value) != "{" || ev.Kind != record.KindEntry {
-					t.Errorf("it tells %+v", ev)
+					t.Errorf("the conflict contains %+v", ev)
 				}
 			},
 		},
@@ -230,7 +230,7 @@ func TestCommit_AConflictTellsTheNewValue(t *testing.T) {
 			record: func(s setup) string { return s.keys.Queued(ref, s.queued.ID) },
 			check: func(t *testing.T, ev store.ShardEvent) {
 				if waiting, err := record.DecodeWaiting(ev.ShardKey, ev.Value); err != nil || waiting.Reason != task.ReasonHandBack || ev.Run != waiting.ID {
-					t.Errorf("it tells %+v", ev)
+					t.Errorf("the conflict contains %+v", ev)
 				}
 			},
 		},
@@ -313,7 +313,7 @@ func TestCommit_AConflictTellsTheNewValue(t *testing.T) {
 
 			if c.record != nil {
 				if mod, create, _ := s.at(c.record(s)); conflict.Records[0].Mod != mod || conflict.Records[0].Create != create {
-					t.Errorf("it tells revisions %d, %d; they are %d, %d", conflict.Records[0].Mod, conflict.Records[0].Create, mod, create)
+					t.Errorf("the conflict has revisions %d, %d, want %d, %d", conflict.Records[0].Mod, conflict.Records[0].Create, mod, create)
 				}
 			}
 
@@ -415,7 +415,7 @@ func TestCommit_TheFirstCopyMayArriveLast(t *testing.T) {
 	}
 }
 
-// A nonce of another writer is never taken for an own one, whatever happened to the own copies.
+// A nonce of another writer is never mistaken for the writer's own, no matter what happened to its copies.
 func TestCommit_AfterAnUnknownOutcomeASuccessorsWatermarkIsNotOurs(t *testing.T) {
 	for name, fates := range map[string][]fate{"applied": {answerLost}, "not applied": {requestLost}} {
 		t.Run(name, func(t *testing.T) {

@@ -3,6 +3,7 @@ package store
 import (
 	"github.com/carillonhq/carillon/pkg/kv"
 	"github.com/carillonhq/carillon/pkg/store/etcdadmin"
+	"github.com/carillonhq/carillon/pkg/store/eventlog"
 	"github.com/carillonhq/carillon/pkg/store/record"
 )
 
@@ -39,7 +40,7 @@ type (
 	ofFreezes = Freezes
 	ofCluster = Cluster
 	ofEtcd    = etcdadmin.Etcd
-	ofEvents  = Events
+	ofEvents  = eventlog.Log
 )
 
 // New returns a Store that sends all conditional writes through writes. It understands the
@@ -52,7 +53,7 @@ func New(etcd *kv.Client, writes kv.Committer, keys record.Keys) *Store {
 func newOverConn(c *conn) *Store {
 	return &Store{
 		c, Tasks{c}, Runs{c}, Shards{c}, Inbox{c}, Nodes{c}, Owners{c},
-		Access{c}, Secrets{c}, Freezes{c}, Cluster{c}, etcdadmin.New(c.etcd, Nodes{c}), Events{c},
+		Access{c}, Secrets{c}, Freezes{c}, Cluster{c}, etcdadmin.New(c.etcd, Nodes{c}), eventlog.New(c.etcd, c.keys),
 	}
 }
 

@@ -42,19 +42,37 @@ type Stored struct {
 // the tombstone of a deleted task of that name. It returns task.ErrExists if the spec or the
 // entry exists.
 func (s Tasks) CreateTask(ctx context.Context, ref record.Ref, t task.Task, e task.Entry) (int64, error) {
+	res, err := s.createTask(ctx, ref, t, e)
+	return res.Revision, err
+}
+
+// CreateTaskReadingFreezes is like CreateTask, and returns the freezes that are in force at the
+// revision of the write. Reading them in the same transaction saves a request.
+func (s Tasks) CreateTaskReadingFreezes(ctx context.Context, ref record.Ref, t task.Task, e task.Entry) (FreezeRecord, error) {
+	res, err := s.createTask(ctx, ref, t, e, clientv3.OpGet(s.keys.Freezes()))
+	if err != nil {
+		return FreezeRecord{}, err
+	}
+
+	return freezeRecord(readAt(res, 0), res.Revision), nil
+}
+
+// createTask creates a task. The transaction begins with some reads, whose results are the first
+// responses.
+func (s Tasks) createTask(ctx context.Context, ref record.Ref, t task.Task, e task.Entry, reads ...clientv3.Op) (kv.Result, error) {
 	spec, entry := s.keys.Spec(ref), s.keys.Entry(ref)
 	res, err := s.writeTxn(ctx, kv.Txn{
 		If:   []clientv3.Cmp{isAbsent(spec), isAbsent(entry)},
-		Then: []clientv3.Op{s.putSpec(ref, t), clientv3.OpPut(entry, record.Encode(e)), clientv3.OpDelete(s.keys.Tombstone(ref))},
+		Then: append(reads, s.putSpec(ref, t), clientv3.OpPut(entry, record.Encode(e)), clientv3.OpDelete(s.keys.Tombstone(ref))),
 	})
 	switch {
 	case err != nil:
-		return 0, fmt.Errorf("create task %s: %w", ref, err)
+		return kv.Result{}, fmt.Errorf("create task %s: %w", ref, err)
 	case !res.Succeeded:
-		return 0, fmt.Errorf("create task %s: %w", ref, task.ErrExists)
+		return kv.Result{}, fmt.Errorf("create task %s: %w", ref, task.ErrExists)
 	}
 
-	return res.Revision, nil
+	return res, nil
 }
 
 // putSpec returns the put of a spec. The revision is not part of the value.

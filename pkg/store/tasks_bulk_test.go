@@ -56,7 +56,7 @@ func TestChangeTasks_AllOrNone(t *testing.T) {
 	is(t, found[3].Err, task.ErrInvalid)
 
 	if found[2].EntryMod == 0 || found[3].EntryMod != 0 {
-		t.Errorf("which record is unreadable cannot be told: %+v, %+v", found[2], found[3])
+		t.Errorf("the results do not say which record is unreadable: %+v, %+v", found[2], found[3])
 	}
 
 	for _, i := range []int{0, n - 2} {

@@ -35,6 +35,30 @@ func TestCreateTask_WritesSpecAndEntryTogether(t *testing.T) {
 	}
 }
 
+func TestCreateTaskReadingFreezes_ReturnsThoseOfItsRevision(t *testing.T) {
+	w := newWorld(t)
+	other := ref
+	other.Name = "b"
+
+	none, err := w.CreateTaskReadingFreezes(t.Context(), ref, spec(ref), entry(spec(ref)))
+	ok(t, err)
+	if none.Revision != w.stored(ref).Task.Revision || none.Mod != 0 || none.Of("default") != nil {
+		t.Errorf("nothing is frozen: %+v", none)
+	}
+
+	mod, err := w.SetFreezes(t.Context(), none, task.Freezes{Holding: []task.Freeze{{Namespace: "default", Reason: "maintenance"}}})
+	ok(t, err)
+
+	frozen, err := w.CreateTaskReadingFreezes(t.Context(), other, spec(other), entry(spec(other)))
+	ok(t, err)
+	if frozen.Revision != w.stored(other).Task.Revision || frozen.Mod != mod || frozen.Of("default") == nil || frozen.Of("ops") != nil {
+		t.Errorf("the namespace is frozen: %+v", frozen)
+	}
+
+	_, err = w.CreateTaskReadingFreezes(t.Context(), other, spec(other), entry(spec(other)))
+	is(t, err, task.ErrExists)
+}
+
 func TestCreateTask_NotOverHalfATask(t *testing.T) {
 	for _, key := range []func(w *world) string{func(w *world) string { return w.keys.Spec(ref) }, func(w *world) string { return w.keys.Entry(ref) }} {
 		w := newWorld(t)
@@ -82,7 +106,7 @@ func TestTask_SaysWhatIsMissingOrUnreadable(t *testing.T) {
 	ok(t, err)
 
 	if w.exists(w.keys.Spec(ref)) || w.exists(w.keys.Entry(ref)) {
-		t.Error("it is still there")
+		t.Error("the task still exists")
 	}
 }
 

@@ -49,6 +49,7 @@ type Namespace struct {
 	Shell       bool     `json:"shell,omitempty" doc:"Tasks may use shell actions."`
 	EnvFiles    []string `json:"env_files,omitempty" doc:"The environment files on nodes that tasks may read: absolute paths, directories that end in /, or * for any."`
 	Nodes       string   `json:"nodes,omitempty" doc:"A selector of node labels that is joined to the selector of each task."`
+	AuditReads  bool     `json:"audit_reads,omitempty" doc:"Each request that reads the output of a run writes an audit record first, and is refused if it cannot be written. Records of runs do not have the end of the output."`
 	CreatedAt   Time     `json:"created_at,omitzero"`
 	CreatedBy   string   `json:"created_by,omitempty"`
 	UpdatedAt   Time     `json:"updated_at,omitzero"`
@@ -76,30 +77,30 @@ type TokenScope struct {
 	Labels     map[string]string `json:"labels,omitempty"`
 }
 
-// AuditRecord says who changed what. It is written by the transaction that makes the change.
+// AuditRecord says who changed what. It is written by the transaction that makes the change. Some say who has read what.
 type AuditRecord struct {
 	ID          string        `json:"id" doc:"Sorts by time."`
 	Time        Time          `json:"time" doc:"When the node sent the transaction, by its clock."`
 	Node        string        `json:"node" doc:"The node that served the request."`
-	Subject     string        `json:"subject" doc:"Who made the request: user:NAME, service:NAME, cert:NAME, or unix:USER for a user of the node's host."`
+	Subject     string        `json:"subject" doc:"Who made the request: user:NAME, service:NAME, cert:NAME, or unix:USER for a user of the node's host; node:NAME for what a node did by itself."`
 	Token       string        `json:"token,omitempty" doc:"The id of the token that the caller used."`
 	Certificate string        `json:"certificate,omitempty" doc:"The client certificate that the caller proved to have."`
 	Address     string        `json:"address,omitempty" doc:"The address that the request came from."`
 	Operation   string        `json:"operation" doc:"The operation of the API, for example pause-task."`
 	Objects     []AuditObject `json:"objects,omitempty" doc:"What the transaction changed. A batch has one record for each transaction."`
 	Reason      string        `json:"reason,omitempty"`
-	Outcome     string        `json:"outcome,omitempty" doc:"Only of operations that are not one transaction: intended, done or failed; of a refused request: refused."`
+	Outcome     string        `json:"outcome,omitempty" doc:"Of an operation that is not one transaction: intended, done or failed; of a refused login: refused; of a read: read."`
 	Late        bool          `json:"late,omitempty" doc:"etcd was full, so the record was written after the change."`
 	Revision    int64         `json:"revision,omitempty" doc:"The revision of the change."`
 }
 
-// AuditObject is an object that a transaction changed. It never has values of the object.
+// AuditObject is an object that a transaction changed, or that a request has read. It never has values of the object.
 type AuditObject struct {
-	Kind       string   `json:"kind" doc:"task, run, secret, freeze, node, cluster, member, role, binding, namespace, token, subject, or key for what a repair deleted."`
+	Kind       string   `json:"kind" doc:"task, run, secret, freeze, node, cluster, member, role, binding, namespace, node-limit, token, subject, or key for what a repair deleted."`
 	Namespace  string   `json:"namespace,omitempty"`
 	Name       string   `json:"name,omitempty" doc:"Of a run: the task's name."`
 	Run        string   `json:"run,omitempty"`
-	Change     string   `json:"change" doc:"put or delete."`
+	Change     string   `json:"change" doc:"put, delete or read."`
 	UID        string   `json:"uid,omitempty"`
 	Generation int64    `json:"generation,omitempty"`
 	Hash       string   `json:"hash,omitempty" doc:"The first 16 digits of the SHA-256 of the new record. Equal records have equal hashes."`
@@ -112,6 +113,7 @@ const (
 	AuditDone     = "done"
 	AuditFailed   = "failed"
 	AuditRefused  = "refused"
+	AuditRead     = "read" // nothing was changed
 )
 
 // Limits of access records.

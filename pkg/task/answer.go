@@ -39,6 +39,8 @@ const (
 	VerdictNoNode  Verdict = "no_node"
 	VerdictDepends Verdict = "depends"
 
+	VerdictForbidden Verdict = "forbidden" // the record of its namespace does not allow the task
+
 	// The verdict on a range.
 	VerdictRange Verdict = "range"
 )
@@ -75,6 +77,7 @@ var verdictMeanings = []VerdictMeaning{
 	{VerdictWillRun, "it is a tick, and will run if nothing changes"},
 	{VerdictFrozen, "it is a tick, but will be skipped if the current freeze is still in effect"},
 	{VerdictShadow, "it is a tick, but will only be recorded while the task is a shadow"},
+	{VerdictForbidden, "it is a tick, but its run will fail, because its namespace does not allow the task"},
 	{VerdictNoNode, "it is a tick, but no available node matches the selector now, or too few do"},
 	{VerdictDepends, "whether there is a tick depends on runs that have not ended yet"},
 	{VerdictRange, "the answer covers several ticks"},

@@ -479,7 +479,7 @@ func TestDecodeStrict_TakesNullInMapsAndNotInLists(t *testing.T) {
 		At []Time `json:"at"`
 	}
 	if err := DecodeStrict([]byte(`{"at": ["2026-01-01T00:00:00Z", "yesterday"]}`), &times); !errors.As(err, &e) || e.Field != "at[1]" || e.Code != CodeBadTime {
-		t.Errorf("a time that is none: %v", err)
+		t.Errorf("an invalid time: %v", err)
 	}
 }
 
@@ -491,7 +491,7 @@ func TestUnder_PutsAPathBeforeAField(t *testing.T) {
 	}
 
 	if Under("a", nil) != nil || Under("a", ErrExists) != ErrExists {
-		t.Error("an error that is none of ours was changed")
+		t.Error("an unrelated error was changed")
 	}
 }
 

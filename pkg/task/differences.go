@@ -9,7 +9,7 @@ import (
 	"unicode/utf8"
 )
 
-// FieldChange is a field whose value differs between two specs.
+// FieldChange is a field whose value differs between two specs, or two other records.
 type FieldChange struct {
 	Field string `json:"field" doc:"Its path: timeout, labels.team, action.process.command."`
 	From  any    `json:"from,omitempty" doc:"Absent where the field was not set."`
@@ -18,12 +18,12 @@ type FieldChange struct {
 
 // String returns the change as text: "timeout: 10m → 20m".
 func (c FieldChange) String() string {
-	return c.Field + ": " + fewWords(valueText(c.From)) + " → " + fewWords(valueText(c.To))
+	return c.Field + ": " + shortenValue(valueText(c.From)) + " → " + shortenValue(valueText(c.To))
 }
 
-// Compare returns the fields that differ between a and b, sorted by name. The result is empty if the specs are
+// Compare returns the fields that differ between a and b, sorted by name. The result is empty if the records are
 // equal. Values have their JSON types; numbers are json.Number.
-func Compare(a, b Spec) []FieldChange {
+func Compare[T any](a, b T) []FieldChange {
 	one, other := fieldsAsJSON(a), fieldsAsJSON(b)
 	for name, v := range one { // most fields are equal and need not be compared in detail
 		if w, ok := other[name]; ok && bytes.Equal(v, w) {
@@ -63,10 +63,10 @@ func Differences(a, b Spec) []string {
 	return list
 }
 
-// fieldsAsJSON returns the top-level fields of a spec.
-func fieldsAsJSON(s Spec) map[string]json.RawMessage {
+// fieldsAsJSON returns the top-level fields of a record.
+func fieldsAsJSON(record any) map[string]json.RawMessage {
 	var doc map[string]json.RawMessage
-	if b, err := json.Marshal(s); err == nil {
+	if b, err := json.Marshal(record); err == nil {
 		_ = json.Unmarshal(b, &doc) // cannot fail: it was encoded just now
 	}
 	return doc
@@ -114,8 +114,8 @@ func valueText(v any) string {
 	return strings.TrimSuffix(b.String(), "\n")
 }
 
-// fewWords shortens a value for one line of text.
-func fewWords(value string) string {
+// shortenValue shortens a value for one line of text.
+func shortenValue(value string) string {
 	const most = 60
 	switch value = strings.ToValidUTF8(value, "\ufffd"); {
 	case value == "":

@@ -65,18 +65,18 @@ func (d Duration) Approximate() string {
 	case v < time.Minute:
 		return fmt.Sprintf("%ds", v/time.Second)
 	case v < time.Hour:
-		return twoUnits(v, time.Minute, "m", time.Second, "s")
+		return formatTwoUnits(v, time.Minute, "m", time.Second, "s")
 	case v < day:
-		return twoUnits(v, time.Hour, "h", time.Minute, "m")
+		return formatTwoUnits(v, time.Hour, "h", time.Minute, "m")
 	case v < 100*day:
-		return twoUnits(v, day, "d", time.Hour, "h")
+		return formatTwoUnits(v, day, "d", time.Hour, "h")
 	}
 
 	return fmt.Sprintf("%dd", v/day)
 }
 
-// twoUnits formats a duration in two units.
-func twoUnits(d, large time.Duration, largeName string, small time.Duration, smallName string) string {
+// formatTwoUnits formats a duration in two units.
+func formatTwoUnits(d, large time.Duration, largeName string, small time.Duration, smallName string) string {
 	if rest := d % large / small; rest > 0 {
 		return fmt.Sprintf("%d%s %d%s", d/large, largeName, rest, smallName)
 	}

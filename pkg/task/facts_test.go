@@ -79,11 +79,11 @@ func TestNode_TakesNoRunsUnderPressure(t *testing.T) {
 	t.Parallel()
 	n := Node{Name: "n1", State: NodeReady, Roles: []string{RoleExecutor}}
 	if !n.Takes() {
-		t.Fatal("it takes none at all")
+		t.Fatal("the node takes no runs at all")
 	}
 
 	n.Blocked = []string{FactDiskFree}
 	if n.Takes() {
-		t.Error("it takes runs")
+		t.Error("the node takes runs")
 	}
 }

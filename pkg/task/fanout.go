@@ -397,10 +397,3 @@ func IsPart(id string) bool {
 	_, _, is := ParentOf(id)
 	return is
 }
-
-// Siblings reports whether two ids belong to parts of the same run.
-func Siblings(a, b string) bool {
-	of, _, is := ParentOf(a)
-	other, _, too := ParentOf(b)
-	return is && too && of == other
-}

@@ -34,11 +34,6 @@ func TestParts_AreKnownByTheirIDs(t *testing.T) {
 			t.Errorf("%q is taken for a part", id)
 		}
 	}
-
-	a, b, c := PartID(RunID(at, "a"), 1), PartID(RunID(at, "a"), 2), PartID(RunID(at, "b"), 1)
-	if !Siblings(a, b) || Siblings(a, c) || Siblings(a, RunID(at, "a")) || Siblings(RunID(at, "a"), RunID(at, "a")) {
-		t.Error("others are siblings than those of one run")
-	}
 }
 
 func TestSucceed_NeedsSoMany(t *testing.T) {
@@ -152,7 +147,7 @@ func TestFan_KeepsWhatPartsSaidAsFarAsThereIsRoom(t *testing.T) {
 		t.Errorf("what failed does not come first: %+v", f.Parts)
 	}
 
-	if run := (Run{Fan: &f}).OfPart(f.Parts[1]); run.Message != f.Parts[1].Message || run.Usage.CPUMS != 5 {
-		t.Errorf("the part is told as %+v", run)
+	if run := (Run{FanOut: FanOut{Fan: &f}}).OfPart(f.Parts[1]); run.Message != f.Parts[1].Message || run.Usage.CPUMS != 5 {
+		t.Errorf("the part is shown as %+v", run)
 	}
 }

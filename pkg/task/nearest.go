@@ -81,9 +81,9 @@ func editDistance(a, b string) int {
 	return last[len(b)]
 }
 
-// asName converts a text to a similar valid name, for a suggestion. It returns "" if no character of the text
+// suggestName converts a text to a similar valid name, for a suggestion. It returns "" if no character of the text
 // is valid.
-func asName(text string) string {
+func suggestName(text string) string {
 	return reshapeName(strings.ToLower(text), "._-", MaxName)
 }
 

@@ -95,7 +95,7 @@ func TestErrors_SuggestTheNearestRightThing(t *testing.T) {
 func TestErrors_WhatIsAllowedIsAllowed(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		text := rapid.String().Draw(t, "text")
-		if name := asName(text); name != "" && CheckName("name", name) != nil {
+		if name := suggestName(text); name != "" && CheckName("name", name) != nil {
 			t.Errorf("%q for %q: %v", name, text, CheckName("name", name))
 		}
 

@@ -87,6 +87,9 @@ type Node struct {
 	JoinedAt   Time              `json:"joined_at,omitzero"`    // when its current session began
 	// LeaseTTL is how long the node may be silent before its session expires.
 	LeaseTTL Duration `json:"lease_ttl,omitzero"`
+	// IgnoredLabels are the labels that it announces although its NodeLimit does not allow them. Labels is without them.
+	// Not stored.
+	IgnoredLabels map[string]string `json:"ignored_labels,omitempty"`
 	// Stuck is the number of starts of attempts that hang, or could not be killed.
 	Stuck int `json:"stuck_starts,omitempty"`
 	// HandoverWithin limits how long its shards wait during a drain for their next owners to load them; 0 means

@@ -64,11 +64,7 @@ type Run struct {
 	TickRange
 	StatusReport
 	PauseState
-
-	// Fan is the state of a run's parts. PartCount is set in the run of a part: how many parts its parent has.
-	// The number of the part is in its id.
-	Fan       *Fan `json:"fan_out,omitempty"`
-	PartCount int  `json:"part_count,omitempty"`
+	FanOut
 
 	// Unknown contains the fields of the record that this version of Carillon does not know. They are written
 	// back with the run.
@@ -112,6 +108,13 @@ type PauseState struct {
 	PausedAt Time   `json:"paused_at,omitzero"`  // when the processes were stopped; zero if they are not stopped
 	PausedMS int64  `json:"paused_ms,omitempty"` // the total of the pauses that have ended
 	PausedBy string `json:"paused_by,omitempty"` // who paused it; set when the pause is requested, before PausedAt
+}
+
+// FanOut is set for a task whose runs have parts. Fan is the state of a run's parts. PartCount is set in the run of a part:
+// how many parts its parent has. The number of the part is in its id.
+type FanOut struct {
+	Fan       *Fan `json:"fan_out,omitempty"`
+	PartCount int  `json:"part_count,omitempty"`
 }
 
 // Fields contains JSON fields, separated by commas and without braces.

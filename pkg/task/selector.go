@@ -125,14 +125,14 @@ func ParseSelector(s string) (Selector, error) {
 	return sel, nil
 }
 
-// slip is a common way to write a term incorrectly, with the replacement that corrects it.
-type slip struct {
-	form  *regexp.Regexp
-	meant string
+// termTypo is a common way to write a term incorrectly, with the replacement that corrects it.
+type termTypo struct {
+	form       *regexp.Regexp
+	correction string
 }
 
-// commonSlips are applied one after another, so the order matters.
-var commonSlips = []slip{
+// commonTypos are applied one after another, so the order matters.
+var commonTypos = []termTypo{
 	{regexp.MustCompile(`\s*(?:=>|≥)\s*`), " >= "},
 	{regexp.MustCompile(`\s*(?:=<|≤)\s*`), " <= "},
 	{regexp.MustCompile(`([<>]=?\s*[0-9.]+)\s+([kKMGT]i?[bB]?)\b`), "$1$2"},
@@ -159,8 +159,8 @@ func meantTerm(part string) string {
 	}
 
 	text := strings.TrimSpace(part)
-	for _, s := range commonSlips {
-		text = s.form.ReplaceAllString(text, s.meant)
+	for _, s := range commonTypos {
+		text = s.form.ReplaceAllString(text, s.correction)
 		if slices.ContainsFunc(splitTerms(text), func(term string) bool { return !termForms.MatchString(term) }) {
 			continue
 		}

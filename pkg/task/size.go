@@ -45,7 +45,7 @@ var sizeUnits = []struct {
 	{"Ti", 1 << 40}, {"T", 1e12}, {"Gi", 1 << 30}, {"G", 1e9}, {"Mi", 1 << 20}, {"M", 1e6}, {"Ki", 1 << 10}, {"k", 1e3},
 }
 
-// String formats the size with the largest unit of which it is a multiple: 1536Mi, 1G, 100.
+// String formats the size with the largest unit that divides it: 1536Mi, 1G, 100.
 func (s Size) String() string {
 	for _, u := range sizeUnits {
 		if s != 0 && int64(s)%u.bytes == 0 {

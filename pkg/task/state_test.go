@@ -204,7 +204,7 @@ func TestRunBelongs_ByTheBeginningOfTheUID(t *testing.T) {
 	const uid, other = "k3f9abcdefgh", "k3faabcdefgh"
 	for _, id := range []string{RunID(tick, uid), ManualRunID(tick, uid), "", "r", "by-hand", RunID(tick, "")[:20]} {
 		if !RunBelongs(id, uid) {
-			t.Errorf("%q belongs to nobody", id)
+			t.Errorf("%q belongs to no task", id)
 		}
 	}
 

@@ -50,9 +50,9 @@ func CheckName(field, name string) error {
 	case len(name) > MaxName:
 		return Invalid(CodeBadName, field, "%s is %d bytes long; at most %d are allowed", Quote(name), len(name), MaxName)
 	case !wellFormed(name):
-		return Invalid(CodeBadName, field, "%s: use a-z, 0-9, '.', '_' and '-', beginning and ending with a letter or digit%s", Quote(name), allowedInstead(asName(name)))
+		return Invalid(CodeBadName, field, "%s: use a-z, 0-9, '.', '_' and '-', beginning and ending with a letter or digit%s", Quote(name), allowedInstead(suggestName(name)))
 	case strings.Contains(name, ".."):
-		return Invalid(CodeBadName, field, "%s: two dots in a row are not allowed%s", Quote(name), allowedInstead(asName(name)))
+		return Invalid(CodeBadName, field, "%s: two dots in a row are not allowed%s", Quote(name), allowedInstead(suggestName(name)))
 	}
 
 	return nil

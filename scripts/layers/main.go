@@ -31,9 +31,9 @@ const module = "github.com/carillonhq/carillon"
 var allowedImports = map[string][]string{
 	"cmd/carillon": {"pkg/cli", "pkg/daemon", "pkg/bench"},
 
-	"pkg/daemon": {"pkg/internal/readmodel", "pkg/daemon/auditlog", "pkg/daemon/bootstraptoken", "pkg/daemon/datadir", "pkg/daemon/etcdhistory", "pkg/daemon/garbage", "pkg/daemon/peerprobe", "pkg/daemon/hostfacts", "pkg/daemon/clockguard", "pkg/daemon/unixsocket", "pkg/daemon/systemd", "pkg/filetrust", "pkg/internal/connlimit", "pkg/internal/peercerts", "pkg/internal/secret", "pkg/policy", "pkg/internal/manifest", "pkg/internal/certs", "pkg/internal/api", "pkg/scheduler", "pkg/scheduler/placement", "election", "shard", "executor", "executor/proctree", "executor/spool", "pkg/cgroup", "pkg/store", "pkg/store/etcdadmin", "pkg/store/record", "pkg/kv", "pkg/task", "executor/workdir", "executor/guardian", "executor/process", "pkg/internal/access", "pkg/internal/authority"},
+	"pkg/daemon": {"pkg/internal/readmodel", "pkg/daemon/auditlog", "pkg/daemon/bootstraptoken", "pkg/daemon/datadir", "pkg/daemon/etcdhistory", "pkg/daemon/garbage", "pkg/daemon/peerprobe", "pkg/daemon/hostfacts", "pkg/daemon/clockguard", "pkg/daemon/unixsocket", "pkg/daemon/systemd", "pkg/filetrust", "pkg/internal/connlimit", "pkg/internal/peercerts", "pkg/internal/secret", "pkg/policy", "pkg/internal/manifest", "pkg/internal/certs", "pkg/internal/api", "pkg/scheduler", "pkg/scheduler/placement", "election", "shard", "executor", "executor/proctree", "executor/spool", "pkg/cgroup", "pkg/store", "pkg/store/etcdadmin", "pkg/store/record", "pkg/kv", "pkg/kv/embedded", "pkg/task", "executor/workdir", "executor/guardian", "executor/process", "pkg/internal/access", "pkg/internal/authority"},
 	// auditlog stores late audit records and copies and removes those in etcd.
-	"pkg/daemon/auditlog": {"pkg/daemon/datadir", "pkg/kv", "pkg/store/etcdadmin", "pkg/store/record", "pkg/task"},
+	"pkg/daemon/auditlog": {"pkg/daemon/datadir", "pkg/kv", "pkg/store", "pkg/store/etcdadmin", "pkg/store/record", "pkg/task"},
 	// bootstraptoken creates the cluster with its first access records.
 	"pkg/daemon/bootstraptoken": {"pkg/daemon/datadir", "pkg/filetrust", "pkg/internal/access", "pkg/internal/authority", "pkg/store", "pkg/store/record", "pkg/task"},
 	// etcdhistory detects by revisions that etcd was restored, and stores them in datadir.
@@ -50,7 +50,7 @@ var allowedImports = map[string][]string{
 	// unixsocket opens the socket, and marks for api the requests of users who need no token.
 	"pkg/daemon/unixsocket": {"pkg/filetrust", "pkg/internal/api", "pkg/internal/connlimit", "pkg/task"},
 	// bench is above daemon: it wires the components as daemon does, to measure them.
-	"pkg/bench": {"pkg/daemon/garbage", "pkg/daemon", "pkg/internal/check", "pkg/internal/api", "pkg/client", "pkg/scheduler", "pkg/scheduler/placement", "election", "shard", "executor", "executor/proctree", "executor/spool", "pkg/cgroup", "pkg/store", "pkg/store/record", "pkg/kv", "pkg/internal/schedule", "pkg/task", "executor/workdir", "executor/guardian", "executor/process", "pkg/internal/access", "pkg/internal/authority"},
+	"pkg/bench": {"pkg/daemon/garbage", "pkg/daemon", "pkg/internal/check", "pkg/internal/api", "pkg/client", "pkg/scheduler", "pkg/scheduler/placement", "election", "shard", "executor", "executor/proctree", "executor/spool", "pkg/cgroup", "pkg/store", "pkg/store/record", "pkg/kv", "pkg/kv/embedded", "pkg/internal/schedule", "pkg/task", "executor/workdir", "executor/guardian", "executor/process", "pkg/internal/access", "pkg/internal/authority"},
 	// cli uses the API like any other client, and contains no part of a node. It parses schedules to report errors
 	// before it sends them. It creates the key files for secrets, which an operator copies to the nodes.
 	"pkg/cli": {"pkg/cli/failure", "pkg/cli/output", "pkg/cli/factory", "pkg/cli/selection", "pkg/cli/complete", "pkg/cli/load", "pkg/cli/logs", "pkg/cli/apply", "pkg/cli/schedule", "pkg/cli/run", "pkg/cli/task", "pkg/cli/node", "pkg/cli/shard", "pkg/cli/cluster", "pkg/cli/secret", "pkg/cli/cert", "pkg/cli/config", "pkg/cli/audit", "pkg/cli/events", "pkg/cli/top", "pkg/cli/imports", "pkg/cli/access", "pkg/cli/namespace", "pkg/cli/role", "pkg/cli/token", "pkg/client", "pkg/internal/manifest", "pkg/task"},
@@ -118,7 +118,7 @@ var allowedImports = map[string][]string{
 	"pkg/internal/api/runs":   {"pkg/client", "pkg/internal/api/ask", "pkg/internal/api/httpapi", "pkg/internal/api/selection", "pkg/internal/api/attempts", "pkg/internal/api/views", "pkg/store", "pkg/store/record", "pkg/task", "pkg/internal/access"},
 	"pkg/internal/api/load":   {"pkg/client", "pkg/internal/access", "pkg/internal/api/ask", "pkg/internal/api/httpapi", "pkg/internal/api/selection", "pkg/internal/readmodel", "pkg/task"},
 	"pkg/internal/api/logs":   {"pkg/client", "pkg/internal/api/httpapi", "pkg/internal/api/peers", "pkg/store", "pkg/store/record", "pkg/task", "pkg/internal/access"},
-	"pkg/internal/api/events": {"pkg/client", "pkg/internal/api/httpapi", "pkg/store", "pkg/task", "pkg/internal/access", "pkg/internal/authority"},
+	"pkg/internal/api/events": {"pkg/client", "pkg/internal/api/httpapi", "pkg/store", "pkg/store/eventlog", "pkg/task", "pkg/internal/access", "pkg/internal/authority"},
 	"pkg/internal/api/nodes":  {"pkg/client", "pkg/internal/api/httpapi", "pkg/internal/api/views", "pkg/store", "pkg/task", "pkg/internal/access"},
 	// cluster lets package audit check the live cluster.
 	"pkg/internal/api/cluster": {"pkg/client", "pkg/internal/api/httpapi", "pkg/internal/api/views", "pkg/internal/audit", "pkg/store", "pkg/store/etcdadmin", "pkg/store/record", "pkg/task", "pkg/internal/access"},
@@ -126,7 +126,7 @@ var allowedImports = map[string][]string{
 	"pkg/internal/api/secrets": {"pkg/client", "pkg/internal/api/httpapi", "pkg/internal/secret", "pkg/store", "pkg/store/record", "pkg/task", "pkg/internal/access"},
 	"pkg/client":               {"pkg/task"},
 	// why is pure: its caller reads the records.
-	"pkg/internal/why": {"pkg/internal/schedule", "pkg/task"},
+	"pkg/internal/why": {"pkg/internal/access", "pkg/internal/schedule", "pkg/task"},
 	// runstats sums up records.
 	"pkg/internal/runstats": {"pkg/client", "pkg/task"},
 	"pkg/scheduler":         {"pkg/scheduler/absence", "pkg/scheduler/activescan", "pkg/scheduler/board", "pkg/scheduler/definition", "pkg/scheduler/failures", "pkg/scheduler/fanout", "pkg/scheduler/feed", "pkg/scheduler/histories", "pkg/scheduler/known", "pkg/scheduler/metrics", "pkg/scheduler/nslimits", "pkg/scheduler/pace", "pkg/scheduler/pastruns", "pkg/scheduler/placement", "pkg/scheduler/reconcile", "pkg/scheduler/retention", "pkg/scheduler/rows", "pkg/scheduler/scanlimit", "pkg/scheduler/taskstate", "pkg/scheduler/tickpolicy", "pkg/store", "pkg/store/record", "pkg/internal/readmodel", "pkg/internal/schedule", "pkg/task"},
@@ -168,8 +168,8 @@ var allowedImports = map[string][]string{
 	"pkg/scheduler/histories": {"pkg/scheduler/taskstate", "pkg/store", "pkg/store/record"},
 	// metrics counts what workers do.
 	"pkg/scheduler/metrics": {"pkg/store"},
-	// board defines and combines the summaries of shards.
-	"pkg/scheduler/board": {"pkg/task"},
+	// board makes, collects and combines the summaries of shards.
+	"pkg/scheduler/board": {"pkg/scheduler/taskstate", "pkg/task"},
 
 	"election": {"pkg/kv"},
 	"shard":    {"pkg/store", "pkg/store/record", "pkg/kv", "pkg/task"},
@@ -177,11 +177,12 @@ var allowedImports = map[string][]string{
 	"executor": {"executor/guardian", "executor/process", "executor/proctree", "executor/spool", "pkg/cgroup", "pkg/kv", "pkg/store", "pkg/store/record", "pkg/task"},
 	// process starts the processes of attempts, and waits for their end.
 	"executor/process": {"executor/guardian", "executor/proctree", "executor/spool", "executor/status", "executor/workdir", "pkg/cgroup", "pkg/envfile", "pkg/policy", "pkg/spawn", "pkg/task"},
-	"pkg/store":        {"pkg/store/etcdadmin", "pkg/store/events", "pkg/store/record", "pkg/kv", "pkg/task"},
+	"pkg/store":        {"pkg/store/etcdadmin", "pkg/store/eventlog", "pkg/store/record", "pkg/kv", "pkg/task"},
 	// record has the keys and values, events converts changes of revisions to events. Both are pure. store reads
-	// and writes.
-	"pkg/store/events": {"pkg/store/record", "pkg/task"},
-	"pkg/store/record": {"pkg/task"},
+	// and writes, eventlog only reads.
+	"pkg/store/eventlog": {"pkg/store/events", "pkg/store/record", "pkg/kv", "pkg/task"},
+	"pkg/store/events":   {"pkg/store/record", "pkg/task"},
+	"pkg/store/record":   {"pkg/task"},
 	// etcdadmin reports and changes the members of etcd, and touches no record.
 	"pkg/store/etcdadmin": {"pkg/kv", "pkg/task"},
 
@@ -196,11 +197,13 @@ var allowedImports = map[string][]string{
 	"executor/spool": {"pkg/task"},
 
 	// audit reads a live cluster, and repairs through store.
-	"pkg/internal/audit": {"pkg/store", "pkg/store/etcdadmin", "pkg/store/record", "pkg/kv", "pkg/internal/schedule", "pkg/task"},
+	"pkg/internal/audit": {"pkg/internal/access", "pkg/store", "pkg/store/etcdadmin", "pkg/store/record", "pkg/kv", "pkg/internal/schedule", "pkg/task"},
 	// check judges whole histories, for tests and for bench. It does no I/O.
-	"pkg/internal/check": {"pkg/internal/check/utccron", "pkg/store/record", "pkg/internal/schedule", "pkg/task", "pkg/internal/access"},
+	"pkg/internal/check": {"pkg/internal/check/oracle", "pkg/store/record", "pkg/task", "pkg/internal/access"},
 
-	// utccron computes ticks by itself, to be compared with those of schedule.
+	// oracle and utccron compute ticks by themselves, to be compared with those of schedule. oracle uses schedule only
+	// for schedules that it does not support.
+	"pkg/internal/check/oracle":  {"pkg/internal/check/utccron", "pkg/internal/schedule", "pkg/task"},
 	"pkg/internal/check/utccron": {},
 
 	// secret encrypts, envfile reads files with variables, policy decides what a node may run. They are independent
@@ -233,7 +236,9 @@ var allowedImports = map[string][]string{
 	"pkg/spawn":        {"pkg/spawn/nofile"},
 	"pkg/spawn/nofile": {},
 
-	"pkg/kv": {"pkg/internal/certs"},
+	"pkg/kv": {},
+	// embedded runs an etcd in this process, and gives its users a client of kv.
+	"pkg/kv/embedded": {"pkg/kv", "pkg/internal/certs"},
 	// kvmem is an in-memory etcd for tests and the simulation.
 	"pkg/kv/kvmem":                  {},
 	"pkg/internal/testkit/etcdhook": {},
@@ -251,12 +256,12 @@ var outsideImports = []struct {
 	tests  bool // the rule also applies to tests
 	why    string
 }{
-	{"go.etcd.io/etcd/server/", []string{"pkg/kv"}, false, "only kv runs an etcd"},
+	{"go.etcd.io/etcd/server/", []string{"pkg/kv/embedded"}, false, "only kv/embedded runs an etcd"},
 	// recorder needs every revision, and audit the whole prefix, which store does not provide, because it returns the
 	// current state of records. Both only read, and an audit repairs through store. bench also measures etcd
 	// without Carillon.
-	{"go.etcd.io/", []string{"pkg/kv", "pkg/kv/kvmem", "pkg/store", "pkg/store/etcdadmin", "pkg/store/events", "pkg/store/record", "election", "pkg/daemon", "pkg/daemon/auditlog", "pkg/daemon/datadir", "pkg/daemon/etcdhistory", "pkg/internal/audit", "pkg/internal/authority", "pkg/bench", "pkg/internal/testkit/recorder", "pkg/internal/testkit/sim", "pkg/internal/testkit/etcdhook"}, false,
-		"only kv, store (with etcdadmin), election, authority and daemon (with etcdhistory) touch the etcd client, and record, events, datadir and auditlog its types; audit and bench from outside; kvmem and what is in testkit for tests"},
+	{"go.etcd.io/", []string{"pkg/kv", "pkg/kv/embedded", "pkg/kv/kvmem", "pkg/store", "pkg/store/etcdadmin", "pkg/store/eventlog", "pkg/store/events", "pkg/store/record", "election", "pkg/daemon", "pkg/daemon/auditlog", "pkg/daemon/datadir", "pkg/daemon/etcdhistory", "pkg/internal/audit", "pkg/internal/authority", "pkg/bench", "pkg/internal/testkit/recorder", "pkg/internal/testkit/sim", "pkg/internal/testkit/etcdhook"}, false,
+		"only kv (with embedded), store (with etcdadmin and eventlog), election, authority and daemon (with etcdhistory) touch the etcd client, and record, events, datadir and auditlog its types; audit and bench from outside; kvmem and what is in testkit for tests"},
 	{"github.com/robfig/cron", []string{"pkg/internal/schedule", "pkg/internal/importer"}, true, "only schedule imports robfig/cron, and importer, which reads the schedules of Kubernetes with it"},
 }
 

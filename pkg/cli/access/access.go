@@ -36,23 +36,13 @@ func Command(f *factory.Factory) *cobra.Command {
 }
 
 // bindings are bindings as commands name them.
-func bindings(f *factory.Factory) batch.Named[*client.Client] {
-	return batch.Named[*client.Client]{
-		Kind: "binding", Connect: f.Connect,
-		List: func(ctx context.Context, c *client.Client) ([]string, error) {
-			list, err := c.Bindings.List(ctx, "")
-			names := make([]string, len(list))
-			for i, b := range list {
-				names[i] = b.Name
-			}
-			return names, err
-		},
-		Get: func(ctx context.Context, c *client.Client, name string) error {
-			_, err := c.Bindings.Get(ctx, name)
-			return err
-		},
-		Delete: func(ctx context.Context, c *client.Client, name string) error { return c.Bindings.Delete(ctx, name, 0) },
-	}
+var bindings = batch.Named[task.Binding]{
+	Kind: "binding", Name: func(b task.Binding) string { return b.Name },
+	List: func(ctx context.Context, c *client.Client) ([]task.Binding, error) { return c.Bindings.List(ctx, "") },
+	Get: func(ctx context.Context, c *client.Client, name string) (task.Binding, error) {
+		return c.Bindings.Get(ctx, name)
+	},
+	Delete: func(ctx context.Context, c *client.Client, name string) error { return c.Bindings.Delete(ctx, name, 0) },
 }
 
 // namespacesOf returns the namespaces of --in, or else that of --namespace: ignored, it would mean more than was typed.
@@ -66,39 +56,29 @@ func namespacesOf(f *factory.Factory, in []string) []string {
 
 func listCommand(f *factory.Factory) *cobra.Command {
 	var subject, in string
-	cmd := &cobra.Command{
+	of := bindings
+	of.List = func(ctx context.Context, c *client.Client) ([]task.Binding, error) {
+		list, err := c.Bindings.List(ctx, subject)
+
+		var wanted []string
+		if in != "" {
+			wanted = []string{in}
+		}
+		for _, ns := range namespacesOf(f, wanted) {
+			list = slices.DeleteFunc(list, func(b task.Binding) bool { return !reaches(b, ns) })
+		}
+
+		return list, err
+	}
+
+	cmd := batch.BindList(f, &cobra.Command{
 		Use:     "list",
 		Aliases: []string{"ls"},
 		Short:   "List bindings: who has which role, and where",
 		Long:    "List the bindings that you may see: those of namespaces whose bindings you may read, and all if you may read access.",
 		Example: "  carillon access list\n  carillon access list --subject user:ann\n  carillon access list --in billing -o wide",
-		Args:    factory.Args(0, 0, ""), ValidArgsFunction: cobra.NoFileCompletions,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := factory.RefuseEmpty(cmd, "subject", "in"); err != nil {
-				return err
-			}
-
-			c, err := f.Connect()
-			if err != nil {
-				return err
-			}
-
-			list, err := c.Bindings.List(cmd.Context(), subject)
-			if err != nil {
-				return err
-			}
-
-			var wanted []string
-			if in != "" {
-				wanted = []string{in}
-			}
-			for _, ns := range namespacesOf(f, wanted) {
-				list = slices.DeleteFunc(list, func(b task.Binding) bool { return !reaches(b, ns) })
-			}
-
-			return output.EmitList(&f.Printer, list, func(b task.Binding) string { return b.Name }, func(wide bool) *output.Table { return bindingTable(f, list, wide) })
-		},
-	}
+		PreRunE: func(cmd *cobra.Command, _ []string) error { return factory.RefuseEmpty(cmd, "subject", "in") },
+	}, of, func(list []task.Binding, wide bool) *output.Table { return bindingTable(f, list, wide) })
 
 	cmd.Flags().StringVar(&subject, "subject", "", "list only bindings of this `SUBJECT`, such as user:ann or service:ci")
 	cmd.Flags().StringVar(&in, "in", "", "list only bindings that apply in this `NAMESPACE`, those of the cluster included")
@@ -134,25 +114,12 @@ func bindingTable(f *factory.Factory, list []task.Binding, wide bool) *output.Ta
 }
 
 func getCommand(f *factory.Factory) *cobra.Command {
-	return &cobra.Command{
+	return batch.BindGet(f, &cobra.Command{
 		Use:     "get NAME",
 		Short:   "Show a binding",
 		Example: "  carillon access get editor-user-ann-billing\n  carillon access get editor-user-ann-billing -o yaml",
 		Args:    factory.Args(1, 1, "the binding's name"), ValidArgsFunction: complete.At(complete.Bindings(f), nil),
-		RunE: func(cmd *cobra.Command, words []string) error {
-			c, err := f.Connect()
-			if err != nil {
-				return err
-			}
-
-			b, err := c.Bindings.Get(cmd.Context(), words[0])
-			if err != nil {
-				return bindings(f).Missing(cmd.Context(), f, c, words[0], err)
-			}
-
-			return output.EmitOne(&f.Printer, b, b.Name, func(d *output.Details) { describeBinding(f, d, b) })
-		},
-	}
+	}, bindings, func(_ context.Context, _ *client.Client, d *output.Details, b task.Binding) { describeBinding(f, d, b) })
 }
 
 func describeBinding(f *factory.Factory, d *output.Details, b task.Binding) {
@@ -178,7 +145,7 @@ func revokeCommand(f *factory.Factory) *cobra.Command {
 			"To stop a subject at once, whatever its bindings and tokens, use carillon access disable.",
 		Example:           "  carillon access revoke editor-user-ann-billing\n  carillon access revoke '*-user-ann-*' --dry-run",
 		ValidArgsFunction: complete.Bindings(f),
-	}, "revoke", "revoked", bindings(f))
+	}, "revoke", "revoked", bindings)
 }
 
 func subjectsCommand(f *factory.Factory) *cobra.Command {

@@ -21,15 +21,15 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// granting contains the flags of the command.
-type granting struct {
+// grantFlags contains the flags of the command.
+type grantFlags struct {
 	name, until, reason string
 	namespaces, labels  []string
 	cluster             bool
 }
 
 func grantCommand(f *factory.Factory) *cobra.Command {
-	var o granting
+	var o grantFlags
 	cmd := &cobra.Command{
 		Use:   "grant ROLE SUBJECT... (--in NAMESPACE | --cluster)",
 		Short: "Give a role to subjects",
@@ -71,7 +71,7 @@ func grantCommand(f *factory.Factory) *cobra.Command {
 }
 
 // newBinding makes a binding of the words and flags.
-func newBinding(f *factory.Factory, role string, subjects []string, o granting) (b task.Binding, err error) {
+func newBinding(f *factory.Factory, role string, subjects []string, o grantFlags) (b task.Binding, err error) {
 	namespaces := namespacesOf(f, o.namespaces)
 
 	switch {
@@ -95,8 +95,8 @@ func newBinding(f *factory.Factory, role string, subjects []string, o granting) 
 	return b, task.CheckName("name", b.Name)
 }
 
-// nameOf returns the name of a binding that was given none: what it gives, to whom and where. Bindings that differ in one of
-// these, or in their labels, have different names.
+// nameOf returns a name for a binding that the user did not name. It contains the role, the subject and the scope.
+// Bindings that differ in one of these, or in their labels, have different names.
 func nameOf(b task.Binding) string {
 	where := strings.Join(b.Namespaces, "-")
 	if b.Cluster {
@@ -157,7 +157,7 @@ func grant(ctx context.Context, f *factory.Factory, b task.Binding) error {
 
 	who := output.OneLine(strings.Join(b.Subjects, ", "))
 	if existed {
-		f.Say("%s %s %s already (binding %s)", who, have(b), view.InWhere(b.Namespaces, b.Cluster), b.Name)
+		f.Say("%s %s %s already (binding %s)", who, hasRole(b), view.InWhere(b.Namespaces, b.Cluster), b.Name)
 		return nil
 	}
 
@@ -171,7 +171,7 @@ func grant(ctx context.Context, f *factory.Factory, b task.Binding) error {
 	return nil
 }
 
-func have(b task.Binding) string {
+func hasRole(b task.Binding) string {
 	verb := "has"
 	if len(b.Subjects) > 1 {
 		verb = "have"

@@ -23,7 +23,7 @@ import (
 // Command returns "carillon apply".
 func Command(f *factory.Factory) *cobra.Command {
 	r := New(f)
-	var p pruning
+	var p pruner
 	cmd := &cobra.Command{
 		Use:   "apply -f FILE|DIR|-",
 		Short: "Create or update tasks from files",
@@ -70,8 +70,8 @@ func Command(f *factory.Factory) *cobra.Command {
 type Operation struct {
 	Files
 	dry   bool
-	diff  *differing // only print differences (diff); nothing is written
-	prune *pruning   // nil: nothing is deleted
+	diff  *diffResult // only print differences (diff); nothing is written
+	prune *pruner     // nil: nothing is deleted
 
 	told    batch.Progress
 	counts  map[string]int // the number of tasks for each result

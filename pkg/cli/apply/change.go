@@ -1,31 +1,24 @@
 package apply
 
 import (
-	"bytes"
-	"cmp"
-	"encoding/json"
 	"fmt"
-	"slices"
 	"strings"
 
 	"github.com/carillonhq/carillon/pkg/cli/factory"
 	"github.com/carillonhq/carillon/pkg/cli/output"
+	"github.com/carillonhq/carillon/pkg/cli/view"
 	"github.com/carillonhq/carillon/pkg/client"
 )
 
-const (
-	// shortValue is the maximum length of two values on one line.
-	shortValue = 100
-	// firstTicks is how many ticks of a new task are printed; all of its ticks are new.
-	firstTicks = 3
-)
+// firstTicks is how many ticks of a new task are printed; all of its ticks are new.
+const firstTicks = 3
 
 // ChangeText returns the result of a dry run as text. timezone is the task's time zone after the change.
 func ChangeText(f *factory.Factory, c *client.Change, timezone string) []string {
 	var lines []string
 	before := timezone
 	for _, change := range c.Fields {
-		lines = append(lines, fieldLines(f, change)...)
+		lines = append(lines, view.FieldChange(f, change)...)
 		if was, ok := change.From.(string); ok && change.Field == "timezone" {
 			before = was
 		}
@@ -36,54 +29,6 @@ func ChangeText(f *factory.Factory, c *client.Change, timezone string) []string 
 	}
 
 	return lines
-}
-
-// fieldLines returns the text about a changed field. Short values are on one line. For long values, it returns
-// the lines of both, without common lines at the beginning and the end.
-func fieldLines(f *factory.Factory, change client.FieldChange) []string {
-	from, to := valueLines(change.From), valueLines(change.To)
-	if len(from) <= 1 && len(to) <= 1 {
-		if line := "  " + change.Field + ": " + cmp.Or(slices.Concat(from, []string{"none"})...) + " → " + cmp.Or(slices.Concat(to, []string{"none"})...); len(line) <= shortValue {
-			return []string{line}
-		}
-	}
-
-	for len(from) > 1 && len(to) > 1 && from[0] == to[0] {
-		from, to = from[1:], to[1:]
-	}
-
-	for len(from) > 1 && len(to) > 1 && from[len(from)-1] == to[len(to)-1] {
-		from, to = from[:len(from)-1], to[:len(to)-1]
-	}
-
-	lines := []string{"  " + change.Field + ":"}
-	for _, l := range from {
-		lines = append(lines, f.Paint(output.Red, "  - "+l))
-	}
-
-	for _, l := range to {
-		lines = append(lines, f.Paint(output.Green, "  + "+l))
-	}
-
-	return lines
-}
-
-// valueLines returns a value in lines: a string unchanged, any other value as JSON. It returns nil for nil.
-func valueLines(v any) []string {
-	if v == nil {
-		return nil
-	}
-
-	text, ok := v.(string)
-	if !ok || text == "" {
-		var b bytes.Buffer
-		e := json.NewEncoder(&b)
-		e.SetEscapeHTML(false)
-		_ = e.Encode(v) // cannot fail: the value was decoded from JSON
-		text = b.String()
-	}
-
-	return strings.Split(output.Sanitize(strings.TrimSuffix(text, "\n")), "\n")
 }
 
 // tickLines returns one line for each tick that is added, removed or moved.

@@ -23,8 +23,8 @@ type difference struct {
 	client.Change
 }
 
-// differing is the state of "carillon diff".
-type differing struct {
+// diffResult is the state of "carillon diff".
+type diffResult struct {
 	exitCode bool
 	list     []difference
 	found    int
@@ -32,7 +32,7 @@ type differing struct {
 
 // DiffCommand returns "carillon diff".
 func DiffCommand(f *factory.Factory) *cobra.Command {
-	d := &differing{}
+	d := &diffResult{}
 	r := New(f)
 	r.dry, r.diff = true, d
 	cmd := &cobra.Command{
@@ -67,7 +67,7 @@ func DiffCommand(f *factory.Factory) *cobra.Command {
 }
 
 // recordResult prints or records a task if it differs.
-func (d *differing) recordResult(r *Operation, o manifest.Object, b client.BatchResult) error {
+func (d *diffResult) recordResult(r *Operation, o manifest.Object, b client.BatchResult) error {
 	if b.Change == nil || !b.Change.Changes() {
 		return nil
 	}
@@ -92,19 +92,19 @@ func (d *differing) recordResult(r *Operation, o manifest.Object, b client.Batch
 }
 
 // nameFunc returns a function that names a difference.
-func (d *differing) nameFunc(a *Operation) func(difference) string {
+func (d *diffResult) nameFunc(a *Operation) func(difference) string {
 	return func(one difference) string { return selection.Name(a.Files.Factory, one.Namespace, one.Name) }
 }
 
 // printSummary prints a note if nothing differs.
-func (d *differing) printSummary(r *Operation) {
+func (d *diffResult) printSummary(r *Operation) {
 	if total := r.doneCount(); d.found == 0 && len(r.codes) == 0 && r.ForPeople() {
 		r.Note("no differences in %d tasks", total)
 	}
 }
 
 // emitDifferences prints the differences in formats that contain all of them in one document.
-func (d *differing) emitDifferences(r *Operation) error {
+func (d *diffResult) emitDifferences(r *Operation) error {
 	if r.ForPeople() || r.Format == output.FormatName || r.Format == output.FormatJSONL {
 		return nil
 	}

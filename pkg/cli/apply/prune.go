@@ -16,9 +16,9 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// pruning deletes tasks that are no longer in the files. The user is asked before anything is sent. Nothing is
+// pruner deletes tasks that are no longer in the files. The user is asked before anything is sent. Nothing is
 // deleted unless all tasks were applied.
-type pruning struct {
+type pruner struct {
 	on       bool
 	selector string
 	kept     map[selection.Ref]bool // the tasks in the files
@@ -26,13 +26,13 @@ type pruning struct {
 }
 
 // bindFlags declares the flags of pruning.
-func (p *pruning) bindFlags(cmd *cobra.Command) {
+func (p *pruner) bindFlags(cmd *cobra.Command) {
 	cmd.Flags().BoolVar(&p.on, "prune", false, "delete tasks that match -l but are not in the files")
 	cmd.Flags().StringVarP(&p.selector, "selector", "l", "", "with --prune: delete only tasks whose labels match this `SELECTOR`, such as team=data")
 }
 
 // checkFlags checks the flags of pruning.
-func (p *pruning) checkFlags(cmd *cobra.Command, paths []string) error {
+func (p *pruner) checkFlags(cmd *cobra.Command, paths []string) error {
 	switch {
 	case !p.on && cmd.Flags().Changed("selector"):
 		return failure.Usage("-l only limits what --prune deletes, and has no effect without it").WithHint("add --prune, or remove -l")
@@ -50,7 +50,7 @@ func (p *pruning) checkFlags(cmd *cobra.Command, paths []string) error {
 
 // keepApplied records the tasks in the files. A file that cannot be read is an error, because its tasks must
 // not be deleted.
-func (p *pruning) keepApplied(r *Operation) {
+func (p *pruner) keepApplied(r *Operation) {
 	p.kept = map[selection.Ref]bool{}
 	for _, o := range r.Objects { // their errors were reported already
 		p.kept[selection.Ref{Namespace: o.Spec.Namespace, Name: o.Spec.Name}] = true
@@ -75,7 +75,7 @@ func (p *pruning) keepApplied(r *Operation) {
 }
 
 // findAndConfirm finds the tasks to delete, and asks for confirmation.
-func (p *pruning) findAndConfirm(ctx context.Context, r *Operation, c *client.Client) error {
+func (p *pruner) findAndConfirm(ctx context.Context, r *Operation, c *client.Client) error {
 	if len(p.kept) == 0 {
 		return (&failure.Error{Exit: failure.ExitUsage, Problem: failure.Problem{Code: failure.CodeUsage, Message: "the files contain no tasks: --prune would delete every task that matches " + p.selector}}).
 			WithHint("to delete them all: carillon task delete -l %s", p.selector)
@@ -108,7 +108,7 @@ func (p *pruning) findAndConfirm(ctx context.Context, r *Operation, c *client.Cl
 }
 
 // prunedNamespaces returns the namespaces in which tasks are deleted; "" means all.
-func (p *pruning) prunedNamespaces(r *Operation) []string {
+func (p *pruner) prunedNamespaces(r *Operation) []string {
 	if r.AllNamespaces || r.Scoped {
 		return []string{r.Scope()}
 	}
@@ -123,7 +123,7 @@ func (p *pruning) prunedNamespaces(r *Operation) []string {
 
 // deleteUnchanged deletes the tasks if everything was applied. It deletes a task only if it has not changed
 // since it was found.
-func (p *pruning) deleteUnchanged(ctx context.Context, r *Operation, c *client.Client) error {
+func (p *pruner) deleteUnchanged(ctx context.Context, r *Operation, c *client.Client) error {
 	if len(r.codes) > 0 {
 		if len(p.doomed) > 0 && r.ForPeople() {
 			r.Note("deleted nothing, because some tasks were not applied")

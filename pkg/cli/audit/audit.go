@@ -23,15 +23,15 @@ type audited struct {
 	Repairs []task.RepairResult `json:"repairs,omitempty"`
 }
 
-// auditing contains the flags of the command.
-type auditing struct {
+// auditFlags contains the flags of the command.
+type auditFlags struct {
 	repair, dryRun bool
 	pause          time.Duration
 }
 
 // Command returns "carillon audit".
 func Command(f *factory.Factory) *cobra.Command {
-	var o auditing
+	var o auditFlags
 	cmd := factory.LimitFormats(&cobra.Command{
 		Use:   "audit",
 		Short: "Check the cluster for inconsistencies; show who changed what",
@@ -75,7 +75,7 @@ func noSuchCommand(cmd *cobra.Command, words []string) error {
 }
 
 // runAudit runs the audit and, on request, the repairs.
-func runAudit(ctx context.Context, f *factory.Factory, o auditing) error {
+func runAudit(ctx context.Context, f *factory.Factory, o auditFlags) error {
 	if o.pause < time.Second || o.pause > time.Minute || o.pause%time.Second != 0 {
 		return failure.Usage("--pause %s: use whole seconds, 1s to 60s", o.pause)
 	}
@@ -181,7 +181,7 @@ func leftFindings(all []task.Finding, results []task.RepairResult) []task.Findin
 
 // auditResult returns the text after the audit: the findings, unless they were printed before the question, and
 // the results of the repairs.
-func auditResult(f *factory.Factory, out audited, o auditing, repairable []task.Finding) string {
+func auditResult(f *factory.Factory, out audited, o auditFlags, repairable []task.Finding) string {
 	if len(out.Repairs) == 0 {
 		text := auditText(f, out.Audit)
 		if o.dryRun {

@@ -52,11 +52,11 @@ func Run[T, R any](ctx context.Context, f *factory.Factory, verb, past, kind str
 	b.progress.Close()
 	b.reportRest()
 
-	if f.ForPeople() && len(things) > Few && b.spoke {
+	if f.ForPeople() && len(things) > Few && b.printed {
 		f.Say("%s %d %ss%s", past, b.ok, kind, failedSuffix(len(b.codes)))
 	}
 
-	if ctx.Err() != nil && len(things) > 1 && b.spoke {
+	if ctx.Err() != nil && len(things) > 1 && b.printed {
 		f.Note("interrupted: %s %d of %d %ss%s; to %s the others, run the same command again", past, b.ok, len(things), kind, failedSuffix(len(b.codes)), verb)
 	}
 
@@ -88,12 +88,12 @@ type runner[R any] struct {
 	past, kind string
 	progress   Progress
 
-	mu    sync.Mutex
-	all   []outcome[R]
-	next  int // the first object whose result has not been printed
-	ok    int
-	spoke bool  // the operation prints sentences for people
-	codes []int // the exit codes of failures that were printed or counted
+	mu      sync.Mutex
+	all     []outcome[R]
+	next    int // the first object whose result has not been printed
+	ok      int
+	printed bool  // the operation prints sentences for people
+	codes   []int // the exit codes of failures that were printed or counted
 }
 
 // runOnEach calls do for each object. It returns only errors that concern all of them.
@@ -143,7 +143,7 @@ func (b *runner[R]) reportOne(d outcome[R]) {
 		b.codes = append(b.codes, b.Explain(d.err).Exit)
 	default:
 		b.ok++
-		b.spoke = b.spoke || d.message != ""
+		b.printed = b.printed || d.message != ""
 		if d.message != "" && len(b.all) <= Few {
 			b.Say("%s", d.message)
 		}

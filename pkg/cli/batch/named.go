@@ -1,6 +1,7 @@
 package batch
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"path"
@@ -12,18 +13,61 @@ import (
 	"github.com/carillonhq/carillon/pkg/cli/failure"
 	"github.com/carillonhq/carillon/pkg/cli/output"
 	"github.com/carillonhq/carillon/pkg/cli/selection"
+	"github.com/carillonhq/carillon/pkg/client"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// Named describes objects of the whole cluster that commands name by words and globs.
-type Named[C any] struct {
-	Kind    string // in messages, such as "role"
-	Connect func() (C, error)
-	List    func(ctx context.Context, c C) ([]string, error)
-	Get     func(ctx context.Context, c C, name string) error
-	Delete  func(ctx context.Context, c C, name string) error
+// Named describes a kind of objects of the whole cluster that commands name by words and globs.
+type Named[T any] struct {
+	Kind   string // in messages, such as "role"
+	Name   func(T) string
+	List   func(ctx context.Context, c *client.Client) ([]T, error)
+	Get    func(ctx context.Context, c *client.Client, name string) (T, error)
+	Delete func(ctx context.Context, c *client.Client, name string) error
+	// Permanent reports whether an object cannot be deleted. A glob does not select it. Optional: all can be deleted.
+	Permanent func(T) bool
 	// Caution returns why the deletion of named objects needs a confirmation; "": it needs none. Optional.
-	Caution func(ctx context.Context, c C, names []string) string
+	Caution func(names []string) string
+}
+
+// BindList makes cmd list the objects. table shows them to people.
+func BindList[T any](f *factory.Factory, cmd *cobra.Command, of Named[T], table func(list []T, wide bool) *output.Table) *cobra.Command {
+	cmd.Args, cmd.ValidArgsFunction = factory.Args(0, 0, ""), cobra.NoFileCompletions
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		c, err := f.Connect()
+		if err != nil {
+			return err
+		}
+
+		list, err := of.List(cmd.Context(), c)
+		if err != nil {
+			return err
+		}
+
+		return output.EmitList(&f.Printer, list, of.Name, func(wide bool) *output.Table { return table(list, wide) })
+	}
+
+	return cmd
+}
+
+// BindGet makes cmd show the object that it names. describe shows it to people.
+func BindGet[T any](f *factory.Factory, cmd *cobra.Command, of Named[T], describe func(ctx context.Context, c *client.Client, d *output.Details, object T)) *cobra.Command {
+	cmd.RunE = func(cmd *cobra.Command, words []string) error {
+		ctx := cmd.Context()
+		c, err := f.Connect()
+		if err != nil {
+			return err
+		}
+
+		object, err := of.Find(ctx, f, c, words[0])
+		if err != nil {
+			return err
+		}
+
+		return output.EmitOne(&f.Printer, object, of.Name(object), func(d *output.Details) { describe(ctx, c, d, object) })
+	}
+
+	return cmd
 }
 
 // deleted is what a program reads of a deletion.
@@ -33,13 +77,13 @@ type deleted struct {
 
 // BindDelete makes cmd delete the objects that it names. Its verb and the past of it are words for people, such as
 // "delete" and "deleted". It asks before it deletes several objects that were not all named.
-func BindDelete[C any](f *factory.Factory, cmd *cobra.Command, verb, past string, of Named[C]) *cobra.Command {
+func BindDelete[T any](f *factory.Factory, cmd *cobra.Command, verb, past string, of Named[T]) *cobra.Command {
 	dryRun := false
 	cmd.Args = factory.Args(1, -1, "the "+of.Kind+"'s name")
 	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "print what would be done, without doing it")
 	cmd.RunE = func(cmd *cobra.Command, words []string) error {
 		ctx := cmd.Context()
-		c, err := of.Connect()
+		c, err := f.Connect()
 		if err != nil {
 			return err
 		}
@@ -51,14 +95,17 @@ func BindDelete[C any](f *factory.Factory, cmd *cobra.Command, verb, past string
 
 		var absent error
 		if dryRun {
-			names, absent = Existing(ctx, f, names, func(name string) error { return of.Missing(ctx, f, c, name, of.Get(ctx, c, name)) })
+			names, absent = Existing(ctx, f, names, func(name string) error {
+				_, err := of.Get(ctx, c, name)
+				return of.explainMissing(ctx, f, c, name, err, of.mayDelete)
+			})
 			if len(names) == 0 && absent != nil {
 				return absent
 			}
 		}
 
 		if of.Caution != nil && !dryRun && !f.Yes {
-			if why := of.Caution(ctx, c, names); why != "" {
+			if why := of.Caution(names); why != "" {
 				if ok, err := f.Ask(ctx, why, len(names), false); !ok {
 					return err
 				}
@@ -74,7 +121,7 @@ func BindDelete[C any](f *factory.Factory, cmd *cobra.Command, verb, past string
 
 		list, failed := Run(ctx, f, verb, past, of.Kind, names, func(ctx context.Context, name string) (deleted, string, error) {
 			err := factory.RetryBusyError(ctx, func() error { return of.Delete(ctx, c, name) })
-			err = of.Missing(ctx, f, c, name, err)
+			err = of.explainMissing(ctx, f, c, name, err, of.mayDelete)
 			return deleted{name}, past + " " + of.Kind + " " + name, err
 		})
 		if err := output.EmitChanged(&f.Printer, list, len(names), func(d deleted) string { return d.Name }); err != nil {
@@ -87,12 +134,12 @@ func BindDelete[C any](f *factory.Factory, cmd *cobra.Command, verb, past string
 	return cmd
 }
 
-// expand returns the objects that names and globs stand for, each once, and whether they are several of which not each
-// was named.
-func (n Named[C]) expand(ctx context.Context, c C, words []string) (names []string, broad bool, err error) {
+// expand returns the objects that names and globs match, each once. broad is set if there are several of them and
+// not each was named.
+func (n Named[T]) expand(ctx context.Context, c *client.Client, words []string) (names []string, broad bool, err error) {
 	var all []string
 	if broad = slices.ContainsFunc(words, selection.IsGlob); broad {
-		if all, err = n.List(ctx, c); err != nil {
+		if all, err = n.names(ctx, c, n.mayDelete); err != nil {
 			return nil, false, err
 		}
 	}
@@ -129,8 +176,27 @@ func (n Named[C]) expand(ctx context.Context, c C, words []string) (names []stri
 	return names, broad && len(names) > 1, nil
 }
 
-// Missing adds to the error of an object that does not exist the name that was probably meant.
-func (n Named[C]) Missing(ctx context.Context, f *factory.Factory, c C, name string, err error) error {
+// Find reads an object. If none has this name, the error suggests the name that was probably meant.
+func (n Named[T]) Find(ctx context.Context, f *factory.Factory, c *client.Client, name string) (T, error) {
+	object, err := n.Get(ctx, c, name)
+	return object, n.explainMissing(ctx, f, c, name, err, nil)
+}
+
+// ExplainExisting adds to the error of creating an object that exists already how to change it.
+func (n Named[T]) ExplainExisting(f *factory.Factory, name string, err error) error {
+	if !errors.Is(err, task.ErrExists) {
+		return err
+	}
+
+	fail := f.Explain(err)
+	fail.Hint = cmp.Or(fail.Hint, "change it with: carillon "+n.Kind+" update "+name)
+
+	return fail
+}
+
+// explainMissing adds to the error of an object that does not exist the name that was probably meant, among the objects
+// for which suggested returns true; nil stands for all.
+func (n Named[T]) explainMissing(ctx context.Context, f *factory.Factory, c *client.Client, name string, err error, suggested func(T) bool) error {
 	if !errors.Is(err, task.ErrNotFound) {
 		return err
 	}
@@ -139,10 +205,25 @@ func (n Named[C]) Missing(ctx context.Context, f *factory.Factory, c C, name str
 	defer cancel()
 
 	fail := f.Explain(err)
-	names, listed := n.List(ctx, c)
+	names, listed := n.names(ctx, c, suggested)
 	if near := task.Nearest(name, names); listed == nil && near != "" && near != name {
 		fail.Hint = "did you mean: " + near
 	}
 
 	return fail
 }
+
+// names returns the names of the objects for which wanted returns true; nil stands for all.
+func (n Named[T]) names(ctx context.Context, c *client.Client, wanted func(T) bool) ([]string, error) {
+	list, err := n.List(ctx, c)
+	var names []string
+	for _, object := range list {
+		if wanted == nil || wanted(object) {
+			names = append(names, n.Name(object))
+		}
+	}
+
+	return names, err
+}
+
+func (n Named[T]) mayDelete(object T) bool { return n.Permanent == nil || !n.Permanent(object) }

@@ -14,7 +14,7 @@ import (
 )
 
 // telling is a progress display whose clock a test sets.
-func telling(tty bool) (*factorytest.Desk, func(time.Duration)) {
+func telling(tty bool) (*factorytest.TestFactory, func(time.Duration)) {
 	d := factorytest.New("")
 	d.Terminal = func(any) (int, bool) { return 80, tty }
 	now := time.Date(2026, 11, 20, 22, 12, 0, 0, time.UTC)
@@ -50,7 +50,7 @@ func TestProgress_IsABarOnATerminal(t *testing.T) {
 	w.Step(1, 0)
 
 	if w.bar != nil || errs.String() != "" {
-		t.Fatal("it shows before it is known to take long")
+		t.Fatal("progress is shown too early")
 	}
 
 	w.track.SetValue(500)
@@ -107,8 +107,8 @@ func TestProgress_IsALineNowAndThenElsewhere(t *testing.T) {
 }
 
 func TestProgress_IsNotForPrograms(t *testing.T) {
-	for what, set := range map[string]func(*factorytest.Desk){
-		"-o json": func(d *factorytest.Desk) { d.Format = output.FormatJSON }, "-q": func(d *factorytest.Desk) { d.Quiet = true }, "TERM=dumb": func(d *factorytest.Desk) { d.Vars["TERM"] = "dumb" },
+	for what, set := range map[string]func(*factorytest.TestFactory){
+		"-o json": func(d *factorytest.TestFactory) { d.Format = output.FormatJSON }, "-q": func(d *factorytest.TestFactory) { d.Quiet = true }, "TERM=dumb": func(d *factorytest.TestFactory) { d.Vars["TERM"] = "dumb" },
 	} {
 		d, pass := telling(true)
 		set(d)

@@ -90,12 +90,12 @@ func downgradeCommand(f *factory.Factory) *cobra.Command {
 // awaitFormat waits until the wanted format is in force, and prints what the downgrade waits for.
 func awaitFormat(ctx context.Context, f *factory.Factory, c *client.Client, status client.FormatStatus, most time.Duration) (client.FormatStatus, error) {
 	deadline := time.Now().Add(most)
-	told := ""
+	reported := ""
 	for status.Format != status.Wanted {
-		if status.WaitsFor != told {
-			told = status.WaitsFor
-			if told != "" {
-				f.Note("waiting for %s", output.OneLine(told))
+		if status.WaitsFor != reported {
+			reported = status.WaitsFor
+			if reported != "" {
+				f.Note("waiting for %s", output.OneLine(reported))
 			}
 		}
 

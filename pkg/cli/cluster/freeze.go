@@ -47,10 +47,10 @@ func freezeCommand(f *factory.Factory) *cobra.Command {
 			return err
 		}
 
-		what := fmt.Sprintf("freeze %s with its %s", frozenName(f.NamespaceFlag), output.Plural(st.Tasks, "task"))
+		action := fmt.Sprintf("freeze %s with its %s", frozenName(f.NamespaceFlag), output.Plural(st.Tasks, "task"))
 
 		if dryRun && f.ForPeople() {
-			return f.Print("would " + what + "\n")
+			return f.Print("would " + action + "\n")
 		}
 
 		if dryRun {
@@ -62,7 +62,7 @@ func freezeCommand(f *factory.Factory) *cobra.Command {
 		}
 
 		if !f.Yes {
-			if ok, err := f.Ask(cmd.Context(), what+"?", int(st.Tasks), true); !ok {
+			if ok, err := f.Ask(cmd.Context(), action+"?", int(st.Tasks), true); !ok {
 				return err
 			}
 		}

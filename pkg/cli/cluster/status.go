@@ -188,8 +188,8 @@ func memberGrid(f *factory.Factory, members []client.EtcdMember) *output.Table {
 }
 
 // formatShare describes a part of a whole, colored by whether it is complete.
-func formatShare(f *factory.Factory, part, whole int, what string) string {
-	words := fmt.Sprintf("%d of %d %s", part, whole, what)
+func formatShare(f *factory.Factory, part, whole int, noun string) string {
+	words := fmt.Sprintf("%d of %d %s", part, whole, noun)
 	if part < whole || whole == 0 {
 		return f.Paint(output.Yellow, words)
 	}

@@ -105,7 +105,7 @@ func ofCluster(f *factory.Factory, kind string, look Lookup) Func {
 	}
 }
 
-// At completes each argument of a command with a function of its own; the last function also those that follow.
+// At completes each argument of a command with its own function; the last function also those that follow.
 func At(functions ...Func) Func {
 	return func(cmd *cobra.Command, done []string, typed string) ([]cobra.Completion, cobra.ShellCompDirective) {
 		at := min(len(done), len(functions)-1)
@@ -165,13 +165,6 @@ func Rules(_ *cobra.Command, _ []string, typed string) ([]cobra.Completion, cobr
 	words, directive := Matching(offers, nil, typed)
 
 	return words, directive | cobra.ShellCompDirectiveNoSpace
-}
-
-// RegisterNamespaces registers the completion of a flag that takes namespaces.
-func RegisterNamespaces(f *factory.Factory, cmd *cobra.Command, flags ...string) {
-	for _, flag := range flags {
-		Register(cmd, flag, Namespaces(f))
-	}
 }
 
 // auditKinds are the kinds of what an audit record is about.

@@ -20,8 +20,8 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// watching contains the flags of the command.
-type watching struct {
+// eventFlags contains the flags of the command.
+type eventFlags struct {
 	follow bool
 	since  string
 	task   string
@@ -33,7 +33,7 @@ const usualSince = time.Hour
 
 // Command returns "carillon events".
 func Command(f *factory.Factory) *cobra.Command {
-	var o watching
+	var o eventFlags
 	cmd := &cobra.Command{
 		Use:     "events",
 		Aliases: []string{"event"},
@@ -63,7 +63,7 @@ func Command(f *factory.Factory) *cobra.Command {
 }
 
 // watchEvents prints or follows events.
-func watchEvents(ctx context.Context, f *factory.Factory, o watching) error {
+func watchEvents(ctx context.Context, f *factory.Factory, o eventFlags) error {
 	opts, err := eventOptions(f, o)
 	if err != nil {
 		return err
@@ -89,7 +89,7 @@ func watchEvents(ctx context.Context, f *factory.Factory, o watching) error {
 }
 
 // eventOptions converts the flags to options of the client.
-func eventOptions(f *factory.Factory, o watching) (client.EventOptions, error) {
+func eventOptions(f *factory.Factory, o eventFlags) (client.EventOptions, error) {
 	opts := client.EventOptions{Namespace: f.Scope(), Kinds: o.kinds}
 
 	for _, k := range o.kinds {
@@ -114,7 +114,7 @@ func eventOptions(f *factory.Factory, o watching) (client.EventOptions, error) {
 }
 
 // parseSince parses --since: a revision, a duration, or a time.
-func parseSince(f *factory.Factory, o watching, opts *client.EventOptions) error {
+func parseSince(f *factory.Factory, o eventFlags, opts *client.EventOptions) error {
 	if o.since == "" {
 		if !o.follow {
 			opts.Since = f.Now().Add(-usualSince)
@@ -243,23 +243,23 @@ func eventCells(f *factory.Factory, e task.Event) []string {
 		at = local.Format(time.DateTime)
 	}
 
-	what := ""
+	object := ""
 
 	switch {
 	case e.Task != "" && (f.AllNamespaces || e.Namespace != f.Namespace()):
-		what = e.Namespace + "/" + e.Task
+		object = e.Namespace + "/" + e.Task
 	case e.Task != "":
-		what = e.Task
+		object = e.Task
 	case e.Secret != "" && (f.AllNamespaces || e.Namespace != f.Namespace()):
-		what = e.Namespace + "/" + e.Secret
+		object = e.Namespace + "/" + e.Secret
 	case e.Secret != "":
-		what = e.Secret
+		object = e.Secret
 	case e.Kind == task.EventShard && e.Shard != nil:
-		what = fmt.Sprint(*e.Shard)
+		object = fmt.Sprint(*e.Shard)
 	case e.Kind == task.EventNode:
-		what = e.Node
+		object = e.Node
 	case e.Kind == task.EventCluster:
-		what = e.Namespace
+		object = e.Namespace
 	}
 
 	words := output.OneLine(eventWords(f, e))
@@ -267,7 +267,7 @@ func eventCells(f *factory.Factory, e task.Event) []string {
 		words = f.Paint(output.Yellow, words)
 	}
 
-	return []string{e.ID, at, e.Kind, output.OneLine(cmp.Or(what, f.NoValue())), words}
+	return []string{e.ID, at, e.Kind, output.OneLine(cmp.Or(object, f.NoValue())), words}
 }
 
 // eventWords describes an event: what happened, who caused it, and why.

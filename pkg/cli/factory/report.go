@@ -132,7 +132,7 @@ func (f *Factory) readOnly() *failure.Error {
 	return fail.WithHint("use another context with --context, or allow changes with: carillon config set %s read_only=false", strings.TrimPrefix(name, "context "))
 }
 
-// forbiddenHint returns what somebody can do who may not do something.
+// forbiddenHint returns a hint for a caller who lacks a right.
 func forbiddenHint(hint string) string {
 	const own = "carillon whoami shows what you may do"
 	if hint == "" {

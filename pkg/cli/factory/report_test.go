@@ -53,7 +53,7 @@ func TestReport_ChoosesTheExitCode(t *testing.T) {
 		}
 
 		if c.err != nil && !strings.HasPrefix(d.Errs.String(), "error: ") {
-			t.Errorf("%v: told as %q", c.err, d.Errs.String())
+			t.Errorf("%v: reported as %q", c.err, d.Errs.String())
 		}
 
 		if d.Out.Len() > 0 {
@@ -85,7 +85,7 @@ func TestReport_IsOneJSONObject(t *testing.T) {
 	d.Report(errors.New("x\x1b[2J"))
 
 	if got := d.Errs.String(); got != "error: x\uFFFD[2J\n" {
-		t.Errorf("told as %q", got)
+		t.Errorf("reported as %q", got)
 	}
 }
 
@@ -119,7 +119,7 @@ func TestReport_TellsNothingThatATerminalObeys(t *testing.T) {
 			d.Report(&client.Error{Status: 404, Code: "c", Message: evil, Hint: evil})
 
 			if what := factorytest.Obeyed(d.Errs.String()); what != "" {
-				t.Errorf("%q, -o %s: %q is told", evil, format, what)
+				t.Errorf("%q, -o %s: the output contains %q", evil, format, what)
 			}
 		}
 	}

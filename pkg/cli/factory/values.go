@@ -98,7 +98,7 @@ func RetryBusy[T any](ctx context.Context, do func() (T, error)) (T, error) {
 	for try := 1; ; try++ {
 		v, err := do()
 		var e *client.Error
-		if !errors.As(err, &e) || e.Code != client.CodeBusy || try == busyTries {
+		if !errors.As(err, &e) || e.Code != client.CodeRateLimited || try == busyTries {
 			return v, err
 		}
 		if err := Sleep(ctx, busyWait); err != nil {

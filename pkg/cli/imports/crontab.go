@@ -13,7 +13,7 @@ import (
 
 // crontabCommand returns "carillon import crontab".
 func crontabCommand(f *factory.Factory) *cobra.Command {
-	i := newImporting(f)
+	i := newImportSession(f)
 	var system bool
 	var owner string
 	cmd := &cobra.Command{

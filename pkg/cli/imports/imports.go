@@ -30,19 +30,19 @@ func Command(f *factory.Factory) *cobra.Command {
 	return cmd
 }
 
-// importing is an import in progress.
-type importing struct {
+// importSession is an import in progress.
+type importSession struct {
 	*factory.Factory
 	importer.Options
 	dryRun, anyNode bool
 	result          importer.Result
 }
 
-// newImporting returns an import without results.
-func newImporting(f *factory.Factory) *importing { return &importing{Factory: f} }
+// newImportSession returns an import without results.
+func newImportSession(f *factory.Factory) *importSession { return &importSession{Factory: f} }
 
 // bindFlags declares the flags. node and zone describe the defaults in the help.
-func (i *importing) bindFlags(cmd *cobra.Command, node, zone string) {
+func (i *importSession) bindFlags(cmd *cobra.Command, node, zone string) {
 	f := cmd.Flags()
 	f.BoolVar(&i.dryRun, "dry-run", false, "print the tasks as YAML and apply nothing")
 	f.BoolVar(&i.Shadow, "shadow", false, "create shadow tasks, which record their ticks and start no process")
@@ -60,7 +60,7 @@ func (i *importing) bindFlags(cmd *cobra.Command, node, zone string) {
 
 // fillDefaults checks the flags and sets those that depend on this host. local states that the source belongs
 // to this host.
-func (i *importing) fillDefaults(cmd *cobra.Command, local bool) error {
+func (i *importSession) fillDefaults(cmd *cobra.Command, local bool) error {
 	if err := factory.RefuseEmpty(cmd, "node", "timezone"); err != nil {
 		return err
 	}
@@ -104,7 +104,7 @@ func (i *importing) fillDefaults(cmd *cobra.Command, local bool) error {
 
 // printOrApply reports what was not imported, and prints or applies the tasks. If something was not imported
 // and everything else succeeded, the exit code is ExitFinding.
-func (i *importing) printOrApply(ctx context.Context) error {
+func (i *importSession) printOrApply(ctx context.Context) error {
 	if i.dryRun {
 		i.printRefusals()
 		if err := i.printTasks(); err != nil {
@@ -132,7 +132,7 @@ func (i *importing) printOrApply(ctx context.Context) error {
 }
 
 // exitError returns err, or the error for an incomplete import.
-func (i *importing) exitError(err error) error {
+func (i *importSession) exitError(err error) error {
 	if n := len(i.result.Refusals); n > 0 {
 		if i.ForPeople() {
 			i.Note("not imported: %d; see above", n)
@@ -147,7 +147,7 @@ func (i *importing) exitError(err error) error {
 }
 
 // printRefusals reports what was not imported, in the form of errors.
-func (i *importing) printRefusals() {
+func (i *importSession) printRefusals() {
 	for _, r := range i.result.Refusals {
 		i.Report(&failure.Error{Exit: failure.ExitFinding, Location: r.Place.String(), Problem: failure.Problem{Code: codeNotImported, Message: "not imported: " + r.Why}})
 	}
@@ -157,7 +157,7 @@ func (i *importing) printRefusals() {
 const codeNotImported = "not_imported"
 
 // printRemarks reports settings without an equivalent.
-func (i *importing) printRemarks() {
+func (i *importSession) printRemarks() {
 	if !i.ForPeople() {
 		return
 	}
@@ -174,10 +174,10 @@ func (i *importing) printRemarks() {
 }
 
 // addResult adds the result of a file.
-func (i *importing) addResult(r importer.Result) { i.result.Join(r) }
+func (i *importSession) addResult(r importer.Result) { i.result.Join(r) }
 
 // eachFile reads files or standard input and calls take for each. An error ends it before anything is changed.
-func (i *importing) eachFile(ctx context.Context, files []string, take func(name, text string)) error {
+func (i *importSession) eachFile(ctx context.Context, files []string, take func(name, text string)) error {
 	stdin := false
 	for _, file := range files {
 		if file == "-" && stdin {

@@ -10,7 +10,7 @@ import (
 
 // kubernetesCommand returns "carillon import kubernetes".
 func kubernetesCommand(f *factory.Factory) *cobra.Command {
-	i := newImporting(f)
+	i := newImportSession(f)
 	cmd := &cobra.Command{
 		Use:   "kubernetes FILE|DIR|-...",
 		Short: "Import Kubernetes CronJobs as tasks",

@@ -14,7 +14,7 @@ import (
 
 // systemdCommand returns "carillon import systemd".
 func systemdCommand(f *factory.Factory) *cobra.Command {
-	i := newImporting(f)
+	i := newImportSession(f)
 	cmd := &cobra.Command{
 		Use:   "systemd UNIT-FILE|DIR...",
 		Short: "Import systemd timers as tasks",

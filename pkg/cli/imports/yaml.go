@@ -13,7 +13,7 @@ import (
 )
 
 // printTasks prints the tasks in a form that can be applied. YAML also contains the remarks as comments.
-func (i *importing) printTasks() error {
+func (i *importSession) printTasks() error {
 	if i.Format != output.FormatTable && i.Format != output.FormatWide && i.Format != output.FormatYAML {
 		specs := make([]task.Spec, len(i.result.Jobs))
 		for n, j := range i.result.Jobs {

@@ -52,10 +52,10 @@ func (t *RunFollower) followAttempt(ctx context.Context, n int) error {
 			t.writeKeptOutput(n, e)
 			return nil
 		case gone && e.Code == client.CodeNodeAway:
-			if !t.away {
+			if !t.nodeAwayNoted {
 				t.M.Tell("waiting: %s", e.Message)
 			}
-			t.away = true
+			t.nodeAwayNoted = true
 			return errAgain
 		case gone:
 			return errAgain // the attempt was handed back, and starts on another node
@@ -68,7 +68,7 @@ func (t *RunFollower) followAttempt(ctx context.Context, n int) error {
 
 	defer body.Close()
 
-	t.away, t.bothered, t.bother = false, false, time.Time{}
+	t.nodeAwayNoted, t.unreachableNoted, t.unreachableSince = false, false, time.Time{}
 	if t.seen = max(t.seen, body.From); t.Out == nil {
 		t.seen = 0
 	}

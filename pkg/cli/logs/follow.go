@@ -29,23 +29,23 @@ const (
 
 // RunFollower follows one run, attempt by attempt, to its end.
 type RunFollower struct {
-	M        *Merger
-	C        *client.Client
-	Run      task.Run
-	Out      *RunOutput      // nil: the run is only waited for
-	lines    int             // how many existing lines to print; 0: all
-	First    int             // the first attempt to follow; 0: the latest
-	only     bool            // follow no attempt other than First
-	poke     <-chan struct{} // signals that the record may have changed; nil: no signals
-	Part     func(task.Run)  // follows a part of the run; nil: parts are not followed here
-	known    map[string]bool // the parts that are followed already
-	seen     int64           // the number of bytes of attempt First that were read
-	since    time.Time       // since when the run is waited for
-	told     bool            // a message has reported that the run waits
-	away     bool            // the node is not reachable, and a message has reported that
-	bother   time.Time       // since when the server is not reachable; zero: it is
-	bothered bool            // a message has reported that
-	stubborn bool            // the server may be unreachable without a limit
+	M                *Merger
+	C                *client.Client
+	Run              task.Run
+	Out              *RunOutput      // nil: the run is only waited for
+	lines            int             // how many existing lines to print; 0: all
+	First            int             // the first attempt to follow; 0: the latest
+	only             bool            // follow no attempt other than First
+	poke             <-chan struct{} // signals that the record may have changed; nil: no signals
+	Part             func(task.Run)  // follows a part of the run; nil: parts are not followed here
+	known            map[string]bool // the parts that are followed already
+	seen             int64           // the number of bytes of attempt First that were read
+	since            time.Time       // since when the run is waited for
+	waitNoted        bool            // a message has reported that the run waits
+	nodeAwayNoted    bool            // the node is not reachable, and a message has reported that
+	unreachableSince time.Time       // since when the server is not reachable; zero: it is
+	unreachableNoted bool            // a message has reported that
+	keepTrying       bool            // the server may be unreachable without a limit
 }
 
 // Follow returns the run as it ended. It ends early with an error of the server that persists, of ctx, or of
@@ -134,11 +134,11 @@ func (t *RunFollower) readRun(ctx context.Context) error {
 // noteWaiting prints once that the run has not started yet.
 func (t *RunFollower) noteWaiting() {
 	begun := t.Run.Node != "" || t.Run.Fan != nil && t.Run.State != task.Queued
-	if t.told || begun || t.M.Now().Sub(t.since) < startPatience {
+	if t.waitNoted || begun || t.M.Now().Sub(t.since) < startPatience {
 		return
 	}
 
-	t.told = true
+	t.waitNoted = true
 	t.M.Tell("waiting: %s is %s", t.runName(), view.PlainRunResult(t.M.Factory, t.Run))
 }
 
@@ -210,17 +210,17 @@ func (t *RunFollower) tolerateOutage(ctx context.Context, err error) error {
 
 	switch {
 	case err == nil, errors.Is(err, errAgain):
-		t.bother = time.Time{}
+		t.unreachableSince = time.Time{}
 		return nil
 	case !errors.Is(err, task.ErrUnavailable):
 		return err
-	case t.bother.IsZero():
-		t.bother = t.M.Now()
-	case t.stubborn: // the reader of the events reports the outage once for all runs
-	case t.M.Now().Sub(t.bother) > pollPatience:
+	case t.unreachableSince.IsZero():
+		t.unreachableSince = t.M.Now()
+	case t.keepTrying: // the reader of the events reports the outage once for all runs
+	case t.M.Now().Sub(t.unreachableSince) > pollPatience:
 		return err
-	case !t.bothered:
-		t.bothered = true // a single error is normal: a stream was cut off and is opened again
+	case !t.unreachableNoted:
+		t.unreachableNoted = true // a single error is normal: a stream was cut off and is opened again
 		t.M.Tell("waiting for the server: %s", err)
 	}
 

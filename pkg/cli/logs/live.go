@@ -31,8 +31,8 @@ const (
 )
 
 // followTasks follows the named runs to their ends, and the named tasks without end.
-func followTasks(ctx context.Context, f *factory.Factory, c *client.Client, n Tasks, o reading) error {
-	l := &live{Merger: NewMerger(f, n.Refs()), c: c, o: o, tasks: map[selection.Ref]*liveTask{}, slots: make(chan struct{}, MaxStreams)}
+func followTasks(ctx context.Context, f *factory.Factory, c *client.Client, n Tasks, o logFlags) error {
+	l := &taskFollower{Merger: NewMerger(f, n.Refs()), c: c, o: o, tasks: map[selection.Ref]*followedTask{}, slots: make(chan struct{}, MaxStreams)}
 	l.timestamps = o.timestamps
 	l.parts = len(n.tasks) > 0 || slices.ContainsFunc(n.Runs, func(r task.Run) bool { return r.Fan != nil })
 	ctx, l.cancel = context.WithCancelCause(ctx)
@@ -40,7 +40,7 @@ func followTasks(ctx context.Context, f *factory.Factory, c *client.Client, n Ta
 	defer l.cancel(nil)
 
 	for _, r := range n.tasks {
-		l.tasks[r] = &liveTask{}
+		l.tasks[r] = &followedTask{}
 	}
 
 	if len(n.tasks) > 0 {
@@ -51,7 +51,7 @@ func followTasks(ctx context.Context, f *factory.Factory, c *client.Client, n Ta
 	var one sync.Mutex // protects errs: parts of a run may fail at the same time
 
 	for i, r := range n.Runs {
-		l.startRun(ctx, &liveTask{}, r, func(err error) {
+		l.startRun(ctx, &followedTask{}, r, func(err error) {
 			one.Lock()
 			defer one.Unlock()
 			errs[i] = err
@@ -67,13 +67,13 @@ func followTasks(ctx context.Context, f *factory.Factory, c *client.Client, n Ta
 	return batch.ForEach(ctx, f, errs, func(err error) error { return err })
 }
 
-// live follows tasks: events announce their runs, and each run has a follower. One goroutine owns all fields,
+// taskFollower follows tasks: events announce their runs, and each run has a follower. One goroutine owns all fields,
 // except for those that the followers use.
-type live struct {
+type taskFollower struct {
 	*Merger
 	c       *client.Client
-	o       reading
-	tasks   map[selection.Ref]*liveTask
+	o       logFlags
+	tasks   map[selection.Ref]*followedTask
 	cancel  context.CancelCauseFunc
 	tails   sync.WaitGroup
 	slots   chan struct{}
@@ -81,11 +81,11 @@ type live struct {
 	dropped atomic.Bool  // a message has reported that runs are not shown
 }
 
-// liveTask contains the known runs of a task, the oldest first.
-type liveTask struct{ runs []*liveRun }
+// followedTask contains the known runs of a task, the oldest first.
+type followedTask struct{ runs []*followedRun }
 
-// liveRun is a run that is followed.
-type liveRun struct {
+// followedRun is a run that is followed.
+type followedRun struct {
 	id   string
 	poke wake.Signal
 	done chan struct{} // closed when all of its output has been printed
@@ -93,7 +93,7 @@ type liveRun struct {
 }
 
 // isDone reports whether all of the run's output has been printed.
-func (r *liveRun) isDone() bool {
+func (r *followedRun) isDone() bool {
 	select {
 	case <-r.done:
 		return true
@@ -103,7 +103,7 @@ func (r *liveRun) isDone() bool {
 }
 
 // followTasks follows tasks until ctx ends or the server refuses the request.
-func (l *live) followTasks(ctx context.Context, n Tasks) error {
+func (l *taskFollower) followTasks(ctx context.Context, n Tasks) error {
 	events, begun, ended := make(chan task.Event, 256), make(chan struct{}), make(chan error, 1)
 	l.tails.Go(func() { ended <- l.readEvents(ctx, n.tasks, events, begun) })
 
@@ -128,7 +128,7 @@ func (l *live) followTasks(ctx context.Context, n Tasks) error {
 }
 
 // endReason returns the reason of the end. The error of a follower takes precedence.
-func (l *live) endReason(ctx context.Context, err error) error {
+func (l *taskFollower) endReason(ctx context.Context, err error) error {
 	if cause := context.Cause(ctx); cause != nil {
 		return cause
 	}
@@ -136,7 +136,7 @@ func (l *live) endReason(ctx context.Context, err error) error {
 }
 
 // readEvents reads the events of tasks until ctx ends or the server refuses the request.
-func (l *live) readEvents(ctx context.Context, tasks []selection.Ref, events chan<- task.Event, begun chan<- struct{}) error {
+func (l *taskFollower) readEvents(ctx context.Context, tasks []selection.Ref, events chan<- task.Event, begun chan<- struct{}) error {
 	// One stream covers all tasks. It is limited to their namespace, or to the task if there is only one.
 	o := client.EventOptions{Namespace: tasks[0].Namespace, Kinds: []string{task.EventRun}, Begun: func() { close(begun) }}
 	if slices.ContainsFunc(tasks, func(r selection.Ref) bool { return r.Namespace != o.Namespace }) {
@@ -173,7 +173,7 @@ func (l *live) readEvents(ctx context.Context, tasks []selection.Ref, events cha
 }
 
 // showBacklog starts followers for the runs that exist already.
-func (l *live) showBacklog(ctx context.Context, n Tasks) error {
+func (l *taskFollower) showBacklog(ctx context.Context, n Tasks) error {
 	runs, err := l.initialRuns(ctx, n)
 	if err == nil {
 		runs, _, err = replaceByParts(ctx, l.Merger.Factory, l.c, runs)
@@ -188,10 +188,10 @@ func (l *live) showBacklog(ctx context.Context, n Tasks) error {
 	for _, r := range runs {
 		t := l.tasks[selection.Ref{Namespace: r.Namespace, Name: r.Task}]
 		if t == nil {
-			t = &liveTask{} // a single run whose task is not followed
+			t = &followedTask{} // a single run whose task is not followed
 		}
 
-		if !slices.ContainsFunc(t.runs, func(known *liveRun) bool { return known.id == r.ID }) {
+		if !slices.ContainsFunc(t.runs, func(known *followedRun) bool { return known.id == r.ID }) {
 			l.startRun(ctx, t, r, l.printFailure)
 		}
 	}
@@ -200,7 +200,7 @@ func (l *live) showBacklog(ctx context.Context, n Tasks) error {
 }
 
 // initialRuns returns the runs with which to begin.
-func (l *live) initialRuns(ctx context.Context, n Tasks) ([]task.Run, error) {
+func (l *taskFollower) initialRuns(ctx context.Context, n Tasks) ([]task.Run, error) {
 	if len(n.tasks) > MostListed {
 		l.Tell("following %d tasks: active runs, and runs that start from now on", len(n.tasks))
 		return l.runningNow(ctx, n)
@@ -246,7 +246,7 @@ func (l *live) initialRuns(ctx context.Context, n Tasks) ([]task.Run, error) {
 
 // runningNow returns the runs that are active now. For runs with parts it returns only the parts, because one
 // call lists them for all tasks.
-func (l *live) runningNow(ctx context.Context, n Tasks) ([]task.Run, error) {
+func (l *taskFollower) runningNow(ctx context.Context, n Tasks) ([]task.Run, error) {
 	runs, err := l.c.Runs.List(ctx, client.RunListOptions{Namespace: l.Scope(), States: []task.State{task.Running, task.Paused}, Parts: true})
 	if err != nil {
 		return nil, err
@@ -260,7 +260,7 @@ func (l *live) runningNow(ctx context.Context, n Tasks) ([]task.Run, error) {
 }
 
 // applyEvent starts or wakes the follower of the run in an event.
-func (l *live) applyEvent(ctx context.Context, e task.Event) {
+func (l *taskFollower) applyEvent(ctx context.Context, e task.Event) {
 	if e.Kind == task.EventGap {
 		l.Tell("some events were lost; some runs may not be shown")
 		return
@@ -290,7 +290,7 @@ func (l *live) applyEvent(ctx context.Context, e task.Event) {
 }
 
 // startRun starts a follower of a run. It waits until the output of the task's ended runs has been printed.
-func (l *live) startRun(ctx context.Context, t *liveTask, r task.Run, failed func(error)) {
+func (l *taskFollower) startRun(ctx context.Context, t *followedTask, r task.Run, failed func(error)) {
 	if l.pending.Load() >= mostPending {
 		if !l.dropped.Swap(true) {
 			l.Tell("too many runs at the same time; some are not shown")
@@ -301,21 +301,21 @@ func (l *live) startRun(ctx context.Context, t *liveTask, r task.Run, failed fun
 	l.pending.Add(1)
 	t.forgetShown()
 
-	var before []*liveRun
+	var before []*followedRun
 	for _, known := range t.runs {
 		if known.over {
 			before = append(before, known)
 		}
 	}
 
-	run := &liveRun{id: r.ID, poke: wake.NewSignal(), done: make(chan struct{}), over: r.State.Final()}
+	run := &followedRun{id: r.ID, poke: wake.NewSignal(), done: make(chan struct{}), over: r.State.Final()}
 	t.runs = append(t.runs, run)
 
 	f := &RunFollower{M: l.Merger, C: l.c, Run: r, lines: l.o.tail, First: l.o.attempt, only: l.o.attempt > 0}
 	if len(l.tasks) > 0 {
-		f.poke, f.stubborn = run.poke, true // events also announce parts
+		f.poke, f.keepTrying = run.poke, true // events also announce parts
 	} else {
-		f.Part = func(p task.Run) { l.startRun(ctx, &liveTask{}, p, failed) }
+		f.Part = func(p task.Run) { l.startRun(ctx, &followedTask{}, p, failed) }
 	}
 
 	l.tails.Go(func() {
@@ -351,7 +351,7 @@ func (l *live) startRun(ctx context.Context, t *liveTask, r task.Run, failed fun
 }
 
 // printFailure prints an error that concerns only one of several runs.
-func (l *live) printFailure(err error) {
+func (l *taskFollower) printFailure(err error) {
 	if errors.Is(err, task.ErrNotFound) {
 		return // the run was deleted with its task
 	}
@@ -359,7 +359,7 @@ func (l *live) printFailure(err error) {
 }
 
 // forgetShown removes runs whose output has been printed, except for the latest ones.
-func (t *liveTask) forgetShown() {
+func (t *followedTask) forgetShown() {
 	for i := 0; len(t.runs) > minKnownRuns && i < len(t.runs); {
 		if t.runs[i].over && t.runs[i].isDone() {
 			t.runs = slices.Delete(t.runs, i, i+1)

@@ -22,8 +22,8 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// reading contains the flags of the command.
-type reading struct {
+// logFlags contains the flags of the command.
+type logFlags struct {
 	selection.Flags
 	follow        bool
 	attempt, tail int
@@ -34,7 +34,7 @@ type reading struct {
 
 // Command returns "carillon logs".
 func Command(f *factory.Factory) *cobra.Command {
-	var o reading
+	var o logFlags
 	cmd := &cobra.Command{
 		Use:   "logs RUN... | -l SELECTOR",
 		Short: "Print or follow the output of runs",
@@ -88,7 +88,7 @@ func Command(f *factory.Factory) *cobra.Command {
 const usualTail = 10
 
 // checkReading checks the flags and parses --since.
-func checkReading(f *factory.Factory, cmd *cobra.Command, o *reading) error {
+func checkReading(f *factory.Factory, cmd *cobra.Command, o *logFlags) error {
 	switch {
 	case o.attempt < 0:
 		return failure.Usage("--attempt %d: must not be negative", o.attempt)
@@ -200,7 +200,7 @@ func beginOf(r task.Run) time.Time {
 // chooseRuns selects the runs of a task to print. runs is sorted from the newest to the oldest; the result is
 // sorted from the oldest to the newest. It contains the latest run, or with --since all runs since that time.
 // With -f it also contains all runs that have not ended.
-func (o *reading) chooseRuns(runs []task.Run) []task.Run {
+func (o *logFlags) chooseRuns(runs []task.Run) []task.Run {
 	var list []task.Run
 	for _, r := range runs {
 		if r.State == task.Skipped || r.State == task.Missed {
@@ -219,7 +219,7 @@ func (o *reading) chooseRuns(runs []task.Run) []task.Run {
 }
 
 // runsOf returns the runs of a task to print. If there is no such task, the word may be a prefix of a run's id.
-func runsOf(ctx context.Context, f *factory.Factory, c *client.Client, r selection.Ref, o *reading) ([]task.Run, error) {
+func runsOf(ctx context.Context, f *factory.Factory, c *client.Client, r selection.Ref, o *logFlags) ([]task.Run, error) {
 	runs, err := c.Runs.ListByTask(ctx, r.Namespace, r.Name, client.RunListOptions{})
 	if err == nil {
 		return o.chooseRuns(runs), nil
@@ -235,7 +235,7 @@ func runsOf(ctx context.Context, f *factory.Factory, c *client.Client, r selecti
 }
 
 // printLogs prints the output of runs, without following them.
-func printLogs(ctx context.Context, f *factory.Factory, c *client.Client, n Tasks, o reading) error {
+func printLogs(ctx context.Context, f *factory.Factory, c *client.Client, n Tasks, o logFlags) error {
 	runs := n.Runs
 	failed := batch.ForEach(ctx, f, n.tasks, func(r selection.Ref) error {
 		list, err := runsOf(ctx, f, c, r, &o)
@@ -326,10 +326,10 @@ func (m *Merger) printRun(ctx context.Context, c *client.Client, r task.Run, o c
 
 // source is the output of one run while it is read.
 type source struct {
-	output *RunOutput
-	body   *client.LogStream // nil: only the end of the output is available
-	kept   string            // the end of the output from the record of the run
-	some   bool              // some output has been read
+	output  *RunOutput
+	body    *client.LogStream // nil: only the end of the output is available
+	kept    string            // the end of the output from the record of the run
+	hasRead bool              // hasRead output has been read
 }
 
 // openSource opens the output of a run. If the output is gone, the end that the record of the run contains is
@@ -363,10 +363,10 @@ func (s *source) nextPiece() (p client.LogPiece, err error) {
 		err = fmt.Errorf("read the output of %s: %w", s.output.run.ID, err)
 	}
 
-	s.some = s.some || len(p.Text) > 0
+	s.hasRead = s.hasRead || len(p.Text) > 0
 	m := s.output.m
 
-	if err == io.EOF && !s.some {
+	if err == io.EOF && !s.hasRead {
 		switch {
 		case m.parts:
 		case m.prefixed:

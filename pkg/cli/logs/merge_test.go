@@ -258,7 +258,7 @@ func TestMerger_TellsThatNobodyReads(t *testing.T) {
 	for i, l := range outputs {
 		wg.Go(func() {
 			if _, err := fmt.Fprintf(l, "%d\n", i); err == nil {
-				t.Error("it goes on")
+				t.Error("the output continues")
 			}
 		})
 	}

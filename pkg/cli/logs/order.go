@@ -27,7 +27,7 @@ func (m *Merger) printByTime(ctx context.Context, c *client.Client, runs []task.
 	}()
 
 	// more reads the next piece of a source. It returns false at the end or after an error.
-	more := func(s *ordered) bool {
+	more := func(s *orderedPiece) bool {
 		p, err := s.nextPiece()
 		if err != nil {
 			s.closeSource()
@@ -53,7 +53,7 @@ func (m *Merger) printByTime(ctx context.Context, c *client.Client, runs []task.
 			}
 
 			if err == nil {
-				if first := (&ordered{source: s, place: next, at: beginOf(runs[next])}); more(first) {
+				if first := (&orderedPiece{source: s, place: next, at: beginOf(runs[next])}); more(first) {
 					heap.Push(&open, first)
 				}
 			}
@@ -83,8 +83,8 @@ func (m *Merger) printByTime(ctx context.Context, c *client.Client, runs []task.
 	return batch.ForEach(ctx, m.Factory, errs, func(err error) error { return err })
 }
 
-// ordered is a source with its next piece.
-type ordered struct {
+// orderedPiece is a source with its next piece.
+type orderedPiece struct {
 	*source
 	place int
 	piece client.LogPiece
@@ -92,7 +92,7 @@ type ordered struct {
 }
 
 // byTime is a heap of sources, ordered by the times of their next pieces.
-type byTime []*ordered
+type byTime []*orderedPiece
 
 func (b byTime) Len() int { return len(b) }
 func (b byTime) Less(i, j int) bool {
@@ -102,7 +102,7 @@ func (b byTime) Less(i, j int) bool {
 	return b[i].place < b[j].place
 }
 func (b byTime) Swap(i, j int) { b[i], b[j] = b[j], b[i] }
-func (b *byTime) Push(x any)   { *b = append(*b, x.(*ordered)) }
+func (b *byTime) Push(x any)   { *b = append(*b, x.(*orderedPiece)) }
 func (b *byTime) Pop() any {
 	last := (*b)[len(*b)-1]
 	*b = (*b)[:len(*b)-1]

@@ -3,7 +3,6 @@ package namespace
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -37,48 +36,24 @@ func Command(f *factory.Factory) *cobra.Command {
 }
 
 // namespaces are namespaces as commands name them.
-func namespaces(f *factory.Factory) batch.Named[*client.Client] {
-	return batch.Named[*client.Client]{
-		Kind: "namespace", Connect: f.Connect,
-		List: func(ctx context.Context, c *client.Client) ([]string, error) {
-			list, err := c.Namespaces.List(ctx)
-			names := make([]string, len(list))
-			for i, n := range list {
-				names[i] = n.Name
-			}
-			return names, err
-		},
-		Get: func(ctx context.Context, c *client.Client, name string) error {
-			_, err := c.Namespaces.Get(ctx, name)
-			return err
-		},
-		Delete: func(ctx context.Context, c *client.Client, name string) error {
-			return c.Namespaces.Delete(ctx, name, 0)
-		},
-	}
+var namespaces = batch.Named[task.Namespace]{
+	Kind: "namespace", Name: func(n task.Namespace) string { return n.Name },
+	List: func(ctx context.Context, c *client.Client) ([]task.Namespace, error) { return c.Namespaces.List(ctx) },
+	Get: func(ctx context.Context, c *client.Client, name string) (task.Namespace, error) {
+		return c.Namespaces.Get(ctx, name)
+	},
+	Delete: func(ctx context.Context, c *client.Client, name string) error {
+		return c.Namespaces.Delete(ctx, name, 0)
+	},
 }
 
 func listCommand(f *factory.Factory) *cobra.Command {
-	return &cobra.Command{
+	return batch.BindList(f, &cobra.Command{
 		Use:     "list",
 		Aliases: []string{"ls"},
 		Short:   "List the namespaces that you may read",
 		Example: "  carillon namespace list\n  carillon namespace list -o wide",
-		Args:    factory.Args(0, 0, ""), ValidArgsFunction: cobra.NoFileCompletions,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			c, err := f.Connect()
-			if err != nil {
-				return err
-			}
-
-			list, err := c.Namespaces.List(cmd.Context())
-			if err != nil {
-				return err
-			}
-
-			return output.EmitList(&f.Printer, list, func(n task.Namespace) string { return n.Name }, func(wide bool) *output.Table { return namespaceTable(f, list, wide) })
-		},
-	}
+	}, namespaces, func(list []task.Namespace, wide bool) *output.Table { return namespaceTable(f, list, wide) })
 }
 
 func namespaceTable(f *factory.Factory, list []task.Namespace, wide bool) *output.Table {
@@ -123,25 +98,14 @@ func allowedText(names []string, none string) string {
 }
 
 func getCommand(f *factory.Factory) *cobra.Command {
-	return &cobra.Command{
+	return batch.BindGet(f, &cobra.Command{
 		Use:     "get NAME",
 		Short:   "Show what the tasks of a namespace may be",
 		Example: "  carillon namespace get billing\n  carillon namespace get billing -o yaml",
 		Args:    factory.Args(1, 1, "the namespace's name"), ValidArgsFunction: complete.At(complete.Namespaces(f), nil),
-		RunE: func(cmd *cobra.Command, words []string) error {
-			c, err := f.Connect()
-			if err != nil {
-				return err
-			}
-
-			n, err := c.Namespaces.Get(cmd.Context(), words[0])
-			if err != nil {
-				return namespaces(f).Missing(cmd.Context(), f, c, words[0], err)
-			}
-
-			return output.EmitOne(&f.Printer, n, n.Name, func(d *output.Details) { describeNamespace(f, d, n) })
-		},
-	}
+	}, namespaces, func(_ context.Context, _ *client.Client, d *output.Details, n task.Namespace) {
+		describeNamespace(f, d, n)
+	})
 }
 
 func describeNamespace(f *factory.Factory, d *output.Details, n task.Namespace) {
@@ -157,16 +121,26 @@ func describeNamespace(f *factory.Factory, d *output.Details, n task.Namespace) 
 	d.Field("Shell actions", "%s", shell)
 	d.Field("Environment files", "%s", allowedText(n.EnvFiles, "none"))
 	d.Field("Nodes", "%s", cmp.Or(n.Nodes, "all"))
+	d.Field("Reads of output", "%s", recordedText(n.AuditReads))
 	d.Field("Created", "%s", view.ChangedText(f, n.CreatedAt, n.CreatedBy))
 	d.Field("Updated", "%s", view.ChangedText(f, n.UpdatedAt, n.UpdatedBy))
 	d.Field("Revision", "%s", view.RevisionText(n.Revision))
 }
 
+// recordedText says whether reads of output leave audit records.
+func recordedText(recorded bool) string {
+	if recorded {
+		return "have audit records"
+	}
+	return ""
+}
+
 // namespaceFlags are the flags of create and update.
 type namespaceFlags struct {
 	runAs, groups, envFiles []string
-	shell                   bool
+	shell, auditReads       bool
 	nodes, description      string
+	dryRun                  bool
 }
 
 func (o *namespaceFlags) bind(f *factory.Factory, cmd *cobra.Command) {
@@ -176,7 +150,9 @@ func (o *namespaceFlags) bind(f *factory.Factory, cmd *cobra.Command) {
 	flags.BoolVar(&o.shell, "shell", false, "tasks may use shell actions")
 	flags.StringSliceVar(&o.envFiles, "env-files", nil, "environment files on nodes that tasks may read: absolute `PATHS`, directories that end in /, or * for any (default: none)")
 	flags.StringVar(&o.nodes, "nodes", "", "`SELECTOR` of the nodes that run the tasks (default: all nodes)")
+	flags.BoolVar(&o.auditReads, "audit-reads", false, "write an audit record of each request that reads the output of a run")
 	flags.StringVar(&o.description, "description", "", "`TEXT` that describes the namespace")
+	flags.BoolVar(&o.dryRun, "dry-run", false, "validate the change on the server and print it, without making it")
 	complete.Register(cmd, "nodes", complete.NodeLabels(f))
 }
 
@@ -188,6 +164,7 @@ func (o *namespaceFlags) apply(cmd *cobra.Command, n *task.Namespace) (changed b
 		"shell":       func() { n.Shell = o.shell },
 		"env-files":   func() { n.EnvFiles = o.envFiles },
 		"nodes":       func() { n.Nodes = o.nodes },
+		"audit-reads": func() { n.AuditReads = o.auditReads },
 		"description": func() { n.Description = o.description },
 	} {
 		if cmd.Flags().Changed(flag) {
@@ -206,11 +183,12 @@ var unsettable = map[string]func(*task.Namespace){
 	"shell":       func(n *task.Namespace) { n.Shell = false },
 	"env-files":   func(n *task.Namespace) { n.EnvFiles = nil },
 	"nodes":       func(n *task.Namespace) { n.Nodes = "" },
+	"audit-reads": func(n *task.Namespace) { n.AuditReads = false },
 	"description": func(n *task.Namespace) { n.Description = "" },
 }
 
 // unsettableNames are their names, in the order of the help.
-var unsettableNames = []string{"run-as", "groups", "shell", "env-files", "nodes", "description"}
+var unsettableNames = []string{"run-as", "groups", "shell", "env-files", "nodes", "audit-reads", "description"}
 
 func createCommand(f *factory.Factory) *cobra.Command {
 	var o namespaceFlags
@@ -237,12 +215,15 @@ func createCommand(f *factory.Factory) *cobra.Command {
 
 		n := task.Namespace{Name: words[0]}
 		o.apply(cmd, &n)
+		if o.dryRun {
+			return printDryRun(cmd.Context(), f, c, n, client.Writing{Create: true})
+		}
 
 		change, err := factory.RetryBusy(cmd.Context(), func() (client.NamespaceChange, error) {
 			return c.Namespaces.Put(cmd.Context(), n, client.Writing{Create: true})
 		})
 		if err != nil {
-			return existing(f, n.Name, err)
+			return namespaces.ExplainExisting(f, n.Name, err)
 		}
 
 		if f.ForPeople() {
@@ -257,18 +238,6 @@ func createCommand(f *factory.Factory) *cobra.Command {
 	return cmd
 }
 
-// existing adds to the error of a namespace that exists already how to change it.
-func existing(f *factory.Factory, name string, err error) error {
-	if !errors.Is(err, task.ErrExists) {
-		return err
-	}
-
-	fail := f.Explain(err)
-	fail.Hint = cmp.Or(fail.Hint, "change it with: carillon namespace update "+name)
-
-	return fail
-}
-
 func updateCommand(f *factory.Factory) *cobra.Command {
 	var o namespaceFlags
 	var unset []string
@@ -277,9 +246,9 @@ func updateCommand(f *factory.Factory) *cobra.Command {
 		Use:   "update NAME",
 		Short: "Change what the tasks of a namespace may be",
 		Long: "Change a namespace. A flag replaces its whole list, and --unset clears it. The command names tasks that the namespace\n" +
-			"no longer allows: their runs fail until you change the tasks or the namespace.",
+			"no longer allows: their runs fail until you change the tasks or the namespace. Check this first with --dry-run.",
 		Example: `  carillon namespace update billing --run-as billing
-  carillon namespace update billing --shell=false --unset env-files
+  carillon namespace update billing --shell=false --unset env-files --dry-run
   carillon namespace update billing --nodes 'pool in (batch, spare)'`,
 		Args: factory.Args(1, 1, "the namespace's name"), ValidArgsFunction: complete.At(complete.Namespaces(f), nil),
 	}
@@ -302,9 +271,9 @@ func updateCommand(f *factory.Factory) *cobra.Command {
 			return err
 		}
 
-		before, err := c.Namespaces.Get(cmd.Context(), words[0])
+		before, err := namespaces.Find(cmd.Context(), f, c, words[0])
 		if err != nil {
-			return namespaces(f).Missing(cmd.Context(), f, c, words[0], err)
+			return err
 		}
 
 		n := before
@@ -316,9 +285,12 @@ func updateCommand(f *factory.Factory) *cobra.Command {
 		}
 
 		// What was read is what is replaced: nobody's change is lost.
-		change, err := factory.RetryBusy(cmd.Context(), func() (client.NamespaceChange, error) {
-			return c.Namespaces.Put(cmd.Context(), n, client.Writing{Revision: cmp.Or(revision, before.Revision)})
-		})
+		as := client.Writing{Revision: cmp.Or(revision, before.Revision)}
+		if o.dryRun {
+			return printDryRun(cmd.Context(), f, c, n, as)
+		}
+
+		change, err := factory.RetryBusy(cmd.Context(), func() (client.NamespaceChange, error) { return c.Namespaces.Put(cmd.Context(), n, as) })
 		if err != nil {
 			return err
 		}
@@ -338,6 +310,25 @@ func updateCommand(f *factory.Factory) *cobra.Command {
 	}
 
 	return cmd
+}
+
+// printDryRun has the server validate a change of a namespace, and prints it, with the tasks that it would forbid.
+func printDryRun(ctx context.Context, f *factory.Factory, c *client.Client, n task.Namespace, as client.Writing) error {
+	change, err := c.Namespaces.DryRunPut(ctx, n, as)
+	if err != nil {
+		return namespaces.ExplainExisting(f, n.Name, err)
+	}
+
+	if !f.ForPeople() {
+		return output.EmitOne(&f.Printer, change, n.Name, nil)
+	}
+
+	if err := view.PrintDryRun(f, "namespace "+n.Name, change.DryRun); err != nil {
+		return err
+	}
+	warnForbidden(f, change)
+
+	return nil
 }
 
 // warnForbidden names the tasks that a namespace no longer allows.
@@ -373,5 +364,5 @@ func deleteCommand(f *factory.Factory) *cobra.Command {
 			"of the namespace remain.",
 		Example:           "  carillon namespace delete billing\n  carillon namespace delete 'tmp-*' --dry-run",
 		ValidArgsFunction: complete.Namespaces(f),
-	}, "delete", "deleted", namespaces(f))
+	}, "delete", "deleted", namespaces)
 }

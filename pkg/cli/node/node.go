@@ -21,7 +21,7 @@ func Command(f *factory.Factory) *cobra.Command {
 	cmd := &cobra.Command{Use: "node", Aliases: []string{"nodes"}, Short: "Show and drain nodes"}
 	cmd.AddGroup(&cobra.Group{ID: "look", Title: "View:"}, &cobra.Group{ID: "change", Title: "Change:"})
 	factory.AddGroup(cmd, "look", listCommand(f), getCommand(f))
-	factory.AddGroup(cmd, "change", drainCommand(f), cordonCommand(f), resumeCommand(f))
+	factory.AddGroup(cmd, "change", drainCommand(f), cordonCommand(f), resumeCommand(f), limitCommand(f))
 
 	return cmd
 }
@@ -35,7 +35,8 @@ func listCommand(f *factory.Factory) *cobra.Command {
 		Aliases: []string{"ls"},
 		Short:   "List nodes",
 		Long: "List the nodes that are online. STATE shows whether a node accepts runs. A node that is blocked is over one of\n" +
-			"its own limits (max_load, min_memory_free, min_disk_free) and gets no new runs until it is below the limit again.",
+			"its own limits (max_load, min_memory_free, min_disk_free) and gets no new runs until it is below the limit again.\n" +
+			"\"ignored\" names labels that the node announces and that do not count; see carillon node limit.",
 		Example: "  carillon node list\n  carillon node list -o wide\n  carillon node list -w\n  carillon node list -l 'disk_free > 10Gi, load1 < 4'\n" +
 			"  carillon node list --columns name,cpus,load,memory-free,disk-free",
 		Args: factory.Args(0, 0, ""),
@@ -86,7 +87,7 @@ func nodeTable(f *factory.Factory, nodes []task.Node, wide bool) *output.Table {
 		row := []string{n.Name, nodeState(f, n), output.OneLine(strings.Join(n.Roles, ",")), fmt.Sprintf("%d/%d", n.Running, n.Slots),
 			fmt.Sprint(n.Shards), uptimeText(f, n), output.OneLine(n.Address), output.OneLine(n.Version)}
 		if wide {
-			row = append(append(row, factCells(f, n.Facts)...), fmt.Sprint(n.Weight), output.OneLine(n.Instance), output.Labels(n.Labels))
+			row = append(append(row, factCells(f, n.Facts)...), fmt.Sprint(n.Weight), output.OneLine(n.Instance), output.Labels(n.Labels)+ignoredText(n))
 		}
 
 		g.AddRow(row...)
@@ -99,9 +100,9 @@ func nodeTable(f *factory.Factory, nodes []task.Node, wide bool) *output.Table {
 func nodeState(f *factory.Factory, n task.Node) string {
 	switch {
 	case n.Ineligible != "": // it owns no shards, whatever its state is
-		return f.Paint(output.Red, output.OneLine(n.State+", "+n.Ineligible+blockedText(n)))
-	case len(n.Blocked) > 0:
-		return f.Paint(output.Yellow, output.OneLine(n.State+blockedText(n)))
+		return f.Paint(output.Red, output.OneLine(n.State+", "+n.Ineligible+blockedText(n)+ignoredText(n)))
+	case len(n.Blocked)+len(n.IgnoredLabels) > 0:
+		return f.Paint(output.Yellow, output.OneLine(n.State+blockedText(n)+ignoredText(n)))
 	case n.State == task.NodeReady:
 		return f.Paint(output.Green, n.State)
 	}
@@ -115,6 +116,14 @@ func blockedText(n task.Node) string {
 		return ""
 	}
 	return ", blocked: " + strings.Join(n.Blocked, " ")
+}
+
+// ignoredText names the labels that a node announces although its limit does not allow them.
+func ignoredText(n task.Node) string {
+	if len(n.IgnoredLabels) == 0 {
+		return ""
+	}
+	return ", ignored: " + output.Labels(n.IgnoredLabels)
 }
 
 // ineligibleText explains why a node owns no shards.
@@ -178,7 +187,7 @@ func describeNode(f *factory.Factory, d *output.Details, n task.Node) {
 	d.Field("Name", "%s", n.Name)
 	d.StyledField("State", nodeState(f, n)+ineligibleText(n))
 	d.Field("Roles", "%s", strings.Join(n.Roles, ", "))
-	d.Field("Labels", "%s", output.Labels(n.Labels))
+	d.Field("Labels", "%s%s", output.Labels(n.Labels), ignoredText(n))
 	d.Field("Running", "%d of %d slots", n.Running, n.Slots)
 	d.Field("Shards", "%d, weight %d", n.Shards, n.Weight)
 	describeFacts(f, d, n.Facts)

@@ -221,7 +221,7 @@ func nodesOf(ctx context.Context, c *client.Client, words []string, selector str
 // awaitDrained waits until nodes own no shards and run nothing, and prints their progress. It updates drained
 // to the records that it read last.
 func awaitDrained(ctx context.Context, f *factory.Factory, c *client.Client, drained []task.Node, limit time.Duration) error {
-	told, since := "", time.Time{}
+	reported, since := "", time.Time{}
 	names := nodeNames(drained)
 
 	for {
@@ -242,7 +242,7 @@ func awaitDrained(ctx context.Context, f *factory.Factory, c *client.Client, dra
 		case ctx.Err() != nil:
 			if errors.Is(ctx.Err(), context.DeadlineExceeded) {
 				return &failure.Error{Exit: failure.ExitUnavailable, Problem: failure.Problem{Code: client.CodeUnavailable,
-					Message: fmt.Sprintf("not drained within %s: %s", limit, cmp.Or(told, "no node responds")),
+					Message: fmt.Sprintf("not drained within %s: %s", limit, cmp.Or(reported, "no node responds")),
 					Hint:    "the drain continues; check it with carillon node list, or end it with carillon node resume"}}
 			}
 
@@ -256,8 +256,8 @@ func awaitDrained(ctx context.Context, f *factory.Factory, c *client.Client, dra
 			return nil
 		}
 
-		if words := strings.Join(left, "; "); err == nil && words != told && (told == "" || f.Now().Sub(since) > time.Second) {
-			told, since = words, f.Now()
+		if words := strings.Join(left, "; "); err == nil && words != reported && (reported == "" || f.Now().Sub(since) > time.Second) {
+			reported, since = words, f.Now()
 			f.Note("%s", words)
 			if !slices.ContainsFunc(nodes, func(n task.Node) bool { return n.Owns() }) {
 				f.Note("no other node can own shards now")

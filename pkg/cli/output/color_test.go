@@ -19,7 +19,7 @@ func TestColours_AreLeftOutWhereTheyAreNotWanted(t *testing.T) {
 		{"never", true, nil, false},
 	}
 	for _, c := range cases {
-		d := newDesk()
+		d := newTestPrinter()
 		d.Color, d.Terminal = c.color, func(any) (int, bool) { return 80, c.tty }
 		if c.env != nil {
 			d.env = c.env

@@ -7,15 +7,15 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// desk is a printer with a fixed clock and streams that a test reads.
-type desk struct {
+// testPrinter is a printer with a fixed clock and streams that a test reads.
+type testPrinter struct {
 	*Printer
 	out, errs bytes.Buffer
 	env       map[string]string
 }
 
-func newDesk() *desk {
-	d := &desk{env: map[string]string{}}
+func newTestPrinter() *testPrinter {
+	d := &testPrinter{env: map[string]string{}}
 	d.Printer = &Printer{
 		Out: &d.out, Err: &d.errs, Env: func(k string) string { return d.env[k] },
 		Now:      func() time.Time { return time.Date(2026, 11, 20, 22, 12, 0, 0, time.UTC) },

@@ -13,7 +13,7 @@ var escapes = regexp.MustCompile("\x1b\\[[0-9;]*m")
 
 func TestTable_IsCutForTerminalsOnly(t *testing.T) {
 	for _, width := range []int{0, 40} {
-		d := newDesk()
+		d := newTestPrinter()
 		d.Terminal = func(any) (int, bool) { return width, width > 0 }
 		g := &Table{Headers: []string{"NAME", "RESULT"}}
 		g.AddRow("a", d.StateText(task.Succeeded, strings.Repeat("long ", 20)))
@@ -42,7 +42,7 @@ func TestTable_IsCutForTerminalsOnly(t *testing.T) {
 }
 
 func TestTable_KeepsTheResultOnANarrowTerminal(t *testing.T) {
-	d := newDesk()
+	d := newTestPrinter()
 	d.ASCII, d.Color = true, "never"
 	d.Terminal = func(any) (int, bool) { return 80, true }
 	g := &Table{Headers: []string{"NAME", "SCHEDULE", "NEXT", "LEFT", "LAST", "RESULT", "LAST 10"}}

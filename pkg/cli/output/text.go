@@ -11,11 +11,11 @@ import (
 )
 
 // Plural returns a number with its noun: "1 run", "2 runs".
-func Plural(n int64, what string) string {
+func Plural(n int64, noun string) string {
 	if n == 1 {
-		return "1 " + what
+		return "1 " + noun
 	}
-	return fmt.Sprintf("%d %ss", n, what)
+	return fmt.Sprintf("%d %ss", n, noun)
 }
 
 // Sanitize replaces control characters, which could move the cursor or execute terminal commands. Texts come

@@ -3,7 +3,6 @@ package role
 import (
 	"cmp"
 	"context"
-	"errors"
 	"slices"
 	"strings"
 
@@ -36,48 +35,23 @@ func Command(f *factory.Factory) *cobra.Command {
 }
 
 // roles are roles as commands name them.
-func roles(f *factory.Factory) batch.Named[*client.Client] {
-	return batch.Named[*client.Client]{
-		Kind: "role", Connect: f.Connect,
-		List: func(ctx context.Context, c *client.Client) ([]string, error) {
-			list, err := c.Roles.List(ctx)
-			var names []string
-			for _, r := range list {
-				if !r.BuiltIn { // a glob means those that can be deleted
-					names = append(names, r.Name)
-				}
-			}
-			return names, err
-		},
-		Get: func(ctx context.Context, c *client.Client, name string) error {
-			_, err := c.Roles.Get(ctx, name)
-			return err
-		},
-		Delete: func(ctx context.Context, c *client.Client, name string) error { return c.Roles.Delete(ctx, name, 0) },
-	}
+var roles = batch.Named[task.Role]{
+	Kind: "role", Name: func(r task.Role) string { return r.Name },
+	List: func(ctx context.Context, c *client.Client) ([]task.Role, error) { return c.Roles.List(ctx) },
+	Get: func(ctx context.Context, c *client.Client, name string) (task.Role, error) {
+		return c.Roles.Get(ctx, name)
+	},
+	Delete:    func(ctx context.Context, c *client.Client, name string) error { return c.Roles.Delete(ctx, name, 0) },
+	Permanent: func(r task.Role) bool { return r.BuiltIn },
 }
 
 func listCommand(f *factory.Factory) *cobra.Command {
-	return &cobra.Command{
+	return batch.BindList(f, &cobra.Command{
 		Use:     "list",
 		Aliases: []string{"ls"},
 		Short:   "List roles, the built-in ones first",
 		Example: "  carillon role list\n  carillon role list -o wide",
-		Args:    factory.Args(0, 0, ""), ValidArgsFunction: cobra.NoFileCompletions,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			c, err := f.Connect()
-			if err != nil {
-				return err
-			}
-
-			list, err := c.Roles.List(cmd.Context())
-			if err != nil {
-				return err
-			}
-
-			return output.EmitList(&f.Printer, list, func(r task.Role) string { return r.Name }, func(wide bool) *output.Table { return roleTable(f, list, wide) })
-		},
-	}
+	}, roles, func(list []task.Role, wide bool) *output.Table { return roleTable(f, list, wide) })
 }
 
 func roleTable(f *factory.Factory, list []task.Role, wide bool) *output.Table {
@@ -109,54 +83,18 @@ func typeText(r task.Role) string {
 }
 
 func getCommand(f *factory.Factory) *cobra.Command {
-	return &cobra.Command{
+	return batch.BindGet(f, &cobra.Command{
 		Use:     "get NAME",
 		Short:   "Show a role, its rules, and the bindings that use it",
 		Example: "  carillon role get editor\n  carillon role get editor -o yaml",
 		Args:    factory.Args(1, 1, "the role's name"), ValidArgsFunction: complete.At(complete.Roles(f), nil),
-		RunE: func(cmd *cobra.Command, words []string) error {
-			ctx := cmd.Context()
-			c, err := f.Connect()
-			if err != nil {
-				return err
-			}
-
-			r, err := getRole(ctx, f, c, words[0])
-			if err != nil {
-				return err
-			}
-
-			return output.EmitOne(&f.Printer, r, r.Name, func(d *output.Details) { describeRole(f, d, r, bindingsOf(ctx, f, c, r)) })
-		},
-	}
-}
-
-// getRole reads a role. If there is none of this name, the error suggests the one that was probably meant.
-func getRole(ctx context.Context, f *factory.Factory, c *client.Client, name string) (task.Role, error) {
-	r, err := c.Roles.Get(ctx, name)
-	if !errors.Is(err, task.ErrNotFound) {
-		return r, err
-	}
-
-	of := roles(f)
-	of.List = func(ctx context.Context, c *client.Client) ([]string, error) {
-		list, err := c.Roles.List(ctx)
-		var names []string
-		for _, r := range list {
-			names = append(names, r.Name)
-		}
-		return names, err
-	}
-
-	return r, of.Missing(ctx, f, c, name, err)
+	}, roles, func(ctx context.Context, c *client.Client, d *output.Details, r task.Role) {
+		describeRole(f, d, r, bindingsOf(ctx, f, c, r))
+	})
 }
 
 // bindingsOf returns the names of the bindings of a role that the caller may see; none if that is not known.
 func bindingsOf(ctx context.Context, f *factory.Factory, c *client.Client, r task.Role) (names []string) {
-	if !f.ForPeople() {
-		return nil
-	}
-
 	ctx, cancel := context.WithTimeout(ctx, f.LookupTimeout)
 	defer cancel()
 
@@ -185,11 +123,13 @@ func describeRole(f *factory.Factory, d *output.Details, r task.Role, bindings [
 type roleFlags struct {
 	rules       []string
 	description string
+	dryRun      bool
 }
 
 func (o *roleFlags) bind(cmd *cobra.Command) {
 	cmd.Flags().StringArrayVar(&o.rules, "rule", nil, "allow these verbs on these kinds of objects, as `VERBS:KINDS` or VERBS:KINDS:LABELS; may be repeated")
 	cmd.Flags().StringVar(&o.description, "description", "", "`TEXT` that describes the role")
+	cmd.Flags().BoolVar(&o.dryRun, "dry-run", false, "validate the change on the server and print it, without making it")
 	complete.Register(cmd, "rule", complete.Rules)
 }
 
@@ -243,9 +183,13 @@ func createCommand(f *factory.Factory) *cobra.Command {
 			}
 
 			r := task.Role{Name: words[0], Description: o.description, Rules: rules}
+			if o.dryRun {
+				return printDryRun(cmd.Context(), f, c, r, client.Writing{Create: true})
+			}
+
 			r, err = factory.RetryBusy(cmd.Context(), func() (task.Role, error) { return c.Roles.Put(cmd.Context(), r, client.Writing{Create: true}) })
 			if err != nil {
-				return existing(f, words[0], err)
+				return roles.ExplainExisting(f, words[0], err)
 			}
 
 			if f.ForPeople() {
@@ -262,18 +206,6 @@ func createCommand(f *factory.Factory) *cobra.Command {
 	return cmd
 }
 
-// existing adds to the error of a role that exists already how to change it.
-func existing(f *factory.Factory, name string, err error) error {
-	if !errors.Is(err, task.ErrExists) {
-		return err
-	}
-
-	fail := f.Explain(err)
-	fail.Hint = cmp.Or(fail.Hint, "change it with: carillon role update "+name)
-
-	return fail
-}
-
 func updateCommand(f *factory.Factory) *cobra.Command {
 	var o roleFlags
 	var revision int64
@@ -283,6 +215,7 @@ func updateCommand(f *factory.Factory) *cobra.Command {
 		Long: "Change a role. The rules of --rule replace all rules of the role, in every binding that it has. You must have all\n" +
 			"that the new rules give.",
 		Example: `  carillon role update deployer --rule read:tasks,runs --rule create,update,delete:tasks
+  carillon role update deployer --rule read,update:tasks --dry-run
   carillon role update on-call --description 'Who is on call this week'`,
 		Args: factory.Args(1, 1, "the role's name"), ValidArgsFunction: complete.At(complete.OwnRoles(f), nil),
 	}
@@ -303,7 +236,7 @@ func updateCommand(f *factory.Factory) *cobra.Command {
 			return err
 		}
 
-		before, err := getRole(cmd.Context(), f, c, words[0])
+		before, err := roles.Find(cmd.Context(), f, c, words[0])
 		if err != nil {
 			return err
 		}
@@ -320,9 +253,12 @@ func updateCommand(f *factory.Factory) *cobra.Command {
 		}
 
 		// What was read is what is replaced: nobody's change is lost.
-		r, err = factory.RetryBusy(cmd.Context(), func() (task.Role, error) {
-			return c.Roles.Put(cmd.Context(), r, client.Writing{Revision: cmp.Or(revision, before.Revision)})
-		})
+		as := client.Writing{Revision: cmp.Or(revision, before.Revision)}
+		if o.dryRun {
+			return printDryRun(cmd.Context(), f, c, r, as)
+		}
+
+		r, err = factory.RetryBusy(cmd.Context(), func() (task.Role, error) { return c.Roles.Put(cmd.Context(), r, as) })
 		if err != nil {
 			return err
 		}
@@ -342,6 +278,20 @@ func updateCommand(f *factory.Factory) *cobra.Command {
 	return cmd
 }
 
+// printDryRun has the server validate a change of a role, and prints it.
+func printDryRun(ctx context.Context, f *factory.Factory, c *client.Client, r task.Role, as client.Writing) error {
+	change, err := c.Roles.DryRunPut(ctx, r, as)
+	if err != nil {
+		return roles.ExplainExisting(f, r.Name, err)
+	}
+
+	if f.ForPeople() {
+		return view.PrintDryRun(f, "role "+r.Name, change.DryRun)
+	}
+
+	return output.EmitOne(&f.Printer, change, r.Name, nil)
+}
+
 func deleteCommand(f *factory.Factory) *cobra.Command {
 	return batch.BindDelete(f, &cobra.Command{
 		Use:   "delete NAME...",
@@ -350,5 +300,5 @@ func deleteCommand(f *factory.Factory) *cobra.Command {
 			"the same name is another role.",
 		Example:           "  carillon role delete deployer\n  carillon role delete 'tmp-*' --dry-run",
 		ValidArgsFunction: complete.OwnRoles(f),
-	}, "delete", "deleted", roles(f))
+	}, "delete", "deleted", roles)
 }

@@ -12,7 +12,7 @@ import (
 
 func TestRunGet_OfPartsSpeaksOfTheRunAsAWhole(t *testing.T) {
 	r := task.Run{ID: "20261120T220000.000Z-k3f9", Namespace: "default", Task: "index", State: task.Running, Attempt: 1,
-		Fan: &task.Fan{Count: 3, Need: 1, Ended: 1, Succeeded: 1}}
+		FanOut: task.FanOut{Fan: &task.Fan{Count: 3, Need: 1, Ended: 1, Succeeded: 1}}}
 	d := factorytest.New("")
 	if err := output.EmitOne(&d.Factory.Printer, r, r.ID, func(w *output.Details) { describeRun(d.Factory, w, r, "") }); err != nil {
 		t.Fatal(err)

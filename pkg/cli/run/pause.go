@@ -31,7 +31,7 @@ func pauseCommand(f *factory.Factory) *cobra.Command {
   carillon run pause 'sync-*' --dry-run
   carillon run pause -l team=data --yes`,
 	}
-	return runsCommand(f, cmd, &runPick{of: []task.State{task.Dispatched, task.Running}}, "paused",
+	return runsCommand(f, cmd, &bulkFlags{of: []task.State{task.Dispatched, task.Running}}, "paused",
 		func(ctx context.Context, c *client.Client, r task.Run) (task.Run, string, error) {
 			r, err := c.Runs.Pause(ctx, r.Namespace, r.Task, r.ID)
 			if err != nil {
@@ -68,7 +68,7 @@ func resumeCommand(f *factory.Factory) *cobra.Command {
   carillon run resume 'sync-*' --dry-run
   carillon run resume --all --yes`,
 	}
-	p := &runPick{of: []task.State{task.Dispatched, task.Running, task.Paused}, parts: true, only: func(r task.Run) bool { return r.PausedBy != "" }}
+	p := &bulkFlags{of: []task.State{task.Dispatched, task.Running, task.Paused}, parts: true, only: func(r task.Run) bool { return r.PausedBy != "" }}
 	return runsCommand(f, cmd, p, "resumed",
 		func(ctx context.Context, c *client.Client, r task.Run) (task.Run, string, error) {
 			r, err := c.Runs.Resume(ctx, r.Namespace, r.Task, r.ID)

@@ -88,8 +88,8 @@ func parseAgo(f *factory.Factory, flag, text string, zone *time.Location) (time.
 	return t, nil
 }
 
-// runListing contains the flags of "carillon run list".
-type runListing struct {
+// listOptions contains the flags of "carillon run list".
+type listOptions struct {
 	ListFlags
 	task, node         string
 	selector           string // selects runs by the labels of their tasks
@@ -98,7 +98,7 @@ type runListing struct {
 
 // listCommand returns "carillon run list".
 func listCommand(f *factory.Factory) *cobra.Command {
-	var l runListing
+	var l listOptions
 	cmd := &cobra.Command{
 		Use:     "list [TASK...]",
 		Aliases: []string{"ls"},
@@ -133,7 +133,7 @@ func listCommand(f *factory.Factory) *cobra.Command {
 }
 
 // listRuns lists or watches runs.
-func listRuns(f *factory.Factory, cmd *cobra.Command, l runListing, words []string) error {
+func listRuns(f *factory.Factory, cmd *cobra.Command, l listOptions, words []string) error {
 	ctx := cmd.Context()
 	filter, err := l.Filter(f, f.Zone(output.ReaderZone))
 	switch {

@@ -13,16 +13,16 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// explained is the JSON form of an explained schedule.
-type explained struct {
+// explanation is the JSON form of an explained schedule.
+type explanation struct {
 	Text        string              `json:"text"`
-	Expressions []explainedPart     `json:"expressions"`
+	Expressions []expressionText    `json:"expressions"`
 	Notes       []string            `json:"notes"` // likely mistakes and other remarks
 	Next        []client.Occurrence `json:"next"`
 }
 
-// explainedPart is the explanation of one expression.
-type explainedPart struct {
+// expressionText is the explanation of one expression.
+type expressionText struct {
 	Expression string `json:"expression"`
 	Text       string `json:"text"`
 }
@@ -64,9 +64,9 @@ func explainCommand(f *factory.Factory) *cobra.Command {
 			return unquotedHint(err, exprs, "explain")
 		}
 
-		x := explained{Text: words.Text, Notes: []string{}, Next: []client.Occurrence{}}
+		x := explanation{Text: words.Text, Notes: []string{}, Next: []client.Occurrence{}}
 		for i, text := range words.Each {
-			x.Expressions = append(x.Expressions, explainedPart{exprs[i], text})
+			x.Expressions = append(x.Expressions, expressionText{exprs[i], text})
 		}
 
 		for _, found := range schedule.Lint(timing, from) {
@@ -86,7 +86,7 @@ func explainCommand(f *factory.Factory) *cobra.Command {
 }
 
 // showExplained prints the explanation.
-func showExplained(f *factory.Factory, x explained, timezone string) error {
+func showExplained(f *factory.Factory, x explanation, timezone string) error {
 	return output.EmitOne(&f.Printer, x, x.Text, func(d *output.Details) {
 		d.Parts = append(d.Parts, output.Sanitize(x.Text)+".\n")
 		d.Section("Notes", indentLines(x.Notes))

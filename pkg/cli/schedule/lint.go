@@ -32,8 +32,8 @@ type lintWarning struct {
 	Hint    string `json:"hint,omitempty"`
 }
 
-// linted is one schedule to check.
-type linted struct {
+// lintInput is one schedule to check.
+type lintInput struct {
 	where, name string
 	timing      task.Timing
 	locate      func(field string) string // returns the position of a field; nil if the schedule is not from a file
@@ -88,11 +88,11 @@ func lintCommand(f *factory.Factory) *cobra.Command {
 			return err
 		}
 
-		var list []linted
+		var list []lintInput
 
 		switch {
 		case len(exprs) > 0:
-			list = []linted{{where: strings.Join(exprs, " | "), timing: timing}}
+			list = []lintInput{{where: strings.Join(exprs, " | "), timing: timing}}
 		case len(files) > 0:
 			list, err = lintedFiles(cmd.Context(), f, files)
 		default:
@@ -111,13 +111,13 @@ func lintCommand(f *factory.Factory) *cobra.Command {
 
 // lintedFiles returns the schedules of the tasks in files, including invalid ones. A file that cannot be read
 // is an error.
-func lintedFiles(ctx context.Context, f *factory.Factory, paths []string) ([]linted, error) {
+func lintedFiles(ctx context.Context, f *factory.Factory, paths []string) ([]lintInput, error) {
 	files, err := apply.TaskFiles(paths)
 	if err != nil {
 		return nil, err
 	}
 
-	var list []linted
+	var list []lintInput
 	for _, file := range files {
 		name, b, err := apply.Load(ctx, f, file)
 		if err != nil {
@@ -138,9 +138,9 @@ func lintedFiles(ctx context.Context, f *factory.Factory, paths []string) ([]lin
 }
 
 // lintedObject returns the schedule of a task in a file.
-func lintedObject(o manifest.Object) linted {
+func lintedObject(o manifest.Object) lintInput {
 	s := o.Spec
-	l := linted{name: s.Namespace + "/" + s.Name, timing: s.Timing()}
+	l := lintInput{name: s.Namespace + "/" + s.Name, timing: s.Timing()}
 	l.locate = func(field string) string {
 		var placed *manifest.Error
 		if errors.As(o.LocateField(field, os.ErrInvalid), &placed) {
@@ -156,7 +156,7 @@ func lintedObject(o manifest.Object) linted {
 }
 
 // lintedTasks returns the schedules of the tasks on the server that match a selector.
-func lintedTasks(ctx context.Context, f *factory.Factory, selector string) ([]linted, error) {
+func lintedTasks(ctx context.Context, f *factory.Factory, selector string) ([]lintInput, error) {
 	if _, err := task.ParseSelector(selector); err != nil {
 		return nil, task.Under("selector", err)
 	}
@@ -166,13 +166,13 @@ func lintedTasks(ctx context.Context, f *factory.Factory, selector string) ([]li
 		return nil, err
 	}
 
-	var list []linted
+	var list []lintInput
 	for t, err := range c.Tasks.All(ctx, client.TaskListOptions{Namespace: f.Scope(), Selector: selector, Complete: true}) {
 		if err != nil {
 			return nil, err
 		}
 
-		l := linted{name: t.Namespace + "/" + t.Name, timing: t.Timing()}
+		l := lintInput{name: t.Namespace + "/" + t.Name, timing: t.Timing()}
 		l.where = l.name
 		l.spread, _ = schedule.Spread(t.Schedule, t.Namespace, t.Name)
 		list = append(list, l)
@@ -182,7 +182,7 @@ func lintedTasks(ctx context.Context, f *factory.Factory, selector string) ([]li
 }
 
 // lintTimings returns the findings about each schedule.
-func lintTimings(list []linted, now time.Time) []lintWarning {
+func lintTimings(list []lintInput, now time.Time) []lintWarning {
 	var odd []lintWarning
 	for _, l := range list {
 		for _, f := range schedule.Lint(l.timing, now) {
@@ -198,7 +198,7 @@ func lintTimings(list []linted, now time.Time) []lintWarning {
 }
 
 // findCrowds finds seconds in which at least least tasks tick.
-func findCrowds(list []linted, now time.Time, least int) []lintWarning {
+func findCrowds(list []lintInput, now time.Time, least int) []lintWarning {
 	parsed := make([]*schedule.Schedule, len(list))
 	for i, l := range list {
 		t := l.timing

@@ -14,8 +14,8 @@ import (
 	"github.com/carillonhq/carillon/pkg/internal/secret"
 )
 
-// keyShown is the JSON form of a key, without the key itself.
-type keyShown struct {
+// keyInfo is the JSON form of a key, without the key itself.
+type keyInfo struct {
 	ID       string `json:"id"`
 	Encrypts bool   `json:"encrypts"`
 }
@@ -56,7 +56,7 @@ func newKeyCommand(f *factory.Factory) *cobra.Command {
 			return keyFault(words[0], err)
 		}
 		if !f.ForPeople() {
-			return output.EmitOne(&f.Printer, keyShown{k.ID(), ring.IDs()[0] == k.ID()}, k.ID(), nil)
+			return output.EmitOne(&f.Printer, keyInfo{k.ID(), ring.IDs()[0] == k.ID()}, k.ID(), nil)
 		}
 
 		f.Say("created key %s in %s", k.ID(), words[0])
@@ -92,12 +92,12 @@ func listKeysCommand(f *factory.Factory) *cobra.Command {
 
 // showKeys prints the ids of keys.
 func showKeys(f *factory.Factory, ring secret.Ring) error {
-	var list []keyShown
+	var list []keyInfo
 	for i, id := range ring.IDs() {
-		list = append(list, keyShown{id, i == 0})
+		list = append(list, keyInfo{id, i == 0})
 	}
 
-	return output.EmitList(&f.Printer, list, func(k keyShown) string { return k.ID }, func(bool) *output.Table {
+	return output.EmitList(&f.Printer, list, func(k keyInfo) string { return k.ID }, func(bool) *output.Table {
 		g := &output.Table{Headers: []string{"ID", "USE"}}
 
 		for _, k := range list {

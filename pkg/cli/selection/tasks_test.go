@@ -13,7 +13,7 @@ func TestApprove_AsksOnlyWhereSomebodyAnswers(t *testing.T) {
 		name, in string
 		ch       Tasks
 		severe   bool
-		edit     func(*factorytest.Desk)
+		edit     func(*factorytest.TestFactory)
 		ok       bool
 		exit     int
 	}{
@@ -27,9 +27,9 @@ func TestApprove_AsksOnlyWhereSomebodyAnswers(t *testing.T) {
 		{"severe, yes", "y\n", many, true, nil, false, failure.ExitFailure},
 		{"severe, the number", "2\n", many, true, nil, true, 0},
 		{"severe, another number", "3\n", many, true, nil, false, failure.ExitFailure},
-		{"--yes", "", many, true, func(d *factorytest.Desk) { d.Yes = true }, true, 0},
-		{"--no-input", "y\n", many, false, func(d *factorytest.Desk) { d.NoInput = true }, false, failure.ExitUsage},
-		{"no terminal", "y\n", many, false, func(d *factorytest.Desk) { d.Terminal = func(any) (int, bool) { return 0, false } }, false, failure.ExitUsage},
+		{"--yes", "", many, true, func(d *factorytest.TestFactory) { d.Yes = true }, true, 0},
+		{"--no-input", "y\n", many, false, func(d *factorytest.TestFactory) { d.NoInput = true }, false, failure.ExitUsage},
+		{"no terminal", "y\n", many, false, func(d *factorytest.TestFactory) { d.Terminal = func(any) (int, bool) { return 0, false } }, false, failure.ExitUsage},
 	}
 
 	for _, c := range cases {

@@ -10,9 +10,9 @@ import (
 
 func TestServer_IsTheHostsSocketForWhoMayOpenIt(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "api.sock")
-	server := func(edit func(*desk)) string {
+	server := func(edit func(*testEnv)) string {
 		t.Helper()
-		d := newDesk()
+		d := newTestEnv()
 		d.hostSocketPath = socket
 
 		if edit != nil {
@@ -54,11 +54,11 @@ func TestServer_IsTheHostsSocketForWhoMayOpenIt(t *testing.T) {
 		t.Errorf("with a socket: %s", got)
 	}
 
-	if got := server(func(d *desk) { d.ServerFlag = "http://127.0.0.1:1" }); got != "http://127.0.0.1:1" {
+	if got := server(func(d *testEnv) { d.ServerFlag = "http://127.0.0.1:1" }); got != "http://127.0.0.1:1" {
 		t.Errorf("with --server: %s", got)
 	}
 
-	if got := server(func(d *desk) { d.env["CARILLON_SERVER"] = "https://a" }); got != "https://a" {
+	if got := server(func(d *testEnv) { d.env["CARILLON_SERVER"] = "https://a" }); got != "https://a" {
 		t.Errorf("with CARILLON_SERVER: %s", got)
 	}
 }

@@ -34,7 +34,7 @@ func TestToken_OfTheHostsNodeIsForThatNodeOnly(t *testing.T) {
 		{flag: users, want: "of-the-user"},
 		{config: filepath.Join(dir, "home"), want: "of-the-user"},
 	} {
-		d := newDesk()
+		d := newTestEnv()
 		d.hostTokenFile, d.ServerFlag, d.TokenFileFlag = node, tc.server, tc.flag
 		d.env["CARILLON_TOKEN"], d.env["XDG_CONFIG_HOME"] = tc.variable, tc.config
 		if got, err := d.token(); got != tc.want || err != nil {
@@ -42,7 +42,7 @@ func TestToken_OfTheHostsNodeIsForThatNodeOnly(t *testing.T) {
 		}
 	}
 
-	d := newDesk()
+	d := newTestEnv()
 	d.hostTokenFile = filepath.Join(dir, "none")
 	if got, err := d.token(); got != "" || err != nil {
 		t.Errorf("without one: %q, %v", got, err)

@@ -29,7 +29,7 @@ const mostOpenings = 50
 
 // editCommand returns "carillon task edit".
 func editCommand(f *factory.Factory) *cobra.Command {
-	e := &editing{Factory: f}
+	e := &editSession{Factory: f}
 	cmd := &cobra.Command{
 		Use:   "edit TASK",
 		Short: "Edit a task in your editor",
@@ -74,8 +74,8 @@ func editCommand(f *factory.Factory) *cobra.Command {
 	return cmd
 }
 
-// editing is a task that is being edited.
-type editing struct {
+// editSession is a task that is being edited.
+type editSession struct {
 	*factory.Factory
 	editor string
 	file   string
@@ -83,7 +83,7 @@ type editing struct {
 }
 
 // findEditor sets the command of the editor.
-func (e *editing) findEditor() error {
+func (e *editSession) findEditor() error {
 	if e.editor != "" {
 		return nil
 	}
@@ -102,7 +102,7 @@ func (e *editing) findEditor() error {
 }
 
 // editUntilApplied opens the editor until the text is applied or the user gives up.
-func (e *editing) editUntilApplied(ctx context.Context, c *client.Client, t client.Task) error {
+func (e *editSession) editUntilApplied(ctx context.Context, c *client.Client, t client.Task) error {
 	e.base = t
 	least, err := manifest.MinimalSpec(t.Spec, false)
 	if err != nil {
@@ -169,13 +169,13 @@ func (e *editing) editUntilApplied(ctx context.Context, c *client.Client, t clie
 }
 
 // emitResult prints the task for programs.
-func (e *editing) emitResult(t client.Task, result string) error {
+func (e *editSession) emitResult(t client.Task, result string) error {
 	t.Result = result
 	return output.EmitChanged(&e.Factory.Printer, []client.Task{t}, 1, func(t client.Task) string { return selection.TaskName(e.Factory, t) })
 }
 
 // applyText writes the task as described by the text, if nobody else has changed it.
-func (e *editing) applyText(ctx context.Context, c *client.Client, body []byte) (client.Task, error) {
+func (e *editSession) applyText(ctx context.Context, c *client.Client, body []byte) (client.Task, error) {
 	objects, err := manifest.Read(e.file, body, e.base.Namespace)
 	if err != nil {
 		return client.Task{}, err
@@ -202,7 +202,7 @@ func (e *editing) applyText(ctx context.Context, c *client.Client, body []byte) 
 
 // explainConflict describes the changes that somebody else made to the task. From then on, the text is compared
 // with that version.
-func (e *editing) explainConflict(ctx context.Context, c *client.Client) (head string, err error) {
+func (e *editSession) explainConflict(ctx context.Context, c *client.Client) (head string, err error) {
 	now, err := c.Tasks.Get(ctx, e.base.Namespace, e.base.Name)
 	if err != nil {
 		return "", err
@@ -225,7 +225,7 @@ func (e *editing) explainConflict(ctx context.Context, c *client.Client) (head s
 }
 
 // faultHead describes an error in the text below it. Line numbers take the new lines into account.
-func (e *editing) faultHead(err error) (head string, moved error) {
+func (e *editSession) faultHead(err error) (head string, moved error) {
 	var placed *manifest.Error
 	if !errors.As(err, &placed) {
 		placed = &manifest.Error{Line: 1, Column: 1, Err: err}
@@ -264,7 +264,7 @@ func withoutHead(text []byte) []byte {
 }
 
 // createFile creates the file. Only its user can read it, because it may contain secrets.
-func (e *editing) createFile(t client.Task) error {
+func (e *editSession) createFile(t client.Task) error {
 	f, err := os.CreateTemp(e.Env("TMPDIR"), "carillon-"+t.Name+"-*.yaml")
 	if err != nil {
 		return fmt.Errorf("create a file to edit: %w", err)
@@ -276,7 +276,7 @@ func (e *editing) createFile(t client.Task) error {
 }
 
 // openEditor opens the text in the editor and returns it as it was saved.
-func (e *editing) openEditor(ctx context.Context, text []byte) ([]byte, error) {
+func (e *editSession) openEditor(ctx context.Context, text []byte) ([]byte, error) {
 	if err := os.WriteFile(e.file, text, 0o600); err != nil {
 		return nil, fmt.Errorf("%s: %s", e.file, failure.FileReason(err))
 	}
@@ -301,13 +301,13 @@ func (e *editing) openEditor(ctx context.Context, text []byte) ([]byte, error) {
 }
 
 // isUnchanged reports whether the file contains the text that was to be edited.
-func (e *editing) isUnchanged(shown []byte) bool {
+func (e *editSession) isUnchanged(shown []byte) bool {
 	b, err := os.ReadFile(e.file)
 	return err == nil && bytes.Equal(b, shown)
 }
 
 // keepFileOnError returns an error that names the file in which the text is kept.
-func (e *editing) keepFileOnError(err error) error {
+func (e *editSession) keepFileOnError(err error) error {
 	if errors.Is(err, context.Canceled) {
 		err = failure.Interrupted(err)
 	}

@@ -25,8 +25,8 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// exporting writes tasks in the form of files for apply.
-type exporting struct {
+// exporter writes tasks in the form of files for apply.
+type exporter struct {
 	*factory.Factory
 	selector string
 	dir      string
@@ -37,7 +37,7 @@ type exporting struct {
 
 // exportCommand returns "carillon task export".
 func exportCommand(f *factory.Factory) *cobra.Command {
-	x := &exporting{Factory: f}
+	x := &exporter{Factory: f}
 	cmd := &cobra.Command{
 		Use:   "export [TASK...]",
 		Short: "Write tasks as files for apply",
@@ -90,7 +90,7 @@ func exportCommand(f *factory.Factory) *cobra.Command {
 }
 
 // exportSelected exports the tasks that words and flags select.
-func (x *exporting) exportSelected(ctx context.Context, c *client.Client, words []string) error {
+func (x *exporter) exportSelected(ctx context.Context, c *client.Client, words []string) error {
 	if x.selector == "" && len(words) > 0 && !slices.ContainsFunc(words, selection.IsGlob) {
 		return x.exportByName(ctx, c, words)
 	}
@@ -134,7 +134,7 @@ func (x *exporting) exportSelected(ctx context.Context, c *client.Client, words 
 }
 
 // exportByName exports tasks by their names.
-func (x *exporting) exportByName(ctx context.Context, c *client.Client, words []string) error {
+func (x *exporter) exportByName(ctx context.Context, c *client.Client, words []string) error {
 	refs := make([]selection.Ref, len(words))
 	for i, w := range words {
 		var err error
@@ -154,7 +154,7 @@ func (x *exporting) exportByName(ctx context.Context, c *client.Client, words []
 
 // writeTask exports a task. It omits the namespace if applying the output with the current settings means the
 // same.
-func (x *exporting) writeTask(t client.Task) error {
+func (x *exporter) writeTask(t client.Task) error {
 	std := task.Defaults().Namespace
 	least, err := manifest.MinimalSpec(t.Spec, t.Namespace == std && x.Namespace() == std && !x.AllNamespaces)
 	if err != nil {
@@ -189,7 +189,7 @@ func (x *exporting) writeTask(t client.Task) error {
 
 // writeFile writes a task to its own file. The name of the file comes from the server, so it is checked here: a
 // malicious server must not choose a path outside the directory.
-func (x *exporting) writeFile(t client.Task, least []byte) error {
+func (x *exporter) writeFile(t client.Task, least []byte) error {
 	if err := cmp.Or(task.CheckName("namespace", t.Namespace), task.CheckName("name", t.Name)); err != nil {
 		return fmt.Errorf("the server returned a task that cannot be written to a file: %w", err)
 	}
@@ -232,7 +232,7 @@ func (x *exporting) writeFile(t client.Task, least []byte) error {
 }
 
 // saysSame reports whether a file contains this task and no other.
-func (x *exporting) saysSame(file string, have, least []byte) bool {
+func (x *exporter) saysSame(file string, have, least []byte) bool {
 	objects, err := manifest.Read(file, have, x.Namespace())
 	if err != nil || len(objects) != 1 || objects[0].Err != nil {
 		return false

@@ -24,7 +24,7 @@ func TestExport_WritesNothingOutsideItsDirectory(t *testing.T) {
 		top := t.TempDir()
 		d := factorytest.New("")
 		d.AllNamespaces = true
-		x := &exporting{Factory: d.Factory, dir: filepath.Join(top, "a", "b"), force: true}
+		x := &exporter{Factory: d.Factory, dir: filepath.Join(top, "a", "b"), force: true}
 
 		var told client.Task
 		told.Namespace, told.Name = name.namespace, name.task

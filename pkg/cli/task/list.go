@@ -20,8 +20,8 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// listing contains the flags and words of "carillon task list".
-type listing struct {
+// listFlags contains the flags and words of "carillon task list".
+type listFlags struct {
 	selection.Flags
 	words           []string // names and globs
 	query           string
@@ -33,7 +33,7 @@ type listing struct {
 }
 
 // bindFlags declares the flags.
-func (l *listing) bindFlags(cmd *cobra.Command) {
+func (l *listFlags) bindFlags(cmd *cobra.Command) {
 	l.Flags.Bind(cmd, false)
 	f := cmd.Flags()
 	f.BoolVar(&l.failing, "failing", false, "list only tasks with a dead run and no success since then")
@@ -50,7 +50,7 @@ func (l *listing) bindFlags(cmd *cobra.Command) {
 var sortKeys = []string{client.SortName, client.SortNext, client.SortLast, client.SortLateness, client.SortDuration, client.SortFailures}
 
 // checkFlags checks the flags.
-func (l *listing) checkFlags() error {
+func (l *listFlags) checkFlags() error {
 	if l.limit < 0 {
 		return failure.Usage("--limit %d: must not be negative", l.limit)
 	}
@@ -72,7 +72,7 @@ func (l *listing) checkFlags() error {
 
 // listCommand returns "carillon task list".
 func listCommand(f *factory.Factory) *cobra.Command {
-	var l listing
+	var l listFlags
 	cmd := &cobra.Command{
 		Use:     "list [NAME|GLOB... | QUERY]",
 		Aliases: []string{"ls"},
@@ -146,7 +146,7 @@ const (
 )
 
 // listOptions converts the flags and words to options of the client.
-func listOptions(f *factory.Factory, l listing) (client.TaskListOptions, error) {
+func listOptions(f *factory.Factory, l listFlags) (client.TaskListOptions, error) {
 	o := client.TaskListOptions{Namespace: f.Scope(), Selector: l.Selector, Failing: l.failing, Paused: l.paused, Query: l.query, Sort: l.sort, Limit: l.limit, Complete: l.complete}
 	if f.ForPeople() && f.WantsColumn(recentColumn) {
 		o.Recent = recentRuns
@@ -161,7 +161,7 @@ func listOptions(f *factory.Factory, l listing) (client.TaskListOptions, error) 
 
 // unmatchedWordError returns an error if a word matches no task at all, as ls does for a missing file. If other
 // filters apply, an empty list is a valid result.
-func unmatchedWordError(ctx context.Context, f *factory.Factory, c *client.Client, l listing, list []client.Task) error {
+func unmatchedWordError(ctx context.Context, f *factory.Factory, c *client.Client, l listFlags, list []client.Task) error {
 	if l.failing || l.paused || l.query != "" || l.Selector != "" || l.limit > 0 && len(list) >= l.limit {
 		return nil
 	}

@@ -20,8 +20,8 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// upcoming contains the flags of next.
-type upcoming struct {
+// nextFlags contains the flags of next.
+type nextFlags struct {
 	selection.Flags
 	query       string
 	failing     bool
@@ -37,7 +37,7 @@ const (
 
 // NextCommand returns "carillon next", which is also "carillon task next".
 func NextCommand(f *factory.Factory) *cobra.Command {
-	var u upcoming
+	var u nextFlags
 	cmd := &cobra.Command{
 		Use:   "next TASK... | QUERY",
 		Short: "Show the next ticks of tasks",
@@ -95,7 +95,7 @@ func NextCommand(f *factory.Factory) *cobra.Command {
 
 // nextBounds returns the requested period. A zero from means now; a zero until means no end. Local times are in
 // the given zone.
-func nextBounds(f *factory.Factory, u upcoming, zone *time.Location) (from, until time.Time, err error) {
+func nextBounds(f *factory.Factory, u nextFlags, zone *time.Location) (from, until time.Time, err error) {
 	if from, err = factory.ParseTime("from", u.from, zone); err != nil {
 		return from, until, err
 	}
@@ -121,7 +121,7 @@ func nextBounds(f *factory.Factory, u upcoming, zone *time.Location) (from, unti
 }
 
 // nextOfOne prints the ticks of one task.
-func nextOfOne(f *factory.Factory, cmd *cobra.Command, c *client.Client, word string, u upcoming) error {
+func nextOfOne(f *factory.Factory, cmd *cobra.Command, c *client.Client, word string, u nextFlags) error {
 	r, err := selection.ParseRef(f, word)
 	if err != nil {
 		return err
@@ -173,7 +173,7 @@ func nextOfOne(f *factory.Factory, cmd *cobra.Command, c *client.Client, word st
 }
 
 // noteCut prints a note if there may be more ticks in the period than are shown.
-func noteCut(f *factory.Factory, listed int, u upcoming) {
+func noteCut(f *factory.Factory, listed int, u nextFlags) {
 	if listed >= u.count && (u.span > 0 || u.until != "") {
 		f.Note("showing the first %d ticks; for more, use --count, at most %d", listed, schedule.MaxUpcoming)
 	}
@@ -204,7 +204,7 @@ func noteNext(f *factory.Factory, r selection.Ref, t client.Task, listed int) {
 }
 
 // nextOfMany prints the merged ticks of several tasks. Paused tasks have none.
-func nextOfMany(f *factory.Factory, cmd *cobra.Command, c *client.Client, words []string, u upcoming) error {
+func nextOfMany(f *factory.Factory, cmd *cobra.Command, c *client.Client, words []string, u nextFlags) error {
 	ctx := cmd.Context()
 
 	if _, err := task.ParseSelector(u.Selector); err != nil {
@@ -249,7 +249,7 @@ func nextOfMany(f *factory.Factory, cmd *cobra.Command, c *client.Client, words 
 		}
 
 		for _, o := range list {
-			row := []string{f.FutureTime(o.Time, o.Timezone), f.TimeLeftOrPast(view.DueAt(o.Occurrence)), selection.Name(f, o.Namespace, o.Task), view.NoteWords(o.Note)}
+			row := []string{f.FutureTime(o.Time, o.Timezone), f.TimeLeftOrPast(view.DueAt(o.Occurrence)), selection.Name(f, o.Namespace, o.Task), view.NoteWords(o.Occurrence)}
 			if jitter {
 				row = slices.Insert(row, 1, view.DueAt(o.Occurrence).In(f.Zone(o.Timezone)).Format("15:04:05.000"))
 			}
@@ -283,7 +283,7 @@ func areThere(ctx context.Context, f *factory.Factory, c *client.Client, words [
 		return err
 	}
 
-	return unmatchedWordError(ctx, f, c, listing{words: words}, list)
+	return unmatchedWordError(ctx, f, c, listFlags{words: words}, list)
 }
 
 // readUntil parses the end of a period: as ParseTime does, or as a time of day, which means its next occurrence

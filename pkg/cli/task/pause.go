@@ -39,7 +39,7 @@ func pauseCommand(f *factory.Factory) *cobra.Command {
 
 	verbCommand(f, cmd, false, func(t client.Task) string { return selection.TaskName(f, t) },
 		func(ctx context.Context, c *client.Client, r selection.Ref) (client.Task, error) {
-			how, err := pauseUntil(f, until, func() (string, error) {
+			request, err := pauseUntil(f, until, func() (string, error) {
 				t, err := c.Tasks.Get(ctx, r.Namespace, r.Name)
 				return t.Timezone, err
 			})
@@ -47,11 +47,11 @@ func pauseCommand(f *factory.Factory) *cobra.Command {
 			if err != nil {
 				return client.Task{}, err
 			}
-			if how.Reason = reason; how == (client.PauseRequest{}) {
+			if request.Reason = reason; request == (client.PauseRequest{}) {
 				return c.Tasks.Pause(ctx, r.Namespace, r.Name, int64(revision))
 			}
 
-			return c.Tasks.PauseWith(ctx, r.Namespace, r.Name, how, int64(revision))
+			return c.Tasks.PauseWith(ctx, r.Namespace, r.Name, request, int64(revision))
 		},
 		func(r selection.Ref, t client.Task) string {
 			if t.PausedUntil.IsZero() {

@@ -48,31 +48,31 @@ func isInstant(text string) bool {
 // pauseUntil parses the end of a pause: a duration, an instant, a local time in the task's zone, or a time of
 // day, which means its next occurrence there.
 func pauseUntil(f *factory.Factory, text string, zone func() (string, error)) (client.PauseRequest, error) {
-	var how client.PauseRequest
+	var request client.PauseRequest
 
 	if text == "" {
-		return how, nil
+		return request, nil
 	}
 
 	if d, err := time.ParseDuration(text); err == nil {
-		if how.For = task.Duration(d); how.For < task.Duration(time.Second) || how.For > task.MaxTimeout {
-			return how, failure.Usage("--until: %s must be between 1s and %s", task.Quote(text), task.MaxTimeout)
+		if request.For = task.Duration(d); request.For < task.Duration(time.Second) || request.For > task.MaxTimeout {
+			return request, failure.Usage("--until: %s must be between 1s and %s", task.Quote(text), task.MaxTimeout)
 		}
-		return how, nil
+		return request, nil
 	}
 
-	if how.Until.UnmarshalText([]byte(text)) == nil {
-		return how, nil
+	if request.Until.UnmarshalText([]byte(text)) == nil {
+		return request, nil
 	}
 
 	timezone, err := zone()
 	if err != nil {
-		return how, err
+		return request, err
 	}
 
-	how.Until, err = localTime(f, text, timezone)
+	request.Until, err = localTime(f, text, timezone)
 
-	return how, err
+	return request, err
 }
 
 // localTime parses a local time. A time of day means today or, if it has passed, tomorrow.

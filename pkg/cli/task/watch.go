@@ -19,7 +19,7 @@ import (
 
 // watchTask implements task get -w.
 func watchTask(f *factory.Factory, cmd *cobra.Command, c *client.Client, words []string, p selection.Flags) error {
-	l := listing{Flags: p, words: words, sort: client.SortName}
+	l := listFlags{Flags: p, words: words, sort: client.SortName}
 
 	if (len(words) > 0) == (p.Selector != "") {
 		return failure.Usage("no task given; name one or more tasks, or use -l")

@@ -16,14 +16,14 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// creating contains the flags of the command.
-type creating struct {
+// createFlags contains the flags of the command.
+type createFlags struct {
 	subject, role, until, reason string
 	namespaces, labels, cidrs    []string
 }
 
 func createCommand(f *factory.Factory) *cobra.Command {
-	var o creating
+	var o createFlags
 	cmd := factory.LimitFormats(&cobra.Command{
 		Use:   "create",
 		Short: "Create a token and print its secret",
@@ -62,7 +62,7 @@ func createCommand(f *factory.Factory) *cobra.Command {
 }
 
 // createToken creates a token and prints its secret.
-func createToken(ctx context.Context, f *factory.Factory, o creating) error {
+func createToken(ctx context.Context, f *factory.Factory, o createFlags) error {
 	r, err := tokenRequest(f, o)
 	if err != nil {
 		return err
@@ -88,7 +88,7 @@ func createToken(ctx context.Context, f *factory.Factory, o creating) error {
 }
 
 // tokenRequest converts the flags to a request.
-func tokenRequest(f *factory.Factory, o creating) (r client.TokenRequest, err error) {
+func tokenRequest(f *factory.Factory, o createFlags) (r client.TokenRequest, err error) {
 	r = client.TokenRequest{Subject: o.subject, CIDRs: o.cidrs, Reason: o.reason}
 	if r.Until, err = f.ParseEnd("until", o.until); err != nil {
 		return r, err

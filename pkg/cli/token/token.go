@@ -35,53 +35,29 @@ func Command(f *factory.Factory) *cobra.Command {
 }
 
 // tokens are tokens as commands name them: by their ids.
-func tokens(f *factory.Factory) batch.Named[*client.Client] {
-	return batch.Named[*client.Client]{
-		Kind: "token", Connect: f.Connect,
-		List: func(ctx context.Context, c *client.Client) ([]string, error) {
-			list, err := c.Tokens.List(ctx, "")
-			ids := make([]string, len(list))
-			for i, t := range list {
-				ids[i] = t.ID
-			}
-			return ids, err
-		},
-		Get: func(ctx context.Context, c *client.Client, id string) error {
-			_, err := c.Tokens.Get(ctx, id)
-			return err
-		},
-		Delete: func(ctx context.Context, c *client.Client, id string) error { return c.Tokens.Delete(ctx, id) },
-	}
+var tokens = batch.Named[task.Token]{
+	Kind: "token", Name: func(t task.Token) string { return t.ID },
+	List: func(ctx context.Context, c *client.Client) ([]task.Token, error) { return c.Tokens.List(ctx, "") },
+	Get: func(ctx context.Context, c *client.Client, id string) (task.Token, error) {
+		return c.Tokens.Get(ctx, id)
+	},
+	Delete: func(ctx context.Context, c *client.Client, id string) error { return c.Tokens.Delete(ctx, id) },
 }
 
 func listCommand(f *factory.Factory) *cobra.Command {
 	var subject string
-	cmd := &cobra.Command{
+	of := tokens
+	of.List = func(ctx context.Context, c *client.Client) ([]task.Token, error) { return c.Tokens.List(ctx, subject) }
+
+	cmd := batch.BindList(f, &cobra.Command{
 		Use:     "list",
 		Aliases: []string{"ls"},
 		Short:   "List tokens",
 		Long: "List the tokens that you may see: your own, those whose scope lies in namespaces whose bindings you may read, or all\n" +
 			"if you may read access.",
 		Example: "  carillon token list\n  carillon token list --subject service:ci -o wide",
-		Args:    factory.Args(0, 0, ""), ValidArgsFunction: cobra.NoFileCompletions,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := factory.RefuseEmpty(cmd, "subject"); err != nil {
-				return err
-			}
-
-			c, err := f.Connect()
-			if err != nil {
-				return err
-			}
-
-			list, err := c.Tokens.List(cmd.Context(), subject)
-			if err != nil {
-				return err
-			}
-
-			return output.EmitList(&f.Printer, list, func(t task.Token) string { return t.ID }, func(wide bool) *output.Table { return tokenTable(f, list, wide) })
-		},
-	}
+		PreRunE: func(cmd *cobra.Command, _ []string) error { return factory.RefuseEmpty(cmd, "subject") },
+	}, of, func(list []task.Token, wide bool) *output.Table { return tokenTable(f, list, wide) })
 
 	cmd.Flags().StringVar(&subject, "subject", "", "list only tokens that act as this `SUBJECT`, such as user:ann or service:ci")
 	complete.Register(cmd, "subject", complete.Subjects(f))
@@ -112,25 +88,12 @@ func tokenTable(f *factory.Factory, list []task.Token, wide bool) *output.Table 
 }
 
 func getCommand(f *factory.Factory) *cobra.Command {
-	return &cobra.Command{
+	return batch.BindGet(f, &cobra.Command{
 		Use:     "get ID",
 		Short:   "Show a token without its secret",
 		Example: "  carillon token get k3jx5n2mqa7bcdef",
 		Args:    factory.Args(1, 1, "the token's id"), ValidArgsFunction: complete.At(complete.Tokens(f), nil),
-		RunE: func(cmd *cobra.Command, words []string) error {
-			c, err := f.Connect()
-			if err != nil {
-				return err
-			}
-
-			t, err := c.Tokens.Get(cmd.Context(), words[0])
-			if err != nil {
-				return tokens(f).Missing(cmd.Context(), f, c, words[0], err)
-			}
-
-			return output.EmitOne(&f.Printer, t, t.ID, func(d *output.Details) { DescribeToken(f, d, t) })
-		},
-	}
+	}, tokens, func(_ context.Context, _ *client.Client, d *output.Details, t task.Token) { DescribeToken(f, d, t) })
 }
 
 // DescribeToken adds the fields of a token.
@@ -160,8 +123,8 @@ func scopeText(t task.Token) string {
 }
 
 func deleteCommand(f *factory.Factory) *cobra.Command {
-	of := tokens(f)
-	of.Caution = func(_ context.Context, _ *client.Client, ids []string) string {
+	of := tokens
+	of.Caution = func(ids []string) string {
 		if id := usedToken(f); id != "" && slices.Contains(ids, id) {
 			return fmt.Sprintf("delete %s, the token that this command uses?", id)
 		}

@@ -88,7 +88,7 @@ func topOnce(ctx context.Context, f *factory.Factory, o client.BoardOptions) err
 	}
 
 	width, _ := f.Terminal(f.Out)
-	p := top.New(topConfig(f)).Once(top.Boarded{Board: b, Server: c.Server()}, width)
+	p := top.New(topConfig(f)).Once(top.BoardUpdate{Board: b, Server: c.Server()}, width)
 
 	if f.UsesColor(f.Out) {
 		return f.Print(p.ANSI())

@@ -64,7 +64,7 @@ type List[T any] struct {
 
 const (
 	watchBefore = 2 * time.Second        // events before the first read that are included
-	watchCalm   = 200 * time.Millisecond // how long to wait for further events
+	settleTime  = 200 * time.Millisecond // how long to wait for further events
 	watchClock  = time.Second            // how often the times in LEFT are updated
 	watchShare  = 9                      // after a read, wait this many times as long as it took
 	maxDirty    = 20_000
@@ -158,7 +158,7 @@ func (w *List[T]) waitForChange(ctx context.Context, ended <-chan error, clock <
 	case <-clock:
 		return false, nil
 	case <-w.poked:
-		return true, factory.Sleep(ctx, watchCalm)
+		return true, factory.Sleep(ctx, settleTime)
 	}
 }
 
@@ -231,7 +231,7 @@ func (w *List[T]) rescans() (<-chan time.Time, func()) {
 
 // restAfter returns when the list may be read again, after a read that has just ended.
 func (w *List[T]) restAfter(began time.Time) time.Time {
-	return w.Now().Add(max(watchShare*w.Now().Sub(began), watchCalm))
+	return w.Now().Add(max(watchShare*w.Now().Sub(began), settleTime))
 }
 
 // noteFooter prints the footer if it differs from the last one, and returns it.

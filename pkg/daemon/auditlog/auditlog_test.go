@@ -10,10 +10,12 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	dto "github.com/prometheus/client_model/go"
 	"go.uber.org/zap"
 
 	"github.com/carillonhq/carillon/pkg/kv"
@@ -55,12 +57,19 @@ func (s *site) put(operation string, at time.Time) {
 
 // startSink runs a sink until the returned function is called.
 func (s *site) startSink(to target, epoch int) (stop func()) {
+	_, stop = s.startSinkWith(to, epoch, queueRecords)
+	return stop
+}
+
+// startSinkWith is startSink with a queue of at most a number of records.
+func (s *site) startSinkWith(to target, epoch, records int) (sink *Sink, stop func()) {
 	ctx, cancel := context.WithCancel(s.Context())
-	sink := &Sink{name: "audit-file", dir: s.dir, client: s.etcd, keys: s.store.Keys(), epoch: epoch, target: to, log: zap.NewNop(), pause: time.Millisecond}
+	sink = newSink(SinkConfig{Dir: s.dir, Client: s.etcd, Keys: s.store.Keys(), Epoch: epoch, Logger: zap.NewNop()}, "audit-file", to)
+	sink.pause, sink.queue = time.Millisecond, newQueue(records, queueBytes)
 	ended := make(chan error, 1)
 	go func() { ended <- sink.Run(ctx) }()
 
-	return func() {
+	return sink, func() {
 		s.Helper()
 		cancel()
 		if err := <-ended; !errors.Is(err, context.Canceled) {
@@ -166,6 +175,111 @@ func TestAuditSink_TriesAgain(t *testing.T) {
 	if got := s.written(path, 2); got != "a b" {
 		t.Errorf("wrote %q", got)
 	}
+}
+
+// stuckTarget does not take records until it is released.
+type stuckTarget struct {
+	target
+	released chan struct{}
+}
+
+func (t *stuckTarget) writeRecords(ctx context.Context, lines [][]byte) error {
+	select {
+	case <-t.released:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	return t.target.writeRecords(ctx, lines)
+}
+
+// While a target does not answer, the records wait in etcd and not in memory. Afterwards each of them is written once.
+func TestAuditSink_BoundsWhatWaitsForAStuckTarget(t *testing.T) {
+	const most = 10
+	s := newSite(t)
+	path := filepath.Join(s.dir, "audit.log")
+	stuck := &stuckTarget{fileTarget(path), make(chan struct{})}
+	sink, stop := s.startSinkWith(stuck, 1, most)
+	defer stop()
+
+	var want []string
+	for i := range 20 * most {
+		want = append(want, fmt.Sprint(i))
+		s.put(want[i], testNow.Add(time.Duration(i)*time.Second))
+		for range 500 { // the sink has listed etcd, and follows it
+			if i > 0 || sink.queue.recordCount() > 0 {
+				break
+			}
+			time.Sleep(10 * time.Millisecond)
+		}
+		if n := sink.queue.recordCount(); n > most {
+			t.Fatalf("%d records wait in memory, at most %d may", n, most)
+		}
+	}
+
+	// What is not in etcd is dropped and counted.
+	for range 2 * most {
+		sink.Offer(task.AuditRecord{ID: "refused", Operation: "refused", Revision: 1})
+	}
+	var counted dto.Metric
+	if err := sink.dropped.Write(&counted); err != nil {
+		t.Fatal(err)
+	}
+	dropped := counted.GetCounter().GetValue()
+	if dropped < most {
+		t.Errorf("%v refused logins are counted as dropped", dropped)
+	}
+
+	close(stuck.released)
+	refused := 2*most - int(dropped)
+	got := strings.Fields(s.written(path, len(want)+refused))
+	got = slices.DeleteFunc(got, func(o string) bool { return o == "refused" })
+	if !slices.Equal(got, want) {
+		t.Errorf("wrote %q", got)
+	}
+
+	s.put("after", testNow.Add(time.Hour))
+	if got := s.written(path, len(want)+refused+1); !strings.HasSuffix(got, "after") {
+		t.Errorf("wrote %q", got)
+	}
+}
+
+// Deletions of old records have no lines to write and only move the position. They must not fill the memory either.
+func TestAuditSink_BoundsEntriesWithoutRecords(t *testing.T) {
+	const most = 10
+	q := newQueue(most, queueBytes)
+	for range 10 * most {
+		q.offer(entry{mark: &position{}})
+	}
+	if n := q.length(); n > most {
+		t.Errorf("%d entries wait in memory, at most %d may", n, most)
+	}
+}
+
+// A record that is not in etcd is written beside the others, and does not move the position.
+func TestAuditSink_WritesRefusedLogins(t *testing.T) {
+	s := newSite(t)
+	path := filepath.Join(s.dir, "audit.log")
+	sink, stop := s.startSinkWith(fileTarget(path), 1, queueRecords)
+	s.put("a", testNow)
+	if got := s.written(path, 1); got != "a" {
+		t.Fatalf("wrote %q", got)
+	}
+
+	for range 500 { // the position moves after the write
+		if sink.written().ID != "" {
+			break
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	at := sink.written()
+	sink.Offer(task.AuditRecord{ID: "r", Operation: "login", Outcome: task.AuditRefused, Revision: 1})
+	if got := s.written(path, 2); got != "a login" {
+		t.Errorf("wrote %q", got)
+	}
+	if sink.written() != at {
+		t.Error("the position has moved")
+	}
+	stop()
 }
 
 func TestAuditFile_EndsATornLine(t *testing.T) {
@@ -291,5 +405,35 @@ func TestAuditSweeper_KeepsAShareOfTheQuota(t *testing.T) {
 	}
 	if n, err := a.sweepRecords(t.Context()); n != 0 || err != nil {
 		t.Errorf("then it removes %d more, %v", n, err)
+	}
+}
+
+// Tokens stay for 30 days after their end, and are then deleted.
+func TestSweeper_RemovesTokensThatExpiredLongAgo(t *testing.T) {
+	s := newSite(t)
+	for id, age := range map[string]time.Duration{"old": tokenAge + time.Minute, "expired": tokenAge - time.Minute, "valid": -time.Hour} {
+		tok := record.Token{Token: task.Token{ID: id, Subject: "user:ann", Until: task.At(testNow.Add(-age))}}
+		if err := s.store.CreateToken(t.Context(), tok); err != nil {
+			t.Fatal(err)
+		}
+	}
+
+	clockFault := errors.New("the clock is wrong")
+	a := NewSweeper("n1", s.store, func() error { return clockFault }, func() time.Time { return testNow }, zap.NewNop())
+	if n, err := a.sweepTokens(t.Context()); n != 0 || err != nil {
+		t.Errorf("with a wrong clock it removes %d, %v", n, err)
+	}
+
+	clockFault = nil
+	if n, err := a.sweepTokens(t.Context()); n != 1 || err != nil {
+		t.Errorf("removed %d, %v", n, err)
+	}
+	if _, err := s.store.Token(t.Context(), "old"); !errors.Is(err, task.ErrNotFound) {
+		t.Errorf("the old token: %v", err)
+	}
+	for _, id := range []string{"expired", "valid"} {
+		if _, err := s.store.Token(t.Context(), id); err != nil {
+			t.Errorf("token %s: %v", id, err)
+		}
 	}
 }

@@ -26,7 +26,7 @@ const (
 	maxLate = 10_000
 	// lateEvery is the interval at which waiting records are tried again.
 	lateEvery = 5 * time.Second
-	// lateSlack is how many bytes of records that no longer wait the file may have before it is written anew.
+	// lateSlack is how many bytes of records that no longer wait the file may have before it is rewritten.
 	lateSlack = 4 << 20
 )
 
@@ -60,7 +60,7 @@ func OpenLate(dir string, store Recorder, log *zap.Logger) (*Late, error) {
 		return nil, fmt.Errorf("late audit records: %w", err)
 	}
 
-	// A crash may have torn the last line. Nobody was told that its record is kept.
+	// A crash may have torn the last line. Its record was not acknowledged.
 	whole := bytes.LastIndexByte(content, '\n') + 1
 	if whole < len(content) {
 		if err := os.Truncate(l.path, int64(whole)); err != nil {
@@ -147,7 +147,7 @@ func (l *Late) removeFirst(n int) {
 	}
 }
 
-// rewriteFile writes the file anew with only the records that wait. The caller must hold mu.
+// rewriteFile rewrites the file with only the records that wait. The caller must hold mu.
 func (l *Late) rewriteFile() error {
 	if l.waiting == 0 {
 		if err := os.Truncate(l.path, 0); err != nil {

@@ -9,9 +9,11 @@ import (
 	"log/syslog"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	"go.uber.org/zap"
 	"golang.org/x/sys/unix"
@@ -20,6 +22,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/daemon/datadir"
 	"github.com/carillonhq/carillon/pkg/kv"
 	"github.com/carillonhq/carillon/pkg/store/record"
+	"github.com/carillonhq/carillon/pkg/task"
 )
 
 const (
@@ -27,6 +30,8 @@ const (
 	sinkPage = 1000
 	// sinkPause is the pause after a failed write to a sink.
 	sinkPause = 5 * time.Second
+	// sinkLogEvery is the minimum interval between two log lines about failed writes.
+	sinkLogEvery = time.Minute
 	// sinkSave is the interval at which the position of a sink is written to disk, if it has changed. A crash repeats
 	// the records of that time.
 	sinkSave = time.Second
@@ -34,7 +39,7 @@ const (
 
 // target is where a sink writes audit records.
 type target interface {
-	// writeRecords writes records, each on a line of its own, and returns when they are safe.
+	// writeRecords writes records, each on its own line, and returns when they are safe.
 	writeRecords(ctx context.Context, lines [][]byte) error
 }
 
@@ -43,18 +48,28 @@ type target interface {
 //
 // The position is a revision of etcd and not the id of a record, because ids follow the clocks of the nodes, and a late
 // record has an old id. If etcd is restored from a snapshot, its revisions begin again: then the highest id counts.
+//
+// One goroutine follows etcd and fills a queue, and another one writes it to the target. If the target is slower
+// than the cluster, or does not answer, the queue fills up. Then the sink stops to follow etcd until the queue is
+// empty, and continues with what etcd has after its position. So its memory is bounded, and no record is lost that
+// is still in etcd.
 type Sink struct {
-	name   string // of the position's file, and for logs
-	dir    string // the data directory
-	client *kv.Client
-	keys   record.Keys
-	epoch  int // of the cluster
-	target target
-	log    *zap.Logger
-	pause  time.Duration // sinkPause, except in tests
+	name    string // of the position's file, for logs and metrics
+	dir     string // the data directory
+	client  *kv.Client
+	keys    record.Keys
+	epoch   int // of the cluster
+	target  target
+	log     *zap.Logger
+	pause   time.Duration // sinkPause, except in tests
+	queue   *queue
+	failed  prometheus.Counter
+	dropped prometheus.Counter
+
+	queued position // only the goroutine that follows etcd uses it
 
 	mu    sync.Mutex
-	at    position // only the goroutine of Run changes it
+	at    position // what is written
 	saved position // as it is on disk
 }
 
@@ -72,6 +87,8 @@ type SinkConfig struct {
 	Keys   record.Keys
 	Epoch  int // of the cluster
 	Logger *zap.Logger
+	// Registerer registers the metrics of the sinks; nil disables them.
+	Registerer prometheus.Registerer
 }
 
 // NewFileSink returns a sink that appends each record as a line to a file.
@@ -85,62 +102,86 @@ func NewSyslogSink(cfg SinkConfig) *Sink {
 }
 
 func newSink(cfg SinkConfig, name string, to target) *Sink {
-	return &Sink{
+	labels := prometheus.Labels{"sink": strings.TrimPrefix(name, "audit-")}
+	s := &Sink{
 		name: name, dir: cfg.Dir, client: cfg.Client, keys: cfg.Keys, epoch: cfg.Epoch, target: to,
-		log: cfg.Logger.Named("audit").With(zap.String("sink", name)), pause: sinkPause,
+		log: cfg.Logger.Named("audit").With(zap.String("sink", name)), pause: sinkPause, queue: newQueue(queueRecords, queueBytes),
+		failed: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "carillon_audit_sink_failures_total", Help: "Writes of audit records to a file or syslog that failed and were tried again.", ConstLabels: labels,
+		}),
+		dropped: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "carillon_audit_sink_dropped_total", Help: "Records of refused logins that were dropped, because the sink did not take them in time.", ConstLabels: labels,
+		}),
+	}
+
+	if cfg.Registerer != nil {
+		cfg.Registerer.MustRegister(s.failed, s.dropped, prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+			Name: "carillon_audit_sink_queued_records", Help: "Audit records in memory that a sink has to write. More wait in etcd.", ConstLabels: labels,
+		}, func() float64 { return float64(s.queue.recordCount()) }))
+	}
+
+	return s
+}
+
+// Offer writes a record that is not in etcd, such as a refused login. It never waits: if the queue is full, the
+// record is dropped and counted.
+func (s *Sink) Offer(r task.AuditRecord) {
+	if !s.queue.offer(entry{lines: [][]byte{encodeLine(r)}}) {
+		s.dropped.Inc()
 	}
 }
 
-// Run copies records until ctx ends. A target that fails is tried again, so records wait in etcd meanwhile.
+// Run copies records until ctx ends. A target that fails is tried again.
 func (s *Sink) Run(ctx context.Context) error {
 	s.load()
 
-	var saving sync.WaitGroup
-	saving.Go(func() {
+	var parts sync.WaitGroup
+	parts.Go(func() {
 		for clock.Sleep(ctx, sinkSave) {
 			s.save()
 		}
 	})
+	parts.Go(func() { s.writeQueue(ctx) })
 	defer func() {
-		saving.Wait()
+		parts.Wait()
 		s.save() // what was written since
 	}()
 
 	prefix, end := kv.Prefix(s.keys.AuditRecords())
 	for {
+		s.queued = s.written()
+
 		err := kv.Follow(ctx, s.client, kv.FollowConfig{
 			Key: prefix, End: end, PageSize: sinkPage, Background: true, Relist: time.Hour, Name: s.name, Logger: s.log.Named("kv"),
-		}, func(b kv.Batch) error { return s.copyBatch(ctx, b) })
-
+		}, func(b kv.Batch) error { return s.queueBatch(ctx, b) })
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
 
-		s.log.Error("cannot write audit records; retrying", zap.Error(err))
+		s.log.Warn("the sink is slower than the cluster; it continues from etcd when it has written what it has", zap.Error(err))
 
-		if !clock.Sleep(ctx, s.pause) {
-			return ctx.Err()
+		if err := s.queue.awaitEmpty(ctx); err != nil {
+			return err
 		}
 	}
 }
 
-// copyBatch writes the records of a batch that were not written before, and moves the position on.
-func (s *Sink) copyBatch(ctx context.Context, b kv.Batch) error {
+// errQueueFull ends Follow, whose events would otherwise wait in memory without a limit.
+var errQueueFull = errors.New("the queue is full")
+
+// queueBatch queues the records of a batch that were not written or queued before. For the pages of a list it waits
+// until there is room, because nothing arrives meanwhile.
+func (s *Sink) queueBatch(ctx context.Context, b kv.Batch) error {
 	var lines [][]byte
-	highest := s.at.ID
+	highest := s.queued.ID
 
 	add := func(e *mvccpb.KeyValue) {
 		r := s.keys.DecodeAudit(e)
-		if s.isWritten(e, r.ID) {
+		if s.isQueued(e, r.ID) {
 			return
 		}
 
-		line, err := json.Marshal(r)
-		if err != nil {
-			panic(fmt.Sprintf("auditlog: encode an audit record: %v", err))
-		}
-
-		lines, highest = append(lines, line), max(highest, r.ID)
+		lines, highest = append(lines, encodeLine(r)), max(highest, r.ID)
 	}
 
 	for _, e := range b.KVs {
@@ -153,39 +194,101 @@ func (s *Sink) copyBatch(ctx context.Context, b kv.Batch) error {
 		}
 	}
 
-	if len(lines) > 0 {
-		if err := s.target.writeRecords(ctx, lines); err != nil {
+	// The pages of a list are in the order of ids, so only after the last one everything up to a revision is written.
+	next := position{Epoch: s.epoch, Revision: max(b.Revision, s.queuedRevision()), ID: highest}
+	e := entry{lines: lines}
+	if !b.More {
+		e.mark = &next
+	}
+
+	switch {
+	case len(lines) == 0 && e.mark == nil:
+		return nil
+	case b.Reset:
+		if err := s.queue.push(ctx, e); err != nil {
 			return err
 		}
+	case !s.queue.offer(e):
+		return errQueueFull
 	}
 
-	// The pages of a list are in the order of ids, so only after the last one everything up to a revision is written.
-	if b.More {
-		return nil
+	if !b.More {
+		s.queued = next
 	}
-
-	s.mu.Lock()
-	defer s.mu.Unlock()
-
-	s.at = position{Epoch: s.epoch, Revision: max(b.Revision, s.revision()), ID: highest}
 
 	return nil
 }
 
-// revision returns the revision up to which everything is written, or 0 if the position is from another history of etcd.
-func (s *Sink) revision() int64 {
-	if s.at.Epoch != s.epoch {
-		return 0
+// writeQueue writes what is queued to the target until ctx ends.
+func (s *Sink) writeQueue(ctx context.Context) {
+	var logged time.Time
+
+	for {
+		e, err := s.queue.first(ctx)
+		if err != nil {
+			return
+		}
+
+		for len(e.lines) > 0 {
+			err := s.target.writeRecords(ctx, e.lines)
+			if err == nil {
+				break
+			}
+			if ctx.Err() != nil {
+				return
+			}
+
+			s.failed.Inc()
+			if time.Since(logged) >= sinkLogEvery {
+				logged = time.Now()
+				s.log.Error("cannot write audit records; retrying", zap.Error(err))
+			}
+
+			if !clock.Sleep(ctx, s.pause) {
+				return
+			}
+		}
+
+		if e.mark != nil {
+			s.mu.Lock()
+			s.at = *e.mark
+			s.mu.Unlock()
+		}
+		s.queue.removeFirst()
 	}
-	return s.at.Revision
 }
 
-// isWritten reports whether a record was written before.
-func (s *Sink) isWritten(e *mvccpb.KeyValue, id string) bool {
-	if s.at.Epoch != s.epoch {
-		return id <= s.at.ID
+// encodeLine encodes a record as a line without its end.
+func encodeLine(r task.AuditRecord) []byte {
+	line, err := json.Marshal(r)
+	if err != nil {
+		panic(fmt.Sprintf("auditlog: encode an audit record: %v", err))
 	}
-	return e.ModRevision <= s.at.Revision
+	return line
+}
+
+// written returns the position up to which everything is written.
+func (s *Sink) written() position {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.at
+}
+
+// queuedRevision returns the revision up to which everything is queued, or 0 if the position is from another history of
+// etcd.
+func (s *Sink) queuedRevision() int64 {
+	if s.queued.Epoch != s.epoch {
+		return 0
+	}
+	return s.queued.Revision
+}
+
+// isQueued reports whether a record was written or queued before.
+func (s *Sink) isQueued(e *mvccpb.KeyValue, id string) bool {
+	if s.queued.Epoch != s.epoch {
+		return id <= s.queued.ID
+	}
+	return e.ModRevision <= s.queued.Revision
 }
 
 func (s *Sink) path() string { return filepath.Join(s.dir, s.name+".json") }
@@ -209,10 +312,7 @@ func (s *Sink) load() {
 
 // save writes the position to disk if it has changed.
 func (s *Sink) save() {
-	s.mu.Lock()
-	at := s.at
-	s.mu.Unlock()
-
+	at := s.written()
 	if at == s.saved {
 		return
 	}
@@ -230,7 +330,8 @@ func (s *Sink) save() {
 	s.saved = at
 }
 
-// fileTarget is a file with a record on each line. It is opened for each batch, so that it can be moved away at any time.
+// fileTarget is a file with a record on each line. It is opened for each batch, so that it can be moved away at any
+// time.
 type fileTarget string
 
 // writeRecords appends lines and syncs the file. After an error the file is as it was, as far as possible.
@@ -281,7 +382,8 @@ type syslogTarget struct {
 	writer           *syslog.Writer // nil: not connected
 }
 
-// writeRecords sends a message for each record. A syslog daemon that hangs holds up the sink, but not the end of ctx.
+// writeRecords sends a message for each record. A syslog daemon that hangs holds up the sink, but not the end of
+// ctx. After that the target cannot be used any more.
 func (s *syslogTarget) writeRecords(ctx context.Context, lines [][]byte) error {
 	done := make(chan error, 1)
 	go func() { done <- s.sendMessages(lines) }()

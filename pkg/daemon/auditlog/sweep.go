@@ -7,6 +7,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/carillonhq/carillon/pkg/clock"
+	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/store/etcdadmin"
 )
 
@@ -20,6 +21,14 @@ const (
 	// sweepPage is how many records one request removes. The leader makes sweepPages of them in a row.
 	sweepPage  = 1000
 	sweepPages = 200
+	// tokenAge is how long a token is kept after it has expired, so that lists and audit records still explain it.
+	tokenAge = 30 * 24 * time.Hour
+	// tokensEvery is the interval at which the leader removes expired tokens. It removes at most tokensMost of them at a
+	// time, with tokensPause after each page: every node compiles its copy of the access records again after each.
+	tokensEvery = time.Hour
+	tokensMost  = 2000
+	tokensPage  = 500
+	tokensPause = 200 * time.Millisecond
 	// membersTimeout is the time limit for reading the quotas of the members of etcd.
 	membersTimeout = 5 * time.Second
 )
@@ -29,25 +38,42 @@ type Store interface {
 	SweepAudit(ctx context.Context, before time.Time, most int) (int, error)
 	AuditSize(ctx context.Context) (size, records int64, err error)
 	Members(ctx context.Context, timeout time.Duration) []etcdadmin.Member
+	ExpiredTokens(ctx context.Context, before time.Time, after string, limit int) (list []store.ExpiredToken, next string, err error)
+	DeleteExpiredTokens(ctx context.Context, node string, tokens []store.ExpiredToken, now time.Time) (int, error)
 }
 
-// Sweeper removes old audit records while the node leads.
+// Sweeper removes old audit records and tokens that expired long ago while the node leads.
 type Sweeper struct {
+	node  string // in the audit records of the removed tokens
 	store Store
 	clock func() error // ages are computed only while it returns nil
 	now   func() time.Time
 	log   *zap.Logger
 }
 
-// NewSweeper returns a sweeper that judges ages by now. It does so only while checkClock returns nil, because a wrong
-// clock would remove records that are not old.
-func NewSweeper(store Store, checkClock func() error, now func() time.Time, log *zap.Logger) *Sweeper {
-	return &Sweeper{store: store, clock: checkClock, now: now, log: log}
+// NewSweeper returns the sweeper of a node, which judges ages by now. It does so only while checkClock returns nil,
+// because a wrong clock would remove records that are not old.
+func NewSweeper(node string, store Store, checkClock func() error, now func() time.Time, log *zap.Logger) *Sweeper {
+	return &Sweeper{node: node, store: store, clock: checkClock, now: now, log: log}
 }
 
 // Run sweeps until ctx ends.
 func (a *Sweeper) Run(ctx context.Context) error {
+	var tokensDue time.Time // by the monotonic clock
+
 	for {
+		if !time.Now().Before(tokensDue) {
+			tokensDue = time.Now().Add(tokensEvery)
+
+			removed, err := a.sweepTokens(ctx)
+			if err != nil && ctx.Err() == nil {
+				a.log.Warn("could not remove expired tokens", zap.Error(err))
+			}
+			if removed > 0 {
+				a.log.Info("removed expired tokens", zap.Int("tokens", removed))
+			}
+		}
+
 		removed, err := a.sweepRecords(ctx)
 		if err != nil && ctx.Err() == nil {
 			a.log.Warn("could not remove old audit records", zap.Error(err))
@@ -60,6 +86,32 @@ func (a *Sweeper) Run(ctx context.Context) error {
 			return ctx.Err()
 		}
 	}
+}
+
+// sweepTokens removes the tokens that expired long ago, at most tokensMost of them.
+func (a *Sweeper) sweepTokens(ctx context.Context) (removed int, err error) {
+	for after := ""; removed < tokensMost; {
+		if a.clock() != nil {
+			return removed, nil // ages cannot be computed
+		}
+
+		now := a.now()
+		expired, next, err := a.store.ExpiredTokens(ctx, now.Add(-tokenAge), after, tokensPage)
+		if err != nil {
+			return removed, err
+		}
+
+		n, err := a.store.DeleteExpiredTokens(ctx, a.node, expired, now)
+		if removed += n; err != nil {
+			return removed, err
+		}
+
+		if after = next; after == "" || !clock.Sleep(ctx, tokensPause) {
+			return removed, nil
+		}
+	}
+
+	return removed, nil
 }
 
 // sweepRecords removes the records that are too old, and then the oldest of those that take too much space.

@@ -49,9 +49,9 @@ func NewFile(dataDir string, s *store.Store, log *zap.Logger) *File {
 func Path(dataDir string) string { return filepath.Join(dataDir, "token") }
 
 // CreateCluster creates the cluster with its first access records, unless found says that it exists, and returns its
-// record. made reports whether this node has created it. The file of the token is left only on the node whose token the
+// record. created reports whether this node has created it. The file of the token is left only on the node whose token the
 // cluster has.
-func (f *File) CreateCluster(ctx context.Context, found bool, shards int, openDefault bool, now time.Time) (c task.Cluster, made bool, err error) {
+func (f *File) CreateCluster(ctx context.Context, found bool, shards int, openDefault bool, now time.Time) (c task.Cluster, created bool, err error) {
 	var first store.FirstAccess
 	if !found {
 		if first, err = f.firstAccess(openDefault, now); err != nil {
@@ -59,12 +59,12 @@ func (f *File) CreateCluster(ctx context.Context, found bool, shards int, openDe
 		}
 	}
 
-	c, made, err = f.store.Bootstrap(ctx, shards, now, first)
+	c, created, err = f.store.Bootstrap(ctx, shards, now, first)
 	if err != nil {
-		return c, made, err
+		return c, created, err
 	}
 
-	return c, made, f.removeUnknown(ctx)
+	return c, created, f.removeUnknown(ctx)
 }
 
 // firstAccess returns the access records with which a new cluster begins: the token, the binding that makes it an

@@ -207,7 +207,7 @@ func TestAdminToken_IsThatOfOneNode(t *testing.T) {
 			continue
 		}
 		if left++; !n.works() {
-			t.Error("a node keeps a secret that is nobody's")
+			t.Error("a node keeps the secret of an unknown token")
 		}
 	}
 	if left != 1 {

@@ -49,7 +49,7 @@ func TestRoomForGarbage_FollowsTheHeapAndEnds(t *testing.T) {
 	t.Setenv("GOGC", "300")
 	MakeRoom()()
 	if got := percent(); got != 77 {
-		t.Errorf("it is the user's to set GOGC, and is %d", got)
+		t.Errorf("GOGC was set by the user, and is now %d", got)
 	}
 }
 

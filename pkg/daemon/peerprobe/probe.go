@@ -36,7 +36,7 @@ func newProbe(dial certs.Dialer, tls func() *tls.Config, n task.Node) *probe {
 	g := &probe{dial: dial, peer: n, closed: wake.NewSignal()}
 	g.http = http.Transport{
 		DialContext: g.dialAndWatch, DialTLSContext: certs.DialTLS(g.dialAndWatch, tls),
-		MaxIdleConnsPerHost: 1, DisableCompression: true, ResponseHeaderTimeout: greetLimit,
+		MaxIdleConnsPerHost: 1, DisableCompression: true, ResponseHeaderTimeout: probeTimeout,
 	}
 	return g
 }
@@ -72,10 +72,10 @@ func (c *closeNotifyConn) Close() error {
 	return c.Conn.Close()
 }
 
-// identifyPeer sends a request to the peer and checks that the answer comes from the expected instance. If so, it stores
-// the address at which the peer was reached. If another instance answers, the stored address is dropped.
+// identifyPeer sends a request to the peer and checks that the answer comes from the expected instance. If so, it
+// stores the address at which the peer was reached. If another instance answers, the stored address is dropped.
 func (g *probe) identifyPeer(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, greetLimit)
+	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()
 
 	u, err := url.Parse(g.peer.Address)
@@ -116,7 +116,7 @@ func (g *probe) identifyPeer(ctx context.Context) error {
 // connectionRefused reports whether no process listens at the address where the peer was reached. It only opens a
 // connection and does not begin a TLS handshake, so a failure of TLS cannot count as a refusal.
 func (g *probe) connectionRefused(ctx context.Context) bool {
-	ctx, cancel := context.WithTimeout(ctx, greetLimit)
+	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()
 
 	c, err := g.dial(ctx, "tcp", g.reached)

@@ -21,22 +21,22 @@ import (
 const (
 	// peersWatched is the number of nodes that each node probes: those that follow it
 	// in the order of names. So the number of connections does not grow with the square of
-	// the number of nodes. Each node is probed by several others, some of which may die with it.
+	// the number of nodes. Each node is probed by several others, because some of them may die with it.
 	peersWatched = 3
-	// greetEvery is the interval at which an open connection is used. This detects
+	// probeInterval is the interval at which an open connection is used. This detects
 	// a connection that is broken but was not closed.
-	greetEvery = 5 * time.Second
-	// greetLimit is the time limit for an answer of a peer.
-	greetLimit = 3 * time.Second
+	probeInterval = 5 * time.Second
+	// probeTimeout is the time limit for an answer of a peer.
+	probeTimeout = 3 * time.Second
 	// peerFirst is the first pause before a peer is probed again that gave no
 	// answer, or that closed the connection directly after its answer. The pause doubles with each failure.
 	peerFirst = 250 * time.Millisecond
 	// refusedPause is the pause between the two refusals that are required. A process that only reopens its listener
 	// needs less time.
 	refusedPause = 100 * time.Millisecond
-	// accuseFirst and accuseMost limit how long a node revokes no further leases after it has revoked some. The pause
-	// doubles each time. A node that all others refuse is probably cut off itself, while they are alive.
-	accuseFirst, accuseMost = time.Second, time.Minute
+	// firstRevokePause and maxRevokePause limit how long a node revokes no further leases after it has revoked some.
+	// The pause doubles each time. A node that all others refuse is probably cut off itself, while they are alive.
+	firstRevokePause, maxRevokePause = time.Second, time.Minute
 )
 
 // Prober detects that a daemon was killed, long before its lease expires. It keeps a
@@ -57,10 +57,10 @@ type Prober struct {
 	notices *prometheus.CounterVec
 	reached prometheus.Gauge
 
-	mu      sync.Mutex
-	accused map[string]time.Time // when the leases of an instance were revoked, by instance
-	rest    time.Duration        // the pause after the last accusation
-	last    time.Time            // the time of the last accusation
+	mu            sync.Mutex
+	lastRevokedAt map[string]time.Time // when the leases of an instance were revoked, by instance
+	revokePause   time.Duration        // the pause after the last accusation
+	lastRevoked   time.Time            // the time of the last accusation
 }
 
 // Config configures a Prober.
@@ -85,7 +85,7 @@ type Cluster interface {
 
 // New returns a Prober. It opens no connections before Run.
 func New(cfg Config) *Prober {
-	p, r := &Prober{cfg: cfg, accused: map[string]time.Time{}}, cfg.Registerer
+	p, r := &Prober{cfg: cfg, lastRevokedAt: map[string]time.Time{}}, cfg.Registerer
 	p.notices = prometheus.NewCounterVec(prometheus.CounterOpts{Name: "carillon_crash_notices_total",
 		Help: "Peers whose port refused connections, by result: revoked (their lease), or withheld because another peer was reported a moment ago."}, []string{"result"})
 	p.reached = prometheus.NewGauge(prometheus.GaugeOpts{Name: "carillon_peers_reached",
@@ -163,7 +163,7 @@ func nodesAfter(nodes []task.Node, name string, most int) []task.Node {
 	return others[:min(most, len(others))]
 }
 
-// watchPeer probes a peer every greetEvery, and at once when a connection to it is closed, until ctx
+// watchPeer probes a peer every probeInterval, and at once when a connection to it is closed, until ctx
 // ends, which happens when its session ends.
 func (p *Prober) watchPeer(ctx context.Context, n task.Node) {
 	g := newProbe(p.cfg.Dial, p.cfg.TLS, n)
@@ -178,8 +178,8 @@ func (p *Prober) watchPeer(ctx context.Context, n task.Node) {
 		default:
 		}
 
-		wait, closed, began := greetEvery, g.closed, time.Now()
-		later := min(peerFirst<<fails, 2*greetEvery)
+		wait, closed, began := probeInterval, g.closed, time.Now()
+		later := min(peerFirst<<fails, 2*probeInterval)
 		err := g.identifyPeer(ctx)
 
 		is := 0.0
@@ -233,15 +233,15 @@ func (p *Prober) revokeDeadPeer(ctx context.Context, n task.Node) (again time.Du
 	now, err := p.cfg.Cluster.Node(ctx, n.Name)
 	switch {
 	case errors.Is(err, task.ErrNotFound):
-		return greetEvery // it has left, or another node has revoked its lease
+		return probeInterval // it has left, or another node has revoked its lease
 	case err != nil:
 		p.cfg.Logger.Warn("a peer is refused, but etcd does not answer", zap.String("node", n.Name), zap.Error(err))
 		return time.Second
 	case sessionName(now) != sessionName(n):
-		return greetEvery // it has another session now
+		return probeInterval // it has another session now
 	}
 
-	if rest, may := p.mayAccuse(n.Instance, time.Now()); !may {
+	if rest, may := p.mayRevoke(n.Instance, time.Now()); !may {
 		p.notices.WithLabelValues("withheld").Inc()
 		return rest
 	}
@@ -256,33 +256,33 @@ func (p *Prober) revokeDeadPeer(ctx context.Context, n task.Node) (again time.Du
 		p.cfg.Logger.Warn("could not revoke a peer's leases; they end by themselves", zap.String("node", n.Name), zap.Error(err))
 	}
 
-	return greetEvery
+	return probeInterval
 }
 
-// mayAccuse reports whether the leases of an instance may be revoked now, and if so, records that they were.
+// mayRevoke reports whether the leases of an instance may be revoked now, and if so, records that they were.
 // Otherwise it returns the time until the next try.
-func (p *Prober) mayAccuse(instance string, now time.Time) (again time.Duration, may bool) {
+func (p *Prober) mayRevoke(instance string, now time.Time) (again time.Duration, may bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 
-	for i, at := range p.accused {
+	for i, at := range p.lastRevokedAt {
 		if now.Sub(at) > time.Hour { // its leases have expired long ago
-			delete(p.accused, i)
+			delete(p.lastRevokedAt, i)
 		}
 	}
 
-	if _, done := p.accused[instance]; done {
-		return accuseMost, false
+	if _, done := p.lastRevokedAt[instance]; done {
+		return maxRevokePause, false
 	}
-	if left := p.rest - now.Sub(p.last); left > 0 {
+	if left := p.revokePause - now.Sub(p.lastRevoked); left > 0 {
 		return left, false
 	}
 
-	if p.rest = min(max(2*p.rest, accuseFirst), accuseMost); now.Sub(p.last) > 10*accuseMost {
-		p.rest = accuseFirst
+	if p.revokePause = min(max(2*p.revokePause, firstRevokePause), maxRevokePause); now.Sub(p.lastRevoked) > 10*maxRevokePause {
+		p.revokePause = firstRevokePause
 	}
 
-	p.accused[instance], p.last = now, now
+	p.lastRevokedAt[instance], p.lastRevoked = now, now
 
 	return 0, true
 }

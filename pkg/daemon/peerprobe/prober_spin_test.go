@@ -22,7 +22,7 @@ func TestPeers_DoNotDialInALoop(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			s := newStreet(t)
+			s := newProbeFixture(t)
 			inner := s.server.Config.Handler
 			s.server.Config.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 				inner.ServeHTTP(w, r)

@@ -20,16 +20,16 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// street is a node that probes another one, which is a server of this test.
-type street struct {
+// probeFixture is a node that probes another one, which is a server of this test.
+type probeFixture struct {
 	*Prober
 	t        *testing.T
 	registry *prometheus.Registry
 	server   *httptest.Server
-	says     atomic.Value // the instance that the server reports
+	instance atomic.Value // the instance that the server reports
 	refuse   atomic.Pointer[error]
 	refused  atomic.Int64 // number of refused dials
-	greeted  atomic.Int64 // number of answers of the server
+	answered atomic.Int64 // number of answers of the server
 	dials    atomic.Int64
 
 	mu      sync.Mutex
@@ -38,12 +38,12 @@ type street struct {
 	revoked [][]string
 }
 
-func newStreet(t *testing.T) *street {
-	s := &street{t: t, registry: prometheus.NewRegistry()}
-	s.says.Store("i1")
+func newProbeFixture(t *testing.T) *probeFixture {
+	s := &probeFixture{t: t, registry: prometheus.NewRegistry()}
+	s.instance.Store("i1")
 	s.server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		w.Header().Set(api.InstanceHeader, s.says.Load().(string))
-		s.greeted.Add(1)
+		w.Header().Set(api.InstanceHeader, s.instance.Load().(string))
+		s.answered.Add(1)
 	}))
 	t.Cleanup(s.server.Close)
 	s.record = task.Node{Name: "b", Instance: "i1", Revision: 7, Address: s.server.URL, Host: "here", Leases: []string{"1", "2"}}
@@ -61,7 +61,7 @@ func newStreet(t *testing.T) *street {
 }
 
 // Node returns the record of the other node in etcd.
-func (s *street) Node(context.Context, string) (task.Node, error) {
+func (s *probeFixture) Node(context.Context, string) (task.Node, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.absent {
@@ -71,7 +71,7 @@ func (s *street) Node(context.Context, string) (task.Node, error) {
 }
 
 // RevokeLeases records the leases that are revoked.
-func (s *street) RevokeLeases(_ context.Context, leases []string) error {
+func (s *probeFixture) RevokeLeases(_ context.Context, leases []string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.revoked = append(s.revoked, leases)
@@ -81,7 +81,7 @@ func (s *street) RevokeLeases(_ context.Context, leases []string) error {
 var errRefused error = &net.OpError{Op: "dial", Net: "tcp", Err: os.NewSyscallError("connect", syscall.ECONNREFUSED)}
 
 // watched runs the Prober with the current record until stop or the end of the test.
-func (s *street) watched() (stop func()) {
+func (s *probeFixture) watched() (stop func()) {
 	n := s.record
 	ctx, cancel := context.WithCancel(s.t.Context())
 	var wg sync.WaitGroup
@@ -91,7 +91,7 @@ func (s *street) watched() (stop func()) {
 	return stop
 }
 
-func (s *street) isReached() bool {
+func (s *probeFixture) isReached() bool {
 	families, err := s.registry.Gather()
 	if err != nil {
 		s.t.Error(err)
@@ -104,7 +104,7 @@ func (s *street) isReached() bool {
 	return false
 }
 
-func (s *street) wait(what string, ok func() bool) {
+func (s *probeFixture) wait(what string, ok func() bool) {
 	s.t.Helper()
 	for end := time.Now().Add(90 * time.Second); !ok(); time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(end) {
@@ -113,20 +113,20 @@ func (s *street) wait(what string, ok func() bool) {
 	}
 }
 
-func (s *street) accusations() [][]string {
+func (s *probeFixture) accusations() [][]string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.Clone(s.revoked)
 }
 
 // crash closes all connections, and makes further dials fail with err.
-func (s *street) crash(err error) {
+func (s *probeFixture) crash(err error) {
 	s.refuse.Store(&err)
 	s.server.CloseClientConnections()
 }
 
 func TestPeers_RevokeWhatAKilledInstanceHeld(t *testing.T) {
-	s := newStreet(t)
+	s := newProbeFixture(t)
 	stop := s.watched()
 	s.wait("it is reached", s.isReached)
 	s.mu.Lock()
@@ -156,28 +156,28 @@ func TestPeers_RevokeWhatAKilledInstanceHeld(t *testing.T) {
 func TestPeers_AccuseNobodyWithoutProof(t *testing.T) {
 	for name, c := range map[string]struct {
 		stranger bool // it is never reached
-		before   func(s *street)
-		crash    func(s *street)
+		before   func(s *probeFixture)
+		crash    func(s *probeFixture)
 	}{
-		"a timeout":           {crash: func(s *street) { s.crash(os.ErrDeadlineExceeded) }},
-		"no route":            {crash: func(s *street) { s.crash(&net.OpError{Op: "dial", Err: syscall.EHOSTUNREACH}) }},
-		"never reached":       {stranger: true, before: func(s *street) { s.crash(errRefused) }},
-		"another process":     {stranger: true, before: func(s *street) { s.says.Store("i2") }, crash: func(s *street) { s.crash(errRefused) }},
-		"it has left":         {crash: func(s *street) { s.absent = true; s.crash(errRefused) }},
-		"another instance":    {crash: func(s *street) { s.record.Instance = "i2"; s.crash(errRefused) }},
-		"another session":     {crash: func(s *street) { s.record.Revision = 8; s.crash(errRefused) }},
-		"loopback elsewhere":  {before: func(s *street) { s.record.Host = "elsewhere" }, crash: func(s *street) { s.crash(errRefused) }},
-		"a host that is mute": {before: func(s *street) { s.record.Host = "" }, crash: func(s *street) { s.crash(errRefused) }},
+		"a timeout":           {crash: func(s *probeFixture) { s.crash(os.ErrDeadlineExceeded) }},
+		"no route":            {crash: func(s *probeFixture) { s.crash(&net.OpError{Op: "dial", Err: syscall.EHOSTUNREACH}) }},
+		"never reached":       {stranger: true, before: func(s *probeFixture) { s.crash(errRefused) }},
+		"another process":     {stranger: true, before: func(s *probeFixture) { s.instance.Store("i2") }, crash: func(s *probeFixture) { s.crash(errRefused) }},
+		"it has left":         {crash: func(s *probeFixture) { s.absent = true; s.crash(errRefused) }},
+		"another instance":    {crash: func(s *probeFixture) { s.record.Instance = "i2"; s.crash(errRefused) }},
+		"another session":     {crash: func(s *probeFixture) { s.record.Revision = 8; s.crash(errRefused) }},
+		"loopback elsewhere":  {before: func(s *probeFixture) { s.record.Host = "elsewhere" }, crash: func(s *probeFixture) { s.crash(errRefused) }},
+		"a host that is mute": {before: func(s *probeFixture) { s.record.Host = "" }, crash: func(s *probeFixture) { s.crash(errRefused) }},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			s := newStreet(t)
+			s := newProbeFixture(t)
 			if c.before != nil {
 				c.before(s)
 			}
 			stop := s.watched()
 			if c.stranger {
-				s.wait("what it answered is known", func() bool { return s.refused.Load() > 0 || s.greeted.Load() > 1 })
+				s.wait("what it answered is known", func() bool { return s.refused.Load() > 0 || s.answered.Load() > 1 })
 			} else {
 				s.wait("it is reached", s.isReached)
 			}
@@ -199,20 +199,20 @@ func TestPeers_AccuseNobodyWithoutProof(t *testing.T) {
 func TestPeers_RestAfterAnAccusation(t *testing.T) {
 	p := New(Config{Registerer: prometheus.NewRegistry()})
 	now := time.Now()
-	if _, may := p.mayAccuse("i1", now); !may {
+	if _, may := p.mayRevoke("i1", now); !may {
 		t.Error("the first is not accused")
 	}
-	again, may := p.mayAccuse("i2", now.Add(accuseFirst/2))
-	if may || again != accuseFirst/2 {
+	again, may := p.mayRevoke("i2", now.Add(firstRevokePause/2))
+	if may || again != firstRevokePause/2 {
 		t.Errorf("the second at once: %s, %v", again, may)
 	}
-	if _, may := p.mayAccuse("i2", now.Add(accuseFirst)); !may {
+	if _, may := p.mayRevoke("i2", now.Add(firstRevokePause)); !may {
 		t.Error("the second is never accused")
 	}
-	if _, may := p.mayAccuse("i3", now.Add(2*accuseFirst)); may {
+	if _, may := p.mayRevoke("i3", now.Add(2*firstRevokePause)); may {
 		t.Error("the rest does not grow")
 	}
-	if _, may := p.mayAccuse("i1", now.Add(30*time.Minute)); may {
+	if _, may := p.mayRevoke("i1", now.Add(30*time.Minute)); may {
 		t.Error("an instance is accused twice")
 	}
 }

@@ -11,16 +11,16 @@ import (
 	"github.com/carillonhq/carillon/pkg/internal/certs"
 )
 
-// alley is a street whose server uses TLS and requires a certificate.
-type alley struct {
-	*street
+// tlsProbeFixture is a probeFixture whose server uses TLS and requires a certificate.
+type tlsProbeFixture struct {
+	*probeFixture
 	pki    string
 	trust  atomic.Pointer[tls.Config] // the configuration of the probing node
 	hangUp atomic.Bool                // the server closes connections directly after accepting them
 }
 
-func newAlley(t *testing.T) *alley {
-	a := &alley{street: newStreet(t), pki: t.TempDir()}
+func newTLSProbeFixture(t *testing.T) *tlsProbeFixture {
+	a := &tlsProbeFixture{probeFixture: newProbeFixture(t), pki: t.TempDir()}
 	a.reissue()
 	cert, key := certs.Paths(a.pki, "n")
 	ca, _ := certs.Paths(a.pki, "ca")
@@ -36,7 +36,7 @@ func newAlley(t *testing.T) *alley {
 	a.Prober.cfg.TLS = a.trust.Load
 
 	server := httptest.NewUnstartedServer(a.server.Config.Handler)
-	server.Listener = tls.NewListener(&moody{server.Listener, &a.hangUp}, files.Server(certs.Require))
+	server.Listener = tls.NewListener(&hangUpListener{server.Listener, &a.hangUp}, files.Server(certs.Require))
 	server.Start()
 	t.Cleanup(server.Close)
 	a.server = server
@@ -44,12 +44,12 @@ func newAlley(t *testing.T) *alley {
 	return a
 }
 
-type moody struct {
+type hangUpListener struct {
 	net.Listener
 	hangUp *atomic.Bool
 }
 
-func (m *moody) Accept() (net.Conn, error) {
+func (m *hangUpListener) Accept() (net.Conn, error) {
 	c, err := m.Listener.Accept()
 	if err == nil && m.hangUp.Load() {
 		_ = c.Close()
@@ -58,7 +58,7 @@ func (m *moody) Accept() (net.Conn, error) {
 }
 
 // reissue gives the server another certificate from another CA.
-func (a *alley) reissue() {
+func (a *tlsProbeFixture) reissue() {
 	a.t.Helper()
 	now := time.Now()
 	ca, pair, err := certs.NewAuthority(certs.Request{Name: "CA", For: 24 * time.Hour, Now: now})
@@ -78,7 +78,7 @@ func (a *alley) reissue() {
 }
 
 func TestPeers_NoticeACrashBehindTLS(t *testing.T) {
-	a := newAlley(t)
+	a := newTLSProbeFixture(t)
 	a.watched()
 	a.wait("it is reached", a.isReached)
 	a.crash(errRefused)
@@ -87,23 +87,23 @@ func TestPeers_NoticeACrashBehindTLS(t *testing.T) {
 
 // If a peer was reached and TLS fails from then on, for whatever reason, it still listens, so it is not accused.
 func TestPeers_AccuseNobodyForItsTLS(t *testing.T) {
-	for name, fail := range map[string]func(a *alley){
-		"it shows the certificate of another CA": func(a *alley) { a.reissue() },
-		"it wants a certificate":                 func(a *alley) { a.trust.Store(&tls.Config{RootCAs: a.trust.Load().RootCAs}) },
-		"it hangs up":                            func(a *alley) { a.hangUp.Store(true) },
+	for name, fail := range map[string]func(a *tlsProbeFixture){
+		"it shows the certificate of another CA": func(a *tlsProbeFixture) { a.reissue() },
+		"it wants a certificate":                 func(a *tlsProbeFixture) { a.trust.Store(&tls.Config{RootCAs: a.trust.Load().RootCAs}) },
+		"it hangs up":                            func(a *tlsProbeFixture) { a.hangUp.Store(true) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			a := newAlley(t)
+			a := newTLSProbeFixture(t)
 			a.watched()
 			a.wait("it is reached", a.isReached)
 			fail(a)
 			a.server.CloseClientConnections() // a probe may have used an open connection meanwhile
-			greeted, dials := a.greeted.Load(), a.dials.Load()
+			answered, dials := a.answered.Load(), a.dials.Load()
 			// Each round probes the peer, and then dials to check whether a process listens.
 			a.wait("it is dialled again and again", func() bool { return a.dials.Load() >= dials+6 })
-			if got := a.accusations(); len(got) != 0 || a.greeted.Load() != greeted {
-				t.Errorf("revoked: %v; greeted %d times since", got, a.greeted.Load()-greeted)
+			if got := a.accusations(); len(got) != 0 || a.answered.Load() != answered {
+				t.Errorf("revoked: %v; answered %d times since", got, a.answered.Load()-answered)
 			}
 		})
 	}

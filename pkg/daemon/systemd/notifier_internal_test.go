@@ -72,7 +72,7 @@ func has(t *testing.T, lines []string, wanted ...string) {
 
 	for _, w := range wanted {
 		if !slices.ContainsFunc(lines, func(l string) bool { return strings.HasPrefix(l, w) }) {
-			t.Errorf("not told: %q; told: %q", w, lines)
+			t.Errorf("not sent: %q; sent: %q", w, lines)
 		}
 	}
 }
@@ -82,7 +82,7 @@ func hasNot(t *testing.T, lines []string, unwanted ...string) {
 
 	for _, w := range unwanted {
 		if slices.ContainsFunc(lines, func(l string) bool { return strings.HasPrefix(l, w) }) {
-			t.Errorf("told: %q; all: %q", w, lines)
+			t.Errorf("sent: %q; all: %q", w, lines)
 		}
 	}
 }
@@ -139,7 +139,7 @@ func TestManager_HearsNothingOfANodeThatStandsStill(t *testing.T) {
 		time.Sleep(time.Minute)
 
 		if n := len(lines()); n < 6 {
-			t.Errorf("in a minute told %d times that it lives, of a manager that waits for two", n)
+			t.Errorf("%d keep-alive messages in a minute, to a manager that waits for two minutes", n)
 		}
 
 		node.set(nil, errors.New("the node's executor stands still"))
@@ -191,6 +191,6 @@ func TestManager_SaysWhyTheNodeEnded(t *testing.T) {
 
 	err := m.ReportWhile(t.Context(), func() error { return errors.New("name n1 is\ntaken") })
 	if err == nil || last != "STATUS=Failed: name n1 is taken" {
-		t.Errorf("error %v, told %q", err, last)
+		t.Errorf("error %v, sent %q", err, last)
 	}
 }

@@ -75,7 +75,7 @@ func TestListen_LeavesOneAloneThatSomebodyElseHolds(t *testing.T) {
 	defer other.Close()
 
 	if _, err := Listen(path, Administrators{noGroup: true}); err == nil || !strings.Contains(err.Error(), "somebody listens there") {
-		t.Errorf("took a socket from somebody: %v", err)
+		t.Errorf("replaced a socket that is in use: %v", err)
 	}
 }
 

@@ -78,17 +78,17 @@ func reachesFile(allowed, file string) bool {
 	return allowed == "*" || allowed == file || strings.HasSuffix(allowed, "/") && strings.HasPrefix(file, allowed) && !strings.Contains(file, "/../")
 }
 
-func listed(what string, names []string) string {
+func listed(noun string, names []string) string {
 	if len(names) == 0 {
 		return "none"
 	}
 
 	const most = 5
 	if len(names) > most {
-		return what + " " + strings.Join(names[:most], ", ") + " and others"
+		return noun + " " + strings.Join(names[:most], ", ") + " and others"
 	}
 
-	return what + " " + strings.Join(names, ", ")
+	return noun + " " + strings.Join(names, ", ")
 }
 
 // JoinSelector returns the selector of a task's runs in a namespace: both must hold.

@@ -13,6 +13,7 @@ type Records struct {
 	Roles      []task.Role // without the built-in ones
 	Bindings   []task.Binding
 	Namespaces []task.Namespace
+	NodeLimits []task.NodeLimit
 	Tokens     []task.Token
 	Disabled   []string // subjects that may do nothing
 	// Fence is the mod revision of the fence's key at that revision; 0 if it is absent, and then
@@ -33,6 +34,7 @@ type Table struct {
 	tokens     map[string]task.Token
 	disabled   map[string]bool
 	namespaces map[string]*task.Namespace
+	nodeLimits nodeLimits
 }
 
 type compiledRole struct {
@@ -97,6 +99,11 @@ func Compile(r Records) (t *Table, problems []error) {
 	for i := range r.Namespaces {
 		t.namespaces[r.Namespaces[i].Name] = &r.Namespaces[i]
 	}
+
+	for _, l := range r.NodeLimits {
+		report("node limit", l.Name, t.nodeLimits.add(l))
+	}
+	t.nodeLimits.sort()
 
 	for _, b := range r.Bindings {
 		grants, err := t.grantsOf(b)
@@ -258,7 +265,7 @@ func joinLabels(a, b map[string]string) (labels []label, satisfiable bool) {
 	return labels, true
 }
 
-// Caller is whoever made a request, as authentication found it. It names its subject and its
+// Caller is the sender of a request, as determined by authentication. It names its subject and its
 // token only, so that it can be judged by a newer Table, too.
 type Caller struct {
 	Subject string
@@ -412,8 +419,8 @@ func RolesWith(verb Verb, k Kind) []string {
 	return names
 }
 
-// SuggestRole returns what would allow a verb on a kind, for hints: the least powerful built-in role, and that its binding
-// must be one of the cluster if the kind needs that. It returns "" if no built-in role allows it.
+// SuggestRole returns what would allow a verb on a kind, for hints: the least powerful built-in role, and that its
+// binding must be one of the cluster if the kind needs that. It returns "" if no built-in role allows it.
 func SuggestRole(verb Verb, k Kind) string {
 	roles := RolesWith(verb, k)
 	switch {

@@ -16,9 +16,9 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// accessMatrix says what each role may do. The first four roles are bound to the namespace default, the next three to the
-// cluster; nobody has no binding. A cell of an operation on a namespace has the result in default, and then in the namespace
-// other:
+// accessMatrix says what each role may do. The first four roles are bound to the namespace default, the next three
+// to the cluster; nobody has no binding. A cell of an operation on a namespace has the result in default, and then
+// in the namespace other:
 //
 //	y  allowed: the answer is that of the operation
 //	f  403: the caller lacks a verb
@@ -88,6 +88,10 @@ reset-access          f      f        f      f        f       f             f   
 
 list-nodes            f      f        f      f        y       y             y     f
 get-node              f      f        f      f        y       y             y     f
+list-node-limits      f      f        f      f        y       y             y     f
+get-node-limit        f      f        f      f        y       y             y     f
+set-node-limit        f      f        f      f        f       f             y     f
+delete-node-limit     f      f        f      f        f       f             y     f
 drain-node            f      f        f      f        f       y             y     f
 cordon-node           f      f        f      f        f       y             y     f
 resume-node           f      f        f      f        f       y             y     f
@@ -96,6 +100,7 @@ list-shards           f      f        f      f        y       y             y   
 list-members          f      f        f      f        y       y             y     f
 get-format            f      f        f      f        y       y             y     f
 get-freeze            f      f        f      f        y       y             y     f
+get-metrics           f      f        f      f        y       y             y     f
 set-cluster           f      f        f      f        f       f             y     f
 set-format            f      f        f      f        f       f             y     f
 freeze                f      f        f      f        f       f             y     f
@@ -120,10 +125,13 @@ list-audit-records    f      f        f      o        a       f             a   
 get-board             y      y        y      y        y       y             y     y
 ask-owner             f      f        f      f        f       f             f     f
 list-attempts         y      y        y      y        y       y             y     y
+cancel-attempt        f      f        f      f        f       f             f     f
 get-version           y      y        y      y        y       y             y     y
 whoami                y      y        y      y        y       y             y     y
 can                   y      y        y      y        y       y             y     y
 next-of-schedule      y      y        y      y        y       y             y     y
+get-openapi-json      y      y        y      y        y       y             y     y
+get-openapi-yaml      y      y        y      y        y       y             y     y
 healthz               y      y        y      y        y       y             y     y
 readyz                y      y        y      y        y       y             y     y
 `
@@ -142,7 +150,7 @@ type matrixCell struct {
 type operation struct {
 	query, body, kind string
 	before            func(*matrixCell)
-	own               []int // statuses with which an allowed request may also fail, for reasons of its own
+	own               []int // further statuses with which an allowed request may fail
 	once              bool  // the result is that of a line of the answer
 }
 
@@ -214,6 +222,11 @@ func (w *matrixWorld) binding(c *matrixCell) {
 	must(w.t, err)
 }
 
+func (w *matrixWorld) nodeLimit(c *matrixCell) {
+	_, err := w.NodeLimits.Put(w.t.Context(), task.NodeLimit{Name: c.name, Labels: []string{"zone=*"}}, client.Writing{})
+	must(w.t, err)
+}
+
 func (w *matrixWorld) scopedToken(c *matrixCell) {
 	made, err := w.Tokens.Create(w.t.Context(), client.TokenRequest{Subject: "service:ci", Scope: &task.TokenScope{Role: "viewer", Namespaces: []string{c.ns}}})
 	must(w.t, err)
@@ -277,7 +290,8 @@ func (w *matrixWorld) operations() map[string]operation {
 			must(w.t, err)
 		}},
 
-		"list-nodes": {}, "get-node": {}, "drain-node": {}, "cordon-node": {}, "resume-node": {},
+		"list-node-limits": {}, "get-node-limit": {before: w.nodeLimit}, "delete-node-limit": {before: w.nodeLimit},
+		"set-node-limit": {body: `{"labels":["zone=*"]}`}, "list-nodes": {}, "get-node": {}, "drain-node": {}, "cordon-node": {}, "resume-node": {},
 		"get-cluster": {}, "list-shards": {}, "list-members": {own: []int{409}}, "get-format": {}, "get-freeze": {},
 		"set-cluster": {body: `{"catch_up_rate":7}`}, "set-format": {body: fmt.Sprintf(`{"format":%d}`, store.NewestFormat)},
 		"freeze": {body: `{"reason":"a move"}`, before: func(*matrixCell) { thaw("") }}, "unfreeze": {before: func(*matrixCell) { freeze("") }},
@@ -286,7 +300,8 @@ func (w *matrixWorld) operations() map[string]operation {
 
 		"list-all-tasks": {}, "list-all-runs": {}, "list-all-secrets": {}, "list-all-coming": {}, "get-load": {query: "q=name:" + ownMarker + "," + otherMarker}, "list-all-events": {query: "after=" + w.began},
 		"list-namespaces": {}, "list-bindings": {}, "list-tokens": {}, "list-audit-records": {query: "kind=task"},
-		"get-board": {}, "ask-owner": {}, "list-attempts": {}, "get-version": {}, "whoami": {}, "can": {query: "verb=read&kind=nodes"}, "healthz": {}, "readyz": {},
+		"get-board": {}, "ask-owner": {}, "list-attempts": {}, "cancel-attempt": {query: "run=default%2Fa%2Fr&token=1"}, "get-version": {}, "whoami": {}, "can": {query: "verb=read&kind=nodes"}, "healthz": {}, "readyz": {},
+		"get-metrics": {}, "get-openapi-json": {}, "get-openapi-yaml": {},
 		"next-of-schedule": {body: `{"schedule":"@daily"}`},
 	}
 }
@@ -322,7 +337,8 @@ func documented(t *testing.T) map[string][2]string {
 	return all
 }
 
-// Every cell of the matrix is requested, and every operation of the API is in it. A request that is refused changes nothing.
+// Every cell of the matrix is requested, and every operation of the API is in it. A request that is refused changes
+// nothing.
 func TestAccess_EachRoleMayDoWhatTheMatrixSays(t *testing.T) {
 	t.Parallel()
 	w := newMatrixWorld(t)
@@ -337,7 +353,7 @@ func TestAccess_EachRoleMayDoWhatTheMatrixSays(t *testing.T) {
 	seen := map[string]bool{}
 	cells := 0
 
-	for _, line := range slices.Concat(lines[len(lines)-20:], lines[1:len(lines)-20]) { // lists first, while the world is small
+	for _, line := range slices.Concat(lines[len(lines)-22:], lines[1:len(lines)-22]) { // lists first, while the world is small
 		fields := strings.Fields(line)
 		if len(fields) == 0 {
 			continue
@@ -396,7 +412,7 @@ func (w *matrixWorld) request(operation string, op operation, route [2]string, r
 		op.before(c)
 	}
 
-	named := strings.NewReplacer("{ns}", c.ns, "{name}", c.name, "{id}", c.run, "{role}", c.name, "{binding}", c.name, "{token}", c.id, "{subject}", "user:"+c.name,
+	named := strings.NewReplacer("{ns}", c.ns, "{name}", c.name, "{id}", c.run, "{role}", c.name, "{binding}", c.name, "{limit}", c.name, "{token}", c.id, "{subject}", "user:"+c.name,
 		"{node}", "node-a", "{member}", "7", "NS", c.ns, "NAME", c.name)
 	if operation == "get-role" {
 		named = strings.NewReplacer("{role}", "viewer")

@@ -308,8 +308,8 @@ func TestAccess_LinesOfABatchAreJudgedApart(t *testing.T) {
 	}
 }
 
-// A batch does not tell what exists in a namespace that its caller cannot read, neither to whoever asks for tasks that do
-// not exist yet, nor to whoever guesses the whole task.
+// A batch does not reveal what exists in a namespace that its caller cannot read, neither to a caller that asks for
+// tasks that do not exist yet, nor to one that guesses the whole task.
 func TestAccess_ABatchTellsNothingOfWhatCannotBeRead(t *testing.T) {
 	w := newWorld(t)
 	w.bind("user:eve", "editor", "default")
@@ -344,12 +344,13 @@ func TestAccess_ABatchTellsNothingOfWhatCannotBeRead(t *testing.T) {
 			}
 		}
 		if len(got) != 2 || got[0] != got[1] {
-			t.Errorf("%s: a task that exists is told from one that does not: %v", query, got)
+			t.Errorf("%s: the answers reveal whether a task exists: %v", query, got)
 		}
 	}
 }
 
-// All freezes are in one record. A binding for a prefix of namespaces does not fill it with namespaces that do not exist.
+// All freezes are in one record. A binding for a prefix of namespaces does not fill it with namespaces that do not
+// exist.
 func TestAccess_NoFreezeOfANamespaceWithoutARecord(t *testing.T) {
 	w := newWorld(t)
 	w.bind("user:olga", "operator", "o*")
@@ -781,7 +782,7 @@ func TestAccess_AuditLog(t *testing.T) {
 	}
 }
 
-// Only root on the host resets access; it gives an administrator back who was taken away.
+// Only root on the host resets access. The reset restores an administrator that was removed.
 func TestReset(t *testing.T) {
 	w, ctx := newWorld(t), t.Context()
 	h := w.handlerAs(0)
@@ -876,7 +877,7 @@ func (c *countingKV) Txn(ctx context.Context) clientv3.Txn {
 }
 
 // 100,000 requests with tokens that are unknown, malformed, or of a wrong checksum read nothing from etcd, and write
-// nothing. What the keeper reads to prove its records current, every two seconds and whoever asks, is not counted.
+// nothing. What the keeper reads to prove its records current, every two seconds and for every caller, is not counted.
 func TestLogins_BadTokensCostEtcdNothing(t *testing.T) {
 	etcd := kvtest.Memory(t)
 	counted := &countingKV{KV: etcd.KV}

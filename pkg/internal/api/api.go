@@ -110,6 +110,9 @@ type Config struct {
 	Attempts attempts.Source
 	// LateAudit, if set, keeps an audit record that a full etcd could not store, until there is space.
 	LateAudit func(task.AuditRecord)
+	// RefusedLogin, if set, takes the audit records of some refused logins, which are not written to etcd. It must not
+	// wait.
+	RefusedLogin func(task.AuditRecord)
 	// Authenticated, if set, is called with the context of each request that has a valid token, before the
 	// request is served. Its connection is then no longer closed to make room for others.
 	Authenticated func(ctx context.Context)
@@ -157,6 +160,10 @@ func New(cfg Config) (http.Handler, error) {
 
 	if cfg.LateAudit == nil {
 		cfg.LateAudit = func(task.AuditRecord) {}
+	}
+
+	if cfg.RefusedLogin == nil {
+		cfg.RefusedLogin = func(task.AuditRecord) {}
 	}
 
 	if cfg.Authenticated == nil {
@@ -219,6 +226,8 @@ type server struct {
 	Config
 	log        *zap.Logger
 	mux        *http.ServeMux
+	public     map[string]bool // by pattern of the mux: the operation needs no token
+	openAPI    openAPIDocument
 	reading    httpapi.RequestReader
 	problems   httpapi.ProblemWriter
 	access     *authority.Keeper
@@ -247,12 +256,13 @@ func newServer(cfg Config) *server {
 		Config:     cfg,
 		log:        cfg.Logger.Named("api"),
 		mux:        http.NewServeMux(),
+		public:     map[string]bool{},
 		reading:    httpapi.NewRequestReader(cfg.Ref, cfg.Cluster.ID),
 		access:     cfg.Access,
 		statements: statement.NewVerifier(cfg.Node, cfg.Instance),
 	}
 	s.problems = httpapi.NewProblemWriter(s.log)
-	s.logins = newLogins(s.log)
+	s.logins = newLogins(cfg.Node, cfg.Now, cfg.RefusedLogin, s.log)
 
 	now := httpapi.Clock(cfg.Now)
 	s.judge = &httpapi.Judge{Keeper: cfg.Access, Node: cfg.Node, Now: now, Late: s.recordLate}
@@ -270,13 +280,13 @@ func newServer(cfg Config) *server {
 		ClockFault: cfg.Clock, Nodes: cfg.Nodes, Etcd: cfg.Etcd,
 		CheckStream: s.checkStream, ReportRefusal: s.logins.reportRefusal, Problems: s.problems, Log: s.log,
 	}
-	s.attempts = &attempts.Handlers{Store: cfg.Store, Peers: others, Node: cfg.Node, Source: cfg.Attempts}
+	s.attempts = &attempts.Handlers{Store: cfg.Store, Peers: others, Node: cfg.Node, Source: cfg.Attempts, Log: s.log}
 	s.runs = &runs.Handlers{
 		Store: cfg.Store, Ref: cfg.Ref, Finder: finder, Attempts: s.attempts, Shards: cfg.Cluster.Shards, Now: now, MostScanned: cfg.MostScanned,
 	}
 	s.logs = &logs.Handlers{
 		Store: cfg.Store, Ref: cfg.Ref, Runs: s.runs, Peers: others, Node: cfg.Node, Source: cfg.Logs,
-		CheckStream: s.checkStream, Ends: cfg.Ends, Heartbeat: cfg.Heartbeat, Problems: s.problems,
+		CheckStream: s.checkStream, Ends: cfg.Ends, Heartbeat: cfg.Heartbeat, Problems: s.problems, Writable: cfg.Writable, Now: now,
 	}
 	s.events = &events.Handlers{
 		Store: cfg.Store, Node: cfg.Node, PageQuiet: cfg.PageQuiet, CheckStream: s.checkStream, Ends: cfg.Ends, Heartbeat: cfg.Heartbeat, Problems: s.problems,
@@ -294,7 +304,7 @@ func newServer(cfg Config) *server {
 	}
 	s.load = &load.Handlers{Asker: s.asker, Now: now}
 	s.secrets = &secrets.Handlers{Store: cfg.Store, Node: cfg.Node, Now: now, Keys: cfg.Keys}
-	s.control = &accesscontrol.Handlers{Store: cfg.Store, Keeper: cfg.Access, Now: now, ClockFault: cfg.Clock, MostScanned: cfg.MostScanned, Log: s.log}
+	s.control = &accesscontrol.Handlers{Store: cfg.Store, Keeper: cfg.Access, Node: cfg.Node, Now: now, ClockFault: cfg.Clock, MostScanned: cfg.MostScanned, Log: s.log}
 
 	return s
 }

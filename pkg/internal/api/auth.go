@@ -11,8 +11,6 @@ import (
 	"slices"
 	"strings"
 
-	"go.uber.org/zap"
-
 	"github.com/carillonhq/carillon/pkg/client"
 	"github.com/carillonhq/carillon/pkg/internal/access"
 	"github.com/carillonhq/carillon/pkg/internal/api/httpapi"
@@ -31,7 +29,8 @@ func WithTrustedUser(ctx context.Context, uid uint32) context.Context {
 }
 
 // findCaller returns the caller of a request, from its statement, its token, its unix socket or its client
-// certificate. It reads nothing from etcd. An error is a *httpapi.Failure with status 401 or 429, or 503 while this node
+// certificate. It reads nothing from etcd. With an error, the caller is who the credentials belong to, as far as that is
+// known, and may do nothing. An error is a *httpapi.Failure with status 401 or 429, or 503 while this node
 // does not know who may do what, or 404 if it serves only other nodes.
 func (s *server) findCaller(r *http.Request) (httpapi.Caller, error) {
 	if len(r.Header.Values(statement.Header)) > 0 {
@@ -58,7 +57,7 @@ func (s *server) findCaller(r *http.Request) (httpapi.Caller, error) {
 	if certificate != "" {
 		who := access.KindCert + ":" + certificate
 		if s.access.View().Disabled(who) {
-			return httpapi.Caller{}, unauthorized("this certificate's subject is disabled")
+			return httpapi.Caller{Who: who, Certificate: certificate, Address: address}, unauthorized("this certificate's subject is disabled")
 		}
 		return httpapi.Caller{Who: who, Certificate: certificate, Address: address}, nil
 	}
@@ -86,7 +85,8 @@ func unauthorized(why string) error {
 		WithHint("send Authorization: Bearer TOKEN; the node that created the cluster wrote a token to its data directory")
 }
 
-// tokenOf returns the token in a request's Authorization header. Whoever has tried many wrong tokens must wait; a valid
+// tokenOf returns the token in a request's Authorization header, also with the error for one that is known and not accepted
+// now. Whoever has tried many wrong tokens must wait; a valid
 // token is always accepted, so that nobody who shares its holder's address can lock the holder out.
 func (s *server) tokenOf(r *http.Request, values []string, address string) (task.Token, error) {
 	scheme, secret, _ := strings.Cut(values[0], " ")
@@ -110,13 +110,13 @@ func (s *server) tokenOf(r *http.Request, values []string, address string) (task
 
 	switch {
 	case !token.Until.IsZero() && !s.Now().Before(token.Until.Time):
-		return task.Token{}, unauthorized("the token has expired")
+		return token, unauthorized("the token has expired")
 	case !token.Until.IsZero() && s.Clock() != nil:
-		return task.Token{}, unauthorized("this node's clock is not trusted, so it accepts no token that expires; use another node")
+		return token, unauthorized("this node's clock is not trusted, so it accepts no token that expires; use another node")
 	case view.Disabled(token.Subject):
-		return task.Token{}, unauthorized("the token's subject is disabled")
+		return token, unauthorized("the token's subject is disabled")
 	case !accepts(token.CIDRs, address):
-		return task.Token{}, unauthorized("the token is not accepted from this address")
+		return token, unauthorized("the token is not accepted from this address")
 	}
 
 	return token, nil
@@ -197,7 +197,6 @@ func (s *server) callerFrom(r *http.Request) (httpapi.Caller, error) {
 
 	st, err := s.statements.Verify(values[0], statement.Request{Method: r.Method, Path: r.RequestURI}, known, s.Now())
 	if err != nil {
-		s.log.Warn("refused a request from another node", zap.String("path", httpapi.Shorten(r.URL.Path)), zap.String("from", r.RemoteAddr), zap.Error(err))
 		return httpapi.Caller{}, refuse(err.Error())
 	}
 

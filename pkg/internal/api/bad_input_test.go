@@ -146,7 +146,7 @@ func TestBadBodies_AreRefusedWithNothingWritten(t *testing.T) {
 				// In a batch, the error is the same, except for texts about a body.
 				got := w.batch("", c.body)[0].Error
 				if got == nil || got.Status != r.status || got.Code != r.Code || got.Field != r.Field || got.Detail != r.Detail && c.what != "not UTF-8" {
-					t.Errorf("as a line it is %+v, alone %s", got, r.body)
+					t.Errorf("as a line the result is %+v, alone it is %s", got, r.body)
 				}
 			}
 

@@ -280,7 +280,7 @@ func TestBatch_SameNamesAtOnce(t *testing.T) {
 		}
 
 		if got.Generation != int64(made) || w.entry(ref("default", name)).Generation != got.Generation {
-			t.Errorf("%s: %d changes were told, it is at generation %d", name, made, got.Generation)
+			t.Errorf("%s: %d changes were reported, and the task has generation %d", name, made, got.Generation)
 		}
 	}
 }
@@ -306,7 +306,7 @@ func TestBatch_TellsOfEtcdForEachLine(t *testing.T) {
 	}
 
 	if results := w.batch("", lines...); len(results) != len(lines) || w.log.Len() != 1 {
-		t.Errorf("of %d lines that failed the log tells %d times", len(results), w.log.Len())
+		t.Errorf("%d lines failed, and the log has %d messages", len(results), w.log.Len())
 	}
 
 	w = newWorld(t)
@@ -412,7 +412,7 @@ func TestBatch_EndsWithItsToken(t *testing.T) {
 	}
 
 	if answers.Scan() {
-		t.Errorf("the batch goes on: %s", answers.Bytes())
+		t.Errorf("the batch continues: %s", answers.Bytes())
 	}
 
 	if _, err := w.store.Task(t.Context(), ref("default", "after")); !errors.Is(err, task.ErrNotFound) {

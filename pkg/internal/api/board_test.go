@@ -167,7 +167,7 @@ func TestBoard_IsMadeOnceHoweverManyLook(t *testing.T) {
 	}
 
 	if most := 1 + int32(time.Since(before)/(500*time.Millisecond)); asked.Load() > most {
-		t.Errorf("the node was asked %d times, for so many boards in %s", asked.Load(), time.Since(before))
+		t.Errorf("the node was asked %d times for these boards in %s", asked.Load(), time.Since(before))
 	}
 }
 

@@ -120,7 +120,7 @@ func TestServe_EndsAConnectionWhoseClientNeverReads(t *testing.T) {
 			written := make(chan struct{})
 			go func() {
 				defer close(written)
-				requests := []byte(strings.Repeat("GET "+path+" HTTP/1.1\r\nHost: x\r\n\r\n", 100))
+				requests := []byte(strings.Repeat("GET "+path+" HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer "+w.secret+"\r\n\r\n", 100))
 
 				for { // until the server has closed it
 					if _, err := conn.Write(requests); err != nil {

@@ -106,9 +106,9 @@ type docsPage struct {
 const head = `# The API
 
 What the command line does, programs do over HTTP. This page is made of the API's own description (` + "`make docs`" + ` writes
-it); a node serves that as ` + "`/openapi.json` and `/openapi.yaml`" + `, without a token.
+it); a node serves that as ` + "`/openapi.json` and `/openapi.yaml`" + `.
 
-- Every other call wants ` + "`Authorization: Bearer TOKEN`" + `, on loopback, too. Any node answers for the whole cluster.
+- Every call but the health checks wants ` + "`Authorization: Bearer TOKEN`" + `, on loopback, too. Any node answers for the whole cluster.
 - JSON is snake_case. Times are RFC 3339 in UTC with milliseconds, durations are Go's (` + "`1m30s`" + `). Fields are added, never
   renamed. An unknown parameter or field is refused.
 - A list is ` + "`{\"items\": […], \"next\": TOKEN}`" + `; ` + "`page=TOKEN`" + ` is the page that follows.

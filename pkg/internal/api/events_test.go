@@ -192,7 +192,7 @@ func TestEvents_ArePages(t *testing.T) {
 	}
 
 	if !slices.Equal(got, names) {
-		t.Errorf("told of %v", got)
+		t.Errorf("received %v", got)
 	}
 
 	o.After = page.Last

@@ -134,7 +134,7 @@ func TestFreeze_OfNamespaces(t *testing.T) {
 	must(t, second(w.Freezes.Begin(ctx, "", "all of it")))
 
 	if st, err = w.Freezes.End(ctx, "ops"); err != nil || st.Freeze == nil || st.Freeze.Namespace != "" {
-		t.Errorf("the cluster's goes on: %+v, %v", st, err)
+		t.Errorf("the freeze of the cluster has not ended: %+v, %v", st, err)
 	}
 
 	if e := wantError(t, second(w.Freezes.End(ctx, "ops")), task.ErrNotFound, client.CodeNotFound); !strings.Contains(e.Hint, "the whole cluster is") {

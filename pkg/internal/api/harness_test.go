@@ -144,8 +144,10 @@ type world struct {
 	wrote        func(answer []byte)           // called after each write of an answer, if set before serve
 	configure    func(*http.Server)            // changes the server before it starts, if set before serve
 	authentic    func(context.Context)         // Config.Authenticated
+	refusedLogin func(task.AuditRecord)        // Config.RefusedLogin
 	keeper       *authority.Keeper
 	accessWrites int
+	known        func() []task.Node // Config.Nodes, if set before serve
 	secret       string
 	url          string
 	*client.Client
@@ -291,7 +293,7 @@ func (w *world) serve(node string) string {
 	h, err := api.New(api.Config{
 		Store: w.store, Access: w.keeper, Cluster: w.cluster, Node: node, Ref: ref, Now: w.clock.now, Logs: logs, Version: "1.2.3", Logger: w.logger,
 		Instance: "i-" + node, Key: keyOf(node), Peer: w.peer, TLS: w.onlyTLS,
-		Registerer: reg, Gatherer: reg, Authenticated: w.authentic, Ends: w.ends, Heartbeat: w.beat,
+		Registerer: reg, Gatherer: reg, Authenticated: w.authentic, RefusedLogin: w.refusedLogin, Ends: w.ends, Heartbeat: w.beat,
 		Ready: func() error {
 			if w.panics.Load() {
 				panic("on purpose")
@@ -301,6 +303,7 @@ func (w *world) serve(node string) string {
 		Board:    w.parts[node],
 		Ask:      w.ownerOf(node),
 		Keys:     w.keys[node],
+		Nodes:    w.known,
 		Writable: func() error { return w.restored }, FreezeWithin: w.freezeWithin, MostScanned: w.mostScanned,
 		PageQuiet: time.Minute, // what pages tell comes last in etcd
 		SetState:  func(ctx context.Context, state, by string) error { return w.takes(ctx, node, state, by) }, StateWithin: w.stateWithin,
@@ -315,7 +318,7 @@ func (w *world) serve(node string) string {
 	must(w.t, err)
 	s := httptest.NewUnstartedServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		if w.wrote != nil {
-			rw = overheard{rw, w.wrote}
+			rw = observedWriter{rw, w.wrote}
 		}
 
 		if from := r.Header.Get("X-Test-From"); from != "" { // as if it came from there
@@ -346,15 +349,15 @@ func (w *world) ownerOf(node string) ask {
 	return owners.Owner{Node: node, Store: w.store, Shards: shards, Ref: ref, Now: w.clock.now}.Ask
 }
 
-// overheard tells of each write, when it has gone out.
-type overheard struct {
+// observedWriter tells of each write, when it has gone out.
+type observedWriter struct {
 	http.ResponseWriter
 	wrote func([]byte)
 }
 
-func (t overheard) Unwrap() http.ResponseWriter { return t.ResponseWriter }
+func (t observedWriter) Unwrap() http.ResponseWriter { return t.ResponseWriter }
 
-func (t overheard) Write(b []byte) (int, error) {
+func (t observedWriter) Write(b []byte) (int, error) {
 	n, err := t.ResponseWriter.Write(b)
 	_ = http.NewResponseController(t.ResponseWriter).Flush()
 	t.wrote(b)

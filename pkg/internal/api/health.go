@@ -29,25 +29,37 @@ func answerText(c *httpapi.Call, text string) (httpapi.Answer, error) {
 	return httpapi.Answer{}, nil
 }
 
-// registerPlain registers the routes that are not part of the OpenAPI document.
-func (s *server) registerPlain() {
-	s.mux.Handle("GET /metrics", promhttp.HandlerFor(s.Gatherer, promhttp.HandlerOpts{}))
-	// Generating the document takes longer than the rest of a start, so this happens at the first request.
-	document := sync.OnceValues(func() (written [2][]byte, err error) {
-		written[0], written[1], err = s.describeAPI()
-		return written, err
-	})
+// serveMetrics serves the node's metrics in the format that Prometheus reads.
+func (s *server) serveMetrics(c *httpapi.Call) (httpapi.Answer, error) {
+	promhttp.HandlerFor(s.Gatherer, promhttp.HandlerOpts{}).ServeHTTP(c.Writer, c.Request)
+	return httpapi.Answer{}, nil
+}
 
-	for i, format := range []string{"json", "yaml"} {
-		s.mux.HandleFunc("GET /openapi."+format, func(w http.ResponseWriter, r *http.Request) {
-			written, err := document()
-			if err != nil {
-				s.problems.Write(w, r, err)
-				return
-			}
+// openAPIDocument is the OpenAPI document in both formats. Generating it takes longer than the rest of a start, so this
+// happens at the first request.
+type openAPIDocument struct {
+	once           sync.Once
+	asJSON, asYAML []byte
+	err            error
+}
 
-			w.Header().Set("Content-Type", "application/openapi+"+format)
-			_, _ = w.Write(written[i]) // an error means that the caller has gone
-		})
+// serveOpenAPI returns the handler of the OpenAPI document in a format: json or yaml.
+func (s *server) serveOpenAPI(format string) func(*httpapi.Call) (httpapi.Answer, error) {
+	return func(c *httpapi.Call) (httpapi.Answer, error) {
+		d := &s.openAPI
+		d.once.Do(func() { d.asJSON, d.asYAML, d.err = s.describeAPI() })
+		if d.err != nil {
+			return httpapi.Answer{}, d.err
+		}
+
+		text := d.asJSON
+		if format == "yaml" {
+			text = d.asYAML
+		}
+
+		c.Writer.Header().Set("Content-Type", "application/openapi+"+format)
+		_, _ = c.Writer.Write(text) // an error means that the caller has gone
+
+		return httpapi.Answer{}, nil
 	}
 }

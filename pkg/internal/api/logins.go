@@ -1,6 +1,8 @@
 package api
 
 import (
+	"cmp"
+	"fmt"
 	"net/http"
 	"strings"
 	"sync"
@@ -13,6 +15,8 @@ import (
 	"github.com/carillonhq/carillon/pkg/internal/api/httpapi"
 	"github.com/carillonhq/carillon/pkg/internal/authority"
 	"github.com/carillonhq/carillon/pkg/internal/connlimit"
+	"github.com/carillonhq/carillon/pkg/store/record"
+	"github.com/carillonhq/carillon/pkg/task"
 )
 
 // Limits for clients that send wrong tokens. They bound the load on etcd, the log volume and the memory.
@@ -25,15 +29,34 @@ const (
 	logPause = 10 * time.Second
 	// maxLoginClients is the maximum number of recently refused clients in memory.
 	maxLoginClients = 4096
+	// recordsPerMinute is how many refused logins of all clients are recorded within recordWindow. Then one more record
+	// says how many were left out.
+	recordsPerMinute = 20
+	recordWindow     = time.Minute
 )
 
-// logins limits how many wrong tokens each client may try, and counts and logs refused requests.
+// operationLogin is the operation of the audit records of refused logins.
+const operationLogin = "login"
+
+// logins limits how many wrong tokens each client may try, and counts, logs and records refused requests. Refused logins
+// cost etcd nothing, so their audit records go only to record.
 type logins struct {
 	log     *zap.Logger
 	refused *prometheus.CounterVec
+	record  func(task.AuditRecord) // must not wait
+	node    string                 // in the records
+	now     func() time.Time       // their time
 
 	mu      sync.Mutex
 	clients map[string]*loginClient
+	window  recordedWindow
+}
+
+// recordedWindow is the present window of recordWindow.
+type recordedWindow struct {
+	began    time.Time
+	recorded int
+	omitted  int // refused logins without a record
 }
 
 // loginClient is the state of a client that was refused recently.
@@ -64,9 +87,9 @@ func (b *bucket) takeToken() bool {
 	return true
 }
 
-func newLogins(log *zap.Logger) *logins {
+func newLogins(node string, now func() time.Time, record func(task.AuditRecord), log *zap.Logger) *logins {
 	return &logins{
-		log: log, clients: map[string]*loginClient{},
+		log: log, record: record, node: node, now: now, clients: map[string]*loginClient{},
 		refused: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "carillon_api_logins_refused_total",
 			Help: "Requests that were refused because of their token, by status: 401, 403, or 429 after too many failed attempts.",
@@ -112,9 +135,9 @@ func (l *logins) mayTry(client string) bool {
 	return l.clientState(client, time.Now()).attempts.takeToken()
 }
 
-// reportRefusal counts and logs a request that was refused because of its token. It logs only the id of the token,
-// which is not secret.
-func (l *logins) reportRefusal(r *http.Request, f *httpapi.Failure) {
+// reportRefusal counts and logs a request that was refused because of its credentials or rights, and records refused
+// credentials. who is the caller as far as it is known. Of a token, only the id is logged and recorded, which is not secret.
+func (l *logins) reportRefusal(r *http.Request, who httpapi.Caller, f *httpapi.Failure) {
 	code := "401"
 
 	switch f.Status {
@@ -129,9 +152,16 @@ func (l *logins) reportRefusal(r *http.Request, f *httpapi.Failure) {
 
 	l.refused.WithLabelValues(code).Inc()
 
+	now := time.Now()
 	l.mu.Lock()
-	c := l.clientState(clientOf(r), time.Now())
+	c := l.clientState(clientOf(r), now)
 	due, suppressed := c.lines.takeToken(), c.suppressed
+
+	isLogin := code != "403"
+	if isLogin {
+		due = l.takeRecord(due, now)
+	}
+
 	if due {
 		c.suppressed = 0
 	} else {
@@ -139,9 +169,61 @@ func (l *logins) reportRefusal(r *http.Request, f *httpapi.Failure) {
 	}
 	l.mu.Unlock()
 
-	if due {
-		l.log.Warn("refused a login", zap.String("client", clientOf(r)), zap.String("address", r.RemoteAddr), zap.String("token", tokenIDOf(r)),
-			zap.String("reason", f.Detail), zap.Int("suppressed", suppressed))
+	if !due {
+		return
+	}
+
+	id := cmp.Or(who.Token, tokenIDOf(r))
+	l.log.Warn("refused a login", zap.String("subject", who.Who), zap.String("client", clientOf(r)), zap.String("address", r.RemoteAddr),
+		zap.String("token", id), zap.String("reason", f.Detail), zap.Int("suppressed", suppressed))
+
+	if isLogin {
+		a := l.newRecord(f.Detail)
+		a.Subject, a.Token, a.Certificate, a.Address = who.Who, id, who.Certificate, addressOf(r)
+		l.record(a)
+	}
+}
+
+// takeRecord reports whether a refused login may be recorded now. due is whether its client has not been refused too often.
+// The caller must hold mu. At the end of a window in which some were left out, one record says how many.
+func (l *logins) takeRecord(due bool, now time.Time) bool {
+	w := &l.window
+	if now.Sub(w.began) >= recordWindow {
+		w.began, w.recorded = now, 0
+	}
+
+	if due && w.recorded < recordsPerMinute {
+		w.recorded++
+		return true
+	}
+
+	if w.omitted++; w.omitted == 1 {
+		time.AfterFunc(w.began.Add(recordWindow).Sub(now), l.recordOmitted)
+	}
+
+	return false
+}
+
+// recordOmitted records how many refused logins have no record.
+func (l *logins) recordOmitted() {
+	l.mu.Lock()
+	n := l.window.omitted
+	l.window.omitted = 0
+	l.mu.Unlock()
+
+	if n == 0 {
+		return
+	}
+
+	l.log.Warn("refused logins were left out", zap.Int("logins", n))
+	l.record(l.newRecord(fmt.Sprintf("%d refused logins were left out", n)))
+}
+
+// newRecord returns the audit record of a refused login.
+func (l *logins) newRecord(reason string) task.AuditRecord {
+	now := l.now()
+	return task.AuditRecord{
+		ID: record.NewAuditID(now), Time: task.At(now), Node: l.node, Operation: operationLogin, Outcome: task.AuditRefused, Reason: reason,
 	}
 }
 
@@ -162,6 +244,6 @@ func tokenIDOf(r *http.Request) string {
 
 // errTooManyLogins is the answer to a client that has tried too many wrong tokens.
 func errTooManyLogins() error {
-	return httpapi.Fail(http.StatusTooManyRequests, client.CodeBusy, "too many requests with unknown tokens have come from this address").
+	return httpapi.Fail(http.StatusTooManyRequests, client.CodeRateLimited, "too many requests with unknown tokens have come from this address").
 		WithHint("try again in a second")
 }

@@ -2,11 +2,17 @@ package api_test
 
 import (
 	"fmt"
+	"maps"
 	"strings"
+	"sync"
 	"testing"
+	"time"
 
+	"github.com/carillonhq/carillon/pkg/client"
 	"github.com/carillonhq/carillon/pkg/internal/access"
 	"github.com/carillonhq/carillon/pkg/internal/authority"
+	"github.com/carillonhq/carillon/pkg/internal/statement"
+	"github.com/carillonhq/carillon/pkg/task"
 )
 
 // login sends a request with a token, from an address.
@@ -31,8 +37,8 @@ func TestLogins_AFloodOfUnknownTokensIsEndedAndLogged(t *testing.T) {
 		secrets = append(secrets, strings.Split(unknown, "_")[2])
 		r := w.login("192.0.2.1", unknown)
 		statuses[r.status]++
-		if r.status == 429 && r.header.Get("Retry-After") == "" {
-			t.Fatalf("429 with %v", r.header)
+		if r.status == 429 && (r.header.Get("Retry-After") == "" || r.Code != client.CodeRateLimited) {
+			t.Fatalf("429 with code %s and %v", r.Code, r.header)
 		}
 	}
 
@@ -68,7 +74,7 @@ func TestLogins_AFloodOfUnknownTokensIsEndedAndLogged(t *testing.T) {
 		}
 	}
 
-	metrics := w.do(request{method: "GET", path: "/metrics", noToken: true}).body
+	metrics := w.do(request{method: "GET", path: "/metrics"}).body
 
 	for _, want := range []string{
 		fmt.Sprintf("carillon_api_logins_refused_total{code=\"401\"} %d", statuses[401]),
@@ -122,5 +128,74 @@ func TestLogins_AreLoggedWithTheirReason(t *testing.T) {
 		}
 
 		w.log.TakeAll()
+	}
+}
+
+// Anybody can send a statement that no node has signed: a flood of them must not fill the log.
+func TestLogins_AFloodOfStatementsIsLoggedLikeOneOfTokens(t *testing.T) {
+	w := newWorld(t)
+	w.log.TakeAll()
+
+	for range 200 {
+		r := w.do(request{method: "GET", path: "/v1/nodes", header: map[string]string{statement.Header: "nonsense"}, noToken: true})
+		wantStatus(t, "a statement that nobody has signed", r, 401, client.CodeUnauthorized)
+	}
+
+	lines := w.log.TakeAll()
+	if len(lines) == 0 || len(lines) > 10 {
+		t.Fatalf("%d lines of log for 200 refused requests", len(lines))
+	}
+	if reason := fmt.Sprint(lines[0].ContextMap()["reason"]); !strings.Contains(reason, "malformed") {
+		t.Errorf("the reason is %q", reason)
+	}
+}
+
+// The record of a refused login has the subject if the token is known, the address and the reason, and never the secret.
+// It is not in etcd.
+func TestLogins_AreRecordedWithWhatIsKnown(t *testing.T) {
+	w := newWorld(t)
+	var mu sync.Mutex
+	var records []task.AuditRecord
+	w.refusedLogin = func(a task.AuditRecord) { mu.Lock(); defer mu.Unlock(); records = append(records, a) }
+	w.url = w.serve("node-a")
+
+	expired := w.token("user:bob", until(w.clock.now().Add(-time.Minute)))
+	elsewhere := w.token("service:ci", func(t *task.Token) { t.CIDRs = []string{"198.51.100.0/24"} })
+	unknown, _ := authority.NewSecret()
+	nobody := w.token("user:nobody")
+	before := w.dump()
+
+	for _, c := range []struct{ token, subject, id, reason string }{
+		{expired, "user:bob", tokenID(expired), "expired"},
+		{elsewhere, "service:ci", tokenID(elsewhere), "address"},
+		{unknown, "", tokenID(unknown), "not known"},
+		{"junk", "", "", "Authorization header"},
+	} {
+		if r := w.login("192.0.2.7", c.token); r.status != 401 {
+			t.Fatalf("%s: %d", c.reason, r.status)
+		}
+
+		mu.Lock()
+		a := records[len(records)-1]
+		mu.Unlock()
+		if a.Subject != c.subject || a.Token != c.id || a.Address != "192.0.2.7" || a.Node != "node-a" || a.Outcome != task.AuditRefused || a.Operation != "login" || !strings.Contains(a.Reason, c.reason) {
+			t.Errorf("%s: %+v", c.reason, a)
+		}
+		if secret := strings.Split(c.token, "_"); len(secret) == 3 && strings.Contains(fmt.Sprint(a), secret[2]) {
+			t.Errorf("%s: the record has the secret: %+v", c.reason, a)
+		}
+	}
+
+	if r := w.login("192.0.2.7", nobody); r.status != 403 {
+		t.Errorf("without the right: %d", r.status)
+	}
+
+	mu.Lock()
+	defer mu.Unlock()
+	if len(records) != 4 {
+		t.Errorf("%d records of four refused logins", len(records))
+	}
+	if after := w.dump(); !maps.Equal(before, after) {
+		t.Error("etcd has changed")
 	}
 }

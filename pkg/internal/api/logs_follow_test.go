@@ -25,49 +25,49 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// living is the output of active attempts, in addition to a spool's.
-type living struct {
+// liveOutput is the output of active attempts, in addition to a spool's.
+type liveOutput struct {
 	spool
-	mu      sync.Mutex
-	text    map[string][]byte // by attempt
-	active  map[string]bool
-	watches map[string][]chan struct{}
-	looked  int // how often a reader reached the end of the current output
+	mu       sync.Mutex
+	text     map[string][]byte // by attempt
+	active   map[string]bool
+	watches  map[string][]chan struct{}
+	endReads int // how often a reader reached the end of the current output
 }
 
-func newLiving(s spool) *living {
-	return &living{spool: s, text: map[string][]byte{}, active: map[string]bool{}, watches: map[string][]chan struct{}{}}
+func newLiveOutput(s spool) *liveOutput {
+	return &liveOutput{spool: s, text: map[string][]byte{}, active: map[string]bool{}, watches: map[string][]chan struct{}{}}
 }
 
-func (l *living) Open(ns, name, run string, attempt int) (io.ReadSeekCloser, error) {
+func (l *liveOutput) Open(ns, name, run string, attempt int) (io.ReadSeekCloser, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 
 	key := fmt.Sprintf("%s/%s/%s/%d", ns, name, run, attempt)
 	if _, ok := l.text[key]; !ok {
 		if l.active[key] {
-			return &growing{l: l}, nil
+			return &growingReader{l: l}, nil
 		}
 		return l.spool.Open(ns, name, run, attempt)
 	}
 
-	return &growing{l: l, key: key}, nil
+	return &growingReader{l: l, key: key}, nil
 }
 
-// growing reads a text that grows, as a file does.
-type growing struct {
-	l   *living
+// growingReader reads a text that grows, as a file does.
+type growingReader struct {
+	l   *liveOutput
 	key string
 	at  int64
 }
 
-func (g *growing) Read(b []byte) (int, error) {
+func (g *growingReader) Read(b []byte) (int, error) {
 	g.l.mu.Lock()
 	defer g.l.mu.Unlock()
 
 	text := g.l.text[g.key]
 	if g.at >= int64(len(text)) {
-		g.l.looked++
+		g.l.endReads++
 		return 0, io.EOF
 	}
 
@@ -77,7 +77,7 @@ func (g *growing) Read(b []byte) (int, error) {
 	return n, nil
 }
 
-func (g *growing) Seek(offset int64, whence int) (int64, error) {
+func (g *growingReader) Seek(offset int64, whence int) (int64, error) {
 	g.l.mu.Lock()
 	defer g.l.mu.Unlock()
 
@@ -97,15 +97,15 @@ func (g *growing) Seek(offset int64, whence int) (int64, error) {
 	return offset, nil
 }
 
-func (*growing) Close() error { return nil }
+func (*growingReader) Close() error { return nil }
 
-func (l *living) Active(ns, name, run string, attempt int) bool {
+func (l *liveOutput) Active(ns, name, run string, attempt int) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.active[fmt.Sprintf("%s/%s/%s/%d", ns, name, run, attempt)]
 }
 
-func (l *living) Watch(ns, name, run string, attempt int) (<-chan struct{}, func(), error) {
+func (l *liveOutput) Watch(ns, name, run string, attempt int) (<-chan struct{}, func(), error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 
@@ -120,7 +120,7 @@ func (l *living) Watch(ns, name, run string, attempt int) (<-chan struct{}, func
 }
 
 // write changes an attempt's output, and sets whether it is still active.
-func (l *living) write(key, text string, active bool) {
+func (l *liveOutput) write(key, text string, active bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 
@@ -138,27 +138,27 @@ func (l *living) write(key, text string, active bool) {
 }
 
 // forget removes an attempt's output.
-func (l *living) forget(key string) {
+func (l *liveOutput) forget(key string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	delete(l.text, "default/"+key)
 }
 
-func (l *living) followers() int {
+func (l *liveOutput) followers() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return len(l.watches)
 }
 
-// lives returns a world in which a run of task a is in the inbox of node-a, with the API of node-b as well.
-func lives(t *testing.T) (w *world, l *living, run string, others map[string]*client.Client) {
-	return livesOn(newWorld(t))
+// startLiveRun returns a world in which a run of task a is in the inbox of node-a, with the API of node-b as well.
+func startLiveRun(t *testing.T) (w *world, l *liveOutput, run string, others map[string]*client.Client) {
+	return startLiveRunOn(newWorld(t))
 }
 
-// livesOn is like lives, for a given world.
-func livesOn(w *world) (_ *world, l *living, run string, others map[string]*client.Client) {
+// startLiveRunOn is like startLiveRun, for a given world.
+func startLiveRunOn(w *world) (_ *world, l *liveOutput, run string, others map[string]*client.Client) {
 	w.ends = make(chan struct{})
-	l = newLiving(w.spool)
+	l = newLiveOutput(w.spool)
 	w.logs = l
 	w.url = w.serve("node-a")
 	w.Client = w.client(w.url)
@@ -188,7 +188,7 @@ func expectEnd(t *testing.T, r io.Reader) {
 // A follower receives existing output, new output and then the end: from the node itself and through another
 // one, from the start, from the middle, and from the last lines on.
 func TestFollowLogs_BacklogThenLiveThenTheEnd(t *testing.T) {
-	w, l, run, where := lives(t)
+	w, l, run, where := startLiveRun(t)
 	w.ended("a", run, task.Running, func(r *task.Run) { r.Node = "node-a" })
 	l.write("a/"+run+"/1", "one\ntwo\n", true)
 	type reader struct {
@@ -250,7 +250,7 @@ func TestFollowLogs_ThroughAnotherNodeLooksTheRunUpOnce(t *testing.T) {
 		return next(ctx, op)
 	})
 
-	w, l, run, where := livesOn(newWorldOn(t, etcd))
+	w, l, run, where := startLiveRunOn(newWorldOn(t, etcd))
 	w.ended("a", run, task.Running, func(r *task.Run) { r.Node = "node-a" })
 	key := "a/" + run + "/1"
 	l.write(key, "one\n", true)
@@ -290,7 +290,7 @@ func TestFollowLogs_ThroughAnotherNodeLooksTheRunUpOnce(t *testing.T) {
 // on another node.
 func TestFollowLogs_WaitsForTheStart(t *testing.T) {
 	t.Parallel()
-	w, l, run, where := lives(t)
+	w, l, run, where := startLiveRun(t)
 	dispatched := func(node string) {
 		w.ended("a", run, task.Dispatched, func(r *task.Run) { r.Node = node })
 	}
@@ -328,13 +328,13 @@ func TestFollowLogs_WaitsForTheStart(t *testing.T) {
 
 // beginning is the output of an attempt that starts just after the second check of whether it is active.
 type beginning struct {
-	*living
+	*liveOutput
 	asked atomic.Int32
 	begin func()
 }
 
 func (b *beginning) Active(ns, name, run string, attempt int) bool {
-	is := b.living.Active(ns, name, run, attempt)
+	is := b.liveOutput.Active(ns, name, run, attempt)
 	if b.asked.Add(1) == 2 {
 		b.begin()
 	}
@@ -343,9 +343,9 @@ func (b *beginning) Active(ns, name, run string, attempt int) bool {
 
 // An attempt that starts between two checks has not ended.
 func TestFollowLogs_OfWhatBeginsWhileItIsLookedAt(t *testing.T) {
-	w, l, run, _ := lives(t)
+	w, l, run, _ := startLiveRun(t)
 	key := "a/" + run + "/1"
-	b := &beginning{living: l, begin: func() { l.write(key, "", true) }}
+	b := &beginning{liveOutput: l, begin: func() { l.write(key, "", true) }}
 	w.logs = b
 	c := w.client(w.serve("node-a"))
 	w.ended("a", run, task.Dispatched, func(r *task.Run) { r.Node = "node-a" })
@@ -368,7 +368,7 @@ func TestFollowLogs_OfWhatBeginsWhileItIsLookedAt(t *testing.T) {
 // A node that stops aborts its streams, including forwarded ones, so that a reader does not take partial output
 // for the whole.
 func TestFollowLogs_IsCutOffWhenTheNodeStops(t *testing.T) {
-	w, l, run, where := lives(t)
+	w, l, run, where := startLiveRun(t)
 	w.ended("a", run, task.Running, func(r *task.Run) { r.Node = "node-a" })
 	l.write("a/"+run+"/1", "one\n", true)
 
@@ -392,7 +392,7 @@ func TestFollowLogs_IsCutOffWhenTheNodeStops(t *testing.T) {
 
 // The node that forwards a stream stops or fails; the one that has the output continues.
 func TestFollowLogs_IsCutOffWhenTheOtherNodeDies(t *testing.T) {
-	w, _, run, _ := lives(t)
+	w, _, run, _ := startLiveRun(t)
 	w.ended("a", run, task.Running, func(r *task.Run) { r.Node = "node-z" })
 	dying := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		if r.URL.Query().Get("follow") != "true" || r.URL.Query().Get("from") != "7" {
@@ -420,7 +420,7 @@ func TestFollowLogs_IsCutOffWhenTheOtherNodeDies(t *testing.T) {
 
 // Many small writes lead to few answers. A reader that has disconnected causes none.
 func TestFollowLogs_ManyWritesAreFewAnswers(t *testing.T) {
-	w, l, run, _ := lives(t)
+	w, l, run, _ := startLiveRun(t)
 	w.ended("a", run, task.Running, func(r *task.Run) { r.Node = "node-a" })
 	l.write("a/"+run+"/1", "0\n", true)
 	s, err := w.Logs.Follow(t.Context(), "default", "a", run, client.LogOptions{})
@@ -437,7 +437,7 @@ func TestFollowLogs_ManyWritesAreFewAnswers(t *testing.T) {
 	expect(t, s, strings.Repeat("x\n", writes))
 	rounds := int(time.Since(began)/(100*time.Millisecond)) + 3
 	l.mu.Lock()
-	looked := l.looked
+	looked := l.endReads
 	l.mu.Unlock()
 
 	if looked > rounds {
@@ -450,7 +450,7 @@ func TestFollowLogs_ManyWritesAreFewAnswers(t *testing.T) {
 
 // The number of followers of a node is limited. Others receive an error, and can ask another node.
 func TestFollowLogs_AreBounded(t *testing.T) {
-	w, l, run, _ := lives(t)
+	w, l, run, _ := startLiveRun(t)
 	w.ended("a", run, task.Running, func(r *task.Run) { r.Node = "node-a" })
 	l.write("a/"+run+"/1", "x", true)
 	var streams []*client.LogStream
@@ -502,7 +502,7 @@ func TestFollowLogs_AreBounded(t *testing.T) {
 
 // A reader that does not read blocks nobody, and receives all output in the end.
 func TestFollowLogs_AReaderThatDoesNotReadHoldsUpNothing(t *testing.T) {
-	w, l, run, _ := lives(t)
+	w, l, run, _ := startLiveRun(t)
 	const much, buffer = 4 << 20, 256 << 10 // more than sockets can buffer
 	w.serveAnew(func(s *http.Server) {
 		s.ConnContext = func(ctx context.Context, c net.Conn) context.Context {
@@ -555,7 +555,7 @@ func TestFollowLogs_AReaderThatDoesNotReadHoldsUpNothing(t *testing.T) {
 func TestFollowLogs_EndWithTheToken(t *testing.T) {
 	w := newWorld(t)
 	w.beat = 20 * time.Millisecond
-	l := newLiving(w.spool)
+	l := newLiveOutput(w.spool)
 	w.logs = l
 	url := w.serve("node-a")
 	w.create("a", "@daily")
@@ -571,13 +571,13 @@ func TestFollowLogs_EndWithTheToken(t *testing.T) {
 	w.clock.advance(2 * time.Minute)
 
 	if _, err := io.ReadAll(s); !errors.Is(err, task.ErrUnavailable) {
-		t.Errorf("with a token that is none any more: %v", err)
+		t.Errorf("with a token that was deleted: %v", err)
 	}
 }
 
 // A request for an offset beyond the output waits for the attempt's end.
 func TestFollowLogs_BeyondTheOutput(t *testing.T) {
-	w, l, run, _ := lives(t)
+	w, l, run, _ := startLiveRun(t)
 	w.ended("a", run, task.Running, func(r *task.Run) { r.Node = "node-a" })
 	l.write("a/"+run+"/1", "one\n", true)
 
@@ -600,7 +600,7 @@ func TestFollowLogs_BeyondTheOutput(t *testing.T) {
 }
 
 func TestFollowLogs_RefusesWhatCannotBe(t *testing.T) {
-	w, _, run, _ := lives(t)
+	w, _, run, _ := startLiveRun(t)
 	w.ended("a", run, task.Running, func(r *task.Run) { r.Node = "node-a" })
 	path := "/v1/namespaces/default/tasks/a/runs/" + run + "/logs?"
 

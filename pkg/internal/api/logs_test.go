@@ -182,7 +182,7 @@ func TestLogs_AreStreamed(t *testing.T) {
 	select {
 	case <-ended:
 	case <-time.After(time.Minute):
-		t.Error("the other node's answer goes on after the caller has gone")
+		t.Error("the other node's answer continues after the caller has disconnected")
 	}
 
 	h := <-seen

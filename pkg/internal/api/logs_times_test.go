@@ -13,13 +13,13 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// marked is output with times.
-type marked struct {
-	*living
+// timedOutput is output with times.
+type timedOutput struct {
+	*liveOutput
 	marks []task.Mark
 }
 
-func (m *marked) Times(_, _, _ string, _ int, from int64) ([]task.Mark, error) {
+func (m *timedOutput) Times(_, _, _ string, _ int, from int64) ([]task.Mark, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 
@@ -31,7 +31,7 @@ func (m *marked) Times(_, _, _ string, _ int, from int64) ([]task.Mark, error) {
 	return list[:min(2, len(list))], nil // as if there were many
 }
 
-func (m *marked) add(l *living, key, text string, from int64, at time.Time, stream string, active bool) {
+func (m *timedOutput) add(l *liveOutput, key, text string, from int64, at time.Time, stream string, active bool) {
 	m.mu.Lock()
 	m.marks = append(m.marks, task.Mark{From: from, At: at, Stream: stream})
 	m.mu.Unlock()
@@ -59,8 +59,8 @@ func pieces(t *testing.T, s *client.LogStream, n int) (list []client.LogPiece) {
 // Times and streams of lines are included in existing and in new output, also from the middle, from the node
 // itself and through another one. The bytes are unchanged.
 func TestLogs_WithTheTimesOfTheirLines(t *testing.T) {
-	w, l, run, where := lives(t)
-	m := &marked{living: l}
+	w, l, run, where := startLiveRun(t)
+	m := &timedOutput{liveOutput: l}
 	w.logs = m
 	w.url = w.serve("node-a")
 	w.present("node-a", w.url)
@@ -131,8 +131,8 @@ func TestLogs_WithTheTimesOfTheirLines(t *testing.T) {
 
 // However many marks there are, each byte is returned with its own.
 func TestLogs_WithManyTimesInALine(t *testing.T) {
-	w, l, run, _ := lives(t)
-	m := &marked{living: l}
+	w, l, run, _ := startLiveRun(t)
+	m := &timedOutput{liveOutput: l}
 	w.logs = m
 	c := w.client(w.serve("node-a"))
 	w.ended("a", run, task.Succeeded, nil)

@@ -40,7 +40,7 @@ func (w *world) obeysRequests(node string) {
 		defer close(ended)
 		_ = w.store.FollowNodeRequests(ctx, node, 0, func(r store.NodeRequest) error {
 			if r.Instance != "i-"+node {
-				w.t.Errorf("asked of instance %q", r.Instance)
+				w.t.Errorf("requested from instance %q", r.Instance)
 			}
 
 			if err := w.takes(ctx, node, r.State, r.By); err != nil {

@@ -114,7 +114,7 @@ func TestOpenAPI_IsWhole(t *testing.T) {
 		t.Errorf("%d operations, want %d", count, want)
 	}
 
-	if yaml := w.do(request{method: "GET", path: "/openapi.yaml", noToken: true}); !strings.Contains(yaml.body, "openapi: 3.1.") {
+	if yaml := w.do(request{method: "GET", path: "/openapi.yaml"}); !strings.Contains(yaml.body, "openapi: 3.1.") {
 		t.Errorf("YAML: %.80s", yaml.body)
 	}
 }
@@ -260,7 +260,7 @@ func TestOpenAPI_IsWhatTheDocsAreMadeOf(t *testing.T) {
 	b, err := builtDocument()
 	must(t, err)
 
-	if string(b) != w.do(request{method: "GET", path: "/openapi.json", noToken: true}).body {
+	if string(b) != w.do(request{method: "GET", path: "/openapi.json"}).body {
 		t.Error("it is another document")
 	}
 
@@ -273,7 +273,7 @@ func TestOpenAPI_IsWhatTheDocsAreMadeOf(t *testing.T) {
 	for path, ops := range doc.Paths {
 		for method, op := range ops {
 			if !slices.ContainsFunc(doc.Tags, func(tag struct{ Name string }) bool { return slices.Contains(op.Tags, tag.Name) }) {
-				t.Errorf("%s %s has tags %v, of which none is told", method, path, op.Tags)
+				t.Errorf("%s %s has tags %v, and none of them is described", method, path, op.Tags)
 			}
 		}
 	}

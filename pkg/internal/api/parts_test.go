@@ -131,7 +131,10 @@ func TestRuns_WithPartsRefuseWhatIsForOthers(t *testing.T) {
 		code string
 		hint string
 	}{
-		"cancel of a part that nobody has": {func() (task.Run, error) { return w.Runs.Cancel(ctx, "default", "a", task.PartID(now, 1)) }, client.CodeNotRunning,
+		"cancel of a part that nobody has": {func() (task.Run, error) {
+			got, err := w.Runs.Cancel(ctx, "default", "a", task.PartID(now, 1))
+			return got.Run, err
+		}, client.CodeNotRunning,
 			"run cancel " + now},
 		"retry of a part": {func() (task.Run, error) {
 			got, err := w.Runs.Retry(ctx, "default", "a", task.PartID(over, 0))

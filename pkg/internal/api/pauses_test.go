@@ -97,7 +97,7 @@ func TestPause_ReasonAuthorAndEnd(t *testing.T) {
 	w.clock.advance(19 * time.Minute)
 
 	if got = w.get("a"); !got.Paused {
-		t.Errorf("at its end it is over")
+		t.Errorf("the pause ended before its end")
 	}
 
 	w.clock.advance(time.Millisecond)
@@ -114,7 +114,7 @@ func TestPause_ReasonAuthorAndEnd(t *testing.T) {
 	s := spec("a", "@every 1h")
 	s.Timeout = task.Duration(time.Minute)
 	if got, err = w.Tasks.Apply(ctx, s, client.ApplyOptions{}); err != nil || got.Result != client.Unchanged || !maps.Equal(before, w.dump()) {
-		t.Errorf("applied what it is: %s, %v", got.Result, err)
+		t.Errorf("applied without a change: %s, %v", got.Result, err)
 	}
 
 	// The next write clears it. Ticks during the pause that are not yet decided do not run: from becomes the end

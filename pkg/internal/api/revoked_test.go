@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/carillonhq/carillon/pkg/client"
 	"github.com/carillonhq/carillon/pkg/internal/access"
 	"github.com/carillonhq/carillon/pkg/task"
 )
@@ -64,5 +65,31 @@ func TestAccess_ARevokedCallerCreatesNoToken(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// A follower whose token is deleted learns the reason, and not first that its connection has broken off.
+func TestFollow_EndsWithTheReasonOfARefusal(t *testing.T) {
+	w := newWorld(t)
+	w.beat = 20 * time.Millisecond
+	w.url = w.serve("node-a")
+	w.bind("user:vic", access.RoleViewer, "default")
+	admin, token := w.Client, w.token("user:vic")
+	w.secret = token
+
+	var lost []error
+	o := client.EventOptions{
+		Namespace: "default", Lost: func(err error) { lost = append(lost, err) },
+		Begun: func() { must(t, admin.Tokens.Delete(t.Context(), tokenID(token))) },
+	}
+
+	var last error
+	for _, err := range w.client(w.url).Events.Follow(t.Context(), o) {
+		last = err
+	}
+
+	wantError(t, last, nil, client.CodeUnauthorized)
+	if len(lost) > 0 {
+		t.Errorf("first it reports %q", lost)
 	}
 }

@@ -15,15 +15,16 @@ import (
 // than the rest of a start.
 func (s *server) registerRoutes() {
 	for _, rt := range s.documentedRoutes() {
-		s.mux.HandleFunc(rt.Method+" "+rt.Path, func(w http.ResponseWriter, r *http.Request) { s.serveRoute(w, r, rt) })
+		pattern := rt.Method + " " + rt.Path
+		s.mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) { s.serveRoute(w, r, rt) })
+		s.public[pattern] = rt.Public
 	}
-	s.registerPlain()
 }
 
 // documentedRoutes returns the operations of the OpenAPI document, in its order.
 func (s *server) documentedRoutes() []*httpapi.Operation {
 	return slices.Concat(s.tasks.Routes(), s.runs.Routes(), s.logs.Routes(), s.events.Routes(), s.attempts.Routes(), s.board.Routes(), s.asker.Routes(), s.load.Routes(),
-		s.nodes.Routes(), s.cluster.Routes(), s.secrets.Routes(), s.control.Routes(), s.healthRoutes())
+		s.nodes.Routes(), s.cluster.Routes(), s.secrets.Routes(), s.control.Routes(), s.nodeRoutes())
 }
 
 // serveRoute serves a request of one operation. The caller is already authenticated, unless the operation is
@@ -47,7 +48,7 @@ func (s *server) serveRoute(w http.ResponseWriter, r *http.Request, rt *httpapi.
 		r = r.WithContext(httpapi.WithRights(r.Context(), rights))
 
 		if err := s.admit(r, rt, rights); err != nil {
-			s.logins.reportRefusal(r, httpapi.AsFailure(err))
+			s.logins.reportRefusal(r, httpapi.CallerOf(r.Context()), httpapi.AsFailure(err))
 			if r.Body != http.NoBody {
 				endConnection(w)
 			}
@@ -100,7 +101,7 @@ func (s *server) serveRoute(w http.ResponseWriter, r *http.Request, rt *httpapi.
 	if err != nil {
 		// What the change needs is known only to the handler.
 		if f := httpapi.AsFailure(err); f.Status == http.StatusForbidden {
-			s.logins.reportRefusal(r, f)
+			s.logins.reportRefusal(r, httpapi.CallerOf(r.Context()), f)
 		}
 		s.problems.Write(w, r, err)
 		return

@@ -49,7 +49,7 @@ func TestPauseAndResumeOfARun(t *testing.T) {
 		got, err := w.Runs.Resume(ctx, "default", "a", run)
 		must(t, err)
 		if got.PausedBy != "" || got.State != task.Running {
-			t.Errorf("asked to go on before it stood still: %+v", got)
+			t.Errorf("resumed before it was paused: %+v", got)
 		}
 	}
 
@@ -196,7 +196,7 @@ func TestPauseOfARun_WithPartsIsOneOfThoseThatNodesHave(t *testing.T) {
 	w.writes.set(nil, func(kv.Result, error) (kv.Result, error) { return kv.Result{}, errLost }) // executed, but not reported
 	e = wantError(t, second(w.Runs.Resume(ctx, "default", "a", run)), task.ErrUnknown, client.CodeUnknown)
 	if e.ID != run || !strings.Contains(e.Message, "0 of 2 parts were asked") {
-		t.Errorf("nobody knows what became of it: %+v", e)
+		t.Errorf("the outcome is not reported as unknown: %+v", e)
 	}
 }
 

@@ -120,7 +120,7 @@ func TestSecret_WhatIsRefused(t *testing.T) {
 	must(t, second(w.Secrets.Set(ctx, "default", "db", set)))
 
 	if _, err := c.Secrets.List(ctx, "default"); err != nil {
-		t.Errorf("without a key nothing is told: %v", err)
+		t.Errorf("without a key, there is no error: %v", err)
 	}
 
 	for want, r := range map[string]client.SecretRequest{
@@ -129,7 +129,7 @@ func TestSecret_WhatIsRefused(t *testing.T) {
 	} {
 		e := wantError(t, second(w.Secrets.Set(ctx, "default", "db", r)), task.ErrInvalid, want)
 		if want != task.CodeBadValue && strings.Contains(e.Error(), "hunter") {
-			t.Errorf("it tells the value: %v", e)
+			t.Errorf("the error reveals the value: %v", e)
 		}
 	}
 
@@ -149,7 +149,7 @@ func TestSecret_WhatIsRefused(t *testing.T) {
 	}
 
 	if r := put(good, map[string]string{"If-None-Match": "*"}); r.status != 409 {
-		t.Errorf("one that is there: %d %s", r.status, r.body)
+		t.Errorf("an existing secret: %d %s", r.status, r.body)
 	}
 
 	// A role that may only read changes nothing.

@@ -35,14 +35,14 @@ func (s *server) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 		h.Set(InstanceHeader, s.Instance)
 	}
 
-	if r.URL.Path == "/v1" || strings.HasPrefix(r.URL.Path, "/v1/") {
+	if s.needsCaller(r, pattern) {
 		h.Set("Cache-Control", "no-store")
 
 		// OPTIONS only lists the methods of a path, so it needs no token.
 		if r.Method != http.MethodOptions {
 			who, err := s.findCaller(r)
 			if err != nil {
-				s.logins.reportRefusal(r, httpapi.AsFailure(err))
+				s.logins.reportRefusal(r, who, httpapi.AsFailure(err))
 				// The connection of a refused caller is closed, so that its body need not be read.
 				endConnection(w)
 				s.problems.Write(w, r, err)
@@ -62,6 +62,15 @@ func (s *server) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 	}
 
 	s.mux.ServeHTTP(w, r)
+}
+
+// needsCaller reports whether a request must show who sends it: each one that is for an operation that is not public, or
+// for no operation below /v1. pattern is its route, or "".
+func (s *server) needsCaller(r *http.Request, pattern string) bool {
+	if pattern != "" {
+		return !s.public[pattern]
+	}
+	return r.URL.Path == "/v1" || strings.HasPrefix(r.URL.Path, "/v1/")
 }
 
 // unreadGrace is how long the rest of a refused request may still arrive. If the connection were closed while

@@ -53,7 +53,7 @@ func TestVersions_TellWhoChangedWhatAndWhen(t *testing.T) {
 	w.batch("", line("a", "@daily")) // created again
 
 	if res, err := w.etcd.Get(ctx, w.store.Keys().Tombstone(ref("default", "a"))); err != nil || len(res.Kvs) != 0 {
-		t.Errorf("tombstone of a task that is there: %+v, %v", res, err)
+		t.Errorf("tombstone of an existing task: %+v, %v", res, err)
 	}
 
 	if list, err = w.Tasks.ListVersions(ctx, "default", "a"); err != nil || len(list) != 1 {

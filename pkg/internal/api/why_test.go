@@ -36,7 +36,7 @@ func TestWhy_RefusesQuestionsThatAreNone(t *testing.T) {
 	}
 
 	if _, err := w.Tasks.Why(t.Context(), "default", "nobody", client.WhyQuestion{}); !errors.Is(err, task.ErrNotFound) {
-		t.Errorf("a task that nobody knows: %v", err)
+		t.Errorf("an unknown task: %v", err)
 	}
 }
 

@@ -59,7 +59,7 @@ func (j *attemptJudge) checkAttempts(ctx context.Context) error {
 func (j *attemptJudge) checkAttempt(e *mvccpb.KeyValue) (inboxRecord, bool) {
 	k, ok := j.keys.ParseRun(string(e.Key))
 	if !ok {
-		j.suspectStrange(e)
+		j.suspectUnknownKey(e)
 		return inboxRecord{}, false
 	}
 

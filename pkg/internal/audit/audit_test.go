@@ -206,7 +206,7 @@ var damages = []struct {
 	{"none", func(*site) {}, nil},
 	{"a run and its history", func(s *site) {
 		s.attempt(s.one, "a", "a-1", s.entry.UID, nil)
-		s.ended(s.one, s.entry.UID, 5, nil) // its records must not be findings of their own
+		s.ended(s.one, s.entry.UID, 5, nil) // its records must not be separate findings
 		s.put(s.keys.Cleared("dead"), map[string]task.Time{"at": task.At(s.now)}, clientv3.WithLease(s.lease))
 		s.put(s.keys.Root()+"moves/0001", map[string]any{"to": "b", "since": task.At(s.now)})
 	}, nil},
@@ -216,7 +216,7 @@ var damages = []struct {
 	{"an owner that is absent", func(s *site) { s.put(s.keys.Owner(2), record.Owner{Node: "z"}) }, []string{"owner_absent"}},
 	{"an owner that cannot be read", func(s *site) { s.put(s.keys.Owner(2), "{") }, []string{"unreadable"}},
 	{"an owner of a shard that is not", func(s *site) { s.put(s.keys.Owner(9), record.Owner{Node: "a"}) }, []string{"stray_shard"}},
-	{"a strange owner", func(s *site) { s.put(s.keys.Owners()+"one", record.Owner{Node: "a"}) }, []string{"strange_key"}},
+	{"a strange owner", func(s *site) { s.put(s.keys.Owners()+"one", record.Owner{Node: "a"}) }, []string{"unknown_key"}},
 	{"records of a shard that is not", func(s *site) { s.put(s.keys.Watermark(9), "x") }, []string{"stray_shard"}},
 	{"two owners", func(s *site) { s.attempt(s.one, "b", "b-1", s.entry.UID, func(a *task.Assigned) { a.Owner = "b" }) }, []string{"two_owners"}},
 	{"two owners, by a tick that was skipped", func(s *site) {
@@ -229,19 +229,19 @@ var damages = []struct {
 	}, []string{"watermark_ahead"}},
 	{"a watermark that stands", func(s *site) {
 		s.put(s.keys.Watermark(s.one.Shard), record.Watermark{Time: task.At(s.now.Add(-5 * time.Minute)), Seen: 1 << 40, Nonce: "n"})
-	}, []string{"watermark_stands"}},
+	}, []string{"watermark_stalled"}},
 	{"a handover that remains", func(s *site) {
 		s.put(s.keys.Root()+"moves/0001", map[string]any{"to": "b", "since": task.At(s.now.Add(-time.Hour))})
-	}, []string{"move_stands"}},
+	}, []string{"move_stalled"}},
 	{"a handover that cannot be read", func(s *site) { s.put(s.keys.Root()+"moves/0001", "[]") }, []string{"unreadable"}},
 	{"a secret that cannot be read", func(s *site) { s.put(s.keys.Secret("default", "db"), "{}") }, []string{"unreadable_secret"}},
 	{"a secret that is as it should be", func(s *site) {
 		s.put(s.keys.Secret("default", "db"), record.Secret{Secret: task.Secret{Generation: 1}, Sealed: []byte{1}})
 		s.put(s.keys.Secret("default", "gone"), record.Secret{Secret: task.Secret{Generation: 2, Change: task.SecretDeleted}})
 	}, nil},
-	{"a secret without a name", func(s *site) { s.put(s.keys.Secrets()+"db", "{}") }, []string{"strange_key"}},
+	{"a secret without a name", func(s *site) { s.put(s.keys.Secrets()+"db", "{}") }, []string{"unknown_key"}},
 	{"a spec without its entry", func(s *site) {
-		s.ended(s.one, s.entry.UID, 5, nil) // its records must not be findings of their own
+		s.ended(s.one, s.entry.UID, 5, nil) // its records must not be separate findings
 		s.waiting(s.one, s.entry.UID, task.ReasonManual, s.now)
 		s.drop(s.keys.Entry(s.one))
 	}, []string{"spec_without_entry"}},
@@ -263,8 +263,25 @@ var damages = []struct {
 	}, []string{"unreadable"}},
 	{"a spec that cannot be read", func(s *site) { s.put(s.keys.Spec(s.one), "nonsense") }, []string{"unreadable"}},
 	{"a node that cannot be read", func(s *site) { s.put(s.keys.Node("b"), "nonsense", clientv3.WithLease(s.lease)) }, []string{"unreadable"}},
-	{"a key below access/ of no known kind", func(s *site) { s.put(s.keys.Access()+"else", "{}") }, []string{"strange_key"}},
+	{"a key below access/ of no known kind", func(s *site) { s.put(s.keys.Access()+"else", "{}") }, []string{"unknown_key"}},
 	{"a role that cannot be read", func(s *site) { s.put(s.keys.Role("x"), "nonsense") }, []string{"unreadable"}},
+	{"a limit of nodes", func(s *site) { s.put(s.keys.NodeLimit("web-*"), task.NodeLimit{Labels: []string{"zone=*"}}) }, nil},
+	{"a limit of nodes that cannot be read", func(s *site) { s.put(s.keys.NodeLimit("a"), "nonsense") }, []string{"unreadable"}},
+	{"a run that no node of its namespace may run", func(s *site) {
+		s.put(s.keys.Namespace("default"), task.Namespace{Name: "default", Nodes: "pool = vault"})
+		s.waiting(s.one, s.entry.UID, task.ReasonNoNode, s.now.Add(-time.Minute))
+	}, nil},
+	{"a run that nodes may not run by their labels", func(s *site) {
+		s.put(s.keys.Namespace("default"), task.Namespace{Name: "default", Nodes: "zone"})
+		nodes, err := s.store.Nodes(s.ctx)
+		s.ok(err)
+		for _, n := range nodes {
+			n.Labels = map[string]string{"zone": "a"}
+			s.put(s.keys.Node(n.Name), n, clientv3.WithLease(s.lease))
+		}
+		s.put(s.keys.NodeLimit("*"), task.NodeLimit{Labels: []string{"rack=*"}})
+		s.waiting(s.one, s.entry.UID, task.ReasonNoNode, s.now.Add(-time.Minute))
+	}, nil},
 	{"an audit record", func(s *site) { s.put(s.keys.AuditRecord("x"), "{}") }, nil},
 	{"a disabled subject", func(s *site) { s.put(s.keys.DisabledSubject("user:ann"), "{}") }, nil},
 	{"a token that cannot be read", func(s *site) { s.put(s.keys.Token("x"), "nonsense") }, []string{"unreadable"}},
@@ -272,13 +289,13 @@ var damages = []struct {
 	{"a waiting run that cannot be read", func(s *site) { s.put(s.keys.Queued(s.one, "20261120T120000.000Z-abcd"), "nonsense") }, []string{"unreadable"}},
 	{"history that cannot be read", func(s *site) { s.put(s.keys.Ended(s.one, "20261120T120000.000Z-abcd"), "nonsense") }, []string{"unreadable"}},
 	{"the end of a part that cannot be read", func(s *site) { s.put(s.keys.Ended(s.one, "20261120T120000.000Z-abcd-p0001"), "nonsense") }, []string{"unreadable"}},
-	{"a part that is none", func(s *site) { s.put(s.keys.Parts(s.one)+"20261120T120000.000Z-abcd", task.Run{State: task.Succeeded}) }, []string{"strange_key"}},
+	{"a part that is none", func(s *site) { s.put(s.keys.Parts(s.one)+"20261120T120000.000Z-abcd", task.Run{State: task.Succeeded}) }, []string{"unknown_key"}},
 	{"what is cleared cannot be read", func(s *site) { s.put(s.keys.Cleared("x"), "nonsense", clientv3.WithLease(s.lease)) }, []string{"unreadable"}},
 	{"keys that are none", func(s *site) {
 		s.put(s.keys.Specs()+"one", "x")
 		s.put(s.keys.Runs()+"one", "x")
 		s.put(s.keys.Queue(1)+"one", "x")
-	}, []string{"strange_key"}},
+	}, []string{"unknown_key"}},
 	{"a record under a lease", func(s *site) { s.put(s.keys.Spec(s.one), task.Task{UID: s.entry.UID}, clientv3.WithLease(s.lease)) }, []string{"leased_record"}},
 	{"a candidate of nobody", func(s *site) {
 		grant, err := s.etcd.Grant(s.ctx, 600)
@@ -349,7 +366,7 @@ var damages = []struct {
 	{"a former version of no task", func(s *site) { s.put(s.keys.Version(s.ref("two"), 1), task.Task{UID: "u"}) }, []string{"orphan_version"}},
 	{"a former version of another task of that name", func(s *site) { s.put(s.keys.Version(s.one, 1), task.Task{UID: "u"}) }, []string{"orphan_version"}},
 	{"a former version that cannot be read", func(s *site) { s.put(s.keys.Version(s.one, 1), "nonsense") }, []string{"unreadable"}},
-	{"a former version that is none", func(s *site) { s.put(s.keys.Versions(s.one)+"one", "{}") }, []string{"strange_key"}},
+	{"a former version that is none", func(s *site) { s.put(s.keys.Versions(s.one)+"one", "{}") }, []string{"unknown_key"}},
 	{"a dead run of no task", func(s *site) {
 		s.put(s.keys.DeadRun(s.ref("two"), "20261120T120000.000Z-abcd"), task.Run{UID: "u", State: task.Failed, Trigger: task.TriggerManual})
 	}, []string{"orphan_dead_run"}},
@@ -412,8 +429,8 @@ func TestAudit_FindsEveryKindThatThereIs(t *testing.T) {
 	}
 
 	for _, k := range []kind{kindNoCluster, kindNoLeader, kindIneligible, kindClock, kindLeakedLease, kindLeased, kindCleared, kindNoOwner, kindOwnerAbsent,
-		kindTwoOwners, kindStray, kindNoMark, kindBadMark, kindMarkAhead, kindMarkStands, kindMoveStands, kindUnreadable, kindNoEntry, kindNoSpec,
-		kindUIDs, kindWrongShard, kindStrange, kindOrphan, kindNoTask, kindStuck, kindQueueOrphan, kindHistoryOrphan,
+		kindTwoOwners, kindStrayShard, kindWatermarkMissing, kindWatermarkDamaged, kindWatermarkAhead, kindWatermarkStalled, kindMoveStalled, kindUnreadable, kindNoEntry, kindNoSpec,
+		kindUIDs, kindWrongShard, kindUnknownKey, kindOrphan, kindNoTask, kindStuck, kindQueueOrphan, kindHistoryOrphan,
 		kindDeadOrphan, kindVersionOrphan, kindStaleTombstone} {
 		if !slices.Contains(found, k.name) {
 			t.Errorf("no test damages a cluster so that %s is found", k.name)

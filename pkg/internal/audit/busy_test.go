@@ -111,7 +111,7 @@ func TestAudit_OfABusyClusterFindsNothing(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	var others sync.WaitGroup
 	others.Go(func() { change(ctx, c) })
-	var stood atomic.Int64 // the longest time that the machine, or etcd, stood still
+	var stood atomic.Int64 // the longest stall of the machine or of etcd
 	others.Go(func() {
 		for began := time.Now(); ctx.Err() == nil; began = time.Now() {
 			time.Sleep(20 * time.Millisecond)
@@ -149,13 +149,13 @@ func TestAudit_OfABusyClusterFindsNothing(t *testing.T) {
 				found.Findings = slices.DeleteFunc(found.Findings, func(f task.Finding) bool { return f.Kind == "orphan_history" })
 			}
 
-			// If the cluster stood still for as long as the auditor waits, the auditor is right to report it.
+			// If the cluster stalled for as long as the auditor waits, the auditor is right to report it.
 			still := time.Duration(stood.Load())
 			if len(found.Findings) == 0 || still < 500*time.Millisecond || tries == 5 {
 				break
 			}
 
-			t.Logf("audit %d, in which all stood still for %s: %+v", i, still, found.Findings)
+			t.Logf("audit %d, during which everything stalled for %s: %+v", i, still, found.Findings)
 		}
 
 		if len(found.Findings) > 0 || found.Keys < 100 {

@@ -8,7 +8,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// clusterJudge judges the records of which a cluster has exactly one.
+// clusterJudge judges the records that exist exactly once in a cluster.
 type clusterJudge struct{ judge }
 
 // readCluster reads the cluster's record, which contains the number of shards.

@@ -15,10 +15,12 @@ import (
 // credentialJudge judges secrets, and the records that say who may do what.
 type credentialJudge struct{ judge }
 
-// checkAccess judges an access record: the fence, a role, a binding, a namespace, a token, or a disabled subject.
+// checkAccess judges an access record: the fence, a role, a binding, a namespace, a limit of nodes, a token, or a disabled
+// subject. It stores those that decide which nodes can run tasks.
 func (j *credentialJudge) checkAccess(_ context.Context, e *mvccpb.KeyValue) error {
 	j.checkNoLease(e)
 	key := string(e.Key)
+	namespace, limit := &task.Namespace{}, &task.NodeLimit{}
 
 	if _, ok := j.keys.ParseDisabledSubject(key); ok {
 		return nil
@@ -31,7 +33,8 @@ func (j *credentialJudge) checkAccess(_ context.Context, e *mvccpb.KeyValue) err
 		{j.keys.Fence(), "the fence of access records", &record.Fence{}},
 		{j.keys.Roles(), "a role", &task.Role{}},
 		{j.keys.Bindings(), "a binding", &task.Binding{}},
-		{j.keys.Namespaces(), "a namespace", &task.Namespace{}},
+		{j.keys.Namespaces(), "a namespace", namespace},
+		{j.keys.NodeLimits(), "a limit of nodes", limit},
 		{j.keys.Tokens(), "a token", &record.Token{}},
 	} {
 		name, below := strings.CutPrefix(key, kind.prefix)
@@ -43,10 +46,18 @@ func (j *credentialJudge) checkAccess(_ context.Context, e *mvccpb.KeyValue) err
 			j.suspectUnreadable(e, kind.what, err)
 		}
 
+		switch kind.value {
+		case namespace:
+			j.cluster.namespaces[name] = namespace
+		case limit:
+			limit.Name = name
+			j.cluster.limits = append(j.cluster.limits, *limit)
+		}
+
 		return nil
 	}
 
-	j.suspectStrange(e)
+	j.suspectUnknownKey(e)
 
 	return nil
 }
@@ -55,7 +66,7 @@ func (j *credentialJudge) checkAccess(_ context.Context, e *mvccpb.KeyValue) err
 func (j *credentialJudge) checkSecret(_ context.Context, e *mvccpb.KeyValue) error {
 	namespace, name, ok := j.keys.ParseSecret(string(e.Key))
 	if !ok {
-		j.suspectStrange(e)
+		j.suspectUnknownKey(e)
 		return nil
 	}
 

@@ -35,7 +35,7 @@ func (j *historyJudge) checkPart(_ context.Context, _ *shardState, e *mvccpb.Key
 	if _, err := record.DecodeEnded(k, e.Value); err != nil {
 		j.suspectUnreadable(e, fmt.Sprintf("the end of part %s of %s", k.Run, k.Ref), err)
 	} else if !task.IsPart(k.Run) {
-		j.suspectStrange(e)
+		j.suspectUnknownKey(e)
 	}
 }
 

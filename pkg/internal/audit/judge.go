@@ -39,9 +39,9 @@ func (j judge) suspectUnreadable(e *mvccpb.KeyValue, what string, err error) {
 	j.addSuspect(kindUnreadable.newFinding(what+" cannot be read: "+reason, string(e.Key)), seenRecord(e))
 }
 
-// suspectStrange suspects a key whose form Carillon does not use.
-func (j judge) suspectStrange(e *mvccpb.KeyValue) {
-	j.addSuspect(kindStrange.newFinding("not a key of Carillon", string(e.Key)), seenRecord(e))
+// suspectUnknownKey suspects a key whose form Carillon does not use.
+func (j judge) suspectUnknownKey(e *mvccpb.KeyValue) {
+	j.addSuspect(kindUnknownKey.newFinding("not a key of Carillon", string(e.Key)), seenRecord(e))
 }
 
 // checkNoLease checks that a permanent record has no lease.
@@ -52,7 +52,7 @@ func (j judge) checkNoLease(e *mvccpb.KeyValue) {
 }
 
 // hasTask reports whether a record with this uid belongs to an entry of its shard, or to a spec without an entry. A
-// missing entry is a finding of its own, and a repair must not delete the other records of that task.
+// missing entry is a separate finding, and a repair must not delete the other records of that task.
 func (j judge) hasTask(s *shardState, ref record.Ref, uid string) bool {
 	entry, ok := s.entries[ref.String()]
 	return ok && (entry.unreadable || entry.uid == uid) || j.cluster.specs.mayBe(ref, uid)

@@ -60,22 +60,22 @@ var (
 	kindTwoOwners = kind{"two_owners", groupShards, task.Grave,
 		"a node decided a tick of a shard that it did not own: guarantee G1 is broken, and ticks may be decided twice",
 		"keep the data of etcd and the logs of the nodes, and report a bug; drain the node that is not the owner", ""}
-	kindStray = kind{"stray_shard", groupShards, task.Mild,
+	kindStrayShard = kind{"stray_shard", groupShards, task.Mild,
 		"the cluster has no such shard: no node reads these keys",
 		"find out what wrote it; if you do not need it, run etcdctl del --prefix KEY", ""}
-	kindNoMark = kind{"watermark_missing", groupShards, task.Grave,
+	kindWatermarkMissing = kind{"watermark_missing", groupShards, task.Grave,
 		"it is unknown which ticks of the shard are decided, so no tick is decided",
 		"restore the key from a backup of etcd; with an invented watermark, ticks are decided twice or not at all", ""}
-	kindBadMark = kind{"watermark_damaged", groupShards, task.Grave,
+	kindWatermarkDamaged = kind{"watermark_damaged", groupShards, task.Grave,
 		"it is unknown which ticks of the shard are decided, so no tick is decided",
 		"restore the key from a backup of etcd; with an invented watermark, ticks are decided twice or not at all", ""}
-	kindMarkAhead = kind{"watermark_ahead", groupShards, task.Grave,
+	kindWatermarkAhead = kind{"watermark_ahead", groupShards, task.Grave,
 		"all ticks up to it count as decided: the tasks of the shard do not run before then",
 		"a clock was wrong: stop the nodes and set the watermark back manually (etcdctl put KEY), with a time in the past and a new nonce", ""}
-	kindMarkStands = kind{"watermark_stands", groupShards, task.Grave,
+	kindWatermarkStalled = kind{"watermark_stalled", groupShards, task.Grave,
 		"ticks are due but are not decided: guarantee G16 is broken",
 		"see the log and /readyz of the shard's owner; if they do not help, restart that node", ""}
-	kindMoveStands = kind{"move_stands", groupShards, task.Mild,
+	kindMoveStalled = kind{"move_stalled", groupShards, task.Mild,
 		"a handover that neither completes nor is cancelled keeps a second node busy with the shard",
 		"carillon audit --repair deletes it; the leader starts a new handover if one is needed", "delete the record"}
 
@@ -97,7 +97,7 @@ var (
 	kindWrongShard = kind{"wrong_shard", groupTasks, task.Grave,
 		"Carillon looks for the task in another shard: if it also runs there, it runs twice",
 		"run etcdctl del KEY; if the task then does not run, carillon apply -f with its spec", ""}
-	kindStrange = kind{"strange_key", groupTasks, task.Mild,
+	kindUnknownKey = kind{"unknown_key", groupTasks, task.Mild,
 		"this is not a valid Carillon key: no node reads it, and it may indicate a mistake",
 		"find out what wrote it; if you do not need it, run etcdctl del KEY", ""}
 

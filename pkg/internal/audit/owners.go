@@ -21,7 +21,7 @@ type ownerJudge struct{ judge }
 func (j *ownerJudge) checkOwner(_ context.Context, e *mvccpb.KeyValue) error {
 	id, ok := j.keys.ParseOwner(string(e.Key))
 	if !ok {
-		j.suspectStrange(e)
+		j.suspectUnknownKey(e)
 		return nil
 	}
 
@@ -36,7 +36,7 @@ func (j *ownerJudge) checkOwner(_ context.Context, e *mvccpb.KeyValue) error {
 	j.cluster.owners[id] = o
 
 	if id >= j.cluster.shards {
-		j.addSuspect(kindStray.newFinding(fmt.Sprintf("an owner of shard %d, but the cluster has %d shards", id, j.cluster.shards), string(e.Key)), seenRecord(e))
+		j.addSuspect(kindStrayShard.newFinding(fmt.Sprintf("an owner of shard %d, but the cluster has %d shards", id, j.cluster.shards), string(e.Key)), seenRecord(e))
 	}
 
 	return nil
@@ -76,7 +76,7 @@ func (j *ownerJudge) checkMove(_ context.Context, e *mvccpb.KeyValue) error {
 
 	if j.reader.timeSince(m.Since.Time) > movesFor {
 		shard := strings.TrimPrefix(string(e.Key), movesPrefix(j.keys))
-		j.addSuspect(kindMoveStands.newFinding(fmt.Sprintf("shard %s is being handed over to node %s, begun %s", shard, m.To, j.reader.formatAgo(m.Since.Time)),
+		j.addSuspect(kindMoveStalled.newFinding(fmt.Sprintf("shard %s is being handed over to node %s, begun %s", shard, m.To, j.reader.formatAgo(m.Since.Time)),
 			string(e.Key)), seenRecord(e))
 	}
 

@@ -8,6 +8,7 @@ import (
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
 
+	"github.com/carillonhq/carillon/pkg/internal/access"
 	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
@@ -16,7 +17,8 @@ import (
 // queueJudge judges the waiting runs of a shard, those of one task together.
 type queueJudge struct {
 	judge
-	waiting []queuedRun // of the task that is being read
+	waiting []queuedRun   // of the task that is being read
+	limits  *access.Table // judges the labels of nodes; nil until it is needed
 }
 
 // queuedRun is a queue record with the key and revision at which it was read.
@@ -74,7 +76,7 @@ func (j *queueJudge) finishTask(s *shardState) {
 
 	// A new owner needs some time to dispatch what waits.
 	entry, o := s.entries[ref.String()], j.cluster.owners[s.id]
-	if entry.unreadable || j.cluster.active[hashOf(ref)] || !j.hasTaker(entry) || j.reader.timeSince(o.Since.Time) < timeTolerance {
+	if entry.unreadable || j.cluster.active[hashOf(ref)] || !j.hasTaker(ref.Namespace, entry) || j.reader.timeSince(o.Since.Time) < timeTolerance {
 		return
 	}
 	if slices.ContainsFunc(all, func(q queuedRun) bool { return j.dueFor(q.Waiting) < timeTolerance }) {
@@ -97,14 +99,22 @@ func (j *queueJudge) dueFor(w task.Waiting) time.Duration {
 	return j.reader.timeSince(since)
 }
 
-// hasTaker reports whether some node could run a task. If the target compares measured facts, the answer is false,
-// because it is not known for how long a node has matched.
-func (j *queueJudge) hasTaker(e entryState) bool {
+// hasTaker reports whether some node could run a task of a namespace. If a selector compares measured facts, the answer is
+// false, because it is not known for how long a node has matched.
+func (j *queueJudge) hasTaker(namespace string, e entryState) bool {
+	if j.limits == nil {
+		j.limits, _ = access.Compile(access.Records{NodeLimits: j.cluster.limits})
+	}
+
 	var nodes []task.Node
 	for _, n := range j.cluster.nodes {
-		nodes = append(nodes, n.Node)
+		nodes = append(nodes, j.limits.LimitNode(n.Node))
 	}
-	return !task.ComparesInSelector(e.target.Selector) && len(e.target.Takers(nodes, e.needsKey)) > 0
+
+	target := e.target
+	target.Selector = access.JoinSelector(j.cluster.namespaces[namespace], target.Selector)
+
+	return !task.ComparesInSelector(target.Selector) && len(target.Takers(nodes, e.needsKey)) > 0
 }
 
 // taskStillIdle confirms that a task still has no active run.

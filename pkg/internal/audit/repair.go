@@ -33,7 +33,7 @@ func (au Auditor) Repair(ctx context.Context, request task.RepairRequest) (task.
 	repair := map[string]func(context.Context, task.RepairRequest) (int64, error){
 		kindQueueOrphan.name:    r.repairQueue,
 		kindHistoryOrphan.name:  r.repairHistory,
-		kindMoveStands.name:     r.repairMove,
+		kindMoveStalled.name:    r.repairMove,
 		kindCleared.name:        r.repairCleared,
 		kindDeadOrphan.name:     r.repairDeadLetter,
 		kindVersionOrphan.name:  r.repairVersion,

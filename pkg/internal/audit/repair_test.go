@@ -150,7 +150,8 @@ func TestRepair_IsDefeatedByAnyChange(t *testing.T) {
 	}
 }
 
-// A record that was rewritten between the audit and the repair is not the one that was found, whatever it contains.
+// A record that was rewritten between the audit and the repair is not the record that was found, even if its
+// content is the same.
 func TestRepair_IsOfTheRevisionThatWasFound(t *testing.T) {
 	s := newSite(t, kvtest.Memory(t))
 	key := s.waiting(s.ref("two"), "u", task.ReasonManual, s.now)
@@ -169,7 +170,7 @@ func TestRepair_IsOfTheRevisionThatWasFound(t *testing.T) {
 
 func TestRepair_LeavesToPeopleWhatIsTheirs(t *testing.T) {
 	s := newSite(t, kvtest.Memory(t))
-	mends := []string{kindQueueOrphan.name, kindHistoryOrphan.name, kindMoveStands.name, kindCleared.name,
+	mends := []string{kindQueueOrphan.name, kindHistoryOrphan.name, kindMoveStalled.name, kindCleared.name,
 		kindDeadOrphan.name, kindVersionOrphan.name, kindStaleTombstone.name}
 
 	for _, d := range damages {

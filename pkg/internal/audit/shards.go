@@ -63,7 +63,7 @@ func (j *shardJudge) eachOf(ctx context.Context, s *shardState, prefix string, c
 	return j.reader.eachRecord(ctx, prefix, func(ctx context.Context, e *mvccpb.KeyValue) error {
 		k, ok := j.keys.ParseShard(string(e.Key))
 		if !ok {
-			j.suspectStrange(e)
+			j.suspectUnknownKey(e)
 			return nil
 		}
 
@@ -85,7 +85,7 @@ func (j *shardJudge) readWatermark(ctx context.Context, s *shardState) error {
 
 	e := found[key]
 	if e == nil {
-		j.addSuspect(kindNoMark.newFinding(fmt.Sprintf("shard %d has no watermark", s.id), key), store.Seen{Key: key})
+		j.addSuspect(kindWatermarkMissing.newFinding(fmt.Sprintf("shard %d has no watermark", s.id), key), store.Seen{Key: key})
 		return nil
 	}
 
@@ -93,7 +93,7 @@ func (j *shardJudge) readWatermark(ctx context.Context, s *shardState) error {
 
 	w, err := record.DecodeWatermark(e.Value)
 	if err != nil {
-		j.addSuspect(kindBadMark.newFinding(fmt.Sprintf("the watermark of shard %d cannot be read: %v", s.id, err), key), seenRecord(e))
+		j.addSuspect(kindWatermarkDamaged.newFinding(fmt.Sprintf("the watermark of shard %d cannot be read: %v", s.id, err), key), seenRecord(e))
 		return nil
 	}
 
@@ -101,7 +101,7 @@ func (j *shardJudge) readWatermark(ctx context.Context, s *shardState) error {
 
 	// A watermark follows the owner's clock, so it is ahead only if that clock was.
 	if ahead := w.Time.Sub(j.reader.at); ahead > timeTolerance {
-		j.suspectWith(kindMarkAhead.newFinding(fmt.Sprintf("the watermark of shard %d is at %s, %s from now", s.id, timeText(w.Time.Time),
+		j.suspectWith(kindWatermarkAhead.newFinding(fmt.Sprintf("the watermark of shard %d is at %s, %s from now", s.id, timeText(w.Time.Time),
 			ahead.Round(time.Second)), key), watermarkStillAhead{j.reader, key})
 	}
 
@@ -134,7 +134,7 @@ func (j *shardJudge) checkStray(ctx context.Context) error {
 		directory, _, _ := strings.Cut(strings.TrimPrefix(string(e.Key), j.keys.Shards()), "/")
 		if !directories[directory] && len(directories) < maxPerKind {
 			directories[directory] = true
-			j.addSuspect(kindStray.newFinding(fmt.Sprintf("records of shard %s, but the cluster has %d shards", directory, j.cluster.shards), string(e.Key)), seenRecord(e))
+			j.addSuspect(kindStrayShard.newFinding(fmt.Sprintf("records of shard %s, but the cluster has %d shards", directory, j.cluster.shards), string(e.Key)), seenRecord(e))
 		}
 
 		return nil

@@ -17,12 +17,15 @@ type snapshot struct {
 	freezes task.Freezes         // what is frozen: its waiting runs are not stuck
 	specs   specSet              // which tasks exist
 	active  map[uint64]bool      // hashes of the tasks that have attempts in inboxes
+
+	namespaces map[string]*task.Namespace // their node selectors decide which nodes can run tasks
+	limits     []task.NodeLimit           // and so do the labels that nodes may have
 }
 
 func newSnapshot() *snapshot {
 	return &snapshot{
 		nodes: map[string]nodeState{}, owners: map[int]record.Owner{}, cleared: map[string]time.Time{},
-		active: map[uint64]bool{},
+		active: map[uint64]bool{}, namespaces: map[string]*task.Namespace{},
 	}
 }
 

@@ -58,7 +58,7 @@ func (j *specJudge) readSpecs(ctx context.Context) error {
 	err := j.reader.eachRecord(ctx, j.keys.Specs(), func(_ context.Context, e *mvccpb.KeyValue) error {
 		namespace, name, ok := j.keys.ParseSpec(string(e.Key))
 		if !ok {
-			j.suspectStrange(e)
+			j.suspectUnknownKey(e)
 			return nil
 		}
 

@@ -24,7 +24,7 @@ type tickJudge struct {
 // created is the create revision of the entry.
 func (j *tickJudge) checkTicks(s *shardState, ref record.Ref, e task.Entry, created int64) {
 	if s.watermarkMod == 0 {
-		return // the missing watermark is a finding of its own
+		return // the missing watermark is a separate finding
 	}
 
 	sched, err := schedule.Parse(e.Timing(), e.Anchor.Time)
@@ -68,7 +68,7 @@ func (j *tickJudge) finishShard(s *shardState) {
 
 	o := j.cluster.owners[s.id]
 	watermarkKey, ownerKey := j.keys.Watermark(s.id), j.keys.Owner(s.id)
-	f := kindMarkStands.newFinding(fmt.Sprintf("%s of shard %d (owner %q) have undecided ticks: the oldest, of %s, was due %s; the watermark is at %s",
+	f := kindWatermarkStalled.newFinding(fmt.Sprintf("%s of shard %d (owner %q) have undecided ticks: the oldest, of %s, was due %s; the watermark is at %s",
 		countOf(overdue, "task"), s.id, o.Node, oldestTask, j.reader.formatAgo(time.UnixMilli(oldest)), watermarkText(s.watermark)),
 		watermarkKey, ownerKey, j.keys.Entry(oldestTask))
 	f.Count = overdue

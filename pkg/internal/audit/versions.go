@@ -43,7 +43,7 @@ func parseVersionKey(key string) (namespace, name string, generation int64, ok b
 func (j *keptJudge) checkVersion(ctx context.Context, e *mvccpb.KeyValue) error {
 	namespace, name, generation, ok := parseVersionKey(strings.TrimPrefix(string(e.Key), versionsPrefix(j.keys)))
 	if !ok {
-		j.suspectStrange(e)
+		j.suspectUnknownKey(e)
 		return nil
 	}
 
@@ -76,7 +76,7 @@ func (j *keptJudge) checkVersion(ctx context.Context, e *mvccpb.KeyValue) error 
 func (j *keptJudge) checkTombstone(ctx context.Context, e *mvccpb.KeyValue) error {
 	namespace, name, ok := strings.Cut(strings.TrimPrefix(string(e.Key), j.keys.Tombstones()), "/")
 	if !ok || namespace == "" || name == "" || strings.Contains(name, "/") {
-		j.suspectStrange(e)
+		j.suspectUnknownKey(e)
 		return nil
 	}
 

@@ -12,6 +12,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
 
@@ -259,6 +260,10 @@ func (k *Keeper) compile(s kv.Snapshot) *View {
 			err = appendRecord(&records.Bindings, e.Value, func(b *task.Binding) { b.Revision = e.ModRevision })
 		case strings.HasPrefix(key, k.keys.Namespaces()):
 			err = appendRecord(&records.Namespaces, e.Value, func(n *task.Namespace) { n.Revision = e.ModRevision })
+		case strings.HasPrefix(key, k.keys.NodeLimits()):
+			var limit task.NodeLimit
+			limit, err = decodeNodeLimit(k.keys, e)
+			records.NodeLimits = append(records.NodeLimits, limit)
 		case strings.HasPrefix(key, k.keys.Tokens()):
 			err = v.addToken(&records, key[len(k.keys.Tokens()):], e.Value, e.CreateRevision)
 		default:
@@ -282,6 +287,30 @@ func (k *Keeper) compile(s kv.Snapshot) *View {
 	}
 
 	return v
+}
+
+// decodeNodeLimit decodes a limit of nodes. One that cannot be read allows no labels.
+func decodeNodeLimit(keys record.Keys, e *mvccpb.KeyValue) (task.NodeLimit, error) {
+	l, err := record.Decode[task.NodeLimit](e.Value)
+	if err != nil {
+		l = task.NodeLimit{}
+	}
+	l.Name, l.Revision = string(e.Key)[len(keys.NodeLimits()):], e.ModRevision
+
+	return l, err
+}
+
+// CompileNodeLimits returns a table that answers only Table.LimitNode, for a node that follows the limits of nodes and no
+// other access records. all are the keys below access/nodes/.
+func CompileNodeLimits(keys record.Keys, all []*mvccpb.KeyValue) *access.Table {
+	var records access.Records
+	for _, e := range all {
+		limit, _ := decodeNodeLimit(keys, e)
+		records.NodeLimits = append(records.NodeLimits, limit)
+	}
+	table, _ := access.Compile(records)
+
+	return table
 }
 
 func appendRecord[T any](list *[]T, value []byte, complete func(*T)) error {

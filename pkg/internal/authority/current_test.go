@@ -30,7 +30,7 @@ func TestKeeper_CurrentHasWhatWasWritten(t *testing.T) {
 			t.Fatal(err)
 		}
 		if v, err = w.keeper.Current(t.Context()); err != nil || v.Created("t1") != 0 {
-			t.Fatalf("the deleted token is there: %v", err)
+			t.Fatalf("the deleted token still exists: %v", err)
 		}
 	}
 }

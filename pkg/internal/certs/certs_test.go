@@ -18,8 +18,8 @@ import (
 	"github.com/carillonhq/carillon/pkg/internal/certs"
 )
 
-// house is a directory with a CA and certificates that it has signed.
-type house struct {
+// certDir is a directory with a CA and certificates that it has signed.
+type certDir struct {
 	t   *testing.T
 	dir string
 	ca  *certs.Authority
@@ -27,13 +27,13 @@ type house struct {
 
 const year = 365 * 24 * time.Hour
 
-func newHouse(t *testing.T) *house {
-	h := &house{t: t, dir: t.TempDir()}
+func newCertDir(t *testing.T) *certDir {
+	h := &certDir{t: t, dir: t.TempDir()}
 	h.newCA()
 	return h
 }
 
-func (h *house) newCA() {
+func (h *certDir) newCA() {
 	h.t.Helper()
 	ca, pair, err := certs.NewAuthority(certs.Request{Name: "CA", For: year, Now: time.Now()})
 	if err == nil {
@@ -47,7 +47,7 @@ func (h *house) newCA() {
 	h.ca = ca
 }
 
-func (h *house) pair(kind certs.Kind, cn string) certs.Pair {
+func (h *certDir) pair(kind certs.Kind, cn string) certs.Pair {
 	h.t.Helper()
 	p, err := h.ca.Issue(certs.Request{Kind: kind, Name: cn, Hosts: []string{"localhost"}, IPs: []net.IP{net.IPv4(127, 0, 0, 1)}, For: year, Now: time.Now()})
 	if err != nil {
@@ -57,20 +57,20 @@ func (h *house) pair(kind certs.Kind, cn string) certs.Pair {
 	return p
 }
 
-func (h *house) issue(kind certs.Kind, file, cn string) {
+func (h *certDir) issue(kind certs.Kind, file, cn string) {
 	h.t.Helper()
 	if err := h.pair(kind, cn).Write(h.dir, file); err != nil {
 		h.t.Fatal(err)
 	}
 }
 
-func (h *house) files(name string) certs.Files {
+func (h *certDir) files(name string) certs.Files {
 	cert, key := certs.Paths(h.dir, name)
 	ca, _ := certs.Paths(h.dir, "ca")
 	return certs.Files{Cert: cert, Key: key, CA: ca}
 }
 
-func (h *house) open(name string) *certs.Source {
+func (h *certDir) open(name string) *certs.Source {
 	h.t.Helper()
 	s, err := certs.Open(h.files(name))
 	if err != nil {
@@ -81,7 +81,7 @@ func (h *house) open(name string) *certs.Source {
 }
 
 // serve answers connections with what the server knows about the client, until the test ends.
-func (h *house) serve(s *certs.Source, auth certs.ClientAuth) (address string) {
+func (h *certDir) serve(s *certs.Source, auth certs.ClientAuth) (address string) {
 	h.t.Helper()
 	l, err := tls.Listen("tcp", "127.0.0.1:0", s.Server(auth))
 	if err != nil {
@@ -131,7 +131,7 @@ func call(t *testing.T, address string, config func() *tls.Config) (server, clie
 }
 
 func TestSource_AReplacedCertificateCountsForTheNextConnection(t *testing.T) {
-	h := newHouse(t)
+	h := newCertDir(t)
 	h.issue(certs.KindNode, "n1", "before")
 	h.issue(certs.KindClient, "ann", "ann")
 	server, client := h.open("n1"), h.open("ann")
@@ -162,7 +162,7 @@ const maxHandshakeWait = 500 * time.Millisecond
 // What is written before a connection begins takes effect for it, even if other connections begin at the same time
 // and have read the files earlier.
 func TestSource_WhatIsWrittenCountsBesideOthers(t *testing.T) {
-	h := newHouse(t)
+	h := newCertDir(t)
 	h.issue(certs.KindClient, "ann", "ann")
 	path := h.files("ann").CA
 	var contents [2][]byte
@@ -212,7 +212,7 @@ func TestSource_WhatIsWrittenCountsBesideOthers(t *testing.T) {
 }
 
 func TestSource_KeepsTheFormerWhenFilesDoNotFit(t *testing.T) {
-	h := newHouse(t)
+	h := newCertDir(t)
 	h.issue(certs.KindNode, "n1", "first")
 	s := h.open("n1")
 	at := h.serve(s, certs.None)
@@ -262,7 +262,7 @@ func TestSource_KeepsTheFormerWhenFilesDoNotFit(t *testing.T) {
 }
 
 func TestSource_TellsOnceAndOnlyOfWhatLasts(t *testing.T) {
-	h := newHouse(t)
+	h := newCertDir(t)
 	h.issue(certs.KindNode, "n1", "first")
 	next := h.pair(certs.KindNode, "second")
 	cert := h.files("n1").Cert
@@ -307,7 +307,7 @@ func TestSource_TellsOnceAndOnlyOfWhatLasts(t *testing.T) {
 }
 
 func TestServer_JudgesClientsByItsCA(t *testing.T) {
-	h, strangers := newHouse(t), newHouse(t)
+	h, strangers := newCertDir(t), newCertDir(t)
 	h.issue(certs.KindNode, "n1", "n1")
 	h.issue(certs.KindClient, "ann", "ann")
 	strangers.issue(certs.KindClient, "eve", "eve")
@@ -343,7 +343,7 @@ func TestServer_JudgesClientsByItsCA(t *testing.T) {
 }
 
 func TestClient_JudgesServers(t *testing.T) {
-	h, strangers := newHouse(t), newHouse(t)
+	h, strangers := newCertDir(t), newCertDir(t)
 	h.issue(certs.KindNode, "n1", "n1")
 	h.issue(certs.KindClient, "ann", "ann")
 
@@ -389,7 +389,7 @@ func TestClient_JudgesServers(t *testing.T) {
 }
 
 func TestOpen_NamesTheFile(t *testing.T) {
-	h := newHouse(t)
+	h := newCertDir(t)
 	h.issue(certs.KindNode, "n1", "n1")
 	h.issue(certs.KindNode, "n2", "n2")
 
@@ -423,7 +423,7 @@ func TestOpen_NamesTheFile(t *testing.T) {
 
 // A renewed CA is the same CA: what it has signed stays valid. It can be renewed before it expires.
 func TestAuthority_RenewedIsTheSame(t *testing.T) {
-	h := newHouse(t)
+	h := newCertDir(t)
 	before := h.pair(certs.KindNode, "n1")
 
 	renewed, pair, err := h.ca.Renewed(time.Now().Add(year / 2)) // before it expires
@@ -462,7 +462,7 @@ func TestAuthority_RenewedIsTheSame(t *testing.T) {
 		}
 
 		if c[0].NotAfter.After(ca[0].NotAfter) {
-			t.Errorf("it outlives who signed it")
+			t.Errorf("the certificate outlives its CA")
 		}
 	}
 

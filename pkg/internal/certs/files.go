@@ -157,7 +157,7 @@ type part[T any] struct {
 	changed  bool      // not reported yet
 	failing  error     // why the current content cannot be used
 	since    time.Time // when failing began
-	told     string    // the failure that was reported last; "": none
+	logged   string    // the failure that was reported last; "": none
 }
 
 // readChanged reads the files. This takes about 30 µs, a tenth of a handshake, and does not depend on the
@@ -194,11 +194,11 @@ func (p *part[T]) readChanged(now time.Time) error {
 // newNotices returns what has not been reported yet.
 func (p *part[T]) newNotices(now time.Time) []Notice {
 	switch {
-	case p.failing != nil && now.Sub(p.since) >= mismatchTolerance && p.told != p.failing.Error():
-		p.told = p.failing.Error()
+	case p.failing != nil && now.Sub(p.since) >= mismatchTolerance && p.logged != p.failing.Error():
+		p.logged = p.failing.Error()
 		return []Notice{{p.name, p.failing}}
-	case p.failing == nil && (p.changed || p.told != ""):
-		p.changed, p.told = false, ""
+	case p.failing == nil && (p.changed || p.logged != ""):
+		p.changed, p.logged = false, ""
 		return []Notice{{Part: p.name}}
 	}
 

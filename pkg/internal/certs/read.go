@@ -91,7 +91,7 @@ func (s *Source) SharesCA(other *Source) bool {
 	})
 }
 
-// Leaf returns the own certificate, or nil if there is none.
+// Leaf returns the certificate of this side, or nil if there is none.
 func (s *Source) Leaf() *x509.Certificate {
 	pair := s.pair.value.Load()
 	if pair == nil {

@@ -10,7 +10,7 @@ type operation struct {
 	Kind  access.Kind
 }
 
-// operations are the operations that audit records name. The checker has a table of its own, so that a mistake in the
+// operations are the operations that audit records name. The checker has its own table, so that a mistake in the
 // routes of the API is not also one of the checker.
 var operations = map[string]operation{
 	"apply-tasks":   {Route: "POST /v1/tasks:batch"},
@@ -49,15 +49,17 @@ var operations = map[string]operation{
 	"repair":             {"POST /v1/audit:repair", access.Operate, access.Cluster},
 
 	// What these need follows from the record that they change.
-	"set-role":         {Route: "PUT /v1/roles/{role}"},
-	"delete-role":      {Route: "DELETE /v1/roles/{role}"},
-	"set-binding":      {Route: "PUT /v1/bindings/{binding}"},
-	"delete-binding":   {Route: "DELETE /v1/bindings/{binding}"},
-	"set-namespace":    {Route: "PUT /v1/namespaces/{ns}"},
-	"delete-namespace": {Route: "DELETE /v1/namespaces/{ns}"},
-	"create-token":     {Route: "POST /v1/tokens"},
-	"delete-token":     {Route: "DELETE /v1/tokens/{token}"},
-	"disable-subject":  {Route: "POST /v1/subjects/{subject}/disable"},
-	"enable-subject":   {Route: "POST /v1/subjects/{subject}/enable"},
-	"reset-access":     {Route: "POST /v1/access/reset"},
+	"set-role":          {Route: "PUT /v1/roles/{role}"},
+	"delete-role":       {Route: "DELETE /v1/roles/{role}"},
+	"set-binding":       {Route: "PUT /v1/bindings/{binding}"},
+	"delete-binding":    {Route: "DELETE /v1/bindings/{binding}"},
+	"set-namespace":     {Route: "PUT /v1/namespaces/{ns}"},
+	"delete-namespace":  {Route: "DELETE /v1/namespaces/{ns}"},
+	"set-node-limit":    {Route: "PUT /v1/node-limits/{limit}"},
+	"delete-node-limit": {Route: "DELETE /v1/node-limits/{limit}"},
+	"create-token":      {Route: "POST /v1/tokens"},
+	"delete-token":      {Route: "DELETE /v1/tokens/{token}"},
+	"disable-subject":   {Route: "POST /v1/subjects/{subject}/disable"},
+	"enable-subject":    {Route: "POST /v1/subjects/{subject}/enable"},
+	"reset-access":      {Route: "POST /v1/access/reset"},
 }

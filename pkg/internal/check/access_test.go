@@ -299,8 +299,9 @@ func TestCheck_AccessFromTheFirstList(t *testing.T) {
 	}
 }
 
-// routesThatWriteNothing are routes whose method is not GET, and which only answer a question.
-var routesThatWriteNothing = []string{"POST /v1/schedule/next"}
+// routesThatWriteNothing are routes whose method is not GET, and which write nothing to etcd: one answers a question, and
+// one is only for nodes.
+var routesThatWriteNothing = []string{"POST /v1/schedule/next", "POST /v1/attempts/cancel"}
 
 // TestOperations_AreThoseOfTheAPI requires that the checker knows each operation of the API that can write.
 func TestOperations_AreThoseOfTheAPI(t *testing.T) {

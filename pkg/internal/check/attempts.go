@@ -10,10 +10,11 @@ import (
 // (G1, G2, G7), retries (G9), tokens (G10, G11), late results (G12) and pauses ("state").
 type attemptJudge struct {
 	judge
-	fences   *fenceJudge
-	freezes  *freezeJudge
-	policies *policyJudge
-	parts    *partJudge
+	fences     *fenceJudge
+	freezes    *freezeJudge
+	namespaces *namespaceJudge
+	policies   *policyJudge
+	parts      *partJudge
 }
 
 // checkPause judges the pause in a rewritten inbox record ("state"). A run is paused only on request. A request is
@@ -66,6 +67,7 @@ func (j *attemptJudge) checkDispatch(d *delta, ch *runChange, r *runHistory, put
 	}
 
 	j.freezes.checkDispatch(d, ch, r, put)
+	j.namespaces.checkDispatch(ch, r, put)
 
 	if r.isPart() {
 		j.parts.checkDispatch(ch, put)

@@ -49,14 +49,15 @@ type checker struct {
 	decoder *decoder
 
 	// The judges that applyRevision and finishHistory call directly. The trackers call the others.
-	fences    *fenceJudge
-	placement *placementJudge
-	retention *retentionJudge
-	counters  *counterJudge
-	gaps      *gapJudge
-	decisions *decisionJudge
-	attempts  *attemptJudge
-	access    *accessJudge
+	fences     *fenceJudge
+	placement  *placementJudge
+	retention  *retentionJudge
+	counters   *counterJudge
+	gaps       *gapJudge
+	decisions  *decisionJudge
+	attempts   *attemptJudge
+	access     *accessJudge
+	namespaces *namespaceJudge
 
 	// The trackers apply the changes of entries and of runs.
 	entries *entryTracker
@@ -76,7 +77,8 @@ func newChecker(keys record.Keys, opts Options) *checker {
 	gaps := &gapJudge{judge: base, stats: stats}
 	policies := &policyJudge{judge: base, fences: fences}
 	parts := &partJudge{judge: base, fences: fences}
-	attempts := &attemptJudge{judge: base, fences: fences, freezes: freezes, policies: policies, parts: parts}
+	namespaces := newNamespaceJudge(base)
+	attempts := &attemptJudge{judge: base, fences: fences, freezes: freezes, namespaces: namespaces, policies: policies, parts: parts}
 
 	return &checker{
 		findings: found, cluster: cluster, opts: &opts, stats: stats,
@@ -84,11 +86,12 @@ func newChecker(keys record.Keys, opts Options) *checker {
 
 		fences: fences, placement: &placementJudge{judge: base}, retention: retention, counters: counters, gaps: gaps,
 		decisions: decisions, attempts: attempts,
-		access: &accessJudge{judge: base, records: map[string]accessRecord{}, pending: map[int64]*pendingRecord{}, written: map[string][]byte{}},
+		access:     &accessJudge{judge: base, records: map[string]accessRecord{}, pending: map[int64]*pendingRecord{}, written: map[string][]byte{}},
+		namespaces: namespaces,
 
 		entries: &entryTracker{judge: base, fences: fences, counters: counters, retention: retention, gaps: gaps},
 		runs: &runTracker{
-			judge: base, stats: stats, fences: fences, decisions: decisions, lateness: &latenessJudge{base}, freezes: freezes,
+			judge: base, stats: stats, fences: fences, decisions: decisions, lateness: &latenessJudge{base}, freezes: freezes, namespaces: namespaces,
 			policies: policies, counters: counters, attempts: attempts, parts: parts, retention: retention,
 		},
 	}
@@ -111,11 +114,13 @@ func (c *checker) applyRevision(events []Event) {
 	if events[0].Listed {
 		c.applyFirstList(d)
 		c.access.applyRecords(events)
+		c.namespaces.applyRecords(events)
 
 		return
 	}
 
 	c.access.checkRevision(d, events)
+	c.namespaces.checkSpecs(d)
 
 	// Owners and watermarks are judged first, because they determine who may write the rest.
 	c.fences.checkOwners(d)
@@ -141,6 +146,7 @@ func (c *checker) applyRevision(events []Event) {
 	c.cluster.applyWatermarks(d)
 	c.cluster.applyFleet(d)
 	c.placement.forgetUnusedMoves(d)
+	c.namespaces.applyRecords(events)
 }
 
 // setRevision sets the revision at which violations are reported and changes are applied.

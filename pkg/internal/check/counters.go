@@ -4,6 +4,7 @@ import (
 	"reflect"
 	"slices"
 
+	"github.com/carillonhq/carillon/pkg/internal/check/oracle"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -75,7 +76,7 @@ func countsAnew(old, next task.Entry) bool {
 func (j *counterJudge) checkUserFieldsUntouched(t *taskHistory, ch *entryChange) {
 	theirs := func(e task.Entry) task.Entry {
 		e.From, e.Own = task.Time{}, nil
-		if _, after := completionPeriod(e); after {
+		if oracle.CountsFromCompletion(e) {
 			e.Anchor = task.Time{}
 		}
 		return e
@@ -161,14 +162,14 @@ func (j *counterJudge) failuresInARow(inc *incarnation, was task.Own, upTo int64
 // (G4), its run has ended, and no run ended after the new anchor (G24).
 func (j *counterJudge) checkAnchor(t *taskHistory, ch *entryChange) {
 	old, inc := t.entry, t.entry.incarnation
-	if _, is := completionPeriod(ch.entry); !is || old.Anchor.Equal(ch.entry.Anchor.Time) {
+	if !oracle.CountsFromCompletion(ch.entry) || old.Anchor.Equal(ch.entry.Anchor.Time) {
 		return
 	}
 
 	// The schedule has one tick for each anchor: the next one of the epoch before the anchor changed.
 	var tick int64
 	if st := inc.epoch; st.ticks != nil {
-		if at, ok := st.ticks.nextTick(st.start); ok {
+		if at, ok := st.ticks.NextTick(st.start); ok {
 			tick = at
 		}
 	}
@@ -213,8 +214,8 @@ func (j *counterJudge) checkEnd(t *taskHistory) {
 		}
 	}
 
-	if _, after := completionPeriod(e.Entry); after && inc.epoch.ticks != nil && e.End.IsZero() {
-		_, more := inc.epoch.ticks.nextTick(inc.epoch.start)
+	if oracle.CountsFromCompletion(e.Entry) && inc.epoch.ticks != nil && e.End.IsZero() {
+		_, more := inc.epoch.ticks.NextTick(inc.epoch.start)
 		if !more && inc.lastEnd <= by && unixMS(e.Anchor) <= by && len(t.openRuns(inc)) == 0 && j.cluster.notFrozenSince(t.ref, by) {
 			j.breachTask("G16", t.ref, 0, j.keys.Entry(t.ref), "its run has ended, but no next tick was set")
 		}

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"slices"
 
+	"github.com/carillonhq/carillon/pkg/internal/check/oracle"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -31,7 +32,7 @@ func (j *decisionJudge) decidedTicks(ch *runChange, r *runHistory, rec *task.Run
 		j.breachTask("G7", ch.ref, r.tick, key, "a tick of a task that was paused until %s is decided", formatTime(timeOfMS(st.silentUntil)))
 	}
 
-	if !hasTick(st.ticks, r.tick) {
+	if !st.ticks.HasTick(r.tick) {
 		j.breachTask("G7", ch.ref, r.tick, key, "the current schedule, %q in %s, has no such tick", []string(t.entry.Schedule), t.entry.Timezone)
 	}
 
@@ -59,13 +60,13 @@ func (j *decisionJudge) decidedTicks(ch *runChange, r *runHistory, rec *task.Run
 
 // rangeTicks returns the ticks of a range record. It returns false if the schedule has far more ticks in the range
 // than the record counts, or if the end of the range is not a tick.
-func rangeTicks(t tickSource, rec task.Run) ([]int64, bool) {
+func rangeTicks(t *oracle.Timing, rec task.Run) ([]int64, bool) {
 	// A range may span ticks that were decided in other records. The slack allows for these and still bounds the
 	// list for a damaged record whose end is years away.
 	const slack = 100_000
 	var all []int64
 	first, last := unixMS(rec.ScheduledTime), unixMS(rec.Last)
-	listTicks(t, first-1, last, func(at int64) bool {
+	t.ListTicks(first-1, last, func(at int64) bool {
 		all = append(all, at)
 		return int64(len(all)) <= rec.Count+slack
 	})
@@ -77,7 +78,7 @@ func rangeTicks(t tickSource, rec task.Run) ([]int64, bool) {
 func (j *decisionJudge) checkNotEarly(ch *runChange, r *runHistory, rec *task.Run, key string) {
 	due := max(r.tick, unixMS(rec.Last))
 	if ticks := r.incarnation.epoch.ticks; hasTiming(ticks, due) {
-		due = ticks.dueAt(due)
+		due = ticks.DueAt(due)
 	}
 
 	at := decisionTime(rec)
@@ -101,7 +102,7 @@ func decisionTime(rec *task.Run) int64 {
 }
 
 // hasTiming reports whether a tick belongs to a timing with jitter, so that it is due later than its time.
-func hasTiming(t *timing, tick int64) bool { return t != nil && t.jitter > 0 && hasTick(t, tick) }
+func hasTiming(t *oracle.Timing, tick int64) bool { return t.HasJitter() && t.HasTick(tick) }
 
 // checkDecidedOnce checks two things about the ticks that a record decides (G3). They were not decided before the
 // commit. And the commit marks them as decided, by the watermark or the entry's from: otherwise a later commit
@@ -139,7 +140,7 @@ func (j *decisionJudge) checkDueTime(t *taskHistory, r *runHistory, rec *task.Ru
 		return
 	}
 
-	due := r.incarnation.epoch.ticks.dueAt(r.tick)
+	due := r.incarnation.epoch.ticks.DueAt(r.tick)
 	if says := cmp.Or(unixMS(rec.DueAt), r.tick); says != due {
 		j.breachTask("G6", t.ref, r.tick, key, "run %s is recorded as due at %s, but is due at %s", r.id, formatTime(timeOfMS(says)), formatTime(timeOfMS(due)))
 	}
@@ -167,7 +168,7 @@ func (j *decisionJudge) addedTicks(ch *runChange, r *runHistory, after, upTo int
 	default:
 		// most bounds the list for a damaged record whose end is far away.
 		const most = 10_000_000
-		listTicks(st.ticks, max(after, st.start), upTo, func(at int64) bool {
+		st.ticks.ListTicks(max(after, st.start), upTo, func(at int64) bool {
 			ticks = append(ticks, at)
 			return len(ticks) < most
 		})
@@ -182,7 +183,7 @@ func (j *decisionJudge) addedTicks(ch *runChange, r *runHistory, after, upTo int
 
 // checkGrownInTime checks that no tick was added to a range before it was due (G6).
 func (j *decisionJudge) checkGrownInTime(ch *runChange, r *runHistory, e *task.Run) {
-	due := r.incarnation.epoch.ticks.dueAt(unixMS(e.Last))
+	due := r.incarnation.epoch.ticks.DueAt(unixMS(e.Last))
 	if at := unixMS(e.EndedAt); at < due {
 		j.breachTask("G6", ch.ref, unixMS(e.Last), ch.endedKey, "a range grew at %s, before its last tick was due, %s", formatTime(timeOfMS(at)), formatTime(timeOfMS(due)))
 	}

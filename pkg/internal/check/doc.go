@@ -1,4 +1,4 @@
-// Package check verifies Carillon's guarantees (G1 to G25, G27 and G28, docs/guarantees.md) from outside: it reads what etcd
+// Package check verifies Carillon's guarantees (G1 to G25 and G27 to G29, docs/guarantees.md) from outside: it reads what etcd
 // stores, and never relies on what a daemon reports.
 //
 //	recorder ──▶ []Event ──▶ Check ──▶ Report: violations, notes, summary
@@ -22,6 +22,7 @@
 //   - each record of a run that did not succeed has a reason from the closed list (G23)
 //   - limits, and the counts that an entry keeps, are exact (G24)
 //   - the access records allowed each write that an audit record describes, and each change of them puts the fence (G27)
+//   - nothing is written or starts that the record of its namespace forbids (G29)
 //   - a run's state and its pauses change only in legal steps ("state")
 //   - records can be read ("form")
 //
@@ -36,11 +37,11 @@
 // How it works: decoder converts a revision to a delta. clusterState is the replay: the cluster as it was before
 // that revision. Each judge compares the two for one group of guarantees (fenceJudge, placementJudge,
 // decisionJudge, gapJudge, latenessJudge, freezeJudge, policyJudge, counterJudge, attemptJudge, partJudge,
-// retentionJudge, accessJudge) and reports to findings. Runs and entries can pass through several states in one revision, so
+// retentionJudge, accessJudge, namespaceJudge) and reports to findings. Runs and entries can pass through several states in one revision, so
 // runTracker and entryTracker apply these one by one and call the judges at each.
 //
-// The checker computes ticks with its own oracle (see ticks.go). It uses package schedule only for schedules that
-// the oracle does not support, and the report counts those.
+// The checker computes ticks with package oracle, which uses package schedule only for schedules that it does not
+// support. The report counts those.
 //
 // The checker cannot see:
 //

@@ -4,7 +4,9 @@ import (
 	"maps"
 	"slices"
 
+	"github.com/carillonhq/carillon/pkg/internal/check/oracle"
 	"github.com/carillonhq/carillon/pkg/store/record"
+	"github.com/carillonhq/carillon/pkg/task"
 )
 
 // entryTracker follows entries from version to version: it has each change judged, and applies it. Whenever the
@@ -128,20 +130,47 @@ func (et *entryTracker) checkRevisedKey(d *delta, t *taskHistory, ch *entryChang
 }
 
 // timingOf returns the timing of an entry, or nil if the entry has no ticks.
-func (et *entryTracker) timingOf(ref record.Ref, ch *entryChange) *timing {
+func (et *entryTracker) timingOf(ref record.Ref, ch *entryChange) *oracle.Timing {
 	if ch.unreadable || !hasTicks(ch.entry) {
 		return nil
 	}
 
-	t, err := newTiming(ch.entry)
+	t, err := oracle.NewTiming(ch.entry)
 	if err != nil {
 		et.addNote("the schedule of %s cannot be read and has no ticks: %v", ref, err)
 		return nil
 	}
 
-	if !t.fromOracle {
+	if t.UsesSchedule() {
 		et.addNote("the ticks of %q in %s were computed by package schedule, not by the oracle", []string(ch.entry.Schedule), ch.entry.Timezone)
 	}
 
 	return t
+}
+
+// usedUp reports whether an entry has had as many runs as max_runs allows.
+func usedUp(e task.Entry) bool { return e.MaxRuns > 0 && ownCounters(e).Runs >= e.MaxRuns }
+
+// ownCounters returns the counts that the owner keeps in an entry; zero values if it has none yet.
+func ownCounters(e task.Entry) task.Own {
+	if e.Own == nil {
+		return task.Own{}
+	}
+	return *e.Own
+}
+
+// pausedUntil returns the end of a pause in ms, until when a paused entry has no ticks; 0 if it is not paused, or
+// its pause has no end.
+func pausedUntil(e task.Entry) int64 {
+	until, _ := e.Silence()
+	return unixMS(until)
+}
+
+// hasTicks reports whether an entry has ticks: it is not paused without an end, and has runs left.
+func hasTicks(e task.Entry) bool { return e.Ticks() && !usedUp(e) }
+
+// sameTicks reports whether two versions of an entry have the same ticks, so that they belong to one epoch.
+func sameTicks(a, b task.Entry) bool {
+	return a.Timing().Same(b.Timing()) && a.Anchor.Equal(b.Anchor.Time) && a.Paused == b.Paused &&
+		pausedUntil(a) == pausedUntil(b) && hasTicks(a) == hasTicks(b)
 }

@@ -31,7 +31,7 @@ func (j *gapJudge) checkDecided(t *taskHistory, upTo int64) {
 		lost = 0
 	}
 
-	listTicks(st.ticks, st.start, upTo, func(at int64) bool {
+	st.ticks.ListTicks(st.start, upTo, func(at int64) bool {
 		if inc.outcomes[at] != nil {
 			j.stats.Ticks++
 			flush()
@@ -64,8 +64,8 @@ func (j *gapJudge) checkEnd(t *taskHistory) {
 
 	var first, open int64
 	until := j.opts.Until.UnixMilli()
-	listTicks(inc.epoch.ticks, inc.epoch.start, until, func(at int64) bool {
-		if inc.epoch.ticks.dueAt(at) > until {
+	inc.epoch.ticks.ListTicks(inc.epoch.start, until, func(at int64) bool {
+		if inc.epoch.ticks.DueAt(at) > until {
 			return false
 		}
 

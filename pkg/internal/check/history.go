@@ -3,6 +3,7 @@ package check
 import (
 	"slices"
 
+	"github.com/carillonhq/carillon/pkg/internal/check/oracle"
 	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
@@ -23,7 +24,18 @@ type entryState struct {
 	task.Entry
 	create, mod int64 // revisions of the entry's key
 	incarnation *incarnation
-	ticks       *timing // nil: the entry has no ticks
+	ticks       *oracle.Timing // nil: the entry has no ticks
+}
+
+// decidedUpTo returns the time in ms up to which an entry's ticks are decided. The entry's from always counts. The
+// watermark counts only if it covers the entry: the owner had seen the entry's creation when it wrote the
+// watermark. markMod is the watermark's mod revision, 0 if there is none.
+func (e *entryState) decidedUpTo(ref record.Ref, w record.Watermark, markMod int64) int64 {
+	from := e.From.UnixMilli()
+	if markMod > 0 && e.create <= w.Seen {
+		return max(from, e.ticks.DueUpTo(watermarkCovers(w, ref.String())))
+	}
+	return from
 }
 
 // incarnation is one task, identified by its uid. A task that is deleted and created again is another
@@ -40,10 +52,10 @@ type incarnation struct {
 // scheduleEpoch is a period in which a task keeps one schedule: one version of its entry, or several that have
 // the same ticks. The ticks of an epoch are judged when it ends (G4). Times are in ms.
 type scheduleEpoch struct {
-	ticks       *timing // nil: no ticks, because the task is paused, has used all its runs, or cannot be read
-	start       int64   // the epoch has the ticks after this time; it advances as ticks are judged
-	silentUntil int64   // ticks up to this time do not exist, because of a pause with an end; 0: no such pause
-	rev         int64   // the revision of the version that began the epoch
+	ticks       *oracle.Timing // nil: no ticks, because the task is paused, has used all its runs, or cannot be read
+	start       int64          // the epoch has the ticks after this time; it advances as ticks are judged
+	silentUntil int64          // ticks up to this time do not exist, because of a pause with an end; 0: no such pause
+	rev         int64          // the revision of the version that began the epoch
 }
 
 // silenceUntil removes the ticks up to an instant from the epoch, as a pause with an end does. Zero changes

@@ -27,7 +27,7 @@ func (j *latenessJudge) checkDecision(ch *runChange, r *runHistory, rec *task.Ru
 		return // checkNotEarly has reported it
 	}
 
-	due := r.incarnation.epoch.ticks.dueAt(r.tick)
+	due := r.incarnation.epoch.ticks.DueAt(r.tick)
 
 	if j.opts.Converge > 0 {
 		if by := j.healedAt(due) + j.opts.Converge.Milliseconds(); at > by {

@@ -9,7 +9,7 @@ import (
 
 // partJudge judges runs with parts, and their parts.
 //
-// A run with parts has a queue record while it is under way. Its parts are runs of their own: in inboxes, and after
+// A run with parts has a queue record while it is under way. Its parts are runs themselves: in inboxes, and after
 // they have ended in records below parts/. The guarantees about a task's runs (G3, G4, G8, G24) apply to the
 // parent, those about attempts (G2, G9, G10, G11, G12) to the parts. In addition, a part is given out once, while
 // its parent lists it as left. The parent ends when all parts have ended, records how each ended, and has the
@@ -69,7 +69,7 @@ func (j *partJudge) checkParent(d *delta, ch *runChange, r *runHistory) {
 }
 
 // encodeFan returns a fan as JSON, for comparisons.
-func encodeFan(f task.Fan) string { return encodeRun(task.Run{Fan: &f}) }
+func encodeFan(f task.Fan) string { return encodeRun(task.Run{FanOut: task.FanOut{Fan: &f}}) }
 
 // checkFanOut judges the first record of a run that has parts.
 func (j *partJudge) checkFanOut(d *delta, ch *runChange, r *runHistory, f *task.Fan) {

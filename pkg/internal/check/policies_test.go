@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/carillonhq/carillon/pkg/internal/check/oracle"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -114,12 +115,12 @@ func TestCheck_Times(t *testing.T) {
 	}
 
 	due := func(h hand) float64 {
-		tm, err := newTiming(h.simTask.entry)
+		tm, err := oracle.NewTiming(h.simTask.entry)
 		if err != nil {
 			t.Fatal(err)
 		}
 
-		if d := float64(tm.dueAt(h.at(5))-h.at(0)) / 1000; d > 5.1 && d < 8.9 {
+		if d := float64(tm.DueAt(h.at(5))-h.at(0)) / 1000; d > 5.1 && d < 8.9 {
 			return d
 		}
 
@@ -452,8 +453,8 @@ func (r *fannedOut) giveOut() task.Run {
 	return part
 }
 
-// A part that waits for another attempt ends for the reason that its run was given, whatever policy the task has by
-// then.
+// A part that waits for another attempt ends for the reason that its run was given, no matter which policy the task
+// has by then.
 func TestCheck_PartsThatAreReplaced(t *testing.T) {
 	skips := func(h hand) {
 		h.update(h.simTask, false, func() { h.entry.Overlap = task.OverlapSkip })

@@ -183,7 +183,7 @@ func (c *probeChecker) checkStart(p probeLine) {
 	if ok {
 		c.checkStartDeadline(p, in)
 		newest := c.newest[in.incarnation()]
-		if p.token < newest.Token && laterActivated(newest, in).forbidsOverlap() && !task.Siblings(newest.ID, in.ID) {
+		if p.token < newest.Token && laterActivated(newest, in).forbidsOverlap() && !Siblings(newest.ID, in.ID) {
 			c.addViolation(p, "G11", "token %d starts after token %d of the same task", p.token, newest.Token)
 		}
 
@@ -290,7 +290,7 @@ func (c *probeChecker) checkOverlaps(lines []probeLine) {
 		for _, run := range slices.Sorted(maps.Keys(runs)) {
 			other := runs[run]
 			goesOn, _ := c.intentOf(other)
-			if run != p.run && !task.Siblings(run, p.run) && laterActivated(goesOn, in).forbidsOverlap() {
+			if run != p.run && !Siblings(run, p.run) && laterActivated(goesOn, in).forbidsOverlap() {
 				c.addViolation(p, "G8", "run %s starts while run %s of the same task runs, until line %d", p.run, run, c.ended[other.attemptID()][0].line)
 			}
 		}
@@ -300,6 +300,13 @@ func (c *probeChecker) checkOverlaps(lines []probeLine) {
 			runs[p.run] = p
 		}
 	}
+}
+
+// Siblings reports whether two ids belong to parts of the same run.
+func Siblings(a, b string) bool {
+	of, _, is := task.ParentOf(a)
+	other, _, too := task.ParentOf(b)
+	return is && too && of == other
 }
 
 // AttemptID identifies an attempt of a run by its token.

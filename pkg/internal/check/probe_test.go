@@ -114,6 +114,24 @@ func TestCheckProbeLog_CatchesASuccessorOfALostAttempt(t *testing.T) {
 	}
 }
 
+func TestSiblings_AreThePartsOfOneRun(t *testing.T) {
+	at := time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
+	run, other := task.RunID(at, "a"), task.RunID(at, "b")
+	for _, c := range []struct {
+		a, b string
+		want bool
+	}{
+		{task.PartID(run, 1), task.PartID(run, 2), true},
+		{task.PartID(run, 1), task.PartID(other, 1), false},
+		{task.PartID(run, 1), run, false},
+		{run, run, false},
+	} {
+		if got := Siblings(c.a, c.b); got != c.want {
+			t.Errorf("Siblings(%s, %s) = %v", c.a, c.b, got)
+		}
+	}
+}
+
 func TestActivations(t *testing.T) {
 	s := newSim(t, 1, "a")
 	one := s.create("one", 0, 1, func(e *task.Entry) { e.Retry = task.Retry{Attempts: 3, On: []task.State{task.Failed}} })

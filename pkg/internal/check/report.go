@@ -48,9 +48,9 @@ type Options struct {
 	// Full states that etcd was full for some time. A deletion then leaves no tombstone, and a node may still have its
 	// audit record.
 	Full bool
-	// Audited states that everything that only the API changes (specs, secrets, freezes, manual runs, access records) was
-	// changed on behalf of a caller, so that each such change has exactly one audit record (G28). Tests that write
-	// through a Store of their own leave none.
+	// Audited states that everything that only the API changes (specs, secrets, freezes, manual runs, access records)
+	// was changed on behalf of a caller, so that each such change has exactly one audit record (G28). Tests that write
+	// through their own Store leave none.
 	Audited bool
 	// Settled requires that every shard has an owner that is present when the history ends (G16).
 	Settled bool

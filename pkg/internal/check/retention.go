@@ -141,11 +141,11 @@ func (j *retentionJudge) checkKept(d *delta) {
 }
 
 // checkDeadLetter checks that a run that failed and has no attempt left gets a dead-letter record in the same
-// revision.
+// revision, unless somebody ended it on purpose. A cancel that a full etcd could not store is only in the run's end.
 func (j *retentionJudge) checkDeadLetter(d *delta, ch *runChange, r *runHistory, taken *inboxRecord) {
 	t := j.cluster.taskOf(ch.ref)
 	gone := d.entries[ch.ref] != nil && d.entries[ch.ref].deleted
-	if !j.opts.Remembered || taken == nil || taken.CancelRequested || !isFailure(ch.ended.State) || t.entry == nil || t.entry.incarnation != r.incarnation || gone {
+	if !j.opts.Remembered || taken == nil || taken.CancelRequested || ch.ended.CancelledBy != "" || !isFailure(ch.ended.State) || t.entry == nil || t.entry.incarnation != r.incarnation || gone {
 		return
 	}
 
@@ -202,7 +202,7 @@ func (j *retentionJudge) checkTTLDeletion(d *delta, t *taskHistory) {
 
 	if inc.epoch.ticks != nil {
 		decided := j.cluster.decidedUpTo(t)
-		if at, more := inc.epoch.ticks.nextTick(max(decided, inc.epoch.start)); more {
+		if at, more := inc.epoch.ticks.NextTick(max(decided, inc.epoch.start)); more {
 			wrong("has another tick, %s", formatTime(timeOfMS(at)))
 		}
 	}

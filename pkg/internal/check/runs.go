@@ -18,15 +18,16 @@ type runTracker struct {
 	stats *stats
 
 	// The judges that the tracker calls at each change of a run.
-	fences    *fenceJudge
-	decisions *decisionJudge
-	lateness  *latenessJudge
-	freezes   *freezeJudge
-	policies  *policyJudge
-	counters  *counterJudge
-	attempts  *attemptJudge
-	parts     *partJudge
-	retention *retentionJudge
+	fences     *fenceJudge
+	decisions  *decisionJudge
+	lateness   *latenessJudge
+	freezes    *freezeJudge
+	namespaces *namespaceJudge
+	policies   *policyJudge
+	counters   *counterJudge
+	attempts   *attemptJudge
+	parts      *partJudge
+	retention  *retentionJudge
 }
 
 // applyRunChange judges what a revision does to a run, and applies it. All changes of a revision become visible
@@ -305,6 +306,7 @@ func (rt *runTracker) applyEnded(d *delta, ch *runChange, r *runHistory, from ta
 	r.token = e.Token
 	rt.policies.checkReason(ch.ref, r.tick, ch.endedKey, "run "+ch.id, e.State, e.Reason)
 	rt.policies.checkReplaced(d, ch, r, taken)
+	rt.namespaces.checkRefused(ch, r)
 
 	if taken != nil {
 		rt.attempts.checkStarted(ch, r, taken.StartBefore, firstStartedAt(*e), e.StartedAt, ch.endedKey)

@@ -259,7 +259,7 @@ func (s *sim) tickRun(t *simTask, tick int64, trigger string, state task.State) 
 // dispatch returns the put of a new attempt.
 func (s *sim) dispatch(t *simTask, r task.Run, node string) op {
 	r.State, r.DispatchedAt = task.Dispatched, s.time()
-	a := task.Assigned{Run: r, Instance: s.sessions[node], Generation: t.entry.Generation, Retry: t.entry.Retry}
+	a := task.Assigned{Run: r, Instance: s.sessions[node], Generation: t.entry.Generation, Action: t.entry.Action, Retry: t.entry.Retry}
 	t.active = &simRun{Assigned: a, node: node, create: s.rev + 1}
 	return op{s.keys.Run(node, t.ref, r.ID), withoutID(a)}
 }

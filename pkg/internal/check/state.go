@@ -40,13 +40,14 @@ type candidate struct {
 
 // nodeSession is a node's key, which exists for one session of one instance.
 type nodeSession struct {
-	instance        string // one start of the daemon's process
-	create          int64  // the create revision of the node's key, which identifies the session
-	canOwn          bool   // it may own shards
-	weight          int    // its share of the shards relative to other nodes; at least 1
-	joinedAt        int64  // the time in its first record, by its own clock, in ms
-	freezesObeyed   int64  // the mod revision of the freeze record that it has confirmed
-	freezesObeyedAt int64  // when it first confirmed that revision, by its own clock, in ms
+	instance        string            // one start of the daemon's process
+	create          int64             // the create revision of the node's key, which identifies the session
+	canOwn          bool              // it may own shards
+	weight          int               // its share of the shards relative to other nodes; at least 1
+	labels          map[string]string // as it announces them
+	joinedAt        int64             // the time in its first record, by its own clock, in ms
+	freezesObeyed   int64             // the mod revision of the freeze record that it has confirmed
+	freezesObeyedAt int64             // when it first confirmed that revision, by its own clock, in ms
 }
 
 // shardState holds a shard's owner and watermark. Its tasks are in clusterState.tasks.

@@ -168,15 +168,15 @@ func (e *calendarEvent) parseTime(word string) (err error) {
 
 // calendarField converts a component to a field of a cron expression: *, lists, a..b, and n/step. systemd has
 // neither */step nor a * in a list.
-func calendarField(text string, low, high int, what string) (string, error) {
+func calendarField(text string, low, high int, name string) (string, error) {
 	if text == "" {
-		return "", fmt.Errorf("the %s is missing", what)
+		return "", fmt.Errorf("the %s is missing", name)
 	}
 	if text == "*" {
 		return text, nil
 	}
 	if strings.Contains(text, ".") && !strings.Contains(text, "..") {
-		return "", fmt.Errorf("%s %s: fractions of a second are not supported", what, quoteShort(text))
+		return "", fmt.Errorf("%s %s: fractions of a second are not supported", name, quoteShort(text))
 	}
 
 	var out []string
@@ -188,7 +188,7 @@ func calendarField(text string, low, high int, what string) (string, error) {
 		a, b, err := parseRange(from, to, ranged)
 		switch {
 		case err != nil || a < low || b > high || a > b:
-			return "", fmt.Errorf("%s %s is not between %d and %d", what, quoteShort(item), low, high)
+			return "", fmt.Errorf("%s %s is not between %d and %d", name, quoteShort(item), low, high)
 		case ranged:
 			field = fmt.Sprintf("%d-%d", a, b)
 		case stepped:
@@ -200,7 +200,7 @@ func calendarField(text string, low, high int, what string) (string, error) {
 		if stepped {
 			n, err := strconv.Atoi(step)
 			if err != nil || n < 1 || n > high-a {
-				return "", fmt.Errorf("%s %s: a period is a number, and the first repetition at most %d", what, quoteShort(item), high)
+				return "", fmt.Errorf("%s %s: a period is a number, and the first repetition at most %d", name, quoteShort(item), high)
 			}
 			field += "/" + strconv.Itoa(n)
 		}

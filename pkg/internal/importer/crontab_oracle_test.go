@@ -224,7 +224,7 @@ func sameAsDebian(t *testing.T, c *debianClock, expr, zone string) bool {
 	}
 
 	if !ok {
-		t.Errorf("%q: Debian's cron refuses it, and the import takes it as %q", expr, r.Jobs[0].Spec.Schedule)
+		t.Errorf("%q: Debian's cron refuses it, and the import reads it as %q", expr, r.Jobs[0].Spec.Schedule)
 		return true
 	}
 
@@ -315,7 +315,7 @@ func TestCrontab_RefusesWhatDebianCronRefuses(t *testing.T) {
 		}
 
 		if _, ok := readDebianEntry(expr); ok && expr != "* * * * * *" {
-			t.Errorf("%q: the oracle takes it", expr)
+			t.Errorf("%q: the oracle accepts it", expr)
 		}
 	}
 }

@@ -272,7 +272,7 @@ func FuzzCrontab(f *testing.F) {
 		for _, j := range importer.Crontab("f", text, importer.Form{System: system, User: "ann"}, options).Jobs {
 			valid(t, j.Spec)
 			if names[j.Spec.Name] {
-				t.Fatalf("the name %s is there twice", j.Spec.Name)
+				t.Fatalf("the name %s occurs twice", j.Spec.Name)
 			}
 			names[j.Spec.Name] = true
 		}

@@ -64,7 +64,7 @@ func sameAsSystemd(t *testing.T, event, zone string, starts []time.Time, count i
 		case len(r.Jobs) == 0:
 			return false
 		case !ok:
-			t.Errorf("%q: systemd refuses it, and the import takes it as %q", event, r.Jobs[0].Spec.Schedule)
+			t.Errorf("%q: systemd refuses it, and the import reads it as %q", event, r.Jobs[0].Spec.Schedule)
 			return true
 		}
 

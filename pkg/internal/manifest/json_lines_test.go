@@ -64,7 +64,7 @@ func TestReadJSONLines_EndWhenTheReaderFails(t *testing.T) {
 	}
 
 	if n != 2 || !errors.Is(last, os.ErrDeadlineExceeded) {
-		t.Errorf("%d, %v: half a line is none", n, last)
+		t.Errorf("%d, %v: an incomplete line must not count", n, last)
 	}
 }
 

@@ -123,12 +123,12 @@ func TestSchema_RefusesWhatReadRefuses(t *testing.T) {
 		"{name: a, max_runs: -1" + rest + "}", "{name: a, target: {count: some}" + rest + "}", "{name: a, history: {record: none}" + rest + "}",
 	} {
 		if validate(t, s, "x.yaml", []byte(text)) == nil {
-			t.Errorf("the schema takes %s", text)
+			t.Errorf("the schema accepts %s", text)
 		}
 
 		objects, err := Read("x.yaml", []byte(text), "default")
 		if err == nil && objects[0].Err == nil {
-			t.Errorf("Read takes %s", text)
+			t.Errorf("Read accepts %s", text)
 		}
 	}
 }

@@ -132,7 +132,7 @@ func TestEnsure_RefusesTokensThatAreNotItsOwn(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), tc.want) {
 			t.Errorf("%s: %v", name, err)
 		} else if strings.Contains(err.Error(), tc.token) || strings.Contains(err.Error(), "PRIVATE") {
-			t.Errorf("%s: the error tells the secret", name)
+			t.Errorf("%s: the error reveals the secret", name)
 		}
 
 		if _, err := os.Lstat(peercerts.Files(dir).Cert); !os.IsNotExist(err) {

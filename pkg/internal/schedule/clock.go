@@ -31,16 +31,16 @@ func newPolicy(dst task.DST) (policy, error) {
 	return p, nil
 }
 
-// runsAfterGap reports whether the rule has a tick at the start of a stretch that stands for ticks in the gap
+// runsAfterGap reports whether the rule has a tick at the start of a period that stands for ticks in the gap
 // before it.
-func (r *rule) runsAfterGap(st *stretch, p policy) bool {
+func (r *rule) runsAfterGap(st *offsetPeriod, p policy) bool {
 	return st.startsWithGap() && !r.realTime && !p.skipGap &&
 		r.nextLocal(st.start+st.before, st.start+st.offset) != noInstant
 }
 
-// localStart returns the local time from which the rule's ticks in a stretch count. After a fold, local times that
-// the stretch before has already shown are left out, unless the policy includes both passes.
-func (r *rule) localStart(st *stretch, p policy) int64 {
+// localStart returns the local time from which the rule's ticks in a period count. After a fold, local times that
+// the period before has already shown are left out, unless the policy includes both passes.
+func (r *rule) localStart(st *offsetPeriod, p policy) int64 {
 	if st.startsWithFold() && !r.realTime && !p.foldBoth {
 		return st.start + st.before
 	}
@@ -49,10 +49,10 @@ func (r *rule) localStart(st *stretch, p policy) int64 {
 
 // nextTick returns the rule's first tick not before from, an instant of 1970 to 2100 in seconds, or noInstant.
 func (r *rule) nextTick(z *zone, p policy, from int64) int64 {
-	for i := z.stretchAt(from); i < len(z.stretches); i++ {
-		st := &z.stretches[i]
+	for i := z.periodAt(from); i < len(z.periods); i++ {
+		st := &z.periods[i]
 
-		// The tick that stands for a gap is at the very start of the stretch, so it comes before all others there.
+		// The tick that stands for a gap is at the very start of the period, so it comes before all others there.
 		if from <= st.start && r.runsAfterGap(st, p) {
 			return st.start
 		}
@@ -68,8 +68,8 @@ func (r *rule) nextTick(z *zone, p policy, from int64) int64 {
 
 // previousTick returns the rule's last tick not after to, an instant of 1970 to 2100 in seconds, or noInstant.
 func (r *rule) previousTick(z *zone, p policy, to int64) int64 {
-	for i := z.stretchAt(to); i >= 0; i-- {
-		st := &z.stretches[i]
+	for i := z.periodAt(to); i >= 0; i-- {
+		st := &z.periods[i]
 		end := min(to, st.end-1) + st.offset
 		if local := r.previousLocal(end, r.localStart(st, p)); local != noInstant {
 			return local - st.offset

@@ -158,8 +158,8 @@ func changeWords(rules []*rule, z *zone, p policy) string {
 	const since = 1735689600 // 2025, fixed so that the text does not depend on when it is read
 	skipped, repeated := false, false
 	for _, r := range rules {
-		for i := range z.stretches {
-			st := &z.stretches[i]
+		for i := range z.periods {
+			st := &z.periods[i]
 			if st.start < since || r.realTime {
 				continue
 			}

@@ -204,7 +204,7 @@ func spelled(field string) string {
 	return strings.Join(values, ",")
 }
 
-// However a schedule is written, and in whatever order, the text is the same.
+// The text does not depend on how a schedule is written, or on the order of its expressions.
 func TestExplain_SameScheduleSameText(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		zone, dst := zoneGen.Draw(t, "zone"), dstGen.Draw(t, "dst")

@@ -52,7 +52,7 @@ func parseExpression(name, text string, written bool) (expression, error) {
 
 // readExpression is parseExpression with a function that suggests corrections for error messages. A suggestion is
 // itself parsed to verify it, which must not search for suggestions again.
-func readExpression(name, text string, written bool, meant func(words []string) string) (expression, error) {
+func readExpression(name, text string, written bool, suggest func(words []string) string) (expression, error) {
 	fail := func(code, format string, args ...any) (expression, error) {
 		return expression{}, task.Invalid(code, name, "%s: %s", task.Quote(text), fmt.Sprintf(format, args...))
 	}
@@ -129,14 +129,14 @@ func readExpression(name, text string, written bool, meant func(words []string) 
 
 		var err error
 		if words, err = spreadWords(words, "", ""); err != nil {
-			return fail(task.CodeBadSchedule, "%v%s", err, meant(given))
+			return fail(task.CodeBadSchedule, "%v%s", err, suggest(given))
 		}
 	}
 
 	// From here on it is a cron expression of five or six fields.
 	r, err := parseCron(words)
 	if err != nil {
-		return fail(task.CodeBadSchedule, "%v%s", err, meant(given))
+		return fail(task.CodeBadSchedule, "%v%s", err, suggest(given))
 	}
 
 	// An expression such as February 30 has no day at all.

@@ -60,7 +60,7 @@ func FuzzParse(f *testing.F) {
 }
 
 // FuzzSpread checks that a task may have an expression exactly if the result of Spread is a valid schedule,
-// whatever the task's name.
+// for every task name.
 func FuzzSpread(f *testing.F) {
 	for _, expr := range []string{"H * * * *", "H H(2-5) * * *", "H/15 * * * *", "H(0-9)/3,H,H/2 H/23 H/31 H/12 H/7", "h,H(5-5) * * * thu", "H, * * * *",
 		"0 0 H(1-28) 2 H(mon-SAT)/2", "H(-) * * * *", "H()/ * * * *", "@hourly", "@in 10m", "H\x00 * * * *", "H H 30 2 *", "0 0 LW,H * H#2"} {

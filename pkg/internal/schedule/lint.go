@@ -210,8 +210,8 @@ func (l *linter) quartzWeekday(words []string) {
 func (l *linter) checkClockChanges(r *rule) {
 	const twoYears = 2 * 366 * daySeconds
 	var gap, fold bool
-	for i := range l.zone.stretches {
-		st := &l.zone.stretches[i]
+	for i := range l.zone.periods {
+		st := &l.zone.periods[i]
 		if st.start < l.now || st.start > l.now+twoYears || st.start > l.last/1000 || st.start < l.first/1000 {
 			continue
 		}
@@ -230,7 +230,7 @@ func (l *linter) checkClockChanges(r *rule) {
 func (r *rule) ticksEveryHour() bool { return r.hours == 1<<24-1 && r.realTime }
 
 // checkGap reports a gap that contains ticks of the rule. It returns whether it did.
-func (l *linter) checkGap(r *rule, st *stretch) bool {
+func (l *linter) checkGap(r *rule, st *offsetPeriod) bool {
 	from, to := st.start+st.before, st.start+st.offset
 	first := r.nextLocal(from, to)
 	if first == noInstant || r.ticksEveryHour() {
@@ -243,21 +243,21 @@ func (l *linter) checkGap(r *rule, st *stretch) bool {
 	}
 
 	when := time.Unix(first, 0).UTC().Format("15:04:05 on 2 January 2006")
-	what := "there is no tick"
+	effect := "there is no tick"
 	if !r.realTime && !l.policy.skipGap {
-		what = "the tick is at " + time.Unix(to, 0).UTC().Format("15:04:05") + " instead"
+		effect = "the tick is at " + time.Unix(to, 0).UTC().Format("15:04:05") + " instead"
 		if count > 1 {
-			what = fmt.Sprintf("it and the next %d become one tick, at %s", count-1, time.Unix(to, 0).UTC().Format("15:04:05"))
+			effect = fmt.Sprintf("it and the next %d become one tick, at %s", count-1, time.Unix(to, 0).UTC().Format("15:04:05"))
 		}
 	}
 
-	l.addWarning(LintClocks, "", "%s does not exist in %s: %s", when, l.zone.location, what)
+	l.addWarning(LintClocks, "", "%s does not exist in %s: %s", when, l.zone.location, effect)
 
 	return true
 }
 
 // checkFold reports a fold in which the rule's ticks come twice. It returns whether it did.
-func (l *linter) checkFold(r *rule, st *stretch) bool {
+func (l *linter) checkFold(r *rule, st *offsetPeriod) bool {
 	local := r.nextLocal(st.start+st.offset, st.start+st.before)
 	if local == noInstant || r.ticksEveryHour() || !r.realTime && !l.policy.foldBoth {
 		return false

@@ -90,8 +90,8 @@ func (z *zone) localTime(local time.Time) Moment {
 	}
 
 	const apart = 2 * daySeconds // no clock differs from UTC by more than this
-	for i := z.stretchAt(m.seconds - apart); i < len(z.stretches) && z.stretches[i].start < m.seconds+apart; i++ {
-		st := &z.stretches[i]
+	for i := z.periodAt(m.seconds - apart); i < len(z.periods) && z.periods[i].start < m.seconds+apart; i++ {
+		st := &z.periods[i]
 		if at := m.seconds - st.offset; st.start <= at && at < st.end {
 			m.Instants = append(m.Instants, local.Add(time.Duration(-st.offset)*time.Second))
 		}
@@ -104,8 +104,8 @@ func (z *zone) localTime(local time.Time) Moment {
 	return m
 }
 
-// clockChange returns the change of the clock at the start of a stretch.
-func (s *stretch) clockChange() *Change {
+// clockChange returns the change of the clock at the start of a period.
+func (s *offsetPeriod) clockChange() *Change {
 	show := func(local int64) string { return time.Unix(local, 0).UTC().Format(clockLayout) }
 	return &Change{At: time.Unix(s.start, 0).UTC(), From: show(s.start + s.before), To: show(s.start + s.offset)}
 }
@@ -150,29 +150,29 @@ func (s *Schedule) At(at time.Time) Reading {
 
 // changeOf returns the gap that ends at an instant, or the fold in which it lies, or nil.
 func (z *zone) changeOf(at int64, whole bool) *Change {
-	i := z.stretchAt(at)
-	st := &z.stretches[i]
+	i := z.periodAt(at)
+	st := &z.periods[i]
 	if st.startsWithGap() && st.start == at && whole || z.isRepeated(i, at) {
 		return st.clockChange()
 	}
 	if z.occursTwice(i, at) {
-		return z.stretches[i+1].clockChange()
+		return z.periods[i+1].clockChange()
 	}
 
 	return nil
 }
 
-// isRepeated reports whether the local time of an instant, in stretch i, has existed before.
+// isRepeated reports whether the local time of an instant, in period i, has existed before.
 func (z *zone) isRepeated(i int, at int64) bool {
-	st := &z.stretches[i]
+	st := &z.periods[i]
 	return st.startsWithFold() && at+st.offset < st.start+st.before
 }
 
-// occursTwice reports whether the local time of an instant, in stretch i, will exist again.
+// occursTwice reports whether the local time of an instant, in period i, will exist again.
 func (z *zone) occursTwice(i int, at int64) bool {
-	if i+1 == len(z.stretches) {
+	if i+1 == len(z.periods) {
 		return false
 	}
-	after := &z.stretches[i+1]
-	return after.startsWithFold() && at+z.stretches[i].offset >= after.start+after.offset
+	after := &z.periods[i+1]
+	return after.startsWithFold() && at+z.periods[i].offset >= after.start+after.offset
 }

@@ -120,7 +120,7 @@ func newCounter(s *Schedule) *counter {
 	return c
 }
 
-// countPieces counts the instants in [from, end), in pieces of one stretch each. Within a stretch it counts the
+// countPieces counts the instants in [from, end), in pieces of one period each. Within a period it counts the
 // second pass of a fold separately, because only some of the rules have ticks there.
 func (c *counter) countPieces(from, end int64) {
 	z, p := c.plan.zone, c.plan.policy
@@ -129,8 +129,8 @@ func (c *counter) countPieces(from, end int64) {
 		return
 	}
 
-	for i := z.stretchAt(from); i < len(z.stretches) && z.stretches[i].start < end; i++ {
-		st := &z.stretches[i]
+	for i := z.periodAt(from); i < len(z.periods) && z.periods[i].start < end; i++ {
+		st := &z.periods[i]
 		start, stop := max(from, st.start), min(end, st.end)
 
 		var again ruleSet // rules that have ticks in the second pass of a fold
@@ -140,7 +140,7 @@ func (c *counter) countPieces(from, end int64) {
 			}
 		}
 
-		// From the start of the stretch to unfolded, the local clock shows times that the stretch before has
+		// From the start of the period to unfolded, the local clock shows times that the period before has
 		// already shown.
 		if again != c.all {
 			unfolded := st.start + st.before - st.offset
@@ -150,7 +150,7 @@ func (c *counter) countPieces(from, end int64) {
 
 		c.countPiece(start, stop, st.offset, c.all)
 
-		// The tick that stands for a gap is at the very start of the stretch.
+		// The tick that stands for a gap is at the very start of the period.
 		if start == st.start {
 			c.afterGap(st)
 		}
@@ -158,7 +158,7 @@ func (c *counter) countPieces(from, end int64) {
 }
 
 // afterGap counts the tick that stands for those of a gap, unless the instant is a tick anyway.
-func (c *counter) afterGap(st *stretch) {
+func (c *counter) afterGap(st *offsetPeriod) {
 	ran := false
 	for i := range c.plan.rules {
 		r := &c.plan.rules[i]

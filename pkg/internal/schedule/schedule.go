@@ -17,11 +17,11 @@
 //     own time zone database.
 //   - No input makes it panic. Whatever it rejects is a *task.Error that names the field.
 //
-// How it works: an expression becomes bit sets (rule), and a zone becomes stretches of one offset each (zone).
-// Inside a stretch, local clocks are plain arithmetic. At the start of a stretch, if the clock jumped, the task's
+// How it works: an expression becomes bit sets (rule), and a zone becomes periods of one offset each (zone).
+// Inside a period, local clocks are plain arithmetic. At the start of a period, if the clock jumped, the task's
 // DST policy decides:
 //
-//	        stretch 1          |          stretch 2
+//	        period 1           |          period 2
 //	local   01:00 … 01:59:59   | 03:00 …           a gap: ticks from 02:00 to 02:59:59 have
 //	                           |                   no instant; run-after puts one tick at |
 //	local   02:00 … 02:59:59   | 02:00 … 02:59:59  a fold: these ticks have two instants;

@@ -107,7 +107,7 @@ func TestSpread_RefusesWhatCheckRefuses(t *testing.T) {
 	wantError(t, "H", err, task.CodeBadSchedule, "schedule", "H requires the name of the task, which determines the value")
 }
 
-// What Check accepts with H, Parse accepts with a number in its place, whatever the task.
+// A schedule that Check accepts with H is accepted by Parse with a number in its place, for every task.
 func TestSpread_GivesWhatParses(t *testing.T) {
 	for _, expr := range []string{"H H H H H H", "H/59 H/23 H/31 H/12 H/7", "H(5-5) H(22-23)/23 H(28-28) H(12-12) H(6-6)/7", "0,H,H(3-9),H/20,50-59/3 H * * *",
 		"H(0-59)/1,H(0-59)/1,H(0-59)/1,H(0-59)/1,H(0-59)/1,H(0-59)/1,H(0-59)/1,H(0-59)/1,H(0-59)/1,H(0-59)/1,H/2,H/2,H,H,H,H,H * * * *"} {

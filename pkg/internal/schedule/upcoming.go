@@ -66,8 +66,8 @@ func (s *Schedule) Upcoming(from time.Time, count int, uid string) []Occurrence 
 // tickNote returns the note of a tick.
 func (s *Schedule) tickNote(tick time.Time) string {
 	p, instant := s.plan, tick.Unix()
-	i := p.zone.stretchAt(instant)
-	st := &p.zone.stretches[i]
+	i := p.zone.periodAt(instant)
+	st := &p.zone.periods[i]
 
 	if tick.Nanosecond() != 0 {
 		return ""

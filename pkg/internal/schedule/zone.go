@@ -29,35 +29,35 @@ const (
 	endSecond    = 4133980800 // 2101-01-01
 )
 
-// stretch is a period in which a zone keeps one offset. All times are in seconds: instants since 1970 in UTC, and
+// offsetPeriod is a period in which a zone keeps one offset. All times are in seconds: instants since 1970 in UTC, and
 // local times as if the local clock showed UTC.
-type stretch struct {
+type offsetPeriod struct {
 	start, end int64 // instants; end is excluded
 	offset     int64 // local = instant + offset
-	before     int64 // the offset before start; in the first stretch equal to offset
+	before     int64 // the offset before start; in the first period equal to offset
 }
 
-// startsWithGap reports whether the clock jumped forward at the start of the stretch, so that the local times from
+// startsWithGap reports whether the clock jumped forward at the start of the period, so that the local times from
 // start+before to start+offset do not exist.
-func (s *stretch) startsWithGap() bool { return s.offset > s.before }
+func (s *offsetPeriod) startsWithGap() bool { return s.offset > s.before }
 
-// startsWithFold reports whether the clock was set back at the start of the stretch, so that the local times from
-// start+offset to start+before exist twice, the second time in this stretch.
-func (s *stretch) startsWithFold() bool { return s.offset < s.before }
+// startsWithFold reports whether the clock was set back at the start of the period, so that the local times from
+// start+offset to start+before exist twice, the second time in this period.
+func (s *offsetPeriod) startsWithFold() bool { return s.offset < s.before }
 
-// zone is one entry of the database, divided into stretches from 1970 to 2100. Stretches are days longer than any
+// zone is one entry of the database, divided into periods from 1970 to 2100. Periods are days longer than any
 // jump of the clock (a test checks the whole database), so that each gap and each fold concerns only two neighbors.
 type zone struct {
-	location  *time.Location
-	stretches []stretch // adjacent, in order of time
+	location *time.Location
+	periods  []offsetPeriod // adjacent, in order of time
 }
 
-// stretchAt returns the index of the stretch that contains an instant of 1970 to 2100.
-func (z *zone) stretchAt(instant int64) int {
-	lo, hi := 0, len(z.stretches)
+// periodAt returns the index of the period that contains an instant of 1970 to 2100.
+func (z *zone) periodAt(instant int64) int {
+	lo, hi := 0, len(z.periods)
 	for hi-lo > 1 {
 		mid := (lo + hi) / 2
-		if z.stretches[mid].start <= instant {
+		if z.periods[mid].start <= instant {
 			lo = mid
 		} else {
 			hi = mid
@@ -157,14 +157,14 @@ func loadZone(name string) (*zone, error) {
 		}
 	}
 
-	return &zone{location: location, stretches: cutStretches(location)}, nil
+	return &zone{location: location, periods: offsetPeriods(location)}, nil
 }
 
-// cutStretches returns the stretches of a location. time.Time.ZoneBounds is only a hint: beyond the database's
+// offsetPeriods returns the periods of a location. time.Time.ZoneBounds is only a hint: beyond the database's
 // table, where a rule continues it, it also reports the ends of years, and on the last day of a leap year an end
 // that is not later than the given time. So every bound is only a place to compare offsets, a day is the step where
 // there is no bound, and the offsets alone decide.
-func cutStretches(location *time.Location) []stretch {
+func offsetPeriods(location *time.Location) []offsetPeriod {
 	offset := func(instant int64) int64 {
 		_, seconds := time.Unix(instant, 0).In(location).Zone()
 		return int64(seconds)
@@ -172,7 +172,7 @@ func cutStretches(location *time.Location) []stretch {
 
 	// is is the offset at now. Each round advances to the next place to compare.
 	now, is := firstSecond, offset(firstSecond)
-	cuts := []stretch{{start: now, offset: is, before: is}}
+	cuts := []offsetPeriod{{start: now, offset: is, before: is}}
 	for now < endSecond {
 		next := now + daySeconds
 
@@ -187,7 +187,7 @@ func cutStretches(location *time.Location) []stretch {
 			n := sort.Search(int(next-now), func(i int) bool { return offset(now+1+int64(i)) != is })
 			next = now + 1 + int64(n)
 			cuts[len(cuts)-1].end = next
-			cuts = append(cuts, stretch{start: next, offset: offset(next), before: is})
+			cuts = append(cuts, offsetPeriod{start: next, offset: offset(next), before: is})
 			is = offset(next)
 		}
 
@@ -196,7 +196,7 @@ func cutStretches(location *time.Location) []stretch {
 
 	cuts[len(cuts)-1].end = endSecond
 
-	return append([]stretch(nil), cuts...)
+	return append([]offsetPeriod(nil), cuts...)
 }
 
 // Location returns the time zone with an exact IANA name ("" is UTC) from the embedded database, to show ticks as

@@ -32,7 +32,7 @@ func zoneNames(t testing.TB) []string {
 	return names
 }
 
-// clock.go and the counter rely on this: stretches adjoin, have different offsets, and are far longer than any
+// clock.go and the counter rely on this: periods adjoin, have different offsets, and are far longer than any
 // clock jump.
 func TestZones_HaveLongStretches(t *testing.T) {
 	for _, name := range zoneNames(t) {
@@ -42,19 +42,19 @@ func TestZones_HaveLongStretches(t *testing.T) {
 			continue
 		}
 
-		s := z.stretches
+		s := z.periods
 		if s[0].start != firstSecond || s[len(s)-1].end != endSecond || s[0].before != s[0].offset {
-			t.Errorf("%s: stretches do not cover 1970 to 2100", name)
+			t.Errorf("%s: periods do not cover 1970 to 2100", name)
 		}
 
 		for i := 1; i < len(s); i++ {
 			jump := max(s[i].offset-s[i].before, s[i].before-s[i].offset)
 			if s[i].start != s[i-1].end || s[i].before != s[i-1].offset || jump == 0 {
-				t.Errorf("%s: stretches %d and %d do not join", name, i-1, i)
+				t.Errorf("%s: periods %d and %d do not join", name, i-1, i)
 			}
 
 			if jump > 24*3600 || s[i].end-s[i].start < 2*24*3600+jump {
-				t.Errorf("%s: a jump of %d s, then a stretch of %d s", name, jump, s[i].end-s[i].start)
+				t.Errorf("%s: a jump of %d s, then a period of %d s", name, jump, s[i].end-s[i].start)
 			}
 		}
 	}
@@ -71,12 +71,12 @@ func TestZones_AgreeWithPackageTime(t *testing.T) {
 
 		check := func(instant int64) {
 			_, want := time.Unix(instant, 0).In(z.location).Zone()
-			if got := z.stretches[z.stretchAt(instant)].offset; got != int64(want) {
+			if got := z.periods[z.periodAt(instant)].offset; got != int64(want) {
 				t.Errorf("%s at %v: offset %d, want %d", name, time.Unix(instant, 0).UTC(), got, want)
 			}
 		}
 
-		for _, s := range z.stretches {
+		for _, s := range z.periods {
 			check(s.start)
 			check(s.end - 1)
 		}
@@ -97,7 +97,7 @@ func TestZones_MissNoChange(t *testing.T) {
 
 		for instant := firstSecond; instant < endSecond; instant += 12 * 3600 {
 			_, want := time.Unix(instant, 0).In(z.location).Zone()
-			if got := z.stretches[z.stretchAt(instant)].offset; got != int64(want) {
+			if got := z.periods[z.periodAt(instant)].offset; got != int64(want) {
 				t.Fatalf("%s at %v: offset %d, want %d", name, time.Unix(instant, 0).UTC(), got, want)
 			}
 		}

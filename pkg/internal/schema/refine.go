@@ -191,7 +191,7 @@ func describeDuration(s *huma.Schema, otherwise task.Duration) {
 	s.Default, s.Pattern = otherwise.String(), durationPattern
 }
 
-// setChoices limits a field to some values, of which one is its default.
+// setChoices limits a field to some values. One of them is its default.
 func setChoices(s *huma.Schema, otherwise string, allowed ...string) {
 	s.Default, s.Enum = otherwise, enumOf(allowed...)
 }

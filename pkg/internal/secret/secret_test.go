@@ -40,7 +40,7 @@ func TestRing_OpensWhatItSealed(t *testing.T) {
 
 	longer, _, _ := r.Seal(db, map[string]string{"user": "app", "password": "a longer one"})
 	if len(longer) != len(sealed) {
-		t.Error("its length tells the value's")
+		t.Error("the length reveals that of the value")
 	}
 }
 
@@ -212,7 +212,7 @@ func TestKeyFile_SaysWhichLineIsNoKey(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: %v; want %s", text, err, want)
 		} else if strings.Contains(err.Error(), "hunter2") || strings.Contains(err.Error(), k[20:]) {
-			t.Errorf("it tells the key: %v", err)
+			t.Errorf("the error reveals the key: %v", err)
 		}
 	}
 }

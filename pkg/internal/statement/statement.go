@@ -11,12 +11,12 @@
 //   - names the verifying node and its instance as the audience, so that a statement that was sent to another
 //     node, or to an earlier process of this one, cannot be used
 //   - is for exactly this method, this path with its query, and this body
-//   - only reads: a statement never authorizes a write
+//   - only reads, or cancels one attempt of the verifying node (CancelPath): a statement never authorizes a write to etcd
 //   - is not older or newer than MaxAge by the verifier's clock
 //   - was not accepted before
 //
 // It does not protect against a node whose key was stolen: such a node can name any caller in its statements, but
-// only to read. A node whose clock is wrong by more than MaxAge can neither send nor accept statements. The error
+// only to read, and to cancel attempts while the verifying node itself finds that etcd is full (see package attempts). A node whose clock is wrong by more than MaxAge can neither send nor accept statements. The error
 // contains the difference.
 //
 // The package is pure: it uses no clock, no network and no disk.
@@ -40,6 +40,9 @@ import (
 
 // Header carries a signed statement.
 const Header = "X-Carillon-Statement"
+
+// CancelPath is the only path to which a statement may authorize a POST. The query names the attempt.
+const CancelPath = "/v1/attempts/cancel"
 
 const (
 	// MaxAge is how far the time of a statement may be from the verifier's clock.
@@ -162,7 +165,7 @@ func (v *Verifier) Verify(header string, r Request, known func(node string) (Iss
 	if s.To != v.node || s.ToInstance != v.instance {
 		return Statement{}, fmt.Errorf("%w: it is for %.64q, instance %.64q", ErrAudience, s.To, s.ToInstance)
 	}
-	if s.Method != http.MethodGet && s.Method != http.MethodHead {
+	if !mayRequest(s.Method, s.Path) {
 		return Statement{}, fmt.Errorf("%w: %.16q", ErrWrite, s.Method)
 	}
 	if s.Method != r.Method || s.Path != r.Path || s.Body != hashBody(r.Body) {
@@ -181,6 +184,20 @@ func (v *Verifier) Verify(header string, r Request, known func(node string) (Iss
 	}
 
 	return s, nil
+}
+
+// mayRequest reports whether a statement may authorize a method and a path at all. What it authorizes never writes to
+// etcd: a cancel makes the verifying node end an attempt, and the node then records the end by its own rights.
+func mayRequest(method, path string) bool {
+	switch method {
+	case http.MethodGet, http.MethodHead:
+		return true
+	case http.MethodPost:
+		path, _, _ = strings.Cut(path, "?")
+		return path == CancelPath
+	}
+
+	return false
 }
 
 // parseHeader decodes a header without verifying anything.

@@ -65,6 +65,13 @@ func TestVerify_AcceptsOnlyWhatWasSignedForThisRequest(t *testing.T) {
 		{name: "other method that reads", arrives: Request{Method: http.MethodHead, Path: ask.Path}, want: ErrRequest},
 		{name: "other body", arrives: Request{Method: http.MethodGet, Path: ask.Path, Body: []byte("x")}, want: ErrRequest},
 		{name: "POST", signed: Request{Method: http.MethodPost, Path: "/v1/x"}, want: ErrWrite},
+		{name: "good, a cancel", signed: Request{Method: http.MethodPost, Path: CancelPath + "?run=a%2Fb%2Fc&token=7"}},
+		{name: "a cancel of another attempt", signed: Request{Method: http.MethodPost, Path: CancelPath + "?run=a%2Fb%2Fc&token=7"},
+			arrives: Request{Method: http.MethodPost, Path: CancelPath + "?run=a%2Fb%2Fc&token=8"}, want: ErrRequest},
+		{name: "POST below the path of cancels", signed: Request{Method: http.MethodPost, Path: CancelPath + "/x"}, want: ErrWrite},
+		{name: "POST to a path that begins like it", signed: Request{Method: http.MethodPost, Path: "/v1/attempts/cancelled"}, want: ErrWrite},
+		{name: "POST to another path, with it in the query", signed: Request{Method: http.MethodPost, Path: "/v1/x?" + CancelPath}, want: ErrWrite},
+		{name: "DELETE of the path of cancels", signed: Request{Method: http.MethodDelete, Path: CancelPath}, want: ErrWrite},
 		{name: "PUT", signed: Request{Method: http.MethodPut, Path: "/v1/x"}, want: ErrWrite},
 		{name: "PATCH", signed: Request{Method: http.MethodPatch, Path: "/v1/x"}, want: ErrWrite},
 		{name: "DELETE", signed: Request{Method: http.MethodDelete, Path: "/v1/x"}, want: ErrWrite},
@@ -149,7 +156,7 @@ func TestVerify_AcceptsAStatementOnce(t *testing.T) {
 	}
 
 	if _, err := v.Verify(header, ask, known, now.Add(2*MaxAge+time.Millisecond)); !errors.Is(err, ErrTime) {
-		t.Errorf("when it is not remembered any more: %v", err)
+		t.Errorf("after its nonce was forgotten: %v", err)
 	}
 
 	again := s.Sign(keyOf("n1"), ask, now)
@@ -170,7 +177,7 @@ func TestVerify_BoundsWhatItRemembers(t *testing.T) {
 	s := Statement{From: "n1", FromInstance: "i1", To: "n2", ToInstance: "i2"}
 
 	if _, err := v.Verify(s.Sign(keyOf("n1"), ask, now), ask, known, now); !errors.Is(err, ErrBusy) {
-		t.Errorf("when it is full: %v", err)
+		t.Errorf("when the verifier is full: %v", err)
 	}
 
 	later := now.Add(MaxAge + time.Millisecond)

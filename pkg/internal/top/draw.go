@@ -316,11 +316,11 @@ func (m *Model) drawHeader() Picture {
 }
 
 // countOrNothing draws a count, or nothing if it is zero.
-func countOrNothing[T int | int64](n T, what string) Line {
+func countOrNothing[T int | int64](n T, unit string) Line {
 	if n == 0 {
 		return nil
 	}
-	return Line{{formatNumber(n) + " " + what, Plain}}
+	return Line{{formatNumber(n) + " " + unit, Plain}}
 }
 
 // joinParts joins parts on one line, as many as fit. Without a width, it joins all.

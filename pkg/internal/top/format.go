@@ -81,13 +81,13 @@ func drawBars(list []int64) string {
 	return b.String()
 }
 
-// face is the symbol and the style of a state. withoutSymbols replaces the symbol on terminals that lack it.
-type face struct {
+// stateSymbol is the symbol and the style of a state. withoutSymbols replaces the symbol on terminals that lack it.
+type stateSymbol struct {
 	sign  string
 	style Style
 }
 
-var stateFaces = map[task.State]face{
+var stateSymbols = map[task.State]stateSymbol{
 	task.Queued:     {"…", Cyan},
 	task.Dispatched: {"▸", Cyan},
 	task.Running:    {"▶", Cyan},

@@ -19,14 +19,14 @@ type (
 	Size struct{ Width, Height int }
 	// Clock is the current time. The Model has no other source of time.
 	Clock time.Time
-	// Boarded is a board, or the error instead of it, and the server.
-	Boarded struct {
+	// BoardUpdate is a board, or the error instead of it, and the server.
+	BoardUpdate struct {
 		Board  task.Board
 		Err    error
 		Server string
 	}
-	// Told contains the details of a task, or the error instead of them.
-	Told struct {
+	// TaskDetails contains the details of a task, or the error instead of them.
+	TaskDetails struct {
 		About Target
 		Task  client.Task
 		Runs  []task.Run
@@ -34,35 +34,35 @@ type (
 		Why   task.Answer
 		Err   error
 	}
-	// Answered is the explanation of a run, or the error instead of it.
-	Answered struct {
+	// RunExplanation is the explanation of a run, or the error instead of it.
+	RunExplanation struct {
 		About Target
 		Why   task.Answer
 		Err   error
 	}
-	// Written is further output of a run.
-	Written struct {
+	// RunOutput is further output of a run.
+	RunOutput struct {
 		About Target
 		Run   task.Run
 		Text  string
 		Note  string // a remark about the output, not part of it
 		Err   error
 	}
-	// Done is the result of a change.
-	Done struct {
+	// ActionResult is the result of a change.
+	ActionResult struct {
 		Words string
 		Err   error
 	}
 )
 
-func (Key) isMessage()      {}
-func (Size) isMessage()     {}
-func (Clock) isMessage()    {}
-func (Boarded) isMessage()  {}
-func (Told) isMessage()     {}
-func (Answered) isMessage() {}
-func (Written) isMessage()  {}
-func (Done) isMessage()     {}
+func (Key) isMessage()            {}
+func (Size) isMessage()           {}
+func (Clock) isMessage()          {}
+func (BoardUpdate) isMessage()    {}
+func (TaskDetails) isMessage()    {}
+func (RunExplanation) isMessage() {}
+func (RunOutput) isMessage()      {}
+func (ActionResult) isMessage()   {}
 
 // Command is something that the Program must do.
 type Command interface{ isCommand() }
@@ -73,15 +73,15 @@ type (
 	Quit struct{}
 	// Refresh requests a new board at once.
 	Refresh struct{}
-	// Tell requests a Told.
-	Tell struct{ About Target }
-	// AskWhy requests an Answered.
+	// ReadTask requests a TaskDetails.
+	ReadTask struct{ About Target }
+	// AskWhy requests a RunExplanation.
 	AskWhy struct{ About Target }
-	// FollowLogs requests messages of type Written until StopLogs.
+	// FollowLogs requests messages of type RunOutput until StopLogs.
 	FollowLogs struct{ About Target }
 	// StopLogs ends FollowLogs.
 	StopLogs struct{}
-	// Trigger, Pause and Resume change a task. The result is a Done.
+	// Trigger, Pause and Resume change a task. The result is an ActionResult.
 	Trigger struct{ Of Target }
 	Pause   struct{ Of Target }
 	Resume  struct{ Of Target }
@@ -89,7 +89,7 @@ type (
 
 func (Quit) isCommand()       {}
 func (Refresh) isCommand()    {}
-func (Tell) isCommand()       {}
+func (ReadTask) isCommand()   {}
 func (AskWhy) isCommand()     {}
 func (FollowLogs) isCommand() {}
 func (StopLogs) isCommand()   {}

@@ -42,10 +42,10 @@ type Model struct {
 	focus  int
 	filter string
 
-	typing  bool    // the user is typing the filter
-	ask     *asking // a question that waits for an answer; nil: none
-	pausing *Target // the task that the user wants to pause or resume; nil: none
-	notice  string  // the result of the last change
+	typing  bool      // the user is typing the filter
+	ask     *question // a question that waits for an answer; nil: none
+	pausing *Target   // the task that the user wants to pause or resume; nil: none
+	notice  string    // the result of the last change
 	noticed time.Time
 	bad     bool // the last change has failed
 
@@ -53,8 +53,8 @@ type Model struct {
 	help bool
 }
 
-// asking is a question, with the command to execute after "yes".
-type asking struct {
+// question is a question, with the command to execute after "yes".
+type question struct {
 	words string
 	then  Command
 }
@@ -81,15 +81,15 @@ func (m *Model) Update(msg Message) []Command {
 		m.fillRows()
 
 		return m.refreshCommands()
-	case Boarded:
+	case BoardUpdate:
 		m.applyBoard(msg)
-	case Done:
+	case ActionResult:
 		m.setStatus(msg.Words, msg.Err)
 		return append(m.refreshCommands(), Refresh{})
-	case Told, Answered, Written:
-		if told, ok := msg.(Told); ok && m.pausing != nil && told.About == *m.pausing {
+	case TaskDetails, RunExplanation, RunOutput:
+		if details, ok := msg.(TaskDetails); ok && m.pausing != nil && details.About == *m.pausing {
 			m.pausing = nil
-			m.askPause(told)
+			m.askPause(details)
 		}
 
 		if m.view != nil {
@@ -103,7 +103,7 @@ func (m *Model) Update(msg Message) []Command {
 }
 
 // applyBoard stores a board, or records that the server does not answer.
-func (m *Model) applyBoard(b Boarded) {
+func (m *Model) applyBoard(b BoardUpdate) {
 	if b.Err != nil {
 		if m.away == nil {
 			m.gone = m.now
@@ -146,7 +146,7 @@ func (m *Model) refreshCommands() []Command {
 		return nil
 	}
 	m.view.asked = m.now
-	return []Command{Tell{m.view.about}}
+	return []Command{ReadTask{m.view.about}}
 }
 
 // handleKey processes a key.
@@ -227,7 +227,7 @@ func (m *Model) onTarget(k string, t Target) []Command {
 	switch k {
 	case "enter":
 		m.view = &view{kind: viewDetails, about: t, asked: m.now, under: m.view}
-		return []Command{Tell{t}}
+		return []Command{ReadTask{t}}
 	case "w":
 		m.view = &view{kind: why, about: t, under: m.view}
 		return []Command{AskWhy{t}}
@@ -235,17 +235,17 @@ func (m *Model) onTarget(k string, t Target) []Command {
 		m.view = &view{kind: logs, about: t, tail: true, under: m.view}
 		return []Command{FollowLogs{t}}
 	case "t":
-		m.ask = &asking{fmt.Sprintf("run %s now?", m.taskName(t.Namespace, t.Task)), Trigger{t}}
+		m.ask = &question{fmt.Sprintf("run %s now?", m.taskName(t.Namespace, t.Task)), Trigger{t}}
 	case "p":
 		m.pausing = &t // the question depends on whether the task is paused, so its state is read first
-		return []Command{Tell{t}}
+		return []Command{ReadTask{t}}
 	}
 
 	return nil
 }
 
 // askPause asks whether to pause or to resume a task.
-func (m *Model) askPause(told Told) {
+func (m *Model) askPause(told TaskDetails) {
 	t := told.About
 	name := m.taskName(t.Namespace, t.Task)
 
@@ -253,9 +253,9 @@ func (m *Model) askPause(told Told) {
 	case told.Err != nil:
 		m.setStatus("could not read "+name, told.Err)
 	case told.Task.Paused:
-		m.ask = &asking{fmt.Sprintf("resume %s? Its ticks continue from now.", name), Resume{t}}
+		m.ask = &question{fmt.Sprintf("resume %s? Its ticks continue from now.", name), Resume{t}}
 	default:
-		m.ask = &asking{fmt.Sprintf("pause %s? Its ticks stop; active runs continue.", name), Pause{t}}
+		m.ask = &question{fmt.Sprintf("pause %s? Its ticks stop; active runs continue.", name), Pause{t}}
 	}
 }
 

@@ -85,7 +85,7 @@ func screen(cfg Config, wide, high int, b task.Board) *Model {
 	m := New(cfg)
 	m.Update(Clock(noon))
 	m.Update(Size{wide, high})
-	m.Update(Boarded{Board: b, Server: "http://10.0.0.1:7070"})
+	m.Update(BoardUpdate{Board: b, Server: "http://10.0.0.1:7070"})
 
 	return m
 }
@@ -115,7 +115,7 @@ func golden(t *testing.T, name string, p Picture) {
 	}
 
 	if got != string(want) {
-		t.Errorf("%s is not as it was; look at it, and if it is better: go test ./pkg/internal/top -update\n%s", file, got)
+		t.Errorf("%s has changed. If the new screen is correct, run: go test ./pkg/internal/top -update\n%s", file, got)
 	}
 }
 
@@ -129,7 +129,7 @@ func TestScreen(t *testing.T) {
 	golden(t, "busy-40", screen(cfg, 40, 12, busy()).View())
 	golden(t, "busy-100-ascii", screen(Config{Namespace: "default", ASCII: true}, 100, 40, busy()).View())
 	golden(t, "quiet-80", screen(cfg, 80, 24, quiet).View())
-	golden(t, "once", New(cfg).Once(Boarded{Board: busy()}, 0))
+	golden(t, "once", New(cfg).Once(BoardUpdate{Board: busy()}, 0))
 
 	m := screen(cfg, 80, 24, busy())
 	press(m, "tab", "tab", "j", "j")
@@ -162,7 +162,7 @@ func TestScreen_OfANodeThatIsBlocked(t *testing.T) {
 
 	text := screen(Config{Namespace: "default"}, 120, 50, b).View().Text()
 	if strings.Count(text, "accepts no runs: over its own limit of disk_free") != 1 || strings.Count(text, "blocked") != 2 {
-		t.Errorf("it is to be among the problems once, and so in its row:\n%s", text)
+		t.Errorf("the node must be among the problems once, and in its row:\n%s", text)
 	}
 }
 
@@ -175,7 +175,7 @@ func TestScreen_OfANodeWhosePolicyCannotBeRead(t *testing.T) {
 
 	text := screen(Config{Namespace: "default"}, 120, 50, b).View().Text()
 	if strings.Count(text, words) != 1 || strings.Contains(text, "limit") {
-		t.Errorf("it is to be among the problems once, and for its policy:\n%s", text)
+		t.Errorf("the node must be among the problems once, because of its policy:\n%s", text)
 	}
 }
 
@@ -184,12 +184,12 @@ func TestScreen_OfATask(t *testing.T) {
 	press(m, "/", "r", "e", "p", "o", "r", "t", "enter")
 
 	about := Target{Namespace: "default", Task: "report", Run: "20261121T115900.000Z-cccc"}
-	if got := press(m, "enter"); len(got) != 1 || got[0] != (Tell{about}) {
+	if got := press(m, "enter"); len(got) != 1 || got[0] != (ReadTask{about}) {
 		t.Fatalf("enter asks for %+v", got)
 	}
 
 	code, late := 69, int64(12)
-	told := Told{About: about, Task: client.Task{Next: in(time.Hour)}, Why: task.Answer{Sentence: "The tick of Sat 21 Nov 2026 11:59 UTC ran on n2 and failed with exit code 69."}}
+	told := TaskDetails{About: about, Task: client.Task{Next: in(time.Hour)}, Why: task.Answer{Sentence: "The tick of Sat 21 Nov 2026 11:59 UTC ran on n2 and failed with exit code 69."}}
 	told.Task.Schedule, told.Task.Timezone, told.Task.Action = task.Schedules{"0 9 * * MON-FRI"}, "Europe/Berlin", task.Action{Process: &task.Process{Command: []string{"report", "--all"}}}
 	told.Task.Description = "Sends the numbers of the day to everybody who wants to have them, and to some who do not"
 	for i := range 20 {
@@ -206,7 +206,7 @@ func TestScreen_OfATask(t *testing.T) {
 		t.Errorf("w asks for %+v", got)
 	}
 
-	m.Update(Answered{About: about, Why: task.Answer{Sentence: told.Why.Sentence, Lines: []task.EvidenceLine{{What: "Schedule", Says: "0 9 * * MON-FRI in Europe/Berlin"}}}})
+	m.Update(RunExplanation{About: about, Why: task.Answer{Sentence: told.Why.Sentence, Lines: []task.EvidenceLine{{What: "Schedule", Says: "0 9 * * MON-FRI in Europe/Berlin"}}}})
 	golden(t, "why-80", m.View())
 
 	if got := press(m, "l"); len(got) != 1 || got[0] != (FollowLogs{about}) {
@@ -214,12 +214,12 @@ func TestScreen_OfATask(t *testing.T) {
 	}
 
 	run := task.Run{ID: about.Run, State: task.Running, Node: "n2"}
-	m.Update(Written{About: about, Run: run, Text: "first line\npart of"})
-	m.Update(Written{About: about, Run: run, Text: " a line\n\x1b[31mred\a\n" + strings.Repeat("long ", 40) + "\n"})
+	m.Update(RunOutput{About: about, Run: run, Text: "first line\npart of"})
+	m.Update(RunOutput{About: about, Run: run, Text: " a line\n\x1b[31mred\a\n" + strings.Repeat("long ", 40) + "\n"})
 	golden(t, "logs-80", m.View())
 
 	for i := range 100 {
-		m.Update(Written{About: about, Run: run, Text: fmt.Sprintln("line", i)})
+		m.Update(RunOutput{About: about, Run: run, Text: fmt.Sprintln("line", i)})
 	}
 
 	if text := m.View().Text(); !strings.Contains(text, "line 99") {
@@ -227,7 +227,7 @@ func TestScreen_OfATask(t *testing.T) {
 	}
 
 	press(m, "g")
-	m.Update(Written{About: about, Run: run, Text: "more\n"})
+	m.Update(RunOutput{About: about, Run: run, Text: "more\n"})
 
 	if text := m.View().Text(); !strings.Contains(text, "first line\n part of a line") {
 		t.Errorf("it does not stay:\n%s", text)
@@ -263,11 +263,11 @@ func TestModel_ChangesNothingWithoutAYes(t *testing.T) {
 			want = Resume{about}
 		}
 
-		if got := press(m, "p", "y"); len(got) != 1 || got[0] != (Tell{about}) {
+		if got := press(m, "p", "y"); len(got) != 1 || got[0] != (ReadTask{about}) {
 			t.Errorf("before it is known whether the task is paused: %+v", got)
 		}
 
-		told := Told{About: about}
+		told := TaskDetails{About: about}
 		told.Task.Paused = paused
 		m.Update(told)
 
@@ -276,19 +276,19 @@ func TestModel_ChangesNothingWithoutAYes(t *testing.T) {
 		}
 	}
 
-	if got := m.Update(Done{Words: "could not pause report", Err: errors.New("conflict")}); len(got) != 1 || got[0] != (Refresh{}) {
+	if got := m.Update(ActionResult{Words: "could not pause report", Err: errors.New("conflict")}); len(got) != 1 || got[0] != (Refresh{}) {
 		t.Errorf("after a change: %+v", got)
 	}
 
 	if text := m.View().Text(); !strings.Contains(text, "could not pause report: conflict") {
-		t.Errorf("what became of it is not said:\n%s", text)
+		t.Errorf("the result is not shown:\n%s", text)
 	}
 }
 
 func TestModel_KeepsTheLastPictureWhileTheServerIsAway(t *testing.T) {
 	m := New(Config{})
 	m.Update(Clock(noon))
-	m.Update(Boarded{Err: errors.New("cannot reach it"), Server: "http://a"})
+	m.Update(BoardUpdate{Err: errors.New("cannot reach it"), Server: "http://a"})
 
 	if text := m.View().Text(); !strings.Contains(text, "cannot reach it") {
 		t.Errorf("before the first board:\n%s", text)
@@ -296,10 +296,10 @@ func TestModel_KeepsTheLastPictureWhileTheServerIsAway(t *testing.T) {
 
 	m = screen(Config{Namespace: "default"}, 80, 24, busy())
 	m.Update(Clock(noon.Add(time.Second)))
-	m.Update(Boarded{Err: errors.New("cannot reach http://10.0.0.1:7070"), Server: "http://a"})
+	m.Update(BoardUpdate{Err: errors.New("cannot reach http://10.0.0.1:7070"), Server: "http://a"})
 	m.Update(Clock(noon.Add(31 * time.Second)))
 	golden(t, "away-80", m.View())
-	m.Update(Boarded{Board: busy(), Server: "http://b"})
+	m.Update(BoardUpdate{Board: busy(), Server: "http://b"})
 
 	if text := m.View().Text(); strings.Contains(text, "this is how it was") {
 		t.Errorf("it is back:\n%s", text)
@@ -311,14 +311,14 @@ func TestModel_MissesNodesThatLeft(t *testing.T) {
 	b := busy()
 	b.Nodes = b.Nodes[:3]
 	m.Update(Clock(noon.Add(time.Second)))
-	m.Update(Boarded{Board: b})
+	m.Update(BoardUpdate{Board: b})
 	m.Update(Clock(noon.Add(13 * time.Second)))
 
 	if text := m.View().Text(); !strings.Contains(text, "left") || !strings.Contains(text, "12s  the node has left") {
 		t.Errorf("nodes left:\n%s", text)
 	}
 
-	m.Update(Boarded{Board: busy()})
+	m.Update(BoardUpdate{Board: busy()})
 
 	if text := m.View().Text(); strings.Contains(text, "has left") {
 		t.Errorf("they are back:\n%s", text)
@@ -335,7 +335,7 @@ func TestModel_TheCursorStaysOnItsRow(t *testing.T) {
 
 	b := busy()
 	b.Next = b.Next[2:]
-	m.Update(Boarded{Board: b})
+	m.Update(BoardUpdate{Board: b})
 
 	if got := m.selectedTarget().Task; got != "sync-003" {
 		t.Errorf("it went to %s", got)
@@ -343,14 +343,14 @@ func TestModel_TheCursorStaysOnItsRow(t *testing.T) {
 
 	press(m, "g")
 	b.Next = b.Next[1:]
-	m.Update(Boarded{Board: b})
+	m.Update(BoardUpdate{Board: b})
 
 	if got := m.selectedTarget().Task; got != b.Next[0].Task {
 		t.Errorf("at the top it went to %s", got)
 	}
 
 	b.Next = nil
-	m.Update(Boarded{Board: b})
+	m.Update(BoardUpdate{Board: b})
 
 	if got := press(m, "enter", "t", "p", "l", "w"); len(got) != 0 {
 		t.Errorf("on nothing: %+v", got)
@@ -388,7 +388,7 @@ func TestModel_FitsEverySize(t *testing.T) {
 
 				check("at first")
 				m.Update(Clock(noon))
-				m.Update(Boarded{Board: busy()})
+				m.Update(BoardUpdate{Board: busy()})
 				check("with a board")
 
 				for _, k := range keys {
@@ -396,9 +396,9 @@ func TestModel_FitsEverySize(t *testing.T) {
 					check("after " + k)
 
 					if v := m.view; v != nil {
-						m.Update(Told{About: v.about, Runs: []task.Run{{State: task.Succeeded}}})
-						m.Update(Answered{About: v.about, Why: task.Answer{Sentence: "It ran – at once."}})
-						m.Update(Written{About: v.about, Text: "wide: 漢字漢字漢字\n"})
+						m.Update(TaskDetails{About: v.about, Runs: []task.Run{{State: task.Succeeded}}})
+						m.Update(RunExplanation{About: v.about, Why: task.Answer{Sentence: "It ran – at once."}})
+						m.Update(RunOutput{About: v.about, Text: "wide: 漢字漢字漢字\n"})
 
 						if !ascii {
 							check("answered after " + k)
@@ -406,7 +406,7 @@ func TestModel_FitsEverySize(t *testing.T) {
 					}
 				}
 
-				m.Update(Boarded{Err: errors.New("away")})
+				m.Update(BoardUpdate{Err: errors.New("away")})
 				check("away")
 			}
 		}

@@ -120,7 +120,7 @@ func (p *Program) pollBoard(ctx context.Context) {
 }
 
 // readBoard requests the board once. If the server is unavailable, the next call uses another server.
-func (p *Program) readBoard(ctx context.Context) Boarded {
+func (p *Program) readBoard(ctx context.Context) BoardUpdate {
 	ctx, cancel := context.WithTimeout(ctx, answerWithin)
 	defer cancel()
 
@@ -131,7 +131,7 @@ func (p *Program) readBoard(ctx context.Context) Boarded {
 		if errors.Is(err, task.ErrUnavailable) {
 			p.turnFrom(c)
 		}
-		return Boarded{Err: err, Server: c.Server()}
+		return BoardUpdate{Err: err, Server: c.Server()}
 	}
 
 	var known []string
@@ -145,7 +145,7 @@ func (p *Program) readBoard(ctx context.Context) Boarded {
 	p.known = known
 	p.mu.Unlock()
 
-	return Boarded{Board: b, Server: c.Server()}
+	return BoardUpdate{Board: b, Server: c.Server()}
 }
 
 // currentClient returns the client of the current server.
@@ -194,13 +194,13 @@ func (p *Program) runCommand(ctx context.Context, command Command) {
 	switch command := command.(type) {
 	case Refresh:
 		p.refresh.Send()
-	case Tell:
+	case ReadTask:
 		ask(func(ctx context.Context) Message { return readTask(ctx, c, command.About) })
 
 	case AskWhy:
 		ask(func(ctx context.Context) Message {
 			a, err := askWhy(ctx, c, command.About)
-			return Answered{command.About, a, err}
+			return RunExplanation{command.About, a, err}
 		})
 
 	case FollowLogs:
@@ -232,16 +232,16 @@ func (p *Program) runCommand(ctx context.Context, command Command) {
 }
 
 // doneMessage returns the message about the result of a change.
-func doneMessage(well, badly string, err error) Done {
+func doneMessage(well, badly string, err error) ActionResult {
 	if err != nil {
-		return Done{badly, err}
+		return ActionResult{badly, err}
 	}
-	return Done{well, nil}
+	return ActionResult{well, nil}
 }
 
 // readTask reads the details of a task.
-func readTask(ctx context.Context, c *client.Client, about Target) Told {
-	told := Told{About: about}
+func readTask(ctx context.Context, c *client.Client, about Target) TaskDetails {
+	told := TaskDetails{About: about}
 	if told.Task, told.Err = c.Tasks.Get(ctx, about.Namespace, about.Task); told.Err != nil {
 		return told
 	}
@@ -306,11 +306,11 @@ const mostAtOnce = 1 << 20
 
 // readMore reads new output. It reads the run's state first, so that everything that the run printed before it
 // ended is read.
-func (r *reader) readMore(ctx context.Context, c *client.Client) Written {
+func (r *reader) readMore(ctx context.Context, c *client.Client) RunOutput {
 	ctx, cancel := context.WithTimeout(ctx, answerWithin)
 	defer cancel()
 
-	w := Written{About: r.about}
+	w := RunOutput{About: r.about}
 	if w.Run, w.Err = r.findRun(ctx, c); w.Err != nil {
 		return w
 	}

@@ -154,7 +154,7 @@ func (m *Model) problemRows() (rows []row) {
 			how += fmt.Sprintf(" · %s in a row", formatNumber(f.InARow))
 		}
 
-		add(Red, stateFaces[f.State].sign, withSpaces(string(f.State)), m.taskName(f.Namespace, f.Task), m.formatSince(f.EndedAt), how, ofTask(f.Namespace, f.Task, f.Run))
+		add(Red, stateSymbols[f.State].sign, withSpaces(string(f.State)), m.taskName(f.Namespace, f.Task), m.formatSince(f.EndedAt), how, ofTask(f.Namespace, f.Task, f.Run))
 	}
 
 	m.addRestRow(&rows, b.FailingCount-len(b.Failing), "failing")
@@ -173,9 +173,9 @@ func (m *Model) problemRows() (rows []row) {
 }
 
 // addRestRow adds a row with the number of items that the board does not list.
-func (m *Model) addRestRow(rows *[]row, n int, what string) {
+func (m *Model) addRestRow(rows *[]row, n int, unit string) {
 	if n > 0 {
-		*rows = append(*rows, row{key: "rest " + what, style: Dim, cells: []string{"", "", m.toPrintable(fmt.Sprintf("… and %s more %s", formatNumber(n), what)), "", ""}})
+		*rows = append(*rows, row{key: "rest " + unit, style: Dim, cells: []string{"", "", m.toPrintable(fmt.Sprintf("… and %s more %s", formatNumber(n), unit)), "", ""}})
 	}
 }
 

@@ -2,7 +2,7 @@ package top
 
 // Once draws a board as a report for output without a screen: everything that it lists, one pane after another.
 // wide is the width in columns; 0 means that nothing is cut.
-func (m *Model) Once(b Boarded, wide int) Picture {
+func (m *Model) Once(b BoardUpdate, wide int) Picture {
 	m.now, m.width = b.Board.At.Time, wide
 	m.applyBoard(b)
 

@@ -25,8 +25,8 @@ type view struct {
 	top   int       // the first visible line
 	tail  bool      // stay at the end when lines are added
 
-	told    *Told
-	answer  *Answered
+	details *TaskDetails
+	answer  *RunExplanation
 	run     task.Run // the run whose output is shown
 	written []string
 	cut     bool // the beginning was dropped
@@ -42,17 +42,17 @@ const mostWritten = 5000
 // applyMessage processes an answer, if it belongs to this view.
 func (v *view) applyMessage(m *Model, msg Message) {
 	switch msg := msg.(type) {
-	case Told:
+	case TaskDetails:
 		if v.kind == viewDetails && v.about == msg.About {
 			if v.err = msg.Err; msg.Err == nil {
-				v.told = &msg
+				v.details = &msg
 			}
 		}
-	case Answered:
+	case RunExplanation:
 		if v.kind == why && v.about == msg.About {
 			v.answer, v.err = &msg, msg.Err
 		}
-	case Written:
+	case RunOutput:
 		if v.kind == logs && v.about == msg.About {
 			v.addOutput(msg)
 		}
@@ -60,7 +60,7 @@ func (v *view) applyMessage(m *Model, msg Message) {
 }
 
 // addOutput adds output of a run.
-func (v *view) addOutput(w Written) {
+func (v *view) addOutput(w RunOutput) {
 	v.err = w.Err
 
 	if w.Err != nil {
@@ -82,7 +82,7 @@ func (v *view) addOutput(w Written) {
 }
 
 // taskIsPaused reports whether the task of the view is paused.
-func (v *view) taskIsPaused() bool { return v.told != nil && v.told.Task.Paused }
+func (v *view) taskIsPaused() bool { return v.details != nil && v.details.Task.Paused }
 
 // scrollByKey scrolls. It returns false if the key does not scroll.
 func (v *view) scrollByKey(k string, page int) bool {
@@ -173,14 +173,14 @@ func (v *view) titleAndText(m *Model) (Line, Picture) {
 		return v.logText(m, name)
 	}
 
-	if v.told == nil {
+	if v.details == nil {
 		if v.err != nil {
 			return Line{{name, Bold}}, nil
 		}
 		return Line{{name, Bold}}, m.drawQuestion()
 	}
 
-	return Line{{name, Bold}}, m.taskText(v.told)
+	return Line{{name, Bold}}, m.taskText(v.details)
 }
 
 // drawQuestion draws the placeholder for an answer that has not arrived.
@@ -190,7 +190,7 @@ func (m *Model) drawQuestion() Picture { return Picture{{{" " + m.toPrintable("â
 func (v *view) logText(m *Model, name string) (Line, Picture) {
 	title := Line{{"logs " + name, Bold}}
 	if v.run.ID != "" {
-		f := stateFaces[v.run.State]
+		f := stateSymbols[v.run.State]
 		title = append(title, Span{m.toPrintable("  " + v.run.ID + "  " + f.sign + " " + formatResult(v.run.State, v.run.Reason, v.run.ExitCode)), Plain})
 		if v.run.Node != "" {
 			title = append(title, Span{" on " + stripControls(v.run.Node), Plain})

@@ -13,14 +13,14 @@ import (
 // the tick was decided, and a missing record, which is a violation of G4.
 func (f *Facts) explainMissingOutcome(g *finding, all []version) {
 	cut := cutOff(all, g.version, g.tick)
-	trimmed, how := f.mayBeTrimmed(all, g)
+	trimmed, reason := f.mayBeTrimmed(all, g)
 	switch {
 	case !f.CutAt.IsZero() && g.tick.After(f.CutAt):
 		g.verdict = task.VerdictForgotten
 		g.unknown = append(g.unknown, "the outcome was not read: ask for a shorter range")
 	case trimmed:
 		g.verdict = task.VerdictForgotten
-		g.unknown = append(g.unknown, "the outcome: "+how)
+		g.unknown = append(g.unknown, "the outcome: "+reason)
 	case cut != nil:
 		g.verdict, g.cut = task.VerdictOvertaken, cut
 	case f.pausedSoon(g):
@@ -111,6 +111,11 @@ func (f *Facts) explainFutureTick(g *finding, all []version) {
 
 	if e.Shadow {
 		g.verdict, g.reason = task.VerdictShadow, task.ReasonShadow
+		return
+	}
+
+	if f.forbidden() != "" {
+		g.verdict, g.reason = task.VerdictForbidden, task.ReasonNamespace
 		return
 	}
 

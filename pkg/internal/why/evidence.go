@@ -226,8 +226,8 @@ func (w *answerer) addCircumstances(add func(string, string, ...any), a *task.An
 			names := w.eligibleNodes()
 			if !w.Entry.Target.Enough(len(names)) {
 				add("Nodes", "%s; present: %s", w.noNodeWords(), w.nodeWords())
-			} else if w.Entry.Target.Selector != "" {
-				add("Nodes", "%s match %s now", strings.Join(firstNames(names), ", "), task.Quote(w.Entry.Target.Selector))
+			} else if selectors := w.selectorWords(); selectors != "" {
+				add("Nodes", "%s match %s now", strings.Join(firstNames(names), ", "), selectors)
 			}
 		}
 	}

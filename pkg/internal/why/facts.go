@@ -4,6 +4,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/carillonhq/carillon/pkg/internal/access"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -30,7 +31,8 @@ type Facts struct {
 
 	Owner     *Owner // nil: the shard has never had an owner
 	Watermark *Watermark
-	Nodes     []task.Node
+	Nodes     []task.Node     // with the labels that count
+	Limits    *task.Namespace // the record of the task's namespace; nil: there is none
 	Freezes   *task.Freezes
 
 	Now      time.Time
@@ -154,9 +156,35 @@ func (f *Facts) nodeNamed(name string) *task.Node {
 	return &f.Nodes[i]
 }
 
-// eligibleNodes returns the names of the nodes that accept runs now and match the task's target.
+// eligibleNodes returns the names of the nodes that accept runs now and match the task's target and the node selector of
+// its namespace.
 func (f *Facts) eligibleNodes() []string {
-	return f.Entry.Target.Takers(f.Nodes, f.Entry.Action.NeedsKey())
+	return f.target().Takers(f.Nodes, f.Entry.Action.NeedsKey())
+}
+
+// target returns the task's target, with the node selector of its namespace.
+func (f *Facts) target() task.Target {
+	t := f.Entry.Target
+	t.Selector = access.JoinSelector(f.Limits, t.Selector)
+
+	return t
+}
+
+// forbidden returns what of the task its namespace does not allow, for people; "" if it allows the task.
+func (f *Facts) forbidden() string {
+	if f.Limits == nil {
+		return "there is no namespace " + f.Namespace + " any more"
+	}
+
+	if _, err := task.ParseSelector(f.Limits.Nodes); err != nil {
+		return "the node selector of namespace " + f.Namespace + " cannot be read"
+	}
+
+	if what := access.Forbidden(f.Limits, &f.Entry.Action); what != "" {
+		return "namespace " + f.Namespace + " does not allow " + what
+	}
+
+	return ""
 }
 
 // hasEnoughNodes reports whether enough nodes are available for a waiting run. A retry needs only one node,

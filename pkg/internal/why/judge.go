@@ -18,7 +18,7 @@ type finding struct {
 	run     *task.Run
 	pause   *task.Pause
 	freeze  *task.Freeze
-	cut     *version // the change because of which the tick was never decided
+	cut     *version // the change that caused the tick never to be decided
 	unknown []string // what is not on record any more
 	detail  string   // additional text for the sentence
 }
@@ -142,7 +142,7 @@ func (f *Facts) applyNoVersion(g *finding, all []version) {
 	}
 }
 
-// pauseAt returns the pause because of which a tick does not exist, or nil if none is on record. It uses the
+// pauseAt returns the pause that prevents a tick, or nil if none is on record. It uses the
 // entry's record of pauses first, and the paused versions of the task otherwise.
 func (f *Facts) pauseAt(all []version, tick time.Time) *task.Pause {
 	if f.Entry != nil && f.Entry.Own != nil {

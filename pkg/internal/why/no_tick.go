@@ -24,9 +24,9 @@ func (w *answerer) noTick(at time.Time) task.Answer {
 		return w.answerNoVersion(at, nil)
 	}
 
-	there := "there was no tick on " + w.formatTime(at)
+	prefix := "there was no tick on " + w.formatTime(at)
 	if at.After(w.Now) {
-		there = "there will be no tick on " + w.formatTime(at)
+		prefix = "there will be no tick on " + w.formatTime(at)
 	}
 
 	// A schedule that counts from the end of runs has no ticks in advance, and past ones can be derived only
@@ -35,21 +35,21 @@ func (w *answerer) noTick(at time.Time) task.Answer {
 	switch {
 	case !v.Start.IsZero() && at.Before(v.Start.Time):
 		g.verdict = task.VerdictOutside
-		there += fmt.Sprintf(": the task has no ticks before its start, %s", w.formatTime(v.Start.Time))
+		prefix += fmt.Sprintf(": the task has no ticks before its start, %s", w.formatTime(v.Start.Time))
 	case !v.End.IsZero() && at.After(v.End.Time):
 		g.verdict = task.VerdictOutside
-		there += fmt.Sprintf(": the task has no ticks after its end, %s", w.formatTime(v.End.Time))
+		prefix += fmt.Sprintf(": the task has no ticks after its end, %s", w.formatTime(v.End.Time))
 	case v.isManual():
-		there += ": the schedule is @manual, so the task runs only when it is triggered"
+		prefix += ": the schedule is @manual, so the task runs only when it is triggered"
 	case afterRuns && at.After(w.Now):
 		g.verdict = task.VerdictDepends
-		there = fmt.Sprintf("whether there is a tick on %s depends on when the runs before it end: each tick comes %s after the previous run ends", w.formatTime(at), task.Duration(period))
+		prefix = fmt.Sprintf("whether there is a tick on %s depends on when the runs before it end: each tick comes %s after the previous run ends", w.formatTime(at), task.Duration(period))
 	case afterRuns && w.endedAfter(at) >= int64(v.History.Keep):
 		g.verdict = task.VerdictForgotten
 		g.unknown = append(g.unknown, "the runs of that time, whose ends determined the ticks")
-		there = fmt.Sprintf("whether there was a tick on %s is no longer on record: each tick came %s after the previous run ended", w.formatTime(at), task.Duration(period))
+		prefix = fmt.Sprintf("whether there was a tick on %s is no longer on record: each tick came %s after the previous run ended", w.formatTime(at), task.Duration(period))
 	case afterRuns:
-		there += fmt.Sprintf(": each tick comes %s after the previous run ends", task.Duration(period))
+		prefix += fmt.Sprintf(": each tick comes %s after the previous run ends", task.Duration(period))
 	}
 
 	a := w.tickAnswer(g)
@@ -63,10 +63,10 @@ func (w *answerer) noTick(at time.Time) task.Answer {
 	}
 
 	if g.verdict == task.VerdictNoTick && !v.isManual() && !afterRuns {
-		there += fmt.Sprintf(": the schedule is %s%s", joinExpressions(v.Schedule), w.nearestTicks(&a))
+		prefix += fmt.Sprintf(": the schedule is %s%s", joinExpressions(v.Schedule), w.nearestTicks(&a))
 	}
 
-	a.Sentence = makeSentence("%s", there)
+	a.Sentence = makeSentence("%s", prefix)
 	if p := w.pauseAt(w.all, at); p != nil {
 		a.Pause = p
 		a.Lines = append(a.Lines, task.EvidenceLine{What: "Paused", Says: w.pauseWords(w.speaker, p)})

@@ -9,34 +9,34 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// outcomeSays returns the sentence about a tick or a manual run that has a record.
-func (f *Facts) outcomeSays(s speaker, g finding) string {
+// describeOutcome returns the sentence about a tick or a manual run that has a record.
+func (f *Facts) describeOutcome(s speaker, g finding) string {
 	r := g.run
 	if r == nil {
 		return ""
 	}
 
-	what := "the tick of " + s.formatTime(g.tick)
+	subject := "the tick of " + s.formatTime(g.tick)
 	if r.Trigger == task.TriggerManual {
-		what = "the run that was requested on " + s.formatTime(r.ScheduledTime.Time) + byClause(r.CreatedBy)
+		subject = "the run that was requested on " + s.formatTime(r.ScheduledTime.Time) + byClause(r.CreatedBy)
 	}
 
 	switch r.State {
 	case task.Queued:
-		return makeSentence("%s %s: %s", what, f.waitedFor(r), f.waitWords(s, g))
+		return makeSentence("%s %s: %s", subject, f.waitedFor(r), f.waitWords(s, g))
 	case task.Dispatched, task.Running, task.Paused:
-		return makeSentence("%s %s", what, f.activeWords(s, g))
+		return makeSentence("%s %s", subject, f.activeWords(s, g))
 	case task.Skipped:
-		return makeSentence("%s was skipped%s: %s", what, mentionOtherTicks(s, r), f.skipWords(s, g))
+		return makeSentence("%s was skipped%s: %s", subject, mentionOtherTicks(s, r), f.skipWords(s, g))
 	case task.Missed:
-		return makeSentence("%s was missed%s: %s%s", what, mentionOtherTicks(s, r), noSelector(g, reasonWords(r)), f.missWords(s, r))
+		return makeSentence("%s was missed%s: %s%s", subject, mentionOtherTicks(s, r), f.noSelector(g, reasonWords(r)), f.missWords(s, r))
 	}
 
 	if r.StartedAt.IsZero() && r.DispatchedAt.IsZero() && len(r.Attempts) == 0 {
-		return makeSentence("%s did not start: it %s%s", what, endWords(r), f.replacedBy(s, r))
+		return makeSentence("%s did not start: it %s%s", subject, endWords(r), f.replacedBy(s, r))
 	}
 
-	return makeSentence("%s ran%s and %s%s%s", what, f.ranWords(s, g), endWords(r), f.replacedBy(s, r), f.retryWords(r))
+	return makeSentence("%s ran%s and %s%s%s", subject, f.ranWords(s, g), endWords(r), f.replacedBy(s, r), f.retryWords(r))
 }
 
 // mentionOtherTicks returns a clause for a record that covers several ticks.

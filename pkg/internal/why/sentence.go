@@ -2,6 +2,7 @@ package why
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -45,18 +46,20 @@ func (f *Facts) sentenceFor(s speaker, g finding) string {
 		}
 		return makeSentence("%s has an outcome on record, but the record cannot be read", tick)
 	case task.VerdictNoTask:
-		return f.noTaskSays(s, g.tick)
+		return f.describeNoTask(s, g.tick)
 	case task.VerdictWillRun:
 		return makeSentence("it will run: %s is due %s, if nothing changes%s", tick, f.inWords(s, g), f.besideWords(s, g))
 	case task.VerdictFrozen:
 		return makeSentence("it will not run unless something changes: %s is due %s, but %s", tick, f.inWords(s, g), frozenWords(s, g.freeze))
 	case task.VerdictShadow:
 		return makeSentence("it will start nothing: %s is due %s, and will be recorded as skipped, because %s", tick, f.inWords(s, g), reasonClause(g.reason))
+	case task.VerdictForbidden:
+		return makeSentence("it will fail unless something changes: %s is due %s, but %s", tick, f.inWords(s, g), f.forbidden())
 	case task.VerdictNoNode:
 		return makeSentence("it will not start unless something changes: %s is due %s, but %s", tick, f.inWords(s, g), f.noNodeWords())
 	}
 
-	return f.outcomeSays(s, g)
+	return f.describeOutcome(s, g)
 }
 
 // inWords describes when a future tick is due.
@@ -146,12 +149,12 @@ func (f *Facts) noNodeWords() string {
 	text := "no " + node + " is available"
 
 	switch {
-	case n > 0 && target.Selector != "":
-		text = formatCount(int64(n), "available node matches ", "available nodes match ") + task.Quote(target.Selector)
+	case n > 0 && f.selectorWords() != "":
+		text = formatCount(int64(n), "available node matches ", "available nodes match ") + f.selectorWords()
 	case n > 0:
 		text = formatCount(int64(n), "node is available", "nodes are available")
-	case target.Selector != "":
-		text = "no available " + node + " matches " + task.Quote(target.Selector)
+	case f.selectorWords() != "":
+		text = "no available " + node + " matches " + f.selectorWords()
 	}
 
 	text += f.orderWords()
@@ -169,6 +172,20 @@ func (f *Facts) noNodeWords() string {
 	return text + f.passedOverWords()
 }
 
+// selectorWords names the selectors that a node must match: the task's, and its namespace's. It returns "" if any node
+// matches.
+func (f *Facts) selectorWords() string {
+	var words []string
+	if s := f.Entry.Target.Selector; s != "" {
+		words = append(words, task.Quote(s))
+	}
+	if f.Limits != nil && strings.TrimSpace(f.Limits.Nodes) != "" {
+		words = append(words, task.Quote(f.Limits.Nodes)+" of namespace "+f.Namespace)
+	}
+
+	return strings.Join(words, " and ")
+}
+
 // orderWords names the nodes to which strategy `first` restricts the task.
 func (f *Facts) orderWords() string {
 	if f.Entry.Target.Strategy != task.StrategyFirst {
@@ -177,7 +194,8 @@ func (f *Facts) orderWords() string {
 	return " among " + strings.Join(firstNames(f.Entry.Target.Order), ", ")
 }
 
-// passedOverWords names the nodes that would match, but exceed a limit of their own or have no key for secrets.
+// passedOverWords names the nodes that would match, but exceed their own limit, have no key for secrets, or announce a
+// label that they may not have.
 func (f *Facts) passedOverWords() string {
 	var words []string
 	for _, n := range f.Nodes {
@@ -191,8 +209,18 @@ func (f *Facts) passedOverWords() string {
 		}
 
 		n.Blocked = nil
-		if len(because) > 0 && len(f.Entry.Target.Takers([]task.Node{n}, false)) > 0 {
+		switch isMatch := func() bool { return len(f.target().Takers([]task.Node{n}, false)) > 0 }; {
+		case len(because) > 0 && isMatch():
 			words = append(words, fmt.Sprintf("%s accepts no runs: %s", n.Name, strings.Join(because, "; ")))
+		case len(because) == 0 && len(n.IgnoredLabels) > 0:
+			n.Labels = maps.Clone(n.Labels)
+			if n.Labels == nil {
+				n.Labels = map[string]string{}
+			}
+			maps.Copy(n.Labels, n.IgnoredLabels)
+			if isMatch() {
+				words = append(words, fmt.Sprintf("labels of %s do not count, because its limit does not allow them: %s", n.Name, labelWords(n.IgnoredLabels)))
+			}
 		}
 	}
 
@@ -201,6 +229,16 @@ func (f *Facts) passedOverWords() string {
 	}
 
 	return " (" + strings.Join(firstNames(words), "; ") + ")"
+}
+
+// labelWords lists labels.
+func labelWords(labels map[string]string) string {
+	var words []string
+	for _, k := range slices.Sorted(maps.Keys(labels)) {
+		words = append(words, k+"="+labels[k])
+	}
+
+	return strings.Join(words, ", ")
 }
 
 // frozenWhat names the scope of a freeze.
@@ -255,8 +293,8 @@ func (f *Facts) cutWords(s speaker, g finding) string {
 	return fmt.Sprintf("%s (version %d) on %s%s; undecided ticks before that were dropped", what, g.cut.Generation, s.formatTime(g.cut.startTime()), byClause(g.cut.UpdatedBy))
 }
 
-// noTaskSays returns the sentence for a time at which the task did not exist.
-func (f *Facts) noTaskSays(s speaker, at time.Time) string {
+// describeNoTask returns the sentence for a time at which the task did not exist.
+func (f *Facts) describeNoTask(s speaker, at time.Time) string {
 	name := "task " + f.Namespace + "/" + f.Name
 	d := f.Deleted
 	switch {

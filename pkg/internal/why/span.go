@@ -41,7 +41,7 @@ func (w *answerer) answerRange(from, to *Moment) task.Answer {
 	}
 
 	for i := range a.Stretches {
-		a.Stretches[i].Sentence = w.stretchSays(&a.Stretches[i])
+		a.Stretches[i].Sentence = w.describeStretch(&a.Stretches[i])
 	}
 
 	if m, ok := w.manualRuns(start, end); ok {
@@ -53,7 +53,7 @@ func (w *answerer) answerRange(from, to *Moment) task.Answer {
 		between = fmt.Sprintf("from %s until %s", w.formatTime(start), w.formatTime(end.Add(tickPrecision)))
 	}
 
-	a.Sentence = w.spanSays(&a, start, between, ticks)
+	a.Sentence = w.describeRange(&a, start, between, ticks)
 	if n := len(a.Stretches); n > mostStretches {
 		a.Unknown = append(a.Unknown, fmt.Sprintf("%d more groups of ticks: ask for a shorter range", n-mostStretches))
 		a.Stretches = a.Stretches[:mostStretches]
@@ -214,8 +214,8 @@ func (w *answerer) manualRuns(start, end time.Time) (task.Stretch, bool) {
 	return m, m.Count > 0
 }
 
-// stretchSays returns the sentence about a line of an answer.
-func (w *answerer) stretchSays(s *task.Stretch) string {
+// describeStretch returns the sentence about a line of an answer.
+func (w *answerer) describeStretch(s *task.Stretch) string {
 	text := "the tick of " + w.formatTime(s.First.Time)
 	if s.Count > 1 {
 		text = fmt.Sprintf("%d ticks from %s to %s", s.Count, w.formatTime(s.First.Time), w.formatTime(s.Last.Time))
@@ -263,6 +263,8 @@ func verdictWords(v task.Verdict, n int64) string {
 		return "will be skipped if the freeze is still in effect"
 	case task.VerdictShadow:
 		return "will be recorded but start nothing"
+	case task.VerdictForbidden:
+		return "will fail if nothing changes"
 	case task.VerdictNoNode:
 		return "will find no matching node, or too few, if nothing changes"
 	}
@@ -270,8 +272,8 @@ func verdictWords(v task.Verdict, n int64) string {
 	return is + " " + string(v)
 }
 
-// spanSays returns the sentence about a range: the number of ticks for each verdict.
-func (w *answerer) spanSays(a *task.Answer, start time.Time, between string, ticks int64) string {
+// describeRange returns the sentence about a range: the number of ticks for each verdict.
+func (w *answerer) describeRange(a *task.Answer, start time.Time, between string, ticks int64) string {
 	switch {
 	case w.Task == nil:
 		g := finding{tick: start, due: start}

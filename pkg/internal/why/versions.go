@@ -91,7 +91,7 @@ func inForce(all []version, at time.Time) *version {
 	return nil
 }
 
-// cutOff returns the version because of which a tick was never decided although it was due: the first later
+// cutOff returns the version that caused a tick never to be decided although it was due: the first later
 // version with other ticks or another pause state. It returns nil if there is none.
 func cutOff(all []version, v *version, tick time.Time) *version {
 	old := v

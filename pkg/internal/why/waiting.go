@@ -21,9 +21,10 @@ func (f *Facts) waitedFor(r *task.Run) string {
 	return "has been waiting for " + formatSpan(f.Now.Sub(since))
 }
 
-// noSelector replaces the explanation "no node matches" for a task without a selector.
-func noSelector(g finding, text string) string {
-	if g.run.Reason == task.ReasonNoNode && g.version != nil && g.version.Target.Selector == "" {
+// noSelector replaces the explanation "no node matches" for a task without a selector, in a namespace without one.
+func (f *Facts) noSelector(g finding, text string) string {
+	hasSelector := f.Limits != nil && f.Limits.Nodes != ""
+	if g.run.Reason == task.ReasonNoNode && g.version != nil && g.version.Target.Selector == "" && !hasSelector {
 		return "no node was available"
 	}
 	return text
@@ -38,15 +39,15 @@ func mayTurn(reason string) bool {
 // waitWords explains why a run is waiting. The reason in its record comes first, then what else delays it now.
 func (f *Facts) waitWords(s speaker, g finding) string {
 	r := g.run
-	text := noSelector(g, reasonWords(r))
+	text := f.noSelector(g, reasonWords(r))
 	noNode := f.Entry != nil && mayTurn(r.Reason) && !r.NotBefore.After(f.Now) && !f.hasEnoughNodes(r)
 	if noNode || r.Reason == task.ReasonCount && f.Entry != nil && !f.hasEnoughNodes(r) {
 		text = f.noNodeWords()
 	}
 
 	if r.Reason == task.ReasonNoNode && f.Entry != nil {
-		if f.Entry.Target.Selector != "" {
-			text += " (" + task.Quote(f.Entry.Target.Selector) + ")"
+		if words := f.selectorWords(); words != "" {
+			text += " (" + words + ")"
 		}
 
 		if len(f.eligibleNodes()) > 0 {

@@ -34,6 +34,7 @@ func nightly() *world {
 		Owner:     &why.Owner{Node: "n1", Since: at("06:00:00"), Previous: []task.Assignment{{Node: "n2", Since: task.At(at("00:00:00"))}}},
 		Watermark: &why.Watermark{Time: at("12:00:00"), All: true},
 		Nodes:     []task.Node{node("n1"), node("n2")},
+		Limits:    &task.Namespace{Name: "default", RunAs: []string{"*"}, Groups: []string{"*"}, Shell: true, EnvFiles: []string{"*"}},
 		Now:       at("12:00:00"), Revision: 99,
 	}}
 }
@@ -262,6 +263,30 @@ var stories = []story{
 			r.Attempts = []task.Attempt{{Attempt: 1, State: task.Failed, ExitCode: code(1), Node: "n2"}}
 		})
 	}, "11:30", task.VerdictRunning, []string{"where attempt 1 had failed, because no other matching node had a free slot"}},
+
+	{"its namespace forbids it", func() *world {
+		w := timed(func(s *task.Spec) { s.Action = task.Action{Process: &task.Process{Shell: "true"}} })
+		w.Limits.Shell = false
+		return w
+	}, "13:30", task.VerdictForbidden, []string{"It will fail unless something changes: the tick of Tue 10 Mar 2026 13:30 UTC is due in 1h 30m, but namespace default does not allow shell actions."}},
+	{"its namespace is gone", func() *world {
+		w := nightly()
+		w.Limits = nil
+		return w
+	}, "13:30", task.VerdictForbidden, []string{"but there is no namespace default any more."}},
+	{"no node of its namespace", func() *world {
+		w := timed(func(s *task.Spec) { s.Target.Selector = "zone = a" })
+		w.Limits.Nodes = "team = vault"
+		w.Nodes[0].Labels["zone"] = "a"
+		w.Nodes[1].Labels["zone"] = "a"
+		w.Nodes[1].IgnoredLabels = map[string]string{"team": "vault"}
+		return w
+	}, "13:30", task.VerdictNoNode, []string{`but no available node matches "zone = a" and "team = vault" of namespace default (labels of n2 do not count, because its limit does not allow them: team=vault).`}},
+	{"waiting for a node of its namespace", func() *world {
+		w := nightly().run("11:30:00", task.Queued, func(r *task.Run) { r.Reason = task.ReasonNoNode })
+		w.Limits.Nodes = "team = vault"
+		return w
+	}, "11:30", task.VerdictWaiting, []string{`has been waiting for 30m: no available node matches its selector ("team = vault" of namespace default)`}},
 
 	{"no tick", func() *world { return nightly().all() }, "02:31", task.VerdictNoTick,
 		[]string{"There was no tick on Tue 10 Mar 2026 02:31 UTC: the schedule is 30 * * * *; the previous tick was Tue 10 Mar 2026 02:30 UTC, the next was Tue 10 Mar 2026 03:30 UTC."}},

@@ -140,7 +140,7 @@ func TestTxn_NestedComparesSeeTheStateBefore(t *testing.T) {
 		put(t, c, "c", "3")
 
 		if resp, err := c.Txn(t.Context()).If(older).Then(clientv3.OpPut("d", "4")).Commit(); err != nil || resp.Succeeded {
-			t.Errorf("a range of which one key is newer: %v, %v", resp, err)
+			t.Errorf("a range with one newer key: %v, %v", resp, err)
 		}
 	})
 }
@@ -351,7 +351,7 @@ func TestWatch_Progress(t *testing.T) {
 		}
 
 		if r := next(t, a); !heard || !r.IsProgressNotify() {
-			t.Errorf("both watches of a stream hear of progress: %t, %+v", heard, r)
+			t.Errorf("both watches of a stream get progress notifications: %t, %+v", heard, r)
 		}
 
 		// A watch in the future suppresses the progress notifications of its stream.
@@ -377,7 +377,7 @@ func TestWatch_Progress(t *testing.T) {
 		}
 
 		if len(elsewhere) > 0 {
-			t.Errorf("another stream hears: %+v", <-elsewhere)
+			t.Errorf("another stream receives %+v", <-elsewhere)
 		}
 	})
 }

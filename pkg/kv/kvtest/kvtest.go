@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/carillonhq/carillon/pkg/kv"
+	"github.com/carillonhq/carillon/pkg/kv/embedded"
 )
 
 // startTimeout is long because many tests run at once. A start usually takes 50 ms.
@@ -18,7 +19,7 @@ const startTimeout = 2 * time.Minute
 type Server struct {
 	t      testing.TB
 	dir    string
-	server *kv.Server
+	server *embedded.Server
 	client *kv.Client
 }
 
@@ -82,7 +83,7 @@ func (s *Server) startServer() {
 	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
 	defer cancel()
 
-	server, err := kv.StartServer(ctx, kv.ServerConfig{
+	server, err := embedded.Start(ctx, embedded.Config{
 		Dir: s.dir, Tick: 10 * time.Millisecond, Election: 100 * time.Millisecond, PasswordCost: 4,
 	})
 	if err != nil {

@@ -1,6 +1,6 @@
 // Package board summarizes the shards of a node for carillon top: next ticks, overdue ticks, active,
-// waiting and failing runs. A worker fills in a Summary of its shard from memory, and a Builder combines
-// those of a node.
+// waiting and failing runs. A Collector requests a Summary of each worker, which fills it in from memory
+// (Shard), and a Builder combines those of a node.
 //
 // A list contains only its first items, because a shard may have a million tasks. Each summary shows its
 // shard at a certain time, but not all at the same time. No decision depends on the board. The package

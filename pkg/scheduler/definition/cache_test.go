@@ -43,7 +43,7 @@ func TestCache_OneValueOfATextForAsLongAsItIsUsed(t *testing.T) {
 		}
 
 		if time.Now().After(deadline) {
-			t.Fatalf("%d values that nobody uses are still kept", left)
+			t.Fatalf("%d unused values are still kept", left)
 		}
 	}
 }

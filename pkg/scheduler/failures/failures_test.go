@@ -51,6 +51,6 @@ func TestSet_StopsNotingEndsWhenAllIsRestored(t *testing.T) {
 	s.Restore(&Found{}, nil)
 	s.NoteEnd(taskNamed("default/a"), &store.ShardEvent{Mod: 9, Value: []byte(`{"state":"succeeded"}`)})
 	if s.endedWhileReading != nil {
-		t.Error("it goes on noting ends after the last part")
+		t.Error("ends are still noted after the last page")
 	}
 }

@@ -12,7 +12,7 @@ import (
 )
 
 // New returns the parts that a run has if it begins now, or the reason why it must wait. nodes are the names of the
-// nodes that match, the best first. Parts with a node of their own get it here, once.
+// nodes that match, the best first. Parts with their own node get it here, once.
 func New(target task.Target, nodes []string) (*task.Fan, string) {
 	f := &task.Fan{Count: target.Parts, Stagger: target.Stagger}
 
@@ -48,7 +48,7 @@ func New(target task.Target, nodes []string) (*task.Fan, string) {
 func PartRun(q *taskstate.Waiting, index int, owner string, now time.Time) task.Run {
 	return task.Run{
 		ID: task.PartID(q.ID, index), UID: q.UID, Namespace: q.Namespace, Task: q.Task, Shard: q.Shard, ScheduledTime: q.ScheduledTime,
-		DueAt: q.DueAt, Trigger: task.TriggerPart, Owner: owner, Attempt: 1, CreatedAt: task.At(now), PartCount: q.Fan.Count,
+		DueAt: q.DueAt, Trigger: task.TriggerPart, Owner: owner, Attempt: 1, CreatedAt: task.At(now), FanOut: task.FanOut{PartCount: q.Fan.Count},
 		StatusReport: task.StatusReport{Checkpoint: q.Fan.Checkpoints[index]}, Requests: task.Requests{CreatedBy: q.CreatedBy, EnvNames: q.EnvNames},
 	}
 }
@@ -88,7 +88,7 @@ func NextTurn(q *taskstate.Waiting) task.Time {
 // Missing returns the parts of a run that have no record anywhere: they are not left, not in an inbox, not in the
 // queue, and have not ended. t must have an Activity.
 func Missing(t *taskstate.Task, q *taskstate.Waiting) map[int]bool {
-	// Start with all parts of the run, and remove those of which any record is known.
+	// Start with all parts of the run, and remove those that have a known record.
 	missing := map[int]bool{}
 	for _, i := range q.Fan.Numbers() {
 		missing[i] = true

@@ -45,10 +45,10 @@ func TestNew(t *testing.T) {
 	}
 }
 
-// parent returns a run with parts 0 to 3, of which part 3 is left.
+// parent returns a run with parts 0 to 3. Only part 3 has not been assigned.
 func parent() *taskstate.Waiting {
 	return &taskstate.Waiting{Waiting: task.Waiting{Run: task.Run{
-		ID: task.RunID(tick, "abcd"), ScheduledTime: task.At(tick), DispatchedAt: task.At(tick), Fan: &task.Fan{Count: 4, Need: 3, Left: []int{3}},
+		ID: task.RunID(tick, "abcd"), ScheduledTime: task.At(tick), DispatchedAt: task.At(tick), FanOut: task.FanOut{Fan: &task.Fan{Count: 4, Need: 3, Left: []int{3}}},
 	}}}
 }
 

@@ -1,4 +1,4 @@
-// Package feed follows a shard in a goroutine, and passes its events on in batches, none of which is dropped.
+// Package feed follows a shard in a goroutine, and passes its events on in batches. It drops none of them.
 package feed
 
 import (

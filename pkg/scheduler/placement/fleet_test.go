@@ -92,13 +92,13 @@ func TestFleet_PicksOnlyWhoTakesRunsAndMatches(t *testing.T) {
 	}
 
 	if to := picks(f, 20, "role = web"); len(to) != 0 {
-		t.Errorf("nobody matches: %v", to)
+		t.Errorf("no node matches: %v", to)
 	}
 
 	f.Set(nil)
 
 	if to := picks(f, 20, ""); len(to) != 0 {
-		t.Errorf("nobody is there: %v", to)
+		t.Errorf("no node is present: %v", to)
 	}
 }
 

@@ -16,7 +16,7 @@ import (
 func (h Heap) check(t interface{ Fatalf(string, ...any) }) {
 	for i, s := range h {
 		if int(s.At) != i {
-			t.Fatalf("task %s believes to be at %d, it is at %d", s.FullName(), s.At, i)
+			t.Fatalf("task %s records index %d, but is at %d", s.FullName(), s.At, i)
 		}
 
 		if i > 0 && h.Less(i, (i-1)/2) {

@@ -213,7 +213,7 @@ func (t *Task) MayTrim() bool {
 // task is failing.
 func (e End) Ran() bool { return e.State == task.Succeeded || e.Failed() }
 
-// PausedByFailures adds a pause to the task's latest pauses, of which it keeps task.KeepPauses. A pause
+// PausedByFailures adds a pause to the task's latest pauses. It keeps the last task.KeepPauses of them. A pause
 // with an end that has not been reached ends when the new one begins.
 func PausedByFailures(pauses []task.Pause, failures int, now time.Time) []task.Pause {
 	if n := len(pauses); n > 0 && !pauses[n-1].Over(now) {

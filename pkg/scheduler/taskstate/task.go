@@ -62,7 +62,7 @@ type marks uint8
 
 const (
 	kindMask    marks = 1<<2 - 1
-	lookedMark  marks = 1 << 2
+	listedMark  marks = 1 << 2
 	touchedMark marks = 1 << 3
 )
 
@@ -77,11 +77,11 @@ func (m *marks) set(flag marks, on bool) bool {
 	return true
 }
 
-// Looked reports whether the next plan examines the task.
-func (t *Task) Looked() bool { return t.marks&lookedMark != 0 }
+// IsListed reports whether the next plan examines the task.
+func (t *Task) IsListed() bool { return t.marks&listedMark != 0 }
 
-// SetLooked sets or clears what Looked returns, and reports whether that changes it.
-func (t *Task) SetLooked(on bool) bool { return t.marks.set(lookedMark, on) }
+// SetListed sets or clears what IsListed returns, and reports whether that changes it.
+func (t *Task) SetListed(on bool) bool { return t.marks.set(listedMark, on) }
 
 // SetTouched sets or clears the mark that the task's row is to be written, and reports whether that changes it.
 func (t *Task) SetTouched(on bool) bool { return t.marks.set(touchedMark, on) }

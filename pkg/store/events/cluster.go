@@ -138,22 +138,22 @@ func (t *Translator) clusterEvent(c Change) (task.Event, bool) {
 	}
 
 	before, _ := record.Decode[task.Cluster](c.Before.Value)
-	var said words
-	said.addChange("epoch", fmt.Sprint(before.Epoch), fmt.Sprint(after.Epoch))
-	said.addChange("format", fmt.Sprint(before.InForce()), fmt.Sprint(after.InForce()))
-	said.addChange("format wanted", fmt.Sprint(before.FormatWanted), fmt.Sprint(after.FormatWanted))
-	said.addChange("catch-up rate", fmt.Sprint(before.CatchUp()), fmt.Sprint(after.CatchUp()))
-	said.addChange("lost_after", before.EffectiveLostAfter().String(), after.EffectiveLostAfter().String())
-	said.addChange("id", before.ID, after.ID)
+	var details words
+	details.addChange("epoch", fmt.Sprint(before.Epoch), fmt.Sprint(after.Epoch))
+	details.addChange("format", fmt.Sprint(before.InForce()), fmt.Sprint(after.InForce()))
+	details.addChange("format wanted", fmt.Sprint(before.FormatWanted), fmt.Sprint(after.FormatWanted))
+	details.addChange("catch-up rate", fmt.Sprint(before.CatchUp()), fmt.Sprint(after.CatchUp()))
+	details.addChange("lost_after", before.EffectiveLostAfter().String(), after.EffectiveLostAfter().String())
+	details.addChange("id", before.ID, after.ID)
 
 	if after.ChangedBy != before.ChangedBy || !after.ChangedAt.Equal(before.ChangedAt.Time) {
 		e.Actor, e.Time = after.ChangedBy, after.ChangedAt
 		if after.Change != "" {
-			said = append(said, after.Change)
+			details = append(details, after.Change)
 		}
 	}
 
-	e.Detail = said.String()
+	e.Detail = details.String()
 
 	return e, e.Detail != ""
 }

@@ -227,16 +227,16 @@ func (t *Translator) intoQueue(c *runChange) []task.Event {
 
 // requestWords describes what a user requested for a run.
 func requestWords(r task.Run) string {
-	var said words
+	var details words
 	if r.RetryOf != "" {
-		said = append(said, "again, after "+r.RetryOf)
+		details = append(details, "again, after "+r.RetryOf)
 	}
 
 	if len(r.EnvNames) > 0 {
-		said = append(said, "env "+strings.Join(r.EnvNames, ", "))
+		details = append(details, "env "+strings.Join(r.EnvNames, ", "))
 	}
 
-	return said.String()
+	return details.String()
 }
 
 // attemptWords describes how an attempt ended.

@@ -33,6 +33,12 @@ func (k AccessKeys) Namespaces() string { return k.Access() + "namespaces/" }
 // Namespace is the key of the record of one namespace.
 func (k AccessKeys) Namespace(name string) string { return k.Namespaces() + name }
 
+// NodeLimits is the prefix of the limits of what nodes may announce.
+func (k AccessKeys) NodeLimits() string { return k.Access() + "nodes/" }
+
+// NodeLimit is the key of the limit of one node, or of the nodes with a prefix.
+func (k AccessKeys) NodeLimit(name string) string { return k.NodeLimits() + name }
+
 // Tokens is the prefix of the API's tokens, stored as hashes.
 func (k AccessKeys) Tokens() string { return k.Access() + "tokens/" }
 

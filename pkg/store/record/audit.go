@@ -43,3 +43,59 @@ func (k Keys) DecodeAudit(e *mvccpb.KeyValue) task.AuditRecord {
 
 	return r
 }
+
+// EncodeAudit encodes an audit record. Each write of the API has one, so it is encoded without reflection.
+func EncodeAudit(v *task.AuditRecord) string {
+	return string(encodeWith(func(r *writer) {
+		r.writeString("id", v.ID)
+		r.writeTime("time", v.Time)
+		r.writeString("node", v.Node)
+		r.writeString("subject", v.Subject)
+		r.writeStringIfSet("token", v.Token)
+		r.writeStringIfSet("certificate", v.Certificate)
+		r.writeStringIfSet("address", v.Address)
+		r.writeString("operation", v.Operation)
+
+		if len(v.Objects) > 0 {
+			r.writeName("objects")
+			r.writeAuditObjects(v.Objects)
+		}
+
+		r.writeStringIfSet("reason", v.Reason)
+		r.writeStringIfSet("outcome", v.Outcome)
+		r.writeTrueIfSet("late", v.Late)
+		r.writeInt64IfSet("revision", v.Revision)
+	}))
+}
+
+// writeAuditObjects writes the list of the objects of an audit record.
+func (r *writer) writeAuditObjects(list []task.AuditObject) {
+	r.w.ArrStart()
+
+	for i := range list {
+		if i > 0 {
+			r.w.Comma()
+		}
+
+		o := &list[i]
+		r.w.ObjStart()
+		r.more = false
+		r.writeString("kind", o.Kind)
+		r.writeStringIfSet("namespace", o.Namespace)
+		r.writeStringIfSet("name", o.Name)
+		r.writeStringIfSet("run", o.Run)
+		r.writeString("change", o.Change)
+		r.writeStringIfSet("uid", o.UID)
+		r.writeInt64IfSet("generation", o.Generation)
+		r.writeStringIfSet("hash", o.Hash)
+
+		if len(o.Fields) > 0 {
+			r.writeAny("fields", o.Fields)
+		}
+
+		r.w.ObjEnd()
+	}
+
+	r.w.ArrEnd()
+	r.more = true // the list is a field of the object around it
+}

@@ -11,8 +11,12 @@ import (
 // AuditObjects collects the objects that a transaction changes, each once, for its audit record.
 type AuditObjects struct {
 	list  []task.AuditObject
-	index map[auditIdentity]int // where an object is in list
+	index map[auditIdentity]int // where an object is in list; nil while list is short
 }
+
+// maxUnindexedObjects is how many objects AuditObjects searches one by one. Nearly all transactions change one object, for
+// which a map would cost more than the rest.
+const maxUnindexedObjects = 8
 
 // auditIdentity identifies an object within an audit record.
 type auditIdentity struct{ kind, namespace, name, run string }
@@ -33,12 +37,10 @@ func (a *AuditObjects) Add(keys Keys, key string, value []byte, deleted bool) {
 	if deleted {
 		o.Change = "delete"
 	} else if o.Kind != "run" && o.Kind != "secret" {
-		sum := sha256.Sum256(value)
-		o.Hash = hex.EncodeToString(sum[:8])
+		o.Hash = auditHash(value)
 	}
 
-	id := identityOf(&o)
-	if i, known := a.index[id]; known {
+	if i, known := a.find(&o); known {
 		if !deleted { // a run that leaves one list and enters another has changed
 			a.list[i] = o
 		}
@@ -46,11 +48,40 @@ func (a *AuditObjects) Add(keys Keys, key string, value []byte, deleted bool) {
 		return
 	}
 
-	if a.index == nil {
-		a.index = map[auditIdentity]int{}
-	}
-	a.index[id] = len(a.list)
 	a.list = append(a.list, o)
+	a.indexNewest()
+}
+
+// find returns where an object is in the list.
+func (a *AuditObjects) find(o *task.AuditObject) (i int, known bool) {
+	id := identityOf(o)
+	if a.index != nil {
+		i, known = a.index[id]
+		return i, known
+	}
+
+	for i := range a.list {
+		if identityOf(&a.list[i]) == id {
+			return i, true
+		}
+	}
+
+	return 0, false
+}
+
+// indexNewest adds the last object of the list to the index, or all objects once there are many.
+func (a *AuditObjects) indexNewest() {
+	newest := len(a.list) - 1
+
+	switch {
+	case a.index != nil:
+		a.index[identityOf(&a.list[newest])] = newest
+	case len(a.list) > maxUnindexedObjects:
+		a.index = map[auditIdentity]int{}
+		for i := range a.list {
+			a.index[identityOf(&a.list[i])] = i
+		}
+	}
 }
 
 // List returns the objects in the order in which they were added.
@@ -58,7 +89,7 @@ func (a *AuditObjects) List() []task.AuditObject { return a.list }
 
 // Complete adds to an object what its handler knows of it. It does nothing if the transaction does not put the object.
 func (a *AuditObjects) Complete(known task.AuditObject) {
-	i, ok := a.index[identityOf(&known)]
+	i, ok := a.find(&known)
 	if !ok || a.list[i].Change != "put" {
 		return
 	}
@@ -72,49 +103,61 @@ func (a *AuditObjects) Complete(known task.AuditObject) {
 	}
 }
 
+// auditHash returns the hash of a record in an audit record.
+func auditHash(value []byte) string {
+	var text [16]byte
+	sum := sha256.Sum256(value)
+	hex.Encode(text[:], sum[:len(text)/2])
+
+	return string(text[:])
+}
+
 // auditObject returns which object a key is the main record of.
 func auditObject(keys Keys, key string) (task.AuditObject, bool) {
-	if keys.isEntry(key) { // the most frequent key of a bulk write
+	rest, below := strings.CutPrefix(key, keys.root)
+	if !below {
 		return task.AuditObject{}, false
 	}
-	if ns, name, ok := keys.ParseSpec(key); ok {
-		return task.AuditObject{Kind: "task", Namespace: ns, Name: name}, true
+
+	switch dir, name, _ := strings.Cut(rest, "/"); dir {
+	case "tasks":
+		ns, name, ok := keys.ParseSpec(key)
+		return task.AuditObject{Kind: "task", Namespace: ns, Name: name}, ok
+	case "secrets":
+		ns, name, ok := keys.ParseSecret(key)
+		return task.AuditObject{Kind: "secret", Namespace: ns, Name: name}, ok
+	case "shards":
+		k, ok := keys.ParseShard(key)
+		return task.AuditObject{Kind: "run", Namespace: k.Ref.Namespace, Name: k.Ref.Name, Run: k.Run}, ok && k.Run != ""
+	case "runs":
+		k, ok := keys.ParseRun(key)
+		return task.AuditObject{Kind: "run", Namespace: k.Ref.Namespace, Name: k.Ref.Name, Run: k.Run}, ok
+	case "requests":
+		return task.AuditObject{Kind: "node", Name: name}, name != ""
+	case "access":
+		return accessObject(keys, key)
+	case "freezes":
+		return task.AuditObject{Kind: "freeze"}, key == keys.Freezes()
+	case "cluster":
+		return task.AuditObject{Kind: "cluster"}, key == keys.Cluster()
 	}
-	if ns, name, ok := keys.ParseSecret(key); ok {
-		return task.AuditObject{Kind: "secret", Namespace: ns, Name: name}, true
-	}
-	if sk, ok := keys.ParseShard(key); ok {
-		return task.AuditObject{Kind: "run", Namespace: sk.Ref.Namespace, Name: sk.Ref.Name, Run: sk.Run}, sk.Run != ""
-	}
-	if rk, ok := keys.ParseRun(key); ok {
-		return task.AuditObject{Kind: "run", Namespace: rk.Ref.Namespace, Name: rk.Ref.Name, Run: rk.Run}, true
-	}
+
+	return task.AuditObject{}, false
+}
+
+// accessObject is auditObject for the keys of access records.
+func accessObject(keys Keys, key string) (task.AuditObject, bool) {
 	if subject, ok := keys.ParseDisabledSubject(key); ok {
 		return task.AuditObject{Kind: "subject", Name: subject}, true
 	}
 
 	for _, k := range []struct{ kind, prefix string }{
-		{"role", keys.Roles()}, {"binding", keys.Bindings()}, {"namespace", keys.Namespaces()}, {"token", keys.Tokens()}, {"node", keys.NodeRequest("")},
+		{"role", keys.Roles()}, {"binding", keys.Bindings()}, {"namespace", keys.Namespaces()}, {"node-limit", keys.NodeLimits()}, {"token", keys.Tokens()},
 	} {
 		if name, below := strings.CutPrefix(key, k.prefix); below && name != "" {
 			return task.AuditObject{Kind: k.kind, Name: name}, true
 		}
 	}
 
-	switch key {
-	case keys.Freezes():
-		return task.AuditObject{Kind: "freeze"}, true
-	case keys.Cluster():
-		return task.AuditObject{Kind: "cluster"}, true
-	}
-
 	return task.AuditObject{}, false
-}
-
-// isEntry reports whether a key is that of a task's entry: shards/<0042>/tasks/...
-func (k Keys) isEntry(key string) bool {
-	const shardAndSlash = len("0042/")
-	rest, ok := strings.CutPrefix(key, k.root+"shards/")
-
-	return ok && len(rest) > shardAndSlash && strings.HasPrefix(rest[shardAndSlash:], string(KindEntry)+"/")
 }

@@ -207,7 +207,7 @@ func TestCodec_RefusesWhatIsNoRecord(t *testing.T) {
 	}
 
 	if _, err := DecodeWaitingValue([]byte(`{"env":"x"}`)); err == nil {
-		t.Error("an environment that is none is read")
+		t.Error("an invalid environment is accepted")
 	}
 
 	if v, err := DecodeRunValue([]byte(`{"uid":"a","reason":null,"later":{"x":[1,2]},"state":"lost"} `)); err != nil || v.UID != "a" || v.State != task.Lost {

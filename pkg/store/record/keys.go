@@ -313,11 +313,13 @@ func parseShardBelow(prefix, key string) (int, bool) {
 
 // ParseSpec returns the namespace and the name in the key of a spec.
 func (k Keys) ParseSpec(key string) (namespace, name string, ok bool) {
-	parts, ok := partsBelow(k.Specs(), key)
-	if !ok || len(parts) != 2 {
+	rest, below := k.cutDirectory(key, "tasks/")
+	namespace, name, ok = strings.Cut(rest, "/")
+	if !below || !ok || namespace == "" || name == "" || strings.Contains(name, "/") {
 		return "", "", false
 	}
-	return parts[0], parts[1], true
+
+	return namespace, name, true
 }
 
 // ParseTombstone returns the namespace and the name in the key of a tombstone.

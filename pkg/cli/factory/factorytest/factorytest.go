@@ -14,16 +14,16 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// Desk is a factory with its streams and its environment.
-type Desk struct {
+// TestFactory is a factory with its streams and its environment.
+type TestFactory struct {
 	*factory.Factory
 	Out, Errs bytes.Buffer
 	Vars      map[string]string // the environment
 }
 
-// New returns a desk with a text as its standard input. The time is 20 November 2026, 22:12 UTC.
-func New(in string) *Desk {
-	d := &Desk{Vars: map[string]string{}}
+// New returns a factory with a text as its standard input. The time is 20 November 2026, 22:12 UTC.
+func New(in string) *TestFactory {
+	d := &TestFactory{Vars: map[string]string{}}
 	d.Factory = factory.New(factory.IO{In: strings.NewReader(in), Out: &d.Out, Err: &d.Errs, Env: func(k string) string { return d.Vars[k] }})
 	d.Now = func() time.Time { return time.Date(2026, 11, 20, 22, 12, 0, 0, time.UTC) }
 	d.Terminal = func(any) (int, bool) { return 0, false }

@@ -45,6 +45,7 @@ type Keeper interface {
 type Handlers struct {
 	Store  *store.Store
 	Keeper Keeper
+	Node   string // the name of this node
 	Now    httpapi.Clock
 	// ClockFault returns an error if this node's clock cannot be trusted. Tokens that expire are neither accepted nor
 	// created then.
@@ -53,7 +54,7 @@ type Handlers struct {
 	MostScanned int
 	Log         *zap.Logger
 
-	tokenChanges tokenChanges
+	tokenChanges httpapi.SubjectRate // creations and deletions of tokens
 }
 
 // settleWithin limits how long a change waits until this node knows it.
@@ -78,7 +79,7 @@ func tooMany(err error) error {
 		return err
 	}
 
-	return httpapi.Fail(http.StatusTooManyRequests, client.CodeBusy, "access records were changed too often within the last second, by you or in the whole cluster").
+	return httpapi.Fail(http.StatusTooManyRequests, client.CodeRateLimited, "access records were changed too often within the last second, by you or in the whole cluster").
 		WithHint("try again in a second").Because(err)
 }
 

@@ -133,9 +133,13 @@ func (h *Handlers) setBinding(c *httpapi.Call) (httpapi.Answer, error) {
 			}
 		}
 
-		if n := len(v.Bindings()); !is && n >= maxBindings {
-			return httpapi.Fail(http.StatusConflict, client.CodeConflict, "the cluster has %d bindings; at most %d are allowed", n, maxBindings).
-				WithHint("delete bindings that are no longer used")
+		if !is {
+			if err := h.checkBindingCount(c, v); err != nil {
+				return err
+			}
+			if err := h.checkCreated(c, v, "bindings", creators(v.Bindings(), func(b task.Binding) string { return b.CreatedBy })); err != nil {
+				return err
+			}
 		}
 
 		var err error

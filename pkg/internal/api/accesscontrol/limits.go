@@ -1,119 +1,167 @@
 package accesscontrol
 
 import (
+	"fmt"
+	"iter"
 	"net/http"
+	"slices"
 	"strings"
-	"sync"
-	"time"
 
 	"github.com/carillonhq/carillon/pkg/client"
 	"github.com/carillonhq/carillon/pkg/internal/api/httpapi"
 	"github.com/carillonhq/carillon/pkg/internal/authority"
+	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// Limits of access records. Every node that serves the API has all of them in memory, and compiles them again after each
-// change.
+// Limits of access records. Every node that serves the API has all of them in memory, and compiles them again after
+// each change.
 const (
 	// maxTokens is the maximum number of tokens of one subject that have not expired.
 	maxTokens = 64
-	// maxCreatedTokens is the maximum number of tokens, also expired ones, that were created by one subject that does not
-	// administer the cluster.
+	// maxCreatedTokens is the maximum number of tokens that were created by one subject that does not administer the
+	// cluster. Expired ones make room for a new one: they are deleted then, the longest expired first.
 	maxCreatedTokens = 500
+	// maxMadeRoom is how many expired tokens a request deletes at most to make room for a new one.
+	maxMadeRoom = 50
 	// maxTokenChanges is how many tokens one subject that does not administer the cluster may create or delete within a
 	// second on this node.
 	maxTokenChanges = 5
 	// maxBindings is the maximum number of bindings in the cluster.
 	maxBindings = 2000
+	// reservedBindings is how many of them only administrators of the cluster can create. Whoever may grant rights can
+	// create further subjects, each with its own maxCreated, and they must not keep an administrator from granting.
+	reservedBindings = 200
+	// maxCreated is the maximum number of bindings, and of roles, that were created by one subject that does not
+	// administer the cluster.
+	maxCreated = 500
 )
-
-// tokenChanges counts the recent creations and deletions of tokens by each subject. The zero value is ready to use, by
-// several goroutines.
-type tokenChanges struct {
-	mu     sync.Mutex
-	recent map[string][]time.Time // within the last second
-}
-
-// maxRecentSubjects is the number of subjects from which on those without a recent change are removed from memory.
-const maxRecentSubjects = 1024
-
-// allow counts a change, unless the subject has made too many within the last second.
-func (l *tokenChanges) allow(subject string, now time.Time) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-
-	if l.recent == nil {
-		l.recent = map[string][]time.Time{}
-	}
-	if len(l.recent) >= maxRecentSubjects {
-		for s, times := range l.recent {
-			if !isRecent(times[len(times)-1], now) {
-				delete(l.recent, s)
-			}
-		}
-	}
-
-	var recent []time.Time
-	for _, at := range l.recent[subject] {
-		if isRecent(at, now) {
-			recent = append(recent, at)
-		}
-	}
-	if len(recent) >= maxTokenChanges {
-		return false
-	}
-	l.recent[subject] = append(recent, now)
-
-	return true
-}
-
-// isRecent reports whether an instant lies within the last second. The clock may have been set back.
-func isRecent(at, now time.Time) bool {
-	age := now.Sub(at)
-	return age >= 0 && age < time.Second
-}
 
 // countTokenChange refuses to create or delete a token if the caller has changed too many within the last second.
 // Administrators are not limited, so that they can revoke many tokens at once.
 func (h *Handlers) countTokenChange(c *httpapi.Call, v *authority.View) error {
 	subject := caller(c)
-	if v.Administers(subject, h.Now()) || h.tokenChanges.allow(subject.Subject, h.Now()) {
+	if v.Administers(subject, h.Now()) || h.tokenChanges.Allow(subject.Subject, maxTokenChanges, h.Now()) {
 		return nil
 	}
 
-	return httpapi.Fail(http.StatusTooManyRequests, client.CodeBusy, "%s has created or deleted %d tokens within the last second, the maximum",
+	return httpapi.Fail(http.StatusTooManyRequests, client.CodeRateLimited, "%s has created or deleted %d tokens within the last second, the maximum",
 		httpapi.CallerOf(c.Context()).Name(), maxTokenChanges).WithHint("try again in a second")
 }
 
-// checkTokenCount refuses a new token of a subject if there are too many of the subject, or by the caller.
+// checkTokenCount refuses a new token of a subject if there are too many of the subject, or by the caller. It deletes
+// expired tokens that the caller has created if they would leave no room for the new one: they count for nothing, but
+// a caller that creates tokens with a lifetime of a second must not fill the memory of all nodes with them.
 func (h *Handlers) checkTokenCount(c *httpapi.Call, v *authority.View, subject string) error {
 	who, now := httpapi.CallerOf(c.Context()), h.Now()
 
 	live, created := 0, 0
+	var expired []task.Token // created by the caller
 	for _, t := range v.Tokens() {
-		if t.Subject == subject && (t.Until.IsZero() || now.Before(t.Until.Time)) {
+		isLive := t.Until.IsZero() || now.Before(t.Until.Time)
+		if t.Subject == subject && isLive {
 			live++
 		}
-		if isBy(t.CreatedBy, who.Who) {
+
+		switch {
+		case !wasWrittenBy(t.CreatedBy, who.Who):
+		case isLive:
+			created++
+		default:
+			expired = append(expired, t)
+		}
+	}
+
+	if live >= maxTokens {
+		return httpapi.Fail(http.StatusConflict, client.CodeConflict, "%s has %d tokens; at most %d are allowed", task.Quote(subject), live, maxTokens).
+			WithHint("delete tokens that are no longer used")
+	}
+	if v.Administers(caller(c), now) {
+		return nil
+	}
+	if created >= maxCreatedTokens {
+		return httpapi.Fail(http.StatusConflict, client.CodeConflict, "%s has created %d tokens that are still valid; at most %d are allowed", who.Name(), created, maxCreatedTokens).
+			WithHint("delete tokens that are no longer used")
+	}
+
+	return h.makeRoom(c, v, expired, created+len(expired)-(maxCreatedTokens-1))
+}
+
+// checkBindingCount refuses a new binding if the cluster has too many.
+func (h *Handlers) checkBindingCount(c *httpapi.Call, v *authority.View) error {
+	n, rule := len(v.Bindings()), ""
+
+	switch unreserved := maxBindings - reservedBindings; {
+	case n >= maxBindings:
+		rule = fmt.Sprintf("at most %d are allowed", maxBindings)
+	case n >= unreserved && !v.Administers(caller(c), h.Now()):
+		rule = fmt.Sprintf("after %d, only an administrator of the cluster can create more", unreserved)
+	default:
+		return nil
+	}
+
+	return httpapi.Fail(http.StatusConflict, client.CodeConflict, "the cluster has %d bindings; %s", n, rule).
+		WithHint("delete bindings that are no longer used")
+}
+
+// checkCreated refuses a new record if the caller has created too many of its kind. createdBy has the creators of those
+// that exist.
+func (h *Handlers) checkCreated(c *httpapi.Call, v *authority.View, kind string, createdBy iter.Seq[string]) error {
+	if v.Administers(caller(c), h.Now()) {
+		return nil
+	}
+
+	who, created := httpapi.CallerOf(c.Context()), 0
+	for by := range createdBy {
+		if wasWrittenBy(by, who.Who) {
 			created++
 		}
 	}
-
-	switch {
-	case live >= maxTokens:
-		return httpapi.Fail(http.StatusConflict, client.CodeConflict, "%s has %d tokens; at most %d are allowed", task.Quote(subject), live, maxTokens).
-			WithHint("delete tokens that are no longer used")
-	case created >= maxCreatedTokens && !v.Administers(caller(c), now):
-		return httpapi.Fail(http.StatusConflict, client.CodeConflict, "%s has created %d tokens that still exist; at most %d are allowed", who.Name(), created, maxCreatedTokens).
-			WithHint("delete tokens that have expired or are no longer used")
+	if created < maxCreated {
+		return nil
 	}
 
-	return nil
+	return httpapi.Fail(http.StatusConflict, client.CodeConflict, "%s has created %d %s that still exist; at most %d are allowed", who.Name(), created, kind, maxCreated).
+		WithHint("delete those that are no longer used")
 }
 
-// isBy reports whether a record names a subject as who has written it. Records have the format of httpapi.Caller.Actor: the
-// subject, and then its token.
-func isBy(by, subject string) bool {
+// creators yields who has created each record of a list.
+func creators[T any](list []T, createdBy func(T) string) iter.Seq[string] {
+	return func(yield func(string) bool) {
+		for _, r := range list {
+			if !yield(createdBy(r)) {
+				return
+			}
+		}
+	}
+}
+
+// makeRoom deletes some of the expired tokens, the longest expired first. Without a trusted clock, this node cannot
+// know that they have expired.
+func (h *Handlers) makeRoom(c *httpapi.Call, v *authority.View, expired []task.Token, excess int) error {
+	if excess <= 0 {
+		return nil
+	}
+	if err := h.ClockFault(); err != nil {
+		return httpapi.Fail(http.StatusServiceUnavailable, client.CodeClock, "this node's clock is not trusted: %s", err).
+			WithHint("use another node, or correct this node's clock")
+	}
+
+	slices.SortFunc(expired, func(a, b task.Token) int { return a.Until.Compare(b.Until.Time) })
+
+	var room []store.ExpiredToken
+	for _, t := range expired[:min(excess, maxMadeRoom)] {
+		room = append(room, store.ExpiredToken{ID: t.ID, Mod: v.Mod(h.Store.Keys().Token(t.ID))})
+	}
+
+	_, err := h.Store.DeleteExpiredTokens(c.Context(), h.Node, room, h.Now())
+
+	return err
+}
+
+// wasWrittenBy reports whether a record says that a subject wrote it. Records have the format of
+// httpapi.Caller.Actor: the subject, and then its token.
+func wasWrittenBy(by, subject string) bool {
 	name := httpapi.Caller{Who: subject}.Name()
 	return by == name || strings.HasPrefix(by, name+" (")
 }

@@ -67,8 +67,9 @@ func (h *Handlers) getNamespace(c *httpapi.Call) (httpapi.Answer, error) {
 }
 
 // setNamespace serves writes of the record of a namespace.
-func (h *Handlers) setNamespace(c *httpapi.Call) (httpapi.Answer, error) {
+func (h *Handlers) setNamespace(c *httpapi.Call, q dryRunQuery) (httpapi.Answer, error) {
 	var n task.Namespace
+	var dry *client.Change
 	if err := c.Decode(&n); err != nil {
 		return httpapi.Answer{}, err
 	}
@@ -99,6 +100,14 @@ func (h *Handlers) setNamespace(c *httpapi.Call) (httpapi.Answer, error) {
 
 		now := h.Now.Stamp()
 		n.CreatedAt, n.CreatedBy, n.UpdatedAt, n.UpdatedBy, n.Revision = before.CreatedAt, before.CreatedBy, before.UpdatedAt, before.UpdatedBy, before.Revision
+		if q.DryRun {
+			if old != nil && !h.canSeeNamespace(c, v, n.Name) {
+				return httpapi.NoNamespace(n.Name)
+			}
+			before.Name = n.Name
+			dry = wouldChange(old != nil, before, n)
+			return nil
+		}
 		if old != nil && reflect.DeepEqual(n, before) {
 			return nil
 		}
@@ -119,7 +128,7 @@ func (h *Handlers) setNamespace(c *httpapi.Call) (httpapi.Answer, error) {
 
 	h.settle(c, func(v *authority.View) bool { return v.Fence >= n.Revision })
 
-	change := client.NamespaceChange{Namespace: n}
+	change := client.NamespaceChange{Namespace: n, DryRun: dry}
 	// Only to a caller who may read the tasks: the right to change limits does not include it.
 	if c.Rights().CanRead(n.Name) {
 		h.findForbidden(c.Context(), &change)
@@ -128,8 +137,8 @@ func (h *Handlers) setNamespace(c *httpapi.Call) (httpapi.Answer, error) {
 	return answerRecord(change, n.Revision)
 }
 
-// findForbidden adds the tasks that the record of their namespace no longer allows. The record has been written, so an error
-// only makes the list incomplete.
+// findForbidden adds the tasks that the record of their namespace no longer allows. The record has been written, unless this
+// is a dry run, so an error only makes the list incomplete.
 func (h *Handlers) findForbidden(ctx context.Context, change *client.NamespaceChange) {
 	after := ""
 	for {

@@ -15,8 +15,8 @@ import (
 // bootstrapName is the name of the service that the first token of a cluster acts as, and of its binding.
 const bootstrapName = "bootstrap"
 
-// resetAccess gives the cluster an administrator again, for root on the host of this node: who is root there could read the
-// node's credentials for etcd, too. Each step can be repeated, so a reset that fails in between is called again.
+// resetAccess gives the cluster an administrator again. Only root on the host of this node may call it, because root
+// could also read the node's credentials for etcd. Each step can be repeated, so a failed reset can be called again.
 func (h *Handlers) resetAccess(c *httpapi.Call) (httpapi.Answer, error) {
 	if httpapi.CallerOf(c.Context()).Who != access.KindUnix+":uid=0" {
 		return httpapi.Answer{}, httpapi.Fail(http.StatusForbidden, client.CodeForbidden, "only root on the host of a node may reset access, over the node's unix socket and without a token").

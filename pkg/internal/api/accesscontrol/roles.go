@@ -12,20 +12,23 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// readRoles returns the records if the caller may read roles: whoever reads bindings of a namespace must understand them.
+// readRoles returns the records if the caller may read roles.
 func (h *Handlers) readRoles(c *httpapi.Call) (*authority.View, error) {
 	v, err := h.Keeper.Current(c.Context())
 	if err != nil {
 		return nil, err
 	}
 
-	if !h.readsBindingsSomewhere(c, v) {
-		if err := c.Rights().Require(access.Need{Verb: access.Read, Kind: access.Access}); err != nil {
-			return nil, err
-		}
-	}
+	return v, h.requireReadRoles(c, v, c.Rights())
+}
 
-	return v, nil
+// requireReadRoles refuses the request unless the caller may read roles: a caller that reads bindings of a namespace must
+// be able to understand them.
+func (h *Handlers) requireReadRoles(c *httpapi.Call, v *authority.View, rights *httpapi.Rights) error {
+	if h.readsBindingsSomewhere(c, v) {
+		return nil
+	}
+	return rights.Require(access.Need{Verb: access.Read, Kind: access.Access})
 }
 
 // listRoles serves all roles.
@@ -55,8 +58,9 @@ func (h *Handlers) getRole(c *httpapi.Call) (httpapi.Answer, error) {
 }
 
 // setRole serves writes of a role.
-func (h *Handlers) setRole(c *httpapi.Call) (httpapi.Answer, error) {
+func (h *Handlers) setRole(c *httpapi.Call, q dryRunQuery) (httpapi.Answer, error) {
 	var r task.Role
+	var dry *client.Change
 	if err := c.Decode(&r); err != nil {
 		return httpapi.Answer{}, err
 	}
@@ -76,27 +80,43 @@ func (h *Handlers) setRole(c *httpapi.Call) (httpapi.Answer, error) {
 		if err := checkConditions(c, "role", r.Name, old.Revision); err != nil {
 			return err
 		}
+		if !is {
+			if err := h.checkCreated(c, v, "roles", creators(v.Roles(), func(r task.Role) string { return r.CreatedBy })); err != nil {
+				return err
+			}
+		}
 
 		now := h.Now.Stamp()
 		r.UID, r.BuiltIn, r.CreatedAt, r.CreatedBy = old.UID, false, old.CreatedAt, old.CreatedBy
 		r.UpdatedAt, r.UpdatedBy, r.Revision = old.UpdatedAt, old.UpdatedBy, old.Revision
+		if q.DryRun {
+			if is {
+				if err := h.requireReadRoles(c, v, rights); err != nil {
+					return err
+				}
+			}
+			old.Name = r.Name
+			dry = wouldChange(is, old, r)
+		}
 		if is && reflect.DeepEqual(r, old) {
 			return nil
 		}
 
+		written := r
 		if !is {
-			r.UID, r.CreatedAt, r.CreatedBy = task.NewUID(), now, c.Actor()
+			written.UID, written.CreatedAt, written.CreatedBy = task.NewUID(), now, c.Actor()
 		}
-		r.UpdatedAt, r.UpdatedBy = now, c.Actor()
+		written.UpdatedAt, written.UpdatedBy = now, c.Actor()
 
 		if err := rights.Check(func(v *authority.View) error {
-			excess, err := v.CoversRole(caller(c), r, h.Now())
+			excess, err := v.CoversRole(caller(c), written, h.Now())
 			return refuseExcess(c, excess, err)
-		}); err != nil {
+		}); err != nil || q.DryRun {
 			return err
 		}
 
 		var err error
+		r = written
 		r.Revision, err = h.Store.As(rights).PutRole(c.Context(), old.Revision, r, h.Now())
 
 		return httpapi.About("role "+r.Name, err)
@@ -107,7 +127,7 @@ func (h *Handlers) setRole(c *httpapi.Call) (httpapi.Answer, error) {
 
 	h.settle(c, func(v *authority.View) bool { return v.Fence >= r.Revision })
 
-	return answerRecord(r, r.Revision)
+	return answerRecord(client.RoleChange{Role: r, DryRun: dry}, r.Revision)
 }
 
 // deleteRole serves the deletion of a role that nothing uses.

@@ -15,7 +15,10 @@ const (
 	setBindAbout = "Requires grant on the bindings of each namespace of the binding, before and after the change, or on access if it applies to the cluster. " +
 		"You must hold all rights that it gives, for at least as long."
 	listBindAbout = "Lists the bindings of namespaces whose bindings you may read, and those of the cluster if you may read access."
+	dryRunAbout   = " With dry_run=true, the request is validated but nothing is written. dry_run in the answer contains the changes, so you must have the right to read the record if it exists."
 	setNSAbout    = "Tasks of the namespace may use only what the record lists. The answer names the tasks that it no longer allows: their runs fail until the tasks are changed."
+	setLimitAbout = "The name is that of a node, or a prefix of names that ends in *; the limit with the longest match applies to a node. " +
+		"Labels that a node announces and its limit does not list do not count for the selectors of tasks and namespaces. The answer names the nodes that announce such labels now, if you may read nodes."
 	newTokenAbout = "For tokens of your own subject you need no right, but your own token must have no scope. Tokens of other subjects require grant on access or, for service:NAME, grant on the bindings of the namespaces in the scope and of all others in which the service has rights. " +
 		"You must hold the whole scope of such a token until it ends. Only this answer contains the secret."
 	delTokenAbout = "No change that its holder has requested is made afterwards. This works while etcd is full. Of its own subject's tokens, a token with a scope can delete only itself."
@@ -29,7 +32,7 @@ const (
 func (h *Handlers) Routes() []*httpapi.Operation {
 	var (
 		role, binding, ns = reflect.TypeFor[task.Role](), reflect.TypeFor[task.Binding](), reflect.TypeFor[task.Namespace]()
-		subject           = reflect.TypeFor[client.SubjectChange]()
+		subject, limit    = reflect.TypeFor[client.SubjectChange](), reflect.TypeFor[task.NodeLimit]()
 		body              = func(of reflect.Type) *httpapi.Body {
 			return &httpapi.Body{Types: []string{httpapi.TypeJSON}, Of: of}
 		}
@@ -48,8 +51,8 @@ func (h *Handlers) Routes() []*httpapi.Operation {
 			Description: "Requires read on access, or on the bindings of a namespace.", Status: 200, Answer: reflect.TypeFor[client.List[task.Role]](), Handler: httpapi.NoQuery(h.listRoles)},
 		{ID: "get-role", Method: get, Path: "/v1/roles/{role}", Tag: "access", Summary: "Read a role",
 			Status: 200, Answer: role, Tagged: true, Handler: httpapi.NoQuery(h.getRole)},
-		{ID: "set-role", Verb: access.Grant, Kind: access.Access, Method: put, Path: "/v1/roles/{role}", Tag: "access", Summary: "Create or replace a role", Description: setRoleAbout,
-			Body: body(role), Conditional: true, Creates: true, Writes: true, Status: 200, Answer: role, Tagged: true, Errors: []int{409, 429}, Handler: httpapi.NoQuery(h.setRole)},
+		{ID: "set-role", Verb: access.Grant, Kind: access.Access, Method: put, Path: "/v1/roles/{role}", Tag: "access", Summary: "Create or replace a role", Description: setRoleAbout + dryRunAbout,
+			Body: body(role), Conditional: true, Creates: true, Writes: true, Status: 200, Answer: reflect.TypeFor[client.RoleChange](), Tagged: true, Errors: []int{409, 429}, Handler: httpapi.Query(h.setRole)},
 		{ID: "delete-role", Verb: access.Grant, Kind: access.Access, Method: del, Path: "/v1/roles/{role}", Tag: "access", Summary: "Delete a role that no binding uses",
 			Conditional: true, Writes: true, Status: 204, Errors: []int{409, 429}, Handler: httpapi.NoQuery(h.deleteRole)},
 
@@ -66,11 +69,20 @@ func (h *Handlers) Routes() []*httpapi.Operation {
 			Status: 200, Answer: reflect.TypeFor[client.List[task.Namespace]](), Handler: httpapi.Query(h.listNamespaces)},
 		{ID: "get-namespace", Method: get, Path: httpapi.InNamespace, Tag: "access", Summary: "Read the record of a namespace: what its tasks may use",
 			Status: 200, Answer: ns, Tagged: true, Handler: httpapi.NoQuery(h.getNamespace)},
-		{ID: "set-namespace", Method: put, Path: httpapi.InNamespace, Tag: "access", Summary: "Create or replace the record of a namespace", Description: setNSAbout,
+		{ID: "set-namespace", Method: put, Path: httpapi.InNamespace, Tag: "access", Summary: "Create or replace the record of a namespace", Description: setNSAbout + dryRunAbout,
 			Body: body(ns), Conditional: true, Creates: true, Writes: true, Status: 200, Answer: reflect.TypeFor[client.NamespaceChange](), Tagged: true, Errors: []int{409, 429},
-			Handler: httpapi.NoQuery(h.setNamespace)},
+			Handler: httpapi.Query(h.setNamespace)},
 		{ID: "delete-namespace", Verb: access.Delete, Kind: access.Namespaces, Method: del, Path: httpapi.InNamespace, Tag: "access", Summary: "Delete the record of a namespace that has neither tasks nor secrets",
 			Conditional: true, Writes: true, Status: 204, Errors: []int{409, 429}, Handler: httpapi.NoQuery(h.deleteNamespace)},
+
+		{ID: "list-node-limits", Verb: access.Read, Kind: access.Nodes, Method: get, Path: "/v1/node-limits", Tag: "access", Summary: "List the limits of the labels of nodes",
+			Status: 200, Answer: reflect.TypeFor[client.List[task.NodeLimit]](), Handler: httpapi.Query(h.listNodeLimits)},
+		{ID: "get-node-limit", Verb: access.Read, Kind: access.Nodes, Method: get, Path: "/v1/node-limits/{limit}", Tag: "access", Summary: "Read the limit of the labels of a node, or of the nodes with a prefix",
+			Status: 200, Answer: limit, Tagged: true, Handler: httpapi.NoQuery(h.getNodeLimit)},
+		{ID: "set-node-limit", Verb: access.Grant, Kind: access.Access, Method: put, Path: "/v1/node-limits/{limit}", Tag: "access", Summary: "Limit which labels nodes may have", Description: setLimitAbout + dryRunAbout,
+			Body: body(limit), Conditional: true, Creates: true, Writes: true, Status: 200, Answer: reflect.TypeFor[client.NodeLimitChange](), Tagged: true, Errors: []int{409, 429}, Handler: httpapi.Query(h.setNodeLimit)},
+		{ID: "delete-node-limit", Verb: access.Grant, Kind: access.Access, Method: del, Path: "/v1/node-limits/{limit}", Tag: "access", Summary: "Delete a limit of the labels of nodes",
+			Conditional: true, Writes: true, Status: 204, Errors: []int{409, 429}, Handler: httpapi.NoQuery(h.deleteNodeLimit)},
 
 		{ID: "list-tokens", Method: get, Path: "/v1/tokens", Tag: "access", Summary: "List the tokens that you may see, without their secrets",
 			Description: "Lists the tokens of your own subject, and those whose scope lies in namespaces whose bindings you may read. If you may read access, lists all tokens.",

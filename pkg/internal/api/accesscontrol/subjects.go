@@ -118,7 +118,7 @@ func (h *Handlers) answerSubject(c *httpapi.Call, subject string, disabled bool)
 	a := client.SubjectChange{Subject: subject, Disabled: disabled, Bindings: []task.Binding{}, Tokens: []task.Token{}, MadeBindings: []task.Binding{}, MadeTokens: []task.Token{}}
 	a.Bindings = append(a.Bindings, v.BindingsOf(subject)...)
 	for _, b := range v.Bindings() {
-		if isBy(b.CreatedBy, subject) || isBy(b.UpdatedBy, subject) {
+		if wasWrittenBy(b.CreatedBy, subject) || wasWrittenBy(b.UpdatedBy, subject) {
 			a.MadeBindings = append(a.MadeBindings, b)
 		}
 	}
@@ -127,7 +127,7 @@ func (h *Handlers) answerSubject(c *httpapi.Call, subject string, disabled bool)
 		switch {
 		case t.Subject == subject:
 			a.Tokens = append(a.Tokens, t)
-		case isBy(t.CreatedBy, subject):
+		case wasWrittenBy(t.CreatedBy, subject):
 			a.MadeTokens = append(a.MadeTokens, t)
 		}
 	}

@@ -36,15 +36,16 @@ func isOwn(c *httpapi.Call, t *task.Token) bool {
 	return t.Subject == httpapi.CallerOf(c.Context()).Who
 }
 
-// hasScope reports whether the caller uses a token with a scope. Such a token neither creates nor deletes other tokens of
-// its subject without the right to do so: a token that leaks must not outlive its own deletion.
+// hasScope reports whether the caller uses a token with a scope. Such a token neither creates nor deletes other
+// tokens of its subject without the right to do so: a token that leaks must not outlive its own deletion.
 func hasScope(c *httpapi.Call, v *authority.View) bool {
 	t, ok := v.Token(httpapi.CallerOf(c.Context()).Token)
 	return ok && t.Scope != nil
 }
 
-// canSeeToken reports whether the caller may read a token's record. A token whose scope is some namespaces shows none of the
-// other tokens of its subject without the right to read them: what the subject does elsewhere is not its holder's business.
+// canSeeToken reports whether the caller may read a token's record. A token whose scope is some namespaces shows
+// none of the other tokens of its subject without the right to read them: what the subject does elsewhere is not
+// its holder's business.
 func (h *Handlers) canSeeToken(c *httpapi.Call, v *authority.View, t *task.Token) bool {
 	used, _ := v.Token(httpapi.CallerOf(c.Context()).Token)
 	if isOwn(c, t) && (len(scopeNamespaces(&used)) == 0 || t.ID == used.ID) {
@@ -56,9 +57,9 @@ func (h *Handlers) canSeeToken(c *httpapi.Call, v *authority.View, t *task.Token
 
 // requireToken refuses to create or delete a token unless the caller may.
 //
-// A token of somebody else gives the caller's deeds another name. So grant on bindings in namespaces is enough only for
-// services, which are no people: their tokens are the business of the namespaces that they work in. It is not enough for a new
-// token of a service that has rights elsewhere, too: those who may grant them there have not agreed.
+// A token of somebody else gives the caller's deeds another name. So grant on bindings in namespaces is enough only
+// for services, which are no people: their tokens are the business of the namespaces that they work in. It is not
+// enough for a new token of a service that also has rights elsewhere: the administrators there have not agreed.
 func (h *Handlers) requireToken(c *httpapi.Call, rights *httpapi.Rights, t *task.Token) error {
 	return rights.Check(func(v *authority.View) error {
 		switch {

@@ -4,6 +4,8 @@
 // No record contains these reports; only the node of an attempt has them in memory. Package attempts requests
 // them from that node and waits for at most a second. If the node does not answer, the run contains the reason
 // instead.
+//
+// While etcd is full, no record can ask a node to end an attempt. Then CancelLate asks the node directly.
 package attempts
 
 import (
@@ -44,12 +46,15 @@ type attemptsQuery struct {
 	Run *string `query:"run" doc:"Only this run, as namespace/task/id, with its results and checkpoint."`
 }
 
-// Source provides what the attempts on this node have reported.
+// Source provides what the attempts on this node have reported, and ends them if etcd cannot store their cancels.
 type Source interface {
 	// AttemptStatus returns the report of a run's attempt, and false if the run has no attempt on this node.
 	AttemptStatus(namespace, task, run string) (task.AttemptStatus, bool)
 	// AttemptStatuses returns the attempts that have reported something or are paused.
 	AttemptStatuses() []task.AttemptStatus
+	// CancelAttempt ends an attempt while etcd is full. A final state in the answer means that it has ended before.
+	// task.ErrConflict means that nothing was done, because the attempt is not here or etcd accepts writes.
+	CancelAttempt(ctx context.Context, c task.LateCancel) (task.LateCancelled, error)
 }
 
 // listAttempts serves the reports of the attempts on this node.

@@ -80,7 +80,7 @@ func (b *boardSpan) UnmarshalText(text []byte) error {
 // boardCache holds the latest board, which all callers share, and what was last read from etcd.
 type boardCache struct {
 	mu     sync.Mutex
-	boards map[boardKey]madeBoard // the latest boards; at most maxBoards
+	boards map[boardKey]cachedBoard // the latest boards; at most maxBoards
 
 	// The latest records of etcd. They are shown while etcd is unavailable, because the board is most useful
 	// then.
@@ -98,13 +98,13 @@ type boardKey struct {
 	nodes, cluster bool
 }
 
-// madeBoard is a board, and when it was made.
-type madeBoard struct {
+// cachedBoard is a board, and when it was made.
+type cachedBoard struct {
 	at    time.Time
 	board task.Board
 }
 
-// maxBoards bounds the memory for boards of callers who may read different namespaces.
+// maxBoards bounds the memory for the boards of callers that may read different namespaces.
 const maxBoards = 64
 
 // refreshFromStore reads nodes, owners and, if it is old, the status from etcd. If it returns an error, what could not
@@ -170,9 +170,9 @@ func (h *Handlers) getBoard(c *httpapi.Call, q boardQuery) (httpapi.Answer, erro
 		clear(b.boards)
 	}
 	if b.boards == nil {
-		b.boards = map[boardKey]madeBoard{}
+		b.boards = map[boardKey]cachedBoard{}
 	}
-	b.boards[key] = madeBoard{time.Now(), board}
+	b.boards[key] = cachedBoard{time.Now(), board}
 
 	return httpapi.Answer{Status: http.StatusOK, Body: board}, nil
 }
@@ -196,8 +196,8 @@ func queryOf(c *httpapi.Call, q boardQuery) (task.BoardQuery, error) {
 	return ask, nil
 }
 
-// hideCluster removes from a board what its caller may not read of nodes and of the cluster. The nodes that do not answer
-// stay: the board must not look complete.
+// hideCluster removes from a board what its caller may not read of nodes and of the cluster. The nodes that do not
+// answer stay: the board must not look complete.
 func hideCluster(b *task.Board, ask task.BoardQuery, may boardKey) {
 	if !may.nodes {
 		b.Nodes = []task.BoardNode{}
@@ -251,28 +251,28 @@ func (h *Handlers) makeBoard(c *httpapi.Call, ask task.BoardQuery) (task.Board, 
 	return b, c.Context().Err() // a caller that has gone would make all nodes look silent
 }
 
-// heard is the part of a node, or the reason why it is missing.
-type heard struct {
+// partAnswer is the part of a node, or the reason why it is missing.
+type partAnswer struct {
 	part task.BoardPart
 	err  error
 }
 
 // askParts collects the parts of all scheduling nodes, by name.
-func (h *Handlers) askParts(c *httpapi.Call, nodes []task.Node, query task.BoardQuery) map[string]heard {
+func (h *Handlers) askParts(c *httpapi.Call, nodes []task.Node, query task.BoardQuery) map[string]partAnswer {
 	ctx, cancel := context.WithTimeout(c.Context(), partWithin)
 	defer cancel()
 
 	var mu sync.Mutex
-	parts := map[string]heard{}
+	parts := map[string]partAnswer{}
 	var g errgroup.Group
 	g.SetLimit(peers.AtOnce)
-	ask := func(name string, how func() (task.BoardPart, error)) {
+	ask := func(name string, read func() (task.BoardPart, error)) {
 		g.Go(func() error {
-			p, err := how()
+			p, err := read()
 			mu.Lock()
 			defer mu.Unlock()
 
-			parts[name] = heard{p, err}
+			parts[name] = partAnswer{p, err}
 
 			return nil
 		})
@@ -340,7 +340,7 @@ func (h *Handlers) shardOf(namespace, name string) int { return h.Ref(namespace,
 // dropSuperseded removes from the parts what they say of shards that another node serves under a newer owner key, so that
 // a shard that moves is shown once. The part of the former owner may lack further items of its other shards then, because
 // its lists are short; the next board has them.
-func dropSuperseded(parts map[string]heard, shardOf func(namespace, name string) int) {
+func dropSuperseded(parts map[string]partAnswer, shardOf func(namespace, name string) int) {
 	newest := map[int]int64{}
 	for _, h := range parts {
 		for _, s := range h.part.Shards {
@@ -379,7 +379,7 @@ func without[T any](list []T, drop func(T) bool) []T {
 }
 
 // countShards adds up the counts of all shards, and names those of which none are known.
-func countShards(b *task.Board, parts map[string]heard) {
+func countShards(b *task.Board, parts map[string]partAnswer) {
 	known := make([]bool, b.ShardCount)
 	for _, h := range parts {
 		for _, s := range h.part.Shards {
@@ -399,7 +399,7 @@ func countShards(b *task.Board, parts map[string]heard) {
 
 // mergeBoard combines the parts. The result does not depend on the order in which they arrived, except for
 // ties.
-func mergeBoard(b *task.Board, nodes []task.Node, parts map[string]heard, limit int) {
+func mergeBoard(b *task.Board, nodes []task.Node, parts map[string]partAnswer, limit int) {
 	b.Waiting, b.Nodes, b.Missing = map[string]int{}, []task.BoardNode{}, []int{}
 	var all task.Tally
 

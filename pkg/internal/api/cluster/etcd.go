@@ -110,15 +110,15 @@ func etcdWarnings(st client.ClusterStatus) []task.Warning {
 	switch kept := st.Revisions.Newest - st.Revisions.Oldest; {
 	case st.Revisions.Oldest == 0 || kept < manyRevisions:
 	case st.Revisions.Oldest == 1:
-		list = append(list, newWarning(task.WarnEtcdCompaction, "etcd has never been compacted and keeps all of its %d revisions: %s", st.Revisions.Newest, turnOn))
+		list = append(list, newWarning(task.WarnEtcdCompaction, "etcd has never been compacted and keeps all of its %d revisions: %s", st.Revisions.Newest, enableCompactionHint))
 	default:
-		list = append(list, newWarning(task.WarnEtcdCompaction, "etcd keeps %d revisions, because automatic compaction is off or too rare: %s", kept, turnOn))
+		list = append(list, newWarning(task.WarnEtcdCompaction, "etcd keeps %d revisions, because automatic compaction is off or too rare: %s", kept, enableCompactionHint))
 	}
 
 	return list
 }
 
-const turnOn = "start its members with --auto-compaction-mode revision --auto-compaction-retention 100000"
+const enableCompactionHint = "start its members with --auto-compaction-mode revision --auto-compaction-retention 100000"
 
 // memberWarnings returns the problems of one member, as text to append to its name.
 func memberWarnings(m client.EtcdMember) []string {

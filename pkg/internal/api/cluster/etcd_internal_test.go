@@ -108,7 +108,7 @@ func TestStatus_DoesTheSum(t *testing.T) {
 
 	st.Tasks = 99
 	if r := capacityLeft(st, 1); r != nil {
-		t.Errorf("of 99 tasks nobody can tell, but %+v", r)
+		t.Errorf("99 tasks are too few for an estimate, but it is %+v", r)
 	}
 
 	st = good(client.EtcdMember{Error: "away"})

@@ -22,7 +22,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/internal/access"
 	"github.com/carillonhq/carillon/pkg/internal/api/httpapi"
 	"github.com/carillonhq/carillon/pkg/internal/authority"
-	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/store/eventlog"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -125,7 +125,7 @@ func wantsStream(r *http.Request) bool {
 
 // eventQuery converts the parameters to a query of the store and a filter. A nil place in the query means that
 // a stream begins now.
-func (h *Handlers) eventQuery(c *httpapi.Call, query eventsQuery) (q store.EventQuery, f task.EventFilter, err error) {
+func (h *Handlers) eventQuery(c *httpapi.Call, query eventsQuery) (q eventlog.Query, f task.EventFilter, err error) {
 	if c.Request.PathValue("ns") != "" {
 		if f.Namespace, err = c.Namespace(); err != nil {
 			return q, f, err
@@ -185,7 +185,7 @@ var (
 
 // pageOfEvents answers with the events up to the current revision, at most limit of them. Last is where the
 // next page continues.
-func (h *Handlers) pageOfEvents(c *httpapi.Call, q store.EventQuery, limit int) (httpapi.Answer, error) {
+func (h *Handlers) pageOfEvents(c *httpapi.Call, q eventlog.Query, limit int) (httpapi.Answer, error) {
 	ctx, cancel := context.WithCancelCause(c.Context())
 	defer cancel(nil)
 
@@ -206,7 +206,7 @@ func (h *Handlers) pageOfEvents(c *httpapi.Call, q store.EventQuery, limit int) 
 	over := time.AfterFunc(pageLimit, func() { cancel(errPageFull) })
 	defer over.Stop()
 
-	err = h.Store.FollowEvents(ctx, q, func(b store.EventBatch) error {
+	err = h.Store.FollowEvents(ctx, q, func(b eventlog.Batch) error {
 		quiet.Reset(h.PageQuiet)
 		// The place up to which events were delivered moves even without events, so that the next page does not
 		// read the same revisions again.
@@ -241,11 +241,11 @@ func (h *Handlers) pageOfEvents(c *httpapi.Call, q store.EventQuery, limit int) 
 }
 
 // streamEvents sends events until the caller disconnects, its token becomes invalid, or the node stops.
-func (h *Handlers) streamEvents(c *httpapi.Call, q store.EventQuery) error {
+func (h *Handlers) streamEvents(c *httpapi.Call, q eventlog.Query) error {
 	ctx, cancel := context.WithCancel(c.Context())
-	batches, followed := make(chan store.EventBatch), make(chan error, 1)
+	batches, followed := make(chan eventlog.Batch), make(chan error, 1)
 	go func() {
-		followed <- h.Store.FollowEvents(ctx, q, func(b store.EventBatch) error {
+		followed <- h.Store.FollowEvents(ctx, q, func(b eventlog.Batch) error {
 			select {
 			case batches <- b:
 				return nil
@@ -321,7 +321,7 @@ func (o *eventStream) writeHead(after *task.Place) {
 
 // sendBatch sends a batch. It sends the starting point immediately, so that a caller that is disconnected before the
 // first event continues from there.
-func (o *eventStream) sendBatch(batch store.EventBatch) {
+func (o *eventStream) sendBatch(batch eventlog.Batch) {
 	o.told = batch.Told
 
 	if len(batch.Events) == 0 {

@@ -5,8 +5,9 @@ import (
 	"github.com/carillonhq/carillon/pkg/internal/authority"
 )
 
-// Refusal returns why the access records of a view forbid something of which the caller needs all; nil if they do not. It is
-// for rules that handlers pass to Check: unlike Require, it judges by the view that it gets, and remembers nothing.
+// Refusal returns why the access records of a view forbid something for which the caller needs all rights; nil if
+// they do not. It is for rules that handlers pass to Check: unlike Require, it judges by the view that it gets, and
+// remembers nothing.
 func (r *Rights) Refusal(v *authority.View, needs ...access.Need) error {
 	for _, need := range needs {
 		if err := r.refusal(v, need); err != nil {

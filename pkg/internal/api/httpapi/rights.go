@@ -49,7 +49,7 @@ type Rights struct {
 	specs  map[record.Ref]int64 // mod revisions of the specs whose labels were judged; 0: deleted
 	known  []task.AuditObject
 	reason string
-	// outcome is set if the audit record stands for itself: then known are all of its objects.
+	// outcome is set if the audit record is independent of a write. Then known contains all of its objects.
 	outcome string
 }
 
@@ -100,10 +100,10 @@ func (r *Rights) compareSpec(ref record.Ref, mod int64) {
 	r.specs[ref] = mod
 }
 
-// RequireOnTask is Require for an action on a task, or on a run of it, whose labels the handler does not know. If the
-// answer depends on labels, it reads the task, and the following writes compare the spec that was read: they fail with a
-// conflict if the labels have changed since. Only equalities are granted, so a deleted task, without labels, matches
-// none of them.
+// RequireOnTask is Require for an action on a task, or on a run of it, whose labels the handler does not know. If
+// the answer depends on labels, it reads the task, and the following writes compare the spec that was read: they
+// fail with a conflict if the labels have changed since. Only equalities are granted, so a deleted task, without
+// labels, matches none of them.
 func (r *Rights) RequireOnTask(ctx context.Context, s *store.Store, ref record.Ref, verb access.Verb, kind access.Kind) error {
 	need := access.Need{Verb: verb, Kind: kind, Namespace: ref.Namespace}
 	if r.Allows(need) {
@@ -154,8 +154,8 @@ func (r *Rights) Check(rule func(v *authority.View) error) error {
 	return nil
 }
 
-// View returns the newest access records that this node knows. What is read from them refuses nothing, and is not judged
-// again when a write is sent.
+// View returns the newest access records that this node knows. What is read from them refuses nothing, and is not
+// judged again when a write is sent.
 func (r *Rights) View() *authority.View { return r.judge.Keeper.View() }
 
 // Allows reports whether the caller may do something. Unlike Require it does not refuse the
@@ -174,14 +174,15 @@ func (r *Rights) CanReadRuns(namespace string) bool {
 	return r.Allows(access.Need{Verb: access.Read, Kind: access.Runs, Namespace: namespace})
 }
 
-// CanReadOutput reports whether the caller may read the output of all runs of a namespace. It returns false if that depends
-// on the labels of a task: answers that contain the end of the output of many runs do not read the task of each.
+// CanReadOutput reports whether the caller may read the output of all runs of a namespace without an audit record
+// of the read. It returns false if that depends on the labels of a task: answers that contain the end of the output
+// of many runs do not read the task of each.
 func (r *Rights) CanReadOutput(namespace string) bool {
-	return r.Allows(access.Need{Verb: access.Output, Kind: access.Runs, Namespace: namespace})
+	return !r.RecordsReads(namespace) && r.Allows(access.Need{Verb: access.Output, Kind: access.Runs, Namespace: namespace})
 }
 
-// Readable returns the namespaces in which the caller may read objects of a kind, in order. It returns nil if the caller
-// may read every namespace, also those that do not exist yet.
+// Readable returns the namespaces in which the caller may read objects of a kind, in order. It returns nil if the
+// caller may read every namespace, also those that do not exist yet.
 func (r *Rights) Readable(k access.Kind) []string {
 	v, caller, now := r.judge.Keeper.View(), r.caller.Subject(), r.judge.Now()
 	if r.caller.Forwarder != "" || v.ReadsEveryNamespace(caller, k, now) {
@@ -343,9 +344,10 @@ func (r *Rights) authorize(v *authority.View) (proof, error) {
 	return proof{store.Proof{Fence: v.Fence, Token: r.caller.Token, TokenCreated: v.Created(r.caller.Token), Specs: specs}, len(checks)}, nil
 }
 
-// checkCredentials returns why the caller's credentials are no longer accepted. Rules that depend on no right, such as
-// that everyone may create tokens of their own subject, do not notice when the token is deleted or expires. A write must
-// not commit then: the transaction compares the create revision of the token's key, and that of a missing key is 0.
+// checkCredentials returns why the caller's credentials are no longer accepted. Rules that depend on no right, such
+// as that everyone may create tokens of their own subject, do not notice when the token is deleted or expires. A
+// write must not commit then: the transaction compares the create revision of the token's key, and that of a
+// missing key is 0.
 func (r *Rights) checkCredentials(v *authority.View) error {
 	caller := r.caller.Subject()
 	if r.caller.Forwarder != "" || caller.Subject == access.RootSubject {
@@ -420,6 +422,32 @@ func (r *Rights) RecordAround(ctx context.Context, s *store.Store, objects []tas
 	}
 
 	return err
+}
+
+// RecordsReads reports whether a namespace asks that reads of output are recorded. The node that forwards a request has
+// recorded it.
+func (r *Rights) RecordsReads(namespace string) bool {
+	n := r.View().Namespace(namespace)
+	return r.caller.Forwarder == "" && n != nil && n.AuditReads
+}
+
+// RecordRead writes the audit record of a read of an object, before anything of it is sent. Like a change, it
+// commits only while the caller may read the object; without it, the read must be refused.
+func (r *Rights) RecordRead(ctx context.Context, s *store.Store, o task.AuditObject) error {
+	o.Change = "read"
+	read := r.Part()
+	read.Include(r)
+	read.outcome, read.known = task.AuditRead, []task.AuditObject{o}
+
+	return s.As(read).RecordIntent(ctx)
+}
+
+// RecordLate keeps the audit record of something that was done although etcd is full, and that is no transaction. It is
+// for what the caller was proved to be allowed to do.
+func (r *Rights) RecordLate(objects []task.AuditObject, outcome string) {
+	a := r.Record()
+	a.Objects, a.Outcome, a.Late = objects, outcome, true
+	r.judge.Late(a)
 }
 
 // ReadsSomething reports whether the caller may read the tasks of any namespace.

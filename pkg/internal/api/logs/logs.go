@@ -117,6 +117,10 @@ func (h *Handlers) runLogs(c *httpapi.Call, q logsQuery) (httpapi.Answer, error)
 		return httpapi.Answer{}, err
 	}
 
+	if err := h.recordRead(ctx, c, run); err != nil {
+		return httpapi.Answer{}, err
+	}
+
 	if attempt.Node == h.Node {
 		return httpapi.Answer{}, h.serveHere(c, run, attempt.Attempt, follow, part)
 	}

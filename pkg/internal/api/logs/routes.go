@@ -27,8 +27,12 @@ type Handlers struct {
 	Ends        <-chan struct{} // closed when the node stops serving requests; may be nil
 	Heartbeat   time.Duration   // how often a stream checks whether its caller still has access
 	Problems    httpapi.ProblemWriter
+	// Writable returns an error if this node must not change anything, so that it cannot record reads.
+	Writable func() error
+	Now      httpapi.Clock
 
-	following httpapi.Slots // of requests that follow output
+	following httpapi.Slots       // of requests that follow output
+	recorded  httpapi.SubjectRate // reads with an audit record
 }
 
 // RunFinder finds a run of a task.
@@ -53,4 +57,5 @@ func (h *Handlers) Routes() []*httpapi.Operation {
 const logsAbout = "With follow=true, the answer continues as the attempt writes, and waits for an attempt that has not started. It ends when the attempt ends. " +
 	"If anything else ends it, it is cut off (without the last chunk): request the rest, with from. " + client.LogsFromHeader + " contains the offset at which the answer begins. " +
 	"With times=true, each line of output is a line of JSON (" + httpapi.TypeLines + "): from (its offset), time, stream (stdout or stderr, if the task " +
-	"keeps them apart), text, or base64 if it is not UTF-8, and unended if the line continues in another one. Output stored by earlier versions has no times."
+	"keeps them apart), text, or base64 if it is not UTF-8, and unended if the line continues in another one. Output stored by earlier versions has no times. " +
+	"In a namespace with audit_reads, the request first writes an audit record."

@@ -113,9 +113,15 @@ func (h *Handlers) withdrawState(c *httpapi.Call, name, state string, mod int64)
 		WithHint("only the node itself can change its state; if its process is gone, other nodes take over its shards")
 }
 
+// presentNodes returns the present nodes with the labels that the placement of runs uses: those that their limits allow.
+func (h *Handlers) presentNodes(c *httpapi.Call) ([]task.Node, error) {
+	nodes, _, err := views.PresentNodes(c.Context(), h.Store)
+	return c.Rights().View().LimitNodes(nodes), err
+}
+
 // listNodes serves the present nodes.
 func (h *Handlers) listNodes(c *httpapi.Call) (httpapi.Answer, error) {
-	nodes, _, err := views.PresentNodes(c.Context(), h.Store)
+	nodes, err := h.presentNodes(c)
 	if err != nil {
 		return httpapi.Answer{}, err
 	}
@@ -129,7 +135,7 @@ func (h *Handlers) getNode(c *httpapi.Call) (httpapi.Answer, error) {
 		return httpapi.Answer{}, err
 	}
 
-	nodes, _, err := views.PresentNodes(c.Context(), h.Store)
+	nodes, err := h.presentNodes(c)
 	if err != nil {
 		return httpapi.Answer{}, err
 	}

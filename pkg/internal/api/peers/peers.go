@@ -1,8 +1,11 @@
-// Package peers sends requests to other nodes on behalf of callers, for data that only those nodes have.
+// Package peers sends requests to other nodes on behalf of callers, for data that only those nodes have, and to cancel
+// attempts that only those nodes can end.
 //
 // Each request contains a statement of this node about who requests what, signed by this node, and none of the
-// caller's credentials. Requests only read. The package does not find nodes and keeps no connections. If a node
-// refuses, redirects or does not answer, the error contains the reason.
+// caller's credentials. Requests only read, except for NewCancel, which changes nothing in etcd.
+//
+// The package does not find nodes and keeps no connections. If a node refuses, redirects or does not answer, the error
+// contains the reason.
 package peers
 
 import (
@@ -15,6 +18,7 @@ import (
 	"net/http"
 	"net/http/httputil"
 	"net/url"
+	"strconv"
 	"time"
 
 	"go.uber.org/zap"
@@ -82,7 +86,14 @@ func (p *Client) addressOf(n task.Node) (*url.URL, error) {
 	return &url.URL{Scheme: u.Scheme, Host: u.Host, Path: "/"}, nil
 }
 
-// NewRequest returns a request that reads data of another node on behalf of a caller, with GET or HEAD. It
+// NewCancel returns a request to end an attempt of another node on behalf of a caller. c.By is not sent: the other node
+// derives it from the statement, which names the caller.
+func (p *Client) NewCancel(ctx context.Context, who httpapi.Caller, n task.Node, c task.LateCancel) (*http.Request, error) {
+	q := url.Values{"run": {c.Namespace + "/" + c.Task + "/" + c.Run}, "token": {strconv.FormatInt(c.Token, 10)}}
+	return p.NewRequest(ctx, who, n, http.MethodPost, q, statement.CancelPath)
+}
+
+// NewRequest returns a request to another node on behalf of a caller: GET or HEAD, to read its data (or see NewCancel). It
 // contains no credentials of the caller, but a statement of who requests what. The statement covers the method
 // and the URI, so neither may be changed afterwards.
 func (p *Client) NewRequest(ctx context.Context, who httpapi.Caller, n task.Node, method string, q url.Values, path ...string) (*http.Request, error) {

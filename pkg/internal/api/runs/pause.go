@@ -14,7 +14,7 @@ import (
 
 // pauseRun serves the pause of a run. It requests the pause from the run's node, through the inbox record.
 func (h *Handlers) pauseRun(c *httpapi.Call) (httpapi.Answer, error) {
-	return h.turnRun(c, pausedState, func(ctx context.Context, attempt record.Held, who string) (task.Run, error) {
+	return h.setRunPaused(c, pausedState, func(ctx context.Context, attempt record.Held, who string) (task.Run, error) {
 		if attempt.CancelRequested {
 			return task.Run{}, aboutToEnd(attempt.Ref(), attempt.ID)
 		}
@@ -35,12 +35,12 @@ func aboutToEnd(ref record.Ref, id string) error {
 
 // resumeRun serves the end of a pause.
 func (h *Handlers) resumeRun(c *httpapi.Call) (httpapi.Answer, error) {
-	return h.turnRun(c, resumedState, h.Store.As(c.Rights()).ResumeActive)
+	return h.setRunPaused(c, resumedState, h.Store.As(c.Rights()).ResumeActive)
 }
 
-// turnRun requests a pause or its end. The run may move from the queue into an inbox, or end, during the
+// setRunPaused requests a pause or its end. The run may move from the queue into an inbox, or end, during the
 // request; then it is looked up again.
-func (h *Handlers) turnRun(c *httpapi.Call, what string, ask func(context.Context, record.Held, string) (task.Run, error)) (httpapi.Answer, error) {
+func (h *Handlers) setRunPaused(c *httpapi.Call, wanted string, ask func(context.Context, record.Held, string) (task.Run, error)) (httpapi.Answer, error) {
 	ref, id, err := c.RefAndRunID()
 	if err != nil {
 		return httpapi.Answer{}, err
@@ -50,21 +50,21 @@ func (h *Handlers) turnRun(c *httpapi.Call, what string, ask func(context.Contex
 	if err != nil {
 		return httpapi.Answer{}, err
 	}
-	if f := found.Fan; what == pausedState && f != nil && f.Cancel != "" && !found.State.Final() {
+	if f := found.Fan; wanted == pausedState && f != nil && f.Cancel != "" && !found.State.Final() {
 		return httpapi.Answer{}, aboutToEnd(ref, found.ID)
 	}
 
 	var run task.Run
 	err = httpapi.RetryConflict(c.Context(), func() error {
-		run, err = h.turnOnce(c, ref, found.ID, what, ask)
+		run, err = h.trySetRunPaused(c, ref, found.ID, wanted, ask)
 		return httpapi.About(found.ID, err)
 	})
 
 	return answerRun(c, run, err)
 }
 
-// turnOnce is one attempt of turnRun. It returns task.ErrConflict if the run has moved.
-func (h *Handlers) turnOnce(c *httpapi.Call, ref record.Ref, id, what string, ask func(context.Context, record.Held, string) (task.Run, error)) (task.Run, error) {
+// trySetRunPaused is one attempt of setRunPaused. It returns task.ErrConflict if the run has moved.
+func (h *Handlers) trySetRunPaused(c *httpapi.Call, ref record.Ref, id, wanted string, ask func(context.Context, record.Held, string) (task.Run, error)) (task.Run, error) {
 	if err := c.Rights().RequireOnTask(c.Context(), h.Store, ref, access.Pause, access.Runs); err != nil {
 		return task.Run{}, err
 	}
@@ -74,7 +74,7 @@ func (h *Handlers) turnOnce(c *httpapi.Call, ref record.Ref, id, what string, as
 		return task.Run{}, err
 	}
 	if parts := partsIn(held, id); len(parts) > 0 {
-		return h.turnParts(c, ref, id, parts, what, ask)
+		return h.setPartsPaused(c, ref, id, parts, wanted, ask)
 	}
 
 	for _, attempt := range held {
@@ -88,13 +88,13 @@ func (h *Handlers) turnOnce(c *httpapi.Call, ref record.Ref, id, what string, as
 	case err != nil:
 		return run, err
 	case run.State == task.Queued:
-		f := httpapi.Fail(http.StatusConflict, client.CodeNotRunning, "run %s of task %s is queued; only a run that is on a node can be %s", id, ref, what).WithField("run")
-		if what == resumedState {
+		f := httpapi.Fail(http.StatusConflict, client.CodeNotRunning, "run %s of task %s is queued; only a run that is on a node can be %s", id, ref, wanted).WithField("run")
+		if wanted == resumedState {
 			return run, f
 		}
 		return run, f.WithHint("carillon task pause " + ref.Name + " stops its ticks; carillon run cancel " + id + " ends this run")
 	case run.Fan != nil && !run.State.Final():
-		return run, httpapi.Fail(http.StatusConflict, client.CodeNotRunning, "run %s of task %s has %d parts, but none is on a node now; only parts on a node can be %s", id, ref, run.Fan.Count, what).
+		return run, httpapi.Fail(http.StatusConflict, client.CodeNotRunning, "run %s of task %s has %d parts, but none is on a node now; only parts on a node can be %s", id, ref, run.Fan.Count, wanted).
 			WithField("run")
 	// The run is neither in an inbox nor queued nor ended, so its record is moving.
 	case !run.State.Final():

@@ -22,12 +22,12 @@ func partsIn(held []record.Held, parent string) []record.Held {
 	})
 }
 
-// turnParts sends a request to all nodes that have parts of a run, with a separate write for each part. A
-// request that is already in force needs no write, so turnParts can be repeated. The answer is the run with the
-// current state of all its parts. turnParts returns task.ErrConflict if some parts have moved in between. If
+// setPartsPaused sends a request to all nodes that have parts of a run, with a separate write for each part. A
+// request that is already in force needs no write, so setPartsPaused can be repeated. The answer is the run with the
+// current state of all its parts. setPartsPaused returns task.ErrConflict if some parts have moved in between. If
 // some requests failed, the error contains how many succeeded.
-func (h *Handlers) turnParts(c *httpapi.Call, ref record.Ref, id string, parts []record.Held, what string, ask func(context.Context, record.Held, string) (task.Run, error)) (task.Run, error) {
-	if what == pausedState {
+func (h *Handlers) setPartsPaused(c *httpapi.Call, ref record.Ref, id string, parts []record.Held, wanted string, ask func(context.Context, record.Held, string) (task.Run, error)) (task.Run, error) {
+	if wanted == pausedState {
 		stay := slices.DeleteFunc(slices.Clone(parts), func(attempt record.Held) bool { return attempt.CancelRequested })
 		if len(stay) > 0 {
 			parts = stay // the answer shows that the parts which are being cancelled are not paused

@@ -43,8 +43,9 @@ func (h *Handlers) Routes() []*httpapi.Operation {
 		{ID: "get-task-run", Verb: access.Read, Kind: access.Runs, Method: get, Path: httpapi.OfRun, Tag: "runs", Summary: "Read a run by its id or a unique prefix of it",
 			Description: attempts.ProgressAbout, Status: 200, Answer: aRun, Errors: []int{409}, Handler: httpapi.NoQuery(h.getTaskRun)},
 		{ID: "cancel-run", Verb: access.Cancel, Kind: access.Runs, Method: post, Path: httpapi.OfRun + "/cancel", Tag: "runs", Summary: "Cancel a run",
-			Description: "A queued run ends at once. For an active run, the request goes to its node.",
-			Writes:      true, Status: 200, Answer: aRun, Errors: []int{409}, Handler: httpapi.NoQuery(h.cancelRun)},
+			Description: "A queued run ends at once. For an active run, the request goes to its node. " +
+				"While etcd is full, only active runs can be cancelled: their nodes end them, the answer has unrecorded, and etcd shows them as they were until it has space. For a run with parts, the nodes end the parts that they have, and the error says how many.",
+			Writes: true, Status: 200, Answer: reflect.TypeFor[client.Cancelled](), Errors: []int{409}, Handler: httpapi.NoQuery(h.cancelRun)},
 		{ID: "pause-run", Verb: access.Pause, Kind: access.Runs, Method: post, Path: httpapi.OfRun + "/pause", Tag: "runs", Summary: "Pause a run",
 			Description: "The request goes to the run's node. The run's state becomes paused, or its message explains why not. A run that has not started waits until it is resumed. " +
 				"For a run with parts, the request goes to the parts that nodes have now. The answer has the state of each part, and paused_by for those that received the request. If some cannot be reached, the error has the number that were.",

@@ -9,7 +9,6 @@ package runs
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"net/http"
 	"net/url"
@@ -111,7 +110,7 @@ func (l *stateList) UnmarshalText(text []byte) error {
 func (q runsQuery) newFilter(p httpapi.Paging) (f runFilter, err error) {
 	f = runFilter{states: q.State, node: q.Node, since: q.Since, until: q.Until, parts: q.Parts}
 	if f.node != "" {
-		f.parts = true // a run with parts has no node of its own
+		f.parts = true // a run with parts has no node
 		if err := task.CheckName("node", f.node); err != nil {
 			return f, err
 		}
@@ -473,66 +472,4 @@ func (h *Handlers) findRun(c *httpapi.Call) (httpapi.Answer, error) {
 	h.Attempts.AddToRun(c, &run)
 
 	return answerRun(c, run, err)
-}
-
-// cancelRun serves the cancellation of a run. The run may move from the queue into an inbox, or end, during the
-// request; then it is looked up again.
-func (h *Handlers) cancelRun(c *httpapi.Call) (httpapi.Answer, error) {
-	ref, id, err := c.RefAndRunID()
-	if err != nil {
-		return httpapi.Answer{}, err
-	}
-
-	found, err := h.Find(c.Context(), ref, id)
-	if err != nil {
-		return httpapi.Answer{}, err
-	}
-
-	var run task.Run
-	err = httpapi.RetryConflict(c.Context(), func() error {
-		run, err = h.cancelOnce(c, ref, found.ID)
-		return httpapi.About(found.ID, err)
-	})
-
-	return answerRun(c, run, err)
-}
-
-// cancelOnce is one attempt of cancelRun. It returns task.ErrConflict if the run has moved.
-func (h *Handlers) cancelOnce(c *httpapi.Call, ref record.Ref, id string) (task.Run, error) {
-	if err := c.Rights().RequireOnTask(c.Context(), h.Store, ref, access.Cancel, access.Runs); err != nil {
-		return task.Run{}, err
-	}
-
-	run, err := h.Store.As(c.Rights()).CancelQueued(c.Context(), ref, id, c.Actor(), h.Now())
-	if !errors.Is(err, task.ErrNotFound) {
-		return run, err
-	}
-
-	// The run is not in the queue, so it is in an inbox, has ended, or is moving.
-	held, err := h.Store.ActiveOf(c.Context(), ref)
-	if err != nil {
-		return task.Run{}, err
-	}
-
-	for _, attempt := range held {
-		if attempt.ID == id {
-			return h.Store.As(c.Rights()).CancelActive(c.Context(), attempt, c.Actor())
-		}
-	}
-
-	run, err = h.Find(c.Context(), ref, id)
-	if err != nil {
-		return task.Run{}, err
-	}
-
-	if parent, _, is := task.ParentOf(id); is && run.State == task.Queued {
-		return task.Run{}, httpapi.Fail(http.StatusConflict, client.CodeNotRunning, "part %s of task %s has not been assigned to a node yet, so it can end only with its run", id, ref).
-			WithField("run").WithHint("carillon run cancel " + parent + " ends the run, with all of its parts")
-	}
-
-	if !run.State.Final() {
-		return task.Run{}, fmt.Errorf("run %s of task %s: %w", id, ref, task.ErrConflict)
-	}
-
-	return task.Run{}, httpapi.Fail(http.StatusConflict, client.CodeAlreadyEnded, "run %s of task %s has ended: %s", id, ref, run.State).WithField("run")
 }

@@ -12,7 +12,7 @@ import (
 // client's result words; "" means that the request only read the task. After a real write, answerTask never
 // fails because of the optional details of the view.
 func (h *Handlers) answerTask(c *taskWrite, status int, st store.Stored, result string) (httpapi.Answer, error) {
-	v, err := h.Views.TaskAfterWrite(c.Context(), st, result)
+	v, err := h.viewTask(c, st, result)
 	if err != nil && c.Operation.Writes && !c.dry {
 		// The write has committed. If etcd fails while the next tick and the last runs are read, the answer must
 		// not look as if the write had failed, so it contains the plain task.
@@ -22,7 +22,8 @@ func (h *Handlers) answerTask(c *taskWrite, status int, st store.Stored, result 
 	v.Result = result
 	// A write, real or dry, warns about runs that no present node would take. A delete does not.
 	if result != "" && result != client.Deleted && h.Nodes != nil {
-		v.WarningDetails = placementWarnings(st.Task.Spec, h.Nodes())
+		known := c.Rights().View()
+		v.WarningDetails = placementWarnings(known.Namespace(st.Ref.Namespace), st.Task.Spec, known.LimitNodes(h.Nodes()))
 		v.Warnings = task.WarningTexts(v.WarningDetails)
 	}
 
@@ -31,4 +32,13 @@ func (h *Handlers) answerTask(c *taskWrite, status int, st store.Stored, result 
 	}
 
 	return httpapi.Answer{Status: status, Body: v, Header: map[string][]string{"Etag": {httpapi.ETag(st.Task.Revision)}}}, err
+}
+
+// viewTask returns the view of a task that was just read, or written with this result. The write that creates a task has
+// read what its view needs.
+func (h *Handlers) viewTask(c *taskWrite, st store.Stored, result string) (client.Task, error) {
+	if c.freezes != nil {
+		return h.Views.NewTask(&st, c.freezes), nil
+	}
+	return h.Views.TaskAfterWrite(c.Context(), st, result)
 }

@@ -38,8 +38,8 @@ func (h *Handlers) authorizeChange(rights *httpapi.Rights, before, after *task.S
 	return nil
 }
 
-// authorizeUpdate is authorizeChange for a write over a stored task. resume states that the write also ends a pause that
-// the owner of the shard has set, which the spec does not show.
+// authorizeUpdate is authorizeChange for a write over a stored task. resume states that the write also ends a pause
+// that the owner of the shard has set, which the spec does not show.
 func (h *Handlers) authorizeUpdate(rights *httpapi.Rights, old store.Stored, spec task.Spec, resume bool) error {
 	before := views.Settled(old.Task.Spec, h.Now())
 	needs := access.NeedsOfChange(&before, &spec)
@@ -49,7 +49,7 @@ func (h *Handlers) authorizeUpdate(rights *httpapi.Rights, old store.Stored, spe
 		if err := rights.Require(access.Need{Verb: access.Pause, Kind: access.Tasks, Namespace: spec.Namespace, Labels: before.Labels}); err != nil {
 			return err
 		}
-	case len(needs) == 0: // only the entry is written anew
+	case len(needs) == 0: // only the entry is rewritten
 		if err := rights.Require(access.Need{Verb: access.Update, Kind: access.Tasks, Namespace: spec.Namespace, Labels: before.Labels}); err != nil {
 			return err
 		}

@@ -50,9 +50,9 @@ type batch struct {
 	c     *httpapi.Call
 	query batchQuery
 	slots chan struct{} // one for each group in flight
-	// there is set if tasks of the latest group existed already. The next group then reads its tasks before its
+	// tasksExisted is set if tasks of the latest group existed already. The next group then reads its tasks before its
 	// first write, because a blind create would fail.
-	there atomic.Bool
+	tasksExisted atomic.Bool
 	// revoked is set when the caller's token is no longer valid. Nothing more is read then.
 	revoked atomic.Bool
 
@@ -119,7 +119,7 @@ func (b *batch) serveLines() {
 // readGroups collects lines into groups and starts the work on each. It does not wait for a group to fill up: when no
 // complete line is buffered, the lines that have arrived form a group.
 func (b *batch) readGroups(ctx context.Context, deadline *http.ResponseController, groups chan<- *group) {
-	in := &lines{in: bufio.NewReaderSize(b.c.Request.Body, 64<<10)}
+	in := &lineReader{in: bufio.NewReaderSize(b.c.Request.Body, 64<<10)}
 	var g *group
 	hand := func() {
 		if g != nil {
@@ -196,7 +196,7 @@ func (b *batch) checkToken(ctx context.Context, g *group) {
 
 	// Only the first group that notices reports the refusal and stops the reader.
 	if !b.revoked.Swap(true) {
-		b.ReportRefusal(b.c.Request, f)
+		b.ReportRefusal(b.c.Request, httpapi.CallerOf(b.c.Context()), f)
 		_ = http.NewResponseController(b.c.Writer).SetReadDeadline(time.Unix(1, 0)) // ends a read that is blocked
 	}
 }

@@ -35,6 +35,8 @@ type taskWrite struct {
 	dry    bool           // nothing is written
 	ticks  int            // how many ticks a dry run lists
 	change *client.Change // what a dry run found; nil until it has ended
+	// freezes are those that were in force when the task was created; nil: it was not created.
+	freezes *task.Freezes
 }
 
 // newTaskWrite combines a call with its dry run parameters.

@@ -181,7 +181,7 @@ func (b *batch) writeTogether(ctx context.Context, items []*item) {
 		return
 	}
 
-	if b.there.Load() && len(items) > 0 {
+	if b.tasksExisted.Load() && len(items) > 0 {
 		b.readStored(ctx, items)
 	}
 
@@ -204,7 +204,7 @@ func (b *batch) writeTogether(ctx context.Context, items []*item) {
 		}
 
 		// A conflict means that some task exists or has changed. commit has stored what it read in the items.
-		b.there.Store(true)
+		b.tasksExisted.Store(true)
 	}
 
 	b.writeOneByOne(ctx, items)
@@ -291,7 +291,7 @@ func (b *batch) readStored(ctx context.Context, items []*item) {
 		there = there || !errors.Is(found[i].Err, task.ErrNotFound)
 	}
 
-	b.there.Store(there)
+	b.tasksExisted.Store(there)
 }
 
 // decideChanges settles the items that need no write, and returns the others with their changes.
@@ -354,7 +354,7 @@ func (b *batch) computeNewTask(it *item) (err error) {
 		return err
 	}
 
-	// An entry that is missing or unreadable is written anew, even if the spec is unchanged.
+	// An entry that is missing or unreadable is rewritten, even if the spec is unchanged.
 	mend := broken || old.EntryMod == 0
 	if !mend && b.nothingNew(old, it.spec, false) {
 		it.settle(old, client.Unchanged)
@@ -406,8 +406,9 @@ func (b *batch) renderAnswer(ctx context.Context, g *group) {
 	now := b.Now.Stamp()
 
 	var nodes []task.Node
+	known := b.c.Rights().View()
 	if b.Nodes != nil {
-		nodes = b.Nodes()
+		nodes = known.LimitNodes(b.Nodes())
 	}
 
 	for _, it := range g.items {
@@ -423,7 +424,7 @@ func (b *batch) renderAnswer(ctx context.Context, g *group) {
 		} else {
 			r.Revision, r.Task, r.Change = it.st.Task.Revision, shown[it], it.change
 			if b.Nodes != nil {
-				r.WarningDetails = placementWarnings(it.st.Task.Spec, nodes)
+				r.WarningDetails = placementWarnings(known.Namespace(it.ref.Namespace), it.st.Task.Spec, nodes)
 				r.Warnings = task.WarningTexts(r.WarningDetails)
 			}
 

@@ -21,8 +21,8 @@ import (
 //     must not end it.
 //   - A pause whose end has passed is not in force, wherever it is stored. The next write removes it.
 
-// pausing contains what a write needs to compute the pause of an entry.
-type pausing struct {
+// pauseChange contains what a write needs to compute the pause of an entry.
+type pauseChange struct {
 	now    task.Time
 	who    string // who writes; recorded with the pause
 	resume bool   // an explicit resume also ends a pause that only the entry contains
@@ -31,7 +31,7 @@ type pausing struct {
 // pauseAfter sets the pause and the own state of e, the entry that replaces the one of old when spec is written.
 // since is the earliest From that the new entry may have: ticks that fell into a pause never run later. It is
 // zero if no pause has ended.
-func (p pausing) pauseAfter(old store.Stored, spec task.Spec, e *task.Entry) (since task.Time) {
+func (p pauseChange) pauseAfter(old store.Stored, spec task.Spec, e *task.Entry) (since task.Time) {
 	// The record of pauses is copied, because old must stay as it was read.
 	own := task.Own{}
 	if o := old.Entry.Own; o != nil {

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/carillonhq/carillon/pkg/internal/access"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -11,9 +12,13 @@ import (
 // written. The task is valid, because such a node may join later. But a selector with a typing error looks the
 // same, and its author is reading this answer.
 //
+// The node selector of the task's namespace counts, too. n is the namespace's record; nil: there is none. nodes have the
+// labels that their limits allow.
+//
 // It skips tasks that any node can run: `cluster status` reports if no node accepts runs at all.
-func placementWarnings(spec task.Spec, nodes []task.Node) []task.Warning {
+func placementWarnings(n *task.Namespace, spec task.Spec, nodes []task.Node) []task.Warning {
 	target, needsKey := spec.Target, spec.Action.NeedsKey()
+	target.Selector = access.JoinSelector(n, target.Selector)
 
 	isForAnyNode := target.Selector == "" && target.Strategy != task.StrategyFirst && !needsKey && !target.FansOut()
 	if isForAnyNode || spec.Shadow {
@@ -32,6 +37,9 @@ func placementWarnings(spec task.Spec, nodes []task.Node) []task.Warning {
 	}
 
 	field, description := describeTarget(target, needsKey)
+	if field == "target.selector" && spec.Target.Selector == "" {
+		field = "namespace " + n.Name // the selector is the namespace's
+	}
 
 	text := fmt.Sprintf("%s: no node%s accepts runs now; runs wait until one does", field, description)
 

@@ -29,9 +29,10 @@ func TestPlacementWarnings_OnlyWhereRunsWouldWait(t *testing.T) {
 	two := []task.Node{node("n1", "db"), node("n2", "web")}
 
 	for name, c := range map[string]struct {
-		change func(*task.Spec)
-		nodes  []task.Node
-		want   []string
+		namespace *task.Namespace
+		change    func(*task.Spec)
+		nodes     []task.Node
+		want      []string
 	}{
 		"any node": {
 			change: func(*task.Spec) {},
@@ -81,6 +82,21 @@ func TestPlacementWarnings_OnlyWhereRunsWouldWait(t *testing.T) {
 			nodes:  two,
 			want:   []string{"target: runs require 3 nodes, but only 2 matching nodes accept runs now; runs wait until more do"},
 		},
+		"the namespace excludes all": {
+			namespace: &task.Namespace{Name: "ops", Nodes: "role = ops"},
+			nodes:     two,
+			want:      []string{`namespace ops: no node that matches "role = ops" accepts runs now; runs wait until one does`},
+		},
+		"the namespace and the task exclude all": {
+			namespace: &task.Namespace{Name: "ops", Nodes: "role = web"},
+			change:    func(s *task.Spec) { s.Target.Selector = "role = db" },
+			nodes:     two,
+			want:      []string{`target.selector: no node that matches "role = web, role = db" accepts runs now; runs wait until one does`},
+		},
+		"the namespace leaves one": {
+			namespace: &task.Namespace{Name: "ops", Nodes: "role = db"},
+			nodes:     two,
+		},
 		"all nodes, and there are some": {
 			change: func(s *task.Spec) { s.Target.Count = task.All },
 			nodes:  two,
@@ -91,9 +107,11 @@ func TestPlacementWarnings_OnlyWhereRunsWouldWait(t *testing.T) {
 
 			spec := task.Defaults()
 			spec.Name, spec.Action = "a", task.Action{Noop: &task.Noop{}}
-			c.change(&spec)
+			if c.change != nil {
+				c.change(&spec)
+			}
 
-			if got := task.WarningTexts(placementWarnings(spec, c.nodes)); !slices.Equal(got, c.want) {
+			if got := task.WarningTexts(placementWarnings(c.namespace, spec, c.nodes)); !slices.Equal(got, c.want) {
 				t.Errorf("got  %q\nwant %q", got, c.want)
 			}
 		})

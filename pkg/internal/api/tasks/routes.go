@@ -39,7 +39,7 @@ type Handlers struct {
 	// CheckStream returns why the caller may no longer use its credentials. A batch may take hours.
 	CheckStream func(ctx context.Context, r *http.Request) error
 	// ReportRefusal counts and logs that CheckStream has ended a batch.
-	ReportRefusal func(r *http.Request, why *httpapi.Failure)
+	ReportRefusal func(r *http.Request, who httpapi.Caller, why *httpapi.Failure)
 	Problems      httpapi.ProblemWriter
 	Log           *zap.Logger
 }

@@ -12,6 +12,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 
 	"github.com/carillonhq/carillon/pkg/client"
@@ -30,8 +31,13 @@ func (h *Handlers) readSpec(c *httpapi.Call, namespace, name string) (task.Spec,
 	if err != nil {
 		return spec, err
 	}
-	if spec.Namespace, spec.Name, err = bodyIdentity(c, namespace, name); err != nil {
-		return spec, err
+
+	// An absent namespace is that of the path, but the spec has the default then. Only if the two differ is it necessary to
+	// decode the body again, to tell an absent one from a wrong one.
+	if name != "" || spec.Namespace != namespace {
+		if spec.Namespace, spec.Name, err = bodyIdentity(c, namespace, name); err != nil {
+			return spec, err
+		}
 	}
 
 	return spec, h.checkSpec(&spec)
@@ -66,6 +72,7 @@ func (h *Handlers) checkSpec(spec *task.Spec) error {
 	if err := spec.Validate(); err != nil {
 		return err
 	}
+	checked := spec.Schedule
 	if err := schedule.Check(spec.Timing()); err != nil {
 		return err
 	}
@@ -75,10 +82,10 @@ func (h *Handlers) checkSpec(spec *task.Spec) error {
 		return err
 	}
 
-	// The schedule is checked again after H has been replaced, because the values that replace H must be valid
+	// The schedule is checked again after H and @in have been replaced, because the values that replace them must be valid
 	// too.
 	timing, err := spreadTiming(spec)
-	if err != nil {
+	if err != nil || slices.Equal(timing.Schedule, checked) {
 		return err
 	}
 
@@ -160,10 +167,15 @@ func (h *Handlers) writeNewTask(c *taskWrite, spec task.Spec) (store.Stored, err
 		return st, nil
 	}
 
-	rev, err := h.Store.As(c.Rights()).CreateTask(c.Context(), st.Ref, st.Task, st.Entry)
-	st.Task.Revision, st.EntryMod = rev, rev
+	freezes, err := h.Store.As(c.Rights()).CreateTaskReadingFreezes(c.Context(), st.Ref, st.Task, st.Entry)
+	if err != nil {
+		return st, httpapi.About(st.Ref.String(), err)
+	}
 
-	return st, httpapi.About(st.Ref.String(), err)
+	st.Task.Revision, st.EntryMod = freezes.Revision, freezes.Revision
+	c.freezes = &freezes.Freezes
+
+	return st, nil
 }
 
 // newTask returns a new task with its entry, as it is to be written. The entry's From is now: a new task has no
@@ -180,7 +192,7 @@ func (h *Handlers) newTask(c *httpapi.Call, spec task.Spec) (store.Stored, error
 	var err error
 	if st.Entry, err = entryOf(t, now, now); err == nil {
 		st.Entry.NamespaceRev = allowedBy(c.Rights(), &spec)
-		pausing{now: now, who: c.Actor()}.pauseAfter(store.Stored{}, spec, &st.Entry)
+		pauseChange{now: now, who: c.Actor()}.pauseAfter(store.Stored{}, spec, &st.Entry)
 	}
 
 	return st, err

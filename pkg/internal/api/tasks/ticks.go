@@ -20,8 +20,8 @@ const (
 	clocksApart = 26 * time.Hour
 )
 
-// aTick is a future tick of a task. It is due at the tick's time plus jitter.
-type aTick struct {
+// upcomingTick is a future tick of a task. It is due at the tick's time plus jitter.
+type upcomingTick struct {
 	at, due time.Time
 	before  time.Time // with jitter and no uid: the latest time at which the tick can be due
 }
@@ -63,7 +63,7 @@ func ticksOf(e *task.Entry, now time.Time) *ticker {
 }
 
 // nextTick returns the next tick, or nil if there is none.
-func (t *ticker) nextTick() *aTick {
+func (t *ticker) nextTick() *upcomingTick {
 	if t.schedule == nil || t.left <= 0 {
 		return nil
 	}
@@ -76,15 +76,15 @@ func (t *ticker) nextTick() *aTick {
 	t.after = at
 	t.left--
 	if t.uid == "" {
-		return &aTick{at: at, due: at, before: t.schedule.DueBefore(at)}
+		return &upcomingTick{at: at, due: at, before: t.schedule.DueBefore(at)}
 	}
 
-	return &aTick{at: at, due: t.schedule.Due(at, t.uid)}
+	return &upcomingTick{at: at, due: t.schedule.Due(at, t.uid)}
 }
 
 // upTo returns the ticks from first on that are due no later than end, at most mostTicks. more is true if the
 // list was cut off.
-func (t *ticker) upTo(end time.Time, first *aTick) (list []aTick, more bool) {
+func (t *ticker) upTo(end time.Time, first *upcomingTick) (list []upcomingTick, more bool) {
 	for tick := first; tick != nil && !tick.due.After(end); tick = t.nextTick() {
 		if len(list) == mostTicks {
 			return list, true
@@ -113,7 +113,7 @@ func compareTicks(before, after *task.Entry, now task.Time, most int) *client.Ti
 	was, is := ticksOf(before, now.Time), ticksOf(after, now.Time)
 	end := now.Add(ticksAhead)
 	firstWas, firstIs := was.nextTick(), is.nextTick()
-	for _, first := range []*aTick{firstWas, firstIs} {
+	for _, first := range []*upcomingTick{firstWas, firstIs} {
 		if first != nil && first.due.After(end) {
 			end = first.due
 		}
@@ -154,7 +154,7 @@ func compareTicks(before, after *task.Entry, now task.Time, most int) *client.Ti
 }
 
 // move is a tick that is added (was is nil), removed (is is nil) or moved.
-type move struct{ was, is *aTick }
+type move struct{ was, is *upcomingTick }
 
 // firstDue returns the earlier of the two due times.
 func (m move) firstDue() time.Time {
@@ -171,12 +171,12 @@ func (m move) firstDue() time.Time {
 // diffTicks compares two lists of ticks and returns the differences in the order of their due times. Two ticks with
 // the same time are the same tick, which moves if its due time differs. If the time zone changes, two remaining
 // ticks with the same local time also count as one tick that moves.
-func diffTicks(old, young []aTick, zoneWas, zoneIs *time.Location) []move {
+func diffTicks(old, young []upcomingTick, zoneWas, zoneIs *time.Location) []move {
 	var list []move
-	var gone []*aTick
+	var gone []*upcomingTick
 
 	// come holds the new ticks that have no counterpart yet.
-	come := make(map[int64]*aTick, len(young))
+	come := make(map[int64]*upcomingTick, len(young))
 	for i := range young {
 		come[young[i].at.UnixMilli()] = &young[i]
 	}
@@ -195,14 +195,14 @@ func diffTicks(old, young []aTick, zoneWas, zoneIs *time.Location) []move {
 	}
 
 	if zoneWas.String() != zoneIs.String() {
-		byClock := make(map[string]*aTick, len(come))
+		byClock := make(map[string]*upcomingTick, len(come))
 		for i := range young {
 			if t := &young[i]; come[t.at.UnixMilli()] != nil {
 				byClock[t.at.In(zoneIs).Format(time.DateTime)] = t
 			}
 		}
 
-		gone = slices.DeleteFunc(gone, func(was *aTick) bool {
+		gone = slices.DeleteFunc(gone, func(was *upcomingTick) bool {
 			clock := was.at.In(zoneWas).Format(time.DateTime)
 			is := byClock[clock]
 			if is != nil {
@@ -239,7 +239,7 @@ func earlierOf(a, b time.Time) time.Time {
 }
 
 // asTickTime converts a tick to the form of the API; nil stays nil.
-func (t *aTick) asTickTime(zone *time.Location) *client.TickTime {
+func (t *upcomingTick) asTickTime(zone *time.Location) *client.TickTime {
 	if t == nil {
 		return nil
 	}

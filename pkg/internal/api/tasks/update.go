@@ -54,7 +54,7 @@ func (h *Handlers) changeTask(c *taskWrite, ref record.Ref, ed edit) (st store.S
 			return err
 		}
 
-		// An entry that is missing or unreadable is written anew, even if the spec is unchanged.
+		// An entry that is missing or unreadable is rewritten, even if the spec is unchanged.
 		mend := broken || old.EntryMod == 0
 		if !mend && h.nothingNew(old, spec, ed.resume) {
 			st, result = old, client.Unchanged
@@ -132,7 +132,7 @@ func (h *Handlers) nextStored(c *httpapi.Call, old store.Stored, spec task.Spec,
 
 	// A task whose limit of runs was used up had no ticks. If it may run again, the ticks in between must not
 	// run late.
-	since := pausing{now: now, who: c.Actor(), resume: ed.resume}.pauseAfter(old, spec, &e)
+	since := pauseChange{now: now, who: c.Actor(), resume: ed.resume}.pauseAfter(old, spec, &e)
 	if anew || usedUp(&old.Entry, old.Task.MaxRuns) && !usedUp(&old.Entry, spec.MaxRuns) {
 		since = now
 	}

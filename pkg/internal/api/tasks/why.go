@@ -8,6 +8,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/internal/access"
 	"github.com/carillonhq/carillon/pkg/internal/api/httpapi"
 	"github.com/carillonhq/carillon/pkg/internal/api/views"
+	"github.com/carillonhq/carillon/pkg/internal/authority"
 	"github.com/carillonhq/carillon/pkg/internal/schedule"
 	"github.com/carillonhq/carillon/pkg/internal/why"
 	"github.com/carillonhq/carillon/pkg/store/record"
@@ -59,7 +60,7 @@ func (h *Handlers) whyTask(c *httpapi.Call, ask whyQuery) (httpapi.Answer, error
 		}
 	}
 
-	return httpapi.Answer{Status: http.StatusOK, Body: why.For(h.factsOf(ref, account), q)}, nil
+	return httpapi.Answer{Status: http.StatusOK, Body: why.For(h.factsOf(ref, account, c.Rights().View()), q)}, nil
 }
 
 // parseQuestion parses the parameters. Local times are in the task's time zone unless the request names another one.
@@ -116,13 +117,14 @@ func (h *Handlers) parseQuestion(c *httpapi.Call, ref record.Ref, ask whyQuery) 
 	return q, nil
 }
 
-// factsOf converts an account of the store to the form of package why.
-func (h *Handlers) factsOf(ref record.Ref, a record.Account) why.Facts {
+// factsOf converts an account of the store to the form of package why. known has the record of the task's namespace and the
+// limits of nodes.
+func (h *Handlers) factsOf(ref record.Ref, a record.Account, known *authority.View) why.Facts {
 	f := why.Facts{
 		Namespace: ref.Namespace, Name: ref.Name, Shard: ref.Shard,
 		Task: a.Task, Entry: a.Entry, Versions: a.Versions,
 		Runs: a.Runs, Late: a.Late, Dead: a.Dead, Newer: a.Newer, CutAt: a.CutAt.Time,
-		Nodes: a.Nodes, Freezes: a.Freezes, Now: h.Now.Stamp().Time, Revision: a.Revision,
+		Nodes: known.LimitNodes(a.Nodes), Limits: known.Namespace(ref.Namespace), Freezes: a.Freezes, Now: h.Now.Stamp().Time, Revision: a.Revision,
 	}
 	if d := a.Deleted; d != nil {
 		f.Deleted = &task.Deletion{UID: d.UID, Generation: d.Generation, At: d.DeletedAt, By: d.DeletedBy, Why: d.Why}

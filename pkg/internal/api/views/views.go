@@ -129,16 +129,21 @@ func (h *Viewer) NewTasks(ctx context.Context, created []store.Stored) ([]client
 		return nil, err
 	}
 
-	now := h.Now.Stamp()
 	views := make([]client.Task, len(created))
-	for i, st := range created {
-		v := client.Task{Task: FillLists(st.Task)}
-		fromEntry(&v, &st.Entry, now)
-		v.State = stateOf(&v, true, freezes.Of(v.Namespace) != nil, false, false)
-		views[i] = v
+	for i := range created {
+		views[i] = h.NewTask(&created[i], &freezes.Freezes)
 	}
 
 	return views, nil
+}
+
+// NewTask is like NewTasks for one task, if the freezes have been read.
+func (h *Viewer) NewTask(created *store.Stored, freezes *task.Freezes) client.Task {
+	v := client.Task{Task: FillLists(created.Task)}
+	fromEntry(&v, &created.Entry, h.Now.Stamp())
+	v.State = stateOf(&v, true, freezes.Of(v.Namespace) != nil, false, false)
+
+	return v
 }
 
 // stateOf returns the state of a task in one word. If several apply, the order of the cases puts first what a

@@ -1,4 +1,4 @@
-// Package utccron computes the ticks of cron expressions in UTC, as an oracle for package check.
+// Package utccron computes the ticks of cron expressions in UTC, for package oracle.
 //
 // It is pure, and shares no code with package schedule. It steps through days and seconds one by one, which is slow, but
 // too simple to contain the same error. It supports five and six fields, names, nicknames, L, LW, 15W, 5L and 5#3.

@@ -33,7 +33,7 @@ type callers struct {
 }
 
 const (
-	changers = 3 // each has tasks of its own
+	changers = 3 // each has its own tasks
 	readers  = 3 // all read and write the same task, one task after another
 	epoch    = 8 * time.Second
 )
@@ -41,7 +41,7 @@ const (
 // registersSpace is the namespace of the tasks that porcupine judges.
 const registersSpace = "registers"
 
-// callsSpace is the namespace of one of those who change tasks of their own.
+// callsSpace is the namespace of one of the callers that change only their own tasks.
 func callsSpace(id int) string { return fmt.Sprintf("calls-%d", id) }
 
 func (w *world) call() *callers {

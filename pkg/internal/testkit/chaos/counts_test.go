@@ -37,7 +37,7 @@ func (w *world) scrape(n *node) {
 	}
 
 	c := http.Client{Timeout: 500 * time.Millisecond}
-	res, err := c.Get("http://" + n.address + "/metrics")
+	res, err := c.Get("http://" + n.metrics + "/metrics")
 	if err != nil {
 		return
 	}

@@ -1,5 +1,5 @@
 // Package chaos injects faults into a real cluster and judges the results. It contains only tests: daemons and a
-// three-member etcd run as processes of their own, tasks record themselves what they did, a seed determines the
+// three-member etcd run as separate processes, tasks record themselves what they did, a seed determines the
 // faults, and an observer that is not part of the cluster records every revision.
 //
 //	callers ──▶ daemons ══ links ══▶ etcd members ══ links ══▶ each other

@@ -45,7 +45,7 @@ func buildEtcd(ctx context.Context) (string, error) {
 	return path, nil
 }
 
-// startEtcd starts three members on addresses of their own.
+// startEtcd starts three members on their own addresses.
 func (w *world) startEtcd(ctx context.Context) error {
 	binary, err := buildEtcd(ctx)
 	if err != nil {
@@ -185,16 +185,16 @@ func (w *world) etcdLeader() (lead *member, err error) {
 	return lead, err
 }
 
-// between sets the weather between two members, in both directions and whoever dialed.
-func between(a, b *member, w weather) {
+// between sets the fault between two members, in both directions, no matter which of them dialed.
+func between(a, b *member, w linkFault) {
 	a.peers.set(fmt.Sprintf("%x", b.id), w)
 	b.peers.set(fmt.Sprintf("%x", a.id), w)
 }
 
 // towards blocks the traffic from one member to the other, but not the way back.
 func towards(from, to *member) {
-	to.peers.set(fmt.Sprintf("%x", from.id), mute) // connections that from has dialed
-	from.peers.set(fmt.Sprintf("%x", to.id), deaf) // connections that to has dialed: the answers
+	to.peers.set(fmt.Sprintf("%x", from.id), linkCutUp)   // connections that from has dialed
+	from.peers.set(fmt.Sprintf("%x", to.id), linkCutDown) // connections that to has dialed: the answers
 }
 
 // raise raises the alarm of a full disk at a member, as etcd does.

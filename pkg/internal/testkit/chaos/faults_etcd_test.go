@@ -23,7 +23,7 @@ var etcdFaults = []*fault{
 	{name: "quorum-lost", group: "etcd", what: "two of three members killed for a while", hold: lasting(5, 10), alone: true, inject: etcdDown(2, syscall.SIGKILL)},
 	{name: "quorum-frozen", group: "etcd", what: "two of three members frozen for longer than a lease", hold: lasting(5, 8), alone: true, inject: etcdDown(2, syscall.SIGSTOP)},
 	{name: "etcd-leader-cut-off", group: "etcd", what: "etcd's leader cut off from the other members", hold: lasting(4, 7), inject: isolate(true)},
-	{name: "etcd-leader-unheard", group: "etcd", what: "etcd's leader cut off one way: it hears the others, they do not hear it", hold: lasting(4, 7), inject: isolate(false)},
+	{name: "etcd-leader-unheard", group: "etcd", what: "etcd's leader cut off one way: it receives messages of the others, and they receive none of its", hold: lasting(4, 7), inject: isolate(false)},
 	{name: "no-space", group: "etcd", what: "the alarm of a full disk, NOSPACE", hold: lasting(3, 6), alone: true, inject: noSpace},
 	{name: "compaction", group: "etcd", what: "compaction of all that the recorder has seen, and defragmentation, all the time", hold: lasting(0, 0), inject: compaction},
 	{name: "lease-revoked", group: "etcd", what: "the lease of a node's session revoked from outside", hold: lasting(1, 2),
@@ -134,7 +134,7 @@ func isolate(both bool) func(*world, *injection) (func() error, error) {
 
 		for _, m := range w.members {
 			if m != lead && both {
-				between(lead, m, cut)
+				between(lead, m, linkCut)
 			} else if m != lead {
 				towards(lead, m)
 			}
@@ -143,7 +143,7 @@ func isolate(both bool) func(*world, *injection) (func() error, error) {
 		return func() error {
 			for _, m := range w.members {
 				if m != lead {
-					between(lead, m, weather{})
+					between(lead, m, linkFault{})
 				}
 			}
 
@@ -281,5 +281,5 @@ func (w *world) leader() (*node, error) {
 		}
 	}
 
-	return nil, fmt.Errorf("the leader %q is none of the nodes that run", name)
+	return nil, fmt.Errorf("the leader %q is not one of the running nodes", name)
 }

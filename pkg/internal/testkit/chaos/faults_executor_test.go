@@ -181,7 +181,7 @@ func burst(name string, many int, cancel bool) func(*world, *injection) (func() 
 // mountPoint is where the file system of the node with the small disk is mounted.
 func (w *world) mountPoint() string { return filepath.Join(w.dir, "n2") }
 
-// smallDisk puts a node's data directory on a file system of its own, which can become full. This requires root.
+// smallDisk puts a node's data directory on its own file system, which can become full. This requires root.
 func (w *world) smallDisk(n *node) {
 	w.noSmallDisk = ""
 	err := os.MkdirAll(n.dir, 0o700)

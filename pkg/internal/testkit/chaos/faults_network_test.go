@@ -5,22 +5,22 @@ import "time"
 var networkFaults = []*fault{
 	{name: "node-cut-off", group: "network", quick: true, what: "a node cut off from etcd and from the other nodes", hold: lasting(4, 9), inject: onNode(
 		func(_ *world, _ *injection, n *node) error {
-			n.weather(cut)
+			n.setLinkFault(linkCut)
 			return n.set(func(c *control) { c.CutPeers = true })
 		},
 		func(_ *world, n *node) error {
-			n.weather(weather{})
+			n.setLinkFault(linkFault{})
 			return n.set(func(c *control) { c.CutPeers = false })
 		})},
-	{name: "node-cut-off-past-lost-after", group: "network", what: "the same, for longer than lost_after", hold: lasting(15, 17), inject: weathered(cut)},
-	{name: "node-deaf", group: "network", what: "a node whose requests reach etcd, but no answer comes", hold: lasting(4, 9), inject: weathered(deaf)},
-	{name: "node-mute", group: "network", what: "a node whose requests do not reach etcd, while watches go on", hold: lasting(4, 9), inject: weathered(mute)},
-	{name: "delay", group: "network", what: "500 ms of round trip between a node and etcd", hold: lasting(4, 8), inject: weathered(slow)},
-	{name: "loss", group: "network", what: "30 % of what goes between a node and etcd comes late and holds up the rest, as lost packets do", hold: lasting(4, 8), inject: weathered(losing)},
-	{name: "resets", group: "network", what: "connections between a node and etcd are reset within a second", hold: lasting(4, 8), inject: weathered(resets)},
+	{name: "node-cut-off-past-lost-after", group: "network", what: "the same, for longer than lost_after", hold: lasting(15, 17), inject: withLinkFault(linkCut)},
+	{name: "node-deaf", group: "network", what: "a node whose requests reach etcd, but no answer comes", hold: lasting(4, 9), inject: withLinkFault(linkCutDown)},
+	{name: "node-mute", group: "network", what: "a node whose requests do not reach etcd, while watches go on", hold: lasting(4, 9), inject: withLinkFault(linkCutUp)},
+	{name: "delay", group: "network", what: "500 ms of round trip between a node and etcd", hold: lasting(4, 8), inject: withLinkFault(linkSlow)},
+	{name: "loss", group: "network", what: "30 % of what goes between a node and etcd comes late and holds up the rest, as lost packets do", hold: lasting(4, 8), inject: withLinkFault(linkLossy)},
+	{name: "resets", group: "network", what: "connections between a node and etcd are reset within a second", hold: lasting(4, 8), inject: withLinkFault(linkResetting)},
 	{name: "peers-cut-off", group: "network", what: "a node that cannot reach the other nodes, but etcd", hold: lasting(3, 6),
 		inject: controlled(func(c *control) { c.CutPeers = true }, func(c *control) { c.CutPeers = false })},
-	{name: "watches-stall", group: "network", what: "no watch of a node tells anything", hold: lasting(4, 12),
+	{name: "watches-stall", group: "network", what: "no watch of a node delivers events", hold: lasting(4, 12),
 		inject: controlled(func(c *control) { c.StallWatches = true }, func(c *control) { c.StallWatches = false })},
 	{name: "answers-lost", group: "network", quick: true, what: "of 30 % of a node's writes the answer is lost after they took place", hold: lasting(4, 8),
 		inject: controlled(func(c *control) { c.LoseAnswers = 30 }, func(c *control) { c.LoseAnswers = 0 })},
@@ -29,11 +29,11 @@ var networkFaults = []*fault{
 	{name: "answers-lost-writes-late", group: "network", what: "both, at all nodes", hold: lasting(3, 6), alone: true, inject: lossEverywhere},
 }
 
-// weathered returns a fault with bad weather between a node and etcd.
-func weathered(sky weather) func(*world, *injection) (func() error, error) {
+// withLinkFault returns a fault in the network between a node and etcd.
+func withLinkFault(f linkFault) func(*world, *injection) (func() error, error) {
 	return onNode(
-		func(_ *world, _ *injection, n *node) error { n.weather(sky); return nil },
-		func(_ *world, n *node) error { n.weather(weather{}); return nil })
+		func(_ *world, _ *injection, n *node) error { n.setLinkFault(f); return nil },
+		func(_ *world, n *node) error { n.setLinkFault(linkFault{}); return nil })
 }
 
 // controlled returns a fault that changes a node's control file.

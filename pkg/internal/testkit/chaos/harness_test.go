@@ -83,7 +83,7 @@ func echo(t *testing.T, header string) (*link, func(hello string) (ask func(stri
 }
 
 func TestLink_HoldsBytesBackAndDeliversThemWhenItHeals(t *testing.T) {
-	for _, w := range []weather{cut, deaf, mute} {
+	for _, w := range []linkFault{linkCut, linkCutDown, linkCutUp} {
 		k, dial := echo(t, "")
 		ask := dial("")
 		if got, err := ask("before", answered); got != "before\n" {
@@ -96,7 +96,7 @@ func TestLink_HoldsBytesBackAndDeliversThemWhenItHeals(t *testing.T) {
 			t.Errorf("through a link with %+v came %q, %v", w, got, err)
 		}
 
-		k.set("", weather{})
+		k.set("", linkFault{})
 
 		if got, err := ask("", answered); got != "meanwhile\n" {
 			t.Errorf("after %+v came %q, %v", w, got, err)
@@ -107,7 +107,7 @@ func TestLink_HoldsBytesBackAndDeliversThemWhenItHeals(t *testing.T) {
 func TestLink_ResetsConnections(t *testing.T) {
 	k, dial := echo(t, "")
 	ask := dial("")
-	k.set("", resets)
+	k.set("", linkResetting)
 
 	for deadline := time.Now().Add(eventual); ; {
 		if _, err := ask("x", unheard); err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
@@ -124,14 +124,14 @@ func TestLink_TellsCallersApart(t *testing.T) {
 	k, dial := echo(t, "X-Server-From")
 	a := dial("GET / HTTP/1.1\r\nx-server-from: a\r\n\r\n")
 	b := dial("GET / HTTP/1.1\r\nX-Server-From: b\r\n\r\n")
-	k.set("a", cut)
+	k.set("a", linkCut)
 
 	if got, err := a("a", unheard); err == nil {
-		t.Errorf("a, which is cut off, heard %q", got)
+		t.Errorf("a, which is cut off, received %q", got)
 	}
 
 	if got, err := b("b", answered); got != "b\n" {
-		t.Errorf("b, which is not, heard %q, %v", got, err)
+		t.Errorf("b, which is not, received %q, %v", got, err)
 	}
 }
 
@@ -205,7 +205,7 @@ func TestStallingWatcher_IsSilentUntilItIsToTell(t *testing.T) {
 
 	select {
 	case r := <-events:
-		t.Errorf("a stalled watch tells %+v", r)
+		t.Errorf("a stalled watch delivers %+v", r)
 	case <-time.After(200 * time.Millisecond):
 	}
 
@@ -214,7 +214,7 @@ func TestStallingWatcher_IsSilentUntilItIsToTell(t *testing.T) {
 	select {
 	case r := <-events:
 		if len(r.Events) != 1 {
-			t.Errorf("it tells %+v", r)
+			t.Errorf("it delivers %+v", r)
 		}
 	case <-time.After(eventual):
 		t.Error("it stays silent")

@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// weather is what a link does to the bytes on it. Up is the direction from the side that dialed, Down the way back.
-type weather struct {
+// linkFault is what a link does to the bytes on it. Up is the direction from the side that dialed, Down the way back.
+type linkFault struct {
 	CutUp, CutDown bool          // bytes wait until this ends, as in a network that drops packets
 	Delay          time.Duration // of every byte, in each direction
 	Loss           int           // percentage of pieces that are late and delay those behind them, as packet loss does in TCP
@@ -18,13 +18,13 @@ type weather struct {
 }
 
 var (
-	cut     = weather{CutUp: true, CutDown: true}
-	deaf    = weather{CutDown: true}
-	mute    = weather{CutUp: true}
-	slow    = weather{Delay: 250 * time.Millisecond}
-	losing  = weather{Loss: 30}
-	resets  = weather{Reset: true}
-	retries = []time.Duration{200, 400, 800} // in ms, as a kernel retransmits
+	linkCut          = linkFault{CutUp: true, CutDown: true}
+	linkCutDown      = linkFault{CutDown: true}
+	linkCutUp        = linkFault{CutUp: true}
+	linkSlow         = linkFault{Delay: 250 * time.Millisecond}
+	linkLossy        = linkFault{Loss: 30}
+	linkResetting    = linkFault{Reset: true}
+	retransmitDelays = []time.Duration{200, 400, 800} // in ms, as a kernel retransmits
 )
 
 // link is a TCP proxy in front of one server. It identifies callers by a header of their first request, if header
@@ -36,7 +36,7 @@ type link struct {
 	wg     sync.WaitGroup
 
 	mu      sync.Mutex
-	skies   map[string]weather // by caller
+	faults  map[string]linkFault // by caller
 	changed chan struct{}
 	conns   map[net.Conn]string // and who dialled
 	closed  bool
@@ -48,26 +48,26 @@ func openLink(listen, target, header string) (*link, error) {
 		return nil, err
 	}
 
-	k := &link{target: target, header: header, l: l, skies: map[string]weather{}, changed: make(chan struct{}), conns: map[net.Conn]string{}}
+	k := &link{target: target, header: header, l: l, faults: map[string]linkFault{}, changed: make(chan struct{}), conns: map[net.Conn]string{}}
 	k.wg.Go(k.accept)
 
 	return k, nil
 }
 
-// set changes the weather for a caller.
-func (k *link) set(caller string, w weather) {
+// set changes the fault for a caller.
+func (k *link) set(caller string, w linkFault) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 
-	k.skies[caller] = w
+	k.faults[caller] = w
 	close(k.changed)
 	k.changed = make(chan struct{})
 }
 
-func (k *link) sky(caller string) (weather, <-chan struct{}) {
+func (k *link) faultFor(caller string) (linkFault, <-chan struct{}) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	return k.skies[caller], k.changed
+	return k.faults[caller], k.changed
 }
 
 func (k *link) close() {
@@ -170,10 +170,10 @@ func (k *link) pipe(to io.Writer, from io.Reader, caller string, up bool, done <
 		for buf := make([]byte, 32<<10); ; {
 			n, err := from.Read(buf)
 			if n > 0 {
-				w, _ := k.sky(caller)
+				w, _ := k.faultFor(caller)
 				p := piece{bytes.Clone(buf[:n]), time.Now().Add(w.Delay)}
 				if rand.IntN(100) < w.Loss {
-					p.due = p.due.Add(retries[rand.IntN(len(retries))] * time.Millisecond)
+					p.due = p.due.Add(retransmitDelays[rand.IntN(len(retransmitDelays))] * time.Millisecond)
 				}
 
 				select {
@@ -210,7 +210,7 @@ func (k *link) pass(caller string, up bool, due time.Time, done <-chan struct{})
 	}
 
 	for {
-		w, changed := k.sky(caller)
+		w, changed := k.faultFor(caller)
 		if blocked := up && w.CutUp || !up && w.CutDown; !blocked {
 			return true
 		}
@@ -223,10 +223,10 @@ func (k *link) pass(caller string, up bool, due time.Time, done <-chan struct{})
 	}
 }
 
-// resetting ends the connection with a reset, a moment after the weather requires that.
+// resetting ends the connection with a reset, a moment after the fault requires that.
 func (k *link) resetting(client *net.TCPConn, caller string, done <-chan struct{}) {
 	for {
-		w, changed := k.sky(caller)
+		w, changed := k.faultFor(caller)
 		var moment <-chan time.Time
 		if w.Reset {
 			moment = time.After(rand.N(time.Second))

@@ -19,6 +19,7 @@ import (
 type node struct {
 	name    string
 	address string
+	metrics string // the address of its metrics
 	dir     string
 	control string // a file
 	log     string
@@ -27,7 +28,7 @@ type node struct {
 	process *process
 	client  *client.Client
 
-	sky        control
+	settings   control
 	counts     counts // of this process and the previous ones
 	goroutines int    // when it was last read
 	idle       int    // goroutines before there was any load
@@ -43,7 +44,7 @@ const (
 // addNode creates a node. startNode starts its daemon.
 func (w *world) addNode(i int) (*node, error) {
 	name := fmt.Sprintf("n%d", i)
-	n := &node{name: name, address: w.ip(10+i) + ":7070", dir: filepath.Join(w.dir, name),
+	n := &node{name: name, address: w.ip(10+i) + ":7070", metrics: w.ip(10+i) + ":7071", dir: filepath.Join(w.dir, name),
 		control: filepath.Join(w.dir, name+".control"), log: filepath.Join(w.logs, name+".log")}
 	var endpoints []string
 	for j, m := range w.members {
@@ -62,13 +63,13 @@ func (w *world) addNode(i int) (*node, error) {
 		return nil, err
 	}
 
-	n.argv = []string{exe, "agent", "--name", name, "--data-dir", n.dir, "--listen", n.address, "--etcd-endpoints", strings.Join(endpoints, ","),
+	n.argv = []string{exe, "agent", "--name", name, "--data-dir", n.dir, "--listen", n.address, "--metrics-listen", n.metrics, "--etcd-endpoints", strings.Join(endpoints, ","),
 		"--shards", fmt.Sprint(w.shards), "--lease-ttl", leaseTTL.String(), "--drain-timeout", "3s",
 		"--slots", "64", "--spool-limit", "65536",
 		"--default-user", strconv.Itoa(os.Getuid())} // the tasks write into this user's directories
 	w.nodes = append(w.nodes, n)
 
-	return n, n.sky.write(n.control)
+	return n, n.settings.write(n.control)
 }
 
 // startNode starts a node's daemon, possibly again. It does not wait until the daemon is ready.
@@ -119,12 +120,12 @@ func (n *node) ready() error {
 
 // set changes the environment of the daemon.
 func (n *node) set(change func(*control)) error {
-	change(&n.sky)
-	return n.sky.write(n.control)
+	change(&n.settings)
+	return n.settings.write(n.control)
 }
 
-// weather sets the weather of all its links to etcd.
-func (n *node) weather(w weather) {
+// setLinkFault sets the fault of all its links to etcd.
+func (n *node) setLinkFault(w linkFault) {
 	for _, k := range n.links {
 		k.set("", w)
 	}

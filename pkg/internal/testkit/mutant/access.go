@@ -6,13 +6,14 @@ import (
 	"strings"
 	"time"
 
+	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/carillonhq/carillon/pkg/internal/testkit/etcdhook"
 )
 
 // OfAccess lists the mutants of how writes of the API are authorised (G27, G28). Package authority catches them with
-// callers whose rights come and go, in a test of its own: the callers of a simulated cluster keep their rights.
+// callers whose rights come and go, in its own test: the callers of a simulated cluster keep their rights.
 var OfAccess = []Mutant{
 	{"no-fence-compare", "writes of callers do not compare the fence", withoutComparisons(fenceKnown)},
 	{"no-token-compare", "writes of callers do not compare the create revision of the caller's token", withoutComparisons(tokenKnown)},
@@ -56,7 +57,7 @@ func auditApart(k keysOf) injector {
 	return apart(func(key string) bool { return strings.HasPrefix(key, k.AuditRecords()) })
 }
 
-// apart moves the puts of the selected keys into a transaction of their own, which follows later. It leaves requests
+// apart moves the puts of the selected keys into their own transaction, which follows later. It leaves requests
 // alone that contain several transactions: which of them succeed is not known when they are sent.
 func apart(moved func(key string) bool) injector {
 	return func(_ string, c *clientv3.Client) {
@@ -132,4 +133,34 @@ func (w halfWatcher) Watch(ctx context.Context, key string, opts ...clientv3.OpO
 	}()
 
 	return out
+}
+
+// openNamespaces shows nodes each namespace as one that allows everything. Owners then start what the record forbids.
+func openNamespaces(k keysOf) injector {
+	return func(_ string, c *clientv3.Client) {
+		showRecords(c, func(e *mvccpb.KeyValue) []byte {
+			if !strings.HasPrefix(string(e.Key), k.Namespaces()) || len(e.Value) == 0 {
+				return e.Value
+			}
+
+			return editObject(e.Value, func(m map[string]any) {
+				any := []string{"*"}
+				m["run_as"], m["groups"], m["env_files"], m["shell"] = any, any, any, true
+				delete(m, "nodes")
+			})
+		})
+	}
+}
+
+// unseenLimits shows nodes each limit of nodes as one that allows every label.
+func unseenLimits(k keysOf) injector {
+	return func(_ string, c *clientv3.Client) {
+		showRecords(c, func(e *mvccpb.KeyValue) []byte {
+			if !strings.HasPrefix(string(e.Key), k.NodeLimits()) || len(e.Value) == 0 {
+				return e.Value
+			}
+
+			return editObject(e.Value, func(m map[string]any) { m["labels"] = []string{"*"} })
+		})
+	}
 }

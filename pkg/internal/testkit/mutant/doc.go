@@ -69,6 +69,8 @@ var All = []Mutant{
 	{"forged-renewals", "a lease that etcd does not renew counts as renewed", forgedRenewals},
 	{"start-before-commit", "an attempt is started before its record is written", startBeforeCommit},
 	{"deaf-watches", "events that a watch lost are never detected", deafWatches},
+	{"namespaces-open", "owners do not check what a namespace allows before they start a run", openNamespaces},
+	{"limits-unseen", "owners place runs by all labels that nodes announce", unseenLimits},
 	{"conflicts-together", "transactions that conflict share a request", conflictsTogether},
 }
 

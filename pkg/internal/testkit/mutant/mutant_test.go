@@ -189,7 +189,7 @@ func TestMutants_ForgeAnswers(t *testing.T) {
 
 	watch := anyone.Watch(ctx, keys.Inbox("n1"), clientv3.WithPrefix(), clientv3.WithRev(run))
 	if r := <-watch; len(r.Events) != 1 || !strings.Contains(string(r.Events[0].Kv.Value), `"mine"`) {
-		t.Errorf("anyones-attempt is told %v", r.Events)
+		t.Errorf("anyones-attempt: the watch delivers %v", r.Events)
 	}
 
 	cancel()
@@ -276,7 +276,7 @@ func TestMutants_TellOfAttemptsThatAreNotWritten(t *testing.T) {
 		err := commit(run)
 		r := <-watch
 		if key := string(r.Events[0].Kv.Key); key != keys.Run("n1", ref, run) {
-			t.Errorf("told of %s", key)
+			t.Errorf("delivered %s", key)
 		}
 
 		if err == nil {
@@ -287,7 +287,7 @@ func TestMutants_TellOfAttemptsThatAreNotWritten(t *testing.T) {
 		lost = true
 
 		if len(get(t, s.Client(), keys.Run("n1", ref, run)).Kvs) != 0 {
-			t.Error("what was lost is there")
+			t.Error("the lost write exists")
 		}
 	}
 

@@ -59,41 +59,50 @@ func (w watched) Watch(ctx context.Context, key string, opts ...clientv3.OpOptio
 	return out
 }
 
+// showRecords shows a node other values of records, in what it reads and in what its watches deliver. show returns the
+// value for a record; it is the record's own if the node is to see that.
+func showRecords(c *clientv3.Client, show func(e *mvccpb.KeyValue) []byte) {
+	shown := func(e *mvccpb.KeyValue) *mvccpb.KeyValue {
+		return &mvccpb.KeyValue{
+			Key: e.Key, CreateRevision: e.CreateRevision, ModRevision: e.ModRevision, Version: e.Version, Lease: e.Lease, Value: show(e),
+		}
+	}
+
+	c.KV = editReads(c.KV, func(_ clientv3.Op, resp *clientv3.GetResponse) {
+		kvs := make([]*mvccpb.KeyValue, len(resp.Kvs))
+		for i, e := range resp.Kvs {
+			kvs[i] = shown(e)
+		}
+		resp.Kvs = kvs
+	})
+
+	c.Watcher = watched{Watcher: c.Watcher, see: func(_ string, r clientv3.WatchResponse) clientv3.WatchResponse {
+		events := make([]*clientv3.Event, len(r.Events))
+		for i, ev := range r.Events {
+			events[i] = &clientv3.Event{Type: ev.Type, Kv: shown(ev.Kv), PrevKv: ev.PrevKv}
+		}
+
+		r.Events = events
+		return r
+	}}
+}
+
 // anyonesAttempt shows a node every attempt in its inbox as one for its own instance. A restarted daemon then
 // starts the attempts of the former one.
 func anyonesAttempt(k keysOf) injector {
 	return func(node string, c *clientv3.Client) {
 		inbox := k.Inbox(node)
 		mine := &own{key: k.Node(node)}
-		show := func(e *mvccpb.KeyValue) *mvccpb.KeyValue {
+		c.KV = mine.learnFrom(c.KV)
+
+		showRecords(c, func(e *mvccpb.KeyValue) []byte {
 			instance := mine.instanceName()
 			if instance == "" || !strings.HasPrefix(string(e.Key), inbox) || len(e.Value) == 0 {
-				return e
+				return e.Value
 			}
 
-			return &mvccpb.KeyValue{
-				Key: e.Key, CreateRevision: e.CreateRevision, ModRevision: e.ModRevision, Version: e.Version, Lease: e.Lease,
-				Value: editObject(e.Value, func(m map[string]any) { m["instance"] = instance }),
-			}
-		}
-
-		c.KV = editReads(mine.learnFrom(c.KV), func(_ clientv3.Op, resp *clientv3.GetResponse) {
-			kvs := make([]*mvccpb.KeyValue, len(resp.Kvs))
-			for i, e := range resp.Kvs {
-				kvs[i] = show(e)
-			}
-			resp.Kvs = kvs
+			return editObject(e.Value, func(m map[string]any) { m["instance"] = instance })
 		})
-
-		c.Watcher = watched{Watcher: c.Watcher, see: func(_ string, r clientv3.WatchResponse) clientv3.WatchResponse {
-			events := make([]*clientv3.Event, len(r.Events))
-			for i, ev := range r.Events {
-				events[i] = &clientv3.Event{Type: ev.Type, Kv: show(ev.Kv), PrevKv: ev.PrevKv}
-			}
-
-			r.Events = events
-			return r
-		}}
 	}
 }
 

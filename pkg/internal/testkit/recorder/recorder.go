@@ -94,8 +94,8 @@ func (r *Recorder) Stop(ctx context.Context) ([]check.Event, error) {
 	return r.Events(), err
 }
 
-// recordUntilDone records until ctx ends, or until the recording has a gap (ErrGap). It retries every other error. Call it
-// once.
+// recordUntilDone records until ctx ends, or until the recording has a gap (ErrGap). It retries every other error.
+// Call it once.
 func (r *Recorder) recordUntilDone(ctx context.Context) error {
 	defer close(r.done)
 
@@ -245,7 +245,7 @@ func (r *Recorder) addEvents(events []check.Event, revision int64, reopen chan s
 }
 
 // watchOnce records from the first missing revision until its watch is lost. It always returns an error. The
-// metadata gives each attempt a gRPC stream of its own, so that a dead stream does not carry the next watch.
+// metadata gives each attempt its own gRPC stream, so that a dead stream does not carry the next watch.
 func (r *Recorder) watchOnce(ctx context.Context, attempt int) error {
 	ctx, cancel := context.WithCancel(metadata.NewOutgoingContext(ctx, metadata.Pairs(
 		rpctypes.MetadataRequireLeaderKey, rpctypes.MetadataHasLeader,
@@ -268,9 +268,9 @@ func (r *Recorder) watchOnce(ctx context.Context, attempt int) error {
 	ask := time.NewTicker(progressInterval)
 	defer ask.Stop()
 
-	// heard is when the last response arrived. Progress notifications count, so that an idle but working watch is
-	// not given up.
-	heard := time.Now()
+	// lastReceived is when the last response arrived. Progress notifications count, so that an idle but working watch
+	// is not given up.
+	lastReceived := time.Now()
 	for {
 		select {
 		case <-ctx.Done():
@@ -285,9 +285,9 @@ func (r *Recorder) watchOnce(ctx context.Context, attempt int) error {
 				return err
 			}
 
-			heard = time.Now()
+			lastReceived = time.Now()
 		case <-ask.C:
-			if time.Since(heard) > watchTimeout && len(responses) == 0 {
+			if time.Since(lastReceived) > watchTimeout && len(responses) == 0 {
 				return fmt.Errorf("the watch was silent for %s", watchTimeout)
 			}
 

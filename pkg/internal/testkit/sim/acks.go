@@ -17,6 +17,15 @@ type acks struct {
 	marks   int // how many marks were given out
 	all     []ack
 	refused map[string]string // by mark: the call that was refused
+
+	cancelled map[attemptID]bool // attempts that were cancelled while etcd was full
+}
+
+// attemptID identifies an attempt by its key in the queue and its token.
+type attemptID struct {
+	ref   record.Ref
+	run   string
+	token int64
 }
 
 // ack is an acknowledged write of a key at a revision.
@@ -42,7 +51,7 @@ func (a *acks) addWrite(what, key string, revision int64) {
 }
 
 // addRefusal records a refused call.
-func (a *acks) addRefusal(mark, what string) {
+func (a *acks) addRefusal(mark, call string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 
@@ -50,7 +59,38 @@ func (a *acks) addRefusal(mark, what string) {
 		a.refused = map[string]string{}
 	}
 
-	a.refused[mark] = what
+	a.refused[mark] = call
+}
+
+// addLateCancel records that an attempt was cancelled while etcd was full.
+func (a *acks) addLateCancel(ref record.Ref, r task.Run) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+
+	if a.cancelled == nil {
+		a.cancelled = map[attemptID]bool{}
+	}
+	a.cancelled[attemptID{ref, r.ID, r.Token}] = true
+}
+
+// findRetry returns a violation if an event queues the retry of an attempt that was cancelled. A retry may follow only if
+// the attempt was declared lost, because its node was gone before etcd had space for the cancel.
+func (a *acks) findRetry(keys record.Keys, e check.Event) (v check.Violation, found bool) {
+	k, inShard := keys.ParseShard(e.Key)
+	if !inShard || k.Kind != record.KindQueued || len(a.cancelled) == 0 {
+		return v, false
+	}
+
+	w, err := record.DecodeWaiting(k, e.Value)
+	if err != nil || len(w.Attempts) == 0 {
+		return v, false
+	}
+
+	last := w.Attempts[len(w.Attempts)-1]
+	found = last.State != task.Lost && a.cancelled[attemptID{k.Ref, k.Run, last.Token}]
+
+	return check.Violation{Promise: "G13", Revision: e.Revision, Key: e.Key,
+		Message: fmt.Sprintf("the cancel of attempt %d, while etcd was full, was acknowledged, and a retry follows it", last.Attempt)}, found
 }
 
 // findViolations compares the answers with the history.
@@ -71,6 +111,10 @@ func (a *acks) findViolations(keys record.Keys, events []check.Event) (violation
 		}
 
 		puts[at{e.Key, e.ModRevision}] = true
+		if v, found := a.findRetry(keys, e); found {
+			violations = append(violations, v)
+		}
+
 		var t task.Task
 		if _, _, spec := keys.ParseSpec(e.Key); spec && json.Unmarshal(e.Value, &t) == nil && !described[t.Description] {
 			described[t.Description] = true

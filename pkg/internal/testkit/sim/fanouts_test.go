@@ -13,17 +13,17 @@ import (
 func TestFanOuts_CrossWhateverHappens(t *testing.T) {
 	t.Parallel()
 	o := sim.Options{
-		Tasks: 8, Duration: 25 * time.Second, Only: []string{"kill host", "cut"}, Shape: inParts,
+		Tasks: 8, Duration: 25 * time.Second, Only: []string{"kill host", "cut"}, Shape: withParts,
 		Calls: []string{"trigger", "cancel", "cancel", "cancel", "retry"},
 	}
-	reachAll(t, []string{"run with parts", "run with parts failed", "run with parts cancelled", "part lost", "part tried again", "dead run again"},
+	requireAllReached(t, []string{"run with parts", "run with parts failed", "run with parts cancelled", "part lost", "part tried again", "dead run again"},
 		[]uint64{1}, nil, o)
 }
 
-// inParts gives tasks runs with parts, which take a while and some of which fail.
-func inParts(s *task.Spec) {
+// withParts gives tasks runs with parts. The parts take a while, and some fail.
+func withParts(s *task.Spec) {
 	n := s.History.Keep
-	*s = quick(*s)
+	*s = withShortRuns(*s)
 	s.Schedule, s.Target = task.Schedules{"*/5 * * * * *"}, []task.Target{
 		{Parts: 3, Count: 1, Strategy: task.StrategyRandom},
 		{Count: task.All, Succeed: "any", Strategy: task.StrategyAuto},

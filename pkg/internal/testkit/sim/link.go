@@ -104,8 +104,8 @@ const (
 	fateArrives fate = iota
 	requestLost
 	answerLost
-	late  // applied after the caller received an error
-	twice // applied, and a second copy is applied later
+	appliedLate  // applied after the caller received an error
+	appliedTwice // applied, and a second copy is applied later
 )
 
 // plan is the fate of a call, drawn before the call is made.
@@ -142,7 +142,7 @@ func (l *link) planCall(write bool) plan {
 	for _, c := range []struct {
 		of   int
 		fate fate
-	}{{l.weather.requestLost, requestLost}, {l.weather.answerLost, answerLost}, {l.weather.late, late}, {l.weather.twice, twice}} {
+	}{{l.weather.requestLost, requestLost}, {l.weather.answerLost, answerLost}, {l.weather.late, appliedLate}, {l.weather.twice, appliedTwice}} {
 		if n -= c.of; n < 0 {
 			p.fate = c.fate
 			break
@@ -210,12 +210,12 @@ func callThroughLink[T any](ctx context.Context, l *link, write bool, make, agai
 	switch p.fate {
 	case requestLost:
 		return zero, p.lostError(ctx)
-	case late:
+	case appliedLate:
 		l.world.countReached("write delivered late")
 		later(make, func() bool { return clock.Sleep(l.world.life, p.again) })
 		return zero, p.lostError(ctx)
 
-	case twice:
+	case appliedTwice:
 		l.world.countReached("write delivered twice")
 		later(again, func() bool { return clock.Sleep(l.world.life, p.again) })
 	}
@@ -298,7 +298,7 @@ func hasCommits(op clientv3.Op) bool {
 	return op.IsPut() && bytes.HasSuffix(op.KeyBytes(), []byte("/watermark")) || slices.ContainsFunc(then, hasCommits)
 }
 
-// repeatableOp returns the part of a write of which etcd may receive a second copy, and false if nothing is left.
+// repeatableOp returns the part of a write that etcd may receive twice, and false if nothing is left.
 // Every write of the API is repeatable, because its audit record makes a second copy fail. It removes other writes
 // that only create. Their only comparison is that the key is absent, so that a copy that arrives after the key was
 // deleted would create it again. Neither etcd's client nor a node sends such a write twice.

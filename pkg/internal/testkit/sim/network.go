@@ -10,14 +10,14 @@ import (
 
 // network connects the nodes' APIs and their clients, in memory.
 type network struct {
-	mu    sync.Mutex
-	doors map[string]*door // by address
+	mu        sync.Mutex
+	listeners map[string]*listener // by address
 }
 
-func newNetwork() *network { return &network{doors: map[string]*door{}} }
+func newNetwork() *network { return &network{listeners: map[string]*listener{}} }
 
-// door is a listener. A shut one refuses connections. A silent one does not answer them.
-type door struct {
+// listener is a listener. A shut one refuses connections. A silent one does not answer them.
+type listener struct {
 	net    *network
 	at     address
 	calls  chan net.Conn         // connections that wait for Accept
@@ -37,18 +37,18 @@ func (n *network) listenAt(at string) (net.Listener, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 
-	if n.doors[at] != nil {
+	if n.listeners[at] != nil {
 		return nil, &net.OpError{Op: "listen", Net: "tcp", Addr: address(at), Err: syscall.EADDRINUSE}
 	}
 
-	d := &door{net: n, at: address(at), calls: make(chan net.Conn), shut: make(chan struct{}), conns: map[net.Conn]struct{}{}}
-	n.doors[at] = d
+	d := &listener{net: n, at: address(at), calls: make(chan net.Conn), shut: make(chan struct{}), conns: map[net.Conn]struct{}{}}
+	n.listeners[at] = d
 
 	return d, nil
 }
 
 // Accept returns the next connection, or an error after Close.
-func (d *door) Accept() (net.Conn, error) {
+func (d *listener) Accept() (net.Conn, error) {
 	select {
 	case c := <-d.calls:
 		return c, nil
@@ -58,24 +58,24 @@ func (d *door) Accept() (net.Conn, error) {
 }
 
 // Close frees the address. Connections stay open.
-func (d *door) Close() error {
+func (d *listener) Close() error {
 	d.net.mu.Lock()
 	defer d.net.mu.Unlock()
 
-	if d.net.doors[string(d.at)] == d {
-		delete(d.net.doors, string(d.at))
+	if d.net.listeners[string(d.at)] == d {
+		delete(d.net.listeners, string(d.at))
 		close(d.shut)
 	}
 
 	return nil
 }
 
-func (d *door) Addr() net.Addr { return d.at }
+func (d *listener) Addr() net.Addr { return d.at }
 
 // closeAddress closes a listener and its connections, as the death of its process does.
 func (n *network) closeAddress(at string) {
 	n.mu.Lock()
-	d := n.doors[at]
+	d := n.listeners[at]
 	var conns []net.Conn
 	if d != nil {
 		for c := range d.conns {
@@ -99,7 +99,7 @@ func (n *network) closeAddress(at string) {
 func (n *network) setSilent(at string, yes bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if d := n.doors[at]; d != nil {
+	if d := n.listeners[at]; d != nil {
 		d.silent = yes
 	}
 }
@@ -113,7 +113,7 @@ func (n *network) dialAddress(ctx context.Context, _, at string) (net.Conn, erro
 	defer cancel()
 
 	n.mu.Lock()
-	d := n.doors[at]
+	d := n.listeners[at]
 	silent := d != nil && d.silent
 	n.mu.Unlock()
 

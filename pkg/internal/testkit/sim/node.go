@@ -72,6 +72,7 @@ func (n *node) startDaemon() {
 	cfg := daemon.Defaults()
 	cfg.Name, cfg.DataDir, cfg.Listen, cfg.EtcdEndpoints = n.name, n.dir, n.address, []string{"http://memory:2379"}
 	cfg.Shards, cfg.Slots = n.opts.Shards, n.opts.Slots
+	cfg.Labels = map[string]string{poolLabel: poolOf(slices.Index(n.names, n.name))}
 	if n.roles != nil {
 		cfg.Roles = append(slices.Clip(n.roles), task.RoleAPI) // every node answers the users
 	}
@@ -212,7 +213,7 @@ func (n *node) moveDir() {
 		n.abort(err)
 	}
 
-	for _, name := range []string{"state.json", "late-audit"} {
+	for _, name := range []string{"state.json", "late-audit", "late-cancels"} {
 		b, err := os.ReadFile(filepath.Join(n.dir, name))
 		if os.IsNotExist(err) {
 			continue

@@ -41,23 +41,23 @@ func changeOverlap(t *testing.T, change map[string]any, afterLoss bool) {
 	life, end := context.WithCancel(context.WithoutCancel(t.Context()))
 	defer end()
 
-	w := &stage{world: newWorld(t, life, 1, Options{Shards: 1, Slots: 10, Plain: true})}
-	w.works, w.heir, w.owner = w.addNode(), w.addNode(), w.addNode()
-	w.works.roles, w.heir.roles, w.owner.roles = []string{task.RoleExecutor}, []string{task.RoleExecutor}, []string{task.RoleScheduler}
+	w := &policyCluster{world: newWorld(t, life, 1, Options{Shards: 1, Slots: 10, Plain: true})}
+	w.executor, w.successor, w.owner = w.addNode(), w.addNode(), w.addNode()
+	w.executor.roles, w.successor.roles, w.owner.roles = []string{task.RoleExecutor}, []string{task.RoleExecutor}, []string{task.RoleScheduler}
 
 	// The first run can only start on the node that will be cut off.
 	w.owner.startDaemon()
-	w.works.startDaemon()
+	w.executor.startDaemon()
 	c := w.ready()
-	w.zero = time.Now().Truncate(time.Second)
+	w.start = time.Now().Truncate(time.Second)
 	s := task.Defaults()
 	s.Name, s.Namespace, s.Overlap = "long", simNamespace, task.OverlapAllow
-	s.Schedule = task.Schedules{"@at " + w.zero.Add(2*time.Second).Format(time.RFC3339)}
+	s.Schedule = task.Schedules{"@at " + w.start.Add(2*time.Second).Format(time.RFC3339)}
 	s.Action.Process = &task.Process{Command: []string{"sim", "5m", "0"}}
 	w.must(func() error { _, err := c.Tasks.Apply(w.life, s, client.ApplyOptions{}); return err })
 	w.at(4)
-	w.heir.startDaemon()
-	c = w.clientOf(w.heir)
+	w.successor.startDaemon()
+	c = w.clientOf(w.successor)
 	w.at(10)
 
 	set := func() {
@@ -66,8 +66,8 @@ func changeOverlap(t *testing.T, change map[string]any, afterLoss bool) {
 	}
 
 	cutOff := func() {
-		w.works.proc.link.setMode(cut)
-		w.net.setSilent(w.works.address, true)
+		w.executor.proc.link.setMode(cut)
+		w.net.setSilent(w.executor.address, true)
 	}
 
 	lost := func() bool {
@@ -109,7 +109,7 @@ func changeOverlap(t *testing.T, change map[string]any, afterLoss bool) {
 
 	w.probes.mu.Lock()
 	first, next := w.probes.runs[0], w.probes.runs[1]
-	if first.node != w.works.name || next.node != w.heir.name {
+	if first.node != w.executor.name || next.node != w.successor.name {
 		t.Errorf("run %s is on %s, and run %s on %s", first.ID, first.node, next.ID, next.node)
 	}
 
@@ -118,8 +118,8 @@ func changeOverlap(t *testing.T, change map[string]any, afterLoss bool) {
 	}
 	w.probes.mu.Unlock()
 
-	w.works.proc.link.setMode(modeOpen)
-	w.net.setSilent(w.works.address, false)
+	w.executor.proc.link.setMode(modeOpen)
+	w.net.setSilent(w.executor.address, false)
 	w.must(func() error { _, err := c.Tasks.Pause(w.life, simNamespace, "long", 0); return err })
 
 	if !w.waitUntil(time.Minute, w.isIdle) {

@@ -23,6 +23,6 @@ func TestPauses_CrossWhateverHappens(t *testing.T) {
 		seeds = seeds[:1]
 	}
 
-	reachAll(t, []string{"run paused", "run resumed", "run ended after a pause"}, seeds, nil,
+	requireAllReached(t, []string{"run paused", "run resumed", "run ended after a pause"}, seeds, nil,
 		sim.Options{Calls: calls, Shape: long, Tasks: 3, Duration: 40 * time.Second})
 }

@@ -29,7 +29,7 @@ func TestPolicies_InVirtualTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		time.Sleep(time.Until(simulationStart))
 		life, end := context.WithCancel(context.WithoutCancel(t.Context()))
-		w := newStage(t, life)
+		w := newPolicyCluster(t, life)
 		w.play()
 		end()
 		w.background.Wait()
@@ -40,7 +40,7 @@ func TestPolicies_InVirtualTime(t *testing.T) {
 }
 
 // In virtual time and on a real etcd, each policy has the same outcomes, to the tick, although the node that owns
-// all shards is killed in the middle. If the machine stood still during the story, only the guarantees were judged,
+// all shards is killed in the middle. If the machine stalled during the story, only the guarantees were judged,
 // and the story is repeated.
 func TestPolicies_OnEtcd(t *testing.T) {
 	if testing.Short() {
@@ -57,7 +57,7 @@ func TestPolicies_OnEtcd(t *testing.T) {
 func playOnEtcd(t *testing.T) (exact bool) {
 	server := kvtest.StartServer(t)
 	life, end := context.WithCancel(context.WithoutCancel(t.Context()))
-	w := newStage(t, life)
+	w := newPolicyCluster(t, life)
 	w.dial = func(context.Context) *clientv3.Client { return server.Dial().Client }
 	w.etcd = server.Client()
 	w.admin = store.New(w.etcd, kv.Direct(w.etcd), w.admin.Keys())
@@ -67,8 +67,8 @@ func playOnEtcd(t *testing.T) (exact bool) {
 		t.Fatal(err)
 	}
 
-	w.stood = &stood{}
-	w.background.Go(func() { w.stood.watch(life, w.etcd) })
+	w.stalls = &stallMeter{}
+	w.background.Go(func() { w.stalls.measure(life, w.etcd) })
 	w.play()
 	ctx, cancel := context.WithTimeout(life, time.Minute)
 	defer cancel()
@@ -85,70 +85,70 @@ func playOnEtcd(t *testing.T) (exact bool) {
 	return w.exact()
 }
 
-// stage is the cluster in which the story of the policies takes place.
-type stage struct {
+// policyCluster is the cluster in which the policies are tested.
+type policyCluster struct {
 	*world
-	zero               time.Time
-	works, owner, heir *node
-	stood              *stood // nil in virtual time
+	start                      time.Time
+	executor, owner, successor *node
+	stalls                     *stallMeter // nil in virtual time
 }
 
-// stood measures how long the machine, or etcd, has stood still. Ticks, runs and calls of the story are half a
+// stallMeter measures how long the machine, or etcd, has stalled. Ticks, runs and calls of the story are half a
 // second apart, so the outcomes are exact only if everything takes less time than that.
-type stood struct {
-	mu    sync.Mutex
-	most  time.Duration
-	began time.Time // of the measurement in progress; zero: none
+type stallMeter struct {
+	mu           sync.Mutex
+	longestStall time.Duration
+	start        time.Time // of the measurement in progress; zero: none
 }
 
 const (
-	stillEnough = 200 * time.Millisecond
-	eachLook    = 20 * time.Millisecond
+	maxStall      = 200 * time.Millisecond
+	probeInterval = 20 * time.Millisecond
 )
 
-func (s *stood) watch(ctx context.Context, etcd *kv.Client) {
+func (s *stallMeter) measure(ctx context.Context, etcd *kv.Client) {
 	for {
-		s.begin(time.Now())
+		s.setStart(time.Now())
 
-		if !clock.Sleep(ctx, eachLook) {
+		if !clock.Sleep(ctx, probeInterval) {
 			break
 		}
-		if _, err := etcd.Put(ctx, "/stood", ""); err != nil && ctx.Err() != nil {
+		if _, err := etcd.Put(ctx, "/stall", ""); err != nil && ctx.Err() != nil {
 			break
 		}
 
-		s.soFar()
+		s.longest()
 	}
 
-	s.begin(time.Time{})
+	s.setStart(time.Time{})
 }
 
-// begin records that a measurement has begun; zero: none is in progress any more.
-func (s *stood) begin(began time.Time) {
+// setStart records when a measurement has begun; zero: none is in progress any more.
+func (s *stallMeter) setStart(began time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.began = began
+	s.start = began
 }
 
-// soFar returns the longest pause so far. A pause in progress counts, because a call may have failed during it.
-func (s *stood) soFar() time.Duration {
+// longest returns the longest pause so far. A pause in progress counts, because a call may have failed during it.
+func (s *stallMeter) longest() time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 
-	if !s.began.IsZero() {
-		s.most = max(s.most, time.Since(s.began)-eachLook)
+	if !s.start.IsZero() {
+		s.longestStall = max(s.longestStall, time.Since(s.start)-probeInterval)
 	}
 
-	return s.most
+	return s.longestStall
 }
 
 // exact reports whether the story continued without a pause.
-func (w *stage) exact() bool {
-	return w.stood == nil || w.stood.soFar() < stillEnough
+func (w *policyCluster) exact() bool {
+	return w.stalls == nil || w.stalls.longest() < maxStall
 }
 
 // differs reports a wrong outcome, unless a pause explains it.
-func (w *stage) differs(format string, args ...any) {
+func (w *policyCluster) differs(format string, args ...any) {
 	w.t.Helper()
 
 	if w.exact() {
@@ -156,57 +156,57 @@ func (w *stage) differs(format string, args ...any) {
 		return
 	}
 
-	w.t.Logf("after a pause of %s: %s", w.stood.soFar(), fmt.Sprintf(format, args...))
+	w.t.Logf("after a pause of %s: %s", w.stalls.longest(), fmt.Sprintf(format, args...))
 }
 
-func newStage(t *testing.T, life context.Context) *stage {
-	w := &stage{world: newWorld(t, life, 1, Options{Shards: 8, Slots: 100, Plain: true})}
-	w.works, w.owner, w.heir = w.addNode(), w.addNode(), w.addNode()
-	w.works.roles, w.owner.roles, w.heir.roles = []string{task.RoleExecutor}, []string{task.RoleScheduler}, []string{task.RoleScheduler}
+func newPolicyCluster(t *testing.T, life context.Context) *policyCluster {
+	w := &policyCluster{world: newWorld(t, life, 1, Options{Shards: 8, Slots: 100, Plain: true})}
+	w.executor, w.owner, w.successor = w.addNode(), w.addNode(), w.addNode()
+	w.executor.roles, w.owner.roles, w.successor.roles = []string{task.RoleExecutor}, []string{task.RoleScheduler}, []string{task.RoleScheduler}
 	return w
 }
 
 // at waits until that many seconds of the story have passed.
-func (w *stage) at(seconds float64) {
-	w.sleep(time.Until(w.zero.Add(time.Duration(seconds * float64(time.Second)))))
+func (w *policyCluster) at(seconds float64) {
+	w.sleep(time.Until(w.start.Add(time.Duration(seconds * float64(time.Second)))))
 }
 
 // play executes the story.
-func (w *stage) play() {
-	w.works.startDaemon()
+func (w *policyCluster) play() {
+	w.executor.startDaemon()
 	w.owner.startDaemon()
 	c := w.ready()
-	w.zero = time.Now().Add(7 * time.Second).Truncate(time.Second)
+	w.start = time.Now().Add(7 * time.Second).Truncate(time.Second)
 
 	for _, s := range situations {
-		w.must(func() error { _, err := c.Tasks.Apply(w.life, s.task(w.zero), client.ApplyOptions{}); return err })
+		w.must(func() error { _, err := c.Tasks.Apply(w.life, s.task(w.start), client.ApplyOptions{}); return err })
 	}
 
 	w.must(func() error { _, err := c.Tasks.Apply(w.life, w.chained(), client.ApplyOptions{}); return err })
 
-	if late := time.Since(w.zero); late > 0 {
+	if late := time.Since(w.start); late > 0 {
 		w.differs("the story should have begun %s ago", late)
 	}
 
 	w.at(2.9)
 	w.must(func() error {
-		return w.requestByPath(w.life, w.works, http.MethodPut, freezePath(frozenNamespace), map[string]string{"reason": "frost"}, nil)
+		return w.requestByPath(w.life, w.executor, http.MethodPut, freezePath(frozenNamespace), map[string]string{"reason": "frost"}, nil)
 	})
 
 	w.at(5)
 	w.must(func() error {
-		_, err := w.patch(c, "paused-until", map[string]any{"paused": true, "paused_until": task.At(w.zero.Add(17 * time.Second)), "pause_reason": "again"})
+		_, err := w.patch(c, "paused-until", map[string]any{"paused": true, "paused_until": task.At(w.start.Add(17 * time.Second)), "pause_reason": "again"})
 		return err
 	})
 
 	w.at(ownerDies)
 	w.owner.killDaemon(true)
-	w.at(heirComes)
-	w.heir.startDaemon()
-	w.at(heirIsThere)
+	w.at(successorStarts)
+	w.successor.startDaemon()
+	w.at(successorReady)
 	w.at(17)
 	w.must(func() error {
-		return w.requestByPath(w.life, w.works, http.MethodDelete, freezePath(frozenNamespace), nil, nil)
+		return w.requestByPath(w.life, w.executor, http.MethodDelete, freezePath(frozenNamespace), nil, nil)
 	})
 	w.at(19.2)
 	w.must(func() error { _, err := c.Tasks.Resume(w.life, simNamespace, "pause-after", 0); return err })
@@ -232,18 +232,18 @@ func (w *stage) play() {
 }
 
 // chained returns a task whose ticks count from the ends of its runs.
-func (w *stage) chained() task.Spec {
-	s := situation{name: "after-completion", runs: time.Second}.task(w.zero)
+func (w *policyCluster) chained() task.Spec {
+	s := situation{name: "after-completion", runs: time.Second}.task(w.start)
 	s.Schedule = task.Schedules{"@every 4s after completion"}
-	s.Start, s.End = task.At(w.zero.Add(time.Second)), task.At(w.zero.Add(17500*time.Millisecond))
+	s.Start, s.End = task.At(w.start.Add(time.Second)), task.At(w.start.Add(17500*time.Millisecond))
 	return s
 }
 
 // ready waits for the first owner, and returns a client of the node that is not killed.
-func (w *stage) ready() *client.Client {
+func (w *policyCluster) ready() *client.Client {
 	var c *client.Client
 	owned := w.waitUntil(time.Minute, func() bool {
-		if c = w.clientOf(w.works); c == nil {
+		if c = w.clientOf(w.executor); c == nil {
 			return false
 		}
 		st, err := c.Cluster.Status(w.life)
@@ -258,7 +258,7 @@ func (w *stage) ready() *client.Client {
 }
 
 // must makes a call that the story requires. After a pause of the machine it repeats a call that fails.
-func (w *stage) must(do func() error) {
+func (w *policyCluster) must(do func() error) {
 	w.t.Helper()
 	err := do()
 	for range 20 {
@@ -266,17 +266,17 @@ func (w *stage) must(do func() error) {
 			break
 		}
 
-		w.t.Logf("%s into the story: %v", time.Since(w.zero), err)
+		w.t.Logf("%s into the story: %v", time.Since(w.start), err)
 		w.sleep(500 * time.Millisecond)
 		err = do()
 	}
 
 	if err != nil {
-		w.abort(fmt.Errorf("%s into the story: %w", time.Since(w.zero), err))
+		w.abort(fmt.Errorf("%s into the story: %w", time.Since(w.start), err))
 	}
 }
 
-func (w *stage) patch(c *client.Client, name string, fields map[string]any) (client.Task, error) {
+func (w *policyCluster) patch(c *client.Client, name string, fields map[string]any) (client.Task, error) {
 	b, err := json.Marshal(fields)
 	if err != nil {
 		return client.Task{}, err
@@ -285,9 +285,9 @@ func (w *stage) patch(c *client.Client, name string, fields map[string]any) (cli
 }
 
 // judge compares the outcomes with the expected ones.
-func (w *stage) judge(events []check.Event) {
+func (w *policyCluster) judge(events []check.Event) {
 	t, keys := w.t, w.admin.Keys()
-	r := check.Check(keys, events, check.Options{Until: w.zero.Add((storyEnds - 1) * time.Second), Ended: true, Remembered: true})
+	r := check.Check(keys, events, check.Options{Until: w.start.Add((storyEnds - 1) * time.Second), Ended: true, Remembered: true})
 	if !r.OK() {
 		t.Errorf("%s", r.String())
 	}
@@ -300,7 +300,7 @@ func (w *stage) judge(events []check.Event) {
 
 	for _, s := range situations {
 		for i, tick := range s.ticks {
-			at := w.zero.Add(time.Duration(tick * float64(time.Second)))
+			at := w.start.Add(time.Duration(tick * float64(time.Second)))
 			if got := came[s.name][at.UnixMilli()]; got != s.want[i] {
 				w.differs("%s, the tick at %gs: %q, want %q", s.name, tick, got, s.want[i])
 			}
@@ -308,7 +308,7 @@ func (w *stage) judge(events []check.Event) {
 		}
 
 		for at, what := range came[s.name] {
-			w.differs("%s: a tick that there is not, at %s: %q", s.name, time.UnixMilli(at).Sub(w.zero), what)
+			w.differs("%s: a tick that there is not, at %s: %q", s.name, time.UnixMilli(at).Sub(w.start), what)
 		}
 	}
 
@@ -321,7 +321,7 @@ func (w *stage) judge(events []check.Event) {
 }
 
 // judgeChain checks that each tick of a schedule after completion is 4 s after the end of the run before.
-func (w *stage) judgeChain(events []check.Event) {
+func (w *policyCluster) judgeChain(events []check.Event) {
 	var runs []task.Run
 	for _, e := range events {
 		if k, ok := w.admin.Keys().ParseShard(e.Key); ok && k.Kind == record.KindEnded && k.Ref.Name == "after-completion" && !e.Deleted {
@@ -333,7 +333,7 @@ func (w *stage) judgeChain(events []check.Event) {
 		}
 	}
 
-	if len(runs) != 3 || !runs[0].ScheduledTime.Equal(w.zero.Add(time.Second)) {
+	if len(runs) != 3 || !runs[0].ScheduledTime.Equal(w.start.Add(time.Second)) {
 		w.differs("after completion there were %d runs, want 3: %+v", len(runs), runs)
 	}
 

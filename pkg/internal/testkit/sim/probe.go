@@ -102,7 +102,7 @@ func (p *probes) findOverlaps(keys record.Keys, events []check.Event) (violation
 				switch {
 				case a.ID == b.ID:
 					promise = "G17" // the earlier attempt must be dead
-				case later.Overlap != task.OverlapAllow && !task.Siblings(a.ID, b.ID):
+				case later.Overlap != task.OverlapAllow && !check.Siblings(a.ID, b.ID):
 					promise = "G8"
 				}
 

@@ -110,6 +110,7 @@ func runInBubble(t *testing.T, seed uint64, o Options) Report {
 	// A request from before the recovery may have arrived late.
 	w.resumeNodes()
 	w.endFreezes()
+	w.openNamespace()
 
 	// Pause all tasks and wait until all runs have ended.
 	w.pauseAll()

@@ -79,13 +79,13 @@ func TestSeeds(t *testing.T) {
 		seeds, spare = []uint64{2, 16, 28}, seeds
 	}
 
-	reachAll(t, paths, seeds, spare, sim.Options{Duration: trouble})
+	requireAllReached(t, paths, seeds, spare, sim.Options{Duration: trouble})
 }
 
-// reachAll simulates seeds, and fails if they do not reach all paths. The order of goroutines does not depend on
+// requireAllReached simulates seeds, and fails if they do not reach all paths. The order of goroutines does not depend on
 // the seed, so seeds can miss a path that few of them reach. In that case it continues with the spare seeds, and
 // then with fifty more.
-func reachAll(t *testing.T, paths []string, seeds, spare []uint64, o sim.Options) {
+func requireAllReached(t *testing.T, paths []string, seeds, spare []uint64, o sim.Options) {
 	t.Helper()
 	total := map[string]int{}
 	unreached := func() []string {

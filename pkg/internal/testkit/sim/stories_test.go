@@ -24,19 +24,19 @@ import (
 // story is a simulation with explicit events instead of random ones: the regression test of a failure that a seed
 // has found. Unlike a seed, it does not change when the users of the simulation change.
 //
-// Its cluster has one scheduler, "boss", and two executors, "n1" and "n2". The API is called through the boss.
+// Its cluster has one scheduler and two executors, "n1" and "n2". The API is called through the scheduler.
 type story struct {
 	*world
-	zero         time.Time // when it began: second 0, 20 or 40 of a minute
-	boss, n1, n2 *node
-	api          *client.Client
-	applied      []string
+	start             time.Time // when it began: second 0, 20 or 40 of a minute
+	scheduler, n1, n2 *node
+	api               *client.Client
+	applied           []string
 }
 
-// tellStory runs a story that must not break any guarantee. It returns the history.
-func tellStory(t *testing.T, o Options, prepare func(*story), tell func(*story)) (s *story, events []check.Event) {
+// runStory runs a story that must not break any guarantee. It returns the history.
+func runStory(t *testing.T, o Options, prepare func(*story), tell func(*story)) (s *story, events []check.Event) {
 	t.Helper()
-	s, r := liveStory(t, o, prepare, tell)
+	s, r := runStoryInBubble(t, o, prepare, tell)
 	if !r.OK() {
 		t.Errorf("%s\n%s", r.String(), r.Story)
 	}
@@ -44,8 +44,8 @@ func tellStory(t *testing.T, o Options, prepare func(*story), tell func(*story))
 	return s, r.Events
 }
 
-// infected returns the options of a story with a mutant in its nodes.
-func infected(t *testing.T, name string) Options {
+// withMutant returns the options of a story with a mutant in its nodes.
+func withMutant(t *testing.T, name string) Options {
 	t.Helper()
 	m, ok := mutant.Named(name)
 	keys, err := record.NewKeys(record.DefaultPrefix)
@@ -56,17 +56,17 @@ func infected(t *testing.T, name string) Options {
 	return Options{Mutate: m.New(keys)}
 }
 
-// breaks checks that a story with a mutant breaks one of the guarantees.
-func breaks(t *testing.T, r Report, promises ...string) {
+// requireBroken checks that a story with a mutant breaks one of the guarantees.
+func requireBroken(t *testing.T, r Report, promises ...string) {
 	t.Helper()
 	if !slices.ContainsFunc(r.Violations, func(v check.Violation) bool { return slices.Contains(promises, v.Promise) }) {
 		t.Errorf("none of %v is broken:\n%s\n%s", promises, r.String(), r.Story)
 	}
 }
 
-// liveStory starts the cluster, runs the events with tell, removes the faults, waits until all runs have ended, and
+// runStoryInBubble starts the cluster, runs the events with tell, removes the faults, waits until all runs have ended, and
 // judges the history like that of any simulation.
-func liveStory(t *testing.T, o Options, prepare func(*story), tell func(*story)) (s *story, r Report) {
+func runStoryInBubble(t *testing.T, o Options, prepare func(*story), tell func(*story)) (s *story, r Report) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		time.Sleep(time.Until(simulationStart))
@@ -80,8 +80,8 @@ func liveStory(t *testing.T, o Options, prepare func(*story), tell func(*story))
 
 		s = &story{world: newWorld(t, life, 1, o)}
 		s.background.Go(func() { s.timeRevisions(life) })
-		s.boss, s.n1, s.n2 = s.addNode(), s.addNode(), s.addNode()
-		s.boss.rename("boss", task.RoleScheduler)
+		s.scheduler, s.n1, s.n2 = s.addNode(), s.addNode(), s.addNode()
+		s.scheduler.rename("scheduler", task.RoleScheduler)
 		s.n1.rename("n1", task.RoleExecutor)
 		s.n2.rename("n2", task.RoleExecutor)
 
@@ -94,7 +94,7 @@ func liveStory(t *testing.T, o Options, prepare func(*story), tell func(*story))
 		}
 
 		owned := s.waitUntil(time.Minute, func() bool {
-			if s.api = s.clientOf(s.boss); s.api == nil {
+			if s.api = s.clientOf(s.scheduler); s.api == nil {
 				return false
 			}
 			st, err := s.api.Cluster.Status(life)
@@ -105,7 +105,7 @@ func liveStory(t *testing.T, o Options, prepare func(*story), tell func(*story))
 			s.abort(fmt.Errorf("the cluster does not start:\n%s", strings.Join(s.story(), "\n")))
 		}
 
-		s.zero = time.Now().Add(22 * time.Second).Truncate(20 * time.Second)
+		s.start = time.Now().Add(22 * time.Second).Truncate(20 * time.Second)
 		tell(s)
 
 		until := time.Now()
@@ -153,7 +153,7 @@ func (s *story) at(seconds float64) {
 
 // tick returns the time of the story at that many seconds.
 func (s *story) tick(seconds float64) time.Time {
-	return s.zero.Add(time.Duration(seconds * float64(time.Second)))
+	return s.start.Add(time.Duration(seconds * float64(time.Second)))
 }
 
 // apply creates or changes a task. Its attempts take as long as length, and prefer n1.
@@ -186,7 +186,7 @@ func (s *story) patch(name, fields string) {
 func (s *story) must(err error) {
 	s.t.Helper()
 	if err != nil {
-		s.abort(fmt.Errorf("%s into the story: %w", time.Since(s.zero), err))
+		s.abort(fmt.Errorf("%s into the story: %w", time.Since(s.start), err))
 	}
 }
 
@@ -204,7 +204,7 @@ func (s *story) only(name string) task.Run {
 	s.must(err)
 
 	if len(runs) != 1 {
-		s.abort(fmt.Errorf("%s into the story task %s has %d runs under way, want 1: %+v", time.Since(s.zero), name, len(runs), runs))
+		s.abort(fmt.Errorf("%s into the story task %s has %d runs under way, want 1: %+v", time.Since(s.start), name, len(runs), runs))
 	}
 
 	return runs[0]
@@ -229,9 +229,9 @@ func (s *story) outcomes(events []check.Event, name string) map[float64]string {
 			continue
 		}
 
-		all[r.ScheduledTime.Sub(s.zero).Seconds()] = endOf(r)
+		all[r.ScheduledTime.Sub(s.start).Seconds()] = endOf(r)
 		if !r.Last.IsZero() {
-			all[r.Last.Sub(s.zero).Seconds()] = endOf(r)
+			all[r.Last.Sub(s.start).Seconds()] = endOf(r)
 		}
 	}
 
@@ -251,7 +251,7 @@ func TestStory_HandBackOfUnknownOutcomeThenResume(t *testing.T) {
 
 		c.KV = etcdhook.KV(c.KV, func(ctx context.Context, op clientv3.Op, next etcdhook.Do) (clientv3.OpResponse, error) {
 			r, err := next(ctx, op)
-			if lose.Load() && err == nil && handsBack(op) {
+			if lose.Load() && err == nil && isHandBack(op) {
 				lost.Store(true)
 				return clientv3.OpResponse{}, errLost
 			}
@@ -260,7 +260,7 @@ func TestStory_HandBackOfUnknownOutcomeThenResume(t *testing.T) {
 		})
 	}}
 
-	tellStory(t, o, nil, func(s *story) {
+	runStory(t, o, nil, func(s *story) {
 		s.apply("first", "@manual", 3*time.Second, nil)
 		s.apply("second", "@manual", 5*time.Second, nil)
 		s.at(0)
@@ -303,18 +303,18 @@ func TestStory_HandBackOfUnknownOutcomeThenResume(t *testing.T) {
 	}
 }
 
-// handsBack reports whether an operation contains the hand-back of an attempt.
-func handsBack(op clientv3.Op) bool {
+// isHandBack reports whether an operation contains the hand-back of an attempt.
+func isHandBack(op clientv3.Op) bool {
 	_, then, _ := op.Txn()
 	return op.IsPut() && strings.Contains(string(op.KeyBytes()), "/queue/") && strings.Contains(string(op.ValueBytes()), `"reason":"handed_back"`) ||
-		slices.ContainsFunc(then, handsBack)
+		slices.ContainsFunc(then, isHandBack)
 }
 
 // The run that ends last belongs to the oldest tick, and only one record is kept. The ttl and the period after
 // completion must count from that end, although its record is the first to be trimmed by its key.
 func TestStory_LastEndIsTrimmedFirst(t *testing.T) {
 	t.Parallel()
-	s, events := tellStory(t, Options{}, nil, func(s *story) {
+	s, events := runStory(t, Options{}, nil, func(s *story) {
 		few := func(spec *task.Spec) { spec.History.Keep, spec.Overlap = 1, task.OverlapAllow }
 		s.apply("expires", "*/2 * * * * *", time.Second, func(spec *task.Spec) {
 			few(spec)
@@ -353,7 +353,7 @@ func TestStory_LastEndIsTrimmedFirst(t *testing.T) {
 		s.at(30)
 	})
 
-	if got := s.outcomes(events, "follows"); got[2] != ran || len(got) < 3 {
+	if got := s.outcomes(events, "follows"); got[2] != outcomeRan || len(got) < 3 {
 		t.Errorf("the ticks after completion came to %v", got)
 	}
 }
@@ -362,7 +362,7 @@ func TestStory_LastEndIsTrimmedFirst(t *testing.T) {
 // not its own, and must not keep any of its ticks from running.
 func TestStory_TaskCreatedAgainWhileTheFormerOneRuns(t *testing.T) {
 	t.Parallel()
-	s, events := tellStory(t, Options{}, nil, func(s *story) {
+	s, events := runStory(t, Options{}, nil, func(s *story) {
 		for name, schedule := range map[string]string{"ticks": "* * * * * *", "follows": "@every 2s after completion"} {
 			stubborn := func(spec *task.Spec) { spec.KillGrace = task.Duration(8 * time.Second) }
 			s.apply(name, schedule, time.Minute, stubborn)
@@ -382,14 +382,14 @@ func TestStory_TaskCreatedAgainWhileTheFormerOneRuns(t *testing.T) {
 	ticks := s.outcomes(events, "ticks")
 
 	for tick := 2.0; tick <= 12; tick++ {
-		if ticks[tick] != ran {
+		if ticks[tick] != outcomeRan {
 			t.Errorf("the tick at %gs came to %q", tick, ticks[tick])
 		}
 	}
 
 	succeeded := 0
 	for _, what := range s.outcomes(events, "follows") {
-		if what == ran {
+		if what == outcomeRan {
 			succeeded++
 		}
 	}
@@ -409,7 +409,7 @@ func TestStory_OverlapForbiddenWhileANodeIsSilent(t *testing.T) {
 	} {
 		t.Run(to, func(t *testing.T) {
 			t.Parallel()
-			s, events := tellStory(t, Options{}, nil, func(s *story) {
+			s, events := runStory(t, Options{}, nil, func(s *story) {
 				s.apply("a", "*/20 * * * * *", 50*time.Second, func(spec *task.Spec) {
 					spec.Overlap = task.OverlapAllow
 					spec.Start, spec.End = task.At(s.tick(1)), task.At(s.tick(41))
@@ -470,12 +470,12 @@ func TestStory_LostAfterIsChangedDuringAPartition(t *testing.T) {
 		from, to time.Duration
 		want     map[float64]string // outcomes of ticks
 	}{
-		{"shortened", 40 * time.Second, 12 * time.Second, map[float64]string{20: lostRun, 40: skipped, 60: skipped, 80: ran}},
-		{"lengthened", 12 * time.Second, 10 * time.Minute, map[float64]string{20: lostRun, 40: ran, 60: skipped, 80: skipped}},
+		{"shortened", 40 * time.Second, 12 * time.Second, map[float64]string{20: lostRun, 40: outcomeSkipped, 60: outcomeSkipped, 80: outcomeRan}},
+		{"lengthened", 12 * time.Second, 10 * time.Minute, map[float64]string{20: lostRun, 40: outcomeRan, 60: outcomeSkipped, 80: outcomeSkipped}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			s, events := tellStory(t, Options{}, nil, change(c.from, c.to))
+			s, events := runStory(t, Options{}, nil, change(c.from, c.to))
 			got := s.outcomes(events, "a")
 
 			for tick, want := range c.want {
@@ -488,8 +488,8 @@ func TestStory_LostAfterIsChangedDuringAPartition(t *testing.T) {
 
 	t.Run("an owner that goes by the present setting", func(t *testing.T) {
 		t.Parallel()
-		_, r := liveStory(t, infected(t, "present-lost-after"), nil, change(40*time.Second, 12*time.Second))
-		breaks(t, r, "G8", "G17")
+		_, r := runStoryInBubble(t, withMutant(t, "present-lost-after"), nil, change(40*time.Second, 12*time.Second))
+		requireBroken(t, r, "G8", "G17")
 	})
 }
 
@@ -521,8 +521,8 @@ func TestStory_ResumeAndEditsUnseenByTheOwner(t *testing.T) {
 		_, err := s.api.Tasks.Pause(s.life, simNamespace, resumed, 0)
 		s.must(err)
 		s.at(8.2)
-		s.logLine("> story: the boss hears of no edit")
-		s.boss.proc.link.setStalled(true)
+		s.logLine("> story: the scheduler receives no edit")
+		s.scheduler.proc.link.setStalled(true)
 		s.at(9.2)
 		_, err = s.api.Tasks.Resume(s.life, simNamespace, resumed, 0)
 		s.must(err)
@@ -532,15 +532,15 @@ func TestStory_ResumeAndEditsUnseenByTheOwner(t *testing.T) {
 		s.patch(twice, `{"schedule": "*/10 * * * * *", "timezone": "Europe/Berlin"}`)
 		s.at(12.5)
 		s.logLine("> story: the boss hears of the edits")
-		s.boss.proc.link.setStalled(false)
+		s.scheduler.proc.link.setStalled(false)
 		s.at(21)
 	}
 
 	t.Run("as it is", func(t *testing.T) {
 		t.Parallel()
-		s, events := tellStory(t, Options{}, nil, tell)
+		s, events := runStory(t, Options{}, nil, tell)
 		for _, name := range names(s) {
-			if got := s.outcomes(events, name); got[10] != ran || got[20] != ran {
+			if got := s.outcomes(events, name); got[10] != outcomeRan || got[20] != outcomeRan {
 				t.Errorf("%s: the tick right after the edit came to %q, the next one to %q", name, got[10], got[20])
 			}
 		}
@@ -548,7 +548,7 @@ func TestStory_ResumeAndEditsUnseenByTheOwner(t *testing.T) {
 
 	t.Run("an owner that does not compare what edits have touched", func(t *testing.T) {
 		t.Parallel()
-		_, r := liveStory(t, infected(t, "no-revised-compare"), nil, tell)
-		breaks(t, r, "G4")
+		_, r := runStoryInBubble(t, withMutant(t, "no-revised-compare"), nil, tell)
+		requireBroken(t, r, "G4")
 	})
 }

@@ -14,7 +14,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// simNamespace has all tasks of a simulation, but for a script that freezes frozenNamespace.
+// simNamespace contains all tasks of a simulation, except in a script that freezes frozenNamespace.
 const (
 	simNamespace    = "sim"
 	frozenNamespace = "frosty"
@@ -24,7 +24,7 @@ const (
 type user struct {
 	*world
 	account *account
-	rng     *rand.Rand // a generator of its own, because users run concurrently
+	rng     *rand.Rand // its own generator, because users run concurrently
 }
 
 // makeCalls applies each task and then makes random calls, until ctx ends.
@@ -39,35 +39,35 @@ func (u *user) makeCalls(ctx context.Context) {
 }
 
 // makeCall makes one call on a random task, and records the answer.
-func (u *user) makeCall(ctx context.Context, what string) {
+func (u *user) makeCall(ctx context.Context, kind string) {
 	c := u.anyNode()
 	if c == nil {
 		return
 	}
 
 	name, mark := u.drawName(), u.acks.newMark()
-	err := u.callAndRecord(ctx, c, what, name, mark)
-	u.noteRefusal(mark, what+" of "+name, err)
+	err := u.callAndRecord(ctx, c, kind, name, mark)
+	u.noteRefusal(mark, kind+" of "+name, err)
 
 	var problem *client.Error
 	switch {
 	case err == nil:
-		u.logLine("> user: %s %s", what, name)
+		u.logLine("> user: %s %s", kind, name)
 	case ctx.Err() != nil:
 	case errors.As(err, &problem):
-		u.logLine("> user: %s %s: %s", what, name, problem.Code)
+		u.logLine("> user: %s %s: %s", kind, name, problem.Code)
 		u.countReached("API answers " + problem.Code)
 	default:
-		u.logLine("> user: %s %s: %v", what, name, err)
+		u.logLine("> user: %s %s: %v", kind, name, err)
 	}
 }
 
 // noteRefusal records a call that the API has refused, so that nothing of it may be written. An answer of unknown
 // outcome, and one for lack of space, are not refusals.
-func (u *user) noteRefusal(mark, what string, err error) {
+func (u *user) noteRefusal(mark, call string, err error) {
 	var problem *client.Error
 	if err != nil && !errors.Is(err, task.ErrUnknown) && errors.As(err, &problem) && problem.Status != 0 && problem.Code != client.CodeNoSpace {
-		u.acks.addRefusal(mark, what+": "+problem.Code)
+		u.acks.addRefusal(mark, call+": "+problem.Code)
 	}
 }
 
@@ -130,6 +130,8 @@ func (u *user) callAndRecord(ctx context.Context, c *client.Client, what, name, 
 		err = u.requestByPath(ctx, u.anyHost(), http.MethodPut, freezePath(pickRandom(u.rng, []string{"", simNamespace})), map[string]string{"reason": mark}, nil)
 	case "unfreeze":
 		err = u.requestByPath(ctx, u.anyHost(), http.MethodDelete, freezePath(pickRandom(u.rng, []string{"", simNamespace})), nil, nil)
+	case "limit namespace", "restrict nodes", "open namespace", "limit nodes", "open nodes":
+		err = u.changeNamespace(ctx, c, what)
 	case "retry":
 		if of, id := u.someDead(); id != "" {
 			err = u.requestByPath(ctx, u.anyHost(), http.MethodPost, taskPath(of, "runs/"+id+"/retry"), nil, nil)
@@ -149,12 +151,12 @@ func (u *user) callAndRecord(ctx context.Context, c *client.Client, what, name, 
 				_, err = c.Runs.Resume(ctx, simNamespace, name, r.ID)
 			}
 		}
-	case "cancel":
+	case "cancel", "cancel active":
 		var runs []task.Run
 		if runs, err = c.Runs.ListByTask(ctx, simNamespace, name, client.RunListOptions{}); err == nil {
 			for _, r := range runs {
-				if r.State.Active() || r.State == task.Queued {
-					_, err = c.Runs.Cancel(ctx, simNamespace, name, r.ID)
+				if r.State.Active() || r.State == task.Queued && what == "cancel" {
+					err = u.cancelRun(ctx, c, r)
 					break
 				}
 			}
@@ -163,6 +165,17 @@ func (u *user) callAndRecord(ctx context.Context, c *client.Client, what, name, 
 
 	if err == nil && t.Revision > 0 {
 		u.acks.addWrite(what+" of "+name, u.admin.Keys().Spec(u.taskRef(name)), t.Revision)
+	}
+
+	return err
+}
+
+// cancelRun cancels a run, also while etcd is full.
+func (u *user) cancelRun(ctx context.Context, c *client.Client, r task.Run) error {
+	got, err := c.Runs.Cancel(ctx, simNamespace, r.Task, r.ID)
+	if err == nil && got.Unrecorded {
+		u.acks.addLateCancel(u.taskRef(r.Task), got.Run)
+		u.countReached("run cancelled in a full etcd")
 	}
 
 	return err

@@ -58,6 +58,7 @@ var allWorkloads = []workload{
 	{name: "change lost_after", calls: []string{"set lost_after"}, fault: fault{"cut and change lost_after", 6, cutAndChange}},
 	{name: "far clocks", prepare: func(o *Options, _ *rand.Rand) { o.farClocks = true }},
 	{name: "revoke", fault: fault{"revoke rights", 12, revokeOneAccount}},
+	{name: "limit namespace", calls: []string{"limit namespace", "restrict nodes", "open namespace", "limit nodes", "open nodes"}, shape: nameUsers},
 }
 
 // drawWorkloads selects the workloads of a simulation. It has its own random numbers, so that a new workload does
@@ -138,10 +139,10 @@ func fanOut(s *task.Spec, r *rand.Rand) {
 }
 
 // actOnNode drains, cordons or resumes a node through the API of any node.
-func (u *user) actOnNode(ctx context.Context, c *client.Client, what string) (err error) {
+func (u *user) actOnNode(ctx context.Context, c *client.Client, action string) (err error) {
 	name := u.anyHost().name
 
-	switch what {
+	switch action {
 	case "drain node":
 		_, err = c.Nodes.Drain(ctx, name)
 	case "cordon node":
@@ -156,10 +157,10 @@ func (u *user) actOnNode(ctx context.Context, c *client.Client, what string) (er
 		}
 	}
 
-	u.logLine("> user: %s %s: %v", what, name, err)
+	u.logLine("> user: %s %s: %v", action, name, err)
 
 	if err == nil {
-		u.countReached(what)
+		u.countReached(action)
 	}
 
 	return err

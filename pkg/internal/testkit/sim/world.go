@@ -106,10 +106,10 @@ func (w *world) Write(b []byte) (int, error) {
 func (w *world) Sync() error { return nil }
 
 // countReached counts that something was reached.
-func (w *world) countReached(what string) {
+func (w *world) countReached(path string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.counts[what]++
+	w.counts[path]++
 }
 
 // clientOf returns a client of a node's API; nil before a token exists.

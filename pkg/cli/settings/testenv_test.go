@@ -1,0 +1,24 @@
+package settings
+
+// testEnv is a resolver with its own environment.
+type testEnv struct {
+	*Resolver
+	env map[string]string
+}
+
+func newTestEnv() *testEnv {
+	d := &testEnv{env: map[string]string{}}
+	d.Resolver = &Resolver{Env: func(k string) string { return d.env[k] }}
+	return d
+}
+
+// token returns the token that calls would use.
+func (d *testEnv) token() (string, error) {
+	s, err := d.Settings()
+	if err != nil {
+		return "", err
+	}
+
+	c, err := d.ReadCredential(s)
+	return c.Token, err
+}

@@ -1,0 +1,190 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"go.uber.org/zap"
+
+	"github.com/carillonhq/carillon/executor/process"
+	"github.com/carillonhq/carillon/pkg/clock"
+	"github.com/carillonhq/carillon/pkg/internal/secret"
+	"github.com/carillonhq/carillon/pkg/policy"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// trustEvery is the interval at which both files are checked, in addition to each use. If the policy cannot be
+// read, the node has to announce that soon, so that no runs are placed here only to be handed back.
+const trustEvery = time.Second
+
+// hostFiles holds the files that the host's administrator provides: the keys for secrets and
+// the policy. The current contents of both count at each use.
+type hostFiles struct {
+	keys   secret.KeyFile // "": none
+	policy *policy.File   // nil: none
+	log    *zap.Logger
+}
+
+// openHostFiles reads both files and returns an error if one is not valid.
+func (c *Config) openHostFiles(log *zap.Logger) (t hostFiles, err error) {
+	t.log = log.Named("trust")
+	if c.SecretKeys != "" {
+		t.keys = secret.KeyFile(c.SecretKeys)
+		if _, err := t.keys.Ring(); err != nil {
+			return t, task.Invalid(task.CodeBadValue, "secret_keys", "%v", err)
+		}
+	}
+
+	if c.Policy != "" {
+		if t.policy, err = policy.Open(c.Policy, log); err != nil {
+			return t, task.Invalid(task.CodeBadValue, "policy", "%v", err)
+		}
+	}
+
+	return t, nil
+}
+
+// validateSeparation returns an error if a node has keys for secrets or a policy that it cannot protect from its
+// tasks. A daemon that is not root can run tasks only as its own user. Such tasks can read its files and its
+// memory, and can do anything that its policy forbids. A node without the role executor runs no
+// tasks.
+func (c *Config) validateSeparation(euid int) error {
+	if euid == 0 || !slices.Contains(c.Roles, task.RoleExecutor) {
+		return nil
+	}
+
+	const why = "tasks run as the daemon's own user, %d, and can read what the daemon can: run the daemon as root, or without the role executor"
+
+	switch {
+	case c.SecretKeys != "":
+		return task.Invalid(task.CodeBadValue, "secret_keys", why, euid)
+	case c.Policy != "":
+		return task.Invalid(task.CodeBadValue, "policy", why, euid)
+	}
+
+	return nil
+}
+
+// keyRing returns a function that reads the keys, or nil if the node has none.
+func (t hostFiles) keyRing() func() (secret.Ring, error) {
+	if t.keys == "" {
+		return nil
+	}
+	return t.keys.Ring
+}
+
+// keyIDs returns the ids of the node's keys, or none if they cannot be read.
+func (t hostFiles) keyIDs() []string {
+	if t.keys == "" {
+		return nil
+	}
+	ring, _ := t.keys.Ring() // watchFiles logs the error
+	return ring.IDs()
+}
+
+// processPolicy returns a function that reads the policy, or nil if the node has none.
+func (t hostFiles) processPolicy() process.Policy {
+	if t.policy == nil {
+		return nil
+	}
+	return t.policy.Policy
+}
+
+// registerMetrics registers metrics that show whether the files can be read.
+func (t hostFiles) registerMetrics(r prometheus.Registerer) {
+	gauge := func(name, help string, is func() bool) {
+		r.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, func() float64 {
+			if is() {
+				return 1
+			}
+			return 0
+		}))
+	}
+
+	if t.policy != nil {
+		gauge("carillon_policy_broken", "Whether the host policy cannot be read, so that nothing starts on the node: 1 if so, else 0.", t.policyBroken)
+	}
+
+	if t.keys != "" {
+		gauge("carillon_secret_keys_broken", "Whether the node's keys for secrets cannot be read, so that no attempt with a secret starts on it: 1 if so, else 0.", func() bool { return len(t.keyIDs()) == 0 })
+	}
+}
+
+// policyBroken reports whether the policy cannot be read. policy.File logs the reason.
+func (t hostFiles) policyBroken() bool {
+	if t.policy == nil {
+		return false
+	}
+	_, err := t.policy.Policy()
+	return err != nil
+}
+
+// exceededLimits returns the limits in facts and, if the policy is broken, task.BlockedByPolicy. The node
+// announces them, and no runs are placed there.
+func (t hostFiles) exceededLimits(facts []string) []string {
+	if t.policyBroken() {
+		return append(slices.Clip(facts), task.BlockedByPolicy)
+	}
+	return facts
+}
+
+// watchFiles checks both files until ctx ends. It calls changed when what the node announces about them
+// has changed: whether the policy is broken, or the ids of the keys.
+func (t hostFiles) watchFiles(ctx context.Context, changed func()) error {
+	look := func() (bool, []string) { return t.policyBroken(), t.keyIDs() }
+	was, had := look()
+	for (t.policy != nil || t.keys != "") && clock.Sleep(ctx, trustEvery) {
+		is, has := look()
+		if is == was && slices.Equal(has, had) {
+			continue
+		}
+
+		if len(has) == 0 && len(had) > 0 {
+			_, err := t.keys.Ring()
+			t.log.Error("cannot read the secret keys: attempts with secrets do not start on this node", zap.Error(err))
+		} else if !slices.Equal(has, had) {
+			t.log.Info("loaded the secret keys", zap.Strings("ids", has))
+		}
+
+		was, had = is, has
+		changed()
+	}
+
+	<-ctx.Done()
+
+	return ctx.Err()
+}
+
+// secretReader returns a function that reads and decrypts secrets, or nil if the node has no keys. The function reads
+// from etcd at each call and stores nothing.
+func (n *Node) secretReader() process.Secrets {
+	if n.hostFiles.keys == "" {
+		return nil
+	}
+
+	return func(ctx context.Context, namespace, name string) (map[string]string, error) {
+		r, err := n.store.Secret(ctx, namespace, name)
+		switch {
+		case errors.Is(err, task.ErrNotFound), errors.Is(err, task.ErrUnavailable):
+			return nil, err
+		case err != nil:
+			return nil, errors.New("its record in etcd is damaged")
+		}
+
+		ring, err := n.hostFiles.keys.Ring()
+		if err != nil {
+			return nil, fmt.Errorf("the node's keys cannot be read: %w", err)
+		}
+
+		values, err := ring.Open(secret.Name{Namespace: namespace, Name: name, Generation: r.Generation}, r.Sealed, r.KeyID)
+		if errors.Is(err, secret.ErrNoKey) {
+			return nil, fmt.Errorf("is encrypted with key %s, which this node does not have", r.KeyID)
+		}
+
+		return values, err
+	}
+}

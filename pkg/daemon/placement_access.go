@@ -1,0 +1,81 @@
+package daemon
+
+import (
+	"context"
+	"maps"
+
+	"go.uber.org/zap"
+
+	"github.com/carillonhq/carillon/pkg/internal/access"
+	"github.com/carillonhq/carillon/pkg/internal/authority"
+	"github.com/carillonhq/carillon/pkg/scheduler"
+	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// knowsAccess reports whether the node keeps a copy of the access records: to serve the API, or to check tasks by the
+// records of their namespaces when it starts their runs.
+func (c *Config) knowsAccess() bool { return c.servesAPI() || c.schedules() }
+
+// knownNamespaces returns the records of the namespaces as the watch last reported them, or nil before they are loaded.
+// They are never newer than the limits of nodes that the fleet was set by: a namespace that is restricted to nodes with
+// a label, after others were forbidden to have it, has no run on those.
+func (n *Node) knownNamespaces() scheduler.Namespaces {
+	v := n.placedBy.Load()
+	if v == nil || v.Fence == 0 {
+		return nil
+	}
+
+	return v
+}
+
+// followAccess wakes followFleet when the access records have changed: nodes may lose or get labels, and waiting runs may
+// start now, or may not start any more.
+func (n *Node) followAccess(ctx context.Context) error {
+	for {
+		v := n.access.View()
+		n.fleetChanged.Send()
+
+		// Every write of a namespace or of a node's limit also writes the fence.
+		if _, err := n.access.AwaitChange(ctx, store.Proof{Fence: v.Fence}); err != nil {
+			return ctx.Err()
+		}
+	}
+}
+
+// knownLimits returns the table by which the labels of nodes are judged. A node that does not keep the access records
+// follows the limits of nodes alone, to warn about its own labels.
+func (n *Node) knownLimits(v *authority.View) *access.Table {
+	if n.limits == nil {
+		return v.Table
+	}
+	return authority.CompileNodeLimits(n.store.Keys(), n.limits.Snapshot().KVs)
+}
+
+// namespaceRevisions returns the revisions of the records of namespaces.
+func namespaceRevisions(v *authority.View) map[string]int64 {
+	revisions := map[string]int64{}
+	for _, name := range v.Namespaces() {
+		revisions[name] = v.Namespace(name).Revision
+	}
+
+	return revisions
+}
+
+// ignoredLabels warns when this node's limit begins to forbid labels that the node announces.
+type ignoredLabels struct {
+	warned map[string]string
+}
+
+// check looks for this node among nodes, whose labels have been judged by their limits.
+func (i *ignoredLabels) check(nodes []task.Node, self string, log *zap.Logger) {
+	for _, n := range nodes {
+		if n.Name != self || maps.Equal(n.IgnoredLabels, i.warned) {
+			continue
+		}
+
+		if i.warned = n.IgnoredLabels; len(i.warned) > 0 {
+			log.Warn("labels of this node do not count, because the limit of its labels does not allow them", zap.Any("ignored", i.warned))
+		}
+	}
+}

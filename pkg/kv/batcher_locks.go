@@ -1,0 +1,294 @@
+package kv
+
+import (
+	"bytes"
+	"slices"
+	"sort"
+)
+
+// lockTable orders conflicting transactions. Two transactions conflict if one of them writes what the other writes,
+// reads or compares. A transaction is ready when all earlier transactions that conflict with it have left. So ready
+// transactions never conflict with each other, and may be sent in any order and in one request.
+//
+// It is a table of locks, shared for reads and exclusive for writes. A transaction requests all its locks at once
+// when it enters, and each lock is granted in the order of entry. So the transactions wait only for earlier ones, and
+// a deadlock is impossible. A single key costs one map operation. A range visits every lock in the table and acquires
+// those of the keys in it. Keys and ranges that enter later search the ranges in the table.
+//
+// The caller holds Batcher.mu.
+type lockTable struct {
+	locks map[uint64]*lock // by the hash of their key
+	spare []*lock          // released locks, for reuse
+	spans keyRanges        // the ranges of the transactions in the table
+	seq   uint64           // the number of the last transaction that entered
+	ready readyList        // the transactions that wait for no other and that no sender has taken yet
+}
+
+// lock is the lock of one key that transactions in the table use.
+type lock struct {
+	key     []byte
+	hash    uint64
+	mixed   bool    // several keys with this hash share the lock, so it may belong to any key
+	writer  bool    // a transaction holds the lock for writing
+	readers int     // how many transactions hold it for reading
+	last    uint64  // the number of the transaction that requested it last
+	waiting []claim // the requests that have not been granted, in the order of entry
+}
+
+// claim is the request of a transaction for a lock.
+type claim struct {
+	of     *ticket
+	writes bool
+}
+
+// isFree reports whether the lock can be granted for writing or for reading.
+func (l *lock) isFree(writes bool) bool { return !l.writer && (!writes || l.readers == 0) }
+
+// grantClaim records another holder of the lock.
+func (l *lock) grantClaim(writes bool) {
+	if writes {
+		l.writer = true
+	} else {
+		l.readers++
+	}
+}
+
+// acquireAll enters t into the table. t then waits for all earlier transactions that it conflicts with. If there are
+// none, it is ready.
+func (u *lockTable) acquireAll(t *ticket) {
+	u.seq++
+	t.seq, t.before = u.seq, 0
+
+	// Lock writes first, so that a key that t both writes and reads is locked only once, for writing.
+	for _, writes := range [...]bool{true, false} {
+		for i := range t.keys {
+			if k := &t.keys[i]; k.writes == writes && k.lock == nil {
+				u.lockKey(t, k)
+			}
+		}
+
+		for _, s := range t.spans {
+			if s.writes == writes {
+				u.lockSpan(t, s)
+			}
+		}
+	}
+
+	// The own ranges become visible last, so that t does not wait for itself.
+	for i := range t.spans {
+		t.spans[i].of = t
+		u.spans.insertRange(t.spans[i])
+	}
+
+	if t.before == 0 {
+		u.ready.insertTicket(t)
+	}
+}
+
+// lockKey requests the lock of a key, and makes t wait for earlier transactions with a range that contains the key.
+// If t has already requested this lock, it does nothing more: writes come first, so the first request is the
+// strongest.
+func (u *lockTable) lockKey(t *ticket, k *lockedKey) {
+	if len(u.spans.list) > 0 {
+		u.spans.eachContaining(k.key, func(s span) { t.waitFor(s, k.writes) })
+	}
+
+	l := u.locks[k.hash]
+	switch {
+	case l == nil:
+		l = u.newLock(k)
+	case l.last == t.seq:
+		return
+	// Another key has the same hash. The two keys share the lock, which may delay a transaction but is never wrong.
+	case !l.mixed && !bytes.Equal(l.key, k.key):
+		l.mixed = true
+	}
+
+	k.lock = l
+	l.acquireFor(t, k.writes)
+}
+
+// lockSpan makes t wait for earlier transactions with a range that overlaps s, and requests the lock of each key in
+// the table that s may contain. The keys of later transactions find s among the ranges.
+func (u *lockTable) lockSpan(t *ticket, s span) {
+	u.spans.eachOverlapping(s, func(o span) { t.waitFor(o, s.writes) })
+
+	for _, l := range u.locks {
+		if l.last != t.seq && (l.mixed || s.contains(l.key)) {
+			t.keys = append(t.keys, lockedKey{writes: s.writes, lock: l})
+			l.acquireFor(t, s.writes)
+		}
+	}
+}
+
+// acquireFor grants the lock to t, or makes t wait. A request that could be granted waits behind earlier ones, so
+// that readers do not delay a writer without limit.
+func (l *lock) acquireFor(t *ticket, writes bool) {
+	l.last = t.seq
+	if len(l.waiting) == 0 && l.isFree(writes) {
+		l.grantClaim(writes)
+		return
+	}
+
+	l.waiting = append(l.waiting, claim{t, writes})
+	t.before++
+}
+
+// waitFor makes t wait for the transaction of the range s if one of them writes.
+func (t *ticket) waitFor(s span, writes bool) {
+	if s.of != nil && (s.writes || writes) {
+		s.of.after = append(s.of.after, t)
+		t.before++
+	}
+}
+
+// releaseAll removes t from the table, whether it is ready, in flight or still waiting, and allows the transactions
+// that waited for it to proceed.
+func (u *lockTable) releaseAll(t *ticket) {
+	for i := range t.keys {
+		k := &t.keys[i]
+		if k.lock == nil {
+			continue
+		}
+
+		k.lock.releaseFor(t, k.writes)
+		u.passLock(k.lock)
+		k.lock = nil
+	}
+
+	// Wake the transactions that waited for a range of t. Those that waited for a lock were woken above.
+	for i := range t.spans {
+		u.spans.removeTicket(t)
+		t.spans[i].of = nil
+	}
+
+	for _, w := range t.after {
+		u.unblock(w)
+	}
+
+	clear(t.after)
+	t.after = t.after[:0]
+}
+
+// releaseFor removes t from the lock, whether t holds it or waits for it.
+func (l *lock) releaseFor(t *ticket, writes bool) {
+	// A transaction that waits for nothing holds all its locks. Otherwise it may wait for this one.
+	if t.before > 0 {
+		if i := slices.IndexFunc(l.waiting, func(c claim) bool { return c.of == t }); i >= 0 {
+			l.waiting = slices.Delete(l.waiting, i, i+1)
+			return
+		}
+	}
+
+	if writes {
+		l.writer = false
+	} else {
+		l.readers--
+	}
+}
+
+// passLock grants the lock to the transactions that waited longest: to one writer, or to all readers up to the next
+// writer. It removes the lock from the table if no transaction uses it any more.
+func (u *lockTable) passLock(l *lock) {
+	for len(l.waiting) > 0 && l.isFree(l.waiting[0].writes) {
+		c := l.waiting[0]
+		l.waiting[0] = claim{}
+		l.waiting = l.waiting[1:]
+		l.grantClaim(c.writes)
+		u.unblock(c.of)
+	}
+
+	if len(l.waiting) == 0 && l.isFree(true) {
+		delete(u.locks, l.hash)
+		u.spareLock(l)
+	}
+}
+
+// unblock records that t waits for one transaction less. t becomes ready when it waits for none. A transaction that
+// was withdrawn meanwhile does not become ready.
+func (u *lockTable) unblock(t *ticket) {
+	if t.before--; t.before == 0 && t.state == ticketQueued {
+		u.ready.insertTicket(t)
+	}
+}
+
+// newLock adds a lock for the key k to the table.
+func (u *lockTable) newLock(k *lockedKey) *lock {
+	var l *lock
+	if n := len(u.spare); n > 0 {
+		l, u.spare = u.spare[n-1], u.spare[:n-1]
+	} else {
+		l = new(lock)
+	}
+
+	l.key, l.hash = k.key, k.hash
+	u.locks[k.hash] = l
+
+	return l
+}
+
+// spareLock keeps a lock for reuse. The number of spare locks is limited, so that a burst does not occupy memory for
+// ever.
+func (u *lockTable) spareLock(l *lock) {
+	const most = 1 << 14
+	if len(u.spare) < most {
+		*l = lock{}
+		u.spare = append(u.spare, l)
+	}
+}
+
+// keyRanges contains the ranges of all transactions in the table.
+type keyRanges struct {
+	list []span   // in the order of their starts
+	ends [][]byte // ends[i] is the highest end in list[:i+1]; nil if one of these ranges has no end
+}
+
+// insertRange adds a range.
+func (s *keyRanges) insertRange(n span) {
+	i := sort.Search(len(s.list), func(i int) bool { return bytes.Compare(s.list[i].start, n.start) > 0 })
+	s.list = slices.Insert(s.list, i, n)
+	s.buildIndex()
+}
+
+// removeTicket removes one of the ranges of t. The caller calls it once for each of them.
+func (s *keyRanges) removeTicket(t *ticket) {
+	if i := slices.IndexFunc(s.list, func(o span) bool { return o.of == t }); i >= 0 {
+		s.list = slices.Delete(s.list, i, i+1)
+		s.buildIndex()
+	}
+}
+
+// buildIndex computes ends from list.
+func (s *keyRanges) buildIndex() {
+	s.ends = s.ends[:0]
+	// ends[i] lets a search stop as soon as no earlier range can contain the key.
+	for i, o := range s.list {
+		if i > 0 && o.end != nil {
+			if last := s.ends[i-1]; last == nil || bytes.Compare(last, o.end) > 0 {
+				o.end = last
+			}
+		}
+
+		s.ends = append(s.ends, o.end)
+	}
+}
+
+// eachContaining calls f with each range that contains the key. It searches backward from the last range that starts
+// at or before the key, and stops when no earlier range reaches the key.
+func (s *keyRanges) eachContaining(key []byte, f func(span)) {
+	i := sort.Search(len(s.list), func(i int) bool { return bytes.Compare(s.list[i].start, key) > 0 })
+	for i--; i >= 0 && (s.ends[i] == nil || bytes.Compare(s.ends[i], key) > 0); i-- {
+		if s.list[i].contains(key) {
+			f(s.list[i])
+		}
+	}
+}
+
+// eachOverlapping calls f with each range that overlaps r.
+func (s *keyRanges) eachOverlapping(r span, f func(span)) {
+	for _, o := range s.list {
+		if o.overlapsWith(r) {
+			f(o)
+		}
+	}
+}

@@ -1,0 +1,200 @@
+package scheduler
+
+import (
+	"time"
+
+	"github.com/carillonhq/carillon/pkg/scheduler/taskstate"
+	"github.com/carillonhq/carillon/pkg/scheduler/tickpolicy"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// enqueueRun puts the run of a tick into the queue. reason says why it waits.
+func (p *plan) enqueueRun(t *taskstate.Task, run task.Run, reason string) {
+	p.s.endSpan(t)
+	run.State, run.Reason = task.Queued, reason
+	p.addEffect(runEnqueued{t, &taskstate.Waiting{Waiting: task.Waiting{Run: run}}})
+	p.countRun(t, run.ScheduledTime.UnixMilli())
+	p.counts.queued++
+}
+
+// serveQueue examines the waiting runs of a task in the order of their ids. It dispatches those that may
+// start now and ends those that must not start any more. It stops early if the commit has no room; the task
+// is then examined again.
+func (p *plan) serveQueue(t *taskstate.Task) {
+	if t.BeingDeleted() { // nothing is dispatched while a ttl deletion is under way
+		return
+	}
+
+	now := p.now.UnixMilli()
+	begun := t.DispatchedWaiting()
+
+	// Waiting runs that were dispatched before count as active. A run counts only those that precede it,
+	// otherwise two of them would wait for each other forever. Runs with parts precede the others, because
+	// their parts are active; there are more of them than the limit only if the limit was lowered. parents
+	// and others count the runs that precede q.
+	parents, others := 0, t.Parents()
+	replacer := t.Replacer(func(q *taskstate.Waiting) bool { return q.Expired(now) })
+
+	for _, q := range t.Queue() {
+		// The run belongs to no task that exists, or an attempt of it is already in an inbox. Delete its
+		// record.
+		if !t.Present || !t.Bad && q.UID != t.UID() || t.Holds(q.ID) {
+			if !p.reserveRoom(t, 1, roomForRecord) {
+				return
+			}
+			p.dequeueRun(t, q)
+			continue
+		}
+
+		if t.Bad {
+			// The entry cannot be read, so the action and the policies are unknown. The queue waits.
+			return
+		}
+
+		if task.IsPart(q.ID) {
+			if !p.retryPart(t, q) {
+				return
+			}
+			continue
+		}
+
+		// The run has its parts: assign, end or cancel some of them.
+		if q.UnderWay() {
+			c := tickpolicy.Candidate{Manual: q.Trigger == task.TriggerManual, Begun: true}
+			r := parentRun{plan: p, t: t, q: q}
+			if !r.decideRun(t.Policy.Rule.DecideWaitingRun(c, replacer != nil, t.Attempts(), parents)) {
+				return
+			}
+
+			parents++
+			continue
+		}
+
+		// Nothing of a frozen task starts (G21), but start deadlines still expire. The task is examined
+		// again when the freezes change.
+		if p.isFrozen(t) {
+			what := tickpolicy.TurnWait
+			if q.Expired(now) {
+				what = tickpolicy.TurnExpire
+			}
+
+			if !p.applyTurn(t, q, what) {
+				return
+			}
+
+			continue
+		}
+
+		if p.isStarting(t) {
+			// A commit starts at most one run of a task, so that fencing tokens differ (G11). The next
+			// commit continues.
+			p.examineAfterCommit(t)
+			return
+		}
+
+		c := tickpolicy.Candidate{Manual: q.Trigger == task.TriggerManual, Begun: q.DispatchedBefore(), Expired: q.Expired(now), Replacer: q == replacer, Newer: replacer != nil && q.ID > replacer.ID}
+
+		// A run that was not dispatched before comes after all that were.
+		ahead := begun
+		if c.Begun {
+			ahead = others
+			others++
+		}
+
+		if !p.applyTurn(t, q, t.Policy.Rule.DecideWaitingRun(c, replacer != nil, t.Attempts(), ahead)) {
+			return
+		}
+	}
+}
+
+// applyTurn carries out the decision about a waiting run. It returns false if the commit has no room.
+func (p *plan) applyTurn(t *taskstate.Task, q *taskstate.Waiting, what tickpolicy.Turn) bool {
+	switch what {
+	case tickpolicy.TurnExpire:
+		return p.expireQueued(t, q)
+	case tickpolicy.TurnReplaced:
+		return p.endQueued(t, q, task.Cancelled, task.ReasonReplaced)
+	}
+
+	// The run waits or starts. Wake up when its start deadline passes, to record it as missed (G22).
+	if !q.StartBefore.IsZero() && q.Attempt <= 1 {
+		p.s.examineAllBy(q.StartBefore.Truncate(deadlineStep).Add(deadlineStep))
+	}
+
+	// A retry waits for its backoff.
+	if at := t.NotBefore(q); at.After(p.now) {
+		p.s.examineAllBy(at)
+		return true
+	}
+
+	return what != tickpolicy.TurnStart || p.startWaiting(t, q)
+}
+
+// deadlineStep is the resolution at which the worker wakes up for start deadlines. A run that is past its
+// deadline never starts, so only its record is late by up to this.
+const deadlineStep = 100 * time.Millisecond
+
+// startWaiting moves a run from the queue to an inbox. If it cannot start now, startWaiting records why in
+// its queue record. A run that the task's namespace does not allow any more ends. It returns false if the
+// commit has no room.
+func (p *plan) startWaiting(t *taskstate.Task, q *taskstate.Waiting) bool {
+	if !p.namespaceOf(t).allows(t) {
+		return p.failQueued(t, q)
+	}
+
+	if q.Paced() && !p.takeToken(t, p.clock) {
+		// No token. Keep the reason no_node, if that is why the run waited before.
+		return q.Reason == task.ReasonNoNode || p.waitsFor(t, q, task.ReasonCatchUp)
+	}
+	if q.Fan != nil || t.Policy.Target.FansOut() && !q.DispatchedBefore() {
+		return p.startParent(t, q)
+	}
+
+	n, ok := p.pickForAttempt(t, q)
+	if ok && p.reserveRoom(t, 2+t.EntryRecords(), (1+t.EntryRecords())*roomForTask(t)) {
+		p.attempt.Run, p.attempt.Env = q.Run, q.Env
+		p.dispatchRun(t, n, -1)
+		p.commit.Dispatch(&p.attempt, t.Action(), n.Revision)
+
+		// The task must be unchanged: it may have been paused, updated or deleted (G7).
+		p.commit.GuardEntry(t.FullName(), t.Mod)
+		p.dequeueRun(t, q)
+
+		return true
+	}
+
+	// The run does not start, so release what was reserved.
+	if q.Paced() {
+		p.returnToken()
+	}
+
+	if ok {
+		p.s.placement.Release(n.Name)
+		return false
+	}
+
+	return p.waitsFor(t, q, task.ReasonNoNode)
+}
+
+// waitsFor writes the reason why a run waits into its queue record. It writes nothing if the record has
+// that reason already, or if the run was dispatched before: such a record keeps the reason for which the
+// last attempt ended. It returns false if the commit has no room.
+func (p *plan) waitsFor(t *taskstate.Task, q *taskstate.Waiting, reason string) bool {
+	if q.Reason == reason || q.DispatchedBefore() {
+		return true
+	}
+	if !p.reserveRoom(t, 1, roomForTask(t)) {
+		return false
+	}
+
+	w := q.Waiting
+	w.Reason = reason
+	p.addEffect(runRequeued{t, q, &w})
+
+	return true
+}
+
+// dequeueRun deletes the queue record of a run. The commit compares its mod revision.
+func (p *plan) dequeueRun(t *taskstate.Task, q *taskstate.Waiting) {
+	p.addEffect(runDequeued{t, q})
+}
