@@ -43,10 +43,14 @@ type budget struct {
 }
 
 // New returns a Limiter for the processors that the process may use.
-func New() *Limiter {
+func New() *Limiter { return NewMeasuredBy(threadTime) }
+
+// NewMeasuredBy is New with another measure of what a scan costs, for tests: spent returns what the calling thread has
+// spent so far.
+func NewMeasuredBy(spent func() time.Duration) *Limiter {
 	procs := runtime.GOMAXPROCS(0)
 
-	return &Limiter{slots: make(chan struct{}, max(1, procs/2)), rate: part * float64(procs), spent: threadTime, subjects: map[string]*budget{}}
+	return &Limiter{slots: make(chan struct{}, max(1, procs/2)), rate: part * float64(procs), spent: spent, subjects: map[string]*budget{}}
 }
 
 // Begin waits until a scan may begin, or until ctx ends. The goroutine that calls Begin must scan, and must call end when

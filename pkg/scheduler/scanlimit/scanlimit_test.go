@@ -11,10 +11,8 @@ import (
 
 // newLimiter returns a Limiter that charges the time that passes, because scans of the tests only sleep.
 func newLimiter() *Limiter {
-	l, began := New(), time.Now()
-	l.spent = func() time.Duration { return time.Since(began) }
-
-	return l
+	began := time.Now()
+	return NewMeasuredBy(func() time.Duration { return time.Since(began) })
 }
 
 // ask scans for as long as took, again and again, until ctx ends. A subject that is refused asks again at once if
