@@ -77,8 +77,8 @@ func (l *Limiter) Begin(ctx context.Context, subject string) (end func(), retry 
 	return func() {
 		took := l.spent() - began
 		runtime.UnlockOSThread()
+		l.charge(subject, took) // before the next scan begins, which is checked then
 		<-l.slots
-		l.charge(subject, took)
 	}, 0, nil
 }
 
