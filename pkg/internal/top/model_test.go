@@ -148,7 +148,7 @@ func TestScreen_NamesMissingShards(t *testing.T) {
 	}
 
 	b.Missing = []int{1, 2, 3, 4, 5, 6, 17, 18, 40, 41}
-	if text := screen(Config{Namespace: "default"}, 160, 50, b).View().Text(); !strings.Contains(text, "10 shards") ||
+	if text := screen(Config{Namespace: "default"}, 400, 50, b).View().Text(); !strings.Contains(text, "10 shards") ||
 		!strings.Contains(text, "1, 2, 3, 4, 5, 6, 17, 18 and 2 more: their tasks are neither counted nor listed here") {
 		t.Errorf("the missing shards are not named:\n%s", text)
 	}

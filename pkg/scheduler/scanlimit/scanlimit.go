@@ -26,8 +26,9 @@ const (
 
 // Limiter limits the scans of a node. It is safe for concurrent use.
 type Limiter struct {
-	slots chan struct{} // holds a value for each scan that runs
-	rate  float64       // seconds of scanning that are allowed in a second
+	slots chan struct{}        // holds a value for each scan that runs
+	rate  float64              // seconds of scanning that are allowed in a second
+	spent func() time.Duration // what the calling thread has spent so far
 
 	mu       sync.Mutex
 	all      budget
@@ -42,13 +43,18 @@ type budget struct {
 }
 
 // New returns a Limiter for the processors that the process may use.
-func New() *Limiter {
+func New() *Limiter { return NewMeasuredBy(threadTime) }
+
+// NewMeasuredBy is New with another measure of what a scan costs, for tests: spent returns what the calling thread has
+// spent so far.
+func NewMeasuredBy(spent func() time.Duration) *Limiter {
 	procs := runtime.GOMAXPROCS(0)
 
-	return &Limiter{slots: make(chan struct{}, max(1, procs/2)), rate: part * float64(procs), subjects: map[string]*budget{}}
+	return &Limiter{slots: make(chan struct{}, max(1, procs/2)), rate: part * float64(procs), spent: spent, subjects: map[string]*budget{}}
 }
 
-// Begin waits until a scan may begin, or until ctx ends. The caller must call end when the scan is over. If the subject
+// Begin waits until a scan may begin, or until ctx ends. The goroutine that calls Begin must scan, and must call end when
+// the scan is over. If the subject
 // may not scan now, retry is after which time it may, and end is nil.
 func (l *Limiter) Begin(ctx context.Context, subject string) (end func(), retry time.Duration, err error) {
 	select {
@@ -58,15 +64,21 @@ func (l *Limiter) Begin(ctx context.Context, subject string) (end func(), retry 
 	}
 
 	// The budget is checked now and not before the wait, because the scans before this one have used it.
-	began := time.Now()
-	if retry = l.check(subject, began); retry > 0 {
+	if retry = l.check(subject, time.Now()); retry > 0 {
 		<-l.slots
 		return nil, retry, nil
 	}
 
+	// A scan is charged the processor time of its thread. On a host that is short of processors, a scan takes long, but
+	// costs no more.
+	runtime.LockOSThread()
+	began := l.spent()
+
 	return func() {
+		took := l.spent() - began
+		runtime.UnlockOSThread()
+		l.charge(subject, took) // before the next scan begins, which is checked then
 		<-l.slots
-		l.charge(subject, time.Since(began))
 	}, 0, nil
 }
 

@@ -2,11 +2,18 @@ package scanlimit
 
 import (
 	"context"
+	"runtime"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 )
+
+// newLimiter returns a Limiter that charges the time that passes, because scans of the tests only sleep.
+func newLimiter() *Limiter {
+	began := time.Now()
+	return NewMeasuredBy(func() time.Duration { return time.Since(began) })
+}
 
 // ask scans for as long as took, again and again, until ctx ends. A subject that is refused asks again at once if
 // hasty, else when it was told to. It returns how much time its scans took.
@@ -32,7 +39,7 @@ func ask(ctx context.Context, l *Limiter, subject string, took time.Duration, ha
 
 func TestLimiter_KeepsToItsPart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l := New()
+		l := newLimiter()
 		l.rate = 0.1
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
@@ -55,7 +62,7 @@ func TestLimiter_KeepsToItsPart(t *testing.T) {
 // Somebody who asks all the time and for much leaves the others what they need.
 func TestLimiter_SubjectsShareFairly(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l := New()
+		l := newLimiter()
 		l.rate = 0.1
 		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 		defer cancel()
@@ -86,7 +93,7 @@ func TestLimiter_SubjectsShareFairly(t *testing.T) {
 
 func TestLimiter_ForgetsSubjectsAndEndsWithItsContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l := New()
+		l := newLimiter()
 		ctx, cancel := context.WithCancel(t.Context())
 		var ends []func()
 		for range cap(l.slots) {
@@ -118,4 +125,34 @@ func TestLimiter_ForgetsSubjectsAndEndsWithItsContext(t *testing.T) {
 			t.Errorf("%d subjects are known", len(l.subjects))
 		}
 	})
+}
+
+// A scan that waits for a processor is not charged for that.
+func TestLimiter_ChargesProcessorTime(t *testing.T) {
+	l := New()
+	end, _, err := l.Begin(t.Context(), "ann")
+	if err != nil || end == nil {
+		t.Fatal(err)
+	}
+
+	time.Sleep(100 * time.Millisecond)
+	end()
+
+	if runtime.GOOS == "linux" && l.all.seconds < 0 {
+		t.Errorf("%g s are left", l.all.seconds)
+	}
+
+	end, _, err = l.Begin(t.Context(), "ann")
+	if err != nil || end == nil {
+		t.Fatal(err)
+	}
+
+	// On any machine, this takes more than the budget of a second.
+	for from := threadTime(); threadTime()-from < time.Duration(1.5*l.rate*float64(time.Second)); {
+	}
+	end()
+
+	if l.all.seconds > 0 {
+		t.Errorf("%g s are left", l.all.seconds)
+	}
 }

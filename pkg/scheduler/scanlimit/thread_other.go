@@ -1,0 +1,10 @@
+//go:build !linux
+
+package scanlimit
+
+import "time"
+
+var started = time.Now()
+
+// threadTime returns the time that has passed, which is at least what the calling thread has used.
+func threadTime() time.Duration { return time.Since(started) }
