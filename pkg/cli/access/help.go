@@ -22,7 +22,7 @@ A subject is who makes a request:
   unix:uid=N     a trusted user of a node's host, by its unix socket; may do everything
 
 A token acts as a user or a service, and may have a scope that narrows what it may do.
-A namespace limits what its tasks may be, whoever writes them: carillon namespace get.
+A namespace limits what its tasks may be, regardless of who writes them: carillon namespace get.
 
 A role is a list of rules, VERBS:KINDS. These verbs apply to these kinds of objects:
 

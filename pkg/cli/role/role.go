@@ -161,7 +161,7 @@ func createCommand(f *factory.Factory) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "create NAME --rule VERBS:KINDS",
 		Short: "Create a role",
-		Long: "Create a role. Each --rule allows its verbs on its kinds of objects; * stands for all. Labels limit a rule to tasks\n" +
+		Long: "Create a role. Each --rule allows its verbs on its kinds of objects; * means all. Labels limit a rule to tasks\n" +
 			"that have all of them, and to their runs.",
 		Example: `  carillon role create deployer --rule read:tasks,runs --rule create,update:tasks
   carillon role create on-call --rule read,output,trigger,cancel,retry:tasks,runs --description 'Who is on call'

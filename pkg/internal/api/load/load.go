@@ -53,7 +53,7 @@ type loadQuery struct {
 	selection.NameQuery
 	Query ask.QueryText `query:"q" doc:"Only tasks that match this query line: \"label:team=data\"."`
 	Span  wholeMinutes  `query:"span" default:"24h0m0s" example:"24h" doc:"How far to look ahead: a duration of whole minutes, at most 24h."`
-	Step  wholeMinutes  `query:"step" default:"1m0s" example:"5m" doc:"The length of a step: a duration of whole minutes, of which span is a multiple."`
+	Step  wholeMinutes  `query:"step" default:"1m0s" example:"5m" doc:"The length of a step, in whole minutes. The span must be a multiple of it."`
 	Peaks int           `query:"peaks" minimum:"0" maximum:"20" default:"5" doc:"The maximum number of peaks."`
 }
 
