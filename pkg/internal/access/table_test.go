@@ -252,7 +252,7 @@ func TestCovers_NobodyGrantsMoreThanTheyHold(t *testing.T) {
 		return b
 	}
 
-	for range 3000 {
+	for range 1000 {
 		held := []task.Binding{draw("h1", "user:ann"), draw("h2", "user:ann")}
 		fresh := draw("new", "user:bob")
 		tokens := []task.Token{{ID: "t", Subject: "user:ann"}}
@@ -288,7 +288,7 @@ func TestCovers_NobodyGrantsMoreThanTheyHold(t *testing.T) {
 		}
 	}
 
-	if covered < 200 {
+	if covered < 70 {
 		t.Errorf("only %d of the bindings were covered: the test shows little", covered)
 	}
 }

@@ -338,7 +338,7 @@ func documented(t *testing.T) map[string][2]string {
 }
 
 // Every cell of the matrix is requested, and every operation of the API is in it. A request that is refused changes
-// nothing.
+// nothing. With -short, only the cells of three roles are requested.
 func TestAccess_EachRoleMayDoWhatTheMatrixSays(t *testing.T) {
 	t.Parallel()
 	w := newMatrixWorld(t)
@@ -368,6 +368,10 @@ func TestAccess_EachRoleMayDoWhatTheMatrixSays(t *testing.T) {
 		seen[fields[0]] = true
 
 		for i, role := range roles {
+			if testing.Short() && !slices.Contains([]string{"viewer", "editor", "nobody"}, role) {
+				continue
+			}
+
 			for j, want := range fields[1+i] {
 				cells++
 				c := &matrixCell{ns: []string{"default", "other"}[j], n: cells, name: fmt.Sprintf("x%d", cells)}

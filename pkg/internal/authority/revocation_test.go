@@ -590,7 +590,7 @@ func (w stalledWatcher) Watch(ctx context.Context, key string, opts ...clientv3.
 func TestRevocations_NoWriteCommitsAfterItsRightsAreGone(t *testing.T) {
 	seeds := uint64(200)
 	if testing.Short() {
-		seeds = 40
+		seeds = 15
 	}
 
 	total := map[string]int{}
