@@ -78,7 +78,7 @@ func (e Environment) devCommand() *cobra.Command {
 		Short: "Run a node with an embedded etcd, for development",
 		Long: "Run a single node with an embedded etcd in one process. Its data survives a restart. The namespace default is open: its\n" +
 			"tasks may use a shell, and run as any user that this node can run them as.\n\n" +
-			"The node writes its admin token to the place where the other commands look for it. With --data-dir, the token stays in\n" +
+			"The node writes the bootstrap token to the place where the other commands look for it. With --data-dir, the token stays in\n" +
 			"that directory and the node prints how to use it, so several such nodes can run side by side.",
 		Example: "  carillon dev\n  carillon dev --data-dir /tmp/try --listen 127.0.0.1:7171",
 		Args:    cobra.NoArgs,

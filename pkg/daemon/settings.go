@@ -21,7 +21,7 @@ import (
 // bindFlags defines a flag for each setting. Its default is the value in c, and parsing changes c.
 func bindFlags(f *pflag.FlagSet, c *Config) {
 	f.StringVar(&c.Name, "name", c.Name, "name of the node, unique in the cluster")
-	f.StringVar(&c.DataDir, "data-dir", c.DataDir, "data directory: output, admin token and lock file")
+	f.StringVar(&c.DataDir, "data-dir", c.DataDir, "data directory: output, bootstrap token and lock file")
 	f.StringVar(&c.Listen, "listen", c.Listen, "address of the API")
 	f.StringVar(&c.Advertise, "advertise", c.Advertise, "URL under which other nodes reach the API (default from --listen)")
 	f.StringVar(&c.Socket, "socket", c.Socket, "path of a unix socket on which the API also listens; root, the user of the daemon and the group carillon need no token there (default none, or the one that systemd passes on)")

@@ -46,7 +46,7 @@ var taskFields = []taskFlag{
 	{"ttl", "ttl", "", "delete the task this `DURATION` after its schedule has ended (default: never)"},
 	{"description", "description", "", "`TEXT` that describes the task"},
 	{"dir", "action.process.dir", "", "working `DIRECTORY` (default: the user's home)"},
-	{"user", "action.process.user", "", "run as this `USER` (default: the daemon's)"},
+	{"user", "action.process.user", "", "run as this `USER` (default: the node's default_user)"},
 	{"group", "action.process.group", "", "run with this `GROUP` (default: the user's own)"},
 	{"groups", "action.process.groups", []string{}, "run with these supplementary `GROUPS` (default: the user's)"},
 	{"umask", "action.process.umask", "", "set the umask to this octal `MASK`, such as 027"},

@@ -74,7 +74,7 @@ func ExpiryText(f *factory.Factory, t task.Time) string {
 func ExpirySentence(f *factory.Factory, t task.Time) string {
 	switch {
 	case t.IsZero():
-		return "without an end"
+		return "never"
 	case !f.Now().Before(t.Time):
 		return "ended " + f.PastTime(t, output.ReaderZone)
 	}
