@@ -149,9 +149,13 @@ func simulateRevocations(t *testing.T, seed uint64, infect func(string, *clientv
 
 		actors.Wait()
 		stop()
-		w.late.Wait()
+
+		// Time for late requests to arrive. Only when no batcher runs any more, no request is added to those that are waited for.
+		time.Sleep(5 * time.Second)
 		end()
 		running.Wait()
+		w.late.Wait()
+
 		for _, c := range clients {
 			_ = c.Close()
 		}
