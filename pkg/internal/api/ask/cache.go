@@ -28,7 +28,8 @@ type cache struct {
 
 // entry is what is known of one question.
 type entry struct {
-	used time.Time // guarded by cache.mu
+	used     time.Time // guarded by cache.mu
+	repeated bool      // it was asked more than once; guarded by cache.mu
 
 	mu     sync.Mutex
 	asking *asking // the owners are being asked; nil: nobody asks them
@@ -60,7 +61,7 @@ func (c *cache) entryOf(key string) *entry {
 
 	now := time.Now()
 	if e := c.entries[key]; e != nil {
-		e.used = now
+		e.used, e.repeated = now, true
 		return e
 	}
 
@@ -71,7 +72,7 @@ func (c *cache) entryOf(key string) *entry {
 	}
 
 	if len(c.entries) >= maxKept {
-		delete(c.entries, c.leastUsed())
+		delete(c.entries, c.leastWanted())
 	}
 	if c.entries == nil {
 		c.entries = map[string]*entry{}
@@ -83,11 +84,13 @@ func (c *cache) entryOf(key string) *entry {
 	return e
 }
 
-// leastUsed returns the key of the entry that was not used for the longest time. The caller must hold mu.
-func (c *cache) leastUsed() (key string) {
+// leastWanted returns the key of the entry to drop: the one that was not used for the longest time, of those that were
+// asked only once if there are any. Somebody may watch the others. The caller must hold mu.
+func (c *cache) leastWanted() (key string) {
+	var least *entry
 	for k, e := range c.entries {
-		if key == "" || e.used.Before(c.entries[key].used) {
-			key = k
+		if least == nil || least.repeated && !e.repeated || least.repeated == e.repeated && e.used.Before(least.used) {
+			key, least = k, e
 		}
 	}
 

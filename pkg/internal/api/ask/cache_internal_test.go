@@ -1,0 +1,66 @@
+package ask
+
+import (
+	"strconv"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// If a node is asked more than it can answer, a list that somebody watches gets older. It must not be forgotten because
+// of all the other questions.
+func TestCache_KeepsWatchedQuestions(t *testing.T) {
+	t.Parallel()
+
+	synctest.Test(t, func(t *testing.T) {
+		var c cache
+		watched := c.entryOf("watched")
+		n := 0
+
+		for range 10 {
+			if c.entryOf("watched") != watched {
+				t.Fatalf("it was forgotten after %d other questions", n)
+			}
+
+			for range 2 * maxKept {
+				time.Sleep(time.Millisecond)
+				c.entryOf(strconv.Itoa(n))
+				n++
+			}
+		}
+
+		if len(c.entries) != maxKept {
+			t.Errorf("%d questions are kept", len(c.entries))
+		}
+	})
+}
+
+func TestCache_DropsTheQuestionThatWasNotAskedForLongest(t *testing.T) {
+	t.Parallel()
+
+	synctest.Test(t, func(t *testing.T) {
+		var c cache
+		kept := map[string]*entry{}
+
+		// All of them are watched.
+		for i := range 2 * maxKept {
+			key := strconv.Itoa(i)
+			time.Sleep(time.Millisecond)
+			kept[key] = c.entryOf(key)
+			c.entryOf(key)
+		}
+
+		for i := maxKept; i < 2*maxKept; i++ {
+			if key := strconv.Itoa(i); c.entries[key] != kept[key] {
+				t.Errorf("question %s was forgotten", key)
+			}
+		}
+
+		time.Sleep(keepFor + time.Millisecond)
+		c.entryOf("new")
+
+		if len(c.entries) != 1 {
+			t.Errorf("%d questions are kept", len(c.entries))
+		}
+	})
+}
