@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -32,8 +33,9 @@ type agent struct {
 	ended  chan struct{} // closed when the process has ended
 }
 
-// agentPatience is how long an agent may take to become ready, or to end.
-const agentPatience = time.Minute
+// agentPatience is how long an agent may take to become ready, or to end. With a million tasks on a busy machine, it
+// takes a minute to become ready.
+const agentPatience = 5 * time.Minute
 
 func newAgents(s *etcdTarget, lease time.Duration) *agents {
 	return &agents{dir: s.dir, nodes: map[string]*agent{}, flags: []string{
@@ -182,6 +184,29 @@ func (n *agent) endProcess(ctx context.Context, s syscall.Signal) error {
 	<-n.ended
 
 	return fmt.Errorf("%s did not end on %s", n.cmd.Args[3], s)
+}
+
+// userHertz is the unit of the times in /proc/<pid>/stat. It is the same on all systems.
+const userHertz = 100
+
+// cpuTime returns the CPU time that the process has used.
+func (n *agent) cpuTime() (time.Duration, error) {
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", n.cmd.Process.Pid))
+	if err != nil {
+		return 0, err
+	}
+
+	// The name of the program is in parentheses, and may contain spaces. User and system time are the 12th and the 13th
+	// field after it.
+	fields := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
+	if len(fields) < 13 {
+		return 0, fmt.Errorf("%s has an unknown format", stat)
+	}
+
+	user, uerr := strconv.ParseInt(fields[11], 10, 64)
+	system, serr := strconv.ParseInt(fields[12], 10, 64)
+
+	return time.Duration(user+system) * time.Second / userHertz, errors.Join(uerr, serr)
 }
 
 // stopAll ends all agents. It also works after ctx has ended.

@@ -93,6 +93,7 @@ func TestBench_VerifiesWhatItMeasures(t *testing.T) {
 		{"scale", append([]string{"scale", "--tasks", "600", "--base", "200", "--rate", "100", "--audit"}, quick...), []string{"scale", "scale/base"}, nil, false},
 		{"failover", []string{"failover", "--tasks", "300", "--rate", "50", "--shards", "16", "--duration", "50ms", "--lease-ttl", "2s", "--audit"},
 			[]string{"failover/steady", "failover/join", "failover/drain", "failover/rolling_restart", "failover/kill", "failover/kill_leader"}, nil, false},
+		{"list", []string{"list", "--tasks", "300", "--rate", "50", "--rounds", "1", "--shards", "16", "--duration", "300ms", "--lease-ttl", "2s"}, listResults(), nil, false},
 		{"limit", []string{"limit", "--duration", "50ms"}, nil, []string{limitPut, limitTextbook, limitNested, limitCommit, limitCycle}, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -154,6 +155,16 @@ func checkReport(t *testing.T, r Report, results, limits []string) {
 	if want := slices.Concat(results, limits); !slices.Equal(names, want) {
 		t.Errorf("results are %v, want %v", names, want)
 	}
+}
+
+// listResults are the names of the results of list.
+func listResults() []string {
+	all := []string{"list/no_questions", "list/askers_1", "list/askers_8"}
+	for _, g := range newListGroups(listPopulation{}) {
+		all = append(all, "list/"+g.name())
+	}
+
+	return append(all, "list/overload", "list/overload_watched", "list/overload_watched_by_other", "list/takeover")
 }
 
 func checkScale(t *testing.T, results []Result) {
@@ -284,6 +295,7 @@ func TestBench_RefusesWhatMakesNoSense(t *testing.T) {
 		{"--tasks", []string{"fire", "--tasks", "0"}},
 		{"--rate", []string{"scale", "--tasks", "100", "--rate", "101"}},
 		{"--rate", []string{"failover", "--tasks", "10", "--rate", "11"}},
+		{"--rate", []string{"list", "--tasks", "10", "--rate", "11"}},
 		{"--output", []string{"fire", "-o", "yaml"}},
 	} {
 		var e *task.Error

@@ -105,6 +105,16 @@ func benchmarkKinds() []kind {
 				"was decided. The longest gap is the time by which a task exceeded its period. --duration is how long to measure after the\n" +
 				"cluster has recovered.",
 			defaults: func(s *settings) { s.Tasks, s.Rate, s.Duration = 100_000, 1000, 3*time.Second }},
+		{use: "list", short: "Measure pages of tasks in all orders, with filters", run: (*bench).measureList, check: checkFailoverRate,
+			flags: []string{"tasks", "rate", "rounds", "keep", "duration", "lease-ttl"},
+			long: "Start a node in its own process on a cluster with many tasks in 20 namespaces; --rate of them tick each second. Others are\n" +
+				"paused, failing or running. Ask for pages of them over HTTP, in each order and with several filters, the first page and the one\n" +
+				"after it, --rounds times by one asker and by eight. Then ask 256 different questions per second, for --duration. Last, a second\n" +
+				"node takes over half of the tasks and is killed. Lists say what they lack until the first node knows how their runs had ended.\n" +
+				"A result is verified if each page has the expected tasks and counts. A million tasks take half an hour and 10 GB of memory.",
+			defaults: func(s *settings) {
+				s.Tasks, s.Rounds, s.Lease = 100_000, 10, 30*time.Second
+			}},
 	}
 }
 

@@ -22,7 +22,6 @@ import (
 	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
-	"github.com/carillonhq/carillon/shard"
 )
 
 // measureCreate measures how fast tasks are created, while a scheduler loads them: in bulk through the API, one at
@@ -169,22 +168,39 @@ func (r *rig) createTask(ctx context.Context, s task.Spec) error {
 
 // createToken creates a token that may do everything, and the namespace of the tasks. It returns the token's secret.
 func (r *rig) createToken(ctx context.Context) (string, error) {
-	const subject = access.KindService + ":bench"
+	if _, err := r.plain.PutNamespace(ctx, 0, store.OpenNamespace(benchNamespace), time.Now()); err != nil {
+		return "", err
+	}
+
+	secrets, err := createTokens(ctx, r.plain, 1)
+	if err != nil {
+		return "", err
+	}
+
+	return secrets[0], nil
+}
+
+// createTokens creates n tokens, each of another subject that may do everything. It returns their secrets.
+func createTokens(ctx context.Context, s *store.Store, n int) (secrets []string, err error) {
 	now := time.Now()
+	binding := task.Binding{Name: "bench", Role: access.RoleAdmin, RoleUID: access.BuiltInUID, Cluster: true}
 
-	if _, err := r.plain.PutNamespace(ctx, 0, store.OpenNamespace(benchNamespace), now); err != nil {
-		return "", err
+	for i := range n {
+		subject := fmt.Sprintf("%s:bench-%d", access.KindService, i)
+		binding.Subjects = append(binding.Subjects, subject)
+
+		secret, token := authority.NewSecret()
+		token.Subject, token.CreatedAt = subject, task.At(now)
+		if err := s.CreateToken(ctx, token); err != nil {
+			return nil, err
+		}
+
+		secrets = append(secrets, secret)
 	}
 
-	binding := task.Binding{Name: "bench", Role: access.RoleAdmin, RoleUID: access.BuiltInUID, Subjects: []string{subject}, Cluster: true}
-	if _, err := r.plain.PutBinding(ctx, 0, binding, now); err != nil {
-		return "", err
-	}
+	_, err = s.PutBinding(ctx, 0, binding, now)
 
-	secret, token := authority.NewSecret()
-	token.Subject, token.CreatedAt = subject, task.At(now)
-
-	return secret, r.plain.CreateToken(ctx, token)
+	return secrets, err
 }
 
 // serveAPI serves the API on the loopback interface, without TLS. It returns a client, and a function that ends
@@ -241,7 +257,7 @@ func (b *bench) serveAPI(ctx context.Context, r *rig) (*client.Client, func() er
 
 // taskRef returns a task's name with its shard.
 func (r *rig) taskRef(namespace, name string) record.Ref {
-	return record.Ref{Namespace: namespace, Name: name, Shard: shard.Of(namespace, name, r.cluster.Shards)}
+	return refOf(namespace, name, r.cluster.Shards)
 }
 
 // createBy creates tasks with concurrent callers for the configured duration. It also returns how many tasks it

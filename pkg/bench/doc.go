@@ -17,8 +17,9 @@
 //
 // Sessions, leases and the executor always use real time.
 //
-// The benchmark failover is different. It starts daemons in separate processes, as carillon agent does, and
-// observes in etcd when each run is decided while nodes join, drain, restart and die. Their clock is the real one.
+// The benchmarks failover and list are different. They start daemons in separate processes, as carillon agent does, and
+// observe in etcd when each run is decided: failover while nodes join, drain, restart and die, list while many questions
+// about tasks are asked through the API. The clock of the daemons is the real one.
 //
 // A result is verified only if all revisions of the run, read back from etcd afterwards, show that each tick up to
 // the watermarks was decided exactly once, and that each run was dispatched once and ended once, in the revision

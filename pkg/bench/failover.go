@@ -28,9 +28,23 @@ func checkFailoverRate(s *settings) error {
 // measureFailover measures how long tasks do not run when nodes join, drain, restart and die. The nodes are daemons
 // in separate processes. An observer watches in etcd when each run is decided.
 func (b *bench) measureFailover(ctx context.Context) (err error) {
+	return b.runTrial(ctx, []string{benchNamespace}, func(ctx context.Context, t *trial) error {
+		if err := t.changeNodes(ctx); err != nil || !b.Audit {
+			return err
+		}
+
+		return t.judgeHistory(ctx)
+	})
+}
+
+// runTrial creates a cluster with namespaces and calls run, while an observer watches in etcd when each run is decided.
+// Afterwards, it stops the agents that run has started.
+func (b *bench) runTrial(ctx context.Context, namespaces []string, run func(context.Context, *trial) error) (err error) {
 	t := &trial{bench: b, store: store.New(b.client, kv.Direct(b.client), b.keys), agents: newAgents(b.etcdTarget, b.Lease), witness: newDispatchObserver(b.keys, time.Second)}
 	first := store.OpenAccess()
-	first.Namespaces = append(first.Namespaces, store.OpenNamespace(benchNamespace))
+	for _, ns := range namespaces {
+		first.Namespaces = append(first.Namespaces, store.OpenNamespace(ns))
+	}
 
 	cluster, _, err := t.store.Bootstrap(ctx, b.Rig.Shards, time.Now(), first)
 	if err != nil {
@@ -47,12 +61,7 @@ func (b *bench) measureFailover(ctx context.Context) (err error) {
 	g.Go(func() error { return t.witness.watchDispatches(watching, b.client, b.log) })
 
 	// If the observer fails, watching ends, and with it the trial.
-	err = t.runTrial(watching)
-	if b.Audit && err == nil {
-		err = t.judgeHistory(ctx)
-	}
-
-	err = errors.Join(err, t.agents.stopAll(ctx))
+	err = errors.Join(run(watching, t), t.agents.stopAll(ctx))
 	stop()
 
 	// The observer ends with context.Canceled after stop.
@@ -63,7 +72,7 @@ func (b *bench) measureFailover(ctx context.Context) (err error) {
 	return err
 }
 
-// trial is one failover benchmark in progress.
+// trial is one benchmark with agents in progress.
 type trial struct {
 	*bench
 	store   *store.Store
@@ -76,8 +85,8 @@ type trial struct {
 // trialNodes are the names of the nodes.
 var trialNodes = []string{"n1", "n2", "n3"}
 
-// runTrial makes the changes one after another. Changes without a name restore three nodes and are not measured.
-func (t *trial) runTrial(ctx context.Context) error {
+// changeNodes makes the changes one after another. Changes without a name restore three nodes and are not measured.
+func (t *trial) changeNodes(ctx context.Context) error {
 	if err := t.createTasks(ctx); err != nil {
 		return err
 	}

@@ -96,10 +96,26 @@ func (t *timetable) isDecided(n int, w record.Watermark) bool {
 	return w.Decided(task.At(time.UnixMilli(t.nthTick(n))), t.due[n%len(t.due)].name)
 }
 
-// createTasks writes n tasks, many in each request. It needs no comparisons, because nobody else writes below the
-// prefix.
+// createTasks writes n tasks, many in each request.
 func createTasks(ctx context.Context, client *kv.Client, keys record.Keys, shards, n int, of func(i int) (task.Task, task.Entry), done func(n int64)) error {
-	const callers, chunk = 4, 60
+	const atOnce = 60
+	return writeTasks(ctx, client, keys, n, atOnce, func(s *store.Store, _ *putCollector, i int) error {
+		t, e := of(i)
+		_, err := s.CreateTask(ctx, refOf(t.Namespace, t.Name, shards), t, e)
+
+		return err
+	}, done)
+}
+
+// refOf returns a task's name with its shard.
+func refOf(namespace, name string, shards int) record.Ref {
+	return record.Ref{Namespace: namespace, Name: name, Shard: shard.Of(namespace, name, shards)}
+}
+
+// writeTasks calls write for n tasks, and sends what it puts to etcd, atOnce tasks in each request. write puts with the
+// store, or adds to the collector. No comparisons are needed, because nobody else writes below the prefix.
+func writeTasks(ctx context.Context, client *kv.Client, keys record.Keys, n, atOnce int, write func(s *store.Store, ops *putCollector, i int) error, done func(n int64)) error {
+	const callers = 4
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 
@@ -111,9 +127,20 @@ func createTasks(ctx context.Context, client *kv.Client, keys record.Keys, shard
 			var ops putCollector
 			s := store.New(client, &ops, keys)
 
-			for first := int(next.Add(chunk)) - chunk; first < n && ctx.Err() == nil; first = int(next.Add(chunk)) - chunk {
-				last := min(first+chunk, n)
-				if err := createSome(ctx, client, s, &ops, shards, first, last, of); err != nil {
+			for first := int(next.Add(int64(atOnce))) - atOnce; first < n && ctx.Err() == nil; first = int(next.Add(int64(atOnce))) - atOnce {
+				last := min(first+atOnce, n)
+				ops = ops[:0]
+
+				var err error
+				for i := first; i < last && err == nil; i++ {
+					err = write(s, &ops, i)
+				}
+
+				if err == nil {
+					_, err = client.Txn(ctx).Then(ops...).Commit()
+				}
+
+				if err != nil {
 					cancel(fmt.Errorf("create the tasks: %w", err))
 					return
 				}
@@ -126,22 +153,6 @@ func createTasks(ctx context.Context, client *kv.Client, keys record.Keys, shard
 	wg.Wait()
 
 	return context.Cause(ctx)
-}
-
-// createSome writes the tasks from first to last, exclusive, in one request.
-func createSome(ctx context.Context, client *kv.Client, s *store.Store, ops *putCollector, shards, first, last int, of func(i int) (task.Task, task.Entry)) error {
-	*ops = (*ops)[:0]
-
-	for i := first; i < last; i++ {
-		t, e := of(i)
-		ref := record.Ref{Namespace: benchNamespace, Name: t.Name, Shard: shard.Of(benchNamespace, t.Name, shards)}
-		if _, err := s.CreateTask(ctx, ref, t, e); err != nil {
-			return err
-		}
-	}
-
-	_, err := client.Txn(ctx).Then(*ops...).Commit()
-	return err
 }
 
 // putCollector is a committer that only collects puts.

@@ -16,7 +16,11 @@ type population struct {
 	origin, fireAt time.Time
 	rules          []rule
 	keep           int
+	apps           int // how many values the label app has, and with it how many sets of labels there are
 }
+
+// usualApps is how many values the label app has, unless the benchmark says otherwise.
+const usualApps = 1000
 
 // rule is the schedule of tasks of one kind.
 type rule struct{ expr, zone string }
@@ -27,7 +31,7 @@ const quietAfterOrigin = 2 * time.Hour
 
 // newPopulation returns a population without the rules that would have a tick too early.
 func newPopulation(tasks, firing, keep int, origin time.Time) (population, error) {
-	p := population{tasks: tasks, firing: firing, keep: keep, origin: origin, fireAt: origin.Add(quietAfterOrigin / 2)}
+	p := population{tasks: tasks, firing: firing, keep: keep, origin: origin, fireAt: origin.Add(quietAfterOrigin / 2), apps: usualApps}
 	for _, r := range populationRules() {
 		s, err := schedule.Parse(task.Timing{Schedule: task.Schedules{r.expr}, Timezone: r.zone}, origin)
 		if err != nil {
@@ -79,7 +83,7 @@ func (p population) makeTask(i int) (task.Task, task.Entry) {
 	} else {
 		r := p.rules[i%len(p.rules)]
 		spec.Schedule, spec.Timezone = task.Schedules{r.expr}, r.zone
-		addDetails(&spec, i)
+		p.addDetails(&spec, i)
 	}
 
 	created := task.At(p.origin)
@@ -89,21 +93,21 @@ func (p population) makeTask(i int) (task.Task, task.Entry) {
 }
 
 // addDetails gives task i a name and an action. The sizes of the tasks differ.
-func addDetails(s *task.Spec, i int) {
+func (p population) addDetails(s *task.Spec, i int) {
 	what := []string{"report", "backup", "sync-orders", "cleanup", "reindex"}[i%5]
 	s.Name = fmt.Sprintf("%s-%07d", what, i)
-	s.Labels = map[string]string{"team": fmt.Sprintf("team-%d", i%40), "app": fmt.Sprintf("app-%d", i%1000), "env": []string{"prod", "staging"}[i%2]}
+	s.Labels = map[string]string{"team": fmt.Sprintf("team-%d", i%40), "app": fmt.Sprintf("app-%d", i%p.apps), "env": []string{"prod", "staging"}[i%2]}
 
-	p := &task.Process{Command: []string{"/usr/local/bin/" + what, "--customer", fmt.Sprintf("c%07d", i)}}
+	process := &task.Process{Command: []string{"/usr/local/bin/" + what, "--customer", fmt.Sprintf("c%07d", i)}}
 	if i%4 == 0 {
-		p = &task.Process{Shell: fmt.Sprintf("/usr/local/bin/%s --customer c%07d | zstd > /var/backups/%s-%07d.zst", what, i, what, i)}
+		process = &task.Process{Shell: fmt.Sprintf("/usr/local/bin/%s --customer c%07d | zstd > /var/backups/%s-%07d.zst", what, i, what, i)}
 	}
 
 	if i%3 == 0 {
-		p.Env = map[string]string{"BUCKET": fmt.Sprintf("s3://%s-%d", what, i%100), "LANG": "C.UTF-8"}
+		process.Env = map[string]string{"BUCKET": fmt.Sprintf("s3://%s-%d", what, i%100), "LANG": "C.UTF-8"}
 	}
 
-	s.Action = task.Action{Process: p}
+	s.Action = task.Action{Process: process}
 	if i%2 == 0 {
 		s.Timeout = task.Duration(10 * time.Minute)
 	}

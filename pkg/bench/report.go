@@ -1,6 +1,7 @@
 package bench
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -39,6 +40,11 @@ type Result struct {
 	LimitIs    string   `json:"limit_is,omitempty"`    // the name of the limit's result
 	Ratio      float64  `json:"ratio,omitempty"`
 	LatenessMS *Spread  `json:"lateness_ms,omitempty"`
+	AnswerMS   *Spread  `json:"answer_ms,omitempty"`          // from a question to its answer, as the client sees it
+	Refused    int64    `json:"refused,omitempty"`            // questions that were answered with 429
+	OldestMS   float64  `json:"oldest_answer_ms,omitempty"`   // the largest age of an answer
+	MissingMS  float64  `json:"missing_ms,omitempty"`         // how long lists lacked shards
+	Collecting *int     `json:"collecting_percent,omitempty"` // for how many tasks it was still known how their last run had ended, at least
 	PerCommit  float64  `json:"ticks_per_commit,omitempty"`
 	PerRequest float64  `json:"transactions_per_request,omitempty"` // transactions in each request to etcd, with the batching committer
 	Skipped    int64    `json:"skipped,omitempty"`                  // ticks, by overlap
@@ -199,7 +205,7 @@ func (r *Result) tableRow() table.Row {
 		row[4] = fmt.Sprintf("%.1f", r.CPUMicros)
 	}
 
-	if l := r.LatenessMS; l != nil {
+	if l := cmp.Or(r.AnswerMS, r.LatenessMS); l != nil {
 		row[5], row[6], row[7] = fmt.Sprintf("%.1f", l.P50), fmt.Sprintf("%.1f", l.P99), fmt.Sprintf("%.1f", l.Max)
 	}
 
@@ -220,6 +226,26 @@ func (r *Result) formatNotes() string {
 		if n.count > 0 {
 			notes = append(notes, fmt.Sprintf("%s %s", formatNumber(float64(n.count)), n.what))
 		}
+	}
+
+	if r.AnswerMS != nil && r.LatenessMS != nil {
+		notes = append(notes, fmt.Sprintf("tasks fired %.1f ms late (p50), %.1f (p99)", r.LatenessMS.P50, r.LatenessMS.P99))
+	}
+
+	if r.Refused > 0 {
+		notes = append(notes, fmt.Sprintf("%s of %s questions were refused", formatNumber(float64(r.Refused)), formatNumber(float64(r.Count))))
+	}
+
+	if r.OldestMS > 0 {
+		notes = append(notes, fmt.Sprintf("the oldest answer was %s ms old", formatNumber(r.OldestMS)))
+	}
+
+	if r.MissingMS > 0 {
+		notes = append(notes, fmt.Sprintf("shards were missing for %s ms", formatNumber(r.MissingMS)))
+	}
+
+	if r.Collecting != nil {
+		notes = append(notes, fmt.Sprintf("lists said \"collecting\" from %d %% on", *r.Collecting))
 	}
 
 	if r.PerCommit > 0 {

@@ -1,0 +1,181 @@
+package bench
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"net/url"
+	"strconv"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/clock"
+)
+
+// overloadRate is how many different questions per second are an overload.
+const overloadRate = 256
+
+// measureOverload asks more than a node answers. Each of the askers asks different questions all the time, and one of them
+// also watches a list. Somebody else watches another list. Lists that are watched get older, other questions are refused,
+// and tasks fire as before.
+func (t *listTrial) measureOverload(ctx context.Context) error {
+	t.progress.beginStep("%d different questions per second", overloadRate)
+
+	o := &overload{listTrial: t}
+	res := Result{Name: "list/overload", Tasks: int64(t.Tasks)}
+	own := &watchedList{token: t.tokens[0], values: watchedQuestion(client.SortFailures)}
+	other := &watchedList{token: t.watcherToken(), values: watchedQuestion(client.SortDuration)}
+
+	// Both lists have been shown before the overload begins.
+	for _, w := range []*watchedList{own, other} {
+		if err := w.askOnce(ctx, t); err != nil {
+			return err
+		}
+		w.samples, w.oldest = listSamples{}, 0
+		if !clock.Sleep(ctx, t.pause()) {
+			return context.Cause(ctx)
+		}
+	}
+
+	_, err := t.observe(&res, func() error {
+		g, ctx := errgroup.WithContext(ctx)
+		g.Go(func() error { return o.askAll(ctx) })
+		g.Go(func() error { return own.watch(ctx, t) })
+		g.Go(func() error { return other.watch(ctx, t) })
+
+		return g.Wait()
+	})
+	if err != nil {
+		return err
+	}
+
+	o.fillResult(&res)
+	res.RatePerS = roundTo(float64(res.Count)/res.Seconds, 1)
+	t.addResults(res, own.result("list/overload_watched"), other.result("list/overload_watched_by_other"))
+
+	return nil
+}
+
+// watchedQuestion returns the question of a list that is watched, in an order.
+func watchedQuestion(order string) url.Values {
+	return url.Values{"q": {"state:failing label:env"}, "sort": {order}, "limit": {strconv.Itoa(listPage)}}
+}
+
+// overload asks different questions.
+type overload struct {
+	*listTrial
+
+	mu sync.Mutex
+	listSamples
+}
+
+// askAll asks overloadRate questions per second, each of which waits for its answer, and returns when all are answered.
+func (o *overload) askAll(ctx context.Context) error {
+	g, ctx := errgroup.WithContext(ctx)
+	g.SetLimit(maxListConnections - manyAskers)
+
+	began := time.Now()
+	for n := 0; time.Since(began) < o.Duration; n++ {
+		g.Go(func() error { return o.askOne(ctx, n) })
+
+		at := began.Add(time.Duration(n+1) * time.Second / overloadRate)
+		if d := time.Until(at); d > 0 && !clock.Sleep(ctx, d) {
+			break
+		}
+	}
+
+	return g.Wait()
+}
+
+// askOne asks question n.
+func (o *overload) askOne(ctx context.Context, n int) error {
+	v := url.Values{"q": {fmt.Sprintf("failures:>=1 last:<%ds", 100_000+n)}, "sort": {client.SortLast}, "limit": {"20"}}
+	a, err := o.lists.ask(ctx, o.tokens[n%manyAskers], v)
+	if err != nil {
+		return err
+	}
+
+	o.mu.Lock()
+	defer o.mu.Unlock()
+
+	o.addAnswer(&a)
+	if seconds, _ := strconv.Atoi(a.RetryAfter); a.Status == http.StatusTooManyRequests && seconds < 1 {
+		o.addFault("a question was refused with Retry-After %q", a.RetryAfter)
+	}
+
+	return nil
+}
+
+// watchedList is a list that somebody asks for again and again.
+type watchedList struct {
+	token   string
+	values  url.Values
+	samples listSamples
+	oldest  time.Duration // the largest age
+}
+
+// watchPause is the pause between two requests for a watched list. Answers are shared for a second.
+const watchPause = 1100 * time.Millisecond
+
+// watch asks until the duration has passed.
+func (w *watchedList) watch(ctx context.Context, t *listTrial) error {
+	for began := time.Now(); ; {
+		if err := w.askOnce(ctx, t); err != nil {
+			return err
+		}
+		if time.Since(began) > t.Duration {
+			return nil
+		}
+		if !clock.Sleep(ctx, min(watchPause, t.Duration)) {
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// askOnce asks once. An answer may be old, but it must say so, and must not be refused.
+func (w *watchedList) askOnce(ctx context.Context, t *listTrial) error {
+	a, err := t.lists.ask(ctx, w.token, w.values)
+	if err != nil {
+		return err
+	}
+
+	w.samples.addAnswer(&a)
+
+	if a.Status != http.StatusOK {
+		w.samples.addFault("the list was refused, although it had been answered before")
+		return nil
+	}
+
+	if err := a.checkAge(); err != nil {
+		w.samples.addFault("%v", err)
+	}
+	if want := t.failing(); a.Count == nil || *a.Count != want {
+		w.samples.addFault("%d tasks are failing, the list says %v", want, a.Count)
+	}
+
+	w.oldest = max(w.oldest, time.Duration(a.AgeMS)*time.Millisecond)
+
+	return nil
+}
+
+// result returns the result of the list.
+func (w *watchedList) result(name string) Result {
+	res := Result{Name: name, OldestMS: float64(w.oldest.Milliseconds())}
+	w.samples.fillResult(&res)
+
+	return res
+}
+
+// failing returns the number of failing tasks.
+func (t *listTrial) failing() (n int) {
+	for i := range t.population.tasks {
+		if t.population.isFailing(i) {
+			n++
+		}
+	}
+
+	return n
+}
