@@ -1,0 +1,102 @@
+package ask
+
+import (
+	"fmt"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/internal/api/httpapi"
+	"github.com/carillonhq/carillon/pkg/internal/readmodel"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// Answer is the answer to a question. Its places must not be changed.
+type Answer struct {
+	readmodel.Page
+	at           task.Time // when the owners were asked
+	shards       int
+	needsHistory bool
+	entry        *entry // nil: it is not kept
+}
+
+// Info describes the answer for the caller of a list. now is the clock of this node.
+func (a *Answer) Info(now task.Time) client.ListInfo {
+	asOf := task.At(a.at.Add(-time.Duration(a.AgeMS) * time.Millisecond))
+	info := client.ListInfo{Count: &a.Counts.Tasks, AsOf: asOf, AgeMS: max(now.Sub(asOf.Time).Milliseconds(), 0), Shards: a.shards, Missing: a.Missing}
+	info.Collecting = a.collecting()
+
+	return info
+}
+
+// collecting returns for how many percent of the tasks the owners know how their runs ended, if the answer depends on that
+// and they do not know it for all; otherwise nil.
+func (a *Answer) collecting() *int {
+	percent := a.Collected()
+	if percent == 100 || !a.needsHistory {
+		return nil
+	}
+
+	return &percent
+}
+
+// Include adds to the answer what another one, for a later part of the same list, says about the shards.
+func (a *Answer) Include(later Answer) {
+	a.AgeMS = max(a.AgeMS, later.AgeMS)
+	a.Unread = max(a.Unread, later.Unread)
+	a.Missing = slices.Compact(slices.Sorted(slices.Values(slices.Concat(a.Missing, later.Missing))))
+}
+
+// incomplete returns why the answer may lack tasks that match, or nil.
+func (a *Answer) incomplete() error {
+	why := ""
+	switch percent := a.collecting(); {
+	case len(a.Missing) > 0:
+		why = "nobody answers for " + shardsText(a.Missing)
+	case percent != nil:
+		why = fmt.Sprintf("the owners have read only %d%% of the history", *percent)
+	default:
+		return nil
+	}
+
+	return httpapi.Fail(http.StatusServiceUnavailable, client.CodeIncomplete, "the list is not complete: %s", why).
+		WithHint("try again; after the failure of a node, its shards move to others within seconds")
+}
+
+// shardsText names some of the shards.
+func shardsText(shards []int) string {
+	const most = 10
+	names := make([]string, min(len(shards), most))
+	for i := range names {
+		names[i] = strconv.Itoa(shards[i])
+	}
+
+	text := "shard " + names[0]
+	if len(shards) > 1 {
+		text = "shards " + strings.Join(names, ", ")
+	}
+	if len(shards) > most {
+		text += fmt.Sprintf(" and %d others", len(shards)-most)
+	}
+
+	return text
+}
+
+// KeepRows keeps the rows that were shown for an answer, for when etcd is away. view is what they depend on, apart from
+// the question. rows must not be changed.
+func (a *Answer) KeepRows(view string, rows any, n int) {
+	if a.entry != nil && n <= maxKeptRows {
+		a.entry.keepRows(view, rows, *a)
+	}
+}
+
+// OldRows returns the rows that KeepRows has kept for the same question and view, with their answer.
+func (a *Answer) OldRows(view string) (rows any, answer Answer, ok bool) {
+	if a.entry == nil {
+		return nil, Answer{}, false
+	}
+	return a.entry.oldRows(view)
+}
