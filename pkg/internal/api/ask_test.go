@@ -381,8 +381,14 @@ func TestAsk_WithoutEtcdTheLastRowsStay(t *testing.T) {
 
 	w := newWorldOn(t, etcd)
 	w.labelled(10)
-	answer, err := w.owning("node-a", 5, slices.Concat(evenShards, oddShards)...)(t.Context(), &readmodel.Query{Order: readmodel.ByName, Limit: 3}, nil)
-	must(t, err)
+	var answer readmodel.NodeAnswer
+	ask3 := func() {
+		var err error
+		answer, err = w.owning("node-a", 5, slices.Concat(evenShards, oddShards)...)(t.Context(), &readmodel.Query{Order: readmodel.ByName, Limit: 3}, nil)
+		must(t, err)
+	}
+
+	ask3()
 	w.owners = map[string]ask{"node-a": func(context.Context, *readmodel.Query, []int) (readmodel.NodeAnswer, error) { return answer, nil }}
 	w.serveAnew(func(s *http.Server) {
 		s.ConnContext = func(ctx context.Context, _ net.Conn) context.Context { return api.WithTrustedUser(ctx, 0) }
@@ -397,6 +403,11 @@ func TestAsk_WithoutEtcdTheLastRowsStay(t *testing.T) {
 	}
 
 	before, _ := list("selector=team&limit=3")
+
+	// Another task is created, so the next page of a list that is read now begins earlier.
+	res := w.do(request{method: "POST", path: "/v1/namespaces/default/tasks", body: `{"name": "t00", "labels": {"team": "data"}, "schedule": "@manual", "action": {"noop": {}}}`, noToken: true})
+	wantStatus(t, "create", res, 201, "")
+	ask3()
 	away.Store(true)
 	w.clock.advance(20 * time.Second)
 

@@ -43,6 +43,14 @@ func (a *Answer) collecting() *int {
 	return &percent
 }
 
+// NextPage returns the cursor of the page that follows the places of the answer, or "" if there is none.
+func (a *Answer) NextPage() string {
+	if n := len(a.Places); a.More && n > 0 {
+		return PlaceCursor(a.Places[n-1])
+	}
+	return ""
+}
+
 // Include adds to the answer what another one, for a later part of the same list, says about the shards.
 func (a *Answer) Include(later Answer) {
 	a.AgeMS = max(a.AgeMS, later.AgeMS)

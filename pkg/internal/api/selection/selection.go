@@ -126,11 +126,11 @@ func (h *Finder) Ask(c *httpapi.Call, q ask.Question, p httpapi.Paging, complete
 		answer, err = h.asker.Ask(c, q)
 	}
 
-	if n := len(answer.Places); err == nil && answer.More && n > 0 {
-		after = ask.PlaceCursor(answer.Places[n-1])
+	if err != nil {
+		return answer, "", err
 	}
 
-	return answer, after, err
+	return answer, answer.NextPage(), nil
 }
 
 // AllNames returns the full names of all tasks that match, in no particular order. Each shard must answer.

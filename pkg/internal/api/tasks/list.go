@@ -81,7 +81,8 @@ func (h *Handlers) oldPage(c *httpapi.Call, p httpapi.Paging, page selection.Pag
 		return httpapi.Answer{}, err
 	}
 
-	return httpapi.QueryPage(c, p, rows.([]client.Task), page.After, answer.Info(h.Now.Stamp()))
+	// The next page follows these rows, and not those that could not be read.
+	return httpapi.QueryPage(c, p, rows.([]client.Task), answer.NextPage(), answer.Info(h.Now.Stamp()))
 }
 
 // rowsOf returns the tasks of a page as the caller sees them. The state of a task is read only for the tasks of the page.
