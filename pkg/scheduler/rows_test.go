@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
@@ -20,7 +21,8 @@ func (w *worker) rowFaults() (faults []string) {
 	want := map[string]readmodel.Row{}
 	paused := 0
 
-	for name, t := range w.state.Tasks {
+	for t := range w.state.Tasks.All() {
+		name := t.FullName()
 		if !t.Present {
 			if t.Row != readmodel.NoSlot {
 				faults = append(faults, fmt.Sprintf("%s has a row but no entry", name))
@@ -105,7 +107,7 @@ func rowOfState(t *taskstate.Task) readmodel.Row {
 		}
 	}
 
-	r.Active, r.Waiting = uint16(len(active)), uint16(len(waiting))
+	r.Active, r.Waiting = uint16(min(len(active), readmodel.MaxRuns)), uint16(min(len(waiting), readmodel.MaxRuns))
 
 	return r
 }
@@ -155,7 +157,8 @@ func (h *testWorker) endFaults() (faults []string) {
 	h.state.rows.Flush(h.state.applied)
 	history, dead := read("history/"), read("dead/")
 
-	for name, t := range h.state.Tasks {
+	for t := range h.state.Tasks.All() {
+		name := t.FullName()
 		if !t.Present || t.Bad {
 			continue
 		}
@@ -223,8 +226,9 @@ func faultsOfEnds(r readmodel.Row, history, dead []end) (faults []string) {
 	}
 
 	if success.run != "" {
-		if run, _ := record.DecodeRunValue(success.value); r.LastSuccess != run.EndedAt.UnixMilli() || int(r.Failures) != failures {
-			faults = append(faults, fmt.Sprintf("the last success was %d and %d runs have failed since, want %d and %d", r.LastSuccess, r.Failures, run.EndedAt.UnixMilli(), failures))
+		run, _ := record.DecodeRunValue(success.value)
+		if want := run.EndedAt.Truncate(time.Second).UnixMilli(); r.LastSuccess != want || int(r.Failures) != failures {
+			faults = append(faults, fmt.Sprintf("the last success was %d and %d runs have failed since, want %d and %d", r.LastSuccess, r.Failures, want, failures))
 		}
 	} else if int(r.Failures) < failures {
 		faults = append(faults, fmt.Sprintf("%d runs have failed, want %d", r.Failures, failures))

@@ -3,13 +3,14 @@ package readmodel
 import "sync"
 
 // chunkRows is how many rows a scan reads under one lock. It takes some microseconds, and an owner that changes a row
-// waits no longer.
-const chunkRows = 256
+// waits no longer. A chunk of this size fits into the 8 KiB of the allocator, which needs eight bytes for itself. One
+// more row, and each chunk would take 9,472 bytes.
+const chunkRows = 127
 
 // Index holds the rows of one shard. Only the owner's goroutine changes it; any goroutine may scan it.
 type Index struct {
 	mu     sync.RWMutex
-	chunks []*[chunkRows]Row
+	chunks []*[chunkRows]packedRow
 	used   int     // slots that were ever used; a row without a name is free
 	free   []int32 // slots that can be used again
 	unread int     // rows whose last end is not known yet
@@ -17,6 +18,9 @@ type Index struct {
 
 	// pausedUntil holds, by slot, when pauses end that have an end. Nothing is written at that time.
 	pausedUntil map[int32]int64
+
+	// changing is the row that Change passes on, outside of calls without content. It saves an allocation for each change.
+	changing Row
 }
 
 // NoSlot is the slot of a task that has no row yet.
@@ -31,7 +35,7 @@ func (x *Index) Put(slot int32, r Row, pausedUntil int64) int32 {
 	if slot == NoSlot {
 		slot = x.newSlot()
 		x.rows++
-	} else if !x.at(slot).Flags.Has(History) {
+	} else if !x.at(slot).flags().Has(History) {
 		x.unread--
 	}
 
@@ -39,7 +43,7 @@ func (x *Index) Put(slot int32, r Row, pausedUntil int64) int32 {
 		x.unread++
 	}
 
-	*x.at(slot) = r
+	*x.at(slot) = packRow(&r)
 
 	if pausedUntil == 0 {
 		delete(x.pausedUntil, slot)
@@ -59,7 +63,9 @@ func (x *Index) Change(slot int32, change func(r *Row)) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 
-	r := x.at(slot)
+	r, packed := &x.changing, x.at(slot)
+	packed.unpackTo(r)
+
 	if !r.Flags.Has(History) {
 		x.unread--
 	}
@@ -69,6 +75,9 @@ func (x *Index) Change(slot int32, change func(r *Row)) {
 	if !r.Flags.Has(History) {
 		x.unread++
 	}
+
+	*packed = packRow(r)
+	*r = Row{} // it must not keep the labels and the name of a task in memory
 }
 
 // newSlot returns a slot for a new row.
@@ -81,7 +90,7 @@ func (x *Index) newSlot() int32 {
 	}
 
 	if x.used == len(x.chunks)*chunkRows {
-		x.chunks = append(x.chunks, new([chunkRows]Row))
+		x.chunks = append(x.chunks, new([chunkRows]packedRow))
 	}
 
 	x.used++
@@ -90,7 +99,7 @@ func (x *Index) newSlot() int32 {
 }
 
 // at returns the row in a slot.
-func (x *Index) at(slot int32) *Row { return &x.chunks[slot/chunkRows][slot%chunkRows] }
+func (x *Index) at(slot int32) *packedRow { return &x.chunks[slot/chunkRows][slot%chunkRows] }
 
 // Remove removes the row in a slot. NoSlot is allowed.
 func (x *Index) Remove(slot int32) {
@@ -101,22 +110,24 @@ func (x *Index) Remove(slot int32) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 
-	if !x.at(slot).Flags.Has(History) {
+	if !x.at(slot).flags().Has(History) {
 		x.unread--
 	}
 
 	x.rows--
-	*x.at(slot) = Row{}
+	*x.at(slot) = packedRow{}
 	delete(x.pausedUntil, slot)
 	x.free = append(x.free, slot)
 }
 
 // Row returns a copy of the row in a slot.
-func (x *Index) Row(slot int32) Row {
+func (x *Index) Row(slot int32) (r Row) {
 	x.mu.RLock()
 	defer x.mu.RUnlock()
 
-	return *x.at(slot)
+	x.at(slot).unpackTo(&r)
+
+	return r
 }
 
 // Collected returns for how many of the rows the last end is known, and how many rows there are.
@@ -142,14 +153,15 @@ func (x *Index) Scan(q *Query, shard int, first *First) (c Counts) {
 }
 
 // EachRow calls visit with each row. A pause that has ended at now (Unix milliseconds) is not shown. visit must not
-// keep the row, and must not block.
+// keep or change the row, and must not block.
 func (x *Index) EachRow(now int64, visit func(r *Row)) {
-	for from := 0; x.eachRowOf(from, now, visit); from += chunkRows {
+	var r Row // for all rows, because visit makes it escape to the heap
+	for from := 0; x.eachRowOf(from, now, &r, visit); from += chunkRows {
 	}
 }
 
-// eachRowOf is EachRow for the chunk that begins at a slot. It returns false if there is none.
-func (x *Index) eachRowOf(from int, now int64, visit func(r *Row)) bool {
+// eachRowOf is EachRow for the chunk that begins at a slot. It unpacks each row to r. It returns false if there is none.
+func (x *Index) eachRowOf(from int, now int64, r *Row, visit func(r *Row)) bool {
 	x.mu.RLock()
 	defer x.mu.RUnlock()
 
@@ -159,19 +171,16 @@ func (x *Index) eachRowOf(from int, now int64, visit func(r *Row)) bool {
 
 	rows := x.chunks[from/chunkRows][:min(x.used-from, chunkRows)]
 	for i := range rows {
-		r := &rows[i]
-		if r.Name == "" {
+		if rows[i].name == "" {
 			continue
 		}
+
+		rows[i].unpackTo(r)
 
 		// Nothing is written when a pause ends, so the flag may be out of date.
 		if r.Flags.Has(Paused) && len(x.pausedUntil) > 0 {
 			if until := x.pausedUntil[int32(from+i)]; until != 0 && until <= now {
-				resumed := *r
-				resumed.Flags &^= Paused
-				visit(&resumed)
-
-				continue
+				r.Flags &^= Paused
 			}
 		}
 

@@ -8,8 +8,8 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// Row is what the owner of a shard knows about one task, as far as lists need it. A node may hold a million rows, so a
-// Row has 72 bytes. Times are Unix milliseconds; 0 means none.
+// Row is what the owner of a shard knows about one task, as far as lists need it. An Index keeps it in fewer bytes, with
+// the limits that packedRow describes. Times are Unix milliseconds; 0 means none.
 type Row struct {
 	Name     string             // namespace/name; may share the memory of the owner's state
 	Labels   map[string]string  // shared by all tasks with the same labels; must not be changed
@@ -17,12 +17,12 @@ type Row struct {
 
 	Next        int64 // the next undecided tick
 	LastEnd     int64 // when the last run ended
-	LastSuccess int64 // when the last run that succeeded ended
+	LastSuccess int64 // when the last run that succeeded ended; an Index keeps it to the second
 
-	Duration int32 // ms from the start to the end of the last run; see Milliseconds
-	Lateness int32 // ms from when the tick was due to the start of the last run
-	Active   uint16
-	Waiting  uint16
+	Duration int32  // ms from the start to the end of the last run; see Milliseconds
+	Lateness int32  // ms from when the tick was due to the start of the last run
+	Active   uint16 // runs; an Index keeps at most MaxRuns
+	Waiting  uint16 // runs; an Index keeps at most MaxRuns
 	Failures uint16 // runs in a row that failed, timed out or were lost; at least, if History is not set
 	Last     Outcome
 	Flags    Flags
