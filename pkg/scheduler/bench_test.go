@@ -66,7 +66,7 @@ func benchWorker(b *testing.B, n int, schedule string) (*worker, *time.Time) {
 
 // endAll ends all active runs, as their nodes would.
 func (w *worker) endAll() {
-	for _, t := range w.state.Tasks {
+	for t := range w.state.Tasks.All() {
 		for _, a := range t.Active() {
 			w.e.cfg.Fleet.Release(a.Node)
 		}

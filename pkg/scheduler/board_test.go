@@ -23,7 +23,7 @@ func (h *testWorker) keepsCount() {
 	h.world.Helper()
 	var want [taskstate.Unreadable + 1]int
 	lively := 0
-	for _, t := range h.state.Tasks {
+	for t := range h.state.Tasks.All() {
 		switch {
 		case !t.Present:
 			want[taskstate.Absent]++
@@ -53,7 +53,7 @@ func (h *testWorker) keepsCount() {
 	}
 
 	for t := range h.state.failures.All() {
-		if !t.Present || h.state.Tasks[t.FullName()] != t {
+		if !t.Present || h.state.Tasks.Get(t.FullName()) != t {
 			h.world.Errorf("%s fails, and is not there", t.FullName())
 		}
 	}
@@ -417,8 +417,8 @@ func TestWorker_HoldsNoTasksWhenItHasEnded(t *testing.T) {
 	h.decide(1)
 	h.releaseShared()
 
-	if len(h.state.Tasks)+len(h.state.due)+len(h.state.active.Tasks)+len(h.state.uncovered) > 0 {
-		t.Errorf("%d tasks, %d due, %d lively", len(h.state.Tasks), len(h.state.due), len(h.state.active.Tasks))
+	if h.state.Tasks.Len()+len(h.state.due)+len(h.state.active.Tasks)+len(h.state.uncovered) > 0 {
+		t.Errorf("%d tasks, %d due, %d lively", h.state.Tasks.Len(), len(h.state.due), len(h.state.active.Tasks))
 	}
 }
 

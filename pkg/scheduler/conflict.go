@@ -109,7 +109,7 @@ func (s *shardState) takeConflictingAttempt(key string) *taskstate.Task {
 		return nil // cannot happen: the commit wrote or compared the key of an attempt
 	}
 
-	t := s.Tasks[k.Ref.String()]
+	t := s.Tasks.Get(k.Ref.String())
 	if t == nil {
 		return nil
 	}

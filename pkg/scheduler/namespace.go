@@ -19,7 +19,7 @@ import (
 // limitsOf returns the limits by a version of a namespace's record, which remember the results of such checks.
 func (s *shardState) limitsOf(name string, n *task.Namespace) *nslimits.Limits {
 	return s.limits.Of(name, n, func() {
-		for _, t := range s.Tasks {
+		for t := range s.Tasks.All() {
 			t.Checked = 0
 		}
 	})

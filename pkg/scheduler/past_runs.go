@@ -59,7 +59,7 @@ const reviewPause = 20 * time.Millisecond
 type wantedPast struct{ answer chan<- []pastruns.Want }
 
 func (r wantedPast) reviewBy(_ context.Context, w *worker) error {
-	r.answer <- w.state.rows.Wanted(w.state.Tasks)
+	r.answer <- w.state.rows.Wanted(&w.state.Tasks)
 	return nil
 }
 
@@ -77,7 +77,7 @@ func (r foundPast) reviewBy(_ context.Context, w *worker) error {
 	}
 
 	for i := range r.some {
-		w.state.rows.Restore(w.state.Tasks[r.some[i].Task], &r.some[i], w.state.applied)
+		w.state.rows.Restore(w.state.Tasks.Get(r.some[i].Task), &r.some[i], w.state.applied)
 	}
 
 	if r.more {

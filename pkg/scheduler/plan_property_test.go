@@ -5,6 +5,8 @@ import (
 	"maps"
 	"slices"
 	"strings"
+
+	"github.com/carillonhq/carillon/pkg/scheduler/taskstate"
 )
 
 // planIsHarmless makes two plans, abandons both, and compares the state before and after. It verifies that
@@ -117,13 +119,12 @@ func (h *testWorker) knowledge() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "known %d, mark %v, applied %d, overtaken %d, queued %d;", h.state.WatermarkRev, h.state.Watermark, h.state.applied, h.state.overtaken, h.state.queued)
 
-	for _, name := range slices.Sorted(maps.Keys(h.state.Tasks)) {
-		t := h.state.Tasks[name]
+	for _, t := range slices.SortedFunc(h.state.Tasks.All(), taskstate.ByName) {
 		if t.Empty() {
 			continue // a plan may forget the task
 		}
 
-		fmt.Fprintf(&b, "\n%s mod %d/%d from %d anchor %d next %d second %d in heap %t present %t bad %t paused %t failed %d own %v", name,
+		fmt.Fprintf(&b, "\n%s mod %d/%d from %d anchor %d next %d second %d in heap %t present %t bad %t paused %t failed %d own %v", t.FullName(),
 			t.Mod, t.Create, t.From, t.Anchor, t.Next, t.Second, t.At >= 0, t.Present, t.Bad, t.Paused, t.Failed, t.Own())
 
 		if t.Row >= 0 {

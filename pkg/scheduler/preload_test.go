@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -106,13 +105,12 @@ func (h *testWorker) knows() string {
 	m := h.state.Watermark
 	fmt.Fprintf(&s, "mark %s %q %d\n", m.Time.Format(time.RFC3339Nano), m.Last, m.Seen)
 
-	for _, name := range slices.Sorted(maps.Keys(h.state.Tasks)) {
-		t := h.state.Tasks[name]
+	for _, t := range slices.SortedFunc(h.state.Tasks.All(), taskstate.ByName) {
 		if !t.Present && t.Activity == nil {
 			continue
 		}
 
-		fmt.Fprintf(&s, "%s %q present %t bad %t", name, t.Text, t.Present, t.Bad)
+		fmt.Fprintf(&s, "%s %q present %t bad %t", t.FullName(), t.Text, t.Present, t.Bad)
 
 		if t.Present {
 			fmt.Fprintf(&s, " paused %t mod %d create %d", t.Paused, t.Mod, t.Create)
@@ -399,7 +397,7 @@ func TestPreload_BeginsAnewWhenTheWatchHasAGap(t *testing.T) {
 		h := a.takeOver()
 		h.scan()
 
-		if h.state.Tasks["default/a"] != nil || len(h.state.Tasks["default/b"].Queue()) != 1 {
+		if h.state.Tasks.Get("default/a") != nil || len(h.state.Tasks.Get("default/b").Queue()) != 1 {
 			t.Errorf("it knows %s", h.knows())
 		}
 

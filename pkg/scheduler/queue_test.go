@@ -1,7 +1,6 @@
 package scheduler
 
 import (
-	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -215,8 +214,8 @@ func TestQueue_DeleteCancelsAttemptsAndLeavesNothing(t *testing.T) {
 	h.decide(6)
 	w.want("a")
 
-	if len(h.state.Tasks) != 0 || len(h.state.toExamine) != 0 || len(h.state.gone) != 0 || len(h.state.purges) != 0 {
-		t.Errorf("the worker remembers %v, %v, %v, %v", h.state.Tasks, h.state.toExamine, h.state.gone, h.state.purges)
+	if h.state.Tasks.Len() != 0 || len(h.state.toExamine) != 0 || len(h.state.gone) != 0 || len(h.state.purges) != 0 {
+		t.Errorf("the worker remembers %v, %v, %v, %v", slices.Collect(h.state.Tasks.All()), h.state.toExamine, h.state.gone, h.state.purges)
 	}
 }
 
@@ -523,8 +522,8 @@ func TestQueue_OfATaskThatIsGoneNothingIsLeftInMemory(t *testing.T) {
 	w.want("a")
 	h.decide(3)
 
-	if len(h.state.Tasks) != 0 {
-		t.Errorf("in memory are %v", slices.Collect(maps.Keys(h.state.Tasks)))
+	if h.state.Tasks.Len() != 0 {
+		t.Errorf("in memory are %v", slices.Collect(h.state.Tasks.All()))
 	}
 }
 

@@ -683,7 +683,7 @@ func (g *game) heal() {
 
 		h.see()
 		waits := 0
-		for _, t := range h.state.Tasks {
+		for t := range h.state.Tasks.All() {
 			waits += len(t.Queue())
 		}
 

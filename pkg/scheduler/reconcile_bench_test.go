@@ -26,7 +26,7 @@ func BenchmarkReconcile_Shard(b *testing.B) {
 		w.ok(recordListing{keys, rev}.reviewBy(w.ctx, h.worker))
 	}
 
-	if h.recordDiffs.NotEmpty() || len(h.state.Tasks) != tasks {
-		b.Fatalf("%d tasks, and the differences are %+v", len(h.state.Tasks), h.recordDiffs)
+	if h.recordDiffs.NotEmpty() || h.state.Tasks.Len() != tasks {
+		b.Fatalf("%d tasks, and the differences are %+v", h.state.Tasks.Len(), h.recordDiffs)
 	}
 }

@@ -147,7 +147,7 @@ func TestReconcile_RepairsEndsThatTheWatchHasLost(t *testing.T) {
 	w.want("ends", "+1 succeeded", "+2 skipped overlap", "+3 dispatched")
 	w.want("goes")
 
-	if n := h.state.Tasks["default/goes"]; n != nil {
+	if n := h.state.Tasks.Get("default/goes"); n != nil {
 		t.Errorf("the deleted task is still known: %+v", n)
 	}
 

@@ -89,7 +89,7 @@ func (w *worker) requestFailures() failures.Request {
 func (r earlierFailures) reviewBy(_ context.Context, w *worker) error {
 	// If the shard was opened again since, that opening has made its own request.
 	if r.opening == w.openings.Load() {
-		w.state.failures.Restore(r.found, w.state.Tasks)
+		w.state.failures.Restore(r.found, &w.state.Tasks)
 	}
 	return nil
 }

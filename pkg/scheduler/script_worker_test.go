@@ -143,7 +143,7 @@ func (s *scriptedWorker) decide(ctx context.Context) error {
 func (s *scriptedWorker) nextLook() time.Time { return s.w.e.cfg.Now().Add(s.w.sleepFor()) }
 
 func (s *scriptedWorker) known(name string) (k knownTask) {
-	t := s.w.state.Tasks[name]
+	t := s.w.state.Tasks.Get(name)
 	if t == nil {
 		k.absent = true
 		return k

@@ -99,7 +99,7 @@ func (s *shardState) forgetTasks() {
 	s.mustBeSettled()
 	s.releaseAll()
 
-	s.Tasks, s.due, s.onTime = map[string]*taskstate.Task{}, nil, 0
+	s.Tasks, s.due, s.onTime = taskstate.Tasks{}, nil, 0
 	s.uncovered, s.unread = map[*taskstate.Task]struct{}{}, needHistorySet{}
 	s.active, s.census, s.failures = taskstate.ActiveTasks{}, taskstate.Census{}, failures.NewSet()
 	s.agenda = agenda{examineLater: map[*taskstate.Task]int64{}, lastExamined: s.lastExamined}
@@ -113,7 +113,7 @@ func (s *shardState) forgetTasks() {
 // releaseAll gives back what the shard holds of shared resources: the slots of its attempts, and its place
 // in line. It forgets all tasks.
 func (s *shardState) releaseAll() {
-	for _, t := range s.Tasks {
+	for t := range s.Tasks.All() {
 		for _, a := range t.Active() {
 			s.placement.Release(a.Node)
 		}
@@ -123,7 +123,7 @@ func (s *shardState) releaseAll() {
 
 	// The board may refer to the worker long after the shard has moved. Release the memory of the tasks
 	// now.
-	s.Tasks, s.due, s.active, s.uncovered = nil, nil, taskstate.ActiveTasks{}, nil
+	s.Tasks, s.due, s.active, s.uncovered = taskstate.Tasks{}, nil, taskstate.ActiveTasks{}, nil
 	s.census, s.queued, s.rows = taskstate.Census{}, 0, rows.NewWriter()
 }
 
@@ -173,8 +173,8 @@ func (s *shardState) ensureActivity(t *taskstate.Task) *taskstate.Activity {
 // dropTask forgets a task that has no entry and no runs left. Another task object may have the same name by now, and
 // stays.
 func (s *shardState) dropTask(t *taskstate.Task) {
-	if t.Empty() && s.Tasks[t.FullName()] == t {
-		delete(s.Tasks, t.FullName())
+	if t.Empty() && s.Tasks.Get(t.FullName()) == t {
+		s.Tasks.Delete(t.FullName())
 		s.endSpan(t)
 	}
 }

@@ -30,7 +30,7 @@ func (s *shardState) setWatermark(mark record.Watermark) {
 	// It is the first one, or it is lower than the one before: any task may be affected.
 	if !s.watermarkKnown || mark.Time.Before(before.Time.Time) || mark.Seen < before.Seen {
 		s.watermarkKnown = true
-		for _, t := range s.Tasks {
+		for t := range s.Tasks.All() {
 			s.rescheduleTask(t)
 		}
 		return

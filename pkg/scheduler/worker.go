@@ -367,7 +367,7 @@ func (w *worker) readQueue(ctx context.Context) error {
 
 	for i := range queue {
 		// Leave runs of unknown tasks to the watch (see applyScan).
-		if t := w.state.Tasks[queue[i].Task]; t == nil || t.Orphan(queue[i].Run) {
+		if t := w.state.Tasks.Get(queue[i].Task); t == nil || t.Orphan(queue[i].Run) {
 			continue
 		}
 

@@ -431,8 +431,8 @@ func TestWorker_LoadsAShardOfSeveralPages(t *testing.T) {
 	}
 
 	h := w.work("n1")
-	if len(h.state.Tasks) != len(all) || h.state.applied != h.state.WatermarkRev {
-		t.Fatalf("%d tasks are loaded, up to revision %d; opened at %d", len(h.state.Tasks), h.state.applied, h.state.WatermarkRev)
+	if h.state.Tasks.Len() != len(all) || h.state.applied != h.state.WatermarkRev {
+		t.Fatalf("%d tasks are loaded, up to revision %d; opened at %d", h.state.Tasks.Len(), h.state.applied, h.state.WatermarkRev)
 	}
 
 	h.decide(60)

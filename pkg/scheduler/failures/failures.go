@@ -114,10 +114,10 @@ func (s *Set) NoteDismissed(t *taskstate.Task, ev *store.ShardEvent) {
 }
 
 // Restore adds failures from before the shard was opened, unless a later end of the same task is known.
-// tasks are those of the shard by namespace/name.
-func (s *Set) Restore(found *Found, tasks map[string]*taskstate.Task) {
+// tasks are those of the shard.
+func (s *Set) Restore(found *Found, tasks *taskstate.Tasks) {
 	for name, f := range found.Failing {
-		t := tasks[name]
+		t := tasks.Get(name)
 		if t == nil || t.Orphan(f.Run) || t.Bad || s.endedWhileReading[name] > f.Mod {
 			continue
 		}

@@ -22,7 +22,10 @@ func TestSet_RestoreAddsWhatNoLaterEndContradicts(t *testing.T) {
 
 	a, b, unreadable := taskNamed("default/a"), taskNamed("default/b"), taskNamed("default/unreadable")
 	unreadable.Bad = true
-	tasks := map[string]*taskstate.Task{"default/a": a, "default/b": b, "default/unreadable": unreadable}
+	var tasks taskstate.Tasks
+	tasks.Put(a)
+	tasks.Put(b)
+	tasks.Put(unreadable)
 
 	s := NewSet()
 	if _, isNew := s.NoteEnd(b, &store.ShardEvent{Mod: 9, Value: []byte(`{"state":"succeeded"}`)}); !isNew {
@@ -31,7 +34,7 @@ func TestSet_RestoreAddsWhatNoLaterEndContradicts(t *testing.T) {
 
 	s.Restore(&Found{More: true, Failing: map[string]*Failure{
 		"default/a": failedAt(3), "default/b": failedAt(4), "default/unreadable": failedAt(5), "default/deleted": failedAt(6),
-	}}, tasks)
+	}}, &tasks)
 
 	if _, fails := s.failing[a]; !fails || s.Len() != 1 {
 		t.Errorf("%d tasks are failing, want only %s", s.Len(), a.FullName())

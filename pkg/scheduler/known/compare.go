@@ -55,8 +55,8 @@ func (r *Records) DifferingRecords(keys []store.ShardEvent, rev int64) map[strin
 	}
 
 	// Then the records that the owner knows and etcd does not have.
-	for name, t := range r.Tasks {
-		if t.Present && t.Mod <= rev && !entries[name] {
+	for t := range r.Tasks.All() {
+		if t.Present && t.Mod <= rev && !entries[t.FullName()] {
 			doubt(r.Keys.Entry(t.Ref(r.Shard)), 0)
 		}
 
@@ -88,7 +88,7 @@ func (r *Records) DifferingRecords(keys []store.ShardEvent, rev int64) map[strin
 
 // LacksRecord reports whether the owner does not know that a record exists, or knows only an older version.
 func (r *Records) LacksRecord(ev *store.ShardEvent) bool {
-	t := r.Tasks[ev.Task]
+	t := r.Tasks.Get(ev.Task)
 
 	switch ev.Kind {
 	case record.KindEntry:
@@ -111,7 +111,7 @@ func (r *Records) LacksRecord(ev *store.ShardEvent) bool {
 
 // HasRecord reports whether a record exists according to the owner.
 func (r *Records) HasRecord(ev *store.ShardEvent) bool {
-	t := r.Tasks[ev.Task]
+	t := r.Tasks.Get(ev.Task)
 	switch {
 	case t == nil:
 		return false
@@ -138,7 +138,7 @@ func (r *Records) DifferingRuns(active []store.ActiveKey, rev int64) (d Differen
 		}
 	}
 
-	for _, t := range r.Tasks {
+	for t := range r.Tasks.All() {
 		for _, a := range t.Active() {
 			// A different create revision means that the run has had another attempt since. An attempt that
 			// was created after rev is not in the listing, and is not a difference.
@@ -160,7 +160,7 @@ func (r *Records) RunKey(t *taskstate.Task, a *taskstate.Attempt) record.RunKey 
 // AttemptOf returns what is known of an attempt, or of a later attempt of its run. It returns nil if
 // nothing is known.
 func (r *Records) AttemptOf(k store.ActiveKey) *taskstate.Attempt {
-	t := r.Tasks[k.Ref.String()]
+	t := r.Tasks.Get(k.Ref.String())
 	if t == nil {
 		return nil
 	}

@@ -71,9 +71,8 @@ func (r *Records) ReadEntry(t *taskstate.Task, value []byte, d Definitions) (err
 	text = append(append(append(text, t.FullName()...), p.UID...), p.Action...)
 	t.Text, t.UIDLen, t.Secret = string(text), uint8(len(p.UID)), action.NeedsKey()
 
-	// Replace the key of the map by a part of the new text, so that the name is stored once.
-	r.Tasks[t.FullName()] = t
-	t.Checked = 0 // nothing is known of the new action
+	r.Tasks.Put(t) // its text has changed
+	t.Checked = 0  // nothing is known of the new action
 	t.From, t.Anchor, t.Paused, t.Generation = p.From.UnixMilli(), p.Anchor.UnixMilli(), p.Paused, int32(p.Generation)
 
 	return nil

@@ -18,7 +18,7 @@ type Records struct {
 
 	// Tasks are the tasks of the shard by namespace/name, including those of which only runs or history is
 	// left.
-	Tasks map[string]*taskstate.Task
+	Tasks taskstate.Tasks
 	// Watermark is the last known watermark, and WatermarkRev its mod revision, which the next commit
 	// compares.
 	Watermark    record.Watermark
@@ -29,10 +29,10 @@ type Records struct {
 
 // TaskNamed returns the task with the given name (namespace/name). It adds an empty one if there is none.
 func (r *Records) TaskNamed(name string) *taskstate.Task {
-	t := r.Tasks[name]
+	t := r.Tasks.Get(name)
 	if t == nil {
 		t = &taskstate.Task{Text: strings.Clone(name), NameLen: uint16(len(name)), At: -1, Row: -1}
-		r.Tasks[t.Text] = t
+		r.Tasks.Put(t)
 	}
 
 	return t

@@ -11,7 +11,7 @@ import (
 
 // newRecords returns the records of a shard with one task, default/a, whose entry has mod revision 5.
 func newRecords() *Records {
-	r := &Records{Tasks: map[string]*taskstate.Task{}, WatermarkRev: 7}
+	r := &Records{WatermarkRev: 7}
 	t := r.TaskNamed("default/a")
 	t.Present, t.Mod = true, 5
 

@@ -78,7 +78,7 @@ func (p *RecordRepair) Judge(ev *store.ShardEvent) Verdict {
 		p.entries[ev.Task] = ev.Mod
 	}
 
-	t := p.known.Tasks[ev.Task]
+	t := p.known.Tasks.Get(ev.Task)
 	switch {
 	case !differs:
 		// It was read only because of a waiting run.
@@ -171,7 +171,7 @@ type Orphans struct {
 func (r *Records) FindOrphans(page []store.ShardEvent, applied int64) *Orphans {
 	o := &Orphans{known: r, suspects: map[string][]store.ShardEvent{}}
 	for _, ev := range page {
-		if t := r.Tasks[ev.Task]; ev.Mod > applied || t != nil && !t.Orphan(ev.Run) {
+		if t := r.Tasks.Get(ev.Task); ev.Mod > applied || t != nil && !t.Orphan(ev.Run) {
 			continue
 		}
 

@@ -273,10 +273,10 @@ func (w *Writer) NoteDead(t *taskstate.Task, ev *store.ShardEvent) {
 
 // Wanted returns the tasks whose past is not known, in no particular order, and begins to note what Restore needs. tasks
 // are those of the shard.
-func (w *Writer) Wanted(tasks map[string]*taskstate.Task) (list []pastruns.Want) {
+func (w *Writer) Wanted(tasks *taskstate.Tasks) (list []pastruns.Want) {
 	w.dismissed = map[string]struct{}{}
 
-	for _, t := range tasks {
+	for t := range tasks.All() {
 		if t.Row != readmodel.NoSlot && !w.Index.Row(t.Row).Flags.Has(readmodel.History) {
 			list = append(list, pastruns.Want{Task: t.FullName(), UID: t.UID()})
 		}

@@ -179,6 +179,9 @@ func TestWriter_KnowsThePastAsIfItHadSeenIt(t *testing.T) {
 		deliveredAt := rapid.Int64Range(loaded, last).Draw(t, "delivered when events are applied up to")
 		at := newTask(min(loaded, 5))
 
+		var tasks taskstate.Tasks
+		tasks.Put(at)
+
 		w := NewWriter()
 		w.NoteLoad(loaded)
 		w.Touch(at)
@@ -187,7 +190,7 @@ func TestWriter_KnowsThePastAsIfItHadSeenIt(t *testing.T) {
 		began := rapid.Int64Range(loaded, deliveredAt).Draw(t, "asked when events are applied up to")
 
 		for rev := loaded; rev <= last; rev++ {
-			if rev == began && len(w.Wanted(map[string]*taskstate.Task{taskName: at})) == 0 && !w.Index.Row(at.Row).Flags.Has(readmodel.History) {
+			if rev == began && len(w.Wanted(&tasks)) == 0 && !w.Index.Row(at.Row).Flags.Has(readmodel.History) {
 				t.Fatal("the past of the task is not wanted")
 			}
 
