@@ -58,7 +58,10 @@ func (w *world) readEvents(after task.Place) (events []task.Event, err error) {
 	defer cancel()
 
 	err = w.FollowEvents(ctx, eventlog.Query{After: &after}, func(b eventlog.Batch) error {
-		events = append(events, b.Events...)
+		for _, e := range b.Events {
+			events = append(events, e.Event)
+		}
+
 		if !b.Told.Before(task.After(there.Revision)) { // all events of that revision
 			return errEnough
 		}

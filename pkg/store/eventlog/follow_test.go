@@ -41,7 +41,7 @@ func TestFollowEvents_OfASlowReaderWaitInEtcd(t *testing.T) {
 		t.Run(fmt.Sprint("compacted ", compacted), func(t *testing.T) {
 			c := newCluster(t)
 			begun, slow, waited := make(chan struct{}), make(chan struct{}), 0
-			var events []task.Event
+			var events []*eventlog.Event
 			done := make(chan error, 1)
 			var end int64
 			go func() {

@@ -1,0 +1,276 @@
+package eventlog
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/carillonhq/carillon/pkg/clock"
+	"github.com/carillonhq/carillon/pkg/task"
+	"github.com/carillonhq/carillon/pkg/wake"
+)
+
+const (
+	// hubLinger is how long a hub stays open after its last reader has left. A client that reconnects then finds its
+	// place in the ring.
+	hubLinger = 30 * time.Second
+	// hubPast is how many revisions before the present one the ring of a hub begins. So readers that reconnect after
+	// their node was restarted, at this node or at another, need no watches of their own. etcd combines so many
+	// revisions in one response.
+	hubPast = 1000
+	// openWithin is how long Open waits for a hub that has just opened.
+	openWithin = time.Second
+)
+
+// Hub gives all readers of a process their events from one watch of etcd. It keeps the last events in a ring. A reader
+// that needs older ones has a watch of its own until it has caught up.
+//
+//	           first reader               etcd is read
+//	closed ────────────────▶ opening ────────────────▶ open
+//	   ▲                                                │
+//	   └────────────────────────────────────────────────┘
+//	             hubLinger after the last reader
+//
+// Each reader gets exactly the events that a watch of its own would have given, in the same order and with the same
+// IDs. An event in the ring stays available even if etcd compacts its revision. A slow reader does not delay others: when
+// its place is no longer in the ring, it opens a watch of its own.
+//
+// While etcd cannot be reached, readers wait. If etcd compacts revisions before the hub has read them, all readers
+// get an event of the kind gap.
+//
+// Unless Run is running, each reader has a watch of its own. A Hub is safe for concurrent use.
+type Hub struct {
+	log    Log
+	wanted wake.Signal  // wakes Run: there is a ring to fill
+	behind atomic.Int64 // how often the ring has lost the place of a reader
+
+	ringSize int // how many events a ring keeps
+
+	mu      sync.Mutex
+	running bool
+	readers int
+	ring    *ring              // nil while the hub is closed
+	stop    context.CancelFunc // ends the watch that fills ring; nil: Run has not noticed the ring yet
+	idle    *time.Timer        // closes the hub; nil while there are readers
+}
+
+// NewHub returns a closed Hub.
+func NewHub(l Log) *Hub { return &Hub{log: l, wanted: wake.NewSignal(), ringSize: ringSize} }
+
+// Run opens the hub when there are readers, and closes it when they have left, until ctx ends.
+func (h *Hub) Run(ctx context.Context) error {
+	h.startRunning()
+	defer h.stopRunning()
+
+	for {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-h.wanted:
+		}
+
+		h.serveReaders(ctx)
+
+		// The pause limits how often a hub opens whose watch fails at once.
+		if !clock.Sleep(ctx, minRetryDelay) {
+			return ctx.Err()
+		}
+	}
+}
+
+func (h *Hub) startRunning() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.running = true
+	h.openIfNeeded()
+}
+
+func (h *Hub) stopRunning() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.running = false
+	h.closeRing()
+}
+
+// serveReaders fills the ring until the hub closes or the watch fails.
+func (h *Hub) serveReaders(ctx context.Context) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+
+	h.mu.Lock()
+	ring := h.ring
+	if ring != nil {
+		h.stop = cancel
+	}
+	h.mu.Unlock()
+
+	if ring == nil {
+		return // it was closed before Run noticed it
+	}
+
+	_ = h.log.fillRing(ctx, ring) // it fails if ctx ends, or if etcd was restored from an older snapshot
+
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.replaceRing(ring)
+}
+
+// errRestored means that etcd was restored from a snapshot that is older than the events in the ring.
+var errRestored = errors.New("etcd was restored from an older snapshot")
+
+// fillRing adds the events of the cluster to a ring until ctx ends. It begins a little before the present revision.
+func (l Log) fillRing(ctx context.Context, r *ring) error {
+	var p position
+
+	return retryAttempts(ctx, func() error {
+		if !p.begun {
+			newest, err := l.newestRevision(ctx)
+			if err != nil {
+				return err
+			}
+
+			p = position{task.After(max(1, newest-hubPast)), true}
+		}
+
+		next, gap, err := l.checkHistory(ctx, p)
+		if err != nil {
+			return err
+		}
+
+		// Before the ring has begun, nobody has read from it, so nobody misses anything. After a restore, the ring has
+		// events of revisions that will exist again with other content. A new ring replaces it.
+		if gap != nil && r.currentState().begun {
+			if gap.Action == task.ActionRestored {
+				return errRestored
+			}
+			r.addEvents([]*Event{gap}, gap.Place)
+		}
+
+		p = next
+
+		return l.followRevisions(ctx, p, nil, func(events []*Event, upTo task.Place) error {
+			r.addEvents(events, upTo)
+			p.place = upTo
+
+			return nil
+		})
+	})
+}
+
+// addReader counts a reader, and opens the hub for the first one.
+func (h *Hub) addReader() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+
+	h.readers++
+	if h.idle != nil {
+		h.idle.Stop()
+		h.idle = nil
+	}
+
+	h.openIfNeeded()
+}
+
+// removeReader ends the count of a reader. After the last one, the hub closes unless another one comes soon.
+func (h *Hub) removeReader() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+
+	h.readers--
+	if ring := h.ring; h.readers == 0 && ring != nil {
+		h.idle = time.AfterFunc(hubLinger, func() { h.closeIdle(ring) })
+	}
+}
+
+// closeIdle closes the hub if it still has no readers.
+func (h *Hub) closeIdle(ring *ring) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+
+	if h.readers == 0 && h.ring == ring {
+		h.closeRing()
+	}
+}
+
+// openIfNeeded opens the hub if it has readers and is closed. The caller holds mu.
+func (h *Hub) openIfNeeded() {
+	if h.running && h.readers > 0 && h.ring == nil {
+		h.ring = newRing(h.ringSize)
+		h.wanted.Send()
+	}
+}
+
+// replaceRing closes a ring, and opens a new one if there are readers. It does nothing if the ring was replaced before. The
+// caller holds mu.
+func (h *Hub) replaceRing(ring *ring) {
+	if h.ring == ring {
+		h.closeRing()
+		h.openIfNeeded()
+	}
+}
+
+// discardRing replaces a ring with events that etcd no longer has.
+func (h *Hub) discardRing(ring *ring) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.replaceRing(ring)
+}
+
+// closeRing closes the hub, if it is open. Its readers continue with a new ring or with watches of their own. The caller
+// holds mu.
+func (h *Hub) closeRing() {
+	if h.idle != nil {
+		h.idle.Stop()
+		h.idle = nil
+	}
+
+	if h.ring == nil {
+		return
+	}
+
+	h.ring.endRing()
+	h.ring = nil
+
+	if h.stop != nil {
+		h.stop()
+		h.stop = nil
+	}
+}
+
+// currentRing returns the ring, or nil if the hub is closed.
+func (h *Hub) currentRing() *ring {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.ring
+}
+
+// HubStats are figures of a hub.
+type HubStats struct {
+	RingEvents int   // the events in the ring
+	Behind     int64 // how often a reader was so slow that the ring lost its place
+}
+
+// Stats returns the present figures.
+func (h *Hub) Stats() HubStats {
+	s := HubStats{Behind: h.behind.Load()}
+	if r := h.currentRing(); r != nil {
+		s.RingEvents = r.size()
+	}
+
+	return s
+}
+
+// errNoWatch means that a reader needs a watch of its own but may not open one at present.
+var errNoWatch = errors.New("no watch is free")
+
+// These errors end a phase of a reader, which continues with the next one.
+var (
+	errBehind    = fmt.Errorf("the place is no longer in the ring: %w", errContinue)
+	errRingEnded = fmt.Errorf("the hub has closed: %w", errContinue)
+	errRejoin    = fmt.Errorf("the reader has caught up with the ring: %w", errContinue)
+	errMoved     = fmt.Errorf("the place has changed: %w", errContinue)
+	errCaughtUp  = errors.New("caught up") // ends FollowEvents, which would continue after errRejoin
+)
