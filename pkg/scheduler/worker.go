@@ -174,6 +174,7 @@ func (w *worker) openAndServe(ctx context.Context) error {
 	w.discardState()
 
 	// Step 1: write the watermark with a new nonce. From revision rev on, only this worker can commit.
+	opened := time.Now()
 	mark, rev, err := w.e.cfg.Store.Open(ctx, w.state.Shard, w.state.fences)
 	if err != nil {
 		return err
@@ -203,6 +204,7 @@ func (w *worker) openAndServe(ctx context.Context) error {
 	})
 
 	defer f.Stop()
+	f.LoadedAsOf(opened)
 
 	err = w.loadShard(ctx, f.Batches)
 	leave()

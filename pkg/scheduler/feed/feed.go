@@ -33,11 +33,25 @@ func Start(ctx context.Context, follow func(ctx context.Context, apply func(stor
 
 	go func() {
 		defer close(f.ended)
+
+		var heard time.Duration // from began to when the watch has last delivered something; 0: nothing since the load
 		follow(ctx, func(b store.ShardBatch) error {
-			// Something was received. If the consumer has taken everything before it, it is up to date, but for what b
-			// contains, which it takes in a moment.
-			if len(batches) == 0 {
-				f.current.Store(int64(time.Since(f.began)))
+			now := time.Since(f.began)
+
+			switch {
+			case len(batches) > 0:
+				// The consumer does not know yet what was received before.
+			case b.Reset:
+				// A page of a load is as of the revision of the list, which is older than the page.
+			case b.Progress:
+				f.current.Store(int64(now))
+			case heard > 0:
+				// The consumer does not know yet what b contains. It may be busy for seconds, with a commit.
+				f.current.Store(int64(heard))
+			}
+
+			if !b.Reset {
+				heard = now
 			}
 
 			if b.Progress {
@@ -56,8 +70,11 @@ func Start(ctx context.Context, follow func(ctx context.Context, apply func(stor
 	return f
 }
 
-// Age returns how long ago the consumer was known to be up to date: since the watch has last received something at a
-// time when no batch waited for the consumer. It is on the monotonic clock. Any goroutine may call it.
+// LoadedAsOf says that the shard is loaded as it was at a time before Start. It must be called before Age.
+func (f *Feed) LoadedAsOf(at time.Time) { f.current.CompareAndSwap(0, -int64(f.began.Sub(at))) }
+
+// Age returns how long ago the consumer was known to be up to date: since it had taken everything that the watch had
+// received. It is on the monotonic clock. Any goroutine may call it.
 func (f *Feed) Age() time.Duration { return time.Since(f.began) - time.Duration(f.current.Load()) }
 
 // Stop ends the goroutine and waits for it.

@@ -45,13 +45,13 @@ func TestFeed_AgeIsThatOfTheConsumer(t *testing.T) {
 		time.Sleep(3 * time.Second)
 		check(3 * time.Second)
 
+		// The consumer is busy with something else: it does not know yet what it has received.
+		receive(store.ShardBatch{Progress: true})
 		receive(store.ShardBatch{Revision: 5})
-		check(0)
-
-		// The consumer is busy with something else.
+		check(time.Second)
 		receive(store.ShardBatch{Revision: 6})
 		receive(store.ShardBatch{Progress: true})
-		check(2 * time.Second)
+		check(3 * time.Second)
 
 		<-f.Batches
 		if b := <-f.Batches; b.Revision != 6 {
@@ -60,6 +60,42 @@ func TestFeed_AgeIsThatOfTheConsumer(t *testing.T) {
 
 		receive(store.ShardBatch{Progress: true})
 		check(0)
+
+		// Under a steady flow of events, without other signs of life, it is as current as the event before.
+		for rev := range int64(3) {
+			receive(store.ShardBatch{Revision: 7 + rev})
+			check(time.Second)
+			<-f.Batches
+		}
+	})
+}
+
+// What is loaded is as of the revision of the list, however long the load takes.
+func TestFeed_ALoadIsAsOfItsRevision(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		opened := time.Now()
+		time.Sleep(2 * time.Second) // until the shard may be loaded
+
+		f := Start(t.Context(), func(_ context.Context, apply func(store.ShardBatch) error) {
+			for range 2 {
+				time.Sleep(3 * time.Second)
+				_ = apply(store.ShardBatch{Reset: true, Revision: 5})
+			}
+
+			time.Sleep(time.Second)
+			_ = apply(store.ShardBatch{Revision: 6})
+			time.Sleep(time.Second)
+			_ = apply(store.ShardBatch{Revision: 7})
+		})
+		defer f.Stop()
+		f.LoadedAsOf(opened)
+
+		for _, want := range []time.Duration{5, 8, 9, 1} { // in seconds, when each batch arrives
+			<-f.Batches
+			if got := f.Age(); got != want*time.Second {
+				t.Errorf("the age is %s, want %s", got, want*time.Second)
+			}
+		}
 	})
 }
 
