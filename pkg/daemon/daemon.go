@@ -40,6 +40,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/scheduler"
 	"github.com/carillonhq/carillon/pkg/scheduler/placement"
 	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/store/eventlog"
 	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 	"github.com/carillonhq/carillon/pkg/wake"
@@ -62,6 +63,7 @@ type Node struct {
 	etcdKV    clientv3.KV        // the client's KV, without the observation of revisions
 	batcher   *kv.Batcher        // combines writes to etcd (group commit)
 	store     *store.Store
+	events    *eventlog.Hub        // gives the readers at this node their events
 	registry  *prometheus.Registry // the metrics of this node
 	etcd      *etcdMonitor         // reports how full etcd is
 	access    *authority.Keeper    // who may do what; it stays empty on a node that only executes runs
@@ -265,6 +267,8 @@ func (n *Node) connectParts() (err error) {
 	}
 	n.wireMonitors()
 
+	n.events = eventlog.NewHub(eventlog.New(n.client, keys))
+
 	handler, err := n.newAPI()
 	if err != nil {
 		return err
@@ -319,7 +323,7 @@ func (n *Node) newAPI() (http.Handler, error) {
 		Dial: n.env.Dial, DialTLS: n.tls.dialTLS(), TLS: n.tls.serves,
 		Clock: n.clock.checkTrusted, Writable: func() error { return n.eligibility.errorFor(task.IneligibleRestored) },
 		SetState: n.states.requestState, Ready: n.health.checkReady,
-		Board: n.boardPart(), Ask: n.answerQueries(), Logs: n.executor.Spool(), Attempts: n.executor, Ends: n.http.closing, Authenticated: connlimit.Authenticated,
+		Events: n.events, Board: n.boardPart(), Ask: n.answerQueries(), Logs: n.executor.Spool(), Attempts: n.executor, Ends: n.http.closing, Authenticated: connlimit.Authenticated,
 		Logger: n.log, Registerer: n.registry, Gatherer: n.Metrics(),
 	})
 }

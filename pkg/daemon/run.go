@@ -41,6 +41,7 @@ func (n *Node) Run(ctx context.Context) error {
 	// each attempt.
 	infra := newStage(ctx, failed)
 	infra.startPart(n.batcher.Run)
+	infra.startPart(n.events.Run)
 
 	if n.guardian != nil {
 		infra.startPart(n.guardian.Run)

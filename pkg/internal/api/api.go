@@ -34,6 +34,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/internal/secret"
 	"github.com/carillonhq/carillon/pkg/internal/statement"
 	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/store/eventlog"
 	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
@@ -87,6 +88,8 @@ type Config struct {
 	DialTLS func(ctx context.Context, network, address string) (net.Conn, error)
 	// FreezeWithin limits how long a freeze waits for the nodes to confirm it; 0 means 12 s.
 	FreezeWithin time.Duration
+	// Events gives the readers of this node their events. nil means that each of them has a watch of its own.
+	Events *eventlog.Hub
 	// PageQuiet is how long a page of events waits without new changes before it ends. This is needed if other
 	// programs write to the same etcd, because their revisions contain no events. 0 means 2 s.
 	PageQuiet time.Duration
@@ -184,6 +187,10 @@ func New(cfg Config) (http.Handler, error) {
 
 	if cfg.StateWithin <= 0 {
 		cfg.StateWithin = nodes.StateWithin
+	}
+
+	if cfg.Events == nil {
+		cfg.Events = eventlog.NewHub(eventlog.New(cfg.Store.Client(), cfg.Store.Keys())) // it is never run
 	}
 
 	if cfg.PageQuiet <= 0 {
@@ -289,7 +296,7 @@ func newServer(cfg Config) *server {
 		CheckStream: s.checkStream, Ends: cfg.Ends, Heartbeat: cfg.Heartbeat, Problems: s.problems, Writable: cfg.Writable, Now: now,
 	}
 	s.events = &events.Handlers{
-		Store: cfg.Store, Node: cfg.Node, PageQuiet: cfg.PageQuiet, CheckStream: s.checkStream, Ends: cfg.Ends, Heartbeat: cfg.Heartbeat, Problems: s.problems,
+		Store: cfg.Store, Hub: cfg.Events, Node: cfg.Node, PageQuiet: cfg.PageQuiet, CheckStream: s.checkStream, Ends: cfg.Ends, Heartbeat: cfg.Heartbeat, Problems: s.problems,
 	}
 	s.nodes = &nodes.Handlers{
 		Store: cfg.Store, Node: cfg.Node, Shards: cfg.Cluster.Shards, Now: now, SetState: cfg.SetState, StateWithin: cfg.StateWithin,
@@ -330,6 +337,10 @@ func (s *server) registerMetrics() error {
 		return err
 	}
 	if err := s.metrics.registerCounter(s.Registerer, s.logins.refused); err != nil {
+		return err
+	}
+
+	if err := s.metrics.registerEvents(s.Registerer, s.events.Figures); err != nil {
 		return err
 	}
 

@@ -272,8 +272,12 @@ func TestEvents_RefuseWhatTheyDoNotKnow(t *testing.T) {
 	}
 }
 
+// Without a hub, each reader has a watch of its own, as readers of older events have with one.
 func TestEvents_OfSoManyCallersOnly(t *testing.T) {
 	w := newWorld(t)
+	w.noHub = true
+	w.url = w.serve("node-b")
+	w.Client = w.client(w.url)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 
@@ -320,6 +324,39 @@ func TestEvents_OfSoManyCallersOnly(t *testing.T) {
 		}
 
 		time.Sleep(5 * time.Millisecond)
+	}
+}
+
+// Streams of new events share a watch, so there may be more of them than watches.
+func TestEvents_OfManyCallersShareAWatch(t *testing.T) {
+	w := newWorld(t)
+	const streams = 40
+
+	var all []sse
+	for range streams {
+		s := w.listen(w.url, "/v1/events", nil)
+		if s.res.StatusCode != 200 {
+			t.Fatal(s.res.Status)
+		}
+
+		s.message()
+		s.message() // where it begins
+		all = append(all, s)
+	}
+
+	a := w.create("a", "@daily")
+
+	for _, s := range all {
+		if e := s.event(); e.Revision != a.Revision {
+			t.Fatalf("%+v", e)
+		}
+	}
+
+	r := w.do(request{method: "GET", path: "/metrics"})
+	for _, line := range []string{fmt.Sprint("carillon_event_readers ", streams), "carillon_event_own_watches 0", "carillon_event_readers_behind_total 0"} {
+		if !strings.Contains(r.body, "\n"+line+"\n") {
+			t.Errorf("/metrics does not contain %s", line)
+		}
 	}
 }
 

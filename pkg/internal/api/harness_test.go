@@ -34,6 +34,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/kv"
 	"github.com/carillonhq/carillon/pkg/kv/kvtest"
 	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/store/eventlog"
 	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 	"github.com/carillonhq/carillon/shard"
@@ -138,6 +139,7 @@ type world struct {
 	restored     error           // why nothing may be changed
 	stubborn     error           // why nodes take no states
 	ends         chan struct{}   // closed: streams end
+	noHub        bool            // nodes that are served have no hub for events
 	beat         time.Duration   // of streams
 	panics       atomic.Bool
 	hold         atomic.Pointer[chan struct{}] // creates wait for it
@@ -305,6 +307,7 @@ func (w *world) serve(node string) string {
 		Keys:     w.keys[node],
 		Nodes:    w.known,
 		Writable: func() error { return w.restored }, FreezeWithin: w.freezeWithin, MostScanned: w.mostScanned,
+		Events:    w.runHub(),
 		PageQuiet: time.Minute, // what pages tell comes last in etcd
 		SetState:  func(ctx context.Context, state, by string) error { return w.takes(ctx, node, state, by) }, StateWithin: w.stateWithin,
 		Clock: func() error {
@@ -336,6 +339,21 @@ func (w *world) serve(node string) string {
 	w.t.Cleanup(s.Close)
 
 	return s.URL
+}
+
+// runHub runs a hub for events until the test ends.
+func (w *world) runHub() *eventlog.Hub {
+	if w.noHub {
+		return nil
+	}
+
+	hub := eventlog.NewHub(eventlog.New(w.etcd, w.store.Keys()))
+	ctx, stop := context.WithCancel(context.WithoutCancel(w.t.Context()))
+	done := make(chan struct{})
+	go func() { defer close(done); _ = hub.Run(ctx) }()
+	w.t.Cleanup(func() { stop(); <-done })
+
+	return hub
 }
 
 // ask answers a query for the shards of a node.

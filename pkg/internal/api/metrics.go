@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/carillonhq/carillon/pkg/internal/api/events"
 )
 
 // metrics are the request metrics of the API.
@@ -53,6 +55,32 @@ func (m metrics) registerGauge(reg prometheus.Registerer, name, help string, rea
 		return nil
 	}
 	return reg.Register(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, read))
+}
+
+// registerEvents registers the metrics of the readers of events.
+func (m metrics) registerEvents(reg prometheus.Registerer, figures func() events.Figures) error {
+	if reg == nil {
+		return nil
+	}
+
+	gauge := func(name, help string, read func(events.Figures) int) prometheus.Collector {
+		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, func() float64 { return float64(read(figures())) })
+	}
+
+	for _, c := range []prometheus.Collector{
+		gauge("carillon_event_readers", "Clients that read events on this node.", func(f events.Figures) int { return f.Readers }),
+		gauge("carillon_event_own_watches", "Clients that read events that are no longer in memory, each with its own watch of etcd.", func(f events.Figures) int { return f.OwnWatches }),
+		gauge("carillon_event_ring_events", "Events in memory, which all clients share.", func(f events.Figures) int { return f.RingEvents }),
+		prometheus.NewCounterFunc(prometheus.CounterOpts{
+			Name: "carillon_event_readers_behind_total", Help: "How often a client read so slowly that its next events were no longer in memory.",
+		}, func() float64 { return float64(figures().Behind) }),
+	} {
+		if err := reg.Register(c); err != nil {
+			return err
+		}
+	}
+
+	return nil
 }
 
 // observeRequest records one request. pattern is the mux's "METHOD /path". Requests without a route share one label,

@@ -1,14 +1,15 @@
 // Package events contains the API handlers for events: a page of past events, or a continuous stream of
 // server-sent events.
 //
-// A stream ends when its caller disconnects or loses its access, or when the node stops. The number of streams
-// on a node, and of each subject there, is limited. Events that etcd has compacted are lost; an event of the kind gap reports that.
+// A stream ends when its caller disconnects or loses its access, or when the node stops. All readers of a node share one
+// watch of etcd, except while they read events that are older than those in memory. The numbers of readers and of such
+// watches are limited, on a node and for each subject there. Events that etcd has compacted are lost; an event of the kind
+// gap reports that.
 package events
 
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"mime"
@@ -16,6 +17,7 @@ import (
 	"net/url"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/carillonhq/carillon/pkg/client"
@@ -27,9 +29,13 @@ import (
 )
 
 const (
-	// maxStreams is the maximum number of callers that stream or page through events on one node. Each costs
-	// etcd a watch that also reads the value before each change. One subject may have a quarter of them.
-	maxStreams = 32
+	// maxReaders is the maximum number of callers that stream or page through events on one node. One subject may have
+	// a quarter of them.
+	maxReaders = 256
+	// maxOwnWatches is the maximum number of readers with a watch of their own, because the hub does not have the events
+	// that they read. Each costs etcd a watch that also reads the value before each change. One subject may have a
+	// quarter of them.
+	maxOwnWatches = 32
 	// PageQuiet is the default of Handlers.PageQuiet. A page of events ends when it contains everything up to
 	// the revision at which it began. Other programs may use the same etcd, and their revisions contain no
 	// events, so a page also ends after PageQuiet without an event, and after pageLimit in any case.
@@ -69,20 +75,34 @@ func (h *Handlers) listEvents(c *httpapi.Call, query eventsQuery) (httpapi.Answe
 		return httpapi.Answer{}, err
 	}
 
-	release, err := h.streaming.Acquire(c, maxStreams, "follow events", h.Node)
+	release, err := h.readers.Acquire(c, maxReaders, "read events", h.Node)
 	if err != nil {
 		return httpapi.Answer{}, err
 	}
 
 	defer release()
 
+	q.Brief = !wantsStream(c.Request)
 	q.Wants = func(e *task.Event) bool { return f.Wants(e) && canSee(c.Rights(), e) }
-
-	if wantsStream(c.Request) {
-		return httpapi.Answer{}, h.streamEvents(c, q)
+	q.OwnWatch = func() (func(), error) {
+		return h.watches.AcquireLater(c.Context(), maxOwnWatches, "read older events", h.Node)
 	}
 
-	return h.pageOfEvents(c, q, query.Limit)
+	if q.Brief {
+		return h.pageOfEvents(c, q, query.Limit)
+	}
+
+	return httpapi.Answer{}, h.streamEvents(c, q)
+}
+
+// openReader adds a reader to the hub. It fails if the reader needs a watch of its own and none is free.
+func (h *Handlers) openReader(c *httpapi.Call, q eventlog.Query) (*eventlog.Reader, error) {
+	reader, err := h.Hub.Open(c.Context(), q)
+	if err != nil {
+		httpapi.SuggestRetry(c)
+	}
+
+	return reader, err
 }
 
 // requireSomeEvents refuses a caller that cannot see any event. A stream of such a caller would cost etcd a watch for nothing.
@@ -200,17 +220,29 @@ func (h *Handlers) pageOfEvents(c *httpapi.Call, q eventlog.Query, limit int) (h
 		return httpapi.Answer{Status: http.StatusOK, Body: page}, nil
 	}
 
+	reader, err := h.openReader(c, q)
+	if err != nil {
+		return httpapi.Answer{}, err
+	}
+
+	defer reader.Close()
+
 	quiet := time.AfterFunc(pageLimit, func() { cancel(errQuiet) })
 	defer quiet.Stop()
 
 	over := time.AfterFunc(pageLimit, func() { cancel(errPageFull) })
 	defer over.Stop()
 
-	err = h.Store.FollowEvents(ctx, q, func(b eventlog.Batch) error {
+	err = reader.Follow(ctx, func(b eventlog.Batch) error {
 		quiet.Reset(h.PageQuiet)
+
+		for _, e := range b.Events {
+			page.Items = append(page.Items, e.Event)
+		}
+
 		// The place up to which events were delivered moves even without events, so that the next page does not
 		// read the same revisions again.
-		page.Items, page.Last = append(page.Items, b.Events...), b.Told.String()
+		page.Last = b.Told.String()
 		if len(page.Items) >= limit {
 			if len(page.Items) > limit {
 				page.Items = page.Items[:limit]
@@ -242,17 +274,18 @@ func (h *Handlers) pageOfEvents(c *httpapi.Call, q eventlog.Query, limit int) (h
 
 // streamEvents sends events until the caller disconnects, its token becomes invalid, or the node stops.
 func (h *Handlers) streamEvents(c *httpapi.Call, q eventlog.Query) error {
+	reader, err := h.openReader(c, q)
+	if err != nil {
+		return err
+	}
+
+	defer reader.Close()
+
 	ctx, cancel := context.WithCancel(c.Context())
-	batches, followed := make(chan eventlog.Batch), make(chan error, 1)
+	out := eventStream{Call: c}
+	batches, followed := make(chan numberedBatch), make(chan error, 1)
 	go func() {
-		followed <- h.Store.FollowEvents(ctx, q, func(b eventlog.Batch) error {
-			select {
-			case batches <- b:
-				return nil
-			case <-ctx.Done():
-				return ctx.Err()
-			}
-		})
+		followed <- reader.Follow(ctx, func(b eventlog.Batch) error { return out.passBatch(ctx, b, batches) })
 	}()
 
 	over := false
@@ -263,7 +296,6 @@ func (h *Handlers) streamEvents(c *httpapi.Call, q eventlog.Query) error {
 		}
 	}()
 
-	out := eventStream{Call: c}
 	out.writeHead(q.After)
 	beat := time.NewTicker(h.Heartbeat)
 	defer beat.Stop()
@@ -282,7 +314,7 @@ func (h *Handlers) streamEvents(c *httpapi.Call, q eventlog.Query) error {
 			return nil
 		case <-ctx.Done():
 			return nil
-		case err := <-followed: // FollowEvents returns only if the query is impossible: it retries all other errors
+		case err := <-followed: // Follow returns only if the query is impossible: it retries all other errors
 			over = true
 			f := httpapi.AsFailure(err)
 			h.Problems.LogFailure(c.Request, f)
@@ -298,8 +330,54 @@ func (h *Handlers) streamEvents(c *httpapi.Call, q eventlog.Query) error {
 type eventStream struct {
 	*httpapi.Call
 	err  error      // the first error of a write; the stream ends then
-	told task.Place // all events up to here have been sent
 	sent task.Place // the place that the client knows from the last id
+
+	passed int // the number of batches that passBatch has had
+
+	mu   sync.Mutex
+	told task.Place // all events up to here have been sent, or are not wanted
+	of   int        // the number of the batch from which told is
+}
+
+// numberedBatch is a batch and its number, from 1.
+type numberedBatch struct {
+	eventlog.Batch
+	number int
+}
+
+// passBatch passes a batch to the goroutine that sends it. A batch without events only moves the place that the next
+// heartbeat sends, except for the first one. So a stream that wants few events costs little.
+func (o *eventStream) passBatch(ctx context.Context, b eventlog.Batch, batches chan<- numberedBatch) error {
+	o.passed++
+
+	if o.passed > 1 && len(b.Events) == 0 {
+		o.setTold(b.Told, o.passed)
+		return nil
+	}
+
+	select {
+	case batches <- numberedBatch{b, o.passed}:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// setTold records that all events of a batch have been sent, or are not wanted, unless that is known of a later batch. The
+// place may go back, if etcd was restored from an older snapshot.
+func (o *eventStream) setTold(place task.Place, batch int) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+
+	if batch > o.of {
+		o.told, o.of = place, batch
+	}
+}
+
+func (o *eventStream) toldPlace() task.Place {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.told
 }
 
 // writeHead sends the header and the starting point.
@@ -311,7 +389,7 @@ func (o *eventStream) writeHead(after *task.Place) {
 	b.WriteString("retry: 2000\n")
 
 	if after != nil && *after != (task.Place{}) {
-		o.told, o.sent = *after, *after
+		o.sent = *after
 		fmt.Fprintf(&b, "id: %s\n", after)
 	}
 
@@ -321,8 +399,8 @@ func (o *eventStream) writeHead(after *task.Place) {
 
 // sendBatch sends a batch. It sends the starting point immediately, so that a caller that is disconnected before the
 // first event continues from there.
-func (o *eventStream) sendBatch(batch eventlog.Batch) {
-	o.told = batch.Told
+func (o *eventStream) sendBatch(batch numberedBatch) {
+	o.setTold(batch.Told, batch.number)
 
 	if len(batch.Events) == 0 {
 		if o.sent == (task.Place{}) {
@@ -333,31 +411,34 @@ func (o *eventStream) sendBatch(batch eventlog.Batch) {
 
 	var b bytes.Buffer
 
-	for i := range batch.Events {
-		e := &batch.Events[i]
-		text, err := json.Marshal(e)
+	for _, e := range batch.Events {
+		text, err := e.JSON()
 		if err != nil {
 			o.err = err
 			return
 		}
 
-		fmt.Fprintf(&b, "id: %s\ndata: %s\n\n", e.ID, text)
+		b.WriteString("id: ")
+		b.WriteString(e.ID)
+		b.WriteString("\ndata: ")
+		b.Write(text)
+		b.WriteString("\n\n")
 	}
 
-	last, _ := task.ParsePlace(batch.Events[len(batch.Events)-1].ID)
-	o.sent = last
+	o.sent = batch.Events[len(batch.Events)-1].Place
 	o.writeBytes(b.Bytes())
 }
 
 // sendHeartbeat sends a sign of life. If the stream has advanced without events, it contains the new place.
 func (o *eventStream) sendHeartbeat() {
-	if !o.sent.Before(o.told) {
+	told := o.toldPlace()
+	if !o.sent.Before(told) {
 		o.writeComment("")
 		return
 	}
 
-	o.sent = o.told
-	o.writeBytes(fmt.Appendf(nil, "id: %s\n\n", o.told))
+	o.sent = told
+	o.writeBytes(fmt.Appendf(nil, "id: %s\n\n", told))
 }
 
 // writeComment sends a comment, which clients ignore.

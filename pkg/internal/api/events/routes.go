@@ -10,13 +10,15 @@ import (
 	"github.com/carillonhq/carillon/pkg/internal/access"
 	"github.com/carillonhq/carillon/pkg/internal/api/httpapi"
 	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/store/eventlog"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
 // Handlers serve events. They are safe for concurrent use.
 type Handlers struct {
 	Store *store.Store
-	Node  string // the name of this node
+	Hub   *eventlog.Hub // the events of this node's readers
+	Node  string        // the name of this node
 	// PageQuiet is how long a page waits without new events before it ends.
 	PageQuiet time.Duration
 	// CheckStream returns why the caller of a running request may no longer read the answer.
@@ -25,7 +27,19 @@ type Handlers struct {
 	Heartbeat   time.Duration   // the interval between signs of life of a stream
 	Problems    httpapi.ProblemWriter
 
-	streaming httpapi.Slots // of callers that read events
+	readers httpapi.Slots // of callers that read events
+	watches httpapi.Slots // of those among them that have a watch of their own
+}
+
+// Figures are the numbers of readers, and of their events.
+type Figures struct {
+	eventlog.HubStats
+	Readers, OwnWatches int
+}
+
+// Figures returns the present figures.
+func (h *Handlers) Figures() Figures {
+	return Figures{HubStats: h.Hub.Stats(), Readers: h.readers.Held(), OwnWatches: h.watches.Held()}
 }
 
 // Routes returns the operations on events.

@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"context"
 	"net/http"
 	"sync"
 
@@ -22,7 +23,20 @@ type Slots struct {
 // Acquire takes one of most slots for a request, or returns a failure if the node or the subject of the caller has none left.
 // The caller must call release when the request has ended. what says what these requests do at the node, in messages.
 func (s *Slots) Acquire(c *Call, most int, what, node string) (release func(), err error) {
-	caller := CallerOf(c.Context())
+	release, err = s.AcquireLater(c.Context(), most, what, node)
+	if err != nil {
+		SuggestRetry(c)
+	}
+
+	return release, err
+}
+
+// SuggestRetry adds the header to an answer that tells when to try again after slots were busy.
+func SuggestRetry(c *Call) { c.Writer.Header().Set("Retry-After", "2") }
+
+// AcquireLater is like Acquire, except that it does not touch the answer, which may have begun. ctx is that of the request.
+func (s *Slots) AcquireLater(ctx context.Context, most int, what, node string) (release func(), err error) {
+	caller := CallerOf(ctx)
 	subject := caller.Who
 
 	s.mu.Lock()
@@ -38,7 +52,6 @@ func (s *Slots) Acquire(c *Call, most int, what, node string) (release func(), e
 			WithHint("end some of them, or use another node")
 	}
 	if busy != nil {
-		c.Writer.Header().Set("Retry-After", "2")
 		return nil, busy
 	}
 
