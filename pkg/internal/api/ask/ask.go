@@ -21,6 +21,12 @@ const (
 	// busyPatience is how long a request waits for nodes that are busy, in total, if there is no former answer. A list of
 	// many pages takes longer then, and does not fail.
 	busyPatience = 3 * time.Second
+	// maxWaiting is how many requests may wait for busy nodes, and a quarter of that for one subject. Others fail at once:
+	// each that waits asks again and again.
+	maxWaiting = 64
+	// scanWithin is how long a node tries to answer, including the wait for other scans. It is shorter than answerWithin, so
+	// that the asking node learns that the node is busy.
+	scanWithin = 800 * time.Millisecond
 )
 
 // Config contains what an Asker needs from its node.
@@ -39,7 +45,8 @@ type Config struct {
 // Asker asks the owners of shards. It is safe for concurrent use.
 type Asker struct {
 	Config
-	cache cache
+	cache   cache
+	waiting httpapi.Slots // requests that wait for busy nodes
 
 	mu    sync.Mutex
 	nodes []task.Node // as last read
@@ -118,20 +125,7 @@ func (a *Asker) askAll(ctx context.Context, caller httpapi.Caller, q *Question, 
 	nodes := a.schedulingNodes(ctx)
 	answers, failures := a.askNodes(ctx, caller, q, now, nodes, nil)
 
-	for deadline := time.Now().Add(patience); ; {
-		busy, wait := busyNodes(nodes, failures)
-		if len(busy) == 0 || time.Now().Add(wait).After(deadline) || !clock.Sleep(ctx, wait) {
-			break
-		}
-
-		// The nodes that have answered are not asked again: that would cost them another scan.
-		later, failed := a.askNodes(ctx, caller, q, now, busy, nil)
-		for name := range later {
-			delete(failures, name)
-		}
-		maps.Copy(answers, later)
-		maps.Copy(failures, failed)
-	}
+	a.askBusyAgain(ctx, caller, q, now, nodes, answers, failures, patience)
 
 	if lost := readmodel.Superseded(values(answers)); len(lost) > 0 {
 		again := slices.DeleteFunc(slices.Clone(nodes), func(n task.Node) bool { return len(lost[n.Name]) == 0 })
@@ -155,4 +149,38 @@ func (a *Asker) askAll(ctx context.Context, caller httpapi.Caller, q *Question, 
 	}
 
 	return answer, a.judge(&answer, failures, now)
+}
+
+// askBusyAgain asks the nodes that were busy again until they answer, for as long as patience. It updates answers and
+// failures.
+func (a *Asker) askBusyAgain(
+	ctx context.Context, caller httpapi.Caller, q *Question, now task.Time, nodes []task.Node,
+	answers map[string]readmodel.NodeAnswer, failures map[string]error, patience time.Duration,
+) {
+	busy, wait := busyNodes(nodes, failures)
+	if len(busy) == 0 || wait > patience {
+		return
+	}
+
+	release, err := a.waiting.AcquireLater(ctx, maxWaiting, "wait for busy nodes", a.Node)
+	if err != nil {
+		return // the failures say that nodes are busy
+	}
+	defer release()
+
+	for deadline := time.Now().Add(patience); len(busy) > 0 && !time.Now().Add(wait).After(deadline); {
+		if !clock.Sleep(ctx, wait) {
+			return
+		}
+
+		// The nodes that have answered are not asked again: that would cost them another scan.
+		later, failed := a.askNodes(ctx, caller, q, now, busy, nil)
+		for name := range later {
+			delete(failures, name)
+		}
+		maps.Copy(answers, later)
+		maps.Copy(failures, failed)
+
+		busy, wait = busyNodes(nodes, failures)
+	}
 }

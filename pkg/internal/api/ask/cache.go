@@ -1,6 +1,7 @@
 package ask
 
 import (
+	"cmp"
 	"slices"
 	"sync"
 	"time"
@@ -13,6 +14,9 @@ const (
 	// many are kept.
 	keepFor = 10 * time.Minute
 	maxKept = 64
+	// watchedFor is how long ago a question may have been asked that somebody still watches. Those who watch a list ask
+	// every few seconds.
+	watchedFor = 30 * time.Second
 	// maxKeptRows is the maximum number of rows that are kept with an answer.
 	maxKeptRows = 200
 	// maxWriters is the number of subjects for which the cache remembers when they last wrote something.
@@ -72,7 +76,7 @@ func (c *cache) entryOf(key string) *entry {
 	}
 
 	if len(c.entries) >= maxKept {
-		delete(c.entries, c.leastWanted())
+		delete(c.entries, c.leastWanted(now))
 	}
 	if c.entries == nil {
 		c.entries = map[string]*entry{}
@@ -84,17 +88,30 @@ func (c *cache) entryOf(key string) *entry {
 	return e
 }
 
-// leastWanted returns the key of the entry to drop: the one that was not used for the longest time, of those that were
-// asked only once if there are any. Somebody may watch the others. The caller must hold mu.
-func (c *cache) leastWanted() (key string) {
+// leastWanted returns the key of the entry to drop: the one that was not used for the longest time, of those with the
+// smallest rank. The caller must hold mu.
+func (c *cache) leastWanted(now time.Time) (key string) {
 	var least *entry
 	for k, e := range c.entries {
-		if least == nil || least.repeated && !e.repeated || least.repeated == e.repeated && e.used.Before(least.used) {
+		if least == nil || cmp.Or(cmp.Compare(e.rank(now), least.rank(now)), e.used.Compare(least.used)) < 0 {
 			key, least = k, e
 		}
 	}
 
 	return key
+}
+
+// rank returns how much an entry is wanted. A question that was asked more than once, and lately, is probably watched: if
+// the owners are busy, its answer is needed soon. The caller must hold the mu of the cache.
+func (e *entry) rank(now time.Time) int {
+	switch {
+	case now.Sub(e.used) > watchedFor:
+		return 0
+	case !e.repeated:
+		return 1
+	default:
+		return 2
+	}
 }
 
 // noteWrite notes that a subject has written something: it must not get an answer that may be older.

@@ -35,6 +35,30 @@ func TestCache_KeepsWatchedQuestions(t *testing.T) {
 	})
 }
 
+// Questions that were watched an hour ago leave room for those that are watched now.
+func TestCache_ForgetsQuestionsThatNobodyWatchesAnyMore(t *testing.T) {
+	t.Parallel()
+
+	synctest.Test(t, func(t *testing.T) {
+		var c cache
+		for i := range maxKept {
+			c.entryOf(strconv.Itoa(i))
+			c.entryOf(strconv.Itoa(i))
+		}
+
+		time.Sleep(watchedFor + time.Millisecond)
+		a, b := c.entryOf("a"), c.entryOf("b")
+
+		for range 10 {
+			time.Sleep(5 * time.Second)
+
+			if c.entryOf("a") != a || c.entryOf("b") != b {
+				t.Fatal("the new questions replace each other")
+			}
+		}
+	})
+}
+
 func TestCache_DropsTheQuestionThatWasNotAskedForLongest(t *testing.T) {
 	t.Parallel()
 

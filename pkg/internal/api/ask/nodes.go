@@ -113,12 +113,21 @@ func (a *Asker) askNode(ctx context.Context, caller httpapi.Caller, q *Question,
 	return a.askPeer(ctx, caller, q, now, n, without)
 }
 
-// own answers a query for the shards of this node.
+// own answers a query for the shards of this node. A node that does not answer in time is busy, and not away.
 func (a *Asker) own(ctx context.Context, q *readmodel.Query, without []int) (readmodel.NodeAnswer, error) {
 	if a.Own == nil {
 		return readmodel.NodeAnswer{Node: a.Node}, nil
 	}
-	return a.Own(ctx, q, without)
+
+	within, cancel := context.WithTimeout(ctx, scanWithin)
+	defer cancel()
+
+	answer, err := a.Own(within, q, without)
+	if errors.Is(err, context.DeadlineExceeded) {
+		err = &readmodel.Busy{Node: a.Node, RetryAfter: time.Second}
+	}
+
+	return answer, err
 }
 
 // maxURI is the maximum length of the URI of a question. Nodes refuse longer ones, and the headers need space as well.
