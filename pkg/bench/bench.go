@@ -34,6 +34,7 @@ type settings struct {
 	Audit       bool          // also judge the history with package check
 	Command     []string      // what a process runs
 	Base        int           // the number of tasks to compare many tasks with
+	LabelValues int           // how many values one of the labels of the tasks has
 	Lease       time.Duration // of the nodes in failover
 	CPUProfile  string        // a file; "": none
 	MemProfile  string

@@ -90,7 +90,7 @@ func benchmarkKinds() []kind {
 		{use: "latency", short: "Measure the lateness of ticks on an idle node", run: (*bench).measureLatency, flags: []string{"rate", "keep", "overlap", "duration", "warmup"},
 			long: "Measure the time from a tick to its claim in etcd and to the start of its action, on an otherwise idle node."},
 		{use: "scale", short: "Measure memory and CPU of a scheduler with a million tasks", run: (*bench).measureScale, check: checkScaleRate,
-			flags: []string{"tasks", "base", "rate", "duration", "warmup"},
+			flags: []string{"tasks", "base", "rate", "label-values", "duration", "warmup"},
 			long: "Start a scheduler in its own process on a cluster with many tasks, none of them due. Measure its memory (VmRSS in\n" +
 				"/proc/self/status, minus that of a scheduler without tasks) and its idle CPU. Then let some tasks tick each second.\n" +
 				"A second pass with few tasks shows whether a fire costs more among many. A million tasks need 3 GB of disk and 8 GB of memory,\n" +
@@ -125,7 +125,7 @@ func defaultSettings() settings {
 		Rig:   rigConfig{Shards: 256, Commit: commitBatch, Slots: max(16, 8*runtime.NumCPU()), Executor: true},
 		Tasks: 20_000, Duration: 10 * time.Second, Warmup: 2 * time.Second, Limit: 4 * time.Second, Callers: 256,
 		Overlap: defaultOverlap, Keep: task.Defaults().History.Keep, Outstanding: 8000, Rate: 100, Every: 4 * time.Second, Rounds: 3,
-		ValueBytes: 250, Base: 10_000, Lease: 10 * time.Second, Command: []string{"/bin/true"},
+		ValueBytes: 250, Base: 10_000, LabelValues: usualApps, Lease: 10 * time.Second, Command: []string{"/bin/true"},
 	}
 }
 
@@ -153,6 +153,7 @@ func (s *settings) bindFlags(f *pflag.FlagSet, named []string) {
 	some.BoolVar(&s.Rig.Guardian, "guardian", s.Rig.Guardian, "start a guardian, as an agent does")
 	some.BoolVar(&s.Rig.Executor, "executor", s.Rig.Executor, "execute dispatched runs")
 	some.IntVar(&s.Base, "base", s.Base, "number of tasks of the pass with few tasks")
+	some.IntVar(&s.LabelValues, "label-values", s.LabelValues, "distinct values of one of the three labels of the tasks")
 	some.IntVar(&s.Rate, "rate", s.Rate, "ticks each second")
 	some.DurationVar(&s.Every, "every", s.Every, "time between two rounds, in whole seconds")
 	some.IntVar(&s.Rounds, "rounds", s.Rounds, "number of rounds to measure")
@@ -176,7 +177,7 @@ func (s *settings) validate() error {
 		value, low, high int
 	}{
 		{"shards", s.Rig.Shards, 1, 4096}, {"tasks", s.Tasks, 1, 10_000_000}, {"callers", s.Callers, 1, 10_000}, {"slots", s.Rig.Slots, 1, 100_000},
-		{"keep", s.Keep, 1, 1000}, {"base", s.Base, 1, 1_000_000}, {"outstanding", s.Outstanding, 1, 1_000_000}, {"rate", s.Rate, 1, 10_000}, {"rounds", s.Rounds, 1, 1000},
+		{"keep", s.Keep, 1, 1000}, {"base", s.Base, 1, 1_000_000}, {"label-values", s.LabelValues, 1, 10_000_000}, {"outstanding", s.Outstanding, 1, 1_000_000}, {"rate", s.Rate, 1, 10_000}, {"rounds", s.Rounds, 1, 1000},
 		{"value-bytes", s.ValueBytes, 1, 16_000},
 	} {
 		if n.value < n.low || n.value > n.high {

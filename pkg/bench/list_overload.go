@@ -29,15 +29,20 @@ func (t *listTrial) measureOverload(ctx context.Context) error {
 	own := &watchedList{token: t.tokens[0], values: watchedQuestion(client.SortFailures)}
 	other := &watchedList{token: t.watcherToken(), values: watchedQuestion(client.SortDuration)}
 
-	// Both lists have been shown before the overload begins.
+	// Both lists are already watched when the overload begins.
+	for range 2 {
+		for _, w := range []*watchedList{own, other} {
+			if err := w.askOnce(ctx, t); err != nil {
+				return err
+			}
+			if !clock.Sleep(ctx, t.pause()) {
+				return context.Cause(ctx)
+			}
+		}
+	}
+
 	for _, w := range []*watchedList{own, other} {
-		if err := w.askOnce(ctx, t); err != nil {
-			return err
-		}
 		w.samples, w.oldest = listSamples{}, 0
-		if !clock.Sleep(ctx, t.pause()) {
-			return context.Cause(ctx)
-		}
 	}
 
 	_, err := t.observe(&res, func() error {
@@ -145,7 +150,7 @@ func (w *watchedList) askOnce(ctx context.Context, t *listTrial) error {
 	w.samples.addAnswer(&a)
 
 	if a.Status != http.StatusOK {
-		w.samples.addFault("the list was refused, although it had been answered before")
+		w.samples.addFault("the list had been answered before, but now with %s", a.Detail)
 		return nil
 	}
 

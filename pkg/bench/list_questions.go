@@ -168,6 +168,7 @@ type listAnswer struct {
 	client.QueryList[client.Task]
 	Took       time.Duration
 	Status     int
+	Detail     string // why it is none
 	RetryAfter string // the header
 	At         time.Time
 }
@@ -235,6 +236,7 @@ func (c *listClient) ask(ctx context.Context, token string, v url.Values) (a lis
 	case err != nil:
 		return a, err
 	case a.Status == http.StatusTooManyRequests || a.Status == http.StatusServiceUnavailable:
+		a.Detail = string(text)
 		return a, nil
 	case a.Status != http.StatusOK:
 		return a, fmt.Errorf("GET %s: %s: %s", req.URL, res.Status, text)
@@ -268,7 +270,7 @@ func (s *listSamples) addAnswer(a *listAnswer) {
 	case http.StatusTooManyRequests:
 		s.refused++
 	default:
-		s.addFault("a question was answered with status %d", a.Status)
+		s.addFault("a question was answered with %s", a.Detail)
 	}
 }
 

@@ -95,11 +95,11 @@ func (t *listTrial) watchTakeover(ctx context.Context, res *Result) (faults []st
 		// An answer may count all shards only after they have moved.
 		if !moved {
 			l, err := t.store.Lineup(ctx)
-			if err != nil {
-				return nil, errors.Join(err, context.Cause(ctx))
+			if ctx.Err() != nil {
+				return nil, context.Cause(ctx)
 			}
 
-			moved = isBalanced(l, t.shards, []string{listNode})
+			moved = err == nil && isBalanced(l, t.shards, []string{listNode})
 		}
 
 		a, err := t.lists.ask(ctx, t.watcherToken(), stateQuestion(n))

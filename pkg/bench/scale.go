@@ -71,6 +71,8 @@ func (b *bench) measureOneScale(ctx context.Context, name string, n int, o child
 		return res, err
 	}
 
+	p.apps = b.LabelValues
+
 	o.Site, o.Root, o.Rig, o.Origin = b.Site, part.keys.Root(), b.Rig, p.origin
 	o.Site.Endpoints = part.cfg.Endpoints
 
