@@ -389,6 +389,12 @@ func (n *Node) answerQueries() func(context.Context, *readmodel.Query, []int) (r
 	return n.engine.Ask
 }
 
+// AnswerQuery answers a query about the tasks of this node's shards, apart from those in without, as it does for other
+// nodes.
+func (n *Node) AnswerQuery(ctx context.Context, q *readmodel.Query, without []int) (readmodel.NodeAnswer, error) {
+	return n.engine.Ask(ctx, q, without)
+}
+
 // Instance returns the id of this start of the node.
 func (n *Node) Instance() string { return n.instance }
 

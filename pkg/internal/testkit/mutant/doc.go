@@ -17,6 +17,9 @@
 //	conflicts in a request   conflicts-together
 //	open without its commit  open-without-commit: a read replaces it
 //
+// How nodes combine answers to queries cannot be broken in etcd's client. The mutants of lists (lists.go) stand for the
+// merge itself.
+//
 // The package is only for tests.
 package mutant
 

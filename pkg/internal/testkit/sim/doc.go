@@ -36,6 +36,9 @@
 // At the end, all faults are removed. Within 20 s every due tick must have its outcome (G16). Then all tasks are
 // paused, active runs may end, and the history is judged.
 //
+// RunLists (lists.go) is another simulation: while nodes are killed, drained and cut off, tasks are listed without pause.
+// Package listcheck judges each list by the history (G30).
+//
 // A seed determines all choices of the simulation: nodes, tasks, calls, faults, and the fates of calls in the order
 // in which they are made. It does not determine the order in which goroutines run, the case that select picks, or
 // the product's own random numbers (jitter, ids, placement). So the same seed does not always produce the same

@@ -67,7 +67,9 @@ func (n *node) startDaemon() {
 	p := &process{link: newLink(n.world, n.name, n.rng.Uint64()), gone: make(chan struct{}), killed: make(chan struct{})}
 	ctx, stop := context.WithCancel(n.life)
 	p.stop, n.proc = stop, p
+	n.mu.Lock()
 	n.world.all = append(n.world.all, p)
+	n.mu.Unlock()
 	n.logLine("> start %s", n.name)
 	cfg := daemon.Defaults()
 	cfg.Name, cfg.DataDir, cfg.Listen, cfg.EtcdEndpoints = n.name, n.dir, n.address, []string{"http://memory:2379"}

@@ -50,6 +50,7 @@ func (w linkedWatcher) Watch(ctx context.Context, key string, opts ...clientv3.O
 
 			select {
 			case out <- r:
+				l.world.deliveries.add(&r)
 				if r.CompactRevision > 0 {
 					l.world.countReached("watch compacted")
 				}

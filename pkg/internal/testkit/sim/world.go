@@ -50,6 +50,7 @@ type world struct {
 	background sync.WaitGroup  // goroutines that outlive the call that started them
 	probes     probes          // what the attempts did
 	acks       acks            // what the API answered
+	deliveries deliveries      // what watches delivered, if lists are judged
 
 	// mu guards the fields below, and the nodes' map and directories.
 	mu       sync.Mutex

@@ -1,0 +1,93 @@
+package sim_test
+
+import (
+	"fmt"
+	"maps"
+	"os"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/carillonhq/carillon/pkg/internal/check"
+	"github.com/carillonhq/carillon/pkg/internal/testkit/mutant"
+	"github.com/carillonhq/carillon/pkg/internal/testkit/sim"
+)
+
+// listPaths is what simulations of lists must reach, or they test too little.
+var listPaths = []string{
+	"complete list", "list with missing shards", "list while the past is read", "list with a superseded shard",
+	"complete list of failing tasks", "list of several pages", "list through the API", "dead run dismissed",
+}
+
+// TestLists_AreNeverWrongAndComplete reads lists without pause while one of three nodes is killed and another one drains
+// (G30). The same simulation must catch the mutants of lists. With CARILLON_SIM, as in make sim, it reads 1,000 lists for
+// each seed, and random faults follow.
+func TestLists_AreNeverWrongAndComplete(t *testing.T) {
+	t.Parallel()
+	o, lists := sim.ListOptions{Askers: 6, Readers: 1}, 500
+
+	var first, number uint64
+	if n, _ := fmt.Sscan(os.Getenv("CARILLON_SIM"), &first, &number); n == 2 {
+		o, lists = sim.ListOptions{Askers: 12, Readers: 2}, 1000*int(number)
+		o.Duration = time.Minute
+	}
+
+	mutants := slices.DeleteFunc(slices.Clone(mutant.Lists), func(m mutant.ListMutant) bool { return m.Rare && lists < 100_000 })
+
+	// Continue until enough is reached, but not for ever.
+	const mostSeeds = 60
+	total, caught := map[string]int{}, map[string]check.Violation{}
+	unreached := func() []string {
+		return slices.DeleteFunc(slices.Clone(listPaths), func(path string) bool { return total[path] > 0 })
+	}
+	uncaught := func() []mutant.ListMutant {
+		return slices.DeleteFunc(slices.Clone(mutants), func(m mutant.ListMutant) bool { _, ok := caught[m.Name]; return ok })
+	}
+
+	for seed := first + 1; seed <= first+mostSeeds && (total["list"] < lists || len(unreached()) > 0 || len(uncaught()) > 0); seed++ {
+		r := sim.RunLists(t, seed, o)
+		requireNoViolation(t, &r)
+
+		for what, n := range r.Counts {
+			total[what] += n
+		}
+		maps.Copy(caught, r.Caught)
+	}
+
+	for _, what := range slices.Sorted(maps.Keys(total)) {
+		t.Logf("%8d %s", total[what], what)
+	}
+	for _, name := range slices.Sorted(maps.Keys(caught)) {
+		t.Logf("%s is caught: %s", name, caught[name])
+	}
+	for _, path := range unreached() {
+		t.Errorf("never reached: %s", path)
+	}
+	for _, m := range uncaught() {
+		t.Errorf("not caught: %s", m.Name)
+	}
+}
+
+// requireNoViolation fails if a list contradicts the history, and stores the story of the simulation.
+func requireNoViolation(t *testing.T, r *sim.ListReport) {
+	t.Helper()
+
+	t.Logf("seed %d: %d lists, %d complete, mutants caught: %v", r.Seed, r.Counts["list"], r.Counts["complete list"], slices.Sorted(maps.Keys(r.Caught)))
+	if len(r.Violations) == 0 {
+		return
+	}
+
+	for _, v := range r.Violations[:min(len(r.Violations), 20)] {
+		t.Errorf("seed %d: %s", r.Seed, v)
+	}
+
+	path := fmt.Sprintf("../../../../build/lists-%d.log", r.Seed)
+	if err := os.MkdirAll("../../../../build", 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, []byte(r.Story), 0o600); err != nil {
+		t.Fatal(err)
+	}
+
+	t.Fatalf("seed %d: %d violations; the story is in %s", r.Seed, len(r.Violations), path)
+}
