@@ -9,8 +9,12 @@ import (
 	"time"
 
 	"github.com/carillonhq/carillon/pkg/internal/check"
+	"github.com/carillonhq/carillon/pkg/internal/readmodel"
+	"github.com/carillonhq/carillon/pkg/internal/testkit/listcheck"
 	"github.com/carillonhq/carillon/pkg/internal/testkit/mutant"
 	"github.com/carillonhq/carillon/pkg/internal/testkit/sim"
+	"github.com/carillonhq/carillon/pkg/store/record"
+	"github.com/carillonhq/carillon/pkg/task"
 )
 
 // listPaths is what simulations of lists must reach, or they test too little.
@@ -24,15 +28,15 @@ var listPaths = []string{
 // each seed, and random faults follow.
 func TestLists_AreNeverWrongAndComplete(t *testing.T) {
 	t.Parallel()
-	o, lists := sim.ListOptions{Askers: 6, Readers: 1}, 500
+	o, lists, chance := sim.ListOptions{Askers: 6, Readers: 1}, 500, 0.8
 
 	var first, number uint64
 	if n, _ := fmt.Sscan(os.Getenv("CARILLON_SIM"), &first, &number); n == 2 {
-		o, lists = sim.ListOptions{Askers: 12, Readers: 2}, 1000*int(number)
+		o, lists, chance = sim.ListOptions{Askers: 12, Readers: 2}, 1000*int(number), 0.2
 		o.Duration = time.Minute
 	}
 
-	mutants := slices.DeleteFunc(slices.Clone(mutant.Lists), func(m mutant.ListMutant) bool { return m.Rare && lists < 100_000 })
+	mutants := slices.DeleteFunc(slices.Clone(mutant.Lists), func(m mutant.ListMutant) bool { return m.Chance < chance })
 
 	// Continue until enough is reached, but not for ever.
 	const mostSeeds = 60
@@ -65,6 +69,53 @@ func TestLists_AreNeverWrongAndComplete(t *testing.T) {
 	}
 	for _, m := range uncaught() {
 		t.Errorf("not caught: %s", m.Name)
+	}
+}
+
+// In the simulation, it rarely matters that a node is not asked again: the tasks of the superseded shard must be gone
+// meanwhile. Here, its places on the page are those of a node that has others to offer.
+func TestListMutants_NotAskedAgainIsCaught(t *testing.T) {
+	t.Parallel()
+	keys, err := record.NewKeys(record.DefaultPrefix)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	// The tasks a and b of shard 0 are deleted, and the shard has moved to n2. n1 does not know either.
+	now := time.Now()
+	events := []check.Event{{Revision: 1, Key: keys.Entry(record.Ref{Namespace: "ns", Name: "c", Shard: 1}), Value: []byte(record.Encode(task.Entry{UID: "c"}))}}
+	history := listcheck.NewHistory(keys, events, func(int64) time.Time { return now.Add(-time.Hour) }, nil)
+
+	place := func(name string, shard int) readmodel.Place { return readmodel.Place{Name: "ns/" + name, Shard: shard} }
+	owned := func(shard int, owner int64, tasks int) readmodel.ShardAnswer {
+		return readmodel.ShardAnswer{Shard: shard, Owner: owner, Counts: readmodel.Counts{Tasks: tasks}}
+	}
+
+	n2 := readmodel.NodeAnswer{Node: "n2", Shards: []readmodel.ShardAnswer{owned(0, 9, 0)}}
+	asked := mutant.Asked{
+		Query: &readmodel.Query{Order: readmodel.ByName, Limit: 2}, Shards: 2,
+		First: []readmodel.NodeAnswer{
+			{Node: "n1", Shards: []readmodel.ShardAnswer{owned(0, 5, 2), owned(1, 5, 1)}, Places: []readmodel.Place{place("a", 0), place("b", 0)}, More: true}, n2,
+		},
+		Final: []readmodel.NodeAnswer{{Node: "n1", Shards: []readmodel.ShardAnswer{owned(1, 5, 1)}, Places: []readmodel.Place{place("c", 1)}}, n2},
+	}
+
+	judge := func(p readmodel.Page) []check.Violation {
+		l := listcheck.List{Filter: listcheck.All, ByName: true, Asked: now, AsOf: now, Shown: now, Count: p.Counts.Tasks, Missing: p.Missing}
+		for _, place := range p.Places {
+			l.Names = append(l.Names, place.Name)
+		}
+
+		return history.CheckList(&l)
+	}
+
+	if v := judge(asked.Merge()); len(v) > 0 {
+		t.Errorf("without a mutant: %v", v)
+	}
+
+	i := slices.IndexFunc(mutant.Lists, func(m mutant.ListMutant) bool { return m.Name == "not-asked-again" })
+	if v := judge(mutant.Lists[i].Merge(&asked)); len(v) == 0 {
+		t.Error("not caught")
 	}
 }
 
