@@ -109,7 +109,12 @@ func (f *Facts) busyWords(s speaker, active, waiting []task.Run) string {
 		}
 	}
 
-	one := func() string { return "a run has been active since " + s.formatTime(active[0].DispatchedAt.Time) }
+	one := func() string {
+		if active[0].DispatchedAt.IsZero() {
+			return "a run is waiting for its next attempt"
+		}
+		return "a run has been active since " + s.formatTime(active[0].DispatchedAt.Time)
+	}
 
 	switch {
 	case e.Overlap == task.OverlapAllow && (e.MaxActive == 0 || len(active) < e.MaxActive):

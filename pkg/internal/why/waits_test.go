@@ -107,6 +107,11 @@ var waitingStories = []story{
 	}, "12:30", task.VerdictWillRun, []string{"the oldest of them is skipped"}},
 	{"will wait in the queue", func() *world { return overlaps(task.OverlapQueue, nil).run("11:30:00", task.Running, nil) }, "12:30", task.VerdictWillRun,
 		[]string{"a run has been active since Tue 10 Mar 2026 11:30 UTC, and if it still is then, this one waits"}},
+	{"will be skipped if another still waits for its next attempt", func() *world {
+		return nightly().run("11:30:00", task.Queued, func(r *task.Run) {
+			r.Reason, r.Attempt, r.Attempts = task.ReasonRetry, 2, []task.Attempt{{StartedAt: task.At(at("11:30:00"))}}
+		})
+	}, "12:30", task.VerdictWillRun, []string{"a run is waiting for its next attempt, and if it still is then, this one is skipped"}},
 	{"far from what is active now", func() *world { return overlaps(task.OverlapQueue, nil).run("11:30:00", task.Running, nil) }, "2099-12-31 23:30", task.VerdictWillRun,
 		[]string{"if nothing changes."}},
 	{"the last day that there is", func() *world { return nightly() }, "2100-12-31", task.VerdictRange, []string{"24 ticks from Fri 31 Dec 2100 00:00 UTC until Sat 1 Jan 2101 00:00 UTC"}},
