@@ -12,6 +12,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -463,7 +464,7 @@ func (w *world) dump() map[string]string {
 
 	all := map[string]string{}
 	for _, e := range res.Kvs {
-		all[string(e.Key)] = fmt.Sprintf("%d %s", e.ModRevision, e.Value)
+		all[string(e.Key)] = strconv.FormatInt(e.ModRevision, 10) + " " + string(e.Value)
 	}
 
 	return all
