@@ -165,7 +165,7 @@ func TestNext_AgreesWithOracleAtEveryTransition(t *testing.T) {
 	case *everything:
 		every, want = 1, 31_000*200*2
 	case testing.Short():
-		every, want = 31, 8_000
+		every, want = 61, 4_000
 	}
 
 	const parts = 2 // as many as run in parallel
