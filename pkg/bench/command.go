@@ -111,7 +111,7 @@ func benchmarkKinds() []kind {
 				"paused, failing or running. Ask for pages of them over HTTP, in each order and with several filters, the first page and the one\n" +
 				"after it, --rounds times by one asker and by eight. Then ask 256 different questions per second, for --duration. Last, a second\n" +
 				"node takes over half of the tasks and is killed. Lists say what they lack until the first node knows how their runs had ended.\n" +
-				"A result is verified if each page has the expected tasks and counts. A million tasks take half an hour and 10 GB of memory.",
+				"A result is verified if each page has the expected tasks and counts. A million tasks take half an hour and 8 GB of memory.",
 			defaults: func(s *settings) {
 				s.Tasks, s.Rounds, s.Lease = 100_000, 10, 30*time.Second
 			}},
