@@ -2,8 +2,9 @@
 // ticks: few scans run at a time, and on average they take a small part of the processors.
 //
 // Subjects share this fairly: of n subjects that ask all the time, each gets about an n-th, however often it asks. What
-// a scan costs is known only afterwards. So a scan may begin as long as there is anything left, and the debt that it
-// causes delays the next ones.
+// the others leave may be used by anybody: a subject that has used up its share may scan as long as at least half of
+// what can be saved up is left for the others. What a scan costs is known only afterwards. So a scan may begin as long
+// as there is anything left, and the debt that it causes delays the next ones.
 package scanlimit
 
 import (
@@ -64,7 +65,8 @@ func (l *Limiter) Begin(ctx context.Context, subject string) (end func(), retry 
 	}
 
 	// The budget is checked now and not before the wait, because the scans before this one have used it.
-	if retry = l.check(subject, time.Now()); retry > 0 {
+	retry, ofOthers := l.check(subject, time.Now())
+	if retry > 0 {
 		<-l.slots
 		return nil, retry, nil
 	}
@@ -77,13 +79,14 @@ func (l *Limiter) Begin(ctx context.Context, subject string) (end func(), retry 
 	return func() {
 		took := l.spent() - began
 		runtime.UnlockOSThread()
-		l.charge(subject, took) // before the next scan begins, which is checked then
+		l.charge(subject, took, ofOthers) // before the next scan begins, which is checked then
 		<-l.slots
 	}, 0, nil
 }
 
-// check returns 0 if a subject may scan at now, or else the time after which it may.
-func (l *Limiter) check(subject string, now time.Time) time.Duration {
+// check returns 0 if a subject may scan at now, or else the time after which it may. ofOthers reports that the scan uses
+// what other subjects leave, because the share of this one is used up.
+func (l *Limiter) check(subject string, now time.Time) (retry time.Duration, ofOthers bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 
@@ -105,12 +108,17 @@ func (l *Limiter) check(subject string, now time.Time) time.Duration {
 	l.all.refill(l.rate, now)
 	own.refill(share, now)
 
-	wait := max(-l.all.seconds/l.rate, -own.seconds/share)
-	if l.all.seconds > 0 && own.seconds > 0 {
-		return 0
+	spare := l.rate * burst.Seconds() / 2
+	switch {
+	case l.all.seconds > 0 && own.seconds > 0:
+		return 0, false
+	case l.all.seconds >= spare:
+		return 0, true
 	}
 
-	return max(time.Duration(wait*float64(time.Second)), minRetry)
+	wait := max(-l.all.seconds/l.rate, min(-own.seconds/share, (spare-l.all.seconds)/l.rate))
+
+	return max(time.Duration(wait*float64(time.Second)), minRetry), false
 }
 
 // refill adds what a budget has gained since it was last refilled. A new budget is full.
@@ -124,14 +132,15 @@ func (b *budget) refill(rate float64, now time.Time) {
 	b.at = now
 }
 
-// charge subtracts the time of a scan.
-func (l *Limiter) charge(subject string, took time.Duration) {
+// charge subtracts the time of a scan: from what all may use, and from the share of the subject unless the scan used what
+// others left.
+func (l *Limiter) charge(subject string, took time.Duration, ofOthers bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 
 	l.all.seconds -= took.Seconds()
 
-	if own := l.subjects[subject]; own != nil {
+	if own := l.subjects[subject]; own != nil && !ofOthers {
 		own.seconds -= took.Seconds()
 	}
 }

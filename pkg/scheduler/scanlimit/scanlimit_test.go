@@ -91,6 +91,43 @@ func TestLimiter_SubjectsShareFairly(t *testing.T) {
 	})
 }
 
+// A subject may use what others leave, also while many others ask now and then.
+func TestLimiter_SubjectsUseWhatOthersLeave(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLimiter()
+		l.rate = 0.1
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+
+		var ann time.Duration
+		var wg sync.WaitGroup
+		wg.Go(func() { ann = ask(ctx, l, "ann", 40*time.Millisecond, false) })
+
+		for _, rare := range []string{"bob", "eve", "joe", "kim", "lee", "max", "sue"} {
+			wg.Go(func() {
+				for ctx.Err() == nil {
+					if end, retry, _ := l.Begin(ctx, rare); end == nil && retry > 0 {
+						t.Errorf("%s is refused", rare)
+					} else if end != nil {
+						time.Sleep(time.Millisecond)
+						end()
+					}
+
+					select {
+					case <-ctx.Done():
+					case <-time.After(5 * time.Second):
+					}
+				}
+			})
+		}
+		wg.Wait()
+
+		if ann < 5*time.Second {
+			t.Errorf("ann used %s of 6 s", ann)
+		}
+	})
+}
+
 func TestLimiter_ForgetsSubjectsAndEndsWithItsContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLimiter()
