@@ -3,6 +3,7 @@ package sim_test
 import (
 	"fmt"
 	"slices"
+	"sync"
 	"testing"
 	"time"
 
@@ -158,11 +159,7 @@ func TestMutants_AreCaught(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	const (
-		most     = 100              // simulations; each takes about a second. The rarest mutant is caught by one in seven
-		patience = 90 * time.Second // for runs to end; with a mutant they may never end
-	)
-	clean := map[string]bool{}
+	var comparisons cleanRuns
 	for _, m := range mutant.All {
 		h, known := detections[m.Name]
 		if !known {
@@ -171,33 +168,71 @@ func TestMutants_AreCaught(t *testing.T) {
 		}
 
 		t.Run(m.Name, func(t *testing.T) {
-			for seed := uint64(1); seed <= most; seed++ {
-				o := h.in.Options
-				o.Patience = patience
-				o.Mutate = m.New(keys)
-				r := sim.Run(t, seed, o)
-
-				i := slices.IndexFunc(r.Violations, func(v check.Violation) bool { return slices.Contains(h.by, v.Promise) })
-				if i < 0 {
-					continue
-				}
-
-				t.Logf("caught by %s in %q, seed %d: %s", r.Violations[i].Promise, h.in.name, seed, r.Violations[i])
-
-				if story := fmt.Sprint(h.in.name, seed); !clean[story] {
-					o = h.in.Options
-					if slices.Contains(h.by, "G16") {
-						o.Patience = patience
-					}
-
-					runInBubble(t, seed, o)
-					clean[story] = true
-				}
-
-				return
-			}
-
-			t.Errorf("not caught by %v in %d simulations of %q", h.by, most, h.in.name)
+			t.Parallel() // a simulation uses little more than one processor
+			seed := requireCaught(t, m, h, keys)
+			comparisons.requireValid(t, h, seed)
 		})
 	}
+}
+
+const (
+	mostSeeds = 100              // simulations of a mutant; each takes about a second. The rarest mutant is caught by one in seven
+	patience  = 90 * time.Second // for runs to end; with a mutant they may never end
+)
+
+// requireCaught simulates seeds until one breaks a guarantee of the detection, and returns that seed.
+func requireCaught(t *testing.T, m mutant.Mutant, h detection, keys record.Keys) uint64 {
+	t.Helper()
+
+	for seed := uint64(1); seed <= mostSeeds; seed++ {
+		o := h.in.Options
+		o.Patience = patience
+		o.Mutate = m.New(keys)
+		r := sim.Run(t, seed, o)
+
+		i := slices.IndexFunc(r.Violations, func(v check.Violation) bool { return slices.Contains(h.by, v.Promise) })
+		if i >= 0 {
+			t.Logf("caught by %s in %q, seed %d: %s", r.Violations[i].Promise, h.in.name, seed, r.Violations[i])
+			return seed
+		}
+	}
+
+	t.Fatalf("not caught by %v in %d simulations of %q", h.by, mostSeeds, h.in.name)
+
+	return 0
+}
+
+// cleanRuns are simulations without a mutant. Several mutants can share one.
+type cleanRuns struct {
+	mu   sync.Mutex
+	done map[string]bool // by scenario and seed
+}
+
+// requireValid runs the simulation without the mutant, unless another mutant has started it.
+func (c *cleanRuns) requireValid(t *testing.T, h detection, seed uint64) {
+	t.Helper()
+	if c.isStarted(fmt.Sprint(h.in.name, seed)) {
+		return
+	}
+
+	o := h.in.Options
+	if slices.Contains(h.by, "G16") {
+		o.Patience = patience
+	}
+
+	runInBubble(t, seed, o)
+}
+
+// isStarted reports whether a run was started before, and notes that it is started now.
+func (c *cleanRuns) isStarted(run string) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+
+	before := c.done[run]
+	if c.done == nil {
+		c.done = map[string]bool{}
+	}
+	c.done[run] = true
+
+	return before
 }
