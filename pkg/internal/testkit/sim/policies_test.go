@@ -320,7 +320,9 @@ func (w *policyCluster) judge(events []check.Event) {
 	}
 }
 
-// judgeChain checks that each tick of a schedule after completion is 4 s after the end of the run before.
+// judgeChain checks that each tick of a schedule after completion is 4 s after the end of the run before. After a pause of
+// the machine, a run may end so late that its successor is due while there is no owner. Then the next owner moves the tick
+// behind what it has decided. No tick is ever too early.
 func (w *policyCluster) judgeChain(events []check.Event) {
 	var runs []task.Run
 	for _, e := range events {
@@ -338,8 +340,12 @@ func (w *policyCluster) judgeChain(events []check.Event) {
 	}
 
 	for i := 1; i < len(runs); i++ {
-		if gap := runs[i].ScheduledTime.Sub(runs[i-1].EndedAt.Time); gap != 4*time.Second {
+		gap := runs[i].ScheduledTime.Sub(runs[i-1].EndedAt.Time)
+		switch {
+		case gap < 4*time.Second:
 			w.t.Errorf("after completion: the tick comes %s after the end", gap)
+		case gap > 4*time.Second:
+			w.differs("after completion: the tick comes %s after the end", gap)
 		}
 	}
 }
