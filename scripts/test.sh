@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# make test: run all tests with the race detector, except those that -short skips.
+# make test: run all tests, except those that -short skips. Packages with goroutines run with the
+# race detector.
 #
 # make test-cluster ("test.sh cluster"): run only the tests that -short skips. They use whole
-# daemons and real processes, or are longer forms of other tests.
+# daemons and real processes, with the race detector, or are longer forms of other tests.
 #
 # TestMutants_AreCaught is run by make mutants, because it takes a minute and does not need the
 # race detector. Failures are printed again at the end.
@@ -52,23 +53,50 @@ run_tests() {
 	go test -vet=off -timeout "${TEST_TIMEOUT:-25m}" ${TEST_FLAGS:-} "$@" 2>&1 | grep --line-buffered -v '\[no test files\]' | tee -a "$log" || ((PIPESTATUS[0] == 0)) || status=1
 }
 
+# run_packages FLAG... -- PACKAGE...: run the tests of packages whose paths match $no_race without
+# the race detector, and those of the others with it.
+run_packages() {
+	local flags=() package without=() with=()
+	while [[ $1 != -- ]]; do
+		flags+=("$1")
+		shift
+	done
+	shift
+	for package in "$@"; do
+		if [[ $package =~ $no_race ]]; then without+=("$package"); else with+=("$package"); fi
+	done
+	((${#without[@]} == 0)) || CGO_ENABLED=0 run_tests "${flags[@]}" "${without[@]}"
+	# Tests wait about as long as they compute, so run more packages than there are processors.
+	# shellcheck disable=SC2086 # $race is empty or a flag
+	((${#with[@]} == 0)) || run_tests $race -p "$at_once" "${flags[@]}" "${with[@]}"
+}
+
+# These packages compute, and start no goroutines. The race detector would make them five to ten
+# times slower, and would find nothing.
+calculating='internal/(access|check|importer|manifest)'
+
 if [[ $target == test ]]; then
+	no_race="/pkg/($calculating)\$"
+	at_once=$((2 * $(nproc)))
+
 	# Start the slowest packages first, so that the others are compiled and tested at the same time.
-	# Tests wait about as long as they compute, so run twice as many as there are processors.
 	# shellcheck disable=SC2086 # packages are words
-	run_tests $race -short -skip '^TestMutants_AreCaught$' -p "$((2 * $(nproc)))" ${PKG:-./pkg/daemon ./pkg/internal/testkit/sim ./executor ./...}
+	packages=$(go list ${PKG:-./pkg/daemon ./pkg/internal/testkit/sim ./executor ./pkg/internal/api ./pkg/kv ./pkg/store ./pkg/scheduler ./...})
+	# shellcheck disable=SC2086
+	run_packages -short -skip '^TestMutants_AreCaught$' -- $packages
 else
 	long=$(long_tests)
 	[[ -n $long ]] || die "no test of ${PKG:-./...} uses testing.Short"
 	names="^($(cut -d' ' -f2 <<<"$long" | sort -u | paste -sd'|'))\$"
 
-	# Start the packages with the most long tests first. The tests of schedules and imports compute
-	# years in one goroutine. The race detector would make them ten times slower, for no benefit.
-	by_count=$(cut -d' ' -f1 <<<"$long" | sort | uniq -c | sort -rn | awk '{ print $2 }')
-	mapfile -t calculating < <(grep -E '/pkg/internal/(importer|schedule)$' <<<"$by_count" || true)
-	mapfile -t others < <(grep -vE '/pkg/internal/(importer|schedule)$' <<<"$by_count" || true)
-	((${#calculating[@]} == 0)) || CGO_ENABLED=0 run_tests -run "$names" "${calculating[@]}"
-	((${#others[@]} == 0)) || run_tests $race -run "$names" "${others[@]}"
+	# The long tests of these packages are more seeds and cases of tests that make test runs with
+	# the race detector. More of them find more broken promises, but hardly more races.
+	no_race="/pkg/($calculating|internal/(api|authority|schedule|testkit/sim)|kv|scheduler)\$"
+	at_once=$(nproc) # daemons miss their deadlines on a busy host
+
+	# Start the packages with the most long tests first.
+	mapfile -t packages < <(cut -d' ' -f1 <<<"$long" | sort | uniq -c | sort -rn | awk '{ print $2 }')
+	run_packages -run "$names" -- "${packages[@]}"
 fi
 
 ((status == 0)) || {
