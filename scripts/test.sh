@@ -89,9 +89,9 @@ else
 	[[ -n $long ]] || die "no test of ${PKG:-./...} uses testing.Short"
 	names="^($(cut -d' ' -f2 <<<"$long" | sort -u | paste -sd'|'))\$"
 
-	# The long tests of these packages are more seeds and cases of tests that make test runs with
-	# the race detector. More of them find more broken promises, but hardly more races.
-	no_race="/pkg/($calculating|internal/(api|authority|schedule|testkit/sim)|kv|scheduler)\$"
+	# The long tests of these packages are more seeds, cases and benchmarks of the kinds that make
+	# test runs with the race detector. More of them find more mistakes, but hardly more races.
+	no_race="/pkg/($calculating|internal/(api|authority|schedule|testkit/sim)|bench|kv|scheduler)\$"
 	at_once=$(nproc) # daemons miss their deadlines on a busy host
 
 	# Start the packages with the most long tests first.

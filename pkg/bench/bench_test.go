@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"flag"
 	"io"
 	"os"
 	"os/signal"
@@ -42,6 +43,7 @@ func TestMain(m *testing.M) {
 		return
 	}
 
+	_ = flag.Set("test.parallel", "4") // benchmarks mostly wait for ticks and leases
 	leaktest.Main(m)
 }
 
@@ -72,11 +74,11 @@ func TestBench_VerifiesWhatItMeasures(t *testing.T) {
 		args    []string
 		results []string // with a verdict
 		limits  []string
-		quick   bool // also without make test-cluster
+		quick   bool // also in make test, and with the race detector
 	}{
 		{"fire", append([]string{"fire", "--tasks", "200"}, limited...), []string{"fire"}, []string{limitCommit, limitNested}, false},
 		{"fire one by one over grpc", append([]string{"fire", "--tasks", "200", "--commit", "direct", "--transport", "grpc", "--limit-duration", "0s"}, quick...),
-			[]string{"fire"}, nil, false},
+			[]string{"fire"}, nil, true},
 		{"lifecycle", append([]string{"lifecycle", "--tasks", "200", "--overlap", "allow", "--keep", "3"}, limited...),
 			[]string{"lifecycle"}, []string{limitCycle}, false},
 		{"lifecycle with ticks that are skipped", append([]string{"lifecycle", "--tasks", "50", "--outstanding", "50", "--limit-duration", "0s"}, quick...),
@@ -87,9 +89,9 @@ func TestBench_VerifiesWhatItMeasures(t *testing.T) {
 			[]string{"herd/claim", "herd/start"}, nil, true},
 		{"herd without an executor", []string{"herd", "--tasks", "300", "--shards", "8", "--every", "1s", "--rounds", "1", "--executor=false", "--overlap", "allow"},
 			[]string{"herd/claim"}, nil, false},
-		{"latency", append([]string{"latency", "--rate", "50", "--audit"}, quick...), []string{"latency/claim", "latency/start"}, nil, false},
+		{"latency", append([]string{"latency", "--rate", "50", "--audit"}, quick...), []string{"latency/claim", "latency/start"}, nil, true},
 		{"create", append([]string{"create", "--callers", "8", "--limit-duration", "100ms"}, quick...),
-			[]string{"create/bulk", "create/store", "create/api"}, []string{limitCreateBulk, limitCreate}, false},
+			[]string{"create/bulk", "create/store", "create/api"}, []string{limitCreateBulk, limitCreate}, true},
 		{"scale", append([]string{"scale", "--tasks", "600", "--base", "200", "--rate", "100", "--audit"}, quick...), []string{"scale", "scale/base"}, nil, false},
 		{"failover", []string{"failover", "--tasks", "300", "--rate", "50", "--shards", "16", "--duration", "50ms", "--lease-ttl", "2s", "--audit"},
 			[]string{"failover/steady", "failover/join", "failover/drain", "failover/rolling_restart", "failover/kill", "failover/kill_leader"}, nil, false},
