@@ -24,7 +24,7 @@ func TestLateCancels_CrossWhateverHappens(t *testing.T) {
 
 	seeds := []uint64{1, 2, 3}
 	if testing.Short() {
-		seeds = seeds[:1]
+		seeds, o.Duration = seeds[:1], 50*time.Second
 	}
 
 	requireAllReached(t, []string{"run cancelled in a full etcd", "fault etcd full", "fault kill"}, seeds, nil, o)
