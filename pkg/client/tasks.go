@@ -106,6 +106,24 @@ func (s *TasksService) All(ctx context.Context, o TaskListOptions) iter.Seq2[Tas
 	return iterateQuery[Task](ctx, s.conn, path, o.queryValues(), size, o.Limit, o.Info, err)
 }
 
+// Page returns one page of the tasks that List returns, with at most o.Limit of them. page is the Next of the page before;
+// "" means the first page.
+func (s *TasksService) Page(ctx context.Context, o TaskListOptions, page string) (QueryList[Task], error) {
+	var l QueryList[Task]
+
+	path, err := namespacePath(o.Namespace, "/tasks")
+	if err != nil {
+		return l, err
+	}
+
+	q := o.queryValues()
+	q.Set("limit", strconv.Itoa(o.Limit))
+	setIfNotEmpty(q, "page", page)
+	err = s.conn.doCall(ctx, call{method: http.MethodGet, path: path, query: q}, &l)
+
+	return l, err
+}
+
 // Create creates a task in a namespace, which replaces spec.Namespace. It returns task.ErrExists if a task of
 // that name exists, and task.ErrInvalid if spec is not valid.
 func (s *TasksService) Create(ctx context.Context, namespace string, spec task.Spec) (Task, error) {
