@@ -9,7 +9,8 @@ import (
 
 // The kinds of subjects, as the part of a subject before the colon.
 const (
-	KindUser    = "user"    // a person; later also PROVIDER/SUB of an identity provider
+	KindUser    = "user"    // a person; PROVIDER/SUB for one who signs in with an identity provider
+	KindGroup   = "group"   // PROVIDER/NAME: the people whom an identity provider says to be in a group
 	KindService = "service" // a program
 	KindCert    = "cert"    // the URI SAN of a client certificate, or else its common name
 	KindUnix    = "unix"    // a user of the host who is trusted without a token
@@ -19,25 +20,38 @@ const (
 // may do everything: it could also read the node's credentials for etcd.
 const RootSubject = "unix:root"
 
-// CheckSubject checks a subject that a binding or a token names: KIND:NAME.
+// CheckSubject checks a subject that a binding names: KIND:NAME.
 func CheckSubject(field, subject string) error {
 	kind, name, ok := strings.Cut(subject, ":")
 	switch {
 	case !ok || name == "":
-		return task.Invalid(task.CodeBadValue, field, "%s is not a subject; write user:NAME, service:NAME or cert:NAME", task.Quote(subject))
-	case kind != KindUser && kind != KindService && kind != KindCert:
-		return task.Invalid(task.CodeBadValue, field, "%s: %s is not a kind of subject; the kinds are user, service and cert", task.Quote(subject), task.Quote(kind))
+		return task.Invalid(task.CodeBadValue, field, "%s is not a subject; write user:NAME, group:PROVIDER/NAME, service:NAME or cert:NAME", task.Quote(subject))
+	case kind != KindUser && kind != KindGroup && kind != KindService && kind != KindCert:
+		return task.Invalid(task.CodeBadValue, field, "%s: %s is not a kind of subject; the kinds are user, group, service and cert", task.Quote(subject), task.Quote(kind))
 	case len(subject) > task.MaxSubjectLength:
 		return task.Invalid(task.CodeTooLong, field, "%s is longer than %d bytes", task.Quote(subject), task.MaxSubjectLength)
 	case strings.ContainsFunc(name, func(r rune) bool { return !unicode.IsPrint(r) || r == ' ' || strings.ContainsRune("*,()\uFFFD", r) }):
 		return task.Invalid(task.CodeBadValue, field, "%s contains a character that a subject cannot have: a space, a control character or one of * , ( )", task.Quote(subject))
 	}
 
-	if kind == KindService {
+	switch kind {
+	case KindService:
 		return task.CheckName(field, name)
+	case KindGroup:
+		if provider, group, ok := strings.Cut(name, "/"); !ok || provider == "" || group == "" {
+			return task.Invalid(task.CodeBadValue, field, "%s is not a group; write group:PROVIDER/NAME", task.Quote(subject))
+		}
 	}
 
 	return nil
+}
+
+// CheckActor checks a subject that can act by itself. A group cannot: it gives its rights to the sessions of its members.
+func CheckActor(field, subject string) error {
+	if strings.HasPrefix(subject, KindGroup+":") {
+		return task.Invalid(task.CodeBadValue, field, "%s is a group; name one person or one service", task.Quote(subject))
+	}
+	return CheckSubject(field, subject)
 }
 
 // pattern is a namespace, or a prefix of namespaces.
