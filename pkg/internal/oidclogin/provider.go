@@ -1,0 +1,252 @@
+package oidclogin
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/coreos/go-oidc/v3/oidc"
+	"go.uber.org/zap"
+
+	"github.com/carillonhq/carillon/pkg/filetrust"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+const (
+	// MaxProviders is how many providers a node can have.
+	MaxProviders = 16
+	// maxProviderName is the maximum length of a provider's name, which is in each of its subjects.
+	maxProviderName = 32
+
+	// keepMetadata is how long a provider's metadata is used before it is read again.
+	keepMetadata = time.Hour
+	// retryAfter is how long a provider is left alone after its metadata could not be read.
+	retryAfter = 10 * time.Second
+)
+
+// Provider is the setting of one OpenID Connect provider. The JSON names are those of the setting.
+type Provider struct {
+	// Name is in the subjects and the groups of the provider: user:NAME/… and group:NAME/….
+	Name string `json:"name"`
+	// Display is the name that people see; "": Name.
+	Display  string `json:"display"`
+	Issuer   string `json:"issuer"`
+	ClientID string `json:"client_id"`
+	// ClientSecretFile is the file with the secret of the client; "": a public client, which has none.
+	ClientSecretFile string `json:"client_secret_file"`
+	// Scopes are requested in addition to openid; nil: profile and email.
+	Scopes []string `json:"scopes"`
+	// GroupsClaim is the claim of the ID token with the names of the groups; "": groups.
+	GroupsClaim string `json:"groups_claim"`
+}
+
+// ValidateProviders checks the providers of a setting, and completes what they leave out. It reads no files.
+func ValidateProviders(field string, list []Provider) error {
+	if len(list) > MaxProviders {
+		return task.Invalid(task.CodeTooMany, field, "has %d providers; at most %d are allowed", len(list), MaxProviders)
+	}
+
+	for i := range list {
+		at := fmt.Sprintf("%s[%d]", field, i)
+		if err := list[i].validate(at); err != nil {
+			return err
+		}
+
+		same := func(other Provider) bool { return other.Name == list[i].Name }
+		if slices.IndexFunc(list, same) < i {
+			return task.Invalid(task.CodeDuplicate, at+".name", "%s is the name of two providers", task.Quote(list[i].Name))
+		}
+	}
+
+	return nil
+}
+
+func (p *Provider) validate(field string) error {
+	if err := task.CheckName(field+".name", p.Name); err != nil {
+		return err
+	}
+	if len(p.Name) > maxProviderName {
+		return task.Invalid(task.CodeTooLong, field+".name", "%s is longer than %d bytes", task.Quote(p.Name), maxProviderName)
+	}
+
+	p.Display = cmp.Or(p.Display, p.Name)
+	if err := task.CheckDescription(field+".display", p.Display); err != nil {
+		return err
+	}
+
+	switch {
+	case p.Issuer == "":
+		return task.Invalid(task.CodeRequired, field+".issuer", "is required: the URL of the provider, as it names itself")
+	case p.ClientID == "":
+		return task.Invalid(task.CodeRequired, field+".client_id", "is required")
+	}
+	if err := checkURL(p.Issuer); err != nil {
+		return task.Invalid(task.CodeBadValue, field+".issuer", "%s %v", task.Quote(p.Issuer), err)
+	}
+
+	if p.Scopes == nil {
+		p.Scopes = []string{oidc.ScopeProfile, oidc.ScopeEmail}
+	}
+	for _, scope := range p.Scopes {
+		if scope == "" || strings.ContainsAny(scope, " \t\n\"\\") {
+			return task.Invalid(task.CodeBadValue, field+".scopes", "%s is not a scope", task.Quote(scope))
+		}
+	}
+
+	p.GroupsClaim = cmp.Or(p.GroupsClaim, "groups")
+
+	return nil
+}
+
+// ReadSecret returns the secret of the client; "" for a public client.
+func (p *Provider) ReadSecret() (string, error) {
+	if p.ClientSecretFile == "" {
+		return "", nil
+	}
+
+	b, err := filetrust.ReadSecret(p.ClientSecretFile, uint32(os.Geteuid()))
+	if err != nil {
+		return "", err
+	}
+
+	secret := strings.TrimSpace(string(b))
+	if secret == "" {
+		return "", fmt.Errorf("%s is empty", p.ClientSecretFile)
+	}
+
+	return secret, nil
+}
+
+// checkURL checks the issuer or an endpoint: https, or http on this host.
+func checkURL(s string) error {
+	u, err := url.Parse(s)
+
+	switch {
+	case err != nil, u.Host == "", u.User != nil, u.Fragment != "":
+		return errors.New("is not a URL such as https://login.example.com")
+	case u.Scheme == "https":
+		return nil
+	case u.Scheme == "http" && isLoopback(u.Hostname()):
+		return nil
+	}
+
+	return errors.New("does not use https, which only a provider on this host may do without")
+}
+
+func isLoopback(host string) bool {
+	ip := net.ParseIP(host)
+	return host == "localhost" || ip != nil && ip.IsLoopback()
+}
+
+// provider is a Provider and what this node knows about it.
+type provider struct {
+	Provider
+	http *http.Client
+	now  func() time.Time
+	log  *zap.Logger
+
+	// discovering has one value while somebody reads or changes the fields below: a mutex would not end with a context.
+	discovering chan struct{}
+	known       *metadata
+	failed      *Refusal // why the last discovery failed
+	failedAt    time.Time
+}
+
+// metadata is what a provider says about itself.
+type metadata struct {
+	readAt    time.Time
+	verifier  *oidc.IDTokenVerifier
+	authorize string // the endpoints
+	token     string
+	device    string // "": the provider does not support the device flow
+	// inHeader means that the client sends its id and secret as HTTP Basic, and not in the body.
+	inHeader bool
+	// namesIssuer means that each answer of the authorization endpoint has the parameter iss (RFC 9207).
+	namesIssuer bool
+}
+
+// discover returns the provider's metadata. It reads them if they are unknown or old. If they cannot be read now, the ones
+// that were read before are used.
+func (p *provider) discover(ctx context.Context) (*metadata, error) {
+	select {
+	case p.discovering <- struct{}{}:
+		defer func() { <-p.discovering }()
+	case <-ctx.Done():
+		return nil, p.away(ctx.Err())
+	}
+
+	now := p.now()
+	if p.known != nil && now.Sub(p.known.readAt) < keepMetadata {
+		return p.known, nil
+	}
+
+	if p.failed == nil || now.Sub(p.failedAt) >= retryAfter {
+		// A caller who goes away must not make the provider look unreachable for others.
+		known, err := p.readMetadata(context.WithoutCancel(ctx))
+		if err == nil {
+			p.known, p.failed = known, nil
+			return known, nil
+		}
+
+		p.failed, p.failedAt = err, now
+		p.log.Warn("cannot read the metadata of an OpenID Connect provider", zap.String("provider", p.Name), zap.Error(err))
+	}
+
+	if p.known != nil {
+		return p.known, nil
+	}
+
+	return nil, p.failed
+}
+
+// readMetadata reads the provider's metadata and checks its endpoints.
+func (p *provider) readMetadata(ctx context.Context) (*metadata, *Refusal) {
+	found, err := oidc.NewProvider(oidc.ClientContext(ctx, p.http), p.Issuer)
+	var mismatch *oidc.IssuerMismatchError
+	switch {
+	case errors.As(err, &mismatch):
+		return nil, p.misconfigured("the provider names itself %s, but the setting issuer is %s", quote(mismatch.Discovered), quote(p.Issuer))
+	case err != nil:
+		return nil, p.away(err)
+	}
+
+	var more struct {
+		KeySet      string   `json:"jwks_uri"`
+		AuthMethods []string `json:"token_endpoint_auth_methods_supported"`
+		NamesIssuer bool     `json:"authorization_response_iss_parameter_supported"`
+	}
+	if err := found.Claims(&more); err != nil {
+		return nil, p.away(err)
+	}
+
+	endpoint := found.Endpoint()
+	m := &metadata{
+		readAt: p.now(), authorize: endpoint.AuthURL, token: endpoint.TokenURL, device: endpoint.DeviceAuthURL, namesIssuer: more.NamesIssuer,
+		// Without a list, providers support HTTP Basic (OpenID Connect Discovery, section 3).
+		inHeader: len(more.AuthMethods) == 0 || slices.Contains(more.AuthMethods, "client_secret_basic"),
+	}
+
+	for name, endpoint := range map[string]string{"authorization_endpoint": m.authorize, "token_endpoint": m.token, "jwks_uri": more.KeySet} {
+		if err := checkURL(endpoint); err != nil {
+			return nil, p.misconfigured("the provider's %s, %s, %v", name, quote(endpoint), err)
+		}
+	}
+	if m.device != "" {
+		if err := checkURL(m.device); err != nil {
+			return nil, p.misconfigured("the provider's device_authorization_endpoint, %s, %v", quote(m.device), err)
+		}
+	}
+
+	// An ID token that has just expired is accepted for maxSkew, because the clocks of the provider and the node differ.
+	m.verifier = found.Verifier(&oidc.Config{ClientID: p.ClientID, Now: func() time.Time { return p.now().Add(-maxSkew) }})
+
+	return m, nil
+}
