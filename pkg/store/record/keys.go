@@ -132,6 +132,9 @@ func (k Keys) DeadRun(r Ref, run string) string { return k.Dead(r) + run }
 // Freezes is the key of the record of freezes. Every commit compares it (G21).
 func (k Keys) Freezes() string { return k.root + "freezes" }
 
+// LoginKey is the key of the random key that seals logins which are under way.
+func (k Keys) LoginKey() string { return k.root + "login-key" }
+
 // Versions is the prefix of the former versions of a task.
 func (k Keys) Versions(r Ref) string { return k.root + "versions/" + r.Namespace + "/" + r.Name + "/" }
 
