@@ -1,0 +1,179 @@
+package ui
+
+import (
+	"context"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"os"
+	"strings"
+	"testing"
+
+	"go.uber.org/goleak"
+
+	"github.com/carillonhq/carillon/pkg/internal/api"
+	"github.com/carillonhq/carillon/pkg/internal/testkit/apikit"
+	"github.com/carillonhq/carillon/pkg/kv/kvtest"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+func TestMain(m *testing.M) {
+	code := m.Run()
+	if code == 0 {
+		if err := goleak.Find(); err != nil {
+			os.Stderr.WriteString(err.Error())
+			code = 1
+		}
+	}
+	os.Exit(code)
+}
+
+// world is a cluster with the pages of one node, and a browser for each viewer.
+type world struct {
+	*apikit.Cluster
+	t      *testing.T
+	ui     *Server
+	server *httptest.Server
+	api    http.Handler // may be replaced before a request
+}
+
+func newWorld(t *testing.T, edits ...func(*Config)) *world {
+	t.Helper()
+	w := &world{Cluster: apikit.New(t, kvtest.Memory(t), nil, nil), t: t}
+	w.api = w.API("node-a", nil)
+
+	cfg := Config{
+		API: http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) { w.api.ServeHTTP(rw, r) }), Access: w.Keeper,
+		Cluster: w.Record.ID, Node: "node-a", Version: "1.2.3", Now: w.Clock.Now,
+	}
+	for _, edit := range edits {
+		edit(&cfg)
+	}
+
+	var err error
+	w.ui, err = New(cfg)
+	must(t, err)
+	w.server = httptest.NewServer(w.ui)
+	t.Cleanup(w.server.Close)
+
+	return w
+}
+
+// apiWith returns the API with another configuration.
+func (w *world) apiWith(edit func(*api.Config)) http.Handler { return w.API("node-a", edit) }
+
+// browser is a browser with the session of one viewer. It follows no redirects.
+type browser struct {
+	w      *world
+	secret string
+	client *http.Client
+}
+
+// as returns a browser with a session of a subject; "" has none.
+func (w *world) as(subject string) *browser {
+	w.t.Helper()
+	b := &browser{w: w, client: &http.Client{
+		Transport:     &http.Transport{DisableKeepAlives: true},
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}}
+	if subject != "" {
+		b.secret = w.Token(subject)
+	}
+
+	return b
+}
+
+// answer is an answer with its whole body.
+type answer struct {
+	*http.Response
+	body string
+}
+
+// do sends a request; edits change it.
+func (b *browser) do(method, path string, form url.Values, edits ...func(*http.Request)) answer {
+	b.w.t.Helper()
+	res := b.open(b.w.t.Context(), method, path, form, edits...)
+	defer res.Body.Close()
+	body, err := io.ReadAll(res.Body)
+	must(b.w.t, err)
+
+	return answer{res, string(body)}
+}
+
+// open sends a request and returns the answer when it begins.
+func (b *browser) open(ctx context.Context, method, path string, form url.Values, edits ...func(*http.Request)) *http.Response {
+	b.w.t.Helper()
+	r, err := http.NewRequestWithContext(ctx, method, b.w.server.URL+path, strings.NewReader(form.Encode()))
+	must(b.w.t, err)
+
+	if form != nil {
+		r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+		r.Header.Set("Sec-Fetch-Site", "same-origin")
+	}
+	if b.secret != "" {
+		r.AddCookie(&http.Cookie{Name: securePrefix + "carillon-" + b.w.Record.ID, Value: b.secret})
+	}
+	r.Header.Set("Accept", "text/html")
+	for _, edit := range edits {
+		edit(r)
+	}
+
+	res, err := b.client.Do(r)
+	must(b.w.t, err)
+
+	return res
+}
+
+func (b *browser) get(path string, edits ...func(*http.Request)) answer {
+	b.w.t.Helper()
+	return b.do(http.MethodGet, path, nil, edits...)
+}
+
+// page gets a page that must exist.
+func (b *browser) page(path string) string {
+	b.w.t.Helper()
+	a := b.get(path)
+	if a.StatusCode != http.StatusOK {
+		b.w.t.Fatalf("GET %s: %d %s", path, a.StatusCode, a.body)
+	}
+
+	return a.body
+}
+
+// header sets a header of a request.
+func header(name, value string) func(*http.Request) {
+	return func(r *http.Request) { r.Header.Set(name, value) }
+}
+
+// create creates a task.
+func (w *world) create(ns, name string, edits ...func(*task.Spec)) {
+	w.t.Helper()
+	s := task.Defaults()
+	s.Namespace, s.Name, s.Schedule, s.Action = ns, name, task.Schedules{"@hourly"}, task.Action{Process: &task.Process{Command: []string{"true"}}}
+	for _, edit := range edits {
+		edit(&s)
+	}
+
+	c, err := w.ui.clientAt(&transport{api: w.api}, w.Token("user:ann"))
+	must(w.t, err)
+	_, err = c.Tasks.Create(w.t.Context(), ns, s)
+	must(w.t, err)
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// want checks that a text contains others.
+func want(t *testing.T, text string, parts ...string) {
+	t.Helper()
+	for _, p := range parts {
+		if !strings.Contains(text, p) {
+			t.Errorf("%q is missing in:\n%s", p, text)
+		}
+	}
+}

@@ -1,0 +1,362 @@
+package ui
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/carillonhq/carillon/pkg/internal/access"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+const (
+	// maxViewers is the maximum number of streams of a node. Further pages ask again every few seconds.
+	maxViewers = 256
+	// loadWithin limits how long a screen may load for its viewers.
+	loadWithin = 15 * time.Second
+	// lastKnownFor is how long the last state of a page that was watched is kept, for its viewers, and maxLastKnown how
+	// many of them are.
+	lastKnownFor = 10 * time.Minute
+	maxLastKnown = 64
+)
+
+// hub renders the pages that somebody watches, and hands out what has changed.
+type hub struct {
+	server *Server
+
+	mu      sync.Mutex
+	watches map[watchKey]*watch
+	viewers int
+	old     map[watchKey]lastState
+}
+
+// watchKey identifies what viewers can share: a page with its query, which includes the zone of times, and their rights.
+type watchKey struct {
+	at     string
+	rights access.Digest
+}
+
+// lastState is the last known state of a page.
+type lastState struct {
+	data   any
+	at     time.Time
+	tokens []string // of those who have seen it
+}
+
+func newHub(s *Server) *hub {
+	return &hub{server: s, watches: map[watchKey]*watch{}, old: map[watchKey]lastState{}}
+}
+
+// admit counts a new stream. It returns false if there are too many.
+func (h *hub) admit() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+
+	if h.viewers >= maxViewers {
+		return false
+	}
+	h.viewers++
+
+	return true
+}
+
+// release is called at the end of an admitted stream.
+func (h *hub) release() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.viewers--
+}
+
+// attach makes a viewer watch its page with its present rights. The first viewer of a page starts to render it.
+func (h *hub) attach(v *viewer, rights access.Digest) *watch {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+
+	key := watchKey{v.at, rights}
+	w := h.watches[key]
+	if w == nil {
+		w = &watch{hub: h, key: key, screen: v.screen, viewers: map[*viewer]struct{}{}, stop: make(chan struct{}), done: make(chan struct{})}
+		h.watches[key] = w
+		go w.run()
+	}
+
+	w.add(v)
+
+	return w
+}
+
+// detach ends what attach has begun. After the last viewer, it waits until the page is no longer rendered.
+func (h *hub) detach(w *watch, v *viewer) {
+	h.mu.Lock()
+	last := w.remove(v)
+	if last {
+		delete(h.watches, w.key)
+		close(w.stop)
+	}
+	h.mu.Unlock()
+
+	if last {
+		<-w.done
+	}
+}
+
+// keep remembers the last state of a page for those who have seen it.
+func (h *hub) keep(key watchKey, state lastState) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+
+	for k, old := range h.old {
+		if state.at.Sub(old.at) > lastKnownFor {
+			delete(h.old, k)
+		}
+	}
+
+	if _, known := h.old[key]; !known && len(h.old) >= maxLastKnown {
+		oldest := key
+		for k, old := range h.old {
+			if oldest == key || old.at.Before(h.old[oldest].at) {
+				oldest = k
+			}
+		}
+		delete(h.old, oldest)
+	}
+
+	h.old[key] = state
+}
+
+// lastKnown returns the last state of a page that a caller has watched, and its time; nil if there is none. It is shown
+// while the API cannot answer, only to callers who have seen it, and who as far as the node knows still have the rights.
+func (h *hub) lastKnown(at string, c access.Caller) (any, task.Time) {
+	s := h.server
+	key := watchKey{canonical(at), s.rightsOf(s.Access.View(), c)}
+
+	h.mu.Lock()
+	defer h.mu.Unlock()
+
+	old, ok := h.old[key]
+	if !ok || s.Now().Sub(old.at) > lastKnownFor || !slices.Contains(old.tokens, c.Token) {
+		return nil, task.Time{}
+	}
+
+	return old.data, task.At(old.at)
+}
+
+// watch renders one page for viewers with the same rights.
+type watch struct {
+	hub    *hub
+	key    watchKey
+	screen *Screen
+	stop   chan struct{} // closed after the last viewer
+	done   chan struct{} // closed when run has returned
+
+	mu      sync.Mutex
+	viewers map[*viewer]struct{}
+	state   *pageState // nil: not rendered yet
+	fault   *Problem   // why it could not be rendered last; nil: it was
+}
+
+// pageState is a rendering of the live parts of a page.
+type pageState struct {
+	parts []part
+	at    time.Time
+}
+
+// part is a rendered part.
+type part struct {
+	name    string
+	content []byte
+	hash    string
+}
+
+// run renders the page until stop is closed.
+func (w *watch) run() {
+	defer close(w.done)
+
+	pause := time.NewTimer(0)
+	defer pause.Stop()
+	for {
+		select {
+		case <-w.stop:
+			return
+		case <-pause.C:
+		}
+
+		began := time.Now()
+		w.refresh()
+		pause.Reset(max(w.screen.every()-time.Since(began), w.screen.every()/4))
+	}
+}
+
+func (w *watch) add(v *viewer) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+
+	w.viewers[v] = struct{}{}
+	v.begin(w.state, w.fault)
+}
+
+// remove removes a viewer, and reports whether it was the last one.
+func (w *watch) remove(v *viewer) (last bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+
+	delete(w.viewers, v)
+
+	return len(w.viewers) == 0
+}
+
+// refresh renders the page once and hands out what has changed. Viewers whose rights are no longer those of the watch are
+// told to begin anew, before the page is rendered and again afterwards.
+func (w *watch) refresh() {
+	for _, agent := range w.checkViewers() {
+		data, state, err := w.renderAs(agent)
+		switch {
+		case w.isStopped(), errors.Is(err, errRightsChanged):
+			return // the next round begins with the new rights
+		case isUnauthorized(err):
+			agent.signOut() // and try with the credential of another viewer
+			continue
+		case err != nil:
+			w.hub.server.log.Debug("a page cannot be rendered for its viewers", zap.String("at", w.key.at), zap.Error(err))
+			w.fail(problemOf(err))
+		default:
+			tokens := w.publish(state)
+			w.hub.keep(w.key, lastState{data, state.at, tokens})
+		}
+
+		return
+	}
+}
+
+func (w *watch) isStopped() bool {
+	select {
+	case <-w.stop:
+		return true
+	default:
+		return false
+	}
+}
+
+// checkViewers returns the viewers who still have the rights of the watch, and tells the others to begin anew.
+func (w *watch) checkViewers() []*viewer {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+
+	return w.entitled()
+}
+
+// entitled is checkViewers for callers that hold mu.
+func (w *watch) entitled() []*viewer {
+	s := w.hub.server
+	view := s.Access.View()
+
+	var list []*viewer
+	for v := range w.viewers {
+		if s.rightsOf(view, v.who.caller) == w.key.rights {
+			list = append(list, v)
+		} else {
+			v.restart()
+		}
+	}
+
+	return list
+}
+
+var errRightsChanged = errors.New("the access records have changed")
+
+// renderAs renders the page with the credential of a viewer. It returns errRightsChanged if the rights of that viewer were
+// not those of the watch all the time: then the rendering may contain what others must not see. The fence of the access
+// records changes with each change of rights, and never goes back.
+func (w *watch) renderAs(agent *viewer) (any, *pageState, error) {
+	// The request of the agent may end meanwhile, but not the watch.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(agent.page.Context()), loadWithin)
+	defer cancel()
+	go func() {
+		select {
+		case <-w.stop:
+			cancel()
+		case <-ctx.Done():
+		}
+	}()
+
+	s := w.hub.server
+	before := s.Access.View()
+	if s.rightsOf(before, agent.who.caller) != w.key.rights {
+		return nil, nil, errRightsChanged
+	}
+
+	q, err := agent.request(s)
+	if err != nil {
+		return nil, nil, err
+	}
+
+	began := s.Now()
+	data, err := w.screen.Load(ctx, q)
+	if err != nil {
+		return nil, nil, err
+	}
+
+	v := &View{Request: q, Data: data, screen: w.screen, server: s, tmpl: s.templates.screens[w.screen.Name], counts: s.countsFor(ctx, q)}
+	state := &pageState{at: began}
+	for _, name := range w.screen.partNames() {
+		content, err := v.renderPart(name)
+		if err != nil {
+			return nil, nil, err
+		}
+		state.parts = append(state.parts, part{name, content, hashOf(content)})
+	}
+
+	if after := s.Access.View(); after.Fence != before.Fence || s.rightsOf(after, agent.who.caller) != w.key.rights {
+		return nil, nil, errRightsChanged
+	}
+
+	return data, state, nil
+}
+
+// partNames are the names of the live parts of a page, in the order of a page.
+func (s *Screen) partNames() []string {
+	names := []string{navPart}
+	for _, p := range s.Parts {
+		names = append(names, p.Name)
+	}
+	return names
+}
+
+// publish makes a rendering the state of the page, and hands out the differences. It returns the tokens of the viewers.
+func (w *watch) publish(state *pageState) (tokens []string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+
+	var changes []byte
+	whole := w.state == nil || w.fault != nil
+	if !whole {
+		changes = encodeChanges(w.state, state)
+	}
+	w.state, w.fault = state, nil
+
+	for _, v := range w.entitled() {
+		tokens = append(tokens, v.who.caller.Token)
+		if whole {
+			v.begin(state, nil)
+		} else {
+			v.give(changes, state)
+		}
+	}
+
+	return tokens
+}
+
+// fail tells the viewers that what they see is no longer current.
+func (w *watch) fail(p *Problem) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+
+	w.fault = p
+	for _, v := range w.entitled() {
+		v.begin(nil, p)
+	}
+}

@@ -1,0 +1,183 @@
+package ui
+
+import (
+	"context"
+	"net/http"
+	"net/url"
+	"strings"
+
+	"github.com/carillonhq/carillon/pkg/internal/access"
+)
+
+// servePage serves a screen.
+func (s *Server) servePage(w http.ResponseWriter, r *http.Request, screen *Screen) {
+	who, ok := s.sessionOf(r)
+	if !ok {
+		s.toLogin(w, r)
+		return
+	}
+
+	q, err := s.newRequest(r, who)
+	if err != nil {
+		s.toLogin(w, r)
+		return
+	}
+
+	v := s.newView(r, q, who, screen)
+	v.Message = takeMessage(w, r)
+	s.showScreen(w, r, http.StatusOK, v)
+}
+
+// newView returns the view of a screen, before its data are loaded.
+func (s *Server) newView(r *http.Request, q *Request, who session, screen *Screen) *View {
+	return &View{Request: q, Page: s.page(r, ""), Viewer: s.viewer(q, who), screen: screen, server: s, tmpl: s.templates.screens[screen.Name]}
+}
+
+// showScreen loads a screen and answers with its page. A problem that v has already keeps its place.
+func (s *Server) showScreen(w http.ResponseWriter, r *http.Request, status int, v *View) {
+	data, err := v.screen.Load(r.Context(), v.Request)
+	switch {
+	case isUnauthorized(err):
+		s.clearCookies(w, r)
+		s.toLogin(w, r)
+		return
+	case err != nil:
+		p := problemOf(err)
+		if v.Problem == nil {
+			v.Problem, status = p, p.status()
+		}
+		if p.away() {
+			v.Data, v.Stale = s.hub.lastKnown(v.At(), v.caller)
+			w.Header().Set("Retry-After", "5")
+		}
+	default:
+		v.Data = data
+	}
+
+	v.counts = s.countsFor(r.Context(), v.Request)
+	v.Title = v.screen.Title(v)
+	s.render(w, r, status, v.tmpl, v)
+}
+
+// serveAction runs the action of a form, and shows its page again.
+func (s *Server) serveAction(w http.ResponseWriter, r *http.Request, a Action) {
+	who, ok := s.sessionOf(r)
+	if !ok {
+		s.toLogin(w, r)
+		return
+	}
+
+	if err := r.ParseForm(); err != nil {
+		s.showProblem(w, r, &Problem{Status: http.StatusBadRequest, Message: "the form cannot be read: " + err.Error()})
+		return
+	}
+
+	q, err := s.newRequest(r, who)
+	if err != nil {
+		s.toLogin(w, r)
+		return
+	}
+	q.Form = r.PostForm
+
+	done, err := a.Run(r.Context(), q)
+	at := localTarget(r.PostForm.Get("at"))
+	switch {
+	case isUnauthorized(err):
+		s.clearCookies(w, r)
+		s.toLogin(w, r)
+	case err != nil:
+		s.showAgain(w, r, who, at, problemOf(err))
+	default:
+		if done.To != "" {
+			at = localTarget(done.To)
+		}
+		setMessage(w, done.Message)
+		http.Redirect(w, r, at, http.StatusSeeOther)
+	}
+}
+
+// showAgain shows the page of a form with the problem of its action, and with what was entered.
+func (s *Server) showAgain(w http.ResponseWriter, r *http.Request, who session, at string, p *Problem) {
+	screen, page := s.screenAt(r.Context(), at)
+	if screen == nil {
+		s.showProblem(w, r, p)
+		return
+	}
+
+	page.RemoteAddr, page.TLS, page.Host = r.RemoteAddr, r.TLS, r.Host
+	q, err := s.newRequest(page, who)
+	if err != nil {
+		s.toLogin(w, r)
+		return
+	}
+	q.Form = r.PostForm
+
+	v := s.newView(r, q, who, screen)
+	v.Problem = p
+	s.showScreen(w, r, p.status(), v)
+}
+
+// foundKey is the context key of the screen that a lookup finds.
+type foundKey struct{}
+
+// found is what a lookup finds.
+type found struct {
+	screen  *Screen
+	request *http.Request // with the values of the path
+}
+
+// noteScreen is called by the lookup with the screen of a path.
+func noteScreen(r *http.Request, screen *Screen) {
+	if f, ok := r.Context().Value(foundKey{}).(*found); ok {
+		f.screen, f.request = screen, r
+	}
+}
+
+// screenAt returns the screen at a path and query, and a request for it; nil if there is none.
+func (s *Server) screenAt(ctx context.Context, at string) (*Screen, *http.Request) {
+	u, err := url.Parse(at)
+	if err != nil {
+		return nil, nil
+	}
+
+	f := &found{}
+	r, err := http.NewRequestWithContext(context.WithValue(ctx, foundKey{}, f), http.MethodGet, u.RequestURI(), http.NoBody)
+	if err != nil {
+		return nil, nil
+	}
+	s.lookup.ServeHTTP(discard{}, r)
+
+	return f.screen, f.request
+}
+
+// viewer describes who looks at a page.
+func (s *Server) viewer(q *Request, who session) Viewer {
+	v := Viewer{Subject: who.caller.Subject, Until: who.token.Until}
+	for _, b := range access.BindingsInScope(who.token.Scope, q.view.BindingsOfCaller(who.caller)) {
+		if !b.Until.IsZero() && !q.Now.Before(b.Until.Time) {
+			continue
+		}
+
+		where := "in the cluster"
+		if !b.Cluster {
+			where = "in " + strings.Join(b.Namespaces, ", ")
+		}
+		v.Roles = append(v.Roles, b.Role+" "+where)
+	}
+
+	if scope := who.token.Scope; scope != nil {
+		v.Scope = scope.Role
+		if len(scope.Namespaces) > 0 {
+			v.Scope += " in " + strings.Join(scope.Namespaces, ", ")
+		}
+	}
+
+	return v
+}
+
+// discard takes the answers of the lookup for paths that are no screen.
+type discard struct{}
+
+func (discard) Header() http.Header         { return http.Header{} }
+func (discard) Write(b []byte) (int, error) { return len(b), nil }
+func (discard) WriteHeader(int)             {}

@@ -1,0 +1,218 @@
+package ui
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// tasksScreen lists tasks by a query, as "carillon task list" does.
+func tasksScreen() Screen {
+	return Screen{
+		Name: "tasks", Pattern: "/ui/tasks", Nav: "tasks",
+		Title:   func(*View) string { return "Tasks" },
+		Load:    loadTasks,
+		Command: tasksCommand,
+		Parts:   []Part{{Name: "summary"}, {Name: "rows", Hold: true}},
+		Every:   5 * time.Second, // each rendering of a query is a scan of all tasks
+	}
+}
+
+const (
+	// tasksPerPage is the number of tasks on a page.
+	tasksPerPage = 50
+	// recentRuns is the number of past runs in the strip of a task.
+	recentRuns = 10
+)
+
+// taskOrders are the orders of the list, with the headings of the columns that sort by them.
+var taskOrders = []string{client.SortName, client.SortNext, client.SortLast, client.SortLateness, client.SortDuration, client.SortFailures}
+
+// tasksPage is what the screen shows.
+type tasksPage struct {
+	Query     string
+	Namespace string // "": all
+	Order     string
+	Spaces    []string // the namespaces to choose from
+	Tasks     []taskRow
+	Count     string // how many tasks match; "" if it is not known
+	Note      string // what is missing, or how old the list is
+	Next      string // the token of the next page
+	First     bool   // it is the first page
+}
+
+// Many reports whether tasks of several namespaces may be in the list.
+func (p tasksPage) Many() bool { return p.Namespace == "" }
+
+// taskRow is a task in the list.
+type taskRow struct {
+	client.Task
+	Schedule string
+	NextText string // instead of a time
+	Strip    []client.PastRun
+	StripAlt string
+}
+
+// listOptions returns the options of the list, as the page's parameters ask for it.
+func listOptions(r *Request) (client.TaskListOptions, error) {
+	o := client.TaskListOptions{
+		Namespace: r.Query.Get("ns"), Sort: cmp.Or(r.Query.Get("sort"), client.SortName), Limit: tasksPerPage, Recent: recentRuns,
+	}
+
+	// As in the CLI: words with a colon or a tilde are a query, and others names and globs.
+	words := strings.Fields(r.Query.Get("q"))
+	if slices.ContainsFunc(words, func(w string) bool { return strings.ContainsAny(w, ":~") }) {
+		o.Query = strings.Join(words, " ")
+	} else {
+		o.Names = words
+	}
+
+	if !slices.Contains(taskOrders, o.Sort) {
+		return o, task.Invalid(task.CodeBadValue, "sort", "%s: use %s", task.Quote(o.Sort), strings.Join(taskOrders, ", "))
+	}
+
+	return o, nil
+}
+
+func loadTasks(ctx context.Context, r *Request) (any, error) {
+	p := tasksPage{Query: r.Query.Get("q"), Namespace: r.Query.Get("ns"), Order: cmp.Or(r.Query.Get("sort"), client.SortName), Spaces: r.Namespaces(), First: r.Query.Get(pageParam) == ""}
+	o, err := listOptions(r)
+	if err != nil {
+		return nil, err
+	}
+
+	list, err := r.API.Tasks.Page(ctx, o, r.Query.Get(pageParam))
+	if err != nil {
+		return nil, err
+	}
+
+	p.Next = list.Next
+	for _, t := range list.Items {
+		p.Tasks = append(p.Tasks, rowOf(t))
+	}
+
+	p.Count, p.Note = countTasks(ctx, r, o, list, p.First), missingText(list.ListInfo)
+
+	return p, nil
+}
+
+// countTasks returns how many tasks match. A list by name is read from etcd, which does not count, so the owners of the
+// shards are asked. If they do not answer, the count is not known.
+func countTasks(ctx context.Context, r *Request, o client.TaskListOptions, list client.QueryList[client.Task], first bool) string {
+	count := list.Count
+	if count == nil && first && list.Next == "" {
+		n := len(list.Items)
+		count = &n
+	}
+
+	if count == nil {
+		o.Sort, o.Limit, o.Recent, o.Brief = client.SortNext, 1, 0, true
+		if answer, err := r.API.Tasks.Page(ctx, o, ""); err == nil && len(answer.Missing) == 0 {
+			count = answer.Count
+		}
+	}
+
+	if count == nil {
+		return ""
+	}
+
+	return plural(*count, "task")
+}
+
+// plural returns a number with its noun.
+func plural(n int, noun string) string {
+	if n == 1 {
+		return "1 " + noun
+	}
+	return grouped(n) + " " + noun + "s"
+}
+
+// missingText says what is missing in a list that the owners of shards have answered.
+func missingText(info client.ListInfo) string {
+	var parts []string
+	if n := len(info.Missing); n > 0 {
+		names := make([]string, min(n, 10))
+		for i := range names {
+			names[i] = strconv.Itoa(info.Missing[i])
+		}
+		text := strings.Join(names, ", ")
+		if n > len(names) {
+			text += fmt.Sprintf(" and %d more", n-len(names))
+		}
+		parts = append(parts, fmt.Sprintf("only %d of %d shards have answered; the tasks of these are missing: %s", info.Shards-n, info.Shards, text))
+	}
+
+	if age := time.Duration(info.AgeMS) * time.Millisecond; age > 10*time.Second {
+		parts = append(parts, "the list is from "+task.Duration(age.Truncate(10*time.Second)).Approximate()+" ago")
+	}
+
+	if info.Collecting != nil {
+		parts = append(parts, fmt.Sprintf("new owners have read %d%% of the histories", *info.Collecting))
+	}
+
+	return strings.Join(parts, "; ")
+}
+
+// rowOf returns a task as the list shows it.
+func rowOf(t client.Task) taskRow {
+	row := taskRow{Task: t, Schedule: strings.Join(t.Task.Schedule, ", "), Strip: slices.Clone(t.Recent)}
+	slices.Reverse(row.Strip)
+
+	switch {
+	case t.Paused:
+		row.NextText = pauseText(t)
+	case t.Next.IsZero() && len(t.Task.Schedule) == 1 && t.Task.Schedule[0] == "@manual":
+		row.NextText = "when triggered"
+	case t.NoNext != "":
+		row.NextText = "no more ticks"
+	case t.Next.IsZero():
+		row.NextText = string(noValue)
+	}
+
+	words := make([]string, len(row.Strip))
+	for i, r := range row.Strip {
+		words[i] = plainState(string(r.State))
+	}
+	row.StripAlt = strings.Join(words, ", ")
+
+	return row
+}
+
+// pauseText describes a pause briefly.
+func pauseText(t client.Task) string {
+	text := "paused"
+	if p := t.Pause; p != nil {
+		if p.By == task.PausedByFailures {
+			text += " after failures"
+		} else if p.By != "" {
+			text += " by " + task.ActorName(p.By)
+		}
+	}
+	return text
+}
+
+// tasksCommand returns the command line of the list.
+func tasksCommand(v *View) []string {
+	words := []string{"carillon", "task", "list"}
+	if ns := v.Query.Get("ns"); ns != "" {
+		words = append(words, "-n", ns)
+	} else {
+		words = append(words, "-A")
+	}
+	words = append(words, strings.Fields(v.Query.Get("q"))...)
+	if sort := v.Query.Get("sort"); sort != "" && sort != client.SortName {
+		words = append(words, "--sort", sort)
+	}
+
+	return words
+}
+
+// plainState returns the words of a state.
+func plainState(s string) string { return strings.ReplaceAll(s, "_", " ") }

@@ -1,0 +1,315 @@
+package ui
+
+import (
+	"bytes"
+	"compress/gzip"
+	"errors"
+	"fmt"
+	"html/template"
+	"net/http"
+	"net/url"
+	"path"
+	"runtime/debug"
+	"strings"
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/internal/authority"
+)
+
+// Config contains what the pages of a node need.
+type Config struct {
+	// API is the handler of the node's API. It also answers all requests that are not for a page.
+	API http.Handler
+	// Access has the node's copy of the access records. Pages ask it who a session belongs to and which buttons to offer;
+	// it allows nothing.
+	Access Access
+	// Cluster is the id of the cluster, Node the name of the node, and Version that of Carillon.
+	Cluster, Node, Version string
+	// Origin is https://HOST[:PORT] of a proxy in front of the node that ends TLS, or "".
+	Origin string
+	// Providers, if set, returns the ways to sign in beside a token.
+	Providers func() []Provider
+	// Now is the node's wall clock; nil means time.Now.
+	Now func() time.Time
+	// Ends, if set, is closed when the node stops serving requests. Streams end then.
+	Ends <-chan struct{}
+	// Logger may be nil.
+	Logger *zap.Logger
+}
+
+// Access is the node's copy of the access records.
+type Access interface {
+	View() *authority.View
+}
+
+// home is the path of the start page, and the prefix of all others.
+const home = "/ui"
+
+// Server serves the pages of a node, and passes all other requests to its API.
+type Server struct {
+	Config
+	log       *zap.Logger
+	list      []Screen
+	static    *staticFiles
+	templates *templates
+	mux       *http.ServeMux
+	lookup    *http.ServeMux // finds the screen of a path, for streams
+	guarded   http.Handler   // mux, behind the check of the origin
+	hub       *hub
+	counts    countsCache
+}
+
+// New returns the pages of a node. It reads no files but embedded ones, and starts no goroutines.
+func New(cfg Config) (*Server, error) {
+	return newServer(cfg, screens())
+}
+
+func newServer(cfg Config, list []Screen) (*Server, error) {
+	if cfg.API == nil || cfg.Access == nil || cfg.Cluster == "" || cfg.Node == "" {
+		return nil, errors.New("ui: API, Access, Cluster and Node are required")
+	}
+
+	if cfg.Now == nil {
+		cfg.Now = time.Now
+	}
+	if cfg.Logger == nil {
+		cfg.Logger = zap.NewNop()
+	}
+
+	s := &Server{Config: cfg, log: cfg.Logger.Named("ui"), list: list, mux: http.NewServeMux(), lookup: http.NewServeMux()}
+	s.hub = newHub(s)
+
+	var err error
+	if s.static, err = newStaticFiles(embedded); err != nil {
+		return nil, fmt.Errorf("ui: %w", err)
+	}
+	if s.templates, err = parseTemplates(embedded, s.static, list); err != nil {
+		return nil, fmt.Errorf("ui: %w", err)
+	}
+
+	origins := http.NewCrossOriginProtection()
+	if cfg.Origin != "" {
+		if err := origins.AddTrustedOrigin(cfg.Origin); err != nil {
+			return nil, fmt.Errorf("ui: origin: %w", err)
+		}
+	}
+	origins.SetDenyHandler(http.HandlerFunc(s.refuseOrigin))
+
+	s.routes()
+	s.guarded = origins.Handler(s.mux)
+
+	return s, nil
+}
+
+// routes adds all pages to the muxes.
+func (s *Server) routes() {
+	s.mux.HandleFunc("GET /ui/static/{file}", s.static.serve)
+	s.mux.HandleFunc("GET /ui/login", s.serveLogin)
+	s.mux.HandleFunc("POST /ui/login", s.login)
+	s.mux.HandleFunc("POST /ui/logout", s.logout)
+	s.mux.HandleFunc("POST /ui/theme", s.setTheme)
+	s.mux.HandleFunc("GET /ui/live", s.serveLive)
+	s.mux.HandleFunc("GET /{$}", s.redirectHome)
+	s.mux.HandleFunc("/ui/", s.noPage)
+
+	hasHome := false
+	for i := range s.list {
+		screen := &s.list[i]
+		hasHome = hasHome || screen.Pattern == home
+		s.mux.HandleFunc("GET "+screen.Pattern, func(w http.ResponseWriter, r *http.Request) { s.servePage(w, r, screen) })
+		s.lookup.HandleFunc("GET "+screen.Pattern, func(_ http.ResponseWriter, r *http.Request) { noteScreen(r, screen) })
+
+		for _, a := range screen.Actions {
+			s.mux.HandleFunc("POST "+a.Pattern, func(w http.ResponseWriter, r *http.Request) { s.serveAction(w, r, a) })
+		}
+	}
+
+	if !hasHome {
+		s.mux.HandleFunc("GET /ui", s.redirectToFirst)
+	}
+}
+
+// ServeHTTP serves pages, and passes all other requests to the API.
+func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	p := r.URL.Path
+	page := p == home || strings.HasPrefix(p, home+"/") || p == "/" && acceptsHTML(r)
+	if !page || path.Clean(p) != p {
+		s.API.ServeHTTP(w, r)
+		return
+	}
+
+	setSecurityHeaders(w.Header())
+	defer func() {
+		if p := recover(); p != nil {
+			s.answerPanic(w, r, p)
+		}
+	}()
+
+	r.Body = http.MaxBytesReader(w, r.Body, maxForm)
+	s.guarded.ServeHTTP(w, r)
+}
+
+// maxForm is the maximum number of bytes that a form may post. A task has at most a MiB.
+const maxForm = 4 << 20
+
+// acceptsHTML reports whether a browser asks.
+func acceptsHTML(r *http.Request) bool {
+	return (r.Method == http.MethodGet || r.Method == http.MethodHead) && strings.Contains(r.Header.Get("Accept"), "text/html")
+}
+
+// contentSecurityPolicy lets pages use only what comes from this node, and no inline script or style.
+const contentSecurityPolicy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
+
+func setSecurityHeaders(h http.Header) {
+	h.Set("Content-Security-Policy", contentSecurityPolicy)
+	h.Set("Cross-Origin-Opener-Policy", "same-origin")
+	h.Set("Cross-Origin-Resource-Policy", "same-origin")
+	h.Set("Referrer-Policy", "no-referrer")
+	h.Set("X-Content-Type-Options", "nosniff")
+	h.Set("X-Frame-Options", "DENY")
+	h.Set("Cache-Control", "no-store")
+}
+
+// redirectHome sends a browser that has opened the address of the node to its pages.
+func (s *Server) redirectHome(w http.ResponseWriter, r *http.Request) {
+	http.Redirect(w, r, home, http.StatusSeeOther)
+}
+
+// redirectToFirst sends a browser to the first screen.
+func (s *Server) redirectToFirst(w http.ResponseWriter, r *http.Request) {
+	http.Redirect(w, r, s.list[0].Pattern, http.StatusSeeOther)
+}
+
+// refuseOrigin answers a form that another site has sent.
+func (s *Server) refuseOrigin(w http.ResponseWriter, r *http.Request) {
+	s.showProblem(w, r, &Problem{
+		Status: http.StatusForbidden, Code: client.CodeForbidden, Message: "this request comes from another site",
+		Hint: "if a proxy is in front of this node, set ui.origin to the address that browsers use",
+	})
+}
+
+// noPage answers a path that is no page.
+func (s *Server) noPage(w http.ResponseWriter, r *http.Request) {
+	if _, ok := s.sessionOf(r); !ok {
+		s.toLogin(w, r)
+		return
+	}
+
+	s.showProblem(w, r, &Problem{Status: http.StatusNotFound, Code: client.CodeNoRoute, Message: "there is no such page"})
+}
+
+// answerPanic handles a panic of a handler.
+func (s *Server) answerPanic(w http.ResponseWriter, r *http.Request, p any) {
+	if p == http.ErrAbortHandler {
+		panic(p)
+	}
+
+	s.log.Error("panic while serving a page", zap.String("method", r.Method), zap.String("path", r.URL.Path), zap.Any("panic", p), zap.ByteString("stack", debug.Stack()))
+	s.showProblem(w, r, &Problem{Status: http.StatusInternalServerError, Code: client.CodeInternal, Message: "internal error; see the node's log"})
+}
+
+// problemPage is what a page without a screen shows.
+type problemPage struct {
+	Page
+	Problem *Problem
+}
+
+// showProblem answers with a page that says what is wrong.
+func (s *Server) showProblem(w http.ResponseWriter, r *http.Request, p *Problem) {
+	s.render(w, r, p.status(), s.templates.problem, problemPage{s.page(r, p.Heading()), p})
+}
+
+// page returns the frame of a page.
+func (s *Server) page(r *http.Request, title string) Page {
+	return Page{
+		Title: title, Cluster: s.Cluster, Node: s.Node, Version: s.Version, Theme: themeOf(r), Clear: !s.encrypted(r) && !isLoopback(r.Host),
+	}
+}
+
+// zippers are writers that compress pages. Each holds most of a megabyte.
+var zippers = sync.Pool{New: func() any {
+	z, _ := gzip.NewWriterLevel(nil, gzip.BestSpeed) // the level is valid
+	return z
+}}
+
+// render answers with a page. Nothing is sent if the template fails.
+func (s *Server) render(w http.ResponseWriter, r *http.Request, status int, t *template.Template, data any) {
+	var b bytes.Buffer
+	if err := t.ExecuteTemplate(&b, "layout.html", data); err != nil {
+		s.log.Error("a page cannot be rendered", zap.String("path", r.URL.Path), zap.Error(err))
+		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+		w.WriteHeader(http.StatusInternalServerError)
+		fmt.Fprintln(w, "This page cannot be shown; see the node's log.")
+		return
+	}
+
+	h := w.Header()
+	h.Set("Content-Type", "text/html; charset=utf-8")
+	h.Set("Vary", "Accept-Encoding, Cookie")
+
+	if !acceptsGzip(r) {
+		w.WriteHeader(status)
+		_, _ = w.Write(b.Bytes()) // an error means that the browser has gone
+		return
+	}
+
+	h.Set("Content-Encoding", "gzip")
+	w.WriteHeader(status)
+	z, _ := zippers.Get().(*gzip.Writer)
+	defer zippers.Put(z)
+	z.Reset(w)
+	_, _ = z.Write(b.Bytes())
+	_ = z.Close()
+}
+
+// themeCookie has the theme that a viewer has chosen.
+const themeCookie = "carillon-theme"
+
+// themeOf returns the theme of a page: light, dark, or "" for that of the system.
+func themeOf(r *http.Request) string {
+	if c, err := r.Cookie(themeCookie); err == nil && (c.Value == "light" || c.Value == "dark") {
+		return c.Value
+	}
+	return ""
+}
+
+// setTheme chooses a theme, and returns to the page.
+func (s *Server) setTheme(w http.ResponseWriter, r *http.Request) {
+	c := &http.Cookie{Name: themeCookie, Value: r.PostFormValue("theme"), Path: home, MaxAge: 365 * 24 * 3600, SameSite: http.SameSiteLaxMode, HttpOnly: true}
+	if c.Value != "light" && c.Value != "dark" {
+		c.Value, c.MaxAge = "", -1
+	}
+
+	http.SetCookie(w, c)
+	http.Redirect(w, r, localTarget(r.PostFormValue("at")), http.StatusSeeOther)
+}
+
+// The message of an action travels to the next page in a cookie, because the URL of a page is its state, and a link must
+// not be able to show a message.
+const messageCookie = "carillon-message"
+
+func setMessage(w http.ResponseWriter, text string) {
+	if text != "" {
+		http.SetCookie(w, &http.Cookie{Name: messageCookie, Value: url.QueryEscape(text), Path: home, MaxAge: 60, SameSite: http.SameSiteStrictMode, HttpOnly: true})
+	}
+}
+
+// takeMessage returns the message for a page, once.
+func takeMessage(w http.ResponseWriter, r *http.Request) string {
+	c, err := r.Cookie(messageCookie)
+	if err != nil {
+		return ""
+	}
+	http.SetCookie(w, &http.Cookie{Name: messageCookie, Path: home, MaxAge: -1, SameSite: http.SameSiteStrictMode, HttpOnly: true})
+
+	text, err := url.QueryUnescape(c.Value)
+	if err != nil {
+		return ""
+	}
+
+	return text
+}

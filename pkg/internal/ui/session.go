@@ -1,0 +1,139 @@
+package ui
+
+import (
+	"net"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/carillonhq/carillon/pkg/internal/access"
+	"github.com/carillonhq/carillon/pkg/internal/authority"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// maxSession is how long a browser keeps the cookie of a session at most.
+const maxSession = 8 * time.Hour
+
+// session is what a request shows of its viewer: the secret in its cookie, and whose it is.
+type session struct {
+	secret string
+	caller access.Caller
+	token  task.Token
+}
+
+// securePrefix is the prefix of cookies that browsers accept only from the host itself and with the attribute Secure.
+const securePrefix = "__Host-"
+
+// cookieNames returns the names under which the session of a request may be. The first one is that of new cookies. Over
+// TLS there is only the secure name, so that nobody on the network can plant a session.
+func (s *Server) cookieNames(r *http.Request) []string {
+	plain := "carillon-" + s.Cluster
+	switch {
+	case s.encrypted(r):
+		return []string{securePrefix + plain}
+	case isLoopback(r.Host):
+		return []string{securePrefix + plain, plain}
+	}
+
+	return []string{plain}
+}
+
+// encrypted reports whether the browser's connection is encrypted: to this node, or to the proxy of the setting ui.origin.
+func (s *Server) encrypted(r *http.Request) bool {
+	if r.TLS != nil {
+		return true
+	}
+
+	u, err := url.Parse(s.Origin)
+
+	return err == nil && u.Scheme == "https" && strings.EqualFold(u.Host, r.Host)
+}
+
+// isLoopback reports whether a host as browsers name it is this machine. Browsers treat it like an encrypted connection.
+func isLoopback(host string) bool {
+	if h, _, err := net.SplitHostPort(host); err == nil {
+		host = h
+	}
+	host = strings.Trim(host, "[]")
+
+	ip := net.ParseIP(host)
+
+	return strings.EqualFold(host, "localhost") || ip != nil && ip.IsLoopback()
+}
+
+// sessionOf returns the session of a request. It reports false if there is none, or none that this node accepts; the API
+// may still refuse it.
+func (s *Server) sessionOf(r *http.Request) (session, bool) {
+	for _, name := range s.cookieNames(r) {
+		for _, c := range r.CookiesNamed(name) {
+			if found, ok := s.sessionWith(c.Value); ok {
+				return found, true
+			}
+		}
+	}
+
+	return session{}, false
+}
+
+// sessionWith returns the session with a secret.
+func (s *Server) sessionWith(secret string) (session, bool) {
+	id, hash, ok := authority.ParseSecret(secret)
+	if !ok {
+		return session{}, false
+	}
+
+	view := s.Access.View()
+	token, ok := view.Verify(id, hash)
+	caller := access.Caller{Subject: token.Subject, Token: id}
+	if !ok || s.rightsOf(view, caller) == (access.Digest{}) {
+		return session{}, false
+	}
+
+	return session{secret: secret, caller: caller, token: token}, true
+}
+
+// rightsOf returns the digest of what a caller may do now; zero if its credential is no longer accepted.
+func (s *Server) rightsOf(v *authority.View, c access.Caller) access.Digest {
+	return v.Digest(c, s.Now())
+}
+
+// setCookie gives the browser a session. plain asks for a cookie without Secure on loopback, for browsers that take no
+// secure cookie there.
+func (s *Server) setCookie(w http.ResponseWriter, r *http.Request, secret string, plain bool) {
+	names := s.cookieNames(r)
+	name := names[0]
+	if plain {
+		name = names[len(names)-1]
+	}
+
+	http.SetCookie(w, &http.Cookie{
+		Name: name, Value: secret, Path: "/", MaxAge: int(maxSession / time.Second),
+		HttpOnly: true, Secure: strings.HasPrefix(name, securePrefix), SameSite: http.SameSiteLaxMode,
+	})
+}
+
+// clearCookies ends the session of a browser on its side.
+func (s *Server) clearCookies(w http.ResponseWriter, r *http.Request) {
+	for _, name := range s.cookieNames(r) {
+		http.SetCookie(w, &http.Cookie{
+			Name: name, Path: "/", MaxAge: -1, HttpOnly: true, Secure: strings.HasPrefix(name, securePrefix), SameSite: http.SameSiteLaxMode,
+		})
+	}
+}
+
+// localTarget returns a path and query below /ui that a request names, to go back to. Anything else becomes the start
+// page, so that a link cannot lead to another site through the login page.
+func localTarget(target string) string {
+	u, err := url.Parse(target)
+	if err != nil || u.Scheme != "" || u.Host != "" || u.Opaque != "" || u.User != nil {
+		return home
+	}
+	if u.Path != home && !strings.HasPrefix(u.Path, home+"/") || strings.Contains(target, "\\") {
+		return home
+	}
+
+	u.Fragment = ""
+
+	return u.RequestURI()
+}

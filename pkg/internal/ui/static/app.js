@@ -1,0 +1,384 @@
+// The script of Carillon's pages. They work without it: it keeps pages current, shows how long ago things were, and handles
+// keys. It writes no HTML.
+(() => {
+  "use strict";
+
+  const $ = (id) => document.getElementById(id);
+  const now = () => performance.now();
+
+  const SILENCE = 40_000; // a stream that says nothing for so long is dead
+  const OLD = 20_000; // from this age on, a page says how old it is
+
+  // ---- Times -------------------------------------------------------------------------------------------------------
+
+  const approximate = (ms) => {
+    const s = Math.floor(ms / 1000);
+    if (s < 60) return s + "s";
+    const m = Math.floor(s / 60);
+    if (m < 60) return m + "m";
+    const h = Math.floor(m / 60);
+    if (h < 24) return h + "h" + (m % 60 ? (m % 60) + "m" : "");
+    const d = Math.floor(h / 24);
+    return d < 10 && h % 24 ? d + "d" + (h % 24) + "h" : d + "d";
+  };
+
+  const relative = (el, at) => {
+    const ms = at - Date.now();
+    if ("ago" in el.dataset) return -ms < 1000 ? "now" : approximate(-ms) + " ago";
+    return ms < 1000 ? (ms > -60_000 ? "now" : approximate(-ms) + " ago") : "in " + approximate(ms);
+  };
+
+  const ageTimes = () => {
+    for (const el of document.querySelectorAll("time[data-ago], time[data-left]")) {
+      const at = Date.parse(el.dateTime);
+      if (Number.isNaN(at)) continue;
+      const text = relative(el, at);
+      if (el.textContent !== text) el.textContent = text;
+    }
+  };
+
+  // ---- The notice --------------------------------------------------------------------------------------------------
+
+  const notice = (kind, text, link) => {
+    const el = $("notice");
+    if (!el) return;
+    el.hidden = !text;
+    el.className = "banner " + kind;
+    el.replaceChildren(...(text ? [text] : []));
+    if (link) {
+      const a = document.createElement("a");
+      a.href = link.href;
+      a.textContent = link.text;
+      el.append(" ", a);
+    }
+  };
+
+  const setAway = (away) => document.documentElement.toggleAttribute("data-away", away);
+
+  document.addEventListener("submit", (e) => {
+    const form = e.target;
+    if (!document.documentElement.hasAttribute("data-away") || form.getAttribute("method") !== "post" || form.matches(".theme, [action='/ui/logout']")) return;
+    e.preventDefault();
+    notice("warn", "Nothing can be changed while the cluster does not answer. What you have entered stays.");
+  });
+
+  // ---- The stream --------------------------------------------------------------------------------------------------
+
+  const live = $("live");
+  const stream = {
+    heard: now(), // when the stream last said anything
+    current: now(), // the time of what the page shows
+    connecting: false,
+    failures: 0, // connections in a row that brought nothing
+    brought: false, // this connection has brought something
+    paused: sessionStorage.getItem("carillon-paused") === "1",
+    over: false, // the session has ended, or nothing useful comes
+    busy: false,
+    retry: 0,
+  };
+
+  const connect = () => {
+    clearTimeout(stream.retry);
+    if (!live || stream.paused || stream.over || stream.connecting || document.hidden || live._htmx?.sse) return;
+    stream.connecting = true;
+    stream.heard = now();
+    htmx.trigger(live, "live:connect");
+  };
+
+  const connectLater = () => {
+    clearTimeout(stream.retry);
+    if (stream.over || stream.paused) return;
+    const wait = Math.min(1000 * 2 ** stream.failures, 30_000) * (0.75 + Math.random() / 2);
+    stream.retry = setTimeout(connect, wait);
+  };
+
+  const closeStream = () => live?._htmx?.sse?.reader?.cancel();
+
+  const sessionOver = () => {
+    stream.over = true;
+    setAway(true);
+    notice("warn", "Your session has ended, so this page is no longer kept current.", {
+      href: "/ui/login?next=" + encodeURIComponent(location.pathname + location.search),
+      text: "Sign in again",
+    });
+  };
+
+  const setupStream = () => {
+    if (!live) return;
+
+    live.addEventListener("htmx:sse:before:connection", (e) => {
+      stream.brought = false;
+      if (stream.paused || stream.over) e.preventDefault();
+    });
+    live.addEventListener("htmx:sse:after:connection", () => {
+      stream.connecting = false;
+      stream.heard = now();
+    });
+    live.addEventListener("htmx:sse:before:message", (e) => {
+      stream.heard = now();
+      stream.brought = true;
+      stream.failures = 0;
+      if (!e.detail.message.event) stream.current = now();
+    });
+    live.addEventListener("htmx:sse:error", (e) => {
+      if (e.detail.status === 401 || e.detail.status === 403) sessionOver();
+    });
+    live.addEventListener("htmx:sse:close", (e) => {
+      stream.connecting = false;
+      if (e.detail.reason !== "message" && e.detail.reason !== "removed") connectLater();
+    });
+    // The first answer was no stream, or did not come.
+    live.addEventListener("htmx:finally:request", () => {
+      stream.connecting = false;
+      if (live._htmx?.sse) return;
+      stream.failures++;
+      connectLater();
+    });
+    // A proxy may answer something else again and again.
+    live.addEventListener("htmx:sse:after:connection", () => {
+      const before = stream.failures;
+      setTimeout(() => {
+        if (!stream.brought && stream.failures === before && ++stream.failures >= 4) {
+          stream.over = true;
+          closeStream();
+          notice("warn", "This page cannot be kept current: something between the browser and the node does not pass updates on.", { href: location.href, text: "Reload" });
+        }
+      }, 3000);
+    });
+
+    live.addEventListener("age", (e) => {
+      const ms = parseInt(e.detail.data, 10);
+      if (!Number.isNaN(ms)) stream.current = now() - ms;
+      showAge();
+    });
+    live.addEventListener("fault", (e) => {
+      const fault = JSON.parse(e.detail.data);
+      setAway(true);
+      notice("warn", fault.away ? "The cluster does not answer: " + fault.message + ". You see the last known state; nothing can be changed." : fault.message, { href: location.href, text: "Reload" });
+    });
+    live.addEventListener("back", () => {
+      setAway(false);
+      notice("", "");
+    });
+    live.addEventListener("busy", () => { stream.busy = true; });
+    live.addEventListener("login", sessionOver);
+
+    document.addEventListener("visibilitychange", connect);
+    window.addEventListener("pageshow", connect);
+
+    setInterval(() => {
+      if (now() - stream.heard > SILENCE && !document.hidden) {
+        stream.heard = now();
+        closeStream(); // and htmx connects again
+      }
+      if (!live._htmx?.sse && !stream.connecting && now() - stream.heard > 35_000) connect();
+    }, 5000);
+
+    connect();
+  };
+
+  const showAge = () => {
+    const el = $("age");
+    if (!el) return;
+    const age = now() - stream.current;
+    const state = stream.paused ? "paused" : age >= OLD ? "old" : "live";
+    const text = stream.paused ? "paused, " + approximate(age) + " old" : age >= OLD ? approximate(age) + " old" : stream.busy ? "every 5 seconds" : "live";
+    if (el.dataset.state !== state) el.dataset.state = state;
+    if (el.textContent !== text) el.textContent = text;
+  };
+
+  const setPaused = (paused) => {
+    stream.paused = paused;
+    sessionStorage.setItem("carillon-paused", paused ? "1" : "0");
+    showPause();
+    if (paused) closeStream();
+    else connect();
+  };
+
+  const showPause = () => {
+    const button = $("pause");
+    if (!button) return;
+    button.hidden = false;
+    button.setAttribute("aria-pressed", String(stream.paused));
+    button.textContent = stream.paused ? "Resume updates" : "Pause updates";
+    showAge();
+  };
+
+  // ---- Rows that keep their order ----------------------------------------------------------------------------------
+
+  // A part with data-hold changes the order of its rows only on request. Rows that stay are updated.
+  const held = new Map(); // by the id of the part: the newest content
+
+  const rowIds = (root) => [...root.querySelectorAll("tr[id]")].map((row) => row.id);
+
+  const holdRows = (task) => {
+    const target = task.target;
+    if (!(target instanceof Element) || !target.hasAttribute("data-hold") || task.swapSpec?.style !== "innerMorph") return false;
+
+    const before = rowIds(target);
+    const after = rowIds(task.fragment);
+    if (!before.length || (before.length === after.length && before.every((id, i) => id === after[i]))) {
+      held.delete(target.id);
+      showHeld(target, 0);
+      return false;
+    }
+
+    held.set(target.id, task.fragment.cloneNode(true));
+    for (const row of task.fragment.querySelectorAll("tr[id]")) {
+      const old = document.getElementById(row.id);
+      if (old && !old.isEqualNode(row)) replaceCells(old, row);
+    }
+    const known = new Set(before);
+    showHeld(target, after.filter((id) => !known.has(id)).length, before.filter((id) => !after.includes(id)).length);
+    return true;
+  };
+
+  // A row that is held is updated cell by cell, so that the focus stays.
+  const replaceCells = (old, row) => {
+    const cells = [...row.children];
+    [...old.children].forEach((cell, i) => {
+      if (cells[i] && !cell.isEqualNode(cells[i]) && !cell.contains(document.activeElement)) cell.replaceChildren(...cells[i].cloneNode(true).childNodes);
+    });
+  };
+
+  const showHeld = (target, added, gone) => {
+    const id = "held-" + target.id;
+    let button = $(id);
+    if (!held.has(target.id)) {
+      button?.remove();
+      return;
+    }
+    if (!button) {
+      button = document.createElement("button");
+      button.id = id;
+      button.type = "button";
+      button.className = "held";
+      button.addEventListener("click", () => {
+        const content = held.get(target.id);
+        held.delete(target.id);
+        button.remove();
+        if (content) {
+          target.replaceChildren(...content.childNodes);
+          htmx.process(target);
+          ageTimes();
+        }
+      });
+      (target.closest(".table") ?? target).before(button);
+    }
+    const words = [added ? added + " new" : "", gone ? gone + " gone" : "", !added && !gone ? "The order has changed" : ""].filter(Boolean).join(", ");
+    button.textContent = words + " · show";
+  };
+
+  document.addEventListener("htmx:before:swap", (e) => {
+    const tasks = e.detail.tasks;
+    for (let i = tasks.length - 1; i >= 0; i--) {
+      if (holdRows(tasks[i])) tasks.splice(i, 1);
+    }
+  });
+  document.addEventListener("htmx:after:swap", ageTimes);
+
+  // ---- Keys --------------------------------------------------------------------------------------------------------
+
+  const keysOn = () => localStorage.getItem("carillon-keys") !== "0";
+  let prefix = 0; // when g was pressed
+
+  const rows = () => [...document.querySelectorAll("main tbody tr")].filter((row) => row.querySelector("a[href]"));
+
+  const moveRow = (step) => {
+    const list = rows();
+    if (!list.length) return;
+    const at = list.findIndex((row) => row.contains(document.activeElement));
+    const next = list[Math.min(Math.max(at + step, 0), list.length - 1)];
+    next.querySelector("a[href]").focus();
+  };
+
+  const search = () => {
+    const field = document.querySelector("main input[type=search]");
+    field?.focus();
+    field?.select();
+    return !!field;
+  };
+
+  document.addEventListener("keydown", (e) => {
+    if (e.ctrlKey || e.metaKey || e.altKey || e.defaultPrevented) return;
+    if (e.key === "Escape") {
+      for (const menu of document.querySelectorAll("details.menu[open]")) {
+        menu.open = false;
+        menu.querySelector("summary").focus();
+      }
+      return;
+    }
+    const at = e.target;
+    if (!keysOn() || at.isContentEditable || /^(INPUT|TEXTAREA|SELECT)$/.test(at.tagName) || $("keys")?.open) return;
+
+    if (prefix && now() - prefix < 1500) {
+      prefix = 0;
+      const link = document.querySelector("nav a[data-go='" + CSS.escape(e.key) + "']");
+      if (link) {
+        e.preventDefault();
+        link.click();
+      }
+      return;
+    }
+    const handlers = {
+      g: () => { prefix = now(); },
+      j: () => moveRow(1),
+      k: () => moveRow(-1),
+      "/": search,
+      p: () => live && setPaused(!stream.paused),
+      "?": () => $("keys")?.showModal(),
+    };
+    if (Object.hasOwn(handlers, e.key)) {
+      e.preventDefault();
+      handlers[e.key]();
+    }
+  });
+
+  // ---- The page ----------------------------------------------------------------------------------------------------
+
+  document.addEventListener("click", (e) => {
+    const copy = e.target.closest("[data-copy]");
+    if (copy) {
+      navigator.clipboard?.writeText($(copy.dataset.copy).textContent).then(() => {
+        copy.textContent = "Copied";
+        setTimeout(() => { copy.textContent = "Copy"; }, 2000);
+      });
+    }
+    if (e.target.closest("[data-keys]")) $("keys")?.showModal();
+    for (const menu of document.querySelectorAll("details.menu[open]")) {
+      if (!menu.contains(e.target)) menu.open = false;
+    }
+  });
+
+  const setup = () => {
+    for (const el of document.querySelectorAll("[data-keys]")) el.hidden = false;
+    if (navigator.clipboard) for (const el of document.querySelectorAll("[data-copy]")) el.hidden = false;
+
+    const zones = $("zones");
+    const own = Intl.DateTimeFormat().resolvedOptions().timeZone;
+    if (zones && own && own !== "UTC") {
+      const option = document.createElement("option");
+      option.value = own;
+      option.label = "this browser";
+      zones.append(option);
+    }
+
+    const box = $("keys-on");
+    if (box) {
+      box.checked = keysOn();
+      box.addEventListener("change", () => localStorage.setItem("carillon-keys", box.checked ? "1" : "0"));
+    }
+
+    $("pause")?.addEventListener("click", () => setPaused(!stream.paused));
+    showPause();
+    ageTimes();
+    setInterval(() => {
+      ageTimes();
+      showAge();
+    }, 1000);
+    // htmx initializes itself after this script.
+    setTimeout(setupStream);
+  };
+
+  setup();
+})();

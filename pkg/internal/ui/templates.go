@@ -1,0 +1,206 @@
+package ui
+
+import (
+	"encoding/json"
+	"fmt"
+	"html/template"
+	"io/fs"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// templates are the parsed templates.
+type templates struct {
+	login   *template.Template
+	problem *template.Template
+	screens map[string]*template.Template // by the name of the screen
+}
+
+// frameFiles are the files that all pages share.
+var frameFiles = []string{"templates/layout.html", "templates/parts.html"}
+
+// parseTemplates parses all templates.
+func parseTemplates(fsys fs.FS, static *staticFiles, list []Screen) (*templates, error) {
+	frame, err := template.New("layout.html").Funcs(functions(static)).ParseFS(fsys, frameFiles...)
+	if err != nil {
+		return nil, err
+	}
+
+	parse := func(name string) (*template.Template, error) {
+		t, err := frame.Clone()
+		if err != nil {
+			return nil, err
+		}
+		return t.ParseFS(fsys, "templates/"+name+".html")
+	}
+
+	t := &templates{screens: map[string]*template.Template{}}
+	if t.login, err = parse("login"); err != nil {
+		return nil, err
+	}
+	if t.problem, err = parse("problem"); err != nil {
+		return nil, err
+	}
+
+	for _, s := range list {
+		if t.screens[s.Name], err = parse(s.Name); err != nil {
+			return nil, err
+		}
+		for _, p := range s.Parts {
+			if t.screens[s.Name].Lookup(p.Name) == nil {
+				return nil, fmt.Errorf("screen %s: its template does not define the part %q", s.Name, p.Name)
+			}
+		}
+	}
+
+	return t, nil
+}
+
+// functions are the functions of templates that do not depend on the page. Those that do are methods of View.
+func functions(static *staticFiles) template.FuncMap {
+	return template.FuncMap{
+		"static":   static.path,
+		"vals":     vals,
+		"state":    stateBadge,
+		"bytes":    bytesText,
+		"duration": durationText,
+		"count":    grouped,
+		"sign":     stateSign,
+		"took":     tookText,
+		"meter":    meter,
+		"list":     func(items ...string) []string { return items },
+	}
+}
+
+// vals returns names and values as the JSON that htmx expects in hx-vals.
+func vals(pairs ...any) (string, error) {
+	if len(pairs)%2 != 0 {
+		return "", fmt.Errorf("vals: a name has no value")
+	}
+
+	all := map[string]string{}
+	for i := 0; i < len(pairs); i += 2 {
+		all[fmt.Sprint(pairs[i])] = fmt.Sprint(pairs[i+1])
+	}
+	b, err := json.Marshal(all)
+
+	return string(b), err
+}
+
+// badge is how a state looks: a symbol and a color, which only repeats the word.
+type badge struct{ symbol, class string }
+
+// badges are the looks of states of runs, tasks and nodes.
+var badges = map[string]badge{
+	string(task.Queued):     {"…", "busy"},
+	string(task.Dispatched): {"▸", "busy"},
+	string(task.Running):    {"▶", "busy"},
+	string(task.Paused):     {"‖", "warn"},
+	string(task.Succeeded):  {"✓", "good"},
+	string(task.Failed):     {"✗", "bad"},
+	string(task.TimedOut):   {"✗", "bad"},
+	string(task.Lost):       {"?", "bad"},
+	string(task.Cancelled):  {"⊘", "warn"},
+	string(task.Skipped):    {"↷", "warn"},
+	string(task.Missed):     {"○", "warn"},
+
+	"failing": {"✗", "bad"}, "unreadable": {"!", "bad"}, "frozen": {"❄", "warn"}, "waiting": {"…", "busy"}, "ended": {"■", "idle"}, "ok": {"✓", "good"},
+
+	task.NodeReady: {"✓", "good"}, task.NodeCordoned: {"◐", "warn"}, task.NodeDraining: {"↓", "warn"},
+}
+
+// stateBadge shows a state as a symbol and a word, in a color. words replace the word: "exit 1".
+func stateBadge(state any, words ...string) template.HTML {
+	name := fmt.Sprint(state)
+	look, ok := badges[name]
+	if !ok {
+		look = badge{"?", "idle"}
+	}
+
+	text := plainState(name)
+	if len(words) > 0 {
+		text = words[0]
+	}
+
+	return template.HTML(fmt.Sprintf(`<span class="state %s"><span class="sign" aria-hidden="true">%s</span> %s</span>`, look.class, look.symbol, template.HTMLEscapeString(text))) //nolint:gosec // the text is escaped
+}
+
+// stateSign shows a state as its symbol, where words are given for several of them together.
+func stateSign(state any) template.HTML {
+	name := fmt.Sprint(state)
+	look, ok := badges[name]
+	if !ok {
+		look = badge{"?", "idle"}
+	}
+
+	return template.HTML(fmt.Sprintf(`<span class="state %s" title="%s"><span class="sign">%s</span></span>`, look.class, template.HTMLEscapeString(plainState(name)), look.symbol)) //nolint:gosec // the text is escaped
+}
+
+// tookText returns how long an ended run took.
+func tookText(r *task.Run) string {
+	if r.StartedAt.IsZero() || r.EndedAt.IsZero() {
+		return string(noValue)
+	}
+	return task.Duration(max(r.EndedAt.Sub(r.StartedAt.Time), 0)).Approximate()
+}
+
+// meter shows a part of a whole as a bar. The numbers must be beside it, because it says nothing to screen readers.
+func meter(part, whole int) template.HTML {
+	width := 0
+	if whole > 0 {
+		width = min(max(part, 0)*100/whole, 100)
+	}
+
+	return template.HTML(fmt.Sprintf(`<svg class="meter" viewBox="0 0 100 10" preserveAspectRatio="none" aria-hidden="true"><rect class="track" width="100" height="10"/><rect class="fill" width="%d" height="10"/></svg>`, width))
+}
+
+// bytesText formats a number of bytes.
+func bytesText(n int64) string {
+	const unit = 1024
+	if n < unit {
+		return fmt.Sprintf("%d B", n)
+	}
+
+	v, i := float64(n)/unit, 0
+	for v >= unit && i < 4 {
+		v /= unit
+		i++
+	}
+
+	return fmt.Sprintf("%.1f %ciB", v, "KMGTP"[i])
+}
+
+// durationText formats a duration briefly.
+func durationText(d any) (string, error) {
+	switch d := d.(type) {
+	case time.Duration:
+		return task.Duration(d).Approximate(), nil
+	case task.Duration:
+		return d.Approximate(), nil
+	case int64: // milliseconds, as the API has them
+		return task.Duration(time.Duration(d) * time.Millisecond).Approximate(), nil
+	case *int64:
+		if d == nil {
+			return string(noValue), nil
+		}
+		return task.Duration(time.Duration(*d) * time.Millisecond).Approximate(), nil
+	}
+
+	return "", fmt.Errorf("duration: %T is none", d)
+}
+
+// grouped formats a number with commas: 12,345.
+func grouped(n any) string {
+	digits := []byte(fmt.Sprint(n))
+	if _, err := strconv.ParseUint(string(digits), 10, 64); err != nil {
+		return string(digits)
+	}
+	for at := len(digits) - 3; at > 0; at -= 3 {
+		digits = slices.Insert(digits, at, ',')
+	}
+
+	return string(digits)
+}
