@@ -273,6 +273,9 @@ func (n *Node) connectParts() (err error) {
 	if err != nil {
 		return err
 	}
+	if handler, err = n.withPages(handler); err != nil {
+		return err
+	}
 
 	n.http.setHandler(handler)
 
@@ -316,7 +319,13 @@ func (n *Node) newAPI() (http.Handler, error) {
 		etcdctl = n.server.Endpoint()
 	}
 
+	logins, err := n.newLogins()
+	if err != nil {
+		return nil, err
+	}
+
 	return api.New(api.Config{
+		Logins: logins, LoginRedirect: n.loginRedirect,
 		Store: n.store, Access: n.access, ForwardedOnly: !cfg.servesAPI(), LateAudit: n.late.Keep, RefusedLogin: n.recordRefusedLogin,
 		Cluster: n.cluster, Node: cfg.Name, Instance: n.instance, Version: Version(), Ref: n.taskRef, Now: n.env.Now,
 		Etcd: etcdctl, Nodes: n.presentNodes, Peer: n.peerNamed, Key: n.key, Keys: n.hostFiles.keyRing(),

@@ -31,7 +31,8 @@ const module = "github.com/carillonhq/carillon"
 var allowedImports = map[string][]string{
 	"cmd/carillon": {"pkg/cli", "pkg/daemon", "pkg/bench"},
 
-	"pkg/daemon": {"pkg/internal/readmodel", "pkg/store/eventlog", "pkg/daemon/auditlog", "pkg/daemon/bootstraptoken", "pkg/daemon/datadir", "pkg/daemon/etcdhistory", "pkg/daemon/garbage", "pkg/daemon/peerprobe", "pkg/daemon/hostfacts", "pkg/daemon/clockguard", "pkg/daemon/unixsocket", "pkg/daemon/systemd", "pkg/filetrust", "pkg/internal/connlimit", "pkg/internal/peercerts", "pkg/internal/secret", "pkg/policy", "pkg/internal/manifest", "pkg/internal/certs", "pkg/internal/api", "pkg/scheduler", "pkg/scheduler/placement", "election", "shard", "executor", "executor/proctree", "executor/spool", "pkg/cgroup", "pkg/store", "pkg/store/etcdadmin", "pkg/store/record", "pkg/kv", "pkg/kv/embedded", "pkg/task", "executor/workdir", "executor/guardian", "executor/process", "pkg/internal/access", "pkg/internal/authority"},
+	// daemon uses client for carillon dev, which asks its own API for a login link.
+	"pkg/daemon": {"pkg/client", "pkg/internal/oidclogin", "pkg/internal/ui", "pkg/internal/readmodel", "pkg/daemon/auditlog", "pkg/daemon/bootstraptoken", "pkg/daemon/datadir", "pkg/daemon/etcdhistory", "pkg/daemon/garbage", "pkg/daemon/peerprobe", "pkg/daemon/hostfacts", "pkg/daemon/clockguard", "pkg/daemon/unixsocket", "pkg/daemon/systemd", "pkg/filetrust", "pkg/internal/connlimit", "pkg/internal/peercerts", "pkg/internal/secret", "pkg/policy", "pkg/internal/manifest", "pkg/internal/certs", "pkg/internal/api", "pkg/scheduler", "pkg/scheduler/placement", "election", "shard", "executor", "executor/proctree", "executor/spool", "pkg/cgroup", "pkg/store", "pkg/store/etcdadmin", "pkg/store/record", "pkg/kv", "pkg/kv/embedded", "pkg/task", "executor/workdir", "executor/guardian", "executor/process", "pkg/internal/access", "pkg/internal/authority", "pkg/store/eventlog"},
 	// auditlog stores late audit records and copies and removes those in etcd.
 	"pkg/daemon/auditlog": {"pkg/daemon/datadir", "pkg/kv", "pkg/store", "pkg/store/etcdadmin", "pkg/store/record", "pkg/task"},
 	// bootstraptoken creates the cluster with its first access records.
@@ -53,7 +54,7 @@ var allowedImports = map[string][]string{
 	"pkg/bench": {"pkg/daemon/garbage", "pkg/daemon", "pkg/internal/check", "pkg/internal/api", "pkg/client", "pkg/scheduler", "pkg/scheduler/placement", "election", "shard", "executor", "executor/proctree", "executor/spool", "pkg/cgroup", "pkg/store", "pkg/store/record", "pkg/kv", "pkg/kv/embedded", "pkg/internal/schedule", "pkg/task", "executor/workdir", "executor/guardian", "executor/process", "pkg/internal/access", "pkg/internal/authority"},
 	// cli uses the API like any other client, and contains no part of a node. It parses schedules to report errors
 	// before it sends them. It creates the key files for secrets, which an operator copies to the nodes.
-	"pkg/cli": {"pkg/cli/failure", "pkg/cli/output", "pkg/cli/factory", "pkg/cli/selection", "pkg/cli/complete", "pkg/cli/load", "pkg/cli/logs", "pkg/cli/apply", "pkg/cli/schedule", "pkg/cli/run", "pkg/cli/task", "pkg/cli/node", "pkg/cli/shard", "pkg/cli/cluster", "pkg/cli/secret", "pkg/cli/cert", "pkg/cli/config", "pkg/cli/audit", "pkg/cli/events", "pkg/cli/top", "pkg/cli/imports", "pkg/cli/access", "pkg/cli/namespace", "pkg/cli/role", "pkg/cli/token", "pkg/client", "pkg/internal/manifest", "pkg/task"},
+	"pkg/cli": {"pkg/cli/failure", "pkg/cli/output", "pkg/cli/factory", "pkg/cli/selection", "pkg/cli/complete", "pkg/cli/load", "pkg/cli/logs", "pkg/cli/apply", "pkg/cli/schedule", "pkg/cli/run", "pkg/cli/task", "pkg/cli/node", "pkg/cli/shard", "pkg/cli/cluster", "pkg/cli/secret", "pkg/cli/cert", "pkg/cli/config", "pkg/cli/audit", "pkg/cli/events", "pkg/cli/top", "pkg/cli/imports", "pkg/cli/access", "pkg/cli/namespace", "pkg/cli/role", "pkg/cli/token", "pkg/cli/login", "pkg/client", "pkg/internal/manifest", "pkg/task"},
 	// failure creates the errors of commands, output prints, settings finds what a command needs to reach a server.
 	// None of them makes calls.
 	"pkg/cli/failure":  {"pkg/client", "pkg/internal/manifest", "pkg/task"},
@@ -82,6 +83,7 @@ var allowedImports = map[string][]string{
 	"pkg/cli/config":   {"pkg/cli/failure", "pkg/cli/output", "pkg/cli/settings", "pkg/cli/factory", "pkg/cli/complete", "pkg/client", "pkg/task"},
 	"pkg/cli/audit":    {"pkg/cli/failure", "pkg/cli/output", "pkg/cli/factory", "pkg/cli/batch", "pkg/cli/complete", "pkg/client", "pkg/task"},
 	// access names verbs and kinds of objects as internal/access, which is pure, defines them.
+	"pkg/cli/login":     {"pkg/cli/failure", "pkg/cli/output", "pkg/cli/settings", "pkg/cli/factory", "pkg/cli/view", "pkg/cli/complete", "pkg/client", "pkg/task"},
 	"pkg/cli/access":    {"pkg/cli/failure", "pkg/cli/output", "pkg/cli/factory", "pkg/cli/batch", "pkg/cli/view", "pkg/cli/complete", "pkg/cli/token", "pkg/client", "pkg/internal/access", "pkg/task"},
 	"pkg/cli/namespace": {"pkg/cli/failure", "pkg/cli/output", "pkg/cli/factory", "pkg/cli/batch", "pkg/cli/view", "pkg/cli/complete", "pkg/client", "pkg/task"},
 	"pkg/cli/role":      {"pkg/cli/failure", "pkg/cli/output", "pkg/cli/factory", "pkg/cli/batch", "pkg/cli/view", "pkg/cli/complete", "pkg/client", "pkg/task"},
@@ -98,7 +100,10 @@ var allowedImports = map[string][]string{
 	"pkg/internal/schema": {"pkg/internal/schedule", "pkg/task"},
 
 	// api is the server: it authenticates, describes and routes, and wires the handlers of each resource.
-	"pkg/internal/api": {"pkg/client", "pkg/store/eventlog", "pkg/internal/api/ask", "pkg/internal/readmodel", "pkg/internal/api/board", "pkg/internal/api/cluster", "pkg/internal/api/events", "pkg/internal/api/httpapi", "pkg/internal/api/load", "pkg/internal/api/logs", "pkg/internal/api/nodes", "pkg/internal/api/peers", "pkg/internal/api/runs", "pkg/internal/api/secrets", "pkg/internal/api/selection", "pkg/internal/api/attempts", "pkg/internal/api/tasks", "pkg/internal/api/views", "pkg/internal/connlimit", "pkg/internal/schema", "pkg/internal/secret", "pkg/internal/statement", "pkg/store", "pkg/store/record", "pkg/task", "pkg/internal/access", "pkg/internal/api/accesscontrol", "pkg/internal/authority"},
+	"pkg/internal/api": {"pkg/client", "pkg/internal/api/logins", "pkg/internal/oidclogin", "pkg/internal/api/ask", "pkg/internal/readmodel", "pkg/internal/api/board", "pkg/internal/api/cluster", "pkg/internal/api/events", "pkg/internal/api/httpapi", "pkg/internal/api/load", "pkg/internal/api/logs", "pkg/internal/api/nodes", "pkg/internal/api/peers", "pkg/internal/api/runs", "pkg/internal/api/secrets", "pkg/internal/api/selection", "pkg/internal/api/attempts", "pkg/internal/api/tasks", "pkg/internal/api/views", "pkg/internal/connlimit", "pkg/internal/schema", "pkg/internal/secret", "pkg/internal/statement", "pkg/store", "pkg/store/record", "pkg/task", "pkg/internal/access", "pkg/internal/api/accesscontrol", "pkg/internal/authority", "pkg/store/eventlog"},
+	// ui shows in pages what the API answers, through client. It asks access and authority only whose session a request has
+	// and which buttons to offer.
+	"pkg/internal/ui": {"pkg/client", "pkg/internal/access", "pkg/internal/authority", "pkg/internal/schedule", "pkg/task"},
 	// httpapi is shared by the handlers of all resources. peers makes requests to other nodes. views shows records,
 	// and selection finds tasks. A resource imports no other resource, except that runs and board import attempts,
 	// which extends what they show.
@@ -110,8 +115,11 @@ var allowedImports = map[string][]string{
 	"pkg/internal/api/selection": {"pkg/internal/access", "pkg/internal/api/ask", "pkg/internal/api/httpapi", "pkg/internal/readmodel", "pkg/store", "pkg/store/record"},
 	"pkg/internal/api/tasks":     {"pkg/client", "pkg/internal/api/ask", "pkg/internal/readmodel", "pkg/internal/api/httpapi", "pkg/internal/api/selection", "pkg/internal/api/views", "pkg/internal/runstats", "pkg/internal/schedule", "pkg/internal/why", "pkg/store", "pkg/store/record", "pkg/task", "pkg/internal/access", "pkg/internal/authority"},
 	"pkg/internal/api/attempts":  {"pkg/client", "pkg/internal/api/httpapi", "pkg/internal/api/peers", "pkg/store", "pkg/task"},
+	// logins lets people sign in with the identity providers of oidclogin, which knows nothing of the cluster.
+	"pkg/internal/api/logins": {"pkg/client", "pkg/internal/api/httpapi", "pkg/internal/oidclogin", "pkg/task"},
+	"pkg/internal/oidclogin":  {"pkg/filetrust", "pkg/internal/access", "pkg/task"},
 	// accesscontrol changes access records and reads audit records. access and authority decide what it may change.
-	"pkg/internal/api/accesscontrol": {"pkg/client", "pkg/internal/access", "pkg/internal/api/httpapi", "pkg/internal/authority", "pkg/store", "pkg/store/record", "pkg/task"},
+	"pkg/internal/api/accesscontrol": {"pkg/client", "pkg/internal/access", "pkg/internal/api/httpapi", "pkg/internal/authority", "pkg/internal/oidclogin", "pkg/store", "pkg/store/record", "pkg/task"},
 	// access is pure: it decides who may do what. authority keeps the records that it decides by current.
 	"pkg/internal/access":     {"pkg/task"},
 	"pkg/internal/authority":  {"pkg/clock", "pkg/internal/access", "pkg/kv", "pkg/store", "pkg/store/record", "pkg/task", "pkg/wake"},
@@ -262,6 +270,8 @@ var outsideImports = []struct {
 	// without Carillon.
 	{"go.etcd.io/", []string{"pkg/kv", "pkg/kv/embedded", "pkg/kv/kvmem", "pkg/store", "pkg/store/etcdadmin", "pkg/store/eventlog", "pkg/store/events", "pkg/store/record", "election", "pkg/daemon", "pkg/daemon/auditlog", "pkg/daemon/datadir", "pkg/daemon/etcdhistory", "pkg/internal/audit", "pkg/internal/authority", "pkg/bench", "pkg/internal/testkit/recorder", "pkg/internal/testkit/sim", "pkg/internal/testkit/etcdhook"}, false,
 		"only kv (with embedded), store (with etcdadmin and eventlog), election, authority and daemon (with etcdhistory) touch the etcd client, and record, events, datadir and auditlog its types; audit and bench from outside; kvmem and what is in testkit for tests"},
+	{"github.com/coreos/go-oidc", []string{"pkg/internal/oidclogin"}, true, "only oidclogin talks to identity providers"},
+	{"golang.org/x/oauth2", []string{"pkg/internal/oidclogin"}, true, "only oidclogin talks to identity providers"},
 	{"github.com/robfig/cron", []string{"pkg/internal/schedule", "pkg/internal/importer"}, true, "only schedule imports robfig/cron, and importer, which reads the schedules of Kubernetes with it"},
 }
 
