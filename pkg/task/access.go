@@ -57,10 +57,23 @@ type Namespace struct {
 	Revision    int64    `json:"revision,omitempty" doc:"The value that If-Match compares."`
 }
 
+// The kinds of tokens. A session and a login link have the token with which they were created as their parent, and end
+// with it at the latest.
+const (
+	TokenKindToken   = ""        // created to be kept, by carillon token create
+	TokenKindSession = "session" // for a browser, for some hours
+	TokenKindLink    = "link"    // becomes a session, once
+)
+
 // Token is what Carillon shows of an API token: everything but its secret.
 type Token struct {
 	ID        string      `json:"id"`
+	Kind      string      `json:"kind,omitempty" doc:"session: of a login in a browser; link: a login link, which becomes a session once. Absent: a token that somebody created to keep."`
 	Subject   string      `json:"subject" doc:"The subject of the token: user:NAME or service:NAME."`
+	Groups    []string    `json:"groups,omitempty" doc:"Of the session of a login with an identity provider: the groups of the person at that login. The session also has what their bindings give."`
+	Name      string      `json:"name,omitempty" doc:"Of such a session: the name of the person. It is only shown."`
+	Mail      string      `json:"mail,omitempty" doc:"Of such a session: the mail address of the person. It is only shown."`
+	Parent    string      `json:"parent,omitempty" doc:"Of a session or a login link: the id of the token with which it was created. It ends when that token is deleted."`
 	Scope     *TokenScope `json:"scope,omitempty" doc:"Limits what the token may do. Absent: everything that its subject may do."`
 	CIDRs     []string    `json:"cidrs,omitempty" doc:"The addresses from which the token is accepted. Absent: any."`
 	Until     Time        `json:"until,omitzero" doc:"When the token expires. Absent: never."`
@@ -120,6 +133,7 @@ const (
 const (
 	MaxRules         = 64  // in a role
 	MaxSubjects      = 64  // in a binding
+	MaxLoginGroups   = 256 // of the session of a login
 	MaxNamespaces    = 64  // in a binding or a token's scope
 	MaxRunAs         = 256 // users, groups or environment files of a namespace
 	MaxCIDRs         = 32  // of a token

@@ -189,7 +189,7 @@ func labelMap(labels []label) map[string]string {
 
 // excessOf returns a part of the wanted grants that does not lie within one of the caller's.
 func (t *Table) excessOf(c Caller, wanted []grant, now time.Time) *Excess {
-	held := t.grants[c.Subject]
+	held := t.heldBy(c)
 	if t.disabled[c.Subject] || t.Fence == 0 {
 		held = nil
 	}
@@ -270,7 +270,7 @@ func (g *grant) holds(verb Verb, k Kind, place pattern, want *grant) bool {
 func (t *Table) LastAdmin(now time.Time, drop func(what, name string) bool) bool {
 	hasToken := map[string]bool{}
 	for _, token := range t.tokens {
-		if token.Scope == nil && (token.Until.IsZero() || now.Before(token.Until.Time)) && len(token.CIDRs) == 0 && !drop("token", token.ID) {
+		if token.Kind == task.TokenKindToken && token.Scope == nil && !hasEnded(&token, now) && len(token.CIDRs) == 0 && !drop("token", token.ID) {
 			hasToken[token.Subject] = true
 		}
 	}

@@ -15,7 +15,10 @@ type Records struct {
 	Namespaces []task.Namespace
 	NodeLimits []task.NodeLimit
 	Tokens     []task.Token
-	Disabled   []string // subjects that may do nothing
+	// Created are the create revisions of the tokens' keys, by id. They tell a session's parent from a token that was
+	// created later under the same id.
+	Created  map[string]int64
+	Disabled []string // subjects that may do nothing
 	// Fence is the mod revision of the fence's key at that revision; 0 if it is absent, and then
 	// nothing is allowed: a cluster that has no fence has no access records either.
 	Fence int64
@@ -27,14 +30,17 @@ type Table struct {
 	// Fence is the mod revision of the fence's key. A transaction that the table authorises compares it.
 	Fence int64
 
-	roles      map[string]compiledRole
-	bindings   []task.Binding
-	grants     map[string][]grant // by subject
-	scopes     map[string][]grant // by the id of the token; absent: the token has no scope
-	tokens     map[string]task.Token
-	disabled   map[string]bool
-	namespaces map[string]*task.Namespace
-	nodeLimits nodeLimits
+	roles    map[string]compiledRole
+	bindings []task.Binding
+	grants   map[string][]grant // by subject
+	scopes   map[string][]grant // by the id of the token; absent: the token has no scope
+	// sessionGrants are the grants of a session's subject and of its groups, by the id of the token; absent: it has no groups.
+	sessionGrants map[string][]grant
+	tokens        map[string]task.Token
+	created       map[string]int64 // the create revisions of the tokens' keys
+	disabled      map[string]bool
+	namespaces    map[string]*task.Namespace
+	nodeLimits    nodeLimits
 }
 
 type compiledRole struct {
@@ -63,8 +69,8 @@ type label struct{ key, value string }
 // be reported. The other records count all the same.
 func Compile(r Records) (t *Table, problems []error) {
 	t = &Table{
-		Fence: r.Fence, roles: map[string]compiledRole{}, grants: map[string][]grant{}, scopes: map[string][]grant{},
-		tokens: map[string]task.Token{}, disabled: map[string]bool{}, namespaces: map[string]*task.Namespace{},
+		Fence: r.Fence, roles: map[string]compiledRole{}, grants: map[string][]grant{}, scopes: map[string][]grant{}, sessionGrants: map[string][]grant{},
+		tokens: map[string]task.Token{}, created: r.Created, disabled: map[string]bool{}, namespaces: map[string]*task.Namespace{},
 	}
 
 	report := func(what, name string, err error) {
@@ -115,8 +121,24 @@ func Compile(r Records) (t *Table, problems []error) {
 	}
 
 	for _, token := range r.Tokens {
+		if err := checkTokenKind(&token); err != nil {
+			report("token", token.ID, err)
+			continue
+		}
+
 		t.tokens[token.ID] = token
-		if token.Scope == nil {
+	}
+
+	for _, token := range t.tokens {
+		t.addGroups(&token)
+	}
+
+	for _, token := range r.Tokens {
+		_, isKnown := t.tokens[token.ID]
+		_, hasParent := t.tokens[token.Parent]
+
+		// A session whose parent was deleted may do nothing, and its role may have been deleted, too.
+		if !isKnown || token.Scope == nil || token.Parent != "" && !hasParent {
 			continue
 		}
 
@@ -287,17 +309,16 @@ func (t *Table) Allows(c Caller, need Need, now time.Time) bool {
 	}
 
 	if c.Token != "" {
-		token, ok := t.tokens[c.Token]
-		if !ok || token.Subject != c.Subject || !token.Until.IsZero() && !now.Before(token.Until.Time) {
+		if t.TokenProblem(c, now) != "" {
 			return false
 		}
 
-		if token.Scope != nil && !anyAllows(t.scopes[c.Token], &need, now) {
+		if t.tokens[c.Token].Scope != nil && !anyAllows(t.scopes[c.Token], &need, now) {
 			return false
 		}
 	}
 
-	return anyAllows(t.grants[c.Subject], &need, now)
+	return anyAllows(t.heldBy(c), &need, now)
 }
 
 func anyAllows(grants []grant, need *Need, now time.Time) bool {
@@ -348,7 +369,7 @@ func (t *Table) AllowsSomewhere(c Caller, need Need, now time.Time) bool {
 		})
 	}
 
-	if t.Fence == 0 || t.disabled[c.Subject] || !some(t.grants[c.Subject]) {
+	if t.Fence == 0 || t.disabled[c.Subject] || !some(t.heldBy(c)) {
 		return false
 	}
 
@@ -356,10 +377,7 @@ func (t *Table) AllowsSomewhere(c Caller, need Need, now time.Time) bool {
 		return true
 	}
 
-	token, ok := t.tokens[c.Token]
-	live := ok && token.Subject == c.Subject && (token.Until.IsZero() || now.Before(token.Until.Time))
-
-	return live && (token.Scope == nil || some(t.scopes[c.Token]))
+	return t.TokenProblem(c, now) == "" && (t.tokens[c.Token].Scope == nil || some(t.scopes[c.Token]))
 }
 
 // ReadsEveryNamespace reports whether a caller may read objects of a kind in every namespace,
@@ -373,7 +391,7 @@ func (t *Table) ReadsEveryNamespace(c Caller, k Kind, now time.Time) bool {
 	}
 
 	// The namespace "" exists nowhere: only patterns that match every name match it.
-	if !t.Allows(c, Need{Verb: Read, Kind: k}, now) || !everywhere(t.grants[c.Subject]) {
+	if !t.Allows(c, Need{Verb: Read, Kind: k}, now) || !everywhere(t.heldBy(c)) {
 		return false
 	}
 

@@ -1,0 +1,76 @@
+package access
+
+import (
+	"time"
+
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// What TokenProblem returns. The texts are for people.
+const (
+	problemTokenUnknown  = "the token is not known"
+	problemTokenExpired  = "the token has expired"
+	problemSessionEnded  = "the session has ended"
+	problemLinkExpired   = "the login link has expired"
+	problemParentDeleted = "the token with which the session was created has been deleted"
+	problemParentExpired = "the token with which the session was created has expired"
+)
+
+// checkTokenKind checks the kind of a token's record, and that it has a parent only if its kind can have one.
+func checkTokenKind(token *task.Token) error {
+	switch token.Kind {
+	case task.TokenKindToken:
+		if token.Parent != "" {
+			return task.Invalid(task.CodeBadValue, "parent", "only sessions and login links have a parent")
+		}
+	case task.TokenKindSession, task.TokenKindLink:
+		if token.Until.IsZero() {
+			return task.Invalid(task.CodeRequired, "until", "is required for a session or a login link")
+		}
+	default:
+		return task.Invalid(task.CodeBadValue, "kind", "%s is not a kind of token", task.Quote(token.Kind))
+	}
+
+	if len(token.Groups) > 0 && (token.Kind != task.TokenKindSession || token.Parent != "") {
+		return task.Invalid(task.CodeBadValue, "groups", "only the session of a login with an identity provider has groups")
+	}
+
+	return nil
+}
+
+// TokenProblem returns why the token of a caller is not accepted now; "" if it is. A session and a login link are accepted
+// only while their parent is, by the same records: a token of the same subject that is no session itself, and that existed
+// when they were created. The subject of the token may be disabled all the same.
+func (t *Table) TokenProblem(c Caller, now time.Time) string {
+	token, ok := t.tokens[c.Token]
+	switch {
+	case !ok || token.Subject != c.Subject:
+		return problemTokenUnknown
+	case hasEnded(&token, now) && token.Kind == task.TokenKindSession:
+		return problemSessionEnded
+	case hasEnded(&token, now) && token.Kind == task.TokenKindLink:
+		return problemLinkExpired
+	case hasEnded(&token, now):
+		return problemTokenExpired
+	case token.Parent == "":
+		return ""
+	}
+
+	// A parent with a later create revision is another token with the same id.
+	parent, ok := t.tokens[token.Parent]
+	switch {
+	case !ok || parent.Subject != token.Subject || parent.Kind != task.TokenKindToken || t.created[token.Parent] >= t.created[token.ID]:
+		return problemParentDeleted
+	case hasEnded(&parent, now):
+		return problemParentExpired
+	}
+
+	return ""
+}
+
+func hasEnded(token *task.Token, now time.Time) bool {
+	return !token.Until.IsZero() && !now.Before(token.Until.Time)
+}
+
+// TokenCreated is the create revision of a token's key; 0 if there is no such token.
+func (t *Table) TokenCreated(id string) int64 { return t.created[id] }
