@@ -25,9 +25,10 @@ type ExpiredToken struct {
 	Mod int64
 }
 
-// ExpiredTokens lists tokens that ended before an instant, at most limit of them, in the order of their ids. after is the
-// id after which the list begins. next is "" after the last token, else what to pass as after.
-func (s Access) ExpiredTokens(ctx context.Context, before time.Time, after string, limit int) (list []ExpiredToken, next string, err error) {
+// ExpiredTokens lists tokens that ended before an instant, and sessions and login links that ended before another, of at
+// most limit records in the order of their ids. after is the id after which the list begins. next is "" after the last
+// record, else what to pass as after.
+func (s Access) ExpiredTokens(ctx context.Context, tokensBefore, sessionsBefore time.Time, after string, limit int) (list []ExpiredToken, next string, err error) {
 	prefix := s.keys.Tokens()
 	from := prefix
 	if after != "" {
@@ -44,6 +45,11 @@ func (s Access) ExpiredTokens(ctx context.Context, before time.Time, after strin
 
 		// A record that cannot be read has no end. It allows nothing, and the node's log names it.
 		t, err := record.Decode[record.Token](e.Value)
+		before := tokensBefore
+		if t.Kind != task.TokenKindToken {
+			before = sessionsBefore
+		}
+
 		if err == nil && !t.Until.IsZero() && t.Until.Before(before) {
 			list = append(list, ExpiredToken{ID: next, Mod: e.ModRevision})
 		}

@@ -31,6 +31,14 @@ func TestDeleteExpiredTokens_LeavesOthersAndTheFence(t *testing.T) {
 	put("young", noon.Add(-time.Minute))
 	put("zzz", noon.Add(-time.Hour))
 
+	// Sessions have an instant of their own.
+	for id, until := range map[string]time.Time{"session-old": noon.Add(-20 * time.Minute), "session-young": noon.Add(-5 * time.Minute)} {
+		session := record.Token{Token: task.Token{ID: id, Kind: task.TokenKindSession, Subject: "user:ann", Until: task.At(until)}}
+		if err := w.Store.CreateSession(t.Context(), store.NewSession{Token: session}); err != nil {
+			t.Fatal(err)
+		}
+	}
+
 	fence, err := w.etcd.Get(t.Context(), w.keys.Fence())
 	if err != nil {
 		t.Fatal(err)
@@ -38,7 +46,7 @@ func TestDeleteExpiredTokens_LeavesOthersAndTheFence(t *testing.T) {
 
 	var found []store.ExpiredToken
 	for after := ""; ; {
-		list, next, err := w.Store.ExpiredTokens(t.Context(), noon.Add(-30*time.Minute), after, 50)
+		list, next, err := w.Store.ExpiredTokens(t.Context(), noon.Add(-30*time.Minute), noon.Add(-10*time.Minute), after, 50)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -47,8 +55,8 @@ func TestDeleteExpiredTokens_LeavesOthersAndTheFence(t *testing.T) {
 			break
 		}
 	}
-	if len(found) != 121 {
-		t.Fatalf("found %d expired tokens, want 121", len(found))
+	if len(found) != 122 || found[120].ID != "session-old" {
+		t.Fatalf("found %d expired tokens, want 122, and a session", len(found))
 	}
 
 	// The last one is written after it was read: the tokens of its transaction stay.

@@ -38,9 +38,32 @@ type Proof struct {
 	// revision of its key.
 	Token        string
 	TokenCreated int64
+	// Parent is the id of the token with which the caller's session was created, "" if the caller's token is no session,
+	// and ParentCreated the create revision of its key.
+	Parent        string
+	ParentCreated int64
 	// Specs are the mod revisions of the specs of tasks whose labels were judged; 0: there is none. A write that
 	// finds another one fails as if the task had changed: the caller judges the labels again.
 	Specs map[record.Ref]int64
+}
+
+// comparedToken is a token whose key a write compares.
+type comparedToken struct {
+	id      string
+	created int64 // the create revision of its key
+}
+
+// tokens are the tokens that must exist when a write commits: that of the caller, and the parent of a session.
+func (p Proof) tokens() []comparedToken {
+	var list []comparedToken
+	if p.Token != "" {
+		list = append(list, comparedToken{p.Token, p.TokenCreated})
+	}
+	if p.Parent != "" {
+		list = append(list, comparedToken{p.Parent, p.ParentCreated})
+	}
+
+	return list
 }
 
 // maxAuthorizations is how often one write is authorised at most. Each time but the last, the
@@ -136,9 +159,9 @@ func (s *conn) guard(t kv.Txn, p Proof, audit *task.AuditRecord) kv.Txn {
 	g.If = append(slices.Clip(t.If), isUnchanged(s.keys.Fence(), p.Fence))
 	g.Else = append(slices.Clip(t.Else), clientv3.OpGet(s.keys.Fence(), clientv3.WithKeysOnly()))
 
-	if p.Token != "" {
-		key := s.keys.Token(p.Token)
-		g.If = append(g.If, kv.CreateIs(key, p.TokenCreated))
+	for _, token := range p.tokens() {
+		key := s.keys.Token(token.id)
+		g.If = append(g.If, kv.CreateIs(key, token.created))
 		g.Else = append(g.Else, clientv3.OpGet(key, clientv3.WithKeysOnly()))
 	}
 
@@ -164,13 +187,14 @@ func (s *conn) proofHolds(res kv.Result, first int, p Proof) bool {
 		return false
 	}
 
-	if p.Token == "" {
-		return true
+	for i, token := range p.tokens() {
+		found := readAt(res, first+1+i)
+		if found == nil || found.CreateRevision != token.created {
+			return false
+		}
 	}
 
-	token := readAt(res, first+1)
-
-	return token != nil && token.CreateRevision == p.TokenCreated
+	return true
 }
 
 // deletesOnly reports whether a transaction deletes, and does nothing else. A transaction that changes nothing is there

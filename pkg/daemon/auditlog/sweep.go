@@ -23,6 +23,9 @@ const (
 	sweepPages = 200
 	// tokenAge is how long a token is kept after it has expired, so that lists and audit records still explain it.
 	tokenAge = 30 * 24 * time.Hour
+	// sessionAge is tokenAge for sessions and login links, of which there are many. It is longer than the clocks of two
+	// nodes can differ.
+	sessionAge = time.Hour
 	// tokensEvery is the interval at which the leader removes expired tokens. It removes at most tokensMost of them at a
 	// time, with tokensPause after each page: every node compiles its copy of the access records again after each.
 	tokensEvery = time.Hour
@@ -38,7 +41,7 @@ type Store interface {
 	SweepAudit(ctx context.Context, before time.Time, most int) (int, error)
 	AuditSize(ctx context.Context) (size, records int64, err error)
 	Members(ctx context.Context, timeout time.Duration) []etcdadmin.Member
-	ExpiredTokens(ctx context.Context, before time.Time, after string, limit int) (list []store.ExpiredToken, next string, err error)
+	ExpiredTokens(ctx context.Context, tokensBefore, sessionsBefore time.Time, after string, limit int) (list []store.ExpiredToken, next string, err error)
 	DeleteExpiredTokens(ctx context.Context, node string, tokens []store.ExpiredToken, now time.Time) (int, error)
 }
 
@@ -96,7 +99,7 @@ func (a *Sweeper) sweepTokens(ctx context.Context) (removed int, err error) {
 		}
 
 		now := a.now()
-		expired, next, err := a.store.ExpiredTokens(ctx, now.Add(-tokenAge), after, tokensPage)
+		expired, next, err := a.store.ExpiredTokens(ctx, now.Add(-tokenAge), now.Add(-sessionAge), after, tokensPage)
 		if err != nil {
 			return removed, err
 		}

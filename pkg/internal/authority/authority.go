@@ -43,14 +43,13 @@ const (
 // View is who may do what, by the access records of one revision.
 type View struct {
 	*access.Table
-	hashes  map[string][sha256.Size]byte // of the secrets of tokens, by id
-	created map[string]int64             // the create revisions of the tokens' keys
-	mods    map[string]int64             // the mod revisions of the keys of all records
-	newest  int64                        // the highest of them
+	hashes map[string][sha256.Size]byte // of the secrets of tokens, by id
+	mods   map[string]int64             // the mod revisions of the keys of all records
+	newest int64                        // the highest of them
 }
 
 // Verify returns the token whose secret has a hash. It reports false if there is no such
-// token; whether the token has expired is the caller's to ask (access.Table.Allows).
+// token; whether the token is accepted now is the caller's to ask (access.Table.TokenProblem).
 func (v *View) Verify(id string, hash [sha256.Size]byte) (task.Token, bool) {
 	want, ok := v.hashes[id]
 	if subtle.ConstantTimeCompare(want[:], hash[:]) != 1 || !ok {
@@ -61,7 +60,19 @@ func (v *View) Verify(id string, hash [sha256.Size]byte) (task.Token, bool) {
 }
 
 // Created is the create revision of a token's key; 0 if there is no such token.
-func (v *View) Created(id string) int64 { return v.created[id] }
+func (v *View) Created(id string) int64 { return v.TokenCreated(id) }
+
+// ProofOf is what a write compares that a caller with a token makes: that the records of this view still hold, that the
+// token exists, and that the token with which a session was created does. token is "" for a caller without a token.
+func (v *View) ProofOf(token string) store.Proof {
+	t, _ := v.Token(token)
+	return store.Proof{Fence: v.Fence, Token: token, TokenCreated: v.Created(token), Parent: t.Parent, ParentCreated: v.Created(t.Parent)}
+}
+
+// loses reports whether a proof no longer is what the records of this view would give.
+func (v *View) loses(p store.Proof) bool {
+	return v.Fence != p.Fence || v.Created(p.Token) != p.TokenCreated || v.Created(p.Parent) != p.ParentCreated
+}
 
 // Mod is the mod revision of the key of an access record; 0 if there is no such key.
 func (v *View) Mod(key string) int64 { return v.mods[key] }
@@ -151,7 +162,7 @@ func (k *Keeper) AwaitLoaded(ctx context.Context) (*View, error) {
 // to a change that this node's watch may not have reported yet. It returns
 // task.ErrUnavailable if ctx ends first.
 func (k *Keeper) AwaitChange(ctx context.Context, lost store.Proof) (*View, error) {
-	return k.await(ctx, func(v *View) bool { return v.Fence != lost.Fence || v.Created(lost.Token) != lost.TokenCreated })
+	return k.await(ctx, func(v *View) bool { return v.loses(lost) })
 }
 
 func (k *Keeper) await(ctx context.Context, is func(*View) bool) (*View, error) {
@@ -238,8 +249,8 @@ func (k *Keeper) prove(ctx context.Context) error {
 
 // compile decodes the records of a snapshot. What cannot be decoded allows nothing, and is logged.
 func (k *Keeper) compile(s kv.Snapshot) *View {
-	v := &View{hashes: map[string][sha256.Size]byte{}, created: map[string]int64{}, mods: make(map[string]int64, len(s.KVs))}
-	var records access.Records
+	v := &View{hashes: map[string][sha256.Size]byte{}, mods: make(map[string]int64, len(s.KVs))}
+	records := access.Records{Created: map[string]int64{}}
 
 	report := func(key string, err error) {
 		k.log.Warn("an access record cannot be used, and allows nothing", zap.String("key", key), zap.Error(err))
@@ -337,7 +348,7 @@ func (v *View) addToken(records *access.Records, id string, value []byte, create
 	}
 
 	t.Token.ID = id
-	v.hashes[id], v.created[id] = [sha256.Size]byte(sum), created
+	v.hashes[id], records.Created[id] = [sha256.Size]byte(sum), created
 	records.Tokens = append(records.Tokens, t.Token)
 
 	return nil

@@ -341,7 +341,10 @@ func (r *Rights) authorize(v *authority.View) (proof, error) {
 		}
 	}
 
-	return proof{store.Proof{Fence: v.Fence, Token: r.caller.Token, TokenCreated: v.Created(r.caller.Token), Specs: specs}, len(checks)}, nil
+	p := v.ProofOf(r.caller.Token)
+	p.Specs = specs
+
+	return proof{p, len(checks)}, nil
 }
 
 // checkCredentials returns why the caller's credentials are no longer accepted. Rules that depend on no right, such
@@ -364,12 +367,8 @@ func (r *Rights) checkCredentials(v *authority.View) error {
 		return nil
 	}
 
-	token, ok := v.Token(caller.Token)
-	switch {
-	case !ok || token.Subject != caller.Subject || v.Created(caller.Token) == 0:
-		return refuse("the token is not known")
-	case !token.Until.IsZero() && !r.judge.Now().Before(token.Until.Time):
-		return refuse("the token has expired")
+	if why := v.TokenProblem(caller, r.judge.Now()); why != "" {
+		return refuse(why)
 	}
 
 	return nil
