@@ -269,9 +269,16 @@ func (w *revocations) changeAccess(ctx context.Context, r *rand.Rand) (string, e
 		}
 
 		return "disable", s.DisableSubject(ctx, subject, now)
-	default: // tokens come and go, under the same ids
+	default: // tokens come and go, under the same ids, and so do the sessions of deleted ones
+		if r.IntN(4) == 0 {
+			id = pick(r, simSessions)
+		}
 		if created := v.Created(id); created > 0 {
 			return "delete a token", s.DeleteToken(ctx, id, created)
+		}
+
+		if slices.Contains(simSessions, id) {
+			return "nothing", nil // only callers create sessions
 		}
 
 		t := w.token(id, pick(r, simSubjects[:3]))
@@ -292,7 +299,7 @@ func (w *revocations) call(ctx context.Context, r *rand.Rand) {
 		n := pick(r, w.nodes)
 		caller := httpapi.Caller{Who: "cert:c0"}
 		if r.IntN(6) > 0 {
-			id := pick(r, simTokens)
+			id := pick(r, simCredentials)
 			t, ok := n.keeper.View().Verify(id, [32]byte(sum(id)))
 			if !ok {
 				continue
@@ -301,7 +308,11 @@ func (w *revocations) call(ctx context.Context, r *rand.Rand) {
 		}
 
 		ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
-		what, err := n.request(ctx, r, caller)
+		request := n.request
+		if r.IntN(5) == 0 || slices.Contains(simLinks, caller.Token) {
+			request = n.requestSession
+		}
+		what, err := request(ctx, r, caller)
 		cancel()
 
 		if err == nil {
@@ -619,6 +630,7 @@ func TestRevocations_NoWriteCommitsAfterItsRightsAreGone(t *testing.T) {
 	for _, what := range []string{
 		"put a binding", "delete a binding", "put a role", "delete a role", "disable", "enable", "create a token", "delete a token",
 		"create-task", "update-task", "pause-task", "delete-task", "trigger-task", "cancel-run", "set-secret", "freeze-namespace", "apply-tasks", "create-task refused",
+		"create-session", "delete-session", "create-login-link", "use-login-link", "use-login-link refused",
 	} {
 		if total[what] == 0 {
 			t.Errorf("never reached: %s", what)
@@ -630,7 +642,7 @@ func TestRevocations_NoWriteCommitsAfterItsRightsAreGone(t *testing.T) {
 func TestRevocations_CatchesMutants(t *testing.T) {
 	promises := map[string]string{
 		"no-fence-compare": "G27", "no-token-compare": "G27", "half-revision": "G27", "narrowing-as-grant": "G27", "fence-apart": "G27", "audit-apart": "G28",
-		"stale-time": "G27",
+		"stale-time": "G27", "no-parent-token-compare": "G27", "link-used-twice": "G27",
 	}
 
 	all := append(slices.Clone(mutant.OfAccess), mutant.Mutant{Name: "stale-time", Breaks: "ends by time are not judged again before each attempt"})

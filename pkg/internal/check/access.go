@@ -28,8 +28,9 @@ type accessJudge struct {
 
 // accessRecord is a record below access/.
 type accessRecord struct {
-	value []byte
-	mod   int64
+	value  []byte
+	mod    int64
+	create int64
 }
 
 // checkRevision judges the audit records of a revision, and the changes that must have one.
@@ -86,6 +87,7 @@ func (j *accessJudge) checkRevision(d *delta, events []Event) {
 				continue
 			}
 			j.checkRights(j.currentTable(), &a, ev.Key, j.needsOf(d, &a, changes))
+			j.checkSessions(j.currentTable(), &a, ev.Key, changes)
 		}
 	}
 
@@ -103,7 +105,7 @@ func (j *accessJudge) currentTable() *access.Table {
 
 // compileTable decodes the access records. A record that cannot be read allows nothing, as in the product.
 func (j *accessJudge) compileTable() *access.Table {
-	var r access.Records
+	r := access.Records{Created: map[string]int64{}}
 	for key, rec := range j.records {
 		switch {
 		case key == j.keys.Fence():
@@ -117,6 +119,7 @@ func (j *accessJudge) compileTable() *access.Table {
 		case strings.HasPrefix(key, j.keys.Tokens()):
 			if t, err := record.Decode[record.Token](rec.value); err == nil {
 				t.Token.ID = strings.TrimPrefix(key, j.keys.Tokens())
+				r.Created[t.Token.ID] = rec.create
 				r.Tokens = append(r.Tokens, t.Token)
 			}
 		default:
@@ -158,7 +161,7 @@ func (j *accessJudge) applyRecords(events []Event) {
 		if ev.Deleted {
 			delete(j.records, ev.Key)
 		} else {
-			j.records[ev.Key] = accessRecord{value: ev.Value, mod: ev.ModRevision}
+			j.records[ev.Key] = accessRecord{value: ev.Value, mod: ev.ModRevision, create: ev.CreateRevision}
 		}
 	}
 

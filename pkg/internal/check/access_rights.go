@@ -39,13 +39,18 @@ func (j *accessJudge) checkRights(t *access.Table, a *task.AuditRecord, key stri
 			breach("its token %s had expired at %s", caller.Token, formatTime(token.Until.Time))
 			return
 		}
+
+		if fault := faultOfParent(t, &token, at); fault != "" {
+			breach("%s", fault)
+			return
+		}
 	}
 
 	switch {
 	case t.Disabled(caller.Subject):
 		breach("the subject is disabled")
 		return
-	case caller.Subject != access.RootSubject && !holdsLiveBinding(t, caller.Subject, at):
+	case caller.Subject != access.RootSubject && !sessionOperations[a.Operation] && !holdsLiveBinding(t, caller.Subject, at):
 		breach("no binding that lasts names the subject")
 		return
 	}

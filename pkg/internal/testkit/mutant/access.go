@@ -10,6 +10,8 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/carillonhq/carillon/pkg/internal/testkit/etcdhook"
+	"github.com/carillonhq/carillon/pkg/store/record"
+	"github.com/carillonhq/carillon/pkg/task"
 )
 
 // OfAccess lists the mutants of how writes of the API are authorised (G27, G28). Package authority catches them with
@@ -17,6 +19,8 @@ import (
 var OfAccess = []Mutant{
 	{"no-fence-compare", "writes of callers do not compare the fence", withoutComparisons(fenceKnown)},
 	{"no-token-compare", "writes of callers do not compare the create revision of the caller's token", withoutComparisons(tokenKnown)},
+	{"no-parent-token-compare", "writes of a session do not compare the create revision of its parent", withoutComparisons(parentTokenKnown)},
+	{"link-used-twice", "the use of a login link does not compare that the link exists", withoutComparisons(usedLinkKnown)},
 	{"half-revision", "who may do what follows from a part of a transaction's events", halfRevision},
 	{"narrowing-as-grant", "a change of a binding does not put the fence", editTransactions(bindingUnfenced)},
 	{"fence-apart", "the fence is put in a second transaction", fenceApart},
@@ -35,6 +39,28 @@ func putsFence(k keysOf, t txn) bool {
 func tokenKnown(k keysOf, t txn, key string) bool {
 	return strings.HasPrefix(key, k.Tokens()) &&
 		!slices.ContainsFunc(t.Then, func(op clientv3.Op) bool { return string(op.KeyBytes()) == key })
+}
+
+// parentTokenKnown selects the comparison of the token with which the caller's session was created.
+func parentTokenKnown(k keysOf, t txn, key string) bool {
+	for _, op := range t.Then {
+		if !op.IsPut() || !strings.HasPrefix(string(op.KeyBytes()), k.AuditRecords()) {
+			continue
+		}
+
+		a, err := record.Decode[task.AuditRecord](op.ValueBytes())
+		return err == nil && tokenKnown(k, t, key) && key != k.Token(a.Token)
+	}
+
+	return false
+}
+
+// usedLinkKnown selects the comparisons of a login link in the write that replaces it by a session.
+func usedLinkKnown(k keysOf, t txn, key string) bool {
+	isToken := func(key string) bool { return strings.HasPrefix(key, k.Tokens()) }
+	isDeleted := slices.ContainsFunc(t.Then, func(op clientv3.Op) bool { return op.IsDelete() && string(op.KeyBytes()) == key })
+
+	return isToken(key) && isDeleted && t.putsKey(isToken)
 }
 
 // bindingUnfenced removes the put of the fence from writes of bindings, except for that which creates the cluster.

@@ -1,0 +1,113 @@
+package check
+
+import (
+	"fmt"
+	"reflect"
+	"slices"
+	"time"
+
+	"github.com/carillonhq/carillon/pkg/internal/access"
+	"github.com/carillonhq/carillon/pkg/store/record"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// How long a session and a login link may last at most.
+const (
+	mostSessionAge = 8 * time.Hour
+	mostLinkAge    = 10 * time.Minute
+)
+
+// sessionOperations need no right, but only a token, a session or a login link.
+var sessionOperations = map[string]bool{"create-session": true, "delete-session": true, "create-login-link": true, "use-login-link": true}
+
+// faultOfParent returns why a session or a login link was not valid at a time, because of its parent. It is "" if it was
+// valid, or if the token has no parent.
+func faultOfParent(t *access.Table, token *task.Token, at time.Time) string {
+	if token.Parent == "" {
+		return ""
+	}
+
+	parent, exists := t.Token(token.Parent)
+	switch {
+	case !exists:
+		return fmt.Sprintf("the parent %s of its %s %s does not exist", token.Parent, token.Kind, token.ID)
+	case t.TokenCreated(token.Parent) >= t.TokenCreated(token.ID):
+		return fmt.Sprintf("the parent %s of its %s %s was created again after it", token.Parent, token.Kind, token.ID)
+	case parent.Subject != token.Subject || parent.Kind != task.TokenKindToken:
+		return fmt.Sprintf("the parent %s of its %s %s is no token of the same subject", token.Parent, token.Kind, token.ID)
+	case !parent.Until.IsZero() && !at.Before(parent.Until.Time):
+		return fmt.Sprintf("the parent %s of its %s %s had expired at %s", token.Parent, token.Kind, token.ID, formatTime(parent.Until.Time))
+	}
+
+	return ""
+}
+
+// checkSessions checks the sessions and login links that an audit record lists as created: their creator may create them,
+// they reach no further than their parent, and a login link becomes one session and does nothing else (G27).
+func (j *accessJudge) checkSessions(t *access.Table, a *task.AuditRecord, key string, changes []objectChange) {
+	breach := func(format string, args ...any) {
+		j.addViolation("G27", key, "%s by %s: %s", a.Operation, a.Subject, fmt.Sprintf(format, args...))
+	}
+
+	used, _ := t.Token(a.Token)
+	if used.Kind == task.TokenKindLink && a.Operation != "use-login-link" {
+		breach("its token %s is a login link", a.Token)
+	}
+
+	made := 0
+	for _, o := range a.Objects {
+		i := slices.IndexFunc(changes, func(c objectChange) bool { return c.object == objectOf(o) })
+		if o.Kind != "token" || o.Change != "put" || i < 0 {
+			continue
+		}
+
+		session, err := record.Decode[record.Token](changes[i].after)
+		if err != nil || session.Kind == task.TokenKindToken {
+			continue
+		}
+
+		made++
+		if fault := faultOfSession(t, &session.Token, a, used); fault != "" {
+			breach("%s %s: %s", session.Kind, o.Name, fault)
+		}
+	}
+
+	if a.Operation != "use-login-link" {
+		return
+	}
+
+	isLinkDeleted := slices.ContainsFunc(changes, func(c objectChange) bool { return c.kind == "token" && c.name == a.Token && c.deleted })
+	if made != 1 || !isLinkDeleted {
+		breach("the login link %s becomes %d sessions, and is deleted: %v", a.Token, made, isLinkDeleted)
+	}
+}
+
+// faultOfSession returns what is wrong with a new session or login link; "" if nothing is. used is the credential with which
+// it was created.
+func faultOfSession(t *access.Table, s *task.Token, a *task.AuditRecord, used task.Token) string {
+	parent, age := a.Token, mostSessionAge
+
+	switch {
+	case a.Operation == "create-session" && s.Kind == task.TokenKindSession:
+	case a.Operation == "create-login-link" && s.Kind == task.TokenKindLink:
+		age = mostLinkAge
+	case a.Operation == "use-login-link" && s.Kind == task.TokenKindSession:
+		parent = used.Parent
+	default:
+		return "this operation does not create it"
+	}
+
+	p, exists := t.Token(parent)
+	switch {
+	case !exists || s.Parent != parent || p.Kind != task.TokenKindToken:
+		return fmt.Sprintf("its parent is %q, and %q was used", s.Parent, parent)
+	case s.Subject != p.Subject || !reflect.DeepEqual(s.Scope, p.Scope) || !slices.Equal(s.CIDRs, p.CIDRs):
+		return "it differs from its parent in subject, scope or addresses"
+	case s.Until.IsZero() || s.Until.After(a.Time.Add(age+time.Second)):
+		return fmt.Sprintf("it ends at %s, which is too late", formatTime(s.Until.Time))
+	case !p.Until.IsZero() && s.Until.After(p.Until.Time):
+		return "it ends after its parent"
+	}
+
+	return ""
+}
