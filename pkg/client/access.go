@@ -214,8 +214,20 @@ func (s *NamespacesService) Delete(ctx context.Context, name string, revision in
 
 // List returns the tokens that the caller may see, without their secrets. subject selects those of a subject; "": all.
 func (s *TokensService) List(ctx context.Context, subject string) ([]task.Token, error) {
+	return s.list(ctx, subject, false)
+}
+
+// ListWithSessions is List, together with the sessions and login links that have not ended.
+func (s *TokensService) ListWithSessions(ctx context.Context, subject string) ([]task.Token, error) {
+	return s.list(ctx, subject, true)
+}
+
+func (s *TokensService) list(ctx context.Context, subject string, sessions bool) ([]task.Token, error) {
 	q := url.Values{}
 	setIfNotEmpty(q, "subject", subject)
+	if sessions {
+		q.Set("sessions", "true")
+	}
 
 	return collectItems(iteratePages[task.Token](ctx, s.conn, "/v1/tokens", q, pageSize, 0, nil))
 }

@@ -36,6 +36,8 @@ type Config struct {
 	TrustedUsers []int
 	// Token is sent with every call; "" sends none.
 	Token string
+	// Confidential means that the answers contain secrets, so that the rules for sending a token apply without one, too.
+	Confidential bool
 	// Timeout limits each call. For streams it limits only the wait for the beginning of the answer. 0 means 30
 	// s.
 	Timeout time.Duration
@@ -74,6 +76,8 @@ type Client struct {
 	Namespaces *NamespacesService
 	NodeLimits *NodeLimitsService
 	Tokens     *TokensService
+	Sessions   *SessionsService
+	Logins     *LoginsService
 	Subjects   *SubjectsService
 	AuditLog   *AuditLogService
 
@@ -111,6 +115,8 @@ func New(cfg Config) (*Client, error) {
 		Namespaces: &NamespacesService{conn},
 		NodeLimits: &NodeLimitsService{conn},
 		Tokens:     &TokensService{conn},
+		Sessions:   &SessionsService{conn},
+		Logins:     &LoginsService{conn},
 		Subjects:   &SubjectsService{conn},
 		AuditLog:   &AuditLogService{conn},
 
@@ -129,10 +135,11 @@ func newConnection(cfg Config) (*connection, error) {
 	}
 
 	secured, socket := strings.HasPrefix(base, "https://"), ""
+	secret := cfg.Token != "" || cfg.Confidential
 	target := base
 	if path, ok := strings.CutPrefix(base, unixScheme); ok {
 		socket, target = path, "http://carillon.socket"
-	} else if u, err := url.Parse(base); err == nil && !secured && cfg.Token != "" && !cfg.Insecure && !isLoopback(u.Hostname()) {
+	} else if u, err := url.Parse(base); err == nil && !secured && secret && !cfg.Insecure && !isLoopback(u.Hostname()) {
 		return nil, task.Invalid(task.CodeBadValue, "server",
 			"%s is on another host, and without TLS anyone on the network path could read the token: use https://, or accept the risk with --insecure (insecure: true in the context)",
 			task.Quote(base))
@@ -143,7 +150,7 @@ func newConnection(cfg Config) (*connection, error) {
 		c.timeout = defaultTimeout
 	}
 
-	check := peerCheck{own: os.Geteuid(), trusted: cfg.TrustedUsers, token: cfg.Token != "", insecure: cfg.Insecure}
+	check := peerCheck{own: os.Geteuid(), trusted: cfg.TrustedUsers, token: secret, insecure: cfg.Insecure}
 	c.http.Transport = check.newTransport(newTransport(cfg.TLS), socket, !secured)
 	if cfg.HTTP != nil {
 		*c.http = *cfg.HTTP

@@ -85,6 +85,10 @@ list-subjects         f      f        f      f        y       f             y   
 disable-subject       f      f        f      f        f       f             y     f
 enable-subject        f      f        f      f        f       f             y     f
 reset-access          f      f        f      f        f       f             f     f
+create-session        y      y        y      y        y       y             y     y
+delete-session        f      f        f      f        f       f             f     f
+create-login-link     y      y        y      y        y       y             y     y
+use-login-link        f      f        f      f        f       f             f     f
 
 list-nodes            f      f        f      f        y       y             y     f
 get-node              f      f        f      f        y       y             y     f
@@ -285,6 +289,7 @@ func (w *matrixWorld) operations() map[string]operation {
 			must(w.t, err)
 		}},
 		"list-subjects": {}, "disable-subject": {}, "reset-access": {},
+		"create-session": {}, "delete-session": {}, "create-login-link": {}, "use-login-link": {},
 		"enable-subject": {before: func(c *matrixCell) {
 			_, err := w.Subjects.Disable(ctx, "user:"+c.name)
 			must(w.t, err)
@@ -380,8 +385,9 @@ func TestAccess_EachRoleMayDoWhatTheMatrixSays(t *testing.T) {
 		}
 	}
 
-	for id := range routes {
-		if !seen[id] {
+	for id, route := range routes {
+		isLogin := strings.HasPrefix(route[1], "/v1/login/") // requested by people who have no role yet
+		if !seen[id] && !isLogin {
 			t.Errorf("%s is not in the matrix", id)
 		}
 	}

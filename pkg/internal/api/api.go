@@ -21,6 +21,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/internal/api/events"
 	"github.com/carillonhq/carillon/pkg/internal/api/httpapi"
 	"github.com/carillonhq/carillon/pkg/internal/api/load"
+	loginroutes "github.com/carillonhq/carillon/pkg/internal/api/logins"
 	"github.com/carillonhq/carillon/pkg/internal/api/logs"
 	"github.com/carillonhq/carillon/pkg/internal/api/nodes"
 	"github.com/carillonhq/carillon/pkg/internal/api/peers"
@@ -30,6 +31,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/internal/api/tasks"
 	"github.com/carillonhq/carillon/pkg/internal/api/views"
 	"github.com/carillonhq/carillon/pkg/internal/authority"
+	"github.com/carillonhq/carillon/pkg/internal/oidclogin"
 	"github.com/carillonhq/carillon/pkg/internal/readmodel"
 	"github.com/carillonhq/carillon/pkg/internal/secret"
 	"github.com/carillonhq/carillon/pkg/internal/statement"
@@ -116,6 +118,10 @@ type Config struct {
 	// RefusedLogin, if set, takes the audit records of some refused logins, which are not written to etcd. It must not
 	// wait.
 	RefusedLogin func(task.AuditRecord)
+	// Logins sign people in with OpenID Connect providers; nil means that there are none.
+	Logins *oidclogin.Logins
+	// LoginRedirect returns the URL at which the browser arrives with the answer of a provider. It is needed with Logins.
+	LoginRedirect func() (string, error)
 	// Authenticated, if set, is called with the context of each request that has a valid token, before the
 	// request is served. Its connection is then no longer closed to make room for others.
 	Authenticated func(ctx context.Context)
@@ -167,6 +173,10 @@ func New(cfg Config) (http.Handler, error) {
 
 	if cfg.RefusedLogin == nil {
 		cfg.RefusedLogin = func(task.AuditRecord) {}
+	}
+
+	if cfg.LoginRedirect == nil {
+		cfg.LoginRedirect = func() (string, error) { return "", errors.New("it serves no pages") }
 	}
 
 	if cfg.Authenticated == nil {
@@ -234,6 +244,7 @@ type server struct {
 	log        *zap.Logger
 	mux        *http.ServeMux
 	public     map[string]bool // by pattern of the mux: the operation needs no token
+	takesLink  map[string]bool // by pattern of the mux: the operation accepts a login link
 	openAPI    openAPIDocument
 	reading    httpapi.RequestReader
 	problems   httpapi.ProblemWriter
@@ -255,6 +266,7 @@ type server struct {
 	load     *load.Handlers
 	secrets  *secrets.Handlers
 	control  *accesscontrol.Handlers
+	signIn   *loginroutes.Handlers
 }
 
 // newServer creates a server and its handlers. It registers neither routes nor metrics.
@@ -264,6 +276,7 @@ func newServer(cfg Config) *server {
 		log:        cfg.Logger.Named("api"),
 		mux:        http.NewServeMux(),
 		public:     map[string]bool{},
+		takesLink:  map[string]bool{},
 		reading:    httpapi.NewRequestReader(cfg.Ref, cfg.Cluster.ID),
 		access:     cfg.Access,
 		statements: statement.NewVerifier(cfg.Node, cfg.Instance),
@@ -312,6 +325,10 @@ func newServer(cfg Config) *server {
 	s.load = &load.Handlers{Asker: s.asker, Now: now}
 	s.secrets = &secrets.Handlers{Store: cfg.Store, Node: cfg.Node, Now: now, Keys: cfg.Keys}
 	s.control = &accesscontrol.Handlers{Store: cfg.Store, Keeper: cfg.Access, Node: cfg.Node, Now: now, ClockFault: cfg.Clock, MostScanned: cfg.MostScanned, Log: s.log}
+	s.signIn = &loginroutes.Handlers{
+		Logins: cfg.Logins, Redirect: cfg.LoginRedirect, Ready: s.checkServing, Judge: s.judge, CallerFor: loginCaller, StartSession: s.control.StartSession,
+		MayTry: func(r *http.Request) bool { return s.logins.mayTry(clientOf(r)) }, ReportRefusal: s.logins.reportLogin,
+	}
 
 	return s
 }

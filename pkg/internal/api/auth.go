@@ -29,10 +29,10 @@ func WithTrustedUser(ctx context.Context, uid uint32) context.Context {
 }
 
 // findCaller returns the caller of a request, from its statement, its token, its unix socket or its client
-// certificate. It reads nothing from etcd. With an error, the caller is who the credentials belong to, as far as that is
+// certificate. takesLink says that the request may have a login link as its token. It reads nothing from etcd. With an error, the caller is who the credentials belong to, as far as that is
 // known, and may do nothing. An error is a *httpapi.Failure with status 401 or 429, or 503 while this node
 // does not know who may do what, or 404 if it serves only other nodes.
-func (s *server) findCaller(r *http.Request) (httpapi.Caller, error) {
+func (s *server) findCaller(r *http.Request, takesLink bool) (httpapi.Caller, error) {
 	if len(r.Header.Values(statement.Header)) > 0 {
 		return s.callerFrom(r)
 	}
@@ -47,6 +47,10 @@ func (s *server) findCaller(r *http.Request) (httpapi.Caller, error) {
 	// A token decides, also beside a certificate or on the unix socket. The audit record has both.
 	if values := r.Header.Values("Authorization"); len(values) > 0 {
 		token, err := s.tokenOf(r, values, address)
+		if err == nil && token.Kind == task.TokenKindLink && !takesLink {
+			err = unauthorized("a login link is no token: open it in a browser")
+		}
+
 		return httpapi.Caller{Who: token.Subject, Token: token.ID, Certificate: certificate, Address: address}, err
 	}
 
@@ -63,6 +67,11 @@ func (s *server) findCaller(r *http.Request) (httpapi.Caller, error) {
 	}
 
 	return httpapi.Caller{}, unauthorized("a token is required")
+}
+
+// loginCaller returns the caller of a request that has just signed in as a subject.
+func loginCaller(r *http.Request, subject string) httpapi.Caller {
+	return httpapi.Caller{Who: subject, Certificate: certificateOf(r), Address: addressOf(r)}
 }
 
 // checkServing returns why this node serves no caller: it does not have the role api, or it has not loaded the access
@@ -108,9 +117,11 @@ func (s *server) tokenOf(r *http.Request, values []string, address string) (task
 		return task.Token{}, unauthorized("the token is not known")
 	}
 
+	why := view.TokenProblem(access.Caller{Subject: token.Subject, Token: token.ID}, s.Now())
+
 	switch {
-	case !token.Until.IsZero() && !s.Now().Before(token.Until.Time):
-		return token, unauthorized("the token has expired")
+	case why != "":
+		return token, unauthorized(why)
 	case !token.Until.IsZero() && s.Clock() != nil:
 		return token, unauthorized("this node's clock is not trusted, so it accepts no token that expires; use another node")
 	case view.Disabled(token.Subject):
@@ -212,7 +223,7 @@ func (s *server) checkStream(ctx context.Context, r *http.Request) error {
 		return nil
 	}
 
-	caller, err := s.findCaller(r)
+	caller, err := s.findCaller(r, false)
 	if err != nil {
 		return err
 	}

@@ -18,13 +18,14 @@ func (s *server) registerRoutes() {
 		pattern := rt.Method + " " + rt.Path
 		s.mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) { s.serveRoute(w, r, rt) })
 		s.public[pattern] = rt.Public
+		s.takesLink[pattern] = rt.TakesLink
 	}
 }
 
 // documentedRoutes returns the operations of the OpenAPI document, in its order.
 func (s *server) documentedRoutes() []*httpapi.Operation {
 	return slices.Concat(s.tasks.Routes(), s.runs.Routes(), s.logs.Routes(), s.events.Routes(), s.attempts.Routes(), s.board.Routes(), s.asker.Routes(), s.load.Routes(),
-		s.nodes.Routes(), s.cluster.Routes(), s.secrets.Routes(), s.control.Routes(), s.nodeRoutes())
+		s.nodes.Routes(), s.cluster.Routes(), s.secrets.Routes(), s.control.Routes(), s.signIn.Routes(), s.nodeRoutes())
 }
 
 // serveRoute serves a request of one operation. The caller is already authenticated, unless the operation is
@@ -100,7 +101,7 @@ func (s *server) serveRoute(w http.ResponseWriter, r *http.Request, rt *httpapi.
 	}
 	if err != nil {
 		// What the change needs is known only to the handler.
-		if f := httpapi.AsFailure(err); f.Status == http.StatusForbidden {
+		if f := httpapi.AsFailure(err); f.Status == http.StatusForbidden && !rt.Public {
 			s.logins.reportRefusal(r, httpapi.CallerOf(r.Context()), f)
 		}
 		s.problems.Write(w, r, err)

@@ -40,7 +40,7 @@ func (s *server) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 
 		// OPTIONS only lists the methods of a path, so it needs no token.
 		if r.Method != http.MethodOptions {
-			who, err := s.findCaller(r)
+			who, err := s.findCaller(r, s.takesLink[pattern])
 			if err != nil {
 				s.logins.reportRefusal(r, who, httpapi.AsFailure(err))
 				// The connection of a refused caller is closed, so that its body need not be read.

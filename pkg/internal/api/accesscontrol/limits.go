@@ -58,6 +58,10 @@ func (h *Handlers) checkTokenCount(c *httpapi.Call, v *authority.View, subject s
 	live, created := 0, 0
 	var expired []task.Token // created by the caller
 	for _, t := range v.Tokens() {
+		if t.Kind != task.TokenKindToken {
+			continue // a token's sessions have a limit of their own
+		}
+
 		isLive := t.Until.IsZero() || now.Before(t.Until.Time)
 		if t.Subject == subject && isLive {
 			live++
@@ -142,9 +146,8 @@ func (h *Handlers) makeRoom(c *httpapi.Call, v *authority.View, expired []task.T
 	if excess <= 0 {
 		return nil
 	}
-	if err := h.ClockFault(); err != nil {
-		return httpapi.Fail(http.StatusServiceUnavailable, client.CodeClock, "this node's clock is not trusted: %s", err).
-			WithHint("use another node, or correct this node's clock")
+	if err := h.requireClock(); err != nil {
+		return err
 	}
 
 	slices.SortFunc(expired, func(a, b task.Token) int { return a.Until.Compare(b.Until.Time) })

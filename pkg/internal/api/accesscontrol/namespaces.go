@@ -262,7 +262,7 @@ func unnamedNamespace(v *authority.View, name string, now time.Time) error {
 		}
 	}
 	for _, t := range v.Tokens() {
-		if slices.Contains(scopeNamespaces(&t), name) && (t.Until.IsZero() || now.Before(t.Until.Time)) {
+		if t.Kind == task.TokenKindToken && slices.Contains(scopeNamespaces(&t), name) && (t.Until.IsZero() || now.Before(t.Until.Time)) {
 			tokens = append(tokens, t.ID)
 		}
 	}

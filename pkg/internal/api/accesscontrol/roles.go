@@ -179,7 +179,7 @@ func unusedRole(v *authority.View, r task.Role) error {
 		}
 	}
 	for _, t := range v.Tokens() {
-		if t.Scope != nil && t.Scope.Role == r.Name && t.Scope.RoleUID == r.UID {
+		if t.Kind == task.TokenKindToken && t.Scope != nil && t.Scope.Role == r.Name && t.Scope.RoleUID == r.UID {
 			users = append(users, "token "+t.ID)
 		}
 	}

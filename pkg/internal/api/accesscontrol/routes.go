@@ -19,9 +19,13 @@ const (
 	setNSAbout    = "Tasks of the namespace may use only what the record lists. The answer names the tasks that it no longer allows: their runs fail until the tasks are changed."
 	setLimitAbout = "The name is that of a node, or a prefix of names that ends in *; the limit with the longest match applies to a node. " +
 		"Labels that a node announces and its limit does not list do not count for the selectors of tasks and namespaces. The answer names the nodes that announce such labels now, if you may read nodes."
-	newTokenAbout = "For tokens of your own subject you need no right, but your own token must have no scope. Tokens of other subjects require grant on access or, for service:NAME, grant on the bindings of the namespaces in the scope and of all others in which the service has rights. " +
+	newTokenAbout = "For tokens of your own subject you need no right, but your own token must have no scope and be no session. Tokens of other subjects require grant on access or, for service:NAME, grant on the bindings of the namespaces in the scope and of all others in which the service has rights. " +
 		"You must hold the whole scope of such a token until it ends. Only this answer contains the secret."
-	delTokenAbout = "No change that its holder has requested is made afterwards. This works while etcd is full. Of its own subject's tokens, a token with a scope can delete only itself."
+	delTokenAbout   = "No change that its holder has requested is made afterwards. This works while etcd is full. The sessions of the token end with it. Of its own subject's tokens, a session or a token with a scope can delete only itself."
+	newSessionAbout = "A session is a token for a browser. It may do what your token may, ends after eight hours or when your token does, and is not accepted after your token was deleted. " +
+		"A token has at most 20 sessions; another one ends the oldest. A session cannot create sessions. Only this answer contains the secret."
+	newLinkAbout  = "A login link is a token that does nothing but become a session of your token, once, within ten minutes. path is what to open in a browser. A token has at most 20 login links; another one replaces the oldest."
+	useLinkAbout  = "The credential of the request must be the secret of the login link. It is deleted in the transaction that creates the session."
 	auditLogAbout = "Each transaction of the API writes one record of who changed what. The newest record comes first. Without read on audit, you see only changes of objects in namespaces whose bindings you may read. " +
 		"A page may have fewer records than its limit, or none, and still have a next page. /v1/audit is unrelated: it checks the consistency of the cluster's records."
 	resetAbout = "Creates a new token of service:bootstrap that does not expire, and gives this subject the role admin in the cluster. Only root on the node's host may do this, over the node's unix socket and without a token."
@@ -85,7 +89,7 @@ func (h *Handlers) Routes() []*httpapi.Operation {
 			Conditional: true, Writes: true, Status: 204, Errors: []int{409, 429}, Handler: httpapi.NoQuery(h.deleteNodeLimit)},
 
 		{ID: "list-tokens", Method: get, Path: "/v1/tokens", Tag: "access", Summary: "List the tokens that you may see, without their secrets",
-			Description: "Lists the tokens of your own subject, and those whose scope lies in namespaces whose bindings you may read. If you may read access, lists all tokens.",
+			Description: "Lists the tokens of your own subject, and those whose scope lies in namespaces whose bindings you may read. If you may read access, lists all tokens. Sessions and login links are listed with sessions=true.",
 			Status:      200, Answer: reflect.TypeFor[client.List[task.Token]](), Handler: httpapi.Query(h.listTokens)},
 		{ID: "create-token", Method: post, Path: "/v1/tokens", Tag: "access", Summary: "Create a token", Description: newTokenAbout,
 			Body: body(reflect.TypeFor[client.TokenRequest]()), Writes: true, Status: 201, Answer: reflect.TypeFor[client.NewToken](), Errors: []int{404, 409}, Handler: httpapi.NoQuery(h.createToken)},
@@ -93,6 +97,16 @@ func (h *Handlers) Routes() []*httpapi.Operation {
 			Status: 200, Answer: reflect.TypeFor[task.Token](), Handler: httpapi.NoQuery(h.getToken)},
 		{ID: "delete-token", Method: del, Path: "/v1/tokens/{token}", Tag: "access", Summary: "Delete a token", Description: delTokenAbout,
 			Writes: true, Status: 204, Errors: []int{409}, Handler: httpapi.NoQuery(h.deleteToken)},
+
+		{ID: "create-session", Method: post, Path: "/v1/sessions", Tag: "access", Summary: "Create a session of your token", Description: newSessionAbout,
+			Writes: true, Status: 201, Answer: reflect.TypeFor[client.NewToken](), Errors: []int{409, 429}, Handler: httpapi.NoQuery(h.createSession)},
+		{ID: "delete-session", Method: del, Path: "/v1/sessions/current", Tag: "access", Summary: "End the session of this request: log out",
+			Description: "No change that the session has requested is made afterwards. This works while etcd is full.",
+			Writes:      true, Status: 204, Errors: []int{409}, Handler: httpapi.NoQuery(h.deleteSession)},
+		{ID: "create-login-link", Method: post, Path: "/v1/login-links", Tag: "access", Summary: "Create a login link of your token", Description: newLinkAbout,
+			Writes: true, Status: 201, Answer: reflect.TypeFor[client.LoginLink](), Errors: []int{409, 429}, Handler: httpapi.NoQuery(h.createLink)},
+		{ID: "use-login-link", Method: post, Path: "/v1/login-links:use", Tag: "access", Summary: "Turn a login link into a session", Description: useLinkAbout,
+			TakesLink: true, Writes: true, Status: 201, Answer: reflect.TypeFor[client.NewToken](), Errors: []int{409, 429}, Handler: httpapi.NoQuery(h.useLink)},
 
 		{ID: "list-subjects", Verb: access.Read, Kind: access.Access, Method: get, Path: "/v1/subjects", Tag: "access", Summary: "List the subjects that have bindings or tokens, or are disabled",
 			Status: 200, Answer: reflect.TypeFor[client.List[client.Subject]](), Handler: httpapi.Query(h.listSubjects)},

@@ -19,7 +19,9 @@ func (h *Handlers) listSubjects(c *httpapi.Call, q httpapi.PageQuery) (httpapi.A
 
 	tokens := map[string]int{}
 	for _, t := range v.Tokens() {
-		tokens[t.Subject]++
+		if t.Kind == task.TokenKindToken {
+			tokens[t.Subject]++
+		}
 	}
 
 	bindings := map[string][]string{}
@@ -40,7 +42,7 @@ func (h *Handlers) listSubjects(c *httpapi.Call, q httpapi.PageQuery) (httpapi.A
 // subjectInPath returns the subject in the path after checking it.
 func subjectInPath(c *httpapi.Call) (string, error) {
 	s := c.Request.PathValue("subject")
-	return s, access.CheckSubject("subject", s)
+	return s, access.CheckActor("subject", s)
 }
 
 // disableSubject serves POST …/disable.
@@ -125,6 +127,7 @@ func (h *Handlers) answerSubject(c *httpapi.Call, subject string, disabled bool)
 
 	for _, t := range v.Tokens() {
 		switch {
+		case t.Kind != task.TokenKindToken: // it ends with its token
 		case t.Subject == subject:
 			a.Tokens = append(a.Tokens, t)
 		case wasWrittenBy(t.CreatedBy, subject):

@@ -19,7 +19,8 @@ const maxTokenAge = 90 * 24 * time.Hour
 
 // tokenQuery are the parameters of the list of tokens.
 type tokenQuery struct {
-	Subject string `query:"subject" doc:"Only tokens that act as this subject."`
+	Subject  string `query:"subject" doc:"Only tokens that act as this subject."`
+	Sessions bool   `query:"sessions" default:"false" doc:"Also sessions and login links that have not ended."`
 	httpapi.PageQuery
 }
 
@@ -36,11 +37,11 @@ func isOwn(c *httpapi.Call, t *task.Token) bool {
 	return t.Subject == httpapi.CallerOf(c.Context()).Who
 }
 
-// hasScope reports whether the caller uses a token with a scope. Such a token neither creates nor deletes other
-// tokens of its subject without the right to do so: a token that leaks must not outlive its own deletion.
-func hasScope(c *httpapi.Call, v *authority.View) bool {
+// isLimited reports whether the caller uses a session or a token with a scope. Such a token neither creates nor deletes
+// other tokens of its subject without the right to do so: a token that leaks must not outlive its own deletion.
+func isLimited(c *httpapi.Call, v *authority.View) bool {
 	t, ok := v.Token(httpapi.CallerOf(c.Context()).Token)
-	return ok && t.Scope != nil
+	return ok && (t.Scope != nil || t.Kind != task.TokenKindToken)
 }
 
 // canSeeToken reports whether the caller may read a token's record. A token whose scope is some namespaces shows
@@ -63,7 +64,7 @@ func (h *Handlers) canSeeToken(c *httpapi.Call, v *authority.View, t *task.Token
 func (h *Handlers) requireToken(c *httpapi.Call, rights *httpapi.Rights, t *task.Token) error {
 	return rights.Check(func(v *authority.View) error {
 		switch {
-		case isOwn(c, t) && (!hasScope(c, v) || t.ID != "" && t.ID == httpapi.CallerOf(c.Context()).Token):
+		case isOwn(c, t) && (!isLimited(c, v) || t.ID != "" && t.ID == httpapi.CallerOf(c.Context()).Token):
 			return nil
 		case h.allows(c, v, access.Grant, access.Access, ""):
 			return nil
@@ -78,7 +79,7 @@ func (h *Handlers) requireToken(c *httpapi.Call, rights *httpapi.Rights, t *task
 			}
 			return nil
 		case isOwn(c, t):
-			return httpapi.Fail(http.StatusForbidden, client.CodeForbidden, "a token with a scope can neither create tokens nor delete other tokens of its subject").
+			return httpapi.Fail(http.StatusForbidden, client.CodeForbidden, "a session or a token with a scope can neither create tokens nor delete other tokens of its subject").
 				WithHint("use a token without a scope")
 		}
 
@@ -95,7 +96,8 @@ func (h *Handlers) listTokens(c *httpapi.Call, q tokenQuery) (httpapi.Answer, er
 
 	var list []task.Token
 	for _, t := range v.Tokens() {
-		if (q.Subject == "" || t.Subject == q.Subject) && h.canSeeToken(c, v, &t) {
+		isListed := t.Kind == task.TokenKindToken || q.Sessions && v.TokenProblem(access.Caller{Subject: t.Subject, Token: t.ID}, h.Now()) == ""
+		if isListed && (q.Subject == "" || t.Subject == q.Subject) && h.canSeeToken(c, v, &t) {
 			list = append(list, t)
 		}
 	}
@@ -200,7 +202,7 @@ func (h *Handlers) checkToken(t *task.Token) error {
 	if strings.HasPrefix(t.Subject, access.KindUnix+":") {
 		return task.Invalid(task.CodeRequired, "subject", "is required: users of the host need no token")
 	}
-	if err := access.CheckSubject("subject", t.Subject); err != nil {
+	if err := access.CheckActor("subject", t.Subject); err != nil {
 		return err
 	}
 	if strings.HasPrefix(t.Subject, access.KindCert+":") {
@@ -234,10 +236,7 @@ func (h *Handlers) checkToken(t *task.Token) error {
 
 	// The node compares ends with its own clock.
 	if !t.Until.IsZero() {
-		if err := h.ClockFault(); err != nil {
-			return httpapi.Fail(http.StatusServiceUnavailable, client.CodeClock, "this node's clock is not trusted: %s", err).
-				WithHint("use another node, or correct this node's clock")
-		}
+		return h.requireClock()
 	}
 
 	return nil

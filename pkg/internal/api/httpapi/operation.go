@@ -30,6 +30,7 @@ type Operation struct {
 	Tagged           bool         // the answer has an ETag
 	Errors           []int        // statuses in addition to those that Problems derives
 	Public           bool         // needs no token
+	TakesLink        bool         // accepts a login link as its credential; no other operation does
 	// Verb and Kind are the least that a caller needs, in the namespace of the path if there is one. What a handler
 	// changes may need more: it calls Rights.Require. Without a verb, every known caller may call the operation; a list
 	// of several namespaces then contains only what the caller may read.
