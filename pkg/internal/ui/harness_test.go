@@ -4,7 +4,6 @@ import (
 	"context"
 	"io"
 	"net/http"
-	"net/http/httptest"
 	"net/url"
 	"os"
 	"strings"
@@ -34,7 +33,6 @@ type world struct {
 	*apikit.Cluster
 	t      *testing.T
 	ui     *Server
-	server *httptest.Server
 	api    http.Handler // may be replaced before a request
 }
 
@@ -54,8 +52,6 @@ func newWorld(t *testing.T, edits ...func(*Config)) *world {
 	var err error
 	w.ui, err = New(cfg)
 	must(t, err)
-	w.server = httptest.NewServer(w.ui)
-	t.Cleanup(w.server.Close)
 
 	return w
 }
@@ -74,7 +70,7 @@ type browser struct {
 func (w *world) as(subject string) *browser {
 	w.t.Helper()
 	b := &browser{w: w, client: &http.Client{
-		Transport:     &http.Transport{DisableKeepAlives: true},
+		Transport:     &transport{api: w.ui, remote: "192.0.2.1:4711"},
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}}
 	if subject != "" {
@@ -104,7 +100,7 @@ func (b *browser) do(method, path string, form url.Values, edits ...func(*http.R
 // open sends a request and returns the answer when it begins.
 func (b *browser) open(ctx context.Context, method, path string, form url.Values, edits ...func(*http.Request)) *http.Response {
 	b.w.t.Helper()
-	r, err := http.NewRequestWithContext(ctx, method, b.w.server.URL+path, strings.NewReader(form.Encode()))
+	r, err := http.NewRequestWithContext(ctx, method, "http://127.0.0.1:7070"+path, strings.NewReader(form.Encode()))
 	must(b.w.t, err)
 
 	if form != nil {
@@ -115,6 +111,7 @@ func (b *browser) open(ctx context.Context, method, path string, form url.Values
 		r.AddCookie(&http.Cookie{Name: securePrefix + "carillon-" + b.w.Record.ID, Value: b.secret})
 	}
 	r.Header.Set("Accept", "text/html")
+	r.Host = r.URL.Host
 	for _, edit := range edits {
 		edit(r)
 	}

@@ -226,7 +226,7 @@ func (s *Server) showProblem(w http.ResponseWriter, r *http.Request, p *Problem)
 // page returns the frame of a page.
 func (s *Server) page(r *http.Request, title string) Page {
 	return Page{
-		Title: title, Cluster: s.Cluster, Node: s.Node, Version: s.Version, Theme: themeOf(r), Clear: !s.encrypted(r) && !isLoopback(r.Host),
+		Title: title, Time: s.Now().UTC().Format(time.RFC3339Nano), Cluster: s.Cluster, Node: s.Node, Version: s.Version, Theme: themeOf(r), Clear: !s.encrypted(r) && !isLoopback(r.Host),
 	}
 }
 

@@ -21,6 +21,7 @@ type Page struct {
 	Cluster string
 	Node    string
 	Version string
+	Time    string // when the page was made
 	Theme   string // light, dark or "": that of the system
 	// Clear is set if the connection to the browser is not encrypted.
 	Clear bool

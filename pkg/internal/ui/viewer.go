@@ -57,7 +57,10 @@ func (v *viewer) begin(state *pageState, fault *Problem) {
 		v.faultChanged = v.faultChanged || (fault == nil) != (v.fault == nil) || fault != nil && fault.Message != v.fault.Message
 	}
 	v.fault = fault
-	v.signal()
+
+	if v.whole != nil || v.faultChanged {
+		v.signal()
+	}
 }
 
 // give hands over changes. state is that after the changes.

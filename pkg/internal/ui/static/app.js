@@ -11,19 +11,28 @@
 
   // ---- Times -------------------------------------------------------------------------------------------------------
 
+  // As in the CLI: two units.
   const approximate = (ms) => {
     const s = Math.floor(ms / 1000);
+    const two = (large, name, small, smallName) => {
+      const rest = Math.floor((s % large) / small);
+      return Math.floor(s / large) + name + (rest ? " " + rest + smallName : "");
+    };
     if (s < 60) return s + "s";
-    const m = Math.floor(s / 60);
-    if (m < 60) return m + "m";
-    const h = Math.floor(m / 60);
-    if (h < 24) return h + "h" + (m % 60 ? (m % 60) + "m" : "");
-    const d = Math.floor(h / 24);
-    return d < 10 && h % 24 ? d + "d" + (h % 24) + "h" : d + "d";
+    if (s < 3600) return two(60, "m", 1, "s");
+    if (s < 86400) return two(3600, "h", 60, "m");
+    if (s < 100 * 86400) return two(86400, "d", 3600, "h");
+    return Math.floor(s / 86400) + "d";
   };
 
+  // The clock of the browser may be wrong. The page says when it was made by the clock of the node.
+  const clockOffset = (() => {
+    const at = Date.parse(document.querySelector("meta[name=carillon-now]")?.content);
+    return Number.isNaN(at) ? 0 : at - (performance.timeOrigin + (performance.getEntriesByType("navigation")[0]?.responseStart ?? 0));
+  })();
+
   const relative = (el, at) => {
-    const ms = at - Date.now();
+    const ms = at - (Date.now() + clockOffset);
     if ("ago" in el.dataset) return -ms < 1000 ? "now" : approximate(-ms) + " ago";
     return ms < 1000 ? (ms > -60_000 ? "now" : approximate(-ms) + " ago") : "in " + approximate(ms);
   };
