@@ -29,6 +29,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/internal/api"
 	"github.com/carillonhq/carillon/pkg/internal/api/logs"
 	"github.com/carillonhq/carillon/pkg/internal/authority"
+	"github.com/carillonhq/carillon/pkg/internal/oidclogin"
 	"github.com/carillonhq/carillon/pkg/internal/readmodel"
 	"github.com/carillonhq/carillon/pkg/internal/secret"
 	"github.com/carillonhq/carillon/pkg/internal/testkit/owners"
@@ -148,6 +149,7 @@ type world struct {
 	configure    func(*http.Server)            // changes the server before it starts, if set before serve
 	authentic    func(context.Context)         // Config.Authenticated
 	refusedLogin func(task.AuditRecord)        // Config.RefusedLogin
+	logins       *oidclogin.Logins             // Config.Logins, if set before serve
 	keeper       *authority.Keeper
 	accessWrites int
 	known        func() []task.Node // Config.Nodes, if set before serve
@@ -303,6 +305,7 @@ func (w *world) serve(node string) string {
 			}
 			return w.ready
 		},
+		Logins: w.logins, LoginRedirect: func() (string, error) { return "http://127.0.0.1:7070" + client.LoginCallbackPath, nil },
 		Board:    w.parts[node],
 		Ask:      w.ownerOf(node),
 		Keys:     w.keys[node],

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"net/http"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -138,26 +139,29 @@ func (l *logins) mayTry(client string) bool {
 // reportRefusal counts and logs a request that was refused because of its credentials or rights, and records refused
 // credentials. who is the caller as far as it is known. Of a token, only the id is logged and recorded, which is not secret.
 func (l *logins) reportRefusal(r *http.Request, who httpapi.Caller, f *httpapi.Failure) {
-	code := "401"
+	l.report(r, who, f, f.Status != http.StatusForbidden)
+}
 
+// reportLogin is reportRefusal for a login with an identity provider, which is also recorded if the person has no rights.
+func (l *logins) reportLogin(r *http.Request, who httpapi.Caller, f *httpapi.Failure) {
+	l.report(r, who, f, true)
+}
+
+// report counts and logs a refused request. If it is a login, it is also recorded.
+func (l *logins) report(r *http.Request, who httpapi.Caller, f *httpapi.Failure, isLogin bool) {
 	switch f.Status {
-	case http.StatusUnauthorized:
-	case http.StatusForbidden:
-		code = "403"
-	case http.StatusTooManyRequests:
-		code = "429"
+	case http.StatusUnauthorized, http.StatusForbidden, http.StatusTooManyRequests:
 	default:
-		return // not caused by the token
+		return // not caused by the caller
 	}
 
-	l.refused.WithLabelValues(code).Inc()
+	l.refused.WithLabelValues(strconv.Itoa(f.Status)).Inc()
 
 	now := time.Now()
 	l.mu.Lock()
 	c := l.clientState(clientOf(r), now)
 	due, suppressed := c.lines.takeToken(), c.suppressed
 
-	isLogin := code != "403"
 	if isLogin {
 		due = l.takeRecord(due, now)
 	}

@@ -30,9 +30,9 @@ func (h *Handlers) whoAmI(c *httpapi.Call) (httpapi.Answer, error) {
 	if t, ok := v.Token(who.Token); ok {
 		me.Token, scope = &t, t.Scope
 	}
-	for _, b := range access.BindingsInScope(scope, v.BindingsOf(who.Who)) {
+	// Who else has a role is not the caller's business.
+	for _, b := range access.BindingsInScope(scope, v.BindingsOfCaller(who.Subject())) {
 		if b.Until.IsZero() || now.Before(b.Until.Time) {
-			b.Subjects = []string{who.Who} // who else has the role is not the caller's business
 			me.Bindings = append(me.Bindings, b)
 		}
 	}

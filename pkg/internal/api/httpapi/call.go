@@ -238,6 +238,12 @@ func (c *Call) Context() context.Context { return c.Request.Context() }
 // Rights returns what the caller may do.
 func (c *Call) Rights() *Rights { return RightsOf(c.Request.Context()) }
 
+// Become makes a public operation one of a caller whose identity its handler has verified.
+func (c *Call) Become(caller Caller, j *Judge) {
+	ctx := WithCaller(c.Request.Context(), caller)
+	c.Request = c.Request.WithContext(WithRights(ctx, j.RightsOf(caller, c.Operation.ID)))
+}
+
 // Actor returns the name of the caller as records and events contain it.
 func (c *Call) Actor() string { return CallerOf(c.Request.Context()).Actor() }
 

@@ -1,0 +1,122 @@
+package client
+
+import (
+	"context"
+	"net/http"
+	"net/url"
+
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// LoginCallbackPath is the path at which the browser arrives with the answer of a provider.
+const LoginCallbackPath = LoginPath + "/oidc/callback"
+
+// LoginsService signs people in with the OpenID Connect providers of a cluster. Its requests need no token.
+type LoginsService struct{ conn *connection }
+
+// The codes of problems of logins, in addition to CodeUnauthorized and CodeForbidden.
+const (
+	CodeProviderAway  = "provider_away"  // the provider does not answer: try again later
+	CodeProviderSetup = "provider_setup" // the settings of the cluster and those of the provider do not fit together
+)
+
+// LoginProvider is an OpenID Connect provider with which people can sign in.
+type LoginProvider struct {
+	Name    string `json:"name" doc:"The name in subjects: user:NAME/…."`
+	Display string `json:"display" doc:"The name for people."`
+	Device  bool   `json:"device" doc:"Whether it supports logins from the command line."`
+	Problem string `json:"problem,omitempty" doc:"Why nobody can sign in with it now."`
+}
+
+// WebLoginRequest begins a login in a browser.
+type WebLoginRequest struct {
+	Provider string `json:"provider" doc:"The name of a provider."`
+	ReturnTo string `json:"return_to,omitempty" doc:"The path that the last answer of the login repeats."`
+}
+
+// WebLogin is a login in a browser that has begun.
+type WebLogin struct {
+	URL   string    `json:"url" doc:"Where the browser goes."`
+	State string    `json:"state" doc:"What finishes the login, together with the provider's answer. It must stay in this browser."`
+	Ends  task.Time `json:"ends" doc:"When the login must be finished."`
+}
+
+// WebLoginAnswer finishes a login in a browser.
+type WebLoginAnswer struct {
+	State  string `json:"state" doc:"The state of the login that has begun; empty if the browser has none."`
+	Answer string `json:"answer" doc:"The query with which the provider has sent the browser back."`
+}
+
+// WebSession is the session of a login in a browser.
+type WebSession struct {
+	NewToken
+	ReturnTo string `json:"return_to,omitempty"`
+}
+
+// DeviceLoginRequest begins a login from the command line.
+type DeviceLoginRequest struct {
+	Provider string `json:"provider" doc:"The name of a provider."`
+}
+
+// DeviceLogin is a login from the command line that has begun.
+type DeviceLogin struct {
+	Handle      string    `json:"handle" doc:"What polls the login. It contains secrets."`
+	Code        string    `json:"code" doc:"What the person enters on the page."`
+	Page        string    `json:"page" doc:"The page of the provider on which the person confirms the login."`
+	PageForCode string    `json:"page_for_code,omitempty" doc:"The page with the code in it."`
+	Interval    int       `json:"interval" doc:"How many seconds to wait before each poll."`
+	Ends        task.Time `json:"ends" doc:"When the login must be confirmed."`
+}
+
+// DevicePoll asks whether a login from the command line is confirmed.
+type DevicePoll struct {
+	Handle string `json:"handle"`
+}
+
+// DeviceSession is the session of a login from the command line, once the login is confirmed.
+type DeviceSession struct {
+	Pending bool      `json:"pending,omitempty" doc:"The login is not confirmed yet."`
+	Slower  bool      `json:"slower,omitempty" doc:"Wait five seconds longer before each further poll."`
+	Session *NewToken `json:"session,omitempty"`
+}
+
+// Providers returns the providers of the cluster.
+func (s *LoginsService) Providers(ctx context.Context) ([]LoginProvider, error) {
+	var l List[LoginProvider]
+	err := s.conn.doCall(ctx, call{method: http.MethodGet, path: "/v1/login/providers"}, &l)
+
+	return l.Items, err
+}
+
+// BeginWeb begins a login in a browser.
+func (s *LoginsService) BeginWeb(ctx context.Context, r WebLoginRequest) (WebLogin, error) {
+	var l WebLogin
+	err := s.conn.doCall(ctx, call{method: http.MethodPost, path: "/v1/login/web", body: r}, &l)
+
+	return l, err
+}
+
+// FinishWeb finishes a login in a browser. state is WebLogin.State, and answer the query with which the provider has sent the
+// browser back.
+func (s *LoginsService) FinishWeb(ctx context.Context, state string, answer url.Values) (WebSession, error) {
+	var w WebSession
+	err := s.conn.doCall(ctx, call{method: http.MethodPost, path: "/v1/login/web:finish", body: WebLoginAnswer{State: state, Answer: answer.Encode()}}, &w)
+
+	return w, err
+}
+
+// BeginDevice begins a login from the command line.
+func (s *LoginsService) BeginDevice(ctx context.Context, provider string) (DeviceLogin, error) {
+	var l DeviceLogin
+	err := s.conn.doCall(ctx, call{method: http.MethodPost, path: "/v1/login/device", body: DeviceLoginRequest{Provider: provider}}, &l)
+
+	return l, err
+}
+
+// PollDevice asks once whether a login from the command line is confirmed.
+func (s *LoginsService) PollDevice(ctx context.Context, handle string) (DeviceSession, error) {
+	var d DeviceSession
+	err := s.conn.doCall(ctx, call{method: http.MethodPost, path: "/v1/login/device:poll", body: DevicePoll{Handle: handle}}, &d)
+
+	return d, err
+}
