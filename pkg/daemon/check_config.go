@@ -74,6 +74,7 @@ func checkConfig(out, notes io.Writer, file string, given *pflag.FlagSet) error 
 	}
 
 	faults = append(faults, filesFaults(settings)...)
+	faults = append(faults, cfg.secretFaults()...)
 	if err := checkWritable(cfg.DataDir); err != nil {
 		faults = append(faults, err)
 	}

@@ -16,6 +16,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/cgroup"
 	"github.com/carillonhq/carillon/pkg/daemon/unixsocket"
 	"github.com/carillonhq/carillon/pkg/internal/certs"
+	"github.com/carillonhq/carillon/pkg/internal/oidclogin"
 	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
@@ -43,6 +44,12 @@ type Config struct {
 	TLSKey        string `json:"tls_key"`
 	TLSCA         string `json:"tls_ca"`
 	TLSClientAuth string `json:"tls_client_auth"` // client certificates of the API: none, optional or require
+
+	// UIOrigin is the address of the Web UI as browsers know it, such as https://carillon.example.com; "": that of the node.
+	UIOrigin string `json:"ui_origin"`
+
+	// OIDC are the OpenID Connect providers with which people can sign in. The setting has no flag.
+	OIDC []oidclogin.Provider `json:"oidc"`
 
 	// MetricsListen is the host:port at which /metrics and /healthz need no token; "": none.
 	MetricsListen string `json:"metrics_listen"`
@@ -182,6 +189,12 @@ func (c *Config) Validate() error {
 		return err
 	}
 	if err := c.validateTLS(); err != nil {
+		return err
+	}
+	if err := c.validateOrigin(); err != nil {
+		return err
+	}
+	if err := c.validateOIDC(); err != nil {
 		return err
 	}
 	if len(c.Roles) == 0 {
