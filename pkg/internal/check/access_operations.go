@@ -63,6 +63,8 @@ var operations = map[string]operation{
 	"delete-session":    {Route: "DELETE /v1/sessions/current"},
 	"create-login-link": {Route: "POST /v1/login-links"},
 	"use-login-link":    {Route: "POST /v1/login-links:use"},
+	"finish-web-login":  {Route: "POST /v1/login/web:finish"},
+	"poll-device-login": {Route: "POST /v1/login/device:poll"},
 	"disable-subject":   {Route: "POST /v1/subjects/{subject}/disable"},
 	"enable-subject":    {Route: "POST /v1/subjects/{subject}/enable"},
 	"reset-access":      {Route: "POST /v1/access/reset"},

@@ -50,7 +50,7 @@ func (j *accessJudge) checkRights(t *access.Table, a *task.AuditRecord, key stri
 	case t.Disabled(caller.Subject):
 		breach("the subject is disabled")
 		return
-	case caller.Subject != access.RootSubject && !sessionOperations[a.Operation] && !holdsLiveBinding(t, caller.Subject, at):
+	case caller.Subject != access.RootSubject && !sessionOperations[a.Operation] && !loginOperations[a.Operation] && !holdsLiveBinding(t, subjectsOf(t, caller), at):
 		breach("no binding that lasts names the subject")
 		return
 	}
@@ -68,10 +68,18 @@ func (j *accessJudge) checkRights(t *access.Table, a *task.AuditRecord, key stri
 	}
 }
 
-// holdsLiveBinding reports whether a binding that has not ended, of a role that exists, names a subject.
-func holdsLiveBinding(t *access.Table, subject string, at time.Time) bool {
-	return slices.ContainsFunc(t.BindingsOf(subject), func(b task.Binding) bool {
+// subjectsOf returns the subject of a caller, and the groups of the caller's session.
+func subjectsOf(t *access.Table, caller access.Caller) []string {
+	token, _ := t.Token(caller.Token)
+	return append([]string{caller.Subject}, token.Groups...)
+}
+
+// holdsLiveBinding reports whether a binding that has not ended, of a role that exists, names one of some subjects.
+func holdsLiveBinding(t *access.Table, subjects []string, at time.Time) bool {
+	return slices.ContainsFunc(t.Bindings(), func(b task.Binding) bool {
+		named := slices.ContainsFunc(b.Subjects, func(s string) bool { return slices.Contains(subjects, s) })
 		role, exists := t.Role(b.Role)
-		return exists && role.UID == b.RoleUID && (b.Until.IsZero() || at.Before(b.Until.Time))
+
+		return named && exists && role.UID == b.RoleUID && (b.Until.IsZero() || at.Before(b.Until.Time))
 	})
 }

@@ -72,6 +72,9 @@ func (j *accessJudge) checkSessions(t *access.Table, a *task.AuditRecord, key st
 		}
 	}
 
+	if loginOperations[a.Operation] && made != 1 {
+		breach("a login has created %d sessions", made)
+	}
 	if a.Operation != "use-login-link" {
 		return
 	}
@@ -85,6 +88,10 @@ func (j *accessJudge) checkSessions(t *access.Table, a *task.AuditRecord, key st
 // faultOfSession returns what is wrong with a new session or login link; "" if nothing is. used is the credential with which
 // it was created.
 func faultOfSession(t *access.Table, s *task.Token, a *task.AuditRecord, used task.Token) string {
+	if loginOperations[a.Operation] {
+		return faultOfLogin(t, s, a)
+	}
+
 	parent, age := a.Token, mostSessionAge
 
 	switch {
