@@ -19,6 +19,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/cli/failure"
 	"github.com/carillonhq/carillon/pkg/cli/imports"
 	"github.com/carillonhq/carillon/pkg/cli/load"
+	"github.com/carillonhq/carillon/pkg/cli/login"
 	"github.com/carillonhq/carillon/pkg/cli/logs"
 	namespacecmd "github.com/carillonhq/carillon/pkg/cli/namespace"
 	nodecmd "github.com/carillonhq/carillon/pkg/cli/node"
@@ -134,7 +135,7 @@ func newRootCommand(f *factory.Factory, daemonCommands []*cobra.Command) *cobra.
 	version := versionCommand(f) // also works without a configuration, because it helps to find out why a server does not answer
 	cert, schema := certcmd.Command(f), schemaCommand(f)
 	factory.WithoutConfig(cert, schema, version)
-	factory.AddGroup(root, groupOther, imports.Command(f), auditcmd.Command(f), accesscmd.WhoAmICommand(f), cert, configcmd.Command(f), schema, version)
+	factory.AddGroup(root, groupOther, imports.Command(f), auditcmd.Command(f), login.Command(f), login.LogoutCommand(f), accesscmd.WhoAmICommand(f), cert, configcmd.Command(f), schema, version)
 	root.AddCommand(helpTopics()...)
 	root.SetHelpCommandGroupID(groupOther)
 	root.SetCompletionCommandGroupID(groupOther)
@@ -189,7 +190,7 @@ func everydayCommands(f *factory.Factory) []*cobra.Command {
 	next := taskcmd.NextCommand(f)
 	next.Use = "next [TASK... | QUERY]"
 	next.Short = "Show the next ticks of one task or all tasks"
-	return []*cobra.Command{apply.Command(f), apply.DiffCommand(f), logs.Command(f), next, load.Command(f), taskcmd.WhyCommand(f), eventscmd.Command(f), topcmd.Command(f)}
+	return []*cobra.Command{apply.Command(f), apply.DiffCommand(f), logs.Command(f), next, load.Command(f), taskcmd.WhyCommand(f), eventscmd.Command(f), topcmd.Command(f), login.UICommand(f)}
 }
 
 // refuseUnknown makes every command that only groups others return an error for an unknown word. Without it,

@@ -55,13 +55,22 @@ func (f *Factory) ClientConfig(limit time.Duration) (cfg client.Config, err erro
 		return cfg, err
 	}
 
-	cfg = client.Config{Server: f.ServerSetting(s).Value, Timeout: limit, ReadOnly: s.ReadOnly, Insecure: f.InsecureSetting(s).Value == "true"}
-
 	held, err := f.readCredential(s)
 	if err != nil {
 		return cfg, err
 	}
 
+	return f.ClientConfigWith(limit, held)
+}
+
+// ClientConfigWith is like ClientConfig, with a credential that is not that of the configuration.
+func (f *Factory) ClientConfigWith(limit time.Duration, held settings.Credential) (cfg client.Config, err error) {
+	s, err := f.Settings()
+	if err != nil {
+		return cfg, err
+	}
+
+	cfg = client.Config{Server: f.ServerSetting(s).Value, Timeout: limit, ReadOnly: s.ReadOnly, Insecure: f.InsecureSetting(s).Value == "true"}
 	cfg.Token, cfg.TrustedUsers = held.Token, held.Owners
 
 	ca := f.FileSetting(s, "--ca-file", f.CAFileFlag, s.CAFile)

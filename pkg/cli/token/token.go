@@ -1,6 +1,7 @@
 package token
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -46,27 +47,37 @@ var tokens = batch.Named[task.Token]{
 
 func listCommand(f *factory.Factory) *cobra.Command {
 	var subject string
+	var sessions bool
 	of := tokens
-	of.List = func(ctx context.Context, c *client.Client) ([]task.Token, error) { return c.Tokens.List(ctx, subject) }
+	of.List = func(ctx context.Context, c *client.Client) ([]task.Token, error) {
+		if sessions {
+			return c.Tokens.ListWithSessions(ctx, subject)
+		}
+		return c.Tokens.List(ctx, subject)
+	}
 
 	cmd := batch.BindList(f, &cobra.Command{
 		Use:     "list",
 		Aliases: []string{"ls"},
 		Short:   "List tokens",
 		Long: "List the tokens that you may see: your own, those whose scope lies in namespaces whose bindings you may read, or all\n" +
-			"if you may read access.",
-		Example: "  carillon token list\n  carillon token list --subject service:ci -o wide",
+			"if you may read access. With --sessions, the list also has the sessions and login links of the tokens.",
+		Example: "  carillon token list\n  carillon token list --subject service:ci -o wide\n  carillon token list --sessions",
 		PreRunE: func(cmd *cobra.Command, _ []string) error { return factory.RefuseEmpty(cmd, "subject") },
-	}, of, func(list []task.Token, wide bool) *output.Table { return tokenTable(f, list, wide) })
+	}, of, func(list []task.Token, wide bool) *output.Table { return tokenTable(f, list, wide, sessions) })
 
+	cmd.Flags().BoolVar(&sessions, "sessions", false, "also list sessions and login links that have not ended")
 	cmd.Flags().StringVar(&subject, "subject", "", "list only tokens that act as this `SUBJECT`, such as user:ann or service:ci")
 	complete.Register(cmd, "subject", complete.Subjects(f))
 
 	return cmd
 }
 
-func tokenTable(f *factory.Factory, list []task.Token, wide bool) *output.Table {
+func tokenTable(f *factory.Factory, list []task.Token, wide, sessions bool) *output.Table {
 	g := &output.Table{Headers: []string{"ID", "SUBJECT", "ROLE", "IN", "EXPIRES", "REASON"}, Empty: "no tokens that you may see"}
+	if sessions {
+		g.Headers = append(g.Headers, "KIND", "TOKEN")
+	}
 	if wide {
 		g.Headers = append(g.Headers, "LABELS", "FROM", "CREATED", "BY")
 	}
@@ -78,6 +89,9 @@ func tokenTable(f *factory.Factory, list []task.Token, wide bool) *output.Table 
 		}
 
 		row := []string{t.ID, output.OneLine(t.Subject), role, where, view.ExpiryText(f, t.Until), output.OneLine(t.Reason)}
+		if sessions {
+			row = append(row, kindText(t), cmp.Or(t.Parent, f.NoValue()))
+		}
 		if wide {
 			row = append(row, labels, output.OneLine(strings.Join(t.CIDRs, ",")), f.PastTime(t.CreatedAt, output.ReaderZone), view.ActorCell(f, t.CreatedBy))
 		}
@@ -99,12 +113,28 @@ func getCommand(f *factory.Factory) *cobra.Command {
 // DescribeToken adds the fields of a token.
 func DescribeToken(f *factory.Factory, d *output.Details, t task.Token) {
 	d.Field("Token", "%s", t.ID)
+	if t.Kind != task.TokenKindToken {
+		d.Field("Kind", "%s", kindText(t))
+		d.Field("Created with", "%s", t.Parent)
+	}
 	d.Field("Subject", "%s", t.Subject)
 	d.Field("May do", "%s", scopeText(t))
 	d.Field("Accepted from", "%s", strings.Join(t.CIDRs, ", "))
 	d.Field("Expires", "%s", view.ExpirySentence(f, t.Until))
 	d.Field("Reason", "%s", t.Reason)
 	d.Field("Created", "%s", view.ChangedText(f, t.CreatedAt, t.CreatedBy))
+}
+
+// kindText is what kind of token it is.
+func kindText(t task.Token) string {
+	switch t.Kind {
+	case task.TokenKindToken:
+		return "token"
+	case task.TokenKindLink:
+		return "login link"
+	}
+
+	return output.OneLine(t.Kind)
 }
 
 // scopeText says what a token may do.
@@ -135,8 +165,9 @@ func deleteCommand(f *factory.Factory) *cobra.Command {
 		Use:     "delete ID...",
 		Aliases: []string{"revoke"},
 		Short:   "Delete tokens",
-		Long: "Delete tokens. When the command returns, no change that a holder of the token has requested is made any more.\n" +
-			"Streams such as logs -f end within 15 seconds. Tasks continue: they belong to their namespace.",
+		Long: "Delete tokens. When the command returns, no change that a holder of the token has requested is made any more. The\n" +
+			"sessions of the token end, too. Streams such as logs -f end within 15 seconds. Tasks continue: they belong to their\n" +
+			"namespace.",
 		Example: "  carillon token delete k3jx5n2mqa7bcdef\n" +
 			"  carillon token list --subject user:ann -o name | xargs carillon token delete",
 		ValidArgsFunction: complete.Tokens(f),

@@ -1,0 +1,125 @@
+package login
+
+import (
+	"context"
+	"fmt"
+	"html"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/carillonhq/carillon/pkg/cli/factory"
+	"github.com/carillonhq/carillon/pkg/cli/failure"
+	"github.com/carillonhq/carillon/pkg/cli/output"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// loginURL is a login link as programs get it.
+type loginURL struct {
+	URL   string    `json:"url"`
+	Until task.Time `json:"until"`
+}
+
+// UICommand returns "carillon ui".
+func UICommand(f *factory.Factory) *cobra.Command {
+	var onlyPrint bool
+	cmd := factory.LimitFormats(&cobra.Command{
+		Use:   "ui",
+		Short: "Open the Web UI in a browser",
+		Long: "Open the Web UI in a browser, logged in with your token. The command creates a login link, which works once, within\n" +
+			"ten minutes. The session in the browser ends after eight hours, when you log out there, or when your token is deleted.\n\n" +
+			"Without a graphical desktop, or with --print, the command prints the link. Whoever opens it first is logged in as you.",
+		Example: "  carillon ui\n  carillon ui --print",
+		Args:    factory.Args(0, 0, ""), ValidArgsFunction: cobra.NoFileCompletions,
+		RunE: func(cmd *cobra.Command, _ []string) error { return openUI(cmd.Context(), f, onlyPrint) },
+	}, output.FormatTable, output.FormatJSON, output.FormatYAML)
+	cmd.Flags().BoolVar(&onlyPrint, "print", false, "print the link instead of opening it")
+
+	return cmd
+}
+
+func openUI(ctx context.Context, f *factory.Factory, onlyPrint bool) error {
+	c, err := f.Connect()
+	if err != nil {
+		return err
+	}
+
+	base := strings.TrimSuffix(c.Server(), "/")
+	if strings.HasPrefix(base, "unix://") {
+		return failure.Usage("a browser cannot open the unix socket %s", base).WithHint("name the node's address, for example --server http://127.0.0.1:7070")
+	}
+
+	link, err := c.Sessions.CreateLink(ctx)
+	if err != nil {
+		return err
+	}
+
+	u := loginURL{URL: base + link.Path, Until: link.Until}
+	if !f.ForPeople() {
+		return output.EmitOne(&f.Printer, u, u.URL, nil)
+	}
+
+	if !onlyPrint && hasDesktop(f) {
+		if err := openBrowser(f, u.URL); err == nil {
+			f.Note("opening %s/ui in your browser", base)
+			return nil
+		}
+	}
+
+	f.Note("open this link within ten minutes; it works once, and logs in whoever opens it first:")
+
+	return f.Print(u.URL + "\n")
+}
+
+// hasDesktop reports whether there is a desktop on which a browser can open.
+func hasDesktop(f *factory.Factory) bool {
+	return runtime.GOOS == "darwin" || f.Env("DISPLAY") != "" || f.Env("WAYLAND_DISPLAY") != ""
+}
+
+// openBrowser opens a URL in the browser of the desktop. Other users of the host can read the arguments of every program, so
+// the argument is a file that only this user can read. Its page opens the URL.
+func openBrowser(f *factory.Factory, url string) error {
+	dir := f.Env("XDG_RUNTIME_DIR")
+	if dir == "" {
+		var err error
+		if dir, err = os.UserCacheDir(); err != nil {
+			return err
+		}
+	}
+
+	path := filepath.Join(dir, "carillon-login.html")
+	page := fmt.Sprintf("<!doctype html>\n<meta charset=\"utf-8\">\n<meta http-equiv=\"refresh\" content=\"0; url=%[1]s\">\n<title>Carillon</title>\n<a href=\"%[1]s\">Log in</a>\n", html.EscapeString(url))
+	if err := writeNewFile(path, page); err != nil {
+		return err
+	}
+
+	opener := "xdg-open"
+	if runtime.GOOS == "darwin" {
+		opener = "open"
+	}
+
+	return exec.Command(opener, path).Start() // it may run as long as the browser does
+}
+
+// writeNewFile writes a file that only this user can read, in the place of an earlier one.
+func writeNewFile(path, content string) error {
+	if err := os.Remove(path); err != nil && !os.IsNotExist(err) {
+		return err
+	}
+
+	file, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return err
+	}
+
+	_, err = file.WriteString(content)
+	if closeErr := file.Close(); err == nil {
+		err = closeErr
+	}
+
+	return err
+}
