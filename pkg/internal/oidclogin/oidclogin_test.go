@@ -762,6 +762,7 @@ func TestValidateProviders(t *testing.T) {
 		"no client":           {with(func(p *oidclogin.Provider) { p.ClientID = "" }), "oidc[0].client_id"},
 		"no name":             {with(func(p *oidclogin.Provider) { p.Name = "" }), "oidc[0].name"},
 		"name with slash":     {with(func(p *oidclogin.Provider) { p.Name = "a/b" }), "oidc[0].name"},
+		"reserved name":       {with(func(p *oidclogin.Provider) { p.Name = "callback" }), "oidc[0].name"},
 		"name too long":       {with(func(p *oidclogin.Provider) { p.Name = strings.Repeat("a", 33) }), "oidc[0].name"},
 		"display with escape": {with(func(p *oidclogin.Provider) { p.Display = "\x1b[31m" }), "oidc[0].display"},
 		"scope with space":    {with(func(p *oidclogin.Provider) { p.Scopes = []string{"a b"} }), "oidc[0].scopes"},

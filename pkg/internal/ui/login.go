@@ -44,9 +44,7 @@ func (s *Server) serveLogin(w http.ResponseWriter, r *http.Request) {
 func (s *Server) showLogin(w http.ResponseWriter, r *http.Request, status int, p loginPage) {
 	p.Page = s.page(r, "Sign in")
 	p.Plain = p.NoCookie && !s.encrypted(r) && isLoopback(r.Host)
-	if s.Providers != nil {
-		p.Providers = s.Providers()
-	}
+	p.Providers = s.loginProviders(r, p.Next)
 
 	s.render(w, r, status, s.templates.login, p)
 }

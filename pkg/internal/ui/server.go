@@ -31,8 +31,6 @@ type Config struct {
 	Cluster, Node, Version string
 	// Origin is https://HOST[:PORT] of a proxy in front of the node that ends TLS, or "".
 	Origin string
-	// Providers, if set, returns the ways to sign in beside a token.
-	Providers func() []Provider
 	// Now is the node's wall clock; nil means time.Now.
 	Now func() time.Time
 	// Ends, if set, is closed when the node stops serving requests. Streams end then.
@@ -110,6 +108,8 @@ func (s *Server) routes() {
 	s.mux.HandleFunc("GET /ui/static/{file}", s.static.serve)
 	s.mux.HandleFunc("GET /ui/login", s.serveLogin)
 	s.mux.HandleFunc("POST /ui/login", s.login)
+	s.mux.HandleFunc("GET /ui/login/oidc/{provider}", s.beginOIDC)
+	s.mux.HandleFunc("GET "+client.LoginCallbackPath, s.finishOIDC)
 	s.mux.HandleFunc("POST /ui/logout", s.logout)
 	s.mux.HandleFunc("POST /ui/theme", s.setTheme)
 	s.mux.HandleFunc("GET /ui/live", s.serveLive)
