@@ -86,7 +86,7 @@ func (s *Server) sessionWith(secret string) (session, bool) {
 	view := s.Access.View()
 	token, ok := view.Verify(id, hash)
 	caller := access.Caller{Subject: token.Subject, Token: id}
-	if !ok || s.rightsOf(view, caller) == (access.Digest{}) {
+	if !ok || token.Kind != task.TokenKindSession || s.rightsOf(view, caller) == (access.Digest{}) {
 		return session{}, false
 	}
 
