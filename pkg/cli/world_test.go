@@ -25,9 +25,11 @@ import (
 	"github.com/carillonhq/carillon/pkg/internal/access"
 	"github.com/carillonhq/carillon/pkg/internal/api"
 	"github.com/carillonhq/carillon/pkg/internal/authority"
+	"github.com/carillonhq/carillon/pkg/internal/oidclogin"
 	"github.com/carillonhq/carillon/pkg/internal/readmodel"
 	"github.com/carillonhq/carillon/pkg/internal/secret"
 	"github.com/carillonhq/carillon/pkg/internal/testkit/clitest"
+	"github.com/carillonhq/carillon/pkg/internal/testkit/oidcprovider"
 	"github.com/carillonhq/carillon/pkg/internal/testkit/owners"
 	"github.com/carillonhq/carillon/pkg/kv"
 	"github.com/carillonhq/carillon/pkg/kv/kvmem"
@@ -74,6 +76,7 @@ func newWorld(env *testscript.Env) clitest.Server {
 	keeper, stop := runKeeper(t, etcd, keys)
 	env.Defer(stop)
 	h, err := api.New(api.Config{Store: w.store, Access: keeper, Cluster: cluster, Node: "node-a", Version: "v1.2.3", Ref: ref, Logs: w.spool, Attempts: &w.reports, Keys: secretKeys(env), PageQuiet: time.Minute,
+		Logins: newLogins(t, w.store),
 		Nodes: func() []task.Node {
 			nodes, err := w.store.Nodes(context.Background())
 			must(t, err)
@@ -128,6 +131,18 @@ func newWorld(env *testscript.Env) clitest.Server {
 	env.Setenv("HALF_A_DAY_ON", time.Now().UTC().Add(12*time.Hour).Format("15:04")) // so that the time of day does not change during the test
 
 	return clitest.Server{URL: "unix://" + serveAtSocket(env, handler), Token: secret}
+}
+
+// newLogins returns the logins of a cluster with a provider, with which a person signs in at the second poll.
+func newLogins(t testing.TB, s *store.Store) *oidclogin.Logins {
+	provider := oidcprovider.New(t, oidcprovider.Client{ID: "carillon"})
+	provider.Confirms = &oidcprovider.User{Subject: "1", Name: "Ann", Mail: "ann@example.com", Groups: []string{"ops"}}
+	provider.PendingPolls, provider.Interval = 1, 1
+
+	providers := []oidclogin.Provider{{Name: "corp", Display: "Corp", Issuer: provider.URL, ClientID: "carillon"}}
+	must(t, oidclogin.ValidateProviders("oidc", providers))
+
+	return oidclogin.New(oidclogin.Config{Providers: providers, Key: s.LoginKey, Transport: &http.Transport{DisableKeepAlives: true}})
 }
 
 // disown takes the owner from the shards of some tasks in namespace default: disown TASK...

@@ -118,6 +118,8 @@ func DescribeToken(f *factory.Factory, d *output.Details, t task.Token) {
 		d.Field("Created with", "%s", t.Parent)
 	}
 	d.Field("Subject", "%s", t.Subject)
+	d.Field("Person", "%s", strings.TrimSpace(t.Name+" "+t.Mail))
+	d.Field("Groups", "%s", strings.Join(t.Groups, ", "))
 	d.Field("May do", "%s", scopeText(t))
 	d.Field("Accepted from", "%s", strings.Join(t.CIDRs, ", "))
 	d.Field("Expires", "%s", view.ExpirySentence(f, t.Until))

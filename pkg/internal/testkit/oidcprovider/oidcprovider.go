@@ -6,6 +6,7 @@
 package oidcprovider
 
 import (
+	"cmp"
 	"crypto/rand"
 	"crypto/sha256"
 	"crypto/subtle"
@@ -53,11 +54,16 @@ type Provider struct {
 	Metadata func(map[string]any)
 	// Claims, if set, changes the claims of ID tokens before they are signed.
 	Claims func(map[string]any)
+	// Confirms, if set, is a person who confirms each login in the device flow after PendingPolls polls.
+	Confirms     *User
+	PendingPolls int
+	// Interval is the pause between polls that the provider asks for, in seconds; 0 means 2.
+	Interval int
 	// Intercept, if set, may answer a request itself, and then returns true.
 	Intercept func(w http.ResponseWriter, r *http.Request) bool
 
 	mu       sync.Mutex
-	keys     *keys
+	keys     func() *keys
 	clients  map[string]Client
 	codes    map[string]grant // by code
 	devices  map[string]*device
@@ -75,6 +81,7 @@ type device struct {
 	client, challenge, userCode string
 	user                        *User // nil: not confirmed
 	denied                      bool
+	polls                       int
 	ends                        time.Time
 }
 
@@ -86,7 +93,7 @@ const (
 // New starts a provider that ends with the test.
 func New(t testing.TB, clients ...Client) *Provider {
 	p := &Provider{
-		Algorithm: "RS256", keys: sharedKeys(), clients: map[string]Client{}, codes: map[string]grant{}, devices: map[string]*device{}, requests: map[string]int{},
+		Algorithm: "RS256", keys: sharedKeys, clients: map[string]Client{}, codes: map[string]grant{}, devices: map[string]*device{}, requests: map[string]int{},
 	}
 	for _, c := range clients {
 		p.clients[c.ID] = c
@@ -130,7 +137,7 @@ func (p *Provider) now() time.Time {
 func (p *Provider) RotateKeys() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.keys = newKeys()
+	p.keys = sync.OnceValue(newKeys)
 }
 
 // SignIn does what the browser of a person does who signs in: it opens the authorization URL, and returns the URL to which the
@@ -230,7 +237,7 @@ func (p *Provider) serveMetadata(w http.ResponseWriter, _ *http.Request) {
 func (p *Provider) serveKeys(w http.ResponseWriter, _ *http.Request) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	answerJSON(w, http.StatusOK, map[string]any{"keys": p.keys.public()})
+	answerJSON(w, http.StatusOK, map[string]any{"keys": p.keys().public()})
 }
 
 // clientOf returns the client of a request, whose secret it checks.
@@ -270,7 +277,7 @@ func (p *Provider) serveDevice(w http.ResponseWriter, r *http.Request) {
 
 	answerJSON(w, http.StatusOK, map[string]any{
 		"device_code": code, "user_code": d.userCode, "verification_uri": p.URL + "/activate", "verification_uri_complete": p.URL + "/activate?code=" + d.userCode,
-		"expires_in": int(codeLasts.Seconds()), "interval": 2,
+		"expires_in": int(codeLasts.Seconds()), "interval": cmp.Or(p.Interval, 2),
 	})
 }
 
@@ -331,8 +338,11 @@ func (p *Provider) redeemDevice(client Client, r *http.Request) (grant, string) 
 		return grant{}, "expired_token"
 	case d.denied:
 		return grant{}, "access_denied"
-	case d.user == nil:
+	case d.user == nil && (p.Confirms == nil || d.polls < p.PendingPolls):
+		d.polls++
 		return grant{}, "authorization_pending"
+	case d.user == nil:
+		d.user = p.Confirms
 	}
 
 	delete(p.devices, code)
@@ -367,7 +377,7 @@ func (p *Provider) IDToken(client Client, user User, nonce string) string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 
-	return p.keys.sign(p.Algorithm, client.Secret, claims)
+	return p.keys().sign(p.Algorithm, client.Secret, claims)
 }
 
 func answerError(w http.ResponseWriter, status int, code, description string) {
