@@ -31,9 +31,9 @@ func TestMain(m *testing.M) {
 // world is a cluster with the pages of one node, and a browser for each viewer.
 type world struct {
 	*apikit.Cluster
-	t      *testing.T
-	ui     *Server
-	api    http.Handler // may be replaced before a request
+	t   *testing.T
+	ui  *Server
+	api http.Handler // may be replaced before a request
 }
 
 func newWorld(t *testing.T, edits ...func(*Config)) *world {
@@ -74,7 +74,9 @@ func (w *world) as(subject string) *browser {
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}}
 	if subject != "" {
-		b.secret = w.Token(subject)
+		b.secret = w.Token(subject, func(t *task.Token) {
+			t.Kind, t.Until = task.TokenKindSession, task.At(w.Clock.Now().Add(maxSession))
+		})
 	}
 
 	return b

@@ -7,6 +7,9 @@ import (
 	"strings"
 
 	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/internal/access"
+	"github.com/carillonhq/carillon/pkg/internal/authority"
+	"github.com/carillonhq/carillon/pkg/task"
 )
 
 // loginPage is what the login page shows.
@@ -19,6 +22,8 @@ type loginPage struct {
 	// Plain asks for a cookie that is not marked as secure, for browsers that accept no other on loopback.
 	Plain     bool
 	Providers []Provider
+	// Link is the secret of a login link that the page offers to use, and LinkSubject who is signed in by it.
+	Link, LinkSubject string
 }
 
 // Provider is a way to sign in beside a token, such as an OIDC provider.
@@ -32,6 +37,13 @@ type Provider struct {
 func (s *Server) serveLogin(w http.ResponseWriter, r *http.Request) {
 	q := r.URL.Query()
 	next := localTarget(q.Get("next"))
+	if q.Has("link") {
+		s.offerLink(w, r, q.Get("link"))
+		return
+	}
+	if q.Has("check") {
+		s.awaitSession(r)
+	}
 	if _, ok := s.sessionOf(r); ok {
 		http.Redirect(w, r, next, http.StatusSeeOther)
 		return
@@ -57,7 +69,7 @@ func (s *Server) toLogin(w http.ResponseWriter, r *http.Request) {
 		next = localTarget(r.PostFormValue("at"))
 	}
 
-	target := "/ui/login"
+	target := client.LoginPath
 	if next = localTarget(next); next != home {
 		target += "?" + url.Values{"next": {next}}.Encode()
 	}
@@ -77,6 +89,10 @@ func (s *Server) login(w http.ResponseWriter, r *http.Request) {
 		refuse(http.StatusUnprocessableEntity, &Problem{Field: "token", Message: "is required"})
 		return
 	}
+	if _, _, ok := authority.ParseSecret(token); !ok {
+		refuse(http.StatusUnprocessableEntity, &Problem{Field: "token", Message: "is not a complete token: a token has the form carillon_ID_SECRET"})
+		return
+	}
 
 	secret, err := s.startSession(r, token)
 	if err != nil {
@@ -89,27 +105,92 @@ func (s *Server) login(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 
-	s.setCookie(w, r, secret, r.PostFormValue("plain") == "1")
-	http.Redirect(w, r, "/ui/login?"+url.Values{"check": {"1"}, "next": {next}}.Encode(), http.StatusSeeOther)
+	s.enter(w, r, secret, next)
 }
 
-// startSession returns the secret of a session of a token's holder.
+// enter gives the browser a session, and has it show that it keeps the cookie.
+func (s *Server) enter(w http.ResponseWriter, r *http.Request, secret, next string) {
+	s.setCookie(w, r, secret, r.PostFormValue("plain") == "1")
+	http.Redirect(w, r, client.LoginPath+"?"+url.Values{"check": {"1"}, "next": {next}}.Encode(), http.StatusSeeOther)
+}
+
+// startSession creates a session of a token, and returns its secret.
 func (s *Server) startSession(r *http.Request, token string) (string, error) {
 	api, err := s.clientFor(r, token)
 	if err != nil {
 		return "", &client.Error{Status: http.StatusUnauthorized, Code: client.CodeUnauthorized, Message: "the token is not known"}
 	}
-	if _, err := api.Version(r.Context()); err != nil {
-		return "", err
-	}
 
-	return token, nil
+	session, err := api.Sessions.Create(r.Context())
+
+	return session.Secret, err
 }
 
-// logout ends the session.
+// offerLink shows the page of a login link, which has one button. Nothing is used up before the button is pressed, because
+// programs that preview links, and browsers that fetch pages ahead, open the page, too. The page names the subject, so that
+// nobody works unknowingly with a session that somebody else has sent.
+func (s *Server) offerLink(w http.ResponseWriter, r *http.Request, link string) {
+	view := s.Access.View()
+	id, hash, _ := authority.ParseSecret(link)
+	token, ok := view.Verify(id, hash)
+
+	if !ok || token.Kind != task.TokenKindLink || view.TokenProblem(access.Caller{Subject: token.Subject, Token: id}, s.Now()) != "" {
+		s.showLogin(w, r, http.StatusUnauthorized, loginPage{Next: home, Problem: deadLink})
+		return
+	}
+
+	s.showLogin(w, r, http.StatusOK, loginPage{Next: home, Link: link, LinkSubject: token.Subject})
+}
+
+// deadLink is why a login link does nothing.
+var deadLink = &Problem{
+	Status: http.StatusUnauthorized, Code: client.CodeUnauthorized, Message: "this login link was used already, or has expired",
+	Hint: "carillon ui creates another one",
+}
+
+// useLink exchanges a login link for a session.
+func (s *Server) useLink(w http.ResponseWriter, r *http.Request) {
+	api, err := s.clientFor(r, r.PostFormValue("link"))
+	if err != nil {
+		s.showLogin(w, r, http.StatusUnauthorized, loginPage{Next: home, Problem: deadLink})
+		return
+	}
+
+	session, err := api.Sessions.UseLink(r.Context())
+	if err != nil {
+		p := problemOf(err)
+		if p.Status == http.StatusUnauthorized || p.Status == http.StatusForbidden {
+			p = deadLink
+		}
+		s.showLogin(w, r, p.status(), loginPage{Next: home, Problem: p})
+		return
+	}
+
+	s.enter(w, r, session.Secret, home)
+}
+
+// logout ends the session. The browser forgets it in any case.
 func (s *Server) logout(w http.ResponseWriter, r *http.Request) {
 	s.clearCookies(w, r)
-	http.Redirect(w, r, "/ui/login", http.StatusSeeOther)
+
+	current, ok := s.sessionOf(r)
+	if !ok {
+		http.Redirect(w, r, client.LoginPath, http.StatusSeeOther)
+		return
+	}
+
+	api, err := s.clientFor(r, current.secret)
+	if err == nil {
+		err = api.Sessions.End(r.Context())
+	}
+	if err != nil && !isUnauthorized(err) {
+		p := problemOf(err)
+		p.Hint = "this browser has forgotten the session, but it has not ended; it ends by itself, or with: carillon token delete " + current.caller.Token
+		s.showLogin(w, r, p.status(), loginPage{Next: home, Problem: p})
+		return
+	}
+
+	http.Redirect(w, r, client.LoginPath, http.StatusSeeOther)
 }
 
 // isUnauthorized reports whether the API has refused a viewer's credential.

@@ -3,6 +3,7 @@ package ui
 import (
 	"bytes"
 	"compress/gzip"
+	"context"
 	"errors"
 	"fmt"
 	"html/template"
@@ -42,6 +43,8 @@ type Config struct {
 // Access is the node's copy of the access records.
 type Access interface {
 	View() *authority.View
+	// Await returns the first view for which is returns true, or an error if ctx ends first.
+	Await(ctx context.Context, is func(*authority.View) bool) (*authority.View, error)
 }
 
 // home is the path of the start page, and the prefix of all others.
@@ -108,6 +111,7 @@ func (s *Server) routes() {
 	s.mux.HandleFunc("GET /ui/static/{file}", s.static.serve)
 	s.mux.HandleFunc("GET /ui/login", s.serveLogin)
 	s.mux.HandleFunc("POST /ui/login", s.login)
+	s.mux.HandleFunc("POST /ui/login/link", s.useLink)
 	s.mux.HandleFunc("GET /ui/login/oidc/{provider}", s.beginOIDC)
 	s.mux.HandleFunc("GET "+client.LoginCallbackPath, s.finishOIDC)
 	s.mux.HandleFunc("POST /ui/logout", s.logout)

@@ -1,6 +1,7 @@
 package ui
 
 import (
+	"context"
 	"net"
 	"net/http"
 	"net/url"
@@ -74,6 +75,25 @@ func (s *Server) sessionOf(r *http.Request) (session, bool) {
 	}
 
 	return session{}, false
+}
+
+// awaitWithin limits how long a node waits until it knows a session that another node has created.
+const awaitWithin = 2 * time.Second
+
+// awaitSession waits until this node knows the session of a request: behind a load balancer, another node may have created it
+// just now. It reads nothing from etcd, and returns in any case.
+func (s *Server) awaitSession(r *http.Request) {
+	ctx, cancel := context.WithTimeout(r.Context(), awaitWithin)
+	defer cancel()
+
+	for _, name := range s.cookieNames(r) {
+		for _, c := range r.CookiesNamed(name) {
+			if id, _, ok := authority.ParseSecret(c.Value); ok {
+				_, _ = s.Access.Await(ctx, func(v *authority.View) bool { return v.Created(id) > 0 })
+				return
+			}
+		}
+	}
 }
 
 // sessionWith returns the session with a secret.
