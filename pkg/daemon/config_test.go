@@ -15,6 +15,7 @@ import (
 
 	"github.com/carillonhq/carillon/pkg/client"
 	"github.com/carillonhq/carillon/pkg/daemon"
+	"github.com/carillonhq/carillon/pkg/internal/oidclogin"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -84,6 +85,13 @@ func TestConfig_RefusesWhatCannotBe(t *testing.T) {
 		{"shards", func(c *daemon.Config) { c.Shards = 100_000 }},
 		{"lease_ttl", func(c *daemon.Config) { c.LeaseTTL = task.Duration(time.Second) }},
 		{"drain_timeout", func(c *daemon.Config) { c.DrainTimeout = -1 }},
+		{"ui_origin", func(c *daemon.Config) { c.UIOrigin = "carillon.example.com" }},
+		{"ui_origin", func(c *daemon.Config) { c.UIOrigin = "https://carillon.example.com/" }},
+		{"ui_origin", func(c *daemon.Config) { c.UIOrigin = "https://ann@carillon.example.com" }},
+		{"ui_origin", func(c *daemon.Config) { c.UIOrigin = "ftp://carillon.example.com" }},
+		{"ui_origin", func(c *daemon.Config) { withOIDC(c); c.Listen, c.Insecure = "0.0.0.0:7070", true }},
+		{"oidc[0].issuer", func(c *daemon.Config) { withOIDC(c); c.OIDC[0].Issuer = "http://login.example.com" }},
+		{"oidc[1].name", func(c *daemon.Config) { withOIDC(c); c.OIDC = append(c.OIDC, c.OIDC[0]) }},
 		{"log_format", func(c *daemon.Config) { c.LogFormat = "xml" }},
 		{"log_level", func(c *daemon.Config) { c.LogLevel = "loud" }},
 	} {
@@ -98,6 +106,29 @@ func TestConfig_RefusesWhatCannotBe(t *testing.T) {
 	c.Listen, c.Insecure = "0.0.0.0:7070", true
 	if err := c.Validate(); err != nil {
 		t.Errorf("--insecure does not help: %v", err)
+	}
+}
+
+// withOIDC adds a provider to a configuration.
+func withOIDC(c *daemon.Config) {
+	c.OIDC = []oidclogin.Provider{{Name: "corp", Issuer: "https://login.example.com", ClientID: "carillon"}}
+}
+
+func TestConfig_OIDC(t *testing.T) {
+	for name, change := range map[string]func(*daemon.Config){
+		"on loopback": func(*daemon.Config) {},
+		"with an origin": func(c *daemon.Config) {
+			c.Listen, c.Insecure, c.UIOrigin = "0.0.0.0:7070", true, "https://carillon.example.com"
+		},
+		"without the role": func(c *daemon.Config) { c.Listen, c.Insecure, c.Roles = "0.0.0.0:7070", true, []string{"executor"} },
+	} {
+		c := daemon.Defaults()
+		c.EtcdEndpoints = []string{"http://127.0.0.1:2379"}
+		withOIDC(&c)
+		change(&c)
+		if err := c.Validate(); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
 	}
 }
 

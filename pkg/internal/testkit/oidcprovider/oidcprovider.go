@@ -38,7 +38,7 @@ type User struct {
 	Groups  []string
 }
 
-// Provider is the provider. Its fields may be set before a login, by the goroutine of the test.
+// Provider is the provider. A test may set its fields while no request is under way.
 type Provider struct {
 	*httptest.Server
 
@@ -119,6 +119,13 @@ func New(t testing.TB, clients ...Client) *Provider {
 	return p
 }
 
+// Register adds or replaces an application.
+func (p *Provider) Register(c Client) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.clients[c.ID] = c
+}
+
 // Requests returns how many requests a path has received.
 func (p *Provider) Requests(path string) int {
 	p.mu.Lock()
@@ -151,7 +158,9 @@ func (p *Provider) SignIn(t testing.TB, authorize string, user User) *url.URL {
 	}
 
 	q := u.Query()
+	p.mu.Lock()
 	client, known := p.clients[q.Get("client_id")]
+	p.mu.Unlock()
 	if !known || !slices.Contains(client.Redirects, q.Get("redirect_uri")) {
 		t.Fatalf("the provider does not know the client %s with the redirect URL %s", q.Get("client_id"), q.Get("redirect_uri"))
 	}
@@ -258,7 +267,9 @@ func (p *Provider) clientOf(r *http.Request) (Client, bool) {
 		return Client{}, false
 	}
 
+	p.mu.Lock()
 	client, known := p.clients[id]
+	p.mu.Unlock()
 
 	return client, known && subtle.ConstantTimeCompare([]byte(client.Secret), []byte(secret)) == 1
 }
