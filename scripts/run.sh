@@ -73,6 +73,9 @@ END
 
 say "The node runs at http://$address. Data: build/dev; log: build/dev/dev.log."
 say "In another terminal:   . build/dev/env   and then   carillon task list"
+# The link works once, within ten minutes. It is not written to the log, which other users can read.
+link=$(carillon ui --print 2>/dev/null) || link="carillon ui"
+say "Web UI, logged in: $link"
 say
 carillon apply -f "${RUN_TASKS:-examples/}"
 say
@@ -86,7 +89,7 @@ show() {
 runs_shown() { # print the number of runs that fit below the tasks
 	local lines
 	lines=$(stty size 2>/dev/null | cut -d' ' -f1) || true
-	lines=$((${lines:-24} - 20))
+	lines=$((${lines:-24} - 21))
 	echo $((lines < 5 ? 5 : lines))
 }
 
@@ -94,7 +97,8 @@ if [[ -t 1 && -z $seconds ]]; then
 	sleep 2
 	while alive "$pid" "--data-dir $dir"; do
 		screen=$(show "$(runs_shown)")
-		printf '\033[H\033[2J%s\n\nhttp://%s · press Ctrl-C to stop · in another terminal: . build/dev/env\n' "$screen" "$address"
+		((SECONDS < 600)) || link="carillon ui"
+		printf '\033[H\033[2J%s\n\nWeb UI: %s\nhttp://%s · press Ctrl-C to stop · in another terminal: . build/dev/env\n' "$screen" "$link" "$address"
 		sleep 2
 	done
 else

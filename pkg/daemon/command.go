@@ -7,11 +7,15 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 	"go.uber.org/zap"
+	"golang.org/x/term"
 
+	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/clock"
 	"github.com/carillonhq/carillon/pkg/daemon/datadir"
 	"github.com/carillonhq/carillon/pkg/daemon/etcdhistory"
 	"github.com/carillonhq/carillon/pkg/daemon/garbage"
@@ -101,7 +105,19 @@ func (e Environment) devCommand() *cobra.Command {
 				cfg.Socket = filepath.Join(dir, "api.sock")
 			}
 
-			return e.runDaemon(cmd.Context(), cfg, cmd.ErrOrStderr(), func(n *Node) error { return printWelcome(n, own, cmd.OutOrStdout()) })
+			return e.runDaemon(cmd.Context(), cfg, cmd.ErrOrStderr(), func(n *Node) error {
+				out := cmd.OutOrStdout()
+				if err := printWelcome(n, own, out); err != nil {
+					return err
+				}
+
+				// A link logs in whoever opens it first, so it is not written to a file that others may read.
+				if file, ok := out.(*os.File); ok && term.IsTerminal(int(file.Fd())) {
+					go printLoginLink(cmd.Context(), n, file)
+				}
+
+				return nil
+			})
 		},
 	}
 
@@ -143,13 +159,49 @@ func printWelcome(n *Node, own bool, out io.Writer) error {
 		use += fmt.Sprintf("  export CARILLON_SERVER=%s\n", server)
 	}
 
-	_, err := fmt.Fprintf(out, "Carillon %s is up: %s\n\nIn another terminal:\n%s"+
+	_, err := fmt.Fprintf(out, "Carillon %s is up: %s\n\nWeb UI: %[2]s%[8]s · log in with: carillon ui\n\nIn another terminal:\n%[3]s"+
 		"  carillon task create tick --schedule '@every 5s' -- /bin/sh -c 'echo $CARILLON_SCHEDULED_TIME'\n"+
 		"  carillon task list\n  carillon logs tick\n\nInspect the cluster:\n"+
-		"  etcdctl --endpoints %s get --prefix %s/\n\nData: %s · token: %s · stop with Ctrl-C\n\n",
-		Version(), n.Address(), use, n.EtcdEndpoints(), n.cfg.Prefix, n.cfg.DataDir, path)
+		"  etcdctl --endpoints %[4]s get --prefix %[5]s/\n\nData: %[6]s · token: %[7]s · stop with Ctrl-C\n\n",
+		Version(), n.Address(), use, n.EtcdEndpoints(), n.cfg.Prefix, n.cfg.DataDir, path, uiPath)
 
 	return err
+}
+
+const (
+	// uiPath is the path of the Web UI.
+	uiPath = "/ui"
+	// linkWithin limits how long carillon dev waits until its node can create a login link.
+	linkWithin = 30 * time.Second
+)
+
+// printLoginLink prints a login link of the first token, when the node is ready to create it. It prints nothing if that
+// token was deleted, or if the node does not become ready.
+func printLoginLink(ctx context.Context, n *Node, out io.Writer) {
+	ctx, cancel := context.WithTimeout(ctx, linkWithin)
+	defer cancel()
+
+	token, err := os.ReadFile(n.TokenPath())
+	if err != nil {
+		return
+	}
+
+	c, err := client.New(client.Config{Server: n.Address(), Token: strings.TrimSpace(string(token)), Insecure: true}) // the server is this process
+	if err != nil {
+		return
+	}
+
+	for {
+		link, err := c.Sessions.CreateLink(ctx)
+		if err == nil {
+			fmt.Fprintf(out, "Log in to the Web UI, once and within ten minutes: %s%s\n\n", n.Address(), link.Path)
+			return
+		}
+
+		if !errors.Is(err, task.ErrUnavailable) || !clock.Sleep(ctx, 100*time.Millisecond) {
+			return
+		}
+	}
 }
 
 // publishToken copies a token file to where the other commands look for it, and returns that path.
