@@ -41,7 +41,7 @@ const (
 
 // WhoAmI describes the caller and what it may do.
 type WhoAmI struct {
-	Subject       string         `json:"subject" doc:"Your subject: user:NAME, service:NAME, cert:NAME, or unix:uid=N for a trusted user of the node's host."`
+	Subject       string         `json:"subject" doc:"Your subject: user:NAME (user:PROVIDER/SUB after a login with an identity provider), service:NAME, cert:NAME, or unix:uid=N for a trusted user of the node's host."`
 	Token         *task.Token    `json:"token,omitempty" doc:"The token of the request, with its scope."`
 	Certificate   string         `json:"certificate,omitempty" doc:"The client certificate of the connection."`
 	Address       string         `json:"address,omitempty" doc:"The address that the request came from."`

@@ -95,7 +95,7 @@ type AuditRecord struct {
 	ID          string        `json:"id" doc:"Sorts by time."`
 	Time        Time          `json:"time" doc:"When the node sent the transaction, by its clock."`
 	Node        string        `json:"node" doc:"The node that served the request."`
-	Subject     string        `json:"subject" doc:"Who made the request: user:NAME, service:NAME, cert:NAME, or unix:USER for a user of the node's host; node:NAME for what a node did by itself."`
+	Subject     string        `json:"subject" doc:"Who made the request: user:NAME (user:PROVIDER/SUB after a login with an identity provider), service:NAME, cert:NAME, or unix:USER for a user of the node's host; node:NAME for what a node did by itself."`
 	Token       string        `json:"token,omitempty" doc:"The id of the token that the caller used."`
 	Certificate string        `json:"certificate,omitempty" doc:"The client certificate that the caller proved to have."`
 	Address     string        `json:"address,omitempty" doc:"The address that the request came from."`

@@ -33,14 +33,16 @@ func grantCommand(f *factory.Factory) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "grant ROLE SUBJECT... (--in NAMESPACE | --cluster)",
 		Short: "Give a role to subjects",
-		Long: "Give a role to subjects: user:NAME, service:NAME or cert:NAME. The role applies in the namespaces of --in, or with\n" +
-			"--cluster in every namespace and to what belongs to the whole cluster: nodes, settings, namespaces, access and audit\n" +
-			"records. You can give only what you have yourself, and only as long.\n\n" +
+		Long: "Give a role to subjects: user:NAME, service:NAME, cert:NAME, or group:PROVIDER/NAME for the people whom an identity\n" +
+			"provider says to be in a group. The role applies in the namespaces of --in, or with --cluster in every namespace and to\n" +
+			"what belongs to the whole cluster: nodes, settings, namespaces, access and audit records. You can give only what you\n" +
+			"have yourself, and only as long.\n\n" +
 			"With --label, the role applies only to tasks with these labels and to their runs. The subjects can still read all\n" +
 			"tasks of the namespaces.",
 		Example: `  carillon access grant editor user:ann --in billing
   carillon access grant operator user:ann user:bob --in 'team-a*' --until 8h --reason 'on call'
   carillon access grant editor service:ci --in billing --label env=dev
+  carillon access grant viewer group:corp/staff --in 'team-a*'
   carillon access grant admin cert:ops --cluster`,
 		Args:              factory.Args(2, -1, "a role and a subject"),
 		ValidArgsFunction: complete.At(complete.Roles(f), complete.Subjects(f)),

@@ -52,7 +52,7 @@ func newDocument(version string) *document {
 // pathParams describes the parameters in paths.
 var pathParams = map[string]string{
 	"ns": "A namespace.", "name": "The name of a task.", "node": "The name of a node.",
-	"role": "The name of a role.", "binding": "The name of a binding.", "token": "The id of a token.", "subject": "A subject: user:NAME, service:NAME or cert:NAME.",
+	"role": "The name of a role.", "binding": "The name of a binding.", "token": "The id of a token.", "subject": "A subject: user:NAME, group:PROVIDER/NAME, service:NAME or cert:NAME.",
 	"id": "A run id, or a unique prefix of one.",
 }
 
