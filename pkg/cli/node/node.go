@@ -13,6 +13,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/cli/output"
 	"github.com/carillonhq/carillon/pkg/cli/watch"
 	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/internal/wording"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -87,7 +88,7 @@ func nodeTable(f *factory.Factory, nodes []task.Node, wide bool) *output.Table {
 		row := []string{n.Name, nodeState(f, n), output.OneLine(strings.Join(n.Roles, ",")), fmt.Sprintf("%d/%d", n.Running, n.Slots),
 			fmt.Sprint(n.Shards), uptimeText(f, n), output.OneLine(n.Address), output.OneLine(n.Version)}
 		if wide {
-			row = append(append(row, factCells(f, n.Facts)...), fmt.Sprint(n.Weight), output.OneLine(n.Instance), output.Labels(n.Labels)+ignoredText(n))
+			row = append(append(row, factCells(f, n.Facts)...), fmt.Sprint(n.Weight), output.OneLine(n.Instance), output.Labels(n.Labels)+wording.IgnoredText(n))
 		}
 
 		g.AddRow(row...)
@@ -98,48 +99,15 @@ func nodeTable(f *factory.Factory, nodes []task.Node, wide bool) *output.Table {
 
 // nodeState describes the state of a node.
 func nodeState(f *factory.Factory, n task.Node) string {
+	color := output.Yellow
 	switch {
 	case n.Ineligible != "": // it owns no shards, whatever its state is
-		return f.Paint(output.Red, output.OneLine(n.State+", "+n.Ineligible+blockedText(n)+ignoredText(n)))
-	case len(n.Blocked)+len(n.IgnoredLabels) > 0:
-		return f.Paint(output.Yellow, output.OneLine(n.State+blockedText(n)+ignoredText(n)))
-	case n.State == task.NodeReady:
-		return f.Paint(output.Green, n.State)
+		color = output.Red
+	case len(n.Blocked)+len(n.IgnoredLabels) == 0 && n.State == task.NodeReady:
+		color = output.Green
 	}
 
-	return f.Paint(output.Yellow, output.OneLine(n.State))
-}
-
-// blockedText names the limits that a node exceeds.
-func blockedText(n task.Node) string {
-	if len(n.Blocked) == 0 {
-		return ""
-	}
-	return ", blocked: " + strings.Join(n.Blocked, " ")
-}
-
-// ignoredText names the labels that a node announces although its limit does not allow them.
-func ignoredText(n task.Node) string {
-	if len(n.IgnoredLabels) == 0 {
-		return ""
-	}
-	return ", ignored: " + output.Labels(n.IgnoredLabels)
-}
-
-// ineligibleText explains why a node owns no shards.
-func ineligibleText(n task.Node) string {
-	switch n.Ineligible {
-	case "":
-		return ""
-	case task.IneligibleClock:
-		return ": owns no shards, because its clock jumped or differs from the clocks of other nodes"
-	case task.IneligibleStalled:
-		return ": owns no shards for now, because it did not decide ticks that were due"
-	case task.IneligibleRestored:
-		return ": owns no shards, because etcd was restored from an older snapshot"
-	}
-
-	return ": owns no shards"
+	return f.Paint(color, wording.NodeState(n))
 }
 
 // uptimeText returns how long the node's process has been running.
@@ -185,9 +153,9 @@ func getCommand(f *factory.Factory) *cobra.Command {
 // describeNode adds the details of a node.
 func describeNode(f *factory.Factory, d *output.Details, n task.Node) {
 	d.Field("Name", "%s", n.Name)
-	d.StyledField("State", nodeState(f, n)+ineligibleText(n))
+	d.StyledField("State", nodeState(f, n)+wording.IneligibleText(n))
 	d.Field("Roles", "%s", strings.Join(n.Roles, ", "))
-	d.Field("Labels", "%s%s", output.Labels(n.Labels), ignoredText(n))
+	d.Field("Labels", "%s%s", output.Labels(n.Labels), wording.IgnoredText(n))
 	d.Field("Running", "%d of %d slots", n.Running, n.Slots)
 	d.Field("Shards", "%d, weight %d", n.Shards, n.Weight)
 	describeFacts(f, d, n.Facts)

@@ -2,34 +2,19 @@ package output
 
 import (
 	"fmt"
-	"maps"
-	"slices"
-	"strings"
 	"unicode"
 	"unicode/utf16"
 	"unicode/utf8"
+
+	"github.com/carillonhq/carillon/pkg/internal/wording"
 )
 
 // Plural returns a number with its noun: "1 run", "2 runs".
-func Plural(n int64, noun string) string {
-	if n == 1 {
-		return "1 " + noun
-	}
-	return fmt.Sprintf("%d %ss", n, noun)
-}
+func Plural(n int64, noun string) string { return wording.Plural(n, noun) }
 
 // Sanitize replaces control characters, which could move the cursor or execute terminal commands. Texts come
 // from servers, files and other users' programs. Newlines and tabs stay.
-func Sanitize(s string) string {
-	clean := func(r rune) rune {
-		if r == '\n' || r == '\t' || unicode.IsPrint(r) {
-			return r
-		}
-		return '\uFFFD'
-	}
-
-	return strings.Map(clean, s)
-}
+func Sanitize(s string) string { return wording.Sanitize(s) }
 
 // SanitizeJSON escapes control characters in JSON for a terminal, without changing its meaning. JSON already
 // escapes the characters below a space.
@@ -62,9 +47,7 @@ func SanitizeJSON(b []byte) []byte {
 }
 
 // OneLine returns a sanitized text on one line, for a cell of a table.
-func OneLine(s string) string {
-	return strings.Join(strings.Fields(Sanitize(s)), " ")
-}
+func OneLine(s string) string { return wording.OneLine(s) }
 
 // Truncate limits the length of a text in characters.
 func Truncate(s string, most int) string {
@@ -75,10 +58,4 @@ func Truncate(s string, most int) string {
 }
 
 // Labels returns labels on one line, sorted by key.
-func Labels(labels map[string]string) string {
-	var words []string
-	for _, k := range slices.Sorted(maps.Keys(labels)) {
-		words = append(words, k+"="+labels[k])
-	}
-	return OneLine(strings.Join(words, ","))
-}
+func Labels(labels map[string]string) string { return wording.Labels(labels) }

@@ -1,10 +1,10 @@
 package output
 
 import (
-	"fmt"
 	"time"
 
 	"github.com/carillonhq/carillon/pkg/internal/schedule"
+	"github.com/carillonhq/carillon/pkg/internal/wording"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -126,17 +126,4 @@ func ClockTime(local time.Time) string {
 }
 
 // Bytes formats a number of bytes.
-func Bytes(n int64) string {
-	const unit = 1024
-	if n < unit {
-		return fmt.Sprintf("%d B", n)
-	}
-
-	v, i := float64(n)/unit, 0
-	for v >= unit && i < 4 {
-		v /= unit
-		i++
-	}
-
-	return fmt.Sprintf("%.1f %ciB", v, "KMGTP"[i])
-}
+func Bytes(n int64) string { return wording.Bytes(n) }

@@ -3,7 +3,6 @@ package view
 import (
 	"cmp"
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 
@@ -13,6 +12,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/cli/output"
 	"github.com/carillonhq/carillon/pkg/cli/selection"
 	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/internal/wording"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -29,16 +29,7 @@ const barLength = 20
 
 // RunDuration returns how long an attempt ran, or has been running. It is negative if the attempt has not
 // started.
-func RunDuration(r task.Run, now time.Time) time.Duration {
-	switch {
-	case r.StartedAt.IsZero():
-		return -1
-	case r.EndedAt.IsZero():
-		return max(now.Sub(r.StartedAt.Time), 0)
-	}
-
-	return max(r.EndedAt.Sub(r.StartedAt.Time), 0)
-}
+func RunDuration(r task.Run, now time.Time) time.Duration { return wording.RunDuration(r, now) }
 
 // Zones contains the time zones of tasks by "namespace/name". "" is the zone for all tasks.
 type Zones map[string]string
@@ -145,56 +136,7 @@ func RunResult(f *factory.Factory, r task.Run) string {
 
 // PlainRunResult is like RunResult, without the symbol.
 func PlainRunResult(f *factory.Factory, r task.Run) string {
-	words := output.OneLine(strings.ReplaceAll(string(r.State), "_", " "))
-	why := output.OneLine(strings.ReplaceAll(r.Reason, "_", " "))
-
-	switch {
-	case r.State == task.Failed && r.Reason == task.ReasonShutdown: // whatever its exit code is
-		words = why
-	case r.State == task.Failed && r.Reason == task.ReasonOutput:
-		words = why
-	case r.State == task.Failed && r.Reason == task.ReasonOOM: // whichever of its processes was killed
-		words = "out of memory"
-	case r.State == task.Failed && r.Reason == task.ReasonLimits: // by a signal, or by the exit code with which a shell reports that signal
-		words = "over its limit"
-	case r.State == task.Failed && slices.Contains([]string{task.ReasonHost, task.ReasonSecret, task.ReasonPolicy, task.ReasonNamespace}, r.Reason):
-		words = fmt.Sprintf("not started (%s)", why)
-	case r.State == task.Failed && r.Signal != "":
-		words = "signal " + output.OneLine(r.Signal)
-	case r.State == task.Failed && r.ExitCode != nil:
-		words = fmt.Sprintf("exit %d", *r.ExitCode)
-	case r.State == task.Failed && r.Reason == task.ReasonStart:
-		words = "could not start"
-	case r.State == task.Paused:
-		words += " (" + task.Duration(r.PausedFor(f.Now())).Approximate() + ")"
-	case r.State == task.Dispatched && r.PausedBy != "":
-		words += " (held)"
-	case r.State == task.Running && r.PausedBy != "":
-		words += " (pausing)"
-	case r.State == task.Cancelled && r.Reason == task.ReasonCancelled:
-	case r.State == task.Skipped, r.State == task.Queued, r.State == task.Missed, r.State == task.Cancelled:
-		if why != "" {
-			words += " (" + why + ")"
-		}
-	}
-
-	if r.Fan != nil {
-		words += ", " + partsText(r)
-	}
-
-	if r.Count > 1 {
-		words += fmt.Sprintf(" ×%d", r.Count)
-	}
-
-	if r.Attempt > 1 {
-		words += fmt.Sprintf(", attempt %d", r.Attempt)
-	}
-
-	if f.ASCII {
-		words = strings.ReplaceAll(words, "×", "x")
-	}
-
-	return words
+	return f.Plain(wording.RunResult(r, f.Now()))
 }
 
 // EndText describes how long an ended run took, and where it ran.
@@ -209,15 +151,6 @@ func EndText(f *factory.Factory, r task.Run) string {
 	}
 
 	return f.Plain("·") + " " + selection.Name(f, r.Namespace, r.Task) + words
-}
-
-// partsText summarizes the states of a run's parts.
-func partsText(r task.Run) string {
-	f := r.Fan
-	if !r.State.Final() {
-		return f.String()
-	}
-	return fmt.Sprintf("%d of %d parts", f.Succeeded+f.Kept, f.Count)
 }
 
 // percentWords formats a percentage, such as "40%" or "33.3%".

@@ -6,6 +6,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/cli/factory"
 	"github.com/carillonhq/carillon/pkg/cli/output"
 	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/internal/wording"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -35,17 +36,11 @@ func NextText(f *factory.Factory, t client.Task) string {
 }
 
 // IsManual reports whether a task runs only when it is triggered.
-func IsManual(s task.Spec) bool { return len(s.Schedule) == 1 && s.Schedule[0] == "@manual" }
+func IsManual(s task.Spec) bool { return wording.IsManual(s) }
 
 // PausedText describes a pause briefly enough for a list: "paused until 18:00 (ann)".
 func PausedText(f *factory.Factory, t client.Task) string {
-	words, by := "paused", ""
-	if p := t.Pause; p != nil {
-		by = output.OneLine(task.ActorName(p.By))
-		if p.By == task.PausedByFailures {
-			by = "after failures"
-		}
-	}
+	words, by := "paused", wording.PausedBy(t.Pause)
 
 	if !t.PausedUntil.IsZero() {
 		words += " until " + soonText(f, t.PausedUntil, t.Timezone)

@@ -8,6 +8,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/cli/output"
 	"github.com/carillonhq/carillon/pkg/client"
 	"github.com/carillonhq/carillon/pkg/internal/schedule"
+	"github.com/carillonhq/carillon/pkg/internal/wording"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -82,13 +83,7 @@ func IsAfterCompletion(exprs task.Schedules) bool {
 }
 
 // ScheduleText formats a schedule, with its time zone unless that is UTC.
-func ScheduleText(s task.Spec) string {
-	words := output.OneLine(strings.Join(s.Schedule, ", "))
-	if s.Timezone == "" || s.Timezone == "UTC" {
-		return words
-	}
-	return words + " " + strings.ReplaceAll(output.OneLine(s.Timezone[strings.LastIndex(s.Timezone, "/")+1:]), "_", " ")
-}
+func ScheduleText(s task.Spec) string { return wording.ScheduleText(s) }
 
 // WhatFollows explains why only one tick is listed if ticks depend on the ends of runs.
 const WhatFollows = "the next tick depends on when this run ends"

@@ -155,7 +155,7 @@ func TestLive_SendsWhatChanges(t *testing.T) {
 		_, err := c.Tasks.Pause(t.Context(), "prod", "beta", 0)
 		must(t, err)
 		change := one(t, s.after(refreshed)).data
-		want(t, change, `hx-swap="outerMorph"><tr id="task-`, "beta", "paused by user:ann")
+		want(t, change, `hx-swap="outerMorph"><tr id="task-`, "beta", "paused (user:ann")
 		if strings.Contains(change, "alpha") || strings.Contains(change, "#rows") {
 			t.Errorf("one row has changed, but the stream says %s", change)
 		}

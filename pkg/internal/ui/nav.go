@@ -8,6 +8,7 @@ import (
 
 	"github.com/carillonhq/carillon/pkg/client"
 	"github.com/carillonhq/carillon/pkg/internal/access"
+	"github.com/carillonhq/carillon/pkg/internal/wording"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -132,14 +133,14 @@ func (c *counts) text(screen string) (text string, alert bool) {
 	switch screen {
 	case "now":
 		if n := b.FailingCount + b.OverdueCount + b.AwayCount + len(b.Stuck); n > 0 {
-			return grouped(n), true
+			return wording.Grouped(n), true
 		}
 	case "tasks":
 		if c.everything {
-			return grouped(b.Tasks), false
+			return wording.Grouped(b.Tasks), false
 		}
 	case "runs":
-		return grouped(b.ActiveCount + b.WaitingCount), false
+		return wording.Grouped(b.ActiveCount + b.WaitingCount), false
 	case "nodes":
 		if c.readsFleet {
 			return c.nodesText()
@@ -150,7 +151,7 @@ func (c *counts) text(screen string) (text string, alert bool) {
 		}
 	case "health":
 		if n := len(b.Warnings); n > 0 && c.readsStatus {
-			return grouped(n), true
+			return wording.Grouped(n), true
 		}
 	}
 
@@ -170,5 +171,5 @@ func (c *counts) nodesText() (text string, alert bool) {
 		return fmt.Sprintf("%d/%d", ready, all), true
 	}
 
-	return grouped(ready), false
+	return wording.Grouped(ready), false
 }

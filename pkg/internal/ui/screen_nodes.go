@@ -2,11 +2,9 @@ package ui
 
 import (
 	"context"
-	"fmt"
-	"maps"
-	"slices"
 	"strings"
 
+	"github.com/carillonhq/carillon/pkg/internal/wording"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -31,6 +29,7 @@ type nodeRow struct {
 	task.Node
 	Look   string // whose looks the state has
 	Words  string // "ready, blocked: load1"
+	Why    string // why it owns no shards
 	Labels string
 }
 
@@ -42,7 +41,7 @@ func loadNodes(ctx context.Context, r *Request) (any, error) {
 
 	var p nodesPage
 	for _, n := range nodes {
-		p.Nodes = append(p.Nodes, nodeRow{Node: n, Look: nodeLook(n), Words: nodeWords(n), Labels: labelsText(n.Labels)})
+		p.Nodes = append(p.Nodes, nodeRow{Node: n, Look: nodeLook(n), Words: wording.NodeState(n), Why: strings.TrimPrefix(wording.IneligibleText(n), ": "), Labels: wording.Labels(n.Labels)})
 	}
 
 	return p, nil
@@ -57,29 +56,4 @@ func nodeLook(n task.Node) string {
 		return task.NodeCordoned
 	}
 	return n.State
-}
-
-// nodeWords describes the state of a node, as the CLI does.
-func nodeWords(n task.Node) string {
-	words := []string{n.State}
-	if n.Ineligible != "" {
-		words = append(words, n.Ineligible)
-	}
-	if len(n.Blocked) > 0 {
-		words = append(words, "blocked: "+strings.Join(n.Blocked, " "))
-	}
-	if len(n.IgnoredLabels) > 0 {
-		words = append(words, "ignored: "+labelsText(n.IgnoredLabels))
-	}
-
-	return strings.Join(words, ", ")
-}
-
-// labelsText returns labels on one line, sorted by key.
-func labelsText(labels map[string]string) string {
-	words := make([]string, 0, len(labels))
-	for _, k := range slices.Sorted(maps.Keys(labels)) {
-		words = append(words, fmt.Sprintf("%s=%s", k, labels[k]))
-	}
-	return strings.Join(words, ", ")
 }

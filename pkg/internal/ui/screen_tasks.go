@@ -3,13 +3,12 @@ package ui
 import (
 	"cmp"
 	"context"
-	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
 	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/internal/wording"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -98,7 +97,7 @@ func loadTasks(ctx context.Context, r *Request) (any, error) {
 		p.Tasks = append(p.Tasks, rowOf(t))
 	}
 
-	p.Count, p.Note = countTasks(ctx, r, o, list, p.First), missingText(list.ListInfo)
+	p.Count, p.Note = countTasks(ctx, r, o, list, p.First), noteText(list.ListInfo)
 
 	return p, nil
 }
@@ -123,52 +122,22 @@ func countTasks(ctx context.Context, r *Request, o client.TaskListOptions, list 
 		return ""
 	}
 
-	return plural(*count, "task")
-}
-
-// plural returns a number with its noun.
-func plural(n int, noun string) string {
-	if n == 1 {
-		return "1 " + noun
-	}
-	return grouped(n) + " " + noun + "s"
-}
-
-// missingText says what is missing in a list that the owners of shards have answered.
-func missingText(info client.ListInfo) string {
-	var parts []string
-	if n := len(info.Missing); n > 0 {
-		names := make([]string, min(n, 10))
-		for i := range names {
-			names[i] = strconv.Itoa(info.Missing[i])
-		}
-		text := strings.Join(names, ", ")
-		if n > len(names) {
-			text += fmt.Sprintf(" and %d more", n-len(names))
-		}
-		parts = append(parts, fmt.Sprintf("only %d of %d shards have answered; the tasks of these are missing: %s", info.Shards-n, info.Shards, text))
+	if *count == 1 {
+		return "1 task"
 	}
 
-	if age := time.Duration(info.AgeMS) * time.Millisecond; age > 10*time.Second {
-		parts = append(parts, "the list is from "+task.Duration(age.Truncate(10*time.Second)).Approximate()+" ago")
-	}
-
-	if info.Collecting != nil {
-		parts = append(parts, fmt.Sprintf("new owners have read %d%% of the histories", *info.Collecting))
-	}
-
-	return strings.Join(parts, "; ")
+	return wording.Grouped(*count) + " tasks"
 }
 
 // rowOf returns a task as the list shows it.
 func rowOf(t client.Task) taskRow {
-	row := taskRow{Task: t, Schedule: strings.Join(t.Task.Schedule, ", "), Strip: slices.Clone(t.Recent)}
+	row := taskRow{Task: t, Schedule: wording.ScheduleText(t.Spec), Strip: slices.Clone(t.Recent)}
 	slices.Reverse(row.Strip)
 
 	switch {
 	case t.Paused:
 		row.NextText = pauseText(t)
-	case t.Next.IsZero() && len(t.Task.Schedule) == 1 && t.Task.Schedule[0] == "@manual":
+	case t.Next.IsZero() && wording.IsManual(t.Spec):
 		row.NextText = "when triggered"
 	case t.NoNext != "":
 		row.NextText = "no more ticks"
@@ -185,17 +154,19 @@ func rowOf(t client.Task) taskRow {
 	return row
 }
 
-// pauseText describes a pause briefly.
+// pauseText describes a pause briefly, without its end.
 func pauseText(t client.Task) string {
-	text := "paused"
-	if p := t.Pause; p != nil {
-		if p.By == task.PausedByFailures {
-			text += " after failures"
-		} else if p.By != "" {
-			text += " by " + task.ActorName(p.By)
-		}
+	if by := wording.PausedBy(t.Pause); by != "" {
+		return "paused (" + by + ")"
 	}
-	return text
+	return "paused"
+}
+
+// noteText says what is missing in a list. The age of the list is given in steps, so that the page does not change all the
+// time.
+func noteText(info client.ListInfo) string {
+	info.AgeMS -= info.AgeMS % (10 * time.Second).Milliseconds()
+	return wording.MissingText(info)
 }
 
 // tasksCommand returns the command line of the list.

@@ -5,10 +5,9 @@ import (
 	"fmt"
 	"html/template"
 	"io/fs"
-	"slices"
-	"strconv"
 	"time"
 
+	"github.com/carillonhq/carillon/pkg/internal/wording"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -65,11 +64,12 @@ func functions(static *staticFiles) template.FuncMap {
 		"static":   static.path,
 		"vals":     vals,
 		"state":    stateBadge,
-		"bytes":    bytesText,
+		"bytes":    wording.Bytes,
 		"duration": durationText,
-		"count":    grouped,
+		"count":    wording.Grouped,
 		"sign":     stateSign,
 		"took":     tookText,
+		"result":   resultBadge,
 		"meter":    meter,
 		"list":     func(items ...string) []string { return items },
 	}
@@ -144,7 +144,12 @@ func tookText(r *task.Run) string {
 	if r.StartedAt.IsZero() || r.EndedAt.IsZero() {
 		return string(noValue)
 	}
-	return task.Duration(max(r.EndedAt.Sub(r.StartedAt.Time), 0)).Approximate()
+	return task.Duration(wording.RunDuration(*r, time.Time{})).Approximate()
+}
+
+// resultBadge shows how a run ended, or what it does, in the words of the CLI.
+func resultBadge(r *task.Run) template.HTML {
+	return stateBadge(r.State, wording.RunResult(*r, r.LastSeen().Time))
 }
 
 // meter shows a part of a whole as a bar. The numbers must be beside it, because it says nothing to screen readers.
@@ -155,22 +160,6 @@ func meter(part, whole int) template.HTML {
 	}
 
 	return template.HTML(fmt.Sprintf(`<svg class="meter" viewBox="0 0 100 10" preserveAspectRatio="none" aria-hidden="true"><rect class="track" width="100" height="10"/><rect class="fill" width="%d" height="10"/></svg>`, width))
-}
-
-// bytesText formats a number of bytes.
-func bytesText(n int64) string {
-	const unit = 1024
-	if n < unit {
-		return fmt.Sprintf("%d B", n)
-	}
-
-	v, i := float64(n)/unit, 0
-	for v >= unit && i < 4 {
-		v /= unit
-		i++
-	}
-
-	return fmt.Sprintf("%.1f %ciB", v, "KMGTP"[i])
 }
 
 // durationText formats a duration briefly.
@@ -190,17 +179,4 @@ func durationText(d any) (string, error) {
 	}
 
 	return "", fmt.Errorf("duration: %T is none", d)
-}
-
-// grouped formats a number with commas: 12,345.
-func grouped(n any) string {
-	digits := []byte(fmt.Sprint(n))
-	if _, err := strconv.ParseUint(string(digits), 10, 64); err != nil {
-		return string(digits)
-	}
-	for at := len(digits) - 3; at > 0; at -= 3 {
-		digits = slices.Insert(digits, at, ',')
-	}
-
-	return string(digits)
 }

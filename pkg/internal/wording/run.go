@@ -1,0 +1,82 @@
+package wording
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// RunDuration returns how long an attempt ran, or has been running. It is negative if the attempt has not
+// started.
+func RunDuration(r task.Run, now time.Time) time.Duration {
+	switch {
+	case r.StartedAt.IsZero():
+		return -1
+	case r.EndedAt.IsZero():
+		return max(now.Sub(r.StartedAt.Time), 0)
+	}
+
+	return max(r.EndedAt.Sub(r.StartedAt.Time), 0)
+}
+
+// RunResult describes the state of a run in a few words: "exit 1, attempt 2".
+func RunResult(r task.Run, now time.Time) string {
+	words := OneLine(strings.ReplaceAll(string(r.State), "_", " "))
+	why := OneLine(strings.ReplaceAll(r.Reason, "_", " "))
+
+	switch {
+	case r.State == task.Failed && r.Reason == task.ReasonShutdown: // whatever its exit code is
+		words = why
+	case r.State == task.Failed && r.Reason == task.ReasonOutput:
+		words = why
+	case r.State == task.Failed && r.Reason == task.ReasonOOM: // whichever of its processes was killed
+		words = "out of memory"
+	case r.State == task.Failed && r.Reason == task.ReasonLimits: // by a signal, or by the exit code with which a shell reports that signal
+		words = "over its limit"
+	case r.State == task.Failed && slices.Contains([]string{task.ReasonHost, task.ReasonSecret, task.ReasonPolicy, task.ReasonNamespace}, r.Reason):
+		words = fmt.Sprintf("not started (%s)", why)
+	case r.State == task.Failed && r.Signal != "":
+		words = "signal " + OneLine(r.Signal)
+	case r.State == task.Failed && r.ExitCode != nil:
+		words = fmt.Sprintf("exit %d", *r.ExitCode)
+	case r.State == task.Failed && r.Reason == task.ReasonStart:
+		words = "could not start"
+	case r.State == task.Paused:
+		words += " (" + task.Duration(r.PausedFor(now)).Approximate() + ")"
+	case r.State == task.Dispatched && r.PausedBy != "":
+		words += " (held)"
+	case r.State == task.Running && r.PausedBy != "":
+		words += " (pausing)"
+	case r.State == task.Cancelled && r.Reason == task.ReasonCancelled:
+	case r.State == task.Skipped, r.State == task.Queued, r.State == task.Missed, r.State == task.Cancelled:
+		if why != "" {
+			words += " (" + why + ")"
+		}
+	}
+
+	if r.Fan != nil {
+		words += ", " + partsText(r)
+	}
+
+	if r.Count > 1 {
+		words += fmt.Sprintf(" ×%d", r.Count)
+	}
+
+	if r.Attempt > 1 {
+		words += fmt.Sprintf(", attempt %d", r.Attempt)
+	}
+
+	return words
+}
+
+// partsText summarizes the states of a run's parts.
+func partsText(r task.Run) string {
+	f := r.Fan
+	if !r.State.Final() {
+		return f.String()
+	}
+	return fmt.Sprintf("%d of %d parts", f.Succeeded+f.Kept, f.Count)
+}
