@@ -3,6 +3,7 @@ package ui
 import (
 	"context"
 	"io"
+	"io/fs"
 	"net/http"
 	"net/url"
 	"os"
@@ -38,6 +39,12 @@ type world struct {
 
 func newWorld(t *testing.T, edits ...func(*Config)) *world {
 	t.Helper()
+	return newWorldWith(t, screens(), embedded, edits...)
+}
+
+// newWorldWith is newWorld with other screens.
+func newWorldWith(t *testing.T, list []Screen, fsys fs.FS, edits ...func(*Config)) *world {
+	t.Helper()
 	w := &world{Cluster: apikit.New(t, kvtest.Memory(t), nil, nil), t: t}
 	w.api = w.API("node-a", nil)
 
@@ -50,7 +57,7 @@ func newWorld(t *testing.T, edits ...func(*Config)) *world {
 	}
 
 	var err error
-	w.ui, err = New(cfg)
+	w.ui, err = newServer(cfg, list, fsys)
 	must(t, err)
 
 	return w

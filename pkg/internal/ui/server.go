@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"html/template"
+	"io/fs"
 	"net/http"
 	"net/url"
 	"path"
@@ -66,10 +67,11 @@ type Server struct {
 
 // New returns the pages of a node. It reads no files but embedded ones, and starts no goroutines.
 func New(cfg Config) (*Server, error) {
-	return newServer(cfg, screens())
+	return newServer(cfg, screens(), embedded)
 }
 
-func newServer(cfg Config, list []Screen) (*Server, error) {
+// newServer returns the pages of some screens, with the templates and static files of fsys.
+func newServer(cfg Config, list []Screen, fsys fs.FS) (*Server, error) {
 	if cfg.API == nil || cfg.Access == nil || cfg.Cluster == "" || cfg.Node == "" {
 		return nil, errors.New("ui: API, Access, Cluster and Node are required")
 	}
@@ -85,10 +87,10 @@ func newServer(cfg Config, list []Screen) (*Server, error) {
 	s.hub = newHub(s)
 
 	var err error
-	if s.static, err = newStaticFiles(embedded); err != nil {
+	if s.static, err = newStaticFiles(fsys); err != nil {
 		return nil, fmt.Errorf("ui: %w", err)
 	}
-	if s.templates, err = parseTemplates(embedded, s.static, list); err != nil {
+	if s.templates, err = parseTemplates(fsys, s.static, list); err != nil {
 		return nil, fmt.Errorf("ui: %w", err)
 	}
 

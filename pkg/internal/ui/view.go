@@ -350,3 +350,6 @@ func (v *View) paramsWithout(names []string) []Param {
 
 // HasScreen reports whether there is a screen with a name, to link to.
 func (v *View) HasScreen(name string) bool { return v.server.screenNamed(name) != nil }
+
+// Faulty reports whether the problem of an action is about a field of its form.
+func (v *View) Faulty(field string) bool { return v.Problem != nil && v.Problem.Field == field }
