@@ -360,3 +360,22 @@ func TestSession_LoginAndLogoutAreAudited(t *testing.T) {
 		t.Errorf("the audit records are\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
 	}
 }
+
+// A group of tasks is as large as etcd allows, together with what the writes of a session compare.
+func TestSession_BatchesFitIntoTransactions(t *testing.T) {
+	w := newWorld(t)
+	w.secret = w.session(w.secret).Secret
+
+	for _, schedule := range []string{"@daily", "@hourly"} {
+		var lines []string
+		for i := range 60 {
+			lines = append(lines, line(fmt.Sprintf("t%d", i), schedule))
+		}
+
+		for _, r := range w.batch("", lines...) {
+			if r.Error != nil {
+				t.Fatalf("%s: %+v", schedule, r.Error)
+			}
+		}
+	}
+}
