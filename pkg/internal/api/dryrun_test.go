@@ -24,7 +24,7 @@ func TestDryRun_TellsTheTicksThatTheChangeBrings(t *testing.T) {
 	n := 0
 	rapid.Check(t, func(rt *rapid.T) {
 		n++
-		w.clock.ms.Store(drawInstant(rt).UnixMilli())
+		w.clock.Set(drawInstant(rt))
 		old := drawTicking(rt)
 		old.Name = fmt.Sprint("t", n)
 

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"crypto/ed25519"
-	"crypto/sha256"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -25,30 +24,28 @@ import (
 	"go.uber.org/zap/zaptest/observer"
 
 	"github.com/carillonhq/carillon/pkg/client"
-	"github.com/carillonhq/carillon/pkg/internal/access"
 	"github.com/carillonhq/carillon/pkg/internal/api"
 	"github.com/carillonhq/carillon/pkg/internal/api/logs"
 	"github.com/carillonhq/carillon/pkg/internal/authority"
 	"github.com/carillonhq/carillon/pkg/internal/oidclogin"
 	"github.com/carillonhq/carillon/pkg/internal/readmodel"
 	"github.com/carillonhq/carillon/pkg/internal/secret"
-	"github.com/carillonhq/carillon/pkg/internal/testkit/owners"
+	"github.com/carillonhq/carillon/pkg/internal/testkit/apikit"
 	"github.com/carillonhq/carillon/pkg/kv"
 	"github.com/carillonhq/carillon/pkg/kv/kvtest"
 	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/store/eventlog"
 	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
-	"github.com/carillonhq/carillon/shard"
 )
 
-const shards = 8
+const shards = apikit.Shards
 
-// clock is a wall clock that a test sets.
-type clock struct{ ms atomic.Int64 }
+// clock is the wall clock of all nodes.
+type clock struct{ *apikit.Clock }
 
-func (c *clock) now() time.Time          { return time.UnixMilli(c.ms.Load()).UTC() }
-func (c *clock) advance(d time.Duration) { c.ms.Add(d.Milliseconds()) }
+func (c clock) now() time.Time          { return c.Now() }
+func (c clock) advance(d time.Duration) { c.Advance(d) }
 
 // spool is output kept in memory.
 type spool map[string]string
@@ -122,7 +119,7 @@ type world struct {
 	etcd    *kv.Client
 	store   *store.Store
 	cluster task.Cluster
-	clock   *clock
+	clock   clock
 	writes  *writes
 	spool   spool
 	logs    logs.Source // nil: spool
@@ -151,18 +148,14 @@ type world struct {
 	refusedLogin func(task.AuditRecord)        // Config.RefusedLogin
 	logins       *oidclogin.Logins             // Config.Logins, if set before serve
 	keeper       *authority.Keeper
-	accessWrites int
+	kit          *apikit.Cluster
 	known        func() []task.Node // Config.Nodes, if set before serve
 	secret       string
 	url          string
 	*client.Client
 }
 
-func ref(ns, name string) record.Ref {
-	return record.Ref{Namespace: ns, Name: name, Shard: shard.Of(ns, name, shards)}
-}
-
-var worlds atomic.Int32
+func ref(ns, name string) record.Ref { return apikit.Ref(ns, name) }
 
 func newWorld(t *testing.T) *world {
 	t.Helper()
@@ -171,16 +164,10 @@ func newWorld(t *testing.T) *world {
 
 func newWorldOn(t *testing.T, etcd *kv.Client) *world {
 	t.Helper()
-	prefix := fmt.Sprintf("/test-%d", worlds.Add(1))
-	keys, err := record.NewKeys(prefix)
-	must(t, err)
 	core, logs := observer.New(zap.WarnLevel)
-	w := &world{t: t, log: logs, logger: zap.New(core), etcd: etcd, clock: &clock{}, spool: spool{}, writes: &writes{Committer: kv.Direct(etcd)}}
-	w.clock.ms.Store(time.Date(2026, 11, 20, 22, 5, 0, 0, time.UTC).UnixMilli())
-	w.store = store.New(etcd, w.writes, keys)
-	w.cluster, _, err = w.store.Bootstrap(t.Context(), shards, w.clock.now(), firstAccess())
-	must(t, err)
-	w.keeper = w.newKeeper(etcd)
+	w := &world{t: t, log: logs, logger: zap.New(core), etcd: etcd, spool: spool{}, writes: &writes{}}
+	w.kit = apikit.New(t, etcd, func(c kv.Committer) kv.Committer { w.writes.Committer = c; return w.writes }, w.logger)
+	w.store, w.cluster, w.clock, w.keeper = w.kit.Store, w.kit.Record, clock{w.kit.Clock}, w.kit.Keeper
 	w.secret = w.token("user:ann")
 	w.url = w.serve("node-a")
 	w.Client = w.client(w.url)
@@ -188,97 +175,44 @@ func newWorldOn(t *testing.T, etcd *kv.Client) *world {
 	return w
 }
 
-// firstAccess is what the clusters of tests begin with: user:ann is an admin, and the namespaces that the tests use
-// allow everything.
-func firstAccess() store.FirstAccess {
-	first := store.FirstAccess{Bindings: []task.Binding{{Name: "ann", Role: access.RoleAdmin, RoleUID: access.BuiltInUID, Subjects: []string{"user:ann"}, Cluster: true}}}
-	for _, ns := range []string{"default", "other", "ops", "prod", "test"} {
-		first.Namespaces = append(first.Namespaces, store.OpenNamespace(ns))
-	}
-
-	return first
-}
-
 // newKeeper runs a keeper of the access records until the test ends.
 func (w *world) newKeeper(etcd *kv.Client) *authority.Keeper {
 	w.t.Helper()
-	keeper := authority.New(etcd, w.store.Keys(), w.logger)
-	ctx, stop := context.WithCancel(context.WithoutCancel(w.t.Context()))
-	done := make(chan struct{})
-	go func() { defer close(done); _ = keeper.Run(ctx) }()
-	w.t.Cleanup(func() { stop(); <-done })
-
-	_, err := keeper.AwaitLoaded(w.t.Context())
-	must(w.t, err)
-
-	return keeper
+	return w.kit.NewKeeper(etcd)
 }
 
 // token creates a token, and returns its secret once the node accepts it.
 func (w *world) token(subject string, edits ...func(*task.Token)) string {
 	w.t.Helper()
-	secret, tok := authority.NewSecret()
-	tok.Subject, tok.CreatedAt = subject, task.At(w.clock.now())
-	for _, edit := range edits {
-		edit(&tok.Token)
-	}
-
-	must(w.t, w.store.CreateToken(w.t.Context(), tok))
-	for w.keeper.View().Created(tok.ID) == 0 {
-		_, err := w.keeper.AwaitChange(w.t.Context(), store.Proof{Fence: w.keeper.View().Fence, Token: tok.ID})
-		must(w.t, err)
-	}
-
-	return secret
+	return w.kit.Token(subject, edits...)
 }
 
 // tokenID is the id of the token with this secret.
 func tokenID(secret string) string { return strings.Split(secret, "_")[1] }
 
 // until edits a token so that it expires.
-func until(at time.Time) func(*task.Token) {
-	return func(t *task.Token) { t.Until = task.At(at) }
-}
+func until(at time.Time) func(*task.Token) { return apikit.Until(at) }
 
 // bind gives a built-in role to a subject, in namespaces or, without any, in the cluster.
 func (w *world) bind(subject, role string, namespaces ...string) {
 	w.t.Helper()
-	name := "b" + task.NewUID()
-	w.access(w.store.Keys().Binding(name), func(now time.Time) (int64, error) {
-		return w.store.PutBinding(w.t.Context(), 0, task.Binding{
-			Name: name, Role: role, RoleUID: access.BuiltInUID, Subjects: []string{subject}, Namespaces: namespaces, Cluster: len(namespaces) == 0,
-		}, now)
-	})
+	w.kit.Bind(subject, role, namespaces...)
 }
 
 // namespace writes the record of a namespace, over the one that the node knows.
 func (w *world) namespace(n task.Namespace) {
 	w.t.Helper()
-	key := w.store.Keys().Namespace(n.Name)
-	w.access(key, func(now time.Time) (int64, error) {
-		return w.store.PutNamespace(w.t.Context(), w.keeper.View().Mod(key), n, now)
-	})
+	w.kit.Namespace(n)
 }
 
-// access writes an access record, and returns once the node knows it. The times of these writes lie in the past, so
-// that they do not count towards how often the API may write such records.
+// access writes an access record, and returns once the node knows it.
 func (w *world) access(key string, write func(now time.Time) (int64, error)) {
 	w.t.Helper()
-	w.accessWrites++
-	rev, err := write(w.clock.now().Add(-time.Hour + time.Duration(w.accessWrites)*time.Second))
-	must(w.t, err)
-
-	for v := w.keeper.View(); v.Mod(key) != rev; {
-		v, err = w.keeper.AwaitChange(w.t.Context(), store.Proof{Fence: v.Fence})
-		must(w.t, err)
-	}
+	w.kit.Access(key, write)
 }
 
 // keyOf is the key of a node in every world.
-func keyOf(node string) ed25519.PrivateKey {
-	seed := sha256.Sum256([]byte(node))
-	return ed25519.NewKeyFromSeed(seed[:])
-}
+func keyOf(node string) ed25519.PrivateKey { return apikit.Key(node) }
 
 // peer is a node as the others know it: they know all, present or not, but strangers.
 func (w *world) peer(name string) (task.Node, bool) {
@@ -368,7 +302,7 @@ func (w *world) ownerOf(node string) ask {
 	if answer, ok := w.owners[node]; ok {
 		return answer
 	}
-	return owners.Owner{Node: node, Store: w.store, Shards: shards, Ref: ref, Now: w.clock.now}.Ask
+	return w.kit.Owner(node).Ask
 }
 
 // observedWriter tells of each write, when it has gone out.

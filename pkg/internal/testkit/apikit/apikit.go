@@ -45,6 +45,9 @@ func NewClock() *Clock {
 // Now returns the time that the clock shows.
 func (c *Clock) Now() time.Time { return time.UnixMilli(c.ms.Load()).UTC() }
 
+// Set sets the clock.
+func (c *Clock) Set(at time.Time) { c.ms.Store(at.UnixMilli()) }
+
 // Advance sets the clock forward.
 func (c *Clock) Advance(d time.Duration) { c.ms.Add(d.Milliseconds()) }
 
