@@ -126,6 +126,8 @@ func TestActors_EveryOperationThatWritesSaysWhoAskedForIt(t *testing.T) {
 		{id: "delete-node-limit", method: "DELETE", path: "/v1/node-limits/l", silent: true, deletes: true},
 		{id: "create-token", method: "POST", path: "/v1/tokens", body: `{"subject":"user:tina","scope":{"role":"viewer"}}`, silent: true},
 		{id: "delete-token", method: "DELETE", path: "/v1/tokens/TINA", silent: true, deletes: true, before: func() { tina = tokenID(w.token("user:tina")) }},
+		{id: "create-session", method: "POST", path: "/v1/sessions", silent: true},
+		{id: "create-login-link", method: "POST", path: "/v1/login-links", silent: true},
 		{id: "disable-subject", method: "POST", path: "/v1/subjects/user:bob/disable", silent: true, deletes: true},
 		{id: "enable-subject", method: "POST", path: "/v1/subjects/user:bob/enable", silent: true, deletes: true},
 	}...)
@@ -136,6 +138,13 @@ func TestActors_EveryOperationThatWritesSaysWhoAskedForIt(t *testing.T) {
 		"add-member":       "needs an embedded etcd of several members: TestEmbedded_ThreeAgentsAreTheirOwnEtcd in package daemon",
 		"remove-member":    "the same",
 		"reset-access":     "only for root on the host: TestReset",
+		"delete-session":   "only for a session: TestSession_LoginAndLogoutAreAudited",
+		"use-login-link":   "only for a login link: TestSession_LoginAndLogoutAreAudited",
+
+		"begin-web-login":    "writes nothing",
+		"begin-device-login": "writes nothing",
+		"finish-web-login":   "needs an identity provider: TestOIDC_APersonWithABindingGetsASession",
+		"poll-device-login":  "needs an identity provider: TestOIDC_DeviceLogin",
 	}
 
 	for _, step := range steps {
