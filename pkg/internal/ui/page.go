@@ -6,6 +6,7 @@ import (
 	"net/url"
 	"strings"
 
+	"github.com/carillonhq/carillon/pkg/client"
 	"github.com/carillonhq/carillon/pkg/internal/access"
 )
 
@@ -49,6 +50,8 @@ func (s *Server) showScreen(w http.ResponseWriter, r *http.Request, status int, 
 		if p.away() {
 			v.Data, v.Stale = s.hub.lastKnown(v.At(), v.caller)
 			w.Header().Set("Retry-After", "5")
+		} else {
+			v.Data, v.failed = data, true
 		}
 	default:
 		v.Data = data
@@ -86,7 +89,9 @@ func (s *Server) serveAction(w http.ResponseWriter, r *http.Request, a Action) {
 		s.clearCookies(w, r)
 		s.toLogin(w, r)
 	case err != nil:
-		s.showAgain(w, r, who, at, problemOf(err))
+		s.showAgain(w, r, who, at, problemOf(err), nil)
+	case done.Result != nil:
+		s.showAgain(w, r, who, at, nil, done.Result)
 	default:
 		if done.To != "" {
 			at = localTarget(done.To)
@@ -96,10 +101,13 @@ func (s *Server) serveAction(w http.ResponseWriter, r *http.Request, a Action) {
 	}
 }
 
-// showAgain shows the page of a form with the problem of its action, and with what was entered.
-func (s *Server) showAgain(w http.ResponseWriter, r *http.Request, who session, at string, p *Problem) {
+// showAgain shows the page of a form with the problem or the result of its action, and with what was entered.
+func (s *Server) showAgain(w http.ResponseWriter, r *http.Request, who session, at string, p *Problem, result any) {
 	screen, page := s.screenAt(r.Context(), at)
 	if screen == nil {
+		if p == nil {
+			p = &Problem{Status: http.StatusNotFound, Code: client.CodeNoRoute, Message: "the page of the form is not known"}
+		}
 		s.showProblem(w, r, p)
 		return
 	}
@@ -110,11 +118,14 @@ func (s *Server) showAgain(w http.ResponseWriter, r *http.Request, who session, 
 		s.toLogin(w, r)
 		return
 	}
-	q.Form = r.PostForm
+	q.Form, q.Result = r.PostForm, result
 
 	v := s.newView(r, q, who, screen)
-	v.Problem = p
-	s.showScreen(w, r, p.status(), v)
+	status := http.StatusOK
+	if p != nil {
+		v.Problem, status = p, p.status()
+	}
+	s.showScreen(w, r, status, v)
 }
 
 // foundKey is the context key of the screen that a lookup finds.

@@ -22,6 +22,8 @@ type Request struct {
 	Query url.Values
 	// Form is what a form has posted; nil if the page is only read.
 	Form url.Values
+	// Result is the Done.Result of the action whose page is shown; nil if there is none.
+	Result any
 
 	caller access.Caller
 	view   *authority.View

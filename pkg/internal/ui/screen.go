@@ -17,7 +17,8 @@ type Screen struct {
 	// Title returns the title of the page. The data are those that Load has returned; they are nil if it has failed.
 	Title func(v *View) string
 	// Load reads what the page shows. It is called with the rights of one viewer, and what it returns is also shown to
-	// others with the same rights. So it must not depend on who the viewer is.
+	// others with the same rights. So it must not depend on who the viewer is. It may return data together with an error:
+	// then the page shows both, for example a query that is not valid.
 	Load func(ctx context.Context, r *Request) (any, error)
 	// Command returns the command line that shows the same, as words.
 	Command func(v *View) []string
@@ -51,6 +52,9 @@ type Action struct {
 type Done struct {
 	To      string // the page to show next, below /ui; "" means the page with the form
 	Message string // what was done: "web-1 is paused"; shown once
+	// Result, if set, is shown at once on the page of the form, with what was entered: a preview, or a report that is too
+	// long for a message. Load finds it in Request.Result.
+	Result any
 }
 
 // screens returns all screens, in the order of the navigation.

@@ -57,6 +57,7 @@ type View struct {
 	server *Server
 	tmpl   *template.Template
 	counts counts
+	failed bool        // Load has returned an error with its data
 	shown  []shownPart // the parts that were rendered
 }
 
@@ -207,7 +208,9 @@ func (v *View) Stream() (string, error) {
 }
 
 // IsLive reports whether the page changes while somebody watches.
-func (v *View) IsLive() bool { return len(v.screen.Parts) > 0 && v.Data != nil && v.Stale.IsZero() }
+func (v *View) IsLive() bool {
+	return len(v.screen.Parts) > 0 && v.Data != nil && v.Stale.IsZero() && !v.failed
+}
 
 // Command returns the command line that shows the same, in the quoting of a shell.
 func (v *View) Command() string {
@@ -351,5 +354,13 @@ func (v *View) paramsWithout(names []string) []Param {
 // HasScreen reports whether there is a screen with a name, to link to.
 func (v *View) HasScreen(name string) bool { return v.server.screenNamed(name) != nil }
 
-// Faulty reports whether the problem of an action is about a field of its form.
-func (v *View) Faulty(field string) bool { return v.Problem != nil && v.Problem.Field == field }
+// Faulty reports whether the problem of an action is about a field of its form, or about something within it: "schedule" is
+// the field of a problem with "schedule[1]".
+func (v *View) Faulty(field string) bool {
+	if v.Problem == nil {
+		return false
+	}
+
+	rest, ok := strings.CutPrefix(v.Problem.Field, field)
+	return ok && (rest == "" || rest[0] == '.' || rest[0] == '[')
+}
