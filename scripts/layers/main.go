@@ -64,7 +64,7 @@ var allowedImports = map[string][]string{
 	"pkg/cli/factory":   {"pkg/cli/failure", "pkg/cli/output", "pkg/cli/settings", "pkg/client", "pkg/internal/certs", "pkg/task"},
 	"pkg/cli/selection": {"pkg/cli/failure", "pkg/cli/output", "pkg/cli/factory", "pkg/client", "pkg/internal/schedule", "pkg/task"},
 	"pkg/cli/batch":     {"pkg/cli/failure", "pkg/cli/output", "pkg/cli/factory", "pkg/cli/selection", "pkg/client", "pkg/task"},
-	"pkg/cli/view":      {"pkg/cli/output", "pkg/cli/factory", "pkg/cli/selection", "pkg/client", "pkg/internal/schedule", "pkg/internal/wording", "pkg/task"},
+	"pkg/cli/view":      {"pkg/cli/output", "pkg/cli/factory", "pkg/cli/selection", "pkg/client", "pkg/internal/wording", "pkg/task"},
 	"pkg/cli/complete":  {"pkg/cli/output", "pkg/cli/settings", "pkg/cli/factory", "pkg/cli/selection", "pkg/cli/view", "pkg/client", "pkg/internal/access", "pkg/internal/schedule", "pkg/task"},
 	"pkg/cli/watch":     {"pkg/cli/failure", "pkg/cli/output", "pkg/cli/factory", "pkg/client", "pkg/task"},
 
@@ -74,7 +74,7 @@ var allowedImports = map[string][]string{
 	"pkg/cli/apply":    {"pkg/cli/failure", "pkg/cli/output", "pkg/cli/factory", "pkg/cli/selection", "pkg/cli/batch", "pkg/cli/view", "pkg/client", "pkg/internal/manifest", "pkg/task"},
 	"pkg/cli/schedule": {"pkg/cli/failure", "pkg/cli/output", "pkg/cli/factory", "pkg/cli/selection", "pkg/cli/view", "pkg/cli/complete", "pkg/cli/apply", "pkg/client", "pkg/internal/manifest", "pkg/internal/schedule", "pkg/task"},
 	"pkg/cli/run":      {"pkg/cli/failure", "pkg/cli/output", "pkg/cli/factory", "pkg/cli/selection", "pkg/cli/batch", "pkg/cli/view", "pkg/cli/complete", "pkg/cli/watch", "pkg/cli/logs", "pkg/client", "pkg/task"},
-	"pkg/cli/task":     {"pkg/cli/failure", "pkg/cli/output", "pkg/cli/factory", "pkg/cli/selection", "pkg/cli/batch", "pkg/cli/view", "pkg/cli/complete", "pkg/cli/watch", "pkg/cli/logs", "pkg/cli/apply", "pkg/cli/schedule", "pkg/cli/run", "pkg/client", "pkg/internal/manifest", "pkg/internal/schedule", "pkg/task"},
+	"pkg/cli/task":     {"pkg/cli/failure", "pkg/cli/output", "pkg/cli/factory", "pkg/cli/selection", "pkg/cli/batch", "pkg/cli/view", "pkg/cli/complete", "pkg/cli/watch", "pkg/cli/logs", "pkg/cli/apply", "pkg/cli/schedule", "pkg/cli/run", "pkg/client", "pkg/internal/manifest", "pkg/internal/schedule", "pkg/internal/wording", "pkg/task"},
 	"pkg/cli/node":     {"pkg/cli/failure", "pkg/cli/output", "pkg/cli/factory", "pkg/cli/selection", "pkg/cli/batch", "pkg/cli/view", "pkg/cli/complete", "pkg/cli/watch", "pkg/client", "pkg/internal/wording", "pkg/task"},
 	"pkg/cli/shard":    {"pkg/cli/output", "pkg/cli/factory", "pkg/cli/watch", "pkg/client", "pkg/task"},
 	"pkg/cli/cluster":  {"pkg/cli/failure", "pkg/cli/output", "pkg/cli/factory", "pkg/cli/view", "pkg/cli/complete", "pkg/client", "pkg/internal/peercerts", "pkg/task"},
@@ -94,7 +94,7 @@ var allowedImports = map[string][]string{
 	"pkg/cli/imports":   {"pkg/cli/failure", "pkg/cli/output", "pkg/cli/factory", "pkg/cli/selection", "pkg/cli/complete", "pkg/cli/apply", "pkg/internal/importer", "pkg/internal/manifest", "pkg/internal/schedule", "pkg/task"},
 
 	// wording is pure: the command line and the pages share it.
-	"pkg/internal/wording":  {"pkg/client", "pkg/task"},
+	"pkg/internal/wording":  {"pkg/client", "pkg/internal/schedule", "pkg/task"},
 	"pkg/internal/top":      {"pkg/client", "pkg/task"},
 	"pkg/internal/importer": {"pkg/internal/manifest", "pkg/internal/schedule", "pkg/task"},
 	"pkg/internal/manifest": {"pkg/internal/schema", "pkg/internal/schedule", "pkg/task"},
@@ -105,7 +105,7 @@ var allowedImports = map[string][]string{
 	"pkg/internal/api": {"pkg/client", "pkg/internal/api/logins", "pkg/internal/oidclogin", "pkg/internal/api/ask", "pkg/internal/readmodel", "pkg/internal/api/board", "pkg/internal/api/cluster", "pkg/internal/api/events", "pkg/internal/api/httpapi", "pkg/internal/api/load", "pkg/internal/api/logs", "pkg/internal/api/nodes", "pkg/internal/api/peers", "pkg/internal/api/runs", "pkg/internal/api/secrets", "pkg/internal/api/selection", "pkg/internal/api/attempts", "pkg/internal/api/tasks", "pkg/internal/api/views", "pkg/internal/connlimit", "pkg/internal/schema", "pkg/internal/secret", "pkg/internal/statement", "pkg/store", "pkg/store/record", "pkg/task", "pkg/internal/access", "pkg/internal/api/accesscontrol", "pkg/internal/authority", "pkg/store/eventlog"},
 	// ui shows in pages what the API answers, through client. It asks access and authority only whose session a request has
 	// and which buttons to offer.
-	"pkg/internal/ui": {"pkg/client", "pkg/internal/access", "pkg/internal/authority", "pkg/internal/schedule", "pkg/internal/wording", "pkg/task"},
+	"pkg/internal/ui": {"pkg/client", "pkg/internal/access", "pkg/internal/authority", "pkg/internal/manifest", "pkg/internal/schedule", "pkg/internal/wording", "pkg/task"},
 	// httpapi is shared by the handlers of all resources. peers makes requests to other nodes. views shows records,
 	// and selection finds tasks. A resource imports no other resource, except that runs and board import attempts,
 	// which extends what they show.

@@ -21,6 +21,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/cli/view"
 	"github.com/carillonhq/carillon/pkg/cli/watch"
 	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/internal/wording"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -175,16 +176,16 @@ func describeSpec(f *factory.Factory, d *output.Details, t client.Task) {
 		d.Field("Timeout", "%s, then %s, then SIGKILL after %s", t.Timeout, cmp.Or(t.KillSignal, task.DefaultKillSignal), t.KillGrace)
 	}
 
-	d.Field("Success", "%s", successWords(t.Success))
-	d.Field("Output", "%s", outputWords(t.Output))
-	d.Field("Overlap", "%s", overlapWords(t.Spec))
-	d.Field("Missed", "%s", missedWords(t.Missed))
+	d.Field("Success", "%s", wording.SuccessText(t.Success))
+	d.Field("Output", "%s", wording.OutputText(t.Output))
+	d.Field("Overlap", "%s", wording.OverlapText(t.Spec))
+	d.Field("Missed", "%s", wording.MissedPolicyText(t.Missed))
 
 	if t.Deadline > 0 {
 		d.Field("Start deadline", "%s after it falls due", t.Deadline)
 	}
 
-	d.Field("Retry", "%s", f.Plain(retryWords(t.Retry)))
+	d.Field("Retry", "%s", f.Plain(wording.RetryText(t.Retry)))
 
 	if t.PauseAfter > 0 {
 		words := fmt.Sprintf("%d runs in a row have failed", t.PauseAfter)
@@ -194,9 +195,9 @@ func describeSpec(f *factory.Factory, d *output.Details, t client.Task) {
 		d.Field("Pauses when", "%s", words)
 	}
 
-	d.Field("Runs on", "%s", placeWords(t.Target))
-	d.Field("Parts", "%s", targetPartWords(t.Target))
-	d.Field("History", "%s", historyWords(t.History))
+	d.Field("Runs on", "%s", wording.PlaceText(t.Target))
+	d.Field("Parts", "%s", wording.PartsOfRunsText(t.Target))
+	d.Field("History", "%s", wording.HistoryText(t.History))
 }
 
 // describeBounds adds the fields that bound or delay a task's ticks.
@@ -227,18 +228,6 @@ func runsLeftWords(t client.Task) string {
 	return fmt.Sprintf("%d of %d runs left", max(t.MaxRuns-t.Counted, 0), t.MaxRuns)
 }
 
-// overlapWords describes the overlap policy with its limits.
-func overlapWords(s task.Spec) string {
-	switch {
-	case s.Overlap == task.OverlapQueue:
-		return fmt.Sprintf("queue, at most %d; when the queue is full, the %s tick is skipped", s.Queue.Room(), cmp.Or(s.Queue.Drop, task.DropNewest))
-	case s.MaxActive > 0:
-		return fmt.Sprintf("allow, at most %d at once", s.MaxActive)
-	}
-
-	return s.Overlap
-}
-
 // leftWords returns the time until the next tick in parentheses, or "" if there is none.
 func leftWords(f *factory.Factory, t client.Task) string {
 	if t.Next.IsZero() || t.Paused {
@@ -258,7 +247,7 @@ func describeAction(f *factory.Factory, d *output.Details, act task.Action) {
 	if p.Shell != "" {
 		d.Field("Shell", "%s", strings.TrimRight(p.Shell, "\n"))
 	} else {
-		d.Field("Command", "%s", commandLine(p.Command))
+		d.Field("Command", "%s", wording.CommandLine(p.Command))
 	}
 
 	for i, k := range slices.Sorted(maps.Keys(p.Env)) {
@@ -280,56 +269,6 @@ func describeAction(f *factory.Factory, d *output.Details, act task.Action) {
 	d.Field("Directory", "%s", p.Dir)
 	d.Field("User", "%s", p.User)
 	describeConfinement(d, p)
-}
-
-// commandLine formats a command so that it can be pasted into a shell.
-func commandLine(words []string) string {
-	out := make([]string, len(words))
-	for i, w := range words {
-		if w == "" || strings.ContainsAny(w, " \t\n\"'`$\\|&;<>()*?[]{}~#!") {
-			w = "'" + strings.ReplaceAll(w, "'", `'\''`) + "'"
-		}
-		out[i] = w
-	}
-
-	return strings.Join(out, " ")
-}
-
-// missedWords describes the policy for missed ticks.
-func missedWords(m task.MissedPolicy) string {
-	words := fmt.Sprintf("%s, grace %s, window %s", m.Policy, m.Grace, m.Window)
-	if m.Policy == task.MissedAll {
-		words += fmt.Sprintf(", at most %d", m.Limit)
-	}
-	return words
-}
-
-// historyWords describes which runs the history keeps.
-func historyWords(h task.History) string {
-	if h.Record == task.RecordFailures {
-		return fmt.Sprintf("the last %d runs that did not succeed", h.Keep)
-	}
-	return fmt.Sprintf("the last %d runs", h.Keep)
-}
-
-// retryWords describes the retry policy, or returns "none" for a single attempt.
-func retryWords(r task.Retry) string {
-	if r.Attempts <= 1 {
-		return "none"
-	}
-
-	on := make([]string, len(r.On))
-	for i, s := range r.On {
-		on[i] = string(s)
-	}
-
-	if len(r.ExitCodes) > 0 {
-		codes := strings.Trim(strings.ReplaceAll(fmt.Sprint(r.ExitCodes), " ", ", "), "[]")
-		on[slices.Index(r.On, task.Failed)] = "failed with exit code " + codes
-	}
-
-	return fmt.Sprintf("%d attempts on %s; %s × %v up to %s, ± %v %%",
-		r.Attempts, strings.Join(on, ", "), r.Backoff, r.Factor, r.MaxBackoff, r.Jitter*100)
 }
 
 // ticksAhead and lastRuns return additional information, so their errors are ignored.

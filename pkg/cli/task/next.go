@@ -17,6 +17,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/cli/view"
 	"github.com/carillonhq/carillon/pkg/client"
 	"github.com/carillonhq/carillon/pkg/internal/schedule"
+	"github.com/carillonhq/carillon/pkg/internal/wording"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -249,7 +250,7 @@ func nextOfMany(f *factory.Factory, cmd *cobra.Command, c *client.Client, words 
 		}
 
 		for _, o := range list {
-			row := []string{f.FutureTime(o.Time, o.Timezone), f.TimeLeftOrPast(view.DueAt(o.Occurrence)), selection.Name(f, o.Namespace, o.Task), view.NoteWords(o.Occurrence)}
+			row := []string{f.FutureTime(o.Time, o.Timezone), f.TimeLeftOrPast(view.DueAt(o.Occurrence)), selection.Name(f, o.Namespace, o.Task), wording.TickNote(o.Occurrence)}
 			if jitter {
 				row = slices.Insert(row, 1, view.DueAt(o.Occurrence).In(f.Zone(o.Timezone)).Format("15:04:05.000"))
 			}

@@ -1,12 +1,8 @@
 package task
 
 import (
-	"cmp"
 	"fmt"
-	"maps"
-	"slices"
 	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
 
@@ -17,6 +13,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/cli/selection"
 	"github.com/carillonhq/carillon/pkg/cli/view"
 	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/internal/wording"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -75,23 +72,23 @@ func statsCommand(f *factory.Factory) *cobra.Command {
 func showStats(f *factory.Factory, d *output.Details, s client.TaskStats) {
 	d.Field("Task", "%s", selection.Show(f, selection.Ref{Namespace: s.Namespace, Name: s.Task}))
 	d.Field("Since", "%s", statsPeriod(f, s))
-	d.Field("Runs", "%s", runsText(s))
+	d.Field("Runs", "%s", wording.OutcomesText(s))
 
 	if s.SuccessRate != nil {
-		d.Field("Success", "%s", percentText(*s.SuccessRate))
+		d.Field("Success", "%s", wording.Percent(*s.SuccessRate))
 	} else if s.History.Record == task.RecordFailures {
 		d.Field("Success", "not known: successful runs are not kept (history.record: failures)")
 	}
 
-	d.Field("Duration", "%s", quantilesText(s.Duration, true))
-	d.Field("Lateness", "%s", quantilesText(s.Lateness, false))
+	d.Field("Duration", "%s", wording.QuantilesText(s.Duration, true))
+	d.Field("Lateness", "%s", wording.QuantilesText(s.Lateness, false))
 
 	if s.Retries > 0 {
 		d.Field("Retries", "%d, in %s", s.Retries, output.Plural(int64(s.RetriedRuns), "run"))
 	}
 
-	d.Field("Skipped", "%s", reasonsText(s.Skipped))
-	d.Field("Missed", "%s", reasonsText(s.Missed))
+	d.Field("Skipped", "%s", wording.ReasonsText(s.Skipped))
+	d.Field("Missed", "%s", wording.ReasonsText(s.Missed))
 
 	var failures []string
 	for _, e := range s.Failures {
@@ -125,65 +122,4 @@ func statsPeriod(f *factory.Factory, s client.TaskStats) string {
 	}
 
 	return text
-}
-
-// runsText returns the number of runs, and how they ended.
-func runsText(s client.TaskStats) string {
-	var parts []string
-	for _, state := range task.States() {
-		if n := s.Outcomes[state]; n > 0 {
-			parts = append(parts, fmt.Sprintf("%d %s", n, strings.ReplaceAll(string(state), "_", " ")))
-		}
-	}
-
-	text := fmt.Sprint(s.Runs)
-	if len(parts) > 0 {
-		text += ": " + strings.Join(parts, ", ")
-	}
-
-	return text
-}
-
-// percentText formats a share. Only a share of 1 is 100 %.
-func percentText(share float64) string {
-	const almost = 0.9995
-	if share < 1 && share >= almost {
-		share = 0.999
-	}
-
-	return strings.TrimSuffix(fmt.Sprintf("%.1f", 100*share), ".0") + "%"
-}
-
-// quantilesText formats a distribution; "" if there is none.
-func quantilesText(q *client.Quantiles, all bool) string {
-	if q == nil {
-		return ""
-	}
-
-	text := func(ms int64) string { return task.Duration(time.Duration(ms) * time.Millisecond).Approximate() }
-	if !all {
-		return fmt.Sprintf("p50 %s, p99 %s, max %s", text(q.P50MS), text(q.P99MS), text(q.MaxMS))
-	}
-
-	return fmt.Sprintf("p50 %s, p95 %s, p99 %s, max %s", text(q.P50MS), text(q.P95MS), text(q.P99MS), text(q.MaxMS))
-}
-
-// reasonsText returns the number of ticks that did not run, and why; "" if there are none.
-func reasonsText(reasons map[string]int64) string {
-	var sum int64
-	names := slices.SortedFunc(maps.Keys(reasons), func(a, b string) int {
-		return cmp.Or(cmp.Compare(reasons[b], reasons[a]), strings.Compare(a, b))
-	})
-
-	parts := make([]string, len(names))
-	for i, name := range names {
-		sum += reasons[name]
-		parts[i] = fmt.Sprintf("%s %d", strings.ReplaceAll(name, "_", " "), reasons[name])
-	}
-
-	if sum == 0 {
-		return ""
-	}
-
-	return fmt.Sprintf("%s: %s", output.Plural(sum, "tick"), strings.Join(parts, ", "))
 }

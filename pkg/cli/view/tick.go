@@ -7,7 +7,6 @@ import (
 	"github.com/carillonhq/carillon/pkg/cli/factory"
 	"github.com/carillonhq/carillon/pkg/cli/output"
 	"github.com/carillonhq/carillon/pkg/client"
-	"github.com/carillonhq/carillon/pkg/internal/schedule"
 	"github.com/carillonhq/carillon/pkg/internal/wording"
 	"github.com/carillonhq/carillon/pkg/task"
 )
@@ -29,7 +28,7 @@ func TickTable(f *factory.Factory, list []client.Occurrence, timezone string) *o
 
 	for _, o := range list {
 		local, due := o.Time.In(f.Zone(timezone)), DueAt(o)
-		row := []string{local.Format("Mon ") + output.ExactTime(local), o.Time.UTC().Format("2006-01-02 15:04:05"), f.TimeLeftOrPast(due), NoteWords(o)}
+		row := []string{local.Format("Mon ") + output.ExactTime(local), o.Time.UTC().Format("2006-01-02 15:04:05"), f.TimeLeftOrPast(due), wording.TickNote(o)}
 		if jitter {
 			row = slices.Insert(row, 2, due.In(f.Zone(timezone)).Format("15:04:05.000"))
 		}
@@ -46,35 +45,6 @@ func DueAt(o client.Occurrence) task.Time {
 		return o.Time
 	}
 	return o.DueAt
-}
-
-// NoteWords explains what is special about a tick's time, and why its run could not start as things are now.
-func NoteWords(o client.Occurrence) string {
-	var words []string
-
-	switch o.Note {
-	case "":
-	case schedule.NoteGap:
-		words = append(words, "after a gap: the clocks go forward")
-	case schedule.NoteFold:
-		words = append(words, "in a fold: the clocks go back")
-	default:
-		words = append(words, output.OneLine(o.Note))
-	}
-
-	switch o.Obstacle {
-	case "":
-	case task.ReasonNamespace:
-		words = append(words, "will fail: its namespace does not allow the task")
-	case task.ReasonNoNode:
-		words = append(words, "no matching node is available")
-	case task.ReasonCount:
-		words = append(words, "too few matching nodes are available")
-	default:
-		words = append(words, output.OneLine(o.Obstacle))
-	}
-
-	return strings.Join(words, "; ")
 }
 
 // IsAfterCompletion reports whether ticks depend on the ends of runs. Then only one tick is known in advance.
