@@ -194,7 +194,7 @@ func (s *Server) redirectToFirst(w http.ResponseWriter, r *http.Request) {
 func (s *Server) refuseOrigin(w http.ResponseWriter, r *http.Request) {
 	s.showProblem(w, r, &Problem{
 		Status: http.StatusForbidden, Code: client.CodeForbidden, Message: "this request comes from another site",
-		Hint: "if a proxy is in front of this node, set ui.origin to the address that browsers use",
+		Hint: "if a proxy is in front of this node, set ui_origin to the address that browsers use",
 	})
 }
 

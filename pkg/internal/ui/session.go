@@ -40,7 +40,7 @@ func (s *Server) cookieNames(r *http.Request) []string {
 	return []string{plain}
 }
 
-// encrypted reports whether the browser's connection is encrypted: to this node, or to the proxy of the setting ui.origin.
+// encrypted reports whether the browser's connection is encrypted: to this node, or to the proxy of the setting ui_origin.
 func (s *Server) encrypted(r *http.Request) bool {
 	if r.TLS != nil {
 		return true
