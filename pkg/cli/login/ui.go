@@ -2,8 +2,10 @@ package login
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"html"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -15,13 +17,14 @@ import (
 	"github.com/carillonhq/carillon/pkg/cli/factory"
 	"github.com/carillonhq/carillon/pkg/cli/failure"
 	"github.com/carillonhq/carillon/pkg/cli/output"
+	"github.com/carillonhq/carillon/pkg/client"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
 // loginURL is a login link as programs get it.
 type loginURL struct {
-	URL   string    `json:"url"`
-	Until task.Time `json:"until"`
+	URL   string     `json:"url"`
+	Until *task.Time `json:"until,omitempty"` // nil if it is no link, but the page on which to sign in
 }
 
 // UICommand returns "carillon ui".
@@ -31,7 +34,8 @@ func UICommand(f *factory.Factory) *cobra.Command {
 		Use:   "ui",
 		Short: "Open the Web UI in a browser",
 		Long: "Open the Web UI in a browser, logged in with your token. The command creates a login link, which works once, within\n" +
-			"ten minutes. The session in the browser ends after eight hours, when you log out there, or when your token is deleted.\n\n" +
+			"ten minutes. The session in the browser ends after eight hours, when you log out there, or when your token is deleted.\n" +
+			"If you use a session yourself, of \"carillon login --provider\", the command opens the page on which you sign in.\n\n" +
 			"Without a graphical desktop, or with --print, the command prints the link. Whoever opens it first is logged in as you.",
 		Example: "  carillon ui\n  carillon ui --print",
 		Args:    factory.Args(0, 0, ""), ValidArgsFunction: cobra.NoFileCompletions,
@@ -53,12 +57,10 @@ func openUI(ctx context.Context, f *factory.Factory, onlyPrint bool) error {
 		return failure.Usage("a browser cannot open the unix socket %s", base).WithHint("name the node's address, for example --server http://127.0.0.1:7070")
 	}
 
-	link, err := c.Sessions.CreateLink(ctx)
+	u, note, err := createLink(ctx, c, base)
 	if err != nil {
 		return err
 	}
-
-	u := loginURL{URL: base + link.Path, Until: link.Until}
 	if !f.ForPeople() {
 		return output.EmitOne(&f.Printer, u, u.URL, nil)
 	}
@@ -70,9 +72,27 @@ func openUI(ctx context.Context, f *factory.Factory, onlyPrint bool) error {
 		}
 	}
 
-	f.Note("open this link within ten minutes; it works once, and logs in whoever opens it first:")
+	f.Note("%s", note)
 
 	return f.Print(u.URL + "\n")
+}
+
+// createLink returns a login link, and what to tell a person about it. A caller who cannot have one, such as one with a
+// session of an identity provider, gets the page on which to sign in.
+func createLink(ctx context.Context, c *client.Client, base string) (u loginURL, note string, err error) {
+	link, err := c.Sessions.CreateLink(ctx)
+
+	var remote *client.Error
+	switch {
+	case errors.As(err, &remote) && remote.Status == http.StatusForbidden:
+		return loginURL{URL: base + client.LoginPath}, "sign in there, because " + output.OneLine(remote.Message) + ":", nil
+	case err != nil:
+		return u, "", err
+	}
+
+	u = loginURL{URL: base + link.Path, Until: &link.Until}
+
+	return u, "open this link within ten minutes; it works once, and logs in whoever opens it first:", nil
 }
 
 // hasDesktop reports whether there is a desktop on which a browser can open.
