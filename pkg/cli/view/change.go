@@ -1,9 +1,7 @@
 package view
 
 import (
-	"bytes"
 	"cmp"
-	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
@@ -11,6 +9,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/cli/factory"
 	"github.com/carillonhq/carillon/pkg/cli/output"
 	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/internal/wording"
 )
 
 // shortValue is the maximum length of two values on one line.
@@ -29,7 +28,7 @@ func PrintDryRun(f *factory.Factory, what string, c *client.Change) error {
 // FieldChange returns the text about a changed field. Short values are on one line. For long values, it returns
 // the lines of both, without common lines at the beginning and the end.
 func FieldChange(f *factory.Factory, change client.FieldChange) []string {
-	from, to := valueLines(change.From), valueLines(change.To)
+	from, to := wording.ValueLines(change.From), wording.ValueLines(change.To)
 	if len(from) <= 1 && len(to) <= 1 {
 		if line := "  " + change.Field + ": " + cmp.Or(slices.Concat(from, []string{"none"})...) + " → " + cmp.Or(slices.Concat(to, []string{"none"})...); len(line) <= shortValue {
 			return []string{line}
@@ -54,22 +53,4 @@ func FieldChange(f *factory.Factory, change client.FieldChange) []string {
 	}
 
 	return lines
-}
-
-// valueLines returns a value in lines: a string unchanged, any other value as JSON. It returns nil for nil.
-func valueLines(v any) []string {
-	if v == nil {
-		return nil
-	}
-
-	text, ok := v.(string)
-	if !ok || text == "" {
-		var b bytes.Buffer
-		e := json.NewEncoder(&b)
-		e.SetEscapeHTML(false)
-		_ = e.Encode(v) // cannot fail: the value was decoded from JSON
-		text = b.String()
-	}
-
-	return strings.Split(output.Sanitize(strings.TrimSuffix(text, "\n")), "\n")
 }

@@ -61,6 +61,7 @@ type Done struct {
 func screens() []Screen {
 	return []Screen{
 		tasksScreen(),
+		taskScreen(),
 		nodesScreen(),
 	}
 }

@@ -1,6 +1,8 @@
 package wording
 
 import (
+	"bytes"
+	"encoding/json"
 	"fmt"
 	"maps"
 	"slices"
@@ -68,4 +70,22 @@ func Bytes(n int64) string {
 	}
 
 	return fmt.Sprintf("%.1f %ciB", v, "KMGTP"[i])
+}
+
+// ValueLines returns a value of a field in lines: a string unchanged, any other value as JSON. It returns nil for nil.
+func ValueLines(v any) []string {
+	if v == nil {
+		return nil
+	}
+
+	text, ok := v.(string)
+	if !ok || text == "" {
+		var b bytes.Buffer
+		e := json.NewEncoder(&b)
+		e.SetEscapeHTML(false)
+		_ = e.Encode(v) // cannot fail: the value was decoded from JSON
+		text = b.String()
+	}
+
+	return strings.Split(Sanitize(strings.TrimSuffix(text, "\n")), "\n")
 }

@@ -1,0 +1,306 @@
+package ui
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/internal/schedule"
+	"github.com/carillonhq/carillon/pkg/internal/wording"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// taskScreen shows everything about one task: what it will do, what it did, how it changed, and how it is defined.
+func taskScreen() Screen {
+	const pattern = "/ui/tasks/{ns}/{name}"
+
+	return Screen{
+		Name: "task", Pattern: pattern, Nav: "tasks",
+		Title:   func(v *View) string { return v.Value("name") },
+		Load:    loadTask,
+		Command: taskCommand,
+		Parts:   []Part{{Name: "head"}, {Name: "body", Hold: true}},
+		Every:   2 * time.Second, // each rendering reads the records of the task from etcd
+		Actions: []Action{
+			{Pattern: pattern + "/trigger", Run: triggerTask},
+			{Pattern: pattern + "/pause", Run: pauseTask},
+			{Pattern: pattern + "/resume", Run: resumeTask},
+			{Pattern: pattern + "/delete", Run: deleteTask},
+			{Pattern: pattern + "/rollback", Run: rollbackTask},
+		},
+	}
+}
+
+const (
+	tabRuns       = "runs"
+	tabStats      = "stats"
+	tabVersions   = "versions"
+	tabDefinition = "definition"
+
+	comingTicks = 10 // in the overview
+	lastRuns    = 8
+	runsPerPage = 50
+	chartRuns   = 60
+)
+
+// taskTab is a tab of the page of a task.
+type taskTab struct{ Name, Label string }
+
+// taskTabs are the tabs, in order. The first one is shown without a parameter.
+var taskTabs = []taskTab{{"", "Overview"}, {tabRuns, "Runs"}, {tabStats, "Statistics"}, {tabVersions, "Versions"}, {tabDefinition, "Definition"}}
+
+// taskPage is what the screen shows. Only the tab that is shown is set.
+type taskPage struct {
+	Task  client.Task
+	Words string // the schedule in English
+	Next  string // instead of the time of the next tick
+	May   taskRights
+	Tabs  []taskTab
+	Tab   string
+	Panel *taskPanel
+
+	Overview   *taskOverview
+	Runs       *taskRuns
+	Stats      *taskStats
+	Versions   *taskVersions
+	Definition *taskDefinition
+}
+
+// taskRights are what the page offers.
+type taskRights struct{ Trigger, Pause, Update, Create, Delete bool }
+
+// taskPanel is the form of an action, with what the action would change.
+type taskPanel struct {
+	Trigger, Pause, Delete bool
+	Change                 *client.Change // what a deletion would change; nil if it is not known
+}
+
+func loadTask(ctx context.Context, r *Request) (any, error) {
+	ns, name := r.Value("ns"), r.Value("name")
+	t, err := r.API.Tasks.Get(ctx, ns, name)
+	if err != nil {
+		return nil, err
+	}
+
+	p := taskPage{Task: t, Next: rowOf(t).NextText, Tabs: taskTabs, Tab: r.Query.Get("tab")}
+	if x, err := schedule.Explain(t.Timing()); err == nil {
+		p.Words = x.Text
+	}
+	if p.May, err = taskRightsOf(r, ns); err != nil {
+		return nil, err
+	}
+	p.Panel = loadPanel(ctx, r, t, p.May)
+
+	switch p.Tab {
+	case tabRuns:
+		p.Runs, err = loadTaskRuns(ctx, r, ns, name)
+	case tabStats:
+		p.Stats, err = loadTaskStats(ctx, r, t)
+	case tabVersions:
+		p.Versions, err = loadTaskVersions(ctx, r, t)
+	case tabDefinition:
+		p.Definition, err = loadTaskDefinition(ctx, r, t)
+	default:
+		p.Overview, err = loadTaskOverview(ctx, r, t)
+	}
+
+	return p, err
+}
+
+func taskRightsOf(r *Request, ns string) (taskRights, error) {
+	var may taskRights
+	for verb, allowed := range map[string]*bool{"trigger": &may.Trigger, "pause": &may.Pause, "update": &may.Update, "create": &may.Create, "delete": &may.Delete} {
+		var err error
+		if *allowed, err = r.May(verb, "tasks", ns); err != nil {
+			return may, err
+		}
+	}
+
+	return may, nil
+}
+
+// loadPanel returns the form that the page shows; nil if it shows none.
+func loadPanel(ctx context.Context, r *Request, t client.Task, may taskRights) *taskPanel {
+	switch do := r.Query.Get("do"); {
+	case do == "trigger" && may.Trigger:
+		return &taskPanel{Trigger: true}
+	case do == "pause" && may.Pause:
+		return &taskPanel{Pause: true}
+	case do == "delete" && may.Delete:
+		p := &taskPanel{Delete: true}
+		if would, err := r.API.Tasks.DryRunDelete(ctx, t.Namespace, t.Name, t.Revision); err == nil {
+			p.Change = would.DryRun
+		}
+		return p
+	}
+
+	return nil
+}
+
+// taskOverview is the first tab.
+type taskOverview struct {
+	Why      []string // sentences about the latest tick and the next one
+	Ticks    []tickRow
+	Jitter   bool // ticks fall due later than their times
+	Notes    []string
+	Runs     []task.Run
+	Settings []setting
+	Labels   []labelTerm
+}
+
+// tickRow is a tick that is to come.
+type tickRow struct {
+	Time, Due task.Time
+	Mark      string // "gap", "fold" or "": what the clocks do
+	Note      string
+	Bad       bool // its run could not start as things are now
+}
+
+// labelTerm is a label with the query that finds its tasks.
+type labelTerm struct{ Text, Query string }
+
+func loadTaskOverview(ctx context.Context, r *Request, t client.Task) (*taskOverview, error) {
+	o := &taskOverview{Settings: settingsOf(t), Labels: labelTerms(t.Labels)}
+
+	ticks, err := r.API.Ticks.ListByTask(ctx, t.Namespace, t.Name, comingTicks, time.Time{})
+	if err != nil {
+		return nil, err
+	}
+	o.Ticks, o.Jitter = tickRows(ticks)
+
+	for _, f := range schedule.Lint(t.Timing(), r.Now) {
+		o.Notes = append(o.Notes, findingText(f))
+	}
+
+	// Who reads tasks may not be allowed to read runs. The rest is shown in any case.
+	if o.Runs, err = r.API.Runs.ListByTask(ctx, t.Namespace, t.Name, client.RunListOptions{Limit: lastRuns}); err != nil && !isForbidden(err) {
+		return nil, err
+	}
+	if answer, err := r.API.Tasks.Why(ctx, t.Namespace, t.Name, client.WhyQuestion{}); err == nil {
+		o.Why = append(o.Why, answer.Sentence)
+		for _, also := range answer.Also {
+			o.Why = append(o.Why, also.Sentence)
+		}
+	} else if !isForbidden(err) {
+		return nil, err
+	}
+
+	return o, nil
+}
+
+// tickRows returns ticks as the page shows them, and whether jitter delays them.
+func tickRows(ticks []client.Occurrence) (rows []tickRow, jitter bool) {
+	for _, o := range ticks {
+		row := tickRow{Time: o.Time, Due: o.DueAt, Mark: o.Note, Note: wording.TickNote(o), Bad: o.Obstacle != ""}
+		if row.Due.IsZero() {
+			row.Due = o.DueBefore
+		}
+		jitter = jitter || !row.Due.IsZero()
+		rows = append(rows, row)
+	}
+
+	return rows, jitter
+}
+
+// findingText is a finding about a schedule on one line.
+func findingText(f schedule.Finding) string {
+	if f.Hint == "" {
+		return f.Message
+	}
+	return f.Message + "; " + f.Hint
+}
+
+// labelTerms returns labels in order.
+func labelTerms(labels map[string]string) []labelTerm {
+	var list []labelTerm
+	for k, v := range labels {
+		list = append(list, labelTerm{Text: k + "=" + v, Query: "label:" + k + "=" + v})
+	}
+	slices.SortFunc(list, func(a, b labelTerm) int { return cmp.Compare(a.Text, b.Text) })
+
+	return list
+}
+
+// taskRuns is the tab with the ledger of a task: its runs, and the ticks that did not run.
+type taskRuns struct {
+	Filter  string
+	Filters []runFilter
+	Runs    []task.Run
+	Older   string // the tick before which older runs are; "" if there are none
+	First   bool
+}
+
+// runFilter is a filter of the ledger.
+type runFilter struct {
+	Name, Label string
+	states      []task.State
+}
+
+var runFilters = []runFilter{
+	{"", "all", nil},
+	{"failed", "not succeeded", []task.State{task.Failed, task.TimedOut, task.Lost, task.Cancelled}},
+	{"unrun", "skipped and missed", []task.State{task.Skipped, task.Missed}},
+	{"succeeded", "succeeded", []task.State{task.Succeeded}},
+	{"active", "waiting and running", []task.State{task.Queued, task.Dispatched, task.Running, task.Paused}},
+}
+
+func loadTaskRuns(ctx context.Context, r *Request, ns, name string) (*taskRuns, error) {
+	p := &taskRuns{Filter: r.Query.Get("state"), Filters: runFilters, First: r.Query.Get(pageParam) == ""}
+	o := client.RunListOptions{Limit: runsPerPage + 1}
+	if i := slices.IndexFunc(runFilters, func(f runFilter) bool { return f.Name == p.Filter }); i >= 0 {
+		o.States = runFilters[i].states
+	}
+
+	if !p.First {
+		until, err := time.Parse(time.RFC3339Nano, r.Query.Get(pageParam))
+		if err != nil {
+			return nil, task.Invalid(client.CodeBadPage, pageParam, "%s is not the time of a tick", task.Quote(r.Query.Get(pageParam)))
+		}
+		o.Until = until
+	}
+
+	runs, err := r.API.Runs.ListByTask(ctx, ns, name, o)
+	if err != nil {
+		return nil, err
+	}
+	if len(runs) > runsPerPage {
+		runs = runs[:runsPerPage]
+		p.Older = runs[runsPerPage-1].ScheduledTime.UTC().Format(time.RFC3339Nano)
+	}
+	p.Runs = runs
+
+	return p, nil
+}
+
+// taskCommand returns the command line that shows the same as the tab, or does the same as the panel.
+func taskCommand(v *View) []string {
+	name, ns := v.Value("name"), v.Value("ns")
+	words := []string{"carillon", "task"}
+
+	switch do, tab := v.Query.Get("do"), v.Query.Get("tab"); {
+	case do == "trigger" || do == "pause" || do == "delete":
+		words = append(words, do, name)
+	case tab == tabRuns:
+		words = append(words, "history", name)
+	case tab == tabStats:
+		words = append(words, "stats", name)
+	case tab == tabVersions && v.Query.Get("to") != "":
+		words = append(words, "rollback", name, "--to", v.Query.Get("to"), "--dry-run")
+	case tab == tabVersions:
+		words = append(words, "history", name, "--versions")
+	case tab == tabDefinition:
+		words = append(words, "get", name, "-o", "yaml")
+	default:
+		words = append(words, "get", name)
+	}
+
+	return append(words, "-n", ns)
+}
+
+// isForbidden reports whether a right is missing.
+func isForbidden(err error) bool {
+	return err != nil && strings.Contains(problemOf(err).Code, client.CodeForbidden)
+}

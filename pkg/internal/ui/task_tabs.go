@@ -1,0 +1,290 @@
+package ui
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/internal/manifest"
+	"github.com/carillonhq/carillon/pkg/internal/wording"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// taskStats is the tab with statistics and charts.
+type taskStats struct {
+	Facts    []setting
+	Since    task.Time // of the oldest record; zero if there is none
+	Limited  int       // how many records are kept, if older ones have been removed
+	Charts   []barChart // of duration and lateness
+	Runs     []task.Run // those of the charts, the newest first
+}
+
+func loadTaskStats(ctx context.Context, r *Request, t client.Task) (*taskStats, error) {
+	stats, err := r.API.Tasks.Stats(ctx, t.Namespace, t.Name, time.Time{})
+	if err != nil {
+		return nil, err
+	}
+	runs, err := r.API.Runs.ListByTask(ctx, t.Namespace, t.Name, client.RunListOptions{Limit: chartRuns})
+	if err != nil {
+		return nil, err
+	}
+
+	p := &taskStats{Facts: statFacts(stats), Since: stats.KeptSince}
+	if stats.Kept >= stats.History.Keep {
+		p.Limited = stats.History.Keep
+	}
+
+	for _, run := range runs {
+		if run.State.Final() && !run.StartedAt.IsZero() {
+			p.Runs = append(p.Runs, run)
+		}
+	}
+
+	p.Charts = []barChart{
+		chartOf("Duration", p.Runs, func(run task.Run) time.Duration { return wording.RunDuration(run, r.Now) }),
+		chartOf("Lateness", p.Runs, latenessOf),
+	}
+
+	return p, nil
+}
+
+// latenessOf returns how late a run started; negative if that is not known.
+func latenessOf(r task.Run) time.Duration {
+	if r.LatenessMS == nil {
+		return -1
+	}
+	return time.Duration(*r.LatenessMS) * time.Millisecond
+}
+
+// statFacts are the statistics in the words of "carillon task stats".
+func statFacts(s client.TaskStats) []setting {
+	var list settings
+	list.add("Runs", wording.OutcomesText(s))
+	switch {
+	case s.SuccessRate != nil:
+		list.add("Success", wording.Percent(*s.SuccessRate))
+	case s.History.Record == task.RecordFailures:
+		list.add("Success", "not known: successful runs are not kept (history.record: failures)")
+	}
+
+	list.add("Duration", wording.QuantilesText(s.Duration, true))
+	list.add("Lateness", wording.QuantilesText(s.Lateness, false))
+	if s.Retries > 0 {
+		list.add("Retries", fmt.Sprintf("%d, in %s", s.Retries, wording.Plural(int64(s.RetriedRuns), "run")))
+	}
+	list.add("Skipped", wording.ReasonsText(s.Skipped))
+	list.add("Missed", wording.ReasonsText(s.Missed))
+
+	var failures []string
+	for _, f := range s.Failures {
+		words := wording.RunResult(task.Run{State: f.State, Reason: f.Reason, ExitCode: f.ExitCode, Signal: f.Signal}, time.Time{})
+		failures = append(failures, fmt.Sprintf("%s: %d", words, f.Runs))
+	}
+	list.add("Failures", strings.Join(failures, ", "))
+
+	return list
+}
+
+// taskVersions is the tab with the versions of a task.
+type taskVersions struct {
+	List []client.TaskVersion
+	// To is the version that is compared with the current one; nil if none is.
+	To *versionDiff
+}
+
+// versionDiff is what a rollback to an earlier version would change.
+type versionDiff struct {
+	Generation int64
+	Revision   int64 // of the current version
+	Fields     []fieldDiff
+	Warnings   []string
+	Problem    string // why a rollback is not possible
+}
+
+func loadTaskVersions(ctx context.Context, r *Request, t client.Task) (*taskVersions, error) {
+	list, err := r.API.Tasks.ListVersions(ctx, t.Namespace, t.Name)
+	if err != nil {
+		return nil, err
+	}
+
+	for i := range list {
+		list[i].Change = plainState(list[i].Change)
+	}
+	p := &taskVersions{List: list}
+	to := r.Query.Get("to")
+	if to == "" {
+		return p, nil
+	}
+
+	generation, err := strconv.ParseInt(to, 10, 64)
+	i := slices.IndexFunc(list, func(v client.TaskVersion) bool { return v.Generation == generation })
+	if err != nil || i < 0 {
+		return p, task.Invalid(task.CodeBadValue, "to", "%s: this version is not available; versions %d to %d are", task.Quote(to), list[len(list)-1].Generation, list[0].Generation)
+	}
+
+	p.To = &versionDiff{Generation: generation, Revision: t.Revision, Fields: diffOf(t.Spec, list[i].Spec)}
+	would, err := r.API.Tasks.Rollback(ctx, t.Namespace, t.Name, client.RollbackRequest{To: generation, DryRun: true}, t.Revision)
+	if err != nil {
+		p.To.Problem = problemOf(err).Message
+	}
+	p.To.Warnings = would.Warnings
+
+	return p, nil
+}
+
+// taskDefinition is the tab with the task as YAML, and where it is stored.
+type taskDefinition struct {
+	YAML    string
+	Facts   []setting
+	Keys    []client.Key
+	Command string // prints the records
+}
+
+func loadTaskDefinition(ctx context.Context, r *Request, t client.Task) (*taskDefinition, error) {
+	text, err := yamlOf(t.Spec)
+	if err != nil {
+		return nil, err
+	}
+	keys, err := r.API.Tasks.ListKeys(ctx, t.Namespace, t.Name)
+	if err != nil && !isForbidden(err) {
+		return nil, err
+	}
+
+	var facts settings
+	facts.add("Uid", t.UID)
+	facts.add("Generation", strconv.FormatInt(t.Generation, 10))
+	facts.add("Revision", strconv.FormatInt(t.Revision, 10))
+
+	return &taskDefinition{YAML: text, Facts: facts, Keys: keys.Items, Command: keys.Command}, nil
+}
+
+// yamlOf returns a task as YAML, with the fields that differ from their defaults.
+func yamlOf(s task.Spec) (string, error) {
+	least, err := manifest.MinimalSpec(s, false)
+	if err != nil {
+		return "", err
+	}
+	b, err := manifest.WriteYAML(least)
+
+	return string(b), err
+}
+
+// setting is a fact about a task, with its name.
+type setting struct {
+	Name, Value string
+	Code        bool // the value is text for a computer
+}
+
+// settings collects facts. Those without a value are left out.
+type settings []setting
+
+func (s *settings) add(name, value string) {
+	if value != "" {
+		*s = append(*s, setting{Name: name, Value: value})
+	}
+}
+
+func (s *settings) addCode(name, value string) {
+	if value != "" {
+		*s = append(*s, setting{Name: name, Value: value, Code: true})
+	}
+}
+
+// settingsOf returns the settings of a task in the words of "carillon task get".
+func settingsOf(t client.Task) []setting {
+	var list settings
+	list.addCode("Schedule", strings.Join(t.Schedule, "\n"))
+	list.add("Time zone", t.Timezone)
+	if std := task.Defaults().DST; t.DST != std && t.DST != (task.DST{}) {
+		list.add("Clock changes", fmt.Sprintf("gap %s, fold %s", cmp.Or(t.DST.Gap, std.Gap), cmp.Or(t.DST.Fold, std.Fold)))
+	}
+	if t.Shadow {
+		list.add("Shadow", "its ticks are recorded but start nothing")
+	}
+	if t.Jitter > 0 {
+		list.add("Jitter", "up to "+t.Jitter.String())
+	}
+	if t.MaxRuns > 0 {
+		list.add("Runs", fmt.Sprintf("%d of %d runs left", max(t.MaxRuns-t.Counted, 0), t.MaxRuns))
+	}
+	if t.TTL > 0 {
+		list.add("Deleted", fmt.Sprintf("%s after its last run, when no ticks are left", t.TTL))
+	}
+
+	addAction(&list, t.Action)
+	if t.Timeout > 0 {
+		list.add("Timeout", fmt.Sprintf("%s, then %s, then SIGKILL after %s", t.Timeout, cmp.Or(t.KillSignal, task.DefaultKillSignal), t.KillGrace))
+	}
+	list.add("Success", wording.SuccessText(t.Success))
+	list.add("Output", wording.OutputText(t.Output))
+	list.add("Overlap", wording.OverlapText(t.Spec))
+	list.add("Missed", wording.MissedPolicyText(t.Missed))
+	if t.Deadline > 0 {
+		list.add("Start deadline", fmt.Sprintf("%s after it falls due", t.Deadline))
+	}
+	list.add("Retry", wording.RetryText(t.Retry))
+	if t.PauseAfter > 0 {
+		list.add("Pauses when", fmt.Sprintf("%d runs in a row have failed; %d have", t.PauseAfter, t.Failures))
+	}
+	list.add("Runs on", wording.PlaceText(t.Target))
+	list.add("Parts", wording.PartsOfRunsText(t.Target))
+	list.add("History", wording.HistoryText(t.History))
+
+	return list
+}
+
+// addAction adds what a task does.
+func addAction(list *settings, a task.Action) {
+	p := a.Process
+	if p == nil {
+		list.add("Does", "nothing (noop)")
+		return
+	}
+
+	if p.Shell != "" {
+		list.addCode("Shell", strings.TrimRight(p.Shell, "\n"))
+	} else {
+		list.addCode("Command", wording.CommandLine(p.Command))
+	}
+
+	var env []string
+	for _, name := range slices.Sorted(maps.Keys(p.Env)) {
+		env = append(env, name+"="+p.Env[name])
+	}
+	list.addCode("Environment", strings.Join(env, "\n"))
+
+	var from []string
+	for _, f := range p.EnvFrom {
+		from = append(from, f.Source())
+	}
+	list.addCode("Environment from", strings.Join(from, "\n"))
+	list.addCode("Directory", p.Dir)
+	list.addCode("User", p.User)
+	list.addCode("Group", p.Group)
+}
+
+// fieldDiff is a field that differs between two versions of a task, with the lines of both values.
+type fieldDiff struct {
+	Field    string
+	From, To []string
+}
+
+// diffOf returns the fields that differ between two versions.
+func diffOf(from, to task.Spec) []fieldDiff {
+	return fieldDiffs(task.Compare(from, to))
+}
+
+// fieldDiffs returns changes of fields as the page shows them.
+func fieldDiffs(changes []task.FieldChange) []fieldDiff {
+	var list []fieldDiff
+	for _, c := range changes {
+		list = append(list, fieldDiff{Field: c.Field, From: wording.ValueLines(c.From), To: wording.ValueLines(c.To)})
+	}
+	return list
+}
