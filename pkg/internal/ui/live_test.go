@@ -9,6 +9,7 @@ import (
 	"net/url"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -354,13 +355,20 @@ func TestLive_KeepsLastKnownState(t *testing.T) {
 		w := newWorld(t)
 		w.create("prod", "alpha")
 		ann, eve := w.as("user:ann"), w.as("user:ann")
-		s := ann.tab("/ui/tasks")
-		s.after(refreshed)
 
+		var away atomic.Bool
 		inner := w.api
 		w.api = http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
-			httpapi.NewProblemWriter(w.Logger).Write(rw, r, httpapi.Fail(http.StatusServiceUnavailable, client.CodeUnavailable, "etcd is away"))
+			if away.Load() {
+				httpapi.NewProblemWriter(w.Logger).Write(rw, r, httpapi.Fail(http.StatusServiceUnavailable, client.CodeUnavailable, "etcd is away"))
+				return
+			}
+			inner.ServeHTTP(rw, r)
 		})
+
+		s := ann.tab("/ui/tasks")
+		s.after(refreshed)
+		away.Store(true)
 
 		fault := one(t, s.after(refreshed))
 		want(t, fault.data, "etcd is away", `"away":true`)
@@ -377,7 +385,7 @@ func TestLive_KeepsLastKnownState(t *testing.T) {
 			t.Error("the last known state is shown to a session that has not seen it")
 		}
 
-		w.api = inner
+		away.Store(false)
 		got := s.after(refreshed)
 		if len(got) != 2 || got[1].name != eventBack || !strings.Contains(got[0].data, "alpha") {
 			t.Errorf("when etcd is back, the stream says %q", got)
