@@ -225,8 +225,13 @@ func noteAfterGrant(ctx context.Context, f *factory.Factory, c *client.Client, b
 		switch {
 		case i >= 0 && list[i].Disabled:
 			f.Note("note: %s is disabled, and may do nothing until: carillon access enable %s", output.OneLine(subject), output.OneLine(subject))
-		case i >= 0 && list[i].Tokens == 0 && !strings.HasPrefix(subject, "cert:"):
+		case i >= 0 && list[i].Tokens == 0 && !strings.HasPrefix(subject, "cert:") && !isOfProvider(subject):
 			f.SayNext("carillon token create --for %s --until 30d", output.OneLine(subject))
 		}
 	}
+}
+
+// isOfProvider reports whether a subject signs in with an identity provider, or is a group of one: it needs no token.
+func isOfProvider(subject string) bool {
+	return strings.HasPrefix(subject, "group:") || strings.HasPrefix(subject, "user:") && strings.Contains(subject, "/")
 }
