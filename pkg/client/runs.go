@@ -4,6 +4,7 @@ import (
 	"context"
 	"net/http"
 	"net/url"
+	"strconv"
 	"strings"
 	"time"
 
@@ -66,6 +67,29 @@ func (s *RunsService) List(ctx context.Context, o RunListOptions) ([]task.Run, e
 	setIfNotEmpty(q, "selector", o.Selector)
 
 	return collectItems(iteratePages[task.Run](ctx, s.conn, path, q, pageSize, o.Limit, err))
+}
+
+// Page returns a page of a list of runs, with at most o.Limit runs. page is List.Next of the page before; "" means the first
+// one.
+func (s *RunsService) Page(ctx context.Context, o RunListOptions, page string) (List[task.Run], error) {
+	var l List[task.Run]
+
+	path, err := namespacePath(o.Namespace, "/runs")
+	if err != nil {
+		return l, err
+	}
+
+	q := o.queryValues()
+	setIfNotEmpty(q, "task", o.Task)
+	setIfNotEmpty(q, "selector", o.Selector)
+	setIfNotEmpty(q, "page", page)
+	if o.Limit > 0 {
+		q.Set("limit", strconv.Itoa(o.Limit))
+	}
+
+	err = s.conn.doCall(ctx, call{method: http.MethodGet, path: path, query: q}, &l)
+
+	return l, err
 }
 
 // ListByTask returns the runs of a task, the newest first: queued, active and ended runs, and ticks that did

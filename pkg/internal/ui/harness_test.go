@@ -167,6 +167,17 @@ func (w *world) create(ns, name string, edits ...func(*task.Spec)) {
 	must(w.t, err)
 }
 
+// trigger queues a run of a task.
+func (w *world) trigger(ns, name string) task.Run {
+	w.t.Helper()
+	c, err := w.ui.clientAt(&transport{api: w.api}, w.Token("user:ann"))
+	must(w.t, err)
+	r, err := c.Tasks.Trigger(w.t.Context(), ns, name, nil)
+	must(w.t, err)
+
+	return r.Run
+}
+
 func must(t testing.TB, err error) {
 	t.Helper()
 	if err != nil {

@@ -15,7 +15,10 @@ import (
 var fixturePages = map[string]string{
 	"tasks": "/ui/tasks?q=name~w",
 	"task":  "/ui/tasks/prod/web?tab=versions&to=1",
+	"new":   "/ui/tasks/new",
+	"edit":  "/ui/tasks/prod/web/edit",
 	"nodes": "/ui/nodes",
+	"run":   "/ui/runs/prod/20261120T22", // a prefix of its id
 }
 
 // hostileText would leave any place of a page, a script, a URL, or a line of a stream.
@@ -26,6 +29,7 @@ const hostileText = "\"'`><xss onload=alert(1)>&</td></tr></table><hx-partial hx
 func TestScreens_ShowHostileTexts(t *testing.T) {
 	w := newWorld(t)
 	w.create("prod", "web")
+	w.trigger("prod", "web")
 	ann := w.as("user:ann")
 	who, ok := w.ui.sessionWith(ann.secret)
 	if !ok {

@@ -111,6 +111,10 @@ func (s *Server) checkSession(r *http.Request, v *viewer) bool {
 // serveViewer sends what changes until the browser goes, the session or the node ends. polls ends the stream after the
 // first message.
 func (s *Server) serveViewer(r *http.Request, out *stream, v *viewer, polls bool) {
+	if v.screen.Feed != nil && !polls {
+		defer s.startFeed(r, v)()
+	}
+
 	beat := time.NewTicker(beatEvery)
 	defer beat.Stop()
 
@@ -148,6 +152,10 @@ func (s *Server) follow(r *http.Request, out *stream, v *viewer, beat <-chan tim
 				return false
 			}
 			if out.age(s.Now(), v.seenAt()) != nil {
+				return false
+			}
+		case e := <-v.feed:
+			if out.feedEvent(e) != nil {
 				return false
 			}
 		case <-v.wake:

@@ -19,7 +19,7 @@ import (
 )
 
 // event is a message of a stream.
-type event struct{ name, data, retry string }
+type event struct{ name, data, retry, id string }
 
 // tab is an open page of a viewer: its stream, as far as it was read.
 type tab struct {
@@ -74,6 +74,8 @@ func (s *tab) read(res *http.Response) {
 			e.data += value + "\n"
 		case "retry":
 			e.retry = value
+		case "id":
+			e.id = value
 		default:
 			s.w.t.Errorf("the stream has the line %q", line)
 		}

@@ -9,6 +9,8 @@ import (
 type Screen struct {
 	// Name is the name of the template, and identifies the screen.
 	Name string
+	// Template is the name of its template, if that is another one: templates/TEMPLATE.html.
+	Template string
 	// Pattern is the path, as for http.ServeMux without a method: "/ui/tasks/{ns}/{name}".
 	Pattern string
 	// Nav is the name of the screen in the navigation that is marked while this one is shown: its own, or that of the
@@ -29,6 +31,12 @@ type Screen struct {
 	Every time.Duration
 	// Actions are what forms on the page do.
 	Actions []Action
+	// Downloads are files that the page links to.
+	Downloads []Download
+	// Feed, if set, sends further events on the stream of each viewer, such as lines of output. Unlike Load, it is called
+	// for each viewer, with that viewer's credential, and its events are not shared. It returns when ctx ends or it has
+	// nothing more to send. last is the id of the last of its events that the page has received; "" if there is none.
+	Feed func(ctx context.Context, r *Request, last string, send func(FeedEvent) error) error
 }
 
 // Part is a part of a screen that changes while somebody watches.
@@ -62,6 +70,9 @@ func screens() []Screen {
 	return []Screen{
 		tasksScreen(),
 		taskScreen(),
+		runScreen(),
+		newTaskScreen(),
+		editTaskScreen(),
 		nodesScreen(),
 	}
 }

@@ -129,6 +129,9 @@ func (s *Server) routes() {
 		s.mux.HandleFunc("GET "+screen.Pattern, func(w http.ResponseWriter, r *http.Request) { s.servePage(w, r, screen) })
 		s.lookup.HandleFunc("GET "+screen.Pattern, func(_ http.ResponseWriter, r *http.Request) { noteScreen(r, screen) })
 
+		for _, d := range screen.Downloads {
+			s.mux.HandleFunc("GET "+d.Pattern, func(w http.ResponseWriter, r *http.Request) { s.serveDownload(w, r, d) })
+		}
 		for _, a := range screen.Actions {
 			s.mux.HandleFunc("POST "+a.Pattern, func(w http.ResponseWriter, r *http.Request) { s.serveAction(w, r, a) })
 		}

@@ -18,6 +18,7 @@ type viewer struct {
 	tls    *tls.ConnectionState
 	have   map[string]string // the hashes of the parts that the page contains, until the first message
 	wake   chan struct{}     // one slot
+	feed   chan FeedEvent    // what the screen sends only to this viewer; nil: nothing
 
 	mu           sync.Mutex
 	message      []byte     // the changes that wait; nil if whole is set
