@@ -17,6 +17,7 @@ var fixturePages = map[string]string{
 	"task":  "/ui/tasks/prod/web?tab=versions&to=1",
 	"new":   "/ui/tasks/new",
 	"edit":  "/ui/tasks/prod/web/edit",
+	"bulk":  "/ui/tasks/bulk?do=pause&scope=all",
 	"nodes": "/ui/nodes",
 	"run":   "/ui/runs/prod/20261120T22", // a prefix of its id
 }

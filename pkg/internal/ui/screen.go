@@ -69,6 +69,7 @@ type Done struct {
 func screens() []Screen {
 	return []Screen{
 		tasksScreen(),
+		bulkScreen(),
 		taskScreen(),
 		runScreen(),
 		newTaskScreen(),

@@ -61,6 +61,7 @@ type taskPage struct {
 	Tabs  []taskTab
 	Tab   string
 	Panel *taskPanel
+	Asked task.Time // when the page was made
 
 	Overview   *taskOverview
 	Runs       *taskRuns
@@ -85,7 +86,7 @@ func loadTask(ctx context.Context, r *Request) (any, error) {
 		return nil, err
 	}
 
-	p := taskPage{Task: t, Next: rowOf(t).NextText, Tabs: taskTabs, Tab: r.Query.Get("tab")}
+	p := taskPage{Task: t, Next: rowOf(t).NextText, Tabs: taskTabs, Tab: r.Query.Get("tab"), Asked: task.At(r.Now)}
 	if x, err := schedule.Explain(t.Timing()); err == nil {
 		p.Words = x.Text
 	}
@@ -142,7 +143,9 @@ func loadPanel(ctx context.Context, r *Request, t client.Task, may taskRights) *
 
 // taskOverview is the first tab.
 type taskOverview struct {
-	Why      []string // sentences about the latest tick and the next one
+	// Why are sentences about the latest tick and the next one. They say how long something takes, so they are not part of
+	// what is kept current.
+	Why      []string
 	Ticks    []tickRow
 	Jitter   bool // ticks fall due later than their times
 	Notes    []string
@@ -227,19 +230,19 @@ func labelTerms(labels map[string]string) []labelTerm {
 // taskRuns is the tab with the ledger of a task: its runs, and the ticks that did not run.
 type taskRuns struct {
 	Filter  string
-	Filters []runFilter
+	Filters []ledgerFilter
 	Runs    []task.Run
 	Older   string // the tick before which older runs are; "" if there are none
 	First   bool
 }
 
-// runFilter is a filter of the ledger.
-type runFilter struct {
+// ledgerFilter is a filter of the ledger.
+type ledgerFilter struct {
 	Name, Label string
 	states      []task.State
 }
 
-var runFilters = []runFilter{
+var ledgerFilters = []ledgerFilter{
 	{"", "all", nil},
 	{"failed", "not succeeded", []task.State{task.Failed, task.TimedOut, task.Lost, task.Cancelled}},
 	{"unrun", "skipped and missed", []task.State{task.Skipped, task.Missed}},
@@ -248,10 +251,10 @@ var runFilters = []runFilter{
 }
 
 func loadTaskRuns(ctx context.Context, r *Request, ns, name string) (*taskRuns, error) {
-	p := &taskRuns{Filter: r.Query.Get("state"), Filters: runFilters, First: r.Query.Get(pageParam) == ""}
+	p := &taskRuns{Filter: r.Query.Get("state"), Filters: ledgerFilters, First: r.Query.Get(pageParam) == ""}
 	o := client.RunListOptions{Limit: runsPerPage + 1}
-	if i := slices.IndexFunc(runFilters, func(f runFilter) bool { return f.Name == p.Filter }); i >= 0 {
-		o.States = runFilters[i].states
+	if i := slices.IndexFunc(ledgerFilters, func(f ledgerFilter) bool { return f.Name == p.Filter }); i >= 0 {
+		o.States = ledgerFilters[i].states
 	}
 
 	if !p.First {

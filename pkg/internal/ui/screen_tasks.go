@@ -3,6 +3,8 @@ package ui
 import (
 	"cmp"
 	"context"
+	"errors"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -45,7 +47,15 @@ type tasksPage struct {
 	Note      string // what is missing, or how old the list is
 	Next      string // the token of the next page
 	First     bool   // it is the first page
+	Fault     string // what is wrong with the query
+	Terms     []queryChip
+	More      []queryChip // terms to add
+	Verbs     []string    // what may be done with several tasks
+	MayCreate bool
 }
+
+// queryChip is a term of a query, with the query without it, or with it in addition.
+type queryChip struct{ Term, Query string }
 
 // Many reports whether tasks of several namespaces may be in the list.
 func (p tasksPage) Many() bool { return p.Namespace == "" }
@@ -87,10 +97,20 @@ func loadTasks(ctx context.Context, r *Request) (any, error) {
 		return nil, err
 	}
 
+	if err := p.addRights(r); err != nil {
+		return nil, err
+	}
+
 	list, err := r.API.Tasks.Page(ctx, o, r.Query.Get(pageParam))
+	if errors.Is(err, task.ErrInvalid) {
+		p.Fault = problemOf(err).Message
+		p.Terms, p.More = chipsOf(p.Query, nil)
+		return p, nil
+	}
 	if err != nil {
 		return nil, err
 	}
+	p.Terms, p.More = chipsOf(p.Query, list.Items)
 
 	p.Next = list.Next
 	for _, t := range list.Items {
@@ -100,6 +120,55 @@ func loadTasks(ctx context.Context, r *Request) (any, error) {
 	p.Count, p.Note = countTasks(ctx, r, o, list, p.First), noteText(list.ListInfo)
 
 	return p, nil
+}
+
+// addRights adds what the viewer may do.
+func (p *tasksPage) addRights(r *Request) (err error) {
+	for _, verb := range bulkVerbs {
+		may, err := mayAnywhere(r, rightOf(verb), p.Namespace)
+		if err != nil {
+			return err
+		}
+		if may {
+			p.Verbs = append(p.Verbs, verb)
+		}
+	}
+	p.MayCreate, err = mayAnywhere(r, "create", p.Namespace)
+
+	return err
+}
+
+// usualTerms are the terms that the page offers, besides the labels of its tasks.
+var usualTerms = []string{"state:failing", "state:running", "state:waiting", "state:paused", "state:ended", "next:<1h", "last:<1h", "failures:>0"}
+
+// mostLabels is the maximum number of labels that the page offers.
+const mostLabels = 6
+
+// chipsOf returns the terms of a query, each with the query without it, and terms to add.
+func chipsOf(query string, tasks []client.Task) (terms, more []queryChip) {
+	words := strings.Fields(query)
+	for i, w := range words {
+		terms = append(terms, queryChip{w, strings.Join(slices.Delete(slices.Clone(words), i, i+1), " ")})
+	}
+
+	// The most frequent labels come first.
+	counts := map[string]int{}
+	for _, t := range tasks {
+		for k, v := range t.Labels {
+			counts["label:"+k+"="+v]++
+		}
+	}
+	labels := slices.SortedFunc(maps.Keys(counts), func(a, b string) int {
+		return cmp.Or(cmp.Compare(counts[b], counts[a]), cmp.Compare(a, b))
+	})
+
+	for _, term := range slices.Concat(usualTerms, labels[:min(len(labels), mostLabels)]) {
+		if !slices.Contains(words, term) {
+			more = append(more, queryChip{term, strings.TrimSpace(query + " " + term)})
+		}
+	}
+
+	return terms, more
 }
 
 // countTasks returns how many tasks match. A list by name is read from etcd, which does not count, so the owners of the

@@ -18,11 +18,11 @@ import (
 
 // taskStats is the tab with statistics and charts.
 type taskStats struct {
-	Facts    []setting
-	Since    task.Time // of the oldest record; zero if there is none
-	Limited  int       // how many records are kept, if older ones have been removed
-	Charts   []barChart // of duration and lateness
-	Runs     []task.Run // those of the charts, the newest first
+	Facts   []setting
+	Since   task.Time  // of the oldest record; zero if there is none
+	Limited int        // how many records are kept, if older ones have been removed
+	Charts  []barChart // of duration and lateness
+	Runs    []task.Run // those of the charts, the newest first
 }
 
 func loadTaskStats(ctx context.Context, r *Request, t client.Task) (*taskStats, error) {

@@ -1,6 +1,7 @@
 package ui
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"html/template"
@@ -45,7 +46,7 @@ func parseTemplates(fsys fs.FS, static *staticFiles, list []Screen) (*templates,
 	}
 
 	for _, s := range list {
-		if t.screens[s.Name], err = parse(s.Name); err != nil {
+		if t.screens[s.Name], err = parse(cmp.Or(s.Template, s.Name)); err != nil {
 			return nil, err
 		}
 		for _, p := range s.Parts {

@@ -53,7 +53,7 @@ func TestStatic_AreKeptForEver(t *testing.T) {
 }
 
 // writers are the functions and methods that may write values into attributes that htmx interprets.
-var writers = []string{"Link", "With", "Stream", "vals"}
+var writers = []string{"Link", "With", "Stream", "BuilderPath", "vals"}
 
 // openHX finds an attribute of htmx whose value has begun, and what the value has so far.
 var openHX = regexp.MustCompile(`(?s)\s(hx-[^\s="'<>]*)\s*=\s*(?:"([^"]*)|'([^']*))$`)

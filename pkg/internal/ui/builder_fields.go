@@ -1,0 +1,238 @@
+package ui
+
+import (
+	"maps"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/carillonhq/carillon/pkg/internal/wording"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// builderFields are the fields of the form, as texts. The names of the inputs are the paths of the fields of a task.
+type builderFields struct {
+	Name, Namespace, Description, Labels string
+	Schedule, Timezone, Jitter           string
+	Kind, Process, Env, User, Dir        string
+	Timeout, Overlap, Missed             string
+	Attempts, Backoff, PauseAfter        string
+	Selector, Strategy, Count, Keep      string
+}
+
+// The kinds of actions.
+const (
+	kindCommand = "command"
+	kindShell   = "shell"
+	kindNoop    = "noop"
+)
+
+// inputs returns where the value of each input is.
+func (f *builderFields) inputs() map[string]*string {
+	return map[string]*string{
+		"name": &f.Name, "namespace": &f.Namespace, "description": &f.Description, "labels": &f.Labels,
+		"schedule": &f.Schedule, "timezone": &f.Timezone, "jitter": &f.Jitter,
+		"kind": &f.Kind, "action.process": &f.Process, "action.process.env": &f.Env, "action.process.user": &f.User, "action.process.dir": &f.Dir,
+		"timeout": &f.Timeout, "overlap": &f.Overlap, "missed.policy": &f.Missed,
+		"retry.attempts": &f.Attempts, "retry.backoff": &f.Backoff, "pause_after_failures": &f.PauseAfter,
+		"target.selector": &f.Selector, "target.strategy": &f.Strategy, "target.count": &f.Count, "history.keep": &f.Keep,
+	}
+}
+
+// fieldsFrom returns the fields as they were entered.
+func fieldsFrom(form url.Values) builderFields {
+	var f builderFields
+	for name, value := range f.inputs() {
+		*value = strings.ReplaceAll(form.Get(name), "\r\n", "\n")
+	}
+	if use := form.Get("use"); use != "" { // the button that takes another minute
+		f.Schedule = use
+	}
+
+	return f
+}
+
+// fieldsOf returns the fields of a task.
+func fieldsOf(s task.Spec) builderFields {
+	f := builderFields{
+		Name: s.Name, Namespace: s.Namespace, Description: s.Description, Labels: pairsText(s.Labels),
+		Schedule: strings.Join(s.Schedule, "\n"), Timezone: s.Timezone, Kind: kindCommand,
+		Overlap: s.Overlap, Missed: s.Missed.Policy, Attempts: strconv.Itoa(s.Retry.Attempts), Backoff: s.Retry.Backoff.String(),
+		Selector: s.Target.Selector, Strategy: s.Target.Strategy, Count: s.Target.Count.String(), Keep: strconv.Itoa(s.History.Keep),
+	}
+	if s.Jitter > 0 {
+		f.Jitter = s.Jitter.String()
+	}
+	if s.Timeout > 0 {
+		f.Timeout = s.Timeout.String()
+	}
+	if s.PauseAfter > 0 {
+		f.PauseAfter = strconv.Itoa(s.PauseAfter)
+	}
+
+	switch p := s.Action.Process; {
+	case s.Action.Noop != nil:
+		f.Kind = kindNoop
+	case p != nil:
+		f.Env, f.User, f.Dir = pairsText(p.Env), p.User, p.Dir
+		f.Process = wording.CommandLine(p.Command)
+		if p.Shell != "" {
+			f.Kind, f.Process = kindShell, p.Shell
+		}
+	}
+
+	return f
+}
+
+// pairsText returns names and values, one pair on each line.
+func pairsText(pairs map[string]string) string {
+	var lines []string
+	for _, name := range slices.Sorted(maps.Keys(pairs)) {
+		lines = append(lines, name+"="+pairs[name])
+	}
+	return strings.Join(lines, "\n")
+}
+
+// apply writes the fields into a task. What the form has no fields for stays as it is.
+func (f builderFields) apply(s *task.Spec) (err error) {
+	s.Name, s.Namespace, s.Description = strings.TrimSpace(f.Name), strings.TrimSpace(f.Namespace), f.Description
+	s.Timezone, s.Overlap, s.Missed.Policy = strings.TrimSpace(f.Timezone), f.Overlap, f.Missed
+	s.Target.Selector, s.Target.Strategy = strings.TrimSpace(f.Selector), f.Strategy
+
+	if s.Timezone == "" {
+		s.Timezone = task.Defaults().Timezone
+	}
+	if s.Labels, err = parsePairs("labels", f.Labels); err != nil {
+		return err
+	}
+
+	s.Schedule = nil
+	for line := range strings.Lines(f.Schedule) {
+		if line = strings.TrimSpace(line); line != "" {
+			s.Schedule = append(s.Schedule, line)
+		}
+	}
+	if len(s.Schedule) == 0 {
+		return task.Invalid(task.CodeRequired, "schedule", "is required: a cron expression such as 30 2 * * *, @every 90s, or @manual")
+	}
+
+	if err := f.applyAction(s); err != nil {
+		return err
+	}
+
+	return f.applyNumbers(s)
+}
+
+// applyAction writes what the task does.
+func (f builderFields) applyAction(s *task.Spec) (err error) {
+	if f.Kind == kindNoop {
+		s.Action = task.Action{Noop: &task.Noop{}}
+		return nil
+	}
+
+	p := task.Process{}
+	if s.Action.Process != nil {
+		p = *s.Action.Process
+	}
+	p.User, p.Dir, p.Command, p.Shell = strings.TrimSpace(f.User), strings.TrimSpace(f.Dir), nil, ""
+	if p.Env, err = parsePairs("action.process.env", f.Env); err != nil {
+		return err
+	}
+
+	if strings.TrimSpace(f.Process) == "" {
+		return task.Invalid(task.CodeRequired, "action.process", "is required: what the task runs")
+	}
+	if f.Kind == kindShell {
+		p.Shell = f.Process
+	} else if p.Command, err = splitCommand(f.Process); err != nil {
+		return err
+	}
+	s.Action = task.Action{Process: &p}
+
+	return nil
+}
+
+// applyNumbers writes durations and numbers. An empty field means its default.
+func (f builderFields) applyNumbers(s *task.Spec) error {
+	std := task.Defaults()
+	for _, d := range []struct {
+		field, text string
+		to          *task.Duration
+		empty       task.Duration
+	}{{"jitter", f.Jitter, &s.Jitter, 0}, {"timeout", f.Timeout, &s.Timeout, 0}, {"retry.backoff", f.Backoff, &s.Retry.Backoff, std.Retry.Backoff}} {
+		*d.to = d.empty
+		if text := strings.TrimSpace(d.text); text != "" {
+			v, err := task.ParseDuration(d.field, text)
+			if err != nil {
+				return err
+			}
+			*d.to = v
+		}
+	}
+
+	count := int(s.Target.Count)
+	for _, n := range []struct {
+		field, text string
+		to          *int
+		empty       int
+	}{{"retry.attempts", f.Attempts, &s.Retry.Attempts, std.Retry.Attempts}, {"pause_after_failures", f.PauseAfter, &s.PauseAfter, 0}, {"history.keep", f.Keep, &s.History.Keep, std.History.Keep}, {"target.count", f.Count, &count, 1}} {
+		*n.to = n.empty
+		switch text := strings.TrimSpace(n.text); {
+		case text == "":
+		case text == "all" && n.field == "target.count":
+			*n.to = int(task.All)
+		default:
+			v, err := strconv.Atoi(text)
+			if err != nil {
+				return task.Invalid(task.CodeBadValue, n.field, "%s is not a number", task.Quote(text))
+			}
+			*n.to = v
+		}
+	}
+	s.Target.Count = task.Count(count)
+
+	return nil
+}
+
+// splitCommand splits a command line into words. Quotes and backslashes work as in a shell; nothing else does.
+func splitCommand(text string) ([]string, error) {
+	var words []string
+	var word strings.Builder
+	var quote rune // the quote that is open; 0: none
+	open, escaped := false, false
+
+	for _, c := range text {
+		switch {
+		case escaped:
+			word.WriteRune(c)
+			escaped = false
+		case c == '\\' && quote != '\'':
+			open, escaped = true, true
+		case quote != 0 && c == quote:
+			quote = 0
+		case quote != 0:
+			word.WriteRune(c)
+		case c == '\'' || c == '"':
+			quote, open = c, true
+		case c == ' ' || c == '\t' || c == '\n':
+			if open {
+				words = append(words, word.String())
+				word.Reset()
+			}
+			open = false
+		default:
+			open = true
+			word.WriteRune(c)
+		}
+	}
+
+	if quote != 0 || escaped {
+		return nil, task.Invalid(task.CodeBadValue, "action.process", "%s: a quote is not closed, or a backslash is at the end", task.Quote(text))
+	}
+	if open {
+		words = append(words, word.String())
+	}
+
+	return words, nil
+}

@@ -1,0 +1,236 @@
+package ui
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/internal/schedule"
+	"github.com/carillonhq/carillon/pkg/internal/wording"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// builderPreview is what a task would do.
+type builderPreview struct {
+	Timezone string
+	Words    string   // the schedule in English
+	Notes    []string // likely mistakes
+	Ticks    []tickRow
+	Jitter   bool
+	Result   string // created, configured or unchanged
+	Fields   []fieldDiff
+	Change   *client.TickChange // against the stored version; nil if there is none
+	Moves    []tickMove
+	Warnings []string
+	Nodes    *matchingNodes // nil: the viewer may not read nodes
+	Load     *minuteLoad    // nil: not known
+}
+
+// tickMove is a tick that comes, goes or moves.
+type tickMove struct {
+	Kind    string // "comes", "goes" or "moves"
+	Was, Is task.Time
+}
+
+// matchingNodes are the nodes that could run the task now.
+type matchingNodes struct {
+	Names []string
+	All   int
+}
+
+// minuteLoad is how many runs fall due in the minute of the next tick, and when in the same hour fewer do.
+type minuteLoad struct {
+	At        task.Time
+	Runs      float64
+	Quiet     task.Time // zero: no minute is clearly quieter
+	QuietRuns float64
+	Use       string // the expression for the quieter minute; "" if it is not known
+}
+
+const (
+	previewTicks = 5
+	previewMoves = 12
+)
+
+// makePreview asks the API what would happen if a task were written.
+func makePreview(ctx context.Context, r *Request, s task.Spec) (*builderPreview, error) {
+	var would client.Task
+	var err error
+	if isEdit(r) {
+		would, err = r.API.Tasks.Apply(ctx, s, client.ApplyOptions{DryRun: true})
+	} else {
+		would, err = r.API.Tasks.DryRunCreate(ctx, s.Namespace, s)
+	}
+	if err != nil {
+		return nil, err
+	}
+
+	p := &builderPreview{Timezone: s.Timezone, Warnings: would.Warnings}
+	words, err := schedule.Explain(s.Timing())
+	if err != nil {
+		return nil, err
+	}
+	p.Words = words.Text
+	for _, f := range schedule.Lint(s.Timing(), r.Now) {
+		p.Notes = append(p.Notes, findingText(f))
+	}
+
+	if c := would.DryRun; c != nil {
+		p.Result = c.Result
+		if isEdit(r) {
+			p.Fields, p.Change = fieldDiffs(c.Fields), c.Ticks
+			p.Moves = tickMoves(c.Ticks)
+		}
+	}
+
+	ticks, err := r.API.Ticks.ListBySchedule(ctx, client.ScheduleRequest{
+		Schedule: s.Schedule, Timezone: s.Timezone, DST: s.DST, Start: s.Start, End: s.End, Jitter: s.Jitter,
+		Namespace: s.Namespace, Name: s.Name, Count: previewTicks,
+	})
+	if err != nil {
+		return nil, err
+	}
+	p.Ticks, p.Jitter = tickRows(ticks)
+
+	if p.Nodes, err = nodesFor(ctx, r, s); err != nil {
+		return nil, err
+	}
+	if len(ticks) > 0 {
+		p.Load = loadAt(ctx, r, s, ticks[0].Time)
+	}
+
+	return p, nil
+}
+
+// tickMoves returns the first ticks that change.
+func tickMoves(c *client.TickChange) []tickMove {
+	if c == nil {
+		return nil
+	}
+
+	var list []tickMove
+	for _, m := range c.Ticks[:min(len(c.Ticks), previewMoves)] {
+		switch {
+		case m.Was == nil:
+			list = append(list, tickMove{Kind: "comes", Is: m.Is.Time})
+		case m.Is == nil:
+			list = append(list, tickMove{Kind: "goes", Was: m.Was.Time})
+		default:
+			list = append(list, tickMove{Kind: "moves", Was: firstTime(m.Was.DueAt, m.Was.Time), Is: firstTime(m.Is.DueAt, m.Is.Time)})
+		}
+	}
+
+	return list
+}
+
+// firstTime returns the first time that is set.
+func firstTime(a, b task.Time) task.Time {
+	if a.IsZero() {
+		return b
+	}
+	return a
+}
+
+// nodesFor returns the nodes that could run a task now; nil if the viewer may not read nodes.
+func nodesFor(ctx context.Context, r *Request, s task.Spec) (*matchingNodes, error) {
+	if may, err := r.May("read", "nodes", ""); err != nil || !may {
+		return nil, err
+	}
+	selector, err := task.ParseSelector(s.Target.Selector)
+	if err != nil {
+		return nil, task.Under("target.selector", err)
+	}
+	nodes, err := r.API.Nodes.List(ctx)
+	if err != nil {
+		return nil, err
+	}
+
+	m := &matchingNodes{}
+	for i := range nodes {
+		n := &nodes[i]
+		if !slices.Contains(n.Roles, "executor") {
+			continue
+		}
+		m.All++
+		if n.State == task.NodeReady && len(n.Blocked) == 0 && selector.Accepts(n) {
+			m.Names = append(m.Names, n.Name)
+		}
+	}
+
+	return m, nil
+}
+
+// loadAt returns how many runs fall due in the minute of a tick. It returns nil if that is not known.
+func loadAt(ctx context.Context, r *Request, s task.Spec, tick task.Time) *minuteLoad {
+	load, err := r.API.Load.Get(ctx, client.LoadOptions{Step: time.Minute})
+	if err != nil {
+		return nil
+	}
+
+	at := int(tick.Sub(load.From.Time) / time.Minute)
+	if at < 0 || at >= len(load.Runs) {
+		return nil
+	}
+
+	m := &minuteLoad{At: task.At(load.From.Add(time.Duration(at) * time.Minute)), Runs: load.Runs[at]}
+	quiet := quietestMinute(load.Runs, at, load.From.Time)
+	if load.Runs[at] < 2 || load.Runs[quiet] > load.Runs[at]/2 {
+		return m
+	}
+
+	m.Quiet, m.QuietRuns = task.At(load.From.Add(time.Duration(quiet)*time.Minute)), load.Runs[quiet]
+	if loc, err := schedule.Location(s.Timezone); err == nil {
+		m.Use = atMinute(s.Schedule, m.Quiet.In(loc).Minute())
+	}
+
+	return m
+}
+
+// quietestMinute returns the minute with the fewest runs within the hour of a minute; of equal ones, the nearest.
+func quietestMinute(runs []float64, at int, from time.Time) int {
+	first := max(at-from.Add(time.Duration(at)*time.Minute).Minute(), 0)
+	best := at
+	for i := first; i < min(first+60, len(runs)); i++ {
+		distance := func(j int) int { return max(j-at, at-j) }
+		if runs[i] < runs[best] || runs[i] == runs[best] && distance(i) < distance(best) {
+			best = i
+		}
+	}
+
+	return best
+}
+
+// atMinute returns a schedule of one cron expression with another minute; "" if it has another form.
+func atMinute(exprs task.Schedules, minute int) string {
+	if len(exprs) != 1 {
+		return ""
+	}
+
+	fields := strings.Fields(exprs[0])
+	if len(fields) != 5 {
+		return ""
+	}
+	if _, err := strconv.Atoi(fields[0]); err != nil {
+		return ""
+	}
+	fields[0] = strconv.Itoa(minute)
+
+	return strings.Join(fields, " ")
+}
+
+// RunsText formats a number of runs, which may be a fraction.
+func (m *minuteLoad) RunsText() string { return loadText(m.Runs) }
+
+// QuietText formats the number of runs of the quieter minute.
+func (m *minuteLoad) QuietText() string { return loadText(m.QuietRuns) }
+
+func loadText(runs float64) string {
+	if n := int64(runs); float64(n) == runs {
+		return wording.Plural(n, "run")
+	}
+	return fmt.Sprintf("%.1f runs", runs)
+}
