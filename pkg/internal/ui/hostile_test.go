@@ -19,6 +19,7 @@ var fixturePages = map[string]string{
 	"edit":  "/ui/tasks/prod/web/edit",
 	"bulk":  "/ui/tasks/bulk?do=pause&scope=all",
 	"nodes": "/ui/nodes",
+	"runs":  "/ui/runs?show=active",
 	"run":   "/ui/runs/prod/20261120T22", // a prefix of its id
 }
 

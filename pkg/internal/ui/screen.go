@@ -71,6 +71,7 @@ func screens() []Screen {
 		tasksScreen(),
 		bulkScreen(),
 		taskScreen(),
+		runsScreen(),
 		runScreen(),
 		newTaskScreen(),
 		editTaskScreen(),

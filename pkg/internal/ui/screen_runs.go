@@ -1,0 +1,265 @@
+package ui
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/internal/manifest"
+	"github.com/carillonhq/carillon/pkg/internal/wording"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// runsScreen lists runs, the newest first, as "carillon run list" does.
+func runsScreen() Screen {
+	return Screen{
+		Name: "runs", Pattern: "/ui/runs", Nav: "runs",
+		Title:   func(*View) string { return "Runs" },
+		Load:    loadRuns,
+		Command: runsCommand,
+		Parts:   []Part{{Name: "rows", Hold: true}},
+		Every:   5 * time.Second, // each rendering reads the histories
+		Actions: []Action{{Pattern: "/ui/runs/change", Run: changeRuns}},
+	}
+}
+
+// runsListed is the number of runs on a page.
+const runsListed = 50
+
+// runKind is a kind of runs that the list can be limited to.
+type runKind struct {
+	Name   string // the value of the parameter "show"
+	Label  string
+	states []task.State
+	dead   bool
+}
+
+var runKinds = []runKind{
+	{Name: "", Label: "all"},
+	{Name: "active", Label: "waiting and running", states: []task.State{task.Queued, task.Dispatched, task.Running, task.Paused}},
+	{Name: "dead", Label: "dead letters", dead: true},
+	{Name: "failed", Label: "failed", states: deadStates},
+	{Name: "succeeded", Label: "succeeded", states: []task.State{task.Succeeded}},
+	{Name: "cancelled", Label: "cancelled", states: []task.State{task.Cancelled}},
+	{Name: "skipped", Label: "skipped and missed", states: []task.State{task.Skipped, task.Missed}},
+}
+
+// runsPage is what the screen shows.
+type runsPage struct {
+	Filters   []runKind
+	Show      string
+	Namespace string
+	Task      string
+	Node      string
+	Since     string
+	Spaces    []string
+	Runs      []task.Run
+	Next      string
+	First     bool
+	Changes   []runChange // what can be done with several runs
+
+	Preview *runsPreview
+	Report  *runsReport
+}
+
+// Many reports whether runs of several namespaces may be in the list.
+func (p *runsPage) Many() bool { return p.Namespace == "" }
+
+// Filtered reports whether anything but the time limits the list.
+func (p *runsPage) Filtered() bool {
+	return p.Show != "" || p.Namespace != "" || p.Task != "" || p.Node != "" || p.Since != ""
+}
+
+// runOptions returns the options of the list, as the page's parameters ask for it.
+func runOptions(r *Request) (client.RunListOptions, error) {
+	q := r.Query
+	o := client.RunListOptions{Namespace: q.Get("ns"), Task: strings.TrimSpace(q.Get("task")), Node: strings.TrimSpace(q.Get("node"))}
+	if ns, name, both := strings.Cut(o.Task, "/"); both {
+		o.Namespace, o.Task = ns, name
+	}
+	if o.Task != "" && o.Namespace == "" {
+		return o, task.Invalid(task.CodeRequired, "ns", "is required with the name of a task; or write namespace/name")
+	}
+
+	show := q.Get("show")
+	i := slices.IndexFunc(runKinds, func(f runKind) bool { return f.Name == show })
+	if i < 0 {
+		return o, task.Invalid(task.CodeBadValue, "show", "%s is no kind of runs", task.Quote(show))
+	}
+	o.States, o.Dead = runKinds[i].states, runKinds[i].dead
+
+	var err error
+	o.Since, err = parseSince(r, strings.TrimSpace(q.Get("since")))
+
+	return o, err
+}
+
+// parseSince reads a time, or a duration before now.
+func parseSince(r *Request, text string) (time.Time, error) {
+	if text == "" {
+		return time.Time{}, nil
+	}
+
+	if days, ok := strings.CutSuffix(text, "d"); ok {
+		if n, err := strconv.Atoi(days); err == nil && n > 0 && n < 10_000 {
+			return r.Now.AddDate(0, 0, -n), nil
+		}
+	}
+	if d, err := time.ParseDuration(text); err == nil && d > 0 {
+		return r.Now.Add(-d), nil
+	}
+
+	at, err := manifest.Instant("since", text, r.Zone("").String())
+	if err != nil {
+		return time.Time{}, task.Invalid(task.CodeBadValue, "since", "%s: use a duration such as 2h or 7d, or a time such as 2026-11-20 or 2026-11-20 22:00", task.Quote(text))
+	}
+
+	return at.Time, nil
+}
+
+func loadRuns(ctx context.Context, r *Request) (any, error) {
+	q := r.Query
+	p := &runsPage{
+		Filters: runKinds, Show: q.Get("show"), Namespace: q.Get("ns"), Task: q.Get("task"), Node: q.Get("node"), Since: q.Get("since"),
+		Spaces: r.Namespaces(), First: q.Get(pageParam) == "",
+	}
+	switch result := r.Result.(type) {
+	case *runsPreview:
+		p.Preview = result
+	case *runsReport:
+		p.Report = result
+	}
+
+	o, err := runOptions(r)
+	if err != nil {
+		return p, err
+	}
+	p.Namespace = o.Namespace
+	if p.Changes, err = changesFor(r, o); err != nil {
+		return p, err
+	}
+
+	o.Limit = runsListed
+	list, err := r.API.Runs.Page(ctx, o, q.Get(pageParam))
+	if err != nil {
+		return p, err
+	}
+	p.Runs, p.Next = list.Items, list.Next
+
+	return p, nil
+}
+
+// runsCommand returns the command line of the list.
+func runsCommand(v *View) []string {
+	words := []string{"carillon", "run", "list"}
+	o, err := runOptions(v.Request)
+	if err != nil {
+		return words
+	}
+
+	if o.Task != "" {
+		words = append(words, o.Task)
+	}
+	if o.Namespace != "" {
+		words = append(words, "-n", o.Namespace)
+	} else {
+		words = append(words, "-A")
+	}
+	if o.Dead {
+		words = append(words, "--dead")
+	}
+	if len(o.States) > 0 {
+		names := make([]string, len(o.States))
+		for i, s := range o.States {
+			names[i] = string(s)
+		}
+		words = append(words, "--state", strings.Join(names, ","))
+	}
+	if o.Node != "" {
+		words = append(words, "--node", o.Node)
+	}
+	if since := strings.TrimSpace(v.Query.Get("since")); since != "" {
+		if strings.HasSuffix(since, "d") { // the command knows no days
+			since = o.Since.UTC().Format(time.RFC3339)
+		}
+		words = append(words, "--since", since)
+	}
+
+	return append(words, "--limit", strconv.Itoa(runsListed))
+}
+
+// runChange is something that can be done with several runs.
+type runChange struct {
+	Name   string // the verb: "retry"
+	Past   string // "queued again"
+	Danger bool
+	About  string // what it does, for the preview
+
+	verb string // of the right that it needs
+	dead bool   // it concerns dead-letter runs; otherwise runs that have not ended
+	run  func(context.Context, *client.Client, task.Run) error
+}
+
+// Label is the text of its button.
+func (c runChange) Label() string { return strings.ToUpper(c.Name[:1]) + c.Name[1:] }
+
+var runChanges = []runChange{
+	{Name: "retry", Past: "queued again", verb: "retry", dead: true, About: "For each of them a new run with the same environment is queued, and it leaves the dead-letter runs.",
+		run: func(ctx context.Context, c *client.Client, r task.Run) error {
+			_, err := c.Runs.Retry(ctx, r.Namespace, r.Task, r.ID)
+			return err
+		}},
+	{Name: "dismiss", Past: "dismissed", verb: "retry", dead: true, About: "They leave the dead-letter runs and stay in the history.",
+		run: func(ctx context.Context, c *client.Client, r task.Run) error {
+			_, err := c.Runs.Dismiss(ctx, r.Namespace, r.Task, r.ID)
+			return err
+		}},
+	{Name: "cancel", Past: "cancelled", verb: "cancel", Danger: true, About: "Waiting runs end at once. The processes of active runs get the kill signal of their task, and SIGKILL after its kill_grace.",
+		run: func(ctx context.Context, c *client.Client, r task.Run) error {
+			_, err := c.Runs.Cancel(ctx, r.Namespace, r.Task, r.ID)
+			return err
+		}},
+}
+
+// changesFor returns what the viewer may do with the runs of a list.
+func changesFor(r *Request, o client.RunListOptions) ([]runChange, error) {
+	active := len(o.States) > 0 && !slices.ContainsFunc(o.States, task.State.Final)
+	spaces := []string{o.Namespace}
+	if o.Namespace == "" {
+		spaces = r.Namespaces()
+	}
+
+	var list []runChange
+	for _, c := range runChanges {
+		if c.dead != o.Dead || !c.dead && !active {
+			continue
+		}
+		for _, ns := range spaces {
+			may, err := r.May(c.verb, "runs", ns)
+			if err != nil {
+				return nil, err
+			}
+			if may {
+				list = append(list, c)
+				break
+			}
+		}
+	}
+
+	return list, nil
+}
+
+// countText returns a number of runs.
+func countText(n int) string {
+	if n == 1 {
+		return "1 run"
+	}
+	return wording.Grouped(n) + " runs"
+}
+
+// String names a run: "prod/web@20261120T…".
+func (c chosenRun) String() string { return fmt.Sprintf("%s/%s@%s", c.Namespace, c.Task, c.ID) }
