@@ -13,14 +13,17 @@ import (
 
 // fixturePages are a page of each screen that exists in the world of TestScreens_ShowHostileTexts. A new screen adds one.
 var fixturePages = map[string]string{
-	"tasks": "/ui/tasks?q=name~w",
-	"task":  "/ui/tasks/prod/web?tab=versions&to=1",
-	"new":   "/ui/tasks/new",
-	"edit":  "/ui/tasks/prod/web/edit",
-	"bulk":  "/ui/tasks/bulk?do=pause&scope=all",
-	"nodes": "/ui/nodes",
-	"runs":  "/ui/runs?show=active",
-	"run":   "/ui/runs/prod/20261120T22", // a prefix of its id
+	"tasks":  "/ui/tasks?q=name~w",
+	"task":   "/ui/tasks/prod/web?tab=versions&to=1",
+	"new":    "/ui/tasks/new",
+	"edit":   "/ui/tasks/prod/web/edit",
+	"bulk":   "/ui/tasks/bulk?do=pause&scope=all",
+	"nodes":  "/ui/nodes",
+	"runs":   "/ui/runs?show=active",
+	"run":    "/ui/runs/prod/20261120T22", // a prefix of its id
+	"node":   "/ui/nodes/node-a?do=drain",
+	"shards": "/ui/shards",
+	"why":    "/ui/why/prod/web?at=2026-11-20T22:00:00Z",
 }
 
 // hostileText would leave any place of a page, a script, a URL, or a line of a stream.
@@ -32,6 +35,7 @@ func TestScreens_ShowHostileTexts(t *testing.T) {
 	w := newWorld(t)
 	w.create("prod", "web")
 	w.trigger("prod", "web")
+	w.online("node-a")
 	ann := w.as("user:ann")
 	who, ok := w.ui.sessionWith(ann.secret)
 	if !ok {

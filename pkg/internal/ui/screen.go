@@ -76,6 +76,9 @@ func screens() []Screen {
 		newTaskScreen(),
 		editTaskScreen(),
 		nodesScreen(),
+		nodeScreen(),
+		shardsScreen(),
+		whyScreen(),
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"strings"
 
+	"github.com/carillonhq/carillon/pkg/client"
 	"github.com/carillonhq/carillon/pkg/internal/wording"
 	"github.com/carillonhq/carillon/pkg/task"
 )
@@ -31,6 +32,8 @@ type nodeRow struct {
 	Words  string // "ready, blocked: load1"
 	Why    string // why it owns no shards
 	Labels string
+	Late   *int64 // how late it decided ticks in the last minute, in milliseconds; nil if it decided none
+	Silent bool   // it schedules, but did not answer
 }
 
 func loadNodes(ctx context.Context, r *Request) (any, error) {
@@ -39,12 +42,35 @@ func loadNodes(ctx context.Context, r *Request) (any, error) {
 		return nil, err
 	}
 
+	// The board only adds how late nodes are, so the list is shown without it, too.
+	board, _ := r.API.Board.Get(ctx, client.BoardOptions{Limit: 1})
+
 	var p nodesPage
 	for _, n := range nodes {
-		p.Nodes = append(p.Nodes, nodeRow{Node: n, Look: nodeLook(n), Words: wording.NodeState(n), Why: strings.TrimPrefix(wording.IneligibleText(n), ": "), Labels: wording.Labels(n.Labels)})
+		p.Nodes = append(p.Nodes, nodeRowOf(n, board))
 	}
 
 	return p, nil
+}
+
+// nodeRowOf returns a node as the list shows it.
+func nodeRowOf(n task.Node, board task.Board) nodeRow {
+	row := nodeRow{
+		Node: n, Look: nodeLook(n), Words: wording.NodeState(n), Labels: wording.Labels(n.Labels),
+		Why: strings.TrimPrefix(wording.IneligibleText(n), ": "),
+	}
+
+	for _, b := range board.Nodes {
+		if b.Name != n.Name {
+			continue
+		}
+		row.Silent = b.Silent
+		if b.Recent.Fired > 0 {
+			row.Late = &b.Recent.P99MS
+		}
+	}
+
+	return row
 }
 
 // nodeLook returns whose looks the state of a node has: that of its state, unless something keeps it from working.
