@@ -69,6 +69,7 @@ help: ## List the targets
 	@echo "  NODES=                only these members             make cluster-up NODES=n2"
 	@echo "  EMBEDDED=             1: agents with embedded etcd   make cluster-up EMBEDDED=1"
 	@echo "  MINUTES=10 CRON=      duration, path of cron         make shadow MINUTES=60 CRON=/tmp/x/usr/sbin/cron"
+	@echo "  UI_TESTS= CHROMIUM=   only these; path of Chromium   make ui-test UI_TESTS=Pages"
 	@echo "  VMS= VM_TESTS=        only these                     make vm-test VMS=trixie VM_TESTS=pause"
 	@echo "  FROM=11255d65         commit to upgrade from         make upgrade FROM=HEAD~100"
 	@echo "  CLEAN=                1 also deletes the data        make cluster-down CLEAN=1"
@@ -102,6 +103,10 @@ test-cluster: ## Run the long tests: real daemons, benchmarks, chaos
 .PHONY: stress
 stress: ## Run the tests of PKG COUNT times under CPU load
 	@bash scripts/stress.sh
+
+.PHONY: ui-test
+ui-test: build ## Test the Web UI in Chromium, which is installed on Debian; write screenshots to build/ui
+	@bash scripts/ui-test.sh
 
 .PHONY: lint
 lint: ## Run gofmt, go vet and staticcheck; check imports, links in docs, and generated pages

@@ -26,6 +26,7 @@ format() {
 check "gofmt" format
 check "go vet" go vet ./...
 check "go vet, upgrade" go vet -tags upgrade ./pkg/daemon
+check "go vet, browser" go vet -tags browser ./pkg/internal/ui/browsertest
 check "staticcheck" go tool staticcheck ./...
 check "docs" bash scripts/docs.sh
 check "generated docs" bash scripts/docs-current.sh

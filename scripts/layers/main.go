@@ -106,6 +106,8 @@ var allowedImports = map[string][]string{
 	// ui shows in pages what the API answers, through client. It asks access and authority only whose session a request has
 	// and which buttons to offer.
 	"pkg/internal/ui": {"pkg/client", "pkg/internal/access", "pkg/internal/authority", "pkg/internal/manifest", "pkg/internal/schedule", "pkg/internal/wording", "pkg/task"},
+	// browsertest tests the pages in a browser. Only its tests import anything.
+	"pkg/internal/ui/browsertest": {},
 	// httpapi is shared by the handlers of all resources. peers makes requests to other nodes. views shows records,
 	// and selection finds tasks. A resource imports no other resource, except that runs and board import attempts,
 	// which extends what they show.

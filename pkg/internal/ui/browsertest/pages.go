@@ -1,0 +1,51 @@
+// Package browsertest tests the Web UI in a real Chromium, against a real node with an embedded etcd. Its tests have the
+// build tag browser, because they need Chromium and a program that was built: run them with make ui-test.
+//
+// Each page of Pages is opened once. In light colors, axe-core checks all its rules; in dark colors, only contrasts; at a
+// width of 320 pixels, the sizes of targets and that the page does not scroll sideways. A page must not violate its Content
+// Security Policy, write errors to the console, or load anything from elsewhere. Screenshots are written to build/ui.
+//
+// The other tests are what people and networks do: keys only, two people who edit one task, a session that ends, a node that
+// dies, a proxy that cuts streams.
+package browsertest
+
+// Page is a page of the Web UI that the tests open.
+type Page struct {
+	// Screen is the name of the screen, as in package ui; "" for pages that are no screen.
+	Screen string
+	// Name is the name of its screenshots.
+	Name string
+	// Path is its path and query. {failed} and {running} stand for runs of the test cluster.
+	Path string
+	// Public pages are opened without a session.
+	Public bool
+}
+
+// Pages are the pages that the tests open: at least one for each screen.
+var Pages = []Page{
+	{Screen: "now", Name: "now", Path: "/ui"},
+	{Screen: "tasks", Name: "tasks", Path: "/ui/tasks"},
+	{Screen: "tasks", Name: "tasks-none", Path: "/ui/tasks?q=name~nothing"},
+	{Screen: "tasks", Name: "tasks-error", Path: "/ui/tasks?q=stat:failed"},
+	{Screen: "task", Name: "task", Path: "/ui/tasks/default/nightly-report"},
+	{Screen: "task", Name: "task-hostile", Path: "/ui/tasks/default/hostile"},
+	{Screen: "task", Name: "task-paused", Path: "/ui/tasks/default/legacy-sync?do=pause"},
+	{Screen: "task", Name: "task-runs", Path: "/ui/tasks/default/nightly-report?tab=runs"},
+	{Screen: "task", Name: "task-stats", Path: "/ui/tasks/default/ticker?tab=stats"},
+	{Screen: "task", Name: "task-versions", Path: "/ui/tasks/default/backup-db?tab=versions&to=1"},
+	{Screen: "task", Name: "task-definition", Path: "/ui/tasks/default/backup-db?tab=definition"},
+	{Screen: "new", Name: "new", Path: "/ui/tasks/new"},
+	{Screen: "edit", Name: "edit", Path: "/ui/tasks/default/backup-db/edit"},
+	{Screen: "runs", Name: "runs", Path: "/ui/runs"},
+	{Screen: "run", Name: "run", Path: "/ui/runs/default/{running}"},
+	{Screen: "run", Name: "run-failed", Path: "/ui/runs/default/{failed}"},
+	{Screen: "load", Name: "load", Path: "/ui/load"},
+	{Screen: "nodes", Name: "nodes", Path: "/ui/nodes"},
+	{Screen: "node", Name: "node", Path: "/ui/nodes/dev"},
+	{Screen: "shards", Name: "shards", Path: "/ui/shards"},
+	{Screen: "why", Name: "why", Path: "/ui/why/default/nightly-report"},
+	{Screen: "events", Name: "events", Path: "/ui/events"},
+	{Screen: "health", Name: "health", Path: "/ui/health"},
+	{Name: "no-page", Path: "/ui/no-such-page"},
+	{Name: "login", Path: "/ui/login", Public: true},
+}

@@ -1,0 +1,406 @@
+//go:build browser
+
+package browsertest
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"net/http/httputil"
+	"net/url"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/chromedp/cdproto/emulation"
+	"github.com/chromedp/cdproto/page"
+	"github.com/chromedp/chromedp"
+
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// The URL is the whole state: a search survives a reload, going back, and being opened in another tab.
+func TestTasks_URLIsTheState(t *testing.T) {
+	p := chrome.newTab(t)
+	p.open("/ui/tasks")
+	p.fill("q", "label:team=data")
+	p.press("\r")
+	const found = `location.search.includes("label") && document.getElementById("q").value === "label:team=data" && document.querySelectorAll("#rows tr").length === 2`
+	p.await(found)
+	at := eval[string](p, "location.href")
+
+	p.clickText("nightly-report")
+	p.await(`location.pathname === "/ui/tasks/default/nightly-report"`)
+	must(t, chromedp.Do(p.ctx, chromedp.NavigateBack()))
+	p.await(found)
+	must(t, chromedp.Do(p.ctx, chromedp.Reload()))
+	p.await(found)
+
+	other := chrome.newTab(t)
+	other.open(at)
+	other.await(found)
+	other.checkPolicy()
+}
+
+// Pages change while somebody watches. What was typed and the focus stay, and new rows wait until the viewer asks for them.
+func TestTasks_ChangeUnderTheViewer(t *testing.T) {
+	p := chrome.newTab(t)
+	p.open("/ui/tasks?sort=next")
+	p.fill("q", "name~half a wor")
+
+	s := fixtureTasks()[0]
+	s.Name, s.Schedule = "aa-new", task.Schedules{"@every 1h"}
+	_, err := fixture.api.Tasks.Create(t.Context(), "default", s)
+	must(t, err)
+	t.Cleanup(func() { _ = fixture.api.Tasks.Delete(context.WithoutCancel(t.Context()), "default", "aa-new", 0) })
+
+	p.await(`document.getElementById("held-rows")?.textContent.includes("1 new")`)
+	if eval[bool](p, `document.getElementById("rows").textContent.includes("aa-new")`) {
+		t.Error("the new row is shown before the viewer asked for it")
+	}
+	if !eval[bool](p, `document.activeElement.id === "q" && document.activeElement.value === "name~half a wor"`) {
+		t.Error("the focus or the typed text is lost")
+	}
+
+	p.click("#held-rows")
+	p.await(`document.getElementById("rows").textContent.includes("aa-new") && !document.getElementById("held-rows")`)
+
+	// A row that stays is updated in its place.
+	id, err := fixture.trigger(t.Context(), "edited")
+	must(t, err)
+	must(t, fixture.awaitRun(t.Context(), id, task.Succeeded))
+	p.await(`[...document.querySelectorAll("#rows tr")].find((row) => row.textContent.includes("edited"))?.textContent.includes("succeeded")`)
+	p.checkPolicy()
+}
+
+// A tab has one stream. It is closed while nobody sees the tab, and opened again.
+func TestStream_ClosesWhileHidden(t *testing.T) {
+	p := chrome.newTab(t)
+	p.open("/ui/tasks")
+	if begun, ended := p.streamCounts(); begun != 1 || ended != 0 {
+		t.Errorf("%d streams were begun, %d have ended", begun, ended)
+	}
+
+	other := chrome.newTab(t)
+	call(other, page.BringToFront, empty)
+	p.await(`document.hidden`)
+	await(t, func() error {
+		if begun, ended := p.streamCounts(); begun != 1 || ended != 1 {
+			return fmt.Errorf("%d streams were begun, %d have ended", begun, ended)
+		}
+		return nil
+	})
+
+	call(p, page.BringToFront, empty)
+	p.ready()
+	if begun, _ := p.streamCounts(); begun != 2 {
+		t.Errorf("%d streams were begun, not 2", begun)
+	}
+}
+
+// If the session ends while a page is open, the page says so once, and leads to the login and back. It does not ask again
+// and again.
+func TestSession_EndsUnderAnOpenPage(t *testing.T) {
+	p := chrome.newTab(t, chromedp.WithNewBrowserContext())
+	link, err := fixture.api.Sessions.CreateLink(t.Context())
+	must(t, err)
+	before := sessions(t)
+	p.open(link.Path)
+	p.click("main button")
+	p.await(`document.querySelector("nav")`)
+	p.open("/ui/tasks?q=label:team%3Ddata")
+
+	for id := range sessions(t) {
+		if !before[id] {
+			must(t, fixture.api.Tokens.Delete(t.Context(), id))
+		}
+	}
+	p.await(`document.getElementById("notice").textContent.includes("Your session has ended")`)
+
+	// Time passes: a page that would try again has a reason to.
+	begun, _ := p.streamCounts()
+	for range 5 {
+		eval[float64](p, "window.skew += 60_000")
+		eval[bool](p, `document.dispatchEvent(new Event("visibilitychange"))`)
+		eval[bool](p, `new Promise((done) => setTimeout(() => done(true), 300))`, chromedp.EvalAwaitPromise)
+	}
+	if now, _ := p.streamCounts(); now != begun || begun > 3 {
+		t.Errorf("the page has asked for a stream %d times, %d of them after it knew", now, now-begun)
+	}
+
+	p.click("#notice a")
+	p.await(`location.pathname === "/ui/login" && document.querySelector("input[name=next]").value === "/ui/tasks?q=label:team%3Ddata"`)
+	p.fill("token", fixture.token)
+	p.press("\r")
+	p.await(`location.pathname === "/ui/tasks" && document.getElementById("q").value === "label:team=data"`)
+}
+
+// sessions returns the ids of all sessions.
+func sessions(t *testing.T) map[string]bool {
+	t.Helper()
+	list, err := fixture.api.Tokens.ListWithSessions(t.Context(), "")
+	must(t, err)
+	ids := map[string]bool{}
+	for _, token := range list {
+		if token.Kind == task.TokenKindSession {
+			ids[token.ID] = true
+		}
+	}
+	return ids
+}
+
+// Keys are enough to find a task, trigger it, and read the output of the run.
+func TestKeyboard_FindTriggerRead(t *testing.T) {
+	p := chrome.newTab(t)
+	p.open("/ui/tasks")
+	p.press("/")
+	p.await(`document.activeElement.id === "q"`)
+	p.press("name~backup\r")
+	p.await(`location.search.includes("backup") && document.querySelectorAll("#rows tr").length === 1`)
+	p.ready()
+	p.press("j")
+	p.await(`document.activeElement.textContent === "backup-db"`)
+	p.press("\r")
+	p.await(`location.pathname === "/ui/tasks/default/backup-db"`)
+	p.ready()
+
+	p.tabTo("Trigger")
+	p.press("\r")
+	p.await(`document.querySelector("textarea#env")`)
+	p.ready()
+	p.tabTo("Trigger now")
+	p.press("\r")
+	p.await(`document.body.innerText.includes("triggered backup-db")`)
+	p.ready()
+
+	p.press("j")
+	p.await(`document.activeElement.closest("tbody")`)
+	p.tabToRun()
+	p.press("\r")
+	p.await(`location.pathname.startsWith("/ui/runs/default/")`)
+	p.await(`document.getElementById("output")?.textContent.includes("dumping")`)
+	p.checkPolicy()
+}
+
+// tabToRun presses the tabulator until the focus is on a link to a run.
+func (p *tab) tabToRun() {
+	p.t.Helper()
+	for range 20 {
+		if eval[bool](p, `document.activeElement.getAttribute("href")?.startsWith("/ui/runs/")`) {
+			return
+		}
+		p.press("\t")
+	}
+	p.t.Fatal("the tabulator does not reach a run")
+}
+
+// If two people edit a task, the second one sees both versions, and nothing is overwritten unasked.
+func TestEdit_TwoPeople(t *testing.T) {
+	first, second := chrome.newTab(t), chrome.newTab(t)
+	const path = "/ui/tasks/default/edited/edit"
+	first.open(path)
+	second.open(path)
+
+	call(first, page.BringToFront, empty)
+	first.fill("f-description", "of the first")
+	first.press("\r")
+	first.await(`location.pathname === "/ui/tasks/default/edited"`)
+
+	call(second, page.BringToFront, empty)
+	second.fill("f-description", "of the second")
+	second.fill("f-timeout", "7m")
+	second.clickText("Save")
+	second.await(`document.querySelector(".conflict")?.innerText.includes("of the first")`)
+	second.await(`document.querySelector(".conflict").innerText.includes("of the second") && document.getElementById("f-timeout").value === "7m"`)
+	second.screenshot("edit-conflict-light")
+	second.axe()
+	if s, err := fixture.api.Tasks.Get(t.Context(), "default", "edited"); err != nil || s.Description != "of the first" {
+		t.Errorf("the task has the description %q, %v", s.Description, err)
+	}
+
+	second.clickText("Overwrite")
+	second.await(`location.pathname === "/ui/tasks/default/edited"`)
+	if s, err := fixture.api.Tasks.Get(t.Context(), "default", "edited"); err != nil || s.Description != "of the second" {
+		t.Errorf("the task has the description %q, %v", s.Description, err)
+	}
+}
+
+// However much a run writes, its page stays small.
+func TestRun_FloodOfOutput(t *testing.T) {
+	id, err := fixture.trigger(t.Context(), "flood")
+	must(t, err)
+	must(t, fixture.awaitRun(t.Context(), id, task.Running))
+
+	p := chrome.newTab(t)
+	p.open("/ui/runs/default/" + id)
+	p.await(`document.querySelectorAll("#output .line").length > 1000`)
+	p.await(`document.getElementById("output-note").textContent.includes("not shown")`)
+
+	size := func() (nodes, heap float64) {
+		t.Helper()
+		s := eval[[]float64](p, `[document.querySelectorAll("*").length, performance.memory.usedJSHeapSize]`)
+		return s[0], s[1]
+	}
+	newest := `document.querySelector("#output .line:last-child").textContent`
+	for range 5 {
+		nodes, heap := size()
+		if nodes > 10_000 || heap > 100<<20 {
+			t.Errorf("the page has %.0f elements and a heap of %.1f MiB", nodes, heap/(1<<20))
+		}
+		p.await(newest + " !== " + quote(eval[string](p, newest)))
+	}
+	nodes, heap := size()
+	t.Logf("after the flood: %.0f elements, heap %.1f MiB; %s", nodes, heap/(1<<20), eval[string](p, `document.getElementById("output-note").textContent`))
+	p.screenshot("run-flood-light")
+
+	p.clickText("Cancel the run")
+	must(t, fixture.awaitRun(t.Context(), id, task.Cancelled))
+	p.await(`document.getElementById("head").textContent.includes("cancel")`)
+	p.checkPolicy()
+}
+
+// Without scripts, reading and forms work.
+func TestWithoutScripts(t *testing.T) {
+	p := chrome.newTab(t)
+	call(p, emulation.SetScriptExecutionDisabled, emulation.SetScriptExecutionDisabledParams{Value: true})
+	must(t, chromedp.Do(p.ctx, chromedp.Navigate(p.base+"/ui/tasks?q=name~backup"), chromedp.WaitVisible(chromedp.CSS("#rows a")), chromedp.Click(chromedp.CSS("#rows a")), chromedp.WaitVisible(chromedp.CSS("a.primary")),
+		chromedp.Click(chromedp.CSS("a.primary")), chromedp.WaitVisible(chromedp.CSS("#env")), chromedp.Click(chromedp.CSS("form button.primary")), chromedp.WaitVisible(chromedp.CSS(".banner.good"))))
+	text, err := chromedp.Run(p.ctx, chromedp.Text(chromedp.CSS(".banner.good")))
+	must(t, err)
+	if !strings.Contains(text, "triggered backup-db") {
+		t.Errorf("the page says %q", text)
+	}
+}
+
+// The colors that a viewer has chosen stay.
+func TestTheme_Stays(t *testing.T) {
+	p := chrome.newTab(t, chromedp.WithNewBrowserContext())
+	p.open("/ui/login")
+	link, err := fixture.api.Sessions.CreateLink(t.Context())
+	must(t, err)
+	p.open(link.Path)
+	p.click("main button")
+	p.await(`document.querySelector("nav")`)
+	p.open("/ui/tasks?q=name~backup")
+	p.click(".theme button")
+	p.await(`document.documentElement.dataset.theme === "dark" && location.search === "?q=name~backup"`)
+	p.open("/ui/nodes")
+	p.await(`document.documentElement.dataset.theme === "dark"`)
+}
+
+// proxy is a proxy in front of the node, which can do to streams what proxies do.
+type proxy struct {
+	*http.Server
+	address string
+
+	mu      sync.Mutex
+	streams int
+}
+
+// newProxy starts a proxy. handle serves streams; it calls pass to serve one as the node does.
+func newProxy(t *testing.T, handle func(w http.ResponseWriter, r *http.Request, pass http.Handler)) *proxy {
+	t.Helper()
+	target, err := url.Parse("http://" + fixture.address)
+	must(t, err)
+	pass := httputil.NewSingleHostReverseProxy(target)
+	pass.FlushInterval = -1
+
+	p := &proxy{}
+	address, server := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		defer func() { _ = recover() }() // the proxy panics when a stream is cut
+		if r.URL.Path != "/ui/live" {
+			pass.ServeHTTP(w, r)
+			return
+		}
+
+		p.mu.Lock()
+		p.streams++
+		p.mu.Unlock()
+		handle(w, r, pass)
+	}))
+	p.Server, p.address = server, address
+
+	return p
+}
+
+func (p *proxy) count() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.streams
+}
+
+// A page stays current behind a proxy that cuts each stream after a short time.
+func TestProxy_CutsStreams(t *testing.T) {
+	proxy := newProxy(t, func(w http.ResponseWriter, r *http.Request, pass http.Handler) {
+		ctx, cancel := context.WithTimeout(r.Context(), 2*time.Second)
+		defer cancel()
+		pass.ServeHTTP(w, r.WithContext(ctx))
+	})
+
+	p := chrome.newTab(t)
+	p.open("http://" + proxy.address + "/ui/tasks/default/backup-db?tab=runs")
+	await(t, func() error {
+		if n := proxy.count(); n < 3 {
+			return fmt.Errorf("the page has asked for %d streams", n)
+		}
+		return nil
+	})
+
+	id, err := fixture.trigger(t.Context(), "backup-db")
+	must(t, err)
+	p.await(`document.body.textContent.includes(` + quote(id) + `)`)
+	if notice := eval[string](p, `document.getElementById("notice").textContent`); notice != "" {
+		t.Errorf("the page says %q", notice)
+	}
+}
+
+// A page behind a proxy that holds streams back does not pretend to be current.
+func TestProxy_HoldsStreamsBack(t *testing.T) {
+	proxy := newProxy(t, func(w http.ResponseWriter, r *http.Request, _ http.Handler) {
+		w.Header().Set("Content-Type", "text/event-stream")
+		w.WriteHeader(http.StatusOK)
+		_ = http.NewResponseController(w).Flush()
+		<-r.Context().Done()
+	})
+
+	p := chrome.newTab(t)
+	p.open("http://" + proxy.address + "/ui/tasks")
+	eval[float64](p, "window.skew += 25_000")
+	p.await(`document.getElementById("age").dataset.state === "old"`)
+
+	// After 40 seconds of silence, the page asks again, and gives up after a few times.
+	for range 4 {
+		before := proxy.count()
+		eval[float64](p, "window.skew += 45_000")
+		if p.tryAwait(`document.getElementById("notice").textContent.includes("cannot be kept current")`, time.Millisecond) == nil {
+			break
+		}
+		await(t, func() error {
+			if proxy.count() == before && p.tryAwait(`document.getElementById("notice").textContent.includes("cannot be kept current")`, time.Millisecond) != nil {
+				return fmt.Errorf("the page does not ask again")
+			}
+			return nil
+		})
+	}
+	p.await(`document.getElementById("notice").textContent.includes("cannot be kept current")`)
+	p.screenshot("proxy-buffers-light")
+}
+
+// If the node dies under an open page, the page shows how old it is, and becomes current when the node is back. It is the
+// last test.
+func TestZ_NodeDies(t *testing.T) {
+	p := chrome.newTab(t)
+	p.open("/ui/tasks")
+	fixture.kill(t)
+	eval[float64](p, "window.skew += 25_000")
+	p.await(`document.getElementById("age").textContent.includes("old")`)
+	if !eval[bool](p, `document.getElementById("rows").textContent.includes("backup-db")`) {
+		t.Error("the page does not show what it has shown")
+	}
+	p.screenshot("node-dead-light")
+
+	must(t, fixture.startNode(t.Context()))
+	p.await(`document.getElementById("age").textContent === "live"`)
+	p.checkPolicy()
+}
