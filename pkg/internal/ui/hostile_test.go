@@ -13,6 +13,7 @@ import (
 
 // fixturePages are a page of each screen that exists in the world of TestScreens_ShowHostileTexts. A new screen adds one.
 var fixturePages = map[string]string{
+	"now":    "/ui",
 	"tasks":  "/ui/tasks?q=name~w",
 	"task":   "/ui/tasks/prod/web?tab=versions&to=1",
 	"new":    "/ui/tasks/new",

@@ -68,6 +68,7 @@ type Done struct {
 // screens returns all screens, in the order of the navigation.
 func screens() []Screen {
 	return []Screen{
+		nowScreen(),
 		tasksScreen(),
 		bulkScreen(),
 		taskScreen(),

@@ -1,0 +1,486 @@
+package ui
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"html/template"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/internal/access"
+	"github.com/carillonhq/carillon/pkg/internal/wording"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// nowScreen is the start page: what needs a human, in order, and what happens next. Its judgments are those of
+// "carillon top".
+func nowScreen() Screen {
+	loads := &loadCache{all: map[access.Digest]cachedLoad{}}
+
+	return Screen{
+		Name: "now", Pattern: home, Nav: "now",
+		Title:   func(*View) string { return "Now" },
+		Load:    func(ctx context.Context, r *Request) (any, error) { return loadNow(ctx, r, loads) },
+		Command: func(*View) []string { return []string{"carillon", "top"} },
+		Parts:   []Part{{Name: "verdict"}, {Name: "problems"}, {Name: "pauses"}, {Name: "soon"}, {Name: "running"}},
+		Every:   2 * time.Second,
+		Actions: []Action{
+			{Pattern: "/ui/now/retry/{ns}/{id}", Run: retryRun},
+			{Pattern: "/ui/now/dismiss/{ns}/{id}", Run: dismissRun},
+			{Pattern: "/ui/now/resume/{ns}/{name}", Run: resumeHere},
+			{Pattern: "/ui/now/unfreeze", Run: unfreeze},
+		},
+	}
+}
+
+const (
+	nowSpan   = 15 * time.Minute // how far the page looks ahead
+	nowListed = 100              // items of each list that are read
+	nowShown  = 5                // items of each group that are shown
+	nowPaused = 20               // paused tasks that are shown
+	lateFrom  = time.Second      // a 99th percentile of the lateness that is reported
+	loadsKept = 15 * time.Second
+)
+
+// nowPage is what the screen shows.
+type nowPage struct {
+	At       task.Time // to the minute
+	Groups   []problemGroup
+	Failures []failureGroup
+	Failing  int // tasks
+	More     int // failing tasks that are not in the groups
+	Silent   bool
+	Complete bool // everything was judged
+	Tasks    int
+	Whole    bool // the viewer reads all namespaces, so the number of tasks is known
+
+	Freezes []nowFreeze
+	Paused  []nowPause
+	// MorePaused is set if there are more paused tasks than the page shows.
+	MorePaused bool
+
+	Soon    *minutesChart
+	Next    []task.BoardTick
+	Recent  task.Recent
+	Active  []nowRun
+	Running int
+	Waiting int
+	Reasons string // why runs wait
+}
+
+// Calm reports whether nothing needs a human.
+func (p *nowPage) Calm() bool { return len(p.Groups) == 0 && p.Failing == 0 }
+
+// Count returns how many things need a human.
+func (p *nowPage) Count() int {
+	n := p.Failing
+	for _, g := range p.Groups {
+		n += g.Count
+	}
+	return n
+}
+
+// problemGroup is a kind of problem with those that have it.
+type problemGroup struct {
+	Look  string // whose looks it has
+	Name  string
+	About string
+	Count int
+	Items []problemItem
+	More  int // those that are not listed
+}
+
+// problemItem is one of them: a task, a node, or a text.
+type problemItem struct {
+	Namespace, Task string
+	Run, Node       string
+	Name            string // if it is neither a task nor a node
+	Details         string
+	Since           task.Time
+}
+
+// failureGroup is tasks whose last runs failed in the same way.
+type failureGroup struct {
+	State  task.State
+	Words  string // "exit 1"
+	Means  string
+	Node   string // where all of them ran; "": on several nodes
+	Newest task.Time
+	Tasks  []failingTask
+	Shown  []failingTask
+	More   int
+	Retry  bool // the viewer may retry at least one of them
+}
+
+// failingTask is a task in a group of failures.
+type failingTask struct {
+	task.BoardFailing
+	Retry bool
+}
+
+type nowFreeze struct {
+	task.Freeze
+	By  string
+	End bool // the viewer may end it
+}
+
+type nowPause struct {
+	client.Task
+	By     string
+	Resume bool
+}
+
+type nowRun struct {
+	task.BoardRun
+	Percent int
+	Text    string
+	Shown   bool // it has reported a percentage
+}
+
+func loadNow(ctx context.Context, r *Request, loads *loadCache) (any, error) {
+	b, err := r.API.Board.Get(ctx, client.BoardOptions{Span: nowSpan, Limit: nowListed})
+	if err != nil {
+		return nil, err
+	}
+
+	p := &nowPage{
+		At: task.At(b.At.Truncate(time.Minute)), Failing: b.FailingCount, Complete: len(b.Silent) == 0 && len(b.Missing) == 0, Tasks: b.Tasks, Whole: r.ReadsEverything(),
+		Recent: b.Recent, Running: b.ActiveCount, Waiting: b.WaitingCount,
+	}
+	p.Groups = slices.DeleteFunc(slices.Concat(clusterProblems(b), taskProblems(b)), func(g problemGroup) bool { return g.Count == 0 })
+	if p.Failures, err = failureGroups(r, b.Failing); err != nil {
+		return nil, err
+	}
+	p.More = max(b.FailingCount-len(b.Failing), 0)
+	p.Reasons = waitingText(b.Waiting)
+	if err := p.addPauses(ctx, r, b.Freezes); err != nil {
+		return nil, err
+	}
+
+	p.Next = b.Next[:min(len(b.Next), 6)]
+	for _, a := range b.Active[:min(len(b.Active), 8)] {
+		run := nowRun{BoardRun: a}
+		if g := a.Progress; g != nil {
+			run.Text = g.Text
+			if g.Percent != nil {
+				run.Percent, run.Shown = int(min(max(*g.Percent, 0), 100)), true
+			}
+		}
+		p.Active = append(p.Active, run)
+	}
+	p.Soon = loads.next(ctx, r)
+
+	return p, nil
+}
+
+// add adds an item.
+func (g *problemGroup) add(i problemItem) {
+	g.Count++
+	if len(g.Items) < nowShown {
+		g.Items = append(g.Items, i)
+	} else {
+		g.More++
+	}
+}
+
+// clusterProblems returns what affects many tasks.
+func clusterProblems(b task.Board) []problemGroup {
+	silent := problemGroup{Look: "lost", Name: "Nodes do not answer", About: "What they know is missing on this page."}
+	for _, s := range b.Silent {
+		silent.add(problemItem{Node: s.Node, Details: s.Reason})
+	}
+
+	unowned := problemGroup{Look: "failing", Name: "Shards without an owner", About: "Their tasks do not fire."}
+	if n := b.ShardCount - b.ShardsOwned; n > 0 {
+		unowned.add(problemItem{Name: fmt.Sprintf("%d of %d shards", n, b.ShardCount)})
+	}
+	missing := problemGroup{Look: "unreadable", Name: "Shards that have not answered", About: "Their tasks are neither counted nor listed here."}
+	if n := len(b.Missing); n > b.ShardCount-b.ShardsOwned {
+		missing.add(problemItem{Name: fmt.Sprintf("%d of %d shards", n, b.ShardCount)})
+	}
+
+	stuck := problemGroup{Look: "failing", Name: "Stuck shards", About: "They decide no ticks although some are due."}
+	for _, s := range b.Stuck {
+		details := "decides nothing"
+		if s.Loading {
+			details = "is being loaded"
+		}
+		stuck.add(problemItem{Name: fmt.Sprintf("shard %d", s.ID), Details: details + ", on " + s.Node, Since: s.Since})
+	}
+
+	nodes := problemGroup{Look: task.NodeCordoned, Name: "Nodes that do not take part"}
+	for _, n := range b.Nodes {
+		switch {
+		case n.Ineligible != "":
+			nodes.add(problemItem{Node: n.Name, Details: strings.TrimPrefix(wording.IneligibleText(task.Node{Ineligible: n.Ineligible}), ": ")})
+		case len(n.Blocked) > 0:
+			nodes.add(problemItem{Node: n.Name, Details: "accepts no runs: " + task.DescribeBlocked(n.Blocked)})
+		}
+	}
+
+	warnings := problemGroup{Look: "unreadable", Name: "Warnings of the cluster"}
+	for _, w := range b.WarningDetails {
+		if !shownOnItsOwn(w.Code) {
+			warnings.add(problemItem{Name: w.Text})
+		}
+	}
+
+	return []problemGroup{unowned, stuck, silent, missing, warnings, nodes}
+}
+
+// shownOnItsOwn reports whether the page shows what a warning is about in another place.
+func shownOnItsOwn(code string) bool {
+	switch code {
+	case task.WarnShardsUnowned, task.WarnNodeIneligible, task.WarnNodeBlocked, task.WarnUnreadable, task.WarnFrozen:
+		return true
+	}
+	return false
+}
+
+// taskProblems returns what affects single tasks, except for failures.
+func taskProblems(b task.Board) []problemGroup {
+	overdue := problemGroup{Look: string(task.Missed), Name: "Overdue", About: "These ticks were due more than two seconds ago and are not decided."}
+	for _, t := range b.Overdue {
+		overdue.add(problemItem{Namespace: t.Namespace, Task: t.Task, Since: t.Due()})
+	}
+	overdue.countAll(b.OverdueCount)
+
+	away := problemGroup{Look: string(task.Lost), Name: "Node gone", About: "The nodes of these runs are gone. They are lost, unless their nodes come back in time."}
+	for _, a := range b.Away {
+		away.add(problemItem{Namespace: a.Namespace, Task: a.Task, Run: a.Run, Details: "ran on " + a.Node, Since: a.Began()})
+	}
+	away.countAll(b.AwayCount)
+
+	unmatched := problemGroup{Look: string(task.Queued), Name: "No node matches", About: "These runs wait: no available node matches the selector of their task."}
+	for _, w := range b.Waits {
+		if w.Reason == task.ReasonNoNode {
+			unmatched.add(problemItem{Namespace: w.Namespace, Task: w.Task, Run: w.Run, Since: w.Since})
+		}
+	}
+	unmatched.countAll(b.Waiting[task.ReasonNoNode])
+
+	unreadable := problemGroup{Look: "unreadable", Name: "Unreadable", About: "These tasks do not fire, because their entries cannot be read. Run carillon audit."}
+	if b.Unreadable > 0 {
+		unreadable.add(problemItem{Name: wording.Plural(int64(b.Unreadable), "task")})
+		unreadable.Count = b.Unreadable
+	}
+
+	late := problemGroup{Look: string(task.Missed), Name: "Late", About: "From the time of a tick to the commit that decided it, in the last minute."}
+	if p99 := time.Duration(b.Recent.P99MS) * time.Millisecond; p99 >= lateFrom {
+		late.add(problemItem{Name: fmt.Sprintf("1 of 100 ticks is late by %s or more, at most %s", task.Duration(p99).Approximate(), task.Duration(time.Duration(b.Recent.MaxMS)*time.Millisecond).Approximate())})
+	}
+
+	return []problemGroup{overdue, away, unmatched, unreadable, late}
+}
+
+// countAll sets how many there are. The board lists only some of them.
+func (g *problemGroup) countAll(n int) {
+	if n > g.Count {
+		g.More, g.Count = g.More+n-g.Count, n
+	}
+}
+
+// failureGroups groups failing tasks by what happened, the newest failure first.
+func failureGroups(r *Request, failing []task.BoardFailing) ([]failureGroup, error) {
+	may := map[string]bool{}
+	byCause := map[string]int{}
+	var groups []failureGroup
+	for _, f := range failing {
+		if _, known := may[f.Namespace]; !known {
+			var err error
+			if may[f.Namespace], err = r.May("retry", "runs", f.Namespace); err != nil {
+				return nil, err
+			}
+		}
+
+		words := wording.RunResult(task.Run{State: f.State, Reason: f.Reason, ExitCode: f.ExitCode}, time.Time{})
+		cause := string(f.State) + "\x00" + f.Reason + "\x00" + words
+		i, known := byCause[cause]
+		if !known {
+			i = len(groups)
+			byCause[cause] = i
+			g := failureGroup{State: f.State, Words: words, Newest: f.EndedAt, Node: f.Node}
+			if reason, ok := task.ReasonOf(f.Reason); ok {
+				g.Means = reason.Means
+			}
+			groups = append(groups, g)
+		}
+
+		g := &groups[i]
+		if g.Node != f.Node {
+			g.Node = ""
+		}
+		if f.EndedAt.After(g.Newest.Time) {
+			g.Newest = f.EndedAt
+		}
+		g.Retry = g.Retry || may[f.Namespace]
+		g.Tasks = append(g.Tasks, failingTask{f, may[f.Namespace]})
+	}
+
+	for i := range groups {
+		g := &groups[i]
+		g.Shown = g.Tasks[:min(len(g.Tasks), nowShown)]
+		g.More = len(g.Tasks) - len(g.Shown)
+	}
+	slices.SortStableFunc(groups, func(a, b failureGroup) int {
+		return cmp.Or(len(b.Tasks)-len(a.Tasks), b.Newest.Compare(a.Newest.Time))
+	})
+
+	return groups, nil
+}
+
+// addPauses adds the freezes in force and the paused tasks.
+func (p *nowPage) addPauses(ctx context.Context, r *Request, freezes []task.Freeze) error {
+	for _, f := range freezes {
+		end, err := r.May("operate", "cluster", "")
+		if f.Namespace != "" {
+			end, err = r.May("pause", "tasks", f.Namespace)
+		}
+		if err != nil {
+			return err
+		}
+		p.Freezes = append(p.Freezes, nowFreeze{Freeze: f, By: task.ActorName(f.By), End: end})
+	}
+
+	paused, err := r.API.Tasks.Page(ctx, client.TaskListOptions{Paused: true, Limit: nowPaused}, "")
+	if err != nil {
+		return nil //nolint:nilerr // the rest of the page is more important
+	}
+
+	p.MorePaused = paused.Next != ""
+	for _, t := range paused.Items {
+		resume, err := r.May("pause", "tasks", t.Namespace)
+		if err != nil {
+			return err
+		}
+		p.Paused = append(p.Paused, nowPause{Task: t, By: wording.PausedBy(t.Pause), Resume: resume})
+	}
+
+	return nil
+}
+
+// waitingText says why runs wait.
+func waitingText(reasons map[string]int) string {
+	var words []string
+	for reason, n := range reasons {
+		if n > 0 {
+			words = append(words, fmt.Sprintf("%s %s", wording.Grouped(n), cmp.Or(plainState(reason), "new")))
+		}
+	}
+	slices.Sort(words)
+
+	return strings.Join(words, ", ")
+}
+
+// resumeHere resumes a task.
+func resumeHere(ctx context.Context, r *Request) (Done, error) {
+	t, err := r.API.Tasks.Resume(ctx, r.Value("ns"), r.Value("name"), 0)
+	return Done{Message: "resumed " + t.Name}, err
+}
+
+// unfreeze ends a freeze.
+func unfreeze(ctx context.Context, r *Request) (Done, error) {
+	ns := r.Form.Get("namespace")
+	_, err := r.API.Freezes.End(ctx, ns)
+
+	return Done{Message: "ended the freeze of " + cmp.Or(ns, "the cluster")}, err
+}
+
+// loadCache keeps what falls due next, because counting it costs the owners of the shards much more than the board does.
+type loadCache struct {
+	mu  sync.Mutex
+	all map[access.Digest]cachedLoad
+}
+
+// cachedLoad is the load for some rights.
+type cachedLoad struct {
+	at    time.Time
+	fence int64
+	chart *minutesChart
+}
+
+// next returns what falls due in the next minutes; nil if it is not known.
+func (c *loadCache) next(ctx context.Context, r *Request) *minutesChart {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+
+	rights, fence := r.view.Digest(r.caller, r.Now), r.view.Fence
+	if e, ok := c.all[rights]; ok && e.fence == fence {
+		if age := r.Now.Sub(e.at); age >= 0 && age < loadsKept && sameMinute(e.at, r.Now) {
+			return e.chart
+		}
+	}
+
+	load, err := r.API.Load.Get(ctx, client.LoadOptions{Span: nowSpan, Step: time.Minute, Peaks: 1})
+	if err != nil {
+		return nil
+	}
+	for d, e := range c.all {
+		if r.Now.Sub(e.at) > 10*loadsKept {
+			delete(c.all, d)
+		}
+	}
+
+	chart := &minutesChart{From: load.From, Runs: load.Runs}
+	for _, n := range load.Runs {
+		chart.Sum += n
+		chart.Top = max(chart.Top, n)
+	}
+	c.all[rights] = cachedLoad{r.Now, fence, chart}
+
+	return chart
+}
+
+func sameMinute(a, b time.Time) bool {
+	return a.Truncate(time.Minute).Equal(b.Truncate(time.Minute))
+}
+
+// minutesChart is how many runs fall due in the next minutes.
+type minutesChart struct {
+	From     task.Time
+	Runs     []float64
+	Sum, Top float64
+}
+
+// End is the end of the last minute.
+func (c *minutesChart) End() task.Time {
+	return task.At(c.From.Add(time.Duration(len(c.Runs)) * time.Minute))
+}
+
+// Total returns the number of runs in words.
+func (c *minutesChart) Total() string { return countText(int(c.Sum + 0.5)) }
+
+// Peak returns the highest number of runs in a minute.
+func (c *minutesChart) Peak() string { return wording.Grouped(int(c.Top + 0.5)) }
+
+// Table returns the numbers in words, for people who do not see the chart.
+func (c *minutesChart) Table() string {
+	words := make([]string, len(c.Runs))
+	for i, n := range c.Runs {
+		words[i] = fmt.Sprintf("%s: %s", c.From.Add(time.Duration(i)*time.Minute).UTC().Format("15:04"), wording.Grouped(int(n+0.5)))
+	}
+	return strings.Join(words, ", ")
+}
+
+// SVG draws a bar for each minute. It is stretched to its place, so it contains no text but titles.
+func (c *minutesChart) SVG() template.HTML {
+	const width, height = 10, 40
+
+	var b strings.Builder
+	fmt.Fprintf(&b, `<svg class="bars soon" viewBox="0 0 %d %d" preserveAspectRatio="none" role="img" aria-label="Runs that fall due in each of the next minutes, UTC. %s"><line class="grid" x1="0" x2="100%%" y1="%d" y2="%d"/>`, len(c.Runs)*width, height, template.HTMLEscapeString(c.Table()), height, height)
+	for i, n := range c.Runs {
+		h := 0.0
+		if c.Top > 0 && n > 0 {
+			h = max(n*height/c.Top, 2)
+		}
+		at := c.From.Add(time.Duration(i) * time.Minute).UTC().Format("15:04 UTC")
+		fmt.Fprintf(&b, `<g><title>%s: %s</title><rect class="hit" x="%d" y="0" width="%d" height="%d"/><rect class="bar" x="%d" y="%.1f" width="%d" height="%.1f"/></g>`, at, countText(int(n+0.5)), i*width, width, height, i*width+1, height-h, width-2, h)
+	}
+	b.WriteString("</svg>")
+
+	return template.HTML(b.String()) //nolint:gosec // the texts are numbers and times
+}
