@@ -11,6 +11,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/cli/failure"
 	"github.com/carillonhq/carillon/pkg/cli/output"
 	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/internal/wording"
 )
 
 // membersCommand returns "carillon cluster members".
@@ -59,7 +60,7 @@ func membersGrid(f *factory.Factory, list []client.EtcdMember) *output.Table {
 			health = f.Paint(output.Red, output.OneLine(strings.Join(m.Alarms, ", ")))
 		}
 
-		g.AddRow(cmp.Or(output.OneLine(m.Name), f.NoValue()), cmp.Or(output.OneLine(m.ID), f.NoValue()), cmp.Or(output.OneLine(m.PeerURL), output.OneLine(m.Endpoint)), role, health, dbSize(f, m))
+		g.AddRow(cmp.Or(output.OneLine(m.Name), f.NoValue()), cmp.Or(output.OneLine(m.ID), f.NoValue()), cmp.Or(output.OneLine(m.PeerURL), output.OneLine(m.Endpoint)), role, health, cmp.Or(wording.MemberSize(m), f.NoValue()))
 	}
 
 	return g

@@ -3,7 +3,6 @@ package cluster
 import (
 	"cmp"
 	"fmt"
-	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -12,6 +11,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/cli/failure"
 	"github.com/carillonhq/carillon/pkg/cli/output"
 	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/internal/wording"
 )
 
 // Command returns "carillon cluster".
@@ -105,17 +105,8 @@ func describeCluster(f *factory.Factory, d *output.Details, s client.ClusterStat
 		d.Field("Lost after", "%s", lostAfterWords(s.LostAfter))
 	}
 
-	if r := s.Room; r != nil {
-		history := ""
-		if r.HistoryPerTask >= 0.05 {
-			history = fmt.Sprintf(" with %.1f history records", r.HistoryPerTask)
-		}
-		d.Field("Capacity", "about %s tasks, at %s per task%s", roundToTwoDigits(int64(r.Tasks)), output.Bytes(r.BytesPerTask), history)
-	}
-
-	if r := s.Revisions; r.Oldest > 0 {
-		d.Field("Revisions", "%d, from %d to %d", r.Newest-r.Oldest+1, r.Oldest, r.Newest)
-	}
+	d.Field("Capacity", "%s", wording.CapacityText(s.Room))
+	d.Field("Revisions", "%s", wording.RevisionsText(s.Revisions))
 
 	d.Section("etcd", f.RenderIndented(memberGrid(f, s.Etcd)))
 
@@ -134,24 +125,6 @@ func describeCluster(f *factory.Factory, d *output.Details, s client.ClusterStat
 		}
 		d.Section("To free space", b.String())
 	}
-}
-
-// roundToTwoDigits rounds n to two significant digits, because it is an estimate.
-func roundToTwoDigits(n int64) string {
-	unit := int64(1)
-	for n/unit >= 100 {
-		unit *= 10
-	}
-
-	n = (n + unit/2) / unit * unit
-	switch {
-	case n >= 1_000_000:
-		return strconv.FormatFloat(float64(n)/1e6, 'f', -1, 64) + " million"
-	case n >= 10_000:
-		return strconv.FormatInt(n/1000, 10) + ",000"
-	}
-
-	return strconv.FormatInt(n, 10)
 }
 
 // memberGrid returns the table of members.
@@ -181,7 +154,7 @@ func memberGrid(f *factory.Factory, members []client.EtcdMember) *output.Table {
 			inUse = output.Bytes(m.DBInUse) + " in use"
 		}
 
-		g.AddRow(output.OneLine(m.Endpoint), role, output.OneLine(m.Version), dbSize(f, m), inUse, alarms)
+		g.AddRow(output.OneLine(m.Endpoint), role, output.OneLine(m.Version), cmp.Or(wording.MemberSize(m), f.NoValue()), inUse, alarms)
 	}
 
 	return g
@@ -194,16 +167,4 @@ func formatShare(f *factory.Factory, part, whole int, noun string) string {
 		return f.Paint(output.Yellow, words)
 	}
 	return f.Paint(output.Green, words)
-}
-
-// dbSize describes the size of a member's database.
-func dbSize(f *factory.Factory, m client.EtcdMember) string {
-	if m.DBSize == 0 {
-		return f.NoValue()
-	}
-	if m.DBQuota == 0 {
-		return output.Bytes(m.DBSize)
-	}
-
-	return fmt.Sprintf("%s of %s (%d%%)", output.Bytes(m.DBSize), output.Bytes(m.DBQuota), m.DBSize*100/m.DBQuota)
 }

@@ -6,6 +6,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/cli/factory/factorytest"
 	"github.com/carillonhq/carillon/pkg/cli/output"
 	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/internal/wording"
 )
 
 func TestClusterStatus_ShowsAFullEtcd(t *testing.T) {
@@ -55,7 +56,7 @@ To free space
 
 func TestRoughly_SaysNoMoreThanIsKnown(t *testing.T) {
 	for n, want := range map[int64]string{0: "0", 7: "7", 99: "99", 1349: "1300", 9960: "10,000", 83_900: "84,000", 418_256: "420,000", 4_182_560: "4.2 million", 41_825_600: "42 million"} {
-		if got := roundToTwoDigits(n); got != want {
+		if got := wording.TwoDigits(n); got != want {
 			t.Errorf("%d is %s, want %s", n, got, want)
 		}
 	}

@@ -17,6 +17,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/cli/output"
 	"github.com/carillonhq/carillon/pkg/cli/selection"
 	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/internal/wording"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -262,95 +263,10 @@ func eventCells(f *factory.Factory, e task.Event) []string {
 		object = e.Namespace
 	}
 
-	words := output.OneLine(eventWords(f, e))
+	words := f.Plain(wording.EventText(e))
 	if e.Kind == task.EventGap {
 		words = f.Paint(output.Yellow, words)
 	}
 
 	return []string{e.ID, at, e.Kind, output.OneLine(cmp.Or(object, f.NoValue())), words}
-}
-
-// eventWords describes an event: what happened, who caused it, and why.
-func eventWords(f *factory.Factory, e task.Event) string {
-	by := ""
-	if e.Actor != "" {
-		by = " by " + e.Actor
-	}
-
-	more := ""
-	if e.Detail != "" {
-		more = ": " + e.Detail
-	}
-
-	switch e.Kind {
-	case task.EventRun:
-		return runEventWords(f, e, by) + more
-	case task.EventShard:
-		return f.Plain(fmt.Sprintf("%s → %s", cmp.Or(e.Previous, "–"), cmp.Or(e.Node, "–"))) + by + more
-	case task.EventGap:
-		if e.From == 0 {
-			return fmt.Sprintf("events up to revision %d are no longer available", e.To) + more
-		}
-		return fmt.Sprintf("events of revisions %d to %d are no longer available", e.From, e.To) + more
-	case task.EventNode:
-		if e.Actor == e.Node {
-			by = "" // itself
-		}
-	case task.EventCluster:
-		if e.Action == task.ActionLeader {
-			return cmp.Or(e.Node, "nobody") + " leads" + leaderWas(e.Previous)
-		}
-	}
-
-	words := strings.ReplaceAll(e.Action, "_", " ") + by
-	if e.Generation > 0 {
-		words += fmt.Sprintf(", generation %d", e.Generation)
-	}
-
-	if e.Reason != "" {
-		more += ": " + e.Reason
-	}
-
-	return words + more
-}
-
-// leaderWas describes the previous leader.
-func leaderWas(previous string) string {
-	if previous == "" {
-		return ""
-	}
-	return ", after " + previous
-}
-
-// runEventWords describes an event of a run.
-func runEventWords(f *factory.Factory, e task.Event, by string) string {
-	words := strings.ReplaceAll(e.Action, "_", " ")
-
-	switch {
-	case e.Action == task.ActionEnded:
-		words = strings.ReplaceAll(e.State, "_", " ")
-	case e.Action == task.ActionDispatched:
-		words += " to " + e.Node
-	case e.Action == task.ActionStarted:
-		words += " on " + e.Node
-		by = ""
-	}
-
-	if e.Reason != "" {
-		words += " (" + strings.ReplaceAll(e.Reason, "_", " ") + ")"
-	}
-
-	if e.Count > 1 {
-		words += f.Plain(fmt.Sprintf(" ×%d", e.Count))
-	}
-
-	if e.Attempt > 1 {
-		words += fmt.Sprintf(", attempt %d", e.Attempt)
-	}
-
-	if e.Dead {
-		words += ", dead"
-	}
-
-	return e.Run + " " + words + by
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/cli/factory"
 	"github.com/carillonhq/carillon/pkg/cli/output"
 	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/internal/wording"
 )
 
 // hour is an hour of the local clock, with the number of runs in each of its minutes.
@@ -76,7 +77,7 @@ func heatMap(f *factory.Factory, l client.TaskLoad, width int) string {
 	for i := range hours {
 		h := &hours[i]
 		b.WriteString(f.Paint(output.Dim, h.Begins.Format("15:04")) + " " + h.cells(f, per, most))
-		fmt.Fprintf(&b, "%*s\n", totalWidth, number(h.total()))
+		fmt.Fprintf(&b, "%*s\n", totalWidth, wording.RunNumber(h.total()))
 	}
 
 	signs := signsOf(f)
@@ -84,7 +85,7 @@ func heatMap(f *factory.Factory, l client.TaskLoad, width int) string {
 	if per > 1 {
 		each = fmt.Sprintf("%d minutes", per)
 	}
-	fmt.Fprintf(&b, "%-*s%s\n", labelWidth, "", f.Paint(output.Dim, f.Plain(fmt.Sprintf("%c 1 … %c %s runs in %s", signs[0], signs[len(signs)-1], number(most), each))))
+	fmt.Fprintf(&b, "%-*s%s\n", labelWidth, "", f.Paint(output.Dim, f.Plain(fmt.Sprintf("%c 1 … %c %s runs in %s", signs[0], signs[len(signs)-1], wording.RunNumber(most), each))))
 
 	return b.String()
 }
@@ -198,7 +199,7 @@ func hourTable(f *factory.Factory, hours []hour) *output.Table {
 		h := &hours[i]
 		row := []string{h.Begins.Format("Mon 15:04 MST")}
 		for from := 0; from < 60; from += step {
-			cell := number(sumOf(h.Runs[from : from+step]))
+			cell := wording.RunNumber(sumOf(h.Runs[from : from+step]))
 			if !h.Known[from] && !h.Known[from+step-1] {
 				cell = f.NoValue()
 			}
@@ -212,32 +213,8 @@ func hourTable(f *factory.Factory, hours []hour) *output.Table {
 			}
 		}
 
-		g.AddRow(append(row, number(h.total()), busiest, number(runs))...)
+		g.AddRow(append(row, wording.RunNumber(h.total()), busiest, wording.RunNumber(runs))...)
 	}
 
 	return g
-}
-
-// number formats a number of runs with commas. A part of a run is "<1".
-func number(n float64) string {
-	if n > 0 && n < 0.5 {
-		return "<1"
-	}
-
-	digits := fmt.Sprint(int64(math.Round(n)))
-	for at := len(digits) - 3; at > 0; at -= 3 {
-		digits = digits[:at] + "," + digits[at:]
-	}
-
-	return digits
-}
-
-// count returns a number with its noun.
-func count(n float64, what string) string {
-	text := number(n) + " " + what
-	if n < 0.5 || n >= 1.5 {
-		text += "s"
-	}
-
-	return text
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/cli/output"
 	"github.com/carillonhq/carillon/pkg/cli/view"
 	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/internal/wording"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -110,7 +111,7 @@ func show(f *factory.Factory, d *output.Details, l client.TaskLoad) {
 		d.Parts = append(d.Parts, fmt.Sprintf("No runs fall due in the next %s.\n", span))
 	} else {
 		width, _ := f.Terminal(f.Out)
-		d.Parts = append(d.Parts, fmt.Sprintf("%s in %s fall due in the next %s.\n\n", count(total, "run"), count(float64(l.Tasks), "task"), span), heatMap(f, l, width))
+		d.Parts = append(d.Parts, fmt.Sprintf("%s in %s fall due in the next %s.\n\n", wording.RunCount(total, "run"), wording.RunCount(float64(l.Tasks), "task"), span), heatMap(f, l, width))
 	}
 
 	d.Section("Busiest minutes", f.RenderIndented(peakTable(f, l.Peaks)))
@@ -127,14 +128,8 @@ func show(f *factory.Factory, d *output.Details, l client.TaskLoad) {
 // notExact says what the load spreads or leaves out; "" if nothing.
 func notExact(l client.TaskLoad) string {
 	text := ""
-	if l.Jittered > 0 {
-		text += fmt.Sprintf("  %s with jitter: runs are spread over the time in which they may fall due\n", count(float64(l.Jittered), "task"))
-	}
-	if l.Inexact > 0 {
-		text += fmt.Sprintf("  %s with @every and other expressions: runs of @every are spread over the whole time\n", count(float64(l.Inexact), "task"))
-	}
-	if l.AfterCompletion > 0 {
-		text += fmt.Sprintf("  %s that count from the end of a run: not predictable, not included\n", count(float64(l.AfterCompletion), "task"))
+	for _, line := range wording.InexactLoad(l) {
+		text += "  " + line + "\n"
 	}
 
 	return text
@@ -145,28 +140,20 @@ func peakTable(f *factory.Factory, peaks []client.LoadPeak) *output.Table {
 	g := &output.Table{Headers: []string{"MINUTE", "RUNS", "TASKS", "SCHEDULE", "SUCH AS"}}
 
 	for _, p := range peaks {
-		at, runs := f.FutureTime(p.At, output.ReaderZone), number(p.Runs)
+		at, runs := f.FutureTime(p.At, output.ReaderZone), wording.RunNumber(p.Runs)
 
 		for _, m := range p.Makers {
-			schedule := output.OneLine(m.Schedule)
-			if m.Timezone != "UTC" {
-				schedule += " " + output.OneLine(m.Timezone)
-			}
-			if m.Jitter > 0 {
-				schedule += fmt.Sprintf(" (jitter %s)", m.Jitter)
-			}
-
 			names := output.OneLine(strings.Join(m.Names, ", "))
 			if m.Tasks > len(m.Names) {
 				names += f.Plain(", …")
 			}
 
-			g.AddRow(at, runs, count(float64(m.Tasks), "task"), schedule, names)
+			g.AddRow(at, runs, wording.RunCount(float64(m.Tasks), "task"), wording.LoadMakerText(m), names)
 			at, runs = "", ""
 		}
 
 		if p.OtherMakers > 0 {
-			g.AddRow("", "", "", "and "+count(float64(p.OtherMakers), "other schedule"))
+			g.AddRow("", "", "", "and "+wording.RunCount(float64(p.OtherMakers), "other schedule"))
 		}
 	}
 

@@ -1,0 +1,90 @@
+package wording
+
+import (
+	"cmp"
+	"fmt"
+	"strings"
+
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// EventText describes an event on one line: what happened, who caused it, and why.
+func EventText(e task.Event) string {
+	by := ""
+	if e.Actor != "" {
+		by = " by " + e.Actor
+	}
+
+	more := ""
+	if e.Detail != "" {
+		more = ": " + e.Detail
+	}
+
+	switch e.Kind {
+	case task.EventRun:
+		return OneLine(runEventText(e, by) + more)
+	case task.EventShard:
+		return OneLine(fmt.Sprintf("%s → %s", cmp.Or(e.Previous, "–"), cmp.Or(e.Node, "–")) + by + more)
+	case task.EventGap:
+		if e.From == 0 {
+			return OneLine(fmt.Sprintf("events up to revision %d are no longer available", e.To) + more)
+		}
+		return OneLine(fmt.Sprintf("events of revisions %d to %d are no longer available", e.From, e.To) + more)
+	case task.EventNode:
+		if e.Actor == e.Node {
+			by = "" // itself
+		}
+	case task.EventCluster:
+		if e.Action == task.ActionLeader {
+			return OneLine(cmp.Or(e.Node, "nobody") + " leads" + previousLeader(e.Previous))
+		}
+	}
+
+	words := strings.ReplaceAll(e.Action, "_", " ") + by
+	if e.Generation > 0 {
+		words += fmt.Sprintf(", generation %d", e.Generation)
+	}
+	if e.Reason != "" {
+		more += ": " + e.Reason
+	}
+
+	return OneLine(words + more)
+}
+
+// previousLeader describes the leader before.
+func previousLeader(previous string) string {
+	if previous == "" {
+		return ""
+	}
+	return ", after " + previous
+}
+
+// runEventText describes an event of a run.
+func runEventText(e task.Event, by string) string {
+	words := strings.ReplaceAll(e.Action, "_", " ")
+
+	switch e.Action {
+	case task.ActionEnded:
+		words = strings.ReplaceAll(e.State, "_", " ")
+	case task.ActionDispatched:
+		words += " to " + e.Node
+	case task.ActionStarted:
+		words += " on " + e.Node
+		by = ""
+	}
+
+	if e.Reason != "" {
+		words += " (" + strings.ReplaceAll(e.Reason, "_", " ") + ")"
+	}
+	if e.Count > 1 {
+		words += fmt.Sprintf(" ×%d", e.Count)
+	}
+	if e.Attempt > 1 {
+		words += fmt.Sprintf(", attempt %d", e.Attempt)
+	}
+	if e.Dead {
+		words += ", dead"
+	}
+
+	return e.Run + " " + words + by
+}
