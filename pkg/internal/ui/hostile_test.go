@@ -25,6 +25,9 @@ var fixturePages = map[string]string{
 	"node":   "/ui/nodes/node-a?do=drain",
 	"shards": "/ui/shards",
 	"why":    "/ui/why/prod/web?at=2026-11-20T22:00:00Z",
+	"load":   "/ui/load?minute=2026-11-20T23:00:00Z",
+	"events": "/ui/events?since=1h",
+	"health": "/ui/health",
 }
 
 // hostileText would leave any place of a page, a script, a URL, or a line of a stream.

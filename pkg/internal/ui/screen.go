@@ -80,6 +80,9 @@ func screens() []Screen {
 		nodeScreen(),
 		shardsScreen(),
 		whyScreen(),
+		loadScreen(),
+		eventsScreen(),
+		healthScreen(),
 	}
 }
 

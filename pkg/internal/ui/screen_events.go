@@ -1,0 +1,176 @@
+package ui
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/internal/schedule"
+	"github.com/carillonhq/carillon/pkg/internal/wording"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+const (
+	// shownEvents is the number of events that the page shows, and mostRead the number that one reading considers.
+	shownEvents = 100
+	mostRead    = 5000
+	// usualSince is how far the page looks back.
+	usualSince = "15m"
+)
+
+// eventsScreen shows the latest events, as "carillon events" does.
+func eventsScreen() Screen {
+	return Screen{
+		Name: "events", Pattern: "/ui/events", Nav: "events",
+		Title:   func(*View) string { return "Events" },
+		Load:    loadEvents,
+		Command: eventsCommand,
+		Parts:   []Part{{Name: "note"}, {Name: "rows"}},
+		Every:   3 * time.Second, // each rendering reads revisions from etcd
+	}
+}
+
+// eventsPage is what the screen shows.
+type eventsPage struct {
+	Kind          string // the kind that is shown, or several with commas; "": all
+	Namespace     string // "": all
+	Task, Since   string
+	AllKinds      []string
+	Spaces, Spans []string
+	Events        []eventRow // the newest first
+	Note          string
+	Oldest        bool // nothing is left out
+}
+
+// eventRow is an event.
+type eventRow struct {
+	task.Event
+	Text string
+	Gap  bool
+}
+
+// eventSpans are the times to choose from.
+var eventSpans = []string{"1m", "15m", "1h", "6h", "24h"}
+
+func loadEvents(ctx context.Context, r *Request) (any, error) {
+	p := eventsPage{
+		Kind: r.Query.Get("kind"), Namespace: r.Query.Get("ns"), Task: strings.TrimSpace(r.Query.Get("task")), Since: cmp.Or(strings.TrimSpace(r.Query.Get("since")), usualSince),
+		AllKinds: task.EventKinds(), Spaces: r.Namespaces(), Spans: eventSpans,
+	}
+
+	o := client.EventOptions{Namespace: p.Namespace, Task: p.Task}
+	if p.Kind != "" {
+		o.Kinds = strings.Split(p.Kind, ",")
+	}
+	for _, k := range o.Kinds {
+		if !slices.Contains(p.AllKinds, k) {
+			return p, task.NoneOf(task.CodeBadValue, "kind", k, p.AllKinds...)
+		}
+	}
+	if p.Task != "" && p.Namespace == "" {
+		return p, task.Invalid(task.CodeRequired, "ns", "choose the namespace of the task")
+	}
+	span, err := eventSpan(p.Since, r)
+	if err != nil {
+		return p, err
+	}
+
+	events, cut, err := latestEvents(ctx, r, o, span)
+	if err != nil && problemOf(err).Field == "" {
+		return nil, err
+	}
+	if err != nil {
+		return p, err
+	}
+
+	p.Note, p.Oldest = eventsNote(p.Since, len(events), cut), !cut
+	for _, e := range slices.Backward(events[max(len(events)-shownEvents, 0):]) {
+		p.Events = append(p.Events, eventRow{Event: e, Text: wording.EventText(e), Gap: e.Kind == task.EventGap})
+	}
+
+	return p, nil
+}
+
+// eventSpan reads how far to look back: a duration, or a time, as in the CLI.
+func eventSpan(since string, r *Request) (time.Duration, error) {
+	if d, err := time.ParseDuration(since); err == nil && d > 0 {
+		return d, nil
+	}
+
+	moment, err := schedule.ReadLocal(since, r.Zone("").String())
+	if err != nil || len(moment.Instants) == 0 {
+		return 0, task.Invalid(task.CodeBadValue, "since", "%s: use a duration such as 15m, or a time such as 2026-11-20T22:00", task.Quote(since))
+	}
+
+	return max(r.Now.Sub(moment.Instants[0]), time.Second), nil
+}
+
+// latestEvents returns events of the last span, the oldest first. The API reads from the oldest on, so a busy cluster is
+// asked first for the last seconds, and for more only if these are few. cut is true if there are older ones in the span.
+func latestEvents(ctx context.Context, r *Request, o client.EventOptions, span time.Duration) (events []task.Event, cut bool, err error) {
+	for _, window := range []time.Duration{5 * time.Second, time.Minute, span} {
+		window = min(window, span)
+		o.Since, o.After = r.Now.Add(-window), ""
+
+		var read []task.Event
+		more := true
+		for more && len(read) < mostRead {
+			page, err := r.API.Events.ListPage(ctx, o, mostRead)
+			if err != nil {
+				return nil, false, err
+			}
+			read, more = append(read, page.Items...), page.More
+			o.Since, o.After = time.Time{}, page.Last
+		}
+
+		if more { // too many: those of the shorter time are the latest
+			if len(events) == 0 {
+				events = read
+			}
+			return events, true, nil
+		}
+
+		events = read
+		if window == span {
+			return events, false, nil
+		}
+		if len(events) >= shownEvents {
+			return events, true, nil
+		}
+	}
+
+	return events, false, nil
+}
+
+// eventsNote says what the list is.
+func eventsNote(since string, n int, cut bool) string {
+	switch {
+	case cut || n > shownEvents:
+		return fmt.Sprintf("The latest %d events. There are more since then; choose fewer with the filters, or read all in a terminal.", min(n, shownEvents))
+	case n == 0:
+		return ""
+	}
+	return wording.Plural(int64(n), "event") + " since " + since
+}
+
+// eventsCommand returns the command line of the list.
+func eventsCommand(v *View) []string {
+	words := []string{"carillon", "events", "--since", cmp.Or(v.Query.Get("since"), usualSince)}
+	if ns := v.Query.Get("ns"); ns != "" {
+		words = append(words, "-n", ns)
+	} else {
+		words = append(words, "-A")
+	}
+	if kind := v.Query.Get("kind"); kind != "" {
+		words = append(words, "--kind", kind)
+	}
+	if name := v.Query.Get("task"); name != "" {
+		words = append(words, "--task", name)
+	}
+
+	return words
+}

@@ -1,0 +1,123 @@
+package ui
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"html/template"
+	"strings"
+	"time"
+
+	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/internal/wording"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// healthScreen shows the health of the cluster and its etcd, as "carillon cluster status" does.
+func healthScreen() Screen {
+	return Screen{
+		Name: "health", Pattern: "/ui/health", Nav: "health",
+		Title:   func(*View) string { return "Health" },
+		Load:    loadHealth,
+		Command: func(*View) []string { return []string{"carillon", "cluster", "status"} },
+		Parts:   []Part{{Name: "health"}},
+		Every:   3 * time.Second, // each rendering asks all members of etcd
+	}
+}
+
+// healthPage is what the screen shows.
+type healthPage struct {
+	Status   client.ClusterStatus
+	Warnings []task.Warning
+	Facts    []setting
+	Members  []memberRow
+}
+
+// memberRow is a member of etcd.
+type memberRow struct {
+	client.EtcdMember
+	Role  string
+	Look  string // whose looks the role has
+	Size  string
+	InUse string
+	Trail int64 // how many entries of its log it has not applied yet
+}
+
+func loadHealth(ctx context.Context, r *Request) (any, error) {
+	s, err := r.API.Cluster.Status(ctx)
+	if err != nil {
+		return nil, err
+	}
+
+	p := healthPage{Status: s, Warnings: s.WarningDetails, Facts: healthFacts(s)}
+	for _, m := range s.Etcd {
+		p.Members = append(p.Members, memberRowOf(m))
+	}
+
+	return p, nil
+}
+
+// memberRowOf returns a member as the page shows it.
+func memberRowOf(m client.EtcdMember) memberRow {
+	row := memberRow{EtcdMember: m, Role: "member", Look: "ok", Size: wording.MemberSize(m)}
+	switch {
+	case m.Leader:
+		row.Role = "leader"
+	case m.Learner:
+		row.Role = "learner"
+	}
+
+	switch {
+	case m.Error != "":
+		row.Role, row.Look = "away", string(task.Lost)
+	case len(m.Alarms) > 0 || m.Fault != "":
+		row.Look = string(task.Failed)
+	}
+
+	if m.DBInUse > 0 {
+		row.InUse = wording.Bytes(m.DBInUse)
+	}
+	row.Trail = max(m.Index-m.Applied, 0)
+
+	return row
+}
+
+// healthFacts are further facts in the words of the CLI.
+func healthFacts(s client.ClusterStatus) []setting {
+	var list settings
+	list.addCode("Cluster", s.ID)
+	if s.Epoch > 1 {
+		list.add("Epoch", fmt.Sprint(s.Epoch))
+	}
+	if s.ChangedBy != "" {
+		words := s.ChangedAt.UTC().Format("2006-01-02 15:04 UTC") + " by " + s.ChangedBy
+		if s.Change != "" {
+			words += ": " + s.Change
+		}
+		list.add("Changed", words)
+	}
+
+	list.add("Capacity", wording.CapacityText(s.Room))
+	if oldest := s.Revisions.Oldest; oldest > 0 { // the newest one changes all the time
+		list.add("Revisions", fmt.Sprintf("from %d on are kept: so far back go events", oldest))
+	}
+	if s.CatchUpRate > 0 {
+		list.add("Catching up", fmt.Sprintf("%d late runs per second", s.CatchUpRate))
+	}
+	if s.LostAfter > 0 {
+		list.add("Lost after", fmt.Sprintf("%s without contact with the node", s.LostAfter))
+	}
+	if s.Format.Format > 0 {
+		list.add("Format", strings.TrimSpace(fmt.Sprintf("%d %s", s.Format.Format, formatNote(s.Format))))
+	}
+
+	return list
+}
+
+// formatNote says what keeps the format of records from being another one.
+func formatNote(f client.FormatStatus) string {
+	return cmp.Or(f.WaitsFor, f.Because)
+}
+
+// SizeMeter shows the size of a database as a part of its quota.
+func (*View) SizeMeter(size, quota int64) template.HTML { return meter(int(size>>10), int(quota>>10)) }

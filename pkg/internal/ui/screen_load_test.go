@@ -1,0 +1,115 @@
+package ui
+
+import (
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// loadOf returns a load of two hours from 22:30 UTC on.
+func loadOf(runs map[int]float64) client.TaskLoad {
+	l := client.TaskLoad{From: task.At(time.Date(2026, 11, 25, 22, 30, 0, 0, time.UTC)), Step: task.Duration(time.Minute), Runs: make([]float64, 120), Tasks: 3, AfterCompletion: 2}
+	for minute, n := range runs {
+		l.Runs[minute] = n
+	}
+	l.Peaks = []client.LoadPeak{{At: task.At(l.From.Add(90 * time.Minute)), Runs: 1000}}
+
+	return l
+}
+
+// Hours are those of the clock in the zone of the page, and minutes with more runs than slots stand out.
+func TestLoadPage_DrawsHours(t *testing.T) {
+	p := loadPage{Slots: 100}
+	p.fill(loadOf(map[int]float64{0: 1, 30: 10, 90: 1000}), time.FixedZone("X", 45*60), time.Time{})
+
+	if len(p.Hours) != 3 || p.Runs != "1,011 runs" || p.Over != 1 || p.Top != "1,000" || len(p.Peaks) != 1 || !p.Peaks[0].Over || len(p.Inexact) != 1 {
+		t.Fatalf("%+v", p)
+	}
+	first, last := p.Hours[0], p.Hours[2]
+	if first.Label != "23:00" || first.Day != "Wed 25 Nov" || last.Day != "" || first.Minutes[15].Level != 1 || first.Minutes[14].Level != 0 {
+		t.Errorf("the first hour: %+v", first)
+	}
+	if c := p.Hours[1].Minutes[45]; c.Level != loadLevels || !c.Over {
+		t.Errorf("the busiest minute: %+v", c)
+	}
+	if p.Hours[1].Day != "Thu 26 Nov" || p.Hours[1].Busiest != "00:45, 1,000 runs" {
+		t.Errorf("the second hour: %+v", p.Hours[1])
+	}
+}
+
+func TestMinuteQuery(t *testing.T) {
+	for in, want := range map[time.Duration]string{
+		-20 * time.Second: "name~x next:<40s", 90*time.Minute + 300*time.Millisecond: "name~x next:>5399s next:<5460s",
+	} {
+		if got := minuteQuery("name~x", in); got != want {
+			t.Errorf("in %s: %q, want %q", in, got, want)
+		}
+	}
+}
+
+// The page shows the map, and the tasks of the minute that was chosen.
+func TestLoad_ShowsTheTasksOfAMinute(t *testing.T) {
+	w := newWorld(t)
+	w.online("node-a")
+	w.create("prod", "web")
+	ann := w.as("user:ann")
+
+	want(t, ann.page("/ui/load"), "24 runs of 1 task", "No minute has more runs than there are slots (4)", "minute=2026-11-20T23%3A00%3A00Z", "@hourly", "carillon load</code>")
+	want(t, ann.page("/ui/load?minute=2026-11-20T23:00:00Z"), "1 run</h2>", `<a href="/ui/tasks/prod/web">web</a>`, "prod/web")
+	want(t, ann.page("/ui/load?q=name~none"), "No runs fall due")
+	if a := ann.get("/ui/load?q=next:soon"); a.StatusCode < 400 || !strings.Contains(a.body, `value="next:soon"`) {
+		t.Errorf("a query that is not valid: %d", a.StatusCode)
+	}
+}
+
+// The latest events come first, and filters are those of the CLI.
+func TestEvents_ShowTheLatest(t *testing.T) {
+	w := newWorld(t)
+	for i := range 3 {
+		w.create("prod", fmt.Sprintf("web-%d", i))
+	}
+	w.create("test", "other")
+	ann := w.as("user:ann")
+
+	page := ann.page("/ui/events?kind=task")
+	want(t, page, "created by user:ann", `href="/ui/tasks/prod/web-0"`, "4 events since 15m", "carillon events --since 15m -A --kind task")
+	if strings.Index(page, "web-2") > strings.Index(page, "web-0") {
+		t.Error("the oldest event comes first")
+	}
+
+	page = ann.page("/ui/events?kind=task&ns=prod&task=web-1")
+	if want(t, page, "web-1"); strings.Contains(page, "web-2</a>") {
+		t.Error("the events of another task are shown")
+	}
+	for _, query := range []string{"since=never", "kind=none", "task=web-1"} {
+		if a := ann.get("/ui/events?" + query); a.StatusCode != http.StatusUnprocessableEntity || !strings.Contains(a.body, "All kinds") {
+			t.Errorf("%s: %d", query, a.StatusCode)
+		}
+	}
+
+	w.Bind("user:bob", "viewer", "test")
+	if page := w.as("user:bob").page("/ui/events"); strings.Contains(page, "web-") {
+		t.Error("a viewer of another namespace sees its events")
+	}
+}
+
+// The page says what needs attention before anything else.
+func TestHealth_ShowsWarningsAndEtcd(t *testing.T) {
+	w := newWorld(t)
+	w.online("node-a")
+	page := w.as("user:ann").page("/ui/health")
+	want(t, page, "Needs attention", "1 of 1 ready", "0 of 8 owned", "carillon cluster status")
+
+	row := memberRowOf(client.EtcdMember{Endpoint: "e", DBSize: 101 << 20, DBQuota: 100 << 20, Leader: true, Alarms: []string{"NOSPACE"}, Index: 9, Applied: 7})
+	if row.Role != "leader" || row.Look != string(task.Failed) || row.Size != "101.0 MiB of 100.0 MiB (101%)" || row.Trail != 2 {
+		t.Errorf("%+v", row)
+	}
+	if row := memberRowOf(client.EtcdMember{Error: "refused"}); row.Role != "away" || row.Look != string(task.Lost) {
+		t.Errorf("%+v", row)
+	}
+}
