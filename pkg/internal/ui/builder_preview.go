@@ -20,7 +20,6 @@ type builderPreview struct {
 	Words    string   // the schedule in English
 	Notes    []string // likely mistakes
 	Ticks    []tickRow
-	Jitter   bool
 	Result   string // created, configured or unchanged
 	Fields   []fieldDiff
 	Change   *client.TickChange // against the stored version; nil if there is none
@@ -94,7 +93,7 @@ func makePreview(ctx context.Context, r *Request, s task.Spec) (*builderPreview,
 	if err != nil {
 		return nil, err
 	}
-	p.Ticks, p.Jitter = tickRows(ticks)
+	p.Ticks = tickRows(ticks)
 
 	if p.Nodes, err = nodesFor(ctx, r, s); err != nil {
 		return nil, err

@@ -23,7 +23,7 @@ func bulkScreen() Screen {
 		Name: "bulk", Pattern: "/ui/tasks/bulk", Nav: "tasks",
 		Title: func(v *View) string {
 			if p, ok := v.Data.(bulkPage); ok && p.Report == nil {
-				return fmt.Sprintf("%s %s?", titleCase(p.Verb), wording.Plural(int64(len(p.Plan)), "task"))
+				return p.Button() + "?"
 			}
 			return titleCase(v.Query.Get("do")) + " tasks"
 		},
@@ -44,6 +44,9 @@ const (
 
 // bulkVerbs are the actions, in order.
 var bulkVerbs = []string{"pause", "resume", "trigger", "delete"}
+
+// bulkVerb is an action on several tasks.
+type bulkVerb struct{ Name, Label string }
 
 // rightOf returns the verb that an access rule must allow for an action.
 func rightOf(verb string) string {
@@ -77,6 +80,11 @@ type bulkPage struct {
 	Plan   []plannedTask
 	Text   string // the plan, as the form posts it
 	Report *bulkReport
+}
+
+// Button is the text of the button that carries out the plan.
+func (p bulkPage) Button() string {
+	return titleCase(p.Verb) + " " + wording.Plural(int64(len(p.Plan)), "task")
 }
 
 // plannedTask is a task that an action changes, if it is still at this revision.

@@ -147,7 +147,6 @@ type taskOverview struct {
 	// what is kept current.
 	Why      []string
 	Ticks    []tickRow
-	Jitter   bool // ticks fall due later than their times
 	Notes    []string
 	Runs     []task.Run
 	Settings []setting
@@ -172,7 +171,7 @@ func loadTaskOverview(ctx context.Context, r *Request, t client.Task) (*taskOver
 	if err != nil {
 		return nil, err
 	}
-	o.Ticks, o.Jitter = tickRows(ticks)
+	o.Ticks = tickRows(ticks)
 
 	for _, f := range schedule.Lint(t.Timing(), r.Now) {
 		o.Notes = append(o.Notes, findingText(f))
@@ -194,18 +193,18 @@ func loadTaskOverview(ctx context.Context, r *Request, t client.Task) (*taskOver
 	return o, nil
 }
 
-// tickRows returns ticks as the page shows them, and whether jitter delays them.
-func tickRows(ticks []client.Occurrence) (rows []tickRow, jitter bool) {
+// tickRows returns ticks as the page shows them.
+func tickRows(ticks []client.Occurrence) []tickRow {
+	var rows []tickRow
 	for _, o := range ticks {
 		row := tickRow{Time: o.Time, Due: o.DueAt, Mark: o.Note, Note: wording.TickNote(o), Bad: o.Obstacle != ""}
 		if row.Due.IsZero() {
 			row.Due = o.DueBefore
 		}
-		jitter = jitter || !row.Due.IsZero()
 		rows = append(rows, row)
 	}
 
-	return rows, jitter
+	return rows
 }
 
 // findingText is a finding about a schedule on one line.

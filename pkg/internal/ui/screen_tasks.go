@@ -50,7 +50,7 @@ type tasksPage struct {
 	Fault     string // what is wrong with the query
 	Terms     []queryChip
 	More      []queryChip // terms to add
-	Verbs     []string    // what may be done with several tasks
+	Verbs     []bulkVerb  // what may be done with several tasks
 	MayCreate bool
 }
 
@@ -130,7 +130,7 @@ func (p *tasksPage) addRights(r *Request) (err error) {
 			return err
 		}
 		if may {
-			p.Verbs = append(p.Verbs, verb)
+			p.Verbs = append(p.Verbs, bulkVerb{verb, titleCase(verb)})
 		}
 	}
 	p.MayCreate, err = mayAnywhere(r, "create", p.Namespace)
@@ -139,7 +139,7 @@ func (p *tasksPage) addRights(r *Request) (err error) {
 }
 
 // usualTerms are the terms that the page offers, besides the labels of its tasks.
-var usualTerms = []string{"state:failing", "state:running", "state:waiting", "state:paused", "state:ended", "next:<1h", "last:<1h", "failures:>0"}
+var usualTerms = []string{"state:failing", "state:overdue", "state:running", "state:waiting", "state:paused", "next:<1h", "last:<1h", "failures:>0"}
 
 // mostLabels is the maximum number of labels that the page offers.
 const mostLabels = 6

@@ -36,6 +36,8 @@ var Pages = []Page{
 	{Screen: "task", Name: "task-definition", Path: "/ui/tasks/default/backup-db?tab=definition"},
 	{Screen: "new", Name: "new", Path: "/ui/tasks/new"},
 	{Screen: "edit", Name: "edit", Path: "/ui/tasks/default/backup-db/edit"},
+	{Screen: "bulk", Name: "bulk-pause", Path: "/ui/tasks/bulk?do=pause&scope=all"},
+	{Screen: "bulk", Name: "bulk-delete", Path: "/ui/tasks/bulk?do=delete&task=default/ticker"},
 	{Screen: "runs", Name: "runs", Path: "/ui/runs"},
 	{Screen: "run", Name: "run", Path: "/ui/runs/default/{running}"},
 	{Screen: "run", Name: "run-failed", Path: "/ui/runs/default/{failed}"},

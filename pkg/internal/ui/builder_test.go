@@ -1,0 +1,233 @@
+package ui
+
+import (
+	"html"
+	"net/http"
+	"net/url"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+var (
+	formPattern     = regexp.MustCompile(`(?s)<form id="form-fields".*?</form>`)
+	inputPattern    = regexp.MustCompile(`<input[^>]*? name="([^"]*)"[^>]*? value="([^"]*)"`)
+	textPattern     = regexp.MustCompile(`(?s)<textarea[^>]*? name="([^"]*)"[^>]*>(.*?)</textarea>`)
+	selectPattern   = regexp.MustCompile(`(?s)<select[^>]*? name="([^"]*)"[^>]*>(.*?)</select>`)
+	selectedPattern = regexp.MustCompile(`<option(?: value="([^"]*)")? selected>([^<]*)<`)
+)
+
+// builderForm returns what the form with fields of a page would post.
+func builderForm(t *testing.T, page string) url.Values {
+	t.Helper()
+	text := formPattern.FindString(page)
+	if text == "" {
+		t.Fatalf("there is no form in:\n%s", page)
+	}
+
+	form := url.Values{}
+	for _, p := range []*regexp.Regexp{inputPattern, textPattern} {
+		for _, m := range p.FindAllStringSubmatch(text, -1) {
+			form.Set(m[1], html.UnescapeString(m[2]))
+		}
+	}
+	for _, m := range selectPattern.FindAllStringSubmatch(text, -1) {
+		if s := selectedPattern.FindStringSubmatch(m[2]); s != nil {
+			form.Set(m[1], s[1]+map[bool]string{true: s[2]}[s[1] == ""])
+		}
+	}
+
+	return form
+}
+
+// A task that is saved as the form shows it does not change, whatever it contains.
+func TestBuilder_KeepsWhatItHasNoFieldsFor(t *testing.T) {
+	w := newWorld(t)
+	w.create("prod", "web", func(s *task.Spec) {
+		s.Description = hostileText[:20]
+		s.Schedule, s.Timezone = task.Schedules{"30 2 * * 1-5", "@hourly"}, "Europe/Berlin"
+		s.Action.Process.Command = []string{"/bin/sh", "-c", "echo 'a b' \"$X\" \\"}
+		s.Action.Process.Env = map[string]string{"A": "1=2", "B": "x y"}
+		s.Success.ExitCodes = []int{0, 3}
+		s.Retry.Attempts, s.PauseAfter = 3, 5
+	})
+	ann, before := w.as("user:ann"), w.stored("prod", "web")
+
+	form := builderForm(t, ann.page("/ui/tasks/prod/web/edit"))
+	if a := ann.do(http.MethodPost, "/ui/tasks/prod/web/edit/save", form); a.StatusCode != http.StatusSeeOther || a.Header.Get("Location") != "/ui/tasks/prod/web" {
+		t.Fatalf("save: %d %s", a.StatusCode, a.body)
+	}
+	if changes := task.Differences(before.Spec, w.stored("prod", "web").Spec); len(changes) > 0 {
+		t.Errorf("the form has changed %q", changes)
+	}
+}
+
+// A preview writes nothing, and says which ticks come and go, and in how many nodes the task could run.
+func TestBuilder_Previews(t *testing.T) {
+	w := newWorld(t)
+	w.create("prod", "web")
+	ann := w.as("user:ann")
+	form := builderForm(t, ann.page("/ui/tasks/prod/web/edit"))
+	form.Set("schedule", "30 2 * * *")
+
+	a := ann.do(http.MethodPost, "/ui/tasks/prod/web/edit/preview", form)
+	if a.StatusCode != http.StatusOK {
+		t.Fatalf("preview: %d %s", a.StatusCode, a.body)
+	}
+	want(t, a.body, "At 02:30 every day, UTC.", "Sat 21 Nov 02:30 UTC", "What changes", "7 come", "schedule: &#34;30 2 * * *&#34;", "168 go", "no node would take its runs now")
+	if got := w.stored("prod", "web"); got.Generation != 1 {
+		t.Error("a preview has changed the task")
+	}
+
+	form.Set("schedule", "0 25 * * *")
+	a = ann.do(http.MethodPost, "/ui/tasks/prod/web/edit/preview", form)
+	if a.StatusCode != http.StatusUnprocessableEntity {
+		t.Errorf("an invalid schedule: %d", a.StatusCode)
+	}
+	want(t, a.body, `id="schedule-error"`, "25", "0 25 * * *</textarea>")
+}
+
+// The form with YAML says where its error is, and does the same as the one with fields.
+func TestBuilder_YAML(t *testing.T) {
+	w := newWorld(t)
+	ann := w.as("user:ann")
+	form := url.Values{"at": {"/ui/tasks/new"}, "form": {"yaml"}, "yaml": {"name: x\nnamespace: prod\nschedul: '@hourly'\n"}}
+
+	a := ann.do(http.MethodPost, "/ui/tasks/new/save", form)
+	want(t, a.body, "line 3, column 1", "schedul: &#39;@hourly&#39;", `id="yaml-error"`)
+
+	form.Set("yaml", "name: x\nnamespace: prod\nschedule: '@hourly'\naction:\n  noop: {}\n")
+	a = ann.do(http.MethodPost, "/ui/tasks/new/preview", form)
+	want(t, a.body, `name="name" value="x"`, `<option value="noop" selected>`, "Every hour")
+
+	if a = ann.do(http.MethodPost, "/ui/tasks/new/save", form); a.StatusCode != http.StatusSeeOther {
+		t.Fatalf("save: %d %s", a.StatusCode, a.body)
+	}
+	if got := w.stored("prod", "x"); got.Action.Noop == nil {
+		t.Errorf("got %+v", got.Action)
+	}
+}
+
+// If somebody else has changed the task meanwhile, nothing is written, and both versions are shown.
+func TestBuilder_ShowsConflicts(t *testing.T) {
+	w := newWorld(t)
+	w.create("prod", "web")
+	ann, ben := w.as("user:ann"), w.as("user:ann")
+	form := builderForm(t, ann.page("/ui/tasks/prod/web/edit"))
+	other := builderForm(t, ben.page("/ui/tasks/prod/web/edit"))
+	other.Set("timeout", "7m")
+	ben.do(http.MethodPost, "/ui/tasks/prod/web/edit/save", other)
+
+	form.Set("timeout", "9m")
+	a := ann.do(http.MethodPost, "/ui/tasks/prod/web/edit/save", form)
+	if a.StatusCode != http.StatusPreconditionFailed {
+		t.Errorf("a save of an old version: %d", a.StatusCode)
+	}
+	want(t, a.body, "Somebody else has changed this task", "Stored now", "7m", "Yours", "9m", "Overwrite it with yours")
+
+	over := regexp.MustCompile(`name="over" value="(\d+)"`).FindStringSubmatch(a.body)
+	if over == nil {
+		t.Fatal("there is no button to overwrite")
+	}
+	form = builderForm(t, a.body)
+	form.Set("over", over[1])
+	ann.do(http.MethodPost, "/ui/tasks/prod/web/edit/save", form)
+	if got := w.stored("prod", "web").Timeout.String(); got != "9m" {
+		t.Errorf("timeout %s", got)
+	}
+}
+
+// A command line is split as a shell would, without what a shell would execute.
+func TestSplitCommand(t *testing.T) {
+	for text, want := range map[string][]string{
+		`a 'b c' "d e" f\ g`:  {"a", "b c", "d e", "f g"},
+		`x '' "a'b" 'a"b' \\`: {"x", "", "a'b", `a"b`, `\`},
+		"a\n\tb  c":           {"a", "b", "c"},
+		`$HOME $(x) *`:        {"$HOME", "$(x)", "*"},
+	} {
+		if got, err := splitCommand(text); err != nil || !slices.Equal(got, want) {
+			t.Errorf("%s: got %q, %v", text, got, err)
+		}
+	}
+	for _, bad := range []string{`'a`, `"a`, `a\`} {
+		if got, err := splitCommand(bad); err == nil {
+			t.Errorf("%s is %q", bad, got)
+		}
+	}
+}
+
+// bulkPlan returns the list of tasks that a preview posts.
+func bulkPlan(t *testing.T, page string) string {
+	t.Helper()
+	m := regexp.MustCompile(`(?s)name="plan" value="([^"]*)"`).FindStringSubmatch(page)
+	if m == nil {
+		t.Fatalf("there is no plan in:\n%s", page)
+	}
+	return html.UnescapeString(m[1])
+}
+
+// A bulk action changes exactly the tasks of its preview, as they were then, and names the others.
+func TestBulk_CarriesOutItsPreview(t *testing.T) {
+	w := newWorld(t)
+	for _, name := range []string{"a", "b", "c"} {
+		w.create("prod", name)
+	}
+	ann := w.as("user:ann")
+	page := ann.page("/ui/tasks/bulk?do=pause&scope=all&ns=prod")
+	want(t, page, "Pause 3 tasks?", "prod/a", "prod/b", "prod/c", w.stored("prod", "a").UID)
+
+	// Meanwhile one task changes, one is deleted, and one is new.
+	form := builderForm(t, ann.page("/ui/tasks/prod/b/edit"))
+	form.Set("timeout", "7m")
+	ann.do(http.MethodPost, "/ui/tasks/prod/b/edit/save", form)
+	ann.do(http.MethodPost, "/ui/tasks/prod/c/delete", url.Values{"at": {"/ui/tasks"}, "revision": {strings.Fields(bulkPlan(t, page))[11]}})
+	w.create("prod", "d")
+
+	a := ann.do(http.MethodPost, "/ui/tasks/bulk/run", url.Values{"at": {"/ui/tasks/bulk?do=pause&scope=all&ns=prod"}, "do": {"pause"}, "plan": {bulkPlan(t, page)}})
+	if a.StatusCode != http.StatusOK {
+		t.Fatalf("run: %d %s", a.StatusCode, a.body)
+	}
+	want(t, a.body, "paused 1 task<", "2 left out", ">prod/b<", ">prod/c<")
+	for name, paused := range map[string]bool{"a": true, "b": false, "d": false} {
+		if got := w.stored("prod", name).Paused; got != paused {
+			t.Errorf("%s is paused: %v", name, got)
+		}
+	}
+}
+
+// Many tasks are deleted only after their number was typed.
+func TestBulk_DeletesAfterTheNumber(t *testing.T) {
+	w := newWorld(t)
+	for _, name := range []string{"a", "b", "c"} {
+		w.create("prod", name)
+	}
+	ann := w.as("user:ann")
+	at := "/ui/tasks/bulk?do=delete&task=prod%2Fa&task=prod%2Fb"
+	page := ann.page(at)
+	want(t, page, "Type 2 to confirm")
+	form := url.Values{"at": {at}, "do": {"delete"}, "plan": {bulkPlan(t, page)}, "count": {"3"}}
+
+	a := ann.do(http.MethodPost, "/ui/tasks/bulk/run", form)
+	if a.StatusCode != http.StatusUnprocessableEntity {
+		t.Errorf("the wrong number: %d", a.StatusCode)
+	}
+	want(t, a.body, `id="count-error"`, "type 2 to confirm", "prod/a")
+
+	form.Set("count", "2")
+	if a = ann.do(http.MethodPost, "/ui/tasks/bulk/run", form); a.StatusCode != http.StatusSeeOther {
+		t.Fatalf("run: %d %s", a.StatusCode, a.body)
+	}
+	page = ann.page("/ui/tasks")
+	without(t, page, ">a<", ">b<")
+	want(t, page, ">c<")
+
+	for _, plan := range []string{"", "prod a x", "prod a uid -1", "prod a uid x"} {
+		form.Set("plan", plan)
+		if a := ann.do(http.MethodPost, "/ui/tasks/bulk/run", form); a.StatusCode != http.StatusUnprocessableEntity {
+			t.Errorf("the plan %q: %d", plan, a.StatusCode)
+		}
+	}
+}

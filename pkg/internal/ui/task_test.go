@@ -1,0 +1,143 @@
+package ui
+
+import (
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// stored returns a task as the API has it.
+func (w *world) stored(ns, name string) client.Task {
+	w.t.Helper()
+	c, err := w.ui.clientAt(&transport{api: w.api}, w.Token("user:ann"))
+	must(w.t, err)
+	t, err := c.Tasks.Get(w.t.Context(), ns, name)
+	must(w.t, err)
+
+	return t
+}
+
+// without checks that a text lacks others.
+func without(t *testing.T, text string, parts ...string) {
+	t.Helper()
+	for _, p := range parts {
+		if strings.Contains(text, p) {
+			t.Errorf("%q is in:\n%s", p, text)
+		}
+	}
+}
+
+// The page of a task says when it runs, which clock changes matter, and what it is; each tab has its command line.
+func TestTask_ShowsWhatItDoes(t *testing.T) {
+	w := newWorld(t)
+	w.Clock.Set(time.Date(2027, 3, 26, 12, 0, 0, 0, time.UTC))
+	w.create("prod", "dump", func(s *task.Spec) {
+		s.Schedule, s.Timezone, s.Description = task.Schedules{"30 2 * * *"}, "Europe/Berlin", "nightly <b>"
+		s.Labels = map[string]string{"team": "data"}
+	})
+	ann := w.as("user:ann")
+
+	page := ann.page("/ui/tasks/prod/dump")
+	want(t, page, "At 02:30 every day, Berlin time", "nightly &lt;b&gt;", "Sat 27 Mar 02:30 CET", "Sun 28 Mar 03:00 CEST", "after a gap: the clocks go forward",
+		"label%3Ateam%3Ddata", "It has not run yet", "carillon task get dump -n prod", "Trigger…", "Pause…", "Delete…")
+
+	for tab, parts := range map[string][]string{
+		"runs":       {"It has not run yet", "carillon task history dump -n prod"},
+		"stats":      {"the task has not run yet", "carillon task stats dump -n prod"},
+		"versions":   {"created", "user:ann", "carillon task history dump --versions -n prod"},
+		"definition": {"timezone: Europe/Berlin", "Keys in etcd", w.stored("prod", "dump").UID, "carillon task get dump -o yaml -n prod"},
+	} {
+		want(t, ann.page("/ui/tasks/prod/dump?tab="+tab), parts...)
+	}
+
+	if a := ann.get("/ui/tasks/prod/none"); a.StatusCode != http.StatusNotFound {
+		t.Errorf("a task that does not exist: %d", a.StatusCode)
+	}
+}
+
+// A viewer is offered nothing that changes a task, and is refused it.
+func TestTask_OffersWhatIsAllowed(t *testing.T) {
+	w := newWorld(t)
+	w.create("prod", "web")
+	w.Bind("user:bob", "viewer", "prod")
+	bob := w.as("user:bob")
+
+	without(t, bob.page("/ui/tasks/prod/web?do=delete"), "Trigger…", "Pause…", "Delete", "Clone", ">Edit<")
+	without(t, bob.page("/ui/tasks"), "New task", `name="task"`, `value="delete"`)
+	for _, what := range []string{"trigger", "pause", "resume", "delete"} {
+		form := url.Values{"at": {"/ui/tasks/prod/web"}, "revision": {strconv.FormatInt(w.stored("prod", "web").Revision, 10)}}
+		if a := bob.do(http.MethodPost, "/ui/tasks/prod/web/"+what, form); a.StatusCode != http.StatusForbidden {
+			t.Errorf("%s by a viewer: %d, want 403", what, a.StatusCode)
+		}
+	}
+}
+
+// A pause has an end and a reason. A wrong end is shown at its field, with what was entered.
+func TestTask_Pauses(t *testing.T) {
+	w := newWorld(t)
+	w.create("prod", "web", func(s *task.Spec) { s.Timezone = "Europe/Berlin" })
+	ann := w.as("user:ann")
+	form := func(until string) url.Values {
+		return url.Values{"at": {"/ui/tasks/prod/web?do=pause"}, "until": {until}, "reason": {"disk <full>"}}
+	}
+
+	a := ann.do(http.MethodPost, "/ui/tasks/prod/web/pause", form("tomorrow"))
+	if a.StatusCode != http.StatusUnprocessableEntity {
+		t.Errorf("a wrong end: %d", a.StatusCode)
+	}
+	want(t, a.body, `id="until-error"`, `value="tomorrow"`, "disk &lt;full&gt;")
+
+	// It is 23:05 in Berlin, so this is tomorrow.
+	if a := ann.do(http.MethodPost, "/ui/tasks/prod/web/pause", form("18:00")); a.StatusCode != http.StatusSeeOther {
+		t.Fatalf("pause: %d %s", a.StatusCode, a.body)
+	}
+	got := w.stored("prod", "web")
+	if until := time.Date(2026, 11, 21, 17, 0, 0, 0, time.UTC); !got.Paused || !got.PausedUntil.Equal(until) || got.PauseReason != "disk <full>" {
+		t.Errorf("paused %v until %v: %q", got.Paused, got.PausedUntil, got.PauseReason)
+	}
+	want(t, ann.page("/ui/tasks/prod/web"), "disk &lt;full&gt;", "Resume")
+
+	ann.do(http.MethodPost, "/ui/tasks/prod/web/resume", url.Values{"at": {"/ui/tasks/prod/web"}})
+	if w.stored("prod", "web").Paused {
+		t.Error("the task is still paused")
+	}
+}
+
+// A rollback shows what it would change, and makes that change.
+func TestTask_RollsBack(t *testing.T) {
+	w := newWorld(t)
+	w.create("prod", "web")
+	ann := w.as("user:ann")
+	form := builderForm(t, ann.page("/ui/tasks/prod/web/edit"))
+	form.Set("timeout", "5m")
+	ann.do(http.MethodPost, "/ui/tasks/prod/web/edit/save", form)
+
+	page := ann.page("/ui/tasks/prod/web?tab=versions&to=1")
+	want(t, page, "Version 1 instead of the current one", "timeout", "5m", "Roll back to version 1")
+
+	rollback := url.Values{"at": {"/ui/tasks/prod/web?tab=versions"}, "to": {"1"}, "revision": {strconv.FormatInt(w.stored("prod", "web").Revision, 10)}}
+	ann.do(http.MethodPost, "/ui/tasks/prod/web/rollback", rollback)
+	if got := w.stored("prod", "web"); got.Timeout != 0 || got.Generation != 3 {
+		t.Errorf("timeout %v in version %d", got.Timeout, got.Generation)
+	}
+	if a := ann.do(http.MethodPost, "/ui/tasks/prod/web/rollback", rollback); a.StatusCode != http.StatusPreconditionFailed && a.StatusCode != http.StatusConflict {
+		t.Errorf("a rollback of another version than the one that was shown: %d", a.StatusCode)
+	}
+}
+
+// A query that is not valid stays in its field, with the error, and chips add and remove terms.
+func TestTasks_Query(t *testing.T) {
+	w := newWorld(t)
+	w.create("prod", "web", func(s *task.Spec) { s.Labels = map[string]string{"team": "data"} })
+	ann := w.as("user:ann")
+
+	want(t, ann.page("/ui/tasks?q=state:nonsense"), `value="state:nonsense"`, `id="q-error"`, `aria-invalid="true"`)
+	page := ann.page("/ui/tasks?q=" + url.QueryEscape("name~w state:idle"))
+	want(t, page, "Remove name~w", `href="/ui/tasks?q=name~w"`, "Add label:team=data", "1 task matches")
+}
