@@ -17,6 +17,10 @@
 // At most one message waits for each viewer. A viewer that is too slow for that gets the whole state next. While the API
 // cannot answer, for example because etcd is away, viewers keep what they see, with its age.
 //
+// A screen may also have a Feed, whose events are only for one viewer and not shared, such as the output of a run. They
+// travel on the same stream, because browsers open few connections to a server. The output of a run reaches a page in
+// messages of limited size at a limited rate, and the page keeps a limited number of lines.
+//
 // # Content Security Policy
 //
 // Pages contain no inline script or style. Values of attributes that htmx interprets are written only by View.Link and

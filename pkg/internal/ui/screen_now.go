@@ -48,11 +48,12 @@ const (
 
 // nowPage is what the screen shows.
 type nowPage struct {
-	At       task.Time // to the minute
-	Groups   []problemGroup
+	At       task.Time      // to the minute
+	Cluster  []problemGroup // what affects many tasks
 	Failures []failureGroup
-	Failing  int // tasks
-	More     int // failing tasks that are not in the groups
+	Groups   []problemGroup // what affects single tasks, except for failures
+	Failing  int            // tasks
+	More     int            // failing tasks that are not in the groups
 	Silent   bool
 	Complete bool // everything was judged
 	Tasks    int
@@ -73,15 +74,37 @@ type nowPage struct {
 }
 
 // Calm reports whether nothing needs a human.
-func (p *nowPage) Calm() bool { return len(p.Groups) == 0 && p.Failing == 0 }
+func (p *nowPage) Calm() bool { return len(p.Cluster)+len(p.Groups) == 0 && p.Failing == 0 }
 
 // Count returns how many things need a human.
 func (p *nowPage) Count() int {
 	n := p.Failing
-	for _, g := range p.Groups {
+	for _, g := range slices.Concat(p.Cluster, p.Groups) {
 		n += g.Count
 	}
 	return n
+}
+
+// Summary names what needs a human, in the order of the page.
+func (p *nowPage) Summary() string {
+	var words []string
+	add := func(groups []problemGroup) {
+		for _, g := range groups {
+			text := strings.ToLower(g.Name[:1]) + g.Name[1:]
+			if g.Count > 1 {
+				text = wording.Grouped(g.Count) + "× " + text
+			}
+			words = append(words, text)
+		}
+	}
+
+	add(p.Cluster)
+	if p.Failing > 0 {
+		words = append(words, wording.Grouped(p.Failing)+" failing")
+	}
+	add(p.Groups)
+
+	return strings.Join(words, ", ")
 }
 
 // problemGroup is a kind of problem with those that have it.
@@ -130,7 +153,7 @@ type nowFreeze struct {
 
 type nowPause struct {
 	client.Task
-	By     string
+	By     string // "by ann", "after failures"
 	Resume bool
 }
 
@@ -151,7 +174,7 @@ func loadNow(ctx context.Context, r *Request, loads *loadCache) (any, error) {
 		At: task.At(b.At.Truncate(time.Minute)), Failing: b.FailingCount, Complete: len(b.Silent) == 0 && len(b.Missing) == 0, Tasks: b.Tasks, Whole: r.ReadsEverything(),
 		Recent: b.Recent, Running: b.ActiveCount, Waiting: b.WaitingCount,
 	}
-	p.Groups = slices.DeleteFunc(slices.Concat(clusterProblems(b), taskProblems(b)), func(g problemGroup) bool { return g.Count == 0 })
+	p.Cluster, p.Groups = clusterProblems(b), taskProblems(b)
 	if p.Failures, err = failureGroups(r, b.Failing); err != nil {
 		return nil, err
 	}
@@ -229,7 +252,7 @@ func clusterProblems(b task.Board) []problemGroup {
 		}
 	}
 
-	return []problemGroup{unowned, stuck, silent, missing, warnings, nodes}
+	return withoutEmpty(unowned, stuck, silent, missing, warnings, nodes)
 }
 
 // shownOnItsOwn reports whether the page shows what a warning is about in another place.
@@ -255,7 +278,7 @@ func taskProblems(b task.Board) []problemGroup {
 	}
 	away.countAll(b.AwayCount)
 
-	unmatched := problemGroup{Look: string(task.Queued), Name: "No node matches", About: "These runs wait: no available node matches the selector of their task."}
+	unmatched := problemGroup{Look: task.NodeCordoned, Name: "No node matches", About: "These runs wait: no available node matches the selector of their task."}
 	for _, w := range b.Waits {
 		if w.Reason == task.ReasonNoNode {
 			unmatched.add(problemItem{Namespace: w.Namespace, Task: w.Task, Run: w.Run, Since: w.Since})
@@ -274,7 +297,12 @@ func taskProblems(b task.Board) []problemGroup {
 		late.add(problemItem{Name: fmt.Sprintf("1 of 100 ticks is late by %s or more, at most %s", task.Duration(p99).Approximate(), task.Duration(time.Duration(b.Recent.MaxMS)*time.Millisecond).Approximate())})
 	}
 
-	return []problemGroup{overdue, away, unmatched, unreadable, late}
+	return withoutEmpty(overdue, away, unmatched, unreadable, late)
+}
+
+// withoutEmpty returns the groups that have something.
+func withoutEmpty(groups ...problemGroup) []problemGroup {
+	return slices.DeleteFunc(groups, func(g problemGroup) bool { return g.Count == 0 })
 }
 
 // countAll sets how many there are. The board lists only some of them.
@@ -357,7 +385,11 @@ func (p *nowPage) addPauses(ctx context.Context, r *Request, freezes []task.Free
 		if err != nil {
 			return err
 		}
-		p.Paused = append(p.Paused, nowPause{Task: t, By: wording.PausedBy(t.Pause), Resume: resume})
+		by := wording.PausedBy(t.Pause)
+		if by != "" && t.Pause.By != task.PausedByFailures {
+			by = "by " + by
+		}
+		p.Paused = append(p.Paused, nowPause{Task: t, By: by, Resume: resume})
 	}
 
 	return nil
@@ -483,4 +515,10 @@ func (c *minutesChart) SVG() template.HTML {
 	b.WriteString("</svg>")
 
 	return template.HTML(b.String()) //nolint:gosec // the texts are numbers and times
+}
+
+// Minute shows a time of day to the minute.
+func (v *View) Minute(t task.Time) template.HTML {
+	local := t.In(v.Zone(""))
+	return timeElement(t.Time, "", local.Format("15:04 MST"), exactText(local))
 }

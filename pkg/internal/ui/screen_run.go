@@ -189,12 +189,12 @@ func stepsOf(r task.Run) []runStep {
 	due := runStep{Name: "Due", At: r.ScheduledTime}
 	switch {
 	case r.Trigger == task.TriggerManual:
-		due.Name, due.Note = "Requested", prefixed("by ", r.CreatedBy)
+		due.Name, due.Note = "Requested", prefixed("by ", task.ActorName(r.CreatedBy))
 	case !r.DueAt.IsZero():
 		due.At, due.Note = r.DueAt, "tick plus jitter"
 	}
 
-	decided := runStep{Name: "Decided", At: r.CreatedAt, Note: deciderText(r)}
+	decided := runStep{Name: "Decided", At: r.CreatedAt, Note: wording.DecidedBy(r)}
 	if r.Trigger == task.TriggerManual {
 		decided.Name = "Queued"
 	}
@@ -263,14 +263,6 @@ func prefixed(word, text string) string {
 	return word + text
 }
 
-// deciderText names the node and the shard that decided a tick.
-func deciderText(r task.Run) string {
-	if r.Owner == "" {
-		return fmt.Sprintf("shard %d", r.Shard)
-	}
-	return fmt.Sprintf("%s, shard %d", r.Owner, r.Shard)
-}
-
 // runFacts returns what is known of a run beside its steps, in the words of "carillon run get".
 func runFacts(r *Request, run task.Run, timezone string) []setting {
 	var list settings
@@ -299,17 +291,13 @@ func runFacts(r *Request, run task.Run, timezone string) []setting {
 		list.add("Took", tookText(&run))
 	}
 	list.add("Paused", pausedText(run, at))
-	list.add("Used", usageText(run.Usage))
+	list.add("Used", wording.UsageText(run.Usage))
 	list.add("Node", run.Node)
 	if run.Attempt > 0 && run.Fan == nil {
 		list.add("Attempt", fmt.Sprintf("%d, token %d", run.Attempt, run.Token))
 	}
 	if f := run.Fan; f != nil {
-		words := fmt.Sprintf("%d: %d ended, %d succeeded, %d required", f.Count, f.Ended, f.Succeeded+f.Kept, f.Need)
-		if f.Kept > 0 {
-			words += fmt.Sprintf(", %d kept from the earlier run", f.Kept)
-		}
-		list.add("Parts", words)
+		list.add("Parts", wording.PartsText(*f))
 		if !run.State.Final() {
 			list.add("Ending", plainState(f.Cancel))
 		}
@@ -339,22 +327,6 @@ func pausedText(r task.Run, at func(task.Time) string) string {
 	return ""
 }
 
-// usageText describes the resources that the processes of a run used.
-func usageText(u task.Usage) string {
-	var words []string
-	add := func(v int64, format, text string) {
-		if v > 0 {
-			words = append(words, fmt.Sprintf(format, text))
-		}
-	}
-	add(u.CPUMS, "%s CPU", task.Duration(time.Duration(u.CPUMS)*time.Millisecond).Approximate())
-	add(u.MemoryPeak, "%s memory", wording.Bytes(u.MemoryPeak))
-	add(u.IORead, "%s read", wording.Bytes(u.IORead))
-	add(u.IOWritten, "%s written", wording.Bytes(u.IOWritten))
-
-	return strings.Join(words, ", ")
-}
-
 // attemptRow is an attempt in the table of attempts.
 type attemptRow struct {
 	Number int
@@ -379,7 +351,7 @@ func attemptsOf(run task.Run, shown int) []attemptRow {
 
 	rows := make([]attemptRow, len(all))
 	for i, a := range all {
-		rows[i] = attemptRow{Number: a.Attempt, Used: usageText(a.Usage), Shown: a.Attempt == shown, Run: &task.Run{
+		rows[i] = attemptRow{Number: a.Attempt, Used: wording.UsageText(a.Usage), Shown: a.Attempt == shown, Run: &task.Run{
 			State: a.State, Reason: a.Reason, ExitCode: a.ExitCode, Signal: a.Signal, StartedAt: a.StartedAt, EndedAt: a.EndedAt, Node: a.Node,
 		}}
 	}

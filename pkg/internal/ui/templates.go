@@ -72,6 +72,7 @@ func functions(static *staticFiles) template.FuncMap {
 		"took":     tookText,
 		"result":   resultBadge,
 		"meter":    meter,
+		"actor":    task.ActorName,
 		"list":     func(items ...string) []string { return items },
 	}
 }

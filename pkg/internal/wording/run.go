@@ -80,3 +80,37 @@ func partsText(r task.Run) string {
 	}
 	return fmt.Sprintf("%d of %d parts", f.Succeeded+f.Kept, f.Count)
 }
+
+// UsageText describes the resources that the processes of a run used; "" if nothing is known.
+func UsageText(u task.Usage) string {
+	var words []string
+	add := func(v int64, format, text string) {
+		if v > 0 {
+			words = append(words, fmt.Sprintf(format, text))
+		}
+	}
+
+	add(u.CPUMS, "%s CPU", task.Duration(time.Duration(u.CPUMS)*time.Millisecond).Approximate())
+	add(u.MemoryPeak, "%s memory", Bytes(u.MemoryPeak))
+	add(u.IORead, "%s read", Bytes(u.IORead))
+	add(u.IOWritten, "%s written", Bytes(u.IOWritten))
+
+	return strings.Join(words, ", ")
+}
+
+// DecidedBy names the node and the shard that decided the tick of a run.
+func DecidedBy(r task.Run) string {
+	if r.Owner == "" {
+		return fmt.Sprintf("shard %d", r.Shard)
+	}
+	return fmt.Sprintf("%s, shard %d", OneLine(r.Owner), r.Shard)
+}
+
+// PartsText says how many parts a run has, and how many of them have ended.
+func PartsText(f task.Fan) string {
+	words := fmt.Sprintf("%d: %d ended, %d succeeded, %d required", f.Count, f.Ended, f.Succeeded+f.Kept, f.Need)
+	if f.Kept > 0 {
+		words += fmt.Sprintf(", %d kept from the earlier run", f.Kept)
+	}
+	return words
+}

@@ -188,6 +188,7 @@
     }
     if (m.lines) add(m.lines);
     if (m.ended && !lines.length) box.replaceChildren(remark("It has written nothing."));
+    followButton.hidden = !!m.ended;
     showNote();
     if (query) showFound();
     if (following) box.scrollTop = box.scrollHeight;
