@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"fmt"
 	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
 
@@ -14,6 +13,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/cli/output"
 	"github.com/carillonhq/carillon/pkg/cli/selection"
 	"github.com/carillonhq/carillon/pkg/cli/view"
+	"github.com/carillonhq/carillon/pkg/internal/wording"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -115,14 +115,14 @@ func describeRun(f *factory.Factory, d *output.Details, r task.Run, zone string)
 
 	d.StyledField("Progress", view.ProgressBar(f, r))
 	d.Field("Paused", "%s", pauseWords(f, r, at))
-	d.Field("Used", "%s", usedWords(r.Usage))
+	d.Field("Used", "%s", wording.UsageText(r.Usage))
 	d.Field("Node", "%s", r.Node)
 
 	if r.Attempt > 0 && r.Fan == nil { // only its parts have attempts
 		d.Field("Attempt", "%d, token %d", r.Attempt, r.Token)
 	}
 
-	d.Field("Decided by", "%s", deciderWords(r))
+	d.Field("Decided by", "%s", wording.DecidedBy(r))
 	d.Field("Cancelled by", "%s", r.CancelledBy)
 	d.Field("Retry of", "%s", r.RetryOf)
 	d.Field("Checkpoint", "%s", output.Truncate(output.OneLine(r.Checkpoint), 200))
@@ -152,29 +152,4 @@ func describeRun(f *factory.Factory, d *output.Details, r task.Run, zone string)
 		}
 		d.Section(title, output.Sanitize(r.OutputTail))
 	}
-}
-
-// usedWords describes the resources that the processes of a run used.
-func usedWords(u task.Usage) string {
-	var words []string
-	add := func(v int64, format, text string) {
-		if v > 0 {
-			words = append(words, fmt.Sprintf(format, text))
-		}
-	}
-
-	add(u.CPUMS, "%s CPU", task.Duration(time.Duration(u.CPUMS)*time.Millisecond).Approximate())
-	add(u.MemoryPeak, "%s memory", output.Bytes(u.MemoryPeak))
-	add(u.IORead, "%s read", output.Bytes(u.IORead))
-	add(u.IOWritten, "%s written", output.Bytes(u.IOWritten))
-
-	return strings.Join(words, ", ")
-}
-
-// deciderWords names the node and the shard that decided the tick.
-func deciderWords(r task.Run) string {
-	if r.Owner == "" {
-		return fmt.Sprintf("shard %d", r.Shard)
-	}
-	return fmt.Sprintf("%s, shard %d", r.Owner, r.Shard)
 }

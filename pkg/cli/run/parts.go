@@ -8,6 +8,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/cli/factory"
 	"github.com/carillonhq/carillon/pkg/cli/output"
 	"github.com/carillonhq/carillon/pkg/cli/view"
+	"github.com/carillonhq/carillon/pkg/internal/wording"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -18,12 +19,7 @@ func describeParts(f *factory.Factory, d *output.Details, r task.Run, at func(ta
 		return
 	}
 
-	need := fmt.Sprintf("%d succeeded, %d required", fan.Succeeded+fan.Kept, fan.Need)
-	if fan.Kept > 0 {
-		need += fmt.Sprintf(", %d kept from the earlier run", fan.Kept)
-	}
-
-	d.Field("Parts", "%d: %d ended, %s", fan.Count, fan.Ended, need)
+	d.Field("Parts", "%s", wording.PartsText(*fan))
 
 	if fan.Cancel != "" && !r.State.Final() {
 		d.Field("Ending", "%s", strings.ReplaceAll(fan.Cancel, "_", " "))
