@@ -150,7 +150,7 @@ func latestEvents(ctx context.Context, r *Request, o client.EventOptions, span t
 func eventsNote(since string, n int, cut bool) string {
 	switch {
 	case cut || n > shownEvents:
-		return fmt.Sprintf("The latest %d events. There are more since then; choose fewer with the filters, or read all in a terminal.", min(n, shownEvents))
+		return fmt.Sprintf("The latest %d events; older ones are left out. Choose fewer with the filters, or read all in a terminal.", min(n, shownEvents))
 	case n == 0:
 		return ""
 	}

@@ -99,7 +99,7 @@ func healthFacts(s client.ClusterStatus) []setting {
 
 	list.add("Capacity", wording.CapacityText(s.Room))
 	if oldest := s.Revisions.Oldest; oldest > 0 { // the newest one changes all the time
-		list.add("Revisions", fmt.Sprintf("from %d on are kept: so far back go events", oldest))
+		list.add("Revisions", fmt.Sprintf("kept from %d on; events go back as far", oldest))
 	}
 	if s.CatchUpRate > 0 {
 		list.add("Catching up", fmt.Sprintf("%d late runs per second", s.CatchUpRate))

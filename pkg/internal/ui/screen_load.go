@@ -72,7 +72,8 @@ type loadHour struct {
 type loadCell struct {
 	At     time.Time
 	Runs   float64
-	Level  int // 0 to loadLevels
+	Level  int     // 0 to loadLevels: the color
+	Part   float64 // of the busiest minute: the height
 	Over   bool
 	Chosen bool
 }
@@ -144,6 +145,9 @@ func (p *loadPage) fill(l client.TaskLoad, zone *time.Location, chosen time.Time
 			p.Over++
 		}
 		h.Minutes[at.Minute()] = loadCell{At: at, Runs: runs, Level: loadLevel(runs, most), Over: over, Chosen: at.Equal(chosen)}
+		if most > 0 {
+			h.Minutes[at.Minute()].Part = runs / most
+		}
 
 		h.runs += runs
 		h.Total = wording.RunNumber(h.runs)
@@ -214,7 +218,8 @@ func minuteQuery(q string, in time.Duration) string {
 	return strings.TrimSpace(q + " " + terms)
 }
 
-// Map draws the minutes of an hour: the higher and darker, the more runs. Each is a link, which only the mouse needs: the
+// Map draws the minutes of an hour: the higher and darker, the more runs. The colors have a logarithmic scale, so that few
+// runs are visible, too. Each minute is a link, which only the mouse needs: the
 // table below the map has the same.
 func (h loadHour) Map(v *View) (template.HTML, error) {
 	var b strings.Builder
@@ -231,13 +236,17 @@ func (h loadHour) Map(v *View) (template.HTML, error) {
 		class := fmt.Sprintf("l%d", c.Level)
 		title := c.At.Format("15:04 MST") + ": " + wording.RunCount(c.Runs, "run")
 		if c.Over {
-			class, title = class+" over", title+", more than there are slots"
+			title += ", more than there are slots"
 		}
 		if c.Chosen {
 			class += " chosen"
 		}
-		height := 2 + c.Level*18/loadLevels
-		fmt.Fprintf(&b, `<a href="%s" tabindex="-1"><title>%s</title><rect class="hit" x="%d" width="10" height="20"/><rect class="%s" x="%d" y="%d" width="9" height="%d"/></a>`, template.HTMLEscapeString(to), template.HTMLEscapeString(title), i*10, class, i*10, 20-height, height)
+		height := 3 + 17*c.Part
+		fmt.Fprintf(&b, `<a href="%s" tabindex="-1"><title>%s</title><rect class="hit" x="%d" width="10" height="20"/><rect class="%s" x="%d" y="%.1f" width="9" height="%.1f"/>`, template.HTMLEscapeString(to), template.HTMLEscapeString(title), i*10, class, i*10, 20-height, height)
+		if c.Over { // a mark on top, so that it does not only differ by its color
+			fmt.Fprintf(&b, `<rect class="cap" x="%d" y="%.1f" width="9" height="3"/>`, i*10, 20-height)
+		}
+		b.WriteString("</a>")
 	}
 	b.WriteString("</svg>")
 

@@ -26,7 +26,7 @@ func nodeScreen() Screen {
 		Title:   func(v *View) string { return v.Value("node") },
 		Load:    loadNode,
 		Command: nodeCommand,
-		Parts:   []Part{{Name: "head"}, {Name: "runs", Hold: true}},
+		Parts:   []Part{{Name: "head"}, {Name: "facts"}, {Name: "runs", Hold: true}},
 		Actions: []Action{
 			{Pattern: pattern + "/drain", Run: changeNode((*client.NodesService).Drain, "draining %s: its shards and waiting runs move to other nodes")},
 			{Pattern: pattern + "/cordon", Run: changeNode((*client.NodesService).Cordon, "cordoned %s: it gets no new runs")},

@@ -35,7 +35,11 @@ func InexactLoad(l client.TaskLoad) []string {
 		lines = append(lines, fmt.Sprintf("%s with @every and other expressions: runs of @every are spread over the whole time", RunCount(float64(l.Inexact), "task")))
 	}
 	if l.AfterCompletion > 0 {
-		lines = append(lines, fmt.Sprintf("%s that count from the end of a run: not predictable, not included", RunCount(float64(l.AfterCompletion), "task")))
+		verb := "count"
+		if l.AfterCompletion == 1 {
+			verb = "counts"
+		}
+		lines = append(lines, fmt.Sprintf("%s that %s from the end of a run: not predictable, not included", RunCount(float64(l.AfterCompletion), "task"), verb))
 	}
 
 	return lines
