@@ -223,7 +223,7 @@ func minuteQuery(q string, in time.Duration) string {
 // table below the map has the same.
 func (h loadHour) Map(v *View) (template.HTML, error) {
 	var b strings.Builder
-	fmt.Fprintf(&b, `<svg class="minutes" viewBox="0 0 600 20" preserveAspectRatio="none" role="img" aria-label="%s: %s runs"><rect class="ground" width="600" height="20"/>`, template.HTMLEscapeString(h.Label), template.HTMLEscapeString(h.Total))
+	fmt.Fprintf(&b, `<svg class="minutes" viewBox="0 0 600 20" preserveAspectRatio="none" role="group" aria-label="%s: %s runs"><rect class="ground" width="600" height="20"/>`, template.HTMLEscapeString(h.Label), template.HTMLEscapeString(h.Total))
 	for i, c := range h.Minutes {
 		if c.Level == 0 {
 			continue
