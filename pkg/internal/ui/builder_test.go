@@ -126,7 +126,7 @@ func TestBuilder_ShowsConflicts(t *testing.T) {
 	if a.StatusCode != http.StatusPreconditionFailed {
 		t.Errorf("a save of an old version: %d", a.StatusCode)
 	}
-	want(t, a.body, "Somebody else has changed this task", "Stored now", "7m", "Yours", "9m", "Overwrite it with yours")
+	want(t, a.body, "Somebody else has changed this task", "Stored now", "7m", "Yours", "9m", "Overwrite it with yours", "nothing was saved")
 
 	over := regexp.MustCompile(`name="over" value="(\d+)"`).FindStringSubmatch(a.body)
 	if over == nil {

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"html/template"
+	"net/http"
 	"strconv"
 	"strings"
 
@@ -109,7 +110,7 @@ func loadBuilder(ctx context.Context, r *Request) (any, error) {
 		return p, p.showStored(ctx, r, stored.Spec)
 	}
 
-	return p, p.showEntered(r, stored)
+	return p, p.showEntered(ctx, r, stored)
 }
 
 // storedSpec returns the task that is edited or cloned, or a task with defaults.
@@ -156,7 +157,7 @@ func (p *builderPage) showStored(ctx context.Context, r *Request, s task.Spec) e
 
 // showEntered fills in the forms with what was entered. The form that was sent is as it was, even if it is not valid. The
 // other one shows the same task, if it is.
-func (p *builderPage) showEntered(r *Request, stored client.Task) error {
+func (p *builderPage) showEntered(ctx context.Context, r *Request, stored client.Task) error {
 	p.ByYAML = r.Form.Get("form") == formYAML
 	p.YAML, p.Base = r.Form.Get("yaml"), r.Form.Get("base")
 	if p.ByYAML {
@@ -186,6 +187,9 @@ func (p *builderPage) showEntered(r *Request, stored client.Task) error {
 		p.Conflict = &builderConflict{Revision: stored.Revision, By: stored.UpdatedBy, At: stored.UpdatedAt, Timezone: stored.Timezone}
 		if err == nil {
 			p.Conflict.Fields = diffOf(stored.Spec, s)
+		}
+		if err == nil && p.Preview == nil {
+			p.Preview, _ = makePreview(ctx, r, s)
 		}
 		p.Revision = revision
 	}
@@ -297,6 +301,12 @@ func updateTask(ctx context.Context, r *Request) (Done, error) {
 		return Done{}, task.Invalid(task.CodeBadValue, "revision", "%s is not a revision; open the page again", task.Quote(text))
 	}
 	t, err := r.API.Tasks.Apply(ctx, s, client.ApplyOptions{Revision: revision})
+	if errors.Is(err, task.ErrStale) {
+		return Done{}, &client.Error{
+			Status: http.StatusPreconditionFailed, Code: client.CodeStale,
+			Message: "nothing was saved, because somebody else has changed the task since you opened this page", Hint: "compare both versions below",
+		}
+	}
 	if err != nil {
 		return Done{}, err
 	}
