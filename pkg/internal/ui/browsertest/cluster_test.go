@@ -200,7 +200,7 @@ func fixtureTasks() []task.Spec {
 		}),
 		add("needs-gpu", "@manual", shell("true"), func(s *task.Spec) { s.Target.Selector = "gpu = a100" }),
 		add("ticker", "@every 5s", shell("echo tick"), labels("team", "ops")),
-		add("flood", "@manual", shell("while :; do seq 1 50000; done"), func(s *task.Spec) { s.Timeout = task.Duration(2 * time.Minute) }),
+		add("flood", "@manual", shell("while :; do seq 1 4000; sleep 0.1; done"), func(s *task.Spec) { s.Timeout = task.Duration(2 * time.Minute) }),
 		add("edited", "0 5 * * *", shell("true")),
 		add("rotate-"+strings.Repeat("logs-", 20)+"long-name", "*/10 * * * *", shell("true")),
 		add("clock-change", "30 2 * * 0", shell("true")),
