@@ -173,7 +173,7 @@ func (f *outputFeed) followAttempt(ctx context.Context) error {
 
 		f.lines, f.size, f.open, f.raw = nil, 0, nil, nil
 		f.next = max(f.next, stream.From)
-		behind, err := f.pump(ctx, stream, patience)
+		behind, err := f.sendStream(ctx, stream, patience)
 		if !behind {
 			return err
 		}
@@ -199,8 +199,8 @@ func (f *outputFeed) openStream(ctx context.Context) (*client.LogStream, error) 
 	return f.r.API.Logs.Follow(ctx, f.run.Namespace, f.run.Task, f.run.ID, o)
 }
 
-// pump sends what a stream brings until it ends. It returns true if the stream brings more than the page gets, for a while.
-func (f *outputFeed) pump(ctx context.Context, stream *client.LogStream, patience int) (behind bool, err error) {
+// sendStream sends what a stream brings until it ends. It returns true if the stream brings more than the page gets, for a while.
+func (f *outputFeed) sendStream(ctx context.Context, stream *client.LogStream, patience int) (behind bool, err error) {
 	pieces, stop, reason := readPieces(stream)
 	defer stop()
 
@@ -212,9 +212,9 @@ func (f *outputFeed) pump(ctx context.Context, stream *client.LogStream, patienc
 		select {
 		case p, ok := <-in:
 			if !ok {
-				return false, f.finish(*reason)
+				return false, f.endStream(*reason)
 			}
-			f.add(p)
+			f.addPiece(p)
 		case <-pace.C:
 			ready = true
 		case <-ctx.Done():
@@ -226,7 +226,7 @@ func (f *outputFeed) pump(ctx context.Context, stream *client.LogStream, patienc
 		isFull := f.size >= outputBatch
 		switch {
 		case ready && (len(f.lines) > 0 || f.fresh):
-			if err := f.flush(false); err != nil {
+			if err := f.sendLines(false); err != nil {
 				return false, err
 			}
 			ready = false
@@ -274,10 +274,10 @@ func readPieces(stream *client.LogStream) (pieces chan client.LogPiece, stop fun
 	}, reason
 }
 
-// finish sends the last lines. A stream that ends without an error is complete.
-func (f *outputFeed) finish(reason error) error {
+// endStream sends the last lines. A stream that ends without an error is complete.
+func (f *outputFeed) endStream(reason error) error {
 	ended := errors.Is(reason, io.EOF)
-	if err := f.flush(ended); err != nil {
+	if err := f.sendLines(ended); err != nil {
 		return err
 	}
 	if ended {
@@ -289,8 +289,8 @@ func (f *outputFeed) finish(reason error) error {
 	return reason
 }
 
-// add adds a piece of output to the next message. Pieces that the page has already are left out.
-func (f *outputFeed) add(p client.LogPiece) {
+// addPiece adds a piece of output to the next message. Pieces that the page has already are left out.
+func (f *outputFeed) addPiece(p client.LogPiece) {
 	if end := p.From + int64(len(p.Text)); end <= f.next {
 		return
 	} else if p.From < f.next {
@@ -351,8 +351,8 @@ func (f *outputFeed) shownLine() outputLine {
 	return line
 }
 
-// flush sends the lines. The open line is sent, too, and will be sent again when it continues.
-func (f *outputFeed) flush(ended bool) error {
+// sendLines sends the lines. The open line is sent, too, and will be sent again when it continues.
+func (f *outputFeed) sendLines(ended bool) error {
 	lines, next := f.lines, f.next
 	if f.open != nil {
 		line := f.shownLine()

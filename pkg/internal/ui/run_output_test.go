@@ -191,9 +191,9 @@ func TestOutputFeed_CutsLongLines(t *testing.T) {
 	f := &outputFeed{zone: time.UTC}
 	long := "x" + strings.Repeat("é", 5000)
 	for i := 0; i < len(long); i += 999 {
-		f.add(client.LogPiece{From: int64(i), Text: []byte(long[i:min(i+999, len(long))])})
+		f.addPiece(client.LogPiece{From: int64(i), Text: []byte(long[i:min(i+999, len(long))])})
 	}
-	f.add(client.LogPiece{From: int64(len(long)), Text: []byte("\nshort\n")})
+	f.addPiece(client.LogPiece{From: int64(len(long)), Text: []byte("\nshort\n")})
 
 	if len(f.lines) != 2 {
 		t.Fatalf("lines: %+v", f.lines)

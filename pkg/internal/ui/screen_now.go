@@ -195,13 +195,13 @@ func loadNow(ctx context.Context, r *Request, loads *loadCache) (any, error) {
 		}
 		p.Active = append(p.Active, run)
 	}
-	p.Soon = loads.next(ctx, r)
+	p.Soon = loads.nextMinutes(ctx, r)
 
 	return p, nil
 }
 
-// add adds an item.
-func (g *problemGroup) add(i problemItem) {
+// addItem adds an item.
+func (g *problemGroup) addItem(i problemItem) {
 	g.Count++
 	if len(g.Items) < nowShown {
 		g.Items = append(g.Items, i)
@@ -214,16 +214,16 @@ func (g *problemGroup) add(i problemItem) {
 func clusterProblems(b task.Board) []problemGroup {
 	silent := problemGroup{Look: "lost", Name: "Nodes do not answer", About: "What they know is missing on this page."}
 	for _, s := range b.Silent {
-		silent.add(problemItem{Node: s.Node, Details: s.Reason})
+		silent.addItem(problemItem{Node: s.Node, Details: s.Reason})
 	}
 
 	unowned := problemGroup{Look: "failing", Name: "Shards without an owner", About: "Their tasks do not fire."}
 	if n := b.ShardCount - b.ShardsOwned; n > 0 {
-		unowned.add(problemItem{Name: fmt.Sprintf("%d of %d shards", n, b.ShardCount)})
+		unowned.addItem(problemItem{Name: fmt.Sprintf("%d of %d shards", n, b.ShardCount)})
 	}
 	missing := problemGroup{Look: "unreadable", Name: "Shards that have not answered", About: "Their tasks are neither counted nor listed here."}
 	if n := len(b.Missing); n > b.ShardCount-b.ShardsOwned {
-		missing.add(problemItem{Name: fmt.Sprintf("%d of %d shards", n, b.ShardCount)})
+		missing.addItem(problemItem{Name: fmt.Sprintf("%d of %d shards", n, b.ShardCount)})
 	}
 
 	stuck := problemGroup{Look: "failing", Name: "Stuck shards", About: "They decide no ticks although some are due."}
@@ -232,23 +232,23 @@ func clusterProblems(b task.Board) []problemGroup {
 		if s.Loading {
 			details = "is being loaded"
 		}
-		stuck.add(problemItem{Name: fmt.Sprintf("shard %d", s.ID), Details: details + ", on " + s.Node, Since: s.Since})
+		stuck.addItem(problemItem{Name: fmt.Sprintf("shard %d", s.ID), Details: details + ", on " + s.Node, Since: s.Since})
 	}
 
 	nodes := problemGroup{Look: task.NodeCordoned, Name: "Nodes that do not take part"}
 	for _, n := range b.Nodes {
 		switch {
 		case n.Ineligible != "":
-			nodes.add(problemItem{Node: n.Name, Details: strings.TrimPrefix(wording.IneligibleText(task.Node{Ineligible: n.Ineligible}), ": ")})
+			nodes.addItem(problemItem{Node: n.Name, Details: strings.TrimPrefix(wording.IneligibleText(task.Node{Ineligible: n.Ineligible}), ": ")})
 		case len(n.Blocked) > 0:
-			nodes.add(problemItem{Node: n.Name, Details: "accepts no runs: " + task.DescribeBlocked(n.Blocked)})
+			nodes.addItem(problemItem{Node: n.Name, Details: "accepts no runs: " + task.DescribeBlocked(n.Blocked)})
 		}
 	}
 
 	warnings := problemGroup{Look: "unreadable", Name: "Warnings of the cluster"}
 	for _, w := range b.WarningDetails {
 		if !shownOnItsOwn(w.Code) {
-			warnings.add(problemItem{Name: w.Text})
+			warnings.addItem(problemItem{Name: w.Text})
 		}
 	}
 
@@ -268,33 +268,33 @@ func shownOnItsOwn(code string) bool {
 func taskProblems(b task.Board) []problemGroup {
 	overdue := problemGroup{Look: string(task.Missed), Name: "Overdue", About: "These ticks were due more than two seconds ago and are not decided."}
 	for _, t := range b.Overdue {
-		overdue.add(problemItem{Namespace: t.Namespace, Task: t.Task, Since: t.Due()})
+		overdue.addItem(problemItem{Namespace: t.Namespace, Task: t.Task, Since: t.Due()})
 	}
 	overdue.countAll(b.OverdueCount)
 
 	away := problemGroup{Look: string(task.Lost), Name: "Node gone", About: "The nodes of these runs are gone. They are lost, unless their nodes come back in time."}
 	for _, a := range b.Away {
-		away.add(problemItem{Namespace: a.Namespace, Task: a.Task, Run: a.Run, Details: "ran on " + a.Node, Since: a.Began()})
+		away.addItem(problemItem{Namespace: a.Namespace, Task: a.Task, Run: a.Run, Details: "ran on " + a.Node, Since: a.Began()})
 	}
 	away.countAll(b.AwayCount)
 
 	unmatched := problemGroup{Look: task.NodeCordoned, Name: "No node matches", About: "These runs wait: no available node matches the selector of their task."}
 	for _, w := range b.Waits {
 		if w.Reason == task.ReasonNoNode {
-			unmatched.add(problemItem{Namespace: w.Namespace, Task: w.Task, Run: w.Run, Since: w.Since})
+			unmatched.addItem(problemItem{Namespace: w.Namespace, Task: w.Task, Run: w.Run, Since: w.Since})
 		}
 	}
 	unmatched.countAll(b.Waiting[task.ReasonNoNode])
 
 	unreadable := problemGroup{Look: "unreadable", Name: "Unreadable", About: "These tasks do not fire, because their entries cannot be read. Run carillon audit."}
 	if b.Unreadable > 0 {
-		unreadable.add(problemItem{Name: wording.Plural(int64(b.Unreadable), "task")})
+		unreadable.addItem(problemItem{Name: wording.Plural(int64(b.Unreadable), "task")})
 		unreadable.Count = b.Unreadable
 	}
 
 	late := problemGroup{Look: string(task.Missed), Name: "Late", About: "From the time of a tick to the commit that decided it, in the last minute."}
 	if p99 := time.Duration(b.Recent.P99MS) * time.Millisecond; p99 >= lateFrom {
-		late.add(problemItem{Name: fmt.Sprintf("1 of 100 ticks is late by %s or more, at most %s", task.Duration(p99).Approximate(), task.Duration(time.Duration(b.Recent.MaxMS)*time.Millisecond).Approximate())})
+		late.addItem(problemItem{Name: fmt.Sprintf("1 of 100 ticks is late by %s or more, at most %s", task.Duration(p99).Approximate(), task.Duration(time.Duration(b.Recent.MaxMS)*time.Millisecond).Approximate())})
 	}
 
 	return withoutEmpty(overdue, away, unmatched, unreadable, late)
@@ -312,7 +312,7 @@ func (g *problemGroup) countAll(n int) {
 	}
 }
 
-// failureGroups groups failing tasks by what happened, the newest failure first.
+// failureGroups groups failing tasks by what happened: the largest group first, and of equal ones the newest.
 func failureGroups(r *Request, failing []task.BoardFailing) ([]failureGroup, error) {
 	may := map[string]bool{}
 	byCause := map[string]int{}
@@ -435,8 +435,8 @@ type cachedLoad struct {
 	chart *minutesChart
 }
 
-// next returns what falls due in the next minutes; nil if it is not known.
-func (c *loadCache) next(ctx context.Context, r *Request) *minutesChart {
+// nextMinutes returns what falls due in the next minutes; nil if it is not known.
+func (c *loadCache) nextMinutes(ctx context.Context, r *Request) *minutesChart {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 

@@ -26,6 +26,7 @@ func runScreen() Screen {
 		Load:    loadRun,
 		Command: runCommand,
 		Parts:   []Part{{Name: "head"}, {Name: "details"}},
+		Every:   2 * time.Second, // each rendering reads records of the task from etcd
 		Actions: []Action{
 			{Pattern: pattern + "/cancel", Run: cancelRun},
 			{Pattern: pattern + "/pause", Run: pauseRun},

@@ -151,6 +151,10 @@ func tookText(r *task.Run) string {
 
 // resultBadge shows how a run ended, or what it does, in the words of the CLI.
 func resultBadge(r *task.Run) template.HTML {
+	if r.State == task.Paused { // without for how long, because that changes all the time
+		return stateBadge(r.State)
+	}
+
 	return stateBadge(r.State, wording.RunResult(*r, r.LastSeen().Time))
 }
 

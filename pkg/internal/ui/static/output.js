@@ -194,6 +194,12 @@
     if (following) box.scrollTop = box.scrollHeight;
   });
 
+  // A node with too many viewers lets pages ask again and again, and then sends no output.
+  live.addEventListener("busy", () => {
+    if (!lines.length) box.replaceChildren(remark("This node serves many viewers at the moment, so it does not send the output. Open it raw."));
+    fresh = true;
+  });
+
   // A new connection goes on where the last one has ended.
   live.addEventListener("htmx:config:request", (e) => {
     if (id) e.detail.ctx.request.headers["Last-Event-ID"] = id;
