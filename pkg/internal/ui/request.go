@@ -29,6 +29,8 @@ type Request struct {
 	view   *authority.View
 	value  func(name string) string
 	zone   *time.Location // nil: the zone of each task
+
+	watched bool // only the live parts are needed, again and again
 }
 
 // Value returns the part of the path that matches {name} in the pattern of the screen or the action.

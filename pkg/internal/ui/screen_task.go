@@ -181,6 +181,10 @@ func loadTaskOverview(ctx context.Context, r *Request, t client.Task) (*taskOver
 	if o.Runs, err = r.API.Runs.ListByTask(ctx, t.Namespace, t.Name, client.RunListOptions{Limit: lastRuns}); err != nil && !isForbidden(err) {
 		return nil, err
 	}
+	if r.watched {
+		return o, nil
+	}
+
 	if answer, err := r.API.Tasks.Why(ctx, t.Namespace, t.Name, client.WhyQuestion{}); err == nil {
 		o.Why = append(o.Why, answer.Sentence)
 		for _, also := range answer.Also {

@@ -35,7 +35,12 @@ func (v *viewer) request(s *Server) (*Request, error) {
 	r := v.page.WithContext(v.page.Context())
 	r.RemoteAddr, r.TLS = v.remote, v.tls
 
-	return s.newRequest(r, v.who)
+	q, err := s.newRequest(r, v.who)
+	if q != nil {
+		q.watched = true
+	}
+
+	return q, err
 }
 
 // signal wakes the goroutine of the stream. The caller holds mu.
