@@ -16,7 +16,7 @@ import (
 
 const (
 	// shownEvents is the number of events that the page shows, and mostRead the number that one reading considers.
-	shownEvents = 100
+	shownEvents = 50
 	mostRead    = 5000
 	// usualSince is how far the page looks back.
 	usualSince = "15m"
@@ -42,6 +42,7 @@ type eventsPage struct {
 	AllKinds      []string
 	Spaces, Spans []string
 	Events        []eventRow // the newest first
+	Back          string     // "in the last 15m"
 	Note          string
 	Oldest        bool // nothing is left out
 }
@@ -59,7 +60,7 @@ var eventSpans = []string{"1m", "15m", "1h", "6h", "24h"}
 func loadEvents(ctx context.Context, r *Request) (any, error) {
 	p := eventsPage{
 		Kind: r.Query.Get("kind"), Namespace: r.Query.Get("ns"), Task: strings.TrimSpace(r.Query.Get("task")), Since: cmp.Or(strings.TrimSpace(r.Query.Get("since")), usualSince),
-		AllKinds: task.EventKinds(), Spaces: r.Namespaces(), Spans: eventSpans,
+		Back: "in the time that was asked for", AllKinds: task.EventKinds(), Spaces: r.Namespaces(), Spans: eventSpans,
 	}
 
 	o := client.EventOptions{Namespace: p.Namespace, Task: p.Task}
@@ -87,6 +88,7 @@ func loadEvents(ctx context.Context, r *Request) (any, error) {
 		return p, err
 	}
 
+	p.Back = sinceText(p.Since)
 	p.Note, p.Oldest = eventsNote(p.Since, len(events), cut), !cut
 	for _, e := range slices.Backward(events[max(len(events)-shownEvents, 0):]) {
 		p.Events = append(p.Events, eventRow{Event: e, Text: wording.EventText(e), Gap: e.Kind == task.EventGap})
@@ -146,6 +148,14 @@ func latestEvents(ctx context.Context, r *Request, o client.EventOptions, span t
 	return events, false, nil
 }
 
+// sinceText says how far the list goes back: "in the last 15m", "since 2026-11-20".
+func sinceText(since string) string {
+	if _, err := time.ParseDuration(since); err == nil {
+		return "in the last " + since
+	}
+	return "since " + since
+}
+
 // eventsNote says what the list is.
 func eventsNote(since string, n int, cut bool) string {
 	switch {
@@ -154,7 +164,7 @@ func eventsNote(since string, n int, cut bool) string {
 	case n == 0:
 		return ""
 	}
-	return wording.Plural(int64(n), "event") + " since " + since
+	return wording.Plural(int64(n), "event") + " " + sinceText(since)
 }
 
 // eventsCommand returns the command line of the list.

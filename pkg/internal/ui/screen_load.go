@@ -218,7 +218,7 @@ func minuteQuery(q string, in time.Duration) string {
 	return strings.TrimSpace(q + " " + terms)
 }
 
-// Map draws the minutes of an hour: the higher and darker, the more runs. The colors have a logarithmic scale, so that few
+// Map draws the minutes of an hour: the higher and stronger in color, the more runs. The colors have a logarithmic scale, so that few
 // runs are visible, too. Each minute is a link, which only the mouse needs: the
 // table below the map has the same.
 func (h loadHour) Map(v *View) (template.HTML, error) {

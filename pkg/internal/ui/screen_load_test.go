@@ -77,7 +77,7 @@ func TestEvents_ShowTheLatest(t *testing.T) {
 	ann := w.as("user:ann")
 
 	page := ann.page("/ui/events?kind=task")
-	want(t, page, "created by user:ann", `href="/ui/tasks/prod/web-0"`, "4 events since 15m", "carillon events --since 15m -A --kind task")
+	want(t, page, "created by user:ann", `href="/ui/tasks/prod/web-0"`, "4 events in the last 15m", "carillon events --since 15m -A --kind task")
 	if strings.Index(page, "web-2") > strings.Index(page, "web-0") {
 		t.Error("the oldest event comes first")
 	}

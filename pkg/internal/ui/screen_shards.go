@@ -28,7 +28,7 @@ func shardsScreen() Screen {
 		Title:   func(*View) string { return "Shards" },
 		Load:    loadShards,
 		Command: func(*View) []string { return []string{"carillon", "shard", "list", "-o", "wide"} },
-		Parts:   []Part{{Name: "owners"}, {Name: "cells"}, {Name: "moves"}, {Name: "rows"}},
+		Parts:   []Part{{Name: "owners"}, {Name: "cells"}, {Name: "moves"}},
 		Every:   2 * time.Second, // each rendering reads the records of all shards
 	}
 }
@@ -150,15 +150,11 @@ func ownerLetter(i int) string {
 	return ownerLetter(i/26-1) + letter
 }
 
-// cellTitle describes a shard on one line.
+// cellTitle describes a shard on one line. It is without counts, so that the cells change only when shards move.
 func cellTitle(c shardCell) string {
 	title := fmt.Sprintf("shard %d: %s", c.ID, cmp.Or(c.Node, "nobody"))
 	if c.Absent {
 		title += ", which is not online"
-	}
-	title += ", " + wording.Plural(int64(c.Tasks), "task")
-	if c.Queued > 0 {
-		title += fmt.Sprintf(", %d queued", c.Queued)
 	}
 	if c.Node != "" {
 		title += fmt.Sprintf(", fence %d, since %s", c.Fence, c.Since.UTC().Format("2006-01-02 15:04:05 UTC"))
@@ -219,3 +215,6 @@ func (m shardsMoved) Named() string {
 
 // Plural returns a number with its noun: "1 shard", "2 shards".
 func (*View) Plural(n int, noun string) string { return wording.Plural(int64(n), noun) }
+
+// LoadedAt is the time of what the page shows.
+func (v *View) LoadedAt() task.Time { return task.At(v.Now) }
