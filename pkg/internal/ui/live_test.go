@@ -35,8 +35,14 @@ type tab struct {
 // tab opens the stream of a page. It is read until the test ends.
 func (b *browser) tab(at string) *tab {
 	b.w.t.Helper()
+	return b.tabWith(at)
+}
+
+// tabWith is tab with other headers.
+func (b *browser) tabWith(at string, edits ...func(*http.Request)) *tab {
+	b.w.t.Helper()
 	ctx, cancel := context.WithCancel(b.w.t.Context())
-	res := b.open(ctx, http.MethodGet, "/ui/live?"+(url.Values{"at": {at}}).Encode(), nil, header("HX-Request", "true"))
+	res := b.open(ctx, http.MethodGet, "/ui/live?"+(url.Values{"at": {at}}).Encode(), nil, append(edits, header("HX-Request", "true"))...)
 	if got := res.Header.Get("Content-Type"); res.StatusCode != http.StatusOK || got != "text/event-stream" || res.Header.Get("X-Accel-Buffering") != "no" || res.Header.Get("Content-Encoding") != "" {
 		b.w.t.Fatalf("the stream begins with %d %v", res.StatusCode, res.Header)
 	}

@@ -111,6 +111,35 @@ func TestRunOutput_IsSentAsItIsWritten(t *testing.T) {
 	})
 }
 
+// A page that connects again gets what comes after the output that it has. If the stream was cut off, the output goes on where
+// it has ended.
+func TestRunOutput_GoesOnAfterInterruption(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.create("prod", "web")
+		run := w.trigger("prod", "web")
+		asked := make(chan string, 8)
+		w.withOutput(func(q url.Values, piece func(client.LogPiece) bool) bool {
+			from := q.Get("from")
+			asked <- from
+			at, _ := strconv.ParseInt(from, 10, 64)
+			piece(client.LogPiece{From: at, Text: []byte("line\n")})
+			return at > 100 // the first stream is cut off
+		})
+
+		s := w.as("user:ann").tabWith("/ui/runs/prod/"+run.ID, header("Last-Event-ID", "0.100"))
+		time.Sleep(5 * time.Second)
+		synctest.Wait()
+
+		if first, second := <-asked, <-asked; first != "100" || second != "105" {
+			t.Errorf("asked for the output from %s and then from %s", first, second)
+		}
+		if _, ids := s.outputs(); len(ids) == 0 || ids[len(ids)-1] != "0.110" {
+			t.Errorf("the ids are %v", ids)
+		}
+	})
+}
+
 // A run that writes without end costs a page a limited rate of bytes, and the page skips to the newest lines.
 func TestRunOutput_OfFloodIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
