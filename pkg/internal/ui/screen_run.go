@@ -293,6 +293,13 @@ func runFacts(r *Request, run task.Run, timezone string) []setting {
 	}
 	list.add("Paused", pausedText(run, at))
 	list.add("Used", wording.UsageText(run.Usage))
+	if run.OutputBytes > 0 {
+		words := wording.Bytes(run.OutputBytes)
+		if run.Truncated {
+			words += ", of which the beginning is kept"
+		}
+		list.add("Output", words)
+	}
 	list.add("Node", run.Node)
 	if run.Attempt > 0 && run.Fan == nil {
 		list.add("Attempt", fmt.Sprintf("%d, token %d", run.Attempt, run.Token))
