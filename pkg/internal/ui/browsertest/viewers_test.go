@@ -1,0 +1,175 @@
+//go:build browser
+
+package browsertest
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// The figures of TestViewers: how many watch the page, for how long each measurement lasts, and how many tasks fire a second.
+const (
+	manyViewers    = 100
+	measureFor     = 20 * time.Second
+	ticksPerSecond = 20
+)
+
+// Measures what viewers of one page cost a node: CPU time, memory, and lateness of ticks, without viewers and with 100. It
+// asserts nothing, because machines differ; UI_VIEWERS=1 runs it.
+func TestViewers_Cost(t *testing.T) {
+	if os.Getenv("UI_VIEWERS") == "" {
+		t.Skip("set UI_VIEWERS=1")
+	}
+	for i := range ticksPerSecond {
+		s := task.Defaults()
+		s.Namespace, s.Name, s.Schedule, s.Action = "default", loadTask(i), task.Schedules{"@every 1s"}, task.Action{Noop: &task.Noop{}}
+		_, err := fixture.api.Tasks.Create(t.Context(), "default", s)
+		must(t, err)
+	}
+	session, err := fixture.api.Sessions.Create(t.Context())
+	must(t, err)
+	version, err := fixture.api.Cluster.Status(t.Context())
+	must(t, err)
+	cookie := "carillon-" + version.ID + "=" + session.Secret
+
+	for _, path := range []string{"/ui", "/ui/tasks"} {
+		before := fixture.measure(t)
+
+		ctx, cancel := context.WithCancel(t.Context())
+		var watching atomic.Int64
+		var received atomic.Int64
+		var all sync.WaitGroup
+		for range manyViewers {
+			all.Go(func() { watch(ctx, t, path, cookie, &watching, &received) })
+		}
+		await(t, func() error {
+			if n := watching.Load(); n < manyViewers {
+				return fmt.Errorf("%d viewers watch", n)
+			}
+			return nil
+		})
+		received.Store(0)
+		with := fixture.measure(t)
+		bytes := received.Load()
+		cancel()
+		all.Wait()
+
+		cpu := with.cpu - before.cpu
+		t.Logf("%s: without viewers %.1f %% of a core, RSS %.1f MiB, late p50 %s, p99 %s", path, before.cpu*100, before.rss, before.p50, before.p99)
+		t.Logf("%s: %d viewers %.1f %% of a core, RSS %.1f MiB, late p50 %s, p99 %s; %.1f kB/s to each", path, manyViewers, with.cpu*100, with.rss, with.p50, with.p99, float64(bytes)/manyViewers/measureFor.Seconds()/1000)
+		t.Logf("%s: a viewer costs %.3f %% of a core, %.0f KiB", path, cpu*100/manyViewers, (with.rss-before.rss)*1024/manyViewers)
+	}
+}
+
+// loadTask returns the name of a task that fires every second.
+func loadTask(i int) string { return fmt.Sprintf("load-%02d", i) }
+
+// watch opens the stream of a page until ctx ends.
+func watch(ctx context.Context, t *testing.T, path, cookie string, watching, received *atomic.Int64) {
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, fixture.url("/ui/live?at="+path), http.NoBody)
+	if err != nil {
+		t.Error(err)
+		return
+	}
+	r.Header.Set("HX-Request", "true")
+	r.Header.Set("Cookie", cookie)
+	res, err := http.DefaultClient.Do(r)
+	if err != nil {
+		t.Error(err)
+		return
+	}
+	defer res.Body.Close()
+
+	b := bufio.NewReaderSize(res.Body, 64<<10)
+	for first := true; ; {
+		line, err := b.ReadString('\n')
+		if err != nil {
+			return
+		}
+		received.Add(int64(len(line)))
+		if first && strings.HasPrefix(line, "data: <") {
+			first = false
+			watching.Add(1)
+		}
+	}
+}
+
+// cost is what a node uses.
+type cost struct {
+	cpu      float64 // of a core
+	rss      float64 // MiB
+	p50, p99 time.Duration
+}
+
+// measure measures the node for a while.
+func (c *cluster) measure(t *testing.T) cost {
+	t.Helper()
+	cpu := c.cpuTime(t)
+	began := time.Now()
+	time.Sleep(measureFor) // it measures
+	used := (c.cpuTime(t) - cpu).Seconds() / time.Since(began).Seconds()
+
+	var late []int64 // milliseconds from the tick to the start
+	for i := range ticksPerSecond {
+		runs, err := c.api.Runs.ListByTask(t.Context(), "default", loadTask(i), client.RunListOptions{Since: began, Limit: 100})
+		must(t, err)
+		for _, r := range runs {
+			if r.LatenessMS != nil {
+				late = append(late, *r.LatenessMS)
+			}
+		}
+	}
+	if len(late) == 0 {
+		t.Fatal("no task has run")
+	}
+	slices.Sort(late)
+	quantile := func(q float64) time.Duration {
+		return time.Duration(late[int(q*float64(len(late)-1))]) * time.Millisecond
+	}
+
+	return cost{cpu: used, rss: c.memory(t), p50: quantile(0.5), p99: quantile(0.99)}
+}
+
+// cpuTime returns the CPU time that the process of the node has used.
+func (c *cluster) cpuTime(t *testing.T) time.Duration {
+	t.Helper()
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", c.node.Process.Pid))
+	must(t, err)
+	_, rest, _ := strings.Cut(string(b), ") ")
+	words := strings.Fields(rest)
+	user, err := strconv.Atoi(words[11])
+	must(t, err)
+	system, err := strconv.Atoi(words[12])
+	must(t, err)
+
+	return time.Duration(user+system) * 10 * time.Millisecond
+}
+
+// memory returns the resident memory of the node in MiB.
+func (c *cluster) memory(t *testing.T) float64 {
+	t.Helper()
+	f, err := os.Open(fmt.Sprintf("/proc/%d/status", c.node.Process.Pid))
+	must(t, err)
+	defer f.Close()
+	b, err := io.ReadAll(f)
+	must(t, err)
+	_, rest, _ := strings.Cut(string(b), "VmRSS:")
+	kib, err := strconv.Atoi(strings.Fields(rest)[0])
+	must(t, err)
+
+	return float64(kib) / 1024
+}
