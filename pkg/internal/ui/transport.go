@@ -42,6 +42,12 @@ func (t *transport) RoundTrip(out *http.Request) (*http.Response, error) {
 	select {
 	case <-w.begun:
 	case <-ctx.Done():
+	}
+
+	// The context also ends when the handler returns, which may be before this goroutine has noticed the answer.
+	select {
+	case <-w.begun:
+	default:
 		body.CloseWithError(ctx.Err())
 		cancel()
 		return nil, context.Cause(ctx)
