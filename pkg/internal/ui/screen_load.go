@@ -34,7 +34,7 @@ func loadScreen() Screen {
 		Load:    loadLoad,
 		Command: loadCommand,
 		Parts:   []Part{{Name: "map"}},
-		Every:   time.Minute, // its steps are minutes
+		Every:   5 * time.Minute, // the map is large, and changes with each minute that passes
 	}
 }
 
@@ -234,17 +234,14 @@ func (h loadHour) Map(v *View) (template.HTML, error) {
 			return "", err
 		}
 		class := fmt.Sprintf("l%d", c.Level)
-		title := c.At.Format("15:04 MST") + ": " + wording.RunCount(c.Runs, "run")
-		if c.Over {
-			title += ", more than there are slots"
-		}
+		title := c.At.Format("15:04") + ": " + wording.RunCount(c.Runs, "run")
 		if c.Chosen {
 			class += " chosen"
 		}
 		height := 3 + 17*c.Part
-		fmt.Fprintf(&b, `<a href="%s" tabindex="-1"><title>%s</title><rect class="hit" x="%d" width="10" height="20"/><rect class="%s" x="%d" y="%.1f" width="9" height="%.1f"/>`, template.HTMLEscapeString(to), template.HTMLEscapeString(title), i*10, class, i*10, 20-height, height)
+		fmt.Fprintf(&b, `<a href="%s" tabindex="-1"><title>%s</title><path class="hit" d="M%d 0h10v20h-10z"/><path class="%s" d="M%d 20v-%.1fh9v%.1fz"/>`, template.HTMLEscapeString(to), template.HTMLEscapeString(title), i*10, class, i*10, height, height)
 		if c.Over { // a mark on top, so that it does not only differ by its color
-			fmt.Fprintf(&b, `<rect class="cap" x="%d" y="%.1f" width="9" height="3"/>`, i*10, 20-height)
+			fmt.Fprintf(&b, `<path class="cap" d="M%d %.1fh9v3h-9z"/>`, i*10, 20-height)
 		}
 		b.WriteString("</a>")
 	}
