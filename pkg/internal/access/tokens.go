@@ -1,6 +1,8 @@
 package access
 
 import (
+	"net/netip"
+	"slices"
 	"time"
 
 	"github.com/carillonhq/carillon/pkg/task"
@@ -74,3 +76,21 @@ func hasEnded(token *task.Token, now time.Time) bool {
 
 // TokenCreated is the create revision of a token's key; 0 if there is no such token.
 func (t *Table) TokenCreated(id string) int64 { return t.created[id] }
+
+// AcceptsAddress reports whether a token may be used from an address, by its networks. An address is "" on the unix socket,
+// on which a token that is bound to networks is not accepted.
+func AcceptsAddress(token *task.Token, address string) bool {
+	if len(token.CIDRs) == 0 {
+		return true
+	}
+
+	ip, err := netip.ParseAddr(address)
+	if err != nil {
+		return false
+	}
+
+	return slices.ContainsFunc(token.CIDRs, func(s string) bool {
+		prefix, err := netip.ParsePrefix(s)
+		return err == nil && prefix.Contains(ip.Unmap())
+	})
+}

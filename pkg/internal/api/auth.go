@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"net"
 	"net/http"
-	"net/netip"
 	"slices"
 	"strings"
 
@@ -126,29 +125,11 @@ func (s *server) tokenOf(r *http.Request, values []string, address string) (task
 		return token, unauthorized("this node's clock is not trusted, so it accepts no token that expires; use another node")
 	case view.Disabled(token.Subject):
 		return token, unauthorized("the token's subject is disabled")
-	case !accepts(token.CIDRs, address):
+	case !access.AcceptsAddress(&token, address):
 		return token, unauthorized("the token is not accepted from this address")
 	}
 
 	return token, nil
-}
-
-// accepts reports whether a token may be used from an address. An address is "" on the unix socket, which a token
-// that is bound to addresses is not accepted on.
-func accepts(cidrs []string, address string) bool {
-	if len(cidrs) == 0 {
-		return true
-	}
-
-	ip, err := netip.ParseAddr(address)
-	if err != nil {
-		return false
-	}
-
-	return slices.ContainsFunc(cidrs, func(s string) bool {
-		prefix, err := netip.ParsePrefix(s)
-		return err == nil && prefix.Contains(ip.Unmap())
-	})
 }
 
 // addressOf returns the address that a request came from, without the port; "" over the unix socket.

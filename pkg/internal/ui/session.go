@@ -63,18 +63,28 @@ func isLoopback(host string) bool {
 	return strings.EqualFold(host, "localhost") || ip != nil && ip.IsLoopback()
 }
 
-// sessionOf returns the session of a request. It reports false if there is none, or none that this node accepts; the API
-// may still refuse it.
+// sessionOf returns the session of a request. It reports false if there is none, or none that this node accepts from the
+// address of the request; the API may still refuse it.
 func (s *Server) sessionOf(r *http.Request) (session, bool) {
 	for _, name := range s.cookieNames(r) {
 		for _, c := range r.CookiesNamed(name) {
-			if found, ok := s.sessionWith(c.Value); ok {
+			found, ok := s.sessionWith(c.Value)
+			if ok && access.AcceptsAddress(&found.token, addressOf(r)) {
 				return found, true
 			}
 		}
 	}
 
 	return session{}, false
+}
+
+// addressOf returns the address that a request came from, without the port; "" over the unix socket.
+func addressOf(r *http.Request) string {
+	host, _, err := net.SplitHostPort(r.RemoteAddr)
+	if err != nil {
+		return ""
+	}
+	return host
 }
 
 // awaitWithin limits how long a node waits until it knows a session that another node has created.
