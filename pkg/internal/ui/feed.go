@@ -35,6 +35,12 @@ func (s *Server) startFeed(r *http.Request, v *viewer) (stop func()) {
 
 	go func() {
 		defer close(done)
+		defer func() {
+			if p := recover(); p != nil {
+				_ = s.panicked(v.at, p) // it is logged, and the page goes on without its feed
+			}
+		}()
+
 		q, err := v.request(s)
 		if err == nil {
 			err = v.screen.Feed(ctx, q, r.Header.Get("Last-Event-ID"), send)

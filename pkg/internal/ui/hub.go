@@ -271,7 +271,14 @@ var errRightsChanged = errors.New("the access records have changed")
 // renderAs renders the page with the credential of a viewer. It returns errRightsChanged if the rights of that viewer were
 // not those of the watch all the time: then the rendering may contain what others must not see. The fence of the access
 // records changes with each change of rights, and never goes back.
-func (w *watch) renderAs(agent *viewer) (any, *pageState, error) {
+func (w *watch) renderAs(agent *viewer) (_ any, _ *pageState, err error) {
+	// No request waits for the page, so net/http does not recover. A panic must not end the node.
+	defer func() {
+		if p := recover(); p != nil {
+			err = w.hub.server.panicked(w.key.at, p)
+		}
+	}()
+
 	// The request of the agent may end meanwhile, but not the watch.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(agent.page.Context()), loadWithin)
 	defer cancel()

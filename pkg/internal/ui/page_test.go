@@ -68,7 +68,7 @@ func TestServer_SetsSecurityHeaders(t *testing.T) {
 	for _, path := range []string{"/ui/tasks", "/ui/nodes", "/ui/login", "/ui/none"} {
 		a := w.as("user:ann").get(path)
 		h := a.Header
-		if h.Get("Content-Security-Policy") != contentSecurityPolicy || h.Get("Referrer-Policy") != "no-referrer" || h.Get("X-Content-Type-Options") != "nosniff" || h.Get("Cache-Control") != "no-store" {
+		if h.Get("Content-Security-Policy") != contentSecurityPolicy || h.Get("Referrer-Policy") != "same-origin" || h.Get("X-Content-Type-Options") != "nosniff" || h.Get("Cache-Control") != "no-store" {
 			t.Errorf("GET %s: headers %v", path, h)
 		}
 

@@ -158,12 +158,28 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		}
 	}()
 
-	r.Body = http.MaxBytesReader(w, r.Body, maxForm)
+	r.Body = http.MaxBytesReader(w, r.Body, s.maxFormOf(r))
 	s.guarded.ServeHTTP(w, r)
 }
 
-// maxForm is the maximum number of bytes that a form may post. A task has at most a MiB.
-const maxForm = 4 << 20
+const (
+	// maxForm is the maximum number of bytes that a form may post. A task has at most a MiB.
+	maxForm = 4 << 20
+	// maxLoginForm is the same for browsers without a session, which can have many connections.
+	maxLoginForm = 32 << 10
+)
+
+// maxFormOf returns the maximum number of bytes that a request may post.
+func (s *Server) maxFormOf(r *http.Request) int64 {
+	if r.Method == http.MethodGet || r.Method == http.MethodHead {
+		return maxLoginForm
+	}
+	if _, ok := s.sessionOf(r); !ok {
+		return maxLoginForm
+	}
+
+	return maxForm
+}
 
 // acceptsHTML reports whether a browser asks.
 func acceptsHTML(r *http.Request) bool {
@@ -173,11 +189,14 @@ func acceptsHTML(r *http.Request) bool {
 // contentSecurityPolicy lets pages use only what comes from this node, and no inline script or style.
 const contentSecurityPolicy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
 
+// setSecurityHeaders sets the headers of all answers. The policy of referrers is not no-referrer: browsers would send
+// "Origin: null" with the forms of the page itself, which then look like those of another site on connections without
+// TLS, where browsers send no Sec-Fetch-Site.
 func setSecurityHeaders(h http.Header) {
 	h.Set("Content-Security-Policy", contentSecurityPolicy)
 	h.Set("Cross-Origin-Opener-Policy", "same-origin")
 	h.Set("Cross-Origin-Resource-Policy", "same-origin")
-	h.Set("Referrer-Policy", "no-referrer")
+	h.Set("Referrer-Policy", "same-origin")
 	h.Set("X-Content-Type-Options", "nosniff")
 	h.Set("X-Frame-Options", "DENY")
 	h.Set("Cache-Control", "no-store")
@@ -219,6 +238,13 @@ func (s *Server) answerPanic(w http.ResponseWriter, r *http.Request, p any) {
 
 	s.log.Error("panic while serving a page", zap.String("method", r.Method), zap.String("path", r.URL.Path), zap.Any("panic", p), zap.ByteString("stack", debug.Stack()))
 	s.showProblem(w, r, &Problem{Status: http.StatusInternalServerError, Code: client.CodeInternal, Message: "internal error; see the node's log"})
+}
+
+// panicked logs a panic of a goroutine that works for a stream, and returns the problem that its page shows.
+func (s *Server) panicked(at string, p any) error {
+	s.log.Error("panic while rendering a page for its viewers", zap.String("at", at), zap.Any("panic", p), zap.ByteString("stack", debug.Stack()))
+
+	return &client.Error{Status: http.StatusInternalServerError, Code: client.CodeInternal, Message: "internal error; see the node's log"}
 }
 
 // problemPage is what a page without a screen shows.

@@ -1,0 +1,118 @@
+package ui
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// A page sends its own forms with the header Origin. With the policy no-referrer, browsers send "null" instead, which looks
+// like another site to a node without TLS, because there they send no Sec-Fetch-Site either.
+func TestServer_OwnFormsHaveAnOrigin(t *testing.T) {
+	w := newWorld(t)
+	if got := w.as("").get("/ui/login").Header.Get("Referrer-Policy"); got != "same-origin" {
+		t.Errorf("the login page has the Referrer-Policy %q, want same-origin", got)
+	}
+
+	plain := func(origin string) func(*http.Request) {
+		return func(r *http.Request) {
+			r.Host, r.URL.Host = "node-a.example:7070", "node-a.example:7070"
+			r.Header.Del("Sec-Fetch-Site")
+			r.Header.Set("Origin", origin)
+		}
+	}
+	form := url.Values{"token": {w.Token("user:ann")}}
+	if a := w.as("").do(http.MethodPost, "/ui/login", form, plain("http://node-a.example:7070")); a.StatusCode != http.StatusSeeOther {
+		t.Errorf("the form of the login page: %d %s", a.StatusCode, a.body)
+	}
+	if a := w.as("").do(http.MethodPost, "/ui/login", form, plain("null")); a.StatusCode != http.StatusForbidden {
+		t.Errorf("a form without an origin: %d, want 403", a.StatusCode)
+	}
+}
+
+// A panic while a page is rendered for its viewers, or in its feed, is that of the page and not of the node.
+func TestLive_SurvivesPanics(t *testing.T) {
+	for name, screen := range map[string]Screen{
+		"load": {Load: func(context.Context, *Request) (any, error) { panic("load") }},
+		"feed": {
+			Load: func(context.Context, *Request) (any, error) { return "x", nil },
+			Feed: func(context.Context, *Request, string, func(FeedEvent) error) error { panic("feed") },
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				screen.Name, screen.Template, screen.Pattern, screen.Nav = "x", "nodes", "/ui/x", "x"
+				screen.Title = func(*View) string { return "X" }
+				w := newWorldWith(t, []Screen{screen}, embedded)
+
+				s := w.as("user:ann").tab("/ui/x")
+				events := s.after(refreshed)
+				if name == "load" && (len(events) == 0 || events[0].name != eventFault) {
+					t.Errorf("the stream says %q, want a fault", events)
+				}
+				if s.isOver() {
+					t.Error("the stream has ended")
+				}
+			})
+		})
+	}
+}
+
+// countedBody counts the bytes that are read of it.
+type countedBody struct {
+	io.Reader
+	n int
+}
+
+func (b *countedBody) Read(p []byte) (int, error) {
+	n, err := b.Reader.Read(p)
+	b.n += n
+	return n, err
+}
+
+func (b *countedBody) Close() error { return nil }
+
+// Whoever has no session cannot make a node hold large forms in memory: there can be a thousand at the same time.
+func TestServer_ReadsNoLargeFormsWithoutSession(t *testing.T) {
+	w := newWorld(t)
+	for path, secret := range map[string]string{"/ui/login": "", "/ui/login/link": "", "/ui/theme": "", "/ui/logout": "", "/ui/tasks/prod/web/pause": "carillon_x_y"} {
+		body := &countedBody{Reader: io.MultiReader(strings.NewReader("token="), bytes.NewReader(bytes.Repeat([]byte("x"), 3<<20)))}
+		r := httptest.NewRequest(http.MethodPost, path, body)
+		r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+		r.Header.Set("Sec-Fetch-Site", "same-origin")
+		r.AddCookie(&http.Cookie{Name: "carillon-" + w.Record.ID, Value: secret})
+		w.ui.ServeHTTP(httptest.NewRecorder(), r)
+		if body.n > 128<<10 {
+			t.Errorf("POST %s: %d bytes were read", path, body.n)
+		}
+	}
+}
+
+// A session that is bound to networks shows nothing elsewhere, not even its subject or the names of namespaces.
+func TestServer_SessionIsBoundToItsNetworks(t *testing.T) {
+	w := newWorld(t)
+	w.create("prod", "web")
+	b := w.as("")
+	b.secret = w.Token("user:ann", func(t *task.Token) {
+		t.Kind, t.Until, t.CIDRs = task.TokenKindSession, task.At(w.Clock.Now().Add(time.Hour)), []string{"10.0.0.0/8"}
+	})
+
+	for _, s := range screens() {
+		path := strings.NewReplacer("{ns}", "prod", "{name}", "web", "{node}", "node-a", "{id}", "x").Replace(s.Pattern)
+		if a := b.get(path); a.StatusCode != http.StatusSeeOther {
+			t.Errorf("GET %s: %d, want the login page", path, a.StatusCode)
+		}
+	}
+	if a := b.get("/ui/none"); a.StatusCode != http.StatusSeeOther {
+		t.Errorf("GET /ui/none: %d, want the login page", a.StatusCode)
+	}
+}
