@@ -33,8 +33,10 @@ rm -f build/ui/*.png
 # Unset the caller's settings for other clusters.
 unset "${!CARILLON_@}" 2>/dev/null || true
 
+# Show failures and measured figures. The whole output is in build/ui-test.log.
 began=$SECONDS
 # shellcheck disable=SC2086 # TEST_FLAGS are words
-go test -vet=off -count=1 -tags browser -timeout 10m -run "${UI_TESTS:-.}" ${TEST_FLAGS:-} ./pkg/internal/ui/browsertest \
-	-args -carillon "$carillon" -shots "$root/build/ui"
+go test -v -vet=off -count=1 -tags browser -timeout 10m -run "${UI_TESTS:-.}" ${TEST_FLAGS:-} ./pkg/internal/ui/browsertest \
+	-args -carillon "$carillon" -shots "$root/build/ui" 2>&1 | tee build/ui-test.log | grep -vE '^(=== |[[:space:]]*--- (PASS|SKIP)|PASS$)' ||
+	die "FAILED after $((SECONDS - began)) s; see build/ui-test.log, and the screenshots in build/ui"
 say "make ui-test: ok in $((SECONDS - began)) s; screenshots are in build/ui"
