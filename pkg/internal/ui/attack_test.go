@@ -116,3 +116,24 @@ func TestServer_SessionIsBoundToItsNetworks(t *testing.T) {
 		t.Errorf("GET /ui/none: %d, want the login page", a.StatusCode)
 	}
 }
+
+// One subject cannot take the streams of everybody.
+func TestLive_SubjectsHaveShares(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.create("prod", "alpha")
+		for range maxViewersOf {
+			if !w.ui.hub.admit("user:bob") {
+				t.Fatal("too few streams are admitted")
+			}
+		}
+		if w.ui.hub.admit("user:bob") {
+			t.Error("a subject has more than its share")
+		}
+
+		s := w.as("user:ann").tab("/ui/tasks")
+		if got := s.after(refreshed); len(got) != 1 || s.isOver() {
+			t.Errorf("the stream of another subject says %q and has ended: %v", got, s.isOver())
+		}
+	})
+}

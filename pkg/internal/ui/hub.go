@@ -16,6 +16,8 @@ import (
 const (
 	// maxViewers is the maximum number of streams of a node. Further pages ask again every few seconds.
 	maxViewers = 256
+	// maxViewersOf is how many of them one subject can have, so that nobody takes all of them.
+	maxViewersOf = 64
 	// loadWithin limits how long a screen may load for its viewers.
 	loadWithin = 15 * time.Second
 	// lastKnownFor is how long the last state of a page that was watched is kept, for its viewers, and maxLastKnown how
@@ -30,7 +32,8 @@ type hub struct {
 
 	mu      sync.Mutex
 	watches map[watchKey]*watch
-	viewers int
+	viewers map[string]int // the admitted streams, by the subjects of their viewers
+	all     int            // the sum of them
 	old     map[watchKey]lastState
 }
 
@@ -48,27 +51,32 @@ type lastState struct {
 }
 
 func newHub(s *Server) *hub {
-	return &hub{server: s, watches: map[watchKey]*watch{}, old: map[watchKey]lastState{}}
+	return &hub{server: s, watches: map[watchKey]*watch{}, viewers: map[string]int{}, old: map[watchKey]lastState{}}
 }
 
-// admit counts a new stream. It returns false if there are too many.
-func (h *hub) admit() bool {
+// admit counts a new stream of a subject. It returns false if there are too many.
+func (h *hub) admit(subject string) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 
-	if h.viewers >= maxViewers {
+	if h.all >= maxViewers || h.viewers[subject] >= maxViewersOf {
 		return false
 	}
-	h.viewers++
+	h.all++
+	h.viewers[subject]++
 
 	return true
 }
 
 // release is called at the end of an admitted stream.
-func (h *hub) release() {
+func (h *hub) release(subject string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.viewers--
+
+	h.all--
+	if h.viewers[subject]--; h.viewers[subject] == 0 {
+		delete(h.viewers, subject)
+	}
 }
 
 // attach makes a viewer watch its page with its present rights. The first viewer of a page starts to render it.

@@ -77,9 +77,10 @@ func (s *Server) serveLive(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 
-	polls := !s.hub.admit()
+	subject := who.caller.Subject
+	polls := !s.hub.admit(subject)
 	if !polls {
-		defer s.hub.release()
+		defer s.hub.release(subject)
 	}
 
 	s.serveViewer(r, out, v, polls)

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"fmt"
 	"html"
 	"net/http"
 	"net/url"
@@ -406,8 +407,8 @@ func TestLive_LimitsStreams(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		w.create("prod", "alpha")
-		for range maxViewers {
-			if !w.ui.hub.admit() {
+		for i := range maxViewers {
+			if !w.ui.hub.admit(fmt.Sprintf("user:%d", i%(maxViewers/maxViewersOf))) {
 				t.Fatal("too few streams are admitted")
 			}
 		}
@@ -429,8 +430,8 @@ func TestLive_EndsWithTheNode(t *testing.T) {
 		s.after(time.Second)
 		close(ends)
 		s.after(0)
-		if !s.isOver() || len(w.ui.hub.watches) != 0 || w.ui.hub.viewers != 0 {
-			t.Errorf("the stream has ended: %v; %d pages are rendered for %d viewers", s.isOver(), len(w.ui.hub.watches), w.ui.hub.viewers)
+		if !s.isOver() || len(w.ui.hub.watches) != 0 || w.ui.hub.all != 0 || len(w.ui.hub.viewers) != 0 {
+			t.Errorf("the stream has ended: %v; %d pages are rendered for %d viewers", s.isOver(), len(w.ui.hub.watches), w.ui.hub.all)
 		}
 	})
 }
