@@ -117,6 +117,21 @@ func TestServer_SessionIsBoundToItsNetworks(t *testing.T) {
 	}
 }
 
+// Neighbors of the same domain can give a browser cookies, but on an encrypted connection no message to show.
+func TestServer_ShowsNoMessagesOfNeighbors(t *testing.T) {
+	w := newWorld(t)
+	planted := func(r *http.Request) { r.AddCookie(&http.Cookie{Name: messageCookie, Value: "your+session+is+over"}) }
+	overTLS := func(r *http.Request) { r.Host, r.URL.Host = "carillon.example", "carillon.example" }
+	w.ui.Origin = "https://carillon.example"
+
+	if a := w.as("user:ann").get("/ui/tasks", planted, overTLS); a.StatusCode != http.StatusOK || strings.Contains(a.body, "your session is over") {
+		t.Errorf("%d, and the page shows the message of another site", a.StatusCode)
+	}
+	if c := w.ui.messageCookieFor(&http.Request{Host: "carillon.example"}); c.Name != "__Host-carillon-message" || !c.Secure || c.Path != "/" {
+		t.Errorf("the cookie of a message is %v", c)
+	}
+}
+
 // One subject cannot take the streams of everybody.
 func TestLive_SubjectsHaveShares(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

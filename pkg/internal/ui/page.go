@@ -25,7 +25,7 @@ func (s *Server) servePage(w http.ResponseWriter, r *http.Request, screen *Scree
 	}
 
 	v := s.newView(r, q, who, screen)
-	v.Message = takeMessage(w, r)
+	v.Message = s.takeMessage(w, r)
 	s.showScreen(w, r, http.StatusOK, v)
 }
 
@@ -96,7 +96,7 @@ func (s *Server) serveAction(w http.ResponseWriter, r *http.Request, a Action) {
 		if done.To != "" {
 			at = localTarget(done.To)
 		}
-		setMessage(w, done.Message)
+		s.setMessage(w, r, done.Message)
 		http.Redirect(w, r, at, http.StatusSeeOther)
 	}
 }

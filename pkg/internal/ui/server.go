@@ -327,21 +327,39 @@ func (s *Server) setTheme(w http.ResponseWriter, r *http.Request) {
 // not be able to show a message.
 const messageCookie = "carillon-message"
 
-func setMessage(w http.ResponseWriter, text string) {
-	if text != "" {
-		http.SetCookie(w, &http.Cookie{Name: messageCookie, Value: url.QueryEscape(text), Path: home, MaxAge: 60, SameSite: http.SameSiteStrictMode, HttpOnly: true})
+// messageCookieFor returns the cookie of a message. On an encrypted connection, its name is one that browsers accept only
+// from the node itself: no neighbor of the same domain can show messages, and none travels without encryption.
+func (s *Server) messageCookieFor(r *http.Request) *http.Cookie {
+	c := &http.Cookie{Name: messageCookie, Path: "/", SameSite: http.SameSiteStrictMode, HttpOnly: true}
+	if s.encrypted(r) {
+		c.Name, c.Secure = securePrefix+messageCookie, true
 	}
+
+	return c
+}
+
+// setMessage gives the next page a message.
+func (s *Server) setMessage(w http.ResponseWriter, r *http.Request, text string) {
+	if text == "" {
+		return
+	}
+
+	c := s.messageCookieFor(r)
+	c.Value, c.MaxAge = url.QueryEscape(text), 60
+	http.SetCookie(w, c)
 }
 
 // takeMessage returns the message for a page, once.
-func takeMessage(w http.ResponseWriter, r *http.Request) string {
-	c, err := r.Cookie(messageCookie)
+func (s *Server) takeMessage(w http.ResponseWriter, r *http.Request) string {
+	c := s.messageCookieFor(r)
+	sent, err := r.Cookie(c.Name)
 	if err != nil {
 		return ""
 	}
-	http.SetCookie(w, &http.Cookie{Name: messageCookie, Path: home, MaxAge: -1, SameSite: http.SameSiteStrictMode, HttpOnly: true})
+	c.MaxAge = -1
+	http.SetCookie(w, c)
 
-	text, err := url.QueryUnescape(c.Value)
+	text, err := url.QueryUnescape(sent.Value)
 	if err != nil {
 		return ""
 	}
