@@ -94,7 +94,7 @@ func TestBuilder_Previews(t *testing.T) {
 func TestBuilder_YAML(t *testing.T) {
 	w := newWorld(t)
 	ann := w.as("user:ann")
-	form := url.Values{"at": {"/ui/tasks/new"}, "form": {"yaml"}, "yaml": {"name: x\nnamespace: prod\nschedul: '@hourly'\n"}}
+	form := url.Values{"at": {"/ui/tasks/new"}, "sent": {"yaml"}, "yaml": {"name: x\nnamespace: prod\nschedul: '@hourly'\n"}}
 
 	a := ann.do(http.MethodPost, "/ui/tasks/new/save", form)
 	want(t, a.body, "line 3, column 1", "schedul: &#39;@hourly&#39;", `id="yaml-error"`)

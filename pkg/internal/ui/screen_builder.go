@@ -81,6 +81,10 @@ type builderConflict struct {
 	Fields   []fieldDiff // from the stored version to what was entered
 }
 
+// sentField is the field that says which of the two forms was sent. It must not be called "form": in the DOM, a field hides
+// the property of its form that has the same name, and htmx reads the property form.
+const sentField = "sent"
+
 // The names of the two forms.
 const (
 	formFields = "fields"
@@ -158,7 +162,7 @@ func (p *builderPage) showStored(ctx context.Context, r *Request, s task.Spec) e
 // showEntered fills in the forms with what was entered. The form that was sent is as it was, even if it is not valid. The
 // other one shows the same task, if it is.
 func (p *builderPage) showEntered(ctx context.Context, r *Request, stored client.Task) error {
-	p.ByYAML = r.Form.Get("form") == formYAML
+	p.ByYAML = r.Form.Get(sentField) == formYAML
 	p.YAML, p.Base = r.Form.Get("yaml"), r.Form.Get("base")
 	if p.ByYAML {
 		p.Base = p.YAML
@@ -200,7 +204,7 @@ func (p *builderPage) showEntered(ctx context.Context, r *Request, stored client
 // enteredSpec returns the task that a form contains. Errors have the fields of the form.
 func enteredSpec(r *Request) (task.Spec, error) {
 	ns := cmp.Or(r.Value("ns"), r.Form.Get("namespace"), task.Defaults().Namespace)
-	byYAML := r.Form.Get("form") == formYAML
+	byYAML := r.Form.Get(sentField) == formYAML
 	text := r.Form.Get("base")
 	if byYAML {
 		text = r.Form.Get("yaml")

@@ -200,6 +200,25 @@ func (p *tab) tabToRun() {
 	p.t.Fatal("the tabulator does not reach a run")
 }
 
+// While somebody types, the preview and the other form follow, and nothing is written.
+func TestEdit_PreviewFollows(t *testing.T) {
+	p := chrome.newTab(t)
+	p.open("/ui/tasks/default/spread/edit")
+	p.fill("f-description", "typed as a form")
+	p.await(`document.getElementById("f-yaml").value.includes("typed as a form") && document.getElementById("preview").innerText.includes("typed as a form")`)
+	if !eval[bool](p, `document.activeElement.id === "f-description" && document.activeElement.value === "typed as a form"`) {
+		t.Error("the focus or the typed text is lost")
+	}
+
+	yaml := strings.Replace(eval[string](p, `document.getElementById("f-yaml").value`), "typed as a form", "typed as YAML", 1)
+	eval[bool](p, `(() => { const el = document.getElementById("f-yaml"); el.focus(); el.value = `+quote(yaml)+`; return el.dispatchEvent(new Event("input", { bubbles: true })); })()`)
+	p.await(`document.getElementById("f-description").value === "typed as YAML"`)
+	if s, err := fixture.api.Tasks.Get(t.Context(), "default", "spread"); err != nil || s.Description != "" {
+		t.Errorf("the task has the description %q, %v", s.Description, err)
+	}
+	p.checkPolicy()
+}
+
 // If two people edit a task, the second one sees both versions, and nothing is overwritten unasked.
 func TestEdit_TwoPeople(t *testing.T) {
 	first, second := chrome.newTab(t), chrome.newTab(t)
