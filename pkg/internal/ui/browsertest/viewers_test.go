@@ -7,6 +7,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"math"
 	"net/http"
 	"os"
 	"slices"
@@ -40,11 +41,7 @@ func TestViewers_Cost(t *testing.T) {
 		_, err := fixture.api.Tasks.Create(t.Context(), "default", s)
 		must(t, err)
 	}
-	session, err := fixture.api.Sessions.Create(t.Context())
-	must(t, err)
-	version, err := fixture.api.Cluster.Status(t.Context())
-	must(t, err)
-	cookie := "carillon-" + version.ID + "=" + session.Secret
+	cookies := fixture.viewers(t)
 
 	for _, path := range []string{"/ui", "/ui/tasks"} {
 		before := fixture.measure(t)
@@ -53,8 +50,8 @@ func TestViewers_Cost(t *testing.T) {
 		var watching atomic.Int64
 		var received atomic.Int64
 		var all sync.WaitGroup
-		for range manyViewers {
-			all.Go(func() { watch(ctx, t, path, cookie, &watching, &received) })
+		for i := range manyViewers {
+			all.Go(func() { watch(ctx, t, path, cookies[i%len(cookies)], &watching, &received) })
 		}
 		await(t, func() error {
 			if n := watching.Load(); n < manyViewers {
@@ -69,10 +66,32 @@ func TestViewers_Cost(t *testing.T) {
 		all.Wait()
 
 		cpu := with.cpu - before.cpu
-		t.Logf("%s: without viewers %.1f %% of a core, RSS %.1f MiB, late p50 %s, p99 %s", path, before.cpu*100, before.rss, before.p50, before.p99)
-		t.Logf("%s: %d viewers %.1f %% of a core, RSS %.1f MiB, late p50 %s, p99 %s; %.1f kB/s to each", path, manyViewers, with.cpu*100, with.rss, with.p50, with.p99, float64(bytes)/manyViewers/measureFor.Seconds()/1000)
-		t.Logf("%s: a viewer costs %.3f %% of a core, %.0f KiB", path, cpu*100/manyViewers, (with.rss-before.rss)*1024/manyViewers)
+		t.Logf("%s: without viewers %.1f %% of a core, heap and stacks %.1f MiB, late p50 %s, p99 %s", path, before.cpu*100, before.memory, before.p50, before.p99)
+		t.Logf("%s: %d viewers %.1f %% of a core, heap and stacks %.1f MiB, late p50 %s, p99 %s; %.1f kB/s to each", path, manyViewers, with.cpu*100, with.memory, with.p50, with.p99, float64(bytes)/manyViewers/measureFor.Seconds()/1000)
+		t.Logf("%s: a viewer costs %.3f %% of a core, %.0f KiB", path, cpu*100/manyViewers, (with.memory-before.memory)*1024/manyViewers)
 	}
+}
+
+// viewers returns the cookies of two subjects with the same rights: one subject may have 64 streams.
+func (c *cluster) viewers(t *testing.T) (cookies []string) {
+	t.Helper()
+	status, err := c.api.Cluster.Status(t.Context())
+	must(t, err)
+	subjects := []string{"service:viewer-1", "service:viewer-2"}
+	_, err = c.api.Bindings.Put(t.Context(), task.Binding{Name: "viewers", Role: "viewer", Subjects: subjects, Cluster: true}, client.Writing{Create: true})
+	must(t, err)
+
+	for _, subject := range subjects {
+		token, err := c.api.Tokens.Create(t.Context(), client.TokenRequest{Subject: subject, Until: task.At(time.Now().Add(time.Hour))})
+		must(t, err)
+		api, err := c.as(token.Secret)
+		must(t, err)
+		session, err := api.Sessions.Create(t.Context())
+		must(t, err)
+		cookies = append(cookies, "carillon-"+status.ID+"="+session.Secret)
+	}
+
+	return cookies
 }
 
 // loadTask returns the name of a task that fires every second.
@@ -111,7 +130,7 @@ func watch(ctx context.Context, t *testing.T, path, cookie string, watching, rec
 // cost is what a node uses.
 type cost struct {
 	cpu      float64 // of a core
-	rss      float64 // MiB
+	memory   float64 // MiB: live heap and stacks
 	p50, p99 time.Duration
 }
 
@@ -120,7 +139,11 @@ func (c *cluster) measure(t *testing.T) cost {
 	t.Helper()
 	cpu := c.cpuTime(t)
 	began := time.Now()
-	time.Sleep(measureFor) // it measures
+	memory := math.Inf(1) // the least, which is that after a garbage collection
+	for time.Since(began) < measureFor {
+		time.Sleep(200 * time.Millisecond) // it measures
+		memory = min(memory, c.memory(t))
+	}
 	used := (c.cpuTime(t) - cpu).Seconds() / time.Since(began).Seconds()
 
 	var late []int64 // milliseconds from the tick to the start
@@ -141,7 +164,7 @@ func (c *cluster) measure(t *testing.T) cost {
 		return time.Duration(late[int(q*float64(len(late)-1))]) * time.Millisecond
 	}
 
-	return cost{cpu: used, rss: c.memory(t), p50: quantile(0.5), p99: quantile(0.99)}
+	return cost{cpu: used, memory: memory, p50: quantile(0.5), p99: quantile(0.99)}
 }
 
 // cpuTime returns the CPU time that the process of the node has used.
@@ -159,17 +182,28 @@ func (c *cluster) cpuTime(t *testing.T) time.Duration {
 	return time.Duration(user+system) * 10 * time.Millisecond
 }
 
-// memory returns the resident memory of the node in MiB.
+// memory returns what the heap and the stacks of the node use, in MiB.
 func (c *cluster) memory(t *testing.T) float64 {
 	t.Helper()
-	f, err := os.Open(fmt.Sprintf("/proc/%d/status", c.node.Process.Pid))
+	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, c.url("/metrics"), http.NoBody)
 	must(t, err)
-	defer f.Close()
-	b, err := io.ReadAll(f)
+	r.Header.Set("Authorization", "Bearer "+c.token)
+	res, err := http.DefaultClient.Do(r)
 	must(t, err)
-	_, rest, _ := strings.Cut(string(b), "VmRSS:")
-	kib, err := strconv.Atoi(strings.Fields(rest)[0])
+	defer res.Body.Close()
+	b, err := io.ReadAll(res.Body)
 	must(t, err)
 
-	return float64(kib) / 1024
+	sum := 0.0
+	for _, name := range []string{"go_memstats_heap_alloc_bytes", "go_memstats_stack_inuse_bytes"} {
+		_, rest, ok := strings.Cut(string(b), "\n"+name+" ")
+		if !ok {
+			t.Fatalf("/metrics has no %s: %.200s", name, b)
+		}
+		value, err := strconv.ParseFloat(strings.Fields(rest)[0], 64)
+		must(t, err)
+		sum += value
+	}
+
+	return sum / (1 << 20)
 }
