@@ -175,12 +175,6 @@ func newWorldOn(t *testing.T, etcd *kv.Client) *world {
 	return w
 }
 
-// newKeeper runs a keeper of the access records until the test ends.
-func (w *world) newKeeper(etcd *kv.Client) *authority.Keeper {
-	w.t.Helper()
-	return w.kit.NewKeeper(etcd)
-}
-
 // token creates a token, and returns its secret once the node accepts it.
 func (w *world) token(subject string, edits ...func(*task.Token)) string {
 	w.t.Helper()
