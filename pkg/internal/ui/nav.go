@@ -3,11 +3,9 @@ package ui
 import (
 	"context"
 	"fmt"
-	"sync"
 	"time"
 
 	"github.com/carillonhq/carillon/pkg/client"
-	"github.com/carillonhq/carillon/pkg/internal/access"
 	"github.com/carillonhq/carillon/pkg/internal/wording"
 	"github.com/carillonhq/carillon/pkg/task"
 )
@@ -27,71 +25,27 @@ type counts struct {
 // countsEvery is how long the counts of the navigation are used.
 const countsEvery = 2 * time.Second
 
-// countsCache keeps the counts of viewers with the same rights.
-type countsCache struct {
-	mu  sync.Mutex
-	all map[access.Digest]*cachedCounts
-}
-
-// cachedCounts are the counts for some rights. The mutex is held while they are read, so that they are read once.
-type cachedCounts struct {
-	mu     sync.Mutex
-	at     time.Time
-	counts counts
-}
-
-// entry returns the cached counts for some rights, and forgets those that nobody uses.
-func (c *countsCache) entry(d access.Digest, now time.Time) *cachedCounts {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-
-	if c.all == nil {
-		c.all = map[access.Digest]*cachedCounts{}
-	}
-	if e := c.all[d]; e != nil {
-		return e
-	}
-
-	for d, e := range c.all {
-		if e.mu.TryLock() {
-			if now.Sub(e.at) > 10*countsEvery {
-				delete(c.all, d)
-			}
-			e.mu.Unlock()
-		}
-	}
-
-	e := &cachedCounts{}
-	c.all[d] = e
-
-	return e
-}
-
 // countsFor returns the counts for the rights of a request. They are not known while the board cannot be read.
 func (s *Server) countsFor(ctx context.Context, q *Request) counts {
-	before := s.Access.View()
-	rights := s.rightsOf(before, q.caller)
-
-	e := s.counts.entry(rights, q.Now)
-	e.mu.Lock()
-	defer e.mu.Unlock()
-
-	if age := q.Now.Sub(e.at); age >= 0 && age < countsEvery && !e.at.IsZero() {
-		return e.counts
+	fresh := func(at time.Time) bool {
+		age := q.Now.Sub(at)
+		return age >= 0 && age < countsEvery
 	}
 
-	board, err := q.API.Board.Get(ctx, client.BoardOptions{Span: time.Minute, Limit: 1})
+	c, err := s.counts.get(ctx, q, fresh, func(ctx context.Context) (counts, error) {
+		board, err := q.API.Board.Get(ctx, client.BoardOptions{Span: time.Minute, Limit: 1})
+		if err != nil {
+			return counts{}, err
+		}
+
+		c := counts{known: true, board: board, everything: q.ReadsEverything()}
+		c.readsFleet, _ = q.May("read", "nodes", "")
+		c.readsStatus, _ = q.May("read", "cluster", "")
+
+		return c, nil
+	})
 	if err != nil {
 		return counts{}
-	}
-
-	c := counts{known: true, board: board, everything: q.ReadsEverything()}
-	c.readsFleet, _ = q.May("read", "nodes", "")
-	c.readsStatus, _ = q.May("read", "cluster", "")
-
-	// Others with the same rights may see them only if the rights were the same all the time.
-	if after := s.Access.View(); after.Fence == before.Fence && s.rightsOf(after, q.caller) == rights {
-		e.at, e.counts = q.Now, c
 	}
 
 	return c

@@ -26,7 +26,8 @@ type Request struct {
 	Result any
 
 	caller access.Caller
-	view   *authority.View
+	view   *authority.View        // when the request came
+	access func() *authority.View // now
 	value  func(name string) string
 	zone   *time.Location // nil: the zone of each task
 
@@ -90,7 +91,7 @@ func (s *Server) newRequest(r *http.Request, who session) (*Request, error) {
 	}
 
 	q := &Request{
-		API: api, Now: s.Now(), Path: r.URL.Path, Query: r.URL.Query(), caller: who.caller, view: s.Access.View(), value: r.PathValue,
+		API: api, Now: s.Now(), Path: r.URL.Path, Query: r.URL.Query(), caller: who.caller, view: s.Access.View(), access: s.Access.View, value: r.PathValue,
 	}
 	q.zone, _ = schedule.Location(q.Query.Get(zoneParam))
 	if q.Query.Get(zoneParam) == "" {

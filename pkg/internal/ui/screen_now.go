@@ -7,11 +7,9 @@ import (
 	"html/template"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/carillonhq/carillon/pkg/client"
-	"github.com/carillonhq/carillon/pkg/internal/access"
 	"github.com/carillonhq/carillon/pkg/internal/wording"
 	"github.com/carillonhq/carillon/pkg/task"
 )
@@ -19,7 +17,7 @@ import (
 // nowScreen is the start page: what needs a human, in order, and what happens next. Its judgments are those of
 // "carillon top".
 func nowScreen() Screen {
-	loads := &loadCache{all: map[access.Digest]cachedLoad{}}
+	loads := &sharedCache[*minutesChart]{}
 
 	return Screen{
 		Name: "now", Pattern: home, Nav: "now",
@@ -164,7 +162,7 @@ type nowRun struct {
 	Shown   bool // it has reported a percentage
 }
 
-func loadNow(ctx context.Context, r *Request, loads *loadCache) (any, error) {
+func loadNow(ctx context.Context, r *Request, loads *sharedCache[*minutesChart]) (any, error) {
 	b, err := r.API.Board.Get(ctx, client.BoardOptions{Span: nowSpan, Limit: nowListed})
 	if err != nil {
 		return nil, err
@@ -195,7 +193,7 @@ func loadNow(ctx context.Context, r *Request, loads *loadCache) (any, error) {
 		}
 		p.Active = append(p.Active, run)
 	}
-	p.Soon = loads.nextMinutes(ctx, r)
+	p.Soon = nextMinutes(ctx, r, loads)
 
 	return p, nil
 }
@@ -422,47 +420,31 @@ func unfreeze(ctx context.Context, r *Request) (Done, error) {
 	return Done{Message: "ended the freeze of " + cmp.Or(ns, "the cluster")}, err
 }
 
-// loadCache keeps what falls due next, because counting it costs the owners of the shards much more than the board does.
-type loadCache struct {
-	mu  sync.Mutex
-	all map[access.Digest]cachedLoad
-}
-
-// cachedLoad is the load for some rights.
-type cachedLoad struct {
-	at    time.Time
-	fence int64
-	chart *minutesChart
-}
-
-// nextMinutes returns what falls due in the next minutes; nil if it is not known.
-func (c *loadCache) nextMinutes(ctx context.Context, r *Request) *minutesChart {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-
-	rights, fence := r.view.Digest(r.caller, r.Now), r.view.Fence
-	if e, ok := c.all[rights]; ok && e.fence == fence {
-		if age := r.Now.Sub(e.at); age >= 0 && age < loadsKept && sameMinute(e.at, r.Now) {
-			return e.chart
-		}
+// nextMinutes returns what falls due in the next minutes; nil if it is not known. It is kept for a while, because counting
+// it costs the owners of the shards much more than the board does.
+func nextMinutes(ctx context.Context, r *Request, loads *sharedCache[*minutesChart]) *minutesChart {
+	fresh := func(at time.Time) bool {
+		age := r.Now.Sub(at)
+		return age >= 0 && age < loadsKept && sameMinute(at, r.Now)
 	}
 
-	load, err := r.API.Load.Get(ctx, client.LoadOptions{Span: nowSpan, Step: time.Minute, Peaks: 1})
+	chart, err := loads.get(ctx, r, fresh, func(ctx context.Context) (*minutesChart, error) {
+		load, err := r.API.Load.Get(ctx, client.LoadOptions{Span: nowSpan, Step: time.Minute, Peaks: 1})
+		if err != nil {
+			return nil, err
+		}
+
+		chart := &minutesChart{From: load.From, Runs: load.Runs}
+		for _, n := range load.Runs {
+			chart.Sum += n
+			chart.Top = max(chart.Top, n)
+		}
+
+		return chart, nil
+	})
 	if err != nil {
 		return nil
 	}
-	for d, e := range c.all {
-		if r.Now.Sub(e.at) > 10*loadsKept {
-			delete(c.all, d)
-		}
-	}
-
-	chart := &minutesChart{From: load.From, Runs: load.Runs}
-	for _, n := range load.Runs {
-		chart.Sum += n
-		chart.Top = max(chart.Top, n)
-	}
-	c.all[rights] = cachedLoad{r.Now, fence, chart}
 
 	return chart
 }

@@ -62,7 +62,7 @@ type Server struct {
 	lookup    *http.ServeMux // finds the screen of a path, for streams
 	guarded   http.Handler   // mux, behind the check of the origin
 	hub       *hub
-	counts    countsCache
+	counts    sharedCache[counts]
 }
 
 // New returns the pages of a node. It reads no files but embedded ones, and starts no goroutines.
