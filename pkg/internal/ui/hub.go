@@ -85,14 +85,15 @@ func (h *hub) attach(v *viewer, rights access.Digest) *watch {
 	defer h.mu.Unlock()
 
 	key := watchKey{v.at, rights}
-	w := h.watches[key]
-	if w == nil {
-		w = &watch{hub: h, key: key, screen: v.screen, viewers: map[*viewer]struct{}{}, stop: make(chan struct{}), done: make(chan struct{})}
-		h.watches[key] = w
-		go w.run()
+	if w := h.watches[key]; w != nil {
+		w.add(v)
+		return w
 	}
 
-	w.add(v)
+	w := &watch{hub: h, key: key, screen: v.screen, viewers: map[*viewer]struct{}{}, stop: make(chan struct{}), done: make(chan struct{})}
+	h.watches[key] = w
+	w.add(v) // before the first rendering, which is for those who watch by then
+	go w.run()
 
 	return w
 }
