@@ -17,11 +17,11 @@ install_chromium() {
 	((EUID == 0)) ||
 		die "Chromium is missing: run apt-get install chromium as root, or set CHROMIUM to its path"
 
-	say "installing Debian's package chromium"
+	say "installing Debian's packages chromium and fonts-dejavu-core"
 	export DEBIAN_FRONTEND=noninteractive
-	apt-get install -y --no-install-recommends chromium >build/ui-install.log 2>&1 ||
-		{ apt-get update && apt-get install -y --no-install-recommends chromium; } >>build/ui-install.log 2>&1 ||
-		die "the package chromium cannot be installed (build/ui-install.log): $(tail -n 1 build/ui-install.log)"
+	apt-get install -y --no-install-recommends chromium fonts-dejavu-core >build/ui-install.log 2>&1 ||
+		{ apt-get update && apt-get install -y --no-install-recommends chromium fonts-dejavu-core; } >>build/ui-install.log 2>&1 ||
+		die "chromium cannot be installed (build/ui-install.log): $(tail -n 1 build/ui-install.log)"
 }
 
 mkdir -p build/ui
