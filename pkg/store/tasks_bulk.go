@@ -3,6 +3,7 @@ package store
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -68,7 +69,7 @@ func Fitting(changes []Change) int {
 // together must be smaller than etcd's limit of 1.5 MiB for a request.
 //
 // It returns task.ErrConflict if one of the tasks is not as its change requires. Then found
-// contains the current state of each task, in the same order.
+// contains the current state of each task, in the same order and at one revision.
 //
 // It deletes the tombstones of tasks that are created again, as far as the transaction has
 // room. The leader deletes the others later.
@@ -76,8 +77,20 @@ func (s Tasks) ChangeTasks(ctx context.Context, changes []Change) (rev int64, fo
 	txn := kv.Txn{
 		If:   make([]clientv3.Cmp, 0, 2*len(changes)),
 		Then: make([]clientv3.Op, 0, 2*len(changes)),
-		Else: make([]clientv3.Op, 0, 2*len(changes)),
 	}
+
+	refs := make([]record.Ref, len(changes))
+	for i, c := range changes {
+		refs[i] = c.New.Ref
+	}
+
+	// If a comparison fails, the transaction returns the present state of all tasks without another request. New tasks
+	// rarely fail, and reads are part of what etcd writes to its log, so they are read in a request of their own.
+	readsInTxn := slices.ContainsFunc(changes, func(c Change) bool { return c.Old != nil })
+	if readsInTxn {
+		txn.Else = s.readsOf(refs)
+	}
+
 	for _, c := range changes {
 		spec, entry := s.keys.Spec(c.New.Ref), s.keys.Entry(c.New.Ref)
 		var specMod, entryMod int64
@@ -92,9 +105,6 @@ func (s Tasks) ChangeTasks(ctx context.Context, changes []Change) (rev int64, fo
 		} else {
 			txn.Then = append(txn.Then, s.putSpec(c.New.Ref, c.New.Task), clientv3.OpPut(entry, record.Encode(&c.New.Entry)))
 		}
-
-		// If a comparison fails, the present state of all tasks is returned without another request.
-		txn.Else = append(txn.Else, clientv3.OpGet(spec), clientv3.OpGet(entry))
 	}
 
 	// The keys revised must follow all entries (see revisionPuts).
@@ -113,8 +123,10 @@ func (s Tasks) ChangeTasks(ctx context.Context, changes []Change) (rev int64, fo
 		return res.Revision, nil, nil
 	}
 
-	for i, c := range changes {
-		found = append(found, foundAt(res, i, c.New.Ref))
+	if readsInTxn {
+		found = foundIn(res, refs)
+	} else if found, err = s.FindTasks(ctx, refs); err != nil {
+		return 0, nil, fmt.Errorf("change %d tasks: %w", len(changes), err)
 	}
 
 	return 0, found, fmt.Errorf("change %d tasks: %w", len(changes), task.ErrConflict)
@@ -122,28 +134,32 @@ func (s Tasks) ChangeTasks(ctx context.Context, changes []Change) (rev int64, fo
 
 // FindTasks reads at most MaxTogether tasks at one revision. The result has the order of refs.
 func (s Tasks) FindTasks(ctx context.Context, refs []record.Ref) ([]Found, error) {
+	res, err := s.etcd.Txn(ctx).Then(s.readsOf(refs)...).Commit()
+	if err != nil {
+		return nil, fmt.Errorf("read %d tasks: %w: %w", len(refs), task.ErrUnavailable, err)
+	}
+
+	return foundIn(kv.Result{Responses: res.Responses}, refs), nil
+}
+
+// readsOf returns the reads of the records of tasks: of each its spec and its entry.
+func (s Tasks) readsOf(refs []record.Ref) []clientv3.Op {
 	ops := make([]clientv3.Op, 0, 2*len(refs))
 	for _, r := range refs {
 		ops = append(ops, clientv3.OpGet(s.keys.Spec(r)), clientv3.OpGet(s.keys.Entry(r)))
 	}
 
-	res, err := s.etcd.Txn(ctx).Then(ops...).Commit()
-	if err != nil {
-		return nil, fmt.Errorf("read %d tasks: %w: %w", len(refs), task.ErrUnavailable, err)
-	}
-
-	found := make([]Found, len(refs))
-	for i, r := range refs {
-		found[i] = foundAt(kv.Result{Responses: res.Responses}, i, r)
-	}
-
-	return found, nil
+	return ops
 }
 
-// foundAt returns the task whose spec and entry are the i-th pair of reads in res.
-func foundAt(res kv.Result, i int, ref record.Ref) Found {
-	st, err := storedFrom(ref, readAt(res, 2*i), readAt(res, 2*i+1))
-	return Found{st, err}
+// foundIn returns the tasks that the reads of readsOf found.
+func foundIn(res kv.Result, refs []record.Ref) []Found {
+	found := make([]Found, len(refs))
+	for i, r := range refs {
+		found[i].Stored, found[i].Err = storedFrom(r, readAt(res, 2*i), readAt(res, 2*i+1))
+	}
+
+	return found
 }
 
 // storedFrom decodes the two records of a task. The entry may be absent.

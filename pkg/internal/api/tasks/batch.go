@@ -21,6 +21,8 @@ const (
 	// groupBytes keeps a group below the size that etcd accepts in one request. One byte of a line can become
 	// twelve: six in the spec and six in the entry, if JSON escapes it.
 	groupBytes = 96 << 10
+	// groupText is the space for text that a group begins with, in bytes. It is enough for most.
+	groupText = 24 << 10
 	// batchGroups is the maximum number of groups of one request that are in flight.
 	batchGroups = 12
 	// batchIdle is how long the server waits for the next line, or for the caller to read answers.

@@ -36,6 +36,7 @@ type group struct {
 // newGroup returns an empty group with space for the maximum number of lines.
 func newGroup() *group {
 	return &group{
+		text:    make([]byte, 0, groupText),
 		items:   make([]*item, 0, groupLines),
 		checked: make(chan struct{}), claimed: make(chan struct{}), done: make(chan struct{}),
 	}
