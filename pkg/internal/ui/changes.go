@@ -3,7 +3,27 @@ package ui
 import (
 	"bytes"
 	"slices"
+	"strconv"
+	"time"
 )
+
+// encodeMessage returns HTML that htmx swaps into the page as an event of a stream, with the time after which the browser
+// connects again if the stream is cut. Without HTML, it sets only this time.
+func encodeMessage(html []byte, retry time.Duration) []byte {
+	var b bytes.Buffer
+	b.Grow(len(html) + len(html)/8)
+	b.WriteString("retry: " + strconv.FormatInt(retry.Milliseconds(), 10) + "\n")
+	appendData(&b, html)
+	b.WriteString("\n")
+
+	return b.Bytes()
+}
+
+// message returns the whole state as an event, for pages that have no part of it. It is encoded once for all viewers.
+func (s *pageState) message() []byte {
+	s.encode.Do(func() { s.encoded = encodeMessage(encodeWhole(s, nil), retryAfter) })
+	return s.encoded
+}
 
 // encodeWhole returns the parts of a page as htmx swaps them in, without those that the page already has.
 func encodeWhole(state *pageState, have map[string]string) []byte {

@@ -172,6 +172,9 @@ type watch struct {
 type pageState struct {
 	parts []part
 	at    time.Time
+
+	encode  sync.Once
+	encoded []byte // see message
 }
 
 // part is a rendered part.
@@ -347,10 +350,13 @@ func (w *watch) publish(state *pageState) (tokens []string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 
+	// All viewers get the same bytes, so that what waits for a slow one costs nothing.
 	var changes []byte
 	whole := w.state == nil || w.fault != nil
 	if !whole {
-		changes = encodeChanges(w.state, state)
+		if html := encodeChanges(w.state, state); len(html) > 0 {
+			changes = encodeMessage(html, retryAfter)
+		}
 	}
 	w.state, w.fault = state, nil
 

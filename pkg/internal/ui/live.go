@@ -60,7 +60,7 @@ func (s *Server) serveLive(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if screen == nil { // a page of a node of another version
-		_ = out.message(nil, time.Minute)
+		_ = out.write(encodeMessage(nil, time.Minute))
 		_ = out.fault(&Problem{Status: http.StatusNotFound, Message: "this node has no such page"})
 		return
 	}
@@ -100,13 +100,21 @@ func canonical(at string) string {
 
 // checkSession reports whether the API still accepts the credential of a viewer. If the API cannot answer, it does.
 func (s *Server) checkSession(r *http.Request, v *viewer) bool {
-	api, err := s.clientFor(r, v.who.secret)
-	if err != nil {
-		return false
-	}
-	_, err = api.Version(r.Context())
+	// A call needs a deep stack. It has a goroutine of its own, because the goroutine of a stream lives long, and its stack
+	// would stay large until garbage collections shrink it.
+	accepted := make(chan bool, 1)
+	go func() {
+		defer close(accepted) // a panic of the API ends in its answer, see transport
 
-	return !isUnauthorized(err)
+		api, err := s.clientFor(r, v.who.secret)
+		if err != nil {
+			return
+		}
+		_, err = api.Version(r.Context())
+		accepted <- !isUnauthorized(err)
+	}()
+
+	return <-accepted
 }
 
 // serveViewer sends what changes until the browser goes, the session or the node ends. polls ends the stream after the
@@ -185,16 +193,12 @@ func (s *Server) follow(r *http.Request, out *stream, v *viewer, beat <-chan tim
 func (s *Server) send(out *stream, v *viewer, p pending, polls bool) (sent bool, err error) {
 	message := p.message
 	if p.whole != nil {
-		message = encodeWhole(p.whole, v.have)
+		message = wholeFor(v, p.whole, polls)
 		v.have = nil
 	}
 
-	if p.whole != nil || message != nil {
-		retry := retryAfter
-		if polls {
-			retry = busyRetryAfter
-		}
-		if err := out.message(message, retry); err != nil {
+	if message != nil {
+		if err := out.write(message); err != nil {
 			return false, err
 		}
 		sent = true
@@ -213,6 +217,18 @@ func (s *Server) send(out *stream, v *viewer, p pending, polls bool) (sent bool,
 	}
 
 	return sent, out.age(s.Now(), p.seen)
+}
+
+// wholeFor returns the whole state for a viewer as an event, without the parts that its page contains already.
+func wholeFor(v *viewer, state *pageState, polls bool) []byte {
+	switch {
+	case polls:
+		return encodeMessage(encodeWhole(state, v.have), busyRetryAfter)
+	case len(v.have) > 0:
+		return encodeMessage(encodeWhole(state, v.have), retryAfter)
+	}
+
+	return state.message()
 }
 
 // seenAt returns the time of the state that the viewer sees.
@@ -261,16 +277,6 @@ func (s *stream) write(b []byte) error {
 		return err
 	}
 	return s.control.Flush()
-}
-
-// message sends HTML that htmx swaps into the page, or nothing but the time after which the browser connects again.
-func (s *stream) message(html []byte, retry time.Duration) error {
-	var b bytes.Buffer
-	b.WriteString("retry: " + strconv.FormatInt(retry.Milliseconds(), 10) + "\n")
-	appendData(&b, html)
-	b.WriteString("\n")
-
-	return s.write(b.Bytes())
 }
 
 // event sends an event that the script of the page handles.

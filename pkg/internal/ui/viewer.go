@@ -21,7 +21,7 @@ type viewer struct {
 	feed   chan FeedEvent    // what the screen sends only to this viewer; nil: nothing
 
 	mu           sync.Mutex
-	message      []byte     // the changes that wait; nil if whole is set
+	message      []byte     // the changes that wait, as an event of the stream; nil if whole is set
 	whole        *pageState // the state that waits
 	seen         time.Time  // the time of the state that the viewer sees, or will see with what waits
 	fault        *Problem   // why there is no newer state; nil: there is
@@ -69,7 +69,7 @@ func (v *viewer) begin(state *pageState, fault *Problem) {
 	}
 }
 
-// give hands over changes. state is that after the changes.
+// give hands over changes, as an event of the stream. state is that after the changes.
 func (v *viewer) give(changes []byte, state *pageState) {
 	v.mu.Lock()
 	defer v.mu.Unlock()

@@ -30,7 +30,8 @@ const (
 )
 
 // Measures what viewers of one page cost a node: CPU time, memory, and lateness of ticks, without viewers and with 100. It
-// asserts nothing, because machines differ; UI_VIEWERS=1 runs it.
+// asserts nothing, because machines differ; UI_VIEWERS=1 runs it. The memory is that of the whole node, in which stacks of
+// the executor's goroutines grow meanwhile: TestLive_MemoryOfViewer of package ui measures that of a viewer alone.
 func TestViewers_Cost(t *testing.T) {
 	if os.Getenv("UI_VIEWERS") == "" {
 		t.Skip("set UI_VIEWERS=1")
