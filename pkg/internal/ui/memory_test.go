@@ -83,6 +83,5 @@ func memoryInUse() int64 {
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
 
-
 	return int64(m.HeapAlloc + m.StackInuse)
 }
