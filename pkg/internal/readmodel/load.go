@@ -26,7 +26,7 @@ const makerNames = 3
 type LoadRange struct {
 	From    int64 // the beginning of the first minute, in Unix milliseconds; not after the query's Now
 	Minutes int   // how many; at most MaxLoadMinutes
-	// Makers are minutes, by their number from 0, whose makers are wanted.
+	// Makers are minutes, by their number from 0, whose makers and seconds are wanted.
 	Makers []int
 }
 
@@ -49,7 +49,12 @@ type Load struct {
 	AfterCompletion int `json:"after_completion"`
 	// Makers are what makes the runs of the minutes that LoadRange.Makers names, in the same order.
 	Makers [][]Maker `json:"makers,omitempty"`
+	// Seconds are the runs of each second of the minutes that LoadRange.Makers names, in the same order.
+	Seconds [][]float64 `json:"seconds,omitempty"`
 }
+
+// minuteSeconds is how many seconds a minute has.
+const minuteSeconds = 60
 
 // Maker is all tasks with the same schedule, with what they contribute to a minute.
 type Maker struct {
@@ -94,6 +99,9 @@ func NewLoadScan(q *Query) *LoadScan {
 	s := &LoadScan{query: q, groups: map[loadGroup]*groupTasks{}, wanted: map[int]int{}}
 	s.load.Runs = make([]float64, q.Load.Minutes)
 	s.makers = make([]map[MakerKey]*Maker, len(q.Load.Makers))
+	if len(q.Load.Makers) > 0 {
+		s.load.Seconds = newSeconds(len(q.Load.Makers))
+	}
 
 	for i, minute := range q.Load.Makers {
 		s.wanted[minute] = i
@@ -101,6 +109,16 @@ func NewLoadScan(q *Query) *LoadScan {
 	}
 
 	return s
+}
+
+// newSeconds returns the seconds of minutes without runs.
+func newSeconds(minutes int) [][]float64 {
+	list := make([][]float64, minutes)
+	for i := range list {
+		list[i] = make([]float64, minuteSeconds)
+	}
+
+	return list
 }
 
 // Scan adds the rows of an index that match the query, and counts them.
@@ -129,6 +147,11 @@ func (s *LoadScan) add(r *Row) {
 	until := s.query.Load.until()
 	if r.Next >= until {
 		return
+	}
+
+	// Tasks with the same @every have their ticks in different seconds, so these are counted task by task.
+	if r.Schedule.IsCounted() {
+		s.addSeconds(r.Schedule, r.Next, 1)
 	}
 
 	key := loadGroup{*r.Schedule, r.Schedule.SamePerMinute(r.Next, until)}
@@ -162,6 +185,9 @@ func (s *LoadScan) Load() Load {
 	}
 
 	roundRuns(s.load.Runs)
+	for _, seconds := range s.load.Seconds {
+		roundRuns(seconds)
+	}
 
 	for _, makers := range s.makers {
 		list := make([]Maker, 0, len(makers))
@@ -207,6 +233,10 @@ func (s *LoadScan) addGroup(key loadGroup, g *groupTasks) {
 		return
 	}
 
+	if !sched.IsCounted() {
+		s.addSeconds(sched, key.next, g.count)
+	}
+
 	s.load.Tasks += g.count
 	if sched.Jitter() > 0 {
 		s.load.Jittered += g.count
@@ -247,6 +277,36 @@ func (s *LoadScan) eachRun(key loadGroup, add func(minute int, runs float64)) (e
 		// What is not decided yet falls due later than now.
 		q.spread(max(at, s.query.Now), at+width, float64(ticks), add)
 	})
+}
+
+// addSeconds adds the runs of tasks with the same next tick to the seconds of the minutes that are wanted.
+func (s *LoadScan) addSeconds(sched *schedule.Schedule, next int64, tasks int) {
+	q := s.query.Load
+
+	for i, minute := range q.Makers {
+		from := q.From + int64(minute)*minuteMS
+		seconds := s.load.Seconds[i]
+
+		sched.Within(next, from, from+minuteMS, func(at, ticks, width int64) {
+			runs := float64(ticks) * float64(tasks)
+			if width == 0 {
+				seconds[(at-from)/1000] += runs
+				return
+			}
+
+			// What is not decided yet falls due later than now.
+			begin, end := max(at, s.query.Now), at+width
+			if begin >= end {
+				return
+			}
+			share := runs / float64(end-begin)
+			for second := range seconds {
+				low := max(begin, from+int64(second)*1000)
+				high := min(end, from+int64(second+1)*1000)
+				seconds[second] += share * float64(max(high-low, 0))
+			}
+		})
+	}
 }
 
 // spread calls add for each minute with its part of runs that are due evenly in [from, to).
@@ -292,7 +352,7 @@ func firstMakers(list []Maker, limit int) []Maker {
 
 // mergeLoads adds up loads.
 func mergeLoads(q *LoadRange, loads []*Load) *Load {
-	sum := &Load{Runs: make([]float64, q.Minutes), Makers: make([][]Maker, len(q.Makers))}
+	sum := &Load{Runs: make([]float64, q.Minutes), Makers: make([][]Maker, len(q.Makers)), Seconds: newSeconds(len(q.Makers))}
 
 	for _, l := range loads {
 		for minute, runs := range l.Runs[:min(len(l.Runs), q.Minutes)] {
@@ -305,9 +365,17 @@ func mergeLoads(q *LoadRange, loads []*Load) *Load {
 		for at := range min(len(l.Makers), len(q.Makers)) {
 			sum.Makers[at] = mergeMakers(sum.Makers[at], l.Makers[at])
 		}
+		for at := range min(len(l.Seconds), len(q.Makers)) {
+			for second, runs := range l.Seconds[at][:min(len(l.Seconds[at]), minuteSeconds)] {
+				sum.Seconds[at][second] += runs
+			}
+		}
 	}
 
 	roundRuns(sum.Runs)
+	for _, seconds := range sum.Seconds {
+		roundRuns(seconds)
+	}
 	for at, makers := range sum.Makers {
 		sum.Makers[at] = firstMakers(makers, maxMakers)
 	}

@@ -105,6 +105,57 @@ func TestLoad_AgreesWithEachTickOfEachTask(t *testing.T) {
 	})
 }
 
+// The seconds of a minute are those of each tick of each task, and add up to its runs.
+func TestLoad_SecondsAgreeWithEachTick(t *testing.T) {
+	t.Parallel()
+
+	rapid.Check(t, func(t *rapid.T) {
+		q := dayQuery(rapid.SliceOfNDistinct(rapid.IntRange(0, MaxLoadMinutes-1), 1, 3, rapid.ID[int]).Draw(t, "minutes")...)
+		want := newSeconds(len(q.Load.Makers))
+		var parts [2][]Row
+
+		for i := range rapid.IntRange(1, 20).Draw(t, "tasks") {
+			s := parseTiming(t, loadTimings.Draw(t, "timing"), nowMS-rapid.Int64Range(0, 100*hourMS).Draw(t, "anchor"))
+			r := rowOf(fmt.Sprintf("ns/%d", i), s, nowMS)
+			parts[i%2] = append(parts[i%2], r)
+
+			for at, minute := range q.Load.Makers {
+				from := q.Load.From + int64(minute)*minuteMS
+				for tick, ok := s.Next(time.UnixMilli(max(from, r.Next) - 1)); r.Next != 0 && ok && tick.UnixMilli() < from+minuteMS; tick, ok = s.Next(tick) {
+					want[at][(tick.UnixMilli()-from)/1000]++
+				}
+			}
+		}
+
+		a, b := loadOf(q, parts[0]...), loadOf(q, parts[1]...)
+		got := mergeLoads(q.Load, []*Load{&a, &b})
+		for at, minute := range q.Load.Makers {
+			if !slices.Equal(got.Seconds[at], want[at]) || sumOf(Load{Runs: got.Seconds[at]}) != got.Runs[minute] {
+				t.Fatalf("minute %d with %v runs: %v, want %v", minute, got.Runs[minute], got.Seconds[at], want[at])
+			}
+		}
+	})
+}
+
+// With jitter, runs are spread over the seconds of their window.
+func TestLoad_SecondsOfJitter(t *testing.T) {
+	t.Parallel()
+
+	hourly := parseTiming(t, task.Timing{Schedule: task.Schedules{"0 * * * *"}, Jitter: task.Duration(90 * time.Second)}, nowMS)
+	r := rowOf("ns/a", hourly, nowMS)
+	first := int((r.Next - dayQuery().Load.From) / minuteMS)
+
+	l := loadOf(dayQuery(first+60, first+61, first+62), r)
+	for at, want := range []float64{60.0 / 90, 30.0 / 90, 0} {
+		if got := sumOf(Load{Runs: l.Seconds[at]}); math.Abs(got-want) > 1e-4 || math.Abs(got-l.Runs[first+60+at]) > 1e-4 {
+			t.Errorf("minute %d: %v runs in its seconds, %v in all, want %v", at, got, l.Runs[first+60+at], want)
+		}
+	}
+	if l.Seconds[1][29] == 0 || l.Seconds[1][30] != 0 {
+		t.Errorf("the second minute: %v", l.Seconds[1])
+	}
+}
+
 func TestLoad_SpreadsJitterOverItsWindow(t *testing.T) {
 	t.Parallel()
 

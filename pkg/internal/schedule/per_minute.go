@@ -97,6 +97,98 @@ func (s *Schedule) PerMinute(next, until int64, visit func(at int64, ticks int64
 	return false
 }
 
+// Within calls visit with the ticks of a task that may fall due in [from, until), one by one; next is its next tick. A tick
+// with a width is due evenly within that much time from at on, of which only a part may lie in [from, until).
+//
+// As with PerMinute, the ticks of an @every that is combined with anything else are not known: then visit is called once
+// with all of them, and exact is false. Such a call begins at next and is longer than a day.
+func (s *Schedule) Within(next, from, until int64, visit func(at, ticks, width int64)) (exact bool) {
+	p := s.plan
+	if next >= until {
+		return true
+	}
+
+	if p.after != 0 {
+		if next >= from {
+			visit(next, 1, 0)
+		}
+		return true
+	}
+
+	if len(p.every) == 0 || p.hasOnePeriod() {
+		known := Schedule{plan: p}
+		if len(p.every) > 0 {
+			known.anchor = next - p.every[0]
+		}
+		known.visitTicks(next, from, until, visit)
+
+		return true
+	}
+
+	fixed := *p
+	fixed.every = nil
+	known := Schedule{plan: &fixed}
+	known.visitTicks(next, from, until, visit)
+
+	// next is a tick, so it is not after the last one.
+	const day = 24 * 60 * minuteMS
+	if end := min(until+day, p.last+1); end > from {
+		visit(next, countMultiples(end-next, p.every), end-next)
+	}
+
+	return false
+}
+
+// visitTicks is Within for a schedule whose ticks are known.
+func (s *Schedule) visitTicks(next, from, until int64, visit func(at, ticks, width int64)) {
+	first := max(next, from)
+	if s.plan.jitter > 0 && next < from {
+		// The last tick before from may fall due after it.
+		if last := s.previousTo(from - 1); last != noInstant {
+			first = max(next, last)
+		}
+	}
+
+	for tick := s.nextAfter(first - 1); tick != noInstant && tick < until; {
+		after := s.nextAfter(tick)
+
+		width := s.plan.jitter
+		if after != noInstant {
+			width = min(width, after-tick)
+		}
+		if tick >= from || tick+width > from {
+			visit(tick, 1, width)
+		}
+
+		tick = after
+	}
+}
+
+// MayFallDue reports whether a task has a tick that may fall due in [from, until); next is its next tick. known is false if
+// that depends on the ticks of an @every that are not known.
+func (s *Schedule) MayFallDue(next, from, until int64) (due, known bool) {
+	switch {
+	case next >= until:
+		return false, true
+	case next >= from:
+		return true, true
+	case len(s.plan.every) > 0 && s.plan.every[0] <= until-from && until <= s.plan.last:
+		return true, true // a period is not longer than the time
+	}
+
+	ticks := 0
+	exact := s.Within(next, from, until, func(_, _, _ int64) { ticks++ })
+	if !exact && from <= s.plan.last {
+		ticks-- // the last call was for the ticks that are not known
+	}
+
+	return ticks > 0, ticks > 0 || exact
+}
+
+// IsCounted reports whether ticks follow from the one before, as with @every, so that two tasks with equal expressions have
+// different ticks.
+func (s *Schedule) IsCounted() bool { return len(s.plan.every) > 0 || s.plan.after != 0 }
+
 // visitMinutes is PerMinute for a schedule whose ticks are known.
 func (s *Schedule) visitMinutes(next, until int64, visit func(at int64, ticks int64, width int64)) {
 	several := s.plan.hasSeveralAMinute()

@@ -98,6 +98,84 @@ func TestSchedule_PerMinuteAgreesWithEachTick(t *testing.T) {
 	})
 }
 
+// within counts ticks by the beginnings of their seconds, by Within of a schedule without an anchor.
+func within(s *schedule.Schedule, next, from, until int64) (counts map[int64]int64, exact bool) {
+	counts = map[int64]int64{}
+	exact = s.Within(next, from, until, func(at, ticks, _ int64) { counts[at-at%1000] += ticks })
+
+	return counts, exact
+}
+
+// Within and MayFallDue agree with each tick of a minute.
+func TestSchedule_WithinAgreesWithEachTick(t *testing.T) {
+	t.Parallel()
+
+	rapid.Check(t, func(t *rapid.T) {
+		timing := task.Timing{Timezone: zoneGen.Draw(t, "zone"), DST: dstGen.Draw(t, "dst")}
+		from := nearChangeSince(t, timing.Timezone, 2000)
+		if rapid.Bool().Draw(t, "cron") {
+			timing.Schedule = task.Schedules{cronGen(rapid.Bool().Draw(t, "seconds")).Draw(t, "cron")}
+		} else {
+			timing.Schedule = task.Schedules{"@every " + (time.Duration(rapid.IntRange(1000, 10_000_000).Draw(t, "period")) * time.Millisecond).String()}
+		}
+
+		s, err := schedule.Parse(timing, from.Add(-time.Hour))
+		if err != nil {
+			t.Skip(err)
+		}
+		first, ok := s.Next(from)
+		if !ok {
+			t.Skip("no tick")
+		}
+
+		shared := s.Anchored(time.Time{})
+		next := first.UnixMilli()
+		begin := next - next%minuteMS + rapid.Int64Range(-2, 3000).Draw(t, "minute")*minuteMS
+		want := map[int64]int64{}
+		for tick, ok := s.Next(time.UnixMilli(max(next, begin) - 1)); ok && tick.UnixMilli() < begin+minuteMS; tick, ok = s.Next(tick) {
+			want[tick.UnixMilli()-tick.UnixMilli()%1000]++
+		}
+
+		got, exact := within(&shared, next, begin, begin+minuteMS)
+		if !exact || !maps.Equal(got, want) {
+			t.Fatalf("Within of %v: %v, exact %t, want %v", timing, got, exact, want)
+		}
+		if due, known := shared.MayFallDue(next, begin, begin+minuteMS); !known || due != (len(want) > 0) {
+			t.Fatalf("MayFallDue of %v: %t, %t, want %v", timing, due, known, want)
+		}
+	})
+}
+
+// A tick with jitter may fall due after it, but before the next one. What follows from an unknown anchor is not known.
+func TestSchedule_MayFallDue(t *testing.T) {
+	t.Parallel()
+
+	spread, err := schedule.Parse(task.Timing{Schedule: task.Schedules{"0 * * * *"}, Jitter: task.Duration(20 * time.Minute)}, time.Time{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	next := instantOf(t, "2026-03-01T10:00:00Z").UnixMilli()
+
+	for _, c := range []struct {
+		s          *schedule.Schedule
+		minute     int64 // after next
+		due, known bool
+	}{
+		{spread, -1, false, true}, {spread, 0, true, true}, {spread, 19, true, true}, {spread, 20, false, true}, {spread, 79, true, true}, {spread, 80, false, true},
+		{parse(t, "UTC", noDST, "0 * * * *", "@every 7m"), 0, true, true},
+		{parse(t, "UTC", noDST, "0 * * * *", "@every 7m"), 60, true, true},
+		{parse(t, "UTC", noDST, "0 * * * *", "@every 7m"), 30, false, false},
+		{parse(t, "UTC", noDST, "0 * * * *", "@every 40s"), 30, true, true},
+		{parse(t, "UTC", noDST, "@every 1h after completion"), 0, true, true},
+		{parse(t, "UTC", noDST, "@every 1h after completion"), 60, false, true},
+	} {
+		from := next + c.minute*minuteMS
+		if due, known := c.s.MayFallDue(next, from, from+minuteMS); due != c.due || known != c.known {
+			t.Errorf("%s in minute %d: %t, %t, want %t, %t", c.s.Text(), c.minute, due, known, c.due, c.known)
+		}
+	}
+}
+
 func TestSchedule_PerMinuteSpreadsWhatDependsOnTheAnchor(t *testing.T) {
 	t.Parallel()
 
