@@ -223,6 +223,7 @@ of them:
   label:team=data          the label has this value
   label:team!=data         the label has another value or does not exist
   next:<1h next:>1d        the next tick is less or more than this away; next:none
+  tick:2026-11-27T03:00Z   a tick may fall due in this minute
   last:<1h last:>1d        the last run ended less or more than this ago; last:none
   success:>26h             the last success is longer ago, or there is none
   duration:>5m             the last run took longer

@@ -64,6 +64,7 @@ var queryKeys = []queryKey{
 	{name: "state", parse: parseStates, match: matchStates},
 	{name: "label", parse: parseLabel, match: matchLabel, cost: 1},
 	{name: "next", parse: parseTimeOrNone, match: matchNext},
+	{name: "tick", parse: parseTicks, match: matchTicks, cost: 3},
 	{name: "last", parse: parseTimeOrNone, match: matchLast, runs: true},
 	{name: "success", parse: parseTimeOrNone, match: matchSuccess, runs: true},
 	{name: "duration", parse: parseMeasure, match: matchDuration, runs: true},

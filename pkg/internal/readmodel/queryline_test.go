@@ -187,39 +187,42 @@ func TestParseQueryLine_NamesWhatIsWrong(t *testing.T) {
 	values := "name:" + strings.TrimSuffix(strings.Repeat("a,", MaxQueryValues+1), ",")
 
 	for line, want := range map[string]string{
-		"state:faild":             `term "state:faild": "faild" is not one of failed, succeeded, timed_out, cancelled, lost, running, waiting, idle, paused, failing, overdue, unreadable; did you mean failed?`,
-		"state:":                  `term "state:": a value is missing`,
-		"state:failed,":           `term "state:failed,": a value is missing`,
-		"stat:failed":             `term "stat:failed": "stat" is not one of name, namespace, state, label, next, last, success, duration, lateness, failures; did you mean state?`,
-		":x":                      `term ":x": "" is not one of name, namespace, state, label, next, last, success, duration, lateness, failures`,
-		"-":                       `term "-": a value is missing`,
-		"a name:[":                `term "name:[": "[" is not a pattern of names: use *, ? and [a-z]`,
-		"name:a/b/c":              `term "name:a/b/c": "a/b/c" is not a pattern of names: use *, ? and [a-z]`,
-		"namespace:a/b":           `term "namespace:a/b": "a/b" is not a pattern of names: use *, ? and [a-z]`,
-		"state~failed":            `term "state~failed": only name can be used with ~; did you mean state:?`,
-		"team=data":               `term "team=data": no name contains '='; did you mean label:team=data?`,
-		"failures>3":              `term "failures>3": a key is followed by a colon; did you mean failures:>3?`,
-		"web-*":                   `term "web-*": a word is not a pattern; did you mean name:web-*?`,
-		"!old":                    `term "!old": a term is negated with -; did you mean -old?`,
-		"label:":                  `term "label:": the key of the label is missing`,
-		"label:=x":                `term "label:=x": the key of the label is missing`,
-		"label:a b:c":             `term "b:c": "b" is not one of name, namespace, state, label, next, last, success, duration, lateness, failures`,
-		"label:a=b,c=d":           `term "label:a=b,c=d": "c=d" is not a label value; did you mean two terms, label:a and label:c=d?`,
-		"next:":                   `term "next:": a duration is missing: use next:<1h, next:>1h or next:none`,
-		"next:<":                  `term "next:<": a duration is missing: use next:<1h, next:>1h or next:none`,
-		"next:1h":                 `term "next:1h": a duration is compared with < or >; did you mean next:<1h?`,
-		"next:<1hour":             `term "next:<1hour": "1hour" is not a duration, such as 90s, 10m, 1h30m or 2d`,
-		"next:non":                `term "next:non": "non" is not a comparison: use next:<1h, next:>1h or next:none; did you mean none?`,
-		"next:<-1h":               `term "next:<-1h": "-1h" is not a duration, such as 90s, 10m, 1h30m or 2d`,
-		"duration:none":           `term "duration:none": "none" is not a comparison: use duration:<1h, duration:>1h`,
-		"duration:>30d":           `term "duration:>30d": "30d" is greater than 24d`,
-		"failures:many":           `term "failures:many": "many" is not a whole number: use failures:>=3, failures:<3 or failures:0`,
-		"failures:>99999":         `term "failures:>99999": 99999 is greater than 65535`,
-		`a "b c`:                  `term "\"b c": the quotes are not closed`,
-		"a\x00b":                  `"a\x00b" contains control characters or is not UTF-8`,
-		many:                      `33 terms; at most 32 are allowed`,
-		values:                    `101 values; at most 100 are allowed`,
-		strings.Repeat("a", 3000): `"aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa…" is longer than 2048 bytes`,
+		"state:faild":               `term "state:faild": "faild" is not one of failed, succeeded, timed_out, cancelled, lost, running, waiting, idle, paused, failing, overdue, unreadable; did you mean failed?`,
+		"state:":                    `term "state:": a value is missing`,
+		"state:failed,":             `term "state:failed,": a value is missing`,
+		"stat:failed":               `term "stat:failed": "stat" is not one of name, namespace, state, label, next, tick, last, success, duration, lateness, failures; did you mean state?`,
+		":x":                        `term ":x": "" is not one of name, namespace, state, label, next, tick, last, success, duration, lateness, failures`,
+		"-":                         `term "-": a value is missing`,
+		"a name:[":                  `term "name:[": "[" is not a pattern of names: use *, ? and [a-z]`,
+		"name:a/b/c":                `term "name:a/b/c": "a/b/c" is not a pattern of names: use *, ? and [a-z]`,
+		"namespace:a/b":             `term "namespace:a/b": "a/b" is not a pattern of names: use *, ? and [a-z]`,
+		"state~failed":              `term "state~failed": only name can be used with ~; did you mean state:?`,
+		"team=data":                 `term "team=data": no name contains '='; did you mean label:team=data?`,
+		"failures>3":                `term "failures>3": a key is followed by a colon; did you mean failures:>3?`,
+		"web-*":                     `term "web-*": a word is not a pattern; did you mean name:web-*?`,
+		"!old":                      `term "!old": a term is negated with -; did you mean -old?`,
+		"label:":                    `term "label:": the key of the label is missing`,
+		"label:=x":                  `term "label:=x": the key of the label is missing`,
+		"label:a b:c":               `term "b:c": "b" is not one of name, namespace, state, label, next, tick, last, success, duration, lateness, failures`,
+		"label:a=b,c=d":             `term "label:a=b,c=d": "c=d" is not a label value; did you mean two terms, label:a and label:c=d?`,
+		"next:":                     `term "next:": a duration is missing: use next:<1h, next:>1h or next:none`,
+		"next:<":                    `term "next:<": a duration is missing: use next:<1h, next:>1h or next:none`,
+		"next:1h":                   `term "next:1h": a duration is compared with < or >; did you mean next:<1h?`,
+		"next:<1hour":               `term "next:<1hour": "1hour" is not a duration, such as 90s, 10m, 1h30m or 2d`,
+		"next:non":                  `term "next:non": "non" is not a comparison: use next:<1h, next:>1h or next:none; did you mean none?`,
+		"next:<-1h":                 `term "next:<-1h": "-1h" is not a duration, such as 90s, 10m, 1h30m or 2d`,
+		"duration:none":             `term "duration:none": "none" is not a comparison: use duration:<1h, duration:>1h`,
+		"duration:>30d":             `term "duration:>30d": "30d" is greater than 24d`,
+		"tick:":                     `term "tick:": a value is missing`,
+		"tick:03:00":                `term "tick:03:00": "03:00" is not a minute with a zone, such as 2026-11-27T03:00Z`,
+		"tick:2026-11-27T03:00:30Z": `term "tick:2026-11-27T03:00:30Z": "2026-11-27T03:00:30Z" is not a minute with a zone, such as 2026-11-27T03:00Z`,
+		"failures:many":             `term "failures:many": "many" is not a whole number: use failures:>=3, failures:<3 or failures:0`,
+		"failures:>99999":           `term "failures:>99999": 99999 is greater than 65535`,
+		`a "b c`:                    `term "\"b c": the quotes are not closed`,
+		"a\x00b":                    `"a\x00b" contains control characters or is not UTF-8`,
+		many:                        `33 terms; at most 32 are allowed`,
+		values:                      `101 values; at most 100 are allowed`,
+		strings.Repeat("a", 3000):   `"aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa…" is longer than 2048 bytes`,
 	} {
 		_, err := ParseQueryLine(line)
 		if err == nil {
@@ -230,20 +233,56 @@ func TestParseQueryLine_NamesWhatIsWrong(t *testing.T) {
 	}
 }
 
+// A term tick finds each tick that may fall due in a minute, not only the next one.
+func TestQueryLine_Tick(t *testing.T) {
+	t.Parallel()
+
+	// nowMS is 2027-01-15T08:00:00Z.
+	row := func(expr ...string) Row {
+		return rowOf("a/b", parseTiming(t, task.Timing{Schedule: expr}, nowMS), nowMS)
+	}
+	for _, c := range []struct {
+		line string
+		row  Row
+		want bool
+	}{
+		{"tick:2027-01-15T08:00Z", row("0 * * * *"), true},
+		{"tick:2027-01-15T09:00Z", row("0 * * * *"), true},
+		{"tick:2027-01-15T10:00+01:00", row("0 * * * *"), true},
+		{"tick:2027-01-15T09:01Z", row("0 * * * *"), false},
+		{"-tick:2027-01-15T09:01Z", row("0 * * * *"), true},
+		{"tick:2027-01-15T09:01Z,2027-01-15T10:00Z", row("0 * * * *"), true},
+		{"tick:2027-01-15T07:00Z", row("0 * * * *"), false},
+		{"tick:2027-01-15T09:30Z", row("@every 90m"), true},
+		{"tick:2027-01-15T12:30Z", row("@every 90m"), true},
+		{"tick:2027-01-15T12:31Z", row("@every 90m"), false},
+		{"tick:2027-01-15T12:30Z", row("@every 90m", "0 3 * * *"), false},
+		{"-tick:2027-01-15T12:30Z", row("@every 90m", "0 3 * * *"), false},
+		{"tick:2027-01-16T03:00Z", row("@every 90m", "0 3 * * *"), true},
+		{"tick:2027-01-15T08:00Z", row("@manual"), false},
+		{"tick:2027-01-15T08:00Z", Row{Name: "a/b", Flags: Unreadable}, false},
+	} {
+		if got := matchesLine(t, c.line, &c.row, nowMS); got != c.want {
+			t.Errorf("%q matches %+v: %t, want %t", c.line, c.row, got, c.want)
+		}
+	}
+}
+
 func TestQueryLine_CanonicalForm(t *testing.T) {
 	t.Parallel()
 
 	for line, want := range map[string]string{
-		"  dump   state:failed ": "name~dump state:failed",
-		`-"db dump"`:             `-name~"db dump"`,
-		`name:"a,b",c`:           `name:"a,b",c`,
-		`"say \"hi\" \\"`:        `name~"say \"hi\" \\"`,
-		"next:<90m":              "next:<1h30m",
-		"next:>1w":               "next:>7d",
-		"next:<2d12h":            "next:<2d12h",
-		"failures:=3":            "failures:3",
-		"label:a=b,c -label:d":   "label:a=b,c -label:d",
-		"label:a!=b":             "label:a!=b",
+		"  dump   state:failed ":         "name~dump state:failed",
+		`-"db dump"`:                     `-name~"db dump"`,
+		`name:"a,b",c`:                   `name:"a,b",c`,
+		`"say \"hi\" \\"`:                `name~"say \"hi\" \\"`,
+		"next:<90m":                      "next:<1h30m",
+		"next:>1w":                       "next:>7d",
+		"next:<2d12h":                    "next:<2d12h",
+		"failures:=3":                    "failures:3",
+		"tick:2026-11-27T03:00:00+01:00": "tick:2026-11-27T02:00Z",
+		"label:a=b,c -label:d":           "label:a=b,c -label:d",
+		"label:a!=b":                     "label:a!=b",
 	} {
 		q, err := ParseQueryLine(line)
 		if err != nil || q.String() != want {
@@ -267,23 +306,30 @@ func TestQueryLine_AboutRuns(t *testing.T) {
 }
 
 func TestQueryLine_MatchingAllocatesNothing(t *testing.T) {
-	q, err := ParseQueryLine(`dump,x name:db-*,prod/* namespace:p* state:failed,running label:team=data,x label:a!=b next:<1h last:<1d success:>1h duration:>1s lateness:>1s failures:>=2 -state:paused`)
+	q, err := ParseQueryLine(`dump,x name:db-*,prod/* namespace:p* state:failed,running label:team=data,x label:a!=b next:<1h -tick:2026-11-27T03:00Z last:<1d success:>1h duration:>1s lateness:>1s failures:>=2 -state:paused`)
 	if err != nil {
 		t.Fatal(err)
 	}
 
 	f, r := Filter{Conditions: q.Conditions()}, failedDump()
+	r.Schedule = parseTiming(t, task.Timing{Schedule: task.Schedules{"30 * * * *"}, Jitter: task.Duration(time.Minute)}, nowMS)
+	r.Next = 1 // so that later ticks are searched
 	if !f.matches(&r, nowMS) {
 		t.Fatal("the row does not match")
 	}
 	if n := testing.AllocsPerRun(100, func() { f.matches(&r, nowMS) }); n != 0 {
 		t.Errorf("%v allocations for a row, want none", n)
 	}
+
+	r.Schedule = parseTiming(t, task.Timing{Schedule: task.Schedules{"30 * * * *", "@every 7m"}}, nowMS)
+	if n := testing.AllocsPerRun(100, func() { f.matches(&r, nowMS) }); n != 0 {
+		t.Errorf("%v allocations for a row with two expressions, want none", n)
+	}
 }
 
 func FuzzParseQueryLine(f *testing.F) {
 	for _, seed := range []string{
-		"state:failed label:team=data next:<1h name~dump", `-"a b" name:"x,y",z*`, "label:a!=,b success:>1d2h failures:3", `"\\" "\""`, "next:none -last:none", "İ ~ : -:",
+		"state:failed label:team=data next:<1h name~dump", `-"a b" name:"x,y",z*`, "label:a!=,b success:>1d2h failures:3", `"\\" "\""`, "next:none -last:none tick:2026-11-27T03:00Z", "İ ~ : -:",
 	} {
 		f.Add(seed)
 	}
