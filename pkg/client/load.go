@@ -22,16 +22,25 @@ type TaskLoad struct {
 	Inexact         int           `json:"inexact" doc:"How many of these tasks combine @every with other expressions. The runs of @every are spread evenly over the whole time."`
 	AfterCompletion int           `json:"after_completion" doc:"The number of tasks whose ticks follow from the ends of runs. They are not predictable, and not included."`
 	Peaks           []LoadPeak    `json:"peaks" doc:"The minutes with the most runs, those with the most runs first. Of consecutive minutes with equally many runs, only the first is listed."`
+	Minute          *LoadPeak     `json:"minute,omitempty" doc:"The minute of the parameter minute."`
 	Advice          []LoadAdvice  `json:"advice" doc:"What would lower the peaks."`
 	ListInfo
 }
 
-// LoadPeak is a minute with many runs.
+// LoadPeak is a minute with many runs, or one that was asked for.
 type LoadPeak struct {
 	At          task.Time   `json:"at"`
 	Runs        float64     `json:"runs"`
 	Makers      []LoadMaker `json:"makers" doc:"The schedules with the most runs in this minute, at most five."`
 	OtherMakers int         `json:"other_makers,omitempty" doc:"The number of further schedules. Each node names at most 100."`
+	// Seconds are few, because most schedules have their ticks in second 0.
+	Seconds []LoadSecond `json:"seconds" doc:"The seconds with the most runs, at most five, those with the most runs first."`
+}
+
+// LoadSecond is a second of a minute with many runs.
+type LoadSecond struct {
+	Second int     `json:"second" doc:"From 0 to 59."`
+	Runs   float64 `json:"runs"`
 }
 
 // LoadMaker is all tasks with the same schedule, with what they contribute to a minute.
@@ -62,6 +71,7 @@ type LoadOptions struct {
 	Span      time.Duration // 0: 24 hours, which is the maximum
 	Step      time.Duration // 0: a minute
 	Peaks     int           // the maximum number of peaks
+	Minute    time.Time     // what makes this minute, too; zero: none
 }
 
 // LoadService reads how many runs are to come.
@@ -87,6 +97,9 @@ func (s *LoadService) Get(ctx context.Context, o LoadOptions) (TaskLoad, error) 
 	}
 	if o.Peaks != 0 {
 		q.Set("peaks", strconv.Itoa(o.Peaks))
+	}
+	if !o.Minute.IsZero() {
+		q.Set("minute", o.Minute.UTC().Format(time.RFC3339))
 	}
 
 	var l TaskLoad

@@ -107,3 +107,29 @@ func ParseTime(flag, s string, zone *time.Location) (time.Time, error) {
 
 	return time.Time{}, failure.Usage("--%s %s: use 2027-03-28, 2027-03-28T01:30 or 2027-03-28T01:30:00Z", flag, task.Quote(s))
 }
+
+// ParseNextTime parses the value of a flag as ParseTime does, or as a time of day, which means its next occurrence after
+// start.
+func ParseNextTime(flag, s string, start time.Time, zone *time.Location) (time.Time, error) {
+	for _, layout := range []string{"15:04", "15:04:05"} {
+		t, err := time.Parse(layout, s)
+		if err != nil {
+			continue
+		}
+
+		day := start.In(zone)
+		at := time.Date(day.Year(), day.Month(), day.Day(), t.Hour(), t.Minute(), t.Second(), 0, zone)
+		if !at.After(start) {
+			at = time.Date(day.Year(), day.Month(), day.Day()+1, t.Hour(), t.Minute(), t.Second(), 0, zone)
+		}
+
+		return at, nil
+	}
+
+	at, err := ParseTime(flag, s, zone)
+	if err != nil {
+		return at, failure.Usage("--%s %s: use 18:00, 2027-03-28, 2027-03-28T01:30 or 2027-03-28T01:30:00Z", flag, task.Quote(s))
+	}
+
+	return at, nil
+}

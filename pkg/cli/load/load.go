@@ -23,6 +23,7 @@ type options struct {
 	span     time.Duration
 	selector string
 	peaks    int
+	minute   string
 	terms    []string
 }
 
@@ -32,14 +33,15 @@ func Command(f *factory.Factory) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "load [QUERY]",
 		Short: "Show how many runs fall due in the coming hours",
-		Long: "Show how many runs fall due in each minute of the coming hours, the busiest minutes, what makes them, and what would\n" +
-			"lower them. A darker or higher sign is a busier minute; the scale is logarithmic.\n\n" +
+		Long: "Show how many runs fall due in each minute of the coming hours, the busiest minutes, their busiest seconds, what makes\n" +
+			"them, and what would lower them. A darker or higher sign is a busier minute; the scale is logarithmic.\n\n" +
 			"The load is that of all namespaces that you may read, or with -n of only one. A query selects tasks (see help\n" +
 			"queries). Tasks with jitter are spread over the time in which they may fall due. Not included are manual runs,\n" +
 			"retries, and tasks that count from the end of a run. Limits such as max_runs and overlap policies are not considered.\n\n" +
 			"-o wide prints numbers instead of signs, and -o json the number of runs in each minute.",
 		Example: `  carillon load
   carillon load --for 3h
+  carillon load --minute 03:00
   carillon load label:team=data
   carillon load -n billing -o wide
   carillon load -o json | jq '.peaks[0]'`,
@@ -49,6 +51,7 @@ func Command(f *factory.Factory) *cobra.Command {
 	flags.DurationVar(&o.span, "for", 24*time.Hour, "look ahead for this `DURATION`, at most 24h")
 	flags.StringVarP(&o.selector, "selector", "l", "", "only tasks whose labels match this `SELECTOR` (see help selectors)")
 	flags.IntVar(&o.peaks, "peaks", 5, "show the `N` busiest minutes, at most 20")
+	flags.StringVar(&o.minute, "minute", "", "also show what makes the minute at this `TIME`, such as 03:00")
 	flags.StringArrayVar(&o.terms, "term", nil, "a `TERM` of the query") // holds terms that look like flags
 	_ = flags.MarkHidden("term")                                         // the flag exists
 	cmd.RunE = func(cmd *cobra.Command, words []string) error { return run(cmd, f, o, words) }
@@ -76,6 +79,14 @@ func run(cmd *cobra.Command, f *factory.Factory, o options, words []string) erro
 	ask := client.LoadOptions{Query: strings.Join(slices.Concat(words, o.terms), " "), Selector: o.selector, Span: o.span, Peaks: o.peaks}
 	if f.NamespaceFlag != "" && !f.AllNamespaces {
 		ask.Namespace = f.NamespaceFlag
+	}
+
+	if o.minute != "" {
+		at, err := factory.ParseNextTime("minute", o.minute, f.Now().Truncate(time.Minute).Add(-time.Millisecond), f.Zone(output.ReaderZone))
+		if err != nil {
+			return err
+		}
+		ask.Minute = at.Truncate(time.Minute)
 	}
 
 	l, err := c.Load.Get(cmd.Context(), ask)
@@ -114,6 +125,13 @@ func show(f *factory.Factory, d *output.Details, l client.TaskLoad) {
 		d.Parts = append(d.Parts, fmt.Sprintf("%s in %s fall due in the next %s.\n\n", wording.RunCount(total, "run"), wording.RunCount(float64(l.Tasks), "task"), span), heatMap(f, l, width))
 	}
 
+	if m := l.Minute; m != nil {
+		body := f.RenderIndented(peakTable(f, []client.LoadPeak{*m}))
+		if len(m.Makers) == 0 {
+			body = "  no runs at " + f.FutureTime(m.At, output.ReaderZone) + "\n"
+		}
+		d.Section("Chosen minute", body)
+	}
 	d.Section("Busiest minutes", f.RenderIndented(peakTable(f, l.Peaks)))
 
 	advice := ""
@@ -137,10 +155,10 @@ func notExact(l client.TaskLoad) string {
 
 // peakTable returns the table of the busiest minutes, with a row for each schedule.
 func peakTable(f *factory.Factory, peaks []client.LoadPeak) *output.Table {
-	g := &output.Table{Headers: []string{"MINUTE", "RUNS", "TASKS", "SCHEDULE", "SUCH AS"}}
+	g := &output.Table{Headers: []string{"MINUTE", "RUNS", "SECONDS", "TASKS", "SCHEDULE", "SUCH AS"}}
 
 	for _, p := range peaks {
-		at, runs := f.FutureTime(p.At, output.ReaderZone), wording.RunNumber(p.Runs)
+		at, runs, seconds := f.FutureTime(p.At, output.ReaderZone), wording.RunNumber(p.Runs), wording.HotSeconds(p)
 
 		for _, m := range p.Makers {
 			names := output.OneLine(strings.Join(m.Names, ", "))
@@ -148,12 +166,12 @@ func peakTable(f *factory.Factory, peaks []client.LoadPeak) *output.Table {
 				names += f.Plain(", …")
 			}
 
-			g.AddRow(at, runs, wording.RunCount(float64(m.Tasks), "task"), wording.LoadMakerText(m), names)
-			at, runs = "", ""
+			g.AddRow(at, runs, seconds, wording.RunCount(float64(m.Tasks), "task"), wording.LoadMakerText(m), names)
+			at, runs, seconds = "", "", ""
 		}
 
 		if p.OtherMakers > 0 {
-			g.AddRow("", "", "", "and "+wording.RunCount(float64(p.OtherMakers), "other schedule"))
+			g.AddRow("", "", "", "", "and "+wording.RunCount(float64(p.OtherMakers), "other schedule"))
 		}
 	}
 

@@ -110,7 +110,7 @@ func nextBounds(f *factory.Factory, u nextFlags, zone *time.Location) (from, unt
 	case u.span > 0:
 		until = start.Add(u.span)
 	case u.until != "":
-		if until, err = readUntil(u.until, start, zone); err != nil {
+		if until, err = factory.ParseNextTime("until", u.until, start, zone); err != nil {
 			return from, until, err
 		}
 		if !until.After(start) {
@@ -285,30 +285,4 @@ func areThere(ctx context.Context, f *factory.Factory, c *client.Client, words [
 	}
 
 	return unmatchedWordError(ctx, f, c, listFlags{words: words}, list)
-}
-
-// readUntil parses the end of a period: as ParseTime does, or as a time of day, which means its next occurrence
-// after start.
-func readUntil(s string, start time.Time, zone *time.Location) (time.Time, error) {
-	for _, layout := range []string{"15:04", "15:04:05"} {
-		t, err := time.Parse(layout, s)
-		if err != nil {
-			continue
-		}
-
-		day := start.In(zone)
-		at := time.Date(day.Year(), day.Month(), day.Day(), t.Hour(), t.Minute(), t.Second(), 0, zone)
-		if !at.After(start) {
-			at = time.Date(day.Year(), day.Month(), day.Day()+1, t.Hour(), t.Minute(), t.Second(), 0, zone)
-		}
-
-		return at, nil
-	}
-
-	at, err := factory.ParseTime("until", s, zone)
-	if err != nil {
-		return at, failure.Usage("--until %s: use 18:00, 2027-03-28, 2027-03-28T01:30 or 2027-03-28T01:30:00Z", task.Quote(s))
-	}
-
-	return at, nil
 }

@@ -47,9 +47,38 @@ func TestLoad_CountsWhatFallsDue(t *testing.T) {
 		t.Errorf("advice %+v", l.Advice)
 	}
 
+	if fmt.Sprint(peak.Seconds) != "[{0 26}]" {
+		t.Errorf("seconds %v", peak.Seconds)
+	}
+
 	some, err := w.Load.Get(t.Context(), client.LoadOptions{Query: "name:hourly", Span: 2 * time.Hour, Step: time.Hour})
 	if err != nil || fmt.Sprint(some.Runs) != "[1 1]" || some.Tasks != 1 {
 		t.Errorf("of one task: %v, %v", some.Runs, err)
+	}
+}
+
+// A minute that the caller asks for is described as a peak is, whether it is one or not.
+func TestLoad_DescribesAChosenMinute(t *testing.T) {
+	w := newWorld(t)
+	w.create("often", "*/20 * * * * *")
+	w.create("twice", "10,40 30 * * * *")
+	l, err := w.Load.Get(t.Context(), client.LoadOptions{Peaks: 1})
+	if err != nil || l.Minute != nil {
+		t.Fatalf("without a minute: %+v, %v", l.Minute, err)
+	}
+
+	half := l.From.Truncate(time.Hour).Add(90 * time.Minute)
+	for at, want := range map[time.Time]string{
+		half: "5 [{0 1} {10 1} {20 1} {40 2}]", half.Add(-time.Minute): "3 [{0 1} {20 1} {40 1}]",
+	} {
+		l, err := w.Load.Get(t.Context(), client.LoadOptions{Peaks: 1, Minute: at})
+		if err != nil || l.Minute == nil || !l.Minute.At.Equal(at) || len(l.Peaks) != 1 {
+			t.Fatalf("%s: %+v, %v", at, l.Minute, err)
+		}
+		slices.SortFunc(l.Minute.Seconds, func(a, b client.LoadSecond) int { return a.Second - b.Second })
+		if got := fmt.Sprint(l.Minute.Runs, l.Minute.Seconds); got != want || len(l.Minute.Makers) == 0 {
+			t.Errorf("%s: %s, want %s; makers %v", at, got, want, l.Minute.Makers)
+		}
 	}
 }
 
@@ -57,6 +86,7 @@ func TestLoad_RefusesWrongSteps(t *testing.T) {
 	w := newWorld(t)
 	for query, field := range map[string]string{
 		"span=25h": "span", "span=30s": "span", "span=1d": "span", "step=90s": "step", "span=10m&step=3m": "step", "peaks=21": "peaks", "q=state:faild": "q",
+		"minute=soon": "minute", "minute=2001-01-01T00:00:00Z": "minute", "minute=2001-01-01T00:00:30Z": "minute",
 	} {
 		if res := w.do(request{method: "GET", path: "/v1/load?" + query}); res.status != 422 || res.Problem.Field != field {
 			t.Errorf("%s: %d %s", query, res.status, res.body)

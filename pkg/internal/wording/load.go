@@ -3,6 +3,7 @@ package wording
 import (
 	"fmt"
 	"math"
+	"strings"
 
 	"github.com/carillonhq/carillon/pkg/client"
 )
@@ -56,4 +57,22 @@ func LoadMakerText(m client.LoadMaker) string {
 	}
 
 	return text
+}
+
+// shownSeconds is how many busy seconds of a minute are named.
+const shownSeconds = 3
+
+// HotSeconds names the seconds of a minute in which most runs fall due: ":00 1,200, :30 40". It returns "" if no second
+// has many more than the others.
+func HotSeconds(p client.LoadPeak) string {
+	const seconds, much = 60, 3
+
+	var parts []string
+	for _, s := range p.Seconds[:min(len(p.Seconds), shownSeconds)] {
+		if s.Runs*seconds >= much*p.Runs {
+			parts = append(parts, fmt.Sprintf(":%02d %s", s.Second, RunNumber(s.Runs)))
+		}
+	}
+
+	return strings.Join(parts, ", ")
 }

@@ -8,8 +8,8 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// MaxMakers is the maximum number of minutes whose makers one question asks for.
-const MaxMakers = 20
+// MaxMakers is the maximum number of minutes whose makers one question asks for: those of the peaks, and a chosen one.
+const MaxMakers = 21
 
 // loadText is a range of a load as a query parameter.
 type loadText struct{ *readmodel.LoadRange }

@@ -22,7 +22,7 @@ func TestLoadText_ReadsWhatFormatLoadWrites(t *testing.T) {
 		t.Errorf("an empty text: %v, %v", none.LoadRange, err)
 	}
 
-	for _, text := range []string{"0", "x,1", "0,0", "0,1441", "1,5", "0,5,5", "0,5,-1", "0,30,0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17,18,19,20"} {
+	for _, text := range []string{"0", "x,1", "0,0", "0,1441", "1,5", "0,5,5", "0,5,-1", "0,30,0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17,18,19,20,21"} {
 		if err := none.UnmarshalText([]byte(text)); err == nil {
 			t.Errorf("%q is accepted", text)
 		}

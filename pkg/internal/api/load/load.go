@@ -23,8 +23,12 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// maxMakers is how many makers of a peak are listed.
-const maxMakers = 5
+const (
+	// maxMakers is how many makers of a minute are listed.
+	maxMakers = 5
+	// maxSeconds is how many of its seconds are.
+	maxSeconds = 5
+)
 
 // Handlers serve the load. They are safe for concurrent use.
 type Handlers struct {
@@ -55,6 +59,8 @@ type loadQuery struct {
 	Span  wholeMinutes  `query:"span" default:"24h0m0s" example:"24h" doc:"How far to look ahead: a duration of whole minutes, at most 24h."`
 	Step  wholeMinutes  `query:"step" default:"1m0s" example:"5m" doc:"The length of a step, in whole minutes. The span must be a multiple of it."`
 	Peaks int           `query:"peaks" minimum:"0" maximum:"20" default:"5" doc:"The maximum number of peaks."`
+
+	Minute task.Time `query:"minute" format:"date-time" doc:"Also return what makes the runs of the minute that begins then, which must be within the span."`
 }
 
 // wholeMinutes is a number of minutes as a query parameter.
@@ -93,6 +99,11 @@ func (h *Handlers) getLoad(c *httpapi.Call, q loadQuery) (httpapi.Answer, error)
 	}
 
 	from := h.Now.Stamp().Truncate(time.Minute)
+	chosen, err := q.chosenMinute(from)
+	if err != nil {
+		return httpapi.Answer{}, err
+	}
+
 	question.Load = &readmodel.LoadRange{From: from.UnixMilli(), Minutes: int(q.Span)}
 	answer, err := h.Asker.Ask(c, question)
 	if err != nil {
@@ -100,16 +111,48 @@ func (h *Handlers) getLoad(c *httpapi.Call, q loadQuery) (httpapi.Answer, error)
 	}
 
 	counted := *answer.Load // others share the answer
-	if peaks := counted.PeakMinutes(q.Peaks); len(peaks) > 0 {
-		question.Load = &readmodel.LoadRange{From: from.UnixMilli(), Minutes: int(q.Span), Makers: peaks}
+	minutes := counted.PeakMinutes(q.Peaks)
+	peaks := len(minutes)
+	if chosen >= 0 && !slices.Contains(minutes, chosen) {
+		minutes = append(minutes, chosen)
+	}
+
+	var details []client.LoadPeak
+	if len(minutes) > 0 {
+		question.Load = &readmodel.LoadRange{From: from.UnixMilli(), Minutes: int(q.Span), Makers: minutes}
 		detailed, err := h.Asker.Ask(c, question)
 		if err != nil {
 			return httpapi.Answer{}, err
 		}
-		counted.Makers = detailed.Load.Makers
+		counted.Makers, counted.Seconds = detailed.Load.Makers, detailed.Load.Seconds
+		details = presentMinutes(&counted, from, minutes)
 	}
 
-	return httpapi.Answer{Status: http.StatusOK, Body: present(&counted, from, q, answer.Info(h.Now.Stamp()))}, nil
+	out := present(&counted, from, q, answer.Info(h.Now.Stamp()))
+	out.Peaks = append(out.Peaks, details[:min(peaks, len(details))]...)
+	out.Advice = append(out.Advice, advise(out.Peaks, meanRuns(counted.Runs))...)
+	if i := slices.Index(minutes, chosen); i >= 0 && i < len(details) {
+		out.Minute = &details[i]
+	}
+
+	return httpapi.Answer{Status: http.StatusOK, Body: out}, nil
+}
+
+// chosenMinute returns the number of the minute that the caller asks for, or -1.
+func (q *loadQuery) chosenMinute(from time.Time) (int, error) {
+	if q.Minute.IsZero() {
+		return -1, nil
+	}
+
+	after := q.Minute.Sub(from)
+	if after%time.Minute != 0 {
+		return 0, task.Invalid(task.CodeBadValue, "minute", "%s is not the beginning of a minute", q.Minute.Format(time.RFC3339Nano))
+	}
+	if after < 0 || after >= time.Duration(q.Span)*time.Minute {
+		return 0, task.Invalid(task.CodeOutOfRange, "minute", "%s is not within the span, which begins at %s", q.Minute.Format(time.RFC3339), from.Format(time.RFC3339))
+	}
+
+	return int(after / time.Minute), nil
 }
 
 // present converts a load to the form of the API.
@@ -122,9 +165,17 @@ func present(l *readmodel.Load, from time.Time, q loadQuery, info client.ListInf
 		Peaks: []client.LoadPeak{}, Advice: []client.LoadAdvice{}, ListInfo: info,
 	}
 
-	peaks := l.PeakMinutes(q.Peaks)
-	for i, minute := range peaks[:min(len(peaks), len(l.Makers))] {
-		peak := client.LoadPeak{At: task.At(from.Add(time.Duration(minute) * time.Minute)), Runs: roundRuns(l.Runs[minute]), Makers: []client.LoadMaker{}}
+	return out
+}
+
+// presentMinutes returns what makes the runs of minutes, for which the owners were asked in this order.
+func presentMinutes(l *readmodel.Load, from time.Time, minutes []int) []client.LoadPeak {
+	list := []client.LoadPeak{}
+	for i, minute := range minutes[:min(len(minutes), len(l.Makers), len(l.Seconds))] {
+		peak := client.LoadPeak{
+			At: task.At(from.Add(time.Duration(minute) * time.Minute)), Runs: roundRuns(l.Runs[minute]),
+			Makers: []client.LoadMaker{}, Seconds: hotSeconds(l.Seconds[i]),
+		}
 		for _, m := range l.Makers[i][:min(len(l.Makers[i]), maxMakers)] {
 			peak.Makers = append(peak.Makers, client.LoadMaker{
 				Schedule: m.Schedule, Timezone: m.Timezone, Jitter: task.Duration(time.Duration(m.JitterMS) * time.Millisecond),
@@ -133,12 +184,24 @@ func present(l *readmodel.Load, from time.Time, q loadQuery, info client.ListInf
 		}
 
 		peak.OtherMakers = len(l.Makers[i]) - len(peak.Makers)
-		out.Peaks = append(out.Peaks, peak)
+		list = append(list, peak)
 	}
 
-	out.Advice = append(out.Advice, advise(out.Peaks, meanRuns(l.Runs))...)
+	return list
+}
 
-	return out
+// hotSeconds returns the seconds of a minute with the most runs.
+func hotSeconds(runs []float64) []client.LoadSecond {
+	list := []client.LoadSecond{}
+	for second, n := range runs {
+		if n = roundRuns(n); n > 0 {
+			list = append(list, client.LoadSecond{Second: second, Runs: n})
+		}
+	}
+
+	slices.SortStableFunc(list, func(a, b client.LoadSecond) int { return cmp.Compare(b.Runs, a.Runs) })
+
+	return list[:min(len(list), maxSeconds)]
 }
 
 // sumSteps adds up the runs of this many minutes each.
