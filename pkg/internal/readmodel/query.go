@@ -22,6 +22,8 @@ type Query struct {
 
 	// Load, if set, asks for the load of the tasks instead of places.
 	Load *LoadRange
+	// Splits, if not 0, asks for the names of one in so many tasks, instead of places and counts.
+	Splits int
 }
 
 // Filter selects tasks. All conditions must hold.

@@ -18,11 +18,14 @@ func NewScan(q *Query, node string) *Scan {
 	return s
 }
 
-// Add adds a shard. Add sets the counts of its answer.
+// Add adds a shard. Add sets the counts of its answer, unless the query asks for Splits.
 func (s *Scan) Add(shard ShardAnswer, x *Index) {
-	if s.load != nil {
+	switch {
+	case s.load != nil:
 		shard.Counts = s.load.Scan(x)
-	} else {
+	case s.query.Splits > 0:
+		s.answer.Splits = append(s.answer.Splits, x.splits(s.query, shard.Shard)...)
+	default:
 		shard.Counts = x.Scan(s.query, shard.Shard, s.first)
 	}
 

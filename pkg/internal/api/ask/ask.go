@@ -46,6 +46,7 @@ type Config struct {
 type Asker struct {
 	Config
 	cache   cache
+	splits  splitCache
 	waiting httpapi.Slots // requests that wait for busy nodes
 
 	mu    sync.Mutex

@@ -29,6 +29,7 @@ type Question struct {
 	After     *readmodel.Place     // only tasks after this place; nil: from the beginning
 	Limit     int                  // how many places to return, at most MaxLimit; 0: only counts
 	Load      *readmodel.LoadRange // the load of the tasks instead of places
+	Splits    int                  // the names of one in so many tasks instead of places; 0: places
 }
 
 // SelectorText is a label selector as a query parameter.
@@ -106,7 +107,7 @@ func (q *Question) query(subject string, now int64) *readmodel.Query {
 
 	f.Conditions = append(f.Conditions, q.Query.Conditions()...)
 
-	return &readmodel.Query{Subject: subject, Filter: f, Order: q.Order, After: q.After, Limit: q.Limit, Now: now, Load: q.Load}
+	return &readmodel.Query{Subject: subject, Filter: f, Order: q.Order, After: q.After, Limit: q.Limit, Now: now, Load: q.Load, Splits: q.Splits}
 }
 
 // questionQuery are the parameters of a question that one node asks another.
@@ -123,6 +124,7 @@ type questionQuery struct {
 	After     string       `query:"after" doc:"Only tasks after this place: its key, a space, and the name of the task."`
 	Limit     int          `query:"limit" minimum:"0" maximum:"20000" default:"0" doc:"The maximum number of tasks."`
 	Load      loadText     `query:"load" doc:"The load instead of tasks: the beginning of the first minute in Unix milliseconds, how many minutes, and the numbers of those whose makers are wanted, separated by commas."`
+	Splits    int          `query:"splits" minimum:"0" maximum:"100000" default:"0" doc:"The names of one in so many tasks instead of tasks."`
 	Now       int64        `query:"now" minimum:"0" default:"0" doc:"The time to which the question refers, in Unix milliseconds."`
 	Without   string       `query:"without" doc:"Shards to leave out, separated by commas."`
 }
@@ -131,7 +133,7 @@ type questionQuery struct {
 func (r *questionQuery) question() (q Question, without []int, err error) {
 	q = Question{
 		Namespace: r.Namespace, Names: r.Name, Selector: r.Selector, Failing: r.Failing, Paused: r.Paused, Active: r.Active,
-		Query: r.Query, Order: r.Sort.Order(), Limit: r.Limit, Load: r.Load.LoadRange,
+		Query: r.Query, Order: r.Sort.Order(), Limit: r.Limit, Load: r.Load.LoadRange, Splits: r.Splits,
 	}
 
 	if r.Within != nil {
@@ -193,6 +195,9 @@ func (q *Question) values() url.Values {
 	}
 	if q.Load != nil {
 		v.Set("load", formatLoad(q.Load))
+	}
+	if q.Splits > 0 {
+		v.Set("splits", strconv.Itoa(q.Splits))
 	}
 
 	return v

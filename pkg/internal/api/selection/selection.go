@@ -2,8 +2,9 @@
 // requested order.
 //
 // A list by name that filters by nothing but the namespace, exact names or a prefix of the name reads a key range of
-// etcd: it is exact, cheap, and needs no owner of a shard. For every other list, the owners of the shards find the tasks
-// (package ask), and only the tasks of the page are read from etcd. A list is not a snapshot over its pages.
+// etcd: it is exact, cheap, and needs no owner of a shard. With names that the owners have given (ask.Asker.Splits), it
+// reads short ranges, because etcd counts all keys of a range. For every other list, the owners of the shards find the
+// tasks (package ask), and only the tasks of the page are read from etcd. A list is not a snapshot over its pages.
 package selection
 
 import (
@@ -96,7 +97,7 @@ type Page struct {
 // Find returns a page of tasks. complete refuses an answer that may lack tasks.
 func (h *Finder) Find(c *httpapi.Call, q ask.Question, p httpapi.Paging, complete bool) (Page, error) {
 	if readsRange(&q) {
-		found, after, err := h.byRange(c.Context(), &q, p)
+		found, after, err := h.byRange(c, &q, p)
 		return Page{Tasks: found, After: after}, err
 	}
 
@@ -183,21 +184,24 @@ func readsRange(q *ask.Question) bool {
 }
 
 // byRange returns a page of tasks from a key range, in the order of their names, and the cursor of the next page.
-func (h *Finder) byRange(ctx context.Context, q *ask.Question, p httpapi.Paging) (found []record.Brief, after string, err error) {
+func (h *Finder) byRange(c *httpapi.Call, q *ask.Question, p httpapi.Paging) (found []record.Brief, after string, err error) {
 	if names, exact := q.Names.ExactNames(q.Namespace); exact {
-		return h.byNames(ctx, q, names, p)
+		return h.byNames(c.Context(), q, names, p)
 	}
 
 	ns, prefix, _ := q.Names.Range(q.Namespace)
-	switch {
-	case ns == "" && q.Within != nil:
-	case !mayRead(q.Within, ns):
+	page := store.BriefPage{Namespace: ns, Prefix: prefix, After: p.After, Limit: p.Limit}
+
+	if ns != "" && !mayRead(q.Within, ns) {
 		return nil, "", nil
-	default:
-		return h.store.Briefs(ctx, ns, prefix, p.After, p.Limit)
 	}
 
-	return h.within(ctx, q.Within, p)
+	page.Splits = h.asker.Splits(c, q.Namespace, q.Within)
+	if ns == "" && q.Within != nil {
+		return h.within(c.Context(), q.Within, page)
+	}
+
+	return h.store.Briefs(c.Context(), page)
 }
 
 // byNames returns a page of the tasks with some names.
@@ -235,7 +239,7 @@ func mayRead(within []string, namespace string) bool {
 
 // within returns a page of the tasks of some namespaces, one after another. It reads nothing outside them, so that neither
 // the cursor of a page nor the time that it takes tells what other namespaces contain.
-func (h *Finder) within(ctx context.Context, namespaces []string, p httpapi.Paging) (found []record.Brief, after string, err error) {
+func (h *Finder) within(ctx context.Context, namespaces []string, p store.BriefPage) (found []record.Brief, after string, err error) {
 	from, _, _ := strings.Cut(p.After, "/")
 	first, _ := slices.BinarySearch(namespaces, from)
 	at := p.After
@@ -247,7 +251,8 @@ func (h *Finder) within(ctx context.Context, namespaces []string, p httpapi.Pagi
 
 		for more := true; more; more = at != "" {
 			var some []record.Brief
-			if some, at, err = h.store.Briefs(ctx, ns, "", at, p.Limit-len(found)); err != nil {
+			part := store.BriefPage{Namespace: ns, After: at, Limit: p.Limit - len(found), Splits: p.Splits}
+			if some, at, err = h.store.Briefs(ctx, part); err != nil {
 				return nil, "", err
 			}
 

@@ -49,7 +49,7 @@ func (o Owner) Ask(ctx context.Context, q *readmodel.Query, without []int) (read
 func (o Owner) rows(ctx context.Context) ([]*readmodel.Index, error) {
 	var refs []record.Ref
 	for after := ""; ; {
-		specs, next, err := o.Store.Briefs(ctx, "", "", after, 1000)
+		specs, next, err := o.Store.Briefs(ctx, store.BriefPage{After: after, Limit: 1000})
 		if err != nil {
 			return nil, fmt.Errorf("read the tasks: %w", err)
 		}
