@@ -15,7 +15,8 @@
 // has changed while it was made. When the rights of a viewer change, its stream begins anew with the whole state.
 //
 // At most one message waits for each viewer. A viewer that is too slow for that gets the whole state next. While the API
-// cannot answer, for example because etcd is away, viewers keep what they see, with its age.
+// cannot answer, for example because etcd is away, viewers keep what they see, with its age. A page that is opened then
+// shows the last known state, if its viewer has seen one, and its stream makes it current when the API answers again.
 //
 // A screen may also have a Feed, whose events are only for one viewer and not shared, such as the output of a run. They
 // travel on the same stream, because browsers open few connections to a server. The output of a run reaches a page in

@@ -8,6 +8,7 @@ import (
 	"html"
 	"net/http"
 	"net/url"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -386,11 +387,15 @@ func TestLive_KeepsLastKnownState(t *testing.T) {
 		}
 
 		a := ann.get("/ui/tasks")
-		want(t, a.body, "alpha", "last known state", "etcd is away")
-		if a.StatusCode != http.StatusServiceUnavailable || strings.Contains(a.body, "hx-sse:connect") {
+		want(t, a.body, "alpha", "last known state", "etcd is away", "data-away", "hx-sse:connect", `data-age="`+strconv.Itoa(int((time.Minute+refreshed).Milliseconds())))
+		if a.StatusCode != http.StatusServiceUnavailable || strings.Contains(a.body, "data-empty") {
 			t.Errorf("GET /ui/tasks without etcd: %d", a.StatusCode)
 		}
-		if a := eve.get("/ui/tasks"); strings.Contains(a.body, "alpha") {
+
+		// A page without a state waits for it.
+		empty := eve.get("/ui/tasks")
+		want(t, empty.body, "etcd is away", "data-away", "data-empty", "hx-sse:connect")
+		if strings.Contains(empty.body, "alpha") {
 			t.Error("the last known state is shown to a session that has not seen it")
 		}
 

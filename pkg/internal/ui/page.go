@@ -48,6 +48,7 @@ func (s *Server) showScreen(w http.ResponseWriter, r *http.Request, status int, 
 			v.Problem, status = p, p.status()
 		}
 		if p.away() {
+			v.Away = true
 			v.Data, v.Stale = s.hub.lastKnown(v.At(), v.caller)
 			w.Header().Set("Retry-After", "5")
 		} else {

@@ -25,6 +25,8 @@ type Page struct {
 	Theme   string // light, dark or "": that of the system
 	// Clear is set if the connection to the browser is not encrypted.
 	Clear bool
+	// Away is set if the cluster does not answer. The page then shows the last known state, or nothing.
+	Away bool
 }
 
 // Viewer is who looks at a page.
@@ -50,7 +52,7 @@ type View struct {
 	Data    any      // what Load has returned; nil if it failed
 	Problem *Problem // why it, or an action, failed
 	Message string   // what an action did
-	Stale   task.Time
+	Stale   task.Time // of the last known state, if the page shows that
 	Viewer  Viewer
 
 	screen *Screen
@@ -207,9 +209,18 @@ func (v *View) Stream() (string, error) {
 	return link("/ui/live", url.Values{}, []any{"at", v.At(), "have", strings.Join(have, " ")})
 }
 
-// IsLive reports whether the page changes while somebody watches.
+// IsLive reports whether the page changes while somebody watches. A page that was opened while the cluster does not answer
+// waits for its state in the same way.
 func (v *View) IsLive() bool {
-	return len(v.screen.Parts) > 0 && v.Data != nil && v.Stale.IsZero() && !v.failed
+	return len(v.screen.Parts) > 0 && (v.Away || v.Data != nil && !v.failed)
+}
+
+// AgeMS is how old the content of the page is, in milliseconds.
+func (v *View) AgeMS() int64 {
+	if v.Stale.IsZero() {
+		return 0
+	}
+	return max(v.Now.Sub(v.Stale.Time).Milliseconds(), 0)
 }
 
 // Command returns the command line that shows the same, in the quoting of a shell.

@@ -62,11 +62,20 @@
     }
   };
 
+  const isAway = () => document.documentElement.hasAttribute("data-away");
   const setAway = (away) => document.documentElement.toggleAttribute("data-away", away);
+
+  // A page that was opened while the cluster did not answer says so in its content, which may be empty.
+  const isBack = () => {
+    setAway(false);
+    notice("", "");
+    $("away")?.remove();
+    if ($("content")?.hasAttribute("data-empty")) location.reload();
+  };
 
   document.addEventListener("submit", (e) => {
     const form = e.target;
-    if (!document.documentElement.hasAttribute("data-away") || form.getAttribute("method") !== "post" || form.matches(".theme, [action='/ui/logout']")) return;
+    if (!isAway() || form.getAttribute("method") !== "post" || form.matches(".theme, [action='/ui/logout']")) return;
     e.preventDefault();
     notice("warn", "Nothing can be changed while the cluster does not answer. What you have entered stays.");
   });
@@ -76,7 +85,7 @@
   const live = $("live");
   const stream = {
     heard: now(), // when the stream last said anything
-    current: now(), // the time of what the page shows
+    current: now() - (Number($("age")?.dataset.age) || 0), // the time of what the page shows
     connecting: false,
     failures: 0, // connections in a row that brought nothing
     brought: false, // this connection has brought something
@@ -127,7 +136,11 @@
       stream.heard = now();
       stream.brought = true;
       stream.failures = 0;
-      if (!e.detail.message.event) stream.current = now();
+      if (e.detail.message.event) return;
+      stream.current = now();
+      if (!$("away")) return;
+      if ($("content").hasAttribute("data-empty")) e.preventDefault(); // nothing is there to swap
+      isBack();
     });
     live.addEventListener("htmx:sse:error", (e) => {
       if (e.detail.status === 401 || e.detail.status === 403) sessionOver();
@@ -163,12 +176,11 @@
     live.addEventListener("fault", (e) => {
       const fault = JSON.parse(e.detail.data);
       setAway(true);
+      showAge();
+      if (fault.away && $("away")) return;
       notice("warn", fault.away ? "The cluster does not answer: " + fault.message + ". You see the last known state; nothing can be changed." : fault.message, { href: location.href, text: "Reload" });
     });
-    live.addEventListener("back", () => {
-      setAway(false);
-      notice("", "");
-    });
+    live.addEventListener("back", isBack);
     live.addEventListener("busy", () => { stream.busy = true; });
     live.addEventListener("login", sessionOver);
 
@@ -190,8 +202,9 @@
     const el = $("age");
     if (!el) return;
     const age = now() - stream.current;
-    const state = stream.paused ? "paused" : age >= OLD ? "old" : "live";
-    const text = stream.paused ? "paused, " + approximate(age) + " old" : age >= OLD ? approximate(age) + " old" : stream.busy ? "every 5 seconds" : "live";
+    const old = age >= OLD || isAway();
+    const state = stream.paused ? "paused" : old ? "old" : "live";
+    const text = stream.paused ? "paused, " + approximate(age) + " old" : old ? approximate(age) + " old" : stream.busy ? "every 5 seconds" : "live";
     if (el.dataset.state !== state) el.dataset.state = state;
     if (el.textContent !== text) el.textContent = text;
   };
