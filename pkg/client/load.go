@@ -29,12 +29,11 @@ type TaskLoad struct {
 
 // LoadPeak is a minute with many runs, or one that was asked for.
 type LoadPeak struct {
-	At          task.Time   `json:"at"`
-	Runs        float64     `json:"runs"`
-	Makers      []LoadMaker `json:"makers" doc:"The schedules with the most runs in this minute, at most five."`
-	OtherMakers int         `json:"other_makers,omitempty" doc:"The number of further schedules. Each node names at most 100."`
-	// Seconds are few, because most schedules have their ticks in second 0.
-	Seconds []LoadSecond `json:"seconds" doc:"The seconds with the most runs, at most five, those with the most runs first."`
+	At          task.Time    `json:"at"`
+	Runs        float64      `json:"runs"`
+	Makers      []LoadMaker  `json:"makers" doc:"The schedules with the most runs in this minute, at most five."`
+	OtherMakers int          `json:"other_makers,omitempty" doc:"The number of further schedules. Each node names at most 100."`
+	Seconds     []LoadSecond `json:"seconds" doc:"The seconds with the most runs, at most five, those with the most runs first."`
 }
 
 // LoadSecond is a second of a minute with many runs.

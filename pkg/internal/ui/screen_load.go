@@ -14,15 +14,14 @@ import (
 )
 
 const (
-	// readPeaks is the number of busy minutes that are read, so that most minutes that somebody clicks on are among them, and
-	// shownPeaks the number that the page lists.
-	readPeaks  = 20
+	// shownPeaks is the number of busy minutes that the page lists.
 	shownPeaks = 6
 	// loadLevels is the number of heights and colors of the map.
 	loadLevels = 8
 	// dueTasks is the number of tasks of a minute that the page lists.
 	dueTasks = 20
-	// minuteParam chooses a minute.
+	// hourParam chooses an hour, by its beginning, and minuteParam a minute.
+	hourParam   = "hour"
 	minuteParam = "minute"
 )
 
@@ -53,6 +52,7 @@ type loadPage struct {
 	Advice    []client.LoadAdvice
 	Inexact   []string // what is spread, or left out
 	Note      string
+	Hour      *loadHour // the chosen one, or that of the chosen minute
 	Minute    *loadMinute
 }
 
@@ -64,6 +64,8 @@ type loadHour struct {
 	Total   string
 	Busiest string // "03:00, 1,200 runs"
 	Minutes [60]loadCell
+	Counts  string // of the minutes, for the script: "0 0 12 …"
+	Chosen  bool
 	runs    float64
 	most    float64
 }
@@ -81,24 +83,32 @@ type loadCell struct {
 // loadPeak is a busy minute.
 type loadPeak struct {
 	client.LoadPeak
-	Count string
-	Over  bool
+	Count   string
+	Seconds string // the busiest ones; "" if the runs are spread evenly
+	Over    bool
 }
 
 // loadMinute is what the page shows about a chosen minute.
 type loadMinute struct {
-	At     task.Time
-	Count  string
-	Makers []client.LoadMaker // known for the busiest minutes only
-	Others int
-	Query  string // finds the tasks whose next tick is in this minute
-	Tasks  []client.Task
-	More   bool
+	At      task.Time
+	Count   string // "12 runs"; "" if the minute is over
+	Makers  []client.LoadMaker
+	Others  int
+	Seconds []client.LoadSecond // the busiest ones; none if no second has many more runs than the others
+	Query   string              // finds the tasks with a tick in this minute
+	Tasks   []client.Task
+	More    bool
 }
 
 func loadLoad(ctx context.Context, r *Request) (any, error) {
 	p := loadPage{Query: strings.TrimSpace(r.Query.Get("q")), Namespace: r.Query.Get("ns"), Spaces: r.Namespaces()}
-	l, err := r.API.Load.Get(ctx, client.LoadOptions{Namespace: p.Namespace, Query: p.Query, Peaks: readPeaks})
+	chosen, _ := time.Parse(time.RFC3339, r.Query.Get(minuteParam))
+	o := client.LoadOptions{Namespace: p.Namespace, Query: p.Query, Peaks: shownPeaks, Minute: chosen}
+	l, err := r.API.Load.Get(ctx, o)
+	if err != nil && problemOf(err).Field == minuteParam { // the minute is over, or that of an old link
+		o.Minute = time.Time{}
+		l, err = r.API.Load.Get(ctx, o)
+	}
 	if err != nil && problemOf(err).Field != "" {
 		return p, err
 	}
@@ -115,8 +125,8 @@ func loadLoad(ctx context.Context, r *Request) (any, error) {
 		}
 	}
 
-	chosen, _ := time.Parse(time.RFC3339, r.Query.Get(minuteParam))
 	p.fill(l, r.Zone(""), chosen)
+	p.chooseHour(r.Query.Get(hourParam), chosen)
 	p.Note = noteText(l.ListInfo)
 	if !chosen.IsZero() {
 		p.Minute = loadMinuteOf(ctx, r, l, chosen, p)
@@ -156,8 +166,12 @@ func (p *loadPage) fill(l client.TaskLoad, zone *time.Location, chosen time.Time
 		}
 	}
 
+	for i := range p.Hours {
+		p.Hours[i].countMinutes()
+	}
+
 	for _, peak := range l.Peaks[:min(len(l.Peaks), shownPeaks)] {
-		p.Peaks = append(p.Peaks, loadPeak{LoadPeak: peak, Count: wording.RunNumber(peak.Runs), Over: p.Slots > 0 && peak.Runs > float64(p.Slots)})
+		p.Peaks = append(p.Peaks, loadPeak{LoadPeak: peak, Count: wording.RunNumber(peak.Runs), Seconds: wording.HotSeconds(peak), Over: p.Slots > 0 && peak.Runs > float64(p.Slots)})
 	}
 }
 
@@ -176,6 +190,29 @@ func (p *loadPage) hourOf(at time.Time) *loadHour {
 	return &p.Hours[len(p.Hours)-1]
 }
 
+// countMinutes writes the runs of the minutes for the script of the page.
+func (h *loadHour) countMinutes() {
+	words := make([]string, len(h.Minutes))
+	for i, c := range h.Minutes {
+		words[i] = wording.RunNumber(c.Runs)
+	}
+	h.Counts = strings.Join(words, " ")
+}
+
+// chooseHour chooses the hour that begins at a time, or the one of the chosen minute.
+func (p *loadPage) chooseHour(begins string, minute time.Time) {
+	at, err := time.Parse(time.RFC3339, begins)
+	if err != nil {
+		at = minute
+	}
+
+	for i := range p.Hours {
+		if h := &p.Hours[i]; !at.Before(h.Begins) && at.Before(h.Begins.Add(time.Hour)) {
+			h.Chosen, p.Hour = true, h
+		}
+	}
+}
+
 // loadLevel returns the level of a number of runs on a logarithmic scale, as in the CLI; 0 for none.
 func loadLevel(runs, most float64) int {
 	switch {
@@ -190,16 +227,16 @@ func loadLevel(runs, most float64) int {
 // loadMinuteOf returns what the page shows about a minute.
 func loadMinuteOf(ctx context.Context, r *Request, l client.TaskLoad, at time.Time, p loadPage) *loadMinute {
 	m := &loadMinute{At: task.At(at)}
-	if i := int(at.Sub(l.From.Time) / max(l.Step.Std(), time.Minute)); i >= 0 && i < len(l.Runs) {
-		m.Count = wording.RunCount(l.Runs[i], "run")
-	}
-	for _, peak := range l.Peaks {
-		if peak.At.Equal(at) {
-			m.Makers, m.Others = peak.Makers, peak.OtherMakers
-		}
+	if l.Minute == nil {
+		return m
 	}
 
-	m.Query = minuteQuery(p.Query, at.Sub(r.Now))
+	m.Count, m.Makers, m.Others = wording.RunCount(l.Minute.Runs, "run"), l.Minute.Makers, l.Minute.OtherMakers
+	if wording.HotSeconds(*l.Minute) != "" {
+		m.Seconds = l.Minute.Seconds
+	}
+
+	m.Query = strings.TrimSpace(p.Query + " tick:" + at.UTC().Format("2006-01-02T15:04Z"))
 	if list, err := r.API.Tasks.Page(ctx, client.TaskListOptions{Namespace: p.Namespace, Query: m.Query, Sort: client.SortNext, Limit: dueTasks, Brief: true}, ""); err == nil {
 		m.Tasks, m.More = list.Items, list.Next != ""
 	}
@@ -207,51 +244,52 @@ func loadMinuteOf(ctx context.Context, r *Request, l client.TaskLoad, at time.Ti
 	return m
 }
 
-// minuteQuery returns a query for the tasks whose next tick is in the minute that begins after a time.
-func minuteQuery(q string, in time.Duration) string {
-	from := int(math.Floor(in.Seconds()))
-	terms := fmt.Sprintf("next:<%ds", max(from+60, 1))
-	if from > 1 {
-		terms = fmt.Sprintf("next:>%ds ", from-1) + terms
-	}
-
-	return strings.TrimSpace(q + " " + terms)
-}
-
-// Map draws the minutes of an hour: the higher and stronger in color, the more runs. The colors have a logarithmic scale, so that few
-// runs are visible, too. Each minute is a link, which only the mouse needs: the
-// table below the map has the same.
-func (h loadHour) Map(v *View) (template.HTML, error) {
-	var b strings.Builder
-	fmt.Fprintf(&b, `<svg class="minutes" viewBox="0 0 600 20" preserveAspectRatio="none" role="group" aria-label="%s: %s runs"><rect class="ground" width="600" height="20"/>`, template.HTMLEscapeString(h.Label), template.HTMLEscapeString(h.Total))
+// Map draws the minutes of an hour: the higher and stronger in color, the more runs. The colors have a logarithmic scale, so
+// that few runs are visible, too. Minutes of the same color are one path, because a page has many minutes. The table below
+// the map, and the hour that it is a link to, have the same in words.
+func (h loadHour) Map() template.HTML {
+	var levels [loadLevels + 1]strings.Builder
+	var caps, chosen strings.Builder
 	for i, c := range h.Minutes {
+		if c.Chosen {
+			fmt.Fprintf(&chosen, "M%d 1h10v18h-10z", i*10)
+		}
 		if c.Level == 0 {
 			continue
 		}
 
-		to, err := v.With(minuteParam, c.At.UTC().Format(time.RFC3339))
-		if err != nil {
-			return "", err
-		}
-		class := fmt.Sprintf("l%d", c.Level)
-		title := c.At.Format("15:04") + ": " + wording.RunCount(c.Runs, "run")
-		if c.Chosen {
-			class += " chosen"
-		}
 		height := 3 + 17*c.Part
-		fmt.Fprintf(&b, `<a href="%s" tabindex="-1"><title>%s</title><path class="hit" d="M%d 0h10v20h-10z"/><path class="%s" d="M%d 20v-%.1fh9v%.1fz"/>`, template.HTMLEscapeString(to), template.HTMLEscapeString(title), i*10, class, i*10, height, height)
+		fmt.Fprintf(&levels[c.Level], "M%d 20v-%.1fh9v%.1fz", i*10, height, height)
 		if c.Over { // a mark on top, so that it does not only differ by its color
-			fmt.Fprintf(&b, `<path class="cap" d="M%d %.1fh9v3h-9z"/>`, i*10, 20-height)
+			fmt.Fprintf(&caps, "M%d %.1fh9v3h-9z", i*10, 20-height)
 		}
-		b.WriteString("</a>")
 	}
+
+	var b strings.Builder
+	path := func(class, d string) {
+		if d != "" {
+			fmt.Fprintf(&b, `<path class="%s" d="%s"/>`, class, d)
+		}
+	}
+	b.WriteString(`<svg class="minutes" viewBox="0 0 600 20" preserveAspectRatio="none" aria-hidden="true"><rect class="ground" width="600" height="20"/>`)
+	for level := range levels {
+		path(fmt.Sprintf("l%d", level), levels[level].String())
+	}
+	path("cap", caps.String())
+	path("chosen", chosen.String())
 	b.WriteString("</svg>")
 
-	return template.HTML(b.String()), nil //nolint:gosec // all texts are escaped
+	return template.HTML(b.String()) //nolint:gosec // it contains only numbers and literals
 }
+
+// SecondText formats a second of a minute: ":05".
+func (*View) SecondText(second int) string { return fmt.Sprintf(":%02d", second) }
 
 // MakerText describes the schedule of tasks that make load.
 func (*View) MakerText(m client.LoadMaker) string { return wording.LoadMakerText(m) }
+
+// RunNumber returns a number of runs.
+func (*View) RunNumber(n float64) string { return wording.RunNumber(n) }
 
 // RunCount returns a number of runs with its noun.
 func (*View) RunCount(n float64) string { return wording.RunCount(n, "run") }
@@ -261,6 +299,10 @@ func loadCommand(v *View) []string {
 	words := []string{"carillon", "load"}
 	if ns := v.Query.Get("ns"); ns != "" {
 		words = append(words, "-n", ns)
+	}
+
+	if minute := v.Query.Get(minuteParam); minute != "" {
+		words = append(words, "--minute", minute)
 	}
 
 	return append(words, strings.Fields(v.Query.Get("q"))...)

@@ -42,13 +42,28 @@ func TestLoadPage_DrawsHours(t *testing.T) {
 	}
 }
 
-func TestMinuteQuery(t *testing.T) {
-	for in, want := range map[time.Duration]string{
-		-20 * time.Second: "name~x next:<40s", 90*time.Minute + 300*time.Millisecond: "name~x next:>5399s next:<5460s",
-	} {
-		if got := minuteQuery("name~x", in); got != want {
-			t.Errorf("in %s: %q, want %q", in, got, want)
-		}
+// The hour of the chosen minute is chosen, or the one that the address names. The map of an hour has few elements.
+func TestLoadPage_ChoosesAnHour(t *testing.T) {
+	p := loadPage{Slots: 100}
+	l := loadOf(map[int]float64{0: 1, 30: 10, 31: 10, 90: 1000})
+	p.fill(l, time.UTC, time.Time{})
+	p.chooseHour("", time.Time{})
+	if p.Hour != nil {
+		t.Errorf("the hour from %s is chosen", p.Hour.Label)
+	}
+
+	p.chooseHour("", l.From.Add(91*time.Minute))
+	if p.Hour == nil || p.Hour.Label != "00:00" || !p.Hour.Chosen || !strings.HasPrefix(p.Hour.Counts, "1,000 0 ") {
+		t.Errorf("of a minute: %+v", p.Hour)
+	}
+	p.chooseHour("2026-11-25T23:00:00Z", time.Time{})
+	if p.Hour.Label != "23:00" {
+		t.Errorf("by its beginning: %+v", p.Hour)
+	}
+
+	drawn := string(p.Hour.Map())
+	if strings.Count(drawn, "<path") != 1 || strings.Count(drawn, "h9v") != 2 {
+		t.Errorf("two minutes of the same color are not one path: %s", drawn)
 	}
 }
 
@@ -59,8 +74,14 @@ func TestLoad_ShowsTheTasksOfAMinute(t *testing.T) {
 	w.create("prod", "web")
 	ann := w.as("user:ann")
 
-	want(t, ann.page("/ui/load"), "24 runs of 1 task", "No minute has more runs than there are slots (4)", "minute=2026-11-20T23%3A00%3A00Z", "@hourly", "carillon load</code>")
-	want(t, ann.page("/ui/load?minute=2026-11-20T23:00:00Z"), "1 run</h2>", `<a href="/ui/tasks/prod/web">web</a>`, "prod/web")
+	w.create("prod", "hourly-b", func(s *task.Spec) { s.Schedule = task.Schedules{"30 0 * * * *"} })
+	want(t, ann.page("/ui/load"), "48 runs of 2 tasks", "No minute has more runs than there are slots (4)", "hour=2026-11-20T23%3A00%3A00Z", "minute=2026-11-20T23%3A00%3A00Z", ":00 1, :30 1", "@hourly", "carillon load</code>")
+	want(t, ann.page("/ui/load?hour=2026-11-20T23:00:00Z"), "The hour from Fri 23:00 UTC: 2 runs", "minute=2026-11-20T23%3A00%3A00Z", `<span class="at">:00</span> <b>2</b>`)
+
+	// A minute shows all tasks with a tick in it, also if others come before it.
+	page := ann.page("/ui/load?minute=2026-11-21T05:00:00Z")
+	want(t, page, "2 runs</h2>", `<a href="/ui/tasks/prod/web">web</a>`, `<a href="/ui/tasks/prod/hourly-b">hourly-b</a>`, "prod/web", "<code>:30</code> 1 run", "The hour from Sat 05:00 UTC", "q=tick%3A2026-11-21T05%3A00Z", "carillon load --minute 2026-11-21T05:00:00Z")
+	want(t, ann.page("/ui/load?minute=2001-11-21T05:00:00Z"), "This minute is not in the coming 24 hours", "48 runs of 2 tasks")
 	want(t, ann.page("/ui/load?q=name~none"), "No runs fall due")
 	if a := ann.get("/ui/load?q=next:soon"); a.StatusCode < 400 || !strings.Contains(a.body, `value="next:soon"`) {
 		t.Errorf("a query that is not valid: %d", a.StatusCode)

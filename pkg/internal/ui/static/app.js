@@ -46,6 +46,34 @@
     }
   };
 
+  // ---- The map of the load -----------------------------------------------------------------------------------------
+
+  // An hour of the map is a link to its minutes. A mouse also reaches each minute.
+  const minuteAt = (e) => {
+    const map = e.target instanceof Element ? e.target.closest("a.hour .minutes") : null;
+    if (!map) return null;
+    const box = map.getBoundingClientRect();
+    const minute = Math.min(59, Math.max(0, Math.floor(((e.clientX - box.left) / box.width) * 60)));
+    const hour = map.closest("a.hour");
+    return { map, hour, minute, runs: hour.dataset.counts.split(" ")[minute] };
+  };
+
+  document.addEventListener("mousemove", (e) => {
+    const at = minuteAt(e);
+    if (at) at.hour.title = ":" + String(at.minute).padStart(2, "0") + " " + at.runs + (at.runs === "1" ? " run" : " runs");
+  });
+
+  document.addEventListener("click", (e) => {
+    const at = minuteAt(e);
+    if (!at || at.runs === "0" || e.detail === 0 || e.button !== 0 || e.ctrlKey || e.metaKey || e.shiftKey) return;
+    const url = new URL(at.hour.href);
+    const begins = Date.parse(url.searchParams.get("hour"));
+    url.searchParams.delete("hour");
+    url.searchParams.set("minute", new Date(begins + at.minute * 60_000).toISOString().replace(".000Z", "Z"));
+    e.preventDefault();
+    location.assign(url);
+  });
+
   // ---- The notice --------------------------------------------------------------------------------------------------
 
   const notice = (kind, text, link) => {
