@@ -10,7 +10,6 @@ import (
 
 	"github.com/carillonhq/carillon/pkg/client"
 	"github.com/carillonhq/carillon/pkg/internal/schedule"
-	"github.com/carillonhq/carillon/pkg/internal/wording"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -229,7 +228,7 @@ func (m *minuteLoad) QuietText() string { return loadText(m.QuietRuns) }
 
 func loadText(runs float64) string {
 	if n := int64(runs); float64(n) == runs {
-		return wording.Plural(n, "run")
+		return countText(int(n), "run")
 	}
 	return fmt.Sprintf("%.1f runs", runs)
 }

@@ -16,10 +16,11 @@ const navPart = "nav"
 // counts are the numbers of the navigation.
 type counts struct {
 	known       bool
-	board       task.Board
-	everything  bool // the viewer reads all namespaces
-	readsFleet  bool // and the nodes
-	readsStatus bool // and the cluster
+	board       task.Board // without its lists
+	attention   int        // what needs a human, as the page Now counts it
+	everything  bool       // the viewer reads all namespaces
+	readsFleet  bool       // and the nodes
+	readsStatus bool       // and the cluster
 }
 
 // countsEvery is how long the counts of the navigation are used.
@@ -33,12 +34,14 @@ func (s *Server) countsFor(ctx context.Context, q *Request) counts {
 	}
 
 	c, err := s.counts.get(ctx, q, fresh, func(ctx context.Context) (counts, error) {
-		board, err := q.API.Board.Get(ctx, client.BoardOptions{Span: time.Minute, Limit: 1})
+		board, err := q.API.Board.Get(ctx, client.BoardOptions{Span: time.Minute, Limit: nowListed})
 		if err != nil {
 			return counts{}, err
 		}
 
-		c := counts{known: true, board: board, everything: q.ReadsEverything()}
+		c := counts{known: true, board: board, attention: attentionCount(board), everything: q.ReadsEverything()}
+		nodes := board.Nodes
+		c.board.BoardLists, c.board.Nodes = task.BoardLists{}, nodes
 		c.readsFleet, _ = q.May("read", "nodes", "")
 		c.readsStatus, _ = q.May("read", "cluster", "")
 
@@ -86,12 +89,12 @@ func (c *counts) text(screen string) (text string, alert bool) {
 	b := &c.board
 	switch screen {
 	case "now":
-		if n := b.FailingCount + b.OverdueCount + b.AwayCount + len(b.Stuck); n > 0 {
-			return wording.Grouped(n), true
+		if c.attention > 0 {
+			return wording.Grouped(c.attention), true
 		}
 	case "tasks":
 		if c.everything {
-			return wording.Grouped(b.Tasks), false
+			return c.tasksText(), false
 		}
 	case "runs":
 		return wording.Grouped(b.ActiveCount + b.WaitingCount), false
@@ -110,6 +113,15 @@ func (c *counts) text(screen string) (text string, alert bool) {
 	}
 
 	return "", false
+}
+
+// tasksText returns the number of tasks; with a plus sign if some shards have not answered.
+func (c *counts) tasksText() string {
+	text := wording.Grouped(c.board.Tasks)
+	if len(c.board.Missing) > 0 {
+		text += "+"
+	}
+	return text
 }
 
 // nodesText returns the number of nodes; of those that are ready, if some are not.

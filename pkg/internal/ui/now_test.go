@@ -2,6 +2,7 @@ package ui
 
 import (
 	"context"
+	"fmt"
 	"net/http"
 	"net/url"
 	"strings"
@@ -46,12 +47,30 @@ func TestNow_GroupsFailuresByCause(t *testing.T) {
 	})
 
 	page := w.as("user:ann").page("/ui")
-	want(t, page, "things need you", "4 failing", "3 tasks", "all on node-a", "its process exited with a code that does not count as success", "/ui/now/retry/prod/20261120T210500.000Z-d", "Retry these 3…", "Overdue", "/ui/tasks/prod/late", "carillon top")
+	want(t, page, "6 things need you", `<span class="count">6</span><span class="dot"`, "4 failing", "3 tasks", "all on node-a", "its process exited with a code that does not count as success", "/ui/now/retry/prod/20261120T210500.000Z-d", "Retry these 3…", "Overdue", "/ui/tasks/prod/late", "carillon top")
 
 	w.Bind("user:bob", "viewer", "prod")
 	if page := w.as("user:bob").page("/ui"); strings.Contains(page, "Retry") || !strings.Contains(page, "4 failing") {
 		t.Errorf("the page of a viewer:\n%s", page)
 	}
+}
+
+// The navigation counts what needs a human as the page does, and says so if tasks of some shards are not counted.
+func TestNow_CountsAsNavigation(t *testing.T) {
+	w := newWorld(t)
+	w.boardOf(func(p *task.BoardPart) {
+		for i := range p.Shards {
+			p.Shards[i].Tasks = 1000
+		}
+		p.Shards[0].Waiting = map[string]int{task.ReasonNoNode: 2}
+		p.Waits = []task.BoardWait{{Namespace: "prod", Task: "gpu", Run: "20261120T210500.000Z-a", Reason: task.ReasonNoNode}}
+		p.Failing = []task.BoardFailing{{Namespace: "prod", Task: "web", Run: "20261120T210500.000Z-b", State: task.Failed, Reason: task.ReasonSignal}}
+		p.Shards[0].FailingCount = 1
+		p.Shards = p.Shards[:len(p.Shards)-1]
+	})
+
+	page := w.as("user:ann").page("/ui")
+	want(t, page, "killed by a signal", "2× no node matches", "5 things need you", `<span class="count">5</span><span class="dot"`, fmt.Sprintf(`<span class="count">%d,000&#43;</span>`, apikit.Shards-1))
 }
 
 // With nothing wrong the page says so, and when that was judged. What is paused and frozen is shown with who and why.

@@ -70,11 +70,11 @@ func changeRuns(ctx context.Context, r *Request) (Done, error) {
 		return Done{}, task.Invalid(task.CodeRequired, chosenField, "no run is selected")
 	}
 	if r.Form.Get(confirmField) == "" {
-		return Done{Result: &runsPreview{Change: change, Runs: chosen, Count: countText(len(chosen)), More: more}}, nil
+		return Done{Result: &runsPreview{Change: change, Runs: chosen, Count: countText(len(chosen), "run"), More: more}}, nil
 	}
 
 	failed := changeEach(ctx, r, change, chosen)
-	changed := countText(len(chosen)-len(failed)) + " " + change.Past
+	changed := countText(len(chosen)-len(failed), "run") + " " + change.Past
 	if len(failed) == 0 {
 		return Done{Message: changed}, nil
 	}

@@ -84,7 +84,7 @@ type bulkPage struct {
 
 // Button is the text of the button that carries out the plan.
 func (p bulkPage) Button() string {
-	return titleCase(p.Verb) + " " + wording.Plural(int64(len(p.Plan)), "task")
+	return titleCase(p.Verb) + " " + countText(len(p.Plan), "task")
 }
 
 // plannedTask is a task that an action changes, if it is still at this revision.
@@ -214,7 +214,7 @@ func runBulk(ctx context.Context, r *Request) (Done, error) {
 	}
 	to, err := link("/ui/tasks", map[string][]string{}, []any{"q", r.Form.Get("q"), "ns", r.Form.Get("ns")})
 
-	return Done{To: to, Message: fmt.Sprintf("%s %s", b.report.Past, wording.Plural(int64(b.report.Done), "task"))}, err
+	return Done{To: to, Message: fmt.Sprintf("%s %s", b.report.Past, countText(b.report.Done, "task"))}, err
 }
 
 // bulkRun changes the tasks of a plan.

@@ -39,7 +39,7 @@ const (
 	nowSpan   = 15 * time.Minute // how far the page looks ahead
 	nowListed = 100              // items of each list that are read
 	nowShown  = 5                // items of each group that are shown
-	nowPaused = 20               // paused tasks that are shown
+	nowPaused = 8                // paused tasks that are shown
 	lateFrom  = time.Second      // a 99th percentile of the lateness that is reported
 	loadsKept = 15 * time.Second
 )
@@ -57,10 +57,10 @@ type nowPage struct {
 	Tasks    int
 	Whole    bool // the viewer reads all namespaces, so the number of tasks is known
 
-	Freezes []nowFreeze
-	Paused  []nowPause
-	// MorePaused is set if there are more paused tasks than the page shows.
-	MorePaused bool
+	Freezes     []nowFreeze
+	Paused      []nowPause
+	MorePaused  bool   // there are more paused tasks than the page shows
+	PausedCount string // "35 paused tasks"; "paused tasks" if the number is not known
 
 	Soon    *minutesChart
 	Next    []task.BoardTick
@@ -75,9 +75,17 @@ type nowPage struct {
 func (p *nowPage) Calm() bool { return len(p.Cluster)+len(p.Groups) == 0 && p.Failing == 0 }
 
 // Count returns how many things need a human.
-func (p *nowPage) Count() int {
-	n := p.Failing
-	for _, g := range slices.Concat(p.Cluster, p.Groups) {
+func (p *nowPage) Count() int { return p.Failing + countOf(p.Cluster) + countOf(p.Groups) }
+
+// attentionCount returns how many things need a human, for other pages than this one.
+func attentionCount(b task.Board) int {
+	return b.FailingCount + countOf(clusterProblems(b)) + countOf(taskProblems(b))
+}
+
+// countOf returns how many problems are in groups.
+func countOf(groups []problemGroup) int {
+	n := 0
+	for _, g := range groups {
 		n += g.Count
 	}
 	return n
@@ -180,6 +188,11 @@ func loadNow(ctx context.Context, r *Request, loads *sharedCache[*minutesChart])
 	p.Reasons = waitingText(b.Waiting)
 	if err := p.addPauses(ctx, r, b.Freezes); err != nil {
 		return nil, err
+	}
+
+	p.PausedCount = "paused tasks"
+	if p.Whole && p.Complete && b.Paused > 0 {
+		p.PausedCount = countText(b.Paused, "paused task")
 	}
 
 	p.Next = b.Next[:min(len(b.Next), 6)]
@@ -286,7 +299,7 @@ func taskProblems(b task.Board) []problemGroup {
 
 	unreadable := problemGroup{Look: "unreadable", Name: "Unreadable", About: "These tasks do not fire, because their entries cannot be read. Run carillon audit."}
 	if b.Unreadable > 0 {
-		unreadable.addItem(problemItem{Name: wording.Plural(int64(b.Unreadable), "task")})
+		unreadable.addItem(problemItem{Name: countText(b.Unreadable, "task")})
 		unreadable.Count = b.Unreadable
 	}
 
@@ -324,6 +337,9 @@ func failureGroups(r *Request, failing []task.BoardFailing) ([]failureGroup, err
 		}
 
 		words := wording.RunResult(task.Run{State: f.State, Reason: f.Reason, ExitCode: f.ExitCode}, time.Time{})
+		if f.Reason == task.ReasonSignal {
+			words = "killed by a signal" // the board does not name it
+		}
 		cause := string(f.State) + "\x00" + f.Reason + "\x00" + words
 		i, known := byCause[cause]
 		if !known {
@@ -466,7 +482,7 @@ func (c *minutesChart) End() task.Time {
 }
 
 // Total returns the number of runs in words.
-func (c *minutesChart) Total() string { return countText(int(c.Sum + 0.5)) }
+func (c *minutesChart) Total() string { return countText(int(c.Sum+0.5), "run") }
 
 // Peak returns the highest number of runs in a minute.
 func (c *minutesChart) Peak() string { return wording.Grouped(int(c.Top + 0.5)) }
@@ -492,7 +508,7 @@ func (c *minutesChart) SVG() template.HTML {
 			h = max(n*height/c.Top, 2)
 		}
 		at := c.From.Add(time.Duration(i) * time.Minute).UTC().Format("15:04 UTC")
-		fmt.Fprintf(&b, `<g><title>%s: %s</title><rect class="hit" x="%d" y="0" width="%d" height="%d"/><rect class="bar" x="%d" y="%.1f" width="%d" height="%.1f"/></g>`, at, countText(int(n+0.5)), i*width, width, height, i*width+1, height-h, width-2, h)
+		fmt.Fprintf(&b, `<g><title>%s: %s</title><rect class="hit" x="%d" y="0" width="%d" height="%d"/><rect class="bar" x="%d" y="%.1f" width="%d" height="%.1f"/></g>`, at, countText(int(n+0.5), "run"), i*width, width, height, i*width+1, height-h, width-2, h)
 	}
 	b.WriteString("</svg>")
 

@@ -253,12 +253,12 @@ func changesFor(r *Request, o client.RunListOptions) ([]runChange, error) {
 	return list, nil
 }
 
-// countText returns a number of runs.
-func countText(n int) string {
+// countText returns a number of things, with commas: "1 run", "12,345 runs".
+func countText(n int, noun string) string {
 	if n == 1 {
-		return "1 run"
+		return "1 " + noun
 	}
-	return wording.Grouped(n) + " runs"
+	return wording.Grouped(n) + " " + noun + "s"
 }
 
 // String names a run: "prod/web@20261120T…".

@@ -8,7 +8,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/carillonhq/carillon/pkg/internal/wording"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -214,7 +213,7 @@ func (m shardsMoved) Named() string {
 }
 
 // Plural returns a number with its noun: "1 shard", "2 shards".
-func (*View) Plural(n int, noun string) string { return wording.Plural(int64(n), noun) }
+func (*View) Plural(n int, noun string) string { return countText(n, noun) }
 
 // LoadedAt is the time of what the page shows.
 func (v *View) LoadedAt() task.Time { return task.At(v.Now) }

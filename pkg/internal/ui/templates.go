@@ -68,6 +68,7 @@ func functions(static *staticFiles) template.FuncMap {
 		"bytes":    wording.Bytes,
 		"duration": durationText,
 		"count":    wording.Grouped,
+		"group":    func(n int64) string { return wording.Grouped(int(n)) },
 		"sign":     stateSign,
 		"took":     tookText,
 		"result":   resultBadge,

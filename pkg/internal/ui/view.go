@@ -49,9 +49,9 @@ type NavItem struct {
 type View struct {
 	*Request
 	Page
-	Data    any      // what Load has returned; nil if it failed
-	Problem *Problem // why it, or an action, failed
-	Message string   // what an action did
+	Data    any       // what Load has returned; nil if it failed
+	Problem *Problem  // why it, or an action, failed
+	Message string    // what an action did
 	Stale   task.Time // of the last known state, if the page shows that
 	Viewer  Viewer
 
