@@ -100,40 +100,6 @@ func (s Runs) Active(ctx context.Context) ([]record.Held, error) {
 	return record.DecodeAllHeld(s.keys, all), err
 }
 
-// ActiveOf lists the attempts of one task on all nodes.
-func (s Runs) ActiveOf(ctx context.Context, ref record.Ref) ([]record.Held, error) {
-	return s.activeOf(ctx, ref, 0)
-}
-
-// activeOf lists a task's attempts at a revision; 0 means the latest. It reads from one
-// inbox to the next, so its cost depends on the number of nodes and not on the number of
-// active runs.
-func (s Runs) activeOf(ctx context.Context, ref record.Ref, rev int64) ([]record.Held, error) {
-	var list []record.Held
-	end := clientv3.GetPrefixRangeEnd(s.keys.Runs())
-
-	for from := s.keys.Runs(); ; {
-		res, err := s.readKey(ctx, from, clientv3.WithRange(end), clientv3.WithLimit(1), clientv3.WithKeysOnly(), clientv3.WithRev(rev))
-		if err != nil {
-			return nil, fmt.Errorf("find attempts of %s: %w", ref, err)
-		}
-		if len(res.Kvs) == 0 {
-			return list, nil
-		}
-
-		// This is the first key of the next inbox. Read the attempts of the task in it, then skip
-		// the rest of that inbox.
-		node, _, _ := strings.Cut(strings.TrimPrefix(string(res.Kvs[0].Key), s.keys.Runs()), "/")
-		part, _, err := s.getAllAt(ctx, s.keys.InboxOf(node, ref), rev)
-		if err != nil {
-			return nil, fmt.Errorf("find attempts of %s: %w", ref, err)
-		}
-
-		list = append(list, record.DecodeAllHeld(s.keys, part)...)
-		from = clientv3.GetPrefixRangeEnd(s.keys.Inbox(node))
-	}
-}
-
 // CancelActive requests that the attempt's node ends the attempt. It returns
 // task.ErrConflict if the record has changed since it was read.
 func (s Runs) CancelActive(ctx context.Context, h record.Held, who string) (task.Run, error) {

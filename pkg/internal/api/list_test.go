@@ -1,6 +1,7 @@
 package api_test
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -10,7 +11,11 @@ import (
 	"testing"
 	"time"
 
+	clientv3 "go.etcd.io/etcd/client/v3"
+
 	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/internal/testkit/etcdhook"
+	"github.com/carillonhq/carillon/pkg/kv/kvtest"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -429,5 +434,50 @@ func TestRuns_OfATimeAndInStates(t *testing.T) {
 
 	if res := w.do(request{method: "GET", path: "/v1/events?task=a"}); res.status != 422 || res.Field != "task" || !strings.Contains(res.Detail, "/v1/namespaces/") {
 		t.Errorf("events of a task of all namespaces: %d %s", res.status, res.body)
+	}
+}
+
+// A page shows the active runs of its tasks, and does not read those of all others.
+func TestTasks_APageReadsOnlyItsOwnRuns(t *testing.T) {
+	etcd := kvtest.Memory(t)
+	w := newWorldOn(t, etcd)
+	for _, name := range []string{"a", "b", "c"} {
+		w.make(name, "@manual", nil)
+	}
+
+	keys := w.store.Keys()
+	w.put(keys.Node("busy"), task.Node{Name: "busy", Running: 300})
+	for i := range 300 {
+		w.put(keys.Run("busy", ref("other", fmt.Sprint("t", i)), id(1, "aaaa")), task.Assigned{})
+	}
+	for _, node := range []string{"busy", "absent"} {
+		w.put(keys.Run(node, ref("default", "b"), id(2, "from-"+node)), task.Assigned{Run: task.Run{State: task.Running}})
+	}
+
+	returned := 0
+	etcd.KV = etcdhook.KV(etcd.KV, func(ctx context.Context, op clientv3.Op, next etcdhook.Do) (clientv3.OpResponse, error) {
+		res, err := next(ctx, op)
+		if err == nil && op.IsTxn() {
+			for _, r := range res.Txn().Responses {
+				returned += len(r.GetResponseRange().GetKvs())
+			}
+		}
+		if err == nil && op.IsGet() {
+			returned += len(res.Get().Kvs)
+		}
+
+		return res, err
+	})
+
+	// The owner of this test reads everything. The last list does not ask it: it has just been asked.
+	for i, query := range []string{"limit=10", "sort=next", "limit=11"} {
+		returned = 0
+		l, res := w.tasksPage(query)
+		if len(l.Items) != 3 || l.Items[1].Active != 2 || l.Items[0].Active+l.Items[2].Active != 0 || l.Items[1].State != client.TaskRunning {
+			t.Errorf("%q: %s", query, res.body)
+		}
+		if i == 2 && returned > 50 {
+			t.Errorf("etcd returned %d keys", returned)
+		}
 	}
 }

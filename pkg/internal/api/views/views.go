@@ -11,6 +11,8 @@ package views
 import (
 	"context"
 	"fmt"
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/carillonhq/carillon/pkg/client"
@@ -202,7 +204,7 @@ func fromEntry(v *client.Task, e *task.Entry, now task.Time) {
 // addActive adds the number of active runs to views, and shows the newest active run if it is newer than the
 // last one that has ended. at maps tasks to their positions in views.
 func (h *Viewer) addActive(ctx context.Context, views []client.Task, at map[record.Ref]int) error {
-	keys, _, err := h.Store.ScanActive(ctx)
+	keys, err := h.Store.ActiveKeysOf(ctx, slices.Collect(maps.Keys(at)))
 	if err != nil {
 		return err
 	}
@@ -210,10 +212,7 @@ func (h *Viewer) addActive(ctx context.Context, views []client.Task, at map[reco
 	newest := map[int]record.RunKey{}
 	parents := map[record.RunKey]bool{} // the parts of a run count as one run
 	for _, k := range keys {
-		i, ok := at[k.Ref]
-		if !ok {
-			continue
-		}
+		i := at[k.Ref]
 
 		if parent, _, is := task.ParentOf(k.Run); is {
 			of := record.RunKey{Ref: k.Ref, Run: parent}
@@ -227,7 +226,7 @@ func (h *Viewer) addActive(ctx context.Context, views []client.Task, at map[reco
 
 		views[i].Active++
 		if k.Run > newest[i].Run {
-			newest[i] = k.RunKey
+			newest[i] = k
 		}
 	}
 
