@@ -81,7 +81,7 @@ func TestRun_IsRetried(t *testing.T) {
 }
 
 // deadRun writes a failed run of a task as its node would, and returns its id.
-func (w *world) deadRun(ns, name string) string {
+func (w *world) deadRun(ns, name string, edits ...func(*task.Run)) string {
 	w.t.Helper()
 	ref := apikit.Ref(ns, name)
 	st, err := w.Store.Task(w.t.Context(), ref)
@@ -91,6 +91,9 @@ func (w *world) deadRun(ns, name string) string {
 	run := task.Run{
 		ID: task.RunID(at.Time, st.Task.UID), Namespace: ns, Task: name, UID: st.Task.UID, State: task.Failed, Reason: task.ReasonExit, ExitCode: &code,
 		ScheduledTime: at, Trigger: task.TriggerSchedule, Attempt: 1, Node: "node-a", Token: 7, CreatedAt: at, DispatchedAt: at, StartedAt: at, EndedAt: task.At(at.Add(time.Second)),
+	}
+	for _, edit := range edits {
+		edit(&run)
 	}
 	keys := w.Store.Keys()
 	w.put(keys.DeadRun(ref, run.ID), task.Waiting{Run: run})

@@ -64,6 +64,7 @@ type runPage struct {
 	Parts    []runPart
 	Parent   string // the run that it is a part of
 	Dead     bool   // it is a dead-letter run
+	Retry    string // the run that repeats it; "" if there is none
 	Waits    bool   // it is in the queue
 	May      runRights
 
@@ -99,7 +100,7 @@ func loadRun(ctx context.Context, r *Request) (any, error) {
 		return nil, err
 	}
 
-	p := &runPage{Run: run, Timezone: zoneOfTask(ctx, r, run), Waits: run.State == task.Queued, Wrap: r.Query.Get("wrap") != "", Times: r.Query.Get("times") != ""}
+	p := &runPage{Run: run, Timezone: zoneOfTask(ctx, r, run), Waits: run.State == task.Queued, Wrap: r.Query.Get("wrap") != "0", Times: r.Query.Get("times") != ""}
 	if p.May, err = runRightsOf(r, run.Namespace); err != nil {
 		return nil, err
 	}
@@ -107,6 +108,9 @@ func loadRun(ctx context.Context, r *Request) (any, error) {
 		return p, err
 	}
 	if p.Dead, err = isDead(ctx, r, run); err != nil {
+		return nil, err
+	}
+	if p.Retry, err = retryOf(ctx, r, run, p.Dead); err != nil {
 		return nil, err
 	}
 	if err := p.addParts(ctx, r); err != nil {
@@ -149,6 +153,22 @@ func isDead(ctx context.Context, r *Request, run task.Run) (bool, error) {
 	dead, err := r.API.Runs.Page(ctx, client.RunListOptions{Namespace: run.Namespace, Task: run.Task, Dead: true, Limit: 100}, "")
 
 	return slices.ContainsFunc(dead.Items, func(d task.Run) bool { return d.ID == run.ID }), err
+}
+
+// retryOf returns the run that repeats a run which failed; "" if none does.
+func retryOf(ctx context.Context, r *Request, run task.Run, dead bool) (string, error) {
+	if dead || !slices.Contains(deadStates, run.State) || task.IsPart(run.ID) || run.DismissedBy != "" {
+		return "", nil
+	}
+
+	later, err := r.API.Runs.ListByTask(ctx, run.Namespace, run.Task, client.RunListOptions{Since: run.ScheduledTime.Time, Limit: runsPerPage})
+	for _, l := range later {
+		if l.RetryOf == run.ID {
+			return l.ID, nil
+		}
+	}
+
+	return "", err
 }
 
 // deadStates are the states of dead-letter runs.
@@ -395,12 +415,17 @@ func (p *runPage) AttemptText() string {
 	return strconv.Itoa(p.Attempt)
 }
 
-// OtherWrap and OtherTimes are the values of the parameters that change how output is shown.
-func (p *runPage) OtherWrap() string  { return otherSwitch(p.Wrap) }
-func (p *runPage) OtherTimes() string { return otherSwitch(p.Times) }
+// OtherWrap and OtherTimes are the values of the parameters that change how output is shown. Long lines are wrapped unless
+// the parameter says otherwise, so that nobody misses the end of an error.
+func (p *runPage) OtherWrap() string {
+	if p.Wrap {
+		return "0"
+	}
+	return ""
+}
 
-func otherSwitch(on bool) string {
-	if on {
+func (p *runPage) OtherTimes() string {
+	if p.Times {
 		return ""
 	}
 	return "1"

@@ -149,9 +149,21 @@ type taskOverview struct {
 	Ticks    []tickRow
 	Notes    []string
 	Runs     []task.Run
+	Failure  *taskFailure // nil: the last run that has ended did not fail
 	Settings []setting
 	Labels   []labelTerm
 }
+
+// taskFailure is the last run of a failing task, with what a person needs to decide what to do.
+type taskFailure struct {
+	task.Run
+	Because string   // why it failed, as a clause
+	Lines   []string // the end of its output; nil if there is none, or the viewer may not read it
+	Retry   bool     // it is a dead-letter run, and the viewer may retry it
+}
+
+// failureLines is the number of lines of output that the page of a failing task shows.
+const failureLines = 5
 
 // tickRow is a tick that is to come.
 type tickRow struct {
@@ -181,6 +193,9 @@ func loadTaskOverview(ctx context.Context, r *Request, t client.Task) (*taskOver
 	if o.Runs, err = r.API.Runs.ListByTask(ctx, t.Namespace, t.Name, client.RunListOptions{Limit: lastRuns}); err != nil && !isForbidden(err) {
 		return nil, err
 	}
+	if o.Failure, err = lastFailure(ctx, r, o.Runs); err != nil {
+		return nil, err
+	}
 	if r.watched {
 		return o, nil
 	}
@@ -195,6 +210,32 @@ func loadTaskOverview(ctx context.Context, r *Request, t client.Task) (*taskOver
 	}
 
 	return o, nil
+}
+
+// lastFailure returns the newest of the runs that has ended, if it failed. The runs begin with the newest.
+func lastFailure(ctx context.Context, r *Request, runs []task.Run) (*taskFailure, error) {
+	i := slices.IndexFunc(runs, func(run task.Run) bool { return run.State.Final() && !run.StartedAt.IsZero() })
+	if i < 0 || !slices.Contains(deadStates, runs[i].State) {
+		return nil, nil
+	}
+
+	f := &taskFailure{Run: runs[i]}
+	if reason, ok := task.ReasonOf(f.Reason); ok {
+		f.Because = reason.Means
+	}
+	may, err := runRightsOf(r, f.Namespace)
+	if err != nil {
+		return nil, err
+	}
+	if may.Output {
+		lines := shownLines(f.OutputTail)
+		f.Lines = lines[max(len(lines)-failureLines, 0):]
+	}
+	if may.Retry {
+		f.Retry, err = isDead(ctx, r, f.Run)
+	}
+
+	return f, err
 }
 
 // tickRows returns ticks as the page shows them.

@@ -181,6 +181,11 @@ type setting struct {
 	Code        bool // the value is text for a computer
 }
 
+// Long reports whether the setting needs the whole width of the page, such as a script.
+func (s setting) Long() bool {
+	return s.Code && (len(s.Value) > 60 || strings.Contains(s.Value, "\n"))
+}
+
 // settings collects facts. Those without a value are left out.
 type settings []setting
 

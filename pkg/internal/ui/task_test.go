@@ -33,6 +33,31 @@ func without(t *testing.T, text string, parts ...string) {
 	}
 }
 
+// The page of a failing task shows how its last run ended, the end of its output, and lets who may retry that run do so.
+func TestTask_ShowsItsLastFailure(t *testing.T) {
+	w := newWorld(t)
+	w.create("prod", "dump")
+	id := w.deadRun("prod", "dump", func(r *task.Run) { r.OutputTail = "one\ntwo\nthree\nfour\nfive\ncannot reach <db-2>\n" })
+	ann := w.as("user:ann")
+
+	page := ann.page("/ui/tasks/prod/dump")
+	want(t, page, `id="failure-title"`, "exit 3", "cannot reach &lt;db-2&gt;", "/ui/runs/prod/"+id+"/retry", "The run, with its whole output")
+	without(t, page, "one\n")
+
+	w.Bind("user:bob", "viewer", "prod")
+	page = w.as("user:bob").page("/ui/tasks/prod/dump")
+	want(t, page, `id="failure-title"`, "exit 3")
+	without(t, page, "/retry")
+
+	// The run that was retried leads to the new one, and the task no longer offers a retry.
+	a := ann.do(http.MethodPost, "/ui/runs/prod/"+id+"/retry", url.Values{"at": {"/ui/tasks/prod/dump"}})
+	if a.StatusCode != http.StatusSeeOther {
+		t.Fatalf("retry: %d %s", a.StatusCode, a.body)
+	}
+	want(t, ann.page("/ui/runs/prod/"+id), "retried as", a.Header.Get("Location"))
+	without(t, ann.page("/ui/tasks/prod/dump"), id+"/retry")
+}
+
 // The page of a task says when it runs, which clock changes matter, and what it is; each tab has its command line.
 func TestTask_ShowsWhatItDoes(t *testing.T) {
 	w := newWorld(t)

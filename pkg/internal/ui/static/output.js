@@ -189,6 +189,7 @@
     if (m.lines) add(m.lines);
     if (m.ended && !lines.length) box.replaceChildren(remark("It has written nothing."));
     followButton.hidden = !!m.ended;
+    if (m.ended) box.classList.remove("growing"); // what is shown needs no space for more
     showNote();
     if (query) showFound();
     if (following) box.scrollTop = box.scrollHeight;
@@ -226,16 +227,17 @@
 
   // ---- Switches ----------------------------------------------------------------------------------------------------
 
-  for (const name of ["wrap", "times"]) {
+  // Each switch has the value of its parameter that differs from what the page does without it.
+  for (const [name, on, value] of [["wrap", false, "0"], ["times", true, "1"]]) {
     const link = document.getElementById(name);
     link.addEventListener("click", (e) => {
       if (e.ctrlKey || e.metaKey || e.shiftKey) return;
       e.preventDefault();
-      const on = box.classList.toggle(name);
+      const set = box.classList.toggle(name);
       link.toggleAttribute("aria-current", false);
-      if (on) link.setAttribute("aria-current", "true");
+      if (set) link.setAttribute("aria-current", "true");
       const url = new URL(location.href);
-      if (on) url.searchParams.set(name, "1");
+      if (set === on) url.searchParams.set(name, value);
       else url.searchParams.delete(name);
       history.replaceState(history.state, "", url);
       if (following) box.scrollTop = box.scrollHeight;
