@@ -24,7 +24,9 @@ func BenchmarkIndex_Scan(b *testing.B) {
 		x.Put(NoSlot, r, 0)
 	}
 
+	globs := compileGlobs([]string{"*-00*7?"})
 	label := func(r *Row, _ int64) bool { return r.Labels["team"] == "team-7" }
+	glob := func(r *Row, _ int64) bool { return globs[0].Match(r.Name[6:]) }
 	substring := func(r *Row, _ int64) bool { return strings.Contains(r.Name, "77") }
 
 	for _, c := range []struct {
@@ -40,6 +42,7 @@ func BenchmarkIndex_Scan(b *testing.B) {
 		{"by failures", Query{Limit: 50, Order: ByFailures}},
 		{"label", Query{Limit: 50, Order: ByNext, Filter: Filter{Conditions: []Condition{label}}}},
 		{"substring", Query{Limit: 50, Order: ByNext, Filter: Filter{Conditions: []Condition{substring}}}},
+		{"glob", Query{Limit: 50, Order: ByNext, Filter: Filter{Conditions: []Condition{glob}}}},
 		{"namespace", Query{Limit: 50, Order: ByNext, Filter: Filter{Namespace: "bench"}}},
 	} {
 		b.Run(c.name, func(b *testing.B) {

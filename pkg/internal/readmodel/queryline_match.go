@@ -1,7 +1,6 @@
 package readmodel
 
 import (
-	"path"
 	"slices"
 	"strings"
 
@@ -37,17 +36,6 @@ func (r *Row) splitName() (namespace, name string) {
 // isGlob reports whether a pattern may match more than one name.
 func isGlob(pattern string) bool { return strings.ContainsAny(pattern, `*?[\`) }
 
-// matchesAnyGlob reports whether text matches one of the patterns.
-func matchesAnyGlob(patterns []string, text string) bool {
-	for _, p := range patterns {
-		if ok, _ := path.Match(p, text); ok {
-			return true
-		}
-	}
-
-	return false
-}
-
 // matchNames returns the matcher of name:GLOB and name~TEXT. A pattern or text with a slash is about the full name.
 func matchNames(t *queryTerm) matcher {
 	var full, short []string
@@ -74,9 +62,11 @@ func matchNames(t *queryTerm) matcher {
 		}
 	}
 
+	shortGlobs, fullGlobs := compileGlobs(short), compileGlobs(full)
+
 	return func(r *Row, _ int64) verdict {
 		_, name := r.splitName()
-		return verdictOf(matchesAnyGlob(short, name) || matchesAnyGlob(full, r.Name))
+		return verdictOf(MatchesAny(shortGlobs, name) || MatchesAny(fullGlobs, r.Name))
 	}
 }
 
@@ -93,9 +83,11 @@ func containsAny(text string, parts []string) bool {
 
 // matchNamespaces returns the matcher of namespace:GLOB.
 func matchNamespaces(t *queryTerm) matcher {
+	globs := compileGlobs(t.values)
+
 	return func(r *Row, _ int64) verdict {
 		namespace, _ := r.splitName()
-		return verdictOf(matchesAnyGlob(t.values, namespace))
+		return verdictOf(MatchesAny(globs, namespace))
 	}
 }
 

@@ -86,25 +86,22 @@ func (g Globs) Range(namespace string) (ns, prefix string, ok bool) {
 	return ns, prefix, ok && (ns != "" || prefix == "")
 }
 
-// condition returns the condition that a task matches one of the patterns. Exact names and prefixes, which are most
-// patterns, cost little for each row.
+// condition returns the condition that a task matches one of the patterns. Exact names, which are most patterns, cost
+// little for each row, however many there are.
 func (g Globs) condition() readmodel.Condition {
 	names, full := map[string]bool{}, map[string]bool{} // exact names, without and with their namespace
-	var prefixes, patterns, fullPatterns []string
+	var patterns, fullPatterns []readmodel.Glob
 
 	for _, p := range g {
-		prefix, isPrefix := strings.CutSuffix(p, "*")
 		switch slash := strings.Contains(p, "/"); {
 		case !strings.ContainsAny(p, globSigns) && slash:
 			full[p] = true
 		case !strings.ContainsAny(p, globSigns):
 			names[p] = true
 		case slash:
-			fullPatterns = append(fullPatterns, p)
-		case isPrefix && !strings.ContainsAny(prefix, globSigns):
-			prefixes = append(prefixes, prefix)
+			fullPatterns = append(fullPatterns, readmodel.CompileGlob(p))
 		default:
-			patterns = append(patterns, p)
+			patterns = append(patterns, readmodel.CompileGlob(p))
 		}
 	}
 
@@ -114,23 +111,6 @@ func (g Globs) condition() readmodel.Condition {
 			return true
 		}
 
-		for _, p := range prefixes {
-			if strings.HasPrefix(name, p) {
-				return true
-			}
-		}
-
-		return matchesAny(patterns, name) || matchesAny(fullPatterns, r.Name)
+		return readmodel.MatchesAny(patterns, name) || readmodel.MatchesAny(fullPatterns, r.Name)
 	}
-}
-
-// matchesAny reports whether a name matches one of the patterns, which are valid.
-func matchesAny(patterns []string, name string) bool {
-	for _, p := range patterns {
-		if ok, _ := path.Match(p, name); ok {
-			return true
-		}
-	}
-
-	return false
 }
