@@ -28,6 +28,14 @@ type builderPreview struct {
 	Load     *minuteLoad    // nil: not known
 }
 
+// MoreMoves is the number of ticks that change but are not in the list.
+func (p *builderPreview) MoreMoves() int {
+	if p.Change == nil {
+		return 0
+	}
+	return p.Change.Come + p.Change.Go + p.Change.Move - len(p.Moves)
+}
+
 // tickMove is a tick that comes, goes or moves.
 type tickMove struct {
 	Kind    string // "comes", "goes" or "moves"
@@ -46,7 +54,7 @@ type minuteLoad struct {
 	Runs      float64
 	Quiet     task.Time // zero: no minute is clearly quieter
 	QuietRuns float64
-	Use       string // the expression for the quieter minute; "" if it is not known
+	Use       string // the expression for the quieter minute
 }
 
 const (
@@ -175,24 +183,29 @@ func loadAt(ctx context.Context, r *Request, s task.Spec, tick task.Time) *minut
 	}
 
 	m := &minuteLoad{At: task.At(load.From.Add(time.Duration(at) * time.Minute)), Runs: load.Runs[at]}
-	quiet := quietestMinute(load.Runs, at, load.From.Time)
-	if load.Runs[at] < 2 || load.Runs[quiet] > load.Runs[at]/2 {
+	// The minute that is going on has passed in part, so its load is not known.
+	begun := int(r.Now.Sub(load.From.Time)/time.Minute) + 1
+	quiet := quietestMinute(load.Runs, at, begun, load.From.Time)
+	loc, err := schedule.Location(s.Timezone)
+	if err != nil || load.Runs[at] < 2 || load.Runs[quiet] > load.Runs[at]/2 {
 		return m
 	}
 
-	m.Quiet, m.QuietRuns = task.At(load.From.Add(time.Duration(quiet)*time.Minute)), load.Runs[quiet]
-	if loc, err := schedule.Location(s.Timezone); err == nil {
-		m.Use = atMinute(s.Schedule, m.Quiet.In(loc).Minute())
+	// A minute that the task cannot move to is no help.
+	when := task.At(load.From.Add(time.Duration(quiet) * time.Minute))
+	if use := atMinute(s.Schedule, when.In(loc).Minute()); use != "" {
+		m.Quiet, m.QuietRuns, m.Use = when, load.Runs[quiet], use
 	}
 
 	return m
 }
 
-// quietestMinute returns the minute with the fewest runs within the hour of a minute; of equal ones, the nearest.
-func quietestMinute(runs []float64, at int, from time.Time) int {
-	first := max(at-from.Add(time.Duration(at)*time.Minute).Minute(), 0)
+// quietestMinute returns the minute with the fewest runs within the hour of a minute, from the first one on that has not
+// begun; of equal ones, the nearest.
+func quietestMinute(runs []float64, at, first int, from time.Time) int {
+	hour := at - from.Add(time.Duration(at)*time.Minute).Minute() // may be before the first minute that is known
 	best := at
-	for i := first; i < min(first+60, len(runs)); i++ {
+	for i := max(hour, first, 0); i < min(hour+60, len(runs)); i++ {
 		distance := func(j int) int { return max(j-at, at-j) }
 		if runs[i] < runs[best] || runs[i] == runs[best] && distance(i) < distance(best) {
 			best = i

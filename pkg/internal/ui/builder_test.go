@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/carillonhq/carillon/pkg/task"
 )
@@ -77,7 +78,7 @@ func TestBuilder_Previews(t *testing.T) {
 	if a.StatusCode != http.StatusOK {
 		t.Fatalf("preview: %d %s", a.StatusCode, a.body)
 	}
-	want(t, a.body, "At 02:30 every day, UTC.", "Sat 21 Nov 02:30 UTC", "What changes", "7 come", "schedule: &#34;30 2 * * *&#34;", "168 go", "no node would take its runs now")
+	want(t, a.body, "At 02:30 every day, UTC.", "Sat 21 Nov 02:30 UTC", "What changes", "7 added", "schedule: &#34;30 2 * * *&#34;", "168 removed", "0 moved", "more</li>", "no node would take its runs now")
 	if got := w.stored("prod", "web"); got.Generation != 1 {
 		t.Error("a preview has changed the task")
 	}
@@ -88,6 +89,22 @@ func TestBuilder_Previews(t *testing.T) {
 		t.Errorf("an invalid schedule: %d", a.StatusCode)
 	}
 	want(t, a.body, `id="schedule-error"`, "25", "0 25 * * *</textarea>")
+}
+
+// A quieter minute is in the same hour, and has not begun: what is left of the present minute says nothing about its load.
+func TestBuilder_FindsQuieterMinute(t *testing.T) {
+	from := time.Date(2026, 11, 20, 2, 50, 0, 0, time.UTC)
+	runs := make([]float64, 120)
+	for i := range runs {
+		runs[i] = 5
+	}
+	runs[3], runs[9], runs[20] = 0, 9, 0 // 02:53, 02:59, 03:10
+
+	for begun, want := range map[int]int{0: 3, 3: 3, 4: 8} {
+		if got := quietestMinute(runs, 9, begun, from); got != want {
+			t.Errorf("after %d minutes: minute %d, want %d", begun, got, want)
+		}
+	}
 }
 
 // The form with YAML says where its error is, and does the same as the one with fields.

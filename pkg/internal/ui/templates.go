@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"html/template"
 	"io/fs"
+	"strings"
 	"time"
 
 	"github.com/carillonhq/carillon/pkg/internal/wording"
@@ -68,6 +69,7 @@ func functions(static *staticFiles) template.FuncMap {
 		"bytes":    wording.Bytes,
 		"duration": durationText,
 		"count":    wording.Grouped,
+		"lines":    linesIn,
 		"group":    func(n int64) string { return wording.Grouped(int(n)) },
 		"sign":     stateSign,
 		"took":     tookText,
@@ -76,6 +78,11 @@ func functions(static *staticFiles) template.FuncMap {
 		"actor":    task.ActorName,
 		"list":     func(items ...string) []string { return items },
 	}
+}
+
+// linesIn returns the number of lines of a text field with a text, between least and 10.
+func linesIn(text string, least int) int {
+	return min(max(strings.Count(strings.TrimRight(text, "\n"), "\n")+1, least), 10)
 }
 
 // vals returns names and values as the JSON that htmx expects in hx-vals.

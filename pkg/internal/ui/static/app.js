@@ -327,6 +327,20 @@
   });
   document.addEventListener("htmx:after:swap", ageTimes);
 
+  // ---- The builder -------------------------------------------------------------------------------------------------
+
+  // A preview names the field that is wrong: it is marked in the form, too.
+  const markFault = () => {
+    const preview = $("preview");
+    if (!preview) return;
+    const field = preview.querySelector("[data-fault]")?.dataset.fault ?? "";
+    for (const el of document.querySelectorAll("#form-fields [name]:not([type=hidden])")) {
+      if (field === el.name || field.startsWith(el.name + ".") || field.startsWith(el.name + "[")) el.setAttribute("aria-invalid", "true");
+      else el.removeAttribute("aria-invalid");
+    }
+  };
+  document.addEventListener("htmx:after:swap", markFault);
+
   // ---- Keys --------------------------------------------------------------------------------------------------------
 
   const keysOn = () => localStorage.getItem("carillon-keys") !== "0";
