@@ -2,13 +2,16 @@ package ui
 
 import (
 	"context"
+	"encoding/json"
 	"io/fs"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 	"testing"
 	"testing/fstest"
 
+	"github.com/carillonhq/carillon/pkg/client"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -116,4 +119,30 @@ func TestAction_LeadsBackToThePage(t *testing.T) {
 	if cookies := next.Cookies(); len(cookies) != 1 || cookies[0].Name != messageCookie || cookies[0].MaxAge >= 0 {
 		t.Errorf("the message is not taken back: %v", cookies)
 	}
+}
+
+// An action changes a limited number of tasks. If more match, the list says so, and the preview says why it shows none.
+func TestBulk_LimitsItsTasks(t *testing.T) {
+	w := newWorld(t)
+	inner := w.api
+	w.api = http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		if r.URL.Path != "/v1/tasks" {
+			inner.ServeHTTP(rw, r)
+			return
+		}
+		rw.Header().Set("Content-Type", "application/json")
+		spec := task.Spec{Namespace: "prod", Name: "web"}
+		n := 1
+		if r.URL.Query().Get("complete") == "true" {
+			n = maxBulk + 1
+		}
+		_ = json.NewEncoder(rw).Encode(map[string]any{"items": slices.Repeat([]client.Task{{Task: task.Task{Spec: spec}}}, n), "count": 12_000})
+	})
+	ann := w.as("user:ann")
+
+	want(t, ann.page("/ui/tasks"), "12,000 tasks", `value="all" disabled`, "At most 10,000 at once")
+
+	a := ann.get("/ui/tasks/bulk?do=pause&scope=all")
+	want(t, a.body, "more than 10,000 tasks match", "<h1>Pause tasks</h1>", "Back to the tasks")
+	without(t, a.body, "No task matches")
 }

@@ -22,7 +22,7 @@ func bulkScreen() Screen {
 	return Screen{
 		Name: "bulk", Pattern: "/ui/tasks/bulk", Nav: "tasks",
 		Title: func(v *View) string {
-			if p, ok := v.Data.(bulkPage); ok && p.Report == nil {
+			if p, ok := v.Data.(bulkPage); ok && len(p.Plan) > 0 && p.Report == nil {
 				return p.Button() + "?"
 			}
 			return titleCase(v.Query.Get("do")) + " tasks"
@@ -144,7 +144,7 @@ func planBulk(ctx context.Context, r *Request) ([]plannedTask, error) {
 		return nil, err
 	}
 	if len(list) > maxBulk {
-		return nil, task.Invalid(task.CodeTooMany, "q", "more than %s tasks match; narrow the query", wording.Grouped(maxBulk))
+		return nil, task.Invalid(task.CodeTooMany, "q", "more than %s tasks match, which is the most that one action changes; add terms to the query", wording.Grouped(maxBulk))
 	}
 
 	var plan []plannedTask

@@ -152,7 +152,7 @@ func movesOf(n task.Node, nodes []task.Node) []shardMove {
 // nodeFacts are the details of a node in the words of "carillon node get".
 func nodeFacts(n task.Node) []setting {
 	var list settings
-	list.add("Labels", wording.Labels(n.Labels)+wording.IgnoredText(n))
+	list.add("Labels", strings.ReplaceAll(wording.Labels(n.Labels), ",", ", ")+wording.IgnoredText(n))
 	list.add("Weight", fmt.Sprint(n.Weight))
 	if n.StateBy != "" && n.State != task.NodeReady {
 		list.add("State set by", task.ActorName(n.StateBy))

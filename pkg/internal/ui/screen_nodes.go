@@ -31,7 +31,7 @@ type nodeRow struct {
 	Look   string // whose looks the state has
 	Words  string // "ready, blocked: load1"
 	Why    string // why it owns no shards
-	Labels string
+	Labels []string
 	Late   *int64 // how late it decided ticks in the last minute, in milliseconds; nil if it decided none
 	Silent bool   // it schedules, but did not answer
 }
@@ -56,7 +56,7 @@ func loadNodes(ctx context.Context, r *Request) (any, error) {
 // nodeRowOf returns a node as the list shows it.
 func nodeRowOf(n task.Node, board task.Board) nodeRow {
 	row := nodeRow{
-		Node: n, Look: nodeLook(n), Words: wording.NodeState(n), Labels: wording.Labels(n.Labels),
+		Node: n, Look: nodeLook(n), Words: wording.NodeState(n), Labels: strings.Split(wording.Labels(n.Labels), ","),
 		Why: strings.TrimPrefix(wording.IneligibleText(n), ": "),
 	}
 

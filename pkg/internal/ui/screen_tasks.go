@@ -44,6 +44,7 @@ type tasksPage struct {
 	Spaces    []string // the namespaces to choose from
 	Tasks     []taskRow
 	Count     string // how many tasks match; "" if it is not known
+	TooMany   bool   // more match than one action can change
 	Note      string // what is missing, or how old the list is
 	Next      string // the token of the next page
 	First     bool   // it is the first page
@@ -53,6 +54,9 @@ type tasksPage struct {
 	Verbs     []bulkVerb  // what may be done with several tasks
 	MayCreate bool
 }
+
+// MostBulk is the maximum number of tasks that one action changes.
+func (tasksPage) MostBulk() int { return maxBulk }
 
 // queryChip is a term of a query, with the query without it, or with it in addition.
 type queryChip struct{ Term, Query string }
@@ -117,7 +121,10 @@ func loadTasks(ctx context.Context, r *Request) (any, error) {
 		p.Tasks = append(p.Tasks, rowOf(t))
 	}
 
-	p.Count, p.Note = countTasks(ctx, r, o, list, p.First), noteText(list.ListInfo)
+	if n := countTasks(ctx, r, o, list, p.First); n != nil {
+		p.Count, p.TooMany = countText(*n, "task"), *n > maxBulk
+	}
+	p.Note = noteText(list.ListInfo)
 
 	return p, nil
 }
@@ -172,8 +179,8 @@ func chipsOf(query string, tasks []client.Task) (terms, more []queryChip) {
 }
 
 // countTasks returns how many tasks match. A list by name is read from etcd, which does not count, so the owners of the
-// shards are asked. If they do not answer, the count is not known.
-func countTasks(ctx context.Context, r *Request, o client.TaskListOptions, list client.QueryList[client.Task], first bool) string {
+// shards are asked. If they do not answer, the count is not known, and nil.
+func countTasks(ctx context.Context, r *Request, o client.TaskListOptions, list client.QueryList[client.Task], first bool) *int {
 	count := list.Count
 	if count == nil && first && list.Next == "" {
 		n := len(list.Items)
@@ -187,15 +194,7 @@ func countTasks(ctx context.Context, r *Request, o client.TaskListOptions, list 
 		}
 	}
 
-	if count == nil {
-		return ""
-	}
-
-	if *count == 1 {
-		return "1 task"
-	}
-
-	return wording.Grouped(*count) + " tasks"
+	return count
 }
 
 // rowOf returns a task as the list shows it.
