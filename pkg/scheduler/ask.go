@@ -4,6 +4,7 @@ import (
 	"context"
 	"runtime"
 	"slices"
+	"time"
 
 	"github.com/carillonhq/carillon/pkg/internal/readmodel"
 	"github.com/carillonhq/carillon/pkg/scheduler/feed"
@@ -27,6 +28,9 @@ func (e *Engine) Ask(ctx context.Context, q *readmodel.Query, without []int) (re
 	return scan.Answer(), err
 }
 
+// yieldAfter is for how long a scan runs before it lets other goroutines run.
+const yieldAfter = 500 * time.Microsecond
+
 // EachIndex calls visit with the index of each shard that this node owns, apart from those in without, in the order of
 // the shards. The answer that it passes has no counts. A shard that is being opened is left out. visit scans the index;
 // if it returns false, EachIndex ends. subject is who asks.
@@ -42,6 +46,8 @@ func (e *Engine) EachIndex(ctx context.Context, subject string, without []int, v
 	}
 	defer end()
 
+	yielded := time.Now()
+
 	for _, w := range e.sortedWorkers() {
 		served := w.served.Load()
 		if served == nil || slices.Contains(without, w.state.Shard) {
@@ -52,8 +58,12 @@ func (e *Engine) EachIndex(ctx context.Context, subject string, without []int, v
 			return err
 		}
 
-		// A scan needs no more than a part of a millisecond for a shard, but many of them follow. Let others in between.
-		runtime.Gosched()
+		// Let others in between. The scan is bound to its thread, so the scheduler has to change threads twice: to yield for
+		// each shard would take longer than to scan it.
+		if time.Since(yielded) >= yieldAfter {
+			runtime.Gosched()
+			yielded = time.Now()
+		}
 
 		known, rows := served.index.Collected()
 		answer := readmodel.ShardAnswer{
