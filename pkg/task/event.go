@@ -10,12 +10,13 @@ import (
 
 // Event is one change of a cluster, as recorded in etcd. Kind and Action determine which fields are set.
 type Event struct {
-	ID       string `json:"id" doc:"The position among all events: the revision, and the number of the event within that revision."`
-	Revision int64  `json:"revision" doc:"The etcd revision at which it happened."`
-	Time     Time   `json:"time,omitzero" doc:"When it happened, by the clock of the node that recorded it; absent if the record does not say."`
-	Kind     string `json:"kind" doc:"task, run, shard, node, cluster, secret or gap."`
-	Action   string `json:"action" doc:"What happened; docs/events.md lists the actions of each kind."`
-	Actor    string `json:"actor,omitempty" doc:"The user or node that caused it; absent if the record does not say."`
+	ID          string `json:"id" doc:"The position among all events: the revision, and the number of the event within that revision."`
+	Revision    int64  `json:"revision" doc:"The etcd revision at which it happened."`
+	Time        Time   `json:"time,omitzero" doc:"When it happened, by the clock of the node that recorded it. If the record does not say, the latest clock that a node had announced before; absent only if no node was present."`
+	Approximate bool   `json:"approximate,omitempty" doc:"The time is a clock that was announced a few seconds earlier."`
+	Kind        string `json:"kind" doc:"task, run, shard, node, cluster, secret or gap."`
+	Action      string `json:"action" doc:"What happened; docs/events.md lists the actions of each kind."`
+	Actor       string `json:"actor,omitempty" doc:"The user or node that caused it; absent if the record does not say."`
 
 	Namespace     string `json:"namespace,omitempty"`
 	Task          string `json:"task,omitempty"`

@@ -242,6 +242,9 @@ func eventCells(f *factory.Factory, e task.Event) []string {
 			local = e.Time.UTC()
 		}
 		at = local.Format(time.DateTime)
+		if e.Approximate {
+			at += "~"
+		}
 	}
 
 	object := ""

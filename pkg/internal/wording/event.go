@@ -73,6 +73,18 @@ func runEventText(e task.Event, by string) string {
 		by = ""
 	}
 
+	// Nodes act for the shards that they own and for the runs that they execute. A person's name, which has a colon, always
+	// stands there.
+	switch isNode := e.Actor != "" && !strings.Contains(e.Actor, ":"); {
+	case !isNode || by == "":
+	case e.Actor == e.Node && e.Action == task.ActionEnded:
+		by = " on " + e.Node
+	case e.Actor == e.Node:
+		by = ""
+	default:
+		by = ", decided by " + e.Actor
+	}
+
 	if e.Reason != "" {
 		words += " (" + strings.ReplaceAll(e.Reason, "_", " ") + ")"
 	}

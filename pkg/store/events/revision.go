@@ -17,7 +17,7 @@ import (
 // the Translator.
 func (t *Translator) Translate(rev int64, changes []Change) []task.Event {
 	r := parts{t: t, tasks: map[string]*taskChange{}, runs: map[string]*runChange{}}
-	led := t.electedCandidate()
+	led, clock := t.electedCandidate(), t.latestClock()
 
 	for i := range changes {
 		r.addChange(&changes[i])
@@ -52,6 +52,11 @@ func (t *Translator) Translate(rev int64, changes []Change) []task.Event {
 	for i := range all {
 		all[i].Revision = rev
 		all[i].ID = task.Place{Revision: rev, Index: i + 1}.String()
+
+		// Some changes are made by etcd, such as the end of a session, and some records have no time for a change.
+		if all[i].Time.IsZero() && !clock.IsZero() {
+			all[i].Time, all[i].Approximate = clock, true
+		}
 	}
 
 	return all

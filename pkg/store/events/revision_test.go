@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
 
@@ -254,5 +255,50 @@ func TestTranslator_TellsWhatARevisionDid(t *testing.T) {
 				t.Errorf("got\n  %s\nwant\n  %s", strings.Join(got, "\n  "), strings.Join(tt.want, "\n  "))
 			}
 		})
+	}
+}
+
+// A change without a time in its record has the latest clock that a node had announced before it.
+func TestTranslator_TimeOfChangesWithoutOne(t *testing.T) {
+	keys, err := record.NewKeys("/c")
+	if err != nil {
+		t.Fatal(err)
+	}
+	pair := func(key, value string) *mvccpb.KeyValue {
+		if value == "" {
+			return nil
+		}
+		return &mvccpb.KeyValue{Key: []byte(keys.Root() + key), Value: []byte(value)}
+	}
+	change := func(key, before, after string) []Change {
+		return []Change{{Key: keys.Root() + key, Before: pair(key, before), After: pair(key, after)}}
+	}
+	node := func(clock string) string {
+		return `{"name":"n1","state":"active","clock":"2026-11-20T12:00:` + clock + `Z"}`
+	}
+
+	all := []*mvccpb.KeyValue{pair("nodes/n1", node("05")), pair("nodes/n2", node("03"))}
+	early, late := New(keys, all), New(keys, []*mvccpb.KeyValue{pair("nodes/n1", node("10")), pair("nodes/n2", node("03"))})
+	if got := early.Translate(7, change("nodes/n1", node("05"), node("10"))); len(got) != 0 {
+		t.Errorf("a clock is an event: %v", got)
+	}
+
+	// The two readers began at different revisions.
+	for _, tr := range []*Translator{early, late} {
+		waiting := strings.Replace(waits, `"overlap"`, `"no_matching_node"`, 1)
+		got := tr.Translate(8, change(inQueue, waits, waiting))
+		if len(got) != 1 || got[0].Action != task.ActionWaiting || got[0].Time.Format(time.TimeOnly) != "12:00:10" || !got[0].Approximate {
+			t.Errorf("a run waits: %+v", got)
+		}
+
+		got = tr.Translate(9, change("nodes/n1", node("10"), ""))
+		if len(got) != 1 || got[0].Action != task.ActionLeft || got[0].Time.Format(time.TimeOnly) != "12:00:10" || !got[0].Approximate {
+			t.Errorf("a node leaves: %+v", got)
+		}
+
+		got = tr.Translate(10, change(inHistory, "", strings.Replace(skipped, "{", `{"ended_at":"2026-11-20T12:00:20Z",`, 1)))
+		if len(got) != 1 || got[0].Approximate || got[0].Time.Format(time.TimeOnly) != "12:00:20" {
+			t.Errorf("a tick is skipped: %+v", got)
+		}
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"go.etcd.io/etcd/api/v3/mvccpb"
 
 	"github.com/carillonhq/carillon/pkg/store/record"
+	"github.com/carillonhq/carillon/pkg/task"
 )
 
 // Change is the change of one key by one revision. A nil value means that the key was, or is,
@@ -23,6 +24,7 @@ type Translator struct {
 	leaders map[string]candidate // the keys of the election
 	owners  map[int]string       // the owner of each shard
 	present map[string]bool      // the nodes that are present
+	clocks  map[string]task.Time // the clocks that they have announced last
 }
 
 // candidate is a node that takes part in the election of the leader.
@@ -34,7 +36,7 @@ type candidate struct {
 // New returns a Translator that begins with the given keys: those from leader/ to owners/ at a
 // revision.
 func New(keys record.Keys, all []*mvccpb.KeyValue) *Translator {
-	t := &Translator{keys: keys, leaders: map[string]candidate{}, owners: map[int]string{}, present: map[string]bool{}}
+	t := &Translator{keys: keys, leaders: map[string]candidate{}, owners: map[int]string{}, present: map[string]bool{}, clocks: map[string]task.Time{}}
 	for _, e := range all {
 		t.noteState(string(e.Key), e)
 	}
@@ -52,10 +54,12 @@ func (t *Translator) noteState(key string, now *mvccpb.KeyValue) {
 	}
 
 	if name, ok := strings.CutPrefix(key, t.keys.Nodes()); ok {
-		t.present[name] = now != nil
 		if now == nil {
 			delete(t.present, name)
+			delete(t.clocks, name)
+			return
 		}
+		t.present[name], t.clocks[name] = true, nodeOf(now).Clock
 		return
 	}
 
@@ -86,6 +90,18 @@ func (t *Translator) leaderOfTerm(create int64) string {
 	}
 
 	return ""
+}
+
+// latestClock returns the latest clock of the nodes that are present, or zero. Nodes announce theirs every few seconds, so
+// it is little earlier than the next revision. Like everything else in the Translator, it is the same wherever a reader begins.
+func (t *Translator) latestClock() (latest task.Time) {
+	for _, c := range t.clocks {
+		if c.After(latest.Time) {
+			latest = c
+		}
+	}
+
+	return latest
 }
 
 // unreadableRecord is the detail of an event whose record cannot be decoded.

@@ -1,0 +1,42 @@
+package wording_test
+
+import (
+	"testing"
+
+	"github.com/carillonhq/carillon/pkg/internal/wording"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+func TestEventText(t *testing.T) {
+	t.Parallel()
+
+	run := func(action, node, actor string, edits ...func(*task.Event)) task.Event {
+		e := task.Event{Kind: task.EventRun, Action: action, Run: "r1", Node: node, Actor: actor}
+		for _, edit := range edits {
+			edit(&e)
+		}
+		return e
+	}
+	state := func(s task.State) func(*task.Event) { return func(e *task.Event) { e.State = string(s) } }
+	reason := func(r string) func(*task.Event) { return func(e *task.Event) { e.Reason = r } }
+
+	for _, c := range []struct {
+		event task.Event
+		want  string
+	}{
+		{run(task.ActionDispatched, "n1", "n1"), "r1 dispatched to n1"},
+		{run(task.ActionDispatched, "n1", "n2"), "r1 dispatched to n1, decided by n2"},
+		{run(task.ActionStarted, "n1", "n1"), "r1 started on n1"},
+		{run(task.ActionEnded, "n1", "n1", state(task.Failed), reason(task.ReasonExit)), "r1 failed (exit code) on n1"},
+		{run(task.ActionEnded, "n1", "n2", state(task.Lost)), "r1 lost, decided by n2"},
+		{run(task.ActionEnded, "n1", "user:ann", state(task.Cancelled)), "r1 cancelled by user:ann"},
+		{run(task.ActionQueued, "", "n2", reason(task.ReasonOverlap)), "r1 queued (overlap), decided by n2"},
+		{run(task.ActionQueued, "", "user:ann", reason(task.ReasonManual)), "r1 queued (manual) by user:ann"},
+		{run(task.ActionWaiting, "", "n2", reason(task.ReasonNoNode)), "r1 waiting (no matching node), decided by n2"},
+		{task.Event{Kind: task.EventNode, Action: task.ActionLeft, Node: "n1", Detail: "instance x"}, "left: instance x"},
+	} {
+		if got := wording.EventText(c.event); got != c.want {
+			t.Errorf("%+v: %q, want %q", c.event, got, c.want)
+		}
+	}
+}
