@@ -16,6 +16,8 @@ import (
 func TestPages(t *testing.T) {
 	for _, page := range Pages {
 		t.Run(page.Name, func(t *testing.T) {
+			t.Parallel() // each page has a tab of its own
+
 			var opts []chromedp.ContextOption
 			if page.Public {
 				opts = append(opts, chromedp.WithNewBrowserContext())

@@ -407,6 +407,36 @@ func TestProxy_HoldsStreamsBack(t *testing.T) {
 	p.screenshot("proxy-buffers-light")
 }
 
+// Each hour of the load is one link, which shows its minutes. A mouse reaches a minute of the map at once.
+func TestLoad_HoursAndMinutes(t *testing.T) {
+	p := chrome.newTab(t)
+	p.open("/ui/load")
+	if n := eval[int](p, `document.querySelectorAll(".heat a").length`); n < 24 || n > 26 {
+		t.Errorf("the map has %d links", n)
+	}
+
+	eval[bool](p, `document.querySelectorAll(".heat a")[3].focus(), true`)
+	p.press("\r")
+	p.await(`location.search.includes("hour=") && document.querySelectorAll(".minute-list a").length > 0`)
+	p.screenshot("load-hour-light")
+	p.axe()
+	p.size(320, 800)
+	p.screenshot("load-hour-320")
+	p.checkWidth()
+	p.axe("target-size")
+	p.size(1280, 900)
+
+	// The tasks of the fixtures with hourly schedules have their ticks at the beginning of an hour: the left end of the map.
+	must(t, chromedp.Do(p.ctx, chromedp.Navigate(p.base+"/ui/load")))
+	p.ready()
+	at := eval[[]float64](p, `(() => { const box = document.querySelectorAll(".heat .minutes")[4].getBoundingClientRect(); return [box.left + 2, box.top + box.height / 2]; })()`)
+	must(t, chromedp.Do(p.ctx, chromedp.MouseClickXY(at[0], at[1])))
+	p.await(`location.search.includes("minute=") && document.getElementById("minute-title")`)
+	p.await(`document.querySelector(".seconds").textContent.includes(":00") && document.querySelector(".due").textContent.includes("hourly-a")`)
+	p.screenshot("load-minute-light")
+	p.checkPolicy()
+}
+
 // If the node dies under an open page, the page shows how old it is, and becomes current when the node is back. It is the
 // last test.
 func TestZ_NodeDies(t *testing.T) {
