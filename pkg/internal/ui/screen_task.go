@@ -22,7 +22,7 @@ func taskScreen() Screen {
 		Title:   func(v *View) string { return v.Value("name") },
 		Load:    loadTask,
 		Command: taskCommand,
-		Parts:   []Part{{Name: "head"}, {Name: "body", Hold: true}},
+		Parts:   []Part{{Name: "head"}, {Name: "failure"}, {Name: "body", Hold: true}},
 		Every:   2 * time.Second, // each rendering reads the records of the task from etcd
 		Actions: []Action{
 			{Pattern: pattern + "/trigger", Run: triggerTask},
