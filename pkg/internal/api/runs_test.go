@@ -2,6 +2,7 @@ package api_test
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -318,5 +319,25 @@ func TestCancel(t *testing.T) {
 
 	if got.State != task.Running || got.CancelledBy != w.actor() {
 		t.Errorf("cancelled on the move: %+v", got)
+	}
+}
+
+// With If-Match, only the version of the task that the caller has seen is triggered.
+func TestTrigger_OfAnotherVersionIsRefused(t *testing.T) {
+	w := newWorld(t)
+	w.create("a", "@manual")
+	before, err := w.Tasks.Get(t.Context(), "default", "a")
+	must(t, err)
+	after, err := w.Tasks.Pause(t.Context(), "default", "a", 0)
+	must(t, err)
+
+	if _, err := w.Tasks.TriggerWith(t.Context(), "default", "a", client.TriggerRequest{}, before.Revision); !errors.Is(err, task.ErrStale) {
+		t.Errorf("the version before: %v", err)
+	}
+	if _, err := w.Tasks.TriggerWith(t.Context(), "default", "a", client.TriggerRequest{}, after.Revision); err != nil {
+		t.Errorf("the present version: %v", err)
+	}
+	if _, err := w.Tasks.Trigger(t.Context(), "default", "a", nil); err != nil {
+		t.Errorf("any version: %v", err)
 	}
 }

@@ -280,15 +280,7 @@ func (b *bulkRun) change(ctx context.Context, t plannedTask) error {
 		return tasks.Delete(ctx, t.Namespace, t.Name, t.Revision)
 	}
 
-	// A trigger has no condition. It changes nothing that was shown, so a task that changes just now does no harm.
-	now, err := tasks.Get(ctx, t.Namespace, t.Name)
-	if err != nil {
-		return err
-	}
-	if now.UID != t.UID || now.Revision != t.Revision {
-		return task.ErrStale
-	}
-	_, err = tasks.Trigger(ctx, t.Namespace, t.Name, nil)
+	_, err := tasks.TriggerWith(ctx, t.Namespace, t.Name, client.TriggerRequest{}, t.Revision)
 
 	return err
 }

@@ -13,14 +13,18 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// triggerTask runs a task now.
+// triggerTask runs a task now, as it was when the form was shown.
 func triggerTask(ctx context.Context, r *Request) (Done, error) {
+	revision, err := revisionOf(r)
+	if err != nil {
+		return Done{}, err
+	}
 	env, err := parsePairs("env", r.Form.Get("env"))
 	if err != nil {
 		return Done{}, err
 	}
 
-	t, err := r.API.Tasks.Trigger(ctx, r.Value("ns"), r.Value("name"), env)
+	t, err := r.API.Tasks.TriggerWith(ctx, r.Value("ns"), r.Value("name"), client.TriggerRequest{Env: env}, revision)
 	if err != nil {
 		return Done{}, err
 	}

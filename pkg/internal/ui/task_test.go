@@ -103,6 +103,30 @@ func TestTask_OffersWhatIsAllowed(t *testing.T) {
 	}
 }
 
+// A trigger runs the task that the form has shown. If it has changed since, the form is shown again with what was entered, for
+// the present task.
+func TestTask_TriggersWhatWasShown(t *testing.T) {
+	w := newWorld(t)
+	w.create("prod", "web")
+	ann := w.as("user:ann")
+	const at = "/ui/tasks/prod/web?do=trigger"
+	revision := func() string { return strconv.FormatInt(w.stored("prod", "web").Revision, 10) }
+	form := url.Values{"at": {at}, "env": {"A=typed"}, "revision": {revision()}}
+	want(t, ann.page(at), `name="revision" value="`+revision()+`"`)
+
+	ann.do(http.MethodPost, "/ui/tasks/prod/web/pause", url.Values{"at": {"/ui/tasks/prod/web"}})
+	a := ann.do(http.MethodPost, "/ui/tasks/prod/web/trigger", form)
+	if a.StatusCode != http.StatusPreconditionFailed {
+		t.Errorf("a task that has changed: %d", a.StatusCode)
+	}
+	want(t, a.body, "It has changed meanwhile", "A=typed", "The task is paused, but this run starts anyway", `name="revision" value="`+revision()+`"`)
+
+	form.Set("revision", revision())
+	if a := ann.do(http.MethodPost, "/ui/tasks/prod/web/trigger", form); a.StatusCode != http.StatusSeeOther {
+		t.Errorf("the present task: %d %s", a.StatusCode, a.body)
+	}
+}
+
 // A pause has an end and a reason. A wrong end is shown at its field, with what was entered.
 func TestTask_Pauses(t *testing.T) {
 	w := newWorld(t)

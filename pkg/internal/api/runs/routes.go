@@ -37,7 +37,7 @@ func (h *Handlers) Routes() []*httpapi.Operation {
 
 	return []*httpapi.Operation{
 		{ID: "trigger-task", Verb: access.Trigger, Kind: access.Tasks, Method: post, Path: httpapi.OfTask + "/trigger", Tag: "tasks", Summary: "Trigger a run now, even if the task is paused",
-			Body: env, Writes: true, Status: 202, Answer: reflect.TypeFor[client.Triggered](), Errors: []int{409}, Handler: httpapi.NoQuery(h.triggerTask)},
+			Body: env, Conditional: true, Writes: true, Status: 202, Answer: reflect.TypeFor[client.Triggered](), Errors: []int{409}, Handler: httpapi.NoQuery(h.triggerTask)},
 		{ID: "list-task-runs", Verb: access.Read, Kind: access.Runs, Method: get, Path: httpapi.OfTask + "/runs", Tag: "runs", Summary: "List the runs of a task, the newest first",
 			Status: 200, Answer: runs, Handler: httpapi.Query(h.listTaskRuns)},
 		{ID: "get-task-run", Verb: access.Read, Kind: access.Runs, Method: get, Path: httpapi.OfRun, Tag: "runs", Summary: "Read a run by its id or a unique prefix of it",

@@ -41,6 +41,11 @@ func (h *Handlers) triggerTask(c *httpapi.Call) (httpapi.Answer, error) {
 			return err
 		}
 
+		// Each version of a task has an entry of its own, so the write also finds out if the task changes now.
+		if err := c.CheckIfMatch(ref, st.Task.Revision); err != nil {
+			return err
+		}
+
 		run := requestedBy(c, h.manualRun(st), ask.Env)
 		_, paused := views.PauseInForce(&st.Entry, run.CreatedAt.Time)
 		out = client.Triggered{Run: run, Paused: paused}
