@@ -6,6 +6,8 @@ import (
 	"net/url"
 	"strings"
 
+	"go.uber.org/zap"
+
 	"github.com/carillonhq/carillon/pkg/client"
 	"github.com/carillonhq/carillon/pkg/internal/access"
 	"github.com/carillonhq/carillon/pkg/internal/authority"
@@ -110,8 +112,26 @@ func (s *Server) login(w http.ResponseWriter, r *http.Request) {
 
 // enter gives the browser a session, and has it show that it keeps the cookie.
 func (s *Server) enter(w http.ResponseWriter, r *http.Request, secret, next string) {
+	s.endFormerSession(r)
 	s.setCookie(w, r, secret, r.PostFormValue("plain") == "1")
 	http.Redirect(w, r, client.LoginPath+"?"+url.Values{"check": {"1"}, "next": {next}}.Encode(), http.StatusSeeOther)
+}
+
+// endFormerSession ends the session that a login replaces in a browser: nobody could end it any more, and pages that the
+// browser has open show what its subject may read. If that fails, it ends by itself within eight hours.
+func (s *Server) endFormerSession(r *http.Request) {
+	former, ok := s.sessionOf(r)
+	if !ok {
+		return
+	}
+
+	api, err := s.clientFor(r, former.secret)
+	if err == nil {
+		err = api.Sessions.End(r.Context())
+	}
+	if err != nil && !isUnauthorized(err) {
+		s.log.Warn("the former session of a browser has not ended", zap.String("session", former.caller.Token), zap.Error(err))
+	}
 }
 
 // startSession creates a session of a token, and returns its secret.

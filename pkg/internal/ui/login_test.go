@@ -5,6 +5,7 @@ import (
 	"html"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 	"testing"
 
@@ -75,6 +76,35 @@ func TestLogin_AToken_BecomesASession(t *testing.T) {
 	}
 	if _, err := w.apiFor(token).Access.WhoAmI(t.Context()); err != nil {
 		t.Errorf("the token after signing out: %v", err)
+	}
+}
+
+// A login ends the session that it replaces in the browser. Pages that are open with it learn that. A login that fails ends
+// nothing, and sessions of other browsers stay.
+func TestLogin_EndsTheSessionThatItReplaces(t *testing.T) {
+	w := newWorld(t)
+	other, b := w.as("user:ann"), w.as("user:bob")
+	former := b.secret
+	if n := len(w.records()[task.TokenKindSession]); n != 2 {
+		t.Fatalf("there are %d sessions", n)
+	}
+
+	b.do(http.MethodPost, "/ui/login", url.Values{"token": {"carillon_none"}})
+	if a := b.get("/ui"); a.StatusCode != http.StatusOK {
+		t.Errorf("after a login that has failed: %d", a.StatusCode)
+	}
+
+	b.enter(b.do(http.MethodPost, "/ui/login", url.Values{"token": {w.Token("user:ann")}}))
+	sessions := w.records()[task.TokenKindSession]
+	if len(sessions) != 2 || slices.ContainsFunc(sessions, func(s task.Token) bool { return s.Subject != "user:ann" }) || b.secret == former {
+		t.Errorf("the sessions are %+v", sessions)
+	}
+	b.secret = former
+	if a := b.get("/ui"); a.StatusCode != http.StatusSeeOther {
+		t.Errorf("the former session: %d", a.StatusCode)
+	}
+	if a := other.get("/ui"); a.StatusCode != http.StatusOK {
+		t.Errorf("the session of another browser: %d", a.StatusCode)
 	}
 }
 
