@@ -8,8 +8,11 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// LoginCallbackPath is the path at which the browser arrives with the answer of a provider.
-const LoginCallbackPath = LoginPath + "/oidc/callback"
+// LoginCallbackPath returns the path at which the browser arrives with the answer of a provider. Each provider has a path of
+// its own, so that the answer of one is not taken for that of another (RFC 9700, section 4.4).
+func LoginCallbackPath(provider string) string {
+	return LoginPath + "/oidc/" + url.PathEscape(provider) + "/callback"
+}
 
 // LoginsService signs people in with the OpenID Connect providers of a cluster. Its requests need no token.
 type LoginsService struct{ conn *connection }
@@ -43,8 +46,9 @@ type WebLogin struct {
 
 // WebLoginAnswer finishes a login in a browser.
 type WebLoginAnswer struct {
-	State  string `json:"state" doc:"The state of the login that has begun; empty if the browser has none."`
-	Answer string `json:"answer" doc:"The query with which the provider has sent the browser back."`
+	Provider string `json:"provider" doc:"The provider in whose path the browser has arrived."`
+	State    string `json:"state" doc:"The state of the login that has begun; empty if the browser has none."`
+	Answer   string `json:"answer" doc:"The query with which the provider has sent the browser back."`
 }
 
 // WebSession is the session of a login in a browser.
@@ -96,11 +100,11 @@ func (s *LoginsService) BeginWeb(ctx context.Context, r WebLoginRequest) (WebLog
 	return l, err
 }
 
-// FinishWeb finishes a login in a browser. state is WebLogin.State, and answer the query with which the provider has sent the
-// browser back.
-func (s *LoginsService) FinishWeb(ctx context.Context, state string, answer url.Values) (WebSession, error) {
+// FinishWeb finishes a login in a browser. provider is the one in whose path the browser has arrived, state is WebLogin.State,
+// and answer the query with which the provider has sent the browser back.
+func (s *LoginsService) FinishWeb(ctx context.Context, provider, state string, answer url.Values) (WebSession, error) {
 	var w WebSession
-	err := s.conn.doCall(ctx, call{method: http.MethodPost, path: "/v1/login/web:finish", body: WebLoginAnswer{State: state, Answer: answer.Encode()}}, &w)
+	err := s.conn.doCall(ctx, call{method: http.MethodPost, path: "/v1/login/web:finish", body: WebLoginAnswer{Provider: provider, State: state, Answer: answer.Encode()}}, &w)
 
 	return w, err
 }

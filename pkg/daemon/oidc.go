@@ -65,11 +65,11 @@ func (n *Node) newLogins() (*oidclogin.Logins, error) {
 	return oidclogin.New(oidclogin.Config{Providers: n.cfg.OIDC, Key: n.store.LoginKey, Now: n.env.Now, Logger: n.log}), nil
 }
 
-// loginRedirect returns the URL at which browsers arrive with the answers of providers: at ui_origin, or at the address on
+// loginRedirect returns the URL at which browsers arrive with the answers of a provider: at ui_origin, or at the address on
 // which the API listens on loopback.
-func (n *Node) loginRedirect() (string, error) {
+func (n *Node) loginRedirect(provider string) (string, error) {
 	if n.cfg.UIOrigin != "" {
-		return n.cfg.UIOrigin + client.LoginCallbackPath, nil
+		return n.cfg.UIOrigin + client.LoginCallbackPath(provider), nil
 	}
 
 	addr, err := n.listeners.tcp.listeningAddr()
@@ -82,5 +82,5 @@ func (n *Node) loginRedirect() (string, error) {
 		return "", errors.New("set ui_origin to the address of the Web UI")
 	}
 
-	return n.cfg.urlScheme() + "://" + addr.String() + client.LoginCallbackPath, nil
+	return n.cfg.urlScheme() + "://" + addr.String() + client.LoginCallbackPath(provider), nil
 }

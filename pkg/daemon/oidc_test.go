@@ -56,7 +56,7 @@ func TestOIDC_PeopleSignInOnAnyNode(t *testing.T) {
 	}
 
 	back.Store(true)
-	provider.Register(oidcprovider.Client{ID: "carillon", Secret: "swordfish", Redirects: []string{n2.url() + client.LoginCallbackPath}})
+	provider.Register(oidcprovider.Client{ID: "carillon", Secret: "swordfish", Redirects: []string{n2.url() + client.LoginCallbackPath("corp")}})
 	if _, err := c.client("n1").Bindings.Put(t.Context(), task.Binding{Name: "ops", Role: access.RoleViewer, Subjects: []string{"group:corp/ops"}, Cluster: true}, client.Writing{}); err != nil {
 		t.Fatal(err)
 	}
@@ -68,7 +68,7 @@ func TestOIDC_PeopleSignInOnAnyNode(t *testing.T) {
 	}
 	answer := provider.SignIn(t, login.URL, oidcprovider.User{Subject: "1", Groups: []string{"ops"}}).Query()
 
-	session, err := anyone("n3").Logins.FinishWeb(t.Context(), login.State, answer)
+	session, err := anyone("n3").Logins.FinishWeb(t.Context(), "corp", login.State, answer)
 	if err != nil {
 		t.Fatal(err)
 	}

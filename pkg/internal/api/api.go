@@ -121,7 +121,7 @@ type Config struct {
 	// Logins sign people in with OpenID Connect providers; nil means that there are none.
 	Logins *oidclogin.Logins
 	// LoginRedirect returns the URL at which the browser arrives with the answer of a provider. It is needed with Logins.
-	LoginRedirect func() (string, error)
+	LoginRedirect func(provider string) (string, error)
 	// Authenticated, if set, is called with the context of each request that has a valid token, before the
 	// request is served. Its connection is then no longer closed to make room for others.
 	Authenticated func(ctx context.Context)
@@ -176,7 +176,7 @@ func New(cfg Config) (http.Handler, error) {
 	}
 
 	if cfg.LoginRedirect == nil {
-		cfg.LoginRedirect = func() (string, error) { return "", errors.New("it serves no pages") }
+		cfg.LoginRedirect = func(string) (string, error) { return "", errors.New("it serves no pages") }
 	}
 
 	if cfg.Authenticated == nil {

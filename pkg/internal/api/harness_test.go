@@ -233,7 +233,9 @@ func (w *world) serve(node string) string {
 			}
 			return w.ready
 		},
-		Logins: w.logins, LoginRedirect: func() (string, error) { return "http://127.0.0.1:7070" + client.LoginCallbackPath, nil },
+		Logins: w.logins, LoginRedirect: func(provider string) (string, error) {
+			return "http://127.0.0.1:7070" + client.LoginCallbackPath(provider), nil
+		},
 		Board:    w.parts[node],
 		Ask:      w.ownerOf(node),
 		Keys:     w.keys[node],

@@ -54,7 +54,7 @@ func newOIDCWorld(t *testing.T) *oidcWorld {
 		return next(ctx, op)
 	})
 	w.world = newWorldOn(t, etcd)
-	w.provider = oidcprovider.New(t, oidcprovider.Client{ID: "carillon", Redirects: []string{"http://127.0.0.1:7070/ui/login/oidc/callback"}})
+	w.provider = oidcprovider.New(t, oidcprovider.Client{ID: "carillon", Redirects: []string{"http://127.0.0.1:7070/ui/login/oidc/corp/callback"}})
 	w.provider.Now = w.clock.now
 
 	providers := []oidclogin.Provider{{Name: "corp", Issuer: w.provider.URL, ClientID: "carillon"}}
@@ -80,7 +80,7 @@ func (w *oidcWorld) signIn(user oidcprovider.User) (client.WebSession, error) {
 	login, err := w.anyone.Logins.BeginWeb(w.t.Context(), client.WebLoginRequest{Provider: "corp", ReturnTo: "/ui/nodes"})
 	must(w.t, err)
 
-	return w.anyone.Logins.FinishWeb(w.t.Context(), login.State, w.provider.SignIn(w.t, login.URL, user).Query())
+	return w.anyone.Logins.FinishWeb(w.t.Context(), "corp", login.State, w.provider.SignIn(w.t, login.URL, user).Query())
 }
 
 // refusals returns the audit records of refused logins so far.
@@ -239,7 +239,7 @@ func TestOIDC_TheSessionIsNotWrittenAfterTheBindingIsGone(t *testing.T) {
 		must(t, w.store.DeleteBinding(t.Context(), bindings[0].Name, bindings[0].Revision, w.clock.now()))
 	})
 	w.beforeSession(deleted)
-	_, err = w.anyone.Logins.FinishWeb(t.Context(), login.State, back.Query())
+	_, err = w.anyone.Logins.FinishWeb(t.Context(), "corp", login.State, back.Query())
 	wantProblem(t, err, http.StatusForbidden, "no access")
 }
 
@@ -265,7 +265,7 @@ func TestOIDC_RefusedLoginsAreRecordedAndLimited(t *testing.T) {
 
 	writes, reads, statuses, began := w.writes.committed(), w.reads.Load(), map[int]int{}, time.Now()
 	for range 200 {
-		_, err := w.anyone.Logins.FinishWeb(t.Context(), login.State, url.Values{"state": {"x"}})
+		_, err := w.anyone.Logins.FinishWeb(t.Context(), "corp", login.State, url.Values{"state": {"x"}})
 		var e *client.Error
 		if !errors.As(err, &e) {
 			t.Fatal(err)
@@ -347,7 +347,7 @@ func TestOIDC_ANodeWithoutProvidersHasNone(t *testing.T) {
 
 	_, err = anyone.Logins.BeginWeb(t.Context(), client.WebLoginRequest{Provider: "corp"})
 	wantProblem(t, err, http.StatusNotFound, "no login provider")
-	_, err = anyone.Logins.FinishWeb(t.Context(), "x", nil)
+	_, err = anyone.Logins.FinishWeb(t.Context(), "corp", "x", nil)
 	wantProblem(t, err, http.StatusNotFound, "no login provider")
 	_, err = anyone.Logins.PollDevice(t.Context(), "x")
 	wantProblem(t, err, http.StatusNotFound, "no login provider")
@@ -371,7 +371,7 @@ func TestOIDC_TheOldestOfTooManySessionsEnds(t *testing.T) {
 		w.clock.advance(time.Minute)
 		login, err := w.from(i).Logins.BeginWeb(t.Context(), client.WebLoginRequest{Provider: "corp"})
 		must(t, err)
-		s, err := w.from(i).Logins.FinishWeb(t.Context(), login.State, w.provider.SignIn(t, login.URL, annAtCorp).Query())
+		s, err := w.from(i).Logins.FinishWeb(t.Context(), "corp", login.State, w.provider.SignIn(t, login.URL, annAtCorp).Query())
 		must(t, err)
 		secrets = append(secrets, s.Secret)
 	}

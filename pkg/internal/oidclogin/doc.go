@@ -10,7 +10,7 @@
 //     in a sealed text that the browser or the command line keeps. Every node with the same key can finish the login.
 //   - An Identity is returned only for an ID token that the provider signed for this client and, on the web, for this login.
 //     The sealed text is valid for ten minutes, on the web for one answer of the provider on each node, and only for
-//     the provider and the redirect URL that it was made for.
+//     the provider and the redirect URL that it was made for. Each provider has a redirect URL of its own.
 //   - Providers and all of their endpoints use https, except on loopback.
 //   - A provider that does not answer costs its own logins only. At most maxRequests requests to all providers are under way,
 //     each for at most requestTimeout, and after a failed discovery the provider is left alone for retryAfter.

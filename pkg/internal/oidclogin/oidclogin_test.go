@@ -19,7 +19,7 @@ import (
 const (
 	clientID = "carillon"
 	secret   = "s3cret with spaces & signs +%"
-	redirect = "http://127.0.0.1:7070/ui/login/oidc/callback"
+	redirect = "http://127.0.0.1:7070/ui/login/oidc/corp/callback"
 )
 
 var (
@@ -98,7 +98,7 @@ func (w *world) begin() oidclogin.WebLogin {
 
 // finish finishes a login with the provider's answer.
 func (w *world) finish(login oidclogin.WebLogin, back *url.URL) (oidclogin.Identity, error) {
-	id, _, err := w.logins.FinishWeb(w.t.Context(), login.Seal, back.Query())
+	id, _, err := w.logins.FinishWeb(w.t.Context(), "corp", login.Seal, back.Query())
 	return id, err
 }
 
@@ -149,7 +149,7 @@ func TestFinishWeb_ReturnsWhoHasSignedIn(t *testing.T) {
 
 			login := w.begin()
 			back := w.provider.SignIn(t, login.URL, ann)
-			id, returnTo, err := w.logins.FinishWeb(t.Context(), login.Seal, back.Query())
+			id, returnTo, err := w.logins.FinishWeb(t.Context(), "corp", login.Seal, back.Query())
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -269,7 +269,7 @@ func TestFinishWeb_RefusesAnswersToOtherLogins(t *testing.T) {
 			login := w.begin()
 			back := w.provider.SignIn(w.t, login.URL, ann).Query()
 			change(back)
-			_, _, err := w.logins.FinishWeb(w.t.Context(), login.Seal, back)
+			_, _, err := w.logins.FinishWeb(w.t.Context(), "corp", login.Seal, back)
 			return err
 		}
 	}
@@ -286,6 +286,13 @@ func TestFinishWeb_RefusesAnswersToOtherLogins(t *testing.T) {
 			_, err := w.finish(second, w.provider.SignIn(w.t, first.URL, ann))
 			return err
 		}, "belongs to another login"},
+		"answer at the path of another provider": {func(w *world) error {
+			login := w.begin()
+			back := w.provider.SignIn(w.t, login.URL, ann).Query()
+			back.Del("iss")
+			_, _, err := w.logins.FinishWeb(w.t.Context(), "evil", login.Seal, back)
+			return err
+		}, `arrived at the address of another provider, "evil"`},
 		"cookie was changed": {func(w *world) error {
 			login := w.begin()
 			back := w.provider.SignIn(w.t, login.URL, ann)
@@ -391,7 +398,7 @@ func TestFinishWeb_ALateAnswerWithoutIssuerIsAcceptedFromProvidersThatSendNone(t
 	login := w.begin()
 	back := w.provider.SignIn(t, login.URL, ann).Query()
 	back.Del("iss")
-	if _, _, err := w.logins.FinishWeb(t.Context(), login.Seal, back); err != nil {
+	if _, _, err := w.logins.FinishWeb(t.Context(), "corp", login.Seal, back); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -629,7 +636,7 @@ func TestBeginWeb_FitsIntoACookie(t *testing.T) {
 				t.Errorf("the sealed text has %d bytes, or is no value of a cookie", len(login.Seal))
 			}
 
-			_, returnTo, err := w.logins.FinishWeb(t.Context(), login.Seal, w.provider.SignIn(t, login.URL, ann).Query())
+			_, returnTo, err := w.logins.FinishWeb(t.Context(), "corp", login.Seal, w.provider.SignIn(t, login.URL, ann).Query())
 			if err != nil || (returnTo == c.returnTo) != c.kept {
 				t.Errorf("returns to %d bytes of %d: %v", len(returnTo), len(c.returnTo), err)
 			}
@@ -762,7 +769,6 @@ func TestValidateProviders(t *testing.T) {
 		"no client":           {with(func(p *oidclogin.Provider) { p.ClientID = "" }), "oidc[0].client_id"},
 		"no name":             {with(func(p *oidclogin.Provider) { p.Name = "" }), "oidc[0].name"},
 		"name with slash":     {with(func(p *oidclogin.Provider) { p.Name = "a/b" }), "oidc[0].name"},
-		"reserved name":       {with(func(p *oidclogin.Provider) { p.Name = "callback" }), "oidc[0].name"},
 		"name too long":       {with(func(p *oidclogin.Provider) { p.Name = strings.Repeat("a", 33) }), "oidc[0].name"},
 		"display with escape": {with(func(p *oidclogin.Provider) { p.Display = "\x1b[31m" }), "oidc[0].display"},
 		"scope with space":    {with(func(p *oidclogin.Provider) { p.Scopes = []string{"a b"} }), "oidc[0].scopes"},

@@ -26,9 +26,6 @@ const (
 	// maxProviderName is the maximum length of a provider's name, which is in each of its subjects.
 	maxProviderName = 32
 
-	// reservedName is in the path at which the answers of providers arrive.
-	reservedName = "callback"
-
 	// keepMetadata is how long a provider's metadata is used before it is read again.
 	keepMetadata = time.Hour
 	// retryAfter is how long a provider is left alone after its metadata could not be read.
@@ -75,9 +72,6 @@ func ValidateProviders(field string, list []Provider) error {
 func (p *Provider) validate(field string) error {
 	if err := task.CheckName(field+".name", p.Name); err != nil {
 		return err
-	}
-	if p.Name == reservedName {
-		return task.Invalid(task.CodeBadName, field+".name", "%s is reserved", p.Name)
 	}
 	if len(p.Name) > maxProviderName {
 		return task.Invalid(task.CodeTooLong, field+".name", "%s is longer than %d bytes", task.Quote(p.Name), maxProviderName)

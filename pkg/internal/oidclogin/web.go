@@ -73,9 +73,9 @@ func (l *Logins) BeginWeb(ctx context.Context, name, redirect, returnTo string) 
 // scopes returns the scopes that are requested.
 func (p *provider) scopes() []string { return append([]string{oidc.ScopeOpenID}, p.Scopes...) }
 
-// FinishWeb finishes a login on the web. sealed is the text from the browser's cookie, and answer the query with which
+// FinishWeb finishes a login on the web. name is the provider in whose path the answer has arrived, sealed is the text from the browser's cookie, and answer the query with which
 // the provider has sent the browser back. It also returns the path to which the browser wanted to go.
-func (l *Logins) FinishWeb(ctx context.Context, sealed string, answer url.Values) (Identity, string, error) {
+func (l *Logins) FinishWeb(ctx context.Context, name, sealed string, answer url.Values) (Identity, string, error) {
 	if l == nil {
 		_, err := l.provider("")
 		return Identity{}, "", err
@@ -99,7 +99,10 @@ func (l *Logins) FinishWeb(ctx context.Context, sealed string, answer url.Values
 		return Identity{}, "", err
 	}
 
+	// A provider that lets people sign in with another one in its place (a mix-up attack) can only send them to its own path.
 	switch {
+	case name != state.Provider:
+		return Identity{}, "", p.refuse("the answer arrived at the address of another provider, %s", quote(name))
 	case !l.now().Before(state.Ends):
 		return Identity{}, "", p.refuse("it took longer than %d minutes", int(loginWithin.Minutes()))
 	case state.ClientID != p.ClientID:

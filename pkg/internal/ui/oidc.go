@@ -130,13 +130,14 @@ func (s *Server) finishOIDC(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 
-	session, err := api.Logins.FinishWeb(r.Context(), state, r.URL.Query())
+	session, err := api.Logins.FinishWeb(r.Context(), r.PathValue("provider"), state, r.URL.Query())
 	if err != nil {
 		s.refuseOIDC(w, r, home, err)
 		return
 	}
 
 	// The next page does not have the code in its address, and checks that the cookie has arrived.
+	s.endFormerSession(r)
 	s.setCookie(w, r, session.Secret, plain)
 	http.Redirect(w, r, client.LoginPath+"?"+url.Values{"check": {"1"}, "next": {localTarget(session.ReturnTo)}}.Encode(), http.StatusSeeOther)
 }

@@ -16,7 +16,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/internal/testkit/oidcprovider"
 )
 
-const callback = "http://127.0.0.1:7070" + client.LoginCallbackPath
+var callback = "http://127.0.0.1:7070" + client.LoginCallbackPath("corp")
 
 var annAtCorp = oidcprovider.User{Subject: "1", Name: "Ann", Groups: []string{"ops"}}
 
@@ -38,7 +38,7 @@ func newOIDCWorld(t *testing.T) *oidcWorld {
 	transport := &http.Transport{DisableKeepAlives: true}
 	logins := oidclogin.New(oidclogin.Config{Providers: providers, Key: w.Store.LoginKey, Now: w.Clock.Now, Transport: transport})
 	w.api = w.apiWith(func(c *api.Config) {
-		c.Logins, c.LoginRedirect = logins, func() (string, error) { return callback, nil }
+		c.Logins, c.LoginRedirect = logins, func(string) (string, error) { return callback, nil }
 	})
 
 	return w

@@ -115,7 +115,7 @@ func (s *Server) routes() {
 	s.mux.HandleFunc("POST /ui/login", s.login)
 	s.mux.HandleFunc("POST /ui/login/link", s.useLink)
 	s.mux.HandleFunc("GET /ui/login/oidc/{provider}", s.beginOIDC)
-	s.mux.HandleFunc("GET "+client.LoginCallbackPath, s.finishOIDC)
+	s.mux.HandleFunc("GET /ui/login/oidc/{provider}/callback", s.finishOIDC)
 	s.mux.HandleFunc("POST /ui/logout", s.logout)
 	s.mux.HandleFunc("POST /ui/theme", s.setTheme)
 	s.mux.HandleFunc("GET /ui/live", s.serveLive)

@@ -24,7 +24,7 @@ import (
 type Handlers struct {
 	Logins *oidclogin.Logins // nil: there are no providers
 	// Redirect returns the URL at which the answers of providers arrive.
-	Redirect func() (string, error)
+	Redirect func(provider string) (string, error)
 	// Ready returns why this node serves no caller now.
 	Ready func() error
 	// Judge says what people may do who have signed in, and CallerFor returns such a person as the caller of a request.
@@ -143,7 +143,7 @@ func (h *Handlers) beginWeb(c *httpapi.Call) (httpapi.Answer, error) {
 		return httpapi.Answer{}, err
 	}
 
-	redirect, err := h.Redirect()
+	redirect, err := h.Redirect(ask.Provider)
 	if err != nil {
 		return httpapi.Answer{}, httpapi.Fail(http.StatusServiceUnavailable, client.CodeProviderSetup, "this node cannot be the target of logins: %s", err)
 	}
@@ -172,7 +172,7 @@ func (h *Handlers) finishWeb(c *httpapi.Call) (httpapi.Answer, error) {
 		return httpapi.Answer{}, task.Invalid(task.CodeBadValue, "answer", "%s is not a query", task.Quote(ask.Answer))
 	}
 
-	id, returnTo, err := h.Logins.FinishWeb(c.Context(), ask.State, answer)
+	id, returnTo, err := h.Logins.FinishWeb(c.Context(), ask.Provider, ask.State, answer)
 	if err != nil {
 		return httpapi.Answer{}, h.refuse(c, err)
 	}
