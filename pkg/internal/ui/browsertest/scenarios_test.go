@@ -157,6 +157,10 @@ func sessions(t *testing.T) map[string]bool {
 // Keys are enough to find a task, trigger it, and read the output of the run.
 func TestKeyboard_FindTriggerRead(t *testing.T) {
 	p := chrome.newTab(t)
+	p.open("/ui")
+	p.press("j")
+	p.await(`document.activeElement.closest(".trouble li") && document.activeElement.pathname.startsWith("/ui/tasks/default/")`)
+
 	p.open("/ui/tasks")
 	p.press("/")
 	p.await(`document.activeElement.id === "q"`)

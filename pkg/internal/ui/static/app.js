@@ -346,7 +346,7 @@
   const keysOn = () => localStorage.getItem("carillon-keys") !== "0";
   let prefix = 0; // when g was pressed
 
-  const rows = () => [...document.querySelectorAll("main tbody tr")].filter((row) => row.querySelector("a[href]"));
+  const rows = () => [...document.querySelectorAll("main tbody tr, main .plain li, main .trouble li")].filter((row) => row.querySelector("a[href]"));
 
   const moveRow = (step) => {
     const list = rows();
