@@ -161,6 +161,7 @@ type watch struct {
 	screen *Screen
 	stop   chan struct{} // closed after the last viewer
 	done   chan struct{} // closed when run has returned
+	last   any           // the data of the last rendering; used only by run
 
 	mu      sync.Mutex
 	viewers map[*viewer]struct{}
@@ -236,6 +237,7 @@ func (w *watch) refresh() {
 			w.hub.server.log.Debug("a page cannot be rendered for its viewers", zap.String("at", w.key.at), zap.Error(err))
 			w.fail(problemOf(err))
 		default:
+			w.last = data
 			tokens := w.publish(state)
 			w.hub.keep(w.key, lastState{data, state.at, tokens})
 		}
@@ -313,6 +315,7 @@ func (w *watch) renderAs(agent *viewer) (_ any, _ *pageState, err error) {
 		return nil, nil, err
 	}
 
+	q.previous = w.last
 	began := s.Now()
 	data, err := w.screen.Load(ctx, q)
 	if err != nil {

@@ -31,7 +31,8 @@ type Request struct {
 	value  func(name string) string
 	zone   *time.Location // nil: the zone of each task
 
-	watched bool // only the live parts are needed, again and again
+	watched  bool // only the live parts are needed, again and again
+	previous any  // what Load has returned for the rendering before, for viewers with the same rights; nil if there was none
 }
 
 // Value returns the part of the path that matches {name} in the pattern of the screen or the action.

@@ -22,11 +22,15 @@ func tasksScreen() Screen {
 		Load:    loadTasks,
 		Command: tasksCommand,
 		Parts:   []Part{{Name: "summary"}, {Name: "rows", Hold: true}},
-		Every:   5 * time.Second, // each rendering of a query is a scan of all tasks
+		Every:   refreshEvery,
 	}
 }
 
 const (
+	// scanEvery is how often the page of a viewer is read as a whole, because each reading of a query is a scan of all tasks.
+	// In between, only the tasks that it shows are read, by their names, every refreshEvery.
+	scanEvery    = 5 * time.Second
+	refreshEvery = scanEvery / 2
 	// tasksPerPage is the number of tasks on a page.
 	tasksPerPage = 50
 	// recentRuns is the number of past runs in the strip of a task.
@@ -53,6 +57,7 @@ type tasksPage struct {
 	More      []queryChip // terms to add
 	Verbs     []bulkVerb  // what may be done with several tasks
 	MayCreate bool
+	scanned   time.Time // when the page was read as a whole
 }
 
 // MostBulk is the maximum number of tasks that one action changes.
@@ -95,10 +100,20 @@ func listOptions(r *Request) (client.TaskListOptions, error) {
 }
 
 func loadTasks(ctx context.Context, r *Request) (any, error) {
-	p := tasksPage{Query: r.Query.Get("q"), Namespace: r.Query.Get("ns"), Order: cmp.Or(r.Query.Get("sort"), client.SortName), Spaces: r.Namespaces(), First: r.Query.Get(pageParam) == ""}
+	p := tasksPage{
+		Query: r.Query.Get("q"), Namespace: r.Query.Get("ns"), Order: cmp.Or(r.Query.Get("sort"), client.SortName), Spaces: r.Namespaces(),
+		First: r.Query.Get(pageParam) == "", scanned: r.Now,
+	}
 	o, err := listOptions(r)
 	if err != nil {
 		return nil, err
+	}
+
+	// If the tasks cannot be read by their names, the page is read as a whole, and says what is wrong.
+	if before, ok := r.previous.(tasksPage); ok && before.Fault == "" && len(before.Tasks) > 0 && r.Now.Sub(before.scanned) < scanEvery-refreshEvery/2 {
+		if err := before.refreshRows(ctx, r); err == nil {
+			return before, nil
+		}
 	}
 
 	if err := p.addRights(r); err != nil {
@@ -127,6 +142,39 @@ func loadTasks(ctx context.Context, r *Request) (any, error) {
 	p.Note = noteText(list.ListInfo)
 
 	return p, nil
+}
+
+// refreshRows reads the tasks that the page shows again. It changes neither which tasks these are nor their order. Only a task
+// that no longer exists is left out.
+func (p *tasksPage) refreshRows(ctx context.Context, r *Request) error {
+	o := client.TaskListOptions{Namespace: p.Namespace, Limit: tasksPerPage, Recent: recentRuns}
+	for _, t := range p.Tasks {
+		if p.Namespace != "" {
+			o.Names = append(o.Names, t.Name)
+		} else {
+			o.Names = append(o.Names, t.Namespace+"/"+t.Name)
+		}
+	}
+
+	list, err := r.API.Tasks.Page(ctx, o, "")
+	if err != nil {
+		return err
+	}
+
+	now := map[string]client.Task{}
+	for _, t := range list.Items {
+		now[t.Namespace+"/"+t.Name] = t
+	}
+
+	var rows []taskRow
+	for _, row := range p.Tasks {
+		if t, ok := now[row.Namespace+"/"+row.Name]; ok {
+			rows = append(rows, rowOf(t))
+		}
+	}
+	p.Tasks = rows // the previous page keeps its own
+
+	return nil
 }
 
 // addRights adds what the viewer may do.
