@@ -24,7 +24,7 @@ func EventText(e task.Event) string {
 	case task.EventRun:
 		return OneLine(runEventText(e, by) + more)
 	case task.EventShard:
-		return OneLine(fmt.Sprintf("%s → %s", cmp.Or(e.Previous, "–"), cmp.Or(e.Node, "–")) + by + more)
+		return OneLine(shardEventText(e) + more)
 	case task.EventGap:
 		if e.From == 0 {
 			return OneLine(fmt.Sprintf("events up to revision %d are no longer available", e.To) + more)
@@ -59,6 +59,23 @@ func previousLeader(previous string) string {
 	return ", after " + previous
 }
 
+// shardEventText describes a new owner of a shard.
+func shardEventText(e task.Event) string {
+	text := "assigned to " + e.Node
+	switch {
+	case e.Node == "":
+		text = "taken from " + cmp.Or(e.Previous, "nobody")
+	case e.Previous != "":
+		text += ", after " + e.Previous
+	}
+
+	if e.Actor != "" {
+		text += ", by the leader " + e.Actor
+	}
+
+	return text
+}
+
 // runEventText describes an event of a run.
 func runEventText(e task.Event, by string) string {
 	words := strings.ReplaceAll(e.Action, "_", " ")
@@ -66,6 +83,9 @@ func runEventText(e task.Event, by string) string {
 	switch e.Action {
 	case task.ActionEnded:
 		words = strings.ReplaceAll(e.State, "_", " ")
+		if e.Actor == e.Node && e.Node != "" {
+			words += " on " + e.Node
+		}
 	case task.ActionDispatched:
 		words += " to " + e.Node
 	case task.ActionStarted:
@@ -73,12 +93,10 @@ func runEventText(e task.Event, by string) string {
 		by = ""
 	}
 
-	// Nodes act for the shards that they own and for the runs that they execute. A person's name, which has a colon, always
-	// stands there.
+	// Nodes act for the shards that they own, and for the runs that they execute. The name of a person or a service has a
+	// colon, and is always shown.
 	switch isNode := e.Actor != "" && !strings.Contains(e.Actor, ":"); {
 	case !isNode || by == "":
-	case e.Actor == e.Node && e.Action == task.ActionEnded:
-		by = " on " + e.Node
 	case e.Actor == e.Node:
 		by = ""
 	default:

@@ -27,12 +27,15 @@ func TestEventText(t *testing.T) {
 		{run(task.ActionDispatched, "n1", "n1"), "r1 dispatched to n1"},
 		{run(task.ActionDispatched, "n1", "n2"), "r1 dispatched to n1, decided by n2"},
 		{run(task.ActionStarted, "n1", "n1"), "r1 started on n1"},
-		{run(task.ActionEnded, "n1", "n1", state(task.Failed), reason(task.ReasonExit)), "r1 failed (exit code) on n1"},
+		{run(task.ActionEnded, "n1", "n1", state(task.Failed), reason(task.ReasonExit)), "r1 failed on n1 (exit code)"},
 		{run(task.ActionEnded, "n1", "n2", state(task.Lost)), "r1 lost, decided by n2"},
 		{run(task.ActionEnded, "n1", "user:ann", state(task.Cancelled)), "r1 cancelled by user:ann"},
 		{run(task.ActionQueued, "", "n2", reason(task.ReasonOverlap)), "r1 queued (overlap), decided by n2"},
 		{run(task.ActionQueued, "", "user:ann", reason(task.ReasonManual)), "r1 queued (manual) by user:ann"},
 		{run(task.ActionWaiting, "", "n2", reason(task.ReasonNoNode)), "r1 waiting (no matching node), decided by n2"},
+		{task.Event{Kind: task.EventShard, Action: task.ActionAssigned, Node: "n1", Actor: "n2"}, "assigned to n1, by the leader n2"},
+		{task.Event{Kind: task.EventShard, Action: task.ActionAssigned, Node: "n1", Previous: "n3"}, "assigned to n1, after n3"},
+		{task.Event{Kind: task.EventShard, Action: task.ActionUnassigned, Previous: "n3", Actor: "n2"}, "taken from n3, by the leader n2"},
 		{task.Event{Kind: task.EventNode, Action: task.ActionLeft, Node: "n1", Detail: "instance x"}, "left: instance x"},
 	} {
 		if got := wording.EventText(c.event); got != c.want {
