@@ -359,8 +359,16 @@ func (p *proxy) count() int {
 	return p.streams
 }
 
+// Proxies do to streams what they like. Most of these tests is waiting, so they run at the same time.
+func TestProxy(t *testing.T) {
+	t.Run("CutsStreams", testProxyCutsStreams)
+	t.Run("HoldsStreamsBack", testProxyHoldsStreamsBack)
+}
+
 // A page stays current behind a proxy that cuts each stream after a short time.
-func TestProxy_CutsStreams(t *testing.T) {
+func testProxyCutsStreams(t *testing.T) {
+	t.Parallel()
+
 	proxy := newProxy(t, func(w http.ResponseWriter, r *http.Request, pass http.Handler) {
 		ctx, cancel := context.WithTimeout(r.Context(), 2*time.Second)
 		defer cancel()
@@ -387,7 +395,9 @@ func TestProxy_CutsStreams(t *testing.T) {
 }
 
 // A page behind a proxy that holds streams back does not pretend to be current.
-func TestProxy_HoldsStreamsBack(t *testing.T) {
+func testProxyHoldsStreamsBack(t *testing.T) {
+	t.Parallel()
+
 	proxy := newProxy(t, func(w http.ResponseWriter, r *http.Request, _ http.Handler) {
 		w.Header().Set("Content-Type", "text/event-stream")
 		w.WriteHeader(http.StatusOK)
