@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/carillonhq/carillon/pkg/clock"
 	"github.com/carillonhq/carillon/pkg/internal/readmodel"
 	"github.com/carillonhq/carillon/pkg/scheduler/feed"
 )
@@ -19,13 +20,53 @@ type served struct {
 // Ask answers a query for the shards that this node owns, apart from those in without. A shard that is being opened is
 // left out. It returns *readmodel.Busy if queries take as much of the node's processors as they may.
 func (e *Engine) Ask(ctx context.Context, q *readmodel.Query, without []int) (readmodel.NodeAnswer, error) {
+	e.awaitApplied(ctx, q.MinRevisions)
+
 	scan := readmodel.NewScan(q, e.cfg.Node)
 	err := e.EachIndex(ctx, q.Subject, without, func(s readmodel.ShardAnswer, x *readmodel.Index) bool {
-		scan.Add(s, x)
+		if x.HasApplied(q.MinRevisions[s.Shard]) {
+			scan.Add(s, x)
+		}
 		return true
 	})
 
 	return scan.Answer(), err
+}
+
+const (
+	// applyWithin is how long a question waits until shards have applied the revisions that it needs. A watch usually
+	// delivers a change within milliseconds, but a worker may be in the middle of a commit.
+	applyWithin = 500 * time.Millisecond
+	// applyPause is how long a question waits between two looks.
+	applyPause = 5 * time.Millisecond
+)
+
+// awaitApplied waits until the shards of this node have applied some revisions, at most for applyWithin.
+func (e *Engine) awaitApplied(ctx context.Context, revisions map[int]int64) {
+	deadline := time.Now().Add(applyWithin)
+
+	for shard, revision := range revisions {
+		for e.isBehind(shard, revision) && time.Now().Before(deadline) {
+			if !clock.Sleep(ctx, applyPause) {
+				return
+			}
+		}
+	}
+}
+
+// isBehind reports whether this node answers for a shard that has not applied a revision yet.
+func (e *Engine) isBehind(shard int, revision int64) bool {
+	e.mu.Lock()
+	w := e.workers[shard]
+	e.mu.Unlock()
+
+	if w == nil {
+		return false
+	}
+
+	served := w.served.Load()
+
+	return served != nil && !served.index.HasApplied(revision)
 }
 
 // yieldAfter is for how long a scan runs before it lets other goroutines run.

@@ -239,3 +239,59 @@ func TestAsk_KeepsToItsBudget(t *testing.T) {
 		}
 	})
 }
+
+// heldWatch is a store whose watches of shards deliver nothing while somebody holds it: hold contains a value then.
+type heldWatch struct {
+	Store
+	hold chan struct{}
+}
+
+func (s *heldWatch) FollowShard(ctx context.Context, shard int, rev int64, apply func(store.ShardBatch) error) error {
+	return s.Store.FollowShard(ctx, shard, rev, func(b store.ShardBatch) error {
+		s.hold <- struct{}{}
+		defer func() { <-s.hold }()
+
+		return apply(b)
+	})
+}
+
+// An answer contains the revisions that it must contain, or leaves the shard out.
+func TestAsk_WaitsForWhatTheCallerHasWritten(t *testing.T) {
+	t.Parallel()
+
+	inVirtualTime(t, func(t *testing.T) {
+		w := newWorld(t, "n1").judged()
+		w.setClockToNow()
+		w.create("a", every("24h"))
+		s := &heldWatch{hold: make(chan struct{}, 1)}
+		r := w.run("n1", func(e *Engine) { s.Store, e.cfg.Store = e.cfg.Store, s })
+		w.eventually("the shard is open", func() bool { return len(r.ask(readmodel.ByName).Shards) == 1 })
+
+		for _, c := range []struct {
+			late, within   time.Duration
+			shards, places int
+		}{
+			{0, 50 * time.Millisecond, 1, 2},
+			{300 * time.Millisecond, 350 * time.Millisecond, 1, 3},
+			{700 * time.Millisecond, 550 * time.Millisecond, 0, 0}, // too late
+		} {
+			s.hold <- struct{}{}
+			rev := w.create(fmt.Sprint("b", c.late.Milliseconds()), every("24h"))
+			time.AfterFunc(c.late, func() { <-s.hold })
+
+			if a := r.ask(readmodel.ByName); c.late > 0 && len(a.Places) != c.places-1 && c.shards > 0 {
+				t.Errorf("%s late, nothing required: %+v", c.late, a)
+			}
+
+			began := time.Now()
+			a, err := r.Ask(t.Context(), &readmodel.Query{Subject: "user:ann", Order: readmodel.ByName, Limit: 100, MinRevisions: map[int]int64{0: rev, 7: rev}}, nil)
+			w.ok(err)
+
+			if took := time.Since(began); len(a.Shards) != c.shards || len(a.Places) != c.places || took > c.within {
+				t.Errorf("%s late: %+v after %s", c.late, a, took)
+			}
+
+			time.Sleep(time.Second)
+		}
+	})
+}

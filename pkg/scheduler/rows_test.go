@@ -154,6 +154,9 @@ func (h *testWorker) endFaults() (faults []string) {
 		return byTask
 	}
 
+	if h.state.rows.Index == nil {
+		return nil // the worker has loaded nothing
+	}
 	h.state.rows.Flush(h.state.applied)
 	history, dead := read("history/"), read("dead/")
 

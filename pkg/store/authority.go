@@ -26,6 +26,8 @@ type Authority interface {
 	// GrantsAccess reports whether the caller has grant on access: some of the changes of access records within a second
 	// are reserved for such callers.
 	GrantsAccess() bool
+	// Committed takes the revision of a write that has committed, and the shards to which it has written.
+	Committed(shards []int, revision int64)
 	// Late takes an audit record that a full etcd could not store beside its change.
 	Late(task.AuditRecord)
 }
@@ -85,7 +87,7 @@ func (s *Store) As(a Authority) *Store {
 
 // commitAs is write on behalf of a caller.
 func (s *conn) commitAs(ctx context.Context, c kv.Committer, t kv.Txn) (kv.Result, error) {
-	return s.authorized(ctx, t, func(proof Proof) (kv.Result, error) {
+	res, err := s.authorized(ctx, t, func(proof Proof) (kv.Result, error) {
 		audit := s.auditRecord(t)
 		res, err := commitWrite(ctx, c, s.guard(t, proof, &audit))
 
@@ -101,6 +103,23 @@ func (s *conn) commitAs(ctx context.Context, c kv.Committer, t kv.Txn) (kv.Resul
 
 		return res, err
 	})
+
+	if err == nil && res.Succeeded {
+		s.authority.Committed(s.shardsOf(t.Then), res.Revision)
+	}
+
+	return res, err
+}
+
+// shardsOf returns the shards to which operations write.
+func (s *conn) shardsOf(ops []clientv3.Op) (shards []int) {
+	for i := range ops {
+		if k, ok := s.keys.ParseShard(string(ops[i].KeyBytes())); ok && !slices.Contains(shards, k.Ref.Shard) {
+			shards = append(shards, k.Ref.Shard)
+		}
+	}
+
+	return shards
 }
 
 // proveAs checks, at one revision of etcd, that comparisons hold and that the caller's authorisation does. It writes

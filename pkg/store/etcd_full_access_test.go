@@ -48,6 +48,9 @@ func (a *administrator) Record() task.AuditRecord {
 // GrantsAccess implements store.Authority.
 func (*administrator) GrantsAccess() bool { return true }
 
+// Committed implements store.Authority.
+func (*administrator) Committed([]int, int64) {}
+
 // Late implements store.Authority.
 func (a *administrator) Late(r task.AuditRecord) {
 	a.mu.Lock()

@@ -97,7 +97,7 @@ func (s *server) serveRoute(w http.ResponseWriter, r *http.Request, rt *httpapi.
 
 	a, err := c.Serve()
 	if rt.Writes {
-		s.asker.NoteWrite(httpapi.CallerOf(r.Context())) // also if it has failed: the outcome may be unknown
+		s.asker.NoteWrite(httpapi.CallerOf(r.Context()), httpapi.RightsOf(r.Context()).Written()) // also if it has failed: the outcome may be unknown
 	}
 	if err != nil {
 		// What the change needs is known only to the handler.

@@ -62,6 +62,8 @@ func (c *caller) Record() task.AuditRecord {
 
 func (c *caller) GrantsAccess() bool { return false }
 
+func (c *caller) Committed([]int, int64) {}
+
 func (c *caller) Late(r task.AuditRecord) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

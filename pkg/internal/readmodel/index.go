@@ -1,6 +1,9 @@
 package readmodel
 
-import "sync"
+import (
+	"sync"
+	"sync/atomic"
+)
 
 // chunkRows is how many rows a scan reads under one lock. It takes some microseconds, and an owner that changes a row
 // waits no longer. A chunk of this size fits into the 8 KiB of the allocator, which needs eight bytes for itself. One
@@ -16,12 +19,20 @@ type Index struct {
 	unread int     // rows whose last end is not known yet
 	rows   int
 
+	applied atomic.Int64
+
 	// pausedUntil holds, by slot, when pauses end that have an end. Nothing is written at that time.
 	pausedUntil map[int32]int64
 
 	// changing is the row that Change passes on, outside of calls without content. It saves an allocation for each change.
 	changing Row
 }
+
+// NoteApplied notes that the rows contain all changes of the shard up to a revision.
+func (x *Index) NoteApplied(revision int64) { x.applied.Store(revision) }
+
+// HasApplied reports whether the rows contain the changes of the shard at a revision.
+func (x *Index) HasApplied(revision int64) bool { return x.applied.Load() >= revision }
 
 // NoSlot is the slot of a task that has no row yet.
 const NoSlot int32 = -1

@@ -22,6 +22,10 @@ type Query struct {
 
 	// Load, if set, asks for the load of the tasks instead of places.
 	Load *LoadRange
+	// MinRevisions are, by shard, revisions that an answer must contain: those of what the caller has written. A shard
+	// whose owner does not know them in time is left out, and so missing. Nothing is asked of other shards: if nothing
+	// changes, a shard does not reach later revisions.
+	MinRevisions map[int]int64
 	// Splits, if not 0, asks for the names of one in so many tasks, instead of places and counts.
 	Splits int
 }

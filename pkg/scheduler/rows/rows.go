@@ -89,6 +89,8 @@ func (w *Writer) Flush(applied int64) {
 		w.touched = nil
 	}
 
+	w.Index.NoteApplied(applied)
+
 	for t, rev := range w.readAhead {
 		if rev <= applied {
 			delete(w.readAhead, t)

@@ -20,7 +20,8 @@ type Answer struct {
 	at           task.Time // when the owners were asked
 	shards       int
 	needsHistory bool
-	entry        *entry // nil: it is not kept
+	needed       Revisions // it contains these revisions, or their shards are missing
+	entry        *entry    // nil: it is not kept
 }
 
 // Info describes the answer for the caller of a list. now is the clock of this node.

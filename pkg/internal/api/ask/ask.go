@@ -57,17 +57,26 @@ type Asker struct {
 // New returns an Asker.
 func New(cfg Config) *Asker { return &Asker{Config: cfg} }
 
-// NoteWrite notes that the caller of a request has written something, so that it does not get an older answer.
-func (a *Asker) NoteWrite(caller httpapi.Caller) { a.cache.noteWrite(caller.Who) }
+// NoteWrite notes that the caller of a request has written something, so that it does not get an older answer. revisions
+// are those of what it has written, by shard. For ten seconds, its answers contain these revisions, or name the shards
+// as missing.
+func (a *Asker) NoteWrite(caller httpapi.Caller, revisions map[int]int64) {
+	a.cache.noteWrite(caller.Who, revisions)
+}
 
 // Ask returns the answer to a question. Callers that may read the same share answers of the last second. If the owners
 // cannot be asked, Ask returns the last answer, which may be ten minutes old, and without one a failure with status 429
 // or 503.
 func (a *Asker) Ask(c *httpapi.Call, q Question) (Answer, error) {
 	caller := httpapi.CallerOf(c.Context())
-	e := a.cache.entryOf(q.values().Encode())
+	wrote, needed := a.cache.lastWrite(caller.Who)
+	needed = needed.With(q.MinRevisions)
 
-	answer, under, mine := e.shared(a.cache.lastWrite(caller.Who))
+	q.MinRevisions = nil // the key of the entry is about what is asked
+	e := a.cache.entryOf(q.values().Encode())
+	q.MinRevisions = needed
+
+	answer, under, mine := e.shared(wrote, needed)
 	if answer != nil {
 		return *answer, nil
 	}
@@ -102,6 +111,9 @@ func (a *Asker) Ask(c *httpapi.Call, q Question) (Answer, error) {
 
 // AskNow is Ask without former answers, for questions that nobody else asks.
 func (a *Asker) AskNow(c *httpapi.Call, q Question) (Answer, error) {
+	_, needed := a.cache.lastWrite(httpapi.CallerOf(c.Context()).Who)
+	q.MinRevisions = needed.With(q.MinRevisions)
+
 	answer, err := a.askAll(c.Context(), httpapi.CallerOf(c.Context()), &q, busyPatience)
 	if err != nil {
 		return Answer{}, a.failure(c, err)
@@ -142,7 +154,7 @@ func (a *Asker) askAll(ctx context.Context, caller httpapi.Caller, q *Question, 
 
 	answer := Answer{
 		Page: readmodel.Merge(q.query(caller.Who, now.UnixMilli()), a.Shards, values(answers)),
-		at:   now, shards: a.Shards, needsHistory: q.needsHistory(),
+		at:   now, shards: a.Shards, needsHistory: q.needsHistory(), needed: q.MinRevisions,
 	}
 
 	if err := ctx.Err(); err != nil {

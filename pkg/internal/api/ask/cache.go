@@ -2,7 +2,6 @@ package ask
 
 import (
 	"cmp"
-	"slices"
 	"sync"
 	"time"
 )
@@ -19,6 +18,8 @@ const (
 	watchedFor = 30 * time.Second
 	// maxKeptRows is the maximum number of rows that are kept with an answer.
 	maxKeptRows = 200
+	// rememberFor is for how long a subject's lists must contain what it has written. Owners that are further behind say so.
+	rememberFor = 10 * time.Second
 	// maxWriters is the number of subjects for which the cache remembers when they last wrote something.
 	maxWriters = 1000
 )
@@ -27,7 +28,13 @@ const (
 type cache struct {
 	mu      sync.Mutex
 	entries map[string]*entry
-	wrote   map[string]time.Time // when subjects last wrote something, if that is less than shareFor ago
+	wrote   map[string]*writes // what subjects have written, if that is less than rememberFor ago
+}
+
+// writes are the last writes of a subject.
+type writes struct {
+	at        time.Time // the last one
+	revisions Revisions // those of the last ones, as far as they are known
 }
 
 // entry is what is known of one question.
@@ -45,6 +52,7 @@ type entry struct {
 // asking is a question that is on its way. Its other fields are set before done is closed.
 type asking struct {
 	began  time.Time
+	needed Revisions // what the answer must contain
 	done   chan struct{}
 	answer Answer
 	err    error
@@ -114,15 +122,16 @@ func (e *entry) rank(now time.Time) int {
 	}
 }
 
-// noteWrite notes that a subject has written something: it must not get an answer that may be older.
-func (c *cache) noteWrite(subject string) {
+// noteWrite notes that a subject has written something, and at which revisions, as far as that is known: it must not get
+// an answer that may be older.
+func (c *cache) noteWrite(subject string, revisions Revisions) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 
 	now := time.Now()
 	if len(c.wrote) >= maxWriters {
-		for s, at := range c.wrote {
-			if now.Sub(at) > shareFor {
+		for s, w := range c.wrote {
+			if now.Sub(w.at) > rememberFor {
 				delete(c.wrote, s)
 			}
 		}
@@ -131,37 +140,53 @@ func (c *cache) noteWrite(subject string) {
 	// If still too many subjects write, nobody shares an answer that is older than this.
 	if len(c.wrote) >= maxWriters {
 		clear(c.wrote)
-		c.wrote[""] = now
+		c.wrote[""] = &writes{at: now}
 	}
 	if c.wrote == nil {
-		c.wrote = map[string]time.Time{}
+		c.wrote = map[string]*writes{}
 	}
 
-	c.wrote[subject] = now
+	w := c.wrote[subject]
+	if w == nil || now.Sub(w.at) > rememberFor {
+		w = &writes{}
+		c.wrote[subject] = w
+	}
+
+	w.at, w.revisions = now, w.revisions.With(revisions)
 }
 
-// lastWrite returns when a subject has last written something; zero: not within the time for which answers are shared.
-func (c *cache) lastWrite(subject string) time.Time {
+// lastWrite returns when a subject has last written something, zero if it has not done so within rememberFor, and the
+// revisions that its answers must contain.
+func (c *cache) lastWrite(subject string) (at time.Time, revisions Revisions) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 
-	return slices.MaxFunc([]time.Time{c.wrote[subject], c.wrote[""]}, time.Time.Compare)
+	for _, s := range []string{subject, ""} {
+		if w := c.wrote[s]; w != nil && time.Since(w.at) <= rememberFor {
+			revisions = revisions.With(w.revisions)
+			if w.at.After(at) {
+				at = w.at
+			}
+		}
+	}
+
+	return at, revisions
 }
 
-// shared returns an answer that was asked for after a time and can be given again, or begins to ask. If it returns
-// neither, the caller must ask and call finish.
-func (e *entry) shared(after time.Time) (*Answer, *asking, bool) {
+// shared returns an answer that was asked for after a time, contains some revisions and can be given again, or begins to
+// ask. If it returns neither, the caller must ask and call finish.
+func (e *entry) shared(after time.Time, needed Revisions) (*Answer, *asking, bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 
-	if e.answer != nil && e.asked.After(after) && time.Since(e.asked) <= shareFor {
+	if e.answer != nil && e.asked.After(after) && time.Since(e.asked) <= shareFor && e.answer.needed.cover(needed) {
 		return e.answer, nil, false
 	}
-	if e.asking != nil && e.asking.began.After(after) {
+	if e.asking != nil && e.asking.began.After(after) && e.asking.needed.cover(needed) {
 		return nil, e.asking, false
 	}
 
-	e.asking = &asking{began: time.Now(), done: make(chan struct{})}
+	e.asking = &asking{began: time.Now(), needed: needed, done: make(chan struct{})}
 
 	return nil, e.asking, true
 }

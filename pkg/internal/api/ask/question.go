@@ -30,6 +30,10 @@ type Question struct {
 	Limit     int                  // how many places to return, at most MaxLimit; 0: only counts
 	Load      *readmodel.LoadRange // the load of the tasks instead of places
 	Splits    int                  // the names of one in so many tasks instead of places; 0: places
+
+	// MinRevisions are, by shard, revisions that the answer must contain (see readmodel.Query). An Asker adds those of the
+	// caller's last writes.
+	MinRevisions Revisions
 }
 
 // SelectorText is a label selector as a query parameter.
@@ -107,7 +111,7 @@ func (q *Question) query(subject string, now int64) *readmodel.Query {
 
 	f.Conditions = append(f.Conditions, q.Query.Conditions()...)
 
-	return &readmodel.Query{Subject: subject, Filter: f, Order: q.Order, After: q.After, Limit: q.Limit, Now: now, Load: q.Load, Splits: q.Splits}
+	return &readmodel.Query{Subject: subject, Filter: f, Order: q.Order, After: q.After, Limit: q.Limit, Now: now, Load: q.Load, Splits: q.Splits, MinRevisions: q.MinRevisions}
 }
 
 // questionQuery are the parameters of a question that one node asks another.
@@ -125,6 +129,7 @@ type questionQuery struct {
 	Limit     int          `query:"limit" minimum:"0" maximum:"20000" default:"0" doc:"The maximum number of tasks."`
 	Load      loadText     `query:"load" doc:"The load instead of tasks: the beginning of the first minute in Unix milliseconds, how many minutes, and the numbers of those whose makers are wanted, separated by commas."`
 	Splits    int          `query:"splits" minimum:"0" maximum:"100000" default:"0" doc:"The names of one in so many tasks instead of tasks."`
+	Min       Revisions    `query:"min" doc:"Revisions that the answer must contain, as SHARD:REVISION, separated by commas. If a shard does not reach its revision in time, it is left out."`
 	Now       int64        `query:"now" minimum:"0" default:"0" doc:"The time to which the question refers, in Unix milliseconds."`
 	Without   string       `query:"without" doc:"Shards to leave out, separated by commas."`
 }
@@ -133,7 +138,7 @@ type questionQuery struct {
 func (r *questionQuery) question() (q Question, without []int, err error) {
 	q = Question{
 		Namespace: r.Namespace, Names: r.Name, Selector: r.Selector, Failing: r.Failing, Paused: r.Paused, Active: r.Active,
-		Query: r.Query, Order: r.Sort.Order(), Limit: r.Limit, Load: r.Load.LoadRange, Splits: r.Splits,
+		Query: r.Query, Order: r.Sort.Order(), Limit: r.Limit, Load: r.Load.LoadRange, Splits: r.Splits, MinRevisions: r.Min,
 	}
 
 	if r.Within != nil {
@@ -180,6 +185,7 @@ func (q *Question) values() url.Values {
 	set("selector", q.Selector.text)
 	set("q", q.Query.text)
 	set("sort", string(q.Order))
+	set("min", q.MinRevisions.String())
 
 	for name, is := range map[string]bool{"failing": q.Failing, "paused": q.Paused, "active": q.Active} {
 		if is {

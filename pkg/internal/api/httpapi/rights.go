@@ -44,13 +44,20 @@ type Rights struct {
 	caller    Caller
 	operation string
 
-	mu     sync.Mutex
-	checks []check
-	specs  map[record.Ref]int64 // mod revisions of the specs whose labels were judged; 0: deleted
-	known  []task.AuditObject
-	reason string
+	mu      sync.Mutex
+	checks  []check
+	specs   map[record.Ref]int64 // mod revisions of the specs whose labels were judged; 0: deleted
+	known   []task.AuditObject
+	reason  string
+	written *written // what the request has written; shared by the rights of its parts
 	// outcome is set if the audit record is independent of a write. Then known contains all of its objects.
 	outcome string
+}
+
+// written is what a request has written: the last revision of each shard.
+type written struct {
+	mu        sync.Mutex
+	revisions map[int]int64
 }
 
 // check is something that a request needs: it returns why the access records forbid it.
@@ -58,13 +65,13 @@ type check func(v *authority.View) error
 
 // RightsOf returns the rights of a request's caller. They allow nothing by themselves.
 func (j *Judge) RightsOf(caller Caller, operation string) *Rights {
-	return &Rights{judge: j, caller: caller, operation: operation}
+	return &Rights{judge: j, caller: caller, operation: operation, written: &written{}}
 }
 
 // Part returns the rights for a part of a request whose writes are judged apart, such as the
 // lines of a batch that one transaction contains.
 func (r *Rights) Part() *Rights {
-	return &Rights{judge: r.judge, caller: r.caller, operation: r.operation, reason: r.reason}
+	return &Rights{judge: r.judge, caller: r.caller, operation: r.operation, reason: r.reason, written: r.written}
 }
 
 type rightsKey struct{}
@@ -390,6 +397,32 @@ func (r *Rights) Record() task.AuditRecord {
 // GrantsAccess implements store.Authority.
 func (r *Rights) GrantsAccess() bool {
 	return r.judge.Keeper.View().Allows(r.caller.Subject(), access.Need{Verb: access.Grant, Kind: access.Access}, r.judge.Now())
+}
+
+// Committed implements store.Authority.
+func (r *Rights) Committed(shards []int, revision int64) {
+	r.written.mu.Lock()
+	defer r.written.mu.Unlock()
+
+	for _, shard := range shards {
+		if r.written.revisions == nil {
+			r.written.revisions = map[int]int64{}
+		}
+		r.written.revisions[shard] = max(r.written.revisions[shard], revision)
+	}
+}
+
+// Written returns the last revision that the request has written to each shard. The caller must not change it, and the
+// request must have ended. r may be nil.
+func (r *Rights) Written() map[int]int64 {
+	if r == nil {
+		return nil
+	}
+
+	r.written.mu.Lock()
+	defer r.written.mu.Unlock()
+
+	return r.written.revisions
 }
 
 // Late implements store.Authority.

@@ -3,6 +3,8 @@ package tasks
 import (
 	"errors"
 	"fmt"
+	"strconv"
+	"strings"
 
 	"github.com/carillonhq/carillon/pkg/client"
 	"github.com/carillonhq/carillon/pkg/internal/api/ask"
@@ -23,7 +25,33 @@ type listQuery struct {
 	Recent   int           `query:"recent" minimum:"0" maximum:"100" default:"0" doc:"The number of recent runs to list for each task."`
 	Brief    bool          `query:"brief" default:"false" doc:"Only the specifications, without the state of the tasks."`
 	Complete bool          `query:"complete" default:"false" doc:"Fail with 503 and the code incomplete if tasks may be missing, instead of leaving them out. Use this before you change all tasks that match."`
+	// MinRevision is needed only for what was written through another node.
+	MinRevision writtenTask `query:"min_revision" doc:"What you have written through another node, as NAMESPACE/NAME@REVISION. The list contains it, or names the shard of the task as missing if its owner does not know the revision within half a second. What you have written through the same node within ten seconds is treated like this without the parameter."`
 	httpapi.PageQuery
+}
+
+// writtenTask is a task and a revision at which it was written, as a query parameter. The zero value is none.
+type writtenTask struct {
+	namespace, name string
+	revision        int64
+}
+
+// UnmarshalText parses NAMESPACE/NAME@REVISION.
+func (w *writtenTask) UnmarshalText(text []byte) (err error) {
+	if len(text) == 0 {
+		return nil
+	}
+
+	full, revision, _ := strings.Cut(string(text), "@")
+	namespace, name, _ := strings.Cut(full, "/")
+	n, err := strconv.ParseInt(revision, 10, 64)
+	if err != nil || n <= 0 || task.CheckName("", namespace) != nil || task.CheckName("", name) != nil {
+		return task.Invalid(task.CodeBadValue, "", "%s is not NAMESPACE/NAME@REVISION", task.Quote(string(text)))
+	}
+
+	*w = writtenTask{namespace, name, n}
+
+	return nil
 }
 
 // listTasks serves the lists of the tasks of one namespace and of all namespaces.
@@ -34,6 +62,9 @@ func (h *Handlers) listTasks(c *httpapi.Call, q listQuery) (httpapi.Answer, erro
 	}
 
 	question.Failing, question.Paused, question.Query, question.Order = q.Failing, q.Paused, q.Query, q.Sort.Order()
+	if w := q.MinRevision; w.revision > 0 {
+		question.MinRevisions = ask.Revisions{h.Ref(w.namespace, w.name).Shard: w.revision}
+	}
 	if err := selection.RequireRuns(c, &question); err != nil {
 		return httpapi.Answer{}, err
 	}

@@ -75,6 +75,9 @@ func (r rootAuthority) Record() task.AuditRecord {
 // GrantsAccess implements store.Authority.
 func (rootAuthority) GrantsAccess() bool { return true }
 
+// Committed implements store.Authority.
+func (rootAuthority) Committed([]int, int64) {}
+
 // Late implements store.Authority. The checker does not demand the records of a time when etcd was full.
 func (r rootAuthority) Late(task.AuditRecord) {}
 
