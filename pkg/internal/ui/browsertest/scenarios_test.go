@@ -363,6 +363,8 @@ func (p *proxy) count() int {
 func TestProxy(t *testing.T) {
 	t.Run("CutsStreams", testProxyCutsStreams)
 	t.Run("HoldsStreamsBack", testProxyHoldsStreamsBack)
+	t.Run("EtcdAwayKnownState", testEtcdAwayKnownState)
+	t.Run("EtcdAwayNothingKnown", testEtcdAwayNothingKnown)
 }
 
 // A page stays current behind a proxy that cuts each stream after a short time.
