@@ -321,6 +321,12 @@ func updateTask(ctx context.Context, r *Request) (Done, error) {
 // savedTask leads to the page of a task that was written.
 func savedTask(r *Request, t client.Task, result string) (Done, error) {
 	message := result + " " + t.Name
+	switch result {
+	case client.Configured:
+		message = "saved " + t.Name
+	case client.Unchanged:
+		message = "nothing has changed in " + t.Name
+	}
 	if !t.Next.IsZero() && !t.Paused {
 		message += " · next " + t.Next.In(r.Zone(t.Timezone)).Format("Mon 2 Jan 15:04 MST")
 	}
