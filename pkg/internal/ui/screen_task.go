@@ -149,17 +149,17 @@ type taskOverview struct {
 	Ticks    []tickRow
 	Notes    []string
 	Runs     []task.Run
-	Failure  *taskFailure // nil: the last run that has ended did not fail
+	Failure  *taskFailure // nil: nothing needs a person
 	Settings []setting
 	Labels   []labelTerm
 }
 
-// taskFailure is the last run of a failing task, with what a person needs to decide what to do.
+// taskFailure is the dead-letter run of a failing task, with what a person needs to decide what to do.
 type taskFailure struct {
 	task.Run
 	Because string   // why it failed, as a clause
 	Lines   []string // the end of its output; nil if there is none, or the viewer may not read it
-	Retry   bool     // it is a dead-letter run, and the viewer may retry it
+	Retry   bool     // the viewer may retry it
 }
 
 // failureLines is the number of lines of output that the page of a failing task shows.
@@ -212,30 +212,33 @@ func loadTaskOverview(ctx context.Context, r *Request, t client.Task) (*taskOver
 	return o, nil
 }
 
-// lastFailure returns the newest of the runs that has ended, if it failed. The runs begin with the newest.
+// lastFailure returns the newest of the runs that has failed, if it is a dead-letter run, which nobody has retried or
+// dismissed, and none has succeeded since. The runs begin with the newest.
 func lastFailure(ctx context.Context, r *Request, runs []task.Run) (*taskFailure, error) {
-	i := slices.IndexFunc(runs, func(run task.Run) bool { return run.State.Final() && !run.StartedAt.IsZero() })
-	if i < 0 || !slices.Contains(deadStates, runs[i].State) {
+	i := slices.IndexFunc(runs, func(run task.Run) bool {
+		return run.State == task.Succeeded || slices.Contains(deadStates, run.State)
+	})
+	if i < 0 || runs[i].State == task.Succeeded {
 		return nil, nil
 	}
-
-	f := &taskFailure{Run: runs[i]}
-	if reason, ok := task.ReasonOf(f.Reason); ok {
-		f.Because = reason.Means
+	if dead, err := isDead(ctx, r, runs[i]); err != nil || !dead {
+		return nil, err
 	}
-	may, err := runRightsOf(r, f.Namespace)
+
+	may, err := runRightsOf(r, runs[i].Namespace)
 	if err != nil {
 		return nil, err
+	}
+	f := &taskFailure{Run: runs[i], Retry: may.Retry}
+	if reason, ok := task.ReasonOf(f.Reason); ok {
+		f.Because = reason.Means
 	}
 	if may.Output {
 		lines := shownLines(f.OutputTail)
 		f.Lines = lines[max(len(lines)-failureLines, 0):]
 	}
-	if may.Retry {
-		f.Retry, err = isDead(ctx, r, f.Run)
-	}
 
-	return f, err
+	return f, nil
 }
 
 // tickRows returns ticks as the page shows them.

@@ -49,6 +49,14 @@ func TestTask_ShowsItsLastFailure(t *testing.T) {
 	want(t, page, `id="failure-title"`, "exit 3")
 	without(t, page, "/retry")
 
+	// A failure that somebody has dismissed needs nobody.
+	w.create("prod", "old")
+	dismissed := w.deadRun("prod", "old", func(r *task.Run) { r.OutputTail = "cannot reach <db-2>\n" })
+	if a := ann.do(http.MethodPost, "/ui/runs/prod/"+dismissed+"/dismiss", url.Values{"at": {"/ui/tasks/prod/old"}}); a.StatusCode != http.StatusSeeOther {
+		t.Fatalf("dismiss: %d %s", a.StatusCode, a.body)
+	}
+	without(t, ann.page("/ui/tasks/prod/old"), `id="failure-title"`)
+
 	// The run that was retried leads to the new one, and the task no longer offers a retry.
 	a := ann.do(http.MethodPost, "/ui/runs/prod/"+id+"/retry", url.Values{"at": {"/ui/tasks/prod/dump"}})
 	if a.StatusCode != http.StatusSeeOther {
