@@ -87,9 +87,13 @@ func (s *conn) getAll(ctx context.Context, prefix string, opts ...clientv3.OpOpt
 
 // getAllAt is like getAll, but reads at a given revision. 0 means the current one.
 func (s *conn) getAllAt(ctx context.Context, prefix string, rev int64, opts ...clientv3.OpOption) ([]*mvccpb.KeyValue, int64, error) {
+	return s.getRange(ctx, prefix, clientv3.GetPrefixRangeEnd(prefix), rev, opts...)
+}
+
+// getRange is like getAllAt for the keys from one key until before another.
+func (s *conn) getRange(ctx context.Context, from, end string, rev int64, opts ...clientv3.OpOption) ([]*mvccpb.KeyValue, int64, error) {
 	const page = 2000
 	var all []*mvccpb.KeyValue
-	from, end := prefix, clientv3.GetPrefixRangeEnd(prefix)
 	for {
 		o := append([]clientv3.OpOption{clientv3.WithRange(end), clientv3.WithLimit(page), clientv3.WithRev(rev)}, opts...)
 		res, err := s.readKey(ctx, from, o...)
@@ -108,8 +112,13 @@ func (s *conn) getAllAt(ctx context.Context, prefix string, rev int64, opts ...c
 			return all, rev, nil
 		}
 
-		from = string(res.Kvs[len(res.Kvs)-1].Key) + "\x00"
+		from = keyAfter(res.Kvs)
 	}
+}
+
+// keyAfter returns the first key that can follow a page of keys.
+func keyAfter(page []*mvccpb.KeyValue) string {
+	return string(page[len(page)-1].Key) + "\x00"
 }
 
 // isAbsent is a comparison that holds if the key does not exist.

@@ -82,29 +82,57 @@ type RunPlace struct {
 	Run string
 }
 
+// placesPage is the number of keys of each queue and history that RunPlaces reads in its first request.
+const placesPage = 500
+
 // RunPlaces lists the waiting and the ended runs of several shards whose ids have a time from
 // since until before until, in no particular order. A zero time means no bound. It lists those
 // of one namespace or, if namespace is empty, of all. It reads keys only.
+//
+// The queues and the histories of up to 50 shards are read at one revision. One request returns
+// the beginning of all of them, which for most clusters is everything.
 func (s Runs) RunPlaces(ctx context.Context, shards []int, namespace string, since, until time.Time) ([]RunPlace, error) {
 	from, to := idBound(since), idBound(until)
 	var list []RunPlace
-	for _, id := range shards {
-		for _, prefix := range []string{s.keys.Queue(id), s.keys.History(id)} {
-			if namespace != "" {
-				prefix += namespace + "/"
+	add := func(kvs []*mvccpb.KeyValue) {
+		for _, e := range kvs {
+			k, ok := s.keys.ParseShard(string(e.Key))
+			if ok && !k.Late && k.Run >= from && (to == "" || k.Run < to) {
+				list = append(list, RunPlace{k.Ref, k.Run})
+			}
+		}
+	}
+
+	for chunk := range slices.Chunk(shards, 50) { // with two operations each, of the 128 that etcd allows
+		var prefixes []string
+		var ops []clientv3.Op
+		for _, id := range chunk {
+			for _, prefix := range []string{s.keys.Queue(id), s.keys.History(id)} {
+				if namespace != "" {
+					prefix += namespace + "/"
+				}
+				prefixes = append(prefixes, prefix)
+				ops = append(ops, clientv3.OpGet(prefix, withPrefix(prefix), clientv3.WithKeysOnly(), clientv3.WithLimit(placesPage)))
+			}
+		}
+
+		res, err := s.etcd.Txn(ctx).Then(ops...).Commit()
+		if err != nil {
+			return nil, fmt.Errorf("list runs: %w: %w", task.ErrUnavailable, err)
+		}
+
+		for i, r := range res.Responses {
+			first := r.GetResponseRange()
+			add(first.Kvs)
+			if !first.More {
+				continue
 			}
 
-			all, _, err := s.getAll(ctx, prefix, clientv3.WithKeysOnly())
+			rest, _, err := s.getRange(ctx, keyAfter(first.Kvs), clientv3.GetPrefixRangeEnd(prefixes[i]), res.Header.Revision, clientv3.WithKeysOnly())
 			if err != nil {
 				return nil, fmt.Errorf("list runs: %w", err)
 			}
-
-			for _, e := range all {
-				k, ok := s.keys.ParseShard(string(e.Key))
-				if ok && !k.Late && k.Run >= from && (to == "" || k.Run < to) {
-					list = append(list, RunPlace{k.Ref, k.Run})
-				}
-			}
+			add(rest)
 		}
 	}
 

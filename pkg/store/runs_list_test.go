@@ -37,6 +37,33 @@ func TestRunPlaces_AreOfTheTimeAskedFor(t *testing.T) {
 	}
 }
 
+// RunPlaces reads the beginning of many ranges in one request, and then the rest of the long ones.
+func TestRunPlaces_ReadsLongHistoriesToTheEnd(t *testing.T) {
+	w := newWorld(t)
+	other := record.Ref{Namespace: "default", Name: "b", Shard: 5}
+	want := map[string]bool{w.putEnded(other, 1, task.Failed): true}
+	for i := range 1203 {
+		want[w.putEnded(ref, i, task.Succeeded)] = true
+	}
+
+	places, err := w.RunPlaces(t.Context(), []int{other.Shard, ref.Shard}, "default", time.Time{}, time.Time{})
+	ok(t, err)
+	if len(places) != 1204 {
+		t.Errorf("%d places", len(places))
+	}
+	for _, p := range places {
+		if !want[p.Run] {
+			t.Errorf("%v", p)
+		}
+	}
+
+	places, err = w.RunPlaces(t.Context(), []int{other.Shard, ref.Shard}, "none", time.Time{}, time.Time{})
+	ok(t, err)
+	if len(places) != 0 {
+		t.Errorf("in another namespace: %v", places)
+	}
+}
+
 func TestQueuedPlaces_AreThoseOfTheQueue(t *testing.T) {
 	w := newWorld(t)
 	ended := w.putEnded(ref, 1, task.Succeeded)
