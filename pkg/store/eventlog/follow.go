@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"sync"
+	"sync/atomic"
 
 	"github.com/carillonhq/carillon/pkg/kv"
 	"github.com/carillonhq/carillon/pkg/store/record"
@@ -13,12 +14,15 @@ import (
 
 // Log reads the events of one cluster. It is safe for concurrent use.
 type Log struct {
-	etcd *kv.Client
-	keys record.Keys
+	etcd   *kv.Client
+	keys   record.Keys
+	oldest *atomic.Int64 // the oldest revision that Readable has found last; 0: none
 }
 
 // New returns the Log of the cluster with these keys.
-func New(etcd *kv.Client, keys record.Keys) Log { return Log{etcd: etcd, keys: keys} }
+func New(etcd *kv.Client, keys record.Keys) Log {
+	return Log{etcd: etcd, keys: keys, oldest: new(atomic.Int64)}
+}
 
 // maxEventsAhead is how many events may wait for a slow reader. One response of etcd, which may
 // contain a thousand revisions, can exceed it.

@@ -1,10 +1,14 @@
 package eventlog_test
 
 import (
+	"context"
 	"fmt"
 	"testing"
 	"time"
 
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/carillonhq/carillon/pkg/internal/testkit/etcdhook"
 	"github.com/carillonhq/carillon/pkg/store/eventlog"
 	"github.com/carillonhq/carillon/pkg/task"
 )
@@ -54,6 +58,69 @@ func TestPlaceOf_FindsWhatHappenedAfterAnInstant(t *testing.T) {
 
 	if p := place(14); p.Revision >= wrote[14] || p.Revision < wrote[10] {
 		t.Errorf("of what is not: %s", p)
+	}
+}
+
+// A page of events asks for a place each time, so that must not cost a search through all revisions.
+func TestPlaceOf_NeedsFewReads(t *testing.T) {
+	c := newCluster(t)
+	wrote := map[int]int64{} // by the second
+	for second := range 3000 {
+		if second%5 == 0 {
+			c.put(c.keys.Node("n9"), fmt.Sprintf(`{"state":"ready","clock":%q}`, noon.Add(time.Duration(second)*time.Second).Format(time.RFC3339)))
+		}
+		// The rate of writes changes.
+		for range 1 + second/1000 {
+			wrote[second] = c.put(c.keys.Spec(ref), "{}")
+		}
+	}
+	_, err := c.etcd.Compact(t.Context(), wrote[300])
+	ok(t, err)
+
+	reads := 0
+	c.etcd.KV = etcdhook.KV(c.etcd.KV, func(ctx context.Context, op clientv3.Op, next etcdhook.Do) (clientv3.OpResponse, error) {
+		reads++
+		return next(ctx, op)
+	})
+	_, err = c.log.PlaceOf(t.Context(), noon.Add(time.Hour))
+	ok(t, err)
+
+	for _, second := range []int{2995, 2940, 2100, 1500, 400} {
+		reads = 0
+		p, err := c.log.PlaceOf(t.Context(), noon.Add(time.Duration(second)*time.Second))
+		ok(t, err)
+		if p.Revision >= wrote[second-1] || p.Revision < wrote[second-15] {
+			t.Errorf("second %d: %s, but that is at %d", second, p, wrote[second])
+		}
+		if reads > 12 {
+			t.Errorf("second %d: %d reads", second, reads)
+		}
+	}
+
+	if r, err := c.log.Readable(t.Context()); err != nil || r.Oldest != wrote[300] {
+		t.Errorf("%+v, %v; compacted at %d", r, err, wrote[300])
+	}
+}
+
+// A restore may make readable what was compacted.
+func TestReadable_AfterARestore(t *testing.T) {
+	c := newCluster(t)
+	other := newCluster(t)
+	for i := range 40 {
+		c.put("/junk", "")
+		if i < 35 {
+			other.put("/junk", "")
+		}
+	}
+	_, err := c.etcd.Compact(t.Context(), 30)
+	ok(t, err)
+	if r, err := c.log.Readable(t.Context()); err != nil || r.Oldest != 30 {
+		t.Errorf("%+v, %v", r, err)
+	}
+
+	c.etcd.KV = other.etcd.KV
+	if r, err := c.log.Readable(t.Context()); err != nil || r != (eventlog.Readable{Oldest: 1, Newest: 36}) {
+		t.Errorf("%+v, %v", r, err)
 	}
 }
 
