@@ -66,6 +66,30 @@ func newWorldWith(t *testing.T, list []Screen, fsys fs.FS, edits ...func(*Config
 // apiWith returns the API with another configuration.
 func (w *world) apiWith(edit func(*api.Config)) http.Handler { return w.API("node-a", edit) }
 
+// loadAgain returns a function that loads a page as a stream does: each time with what it has returned before.
+func (w *world) loadAgain(load func(context.Context, *Request) (any, error), at string) func() any {
+	w.t.Helper()
+	who, ok := w.ui.sessionWith(w.as("user:ann").secret)
+	if !ok {
+		w.t.Fatal("no session")
+	}
+
+	var last any
+	return func() any {
+		w.t.Helper()
+		r, err := http.NewRequestWithContext(w.t.Context(), http.MethodGet, at, http.NoBody)
+		must(w.t, err)
+		q, err := w.ui.newRequest(r, who)
+		must(w.t, err)
+
+		q.previous = last
+		last, err = load(w.t.Context(), q)
+		must(w.t, err)
+
+		return last
+	}
+}
+
 // browser is a browser with the session of one viewer. It follows no redirects.
 type browser struct {
 	w      *world

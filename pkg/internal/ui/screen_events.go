@@ -45,6 +45,8 @@ type eventsPage struct {
 	Back          string     // "in the last 15m"
 	Note          string
 	Oldest        bool // nothing is left out
+
+	latest latestEvents // what the list was made of
 }
 
 // eventRow is an event.
@@ -80,7 +82,11 @@ func loadEvents(ctx context.Context, r *Request) (any, error) {
 		return p, err
 	}
 
-	events, cut, err := latestEvents(ctx, r, o, span)
+	if before, ok := r.previous.(eventsPage); ok && before.latest.last != "" {
+		p.latest, err = before.latest.continued(ctx, r, o, span)
+	} else {
+		p.latest, err = readLatestEvents(ctx, r, o, span)
+	}
 	if err != nil && problemOf(err).Field == "" {
 		return nil, err
 	}
@@ -88,6 +94,7 @@ func loadEvents(ctx context.Context, r *Request) (any, error) {
 		return p, err
 	}
 
+	events, cut := p.latest.events, p.latest.cut
 	p.Back = sinceText(p.Since)
 	p.Note, p.Oldest = eventsNote(p.Since, len(events), cut), !cut
 	for _, e := range slices.Backward(events[max(len(events)-shownEvents, 0):]) {
@@ -111,41 +118,93 @@ func eventSpan(since string, r *Request) (time.Duration, error) {
 	return max(r.Now.Sub(moment.Instants[0]), time.Second), nil
 }
 
-// latestEvents returns events of the last span, the oldest first. The API reads from the oldest on, so a busy cluster is
-// asked first for the last seconds, and for more only if these are few. cut is true if there are older ones in the span.
-func latestEvents(ctx context.Context, r *Request, o client.EventOptions, span time.Duration) (events []task.Event, cut bool, err error) {
+// latestEvents are events of the last span, the oldest first.
+type latestEvents struct {
+	events []task.Event
+	cut    bool   // there are older ones in the span
+	last   string // the place up to which they were read; "": they were not read to the end
+}
+
+// readLatestEvents reads events of the last span. The API reads from the oldest on, so a busy cluster is asked first for the
+// last seconds, and for more only if these are few.
+func readLatestEvents(ctx context.Context, r *Request, o client.EventOptions, span time.Duration) (latestEvents, error) {
+	var l latestEvents
 	for _, window := range []time.Duration{5 * time.Second, time.Minute, span} {
 		window = min(window, span)
 		o.Since, o.After = r.Now.Add(-window), ""
 
-		var read []task.Event
-		more := true
-		for more && len(read) < mostRead {
-			page, err := r.API.Events.ListPage(ctx, o, mostRead)
-			if err != nil {
-				return nil, false, err
-			}
-			read, more = append(read, page.Items...), page.More
-			o.Since, o.After = time.Time{}, page.Last
+		read, last, more, err := readEvents(ctx, r, o)
+		if err != nil {
+			return latestEvents{}, err
 		}
 
 		if more { // too many: those of the shorter time are the latest
-			if len(events) == 0 {
-				events = read
+			if len(l.events) == 0 {
+				return newestOf(latestEvents{events: read, cut: true}), nil
 			}
-			return events, true, nil
+			l.cut = true
+
+			return newestOf(l), nil
 		}
 
-		events = read
-		if window == span {
-			return events, false, nil
-		}
-		if len(events) >= shownEvents {
-			return events, true, nil
+		l = latestEvents{read, window < span, last}
+		if window == span || len(read) >= shownEvents {
+			break
 		}
 	}
 
-	return events, false, nil
+	return newestOf(l), nil
+}
+
+// continued returns the latest events a little later: those that are still in the span, and what has come since. So a page
+// that somebody watches asks only for what is new.
+func (l latestEvents) continued(ctx context.Context, r *Request, o client.EventOptions, span time.Duration) (latestEvents, error) {
+	o.After = l.last
+	read, last, more, err := readEvents(ctx, r, o)
+	if err != nil {
+		return latestEvents{}, err
+	}
+	// There are too many to read them all, or the events have begun anew.
+	if more || slices.ContainsFunc(read, func(e task.Event) bool { return e.Kind == task.EventGap }) {
+		return readLatestEvents(ctx, r, o, span)
+	}
+
+	events := slices.Concat(l.events, read)
+	from := r.Now.Add(-span)
+	if first := slices.IndexFunc(events, func(e task.Event) bool { return !e.Time.Before(from) }); first >= 0 {
+		events = events[first:]
+	} else {
+		events = nil
+	}
+	if l.cut && len(events) < shownEvents {
+		return readLatestEvents(ctx, r, o, span) // what was left out may be in the span
+	}
+
+	return newestOf(latestEvents{events, l.cut, last}), nil
+}
+
+// newestOf leaves out events that the page does not need, so that it keeps little memory.
+func newestOf(l latestEvents) latestEvents {
+	if n := len(l.events) - 2*shownEvents; n > 0 {
+		l.events, l.cut = slices.Clone(l.events[n:]), true
+	}
+	return l
+}
+
+// readEvents reads events up to now, at most mostRead of them. more is true if others follow; last is the place up to which
+// they were read.
+func readEvents(ctx context.Context, r *Request, o client.EventOptions) (events []task.Event, last string, more bool, err error) {
+	for more = true; more && len(events) < mostRead; {
+		page, err := r.API.Events.ListPage(ctx, o, mostRead)
+		if err != nil {
+			return nil, "", false, err
+		}
+
+		events, last, more = append(events, page.Items...), page.Last, page.More
+		o.Since, o.After = time.Time{}, page.Last
+	}
+
+	return events, last, more, nil
 }
 
 // sinceText says how far the list goes back: "in the last 15m", "since 2026-11-20".

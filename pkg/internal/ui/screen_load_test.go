@@ -3,6 +3,7 @@ package ui
 import (
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -116,6 +117,53 @@ func TestEvents_ShowTheLatest(t *testing.T) {
 	w.Bind("user:bob", "viewer", "test")
 	if page := w.as("user:bob").page("/ui/events"); strings.Contains(page, "web-") {
 		t.Error("a viewer of another namespace sees its events")
+	}
+}
+
+// A page that somebody watches asks once for what is new.
+func TestEvents_ContinueWhereTheyWere(t *testing.T) {
+	w := newWorld(t)
+	w.create("prod", "first")
+
+	var asked []string
+	api := w.api
+	w.api = http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/v1/events" {
+			asked = append(asked, r.URL.Query().Get("after"))
+		}
+		api.ServeHTTP(rw, r)
+	})
+
+	load := w.loadAgain(loadEvents, "/ui/events?kind=task&since=15m")
+	names := func(p eventsPage) (list []string) {
+		for _, e := range p.Events {
+			list = append(list, e.Task)
+		}
+		return list
+	}
+	if first := load().(eventsPage); !slices.Equal(names(first), []string{"first"}) || len(asked) > 3 {
+		t.Fatalf("%q; asked %q", names(first), asked)
+	}
+
+	w.Clock.Advance(10 * time.Minute)
+	w.create("prod", "second")
+	asked = nil
+	if second := load().(eventsPage); !slices.Equal(names(second), []string{"second", "first"}) || len(asked) != 1 || asked[0] == "" || second.Note != "2 events in the last 15m" {
+		t.Errorf("%q, %s; asked %q", names(second), second.Note, asked)
+	}
+
+	w.Clock.Advance(10 * time.Minute)
+	if third := load().(eventsPage); !slices.Equal(names(third), []string{"second"}) {
+		t.Errorf("%q are in the span", names(third))
+	}
+
+	// Of very many, only the newest are kept.
+	for i := range 3 * shownEvents {
+		w.create("prod", fmt.Sprintf("web-%d", i))
+	}
+	p := load().(eventsPage)
+	if len(p.Events) != shownEvents || p.Events[0].Task != fmt.Sprintf("web-%d", 3*shownEvents-1) || p.Oldest || len(p.latest.events) > 2*shownEvents {
+		t.Errorf("%d events of %d, the newest %v", len(p.Events), len(p.latest.events), p.Events[0].Task)
 	}
 }
 
