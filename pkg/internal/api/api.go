@@ -324,7 +324,9 @@ func newServer(cfg Config) *server {
 	}
 	s.load = &load.Handlers{Asker: s.asker, Now: now}
 	s.secrets = &secrets.Handlers{Store: cfg.Store, Node: cfg.Node, Now: now, Keys: cfg.Keys}
-	s.control = &accesscontrol.Handlers{Store: cfg.Store, Keeper: cfg.Access, Node: cfg.Node, Now: now, ClockFault: cfg.Clock, MostScanned: cfg.MostScanned, Log: s.log}
+	s.control = accesscontrol.New(accesscontrol.Config{
+		Store: cfg.Store, Keeper: cfg.Access, Node: cfg.Node, Now: now, ClockFault: cfg.Clock, MostScanned: cfg.MostScanned, Log: s.log,
+	})
 	s.signIn = &loginroutes.Handlers{
 		Logins: cfg.Logins, Redirect: cfg.LoginRedirect, Ready: s.checkServing, Judge: s.judge, CallerFor: loginCaller, StartSession: s.control.StartSession,
 		MayTry: func(r *http.Request) bool { return s.logins.mayTry(clientOf(r)) }, ReportRefusal: s.logins.reportLogin,

@@ -1,9 +1,14 @@
 package api
 
+import "github.com/carillonhq/carillon/pkg/internal/api/accesscontrol"
+
 // Document returns the OpenAPI document as JSON, as a node of this version serves it at /openapi.json.
 func Document(version string) ([]byte, error) {
-	s := server{Config: Config{Version: version}} // only the descriptions of the routes are used; no handler is called
+	// Only the descriptions of the routes are used. No handler is called, so the handlers need no dependencies.
+	s := server{Config: Config{Version: version}, control: new(accesscontrol.Handlers)}
+
 	b, _, err := s.describeAPI()
+
 	return b, err
 }
 

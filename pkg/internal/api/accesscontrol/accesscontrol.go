@@ -14,23 +14,23 @@
 // bindings, namespaces and disabled subjects are written together with the fence, at most ten times a second in the whole
 // cluster; more are refused with 429. Two of the ten are reserved for callers with grant on access, and the subjects of
 // other callers have three each (see record.FenceWrites).
+//
+// Each kind of record has a handler type of its own, in a file of its own, with its routes. All of them share records, which
+// changes access records within the caller's rights.
 package accesscontrol
 
 import (
 	"context"
-	"errors"
-	"fmt"
-	"net/http"
-	"time"
+	"reflect"
+	"slices"
 
 	"go.uber.org/zap"
 
 	"github.com/carillonhq/carillon/pkg/client"
-	"github.com/carillonhq/carillon/pkg/internal/access"
 	"github.com/carillonhq/carillon/pkg/internal/api/httpapi"
 	"github.com/carillonhq/carillon/pkg/internal/authority"
+	"github.com/carillonhq/carillon/pkg/internal/oidclogin"
 	"github.com/carillonhq/carillon/pkg/store"
-	"github.com/carillonhq/carillon/pkg/task"
 )
 
 // Keeper has the access records (see package authority).
@@ -41,8 +41,8 @@ type Keeper interface {
 	Await(ctx context.Context, is func(*authority.View) bool) (*authority.View, error)
 }
 
-// Handlers serve access records and audit records. They are safe for concurrent use.
-type Handlers struct {
+// Config is what the handlers of access records and audit records need.
+type Config struct {
 	Store  *store.Store
 	Keeper Keeper
 	Node   string // the name of this node
@@ -53,163 +53,58 @@ type Handlers struct {
 	// MostScanned is the maximum number of records that one request reads to find matching ones.
 	MostScanned int
 	Log         *zap.Logger
-
-	tokenChanges httpapi.SubjectRate // creations and deletions of tokens
 }
 
-// settleWithin limits how long a change waits until this node knows it.
-const settleWithin = 2 * time.Second
-
-// change makes a change of access records: f judges it by the newest records and writes it with the rights that it gets.
-// f is called again if the records have changed meanwhile.
-func (h *Handlers) change(c *httpapi.Call, f func(v *authority.View, rights *httpapi.Rights) error) error {
-	return tooMany(httpapi.RetryConflict(c.Context(), func() error {
-		v, err := h.Keeper.Current(c.Context())
-		if err != nil {
-			return err
-		}
-
-		return f(v, c.Rights().Part())
-	}))
+// Handlers serve access records and audit records. They are safe for concurrent use. Each kind of record has handlers of its
+// own.
+type Handlers struct {
+	rights     rightsHandlers
+	roles      roleHandlers
+	bindings   bindingHandlers
+	namespaces namespaceHandlers
+	nodeLimits nodeLimitHandlers
+	tokens     tokenHandlers
+	sessions   sessionHandlers
+	subjects   subjectHandlers
+	audit      auditHandlers
+	reset      resetHandlers
 }
 
-// tooMany says in the API's words that access records were changed too often.
-func tooMany(err error) error {
-	if !errors.Is(err, task.ErrTooMany) {
-		return err
+// New returns the handlers.
+func New(cfg Config) *Handlers {
+	r := &records{store: cfg.Store, keeper: cfg.Keeper, now: cfg.Now}
+	guard := &tokenGuard{now: cfg.Now, clockFault: cfg.ClockFault}
+
+	return &Handlers{
+		rights:     rightsHandlers{r},
+		roles:      roleHandlers{r},
+		bindings:   bindingHandlers{r},
+		namespaces: namespaceHandlers{records: r, mostScanned: cfg.MostScanned},
+		nodeLimits: nodeLimitHandlers{r},
+		tokens:     tokenHandlers{records: r, guard: guard, node: cfg.Node},
+		sessions:   sessionHandlers{records: r, guard: guard},
+		subjects:   subjectHandlers{r},
+		audit:      auditHandlers{records: r, mostScanned: cfg.MostScanned},
+		reset:      resetHandlers{records: r, log: cfg.Log},
 	}
-
-	return httpapi.Fail(http.StatusTooManyRequests, client.CodeRateLimited, "access records were changed too often within the last second, by you or in the whole cluster").
-		WithHint("try again in a second").Because(err)
 }
 
-// settle waits until this node knows a change, so that the next request that it receives is judged by it. The change has
-// been made: if the wait ends without success, other requests may be judged by the records before it for a moment.
-func (h *Handlers) settle(c *httpapi.Call, is func(v *authority.View) bool) {
-	ctx, cancel := context.WithTimeout(c.Context(), settleWithin)
-	defer cancel()
-	_, _ = h.Keeper.Await(ctx, is)
+// Routes returns the operations on access records and audit records. Those without a verb ask for what they need when they
+// know what is changed.
+func (h *Handlers) Routes() []*httpapi.Operation {
+	return slices.Concat(h.rights.Routes(), h.roles.Routes(), h.bindings.Routes(), h.namespaces.Routes(), h.nodeLimits.Routes(), h.tokens.Routes(),
+		h.sessions.Routes(), h.subjects.Routes(), h.audit.Routes(), h.reset.Routes())
 }
 
-// caller returns the caller as access records know it.
-func caller(c *httpapi.Call) access.Caller { return httpapi.CallerOf(c.Context()).Subject() }
-
-// allows reports whether the caller may do something, by the records of a view.
-func (h *Handlers) allows(c *httpapi.Call, v *authority.View, verb access.Verb, k access.Kind, namespace string) bool {
-	return v.Allows(caller(c), access.Need{Verb: verb, Kind: k, Namespace: namespace}, h.Now())
+// StartSession creates the session of a person whom an OpenID Connect provider has identified. The call must be one of that
+// person (see httpapi.Call.Become).
+func (h *Handlers) StartSession(c *httpapi.Call, id oidclogin.Identity) (client.NewToken, error) {
+	return h.sessions.startSession(c, id)
 }
 
-// allowsInEach reports whether the caller may do something to the bindings of each of the namespaces. A prefix that ends in
-// * is covered only by a prefix: no name contains *.
-func (h *Handlers) allowsInEach(c *httpapi.Call, v *authority.View, verb access.Verb, namespaces []string) bool {
-	for _, ns := range namespaces {
-		if !h.allows(c, v, verb, access.Bindings, ns) {
-			return false
-		}
-	}
+const dryRunAbout = " With dry_run=true, the request is validated but nothing is written. dry_run in the answer contains the changes, so you must have the right to read the record if it exists."
 
-	return len(namespaces) > 0
-}
-
-// readsBindingsSomewhere reports whether the caller may read the bindings of at least one namespace.
-func (h *Handlers) readsBindingsSomewhere(c *httpapi.Call, v *authority.View) bool {
-	for _, ns := range v.Namespaces() {
-		if h.allows(c, v, access.Read, access.Bindings, ns) {
-			return true
-		}
-	}
-
-	return false
-}
-
-// refuseExcess returns the error for a grant of more than its author holds; nil if there is no excess.
-func refuseExcess(c *httpapi.Call, e *access.Excess, err error) error {
-	if err != nil || e == nil {
-		return err
-	}
-
-	where := "in the cluster"
-	if e.Namespace != "" {
-		where = "in namespace " + e.Namespace
-	}
-
-	return httpapi.Fail(http.StatusForbidden, client.CodeTooBroad, "%s cannot grant a right that it does not have itself, with these labels and until this time: %s on %s %s",
-		httpapi.CallerOf(c.Context()).Name(), e.Verb, e.Kind, where)
-}
-
-// keepAdmin has the writes of rights fail if they would leave nobody who can administer the cluster. after reports whether
-// that would be so. If nobody can already, nothing is refused.
-func (h *Handlers) keepAdmin(rights *httpapi.Rights, after func(v *authority.View) bool) error {
-	return rights.Check(func(v *authority.View) error {
-		if v.LastAdmin(h.Now(), func(string, string) bool { return false }) || !after(v) {
-			return nil
-		}
-
-		return httpapi.Fail(http.StatusConflict, client.CodeLastAdmin,
-			"the cluster would have no administrator: an enabled subject with the role admin in the cluster, and with a valid token without a scope or a client certificate").
-			WithHint("first give the role admin in the cluster to another subject, and create a token for it")
-	})
-}
-
-// checkConditions compares If-Match and If-None-Match with a record's revision; 0: there is no record.
-func checkConditions(c *httpapi.Call, what, name string, revision int64) error {
-	switch {
-	case c.IfNoneMatch && revision > 0:
-		return fmt.Errorf("%s %s: %w", what, name, task.ErrExists)
-	case c.IfMatch != 0 && revision == 0:
-		return notFound(what, name)
-	case c.IfMatch != 0 && c.IfMatch != revision:
-		return fmt.Errorf("%s %s is at revision %d: %w, %d", what, name, revision, task.ErrStale, c.IfMatch)
-	}
-
-	return nil
-}
-
-func notFound(what, name string) error { return fmt.Errorf("%s %s: %w", what, name, task.ErrNotFound) }
-
-// pathName returns a name in the path after checking it.
-func pathName(c *httpapi.Call, param string) (string, error) {
-	name := c.Request.PathValue(param)
-	return name, task.CheckName(param, name)
-}
-
-// sameName refuses a body that names another object than the path. An absent name is that of the path.
-func sameName(in *string, path string) error {
-	if *in != "" && *in != path {
-		return task.Invalid(task.CodeBadValue, "name", "%s does not match the name in the path, %s", task.Quote(*in), path)
-	}
-	*in = path
-
-	return nil
-}
-
-// answerRecord answers with a record and its revision.
-func answerRecord(body any, revision int64) (httpapi.Answer, error) {
-	a := httpapi.Answer{Status: http.StatusOK, Body: body}
-	if revision > 0 {
-		a.Header = http.Header{"Etag": {httpapi.ETag(revision)}}
-	}
-
-	return a, nil
-}
-
-// pageOf answers with the page of a list that is in the memory of this node. key returns what the list is sorted by.
-func pageOf[T any](c *httpapi.Call, q httpapi.PageQuery, list []T, key func(T) string) (httpapi.Answer, error) {
-	p, err := c.Paging(q)
-	if err != nil {
-		return httpapi.Answer{}, err
-	}
-
-	var items []T
-	for _, item := range list {
-		if p.After != "" && key(item) <= p.After {
-			continue
-		}
-		if len(items) == p.Limit {
-			return httpapi.Page(c, p, items, key(items[len(items)-1]))
-		}
-		items = append(items, item)
-	}
-
-	return httpapi.Page(c, p, items, "")
+// jsonBody describes a JSON body of a type.
+func jsonBody(of reflect.Type) *httpapi.Body {
+	return &httpapi.Body{Types: []string{httpapi.TypeJSON}, Of: of}
 }

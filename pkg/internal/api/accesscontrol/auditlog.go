@@ -1,16 +1,36 @@
 package accesscontrol
 
 import (
+	"net/http"
 	"net/url"
+	"reflect"
 	"slices"
 	"time"
 
+	"github.com/carillonhq/carillon/pkg/client"
 	"github.com/carillonhq/carillon/pkg/internal/access"
 	"github.com/carillonhq/carillon/pkg/internal/api/httpapi"
 	"github.com/carillonhq/carillon/pkg/internal/authority"
 	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
+
+// auditHandlers serve audit records.
+type auditHandlers struct {
+	*records
+	mostScanned int // how many records one request reads at most to find matching ones
+}
+
+const auditLogAbout = "Each transaction of the API writes one record of who changed what. The newest record comes first. Without read on audit, you see only changes of objects in namespaces whose bindings you may read. " +
+	"A page may have fewer records than its limit, or none, and still have a next page. /v1/audit is unrelated: it checks the consistency of the cluster's records."
+
+// Routes returns the operations on audit records.
+func (h *auditHandlers) Routes() []*httpapi.Operation {
+	return []*httpapi.Operation{
+		{ID: "list-audit-records", Method: http.MethodGet, Path: "/v1/audit-log", Tag: "access", Summary: "List audit records: who changed what", Description: auditLogAbout,
+			Status: 200, Answer: reflect.TypeFor[client.List[task.AuditRecord]](), Handler: httpapi.Query(h.listAudit)},
+	}
+}
 
 // auditQuery are the parameters of the list of audit records.
 type auditQuery struct {
@@ -49,14 +69,14 @@ func (q *auditQuery) matches(r *task.AuditRecord) bool {
 }
 
 // listAudit serves audit records.
-func (h *Handlers) listAudit(c *httpapi.Call, q auditQuery) (httpapi.Answer, error) {
-	v, err := h.Keeper.Current(c.Context())
+func (h *auditHandlers) listAudit(c *httpapi.Call, q auditQuery) (httpapi.Answer, error) {
+	v, err := h.keeper.Current(c.Context())
 	if err != nil {
 		return httpapi.Answer{}, err
 	}
 
 	isVisible := func(*task.AuditRecord) bool { return true }
-	if !h.allows(c, v, access.Read, access.Audit, "") {
+	if !h.callerMay(c, v, access.Read, access.Audit, "") {
 		if !h.readsBindingsSomewhere(c, v) {
 			return httpapi.Answer{}, c.Rights().Require(access.Need{Verb: access.Read, Kind: access.Audit})
 		}
@@ -87,7 +107,7 @@ func (h *Handlers) listAudit(c *httpapi.Call, q auditQuery) (httpapi.Answer, err
 			}
 
 			last := i == len(list)-1 && next == ""
-			if scanned++; !last && (len(items) == p.Limit || scanned == h.MostScanned) {
+			if scanned++; !last && (len(items) == p.Limit || scanned == h.mostScanned) {
 				return httpapi.Page(c, p, items, list[i].ID)
 			}
 		}
@@ -99,9 +119,9 @@ func (h *Handlers) listAudit(c *httpapi.Call, q auditQuery) (httpapi.Answer, err
 }
 
 // canSeeAudit reports whether all objects of a record are in namespaces whose bindings the caller may read.
-func (h *Handlers) canSeeAudit(c *httpapi.Call, v *authority.View, r *task.AuditRecord) bool {
+func (h *auditHandlers) canSeeAudit(c *httpapi.Call, v *authority.View, r *task.AuditRecord) bool {
 	for _, o := range r.Objects {
-		if o.Namespace == "" || !h.allows(c, v, access.Read, access.Bindings, o.Namespace) {
+		if o.Namespace == "" || !h.callerMay(c, v, access.Read, access.Bindings, o.Namespace) {
 			return false
 		}
 	}
@@ -113,18 +133,18 @@ func (h *Handlers) canSeeAudit(c *httpapi.Call, v *authority.View, r *task.Audit
 type auditReader func(place string) (list []task.AuditRecord, next string, err error)
 
 // newestFirst reads records backwards.
-func (h *Handlers) newestFirst(c *httpapi.Call, q auditQuery) auditReader {
+func (h *auditHandlers) newestFirst(c *httpapi.Call, q auditQuery) auditReader {
 	return func(place string) ([]task.AuditRecord, string, error) {
 		if place == "" {
 			// Clocks of nodes differ: what another node has written may seem to be of the future.
-			until := h.Now().Add(time.Hour)
+			until := h.now().Add(time.Hour)
 			if !q.Until.IsZero() {
 				until = q.Until.Time
 			}
 			place = record.AuditTime(until)
 		}
 
-		return h.Store.NewestAudit(c.Context(), q.Since.Time, place)
+		return h.store.NewestAudit(c.Context(), q.Since.Time, place)
 	}
 }
 
@@ -132,13 +152,13 @@ func (h *Handlers) newestFirst(c *httpapi.Call, q auditQuery) auditReader {
 const auditPerRead = 500
 
 // oldestFirst reads records forwards.
-func (h *Handlers) oldestFirst(c *httpapi.Call, q auditQuery) auditReader {
+func (h *auditHandlers) oldestFirst(c *httpapi.Call, q auditQuery) auditReader {
 	return func(place string) ([]task.AuditRecord, string, error) {
 		if place == "" && !q.Since.IsZero() {
 			place = record.AuditTime(q.Since.Time)
 		}
 
-		list, next, err := h.Store.AuditRecords(c.Context(), place, auditPerRead)
+		list, next, err := h.store.AuditRecords(c.Context(), place, auditPerRead)
 		if err != nil || q.Until.IsZero() {
 			return list, next, err
 		}

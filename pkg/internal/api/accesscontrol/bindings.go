@@ -12,6 +12,33 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
+// bindingHandlers serve bindings.
+type bindingHandlers struct {
+	*records
+}
+
+const (
+	setBindAbout = "Requires grant on the bindings of each namespace of the binding, before and after the change, or on access if it applies to the cluster. " +
+		"You must hold all rights that it gives, for at least as long."
+	listBindAbout = "Lists the bindings of namespaces whose bindings you may read, and those of the cluster if you may read access."
+)
+
+// Routes returns the operations on bindings.
+func (h *bindingHandlers) Routes() []*httpapi.Operation {
+	binding := reflect.TypeFor[task.Binding]()
+
+	return []*httpapi.Operation{
+		{ID: "list-bindings", Method: http.MethodGet, Path: "/v1/bindings", Tag: "access", Summary: "List the bindings that you may see", Description: listBindAbout,
+			Status: 200, Answer: reflect.TypeFor[client.List[task.Binding]](), Handler: httpapi.Query(h.listBindings)},
+		{ID: "get-binding", Method: http.MethodGet, Path: "/v1/bindings/{binding}", Tag: "access", Summary: "Read a binding",
+			Status: 200, Answer: binding, Tagged: true, Handler: httpapi.NoQuery(h.getBinding)},
+		{ID: "set-binding", Method: http.MethodPut, Path: "/v1/bindings/{binding}", Tag: "access", Summary: "Create or replace a binding", Description: setBindAbout,
+			Body: jsonBody(binding), Conditional: true, Creates: true, Writes: true, Status: 200, Answer: binding, Tagged: true, Errors: []int{409, 429}, Handler: httpapi.NoQuery(h.setBinding)},
+		{ID: "delete-binding", Method: http.MethodDelete, Path: "/v1/bindings/{binding}", Tag: "access", Summary: "Delete a binding",
+			Conditional: true, Writes: true, Status: 204, Errors: []int{409, 429}, Handler: httpapi.NoQuery(h.deleteBinding)},
+	}
+}
+
 // bindingQuery are the parameters of the list of bindings.
 type bindingQuery struct {
 	Subject string `query:"subject" doc:"Only bindings that name this subject."`
@@ -34,9 +61,9 @@ func needsOfBinding(verb access.Verb, b *task.Binding) []access.Need {
 
 // canSeeBinding reports whether the caller may read a binding: all of it, so that it does not tell the names of other
 // namespaces.
-func (h *Handlers) canSeeBinding(c *httpapi.Call, v *authority.View, b *task.Binding) bool {
+func (h *bindingHandlers) canSeeBinding(c *httpapi.Call, v *authority.View, b *task.Binding) bool {
 	for _, need := range needsOfBinding(access.Read, b) {
-		if !v.Allows(caller(c), need, h.Now()) {
+		if !v.Allows(caller(c), need, h.now()) {
 			return false
 		}
 	}
@@ -45,8 +72,8 @@ func (h *Handlers) canSeeBinding(c *httpapi.Call, v *authority.View, b *task.Bin
 }
 
 // readBindings returns the records if the caller may read any binding.
-func (h *Handlers) readBindings(c *httpapi.Call) (*authority.View, error) {
-	v, err := h.Keeper.Current(c.Context())
+func (h *bindingHandlers) readBindings(c *httpapi.Call) (*authority.View, error) {
+	v, err := h.keeper.Current(c.Context())
 	if err != nil {
 		return nil, err
 	}
@@ -61,7 +88,7 @@ func (h *Handlers) readBindings(c *httpapi.Call) (*authority.View, error) {
 }
 
 // listBindings serves the bindings that the caller may see.
-func (h *Handlers) listBindings(c *httpapi.Call, q bindingQuery) (httpapi.Answer, error) {
+func (h *bindingHandlers) listBindings(c *httpapi.Call, q bindingQuery) (httpapi.Answer, error) {
 	v, err := h.readBindings(c)
 	if err != nil {
 		return httpapi.Answer{}, err
@@ -78,7 +105,7 @@ func (h *Handlers) listBindings(c *httpapi.Call, q bindingQuery) (httpapi.Answer
 }
 
 // getBinding serves one binding.
-func (h *Handlers) getBinding(c *httpapi.Call) (httpapi.Answer, error) {
+func (h *bindingHandlers) getBinding(c *httpapi.Call) (httpapi.Answer, error) {
 	name, err := pathName(c, "binding")
 	if err != nil {
 		return httpapi.Answer{}, err
@@ -98,7 +125,7 @@ func (h *Handlers) getBinding(c *httpapi.Call) (httpapi.Answer, error) {
 }
 
 // setBinding serves writes of a binding.
-func (h *Handlers) setBinding(c *httpapi.Call) (httpapi.Answer, error) {
+func (h *bindingHandlers) setBinding(c *httpapi.Call) (httpapi.Answer, error) {
 	var b task.Binding
 	if err := c.Decode(&b); err != nil {
 		return httpapi.Answer{}, err
@@ -109,13 +136,13 @@ func (h *Handlers) setBinding(c *httpapi.Call) (httpapi.Answer, error) {
 	if err := access.CheckBinding(&b); err != nil {
 		return httpapi.Answer{}, err
 	}
-	if err := access.CheckEnd("until", b.Until, h.Now()); err != nil {
+	if err := access.CheckEnd("until", b.Until, h.now()); err != nil {
 		return httpapi.Answer{}, err
 	}
 
 	uid := b.RoleUID
 
-	err := h.change(c, func(v *authority.View, rights *httpapi.Rights) error {
+	err := h.changeRecords(c, func(v *authority.View, rights *httpapi.Rights) error {
 		if err := rights.Require(needsOfBinding(access.Grant, &b)...); err != nil {
 			return err
 		}
@@ -147,7 +174,7 @@ func (h *Handlers) setBinding(c *httpapi.Call) (httpapi.Answer, error) {
 			return err
 		}
 
-		now := h.Now.Stamp()
+		now := h.now.Stamp()
 		b.CreatedAt, b.CreatedBy, b.UpdatedAt, b.UpdatedBy, b.Revision = old.CreatedAt, old.CreatedBy, old.UpdatedAt, old.UpdatedBy, old.Revision
 		if is && reflect.DeepEqual(b, old) {
 			return nil
@@ -159,17 +186,17 @@ func (h *Handlers) setBinding(c *httpapi.Call) (httpapi.Answer, error) {
 		b.UpdatedAt, b.UpdatedBy = now, c.Actor()
 
 		if err := rights.Check(func(v *authority.View) error {
-			excess, err := v.CoversBinding(caller(c), b, h.Now())
+			excess, err := v.CoversBinding(caller(c), b, h.now())
 			return refuseExcess(c, excess, err)
 		}); err != nil {
 			return err
 		}
-		if err := h.keepAdmin(rights, func(v *authority.View) bool { return v.LastAdminWith(h.Now(), b) }); err != nil {
+		if err := h.keepAdmin(rights, func(v *authority.View) bool { return v.LastAdminWith(h.now(), b) }); err != nil {
 			return err
 		}
 
 		rights.Because(b.Reason)
-		b.Revision, err = h.Store.As(rights).PutBinding(c.Context(), old.Revision, b, h.Now())
+		b.Revision, err = h.store.As(rights).PutBinding(c.Context(), old.Revision, b, h.now())
 
 		return httpapi.About("binding "+b.Name, err)
 	})
@@ -177,7 +204,7 @@ func (h *Handlers) setBinding(c *httpapi.Call) (httpapi.Answer, error) {
 		return httpapi.Answer{}, err
 	}
 
-	h.settle(c, func(v *authority.View) bool { return v.Fence >= b.Revision })
+	h.awaitView(c, func(v *authority.View) bool { return v.Fence >= b.Revision })
 
 	return answerRecord(b, b.Revision)
 }
@@ -196,13 +223,13 @@ func roleUID(v *authority.View, field, role, asked string) (string, error) {
 }
 
 // deleteBinding serves the deletion of a binding.
-func (h *Handlers) deleteBinding(c *httpapi.Call) (httpapi.Answer, error) {
+func (h *bindingHandlers) deleteBinding(c *httpapi.Call) (httpapi.Answer, error) {
 	name, err := pathName(c, "binding")
 	if err != nil {
 		return httpapi.Answer{}, err
 	}
 
-	err = h.change(c, func(v *authority.View, rights *httpapi.Rights) error {
+	err = h.changeRecords(c, func(v *authority.View, rights *httpapi.Rights) error {
 		if !h.readsBindingsSomewhere(c, v) {
 			if err := rights.Require(access.Need{Verb: access.Read, Kind: access.Access}); err != nil {
 				return err
@@ -221,17 +248,17 @@ func (h *Handlers) deleteBinding(c *httpapi.Call) (httpapi.Answer, error) {
 		}
 
 		dropped := func(what, dropped string) bool { return what == "binding" && dropped == name }
-		if err := h.keepAdmin(rights, func(v *authority.View) bool { return v.LastAdmin(h.Now(), dropped) }); err != nil {
+		if err := h.keepAdmin(rights, func(v *authority.View) bool { return v.LastAdmin(h.now(), dropped) }); err != nil {
 			return err
 		}
 
-		return httpapi.About("binding "+name, h.Store.As(rights).DeleteBinding(c.Context(), name, b.Revision, h.Now()))
+		return httpapi.About("binding "+name, h.store.As(rights).DeleteBinding(c.Context(), name, b.Revision, h.now()))
 	})
 	if err != nil {
 		return httpapi.Answer{}, err
 	}
 
-	h.settle(c, func(v *authority.View) bool { _, is := v.Binding(name); return !is })
+	h.awaitView(c, func(v *authority.View) bool { _, is := v.Binding(name); return !is })
 
 	return httpapi.Answer{Status: http.StatusNoContent}, nil
 }

@@ -24,8 +24,8 @@ type canQuery struct {
 	Subject   string `query:"subject" doc:"The subject. Default: you."`
 }
 
-// can answers whether somebody may do something. It changes nothing, and is judged like any request would be.
-func (h *Handlers) can(c *httpapi.Call, q canQuery) (httpapi.Answer, error) {
+// checkRight answers whether somebody may do something. It changes nothing, and is judged like any request would be.
+func (h *rightsHandlers) checkRight(c *httpapi.Call, q canQuery) (httpapi.Answer, error) {
 	need, err := access.ParseNeed(q.Verb, q.Kind)
 	if err != nil {
 		return httpapi.Answer{}, err
@@ -46,7 +46,7 @@ func (h *Handlers) can(c *httpapi.Call, q canQuery) (httpapi.Answer, error) {
 		need.Namespace = q.Namespace
 	}
 
-	v, err := h.Keeper.Current(c.Context())
+	v, err := h.keeper.Current(c.Context())
 	if err != nil {
 		return httpapi.Answer{}, err
 	}
@@ -64,14 +64,14 @@ func (h *Handlers) can(c *httpapi.Call, q canQuery) (httpapi.Answer, error) {
 		d.Subject, who = q.Subject, access.Caller{Subject: q.Subject}
 	}
 
-	d.Allowed = v.Allows(who, need, h.Now())
-	d.Reason = h.explain(v, who, need, d)
+	d.Allowed = v.Allows(who, need, h.now())
+	d.Reason = h.explainDecision(v, who, need, d)
 
 	return httpapi.Answer{Status: http.StatusOK, Body: d}, nil
 }
 
-// explain says what a caller should know about a decision.
-func (h *Handlers) explain(v *authority.View, who access.Caller, need access.Need, d client.Decision) string {
+// explainDecision says what a caller should know about a decision.
+func (h *rightsHandlers) explainDecision(v *authority.View, who access.Caller, need access.Need, d client.Decision) string {
 	if d.Allowed {
 		// Only to those who read it: a binding may apply to a prefix, and others exist or not.
 		if need.Namespace != "" && v.Namespace(need.Namespace) == nil {
@@ -83,9 +83,9 @@ func (h *Handlers) explain(v *authority.View, who access.Caller, need access.Nee
 	switch {
 	case v.Disabled(who.Subject):
 		return d.Subject + " is disabled"
-	case who.Token != "" && v.Allows(access.Caller{Subject: who.Subject}, need, h.Now()):
+	case who.Token != "" && v.Allows(access.Caller{Subject: who.Subject}, need, h.now()):
 		return "the scope of the token does not include this right"
-	case v.AllowsSomewhere(who, need, h.Now()):
+	case v.AllowsSomewhere(who, need, h.now()):
 		return "it depends on the labels of the task"
 	}
 

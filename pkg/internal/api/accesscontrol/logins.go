@@ -14,22 +14,22 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// StartSession creates the session of a person whom an OpenID Connect provider has identified. The session has no parent: it
+// startSession creates the session of a person whom an OpenID Connect provider has identified. The session has no parent: it
 // may do what the bindings of the person and of the person's groups at this login allow, for at most eight hours.
 //
 // The call must be one of that person (see httpapi.Call.Become). It has no credential that its transaction could compare.
 // The transaction compares the fence, so that the session is created only while the person is not disabled, and the person or
 // one of the groups has a binding.
-func (h *Handlers) StartSession(c *httpapi.Call, id oidclogin.Identity) (client.NewToken, error) {
-	if err := h.requireClock(); err != nil {
+func (h *sessionHandlers) startSession(c *httpapi.Call, id oidclogin.Identity) (client.NewToken, error) {
+	if err := h.guard.requireClock(); err != nil {
 		return client.NewToken{}, err
 	}
 
 	secret, made := authority.NewSecret()
-	err := h.change(c, func(v *authority.View, rights *httpapi.Rights) error {
+	err := h.changeRecords(c, func(v *authority.View, rights *httpapi.Rights) error {
 		made.Groups = chooseGroups(v, id.Groups)
 		err := rights.Check(func(v *authority.View) error {
-			if !v.HoldsSomething(id.Subject, made.Groups, h.Now()) {
+			if !v.HoldsSomething(id.Subject, made.Groups, h.now()) {
 				return noAccess(id)
 			}
 			return nil
@@ -37,21 +37,21 @@ func (h *Handlers) StartSession(c *httpapi.Call, id oidclogin.Identity) (client.
 		if err != nil {
 			return err
 		}
-		if err := h.countTokenChange(c, v); err != nil {
+		if err := h.guard.countTokenChange(c, v); err != nil {
 			return err
 		}
 
 		made.Kind, made.Subject, made.Name, made.Mail = task.TokenKindSession, id.Subject, id.Name, id.Mail
-		made.CreatedAt, made.CreatedBy, made.Until = h.Now.Stamp(), c.Actor(), task.At(h.Now().Add(sessionAge))
+		made.CreatedAt, made.CreatedBy, made.Until = h.now.Stamp(), c.Actor(), task.At(h.now().Add(sessionAge))
 		n := store.NewSession{Token: made, Remove: h.sessionsToRemove(v, id.Subject, "", task.TokenKindSession)}
 
-		return httpapi.About(made.ID, h.Store.As(rights).CreateSession(c.Context(), n))
+		return httpapi.About(made.ID, h.store.As(rights).CreateSession(c.Context(), n))
 	})
 	if err != nil {
 		return client.NewToken{}, err
 	}
 
-	h.settle(c, func(v *authority.View) bool { return v.Created(made.ID) > 0 })
+	h.awaitView(c, func(v *authority.View) bool { return v.Created(made.ID) > 0 })
 
 	return client.NewToken{Token: made.Token, Secret: secret}, nil
 }

@@ -17,6 +17,31 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
+// namespaceHandlers serve the records of namespaces.
+type namespaceHandlers struct {
+	*records
+	mostScanned int // how many tasks one request reads at most to find those that a change forbids
+}
+
+const setNSAbout = "Tasks of the namespace may use only what the record lists. The answer names the tasks that it no longer allows: their runs fail until the tasks are changed."
+
+// Routes returns the operations on the records of namespaces.
+func (h *namespaceHandlers) Routes() []*httpapi.Operation {
+	ns := reflect.TypeFor[task.Namespace]()
+
+	return []*httpapi.Operation{
+		{ID: "list-namespaces", Method: http.MethodGet, Path: "/v1/namespaces", Tag: "access", Summary: "List the namespaces that you may read",
+			Status: 200, Answer: reflect.TypeFor[client.List[task.Namespace]](), Handler: httpapi.Query(h.listNamespaces)},
+		{ID: "get-namespace", Method: http.MethodGet, Path: httpapi.InNamespace, Tag: "access", Summary: "Read the record of a namespace: what its tasks may use",
+			Status: 200, Answer: ns, Tagged: true, Handler: httpapi.NoQuery(h.getNamespace)},
+		{ID: "set-namespace", Method: http.MethodPut, Path: httpapi.InNamespace, Tag: "access", Summary: "Create or replace the record of a namespace", Description: setNSAbout + dryRunAbout,
+			Body: jsonBody(ns), Conditional: true, Creates: true, Writes: true, Status: 200, Answer: reflect.TypeFor[client.NamespaceChange](), Tagged: true, Errors: []int{409, 429},
+			Handler: httpapi.Query(h.setNamespace)},
+		{ID: "delete-namespace", Verb: access.Delete, Kind: access.Namespaces, Method: http.MethodDelete, Path: httpapi.InNamespace, Tag: "access", Summary: "Delete the record of a namespace that has neither tasks nor secrets",
+			Conditional: true, Writes: true, Status: 204, Errors: []int{409, 429}, Handler: httpapi.NoQuery(h.deleteNamespace)},
+	}
+}
+
 const (
 	// maxForbidden is the maximum number of tasks that the answer to a change of a namespace names.
 	maxForbidden = 20
@@ -25,13 +50,13 @@ const (
 )
 
 // canSeeNamespace reports whether the caller may read the record of a namespace.
-func (h *Handlers) canSeeNamespace(c *httpapi.Call, v *authority.View, name string) bool {
-	return h.allows(c, v, access.Read, access.Tasks, name) || h.allows(c, v, access.Read, access.Namespaces, "")
+func (h *namespaceHandlers) canSeeNamespace(c *httpapi.Call, v *authority.View, name string) bool {
+	return h.callerMay(c, v, access.Read, access.Tasks, name) || h.callerMay(c, v, access.Read, access.Namespaces, "")
 }
 
 // listNamespaces serves the records of the namespaces that the caller may read.
-func (h *Handlers) listNamespaces(c *httpapi.Call, q httpapi.PageQuery) (httpapi.Answer, error) {
-	v, err := h.Keeper.Current(c.Context())
+func (h *namespaceHandlers) listNamespaces(c *httpapi.Call, q httpapi.PageQuery) (httpapi.Answer, error) {
+	v, err := h.keeper.Current(c.Context())
 	if err != nil {
 		return httpapi.Answer{}, err
 	}
@@ -47,13 +72,13 @@ func (h *Handlers) listNamespaces(c *httpapi.Call, q httpapi.PageQuery) (httpapi
 }
 
 // getNamespace serves the record of one namespace.
-func (h *Handlers) getNamespace(c *httpapi.Call) (httpapi.Answer, error) {
+func (h *namespaceHandlers) getNamespace(c *httpapi.Call) (httpapi.Answer, error) {
 	name, err := c.Namespace()
 	if err != nil {
 		return httpapi.Answer{}, err
 	}
 
-	v, err := h.Keeper.Current(c.Context())
+	v, err := h.keeper.Current(c.Context())
 	if err != nil {
 		return httpapi.Answer{}, err
 	}
@@ -67,7 +92,7 @@ func (h *Handlers) getNamespace(c *httpapi.Call) (httpapi.Answer, error) {
 }
 
 // setNamespace serves writes of the record of a namespace.
-func (h *Handlers) setNamespace(c *httpapi.Call, q dryRunQuery) (httpapi.Answer, error) {
+func (h *namespaceHandlers) setNamespace(c *httpapi.Call, q dryRunQuery) (httpapi.Answer, error) {
 	var n task.Namespace
 	var dry *client.Change
 	if err := c.Decode(&n); err != nil {
@@ -80,10 +105,10 @@ func (h *Handlers) setNamespace(c *httpapi.Call, q dryRunQuery) (httpapi.Answer,
 		return httpapi.Answer{}, err
 	}
 
-	err := h.change(c, func(v *authority.View, rights *httpapi.Rights) error {
+	err := h.changeRecords(c, func(v *authority.View, rights *httpapi.Rights) error {
 		// Whoever may neither create nor update is refused before the answer depends on whether the namespace exists.
 		old, verb := v.Namespace(n.Name), access.Update
-		if old == nil || !h.allows(c, v, access.Update, access.Namespaces, "") && !h.allows(c, v, access.Create, access.Namespaces, "") {
+		if old == nil || !h.callerMay(c, v, access.Update, access.Namespaces, "") && !h.callerMay(c, v, access.Create, access.Namespaces, "") {
 			verb = access.Create
 		}
 		if err := rights.Require(access.Need{Verb: verb, Kind: access.Namespaces}); err != nil {
@@ -98,7 +123,7 @@ func (h *Handlers) setNamespace(c *httpapi.Call, q dryRunQuery) (httpapi.Answer,
 			return err
 		}
 
-		now := h.Now.Stamp()
+		now := h.now.Stamp()
 		n.CreatedAt, n.CreatedBy, n.UpdatedAt, n.UpdatedBy, n.Revision = before.CreatedAt, before.CreatedBy, before.UpdatedAt, before.UpdatedBy, before.Revision
 		if q.DryRun {
 			if old != nil && !h.canSeeNamespace(c, v, n.Name) {
@@ -118,7 +143,7 @@ func (h *Handlers) setNamespace(c *httpapi.Call, q dryRunQuery) (httpapi.Answer,
 		n.UpdatedAt, n.UpdatedBy = now, c.Actor()
 
 		var err error
-		n.Revision, err = h.Store.As(rights).PutNamespace(c.Context(), before.Revision, n, h.Now())
+		n.Revision, err = h.store.As(rights).PutNamespace(c.Context(), before.Revision, n, h.now())
 
 		return httpapi.About("namespace "+n.Name, err)
 	})
@@ -126,7 +151,7 @@ func (h *Handlers) setNamespace(c *httpapi.Call, q dryRunQuery) (httpapi.Answer,
 		return httpapi.Answer{}, err
 	}
 
-	h.settle(c, func(v *authority.View) bool { return v.Fence >= n.Revision })
+	h.awaitView(c, func(v *authority.View) bool { return v.Fence >= n.Revision })
 
 	change := client.NamespaceChange{Namespace: n, DryRun: dry}
 	// Only to a caller who may read the tasks: the right to change limits does not include it.
@@ -139,15 +164,15 @@ func (h *Handlers) setNamespace(c *httpapi.Call, q dryRunQuery) (httpapi.Answer,
 
 // findForbidden adds the tasks that the record of their namespace no longer allows. The record has been written, unless this
 // is a dry run, so an error only makes the list incomplete.
-func (h *Handlers) findForbidden(ctx context.Context, change *client.NamespaceChange) {
+func (h *namespaceHandlers) findForbidden(ctx context.Context, change *client.NamespaceChange) {
 	after := ""
 	for {
-		if change.Checked >= h.MostScanned {
+		if change.Checked >= h.mostScanned {
 			change.Incomplete = true
 			return
 		}
 
-		tasks, next, err := h.Store.Tasks(ctx, change.Name, after, tasksPerRead)
+		tasks, next, err := h.store.Tasks(ctx, change.Name, after, tasksPerRead)
 		if err != nil {
 			change.Incomplete = true
 			return
@@ -172,13 +197,13 @@ func (h *Handlers) findForbidden(ctx context.Context, change *client.NamespaceCh
 }
 
 // deleteNamespace serves the deletion of the record of an empty namespace.
-func (h *Handlers) deleteNamespace(c *httpapi.Call) (httpapi.Answer, error) {
+func (h *namespaceHandlers) deleteNamespace(c *httpapi.Call) (httpapi.Answer, error) {
 	name, err := c.Namespace()
 	if err != nil {
 		return httpapi.Answer{}, err
 	}
 
-	err = h.change(c, func(v *authority.View, rights *httpapi.Rights) error {
+	err = h.changeRecords(c, func(v *authority.View, rights *httpapi.Rights) error {
 		if err := rights.Require(access.Need{Verb: access.Delete, Kind: access.Namespaces}); err != nil {
 			return err
 		}
@@ -191,7 +216,7 @@ func (h *Handlers) deleteNamespace(c *httpapi.Call) (httpapi.Answer, error) {
 			return err
 		}
 
-		if err := rights.Check(func(v *authority.View) error { return unnamedNamespace(v, name, h.Now()) }); err != nil {
+		if err := rights.Check(func(v *authority.View) error { return unnamedNamespace(v, name, h.now()) }); err != nil {
 			return err
 		}
 		if err := h.checkEmpty(c.Context(), name); err != nil {
@@ -203,20 +228,20 @@ func (h *Handlers) deleteNamespace(c *httpapi.Call) (httpapi.Answer, error) {
 			return err
 		}
 
-		return httpapi.About("namespace "+name, h.Store.As(rights).DeleteNamespace(c.Context(), name, n.Revision, freezes, h.Now()))
+		return httpapi.About("namespace "+name, h.store.As(rights).DeleteNamespace(c.Context(), name, n.Revision, freezes, h.now()))
 	})
 	if err != nil {
 		return httpapi.Answer{}, err
 	}
 
-	h.settle(c, func(v *authority.View) bool { return v.Namespace(name) == nil })
+	h.awaitView(c, func(v *authority.View) bool { return v.Namespace(name) == nil })
 
 	return httpapi.Answer{Status: http.StatusNoContent}, nil
 }
 
 // checkEmpty returns an error that says what a namespace contains. The deletion compares that it is empty all the same.
-func (h *Handlers) checkEmpty(ctx context.Context, name string) error {
-	tasks, err := h.Store.CountTasks(ctx, name)
+func (h *namespaceHandlers) checkEmpty(ctx context.Context, name string) error {
+	tasks, err := h.store.CountTasks(ctx, name)
 	if err != nil {
 		return err
 	}
@@ -224,7 +249,7 @@ func (h *Handlers) checkEmpty(ctx context.Context, name string) error {
 		return httpapi.Fail(http.StatusConflict, client.CodeNotEmpty, "namespace %s has %d tasks", name, tasks).WithHint("delete its tasks first")
 	}
 
-	secrets, err := h.Store.CountSecrets(ctx, name)
+	secrets, err := h.store.CountSecrets(ctx, name)
 	if err != nil {
 		return err
 	}
@@ -238,8 +263,8 @@ func (h *Handlers) checkEmpty(ctx context.Context, name string) error {
 
 // findNoFreeze returns the record of freezes, which contains none of exactly this namespace. Otherwise it returns an error: the
 // freeze would stop the tasks of a namespace that is created later with the same name.
-func (h *Handlers) findNoFreeze(ctx context.Context, name string) (store.FreezeRecord, error) {
-	r, err := h.Store.Freezes(ctx)
+func (h *namespaceHandlers) findNoFreeze(ctx context.Context, name string) (store.FreezeRecord, error) {
+	r, err := h.store.Freezes(ctx)
 	if err != nil {
 		return r, err
 	}

@@ -12,12 +12,36 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
+// nodeLimitHandlers serve the limits of the labels of nodes.
+type nodeLimitHandlers struct {
+	*records
+}
+
+const setLimitAbout = "The name is that of a node, or a prefix of names that ends in *; the limit with the longest match applies to a node. " +
+	"Labels that a node announces and its limit does not list do not count for the selectors of tasks and namespaces. The answer names the nodes that announce such labels now, if you may read nodes."
+
+// Routes returns the operations on limits of the labels of nodes.
+func (h *nodeLimitHandlers) Routes() []*httpapi.Operation {
+	limit := reflect.TypeFor[task.NodeLimit]()
+
+	return []*httpapi.Operation{
+		{ID: "list-node-limits", Verb: access.Read, Kind: access.Nodes, Method: http.MethodGet, Path: "/v1/node-limits", Tag: "access", Summary: "List the limits of the labels of nodes",
+			Status: 200, Answer: reflect.TypeFor[client.List[task.NodeLimit]](), Handler: httpapi.Query(h.listNodeLimits)},
+		{ID: "get-node-limit", Verb: access.Read, Kind: access.Nodes, Method: http.MethodGet, Path: "/v1/node-limits/{limit}", Tag: "access", Summary: "Read the limit of the labels of a node, or of the nodes with a prefix",
+			Status: 200, Answer: limit, Tagged: true, Handler: httpapi.NoQuery(h.getNodeLimit)},
+		{ID: "set-node-limit", Verb: access.Grant, Kind: access.Access, Method: http.MethodPut, Path: "/v1/node-limits/{limit}", Tag: "access", Summary: "Limit which labels nodes may have", Description: setLimitAbout + dryRunAbout,
+			Body: jsonBody(limit), Conditional: true, Creates: true, Writes: true, Status: 200, Answer: reflect.TypeFor[client.NodeLimitChange](), Tagged: true, Errors: []int{409, 429}, Handler: httpapi.Query(h.setNodeLimit)},
+		{ID: "delete-node-limit", Verb: access.Grant, Kind: access.Access, Method: http.MethodDelete, Path: "/v1/node-limits/{limit}", Tag: "access", Summary: "Delete a limit of the labels of nodes",
+			Conditional: true, Writes: true, Status: 204, Errors: []int{409, 429}, Handler: httpapi.NoQuery(h.deleteNodeLimit)},
+	}
+}
+
 // maxNodeLimits is the maximum number of limits in the cluster.
 const maxNodeLimits = 2000
 
 // listNodeLimits serves the limits of the labels of nodes.
-func (h *Handlers) listNodeLimits(c *httpapi.Call, q httpapi.PageQuery) (httpapi.Answer, error) {
-	v, err := h.Keeper.Current(c.Context())
+func (h *nodeLimitHandlers) listNodeLimits(c *httpapi.Call, q httpapi.PageQuery) (httpapi.Answer, error) {
+	v, err := h.keeper.Current(c.Context())
 	if err != nil {
 		return httpapi.Answer{}, err
 	}
@@ -26,8 +50,8 @@ func (h *Handlers) listNodeLimits(c *httpapi.Call, q httpapi.PageQuery) (httpapi
 }
 
 // getNodeLimit serves one limit.
-func (h *Handlers) getNodeLimit(c *httpapi.Call) (httpapi.Answer, error) {
-	v, err := h.Keeper.Current(c.Context())
+func (h *nodeLimitHandlers) getNodeLimit(c *httpapi.Call) (httpapi.Answer, error) {
+	v, err := h.keeper.Current(c.Context())
 	if err != nil {
 		return httpapi.Answer{}, err
 	}
@@ -43,7 +67,7 @@ func (h *Handlers) getNodeLimit(c *httpapi.Call) (httpapi.Answer, error) {
 
 // setNodeLimit serves writes of a limit. They need grant on access, and not operate on nodes: with a limit, an administrator
 // decides which hosts may run the tasks of a namespace, and whoever drains nodes must not change that.
-func (h *Handlers) setNodeLimit(c *httpapi.Call, q dryRunQuery) (httpapi.Answer, error) {
+func (h *nodeLimitHandlers) setNodeLimit(c *httpapi.Call, q dryRunQuery) (httpapi.Answer, error) {
 	var l task.NodeLimit
 	var dry *client.Change
 	if err := c.Decode(&l); err != nil {
@@ -59,7 +83,7 @@ func (h *Handlers) setNodeLimit(c *httpapi.Call, q dryRunQuery) (httpapi.Answer,
 		l.Labels = []string{}
 	}
 
-	err := h.change(c, func(v *authority.View, rights *httpapi.Rights) error {
+	err := h.changeRecords(c, func(v *authority.View, rights *httpapi.Rights) error {
 		if err := rights.Require(access.Need{Verb: access.Grant, Kind: access.Access}); err != nil {
 			return err
 		}
@@ -89,14 +113,14 @@ func (h *Handlers) setNodeLimit(c *httpapi.Call, q dryRunQuery) (httpapi.Answer,
 			return nil
 		}
 
-		now := h.Now.Stamp()
+		now := h.now.Stamp()
 		if !is {
 			l.CreatedAt, l.CreatedBy = now, c.Actor()
 		}
 		l.UpdatedAt, l.UpdatedBy = now, c.Actor()
 
 		var err error
-		l.Revision, err = h.Store.As(rights).PutNodeLimit(c.Context(), old.Revision, l, h.Now())
+		l.Revision, err = h.store.As(rights).PutNodeLimit(c.Context(), old.Revision, l, h.now())
 
 		return httpapi.About("node limit "+l.Name, err)
 	})
@@ -104,7 +128,7 @@ func (h *Handlers) setNodeLimit(c *httpapi.Call, q dryRunQuery) (httpapi.Answer,
 		return httpapi.Answer{}, err
 	}
 
-	h.settle(c, func(v *authority.View) bool { return v.Fence >= l.Revision })
+	h.awaitView(c, func(v *authority.View) bool { return v.Fence >= l.Revision })
 
 	change := client.NodeLimitChange{NodeLimit: l, DryRun: dry}
 	if c.Rights().Allows(access.Need{Verb: access.Read, Kind: access.Nodes}) {
@@ -116,8 +140,8 @@ func (h *Handlers) setNodeLimit(c *httpapi.Call, q dryRunQuery) (httpapi.Answer,
 
 // findIgnored adds the labels of present nodes that a limit does not allow. Without an answer of etcd the list stays empty:
 // the limit has been written.
-func (h *Handlers) findIgnored(ctx context.Context, v *authority.View, change *client.NodeLimitChange) {
-	nodes, err := h.Store.Nodes(ctx)
+func (h *nodeLimitHandlers) findIgnored(ctx context.Context, v *authority.View, change *client.NodeLimitChange) {
+	nodes, err := h.store.Nodes(ctx)
 	if err != nil {
 		return
 	}
@@ -128,10 +152,10 @@ func (h *Handlers) findIgnored(ctx context.Context, v *authority.View, change *c
 }
 
 // deleteNodeLimit serves the deletion of a limit.
-func (h *Handlers) deleteNodeLimit(c *httpapi.Call) (httpapi.Answer, error) {
+func (h *nodeLimitHandlers) deleteNodeLimit(c *httpapi.Call) (httpapi.Answer, error) {
 	name := c.Request.PathValue("limit")
 
-	err := h.change(c, func(v *authority.View, rights *httpapi.Rights) error {
+	err := h.changeRecords(c, func(v *authority.View, rights *httpapi.Rights) error {
 		if err := rights.Require(access.Need{Verb: access.Grant, Kind: access.Access}); err != nil {
 			return err
 		}
@@ -144,13 +168,13 @@ func (h *Handlers) deleteNodeLimit(c *httpapi.Call) (httpapi.Answer, error) {
 			return err
 		}
 
-		return httpapi.About("node limit "+name, h.Store.As(rights).DeleteNodeLimit(c.Context(), name, l.Revision, h.Now()))
+		return httpapi.About("node limit "+name, h.store.As(rights).DeleteNodeLimit(c.Context(), name, l.Revision, h.now()))
 	})
 	if err != nil {
 		return httpapi.Answer{}, err
 	}
 
-	h.settle(c, func(v *authority.View) bool { _, is := v.NodeLimit(name); return !is })
+	h.awaitView(c, func(v *authority.View) bool { _, is := v.NodeLimit(name); return !is })
 
 	return httpapi.Answer{Status: http.StatusNoContent}, nil
 }

@@ -12,9 +12,32 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
+// roleHandlers serve roles.
+type roleHandlers struct {
+	*records
+}
+
+const setRoleAbout = "You must hold all rights that the new rules give, in each binding of the role. A role that is deleted and created again is a different role: earlier bindings do not apply to it."
+
+// Routes returns the operations on roles.
+func (h *roleHandlers) Routes() []*httpapi.Operation {
+	role := reflect.TypeFor[task.Role]()
+
+	return []*httpapi.Operation{
+		{ID: "list-roles", Method: http.MethodGet, Path: "/v1/roles", Tag: "access", Summary: "List the roles, the built-in ones first",
+			Description: "Requires read on access, or on the bindings of a namespace.", Status: 200, Answer: reflect.TypeFor[client.List[task.Role]](), Handler: httpapi.NoQuery(h.listRoles)},
+		{ID: "get-role", Method: http.MethodGet, Path: "/v1/roles/{role}", Tag: "access", Summary: "Read a role",
+			Status: 200, Answer: role, Tagged: true, Handler: httpapi.NoQuery(h.getRole)},
+		{ID: "set-role", Verb: access.Grant, Kind: access.Access, Method: http.MethodPut, Path: "/v1/roles/{role}", Tag: "access", Summary: "Create or replace a role", Description: setRoleAbout + dryRunAbout,
+			Body: jsonBody(role), Conditional: true, Creates: true, Writes: true, Status: 200, Answer: reflect.TypeFor[client.RoleChange](), Tagged: true, Errors: []int{409, 429}, Handler: httpapi.Query(h.setRole)},
+		{ID: "delete-role", Verb: access.Grant, Kind: access.Access, Method: http.MethodDelete, Path: "/v1/roles/{role}", Tag: "access", Summary: "Delete a role that no binding uses",
+			Conditional: true, Writes: true, Status: 204, Errors: []int{409, 429}, Handler: httpapi.NoQuery(h.deleteRole)},
+	}
+}
+
 // readRoles returns the records if the caller may read roles.
-func (h *Handlers) readRoles(c *httpapi.Call) (*authority.View, error) {
-	v, err := h.Keeper.Current(c.Context())
+func (h *roleHandlers) readRoles(c *httpapi.Call) (*authority.View, error) {
+	v, err := h.keeper.Current(c.Context())
 	if err != nil {
 		return nil, err
 	}
@@ -24,7 +47,7 @@ func (h *Handlers) readRoles(c *httpapi.Call) (*authority.View, error) {
 
 // requireReadRoles refuses the request unless the caller may read roles: a caller that reads bindings of a namespace must
 // be able to understand them.
-func (h *Handlers) requireReadRoles(c *httpapi.Call, v *authority.View, rights *httpapi.Rights) error {
+func (h *roleHandlers) requireReadRoles(c *httpapi.Call, v *authority.View, rights *httpapi.Rights) error {
 	if h.readsBindingsSomewhere(c, v) {
 		return nil
 	}
@@ -32,7 +55,7 @@ func (h *Handlers) requireReadRoles(c *httpapi.Call, v *authority.View, rights *
 }
 
 // listRoles serves all roles.
-func (h *Handlers) listRoles(c *httpapi.Call) (httpapi.Answer, error) {
+func (h *roleHandlers) listRoles(c *httpapi.Call) (httpapi.Answer, error) {
 	v, err := h.readRoles(c)
 	if err != nil {
 		return httpapi.Answer{}, err
@@ -42,7 +65,7 @@ func (h *Handlers) listRoles(c *httpapi.Call) (httpapi.Answer, error) {
 }
 
 // getRole serves one role.
-func (h *Handlers) getRole(c *httpapi.Call) (httpapi.Answer, error) {
+func (h *roleHandlers) getRole(c *httpapi.Call) (httpapi.Answer, error) {
 	v, err := h.readRoles(c)
 	if err != nil {
 		return httpapi.Answer{}, err
@@ -58,7 +81,7 @@ func (h *Handlers) getRole(c *httpapi.Call) (httpapi.Answer, error) {
 }
 
 // setRole serves writes of a role.
-func (h *Handlers) setRole(c *httpapi.Call, q dryRunQuery) (httpapi.Answer, error) {
+func (h *roleHandlers) setRole(c *httpapi.Call, q dryRunQuery) (httpapi.Answer, error) {
 	var r task.Role
 	var dry *client.Change
 	if err := c.Decode(&r); err != nil {
@@ -71,7 +94,7 @@ func (h *Handlers) setRole(c *httpapi.Call, q dryRunQuery) (httpapi.Answer, erro
 		return httpapi.Answer{}, err
 	}
 
-	err := h.change(c, func(v *authority.View, rights *httpapi.Rights) error {
+	err := h.changeRecords(c, func(v *authority.View, rights *httpapi.Rights) error {
 		if err := rights.Require(access.Need{Verb: access.Grant, Kind: access.Access}); err != nil {
 			return err
 		}
@@ -86,7 +109,7 @@ func (h *Handlers) setRole(c *httpapi.Call, q dryRunQuery) (httpapi.Answer, erro
 			}
 		}
 
-		now := h.Now.Stamp()
+		now := h.now.Stamp()
 		r.UID, r.BuiltIn, r.CreatedAt, r.CreatedBy = old.UID, false, old.CreatedAt, old.CreatedBy
 		r.UpdatedAt, r.UpdatedBy, r.Revision = old.UpdatedAt, old.UpdatedBy, old.Revision
 		if q.DryRun {
@@ -109,7 +132,7 @@ func (h *Handlers) setRole(c *httpapi.Call, q dryRunQuery) (httpapi.Answer, erro
 		written.UpdatedAt, written.UpdatedBy = now, c.Actor()
 
 		if err := rights.Check(func(v *authority.View) error {
-			excess, err := v.CoversRole(caller(c), written, h.Now())
+			excess, err := v.CoversRole(caller(c), written, h.now())
 			return refuseExcess(c, excess, err)
 		}); err != nil || q.DryRun {
 			return err
@@ -117,7 +140,7 @@ func (h *Handlers) setRole(c *httpapi.Call, q dryRunQuery) (httpapi.Answer, erro
 
 		var err error
 		r = written
-		r.Revision, err = h.Store.As(rights).PutRole(c.Context(), old.Revision, r, h.Now())
+		r.Revision, err = h.store.As(rights).PutRole(c.Context(), old.Revision, r, h.now())
 
 		return httpapi.About("role "+r.Name, err)
 	})
@@ -125,19 +148,19 @@ func (h *Handlers) setRole(c *httpapi.Call, q dryRunQuery) (httpapi.Answer, erro
 		return httpapi.Answer{}, err
 	}
 
-	h.settle(c, func(v *authority.View) bool { return v.Fence >= r.Revision })
+	h.awaitView(c, func(v *authority.View) bool { return v.Fence >= r.Revision })
 
 	return answerRecord(client.RoleChange{Role: r, DryRun: dry}, r.Revision)
 }
 
 // deleteRole serves the deletion of a role that nothing uses.
-func (h *Handlers) deleteRole(c *httpapi.Call) (httpapi.Answer, error) {
+func (h *roleHandlers) deleteRole(c *httpapi.Call) (httpapi.Answer, error) {
 	name, err := pathName(c, "role")
 	if err != nil {
 		return httpapi.Answer{}, err
 	}
 
-	err = h.change(c, func(v *authority.View, rights *httpapi.Rights) error {
+	err = h.changeRecords(c, func(v *authority.View, rights *httpapi.Rights) error {
 		if err := rights.Require(access.Need{Verb: access.Grant, Kind: access.Access}); err != nil {
 			return err
 		}
@@ -158,13 +181,13 @@ func (h *Handlers) deleteRole(c *httpapi.Call) (httpapi.Answer, error) {
 			return err
 		}
 
-		return httpapi.About("role "+name, h.Store.As(rights).DeleteRole(c.Context(), name, r.Revision, h.Now()))
+		return httpapi.About("role "+name, h.store.As(rights).DeleteRole(c.Context(), name, r.Revision, h.now()))
 	})
 	if err != nil {
 		return httpapi.Answer{}, err
 	}
 
-	h.settle(c, func(v *authority.View) bool { _, is := v.Role(name); return !is })
+	h.awaitView(c, func(v *authority.View) bool { _, is := v.Role(name); return !is })
 
 	return httpapi.Answer{Status: http.StatusNoContent}, nil
 }

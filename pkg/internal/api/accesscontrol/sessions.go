@@ -3,6 +3,7 @@ package accesscontrol
 import (
 	"net/http"
 	"net/url"
+	"reflect"
 	"slices"
 	"time"
 
@@ -14,6 +15,34 @@ import (
 	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
+
+// sessionHandlers serve sessions and login links, which are tokens for a browser.
+type sessionHandlers struct {
+	*records
+	guard *tokenGuard
+}
+
+const (
+	newSessionAbout = "A session is a token for a browser. It may do what your token may, ends after eight hours or when your token does, and is not accepted after your token was deleted. " +
+		"A token has at most 20 sessions; another one ends the oldest. A session cannot create sessions. Only this answer contains the secret."
+	newLinkAbout = "A login link is a token that does nothing but become a session of your token, once, within ten minutes. path is what to open in a browser. A token has at most 20 login links; another one replaces the oldest."
+	useLinkAbout = "The credential of the request must be the secret of the login link. It is deleted in the transaction that creates the session."
+)
+
+// Routes returns the operations on sessions and login links.
+func (h *sessionHandlers) Routes() []*httpapi.Operation {
+	return []*httpapi.Operation{
+		{ID: "create-session", Method: http.MethodPost, Path: "/v1/sessions", Tag: "access", Summary: "Create a session of your token", Description: newSessionAbout,
+			Writes: true, Status: 201, Answer: reflect.TypeFor[client.NewToken](), Errors: []int{409, 429}, Handler: httpapi.NoQuery(h.createSession)},
+		{ID: "delete-session", Method: http.MethodDelete, Path: "/v1/sessions/current", Tag: "access", Summary: "End the session of this request: log out",
+			Description: "No change that the session has requested is made afterwards. This works while etcd is full.",
+			Writes:      true, Status: 204, Errors: []int{409}, Handler: httpapi.NoQuery(h.deleteSession)},
+		{ID: "create-login-link", Method: http.MethodPost, Path: "/v1/login-links", Tag: "access", Summary: "Create a login link of your token", Description: newLinkAbout,
+			Writes: true, Status: 201, Answer: reflect.TypeFor[client.LoginLink](), Errors: []int{409, 429}, Handler: httpapi.NoQuery(h.createLink)},
+		{ID: "use-login-link", Method: http.MethodPost, Path: "/v1/login-links:use", Tag: "access", Summary: "Turn a login link into a session", Description: useLinkAbout,
+			TakesLink: true, Writes: true, Status: 201, Answer: reflect.TypeFor[client.NewToken](), Errors: []int{409, 429}, Handler: httpapi.NoQuery(h.useLink)},
+	}
+}
 
 const (
 	// sessionAge is how long a session lasts at most, and linkAge how long a login link does.
@@ -27,7 +56,7 @@ const (
 )
 
 // createSession serves POST /v1/sessions: a session of the caller's token.
-func (h *Handlers) createSession(c *httpapi.Call) (httpapi.Answer, error) {
+func (h *sessionHandlers) createSession(c *httpapi.Call) (httpapi.Answer, error) {
 	secret, t, err := h.createOfToken(c, task.TokenKindSession, sessionAge)
 	if err != nil {
 		return httpapi.Answer{}, err
@@ -37,7 +66,7 @@ func (h *Handlers) createSession(c *httpapi.Call) (httpapi.Answer, error) {
 }
 
 // createLink serves POST /v1/login-links: a login link of the caller's token.
-func (h *Handlers) createLink(c *httpapi.Call) (httpapi.Answer, error) {
+func (h *sessionHandlers) createLink(c *httpapi.Call) (httpapi.Answer, error) {
 	secret, t, err := h.createOfToken(c, task.TokenKindLink, linkAge)
 	if err != nil {
 		return httpapi.Answer{}, err
@@ -50,88 +79,88 @@ func (h *Handlers) createLink(c *httpapi.Call) (httpapi.Answer, error) {
 
 // createOfToken creates a session or a login link whose parent is the caller's token. Everybody who has a token may, also
 // if the token has a scope: the session has the same scope, and ends with the token.
-func (h *Handlers) createOfToken(c *httpapi.Call, kind string, age time.Duration) (secret string, t task.Token, err error) {
-	if err := h.requireClock(); err != nil {
+func (h *sessionHandlers) createOfToken(c *httpapi.Call, kind string, age time.Duration) (secret string, t task.Token, err error) {
+	if err := h.guard.requireClock(); err != nil {
 		return "", t, err
 	}
 
 	secret, made := authority.NewSecret()
-	err = h.change(c, func(v *authority.View, rights *httpapi.Rights) error {
+	err = h.changeRecords(c, func(v *authority.View, rights *httpapi.Rights) error {
 		if err := rights.Check(func(v *authority.View) error { return parentFault(c, v) }); err != nil {
 			return err
 		}
-		if err := h.countTokenChange(c, v); err != nil {
+		if err := h.guard.countTokenChange(c, v); err != nil {
 			return err
 		}
 
 		parent, _ := v.Token(httpapi.CallerOf(c.Context()).Token)
-		h.inherit(c, &made, parent, kind, age)
+		h.inheritFromParent(c, &made, parent, kind, age)
 
-		return httpapi.About(made.ID, h.Store.As(rights).CreateSession(c.Context(), store.NewSession{Token: made, Remove: h.sessionsToRemove(v, parent.Subject, parent.ID, kind)}))
+		return httpapi.About(made.ID, h.store.As(rights).CreateSession(c.Context(), store.NewSession{Token: made, Remove: h.sessionsToRemove(v, parent.Subject, parent.ID, kind)}))
 	})
 	if err != nil {
 		return "", t, err
 	}
 
-	h.settle(c, func(v *authority.View) bool { return v.Created(made.ID) > 0 })
+	h.awaitView(c, func(v *authority.View) bool { return v.Created(made.ID) > 0 })
 
 	return secret, made.Token, nil
 }
 
 // useLink serves POST /v1/login-links:use: the link, which is the credential of the request, becomes a session.
-func (h *Handlers) useLink(c *httpapi.Call) (httpapi.Answer, error) {
-	if err := h.requireClock(); err != nil {
+func (h *sessionHandlers) useLink(c *httpapi.Call) (httpapi.Answer, error) {
+	if err := h.guard.requireClock(); err != nil {
 		return httpapi.Answer{}, err
 	}
 
 	id := httpapi.CallerOf(c.Context()).Token
 	secret, made := authority.NewSecret()
-	err := h.change(c, func(v *authority.View, rights *httpapi.Rights) error {
+	err := h.changeRecords(c, func(v *authority.View, rights *httpapi.Rights) error {
 		if err := rights.Check(func(v *authority.View) error { return requireKind(c, v, task.TokenKindLink) }); err != nil {
 			return err
 		}
 
 		link, _ := v.Token(id)
 		parent, _ := v.Token(link.Parent)
-		h.inherit(c, &made, parent, task.TokenKindSession, sessionAge)
+		h.inheritFromParent(c, &made, parent, task.TokenKindSession, sessionAge)
 		n := store.NewSession{Token: made, Remove: h.sessionsToRemove(v, parent.Subject, parent.ID, task.TokenKindSession)}
 
-		return httpapi.About(made.ID, h.Store.As(rights).UseLink(c.Context(), id, v.Created(id), n))
+		return httpapi.About(made.ID, h.store.As(rights).UseLink(c.Context(), id, v.Created(id), n))
 	})
 	if err != nil {
 		return httpapi.Answer{}, err
 	}
 
-	h.settle(c, func(v *authority.View) bool { return v.Created(made.ID) > 0 })
+	h.awaitView(c, func(v *authority.View) bool { return v.Created(made.ID) > 0 })
 
 	return httpapi.Answer{Status: http.StatusCreated, Body: client.NewToken{Token: made.Token, Secret: secret}}, nil
 }
 
 // deleteSession serves DELETE /v1/sessions/current: the caller's session ends.
-func (h *Handlers) deleteSession(c *httpapi.Call) (httpapi.Answer, error) {
+func (h *sessionHandlers) deleteSession(c *httpapi.Call) (httpapi.Answer, error) {
 	id := httpapi.CallerOf(c.Context()).Token
-	err := h.change(c, func(v *authority.View, rights *httpapi.Rights) error {
+	err := h.changeRecords(c, func(v *authority.View, rights *httpapi.Rights) error {
 		if err := rights.Check(func(v *authority.View) error { return requireKind(c, v, task.TokenKindSession) }); err != nil {
 			return err
 		}
 
-		return httpapi.About(id, h.Store.As(rights).DeleteToken(c.Context(), id, v.Created(id)))
+		return httpapi.About(id, h.store.As(rights).DeleteToken(c.Context(), id, v.Created(id)))
 	})
 	if err != nil {
 		return httpapi.Answer{}, err
 	}
 
-	h.settle(c, func(v *authority.View) bool { return v.Created(id) == 0 })
+	h.awaitView(c, func(v *authority.View) bool { return v.Created(id) == 0 })
 
 	return httpapi.Answer{Status: http.StatusNoContent}, nil
 }
 
-// inherit completes the record of a session or a link: it may do what its parent may, from where its parent may, and ends
-// when its parent does, or earlier.
-func (h *Handlers) inherit(c *httpapi.Call, made *record.Token, parent task.Token, kind string, age time.Duration) {
-	now := h.Now()
+// inheritFromParent completes the record of a session or a link: it may do what its parent may, from where its parent may,
+// and ends when its parent does, or earlier.
+func (h *sessionHandlers) inheritFromParent(c *httpapi.Call, made *record.Token, parent task.Token, kind string, age time.Duration) {
+	now := h.now()
 	made.Kind, made.Parent, made.Subject, made.Scope, made.CIDRs = kind, parent.ID, parent.Subject, parent.Scope, parent.CIDRs
-	made.CreatedAt, made.CreatedBy, made.Until = h.Now.Stamp(), c.Actor(), task.At(now.Add(age))
+	made.CreatedAt, made.CreatedBy, made.Until = h.now.Stamp(), c.Actor(), task.At(now.Add(age))
 	if !parent.Until.IsZero() && parent.Until.Before(made.Until.Time) {
 		made.Until = parent.Until
 	}
@@ -172,14 +201,14 @@ func requireKind(c *httpapi.Call, v *authority.View, kind string) error {
 
 // sessionsToRemove returns the sessions or links of a token that a new one replaces: those that have ended, and the oldest
 // of the others if there are too many. Without a parent, they are the sessions of a subject that have none.
-func (h *Handlers) sessionsToRemove(v *authority.View, subject, parent, kind string) []string {
+func (h *sessionHandlers) sessionsToRemove(v *authority.View, subject, parent, kind string) []string {
 	var live, remove []string
 	for _, t := range v.Tokens() {
 		if t.Subject != subject || t.Parent != parent || t.Kind != kind {
 			continue
 		}
 
-		if v.TokenProblem(access.Caller{Subject: t.Subject, Token: t.ID}, h.Now()) == "" {
+		if v.TokenProblem(access.Caller{Subject: t.Subject, Token: t.ID}, h.now()) == "" {
 			live = append(live, t.ID)
 		} else if len(remove) < maxRemovedSessions {
 			remove = append(remove, t.ID)
@@ -189,16 +218,4 @@ func (h *Handlers) sessionsToRemove(v *authority.View, subject, parent, kind str
 	slices.SortFunc(live, func(a, b string) int { return int(v.Created(a) - v.Created(b)) })
 
 	return append(remove, live[:max(0, len(live)-(maxSessions-1))]...)
-}
-
-// requireClock refuses to create a token that expires while this node's clock is not trusted: a node compares ends with
-// its own clock.
-func (h *Handlers) requireClock() error {
-	err := h.ClockFault()
-	if err == nil {
-		return nil
-	}
-
-	return httpapi.Fail(http.StatusServiceUnavailable, client.CodeClock, "this node's clock is not trusted: %s", err).
-		WithHint("use another node, or correct this node's clock")
 }

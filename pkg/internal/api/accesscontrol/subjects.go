@@ -2,6 +2,7 @@ package accesscontrol
 
 import (
 	"net/http"
+	"reflect"
 
 	"github.com/carillonhq/carillon/pkg/client"
 	"github.com/carillonhq/carillon/pkg/internal/access"
@@ -10,9 +11,30 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
+// subjectHandlers list, disable and enable subjects.
+type subjectHandlers struct {
+	*records
+}
+
+// Routes returns the operations on subjects.
+func (h *subjectHandlers) Routes() []*httpapi.Operation {
+	subject := reflect.TypeFor[client.SubjectChange]()
+
+	return []*httpapi.Operation{
+		{ID: "list-subjects", Verb: access.Read, Kind: access.Access, Method: http.MethodGet, Path: "/v1/subjects", Tag: "access", Summary: "List the subjects that have bindings or tokens, or are disabled",
+			Status: 200, Answer: reflect.TypeFor[client.List[client.Subject]](), Handler: httpapi.Query(h.listSubjects)},
+		{ID: "disable-subject", Verb: access.Grant, Kind: access.Access, Method: http.MethodPost, Path: "/v1/subjects/{subject}/disable", Tag: "access", Summary: "Disable a subject, so that it may do nothing",
+			Description: "Its tokens are no longer accepted, and its streams end. Its tasks continue, because they belong to their namespaces. The answer lists its bindings and tokens, and those that it created for others.",
+			Writes:      true, Status: 200, Answer: subject, Errors: []int{409, 429}, Handler: httpapi.NoQuery(h.disableSubject)},
+		{ID: "enable-subject", Verb: access.Grant, Kind: access.Access, Method: http.MethodPost, Path: "/v1/subjects/{subject}/enable", Tag: "access", Summary: "Enable a subject that was disabled",
+			Description: "You must hold all rights that the subject regains.",
+			Writes:      true, Status: 200, Answer: subject, Errors: []int{409, 429}, Handler: httpapi.NoQuery(h.enableSubject)},
+	}
+}
+
 // listSubjects serves all subjects that access records name.
-func (h *Handlers) listSubjects(c *httpapi.Call, q httpapi.PageQuery) (httpapi.Answer, error) {
-	v, err := h.Keeper.Current(c.Context())
+func (h *subjectHandlers) listSubjects(c *httpapi.Call, q httpapi.PageQuery) (httpapi.Answer, error) {
+	v, err := h.keeper.Current(c.Context())
 	if err != nil {
 		return httpapi.Answer{}, err
 	}
@@ -46,13 +68,13 @@ func subjectInPath(c *httpapi.Call) (string, error) {
 }
 
 // disableSubject serves POST …/disable.
-func (h *Handlers) disableSubject(c *httpapi.Call) (httpapi.Answer, error) {
+func (h *subjectHandlers) disableSubject(c *httpapi.Call) (httpapi.Answer, error) {
 	subject, err := subjectInPath(c)
 	if err != nil {
 		return httpapi.Answer{}, err
 	}
 
-	err = h.change(c, func(v *authority.View, rights *httpapi.Rights) error {
+	err = h.changeRecords(c, func(v *authority.View, rights *httpapi.Rights) error {
 		if err := rights.Require(access.Need{Verb: access.Grant, Kind: access.Access}); err != nil {
 			return err
 		}
@@ -61,29 +83,29 @@ func (h *Handlers) disableSubject(c *httpapi.Call) (httpapi.Answer, error) {
 		}
 
 		dropped := func(what, name string) bool { return what == "subject" && name == subject }
-		if err := h.keepAdmin(rights, func(v *authority.View) bool { return v.LastAdmin(h.Now(), dropped) }); err != nil {
+		if err := h.keepAdmin(rights, func(v *authority.View) bool { return v.LastAdmin(h.now(), dropped) }); err != nil {
 			return err
 		}
 
-		return httpapi.About("subject "+subject, h.Store.As(rights).DisableSubject(c.Context(), subject, h.Now()))
+		return httpapi.About("subject "+subject, h.store.As(rights).DisableSubject(c.Context(), subject, h.now()))
 	})
 	if err != nil {
 		return httpapi.Answer{}, err
 	}
 
-	h.settle(c, func(v *authority.View) bool { return v.Disabled(subject) })
+	h.awaitView(c, func(v *authority.View) bool { return v.Disabled(subject) })
 
 	return h.answerSubject(c, subject, true)
 }
 
 // enableSubject serves POST …/enable. It gives the subject back all that its bindings say, so the caller must hold all of it.
-func (h *Handlers) enableSubject(c *httpapi.Call) (httpapi.Answer, error) {
+func (h *subjectHandlers) enableSubject(c *httpapi.Call) (httpapi.Answer, error) {
 	subject, err := subjectInPath(c)
 	if err != nil {
 		return httpapi.Answer{}, err
 	}
 
-	err = h.change(c, func(v *authority.View, rights *httpapi.Rights) error {
+	err = h.changeRecords(c, func(v *authority.View, rights *httpapi.Rights) error {
 		if err := rights.Require(access.Need{Verb: access.Grant, Kind: access.Access}); err != nil {
 			return err
 		}
@@ -92,27 +114,27 @@ func (h *Handlers) enableSubject(c *httpapi.Call) (httpapi.Answer, error) {
 		}
 
 		if err := rights.Check(func(v *authority.View) error {
-			return refuseExcess(c, v.CoversSubject(caller(c), subject, h.Now()), nil)
+			return refuseExcess(c, v.CoversSubject(caller(c), subject, h.now()), nil)
 		}); err != nil {
 			return err
 		}
 
-		key := h.Store.Keys().DisabledSubject(subject)
+		key := h.store.Keys().DisabledSubject(subject)
 
-		return httpapi.About("subject "+subject, h.Store.As(rights).EnableSubject(c.Context(), subject, v.Mod(key), h.Now()))
+		return httpapi.About("subject "+subject, h.store.As(rights).EnableSubject(c.Context(), subject, v.Mod(key), h.now()))
 	})
 	if err != nil {
 		return httpapi.Answer{}, err
 	}
 
-	h.settle(c, func(v *authority.View) bool { return !v.Disabled(subject) })
+	h.awaitView(c, func(v *authority.View) bool { return !v.Disabled(subject) })
 
 	return h.answerSubject(c, subject, false)
 }
 
 // answerSubject answers with what a subject has, and what it has made for others.
-func (h *Handlers) answerSubject(c *httpapi.Call, subject string, disabled bool) (httpapi.Answer, error) {
-	v, err := h.Keeper.Current(c.Context())
+func (h *subjectHandlers) answerSubject(c *httpapi.Call, subject string, disabled bool) (httpapi.Answer, error) {
+	v, err := h.keeper.Current(c.Context())
 	if err != nil {
 		return httpapi.Answer{}, err
 	}

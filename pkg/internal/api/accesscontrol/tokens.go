@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/netip"
+	"reflect"
 	"strings"
 	"time"
 
@@ -13,6 +14,34 @@ import (
 	"github.com/carillonhq/carillon/pkg/internal/authority"
 	"github.com/carillonhq/carillon/pkg/task"
 )
+
+// tokenHandlers serve tokens, except for sessions and login links.
+type tokenHandlers struct {
+	*records
+	guard *tokenGuard
+	node  string // the name of this node
+}
+
+const (
+	newTokenAbout = "For tokens of your own subject you need no right, but your own token must have no scope and be no session. Tokens of other subjects require grant on access or, for service:NAME, grant on the bindings of the namespaces in the scope and of all others in which the service has rights. " +
+		"You must hold the whole scope of such a token until it ends. Only this answer contains the secret."
+	delTokenAbout = "No change that its holder has requested is made afterwards. This works while etcd is full. The sessions of the token end with it. Of its own subject's tokens, a session or a token with a scope can delete only itself."
+)
+
+// Routes returns the operations on tokens.
+func (h *tokenHandlers) Routes() []*httpapi.Operation {
+	return []*httpapi.Operation{
+		{ID: "list-tokens", Method: http.MethodGet, Path: "/v1/tokens", Tag: "access", Summary: "List the tokens that you may see, without their secrets",
+			Description: "Lists the tokens of your own subject, and those whose scope lies in namespaces whose bindings you may read. If you may read access, lists all tokens. Sessions and login links are listed with sessions=true.",
+			Status:      200, Answer: reflect.TypeFor[client.List[task.Token]](), Handler: httpapi.Query(h.listTokens)},
+		{ID: "create-token", Method: http.MethodPost, Path: "/v1/tokens", Tag: "access", Summary: "Create a token", Description: newTokenAbout,
+			Body: jsonBody(reflect.TypeFor[client.TokenRequest]()), Writes: true, Status: 201, Answer: reflect.TypeFor[client.NewToken](), Errors: []int{404, 409}, Handler: httpapi.NoQuery(h.createToken)},
+		{ID: "get-token", Method: http.MethodGet, Path: "/v1/tokens/{token}", Tag: "access", Summary: "Read a token, without its secret",
+			Status: 200, Answer: reflect.TypeFor[task.Token](), Handler: httpapi.NoQuery(h.getToken)},
+		{ID: "delete-token", Method: http.MethodDelete, Path: "/v1/tokens/{token}", Tag: "access", Summary: "Delete a token", Description: delTokenAbout,
+			Writes: true, Status: 204, Errors: []int{409}, Handler: httpapi.NoQuery(h.deleteToken)},
+	}
+}
 
 // maxTokenAge is how long the token of a person may last at most.
 const maxTokenAge = 90 * 24 * time.Hour
@@ -47,13 +76,13 @@ func isLimited(c *httpapi.Call, v *authority.View) bool {
 // canSeeToken reports whether the caller may read a token's record. A token whose scope is some namespaces shows
 // none of the other tokens of its subject without the right to read them: what the subject does elsewhere is not
 // its holder's business.
-func (h *Handlers) canSeeToken(c *httpapi.Call, v *authority.View, t *task.Token) bool {
+func (h *tokenHandlers) canSeeToken(c *httpapi.Call, v *authority.View, t *task.Token) bool {
 	used, _ := v.Token(httpapi.CallerOf(c.Context()).Token)
 	if isOwn(c, t) && (len(scopeNamespaces(&used)) == 0 || t.ID == used.ID) {
 		return true
 	}
 
-	return h.allows(c, v, access.Read, access.Access, "") || h.allowsInEach(c, v, access.Read, scopeNamespaces(t))
+	return h.callerMay(c, v, access.Read, access.Access, "") || h.callerMayInEach(c, v, access.Read, scopeNamespaces(t))
 }
 
 // requireToken refuses to create or delete a token unless the caller may.
@@ -61,18 +90,18 @@ func (h *Handlers) canSeeToken(c *httpapi.Call, v *authority.View, t *task.Token
 // A token of somebody else gives the caller's deeds another name. So grant on bindings in namespaces is enough only
 // for services, which are no people: their tokens are the business of the namespaces that they work in. It is not
 // enough for a new token of a service that also has rights elsewhere: the administrators there have not agreed.
-func (h *Handlers) requireToken(c *httpapi.Call, rights *httpapi.Rights, t *task.Token) error {
+func (h *tokenHandlers) requireToken(c *httpapi.Call, rights *httpapi.Rights, t *task.Token) error {
 	return rights.Check(func(v *authority.View) error {
 		switch {
 		case isOwn(c, t) && (!isLimited(c, v) || t.ID != "" && t.ID == httpapi.CallerOf(c.Context()).Token):
 			return nil
-		case h.allows(c, v, access.Grant, access.Access, ""):
+		case h.callerMay(c, v, access.Grant, access.Access, ""):
 			return nil
 		case len(scopeNamespaces(t)) > 0 && strings.HasPrefix(t.Subject, access.KindService+":"):
 			if err := rights.Refusal(v, needsOfBinding(access.Grant, &task.Binding{Namespaces: scopeNamespaces(t)})...); err != nil {
 				return err
 			}
-			if t.ID == "" && !isOwn(c, t) && v.HoldsOutsideGrant(caller(c), t.Subject, h.Now()) {
+			if t.ID == "" && !isOwn(c, t) && v.HoldsOutsideGrant(caller(c), t.Subject, h.now()) {
 				return httpapi.Fail(http.StatusForbidden, client.CodeForbidden, "%s may not create a token for %s, which has rights where %s may not grant bindings",
 					httpapi.CallerOf(c.Context()).Name(), t.Subject, httpapi.CallerOf(c.Context()).Name()).
 					WithHint("use a service that has rights only in these namespaces; a caller with grant on access may create the token")
@@ -88,15 +117,15 @@ func (h *Handlers) requireToken(c *httpapi.Call, rights *httpapi.Rights, t *task
 }
 
 // listTokens serves the tokens that the caller may see.
-func (h *Handlers) listTokens(c *httpapi.Call, q tokenQuery) (httpapi.Answer, error) {
-	v, err := h.Keeper.Current(c.Context())
+func (h *tokenHandlers) listTokens(c *httpapi.Call, q tokenQuery) (httpapi.Answer, error) {
+	v, err := h.keeper.Current(c.Context())
 	if err != nil {
 		return httpapi.Answer{}, err
 	}
 
 	var list []task.Token
 	for _, t := range v.Tokens() {
-		isListed := t.Kind == task.TokenKindToken || q.Sessions && v.TokenProblem(access.Caller{Subject: t.Subject, Token: t.ID}, h.Now()) == ""
+		isListed := t.Kind == task.TokenKindToken || q.Sessions && v.TokenProblem(access.Caller{Subject: t.Subject, Token: t.ID}, h.now()) == ""
 		if isListed && (q.Subject == "" || t.Subject == q.Subject) && h.canSeeToken(c, v, &t) {
 			list = append(list, t)
 		}
@@ -106,8 +135,8 @@ func (h *Handlers) listTokens(c *httpapi.Call, q tokenQuery) (httpapi.Answer, er
 }
 
 // getToken serves the record of one token.
-func (h *Handlers) getToken(c *httpapi.Call) (httpapi.Answer, error) {
-	v, err := h.Keeper.Current(c.Context())
+func (h *tokenHandlers) getToken(c *httpapi.Call) (httpapi.Answer, error) {
+	v, err := h.keeper.Current(c.Context())
 	if err != nil {
 		return httpapi.Answer{}, err
 	}
@@ -122,7 +151,7 @@ func (h *Handlers) getToken(c *httpapi.Call) (httpapi.Answer, error) {
 }
 
 // createToken serves the creation of a token.
-func (h *Handlers) createToken(c *httpapi.Call) (httpapi.Answer, error) {
+func (h *tokenHandlers) createToken(c *httpapi.Call) (httpapi.Answer, error) {
 	var ask client.TokenRequest
 	if err := c.Decode(&ask); err != nil {
 		return httpapi.Answer{}, err
@@ -133,7 +162,7 @@ func (h *Handlers) createToken(c *httpapi.Call) (httpapi.Answer, error) {
 	}
 
 	secret, t := authority.NewSecret()
-	t.Subject, t.Scope, t.Until, t.Reason, t.CreatedAt, t.CreatedBy = ask.Subject, ask.Scope, ask.Until, ask.Reason, h.Now.Stamp(), c.Actor()
+	t.Subject, t.Scope, t.Until, t.Reason, t.CreatedAt, t.CreatedBy = ask.Subject, ask.Scope, ask.Until, ask.Reason, h.now.Stamp(), c.Actor()
 
 	var err error
 	if t.CIDRs, err = parseCIDRs(ask.CIDRs); err != nil {
@@ -152,7 +181,7 @@ func (h *Handlers) createToken(c *httpapi.Call) (httpapi.Answer, error) {
 	asked := t.Token
 	asked.ID = ""
 
-	err = h.change(c, func(v *authority.View, rights *httpapi.Rights) error {
+	err = h.changeRecords(c, func(v *authority.View, rights *httpapi.Rights) error {
 		if err := h.requireToken(c, rights, &asked); err != nil {
 			return err
 		}
@@ -174,31 +203,31 @@ func (h *Handlers) createToken(c *httpapi.Call) (httpapi.Answer, error) {
 			if v.Disabled(t.Subject) {
 				return httpapi.Fail(http.StatusConflict, client.CodeConflict, "%s is disabled", t.Subject)
 			}
-			excess, err := v.CoversToken(caller(c), t.Token, h.Now())
+			excess, err := v.CoversToken(caller(c), t.Token, h.now())
 			return refuseExcess(c, excess, err)
 		}); err != nil {
 			return err
 		}
 
-		if err := h.countTokenChange(c, v); err != nil {
+		if err := h.guard.countTokenChange(c, v); err != nil {
 			return err
 		}
 
 		rights.Because(t.Reason)
 
-		return httpapi.About(t.ID, h.Store.As(rights).CreateToken(c.Context(), t))
+		return httpapi.About(t.ID, h.store.As(rights).CreateToken(c.Context(), t))
 	})
 	if err != nil {
 		return httpapi.Answer{}, err
 	}
 
-	h.settle(c, func(v *authority.View) bool { return v.Created(t.ID) > 0 })
+	h.awaitView(c, func(v *authority.View) bool { return v.Created(t.ID) > 0 })
 
 	return httpapi.Answer{Status: http.StatusCreated, Body: client.NewToken{Token: t.Token, Secret: secret}}, nil
 }
 
 // checkToken checks a token that somebody wants to create.
-func (h *Handlers) checkToken(t *task.Token) error {
+func (h *tokenHandlers) checkToken(t *task.Token) error {
 	if strings.HasPrefix(t.Subject, access.KindUnix+":") {
 		return task.Invalid(task.CodeRequired, "subject", "is required: users of the host need no token")
 	}
@@ -222,7 +251,7 @@ func (h *Handlers) checkToken(t *task.Token) error {
 		return err
 	}
 
-	if err := access.CheckEnd("until", t.Until, h.Now()); err != nil {
+	if err := access.CheckEnd("until", t.Until, h.now()); err != nil {
 		return err
 	}
 
@@ -230,13 +259,13 @@ func (h *Handlers) checkToken(t *task.Token) error {
 	switch {
 	case t.Until.IsZero() && (t.Scope == nil || t.Scope.Role != access.RoleViewer):
 		return task.Invalid(task.CodeRequired, "until", "is required unless the role of the scope is viewer: a token that can change something must expire")
-	case isPerson && !t.Until.IsZero() && t.Until.Sub(h.Now()) > maxTokenAge:
+	case isPerson && !t.Until.IsZero() && t.Until.Sub(h.now()) > maxTokenAge:
 		return task.Invalid(task.CodeOutOfRange, "until", "%s is more than 90 days ahead, the maximum for people", t.Until.Format(time.RFC3339))
 	}
 
 	// The node compares ends with its own clock.
 	if !t.Until.IsZero() {
-		return h.requireClock()
+		return h.guard.requireClock()
 	}
 
 	return nil
@@ -268,10 +297,10 @@ func parseCIDRs(cidrs []string) ([]string, error) {
 }
 
 // deleteToken serves the deletion of a token.
-func (h *Handlers) deleteToken(c *httpapi.Call) (httpapi.Answer, error) {
+func (h *tokenHandlers) deleteToken(c *httpapi.Call) (httpapi.Answer, error) {
 	id := c.Request.PathValue("token")
 
-	err := h.change(c, func(v *authority.View, rights *httpapi.Rights) error {
+	err := h.changeRecords(c, func(v *authority.View, rights *httpapi.Rights) error {
 		t, ok := v.Token(id)
 		if !ok || !h.canSeeToken(c, v, &t) {
 			return notFound("token", task.Quote(id))
@@ -281,21 +310,21 @@ func (h *Handlers) deleteToken(c *httpapi.Call) (httpapi.Answer, error) {
 		}
 
 		dropped := func(what, dropped string) bool { return what == "token" && dropped == id }
-		if err := h.keepAdmin(rights, func(v *authority.View) bool { return v.LastAdmin(h.Now(), dropped) }); err != nil {
+		if err := h.keepAdmin(rights, func(v *authority.View) bool { return v.LastAdmin(h.now(), dropped) }); err != nil {
 			return err
 		}
 
-		if err := h.countTokenChange(c, v); err != nil {
+		if err := h.guard.countTokenChange(c, v); err != nil {
 			return err
 		}
 
-		return httpapi.About(id, h.Store.As(rights).DeleteToken(c.Context(), id, v.Created(id)))
+		return httpapi.About(id, h.store.As(rights).DeleteToken(c.Context(), id, v.Created(id)))
 	})
 	if err != nil {
 		return httpapi.Answer{}, err
 	}
 
-	h.settle(c, func(v *authority.View) bool { return v.Created(id) == 0 })
+	h.awaitView(c, func(v *authority.View) bool { return v.Created(id) == 0 })
 
 	return httpapi.Answer{Status: http.StatusNoContent}, nil
 }

@@ -2,6 +2,7 @@ package accesscontrol
 
 import (
 	"net/http"
+	"reflect"
 	"strings"
 
 	"github.com/carillonhq/carillon/pkg/client"
@@ -10,14 +11,29 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
+// rightsHandlers answer what a caller is, and what a caller or another subject may do.
+type rightsHandlers struct {
+	*records
+}
+
+// Routes returns the operations on the rights of callers.
+func (h *rightsHandlers) Routes() []*httpapi.Operation {
+	return []*httpapi.Operation{
+		{ID: "whoami", Method: http.MethodGet, Path: "/v1/whoami", Tag: "access", Summary: "Read your identity and your rights",
+			Status: 200, Answer: reflect.TypeFor[client.WhoAmI](), Handler: httpapi.NoQuery(h.whoAmI)},
+		{ID: "can", Method: http.MethodGet, Path: "/v1/access/can", Tag: "access", Summary: "Check whether you or another subject may do something", Description: canAbout,
+			Status: 200, Answer: reflect.TypeFor[client.Decision](), Handler: httpapi.Query(h.checkRight)},
+	}
+}
+
 // whoAmI serves what the caller is and may do, within the scope of its token.
-func (h *Handlers) whoAmI(c *httpapi.Call) (httpapi.Answer, error) {
-	v, err := h.Keeper.Current(c.Context())
+func (h *rightsHandlers) whoAmI(c *httpapi.Call) (httpapi.Answer, error) {
+	v, err := h.keeper.Current(c.Context())
 	if err != nil {
 		return httpapi.Answer{}, err
 	}
 
-	who, now := httpapi.CallerOf(c.Context()), h.Now()
+	who, now := httpapi.CallerOf(c.Context()), h.now()
 	me := client.WhoAmI{
 		Subject: who.Who, Certificate: who.Certificate, Address: who.Address, Host: strings.HasPrefix(who.Who, access.KindUnix+":"),
 		Bindings: []task.Binding{},
