@@ -57,9 +57,9 @@ func (v *visits) requiredStay() time.Duration {
 	return min(firstWait<<min(v.returns-2, 10), mostWait)
 }
 
-// update records the state that was read at now, and returns what follows from the past. again is the time
+// recordLineup records the state that was read at now, and returns what follows from the past. again is the time
 // after which that may change without an event, or 0 if it does not.
-func (m *memory) update(now time.Time, l store.Lineup) (notes Notes, again time.Duration) {
+func (m *memory) recordLineup(now time.Time, l store.Lineup) (notes Notes, again time.Duration) {
 	// soonest reports whether an instant has passed. If not, it makes again at most the time that is left.
 	soonest := func(at time.Time) (past bool) {
 		left := at.Sub(now)

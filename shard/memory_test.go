@@ -58,7 +58,7 @@ func (d *memoryFixture) after(pause time.Duration) *memoryFixture {
 		d.lineup.Nodes[i].Clock = task.At(d.now)
 	}
 
-	d.notes, d.again = d.update(d.now, d.lineup)
+	d.notes, d.again = d.recordLineup(d.now, d.lineup)
 	return d
 }
 

@@ -89,7 +89,7 @@ func (r *Rebalancer) Lead(ctx context.Context, term kv.Fence) error {
 	l := &leadership{Rebalancer: r, term: term, memory: newMemory(r.cfg.Grace, r.cfg.Limit)}
 
 	for failures := 0; ; {
-		again, err := l.rebalance(ctx)
+		again, err := l.rebalanceShards(ctx)
 		switch {
 		case ctx.Err() != nil:
 			return ctx.Err()
@@ -122,16 +122,16 @@ type leadership struct {
 	held   bool // moves were held the last time, because of a mass loss
 }
 
-// rebalance reads the state, plans, and writes the difference. It returns after which time to do so again
+// rebalanceShards reads the state, plans, and writes the difference. It returns after which time to do so again
 // without a signal. After an error, any part of the changes may have been written; the next call reads
 // again and continues.
-func (l *leadership) rebalance(ctx context.Context) (again time.Duration, err error) {
+func (l *leadership) rebalanceShards(ctx context.Context) (again time.Duration, err error) {
 	lineup, err := l.cfg.Store.Lineup(ctx)
 	if err != nil {
 		return 0, err
 	}
 
-	notes, again := l.memory.update(time.Now(), lineup)
+	notes, again := l.memory.recordLineup(time.Now(), lineup)
 	if again = min(cmp.Or(again, l.cfg.Reconcile), l.cfg.Reconcile); notes.Hold && !l.held {
 		l.Rebalancer.held.Inc()
 		l.cfg.Logger.Warn("most nodes disappeared at the same time; leaving their shards in place for a while", zap.Duration("for", l.cfg.Grace), zap.Int("present", len(lineup.Nodes)))

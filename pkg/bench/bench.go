@@ -172,7 +172,7 @@ func (b *bench) verifyResult(ctx context.Context, r *rig, said counted, period t
 	}
 
 	res.Skipped, res.Missed = t.Skipped, t.Missed
-	res.setVerified(t.verify())
+	res.setVerified(t.faultsAsError())
 
 	// The audit judges the same revisions by all guarantees of package check.
 	if !b.Audit {
@@ -190,7 +190,7 @@ func (b *bench) verifyResult(ctx context.Context, r *rig, said counted, period t
 	}
 
 	if err := audit.Err(); err != nil {
-		res.setVerified(errors.Join(t.verify(), err))
+		res.setVerified(errors.Join(t.faultsAsError(), err))
 	}
 
 	return nil

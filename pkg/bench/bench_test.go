@@ -314,7 +314,7 @@ func TestReport_FailsIfAnythingIsNotVerified(t *testing.T) {
 	bad.setVerified(errors.New("run x was dispatched 2 times"))
 	r := Report{Results: []Result{good, bad, {Name: "limit"}}}
 	var coded interface{ ExitCode() int }
-	if err := r.verify(); !errors.As(err, &coded) || coded.ExitCode() != 8 || !strings.Contains(err.Error(), "bad") || strings.Contains(err.Error(), "good") {
+	if err := r.requireVerified(); !errors.As(err, &coded) || coded.ExitCode() != 8 || !strings.Contains(err.Error(), "bad") || strings.Contains(err.Error(), "good") {
 		t.Errorf("the error is %v", err)
 	}
 

@@ -259,7 +259,7 @@ func (k kind) newCommand() *cobra.Command {
 
 		report.Command = commandLine(cmd, args)
 
-		return errors.Join(report.writeTo(cmd.OutOrStdout(), asJSON), report.verify())
+		return errors.Join(report.writeTo(cmd.OutOrStdout(), asJSON), report.requireVerified())
 	}
 
 	s.bindFlags(cmd.Flags(), k.flags)

@@ -122,7 +122,7 @@ func TestLedger_FindsWhatIsWrong(t *testing.T) {
 			var got tally
 			h.ledger.addToTally(&got, true)
 
-			switch err := got.verify(); {
+			switch err := got.faultsAsError(); {
 			case c.want == "" && err != nil:
 				t.Error(err)
 			case c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)):

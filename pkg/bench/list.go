@@ -82,7 +82,7 @@ func (t *listTrial) registerHolder(ctx context.Context) (leave func() error, err
 
 // runPhases runs the phases one after another.
 func (t *listTrial) runPhases(ctx context.Context) error {
-	if err := t.prepare(ctx); err != nil {
+	if err := t.prepareCluster(ctx); err != nil {
 		return err
 	}
 
@@ -114,8 +114,9 @@ func (t *listTrial) runPhases(ctx context.Context) error {
 	return t.measureTakeover(ctx)
 }
 
-// prepare creates tasks and tokens, starts the first node, and waits until it knows how the last run of each task ended.
-func (t *listTrial) prepare(ctx context.Context) (err error) {
+// prepareCluster creates tasks and tokens, starts the first node, and waits until it knows how the last run of each task
+// ended.
+func (t *listTrial) prepareCluster(ctx context.Context) (err error) {
 	p, err := newPopulation(t.Tasks, t.Rate, t.Keep, time.Now().Truncate(time.Second))
 	if err != nil {
 		return err
@@ -161,7 +162,7 @@ func (t *listTrial) awaitComplete(ctx context.Context) error {
 	defer cancel()
 
 	for n := 0; ; n++ {
-		a, err := t.lists.ask(ctx, t.watcherToken(), stateQuestion(n))
+		a, err := t.lists.requestPage(ctx, t.watcherToken(), stateQuestion(n))
 		switch {
 		case err != nil:
 			return errors.Join(err, context.Cause(ctx))
@@ -171,7 +172,7 @@ func (t *listTrial) awaitComplete(ctx context.Context) error {
 			t.progress.showStatus("read how runs had ended: %d %%", *a.Collecting)
 		}
 
-		if !clock.Sleep(ctx, t.pause()) {
+		if !clock.Sleep(ctx, t.pauseBetween()) {
 			return context.Cause(ctx)
 		}
 	}
@@ -191,16 +192,16 @@ func stateQuestion(n int) url.Values {
 // watcherToken returns the token of the subject that is none of the askers.
 func (t *listTrial) watcherToken() string { return t.tokens[manyAskers] }
 
-// pause returns the pause between two questions of all askers together: one question per second for a million tasks. A scan
-// of so many takes some 40 ms of processor time on average, and scans may take 100 ms per second of two processors. With
-// less pause, the benchmark would measure that limit.
-func (t *listTrial) pause() time.Duration {
+// pauseBetween returns the pause between two questions of all askers together: one question per second for a million
+// tasks. A scan of so many takes some 40 ms of processor time on average, and scans may take 100 ms per second of two
+// processors. With less pause, the benchmark would measure that limit.
+func (t *listTrial) pauseBetween() time.Duration {
 	const perTask, shortest = time.Microsecond, 20 * time.Millisecond
 	return max(time.Duration(t.Tasks)*perTask, shortest)
 }
 
-// observe calls do while it measures the lateness of firing and the CPU time of the first node, and completes res.
-func (t *listTrial) observe(res *Result, do func() error) (cpu time.Duration, err error) {
+// measureWhile calls do while it measures the lateness of firing and the CPU time of the first node, and completes res.
+func (t *listTrial) measureWhile(res *Result, do func() error) (cpu time.Duration, err error) {
 	n := t.agents.nodes[listNode]
 	before, err := n.cpuTime()
 	if err != nil {
@@ -232,7 +233,7 @@ func (t *listTrial) measureFiring(ctx context.Context) error {
 	t.progress.beginStep("fire without questions")
 	res := Result{Name: "list/no_questions", Tasks: int64(t.Tasks)}
 
-	cpu, err := t.observe(&res, func() error {
+	cpu, err := t.measureWhile(&res, func() error {
 		if !clock.Sleep(ctx, t.Duration) {
 			return context.Cause(ctx)
 		}
@@ -243,7 +244,7 @@ func (t *listTrial) measureFiring(ctx context.Context) error {
 	}
 
 	t.idleCPU = cpu.Seconds() / res.Seconds
-	res.setVerified(nil) // observe has compared the ticks
+	res.setVerified(nil) // measureWhile has compared the ticks
 	t.addResults(res)
 
 	return nil
@@ -271,21 +272,21 @@ func (t *listTrial) measureAskers(ctx context.Context, askers int, byGroup map[*
 	var all listSamples
 	res := Result{Name: name, Tasks: int64(t.Tasks)}
 
-	cpu, err := t.observe(&res, func() error {
+	cpu, err := t.measureWhile(&res, func() error {
 		g, ctx := errgroup.WithContext(ctx)
 		for i := range askers {
 			g.Go(func() error {
 				for group := range next {
 					t.progress.showStatus("%s: %d of %d", name, len(todo)-len(next), len(todo))
 
-					found, err := t.askPages(ctx, group, t.tokens[i], time.Duration(askers)*t.pause())
+					found, err := t.askPages(ctx, group, t.tokens[i], time.Duration(askers)*t.pauseBetween())
 					if err != nil {
 						return err
 					}
 
 					mu.Lock()
-					byGroup[group].include(found)
-					all.include(found)
+					byGroup[group].addSamples(found)
+					all.addSamples(found)
 					mu.Unlock()
 				}
 
@@ -312,7 +313,7 @@ func (t *listTrial) askPages(ctx context.Context, g *listGroup, token string, pa
 	page, before := "", 0
 
 	for range 2 {
-		a, err := t.lists.ask(ctx, token, g.values(page))
+		a, err := t.lists.requestPage(ctx, token, g.pageQuery(page))
 		if err != nil {
 			return nil, err
 		}

@@ -35,7 +35,7 @@ func (t *listTrial) measureOverload(ctx context.Context) error {
 			if err := w.askOnce(ctx, t); err != nil {
 				return err
 			}
-			if !clock.Sleep(ctx, t.pause()) {
+			if !clock.Sleep(ctx, t.pauseBetween()) {
 				return context.Cause(ctx)
 			}
 		}
@@ -45,11 +45,11 @@ func (t *listTrial) measureOverload(ctx context.Context) error {
 		w.samples, w.oldest = listSamples{}, 0
 	}
 
-	_, err := t.observe(&res, func() error {
+	_, err := t.measureWhile(&res, func() error {
 		g, ctx := errgroup.WithContext(ctx)
 		g.Go(func() error { return o.askAll(ctx) })
-		g.Go(func() error { return own.watch(ctx, t) })
-		g.Go(func() error { return other.watch(ctx, t) })
+		g.Go(func() error { return own.askRepeatedly(ctx, t) })
+		g.Go(func() error { return other.askRepeatedly(ctx, t) })
 
 		return g.Wait()
 	})
@@ -59,7 +59,7 @@ func (t *listTrial) measureOverload(ctx context.Context) error {
 
 	o.fillResult(&res)
 	res.RatePerS = roundTo(float64(res.Count)/res.Seconds, 1)
-	t.addResults(res, own.result("list/overload_watched"), other.result("list/overload_watched_by_other"))
+	t.addResults(res, own.buildResult("list/overload_watched"), other.buildResult("list/overload_watched_by_other"))
 
 	return nil
 }
@@ -98,7 +98,7 @@ func (o *overload) askAll(ctx context.Context) error {
 // askOne asks question n.
 func (o *overload) askOne(ctx context.Context, n int) error {
 	v := url.Values{"q": {fmt.Sprintf("failures:>=1 last:<%ds", 100_000+n)}, "sort": {client.SortLast}, "limit": {"20"}}
-	a, err := o.lists.ask(ctx, o.tokens[n%manyAskers], v)
+	a, err := o.lists.requestPage(ctx, o.tokens[n%manyAskers], v)
 	if err != nil {
 		return err
 	}
@@ -125,8 +125,8 @@ type watchedList struct {
 // watchPause is the pause between two requests for a watched list. Answers are shared for a second.
 const watchPause = 1100 * time.Millisecond
 
-// watch asks until the duration has passed.
-func (w *watchedList) watch(ctx context.Context, t *listTrial) error {
+// askRepeatedly asks until the duration has passed.
+func (w *watchedList) askRepeatedly(ctx context.Context, t *listTrial) error {
 	for began := time.Now(); ; {
 		if err := w.askOnce(ctx, t); err != nil {
 			return err
@@ -142,7 +142,7 @@ func (w *watchedList) watch(ctx context.Context, t *listTrial) error {
 
 // askOnce asks once. An answer may be old, but it must say so, and must not be refused.
 func (w *watchedList) askOnce(ctx context.Context, t *listTrial) error {
-	a, err := t.lists.ask(ctx, w.token, w.values)
+	a, err := t.lists.requestPage(ctx, w.token, w.values)
 	if err != nil {
 		return err
 	}
@@ -157,7 +157,7 @@ func (w *watchedList) askOnce(ctx context.Context, t *listTrial) error {
 	if err := a.checkAge(); err != nil {
 		w.samples.addFault("%v", err)
 	}
-	if want := t.failing(); a.Count == nil || *a.Count != want {
+	if want := t.countFailing(); a.Count == nil || *a.Count != want {
 		w.samples.addFault("%d tasks are failing, the list says %v", want, a.Count)
 	}
 
@@ -166,16 +166,16 @@ func (w *watchedList) askOnce(ctx context.Context, t *listTrial) error {
 	return nil
 }
 
-// result returns the result of the list.
-func (w *watchedList) result(name string) Result {
+// buildResult returns the result of the list.
+func (w *watchedList) buildResult(name string) Result {
 	res := Result{Name: name, OldestMS: float64(w.oldest.Milliseconds())}
 	w.samples.fillResult(&res)
 
 	return res
 }
 
-// failing returns the number of failing tasks.
-func (t *listTrial) failing() (n int) {
+// countFailing returns the number of failing tasks.
+func (t *listTrial) countFailing() (n int) {
 	for i := range t.population.tasks {
 		if t.population.isFailing(i) {
 			n++

@@ -115,7 +115,7 @@ func (p listPopulation) writeTask(ctx context.Context, s *store.Store, ops *putC
 func (p listPopulation) pastRun(i int, ref record.Ref, t task.Task, e task.Entry, ended time.Time) (record.Held, task.Run) {
 	started := ended.Add(-time.Duration(p.durationOf(i)) * time.Millisecond)
 	tick := task.At(started.Add(-time.Duration(p.latenessOf(i)) * time.Millisecond))
-	held := record.Held{Assigned: p.attempt(ref, t, e, tick)}
+	held := record.Held{Assigned: p.attemptOf(ref, t, e, tick)}
 
 	end := held.Run
 	end.State, end.StartedAt, end.EndedAt, end.LatenessMS = task.Succeeded, task.At(started), task.At(ended), new(p.latenessOf(i))
@@ -125,14 +125,14 @@ func (p listPopulation) pastRun(i int, ref record.Ref, t task.Task, e task.Entry
 
 // activeRun returns a put of a run into the inbox of the holder, where it stays.
 func (p listPopulation) activeRun(keys record.Keys, ref record.Ref, t task.Task, e task.Entry) (clientv3.Op, error) {
-	a := p.attempt(ref, t, e, task.At(p.origin))
+	a := p.attemptOf(ref, t, e, task.At(p.origin))
 	action, err := json.Marshal(a.Action)
 
 	return clientv3.OpPut(keys.Run(a.Node, ref, a.ID), string(record.EncodeAssigned(&a, string(action)))), err
 }
 
-// attempt returns an attempt of a tick, on the holder.
-func (p listPopulation) attempt(ref record.Ref, t task.Task, e task.Entry, tick task.Time) task.Assigned {
+// attemptOf returns an attempt of a tick, on the holder.
+func (p listPopulation) attemptOf(ref record.Ref, t task.Task, e task.Entry, tick task.Time) task.Assigned {
 	return task.Assigned{
 		Run: task.Run{
 			ID: task.RunID(tick.Time, t.UID), UID: t.UID, Namespace: t.Namespace, Task: t.Name, Shard: ref.Shard, ScheduledTime: tick, State: task.Dispatched,

@@ -83,8 +83,8 @@ func newListGroups(p listPopulation) []*listGroup {
 	return all
 }
 
-// values returns the parameters of a request for a page.
-func (g *listGroup) values(page string) url.Values {
+// pageQuery returns the parameters of a request for a page.
+func (g *listGroup) pageQuery(page string) url.Values {
 	v := url.Values{"sort": {g.order}, "limit": {strconv.Itoa(listPage)}}
 	for key, value := range g.filter.query {
 		v[key] = value
@@ -211,9 +211,9 @@ func newListClient(address string) *listClient {
 // maxListConnections is how many connections a listClient opens at most. A node accepts 1,024.
 const maxListConnections = 900
 
-// ask requests a page as the subject of a token. It returns an error if the answer is none of the expected ones: a page,
-// or that the owners are busy or away.
-func (c *listClient) ask(ctx context.Context, token string, v url.Values) (a listAnswer, err error) {
+// requestPage requests a page as the subject of a token. It returns an error if the answer is none of the expected ones: a
+// page, or that the owners are busy or away.
+func (c *listClient) requestPage(ctx context.Context, token string, v url.Values) (a listAnswer, err error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, c.base+"?"+v.Encode(), nil)
 	if err != nil {
 		return a, err
@@ -274,8 +274,8 @@ func (s *listSamples) addAnswer(a *listAnswer) {
 	}
 }
 
-// include adds other samples.
-func (s *listSamples) include(other *listSamples) {
+// addSamples adds other samples.
+func (s *listSamples) addSamples(other *listSamples) {
 	s.took, s.refused = append(s.took, other.took...), s.refused+other.refused
 	for _, f := range other.faults {
 		s.addFault("%s", f)

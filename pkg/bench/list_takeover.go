@@ -36,7 +36,7 @@ func (t *listTrial) measureTakeover(ctx context.Context) error {
 	res := Result{Name: "list/takeover", Tasks: moved}
 	var faults []string
 
-	_, err = t.observe(&res, func() error {
+	_, err = t.measureWhile(&res, func() error {
 		if err := t.agents.signalAndWait(ctx, nextNode, syscall.SIGKILL); err != nil {
 			return err
 		}
@@ -88,7 +88,7 @@ func (t *listTrial) watchTakeover(ctx context.Context, res *Result) (faults []st
 	defer cancel()
 
 	began := time.Now()
-	want := t.failing()
+	want := t.countFailing()
 	sinceKill := func() float64 { return roundTo(time.Since(began).Seconds()*1000, 1) }
 
 	for n, moved := 0, false; ; n++ {
@@ -102,7 +102,7 @@ func (t *listTrial) watchTakeover(ctx context.Context, res *Result) (faults []st
 			moved = err == nil && isBalanced(l, t.shards, []string{listNode})
 		}
 
-		a, err := t.lists.ask(ctx, t.watcherToken(), stateQuestion(n))
+		a, err := t.lists.requestPage(ctx, t.watcherToken(), stateQuestion(n))
 		if err != nil {
 			return nil, errors.Join(err, context.Cause(ctx))
 		}
@@ -133,7 +133,7 @@ func (t *listTrial) watchTakeover(ctx context.Context, res *Result) (faults []st
 			}
 		}
 
-		if !clock.Sleep(ctx, t.pause()) {
+		if !clock.Sleep(ctx, t.pauseBetween()) {
 			return nil, context.Cause(ctx)
 		}
 	}

@@ -35,8 +35,8 @@ func (t *tally) addFault(format string, args ...any) {
 	}
 }
 
-// verify returns nil if there are no faults.
-func (t *tally) verify() error {
+// faultsAsError returns nil if there are no faults.
+func (t *tally) faultsAsError() error {
 	if len(t.Faults) == 0 {
 		return nil
 	}

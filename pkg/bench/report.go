@@ -139,8 +139,8 @@ func (e unverifiedError) Error() string {
 // ExitCode is the exit code for findings.
 func (unverifiedError) ExitCode() int { return 8 }
 
-// verify returns an error if a result is not verified.
-func (r *Report) verify() error {
+// requireVerified returns an error if a result is not verified.
+func (r *Report) requireVerified() error {
 	var e unverifiedError
 	for _, res := range r.Results {
 		if res.Verified != nil && !*res.Verified {

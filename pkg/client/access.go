@@ -131,7 +131,7 @@ type Writing struct {
 	Create   bool  // the record must not exist; else task.ErrExists
 }
 
-func (w Writing) header() http.Header {
+func (w Writing) conditionHeader() http.Header {
 	if w.Create {
 		return http.Header{"If-None-Match": {"*"}}
 	}
@@ -150,12 +150,12 @@ func (s *RolesService) Get(ctx context.Context, name string) (task.Role, error) 
 
 // Put writes a role.
 func (s *RolesService) Put(ctx context.Context, r task.Role, w Writing) (task.Role, error) {
-	return doNamed[task.Role](ctx, s.conn, "/v1/roles/", r.Name, call{method: http.MethodPut, body: r, header: w.header()})
+	return doNamed[task.Role](ctx, s.conn, "/v1/roles/", r.Name, call{method: http.MethodPut, body: r, header: w.conditionHeader()})
 }
 
 // DryRunPut is like Put, but writes nothing. RoleChange.DryRun contains what would change.
 func (s *RolesService) DryRunPut(ctx context.Context, r task.Role, w Writing) (RoleChange, error) {
-	return doNamed[RoleChange](ctx, s.conn, "/v1/roles/", r.Name, call{method: http.MethodPut, body: r, header: w.header(), query: dryRun(url.Values{}, 0)})
+	return doNamed[RoleChange](ctx, s.conn, "/v1/roles/", r.Name, call{method: http.MethodPut, body: r, header: w.conditionHeader(), query: dryRun(url.Values{}, 0)})
 }
 
 // Delete deletes a role that no binding uses. revision is the revision that it must have; 0: any.
@@ -178,7 +178,7 @@ func (s *BindingsService) Get(ctx context.Context, name string) (task.Binding, e
 
 // Put writes a binding.
 func (s *BindingsService) Put(ctx context.Context, b task.Binding, w Writing) (task.Binding, error) {
-	return doNamed[task.Binding](ctx, s.conn, "/v1/bindings/", b.Name, call{method: http.MethodPut, body: b, header: w.header()})
+	return doNamed[task.Binding](ctx, s.conn, "/v1/bindings/", b.Name, call{method: http.MethodPut, body: b, header: w.conditionHeader()})
 }
 
 // Delete deletes a binding. revision is the revision that it must have; 0: any.
@@ -198,12 +198,12 @@ func (s *NamespacesService) Get(ctx context.Context, name string) (task.Namespac
 
 // Put writes the record of a namespace. The answer names tasks that the record no longer allows.
 func (s *NamespacesService) Put(ctx context.Context, n task.Namespace, w Writing) (NamespaceChange, error) {
-	return doNamed[NamespaceChange](ctx, s.conn, "/v1/namespaces/", n.Name, call{method: http.MethodPut, body: n, header: w.header()})
+	return doNamed[NamespaceChange](ctx, s.conn, "/v1/namespaces/", n.Name, call{method: http.MethodPut, body: n, header: w.conditionHeader()})
 }
 
 // DryRunPut is like Put, but writes nothing. NamespaceChange.DryRun contains what would change.
 func (s *NamespacesService) DryRunPut(ctx context.Context, n task.Namespace, w Writing) (NamespaceChange, error) {
-	return doNamed[NamespaceChange](ctx, s.conn, "/v1/namespaces/", n.Name, call{method: http.MethodPut, body: n, header: w.header(), query: dryRun(url.Values{}, 0)})
+	return doNamed[NamespaceChange](ctx, s.conn, "/v1/namespaces/", n.Name, call{method: http.MethodPut, body: n, header: w.conditionHeader(), query: dryRun(url.Values{}, 0)})
 }
 
 // Delete deletes the record of a namespace that has neither tasks nor secrets. revision is the revision that it must
@@ -214,15 +214,15 @@ func (s *NamespacesService) Delete(ctx context.Context, name string, revision in
 
 // List returns the tokens that the caller may see, without their secrets. subject selects those of a subject; "": all.
 func (s *TokensService) List(ctx context.Context, subject string) ([]task.Token, error) {
-	return s.list(ctx, subject, false)
+	return s.listTokens(ctx, subject, false)
 }
 
 // ListWithSessions is List, together with the sessions and login links that have not ended.
 func (s *TokensService) ListWithSessions(ctx context.Context, subject string) ([]task.Token, error) {
-	return s.list(ctx, subject, true)
+	return s.listTokens(ctx, subject, true)
 }
 
-func (s *TokensService) list(ctx context.Context, subject string, sessions bool) ([]task.Token, error) {
+func (s *TokensService) listTokens(ctx context.Context, subject string, sessions bool) ([]task.Token, error) {
 	q := url.Values{}
 	setIfNotEmpty(q, "subject", subject)
 	if sessions {
@@ -258,15 +258,15 @@ func (s *SubjectsService) List(ctx context.Context) ([]Subject, error) {
 
 // Disable has a subject do nothing from now on, and its tokens not accepted.
 func (s *SubjectsService) Disable(ctx context.Context, subject string) (SubjectChange, error) {
-	return s.change(ctx, subject, "/disable")
+	return s.changeState(ctx, subject, "/disable")
 }
 
 // Enable undoes Disable.
 func (s *SubjectsService) Enable(ctx context.Context, subject string) (SubjectChange, error) {
-	return s.change(ctx, subject, "/enable")
+	return s.changeState(ctx, subject, "/enable")
 }
 
-func (s *SubjectsService) change(ctx context.Context, subject, rest string) (SubjectChange, error) {
+func (s *SubjectsService) changeState(ctx context.Context, subject, rest string) (SubjectChange, error) {
 	var c SubjectChange
 	err := s.conn.doCall(ctx, call{method: http.MethodPost, path: "/v1/subjects/" + url.PathEscape(subject) + rest}, &c)
 

@@ -37,12 +37,12 @@ func (s *NodeLimitsService) Get(ctx context.Context, name string) (task.NodeLimi
 
 // Put writes a limit. The answer names present nodes that announce labels which it does not allow.
 func (s *NodeLimitsService) Put(ctx context.Context, l task.NodeLimit, w Writing) (NodeLimitChange, error) {
-	return doLimit[NodeLimitChange](ctx, s.conn, l.Name, call{method: http.MethodPut, body: l, header: w.header()})
+	return doLimit[NodeLimitChange](ctx, s.conn, l.Name, call{method: http.MethodPut, body: l, header: w.conditionHeader()})
 }
 
 // DryRunPut is like Put, but writes nothing. NodeLimitChange.DryRun contains what would change.
 func (s *NodeLimitsService) DryRunPut(ctx context.Context, l task.NodeLimit, w Writing) (NodeLimitChange, error) {
-	return doLimit[NodeLimitChange](ctx, s.conn, l.Name, call{method: http.MethodPut, body: l, header: w.header(), query: dryRun(url.Values{}, 0)})
+	return doLimit[NodeLimitChange](ctx, s.conn, l.Name, call{method: http.MethodPut, body: l, header: w.conditionHeader(), query: dryRun(url.Values{}, 0)})
 }
 
 // Delete deletes a limit. revision is the revision that it must have; 0: any.

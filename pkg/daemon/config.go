@@ -133,8 +133,8 @@ var allRoles = []string{task.RoleScheduler, task.RoleExecutor, task.RoleAPI}
 // with the API forward to them.
 func (c *Config) servesAPI() bool { return slices.Contains(c.Roles, task.RoleAPI) }
 
-// schedules reports whether the node may own shards.
-func (c *Config) schedules() bool { return slices.Contains(c.Roles, task.RoleScheduler) }
+// hasSchedulerRole reports whether the node may own shards.
+func (c *Config) hasSchedulerRole() bool { return slices.Contains(c.Roles, task.RoleScheduler) }
 
 // notInName matches what a node's name must not contain.
 var notInName = regexp.MustCompile(`[^a-z0-9._-]+`)

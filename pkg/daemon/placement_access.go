@@ -15,7 +15,7 @@ import (
 
 // knowsAccess reports whether the node keeps a copy of the access records: to serve the API, or to check tasks by the
 // records of their namespaces when it starts their runs.
-func (c *Config) knowsAccess() bool { return c.servesAPI() || c.schedules() }
+func (c *Config) knowsAccess() bool { return c.servesAPI() || c.hasSchedulerRole() }
 
 // knownNamespaces returns the records of the namespaces as the watch last reported them, or nil before they are loaded.
 // They are never newer than the limits of nodes that the fleet was set by: a namespace that is restricted to nodes with
@@ -67,8 +67,8 @@ type ignoredLabels struct {
 	warned map[string]string
 }
 
-// check looks for this node among nodes, whose labels have been judged by their limits.
-func (i *ignoredLabels) check(nodes []task.Node, self string, log *zap.Logger) {
+// reportChange looks for this node among nodes, whose labels have been judged by their limits.
+func (i *ignoredLabels) reportChange(nodes []task.Node, self string, log *zap.Logger) {
 	for _, n := range nodes {
 		if n.Name != self || maps.Equal(n.IgnoredLabels, i.warned) {
 			continue

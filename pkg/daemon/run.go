@@ -93,7 +93,7 @@ func (n *Node) Run(ctx context.Context) error {
 	workers.startPart(n.watchdog.run)
 	workers.startPart(n.watchPeers)
 
-	if n.cfg.schedules() {
+	if n.cfg.hasSchedulerRole() {
 		workers.startPart(n.engine.Run)
 		workers.startPart(n.followAccess)
 		workers.startPart(n.etcd.run)
@@ -209,7 +209,7 @@ func (n *Node) followFleet(ctx context.Context) error {
 		n.fleet.Set(nodes)
 		n.clock.observeNodes(nodes)
 		n.history.ObserveNodes(nodes)
-		own.check(nodes, n.cfg.Name, n.log)
+		own.reportChange(nodes, n.cfg.Name, n.log)
 
 		if before := n.placedBy.Swap(v); before != v {
 			if now := namespaceRevisions(v); !maps.Equal(now, namespaces) {

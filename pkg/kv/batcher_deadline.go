@@ -18,15 +18,15 @@ const (
 	mostDeadline  = 5 * time.Second
 )
 
-// timeout returns the deadline of the next request.
-func (d *deadline) timeout() time.Duration { return max(time.Duration(d.d.Load()), leastDeadline) }
+// nextTimeout returns the deadline of the next request.
+func (d *deadline) nextTimeout() time.Duration { return max(time.Duration(d.d.Load()), leastDeadline) }
 
 // observeAnswer records how long a request took. The next deadline is three times that, or twice the present deadline if
 // the request was not answered, within the limits.
 func (d *deadline) observeAnswer(took time.Duration, unanswered bool) {
 	next := 3 * took
 	if unanswered {
-		next = 2 * d.timeout()
+		next = 2 * d.nextTimeout()
 	}
 	d.d.Store(int64(min(next, mostDeadline)))
 }

@@ -175,7 +175,7 @@ func (s *sender) sendRequest(ctx context.Context, pack []*ticket) ([]Result, err
 	// If all callers resolve an unknown outcome themselves, the request gets a short deadline (see deadline).
 	if allResolvedByCaller(pack) {
 		begun := time.Now()
-		impatient, cancel := context.WithTimeout(ctx, s.deadline.timeout())
+		impatient, cancel := context.WithTimeout(ctx, s.deadline.nextTimeout())
 		ctx = impatient
 		defer func() {
 			cancel()

@@ -22,7 +22,7 @@ type logFlags struct {
 	since, until, subject, operation, object string
 }
 
-func (o *logFlags) bind(f *factory.Factory, cmd *cobra.Command) {
+func (o *logFlags) defineFlags(f *factory.Factory, cmd *cobra.Command) {
 	flags := cmd.Flags()
 	flags.StringVar(&o.since, "since", "", "start at this `TIME`, or a duration ago such as 15m or 7d")
 	flags.StringVar(&o.until, "until", "", "stop before this `TIME`, or a duration ago")
@@ -33,8 +33,8 @@ func (o *logFlags) bind(f *factory.Factory, cmd *cobra.Command) {
 	complete.Register(cmd, "object", complete.AuditObjects(f))
 }
 
-// options converts the flags to options of the client.
-func (o *logFlags) options(f *factory.Factory, cmd *cobra.Command) (client.AuditLogOptions, error) {
+// clientOptions converts the flags to options of the client.
+func (o *logFlags) clientOptions(f *factory.Factory, cmd *cobra.Command) (client.AuditLogOptions, error) {
 	// A namespace of the environment or of the context would hide what was done to the cluster.
 	opts := client.AuditLogOptions{Subject: o.subject, Operation: o.operation, Namespace: f.NamespaceFlag}
 	if err := factory.RefuseEmpty(cmd, "since", "until", "subject", "operation", "object"); err != nil {
@@ -83,7 +83,7 @@ func logCommand(f *factory.Factory) *cobra.Command {
 				return failure.Usage("--limit %d: must not be negative", limit)
 			}
 
-			opts, err := o.options(f, cmd)
+			opts, err := o.clientOptions(f, cmd)
 			if err != nil {
 				return err
 			}
@@ -112,7 +112,7 @@ func logCommand(f *factory.Factory) *cobra.Command {
 			return output.EmitList(&f.Printer, list, func(r task.AuditRecord) string { return r.ID }, func(wide bool) *output.Table { return recordTable(f, list, wide) })
 		},
 	}
-	o.bind(f, cmd)
+	o.defineFlags(f, cmd)
 	cmd.Flags().IntVar(&limit, "limit", limit, "show at most `N` records (0: no limit)")
 
 	return cmd
@@ -206,7 +206,7 @@ func exportCommand(f *factory.Factory) *cobra.Command {
 		Example: "  carillon audit export > audit.jsonl\n  carillon audit export --since 2026-11-20T22:00:00Z | gzip > audit.jsonl.gz",
 		Args:    factory.Args(0, 0, ""), ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			opts, err := o.options(f, cmd)
+			opts, err := o.clientOptions(f, cmd)
 			if err != nil {
 				return err
 			}
@@ -220,7 +220,7 @@ func exportCommand(f *factory.Factory) *cobra.Command {
 			return exportRecords(cmd.Context(), f, c, opts)
 		},
 	}, output.FormatTable, output.FormatJSONL) // both are JSON lines
-	o.bind(f, cmd)
+	o.defineFlags(f, cmd)
 
 	return cmd
 }

@@ -88,7 +88,7 @@ func BindDelete[T any](f *factory.Factory, cmd *cobra.Command, verb, past string
 			return err
 		}
 
-		names, broad, err := of.expand(ctx, c, words)
+		names, broad, err := of.expandNames(ctx, c, words)
 		if err != nil {
 			return err
 		}
@@ -134,12 +134,12 @@ func BindDelete[T any](f *factory.Factory, cmd *cobra.Command, verb, past string
 	return cmd
 }
 
-// expand returns the objects that names and globs match, each once. broad is set if there are several of them and
+// expandNames returns the objects that names and globs match, each once. broad is set if there are several of them and
 // not each was named.
-func (n Named[T]) expand(ctx context.Context, c *client.Client, words []string) (names []string, broad bool, err error) {
+func (n Named[T]) expandNames(ctx context.Context, c *client.Client, words []string) (names []string, broad bool, err error) {
 	var all []string
 	if broad = slices.ContainsFunc(words, selection.IsGlob); broad {
-		if all, err = n.names(ctx, c, n.mayDelete); err != nil {
+		if all, err = n.listNames(ctx, c, n.mayDelete); err != nil {
 			return nil, false, err
 		}
 	}
@@ -205,7 +205,7 @@ func (n Named[T]) explainMissing(ctx context.Context, f *factory.Factory, c *cli
 	defer cancel()
 
 	fail := f.Explain(err)
-	names, listed := n.names(ctx, c, suggested)
+	names, listed := n.listNames(ctx, c, suggested)
 	if near := task.Nearest(name, names); listed == nil && near != "" && near != name {
 		fail.Hint = "did you mean: " + near
 	}
@@ -213,8 +213,8 @@ func (n Named[T]) explainMissing(ctx context.Context, f *factory.Factory, c *cli
 	return fail
 }
 
-// names returns the names of the objects for which wanted returns true; nil stands for all.
-func (n Named[T]) names(ctx context.Context, c *client.Client, wanted func(T) bool) ([]string, error) {
+// listNames returns the names of the objects for which wanted returns true; nil stands for all.
+func (n Named[T]) listNames(ctx context.Context, c *client.Client, wanted func(T) bool) ([]string, error) {
 	list, err := n.List(ctx, c)
 	var names []string
 	for _, object := range list {

@@ -38,8 +38,8 @@ func hoursOf(l client.TaskLoad, zone *time.Location) []hour {
 	return list
 }
 
-// total returns the runs of the hour.
-func (h *hour) total() (sum float64) {
+// totalRuns returns the runs of the hour.
+func (h *hour) totalRuns() (sum float64) {
 	for _, runs := range h.Runs {
 		sum += runs
 	}
@@ -76,8 +76,8 @@ func heatMap(f *factory.Factory, l client.TaskLoad, width int) string {
 
 	for i := range hours {
 		h := &hours[i]
-		b.WriteString(f.Paint(output.Dim, h.Begins.Format("15:04")) + " " + h.cells(f, per, most))
-		fmt.Fprintf(&b, "%*s\n", totalWidth, wording.RunNumber(h.total()))
+		b.WriteString(f.Paint(output.Dim, h.Begins.Format("15:04")) + " " + h.formatCells(f, per, most))
+		fmt.Fprintf(&b, "%*s\n", totalWidth, wording.RunNumber(h.totalRuns()))
 	}
 
 	signs := signsOf(f)
@@ -124,8 +124,8 @@ func signsOf(f *factory.Factory) []rune {
 	return blocks
 }
 
-// cells returns the cells of an hour. Neighbors of the same color are painted together.
-func (h *hour) cells(f *factory.Factory, per int, most float64) string {
+// formatCells returns the cells of an hour. Neighbors of the same color are painted together.
+func (h *hour) formatCells(f *factory.Factory, per int, most float64) string {
 	var b, same strings.Builder
 	var color output.Color
 
@@ -213,7 +213,7 @@ func hourTable(f *factory.Factory, hours []hour) *output.Table {
 			}
 		}
 
-		g.AddRow(append(row, wording.RunNumber(h.total()), busiest, wording.RunNumber(runs))...)
+		g.AddRow(append(row, wording.RunNumber(h.totalRuns()), busiest, wording.RunNumber(runs))...)
 	}
 
 	return g

@@ -143,7 +143,7 @@ type namespaceFlags struct {
 	dryRun                  bool
 }
 
-func (o *namespaceFlags) bind(f *factory.Factory, cmd *cobra.Command) {
+func (o *namespaceFlags) defineFlags(f *factory.Factory, cmd *cobra.Command) {
 	flags := cmd.Flags()
 	flags.StringSliceVar(&o.runAs, "run-as", nil, "OS `USERS` that tasks may name; * for any (default: none, so tasks run as the default user of their node)")
 	flags.StringSliceVar(&o.groups, "groups", nil, "OS `GROUPS` that tasks may name; * for any (default: none)")
@@ -156,8 +156,8 @@ func (o *namespaceFlags) bind(f *factory.Factory, cmd *cobra.Command) {
 	complete.Register(cmd, "nodes", complete.NodeLabels(f))
 }
 
-// apply changes the fields whose flags were given.
-func (o *namespaceFlags) apply(cmd *cobra.Command, n *task.Namespace) (changed bool) {
+// applyTo changes the fields whose flags were given.
+func (o *namespaceFlags) applyTo(cmd *cobra.Command, n *task.Namespace) (changed bool) {
 	for flag, set := range map[string]func(){
 		"run-as":      func() { n.RunAs = o.runAs },
 		"groups":      func() { n.Groups = o.groups },
@@ -202,7 +202,7 @@ func createCommand(f *factory.Factory) *cobra.Command {
   carillon namespace create legacy --run-as '*' --groups '*' --shell --env-files /etc/legacy/`,
 		Args: factory.Args(1, 1, "the namespace's name"), ValidArgsFunction: cobra.NoFileCompletions,
 	}
-	o.bind(f, cmd)
+	o.defineFlags(f, cmd)
 	cmd.RunE = func(cmd *cobra.Command, words []string) error {
 		if err := factory.RefuseEmpty(cmd, "nodes"); err != nil {
 			return err
@@ -214,7 +214,7 @@ func createCommand(f *factory.Factory) *cobra.Command {
 		}
 
 		n := task.Namespace{Name: words[0]}
-		o.apply(cmd, &n)
+		o.applyTo(cmd, &n)
 		if o.dryRun {
 			return printDryRun(cmd.Context(), f, c, n, client.Writing{Create: true})
 		}
@@ -252,7 +252,7 @@ func updateCommand(f *factory.Factory) *cobra.Command {
   carillon namespace update billing --nodes 'pool in (batch, spare)'`,
 		Args: factory.Args(1, 1, "the namespace's name"), ValidArgsFunction: complete.At(complete.Namespaces(f), nil),
 	}
-	o.bind(f, cmd)
+	o.defineFlags(f, cmd)
 	cmd.Flags().StringSliceVar(&unset, "unset", nil, "clear these `FIELDS`: "+strings.Join(unsettableNames, ", "))
 	cmd.Flags().Int64Var(&revision, "revision", 0, "change the namespace only if it is at this revision, `REV` in carillon namespace get")
 	complete.RegisterFixed(cmd, "unset", unsettableNames...)
@@ -277,7 +277,7 @@ func updateCommand(f *factory.Factory) *cobra.Command {
 		}
 
 		n := before
-		if !o.apply(cmd, &n) && len(unset) == 0 {
+		if !o.applyTo(cmd, &n) && len(unset) == 0 {
 			return failure.Usage("namespace update: nothing to change; use one of its flags")
 		}
 		for _, name := range unset {

@@ -126,7 +126,7 @@ type roleFlags struct {
 	dryRun      bool
 }
 
-func (o *roleFlags) bind(cmd *cobra.Command) {
+func (o *roleFlags) defineFlags(cmd *cobra.Command) {
 	cmd.Flags().StringArrayVar(&o.rules, "rule", nil, "allow these verbs on these kinds of objects, as `VERBS:KINDS` or VERBS:KINDS:LABELS; may be repeated")
 	cmd.Flags().StringVar(&o.description, "description", "", "`TEXT` that describes the role")
 	cmd.Flags().BoolVar(&o.dryRun, "dry-run", false, "validate the change on the server and print it, without making it")
@@ -201,7 +201,7 @@ func createCommand(f *factory.Factory) *cobra.Command {
 			return output.EmitOne(&f.Printer, r, r.Name, nil)
 		},
 	}
-	o.bind(cmd)
+	o.defineFlags(cmd)
 
 	return cmd
 }
@@ -219,7 +219,7 @@ func updateCommand(f *factory.Factory) *cobra.Command {
   carillon role update on-call --description 'Who is on call this week'`,
 		Args: factory.Args(1, 1, "the role's name"), ValidArgsFunction: complete.At(complete.OwnRoles(f), nil),
 	}
-	o.bind(cmd)
+	o.defineFlags(cmd)
 	cmd.Flags().Int64Var(&revision, "revision", 0, "change the role only if it is at this revision, `REV` in carillon role get")
 	cmd.RunE = func(cmd *cobra.Command, words []string) error {
 		if !slices.ContainsFunc([]string{"rule", "description"}, cmd.Flags().Changed) {

@@ -174,7 +174,7 @@ func (w *List[T]) printChanges(ctx context.Context, ended <-chan error) error {
 	}
 
 	footer := w.noteFooter("")
-	rescan, stop := w.rescans()
+	rescan, stop := w.startRescans()
 	defer stop()
 	rest := w.restAfter(began)
 
@@ -218,8 +218,8 @@ func canWait(err error) bool {
 	return failure.IsUnreachable(err) || errors.As(err, &e) && e.Code == client.CodeBusy
 }
 
-// rescans returns a channel that delivers when a list is to be read again, if it is Partial, and what ends it.
-func (w *List[T]) rescans() (<-chan time.Time, func()) {
+// startRescans returns a channel that delivers when a list is to be read again, if it is Partial, and what ends it.
+func (w *List[T]) startRescans() (<-chan time.Time, func()) {
 	if !w.Partial || w.Rescan <= 0 {
 		return nil, func() {}
 	}

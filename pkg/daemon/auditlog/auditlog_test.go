@@ -248,7 +248,7 @@ func TestAuditSink_BoundsEntriesWithoutRecords(t *testing.T) {
 	const most = 10
 	q := newQueue(most, queueBytes)
 	for range 10 * most {
-		q.offer(entry{mark: &position{}})
+		q.tryPush(entry{mark: &position{}})
 	}
 	if n := q.length(); n > most {
 		t.Errorf("%d entries wait in memory, at most %d may", n, most)
@@ -266,17 +266,17 @@ func TestAuditSink_WritesRefusedLogins(t *testing.T) {
 	}
 
 	for range 500 { // the position moves after the write
-		if sink.written().ID != "" {
+		if sink.writtenPosition().ID != "" {
 			break
 		}
 		time.Sleep(10 * time.Millisecond)
 	}
-	at := sink.written()
+	at := sink.writtenPosition()
 	sink.Offer(task.AuditRecord{ID: "r", Operation: "login", Outcome: task.AuditRefused, Revision: 1})
 	if got := s.written(path, 2); got != "a login" {
 		t.Errorf("wrote %q", got)
 	}
-	if sink.written() != at {
+	if sink.writtenPosition() != at {
 		t.Error("the position has moved")
 	}
 	stop()

@@ -21,7 +21,7 @@ type entry struct {
 	mark *position
 }
 
-func (e *entry) bytes() (n int) {
+func (e *entry) byteCount() (n int) {
 	for _, line := range e.lines {
 		n += len(line)
 	}
@@ -46,13 +46,13 @@ func newQueue(maxRecords, maxBytes int) *queue {
 	return &queue{maxRecords: maxRecords, maxBytes: maxBytes, added: wake.NewSignal(), removed: wake.NewSignal()}
 }
 
-// offer adds an entry, unless there is no room for it. An empty queue has room for any entry: those of a watch that catches
-// up may be larger than the queue.
-func (q *queue) offer(e entry) bool {
+// tryPush adds an entry, unless there is no room for it. An empty queue has room for any entry: those of a watch that
+// catches up may be larger than the queue.
+func (q *queue) tryPush(e entry) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 
-	records, bytes := q.records+len(e.lines), q.bytes+e.bytes()
+	records, bytes := q.records+len(e.lines), q.bytes+e.byteCount()
 	isFull := len(q.entries) >= q.maxRecords || records > q.maxRecords || bytes > q.maxBytes
 	if len(q.entries) > 0 && isFull {
 		return false
@@ -66,7 +66,7 @@ func (q *queue) offer(e entry) bool {
 
 // push adds an entry as soon as there is room for it. It returns the error of ctx if that ends first.
 func (q *queue) push(ctx context.Context, e entry) error {
-	for !q.offer(e) {
+	for !q.tryPush(e) {
 		if err := await(ctx, q.removed); err != nil {
 			return err
 		}
@@ -74,8 +74,8 @@ func (q *queue) push(ctx context.Context, e entry) error {
 	return nil
 }
 
-// first returns the oldest entry, and waits for one. removeFirst removes it.
-func (q *queue) first(ctx context.Context) (entry, error) {
+// awaitFirst returns the oldest entry, and waits for one. removeFirst removes it.
+func (q *queue) awaitFirst(ctx context.Context) (entry, error) {
 	for {
 		q.mu.Lock()
 		if len(q.entries) > 0 {
@@ -96,7 +96,7 @@ func (q *queue) removeFirst() {
 
 	e := q.entries[0]
 	q.entries[0] = entry{} // so that its memory is free
-	q.entries, q.records, q.bytes = q.entries[1:], q.records-len(e.lines), q.bytes-e.bytes()
+	q.entries, q.records, q.bytes = q.entries[1:], q.records-len(e.lines), q.bytes-e.byteCount()
 	q.removed.Send()
 }
 

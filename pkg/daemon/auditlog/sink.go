@@ -126,30 +126,30 @@ func newSink(cfg SinkConfig, name string, to target) *Sink {
 // Offer writes a record that is not in etcd, such as a refused login. It never waits: if the queue is full, the
 // record is dropped and counted.
 func (s *Sink) Offer(r task.AuditRecord) {
-	if !s.queue.offer(entry{lines: [][]byte{encodeLine(r)}}) {
+	if !s.queue.tryPush(entry{lines: [][]byte{encodeLine(r)}}) {
 		s.dropped.Inc()
 	}
 }
 
 // Run copies records until ctx ends. A target that fails is tried again.
 func (s *Sink) Run(ctx context.Context) error {
-	s.load()
+	s.loadPosition()
 
 	var parts sync.WaitGroup
 	parts.Go(func() {
 		for clock.Sleep(ctx, sinkSave) {
-			s.save()
+			s.savePosition()
 		}
 	})
 	parts.Go(func() { s.writeQueue(ctx) })
 	defer func() {
 		parts.Wait()
-		s.save() // what was written since
+		s.savePosition() // what was written since
 	}()
 
 	prefix, end := kv.Prefix(s.keys.AuditRecords())
 	for {
-		s.queued = s.written()
+		s.queued = s.writtenPosition()
 
 		err := kv.Follow(ctx, s.client, kv.FollowConfig{
 			Key: prefix, End: end, PageSize: sinkPage, Background: true, Relist: time.Hour, Name: s.name, Logger: s.log.Named("kv"),
@@ -208,7 +208,7 @@ func (s *Sink) queueBatch(ctx context.Context, b kv.Batch) error {
 		if err := s.queue.push(ctx, e); err != nil {
 			return err
 		}
-	case !s.queue.offer(e):
+	case !s.queue.tryPush(e):
 		return errQueueFull
 	}
 
@@ -224,7 +224,7 @@ func (s *Sink) writeQueue(ctx context.Context) {
 	var logged time.Time
 
 	for {
-		e, err := s.queue.first(ctx)
+		e, err := s.queue.awaitFirst(ctx)
 		if err != nil {
 			return
 		}
@@ -267,8 +267,8 @@ func encodeLine(r task.AuditRecord) []byte {
 	return line
 }
 
-// written returns the position up to which everything is written.
-func (s *Sink) written() position {
+// writtenPosition returns the position up to which everything is written.
+func (s *Sink) writtenPosition() position {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.at
@@ -291,11 +291,11 @@ func (s *Sink) isQueued(e *mvccpb.KeyValue, id string) bool {
 	return e.ModRevision <= s.queued.Revision
 }
 
-func (s *Sink) path() string { return filepath.Join(s.dir, s.name+".json") }
+func (s *Sink) positionFile() string { return filepath.Join(s.dir, s.name+".json") }
 
-// load reads the position. Without one, the sink begins with the oldest record that etcd has.
-func (s *Sink) load() {
-	b, err := os.ReadFile(s.path())
+// loadPosition reads the position. Without one, the sink begins with the oldest record that etcd has.
+func (s *Sink) loadPosition() {
+	b, err := os.ReadFile(s.positionFile())
 	if err == nil {
 		err = json.Unmarshal(b, &s.at)
 	}
@@ -310,9 +310,9 @@ func (s *Sink) load() {
 	s.saved = s.at
 }
 
-// save writes the position to disk if it has changed.
-func (s *Sink) save() {
-	at := s.written()
+// savePosition writes the position to disk if it has changed.
+func (s *Sink) savePosition() {
+	at := s.writtenPosition()
 	if at == s.saved {
 		return
 	}
@@ -322,7 +322,7 @@ func (s *Sink) save() {
 		panic(fmt.Sprintf("auditlog: encode a position: %v", err))
 	}
 
-	if err := datadir.WriteSynced(s.path(), append(b, '\n'), 0o600); err != nil {
+	if err := datadir.WriteSynced(s.positionFile(), append(b, '\n'), 0o600); err != nil {
 		s.log.Error("cannot store the position of the audit sink; a restart would repeat records", zap.Error(err))
 		return
 	}

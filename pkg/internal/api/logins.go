@@ -139,16 +139,16 @@ func (l *logins) mayTry(client string) bool {
 // reportRefusal counts and logs a request that was refused because of its credentials or rights, and records refused
 // credentials. who is the caller as far as it is known. Of a token, only the id is logged and recorded, which is not secret.
 func (l *logins) reportRefusal(r *http.Request, who httpapi.Caller, f *httpapi.Failure) {
-	l.report(r, who, f, f.Status != http.StatusForbidden)
+	l.reportRefused(r, who, f, f.Status != http.StatusForbidden)
 }
 
 // reportLogin is reportRefusal for a login with an identity provider, which is also recorded if the person has no rights.
 func (l *logins) reportLogin(r *http.Request, who httpapi.Caller, f *httpapi.Failure) {
-	l.report(r, who, f, true)
+	l.reportRefused(r, who, f, true)
 }
 
-// report counts and logs a refused request. If it is a login, it is also recorded.
-func (l *logins) report(r *http.Request, who httpapi.Caller, f *httpapi.Failure, isLogin bool) {
+// reportRefused counts and logs a refused request. If it is a login, it is also recorded.
+func (l *logins) reportRefused(r *http.Request, who httpapi.Caller, f *httpapi.Failure, isLogin bool) {
 	switch f.Status {
 	case http.StatusUnauthorized, http.StatusForbidden, http.StatusTooManyRequests:
 	default:

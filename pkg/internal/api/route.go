@@ -48,7 +48,7 @@ func (s *server) serveRoute(w http.ResponseWriter, r *http.Request, rt *httpapi.
 		rights := s.judge.RightsOf(httpapi.CallerOf(r.Context()), rt.ID)
 		r = r.WithContext(httpapi.WithRights(r.Context(), rights))
 
-		if err := s.admit(r, rt, rights); err != nil {
+		if err := s.admitCaller(r, rt, rights); err != nil {
 			s.logins.reportRefusal(r, httpapi.CallerOf(r.Context()), httpapi.AsFailure(err))
 			if r.Body != http.NoBody {
 				endConnection(w)
@@ -126,9 +126,9 @@ func (s *server) serveRoute(w http.ResponseWriter, r *http.Request, rt *httpapi.
 	_ = httpapi.WriteJSON(w, a.Body) // an error means that the caller has gone
 }
 
-// admit refuses a request whose caller lacks the least that its operation needs. The handler asks for more when it knows
-// what the request changes.
-func (s *server) admit(r *http.Request, rt *httpapi.Operation, rights *httpapi.Rights) error {
+// admitCaller refuses a request whose caller lacks the least that its operation needs. The handler asks for more when it
+// knows what the request changes.
+func (s *server) admitCaller(r *http.Request, rt *httpapi.Operation, rights *httpapi.Rights) error {
 	if !rt.Writes {
 		if err := rights.CheckReader(r.Context(), httpapi.CallerOf(r.Context())); err != nil {
 			return err

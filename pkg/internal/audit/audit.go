@@ -68,7 +68,7 @@ func (au Auditor) withDefaults() Auditor {
 // Run makes an audit. The error is task.ErrUnavailable if etcd could not be read.
 func (au Auditor) Run(ctx context.Context) (task.Audit, error) {
 	a := newAudit(au.withDefaults())
-	found, err := a.run(ctx)
+	found, err := a.runStages(ctx)
 	if err != nil {
 		return task.Audit{}, fmt.Errorf("audit: %w", err)
 	}
@@ -131,9 +131,9 @@ func newAudit(au Auditor) *audit {
 	}
 }
 
-// run reads the cluster stage by stage. Each stage is compared with what the earlier ones have read. After a pause
+// runStages reads the cluster stage by stage. Each stage is compared with what the earlier ones have read. After a pause
 // it confirms the suspects.
-func (a *audit) run(ctx context.Context) ([]task.Finding, error) {
+func (a *audit) runStages(ctx context.Context) ([]task.Finding, error) {
 	// All reads of the first pass use this revision.
 	if err := a.reader.pinRevision(ctx); err != nil {
 		return nil, err

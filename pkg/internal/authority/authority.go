@@ -69,8 +69,8 @@ func (v *View) ProofOf(token string) store.Proof {
 	return store.Proof{Fence: v.Fence, Token: token, TokenCreated: v.Created(token), Parent: t.Parent, ParentCreated: v.Created(t.Parent)}
 }
 
-// loses reports whether a proof no longer is what the records of this view would give.
-func (v *View) loses(p store.Proof) bool {
+// contradicts reports whether a proof no longer is what the records of this view would give.
+func (v *View) contradicts(p store.Proof) bool {
 	return v.Fence != p.Fence || v.Created(p.Token) != p.TokenCreated || v.Created(p.Parent) != p.ParentCreated
 }
 
@@ -126,7 +126,7 @@ func (k *Keeper) Run(ctx context.Context) error {
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-changed:
-			k.setView(k.compile(k.mirror.Snapshot()))
+			k.setView(k.compileView(k.mirror.Snapshot()))
 			clock.Sleep(ctx, compileEvery)
 		}
 	}
@@ -135,7 +135,7 @@ func (k *Keeper) Run(ctx context.Context) error {
 // keepProven proves the view every proveEvery, so that reads need not wait for a proof.
 func (k *Keeper) keepProven(ctx context.Context) {
 	for clock.Sleep(ctx, proveEvery) {
-		_ = k.prove(ctx) // Proven reports it when somebody asks
+		_ = k.proveCurrent(ctx) // Proven reports it when somebody asks
 	}
 }
 
@@ -155,17 +155,17 @@ func (k *Keeper) View() *View { return k.view.Load() }
 // AwaitLoaded returns once the view is that of a cluster, after the first list. It returns
 // task.ErrUnavailable if ctx ends first.
 func (k *Keeper) AwaitLoaded(ctx context.Context) (*View, error) {
-	return k.await(ctx, func(v *View) bool { return v.Fence > 0 })
+	return k.awaitView(ctx, func(v *View) bool { return v.Fence > 0 })
 }
 
 // AwaitChange returns a view by which a proof is no longer what it was: for a write that lost
 // to a change that this node's watch may not have reported yet. It returns
 // task.ErrUnavailable if ctx ends first.
 func (k *Keeper) AwaitChange(ctx context.Context, lost store.Proof) (*View, error) {
-	return k.await(ctx, func(v *View) bool { return v.loses(lost) })
+	return k.awaitView(ctx, func(v *View) bool { return v.contradicts(lost) })
 }
 
-func (k *Keeper) await(ctx context.Context, is func(*View) bool) (*View, error) {
+func (k *Keeper) awaitView(ctx context.Context, is func(*View) bool) (*View, error) {
 	for {
 		k.mu.Lock()
 		changed := k.changed
@@ -196,7 +196,7 @@ func (k *Keeper) Proven(ctx context.Context) error {
 	defer cancel()
 
 	for {
-		err := k.prove(ctx)
+		err := k.proveCurrent(ctx)
 		if err == nil {
 			return nil
 		}
@@ -208,11 +208,11 @@ func (k *Keeper) Proven(ctx context.Context) error {
 	}
 }
 
-// prove compares the view with etcd: the number of access records and the highest mod revision
+// proveCurrent compares the view with etcd: the number of access records and the highest mod revision
 // of them. If both are the same then the view has all of them as they are: a record that was
 // written since would have a higher mod revision, and a record that was deleted would be missing
 // from the number.
-func (k *Keeper) prove(ctx context.Context) error {
+func (k *Keeper) proveCurrent(ctx context.Context) error {
 	asked := time.Now()
 	select {
 	case k.proving <- struct{}{}:
@@ -247,8 +247,8 @@ func (k *Keeper) prove(ctx context.Context) error {
 	return nil
 }
 
-// compile decodes the records of a snapshot. What cannot be decoded allows nothing, and is logged.
-func (k *Keeper) compile(s kv.Snapshot) *View {
+// compileView decodes the records of a snapshot. What cannot be decoded allows nothing, and is logged.
+func (k *Keeper) compileView(s kv.Snapshot) *View {
 	v := &View{hashes: map[string][sha256.Size]byte{}, mods: make(map[string]int64, len(s.KVs))}
 	records := access.Records{Created: map[string]int64{}}
 

@@ -14,7 +14,7 @@ import (
 // It costs one read of etcd, however many records there are. Its error is task.ErrUnavailable.
 func (k *Keeper) Current(ctx context.Context) (*View, error) {
 	for {
-		err := k.prove(ctx)
+		err := k.proveCurrent(ctx)
 		if err == nil {
 			return k.View(), nil // the proven view, or a newer one
 		}
@@ -28,5 +28,5 @@ func (k *Keeper) Current(ctx context.Context) (*View, error) {
 
 // Await returns the first view for which is returns true. It returns task.ErrUnavailable if ctx ends first.
 func (k *Keeper) Await(ctx context.Context, is func(*View) bool) (*View, error) {
-	return k.await(ctx, is)
+	return k.awaitView(ctx, is)
 }

@@ -50,12 +50,12 @@ func (p *Pending) Error() string { return "the login is not confirmed yet" }
 
 // BeginDevice begins a login in the device flow.
 func (l *Logins) BeginDevice(ctx context.Context, name string) (DeviceLogin, error) {
-	p, err := l.provider(name)
+	p, err := l.findProvider(name)
 	if err != nil {
 		return DeviceLogin{}, err
 	}
 
-	m, err := p.discover(ctx)
+	m, err := p.discoverMetadata(ctx)
 	if err != nil {
 		return DeviceLogin{}, err
 	}
@@ -72,8 +72,8 @@ func (l *Logins) BeginDevice(ctx context.Context, name string) (DeviceLogin, err
 	}
 
 	verifier := oauth2.GenerateVerifier()
-	answer, err := p.post(ctx, m, m.device, url.Values{
-		"scope": {strings.Join(p.scopes(), " ")}, "code_challenge": {oauth2.S256ChallengeFromVerifier(verifier)}, "code_challenge_method": {"S256"},
+	answer, err := p.postForm(ctx, m, m.device, url.Values{
+		"scope": {strings.Join(p.requestedScopes(), " ")}, "code_challenge": {oauth2.S256ChallengeFromVerifier(verifier)}, "code_challenge_method": {"S256"},
 	})
 	if err != nil {
 		return DeviceLogin{}, err
@@ -81,7 +81,7 @@ func (l *Logins) BeginDevice(ctx context.Context, name string) (DeviceLogin, err
 
 	page := pageURL(cmp.Or(answer.VerificationURI, answer.VerificationURL)) // the second name is that of early drafts
 	if answer.DeviceCode == "" || answer.UserCode == "" || page == "" {
-		return DeviceLogin{}, p.misconfigured("the provider's answer has no device code, no code for the person, or no page with https to enter it")
+		return DeviceLogin{}, p.refuseMisconfigured("the provider's answer has no device code, no code for the person, or no page with https to enter it")
 	}
 
 	login := DeviceLogin{Code: shownText(answer.UserCode), Page: page, PageForCode: pageURL(answer.VerificationURIComplete), Every: pollEvery, Ends: l.now().Add(loginWithin)}
@@ -110,7 +110,7 @@ func pageURL(s string) string {
 // PollDevice asks the provider once whether the person has confirmed a login. The error is a *Pending until then.
 func (l *Logins) PollDevice(ctx context.Context, sealed string) (Identity, error) {
 	if l == nil {
-		_, err := l.provider("")
+		_, err := l.findProvider("")
 		return Identity{}, err
 	}
 
@@ -124,27 +124,27 @@ func (l *Logins) PollDevice(ctx context.Context, sealed string) (Identity, error
 		return Identity{}, refuse("the handle of the login is not valid: it was changed, or belongs to another cluster")
 	}
 
-	p, err := l.provider(state.Provider)
+	p, err := l.findProvider(state.Provider)
 	switch {
 	case err != nil:
 		return Identity{}, err
 	case !l.now().Before(state.Ends):
-		return Identity{}, p.refuse("nobody has confirmed it in time")
+		return Identity{}, p.refuseLogin("nobody has confirmed it in time")
 	case state.ClientID != p.ClientID:
-		return Identity{}, p.refuse("the settings of this cluster have changed meanwhile")
+		return Identity{}, p.refuseLogin("the settings of this cluster have changed meanwhile")
 	}
 
-	m, err := p.discover(ctx)
+	m, err := p.discoverMetadata(ctx)
 	if err != nil {
 		return Identity{}, err
 	}
 
-	tokens, err := p.exchange(ctx, m, url.Values{"grant_type": {grantDevice}, "device_code": {state.Device}, "code_verifier": {state.Verifier}})
+	tokens, err := p.exchangeForm(ctx, m, url.Values{"grant_type": {grantDevice}, "device_code": {state.Device}, "code_verifier": {state.Verifier}})
 	if err != nil {
 		return Identity{}, err
 	}
 
-	return p.identify(ctx, m, tokens.IDToken, "")
+	return p.verifyIDToken(ctx, m, tokens.IDToken, "")
 }
 
 // pendingOf returns the Pending for an answer of the token endpoint; nil if the login is not pending.

@@ -41,10 +41,10 @@ type claims struct {
 	Mail            string `json:"email"`
 }
 
-// identify returns the person that an ID token names. nonce is the one that was sent with the login; "" if none was.
-func (p *provider) identify(ctx context.Context, m *metadata, raw, nonce string) (Identity, error) {
+// verifyIDToken returns the person that an ID token names. nonce is the one that was sent with the login; "" if none was.
+func (p *provider) verifyIDToken(ctx context.Context, m *metadata, raw, nonce string) (Identity, error) {
 	if raw == "" {
-		return Identity{}, p.misconfigured("the provider's answer has no ID token; is the scope openid allowed for the client?")
+		return Identity{}, p.refuseMisconfigured("the provider's answer has no ID token; is the scope openid allowed for the client?")
 	}
 
 	token, err := m.verifier.Verify(oidc.ClientContext(ctx, p.http), raw)
@@ -55,18 +55,18 @@ func (p *provider) identify(ctx context.Context, m *metadata, raw, nonce string)
 	var c claims
 	all := map[string]json.RawMessage{}
 	if err := errors.Join(token.Claims(&c), token.Claims(&all)); err != nil {
-		return Identity{}, p.refuse("the ID token cannot be read: %s", shorten(err.Error()))
+		return Identity{}, p.refuseLogin("the ID token cannot be read: %s", shorten(err.Error()))
 	}
 
 	switch {
 	case token.Nonce != nonce && nonce != "":
-		return Identity{}, p.refuse("the ID token belongs to another login: its nonce is a different one")
+		return Identity{}, p.refuseLogin("the ID token belongs to another login: its nonce is a different one")
 	case c.AuthorizedParty != "" && c.AuthorizedParty != p.ClientID:
-		return Identity{}, p.refuse("the ID token was issued to another client, %s", quote(c.AuthorizedParty))
+		return Identity{}, p.refuseLogin("the ID token was issued to another client, %s", quote(c.AuthorizedParty))
 	case len(token.Audience) > 1 && c.AuthorizedParty == "":
-		return Identity{}, p.refuse("the ID token is for several clients, and does not name the one that it was issued to")
+		return Identity{}, p.refuseLogin("the ID token is for several clients, and does not name the one that it was issued to")
 	case token.IssuedAt.Sub(p.now()) > maxAhead:
-		return Identity{}, p.refuse("the ID token was issued at %s, which is in the future: the clocks of the provider and of this node differ", token.IssuedAt.UTC().Format(time.RFC3339))
+		return Identity{}, p.refuseLogin("the ID token was issued at %s, which is in the future: the clocks of the provider and of this node differ", token.IssuedAt.UTC().Format(time.RFC3339))
 	}
 
 	id := Identity{Provider: p.Name, Subject: subjectOf(access.KindUser, p.Name, token.Subject), Name: shownText(c.Name), Mail: shownText(c.Mail)}
@@ -75,7 +75,7 @@ func (p *provider) identify(ctx context.Context, m *metadata, raw, nonce string)
 	}
 	// Bytes that are not UTF-8 are all decoded to the same character, so they could make two people one.
 	if access.CheckSubject("sub", id.Subject) != nil || token.Subject == "" || strings.ContainsRune(token.Subject, unicode.ReplacementChar) {
-		return Identity{}, p.refuse("the subject %s of the ID token cannot be used: it is empty, too long, or not UTF-8", quote(token.Subject))
+		return Identity{}, p.refuseLogin("the subject %s of the ID token cannot be used: it is empty, too long, or not UTF-8", quote(token.Subject))
 	}
 
 	id.Groups, err = p.groupsOf(all[p.GroupsClaim])
@@ -88,13 +88,13 @@ func (p *provider) refuseToken(err error) error {
 	var expired *oidc.TokenExpiredError
 	switch {
 	case errors.As(err, &expired):
-		return p.refuse("the ID token expired at %s, but it is %s on this node: the clocks of the provider and of this node differ",
+		return p.refuseLogin("the ID token expired at %s, but it is %s on this node: the clocks of the provider and of this node differ",
 			expired.Expiry.UTC().Format(time.RFC3339), p.now().UTC().Format(time.RFC3339))
 	case strings.Contains(err.Error(), "fetching keys"):
-		return p.away(err)
+		return p.refuseFailedRequest(err)
 	}
 
-	r := p.refuse("the ID token is not accepted: %s", shorten(strings.TrimPrefix(err.Error(), "oidc: ")))
+	r := p.refuseLogin("the ID token is not accepted: %s", shorten(strings.TrimPrefix(err.Error(), "oidc: ")))
 	r.cause = err
 
 	return r
@@ -112,7 +112,7 @@ func (p *provider) groupsOf(claim json.RawMessage) ([]string, error) {
 	if json.Unmarshal(claim, &one) == nil {
 		names = []string{one}
 	} else if json.Unmarshal(claim, &names) != nil {
-		return nil, p.misconfigured("the claim %s of the ID token is neither a list of names nor a name", quote(p.GroupsClaim))
+		return nil, p.refuseMisconfigured("the claim %s of the ID token is neither a list of names nor a name", quote(p.GroupsClaim))
 	}
 
 	var groups []string
@@ -128,8 +128,8 @@ func (p *provider) groupsOf(claim json.RawMessage) ([]string, error) {
 	return slices.Compact(groups), nil
 }
 
-// subjectOf returns the subject of a name that a provider uses. Bytes that a subject cannot contain are escaped as in URLs, so
-// different names are always different subjects.
+// subjectOf returns the subject of a name that a provider uses. Bytes that a subject cannot contain are escaped as in
+// URLs, so different names are always different subjects.
 func subjectOf(kind, provider, name string) string {
 	var b strings.Builder
 	for _, r := range name {

@@ -105,7 +105,7 @@ func (l *Logins) Providers(ctx context.Context) []Status {
 	for i, p := range l.providers {
 		asked.Go(func() {
 			list[i] = Status{Name: p.Name, Display: p.Display}
-			m, err := p.discover(ctx)
+			m, err := p.discoverMetadata(ctx)
 			if err != nil {
 				list[i].Problem = err.Error()
 				return
@@ -119,8 +119,8 @@ func (l *Logins) Providers(ctx context.Context) []Status {
 	return list
 }
 
-// provider returns the provider with a name.
-func (l *Logins) provider(name string) (*provider, error) {
+// findProvider returns the provider with a name.
+func (l *Logins) findProvider(name string) (*provider, error) {
 	var list []*provider
 	if l != nil {
 		list = l.providers
@@ -171,8 +171,8 @@ func (l *Logins) sealerOf(ctx context.Context) (*sealer, error) {
 	return l.sealer, nil
 }
 
-// finish reports whether a login is finished for the first time on this node, and remembers it.
-func (l *Logins) finish(state string, ends time.Time) bool {
+// finishOnce reports whether a login is finished for the first time on this node, and remembers it.
+func (l *Logins) finishOnce(state string, ends time.Time) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 
@@ -239,7 +239,8 @@ func (b *limitedBody) Close() error {
 	return b.body.Close()
 }
 
-// checkRedirect follows redirects of reads to URLs that checkURL accepts. What is posted contains secrets, so it goes nowhere else.
+// checkRedirect follows redirects of reads to URLs that checkURL accepts. What is posted contains secrets, so it goes
+// nowhere else.
 func checkRedirect(r *http.Request, via []*http.Request) error {
 	if via[0].Method != http.MethodGet || len(via) > 3 {
 		return errors.New("the provider redirects the request")

@@ -40,9 +40,9 @@ func (e *answerError) Error() string {
 	return shorten(e.code) + ": " + shorten(e.description)
 }
 
-// exchange sends a form to the token endpoint. The error is a *Pending or a *Refusal.
-func (p *provider) exchange(ctx context.Context, m *metadata, form url.Values) (providerAnswer, error) {
-	answer, err := p.post(ctx, m, m.token, form)
+// exchangeForm sends a form to the token endpoint. The error is a *Pending or a *Refusal.
+func (p *provider) exchangeForm(ctx context.Context, m *metadata, form url.Values) (providerAnswer, error) {
+	answer, err := p.postForm(ctx, m, m.token, form)
 	if pending := pendingOf(err); pending != nil {
 		return answer, pending
 	}
@@ -50,16 +50,16 @@ func (p *provider) exchange(ctx context.Context, m *metadata, form url.Values) (
 	return answer, err
 }
 
-// post sends a form to an endpoint, with the credentials of the client. It is used instead of oauth2.Config, which polls the
-// device flow until it ends, sends no credentials to the device authorization endpoint, and sends the form twice to find out
-// how the provider wants the credentials. A code is accepted only once.
-func (p *provider) post(ctx context.Context, m *metadata, endpoint string, form url.Values) (providerAnswer, error) {
+// postForm sends a form to an endpoint, with the credentials of the client. It is used instead of oauth2.Config, which
+// polls the device flow until it ends, sends no credentials to the device authorization endpoint, and sends the form twice
+// to find out how the provider wants the credentials. A code is accepted only once.
+func (p *provider) postForm(ctx context.Context, m *metadata, endpoint string, form url.Values) (providerAnswer, error) {
 	var answer providerAnswer
 
 	secret, err := p.ReadSecret()
 	if err != nil {
 		p.log.Error("cannot read the client secret of an OpenID Connect provider", zap.String("provider", p.Name), zap.Error(err))
-		return answer, p.misconfigured("this node cannot read the client's secret")
+		return answer, p.refuseMisconfigured("this node cannot read the client's secret")
 	}
 
 	form.Set("client_id", p.ClientID)
@@ -69,7 +69,7 @@ func (p *provider) post(ctx context.Context, m *metadata, endpoint string, form 
 
 	r, err := http.NewRequestWithContext(ctx, http.MethodPost, endpoint, strings.NewReader(form.Encode()))
 	if err != nil {
-		return answer, p.away(err)
+		return answer, p.refuseFailedRequest(err)
 	}
 
 	r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
@@ -80,14 +80,14 @@ func (p *provider) post(ctx context.Context, m *metadata, endpoint string, form 
 
 	res, err := p.http.Do(r)
 	if err != nil {
-		return answer, p.away(err)
+		return answer, p.refuseFailedRequest(err)
 	}
 
 	defer res.Body.Close()
 
 	body, err := io.ReadAll(res.Body)
 	if err != nil {
-		return answer, p.away(err)
+		return answer, p.refuseFailedRequest(err)
 	}
 
 	err = json.Unmarshal(body, &answer)
@@ -95,7 +95,7 @@ func (p *provider) post(ctx context.Context, m *metadata, endpoint string, form 
 	case err == nil && answer.Error != "" && res.StatusCode < http.StatusInternalServerError:
 		return answer, p.refuseAnswer(&answerError{code: answer.Error, description: answer.ErrorDescription})
 	case err != nil || res.StatusCode != http.StatusOK:
-		return answer, p.away(fmt.Errorf("status %s", res.Status))
+		return answer, p.refuseFailedRequest(fmt.Errorf("status %s", res.Status))
 	}
 
 	return answer, nil
@@ -107,17 +107,17 @@ func (p *provider) refuseAnswer(answer *answerError) error {
 
 	switch answer.code {
 	case "access_denied":
-		r = p.refuse("it was denied, by you or by the provider (%s)", answer)
+		r = p.refuseLogin("it was denied, by you or by the provider (%s)", answer)
 	case "expired_token":
-		r = p.refuse("nobody has confirmed it in time")
+		r = p.refuseLogin("nobody has confirmed it in time")
 	case "invalid_grant":
-		r = p.refuse("the provider does not accept the code: it was used before, is too old, or was issued to another client (%s)", answer)
+		r = p.refuseLogin("the provider does not accept the code: it was used before, is too old, or was issued to another client (%s)", answer)
 	case "invalid_client", "unauthorized_client", "invalid_scope", "unsupported_grant_type", "unsupported_response_type", "invalid_request":
-		r = p.misconfigured("the provider does not accept the client of this cluster (%s)", answer)
+		r = p.refuseMisconfigured("the provider does not accept the client of this cluster (%s)", answer)
 	case "server_error", "temporarily_unavailable":
-		r = p.away(errors.New(answer.Error()))
+		r = p.refuseFailedRequest(errors.New(answer.Error()))
 	default:
-		r = p.refuse("the provider answers: %s", answer)
+		r = p.refuseLogin("the provider answers: %s", answer)
 	}
 
 	r.cause = answer

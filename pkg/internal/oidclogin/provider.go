@@ -173,14 +173,14 @@ type metadata struct {
 	namesIssuer bool
 }
 
-// discover returns the provider's metadata. It reads them if they are unknown or old. If they cannot be read now, the ones
-// that were read before are used.
-func (p *provider) discover(ctx context.Context) (*metadata, error) {
+// discoverMetadata returns the provider's metadata. It reads them if they are unknown or old. If they cannot be read now,
+// the ones that were read before are used.
+func (p *provider) discoverMetadata(ctx context.Context) (*metadata, error) {
 	select {
 	case p.discovering <- struct{}{}:
 		defer func() { <-p.discovering }()
 	case <-ctx.Done():
-		return nil, p.away(ctx.Err())
+		return nil, p.refuseFailedRequest(ctx.Err())
 	}
 
 	now := p.now()
@@ -213,9 +213,9 @@ func (p *provider) readMetadata(ctx context.Context) (*metadata, *Refusal) {
 	var mismatch *oidc.IssuerMismatchError
 	switch {
 	case errors.As(err, &mismatch):
-		return nil, p.misconfigured("the provider names itself %s, but the setting issuer is %s", quote(mismatch.Discovered), quote(p.Issuer))
+		return nil, p.refuseMisconfigured("the provider names itself %s, but the setting issuer is %s", quote(mismatch.Discovered), quote(p.Issuer))
 	case err != nil:
-		return nil, p.away(err)
+		return nil, p.refuseFailedRequest(err)
 	}
 
 	var more struct {
@@ -224,7 +224,7 @@ func (p *provider) readMetadata(ctx context.Context) (*metadata, *Refusal) {
 		NamesIssuer bool     `json:"authorization_response_iss_parameter_supported"`
 	}
 	if err := found.Claims(&more); err != nil {
-		return nil, p.away(err)
+		return nil, p.refuseFailedRequest(err)
 	}
 
 	endpoint := found.Endpoint()
@@ -236,12 +236,12 @@ func (p *provider) readMetadata(ctx context.Context) (*metadata, *Refusal) {
 
 	for name, endpoint := range map[string]string{"authorization_endpoint": m.authorize, "token_endpoint": m.token, "jwks_uri": more.KeySet} {
 		if err := checkURL(endpoint); err != nil {
-			return nil, p.misconfigured("the provider's %s, %s, %v", name, quote(endpoint), err)
+			return nil, p.refuseMisconfigured("the provider's %s, %s, %v", name, quote(endpoint), err)
 		}
 	}
 	if m.device != "" {
 		if err := checkURL(m.device); err != nil {
-			return nil, p.misconfigured("the provider's device_authorization_endpoint, %s, %v", quote(m.device), err)
+			return nil, p.refuseMisconfigured("the provider's device_authorization_endpoint, %s, %v", quote(m.device), err)
 		}
 	}
 

@@ -46,19 +46,19 @@ func refuse(format string, args ...any) *Refusal {
 	return &Refusal{Kind: Refused, Text: fmt.Sprintf(format, args...), Hint: beginAgain}
 }
 
-func (p *provider) refuse(format string, args ...any) *Refusal {
+func (p *provider) refuseLogin(format string, args ...any) *Refusal {
 	return refuse("login with %s: %s", p.Display, fmt.Sprintf(format, args...))
 }
 
-func (p *provider) misconfigured(format string, args ...any) *Refusal {
+func (p *provider) refuseMisconfigured(format string, args ...any) *Refusal {
 	return &Refusal{
 		Kind: Misconfigured, Text: fmt.Sprintf("login with %s: %s", p.Display, fmt.Sprintf(format, args...)),
 		Hint: "ask an administrator of the cluster to compare the setting oidc with the provider",
 	}
 }
 
-// away returns the refusal for a request to the provider that failed.
-func (p *provider) away(err error) *Refusal {
+// refuseFailedRequest returns the refusal for a request to the provider that failed.
+func (p *provider) refuseFailedRequest(err error) *Refusal {
 	r := &Refusal{Kind: Away, Text: fmt.Sprintf("login with %s: the provider does not answer: %s", p.Display, shorten(err.Error())), Hint: "try again later, or use a token", cause: err}
 
 	switch {

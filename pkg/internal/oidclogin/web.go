@@ -36,12 +36,12 @@ type webState struct {
 // BeginWeb begins a login on the web. redirect is the URL at which the provider's answer arrives, and returnTo the path to
 // which the browser goes afterwards; a path that is too long is left out.
 func (l *Logins) BeginWeb(ctx context.Context, name, redirect, returnTo string) (WebLogin, error) {
-	p, err := l.provider(name)
+	p, err := l.findProvider(name)
 	if err != nil {
 		return WebLogin{}, err
 	}
 
-	m, err := p.discover(ctx)
+	m, err := p.discoverMetadata(ctx)
 	if err != nil {
 		return WebLogin{}, err
 	}
@@ -57,7 +57,7 @@ func (l *Logins) BeginWeb(ctx context.Context, name, redirect, returnTo string) 
 	}
 
 	client := oauth2.Config{
-		ClientID: p.ClientID, RedirectURL: redirect, Scopes: p.scopes(), Endpoint: oauth2.Endpoint{AuthURL: m.authorize},
+		ClientID: p.ClientID, RedirectURL: redirect, Scopes: p.requestedScopes(), Endpoint: oauth2.Endpoint{AuthURL: m.authorize},
 	}
 	at := client.AuthCodeURL(state.State, oidc.Nonce(state.Nonce), oauth2.S256ChallengeOption(state.Verifier))
 
@@ -70,14 +70,15 @@ func (l *Logins) BeginWeb(ctx context.Context, name, redirect, returnTo string) 
 	return WebLogin{URL: at, Seal: seal, Ends: state.Ends}, nil
 }
 
-// scopes returns the scopes that are requested.
-func (p *provider) scopes() []string { return append([]string{oidc.ScopeOpenID}, p.Scopes...) }
+// requestedScopes returns the scopes that are requested.
+func (p *provider) requestedScopes() []string { return append([]string{oidc.ScopeOpenID}, p.Scopes...) }
 
-// FinishWeb finishes a login on the web. name is the provider in whose path the answer has arrived, sealed is the text from the browser's cookie, and answer the query with which
-// the provider has sent the browser back. It also returns the path to which the browser wanted to go.
+// FinishWeb finishes a login on the web. name is the provider in whose path the answer has arrived, sealed is the text
+// from the browser's cookie, and answer the query with which the provider has sent the browser back. It also returns the
+// path to which the browser wanted to go.
 func (l *Logins) FinishWeb(ctx context.Context, name, sealed string, answer url.Values) (Identity, string, error) {
 	if l == nil {
-		_, err := l.provider("")
+		_, err := l.findProvider("")
 		return Identity{}, "", err
 	}
 	if sealed == "" {
@@ -94,7 +95,7 @@ func (l *Logins) FinishWeb(ctx context.Context, name, sealed string, answer url.
 		return Identity{}, "", refuse("the cookie of the login is not valid: it was changed, or belongs to another cluster")
 	}
 
-	p, err := l.provider(state.Provider)
+	p, err := l.findProvider(state.Provider)
 	if err != nil {
 		return Identity{}, "", err
 	}
@@ -102,18 +103,18 @@ func (l *Logins) FinishWeb(ctx context.Context, name, sealed string, answer url.
 	// A provider that lets people sign in with another one in its place (a mix-up attack) can only send them to its own path.
 	switch {
 	case name != state.Provider:
-		return Identity{}, "", p.refuse("the answer arrived at the address of another provider, %s", quote(name))
+		return Identity{}, "", p.refuseLogin("the answer arrived at the address of another provider, %s", quote(name))
 	case !l.now().Before(state.Ends):
-		return Identity{}, "", p.refuse("it took longer than %d minutes", int(loginWithin.Minutes()))
+		return Identity{}, "", p.refuseLogin("it took longer than %d minutes", int(loginWithin.Minutes()))
 	case state.ClientID != p.ClientID:
-		return Identity{}, "", p.refuse("the settings of this cluster have changed meanwhile")
+		return Identity{}, "", p.refuseLogin("the settings of this cluster have changed meanwhile")
 	case subtle.ConstantTimeCompare([]byte(answer.Get("state")), []byte(state.State)) != 1:
-		return Identity{}, "", p.refuse("the provider's answer belongs to another login, for example to one in another tab")
-	case !l.finish(state.State, state.Ends):
-		return Identity{}, "", p.refuse("the provider's answer was used before")
+		return Identity{}, "", p.refuseLogin("the provider's answer belongs to another login, for example to one in another tab")
+	case !l.finishOnce(state.State, state.Ends):
+		return Identity{}, "", p.refuseLogin("the provider's answer was used before")
 	}
 
-	m, err := p.discover(ctx)
+	m, err := p.discoverMetadata(ctx)
 	if err != nil {
 		return Identity{}, "", err
 	}
@@ -121,14 +122,14 @@ func (l *Logins) FinishWeb(ctx context.Context, name, sealed string, answer url.
 		return Identity{}, "", err
 	}
 
-	tokens, err := p.exchange(ctx, m, url.Values{
+	tokens, err := p.exchangeForm(ctx, m, url.Values{
 		"grant_type": {"authorization_code"}, "code": {answer.Get("code")}, "redirect_uri": {state.Redirect}, "code_verifier": {state.Verifier},
 	})
 	if err != nil {
 		return Identity{}, "", err
 	}
 
-	id, err := p.identify(ctx, m, tokens.IDToken, state.Nonce)
+	id, err := p.verifyIDToken(ctx, m, tokens.IDToken, state.Nonce)
 
 	return id, state.ReturnTo, err
 }
@@ -138,14 +139,14 @@ func (p *provider) checkAnswer(m *metadata, answer url.Values) error {
 	// With several providers, one of them could otherwise make a browser hand it the code of another one (RFC 9207).
 	issuer := answer.Get("iss")
 	if issuer != p.Issuer && (issuer != "" || m.namesIssuer) {
-		return p.refuse("the answer comes from another provider, %s", quote(issuer))
+		return p.refuseLogin("the answer comes from another provider, %s", quote(issuer))
 	}
 
 	if code := answer.Get("error"); code != "" {
 		return p.refuseAnswer(&answerError{code: code, description: answer.Get("error_description")})
 	}
 	if answer.Get("code") == "" {
-		return p.refuse("the provider's answer has no code")
+		return p.refuseLogin("the provider's answer has no code")
 	}
 
 	return nil

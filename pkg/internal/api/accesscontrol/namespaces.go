@@ -261,8 +261,8 @@ func (h *namespaceHandlers) checkEmpty(ctx context.Context, name string) error {
 	return nil
 }
 
-// findNoFreeze returns the record of freezes, which contains none of exactly this namespace. Otherwise it returns an error: the
-// freeze would stop the tasks of a namespace that is created later with the same name.
+// findNoFreeze returns the record of freezes, which contains none of exactly this namespace. Otherwise it returns an
+// error: the freeze would stop the tasks of a namespace that is created later with the same name.
 func (h *namespaceHandlers) findNoFreeze(ctx context.Context, name string) (store.FreezeRecord, error) {
 	r, err := h.store.Freezes(ctx)
 	if err != nil {
@@ -277,8 +277,8 @@ func (h *namespaceHandlers) findNoFreeze(ctx context.Context, name string) (stor
 	return r, nil
 }
 
-// unnamedNamespace returns an error if a binding, or the scope of a token that has not expired, names exactly this namespace:
-// it would apply to a namespace that is created later with the same name.
+// unnamedNamespace returns an error if a binding, or the scope of a token that has not expired, names exactly this
+// namespace: it would apply to a namespace that is created later with the same name.
 func unnamedNamespace(v *authority.View, name string, now time.Time) error {
 	var bindings, tokens []string
 	for _, b := range v.Bindings() {

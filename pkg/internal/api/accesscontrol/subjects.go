@@ -98,7 +98,8 @@ func (h *subjectHandlers) disableSubject(c *httpapi.Call) (httpapi.Answer, error
 	return h.answerSubject(c, subject, true)
 }
 
-// enableSubject serves POST …/enable. It gives the subject back all that its bindings say, so the caller must hold all of it.
+// enableSubject serves POST …/enable. It gives the subject back all that its bindings say, so the caller must hold all of
+// it.
 func (h *subjectHandlers) enableSubject(c *httpapi.Call) (httpapi.Answer, error) {
 	subject, err := subjectInPath(c)
 	if err != nil {

@@ -10,7 +10,7 @@ import (
 // remembers nothing.
 func (r *Rights) Refusal(v *authority.View, needs ...access.Need) error {
 	for _, need := range needs {
-		if err := r.refusal(v, need); err != nil {
+		if err := r.refusalOf(v, need); err != nil {
 			return err
 		}
 	}

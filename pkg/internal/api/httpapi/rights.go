@@ -139,7 +139,7 @@ func (r *Rights) RequireOnTask(ctx context.Context, s *store.Store, ref record.R
 // otherwise 403 with the missing verb and a role that has it.
 func (r *Rights) Require(needs ...access.Need) error {
 	for _, need := range needs {
-		if err := r.Check(func(v *authority.View) error { return r.refusal(v, need) }); err != nil {
+		if err := r.Check(func(v *authority.View) error { return r.refusalOf(v, need) }); err != nil {
 			return err
 		}
 	}
@@ -212,7 +212,7 @@ func (r *Rights) RequireSomewhere(need access.Need) error {
 		return nil
 	}
 
-	return r.refusal(v, need)
+	return r.refusalOf(v, need)
 }
 
 // RequireNamespace refuses to create something in a namespace that has no record. A namespace
@@ -226,7 +226,7 @@ func (r *Rights) RequireNamespace(namespace string) error {
 	})
 }
 
-func (r *Rights) refusal(v *authority.View, need access.Need) error {
+func (r *Rights) refusalOf(v *authority.View, need access.Need) error {
 	caller, now := r.caller.Subject(), r.judge.Now()
 	if r.caller.Forwarder != "" || v.Allows(caller, need, now) {
 		return nil
@@ -289,7 +289,7 @@ func (r *Rights) CheckReader(ctx context.Context, caller Caller) error {
 		}
 	}
 
-	_, err := r.authorize(r.judge.Keeper.View())
+	_, err := r.authorizeAgain(r.judge.Keeper.View())
 
 	return err
 }
@@ -319,7 +319,7 @@ func (r *Rights) Authorize(ctx context.Context, lost *store.Proof) (store.Proof,
 		}
 	}
 
-	if p, err := r.authorize(v); err != nil || p.checks > 0 {
+	if p, err := r.authorizeAgain(v); err != nil || p.checks > 0 {
 		return p.Proof, err
 	}
 
@@ -332,8 +332,8 @@ type proof struct {
 	checks int
 }
 
-// authorize judges everything again that the request was allowed before.
-func (r *Rights) authorize(v *authority.View) (proof, error) {
+// authorizeAgain judges everything again that the request was allowed before.
+func (r *Rights) authorizeAgain(v *authority.View) (proof, error) {
 	r.mu.Lock()
 	checks, specs := slices.Clone(r.checks), maps.Clone(r.specs)
 	r.mu.Unlock()

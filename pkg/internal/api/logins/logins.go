@@ -66,8 +66,8 @@ func (h *Handlers) Routes() []*httpapi.Operation {
 	}
 }
 
-// admit refuses a request of a client that has sent too many, and any request to a node that serves no callers.
-func (h *Handlers) admit(c *httpapi.Call) error {
+// checkAdmission refuses a request of a client that has sent too many, and any request to a node that serves no callers.
+func (h *Handlers) checkAdmission(c *httpapi.Call) error {
 	c.Writer.Header().Set("Cache-Control", "no-store")
 
 	if err := h.Ready(); err != nil {
@@ -77,11 +77,11 @@ func (h *Handlers) admit(c *httpapi.Call) error {
 		return nil
 	}
 
-	return h.refuse(c, httpapi.Fail(http.StatusTooManyRequests, client.CodeRateLimited, "too many logins have come from this address").WithHint("try again in a few seconds"))
+	return h.reportRefused(c, httpapi.Fail(http.StatusTooManyRequests, client.CodeRateLimited, "too many logins have come from this address").WithHint("try again in a few seconds"))
 }
 
-// refuse reports a refused login, and returns its failure.
-func (h *Handlers) refuse(c *httpapi.Call, err error) error {
+// reportRefused reports a refused login, and returns its failure.
+func (h *Handlers) reportRefused(c *httpapi.Call, err error) error {
 	var r *oidclogin.Refusal
 	if errors.As(err, &r) {
 		err = failureOf(r)
@@ -134,7 +134,7 @@ func (h *Handlers) listProviders(c *httpapi.Call) (httpapi.Answer, error) {
 
 // beginWeb serves POST /v1/login/web.
 func (h *Handlers) beginWeb(c *httpapi.Call) (httpapi.Answer, error) {
-	if err := h.admit(c); err != nil {
+	if err := h.checkAdmission(c); err != nil {
 		return httpapi.Answer{}, err
 	}
 
@@ -150,7 +150,7 @@ func (h *Handlers) beginWeb(c *httpapi.Call) (httpapi.Answer, error) {
 
 	login, err := h.Logins.BeginWeb(c.Context(), ask.Provider, redirect, ask.ReturnTo)
 	if err != nil {
-		return httpapi.Answer{}, h.refuse(c, err)
+		return httpapi.Answer{}, h.reportRefused(c, err)
 	}
 
 	return httpapi.Answer{Status: http.StatusOK, Body: client.WebLogin{URL: login.URL, State: login.Seal, Ends: task.At(login.Ends)}}, nil
@@ -158,7 +158,7 @@ func (h *Handlers) beginWeb(c *httpapi.Call) (httpapi.Answer, error) {
 
 // finishWeb serves POST /v1/login/web:finish.
 func (h *Handlers) finishWeb(c *httpapi.Call) (httpapi.Answer, error) {
-	if err := h.admit(c); err != nil {
+	if err := h.checkAdmission(c); err != nil {
 		return httpapi.Answer{}, err
 	}
 
@@ -174,10 +174,10 @@ func (h *Handlers) finishWeb(c *httpapi.Call) (httpapi.Answer, error) {
 
 	id, returnTo, err := h.Logins.FinishWeb(c.Context(), ask.Provider, ask.State, answer)
 	if err != nil {
-		return httpapi.Answer{}, h.refuse(c, err)
+		return httpapi.Answer{}, h.reportRefused(c, err)
 	}
 
-	session, err := h.start(c, id)
+	session, err := h.startSession(c, id)
 	if err != nil {
 		return httpapi.Answer{}, err
 	}
@@ -187,7 +187,7 @@ func (h *Handlers) finishWeb(c *httpapi.Call) (httpapi.Answer, error) {
 
 // beginDevice serves POST /v1/login/device.
 func (h *Handlers) beginDevice(c *httpapi.Call) (httpapi.Answer, error) {
-	if err := h.admit(c); err != nil {
+	if err := h.checkAdmission(c); err != nil {
 		return httpapi.Answer{}, err
 	}
 
@@ -198,7 +198,7 @@ func (h *Handlers) beginDevice(c *httpapi.Call) (httpapi.Answer, error) {
 
 	login, err := h.Logins.BeginDevice(c.Context(), ask.Provider)
 	if err != nil {
-		return httpapi.Answer{}, h.refuse(c, err)
+		return httpapi.Answer{}, h.reportRefused(c, err)
 	}
 
 	return httpapi.Answer{Status: http.StatusOK, Body: client.DeviceLogin{
@@ -208,7 +208,7 @@ func (h *Handlers) beginDevice(c *httpapi.Call) (httpapi.Answer, error) {
 
 // pollDevice serves POST /v1/login/device:poll.
 func (h *Handlers) pollDevice(c *httpapi.Call) (httpapi.Answer, error) {
-	if err := h.admit(c); err != nil {
+	if err := h.checkAdmission(c); err != nil {
 		return httpapi.Answer{}, err
 	}
 
@@ -223,10 +223,10 @@ func (h *Handlers) pollDevice(c *httpapi.Call) (httpapi.Answer, error) {
 	case errors.As(err, &pending):
 		return httpapi.Answer{Status: http.StatusOK, Body: client.DeviceSession{Pending: true, Slower: pending.Slower}}, nil
 	case err != nil:
-		return httpapi.Answer{}, h.refuse(c, err)
+		return httpapi.Answer{}, h.reportRefused(c, err)
 	}
 
-	session, err := h.start(c, id)
+	session, err := h.startSession(c, id)
 	if err != nil {
 		return httpapi.Answer{}, err
 	}
@@ -234,13 +234,13 @@ func (h *Handlers) pollDevice(c *httpapi.Call) (httpapi.Answer, error) {
 	return httpapi.Answer{Status: http.StatusOK, Body: client.DeviceSession{Session: &session}}, nil
 }
 
-// start creates the session of a person who has signed in. A person who has no access counts as a refused login.
-func (h *Handlers) start(c *httpapi.Call, id oidclogin.Identity) (client.NewToken, error) {
+// startSession creates the session of a person who has signed in. A person who has no access counts as a refused login.
+func (h *Handlers) startSession(c *httpapi.Call, id oidclogin.Identity) (client.NewToken, error) {
 	c.Become(h.CallerFor(c.Request, id.Subject), h.Judge)
 
 	session, err := h.StartSession(c, id)
 	if f := httpapi.AsFailure(err); err != nil && (f.Status == http.StatusForbidden || f.Status == http.StatusUnauthorized) {
-		return session, h.refuse(c, f)
+		return session, h.reportRefused(c, f)
 	}
 
 	return session, err

@@ -132,7 +132,7 @@ func (h *Handlers) runsByKeys(ctx context.Context, ns string, f runFilter, befor
 		// The same holds for namespaces that the caller may not read.
 		if f.tasks != nil || f.within != nil {
 			part = slices.DeleteFunc(part, func(p store.RunPlace) bool {
-				return !f.includes(p.Ref.Namespace) || f.tasks != nil && !f.tasks[p.Ref.Namespace+"/"+p.Ref.Name]
+				return !f.includesNamespace(p.Ref.Namespace) || f.tasks != nil && !f.tasks[p.Ref.Namespace+"/"+p.Ref.Name]
 			})
 		}
 

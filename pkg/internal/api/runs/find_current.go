@@ -89,7 +89,7 @@ func (h *Handlers) addActive(ctx context.Context, ns string, f *runFilter, place
 // matchesPlace reports whether a run may belong to the page, as far as its key tells.
 func (f *runFilter) matchesPlace(p store.RunPlace) bool {
 	r := *runAt(p)
-	if !f.includes(r.Namespace) || !f.parts && task.IsPart(r.ID) {
+	if !f.includesNamespace(r.Namespace) || !f.parts && task.IsPart(r.ID) {
 		return false
 	}
 

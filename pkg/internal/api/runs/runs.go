@@ -180,14 +180,14 @@ func parseRunCursor(s string) (*task.Run, error) {
 
 // matchesRun reports whether a run belongs to the page.
 func (f runFilter) matchesRun(r task.Run) bool {
-	return f.includes(r.Namespace) && (f.parts || !task.IsPart(r.ID)) && (f.tasks == nil || f.tasks[r.Namespace+"/"+r.Task]) && (f.states == nil || slices.Contains(f.states, r.State)) &&
+	return f.includesNamespace(r.Namespace) && (f.parts || !task.IsPart(r.ID)) && (f.tasks == nil || f.tasks[r.Namespace+"/"+r.Task]) && (f.states == nil || slices.Contains(f.states, r.State)) &&
 		(f.since.IsZero() || !r.ScheduledTime.Before(f.since.Time)) && (f.until.IsZero() || r.ScheduledTime.Before(f.until.Time)) &&
 		(f.node == "" || ranOn(r, f.node)) &&
 		(f.after == nil || compareNewest(*f.after, r) < 0) && (f.last == nil || compareNewest(r, *f.last) <= 0)
 }
 
-// includes reports whether runs of a namespace can belong to the list.
-func (f runFilter) includes(namespace string) bool {
+// includesNamespace reports whether runs of a namespace can belong to the list.
+func (f runFilter) includesNamespace(namespace string) bool {
 	if f.within == nil {
 		return true
 	}

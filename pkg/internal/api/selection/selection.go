@@ -198,7 +198,7 @@ func (h *Finder) byRange(c *httpapi.Call, q *ask.Question, p httpapi.Paging) (fo
 
 	page.Splits = h.asker.Splits(c, q.Namespace, q.Within)
 	if ns == "" && q.Within != nil {
-		return h.within(c.Context(), q.Within, page)
+		return h.findInNamespaces(c.Context(), q.Within, page)
 	}
 
 	return h.store.Briefs(c.Context(), page)
@@ -237,9 +237,9 @@ func mayRead(within []string, namespace string) bool {
 	return found
 }
 
-// within returns a page of the tasks of some namespaces, one after another. It reads nothing outside them, so that neither
-// the cursor of a page nor the time that it takes tells what other namespaces contain.
-func (h *Finder) within(ctx context.Context, namespaces []string, p store.BriefPage) (found []record.Brief, after string, err error) {
+// findInNamespaces returns a page of the tasks of some namespaces, one after another. It reads nothing outside them, so
+// that neither the cursor of a page nor the time that it takes tells what other namespaces contain.
+func (h *Finder) findInNamespaces(ctx context.Context, namespaces []string, p store.BriefPage) (found []record.Brief, after string, err error) {
 	from, _, _ := strings.Cut(p.After, "/")
 	first, _ := slices.BinarySearch(namespaces, from)
 	at := p.After

@@ -98,7 +98,7 @@ func (h *History) CheckList(l *List) (violations []check.Violation) {
 	w := h.windowOf(l)
 	least, most := 0, 0
 	for _, t := range h.tasks {
-		certainly, possibly := t.belongs(l, w)
+		certainly, possibly := t.belongsToList(l, w)
 		missing := slices.Contains(l.Missing, t.shard)
 
 		switch {
@@ -106,7 +106,7 @@ func (h *History) CheckList(l *List) (violations []check.Violation) {
 			report("it contains %s, although it says that shard %d is missing", t.name, t.shard)
 		case shown[t.name] && !possibly:
 			report("it contains %s, which did not belong there", t.name)
-		case !shown[t.name] && !missing && certainly && l.reaches(t.name):
+		case !shown[t.name] && !missing && certainly && l.mustContain(t.name):
 			report("%s of shard %d is not on it, and only the shards %v are missing", t.name, t.shard, l.Missing)
 		}
 
@@ -134,8 +134,8 @@ func (h *History) CheckList(l *List) (violations []check.Violation) {
 	return violations
 }
 
-// reaches reports whether a page must contain a task that certainly belongs into the list.
-func (l *List) reaches(name string) bool {
+// mustContain reports whether a page must contain a task that certainly belongs into the list.
+func (l *List) mustContain(name string) bool {
 	switch {
 	case l.ByName && name <= l.After:
 		return false
@@ -177,7 +177,7 @@ func (h *History) CheckWalk(pages []List) (violations []check.Violation) {
 
 	w := h.windowOf(&whole)
 	for _, t := range h.tasks {
-		certainly, _ := t.belongs(&whole, w)
+		certainly, _ := t.belongsToList(&whole, w)
 		_, found := slices.BinarySearch(names, t.name)
 		if certainly && !found && !slices.Contains(whole.Missing, t.shard) {
 			report("%s is on none of them", t.name)
@@ -187,8 +187,8 @@ func (h *History) CheckWalk(pages []List) (violations []check.Violation) {
 	return violations
 }
 
-// belongs returns whether a task belongs into a list at all times of a window, and whether it does at some time.
-func (t *taskHistory) belongs(l *List, w window) (certainly, possibly bool) {
+// belongsToList returns whether a task belongs into a list at all times of a window, and whether it does at some time.
+func (t *taskHistory) belongsToList(l *List, w window) (certainly, possibly bool) {
 	// The version in force when the window begins. One that begins just then counts together with the one before:
 	// nobody knows the order of what happens at the same time.
 	first, _ := slices.BinarySearchFunc(t.versions, w.from, func(v version, at time.Time) int { return v.since.Compare(at) })
@@ -201,15 +201,15 @@ func (t *taskHistory) belongs(l *List, w window) (certainly, possibly bool) {
 			break
 		}
 
-		must, may := v.belongs(l, w)
+		must, may := v.belongsToList(l, w)
 		certainly, possibly = certainly && must, possibly || may
 	}
 
 	return certainly && possibly, possibly
 }
 
-// belongs returns whether a version of a task must be in a list, and whether it may be.
-func (v *version) belongs(l *List, w window) (must, may bool) {
+// belongsToList returns whether a version of a task must be in a list, and whether it may be.
+func (v *version) belongsToList(l *List, w window) (must, may bool) {
 	switch {
 	case !v.exists:
 		return false, false

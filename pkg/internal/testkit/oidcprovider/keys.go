@@ -40,8 +40,8 @@ func newKeys() *keys {
 
 func encode(b []byte) string { return base64.RawURLEncoding.EncodeToString(b) }
 
-// public returns the keys as a JSON Web Key Set lists them.
-func (k *keys) public() []map[string]any {
+// publicKeySet returns the keys as a JSON Web Key Set lists them.
+func (k *keys) publicKeySet() []map[string]any {
 	point, err := k.ec.PublicKey.Bytes() // 4, x, y
 	if err != nil {
 		panic("oidcprovider: " + err.Error())

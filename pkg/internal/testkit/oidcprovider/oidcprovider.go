@@ -147,8 +147,8 @@ func (p *Provider) RotateKeys() {
 	p.keys = sync.OnceValue(newKeys)
 }
 
-// SignIn does what the browser of a person does who signs in: it opens the authorization URL, and returns the URL to which the
-// provider sends the browser back. It fails the test if the provider shows an error instead.
+// SignIn does what the browser of a person does who signs in: it opens the authorization URL, and returns the URL to which
+// the provider sends the browser back. It fails the test if the provider shows an error instead.
 func (p *Provider) SignIn(t testing.TB, authorize string, user User) *url.URL {
 	t.Helper()
 
@@ -246,7 +246,7 @@ func (p *Provider) serveMetadata(w http.ResponseWriter, _ *http.Request) {
 func (p *Provider) serveKeys(w http.ResponseWriter, _ *http.Request) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	answerJSON(w, http.StatusOK, map[string]any{"keys": p.keys().public()})
+	answerJSON(w, http.StatusOK, map[string]any{"keys": p.keys().publicKeySet()})
 }
 
 // clientOf returns the client of a request, whose secret it checks.

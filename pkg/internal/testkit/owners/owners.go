@@ -28,7 +28,7 @@ type Owner struct {
 // Ask answers a query.
 func (o Owner) Ask(ctx context.Context, q *readmodel.Query, without []int) (readmodel.NodeAnswer, error) {
 	scan := readmodel.NewScan(q, o.Node)
-	all, err := o.rows(ctx)
+	all, err := o.buildIndexes(ctx)
 	if err != nil {
 		return readmodel.NodeAnswer{}, err
 	}
@@ -45,8 +45,8 @@ func (o Owner) Ask(ctx context.Context, q *readmodel.Query, without []int) (read
 	return scan.Answer(), nil
 }
 
-// rows returns the index of each shard as its owner would have it.
-func (o Owner) rows(ctx context.Context) ([]*readmodel.Index, error) {
+// buildIndexes returns the index of each shard as its owner would have it.
+func (o Owner) buildIndexes(ctx context.Context) ([]*readmodel.Index, error) {
 	var refs []record.Ref
 	for after := ""; ; {
 		specs, next, err := o.Store.Briefs(ctx, store.BriefPage{After: after, Limit: 1000})

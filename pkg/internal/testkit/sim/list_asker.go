@@ -76,8 +76,8 @@ func (a *asker) walkPages(ctx context.Context, q question) {
 	a.walks = append(a.walks, pages)
 }
 
-// askOwners asks a question, and keeps what is answered, and what each mutant would have answered. It returns false if ctx has
-// ended.
+// askOwners asks a question, and keeps what is answered, and what each mutant would have answered. It returns false if ctx
+// has ended.
 func (a *asker) askOwners(ctx context.Context, q question) (listcheck.List, readmodel.Page, bool) {
 	asked := time.Now()
 	query := &readmodel.Query{

@@ -12,8 +12,8 @@ import (
 	"github.com/carillonhq/carillon/pkg/store/record"
 )
 
-// deliveryDelays returns by how much deliveries were late: how long the first change that each of them does not contain had been
-// written by then.
+// deliveryDelays returns by how much deliveries were late: how long the first change that each of them does not contain
+// had been written by then.
 func (l *lister) deliveryDelays() (list []listcheck.Delay) {
 	for _, d := range l.deliveries.all {
 		if next, ok := l.times[d.revision+1]; ok && next.Before(d.at) {
