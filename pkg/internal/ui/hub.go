@@ -24,6 +24,10 @@ const (
 	// many of them are.
 	lastKnownFor = 10 * time.Minute
 	maxLastKnown = 64
+	// justLoadedFor is how long what a page was made of is kept for its stream, which the browser opens at once, and
+	// maxJustLoaded for how many pages.
+	justLoadedFor = time.Second
+	maxJustLoaded = 16
 )
 
 // hub renders the pages that somebody watches, and hands out what has changed.
@@ -35,6 +39,7 @@ type hub struct {
 	viewers map[string]int // the admitted streams, by the subjects of their viewers
 	all     int            // the sum of them
 	old     map[watchKey]lastState
+	loaded  map[watchKey]loadedPage
 }
 
 // watchKey identifies what viewers can share: a page with its query, which includes the zone of times, and their rights.
@@ -50,8 +55,14 @@ type lastState struct {
 	tokens []string // of those who have seen it
 }
 
+// loadedPage is what a page was made of that a browser has just loaded.
+type loadedPage struct {
+	data  any
+	state *pageState
+}
+
 func newHub(s *Server) *hub {
-	return &hub{server: s, watches: map[watchKey]*watch{}, viewers: map[string]int{}, old: map[watchKey]lastState{}}
+	return &hub{server: s, watches: map[watchKey]*watch{}, viewers: map[string]int{}, old: map[watchKey]lastState{}, loaded: map[watchKey]loadedPage{}}
 }
 
 // admit counts a new stream of a subject. It returns false if there are too many.
@@ -92,6 +103,10 @@ func (h *hub) attach(v *viewer, rights access.Digest) *watch {
 
 	w := &watch{hub: h, key: key, screen: v.screen, viewers: map[*viewer]struct{}{}, stop: make(chan struct{}), done: make(chan struct{})}
 	h.watches[key] = w
+	if page, ok := h.loaded[key]; ok && isRecent(page.state.at, h.server.Now()) {
+		w.last, w.state = page.data, page.state
+	}
+	delete(h.loaded, key) // the next viewers share the watch
 	w.add(v) // before the first rendering, which is for those who watch by then
 	go w.run()
 
@@ -111,6 +126,27 @@ func (h *hub) detach(w *watch, v *viewer) {
 	if last {
 		<-w.done
 	}
+}
+
+// keepLoaded keeps what a page was made of, so that its stream does not render the same again.
+func (h *hub) keepLoaded(key watchKey, page loadedPage) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+
+	for k, other := range h.loaded {
+		if !isRecent(other.state.at, page.state.at) {
+			delete(h.loaded, k)
+		}
+	}
+	if len(h.loaded) < maxJustLoaded {
+		h.loaded[key] = page
+	}
+}
+
+// isRecent reports whether a page that was loaded at a time is current enough for the stream of a browser.
+func isRecent(at, now time.Time) bool {
+	age := now.Sub(at)
+	return age >= 0 && age < justLoadedFor
 }
 
 // keep remembers the last state of a page for those who have seen it.
@@ -189,7 +225,7 @@ type part struct {
 func (w *watch) run() {
 	defer close(w.done)
 
-	pause := time.NewTimer(0)
+	pause := time.NewTimer(w.useLoaded())
 	defer pause.Stop()
 	for {
 		select {
@@ -202,6 +238,27 @@ func (w *watch) run() {
 		w.refresh()
 		pause.Reset(max(w.screen.every()-time.Since(began), w.screen.every()/4))
 	}
+}
+
+// useLoaded hands out what the page was made of when its first viewer has loaded it, if that is recent. It returns when to
+// render the page.
+func (w *watch) useLoaded() time.Duration {
+	w.mu.Lock()
+	state := w.state
+	var tokens []string
+	if state != nil {
+		for _, v := range w.entitled() {
+			tokens = append(tokens, v.who.caller.Token)
+		}
+	}
+	w.mu.Unlock()
+
+	if state == nil {
+		return 0
+	}
+	w.hub.keep(w.key, lastState{w.last, state.at, tokens})
+
+	return max(w.screen.every()-w.hub.server.Now().Sub(state.at), 0)
 }
 
 func (w *watch) add(v *viewer) {

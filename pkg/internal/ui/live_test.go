@@ -190,6 +190,7 @@ func TestLive_DoesNotRepeatThePage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		w.create("prod", "alpha")
+		lists := w.countLists()
 		ann := w.as("user:ann")
 
 		_, rest, _ := strings.Cut(ann.page("/ui/tasks?tz=UTC"), `hx-sse:connect="`)
@@ -207,6 +208,50 @@ func TestLive_DoesNotRepeatThePage(t *testing.T) {
 		s.read(res)
 		if strings.Contains(s.raw.String(), "<hx-partial") || !strings.Contains(s.raw.String(), "event: age\ndata: 0\n") {
 			t.Errorf("the page has everything, but the stream says %s", s.raw.String())
+		}
+		if n := lists(); n != 1 {
+			t.Errorf("the page and its stream have asked for the list %d times", n)
+		}
+	})
+}
+
+// What a page was made of is used for its stream only while it is recent, and only by viewers with the same rights.
+func TestLive_UsesThePageOnlyForItsStream(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.create("prod", "prod-one")
+		w.create("test", "test-one")
+		w.Bind("user:bob", "viewer", "prod")
+		lists := w.countLists()
+		ann, bob := w.as("user:ann"), w.as("user:bob")
+
+		want(t, ann.page("/ui/tasks"), "test-one")
+		s := bob.tab("/ui/tasks")
+		if e := one(t, s.after(100 * time.Millisecond)); strings.Contains(e.data, "test-one") || lists() != 2 {
+			t.Errorf("after %d lists, bob sees %s", lists(), e.data)
+		}
+
+		ann.page("/ui/tasks?q=prod*")
+		w.Clock.Advance(2 * justLoadedFor)
+		before := lists()
+		ann.tab("/ui/tasks?q=prod*")
+		synctest.Wait()
+		if n := lists() - before; n != 1 {
+			t.Errorf("the page is old, and the stream has asked %d times", n)
+		}
+
+		// The message of an action is for one viewer.
+		a := ann.do(http.MethodPost, "/ui/tasks/prod/prod-one/pause", url.Values{"at": {"/ui/tasks?sort=next"}})
+		ann.get("/ui/tasks?sort=next", func(r *http.Request) {
+			for _, c := range a.Cookies() {
+				r.AddCookie(c)
+			}
+		})
+		before = lists()
+		ann.tab("/ui/tasks?sort=next")
+		synctest.Wait()
+		if n := lists() - before; n != 1 {
+			t.Errorf("the page shows a message, and the stream has asked %d times", n)
 		}
 	})
 }

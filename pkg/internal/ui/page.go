@@ -4,6 +4,7 @@ import (
 	"context"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 
 	"github.com/carillonhq/carillon/pkg/client"
@@ -61,6 +62,31 @@ func (s *Server) showScreen(w http.ResponseWriter, r *http.Request, status int, 
 	v.counts = s.countsFor(r.Context(), v.Request)
 	v.Title = v.screen.Title(v)
 	s.render(w, r, status, v.tmpl, v)
+	s.keepForStream(v)
+}
+
+// keepForStream keeps the live parts of a page for its stream, if they are the same for all viewers with the same rights:
+// if the page shows nothing that its viewer has entered or done, and these rights have not changed meanwhile.
+func (s *Server) keepForStream(v *View) {
+	if !v.IsLive() || v.Away || v.Problem != nil || v.Message != "" || v.Form != nil || v.Result != nil {
+		return
+	}
+
+	rights := s.rightsOf(v.view, v.caller)
+	if after := s.Access.View(); rights == (access.Digest{}) || after.Fence != v.view.Fence || s.rightsOf(after, v.caller) != rights {
+		return
+	}
+
+	state := &pageState{at: v.Now}
+	for _, name := range v.screen.partNames() {
+		i := slices.IndexFunc(v.shown, func(p part) bool { return p.name == name })
+		if i < 0 {
+			return // the page does not show this part now
+		}
+		state.parts = append(state.parts, v.shown[i])
+	}
+
+	s.hub.keepLoaded(watchKey{canonical(v.At()), rights}, loadedPage{v.Data, state})
 }
 
 // serveAction runs the action of a form, and shows its page again.

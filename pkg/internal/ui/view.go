@@ -59,14 +59,8 @@ type View struct {
 	server *Server
 	tmpl   *template.Template
 	counts counts
-	failed bool        // Load has returned an error with its data
-	shown  []shownPart // the parts that were rendered
-}
-
-// shownPart is a part as the page contains it.
-type shownPart struct {
-	name string
-	hash string
+	failed bool   // Load has returned an error with its data
+	shown  []part // the parts that were rendered
 }
 
 // At returns the path and query of the page.
@@ -155,7 +149,7 @@ func (v *View) Live(name, tag string, attrs ...string) (template.HTML, error) {
 	if err != nil {
 		return "", err
 	}
-	v.shown = append(v.shown, shownPart{name, hashOf(content)})
+	v.shown = append(v.shown, part{name, content, hashOf(content)})
 
 	var b strings.Builder
 	fmt.Fprintf(&b, `<%s id="%s"`, tag, name)
