@@ -183,11 +183,30 @@ func (n *Node) openCluster(ctx context.Context) (found bool, err error) {
 		}
 	}
 
+	if !made {
+		if err := n.checkAccessRecords(ctx); err != nil {
+			return false, err
+		}
+	}
+
 	if made {
 		n.log.Info("created a new cluster", zap.String("cluster", c.ID), zap.Int("shards", c.Shards), zap.String("token", n.TokenPath()))
 	}
 
 	return true, nil
+}
+
+// checkAccessRecords logs an error if the cluster has no access records. The node continues, because it may have runs to
+// finish, but it does not become ready.
+func (n *Node) checkAccessRecords(ctx context.Context) error {
+	found, err := n.store.HasAccessRecords(ctx)
+	if err == nil && !found {
+		n.log.Error("etcd has no access records of this cluster, so this node cannot become ready: a version without access control has created it, or the records were deleted. "+
+			"Restore a snapshot of etcd that has them, or stop all nodes and delete the data of etcd and of the nodes, to begin with a new cluster. Data of make run is in build/dev",
+			zap.String("cluster", n.cluster.ID), zap.String("key", n.store.Keys().Fence()))
+	}
+
+	return err
 }
 
 // TokenPath returns the path of the file in which the node that created the cluster stores the admin token.

@@ -9,7 +9,12 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/carillonhq/carillon/pkg/kv"
+	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -75,4 +80,26 @@ func TestBootstrap_LeavesTheClusterToNodesWithTheAPI(t *testing.T) {
 	if n := strings.Count(first.logs.String(), waits); n > 0 {
 		t.Error("it waits although there is a cluster")
 	}
+}
+
+// A node whose cluster has no access records never becomes ready, and says once why.
+func TestBootstrap_SaysThatThereAreNoAccessRecords(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, "--shards", "8")
+	etcd := c.etcd.Client()
+	_, _, err := store.New(etcd, kv.Direct(etcd), c.keys).Bootstrap(t.Context(), 8, time.Now(), store.OpenAccess())
+	if err == nil {
+		_, err = etcd.Delete(t.Context(), c.keys.Access(), clientv3.WithRange(clientv3.GetPrefixRangeEnd(c.keys.Access())))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	n := c.launchOnly("n1")
+	eventually(t, func() error {
+		if logs := n.logs.String(); strings.Count(logs, "etcd has no access records") != 1 || !strings.Contains(logs, "build/dev") {
+			return errors.New("the log does not say what is wrong, once:\n" + logs)
+		}
+		return nil
+	})
 }

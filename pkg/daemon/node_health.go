@@ -47,7 +47,7 @@ func (h *nodeHealth) checkReady() error {
 // checkAccess returns an error if the node needs the access records and has not loaded them yet.
 func (h *nodeHealth) checkAccess() error {
 	if h.cfg.knowsAccess() && h.access.View().Fence == 0 {
-		return errors.New("the access records are not loaded")
+		return errors.New("the access records are not loaded; if this does not change, see the log")
 	}
 	return nil
 }

@@ -68,6 +68,18 @@ func (s Cluster) Bootstrap(ctx context.Context, shards int, now time.Time, first
 	}
 }
 
+// HasAccessRecords reports whether the cluster has the fence of the access records, which was created together with its
+// record. A cluster without it was created by a version without access control, or somebody has deleted it. Then no node
+// knows who may do what.
+func (s Cluster) HasAccessRecords(ctx context.Context) (bool, error) {
+	fence, err := s.getOne(ctx, s.keys.Fence())
+	if err != nil {
+		return false, fmt.Errorf("read the fence of the access records: %w", err)
+	}
+
+	return fence != nil, nil
+}
+
 // makeCluster writes the watermarks and then, in one transaction, the record of the cluster, the
 // fence and the first access records, unless the cluster's record exists by now. The record comes
 // last, so that a cluster with a record has all its watermarks: a shard without one counts as
