@@ -134,6 +134,9 @@ func parseStates(t *queryTerm, w queryWord) error {
 	}
 
 	for _, v := range t.values {
+		if v == "ok" { // lists show it for a task in none of these states
+			return task.Invalid(task.CodeBadValue, "", "ok is not a state; did you mean -state:failing,overdue,paused, or state:succeeded, if the last run counts?")
+		}
 		if !slices.Contains(queryStates, v) {
 			return task.NoneOf(task.CodeBadValue, "", v, queryStates...)
 		}

@@ -188,6 +188,7 @@ func TestParseQueryLine_NamesWhatIsWrong(t *testing.T) {
 
 	for line, want := range map[string]string{
 		"state:faild":               `term "state:faild": "faild" is not one of failed, succeeded, timed_out, cancelled, lost, running, waiting, idle, paused, failing, overdue, unreadable; did you mean failed?`,
+		"state:ok":                  `term "state:ok": ok is not a state; did you mean -state:failing,overdue,paused, or state:succeeded, if the last run counts?`,
 		"state:":                    `term "state:": a value is missing`,
 		"state:failed,":             `term "state:failed,": a value is missing`,
 		"stat:failed":               `term "stat:failed": "stat" is not one of name, namespace, state, label, next, tick, last, success, duration, lateness, failures; did you mean state?`,
