@@ -254,6 +254,9 @@ func advise(peaks []client.LoadPeak, mean float64) []client.LoadAdvice {
 			}
 
 			text := fmt.Sprintf("spread with jitter: %s tasks with the schedule %s", grouped(m.Tasks), m.Schedule)
+			if m.Timezone != "UTC" { // as everywhere, a schedule without a zone is one of UTC
+				text += " in " + m.Timezone
+			}
 			if m.Schedule == "@at" {
 				text = fmt.Sprintf("spread the times of %s tasks with @at", grouped(m.Tasks))
 			}
