@@ -39,6 +39,38 @@ func TestServer_OwnFormsHaveAnOrigin(t *testing.T) {
 	}
 }
 
+// A link must not show a command line with flags that the link adds: --server would send the token of who copies the line
+// elsewhere.
+func TestView_CommandsHaveNoFlagsOfLinks(t *testing.T) {
+	w := newWorld(t)
+	ann := w.as("user:ann")
+	const flag = "--server=https:evil"
+	for path, want := range map[string]string{
+		"/ui/tasks?q=" + flag:                             "carillon task list -A -- " + flag,
+		"/ui/tasks?q=-state:paused":                       "carillon task list -A -state:paused",
+		"/ui/tasks?sort=" + flag:                          "carillon task list -A",
+		"/ui/tasks/bulk?do=pause&task=" + flag:            "carillon task pause --dry-run -- " + flag,
+		"/ui/tasks/bulk?do=" + flag + "&task=a":           "carillon task",
+		"/ui/tasks/new?from=prod/" + flag:                 "carillon task export -n prod -- " + flag,
+		"/ui/load?q=" + flag + "&minute=" + flag:          "carillon load -- " + flag,
+		"/ui/load?minute=2026-11-20T23:00:30%2B01:00":     "carillon load --minute 2026-11-20T22:00:00Z",
+		"/ui/runs?ns=prod&task=" + flag:                   "carillon run list -n prod --limit 50 -- " + flag,
+		"/ui/tasks/prod/" + flag:                          "",
+		"/ui/tasks/prod/" + flag + "/edit":                "",
+		"/ui/why/prod/" + flag:                            "",
+		"/ui/runs/prod/" + flag:                           "",
+		"/ui/nodes/" + flag:                               "",
+		"/ui/events?kind=" + flag + "&ns=-v&task=" + flag: "carillon events --since 15m -n -v --kind " + flag + " --task " + flag,
+	} {
+		_, rest, found := strings.Cut(ann.get(path).body, `<code id="cli"`)
+		_, rest, _ = strings.Cut(rest, ">")
+		got, _, _ := strings.Cut(rest, "<")
+		if got != want || found != (want != "") {
+			t.Errorf("%s shows %q, want %q", path, got, want)
+		}
+	}
+}
+
 // A panic while a page is rendered for its viewers, or in its feed, is that of the page and not of the node.
 func TestLive_SurvivesPanics(t *testing.T) {
 	for name, screen := range map[string]Screen{

@@ -344,7 +344,7 @@ func builderCommand(v *View) []string {
 		return []string{"carillon", "task", "edit", name, "-n", v.Value("ns")}
 	}
 	if ns, name, ok := strings.Cut(v.Query.Get("from"), "/"); ok {
-		return []string{"carillon", "task", "export", name, "-n", ns}
+		return commandWith([]string{"carillon", "task", "export", "-n", ns}, []string{name})
 	}
 	return []string{"carillon", "apply", "-f", "task.yaml"}
 }

@@ -311,9 +311,15 @@ func (b *bulkRun) note(ctx context.Context, t plannedTask, err error, end func()
 // bulkCommand returns a command line with the same tasks.
 func bulkCommand(v *View) []string {
 	if v.Query.Get("scope") == "all" {
-		return append(tasksCommand(v), "-o", "name")
+		return tasksCommand(v)
 	}
-	return append(append([]string{"carillon", "task", v.Query.Get("do")}, v.Query["task"]...), "--dry-run")
+
+	do := v.Query.Get("do")
+	if !slices.Contains(bulkVerbs, do) {
+		return []string{"carillon", "task"}
+	}
+
+	return commandWith([]string{"carillon", "task", do, "--dry-run"}, v.Query["task"])
 }
 
 // mayAnywhere reports whether the viewer may do something with tasks of a namespace, or of any if it is empty.

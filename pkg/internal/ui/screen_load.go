@@ -102,7 +102,7 @@ type loadMinute struct {
 
 func loadLoad(ctx context.Context, r *Request) (any, error) {
 	p := loadPage{Query: strings.TrimSpace(r.Query.Get("q")), Namespace: r.Query.Get("ns"), Spaces: r.Namespaces()}
-	chosen, _ := time.Parse(time.RFC3339, r.Query.Get(minuteParam))
+	chosen := chosenMinute(r)
 	o := client.LoadOptions{Namespace: p.Namespace, Query: p.Query, Peaks: shownPeaks, Minute: chosen}
 	l, err := r.API.Load.Get(ctx, o)
 	if err != nil && problemOf(err).Field == minuteParam { // the minute is over, or that of an old link
@@ -133,6 +133,17 @@ func loadLoad(ctx context.Context, r *Request) (any, error) {
 	}
 
 	return p, nil
+}
+
+// chosenMinute returns the beginning of the minute that the page is about; zero if none is chosen, or the parameter is not a
+// time.
+func chosenMinute(r *Request) time.Time {
+	at, err := time.Parse(time.RFC3339, r.Query.Get(minuteParam))
+	if err != nil {
+		return time.Time{}
+	}
+
+	return at.UTC().Truncate(time.Minute)
 }
 
 // fill converts a load to hours of the clock in a zone.
@@ -301,9 +312,9 @@ func loadCommand(v *View) []string {
 		words = append(words, "-n", ns)
 	}
 
-	if minute := v.Query.Get(minuteParam); minute != "" {
-		words = append(words, "--minute", minute)
+	if minute := chosenMinute(v.Request); !minute.IsZero() {
+		words = append(words, "--minute", minute.Format(time.RFC3339))
 	}
 
-	return append(words, strings.Fields(v.Query.Get("q"))...)
+	return commandWith(words, strings.Fields(v.Query.Get("q")))
 }

@@ -161,9 +161,6 @@ func runsCommand(v *View) []string {
 		return words
 	}
 
-	if o.Task != "" {
-		words = append(words, o.Task)
-	}
 	if o.Namespace != "" {
 		words = append(words, "-n", o.Namespace)
 	} else {
@@ -189,7 +186,12 @@ func runsCommand(v *View) []string {
 		words = append(words, "--since", since)
 	}
 
-	return append(words, "--limit", strconv.Itoa(runsListed))
+	words = append(words, "--limit", strconv.Itoa(runsListed))
+	if o.Task == "" {
+		return words
+	}
+
+	return commandWith(words, []string{o.Task})
 }
 
 // runChange is something that can be done with several runs.

@@ -293,12 +293,11 @@ func tasksCommand(v *View) []string {
 	} else {
 		words = append(words, "-A")
 	}
-	words = append(words, strings.Fields(v.Query.Get("q"))...)
-	if sort := v.Query.Get("sort"); sort != "" && sort != client.SortName {
+	if sort := v.Query.Get("sort"); slices.Contains(taskOrders, sort) && sort != client.SortName {
 		words = append(words, "--sort", sort)
 	}
 
-	return words
+	return commandWith(words, strings.Fields(v.Query.Get("q")))
 }
 
 // plainState returns the words of a state.

@@ -7,6 +7,7 @@ import (
 	"html/template"
 	"maps"
 	"net/url"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -223,6 +224,13 @@ func (v *View) Command() string {
 		return ""
 	}
 
+	// No name begins so: the page does not exist, and the CLI would take the name for a flag.
+	for _, name := range []string{"ns", "name", "id", "node"} {
+		if strings.HasPrefix(v.Value(name), "-") {
+			return ""
+		}
+	}
+
 	words := v.screen.Command(v)
 	quoted := make([]string, len(words))
 	for i, w := range words {
@@ -239,6 +247,18 @@ func shellQuote(s string) string {
 		return s
 	}
 	return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
+}
+
+// negatedTerm matches a term of a query that begins with a minus sign, which the CLI does not take for a flag.
+var negatedTerm = regexp.MustCompile(`^-[a-z]{4,}[:~]`)
+
+// commandWith returns a command line with words that come from the address of the page. Words that the CLI would take for
+// flags follow after --, because a link from somebody else must not be able to add flags to a line that people copy.
+func commandWith(command, words []string) []string {
+	if slices.ContainsFunc(words, func(w string) bool { return strings.HasPrefix(w, "-") && !negatedTerm.MatchString(w) }) {
+		command = append(command, "--")
+	}
+	return append(command, words...)
 }
 
 // RowID returns an id for an element from what identifies its content, such as a namespace and a name. Ids of rows must not
