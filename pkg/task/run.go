@@ -85,7 +85,7 @@ type Requests struct {
 	RetryOf     string   `json:"retry_of,omitempty"` // the dead run that this run repeats
 	CreatedBy   string   `json:"created_by,omitempty" doc:"Who requested the run; absent if it is a scheduled run."`
 	EnvNames    []string `json:"env_names,omitempty" doc:"The sorted names of environment variables that the run has in addition to those of its task, without their values."`
-	DismissedBy string   `json:"dismissed_by,omitempty" doc:"For a dead run: who dismissed it."`
+	DismissedBy string   `json:"dismissed_by,omitempty" doc:"Only in the answer of the dismissal: who dismissed the dead run. The run in the history does not name it; the event does."`
 }
 
 // TickRange is set in the record of several ticks that did not run. The first of them is the record's

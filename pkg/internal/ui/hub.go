@@ -107,7 +107,7 @@ func (h *hub) attach(v *viewer, rights access.Digest) *watch {
 		w.last, w.state = page.data, page.state
 	}
 	delete(h.loaded, key) // the next viewers share the watch
-	w.add(v) // before the first rendering, which is for those who watch by then
+	w.add(v)              // before the first rendering, which is for those who watch by then
 	go w.run()
 
 	return w

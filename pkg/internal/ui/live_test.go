@@ -227,7 +227,7 @@ func TestLive_UsesThePageOnlyForItsStream(t *testing.T) {
 
 		want(t, ann.page("/ui/tasks"), "test-one")
 		s := bob.tab("/ui/tasks")
-		if e := one(t, s.after(100 * time.Millisecond)); strings.Contains(e.data, "test-one") || lists() != 2 {
+		if e := one(t, s.after(100*time.Millisecond)); strings.Contains(e.data, "test-one") || lists() != 2 {
 			t.Errorf("after %d lists, bob sees %s", lists(), e.data)
 		}
 

@@ -64,6 +64,7 @@ type runPage struct {
 	Parts    []runPart
 	Parent   string // the run that it is a part of
 	Dead     bool   // it is a dead-letter run
+	Left     bool   // it was a dead-letter run, and nobody has retried it. Its record does not say who has dismissed it
 	Retry    string // the run that repeats it; "" if there is none
 	Waits    bool   // it is in the queue
 	May      runRights
@@ -113,6 +114,7 @@ func loadRun(ctx context.Context, r *Request) (any, error) {
 	if p.Retry, err = retryOf(ctx, r, run, p.Dead); err != nil {
 		return nil, err
 	}
+	p.Left = mayBeDead(run) && !p.Dead && p.Retry == ""
 	if err := p.addParts(ctx, r); err != nil {
 		return nil, err
 	}
@@ -144,9 +146,14 @@ func runRightsOf(r *Request, namespace string) (may runRights, err error) {
 	return may, nil
 }
 
+// mayBeDead reports whether a run is, or was, a dead-letter run.
+func mayBeDead(run task.Run) bool {
+	return slices.Contains(deadStates, run.State) && !task.IsPart(run.ID)
+}
+
 // isDead reports whether a run is a dead-letter run.
 func isDead(ctx context.Context, r *Request, run task.Run) (bool, error) {
-	if !slices.Contains(deadStates, run.State) || task.IsPart(run.ID) || run.DismissedBy != "" {
+	if !mayBeDead(run) {
 		return false, nil
 	}
 
@@ -157,7 +164,7 @@ func isDead(ctx context.Context, r *Request, run task.Run) (bool, error) {
 
 // retryOf returns the run that repeats a run which failed; "" if none does.
 func retryOf(ctx context.Context, r *Request, run task.Run, dead bool) (string, error) {
-	if dead || !slices.Contains(deadStates, run.State) || task.IsPart(run.ID) || run.DismissedBy != "" {
+	if dead || !mayBeDead(run) {
 		return "", nil
 	}
 
@@ -331,7 +338,6 @@ func runFacts(r *Request, run task.Run, timezone string) []setting {
 		}
 	}
 	list.add("Cancelled by", run.CancelledBy)
-	list.add("Dismissed by", run.DismissedBy)
 	list.add("Checkpoint", run.Checkpoint)
 	if run.BadLines > 0 {
 		list.add("Bad lines", fmt.Sprintf("%d in CARILLON_STATUS_FILE", run.BadLines))

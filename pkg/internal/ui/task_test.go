@@ -56,6 +56,7 @@ func TestTask_ShowsItsLastFailure(t *testing.T) {
 		t.Fatalf("dismiss: %d %s", a.StatusCode, a.body)
 	}
 	without(t, ann.page("/ui/tasks/prod/old"), `id="failure-title"`)
+	want(t, ann.page("/ui/runs/prod/"+dismissed), "not among the dead-letter runs any more", "/ui/events?kind=run&amp;ns=prod")
 
 	// The run that was retried leads to the new one, and the task no longer offers a retry.
 	a := ann.do(http.MethodPost, "/ui/runs/prod/"+id+"/retry", url.Values{"at": {"/ui/tasks/prod/dump"}})
