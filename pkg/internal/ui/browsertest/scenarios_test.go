@@ -65,8 +65,17 @@ func TestTasks_ChangeUnderTheViewer(t *testing.T) {
 		t.Error("the focus or the typed text is lost")
 	}
 
+	// The row changes while it waits.
+	eval[bool](p, `document.addEventListener("htmx:sse:after:message", (e) => { window.told ||= e.detail.message.data.includes("aa-new") && e.detail.message.data.includes("paused ("); }), true`)
+	_, err = fixture.api.Tasks.Pause(t.Context(), "default", "aa-new", 0)
+	must(t, err)
+	p.await(`window.told`)
+
 	p.click("#held-rows")
 	p.await(`document.getElementById("rows").textContent.includes("aa-new") && !document.getElementById("held-rows")`)
+	if !eval[bool](p, `[...document.querySelectorAll("#rows tr")].some((row) => row.textContent.includes("aa-new") && row.textContent.includes("paused ("))`) {
+		t.Error("the new row is shown as it was before it changed")
+	}
 
 	// A row that stays is updated in its place.
 	id, err := fixture.trigger(t.Context(), "edited")
@@ -101,6 +110,35 @@ func TestStream_ClosesWhileHidden(t *testing.T) {
 		return nil
 	})
 	p.ready()
+}
+
+// A page that has changed, and is again as it was when it was loaded, does not keep showing what was in between.
+func TestStream_ReturnsToTheLoadedState(t *testing.T) {
+	s := fixtureTasks()[0]
+	s.Name, s.Schedule = "aa-back", task.Schedules{"@daily"}
+	_, err := fixture.api.Tasks.Create(t.Context(), "default", s)
+	must(t, err)
+	t.Cleanup(func() { _ = fixture.api.Tasks.Delete(context.WithoutCancel(t.Context()), "default", "aa-back", 0) })
+
+	p := chrome.newTab(t)
+	p.open("/ui/tasks?q=aa-back")
+	const paused, changed = `document.getElementById("rows").textContent.includes("paused (")`, `, document.dispatchEvent(new Event("visibilitychange"))`
+	_, err = fixture.api.Tasks.Pause(t.Context(), "default", "aa-back", 0)
+	must(t, err)
+	p.await(paused)
+
+	eval[bool](p, "window.unseen = true"+changed)
+	await(t, func() error {
+		if begun, ended := p.streamCounts(); begun != ended {
+			return fmt.Errorf("%d streams were begun, %d have ended", begun, ended)
+		}
+		return nil
+	})
+	_, err = fixture.api.Tasks.Resume(t.Context(), "default", "aa-back", 0)
+	must(t, err)
+
+	eval[bool](p, "window.unseen = false"+changed)
+	p.await("!" + paused)
 }
 
 // If the session ends while a page is open, the page says so once, and leads to the login and back. It does not ask again

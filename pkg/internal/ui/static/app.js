@@ -121,6 +121,17 @@
     over: false, // the session has ended, or nothing useful comes
     busy: false,
     retry: 0,
+    request: null, // of htmx, which uses it again for each connection
+    changed: false, // the page is not as it was loaded any more
+  };
+
+  // The address of the stream names what the page contains when it is loaded. The node does not send that again, so the
+  // address must not say so any more when the page has changed.
+  const forgetLoaded = () => {
+    if (!stream.request || !stream.changed) return;
+    const url = new URL(stream.request.action, location.href);
+    url.searchParams.delete("have");
+    stream.request.action = url.pathname + url.search;
   };
 
   const connect = () => {
@@ -152,6 +163,10 @@
   const setupStream = () => {
     if (!live) return;
 
+    live.addEventListener("htmx:config:request", (e) => {
+      stream.request = e.detail.ctx.request;
+      forgetLoaded();
+    });
     live.addEventListener("htmx:sse:before:connection", (e) => {
       stream.brought = false;
       if (stream.paused || stream.over) e.preventDefault();
@@ -166,6 +181,10 @@
       stream.failures = 0;
       if (e.detail.message.event) return;
       stream.current = now();
+      if (e.detail.message.data) {
+        stream.changed = true;
+        forgetLoaded();
+      }
       if (!$("away")) return;
       if ($("content").hasAttribute("data-empty")) e.preventDefault(); // nothing is there to swap
       isBack();
@@ -283,6 +302,15 @@
     return true;
   };
 
+  // A row that changes later is also changed in what is held. It may not be on the page yet.
+  const updateHeld = (task) => {
+    if (task.swapSpec?.style !== "outerMorph") return false;
+    for (const row of task.fragment.querySelectorAll("tr[id]")) {
+      for (const content of held.values()) content.querySelector("#" + CSS.escape(row.id))?.replaceWith(row.cloneNode(true));
+    }
+    return !(task.target instanceof Element) && held.size > 0;
+  };
+
   // A row that is held is updated cell by cell, so that the focus stays.
   const replaceCells = (old, row) => {
     const cells = [...row.children];
@@ -322,7 +350,7 @@
   document.addEventListener("htmx:before:swap", (e) => {
     const tasks = e.detail.tasks;
     for (let i = tasks.length - 1; i >= 0; i--) {
-      if (holdRows(tasks[i])) tasks.splice(i, 1);
+      if (updateHeld(tasks[i]) || holdRows(tasks[i])) tasks.splice(i, 1);
     }
   });
   document.addEventListener("htmx:after:swap", ageTimes);
