@@ -145,7 +145,7 @@ func loadTasks(ctx context.Context, r *Request) (any, error) {
 }
 
 // refreshRows reads the tasks that the page shows again. It changes neither which tasks these are nor their order. Only a task
-// that no longer exists is left out.
+// that no longer exists is left out; one whose shard does not answer stays as it was.
 func (p *tasksPage) refreshRows(ctx context.Context, r *Request) error {
 	o := client.TaskListOptions{Namespace: p.Namespace, Limit: tasksPerPage, Recent: recentRuns}
 	for _, t := range p.Tasks {
@@ -170,6 +170,8 @@ func (p *tasksPage) refreshRows(ctx context.Context, r *Request) error {
 	for _, row := range p.Tasks {
 		if t, ok := now[row.Namespace+"/"+row.Name]; ok {
 			rows = append(rows, rowOf(t))
+		} else if len(list.Missing) > 0 {
+			rows = append(rows, row)
 		}
 	}
 	p.Tasks = rows // the previous page keeps its own

@@ -199,3 +199,22 @@ func TestTasks_Query(t *testing.T) {
 	page := ann.page("/ui/tasks?q=" + url.QueryEscape("name~w state:idle"))
 	want(t, page, "Remove name~w", `href="/ui/tasks?q=name~w"`, "Add label:team=data", "1 task matches")
 }
+
+// While a shard does not answer, its rows stay on a page that somebody watches.
+func TestTasks_RowsOfSilentShardsStay(t *testing.T) {
+	w := newWorld(t)
+	w.create("prod", "web")
+	load := w.loadAgain(loadTasks, "/ui/tasks")
+	if first, _ := load().(tasksPage); len(first.Tasks) != 1 {
+		t.Fatalf("%d tasks", len(first.Tasks))
+	}
+
+	w.api = http.HandlerFunc(func(rw http.ResponseWriter, _ *http.Request) {
+		rw.Header().Set("Content-Type", "application/json")
+		_, _ = rw.Write([]byte(`{"items": [], "missing": [3]}`))
+	})
+	w.Clock.Advance(refreshEvery)
+	if second, _ := load().(tasksPage); len(second.Tasks) != 1 {
+		t.Errorf("%d tasks while a shard does not answer", len(second.Tasks))
+	}
+}
