@@ -79,6 +79,11 @@ type Result struct {
 	Unenforced  []string            // the task's fields that this host did not enforce
 	Usage       task.Usage
 
+	// Unsent means that an HTTP attempt sent nothing, or that its target asked to wait. RetryAfter is how long the target
+	// asked to wait; 0 if it did not.
+	Unsent     bool
+	RetryAfter time.Duration
+
 	NotStarted bool // no instruction was executed, for a reason outside the attempt: its token is unused
 	HandBack   bool // NotStarted, and another node should start it
 }

@@ -15,6 +15,7 @@ const (
 	ReasonOverlap  = "overlap"          // it waits for active runs of its task, or was skipped because of them
 	ReasonLimit    = "max_active"       // the task has as many active runs as max_active allows
 	ReasonFrozen   = "frozen"           // its namespace or the cluster is frozen; it waits, or was skipped
+	ReasonTarget   = "target_down"      // its next attempt waits, because the target of its request was unreachable or asked to wait
 	ReasonCount    = "number_of_nodes"  // fewer nodes match than target.count or target.succeed require, or more than MaxParts
 
 	// Reasons why a tick was skipped.
@@ -29,26 +30,31 @@ const (
 	ReasonDeadline        = "start_deadline"     // it could not start before its start deadline
 
 	// Reasons why an attempt or a run ended.
-	ReasonCancelled = "cancelled_by_user"
-	ReasonReplaced  = "replaced" // a newer tick replaced it (overlap: replace)
-	ReasonDeleted   = "task_deleted"
-	ReasonExit      = "exit_code"
-	ReasonSignal    = "signal"
-	ReasonTimeout   = "timeout"
-	ReasonStart     = "could_not_start"
-	ReasonHost      = "host"
-	ReasonStuck     = "start_stuck" // its process did not begin to execute its program
-	ReasonOOM       = "oom"
-	ReasonLimits    = "limit"     // a limit other than memory
-	ReasonSecret    = "secret"    // a value of env_from could not be read
-	ReasonPolicy    = "policy"    // the policy of its node does not allow it
-	ReasonNamespace = "namespace" // the record of its namespace does not allow it any more; it did not start
-	ReasonNodeLost  = "node_lost"
-	ReasonShutdown  = "daemon_stopped"
-	ReasonBadEntry  = "unreadable_entry"
-	ReasonOutput    = "output_rule"
-	ReasonParts     = "parts"     // too few of its parts succeeded
-	ReasonNodeGone  = "node_gone" // the node of a part was gone, or accepted no runs, before the part started
+	ReasonCancelled  = "cancelled_by_user"
+	ReasonReplaced   = "replaced" // a newer tick replaced it (overlap: replace)
+	ReasonDeleted    = "task_deleted"
+	ReasonExit       = "exit_code"
+	ReasonSignal     = "signal"
+	ReasonTimeout    = "timeout"
+	ReasonStart      = "could_not_start"
+	ReasonHost       = "host"
+	ReasonStuck      = "start_stuck" // its process did not begin to execute its program
+	ReasonOOM        = "oom"
+	ReasonLimits     = "limit"     // a limit other than memory
+	ReasonSecret     = "secret"    // a value of env_from could not be read
+	ReasonPolicy     = "policy"    // the policy of its node does not allow it
+	ReasonNamespace  = "namespace" // the record of its namespace does not allow it any more; it did not start
+	ReasonNodeLost   = "node_lost"
+	ReasonShutdown   = "daemon_stopped"
+	ReasonBadEntry   = "unreadable_entry"
+	ReasonOutput     = "output_rule"
+	ReasonParts      = "parts"      // too few of its parts succeeded
+	ReasonUnsent     = "unsent"     // nothing of its request was sent, or its target asked to wait
+	ReasonAnswer     = "response"   // the response does not count as success
+	ReasonUnanswered = "unanswered" // its request was sent, but no complete response arrived
+	ReasonURL        = "url"        // a template or a redirect gave a URL that must not be requested
+	ReasonTLS        = "tls"        // the certificate of the target could not be verified
+	ReasonNodeGone   = "node_gone"  // the node of a part was gone, or accepted no runs, before the part started
 )
 
 // Reason is an entry of the closed list of reasons.
@@ -82,6 +88,7 @@ var allReasons = []Reason{
 	{ReasonOverlap, []State{Queued, Skipped}, "another run of the task was active or waiting"},
 	{ReasonLimit, []State{Queued}, "the task already had as many active runs as max_active allows"},
 	{ReasonFrozen, []State{Queued, Skipped}, "its namespace or the cluster was frozen"},
+	{ReasonTarget, []State{Queued}, "the target of its request was unreachable or asked to wait"},
 	{ReasonCount, []State{Queued, Missed}, "the number of nodes that matched its selector was too low for target.count or target.succeed, or above 1000"},
 	{ReasonQueueFull, []State{Skipped}, "the task already had the maximum number of waiting runs"},
 	{ReasonDropped, []State{Skipped}, "it was the oldest waiting run, and a newer tick took its place"},
@@ -109,5 +116,10 @@ var allReasons = []Reason{
 	{ReasonBadEntry, []State{Failed, Lost, Cancelled, Missed}, "its record could not be read"},
 	{ReasonOutput, []State{Failed}, "its process exited with a success code, but its output did not match the task's success rule"},
 	{ReasonParts, []State{Failed}, "too few of its parts succeeded"},
+	{ReasonUnsent, []State{Failed}, "nothing of its request was sent, or its target asked to wait"},
+	{ReasonAnswer, []State{Failed}, "its target's response does not count as success"},
+	{ReasonUnanswered, []State{Failed, TimedOut, Lost}, "its request was sent, but no complete response arrived"},
+	{ReasonURL, []State{Failed}, "its URL must not be requested"},
+	{ReasonTLS, []State{Failed}, "the certificate of its target could not be verified"},
 	{ReasonNodeGone, []State{Lost}, "the node of this part was gone or accepted no runs for too long"},
 }

@@ -46,7 +46,9 @@ type Run struct {
 	DispatchedAt  Time      `json:"dispatched_at,omitzero"`
 	StartedAt     Time      `json:"started_at,omitzero"`
 	EndedAt       Time      `json:"ended_at,omitzero"`
-	NotBefore     Time      `json:"not_before,omitzero"` // a queued run does not start before this time
+	NotBefore     Time      `json:"not_before,omitzero"`     // a queued run does not start before this time
+	NotBeforeBy   string    `json:"not_before_by,omitempty"` // who chose NotBefore: NotBeforeByTarget; "": the retry policy
+	Unsent        *Unsent   `json:"unsent,omitempty"`        // the attempts that were not sent; only of HTTP actions
 	ExitCode      *int      `json:"exit_code,omitempty"`
 	Signal        string    `json:"signal,omitempty"`
 	Message       string    `json:"message,omitempty"` // what went wrong, as text for people

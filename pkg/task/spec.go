@@ -96,6 +96,7 @@ func (s *Schedules) UnmarshalJSON(b []byte) error {
 // Action is what a run does. Exactly one field is set.
 type Action struct {
 	Process *Process `json:"process,omitempty"`
+	HTTP    *HTTP    `json:"http,omitempty"`
 	Noop    *Noop    `json:"noop,omitempty"`
 }
 
