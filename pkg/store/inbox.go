@@ -183,12 +183,12 @@ func (s Inbox) onRecord(ctx context.Context, res kv.Result, h record.Held, end t
 
 	if e := readAt(res, 1); e != nil { // an attempt waits: queued by this finish, or after a loss
 		w, err := record.DecodeWaiting(record.ShardKey{Kind: record.KindQueued, Ref: ref, Run: h.ID}, e.Value)
-		return err == nil && recordedAs(w.Attempts, h.Create, end.State), nil
+		return err == nil && recordedAs(w.Run, h, end.State), nil
 	}
 
 	if e := readAt(res, 2); e != nil {
 		r, err := record.DecodeEnded(record.ShardKey{Kind: record.KindEnded, Ref: ref, Run: h.ID}, e.Value)
-		return err == nil && (r.Token == h.Create && r.State == end.State || recordedAs(r.Attempts, h.Create, end.State)), nil
+		return err == nil && (r.Token == h.Create && r.State == end.State || recordedAs(r, h, end.State)), nil
 	}
 
 	// The next attempt may be in the inbox of any node. Read at the same revision as the
@@ -200,13 +200,26 @@ func (s Inbox) onRecord(ctx context.Context, res kv.Result, h record.Held, end t
 	}
 
 	return err == nil && len(active) == 0 || slices.ContainsFunc(active, func(a record.Held) bool {
-		return recordedAs(a.Attempts, h.Create, end.State)
+		return recordedAs(a.Run, h, end.State)
 	}), err
 }
 
-// recordedAs reports whether the attempts contain this token with this state.
-func recordedAs(attempts []task.Attempt, token int64, state task.State) bool {
-	return slices.ContainsFunc(attempts, func(a task.Attempt) bool { return a.Token == token && a.State == state })
+// recordedAs reports whether a later record of the run contains the end of attempt h with this state.
+func recordedAs(r task.Run, h record.Held, state task.State) bool {
+	for _, a := range r.Attempts {
+		if a.Token == h.Create {
+			return a.State == state
+		}
+	}
+
+	return countedAsUnsent(r, h)
+}
+
+// countedAsUnsent reports whether a later record of the run counts attempt h as unsent. Attempts that were not sent have no
+// entry of their own, but only these: every other attempt is listed with its number, also a lost one.
+func countedAsUnsent(r task.Run, h record.Held) bool {
+	listed := slices.ContainsFunc(r.Attempts, func(a task.Attempt) bool { return a.Attempt == h.Attempt })
+	return r.UnsentCount() > h.UnsentCount() && r.Attempt > h.Attempt && !listed
 }
 
 // recordLate stores a late result under a separate key, if the task still exists. It

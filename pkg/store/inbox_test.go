@@ -282,23 +282,39 @@ func TestFinish_FindsItsFirstCopyWhereverTheRunIsBy(t *testing.T) {
 			}
 		},
 	} {
-		t.Run(name, func(t *testing.T) {
-			w, h := newInbox(t)
-			w.register("n3")
-			w.dispatch(ref, 2, "n3") // another tick of the same task
-			end := endOf(h, task.Failed)
-			w.writes.next(answerLost)
-			w.writes.before = func(n int) {
-				if n == 2 {
-					w.writes.before = nil
-					moveOn(w, h)
+		for kind, follow := range map[string]func(record.Held, task.Run) *task.Waiting{"": nextOf, ", unsent": nextOfUnsent} {
+			t.Run(name+kind, func(t *testing.T) {
+				w, h := newInbox(t)
+				w.register("n3")
+				w.dispatch(ref, 2, "n3") // another tick of the same task
+				end := endOf(h, task.Failed)
+				w.writes.next(answerLost)
+				w.writes.before = func(n int) {
+					if n == 2 {
+						w.writes.before = nil
+						moveOn(w, h)
+					}
 				}
-			}
 
-			if err := w.Finish(t.Context(), h, end, nextOf(h, end)); err != nil || len(w.late(ref)) != 0 {
-				t.Errorf("%v; late %v", err, w.late(ref))
-			}
-		})
+				if err := w.Finish(t.Context(), h, end, follow(h, end)); err != nil || len(w.late(ref)) != 0 {
+					t.Errorf("%v; late %v", err, w.late(ref))
+				}
+			})
+		}
+	}
+}
+
+// An attempt was declared lost. Its own end, that nothing was sent, comes late, and changes nothing.
+func TestFinish_UnsentAfterALossIsRecordedAsLate(t *testing.T) {
+	w, h := newInbox(t)
+	w.lose(h, nextOf(h, endOf(h, task.Lost)))
+
+	end := endOf(h, task.Failed)
+	if err := w.Finish(t.Context(), h, end, nextOfUnsent(h, end)); !errors.Is(err, store.ErrLate) {
+		t.Errorf("the finish returns %v", err)
+	}
+	if q := w.queued(ref, h.ID); len(w.late(ref)) != 1 || q == nil || q.Unsent != nil || q.Attempts[0].State != task.Lost {
+		t.Errorf("late %v, the run is %+v", w.late(ref), q)
 	}
 }
 

@@ -351,6 +351,14 @@ func nextOf(h record.Held, end task.Run) *task.Waiting {
 	return w
 }
 
+// nextOfUnsent is nextOf for an attempt that was not sent: it is counted, not listed.
+func nextOfUnsent(h record.Held, end task.Run) *task.Waiting {
+	w := nextOf(h, end)
+	w.Reason, w.Attempts, w.NotBeforeBy = task.ReasonTarget, h.Attempts, task.NotBeforeByTarget
+	w.Unsent = &task.Unsent{Count: h.UnsentCount() + 1, First: end.EndedAt, Last: end.EndedAt, Node: end.Node, Message: "refused"}
+	return w
+}
+
 func is(t *testing.T, err, target error) {
 	t.Helper()
 	if !errors.Is(err, target) {

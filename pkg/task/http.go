@@ -102,6 +102,7 @@ type Unsent struct {
 	Count   int    `json:"count"`
 	First   Time   `json:"first"`             // the end of the first of them
 	Last    Time   `json:"last"`              // the end of the last of them
+	Node    string `json:"node,omitempty"`    // the node of the last of them; the next attempt prefers another one
 	Message string `json:"message,omitempty"` // what prevented the last of them
 }
 

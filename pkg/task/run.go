@@ -87,6 +87,8 @@ type Requests struct {
 	RetryOf     string   `json:"retry_of,omitempty"` // the dead run that this run repeats
 	CreatedBy   string   `json:"created_by,omitempty" doc:"Who requested the run; absent if it is a scheduled run."`
 	EnvNames    []string `json:"env_names,omitempty" doc:"The sorted names of environment variables that the run has in addition to those of its task, without their values."`
+	Args        []string `json:"args,omitempty" doc:"The arguments that the run has in addition to those of its task."`
+	TargetNode  string   `json:"target_node,omitempty" doc:"The node that the request named. The run waits until it is available."`
 	DismissedBy string   `json:"dismissed_by,omitempty" doc:"Only in the answer of the dismissal: who dismissed the dead run. The run in the history does not name it; the event does."`
 }
 
@@ -147,11 +149,30 @@ func (r Run) LastSeen() Time {
 
 // LastNode returns the node of the last attempt that has ended, or "" if there was none.
 func (r Run) LastNode() string {
-	if len(r.Attempts) == 0 {
-		return ""
+	// The number of the last attempt tells whether it is listed: unsent attempts are not.
+	if n := len(r.Attempts); n > 0 && (r.Unsent == nil || r.Attempts[n-1].Attempt == r.Attempt-1) {
+		return r.Attempts[n-1].Node
+	}
+	if r.Unsent != nil {
+		return r.Unsent.Node
 	}
 
-	return r.Attempts[len(r.Attempts)-1].Node
+	return ""
+}
+
+// UnsentCount returns how many of the run's earlier attempts were not sent. They do not count as attempts of its retry
+// policy.
+func (r Run) UnsentCount() int {
+	if r.Unsent == nil {
+		return 0
+	}
+	return r.Unsent.Count
+}
+
+// WaitsForTarget reports whether the run waits in the queue because the target of its request was unreachable or asked to
+// wait.
+func (r Run) WaitsForTarget() bool {
+	return r.State == Queued && r.Reason == ReasonTarget && r.Unsent != nil
 }
 
 // Attempt is the record of an ended attempt.

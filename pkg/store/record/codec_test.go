@@ -154,8 +154,8 @@ func TestCodec_RecordsReadBackAsTheyWere(t *testing.T) {
 			a.KillGrace = usualGrace
 		}
 
-		if a.Retry.Attempts <= 1 { // the encoding omits it
-			a.Retry = task.Retry{Attempts: 1}
+		if omitsRetry(a.Retry) {
+			a.Retry = task.Retry{Attempts: 1, MaxBackoff: usualMaxBackoff}
 		}
 
 		s := string(EncodeAssigned(&a, Encode(a.Action)))
@@ -192,6 +192,23 @@ func TestCodec_LeavesOutWhatIsNearlyAlwaysSo(t *testing.T) {
 		a.LostAfter = lostAfter
 		if got := string(EncodeAssigned(&a, noopJSON)); got != strings.TrimSuffix(want, "}")+more {
 			t.Errorf("written as %s", got)
+		}
+	}
+}
+
+// A node needs the bound of Retry-After, even if the task has no retries.
+func TestCodec_KeepsMaxBackoffOfTasksWithoutRetries(t *testing.T) {
+	for maxBackoff, written := range map[time.Duration]bool{5 * time.Minute: false, time.Hour: true, 0: true} {
+		a := task.Assigned{Retry: task.Defaults().Retry}
+		a.Retry.MaxBackoff = task.Duration(maxBackoff)
+		text := EncodeAssigned(&a, noopJSON)
+
+		var got task.Assigned
+		if err := DecodeAssignedValue(text, &got); err != nil || got.Retry.Attempts != 1 || got.Retry.MaxBackoff != a.Retry.MaxBackoff {
+			t.Errorf("max_backoff %v is read back as %+v, %v", maxBackoff, got.Retry, err)
+		}
+		if has := bytes.Contains(text, []byte(`"retry"`)); has != written {
+			t.Errorf("max_backoff %v: the policy is written: %t", maxBackoff, has)
 		}
 	}
 }

@@ -150,6 +150,11 @@ func (r *reader) readRunField(name []byte, v *task.Run) bool {
 		r.readText(&v.EndedAt)
 	case "not_before":
 		r.readText(&v.NotBefore)
+	case "not_before_by":
+		r.readString(&v.NotBeforeBy)
+	case "unsent":
+		v.Unsent = new(task.Unsent)
+		r.readAny(v.Unsent)
 	case "exit_code":
 		v.ExitCode = new(int)
 		r.readInt(v.ExitCode)
@@ -249,7 +254,7 @@ func DecodeWaitingValue(value []byte) (v task.Waiting, err error) {
 // DecodeAssignedValue is like DecodeRunValue for an inbox record.
 func DecodeAssignedValue(value []byte, v *task.Assigned) error {
 	// These are the values of fields that a writer omits.
-	v.KillGrace, v.Retry.Attempts = usualGrace, 1
+	v.KillGrace, v.Retry = usualGrace, task.Retry{Attempts: 1, MaxBackoff: usualMaxBackoff}
 	err := eachField(value, func(r *reader, name []byte) {
 		if r.readRunField(name, &v.Run) {
 			return

@@ -30,7 +30,7 @@ func Encode(v any) string {
 //
 //	dispatched_at  if it equals created_at
 //	kill_grace     if it is 10s
-//	retry          if there is only one attempt
+//	retry          if there is only one attempt, and max_backoff is 5m
 type writer struct {
 	w    jx.Writer
 	more bool // the object has a field, so a comma must precede the next one
@@ -39,6 +39,13 @@ type writer struct {
 // usualGrace is the value of a kill_grace that is omitted. It belongs to the format of the
 // records, so it must not change together with the default for users.
 const usualGrace = task.Duration(10 * time.Second)
+
+// usualMaxBackoff is the max_backoff of a retry that is omitted. It belongs to the format of the records, like usualGrace.
+const usualMaxBackoff = task.Duration(5 * time.Minute)
+
+// omitsRetry reports whether the writer omits a retry policy. Without retries, a node needs only max_backoff, which bounds
+// how long a run waits for its target.
+func omitsRetry(r task.Retry) bool { return r.Attempts <= 1 && r.MaxBackoff == usualMaxBackoff }
 
 // writeName writes the name of a field. The value must follow.
 func (r *writer) writeName(name string) {
@@ -164,6 +171,11 @@ func (r *writer) writeRun(v *task.Run, dispatched bool) {
 	r.writeTimeIfSet("started_at", v.StartedAt)
 	r.writeTimeIfSet("ended_at", v.EndedAt)
 	r.writeTimeIfSet("not_before", v.NotBefore)
+	r.writeStringIfSet("not_before_by", v.NotBeforeBy)
+
+	if v.Unsent != nil {
+		r.writeAny("unsent", v.Unsent)
+	}
 
 	if v.ExitCode != nil {
 		r.writeInt64("exit_code", int64(*v.ExitCode))
@@ -282,7 +294,7 @@ func EncodeAssigned(v *task.Assigned, action string) []byte {
 			r.writeAny("output", v.Output)
 		}
 
-		if v.Retry.Attempts > 1 {
+		if !omitsRetry(v.Retry) {
 			r.writeAny("retry", v.Retry)
 		}
 
