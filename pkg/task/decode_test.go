@@ -93,7 +93,7 @@ func TestBadInputIsRefusedWithItsFieldAndCode(t *testing.T) {
 		{doc(`"retry": {"tries": 1}`), "retry.tries", CodeUnknown},
 		{doc(`"": 1`), "", CodeUnknown},
 		{doc(`"action": {"noop": {"x": 1}}`), "action.noop.x", CodeUnknown},
-		{doc(`"action": {"http": {}}`), "action.http", CodeUnknown},
+		{doc(`"action": {"https": {}}`), "action.https", CodeUnknown},
 
 		// Depth.
 		{doc(`"labels": ` + strings.Repeat(`{"a":`, 100) + `1` + strings.Repeat(`}`, 100)), "labels.a", CodeBadValue},
@@ -513,7 +513,7 @@ func TestNewEntry_TakesAllThatFiringNeeds(t *testing.T) {
 	full := Task{Spec: mustRead(t, doc(`"dst": {"gap": "skip"}, "timeout": "1m", "paused": true, "labels": {"a": "b"}, "target": {"selector": "a"},
 		"start": "2026-01-01T00:00:00Z", "end": "2027-01-01T00:00:00Z", "jitter": "1s", "max_runs": 9, "ttl": "1h", "overlap": "queue", "queue": {"limit": 3},
 		"start_deadline": "1m", "pause_after_failures": 5, "shadow": true,
-		"kill_signal": "SIGINT", "success": {"exit_codes": [3]}, "output": {"limit": "1Mi"}`)), UID: "u", Generation: 3}
+		"kill_signal": "SIGINT", "success": {"exit_codes": [3]}, "output": {"limit": "1Mi"}, "accept": {"target": true}`)), UID: "u", Generation: 3}
 	full.MaxActive = 2 // not possible with queue
 	now := At(time.Now())
 	e := NewEntry(full, now, now)

@@ -280,7 +280,7 @@ func (r Run) OfPart(p Part) Run {
 		Token: p.Token, CreatedAt: r.CreatedAt, StartedAt: p.StartedAt, EndedAt: p.EndedAt, ExitCode: p.ExitCode, Signal: p.Signal,
 		OutputSummary: OutputSummary{OutputBytes: p.OutputBytes}, Usage: p.Usage, Message: p.Message, StatusReport: StatusReport{Results: p.Results},
 		PauseState: PauseState{PausedBy: p.PausedBy, PausedAt: p.PausedAt, PausedMS: p.PausedMS},
-		Requests:   Requests{CreatedBy: r.CreatedBy, EnvNames: r.EnvNames},
+		Requests:   Requests{CreatedBy: r.CreatedBy, EnvNames: r.EnvNames, Args: r.Args},
 	}
 	if r.Fan != nil {
 		run.PartCount = r.Fan.Count

@@ -44,6 +44,7 @@ const (
 	ReasonSecret     = "secret"    // a value of env_from could not be read
 	ReasonPolicy     = "policy"    // the policy of its node does not allow it
 	ReasonNamespace  = "namespace" // the record of its namespace does not allow it any more; it did not start
+	ReasonAccept     = "not_accepted" // its task no longer accepts what the request for the run has given; it did not start
 	ReasonNodeLost   = "node_lost"
 	ReasonShutdown   = "daemon_stopped"
 	ReasonBadEntry   = "unreadable_entry"
@@ -111,6 +112,7 @@ var allReasons = []Reason{
 	{ReasonSecret, []State{Failed}, "a value that its env_from names could not be read"},
 	{ReasonPolicy, []State{Failed}, "the policy of its node does not allow it"},
 	{ReasonNamespace, []State{Failed}, "its namespace no longer allows it"},
+	{ReasonAccept, []State{Failed}, "its task no longer accepts the arguments, variables or node of the run"},
 	{ReasonNodeLost, []State{Lost}, "its node was lost while it ran"},
 	{ReasonShutdown, []State{Lost, Failed, Cancelled}, "the Carillon daemon on its node was stopped"},
 	{ReasonBadEntry, []State{Failed, Lost, Cancelled, Missed}, "its record could not be read"},

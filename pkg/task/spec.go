@@ -40,6 +40,7 @@ type Spec struct {
 	PauseReason string            `json:"pause_reason,omitempty" doc:"With paused: why."`
 	KillSignal  string            `json:"kill_signal,omitempty" doc:"The signal that asks a process to end, kill_grace before SIGKILL. Default: SIGTERM."`
 	Success     Success           `json:"success,omitzero" doc:"What counts as success. Default: exit code 0."`
+	Accept      Accept            `json:"accept,omitzero" doc:"What a manual run may give in addition to the task. Default: nothing."`
 }
 
 // Timing contains everything that determines a task's ticks, except for the anchor of @every.
@@ -104,6 +105,7 @@ type Action struct {
 type Process struct {
 	Command []string          `json:"command,omitempty"`
 	Shell   string            `json:"shell,omitempty"`
+	Stdin   *Stdin            `json:"stdin,omitempty" doc:"The standard input. Default: empty."`
 	Env     map[string]string `json:"env,omitempty"`
 	EnvFrom []EnvFrom         `json:"env_from,omitempty" doc:"Variables from files on the node and from secrets. Later entries override earlier ones, and env overrides all."`
 	Dir     string            `json:"dir,omitempty" doc:"Working directory, absolute. Default: the user's home."`
@@ -263,6 +265,7 @@ type Entry struct {
 	Shadow     bool         `json:"shadow,omitempty"`
 	KillSignal string       `json:"kill_signal,omitempty"`
 	Success    Success      `json:"success,omitzero"`
+	Accept     Accept       `json:"accept,omitzero"`
 	Own        *Own         `json:"own,omitempty"` // nil for most tasks
 	// NamespaceRev is the revision of the namespace's record that allowed the task when it was written. If the
 	// record has another revision when a run is to start, the owner checks the task again. 0: not known.
@@ -350,6 +353,7 @@ func NewEntry(t Task, from, anchor Time) Entry {
 		Shadow:     t.Shadow,
 		KillSignal: t.KillSignal,
 		Success:    t.Success,
+		Accept:     t.Accept,
 		Output:     t.Output,
 		Labels:     t.Labels,
 	}

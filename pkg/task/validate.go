@@ -95,6 +95,8 @@ func (s *Spec) Validate() error {
 		func() error { return checkKillSignal(s.KillSignal) },
 		s.Success.validate,
 		s.Output.validate,
+		s.validateHTTP,
+		s.validateAccept,
 	}
 
 	for _, check := range checks {
@@ -180,13 +182,25 @@ func checkOptional(field string, d, low, high Duration) error {
 
 // Validate checks that exactly one action is set, and its fields.
 func (a Action) Validate() error {
+	var kinds []string
+	for _, k := range []struct {
+		name string
+		set  bool
+	}{{KindProcess, a.Process != nil}, {KindHTTP, a.HTTP != nil}, {KindNoop, a.Noop != nil}} {
+		if k.set {
+			kinds = append(kinds, k.name)
+		}
+	}
+
 	switch {
-	case a.Process == nil && a.Noop == nil:
-		return Invalid(CodeRequired, "action", "is required: process or noop")
-	case a.Process != nil && a.Noop != nil:
-		return Invalid(CodeBadValue, "action", "has both process and noop; exactly one is allowed")
+	case len(kinds) == 0:
+		return Invalid(CodeRequired, "action", "is required: process, http or noop")
+	case len(kinds) > 1:
+		return Invalid(CodeBadValue, "action", "has both %s and %s; exactly one is allowed", kinds[0], kinds[1])
 	case a.Process != nil:
 		return a.Process.validate()
+	case a.HTTP != nil:
+		return a.HTTP.validate()
 	}
 
 	return nil
@@ -221,6 +235,11 @@ func (p *Process) validate() error {
 	if err := checkEnvFrom(field+".env_from", p.EnvFrom); err != nil {
 		return err
 	}
+	if p.Stdin != nil {
+		if err := p.Stdin.validate(field + ".stdin"); err != nil {
+			return err
+		}
+	}
 	if p.Dir != "" && (!filepath.IsAbs(p.Dir) || strings.ContainsRune(p.Dir, 0) || len(p.Dir) > 4095) {
 		return Invalid(CodeBadValue, field+".dir", "%s is not an absolute path", Quote(p.Dir))
 	}
@@ -254,14 +273,8 @@ func CheckEnv(field string, env map[string]string) error {
 	}
 
 	for _, name := range slices.Sorted(maps.Keys(env)) {
-		if name == "" {
-			return Invalid(CodeBadEnv, field, "contains a variable without a name")
-		}
-		if strings.ContainsAny(name, "=\x00") || len(name) > 256 {
-			return Invalid(CodeBadEnv, field, "%s is not a variable name: no '=' and no NUL, at most 256 bytes", Quote(name))
-		}
-		if strings.HasPrefix(name, "CARILLON_") {
-			return Invalid(CodeBadEnv, field, "%s: names that begin with CARILLON_ are set by Carillon", Quote(name))
+		if err := checkEnvName(field, name); err != nil {
+			return err
 		}
 		if err := checkArg(field+"."+name, env[name]); err != nil {
 			return err
@@ -269,6 +282,20 @@ func CheckEnv(field string, env map[string]string) error {
 	}
 
 	return checkSize(field, env)
+}
+
+// checkEnvName checks the name of an environment variable.
+func checkEnvName(field, name string) error {
+	switch {
+	case name == "":
+		return Invalid(CodeBadEnv, field, "contains a variable without a name")
+	case strings.ContainsAny(name, "=\x00") || len(name) > 256:
+		return Invalid(CodeBadEnv, field, "%s is not a variable name: no '=' and no NUL, at most 256 bytes", Quote(name))
+	case strings.HasPrefix(name, "CARILLON_"):
+		return Invalid(CodeBadEnv, field, "%s: names that begin with CARILLON_ are set by Carillon", Quote(name))
+	}
+
+	return nil
 }
 
 // checkArg checks a string that is passed to a program.

@@ -179,6 +179,10 @@ func (r *reader) readRunField(name []byte, v *task.Run) bool {
 		r.readString(&v.CreatedBy)
 	case "env_names":
 		r.readAny(&v.EnvNames)
+	case "args":
+		r.readAny(&v.Args)
+	case "target_node":
+		r.readString(&v.TargetNode)
 	case "dismissed_by":
 		r.readString(&v.DismissedBy)
 	case "unenforced":

@@ -199,6 +199,11 @@ func (r *writer) writeRun(v *task.Run, dispatched bool) {
 		r.writeAny("env_names", v.EnvNames)
 	}
 
+	if len(v.Args) > 0 {
+		r.writeAny("args", v.Args)
+	}
+
+	r.writeStringIfSet("target_node", v.TargetNode)
 	r.writeStringIfSet("dismissed_by", v.DismissedBy)
 
 	if len(v.Unenforced) > 0 {
