@@ -44,6 +44,10 @@ func DecodeSpec(b []byte) (Spec, error) {
 		err = s.Action.Process.Limits.refuseNone(b)
 	}
 
+	if err == nil && s.Action.HTTP != nil {
+		err = normalizeHTTP(s.Action.HTTP)
+	}
+
 	return s, err
 }
 
@@ -126,9 +130,7 @@ func (c checker) checkValue(t reflect.Type, path string, depth int, nullable boo
 		return decodeError(err)
 	}
 
-	for t != nil && t.Kind() == reflect.Pointer {
-		t = t.Elem()
-	}
+	t = receivingType(t)
 
 	if tok == nil {
 		if !nullable && t != nil && t.Kind() != reflect.Interface {
@@ -154,6 +156,7 @@ func (c checker) checkValue(t reflect.Type, path string, depth int, nullable boo
 var (
 	readsText = reflect.TypeFor[encoding.TextUnmarshaler]()
 	readsJSON = reflect.TypeFor[json.Unmarshaler]()
+	anyJSON   = reflect.TypeFor[json.RawMessage]()
 )
 
 // checkKind rejects a value that cannot be converted to t. Types with their own text or number format are
@@ -184,6 +187,20 @@ func checkKind(tok json.Token, t reflect.Type, path string) error {
 	}
 
 	return nil
+}
+
+// receivingType returns the type whose fields or elements a value fills: the one to which a pointer points, or nil if the
+// value can be any JSON.
+func receivingType(t reflect.Type) reflect.Type {
+	for t != nil && t.Kind() == reflect.Pointer {
+		t = t.Elem()
+	}
+
+	if t == anyJSON {
+		return nil
+	}
+
+	return t
 }
 
 // tokenWords describes a value in a message: the value itself if it is short, otherwise its kind.

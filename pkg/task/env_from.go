@@ -19,11 +19,6 @@ type EnvFrom struct {
 	Keys     map[string]string `json:"keys,omitempty" doc:"Only these names, each with the variable that it becomes: {password: PGPASSWORD}."`
 }
 
-// NeedsKey reports whether an attempt reads a secret, for which its node must have a key.
-func (a Action) NeedsKey() bool {
-	return a.Process != nil && slices.ContainsFunc(a.Process.EnvFrom, func(f EnvFrom) bool { return f.Secret != "" })
-}
-
 // Limits of env_from and of its sources.
 const (
 	MaxEnvFrom      = 32

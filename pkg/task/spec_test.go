@@ -139,6 +139,8 @@ func FuzzDecodeSpec(f *testing.F) {
 		doc(`"labels": {"a": null}`), doc(`"labels": {"a": "b", "a": "b"}`), doc(`"labels": {"\u0061": "b", "a": "b"}`), doc(`"schedule": [null]`),
 		doc(`"Overlap": "skip"`), doc(`"overlop": "skip"`), doc(`"overlap": "skip"`) + `{}`, " " + doc(`"retry" : { "on" : [ "lost" , null ] }`),
 		doc(process(`"command": [], "shell": "x", "env": {}`)), doc(`"kill_signal": "SIGINT", "success": {"exit_codes": [], "output": "^x$"}`), doc(`"retry": {"jitter": -0.0}`),
+		doc(httpAction(`"url": "https://a/${run.id}?b=${node.name}", "json": [{"a": "<${secret:b/c}>", "b": [null, 1e400]}], "auth": {"bearer": "d/e"}, "results": {"f": "/g"}`)),
+		doc(httpAction(`"url": "secret:a/b", "headers": {"C": "${part.index}"}, "form": {"d": "e"}`)),
 	} {
 		f.Add([]byte(seed))
 	}

@@ -39,9 +39,7 @@ func (g *strictScanner) scanValue(t reflect.Type, depth int, nullable bool) bool
 		return false
 	}
 
-	for t != nil && t.Kind() == reflect.Pointer {
-		t = t.Elem()
-	}
+	t = receivingType(t)
 
 	switch g.nextToken() {
 	case '{':

@@ -1,0 +1,128 @@
+package task
+
+import (
+	"errors"
+	"net/netip"
+	"net/url"
+	"regexp"
+	"strconv"
+	"strings"
+)
+
+// maxURL is the maximum length of the URL of an action in bytes, before its templates are expanded.
+const maxURL = 4096
+
+// hostName matches a host name in its ASCII form.
+var hostName = regexp.MustCompile(`^[A-Za-z0-9_]([A-Za-z0-9_-]*[A-Za-z0-9_])?(\.[A-Za-z0-9_]([A-Za-z0-9_-]*[A-Za-z0-9_])?)*\.?$`)
+
+// URLSecret returns NAME/KEY if the whole URL comes from a secret.
+func (h *HTTP) URLSecret() (ref string, ok bool) { return strings.CutPrefix(h.URL, SecretRefPrefix) }
+
+// checkURL checks the URL of an action: a template, or a reference to a secret.
+func checkURL(field, s string) error {
+	if ref, is := strings.CutPrefix(s, SecretRefPrefix); is {
+		return checkSecretRef(field, ref)
+	}
+
+	switch {
+	case s == "":
+		return Invalid(CodeRequired, field, "is required")
+	case len(s) > maxURL:
+		return Invalid(CodeTooLong, field, "is %d bytes long; at most %d are allowed", len(s), maxURL)
+	}
+
+	t, err := ParseTemplate(s)
+	if err != nil {
+		return templateError(field, err)
+	}
+
+	if err := checkURLPlaces(field, t); err != nil {
+		return err
+	}
+
+	// What the references will be replaced by is escaped, so any letter stands for it.
+	plain, _ := t.Expand(func(string) (string, error) { return "x", nil })
+
+	return CheckPlainURL(field, plain)
+}
+
+// checkURLPlaces checks that references occur only in path segments and in the values of the query.
+func checkURLPlaces(field string, t Template) error {
+	before := "" // the URL up to the current part, with "x" for each reference
+
+	for _, p := range t {
+		if p.Ref == "" {
+			before += p.Text
+			continue
+		}
+
+		_, rest, _ := strings.Cut(before, "://")
+		at := strings.IndexAny(rest, "/?")
+		query := strings.LastIndexAny(rest, "?&")
+
+		switch {
+		case at < 0:
+			return Invalid(CodeBadValue, field, "%s is in the scheme, host or port; templates are allowed only in path segments and in values of the query", Quote("${"+p.Ref+"}"))
+		case strings.Contains(rest, "?") && !strings.Contains(rest[query:], "="):
+			return Invalid(CodeBadValue, field, "%s is in a name of the query; templates are allowed only in path segments and in values of the query", Quote("${"+p.Ref+"}"))
+		}
+
+		before += "x"
+	}
+
+	return nil
+}
+
+// CheckPlainURL checks a URL without templates: http or https, with a host, without credentials and a fragment. An
+// error does not contain the URL's credentials.
+func CheckPlainURL(field, s string) error {
+	if i := strings.IndexFunc(s, func(r rune) bool { return r <= ' ' || r == 0x7f || r == '\\' }); i >= 0 {
+		return Invalid(CodeBadValue, field, "contains %s, which a URL must contain in its escaped form: %%%02X", strconv.QuoteToASCII(s[i:i+1]), s[i])
+	}
+	if strings.Contains(s, "#") {
+		return Invalid(CodeBadValue, field, "contains a fragment (#…), which is never sent; write %%23 for a # in the path or in the query")
+	}
+
+	u, err := url.Parse(s)
+	if err != nil {
+		var parse *url.Error // contains the whole URL, which the message must not
+		if errors.As(err, &parse) {
+			err = parse.Err
+		}
+		return Invalid(CodeBadValue, field, "is not a URL: %s", err)
+	}
+
+	switch {
+	case u.Scheme != "http" && u.Scheme != "https":
+		return Invalid(CodeBadValue, field, "must begin with http:// or https://")
+	case u.User != nil:
+		return Invalid(CodeBadValue, field, "contains credentials; use auth, which reads them from a secret")
+	case u.Opaque != "" || u.Hostname() == "":
+		return Invalid(CodeBadValue, field, "%s has no host", Quote(s))
+	}
+
+	return checkHostPort(field, u)
+}
+
+// checkHostPort checks the host and the port of a URL.
+func checkHostPort(field string, u *url.URL) error {
+	host := u.Hostname()
+
+	if strings.HasPrefix(u.Host, "[") {
+		if a, err := netip.ParseAddr(host); err != nil || a.Zone() != "" {
+			return Invalid(CodeBadValue, field, "%s is not an IPv6 address without a zone", Quote(host))
+		}
+	} else if len(host) > 253 || !hostName.MatchString(host) {
+		return Invalid(CodeBadValue, field, "%s is not a host: a name in its ASCII form, or an address", Quote(host))
+	}
+
+	port := u.Port()
+	if port == "" && !strings.HasSuffix(u.Host, ":") {
+		return nil
+	}
+	if n, err := strconv.Atoi(port); err != nil || n < 1 || n > 65535 {
+		return Invalid(CodeOutOfRange, field, "port %s is not between 1 and 65535", Quote(port))
+	}
+
+	return nil
+}

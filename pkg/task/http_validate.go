@@ -1,0 +1,416 @@
+package task
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"net/http"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+)
+
+// Limits of HTTP actions.
+const (
+	MaxHTTPAction  = 16 << 10 // bytes of the JSON form; a larger body comes from a secret
+	MaxHTTPTimeout = Duration(time.Hour)
+	MaxHeaders     = 64 // also for form fields and expected statuses
+	MaxRedirects   = 5
+	MaxHTTPBody    = Size(16 << 20)
+	MaxPerTarget   = 512 // the HTTP slots of a node
+	MaxUnsentFor   = Duration(24 * time.Hour)
+	maxPointer     = 1024 // bytes of a JSON pointer
+)
+
+// Defaults of HTTP actions. A task without these fields is stored without them.
+const (
+	DefaultHTTPTimeout = Duration(30 * time.Second)
+	DefaultHTTPBody    = Size(1 << 20)
+	DefaultPerTarget   = 100
+	DefaultUnsentFor   = Duration(10 * time.Minute)
+)
+
+// httpMethods are the methods that an action may have.
+var httpMethods = []string{http.MethodGet, http.MethodHead, http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete, http.MethodOptions}
+
+// HTTPMethods returns the methods that an HTTP action may have.
+func HTTPMethods() []string { return slices.Clone(httpMethods) }
+
+// ResultName matches the names of results, whether a status file or a response contains them.
+var ResultName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_.-]{0,63}$`)
+
+// expectedStatus matches a final status code, or a class of them.
+var expectedStatus = regexp.MustCompile(`^[2-5]([0-9][0-9]|xx)$`)
+
+// normalizeHTTP removes the differences that JSON permits between equal bodies, so that they are stored alike. A body
+// that is null is absent.
+func normalizeHTTP(h *HTTP) error {
+	if string(bytes.TrimSpace(h.JSON)) == "null" {
+		h.JSON = nil
+	}
+	if h.JSON == nil {
+		return nil
+	}
+
+	b, err := json.Marshal(h.JSON)
+	if err != nil {
+		return Invalid(CodeBadValue, "action.http.json", "%s", err)
+	}
+
+	h.JSON = b
+
+	return nil
+}
+
+// validate checks the fields of an HTTP action.
+func (h *HTTP) validate() error {
+	const field = "action.http"
+
+	checks := []func() error{
+		func() error { return h.validateMethod(field + ".method") },
+		func() error { return checkURL(field+".url", h.URL) },
+		func() error { return h.validateHeaders(field + ".headers") },
+		func() error { return h.validateBody(field) },
+		func() error { return h.validateAuth(field + ".auth") },
+		func() error { return h.validateTLS(field + ".tls") },
+		func() error { return checkRange(field+".redirects", h.Redirects, 0, MaxRedirects) },
+		func() error { return h.validateExpect(field + ".expect") },
+		func() error { return h.validateResults(field + ".results") },
+		func() error { return h.Limit.validate(field + ".limit") },
+		func() error { return h.validateRest(field) },
+	}
+	for _, check := range checks {
+		if err := check(); err != nil {
+			return err
+		}
+	}
+
+	b, err := json.Marshal(h)
+	if err != nil {
+		return Invalid(CodeBadValue, field, "%s", err)
+	}
+	if len(b) > MaxHTTPAction {
+		return Invalid(CodeTooLong, field, "is %d bytes as JSON; at most %d are allowed. A larger body can come from a secret: body: secret:NAME/KEY", len(b), MaxHTTPAction)
+	}
+
+	return nil
+}
+
+// validateMethod checks the method.
+func (h *HTTP) validateMethod(field string) error {
+	if h.Method == "" {
+		return nil
+	}
+	return oneOf(field, h.Method, httpMethods...)
+}
+
+// validateBody checks that there is at most one body, and its templates.
+func (h *HTTP) validateBody(field string) error {
+	var bodies []string
+	for name, is := range map[string]bool{"json": len(h.JSON) > 0, "form": h.Form != nil, "body": h.Body != ""} {
+		if is {
+			bodies = append(bodies, name)
+		}
+	}
+
+	if len(bodies) > 1 {
+		slices.Sort(bodies)
+		return Invalid(CodeBadValue, field+"."+bodies[1], "cannot be combined with %s; a request has one body: json, form or body", bodies[0])
+	}
+
+	if len(h.JSON) > 0 {
+		if err := checkJSONTemplates(field+".json", h.JSON); err != nil {
+			return err
+		}
+	}
+
+	if err := h.validateForm(field + ".form"); err != nil {
+		return err
+	}
+
+	// The body may be any text, but one that begins like a reference to a secret must be one: otherwise a misspelled
+	// reference would be sent to the target.
+	if ref, is := strings.CutPrefix(h.Body, SecretRefPrefix); is {
+		return checkSecretRef(field+".body", ref)
+	}
+
+	return nil
+}
+
+// validateForm checks the fields of a form.
+func (h *HTTP) validateForm(field string) error {
+	switch {
+	case h.Form != nil && len(h.Form) == 0:
+		return Invalid(CodeRequired, field, "is empty; omit it for a request without a body")
+	case len(h.Form) > MaxHeaders:
+		return Invalid(CodeTooMany, field, "has %d fields; at most %d are allowed", len(h.Form), MaxHeaders)
+	}
+
+	for _, name := range slices.Sorted(maps.Keys(h.Form)) {
+		if name == "" {
+			return Invalid(CodeRequired, field, "contains a field without a name")
+		}
+		if strings.Contains(name, "${") {
+			return Invalid(CodeBadValue, field, "%s: templates are allowed in values, not in names", Quote(name))
+		}
+		if err := checkTemplate(field+"."+name, h.Form[name]); err != nil {
+			return err
+		}
+	}
+
+	return nil
+}
+
+// checkJSONTemplates checks the templates in the strings of a JSON value.
+func checkJSONTemplates(field string, raw json.RawMessage) error {
+	d := json.NewDecoder(bytes.NewReader(raw))
+	d.UseNumber()
+
+	var v any
+	if err := d.Decode(&v); err != nil {
+		return Invalid(CodeBadJSON, field, "%s", err)
+	}
+
+	return checkTemplatesIn(field, v)
+}
+
+// checkTemplatesIn checks the templates in the strings of a decoded JSON value.
+func checkTemplatesIn(field string, v any) error {
+	switch v := v.(type) {
+	case string:
+		return checkTemplate(field, v)
+	case []any:
+		for i, inner := range v {
+			if err := checkTemplatesIn(fmt.Sprintf("%s[%d]", field, i), inner); err != nil {
+				return err
+			}
+		}
+	case map[string]any:
+		for _, key := range slices.Sorted(maps.Keys(v)) {
+			if strings.Contains(key, "${") {
+				return Invalid(CodeBadValue, field, "%s: templates are allowed in values, not in keys", Quote(key))
+			}
+			if err := checkTemplatesIn(field+"."+key, v[key]); err != nil {
+				return err
+			}
+		}
+	}
+
+	return nil
+}
+
+// checkTemplate checks a template that may contain any reference.
+func checkTemplate(field, s string) error {
+	if _, err := ParseTemplate(s); err != nil {
+		return templateError(field, err)
+	}
+	return nil
+}
+
+// templateError returns the error of ParseTemplate for a field.
+func templateError(field string, err error) error {
+	return Invalid(CodeBadValue, field, "%s", err)
+}
+
+// checkSecretRef checks NAME/KEY, a reference to a value of a secret.
+func checkSecretRef(field, ref string) error {
+	if _, _, err := ParseSecretRef(ref); err != nil {
+		return Invalid(CodeBadValue, field, "%s", err)
+	}
+	return nil
+}
+
+// validateAuth checks the credentials.
+func (h *HTTP) validateAuth(field string) error {
+	a := h.Auth
+	if a == nil {
+		return nil
+	}
+
+	var kinds []string
+	for _, k := range []struct{ name, ref string }{{"bearer", a.Bearer}, {"basic", a.Basic}, {"signature", a.Signature}} {
+		if k.ref == "" {
+			continue
+		}
+		if err := checkSecretRef(field+"."+k.name, k.ref); err != nil {
+			return err
+		}
+		kinds = append(kinds, k.name)
+	}
+
+	switch {
+	case len(kinds) == 0:
+		return Invalid(CodeRequired, field, "requires one of bearer, basic and signature")
+	case len(kinds) > 1:
+		return Invalid(CodeBadValue, field+"."+kinds[1], "cannot be combined with %s; exactly one of bearer, basic and signature is allowed", kinds[0])
+	}
+
+	return nil
+}
+
+// validateTLS checks the references to certificates.
+func (h *HTTP) validateTLS(field string) error {
+	if h.TLS == nil {
+		return nil
+	}
+	if h.TLS.CA == "" && h.TLS.Cert == "" {
+		return Invalid(CodeRequired, field, "requires ca or cert")
+	}
+	if _, secret := h.URLSecret(); !secret && strings.HasPrefix(strings.ToLower(h.URL), "http:") {
+		return Invalid(CodeBadValue, field, "requires an https URL")
+	}
+
+	for _, f := range []struct{ name, ref string }{{"ca", h.TLS.CA}, {"cert", h.TLS.Cert}} {
+		if f.ref == "" {
+			continue
+		}
+
+		ref, is := strings.CutPrefix(f.ref, SecretRefPrefix)
+		if !is {
+			return Invalid(CodeBadValue, field+"."+f.name, "%s is not secret:NAME/KEY", Quote(f.ref))
+		}
+		if err := checkSecretRef(field+"."+f.name, ref); err != nil {
+			return err
+		}
+	}
+
+	return nil
+}
+
+// validateExpect checks which responses count as success.
+func (h *HTTP) validateExpect(field string) error {
+	if len(h.Expect.Status) > MaxHeaders {
+		return Invalid(CodeTooMany, field+".status", "has %d items; at most %d are allowed", len(h.Expect.Status), MaxHeaders)
+	}
+
+	for i, s := range h.Expect.Status {
+		at := fmt.Sprintf("%s.status[%d]", field, i)
+		if !expectedStatus.MatchString(s) {
+			return Invalid(CodeBadValue, at, "%s is not a status from 200 to 599, or a class such as 2xx", Quote(s))
+		}
+		if slices.Contains(h.Expect.Status[:i], s) {
+			return Invalid(CodeBadValue, at, "%s is given twice", Quote(s))
+		}
+	}
+
+	if h.Expect.Body != "" && h.EffectiveMethod() == http.MethodHead {
+		return Invalid(CodeBadValue, field+".body", "does not apply to HEAD, whose responses have no body")
+	}
+
+	return checkPattern(field+".body", h.Expect.Body)
+}
+
+// validateResults checks the names of results and the pointers to their values.
+func (h *HTTP) validateResults(field string) error {
+	switch {
+	case len(h.Results) > MaxResults:
+		return Invalid(CodeTooMany, field, "has %d results; at most %d are allowed", len(h.Results), MaxResults)
+	case len(h.Results) > 0 && h.EffectiveMethod() == http.MethodHead:
+		return Invalid(CodeBadValue, field, "does not apply to HEAD, whose responses have no body")
+	}
+
+	for _, name := range slices.Sorted(maps.Keys(h.Results)) {
+		if !ResultName.MatchString(name) || name == "checkpoint" {
+			return Invalid(CodeBadName, field, "%s is not the name of a result: letters, digits, '_', '.' and '-', beginning with a letter or '_', at most 64 bytes, and not checkpoint", Quote(name))
+		}
+		if err := checkPointer(field+"."+name, h.Results[name]); err != nil {
+			return err
+		}
+	}
+
+	return nil
+}
+
+// checkPointer checks a JSON pointer (RFC 6901).
+func checkPointer(field, p string) error {
+	switch {
+	case len(p) > maxPointer:
+		return Invalid(CodeTooLong, field, "is %d bytes long; at most %d are allowed", len(p), maxPointer)
+	case p != "" && !strings.HasPrefix(p, "/"):
+		return Invalid(CodeBadValue, field, "%s is not a JSON pointer, such as /order/id; did you mean %s?", Quote(p), Quote("/"+strings.ReplaceAll(p, ".", "/")))
+	}
+
+	// "~" only occurs in the escape sequences "~0" (for "~") and "~1" (for "/").
+	for rest := p; ; {
+		_, after, found := strings.Cut(rest, "~")
+		if !found {
+			return nil
+		}
+		if after == "" || after[0] != '0' && after[0] != '1' {
+			return Invalid(CodeBadValue, field, "%s is not a JSON pointer: write ~0 for ~ and ~1 for / within a name", Quote(p))
+		}
+		rest = after[1:]
+	}
+}
+
+// validate checks the limits.
+func (l HTTPLimit) validate(field string) error {
+	if l.Body < 0 || l.Body > MaxHTTPBody {
+		return Invalid(CodeOutOfRange, field+".body", "%s is not between 1 and %s", l.Body, MaxHTTPBody)
+	}
+	return checkRange(field+".per_target", l.PerTarget, 0, MaxPerTarget)
+}
+
+// validateRest checks the remaining fields.
+func (h *HTTP) validateRest(field string) error {
+	if h.UnsentFor != nil {
+		if err := checkDuration(field+".unsent_for", *h.UnsentFor, 0, MaxUnsentFor); err != nil {
+			return err
+		}
+	}
+	if h.Output != "" {
+		return oneOf(field+".output", h.Output, HTTPOutputKeep)
+	}
+
+	return nil
+}
+
+// validateHTTP checks the fields of a task that depend on its HTTP action: those that only apply to processes, and
+// references to parts.
+func (s *Spec) validateHTTP() error {
+	h := s.Action.HTTP
+	if h == nil {
+		return nil
+	}
+
+	if s.Timeout > MaxHTTPTimeout {
+		return Invalid(CodeOutOfRange, "timeout", "%s is not between 0s and %s, the maximum for an HTTP action", s.Timeout, MaxHTTPTimeout)
+	}
+
+	for _, f := range []struct {
+		field, instead string
+		set            bool
+	}{
+		{"kill_signal", "", s.KillSignal != ""},
+		{"kill_grace", "", s.KillGrace != Defaults().KillGrace},
+		{"success.exit_codes", "; use action.http.expect.status", len(s.Success.ExitCodes) > 0},
+		{"success.output", "; use action.http.expect.body", s.Success.Output != ""},
+		{"success.not_output", "; use action.http.expect.body", s.Success.NotOutput != ""},
+		{"retry.exit_codes", "", len(s.Retry.ExitCodes) > 0},
+		{"output.streams", "", s.Output.Streams != ""},
+	} {
+		if f.set {
+			return Invalid(CodeBadValue, f.field, "applies only to processes, but the action is http%s", f.instead)
+		}
+	}
+
+	return s.checkRefs(h.refs())
+}
+
+// checkRefs refuses references that no run of the task could resolve.
+func (s *Spec) checkRefs(list []fieldRef) error {
+	for _, r := range list {
+		if strings.HasPrefix(r.ref, "part.") && !s.Target.FansOut() {
+			return Invalid(CodeBadValue, r.field, "%s requires a task with parts: target.count or target.parts", Quote("${"+r.ref+"}"))
+		}
+
+		name, is := strings.CutPrefix(r.ref, EnvRefPrefix)
+		if is && !slices.Contains(s.Accept.Env, name) {
+			return Invalid(CodeBadValue, r.field, "%s has a value only if manual runs may set it: add %s to accept.env", Quote("${"+r.ref+"}"), name)
+		}
+	}
+
+	return nil
+}
