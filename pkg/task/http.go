@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"net/http"
 	"slices"
+	"time"
 )
 
 // HTTP sends one request. Its strings may contain templates, such as ${run.scheduled_time}, where the fields say so.
@@ -51,6 +52,12 @@ type HTTPLimit struct {
 	Body      Size `json:"body,omitempty" doc:"How much of the response is read, decompressed, at most 16Mi. Default: 1Mi."`
 	PerTarget int  `json:"per_target,omitempty" doc:"The maximum number of requests in progress from one node to the same scheme, host and port. Default: 100."`
 }
+
+// HTTPSlots is how many HTTP attempts a node executes at the same time. They use no slot of a process.
+const HTTPSlots = 512
+
+// MaxUnsentBackoff is the longest wait after an attempt that was not sent, unless its target asked for more.
+const MaxUnsentBackoff = 30 * time.Second
 
 // HTTPOutputKeep is the value of HTTP.Output that stores the body of each response.
 const HTTPOutputKeep = "keep"
