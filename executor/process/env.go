@@ -216,7 +216,7 @@ func buildEnvironment(a task.Assigned, token int64, node string, as account) []s
 	type variable struct{ name, value string }
 	vars := []variable{
 		{"HOME", as.home}, {"LOGNAME", as.name}, {"PATH", cronPath}, {"SHELL", cronShell},
-		{"TRACEPARENT", newTraceparent(a.Namespace, a.Task, a.ID)},
+		{"TRACEPARENT", NewTraceparent(a.Namespace, a.Task, a.ID)},
 	}
 	if a.Action.Process != nil {
 		for k, v := range a.Action.Process.Env {
@@ -254,9 +254,9 @@ func buildEnvironment(a task.Assigned, token int64, node string, as account) []s
 	return env
 }
 
-// newTraceparent returns a W3C trace context. All attempts of a run share one trace id, which is derived from the run; each
+// NewTraceparent returns a W3C trace context. All attempts of a run share one trace id, which is derived from the run; each
 // attempt has a random span id.
-func newTraceparent(namespace, name, run string) string {
+func NewTraceparent(namespace, name, run string) string {
 	trace := sha256.Sum256([]byte(namespace + "/" + name + "/" + run))
 	var span [8]byte
 	rand.Read(span[:]) // crypto/rand never fails

@@ -307,11 +307,11 @@ func TestProcess_Environment(t *testing.T) {
 		t.Errorf("got  %q\nwant %q", got, want)
 	}
 
-	if len(parent) != 55 || parent[:3] != "00-" || parent[52:] != "-01" || parent[:35] != newTraceparent("default", "job", "r1")[:35] {
+	if len(parent) != 55 || parent[:3] != "00-" || parent[52:] != "-01" || parent[:35] != NewTraceparent("default", "job", "r1")[:35] {
 		t.Errorf("traceparent %q", parent)
 	}
 
-	if a, b := newTraceparent("x", "y", "z"), newTraceparent("x", "y", "z"); a == b {
+	if a, b := NewTraceparent("x", "y", "z"), NewTraceparent("x", "y", "z"); a == b {
 		t.Errorf("two attempts have the same span: %s", a)
 	}
 }

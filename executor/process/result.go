@@ -62,6 +62,18 @@ func (o *Orders) Kill(k Kill) {
 	o.once.Do(func() { close(o.given) })
 }
 
+// Killed receives the kills of the attempt, in order. Only one goroutine may receive them.
+func (o *Orders) Killed() <-chan Kill { return o.c }
+
+// CalledOff is closed by the first kill.
+func (o *Orders) CalledOff() <-chan struct{} { return o.given }
+
+// PauseChanged wakes the goroutine of the attempt when the result of PauseRequested has changed.
+func (o *Orders) PauseChanged() <-chan struct{} { return o.pauseChanged }
+
+// PauseRequested reports whether the attempt should be paused.
+func (o *Orders) PauseRequested() bool { return o.paused.Load() }
+
 // Result is how an attempt of a process ended.
 type Result struct {
 	State       task.State // succeeded, failed, timed_out, cancelled or lost

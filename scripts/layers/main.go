@@ -189,7 +189,9 @@ var allowedImports = map[string][]string{
 	"executor": {"executor/guardian", "executor/process", "executor/proctree", "executor/spool", "pkg/cgroup", "pkg/kv", "pkg/store", "pkg/store/record", "pkg/task"},
 	// process starts the processes of attempts, and waits for their end.
 	"executor/process": {"executor/guardian", "executor/proctree", "executor/spool", "executor/status", "executor/workdir", "pkg/cgroup", "pkg/envfile", "pkg/policy", "pkg/spawn", "pkg/task"},
-	"pkg/store":        {"pkg/store/etcdadmin", "pkg/store/eventlog", "pkg/store/record", "pkg/kv", "pkg/task"},
+	// httpaction sends the requests of attempts. It shares with process only what an attempt and its result are.
+	"executor/httpaction": {"executor/process", "executor/proctree", "executor/spool", "pkg/policy", "pkg/task"},
+	"pkg/store":           {"pkg/store/etcdadmin", "pkg/store/eventlog", "pkg/store/record", "pkg/kv", "pkg/task"},
 	// record has the keys and values, events converts changes of revisions to events. Both are pure. store reads
 	// and writes, eventlog only reads.
 	"pkg/store/eventlog": {"pkg/store/events", "pkg/store/record", "pkg/kv", "pkg/task"},
@@ -276,6 +278,7 @@ var outsideImports = []struct {
 		"only kv (with embedded), store (with etcdadmin and eventlog), election, authority and daemon (with etcdhistory) touch the etcd client, and record, events, datadir and auditlog its types; audit and bench from outside; kvmem and what is in testkit for tests"},
 	{"github.com/coreos/go-oidc", []string{"pkg/internal/oidclogin"}, true, "only oidclogin talks to identity providers"},
 	{"golang.org/x/oauth2", []string{"pkg/internal/oidclogin"}, true, "only oidclogin talks to identity providers"},
+	{"code.dny.dev/ssrf", []string{"pkg/policy"}, true, "only policy judges addresses"},
 	{"github.com/robfig/cron", []string{"pkg/internal/schedule", "pkg/internal/importer"}, true, "only schedule imports robfig/cron, and importer, which reads the schedules of Kubernetes with it"},
 }
 
