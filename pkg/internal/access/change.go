@@ -77,9 +77,9 @@ func withoutPause(s *task.Spec) task.Spec {
 }
 
 func needsOfSecrets(before, after *task.Spec) []Need {
-	names := secretsOf(after)
+	names := after.Action.SecretNames()
 	if before != nil && sameExecution(before, after) {
-		known := secretsOf(before)
+		known := before.Action.SecretNames()
 		names = slices.DeleteFunc(names, func(name string) bool { return slices.Contains(known, name) })
 	}
 
@@ -88,22 +88,6 @@ func needsOfSecrets(before, after *task.Spec) []Need {
 	}
 
 	return []Need{{Verb: Use, Kind: Secrets, Namespace: after.Namespace}}
-}
-
-// secretsOf are the secrets that a task names.
-func secretsOf(s *task.Spec) []string {
-	if s.Action.Process == nil {
-		return nil
-	}
-
-	var names []string
-	for _, f := range s.Action.Process.EnvFrom {
-		if f.Secret != "" {
-			names = append(names, f.Secret)
-		}
-	}
-
-	return names
 }
 
 // sameExecution reports whether what runs, as whom, and where has not changed.
