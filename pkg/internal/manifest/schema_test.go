@@ -92,6 +92,8 @@ func TestSchema_TakesTheExamples(t *testing.T) {
 	for _, text := range []string{
 		"- {name: a, schedule: '@daily', action: {noop: {}}}\n- {name: b, schedule: ['@daily'], action: {noop: {}}}\n",
 		"{name: a, schedule: '@daily', action: {process: {shell: x, umask: '027', groups: [], ionice: best-effort/7, limits: {core: 0, memory: 1.5Gi, swap: 64 MiB, cpu: 1.5, cpu_time: 1m}}}}",
+		"{name: a, schedule: '@daily', action: {http: {url: 'https://a/${run.id}', json: [1, {a: null}], auth: {bearer: a/b}, expect: {status: [2xx, '302']}, limit: {body: 2Mi}, unsent_for: 0s, results: {id: /a, all: ''}}}}",
+		"{name: a, schedule: '@daily', action: {http: {url: secret:slack/url, method: PUT, body: secret:a/b, tls: {ca: secret:a/ca}, idempotent: true, headers: {X-A: '1'}}}}",
 		"{name: a, schedule: '@daily', action: {noop: {}}, start: 2026-12-01 18:00, end: 2026-12-24T18:00:00+01:00, uid: x, next: 2026-12-24T18:00:00Z, revision: 17, active: 1}",
 	} {
 		if err := validate(t, s, "x.yaml", []byte(text)); err != nil {
@@ -120,6 +122,12 @@ func TestSchema_RefusesWhatReadRefuses(t *testing.T) {
 		"{name: a, schedule: '@daily', action: {process: {shell: x, groups: [a, a]}}}", "{name: a, schedule: '@daily', action: {process: {shell: x, limits: {core: -1}}}}",
 		"{name: a, schedule: '@daily', action: {process: {shell: x, limits: {memory: lots}}}}", "{name: a, schedule: '@daily', action: {process: {shell: x, limits: {memroy: 1Gi}}}}",
 		"{name: a, schedule: '@daily', action: {process: {shell: x, limits: {core: 1.5}}}}", "{name: a, schedule: '@daily', action: {process: {shell: x, limits: {core: '1.5'}}}}",
+		"{name: a, schedule: '@daily', action: {http: {}}}", "{name: a, schedule: '@daily', action: {http: {url: ftp://a}}}", "{name: a, schedule: '@daily', action: {http: {url: 'https:///x'}}}",
+		"{name: a, schedule: '@daily', action: {http: {url: 'https://a', method: get}}}", "{name: a, schedule: '@daily', action: {http: {url: 'https://a', auth: {}}}}",
+		"{name: a, schedule: '@daily', action: {http: {url: 'https://a', auth: {bearer: a/b, basic: a/b}}}}", "{name: a, schedule: '@daily', action: {http: {url: 'https://a', auth: {bearer: key}}}}",
+		"{name: a, schedule: '@daily', action: {http: {url: 'https://a', tls: {ca: a/b}}}}", "{name: a, schedule: '@daily', action: {http: {url: 'https://a', form: {}}}}",
+		"{name: a, schedule: '@daily', action: {http: {url: 'https://a', expect: {status: ['1xx']}}}}", "{name: a, schedule: '@daily', action: {http: {url: 'https://a', expect: {status: [200]}}}}",
+		"{name: a, schedule: '@daily', action: {http: {url: 'https://a', results: {a: b}}}}", "{name: a, schedule: '@daily', action: {http: {url: 'https://a', headers: {A: 1}}}}",
 		"{name: a, max_runs: -1" + rest + "}", "{name: a, target: {count: some}" + rest + "}", "{name: a, history: {record: none}" + rest + "}",
 	} {
 		if validate(t, s, "x.yaml", []byte(text)) == nil {
@@ -202,6 +210,10 @@ func wantTaken(t *testing.T, path string, value any, want bool) {
 	switch group, inner, _ := strings.Cut(path, "."); {
 	case strings.HasPrefix(path, "action.process.limits."):
 		doc["action"] = processWith("limits", map[string]any{path[len("action.process.limits."):]: value})
+	case strings.HasPrefix(path, "action.http.limit."):
+		doc["action"] = map[string]any{"http": map[string]any{"url": "https://a", "limit": map[string]any{path[len("action.http.limit."):]: value}}}
+	case strings.HasPrefix(path, "action.http."):
+		doc["action"] = map[string]any{"http": map[string]any{"url": "https://a", path[len("action.http."):]: value}}
 	case strings.HasPrefix(path, "action.process."):
 		doc["action"] = processWith(path[len("action.process."):], value)
 	case group == "queue":

@@ -10,7 +10,8 @@ import (
 var requiredFields = map[string][]string{
 	"Spec": {"name", "schedule", "action"}, "DST": nil, "Action": nil, "Process": nil, "Noop": nil, "MissedPolicy": nil,
 	"Retry": nil, "Target": nil, "History": nil, "QueuePolicy": nil,
-	"Limits": nil, "Success": nil, "Output": nil, "EnvFrom": nil,
+	"Limits": nil, "Success": nil, "Output": nil, "EnvFrom": nil, "Accept": nil, "Stdin": nil,
+	"HTTP": {"url"}, "HTTPAuth": nil, "HTTPTLS": nil, "HTTPExpect": nil, "HTTPLimit": nil,
 }
 
 // Refine adds to the schemas of a task's parts what the Go types do not contain: defaults, allowed values, and
@@ -43,6 +44,7 @@ func Refine(all map[string]*huma.Schema) {
 	refineConfinement(process.Properties, all["Limits"].Properties)
 	refineOutput(all["Output"].Properties)
 	refineEnvFrom(all["EnvFrom"])
+	refineHTTP(all)
 
 	m := all["MissedPolicy"].Properties
 	setChoices(m["policy"], d.Missed.Policy, task.MissedLatest, task.MissedSkip, task.MissedAll)
@@ -138,7 +140,7 @@ var fieldDescriptions = map[string]string{
 	"description": "What the task is for.",
 	"labels":      "To pick tasks by: -l team=data.",
 	"dst":         "What a wall-clock schedule does where the clocks change.",
-	"action":      "What a run does: exactly one of process and noop.",
+	"action":      "What a run does: exactly one of process, http and noop.",
 	"queue":       "With overlap queue: how many ticks may wait.",
 	"missed":      "What happens to ticks that come to light late.",
 	"retry":       "Which failed attempts are followed by another, and when.",
