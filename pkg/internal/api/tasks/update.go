@@ -1,6 +1,7 @@
 package tasks
 
 import (
+	"bytes"
 	"cmp"
 	"encoding/json"
 	"errors"
@@ -296,9 +297,9 @@ func readPatch(c *httpapi.Call, ref record.Ref) (map[string]any, error) {
 		return nil, err
 	}
 
-	var patch map[string]any
-	if err := task.DecodeStrict(c.Body, &patch); err != nil {
-		return nil, err
+	patch, err := decodeObject(c.Body)
+	if err != nil {
+		return nil, task.Invalid(task.CodeBadJSON, "", "%s", err)
 	}
 	if patch == nil {
 		return nil, task.Invalid(task.CodeBadValue, "", "a patch must be a JSON object")
@@ -320,8 +321,8 @@ func (h *Handlers) applyPatch(old task.Spec, patch map[string]any) (task.Spec, e
 		return old, fmt.Errorf("write the spec: %w", err)
 	}
 
-	var doc map[string]any
-	if err := json.Unmarshal(b, &doc); err != nil {
+	doc, err := decodeObject(b)
+	if err != nil {
 		return old, fmt.Errorf("read the spec: %w", err)
 	}
 	if b, err = json.Marshal(mergePatch(doc, patch)); err != nil {
@@ -334,6 +335,39 @@ func (h *Handlers) applyPatch(old task.Spec, patch map[string]any) (task.Spec, e
 	}
 
 	return spec, h.checkSpec(&spec)
+}
+
+// decodeObject decodes a JSON object: a spec or a patch of one. It keeps numbers, and the body of a request, as they are
+// written.
+func decodeObject(b []byte) (map[string]any, error) {
+	d := json.NewDecoder(bytes.NewReader(b))
+	d.UseNumber()
+
+	var doc map[string]any
+	if err := d.Decode(&doc); err != nil {
+		return nil, err
+	}
+
+	// The body is a message to the target, in which a null and the order of fields can have a meaning. As a RawMessage,
+	// mergePatch also replaces it as a whole.
+	action, _ := doc["action"].(map[string]any)
+	if request, _ := action["http"].(map[string]any); request["json"] != nil {
+		var raw struct {
+			Action struct {
+				HTTP struct {
+					JSON json.RawMessage `json:"json"`
+				} `json:"http"`
+			} `json:"action"`
+		}
+
+		if err := json.Unmarshal(b, &raw); err != nil {
+			return nil, err
+		}
+
+		request["json"] = raw.Action.HTTP.JSON
+	}
+
+	return doc, nil
 }
 
 // mergePatch implements RFC 7396: null removes a field, objects are merged, and any other value replaces the old
