@@ -9,8 +9,8 @@
 //
 //   - The guardian knows each attempt before its process exists. It finds the process by its environment at first, and
 //     by its process group as soon as that has a number.
-//   - A process has an empty standard input and its output. It inherits no other descriptor of the daemon or of the
-//     program that started the daemon, and nothing from the daemon's environment.
+//   - A process has its standard input, which is empty unless the task has stdin, and its output. It inherits no other
+//     descriptor of the daemon or of the program that started the daemon, and nothing from the daemon's environment.
 //   - Limits, priorities, a private /tmp and the user are in force before the first instruction of the program. If
 //     this host cannot enforce a setting, the start fails or the run reports it, as the task specifies.
 //   - The node's policy is checked against the program that is executed, and again directly before the fork.

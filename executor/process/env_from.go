@@ -150,14 +150,19 @@ func (l *Runner) valuesOf(a task.Assigned, f task.EnvFrom, as account, may func(
 		return nil, fmt.Errorf("%s: %w", f.Source(), err)
 	}
 
+	return l.secretValues(a.Namespace, f, may, o)
+}
+
+// secretValues returns the values of the secret of a namespace that f names.
+func (l *Runner) secretValues(namespace string, f task.EnvFrom, may func() error, o *Orders) (map[string]string, error) {
 	if l.secrets == nil {
 		return nil, fmt.Errorf("%s: this node has no key for secrets (secret_keys)", f.Source())
 	}
 
-	values, err := l.secretReader.readSecret(a.Namespace, f.Secret, may, o.given)
+	values, err := l.secretReader.readSecret(namespace, f.Secret, may, o.given)
 	switch {
 	case errors.Is(err, task.ErrNotFound):
-		return nil, fmt.Errorf("%s does not exist in namespace %s", f.Source(), a.Namespace)
+		return nil, fmt.Errorf("%s does not exist in namespace %s", f.Source(), namespace)
 	case errors.Is(err, task.ErrUnavailable):
 		return nil, fmt.Errorf("%s: etcd did not answer", f.Source())
 	case err != nil && !errors.Is(err, errCalledOff) && !errors.Is(err, ErrTooLate):

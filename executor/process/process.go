@@ -35,7 +35,9 @@ const (
 // preparedAttempt is everything that is needed to start one attempt.
 type preparedAttempt struct {
 	process   *task.Process      // bound by the node's policy, with the variables of env_from
+	args      []string           // the arguments of a shell line
 	env       []string           // the whole environment; may contain secrets, so it is dropped after the fork
+	stdin     *os.File           // nil: empty
 	as        account            // the user and the groups that the process runs with
 	timeout   time.Duration      // 0: none
 	grace     time.Duration      // kill_grace of the task, from the signal to SIGKILL
@@ -95,7 +97,7 @@ func (l *Runner) prepareAttempt(a task.Assigned, token int64) (preparedAttempt, 
 
 	return preparedAttempt{
 		signal: killSignal(a.KillSignal), success: success, output: a.Output,
-		process: a.Action.Process, env: append(buildEnvironment(a, token, l.node, as), statusEnv(&a, room)...), as: as, path: path,
+		process: a.Action.Process, args: a.Args, env: append(buildEnvironment(a, token, l.node, as), statusEnv(&a, room)...), as: as, path: path,
 		workdir: room, noWorkdir: noRoom, bound: bound, status: l.beginStatus(&a, room),
 		timeout: a.Timeout.Std(), grace: a.KillGrace.Std(),
 		guarded:  guardian.Attempt{Mark: proctree.Mark{Namespace: a.Namespace, Task: a.Task, RunID: a.ID, Token: token}},
@@ -113,6 +115,7 @@ func (l *Runner) runPrepared(what preparedAttempt, o *Orders) Result {
 	}
 
 	defer out.Close()
+	defer what.closeStdin()
 
 	err := l.prepareWorkdir(&what)
 	var p *runningProcess
@@ -261,6 +264,10 @@ func (w *preparedAttempt) lookUp() (f resolvedProgram, err error) {
 	f.argv = w.process.Command
 	if len(f.argv) == 0 {
 		f.argv = []string{cronShell, "-c", w.process.Shell}
+		// The words after the line become $0, $1 and so on. They are never parsed as text of the shell.
+		if len(w.args) > 0 {
+			f.argv = append(append(f.argv, cronShell), w.args...)
+		}
 	}
 
 	if f.program, err = lookPath(f.argv[0], lookupEnv(w.env, "PATH"), f.dir); err != nil {
@@ -298,9 +305,14 @@ func (l *Runner) startProcess(what preparedAttempt, out *spool.Output, o *Orders
 		return nil, err
 	}
 
+	var stdin uintptr
+	if what.stdin != nil {
+		stdin = what.stdin.Fd()
+	}
+
 	what.guarded.Group = group.Dir()
 	p := &runningProcess{Runner: l, out: out, pipe: pipe, drained: make(chan struct{}), spawnRequest: spawnRequest{
-		program: found.program, argv: found.argv, env: what.env, dir: found.dir, as: what.as.credential, output: uintptr(w), errput: uintptr(errs), may: found.may,
+		program: found.program, argv: found.argv, env: what.env, dir: found.dir, as: what.as.credential, stdin: stdin, output: uintptr(w), errput: uintptr(errs), may: found.may,
 		bound: what.bound, workdir: what.workdir.Path(),
 		group:   group,
 		guarded: l.guardian.Announce(what.guarded),
@@ -330,6 +342,7 @@ func (l *Runner) startProcess(what preparedAttempt, out *spool.Output, o *Orders
 
 	// The process has its own copies. The pipe ends when the last process closes its copy.
 	spool.CloseWriters(w, errs)
+	what.closeStdin()
 	gone := closedChannel
 	if err == nil {
 		gone, err = p.awaitExecution(what.timeout, o)

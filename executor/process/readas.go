@@ -82,10 +82,8 @@ func ownFile(info fs.FileInfo, as account) error {
 // openAs opens a file for reading with the rights of a user; nil means the daemon's own. The
 // kernel checks the rights: a separate thread takes on the user's credentials, opens the file and ends.
 func openAs(path string, as *syscall.Credential) (*os.File, error) {
-	const flags = os.O_RDONLY | syscall.O_NONBLOCK | syscall.O_NOCTTY // opening a fifo or a terminal must not block
-
 	if as == nil {
-		return os.OpenFile(path, flags, 0)
+		return openForReading(path)
 	}
 
 	var f *os.File
@@ -95,7 +93,7 @@ func openAs(path string, as *syscall.Credential) (*os.File, error) {
 		defer close(done)
 		onThread(func() (clean bool) { // the thread ends, because it returns false
 			if err = setFsCredentials(as); err == nil {
-				f, err = os.OpenFile(path, flags, 0)
+				f, err = openForReading(path)
 			}
 			return false
 		})
@@ -104,6 +102,26 @@ func openAs(path string, as *syscall.Credential) (*os.File, error) {
 	<-done
 
 	return f, err
+}
+
+// openForReading opens a file for reading. It follows no link of /proc to an open file, such as /proc/self/fd/7 or
+// /dev/stdin: these are the files of the daemon, in directories that the user may not be able to enter. Kernels before 5.6
+// cannot exclude them.
+func openForReading(path string) (*os.File, error) {
+	const flags = os.O_RDONLY | syscall.O_NONBLOCK | syscall.O_NOCTTY // opening a fifo or a terminal must not block
+
+	how := unix.OpenHow{Flags: uint64(flags | unix.O_CLOEXEC), Resolve: unix.RESOLVE_NO_MAGICLINKS}
+	for {
+		fd, err := unix.Openat2(unix.AT_FDCWD, path, &how)
+		switch {
+		case err == nil:
+			return os.NewFile(uintptr(fd), path), nil
+		case errors.Is(err, unix.ENOSYS):
+			return os.OpenFile(path, flags, 0)
+		case !errors.Is(err, unix.EINTR):
+			return nil, &fs.PathError{Op: "open", Path: path, Err: err}
+		}
+	}
 }
 
 // setFsCredentials gives the calling thread, and no other, a user's rights to files. When the file system user

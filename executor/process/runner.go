@@ -182,6 +182,7 @@ type Attempt struct {
 	MaxSilence time.Duration
 
 	MayStart     func() error            // called directly before the fork; an error, such as ErrTooLate, forbids it
+	MayContinue  func() error            // only for HTTP: called directly before each write; an error, ErrTooLate, forbids it
 	OnStarted    func(at time.Time)      // called when the program executes
 	OnCheckpoint func(checkpoint string) // called when the attempt has reported a new checkpoint
 	OnPause      func(PauseState)        // called when it was paused or resumed, or could not be paused
@@ -194,9 +195,9 @@ func (l *Runner) RunAttempt(a Attempt, o *Orders) Result {
 		return l.fake.runAttempt(a, o)
 	}
 
-	// The policy comes first, because it may forbid to read what env_from names. It is checked again for the program, and
+	// The policy comes first, because it may forbid to read what env_from and stdin name. It is checked again for the program, and
 	// directly before the fork.
-	bound, err := l.applyPolicy(a.Assigned)
+	bound, err := l.applyPolicy(withArguments(a.Assigned))
 	if err == nil {
 		bound, err = l.withEnvFrom(bound, a.MayStart, o)
 	}
@@ -210,8 +211,15 @@ func (l *Runner) RunAttempt(a Attempt, o *Orders) Result {
 		return notStarted(err)
 	}
 
-	prep, err := l.prepareAttempt(bound, a.Token)
+	stdin, err := l.openStdin(bound, a.MayStart, o)
 	if err != nil {
+		return notStarted(err)
+	}
+
+	prep, err := l.prepareAttempt(bound, a.Token)
+	prep.stdin = stdin
+	if err != nil {
+		prep.closeStdin()
 		return notStarted(err)
 	}
 

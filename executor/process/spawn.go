@@ -1,6 +1,7 @@
 package process
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"math"
@@ -32,7 +33,7 @@ import (
 type spawner struct {
 	requests [kindCount]chan *spawnRequest // by kind of thread
 	orphans  *proctree.Orphans             // nil: orphans do not become children of the daemon
-	null     *os.File                      // /dev/null, the standard input of all processes
+	null     *os.File                      // /dev/null, the standard input of processes without another one
 	nullFD   uintptr
 	terminal bool // the daemon has a controlling terminal
 }
@@ -51,6 +52,7 @@ type spawnRequest struct {
 	env     []string
 	dir     string              // the working directory
 	as      *syscall.Credential // nil: the daemon's own
+	stdin   uintptr             // descriptor of its stdin; 0: /dev/null
 	output  uintptr             // descriptor of its stdout
 	errput  uintptr             // descriptor of its stderr; may equal output
 	bound   *confinement        // nil: not confined
@@ -210,7 +212,7 @@ func (s *spawner) forkProcess(t *thread, r *spawnRequest) {
 	// enough. With autogroup, the kernel schedules each session as a unit: a session costs 0.1 ms, and nice would have
 	// no effect between attempts.
 	command := spawn.Command{
-		Path: r.program, Args: r.argv, Env: r.env, Dir: r.dir, Files: [3]uintptr{s.nullFD, r.output, r.errput},
+		Path: r.program, Args: r.argv, Env: r.env, Dir: r.dir, Files: [3]uintptr{cmp.Or(r.stdin, s.nullFD), r.output, r.errput},
 		Setsid: s.terminal, User: r.as, Cgroup: -1,
 	}
 	if r.group != nil {
