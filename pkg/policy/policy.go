@@ -20,8 +20,8 @@ type Policy struct {
 	Shell       *bool    `json:"shell"`       // whether a task may use shell; absent: yes
 	EnvDenied   []string `json:"env_denied"`  // patterns of variable names that are denied, in addition to deniedVariables
 	EnvAllowed  []string `json:"env_allowed"` // patterns of variable names that are allowed even if another rule denies them
-	EnvFiles    []string `json:"env_files"`   // files that env_from may name, and directories of files
-	Secrets     *bool    `json:"secrets"`     // whether env_from may name secrets; absent: yes
+	EnvFiles    []string `json:"env_files"`   // files that env_from and stdin may name, and directories of files
+	Secrets     *bool    `json:"secrets"`     // whether a task may name secrets; absent: yes
 	Limits      Limits   `json:"limits"`
 	Require     Require  `json:"require"`
 }
@@ -109,17 +109,28 @@ func (p *Policy) checkAction(a Attempt) error {
 	return nil
 }
 
-// checkSources judges the entries of env_from.
+// checkSources judges the secrets and the files that the process reads: the entries of env_from, and stdin.
 func (p *Policy) checkSources(a Attempt) error {
 	for i, f := range a.Process.EnvFrom {
-		field := fmt.Sprintf("env_from[%d]", i)
+		if err := p.checkSource(fmt.Sprintf("env_from[%d]", i), f.File, f.Secret); err != nil {
+			return err
+		}
+	}
 
-		if f.Secret != "" && p.Secrets != nil && !*p.Secrets {
-			return newRefusal("secrets", "%s: secrets are not allowed", field)
-		}
-		if f.File != "" && p.EnvFiles != nil && !slices.ContainsFunc(p.EnvFiles, func(e string) bool { return coversFile(e, f.File) }) {
-			return newRefusal("env_files", "%s: file %s is not allowed", field, task.Quote(f.File))
-		}
+	if in := a.Process.Stdin; in != nil {
+		return p.checkSource("stdin", in.File, in.Secret)
+	}
+
+	return nil
+}
+
+// checkSource judges a file and a secret, each of which may be "".
+func (p *Policy) checkSource(field, file, secret string) error {
+	if secret != "" && p.Secrets != nil && !*p.Secrets {
+		return newRefusal("secrets", "%s: secrets are not allowed", field)
+	}
+	if file != "" && p.EnvFiles != nil && !slices.ContainsFunc(p.EnvFiles, func(e string) bool { return coversFile(e, file) }) {
+		return newRefusal("env_files", "%s: file %s is not allowed", field, task.Quote(file))
 	}
 
 	return nil
