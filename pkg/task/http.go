@@ -82,6 +82,15 @@ func (h *HTTP) MayRepeat() bool {
 	return slices.Contains([]string{http.MethodGet, http.MethodHead, http.MethodPut, http.MethodDelete, http.MethodOptions}, h.EffectiveMethod())
 }
 
+// EffectiveUnsentFor returns how long attempts that were not sent are free.
+func (h *HTTP) EffectiveUnsentFor() time.Duration {
+	if h.UnsentFor == nil {
+		return DefaultUnsentFor.Std()
+	}
+
+	return h.UnsentFor.Std()
+}
+
 // The kinds of actions, as they appear in metrics and records.
 const (
 	KindProcess = "process"

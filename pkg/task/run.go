@@ -247,7 +247,18 @@ func (r Run) PausedFor(now time.Time) time.Duration {
 
 // Retries reports whether another attempt may follow if this one ends this way.
 func (a Assigned) Retries(s State, exitCode *int) bool {
-	return !a.CancelRequested && a.Retry.Wants(a.Attempt, s, exitCode)
+	return !a.CancelRequested && a.Retry.Wants(a.CountedAttempt(), s, exitCode)
+}
+
+// CountedAttempt returns the number of this attempt, from 1, among those that count for the retry policy. Attempts that were
+// not sent do not count.
+func (r Run) CountedAttempt() int {
+	n := r.Attempt
+	if r.Unsent != nil {
+		n -= r.Unsent.Count
+	}
+
+	return max(n, 1)
 }
 
 // Limits of Run.EnvNames, so that the records of ended runs stay small.
