@@ -59,10 +59,15 @@ func (e *Executor) advanceAttempts(all bool) {
 func (e *Executor) publishCounts() {
 	running := e.countPhase(phaseRunning)
 	e.running.Store(int64(running))
-	e.free.Store(int64(max(0, e.cfg.Slots-running-e.claims)))
+	e.runningHTTP.Store(int64(e.targets.used))
+	e.free.Store(int64(max(0, e.cfg.Slots-e.inUse-e.claims)))
 	e.metrics.waiting.Set(float64(e.countPhase(phaseWaiting)))
 	e.metrics.paused.Set(float64(e.paused))
 	e.metrics.unrecorded.Set(float64(e.countPhase(phaseEnded)))
+	for s, n := range e.targets.states {
+		e.metrics.targets[s].Set(float64(n))
+	}
+
 	e.obeyFreezes()
 
 	if len(e.drainers) > 0 && e.settledAll() && (e.listed || e.session.id == 0) {
@@ -89,17 +94,18 @@ func (e *Executor) decideAttempt(a *attempt, v view) {
 	}
 
 	v.behind, v.frozen = e.leaving[a.key] > 0, e.isFrozen(a)
-	switch nextStep(a, v) {
+	step := nextStep(a, v)
+	if step != doReady {
+		e.leaveTargetQueue(a)
+	}
+
+	switch step {
 	case doForget:
 		e.removeAttempt(a)
 	case doAdopt, doMark:
 		e.rewriteRecord(a)
 	case doReady:
-		if a.isNoop() {
-			e.noops.addAttempt(a)
-		} else {
-			e.processes.addAttempt(a)
-		}
+		e.queueReady(a, v)
 	case doCancel:
 		a.setResult(e.cfg.Node, process.Result{State: task.Cancelled, Reason: a.cancelReason(), EndedAt: v.now})
 		e.attemptEnded(a)
@@ -137,21 +143,49 @@ func (e *Executor) decideAttempt(a *attempt, v view) {
 // startReady starts attempts that are ready, oldest first, until the slots are used up or
 // MaxUnfinished results are unrecorded. It reports whether it started anything. It starts
 // nothing while the session may have expired, because others may then take the node for
-// gone and a freeze no longer waits for it (G21). No-op attempts need no slot.
+// gone and a freeze no longer waits for it (G21). Each kind of action has its own slots.
 func (e *Executor) startReady(v view) (started bool) {
 	if e.session.id == 0 || !e.session.keyExists(v.boot) {
 		return false // the next check tries again
 	}
 
-	for e.countPhase(phaseEnded) < e.cfg.MaxUnfinished && len(e.noops) > 0 {
-		started = e.startReadyAttempt(e.noops.takeFirst(), v) || started
+	for e.mayHaveMoreEnds() && len(e.slotless) > 0 {
+		started = e.startReadyAttempt(e.slotless.takeFirst(), v) || started
 	}
 
-	for e.countPhase(phaseEnded) < e.cfg.MaxUnfinished && len(e.processes) > 0 && e.countPhase(phaseRunning) < e.cfg.Slots {
+	for e.mayHaveMoreEnds() && len(e.processes) > 0 && e.inUse < e.cfg.Slots {
 		started = e.startReadyAttempt(e.processes.takeFirst(), v) || started
 	}
 
+	for e.mayHaveMoreEnds() {
+		next := e.targets.Next()
+		if next == nil {
+			break
+		}
+
+		if e.startReadyAttempt(next.attempt, v) {
+			started = true
+		} else {
+			e.targets.End(next, targetUnknown)
+		}
+	}
+
 	return started
+}
+
+// mayHaveMoreEnds reports whether fewer than MaxUnfinished results are unrecorded.
+func (e *Executor) mayHaveMoreEnds() bool { return e.countPhase(phaseEnded) < e.cfg.MaxUnfinished }
+
+// queueReady adds an attempt that is ready to those that wait for a slot.
+func (e *Executor) queueReady(a *attempt, v view) {
+	switch {
+	case e.runners[a.kind] == nil:
+		e.slotless.addAttempt(a) // it is a no-op, or fails
+	case a.kind == task.KindHTTP:
+		e.awaitTarget(a, v)
+	default:
+		e.processes.addAttempt(a)
+	}
 }
 
 // startReadyAttempt starts an attempt from the ready heap and reports whether it did. It decides again
@@ -169,9 +203,9 @@ func (e *Executor) startReadyAttempt(a *attempt, v view) bool {
 	}
 
 	switch {
-	case a.Action.Process != nil:
-		e.startProcess(a)
-	case a.Action.Noop != nil:
+	case e.runners[a.kind] != nil:
+		e.startAttempt(a)
+	case a.kind == task.KindNoop:
 		a.setResult(e.cfg.Node, process.Result{State: task.Succeeded, StartedAt: v.now, EndedAt: v.now})
 		e.observeLateness(a, v.now)
 		e.attemptEnded(a)
@@ -186,7 +220,7 @@ func (e *Executor) startReadyAttempt(a *attempt, v view) bool {
 
 // attemptEnded moves an attempt whose end is known to phaseEnded. In that phase, the end is recorded.
 func (e *Executor) attemptEnded(a *attempt) {
-	e.metrics.endedAs[a.end.run.State].Inc()
+	e.metrics.countEnd(a.kind, a.end.run.State)
 	e.setPhase(a, phaseEnded)
 }
 

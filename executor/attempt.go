@@ -16,6 +16,7 @@ import (
 type attempt struct {
 	*record.Held // as last seen; Create is the token. Writers read it, too, so it is replaced, never modified
 
+	kind         string // the kind of its action, such as task.KindHTTP; "" if this version does not know it
 	key          string // its key in the inbox, the same for every attempt of the run on this node
 	place        int    // its index in state.all; -1 when forgotten
 	isDirty      bool   // it is in state.dirty
@@ -36,6 +37,10 @@ type attempt struct {
 	inBacklog   bool // it is in the backlog of a writerQueue
 	queued      bool // it is in one of the ready heaps
 
+	target     *targetEntry   // its entry in state.targets, once it was ready; only of HTTP attempts
+	targetDown string         // it waited for a probe that was not sent, for this reason; "": it did not
+	remote     *remoteAttempt // what only HTTP attempts need while they run; nil: it does not run, or is another kind
+
 	orders    *process.Orders // how the loop reaches the attempt's goroutine; nil while there is none
 	killed    process.Kill    // the kill that was ordered; CauseNone if none was
 	startedAt time.Time       // when its process started; zero until then
@@ -52,8 +57,9 @@ type attempt struct {
 // ending is the end of an attempt that is about to be recorded. The loop owns it, except
 // while a finisher has it.
 type ending struct {
-	attempt *attempt
-	run     task.Run // the record of the end; only CancelledBy may still change
+	attempt    *attempt
+	run        task.Run      // the record of the end; only CancelledBy may still change
+	retryAfter time.Duration // how long the target of its request asked to wait; 0 if it did not
 
 	// The latest try to record it: the record that it compares, the next attempt, the error.
 	held *record.Held
@@ -70,13 +76,10 @@ const (
 	tailSucceeded = 256
 )
 
-// isNoop reports whether the attempt runs no process, and so needs no slot.
-func (a *attempt) isNoop() bool { return a.Action.Process == nil }
-
-// waitsForSlot reports whether the attempt waits for a slot. A foreign or paused one does not start,
+// waitsForSlot reports whether the attempt waits for one of Config.Slots. A foreign or paused one does not start,
 // so it claims none.
 func (a *attempt) waitsForSlot() bool {
-	return a.phase == phaseWaiting && !a.foreign && !a.isNoop() && !a.PauseRequested
+	return a.phase == phaseWaiting && !a.foreign && a.kind == task.KindProcess && !a.PauseRequested
 }
 
 // mayBeHandedBack reports whether the attempt may already be in the queue, or may be moved
@@ -92,7 +95,7 @@ func (a *attempt) processMark() proctree.Mark {
 
 // setResult sets a.end from the result of the attempt.
 func (a *attempt) setResult(node string, r process.Result) {
-	a.end = &ending{attempt: a, run: a.Unpaused()}
+	a.end = &ending{attempt: a, run: a.Unpaused(), retryAfter: r.RetryAfter}
 	end := &a.end.run
 	end.Node, end.Token = node, a.Create
 	end.State, end.Reason, end.Message = r.State, r.Reason, r.Message

@@ -26,7 +26,7 @@ const (
 	doNothing  action = iota
 	doForget          // drop it from the state: its record is gone and nothing refers to it
 	doAdopt           // rewrite its record under the latest session
-	doReady           // start it when a slot is free
+	doReady           // start it when a slot is free and, for HTTP, its target takes it
 	doCancel          // end it as cancelled, without starting it
 	doLose            // end it as lost
 	doMiss            // end it as missed, without starting it: its start deadline has passed
@@ -184,6 +184,9 @@ func decideRunning(a *attempt, v view) action {
 // for it. The zero Kill means that there is none. The cases are ordered by urgency, not by grace period.
 func killFor(a *attempt, v view) process.Kill {
 	grace := a.KillGrace.Std()
+	if a.kind == task.KindHTTP {
+		grace = 0 // a request is cancelled at once
+	}
 
 	switch {
 	case a.recordGone:

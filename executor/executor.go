@@ -19,6 +19,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/cgroup"
 	"github.com/carillonhq/carillon/pkg/kv"
 	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/task"
 	"github.com/carillonhq/carillon/pkg/wake"
 )
 
@@ -62,7 +63,7 @@ const (
 type Config struct {
 	Node     string // the node's name; its inbox is runs/<Node>/
 	Instance string // the executor starts and adopts only attempts of this instance
-	Slots    int    // maximum number of processes at the same time; at least 1
+	Slots    int    // maximum number of processes at the same time; at least 1. HTTP attempts have slots of their own
 	Dir      string // the data directory: the spool is in it
 	Workdirs string // where the working directories of attempts are; "" is below Dir. See workdir.Root
 	Inbox    Inbox
@@ -82,6 +83,9 @@ type Config struct {
 	DefaultUser string
 	// Policy is what the node's administrator allows; nil allows everything.
 	Policy process.Policy
+
+	// HTTP runs the attempts of HTTP actions. If it is nil, this node does not support them.
+	HTTP AttemptRunner
 
 	// Dead reports whether an instance is known to be dead with all its processes,
 	// in addition to Inbox.Cleared; nil means that none is.
@@ -105,6 +109,15 @@ type Config struct {
 
 	freeze     func(*proctree.Tree) error // see process.Config; for tests
 	emptyLimit time.Duration              // the same
+}
+
+// AttemptRunner runs attempts of one kind of action, each from its preparation to its end. *process.Runner runs those of
+// processes.
+//
+// RunAttempt calls MayStart directly before the attempt has its first effect, and OnStarted if it is allowed. It returns
+// soon after a kill. Result.NotStarted means that the attempt had no effect, so its token may be used.
+type AttemptRunner interface {
+	RunAttempt(a process.Attempt, o *process.Orders) process.Result
 }
 
 // Session is one presence of the node in the cluster: the create revision of its key, and when
@@ -136,7 +149,7 @@ type Executor struct {
 
 	lateFile *lateCancels
 
-	runAttempt func(process.Attempt, *process.Orders) process.Result // runner.RunAttempt, except in tests
+	runners map[string]AttemptRunner // by the kind of action; of those that the node supports
 
 	// batches is unbuffered, and the sender waits until its batch is applied. So the loop decides by a state
 	// that is at most one batch behind what the watch has delivered.
@@ -147,8 +160,8 @@ type Executor struct {
 	mu      sync.Mutex // guards mailbox
 	mailbox mailbox
 
-	// What the loop publishes for Free, Running, Beats and Froze.
-	free, running, beats, froze atomic.Int64
+	// What the loop publishes for Free, Running, Beats and Froze, and for the metrics.
+	free, running, runningHTTP, beats, froze atomic.Int64
 
 	state // owned by the goroutine of Run
 
@@ -213,12 +226,17 @@ func New(cfg Config) (*Executor, error) {
 	}
 
 	e := &Executor{
-		cfg: cfg, log: log, spool: output, runner: runner, lateFile: late, runAttempt: runner.RunAttempt,
-		reread: listInterval, patience: maxEventDelay,
+		cfg: cfg, log: log, spool: output, runner: runner, lateFile: late,
+		runners: map[string]AttemptRunner{task.KindProcess: runner},
+		reread:  listInterval, patience: maxEventDelay,
 		clocks:  clocksOf(cfg.Boot),
 		batches: make(chan inboxBatch), wakeSignal: wake.NewSignal(),
 		left: make(chan struct{}), state: newState(),
 	}
+	if cfg.HTTP != nil {
+		e.runners[task.KindHTTP] = cfg.HTTP
+	}
+
 	for _, c := range late.list() {
 		e.cancelsLate[lateIDOf(&c)] = &lateCancel{LateCancel: c}
 	}
@@ -233,11 +251,11 @@ func New(cfg Config) (*Executor, error) {
 // Spool returns the spool that holds the output of this node's attempts.
 func (e *Executor) Spool() *spool.Spool { return e.spool }
 
-// Free returns the number of slots that are neither in use nor claimed by attempts that wait
+// Free returns the number of Config.Slots that are neither in use nor claimed by attempts that wait
 // in the inbox.
 func (e *Executor) Free() int { return int(e.free.Load()) }
 
-// Running returns the number of attempts that have a process or are being started.
+// Running returns the number of attempts that run or are being started, of all kinds.
 func (e *Executor) Running() int { return int(e.running.Load()) }
 
 // StuckStarts returns the number of starts that hang: those that have taken more than a few

@@ -44,7 +44,7 @@ func TestExecutor_RunsAndRecords(t *testing.T) {
 		t.Errorf("got %+v", r)
 	}
 
-	if got := value(n.metrics.ended.WithLabelValues("failed")); got != 1 {
+	if got := value(n.metrics.ended.WithLabelValues("process", "failed")); got != 1 {
 		t.Errorf("%v failed attempts counted", got)
 	}
 
@@ -301,7 +301,7 @@ func TestExecutor_ManyNoops(t *testing.T) {
 
 	n.join()
 	executortest.Eventually(t, "all have ended", func() bool {
-		return value(n.metrics.ended.WithLabelValues("succeeded")) == all && value(n.metrics.unrecorded) == 0
+		return value(n.metrics.ended.WithLabelValues("noop", "succeeded")) == all && value(n.metrics.unrecorded) == 0
 	})
 
 	res, err := n.etcd.Get(t.Context(), n.keys.HistoryOf(ref), clientv3.WithPrefix(), clientv3.WithCountOnly())

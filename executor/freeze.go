@@ -6,6 +6,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/carillonhq/carillon/executor/process"
 	"github.com/carillonhq/carillon/pkg/store"
 )
 
@@ -75,10 +76,14 @@ func (e *Executor) obeyFreezes() {
 		return
 	}
 
+	waits := false
 	for _, a := range e.all {
-		if a.phase == phaseRunning && a.startedAt.IsZero() && e.isFrozen(a) {
-			return
+		if a.phase == phaseRunning && a.startedAt.IsZero() && e.isFrozen(a) && !a.revokeStart() {
+			waits = true
 		}
+	}
+	if waits {
+		return
 	}
 
 	e.froze.Store(e.freezes.is.Mod)
@@ -86,4 +91,15 @@ func (e *Executor) obeyFreezes() {
 	if e.cfg.Obeyed != nil {
 		e.cfg.Obeyed()
 	}
+}
+
+// revokeStart calls off the start of an HTTP attempt that has sent nothing yet, and reports whether it never will. Its
+// target may not answer for a long time, so a freeze does not wait for it. The attempt returns to phaseWaiting.
+func (a *attempt) revokeStart() bool {
+	if a.remote == nil || !a.remote.permit.revoke() {
+		return false
+	}
+
+	a.orders.Kill(process.Kill{Cause: process.CauseCancel}) // it does not start, so this is not recorded
+	return true
 }

@@ -17,6 +17,7 @@ import (
 	"go.uber.org/zap/zaptest"
 
 	"github.com/carillonhq/carillon/executor/executortest"
+	"github.com/carillonhq/carillon/executor/process"
 	"github.com/carillonhq/carillon/executor/proctree"
 	"github.com/carillonhq/carillon/pkg/kv"
 	"github.com/carillonhq/carillon/pkg/kv/kvmem"
@@ -137,6 +138,11 @@ func (n *node) assign(run, line string, change ...func(*task.Assigned)) int64 {
 
 	return n.put(n.keys.Run("n1", ref, run), a)
 }
+
+// runnerFunc is an AttemptRunner.
+type runnerFunc func(process.Attempt, *process.Orders) process.Result
+
+func (f runnerFunc) RunAttempt(a process.Attempt, o *process.Orders) process.Result { return f(a, o) }
 
 func noop(a *task.Assigned) { a.Action = task.Action{Noop: &task.Noop{}} }
 

@@ -25,10 +25,10 @@ const (
 	returnAfter = 3 * time.Second
 )
 
-// startProcess starts an attempt that runs a process, on its own goroutine. The
+// startAttempt starts an attempt that is not a no-op, on its own goroutine. The
 // callbacks do not touch the state: they leave messages for the loop. The attempt is in phaseRunning
 // before the goroutine exists, so the slot is taken at once.
-func (e *Executor) startProcess(a *attempt) {
+func (e *Executor) startAttempt(a *attempt) {
 	j := e.session
 	a.orders = process.NewOrders()
 	a.killed, a.startedAt, a.reported = process.Kill{}, time.Time{}, reportedCheckpoint{}
@@ -52,25 +52,38 @@ func (e *Executor) startProcess(a *attempt) {
 		OnPause:      func(s process.PauseState) { e.callInLoop(func() { e.pauseReported(a, o, s) }) },
 	}
 
+	run := e.runners[a.kind].RunAttempt
+	if a.kind == task.KindHTTP {
+		run = e.prepareRemote(a, j, &spec)
+	}
+
 	e.attempts.Go(func() {
-		r := e.runAttempt(spec, o)
-		e.callInLoop(func() { e.processEnded(a, r) })
+		r := run(spec, o)
+		e.callInLoop(func() { e.runEnded(a, r) })
 	})
 }
 
-// attemptStarted notes that an attempt has a process. If the node rejoined while the process was
+// attemptStarted notes that an attempt has a process, or sends its request. If the node rejoined while the process was
 // being started, the guardian did not know the attempt yet and is given its session now.
 func (e *Executor) attemptStarted(a *attempt, j *joinedSession, at time.Time) {
 	a.startedAt = at
 	e.observeLateness(a, at)
-	if a.session != j.id {
+
+	switch {
+	case a.kind == task.KindHTTP:
+		e.targets.Sent(a.target)
+	case a.session != j.id:
 		e.cfg.Guardian.SetSession(a.processMark(), a.session)
 	}
 }
 
-// processEnded notes that no process of an attempt is left. An attempt that did not start
+// runEnded notes that nothing of an attempt runs any more: no process, no request. An attempt that did not start
 // returns to phaseWaiting.
-func (e *Executor) processEnded(a *attempt, r process.Result) {
+func (e *Executor) runEnded(a *attempt, r process.Result) {
+	if a.kind == task.KindHTTP {
+		e.remoteEnded(a, r)
+	}
+
 	if a.recordGone {
 		if e.leaving[a.key]--; e.leaving[a.key] <= 0 {
 			delete(e.leaving, a.key)
@@ -231,7 +244,7 @@ func (e *Executor) recordEnd(a *attempt) {
 	}
 
 	if !a.noRetry {
-		x.next = Next(a.Assigned, x.run, time.Now(), rand.Float64())
+		x.next = nextAttempt(a.Assigned, x.run, x.retryAfter, time.Now(), rand.Float64())
 	}
 
 	a.busy = true

@@ -148,12 +148,11 @@ func TestExecutor_LateResultIsKeptBeside(t *testing.T) {
 func TestExecutor_SuccessorWaitsForTheEndOfTheOneBefore(t *testing.T) {
 	release := make(chan struct{})
 	n := newNode(t, newEtcd(t))
-	run := n.runAttempt
-	n.runAttempt = func(a process.Attempt, o *process.Orders) process.Result {
-		r := run(a, o)
+	n.runners[task.KindProcess] = runnerFunc(func(a process.Attempt, o *process.Orders) process.Result {
+		r := n.runner.RunAttempt(a, o)
 		<-release // prevents the old attempt from ending
 		return r
-	}
+	})
 
 	n.join()
 	n.assign("r1", "echo $$ >@old; exec sleep 300")

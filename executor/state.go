@@ -11,6 +11,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/kv"
 	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/store/record"
+	"github.com/carillonhq/carillon/pkg/task"
 )
 
 // state is the loop's state. Only the goroutine of Run accesses it. Its methods do no I/O and never block.
@@ -31,11 +32,13 @@ type state struct {
 	dirty     []*attempt  // attempts about which the loop decides next
 	spare     []*ending   // an empty slice for the next mailbox.recorded
 	processes readyHeap   // attempts that run a process and wait for a slot
-	noops     readyHeap   // attempts of no-op actions, which need no slot
+	slotless  readyHeap   // attempts that need no slot: no-ops, and actions that this node does not support
+	targets   targetQueue // HTTP attempts that wait for their target or have an HTTP slot
 	counts    [phases]int // number of attempts by phase
 	// Further counts. addToCounts maintains all of them.
 	own    int // attempts of this instance that wait
-	claims int // attempts that wait for a slot
+	claims int // attempts that wait for a slot of a process
+	inUse  int // attempts that have such a slot
 	paused int // attempts that run and are paused
 
 	draining, stopping bool                 // the same as in view
@@ -104,6 +107,7 @@ func newState() state {
 	return state{
 		session: &joinedSession{}, sessions: map[int]*joinedSession{}, byKey: map[string]*attempt{},
 		unreadable: map[string]bool{}, leaving: map[string]int{}, dead: map[string]bool{}, asked: map[string]time.Time{}, cancelsLate: map[lateID]*lateCancel{},
+		targets: newTargetQueue(task.HTTPSlots),
 	}
 }
 
@@ -134,6 +138,10 @@ func (s *state) addToCounts(a *attempt, by int) {
 
 	if a.waitsForSlot() {
 		s.claims += by
+	}
+
+	if a.phase == phaseRunning && a.kind == task.KindProcess {
+		s.inUse += by
 	}
 
 	if a.phase == phaseRunning && !a.Since.IsZero() {
@@ -201,7 +209,11 @@ func (e *Executor) dispatchedInSession(token int64) bool {
 // determine when it is killed, here and in the guardian.
 func (e *Executor) attemptAdopted(a *attempt, j *joinedSession) {
 	a.session = j.id
-	if a.phase == phaseRunning {
+	switch {
+	case a.phase != phaseRunning:
+	case a.remote != nil:
+		a.remote.setSession(j)
+	default:
 		e.cfg.Guardian.SetSession(a.processMark(), j.id)
 	}
 }
@@ -220,9 +232,11 @@ func (e *Executor) renewSessions() {
 			continue
 		}
 
+		// The guardian comes first. Otherwise, an attempt could start because of the renewal before the guardian knows
+		// of it, and the guardian would take the attempt for one that it has killed at its deadline.
 		renewed := j.renewals.lastRenewal()
-		j.renewed.Store(int64(renewed))
 		e.cfg.Guardian.SetRenewal(id, renewed)
+		j.renewed.Store(int64(renewed))
 	}
 }
 
@@ -332,7 +346,7 @@ func (e *Executor) applyRecord(ev *store.InboxEvent, known int64) {
 	// Up to known, every readable record was seen. A record that appears only now, with an older create revision, was
 	// removed from the state before and may have been started, so it is never started again (G9). A record that was
 	// unreadable until now was never started.
-	a := &attempt{Held: ev.Held, key: ev.Key, foreign: ev.Instance != e.cfg.Instance}
+	a := &attempt{Held: ev.Held, kind: ev.Action.Kind(), key: ev.Key, foreign: ev.Instance != e.cfg.Instance}
 	if a.stale = ev.Create <= known && !mended && !a.foreign; a.stale {
 		a.noRetry = true
 		e.log.Error("a finished attempt reappeared in the inbox; not starting it again",

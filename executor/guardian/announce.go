@@ -169,6 +169,7 @@ func (g *Client) SetRenewal(id int, at time.Duration) {
 	}
 
 	g.mu.Lock()
+	g.withdrawRemotes()
 	if known, ok := g.watch.sessions[id]; !ok || known != at { // no message without a change
 		g.queueMessage(Message{Session: &Session{ID: id, Renewed: at}})
 	}

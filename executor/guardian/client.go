@@ -55,6 +55,7 @@ type Client struct {
 
 	mu     sync.Mutex    // held while writing to the pipe, so that messages keep their order
 	watch  watchList     // everything that the guardian has to know, for the next one
+	remote remoteCounts  // the HTTP attempts in progress
 	unsent []byte        // messages that are not in the pipe yet
 	pipe   *os.File      // to the guardian; nil while no guardian runs
 	up     chan struct{} // closed while there is a guardian
@@ -64,7 +65,7 @@ type Client struct {
 // NewClient returns a Client without a guardian. Run starts one.
 func NewClient(cfg Config) *Client {
 	g := &Client{
-		cfg: cfg, log: cmp.Or(cfg.Logger, zap.NewNop()).Named("guardian"), watch: newWatchList(),
+		cfg: cfg, log: cmp.Or(cfg.Logger, zap.NewNop()).Named("guardian"), watch: newWatchList(), remote: remoteCounts{},
 		up: make(chan struct{}), down: wake.NewSignal(),
 		restarts: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "carillon_guardian_restarts_total", Help: "Guardians that were started because the previous one had ended."}),
@@ -205,7 +206,9 @@ func (g *Client) runProcess(ctx context.Context) error {
 // superviseGuardian sends the Hello, waits until the guardian is ready, sends it all attempts, and then waits. It
 // returns nil if ctx has ended, so that the guardian should be dismissed, and otherwise the reason to kill it.
 func (g *Client) superviseGuardian(ctx context.Context, w *os.File, answered <-chan string, ended chan error) error {
-	if err := writePipe(w, appendLine(nil, g.cfg.Hello)); err != nil {
+	hello := g.cfg.Hello
+	hello.PID = os.Getpid()
+	if err := writePipe(w, appendLine(nil, hello)); err != nil {
 		return err
 	}
 

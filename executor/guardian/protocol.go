@@ -16,6 +16,7 @@ type Hello struct {
 	Instance string          `json:"instance"`
 	Dir      string          `json:"dir"`              // the data directory
 	Workdirs string          `json:"rooms,omitempty"`  // passed to workdir.RemoveAbandoned when no process is left
+	PID      int             `json:"pid,omitempty"`    // the daemon; 0: the guardian does not kill it
 	Etcd     json.RawMessage `json:"etcd,omitempty"`   // how to connect to etcd; only package daemon interprets it
 	Groups   []string        `json:"groups,omitempty"` // the control groups of the instance: cgroup.Groups.Roots
 }
@@ -29,6 +30,7 @@ type Message struct {
 	Attempt *Attempt `json:"ward,omitempty"`    // a new attempt, or more about a known one
 	End     uint64   `json:"end,omitempty"`     // the attempt with this number has ended
 	Session *Session `json:"session,omitempty"` // a session was renewed
+	Remote  *Remote  `json:"remote,omitempty"`  // a session has HTTP attempts, or has none any more
 	All     bool     `json:"all,omitempty"`     // a new guardian has received all attempts
 	Bye     bool     `json:"bye,omitempty"`     // the daemon stops in an orderly way
 }
@@ -60,11 +62,19 @@ type Session struct {
 type watchList struct {
 	attempts map[uint64]Attempt
 	sessions map[int]time.Duration // when each session was last renewed
+	remotes  map[int]time.Duration // for how long after that a session with HTTP attempts may be silent
+}
+
+// Remote says that HTTP attempts of a session are in progress. What they do is in the daemon itself, so the guardian kills
+// the daemon when the session was last renewed more than Silence ago. A Silence of 0 means that none is left.
+type Remote struct {
+	Session int           `json:"session"`
+	Silence time.Duration `json:"silence,omitempty"`
 }
 
 // newWatchList returns an empty watch list.
 func newWatchList() watchList {
-	return watchList{attempts: map[uint64]Attempt{}, sessions: map[int]time.Duration{}}
+	return watchList{attempts: map[uint64]Attempt{}, sessions: map[int]time.Duration{}, remotes: map[int]time.Duration{}}
 }
 
 // applyMessage changes the watch list as the message says.
@@ -82,6 +92,13 @@ func (w watchList) applyMessage(x Message) {
 		}
 		w.sessions[x.Session.ID] = x.Session.Renewed
 	}
+
+	if x.Remote != nil {
+		w.remotes[x.Remote.Session] = x.Remote.Silence
+		if x.Remote.Silence == 0 {
+			delete(w.remotes, x.Remote.Session)
+		}
+	}
 }
 
 // dropUnusedSessions drops sessions to which no attempt belongs.
@@ -89,6 +106,10 @@ func (w watchList) dropUnusedSessions() {
 	used := map[int]bool{}
 	for _, a := range w.attempts {
 		used[a.Session] = true
+	}
+
+	for id := range w.remotes {
+		used[id] = true
 	}
 
 	for id := range w.sessions {
@@ -107,6 +128,10 @@ func (w watchList) catchUpMessages() []Message {
 
 	for _, a := range w.attempts {
 		all = append(all, Message{Attempt: &a})
+	}
+
+	for id, silence := range w.remotes {
+		all = append(all, Message{Remote: &Remote{Session: id, Silence: silence}})
 	}
 
 	return all
@@ -135,9 +160,28 @@ func (w watchList) killSet(match func(Attempt) bool) (h proctree.KillSet, n int)
 	return h, n
 }
 
+// deadline returns the time on CLOCK_BOOTTIME after which the attempt may soon be declared lost. It is false if the
+// session of the attempt is unknown.
+func (w watchList) deadline(a Attempt) (time.Duration, bool) {
+	renewed, ok := w.sessions[a.Session]
+	return renewed + a.Silence, ok
+}
+
 // isOverdue reports whether the attempt's session was last renewed more than its Silence ago. It
 // is false if the session is unknown.
 func (w watchList) isOverdue(a Attempt, now time.Duration) bool {
-	renewed, ok := w.sessions[a.Session]
-	return ok && now > renewed+a.Silence
+	deadline, ok := w.deadline(a)
+	return ok && now > deadline
+}
+
+// overdueRemote reports whether HTTP attempts are in progress that may soon be declared lost, so that the daemon must not
+// continue.
+func (w watchList) overdueRemote(now time.Duration) bool {
+	for id, silence := range w.remotes {
+		if renewed, ok := w.sessions[id]; ok && now > renewed+silence {
+			return true
+		}
+	}
+
+	return false
 }

@@ -68,7 +68,10 @@ func Serve(ctx context.Context, in io.Reader, out io.Writer, log *zap.Logger, cl
 		return fmt.Errorf("guardian: %w", err)
 	}
 
-	g := server{roots: hello.Groups, log: cmp.Or(log, zap.NewNop()), lock: lock, watch: newWatchList(), warned: map[uint64]bool{}}
+	g := server{
+		roots: hello.Groups, log: cmp.Or(log, zap.NewNop()), lock: lock, daemon: openDaemon(hello.PID),
+		watch: newWatchList(), killed: map[uint64]time.Duration{},
+	}
 	if dead := g.listenUntilDead(ctx, lines); !dead {
 		return g.killMatching(ctx, func(Attempt) bool { return true }) // attempts that are still alive at a bye are killed, too
 	}
@@ -92,10 +95,13 @@ func Serve(ctx context.Context, in io.Reader, out io.Writer, log *zap.Logger, cl
 type server struct {
 	roots    []string // the directories of the instance's control groups
 	log      *zap.Logger
-	lock     *os.File        // the lock file in the data directory
-	watch    watchList       // what the daemon has sent
-	informed bool            // it knows all attempts that existed when it started
-	warned   map[uint64]bool // attempts that were killed at their deadline, so that each is killed and logged once
+	lock     *os.File       // the lock file in the data directory
+	daemon   *daemonProcess // nil: it is dead already, or has not said which process it is
+	watch    watchList      // what the daemon has sent
+	informed bool           // it knows all attempts that existed when it started
+	// killed contains the deadlines at which attempts were killed, so that each is killed and logged once for a deadline.
+	// An attempt may have had no process then. Its process starts only after a renewal, which gives it another deadline.
+	killed map[uint64]time.Duration
 }
 
 // setInformed notes that the guardian knows all attempts, and writes its process number to the
@@ -163,16 +169,21 @@ func (g *server) listenUntilDead(ctx context.Context, r *bufio.Reader) (dead boo
 				g.setInformed()
 			}
 		case <-look.C:
-			g.killOverdue(ctx)
+			now := proctree.BootTime()
+			g.killDaemon(now)
+			g.killOverdue(ctx, now)
 		}
 	}
 }
 
 // killOverdue kills attempts that may soon be declared lost (G17). A daemon that is not frozen
 // has already killed them, because its own deadline is earlier.
-func (g *server) killOverdue(ctx context.Context) {
-	now := proctree.BootTime()
-	due := func(a Attempt) bool { return !g.warned[a.ID] && g.watch.isOverdue(a, now) }
+func (g *server) killOverdue(ctx context.Context, now time.Duration) {
+	due := func(a Attempt) bool {
+		deadline, _ := g.watch.deadline(a)
+		return g.watch.isOverdue(a, now) && g.killed[a.ID] != deadline
+	}
+
 	if h, n := g.watch.killSet(due); n > 0 {
 		g.log.Warn("the daemon does not respond; killing its attempts before they are declared lost", zap.Int("attempts", n))
 		ctx, cancel := context.WithTimeout(ctx, proctree.KillLimit)
@@ -184,17 +195,35 @@ func (g *server) killOverdue(ctx context.Context) {
 		}
 
 		for id, a := range g.watch.attempts {
-			if g.watch.isOverdue(a, now) {
-				g.warned[id] = true
+			if due(a) {
+				g.killed[id], _ = g.watch.deadline(a)
 			}
 		}
 	}
 
-	for id := range g.warned {
+	for id := range g.killed {
 		if _, ok := g.watch.attempts[id]; !ok {
-			delete(g.warned, id)
+			delete(g.killed, id)
 		}
 	}
+}
+
+// killDaemon kills the daemon if HTTP attempts are in progress that may soon be declared lost (G17). A daemon that is not
+// frozen has already ended them, because its own deadline is earlier. When the daemon is dead, its input ends, and the
+// guardian kills what it has left.
+func (g *server) killDaemon(now time.Duration) {
+	if g.daemon == nil || !g.watch.overdueRemote(now) {
+		return
+	}
+
+	g.log.Warn("the daemon does not respond and has HTTP requests in progress; killing it before they are declared lost", zap.Int("pid", g.daemon.pid))
+
+	if err := g.daemon.kill(); err != nil {
+		g.log.Error("cannot kill the daemon", zap.Error(err))
+		return // the next check tries again
+	}
+
+	g.daemon = nil
 }
 
 // killMatching kills all attempts that match and removes the control groups. It returns nil when no process is left.

@@ -38,7 +38,7 @@ func TestMetrics_HaveAListenerOfTheirOwn(t *testing.T) {
 	worker := c.start("n2", "--role", "executor")
 
 	for _, p := range c.nodes {
-		if status, body := read(t, http.DefaultClient, p.metricsURL()); status != http.StatusOK || !strings.Contains(body, "carillon_slots ") || !strings.Contains(body, `carillon_api_connections{listener="metrics"}`) {
+		if status, body := read(t, http.DefaultClient, p.metricsURL()); status != http.StatusOK || !strings.Contains(body, `carillon_slots{kind="process"} `) || !strings.Contains(body, `carillon_api_connections{listener="metrics"}`) {
 			t.Errorf("%s: %d %.200s", p.name, status, body)
 		}
 

@@ -21,7 +21,7 @@ var Hard = []string{
 	"commit unknown, applied by then: false",
 	"watch compacted",
 	"carillon_attempts_adopted_total",
-	"carillon_attempts_total lost",
+	"carillon_attempts_total process lost",
 	"attempt after the first",
 	"run ended as lost",
 	"catch-up run",
