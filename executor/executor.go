@@ -84,8 +84,9 @@ type Config struct {
 	// Policy is what the node's administrator allows; nil allows everything.
 	Policy process.Policy
 
-	// HTTP runs the attempts of HTTP actions. If it is nil, this node does not support them.
-	HTTP AttemptRunner
+	// HTTP creates what runs the attempts of HTTP actions and stores their output in the spool. New calls it. If it is nil,
+	// this node does not support them.
+	HTTP func(*spool.Spool) (AttemptRunner, error)
 
 	// Dead reports whether an instance is known to be dead with all its processes,
 	// in addition to Inbox.Cleared; nil means that none is.
@@ -234,7 +235,9 @@ func New(cfg Config) (*Executor, error) {
 		left: make(chan struct{}), state: newState(),
 	}
 	if cfg.HTTP != nil {
-		e.runners[task.KindHTTP] = cfg.HTTP
+		if e.runners[task.KindHTTP], err = cfg.HTTP(output); err != nil {
+			return nil, fmt.Errorf("executor: %w", err)
+		}
 	}
 
 	for _, c := range late.list() {

@@ -54,7 +54,7 @@ func (e *Executor) prepareRemote(a *attempt, j *joinedSession, spec *process.Att
 	remote.session.Store(j)
 	a.remote = remote
 
-	held, mayStart := a.Held, spec.MayStart
+	held, mayStart, runner := a.Held, spec.MayStart, e.runners[task.KindHTTP]
 
 	spec.MayStart = func() error {
 		if err := mayStart(); err != nil {
@@ -78,7 +78,7 @@ func (e *Executor) prepareRemote(a *attempt, j *joinedSession, spec *process.Att
 		if !e.flushAnnouncement(o) {
 			return process.Result{State: task.Failed, Reason: task.ReasonStart, EndedAt: time.Now(), NotStarted: true}
 		}
-		return e.cfg.HTTP.RunAttempt(spec, o)
+		return runner.RunAttempt(spec, o)
 	}
 }
 

@@ -20,6 +20,7 @@ import (
 	"github.com/carillonhq/carillon/election"
 	"github.com/carillonhq/carillon/executor"
 	"github.com/carillonhq/carillon/executor/guardian"
+	"github.com/carillonhq/carillon/executor/httpaction"
 	"github.com/carillonhq/carillon/executor/proctree"
 	"github.com/carillonhq/carillon/executor/spool"
 	"github.com/carillonhq/carillon/executor/workdir"
@@ -109,6 +110,7 @@ type Node struct {
 	leader   *leader
 	election *election.Election
 	executor *executor.Executor
+	actions  *httpaction.Runner // runs HTTP attempts; nil: a test replaces it
 	freezes  freezes
 	guardian *guardian.Client
 	groups   *cgroup.Groups    // nil: none
@@ -301,6 +303,7 @@ func (n *Node) wireExecutor() (err error) {
 		Groups: n.groups, Orphans: n.orphans,
 		Spool: spool.Config{Limit: cfg.SpoolLimit, Total: cfg.SpoolTotal, MaxAge: cfg.SpoolRetention.Std(), Uncompressed: !cfg.SpoolCompress},
 		Fake:  n.env.Act, Boot: n.env.Boot, Logger: n.log, Registerer: n.registry,
+		HTTP:    n.newHTTPActions,
 		Secrets: n.secretReader(), Policy: n.hostFiles.processPolicy(), DefaultUser: cfg.taskUser(),
 		Obeyed: n.announce.Send, StuckChanged: n.announce.Send,
 		// A former instance of this data directory is dead with all its processes: bePresent has cleared it before
@@ -428,6 +431,10 @@ func (n *Node) Close() {
 	}
 	if n.metrics != nil {
 		n.metrics.close()
+	}
+
+	if n.actions != nil {
+		n.actions.Close()
 	}
 
 	if n.client != nil && n.server == nil {

@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 	"go.uber.org/zap"
 
+	"github.com/carillonhq/carillon/executor"
 	"github.com/carillonhq/carillon/executor/process"
 	"github.com/carillonhq/carillon/executor/proctree"
 	"github.com/carillonhq/carillon/pkg/daemon/peerprobe"
@@ -45,6 +46,8 @@ type Environment struct {
 	Unguarded bool
 	// Act, if set, replaces processes.
 	Act process.Fake
+	// HTTP, if set, replaces what runs the attempts of HTTP actions.
+	HTTP executor.AttemptRunner
 
 	serviceManager *systemd.Notifier // nil: none
 	inherited      systemd.Sockets   // sockets of the service manager on which the API listens

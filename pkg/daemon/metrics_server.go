@@ -17,7 +17,8 @@ import (
 // etcd does not answer, when the API cannot tell whether a token is still valid, and on nodes without the role api.
 type metricsServer struct {
 	*httpServer
-	limiter *connlimit.Limiter
+	endpoint *endpoint
+	limiter  *connlimit.Limiter
 }
 
 // startMetrics listens at metrics_listen, or returns nil if it is not set. A port that is taken is tried again, and does
@@ -40,7 +41,7 @@ func startMetrics(cfg Config, env Environment, tls nodeTLS, log *zap.Logger) *me
 		IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeaderBytes, ConnContext: connlimit.Context, ErrorLog: httpLog(log),
 	}
 
-	return &metricsServer{httpServer: startHTTP(server, noReporter{}, e), limiter: limiter}
+	return &metricsServer{httpServer: startHTTP(server, noReporter{}, e), endpoint: e, limiter: limiter}
 }
 
 // serveRegistry begins to serve the node's metrics.

@@ -1,0 +1,101 @@
+package daemon
+
+import (
+	"context"
+	"maps"
+	"net"
+	"net/netip"
+	"net/url"
+	"slices"
+	"strconv"
+
+	"github.com/carillonhq/carillon/executor"
+	"github.com/carillonhq/carillon/executor/httpaction"
+	"github.com/carillonhq/carillon/executor/spool"
+)
+
+// newHTTPActions creates what runs the attempts of HTTP actions.
+func (n *Node) newHTTPActions(output *spool.Spool) (executor.AttemptRunner, error) {
+	if n.env.HTTP != nil {
+		return n.env.HTTP, nil
+	}
+
+	// Clients reach an embedded etcd only through a unix socket, but its members listen for each other.
+	etcd := slices.Concat(n.cfg.EtcdEndpoints, slices.Sorted(maps.Values(n.cfg.InitialCluster)))
+
+	r, err := httpaction.New(context.Background(), httpaction.Config{
+		Node: n.cfg.Name, Spool: output, Secrets: n.secretReader(),
+		Own: n.ownAddresses, Etcd: etcd, Boot: n.env.Boot,
+		Logger: n.log, Registerer: n.registry,
+	})
+	if err != nil {
+		return nil, err
+	}
+	n.actions = r
+
+	return r, nil
+}
+
+// ownAddresses returns the addresses at which this process listens, and the one that it advertises. No HTTP attempt may
+// connect to them. A host name stands for all addresses of the host, as does an unspecified address.
+func (n *Node) ownAddresses() []netip.AddrPort {
+	addresses := []string{n.cfg.Listen, hostOfURL(n.cfg.Advertise), hostOfURL(n.cfg.EtcdListenPeer), hostOfURL(n.cfg.InitialCluster[n.cfg.Name])}
+
+	if addr, _ := n.listeners.tcp.listeningAddr(); addr != nil {
+		addresses = append(addresses, addr.String())
+	}
+	if n.metrics != nil {
+		addresses = append(addresses, n.metrics.endpoint.address)
+		if addr, _ := n.metrics.endpoint.listeningAddr(); addr != nil {
+			addresses = append(addresses, addr.String())
+		}
+	}
+
+	var own []netip.AddrPort
+	for _, a := range addresses {
+		if at, ok := addrPortOf(a); ok && !slices.Contains(own, at) {
+			own = append(own, at)
+		}
+	}
+
+	return own
+}
+
+// hostOfURL returns host:port of a URL, or "" if it has none.
+func hostOfURL(s string) string {
+	u, err := url.Parse(s)
+	if err != nil || u.Host == "" {
+		return ""
+	}
+
+	if u.Port() == "" {
+		port := "80"
+		if u.Scheme == "https" {
+			port = "443"
+		}
+		return net.JoinHostPort(u.Hostname(), port)
+	}
+
+	return u.Host
+}
+
+// addrPortOf returns the address for host:port. A host name is replaced by the unspecified address. It returns false
+// for a port that is 0 or cannot be parsed.
+func addrPortOf(s string) (netip.AddrPort, bool) {
+	host, text, err := net.SplitHostPort(s)
+	if err != nil {
+		return netip.AddrPort{}, false
+	}
+
+	port, err := strconv.ParseUint(text, 10, 16)
+	if err != nil || port == 0 {
+		return netip.AddrPort{}, false
+	}
+
+	at, err := netip.ParseAddr(host)
+	if err != nil {
+		at = netip.IPv4Unspecified()
+	}
+
+	return netip.AddrPortFrom(at.Unmap().WithZone(""), uint16(port)), true
+}
