@@ -275,7 +275,8 @@ func (s *shardState) applyAttemptEnd(t *taskstate.Task, run string, rev int64) {
 		return
 	}
 
-	s.placement.Release(t.Activity.Active[i].Node)
+	a := t.Activity.Active[i]
+	s.placement.Release(a.Node, a.Pool)
 	t.Activity.Active = slices.Delete(t.Activity.Active, i, i+1)
 	t.ForgetLastEnd()
 	s.rows.Touch(t)
@@ -300,14 +301,20 @@ func (s *shardState) applyActiveRuns(keys []store.ActiveKey) {
 			continue
 		}
 
-		s.addActiveAttempt(t, &taskstate.Attempt{Run: k.Run, Node: k.Node, Create: k.Create})
-		s.placement.Occupy(k.Node)
+		s.addFoundAttempt(t, taskstate.Attempt{Run: k.Run, Node: k.Node, Create: k.Create})
 		s.examineNext(t)
 	}
 
 	// From now on, the watch reports every end after its attempt is known.
 	s.endedSince = nil
 	s.rows.Flush(s.applied)
+}
+
+// addFoundAttempt adds an attempt that was found in an inbox to the active ones, and counts a slot of its node.
+func (s *shardState) addFoundAttempt(t *taskstate.Task, a taskstate.Attempt) {
+	a.Pool = t.Pool()
+	s.addActiveAttempt(t, &a)
+	s.placement.Occupy(a.Node, a.Pool)
 }
 
 // addActiveAttempt adds an attempt to the active ones. It counts no slot of the node.

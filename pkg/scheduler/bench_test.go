@@ -68,7 +68,7 @@ func benchWorker(b *testing.B, n int, schedule string) (*worker, *time.Time) {
 func (w *worker) endAll() {
 	for t := range w.state.Tasks.All() {
 		for _, a := range t.Active() {
-			w.e.cfg.Fleet.Release(a.Node)
+			w.e.cfg.Fleet.Release(a.Node, a.Pool)
 		}
 
 		if t.Activity != nil {
@@ -139,7 +139,7 @@ func BenchmarkRound_AmongMany(b *testing.B) {
 
 				one.Activity.Active = nil
 				one.DropIdleActivity()
-				w.e.cfg.Fleet.Release("n1")
+				w.e.cfg.Fleet.Release("n1", placement.ProcessSlots)
 			}
 		})
 	}

@@ -81,9 +81,9 @@ func (s *shardState) takeConflict(p *plan, c *store.Conflict, now time.Time) {
 	for _, node := range c.Nodes {
 		s.examineAllBy(now.Add(placement.Suspicion))
 
-		for _, n := range p.reserved {
-			if n.Name == node {
-				s.placement.Suspect(node, n.Revision, now)
+		for _, slot := range p.reserved {
+			if slot.node.Name == node {
+				s.placement.Suspect(node, slot.node.Revision, now)
 			}
 		}
 
@@ -120,8 +120,7 @@ func (s *shardState) takeConflictingAttempt(key string) *taskstate.Task {
 		return t
 	}
 
-	s.addActiveAttempt(t, &taskstate.Attempt{Run: k.Run, Node: k.Node})
-	s.placement.Occupy(k.Node)
+	s.addFoundAttempt(t, taskstate.Attempt{Run: k.Run, Node: k.Node})
 
 	return t
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/carillonhq/carillon/pkg/kv"
+	"github.com/carillonhq/carillon/pkg/scheduler/placement"
 	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
@@ -227,8 +228,8 @@ func TestCommit_RefusedIsTriedAgainLater(t *testing.T) {
 		t.Errorf("sleeps for %s", d)
 	}
 
-	if h.e.cfg.Fleet.Given()["n1"] != 0 {
-		t.Errorf("%d runs are counted as given", h.e.cfg.Fleet.Given()["n1"])
+	if h.e.cfg.Fleet.Given(placement.ProcessSlots)["n1"] != 0 {
+		t.Errorf("%d runs are counted as given", h.e.cfg.Fleet.Given(placement.ProcessSlots)["n1"])
 	}
 
 	h.blind(1.3)

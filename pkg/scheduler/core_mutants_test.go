@@ -62,8 +62,8 @@ var coreMutants = []struct {
 		s.applyAbandoned(p)
 	}},
 	{"a slot is given back twice", func(s *shardState, p *plan) {
-		for _, n := range p.reserved {
-			s.placement.Release(n.Name)
+		for _, slot := range p.reserved {
+			s.placement.Release(slot.node.Name, slot.pool)
 		}
 		s.applyAbandoned(p)
 	}},

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/carillonhq/carillon/pkg/scheduler/activescan"
+	"github.com/carillonhq/carillon/pkg/scheduler/placement"
 	"github.com/carillonhq/carillon/pkg/scheduler/retention"
 	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/store/record"
@@ -158,7 +159,7 @@ func TestEngine_LoadsAgainAfterAGapInTheWatchAndAStrangersWatermark(t *testing.T
 		}
 
 		w.eventually("three attempts are counted for n1", func() bool { // the last one is counted when its commit is answered
-			return r.cfg.Fleet.Given()["n1"] == 3
+			return r.cfg.Fleet.Given(placement.ProcessSlots)["n1"] == 3
 		})
 	})
 }

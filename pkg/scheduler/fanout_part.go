@@ -45,13 +45,13 @@ func (r *parentRun) assignNextPart() (done, ok bool) {
 			continue
 		case r.plan.isStarting(t):
 			// The commit starts a run of the task already (G11). The next commit continues.
-			r.plan.s.placement.Release(n.Name)
+			r.plan.s.placement.Release(n.Name, t.Pool())
 			r.plan.examineAfterCommit(t)
 			return false, true
 		}
 
 		if !r.plan.reserveRoom(t, 4+t.EntryRecords(), 3*roomForTask(t)+len(q.Fan.Nodes)*roomForPart/8+roomForCheckpoints(q.Fan)) {
-			r.plan.s.placement.Release(n.Name)
+			r.plan.s.placement.Release(n.Name, t.Pool())
 			return false, false
 		}
 
@@ -171,14 +171,14 @@ func (r *parentRun) nodeOf(index int, part *taskstate.Waiting) (n *task.Node, go
 	}
 
 	name := q.Fan.Nodes[index]
-	if n, ok = r.plan.s.placement.ReserveNamed(name, t.Secret, r.plan.now); ok {
+	if n, ok = r.plan.s.placement.ReserveNamed(name, t.Want(), r.plan.now); ok {
 		if r.plan.namespaceOf(t).accepts(n) {
 			delete(q.Away, name)
 			return n, false, true
 		}
 
 		// The namespace's selector has changed since the run began. For this part, it is as if the node were away.
-		r.plan.s.placement.Release(name)
+		r.plan.s.placement.Release(name, t.Pool())
 	}
 
 	// The time since which the node has been away is kept even if the plan fails, because it is true in any
@@ -251,7 +251,7 @@ func (p *plan) retryPart(t *taskstate.Task, q *taskstate.Waiting) bool {
 	case !ok:
 		return true
 	case !p.reserveRoom(t, 2+t.EntryRecords(), (1+t.EntryRecords())*roomForTask(t)):
-		p.s.placement.Release(n.Name)
+		p.s.placement.Release(n.Name, t.Pool())
 		return false
 	}
 

@@ -220,7 +220,7 @@ func TestFanOut_UnderWayDoesNotCountAsWaiting(t *testing.T) {
 		h.state.ensureActivity(state).Queue = append(h.state.ensureActivity(state).Queue, &taskstate.Waiting{Waiting: task.Waiting{Run: task.Run{State: task.Running, FanOut: task.FanOut{Fan: &task.Fan{}}}}})
 	}
 
-	if d := state.Doing(); d.All != 0 || d.Begun != tickpolicy.MaxWaiting || state.Policy.Rule.DecideWaitingTick(d) != tickpolicy.Wait {
+	if d := state.Doing(0); d.All != 0 || d.Begun != tickpolicy.MaxWaiting || state.Policy.Rule.DecideWaitingTick(d) != tickpolicy.Wait {
 		t.Errorf("it does %+v", d)
 	}
 }

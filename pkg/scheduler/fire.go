@@ -17,7 +17,7 @@ import (
 // compares the entry, so an edit that the worker has not seen makes the commit fail (G7).
 func (p *plan) decideNextTick(t *taskstate.Task) bool {
 	// records are the history and queue records of waiting ticks that this one may drop.
-	covered, records := !p.keepWatermark && t.Create <= p.commit.Watermark.Seen, 2*t.TicksToDrop()
+	covered, records := !p.keepWatermark && t.Create <= p.commit.Watermark.Seen, 2*t.TicksToDrop(p.now.UnixMilli())
 
 	// A light tick is the usual case: it writes one record and does not write the entry. It needs less room
 	// than Fits reserves, so more ticks fit into a commit.
@@ -75,7 +75,7 @@ func (p *plan) decideTick(t *taskstate.Task, tick int64, id, trigger string) {
 	}
 
 	// d counts the active and waiting runs, without those of this plan.
-	d, rule, reason := t.Doing(), t.Policy.Rule, ""
+	d, rule, reason := t.Doing(p.now.UnixMilli()), t.Policy.Rule, ""
 	fate := rule.DecideTick(d)
 	if fate == tickpolicy.Fire {
 		// The policy lets the tick fire. If no node or token is free, the tick is decided again as one that
@@ -98,6 +98,7 @@ func (p *plan) decideTick(t *taskstate.Task, tick int64, id, trigger string) {
 			p.dropOldest(t, rule.TicksToDrop(d))
 		}
 		p.enqueueRun(t, p.newTickRun(t, tick, id, trigger), reason)
+		p.examineAfterProbe(t)
 	}
 }
 
@@ -174,15 +175,20 @@ func (p *plan) fireTick(t *taskstate.Task, tick int64, id, trigger string) (reas
 // negative for a run that has waited. From now on the plan starts no other run of the task, so that their
 // fencing tokens differ (G11).
 func (p *plan) dispatchRun(t *taskstate.Task, n *task.Node, late time.Duration) {
-	p.reserveSlot(n)
+	p.reserveSlot(n, t.Pool())
 	p.changeOf(t).started = true
 
 	a := &p.attempt
+	probeUntil := int64(0)
+	if a.WaitsForTarget() {
+		probeUntil = p.now.Add(task.MaxUnsentBackoff).UnixMilli()
+	}
+
 	if a.Owner == "" { // a manual run: the API does not set an owner
 		a.Owner = p.s.node
 	}
 
-	a.State, a.Reason, a.Node, a.DispatchedAt, a.NotBefore = task.Dispatched, "", n.Name, task.At(p.now), task.Time{}
+	a.State, a.Reason, a.Node, a.DispatchedAt, a.NotBefore, a.NotBeforeBy = task.Dispatched, "", n.Name, task.At(p.now), task.Time{}, ""
 	a.Instance, a.Generation = n.Instance, int64(t.Generation)
 	a.Timeout, a.KillGrace, a.Retry = t.Policy.Timeout, t.Policy.KillGrace, t.Policy.Retry
 	a.KillSignal, a.Success = t.Policy.KillSignal, t.Policy.Success
@@ -192,10 +198,10 @@ func (p *plan) dispatchRun(t *taskstate.Task, n *task.Node, late time.Duration) 
 	// whatever the cluster's setting becomes, so the node has killed the attempt before it can be declared
 	// lost (G17).
 	a.LostAfter = p.cluster.LostAfterWithLease(n.LeaseTTL)
-	p.claims = append(p.claims, claim{t, a.ID, n.Name, late})
+	p.claims = append(p.claims, claim{t, a.ID, n.Name, late, probeUntil})
 
-	// The entry of a task with the sticky strategy names the node of its runs.
-	if t.Policy.Sticky() && p.ownFields(t).Node != n.Name {
+	// The entry of a task with the sticky strategy names the node of its runs, except those for which a request named one.
+	if t.Policy.Sticky() && a.TargetNode == "" && p.ownFields(t).Node != n.Name {
 		p.changeEntry(t, func(c *entryChange) { c.own.Node = n.Name })
 	}
 }
@@ -217,7 +223,7 @@ func (p *plan) decideLateTicks(t *taskstate.Task, upTo int64) bool {
 
 	// The run of a tick may drop older waiting ticks. Each of these takes a queue delete and a history
 	// record.
-	drops := t.TicksToDrop()
+	drops := t.TicksToDrop(p.now.UnixMilli())
 	if !p.reserveRoom(t, 3+len(c.Missed)+2*drops, 2*roomForTask(t)+(len(c.Missed)+2*drops)*roomForRecord) {
 		return false
 	}
@@ -256,7 +262,7 @@ func (p *plan) decideLateTicks(t *taskstate.Task, upTo int64) bool {
 			p.decideTick(t, at, id, trigger)
 		case t.Policy.Shadow:
 			p.decideShadowTick(t, at, id, trigger)
-		case i == 0 && goesFirst(t) && p.fireTick(t, at, id, trigger) == "":
+		case i == 0 && p.goesFirst(t) && p.fireTick(t, at, id, trigger) == "":
 		default:
 			// All other ticks wait for their turn, one after another. The limit of the queue does not count
 			// them.
@@ -289,7 +295,7 @@ func (p *plan) setEntryFrom(t *taskstate.Task, from int64) {
 
 // goesFirst reports whether the first of several late ticks may start at once: no run is active, and with a
 // policy that limits active runs, no tick waits.
-func goesFirst(t *taskstate.Task) bool {
-	d := t.Doing()
+func (p *plan) goesFirst(t *taskstate.Task) bool {
+	d := t.Doing(p.now.UnixMilli())
 	return t.Policy.Rule.Free(d) && (t.Policy.Rule.Most == 0 || d.Ticks == 0)
 }

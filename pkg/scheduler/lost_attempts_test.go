@@ -8,6 +8,7 @@ import (
 
 	dto "github.com/prometheus/client_model/go"
 
+	"github.com/carillonhq/carillon/pkg/scheduler/placement"
 	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
@@ -48,7 +49,7 @@ func TestLost_AfterLostAfterAndNotBefore(t *testing.T) {
 		t.Errorf("the lost run is %+v", last)
 	}
 
-	if n := h.e.cfg.Fleet.Given()["n2"]; n != 0 {
+	if n := h.e.cfg.Fleet.Given(placement.ProcessSlots)["n2"]; n != 0 {
 		t.Errorf("%d attempts are still counted for n2", n)
 	}
 
@@ -317,7 +318,7 @@ func TestWorker_AttemptThatEndsBetweenOpenAndScan(t *testing.T) {
 				h.see()
 			}
 
-			if n := h.e.cfg.Fleet.Given()["n1"]; n != 0 {
+			if n := h.e.cfg.Fleet.Given(placement.ProcessSlots)["n1"]; n != 0 {
 				t.Errorf("%d attempts are counted for n1", n)
 			}
 

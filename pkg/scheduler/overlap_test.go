@@ -505,7 +505,7 @@ func TestTaskState_CountsWhatIsActiveAndWhatWaits(t *testing.T) {
 		{"an attempt of a deleted task is active", state(taskstate.Activity{Active: []*taskstate.Attempt{{Run: former}}}), tickpolicy.Activity{}},
 		{"a retry of a deleted task waits", waits(formerRetry), tickpolicy.Activity{}},
 	} {
-		if got := c.t.Doing(); got != c.want || got.Begun != c.t.DispatchedWaiting() {
+		if got := c.t.Doing(0); got != c.want || got.Begun != c.t.DispatchedWaiting() {
 			t.Errorf("%s: %+v", c.name, got)
 		}
 	}

@@ -72,6 +72,8 @@ type claim struct {
 	run  string // run id
 	node string
 	late time.Duration // how late its tick is decided; negative for a run that has waited
+
+	probeUntil int64 // see taskstate.Attempt
 }
 
 // eachLateness yields how late each dispatched run is. Negative values are runs that have waited.
@@ -154,7 +156,7 @@ func (s *shardState) applyCommitted(p *plan, rev int64) {
 	// The revision of the commit is the create revision of the inbox records, and thus the attempts'
 	// fencing token.
 	for _, c := range p.claims {
-		s.addActiveAttempt(c.t, &taskstate.Attempt{Run: c.run, Node: c.node, Create: rev, Since: p.now.UnixMilli()})
+		s.addActiveAttempt(c.t, &taskstate.Attempt{Run: c.run, Node: c.node, Create: rev, Since: p.now.UnixMilli(), ProbeUntil: c.probeUntil, Pool: c.t.Pool()})
 		c.t.NoteTurn(c.node)
 	}
 

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/carillonhq/carillon/pkg/scheduler/placement"
 	"github.com/carillonhq/carillon/pkg/scheduler/taskstate"
 )
 
@@ -150,7 +151,7 @@ func (h *testWorker) knowledge() string {
 		}
 	}
 
-	fmt.Fprintf(&b, "\nslots %v", h.e.cfg.Fleet.Given())
+	fmt.Fprintf(&b, "\nslots %v %v", h.e.cfg.Fleet.Given(placement.ProcessSlots), h.e.cfg.Fleet.Given(placement.HTTPSlots))
 
 	level, _ := h.e.pace.Snapshot(h.world.clock())
 	fmt.Fprintf(&b, ", tokens %.6f", level)

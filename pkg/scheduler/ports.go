@@ -62,14 +62,14 @@ type placer interface {
 	// Reserve chooses a node and counts one of its slots as taken. It returns false if no node accepts the
 	// run.
 	Reserve(w placement.Want, now time.Time) (*task.Node, bool)
-	// ReserveNamed is like Reserve, for the node with a given name.
-	ReserveNamed(name string, secret bool, now time.Time) (*task.Node, bool)
+	// ReserveNamed is like Reserve, for the node with a given name. Only the pool and the secret of w apply.
+	ReserveNamed(name string, w placement.Want, now time.Time) (*task.Node, bool)
 	// Rank returns the names of the matching nodes, the best first. It counts nothing.
 	Rank(w placement.Want, now time.Time) []string
 	// Occupy counts an attempt that was found in a node's inbox.
-	Occupy(node string)
+	Occupy(node string, pool placement.Pool)
 	// Release gives a slot back: it was not used, or its attempt has ended.
-	Release(node string)
+	Release(node string, pool placement.Pool)
 	// Present returns a node, and whether it is present.
 	Present(name string) (*task.Node, bool)
 	// Suspect leaves a node out for a while, because a commit found that its session is not the one that is

@@ -14,6 +14,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/carillonhq/carillon/pkg/scheduler/metrics"
+	"github.com/carillonhq/carillon/pkg/scheduler/placement"
 	"github.com/carillonhq/carillon/pkg/scheduler/taskstate"
 	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/store/record"
@@ -312,7 +313,7 @@ func TestPreload_CountsNothingUntilTheShardIsOurs(t *testing.T) {
 		}
 
 		counted := func() string {
-			return fmt.Sprintf("%g waiting, %g bad, %d trims, %v given", value(t, registry, "carillon_waiting_runs"), value(t, registry, "carillon_unreadable_entries"), len(a.e.trims.Pending()), a.e.cfg.Fleet.Given())
+			return fmt.Sprintf("%g waiting, %g bad, %d trims, %v given", value(t, registry, "carillon_waiting_runs"), value(t, registry, "carillon_unreadable_entries"), len(a.e.trims.Pending()), a.e.cfg.Fleet.Given(placement.ProcessSlots))
 		}
 
 		before := told.batches.Load()

@@ -34,6 +34,8 @@ func (p *plan) serveQueue(t *taskstate.Task) {
 	// and others count the runs that precede q.
 	parents, others := 0, t.Parents()
 	replacer := t.Replacer(func(q *taskstate.Waiting) bool { return q.Expired(now) })
+	targetDown, _ := t.TargetDown(now)
+	p.examineAfterProbe(t)
 
 	for _, q := range t.Queue() {
 		// The run belongs to no task that exists, or an attempt of it is already in an inbox. Delete its
@@ -92,7 +94,10 @@ func (p *plan) serveQueue(t *taskstate.Task) {
 			return
 		}
 
-		c := tickpolicy.Candidate{Manual: q.Trigger == task.TriggerManual, Begun: q.DispatchedBefore(), Expired: q.Expired(now), Replacer: q == replacer, Newer: replacer != nil && q.ID > replacer.ID}
+		c := tickpolicy.Candidate{
+			Manual: q.Trigger == task.TriggerManual, Begun: q.DispatchedBefore(), Expired: q.Expired(now), Replacer: q == replacer, Newer: replacer != nil && q.ID > replacer.ID,
+			TargetDown: targetDown,
+		}
 
 		// A run that was not dispatched before comes after all that were.
 		ahead := begun
@@ -128,6 +133,14 @@ func (p *plan) applyTurn(t *taskstate.Task, q *taskstate.Waiting, what tickpolic
 	}
 
 	return what != tickpolicy.TurnStart || p.startWaiting(t, q)
+}
+
+// examineAfterProbe makes the worker examine t again when an attempt no longer counts as a sign that the target is down:
+// then ticks that waited for that may start.
+func (p *plan) examineAfterProbe(t *taskstate.Task) {
+	if _, until := t.TargetDown(p.now.UnixMilli()); until != 0 {
+		p.s.examineAllBy(taskstate.Instant(until))
+	}
 }
 
 // deadlineStep is the resolution at which the worker wakes up for start deadlines. A run that is past its
@@ -169,7 +182,7 @@ func (p *plan) startWaiting(t *taskstate.Task, q *taskstate.Waiting) bool {
 	}
 
 	if ok {
-		p.s.placement.Release(n.Name)
+		p.s.placement.Release(n.Name, t.Pool())
 		return false
 	}
 

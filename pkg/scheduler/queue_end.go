@@ -49,7 +49,7 @@ func (p *plan) dropOldest(t *taskstate.Task, n int) {
 // (no node, or too few nodes), unless other runs of the task would have kept it from starting anyway.
 func (p *plan) expireQueued(t *taskstate.Task, q *taskstate.Waiting) bool {
 	reason := task.ReasonDeadline
-	if (q.Reason == task.ReasonNoNode || q.Reason == task.ReasonCount) && t.Policy.Rule.Free(t.Doing()) {
+	if (q.Reason == task.ReasonNoNode || q.Reason == task.ReasonCount) && t.Policy.Rule.Free(t.Doing(p.now.UnixMilli())) {
 		reason = q.Reason
 	}
 	return p.endQueued(t, q, task.Missed, reason)

@@ -477,7 +477,7 @@ func TestWorker_CountsWhatItDoes(t *testing.T) {
 		t.Errorf("%g wait", got)
 	}
 
-	given := func() int { given := h.e.cfg.Fleet.Given(); return given["n1"] + given["db"] }
+	given := func() int { given := h.e.cfg.Fleet.Given(placement.ProcessSlots); return given["n1"] + given["db"] }
 	if given() != 1 {
 		t.Errorf("%d attempts are counted, one is active", given())
 	}

@@ -16,6 +16,7 @@ import (
 	"github.com/carillonhq/carillon/executor"
 	"github.com/carillonhq/carillon/pkg/clock"
 	"github.com/carillonhq/carillon/pkg/kv/kvtest"
+	"github.com/carillonhq/carillon/pkg/scheduler/placement"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -151,8 +152,8 @@ func TestReconcile_RepairsEndsThatTheWatchHasLost(t *testing.T) {
 		t.Errorf("the deleted task is still known: %+v", n)
 	}
 
-	if h.e.cfg.Fleet.Given()["n1"] != 1 {
-		t.Errorf("%d attempts are counted for n1", h.e.cfg.Fleet.Given()["n1"])
+	if h.e.cfg.Fleet.Given(placement.ProcessSlots)["n1"] != 1 {
+		t.Errorf("%d attempts are counted for n1", h.e.cfg.Fleet.Given(placement.ProcessSlots)["n1"])
 	}
 }
 

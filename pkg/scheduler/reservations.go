@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/carillonhq/carillon/pkg/scheduler/pace"
+	"github.com/carillonhq/carillon/pkg/scheduler/placement"
 	"github.com/carillonhq/carillon/pkg/scheduler/taskstate"
 	"github.com/carillonhq/carillon/pkg/task"
 )
@@ -16,15 +17,22 @@ type reservations struct {
 	pace      tokens
 	line      *taskstate.TokenLine
 
-	// reserved holds a node for each slot that was taken, as the node was known at that time.
-	reserved []*task.Node
+	reserved []reservedSlot
 	tokens   int               // tokens taken, for runs of late ticks
 	granted  int               // how many of these had been granted to tasks of the line
 	joined   []*taskstate.Task // tasks that joined the line, because there was no token for them
 }
 
+// reservedSlot is a slot that was taken on a node.
+type reservedSlot struct {
+	node *task.Node // as it was known at that time
+	pool placement.Pool
+}
+
 // reserveSlot records a slot that the placement has counted, so that giveBack returns it.
-func (r *reservations) reserveSlot(n *task.Node) { r.reserved = append(r.reserved, n) }
+func (r *reservations) reserveSlot(n *task.Node, pool placement.Pool) {
+	r.reserved = append(r.reserved, reservedSlot{n, pool})
+}
 
 // takeToken takes a catch-up token for a run of t. It returns false, and puts t into the line, if there is
 // no token or if other tasks of the shard have waited longer.
@@ -55,8 +63,8 @@ func (r *reservations) returnToken() {
 
 // giveBack gives everything back, because nothing of the plan was written. It must be called at most once.
 func (r *reservations) giveBack() {
-	for _, n := range r.reserved {
-		r.placement.Release(n.Name)
+	for _, slot := range r.reserved {
+		r.placement.Release(slot.node.Name, slot.pool)
 	}
 
 	if r.tokens > 0 {

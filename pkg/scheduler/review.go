@@ -220,8 +220,7 @@ func (overdueRuns) reviewBy(ctx context.Context, w *worker) error {
 		if repair.Added(i, v) {
 			w.countRepair("an attempt", k.Run)
 			t := w.state.TaskNamed(k.Ref.String())
-			w.state.addActiveAttempt(t, &taskstate.Attempt{Run: k.Run, Node: k.Node, Create: v.Create})
-			w.state.placement.Occupy(k.Node)
+			w.state.addFoundAttempt(t, taskstate.Attempt{Run: k.Run, Node: k.Node, Create: v.Create})
 			w.state.examineNext(t)
 		}
 	}

@@ -658,10 +658,23 @@ func (s *script) end(a *scriptArgs) string {
 		end.ExitCode = &exit
 	}
 
+	if a.has("unsent") {
+		end.State, end.Reason, end.Message = task.Failed, task.ReasonUnsent, "connection refused"
+	}
+
 	next := executor.Next(h.Assigned, end, now, 0.5)
+	if text := a.text("retry-after", ""); text != "" && next != nil {
+		d, err := time.ParseDuration(text)
+		s.ok(err)
+		next.NotBefore = task.At(now.Add(d))
+	}
+
 	s.ok(s.store.Finish(s.ctx, h, end, next))
 
-	if next != nil {
+	switch {
+	case next != nil && next.WaitsForTarget():
+		return fmt.Sprintf("%s not sent, %d in all; attempt %d may start at %s", s.runText(h.ID), next.Unsent.Count, next.Attempt, clockText(next.NotBefore.Time))
+	case next != nil:
 		return fmt.Sprintf("%s %s; attempt %d may start at %s", s.runText(h.ID), end.State, next.Attempt, clockText(next.NotBefore.Time))
 	}
 

@@ -115,7 +115,7 @@ func (s *shardState) forgetTasks() {
 func (s *shardState) releaseAll() {
 	for t := range s.Tasks.All() {
 		for _, a := range t.Active() {
-			s.placement.Release(a.Node)
+			s.placement.Release(a.Node, a.Pool)
 		}
 	}
 

@@ -252,14 +252,7 @@ func (a Assigned) Retries(s State, exitCode *int) bool {
 
 // CountedAttempt returns the number of this attempt, from 1, among those that count for the retry policy. Attempts that were
 // not sent do not count.
-func (r Run) CountedAttempt() int {
-	n := r.Attempt
-	if r.Unsent != nil {
-		n -= r.Unsent.Count
-	}
-
-	return max(n, 1)
-}
+func (r Run) CountedAttempt() int { return max(r.Attempt-r.UnsentCount(), 1) }
 
 // Limits of Run.EnvNames, so that the records of ended runs stay small.
 const (

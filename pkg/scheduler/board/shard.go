@@ -106,7 +106,7 @@ func (s Shard) showRuns(g *Summary) {
 		}
 
 		// held means that the overlap policy would not let another run of the task start now.
-		held := t.Policy != nil && len(t.Activity.Active) > 0 && !t.Policy.Rule.Free(t.Doing())
+		held := t.Policy != nil && len(t.Activity.Active) > 0 && !t.Policy.Rule.Free(t.Doing(g.Now))
 
 		for _, q := range t.Activity.Queue {
 			if q.UnderWay() {

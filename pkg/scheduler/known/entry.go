@@ -70,6 +70,7 @@ func (r *Records) ReadEntry(t *taskstate.Task, value []byte, d Definitions) (err
 	text := make([]byte, 0, int(t.NameLen)+len(p.UID)+len(p.Action))
 	text = append(append(append(text, t.FullName()...), p.UID...), p.Action...)
 	t.Text, t.UIDLen, t.Secret = string(text), uint8(len(p.UID)), action.NeedsKey()
+	t.SetHTTP(action.HTTP != nil)
 
 	r.Tasks.Put(t) // its text has changed
 	t.Checked = 0  // nothing is known of the new action

@@ -31,9 +31,22 @@ type Fleet struct {
 	able    map[string]*task.Node // those of nodes that accept runs
 	taking  []*task.Node          // the same, ordered by name
 	hashes  []uint64              // of the names of taking, with the same indexes
-	given   map[string]int        // attempts that our shards have assigned, by node; no zeros
+	given   [pools]map[string]int // attempts that our shards have assigned, by pool and node; no zeros
 	suspect map[string]suspect    // by node, a session that a commit found to be over
 }
+
+// Pool is a kind of slots that each node has. Attempts of one pool do not delay those of the other.
+type Pool uint8
+
+const (
+	// A node announces how many of these slots it has, and how many processes use them. No-ops count as well, although
+	// they run no process.
+	ProcessSlots Pool = iota
+	// Each node has task.HTTPSlots of these, and does not announce how many are in use.
+	HTTPSlots
+
+	pools // the number of pools
+)
 
 // suspect is a session that is known to be over although the node's record still shows it.
 type suspect struct {
@@ -48,7 +61,12 @@ const Suspicion = 3 * time.Second
 // NewFleet returns an empty Fleet for the node self. local returns how many slots of the own executor are
 // free; it may be nil.
 func NewFleet(self string, local func() int) *Fleet {
-	return &Fleet{self: self, local: local, nodes: map[string]*task.Node{}, able: map[string]*task.Node{}, given: map[string]int{}, suspect: map[string]suspect{}}
+	f := &Fleet{self: self, local: local, nodes: map[string]*task.Node{}, able: map[string]*task.Node{}, suspect: map[string]suspect{}}
+	for pool := range f.given {
+		f.given[pool] = map[string]int{}
+	}
+
+	return f
 }
 
 // Set replaces the nodes with those that are present now. Suspicions about sessions that have been replaced
@@ -93,25 +111,27 @@ func (f *Fleet) Present(name string) (*task.Node, bool) {
 }
 
 // Occupy counts an attempt on a node that Reserve has not counted.
-func (f *Fleet) Occupy(node string) { f.addAssigned(node, 1) }
+func (f *Fleet) Occupy(node string, pool Pool) { f.addAssigned(node, pool, 1) }
 
 // Release takes back one count of Reserve or Occupy: the attempt has ended, or was never created.
-func (f *Fleet) Release(node string) { f.addAssigned(node, -1) }
+func (f *Fleet) Release(node string, pool Pool) { f.addAssigned(node, pool, -1) }
 
-// Given returns a copy of how many attempts are counted on each node, without zeros.
-func (f *Fleet) Given() map[string]int {
+// Given returns a copy of how many attempts of a pool are counted on each node, without zeros.
+func (f *Fleet) Given(pool Pool) map[string]int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 
-	return maps.Clone(f.given)
+	return maps.Clone(f.given[pool])
 }
 
 // addAssigned changes the count of a node by the given number.
-func (f *Fleet) addAssigned(node string, by int) {
+func (f *Fleet) addAssigned(node string, pool Pool, by int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.given[node] += by; f.given[node] <= 0 {
-		delete(f.given, node)
+
+	given := f.given[pool]
+	if given[node] += by; given[node] <= 0 {
+		delete(given, node)
 	}
 }
 
@@ -155,7 +175,7 @@ func (f *Fleet) nodeFits(n *task.Node, w *Want, now time.Time) bool {
 		}
 	}
 
-	if w.elsewhere && (n.Name == w.Avoid || !f.hasFreeSlot(n)) {
+	if w.elsewhere && (n.Name == w.Avoid || !f.hasFreeSlot(n, w.Pool)) {
 		return false
 	}
 
@@ -164,16 +184,25 @@ func (f *Fleet) nodeFits(n *task.Node, w *Want, now time.Time) bool {
 
 // nodeLoad returns the fraction of its slots that a node uses, as far as is known. The node reports its
 // running attempts with a delay, so the higher of its report and our own count is used.
-func (f *Fleet) nodeLoad(n *task.Node) float64 {
-	return float64(max(f.given[n.Name], n.Running)) / float64(max(n.Slots, 1))
+func (f *Fleet) nodeLoad(n *task.Node, pool Pool) float64 {
+	if pool == HTTPSlots {
+		return float64(f.given[pool][n.Name]) / task.HTTPSlots
+	}
+	return float64(max(f.given[pool][n.Name], n.Running)) / float64(max(n.Slots, 1))
 }
 
 // hasFreeSlot reports whether a node has a free slot, as far as is known.
-func (f *Fleet) hasFreeSlot(n *task.Node) bool {
-	if n.Name == f.self && f.local != nil {
-		return f.given[n.Name] < n.Slots && f.local() > 0
+func (f *Fleet) hasFreeSlot(n *task.Node, pool Pool) bool {
+	given := f.given[pool][n.Name]
+
+	switch {
+	case pool == HTTPSlots:
+		return given < task.HTTPSlots
+	case n.Name == f.self && f.local != nil:
+		return given < n.Slots && f.local() > 0
 	}
-	return max(f.given[n.Name], n.Running) < n.Slots
+
+	return max(given, n.Running) < n.Slots
 }
 
 // indexAfter returns the index in taking of the first node behind a name. It may be len(taking).

@@ -57,7 +57,7 @@ func TestFleet_PrefersItsOwnNodeWhileItHasSlots(t *testing.T) {
 	}
 
 	for range 5 {
-		f.Release("me")
+		f.Release("me", ProcessSlots)
 	}
 
 	if to := picks(f, 1, ""); to["me"] != 1 {
@@ -180,18 +180,67 @@ func TestFleet_ForgetsWhatEnded(t *testing.T) {
 	f := NewFleet("me", nil)
 	f.Set([]task.Node{node("a", 5), node("b", 5)})
 	picks(f, 10, "")
-	f.Occupy("a")
-	f.Release("a")
+	f.Occupy("a", ProcessSlots)
+	f.Release("a", ProcessSlots)
+	f.Occupy("b", HTTPSlots)
 
 	for range 10 {
-		f.Release("a")
-		f.Release("b")
+		f.Release("a", ProcessSlots)
+		f.Release("b", ProcessSlots)
+		f.Release("b", HTTPSlots)
 	}
 
 	f.Suspect("b", 10, start)
 	f.Set(nil)
 
-	if len(f.given) != 0 || len(f.suspect) != 0 {
+	if len(f.Given(ProcessSlots))+len(f.Given(HTTPSlots)) != 0 || len(f.suspect) != 0 {
 		t.Errorf("given %v, suspect %v", f.given, f.suspect)
+	}
+}
+
+// HTTP attempts and processes do not take slots from each other.
+func TestFleet_CountsHTTPAttemptsApart(t *testing.T) {
+	t.Parallel()
+	f := NewFleet("me", func() int { return 0 })
+	f.Set([]task.Node{node("me", 1), node("other", 1)})
+	reserve := func(w Want) string {
+		n, ok := f.Reserve(w, start)
+		if !ok {
+			t.Fatal("no node")
+		}
+		return n.Name
+	}
+
+	// No process slot is free anywhere.
+	f.Occupy("me", ProcessSlots)
+	f.Occupy("other", ProcessSlots)
+
+	for range task.HTTPSlots {
+		if to := reserve(Want{Pool: HTTPSlots}); to != "me" {
+			t.Fatalf("a request goes to %s", to)
+		}
+	}
+
+	for range 5 {
+		if to := reserve(Want{Pool: HTTPSlots}); to != "other" {
+			t.Errorf("when the own node has all its HTTP slots in use, a request goes to %s", to)
+		}
+	}
+
+	if http, processes := f.Given(HTTPSlots), f.Given(ProcessSlots); http["me"] != task.HTTPSlots || http["other"] != 5 || processes["me"] != 1 || processes["other"] != 1 {
+		t.Errorf("counted are %v HTTP attempts, %v processes", http, processes)
+	}
+
+	// A retry avoids the node that could not reach its target, although no process slot is free elsewhere.
+	for range 5 {
+		if to := reserve(Want{Pool: HTTPSlots, Avoid: "other", Strategy: task.StrategyLeastLoaded}); to == "other" && f.Given(HTTPSlots)["me"] < task.HTTPSlots {
+			t.Errorf("a retry goes to the same node")
+		}
+		f.Release("me", HTTPSlots)
+	}
+
+	// The secret's key still restricts the nodes.
+	if n, ok := f.ReserveNamed("me", Want{Pool: HTTPSlots, Secret: true}, start); ok {
+		t.Errorf("a request with a secret goes to %s, which has no key", n.Name)
 	}
 }

@@ -17,6 +17,8 @@ type Want struct {
 	// Last is the node that had the last run, or "" if there was none or it is not known. Round-robin
 	// continues after it, sticky stays with it.
 	Last string
+	// Pool is whose slots the run takes.
+	Pool Pool
 	// Secret means that the run needs a secret, so nodes without a key for secrets are left out.
 	Secret bool
 	// Avoid is the node on which the last attempt failed, or "" for a first attempt. The run goes there
@@ -44,7 +46,7 @@ func (f *Fleet) Reserve(w Want, now time.Time) (*task.Node, bool) {
 		return nil, false
 	}
 
-	f.given[n.Name]++
+	f.given[w.Pool][n.Name]++
 
 	return n, true
 }
@@ -94,7 +96,7 @@ func (f *Fleet) pickNode(w *Want, now time.Time) *task.Node {
 // pickOwnOrLessLoaded chooses the own node if it has a free slot, otherwise the less loaded of two. The own
 // node starts a run without waiting for another node's watch.
 func (f *Fleet) pickOwnOrLessLoaded(w *Want, now time.Time) *task.Node {
-	if n := f.able[f.self]; n != nil && f.local != nil && f.nodeFits(n, w, now) && f.given[n.Name] < n.Slots && f.local() > 0 {
+	if n := f.able[f.self]; n != nil && f.local != nil && f.nodeFits(n, w, now) && f.hasFreeSlot(n, w.Pool) {
 		return n
 	}
 	return f.ofTwo(w, now)
@@ -108,7 +110,7 @@ func (f *Fleet) ofTwo(w *Want, now time.Time) *task.Node {
 	if a == nil {
 		return nil
 	}
-	if b := f.drawFitting(w, now, a); b != nil && f.nodeLoad(b) < f.nodeLoad(a) {
+	if b := f.drawFitting(w, now, a); b != nil && f.nodeLoad(b, w.Pool) < f.nodeLoad(a, w.Pool) {
 		return b
 	}
 
@@ -149,7 +151,7 @@ func (f *Fleet) pickNext(w *Want, now time.Time) *task.Node {
 		n := f.taking[(from+i)%len(f.taking)]
 		switch {
 		case !f.nodeFits(n, w, now):
-		case f.hasFreeSlot(n):
+		case f.hasFreeSlot(n, w.Pool):
 			return n
 		case full == nil:
 			full = n
@@ -173,7 +175,7 @@ func (f *Fleet) indexOfTurn(w *Want) int {
 func (f *Fleet) pickRandom(w *Want, now time.Time) *task.Node {
 	const tries = 4
 	for range min(tries, len(f.taking)) {
-		if n := f.taking[rand.IntN(len(f.taking))]; f.nodeFits(n, w, now) && f.hasFreeSlot(n) {
+		if n := f.taking[rand.IntN(len(f.taking))]; f.nodeFits(n, w, now) && f.hasFreeSlot(n, w.Pool) {
 			return n
 		}
 	}
@@ -193,7 +195,7 @@ func (f *Fleet) drawWeighted(w *Want, now time.Time, weight func(*task.Node) flo
 		}
 
 		of, to := &sum, &drawn
-		if !f.hasFreeSlot(n) {
+		if !f.hasFreeSlot(n, w.Pool) {
 			of, to = &sumFull, &full
 		}
 
@@ -219,7 +221,7 @@ func (f *Fleet) leastLoaded(w *Want, now time.Time) *task.Node {
 			continue
 		}
 
-		load := f.nodeLoad(n) + machineUse(n)
+		load := f.nodeLoad(n, w.Pool) + machineUse(n)
 		switch {
 		case best == nil || load < least:
 			best, least, alike = n, load, 1
@@ -254,7 +256,7 @@ func (f *Fleet) pickFirst(w *Want, now time.Time) *task.Node {
 		n := f.able[name]
 		switch {
 		case n == nil || !f.nodeFits(n, w, now):
-		case f.hasFreeSlot(n):
+		case f.hasFreeSlot(n, w.Pool):
 			return n
 		case full == nil:
 			full = n

@@ -33,7 +33,7 @@ func placed(f *Fleet, w Want, runs int) map[string]int {
 		if n, ok := f.Reserve(w, start); ok {
 			to[n.Name]++
 			w.Last = n.Name
-			f.Release(n.Name)
+			f.Release(n.Name, ProcessSlots)
 		}
 	}
 

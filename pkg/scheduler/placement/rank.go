@@ -26,7 +26,7 @@ func (f *Fleet) Rank(w Want, now time.Time) []string {
 		by := f.rankNode(&w, i, turn)
 		switch {
 		case by < 0 || !f.nodeFits(n, &w, now):
-		case w.Strategy == task.StrategyHash || f.hasFreeSlot(n):
+		case w.Strategy == task.StrategyHash || f.hasFreeSlot(n, w.Pool):
 			free = append(free, ranked{n.Name, by})
 		default:
 			full = append(full, ranked{n.Name, by})
@@ -63,7 +63,7 @@ func (f *Fleet) rankNode(w *Want, i, turn int) float64 {
 		// Weighted random order without replacement (Efraimidis and Spirakis 2006).
 		return rand.ExpFloat64() / float64(max(n.Weight, 1))
 	case task.StrategyLeastLoaded:
-		return f.nodeLoad(n) + machineUse(n)
+		return f.nodeLoad(n, w.Pool) + machineUse(n)
 	case task.StrategyHash:
 		return float64(math.MaxUint64 - mixBits(hashFNV(w.Key)^f.hashes[i]))
 	case task.StrategyFirst:
@@ -71,22 +71,22 @@ func (f *Fleet) rankNode(w *Want, i, turn int) float64 {
 		return float64(slices.Index(w.Order, n.Name))
 	}
 
-	return f.nodeLoad(n)
+	return f.nodeLoad(n, w.Pool)
 }
 
 // ReserveNamed chooses the node with the given name, whatever its labels are by now, and counts a run as
-// assigned to it. It returns false if the node is absent or accepts no runs, or if the run needs a secret
-// and the node has no key for secrets.
-func (f *Fleet) ReserveNamed(name string, secret bool, now time.Time) (*task.Node, bool) {
+// assigned to it. Of w, only Pool and Secret apply. It returns false if the node is absent or accepts no runs, or if the
+// run needs a secret and the node has no key for secrets.
+func (f *Fleet) ReserveNamed(name string, w Want, now time.Time) (*task.Node, bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 
 	n, ok := f.able[name]
-	if !ok || !f.nodeFits(n, &Want{Secret: secret}, now) {
+	if !ok || !f.nodeFits(n, &Want{Pool: w.Pool, Secret: w.Secret}, now) {
 		return nil, false
 	}
 
-	f.given[name]++
+	f.given[w.Pool][name]++
 
 	return n, true
 }

@@ -5,14 +5,16 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// Doing counts what t is doing, for the overlap policy. Parts do not count, because their run does, and
-// neither do runs of a deleted task of the same name.
-func (t *Task) Doing() (d tickpolicy.Activity) {
+// Doing counts what t is doing at now (Unix milliseconds), for the overlap policy. Parts do not count, because their run
+// does, and neither do runs of a deleted task of the same name.
+func (t *Task) Doing(now int64) (d tickpolicy.Activity) {
 	if t.Activity == nil {
 		return d
 	}
 
 	d.Active = t.Attempts()
+	d.TargetDown, _ = t.TargetDown(now)
+
 	for _, q := range t.Activity.Queue {
 		if task.IsPart(q.ID) || t.Orphan(q.ID) {
 			continue
@@ -32,13 +34,38 @@ func (t *Task) Doing() (d tickpolicy.Activity) {
 			switch q.Reason {
 			case task.ReasonCatchUp:
 				d.Late++
-			case task.ReasonOverlap, task.ReasonLimit:
+			case task.ReasonOverlap, task.ReasonLimit, task.ReasonTarget:
 				d.Held++
 			}
 		}
 	}
 
 	return d
+}
+
+// TargetDown reports whether a run of t, or a part of one, waits for its target at now (Unix milliseconds), or tries it
+// again after that. If only attempts are the reason, until is when that ends at the latest.
+//
+// Such an attempt counts, because otherwise all ticks that wait would start whenever a run tries its target again. But
+// it counts only for a while: an attempt that was not sent ends soon, and one that was sent may take hours.
+func (t *Task) TargetDown(now int64) (down bool, until int64) {
+	if t.Activity == nil || !t.IsHTTP() {
+		return false, 0
+	}
+
+	for _, q := range t.Activity.Queue {
+		if q.WaitsForTarget() && !t.Orphan(q.ID) {
+			return true, 0
+		}
+	}
+
+	for _, a := range t.Activity.Active {
+		if a.ProbeUntil > now && !t.Orphan(a.Run) {
+			down, until = true, max(until, a.ProbeUntil)
+		}
+	}
+
+	return down, until
 }
 
 // Replacer returns the newest tick of t that waits to replace active runs, or nil if there is none. It
@@ -81,12 +108,13 @@ func (t *Task) NewestReason() string {
 	return task.ReasonOverlap
 }
 
-// TicksToDrop returns how many waiting ticks of t may have to be dropped if one more tick comes.
-func (t *Task) TicksToDrop() int {
+// TicksToDrop returns how many waiting ticks of t may have to be dropped if one more tick comes at now (Unix
+// milliseconds).
+func (t *Task) TicksToDrop(now int64) int {
 	if t.Activity == nil || !t.Policy.Rule.Oldest {
 		return 0
 	}
-	return t.Policy.Rule.TicksToDrop(t.Doing())
+	return t.Policy.Rule.TicksToDrop(t.Doing(now))
 }
 
 // StartBefore returns the start deadline of a tick, or zero if it has none.

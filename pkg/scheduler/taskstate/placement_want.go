@@ -7,7 +7,7 @@ import (
 
 // Want returns the requirements of a run of t on its node.
 func (t *Task) Want() placement.Want {
-	w := placement.Want{Selector: t.Policy.Selector, Secret: t.Secret}
+	w := placement.Want{Selector: t.Policy.Selector, Pool: t.Pool(), Secret: t.Secret}
 	switch w.Strategy = t.Policy.Target.Strategy; w.Strategy {
 	case task.StrategyHash:
 		if w.Key = t.Policy.Target.Key; w.Key == "" {
@@ -24,6 +24,14 @@ func (t *Task) Want() placement.Want {
 	}
 
 	return w
+}
+
+// Pool returns whose slots an attempt of t takes.
+func (t *Task) Pool() placement.Pool {
+	if t.IsHTTP() {
+		return placement.HTTPSlots
+	}
+	return placement.ProcessSlots
 }
 
 // EntryRecords returns how many writes of its entry the dispatch of a run may cause: with the sticky

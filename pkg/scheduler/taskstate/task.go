@@ -13,6 +13,7 @@ import (
 
 	"github.com/carillonhq/carillon/pkg/internal/schedule"
 	"github.com/carillonhq/carillon/pkg/scheduler/definition"
+	"github.com/carillonhq/carillon/pkg/scheduler/placement"
 	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
@@ -57,13 +58,14 @@ type Task struct {
 }
 
 // marks are what the lists that contain a task keep about it: two bits for its Kind, as it was last counted in the Census,
-// and two flags.
+// and flags.
 type marks uint8
 
 const (
 	kindMask    marks = 1<<2 - 1
 	listedMark  marks = 1 << 2
 	touchedMark marks = 1 << 3
+	httpMark    marks = 1 << 4
 )
 
 // set sets or clears a flag, and reports whether that changes it.
@@ -85,6 +87,12 @@ func (t *Task) SetListed(on bool) bool { return t.marks.set(listedMark, on) }
 
 // SetTouched sets or clears the mark that the task's row is to be written, and reports whether that changes it.
 func (t *Task) SetTouched(on bool) bool { return t.marks.set(touchedMark, on) }
+
+// IsHTTP reports whether the task's action is an HTTP request.
+func (t *Task) IsHTTP() bool { return t.marks&httpMark != 0 }
+
+// SetHTTP sets or clears what IsHTTP returns.
+func (t *Task) SetHTTP(on bool) { t.marks.set(httpMark, on) }
 
 // Activity is what a task has while runs of it wait or are active.
 type Activity struct {
@@ -226,9 +234,14 @@ type Parental struct {
 type Attempt struct {
 	Run    string // run id
 	Node   string
-	Create int64  // create revision of the inbox record, which is the fencing token; 0 if not known yet
-	Since  int64  // when this owner dispatched it, in Unix ms; 0: another owner did
-	Watch  *Watch // nil unless the node is gone or the attempt must be cancelled
+	Create int64 // create revision of the inbox record, which is the fencing token; 0 if not known yet
+	Since  int64 // when this owner dispatched it, in Unix ms; 0: another owner did
+	// ProbeUntil is set for an attempt of a run that waited for its target: up to then, in Unix ms, the target counts as
+	// down while the attempt is in progress (TargetDown). It is 0 if another owner dispatched the attempt.
+	ProbeUntil int64
+	// Pool is whose slot on the node is counted for it. The task's action may have changed since.
+	Pool  placement.Pool
+	Watch *Watch // nil unless the node is gone or the attempt must be cancelled
 }
 
 // Watched returns a's watch, and creates it if there is none.
@@ -251,12 +264,23 @@ func (t *Task) NotBefore(q *Waiting) time.Time {
 		return at
 	}
 
-	latest := Instant(q.Seen).Add(t.Policy.Retry.Wait(max(q.Attempt-1, 1), 1))
+	latest := Instant(q.Seen).Add(t.longestWait(q))
 	if at.After(latest.Add(clockSlack)) {
 		return latest
 	}
 
 	return at
+}
+
+// longestWait returns how long a retry may wait by the task's policy.
+func (t *Task) longestWait(q *Waiting) time.Duration {
+	retry := t.Policy.Retry
+	if q.NotBeforeBy == task.NotBeforeByTarget {
+		return max(retry.MaxBackoff.Std(), task.MaxUnsentBackoff)
+	}
+
+	// Attempts that were not sent do not lengthen the backoff.
+	return retry.Wait(max(q.CountedAttempt()-1, 1), 1)
 }
 
 // Due returns when the tick of a waiting run was due.

@@ -44,6 +44,10 @@ type Activity struct {
 	Held   int // those of Ticks that wait for active runs to end
 	Late   int // those of Ticks that wait for their turn to be caught up (reason catch_up)
 	All    int // all waiting runs, without runs that have their parts
+
+	// TargetDown means that a run waits for the target of its request, or tries it again after that. Then no further run
+	// may be active, so that not every tick becomes a run that waits for the target as well.
+	TargetDown bool
 }
 
 // TickFate is what happens to a tick that is not late.
@@ -77,7 +81,9 @@ func (r OverlapRule) DecideTick(d Activity) TickFate {
 }
 
 // Free reports whether one more run may be active (G8).
-func (r OverlapRule) Free(d Activity) bool { return mayStart(r.Most, d.Active, d.Begun) }
+func (r OverlapRule) Free(d Activity) bool {
+	return !d.TargetDown && mayStart(r.Most, d.Active, d.Begun)
+}
 
 // mayPass reports whether a tick does not have to wait behind other waiting ticks.
 func (r OverlapRule) mayPass(d Activity) bool {
@@ -131,6 +137,8 @@ func (r OverlapRule) Reason(d Activity) string {
 		return task.ReasonOverlap
 	case r.Free(d):
 		return ""
+	case r.policy == task.OverlapAllow && mayStart(r.Most, d.Active, d.Begun):
+		return task.ReasonTarget
 	case r.policy == task.OverlapAllow:
 		return task.ReasonLimit
 	}
@@ -161,6 +169,8 @@ type Candidate struct {
 	Expired  bool // its first attempt has not begun, and its start deadline has passed
 	Replacer bool // it is the newest tick that waits to replace active runs
 	Newer    bool // its tick is newer than the replacer's, as that of a tick which was decided late can be
+
+	TargetDown bool // a run of its task waits for its target (Activity.TargetDown)
 }
 
 // DecideWaitingRun decides a waiting run. replacing means that a tick waits to replace active runs. active
@@ -168,7 +178,8 @@ type Candidate struct {
 // dispatched before and precede this one.
 //
 // A replacement ends runs that were dispatched before, and older ticks. Manual runs that have not begun,
-// and newer ticks, wait until the replacement has started.
+// and newer ticks, wait until the replacement has started. While a run waits for its target, ticks wait. A manual run
+// starts: a user may want to know whether the target is back.
 func (r OverlapRule) DecideWaitingRun(c Candidate, replacing bool, active, others int) Turn {
 	switch {
 	case c.Expired:
@@ -176,6 +187,8 @@ func (r OverlapRule) DecideWaitingRun(c Candidate, replacing bool, active, other
 	case replacing && !c.Replacer && (c.Begun || !c.Manual && !c.Newer):
 		return TurnReplaced
 	case replacing && !c.Replacer:
+		return TurnWait
+	case c.TargetDown && !c.Begun && !c.Manual:
 		return TurnWait
 	case mayStart(r.Most, active, others):
 		return TurnStart

@@ -273,6 +273,15 @@ func TestOverlapRule_DecidesATickByWhatItsTaskDoes(t *testing.T) {
 		{"two, both active", two, Activity{Active: 1, Begun: 1, All: 1}, Wait, task.ReasonLimit},
 		{"two, behind one that waits", two, Activity{Active: 1, Ticks: 1, Held: 1, All: 1}, Wait, ""},
 		{"two, beside late ones", two, Activity{Active: 1, Ticks: 1, Late: 1, All: 1}, Fire, ""},
+		{"allow, the target is down", all, Activity{Begun: 1, All: 1, TargetDown: true}, Wait, task.ReasonTarget},
+		{"allow, an attempt tries the target again", all, Activity{Active: 1, TargetDown: true}, Wait, task.ReasonTarget},
+		{"allow, the target is down, full", all, Activity{Begun: 1, Ticks: 99, Held: 99, All: MaxWaiting, TargetDown: true}, QueueFull, task.ReasonTarget},
+		{"allow, ticks have waited for the target", all, Activity{Ticks: 9, Held: 9, All: 9}, Fire, ""},
+		{"two, the target is down", two, Activity{Begun: 1, All: 1, TargetDown: true}, Wait, task.ReasonTarget},
+		{"two, both are active, the target is down", two, Activity{Active: 1, Begun: 1, All: 1, TargetDown: true}, Wait, task.ReasonLimit},
+		{"skip, the target is down", skip, Activity{Begun: 1, All: 1, TargetDown: true}, Skip, ""},
+		{"queue, the target is down", queue, Activity{Begun: 1, All: 1, TargetDown: true}, Wait, task.ReasonOverlap},
+		{"replace, the target is down", replace, Activity{Begun: 1, All: 1, TargetDown: true}, Wait, task.ReasonOverlap},
 		{"two, full", two, Activity{Active: 2, Ticks: MaxWaiting, Held: MaxWaiting, All: MaxWaiting}, QueueFull, task.ReasonLimit},
 	} {
 		got := c.rule.DecideTick(c.Activity)
@@ -341,8 +350,12 @@ func TestOverlapRule_TurnsNeverLock(t *testing.T) {
 			}
 		}
 
+		// A run that waits for its target has begun.
+		targetDown := begun > 0 && rapid.Bool().Draw(rt, "target down")
+
 		before := 0
 		for _, c := range queue {
+			c.TargetDown = targetDown
 			others := begun
 			if c.Begun {
 				others = before
@@ -361,6 +374,8 @@ func TestOverlapRule_TurnsNeverLock(t *testing.T) {
 				rt.Fatalf("%+v starts", c)
 			case what == TurnStart && r.Most > 0 && !c.Begun && begun >= r.Most:
 				rt.Fatalf("%+v starts beside %d that have begun", c, begun)
+			case what == TurnStart && targetDown && !c.Begun && !c.Manual && !replacing:
+				rt.Fatalf("%+v starts although the target is down", c)
 			}
 		}
 
