@@ -76,6 +76,7 @@ func (e Environment) devCommand() *cobra.Command {
 	cfg := Defaults()
 	cfg.Name, cfg.Embedded, cfg.LogFormat, cfg.LogLevel = "dev", true, "console", "info"
 	cfg.DataDir, cfg.DrainTimeout, cfg.Shards = "", task.Duration(5*time.Second), 16
+	cfg.HTTPAllow = []string{"127.0.0.0/8", "::1"} // services under development; the node's own ports stay denied
 	e.OpenDefault = true
 	cmd := &cobra.Command{
 		Use:   "dev",

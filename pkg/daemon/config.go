@@ -2,6 +2,7 @@ package daemon
 
 import (
 	"cmp"
+	"errors"
 	"net"
 	"net/url"
 	"os"
@@ -17,6 +18,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/daemon/unixsocket"
 	"github.com/carillonhq/carillon/pkg/internal/certs"
 	"github.com/carillonhq/carillon/pkg/internal/oidclogin"
+	"github.com/carillonhq/carillon/pkg/policy"
 	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
@@ -57,6 +59,10 @@ type Config struct {
 	// Files of the host's administrator. Their current contents count at each use.
 	SecretKeys string `json:"secret_keys"` // keys under which secrets are encrypted; 0600
 	Policy     string `json:"policy"`      // restricts what may run here; only root may write it
+
+	// HTTPAllow are targets that HTTP actions may reach on this node although the default refuses them, such as
+	// 127.0.0.1:8080. What the policy denies stays denied.
+	HTTPAllow []string `json:"http_allow"`
 
 	// DefaultUser is the OS user of tasks that name none. "" is nobody if the daemon is root, and otherwise the
 	// daemon's own user.
@@ -213,6 +219,9 @@ func (c *Config) Validate() error {
 	if err := c.validateDefaultUser(); err != nil {
 		return err
 	}
+	if err := c.validateHTTPAllow(); err != nil {
+		return err
+	}
 	if err := c.validateAuditFile(); err != nil {
 		return err
 	}
@@ -245,6 +254,18 @@ func (c *Config) validateDefaultUser() error {
 	}
 
 	return nil
+}
+
+// validateHTTPAllow checks http_allow.
+func (c *Config) validateHTTPAllow() error {
+	err := (&policy.HTTP{Allow: c.HTTPAllow}).Validate("http")
+
+	var fault *task.Error
+	if errors.As(err, &fault) {
+		fault.Field = "http_allow" + strings.TrimPrefix(fault.Field, "http.allow")
+	}
+
+	return err
 }
 
 // validateAuditFile checks audit_file.

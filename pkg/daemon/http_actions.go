@@ -25,7 +25,8 @@ func (n *Node) newHTTPActions(output *spool.Spool) (executor.AttemptRunner, erro
 
 	r, err := httpaction.New(context.Background(), httpaction.Config{
 		Node: n.cfg.Name, Spool: output, Secrets: n.secretReader(),
-		Own: n.ownAddresses, Etcd: etcd, Boot: n.env.Boot,
+		Rules: newHTTPRules(n.cfg.HTTPAllow, n.hostFiles).Rules,
+		Own:   n.ownAddresses, Etcd: etcd, Boot: n.env.Boot,
 		Logger: n.log, Registerer: n.registry,
 	})
 	if err != nil {

@@ -39,6 +39,7 @@ func bindFlags(f *pflag.FlagSet, c *Config) {
 	f.IntVar(&c.Shards, "shards", c.Shards, "number of shards; used only by the node that creates the cluster")
 	f.StringVar(&c.SecretKeys, "secret-keys", c.SecretKeys, "file with the keys that encrypt secrets, see carillon secret key new; only its owner may read it")
 	f.StringVar(&c.Policy, "policy", c.Policy, "policy file that restricts what may run on this host; only root may write it")
+	f.Var((*list)(&c.HTTPAllow), "http-allow", "comma-separated targets that HTTP actions may reach on this node in addition to the default, such as 127.0.0.1:8080, 127.0.0.0/8 or *.corp")
 	f.StringVar(&c.DefaultUser, "default-user", c.DefaultUser, "OS user of tasks that name none (default: nobody if the daemon runs as root, else its own user)")
 	f.StringVar(&c.AuditFile, "audit-file", c.AuditFile, "absolute path of a file to which the node also appends all audit records of the cluster, one JSON object a line")
 	f.BoolVar(&c.AuditSyslog, "audit-syslog", c.AuditSyslog, "also send all audit records of the cluster to the host's syslog, facility auth")

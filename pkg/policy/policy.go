@@ -24,6 +24,7 @@ type Policy struct {
 	Secrets     *bool    `json:"secrets"`     // whether a task may name secrets; absent: yes
 	Limits      Limits   `json:"limits"`
 	Require     Require  `json:"require"`
+	HTTP        *HTTP    `json:"http"` // targets of HTTP actions; absent: the default of HTTP
 }
 
 // Limits holds the maximum of each limit of a task. It also applies if the task sets no limit.
@@ -210,6 +211,9 @@ func (p *Policy) Validate() error {
 		}
 	}
 
+	if err := p.HTTP.Validate("http"); err != nil {
+		return err
+	}
 	if p.Limits.Timeout < 0 || p.Limits.Timeout > task.MaxTimeout {
 		return task.Invalid(task.CodeOutOfRange, "limits.timeout", "%s is not between 0s and %s", p.Limits.Timeout, task.MaxTimeout)
 	}

@@ -172,6 +172,8 @@ func TestParse_RefusesWhatWouldAllowAllByMistake(t *testing.T) {
 		"limits: {timeout: 0s}": "policy.yaml:1:10: limits.timeout: \"0s\" is not a limit", "limits: {memory: 0}": "limits.memory: 0 is not a limit", "limits: {pids: 0}": "limits.pids", "limits: {cpu: 0.0}": "limits.cpu",
 		"limits: {memory:}": "limits.memory: has no value", "require: {no_new_privs:}": "require.no_new_privs: has no value", "limits: {core:}": "limits.core: has no value",
 		"limits: {memory: lots}": "limits.memory", "limits: {pids: -1}": "limits.pids", "limits: {timeout: -1s}": "limits.timeout", "limits: {swap: 0}": "limits.swap",
+		"http:": "http: has no value", "http: {allow:}": "http.allow: has no value", "http: {allow: [10.0.0.0/33]}": "http.allow[0]", "http: {deny: [a, 'a b']}": "http.deny[1]",
+		"http: {nat64: [10.0.0.0/8]}": "http.nat64[0]", "http: {alow: [a]}": "alow",
 		"users: [a]\nusers: [b]": "users", "- users": "mapping",
 	} {
 		if _, err := parsePolicy("policy.yaml", []byte(text)); err == nil || !strings.Contains(err.Error(), want) {
