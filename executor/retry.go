@@ -67,7 +67,7 @@ func successor(a task.Assigned, end task.Run) *task.Waiting {
 			CreatedAt:  a.CreatedAt,
 			LatenessMS: end.LatenessMS,
 			DueAt:      a.DueAt,
-			Requests:   task.Requests{RetryOf: a.RetryOf, CreatedBy: a.CreatedBy, EnvNames: a.EnvNames},
+			Requests:   task.Requests{RetryOf: a.RetryOf, CreatedBy: a.CreatedBy, EnvNames: a.EnvNames, Args: a.Args, TargetNode: a.TargetNode},
 			StatusReport: task.StatusReport{
 				Results:    end.Results,
 				Checkpoint: end.Checkpoint,
@@ -142,5 +142,7 @@ func addUnsent(u *task.Unsent, end task.Run, now time.Time) *task.Unsent {
 func LostEnd(a task.Assigned, token int64, now time.Time) task.Run {
 	end := a.Unpaused()
 	end.State, end.Reason, end.Token, end.EndedAt = task.Lost, task.ReasonNodeLost, token, task.At(now)
+	end.Message = a.LostMessage()
+
 	return end
 }

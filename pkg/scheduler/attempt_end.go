@@ -61,6 +61,7 @@ func (p *plan) askCancel(t *taskstate.Task, a *taskstate.Attempt) {
 func (p *plan) loseAttempt(t *taskstate.Task, a *taskstate.Attempt) {
 	end := a.Watch.Held.Unpaused()
 	end.State, end.Reason, end.EndedAt = task.Lost, task.ReasonNodeLost, task.At(p.now)
+	end.Message = a.Watch.Held.LostMessage()
 	var next *taskstate.Waiting
 
 	switch {

@@ -57,6 +57,29 @@ func TestLost_AfterLostAfterAndNotBefore(t *testing.T) {
 	w.want("a", "+1 lost node_lost", "+61 missed came_to_light_late", "+121 skipped overlap", "+181 queued no_matching_node")
 }
 
+// The node of a request is gone. Nobody knows whether the request has arrived, and no process slot is counted.
+func TestLost_RequestMayHaveReachedItsTarget(t *testing.T) {
+	t.Parallel()
+	w, h, a := abandoned(t, requests)
+
+	if given := h.e.cfg.Fleet.Given(placement.HTTPSlots); given["n2"] != 1 || len(h.e.cfg.Fleet.Given(placement.ProcessSlots)) != 0 {
+		t.Errorf("HTTP attempts are counted as %v", given)
+	}
+
+	h.decide(130)
+	w.want("a", "+1 lost node_lost", "+61 missed came_to_light_late", "+121 skipped overlap")
+	runs, err := w.store.Runs(w.ctx, ref("a"))
+	w.ok(err)
+
+	if last := runs[len(runs)-1]; last.Token != a.Create || last.Message != "its request may have reached its target" {
+		t.Errorf("the lost run is %+v", last)
+	}
+
+	if given := h.e.cfg.Fleet.Given(placement.HTTPSlots); len(given) != 0 {
+		t.Errorf("still counted: %v", given)
+	}
+}
+
 // An attempt is lost after the time in its record, whatever the cluster's setting is by then, because its
 // node uses the record as well.
 func TestLost_AfterTheLostAfterOfItsRecord(t *testing.T) {

@@ -250,6 +250,15 @@ func (a Assigned) Retries(s State, exitCode *int) bool {
 	return !a.CancelRequested && a.Retry.Wants(a.CountedAttempt(), s, exitCode)
 }
 
+// LostMessage returns the message of the attempt's record if its node is lost. An attempt that has not been recorded as
+// running may have sent its request as well.
+func (a Assigned) LostMessage() string {
+	if a.Action.HTTP == nil {
+		return ""
+	}
+	return "its request may have reached its target"
+}
+
 // CountedAttempt returns the number of this attempt, from 1, among those that count for the retry policy. Attempts that were
 // not sent do not count.
 func (r Run) CountedAttempt() int { return max(r.Attempt-r.UnsentCount(), 1) }
