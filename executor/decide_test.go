@@ -129,6 +129,7 @@ func TestNext(t *testing.T) {
 		On: []task.State{task.Failed, task.Lost}}
 	base.LatenessMS = new(int64(5))
 	base.CreatedBy, base.EnvNames = "ann (token k3vq)", []string{"A", "B"}
+	base.Args, base.TargetNode = []string{"x"}, "n1"
 	end := base.Run
 
 	end.State, end.Token, end.StartedAt, end.ExitCode, end.OutputTail = task.Failed, 7, task.At(now), new(1), "x"
@@ -173,6 +174,9 @@ func TestNext(t *testing.T) {
 
 		if w.CreatedBy != base.CreatedBy || !slices.Equal(w.EnvNames, base.EnvNames) {
 			t.Errorf("%s: asked for by %q with %q", name, w.CreatedBy, w.EnvNames)
+		}
+		if !slices.Equal(w.Args, base.Args) || w.TargetNode != base.TargetNode {
+			t.Errorf("%s: the arguments are %q, the node is %q", name, w.Args, w.TargetNode)
 		}
 
 		last := w.Attempts[len(w.Attempts)-1]

@@ -19,8 +19,8 @@ func (r *parentRun) assignNextPart() (done, ok bool) {
 	t, q := r.t, r.q
 
 	// No part may start any more. They end one after another, without their stagger.
-	if !r.plan.namespaceOf(t).allows(t) {
-		return r.failPart()
+	if reason, message := r.plan.whyForbidden(t, q); reason != "" {
+		return r.failPart(reason, message)
 	}
 
 	// With stagger, the next part has its turn at NotBefore.
@@ -93,9 +93,9 @@ func (r *parentRun) losePart(at int) (done, ok bool) {
 	return true, true
 }
 
-// failPart ends the next part because the namespace does not allow the task any more. The results are those
-// of assignNextPart.
-func (r *parentRun) failPart() (done, ok bool) {
+// failPart ends the next part, because the run must not start any more (whyForbidden). The results are those of
+// assignNextPart.
+func (r *parentRun) failPart(reason, message string) (done, ok bool) {
 	t, q := r.t, r.q
 
 	if !r.plan.reserveRoom(t, 3, roomForTask(t)+roomForRecord+roomForCheckpoints(q.Fan)) {
@@ -103,7 +103,7 @@ func (r *parentRun) failPart() (done, ok bool) {
 	}
 
 	end := r.partRun(q.Fan.Left[0])
-	end.State, end.Reason, end.Message = task.Failed, task.ReasonNamespace, r.plan.namespaceOf(t).refusal(t)
+	end.State, end.Reason, end.Message = task.Failed, reason, message
 	w := q.Waiting
 	w.Fan, w.NotBefore = r.fanNow().Without(0), task.Time{}
 	r.plan.commit.GuardEntry(t.FullName(), t.Mod) // another version of the task may be allowed (G7)
@@ -230,8 +230,8 @@ func (p *plan) retryPart(t *taskstate.Task, q *taskstate.Waiting) bool {
 		return true
 	}
 
-	if !p.namespaceOf(t).allows(t) {
-		return p.endWaitingPart(t, q, parent, task.Failed, task.ReasonNamespace)
+	if reason, _ := p.whyForbidden(t, q); reason != "" {
+		return p.endWaitingPart(t, q, parent, task.Failed, reason)
 	}
 
 	// A commit starts at most one run of the task (G11).
@@ -273,8 +273,8 @@ func (p *plan) endWaitingPart(t *taskstate.Task, q, parent *taskstate.Waiting, s
 
 	end := q.Run
 	end.State, end.Reason, end.EndedAt, end.CancelledBy = state, reason, task.At(p.now), parent.CancelledBy
-	if reason == task.ReasonNamespace {
-		end.Message = p.namespaceOf(t).refusal(t)
+	if forbidden, message := p.whyForbidden(t, q); reason == forbidden {
+		end.Message = message
 		p.commit.GuardEntry(t.FullName(), t.Mod) // another version of the task may be allowed (G7)
 	}
 

@@ -630,7 +630,7 @@ func TestFanOut_RepeatedRunHasTheFailedPartsAlone(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "n1", "n2", "n3").judged()
 	h := w.work("n1")
-	w.create("a", cronned("1 0 12 * * *"), count(task.All))
+	w.create("a", cronned("1 0 12 * * *"), count(task.All), func(t *task.Task) { t.Accept.Env = []string{"A"} })
 	h.decide(1)
 	w.end(w.part("a", 0), task.Succeeded)
 	failed := w.part("a", 1)

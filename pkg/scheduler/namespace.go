@@ -92,6 +92,17 @@ func (n planNamespace) selectorFor(t *taskstate.Task) task.Selector {
 	return n.s.limitsOf(n.name, n.record).JoinSelector(t.Policy)
 }
 
+// onNode returns the requirements of a run of t whose request named a node: the node itself, and the node selector of the
+// namespace. They replace those of the task's target.
+func (n planNamespace) onNode(t *taskstate.Task, node string) placement.Want {
+	w := placement.Want{Strategy: task.StrategyFirst, Order: []string{node}, Pool: t.Pool(), Secret: t.Secret}
+	if n.record != nil && n.record.Nodes != "" {
+		w.Selector = n.s.limitsOf(n.name, n.record).Selector()
+	}
+
+	return w
+}
+
 // accepts reports whether the node selector of the namespace lets its tasks run on a node. It is for runs that are
 // bound to a node; pickNode takes the selector into account.
 func (n planNamespace) accepts(node *task.Node) bool {
@@ -104,13 +115,13 @@ func (p *plan) failTick(t *taskstate.Task, tick int64, id, trigger string) {
 	p.s.endSpan(t)
 	run := p.newRun(t, tick, id, trigger)
 	run.Attempt = 0
-	p.failRun(t, run, nil)
+	p.failRun(t, run, nil, task.ReasonNamespace, p.namespaceOf(t).refusal(t))
 	p.counts.run++
 }
 
-// failQueued ends a waiting run whose task the namespace does not allow. It returns false if the commit has no
+// failQueued ends a waiting run that must not start, because of whyForbidden. It returns false if the commit has no
 // room.
-func (p *plan) failQueued(t *taskstate.Task, q *taskstate.Waiting) bool {
+func (p *plan) failQueued(t *taskstate.Task, q *taskstate.Waiting, reason, message string) bool {
 	size := 3 * roomForTask(t)
 	if q.Fan != nil {
 		size += 2 * roomForCheckpoints(q.Fan)
@@ -122,16 +133,16 @@ func (p *plan) failQueued(t *taskstate.Task, q *taskstate.Waiting) bool {
 
 	p.commit.GuardEntry(t.FullName(), t.Mod) // another version of the task may be allowed (G7)
 	p.dequeueRun(t, q)
-	p.failRun(t, q.Run, q.Env)
+	p.failRun(t, q.Run, q.Env, reason, message)
 	p.examineAfterCommit(t)
 
 	return true
 }
 
-// failRun records the end of a run whose task the namespace does not allow. The run is also a dead run: somebody
-// may start it again when the namespace allows it.
-func (p *plan) failRun(t *taskstate.Task, end task.Run, env map[string]string) {
-	end.State, end.Reason, end.Message, end.EndedAt = task.Failed, task.ReasonNamespace, p.namespaceOf(t).refusal(t), task.At(p.now)
+// failRun records the end of a run that must not start. The run is also a dead run: somebody may start it again when it
+// is allowed.
+func (p *plan) failRun(t *taskstate.Task, end task.Run, env map[string]string, reason, message string) {
+	end.State, end.Reason, end.Message, end.EndedAt = task.Failed, reason, message, task.At(p.now)
 	p.commit.Record(t.Ref(p.s.Shard), end)
 	p.commit.PutDeadLetter(record.Held{Assigned: task.Assigned{Run: end, Env: env}}, end)
 }

@@ -18,8 +18,12 @@ const lookForFacts = 5 * time.Second
 func (p *plan) pickNode(t *taskstate.Task) (*task.Node, bool) { return p.pickFor(t, p.wantOf(t)) }
 
 // pickForAttempt is like pickNode for a run in the queue. If the run has had an attempt, the next one
-// avoids the node on which that failed.
+// avoids the node on which that failed. A run whose request named a node waits for that node.
 func (p *plan) pickForAttempt(t *taskstate.Task, q *taskstate.Waiting) (*task.Node, bool) {
+	if q.TargetNode != "" {
+		return p.pickFor(t, p.namespaceOf(t).onNode(t, q.TargetNode))
+	}
+
 	w := p.wantOf(t)
 	w.Avoid = q.LastNode()
 

@@ -148,11 +148,11 @@ func (p *plan) examineAfterProbe(t *taskstate.Task) {
 const deadlineStep = 100 * time.Millisecond
 
 // startWaiting moves a run from the queue to an inbox. If it cannot start now, startWaiting records why in
-// its queue record. A run that the task's namespace does not allow any more ends. It returns false if the
+// its queue record. A run that must not start any more ends (whyForbidden). It returns false if the
 // commit has no room.
 func (p *plan) startWaiting(t *taskstate.Task, q *taskstate.Waiting) bool {
-	if !p.namespaceOf(t).allows(t) {
-		return p.failQueued(t, q)
+	if reason, message := p.whyForbidden(t, q); reason != "" {
+		return p.failQueued(t, q, reason, message)
 	}
 
 	if q.Paced() && !p.takeToken(t, p.clock) {

@@ -19,7 +19,7 @@ func TestQueue_ManualRunStarts(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "n1").judged()
 	h := w.work("n1")
-	w.create("a", cronned("@manual"))
+	w.create("a", cronned("@manual"), func(t *task.Task) { t.Accept.Env = []string{"K"} })
 	h.see()
 	st, err := w.store.Task(w.ctx, ref("a"))
 	w.ok(err)

@@ -280,7 +280,7 @@ func (rt *runTracker) applyEnded(d *delta, ch *runChange, r *runHistory, from ta
 	}
 
 	rt.setState(ch, r, from, e.State, ch.endedKey)
-	if e.State == task.Failed && (from == "" || from == task.Queued) && e.Reason != task.ReasonNamespace {
+	if e.State == task.Failed && (from == "" || from == task.Queued) && e.Reason != task.ReasonNamespace && e.Reason != task.ReasonAccept {
 		rt.breachTask("state", ch.ref, r.tick, ch.endedKey, "run %s goes from %q to %q with the reason %q", ch.id, from, e.State, e.Reason)
 	}
 

@@ -48,6 +48,7 @@ type PolicyFields struct {
 	Shadow             bool
 	KillSignal         string
 	Success            task.Success
+	Accept             task.Accept
 	Output             task.Output
 	NamespaceRev       int64 // revision of the namespace's record that allowed the task; 0: not known
 }
@@ -113,6 +114,7 @@ func newPolicyFields(text string) (*PolicyFields, error) {
 		Shadow:     e.Shadow,
 		KillSignal: e.KillSignal,
 		Success:    e.Success,
+		Accept:     e.Accept,
 		Output:     e.Output,
 
 		NamespaceRev: e.NamespaceRev,

@@ -49,7 +49,7 @@ func PartRun(q *taskstate.Waiting, index int, owner string, now time.Time) task.
 	return task.Run{
 		ID: task.PartID(q.ID, index), UID: q.UID, Namespace: q.Namespace, Task: q.Task, Shard: q.Shard, ScheduledTime: q.ScheduledTime,
 		DueAt: q.DueAt, Trigger: task.TriggerPart, Owner: owner, Attempt: 1, CreatedAt: task.At(now), FanOut: task.FanOut{PartCount: q.Fan.Count},
-		StatusReport: task.StatusReport{Checkpoint: q.Fan.Checkpoints[index]}, Requests: task.Requests{CreatedBy: q.CreatedBy, EnvNames: q.EnvNames},
+		StatusReport: task.StatusReport{Checkpoint: q.Fan.Checkpoints[index]}, Requests: task.Requests{CreatedBy: q.CreatedBy, EnvNames: q.EnvNames, Args: q.Args},
 	}
 }
 

@@ -67,6 +67,9 @@ func (k *Checks) Of(name string, n *task.Namespace, forget func()) *Limits {
 // Broken reports whether the record's node selector cannot be parsed, so that nothing may run.
 func (l *Limits) Broken() bool { return l.broken }
 
+// Selector returns the record's node selector. It must not be changed.
+func (l *Limits) Selector() task.Selector { return l.selector }
+
 // Accepts reports whether the record's node selector lets tasks run on a node.
 func (l *Limits) Accepts(n *task.Node) bool { return l.selector.Accepts(n) }
 
