@@ -181,7 +181,9 @@ func TestStdin_IsJudgedByThePolicy(t *testing.T) {
 	t.Parallel()
 	l := newLauncher(t, spool.Config{}).withSecrets(t, map[string]map[string]string{"db": {"password": "sesame"}})
 	no := false
-	l.policy = func() (*policy.Policy, error) { return &policy.Policy{EnvFiles: []string{"/etc/jobs/"}, Secrets: &no}, nil }
+	l.policy = func() (*policy.Policy, error) {
+		return &policy.Policy{EnvFiles: []string{"/etc/jobs/"}, Secrets: &no}, nil
+	}
 
 	for rule, in := range map[string]task.Stdin{"env_files": {File: "/etc/passwd"}, "secrets": {Secret: "db/password"}} {
 		r := l.runWhole(t, both(shell("cat"), input(in)))

@@ -230,17 +230,18 @@ func (s *TasksService) postVerb(ctx context.Context, namespace, name, verb strin
 	return t, err
 }
 
-// Trigger queues a run of a task now, even if the task is paused. The run gets the variables of env in addition
-// to those of the task. If the outcome is unknown (task.ErrUnknown), Error.ID is the id of the run that may
-// have been queued.
+// Trigger queues a run of a task now, even if the task is paused. The run gets the variables of env, which the task must
+// accept, in addition to those of the task. If the outcome is unknown (task.ErrUnknown), Error.ID is the id of the run
+// that may have been queued.
 func (s *TasksService) Trigger(ctx context.Context, namespace, name string, env map[string]string) (Triggered, error) {
 	return s.TriggerWith(ctx, namespace, name, TriggerRequest{Env: env}, 0)
 }
 
-// TriggerWith is like Trigger. If revision is not 0, the task must have this revision; otherwise the error is task.ErrStale.
-func (s *TasksService) TriggerWith(ctx context.Context, namespace, name string, how TriggerRequest, revision int64) (Triggered, error) {
+// TriggerWith is like Trigger, with all that a task can accept. If revision is not 0, the task must have this revision;
+// otherwise the error is task.ErrStale.
+func (s *TasksService) TriggerWith(ctx context.Context, namespace, name string, give TriggerRequest, revision int64) (Triggered, error) {
 	var r Triggered
-	err := s.conn.doTask(ctx, namespace, name, call{method: http.MethodPost, header: ifMatch(revision), body: how}, &r, "trigger")
+	err := s.conn.doTask(ctx, namespace, name, call{method: http.MethodPost, header: ifMatch(revision), body: give}, &r, "trigger")
 
 	return r, err
 }

@@ -143,7 +143,9 @@ type Triggered struct {
 
 // TriggerRequest is the body of a trigger. The body is optional.
 type TriggerRequest struct {
-	Env map[string]string `json:"env,omitempty" doc:"Further environment of this run."`
+	Args   []string          `json:"args,omitempty" doc:"Further arguments of this run. The task must accept them (accept.args)."`
+	Env    map[string]string `json:"env,omitempty" doc:"Further environment of this run. The task must accept each variable (accept.env)."`
+	Target string            `json:"target,omitempty" doc:"The name of the node on which this run runs. The task must accept it (accept.target)."`
 }
 
 // Occurrence is one tick of a schedule.

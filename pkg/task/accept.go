@@ -100,8 +100,11 @@ func (a Accept) Check(m ManualInput) error {
 	}
 
 	for _, name := range slices.Sorted(maps.Keys(m.Env)) {
-		if !slices.Contains(a.Env, name) {
-			return Invalid(CodeNotAllowed, "env", "the task accepts %s, but not %s (accept.env)", acceptedNames(a.Env), Quote(name))
+		switch {
+		case len(a.Env) == 0:
+			return Invalid(CodeNotAllowed, "env", "the task accepts no variables (accept.env)")
+		case !slices.Contains(a.Env, name):
+			return Invalid(CodeNotAllowed, "env", "the task accepts the variables %s, but not %s (accept.env)", acceptedNames(a.Env), Quote(name))
 		}
 	}
 
@@ -111,15 +114,11 @@ func (a Accept) Check(m ManualInput) error {
 // acceptedNames lists names for a message.
 func acceptedNames(names []string) string {
 	const most = 10
-
-	switch {
-	case len(names) == 0:
-		return "no variables"
-	case len(names) > most:
-		return "the variables " + strings.Join(names[:most], ", ") + " and others"
+	if len(names) > most {
+		return strings.Join(names[:most], ", ") + " and others"
 	}
 
-	return "the variables " + strings.Join(names, ", ")
+	return strings.Join(names, ", ")
 }
 
 // Input returns what the request for a waiting run has given.

@@ -74,7 +74,7 @@ func TestAccept_ChecksWhatARunGives(t *testing.T) {
 		"one argument more":  {accept, task.ManualInput{Args: []string{"a", "b", "c"}}, "args: has 3 arguments; the task accepts at most 2"},
 		"no arguments":       {task.Accept{Env: []string{"A"}}, task.ManualInput{Args: []string{"a"}}, "args: the task accepts no arguments"},
 		"another variable":   {accept, env("DAY", "PATH"), `env: the task accepts the variables DAY, MODE, but not "PATH"`},
-		"no variables":       {task.Accept{Args: 1}, env("DAY"), `env: the task accepts no variables, but not "DAY"`},
+		"no variables":       {task.Accept{Args: 1}, env("DAY"), "env: the task accepts no variables (accept.env)"},
 		"a name's beginning": {task.Accept{Env: []string{"DAY"}}, env("DAY_2"), `env: `},
 		"a node":             {task.Accept{Args: 1}, task.ManualInput{TargetNode: "n1"}, "target: the task does not let a manual run name its node"},
 	} {

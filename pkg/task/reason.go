@@ -40,10 +40,10 @@ const (
 	ReasonHost       = "host"
 	ReasonStuck      = "start_stuck" // its process did not begin to execute its program
 	ReasonOOM        = "oom"
-	ReasonLimits     = "limit"     // a limit other than memory
-	ReasonSecret     = "secret"    // a value of env_from could not be read
-	ReasonPolicy     = "policy"    // the policy of its node does not allow it
-	ReasonNamespace  = "namespace" // the record of its namespace does not allow it any more; it did not start
+	ReasonLimits     = "limit"        // a limit other than memory
+	ReasonSecret     = "secret"       // a value of env_from could not be read
+	ReasonPolicy     = "policy"       // the policy of its node does not allow it
+	ReasonNamespace  = "namespace"    // the record of its namespace does not allow it any more; it did not start
 	ReasonAccept     = "not_accepted" // its task no longer accepts what the request for the run has given; it did not start
 	ReasonNodeLost   = "node_lost"
 	ReasonShutdown   = "daemon_stopped"

@@ -47,13 +47,6 @@ func NeedsOfChange(before, after *task.Spec) []Need {
 	return append(needs, needsOfSecrets(before, after)...)
 }
 
-// NeedsOfEnvironment returns what a run with another environment needs beside trigger. The environment can change what
-// runs as much as a new command, for example by PATH or LD_PRELOAD. So it needs update, and use if the task names a
-// secret, whose value such a run could print.
-func NeedsOfEnvironment(s *task.Spec) []Need {
-	return append([]Need{need(Update, s)}, needsOfSecrets(nil, s)...)
-}
-
 func need(verb Verb, s *task.Spec) Need {
 	return Need{Verb: verb, Kind: Tasks, Namespace: s.Namespace, Labels: s.Labels}
 }
@@ -90,9 +83,10 @@ func needsOfSecrets(before, after *task.Spec) []Need {
 	return []Need{{Verb: Use, Kind: Secrets, Namespace: after.Namespace}}
 }
 
-// sameExecution reports whether what runs, as whom, and where has not changed.
+// sameExecution reports whether what runs, as whom, and where has not changed. What a manual run may give is part of that:
+// with another argument or variable, a command could print a secret.
 func sameExecution(a, b *task.Spec) bool {
-	return sameJSON(a.Action, b.Action) && sameJSON(a.Target, b.Target) && sameJSON(a.Success, b.Success)
+	return sameJSON(a.Action, b.Action) && sameJSON(a.Target, b.Target) && sameJSON(a.Success, b.Success) && sameJSON(a.Accept, b.Accept)
 }
 
 // sameJSON compares values as records have them: a list that is empty equals one that is nil.

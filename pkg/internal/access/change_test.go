@@ -42,6 +42,9 @@ func TestNeedsOfChange(t *testing.T) {
 		{"command beside a secret", spec(secret), spec(func(s *task.Spec) { secret(s); s.Action.Process.Command = []string{"/bin/env"} }), "update env=dev; use env="},
 		{"user beside a secret", spec(secret), spec(func(s *task.Spec) { secret(s); s.Action.Process.User = "app" }), "update env=dev; use env="},
 		{"target beside a secret", spec(secret), spec(func(s *task.Spec) { secret(s); s.Target.Selector = "mine" }), "update env=dev; use env="},
+		{"accept beside a secret", spec(secret), spec(func(s *task.Spec) { secret(s); s.Accept.Args = 1 }), "update env=dev; use env="},
+		{"accept, no secret", spec(nil), spec(func(s *task.Spec) { s.Accept.Env = []string{"PATH"} }), "update env=dev"},
+		{"a secret as input", spec(nil), spec(func(s *task.Spec) { s.Action.Process.Stdin = &task.Stdin{Secret: "db/password"} }), "update env=dev; use env="},
 		{"remove a secret", spec(secret), spec(nil), "update env=dev"},
 	} {
 		got := ""
@@ -81,6 +84,9 @@ func TestCheckTask_AllowsOnlyWhatTheNamespaceLists(t *testing.T) {
 		{"below a directory", func(p *task.Process) { p.EnvFrom = []task.EnvFrom{{File: "/etc/app/db.env"}} }, false, true, true},
 		{"beside a directory", func(p *task.Process) { p.EnvFrom = []task.EnvFrom{{File: "/etc/apple"}} }, false, false, true},
 		{"out of a directory", func(p *task.Process) { p.EnvFrom = []task.EnvFrom{{File: "/etc/app/../shadow"}} }, false, false, true},
+		{"a file as input", func(p *task.Process) { p.Stdin = &task.Stdin{File: "/etc/app/x.sql"} }, false, true, true},
+		{"another file as input", func(p *task.Process) { p.Stdin = &task.Stdin{File: "/etc/shadow"} }, false, false, true},
+		{"a text as input", func(p *task.Process) { p.Stdin = &task.Stdin{Text: "x"} }, true, true, true},
 		{"a secret", func(p *task.Process) { p.EnvFrom = []task.EnvFrom{{Secret: "db"}} }, true, true, true},
 	} {
 		s := spec(func(s *task.Spec) { c.change(s.Action.Process) })

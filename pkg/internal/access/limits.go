@@ -8,7 +8,7 @@ import (
 )
 
 // CheckTask reports whether a namespace's record allows a task: its user, its groups, its shell
-// and its environment files. The error names the field and what the namespace would allow. A
+// and the files that it reads. The error names the field and what the namespace would allow. A
 // task without a user is allowed: it runs as the node's default_user, which is never root
 // unless the node's administrator says so.
 func CheckTask(n *task.Namespace, s *task.Spec) error {
@@ -60,9 +60,13 @@ func findForbidden(n *task.Namespace, a *task.Action) *forbidden {
 	}
 
 	for i, f := range p.EnvFrom {
-		if f.File != "" && !slices.ContainsFunc(n.EnvFiles, func(allowed string) bool { return reachesFile(allowed, f.File) }) {
+		if f.File != "" && !mayRead(n, f.File) {
 			return refuse(index("env_from", i)+".file", "file", f.File, n.EnvFiles)
 		}
+	}
+
+	if in := p.Stdin; in != nil && in.File != "" && !mayRead(n, in.File) {
+		return refuse("stdin.file", "file", in.File, n.EnvFiles)
 	}
 
 	return nil
@@ -70,6 +74,11 @@ func findForbidden(n *task.Namespace, a *task.Action) *forbidden {
 
 func lists(allowed []string, name string) bool {
 	return slices.Contains(allowed, "*") || slices.Contains(allowed, name)
+}
+
+// mayRead reports whether a namespace's record allows its tasks to read a file.
+func mayRead(n *task.Namespace, file string) bool {
+	return slices.ContainsFunc(n.EnvFiles, func(allowed string) bool { return reachesFile(allowed, file) })
 }
 
 // reachesFile reports whether an entry of env_files allows a path. Validation of the task has

@@ -67,9 +67,15 @@ func TestActors_EveryOperationThatWritesSaysWhoAskedForIt(t *testing.T) {
 	}
 
 	obeyed := func() { w.obeys("node-a", 1<<40); w.obeys("node-b", 1<<40) }
+	accepting := func(schedule string) string {
+		s := spec("a", schedule)
+		s.Accept.Env = []string{"A", "B"}
+		return json1(s)
+	}
+
 	steps := []actorStep{
-		{id: "create-task", method: "POST", path: tasks, body: json1(spec("a", "@daily"))},
-		{id: "apply-task", method: "PUT", path: tasks + "/a", body: json1(spec("a", "@hourly"))},
+		{id: "create-task", method: "POST", path: tasks, body: accepting("@daily")},
+		{id: "apply-task", method: "PUT", path: tasks + "/a", body: accepting("@hourly")},
 		{id: "update-task", method: "PATCH", path: tasks + "/a", body: `{"timeout":"1m"}`, header: map[string]string{"Content-Type": "application/merge-patch+json"}},
 		{id: "apply-tasks", method: "POST", path: "/v1/tasks:batch", body: json1(spec("b", "@daily")) + "\n", header: map[string]string{"Content-Type": "application/x-ndjson"}},
 		{id: "pause-task", method: "POST", path: tasks + "/a/pause", body: `{"reason":"a move"}`},
@@ -245,7 +251,7 @@ func TestActors_EveryOperationThatWritesSaysWhoAskedForIt(t *testing.T) {
 // has those of its own request.
 func TestActors_OfManualRunsAndRetries(t *testing.T) {
 	w, ctx := newWorld(t), t.Context()
-	w.create("a", "@daily")
+	w.make("a", "@daily", func(s *task.Spec) { s.Accept.Env = []string{"A", "B"} })
 	got, err := w.Tasks.Trigger(ctx, "default", "a", map[string]string{"B": "sesame", "A": "1"})
 	must(t, err)
 

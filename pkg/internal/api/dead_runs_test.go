@@ -2,6 +2,7 @@ package api_test
 
 import (
 	"encoding/json"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -23,7 +24,12 @@ func (w *world) dead(r record.Ref, uid string, minute int) string {
 
 	run := id(minute, uid)
 	at, _ := task.TimeOfRunID(run)
-	w.put(w.store.Keys().DeadRun(r, run), task.Waiting{Env: map[string]string{"A": "b"}, Run: task.Run{
+	var env map[string]string
+	if slices.Contains(st.Task.Accept.Env, "A") {
+		env = map[string]string{"A": "b"}
+	}
+
+	w.put(w.store.Keys().DeadRun(r, run), task.Waiting{Env: env, Run: task.Run{
 		UID: uid, State: task.Failed, Reason: task.ReasonExit, ScheduledTime: task.At(at), Trigger: task.TriggerSchedule, Attempt: 3, Node: "node-a", Token: 7,
 	}})
 
@@ -82,7 +88,7 @@ func TestDead_Lists(t *testing.T) {
 
 func TestRetry_QueuesARunInPlaceOfADeadOne(t *testing.T) {
 	w, ctx := newWorld(t), t.Context()
-	w.create("a", "@daily")
+	w.make("a", "@daily", func(s *task.Spec) { s.Accept.Env = []string{"A"} })
 	one, two := w.dead(ref("default", "a"), "", 1), w.dead(ref("default", "a"), "", 2)
 	got, err := w.Runs.Retry(ctx, "default", "a", one[:14])
 	must(t, err)

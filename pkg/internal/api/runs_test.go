@@ -67,7 +67,10 @@ func told(runs []task.Run) string {
 
 func TestTrigger_QueuesARun(t *testing.T) {
 	w, ctx := newWorld(t), t.Context()
-	made := w.create("a", "@daily")
+	accepting := spec("a", "@daily")
+	accepting.Accept.Env = []string{"FULL"}
+	made, err := w.Tasks.Create(ctx, "default", accepting)
+	must(t, err)
 	w.clock.advance(time.Second)
 	got, err := w.Tasks.Trigger(ctx, "default", "a", map[string]string{"FULL": "1"})
 	must(t, err)

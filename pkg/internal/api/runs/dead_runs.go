@@ -150,7 +150,12 @@ func (h *Handlers) retryRun(c *httpapi.Call) (httpapi.Answer, error) {
 			return err
 		}
 
-		run := requestedBy(c, h.manualRun(st), d.Env)
+		// The task may have changed. If it accepts less by now, the new run would fail at once.
+		if err := st.Task.Accept.Check(d.Input()); err != nil {
+			return httpapi.Fail(http.StatusConflict, client.CodeConflict, "run %s of task %s: the task has changed: %v", d.ID, ref, err).WithField("run")
+		}
+
+		run := requestedBy(c, h.manualRun(st), d.Input())
 		run.RetryOf, run.Checkpoint = d.ID, d.Checkpoint
 		run.Fan = d.Fan // of a run with parts, only the failed parts are repeated
 		_, paused := views.PauseInForce(&st.Entry, run.CreatedAt.Time)

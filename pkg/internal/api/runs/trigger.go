@@ -23,7 +23,9 @@ func (h *Handlers) triggerTask(c *httpapi.Call) (httpapi.Answer, error) {
 	if err := c.Decode(&ask); err != nil {
 		return httpapi.Answer{}, err
 	}
-	if err := checkTriggerEnv(ask.Env); err != nil {
+
+	input := task.ManualInput{Args: ask.Args, Env: ask.Env, TargetNode: ask.Target}
+	if err := checkInput(input); err != nil {
 		return httpapi.Answer{}, err
 	}
 
@@ -37,19 +39,21 @@ func (h *Handlers) triggerTask(c *httpapi.Call) (httpapi.Answer, error) {
 			return fmt.Errorf("%w: task %s has no entry in its shard; apply it again to repair it", task.ErrInvalid, ref)
 		}
 
-		if err := authorizeTrigger(c.Rights(), st, ask.Env); err != nil {
+		if err := authorizeTrigger(c.Rights(), st); err != nil {
 			return err
 		}
-
 		// Each version of a task has an entry of its own, so the write also finds out if the task changes now.
 		if err := c.CheckIfMatch(ref, st.Task.Revision); err != nil {
 			return err
 		}
+		if err := st.Task.Accept.Check(input); err != nil {
+			return err
+		}
 
-		run := requestedBy(c, h.manualRun(st), ask.Env)
+		run := requestedBy(c, h.manualRun(st), input)
 		_, paused := views.PauseInForce(&st.Entry, run.CreatedAt.Time)
 		out = client.Triggered{Run: run, Paused: paused}
-		_, err = h.Store.As(c.Rights()).Enqueue(c.Context(), st, task.Waiting{Run: run, Env: ask.Env})
+		_, err = h.Store.As(c.Rights()).Enqueue(c.Context(), st, task.Waiting{Run: run, Env: input.Env})
 
 		return httpapi.About(run.ID, err)
 	})
@@ -62,27 +66,22 @@ func (h *Handlers) triggerTask(c *httpapi.Call) (httpapi.Answer, error) {
 	return httpapi.Answer{Status: http.StatusAccepted, Body: out}, err
 }
 
-// authorizeTrigger refuses a trigger that the caller may not make. To start a task as it is needs trigger. To start it with
-// another environment needs what a change of its command would need. The write compares the entry of the task, so the
-// labels and the secrets are still those that were judged.
-func authorizeTrigger(rights *httpapi.Rights, st store.Stored, env map[string]string) error {
-	need := access.Need{Verb: access.Trigger, Kind: access.Tasks, Namespace: st.Ref.Namespace, Labels: st.Task.Labels}
-	if err := rights.Require(need); err != nil || len(env) == 0 {
-		return err
-	}
-
-	return rights.Require(access.NeedsOfEnvironment(&st.Task.Spec)...)
+// authorizeTrigger refuses a trigger that the caller may not make. What a run may bring with it is part of the task
+// (task.Accept), so its author has decided that. The write compares the entry of the task, so its labels and what it accepts
+// are still those that were judged.
+func authorizeTrigger(rights *httpapi.Rights, st store.Stored) error {
+	return rights.Require(access.Need{Verb: access.Trigger, Kind: access.Tasks, Namespace: st.Ref.Namespace, Labels: st.Task.Labels})
 }
 
-// checkTriggerEnv checks the additional environment of a run. Its size has the same limit as that of an action,
+// checkInput checks what a request gives to a run. The size of its environment has the same limit as that of an action,
 // because the run with both must fit into one commit.
-func checkTriggerEnv(env map[string]string) error {
-	if err := task.CheckEnv("env", env); err != nil {
+func checkInput(m task.ManualInput) error {
+	if err := m.Validate(); err != nil {
 		return err
 	}
 
 	size := 0
-	for k, v := range env {
+	for k, v := range m.Env {
 		size += len(k) + len(v)
 	}
 
@@ -93,8 +92,9 @@ func checkTriggerEnv(env map[string]string) error {
 	return nil
 }
 
-// requestedBy returns a run with the user who requested it and the names of the variables that the user set.
-func requestedBy(c *httpapi.Call, run task.Run, env map[string]string) task.Run {
-	run.CreatedBy, run.EnvNames = c.Actor(), task.EnvNamesOf(env)
+// requestedBy returns a run with the user who requested it, and with what the user gave. Of variables, a run has only the
+// names.
+func requestedBy(c *httpapi.Call, run task.Run, m task.ManualInput) task.Run {
+	run.CreatedBy, run.EnvNames, run.Args, run.TargetNode = c.Actor(), task.EnvNamesOf(m.Env), m.Args, m.TargetNode
 	return run
 }
