@@ -3,7 +3,10 @@ package httpaction
 import (
 	"cmp"
 	"context"
+	"fmt"
+	"net"
 	"net/netip"
+	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -13,6 +16,7 @@ import (
 	"github.com/carillonhq/carillon/executor/proctree"
 	"github.com/carillonhq/carillon/executor/spool"
 	"github.com/carillonhq/carillon/pkg/policy"
+	"github.com/carillonhq/carillon/pkg/task"
 )
 
 // Config configures a Runner.
@@ -29,6 +33,8 @@ type Config struct {
 	Etcd []string
 	Boot func() time.Duration // CLOCK_BOOTTIME; nil: the host's
 
+	resolver *net.Resolver // replaces the host's, in tests
+
 	Logger     *zap.Logger           // nil: none
 	Registerer prometheus.Registerer // nil: none
 }
@@ -42,29 +48,121 @@ type Rules struct {
 
 // Runner runs attempts of HTTP actions. Any number of them may run at the same time.
 type Runner struct {
-	cfg  Config
-	base context.Context // the parent of the requests' contexts; it does not end
-	log  *zap.Logger
+	cfg         Config
+	base        context.Context // the parent of the requests' contexts; it does not end
+	log         *zap.Logger
+	transports  *transports
+	secretSlots chan struct{} // limits the reads of secrets
+	judging     chan struct{} // limits the large responses that are judged at the same time
+	refused     *prometheus.CounterVec
 }
+
+// maxJudging is the number of large responses that are judged at the same time.
+const maxJudging = 4
 
 // New returns a runner. It does no I/O. The requests' contexts have the values of ctx; its end does not end them.
 func New(ctx context.Context, cfg Config) (*Runner, error) {
 	if cfg.Boot == nil {
 		cfg.Boot = proctree.BootTime
 	}
-	r := &Runner{cfg: cfg, base: context.WithoutCancel(ctx), log: cmp.Or(cfg.Logger, zap.NewNop()).Named("http")}
+
+	r := &Runner{
+		cfg: cfg, base: context.WithoutCancel(ctx), log: cmp.Or(cfg.Logger, zap.NewNop()).Named("http"),
+		transports:  newTransports(newGuard(cfg.Own, cfg.Etcd, cfg.resolver), cfg.resolver),
+		secretSlots: make(chan struct{}, secretReads), judging: make(chan struct{}, maxJudging),
+		refused: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "carillon_http_writes_refused_total", Help: "Writes of HTTP requests that were refused, by reason: second_connection, closed_connection, deadline."}, []string{"reason"}),
+	}
+
+	if cfg.Registerer != nil {
+		for _, c := range []prometheus.Collector{r.refused, prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+			Name: "carillon_http_transports", Help: "Sets of connections of HTTP actions: one for each TLS identity in use."},
+			func() float64 { return float64(r.transports.size()) })} {
+			if err := cfg.Registerer.Register(c); err != nil {
+				return nil, fmt.Errorf("register metrics: %w", err)
+			}
+		}
+	}
+
 	return r, nil
 }
 
 // RunAttempt runs one attempt from its templates to its end. It calls MayStart directly before the first byte of the
-// first request is written, and OnStarted if that was allowed.
+// first request is written, and OnStarted if that was allowed. Kills and pauses are passed through o; a kill ends the
+// attempt at once, and a pause has no effect.
 func (r *Runner) RunAttempt(a process.Attempt, o *process.Orders) process.Result {
-	return process.Result{NotStarted: true}
+	result := r.runAttempt(a, o)
+	if result.EndedAt.IsZero() {
+		result.EndedAt = time.Now()
+	}
+
+	return result
+}
+
+// runAttempt is RunAttempt without the time of the end.
+func (r *Runner) runAttempt(a process.Attempt, o *process.Orders) process.Result {
+	t := &attempt{Runner: r, spec: a, http: a.Action.HTTP}
+	if t.http == nil {
+		return process.Result{State: task.Failed, Reason: task.ReasonStart, Message: "the action is not an HTTP action"}
+	}
+
+	if err := t.readRules(); err != nil {
+		return resultOf(t.explain(r.base, err), attemptFacts{})
+	}
+
+	out, err := r.newOutput(&a)
+	if err != nil {
+		return process.Result{State: task.Failed, Reason: task.ReasonStart, Message: err.Error()}
+	}
+
+	t.timeout = effectiveTimeout(&a, t.rules)
+	t.gate = &gate{
+		boot: r.cfg.Boot, deadline: r.cfg.Boot() + t.timeout,
+		mayStart: a.MayStart, mayContinue: a.MayContinue, onStarted: a.OnStarted, calledOff: o.CalledOff(), refused: r.refused,
+	}
+
+	ctx, cancel := context.WithCancelCause(r.base)
+	done := make(chan struct{})
+	var watcher sync.WaitGroup
+	watcher.Go(func() { t.watchOrders(o, done, cancel) })
+
+	result := t.run(ctx, out)
+
+	t.gate.closeFor(errAttemptOver)
+	cancel(errAttemptOver)
+	close(done)
+	watcher.Wait()
+
+	if out != nil {
+		if err := out.Summary().Err; err != nil && result.Message == "" {
+			result.Message = "output is not kept: " + err.Error()
+		}
+		out.Close()
+	}
+
+	result.StartedAt = t.gate.began()
+	result.Message = t.mask.apply(result.Message)
+
+	return result
+}
+
+// newOutput begins the output of an attempt. It returns nil if there is no spool.
+func (r *Runner) newOutput(a *process.Attempt) (*spool.Output, error) {
+	if r.cfg.Spool == nil {
+		return nil, nil
+	}
+
+	path, err := r.cfg.Spool.Path(a.Namespace, a.Task, a.ID, max(a.Attempt, 1))
+	if err != nil {
+		return nil, err
+	}
+
+	return r.cfg.Spool.NewResponse(path, a.Output), nil
 }
 
 // CloseIdle closes the connections that no attempt uses. Call it after a change of the rules, so that they do not stay
 // open for another second.
-func (r *Runner) CloseIdle() {}
+func (r *Runner) CloseIdle() { r.transports.closeIdle() }
 
 // Close closes the idle connections. The caller must call it after all attempts have ended.
 func (r *Runner) Close() { r.CloseIdle() }

@@ -5,6 +5,7 @@
 //	                                               .times   when its parts arrived, if that is not in the file's inode
 //	                                               .keep    the output expires at this file's modification time
 //	                                               .raw     the output must not be compressed
+//	                                               .http    the output is the response of an HTTP action
 //
 // An attempt writes to Pipes, from which an Output copies to the file. Readers may open an output at any time, also
 // while it is written, and Watch notifies them when there is more. Run compresses and removes outputs of attempts that
@@ -19,7 +20,8 @@
 //   - A reader finds an output either as it was printed or compressed, never a part of it. A crash at any moment leaves
 //     one of them or both, and at most a temporary file that the next compression overwrites.
 //   - The output of an attempt that has not ended is never removed. Outputs that have ended are removed when they are
-//     too old, and the oldest of them when they use too much disk space.
+//     too old, and the oldest of them when they use too much disk space. Responses of HTTP actions use at most a quarter
+//     of that space, so that they do not displace the output of processes.
 //
 // Not guaranteed: outputs are not synced to disk while they are written, so a crash of the host may lose their
 // end. If the index of times cannot be written, the output has no times.

@@ -32,6 +32,8 @@ type Output struct {
 	path  string
 	wants task.Output // the task's settings for its output
 	limit int64       // maximum number of bytes in the file, without marks
+	// isResponse is set for the responses of HTTP actions, which together use only a part of the spool.
+	isResponse bool
 
 	followed atomic.Bool // followers must be woken after each write
 
@@ -52,12 +54,18 @@ type Output struct {
 
 // NewOutput begins the output of an attempt at a path from Path. The attempt counts as active until Close.
 func (s *Spool) NewOutput(path string, wants task.Output) *Output {
+	o := s.buildOutput(path, wants)
+	s.activateOutput(o)
+
+	return o
+}
+
+// buildOutput returns an output that is not active yet.
+func (s *Spool) buildOutput(path string, wants task.Output) *Output {
 	o := &Output{spool: s, path: path, wants: wants, limit: s.cfg.Limit, times: times{path: timesOf(path)}}
 	if wants.Limit > 0 {
 		o.limit = min(o.limit, int64(wants.Limit))
 	}
-
-	s.activateOutput(o)
 
 	return o
 }
@@ -129,6 +137,10 @@ func (o *Output) appendBytes(b []byte) int64 {
 	if len(b) == 0 {
 		return 0
 	}
+	if o.isResponse && !o.spool.takeShare(int64(len(b))) {
+		o.broken, o.truncated = errShareUsed, true
+		return 0
+	}
 
 	if o.file == nil {
 		if o.file, o.broken = createFile(o.path); o.broken != nil {
@@ -198,7 +210,7 @@ func (o *Output) Close() {
 			o.setBroken()
 		}
 
-		if err := o.writeRetention(); err != nil {
+		if err := o.writeMarkers(); err != nil {
 			o.spool.log.Warn("cannot store the retention of output", zap.String("path", o.path), zap.Error(err))
 		}
 	}
@@ -212,16 +224,23 @@ func (o *Output) Close() {
 
 	// Only now may a sweep see the output, because its marker files are complete.
 	o.spool.retireOutput(o.path, disk+onDisk(size))
+	if o.isResponse {
+		o.spool.responses.Add(onDisk(size) - size)
+	}
 
 	if size > blockSize && !o.wants.Raw() {
 		o.spool.toPack(o.path)
 	}
 }
 
-// writeRetention creates the marker files that tell later sweeps how long to keep the output and whether to compress
-// it. The sweeps may run in another process, without the task.
-func (o *Output) writeRetention() error {
+// writeMarkers creates the marker files that tell later sweeps how long to keep the output, whether to compress it, and
+// whether it is a response. The sweeps may run in another process, without the task.
+func (o *Output) writeMarkers() error {
 	var errs []error
+	if o.isResponse {
+		errs = append(errs, os.WriteFile(responseOf(o.path), nil, 0o600))
+	}
+
 	if o.wants.Raw() {
 		errs = append(errs, os.WriteFile(rawOf(o.path), nil, 0o600))
 	}

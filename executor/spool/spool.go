@@ -58,6 +58,8 @@ type Spool struct {
 	packs chan string // paths of outputs to compress
 
 	used atomic.Int64 // disk space in bytes, as of the last sweep, with later changes added
+	// responses is the part of it that responses use, with those that are being written.
+	responses atomic.Int64
 
 	mu        sync.Mutex               // held while an output is removed or replaced, so that none becomes active meanwhile
 	active    map[string]*Output       // outputs of running attempts, by path

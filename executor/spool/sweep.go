@@ -24,16 +24,21 @@ const (
 	endKeep   = ".keep"        // an empty file: the output is kept until its modification time, but no longer than MaxAge
 	endRaw    = ".raw"         // an empty file: the output is not compressed, by its task or because that saves nothing
 	endTemp   = ".log.zst.tmp" // a compressed output that is being written
+	// endResponse is the end of an empty file: the output is the response of an HTTP action.
+	endResponse = ".http"
 )
 
 // fileEndings contains each ending before any other that is its suffix.
-var fileEndings = []string{endTemp, endPacked, endLog, endTimes, endKeep, endRaw}
+var fileEndings = []string{endTemp, endPacked, endLog, endTimes, endKeep, endRaw, endResponse}
 
 // packedPath, timesOf, keepOf and rawOf return the paths of the other files of an output, given that of its log.
 func packedPath(log string) string { return strings.TrimSuffix(log, endLog) + endPacked }
 func timesOf(log string) string    { return strings.TrimSuffix(log, endLog) + endTimes }
 func keepOf(log string) string     { return strings.TrimSuffix(log, endLog) + endKeep }
 func rawOf(log string) string      { return strings.TrimSuffix(log, endLog) + endRaw }
+
+// responseOf is like rawOf for the marker of responses.
+func responseOf(log string) string { return strings.TrimSuffix(log, endLog) + endResponse }
 
 // outputOf returns the path of the output to which a file of the spool belongs, and the end of the file's name.
 func outputOf(path string) (log, end string, ok bool) {
@@ -84,10 +89,13 @@ type spooled struct {
 	at    time.Time // when it was last written
 	until time.Time // when it expires; zero: MaxAge after at
 	raw   bool      // it must not be compressed
+	// isResponse is set for the response of an HTTP action.
+	isResponse bool
 }
 
 // Sweep removes outputs that have expired at now. If the spool uses more than Total, it also removes the oldest outputs
-// until nine tenths of Total are left, so that not every further output causes a sweep.
+// until nine tenths of Total are left, so that not every further output causes a sweep. The same applies to responses
+// and their share.
 func (s *Spool) Sweep(ctx context.Context, now time.Time) {
 	files, used := s.endedOutputs(ctx)
 	slices.SortFunc(files, func(a, b spooled) int { return a.at.Compare(b.at) })
@@ -97,13 +105,14 @@ func (s *Spool) Sweep(ctx context.Context, now time.Time) {
 		goal = s.cfg.Total / 10 * 9
 	}
 
+	responses, shareGoal := s.shareOf(files)
 	removed := 0
 	for _, f := range files {
 		if ctx.Err() != nil {
 			break
 		}
 
-		if used <= goal && !s.isOutdated(f, now) {
+		if used <= goal && !(f.isResponse && responses > shareGoal) && !s.isOutdated(f, now) {
 			if f.log > blockSize && !f.raw {
 				s.toPack(f.path) // the queue was full when it ended, or its daemon died
 			}
@@ -113,10 +122,14 @@ func (s *Spool) Sweep(ctx context.Context, now time.Time) {
 		if s.removeOutput(f.path) {
 			used -= f.size
 			removed++
+			if f.isResponse {
+				responses -= f.size
+			}
 		}
 	}
 
 	s.used.Store(used)
+	s.responses.Store(responses + s.activeResponses())
 	s.removed.Add(float64(removed))
 
 	if removed > 0 {
@@ -174,6 +187,8 @@ func (s *Spool) endedOutputs(ctx context.Context) (list []spooled, used int64) {
 			f.until = info.ModTime()
 		case endRaw:
 			f.raw = true
+		case endResponse:
+			f.isResponse = true
 		case endTimes, endTemp:
 			if f.at.IsZero() {
 				f.at = info.ModTime()

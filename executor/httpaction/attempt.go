@@ -1,0 +1,236 @@
+package httpaction
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptrace"
+	"sync/atomic"
+	"time"
+
+	"github.com/carillonhq/carillon/executor/process"
+	"github.com/carillonhq/carillon/executor/spool"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// Causes of the end of an attempt's context.
+var (
+	errKilled  = errors.New("the attempt was killed")
+	errTimeout = errors.New("the attempt has reached its timeout")
+)
+
+// errNoPause is why an attempt that is asked to pause continues.
+var errNoPause = errors.New("an HTTP request cannot be paused")
+
+const (
+	maxTries      = 3       // connections that a hop is offered while nothing of it was written
+	maxDiscarded  = 4 << 10 // bytes of the response of a redirect that are read, so that its connection can be used again
+	maxErrorBytes = 200     // of the text of an error of net/http
+)
+
+// attempt is one attempt while it runs. The goroutine of RunAttempt owns it, except for gate, mask and killed.
+type attempt struct {
+	*Runner
+	spec    process.Attempt
+	http    *task.HTTP
+	rules   Rules
+	timeout time.Duration
+	gate    *gate
+	mask    masker
+	killed  atomic.Int32 // the process.Cause of the first kill
+
+	target string // the scheme and the host of the current hop; "": the URL is not known yet
+	status int    // of the last response; 0: none
+}
+
+// effectiveTimeout returns the timeout of an attempt: from its beginning to the end of the response, over all hops.
+func effectiveTimeout(a *process.Attempt, rules Rules) time.Duration {
+	timeout := min(cmp.Or(a.Timeout, task.DefaultHTTPTimeout), task.MaxHTTPTimeout).Std()
+	if rules.Timeout > 0 {
+		timeout = min(timeout, rules.Timeout)
+	}
+	return timeout
+}
+
+// userTimeout returns how long the kernel tries to deliver the attempt's data again: no longer than a fraction of the
+// time after which the attempt is declared lost.
+func (t *attempt) userTimeout() time.Duration {
+	return min(maxUserTimeout, t.spec.EffectiveLostAfter().Std()/4)
+}
+
+// watchOrders ends the attempt when it is killed, until done is closed.
+func (t *attempt) watchOrders(o *process.Orders, done <-chan struct{}, cancel context.CancelCauseFunc) {
+	for {
+		select {
+		case <-done:
+			return
+		case k := <-o.Killed():
+			t.killed.CompareAndSwap(int32(process.CauseNone), int32(k.Cause))
+			t.gate.closeFor(errKilled) // first, because canceling the context takes effect later
+			cancel(errKilled)
+		case <-o.PauseChanged():
+			if o.PauseRequested() && t.spec.OnPause != nil {
+				t.spec.OnPause(process.PauseState{Err: errNoPause})
+			}
+		}
+	}
+}
+
+// run sends the request and returns the result, without its times.
+func (t *attempt) run(ctx context.Context, out *spool.Output) process.Result {
+	ctx, cancel := context.WithTimeoutCause(ctx, t.timeout, errTimeout)
+	defer cancel()
+
+	r, err := t.perform(ctx, out)
+	if err != nil {
+		r = resultOf(t.explain(ctx, err), attemptFacts{written: !t.gate.began().IsZero(), repeatable: t.http.MayRepeat()})
+	}
+
+	r.HTTPStatus = t.status
+
+	return r
+}
+
+// perform sends the request, follows redirects, and judges the last response.
+func (t *attempt) perform(ctx context.Context, out *spool.Output) (process.Result, error) {
+	expect, err := newExpectation(t.http)
+	if err != nil {
+		return process.Result{}, err
+	}
+
+	secrets := &secretSource{reader: t.cfg.Secrets, slots: t.secretSlots, forbidden: t.rules.NoSecrets, namespace: t.spec.Namespace, mayWait: t.spec.MayContinue, mask: &t.mask}
+	q, err := newRequest(ctx, t.http, &values{&t.spec, t.cfg.Node, secrets}, time.Now())
+	if err != nil {
+		return process.Result{}, err
+	}
+
+	for hops := 0; ; hops++ {
+		t.target = q.target()
+		resp, err := t.sendHop(ctx, q)
+		if err != nil {
+			return process.Result{}, err
+		}
+
+		t.status = resp.StatusCode
+		location := resp.Header.Get("Location")
+		if hops == t.http.Redirects || !isRedirect(resp.StatusCode) || location == "" {
+			return t.receive(expect, resp, hops, out)
+		}
+
+		_, _ = io.CopyN(io.Discard, resp.Body, maxDiscarded)
+		resp.Body.Close()
+
+		if q, err = q.follow(resp.StatusCode, location); err != nil {
+			return process.Result{}, err
+		}
+	}
+}
+
+// sendHop sends one request and returns the response. If it meets connections that the target has closed, it tries
+// others, as long as nothing was written.
+func (t *attempt) sendHop(ctx context.Context, q *request) (*http.Response, error) {
+	for try := 1; ; try++ {
+		// The rules are read for each hop, so that a redirect is judged by the current ones.
+		if err := t.readRules(); err != nil {
+			return nil, err
+		}
+
+		transport, err := t.transports.transportFor(t.rules.HTTP, q.tls)
+		if err != nil {
+			return nil, &failure{kind: kindSecret, message: err.Error()}
+		}
+
+		h := &hopGate{gate: t.gate}
+		traced := httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotConn: func(i httptrace.GotConnInfo) {
+			bindHop(i.Conn, h, i.Reused, t.userTimeout())
+		}})
+
+		resp, err := transport.RoundTrip(q.httpRequest(traced))
+		if err == nil || ctx.Err() != nil || try == maxTries || h.wasWritten() || !h.metStaleConn() {
+			return resp, err
+		}
+	}
+}
+
+// readRules reads the rules of the node's administrator.
+func (t *attempt) readRules() error {
+	if t.cfg.Rules == nil {
+		return nil
+	}
+
+	rules, err := t.cfg.Rules()
+	if err != nil {
+		return &failure{kind: kindNoRules, message: "the node's policy: " + err.Error()}
+	}
+	t.rules = rules
+
+	return nil
+}
+
+// receive reads and judges the last response. hops is the number of redirects before it.
+func (t *attempt) receive(expect *expectation, resp *http.Response, hops int, out *spool.Output) (process.Result, error) {
+	defer resp.Body.Close()
+
+	got := &received{status: resp.StatusCode, header: resp.Header, body: &bodyBuffer{dir: t.cfg.Dir}}
+	defer got.body.Close()
+
+	matches := expect.matchesStatus(got.status) && got.status != http.StatusSwitchingProtocols
+	judged := matches && expect.needsBody()
+	kept := newKeptBody(&t.mask, out, !matches || expect.keep)
+
+	if got.status != http.StatusSwitchingProtocols { // its body is the connection
+		to := io.Writer(kept)
+		if judged {
+			to = got.body
+		}
+
+		var err error
+		if got.bytes, got.tooLarge, err = readBody(resp.Body, expect.limit, to); err != nil {
+			return process.Result{}, err
+		}
+	}
+
+	if judged && !got.body.isSmall() {
+		t.judging <- struct{}{} // few large responses at a time, because of the memory that this needs
+		defer func() { <-t.judging }()
+	}
+
+	v := expect.judge(got, &t.mask)
+	if judged {
+		kept = newKeptBody(&t.mask, out, !v.succeeded || expect.keep)
+		if err := kept.copyFrom(got.body); err != nil && v.message == "" {
+			v.message = err.Error()
+		}
+	}
+
+	if isRedirect(got.status) && hops > 0 && !v.succeeded {
+		v.message += fmt.Sprintf(" after %d redirects, and no more are followed", hops)
+	}
+
+	r := process.Result{State: task.Succeeded, Message: v.message, OutputBytes: got.bytes}
+	r.Tail, r.Truncated = kept.end()
+	r.Truncated = r.Truncated || got.tooLarge
+	r.Status = statusOf(&t.spec, v.results)
+
+	if !v.succeeded {
+		r.State, r.Reason = task.Failed, task.ReasonAnswer
+		t.askedToWait(&r, got, hops)
+	}
+
+	return r, nil
+}
+
+// askedToWait makes the attempt a free one if the target asks to wait. After a redirect, the first target may have done
+// something already.
+func (t *attempt) askedToWait(r *process.Result, got *received, hops int) {
+	wait, asks := retryAfter(got.status, got.header, time.Now())
+	if !asks || hops > 0 && !t.http.MayRepeat() {
+		return
+	}
+
+	r.Reason, r.Unsent, r.RetryAfter = task.ReasonUnsent, true, wait
+	r.Message = joinMessages(r.Message, "the target asks to wait "+task.Duration(wait).String())
+}

@@ -1,0 +1,123 @@
+package httpaction
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"strings"
+	"syscall"
+
+	"github.com/carillonhq/carillon/executor/process"
+	"github.com/carillonhq/carillon/pkg/policy"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// explain returns why an attempt has no complete response.
+func (t *attempt) explain(ctx context.Context, err error) *failure {
+	if f, ok := errors.AsType[*failure](err); ok && f.kind == kindNoRules {
+		return f
+	}
+	if refused := t.gate.refusedStart(); refused != nil {
+		return &failure{kind: kindTooLate, message: refused.Error()}
+	}
+
+	if errors.Is(err, errKilled) {
+		<-ctx.Done() // the gate may know of the kill before watchOrders has noted its cause
+	}
+
+	cause := context.Cause(ctx)
+	switch {
+	case errors.Is(cause, errKilled):
+		return &failure{kind: kindKilled, message: "cancelled before the start", cause: process.Cause(t.killed.Load())}
+	case errors.Is(cause, errTimeout), errors.Is(err, errTimeout), errors.Is(err, errPastDue):
+		return &failure{kind: kindTimeout, message: t.subject() + "no complete response within " + task.Duration(t.timeout).String()}
+	case errors.Is(err, errKeepBody):
+		return &failure{kind: kindHost, message: err.Error()}
+	}
+
+	if f, ok := errors.AsType[*failure](err); ok {
+		return f
+	}
+	if refusal, ok := errors.AsType[*policy.Refusal](err); ok {
+		return &failure{kind: kindPolicy, message: t.subject() + refusal.Error()}
+	}
+	if why, is := certificateError(err); is {
+		return &failure{kind: kindTLS, message: t.subject() + why}
+	}
+
+	return &failure{kind: kindNetwork, message: t.subject() + describeError(err)}
+}
+
+// subject returns the target as the beginning of a message.
+func (t *attempt) subject() string {
+	if t.target == "" {
+		return ""
+	}
+	return t.target + ": "
+}
+
+// certificateError returns why the certificate of a target could not be verified. is is false for other errors.
+func certificateError(err error) (why string, is bool) {
+	if e, ok := errors.AsType[*tls.CertificateVerificationError](err); ok {
+		return e.Err.Error(), true
+	}
+
+	// Without a connection of TLS, the verification returns its own errors.
+	if e, ok := errors.AsType[x509.UnknownAuthorityError](err); ok {
+		return e.Error(), true
+	}
+	if e, ok := errors.AsType[x509.HostnameError](err); ok {
+		return e.Error(), true
+	}
+	if e, ok := errors.AsType[x509.CertificateInvalidError](err); ok {
+		return e.Error(), true
+	}
+
+	return "", false
+}
+
+// describeError describes an error of the network to people. Errors of net/http may contain what the target has sent, so
+// the text is shortened and cleaned; the caller masks it.
+func describeError(err error) string {
+	if dns, ok := errors.AsType[*net.DNSError](err); ok {
+		return "cannot resolve the name: " + dns.Err
+	}
+
+	op, isOp := errors.AsType[*net.OpError](err)
+	errno, isErrno := errors.AsType[syscall.Errno](err)
+	var timeout net.Error
+
+	switch {
+	case isOp && op.Op == "dial" && isErrno:
+		return "cannot connect: " + errno.Error()
+	case isOp && op.Op == "dial" && errors.As(err, &timeout) && timeout.Timeout():
+		return fmt.Sprintf("cannot connect: no answer within %s", dialLimit)
+	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, errOtherConn), errors.Is(err, errStaleConn),
+		errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE), errors.Is(err, net.ErrClosed):
+		return "the connection was closed before a complete response arrived"
+	case isErrno:
+		return errno.Error()
+	}
+
+	return cleanText(err.Error())
+}
+
+// cleanText makes a text that others have written fit for a message.
+func cleanText(s string) string {
+	s = strings.Map(func(r rune) rune {
+		if r < ' ' || r == 0x7f {
+			return ' '
+		}
+		return r
+	}, strings.ToValidUTF8(s, "\uFFFD"))
+
+	if len(s) > maxErrorBytes {
+		s = strings.ToValidUTF8(s[:maxErrorBytes], "") + "…"
+	}
+
+	return s
+}

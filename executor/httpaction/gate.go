@@ -1,0 +1,239 @@
+package httpaction
+
+import (
+	"crypto/tls"
+	"errors"
+	"net"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sys/unix"
+)
+
+// Errors of writes that the gate refused.
+var (
+	errOtherConn   = errors.New("the connection broke before a complete response arrived")
+	errPastDue     = errors.New("the deadline had passed")
+	errStaleConn   = errors.New("the target had closed the connection")
+	errNoRequest   = errors.New("no request belongs to this write")
+	errAttemptOver = errors.New("the attempt has ended")
+)
+
+// gate decides about each write of one attempt. It is below TLS and net/http, whose own rules about repeating requests
+// differ between releases of Go.
+//
+//	Write allowed  ⇔  the attempt has not been killed and has not ended,
+//	                  its deadline on CLOCK_BOOTTIME has not passed, its session still allows it, and
+//	                  its hop has not been written to another connection
+//
+// Its fields above mu do not change.
+type gate struct {
+	boot        func() time.Duration
+	deadline    time.Duration      // on the clock of boot
+	mayStart    func() error       // called directly before the first write of the attempt
+	mayContinue func() error       // called directly before each write; nil: nothing to ask
+	onStarted   func(at time.Time) // called when the first write was allowed; nil: none
+	calledOff   <-chan struct{}    // closed by the first kill
+	refused     *prometheus.CounterVec
+
+	mu        sync.Mutex
+	closed    error     // why nothing may be written any more; nil: it may
+	notBegun  error     // the error of mayStart or mayContinue that refused the first write
+	startedAt time.Time // when the first write was allowed; zero: none was
+}
+
+// closeFor makes all further writes of the attempt fail with an error. The first call decides which.
+func (g *gate) closeFor(err error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+
+	if g.closed == nil {
+		g.closed = err
+	}
+}
+
+// began returns when the first write was allowed; the zero time if none was. Without one, nothing of the attempt has
+// left this host.
+func (g *gate) began() time.Time {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+
+	return g.startedAt
+}
+
+// refusedStart returns the error with which the executor refused the first write, or nil.
+func (g *gate) refusedStart() error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+
+	return g.notBegun
+}
+
+// hopGate is the part of the gate that belongs to one hop: the request itself, or one that follows a redirect.
+type hopGate struct {
+	*gate
+	// These are guarded by gate.mu.
+	conn  *gatedConn // the connection to which the hop was written; nil: none
+	stale bool       // a connection was closed when the hop was about to be written
+}
+
+// metStaleConn reports whether net/http had chosen a connection for the hop that the target had closed.
+func (h *hopGate) metStaleConn() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+
+	return h.stale
+}
+
+// wasWritten reports whether anything of the hop may have been written.
+func (h *hopGate) wasWritten() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+
+	return h.conn != nil
+}
+
+// admit decides about one write of the hop to a connection. After nil the caller writes at once. It calls the executor
+// while it holds mu, so that a write that a kill has forbidden cannot be the first one.
+func (h *hopGate) admit(c *gatedConn) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+
+	// A kill counts from the moment it is ordered, even if the attempt's goroutine has not received it yet.
+	select {
+	case <-h.calledOff:
+		if h.closed == nil {
+			h.closed = errKilled
+		}
+	default:
+	}
+
+	switch {
+	case h.closed != nil:
+		return h.closed
+	case h.conn != nil && h.conn != c:
+		h.refused.WithLabelValues("second_connection").Inc()
+		return errOtherConn
+	case h.boot() >= h.deadline:
+		h.refused.WithLabelValues("deadline").Inc()
+		h.closed = errPastDue
+		return h.closed
+	case h.conn == nil && c.isStale():
+		h.refused.WithLabelValues("closed_connection").Inc()
+		h.stale = true
+		return errStaleConn
+	}
+
+	first := h.startedAt.IsZero()
+	if err := h.askExecutor(first); err != nil {
+		h.closed = err
+		if first {
+			h.notBegun = err
+		}
+		return err
+	}
+
+	h.conn = c
+	if first {
+		h.startedAt = time.Now()
+		if h.onStarted != nil {
+			h.onStarted(h.startedAt)
+		}
+	}
+
+	return nil
+}
+
+// askExecutor asks whether the attempt may start, or continue.
+func (h *hopGate) askExecutor(first bool) error {
+	if h.mayContinue != nil {
+		if err := h.mayContinue(); err != nil {
+			return err
+		}
+	}
+
+	if first && h.mayStart != nil {
+		return h.mayStart()
+	}
+
+	return nil
+}
+
+// gatedConn is a connection whose writes the gate of the current hop decides about. It embeds the interface, not
+// *net.TCPConn, so that net/http cannot bypass Write with ReadFrom.
+type gatedConn struct {
+	net.Conn
+	raw syscall.RawConn
+	hop atomic.Pointer[hopGate]
+	// isOpen is set when the connection may carry requests. Before that, writes belong to the TLS handshake.
+	isOpen atomic.Bool
+
+	// These belong to the goroutine that sends the current hop.
+	wasUsed     bool          // it has carried a request before
+	userTimeout time.Duration // the value of TCP_USER_TIMEOUT
+}
+
+// Write writes if the gate admits it. Otherwise it closes the connection: nobody may write what net/http still has in
+// its buffers.
+func (c *gatedConn) Write(b []byte) (int, error) {
+	err := errNoRequest
+	if h := c.hop.Load(); h != nil {
+		err = h.admit(c)
+	} else if !c.isOpen.Load() {
+		err = nil
+	}
+
+	if err != nil {
+		c.Close()
+		return 0, err
+	}
+
+	return c.Conn.Write(b)
+}
+
+// bindHop makes a connection that net/http has chosen belong to a hop. limit is the value for TCP_USER_TIMEOUT.
+func bindHop(conn net.Conn, h *hopGate, reused bool, limit time.Duration) {
+	if t, ok := conn.(*tls.Conn); ok {
+		conn = t.NetConn()
+	}
+
+	c, ok := conn.(*gatedConn)
+	if !ok {
+		conn.Close() // cannot be, because all connections come from dialer
+		return
+	}
+
+	c.wasUsed = reused
+	c.setUserTimeout(limit)
+	c.hop.Store(h)
+}
+
+// setUserTimeout limits how long the kernel sends data again that the target does not acknowledge.
+func (c *gatedConn) setUserTimeout(limit time.Duration) {
+	if limit <= 0 || limit == c.userTimeout {
+		return
+	}
+
+	c.userTimeout = limit
+	_ = c.raw.Control(func(fd uintptr) { _ = setUserTimeout(int(fd), limit) }) // a closed connection fails at the next write
+}
+
+// isStale reports whether the target has closed a connection that was used before. net/http learns that a moment later
+// than the kernel; a request that is written in between is lost.
+func (c *gatedConn) isStale() bool {
+	if !c.wasUsed {
+		return false
+	}
+
+	stale := false
+	err := c.raw.Control(func(fd uintptr) {
+		var b [1]byte
+		n, _, err := unix.Recvfrom(int(fd), b[:], unix.MSG_PEEK|unix.MSG_DONTWAIT)
+		stale = n == 0 && err == nil || err != nil && !errors.Is(err, unix.EAGAIN) && !errors.Is(err, unix.EINTR)
+	})
+
+	return stale || err != nil
+}

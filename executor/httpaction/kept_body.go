@@ -1,0 +1,66 @@
+package httpaction
+
+import (
+	"io"
+
+	"github.com/carillonhq/carillon/executor/spool"
+)
+
+// keptBody receives a response, without the values of secrets, of which the end is kept for the attempt's record, and
+// all of it in the spool if that is asked for.
+type keptBody struct {
+	*maskingWriter
+	tail   *tailWriter
+	out    *spool.Output // nil: it is not stored
+	counts int64         // bytes that were written, after masking
+}
+
+// newKeptBody returns a keptBody. out may be nil.
+func newKeptBody(mask *masker, out *spool.Output, stores bool) *keptBody {
+	k := &keptBody{tail: &tailWriter{most: tailBytes}}
+	if stores {
+		k.out = out
+	}
+
+	k.maskingWriter = mask.writer(masked{k})
+
+	return k
+}
+
+// masked receives what a keptBody keeps.
+type masked struct{ to *keptBody }
+
+func (m masked) Write(b []byte) (int, error) {
+	k := m.to
+	k.counts += int64(len(b))
+	if k.out != nil {
+		_, _ = k.out.Write(b) // never fails; see spool.Output.Summary
+	}
+
+	return k.tail.Write(b)
+}
+
+// copyFrom keeps a response that has been buffered.
+func (k *keptBody) copyFrom(b *bodyBuffer) error {
+	r, err := b.reader()
+	if err != nil {
+		return err
+	}
+
+	buf := readBuffers.Get().(*[]byte)
+	defer readBuffers.Put(buf)
+	_, err = io.CopyBuffer(struct{ io.Writer }{k}, struct{ io.Reader }{r}, *buf)
+
+	return err
+}
+
+// end returns the end of the response, and whether other parts of it were not stored. Nothing may be written afterwards.
+func (k *keptBody) end() (tail []byte, truncated bool) {
+	_ = k.Close() // masked has no errors
+
+	if k.out == nil {
+		return k.tail.last, k.counts > keptOfSuccess
+	}
+
+	return k.tail.last, k.out.Summary().Truncated
+}

@@ -1,0 +1,148 @@
+package httpaction
+
+import (
+	"bytes"
+	"encoding/json"
+	"io"
+	"net/url"
+	"slices"
+	"strings"
+	"sync"
+)
+
+const (
+	maskText = "***"
+	// minMasked is the length of the shortest value that is masked. Shorter ones occur in any text, and masking them
+	// would show where.
+	minMasked = 4
+	// maxMasked is the number of bytes of a longer value by which it is recognized.
+	maxMasked = 1 << 10
+)
+
+// masker hides values of secrets in what is stored of a response and in messages: as they are, and in the encodings of
+// URLs and JSON. Its methods may be called from any goroutine.
+type masker struct {
+	mu     sync.Mutex
+	values [][]byte // the longest first
+}
+
+// hide adds a value.
+func (m *masker) hide(value string) {
+	quoted, _ := json.Marshal(value) // never fails
+	for _, v := range []string{value, strings.TrimSpace(value), url.QueryEscape(value), url.PathEscape(value), string(quoted[1 : len(quoted)-1])} {
+		m.add(v)
+	}
+}
+
+// add adds one form of a value.
+func (m *masker) add(v string) {
+	if len(v) < minMasked {
+		return
+	}
+
+	m.mu.Lock()
+	defer m.mu.Unlock()
+
+	b := []byte(v[:min(len(v), maxMasked)])
+	if slices.ContainsFunc(m.values, func(o []byte) bool { return bytes.Equal(o, b) }) {
+		return
+	}
+
+	m.values = append(slices.Clone(m.values), b) // writers may use the old slice
+	slices.SortStableFunc(m.values, func(a, b []byte) int { return len(b) - len(a) })
+}
+
+// snapshot returns the values to hide.
+func (m *masker) snapshot() [][]byte {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+
+	return m.values
+}
+
+// apply returns a text without the values.
+func (m *masker) apply(text string) string {
+	var b strings.Builder
+	w := m.writer(&b)
+	_, _ = w.Write([]byte(text))
+	_ = w.Close() // a strings.Builder has no errors
+
+	return b.String()
+}
+
+// writer returns a writer that passes on what is written to it without the values. Close passes on the rest.
+func (m *masker) writer(to io.Writer) *maskingWriter {
+	w := &maskingWriter{to: to, values: m.snapshot()}
+	if len(w.values) > 0 {
+		w.keep = len(w.values[0]) - 1
+	}
+	return w
+}
+
+// maskingWriter keeps back the last bytes, which may be the beginning of a value.
+type maskingWriter struct {
+	to     io.Writer
+	values [][]byte // the longest first
+	keep   int      // number of bytes that are kept back
+	held   []byte
+}
+
+func (w *maskingWriter) Write(b []byte) (int, error) {
+	if len(w.values) == 0 {
+		return w.to.Write(b)
+	}
+
+	w.held = append(w.held, b...)
+	if err := w.flush(len(w.held) - w.keep); err != nil {
+		return 0, err
+	}
+
+	return len(b), nil
+}
+
+// Close passes on what was kept back.
+func (w *maskingWriter) Close() error { return w.flush(len(w.held)) }
+
+// flush passes on all values and other bytes that begin before end.
+func (w *maskingWriter) flush(end int) error {
+	from := 0
+
+	for from < end {
+		at, size := w.next(from)
+		if at < 0 || at >= end {
+			break
+		}
+
+		if _, err := w.to.Write(w.held[from:at]); err != nil {
+			return err
+		}
+		if _, err := io.WriteString(w.to, maskText); err != nil {
+			return err
+		}
+
+		from = at + size
+	}
+
+	if from < end {
+		if _, err := w.to.Write(w.held[from:end]); err != nil {
+			return err
+		}
+		from = end
+	}
+
+	w.held = append(w.held[:0], w.held[from:]...)
+
+	return nil
+}
+
+// next returns the first value that begins at from or later, and -1 if there is none. Of several at the same place, the
+// longest counts.
+func (w *maskingWriter) next(from int) (at, size int) {
+	at = -1
+	for _, v := range w.values {
+		if i := bytes.Index(w.held[from:], v); i >= 0 && (at < 0 || from+i < at) {
+			at, size = from+i, len(v)
+		}
+	}
+	return at, size
+}

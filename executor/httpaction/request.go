@@ -1,0 +1,284 @@
+package httpaction
+
+import (
+	"bytes"
+	"context"
+	"encoding/base64"
+	"fmt"
+	"io"
+	"maps"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	standardwebhooks "github.com/standard-webhooks/standard-webhooks/libraries/go"
+
+	"github.com/carillonhq/carillon/executor/process"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// The headers that every request has.
+const (
+	headerKey   = "Idempotency-Key"        // the run, the same for all of its attempts
+	headerToken = "Carillon-Fencing-Token" // increases with every attempt of the task
+	headerTrace = "Traceparent"            // W3C trace context
+	userAgent   = "Carillon"               // unless the task sets another one
+	typeText    = "text/plain; charset=utf-8"
+	typeJSON    = "application/json"
+	typeForm    = "application/x-www-form-urlencoded"
+)
+
+// request is the request of one hop.
+type request struct {
+	method string
+	url    *url.URL
+	header http.Header
+	body   []byte // nil: none
+	tls    tlsIdentity
+}
+
+// target returns the scheme and the host, which is all that messages contain of a URL.
+func (q *request) target() string { return q.url.Scheme + "://" + q.url.Host }
+
+// newRequest returns the first request of an attempt. An error is a *failure, or the cause of ctx's end.
+func newRequest(ctx context.Context, h *task.HTTP, v *values, now time.Time) (*request, error) {
+	q := &request{method: h.EffectiveMethod(), header: http.Header{}}
+
+	if err := q.setURL(ctx, h, v); err != nil {
+		return nil, err
+	}
+
+	for _, name := range slices.Sorted(maps.Keys(h.Headers)) {
+		if err := task.CheckHeaderName("action.http.headers", name); err != nil {
+			return nil, &failure{kind: kindURL, message: err.Error()}
+		}
+
+		value, err := v.expand(ctx, h.Headers[name], checkHeaderValue)
+		if err != nil {
+			return nil, inField(err, "action.http.headers."+name)
+		}
+		q.header.Set(name, value)
+	}
+
+	if err := q.setBody(ctx, h, v); err != nil {
+		return nil, err
+	}
+	if err := q.setAuth(ctx, h.Auth, v, now); err != nil {
+		return nil, err
+	}
+	if err := q.setTLS(ctx, h.TLS, v); err != nil {
+		return nil, err
+	}
+
+	if q.header.Get("User-Agent") == "" {
+		q.header.Set("User-Agent", userAgent)
+	}
+
+	// Last, so that nothing replaces them.
+	a := v.attempt
+	q.header.Set(headerKey, a.ID)
+	q.header.Set(headerToken, strconv.FormatInt(a.Token, 10))
+	q.header.Set(headerTrace, process.NewTraceparent(a.Namespace, a.Task, a.ID))
+
+	return q, nil
+}
+
+// inField adds the field to the message of a failure in a template.
+func inField(err error, field string) error {
+	if f, ok := err.(*failure); ok {
+		return &failure{kind: f.kind, message: field + ": " + f.message}
+	}
+	return err
+}
+
+// setURL sets the URL. What messages show of it is checked here: it has a scheme and a host, and no credentials.
+func (q *request) setURL(ctx context.Context, h *task.HTTP, v *values) error {
+	text, err := "", error(nil)
+	ref, secret := h.URLSecret()
+	if secret {
+		text, err = v.secrets.value(ctx, ref)
+	} else {
+		text, err = v.expandURL(ctx, h.URL)
+	}
+
+	if err != nil {
+		return inField(err, "action.http.url")
+	}
+
+	u, err := parseURL(text)
+	if err != nil {
+		return inField(err, "action.http.url")
+	}
+	q.url = u
+
+	if secret {
+		// A target that shows the path of its requests shows the secret.
+		v.secrets.mask.hide(u.RequestURI())
+		v.secrets.mask.hide(u.Path)
+		v.secrets.mask.hide(u.RawQuery)
+	}
+
+	return nil
+}
+
+// parseURL parses a URL that may be requested. The error is a *failure that contains nothing of the URL, which may be a
+// secret.
+func parseURL(text string) (*url.URL, error) {
+	if task.CheckPlainURL("", text) != nil {
+		return nil, &failure{kind: kindURL, message: "the URL is not valid: it must be http or https with a host, without credentials, fragment, spaces and control characters"}
+	}
+
+	u, err := url.Parse(text)
+	if err != nil {
+		return nil, &failure{kind: kindURL, message: "the URL is not valid"}
+	}
+
+	u.Scheme, u.Host = strings.ToLower(u.Scheme), strings.ToLower(u.Host)
+
+	return u, nil
+}
+
+// setBody sets the body and its type.
+func (q *request) setBody(ctx context.Context, h *task.HTTP, v *values) error {
+	kind := ""
+	var err error
+
+	switch {
+	case len(h.JSON) > 0:
+		kind = typeJSON
+		q.body, err = v.expandJSON(ctx, h.JSON)
+	case len(h.Form) > 0:
+		kind = typeForm
+		form := url.Values{}
+		for name, text := range h.Form {
+			var value string
+			if value, err = v.expand(ctx, text, nil); err != nil {
+				break
+			}
+			form.Set(name, value)
+		}
+		q.body = []byte(form.Encode())
+	case h.Body != "":
+		kind = typeText
+		text := h.Body
+		if ref, is := strings.CutPrefix(text, task.SecretRefPrefix); is {
+			text, err = v.secrets.value(ctx, ref)
+		}
+		q.body = []byte(text)
+	}
+
+	if err != nil {
+		return inField(err, "the body")
+	}
+
+	if kind != "" && q.header.Get("Content-Type") == "" {
+		q.header.Set("Content-Type", kind)
+	}
+
+	return nil
+}
+
+// setAuth sets the headers of the credentials.
+func (q *request) setAuth(ctx context.Context, auth *task.HTTPAuth, v *values, now time.Time) error {
+	if auth == nil {
+		return nil
+	}
+
+	read := func(field, ref string) (string, error) {
+		value, err := v.secrets.value(ctx, ref)
+		if err == nil {
+			_, err = checkHeaderValue(value)
+			if err != nil {
+				err = &failure{kind: kindSecret, message: "secret " + ref + " " + err.Error()}
+			}
+		}
+		return value, inField(err, "action.http.auth."+field)
+	}
+
+	switch {
+	case auth.Bearer != "":
+		value, err := read("bearer", auth.Bearer)
+		if err != nil {
+			return err
+		}
+		q.header.Set("Authorization", "Bearer "+value)
+
+	case auth.Basic != "":
+		value, err := read("basic", auth.Basic)
+		if err != nil {
+			return err
+		}
+
+		encoded := base64.StdEncoding.EncodeToString([]byte(value))
+		_, password, _ := strings.Cut(value, ":")
+		v.secrets.mask.hide(password)
+		v.secrets.mask.hide(encoded)
+		q.header.Set("Authorization", "Basic "+encoded)
+
+	case auth.Signature != "":
+		value, err := read("signature", auth.Signature)
+		if err != nil {
+			return err
+		}
+		return q.sign(value, auth.Signature, v.attempt.ID, now)
+	}
+
+	return nil
+}
+
+// sign signs the body as Standard Webhooks specifies. All attempts of a run have the same ID, by which the target
+// recognizes a repetition.
+func (q *request) sign(key, ref, id string, now time.Time) error {
+	hook, err := standardwebhooks.NewWebhook(strings.TrimSpace(key))
+	if err != nil {
+		return &failure{kind: kindSecret, message: fmt.Sprintf("action.http.auth.signature: secret %s is not a key of Standard Webhooks: whsec_ and Base64", ref)}
+	}
+
+	signature, err := hook.Sign(id, now, q.body)
+	if err != nil {
+		return &failure{kind: kindSecret, message: fmt.Sprintf("action.http.auth.signature: cannot sign with secret %s", ref)}
+	}
+
+	q.header.Set(standardwebhooks.HeaderWebhookID, id)
+	q.header.Set(standardwebhooks.HeaderWebhookTimestamp, strconv.FormatInt(now.Unix(), 10))
+	q.header.Set(standardwebhooks.HeaderWebhookSignature, signature)
+
+	return nil
+}
+
+// setTLS reads the certificates.
+func (q *request) setTLS(ctx context.Context, t *task.HTTPTLS, v *values) error {
+	if t == nil {
+		return nil
+	}
+
+	for _, f := range []struct {
+		field, ref string
+		to         *string
+	}{{"ca", t.CA, &q.tls.ca}, {"cert", t.Cert, &q.tls.cert}} {
+		if f.ref == "" {
+			continue
+		}
+
+		value, err := v.secrets.value(ctx, strings.TrimPrefix(f.ref, task.SecretRefPrefix))
+		if err != nil {
+			return inField(err, "action.http.tls."+f.field)
+		}
+		*f.to = value
+	}
+
+	return nil
+}
+
+// httpRequest returns the request for net/http. Its body cannot be read twice, so that net/http cannot send it twice.
+func (q *request) httpRequest(ctx context.Context) *http.Request {
+	r := &http.Request{Method: q.method, URL: q.url, Header: q.header.Clone(), Host: q.url.Host, Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1}
+	if q.body != nil {
+		r.Body, r.ContentLength = io.NopCloser(bytes.NewReader(q.body)), int64(len(q.body))
+	}
+
+	return r.WithContext(ctx)
+}

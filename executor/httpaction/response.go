@@ -1,0 +1,244 @@
+package httpaction
+
+import (
+	"bufio"
+	"cmp"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"net/http"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+	"unicode/utf8"
+
+	"github.com/carillonhq/carillon/executor/process"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+const (
+	tailBytes     = 4 << 10 // of the stored response that the result contains
+	keptOfSuccess = 256     // bytes of the response of a success that its record contains
+	maxRetryAfter = 24 * time.Hour
+)
+
+// expectation is which responses count as success, and what is read from them.
+type expectation struct {
+	status   []string       // codes and classes; empty: 2xx
+	body     *regexp.Regexp // nil: not set
+	results  *pointerTree   // nil: none
+	pointers map[string]string
+	limit    task.Size // of the body
+	keep     bool      // the body of a success is stored, too
+}
+
+// newExpectation compiles the rules of an action. An error is a *failure.
+func newExpectation(h *task.HTTP) (*expectation, error) {
+	e := &expectation{status: h.Expect.Status, pointers: h.Results, keep: h.Output == task.HTTPOutputKeep}
+	e.limit = min(cmp.Or(h.Limit.Body, task.DefaultHTTPBody), task.MaxHTTPBody)
+
+	if h.Expect.Body != "" {
+		re, err := regexp.Compile(h.Expect.Body)
+		if err != nil {
+			return nil, &failure{kind: kindHost, message: "action.http.expect.body is not a valid regular expression"}
+		}
+		e.body = re
+	}
+
+	if len(h.Results) > 0 {
+		t, err := newPointerTree(h.Results)
+		if err != nil {
+			return nil, &failure{kind: kindHost, message: "action.http.results: " + err.Error()}
+		}
+		e.results = t
+	}
+
+	return e, nil
+}
+
+// matchesStatus reports whether a status code counts as success.
+func (e *expectation) matchesStatus(code int) bool {
+	if len(e.status) == 0 {
+		return code >= 200 && code < 300
+	}
+
+	text := strconv.Itoa(code)
+	return slices.ContainsFunc(e.status, func(p string) bool {
+		class, is := strings.CutSuffix(p, "xx")
+		return p == text || is && class == text[:1]
+	})
+}
+
+// needsBody reports whether the body decides about success, or has results.
+func (e *expectation) needsBody() bool { return e.body != nil || e.results != nil }
+
+// statusText returns the status for people. The target's own words are not shown.
+func statusText(code int) string {
+	return strings.TrimSpace(fmt.Sprintf("HTTP %d %s", code, http.StatusText(code)))
+}
+
+// retryAfter returns how long a response asks to wait. asks is false if it does not ask.
+func retryAfter(status int, header http.Header, now time.Time) (wait time.Duration, asks bool) {
+	value := strings.TrimSpace(header.Get("Retry-After"))
+	if status != http.StatusTooManyRequests && status != http.StatusServiceUnavailable || value == "" {
+		return 0, false
+	}
+
+	if n, err := strconv.ParseUint(value, 10, 63); err == nil {
+		return time.Duration(min(n, uint64(maxRetryAfter/time.Second))) * time.Second, true
+	}
+	if at, err := http.ParseTime(value); err == nil {
+		return min(max(at.Sub(now), 0), maxRetryAfter), true
+	}
+
+	return 0, false
+}
+
+// received is a complete response, or as much of it as its limit allows.
+type received struct {
+	status   int
+	header   http.Header
+	bytes    int64 // decompressed
+	tooLarge bool  // there was more
+	body     *bodyBuffer
+}
+
+// errKeepBody means that the node could not keep a response for its judgement.
+var errKeepBody = errors.New("cannot keep the response")
+
+// readBody reads a response to its end or its limit into to. It counts decompressed bytes and stops reading at the
+// limit, so that a small compressed response cannot keep the node busy.
+func readBody(from io.Reader, limit task.Size, to io.Writer) (n int64, tooLarge bool, err error) {
+	buf := readBuffers.Get().(*[]byte)
+	defer readBuffers.Put(buf)
+
+	for {
+		k, err := from.Read(*buf)
+		if over := n + int64(k) - int64(limit); over > 0 {
+			k, tooLarge = k-int(over), true
+		}
+
+		n += int64(k)
+		if _, werr := to.Write((*buf)[:k]); werr != nil {
+			return n, false, fmt.Errorf("%w: %w", errKeepBody, werr)
+		}
+
+		switch {
+		case tooLarge, err == io.EOF:
+			return n, tooLarge, nil
+		case err != nil:
+			return n, false, err
+		}
+	}
+}
+
+// readBuffers holds buffers for responses.
+var readBuffers = sync.Pool{New: func() any { b := make([]byte, 8<<10); return &b }}
+
+// verdict is what a response means for its attempt.
+type verdict struct {
+	succeeded bool
+	message   string
+	results   map[string]string
+}
+
+// judge judges a response whose body was kept if needsBody and its status say so.
+func (e *expectation) judge(got *received, mask *masker) verdict {
+	switch {
+	case got.status == http.StatusSwitchingProtocols:
+		return verdict{message: statusText(got.status) + ", which was not asked for"}
+	case !e.matchesStatus(got.status):
+		return verdict{message: statusText(got.status)}
+	case !e.needsBody():
+		return verdict{succeeded: true}
+	case got.tooLarge:
+		return verdict{message: fmt.Sprintf("%s, but the response is larger than limit.body (%s), so it cannot be judged", statusText(got.status), e.limit)}
+	}
+
+	if e.body != nil {
+		matches, err := got.matches(e.body)
+		if err != nil {
+			return verdict{message: err.Error()}
+		}
+		if !matches {
+			return verdict{message: statusText(got.status) + ", but the response does not match expect.body"}
+		}
+	}
+
+	results, err := e.readResults(got, mask)
+	if err != nil {
+		return verdict{message: statusText(got.status) + ", but " + err.Error()}
+	}
+
+	return verdict{succeeded: true, results: results}
+}
+
+// matches matches the body.
+func (g *received) matches(re *regexp.Regexp) (bool, error) {
+	if g.body.isSmall() {
+		return re.Match(g.body.mem.Bytes()), nil
+	}
+
+	r, err := g.body.reader()
+	if err != nil {
+		return false, fmt.Errorf("%w: %w", errKeepBody, err)
+	}
+
+	return re.MatchReader(bufio.NewReader(r)), nil
+}
+
+// readResults reads the results from the body. Values of secrets in them are masked.
+func (e *expectation) readResults(got *received, mask *masker) (map[string]string, error) {
+	if e.results == nil {
+		return nil, nil
+	}
+
+	r, err := got.body.reader()
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", errKeepBody, err)
+	}
+
+	found, err := e.results.readValues(r)
+	if err != nil {
+		return nil, err
+	}
+
+	size := 0
+	for _, name := range slices.Sorted(maps.Keys(e.pointers)) {
+		value, ok := found[name]
+		if !ok {
+			return nil, fmt.Errorf("the response does not contain %s (results.%s)", task.Quote(e.pointers[name]), name)
+		}
+
+		if !utf8.ValidString(value) || strings.Contains(value, "\x00") {
+			value = strings.ReplaceAll(strings.ToValidUTF8(value, "\uFFFD"), "\x00", "\uFFFD")
+		}
+
+		found[name] = mask.apply(value)
+		if size += len(name) + len(found[name]); size > task.MaxResultBytes {
+			return nil, fmt.Errorf("its results are larger than %d bytes", task.MaxResultBytes)
+		}
+	}
+
+	return found, nil
+}
+
+// statusOf returns the results as an attempt reports them. The results of earlier attempts and the checkpoint stay.
+func statusOf(a *process.Attempt, results map[string]string) *task.AttemptStatus {
+	if len(results) == 0 && len(a.Results) == 0 {
+		return nil
+	}
+
+	all := maps.Clone(a.Results)
+	if all == nil {
+		all = map[string]string{}
+	}
+	maps.Copy(all, results)
+
+	return &task.AttemptStatus{Namespace: a.Namespace, Task: a.Task, Run: a.ID, Attempt: a.Attempt,
+		StatusReport: task.StatusReport{Results: all, Checkpoint: a.Checkpoint, BadLines: a.BadLines}}
+}

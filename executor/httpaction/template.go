@@ -1,0 +1,250 @@
+package httpaction
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/url"
+	"strconv"
+	"strings"
+	"unicode"
+
+	"github.com/go-faster/jx"
+
+	"github.com/carillonhq/carillon/executor/process"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// values returns the values of references in the templates of one attempt.
+type values struct {
+	attempt *process.Attempt
+	node    string
+	secrets *secretSource
+}
+
+// valueOf returns the value of a reference. An error is a *failure, or the cause of ctx's end.
+func (v *values) valueOf(ctx context.Context, ref string) (string, error) {
+	a := v.attempt
+
+	switch ref {
+	case "run.id":
+		return a.ID, nil
+	case "run.scheduled_time":
+		b, err := a.ScheduledTime.MarshalText()
+		return string(b), err
+	case "run.attempt":
+		return strconv.Itoa(max(a.Attempt, 1)), nil
+	case "run.token":
+		return strconv.FormatInt(a.Token, 10), nil
+	case "task.name":
+		return a.Task, nil
+	case "task.namespace":
+		return a.Namespace, nil
+	case "node.name":
+		return v.node, nil
+	case "part.index", "part.count":
+		return v.partValue(ref)
+	}
+
+	if secret, is := strings.CutPrefix(ref, task.SecretRefPrefix); is {
+		return v.secrets.value(ctx, secret)
+	}
+
+	if name, is := strings.CutPrefix(ref, task.EnvRefPrefix); is {
+		if value, ok := a.Env[name]; ok {
+			return value, nil
+		}
+		return "", &failure{kind: kindURL, message: fmt.Sprintf("the run has no value for %s; only a manual run can give one", task.Quote("${"+ref+"}"))}
+	}
+
+	return "", &failure{kind: kindURL, message: fmt.Sprintf("%s is not a known value", task.Quote("${"+ref+"}"))}
+}
+
+// partValue returns a value that only the parts of a fan-out have.
+func (v *values) partValue(ref string) (string, error) {
+	_, index, is := task.ParentOf(v.attempt.ID)
+	switch {
+	case !is:
+		return "", &failure{kind: kindURL, message: fmt.Sprintf("%s has a value only in the parts of a fan-out", task.Quote("${"+ref+"}"))}
+	case ref == "part.index":
+		return strconv.Itoa(index), nil
+	}
+
+	return strconv.Itoa(v.attempt.PartCount), nil
+}
+
+// expand returns the text of a template. escape escapes each value for its place; nil leaves it as it is.
+func (v *values) expand(ctx context.Context, text string, escape func(string) (string, error)) (string, error) {
+	if !strings.Contains(text, "${") {
+		return text, nil
+	}
+
+	t, err := task.ParseTemplate(text)
+	if err != nil {
+		return "", &failure{kind: kindURL, message: err.Error()}
+	}
+
+	return t.Expand(func(ref string) (string, error) {
+		value, err := v.valueOf(ctx, ref)
+		if err == nil && escape != nil {
+			if value, err = escape(value); err != nil {
+				err = &failure{kind: kindURL, message: task.Quote("${"+ref+"}") + " " + err.Error()}
+			}
+		}
+		return value, err
+	})
+}
+
+// expandURL returns the URL of a template. Values are allowed in path segments and in values of the query.
+func (v *values) expandURL(ctx context.Context, text string) (string, error) {
+	if !strings.Contains(text, "${") {
+		return text, nil
+	}
+
+	t, err := task.ParseTemplate(text)
+	if err != nil {
+		return "", &failure{kind: kindURL, message: err.Error()}
+	}
+
+	var b strings.Builder
+	for _, p := range t {
+		if p.Ref == "" {
+			b.WriteString(p.Text)
+			continue
+		}
+
+		value, err := v.valueOf(ctx, p.Ref)
+		if err == nil {
+			if value, err = escapeInURL(b.String(), value); err != nil {
+				err = &failure{kind: kindURL, message: task.Quote("${"+p.Ref+"}") + " " + err.Error()}
+			}
+		}
+		if err != nil {
+			return "", err
+		}
+
+		b.WriteString(value)
+	}
+
+	return b.String(), nil
+}
+
+// escapeInURL escapes a value for its place in a URL, which follows before. An error does not contain the value.
+func escapeInURL(before, value string) (string, error) {
+	_, rest, ok := strings.Cut(before, "://")
+	path := strings.IndexByte(rest, '/')
+	query := strings.IndexByte(rest, '?')
+
+	switch {
+	case !ok || path < 0 && query < 0:
+		return "", fmt.Errorf("is in the scheme, host or port of the URL")
+	case query < 0:
+		return escapeSegment(value)
+	}
+
+	pair := rest[strings.LastIndexAny(rest, "?&")+1:]
+	if !strings.Contains(pair, "=") {
+		return "", fmt.Errorf("is in a name of the URL's query")
+	}
+
+	return url.QueryEscape(value), nil
+}
+
+// escapeSegment escapes a value for a segment of a path. It refuses values that could change the other segments, at the
+// target or at a proxy on the way.
+func escapeSegment(value string) (string, error) {
+	switch {
+	case value == "":
+		return "", fmt.Errorf("is empty, and a segment of the URL's path cannot be")
+	case value == "." || value == "..":
+		return "", fmt.Errorf("is %q, which a segment of the URL's path cannot be", value)
+	case strings.ContainsAny(value, `/\%`) || strings.ContainsFunc(value, unicode.IsControl):
+		return "", fmt.Errorf(`contains /, \, %% or a control character, which a segment of the URL's path cannot`)
+	}
+
+	return url.PathEscape(value), nil
+}
+
+// checkHeaderValue refuses values that would begin another header. An error does not contain the value.
+func checkHeaderValue(value string) (string, error) {
+	if strings.ContainsFunc(value, func(r rune) bool { return r < ' ' && r != '\t' || r == 0x7f }) {
+		return "", fmt.Errorf("contains a line break or another control character, which a header cannot")
+	}
+	return value, nil
+}
+
+// expandJSON returns a JSON value with the templates in its strings expanded. Names of fields, and all else, stay as
+// they are.
+func (v *values) expandJSON(ctx context.Context, raw json.RawMessage) ([]byte, error) {
+	if !strings.Contains(string(raw), "${") {
+		return raw, nil
+	}
+
+	var w jx.Writer
+	if err := v.copyJSON(ctx, jx.DecodeBytes(raw), &w); err != nil {
+		return nil, err
+	}
+
+	return w.Buf, nil
+}
+
+// copyJSON copies the next value.
+func (v *values) copyJSON(ctx context.Context, d *jx.Decoder, w *jx.Writer) error {
+	switch d.Next() {
+	case jx.String:
+		text, err := d.Str()
+		if err == nil {
+			text, err = v.expand(ctx, text, nil)
+		}
+		if err == nil {
+			w.Str(strings.ToValidUTF8(text, "\uFFFD"))
+		}
+
+		return jsonFailure(err)
+
+	case jx.Object:
+		w.ObjStart()
+		more := false
+		err := d.Obj(func(d *jx.Decoder, key string) error {
+			if more {
+				w.Comma()
+			}
+			more = true
+			w.FieldStart(key)
+
+			return v.copyJSON(ctx, d, w)
+		})
+		w.ObjEnd()
+
+		return jsonFailure(err)
+
+	case jx.Array:
+		w.ArrStart()
+		more := false
+		err := d.Arr(func(d *jx.Decoder) error {
+			if more {
+				w.Comma()
+			}
+			more = true
+
+			return v.copyJSON(ctx, d, w)
+		})
+		w.ArrEnd()
+
+		return jsonFailure(err)
+	}
+
+	b, err := d.Raw()
+	w.Raw(b)
+
+	return jsonFailure(err)
+}
+
+// jsonFailure returns the error of a template as it is, and a *failure for all others, whose text may contain values.
+func jsonFailure(err error) error {
+	if _, ok := errors.AsType[*failure](err); err == nil || ok {
+		return err
+	}
+	return &failure{kind: kindURL, message: "action.http.json is not valid JSON"}
+}
