@@ -95,6 +95,7 @@ type Result struct {
 	// asked to wait; 0 if it did not.
 	Unsent     bool
 	RetryAfter time.Duration
+	HTTPStatus int // the status of the last response of an HTTP attempt; 0: there was none
 
 	NotStarted bool // no instruction was executed, for a reason outside the attempt: its token is unused
 	HandBack   bool // NotStarted, and another node should start it

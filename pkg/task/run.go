@@ -51,7 +51,8 @@ type Run struct {
 	Unsent        *Unsent   `json:"unsent,omitempty"`        // the attempts that were not sent; only of HTTP actions
 	ExitCode      *int      `json:"exit_code,omitempty"`
 	Signal        string    `json:"signal,omitempty"`
-	Message       string    `json:"message,omitempty"` // what went wrong, as text for people
+	HTTPStatus    int       `json:"http_status,omitempty"` // the status of the last response; 0: no response, or no HTTP action
+	Message       string    `json:"message,omitempty"`     // what went wrong, as text for people
 	LatenessMS    *int64    `json:"lateness_ms,omitempty"`
 
 	OutputSummary
@@ -177,22 +178,23 @@ func (r Run) WaitsForTarget() bool {
 
 // Attempt is the record of an ended attempt.
 type Attempt struct {
-	Attempt   int    `json:"attempt"`
-	State     State  `json:"state"`
-	Reason    string `json:"reason,omitempty"`
-	Node      string `json:"node,omitempty"`
-	Token     int64  `json:"token,omitempty"`
-	StartedAt Time   `json:"started_at,omitzero"`
-	EndedAt   Time   `json:"ended_at,omitzero"`
-	ExitCode  *int   `json:"exit_code,omitempty"`
-	Signal    string `json:"signal,omitempty"`
-	Usage     Usage  `json:"usage,omitzero"`
+	Attempt    int    `json:"attempt"`
+	State      State  `json:"state"`
+	Reason     string `json:"reason,omitempty"`
+	Node       string `json:"node,omitempty"`
+	Token      int64  `json:"token,omitempty"`
+	StartedAt  Time   `json:"started_at,omitzero"`
+	EndedAt    Time   `json:"ended_at,omitzero"`
+	ExitCode   *int   `json:"exit_code,omitempty"`
+	Signal     string `json:"signal,omitempty"`
+	HTTPStatus int    `json:"http_status,omitempty"`
+	Usage      Usage  `json:"usage,omitzero"`
 }
 
 // AsAttempt returns what the run keeps of its current attempt when another one follows.
 func (r Run) AsAttempt() Attempt {
 	return Attempt{Attempt: r.Attempt, State: r.State, Reason: r.Reason, Node: r.Node, Token: r.Token,
-		StartedAt: r.StartedAt, EndedAt: r.EndedAt, ExitCode: r.ExitCode, Signal: r.Signal, Usage: r.Usage}
+		StartedAt: r.StartedAt, EndedAt: r.EndedAt, ExitCode: r.ExitCode, Signal: r.Signal, HTTPStatus: r.HTTPStatus, Usage: r.Usage}
 }
 
 // Waiting is a record of a shard's queue: a waiting run, with what it needs in addition to the task's entry.

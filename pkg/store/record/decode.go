@@ -160,6 +160,8 @@ func (r *reader) readRunField(name []byte, v *task.Run) bool {
 		r.readInt(v.ExitCode)
 	case "signal":
 		r.readString(&v.Signal)
+	case "http_status":
+		r.readInt(&v.HTTPStatus)
 	case "message":
 		r.readString(&v.Message)
 	case "lateness_ms":

@@ -182,6 +182,7 @@ func (r *writer) writeRun(v *task.Run, dispatched bool) {
 	}
 
 	r.writeStringIfSet("signal", v.Signal)
+	r.writeInt64IfSet("http_status", int64(v.HTTPStatus))
 	r.writeStringIfSet("message", v.Message)
 
 	if v.LatenessMS != nil {
