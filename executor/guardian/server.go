@@ -29,6 +29,8 @@ const (
 	killLimit    = time.Minute            // time limit for all processes to end; after that, nothing is reported as cleared
 	clearLimit   = 10 * time.Second       // time limit for clear; without the record, the attempts are lost after lost_after
 	workdirLimit = 5 * time.Second        // time limit for removing the working directories
+	ownFreeze    = 5 * time.Second        // pause between checks that shows that the guardian itself did not run, because the host was suspended
+	wakeLimit    = time.Second            // how long the daemon then has to end its HTTP attempts by itself
 )
 
 // Serve runs the guardian, a process that outlives the daemon just long enough to kill what
@@ -102,6 +104,9 @@ type server struct {
 	// killed contains the deadlines at which attempts were killed, so that each is killed and logged once for a deadline.
 	// An attempt may have had no process then. Its process starts only after a renewal, which gives it another deadline.
 	killed map[uint64]time.Duration
+
+	lastCheck    time.Duration // the time of the latest check; 0: there was none
+	patientUntil time.Duration // the daemon is not killed before this time
 }
 
 // setInformed notes that the guardian knows all attempts, and writes its process number to the
@@ -211,8 +216,16 @@ func (g *server) killOverdue(ctx context.Context, now time.Duration) {
 // killDaemon kills the daemon if HTTP attempts are in progress that may soon be declared lost (G17). A daemon that is not
 // frozen has already ended them, because its own deadline is earlier. When the daemon is dead, its input ends, and the
 // guardian kills what it has left.
+//
+// After the host was suspended, the daemon and the guardian continue together. The daemon sends nothing more for its
+// attempts then, and needs a moment to end them.
 func (g *server) killDaemon(now time.Duration) {
-	if g.daemon == nil || !g.watch.overdueRemote(now) {
+	if g.lastCheck > 0 && now-g.lastCheck > ownFreeze {
+		g.patientUntil = now + wakeLimit
+	}
+	g.lastCheck = now
+
+	if g.daemon == nil || now < g.patientUntil || !g.watch.overdueRemote(now) {
 		return
 	}
 
