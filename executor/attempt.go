@@ -99,7 +99,7 @@ func (a *attempt) setResult(node string, r process.Result) {
 	end := &a.end.run
 	end.Node, end.Token = node, a.Create
 	end.State, end.Reason, end.Message = r.State, r.Reason, r.Message
-	end.ExitCode, end.Signal = r.ExitCode, r.Signal
+	end.ExitCode, end.Signal, end.HTTPStatus = r.ExitCode, r.Signal, r.HTTPStatus
 	end.StartedAt, end.EndedAt = task.At(r.StartedAt), task.At(r.EndedAt)
 	end.Unenforced = r.Unenforced
 	end.OutputBytes, end.Truncated = r.OutputBytes, r.Truncated
