@@ -48,6 +48,7 @@ type rigConfig struct {
 	Slots    int    // processes that run at the same time
 	Executor bool   // false: runs stay in the inbox
 	Guardian bool   // start a guardian, as an agent does
+	HTTP     bool   // the executor supports HTTP actions
 	// Cgroup is the setting for attempts: cgroup.Auto or cgroup.Off.
 	Cgroup string
 }
@@ -263,9 +264,14 @@ func (r *rig) startExecutor(ctx context.Context, w *work) (*executor.Executor, e
 		w.background.Go(func() error { return watchdog.Run(ctx) })
 	}
 
-	return executor.New(executor.Config{
+	cfg := executor.Config{
 		Node: nodeName, Instance: r.node.Instance, Slots: r.cfg.Slots, Dir: dir, Workdirs: workdir.Root("", nodeName, dir), Inbox: w.observer, Guardian: watchdog, Groups: groups, Logger: r.log,
-	})
+	}
+	if r.cfg.HTTP {
+		cfg.HTTP = newHTTPRunner
+	}
+
+	return executor.New(cfg)
 }
 
 // nothingOverdue reports whether all shards are loaded, and no tick up to the clock's time is undecided.
