@@ -15,6 +15,7 @@ type attemptJudge struct {
 	namespaces *namespaceJudge
 	policies   *policyJudge
 	parts      *partJudge
+	requests   *requestJudge
 }
 
 // checkPause judges the pause in a rewritten inbox record ("state"). A run is paused only on request. A request is
@@ -67,6 +68,8 @@ func (j *attemptJudge) checkDispatch(d *delta, ch *runChange, r *runHistory, put
 	}
 
 	j.freezes.checkDispatch(d, ch, r, put)
+	j.requests.checkKept(ch, r, &put.Run, put.key)
+	j.requests.checkNotEarly(ch, r, put)
 	j.namespaces.checkDispatch(ch, r, put)
 
 	if r.isPart() {
@@ -92,6 +95,7 @@ func (j *attemptJudge) checkRewrite(ch *runChange, r *runHistory, before inboxRe
 	}
 
 	j.checkPause(ch, r, before, put)
+	j.requests.checkKept(ch, r, &put.Run, put.key)
 
 	if before.State != put.State {
 		if put.Attempt <= 1 {
@@ -110,9 +114,14 @@ func (j *attemptJudge) checkRewrite(ch *runChange, r *runHistory, before inboxRe
 	}
 }
 
-// checkRetry judges the queue record that takes the place of an attempt: a retry that the policy allows (G9), or an
-// attempt that its node handed back before it started it.
+// checkRetry judges the queue record that takes the place of an attempt: a retry that the policy allows (G9), an attempt
+// that was not sent, or one that its node handed back before it started it.
 func (j *attemptJudge) checkRetry(ch *runChange, r *runHistory, taken *inboxRecord, w *task.Waiting) {
+	if w.UnsentCount() != taken.UnsentCount() {
+		j.requests.checkUnsent(ch, r, taken, w)
+		return
+	}
+
 	// No attempt was added to the list, so the attempt was handed back.
 	if len(w.Attempts) <= r.attempts {
 		if taken.CancelRequested {
@@ -126,7 +135,10 @@ func (j *attemptJudge) checkRetry(ch *runChange, r *runHistory, taken *inboxReco
 		j.breachTask("G10", ch.ref, r.tick, ch.queueKey, "run %s waits after an attempt with token %d; the attempt that ended has %d", ch.id, last.Token, taken.create)
 	}
 
-	if !taken.Retries(last.State, last.ExitCode) {
+	j.requests.checkCounted(ch, r, taken, last, ch.queueKey)
+	if len(w.Attempts) >= taken.Retry.Attempts {
+		j.breachTask("G9", ch.ref, r.tick, ch.queueKey, "run %s is retried after %d attempts; at most %d are allowed", ch.id, len(w.Attempts), taken.Retry.Attempts)
+	} else if !taken.Retries(last.State, last.ExitCode) {
 		j.breachTask("G9", ch.ref, r.tick, ch.queueKey, "run %s is retried after attempt %d ended as %s, although its policy does not allow that or it was cancelled",
 			ch.id, taken.Attempt, last.State)
 	}

@@ -78,7 +78,8 @@ func newChecker(keys record.Keys, opts Options) *checker {
 	policies := &policyJudge{judge: base, fences: fences}
 	parts := &partJudge{judge: base, fences: fences}
 	namespaces := newNamespaceJudge(base)
-	attempts := &attemptJudge{judge: base, fences: fences, freezes: freezes, namespaces: namespaces, policies: policies, parts: parts}
+	requests := &requestJudge{base}
+	attempts := &attemptJudge{judge: base, requests: requests, fences: fences, freezes: freezes, namespaces: namespaces, policies: policies, parts: parts}
 
 	return &checker{
 		findings: found, cluster: cluster, opts: &opts, stats: stats,
@@ -92,7 +93,7 @@ func newChecker(keys record.Keys, opts Options) *checker {
 		entries: &entryTracker{judge: base, fences: fences, counters: counters, retention: retention, gaps: gaps},
 		runs: &runTracker{
 			judge: base, stats: stats, fences: fences, decisions: decisions, lateness: &latenessJudge{base}, freezes: freezes, namespaces: namespaces,
-			policies: policies, counters: counters, attempts: attempts, parts: parts, retention: retention,
+			policies: policies, counters: counters, attempts: attempts, requests: requests, parts: parts, retention: retention,
 		},
 	}
 }
@@ -134,7 +135,7 @@ func (c *checker) applyRevision(events []Event) {
 
 	// Overlap and limits depend on all runs that the revision starts or ends, so they are judged after every
 	// run of the revision has been applied.
-	c.runs.checkStarts(runs)
+	c.runs.checkStarts(d, runs)
 
 	c.retention.checkRevision(d)
 	c.entries.applyEntries(d)

@@ -151,6 +151,7 @@ type runHistory struct {
 	// any wait for the next attempt.
 	activeSince int64
 	parentRevisions
+	targetWait
 }
 
 // putInto applies an inbox record.

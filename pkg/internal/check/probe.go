@@ -14,10 +14,13 @@ import (
 )
 
 // probeLine is a line of a probe log. Test tasks append to it directly, independently of what the scheduler
-// believes: "START|BEAT|END run attempt token time pid". BEAT is optional and shows that the process is alive.
+// believes: "START|BEAT|END|ASK run attempt token time pid". BEAT is optional and shows that the process is alive. For an
+// HTTP attempt, its target writes the lines: START when the request arrives, END when it has been answered, and ASK before
+// that if the answer asks to wait and to try again.
 type probeLine struct {
 	end     bool   // an END line
 	beat    bool   // a BEAT line
+	ask     bool   // an ASK line
 	run     string // the id of the run
 	attempt int    // 1 is the first attempt
 	token   int64  // the attempt's fencing token
@@ -40,6 +43,7 @@ type probeLine struct {
 //   - an attempt follows a lost one only if the retry policy allows it (G9)
 //   - no attempt starts after it was declared lost (G9), and none is alive then (G17): the proof is a line of it
 //     below the START of a token that is newer than the loss
+//   - no attempt that started is recorded as not sent, unless its target asked to wait (G9)
 //   - no first attempt of a tick starts long after its start deadline, if the log has wall-clock times (G22)
 //
 // A run id contains only a part of the task's uid, so two tasks can have equal run ids at one tick. The events tell
@@ -59,6 +63,8 @@ func CheckProbeLog(rd io.Reader, keys record.Keys, events []Event) []Violation {
 		last:       map[string]probeLine{},
 		newest:     map[string]intent{},
 		lost:       lostAttempts(keys, events),
+		unsent:     unsentAttempts(keys, events),
+		asked:      map[attemptID]bool{},
 	}
 
 	// For runs of unknown tasks, one task for each run id is enough to keep its attempts together.
@@ -73,12 +79,15 @@ func CheckProbeLog(rd io.Reader, keys record.Keys, events []Event) []Violation {
 		switch {
 		case p.end:
 			c.checkEnd(p)
+		case p.ask:
+			c.asked[p.attemptID()] = true
 		case !p.beat:
 			c.checkStart(p)
 		}
 	}
 
 	c.checkOverlaps(lines)
+	c.checkSent(lines)
 
 	return c.violations
 }
@@ -125,6 +134,8 @@ type probeChecker struct {
 	last           map[string]probeLine      // by run: its latest START
 	newest         map[string]intent         // by incarnation: the started attempt with the highest token
 	lost           map[attemptID]int64       // the revision at which an attempt was declared lost
+	unsent         map[attemptID]bool        // attempts that are recorded as not sent
+	asked          map[attemptID]bool        // attempts whose target asked to wait
 	highestStarted int64                     // the highest token that has started; etcd had reached that revision by then
 }
 
@@ -243,13 +254,26 @@ func (c *probeChecker) checkEnd(p probeLine) {
 	c.ended[p.attemptID()] = append(before, p)
 }
 
+// checkSent finds attempts that are recorded as not sent although their requests had arrived. Such an attempt is free, and
+// is tried again even if the request must not be repeated.
+func (c *probeChecker) checkSent(lines []probeLine) {
+	for _, p := range lines {
+		if _, ok := c.intentOf(p); ok && p.isStart() && c.unsent[p.attemptID()] && !c.asked[p.attemptID()] {
+			c.addViolation(p, "G9", "the request of run %s, attempt %d, arrived, but is recorded as not sent", p.run, p.attempt)
+		}
+	}
+}
+
+// isStart reports whether the line is a START.
+func (p probeLine) isStart() bool { return !p.end && !p.beat && !p.ask }
+
 // checkSignOfLife checks that an attempt shows no sign of life after it was declared lost. If an attempt with a
 // token newer than the loss has already started in the log, the line was written after the loss.
 func (c *probeChecker) checkSignOfLife(p probeLine) {
 	_, ok := c.intentOf(p)
 	if rev, lost := c.lost[p.attemptID()]; ok && lost && c.highestStarted > rev {
 		switch {
-		case !p.end && !p.beat:
+		case p.isStart():
 			c.addViolation(p, "G9", "run %s, attempt %d, started after it was declared lost at revision %d", p.run, p.attempt, rev)
 		default:
 			c.addViolation(p, "G17", "run %s, attempt %d, as process %s, still ran after it was declared lost at revision %d",
@@ -257,7 +281,7 @@ func (c *probeChecker) checkSignOfLife(p probeLine) {
 		}
 	}
 
-	if ok && !p.end && !p.beat {
+	if ok && p.isStart() {
 		c.highestStarted = max(c.highestStarted, p.token)
 	}
 }
@@ -268,7 +292,7 @@ func (c *probeChecker) checkOverlaps(lines []probeLine) {
 	open := map[string]map[string]probeLine{} // by task and run: STARTs whose END comes later in the log
 	for _, p := range lines {
 		in, ok := c.intentOf(p)
-		if !ok || p.beat {
+		if !ok || p.beat || p.ask {
 			continue
 		}
 
@@ -366,7 +390,7 @@ func readIntents(keys record.Keys, events []Event) map[attemptID][]intent {
 				case err != nil:
 				case w.UnderWay() && !known: // parts become active with their parent
 					first[run] = intent{activated: ev.ModRevision, overlapPolicy: inForce[k.Ref]}
-				case !w.UnderWay() && len(w.Attempts) == 0: // handed back before it started: its next dispatch activates it again
+				case !w.UnderWay() && len(w.Attempts)+w.UnsentCount() == 0: // handed back before it started: its next dispatch activates it again
 					delete(first, run)
 				}
 			}
@@ -439,7 +463,7 @@ func readProbes(rd io.Reader) ([]probeLine, []Violation) {
 
 // parseProbe parses the fields of a line.
 func parseProbe(words []string) (probeLine, bool) {
-	if len(words) != 6 || (words[0] != "START" && words[0] != "END" && words[0] != "BEAT") {
+	if len(words) != 6 || !slices.Contains([]string{"START", "END", "BEAT", "ASK"}, words[0]) {
 		return probeLine{}, false
 	}
 
@@ -451,7 +475,7 @@ func parseProbe(words []string) (probeLine, bool) {
 		at = 0 // a relative clock
 	}
 
-	return probeLine{end: words[0] == "END", beat: words[0] == "BEAT", run: words[1], attempt: attempt, token: token, at: at, pid: words[5]}, err1 == nil && err2 == nil
+	return probeLine{end: words[0] == "END", beat: words[0] == "BEAT", ask: words[0] == "ASK", run: words[1], attempt: attempt, token: token, at: at, pid: words[5]}, err1 == nil && err2 == nil
 }
 
 // lostAttempts returns at which revision each attempt was declared lost. A history record and a queue record can
@@ -492,4 +516,44 @@ func lostAttempts(keys record.Keys, events []Event) map[attemptID]int64 {
 	}
 
 	return lost
+}
+
+// unsentAttempts returns the attempts that are recorded as not sent: by the queue record that counts them, or by the final
+// record of their run.
+func unsentAttempts(keys record.Keys, events []Event) map[attemptID]bool {
+	unsent := map[attemptID]bool{}
+	last := map[runRef]task.Assigned{} // the latest inbox record of a run
+
+	for _, ev := range events {
+		if ev.Deleted {
+			continue
+		}
+
+		if k, ok := keys.ParseRun(ev.Key); ok {
+			if a, err := record.DecodeAssigned(k, ev.CreateRevision, ev.Value); err == nil && a.Action.HTTP != nil {
+				last[runRef{k.Ref, k.Run}] = a
+			}
+			continue
+		}
+
+		k, ok := keys.ParseShard(ev.Key)
+		a, known := last[runRef{k.Ref, k.Run}]
+		if !ok || !known || k.Late {
+			continue
+		}
+
+		switch k.Kind {
+		case record.KindQueued:
+			w, err := record.DecodeWaiting(k, ev.Value)
+			if err == nil && w.UnsentCount() > a.UnsentCount() {
+				unsent[attemptID{a.Token, k.Run}] = true
+			}
+		case record.KindEnded, record.KindPart:
+			if r, err := record.DecodeEnded(k, ev.Value); err == nil && r.Reason == task.ReasonUnsent {
+				unsent[attemptID{r.Token, k.Run}] = true
+			}
+		}
+	}
+
+	return unsent
 }

@@ -26,6 +26,7 @@ type runTracker struct {
 	policies   *policyJudge
 	counters   *counterJudge
 	attempts   *attemptJudge
+	requests   *requestJudge
 	parts      *partJudge
 	retention  *retentionJudge
 }
@@ -55,6 +56,8 @@ func (rt *runTracker) applyRunChange(d *delta, ch *runChange) {
 	if ch.dequeued {
 		r.queued, r.retrying = false, false
 	}
+
+	defer r.forgetWait()
 
 	for _, put := range ch.puts {
 		if taken != nil && put.create == put.mod {
@@ -236,11 +239,14 @@ func (rt *runTracker) applyQueued(d *delta, ch *runChange, r *runHistory, from t
 	case taken != nil:
 		rt.attempts.checkNotPaused(ch, r, &w.Run, ch.queueKey)
 		rt.attempts.checkRetry(ch, r, taken, w)
-		r.attempts, r.retrying = len(w.Attempts), len(w.Attempts) > 0
+		r.attempts, r.retrying = len(w.Attempts), len(w.Attempts)+w.UnsentCount() > 0
 	// Only the owner rewrites the record of a run that waits.
 	case r.queued:
 		rt.fences.requireCommit(d, ch.ref, r.tick, ch.queueKey, "a waiting run")
+		rt.requests.checkKept(ch, r, &w.Run, ch.queueKey)
 	}
+
+	r.noteQueued(w, rt.cluster.revision)
 
 	if !r.ended {
 		rt.setState(ch, r, from, task.Queued, ch.queueKey)
@@ -310,6 +316,8 @@ func (rt *runTracker) applyEnded(d *delta, ch *runChange, r *runHistory, from ta
 
 	if taken != nil {
 		rt.attempts.checkStarted(ch, r, taken.StartBefore, firstStartedAt(*e), e.StartedAt, ch.endedKey)
+		rt.requests.checkKept(ch, r, e, ch.endedKey)
+		rt.requests.checkCounted(ch, r, taken, e.AsAttempt(), ch.endedKey)
 	}
 
 	if r.isPart() {
@@ -423,6 +431,7 @@ func (rt *runTracker) applyListed(ch *runChange) {
 
 	for _, p := range ch.puts {
 		r.state, r.attempts = p.State, len(p.Attempts)
+		r.noteListed(&p.Run)
 		r.putInto(p)
 	}
 
@@ -430,8 +439,9 @@ func (rt *runTracker) applyListed(ch *runChange) {
 		r.state, r.queued, r.fan = task.Running, true, w.Fan
 	} else if w != nil {
 		r.state, r.reason, r.queued = task.Queued, w.Reason, true
-		r.attempts, r.retrying = len(w.Attempts), len(w.Attempts) > 0
+		r.attempts, r.retrying = len(w.Attempts), len(w.Attempts)+w.UnsentCount() > 0
 		r.startBefore = w.StartBefore
+		r.noteListed(&w.Run)
 	}
 
 	if e := ch.ended; e != nil {
@@ -468,13 +478,14 @@ func (rt *runTracker) claimListedTicks(ch *runChange, r *runHistory) {
 
 // checkStarts judges all runs that a revision starts. A task starts at most one attempt in a revision, because the
 // revision is the fencing token (G11). No run starts beside an active one where the policy forbids it (G8).
-func (rt *runTracker) checkStarts(runs []*runChange) {
+func (rt *runTracker) checkStarts(d *delta, runs []*runChange) {
 	started := map[record.Ref]string{}
 	for _, ch := range runs {
 		// A run with parts starts when it gets them.
 		if r := rt.cluster.taskOf(ch.ref).runs[ch.id]; r != nil && r.fan != nil && r.activeSince == rt.cluster.revision {
 			rt.policies.checkOverlap(ch, r, ch.queueKey)
 			rt.policies.checkMaxActive(ch, r, ch.queueKey)
+			rt.requests.checkNotHeld(d, ch, r, ch.queueKey)
 		}
 
 		for _, put := range ch.puts {
@@ -494,6 +505,11 @@ func (rt *runTracker) checkStarts(runs []*runChange) {
 			if !r.isPart() { // overlap and limits concern the parent
 				rt.policies.checkOverlap(ch, r, put.key)
 				rt.policies.checkMaxActive(ch, r, put.key)
+			}
+
+			// A run that was dispatched before is active already.
+			if len(r.tokens) == 1 {
+				rt.requests.checkNotHeld(d, ch, r, put.key)
 			}
 		}
 	}

@@ -296,10 +296,10 @@ func (s *sim) round(shard int) {
 		ops = append(ops, s.decide(t, s.due(t))...)
 		if t.active == nil && len(t.queue) > 0 {
 			// A run between two attempts is active, so no other run may overtake it.
-			i := max(0, slices.IndexFunc(t.queue, func(w task.Waiting) bool { return len(w.Attempts) > 0 }))
+			i := max(0, slices.IndexFunc(t.queue, func(w task.Waiting) bool { return w.Attempt > 1 }))
 			next := t.queue[i]
 			t.queue = slices.Delete(t.queue, i, i+1)
-			next.Attempt = len(next.Attempts) + 1
+			next.NotBefore, next.NotBeforeBy = task.Time{}, ""
 			ops = append(ops, op{s.keys.Queued(t.ref, next.ID), nil}, s.dispatch(t, next.Run, s.owners[shard]))
 		}
 	}
@@ -323,7 +323,7 @@ func (s *sim) decide(t *simTask, ticks []int64) []op {
 	}
 
 	last := s.tickRun(t, ticks[len(ticks)-1], trigger, task.Skipped)
-	retrying := slices.ContainsFunc(t.queue, func(w task.Waiting) bool { return len(w.Attempts) > 0 })
+	retrying := slices.ContainsFunc(t.queue, func(w task.Waiting) bool { return w.Attempt > 1 })
 	if t.active != nil || retrying {
 		last.Reason = task.ReasonOverlap
 		return append(ops, s.ended(t, last))
@@ -359,7 +359,7 @@ func (s *sim) finish(t *simTask, state task.State) {
 	}
 
 	w := task.Waiting{Run: a.Run}
-	w.State, w.Reason, w.Attempts = task.Queued, task.ReasonRetry, append(slices.Clone(a.Attempts), r.AsAttempt())
+	w.State, w.Reason, w.Attempt, w.Attempts = task.Queued, task.ReasonRetry, a.Attempt+1, append(slices.Clone(a.Attempts), r.AsAttempt())
 	t.queue = append(t.queue, w)
 	s.txn(gone, s.waiting(t, w))
 }
