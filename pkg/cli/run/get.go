@@ -3,6 +3,7 @@ package run
 import (
 	"cmp"
 	"fmt"
+	"net/http"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -88,19 +89,27 @@ func describeRun(f *factory.Factory, d *output.Details, r task.Run, zone string)
 	d.Field("Run", "%s", r.ID)
 	d.Field("Task", "%s", selection.Name(f, r.Namespace, r.Task))
 	d.StyledField("Result", view.RunResult(f, r))
+
+	if r.HTTPStatus > 0 {
+		d.Field("HTTP status", "%d %s", r.HTTPStatus, http.StatusText(r.HTTPStatus))
+	}
+
 	d.Field("Reason", "%s", strings.ReplaceAll(r.Reason, "_", " "))
 	d.Field("Message", "%s", r.Message)
 	d.Field("Not enforced", "%s", strings.Join(r.Unenforced, ", "))
 	d.Field("Trigger", "%s", strings.ReplaceAll(r.Trigger, "_", " "))
 	d.Field("Requested by", "%s", r.CreatedBy)
+	d.Field("Extra arguments", "%s", wording.CommandLine(r.Args))
 	d.Field("Extra env", "%s", strings.Join(r.EnvNames, ", "))
+	d.Field("Requested node", "%s", r.TargetNode)
 	d.Field("Tick", "%s", at(r.ScheduledTime))
 
 	if r.Count > 1 {
 		d.Field("Last tick", "%s", at(r.Last))
 	}
 
-	d.Field("Not before", "%s", at(r.NotBefore))
+	d.Field("Not before", "%s", notBeforeText(r, at))
+	d.Field("Not sent", "%s", wording.UnsentText(r.Unsent))
 	d.Field("Dispatched", "%s", at(r.DispatchedAt))
 	d.Field("Started", "%s", at(r.StartedAt))
 	d.Field("Ended", "%s", at(r.EndedAt))
@@ -135,7 +144,7 @@ func describeRun(f *factory.Factory, d *output.Details, r task.Run, zone string)
 		g := &output.Table{Headers: []string{"ATTEMPT", "RESULT", "NODE", "STARTED", "TOOK"}}
 
 		for _, t := range r.Attempts {
-			past := task.Run{State: t.State, Reason: t.Reason, ExitCode: t.ExitCode, Signal: t.Signal, StartedAt: t.StartedAt, EndedAt: t.EndedAt}
+			past := task.Run{State: t.State, Reason: t.Reason, ExitCode: t.ExitCode, Signal: t.Signal, HTTPStatus: t.HTTPStatus, StartedAt: t.StartedAt, EndedAt: t.EndedAt}
 			g.AddRow(fmt.Sprintf("attempt %d", t.Attempt), view.RunResult(f, past), cmp.Or(output.OneLine(t.Node), f.NoValue()), at(t.StartedAt), view.TookText(f, past))
 		}
 
@@ -152,4 +161,14 @@ func describeRun(f *factory.Factory, d *output.Details, r task.Run, zone string)
 		}
 		d.Section(title, output.Sanitize(r.OutputTail))
 	}
+}
+
+// notBeforeText returns the earliest time of the next attempt, and who chose it.
+func notBeforeText(r task.Run, at func(task.Time) string) string {
+	text := at(r.NotBefore)
+	if text != "" && r.NotBeforeBy == task.NotBeforeByTarget {
+		text += ", because of the target"
+	}
+
+	return text
 }

@@ -23,6 +23,7 @@ type taskFlags struct {
 
 	noop  bool
 	shell string
+	http  httpFlags
 }
 
 // taskFlag is a flag that sets one field.
@@ -45,6 +46,9 @@ var taskFields = []taskFlag{
 	{"max-runs", "max_runs", 0, "stop after `N` ticks have run (default: no limit)"},
 	{"ttl", "ttl", "", "delete the task this `DURATION` after its schedule has ended (default: never)"},
 	{"description", "description", "", "`TEXT` that describes the task"},
+	{"stdin", "action.process.stdin.text", "", "`TEXT` of the standard input (default: empty)"},
+	{"stdin-secret", "action.process.stdin.secret", "", "read the standard input from this value of a secret, `NAME/KEY`"},
+	{"stdin-file", "action.process.stdin.file", "", "read the standard input from this `FILE` on the node, opened as the process's user"},
 	{"dir", "action.process.dir", "", "working `DIRECTORY` (default: the user's home)"},
 	{"user", "action.process.user", "", "run as this `USER` (default: the node's default_user)"},
 	{"group", "action.process.group", "", "run with this `GROUP` (default: the user's own)"},
@@ -93,6 +97,9 @@ var taskFields = []taskFlag{
 	{"output-compress", "output.compress", false, "compress output after the attempt has ended (default true)"},
 	{"keep", "history.keep", 0, "keep the last `N` ended runs in the history (default 20)"},
 	{"record", "history.record", "", "keep these ended `RUNS` in the history: all (default) or failures"},
+	{"accept-args", "accept.args", 0, "let a manual run append up to `N` arguments to the command (default 0)"},
+	{"accept-env", "accept.env", []string{}, "let a manual run set these `VARIABLES` (default: none)"},
+	{"accept-target", "accept.target", false, "let a manual run name its node: any node that the namespace allows"},
 	{"shadow", "shadow", false, "shadow mode: record what would have run, but start no process"},
 	{"paused", "paused", false, "pause the task: it has no ticks until you resume it"},
 }
@@ -101,7 +108,7 @@ var taskFields = []taskFlag{
 func (f *taskFlags) bindFlags(cmd *cobra.Command) {
 	flags := cmd.Flags()
 
-	for _, t := range taskFields {
+	for _, t := range slices.Concat(taskFields, httpFields) {
 		switch t.value.(type) {
 		case int:
 			flags.Int(t.name, 0, t.help)
@@ -126,6 +133,7 @@ func (f *taskFlags) bindFlags(cmd *cobra.Command) {
 	flags.StringArrayVar(&f.limits, "limit", nil, "set a resource limit, as `NAME=VALUE`, such as memory=1Gi, cpu=1.5, open_files=64; may be repeated")
 	flags.StringVar(&f.shell, "shell", "", "run this `LINE` with /bin/sh -c instead of a command")
 	flags.BoolVar(&f.noop, "noop", false, "start no process and always succeed; for tests")
+	f.http.bindFlags(flags)
 	flags.SortFlags = false
 	completeTaskFlags(cmd)
 }
@@ -141,7 +149,7 @@ func (f *taskFlags) buildPatch(flags *pflag.FlagSet, command []string) (map[stri
 
 	p := map[string]any{}
 
-	for _, t := range taskFields {
+	for _, t := range slices.Concat(taskFields, httpFields) {
 		if flags.Changed(t.name) {
 			v, err := t.readValue(flags)
 			if err != nil {
@@ -165,6 +173,9 @@ func (f *taskFlags) buildPatch(flags *pflag.FlagSet, command []string) (map[stri
 	if err := putLimits(p, f.limits); err != nil {
 		return nil, err
 	}
+	if err := f.http.addTo(p, flags); err != nil {
+		return nil, err
+	}
 
 	switch {
 	case len(command) > 0 && (f.shell != "" || f.noop):
@@ -174,7 +185,7 @@ func (f *taskFlags) buildPatch(flags *pflag.FlagSet, command []string) (map[stri
 	case flags.Changed("shell"):
 		putAction(p, "shell", f.shell, "command")
 	case f.noop:
-		p["action"] = map[string]any{"process": nil, "noop": map[string]any{}}
+		p["action"] = map[string]any{"process": nil, "http": nil, "noop": map[string]any{}}
 	}
 
 	return p, nil
@@ -184,6 +195,7 @@ func (f *taskFlags) buildPatch(flags *pflag.FlagSet, command []string) (map[stri
 func putAction(p map[string]any, form string, value any, other string) {
 	putAtPath(p, "action.process."+form, value)
 	putAtPath(p, "action.process."+other, nil)
+	putAtPath(p, "action.http", nil)
 	putAtPath(p, "action.noop", nil)
 }
 
@@ -314,10 +326,12 @@ func withoutNulls(p map[string]any) map[string]any {
 func unsetShortcuts() map[string]string {
 	s := map[string]string{"env": "action.process.env", "shell": "action.process.shell", "command": "action.process.command",
 		"limit": "action.process.limits", "limits": "action.process.limits",
-		"label": "labels", "labels": "labels", "retries": "retry.attempts",
+		"label": "labels", "labels": "labels", "header": "action.http.headers", "headers": "action.http.headers", "json": "action.http.json",
+		"form": "action.http.form", "body": "action.http.body", "result": "action.http.results", "results": "action.http.results",
+		"auth": "action.http.auth", "tls": "action.http.tls", "keep-body": "action.http.output", "retries": "retry.attempts",
 		"dst": "dst", "missed": "missed", "retry": "retry", "target": "target", "success": "success", "output": "output", "history": "history",
 		"queue": "queue", "paused_until": "paused_until", "pause_reason": "pause_reason"}
-	for _, t := range taskFields {
+	for _, t := range slices.Concat(taskFields, httpFields) {
 		if _, taken := s[t.name]; !taken {
 			s[t.name] = t.path
 		}
@@ -342,7 +356,7 @@ func unsetFields(p map[string]any, fields []string) error {
 		}
 
 		path, ok := known[f]
-		for _, group := range []string{"labels.", "label.", "env.", "action.process.env."} {
+		for _, group := range []string{"labels.", "label.", "env.", "action.process.env.", "headers.", "header.", "action.http.headers."} {
 			if key, found := strings.CutPrefix(f, group); found && key != "" {
 				parent := known[strings.TrimSuffix(group, ".")]
 				if parent == "" {
@@ -399,5 +413,6 @@ func completeTaskFlags(cmd *cobra.Command) {
 	complete.RegisterFixed(cmd, "enforce", task.EnforceRequire, task.EnforceReport)
 	complete.RegisterFixed(cmd, "ionice", "idle", "best-effort", "best-effort/7", "realtime")
 	complete.RegisterFixed(cmd, "limit", limitNames()...)
+	completeHTTPFlags(cmd)
 	complete.RegisterFixed(cmd, "retry-on", string(task.Failed), string(task.TimedOut), string(task.Lost))
 }

@@ -172,7 +172,9 @@ func describeSpec(f *factory.Factory, d *output.Details, t client.Task) {
 	describeBounds(f, d, t)
 	describeAction(f, d, t.Action)
 
-	if t.Timeout > 0 {
+	if t.Action.HTTP != nil {
+		d.Field("Timeout", "%s", cmp.Or(t.Timeout, task.DefaultHTTPTimeout))
+	} else if t.Timeout > 0 {
 		d.Field("Timeout", "%s, then %s, then SIGKILL after %s", t.Timeout, cmp.Or(t.KillSignal, task.DefaultKillSignal), t.KillGrace)
 	}
 
@@ -198,6 +200,7 @@ func describeSpec(f *factory.Factory, d *output.Details, t client.Task) {
 	d.Field("Runs on", "%s", wording.PlaceText(t.Target))
 	d.Field("Parts", "%s", wording.PartsOfRunsText(t.Target))
 	d.Field("History", "%s", wording.HistoryText(t.History))
+	d.Field("Manual runs give", "%s", wording.AcceptText(t.Accept))
 }
 
 // describeBounds adds the fields that bound or delay a task's ticks.
@@ -236,8 +239,15 @@ func leftWords(f *factory.Factory, t client.Task) string {
 	return " (" + f.TimeLeft(t.Next) + ")"
 }
 
-// describeAction adds the process of a task, or states that it runs none.
+// describeAction adds the process or the request of a task, or states that it has none.
 func describeAction(f *factory.Factory, d *output.Details, act task.Action) {
+	if act.HTTP != nil {
+		for _, field := range wording.HTTPFields(act.HTTP) {
+			d.Field(field.Name, "%s", field.Value)
+		}
+		return
+	}
+
 	p := act.Process
 	if p == nil {
 		d.Field("Does", "nothing (noop)")
@@ -264,6 +274,10 @@ func describeAction(f *factory.Factory, d *output.Details, act task.Action) {
 			name = "Environment from"
 		}
 		d.Field(name, "%s", from.Source())
+	}
+
+	if p.Stdin != nil {
+		d.Field("Standard input", "%s", p.Stdin.Source())
 	}
 
 	d.Field("Directory", "%s", p.Dir)

@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/carillonhq/carillon/pkg/cli/batch"
+	"github.com/carillonhq/carillon/pkg/cli/complete"
 	"github.com/carillonhq/carillon/pkg/cli/factory"
 	"github.com/carillonhq/carillon/pkg/cli/failure"
 	"github.com/carillonhq/carillon/pkg/cli/logs"
@@ -22,21 +23,30 @@ import (
 // triggerCommand returns "carillon task trigger".
 func triggerCommand(f *factory.Factory) *cobra.Command {
 	var flags struct {
-		env              []string
+		args, env        []string
+		target           string
 		wait, exitStatus bool
 	}
 	cmd := &cobra.Command{
 		Use:   "trigger",
 		Short: "Run tasks now",
 		Long: "Run tasks now, independent of their schedules. This also works for paused tasks.\n\n" +
+			"With --arg, --env and --target, a run gets further arguments and variables, or a node of its own. A task accepts\n" +
+			"only what its field accept lists, and by default nothing. The arguments are recorded with the run; of the\n" +
+			"variables, only the names.\n\n" +
 			"With --wait, the command prints the output of the runs, including retries, until all runs have ended. It\n" +
 			"exits with 9 if a run did not succeed. With -q or -o json it does not print the output.",
 		Example: `  carillon task trigger nightly-backup
-  carillon task trigger nightly-backup --wait --env TARGET=/mnt/usb
+  carillon task trigger report --arg --day --arg 2026-11-20 --env FORMAT=pdf
+  carillon task trigger cleanup --target web-3 --wait
   carillon task trigger nightly-backup --wait --exit-status && echo done`,
 	}
 	p := bindTasks(f, cmd)
+	cmd.Flags().StringArrayVar(&flags.args, "arg", nil, "append this `ARGUMENT` to the command of this run; may be repeated")
 	cmd.Flags().StringArrayVar(&flags.env, "env", nil, "set an environment variable for this run, as `NAME=VALUE`; may be repeated")
+	cmd.Flags().StringVar(&flags.target, "target", "", "run on the `NODE` with this name")
+	complete.Register(cmd, "target", complete.Nodes(f))
+	_ = cmd.RegisterFlagCompletionFunc("arg", cobra.NoFileCompletions)
 	cmd.Flags().BoolVar(&flags.wait, "wait", false, "wait until the runs have ended; exit with 9 if one did not succeed")
 	cmd.Flags().BoolVar(&flags.exitStatus, "exit-status", false, "with --wait: exit with the exit code of the failed process")
 	cmd.RunE = func(cmd *cobra.Command, words []string) error {
@@ -46,8 +56,17 @@ func triggerCommand(f *factory.Factory) *cobra.Command {
 			return failure.Usage("--exit-status requires --wait")
 		}
 
+		if err := factory.RefuseEmpty(cmd, "target"); err != nil {
+			return err
+		}
+
 		env, err := readEnv(flags.env)
 		if err != nil {
+			return err
+		}
+
+		give := client.TriggerRequest{Args: flags.args, Env: env, Target: flags.target}
+		if err := (task.ManualInput{Args: give.Args, Env: give.Env, TargetNode: give.Target}).Validate(); err != nil {
 			return err
 		}
 
@@ -58,7 +77,7 @@ func triggerCommand(f *factory.Factory) *cobra.Command {
 
 		var runs []task.Run
 		failed := batch.ForEach(ctx, f, refs, func(r selection.Ref) error {
-			t, err := c.Tasks.Trigger(ctx, r.Namespace, r.Name, env)
+			t, err := c.Tasks.TriggerWith(ctx, r.Namespace, r.Name, give, 0)
 			if err != nil {
 				return selection.ExplainMissing(ctx, f, c, r, err)
 			}
@@ -103,7 +122,7 @@ func readEnv(pairs []string) (map[string]string, error) {
 		env[k] = s
 	}
 
-	return env, task.CheckEnv("env", env)
+	return env, nil
 }
 
 // awaitAll waits for runs and prints their output. It replaces each run by its final record, and returns an

@@ -102,7 +102,7 @@ func readEntry(value []byte) (task.Entry, error) {
 		Timeout: e.Timeout, KillGrace: e.KillGrace, Overlap: e.Overlap, Missed: e.Missed, Retry: e.Retry,
 		Target: e.Target, History: e.History, Output: e.Output, Start: e.Start, End: e.End, Jitter: e.Jitter,
 		MaxRuns: e.MaxRuns, TTL: e.TTL, Queue: e.Queue, MaxActive: e.MaxActive, Deadline: e.Deadline,
-		PauseAfter: e.PauseAfter, KillSignal: e.KillSignal, Success: e.Success,
+		PauseAfter: e.PauseAfter, KillSignal: e.KillSignal, Success: e.Success, Accept: e.Accept,
 	}
 
 	if err := schedule.Check(e.Timing()); err != nil {

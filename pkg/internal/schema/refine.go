@@ -44,6 +44,8 @@ func Refine(all map[string]*huma.Schema) {
 	refineConfinement(process.Properties, all["Limits"].Properties)
 	refineOutput(all["Output"].Properties)
 	refineEnvFrom(all["EnvFrom"])
+	refineAccept(all["Accept"])
+	refineStdin(all["Stdin"])
 	refineHTTP(all)
 
 	m := all["MissedPolicy"].Properties

@@ -305,7 +305,9 @@ func runFacts(r *Request, run task.Run, timezone string) []setting {
 	list.add("Not enforced", strings.Join(run.Unenforced, ", "))
 	list.add("Trigger", plainState(run.Trigger))
 	list.add("Requested by", run.CreatedBy)
+	list.add("Extra arguments", wording.CommandLine(run.Args))
 	list.add("Extra env", strings.Join(run.EnvNames, ", "))
+	list.add("Requested node", run.TargetNode)
 	list.add("Tick", at(run.ScheduledTime))
 	if run.Count > 1 {
 		list.add("Last tick", at(run.Last))

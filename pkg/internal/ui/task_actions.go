@@ -24,7 +24,8 @@ func triggerTask(ctx context.Context, r *Request) (Done, error) {
 		return Done{}, err
 	}
 
-	t, err := r.API.Tasks.TriggerWith(ctx, r.Value("ns"), r.Value("name"), client.TriggerRequest{Env: env}, revision)
+	give := client.TriggerRequest{Args: parseLines(r.Form.Get("args")), Env: env, Target: strings.TrimSpace(r.Form.Get("target"))}
+	t, err := r.API.Tasks.TriggerWith(ctx, r.Value("ns"), r.Value("name"), give, revision)
 	if err != nil {
 		return Done{}, err
 	}
@@ -167,6 +168,18 @@ func (r *Request) taskPath(tab string) string {
 	}
 
 	return path
+}
+
+// parseLines returns the lines of a text that are not empty.
+func parseLines(text string) []string {
+	var list []string
+	for line := range strings.Lines(text) {
+		if line = strings.TrimRight(line, "\r\n"); line != "" {
+			list = append(list, line)
+		}
+	}
+
+	return list
 }
 
 // parsePairs reads lines of the form NAME=VALUE.

@@ -240,6 +240,7 @@ func settingsOf(t client.Task) []setting {
 	list.add("Runs on", wording.PlaceText(t.Target))
 	list.add("Parts", wording.PartsOfRunsText(t.Target))
 	list.add("History", wording.HistoryText(t.History))
+	list.add("Manual runs give", wording.AcceptText(t.Accept))
 
 	return list
 }
@@ -269,6 +270,9 @@ func addAction(list *settings, a task.Action) {
 		from = append(from, f.Source())
 	}
 	list.addCode("Environment from", strings.Join(from, "\n"))
+	if p.Stdin != nil {
+		list.addCode("Standard input", p.Stdin.Source())
+	}
 	list.addCode("Directory", p.Dir)
 	list.addCode("User", p.User)
 	list.addCode("Group", p.Group)

@@ -218,3 +218,35 @@ func TestTasks_RowsOfSilentShardsStay(t *testing.T) {
 		t.Errorf("%d tasks while a shard does not answer", len(second.Tasks))
 	}
 }
+
+// The form of a trigger offers what the task accepts, and nothing else.
+func TestTask_ATriggerGivesWhatTheTaskAccepts(t *testing.T) {
+	w := newWorld(t)
+	w.create("prod", "plain")
+	w.create("prod", "report", func(s *task.Spec) {
+		s.Action = task.Action{Process: &task.Process{Command: []string{"report"}, Stdin: &task.Stdin{Secret: "db/query"}}}
+		s.Accept = task.Accept{Args: 2, Env: []string{"DAY", "MODE"}, Target: true}
+	})
+	ann := w.as("user:ann")
+
+	without(t, ann.page("/ui/tasks/prod/plain?do=trigger"), `name="args"`, `name="env"`, `name="target"`)
+	page := ann.page("/ui/tasks/prod/report?do=trigger")
+	want(t, page, `name="args"`, `name="env"`, `name="target"`, "at most 2", "DAY, MODE", "secret db/query", "up to 2 arguments; variables DAY, MODE; its node")
+
+	form := func(args string) url.Values {
+		return url.Values{"at": {"/ui/tasks/prod/report?do=trigger"}, "args": {args}, "env": {"DAY=1"}, "target": {"n7"}}
+	}
+	a := ann.do(http.MethodPost, "/ui/tasks/prod/report/trigger", form("--day\r\n<b>\r\nx"))
+	want(t, a.body, "has 3 arguments; the task accepts at most 2", "args-error")
+
+	ann.do(http.MethodPost, "/ui/tasks/prod/report/trigger", form("--day\r\n<b>"))
+	c, err := w.ui.clientAt(&transport{api: w.api}, w.Token("user:ann"))
+	must(t, err)
+	runs, err := c.Runs.ListByTask(t.Context(), "prod", "report", client.RunListOptions{})
+	must(t, err)
+	if len(runs) != 1 || strings.Join(runs[0].Args, "|") != "--day|<b>" || runs[0].TargetNode != "n7" {
+		t.Fatalf("runs are %+v", runs)
+	}
+
+	want(t, ann.page("/ui/runs/prod/"+runs[0].ID), "Extra arguments", "--day &#39;&lt;b&gt;&#39;", "Requested node", "n7")
+}

@@ -174,6 +174,18 @@ func (w *answerer) runEvidence(add func(string, string, ...any), g finding) {
 		add("Extra env", "%s", strings.Join(r.EnvNames, ", "))
 	}
 
+	if len(r.Args) > 0 {
+		quoted := make([]string, len(r.Args))
+		for i, arg := range r.Args {
+			quoted[i] = task.Quote(arg)
+		}
+		add("Extra arguments", "%s", strings.Join(quoted, " "))
+	}
+
+	if r.TargetNode != "" {
+		add("Requested node", "%s", r.TargetNode)
+	}
+
 	if r.RetryOf != "" {
 		add("Retry of", "%s, which had used up its attempts", r.RetryOf)
 	}

@@ -267,7 +267,7 @@ func endWords(r *task.Run) string {
 		if r.Reason == task.ReasonNamespace && r.Message != "" {
 			return "failed: " + strings.TrimRight(r.Message, ".")
 		}
-		if slices.Contains([]string{task.ReasonStart, task.ReasonNamespace, task.ReasonSecret, task.ReasonPolicy, task.ReasonShutdown, task.ReasonBadEntry, task.ReasonOutput}, r.Reason) {
+		if slices.Contains([]string{task.ReasonStart, task.ReasonNamespace, task.ReasonAccept, task.ReasonSecret, task.ReasonPolicy, task.ReasonShutdown, task.ReasonBadEntry, task.ReasonOutput}, r.Reason) {
 			text = "failed: " + reasonWords(r)
 		}
 	}

@@ -21,8 +21,13 @@ func (f *Facts) waitedFor(r *task.Run) string {
 	return "has been waiting for " + formatSpan(f.Now.Sub(since))
 }
 
-// noSelector replaces the explanation "no node matches" for a task without a selector, in a namespace without one.
+// noSelector replaces the explanation "no node matches" for a run whose request named a node, and for a task without a
+// selector, in a namespace without one.
 func (f *Facts) noSelector(g finding, text string) string {
+	if g.run.Reason == task.ReasonNoNode && g.run.TargetNode != "" {
+		return "node " + g.run.TargetNode + ", which its request named, is not available"
+	}
+
 	hasSelector := f.Limits != nil && f.Limits.Nodes != ""
 	if g.run.Reason == task.ReasonNoNode && g.version != nil && g.version.Target.Selector == "" && !hasSelector {
 		return "no node was available"

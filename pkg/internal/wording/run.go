@@ -28,6 +28,8 @@ func RunResult(r task.Run, now time.Time) string {
 	why := OneLine(strings.ReplaceAll(r.Reason, "_", " "))
 
 	switch {
+	case slices.Contains([]task.State{task.Failed, task.TimedOut, task.Lost}, r.State) && httpResult(r) != "":
+		words = httpResult(r)
 	case r.State == task.Failed && r.Reason == task.ReasonShutdown: // whatever its exit code is
 		words = why
 	case r.State == task.Failed && r.Reason == task.ReasonOutput:
@@ -36,7 +38,7 @@ func RunResult(r task.Run, now time.Time) string {
 		words = "out of memory"
 	case r.State == task.Failed && r.Reason == task.ReasonLimits: // by a signal, or by the exit code with which a shell reports that signal
 		words = "over its limit"
-	case r.State == task.Failed && slices.Contains([]string{task.ReasonHost, task.ReasonSecret, task.ReasonPolicy, task.ReasonNamespace}, r.Reason):
+	case r.State == task.Failed && slices.Contains([]string{task.ReasonHost, task.ReasonSecret, task.ReasonPolicy, task.ReasonNamespace, task.ReasonAccept}, r.Reason):
 		words = fmt.Sprintf("not started (%s)", why)
 	case r.State == task.Failed && r.Signal != "":
 		words = "signal " + OneLine(r.Signal)

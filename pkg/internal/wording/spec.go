@@ -72,6 +72,26 @@ func CommandLine(words []string) string {
 	return strings.Join(out, " ")
 }
 
+// AcceptText describes what a manual run may give in addition to its task, or returns "" if that is nothing.
+func AcceptText(a task.Accept) string {
+	var words []string
+	switch {
+	case a.Args == 1:
+		words = append(words, "1 argument")
+	case a.Args > 1:
+		words = append(words, "up to "+strconv.Itoa(a.Args)+" arguments")
+	}
+
+	if len(a.Env) > 0 {
+		words = append(words, "variables "+strings.Join(a.Env, ", "))
+	}
+	if a.Target {
+		words = append(words, "its node")
+	}
+
+	return strings.Join(words, "; ")
+}
+
 // PlaceText describes on which nodes a task runs.
 func PlaceText(t task.Target) string {
 	words := cmp.Or(t.Selector, "any node")

@@ -1,6 +1,7 @@
 package events
 
 import (
+	"strconv"
 	"strings"
 
 	"github.com/carillonhq/carillon/pkg/store/record"
@@ -234,6 +235,14 @@ func requestWords(r task.Run) string {
 
 	if len(r.EnvNames) > 0 {
 		details = append(details, "env "+strings.Join(r.EnvNames, ", "))
+	}
+
+	if len(r.Args) > 0 {
+		details = append(details, "arguments: "+strconv.Itoa(len(r.Args)))
+	}
+
+	if r.TargetNode != "" {
+		details = append(details, "on node "+r.TargetNode)
 	}
 
 	return details.String()
