@@ -288,6 +288,11 @@ func set(run *task.Run, tick time.Time, arg string) error {
 		d, err := time.ParseDuration(v)
 		run.EndedAt = task.At(tick.Add(d))
 		return err
+	case "status":
+		run.HTTPStatus = n
+	case "unsent":
+		run.Unsent = &task.Unsent{Count: n, First: run.CreatedAt, Last: run.CreatedAt, Message: "connection refused"}
+		run.NotBefore, run.NotBeforeBy = run.EndedAt, task.NotBeforeByTarget
 	case "unenforced":
 		run.Unenforced = strings.Split(v, ",")
 	case "reason":

@@ -73,7 +73,7 @@ var allowedImports = map[string][]string{
 	"pkg/cli/logs":     {"pkg/cli/failure", "pkg/cli/output", "pkg/cli/factory", "pkg/cli/selection", "pkg/cli/batch", "pkg/cli/view", "pkg/cli/complete", "pkg/client", "pkg/task"},
 	"pkg/cli/apply":    {"pkg/cli/failure", "pkg/cli/output", "pkg/cli/factory", "pkg/cli/selection", "pkg/cli/batch", "pkg/cli/view", "pkg/client", "pkg/internal/manifest", "pkg/task"},
 	"pkg/cli/schedule": {"pkg/cli/failure", "pkg/cli/output", "pkg/cli/factory", "pkg/cli/selection", "pkg/cli/view", "pkg/cli/complete", "pkg/cli/apply", "pkg/client", "pkg/internal/manifest", "pkg/internal/schedule", "pkg/task"},
-	"pkg/cli/run":      {"pkg/cli/failure", "pkg/cli/output", "pkg/cli/factory", "pkg/cli/selection", "pkg/cli/batch", "pkg/cli/view", "pkg/cli/complete", "pkg/cli/watch", "pkg/cli/logs", "pkg/client", "pkg/internal/wording", "pkg/task"},
+	"pkg/cli/run":      {"pkg/cli/failure", "pkg/cli/output", "pkg/cli/factory", "pkg/cli/selection", "pkg/cli/batch", "pkg/cli/view", "pkg/cli/complete", "pkg/cli/watch", "pkg/cli/logs", "pkg/client", "pkg/internal/curl", "pkg/internal/wording", "pkg/task"},
 	"pkg/cli/task":     {"pkg/cli/failure", "pkg/cli/output", "pkg/cli/factory", "pkg/cli/selection", "pkg/cli/batch", "pkg/cli/view", "pkg/cli/complete", "pkg/cli/watch", "pkg/cli/logs", "pkg/cli/apply", "pkg/cli/schedule", "pkg/cli/run", "pkg/client", "pkg/internal/manifest", "pkg/internal/schedule", "pkg/internal/wording", "pkg/task"},
 	"pkg/cli/node":     {"pkg/cli/failure", "pkg/cli/output", "pkg/cli/factory", "pkg/cli/selection", "pkg/cli/batch", "pkg/cli/view", "pkg/cli/complete", "pkg/cli/watch", "pkg/client", "pkg/internal/wording", "pkg/task"},
 	"pkg/cli/shard":    {"pkg/cli/output", "pkg/cli/factory", "pkg/cli/watch", "pkg/client", "pkg/task"},
@@ -95,6 +95,7 @@ var allowedImports = map[string][]string{
 
 	// wording is pure: the command line and the pages share it.
 	"pkg/internal/wording":  {"pkg/client", "pkg/internal/schedule", "pkg/task"},
+	"pkg/internal/curl":     {"pkg/task"},
 	"pkg/internal/top":      {"pkg/client", "pkg/task"},
 	"pkg/internal/importer": {"pkg/internal/manifest", "pkg/internal/schedule", "pkg/task"},
 	"pkg/internal/manifest": {"pkg/internal/schema", "pkg/internal/schedule", "pkg/task"},

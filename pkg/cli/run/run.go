@@ -28,7 +28,7 @@ func Command(f *factory.Factory) *cobra.Command {
 		Short:   "Manage runs",
 		Long:    "Show and manage runs: waiting, active and ended ones.\n\n" + selection.RunHelp,
 	}
-	cmd.AddCommand(listCommand(f), getCommand(f), logs.Command(f), pauseCommand(f), resumeCommand(f), cancelCommand(f), retryCommand(f), dismissCommand(f))
+	cmd.AddCommand(listCommand(f), getCommand(f), logs.Command(f), pauseCommand(f), resumeCommand(f), cancelCommand(f), retryCommand(f), dismissCommand(f), replayCommand(f))
 
 	return cmd
 }

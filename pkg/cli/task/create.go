@@ -27,22 +27,31 @@ func createCommand(f *factory.Factory) *cobra.Command {
 	var flags taskFlags
 	var dryRun bool
 	cmd := &cobra.Command{
-		Use:   "create TASK --schedule EXPR [flags] -- COMMAND [ARG...]",
+		Use:   "create TASK --schedule EXPR [flags] -- COMMAND [ARG...] | --http METHOD URL",
 		Short: "Create a task",
 		Long: "Create a task from flags. The command fails if the task exists: change a task with update, or apply files.\n\n" +
-			"The process starts without a shell. For pipes, variables and globs, use --shell.",
+			"The process starts without a shell. For pipes, variables and globs, use --shell. With --http, each run sends a request\n" +
+			"instead.",
 		Example: `  carillon task create hello --schedule "@every 5s" -- echo hello
   carillon task create nightly-backup --schedule "30 2 * * *" --timezone Europe/Berlin -- pg_dump orders
   carillon task create report --schedule "0 9 * * MON-FRI" --retries 2 --timeout 10m --label team=data \
       --shell 'make-report | mail -s report ops@example.org'
   carillon task create campaign --schedule "H 9 * * *" --start 2026-12-01 --end "2026-12-24 18:00" --jitter 10m --ttl 168h -- ./mail
   carillon task create reminder --schedule "@in 10m" --ttl 1h --shell 'echo tea | wall'
-  carillon task create cleanup --schedule @hourly --selector role=db --env DAYS=30 -- /opt/cleanup`,
+  carillon task create cleanup --schedule @hourly --selector role=db --env DAYS=30 -- /opt/cleanup
+  carillon task create ping --schedule @hourly --http https://api.example.com/ping
+  carillon task create order --schedule @daily --http POST https://api.example.com/orders --bearer api/token \
+      --json '{"day": "${run.scheduled_time}"}' --expect 201 --result id=/order/id`,
 		ValidArgsFunction: cobra.NoFileCompletions,
 	}
 	flags.bindFlags(cmd)
 	bindDryRun(cmd, &dryRun)
 	cmd.RunE = func(cmd *cobra.Command, words []string) error {
+		words, err := flags.http.readInput(cmd.Context(), f, cmd, words)
+		if err != nil {
+			return err
+		}
+
 		name, command, err := nameAndCommand(f, cmd, words)
 		if err != nil {
 			return err
@@ -125,11 +134,14 @@ func wouldBeWords(f *factory.Factory, t client.Task) string {
 func checkRequired(p map[string]any) error {
 	action, _ := p["action"].(map[string]any)
 	process, _ := action["process"].(map[string]any)
+	request, _ := action["http"].(map[string]any)
 	switch {
 	case p["schedule"] == nil:
 		return failure.Usage("--schedule is required").WithHint(`for example: --schedule "*/5 * * * *", "@every 90s", or @manual; see carillon help schedules`)
-	case action["noop"] == nil && process["command"] == nil && process["shell"] == nil:
-		return failure.Usage("no command given").WithHint("give a command after -- (-- COMMAND ARG...), or use --shell or --noop")
+	case request != nil && request["url"] == nil:
+		return failure.Usage("no URL given").WithHint("for example: --http POST https://api.example.com/orders")
+	case request == nil && action["noop"] == nil && process["command"] == nil && process["shell"] == nil:
+		return failure.Usage("no command given").WithHint("give a command after -- (-- COMMAND ARG...), or use --shell, --http or --noop")
 	}
 
 	return nil
@@ -172,17 +184,19 @@ func updateCommand(f *factory.Factory) *cobra.Command {
 	var revision revisionFlag
 	var clear []string
 	cmd := &cobra.Command{
-		Use:   "update TASK... | -l SELECTOR [flags] [-- COMMAND [ARG...]]",
+		Use:   "update TASK... | -l SELECTOR [flags] [-- COMMAND [ARG...] | --http METHOD URL]",
 		Short: "Change fields of tasks",
 		Long: "Change the fields of tasks that you give as flags. Other fields stay as they are.\n\n" +
-			"--label and --env add to the existing values; KEY- removes one. --unset resets a field to its default.",
+			"--label, --env, --header, --form and --result add to the existing values; KEY- (for a header KEY:) removes one. --unset\n" +
+			"resets a field to its default.",
 		Example: `  carillon task update nightly-backup --schedule "0 3 * * *"
   carillon task update nightly-backup --label team=data --label old- --unset retry
   carillon task update nightly-backup --revision 812 --timeout 20m
   carillon task update nightly-backup --schedule "0 3 * * *" --dry-run
   carillon task update -l team=data --timeout 5m
   carillon task update 'sync-*' --overlap queue --yes
-  carillon task update nightly-backup -- pg_dump --jobs 4 orders`,
+  carillon task update nightly-backup -- pg_dump --jobs 4 orders
+  carillon task update order --http PUT https://api.example.com/v2/orders --header 'X-Key: ${secret:api/key}'`,
 		ValidArgsFunction: complete.Tasks(f),
 	}
 	flags.bindFlags(cmd)
@@ -193,6 +207,11 @@ func updateCommand(f *factory.Factory) *cobra.Command {
 	complete.Register(cmd, "unset", completeUnset)
 	cmd.RunE = func(cmd *cobra.Command, words []string) error {
 		ctx := cmd.Context()
+		words, err := flags.http.readInput(ctx, f, cmd, words)
+		if err != nil {
+			return err
+		}
+
 		words, command, err := namesAndCommand(cmd, words)
 		if err != nil {
 			return err

@@ -2,6 +2,7 @@ package tasks
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/carillonhq/carillon/pkg/internal/access"
@@ -37,6 +38,9 @@ func placementWarnings(n *task.Namespace, spec task.Spec, nodes []task.Node) []t
 	}
 
 	field, description := describeTarget(target, needsKey)
+	if field == secretsField {
+		field = fieldOfSecrets(spec.Action)
+	}
 	if field == "target.selector" && spec.Target.Selector == "" {
 		field = "namespace " + n.Name // the selector is the namespace's
 	}
@@ -53,6 +57,21 @@ func wantedNodes(target task.Target) string {
 	}
 
 	return fmt.Sprintf("%s nodes", target.Count)
+}
+
+// secretsField stands for the field of an action that names secrets.
+const secretsField = "action"
+
+// fieldOfSecrets returns the field of an action that names secrets.
+func fieldOfSecrets(a task.Action) string {
+	switch {
+	case a.HTTP != nil:
+		return "action.http"
+	case a.Process != nil && !slices.ContainsFunc(a.Process.EnvFrom, func(f task.EnvFrom) bool { return f.Secret != "" }):
+		return "action.process.stdin"
+	}
+
+	return "action.process.env_from"
 }
 
 // describeTarget names the field that restricts the nodes of a task, and describes the nodes that it allows. The
@@ -72,7 +91,7 @@ func describeTarget(target task.Target, needsKey bool) (field, description strin
 
 	if needsKey {
 		if field == "" {
-			field = "action.process.env_from"
+			field = secretsField
 		}
 
 		conditions = append(conditions, "with a key for secrets")
