@@ -145,11 +145,21 @@ func (w *world) quiet() error {
 		return err
 	}
 
-	return w.eventually(w.promised(45*time.Second), func() error {
+	// A run whose target was down waits for up to 30 s before its next attempt, and its retries follow.
+	return w.eventually(w.promised(90*time.Second), func() error {
 		s, err := up[0].client.Cluster.Status(w.ctx)
 		if err == nil && s.ActiveRuns > 0 {
 			err = fmt.Errorf("%d runs are active", s.ActiveRuns)
 		}
+		if err != nil {
+			return err
+		}
+
+		waiting, err := up[0].client.Runs.List(w.ctx, client.RunListOptions{State: task.Queued, Limit: 1})
+		if err == nil && len(waiting) > 0 {
+			err = fmt.Errorf("run %s of %s/%s waits: %s", waiting[0].ID, waiting[0].Namespace, waiting[0].Task, waiting[0].Reason)
+		}
+
 		return err
 	})
 }

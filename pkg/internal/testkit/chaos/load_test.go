@@ -17,7 +17,8 @@ type kind struct {
 	name     string
 	many     int
 	schedule string
-	shell    string // "": noop
+	shell    string // what a process does
+	path     string // what the target does, for HTTP tasks (see target.serve); without shell and path it is a noop
 	change   func(i int, s *task.Spec)
 }
 
@@ -44,29 +45,37 @@ func again(attempts int, on ...task.State) task.Retry {
 }
 
 var kinds = []kind{
-	{ticker, 80, "* * * * * *", "", func(i int, s *task.Spec) {
+	{ticker, 80, "* * * * * *", "", "", func(i int, s *task.Spec) {
 		s.Missed.Policy = []string{task.MissedLatest, task.MissedSkip, task.MissedAll}[i%3]
 		s.Missed.Limit = 5
 		s.Overlap = []string{task.OverlapSkip, task.OverlapAllow}[i/3%2]
 	}},
-	{"two", 40, "*/2 * * * * *", "", nil},
-	{"five", 40, "@every 5s", "", nil},
-	{"minute", 20, "* * * * *", "", nil},
-	{"quick", 4, "@every 250ms", "", func(_ int, s *task.Spec) { s.History.Record = task.RecordFailures }},
-	{"probe", 24, "@every 3s", probed("sleep 0.05"), nil},
-	{"beside", 8, "@every 2s", probed("sleep 3"), func(_ int, s *task.Spec) { s.Overlap = task.OverlapAllow }},
-	{"replace", 12, "@every 6s", probed("sleep 2"), func(_ int, s *task.Spec) { s.Retry = again(3, task.Failed, task.Lost) }},
-	{"once", 12, "@every 6s", probed("sleep 2"), func(_ int, s *task.Spec) { s.Retry = again(3, task.Failed) }},
-	{"fails", 8, "@every 5s", probed(`[ "$CARILLON_ATTEMPT" -gt 1 ] || exit 1`), func(_ int, s *task.Spec) { s.Retry = again(3, task.Failed) }},
-	{"long", 6, "@every 10s", probed("sleep 10"), func(i int, s *task.Spec) {
+	{"two", 40, "*/2 * * * * *", "", "", nil},
+	{"five", 40, "@every 5s", "", "", nil},
+	{"minute", 20, "* * * * *", "", "", nil},
+	{"quick", 4, "@every 250ms", "", "", func(_ int, s *task.Spec) { s.History.Record = task.RecordFailures }},
+	{"probe", 24, "@every 3s", probed("sleep 0.05"), "", nil},
+	{"beside", 8, "@every 2s", probed("sleep 3"), "", func(_ int, s *task.Spec) { s.Overlap = task.OverlapAllow }},
+	{"replace", 12, "@every 6s", probed("sleep 2"), "", func(_ int, s *task.Spec) { s.Retry = again(3, task.Failed, task.Lost) }},
+	{"once", 12, "@every 6s", probed("sleep 2"), "", func(_ int, s *task.Spec) { s.Retry = again(3, task.Failed) }},
+	{"fails", 8, "@every 5s", probed(`[ "$CARILLON_ATTEMPT" -gt 1 ] || exit 1`), "", func(_ int, s *task.Spec) { s.Retry = again(3, task.Failed) }},
+	{"long", 6, "@every 10s", probed("sleep 10"), "", func(i int, s *task.Spec) {
 		if i%2 == 0 {
 			s.Retry = again(3, task.Lost)
 		}
 	}},
-	{"stubborn", 3, "@every 20s", probed("trap '' TERM INT HUP; sleep 60"), func(_ int, s *task.Spec) { s.Timeout, s.KillGrace = seconds(2), seconds(1) }},
-	{"forks", 3, "@every 20s", probed(escaped + "=1 setsid sleep 30 >/dev/null 2>&1 </dev/null & sleep 0.1"), nil},
-	{"holds", 3, "@every 20s", probed("sleep 6 & sleep 0.1"), nil},
-	{"floods", 2, "@every 20s", probed("head -c 4000000 /dev/zero | tr '\\0' x"), nil},
+	{"stubborn", 3, "@every 20s", probed("trap '' TERM INT HUP; sleep 60"), "", func(_ int, s *task.Spec) { s.Timeout, s.KillGrace = seconds(2), seconds(1) }},
+	{"forks", 3, "@every 20s", probed(escaped + "=1 setsid sleep 30 >/dev/null 2>&1 </dev/null & sleep 0.1"), "", nil},
+	{"holds", 3, "@every 20s", probed("sleep 6 & sleep 0.1"), "", nil},
+	{"floods", 2, "@every 20s", probed("head -c 4000000 /dev/zero | tr '\\0' x"), "", nil},
+	{"http", 16, "@every 3s", "", "quick/50", func(i int, s *task.Spec) { s.Retry = again(3, task.Failed) }},
+	{"http-post", 8, "@every 4s", "", "once/2000", nil},
+	{"http-lost", 8, "@every 6s", "", "once/2000", func(_ int, s *task.Spec) { s.Retry = again(3, task.Failed, task.Lost) }},
+	{"http-beside", 4, "@every 2s", "", "quick/3000", func(_ int, s *task.Spec) { s.Overlap = task.OverlapAllow }},
+	{"http-closes", 4, "@every 5s", "", "closes/20", nil},
+	{"http-fails", 4, "@every 5s", "", "fails/20", func(_ int, s *task.Spec) { s.Retry = again(3, task.Failed) }},
+	{"http-busy", 4, "@every 7s", "", "busy/20", nil},
+	{"http-slow", 3, "@every 20s", "", "quick/60000", func(_ int, s *task.Spec) { s.Timeout = seconds(2) }},
 }
 
 // kindOf returns the kind with a name.
@@ -79,9 +88,17 @@ func (w *world) spec(k kind, i int) task.Spec {
 	s := task.Defaults()
 	s.Namespace, s.Name = loadSpace, fmt.Sprintf("%s-%03d", k.name, i)
 	s.Schedule, s.History.Keep = task.Schedules{k.schedule}, 5
-	if k.shell == "" {
+	switch {
+	case k.path != "":
+		s.Action.HTTP = &task.HTTP{URL: "http://" + w.target.address + "/" + k.path, Headers: map[string]string{headerAttempt: "${run.attempt}"}}
+
+		// Half of the tasks send what must not be repeated if it is not known what became of it.
+		if i%2 == 0 {
+			s.Action.HTTP.Body = "x"
+		}
+	case k.shell == "":
 		s.Action.Noop = &task.Noop{}
-	} else {
+	default:
 		s.Action.Process = &task.Process{Shell: k.shell, Env: map[string]string{"PROBES": w.probes, markName: w.mark}}
 	}
 

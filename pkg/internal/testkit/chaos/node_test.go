@@ -63,7 +63,13 @@ func (w *world) addNode(i int) (*node, error) {
 		return nil, err
 	}
 
-	n.argv = []string{exe, "agent", "--name", name, "--data-dir", n.dir, "--listen", n.address, "--metrics-listen", n.metrics, "--etcd-endpoints", strings.Join(endpoints, ","),
+	// HTTP tasks may call the target, although it is on the loopback interface.
+	config := filepath.Join(w.dir, name+".yaml")
+	if err := os.WriteFile(config, fmt.Appendf(nil, "http_allow: [%q]\n", w.target.address), 0o600); err != nil {
+		return nil, err
+	}
+
+	n.argv = []string{exe, "agent", "--config", config, "--name", name, "--data-dir", n.dir, "--listen", n.address, "--metrics-listen", n.metrics, "--etcd-endpoints", strings.Join(endpoints, ","),
 		"--shards", fmt.Sprint(w.shards), "--lease-ttl", leaseTTL.String(), "--drain-timeout", "3s",
 		"--slots", "64", "--spool-limit", "65536",
 		"--default-user", strconv.Itoa(os.Getuid())} // the tasks write into this user's directories

@@ -42,6 +42,8 @@ type world struct {
 	compacted int64
 	closers   []func()
 
+	target *target // of HTTP tasks
+
 	extra       *node // a node that joins and leaves
 	small       *node // a node with a small disk
 	noSmallDisk string
@@ -84,6 +86,9 @@ func newWorld(t *testing.T, seed uint64, s size) *world {
 	w.must(os.Mkdir(w.logs, 0o700))
 	t.Cleanup(func() { w.end(); cancel() })
 
+	w.target, err = openTarget(w.ip(200)+":8080", w.probes)
+	w.must(err)
+	w.closers = append(w.closers, w.target.close)
 	w.must(w.startReaper())
 	w.must(w.startEtcd(ctx))
 	observer, err := w.dial(w.members...)
