@@ -11,6 +11,8 @@ import (
 const (
 	// openAfter is the number of consecutive unsent ends after which a target counts as down.
 	openAfter = 3
+	// reservedPart is the part of the slots that is reserved for targets that hold none: one of so many.
+	reservedPart = 8
 	// maxIdleTargets is how many targets that are down are remembered while no attempt needs them.
 	maxIdleTargets = 10_000
 )
@@ -18,10 +20,11 @@ const (
 // targetQueue holds the HTTP attempts that are ready, and decides which of them start. It is a pure data structure:
 // without clock and goroutines.
 //
-// Slots. All attempts share a number of slots. A target, which is a scheme, host and port, takes another slot only while
-// it holds fewer slots than are free, so k targets that do not answer leave slots/(k+1) free, and fewer than the
-// limit of the attempt. An attempt that waits for its target holds no slot and does not delay other targets. Of the
-// attempts that may start, the oldest starts first.
+// Slots. All attempts share a number of slots, of which an eighth is reserved for targets that hold none. A target, which
+// is a scheme, host and port, takes another slot only while it holds fewer slots than the limit of the attempt, and fewer
+// than are free without the reserve. So k targets that do not answer leave slots/(k+1) free once the attempts that
+// they had before have ended, and a part of the reserve at once. An attempt that waits for its target holds no slot and
+// does not delay other targets. Of the attempts that may start, the oldest starts first.
 //
 // Circuit. After openAfter consecutive attempts that sent nothing, a target is open, that is, it counts as down:
 //
@@ -40,7 +43,7 @@ type targetQueue struct {
 	slots, used int
 	targets     map[string]*target
 	// ready contains, for each number of slots that a target can hold, the targets that hold that many and have an attempt
-	// that may start as soon as more slots are free than that.
+	// that may start as soon as enough slots are free.
 	ready  []targetHeap
 	idle   list.List // targets that are down and that no attempt needs, the longest unused first
 	states [targetStates]int
@@ -146,8 +149,14 @@ func (q *targetQueue) Remove(e *targetEntry) {
 // Next removes the oldest attempt that may start and gives it a slot. It returns nil if there is none. The caller must
 // call End.
 func (q *targetQueue) Next() *targetEntry {
+	free := q.slots - q.used
+	levels := free - q.slots/reservedPart // that many slots and more are too many for a target
+	if free > 0 {
+		levels = max(levels, 1)
+	}
+
 	var best *target
-	for level := range min(q.slots-q.used, len(q.ready)) {
+	for level := range max(min(levels, len(q.ready)), 0) {
 		if h := q.ready[level]; len(h) > 0 && (best == nil || h[0].next.isBefore(best.next)) {
 			best = h[0]
 		}

@@ -35,7 +35,11 @@ func (m *queueModel) held(target string) (n int) {
 // mayStart reports whether an attempt that waits may start now.
 func (m *queueModel) mayStart(e *targetEntry) bool {
 	held, free := m.held(e.target), m.slots-len(m.running)
-	return held < free && held < e.limit && m.probes[e.target] == nil
+	if m.probes[e.target] != nil || held >= e.limit || free == 0 {
+		return false
+	}
+
+	return held == 0 || held < free-m.slots/reservedPart
 }
 
 // next returns the oldest attempt that may start.
@@ -118,7 +122,7 @@ func without(s []*targetEntry, e *targetEntry) []*targetEntry {
 
 func TestTargetQueue_DoesWhatANaiveModelDoes(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		slots := rapid.IntRange(1, 12).Draw(t, "slots")
+		slots := rapid.IntRange(1, 24).Draw(t, "slots")
 		q := newTargetQueue(slots)
 		m := &queueModel{slots: slots, unsent: map[string]int{}, probes: map[string]*targetEntry{}}
 		var all []*targetEntry
@@ -200,21 +204,30 @@ func (q *targetQueue) start(n int) (started []*targetEntry) {
 
 func TestTargetQueue_StuckTargetsLeaveSlotsForOthers(t *testing.T) {
 	for _, stuck := range []int{1, 2, 6, 20} {
-		q := newTargetQueue(task.HTTPSlots)
-		for i := range 20_000 {
-			q.Add(&targetEntry{target: fmt.Sprint("stuck", i%stuck), limit: task.HTTPSlots, token: int64(i)})
-		}
-		q.start(task.HTTPSlots)
+		for _, together := range []bool{true, false} {
+			q := newTargetQueue(task.HTTPSlots)
+			for i := range 600 * stuck {
+				name := i % stuck
+				if !together {
+					name = i / 600 // one target after the other fills what it can get
+				}
+				q.Add(&targetEntry{target: fmt.Sprint("stuck", name), limit: task.HTTPSlots, token: int64(i)})
+			}
+			q.start(task.HTTPSlots)
 
-		// Integers leave a little less: no target may hold as many slots as are free.
-		if free, least := q.slots-q.used, q.slots/(stuck+1); free < least {
-			t.Errorf("%d stuck targets leave %d slots, want at least %d", stuck, free, least)
-		}
+			free, least := q.slots-q.used, q.slots/(stuck+1)
+			if !together {
+				least = q.slots/reservedPart - stuck
+			}
+			if free < least {
+				t.Errorf("%d stuck targets leave %d slots, want at least %d (together: %v)", stuck, free, least, together)
+			}
 
-		fast := &targetEntry{target: "fast", limit: 100, due: time.Now()}
-		q.Add(fast)
-		if q.Next() != fast {
-			t.Errorf("%d stuck targets delay another one", stuck)
+			fast := &targetEntry{target: "fast", limit: 100, due: time.Now()}
+			q.Add(fast)
+			if q.Next() != fast {
+				t.Errorf("%d stuck targets delay another one", stuck)
+			}
 		}
 	}
 }
