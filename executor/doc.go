@@ -12,6 +12,9 @@
 //	          ├── another instance's, proved dead ┘                    │
 //	          └── draining, or no policy that can be read: handed back ┘
 //
+// The kind of an attempt's action decides what runs it and which slots it needs. Processes have Config.Slots. HTTP
+// attempts have slots of their own, which their targets share (see targetQueue). No-ops need none.
+//
 // Guarantees:
 //
 //   - A token is started at most once (G9) by one process of this program, across new
@@ -36,7 +39,10 @@
 //     acknowledged renewal + the lost_after in the attempt's record − a margin, on a clock
 //     that counts suspend. If the daemon is frozen, the guardian does this. The owner of
 //     the shard uses the same record, even if the cluster's setting has changed. So no
-//     process of an attempt is alive when the attempt is declared lost (G17).
+//     process of an attempt is alive when the attempt is declared lost (G17). HTTP attempts ask before each write
+//     whether they may continue; if the daemon is frozen, the guardian kills it.
+//   - An HTTP attempt that was not sent uses up no attempt of the retry policy for unsent_for (see Next). A target that
+//     does not answer, or that is down, does not delay requests to other targets.
 //   - A cancelled run is neither queued nor retried. A cancel that arrives while a
 //     result is being recorded prevents the retry.
 //   - An outage of etcd kills nothing before that deadline (G18). Results wait in memory.
@@ -55,7 +61,7 @@
 // and written by the guardian or by the restarted daemon.
 //
 // One goroutine owns the state (see Executor.Run). All other goroutines leave messages for
-// it and wake it. Each attempt with a process has its own goroutines while the process
+// it and wake it. Each attempt with a process or a request has its own goroutines while that
 // lives; the number of writers is fixed. The queues are bounded by the size of the
 // inbox. Nothing more starts while MaxUnfinished results are unrecorded.
 package executor

@@ -6,9 +6,11 @@
 //	daemon                                  guardian
 //	Hello                       ─────────▶
 //	                            ◀─────────  "ready", when it holds its lock
-//	Message: attempts, sessions ─────────▶
+//	Message: attempts, sessions,
+//	   which have HTTP attempts ─────────▶
 //	Message: All                ─────────▶  has all attempts
-//	   …                                    kills an attempt whose session was silent for the Silence that its message allows
+//	   …                                    kills an attempt whose session was silent for the Silence that its message allows,
+//	                                        and the daemon if that attempt is an HTTP request
 //	Message: Bye, end of input  ─────────▶  ends
 //	end of input without a Bye  ─────────▶  kills all attempts, then reports that the instance is cleared
 //
@@ -18,7 +20,9 @@
 //     fails while there is no guardian.
 //   - If the daemon dies, every process of its attempts is killed, and only then is its instance reported as
 //     cleared. A guardian that knows only some of the attempts reports nothing.
-//   - If the daemon is frozen, its attempts are killed before other nodes declare them lost (G17).
+//   - If the daemon is frozen, its attempts are killed before other nodes declare them lost (G17). HTTP requests end with
+//     the daemon, so the guardian kills it, which ends all other attempts, too. It knows of a session's first HTTP
+//     attempt before anything of it is sent.
 //   - A data directory has at most one guardian at a time, which holds a lock there. If a guardian dies, the daemon
 //     starts another and sends it all attempts; until then, no attempt starts.
 //
