@@ -102,6 +102,7 @@ func (t *target) serve(w http.ResponseWriter, r *http.Request) {
 	case behaviour == "fails" && attemptOf(r) == "1":
 		w.WriteHeader(http.StatusInternalServerError)
 	case behaviour == "busy" && attemptOf(r) == "1":
+		t.write("ASK", r)
 		w.Header().Set("Retry-After", "1")
 		w.WriteHeader(http.StatusServiceUnavailable)
 	case behaviour == "once":
