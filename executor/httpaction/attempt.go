@@ -149,7 +149,7 @@ func (t *attempt) sendHop(ctx context.Context, q *request) (*http.Response, erro
 		}})
 
 		resp, err := transport.RoundTrip(q.httpRequest(traced))
-		if err == nil || ctx.Err() != nil || try == maxTries || h.wasWritten() || !h.metStaleConn() {
+		if err == nil || ctx.Err() != nil || try == maxTries || !h.mayTryAgain() {
 			return resp, err
 		}
 	}

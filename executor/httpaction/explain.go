@@ -25,7 +25,8 @@ func (t *attempt) explain(ctx context.Context, err error) *failure {
 		return &failure{kind: kindTooLate, message: refused.Error()}
 	}
 
-	if errors.Is(err, errKilled) {
+	closed := t.gate.closedFor()
+	if errors.Is(closed, errKilled) {
 		<-ctx.Done() // the gate may know of the kill before watchOrders has noted its cause
 	}
 
@@ -33,7 +34,7 @@ func (t *attempt) explain(ctx context.Context, err error) *failure {
 	switch {
 	case errors.Is(cause, errKilled):
 		return &failure{kind: kindKilled, message: "cancelled before the start", cause: process.Cause(t.killed.Load())}
-	case errors.Is(cause, errTimeout), errors.Is(err, errTimeout), errors.Is(err, errPastDue):
+	case errors.Is(cause, errTimeout), errors.Is(err, errTimeout), errors.Is(closed, errPastDue):
 		return &failure{kind: kindTimeout, message: t.subject() + "no complete response within " + task.Duration(t.timeout).String()}
 	case errors.Is(err, errKeepBody):
 		return &failure{kind: kindHost, message: err.Error()}

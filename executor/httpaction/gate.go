@@ -55,6 +55,14 @@ func (g *gate) closeFor(err error) {
 	}
 }
 
+// closedFor returns why nothing may be written any more, or nil.
+func (g *gate) closedFor() error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+
+	return g.closed
+}
+
 // began returns when the first write was allowed; the zero time if none was. Without one, nothing of the attempt has
 // left this host.
 func (g *gate) began() time.Time {
@@ -76,24 +84,17 @@ func (g *gate) refusedStart() error {
 type hopGate struct {
 	*gate
 	// These are guarded by gate.mu.
-	conn  *gatedConn // the connection to which the hop was written; nil: none
-	stale bool       // a connection was closed when the hop was about to be written
+	conn   *gatedConn // the connection to which the hop was written; nil: none
+	reused bool       // the last connection that was chosen had been used before
 }
 
-// metStaleConn reports whether net/http had chosen a connection for the hop that the target had closed.
-func (h *hopGate) metStaleConn() bool {
+// mayTryAgain reports whether the hop failed only because the target had closed a connection that had been used before:
+// nothing of the hop was written, and nothing forbids to write.
+func (h *hopGate) mayTryAgain() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 
-	return h.stale
-}
-
-// wasWritten reports whether anything of the hop may have been written.
-func (h *hopGate) wasWritten() bool {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-
-	return h.conn != nil
+	return h.closed == nil && h.conn == nil && h.reused
 }
 
 // admit decides about one write of the hop to a connection. After nil the caller writes at once. It calls the executor
@@ -123,7 +124,6 @@ func (h *hopGate) admit(c *gatedConn) error {
 		return h.closed
 	case h.conn == nil && c.isStale():
 		h.refused.WithLabelValues("closed_connection").Inc()
-		h.stale = true
 		return errStaleConn
 	}
 
@@ -205,6 +205,10 @@ func bindHop(conn net.Conn, h *hopGate, reused bool, limit time.Duration) {
 		conn.Close() // cannot be, because all connections come from dialer
 		return
 	}
+
+	h.mu.Lock()
+	h.reused = reused
+	h.mu.Unlock()
 
 	c.wasUsed = reused
 	c.setUserTimeout(limit)

@@ -243,8 +243,12 @@ func (v *values) copyJSON(ctx context.Context, d *jx.Decoder, w *jx.Writer) erro
 
 // jsonFailure returns the error of a template as it is, and a *failure for all others, whose text may contain values.
 func jsonFailure(err error) error {
-	if _, ok := errors.AsType[*failure](err); err == nil || ok {
-		return err
+	if err == nil {
+		return nil
 	}
+	if f, ok := errors.AsType[*failure](err); ok {
+		return f // jx adds words of its own
+	}
+
 	return &failure{kind: kindURL, message: "action.http.json is not valid JSON"}
 }

@@ -1,0 +1,173 @@
+package httpaction
+
+import (
+	"context"
+	"net/http"
+	"net/http/httptrace"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/carillonhq/carillon/executor/process"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// newTracedRunner returns a runner that calls gotConn between the moment at which net/http has chosen a connection and
+// the write. boot is its clock.
+func newTracedRunner(t *testing.T, boot func() time.Duration, gotConn func(reused bool)) *Runner {
+	t.Helper()
+
+	ctx := httptrace.WithClientTrace(context.Background(), &httptrace.ClientTrace{GotConn: func(i httptrace.GotConnInfo) { gotConn(i.Reused) }})
+	r, err := New(ctx, Config{Rules: func() (Rules, error) { return Rules{HTTP: loopback}, nil }, Boot: boot})
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	t.Cleanup(r.Close)
+
+	return r
+}
+
+// The context of a request that is canceled at this moment races with the goroutine of net/http that writes.
+func TestGate_KilledWhenAConnectionWasChosenWritesNothing(t *testing.T) {
+	p := newProbe(t)
+	var onConn func()
+	reusedConns := 0
+	r := newTracedRunner(t, nil, func(reused bool) {
+		if reused {
+			reusedConns++
+		}
+		if onConn != nil {
+			onConn()
+		}
+	})
+
+	for i := range 1000 {
+		if i%2 == 0 {
+			// The kill closes the connection, so each attempt needs one that another request has opened.
+			onConn = nil
+			if res := run(r, task.HTTP{URL: p.url + "/ok"}); res.State != task.Succeeded {
+				t.Fatalf("%+v", res)
+			}
+		}
+
+		a, seen := newAttempt(task.HTTP{Method: []string{http.MethodGet, http.MethodPost}[i/2%2], URL: p.url + "/ok"})
+		o := process.NewOrders()
+		onConn = func() { o.Kill(process.Kill{Cause: process.CauseCancel}) }
+
+		res := r.RunAttempt(a, o)
+		if n := len(p.arrivalsOf(a.Token)); n != 0 || !res.NotStarted || seen.asked != 0 {
+			t.Fatalf("%d arrivals, MayStart was called %d times, %+v", n, seen.asked, res)
+		}
+	}
+
+	if reusedConns < 400 {
+		t.Errorf("only %d connections were reused", reusedConns)
+	}
+}
+
+func TestGate_FrozenPastTheDeadlineWritesNothing(t *testing.T) {
+	p := newProbe(t)
+	var now atomic.Int64
+	var frozen time.Duration
+	r := newTracedRunner(t, func() time.Duration { return time.Duration(now.Load()) }, func(bool) { now.Add(int64(frozen)) })
+
+	for i := range 200 {
+		frozen = 0
+		if i%2 == 0 {
+			run(r, task.HTTP{URL: p.url + "/ok"})
+		}
+
+		a, seen := newAttempt(task.HTTP{Method: http.MethodPost, URL: p.url + "/ok", Body: "x"})
+		frozen = a.Timeout.Std() // the host sleeps for as long as the attempt may take
+
+		res := r.RunAttempt(a, process.NewOrders())
+		if n := len(p.arrivalsOf(a.Token)); n != 0 || !res.Unsent || res.Reason != task.ReasonUnsent || seen.asked != 0 {
+			t.Fatalf("%d arrivals, %+v", n, res)
+		}
+	}
+
+	frozen -= 1
+	a, _ := newAttempt(task.HTTP{Method: http.MethodPost, URL: p.url + "/ok", Body: "x"})
+	a.Timeout = task.Duration(frozen + 1)
+	if res := r.RunAttempt(a, process.NewOrders()); res.State != task.Succeeded {
+		t.Errorf("frozen for less than the timeout: %+v", res)
+	}
+}
+
+// A request is written in parts. Those that would follow a freeze are not written.
+func TestGate_FrozenWhileItWritesStops(t *testing.T) {
+	p := newProbe(t)
+	var now atomic.Int64
+	r := newTracedRunner(t, func() time.Duration { return time.Duration(now.Load()) }, func(bool) {})
+
+	for _, method := range []string{http.MethodPost, http.MethodPut} {
+		a, _ := newAttempt(task.HTTP{Method: method, URL: p.url + "/ok", Body: strings.Repeat("x", 1<<20)})
+		a.OnStarted = func(time.Time) { now.Add(int64(a.Timeout)) }
+
+		res := r.RunAttempt(a, process.NewOrders())
+		want := map[string]task.State{http.MethodPost: task.Lost, http.MethodPut: task.TimedOut}[method]
+		if res.State != want || res.Reason != task.ReasonUnanswered || res.Unsent {
+			t.Errorf("%s: %+v", method, res)
+		}
+	}
+}
+
+// The session of an attempt may end while it runs.
+func TestGate_AsksTheExecutorBeforeEachWrite(t *testing.T) {
+	p := newProbe(t)
+	r := newRunner(t, nil)
+
+	asked := 0
+	a, _ := newAttempt(task.HTTP{Method: http.MethodPost, URL: p.url + "/ok", Body: strings.Repeat("x", 1<<20)})
+	a.MayContinue = func() error {
+		if asked++; asked > 1 {
+			return process.ErrTooLate
+		}
+		return nil
+	}
+
+	if res := r.RunAttempt(a, process.NewOrders()); res.State != task.Lost || res.Reason != task.ReasonUnanswered {
+		t.Errorf("%+v", res)
+	}
+
+	a, seen := newAttempt(task.HTTP{Method: http.MethodPost, URL: p.url + "/ok"})
+	a.MayContinue = func() error { return process.ErrTooLate }
+	if res := r.RunAttempt(a, process.NewOrders()); !res.NotStarted || seen.asked != 0 || len(p.arrivalsOf(a.Token)) != 0 {
+		t.Errorf("%+v", res)
+	}
+}
+
+// A server that closes an idle connection at the moment at which it is used again does not make the attempt lost.
+func TestGate_ClosedIdleConnectionsAreReplaced(t *testing.T) {
+	p := newProbe(t)
+	r := newTracedRunner(t, nil, func(reused bool) {
+		if !reused {
+			return
+		}
+
+		// The server closes all connections now. net/http may not know that yet when it writes.
+		p.mu.Lock()
+		for c := range p.conns {
+			c.Close()
+		}
+		p.mu.Unlock()
+	})
+
+	unsent := 0
+	for range 100 {
+		a, _ := newAttempt(task.HTTP{Method: http.MethodPost, URL: p.url + "/ok", Body: "x"})
+		res := r.RunAttempt(a, process.NewOrders())
+		if res.State != task.Succeeded && !res.Unsent || res.State == task.Succeeded && len(p.arrivalsOf(a.Token)) != 1 {
+			t.Errorf("%+v", res)
+		}
+		if res.Unsent {
+			unsent++
+		}
+	}
+
+	if unsent > 0 {
+		t.Errorf("%d of 100 attempts were not sent", unsent)
+	}
+}
