@@ -2,6 +2,7 @@ package executor
 
 import (
 	"errors"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -116,7 +117,7 @@ func (e *Executor) remoteEnded(a *attempt, r process.Result) {
 	}
 
 	for _, other := range e.targets.End(a.target, outcome) {
-		other.attempt.targetDown = targetDownPrefix + r.Message
+		other.attempt.targetDown = targetDownPrefix + strings.TrimPrefix(r.Message, process.NotSentPrefix)
 		e.markDirty(other.attempt)
 	}
 

@@ -5,6 +5,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/carillonhq/carillon/executor/process"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -132,7 +133,7 @@ func addUnsent(u *task.Unsent, end task.Run, now time.Time) *task.Unsent {
 	next.Count++
 	next.Last = task.At(endedAt(end, now))
 	next.Node = end.Node // the next attempt prefers another node
-	next.Message = strings.TrimPrefix(end.Message, targetDownPrefix)
+	next.Message = strings.TrimPrefix(strings.TrimPrefix(end.Message, targetDownPrefix), process.NotSentPrefix)
 
 	return &next
 }

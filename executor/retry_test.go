@@ -7,6 +7,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/carillonhq/carillon/executor/process"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -157,13 +158,15 @@ func TestNext_BackoffCountsAttemptsThatCount(t *testing.T) {
 	}
 }
 
-func TestNext_TheMessageOfAProbeIsKept(t *testing.T) {
+func TestNext_KeepsWhatPreventedTheAttempt(t *testing.T) {
 	a := requestOf(1, nil)
 	end := unsentEnd(a, retryStart)
-	end.Message = targetDownPrefix + end.Message
 
-	if w := Next(a, end, retryStart, 0); w.Unsent.Message != "connection refused" {
-		t.Errorf("got %q", w.Unsent.Message)
+	for _, prefix := range []string{process.NotSentPrefix, targetDownPrefix, targetDownPrefix + process.NotSentPrefix} {
+		end.Message = prefix + "connection refused"
+		if w := Next(a, end, retryStart, 0); w.Unsent.Message != "connection refused" {
+			t.Errorf("%q is kept as %q", end.Message, w.Unsent.Message)
+		}
 	}
 }
 

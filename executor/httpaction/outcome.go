@@ -45,7 +45,7 @@ type attemptFacts struct {
 // Parts of messages.
 const (
 	unknownFate = "the request had been sent, and it is not known what its target made of it"
-	notSent     = "nothing was sent: "
+	notSent     = process.NotSentPrefix
 )
 
 // resultOf returns the result of an attempt without a complete response. It is the whole rule about what is known:

@@ -101,6 +101,9 @@ type Result struct {
 	HandBack   bool // NotStarted, and another node should start it
 }
 
+// NotSentPrefix begins the message of an attempt of which nothing was sent.
+const NotSentPrefix = "nothing was sent: "
+
 // setOutcome derives the outcome from the wait status and from what rule has found in the output. err is the error of
 // the wait, if it failed. A nil rule is the default: exit code 0 means success.
 func (r *Result) setOutcome(ws syscall.WaitStatus, err error, rule *successRule) {

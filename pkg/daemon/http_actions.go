@@ -24,7 +24,7 @@ func (n *Node) newHTTPActions(output *spool.Spool) (executor.AttemptRunner, erro
 	etcd := slices.Concat(n.cfg.EtcdEndpoints, slices.Sorted(maps.Values(n.cfg.InitialCluster)))
 
 	r, err := httpaction.New(context.Background(), httpaction.Config{
-		Node: n.cfg.Name, Spool: output, Secrets: n.secretReader(),
+		Node: n.cfg.Name, Dir: n.cfg.DataDir, Spool: output, Secrets: n.secretReader(),
 		Rules: newHTTPRules(n.cfg.HTTPAllow, n.hostFiles).Rules,
 		Own:   n.ownAddresses, Etcd: etcd, Boot: n.env.Boot,
 		Logger: n.log, Registerer: n.registry,
