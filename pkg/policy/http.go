@@ -93,6 +93,21 @@ func (h *HTTP) Judge(addr netip.AddrPort, host string) error {
 	return h.judgePlain(at, addr.Port(), host, text)
 }
 
+// Unwrap returns the address for which an address stands: an IPv4 address that is mapped into IPv6 or belongs to NAT64,
+// or the address itself.
+func (h *HTTP) Unwrap(at netip.Addr) netip.Addr {
+	if h == nil {
+		h = &HTTP{}
+	}
+
+	at = at.Unmap()
+	if inner, only := h.embedded(at); only {
+		return inner
+	}
+
+	return at
+}
+
 // judgePlain judges an address that contains no other one. text is how messages show it.
 func (h *HTTP) judgePlain(at netip.Addr, port uint16, host, text string) error {
 	for _, n := range neverAllowed {
