@@ -14,6 +14,8 @@ import (
 	"github.com/carillonhq/carillon/executor/executortest"
 	"github.com/carillonhq/carillon/executor/guardian"
 	"github.com/carillonhq/carillon/executor/guardian/guardiantest"
+	"github.com/carillonhq/carillon/executor/process"
+	"github.com/carillonhq/carillon/executor/spool"
 	"github.com/carillonhq/carillon/pkg/cgroup"
 	"github.com/carillonhq/carillon/pkg/kv"
 	"github.com/carillonhq/carillon/pkg/store"
@@ -56,16 +58,28 @@ func (i *instantInbox) Finish(context.Context, record.Held, task.Run, *task.Wait
 
 func BenchmarkExecutor(b *testing.B) {
 	for name, action := range map[string]task.Action{"noop": {Noop: &task.Noop{}}, "true": {Process: &task.Process{Command: []string{"/bin/true"}}},
-		"echo": {Process: &task.Process{Command: []string{"/bin/echo", "one line"}}}} {
+		"echo": {Process: &task.Process{Command: []string{"/bin/echo", "one line"}}}, "http": {HTTP: &task.HTTP{URL: "http://api"}}} {
 		for _, guarded := range []bool{false, true} {
 			for _, setting := range []string{cgroup.Off, cgroup.Auto} {
-				if (guarded || setting != cgroup.Off) && name == "noop" {
+				if guarded && name == "noop" || setting != cgroup.Off && action.Process == nil {
 					continue
 				}
 				b.Run(fmt.Sprintf("%s/guardian=%v/cgroup=%s", name, guarded, setting), func(b *testing.B) { benchmarkExecutor(b, action, guarded, setting) })
 			}
 		}
 	}
+}
+
+// answerAtOnce runs an HTTP attempt whose response arrives at once.
+func answerAtOnce(a process.Attempt, _ *process.Orders) process.Result {
+	r := process.Result{StartedAt: time.Now(), State: task.Succeeded}
+	if err := a.MayStart(); err != nil {
+		return process.Result{NotStarted: true}
+	}
+	a.OnStarted(r.StartedAt)
+	r.EndedAt = time.Now()
+
+	return r
 }
 
 func benchmarkExecutor(b *testing.B, action task.Action, guarded bool, setting string) {
@@ -78,6 +92,7 @@ func benchmarkExecutor(b *testing.B, action task.Action, guarded bool, setting s
 	}
 
 	cfg.Groups = groups
+	cfg.HTTP = func(*spool.Spool) (AttemptRunner, error) { return runnerFunc(answerAtOnce), nil }
 	ctx, cancel := context.WithCancel(context.Background())
 	guardianEnded := make(chan error, 1)
 
