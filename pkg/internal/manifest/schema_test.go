@@ -219,6 +219,8 @@ func wantTaken(t *testing.T, path string, value any, want bool) {
 	case group == "queue":
 		doc["overlap"] = task.OverlapQueue
 		doc[group] = map[string]any{inner: value}
+	case path == "accept.args":
+		doc["action"], doc[group] = processWith("dir", "/"), map[string]any{inner: value}
 	case path == "max_active":
 		doc["overlap"], doc[path] = task.OverlapAllow, value
 	case path == "target.strategy" && value == task.StrategyFirst:
