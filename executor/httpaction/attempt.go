@@ -11,12 +11,14 @@ import (
 	"sync/atomic"
 	"time"
 
+	"go.uber.org/zap"
+
 	"github.com/carillonhq/carillon/executor/process"
 	"github.com/carillonhq/carillon/executor/spool"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// Causes of the end of an attempt's context.
+// Why an attempt ends before it has a complete response.
 var (
 	errKilled  = errors.New("the attempt was killed")
 	errTimeout = errors.New("the attempt has reached its timeout")
@@ -62,7 +64,7 @@ func (t *attempt) userTimeout() time.Duration {
 }
 
 // watchOrders ends the attempt when it is killed, until done is closed.
-func (t *attempt) watchOrders(o *process.Orders, done <-chan struct{}, cancel context.CancelCauseFunc) {
+func (t *attempt) watchOrders(o *process.Orders, done <-chan struct{}, cancel context.CancelFunc) {
 	for {
 		select {
 		case <-done:
@@ -70,7 +72,7 @@ func (t *attempt) watchOrders(o *process.Orders, done <-chan struct{}, cancel co
 		case k := <-o.Killed():
 			t.killed.CompareAndSwap(int32(process.CauseNone), int32(k.Cause))
 			t.gate.closeFor(errKilled) // first, because canceling the context takes effect later
-			cancel(errKilled)
+			cancel()
 		case <-o.PauseChanged():
 			if o.PauseRequested() && t.spec.OnPause != nil {
 				t.spec.OnPause(process.PauseState{Err: errNoPause})
@@ -81,9 +83,6 @@ func (t *attempt) watchOrders(o *process.Orders, done <-chan struct{}, cancel co
 
 // run sends the request and returns the result, without its times.
 func (t *attempt) run(ctx context.Context, out *spool.Output) process.Result {
-	ctx, cancel := context.WithTimeoutCause(ctx, t.timeout, errTimeout)
-	defer cancel()
-
 	r, err := t.perform(ctx, out)
 	if err != nil {
 		r = resultOf(t.explain(ctx, err), attemptFacts{written: !t.gate.began().IsZero(), repeatable: t.http.MayRepeat()})
@@ -189,6 +188,9 @@ func (t *attempt) receive(expect *expectation, resp *http.Response, hops int, ou
 
 		var err error
 		if got.bytes, got.tooLarge, err = readBody(resp.Body, expect.limit, to); err != nil {
+			if errors.Is(err, errKeepBody) {
+				t.log.Warn("cannot keep a response", zap.String("task", t.spec.Namespace+"/"+t.spec.Task), zap.String("run", t.spec.ID), zap.Error(err))
+			}
 			return process.Result{}, err
 		}
 	}

@@ -30,12 +30,15 @@ func (t *attempt) explain(ctx context.Context, err error) *failure {
 		<-ctx.Done() // the gate may know of the kill before watchOrders has noted its cause
 	}
 
-	cause := context.Cause(ctx)
 	switch {
-	case errors.Is(cause, errKilled):
+	case t.killed.Load() != int32(process.CauseNone):
 		return &failure{kind: kindKilled, message: "cancelled before the start", cause: process.Cause(t.killed.Load())}
-	case errors.Is(cause, errTimeout), errors.Is(err, errTimeout), errors.Is(closed, errPastDue):
-		return &failure{kind: kindTimeout, message: t.subject() + "no complete response within " + task.Duration(t.timeout).String()}
+	case errors.Is(context.Cause(ctx), errTimeout), errors.Is(err, errTimeout), errors.Is(closed, errPastDue):
+		what := "no complete response within "
+		if t.gate.began().IsZero() {
+			what = "no connection within "
+		}
+		return &failure{kind: kindTimeout, message: t.subject() + what + task.Duration(t.timeout).String()}
 	case errors.Is(err, errKeepBody):
 		return &failure{kind: kindHost, message: err.Error()}
 	}

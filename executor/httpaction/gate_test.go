@@ -2,12 +2,15 @@ package httpaction
 
 import (
 	"context"
+	"net"
 	"net/http"
 	"net/http/httptrace"
 	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/carillonhq/carillon/executor/process"
 	"github.com/carillonhq/carillon/pkg/task"
@@ -169,5 +172,41 @@ func TestGate_ClosedIdleConnectionsAreReplaced(t *testing.T) {
 
 	if unsent > 0 {
 		t.Errorf("%d of 100 attempts were not sent", unsent)
+	}
+}
+
+// With these options, neither the kernel nor a closed connection delivers the rest of a request later.
+func TestDial_SetsOptions(t *testing.T) {
+	p := newProbe(t)
+	var conn net.Conn
+	ctx := httptrace.WithClientTrace(context.Background(), &httptrace.ClientTrace{GotConn: func(i httptrace.GotConnInfo) { conn = i.Conn }})
+	r, err := New(ctx, Config{Rules: func() (Rules, error) { return Rules{HTTP: loopback}, nil }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+
+	for _, tt := range []struct{ lostAfter, want time.Duration }{{0, maxUserTimeout}, {20 * time.Second, 5 * time.Second}, {time.Hour, maxUserTimeout}} {
+		a, _ := newAttempt(task.HTTP{URL: p.url + "/ok"})
+		a.LostAfter = task.Duration(tt.lostAfter)
+		want := min(tt.want, a.EffectiveLostAfter().Std()/4)
+		if res := r.RunAttempt(a, process.NewOrders()); res.State != task.Succeeded {
+			t.Fatalf("%+v", res)
+		}
+
+		err := conn.(*gatedConn).raw.Control(func(fd uintptr) {
+			linger, err := unix.GetsockoptLinger(int(fd), unix.SOL_SOCKET, unix.SO_LINGER)
+			if err != nil || linger.Onoff != 1 || linger.Linger != 0 {
+				t.Errorf("SO_LINGER %+v, %v", linger, err)
+			}
+
+			limit, err := unix.GetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT)
+			if err != nil || limit != int(want.Milliseconds()) {
+				t.Errorf("lost_after %s: TCP_USER_TIMEOUT %d ms, want %s; %v", tt.lostAfter, limit, want, err)
+			}
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
 	}
 }

@@ -17,14 +17,13 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
-
 	"github.com/carillonhq/carillon/executor/process"
+	"github.com/carillonhq/carillon/pkg/kv/kvtest/leaktest"
 	"github.com/carillonhq/carillon/pkg/policy"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leaktest.Main(m) }
 
 // loopback are rules under which the tests' servers can be reached.
 var loopback = &policy.HTTP{Allow: []string{"127.0.0.0/8", "::1"}}

@@ -28,10 +28,23 @@ type masker struct {
 
 // hide adds a value.
 func (m *masker) hide(value string) {
-	quoted, _ := json.Marshal(value) // never fails
-	for _, v := range []string{value, strings.TrimSpace(value), url.QueryEscape(value), url.PathEscape(value), string(quoted[1 : len(quoted)-1])} {
+	quoted := quoteJSON(value, false)
+	for _, v := range []string{
+		value, strings.TrimSpace(value), url.QueryEscape(value), url.PathEscape(value),
+		quoted, quoteJSON(value, true), quoteJSON(quoted, false), quoteJSON(quoted, true), // the latter: JSON in a string of JSON
+	} {
 		m.add(v)
 	}
+}
+
+// quoteJSON returns a text as it is between the quotes of a string in JSON, with or without the escapes for HTML.
+func quoteJSON(s string, html bool) string {
+	var b bytes.Buffer
+	e := json.NewEncoder(&b)
+	e.SetEscapeHTML(html)
+	_ = e.Encode(s) // a text can always be encoded
+
+	return strings.TrimSuffix(strings.TrimPrefix(strings.TrimSpace(b.String()), `"`), `"`)
 }
 
 // add adds one form of a value.

@@ -275,7 +275,7 @@ func (q *request) setTLS(ctx context.Context, t *task.HTTPTLS, v *values) error 
 
 // httpRequest returns the request for net/http. Its body cannot be read twice, so that net/http cannot send it twice.
 func (q *request) httpRequest(ctx context.Context) *http.Request {
-	r := &http.Request{Method: q.method, URL: q.url, Header: q.header.Clone(), Host: q.url.Host, Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1}
+	r := &http.Request{Method: q.method, URL: q.url, Header: q.header, Host: q.url.Host, Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1}
 	// A target that answers HEAD with a body leaves a connection that cannot be used again, and net/http would log what
 	// is left in it.
 	r.Close = q.method == http.MethodHead

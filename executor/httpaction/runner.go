@@ -121,7 +121,7 @@ func (r *Runner) runAttempt(a process.Attempt, o *process.Orders) process.Result
 		mayStart: a.MayStart, mayContinue: a.MayContinue, onStarted: a.OnStarted, calledOff: o.CalledOff(), refused: r.refused,
 	}
 
-	ctx, cancel := context.WithCancelCause(r.base)
+	ctx, cancel := context.WithTimeoutCause(r.base, t.timeout, errTimeout)
 	done := make(chan struct{})
 	var watcher sync.WaitGroup
 	watcher.Go(func() { t.watchOrders(o, done, cancel) })
@@ -129,7 +129,7 @@ func (r *Runner) runAttempt(a process.Attempt, o *process.Orders) process.Result
 	result := t.run(ctx, out)
 
 	t.gate.closeFor(errAttemptOver)
-	cancel(errAttemptOver)
+	cancel()
 	close(done)
 	watcher.Wait()
 
