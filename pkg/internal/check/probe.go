@@ -478,12 +478,22 @@ func parseProbe(words []string) (probeLine, bool) {
 	return probeLine{end: words[0] == "END", beat: words[0] == "BEAT", ask: words[0] == "ASK", run: words[1], attempt: attempt, token: token, at: at, pid: words[5]}, err1 == nil && err2 == nil
 }
 
-// lostAttempts returns at which revision each attempt was declared lost. A history record and a queue record can
-// both state this of an attempt. The earliest counts.
+// lostAttempts is Losses for a log, which does not contain the names of tasks.
 func lostAttempts(keys record.Keys, events []Event) map[attemptID]int64 {
 	lost := map[attemptID]int64{}
-	note := func(run string, token, rev int64) {
-		id := attemptID{token, run}
+	for id, rev := range Losses(keys, events) {
+		lost[attemptID{id.Token, id.Run}] = rev
+	}
+
+	return lost
+}
+
+// Losses returns at which revision each attempt was declared lost. A history record and a queue record can both state this
+// of an attempt. The earliest counts.
+func Losses(keys record.Keys, events []Event) map[AttemptID]int64 {
+	lost := map[AttemptID]int64{}
+	note := func(ref record.Ref, run string, token, rev int64) {
+		id := AttemptID{ref.String(), run, token}
 		if before, known := lost[id]; token != 0 && (!known || rev < before) {
 			lost[id] = rev
 		}
@@ -505,12 +515,12 @@ func lostAttempts(keys record.Keys, events []Event) map[attemptID]int64 {
 		}
 
 		if r.State == task.Lost {
-			note(k.Run, r.Token, ev.ModRevision)
+			note(k.Ref, k.Run, r.Token, ev.ModRevision)
 		}
 
 		for _, a := range r.Attempts {
 			if a.State == task.Lost {
-				note(k.Run, a.Token, ev.ModRevision)
+				note(k.Ref, k.Run, a.Token, ev.ModRevision)
 			}
 		}
 	}

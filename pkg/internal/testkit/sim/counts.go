@@ -46,6 +46,10 @@ var Hard = []string{
 	"write delivered twice",
 	"write delivered after a hold",
 	"API answers unknown_outcome",
+	"run waits for its target",
+	"tick waits for a target",
+	"request not answered",
+	"target asks to wait",
 }
 
 func isNotFound(err error) bool { return errors.Is(err, task.ErrNotFound) }
@@ -123,6 +127,8 @@ func (w *world) countRecords() {
 			"dead run":                     k.Kind == record.KindDead && !e.Deleted,
 			"dead run again":               k.Kind == record.KindQueued && has(`"retry_of":`),
 			"task paused by its failures":  k.Kind == record.KindEntry && has(`"by":"`+task.PausedByFailures+`"`),
+			"run waits for its target":     k.Kind == record.KindQueued && has(`"unsent":{`) && has(`"reason":"target_down"`),
+			"tick waits for a target":      k.Kind == record.KindQueued && has(`"reason":"target_down"`) && !has(`"unsent":{`),
 			"run paused":                   strings.HasPrefix(e.Key, keys.Runs()) && has(`"state":"paused"`),
 			"run resumed":                  strings.HasPrefix(e.Key, keys.Runs()) && has(`"state":"running"`) && has(`"paused_ms":`),
 			"run ended after a pause":      k.Kind == record.KindEnded && has(`"paused_ms":`),

@@ -12,6 +12,7 @@
 //   - etcd and its watches, by kvmem, which passes the same conformance suite as etcd
 //   - TCP, by pipes
 //   - processes, by process.Fake, which ignores SIGTERM until its grace period is over
+//   - HTTP attempts and their targets, by a runner that records which requests arrive (requests.go)
 //   - the guardian: the simulation kills a dead daemon's attempts and writes cleared/, or does not if the host
 //     died too
 //
@@ -24,7 +25,7 @@
 // Users (see users.go, workloads.go) create, change, pause, trigger and delete tasks all the time. A seed selects
 // what else they do from the workloads: nodes are drained, cordoned and resumed, sometimes within a second; runs
 // are paused, resumed, cancelled and retried; schedules, zones and jitter are edited, sometimes twice in a row, and
-// rolled back; overlap policies change; histories are short and tasks expire; runs have parts; namespaces are
+// rolled back; overlap policies change; requests go to targets that refuse them, do not answer, or ask to wait; histories are short and tasks expire; runs have parts; namespaces are
 // frozen; a task is created again under its name while the former one still runs; clocks jump by far more than the
 // clock guard tolerates; rights of users are taken away and given back, so that the checker can judge that no write
 // commits without them (G27).

@@ -156,6 +156,7 @@ func (n *node) runDaemon(ctx context.Context, p *process, cfg daemon.Config) err
 		},
 		Unguarded: true,
 		Act:       p.executeAttempt(n),
+		HTTP:      requestRunner{n, p},
 	}.Start(ctx, cfg, log)
 
 	if err != nil {

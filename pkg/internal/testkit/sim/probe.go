@@ -23,12 +23,13 @@ type probes struct {
 	runs []*probe
 }
 
-// probe is one attempt that started.
+// probe is one attempt that started. For an HTTP attempt, that is the arrival of its request.
 type probe struct {
 	task.Assigned
 	node       string
 	token      int64
 	start, end time.Time // end is when nothing of it was left; zero: it still runs
+	permitted  time.Time // when its node allowed the start; zero: at start
 }
 
 // noteStart records that an attempt has started.
@@ -41,6 +42,13 @@ func (p *probes) noteStart(node string, a task.Assigned, token int64) *probe {
 	p.writeLine("START", one)
 
 	return one
+}
+
+// noteAsked records that the target of a request asks to wait.
+func (p *probes) noteAsked(one *probe) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.writeLine("ASK", one)
 }
 
 // noteEnd records that nothing is left of an attempt. An attempt that was killed writes no END.
@@ -139,6 +147,14 @@ func runOf(id string) string {
 	return id
 }
 
+// permittedAt returns when the attempt's node allowed its start.
+func (p *probe) permittedAt() time.Time {
+	if p.permitted.IsZero() {
+		return p.start
+	}
+	return p.permitted
+}
+
 func (p *probe) attemptID() check.AttemptID {
 	return check.AttemptID{Task: p.Namespace + "/" + p.Task, Run: p.ID, Token: p.token}
 }
@@ -152,16 +168,16 @@ func (w *world) judgeFrozenStarts(keys record.Keys, events []check.Event) (viola
 	var freezes task.Freezes
 	var mod int64
 	obeyed := map[string]int64{}
-	starts := slices.SortedStableFunc(slices.Values(w.probes.runs), func(a, b *probe) int { return a.start.Compare(b.start) })
+	starts := slices.SortedStableFunc(slices.Values(w.probes.runs), func(a, b *probe) int { return a.permittedAt().Compare(b.permittedAt()) })
 
 	// judge checks the starts before an instant with the freezes and confirmations of the events so far.
 	judge := func(until time.Time) {
-		for ; len(starts) > 0 && (until.IsZero() || starts[0].start.Before(until)); starts = starts[1:] {
+		for ; len(starts) > 0 && (until.IsZero() || starts[0].permittedAt().Before(until)); starts = starts[1:] {
 			one := starts[0]
 			if z := freezes.Of(one.Namespace); z != nil && obeyed[one.node] >= mod {
 				violations = append(violations, check.Violation{
 					Promise: "G21", Revision: one.token, Task: one.Namespace + "/" + one.Task,
-					Message: fmt.Sprintf("run %s starts at %s on node %s, which has said that it obeys the freeze at revision %d", one.ID, clockTime(one.start), one.node, mod),
+					Message: fmt.Sprintf("run %s starts at %s on node %s, which has said that it obeys the freeze at revision %d", one.ID, clockTime(one.permittedAt()), one.node, mod),
 				})
 			}
 		}
@@ -196,6 +212,28 @@ func (w *world) judgeFrozenStarts(keys record.Keys, events []check.Event) (viola
 	}
 
 	judge(time.Time{})
+
+	return violations
+}
+
+// judgeLosses finds attempts that show a sign of life after they were declared lost: a process, or a request that arrives
+// (G17). It uses the one clock of the simulation.
+func (w *world) judgeLosses(keys record.Keys, events []check.Event) (violations []check.Violation) {
+	losses := check.Losses(keys, events)
+
+	w.probes.mu.Lock()
+	defer w.probes.mu.Unlock()
+
+	for _, one := range w.probes.runs {
+		rev, lost := losses[one.attemptID()]
+		if at := w.times[rev]; lost && (one.end.IsZero() || one.end.After(at)) {
+			violations = append(violations, check.Violation{
+				Promise: "G17", Revision: rev, Task: one.Namespace + "/" + one.Task,
+				Message: fmt.Sprintf("run %s, attempt %d on %s (token %d), was declared lost at %s, and lived from %s to %s",
+					one.ID, max(one.Attempt, 1), one.node, one.token, clockTime(at), clockTime(one.start), clockTime(one.end)),
+			})
+		}
+	}
 
 	return violations
 }

@@ -263,6 +263,7 @@ const settleTime = 20 * time.Second
 func (w *world) endFaults() {
 	w.store.SetFull(false)
 	w.store.Thaw(true)
+	w.targets.mend()
 
 	w.weather = weather{}
 	for _, p := range w.all {
@@ -352,7 +353,7 @@ func (w *world) buildReport(seed uint64, until time.Time) Report {
 	keys := w.admin.Keys()
 	r := Report{Seed: seed, Events: events, Report: check.Check(keys, events, check.Options{Until: until, Ended: true, Skew: w.skewed, Remembered: true, Full: w.full, Audited: true})}
 	r.Violations = slices.Concat(r.Violations, check.CheckProbeLog(strings.NewReader(w.probes.log.String()), keys, events),
-		w.probes.findOverlaps(keys, events), w.judgeFrozenStarts(keys, events), w.acks.findViolations(keys, events))
+		w.probes.findOverlaps(keys, events), w.judgeFrozenStarts(keys, events), w.judgeLosses(keys, events), w.acks.findViolations(keys, events))
 	w.mu.Lock()
 	defer w.mu.Unlock()
 

@@ -59,6 +59,7 @@ var allWorkloads = []workload{
 	{name: "far clocks", prepare: func(o *Options, _ *rand.Rand) { o.farClocks = true }},
 	{name: "revoke", fault: fault{"revoke rights", 12, revokeOneAccount}},
 	{name: "limit namespace", calls: []string{"limit namespace", "restrict nodes", "open namespace", "limit nodes", "open nodes"}, shape: nameUsers},
+	{name: "requests", calls: []string{"cancel", "trigger"}, shape: sendRequests, fault: fault{"break a target", 20, breakTarget}},
 }
 
 // drawWorkloads selects the workloads of a simulation. It has its own random numbers, so that a new workload does

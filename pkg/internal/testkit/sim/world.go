@@ -49,6 +49,7 @@ type world struct {
 	life       context.Context // ends with the simulation
 	background sync.WaitGroup  // goroutines that outlive the call that started them
 	probes     probes          // what the attempts did
+	targets    targets         // what requests are sent to
 	acks       acks            // what the API answered
 	deliveries deliveries      // what watches delivered, if lists are judged
 

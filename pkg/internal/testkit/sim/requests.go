@@ -1,0 +1,254 @@
+package sim
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"net/url"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	runner "github.com/carillonhq/carillon/executor/process"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// targetMode is how a target treats requests.
+type targetMode int32
+
+const (
+	targetUp      targetMode = iota
+	targetRefuses            // it refuses connections: nothing is sent
+	targetSilent             // requests arrive and are never answered
+	targetCloses             // requests arrive, and the connection is closed without an answer
+	targetBusy               // it answers that clients must wait (503 with Retry-After)
+)
+
+// targets are the services to which tasks send requests.
+type targets struct {
+	mu   sync.Mutex
+	mode [3]targetMode
+}
+
+func (t *targets) modeOf(i int) targetMode {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.mode[i]
+}
+
+func (t *targets) setMode(i int, m targetMode) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.mode[i] = m
+}
+
+// mend makes all targets answer.
+func (t *targets) mend() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.mode = [3]targetMode{}
+}
+
+// breakTarget lets a target fail for a while, most of the time so that nothing can be sent to it.
+func breakTarget(w *world) func(*world) {
+	i := w.rng.IntN(len(w.targets.mode))
+	mode := pickRandom(w.rng, []targetMode{targetRefuses, targetRefuses, targetRefuses, targetSilent, targetCloses, targetBusy, targetBusy})
+	w.logLine("> target %d is in mode %d", i, mode)
+	w.targets.setMode(i, mode)
+
+	return func(w *world) { w.targets.setMode(i, targetUp) }
+}
+
+// sendRequests turns most tasks into HTTP actions. The URL tells the target how long to take, and its answer.
+func sendRequests(s *task.Spec, r *rand.Rand) {
+	if r.IntN(4) == 0 {
+		return
+	}
+
+	takes := pickRandom(r, []string{"10ms", "300ms", "1s", "3s"})
+	h := &task.HTTP{
+		URL:    fmt.Sprintf("http://svc%d.test/%s/%d", r.IntN(3), takes, pickRandom(r, []int{200, 200, 200, 500})),
+		Method: pickRandom(r, []string{"GET", "POST", "POST"}),
+	}
+	if r.IntN(2) == 0 {
+		h.UnsentFor = new(pickRandom(r, []task.Duration{0, task.Duration(3 * time.Second), task.Duration(15 * time.Second), task.Duration(time.Hour)}))
+	}
+
+	s.Action, s.Retry.ExitCodes, s.KillGrace = task.Action{HTTP: h}, nil, task.Defaults().KillGrace
+	s.Retry.MaxBackoff = max(s.Retry.Backoff, task.Duration(durationBetween(r, 0, time.Minute)))
+	s.Timeout = task.Duration(durationBetween(r, time.Second, 10*time.Second))
+}
+
+const (
+	dialTime   = 3 * time.Millisecond
+	transit    = 2 * time.Millisecond // from the decision to send a request to its write
+	retryAfter = 20 * time.Second     // for which busy targets ask
+)
+
+// requestRunner stands for package httpaction on a node: it sends the requests of attempts to the targets of the
+// simulation. What arrives there is in the probe log.
+type requestRunner struct {
+	node *node
+	proc *process
+}
+
+// RunAttempt implements executor.AttemptRunner.
+func (q requestRunner) RunAttempt(a runner.Attempt, o *runner.Orders) runner.Result {
+	s := sending{requestRunner: q, attempt: a, orders: o, began: time.Now()}
+	r := s.send()
+	r.EndedAt = time.Now()
+
+	return r
+}
+
+// sending is one attempt of a request.
+type sending struct {
+	requestRunner
+	attempt runner.Attempt
+	orders  *runner.Orders
+	began   time.Time
+	started time.Time
+}
+
+// end is why a wait has ended early.
+type end int
+
+const (
+	notEnded end = iota
+	endKilled
+	endTimedOut
+)
+
+// wait waits for a time, or until the attempt is killed or reaches its timeout.
+func (s *sending) wait(d time.Duration) end {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+
+	limit := s.attempt.Timeout.Std()
+	if limit == 0 {
+		limit = task.DefaultHTTPTimeout.Std()
+	}
+	timeout := time.NewTimer(time.Until(s.began.Add(limit)))
+	defer timeout.Stop()
+
+	select {
+	case <-timer.C:
+		return notEnded
+	case <-timeout.C:
+		return endTimedOut
+	case <-s.orders.CalledOff():
+	case <-s.proc.killed:
+	}
+
+	return endKilled
+}
+
+// send sends the request, if the target can be reached, and waits for the answer.
+func (s *sending) send() runner.Result {
+	target, takes, status := parseRequest(s.attempt.Action.HTTP.URL)
+	notStarted := runner.Result{State: task.Failed, Reason: task.ReasonStart, NotStarted: true}
+
+	if s.wait(dialTime) == endKilled {
+		return notStarted
+	}
+
+	if s.node.targets.modeOf(target) == targetRefuses {
+		s.node.countReached("request not sent")
+		return runner.Result{State: task.Failed, Reason: task.ReasonUnsent, Unsent: true, Message: "nothing was sent: connection refused"}
+	}
+
+	if err := s.attempt.MayStart(); err != nil {
+		return notStarted
+	}
+
+	s.started = time.Now()
+	s.attempt.OnStarted(s.started)
+
+	// The gate looks directly before the write.
+	if why := s.wait(transit); why != notEnded {
+		return s.unanswered(why)
+	}
+	if s.attempt.MayContinue() != nil || isClosed(s.proc.killed) || s.node.targets.modeOf(target) == targetRefuses {
+		return s.unanswered(notEnded)
+	}
+
+	one := s.node.probes.noteStart(s.node.name, s.attempt.Assigned, s.attempt.Token)
+	one.permitted = s.started
+	why := s.wait(takes)
+	mode := s.node.targets.modeOf(target)
+
+	switch {
+	case why != notEnded:
+	case mode == targetSilent:
+		why = s.wait(time.Hour)
+	case mode == targetUp || mode == targetBusy:
+		if mode == targetBusy {
+			s.node.probes.noteAsked(one)
+			s.node.countReached("target asks to wait")
+		}
+		s.node.probes.noteEnd(one, true)
+
+		return s.answered(mode, status)
+	}
+
+	s.node.probes.noteEnd(one, false)
+
+	return s.unanswered(why)
+}
+
+// answered returns the result for an answer.
+func (s *sending) answered(mode targetMode, status int) runner.Result {
+	r := runner.Result{State: task.Succeeded, StartedAt: s.started, HTTPStatus: status}
+
+	switch {
+	case mode == targetBusy:
+		r.State, r.Reason, r.Message, r.HTTPStatus = task.Failed, task.ReasonUnsent, "HTTP 503, Retry-After 20", 503
+		r.Unsent, r.RetryAfter = true, retryAfter
+	case status != 200:
+		r.State, r.Reason, r.Message = task.Failed, task.ReasonAnswer, fmt.Sprintf("HTTP %d", status)
+	}
+
+	return r
+}
+
+// unanswered returns the result without an answer.
+func (s *sending) unanswered(why end) runner.Result {
+	r := runner.Result{State: task.Failed, Reason: task.ReasonUnanswered, StartedAt: s.started, Message: "no answer"}
+	repeatable := s.attempt.Action.HTTP.MayRepeat()
+
+	select {
+	case k := <-s.orders.Killed():
+		r.SetCause(k.Cause, 0)
+		if k.Cause == runner.CauseShutdown && !repeatable {
+			r.State = task.Lost
+		}
+		return r
+	default:
+	}
+
+	s.node.countReached("request not answered")
+
+	switch {
+	case !repeatable:
+		r.State = task.Lost
+	case why == endTimedOut:
+		r.State = task.TimedOut
+	}
+
+	return r
+}
+
+// parseRequest returns the target of a URL, how long the target takes, and the status of its answer.
+func parseRequest(text string) (target int, takes time.Duration, status int) {
+	u, err := url.Parse(text)
+	if err != nil {
+		return 0, 0, 0
+	}
+
+	target, _ = strconv.Atoi(strings.TrimSuffix(strings.TrimPrefix(u.Host, "svc"), ".test"))
+	words := strings.Split(strings.Trim(u.Path, "/"), "/")
+	takes, _ = time.ParseDuration(words[0])
+	status, _ = strconv.Atoi(words[len(words)-1])
+
+	return target, takes, status
+}
