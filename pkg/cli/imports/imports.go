@@ -25,8 +25,8 @@ import (
 
 // Command returns "carillon import".
 func Command(f *factory.Factory) *cobra.Command {
-	cmd := &cobra.Command{Use: "import", Short: "Import crontabs, Kubernetes CronJobs and systemd timers"}
-	cmd.AddCommand(crontabCommand(f), kubernetesCommand(f), systemdCommand(f))
+	cmd := &cobra.Command{Use: "import", Short: "Import crontabs, Kubernetes CronJobs, systemd timers and Dkron jobs"}
+	cmd.AddCommand(crontabCommand(f), kubernetesCommand(f), systemdCommand(f), dkronCommand(f))
 	return cmd
 }
 

@@ -1,5 +1,5 @@
-// Package importer converts the schedules of other systems to tasks: crontabs, CronJobs of Kubernetes, and timers
-// of systemd.
+// Package importer converts the schedules of other systems to tasks: crontabs, CronJobs of Kubernetes, timers of
+// systemd, and jobs of Dkron.
 //
 // Whatever it accepts is a valid task with the same ticks. Nothing is lost without notice: it refuses what it
 // cannot convert, with its place, and adds a note to the job for what has no counterpart. The same text yields the
@@ -30,11 +30,12 @@ type Options struct {
 	Host      string // the label "host" of the nodes on which the tasks run, if Node is ""; "": any
 	Shadow    bool   // the tasks only record their ticks
 	Keep      int    // how many ended runs to keep; 0: the default
+	AnyNode   bool   // each run is on one node, any of them, whatever the job says
 }
 
 // The labels of imported tasks.
 const (
-	LabelKind = "imported"      // crontab, kubernetes or systemd
+	LabelKind = "imported"      // crontab, kubernetes, systemd or dkron
 	LabelFrom = "imported-from" // the file, or what identifies it
 	LabelNode = "imported-node" // the node, or the host, that it is for
 )
@@ -94,6 +95,7 @@ func (r *Result) Join(other Result) {
 			r.addRefusal(j.Place, "the name %s is already used by %s; use --prefix to distinguish them", j.Spec.Name, at)
 			continue
 		}
+		taken[j.Spec.Namespace+"/"+j.Spec.Name] = j.Place
 		r.Jobs = append(r.Jobs, j)
 	}
 }

@@ -53,8 +53,12 @@ func (k *kubernetesJob) setSchedule(s *task.Spec, c cronJob) error {
 		return fmt.Errorf("%T is not supported", parsed)
 	}
 
-	// robfig/cron matches what the local clock shows, whatever the hour field contains: it fires in both passes of
-	// a repeated hour, and not in a skipped hour.
+	return followRobfigClock(s, "Kubernetes", k.addNote)
+}
+
+// followRobfigClock sets what happens where the clock changes. robfig/cron matches what the local clock shows, whatever
+// the hour field contains: it fires in both passes of a repeated hour, and not in a skipped hour.
+func followRobfigClock(s *task.Spec, system string, addNote func(format string, args ...any)) error {
 	location, err := schedule.Location(s.Timezone)
 	if err != nil {
 		return nil // addJob refuses the zone, and names its field
@@ -67,7 +71,7 @@ func (k *kubernetesJob) setSchedule(s *task.Spec, c cronJob) error {
 
 	for _, change := range changes {
 		if change.misleadsRobfig() {
-			k.addNote("the clock of %s changes at midnight, or not by whole hours: Kubernetes may lose or misplace ticks on such days, and the task does not", s.Timezone)
+			addNote("the clock of %s changes at midnight, or not by whole hours: %s may lose or misplace ticks on such days, and the task does not", s.Timezone, system)
 			break
 		}
 	}
@@ -120,19 +124,28 @@ func kubernetesCron(text string, sets *cron.SpecSchedule) (string, error) {
 
 	words := strings.Fields(text)
 	for i, set := range []uint64{sets.Minute, sets.Hour, sets.Dom, sets.Month, sets.Dow} {
-		if set == 0 {
-			return "", fmt.Errorf("never fires: %s %s has no value", fieldNames[i], quoteShort(words[i]))
-		}
-		if sameInBoth(words[i], i) {
-			continue
-		}
-
-		if words[i] = setOfField(set, i); set&robfigStar != 0 {
-			words[i] = "*"
+		var err error
+		if words[i], err = robfigField(words[i], set, fieldNames[i], i); err != nil {
+			return "", err
 		}
 	}
 
 	return strings.Join(words, " "), nil
+}
+
+// robfigField returns a field with the values of a bit set. It keeps the field if it has the same meaning in both. i is the
+// index of its bounds.
+func robfigField(word string, set uint64, name string, i int) (string, error) {
+	switch {
+	case set == 0:
+		return "", fmt.Errorf("never fires: %s %s has no value", name, quoteShort(word))
+	case sameInBoth(word, i):
+		return word, nil
+	case set&robfigStar != 0:
+		return "*", nil
+	}
+
+	return setOfField(set, i), nil
 }
 
 // sameInBoth reports whether robfig/cron and Carillon interpret a field in the same way.

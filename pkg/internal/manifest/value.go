@@ -41,6 +41,15 @@ func (v Value) Items(key string) []Value {
 	return items
 }
 
+// Elements returns the elements of a list, and false if the value is not a list.
+func (v Value) Elements() (items []Value, ok bool) {
+	for _, item := range v.node.items {
+		items = append(items, Value{item})
+	}
+
+	return items, v.node.kind == kindList
+}
+
 // Decode decodes the value as encoding/json does: it ignores keys that the type does not have, and numbers of an
 // unspecified type are json.Number.
 func (v Value) Decode(into any) error {
