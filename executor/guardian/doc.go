@@ -27,7 +27,8 @@
 //     starts another and sends it all attempts; until then, no attempt starts.
 //
 // Not guaranteed: if the daemon and its guardian are killed together, the attempts run on until the daemon restarts,
-// which then kills them with proctree.KillMarked.
+// which then kills them with proctree.KillMarked. A daemon that is the first process of a container cannot be killed from
+// within the container. If it freezes, only its own check before each write keeps HTTP requests from being sent later.
 //
 // The package itself uses no etcd key: the caller of Serve provides the function that records that an instance is cleared.
 package guardian

@@ -197,11 +197,11 @@ func startNode(ctx context.Context, cfg Config, env Environment, log *zap.Logger
 		return nil, err
 	}
 
-	return n, n.connectParts()
+	return n, n.connectParts(ctx)
 }
 
 // connectParts creates the components and connects them. It starts none of them.
-func (n *Node) connectParts() (err error) {
+func (n *Node) connectParts(ctx context.Context) (err error) {
 	cfg, keys, registry := n.cfg, n.store.Keys(), n.registry
 
 	// Reasons for which the node may not own shards.
@@ -231,7 +231,7 @@ func (n *Node) connectParts() (err error) {
 	if err := n.openGroups(); err != nil {
 		return err
 	}
-	if err := n.wireExecutor(); err != nil {
+	if err := n.wireExecutor(ctx); err != nil {
 		return err
 	}
 
@@ -285,7 +285,7 @@ func (n *Node) connectParts() (err error) {
 }
 
 // wireExecutor creates the executor and the client of the guardian.
-func (n *Node) wireExecutor() (err error) {
+func (n *Node) wireExecutor(ctx context.Context) (err error) {
 	cfg := n.cfg
 	workdirs := workdir.Root(cfg.ScratchDir, cfg.Name, cfg.DataDir)
 
@@ -303,7 +303,7 @@ func (n *Node) wireExecutor() (err error) {
 		Groups: n.groups, Orphans: n.orphans,
 		Spool: spool.Config{Limit: cfg.SpoolLimit, Total: cfg.SpoolTotal, MaxAge: cfg.SpoolRetention.Std(), Uncompressed: !cfg.SpoolCompress},
 		Fake:  n.env.Act, Boot: n.env.Boot, Logger: n.log, Registerer: n.registry,
-		HTTP:    n.newHTTPActions,
+		HTTP:    func(output *spool.Spool) (executor.AttemptRunner, error) { return n.newHTTPActions(ctx, output) },
 		Secrets: n.secretReader(), Policy: n.hostFiles.processPolicy(), DefaultUser: cfg.taskUser(),
 		Obeyed: n.announce.Send, StuckChanged: n.announce.Send,
 		// A former instance of this data directory is dead with all its processes: bePresent has cleared it before

@@ -15,7 +15,7 @@ import (
 )
 
 // newHTTPActions creates what runs the attempts of HTTP actions.
-func (n *Node) newHTTPActions(output *spool.Spool) (executor.AttemptRunner, error) {
+func (n *Node) newHTTPActions(ctx context.Context, output *spool.Spool) (executor.AttemptRunner, error) {
 	if n.env.HTTP != nil {
 		return n.env.HTTP, nil
 	}
@@ -23,7 +23,7 @@ func (n *Node) newHTTPActions(output *spool.Spool) (executor.AttemptRunner, erro
 	// Clients reach an embedded etcd only through a unix socket, but its members listen for each other.
 	etcd := slices.Concat(n.cfg.EtcdEndpoints, slices.Sorted(maps.Values(n.cfg.InitialCluster)))
 
-	r, err := httpaction.New(context.Background(), httpaction.Config{
+	r, err := httpaction.New(ctx, httpaction.Config{
 		Node: n.cfg.Name, Dir: n.cfg.DataDir, Spool: output, Secrets: n.secretReader(),
 		Rules: newHTTPRules(n.cfg.HTTPAllow, n.hostFiles).Rules,
 		Own:   n.ownAddresses, Etcd: etcd, Boot: n.env.Boot,
