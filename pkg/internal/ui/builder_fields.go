@@ -1,6 +1,7 @@
 package ui
 
 import (
+	"encoding/json"
 	"maps"
 	"net/url"
 	"slices"
@@ -16,6 +17,7 @@ type builderFields struct {
 	Name, Namespace, Description, Labels string
 	Schedule, Timezone, Jitter           string
 	Kind, Process, Env, User, Dir        string
+	Method, URL, Body                    string
 	Timeout, Overlap, Missed             string
 	Attempts, Backoff, PauseAfter        string
 	Selector, Strategy, Count, Keep      string
@@ -25,6 +27,7 @@ type builderFields struct {
 const (
 	kindCommand = "command"
 	kindShell   = "shell"
+	kindHTTP    = "http"
 	kindNoop    = "noop"
 )
 
@@ -34,6 +37,7 @@ func (f *builderFields) inputs() map[string]*string {
 		"name": &f.Name, "namespace": &f.Namespace, "description": &f.Description, "labels": &f.Labels,
 		"schedule": &f.Schedule, "timezone": &f.Timezone, "jitter": &f.Jitter,
 		"kind": &f.Kind, "action.process": &f.Process, "action.process.env": &f.Env, "action.process.user": &f.User, "action.process.dir": &f.Dir,
+		"action.http.method": &f.Method, "action.http.url": &f.URL, "action.http.body": &f.Body,
 		"timeout": &f.Timeout, "overlap": &f.Overlap, "missed.policy": &f.Missed,
 		"retry.attempts": &f.Attempts, "retry.backoff": &f.Backoff, "pause_after_failures": &f.PauseAfter,
 		"target.selector": &f.Selector, "target.strategy": &f.Strategy, "target.count": &f.Count, "history.keep": &f.Keep,
@@ -74,6 +78,9 @@ func fieldsOf(s task.Spec) builderFields {
 	switch p := s.Action.Process; {
 	case s.Action.Noop != nil:
 		f.Kind = kindNoop
+	case s.Action.HTTP != nil:
+		h := s.Action.HTTP
+		f.Kind, f.Method, f.URL, f.Body = kindHTTP, h.Method, h.URL, bodyField(h)
 	case p != nil:
 		f.Env, f.User, f.Dir = pairsText(p.Env), p.User, p.Dir
 		f.Process = wording.CommandLine(p.Command)
@@ -130,6 +137,9 @@ func (f builderFields) applyAction(s *task.Spec) (err error) {
 		s.Action = task.Action{Noop: &task.Noop{}}
 		return nil
 	}
+	if f.Kind == kindHTTP {
+		return f.applyRequest(s)
+	}
 
 	p := task.Process{}
 	if s.Action.Process != nil {
@@ -149,6 +159,41 @@ func (f builderFields) applyAction(s *task.Spec) (err error) {
 		return err
 	}
 	s.Action = task.Action{Process: &p}
+
+	return nil
+}
+
+// bodyField returns the body of a request as the form shows it: JSON or text. It has the line breaks that a browser sends
+// back, so that a body that nobody has edited is recognized.
+func bodyField(h *task.HTTP) string {
+	if len(h.JSON) > 0 {
+		return string(h.JSON)
+	}
+	return strings.TrimPrefix(strings.NewReplacer("\r\n", "\n", "\r", "\n").Replace(h.Body), "\n")
+}
+
+// applyRequest writes the request of a task. A new body that is JSON is sent as JSON. A body that is a form has no field
+// here, and stays.
+func (f builderFields) applyRequest(s *task.Spec) error {
+	h := task.HTTP{}
+	if s.Action.HTTP != nil {
+		h = *s.Action.HTTP
+	}
+
+	h.Method, h.URL = f.Method, strings.TrimSpace(f.URL)
+	if f.Body != bodyField(&h) {
+		wasText := h.Body != ""
+		h.JSON, h.Body = nil, f.Body
+
+		if b, err := json.Marshal(json.RawMessage(strings.TrimSpace(f.Body))); !wasText && err == nil {
+			h.JSON, h.Body = b, ""
+		}
+	}
+
+	if h.URL == "" {
+		return task.Invalid(task.CodeRequired, "action.http.url", "is required: where the request goes")
+	}
+	s.Action = task.Action{HTTP: &h}
 
 	return nil
 }

@@ -18,7 +18,7 @@ var (
 	inputPattern    = regexp.MustCompile(`<input[^>]*? name="([^"]*)"[^>]*? value="([^"]*)"`)
 	textPattern     = regexp.MustCompile(`(?s)<textarea[^>]*? name="([^"]*)"[^>]*>(.*?)</textarea>`)
 	selectPattern   = regexp.MustCompile(`(?s)<select[^>]*? name="([^"]*)"[^>]*>(.*?)</select>`)
-	selectedPattern = regexp.MustCompile(`<option(?: value="([^"]*)")? selected>([^<]*)<`)
+	selectedPattern = regexp.MustCompile(`<option( value="([^"]*)")? selected>([^<]*)<`)
 )
 
 // builderForm returns what the form with fields of a page would post.
@@ -37,7 +37,7 @@ func builderForm(t *testing.T, page string) url.Values {
 	}
 	for _, m := range selectPattern.FindAllStringSubmatch(text, -1) {
 		if s := selectedPattern.FindStringSubmatch(m[2]); s != nil {
-			form.Set(m[1], s[1]+map[bool]string{true: s[2]}[s[1] == ""])
+			form.Set(m[1], map[bool]string{true: s[2], false: s[3]}[s[1] != ""])
 		}
 	}
 
@@ -63,6 +63,64 @@ func TestBuilder_KeepsWhatItHasNoFieldsFor(t *testing.T) {
 	}
 	if changes := task.Differences(before.Spec, w.stored("prod", "web").Spec); len(changes) > 0 {
 		t.Errorf("the form has changed %q", changes)
+	}
+}
+
+// A request that is saved as the form shows it does not change, and the form changes its method, URL and body.
+func TestBuilder_EditsRequests(t *testing.T) {
+	w := newWorld(t)
+	ann := w.as("user:ann")
+
+	save := func(change func(url.Values)) task.Action {
+		t.Helper()
+		form := builderForm(t, ann.page("/ui/tasks/prod/web/edit"))
+		change(form)
+		if a := ann.do(http.MethodPost, "/ui/tasks/prod/web/edit/save", form); a.StatusCode != http.StatusSeeOther {
+			t.Fatalf("save: %d %s", a.StatusCode, a.body)
+		}
+		return w.stored("prod", "web").Action
+	}
+
+	for name, h := range map[string]task.HTTP{
+		"json": {Method: "PUT", URL: "https://a/${run.id}?b=<c>", JSON: []byte(`{"z":1.0,"a":[null,"</textarea>"]}`), Headers: map[string]string{"A": "b"}},
+		"text": {URL: "secret:a/b", Body: "\n{}\r\nx\ry", Auth: &task.HTTPAuth{Bearer: "a/b"}},
+		"form": {URL: "https://a", Form: map[string]string{"a": "b"}},
+	} {
+		w.create("prod", name, func(s *task.Spec) { s.Action = task.Action{HTTP: &h} })
+		before := w.stored("prod", name)
+		form := builderForm(t, ann.page("/ui/tasks/prod/"+name+"/edit"))
+		if a := ann.do(http.MethodPost, "/ui/tasks/prod/"+name+"/edit/save", form); a.StatusCode != http.StatusSeeOther {
+			t.Fatalf("%s: %d %s", name, a.StatusCode, a.body)
+		}
+		if changes := task.Differences(before.Spec, w.stored("prod", name).Spec); len(changes) > 0 {
+			t.Errorf("%s: the form has changed %q", name, changes)
+		}
+	}
+
+	w.create("prod", "web")
+	a := save(func(f url.Values) {
+		f.Set("kind", "http")
+		f.Set("action.http.url", " https://a/b ")
+		f.Set("action.http.body", `{"a": "${run.id}"}`)
+	})
+	if h := a.HTTP; a.Process != nil || h == nil || h.URL != "https://a/b" || string(h.JSON) != `{"a":"${run.id}"}` {
+		t.Fatalf("%+v", a)
+	}
+	want(t, ann.page("/ui/tasks/prod/web"), "POST https://a/b")
+
+	a = save(func(f url.Values) { f.Set("action.http.body", "plain"); f.Set("action.http.method", "PATCH") })
+	if h := a.HTTP; h.Method != "PATCH" || h.Body != "plain" || h.JSON != nil {
+		t.Fatalf("%+v", h)
+	}
+
+	a = save(func(f url.Values) { f.Set("action.http.body", `{"a": 1}`) })
+	if h := a.HTTP; h.Body != `{"a": 1}` || h.JSON != nil {
+		t.Fatalf("text became %+v", h)
+	}
+
+	a = save(func(f url.Values) { f.Set("kind", "command"); f.Set("action.process", "true") })
+	if a.HTTP != nil || a.Process == nil {
+		t.Fatalf("%+v", a)
 	}
 }
 

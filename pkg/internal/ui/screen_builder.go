@@ -70,7 +70,7 @@ type builderPage struct {
 }
 
 // builderChoices are the values that fields may have.
-type builderChoices struct{ Overlap, Missed, Strategy []string }
+type builderChoices struct{ Overlap, Missed, Strategy, Method []string }
 
 // builderConflict is a change that somebody else has made while the form was open.
 type builderConflict struct {
@@ -101,6 +101,7 @@ func loadBuilder(ctx context.Context, r *Request) (any, error) {
 			Overlap:  []string{task.OverlapSkip, task.OverlapQueue, task.OverlapReplace, task.OverlapAllow},
 			Missed:   []string{task.MissedLatest, task.MissedSkip, task.MissedAll},
 			Strategy: task.Strategies(),
+			Method:   task.HTTPMethods(),
 		},
 	}
 

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"html/template"
 	"maps"
+	"net/http"
 	"slices"
 	"strconv"
 	"strings"
@@ -302,6 +303,9 @@ func runFacts(r *Request, run task.Run, timezone string) []setting {
 	}
 
 	list.add("Message", run.Message)
+	if run.HTTPStatus > 0 {
+		list.add("HTTP status", fmt.Sprintf("%d %s", run.HTTPStatus, http.StatusText(run.HTTPStatus)))
+	}
 	list.add("Not enforced", strings.Join(run.Unenforced, ", "))
 	list.add("Trigger", plainState(run.Trigger))
 	list.add("Requested by", run.CreatedBy)
@@ -314,6 +318,7 @@ func runFacts(r *Request, run task.Run, timezone string) []setting {
 		list.add("Ticks", wording.Grouped(int(run.Count)))
 	}
 	list.add("Not before", at(run.NotBefore))
+	list.add("Not sent", wording.UnsentText(run.Unsent))
 	if run.LatenessMS != nil {
 		list.add("Late", task.Duration(time.Duration(*run.LatenessMS)*time.Millisecond).Approximate())
 	}
@@ -388,7 +393,7 @@ func attemptsOf(run task.Run, shown int) []attemptRow {
 	rows := make([]attemptRow, len(all))
 	for i, a := range all {
 		rows[i] = attemptRow{Number: a.Attempt, Used: wording.UsageText(a.Usage), Shown: a.Attempt == shown, Run: &task.Run{
-			State: a.State, Reason: a.Reason, ExitCode: a.ExitCode, Signal: a.Signal, StartedAt: a.StartedAt, EndedAt: a.EndedAt, Node: a.Node,
+			State: a.State, Reason: a.Reason, ExitCode: a.ExitCode, Signal: a.Signal, HTTPStatus: a.HTTPStatus, StartedAt: a.StartedAt, EndedAt: a.EndedAt, Node: a.Node,
 		}}
 	}
 

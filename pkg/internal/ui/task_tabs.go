@@ -223,7 +223,9 @@ func settingsOf(t client.Task) []setting {
 	}
 
 	addAction(&list, t.Action)
-	if t.Timeout > 0 {
+	if t.Action.HTTP != nil {
+		list.add("Timeout", cmp.Or(t.Timeout, task.DefaultHTTPTimeout).String())
+	} else if t.Timeout > 0 {
 		list.add("Timeout", fmt.Sprintf("%s, then %s, then SIGKILL after %s", t.Timeout, cmp.Or(t.KillSignal, task.DefaultKillSignal), t.KillGrace))
 	}
 	list.add("Success", wording.SuccessText(t.Success))
@@ -247,6 +249,13 @@ func settingsOf(t client.Task) []setting {
 
 // addAction adds what a task does.
 func addAction(list *settings, a task.Action) {
+	if a.HTTP != nil {
+		for _, f := range wording.HTTPFields(a.HTTP) {
+			*list = append(*list, setting{Name: f.Name, Value: f.Value, Code: f.Code})
+		}
+		return
+	}
+
 	p := a.Process
 	if p == nil {
 		list.add("Does", "nothing (noop)")

@@ -21,34 +21,30 @@ type Field struct {
 // RequestText returns the method and the URL of a request: "POST https://api.example.com/orders".
 func RequestText(h *task.HTTP) string { return h.EffectiveMethod() + " " + h.URL }
 
-// HTTPFields returns the fields of an HTTP action that are set, and those whose defaults people need to know. Of several
-// lines with the same name, only the first has it.
+// HTTPFields returns the fields of an HTTP action that are set, and those whose defaults people need to know. A value can
+// have several lines.
 func HTTPFields(h *task.HTTP) []Field {
-	list := []Field{{"Request", RequestText(h), true}}
+	var list []Field
 	add := func(name, value string) {
 		if value != "" {
 			list = append(list, Field{Name: name, Value: value})
 		}
 	}
-	addPairs := func(name, format string, pairs map[string]string) {
-		for _, k := range slices.Sorted(maps.Keys(pairs)) {
-			list = append(list, Field{name, fmt.Sprintf(format, k, pairs[k]), true})
-			name = ""
+	addCode := func(name, value string) {
+		if value != "" {
+			list = append(list, Field{Name: name, Value: value, Code: true})
 		}
 	}
 
-	addPairs("Headers", "%s: %s", h.Headers)
-
-	if body := bodyText(h); body != "" {
-		list = append(list, Field{"Body", body, true})
-	}
-
-	addPairs("Form", "%s=%s", h.Form)
+	addCode("Request", RequestText(h))
+	addCode("Headers", pairLines("%s: %s", h.Headers))
+	addCode("Body", bodyText(h))
+	addCode("Form", pairLines("%s=%s", h.Form))
 	add("Authentication", authText(h.Auth))
 	add("TLS", tlsText(h.TLS))
 	add("Idempotent", idempotentText(h))
 	add("Expects", expectText(h.Expect))
-	addPairs("Results", "%s = %s", h.Results)
+	addCode("Results", pairLines("%s = %s", h.Results))
 
 	if h.Redirects > 0 {
 		add("Redirects", fmt.Sprintf("at most %d", h.Redirects))
@@ -64,6 +60,16 @@ func HTTPFields(h *task.HTTP) []Field {
 	}
 
 	return list
+}
+
+// pairLines returns a line for each pair, sorted by names.
+func pairLines(format string, pairs map[string]string) string {
+	var lines []string
+	for _, k := range slices.Sorted(maps.Keys(pairs)) {
+		lines = append(lines, fmt.Sprintf(format, k, pairs[k]))
+	}
+
+	return strings.Join(lines, "\n")
 }
 
 // bodyText returns the body, unless it is a form. JSON is indented if it is long.
