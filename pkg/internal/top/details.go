@@ -110,6 +110,8 @@ func actionWords(a task.Action) string {
 		return p.Shell
 	case p != nil:
 		return strings.Join(p.Command, " ")
+	case a.HTTP != nil:
+		return a.HTTP.EffectiveMethod() + " " + a.HTTP.URL
 	case a.Noop != nil:
 		return "nothing (noop)"
 	}
