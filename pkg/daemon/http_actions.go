@@ -2,12 +2,14 @@ package daemon
 
 import (
 	"context"
+	stdlog "log"
 	"maps"
 	"net"
 	"net/netip"
 	"net/url"
 	"slices"
 	"strconv"
+	"sync"
 
 	"github.com/carillonhq/carillon/executor"
 	"github.com/carillonhq/carillon/executor/httpaction"
@@ -23,6 +25,7 @@ func (n *Node) newHTTPActions(ctx context.Context, output *spool.Spool) (executo
 	// Clients reach an embedded etcd only through a unix socket, but its members listen for each other.
 	etcd := slices.Concat(n.cfg.EtcdEndpoints, slices.Sorted(maps.Values(n.cfg.InitialCluster)))
 
+	filterStandardLog()
 	r, err := httpaction.New(ctx, httpaction.Config{
 		Node: n.cfg.Name, Dir: n.cfg.DataDir, Spool: output, Secrets: n.secretReader(),
 		Rules: newHTTPRules(n.cfg.HTTPAllow, n.hostFiles).Rules,
@@ -36,6 +39,9 @@ func (n *Node) newHTTPActions(ctx context.Context, output *spool.Spool) (executo
 
 	return r, nil
 }
+
+// filterStandardLog keeps what targets have sent out of the standard log, which belongs to the whole program.
+var filterStandardLog = sync.OnceFunc(func() { stdlog.SetOutput(httpaction.FilterStandardLog(stdlog.Writer())) })
 
 // ownAddresses returns the addresses at which this process listens, and the one that it advertises. No HTTP attempt may
 // connect to them. A host name stands for all addresses of the host, as does an unspecified address.
