@@ -2,9 +2,12 @@ package httpaction
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"io"
 	"os"
+
+	"golang.org/x/sys/unix"
 )
 
 // memoryLimit is how much of a response is kept in memory. The rest of one that is judged or stored as a whole is in a
@@ -24,19 +27,34 @@ func (b *bodyBuffer) Write(p []byte) (int, error) {
 	}
 
 	if b.file == nil {
-		f, err := os.CreateTemp(b.dir, "response-*")
+		f, err := newTempFile(b.dir)
 		if err != nil {
 			return 0, err
-		}
-
-		// Without a name, the file cannot outlive this process.
-		if err := os.Remove(f.Name()); err != nil {
-			return 0, errors.Join(err, f.Close())
 		}
 		b.file = f
 	}
 
 	return b.file.Write(p)
+}
+
+// newTempFile creates a file without a name, which cannot outlive this process.
+func newTempFile(dir string) (*os.File, error) {
+	dir = cmp.Or(dir, os.TempDir())
+	fd, err := unix.Open(dir, unix.O_TMPFILE|unix.O_RDWR|unix.O_CLOEXEC, 0o600)
+	if err == nil {
+		return os.NewFile(uintptr(fd), dir), nil
+	}
+
+	// Not every file system has such files.
+	f, err := os.CreateTemp(dir, "response-*")
+	if err != nil {
+		return nil, err
+	}
+	if err := os.Remove(f.Name()); err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+
+	return f, nil
 }
 
 // isSmall reports whether all of it is in memory.
