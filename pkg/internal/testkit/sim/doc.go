@@ -25,9 +25,9 @@
 // Users (see users.go, workloads.go) create, change, pause, trigger and delete tasks all the time. A seed selects
 // what else they do from the workloads: nodes are drained, cordoned and resumed, sometimes within a second; runs
 // are paused, resumed, cancelled and retried; schedules, zones and jitter are edited, sometimes twice in a row, and
-// rolled back; overlap policies change; requests go to targets that refuse them, do not answer, or ask to wait; histories are short and tasks expire; runs have parts; namespaces are
-// frozen; a task is created again under its name while the former one still runs; clocks jump by far more than the
-// clock guard tolerates; rights of users are taken away and given back, so that the checker can judge that no write
+// rolled back; overlap policies change; requests go to targets that refuse them, do not answer, or ask to wait;
+// histories are short and tasks expire; runs have parts; namespaces are frozen; a task is created again under its name
+// while the former one still runs; clocks jump by far more than the clock guard tolerates; rights of users are taken away and given back, so that the checker can judge that no write
 // commits without them (G27).
 //
 // Every write of the API may be delivered twice, also one that only creates, such as a task, or a manual run in the

@@ -49,6 +49,8 @@ var (
 	unheardScenario    = scenario{"unheard", sim.Options{Only: []string{"stall watches"}, Duration: 30 * time.Second, Tasks: 4, Shape: withFailingParts, Calls: []string{"cancel"}}}
 	forbiddenScenario  = scenario{"forbidden", sim.Options{Plain: true, Only: []string{"calm"}, Duration: 50 * time.Second, Tasks: 4, Shape: withUser, Calls: []string{"limit namespace", "trigger"}}}
 	unlabelledScenario = scenario{"unlabelled", sim.Options{Plain: true, Only: []string{"calm"}, Duration: 50 * time.Second, Tasks: 4, Shape: withUser, Calls: []string{"restrict nodes", "limit nodes", "trigger"}}}
+	refusedScenario    = requestsScenario("refused", withRequests(3*time.Second))
+	forgottenScenario  = requestsScenario("forgotten", withRequests(time.Minute))
 	failingScenario    = scenario{"failing", sim.Options{Only: []string{"calm"}, Duration: 20 * time.Second, Shape: withFailingRuns}}
 )
 
@@ -88,7 +90,30 @@ var detections = map[string]detection{
 	"rule-bent":            {[]string{"G24"}, fanOutScenario},
 	"namespaces-open":      {[]string{"G29"}, forbiddenScenario},
 	"limits-unseen":        {[]string{"G29"}, unlabelledScenario},
+	"unsent-counted":       {[]string{"G9"}, forgottenScenario},
+	"unsent-forever":       {[]string{"G9"}, refusedScenario},
+	"unsent-after-sent":    {[]string{"G9"}, forgottenScenario},
+	"retry-after-clamped":  {[]string{"G9"}, forgottenScenario},
+	"full-rule-ignored":    {[]string{"G24"}, forgottenScenario},
 	"conflicts-together":   {[]string{"G1", "G3", "G12"}, cancelledScenario},
+}
+
+// requestsScenario returns a scenario in which the targets of requests fail, and nothing else.
+func requestsScenario(name string, shape func(*task.Spec)) scenario {
+	return scenario{name, sim.Options{Plain: true, Only: []string{"calm"}, Workloads: []string{"requests"}, Duration: 40 * time.Second, Tasks: 6, Shape: shape, Calls: []string{"trigger"}}}
+}
+
+// withRequests gives tasks requests, which are repeated when they are not answered. Those that are not sent are free for
+// a time.
+func withRequests(free time.Duration) func(*task.Spec) {
+	return func(s *task.Spec) {
+		*s = withShortRuns(*s)
+		s.Overlap, s.Schedule, s.Timeout = task.OverlapAllow, task.Schedules{"*/2 * * * * *"}, task.Duration(2*time.Second)
+		s.Retry.Attempts, s.Retry.Backoff, s.Retry.On = 4, task.Duration(100*time.Millisecond), []task.State{task.Failed, task.TimedOut}
+		s.Action = task.Action{HTTP: &task.HTTP{
+			URL: fmt.Sprintf("http://svc%d.test/300ms/200", int(s.Name[len(s.Name)-1])%3), Method: "GET", UnsentFor: new(task.Duration(free)),
+		}}
+	}
 }
 
 // withReplace gives tasks long runs that start again elsewhere when they are lost.
