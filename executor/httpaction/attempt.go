@@ -119,13 +119,20 @@ func (t *attempt) perform(ctx context.Context, out *spool.Output) (process.Resul
 			return t.receive(expect, resp, hops, out)
 		}
 
-		_, _ = io.CopyN(io.Discard, resp.Body, maxDiscarded)
-		resp.Body.Close()
+		discardBody(resp)
 
 		if q, err = q.follow(resp.StatusCode, location); err != nil {
 			return process.Result{}, err
 		}
 	}
+}
+
+// discardBody closes the response of a redirect. It reads a short one, so that its connection can be used again.
+func discardBody(resp *http.Response) {
+	if n := resp.ContentLength; n > 0 && n <= maxDiscarded {
+		_, _ = io.CopyN(io.Discard, resp.Body, n)
+	}
+	resp.Body.Close()
 }
 
 // sendHop sends one request and returns the response. If it meets connections that the target has closed, it tries
@@ -212,8 +219,8 @@ func (t *attempt) receive(expect *expectation, resp *http.Response, hops int, ou
 		v.message += fmt.Sprintf(" after %d redirects, and no more are followed", hops)
 	}
 
-	r := process.Result{State: task.Succeeded, Message: v.message, OutputBytes: got.bytes}
-	r.Tail, r.Truncated = kept.end()
+	r := process.Result{State: task.Succeeded, Message: v.message}
+	r.Tail, r.OutputBytes, r.Truncated = kept.end()
 	r.Truncated = r.Truncated || got.tooLarge
 	r.Status = statusOf(&t.spec, v.results)
 

@@ -54,13 +54,14 @@ func (k *keptBody) copyFrom(b *bodyBuffer) error {
 	return err
 }
 
-// end returns the end of the response, and whether other parts of it were not stored. Nothing may be written afterwards.
-func (k *keptBody) end() (tail []byte, truncated bool) {
+// end returns the end of the response, its length, and whether parts of it were not stored. Nothing may be written
+// afterwards.
+func (k *keptBody) end() (tail []byte, length int64, truncated bool) {
 	_ = k.Close() // masked has no errors
 
 	if k.out == nil {
-		return k.tail.last, k.counts > keptOfSuccess
+		return k.tail.last, k.counts, k.counts > keptOfSuccess
 	}
 
-	return k.tail.last, k.out.Summary().Truncated
+	return k.tail.last, k.counts, k.out.Summary().Truncated
 }

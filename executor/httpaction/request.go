@@ -46,6 +46,9 @@ func (q *request) target() string { return q.url.Scheme + "://" + q.url.Host }
 // newRequest returns the first request of an attempt. An error is a *failure, or the cause of ctx's end.
 func newRequest(ctx context.Context, h *task.HTTP, v *values, now time.Time) (*request, error) {
 	q := &request{method: h.EffectiveMethod(), header: http.Header{}}
+	if !slices.Contains(task.HTTPMethods(), q.method) {
+		return nil, &failure{kind: kindURL, message: fmt.Sprintf("action.http.method: %s is not a method of HTTP actions", task.Quote(q.method))}
+	}
 
 	if err := q.setURL(ctx, h, v); err != nil {
 		return nil, err

@@ -110,6 +110,7 @@ func TestNewRequest_Refuses(t *testing.T) {
 		"header injection, secret":  {h: task.HTTP{URL: "https://api.corp/", Headers: map[string]string{"X-A": "${secret:api/lines}"}}, kind: kindURL, want: "contains a line break"},
 		"bearer with a line break":  {h: task.HTTP{URL: "https://api.corp/", Auth: &task.HTTPAuth{Bearer: "api/lines"}}, kind: kindSecret, want: "action.http.auth.bearer: secret api/lines contains a line break"},
 		"not a signing key":         {h: task.HTTP{URL: "https://api.corp/", Auth: &task.HTTPAuth{Signature: "api/badsign"}}, kind: kindSecret, want: "secret api/badsign is not a key"},
+		"method":                    {h: task.HTTP{URL: "https://api.corp/", Method: "CONNECT"}, kind: kindURL, want: `action.http.method: "CONNECT"`},
 		"reserved header":           {h: task.HTTP{URL: "https://api.corp/", Headers: map[string]string{"Transfer-Encoding": "chunked"}}, kind: kindURL, want: "Transfer-Encoding"},
 		"unknown value":             {h: task.HTTP{URL: "https://api.corp/${run.nonsense}"}, kind: kindURL, want: "not a known value"},
 		"variable that is not set":  {h: task.HTTP{URL: "https://api.corp/${env.OTHER}"}, kind: kindURL, want: "only a manual run"},
