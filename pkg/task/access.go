@@ -47,7 +47,7 @@ type Namespace struct {
 	RunAs       []string `json:"run_as,omitempty" doc:"The OS users that tasks may name; * for any. A task that names no user runs as the default_user of its node."`
 	Groups      []string `json:"groups,omitempty" doc:"The OS groups that tasks may name; * for any."`
 	Shell       bool     `json:"shell,omitempty" doc:"Tasks may use shell actions."`
-	EnvFiles    []string `json:"env_files,omitempty" doc:"The environment files on nodes that tasks may read: absolute paths, directories that end in /, or * for any."`
+	EnvFiles    []string `json:"env_files,omitempty" doc:"The files on nodes that tasks may read, with env_from and stdin: absolute paths, directories that end in /, or * for any."`
 	Nodes       string   `json:"nodes,omitempty" doc:"A selector of node labels that is joined to the selector of each task."`
 	AuditReads  bool     `json:"audit_reads,omitempty" doc:"Each request that reads the output of a run writes an audit record first, and is refused if it cannot be written. Records of runs do not have the end of the output."`
 	CreatedAt   Time     `json:"created_at,omitzero"`
