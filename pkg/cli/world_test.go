@@ -288,6 +288,8 @@ func set(run *task.Run, tick time.Time, arg string) error {
 		d, err := time.ParseDuration(v)
 		run.EndedAt = task.At(tick.Add(d))
 		return err
+	case "bytes":
+		run.OutputBytes = int64(n)
 	case "status":
 		run.HTTPStatus = n
 	case "unsent":

@@ -143,7 +143,7 @@ func (t *RunFollower) writeKeptOutput(n int, why *client.Error) {
 	switch {
 	case t.Out == nil:
 	case n == t.Run.Attempt && t.seen == 0 && t.Run.OutputTail != "":
-		t.M.Tell("cannot read the full output (%s); this is its end, from the record of the run", why.Message)
+		t.M.tellKept(t.Run, why)
 		_, _ = t.Out.Write([]byte(t.Run.OutputTail)) // the next write returns the error
 	case why.Code == client.CodeNodeAway || t.Run.State.Final() && n == t.Run.Attempt && t.Run.OutputBytes > 0:
 		t.M.Tell("output of %s, attempt %d: %s", t.runName(), n, why.Message)

@@ -344,7 +344,7 @@ func (m *Merger) openSource(ctx context.Context, c *client.Client, r task.Run, o
 
 	gone := errors.As(err, &e) && (e.Code == client.CodeNoLogs || e.Code == client.CodeNodeAway)
 	if gone && r.OutputTail != "" && (o.Attempt == 0 || o.Attempt == r.Attempt) {
-		m.Tell("cannot read the full output (%s); this is its end, from the record of the run", e.Message)
+		m.tellKept(r, e)
 		s.body, s.kept = nil, r.OutputTail
 		return s, nil
 	}
@@ -385,4 +385,15 @@ func (s *source) closeSource() {
 		_ = s.body.Close()
 	}
 	s.output.endOutput()
+}
+
+// tellKept says that the output comes from the record of the run, unless the record has all of it.
+func (m *Merger) tellKept(r task.Run, why *client.Error) {
+	switch {
+	case int64(len(r.OutputTail)) == r.OutputBytes && !r.Truncated:
+	case r.HTTPStatus > 0 && r.State == task.Succeeded:
+		m.Tell("this is the end of the response, from the record of the run; a node stores whole responses of successful runs only with action.http.output: keep")
+	default:
+		m.Tell("cannot read the full output (%s); this is its end, from the record of the run", why.Message)
+	}
 }
