@@ -44,8 +44,9 @@ type attempt struct {
 	mask    masker
 	killed  atomic.Int32 // the process.Cause of the first kill
 
-	target string // the scheme and the host of the current hop; "": the URL is not known yet
-	status int    // of the last response; 0: none
+	hop    *hopGate // the last hop that was begun; nil: none
+	target string   // the scheme and the host of the current hop; "": the URL is not known yet
+	status int      // of the last response; 0: none
 }
 
 // effectiveTimeout returns the timeout of an attempt: from its beginning to the end of the response, over all hops.
@@ -119,7 +120,7 @@ func (t *attempt) perform(ctx context.Context, out *spool.Output) (process.Resul
 			return t.receive(expect, resp, hops, out)
 		}
 
-		discardBody(resp)
+		t.discardBody(resp)
 
 		if q, err = q.follow(resp.StatusCode, location); err != nil {
 			return process.Result{}, err
@@ -128,10 +129,13 @@ func (t *attempt) perform(ctx context.Context, out *spool.Output) (process.Resul
 }
 
 // discardBody closes the response of a redirect. It reads a short one, so that its connection can be used again.
-func discardBody(resp *http.Response) {
-	if n := resp.ContentLength; n > 0 && n <= maxDiscarded {
-		_, _ = io.CopyN(io.Discard, resp.Body, n)
+func (t *attempt) discardBody(resp *http.Response) {
+	if n := resp.ContentLength; n >= 0 && n <= maxDiscarded {
+		if _, err := io.CopyN(io.Discard, resp.Body, n); err == nil {
+			t.hop.settle()
+		}
 	}
+
 	resp.Body.Close()
 }
 
@@ -150,6 +154,7 @@ func (t *attempt) sendHop(ctx context.Context, q *request) (*http.Response, erro
 		}
 
 		h := &hopGate{gate: t.gate}
+		t.hop = h
 		traced := httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotConn: func(i httptrace.GotConnInfo) {
 			bindHop(i.Conn, h, i.Reused, t.userTimeout())
 		}})
@@ -199,6 +204,9 @@ func (t *attempt) receive(expect *expectation, resp *http.Response, hops int, ou
 				t.log.Warn("cannot keep a response", zap.String("task", t.spec.Namespace+"/"+t.spec.Task), zap.String("run", t.spec.ID), zap.Error(err))
 			}
 			return process.Result{}, err
+		}
+		if !got.tooLarge {
+			t.hop.settle()
 		}
 	}
 

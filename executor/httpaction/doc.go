@@ -7,7 +7,7 @@
 //     connection breaks; a gate in net.Conn.Write, below TLS, refuses the second write.
 //   - Nothing is written after the attempt was killed, has ended, or is past its deadline on CLOCK_BOOTTIME, which
 //     counts suspend. A few microseconds remain between the check and the system call.
-//   - What a killed daemon has not sent is not sent by the kernel: connections are closed with SO_LINGER 0.
+//   - What a killed daemon has not sent is not sent by the kernel: sockets have SO_LINGER 0, and TCP_USER_TIMEOUT.
 //   - The result tells an attempt that sent nothing (Result.Unsent) from one that sent something and received no
 //     complete response. After the first written hop, every later failure is judged by the first request.
 //   - Every address is judged directly before the connection, after name resolution, on every hop (see policy.HTTP).

@@ -168,6 +168,8 @@ type gatedConn struct {
 	net.Conn
 	raw syscall.RawConn
 	hop atomic.Pointer[hopGate]
+	// settled is the hop whose response has arrived completely. While it is also the current one, nothing is in progress.
+	settled atomic.Pointer[hopGate]
 	// isOpen is set when the connection may carry requests. Before that, writes belong to the TLS handshake.
 	isOpen atomic.Bool
 
@@ -192,6 +194,31 @@ func (c *gatedConn) Write(b []byte) (int, error) {
 	}
 
 	return c.Conn.Write(b)
+}
+
+// Close closes the connection. If nothing is in progress, the target sees the usual end of a connection. Otherwise what
+// was not delivered is discarded, and the target sees a reset, by which it can tell that nobody waits for the response.
+func (c *gatedConn) Close() error {
+	if h := c.hop.Load(); h != nil && c.settled.Load() == h {
+		_ = c.raw.Control(func(fd uintptr) { // the connection may be closed already
+			if unsent, err := unix.IoctlGetInt(int(fd), unix.SIOCOUTQ); err == nil && unsent == 0 {
+				_ = unix.SetsockoptLinger(int(fd), unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{})
+			}
+		})
+	}
+
+	return c.Conn.Close()
+}
+
+// settle notes that the response to the hop has arrived completely.
+func (h *hopGate) settle() {
+	h.mu.Lock()
+	c := h.conn
+	h.mu.Unlock()
+
+	if c != nil {
+		c.settled.Store(h)
+	}
 }
 
 // bindHop makes a connection that net/http has chosen belong to a hop. limit is the value for TCP_USER_TIMEOUT.

@@ -2,11 +2,14 @@ package httpaction
 
 import (
 	"context"
+	"errors"
+	"io"
 	"net"
 	"net/http"
 	"net/http/httptrace"
 	"strings"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -208,5 +211,53 @@ func TestDial_SetsOptions(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+	}
+}
+
+// Targets should not see errors in their logs whenever an idle connection ends.
+func TestGatedConn_EndsIdleConnectionsNormally(t *testing.T) {
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ln.Close()
+
+	// The target answers the first request of each connection, and notes how the connection ended.
+	ended := make(chan error, 1)
+	go func() {
+		for {
+			c, err := ln.Accept()
+			if err != nil {
+				return
+			}
+
+			b := make([]byte, 64<<10)
+			n, _ := c.Read(b)
+			if strings.HasPrefix(string(b[:n]), "GET /ok") {
+				respond(c, "200 OK", "", "hello")
+			}
+			_, err = c.Read(b)
+			ended <- err
+			c.Close()
+		}
+	}()
+
+	r := newRunner(t, nil)
+	if res := run(r, task.HTTP{URL: "http://" + ln.Addr().String() + "/ok"}); res.State != task.Succeeded {
+		t.Fatalf("%+v", res)
+	}
+	r.CloseIdle()
+	if err := <-ended; !errors.Is(err, io.EOF) {
+		t.Errorf("an idle connection ended with %v", err)
+	}
+
+	a, _ := newAttempt(task.HTTP{URL: "http://" + ln.Addr().String() + "/silent"})
+	o := process.NewOrders()
+	a.OnStarted = func(time.Time) {
+		time.AfterFunc(20*time.Millisecond, func() { o.Kill(process.Kill{Cause: process.CauseCancel}) })
+	}
+	r.RunAttempt(a, o)
+	if err := <-ended; !errors.Is(err, syscall.ECONNRESET) {
+		t.Errorf("the connection of a killed attempt ended with %v", err)
 	}
 }
