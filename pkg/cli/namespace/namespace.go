@@ -148,7 +148,7 @@ func (o *namespaceFlags) defineFlags(f *factory.Factory, cmd *cobra.Command) {
 	flags.StringSliceVar(&o.runAs, "run-as", nil, "OS `USERS` that tasks may name; * for any (default: none, so tasks run as the default user of their node)")
 	flags.StringSliceVar(&o.groups, "groups", nil, "OS `GROUPS` that tasks may name; * for any (default: none)")
 	flags.BoolVar(&o.shell, "shell", false, "tasks may use shell actions")
-	flags.StringSliceVar(&o.envFiles, "env-files", nil, "environment files on nodes that tasks may read: absolute `PATHS`, directories that end in /, or * for any (default: none)")
+	flags.StringSliceVar(&o.envFiles, "env-files", nil, "files on nodes that tasks may read with env_from and stdin: absolute `PATHS`, directories that end in /, or * for any (default: none)")
 	flags.StringVar(&o.nodes, "nodes", "", "`SELECTOR` of the nodes that run the tasks (default: all nodes)")
 	flags.BoolVar(&o.auditReads, "audit-reads", false, "write an audit record of each request that reads the output of a run")
 	flags.StringVar(&o.description, "description", "", "`TEXT` that describes the namespace")

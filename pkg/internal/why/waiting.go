@@ -10,7 +10,11 @@ import (
 // waitedFor describes how long a run has been waiting.
 func (f *Facts) waitedFor(r *task.Run) string {
 	since := r.CreatedAt.Time
-	if n := len(r.Attempts); n > 0 { // before that, it was running
+
+	switch n := len(r.Attempts); {
+	case r.WaitsForTarget():
+		since = r.Unsent.First.Time
+	case n > 0: // before that, it was running
 		since = r.Attempts[n-1].EndedAt.Time
 	}
 
@@ -38,19 +42,25 @@ func (f *Facts) noSelector(g finding, text string) string {
 // mayTurn reports whether a reason to wait may be outdated. With these reasons, the record of a run is not
 // rewritten when its time has come and something else delays it.
 func mayTurn(reason string) bool {
-	return slices.Contains([]string{"", task.ReasonManual, task.ReasonRetry, task.ReasonHandBack, task.ReasonCatchUp, task.ReasonFrozen}, reason)
+	return slices.Contains([]string{"", task.ReasonManual, task.ReasonRetry, task.ReasonHandBack, task.ReasonCatchUp, task.ReasonFrozen, task.ReasonTarget}, reason)
 }
 
 // waitWords explains why a run is waiting. The reason in its record comes first, then what else delays it now.
 func (f *Facts) waitWords(s speaker, g finding) string {
 	r := g.run
 	text := f.noSelector(g, reasonWords(r))
-	noNode := f.Entry != nil && mayTurn(r.Reason) && !r.NotBefore.After(f.Now) && !f.hasEnoughNodes(r)
-	if noNode || r.Reason == task.ReasonCount && f.Entry != nil && !f.hasEnoughNodes(r) {
+	if r.Reason == task.ReasonTarget {
+		text = f.targetWords(s, r)
+	}
+
+	// The target of the task does not apply to a run whose request named a node.
+	asTarget := f.Entry != nil && r.TargetNode == ""
+	noNode := asTarget && mayTurn(r.Reason) && !r.NotBefore.After(f.Now) && !f.hasEnoughNodes(r)
+	if noNode || r.Reason == task.ReasonCount && asTarget && !f.hasEnoughNodes(r) {
 		text = f.noNodeWords()
 	}
 
-	if r.Reason == task.ReasonNoNode && f.Entry != nil {
+	if r.Reason == task.ReasonNoNode && asTarget {
 		if words := f.selectorWords(); words != "" {
 			text += " (" + words + ")"
 		}
@@ -91,7 +101,7 @@ func (f *Facts) waitWords(s speaker, g finding) string {
 // see Want.Avoid in package placement.
 func (f *Facts) elsewhereWords(r *task.Run) string {
 	last := r.LastNode()
-	if last == "" || f.Entry == nil || !f.Entry.Target.MovesRetries() {
+	if last == "" || f.Entry == nil || r.TargetNode != "" || !f.Entry.Target.MovesRetries() {
 		return ""
 	}
 

@@ -182,6 +182,15 @@ var stories = []story{
 			r.DispatchedAt, r.StartedAt, r.LatenessMS = task.Time{}, task.Time{}, nil
 		})
 	}, "02:30", task.VerdictFailed, []string{"did not start: it failed: namespace team-a no longer allows the user root."}},
+	{"not accepted by its task any more", func() *world {
+		return nightly().run("02:30:00", task.Failed, func(r *task.Run) {
+			r.Reason, r.Message, r.Node, r.Attempt = task.ReasonAccept, "changed after the run was requested: args: the task accepts no arguments (accept.args)", "", 0
+			r.DispatchedAt, r.StartedAt, r.LatenessMS = task.Time{}, task.Time{}, nil
+		})
+	}, "02:30", task.VerdictFailed, []string{"did not start: it failed: its task no longer accepts the arguments, variables or node of the run (changed after"}},
+	{"waits for the node of its request", func() *world {
+		return nightly().run("11:30:00", task.Queued, func(r *task.Run) { r.Reason, r.TargetNode, r.Args = task.ReasonNoNode, "n9", []string{"a b"} })
+	}, "11:30", task.VerdictWaiting, []string{"node n9, which its request named, is not available.", "Requested node", "n9", `"a b"`}},
 	{"node lost, retried", func() *world {
 		return nightly().run("02:30:00", task.Succeeded, func(r *task.Run) {
 			r.Node, r.Attempt = "n2", 2
