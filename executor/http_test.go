@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"slices"
 	"strings"
 	"sync"
@@ -569,6 +570,99 @@ func TestHTTP_DrainHandsBackWhatWaitsAndEndsWhatRuns(t *testing.T) {
 			t.Errorf("got %+v", w)
 		}
 	})
+}
+
+// Whatever happens to the node and to its targets, each attempt is sent at most once, and nothing is left in the end.
+func TestHTTP_RandomEvents(t *testing.T) {
+	for seed := range uint64(10) {
+		t.Run(fmt.Sprint("seed=", seed), func(t *testing.T) {
+			inVirtualTime(t, func(t *testing.T, n *httpNode) { playRandomEvents(t, n, rand.New(rand.NewPCG(seed, 0))) })
+		})
+	}
+}
+
+// playRandomEvents plays a few minutes of events, ends all faults, and judges what is left.
+func playRandomEvents(t *testing.T, n *httpNode, rng *rand.Rand) {
+	targets := []string{"a", "b", "c"}
+	var runs []string
+	some := func() string { return runs[rng.IntN(len(runs))] }
+	upTo := func(d time.Duration) time.Duration { return time.Duration(rng.Int64N(int64(d) + 1)) }
+	changeSome := func(f func(*task.Assigned)) {
+		if len(runs) > 0 {
+			n.changeIfThere(some(), f)
+		}
+	}
+
+	for range 300 {
+		switch rng.IntN(12) {
+		case 0:
+			n.http.set(targets[rng.IntN(3)], fakeTarget{down: true, connectTime: upTo(2 * time.Second)})
+		case 1:
+			n.http.set(targets[rng.IntN(3)], fakeTarget{connectTime: upTo(time.Second), answerTime: upTo(10 * time.Second)})
+		case 2:
+			n.http.set(targets[rng.IntN(3)], fakeTarget{retryAfter: time.Second})
+		case 3:
+			changeSome(cancelled)
+		case 4:
+			changeSome(func(a *task.Assigned) { a.PauseRequested = !a.PauseRequested })
+		case 5:
+			n.freeze("default")
+		case 6:
+			n.freeze()
+		case 7:
+			n.join()
+		default:
+			run := fmt.Sprint("r", len(runs))
+			runs = append(runs, run)
+			n.request(run, targets[rng.IntN(3)], perTarget(1+rng.IntN(4)))
+		}
+		after(upTo(time.Second))
+	}
+
+	n.freeze()
+	for _, target := range targets {
+		n.http.set(target, fakeTarget{})
+	}
+	for _, run := range runs {
+		n.changeIfThere(run, func(a *task.Assigned) { a.PauseRequested = false })
+	}
+	after(time.Minute)
+
+	if left := len(n.all); left != 0 || n.targets.used != 0 || n.Running() != 0 {
+		t.Errorf("%d attempts are left, %d run, %d slots are in use", left, n.Running(), n.targets.used)
+	}
+	for name, target := range n.targets.targets {
+		if len(target.waiting) != 0 || target.unsent == 0 {
+			t.Errorf("target %s is kept: %+v", name, target)
+		}
+	}
+
+	sent := n.http.runs(&n.http.sent)
+	slices.Sort(sent)
+	if once := slices.Compact(slices.Clone(sent)); len(once) != len(sent) {
+		t.Errorf("%d requests of %d attempts were sent", len(sent), len(once))
+	}
+	for _, run := range runs {
+		if n.history(run) == nil && n.waits(run) == nil {
+			t.Errorf("%s has no outcome", run)
+		}
+	}
+}
+
+// changeIfThere is change for a run that may be gone.
+func (n *node) changeIfThere(run string, f func(*task.Assigned)) {
+	n.t.Helper()
+
+	for {
+		a, mod := n.inbox(run)
+		if a == nil {
+			return
+		}
+
+		if f(a); n.putIf(n.keys.Run("n1", ref, run), mod, *a) {
+			return
+		}
+	}
 }
 
 // The guardian knows of requests before the first of them is sent, and until the last of them has ended.
