@@ -123,16 +123,27 @@ func (w *answerer) runEvidence(add func(string, string, ...any), g finding) {
 		}
 
 		if last := r.LastNode(); last != "" && last == r.Node && g.version != nil && g.version.Target.MovesRetries() {
-			text += fmt.Sprintf(", where attempt %d had failed, because no other matching node had a free slot", r.Attempts[len(r.Attempts)-1].Attempt)
+			text += fmt.Sprintf(", where attempt %d had failed, because no other matching node had a free slot", r.Attempt-1)
 		}
 
 		add("Dispatched", "%s", text)
+	}
+
+	if u := r.Unsent; u != nil {
+		text := fmt.Sprintf("%s, from %s to %s; they do not count for the retry policy", formatCount(int64(u.Count), "attempt", "attempts"), w.formatExact(u.First.Time), w.formatExact(u.Last.Time))
+		if u.Node != "" {
+			text += "; the last one on " + u.Node
+		}
+		add("Not sent", "%s", text)
 	}
 
 	for _, t := range r.Attempts {
 		text := fmt.Sprintf("%d on %s %s", t.Attempt, t.Node, stateWords(t.State, t.ExitCode, t.Signal))
 		if t.Reason != "" {
 			text += " (" + t.Reason + ")"
+		}
+		if t.HTTPStatus > 0 {
+			text += fmt.Sprintf(", HTTP status %d", t.HTTPStatus)
 		}
 
 		if !t.StartedAt.IsZero() {
@@ -194,6 +205,10 @@ func (w *answerer) runEvidence(add func(string, string, ...any), g finding) {
 		if id == r.ID {
 			add("Dead", "it has used up its attempts; carillon run retry %s runs it again", r.ID)
 		}
+	}
+
+	if r.HTTPStatus > 0 {
+		add("HTTP status", "%d", r.HTTPStatus)
 	}
 
 	if line := lastLine(r.OutputTail); line != "" {

@@ -102,6 +102,8 @@ func (f *Facts) activeRuns(at time.Time, but string) []task.Run {
 		began := r.DispatchedAt.Time
 		if len(r.Attempts) > 0 && !r.Attempts[0].StartedAt.IsZero() {
 			began = r.Attempts[0].StartedAt.Time
+		} else if r.Unsent != nil { // its first attempt was not sent
+			began = r.Unsent.First.Time
 		}
 
 		switch {
@@ -125,7 +127,7 @@ func (f *Facts) waitedRun(at time.Time) *task.Run {
 			end = r.EndedAt.Time
 		}
 
-		if r.Trigger != task.TriggerManual && r.Count <= 1 && len(r.Attempts) == 0 && r.ScheduledTime.Before(at) &&
+		if r.Trigger != task.TriggerManual && r.Count <= 1 && !hasHadAttempt(r) && r.ScheduledTime.Before(at) &&
 			!r.CreatedAt.After(at) && (r.State == task.Queued || end.After(at)) {
 			return r
 		}
@@ -191,7 +193,7 @@ func (f *Facts) forbidden() string {
 // even if its task has parts.
 func (f *Facts) hasEnoughNodes(r *task.Run) bool {
 	n := len(f.eligibleNodes())
-	if r.Fan != nil || len(r.Attempts) > 0 {
+	if r.Fan != nil || hasHadAttempt(r) {
 		return n > 0
 	}
 	return f.Entry.Target.Enough(n)

@@ -32,7 +32,11 @@ func (f *Facts) describeOutcome(s speaker, g finding) string {
 		return makeSentence("%s was missed%s: %s%s", subject, mentionOtherTicks(s, r), f.noSelector(g, reasonWords(r)), f.missWords(s, r))
 	}
 
-	if r.StartedAt.IsZero() && r.DispatchedAt.IsZero() && len(r.Attempts) == 0 {
+	if r.State == task.Failed && r.Reason == task.ReasonUnsent && r.StartedAt.IsZero() && len(r.Attempts) == 0 {
+		return unsentEnd(s, subject, r)
+	}
+
+	if r.StartedAt.IsZero() && r.DispatchedAt.IsZero() && !hasHadAttempt(r) {
 		return makeSentence("%s did not start: it %s%s", subject, endWords(r), f.replacedBy(s, r))
 	}
 
@@ -267,7 +271,7 @@ func endWords(r *task.Run) string {
 		if r.Reason == task.ReasonNamespace && r.Message != "" {
 			return "failed: " + strings.TrimRight(r.Message, ".")
 		}
-		if slices.Contains([]string{task.ReasonStart, task.ReasonNamespace, task.ReasonAccept, task.ReasonSecret, task.ReasonPolicy, task.ReasonShutdown, task.ReasonBadEntry, task.ReasonOutput}, r.Reason) {
+		if slices.Contains([]string{task.ReasonStart, task.ReasonNamespace, task.ReasonAccept, task.ReasonSecret, task.ReasonPolicy, task.ReasonShutdown, task.ReasonBadEntry, task.ReasonOutput, task.ReasonUnsent, task.ReasonAnswer, task.ReasonUnanswered, task.ReasonURL, task.ReasonTLS}, r.Reason) {
 			text = "failed: " + reasonWords(r)
 		}
 	}
@@ -301,7 +305,7 @@ func stateWords(state task.State, code *int, signal string) string {
 
 // retryWords describes the attempts before the last one.
 func (f *Facts) retryWords(r *task.Run) string {
-	if len(r.Attempts) == 0 {
+	if !hasHadAttempt(r) {
 		return ""
 	}
 
@@ -317,6 +321,9 @@ func (f *Facts) retryWords(r *task.Run) string {
 	const most = 3
 	if n := len(parts); n > most {
 		parts = append(parts[:most-1], fmt.Sprintf("%d more attempts", n-most), parts[n-1])
+	}
+	if n := r.UnsentCount(); n > 0 {
+		parts = append([]string{formatCount(int64(n), "attempt that was not sent", "attempts that were not sent")}, parts...)
 	}
 
 	return fmt.Sprintf(", on attempt %d, after %s", r.Attempt, strings.Join(parts, ", "))

@@ -89,7 +89,7 @@ func (f *Facts) besideWords(s speaker, g finding) string {
 	active := slices.DeleteFunc(f.activeRuns(f.Now, ""), func(r task.Run) bool { return r.State.Final() })
 	var waiting []task.Run
 	for _, r := range f.Runs {
-		if r.State == task.Queued && r.Trigger != task.TriggerManual && len(r.Attempts) == 0 {
+		if r.State == task.Queued && r.Trigger != task.TriggerManual && !hasHadAttempt(&r) {
 			waiting = append(waiting, r)
 		}
 	}
@@ -116,7 +116,9 @@ func (f *Facts) busyWords(s speaker, active, waiting []task.Run) string {
 		return "a run has been active since " + s.formatTime(active[0].DispatchedAt.Time)
 	}
 
-	switch {
+	switch other := f.runAtTarget(); {
+	case e.Overlap == task.OverlapAllow && other != nil && e.Action.HTTP != nil:
+		return fmt.Sprintf("; %s waits for the target of its request (%s), and if that does not change, this one waits", runWords(s, other), unsentCause(other.Unsent.Message))
 	case e.Overlap == task.OverlapAllow && (e.MaxActive == 0 || len(active) < e.MaxActive):
 		return ""
 	case e.Overlap == task.OverlapAllow:
