@@ -53,6 +53,27 @@ func TestScripts(t *testing.T) {
 	}
 }
 
+// Policies are alike for all kinds of actions: with tasks that send requests, a scheduler responds with the same commits. The
+// scripts that are left out have nodes without free slots, which processes need.
+func TestScripts_AreAlikeForRequests(t *testing.T) {
+	t.Parallel()
+
+	for _, name := range []string{
+		"after_completion", "catch_up_pace", "delete", "edits", "fan_out", "fan_out_more", "freeze", "lost", "manual", "max_runs", "missed", "overlap_allow", "overlap_queue",
+		"overlap_replace", "overlap_skip", "pause", "pause_after_failures", "retry", "shadow", "start_deadline", "suspect",
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			synctest.Test(t, func(t *testing.T) {
+				s := &script{requests: true}
+				datadriven.RunTest(t, "testdata/scripts/"+name+".txt", s.run)
+				s.requireNothingUnderWay(t)
+			})
+		})
+	}
+}
+
 // decider is the code under test. It owns shard 0 and decides what its commits contain. It reads and writes
 // through a store.Store whose writes pass through the script.
 type decider interface {
@@ -120,6 +141,7 @@ type script struct {
 	marks      map[string]int64 // revisions by name
 	summary    bool             // show only the number of facts of each kind in a commit
 	counts     map[string]int   // if not nil: the facts of several decisions, by kind
+	requests   bool             // tasks send requests unless the script says otherwise
 
 	owners map[string]*owner
 	owner  *owner // the owner that the commands refer to
@@ -281,7 +303,7 @@ func (s *script) newCluster(a *scriptArgs) string {
 		world: newWorldOn(a.t, "/s", func() *kv.Client { return kvtest.ClientOf(a.t, memory) }),
 		specs: map[string]map[string]string{}, uids: map[string][]string{}, joined: map[string]task.Node{},
 		failing: map[string]bool{}, marks: map[string]int64{}, owners: map[string]*owner{},
-		namespace: &openNamespace, namespaces: OpenNamespaces{},
+		namespace: &openNamespace, namespaces: OpenNamespaces{}, requests: s.requests,
 	}
 
 	if at := a.text("at", ""); at != "" {
@@ -532,6 +554,10 @@ func (s *script) herd(a *scriptArgs) string {
 
 func (s *script) createTask(a *scriptArgs, name string) {
 	fields := map[string]string{"name": "name: " + name, "schedule": `schedule: "* * * * * *"`, "action": "action: {noop: {}}"}
+	if s.requests {
+		fields["action"] = `action: {http: {url: "http://svc.test/x"}}`
+	}
+
 	a.fields(fields)
 	s.specs[name] = fields
 
