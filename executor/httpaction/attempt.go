@@ -228,6 +228,7 @@ func (t *attempt) receive(expect *expectation, resp *http.Response, hops int, ou
 	}
 
 	r := process.Result{State: task.Succeeded, Message: v.message}
+	kept.isCut = got.tooLarge
 	r.Tail, r.OutputBytes, r.Truncated = kept.end()
 	r.Truncated = r.Truncated || got.tooLarge
 	r.Status = statusOf(&t.spec, v.results)

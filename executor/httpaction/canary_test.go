@@ -119,6 +119,8 @@ func TestRunAttempt_ShowsNoSecret(t *testing.T) {
 	}
 
 	actions := map[string]task.HTTP{
+		"long":   {URL: "/?k=${secret:api/long}"},
+		"cut":    {URL: "/?k=${secret:api/key}&l=${secret:api/long}", Limit: task.HTTPLimit{Body: 20}, Output: task.HTTPOutputKeep},
 		"header": {Headers: map[string]string{"X-Key": "${secret:api/key}"}, URL: "/"},
 		"query":  {URL: "/?k=${secret:api/key}"},
 		"JSON":   {URL: "/", JSON: json.RawMessage(`{"k":"${secret:api/key}","l":"${secret:api/quoted}"}`)},
@@ -128,6 +130,7 @@ func TestRunAttempt_ShowsNoSecret(t *testing.T) {
 		"basic":  {URL: "/", Auth: &task.HTTPAuth{Basic: "api/login"}},
 		"url":    {URL: "secret:api/url"},
 	}
+	secrets["default/api"]["long"] = strings.Repeat("hush+", 300)
 	secrets["default/api"]["quoted"] = "hush\"\\<quoted>\n"
 
 	var logs lockedBuffer

@@ -53,7 +53,7 @@ func (t *attempt) explain(ctx context.Context, err error) *failure {
 		return &failure{kind: kindTLS, message: t.subject() + why}
 	}
 
-	return &failure{kind: kindNetwork, message: t.subject() + describeError(err)}
+	return &failure{kind: kindNetwork, message: t.subject() + t.describeError(err)}
 }
 
 // subject returns the target as the beginning of a message.
@@ -85,8 +85,8 @@ func certificateError(err error) (why string, is bool) {
 }
 
 // describeError describes an error of the network to people. Errors of net/http may contain what the target has sent, so
-// the text is shortened and cleaned; the caller masks it.
-func describeError(err error) string {
+// the text is masked, and then shortened and cleaned: a part of a secret could not be recognized.
+func (t *attempt) describeError(err error) string {
 	if dns, ok := errors.AsType[*net.DNSError](err); ok {
 		return "cannot resolve the name: " + dns.Err
 	}
@@ -107,7 +107,7 @@ func describeError(err error) string {
 		return errno.Error()
 	}
 
-	return cleanText(err.Error())
+	return cleanText(t.mask.apply(err.Error()))
 }
 
 // cleanText makes a text that others have written fit for a message.

@@ -13,6 +13,7 @@ type keptBody struct {
 	tail   *tailWriter
 	out    *spool.Output // nil: it is not stored
 	counts int64         // bytes that were written, after masking
+	isCut  bool          // the response was longer
 }
 
 // newKeptBody returns a keptBody. out may be nil.
@@ -57,6 +58,9 @@ func (k *keptBody) copyFrom(b *bodyBuffer) error {
 // end returns the end of the response, its length, and whether parts of it were not stored. Nothing may be written
 // afterwards.
 func (k *keptBody) end() (tail []byte, length int64, truncated bool) {
+	if k.isCut {
+		k.maskCut()
+	}
 	_ = k.Close() // masked has no errors
 
 	if k.out == nil {

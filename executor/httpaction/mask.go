@@ -6,18 +6,16 @@ import (
 	"io"
 	"net/url"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 )
 
-const (
-	maskText = "***"
-	// minMasked is the length of the shortest value that is masked. Shorter ones occur in any text, and masking them
-	// would show where.
-	minMasked = 4
-	// maxMasked is the number of bytes of a longer value by which it is recognized.
-	maxMasked = 1 << 10
-)
+const maskText = "***"
+
+// minMasked is the length of the shortest value that is masked. Shorter ones occur in any text, and masking them would
+// show where.
+const minMasked = 4
 
 // masker hides values of secrets in what is stored of a response and in messages: as they are, and in the encodings of
 // URLs and JSON. Its methods may be called from any goroutine.
@@ -30,7 +28,7 @@ type masker struct {
 func (m *masker) hide(value string) {
 	quoted := quoteJSON(value, false)
 	for _, v := range []string{
-		value, strings.TrimSpace(value), url.QueryEscape(value), url.PathEscape(value),
+		value, strings.TrimSpace(value), url.QueryEscape(value), url.PathEscape(value), strings.Trim(strconv.Quote(value), `"`), // the latter in errors of Go
 		quoted, quoteJSON(value, true), quoteJSON(quoted, false), quoteJSON(quoted, true), // the latter: JSON in a string of JSON
 	} {
 		m.add(v)
@@ -56,7 +54,7 @@ func (m *masker) add(v string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 
-	b := []byte(v[:min(len(v), maxMasked)])
+	b := []byte(v)
 	if slices.ContainsFunc(m.values, func(o []byte) bool { return bytes.Equal(o, b) }) {
 		return
 	}
@@ -115,6 +113,17 @@ func (w *maskingWriter) Write(b []byte) (int, error) {
 
 // Close passes on what was kept back.
 func (w *maskingWriter) Close() error { return w.flush(len(w.held)) }
+
+// maskCut hides the beginning of a value at the end of what was written, which was cut off there.
+func (w *maskingWriter) maskCut() {
+	for from := range w.held {
+		rest := w.held[from:]
+		if len(rest) >= minMasked && slices.ContainsFunc(w.values, func(v []byte) bool { return bytes.HasPrefix(v, rest) }) {
+			w.held = append(w.held[:from], maskText...)
+			return
+		}
+	}
+}
 
 // flush passes on all values and other bytes that begin before end.
 func (w *maskingWriter) flush(end int) error {

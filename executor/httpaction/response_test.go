@@ -268,6 +268,16 @@ func TestRunAttempt_StoresWhatIsAskedFor(t *testing.T) {
 	}
 }
 
+func TestRunAttempt_StoresIncompleteResponses(t *testing.T) {
+	p := newProbe(t)
+	s := spool.New(spool.Config{Dir: t.TempDir()})
+
+	res := run(newRunner(t, func(c *Config) { c.Spool = s }), task.HTTP{URL: p.url + "/mid-body", Output: task.HTTPOutputKeep})
+	if got, _ := spooledOutput(t, s); res.Reason != task.ReasonUnanswered || got != "hel" || res.OutputBytes != 3 || string(res.Tail) != "hel" {
+		t.Errorf("%q, %+v", got, res)
+	}
+}
+
 func TestRunAttempt_TemporaryFilesAreGone(t *testing.T) {
 	url := serveBody(t, func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(make([]byte, 200<<10)) })
 	dir := t.TempDir()

@@ -134,8 +134,12 @@ func (r *Runner) runAttempt(a process.Attempt, o *process.Orders) process.Result
 	watcher.Wait()
 
 	if out != nil {
-		if err := out.Summary().Err; err != nil && result.Message == "" {
-			result.Message = "output is not kept: " + err.Error()
+		stored := out.Summary()
+		if result.OutputBytes == 0 { // also of a response that was not complete
+			result.OutputBytes, result.Truncated, result.Tail = stored.Bytes, stored.Truncated, stored.Tail
+		}
+		if stored.Err != nil && result.Message == "" {
+			result.Message = "output is not kept: " + stored.Err.Error()
 		}
 		out.Close()
 	}
