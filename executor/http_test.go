@@ -121,12 +121,20 @@ func (f *fakeHTTP) RunAttempt(a process.Attempt, o *process.Orders) process.Resu
 	return r
 }
 
-// runs returns a copy of a list of runs.
-func (f *fakeHTTP) runs(list *[]string) []string {
+// seen returns a copy of what a fakeHTTP has listed.
+func seen[T any](f *fakeHTTP, list *[]T) []T {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 
 	return slices.Clone(*list)
+}
+
+// mostAtOnce returns the most attempts that were in progress to a target at the same time.
+func (f *fakeHTTP) mostAtOnce(name string) int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+
+	return f.most[name]
 }
 
 // httpNode is a node with a fakeHTTP, in virtual time.
@@ -162,6 +170,19 @@ func (n *httpNode) suspend(d time.Duration) {
 	defer n.mu.Unlock()
 
 	n.skip += d
+}
+
+// inLoop calls f in the goroutine that owns the state.
+func (n *httpNode) inLoop(f func(*state)) {
+	done := make(chan struct{})
+	n.callInLoop(func() { f(&n.state); close(done) })
+	<-done
+}
+
+// slotsInUse returns the number of HTTP slots in use, as the loop knows it.
+func (n *httpNode) slotsInUse() (used int) {
+	n.inLoop(func(s *state) { used = s.targets.used })
+	return used
 }
 
 // request assigns an attempt of a request to a target. Each is a little younger than the one before.
@@ -222,9 +243,11 @@ func TestHTTP_RunsWithoutASlotOfAProcess(t *testing.T) {
 		if got := value(n.metrics.ended.WithLabelValues("http", "succeeded")); got != 3 {
 			t.Errorf("%v are counted", got)
 		}
-		if len(n.targets.targets) != 0 || n.targets.used != 0 {
-			t.Errorf("%d targets are kept, and %d slots are in use", len(n.targets.targets), n.targets.used)
-		}
+		n.inLoop(func(s *state) {
+			if len(s.targets.targets) != 0 || s.targets.used != 0 {
+				t.Errorf("%d targets are kept, and %d slots are in use", len(s.targets.targets), s.targets.used)
+			}
+		})
 	}, func(c *Config) { c.Slots = 1 })
 }
 
@@ -282,13 +305,15 @@ func TestHTTP_WaitsForItsTargetOldestFirst(t *testing.T) {
 		if r := n.history("cancelled"); r == nil || r.State != task.Cancelled {
 			t.Errorf("one that is cancelled while it waits: %+v", r)
 		}
-		if waiting := n.targets.targets["http://api:80"].waiting; len(waiting) != 1 || len(waiting[0].entries) != 3 {
-			t.Errorf("what does not wait any more is kept: %+v", waiting)
-		}
+		n.inLoop(func(s *state) {
+			if waiting := s.targets.targets["http://api:80"].waiting; len(waiting) != 1 || len(waiting[0].entries) != 3 {
+				t.Errorf("what does not wait any more is kept: %+v", waiting)
+			}
+		})
 
 		after(4 * time.Second)
-		if got, want := n.http.runs(&n.http.sent), []string{"first", "oldest", "middle", "newest"}; !slices.Equal(got, want) || n.http.most["api"] != 1 {
-			t.Errorf("sent %v, want %v; at most %d at the same time", got, want, n.http.most["api"])
+		if got, want := seen(n.http, &n.http.sent), []string{"first", "oldest", "middle", "newest"}; !slices.Equal(got, want) || n.http.mostAtOnce("api") != 1 {
+			t.Errorf("sent %v, want %v; at most %d at the same time", got, want, n.http.mostAtOnce("api"))
 		}
 
 		n.change("paused", func(a *task.Assigned) { a.PauseRequested = false })
@@ -310,8 +335,8 @@ func TestHTTP_SilentTargetsDoNotDelayAnother(t *testing.T) {
 		}
 		after(time.Second)
 
-		if n.targets.used > task.HTTPSlots-task.HTTPSlots/reservedPart+6 {
-			t.Errorf("%d slots are in use", n.targets.used)
+		if used := n.slotsInUse(); used > task.HTTPSlots-task.HTTPSlots/reservedPart+6 {
+			t.Errorf("%d slots are in use", used)
 		}
 
 		n.request("fast", "api")
@@ -334,8 +359,8 @@ func TestHTTP_ATargetThatIsDownUsesUpNothing(t *testing.T) {
 			n.request(fmt.Sprint("r", i), "api")
 		}
 		after(500 * time.Millisecond)
-		if got := gathered(t, n, "carillon_http_targets"); got["half_open"] != 1 || len(n.http.tried) != openAfter+1 {
-			t.Errorf("targets: %v; %d attempts tried", got, len(n.http.tried))
+		if got := gathered(t, n, "carillon_http_targets"); got["half_open"] != 1 || len(seen(n.http, &n.http.tried)) != openAfter+1 {
+			t.Errorf("targets: %v; %d attempts tried", got, len(seen(n.http, &n.http.tried)))
 		}
 
 		after(time.Second)
@@ -350,8 +375,8 @@ func TestHTTP_ATargetThatIsDownUsesUpNothing(t *testing.T) {
 				t.Fatalf("%s: %+v", run, w)
 			}
 		}
-		if tried := n.http.runs(&n.http.tried); len(tried) != openAfter+1 || len(n.http.sent) != 0 {
-			t.Errorf("%v tried, %v were sent", tried, n.http.sent)
+		if tried := seen(n.http, &n.http.tried); len(tried) != openAfter+1 || len(seen(n.http, &n.http.sent)) != 0 {
+			t.Errorf("%v tried, %v were sent", tried, seen(n.http, &n.http.sent))
 		}
 		if got := value(n.metrics.unsent); got != openAfter+50 {
 			t.Errorf("%v are counted", got)
@@ -363,11 +388,11 @@ func TestHTTP_ATargetThatIsDownUsesUpNothing(t *testing.T) {
 			n.request(fmt.Sprint("after", i), "api")
 		}
 		after(1500 * time.Millisecond)
-		if got := gathered(t, n, "carillon_http_targets"); got["closed"] != 1 || len(n.http.tried) != openAfter+1+10 {
-			t.Errorf("targets: %v; %d attempts tried", got, len(n.http.tried))
+		if got := gathered(t, n, "carillon_http_targets"); got["closed"] != 1 || len(seen(n.http, &n.http.tried)) != openAfter+1+10 {
+			t.Errorf("targets: %v; %d attempts tried", got, len(seen(n.http, &n.http.tried)))
 		}
 		after(time.Second)
-		if got := n.http.runs(&n.http.sent); len(got) != 10 {
+		if got := seen(n.http, &n.http.sent); len(got) != 10 {
 			t.Errorf("%d were sent", len(got))
 		}
 	})
@@ -413,8 +438,8 @@ func TestHTTP_ATargetThatAsksToWaitIsNotDown(t *testing.T) {
 			after(10 * time.Millisecond)
 		}
 
-		if got := gathered(t, n, "carillon_http_targets"); got["open"]+got["half_open"]+got["closed"] != 0 || len(n.http.sent) != openAfter+1 {
-			t.Errorf("targets: %v; %d were sent", got, len(n.http.sent))
+		if got := gathered(t, n, "carillon_http_targets"); got["open"]+got["half_open"]+got["closed"] != 0 || len(seen(n.http, &n.http.sent)) != openAfter+1 {
+			t.Errorf("targets: %v; %d were sent", got, len(seen(n.http, &n.http.sent)))
 		}
 		if w := n.waits("r0"); w == nil || w.NotBeforeBy != task.NotBeforeByTarget || w.NotBefore.Sub(time.Now()) < 59*time.Second || w.Unsent.Count != 1 {
 			t.Errorf("got %+v", w)
@@ -432,8 +457,8 @@ func TestHTTP_AKillCancelsTheRequestAtOnce(t *testing.T) {
 		if r := n.ended("r1"); r.State != task.Cancelled || r.CancelledBy != "someone" {
 			t.Errorf("got %+v", r)
 		}
-		if want := []process.Kill{{Cause: process.CauseCancel}}; !slices.Equal(n.http.kills, want) {
-			t.Errorf("it was killed by %+v", n.http.kills)
+		if want := []process.Kill{{Cause: process.CauseCancel}}; !slices.Equal(seen(n.http, &n.http.kills), want) {
+			t.Errorf("it was killed by %+v", seen(n.http, &n.http.kills))
 		}
 	})
 }
@@ -457,8 +482,8 @@ func TestHTTP_EndsWhenTheNodeIsSilent(t *testing.T) {
 		if r := n.ended("sent"); r.State != task.Lost || r.Reason != task.ReasonNodeLost {
 			t.Errorf("got %+v", r)
 		}
-		if len(n.http.late) != 1 || !errors.Is(n.http.late[0], process.ErrTooLate) {
-			t.Errorf("it might have continued: %v", n.http.late)
+		if len(seen(n.http, &n.http.late)) != 1 || !errors.Is(seen(n.http, &n.http.late)[0], process.ErrTooLate) {
+			t.Errorf("it might have continued: %v", seen(n.http, &n.http.late))
 		}
 
 		// It was not sent, so it stays in the inbox, where its owner or a new session decides.
@@ -483,14 +508,14 @@ func TestHTTP_SendsNothingAfterASuspend(t *testing.T) {
 		time.Sleep(10 * time.Millisecond)
 		synctest.Wait()
 
-		if len(n.http.late) != 1 || !errors.Is(n.http.late[0], process.ErrTooLate) {
-			t.Errorf("it might have continued: %v", n.http.late)
+		if len(seen(n.http, &n.http.late)) != 1 || !errors.Is(seen(n.http, &n.http.late)[0], process.ErrTooLate) {
+			t.Errorf("it might have continued: %v", seen(n.http, &n.http.late))
 		}
-		if got := n.http.runs(&n.http.sent); !slices.Equal(got, []string{"sent"}) {
+		if got := seen(n.http, &n.http.sent); !slices.Equal(got, []string{"sent"}) {
 			t.Errorf("sent: %v", got)
 		}
-		if n.targets.used != 0 {
-			t.Errorf("%d slots are in use", n.targets.used)
+		if used := n.slotsInUse(); used != 0 {
+			t.Errorf("%d slots are in use", used)
 		}
 	})
 }
@@ -508,8 +533,8 @@ func TestHTTP_IsAdopted(t *testing.T) {
 		}
 
 		after(2 * time.Hour)
-		if r := n.ended("r1"); r.State != task.Succeeded || n.http.late[0] != nil {
-			t.Errorf("got %+v, %v", r, n.http.late)
+		if r := n.ended("r1"); r.State != task.Succeeded || seen(n.http, &n.http.late)[0] != nil {
+			t.Errorf("got %+v, %v", r, seen(n.http, &n.http.late))
 		}
 	})
 }
@@ -628,16 +653,18 @@ func playRandomEvents(t *testing.T, n *httpNode, rng *rand.Rand) {
 	}
 	after(time.Minute)
 
-	if left := len(n.all); left != 0 || n.targets.used != 0 || n.Running() != 0 {
-		t.Errorf("%d attempts are left, %d run, %d slots are in use", left, n.Running(), n.targets.used)
-	}
-	for name, target := range n.targets.targets {
-		if len(target.waiting) != 0 || target.unsent == 0 {
-			t.Errorf("target %s is kept: %+v", name, target)
+	n.inLoop(func(s *state) {
+		if left := len(s.all); left != 0 || s.targets.used != 0 || n.Running() != 0 {
+			t.Errorf("%d attempts are left, %d run, %d slots are in use", left, n.Running(), s.targets.used)
 		}
-	}
+		for name, target := range s.targets.targets {
+			if len(target.waiting) != 0 || target.unsent == 0 {
+				t.Errorf("target %s is kept: %+v", name, target)
+			}
+		}
+	})
 
-	sent := n.http.runs(&n.http.sent)
+	sent := seen(n.http, &n.http.sent)
 	slices.Sort(sent)
 	if once := slices.Compact(slices.Clone(sent)); len(once) != len(sent) {
 		t.Errorf("%d requests of %d attempts were sent", len(sent), len(once))
@@ -674,8 +701,8 @@ func TestHTTP_WithGuardian(t *testing.T) {
 	n.request("unguarded", "api")
 	n.sees("unguarded", "runs", func(a *attempt) bool { return a.phase == phaseRunning })
 	n.change("unguarded", cancelled)
-	if r := n.ended("unguarded"); r.State != task.Cancelled || len(n.http.runs(&n.http.tried)) != 0 {
-		t.Errorf("got %+v; %v tried", r, n.http.tried)
+	if r := n.ended("unguarded"); r.State != task.Cancelled || len(seen(n.http, &n.http.tried)) != 0 {
+		t.Errorf("got %+v; %v tried", r, seen(n.http, &n.http.tried))
 	}
 
 	n.http.set("api", fakeTarget{answerTime: time.Hour})
@@ -689,7 +716,7 @@ func TestHTTP_WithGuardian(t *testing.T) {
 		})
 	}
 	remote(1, 56*time.Second)
-	executortest.Eventually(t, "they are sent", func() bool { return len(n.http.runs(&n.http.sent)) == 2 })
+	executortest.Eventually(t, "they are sent", func() bool { return len(seen(n.http, &n.http.sent)) == 2 })
 
 	n.join()
 	remote(2, 56*time.Second)
