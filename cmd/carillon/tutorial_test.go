@@ -2,6 +2,9 @@ package main
 
 import (
 	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -53,15 +56,9 @@ func TestTutorial_EveryCommandWorks(t *testing.T) {
 	}
 
 	t.Parallel() // it waits most of the time
-	b, err := os.ReadFile("../../docs/tutorial.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-
-	address := fmt.Sprintf("127.0.0.1:%d", freePort())
 	dir := t.TempDir()
 
-	page := strings.ReplaceAll(string(b), "/tmp/carillon-tutorial", filepath.Join(dir, "tutorial"))
+	page := strings.ReplaceAll(readPage(t, "../../docs/tutorial.md"), "/tmp/carillon-tutorial", filepath.Join(dir, "tutorial"))
 	if time.Now().UTC().Hour() < 6 { // at about 03:30 in Berlin the task would run on schedule, and the page's count of runs would be wrong
 		page = strings.ReplaceAll(page, "Europe/Berlin", "Asia/Tokyo")
 	}
@@ -70,6 +67,59 @@ func TestTutorial_EveryCommandWorks(t *testing.T) {
 	if len(list) < 20 || list[0].command != "carillon dev" {
 		t.Fatalf("%d commands, the first is %+v", len(list), list[0])
 	}
+
+	runSteps(t, dir, "docs/tutorial.md", list[1:])
+}
+
+// TestHTTPGuide_EveryCommandWorks runs the commands of the page, with a server of the test instead of the page's.
+func TestHTTPGuide_EveryCommandWorks(t *testing.T) {
+	if testing.Short() {
+		t.Skip("a whole daemon: make test-cluster")
+	}
+
+	t.Parallel() // it waits most of the time
+
+	// Like that of Python, the server accepts only GET and HEAD.
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Method != http.MethodGet && r.Method != http.MethodHead {
+			http.Error(w, "unsupported method", http.StatusNotImplemented)
+			return
+		}
+		_, _ = io.WriteString(w, "a page\n")
+	}))
+	t.Cleanup(server.Close)
+
+	list := steps(strings.ReplaceAll(readPage(t, "../../docs/how-to/http.md"), "http://127.0.0.1:8080", server.URL))
+	if len(list) < 8 || list[0].command != "carillon dev" || !strings.HasPrefix(list[1].command, "python3 -m http.server 8080 ") {
+		t.Fatalf("%d commands: %+v", len(list), list)
+	}
+
+	// The example has the same server as the page.
+	dir := t.TempDir()
+	example := strings.ReplaceAll(readPage(t, "../../examples/http.yaml"), "http://127.0.0.1:8080", server.URL)
+	if err := os.WriteFile(filepath.Join(dir, "http.yaml"), []byte(example), 0o600); err != nil {
+		t.Fatal(err)
+	}
+
+	list = append(list[2:], step{command: "carillon apply -f http.yaml"}, step{command: "carillon task trigger http --wait"}, step{command: `carillon logs http | grep "a page"`})
+	runSteps(t, dir, "docs/how-to/http.md", list)
+}
+
+// readPage returns the text of a page.
+func readPage(t *testing.T, path string) string {
+	t.Helper()
+	b, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	return string(b)
+}
+
+// runSteps starts a node for development in a directory, and runs the commands of a page there.
+func runSteps(t *testing.T, dir, page string, list []step) {
+	t.Helper()
+	address := fmt.Sprintf("127.0.0.1:%d", freePort())
 
 	shell := func(command string) *exec.Cmd {
 		c := exec.CommandContext(t.Context(), "bash", "-c", command)
@@ -89,9 +139,9 @@ func TestTutorial_EveryCommandWorks(t *testing.T) {
 		t.Fatalf("%v\n%s", err, out)
 	}
 
-	for _, s := range list[1:] {
+	for _, s := range list {
 		if out, err := patient(shell, s); err != nil {
-			t.Fatalf("docs/tutorial.md:%d: %s: %v\n%s", s.line, s.command, err, out)
+			t.Fatalf("%s:%d: %s: %v\n%s", page, s.line, s.command, err, out)
 		}
 	}
 }
