@@ -115,7 +115,7 @@ type BoardLists struct {
 	Failing []BoardFailing `json:"failing" doc:"The latest failure first."`
 	Overdue []BoardTick    `json:"overdue" doc:"The oldest first."`
 	Away    []BoardRun     `json:"away" doc:"The oldest first."`
-	Waits   []BoardWait    `json:"waits" doc:"Waiting runs, the oldest first; runs that no node matches come before the others."`
+	Waits   []BoardWait    `json:"waits" doc:"Waiting runs, the oldest first; runs that no node matches come first, then runs whose requests were not sent."`
 	Next    []BoardTick    `json:"next" doc:"The next tick of each task that has one within the span, the soonest first."`
 	Active  []BoardRun     `json:"active" doc:"The oldest first."`
 }
@@ -189,6 +189,21 @@ type BoardWait struct {
 	Reason    string `json:"reason"`
 	Since     Time   `json:"since" doc:"Its tick; for a manual run, the time of the request."`
 	NotBefore Time   `json:"not_before,omitzero"`
+	// Unsent is nil if no attempt of the run was prevented by its target.
+	Unsent *Unsent `json:"unsent,omitempty" doc:"The attempts of an HTTP action that were not sent."`
+}
+
+// WaitUrgency returns in which order people should see waiting runs, the lowest first: somebody may have to act on runs
+// that no node matches, and on targets that are down. unsent is about attempts of the run itself.
+func WaitUrgency(reason string, unsent *Unsent) int {
+	switch {
+	case reason == ReasonNoNode:
+		return 0
+	case reason == ReasonTarget && unsent != nil:
+		return 1
+	}
+
+	return 2
 }
 
 // Silence is a node that did not answer, with the reason.

@@ -1,6 +1,7 @@
 package top
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strconv"
@@ -134,8 +135,11 @@ func (m *Model) problemRows() (rows []row) {
 	m.addRestRow(&rows, b.AwayCount-len(b.Away), "whose node is gone")
 
 	for _, w := range b.Waits {
-		if w.Reason == task.ReasonNoNode {
+		switch {
+		case w.Reason == task.ReasonNoNode:
 			add(Yellow, "…", "no node", m.taskName(w.Namespace, w.Task), m.formatSince(w.Since), "no available node matches its selector", ofTask(w.Namespace, w.Task, w.Run))
+		case w.Reason == task.ReasonTarget && w.Unsent != nil:
+			add(Yellow, "…", "target", m.taskName(w.Namespace, w.Task), m.formatSince(w.Unsent.First), m.targetWords(w), ofTask(w.Namespace, w.Task, w.Run))
 		}
 	}
 
@@ -170,6 +174,16 @@ func (m *Model) problemRows() (rows []row) {
 	}
 
 	return rows
+}
+
+// targetWords describes why a run waits for the target of its request.
+func (m *Model) targetWords(w task.BoardWait) string {
+	words := cmp.Or(w.Unsent.Message, "not sent") + " · " + formatCount(w.Unsent.Count, "attempt")
+	if w.NotBefore.After(m.now) {
+		words += ", the next at " + m.formatClock(w.NotBefore.Time)
+	}
+
+	return words
 }
 
 // addRestRow adds a row with the number of items that the board does not list.

@@ -297,6 +297,14 @@ func taskProblems(b task.Board) []problemGroup {
 	}
 	unmatched.countAll(b.Waiting[task.ReasonNoNode])
 
+	target := problemGroup{Look: task.NodeCordoned, Name: "Target down", About: "These runs wait: the targets of their requests, or of earlier requests of their tasks, are unreachable or ask to wait."}
+	for _, w := range b.Waits {
+		if w.Reason == task.ReasonTarget && w.Unsent != nil {
+			target.addItem(problemItem{Namespace: w.Namespace, Task: w.Task, Run: w.Run, Details: w.Unsent.Message, Since: w.Unsent.First})
+		}
+	}
+	target.countAll(b.Waiting[task.ReasonTarget])
+
 	unreadable := problemGroup{Look: "unreadable", Name: "Unreadable", About: "These tasks do not fire, because their entries cannot be read. Run carillon audit."}
 	if b.Unreadable > 0 {
 		unreadable.addItem(problemItem{Name: countText(b.Unreadable, "task")})
@@ -308,7 +316,7 @@ func taskProblems(b task.Board) []problemGroup {
 		late.addItem(problemItem{Name: fmt.Sprintf("1 of 100 ticks is late by %s or more, at most %s", task.Duration(p99).Approximate(), task.Duration(time.Duration(b.Recent.MaxMS)*time.Millisecond).Approximate())})
 	}
 
-	return withoutEmpty(overdue, away, unmatched, unreadable, late)
+	return withoutEmpty(overdue, away, unmatched, target, unreadable, late)
 }
 
 // withoutEmpty returns the groups that have something.

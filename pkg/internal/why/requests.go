@@ -40,9 +40,12 @@ func unsentWords(s speaker, u *task.Unsent) string {
 	return fmt.Sprintf("%s (%s not sent since %s)", unsentCause(u.Message), count, s.formatClock(u.First.Time))
 }
 
-// unsentCause returns what prevented a request. The node begins its message with words that the sentence has already.
+// notSent begins the messages of attempts that were not sent (process.NotSentPrefix), which the sentence says already.
+const notSent = "nothing was sent: "
+
+// unsentCause returns what prevented a request.
 func unsentCause(message string) string {
-	message = strings.TrimRight(strings.TrimPrefix(message, "nothing was sent: "), ".")
+	message = strings.TrimRight(strings.TrimPrefix(message, notSent), ".")
 	if message == "" {
 		return "the cause is not on record"
 	}

@@ -94,7 +94,7 @@ func (s *Builder) Fill(p *task.BoardPart) {
 	for _, q := range s.queue.Sorted() {
 		namespace, name, _ := strings.Cut(q.Task, "/")
 		since, _ := task.TimeOfRunID(q.Run)
-		p.Waits = append(p.Waits, task.BoardWait{Namespace: namespace, Task: name, Run: q.Run, Reason: q.Reason, Since: task.At(since), NotBefore: q.NotBefore})
+		p.Waits = append(p.Waits, task.BoardWait{Namespace: namespace, Task: name, Run: q.Run, Reason: q.Reason, Since: task.At(since), NotBefore: q.NotBefore, Unsent: q.Unsent})
 	}
 
 	for _, f := range s.fails.Sorted() {

@@ -126,7 +126,7 @@ func (s Shard) showRuns(g *Summary) {
 			}
 
 			g.Waiting[reason]++
-			queue.Add(Waiting{Task: t.FullName(), Run: q.ID, Reason: reason, NotBefore: q.NotBefore})
+			queue.Add(Waiting{Task: t.FullName(), Run: q.ID, Reason: reason, NotBefore: q.NotBefore, Unsent: q.Unsent})
 		}
 	}
 

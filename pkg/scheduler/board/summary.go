@@ -83,6 +83,7 @@ type Run struct {
 type Waiting struct {
 	Task, Run, Reason string
 	NotBefore         task.Time
+	Unsent            *task.Unsent
 }
 
 // FailedTask is a task whose last run to end has failed.
@@ -107,17 +108,9 @@ func OlderRun(a, b Run) int {
 	return cmp.Or(cmp.Compare(a.Since, b.Since), strings.Compare(a.Task, b.Task), strings.Compare(a.Run, b.Run))
 }
 
-// FirstWait orders waiting runs. Those for which no node is available come first, because somebody may have
-// to act.
+// FirstWait orders waiting runs: by their urgency, then by time.
 func FirstWait(a, b Waiting) int {
-	if x, y := a.Reason == task.ReasonNoNode, b.Reason == task.ReasonNoNode; x != y {
-		if x {
-			return -1
-		}
-		return 1
-	}
-
-	return cmp.Or(strings.Compare(a.Run, b.Run), strings.Compare(a.Task, b.Task)) // ids begin with their time
+	return cmp.Or(cmp.Compare(task.WaitUrgency(a.Reason, a.Unsent), task.WaitUrgency(b.Reason, b.Unsent)), strings.Compare(a.Run, b.Run), strings.Compare(a.Task, b.Task)) // ids begin with their time
 }
 
 // NewerFailure orders failures, the newest first.

@@ -8,6 +8,7 @@
 package board
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -448,16 +449,8 @@ func mergeBoard(b *task.Board, nodes []task.Node, parts map[string]partAnswer, l
 
 	l.Overdue, l.Next = firstSorted(l.Overdue, limit, compareTicks), firstSorted(l.Next, limit, compareTicks)
 	l.Away, l.Active = firstSorted(l.Away, limit, compareRuns), firstSorted(l.Active, limit, compareRuns)
-	// Runs for which no node matches come first, because they need the operator's attention.
 	l.Waits = firstSorted(l.Waits, limit, func(a, b task.BoardWait) int {
-		if x, y := a.Reason == task.ReasonNoNode, b.Reason == task.ReasonNoNode; x != y {
-			if x {
-				return -1
-			}
-			return 1
-		}
-
-		return strings.Compare(a.Run, b.Run)
+		return cmp.Or(cmp.Compare(task.WaitUrgency(a.Reason, a.Unsent), task.WaitUrgency(b.Reason, b.Unsent)), strings.Compare(a.Run, b.Run))
 	})
 }
 
