@@ -36,6 +36,7 @@ const (
 	asksHandedBack = `{"uid":"u","state":"queued","reason":"handed_back","trigger":"manual","attempt":1,"created_by":"ann"}`
 	waitsRetry     = `{"uid":"u","state":"queued","reason":"retry","trigger":"schedule","attempt":2,"attempts":[{"attempt":1,"state":"failed","reason":"exit_code","node":"n1"}]}`
 	waitsLost      = `{"uid":"u","state":"queued","reason":"retry","trigger":"schedule","attempt":2,"attempts":[{"attempt":1,"state":"lost","reason":"node_lost","node":"gone"}]}`
+	waitsTarget    = `{"uid":"u","state":"queued","reason":"target_down","trigger":"schedule","attempt":3,"attempts":[{"attempt":1,"state":"failed"}],"unsent":{"count":1,"first":"2026-11-20T12:00:07Z","last":"2026-11-20T12:00:07Z","message":"connection refused"}}`
 	waitsAgain     = `{"uid":"u","state":"queued","reason":"handed_back","trigger":"schedule","attempt":1}`
 	sent           = `{"uid":"u","state":"dispatched","trigger":"schedule","attempt":1,"created_at":"2026-11-20T12:00:00Z","generation":2,"instance":"i","action":{"noop":{}}}`
 	runs           = `{"uid":"u","state":"running","trigger":"schedule","attempt":1,"started_at":"2026-11-20T12:00:01Z","generation":2,"instance":"i","action":{"noop":{}}}`
@@ -159,6 +160,7 @@ func TestTranslator_TellsWhatARevisionDid(t *testing.T) {
 		{"it is adopted as it stands", []did{{inInbox, standsStill, standsStill}}, nil},
 		{"it ends", []did{{inInbox, runs, ""}, {inHistory, "", ended}, {itsDead, "", ended}}, []string{"run ended by=n1" + run + " state=failed node=n1 reason=exit_code dead=yes detail=oh"}},
 		{"it is retried", []did{{inInbox, runs, ""}, {inQueue, "", waitsRetry}}, []string{"run retrying by=n1" + run + " state=queued was=n1 reason=retry detail=attempt ended: failed; exit_code"}},
+		{"it was not sent", []did{{inInbox, sent, ""}, {inQueue, "", waitsTarget}}, []string{"run retrying by=n1" + run + " state=queued was=n1 reason=target_down detail=attempt not sent: connection refused"}},
 		{"it is handed back", []did{{inInbox, sent, ""}, {inQueue, "", waitsAgain}}, []string{"run handed_back by=n1" + run + " state=queued was=n1 reason=handed_back"}},
 		{"it is cancelled while it waits", []did{{inQueue, waits, ""}, {inHistory, "", cancelled}}, []string{"run ended by=ann" + run + " state=cancelled reason=cancelled_by_user"}},
 		{"it is dropped", []did{{inQueue, waits, ""}, {inHistory, "", dropped}}, []string{"run ended by=owner" + run + " state=skipped reason=dropped"}},

@@ -192,7 +192,9 @@ func (t *Translator) intoQueue(c *runChange) []task.Event {
 		e.Action, e.Actor, e.Previous, e.Time = task.ActionHandedBack, c.node, c.node, task.Time{}
 	case wasRemoved(c.inbox):
 		e.Action, e.Previous, e.Time = task.ActionRetrying, c.node, task.Time{}
-		if n := len(w.Attempts); n > 0 {
+		if w.WaitsForTarget() {
+			e.Actor, e.Time, e.Detail = c.node, w.Unsent.Last, "attempt not sent: "+w.Unsent.Message
+		} else if n := len(w.Attempts); n > 0 {
 			last := w.Attempts[n-1]
 			e.Time, e.Detail = last.EndedAt, attemptWords(last)
 			if last.State != task.Lost || t.present[c.node] {
