@@ -63,9 +63,9 @@ func (s *Stats) Add(r *task.Run) {
 
 	s.runs++
 	addTo(&s.outcomes, r.State, 1)
-	if r.Attempt > 1 {
+	if n := r.CountedAttempt(); n > 1 { // attempts that were not sent are no retries
 		s.retried++
-		s.retries += r.Attempt - 1
+		s.retries += n - 1
 	}
 
 	// When a lost run has ended is not known.

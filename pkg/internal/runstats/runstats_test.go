@@ -48,7 +48,7 @@ func TestStats_SumsUpRecords(t *testing.T) {
 		return r
 	}
 	retried := ended(task.Succeeded, 3*time.Second, time.Second)
-	retried.Attempt = 3
+	retried.Attempt, retried.Unsent = 10, &task.Unsent{Count: 7} // attempts that were not sent do not count
 	timedOut := ended(task.TimedOut, time.Minute, 0)
 	timedOut.Reason = task.ReasonTimeout
 	lost := ended(task.Lost, time.Hour, 0)

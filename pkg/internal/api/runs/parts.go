@@ -28,8 +28,8 @@ func (h *Handlers) inFull(ctx context.Context, ref record.Ref, r task.Run) (task
 		p := task.Part{Index: i, State: task.Dispatched} // the default for a part whose record is moving from one place to another
 		if part, ok := known[i]; ok {
 			p = part.AsPart()
-			if p.State == task.Queued && len(part.Attempts) > 0 {
-				p.Node = part.Attempts[len(part.Attempts)-1].Node
+			if p.State == task.Queued {
+				p.Node = part.LastNode()
 			}
 		} else if slices.Contains(f.Left, i) {
 			p.State, p.Reason = task.Queued, ""

@@ -29,7 +29,7 @@ type Handlers struct {
 // Routes returns the operations on runs.
 func (h *Handlers) Routes() []*httpapi.Operation {
 	var (
-		env  = &httpapi.Body{Types: []string{httpapi.TypeJSON}, Of: reflect.TypeFor[client.TriggerRequest](), Optional: true}
+		give = &httpapi.Body{Types: []string{httpapi.TypeJSON}, Of: reflect.TypeFor[client.TriggerRequest](), Optional: true}
 		aRun = reflect.TypeFor[task.Run]()
 		runs = reflect.TypeFor[client.List[task.Run]]()
 	)
@@ -37,7 +37,8 @@ func (h *Handlers) Routes() []*httpapi.Operation {
 
 	return []*httpapi.Operation{
 		{ID: "trigger-task", Verb: access.Trigger, Kind: access.Tasks, Method: post, Path: httpapi.OfTask + "/trigger", Tag: "tasks", Summary: "Trigger a run now, even if the task is paused",
-			Body: env, Conditional: true, Writes: true, Status: 202, Answer: reflect.TypeFor[client.Triggered](), Errors: []int{409}, Handler: httpapi.NoQuery(h.triggerTask)},
+			Description: "The body may contain arguments, variables and a node for this run, if the task accepts them (accept). Otherwise the answer is 422 with the code not_allowed.",
+			Body:        give, Conditional: true, Writes: true, Status: 202, Answer: reflect.TypeFor[client.Triggered](), Errors: []int{409}, Handler: httpapi.NoQuery(h.triggerTask)},
 		{ID: "list-task-runs", Verb: access.Read, Kind: access.Runs, Method: get, Path: httpapi.OfTask + "/runs", Tag: "runs", Summary: "List the runs of a task, the newest first",
 			Status: 200, Answer: runs, Handler: httpapi.Query(h.listTaskRuns)},
 		{ID: "get-task-run", Verb: access.Read, Kind: access.Runs, Method: get, Path: httpapi.OfRun, Tag: "runs", Summary: "Read a run by its id or a unique prefix of it",
@@ -54,7 +55,7 @@ func (h *Handlers) Routes() []*httpapi.Operation {
 			Description: "Does nothing if the run is not paused. For a run with parts, the request goes to the parts that nodes have.",
 			Writes:      true, Status: 200, Answer: aRun, Errors: []int{409}, Handler: httpapi.NoQuery(h.resumeRun)},
 		{ID: "retry-run", Verb: access.Retry, Kind: access.Runs, Method: post, Path: httpapi.OfRun + "/retry", Tag: "runs", Summary: "Retry a dead-letter run as a new run",
-			Description: "The new run gets the environment and the checkpoint of the dead-letter run, which leaves the dead-letter list.",
+			Description: "The new run gets the arguments, the environment, the node and the checkpoint of the dead-letter run, which leaves the dead-letter list. If the task has changed and does not accept these arguments, variables or node any more, the answer is 409.",
 			Writes:      true, Status: 202, Answer: reflect.TypeFor[client.Triggered](), Errors: []int{409}, Handler: httpapi.NoQuery(h.retryRun)},
 		{ID: "dismiss-run", Verb: access.Retry, Kind: access.Runs, Method: post, Path: httpapi.OfRun + "/dismiss", Tag: "runs", Summary: "Dismiss a dead-letter run; its history stays",
 			Writes: true, Status: 200, Answer: aRun, Errors: []int{409}, Handler: httpapi.NoQuery(h.dismissRun)},

@@ -199,8 +199,8 @@ func (f runFilter) includesNamespace(namespace string) bool {
 
 // ranOn reports whether a run's latest attempt is or was on a node.
 func ranOn(r task.Run, node string) bool {
-	if r.Node == "" && len(r.Attempts) > 0 {
-		return r.Attempts[len(r.Attempts)-1].Node == node
+	if r.Node == "" {
+		return r.LastNode() == node
 	}
 	return r.Node == node
 }
