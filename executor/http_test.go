@@ -441,7 +441,7 @@ func TestHTTP_ATargetThatAsksToWaitIsNotDown(t *testing.T) {
 		if got := gathered(t, n, "carillon_http_targets"); got["open"]+got["half_open"]+got["closed"] != 0 || len(seen(n.http, &n.http.sent)) != openAfter+1 {
 			t.Errorf("targets: %v; %d were sent", got, len(seen(n.http, &n.http.sent)))
 		}
-		if w := n.waits("r0"); w == nil || w.NotBeforeBy != task.NotBeforeByTarget || w.NotBefore.Sub(time.Now()) < 59*time.Second || w.Unsent.Count != 1 {
+		if w := n.waits("r0"); w == nil || w.NotBeforeBy != task.NotBeforeByTarget || time.Until(w.NotBefore.Time) < 59*time.Second || w.Unsent.Count != 1 {
 			t.Errorf("got %+v", w)
 		}
 	})
