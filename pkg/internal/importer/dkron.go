@@ -25,12 +25,7 @@ func Dkron(file, text string, o Options) Result {
 	var r Result
 	values, err := manifest.Values(file, []byte(text))
 	if err != nil {
-		at, why := Place{File: file}, err.Error()
-		var fault *manifest.Error
-		if errors.As(err, &fault) {
-			at.Line, why = fault.Line, fault.Err.Error()
-		}
-
+		at, why := locateError(file, err)
 		r.addRefusal(at, "%s", why)
 
 		return r
@@ -111,17 +106,7 @@ func (r *Result) addDkronJob(file string, v manifest.Value, o Options) {
 	at := Place{file, v.Line()}
 	d := &dkronConversion{options: o}
 	if err := v.Decode(&d.dkronJob); err != nil {
-		why := err.Error()
-		var typed *json.UnmarshalTypeError
-		if errors.As(err, &typed) {
-			why = "is not a Dkron job"
-			if typed.Field != "" {
-				why = typed.Field + ": a " + typed.Value + " is not allowed here"
-			}
-		}
-
-		r.addRefusal(at, "%s", why)
-
+		r.addRefusal(at, "is not a Dkron job: %s", typeErrorText(err))
 		return
 	}
 

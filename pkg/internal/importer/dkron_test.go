@@ -333,7 +333,7 @@ func TestDkron_RefusesWhatIsNoExport(t *testing.T) {
 		`[{"name": "a"`:            "f:1: ",
 		`[1, "x"]`:                 "f:1: is not a Dkron job",
 		`{"message": "no leader"}`: "f:1: is not a Dkron job: it has no name",
-		"[\n {\"name\": 3}\n]":     "f:2: name: a number is not allowed here",
+		"[\n {\"name\": 3}\n]":     "f:2: is not a Dkron job: name: a number is not allowed here",
 		`{"name": "a", "executor": "shell", "executor_config": {"command": "x"}}`:     "f:1: a: schedule: \"\": a job without a schedule never runs",
 		dkronText(t, map[string]any{"concurrency": "deny"}, nil):                      `a: concurrency: Dkron rejects "deny"`,
 		dkronText(t, map[string]any{"retries": -1}, nil):                              "a: retries: ",

@@ -20,12 +20,7 @@ func Kubernetes(file, text string, o Options) Result {
 	var r Result
 	values, err := manifest.Values(file, []byte(text))
 	if err != nil {
-		at, why := Place{File: file}, err.Error()
-		var fault *manifest.Error
-		if errors.As(err, &fault) {
-			at.Line, why = fault.Line, fault.Err.Error()
-		}
-
+		at, why := locateError(file, err)
 		if strings.Contains(text, "{{") {
 			why += "; if this is a Helm chart, render it first with helm template"
 		}
@@ -46,6 +41,24 @@ func Kubernetes(file, text string, o Options) Result {
 	}
 
 	return r
+}
+
+// locateError returns the place and the text of an error of manifest.Values.
+func locateError(file string, err error) (at Place, why string) {
+	var fault *manifest.Error
+	if errors.As(err, &fault) {
+		return Place{file, fault.Line}, fault.Err.Error()
+	}
+	return Place{File: file}, err.Error()
+}
+
+// typeErrorText returns the text of an error of manifest.Value.Decode. If a value has the wrong type, it names the field.
+func typeErrorText(err error) string {
+	var typed *json.UnmarshalTypeError
+	if errors.As(err, &typed) && typed.Field != "" {
+		return typed.Field + ": a " + typed.Value + " is not allowed here"
+	}
+	return err.Error()
 }
 
 // head is the part of an object that identifies it.
@@ -74,14 +87,7 @@ func (r *Result) addObject(file string, v manifest.Value, o Options, others map[
 	case h.Kind == "CronJob" && strings.HasPrefix(h.APIVersion, "batch/"):
 		var job cronJob
 		if err := v.Decode(&job); err != nil {
-			why := err.Error()
-			var typed *json.UnmarshalTypeError
-			if errors.As(err, &typed) {
-				why = typed.Field + ": a " + typed.Value + " is not allowed here"
-			}
-
-			r.addRefusal(at, "%s: %s", quoteShort(h.Metadata.Name), why)
-
+			r.addRefusal(at, "%s: %s", quoteShort(h.Metadata.Name), typeErrorText(err))
 			return
 		}
 
