@@ -84,6 +84,8 @@ func (j *attemptJudge) checkDispatch(d *delta, ch *runChange, r *runHistory, put
 		}
 	case put.Generation != 0 && put.Generation != e.Generation:
 		j.breachTask("G7", ch.ref, r.tick, put.key, "run %s uses generation %d of its task; the current generation is %d", ch.id, put.Generation, e.Generation)
+	default:
+		j.checkAccepted(ch, r, put, e.Accept)
 	}
 }
 
@@ -98,7 +100,7 @@ func (j *attemptJudge) checkRewrite(ch *runChange, r *runHistory, before inboxRe
 	j.requests.checkKept(ch, r, &put.Run, put.key)
 
 	if before.State != put.State {
-		if put.Attempt <= 1 {
+		if put.CountedAttempt() <= 1 {
 			j.policies.checkStartDeadline(ch, r, put.StartBefore, put.StartedAt, put.key)
 		}
 		j.freezes.checkStart(ch, r, put.node, put.StartedAt, put.key)
