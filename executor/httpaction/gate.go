@@ -35,9 +35,11 @@ type gate struct {
 	deadline    time.Duration      // on the clock of boot
 	mayStart    func() error       // called directly before the first write of the attempt
 	mayContinue func() error       // called directly before each write; nil: nothing to ask
-	onStarted   func(at time.Time) // called when the first write was allowed; nil: none
+	onStarted   func(at time.Time) // called once when the first write was allowed; nil: none
 	calledOff   <-chan struct{}    // closed by the first kill
 	refused     *prometheus.CounterVec
+
+	reported sync.Once // the call of onStarted
 
 	mu        sync.Mutex
 	closed    error     // why nothing may be written any more; nil: it may
@@ -98,7 +100,8 @@ func (h *hopGate) mayTryAgain() bool {
 }
 
 // admit decides about one write of the hop to a connection. After nil the caller writes at once. It calls the executor
-// while it holds mu, so that a write that a kill has forbidden cannot be the first one.
+// while it holds mu, so that a write that a kill has forbidden cannot be the first one. The deadline is checked again as
+// the last step: what happens between this check and the system call is what a freeze can still delay.
 func (h *hopGate) admit(c *gatedConn) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -136,15 +139,28 @@ func (h *hopGate) admit(c *gatedConn) error {
 		return err
 	}
 
+	if h.boot() >= h.deadline {
+		h.refused.WithLabelValues("deadline").Inc()
+		h.closed = errPastDue
+		return h.closed
+	}
+
 	h.conn = c
 	if first {
 		h.startedAt = time.Now()
-		if h.onStarted != nil {
-			h.onStarted(h.startedAt)
-		}
 	}
 
 	return nil
+}
+
+// reportStart calls onStarted if something was written. Only the first call does, and the others wait for it.
+func (g *gate) reportStart() {
+	at := g.began()
+	if at.IsZero() || g.onStarted == nil {
+		return
+	}
+
+	g.reported.Do(func() { g.onStarted(at) })
 }
 
 // askExecutor asks whether the attempt may start, or continue.
@@ -182,7 +198,8 @@ type gatedConn struct {
 // its buffers.
 func (c *gatedConn) Write(b []byte) (int, error) {
 	err := errNoRequest
-	if h := c.hop.Load(); h != nil {
+	h := c.hop.Load()
+	if h != nil {
 		err = h.admit(c)
 	} else if !c.isOpen.Load() {
 		err = nil
@@ -193,7 +210,12 @@ func (c *gatedConn) Write(b []byte) (int, error) {
 		return 0, err
 	}
 
-	return c.Conn.Write(b)
+	n, err := c.Conn.Write(b)
+	if h != nil {
+		h.reportStart() // after the write, which must follow the check at once
+	}
+
+	return n, err
 }
 
 // Close closes the connection. If nothing is in progress, the target sees the usual end of a connection. Otherwise what

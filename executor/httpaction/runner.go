@@ -129,6 +129,7 @@ func (r *Runner) runAttempt(a process.Attempt, o *process.Orders) process.Result
 	result := t.run(ctx, out)
 
 	t.gate.closeFor(errAttemptOver)
+	t.gate.reportStart() // the response may arrive before the goroutine that wrote has reported
 	cancel()
 	close(done)
 	watcher.Wait()
