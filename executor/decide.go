@@ -150,7 +150,7 @@ func decideHandedBack(a *attempt, v view) action {
 // tooLate reports whether the start deadline of an attempt has passed (G22). Retries and
 // manual runs have no start deadline.
 func tooLate(h *record.Held, now time.Time) bool {
-	return !h.StartBefore.IsZero() && max(h.Attempt, 1) == 1 && h.Trigger != task.TriggerManual && now.After(h.StartBefore.Time)
+	return !h.StartBefore.IsZero() && h.CountedAttempt() == 1 && h.Trigger != task.TriggerManual && now.After(h.StartBefore.Time)
 }
 
 // decideRunning decides about an attempt that has a process or is being started. Kills

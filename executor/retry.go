@@ -39,6 +39,9 @@ func nextAttempt(a task.Assigned, end task.Run, retryAfter time.Duration, now ti
 		w.Reason, w.NotBeforeBy = task.ReasonTarget, task.NotBeforeByTarget
 		w.NotBefore = task.At(now.Add(unsentWait(a, retryAfter, spread)))
 		w.Unsent = addUnsent(a.Unsent, end, now)
+		if end.StartedAt.IsZero() {
+			w.StartBefore = a.StartBefore // nothing of the run has started yet, so its start deadline still applies
+		}
 
 		return w
 	}

@@ -231,3 +231,21 @@ func TestNext_FullJitterSpreadsTheAttempts(t *testing.T) {
 		}
 	}
 }
+
+// A start deadline is about the first attempt that starts. A target that asks to wait has received a request.
+func TestNext_KeepsTheStartDeadlineUntilSomethingWasSent(t *testing.T) {
+	deadline := task.At(retryStart.Add(time.Minute))
+	a := requestOf(1, func(a *task.Assigned) { a.StartBefore = deadline })
+
+	w := Next(a, unsentEnd(a, retryStart), retryStart, 0)
+	if !w.StartBefore.Equal(deadline.Time) {
+		t.Errorf("the deadline is %s", w.StartBefore)
+	}
+
+	a.Run = w.Run
+	end := unsentEnd(a, retryStart.Add(time.Second))
+	end.StartedAt = task.At(retryStart)
+	if w = Next(a, end, retryStart.Add(time.Second), 0); !w.StartBefore.IsZero() || w.Unsent.Count != 2 {
+		t.Errorf("the deadline is %s after %d attempts", w.StartBefore, w.Unsent.Count)
+	}
+}

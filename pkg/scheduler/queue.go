@@ -122,7 +122,7 @@ func (p *plan) applyTurn(t *taskstate.Task, q *taskstate.Waiting, what tickpolic
 	}
 
 	// The run waits or starts. Wake up when its start deadline passes, to record it as missed (G22).
-	if !q.StartBefore.IsZero() && q.Attempt <= 1 {
+	if !q.StartBefore.IsZero() && q.CountedAttempt() <= 1 {
 		p.s.examineAllBy(q.StartBefore.Truncate(deadlineStep).Add(deadlineStep))
 	}
 

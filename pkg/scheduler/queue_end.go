@@ -23,6 +23,10 @@ func (p *plan) endQueued(t *taskstate.Task, q *taskstate.Waiting, state task.Sta
 func (p *plan) finishQueued(t *taskstate.Task, q *taskstate.Waiting, state task.State, reason string) {
 	end := q.Run
 	end.State, end.Reason, end.EndedAt = state, reason, task.At(p.now)
+	if state == task.Missed && q.Unsent != nil {
+		end.Message = "its request was not sent: " + q.Unsent.Message
+	}
+
 	p.dequeueRun(t, q)
 	p.commit.Record(t.Ref(p.s.Shard), end)
 	p.examineAfterCommit(t) // another run may start now

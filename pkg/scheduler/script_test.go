@@ -687,6 +687,9 @@ func (s *script) end(a *scriptArgs) string {
 	if a.has("unsent") {
 		end.State, end.Reason, end.Message = task.Failed, task.ReasonUnsent, "connection refused"
 	}
+	if a.has("started") { // the target has asked to wait
+		end.StartedAt = task.At(now)
+	}
 
 	next := executor.Next(h.Assigned, end, now, 0.5)
 	if text := a.text("retry-after", ""); text != "" && next != nil {

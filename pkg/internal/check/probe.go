@@ -211,7 +211,7 @@ func (c *probeChecker) checkStart(p probeLine) {
 // covers the fork, the program's start, and the difference between the log's clock and the owner's.
 func (c *probeChecker) checkStartDeadline(p probeLine, in intent) {
 	const slack = 5000
-	if p.at != 0 && p.attempt <= 1 && isTickTrigger(in.Trigger) && !in.StartBefore.IsZero() && p.at > unixMS(in.StartBefore)+slack {
+	if p.at != 0 && in.CountedAttempt() <= 1 && isTickTrigger(in.Trigger) && !in.StartBefore.IsZero() && p.at > unixMS(in.StartBefore)+slack {
 		c.addViolation(p, "G22", "run %s started at %s, after its deadline %s", p.run, formatTime(timeOfMS(p.at)), formatTime(in.StartBefore.Time))
 	}
 }
