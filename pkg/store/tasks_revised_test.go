@@ -73,6 +73,7 @@ func TestBeginsTicks(t *testing.T) {
 		{"History", "", nothing, func(e *task.Entry) { e.History.Keep++ }, false},
 		{"Output", "", nothing, func(e *task.Entry) { e.Output.Limit++ }, false},
 		{"KillSignal", "", nothing, func(e *task.Entry) { e.KillSignal = "SIGINT" }, false},
+		{"Accept", "", nothing, func(e *task.Entry) { e.Accept.Args = 3 }, false},
 		{"Success", "", nothing, func(e *task.Entry) { e.Success.ExitCodes = []int{3} }, false},
 		{"NamespaceRev", "", nothing, func(e *task.Entry) { e.NamespaceRev++ }, false},
 		{"Labels", "", nothing, func(e *task.Entry) { e.Labels = map[string]string{"team": "data"} }, false},
