@@ -74,13 +74,10 @@ func startHTTPTarget() (*httpTarget, error) {
 func (t *httpTarget) close() { _ = t.server.Close() }
 
 // newHTTPRunner returns what runs the attempts of HTTP actions. It allows the loopback interface.
-func newHTTPRunner(output *spool.Spool) (executor.AttemptRunner, error) {
-	return httpaction.New(context.Background(), httpaction.Config{
-		Node: nodeName, Spool: output,
-		Rules: func() (httpaction.Rules, error) {
-			return httpaction.Rules{HTTP: &policy.HTTP{Allow: []string{"127.0.0.0/8"}}}, nil
-		},
-	})
+func newHTTPRunner(ctx context.Context, output *spool.Spool) (executor.AttemptRunner, error) {
+	rules := httpaction.Rules{HTTP: &policy.HTTP{Allow: []string{"127.0.0.0/8"}}} // the same for all attempts, as on a node
+
+	return httpaction.New(ctx, httpaction.Config{Node: nodeName, Spool: output, Rules: func() (httpaction.Rules, error) { return rules, nil }})
 }
 
 // measureRequests measures how many requests per second net/http sends by itself, with as many at once as the tasks.

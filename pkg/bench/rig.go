@@ -17,6 +17,7 @@ import (
 	"github.com/carillonhq/carillon/election"
 	"github.com/carillonhq/carillon/executor"
 	"github.com/carillonhq/carillon/executor/guardian"
+	"github.com/carillonhq/carillon/executor/spool"
 	"github.com/carillonhq/carillon/executor/workdir"
 	"github.com/carillonhq/carillon/pkg/cgroup"
 	"github.com/carillonhq/carillon/pkg/clock"
@@ -268,7 +269,7 @@ func (r *rig) startExecutor(ctx context.Context, w *work) (*executor.Executor, e
 		Node: nodeName, Instance: r.node.Instance, Slots: r.cfg.Slots, Dir: dir, Workdirs: workdir.Root("", nodeName, dir), Inbox: w.observer, Guardian: watchdog, Groups: groups, Logger: r.log,
 	}
 	if r.cfg.HTTP {
-		cfg.HTTP = newHTTPRunner
+		cfg.HTTP = func(output *spool.Spool) (executor.AttemptRunner, error) { return newHTTPRunner(ctx, output) }
 	}
 
 	return executor.New(cfg)
