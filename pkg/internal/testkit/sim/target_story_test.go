@@ -20,9 +20,7 @@ func TestStory_TargetThatIsDownForTenMinutes(t *testing.T) {
 		}
 	}
 
-	var told *story
-	_, events := runStory(t, Options{}, nil, func(s *story) {
-		told = s
+	s, events := runStory(t, Options{}, nil, func(s *story) {
 		s.apply("allows", "0 * * * * *", 0, requests(task.OverlapAllow))
 		s.apply("skips", "0 * * * * *", 0, requests(task.OverlapSkip))
 
@@ -35,7 +33,7 @@ func TestStory_TargetThatIsDownForTenMinutes(t *testing.T) {
 
 	ran, waited := map[string]int{}, 0
 	for _, e := range events {
-		k, ok := told.admin.Keys().ParseShard(e.Key)
+		k, ok := s.admin.Keys().ParseShard(e.Key)
 		if !ok || e.Deleted || k.Kind != record.KindEnded {
 			continue
 		}
@@ -51,7 +49,7 @@ func TestStory_TargetThatIsDownForTenMinutes(t *testing.T) {
 		if r.State != task.Succeeded || len(r.Attempts) > 0 {
 			t.Errorf("the run of %s at %s %s (%s)", r.Task, r.ScheduledTime, r.State, r.Reason)
 		}
-		if late := r.EndedAt.Sub(told.tick(up)); r.ScheduledTime.Before(told.tick(up)) && late > 31*time.Second {
+		if late := r.EndedAt.Sub(s.tick(up)); r.ScheduledTime.Before(s.tick(up)) && late > 31*time.Second {
 			t.Errorf("the run of %s at %s ended %s after its target was back", r.Task, r.ScheduledTime, late)
 		}
 
