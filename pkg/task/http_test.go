@@ -251,8 +251,8 @@ func TestHTTP_Accepts(t *testing.T) {
 func TestHTTP_NormalizesJSON(t *testing.T) {
 	t.Parallel()
 
-	one := mustRead(t, get(`"json": { "a" : "<b>" }`))
-	other := mustRead(t, get(`"json":{"a":"\u003cb\u003e"}`))
+	one := mustRead(t, get(`"json": { "z" : "<b>\u00e4\/", "a": [ 1.0, 1e400 , {} , [ ] ] }`))
+	other := mustRead(t, get(`"json":{"z":"\u003cb\u003eä/","a":[1.0,1e400,{},[]]}`))
 	if len(Compare(one, other)) != 0 {
 		t.Errorf("differences: %v", Differences(one, other))
 	}

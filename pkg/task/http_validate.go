@@ -44,24 +44,68 @@ var ResultName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_.-]{0,63}$`)
 // expectedStatus matches a final status code, or a class of them.
 var expectedStatus = regexp.MustCompile(`^[2-5]([0-9][0-9]|xx)$`)
 
-// normalizeHTTP removes the differences that JSON permits between equal bodies, so that they are stored alike. A body
-// that is null is absent.
+// normalizeHTTP gives the body of a request the form in which it is stored. A body that is null is absent.
 func normalizeHTTP(h *HTTP) error {
-	if string(bytes.TrimSpace(h.JSON)) == "null" {
-		h.JSON = nil
-	}
 	if h.JSON == nil {
 		return nil
 	}
 
-	b, err := json.Marshal(h.JSON)
-	if err != nil {
-		return Invalid(CodeBadValue, "action.http.json", "%s", err)
+	d := json.NewDecoder(bytes.NewReader(h.JSON))
+	d.UseNumber()
+
+	var b bytes.Buffer
+	if err := rewriteJSON(d, &b); err != nil {
+		return Invalid(CodeBadJSON, "action.http.json", "%s", err)
 	}
 
-	h.JSON = b
+	h.JSON = b.Bytes()
+	if b.String() == "null" {
+		h.JSON = nil
+	}
 
 	return nil
+}
+
+// rewriteJSON writes the next value of a decoder without spaces, and its strings as json.Marshal writes them. It keeps
+// the order of fields, and numbers as they are. Two equal bodies from different tools, such as an editor and a program that
+// reads YAML, have the same form then, so that one does not replace the other as a change.
+func rewriteJSON(d *json.Decoder, b *bytes.Buffer) error {
+	tok, err := d.Token()
+	if err != nil {
+		return err
+	}
+
+	delim, isDelim := tok.(json.Delim)
+	if !isDelim {
+		text, err := json.Marshal(tok)
+		b.Write(text)
+		return err
+	}
+
+	b.WriteRune(rune(delim))
+	for first := true; d.More(); first = false {
+		if !first {
+			b.WriteByte(',')
+		}
+
+		if delim == '{' {
+			if err := rewriteJSON(d, b); err != nil { // the name of the field
+				return err
+			}
+			b.WriteByte(':')
+		}
+
+		if err := rewriteJSON(d, b); err != nil {
+			return err
+		}
+	}
+
+	end, err := d.Token()
+	if err == nil {
+		b.WriteRune(rune(end.(json.Delim)))
+	}
+
+	return err
 }
 
 // validate checks the fields of an HTTP action.

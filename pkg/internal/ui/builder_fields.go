@@ -167,7 +167,7 @@ func (f builderFields) applyAction(s *task.Spec) (err error) {
 // back, so that a body that nobody has edited is recognized.
 func bodyField(h *task.HTTP) string {
 	if len(h.JSON) > 0 {
-		return string(h.JSON)
+		return wording.JSONText(h.JSON)
 	}
 	return strings.TrimPrefix(strings.NewReplacer("\r\n", "\n", "\r", "\n").Replace(h.Body), "\n")
 }

@@ -79,13 +79,21 @@ func bodyText(h *task.HTTP) string {
 	}
 
 	const most = 80 // characters on one line
+	text := JSONText(h.JSON)
+
 	var b bytes.Buffer
-	if len(h.JSON) > most && json.Indent(&b, h.JSON, "", "  ") == nil {
+	if len(text) > most && json.Indent(&b, []byte(text), "", "  ") == nil {
 		return b.String()
 	}
 
-	return string(h.JSON)
+	return text
 }
+
+// plainJSON replaces the escape sequences that encoding/json uses for characters of HTML. It skips escaped backslashes.
+var plainJSON = strings.NewReplacer(`\\`, `\\`, `\u003c`, "<", `\u003e`, ">", `\u0026`, "&")
+
+// JSONText returns a stored JSON value as people write it.
+func JSONText(raw json.RawMessage) string { return plainJSON.Replace(string(raw)) }
 
 // authText describes the credentials.
 func authText(a *task.HTTPAuth) string {
