@@ -24,7 +24,7 @@ type HTTP struct {
 	Redirects  int               `json:"redirects,omitempty" doc:"The maximum number of redirects that are followed, at most 5. Default: 0."`
 	Expect     HTTPExpect        `json:"expect,omitzero" doc:"Which responses count as success."`
 	Results    map[string]string `json:"results,omitempty" doc:"Results of the run: each name with the JSON pointer of its value in the response: {id: /order/id}."`
-	Limit      HTTPLimit         `json:"limit,omitzero"`
+	Limit      HTTPLimit         `json:"limit,omitzero" doc:"What the request may use."`
 	Output     string            `json:"output,omitempty" doc:"keep stores the response body of a success, too. Default: only the body of a failure is stored, and the last 256 bytes of a success."`
 }
 
@@ -116,10 +116,10 @@ func (a Action) Kind() string {
 // counted, not listed in Run.Attempts, and use up no attempt of the retry policy.
 type Unsent struct {
 	Count   int    `json:"count"`
-	First   Time   `json:"first"`             // the end of the first of them
-	Last    Time   `json:"last"`              // the end of the last of them
-	Node    string `json:"node,omitempty"`    // the node of the last of them; the next attempt prefers another one
-	Message string `json:"message,omitempty"` // what prevented the last of them
+	First   Time   `json:"first" doc:"The end of the first of them."`
+	Last    Time   `json:"last" doc:"The end of the last of them."`
+	Node    string `json:"node,omitempty" doc:"The node of the last of them. The next attempt prefers another one."`
+	Message string `json:"message,omitempty" doc:"What prevented the last of them."`
 }
 
 // NotBeforeByTarget is the value of Run.NotBeforeBy if the state of the target decided when the next attempt starts.

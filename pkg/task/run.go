@@ -46,13 +46,13 @@ type Run struct {
 	DispatchedAt  Time      `json:"dispatched_at,omitzero"`
 	StartedAt     Time      `json:"started_at,omitzero"`
 	EndedAt       Time      `json:"ended_at,omitzero"`
-	NotBefore     Time      `json:"not_before,omitzero"`     // a queued run does not start before this time
-	NotBeforeBy   string    `json:"not_before_by,omitempty"` // who chose NotBefore: NotBeforeByTarget; "": the retry policy
-	Unsent        *Unsent   `json:"unsent,omitempty"`        // the attempts that were not sent; only of HTTP actions
+	NotBefore     Time      `json:"not_before,omitzero"` // a queued run does not start before this time
+	NotBeforeBy   string    `json:"not_before_by,omitempty" doc:"target: the state of the request's target decided not_before. Absent: the retry policy did."`
+	Unsent        *Unsent   `json:"unsent,omitempty" doc:"The attempts of an HTTP action of which nothing was sent, or whose target asked to wait. The retry policy does not count them."`
 	ExitCode      *int      `json:"exit_code,omitempty"`
 	Signal        string    `json:"signal,omitempty"`
-	HTTPStatus    int       `json:"http_status,omitempty"` // the status of the last response; 0: no response, or no HTTP action
-	Message       string    `json:"message,omitempty"`     // what went wrong, as text for people
+	HTTPStatus    int       `json:"http_status,omitempty" doc:"The status of the last response to the request of an HTTP action."`
+	Message       string    `json:"message,omitempty"` // what went wrong, as text for people
 	LatenessMS    *int64    `json:"lateness_ms,omitempty"`
 
 	OutputSummary

@@ -108,23 +108,8 @@ var taskFields = []taskFlag{
 func (f *taskFlags) bindFlags(cmd *cobra.Command) {
 	flags := cmd.Flags()
 
-	for _, t := range slices.Concat(taskFields, httpFields) {
-		switch t.value.(type) {
-		case int:
-			flags.Int(t.name, 0, t.help)
-		case bool:
-			flags.Bool(t.name, false, t.help)
-		case []int:
-			flags.IntSlice(t.name, nil, t.help)
-		case []string:
-			if t.name == "schedule" { // expressions contain commas
-				flags.StringArray(t.name, nil, t.help)
-				continue
-			}
-			flags.StringSlice(t.name, nil, t.help)
-		default:
-			flags.String(t.name, "", t.help)
-		}
+	for _, t := range taskFields {
+		t.bindFlag(flags)
 	}
 
 	flags.Int("retries", 0, "make at most `N` attempts after the first; --retries 2 is the same as --retry-attempts 3")
@@ -136,6 +121,26 @@ func (f *taskFlags) bindFlags(cmd *cobra.Command) {
 	f.http.bindFlags(flags)
 	flags.SortFlags = false
 	completeTaskFlags(cmd)
+}
+
+// bindFlag declares the flag.
+func (t taskFlag) bindFlag(flags *pflag.FlagSet) {
+	switch t.value.(type) {
+	case int:
+		flags.Int(t.name, 0, t.help)
+	case bool:
+		flags.Bool(t.name, false, t.help)
+	case []int:
+		flags.IntSlice(t.name, nil, t.help)
+	case []string:
+		if t.name == "schedule" { // expressions contain commas
+			flags.StringArray(t.name, nil, t.help)
+			return
+		}
+		flags.StringSlice(t.name, nil, t.help)
+	default:
+		flags.String(t.name, "", t.help)
+	}
 }
 
 // buildPatch returns the patch that the flags and the command after "--" describe. A pair KEY- without a value

@@ -55,6 +55,10 @@ func (h *httpFlags) bindFlags(flags *pflag.FlagSet) {
 	flags.StringVar(&h.certRef, "target-cert", "", "present the client certificate and key in the `SECRET` NAME/KEY")
 	flags.StringArrayVar(&h.results, "result", nil, "record a value of the JSON response as a result, as `NAME=/POINTER`; may be repeated")
 	flags.BoolVar(&h.keepBody, "keep-body", false, "store the response of successful attempts, too")
+
+	for _, t := range httpFields {
+		t.bindFlag(flags)
+	}
 }
 
 // completeHTTPFlags registers completions for the values of flags.
