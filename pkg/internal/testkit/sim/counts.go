@@ -46,10 +46,6 @@ var Hard = []string{
 	"write delivered twice",
 	"write delivered after a hold",
 	"API answers unknown_outcome",
-	"run waits for its target",
-	"tick waits for a target",
-	"request not answered",
-	"target asks to wait",
 }
 
 func isNotFound(err error) bool { return errors.Is(err, task.ErrNotFound) }

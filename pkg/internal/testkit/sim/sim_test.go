@@ -76,7 +76,7 @@ func TestSeeds(t *testing.T) {
 
 	var spare []uint64
 	if testing.Short() {
-		seeds, spare = []uint64{2, 16, 28}, seeds
+		seeds, spare = []uint64{2, 9, 16, 28}, seeds
 	}
 
 	requireAllReached(t, paths, seeds, spare, sim.Options{Duration: trouble})
