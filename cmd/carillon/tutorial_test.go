@@ -101,7 +101,10 @@ func TestHTTPGuide_EveryCommandWorks(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	list = append(list[2:], step{command: "carillon apply -f http.yaml"}, step{command: "carillon task trigger http --wait"}, step{command: `carillon logs http | grep "a page"`})
+	list = append(list[2:], step{command: "carillon apply -f http.yaml"}, step{command: "carillon task trigger http --wait"}, step{command: `carillon logs http | grep "a page"`},
+		// A node for development allows loopback, but not its own ports.
+		step{command: `carillon task create own --schedule @manual --http "$CARILLON_SERVER/healthz"`}, step{command: "carillon task trigger own --wait", code: 9},
+		step{command: `carillon run get own | grep "never allowed"`})
 	runSteps(t, dir, "docs/how-to/http.md", list)
 }
 

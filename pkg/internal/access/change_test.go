@@ -22,6 +22,11 @@ func spec(change func(*task.Spec)) *task.Spec {
 
 func TestNeedsOfChange(t *testing.T) {
 	secret := func(s *task.Spec) { s.Action.Process.EnvFrom = []task.EnvFrom{{Secret: "db"}} }
+	request := func(url string) func(*task.Spec) {
+		return func(s *task.Spec) {
+			s.Action = task.Action{HTTP: &task.HTTP{URL: url, Headers: map[string]string{"X": "${secret:db/password}"}}}
+		}
+	}
 
 	for _, c := range []struct {
 		what          string
@@ -46,6 +51,9 @@ func TestNeedsOfChange(t *testing.T) {
 		{"accept, no secret", spec(nil), spec(func(s *task.Spec) { s.Accept.Env = []string{"PATH"} }), "update env=dev"},
 		{"a secret as input", spec(nil), spec(func(s *task.Spec) { s.Action.Process.Stdin = &task.Stdin{Secret: "db/password"} }), "update env=dev; use env="},
 		{"remove a secret", spec(secret), spec(nil), "update env=dev"},
+		{"a request with a secret", nil, spec(request("https://a")), "create env=dev; use env="},
+		{"another URL for a secret", spec(request("https://a")), spec(request("https://b")), "update env=dev; use env="},
+		{"schedule beside a request", spec(request("https://a")), spec(func(s *task.Spec) { request("https://a")(s); s.Schedule = task.Schedules{"@daily"} }), "update env=dev"},
 	} {
 		got := ""
 		for i, n := range access.NeedsOfChange(c.before, c.after) {
