@@ -42,8 +42,8 @@ func (t *targets) setMode(i int, m targetMode) {
 	t.mode[i] = m
 }
 
-// mend makes all targets answer.
-func (t *targets) mend() {
+// mendAll makes all targets answer.
+func (t *targets) mendAll() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.mode = [3]targetMode{}
@@ -94,15 +94,15 @@ type requestRunner struct {
 
 // RunAttempt implements executor.AttemptRunner.
 func (q requestRunner) RunAttempt(a runner.Attempt, o *runner.Orders) runner.Result {
-	s := sending{requestRunner: q, attempt: a, orders: o, began: time.Now()}
-	r := s.send()
+	s := requestAttempt{requestRunner: q, attempt: a, orders: o, began: time.Now()}
+	r := s.sendRequest()
 	r.EndedAt = time.Now()
 
 	return r
 }
 
-// sending is one attempt of a request.
-type sending struct {
+// requestAttempt is one attempt of a request.
+type requestAttempt struct {
 	requestRunner
 	attempt runner.Attempt
 	orders  *runner.Orders
@@ -110,17 +110,17 @@ type sending struct {
 	started time.Time
 }
 
-// end is why a wait has ended early.
-type end int
+// waitOutcome is how a wait has ended.
+type waitOutcome int
 
 const (
-	notEnded end = iota
-	endKilled
-	endTimedOut
+	waitElapsed waitOutcome = iota
+	waitKilled
+	waitTimedOut
 )
 
-// wait waits for a time, or until the attempt is killed or reaches its timeout.
-func (s *sending) wait(d time.Duration) end {
+// waitFor waits for a time, or until the attempt is killed or reaches its timeout.
+func (s *requestAttempt) waitFor(d time.Duration) waitOutcome {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
 
@@ -133,22 +133,22 @@ func (s *sending) wait(d time.Duration) end {
 
 	select {
 	case <-timer.C:
-		return notEnded
+		return waitElapsed
 	case <-timeout.C:
-		return endTimedOut
+		return waitTimedOut
 	case <-s.orders.CalledOff():
 	case <-s.proc.killed:
 	}
 
-	return endKilled
+	return waitKilled
 }
 
-// send sends the request, if the target can be reached, and waits for the answer.
-func (s *sending) send() runner.Result {
+// sendRequest sends the request, if the target can be reached, and waits for the answer.
+func (s *requestAttempt) sendRequest() runner.Result {
 	target, takes, status := parseRequest(s.attempt.Action.HTTP.URL)
 	notStarted := runner.Result{State: task.Failed, Reason: task.ReasonStart, NotStarted: true}
 
-	if s.wait(dialTime) == endKilled {
+	if s.waitFor(dialTime) == waitKilled {
 		return notStarted
 	}
 
@@ -165,22 +165,22 @@ func (s *sending) send() runner.Result {
 	s.attempt.OnStarted(s.started)
 
 	// The gate looks directly before the write.
-	if why := s.wait(transit); why != notEnded {
-		return s.unanswered(why)
+	if why := s.waitFor(transit); why != waitElapsed {
+		return s.unansweredResult(why)
 	}
 	if s.attempt.MayContinue() != nil || isClosed(s.proc.killed) || s.node.targets.modeOf(target) == targetRefuses {
-		return s.unanswered(notEnded)
+		return s.unansweredResult(waitElapsed)
 	}
 
 	one := s.node.probes.noteStart(s.node.name, s.attempt.Assigned, s.attempt.Token)
 	one.permitted = s.started
-	why := s.wait(takes)
+	why := s.waitFor(takes)
 	mode := s.node.targets.modeOf(target)
 
 	switch {
-	case why != notEnded:
+	case why != waitElapsed:
 	case mode == targetSilent:
-		why = s.wait(time.Hour)
+		why = s.waitFor(time.Hour)
 	case mode == targetUp || mode == targetBusy:
 		if mode == targetBusy {
 			s.node.probes.noteAsked(one)
@@ -188,16 +188,16 @@ func (s *sending) send() runner.Result {
 		}
 		s.node.probes.noteEnd(one, true)
 
-		return s.answered(mode, status)
+		return s.answeredResult(mode, status)
 	}
 
 	s.node.probes.noteEnd(one, false)
 
-	return s.unanswered(why)
+	return s.unansweredResult(why)
 }
 
-// answered returns the result for an answer.
-func (s *sending) answered(mode targetMode, status int) runner.Result {
+// answeredResult returns the result for an answer.
+func (s *requestAttempt) answeredResult(mode targetMode, status int) runner.Result {
 	r := runner.Result{State: task.Succeeded, StartedAt: s.started, HTTPStatus: status}
 
 	switch {
@@ -211,8 +211,8 @@ func (s *sending) answered(mode targetMode, status int) runner.Result {
 	return r
 }
 
-// unanswered returns the result without an answer.
-func (s *sending) unanswered(why end) runner.Result {
+// unansweredResult returns the result without an answer.
+func (s *requestAttempt) unansweredResult(why waitOutcome) runner.Result {
 	r := runner.Result{State: task.Failed, Reason: task.ReasonUnanswered, StartedAt: s.started, Message: "no answer"}
 	repeatable := s.attempt.Action.HTTP.MayRepeat()
 
@@ -231,7 +231,7 @@ func (s *sending) unanswered(why end) runner.Result {
 	switch {
 	case !repeatable:
 		r.State = task.Lost
-	case why == endTimedOut:
+	case why == waitTimedOut:
 		r.State = task.TimedOut
 	}
 

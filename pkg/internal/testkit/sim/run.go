@@ -263,7 +263,7 @@ const settleTime = 20 * time.Second
 func (w *world) endFaults() {
 	w.store.SetFull(false)
 	w.store.Thaw(true)
-	w.targets.mend()
+	w.targets.mendAll()
 
 	w.weather = weather{}
 	for _, p := range w.all {
