@@ -48,6 +48,10 @@ func DecodeSpec(b []byte) (Spec, error) {
 		err = normalizeHTTP(s.Action.HTTP)
 	}
 
+	if err == nil && s.Action.HTTP != nil && bytes.Contains(b, []byte(`"limit"`)) {
+		err = s.Action.HTTP.Limit.refuseNone(b)
+	}
+
 	return s, err
 }
 

@@ -178,6 +178,8 @@ func TestHTTP_RefusesBadInputWithItsFieldAndCode(t *testing.T) {
 		{get(`"results": ` + pairs(MaxResults+1, `"/v"`)), "action.http.results", CodeTooMany},
 		{get(`"results": {"a": "/` + strings.Repeat("a", maxPointer) + `"}`), "action.http.results.a", CodeTooLong},
 		{get(`"limit": {"body": "17Mi"}`), "action.http.limit.body", CodeOutOfRange},
+		{get(`"limit": {"body": "0"}`), "action.http.limit.body", CodeOutOfRange},
+		{get(`"limit": {"per_target": 0}`), "action.http.limit.per_target", CodeOutOfRange},
 		{get(`"limit": {"per_target": 513}`), "action.http.limit.per_target", CodeOutOfRange},
 		{get(`"limit": {"per_target": -1}`), "action.http.limit.per_target", CodeOutOfRange},
 		{get(`"unsent_for": "25h"`), "action.http.unsent_for", CodeOutOfRange},

@@ -389,6 +389,29 @@ func checkPointer(field, p string) error {
 	}
 }
 
+// refuseNone rejects an explicit limit of 0. An absent limit is also stored as 0, which means the default.
+func (l HTTPLimit) refuseNone(b []byte) error {
+	var said struct {
+		Action struct {
+			HTTP struct{ Limit map[string]json.RawMessage }
+		}
+	}
+	if json.Unmarshal(b, &said) != nil {
+		return nil
+	}
+
+	for _, f := range []struct {
+		name string
+		none bool
+	}{{"body", l.Body == 0}, {"per_target", l.PerTarget == 0}} {
+		if v, is := said.Action.HTTP.Limit[f.name]; is && f.none && string(v) != "null" {
+			return Invalid(CodeOutOfRange, "action.http.limit."+f.name, "0 is not a limit; omit the field for the default")
+		}
+	}
+
+	return nil
+}
+
 // validate checks the limits.
 func (l HTTPLimit) validate(field string) error {
 	if l.Body < 0 || l.Body > MaxHTTPBody {

@@ -38,7 +38,7 @@ func refineHTTP(all map[string]*huma.Schema) {
 	expect["status"].MaxItems, expect["status"].UniqueItems = &headers, true
 	expect["body"].MaxLength = &longest
 
-	Within(all["HTTPLimit"].Properties["per_target"], 0, task.MaxPerTarget, task.DefaultPerTarget)
+	Within(all["HTTPLimit"].Properties["per_target"], 1, task.MaxPerTarget, task.DefaultPerTarget)
 	all["HTTPLimit"].Properties["body"].Default = task.DefaultHTTPBody.String()
 }
 
