@@ -46,7 +46,7 @@ func (w *answerer) addEvidence(a *task.Answer, g finding) {
 
 	for _, r := range a.Active {
 		if g.verdict == task.VerdictSkipped || g.verdict == task.VerdictWaiting {
-			add("Active then", "%s, from %s%s", runWords(w.speaker, &r), w.formatTime(r.DispatchedAt.Time), w.untilWords(r.EndedAt.Time))
+			add("Active then", "%s, from %s%s", runWords(w.speaker, &r), w.formatTime(beganAt(&r)), w.untilWords(r.EndedAt.Time))
 		}
 	}
 

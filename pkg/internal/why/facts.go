@@ -99,12 +99,7 @@ func (f *Facts) findRequestedRun(from, to time.Time) *task.Run {
 func (f *Facts) activeRuns(at time.Time, but string) []task.Run {
 	var list []task.Run
 	for _, r := range f.Runs {
-		began := r.DispatchedAt.Time
-		if len(r.Attempts) > 0 && !r.Attempts[0].StartedAt.IsZero() {
-			began = r.Attempts[0].StartedAt.Time
-		} else if r.Unsent != nil { // its first attempt was not sent
-			began = r.Unsent.First.Time
-		}
+		began := beganAt(&r)
 
 		switch {
 		case r.ID == but, r.State == task.Skipped, r.State == task.Missed, began.IsZero(), began.After(at):
@@ -116,6 +111,18 @@ func (f *Facts) activeRuns(at time.Time, but string) []task.Run {
 	slices.SortFunc(list, func(a, b task.Run) int { return a.ScheduledTime.Compare(b.ScheduledTime.Time) })
 
 	return list
+}
+
+// beganAt returns since when a run is active, as far as its record shows that; zero: it has not been dispatched.
+func beganAt(r *task.Run) time.Time {
+	switch {
+	case len(r.Attempts) > 0 && !r.Attempts[0].StartedAt.IsZero():
+		return r.Attempts[0].StartedAt.Time
+	case r.Unsent != nil: // its first attempt was not sent
+		return r.Unsent.First.Time
+	}
+
+	return r.DispatchedAt.Time
 }
 
 // waitedRun returns a run of an earlier tick that was waiting for its first start at an instant, or nil.
