@@ -514,7 +514,7 @@ func paused(t *task.Task) { t.Paused = true }
 func requests(t *task.Task) {
 	t.Action = task.Action{HTTP: &task.HTTP{URL: "http://svc.test/x", Method: "POST"}}
 }
-func allow(t *task.Task)  { t.Overlap = task.OverlapAllow }
+func allow(t *task.Task) { t.Overlap = task.OverlapAllow }
 func every(d string) option {
 	return func(t *task.Task) { t.Schedule = task.Schedules{"@every " + d} }
 }

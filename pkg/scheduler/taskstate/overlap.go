@@ -60,7 +60,9 @@ func (t *Task) TargetDown(now int64) (down bool, until int64) {
 	}
 
 	for _, a := range t.Activity.Active {
-		if a.ProbeUntil > now && !t.Orphan(a.Run) {
+		// More time left than the maximum means that the clock was set back.
+		left := a.ProbeUntil - now
+		if left > 0 && left <= task.MaxUnsentBackoff.Milliseconds() && !t.Orphan(a.Run) {
 			down, until = true, max(until, a.ProbeUntil)
 		}
 	}
