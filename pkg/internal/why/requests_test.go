@@ -83,7 +83,9 @@ var requestStories = []story{
 	}, "11:30", task.VerdictFailed, []string{"failed: the certificate of its target could not be verified (certificate has expired)."}},
 	{"skipped while the target is down", func() *world {
 		return requests(task.OverlapSkip).run("10:30:00", task.Queued, func(r *task.Run) { unsent(r); r.Unsent.First = task.At(at("10:30:01")) }).
-			run("11:30:00", task.Skipped, func(r *task.Run) { r.Reason, r.EndedAt = task.ReasonOverlap, task.At(at("11:30:00").Add(time.Millisecond)) })
+			run("11:30:00", task.Skipped, func(r *task.Run) {
+				r.Reason, r.EndedAt = task.ReasonOverlap, task.At(at("11:30:00").Add(time.Millisecond))
+			})
 	}, "11:30", task.VerdictSkipped, []string{"was skipped: another run of the task was active (the run of Tue 10 Mar 2026 10:30 UTC)",
 		"Active then: the run of Tue 10 Mar 2026 10:30 UTC, from Tue 10 Mar 2026 10:30:01 UTC, still active"}},
 }
