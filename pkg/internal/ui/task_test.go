@@ -116,7 +116,7 @@ func TestTask_OffersWhatIsAllowed(t *testing.T) {
 // the present task.
 func TestTask_TriggersWhatWasShown(t *testing.T) {
 	w := newWorld(t)
-	w.create("prod", "web")
+	w.create("prod", "web", func(s *task.Spec) { s.Accept.Env = []string{"A"} })
 	ann := w.as("user:ann")
 	const at = "/ui/tasks/prod/web?do=trigger"
 	revision := func() string { return strconv.FormatInt(w.stored("prod", "web").Revision, 10) }
@@ -234,7 +234,8 @@ func TestTask_ATriggerGivesWhatTheTaskAccepts(t *testing.T) {
 	want(t, page, `name="args"`, `name="env"`, `name="target"`, "at most 2", "DAY, MODE", "secret db/query", "up to 2 arguments; variables DAY, MODE; its node")
 
 	form := func(args string) url.Values {
-		return url.Values{"at": {"/ui/tasks/prod/report?do=trigger"}, "args": {args}, "env": {"DAY=1"}, "target": {"n7"}}
+		revision := strconv.FormatInt(w.stored("prod", "report").Revision, 10)
+		return url.Values{"at": {"/ui/tasks/prod/report?do=trigger"}, "args": {args}, "env": {"DAY=1"}, "target": {"n7"}, "revision": {revision}}
 	}
 	a := ann.do(http.MethodPost, "/ui/tasks/prod/report/trigger", form("--day\r\n<b>\r\nx"))
 	want(t, a.body, "has 3 arguments; the task accepts at most 2", "args-error")
