@@ -117,7 +117,7 @@ func (t *attempt) perform(ctx context.Context, out *spool.Output) (process.Resul
 		t.status = resp.StatusCode
 		location := resp.Header.Get("Location")
 		if hops == t.http.Redirects || !isRedirect(resp.StatusCode) || location == "" {
-			return t.receive(expect, resp, hops, out)
+			return t.receive(ctx, expect, resp, hops, out)
 		}
 
 		t.discardBody(resp)
@@ -182,7 +182,7 @@ func (t *attempt) readRules() error {
 }
 
 // receive reads and judges the last response. hops is the number of redirects before it.
-func (t *attempt) receive(expect *expectation, resp *http.Response, hops int, out *spool.Output) (process.Result, error) {
+func (t *attempt) receive(ctx context.Context, expect *expectation, resp *http.Response, hops int, out *spool.Output) (process.Result, error) {
 	defer resp.Body.Close()
 
 	got := &received{status: resp.StatusCode, header: resp.Header, body: &bodyBuffer{dir: t.cfg.Dir}}
@@ -210,12 +210,11 @@ func (t *attempt) receive(expect *expectation, resp *http.Response, hops int, ou
 		}
 	}
 
-	if judged && !got.body.isSmall() {
-		t.judging <- struct{}{} // few large responses at a time, because of the memory that this needs
-		defer func() { <-t.judging }()
+	v, err := t.judge(ctx, expect, got, judged)
+	if err != nil {
+		return process.Result{}, err
 	}
 
-	v := expect.judge(got, &t.mask)
 	if judged {
 		kept = newKeptBody(&t.mask, out, !v.succeeded || expect.keep)
 		if err := kept.copyFrom(got.body); err != nil && v.message == "" {
@@ -239,6 +238,51 @@ func (t *attempt) receive(expect *expectation, resp *http.Response, hops int, ou
 	}
 
 	return r, nil
+}
+
+// judge judges a response. The timeout of the attempt limits that, too: a pattern can take minutes for a large response. An
+// error is why the attempt was ended.
+func (t *attempt) judge(ctx context.Context, expect *expectation, got *received, judged bool) (verdict, error) {
+	if !judged {
+		return expect.judge(ctx, got, &t.mask), nil
+	}
+
+	v := verdict{}
+	if t.awaitJudging(ctx, got) {
+		v = expect.judge(ctx, got, &t.mask)
+		t.endJudging(got)
+	}
+
+	// A verdict that the end of ctx has cut short can also be a success, because a pattern may match a part of the body.
+	switch {
+	case ctx.Err() == nil:
+		return v, nil
+	case errors.Is(context.Cause(ctx), errTimeout):
+		return verdict{message: fmt.Sprintf("%s, but the response could not be judged by expect.body and results within %s", statusText(got.status), task.Duration(t.timeout))}, nil
+	}
+
+	return verdict{}, context.Cause(ctx)
+}
+
+// awaitJudging waits until fewer than maxJudging large responses are judged. It returns false if ctx ends before.
+func (t *attempt) awaitJudging(ctx context.Context, got *received) bool {
+	if got.body.isSmall() {
+		return true
+	}
+
+	select {
+	case t.judging <- struct{}{}:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// endJudging lets another large response be judged.
+func (t *attempt) endJudging(got *received) {
+	if !got.body.isSmall() {
+		<-t.judging
+	}
 }
 
 // askedToWait makes the attempt a free one if the target asks to wait. After a redirect, the first target may have done

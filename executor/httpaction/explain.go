@@ -107,7 +107,22 @@ func (t *attempt) describeError(err error) string {
 		return errno.Error()
 	}
 
-	return cleanText(t.mask.apply(err.Error()))
+	return cleanText(withoutJargon(t.mask.apply(err.Error())))
+}
+
+// withoutJargon returns an error of net/http about a response in words for people who do not know net/http.
+func withoutJargon(text string) string {
+	text, malformed := strings.CutPrefix(text, "net/http: HTTP/1.x transport connection broken: ")
+	text = strings.TrimPrefix(text, "net/http: ")
+
+	switch {
+	case strings.Contains(text, "server response headers exceeded"):
+		return fmt.Sprintf("the headers of the response are larger than %s", task.Size(maxHeaderBytes))
+	case malformed, text == "invalid byte in chunk length", text == "malformed chunked encoding":
+		return "the response is not valid HTTP: " + text
+	}
+
+	return text
 }
 
 // cleanText makes a text that others have written fit for a message.

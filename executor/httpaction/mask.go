@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"io"
+	"math"
 	"net/url"
 	"slices"
 	"strconv"
@@ -84,6 +85,7 @@ func (m *masker) apply(text string) string {
 // writer returns a writer that passes on what is written to it without the values. Close passes on the rest.
 func (m *masker) writer(to io.Writer) *maskingWriter {
 	w := &maskingWriter{to: to, values: m.snapshot()}
+	w.at = make([]int, len(w.values))
 	if len(w.values) > 0 {
 		w.keep = len(w.values[0]) - 1
 	}
@@ -96,6 +98,7 @@ type maskingWriter struct {
 	values [][]byte // the longest first
 	keep   int      // number of bytes that are kept back
 	held   []byte
+	at     []int // where each value occurs in held; see next
 }
 
 func (w *maskingWriter) Write(b []byte) (int, error) {
@@ -128,6 +131,9 @@ func (w *maskingWriter) maskCut() {
 // flush passes on all values and other bytes that begin before end.
 func (w *maskingWriter) flush(end int) error {
 	from := 0
+	for i := range w.at {
+		w.at[i] = searchAgain
+	}
 
 	for from < end {
 		at, size := w.next(from)
@@ -157,14 +163,34 @@ func (w *maskingWriter) flush(end int) error {
 	return nil
 }
 
+// Where a value occurs in what a maskingWriter holds, besides the positions.
+const (
+	searchAgain = -1 // it has not been searched yet
+	foundNone   = math.MaxInt
+)
+
 // next returns the first value that begins at from or later, and -1 if there is none. Of several at the same place, the
-// longest counts.
+// longest counts. Each value is searched again only after its last place was passed: a target that repeats one value
+// would otherwise make the node search for all others from each of these places.
 func (w *maskingWriter) next(from int) (at, size int) {
-	at = -1
-	for _, v := range w.values {
-		if i := bytes.Index(w.held[from:], v); i >= 0 && (at < 0 || from+i < at) {
-			at, size = from+i, len(v)
+	first := foundNone
+
+	for i, v := range w.values {
+		if w.at[i] < from {
+			w.at[i] = foundNone
+			if k := bytes.Index(w.held[from:], v); k >= 0 {
+				w.at[i] = from + k
+			}
+		}
+
+		if w.at[i] < first {
+			first, size = w.at[i], len(v)
 		}
 	}
-	return at, size
+
+	if first == foundNone {
+		return -1, 0
+	}
+
+	return first, size
 }

@@ -3,6 +3,7 @@ package httpaction
 import (
 	"bufio"
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -146,8 +147,9 @@ type verdict struct {
 	results   map[string]string
 }
 
-// judge judges a response whose body was kept if needsBody and its status say so.
-func (e *expectation) judge(got *received, mask *masker) verdict {
+// judge judges a response whose body was kept if needsBody and its status say so. If ctx ends before it has finished, the
+// verdict is meaningless.
+func (e *expectation) judge(ctx context.Context, got *received, mask *masker) verdict {
 	switch {
 	case got.status == http.StatusSwitchingProtocols:
 		return verdict{message: statusText(got.status) + ", which was not asked for"}
@@ -160,7 +162,7 @@ func (e *expectation) judge(got *received, mask *masker) verdict {
 	}
 
 	if e.body != nil {
-		matches, err := got.matches(e.body)
+		matches, err := got.matches(ctx, e.body)
 		if err != nil {
 			return verdict{message: err.Error()}
 		}
@@ -177,9 +179,12 @@ func (e *expectation) judge(got *received, mask *masker) verdict {
 	return verdict{succeeded: true, results: results}
 }
 
-// matches matches the body.
-func (g *received) matches(re *regexp.Regexp) (bool, error) {
-	if g.body.isSmall() {
+// maxQuickMatch is the length up to which a response is matched without looking at the context.
+const maxQuickMatch = 4 << 10
+
+// matches matches the body, until ctx ends. A pattern can take a second for every 64 KiB.
+func (g *received) matches(ctx context.Context, re *regexp.Regexp) (bool, error) {
+	if g.body.isSmall() && g.body.mem.Len() <= maxQuickMatch {
 		return re.Match(g.body.mem.Bytes()), nil
 	}
 
@@ -188,7 +193,28 @@ func (g *received) matches(re *regexp.Regexp) (bool, error) {
 		return false, fmt.Errorf("%w: %w", errKeepBody, err)
 	}
 
-	return re.MatchReader(bufio.NewReader(r)), nil
+	return re.MatchReader(&endingReader{Reader: bufio.NewReader(r), ctx: ctx}), nil
+}
+
+// endingReader is a reader of a text that ends with its context.
+type endingReader struct {
+	*bufio.Reader
+	ctx   context.Context
+	count int // characters since the last look at ctx
+}
+
+// ReadRune returns io.EOF after the end of the context.
+func (r *endingReader) ReadRune() (char rune, size int, err error) {
+	const lookEvery = 256
+
+	if r.count++; r.count >= lookEvery {
+		r.count = 0
+		if r.ctx.Err() != nil {
+			return 0, 0, io.EOF
+		}
+	}
+
+	return r.Reader.ReadRune()
 }
 
 // readResults reads the results from the body. Values of secrets in them are masked.

@@ -384,3 +384,42 @@ func TestFilterStandardLog(t *testing.T) {
 		t.Errorf("%q", b.String())
 	}
 }
+
+// A pattern can take minutes for a large response. The attempt ends at its timeout all the same, and when it is killed.
+func TestRunAttempt_JudgingEndsWithTheAttempt(t *testing.T) {
+	const size = 1 << 20
+	url := serveBody(t, func(w http.ResponseWriter, _ *http.Request) {
+		fmt.Fprint(w, strings.Repeat("a", size))
+	})
+
+	slow := task.HTTP{Method: "POST", URL: url, Limit: task.HTTPLimit{Body: 2 * size}, Expect: task.HTTPExpect{Body: "(?:a?){900}b"}}
+
+	t.Run("timeout", func(t *testing.T) {
+		r := newRunner(t, nil)
+		a, _ := newAttempt(slow)
+		a.Timeout = task.Duration(300 * time.Millisecond)
+
+		began := time.Now()
+		got := r.RunAttempt(a, process.NewOrders())
+		if got.State != task.Failed || got.Reason != task.ReasonAnswer || got.HTTPStatus != 200 || !strings.Contains(got.Message, "expect.body") || !strings.Contains(got.Message, "300ms") {
+			t.Errorf("%s, %s, %q", got.State, got.Reason, got.Message)
+		}
+		if took := time.Since(began); took > 5*time.Second { // 15 seconds and more without the limit
+			t.Errorf("the attempt took %s", took)
+		}
+	})
+
+	t.Run("kill", func(t *testing.T) {
+		r := newRunner(t, nil)
+		a, _ := newAttempt(slow)
+		a.Timeout = task.Duration(time.Hour)
+
+		o := process.NewOrders()
+		a.OnStarted = func(time.Time) {
+			time.AfterFunc(300*time.Millisecond, func() { o.Kill(process.Kill{Cause: process.CauseCancel}) })
+		}
+		if got := r.RunAttempt(a, o); got.State != task.Cancelled {
+			t.Errorf("%s, %s, %q", got.State, got.Reason, got.Message)
+		}
+	})
+}

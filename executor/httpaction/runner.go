@@ -53,7 +53,7 @@ type Runner struct {
 	log         *zap.Logger
 	transports  *transports
 	secretSlots chan struct{} // limits the reads of secrets
-	judging     chan struct{} // limits the large responses that are judged at the same time
+	judging     chan struct{} // limits the large responses that are judged at the same time, because of their memory
 	refused     *prometheus.CounterVec
 }
 
