@@ -185,7 +185,7 @@ func (t *attempt) readRules() error {
 func (t *attempt) receive(ctx context.Context, expect *expectation, resp *http.Response, hops int, out *spool.Output) (process.Result, error) {
 	defer resp.Body.Close()
 
-	got := &received{status: resp.StatusCode, header: resp.Header, body: &bodyBuffer{dir: t.cfg.Dir}}
+	got := &received{status: resp.StatusCode, header: resp.Header, body: &bodyBuffer{dir: t.cfg.Dir, disk: &t.disk}}
 	defer got.body.Close()
 
 	matches := expect.matchesStatus(got.status) && got.status != http.StatusSwitchingProtocols

@@ -4,21 +4,48 @@ import (
 	"bytes"
 	"cmp"
 	"errors"
+	"fmt"
 	"io"
 	"os"
+	"sync/atomic"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/carillonhq/carillon/pkg/task"
 )
 
 // memoryLimit is how much of a response is kept in memory. The rest of one that is judged or stored as a whole is in a
 // temporary file.
 const memoryLimit = 64 << 10
 
+// diskLimit is how much of all responses the temporary files contain. Without a limit, 512 requests to one bad target
+// would need 8 GiB, on the disk on which the data of the node is.
+const diskLimit = 1 << 30
+
+// diskBudget counts the bytes in temporary files.
+type diskBudget struct{ used atomic.Int64 }
+
+// take reports whether n more bytes may be written.
+func (d *diskBudget) take(n int64) bool {
+	if d.used.Add(n) <= diskLimit {
+		return true
+	}
+
+	d.used.Add(-n)
+
+	return false
+}
+
+// errDiskLimit means that the temporary files contain diskLimit already.
+var errDiskLimit = fmt.Errorf("the responses that this node is judging exceed %s", task.Size(diskLimit))
+
 // bodyBuffer keeps a response until it has been judged.
 type bodyBuffer struct {
 	dir  string // of the temporary file; "": the system's
+	disk *diskBudget
 	mem  bytes.Buffer
 	file *os.File // what did not fit into mem; nil: nothing
+	size int64    // of the file, as taken from disk
 }
 
 func (b *bodyBuffer) Write(p []byte) (int, error) {
@@ -33,6 +60,11 @@ func (b *bodyBuffer) Write(p []byte) (int, error) {
 		}
 		b.file = f
 	}
+
+	if !b.disk.take(int64(len(p))) {
+		return 0, errDiskLimit
+	}
+	b.size += int64(len(p))
 
 	return b.file.Write(p)
 }
@@ -78,7 +110,11 @@ func (b *bodyBuffer) Close() error {
 	if b.file == nil {
 		return nil
 	}
-	return b.file.Close()
+
+	err := b.file.Close()
+	b.disk.used.Add(-b.size)
+
+	return err
 }
 
 // tailWriter keeps the last bytes that are written.

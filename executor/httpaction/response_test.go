@@ -423,3 +423,24 @@ func TestRunAttempt_JudgingEndsWithTheAttempt(t *testing.T) {
 		}
 	})
 }
+
+func TestRunAttempt_TemporaryFilesAreBounded(t *testing.T) {
+	url := serveBody(t, func(w http.ResponseWriter, _ *http.Request) {
+		fmt.Fprintf(w, `{"id":7,"rest":%q}`, strings.Repeat("x", 4*memoryLimit))
+	})
+	r := newRunner(t, nil)
+	h := task.HTTP{URL: url, Results: map[string]string{"id": "/id"}}
+
+	r.disk.used.Store(diskLimit - memoryLimit)
+	if got := run(r, h); got.State != task.Failed || got.Reason != task.ReasonHost || !strings.Contains(got.Message, "exceed 1Gi") {
+		t.Errorf("%s, %s, %q", got.State, got.Reason, got.Message)
+	}
+
+	r.disk.used.Store(0)
+	if got := run(r, h); got.State != task.Succeeded {
+		t.Errorf("%s, %s, %q", got.State, got.Reason, got.Message)
+	}
+	if used := r.disk.used.Load(); used != 0 {
+		t.Errorf("%d bytes are still counted", used)
+	}
+}

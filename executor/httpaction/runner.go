@@ -54,6 +54,7 @@ type Runner struct {
 	transports  *transports
 	secretSlots chan struct{} // limits the reads of secrets
 	judging     chan struct{} // limits the large responses that are judged at the same time, because of their memory
+	disk        diskBudget    // limits their temporary files
 	refused     *prometheus.CounterVec
 }
 
