@@ -3,7 +3,9 @@ package task
 import (
 	"context"
 	"fmt"
+	"net/http"
 	"slices"
+	"strings"
 	"sync"
 
 	"github.com/spf13/cobra"
@@ -195,9 +197,9 @@ func runFailure(f *factory.Factory, r task.Run, exitStatus bool) error {
 		Hint:    fmt.Sprintf("carillon logs %s", selection.Name(f, r.Namespace, r.ID))}}
 	if r.OutputBytes == 0 { // the record contains all there is
 		fail.Problem.Hint = fmt.Sprintf("carillon run get %s", selection.Name(f, r.Namespace, r.ID))
-		if r.Message != "" {
-			fail.Problem.Message += ": " + output.Truncate(output.OneLine(r.Message), 200)
-		}
+	}
+	if why := explainFailure(r); why != "" {
+		fail.Problem.Message += ": " + output.Truncate(output.OneLine(why), 200)
 	}
 
 	if exitStatus && r.ExitCode != nil && *r.ExitCode > 0 {
@@ -205,6 +207,20 @@ func runFailure(f *factory.Factory, r task.Run, exitStatus bool) error {
 	}
 
 	return fail
+}
+
+// explainFailure returns what the record of a run says about its failure, and neither its result nor its output does. The
+// output of a request is the response, which does not say why it does not count as success.
+func explainFailure(r task.Run) string {
+	switch {
+	case r.HTTPStatus > 0:
+		rest := strings.TrimPrefix(r.Message, strings.TrimSpace(fmt.Sprintf("HTTP %d %s", r.HTTPStatus, http.StatusText(r.HTTPStatus))))
+		return strings.TrimPrefix(strings.TrimLeft(rest, ",; "), "but ")
+	case r.OutputBytes == 0:
+		return r.Message
+	}
+
+	return ""
 }
 
 // noteGoOn prints how to follow runs that are no longer waited for.
