@@ -103,7 +103,8 @@ var freeze = onNode(
 	func(_ *world, _ *injection, n *node) error { return n.process.signal(syscall.SIGSTOP) },
 	func(_ *world, n *node) error { return n.process.signal(syscall.SIGCONT) })
 
-// freezeLong also checks, before the daemon continues, that its guardian has killed its tasks (G17).
+// freezeLong also checks, before the daemon continues, that its guardian has killed its tasks (G17). If the daemon had
+// sent HTTP requests, the guardian has killed the daemon itself; then it is started again, as a service manager does.
 func freezeLong(w *world, in *injection) (func() error, error) {
 	n, err := w.pick(in)
 	if err != nil {
@@ -117,7 +118,14 @@ func freezeLong(w *world, in *injection) (func() error, error) {
 			}
 		}
 
-		return n.process.signal(syscall.SIGCONT)
+		err := n.process.signal(syscall.SIGCONT)
+
+		if !n.process.running() {
+			w.say("the guardian of %s has killed its daemon", n.name)
+			err = w.startNode(n)
+		}
+
+		return err
 	}, n.process.signal(syscall.SIGSTOP)
 }
 
