@@ -41,6 +41,7 @@ type fakeTarget struct {
 	connectTime time.Duration
 	answerTime  time.Duration
 	retryAfter  time.Duration // it asks to wait
+	unknown     bool          // with down: the attempts themselves may be the reason
 }
 
 // set changes a target.
@@ -86,7 +87,7 @@ func (f *fakeHTTP) RunAttempt(a process.Attempt, o *process.Orders) process.Resu
 	}
 
 	if t.down {
-		r.Unsent = true
+		r.Unsent, r.TargetUnknown = true, t.unknown
 		return r
 	}
 
@@ -443,6 +444,21 @@ func TestHTTP_ATargetThatAsksToWaitIsNotDown(t *testing.T) {
 		}
 		if w := n.waits("r0"); w == nil || w.NotBeforeBy != task.NotBeforeByTarget || time.Until(w.NotBefore.Time) < 59*time.Second || w.Unsent.Count != 1 {
 			t.Errorf("got %+v", w)
+		}
+	})
+}
+
+// A task with a timeout of a millisecond must not make its target count as down for all other tasks.
+func TestHTTP_AnAttemptThatMayBeTheReasonDoesNotOpenItsTarget(t *testing.T) {
+	inVirtualTime(t, func(t *testing.T, n *httpNode) {
+		n.http.set("api", fakeTarget{down: true, unknown: true})
+		for i := range openAfter + 1 {
+			n.request(fmt.Sprint("r", i), "api")
+			after(10 * time.Millisecond)
+		}
+
+		if got := gathered(t, n, "carillon_http_targets"); got["open"]+got["half_open"] != 0 || value(n.metrics.unsent) != openAfter+1 {
+			t.Errorf("targets: %v; %v unsent", got, value(n.metrics.unsent))
 		}
 	})
 }

@@ -109,7 +109,7 @@ func (e *Executor) remoteEnded(a *attempt, r process.Result) {
 
 	outcome := targetUnknown
 	switch {
-	case r.NotStarted:
+	case r.NotStarted, r.TargetUnknown:
 	case !a.startedAt.IsZero() || !r.StartedAt.IsZero():
 		outcome = targetSent
 	case r.Unsent:

@@ -38,7 +38,7 @@ func (t *attempt) explain(ctx context.Context, err error) *failure {
 		if t.gate.began().IsZero() {
 			what = "no connection within "
 		}
-		return &failure{kind: kindTimeout, message: t.subject() + what + task.Duration(t.timeout).String()}
+		return &failure{kind: kindTimeout, message: t.subject() + what + task.Duration(t.timeout).String(), own: true}
 	case errors.Is(err, errKeepBody):
 		return &failure{kind: kindHost, message: err.Error()}
 	}
@@ -53,7 +53,13 @@ func (t *attempt) explain(ctx context.Context, err error) *failure {
 		return &failure{kind: kindTLS, message: t.subject() + why}
 	}
 
-	return &failure{kind: kindNetwork, message: t.subject() + t.describeError(err)}
+	return &failure{kind: kindNetwork, message: t.subject() + t.describeError(err), own: isAlert(err)}
+}
+
+// isAlert reports whether the target has ended the TLS handshake, for example because of the client's certificate.
+func isAlert(err error) bool {
+	op, is := errors.AsType[*net.OpError](err)
+	return is && op.Op == "remote error"
 }
 
 // subject returns the target as the beginning of a message.

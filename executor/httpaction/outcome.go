@@ -32,6 +32,8 @@ type failure struct {
 	kind    failureKind
 	message string
 	cause   process.Cause // of kindKilled
+	// own means that the settings of the attempt may be the reason, so that other attempts may reach the target.
+	own bool
 }
 
 func (f *failure) Error() string { return f.message }
@@ -95,7 +97,7 @@ func unwrittenResult(f *failure) process.Result {
 	case finalReasons[f.kind] != "":
 		r.Reason = finalReasons[f.kind]
 	default:
-		r.Reason, r.Unsent = task.ReasonUnsent, true
+		r.Reason, r.Unsent, r.TargetUnknown = task.ReasonUnsent, true, f.own
 		r.Message = notSent + f.message
 	}
 

@@ -1,6 +1,8 @@
 package httpaction
 
 import (
+	"crypto/tls"
+	"net"
 	"strings"
 	"testing"
 	"time"
@@ -88,5 +90,46 @@ func TestEffectiveTimeout(t *testing.T) {
 func TestDescribeError_IsClean(t *testing.T) {
 	if got := cleanText("a\x1b[31m\r\nb\xff" + strings.Repeat("x", 1000)); len(got) > maxErrorBytes+5 || strings.ContainsAny(got, "\x1b\r\n") || !strings.HasPrefix(got, "a [31m  b\uFFFDx") {
 		t.Errorf("%q", got)
+	}
+}
+
+// An attempt whose own settings may be the reason does not say that its target is down.
+func TestRunAttempt_TellsWhatItSaysAboutItsTarget(t *testing.T) {
+	silent, err := net.Listen("tcp", "127.0.0.1:0") // accepts connections in the kernel, without a TLS handshake
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer silent.Close()
+
+	server := newTLSServer(t)
+	server.config.ClientAuth = tls.RequireAnyClientCert
+	server.config.MaxVersion = tls.VersionTLS12 // in 1.3 the alert follows the handshake
+	strict := newProbeTLS(t, server.config)
+
+	closed, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	closed.Close()
+
+	r := newRunner(t, func(c *Config) { c.Secrets = secretsOf(map[string]map[string]string{"default/api": {"ca": server.ca}}) })
+	for _, tt := range []struct {
+		h       task.HTTP
+		unknown bool
+	}{
+		{task.HTTP{URL: "https://" + silent.Addr().String()}, true},
+		{task.HTTP{URL: strict.url + "/ok", TLS: &task.HTTPTLS{CA: "secret:api/ca"}}, true},
+		{task.HTTP{URL: "http://" + closed.Addr().String()}, false},
+	} {
+		a, _ := newAttempt(tt.h)
+		a.Timeout = task.Duration(300 * time.Millisecond)
+		if tt.h.TLS != nil {
+			a.Timeout = task.Duration(time.Minute)
+		}
+
+		res := r.RunAttempt(a, process.NewOrders())
+		if !res.Unsent || res.TargetUnknown != tt.unknown {
+			t.Errorf("%s: unsent %v, unknown %v, %q", tt.h.URL, res.Unsent, res.TargetUnknown, res.Message)
+		}
 	}
 }

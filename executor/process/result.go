@@ -95,7 +95,10 @@ type Result struct {
 	// asked to wait; 0 if it did not.
 	Unsent     bool
 	RetryAfter time.Duration
-	HTTPStatus int // the status of the last response of an HTTP attempt; 0: there was none
+	// TargetUnknown means that an attempt was unsent, perhaps because of its own settings: its short timeout, or its client
+	// certificate. This says nothing about other attempts to the same target.
+	TargetUnknown bool
+	HTTPStatus    int // the status of the last response of an HTTP attempt; 0: there was none
 
 	NotStarted bool // no instruction was executed, for a reason outside the attempt: its token is unused
 	HandBack   bool // NotStarted, and another node should start it
