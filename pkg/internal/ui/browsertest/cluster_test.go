@@ -189,7 +189,9 @@ func fixtureTasks() []task.Spec {
 	}
 
 	return []task.Spec{
-		add("backup-db", "30 2 * * *", shell("echo dumping; echo done"), labels("team", "data", "tier", "gold")),
+		add("backup-db", "30 2 * * *", shell("echo dumping; echo done"), labels("team", "data", "tier", "gold"), func(s *task.Spec) {
+			s.Accept.Env = []string{"DAY"}
+		}),
 		add("nightly-report", "15 3 * * 1-5", shell(`echo "reading orders"; echo "cannot reach db-2: connection refused" >&2; exit 3`), labels("team", "data")),
 		add("import-orders", "@manual", shell(`i=0; while [ $i -lt 3000 ]; do i=$((i+1)); echo "imported batch $i"; sleep 0.2; done`), labels("team", "shop")),
 		add("legacy-sync", "*/5 * * * *", shell("true"), func(s *task.Spec) {
