@@ -145,36 +145,37 @@ func parseURL(text string) (*url.URL, error) {
 }
 
 // setBody sets the body and its type.
-func (q *request) setBody(ctx context.Context, h *task.HTTP, v *values) error {
+func (q *request) setBody(ctx context.Context, h *task.HTTP, v *values) (err error) {
 	kind := ""
-	var err error
 
 	switch {
 	case len(h.JSON) > 0:
 		kind = typeJSON
-		q.body, err = v.expandJSON(ctx, h.JSON)
+		if q.body, err = v.expandJSON(ctx, h.JSON); err != nil {
+			return inField(err, "action.http.json")
+		}
+
 	case len(h.Form) > 0:
 		kind = typeForm
 		form := url.Values{}
 		for name, text := range h.Form {
-			var value string
-			if value, err = v.expand(ctx, text, nil); err != nil {
-				break
+			value, err := v.expand(ctx, text, nil)
+			if err != nil {
+				return inField(err, "action.http.form."+name)
 			}
 			form.Set(name, value)
 		}
 		q.body = []byte(form.Encode())
+
 	case h.Body != "":
 		kind = typeText
 		text := h.Body
 		if ref, is := strings.CutPrefix(text, task.SecretRefPrefix); is {
-			text, err = v.secrets.value(ctx, ref)
+			if text, err = v.secrets.value(ctx, ref); err != nil {
+				return inField(err, "action.http.body")
+			}
 		}
 		q.body = []byte(text)
-	}
-
-	if err != nil {
-		return inField(err, "the body")
 	}
 
 	if kind != "" && q.header.Get("Content-Type") == "" {
