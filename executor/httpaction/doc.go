@@ -14,8 +14,8 @@
 //     Connections that were opened under other rules are not reused.
 //   - No error, log line, record or stored response contains the value of a secret that the request used, unless the
 //     target encoded it in a way of its own. Of a URL they contain the scheme and the host.
-//   - Memory is bounded: 64 KiB of headers and 64 KiB of the response for each attempt. More of a response that has to be
-//     judged or stored as a whole is in a temporary file.
+//   - Memory is bounded: for each attempt 64 KiB of headers and 64 KiB of the response, and a few times the size of the
+//     secrets that it uses. More of a response that has to be judged or stored as a whole is in a temporary file.
 //
 // Not guaranteed: what a proxy or the target's kernel has received can still arrive at the target after the attempt was
 // killed. The fencing token in the request is for that.
