@@ -25,9 +25,9 @@ func Command(f *factory.Factory) *cobra.Command {
 		Use:     "secret",
 		Aliases: []string{"secrets"},
 		Short:   "Manage encrypted secrets for tasks",
-		Long: "Manage secrets, which tasks use with env_from. A node encrypts the values before it stores them, with a key that only\n" +
-			"nodes have. Carillon never shows them again: not in this program, the API, logs or history. Pass values on standard\n" +
-			"input or in files, because other users of the host can read a command line.",
+		Long: "Manage secrets, which tasks use in env_from, stdin and HTTP requests. A node encrypts the values before it stores them,\n" +
+			"with a key that only nodes have. Carillon never shows them again: not in this program, the API, logs or history. Pass\n" +
+			"values on standard input or in files, because other users of the host can read a command line.",
 	}
 	cmd.AddGroup(&cobra.Group{ID: "look", Title: "View:"}, &cobra.Group{ID: "change", Title: "Change:"})
 	factory.AddGroup(cmd, "look", listCommand(f), getCommand(f))
