@@ -40,7 +40,7 @@ func RunResult(r task.Run, now time.Time) string {
 		words = "over its limit"
 	case r.State == task.Failed && slices.Contains([]string{task.ReasonHost, task.ReasonSecret, task.ReasonPolicy, task.ReasonNamespace, task.ReasonAccept}, r.Reason):
 		words = fmt.Sprintf("not started (%s)", why)
-		if !r.StartedAt.IsZero() { // a request was sent, and its redirect or its response was refused
+		if r.HTTPStatus > 0 { // a request was answered, and its redirect or its response was refused
 			words = fmt.Sprintf("failed (%s)", why)
 		}
 	case r.State == task.Failed && r.Signal != "":

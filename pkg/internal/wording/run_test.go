@@ -16,7 +16,7 @@ func TestRunResult_SaysWhetherARefusedAttemptHadBegun(t *testing.T) {
 		t.Errorf("before anything was sent: %q", got)
 	}
 
-	run.StartedAt = task.At(now)
+	run.HTTPStatus = 302
 	if got := wording.RunResult(run, now); got != "failed (policy)" {
 		t.Errorf("after a redirect: %q", got)
 	}
