@@ -141,6 +141,8 @@ func FuzzDecodeSpec(f *testing.F) {
 		doc(process(`"command": [], "shell": "x", "env": {}`)), doc(`"kill_signal": "SIGINT", "success": {"exit_codes": [], "output": "^x$"}`), doc(`"retry": {"jitter": -0.0}`),
 		doc(httpAction(`"url": "https://a/${run.id}?b=${node.name}", "json": [{"a": "<${secret:b/c}>", "b": [null, 1e400]}], "auth": {"bearer": "d/e"}, "results": {"f": "/g"}`)),
 		doc(httpAction(`"url": "secret:a/b", "headers": {"C": "${part.index}"}, "form": {"d": "e"}`)),
+		doc(httpAction(`"url": "http://a", "headers": {}, "form": {}, "results": {}, "expect": {"status": []}, "tls": {}`)),
+		doc(httpAction(`"url": "http://a", "json": null`)), doc(`"accept": {"env": []}, "success": {"exit_codes": []}, "retry": {"exit_codes": []}`),
 	} {
 		f.Add([]byte(seed))
 	}
@@ -186,30 +188,31 @@ func FuzzDecodeSpec(f *testing.F) {
 	})
 }
 
-// normal returns a spec in which equivalent values have the same form.
+// normal returns a spec in which equivalent values have the same form: a list or an object without entries is an
+// absent one. It changes the values that s points to.
 func normal(s Spec) Spec {
-	if len(s.Labels) == 0 {
-		s.Labels = nil
-	}
-
-	if len(s.Schedule) == 0 {
-		s.Schedule = nil
-	}
-
-	if p := s.Action.Process; p != nil {
-		q := *p
-		if len(q.Env) == 0 {
-			q.Env = nil
-		}
-
-		if len(q.Command) == 0 {
-			q.Command = nil
-		}
-
-		s.Action.Process = &q
-	}
-
+	dropEmpty(reflect.ValueOf(&s).Elem())
 	return s
+}
+
+// dropEmpty sets each empty slice and map of v to nil.
+func dropEmpty(v reflect.Value) {
+	switch v.Kind() {
+	case reflect.Slice, reflect.Map:
+		if v.Len() == 0 {
+			v.SetZero()
+		}
+	case reflect.Pointer:
+		if !v.IsNil() {
+			dropEmpty(v.Elem())
+		}
+	case reflect.Struct:
+		for i := range v.NumField() {
+			if field := v.Field(i); field.CanSet() {
+				dropEmpty(field)
+			}
+		}
+	}
 }
 
 func TestSelector(t *testing.T) {
