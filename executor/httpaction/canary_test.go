@@ -5,11 +5,13 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
+	"html"
 	"io"
 	"io/fs"
 	"log"
 	"net"
 	"net/http"
+	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
@@ -93,6 +95,15 @@ func TestRunAttempt_ShowsNoSecret(t *testing.T) {
 			b, _ := json.Marshal(map[string]string{"id": q})
 			return response("200 OK", "", string(b))
 		},
+		"parts": func(q string) string {
+			_, body, _ := strings.Cut(q, "\r\n\r\n")
+			u, _ := url.ParseRequestURI(strings.Fields(q)[1])
+			form, _ := url.ParseQuery(body)
+			b, _ := json.Marshal(map[string]any{"query": u.Query(), "path": strings.Split(u.Path, "/"), "form": form})
+			return response("500 No", "", string(b))
+		},
+		"HTML":           func(q string) string { return response("500 No", "", html.EscapeString(q)) },
+		"JSON of .NET":   func(q string) string { return response("500 No", "", encoders["JSON of .NET"](q)) },
 		"not HTTP":       func(q string) string { return q },
 		"bad status":     func(q string) string { return "HTTP/1.1 " + q },
 		"bad header":     func(q string) string { return "HTTP/1.1 200 OK\r\n" + line(q) + "\r\n\r\n" },
@@ -119,18 +130,20 @@ func TestRunAttempt_ShowsNoSecret(t *testing.T) {
 	}
 
 	actions := map[string]task.HTTP{
-		"long":   {URL: "/?k=${secret:api/long}"},
-		"cut":    {URL: "/?k=${secret:api/key}&l=${secret:api/long}", Limit: task.HTTPLimit{Body: 20}, Output: task.HTTPOutputKeep},
-		"header": {Headers: map[string]string{"X-Key": "${secret:api/key}"}, URL: "/"},
-		"query":  {URL: "/?k=${secret:api/key}"},
-		"JSON":   {URL: "/", JSON: json.RawMessage(`{"k":"${secret:api/key}","l":"${secret:api/quoted}"}`)},
-		"form":   {URL: "/", Form: map[string]string{"k": "${secret:api/key}"}},
-		"body":   {URL: "/", Body: "secret:api/body"},
-		"bearer": {URL: "/", Auth: &task.HTTPAuth{Bearer: "api/key"}},
-		"basic":  {URL: "/", Auth: &task.HTTPAuth{Basic: "api/login"}},
-		"url":    {URL: "secret:api/url"},
+		"long":      {URL: "/?k=${secret:api/long}"},
+		"cut":       {URL: "/?k=${secret:api/key}&l=${secret:api/long}", Limit: task.HTTPLimit{Body: 20}, Output: task.HTTPOutputKeep},
+		"header":    {Headers: map[string]string{"X-Key": "${secret:api/key}"}, URL: "/"},
+		"query":     {URL: "/?k=${secret:api/key}"},
+		"JSON":      {URL: "/", JSON: json.RawMessage(`{"k":"${secret:api/key}","l":"${secret:api/quoted}"}`)},
+		"form":      {URL: "/", Form: map[string]string{"k": "${secret:api/key}"}},
+		"body":      {URL: "/", Body: "secret:api/body"},
+		"form body": {URL: "/", Body: "secret:api/form"},
+		"bearer":    {URL: "/", Auth: &task.HTTPAuth{Bearer: "api/key"}},
+		"basic":     {URL: "/", Auth: &task.HTTPAuth{Basic: "api/login"}},
+		"url":       {URL: "secret:api/url"},
 	}
 	secrets["default/api"]["long"] = strings.Repeat("hush+", 300)
+	secrets["default/api"]["form"] = "user=joe&password=form%2Fhush"
 	secrets["default/api"]["quoted"] = "hush\"\\<quoted>\n"
 
 	var logs lockedBuffer
@@ -145,13 +158,13 @@ func TestRunAttempt_ShowsNoSecret(t *testing.T) {
 
 	var shown strings.Builder
 	n := 0
-	for target, answer := range targets {
-		url := serveText(t, answer)
-		secrets["default/api"]["url"] = url + "/services/hush-T0/hush-B0?hush=x"
+	for targetName, answer := range targets {
+		target := serveText(t, answer)
+		secrets["default/api"]["url"] = target + "/services/T0-segment-hush/B0-segment-hush?token=hush%2Furl+token"
 
 		for name, h := range actions {
 			if name != "url" {
-				h.URL = url + h.URL
+				h.URL = target + h.URL
 			}
 
 			for _, h := range []task.HTTP{
@@ -162,7 +175,7 @@ func TestRunAttempt_ShowsNoSecret(t *testing.T) {
 				a.Attempt, a.Timeout = int(a.Token), task.Duration(2*time.Second)
 				res := r.RunAttempt(a, process.NewOrders())
 				status, _ := json.Marshal(res.Status)
-				fmt.Fprintf(&shown, "%s, %s: %+v\n%s\n%s\n", target, name, res, res.Tail, status)
+				fmt.Fprintf(&shown, "%s, %s: %+v\n%s\n%s\n", targetName, name, res, res.Tail, status)
 				n++
 			}
 		}

@@ -12,8 +12,10 @@
 //     complete response. After the first written hop, every later failure is judged by the first request.
 //   - Every address is judged directly before the connection, after name resolution, on every hop (see policy.HTTP).
 //     Connections that were opened under other rules are not reused.
-//   - No error, log line, record or stored response contains the value of a secret that the request used, unless the
-//     target encoded it in a way of its own. Of a URL they contain the scheme and the host.
+//   - No error, log line, record or stored response contains the value of a secret that the request used, or a text in a
+//     URL or body that is a secret, also if the target has escaped it for URLs, JSON or HTML. Not recognized are encodings
+//     such as Base64, parts of a value, and values that are very short (see masker). Of a URL they contain the scheme and
+//     the host.
 //   - Memory is bounded: for each attempt 64 KiB of headers and 64 KiB of the response, and a few times the size of the
 //     secrets that it uses. More of a response that has to be judged or stored as a whole is in a temporary file.
 //

@@ -2,8 +2,10 @@ package httpaction
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"io"
+	"maps"
 	"math"
 	"net/url"
 	"slices"
@@ -18,11 +20,27 @@ const maskText = "***"
 // show where.
 const minMasked = 4
 
-// masker hides values of secrets in what is stored of a response and in messages: as they are, and in the encodings of
-// URLs and JSON. Its methods may be called from any goroutine.
+const (
+	// maxEscaped is the length of the longest value that is recognized whatever of it is escaped. Of longer ones, the forms in
+	// hide are. It limits the memory of a maskingWriter.
+	maxEscaped = 2 << 10
+	// maxEscape is how many bytes an escape takes for each byte of the value, as "\\u00e9".
+	maxEscape = 12
+)
+
+// minPart is the length of the shortest part of a secret that is masked on its own. Shorter ones are often words, such as
+// "json".
+const minPart = 8
+
+// maxParts is how many parts of a secret are masked on their own.
+const maxParts = 100
+
+// masker hides values of secrets in what is stored of a response and in messages: as they are, and escaped for URLs, JSON
+// and HTML. Its methods may be called from any goroutine.
 type masker struct {
-	mu     sync.Mutex
-	values [][]byte // the longest first
+	mu        sync.Mutex
+	values    [][]byte // the longest first
+	unescaped [][]byte // the values that may occur with escapes, without them; the longest first
 }
 
 // hide adds a value.
@@ -32,7 +50,77 @@ func (m *masker) hide(value string) {
 		value, strings.TrimSpace(value), url.QueryEscape(value), url.PathEscape(value), strings.Trim(strconv.Quote(value), `"`), // the latter in errors of Go
 		quoted, quoteJSON(value, true), quoteJSON(quoted, false), quoteJSON(quoted, true), // the latter: JSON in a string of JSON
 	} {
-		m.add(v)
+		m.add(&m.values, v)
+	}
+
+	if v := strings.TrimSpace(value); len(v) <= maxEscaped && strings.ContainsFunc(v, isEscapable) {
+		m.add(&m.unescaped, string(unescape([]byte(v)).text))
+	}
+}
+
+// hideURL hides a URL that is a secret, and the parts of it that a target is likely to show: it knows the request by its
+// path, its segments, and the values of the query.
+func (m *masker) hideURL(u *url.URL) {
+	m.hide(u.RequestURI())
+	m.hide(u.Path)
+	m.hide(u.RawQuery)
+
+	parts := strings.Split(u.EscapedPath(), "/")
+	for pair := range strings.SplitSeq(u.RawQuery, "&") {
+		_, value, _ := strings.Cut(pair, "=")
+		if plain, err := url.QueryUnescape(value); err == nil {
+			parts = append(parts, plain)
+		}
+	}
+
+	for i, p := range parts {
+		if plain, err := url.PathUnescape(p); err == nil {
+			parts[i] = plain
+		}
+	}
+	m.hideParts(parts)
+}
+
+// hideBody hides a body that is a secret, and the texts in it if it is JSON or a form.
+func (m *masker) hideBody(body string) {
+	m.hide(body)
+
+	var v any
+	if json.Unmarshal([]byte(body), &v) == nil {
+		m.hideParts(textsIn(v, nil))
+		return
+	}
+
+	if form, err := url.ParseQuery(body); err == nil {
+		m.hideParts(slices.Concat(slices.Collect(maps.Values(form))...))
+	}
+}
+
+// textsIn appends the texts in a JSON value to a list.
+func textsIn(v any, list []string) []string {
+	switch v := v.(type) {
+	case string:
+		list = append(list, v)
+	case []any:
+		for _, inner := range v {
+			list = textsIn(inner, list)
+		}
+	case map[string]any:
+		for _, inner := range v {
+			list = textsIn(inner, list)
+		}
+	}
+
+	return list
+}
+
+// hideParts hides the longest parts of a secret.
+func (m *masker) hideParts(parts []string) {
+	slices.SortFunc(parts, func(a, b string) int { return cmp.Or(len(b)-len(a), cmp.Compare(a, b)) })
+	for _, p := range parts[:min(len(parts), maxParts)] {
+		if len(p) >= minPart {
+			m.hide(p)
+		}
 	}
 }
 
@@ -46,8 +134,8 @@ func quoteJSON(s string, html bool) string {
 	return strings.TrimSuffix(strings.TrimPrefix(strings.TrimSpace(b.String()), `"`), `"`)
 }
 
-// add adds one form of a value.
-func (m *masker) add(v string) {
+// add adds one form of a value to a list.
+func (m *masker) add(to *[][]byte, v string) {
 	if len(v) < minMasked {
 		return
 	}
@@ -56,20 +144,20 @@ func (m *masker) add(v string) {
 	defer m.mu.Unlock()
 
 	b := []byte(v)
-	if slices.ContainsFunc(m.values, func(o []byte) bool { return bytes.Equal(o, b) }) {
+	if slices.ContainsFunc(*to, func(o []byte) bool { return bytes.Equal(o, b) }) {
 		return
 	}
 
-	m.values = append(slices.Clone(m.values), b) // writers may use the old slice
-	slices.SortStableFunc(m.values, func(a, b []byte) int { return len(b) - len(a) })
+	*to = append(slices.Clone(*to), b) // writers may use the old slice
+	slices.SortStableFunc(*to, func(a, b []byte) int { return len(b) - len(a) })
 }
 
 // snapshot returns the values to hide.
-func (m *masker) snapshot() [][]byte {
+func (m *masker) snapshot() (values, unescaped [][]byte) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 
-	return m.values
+	return m.values, m.unescaped
 }
 
 // apply returns a text without the values.
@@ -84,22 +172,33 @@ func (m *masker) apply(text string) string {
 
 // writer returns a writer that passes on what is written to it without the values. Close passes on the rest.
 func (m *masker) writer(to io.Writer) *maskingWriter {
-	w := &maskingWriter{to: to, values: m.snapshot()}
+	w := &maskingWriter{to: to}
+	w.values, w.unescaped = m.snapshot()
 	w.at = make([]int, len(w.values))
+
 	if len(w.values) > 0 {
 		w.keep = len(w.values[0]) - 1
 	}
+	if len(w.unescaped) > 0 {
+		w.keep = max(w.keep, maxEscape*len(w.unescaped[0])-1)
+	}
+
 	return w
 }
 
 // maskingWriter keeps back the last bytes, which may be the beginning of a value.
 type maskingWriter struct {
-	to     io.Writer
-	values [][]byte // the longest first
-	keep   int      // number of bytes that are kept back
-	held   []byte
-	at     []int // where each value occurs in held; see next
+	to        io.Writer
+	values    [][]byte // the longest first
+	unescaped [][]byte // those that may occur with escapes
+	keep      int      // number of bytes that are kept back
+	held      []byte
+	at        []int  // where each value occurs in held; see next
+	escaped   []span // where values occur with escapes in held, in order
 }
+
+// span is a part of a text.
+type span struct{ from, to int }
 
 func (w *maskingWriter) Write(b []byte) (int, error) {
 	if len(w.values) == 0 {
@@ -107,6 +206,9 @@ func (w *maskingWriter) Write(b []byte) (int, error) {
 	}
 
 	w.held = append(w.held, b...)
+	if len(w.held) < 2*w.keep {
+		return len(b), nil // so that each byte is searched twice at most
+	}
 	if err := w.flush(len(w.held) - w.keep); err != nil {
 		return 0, err
 	}
@@ -126,6 +228,19 @@ func (w *maskingWriter) maskCut() {
 			return
 		}
 	}
+
+	if len(w.unescaped) == 0 {
+		return
+	}
+
+	u := unescape(w.held)
+	for i := range u.text {
+		rest := u.text[i:]
+		if len(rest) >= minMasked && slices.ContainsFunc(w.unescaped, func(v []byte) bool { return bytes.HasPrefix(v, rest) }) {
+			w.held = append(w.held[:u.from[i]], maskText...)
+			return
+		}
+	}
 }
 
 // flush passes on all values and other bytes that begin before end.
@@ -134,6 +249,7 @@ func (w *maskingWriter) flush(end int) error {
 	for i := range w.at {
 		w.at[i] = searchAgain
 	}
+	w.findEscaped()
 
 	for from < end {
 		at, size := w.next(from)
@@ -188,9 +304,48 @@ func (w *maskingWriter) next(from int) (at, size int) {
 		}
 	}
 
+	// A value with escapes may also have begun before from, where another one ended.
+	for len(w.escaped) > 0 && w.escaped[0].to <= from {
+		w.escaped = w.escaped[1:]
+	}
+	if len(w.escaped) > 0 {
+		s := w.escaped[0]
+		if begin := max(s.from, from); begin < first || begin == first && s.to > first+size {
+			first, size = begin, s.to-begin
+		}
+	}
+
 	if first == foundNone {
 		return -1, 0
 	}
 
 	return first, size
+}
+
+// findEscaped finds the values with escapes in what is held.
+func (w *maskingWriter) findEscaped() {
+	w.escaped = nil
+	if len(w.unescaped) == 0 {
+		return
+	}
+
+	u := unescape(w.held)
+	for _, v := range w.unescaped {
+		for at := 0; ; {
+			k := bytes.Index(u.text[at:], v)
+			if k < 0 {
+				break
+			}
+
+			from := at + k
+			at = from + len(v)
+			end := len(w.held)
+			if at < len(u.from) {
+				end = int(u.from[at])
+			}
+			w.escaped = append(w.escaped, span{int(u.from[from]), end})
+		}
+	}
+
+	slices.SortFunc(w.escaped, func(a, b span) int { return cmp.Or(a.from-b.from, b.to-a.to) })
 }

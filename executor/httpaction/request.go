@@ -119,9 +119,7 @@ func (q *request) setURL(ctx context.Context, h *task.HTTP, v *values) error {
 
 	if secret {
 		// A target that shows the path of its requests shows the secret.
-		v.secrets.mask.hide(u.RequestURI())
-		v.secrets.mask.hide(u.Path)
-		v.secrets.mask.hide(u.RawQuery)
+		v.secrets.mask.hideURL(u)
 	}
 
 	return nil
@@ -174,6 +172,7 @@ func (q *request) setBody(ctx context.Context, h *task.HTTP, v *values) (err err
 			if text, err = v.secrets.value(ctx, ref); err != nil {
 				return inField(err, "action.http.body")
 			}
+			v.secrets.mask.hideBody(text)
 		}
 		q.body = []byte(text)
 	}

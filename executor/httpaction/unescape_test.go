@@ -1,0 +1,153 @@
+package httpaction
+
+import (
+	"encoding/json"
+	"fmt"
+	"html"
+	"io"
+	"maps"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"unicode/utf16"
+
+	"pgregory.net/rapid"
+)
+
+// escapeEach escapes the characters of a text for which which is true.
+func escapeEach(which func(rune) bool, format string) func(string) string {
+	return func(s string) string {
+		var b strings.Builder
+		for _, r := range s {
+			if !which(r) {
+				b.WriteRune(r)
+				continue
+			}
+			for _, unit := range utf16.Encode([]rune{r}) {
+				fmt.Fprintf(&b, format, unit)
+			}
+		}
+		return b.String()
+	}
+}
+
+// plainJSON escapes as few characters as JSON requires.
+func plainJSON(s string) string { return quoteJSON(s, false) }
+
+// encoders are what libraries make of a text in URLs, JSON and HTML.
+var encoders = map[string]func(string) string{
+	"query":           url.QueryEscape,
+	"query, in lower": func(s string) string { return lowerEscapes(url.QueryEscape(s)) },
+	"path":            url.PathEscape,
+	"JSON":            plainJSON,
+	"JSON of Go":      func(s string) string { return quoteJSON(s, true) },
+	"JSON of Python":  func(s string) string { return escapeEach(func(r rune) bool { return r > '~' }, `\u%04x`)(plainJSON(s)) },
+	"JSON of PHP": func(s string) string {
+		return escapeEach(func(r rune) bool { return r > '~' }, `\u%04x`)(strings.ReplaceAll(plainJSON(s), "/", `\/`))
+	},
+	"JSON of Gson": func(s string) string {
+		return escapeEach(func(r rune) bool { return strings.ContainsRune("<>&='", r) }, `\u%04x`)(plainJSON(s))
+	},
+	"JSON of .NET":   escapeEach(func(r rune) bool { return isEscapable(r) }, `\u%04X`),
+	"HTML of Go":     html.EscapeString,
+	"HTML of Python": strings.NewReplacer("&", "&amp;", "<", "&lt;", ">", "&gt;", `"`, "&quot;", "'", "&#x27;").Replace,
+	"HTML of PHP":    strings.NewReplacer("&", "&amp;", "<", "&lt;", ">", "&gt;", `"`, "&quot;", "'", "&#039;").Replace,
+	"Go":             func(s string) string { q := strconv.Quote(s); return q[1 : len(q)-1] },
+	"nothing":        func(s string) string { return s },
+}
+
+// lowerEscapes turns %2F into %2f.
+func lowerEscapes(s string) string {
+	b := []byte(s)
+	for i := range b {
+		if i >= 1 && b[i-1] == '%' || i >= 2 && b[i-2] == '%' {
+			b[i] |= 0x20
+		}
+	}
+	return string(b)
+}
+
+func TestMasker_FindsValuesHoweverTheyAreEscaped(t *testing.T) {
+	const value = `aq7/ab+Z"é&<z>=w' 😀9\K`
+
+	for outer, encode := range encoders {
+		for inner, encodeFirst := range encoders {
+			m := &masker{}
+			m.hide(value)
+
+			text := `{"v": "` + encode(encodeFirst(value)) + `", "w": 1}`
+			if got := m.apply(text); got != `{"v": "***", "w": 1}` {
+				t.Errorf("%s in %s: %s became %s", inner, outer, text, got)
+			}
+		}
+	}
+}
+
+// However a value is escaped, and however the text is split, the value is masked, and nothing else.
+func TestMasker_AnyEscapes(t *testing.T) {
+	names := slices.Sorted(maps.Keys(encoders))
+
+	rapid.Check(t, func(t *rapid.T) {
+		// The ends are letters, because a target could write the first half of an escape before a value. The length is enough
+		// for minMasked even if all of the value looks like escapes.
+		value := "v" + rapid.StringOfN(rapid.SampledFrom([]rune(`az09%\/"'&;<>=+ #xué😀`)), 9, 24, -1).Draw(t, "value") + "v"
+		inner, outer := rapid.SampledFrom(names).Draw(t, "inner"), rapid.SampledFrom(names).Draw(t, "outer")
+		m := &masker{}
+		m.hide(value)
+
+		text := "[" + encoders[outer](encoders[inner](value)) + "]"
+		var b strings.Builder
+		w := m.writer(&b)
+		for rest := text; rest != ""; {
+			n := rapid.IntRange(1, len(rest)).Draw(t, "part")
+			_, _ = io.WriteString(w, rest[:n])
+			rest = rest[n:]
+		}
+		_ = w.Close()
+
+		if b.String() != "[***]" {
+			t.Fatalf("%q, %s in %s, is %s and became %s", value, inner, outer, text, b.String())
+		}
+	})
+}
+
+func TestMasker_MasksPartsOfURLsAndBodies(t *testing.T) {
+	m := &masker{}
+	u, err := url.Parse("https://hooks.test/services/T0segment/B0%2Fsegment?token=abc%2Fdef+ghi&format=json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.hideURL(u)
+	m.hideBody(`{"user":"joe","login":{"passwords":["pass/word1"]}}`)
+	m.hideBody("user=joe&password=form%2Fword")
+
+	echo, err := json.Marshal(map[string]any{"args": map[string]string{"token": "abc/def ghi", "format": "json"}, "path": []string{"T0segment", "B0/segment"}, "passwords": []string{"pass/word1", "form/word"}, "user": "joe"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := `{"args":{"format":"json","token":"***"},"passwords":["***","***"],"path":["***","***"],"user":"joe"}`
+	if got := m.apply(string(echo)); got != want {
+		t.Errorf("%s, want %s", got, want)
+	}
+}
+
+// A target must not be able to keep the node busy.
+func BenchmarkMasker_Escapes(b *testing.B) {
+	m := &masker{}
+	m.hide(strings.Repeat("a/", maxEscaped/2))
+
+	for name, part := range map[string]string{
+		"text": "some text that contains nothing of interest, except / and \n", "values": strings.Repeat("a%2F", maxEscaped/2), "chain": "%3%3%3%34",
+	} {
+		text := []byte(strings.Repeat(part, 8<<10/len(part)+1))
+		b.Run(name, func(b *testing.B) {
+			b.SetBytes(int64(len(text)))
+			w := m.writer(io.Discard)
+			for b.Loop() {
+				_, _ = w.Write(text)
+			}
+		})
+	}
+}
