@@ -59,7 +59,7 @@ func (l *Logins) BeginDevice(ctx context.Context, name string) (DeviceLogin, err
 	if err != nil {
 		return DeviceLogin{}, err
 	}
-	if m.device == "" {
+	if m.device.url == "" {
 		return DeviceLogin{}, &Refusal{
 			Kind: Misconfigured, Text: "login with " + p.Display + ": the provider does not support logins from the command line (the device flow)",
 			Hint: "sign in to the Web UI, or use a token",
@@ -72,7 +72,7 @@ func (l *Logins) BeginDevice(ctx context.Context, name string) (DeviceLogin, err
 	}
 
 	verifier := oauth2.GenerateVerifier()
-	answer, err := p.postForm(ctx, m, m.device, url.Values{
+	answer, err := p.postForm(ctx, m.device, url.Values{
 		"scope": {strings.Join(p.requestedScopes(), " ")}, "code_challenge": {oauth2.S256ChallengeFromVerifier(verifier)}, "code_challenge_method": {"S256"},
 	})
 	if err != nil {

@@ -110,7 +110,7 @@ func (l *Logins) Providers(ctx context.Context) []Status {
 				list[i].Problem = err.Error()
 				return
 			}
-			list[i].Device = m.device != ""
+			list[i].Device = m.device.url != ""
 		})
 	}
 

@@ -645,10 +645,14 @@ func TestBeginWeb_FitsIntoACookie(t *testing.T) {
 }
 
 func TestDevice_ReturnsWhoHasConfirmed(t *testing.T) {
-	for name, inBody := range map[string]bool{"secret in the header": false, "secret in the body": true} {
+	for name, edit := range map[string]func(*oidcprovider.Provider){
+		"secret in the header":                     func(*oidcprovider.Provider) {},
+		"secret in the body":                       func(p *oidcprovider.Provider) { p.InBody = true },
+		"secret in the body of the first one only": func(p *oidcprovider.Provider) { p.DeviceInBody = true },
+	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t, nil)
-			w.provider.InBody = inBody
+			edit(w.provider)
 
 			login, err := w.logins.BeginDevice(t.Context(), "corp")
 			if err != nil {

@@ -42,7 +42,7 @@ func (e *answerError) Error() string {
 
 // exchangeForm sends a form to the token endpoint. The error is a *Pending or a *Refusal.
 func (p *provider) exchangeForm(ctx context.Context, m *metadata, form url.Values) (providerAnswer, error) {
-	answer, err := p.postForm(ctx, m, m.token, form)
+	answer, err := p.postForm(ctx, m.token, form)
 	if pending := pendingOf(err); pending != nil {
 		return answer, pending
 	}
@@ -53,7 +53,7 @@ func (p *provider) exchangeForm(ctx context.Context, m *metadata, form url.Value
 // postForm sends a form to an endpoint, with the credentials of the client. It is used instead of oauth2.Config, which
 // polls the device flow until it ends, sends no credentials to the device authorization endpoint, and sends the form twice
 // to find out how the provider wants the credentials. A code is accepted only once.
-func (p *provider) postForm(ctx context.Context, m *metadata, endpoint string, form url.Values) (providerAnswer, error) {
+func (p *provider) postForm(ctx context.Context, to endpoint, form url.Values) (providerAnswer, error) {
 	var answer providerAnswer
 
 	secret, err := p.ReadSecret()
@@ -63,18 +63,18 @@ func (p *provider) postForm(ctx context.Context, m *metadata, endpoint string, f
 	}
 
 	form.Set("client_id", p.ClientID)
-	if secret != "" && !m.inHeader {
+	if secret != "" && !to.inHeader {
 		form.Set("client_secret", secret)
 	}
 
-	r, err := http.NewRequestWithContext(ctx, http.MethodPost, endpoint, strings.NewReader(form.Encode()))
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, to.url, strings.NewReader(form.Encode()))
 	if err != nil {
 		return answer, p.refuseFailedRequest(err)
 	}
 
 	r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
 	r.Header.Set("Accept", "application/json")
-	if secret != "" && m.inHeader {
+	if secret != "" && to.inHeader {
 		r.SetBasicAuth(url.QueryEscape(p.ClientID), url.QueryEscape(secret)) // encoded as RFC 6749, section 2.3.1, says
 	}
 

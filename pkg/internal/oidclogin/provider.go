@@ -160,15 +160,20 @@ type provider struct {
 	failedAt    time.Time
 }
 
+// endpoint is an endpoint of a provider to which the client sends its credentials.
+type endpoint struct {
+	url string
+	// inHeader means that the client sends its id and secret as HTTP Basic, and not in the body.
+	inHeader bool
+}
+
 // metadata is what a provider says about itself.
 type metadata struct {
 	readAt    time.Time
 	verifier  *oidc.IDTokenVerifier
-	authorize string // the endpoints
-	token     string
-	device    string // "": the provider does not support the device flow
-	// inHeader means that the client sends its id and secret as HTTP Basic, and not in the body.
-	inHeader bool
+	authorize string // the URL of the authorization endpoint
+	token     endpoint
+	device    endpoint // without a URL: the provider does not support the device flow
 	// namesIssuer means that each answer of the authorization endpoint has the parameter iss (RFC 9207).
 	namesIssuer bool
 }
@@ -227,21 +232,27 @@ func (p *provider) readMetadata(ctx context.Context) (*metadata, *Refusal) {
 		return nil, p.refuseFailedRequest(err)
 	}
 
-	endpoint := found.Endpoint()
+	// Without a list, providers support HTTP Basic (OpenID Connect Discovery, section 3).
+	basic := len(more.AuthMethods) == 0 || slices.Contains(more.AuthMethods, "client_secret_basic")
+	inBody := slices.Contains(more.AuthMethods, "client_secret_post")
+
+	urls := found.Endpoint()
 	m := &metadata{
-		readAt: p.now(), authorize: endpoint.AuthURL, token: endpoint.TokenURL, device: endpoint.DeviceAuthURL, namesIssuer: more.NamesIssuer,
-		// Without a list, providers support HTTP Basic (OpenID Connect Discovery, section 3).
-		inHeader: len(more.AuthMethods) == 0 || slices.Contains(more.AuthMethods, "client_secret_basic"),
+		readAt: p.now(), authorize: urls.AuthURL, namesIssuer: more.NamesIssuer,
+		token: endpoint{url: urls.TokenURL, inHeader: basic},
+		// The list is that of the token endpoint. Dex supports both ways there, but reads the secret of a device only from the
+		// body, and refuses the person who confirms the login if it was in the header.
+		device: endpoint{url: urls.DeviceAuthURL, inHeader: basic && !inBody},
 	}
 
-	for name, endpoint := range map[string]string{"authorization_endpoint": m.authorize, "token_endpoint": m.token, "jwks_uri": more.KeySet} {
-		if err := checkURL(endpoint); err != nil {
-			return nil, p.refuseMisconfigured("the provider's %s, %s, %v", name, quote(endpoint), err)
+	for name, at := range map[string]string{"authorization_endpoint": m.authorize, "token_endpoint": m.token.url, "jwks_uri": more.KeySet} {
+		if err := checkURL(at); err != nil {
+			return nil, p.refuseMisconfigured("the provider's %s, %s, %v", name, quote(at), err)
 		}
 	}
-	if m.device != "" {
-		if err := checkURL(m.device); err != nil {
-			return nil, p.refuseMisconfigured("the provider's device_authorization_endpoint, %s, %v", quote(m.device), err)
+	if m.device.url != "" {
+		if err := checkURL(m.device.url); err != nil {
+			return nil, p.refuseMisconfigured("the provider's device_authorization_endpoint, %s, %v", quote(m.device.url), err)
 		}
 	}
 

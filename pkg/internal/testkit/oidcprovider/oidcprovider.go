@@ -48,6 +48,9 @@ type Provider struct {
 	Algorithm string
 	// InBody has clients send their secret in the body, and not as HTTP Basic.
 	InBody bool
+	// DeviceInBody announces both ways to send the secret, but reads it at the device authorization endpoint only from the
+	// body, as Dex does.
+	DeviceInBody bool
 	// NoDevice has the provider announce no device flow.
 	NoDevice bool
 	// Metadata, if set, changes what discovery answers.
@@ -223,14 +226,17 @@ func (p *Provider) withDevice(t testing.TB, userCode string, f func(*device)) {
 }
 
 func (p *Provider) serveMetadata(w http.ResponseWriter, _ *http.Request) {
-	method := "client_secret_basic"
-	if p.InBody {
-		method = "client_secret_post"
+	methods := []string{"client_secret_basic"}
+	switch {
+	case p.InBody:
+		methods = []string{"client_secret_post"}
+	case p.DeviceInBody:
+		methods = append(methods, "client_secret_post")
 	}
 
 	m := map[string]any{
 		"issuer": p.URL, "authorization_endpoint": p.URL + "/authorize", "token_endpoint": p.URL + "/token", "jwks_uri": p.URL + "/keys",
-		"device_authorization_endpoint": p.URL + "/device", "token_endpoint_auth_methods_supported": []string{method},
+		"device_authorization_endpoint": p.URL + "/device", "token_endpoint_auth_methods_supported": methods,
 		"id_token_signing_alg_values_supported": []string{"RS256", "ES256"}, "authorization_response_iss_parameter_supported": true,
 	}
 	if p.NoDevice {
@@ -249,11 +255,11 @@ func (p *Provider) serveKeys(w http.ResponseWriter, _ *http.Request) {
 	answerJSON(w, http.StatusOK, map[string]any{"keys": p.keys().publicKeySet()})
 }
 
-// clientOf returns the client of a request, whose secret it checks.
-func (p *Provider) clientOf(r *http.Request) (Client, bool) {
+// clientOf returns the client of a request, whose secret it checks. inBody says where the secret must be.
+func (p *Provider) clientOf(r *http.Request, inBody bool) (Client, bool) {
 	id, secret := r.PostFormValue("client_id"), r.PostFormValue("client_secret")
 	if user, password, ok := r.BasicAuth(); ok {
-		if p.InBody || secret != "" {
+		if inBody || secret != "" {
 			return Client{}, false
 		}
 
@@ -263,7 +269,7 @@ func (p *Provider) clientOf(r *http.Request) (Client, bool) {
 		if err1 != nil || err2 != nil {
 			return Client{}, false
 		}
-	} else if secret != "" && !p.InBody {
+	} else if secret != "" && !inBody {
 		return Client{}, false
 	}
 
@@ -275,7 +281,7 @@ func (p *Provider) clientOf(r *http.Request) (Client, bool) {
 }
 
 func (p *Provider) serveDevice(w http.ResponseWriter, r *http.Request) {
-	client, ok := p.clientOf(r)
+	client, ok := p.clientOf(r, p.InBody || p.DeviceInBody)
 	if !ok {
 		answerError(w, http.StatusUnauthorized, "invalid_client", "")
 		return
@@ -293,7 +299,7 @@ func (p *Provider) serveDevice(w http.ResponseWriter, r *http.Request) {
 }
 
 func (p *Provider) serveToken(w http.ResponseWriter, r *http.Request) {
-	client, ok := p.clientOf(r)
+	client, ok := p.clientOf(r, p.InBody)
 	if !ok {
 		answerError(w, http.StatusUnauthorized, "invalid_client", "the client or its secret is wrong")
 		return
