@@ -487,7 +487,7 @@ func TestProviders_SayWhyNobodyCanSignIn(t *testing.T) {
 				http.Redirect(rw, r, "http://login.example.com/", http.StatusFound)
 				return true
 			}
-		}, oidclogin.Away, "does not use https"},
+		}, oidclogin.Away, `"http://login.example.com/": does not use https`},
 	}
 
 	for name, c := range cases {

@@ -77,7 +77,9 @@ const maxQuoted = 200
 // shorten returns a provider's text in the form of messages: one line of limited length.
 func shorten(s string) string {
 	quoted := quote(s)
-	return quoted[1 : len(quoted)-1]
+
+	// Only text in quotes needs its own quotes escaped.
+	return strings.ReplaceAll(quoted[1:len(quoted)-1], `\"`, `"`)
 }
 
 // quote is shorten in quotes.

@@ -218,8 +218,12 @@ func TestOIDC_LoginPageSaysWhyAProviderIsNotAvailable(t *testing.T) {
 	if strings.Contains(page, "/ui/login/oidc/") || !strings.Contains(page, "the provider does not answer") || strings.Contains(page, "<script>alert") {
 		t.Errorf("the page is %s", page)
 	}
-	if a := w.visitor().get("/ui/login/oidc/corp"); a.StatusCode != http.StatusServiceUnavailable || !strings.Contains(a.body, `name="token"`) {
+	a := w.visitor().get("/ui/login/oidc/corp")
+	if a.StatusCode != http.StatusServiceUnavailable || !strings.Contains(a.body, `name="token"`) {
 		t.Errorf("the login: %d %s", a.StatusCode, a.body)
+	}
+	if !strings.Contains(a.body, "The login provider does not answer") || strings.Contains(a.body, "The cluster does not answer") {
+		t.Errorf("the heading of %s", a.body)
 	}
 }
 

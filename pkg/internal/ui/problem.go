@@ -47,6 +47,13 @@ func (p *Problem) status() int {
 
 // Heading says in a few words what kind of problem it is.
 func (p *Problem) Heading() string {
+	switch p.Code {
+	case client.CodeProviderAway:
+		return "The login provider does not answer"
+	case client.CodeProviderSetup:
+		return "Logins with this provider are not set up"
+	}
+
 	switch status := p.status(); {
 	case status == http.StatusForbidden:
 		return "You may not do this"
@@ -67,6 +74,10 @@ func (p *Problem) Heading() string {
 
 // away reports whether the same request may succeed later, without any change.
 func (p *Problem) away() bool {
+	if p.Code == client.CodeProviderSetup {
+		return false
+	}
+
 	switch p.status() {
 	case http.StatusServiceUnavailable, http.StatusBadGateway, http.StatusGatewayTimeout, http.StatusTooManyRequests:
 		return true
