@@ -133,13 +133,26 @@ func newWorld(env *testscript.Env) clitest.Server {
 	return clitest.Server{URL: "unix://" + serveAtSocket(env, handler), Token: secret}
 }
 
-// newLogins returns the logins of a cluster with a provider, with which a person signs in at the second poll.
+// newLogins returns the logins of a cluster with two providers: with corp a person signs in at the second poll, and picky
+// denies each login.
 func newLogins(t testing.TB, s *store.Store) *oidclogin.Logins {
 	provider := oidcprovider.New(t, oidcprovider.Client{ID: "carillon"})
 	provider.Confirms = &oidcprovider.User{Subject: "1", Name: "Ann", Mail: "ann@example.com", Groups: []string{"ops"}}
 	provider.PendingPolls, provider.Interval = 1, 1
 
-	providers := []oidclogin.Provider{{Name: "corp", Display: "Corp", Issuer: provider.URL, ClientID: "carillon"}}
+	picky := oidcprovider.New(t, oidcprovider.Client{ID: "carillon"})
+	picky.Intercept = func(w http.ResponseWriter, r *http.Request) bool {
+		denied := r.URL.Path == "/token"
+		if denied {
+			http.Error(w, `{"error":"access_denied"}`, http.StatusBadRequest)
+		}
+		return denied
+	}
+
+	providers := []oidclogin.Provider{
+		{Name: "corp", Display: "Corp", Issuer: provider.URL, ClientID: "carillon"},
+		{Name: "picky", Display: "Picky", Issuer: picky.URL, ClientID: "carillon"},
+	}
 	must(t, oidclogin.ValidateProviders("oidc", providers))
 
 	return oidclogin.New(oidclogin.Config{Providers: providers, Key: s.LoginKey, Transport: &http.Transport{DisableKeepAlives: true}})

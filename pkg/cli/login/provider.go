@@ -48,7 +48,7 @@ func signIn(ctx context.Context, f *factory.Factory, provider string) (string, e
 
 		switch {
 		case err != nil && !mayPollAgain(err):
-			return "", err
+			return "", withOwnHint(f, err)
 		case err == nil && session.Session != nil:
 			return session.Session.Secret, nil
 		case session.Slower:
@@ -61,6 +61,20 @@ func signIn(ctx context.Context, f *factory.Factory, provider string) (string, e
 	}
 
 	return "", errors.New("nobody has confirmed the login in time")
+}
+
+// withOwnHint returns an error with the hint of the server. The usual hint for a request that is not authorized is to get
+// another token, which does not help with a login that was refused.
+func withOwnHint(f *factory.Factory, err error) error {
+	var e *client.Error
+	if !errors.As(err, &e) || e.Status != http.StatusUnauthorized || e.Hint == "" {
+		return err
+	}
+
+	fail := f.ExplainRemote(e)
+	fail.Hint = e.Hint
+
+	return fail
 }
 
 // mayPollAgain reports whether a poll that has failed may succeed later: the node or the provider does not answer, or too many
