@@ -185,7 +185,7 @@ func (t *attempt) readRules() error {
 func (t *attempt) receive(ctx context.Context, expect *expectation, resp *http.Response, hops int, out *spool.Output) (process.Result, error) {
 	defer resp.Body.Close()
 
-	got := &received{status: resp.StatusCode, header: resp.Header, body: &bodyBuffer{dir: t.cfg.Dir, disk: &t.disk}}
+	got := &received{status: resp.StatusCode, header: resp.Header, body: t.newBodyBuffer(ctx, resp, expect.limit)}
 	defer got.body.Close()
 
 	matches := expect.matchesStatus(got.status) && got.status != http.StatusSwitchingProtocols
@@ -238,6 +238,26 @@ func (t *attempt) receive(ctx context.Context, expect *expectation, resp *http.R
 	}
 
 	return r, nil
+}
+
+// newBodyBuffer returns the buffer for a response that is judged. If it becomes large, it waits until the temporary files
+// of other responses have been judged. Meanwhile, the target cannot send more.
+func (t *attempt) newBodyBuffer(ctx context.Context, resp *http.Response, limit task.Size) *bodyBuffer {
+	size := int64(limit)
+	if resp.ContentLength > 0 { // unknown if the response is compressed
+		size = min(size, resp.ContentLength)
+	}
+
+	return &bodyBuffer{
+		dir: t.cfg.Dir,
+		reserve: func() error {
+			if t.disk.Acquire(ctx, size) != nil {
+				return errDiskLimit
+			}
+			return nil
+		},
+		free: func() { t.disk.Release(size) },
+	}
 }
 
 // judge judges a response. The timeout of the attempt limits that, too: a pattern can take minutes for a large response. An

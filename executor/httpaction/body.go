@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"sync/atomic"
 
 	"golang.org/x/sys/unix"
 
@@ -22,30 +21,17 @@ const memoryLimit = 64 << 10
 // would need 8 GiB, on the disk on which the data of the node is.
 const diskLimit = 1 << 30
 
-// diskBudget counts the bytes in temporary files.
-type diskBudget struct{ used atomic.Int64 }
-
-// take reports whether n more bytes may be written.
-func (d *diskBudget) take(n int64) bool {
-	if d.used.Add(n) <= diskLimit {
-		return true
-	}
-
-	d.used.Add(-n)
-
-	return false
-}
-
-// errDiskLimit means that the temporary files contain diskLimit already.
-var errDiskLimit = fmt.Errorf("the responses that this node is judging exceed %s", task.Size(diskLimit))
+// errDiskLimit means that an attempt ended while it waited for space in the temporary files.
+var errDiskLimit = fmt.Errorf("the responses that this node is judging take %s already, and no space became free in time", task.Size(diskLimit))
 
 // bodyBuffer keeps a response until it has been judged.
 type bodyBuffer struct {
-	dir  string // of the temporary file; "": the system's
-	disk *diskBudget
-	mem  bytes.Buffer
-	file *os.File // what did not fit into mem; nil: nothing
-	size int64    // of the file, as taken from disk
+	dir string // of the temporary file; "": the system's
+	// reserve is called before the file is created. It waits until the file may have its maximum size. free returns it.
+	reserve func() error
+	free    func()
+	mem     bytes.Buffer
+	file    *os.File // what did not fit into mem; nil: nothing
 }
 
 func (b *bodyBuffer) Write(p []byte) (int, error) {
@@ -54,17 +40,17 @@ func (b *bodyBuffer) Write(p []byte) (int, error) {
 	}
 
 	if b.file == nil {
+		if err := b.reserve(); err != nil {
+			return 0, err
+		}
+
 		f, err := newTempFile(b.dir)
 		if err != nil {
+			b.free()
 			return 0, err
 		}
 		b.file = f
 	}
-
-	if !b.disk.take(int64(len(p))) {
-		return 0, errDiskLimit
-	}
-	b.size += int64(len(p))
 
 	return b.file.Write(p)
 }
@@ -112,7 +98,7 @@ func (b *bodyBuffer) Close() error {
 	}
 
 	err := b.file.Close()
-	b.disk.used.Add(-b.size)
+	b.free()
 
 	return err
 }

@@ -33,6 +33,8 @@ func (t *attempt) explain(ctx context.Context, err error) *failure {
 	switch {
 	case t.killed.Load() != int32(process.CauseNone):
 		return &failure{kind: kindKilled, message: "cancelled before the start", cause: process.Cause(t.killed.Load())}
+	case errors.Is(err, errDiskLimit):
+		return &failure{kind: kindHost, message: errDiskLimit.Error()}
 	case errors.Is(context.Cause(ctx), errTimeout), errors.Is(err, errTimeout), errors.Is(closed, errPastDue):
 		what := "no complete response within "
 		if t.gate.began().IsZero() {

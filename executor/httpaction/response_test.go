@@ -431,16 +431,24 @@ func TestRunAttempt_TemporaryFilesAreBounded(t *testing.T) {
 	r := newRunner(t, nil)
 	h := task.HTTP{URL: url, Results: map[string]string{"id": "/id"}}
 
-	r.disk.used.Store(diskLimit - memoryLimit)
-	if got := run(r, h); got.State != task.Failed || got.Reason != task.ReasonHost || !strings.Contains(got.Message, "exceed 1Gi") {
+	// The files of other attempts take all of the space, and stay.
+	_ = r.disk.Acquire(t.Context(), diskLimit)
+	a, _ := newAttempt(h)
+	a.Timeout = task.Duration(100 * time.Millisecond)
+	if got := r.RunAttempt(a, process.NewOrders()); got.State != task.Failed || got.Reason != task.ReasonHost || !strings.Contains(got.Message, "take 1Gi already") {
 		t.Errorf("%s, %s, %q", got.State, got.Reason, got.Message)
 	}
 
-	r.disk.used.Store(0)
+	// They end.
+	url = serveBody(t, func(w http.ResponseWriter, _ *http.Request) {
+		fmt.Fprintf(w, `{"id":7,"rest":%q}`, strings.Repeat("x", 4*memoryLimit))
+		time.AfterFunc(50*time.Millisecond, func() { r.disk.Release(diskLimit) })
+	})
+	h.URL = url
 	if got := run(r, h); got.State != task.Succeeded {
 		t.Errorf("%s, %s, %q", got.State, got.Reason, got.Message)
 	}
-	if used := r.disk.used.Load(); used != 0 {
-		t.Errorf("%d bytes are still counted", used)
+	if !r.disk.TryAcquire(diskLimit) {
+		t.Error("some space is still reserved")
 	}
 }

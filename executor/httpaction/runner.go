@@ -11,6 +11,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/zap"
+	"golang.org/x/sync/semaphore"
 
 	"github.com/carillonhq/carillon/executor/process"
 	"github.com/carillonhq/carillon/executor/proctree"
@@ -52,9 +53,9 @@ type Runner struct {
 	base        context.Context // the parent of the requests' contexts; it does not end
 	log         *zap.Logger
 	transports  *transports
-	secretSlots chan struct{} // limits the reads of secrets
-	judging     chan struct{} // limits the large responses that are judged at the same time, because of their memory
-	disk        diskBudget    // limits their temporary files
+	secretSlots chan struct{}       // limits the reads of secrets
+	judging     chan struct{}       // limits the large responses that are judged at the same time, because of their memory
+	disk        *semaphore.Weighted // limits the bytes in their temporary files
 	refused     *prometheus.CounterVec
 }
 
@@ -70,7 +71,7 @@ func New(ctx context.Context, cfg Config) (*Runner, error) {
 	r := &Runner{
 		cfg: cfg, base: context.WithoutCancel(ctx), log: cmp.Or(cfg.Logger, zap.NewNop()).Named("http"),
 		transports:  newTransports(newGuard(cfg.Own, cfg.Etcd, cfg.resolver), cfg.resolver),
-		secretSlots: make(chan struct{}, secretReads), judging: make(chan struct{}, maxJudging),
+		secretSlots: make(chan struct{}, secretReads), judging: make(chan struct{}, maxJudging), disk: semaphore.NewWeighted(diskLimit),
 		refused: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "carillon_http_writes_refused_total", Help: "Writes of HTTP requests that were refused, by reason: second_connection, closed_connection, deadline."}, []string{"reason"}),
 	}
