@@ -98,8 +98,8 @@ type meeting struct {
 }
 
 // newCounter returns a counter without ticks.
-func newCounter(s *Schedule) *counter {
-	c := &counter{plan: s.plan, all: 1<<uint(len(s.plan.rules)) - 1, perDay: make(map[ruleSet]int64), cycle: 1}
+func newCounter(s *Schedule) counter {
+	c := counter{plan: s.plan, all: 1<<uint(len(s.plan.rules)) - 1, cycle: 1}
 	const longest = 1 << 40 // in seconds; far beyond the last tick
 
 	for _, period := range s.plan.every {
@@ -111,10 +111,6 @@ func newCounter(s *Schedule) *counter {
 				}
 			}
 		}
-	}
-
-	if len(c.every) > 0 {
-		c.alike = make(map[meeting]int64)
 	}
 
 	return c
@@ -228,6 +224,9 @@ func (c *counter) countDay(rules ruleSet, start, from, to int64) {
 	ticks, ok := c.perDay[rules]
 	if !ok {
 		ticks = c.countUnion(rules, 0, daySeconds)
+		if c.perDay == nil { // a counter of part of a day, such as a minute, needs none
+			c.perDay = map[ruleSet]int64{}
+		}
 		c.perDay[rules] = ticks
 	}
 
@@ -246,6 +245,9 @@ func (c *counter) countDay(rules ruleSet, start, from, to int64) {
 	shared, ok := c.alike[phase]
 	if !ok {
 		shared = c.countIntersection(rules, start, 0, daySeconds)
+		if c.alike == nil {
+			c.alike = map[meeting]int64{}
+		}
 		c.alike[phase] = shared
 	}
 
