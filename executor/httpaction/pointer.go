@@ -56,16 +56,61 @@ func newPointerTree(pointers map[string]string) (*pointerTree, error) {
 	return root, nil
 }
 
-// errNotJSON means that a response is not one JSON value.
-var errNotJSON = errors.New("the response is not valid JSON")
+// maxValueRead is how much of a document is read for one value: more than any value that fits into MaxResultBytes takes,
+// whatever its escapes and spaces are. Without a limit, a value of 16 MiB would take several times its size in memory.
+const maxValueRead = 64 << 10
+
+var (
+	errNotJSON  = errors.New("the response is not valid JSON") // it is not one JSON value
+	errTooLarge = fmt.Errorf("its results are larger than %d bytes", task.MaxResultBytes)
+)
+
+// valueReader is the reader of a document that limits how much is read while limited is set.
+type valueReader struct {
+	io.Reader
+	limited  bool
+	left     int  // while limited
+	exceeded bool // a read was refused
+}
+
+func (r *valueReader) Read(b []byte) (int, error) {
+	if !r.limited {
+		return r.Reader.Read(b)
+	}
+
+	if r.left <= 0 {
+		r.exceeded = true
+		return 0, errTooLarge
+	}
+
+	n, err := r.Reader.Read(b[:min(len(b), r.left)])
+	r.left -= n
+
+	return n, err
+}
+
+// limit begins to limit what is read, for a value, if that has not begun for a value around it.
+func (r *valueReader) limit() (end func()) {
+	if r == nil || r.limited {
+		return func() {}
+	}
+
+	r.limited, r.left = true, maxValueRead
+
+	return func() { r.limited = false }
+}
 
 // readValues reads a document to its end and returns the values of the pointers by name: texts as they are, all other
 // values as JSON. If a field occurs several times, its last value counts.
 func (t *pointerTree) readValues(r io.Reader) (map[string]string, error) {
 	found := map[string]string{}
-	d := jx.Decode(r, 4<<10)
+	from := &valueReader{Reader: r}
+	d := jx.Decode(from, 4<<10)
 
-	if err := t.visit(d, found); err != nil {
+	if err := t.visit(d, from, found); err != nil {
+		if from.exceeded {
+			return nil, errTooLarge
+		}
 		return nil, errNotJSON
 	}
 	if d.Skip() != io.EOF {
@@ -75,18 +120,18 @@ func (t *pointerTree) readValues(r io.Reader) (map[string]string, error) {
 	return found, nil
 }
 
-// visit reads the next value.
-func (t *pointerTree) visit(d *jx.Decoder, found map[string]string) error {
+// visit reads the next value of a document, which d reads from a reader; from is nil if the document is in memory.
+func (t *pointerTree) visit(d *jx.Decoder, from *valueReader, found map[string]string) error {
 	kind := d.Next()
 
 	switch {
 	case len(t.names) > 0:
-		return t.visitNamed(d, kind, found)
+		return t.visitNamed(d, kind, from, found)
 
 	case kind == jx.Object && len(t.children) > 0:
 		return d.ObjBytes(func(d *jx.Decoder, key []byte) error {
 			if child := t.children[string(key)]; child != nil {
-				return child.visit(d, found)
+				return child.visit(d, from, found)
 			}
 			return d.Skip()
 		})
@@ -96,7 +141,7 @@ func (t *pointerTree) visit(d *jx.Decoder, found map[string]string) error {
 		return d.Arr(func(d *jx.Decoder) error {
 			i++
 			if child := t.children[strconv.Itoa(i)]; child != nil {
-				return child.visit(d, found)
+				return child.visit(d, from, found)
 			}
 			return d.Skip()
 		})
@@ -106,7 +151,9 @@ func (t *pointerTree) visit(d *jx.Decoder, found map[string]string) error {
 }
 
 // visitNamed reads the next value, at which pointers end. Others may continue below it.
-func (t *pointerTree) visitNamed(d *jx.Decoder, kind jx.Type, found map[string]string) error {
+func (t *pointerTree) visitNamed(d *jx.Decoder, kind jx.Type, from *valueReader, found map[string]string) error {
+	defer from.limit()()
+
 	var text string
 
 	if kind == jx.String {
@@ -123,7 +170,7 @@ func (t *pointerTree) visitNamed(d *jx.Decoder, kind jx.Type, found map[string]s
 
 		raw = slices.Clone(raw)
 		if below := (&pointerTree{children: t.children}); len(t.children) > 0 {
-			if err := below.visit(jx.DecodeBytes(raw), found); err != nil {
+			if err := below.visit(jx.DecodeBytes(raw), nil, found); err != nil {
 				return err
 			}
 		}

@@ -246,7 +246,7 @@ func (e *expectation) readResults(got *received, mask *masker) (map[string]strin
 
 		found[name] = mask.apply(value)
 		if size += len(name) + len(found[name]); size > task.MaxResultBytes {
-			return nil, fmt.Errorf("its results are larger than %d bytes", task.MaxResultBytes)
+			return nil, errTooLarge
 		}
 	}
 

@@ -330,6 +330,42 @@ func TestPointerTree(t *testing.T) {
 	}
 }
 
+// A value that is too large ends the reading, so that it takes no memory. Others may have any size.
+func TestPointerTree_ReadsNoMoreThanAResultMayHave(t *testing.T) {
+	const size = 4 << 20
+	huge := strings.Repeat("x", size)
+
+	for doc, pointers := range map[string]map[string]string{
+		`{"a":"` + huge + `"}`:                     {"r": "/a"},
+		`{"a":["` + huge + `",1]}`:                 {"r": "/a/1", "s": "/a"},
+		`{"b":1,"a":{"c":{"d":"` + huge + `"}}}`:   {"r": ""},
+		`{"a":` + strings.Repeat(" ", size) + `1}`: {"r": "/a", "s": ""},
+	} {
+		tree, err := newPointerTree(pointers)
+		if err != nil {
+			t.Fatal(err)
+		}
+
+		from := strings.NewReader(doc)
+		if found, err := tree.readValues(from); err != errTooLarge || len(found) > 0 {
+			t.Errorf("%.20s: %d values, %v", doc, len(found), err)
+		}
+		if read := len(doc) - from.Len(); read > 2*maxValueRead {
+			t.Errorf("%.20s: %d bytes were read", doc, read)
+		}
+	}
+
+	tree, err := newPointerTree(map[string]string{"r": "/z", "s": "/b/0"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, doc := range []string{`{"a":"` + huge + `","b":["s"],"z":"r"}`, `{"z":"r","a":"` + huge + `","b":["s","` + huge + `"]}`} {
+		if found, err := tree.readValues(strings.NewReader(doc)); err != nil || found["r"] != "r" || found["s"] != "s" {
+			t.Errorf("document %d: %v, %v", i, found, err)
+		}
+	}
+}
+
 func TestMasker(t *testing.T) {
 	m := &masker{}
 	m.hide("secret/one two")
