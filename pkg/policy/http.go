@@ -18,12 +18,17 @@ import (
 //	10.1.2.3:8080       one port of them; an IPv6 address or prefix needs brackets then: [fd00::1]:8080
 //
 // The first of these steps that applies decides: what no entry can allow, such as the metadata services of clouds;
-// Deny; Allow; the default, which allows public addresses and those of private networks (RFC 1918 and fc00::/7).
+// Deny; Allow; the default, which allows public addresses and those of private networks (RFC 1918 and fc00::/7), or nothing
+// if Default is "deny".
 type HTTP struct {
+	Default string `json:"default"` // "deny": Allow lists all targets
 	Allow []string `json:"allow"` // targets that are allowed although the default refuses them
 	Deny  []string `json:"deny"`  // targets that are refused
 	NAT64 []string `json:"nat64"` // the prefixes that this network uses for NAT64, in addition to 64:ff9b::/96
 }
+
+// defaultDeny is the value of HTTP.Default.
+const defaultDeny = "deny"
 
 // neverAllowed are addresses that no entry can allow. They give their clients credentials, or they are no targets.
 var neverAllowed = []struct {
@@ -126,6 +131,9 @@ func (h *HTTP) judgePlain(at netip.Addr, port uint16, host, text string) error {
 		}
 	}
 
+	if h.Default == defaultDeny {
+		return newRefusal("http.allow", "address %s is not listed, and http.default is deny", text)
+	}
 	if why := deniedByDefault(at); why != "" {
 		return newRefusal("http.allow", "address %s is %s, which must be allowed there", text, why)
 	}
@@ -304,6 +312,10 @@ func isTargetName(s string) bool {
 func (h *HTTP) Validate(field string) error {
 	if h == nil {
 		return nil
+	}
+
+	if h.Default != "" && h.Default != defaultDeny {
+		return task.Invalid(task.CodeBadValue, field+".default", "%s is not %q, the only value", task.Quote(h.Default), defaultDeny)
 	}
 
 	for _, l := range []struct {

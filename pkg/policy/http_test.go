@@ -76,6 +76,13 @@ func TestHTTP_JudgesAddresses(t *testing.T) {
 		"a name that only ends alike":   {&HTTP{Allow: []string{"*.corp"}}, "100.64.0.1:80", "evilcorp", "special"},
 		"denied name":                   {&HTTP{Deny: []string{"*.corp"}}, "10.0.0.1:80", "api.corp", "http.deny"},
 		"deny precedes allow":           {&HTTP{Deny: []string{"10.0.0.0/8"}, Allow: []string{"10.1.0.0/16"}}, "10.1.0.1:80", "x", "entry 1"},
+		"denied by default":             {&HTTP{Default: "deny"}, "93.184.216.34:443", "example.com", "http.allow: address 93.184.216.34 is not listed, and http.default is deny"},
+		"denied by default, private":    {&HTTP{Default: "deny", Allow: []string{"api.corp"}}, "10.1.2.3:80", "x.corp", "not listed"},
+		"denied by default, but listed": {&HTTP{Default: "deny", Allow: []string{"api.corp"}}, "10.1.2.3:80", "api.corp", ""},
+		"listed, but denied":            {&HTTP{Default: "deny", Allow: []string{"api.corp"}, Deny: []string{"10.0.0.0/8"}}, "10.1.2.3:80", "api.corp", "http.deny"},
+		"listed, but never allowed":     {&HTTP{Default: "deny", Allow: []string{"api.corp"}}, "169.254.169.254:80", "api.corp", "never allowed"},
+		"NAT64, denied by default":      {&HTTP{Default: "deny", Allow: []string{"64:ff9b::/96"}}, "[64:ff9b::93.184.216.34]:80", "x", "not listed"},
+		"NAT64, listed":                 {&HTTP{Default: "deny", Allow: []string{"93.184.216.34"}}, "[64:ff9b::93.184.216.34]:80", "x", ""},
 		"an entry that is not valid":    {&HTTP{Deny: []string{"::ffff:10.0.0.0/104"}}, "93.184.216.34:80", "x", "http.deny"},
 	}
 
@@ -111,6 +118,14 @@ func TestHTTP_Validates(t *testing.T) {
 		if err := (&HTTP{Deny: []string{"10.0.0.1", e}}).Validate("http"); !errors.As(err, &invalid) || invalid.Field != "http.deny[1]" {
 			t.Errorf("entry %q: error %v", e, err)
 		}
+	}
+
+	var invalid *task.Error
+	if err := (&HTTP{Default: "none"}).Validate("http"); !errors.As(err, &invalid) || invalid.Field != "http.default" {
+		t.Error(err)
+	}
+	if err := (&HTTP{Default: "deny"}).Validate("http"); err != nil {
+		t.Error(err)
 	}
 
 	for _, e := range []string{"10.0.0.0/8", "2001:db8::/33", "2001:db8::1/96", "2001:db8::"} {
