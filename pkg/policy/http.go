@@ -21,10 +21,10 @@ import (
 // Deny; Allow; the default, which allows public addresses and those of private networks (RFC 1918 and fc00::/7), or nothing
 // if Default is "deny".
 type HTTP struct {
-	Default string `json:"default"` // "deny": Allow lists all targets
-	Allow []string `json:"allow"` // targets that are allowed although the default refuses them
-	Deny  []string `json:"deny"`  // targets that are refused
-	NAT64 []string `json:"nat64"` // the prefixes that this network uses for NAT64, in addition to 64:ff9b::/96
+	Default string   `json:"default"` // "deny": Allow lists all targets
+	Allow   []string `json:"allow"`   // targets that are allowed although the default refuses them
+	Deny    []string `json:"deny"`    // targets that are refused
+	NAT64   []string `json:"nat64"`   // the prefixes that this network uses for NAT64, in addition to 64:ff9b::/96
 }
 
 // defaultDeny is the value of HTTP.Default.
