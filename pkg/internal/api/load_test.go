@@ -133,6 +133,51 @@ func TestLoad_NamesMissingShards(t *testing.T) {
 	}
 }
 
+// The owners are asked once if the peaks are those of the last load, and again if they are not.
+func TestLoad_AsksForThePeaksThatItKnows(t *testing.T) {
+	w := newWorld(t)
+	w.create("midnight", "0 0 * * *")
+	w.create("midnight-too", "0 0 * * *")
+	own, asked := w.ownerOf("node-a"), 0
+	w.owners = map[string]ask{"node-a": func(ctx context.Context, q *readmodel.Query, without []int) (readmodel.NodeAnswer, error) {
+		asked++
+		return own(ctx, q, without)
+	}}
+	c := w.client(w.serve("node-a"))
+
+	for i, step := range []struct {
+		options client.LoadOptions
+		hour    int // of the first peak
+		asks    int
+	}{
+		{client.LoadOptions{Peaks: 1}, 0, 2},
+		{client.LoadOptions{Peaks: 1, Span: 20 * time.Hour}, 0, 1},
+		{client.LoadOptions{Peaks: 1, Query: "name:midnight"}, 0, 2}, // another question
+		{client.LoadOptions{Peaks: 1, Span: 21 * time.Hour, Minute: time.Date(2026, 11, 21, 4, 0, 0, 0, time.UTC)}, 0, 1},
+	} {
+		before := asked
+		l, err := c.Load.Get(t.Context(), step.options)
+		if err != nil || len(l.Peaks) != 1 || l.Peaks[0].At.Hour() != step.hour || len(l.Peaks[0].Makers) != 1 || len(l.Peaks[0].Seconds) != 1 {
+			t.Fatalf("%d: peaks %+v, %v", i, l.Peaks, err)
+		}
+		if asked-before != step.asks {
+			t.Errorf("%d: the owner was asked %d times, want %d", i, asked-before, step.asks)
+		}
+		if !step.options.Minute.IsZero() && (l.Minute == nil || l.Minute.Runs != 0 || !l.Minute.At.Equal(step.options.Minute)) {
+			t.Errorf("%d: minute %+v", i, l.Minute)
+		}
+	}
+
+	for _, name := range []string{"noon-a", "noon-b", "noon-c"} {
+		w.create(name, "0 12 * * *")
+	}
+	before := asked
+	l, err := c.Load.Get(t.Context(), client.LoadOptions{Peaks: 1, Span: 23 * time.Hour})
+	if err != nil || len(l.Peaks) != 1 || l.Peaks[0].At.Hour() != 12 || len(l.Peaks[0].Makers) != 1 || asked-before != 2 {
+		t.Errorf("after a change: peaks %+v, asked %d times, %v", l.Peaks, asked-before, err)
+	}
+}
+
 // Any node adds up what the owners count. A shard whose owner changes counts once.
 func TestLoad_AnyNodeAddsUpTheAnswersOfAll(t *testing.T) {
 	w := newWorld(t)

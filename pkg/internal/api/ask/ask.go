@@ -70,10 +70,8 @@ func (a *Asker) NoteWrite(caller httpapi.Caller, revisions map[int]int64) {
 func (a *Asker) Ask(c *httpapi.Call, q Question) (Answer, error) {
 	caller := httpapi.CallerOf(c.Context())
 	wrote, needed := a.cache.lastWrite(caller.Who)
+	e := a.cache.entryOf(q.Key())
 	needed = needed.With(q.MinRevisions)
-
-	q.MinRevisions = nil // the key of the entry is about what is asked
-	e := a.cache.entryOf(q.values().Encode())
 	q.MinRevisions = needed
 
 	answer, under, mine := e.shared(wrote, needed)

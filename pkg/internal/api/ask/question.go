@@ -170,8 +170,15 @@ func (r *questionQuery) question() (q Question, without []int, err error) {
 	return q, without, nil
 }
 
-// values encodes the question for another node. They are also its key: equal questions of callers who may read the same
-// have equal values.
+// Key identifies a question, apart from MinRevisions: equal questions of callers who may read the same have equal keys.
+func (q *Question) Key() string {
+	asked := *q
+	asked.MinRevisions = nil
+
+	return asked.values().Encode()
+}
+
+// values encodes the question for another node.
 func (q *Question) values() url.Values {
 	v := url.Values{"limit": {strconv.Itoa(q.Limit)}}
 	set := func(name, value string) {

@@ -1,8 +1,9 @@
 // Package load contains the API handlers for the load of the coming hours: how many runs fall due in each minute, which
 // minutes have the most, what makes them, and what would lower them.
 //
-// The owners of the shards count (package readmodel). They are asked twice: for the runs of each minute, and then for
-// what makes the highest ones, because no node knows which minutes these are in the whole cluster.
+// The owners of the shards count (package readmodel). No node knows which minutes have the most runs in the whole cluster.
+// So the owners are asked for the runs of each minute, and for what makes those of the minutes that had the most at the last
+// time. They are asked a second time if it is others now.
 package load
 
 import (
@@ -34,6 +35,8 @@ const (
 type Handlers struct {
 	Asker *ask.Asker
 	Now   httpapi.Clock
+
+	peaks peakMemory
 }
 
 const loadAbout = "What falls due, in the minutes of UTC: limits such as max_runs, overlap policies and freezes are not considered, nor are manual runs and retries. " +
@@ -104,38 +107,75 @@ func (h *Handlers) getLoad(c *httpapi.Call, q loadQuery) (httpapi.Answer, error)
 		return httpapi.Answer{}, err
 	}
 
-	question.Load = &readmodel.LoadRange{From: from.UnixMilli(), Minutes: int(q.Span)}
-	answer, err := h.Asker.Ask(c, question)
+	a, err := h.askOwners(c, question, q, from, chosen)
 	if err != nil {
 		return httpapi.Answer{}, err
 	}
 
-	counted := *answer.Load // others share the answer
-	minutes := counted.PeakMinutes(q.Peaks)
-	peaks := len(minutes)
-	if chosen >= 0 && !slices.Contains(minutes, chosen) {
-		minutes = append(minutes, chosen)
+	out := present(a.load, from, q, a.info)
+	for _, minute := range a.load.PeakMinutes(q.Peaks) {
+		out.Peaks = append(out.Peaks, a.presentMinute(from, minute))
 	}
-
-	var details []client.LoadPeak
-	if len(minutes) > 0 {
-		question.Load = &readmodel.LoadRange{From: from.UnixMilli(), Minutes: int(q.Span), Makers: minutes}
-		detailed, err := h.Asker.Ask(c, question)
-		if err != nil {
-			return httpapi.Answer{}, err
-		}
-		counted.Makers, counted.Seconds = detailed.Load.Makers, detailed.Load.Seconds
-		details = presentMinutes(&counted, from, minutes)
-	}
-
-	out := present(&counted, from, q, answer.Info(h.Now.Stamp()))
-	out.Peaks = append(out.Peaks, details[:min(peaks, len(details))]...)
-	out.Advice = append(out.Advice, advise(out.Peaks, meanRuns(counted.Runs))...)
-	if i := slices.Index(minutes, chosen); i >= 0 && i < len(details) {
-		out.Minute = &details[i]
+	out.Advice = append(out.Advice, advise(out.Peaks, meanRuns(a.load.Runs))...)
+	if chosen >= 0 {
+		minute := a.presentMinute(from, chosen)
+		out.Minute = &minute
 	}
 
 	return httpapi.Answer{Status: http.StatusOK, Body: out}, nil
+}
+
+// loadAnswer is what the owners have answered. Others share it, so it must not be changed.
+type loadAnswer struct {
+	load  *readmodel.Load
+	asked []int // the minutes for which load has makers and seconds, in their order
+	info  client.ListInfo
+}
+
+// askOwners returns the load of a question, with what makes the runs of its peaks and of the chosen minute, if that is not
+// -1.
+func (h *Handlers) askOwners(c *httpapi.Call, question ask.Question, q loadQuery, from time.Time, chosen int) (*loadAnswer, error) {
+	key := question.Key()
+	minutes := &readmodel.LoadRange{From: from.UnixMilli(), Minutes: int(q.Span)}
+	withChosen := func(peaks []int) []int {
+		if chosen >= 0 && !slices.Contains(peaks, chosen) {
+			peaks = append(slices.Clip(peaks), chosen)
+		}
+		return peaks
+	}
+
+	var expected []int
+	if q.Peaks > 0 {
+		expected = h.peaks.expect(key, minutes)
+	}
+	minutes.Makers = withChosen(expected)
+	question.Load = minutes
+
+	first, err := h.Asker.Ask(c, question)
+	if err != nil {
+		return nil, err
+	}
+
+	a := &loadAnswer{load: first.Load, asked: minutes.Makers, info: first.Info(h.Now.Stamp())}
+	peaks := first.Load.PeakMinutes(q.Peaks)
+	if containsAll(a.asked, withChosen(peaks)) {
+		return a, nil
+	}
+
+	a.asked = withChosen(peaks)
+	question.Load = &readmodel.LoadRange{From: minutes.From, Minutes: minutes.Minutes, Makers: a.asked}
+	second, err := h.Asker.Ask(c, question)
+	if err != nil {
+		return nil, err
+	}
+	h.peaks.remember(key, minutes, peaks)
+
+	// The peaks are those of the first answer.
+	both := *first.Load
+	both.Makers, both.Seconds = second.Load.Makers, second.Load.Seconds
+	a.load = &both
+
+	return a, nil
 }
 
 // chosenMinute returns the number of the minute that the caller asks for, or -1.
@@ -168,26 +208,27 @@ func present(l *readmodel.Load, from time.Time, q loadQuery, info client.ListInf
 	return out
 }
 
-// presentMinutes returns what makes the runs of minutes, for which the owners were asked in this order.
-func presentMinutes(l *readmodel.Load, from time.Time, minutes []int) []client.LoadPeak {
-	list := []client.LoadPeak{}
-	for i, minute := range minutes[:min(len(minutes), len(l.Makers), len(l.Seconds))] {
-		peak := client.LoadPeak{
-			At: task.At(from.Add(time.Duration(minute) * time.Minute)), Runs: roundRuns(l.Runs[minute]),
-			Makers: []client.LoadMaker{}, Seconds: hotSeconds(l.Seconds[i]),
-		}
-		for _, m := range l.Makers[i][:min(len(l.Makers[i]), maxMakers)] {
-			peak.Makers = append(peak.Makers, client.LoadMaker{
-				Schedule: m.Schedule, Timezone: m.Timezone, Jitter: task.Duration(time.Duration(m.JitterMS) * time.Millisecond),
-				Tasks: m.Tasks, Runs: roundRuns(m.Runs), Names: m.Names,
-			})
-		}
-
-		peak.OtherMakers = len(l.Makers[i]) - len(peak.Makers)
-		list = append(list, peak)
+// presentMinute returns what makes the runs of a minute.
+func (a *loadAnswer) presentMinute(from time.Time, minute int) client.LoadPeak {
+	l, at := a.load, slices.Index(a.asked, minute)
+	peak := client.LoadPeak{
+		At: task.At(from.Add(time.Duration(minute) * time.Minute)), Runs: roundRuns(l.Runs[minute]),
+		Makers: []client.LoadMaker{}, Seconds: []client.LoadSecond{},
+	}
+	if at < 0 || at >= len(l.Makers) || at >= len(l.Seconds) {
+		return peak // no node has answered
 	}
 
-	return list
+	peak.Seconds = hotSeconds(l.Seconds[at])
+	for _, m := range l.Makers[at][:min(len(l.Makers[at]), maxMakers)] {
+		peak.Makers = append(peak.Makers, client.LoadMaker{
+			Schedule: m.Schedule, Timezone: m.Timezone, Jitter: task.Duration(time.Duration(m.JitterMS) * time.Millisecond),
+			Tasks: m.Tasks, Runs: roundRuns(m.Runs), Names: m.Names,
+		})
+	}
+	peak.OtherMakers = len(l.Makers[at]) - len(peak.Makers)
+
+	return peak
 }
 
 // hotSeconds returns the seconds of a minute with the most runs.
