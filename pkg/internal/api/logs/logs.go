@@ -195,7 +195,7 @@ func (h *Handlers) serveHere(c *httpapi.Call, r task.Run, attempt int, follow bo
 // serveSpool serves the stored output of an attempt on this node. It supports Range within the part that p
 // selects.
 func (h *Handlers) serveSpool(c *httpapi.Call, r task.Run, attempt int, p logPart) error {
-	gone := httpapi.Fail(http.StatusNotFound, client.CodeNoLogs, "node %s no longer has the output of run %s, attempt %d", h.Node, r.ID, attempt)
+	gone := httpapi.Fail(http.StatusNotFound, client.CodeNoLogs, "node %s does not have the output of run %s, attempt %d", h.Node, r.ID, attempt)
 
 	if h.Source == nil {
 		return gone
