@@ -246,18 +246,17 @@ func (s *LoadScan) addGroup(key loadGroup, g *groupTasks) {
 	}
 }
 
-// makesWanted reports whether a group has runs in a minute whose makers are wanted.
-func (s *LoadScan) makesWanted(key loadGroup) (found bool) {
-	if len(s.wanted) == 0 {
-		return false
-	}
+// makesWanted reports whether a group may have runs in a minute whose makers are wanted. It looks only at these minutes: to
+// visit all ticks of a day takes longer than to scan the tasks.
+func (s *LoadScan) makesWanted(key loadGroup) bool {
+	q := s.query.Load
 
-	s.eachRun(key, func(minute int, _ float64) {
-		_, wanted := s.wanted[minute]
-		found = found || wanted
+	return slices.ContainsFunc(q.Makers, func(minute int) bool {
+		from := q.From + int64(minute)*minuteMS
+		due, known := key.schedule.MayFallDue(key.next, from, from+minuteMS)
+
+		return due || !known
 	})
-
-	return found
 }
 
 // eachRun calls add for each minute in which a task of the group has runs. It returns whether all times are exact, apart

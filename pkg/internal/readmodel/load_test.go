@@ -249,6 +249,38 @@ func TestLoad_FiltersRowsBeforeItCounts(t *testing.T) {
 	}
 }
 
+// What makes runs of a minute has names, also if it is not known when exactly the runs are due.
+func TestLoad_MakersHaveNames(t *testing.T) {
+	t.Parallel()
+
+	rapid.Check(t, func(t *rapid.T) {
+		q := dayQuery(rapid.SliceOfNDistinct(rapid.IntRange(0, MaxLoadMinutes-1), 1, 6, rapid.ID[int]).Draw(t, "minutes")...)
+		var rows []Row
+		for i := range rapid.IntRange(1, 20).Draw(t, "tasks") {
+			timing := loadTimings.Draw(t, "timing")
+			timing.Jitter = task.Duration(rapid.SampledFrom([]time.Duration{0, 30 * time.Second, 10 * time.Minute, 3 * time.Hour}).Draw(t, "jitter"))
+			if rapid.IntRange(0, 3).Draw(t, "mixed") == 0 {
+				timing.Schedule = append(slices.Clone(timing.Schedule), "@every 7m")
+			}
+
+			s, err := schedule.Parse(timing, time.UnixMilli(nowMS-rapid.Int64Range(0, 100*hourMS).Draw(t, "anchor")))
+			if err != nil {
+				continue
+			}
+			rows = append(rows, rowOf(fmt.Sprintf("ns/%d", i), s, nowMS))
+		}
+
+		l := loadOf(q, rows...)
+		for i, makers := range l.Makers {
+			for _, m := range makers {
+				if len(m.Names) == 0 {
+					t.Fatalf("%v runs of %v in minute %d have no name", m.Runs, m.MakerKey, q.Load.Makers[i])
+				}
+			}
+		}
+	})
+}
+
 func TestLoad_NamesMakersOfPeaks(t *testing.T) {
 	t.Parallel()
 
