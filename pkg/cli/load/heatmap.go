@@ -17,9 +17,14 @@ type hour struct {
 	Begins time.Time   `json:"begins"`
 	Runs   [60]float64 `json:"runs"`
 	Known  [60]bool    `json:"-"` // the minutes that the load covers
+	first  time.Time   // the first of them
 }
 
-// hoursOf divides a load into hours. Where the clock changes, an hour may be there twice or not at all.
+// label returns the hour of the clock: "03:00". Begins may be another one, if the clock has changed since.
+func (h *hour) label() string { return h.first.Format("15:00") }
+
+// hoursOf divides a load into hours. Where the clock changes, an hour may be there twice or not at all. If it changes by
+// half an hour, the rest of an hour is an hour of its own.
 func hoursOf(l client.TaskLoad, zone *time.Location) []hour {
 	var list []hour
 	for i, runs := range l.Runs {
@@ -27,7 +32,7 @@ func hoursOf(l client.TaskLoad, zone *time.Location) []hour {
 		begins := at.Add(-time.Duration(at.Minute())*time.Minute - time.Duration(at.Second())*time.Second)
 
 		if n := len(list); n == 0 || !list[n-1].Begins.Equal(begins) {
-			list = append(list, hour{Begins: begins})
+			list = append(list, hour{Begins: begins, first: at})
 		}
 
 		h := &list[len(list)-1]
@@ -76,7 +81,7 @@ func heatMap(f *factory.Factory, l client.TaskLoad, width int) string {
 
 	for i := range hours {
 		h := &hours[i]
-		b.WriteString(f.Paint(output.Dim, h.Begins.Format("15:04")) + " " + h.formatCells(f, per, most))
+		b.WriteString(f.Paint(output.Dim, h.label()) + " " + h.formatCells(f, per, most))
 		fmt.Fprintf(&b, "%*s\n", totalWidth, wording.RunNumber(h.totalRuns()))
 	}
 
@@ -197,7 +202,7 @@ func hourTable(f *factory.Factory, hours []hour) *output.Table {
 
 	for i := range hours {
 		h := &hours[i]
-		row := []string{h.Begins.Format("Mon 15:04 MST")}
+		row := []string{h.first.Format("Mon 15:00 MST")}
 		for from := 0; from < 60; from += step {
 			cell := wording.RunNumber(sumOf(h.Runs[from : from+step]))
 			if !h.Known[from] && !h.Known[from+step-1] {

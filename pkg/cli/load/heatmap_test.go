@@ -116,3 +116,24 @@ func TestHoursOf_FollowTheLocalClock(t *testing.T) {
 		t.Errorf("%+v", hours)
 	}
 }
+
+// Where the clock changes by half an hour, the rest of an hour is an hour of its own.
+func TestHoursOf_ClockThatChangesByHalfAnHour(t *testing.T) {
+	t.Parallel()
+
+	zone, err := time.LoadLocation("Australia/Lord_Howe")
+	if err != nil {
+		t.Skip(err)
+	}
+
+	l := loadOf(nil)
+	l.From = task.At(time.Date(2026, 4, 4, 13, 30, 0, 0, time.UTC)) // at 15:00 UTC, the clock goes back from 02:00 to 01:30
+	hours := hoursOf(l, zone)
+	got := ""
+	for i := range hours {
+		got += hours[i].label() + " "
+	}
+	if !strings.HasPrefix(got, "00:00 01:00 01:00 ") || hours[2].Known[29] || !hours[2].Known[30] {
+		t.Errorf("hours %s", got)
+	}
+}

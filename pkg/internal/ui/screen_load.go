@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"html/template"
 	"math"
+	"slices"
 	"strings"
 	"time"
 
@@ -58,17 +59,25 @@ type loadPage struct {
 
 // loadHour is an hour of the clock in the zone of the page, with its minutes.
 type loadHour struct {
-	Begins  time.Time
-	Label   string // "03:00"
-	Day     string // "Fri 27 Nov", in the first hour of a day
+	Begins  time.Time // where its minute 0 is, or would be if the clock had not changed after it
+	Label   string    // "03:00"
+	Day     string    // "Fri 27 Nov", in the first hour of a day
 	Total   string
 	Busiest string // "03:00, 1,200 runs"
 	Minutes [60]loadCell
 	Counts  string // of the minutes, for the script: "0 0 12 …"
 	Chosen  bool
+	first   time.Time // the first minute
 	runs    float64
 	most    float64
 }
+
+// hourLayout is the hour of a time. A time formats itself as its hour, and not as when the hour began, because the clock may
+// have changed since.
+const hourLayout = "15:00"
+
+// Title names the hour with its day and zone: "Fri 03:00 CET".
+func (h loadHour) Title() string { return h.first.Format("Mon " + hourLayout + " MST") }
 
 // loadCell is a minute of the map.
 type loadCell struct {
@@ -187,13 +196,13 @@ func (p *loadPage) fill(l client.TaskLoad, zone *time.Location, chosen time.Time
 }
 
 // hourOf returns the hour of a time, which is the last one or the next one. Where the clock changes, an hour may be there
-// twice or not at all.
+// twice or not at all. If it changes by half an hour, the rest of an hour is an hour of its own.
 func (p *loadPage) hourOf(at time.Time) *loadHour {
 	begins := at.Add(-time.Duration(at.Minute())*time.Minute - time.Duration(at.Second())*time.Second)
 	if n := len(p.Hours); n == 0 || !p.Hours[n-1].Begins.Equal(begins) {
-		h := loadHour{Begins: begins, Label: begins.Format("15:04")}
-		if n == 0 || p.Hours[n-1].Begins.YearDay() != begins.YearDay() {
-			h.Day = begins.Format("Mon 2 Jan")
+		h := loadHour{Begins: begins, Label: at.Format(hourLayout), first: at}
+		if n == 0 || p.Hours[n-1].first.YearDay() != at.YearDay() {
+			h.Day = at.Format("Mon 2 Jan")
 		}
 		p.Hours = append(p.Hours, h)
 	}
@@ -213,15 +222,24 @@ func (h *loadHour) countMinutes() {
 // chooseHour chooses the hour that begins at a time, or the one of the chosen minute.
 func (p *loadPage) chooseHour(begins string, minute time.Time) {
 	at, err := time.Parse(time.RFC3339, begins)
-	if err != nil {
-		at = minute
-	}
+	byMinute := err != nil
 
 	for i := range p.Hours {
-		if h := &p.Hours[i]; !at.Before(h.Begins) && at.Before(h.Begins.Add(time.Hour)) {
-			h.Chosen, p.Hour = true, h
+		h := &p.Hours[i]
+		if byMinute {
+			h.Chosen = h.has(minute)
+		} else {
+			h.Chosen = h.Begins.Equal(at)
+		}
+		if h.Chosen {
+			p.Hour = h
 		}
 	}
+}
+
+// has reports whether a minute is one of the hour.
+func (h *loadHour) has(minute time.Time) bool {
+	return slices.ContainsFunc(h.Minutes[:], func(c loadCell) bool { return !c.At.IsZero() && c.At.Equal(minute) })
 }
 
 // loadLevel returns the level of a number of runs on a logarithmic scale, as in the CLI; 0 for none.

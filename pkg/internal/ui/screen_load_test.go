@@ -68,6 +68,44 @@ func TestLoadPage_ChoosesAnHour(t *testing.T) {
 	}
 }
 
+// Where the clock changes by half an hour, the rest of an hour is an hour of its own.
+func TestLoadPage_ClockThatChangesByHalfAnHour(t *testing.T) {
+	zone, err := time.LoadLocation("Australia/Lord_Howe")
+	if err != nil {
+		t.Skip(err)
+	}
+
+	// At 15:00 UTC, the clock goes back from 02:00 to 01:30.
+	l := loadOf(map[int]float64{70: 1, 95: 2})
+	l.From = task.At(time.Date(2026, 4, 4, 13, 30, 0, 0, time.UTC))
+	p := loadPage{}
+	p.fill(l, zone, time.Time{})
+
+	var hours []string
+	for _, h := range p.Hours {
+		hours = append(hours, h.Title())
+	}
+	if want := []string{"Sun 00:00 +11", "Sun 01:00 +11", "Sun 01:00 +1030"}; !slices.Equal(hours, want) {
+		t.Fatalf("hours %q, want %q", hours, want)
+	}
+	if before, after := p.Hours[1], p.Hours[2]; before.Minutes[40].Runs != 1 || after.Minutes[35].Runs != 2 || after.Label != "01:00" || !after.Minutes[29].At.IsZero() {
+		t.Errorf("before %+v, after %+v", before, after)
+	}
+
+	for at, want := range map[int]int{70: 1, 95: 2} {
+		minute := l.From.Add(time.Duration(at) * time.Minute)
+		p.chooseHour("", minute)
+		if p.Hour != &p.Hours[want] || p.Hours[3-want].Chosen {
+			t.Errorf("of the minute %s: %s", minute, p.Hour.Title())
+		}
+
+		p.chooseHour(p.Hours[want].Begins.UTC().Format(time.RFC3339), time.Time{})
+		if p.Hour != &p.Hours[want] || p.Hours[3-want].Chosen {
+			t.Errorf("by its beginning: %s", p.Hour.Title())
+		}
+	}
+}
+
 // The page shows the map, and the tasks of the minute that was chosen.
 func TestLoad_ShowsTheTasksOfAMinute(t *testing.T) {
 	w := newWorld(t)
