@@ -66,7 +66,7 @@ func TestNode_IsDrainedAfterALook(t *testing.T) {
 	ann, bob := w.as("user:ann"), w.as("user:bob")
 
 	want(t, ann.page("/ui/nodes"), `href="/ui/nodes/node-a"`, "zone=a")
-	want(t, ann.page("/ui/nodes/node-a?do=drain"), "6 shards and the runs that have not started move", `<th scope="row" class="break">node-b</th><td class="num">2</td><td class="num">8</td>`, "3 free slots", "carillon node drain node-a")
+	want(t, ann.page("/ui/nodes/node-a?do=drain"), "6 shards and the runs that have not started move", "The numbers are estimates", `<th scope="row" class="break">node-b</th><td class="num">2</td><td class="num">8</td>`, "3 free slots", "carillon node drain node-a")
 	want(t, ann.page("/ui/nodes/node-a?do=cordon"), "keeps its shards (6)")
 	if page := bob.page("/ui/nodes/node-a?do=drain"); strings.Contains(page, "Drain") {
 		t.Errorf("a viewer is offered to drain:\n%s", page)
