@@ -70,7 +70,7 @@ func (a *Asker) NoteWrite(caller httpapi.Caller, revisions map[int]int64) {
 func (a *Asker) Ask(c *httpapi.Call, q Question) (Answer, error) {
 	caller := httpapi.CallerOf(c.Context())
 	wrote, needed := a.cache.lastWrite(caller.Who)
-	e := a.cache.entryOf(q.Key())
+	e := a.cache.entryOf(q.Key(), caller.Who)
 	needed = needed.With(q.MinRevisions)
 	q.MinRevisions = needed
 

@@ -3,6 +3,7 @@ package ask
 import (
 	"cmp"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -39,8 +40,10 @@ type writes struct {
 
 // entry is what is known of one question.
 type entry struct {
-	used     time.Time // guarded by cache.mu
-	repeated bool      // it was asked more than once; guarded by cache.mu
+	used     time.Time   // guarded by cache.mu
+	repeated bool        // it was asked more than once; guarded by cache.mu
+	subject  string      // who has asked last; guarded by cache.mu
+	refused  atomic.Bool // it was asked, and there is no answer
 
 	mu     sync.Mutex
 	asking *asking // the owners are being asked; nil: nobody asks them
@@ -66,14 +69,14 @@ type keptRows struct {
 	at   time.Time
 }
 
-// entryOf returns the entry of a question, and drops those that were not used for long.
-func (c *cache) entryOf(key string) *entry {
+// entryOf returns the entry of a question of a subject, and drops those that were not used for long.
+func (c *cache) entryOf(key, subject string) *entry {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 
 	now := time.Now()
 	if e := c.entries[key]; e != nil {
-		e.used, e.repeated = now, true
+		e.used, e.repeated, e.subject = now, true, subject
 		return e
 	}
 
@@ -90,35 +93,49 @@ func (c *cache) entryOf(key string) *entry {
 		c.entries = map[string]*entry{}
 	}
 
-	e := &entry{used: now}
+	e := &entry{used: now, subject: subject}
 	c.entries[key] = e
 
 	return e
 }
 
 // leastWanted returns the key of the entry to drop: the one that was not used for the longest time, of those with the
-// smallest rank. The caller must hold mu.
+// smallest rank. Entries of subjects that have more than their share go before those of others, so that nobody who asks
+// many different questions replaces what others need while the owners are busy. The caller must hold mu.
 func (c *cache) leastWanted(now time.Time) (key string) {
+	kept := map[string]int{} // by subject
+	for _, e := range c.entries {
+		kept[e.subject]++
+	}
+	share := len(c.entries) / len(kept)
+
 	var least *entry
+	var leastRank int
 	for k, e := range c.entries {
-		if least == nil || cmp.Or(cmp.Compare(e.rank(now), least.rank(now)), e.used.Compare(least.used)) < 0 {
-			key, least = k, e
+		rank := e.rank(now, kept[e.subject] > share)
+		if least == nil || cmp.Or(cmp.Compare(rank, leastRank), e.used.Compare(least.used)) < 0 {
+			key, least, leastRank = k, e, rank
 		}
 	}
 
 	return key
 }
 
-// rank returns how much an entry is wanted. A question that was asked more than once, and lately, is probably watched: if
-// the owners are busy, its answer is needed soon. The caller must hold the mu of the cache.
-func (e *entry) rank(now time.Time) int {
+// rank returns how much an entry is wanted. overShare is set if its subject has more entries than its share. A question
+// that was asked more than once, and lately, is probably watched: if the owners are busy, its answer is needed soon. The
+// caller must hold the mu of the cache.
+func (e *entry) rank(now time.Time, overShare bool) int {
 	switch {
-	case now.Sub(e.used) > watchedFor:
+	case e.refused.Load() || now.Sub(e.used) > watchedFor:
 		return 0
-	case !e.repeated:
+	case overShare && !e.repeated:
 		return 1
-	default:
+	case overShare:
 		return 2
+	case !e.repeated:
+		return 3
+	default:
+		return 4
 	}
 }
 
@@ -205,6 +222,7 @@ func (e *entry) finish(a *asking, answer Answer, err error) {
 	if err == nil && (e.answer == nil || a.began.After(e.asked)) {
 		e.answer, e.asked = &answer, a.began
 	}
+	e.refused.Store(e.answer == nil)
 }
 
 // old returns the last answer, if it may still be given.

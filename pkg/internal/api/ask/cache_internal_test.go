@@ -5,6 +5,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/carillonhq/carillon/pkg/internal/readmodel"
 )
 
 // If a node is asked more than it can answer, a list that somebody watches gets older. It must not be forgotten because
@@ -14,23 +16,85 @@ func TestCache_KeepsWatchedQuestions(t *testing.T) {
 
 	synctest.Test(t, func(t *testing.T) {
 		var c cache
-		watched := c.entryOf("watched")
+		watched := c.entryOf("watched", "user:ann")
 		n := 0
 
 		for range 10 {
-			if c.entryOf("watched") != watched {
+			if c.entryOf("watched", "user:ann") != watched {
 				t.Fatalf("it was forgotten after %d other questions", n)
 			}
 
 			for range 2 * maxKept {
 				time.Sleep(time.Millisecond)
-				c.entryOf(strconv.Itoa(n))
+				c.entryOf(strconv.Itoa(n), "user:ann")
 				n++
 			}
 		}
 
 		if len(c.entries) != maxKept {
 			t.Errorf("%d questions are kept", len(c.entries))
+		}
+	})
+}
+
+// A question that was asked once keeps its answer while somebody else asks many others: those that were refused go first,
+// and then those of whoever has the most.
+func TestCache_OneSubjectDoesNotReplaceTheAnswersOfOthers(t *testing.T) {
+	t.Parallel()
+
+	for name, c := range map[string]struct {
+		asks int // how often each of the other questions is asked
+		err  error
+	}{
+		"refused": {1, &readmodel.Busy{}}, "answered": {1, nil}, "watched": {2, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			synctest.Test(t, func(t *testing.T) {
+				var cache cache
+				answer := func(e *entry, err error) {
+					if _, under, mine := e.shared(time.Time{}, nil); mine {
+						e.finish(under, Answer{}, err)
+					}
+				}
+
+				once := cache.entryOf("once", "user:bob")
+				answer(once, nil)
+				for i := range 4 * maxKept {
+					time.Sleep(time.Millisecond)
+					for range c.asks {
+						answer(cache.entryOf(strconv.Itoa(i), "user:eve"), c.err)
+					}
+				}
+
+				if cache.entryOf("once", "user:bob") != once {
+					t.Error("the answer was forgotten")
+				}
+			})
+		})
+	}
+}
+
+// Refused questions leave room for answers of the same subject, too.
+func TestCache_KeepsAnswersRatherThanRefusals(t *testing.T) {
+	t.Parallel()
+
+	synctest.Test(t, func(t *testing.T) {
+		var c cache
+		once := c.entryOf("once", "user:ann")
+		_, under, _ := once.shared(time.Time{}, nil)
+		once.finish(under, Answer{}, nil)
+
+		for i := range 4 * maxKept {
+			time.Sleep(time.Millisecond)
+			e := c.entryOf(strconv.Itoa(i), "user:ann")
+			_, under, _ := e.shared(time.Time{}, nil)
+			e.finish(under, Answer{}, &readmodel.Busy{})
+		}
+
+		if c.entryOf("once", "user:ann") != once {
+			t.Error("the answer was forgotten")
 		}
 	})
 }
@@ -42,17 +106,17 @@ func TestCache_ForgetsQuestionsThatNobodyWatchesAnyMore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var c cache
 		for i := range maxKept {
-			c.entryOf(strconv.Itoa(i))
-			c.entryOf(strconv.Itoa(i))
+			c.entryOf(strconv.Itoa(i), "user:ann")
+			c.entryOf(strconv.Itoa(i), "user:ann")
 		}
 
 		time.Sleep(watchedFor + time.Millisecond)
-		a, b := c.entryOf("a"), c.entryOf("b")
+		a, b := c.entryOf("a", "user:ann"), c.entryOf("b", "user:ann")
 
 		for range 10 {
 			time.Sleep(5 * time.Second)
 
-			if c.entryOf("a") != a || c.entryOf("b") != b {
+			if c.entryOf("a", "user:ann") != a || c.entryOf("b", "user:ann") != b {
 				t.Fatal("the new questions replace each other")
 			}
 		}
@@ -70,8 +134,8 @@ func TestCache_DropsTheQuestionThatWasNotAskedForLongest(t *testing.T) {
 		for i := range 2 * maxKept {
 			key := strconv.Itoa(i)
 			time.Sleep(time.Millisecond)
-			kept[key] = c.entryOf(key)
-			c.entryOf(key)
+			kept[key] = c.entryOf(key, "user:ann")
+			c.entryOf(key, "user:ann")
 		}
 
 		for i := maxKept; i < 2*maxKept; i++ {
@@ -81,7 +145,7 @@ func TestCache_DropsTheQuestionThatWasNotAskedForLongest(t *testing.T) {
 		}
 
 		time.Sleep(keepFor + time.Millisecond)
-		c.entryOf("new")
+		c.entryOf("new", "user:ann")
 
 		if len(c.entries) != 1 {
 			t.Errorf("%d questions are kept", len(c.entries))
