@@ -4,6 +4,7 @@ import (
 	"context"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
@@ -187,6 +188,60 @@ func unseenLimits(k keysOf) injector {
 			}
 
 			return editObject(e.Value, func(m map[string]any) { m["labels"] = []string{"*"} })
+		})
+	}
+}
+
+// mutantArgs is the number of arguments by which acceptAnything recognizes what it has shown.
+const mutantArgs = task.MaxAcceptArgs
+
+// acceptAnything shows owners each task as one that accepts everything from a manual run. When an owner writes the entry of a
+// task, it gets back what its user wrote: the check judges attempts by that.
+func acceptAnything(k keysOf) injector {
+	var mu sync.Mutex
+	written := map[string]any{} // by the key of the entry
+
+	hide := func(t txn) txn {
+		ops := make([]clientv3.Op, len(t.Then))
+		for i, op := range t.Then {
+			if key := string(op.KeyBytes()); op.IsPut() && inShard(k, key, "/tasks/") {
+				op.WithValueBytes(editObject(op.ValueBytes(), func(m map[string]any) {
+					accept, _ := m["accept"].(map[string]any)
+					if accept["args"] != float64(mutantArgs) {
+						return
+					}
+
+					mu.Lock()
+					defer mu.Unlock()
+					if delete(m, "accept"); written[key] != nil {
+						m["accept"] = written[key]
+					}
+				}))
+			}
+			ops[i] = op
+		}
+
+		t.Then = ops
+
+		return t
+	}
+
+	return func(_ string, c *clientv3.Client) {
+		c.KV = etcdhook.KV(c.KV, func(ctx context.Context, op clientv3.Op, next etcdhook.Do) (clientv3.OpResponse, error) {
+			return next(ctx, editedTxns(op, hide))
+		})
+
+		showRecords(c, func(e *mvccpb.KeyValue) []byte {
+			if len(e.Value) == 0 || !inShard(k, string(e.Key), "/tasks/") {
+				return e.Value
+			}
+
+			return editObject(e.Value, func(m map[string]any) {
+				mu.Lock()
+				defer mu.Unlock()
+				written[string(e.Key)] = m["accept"]
+				m["accept"] = map[string]any{"args": mutantArgs, "env": []string{"DAY"}, "target": true}
+			})
 		})
 	}
 }

@@ -74,6 +74,7 @@ var All = []Mutant{
 	{"deaf-watches", "events that a watch lost are never detected", deafWatches},
 	{"namespaces-open", "owners do not check what a namespace allows before they start a run", openNamespaces},
 	{"limits-unseen", "owners place runs by all labels that nodes announce", unseenLimits},
+	{"accept-anything", "owners do not check what a task accepts before they start a manual run", acceptAnything},
 	{"unsent-counted", "attempts that were not sent count for the retry policy", editTransactions(unsentCounted)},
 	{"unsent-forever", "attempts that were not sent stay free after unsent_for", editTransactions(unsentForever)},
 	{"unsent-after-sent", "attempts that were not answered count as not sent", editTransactions(unsentAfterSent)},

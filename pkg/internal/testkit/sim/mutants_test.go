@@ -49,6 +49,7 @@ var (
 	unheardScenario    = scenario{"unheard", sim.Options{Only: []string{"stall watches"}, Duration: 30 * time.Second, Tasks: 4, Shape: withFailingParts, Calls: []string{"cancel"}}}
 	forbiddenScenario  = scenario{"forbidden", sim.Options{Plain: true, Only: []string{"calm"}, Duration: 50 * time.Second, Tasks: 4, Shape: withUser, Calls: []string{"limit namespace", "trigger"}}}
 	unlabelledScenario = scenario{"unlabelled", sim.Options{Plain: true, Only: []string{"calm"}, Duration: 50 * time.Second, Tasks: 4, Shape: withUser, Calls: []string{"restrict nodes", "limit nodes", "trigger"}}}
+	inputScenario      = scenario{"input", sim.Options{Plain: true, Only: []string{"calm"}, Workloads: []string{}, Duration: 50 * time.Second, Tasks: 2, Shape: withInput, Calls: []string{"trigger with input", "trigger with input", "change accept"}}}
 	refusedScenario    = requestsScenario("refused", withRequests(3*time.Second))
 	forgottenScenario  = requestsScenario("forgotten", withRequests(time.Minute))
 	failingScenario    = scenario{"failing", sim.Options{Only: []string{"calm"}, Duration: 20 * time.Second, Shape: withFailingRuns}}
@@ -90,6 +91,7 @@ var detections = map[string]detection{
 	"rule-bent":            {[]string{"G24"}, fanOutScenario},
 	"namespaces-open":      {[]string{"G29"}, forbiddenScenario},
 	"limits-unseen":        {[]string{"G29"}, unlabelledScenario},
+	"accept-anything":      {[]string{"G29"}, inputScenario},
 	"unsent-counted":       {[]string{"G9"}, forgottenScenario},
 	"unsent-forever":       {[]string{"G9"}, refusedScenario},
 	"unsent-after-sent":    {[]string{"G9"}, forgottenScenario},
@@ -127,6 +129,13 @@ func withReplace(s *task.Spec) {
 func withUser(s *task.Spec) {
 	*s = withShortRuns(*s)
 	s.Action = task.Action{Process: &task.Process{Command: []string{"sim", "100ms", "0"}, User: "batch"}}
+}
+
+// withInput gives tasks runs that wait for each other, and that accept arguments at first.
+func withInput(s *task.Spec) {
+	*s = withShortRuns(*s)
+	s.Schedule, s.Overlap, s.Queue = task.Schedules{"@manual"}, task.OverlapQueue, task.QueuePolicy{Limit: 100}
+	s.Accept, s.Action = task.Accept{Args: 2, Target: true}, task.Action{Process: &task.Process{Command: []string{"sim", "4s", "0"}}}
 }
 
 // withBounds limits the number of runs.

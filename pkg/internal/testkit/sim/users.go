@@ -142,6 +142,10 @@ func (u *user) callAndRecord(ctx context.Context, c *client.Client, what, name, 
 		err = c.Tasks.Delete(ctx, simNamespace, name, 0)
 	case "trigger":
 		_, err = c.Tasks.Trigger(ctx, simNamespace, name, nil)
+	case "trigger with input":
+		err = u.triggerWithInput(ctx, c, name)
+	case "change accept": // the API refuses what does not suit the action
+		t, err = u.patchTask(ctx, c, name, mark, map[string]any{"accept": map[string]any{"args": u.rng.IntN(3), "env": []string{"DAY"}[:u.rng.IntN(2)], "target": u.rng.IntN(2) == 0}})
 	case "turn": // pauses a run, or resumes a paused one
 		var runs []task.Run
 		if runs, err = c.Runs.ListByTask(ctx, simNamespace, name, client.RunListOptions{States: []task.State{task.Dispatched, task.Running, task.Paused}}); err == nil && len(runs) > 0 {

@@ -60,6 +60,8 @@ var allWorkloads = []workload{
 	{name: "revoke", fault: fault{"revoke rights", 12, revokeOneAccount}},
 	{name: "limit namespace", calls: []string{"limit namespace", "restrict nodes", "open namespace", "limit nodes", "open nodes"}, shape: nameUsers},
 	{name: "requests", calls: []string{"cancel", "trigger"}, shape: sendRequests, fault: fault{"break a target", 20, breakTarget}},
+	{name: "manual input", calls: []string{"trigger with input", "trigger with input", "trigger with input", "change accept", "rollback"},
+		shape: acceptInput},
 }
 
 // drawWorkloads selects the workloads of a simulation. It has its own random numbers, so that a new workload does
@@ -79,6 +81,31 @@ func (o *Options) drawWorkloads(seed uint64) (drawn []workload) {
 	}
 
 	return drawn
+}
+
+// acceptInput makes a task accept all that its action allows. Users change that later.
+func acceptInput(s *task.Spec, _ *rand.Rand) {
+	s.Accept = task.Accept{Target: !s.Target.FansOut()}
+	if s.Action.Process != nil {
+		s.Accept.Args = 2
+	}
+	if s.Action.Noop == nil {
+		s.Accept.Env = []string{"DAY"}
+	}
+}
+
+// triggerWithInput triggers a task with one of the things that a task can accept.
+func (u *user) triggerWithInput(ctx context.Context, c *client.Client, name string) error {
+	give := pickRandom(u.rng, []client.TriggerRequest{
+		{Args: []string{"a"}}, {Args: []string{"a", "b"}}, {Env: map[string]string{"DAY": "monday"}}, {Target: u.anyHost().name},
+	})
+
+	_, err := c.Tasks.TriggerWith(ctx, simNamespace, name, give, 0)
+	if err == nil {
+		u.countReached("run with manual input")
+	}
+
+	return err
 }
 
 // overlapPolicies lists all overlap policies.
