@@ -143,9 +143,10 @@ func TestFollow_InProcess(t *testing.T) {
 	}
 }
 
-func TestFollow_ListsInPagesAtOneRevision(t *testing.T) {
-	c := kvtest.Memory(t)
-	const keys = 2500
+// putMany puts the keys p/00000 and following.
+func putMany(t *testing.T, c *kv.Client, keys int) {
+	t.Helper()
+
 	for i := 0; i < keys; i += 100 {
 		var ops []clientv3.Op
 		for j := i; j < i+100; j++ {
@@ -156,6 +157,12 @@ func TestFollow_ListsInPagesAtOneRevision(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+}
+
+func TestFollow_ListsInPagesAtOneRevision(t *testing.T) {
+	c := kvtest.Memory(t)
+	const keys = 2500
+	putMany(t, c, keys)
 
 	key, end := kv.Prefix("p/")
 	kvs, rev, err := kv.List(t.Context(), c, key, end, 0)
@@ -175,6 +182,23 @@ func TestFollow_ListsInPagesAtOneRevision(t *testing.T) {
 
 	if old, at, err := kv.List(t.Context(), c, key, end, rev); err != nil || len(old) != keys || at != rev {
 		t.Errorf("%d keys at %d, %v", len(old), at, err)
+	}
+}
+
+// etcd counts all keys from the beginning of a page to the end of the range, so many pages of a large range are expensive.
+func TestList_ReadsLargeRangesInFewPages(t *testing.T) {
+	c := kvtest.Memory(t)
+	const keys = 20_000
+	putMany(t, c, keys)
+	r := spoilReads(c, func(int) error { return nil })
+
+	key, end := kv.Prefix("p/")
+	kvs, _, err := kv.List(t.Context(), c, key, end, 0)
+	if err != nil || len(kvs) != keys || string(kvs[keys-1].Key) != "p/19999" {
+		t.Fatalf("%d keys, %v", len(kvs), err)
+	}
+	if n := r.n.Load(); n > 6 { // 1,000, 2,000, 4,000, 8,000, 8,000
+		t.Errorf("%d reads", n)
 	}
 }
 
