@@ -92,6 +92,8 @@ func (s *Spec) Validate() error {
 		s.Target.validate,
 		func() error { return checkRange("history.keep", s.History.Keep, 1, MaxKeep) },
 		func() error { return oneOf("history.record", s.History.Record, RecordAll, RecordFailures) },
+		func() error { return checkDuration("history.keep_for", s.History.KeepFor, 0, MaxKeepFor) },
+		func() error { return s.checkLedger() },
 		func() error { return checkKillSignal(s.KillSignal) },
 		s.Success.validate,
 		s.Output.validate,
@@ -170,6 +172,15 @@ func (s *Spec) validatePause() error {
 	}
 
 	return checkText("pause_reason", s.PauseReason, MaxReason)
+}
+
+// checkLedger checks for how long the ledger remembers ticks.
+func (s *Spec) checkLedger() error {
+	if s.History.Ledger == nil {
+		return nil
+	}
+
+	return checkDuration("history.ledger", *s.History.Ledger, 0, MaxLedger)
 }
 
 // checkOptional is like checkDuration, but accepts 0s, which means that the field is not set.

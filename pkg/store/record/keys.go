@@ -121,6 +121,17 @@ func (k Keys) inHistory(r Ref, run string) string {
 	return k.root + "shards/" + ShardName(r.Shard) + "/history/" + r.Namespace + "/" + r.Name + "/" + run
 }
 
+// Ledgers is the prefix of the ledgers of all tasks. It is not below Shards, so owners neither load nor watch it.
+func (k Keys) Ledgers() string { return k.root + "ledger/" }
+
+// LedgerOf is the prefix of the chunks of a task's ledger.
+func (k Keys) LedgerOf(r Ref) string {
+	return k.Ledgers() + ShardName(r.Shard) + "/" + r.Namespace + "/" + r.Name + "/"
+}
+
+// LedgerChunk is the key of a chunk. The keys of a task's chunks sort in the order in which they were begun.
+func (k Keys) LedgerChunk(r Ref, id string) string { return k.LedgerOf(r) + id }
+
 // Dead is the prefix of a task's dead runs, which have no attempt left and wait for a person.
 func (k Keys) Dead(r Ref) string {
 	return k.Shard(r.Shard) + "dead/" + r.Namespace + "/" + r.Name + "/"

@@ -1,0 +1,244 @@
+package ledger
+
+import (
+	"encoding/json"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+const (
+	// ChunkSize is how many bytes a chunk may have before the next one begins.
+	ChunkSize = 512
+
+	// MaxChunks is how many chunks a task keeps: some 96 KiB. Beyond that the oldest are deleted.
+	MaxChunks = 160
+)
+
+// Chunk is one record of a task's ledger. All offsets count from From, in milliseconds; in JSON they are seconds.
+type Chunk struct {
+	UID           string           `json:"uid"`
+	From          task.Time        `json:"from"` // the hour of the record with which the chunk began
+	Spans         []Span           `json:"ok,omitempty"`
+	Exceptions    []Exception      `json:"not,omitempty"`
+	Hours         []Hour           `json:"hours,omitempty"`
+	Requested     []Exception      `json:"manual,omitempty"`
+	RequestedMore map[string]int64 `json:"manual_more,omitempty"` // further requested runs, by cause: see Exception.cause
+	Unreadable    int64            `json:"unreadable,omitempty"`  // records that could not be read when they were deleted
+}
+
+// Decode reads a chunk. whole is false if it contains fields or elements that this version does not know. Such a chunk is
+// read as far as it is known, and never changed.
+func Decode(value []byte) (c Chunk, whole bool, err error) {
+	if err := json.Unmarshal(value, &c); err != nil {
+		return Chunk{}, false, fmt.Errorf("%w: unreadable chunk of a ledger: %v", task.ErrInvalid, err)
+	}
+
+	again, err := json.Marshal(c)
+
+	return c, err == nil && string(again) == string(value), nil
+}
+
+// Offset is a time in milliseconds since Chunk.From. It may be negative: a run that took long ends after those of later
+// ticks.
+type Offset int64
+
+// Span is a number of successful ticks. In JSON it is an array of its fields, in this order.
+type Span struct {
+	First, Last   Offset
+	Count         int64
+	DurationMS    int64 // the sum of the durations
+	MaxDurationMS int64
+	MaxLatenessMS int64
+}
+
+// Exception is a tick that did not succeed, a range of skipped or missed ticks, or a requested run. In JSON it is an array
+// of its fields, in this order; the last two are omitted if they are empty.
+type Exception struct {
+	First   Offset
+	Count   int64 // more than 1: a range of ticks
+	State   task.State
+	Reason  string // a reason; "exit 1", "signal KILL" or "HTTP 503" if that is known
+	Attempt int
+	Suffix  string // of the run's id, after that of a scheduled run of the same time
+	Node    string
+	Last    Offset // of a range; otherwise 0
+	Late    bool   // a late result came
+}
+
+// Hour counts the ticks of an hour that did not succeed and are not among the exceptions. In JSON it is an array of its
+// fields, in this order.
+type Hour struct {
+	Start  Offset
+	Count  int64
+	Causes map[string]int64 // by state and reason: see Exception.cause
+	Named  []Offset         // the first of these ticks, since Start; at most maxNamed
+}
+
+// maxNamed is how many ticks an Hour names.
+const maxNamed = 12
+
+// stateLetters are the states of exceptions as chunks contain them.
+var stateLetters = map[task.State]string{
+	task.Succeeded: "o", task.Failed: "f", task.TimedOut: "t", task.Cancelled: "c", task.Lost: "l", task.Skipped: "s", task.Missed: "m",
+}
+
+// statesByLetter is the inverse of stateLetters.
+var statesByLetter = func() map[string]task.State {
+	m := map[string]task.State{}
+	for state, letter := range stateLetters {
+		m[letter] = state
+	}
+
+	return m
+}()
+
+// time returns the time of an offset.
+func (c *Chunk) time(o Offset) time.Time { return c.From.Add(time.Duration(o) * time.Millisecond) }
+
+// offset returns the offset of a time, in whole milliseconds.
+func (c *Chunk) offset(t time.Time) Offset { return Offset(t.Sub(c.From.Time).Milliseconds()) }
+
+// cause returns the state and the reason as a chunk counts them: "f:exit 1", or "t".
+func (e *Exception) cause() string {
+	letter := stateLetters[e.State]
+	if e.Reason == "" {
+		return letter
+	}
+
+	return letter + ":" + e.Reason
+}
+
+// causeText returns a cause for people: "failed: exit 1", or "timed_out".
+func causeText(cause string) string {
+	letter, reason, more := strings.Cut(cause, ":")
+	state := string(statesByLetter[letter])
+	if state == "" {
+		state = letter
+	}
+
+	if more {
+		return state + ": " + reason
+	}
+
+	return state
+}
+
+// MarshalJSON writes seconds, with decimals only where they are needed.
+func (o Offset) MarshalJSON() ([]byte, error) {
+	if o%1000 == 0 {
+		return strconv.AppendInt(nil, int64(o/1000), 10), nil
+	}
+
+	return strconv.AppendFloat(nil, float64(o)/1000, 'f', -1, 64), nil
+}
+
+// maxOffset is the largest absolute Offset that is read: a hundred years.
+const maxOffset = 100 * 366 * 24 * 3600 * 1000
+
+// UnmarshalJSON reads seconds.
+func (o *Offset) UnmarshalJSON(b []byte) error {
+	seconds, err := strconv.ParseFloat(string(b), 64)
+	if err != nil {
+		return fmt.Errorf("offset %s: must be a number of seconds", task.Quote(string(b)))
+	}
+	if seconds*1000 > maxOffset || seconds*1000 < -maxOffset {
+		return fmt.Errorf("offset %s: is more than a hundred years", task.Quote(string(b)))
+	}
+
+	if seconds < 0 {
+		*o = Offset(seconds*1000 - 0.5)
+	} else {
+		*o = Offset(seconds*1000 + 0.5)
+	}
+
+	return nil
+}
+
+// MarshalJSON writes the fields as an array.
+func (s Span) MarshalJSON() ([]byte, error) {
+	return json.Marshal([]any{s.First, s.Last, s.Count, s.DurationMS, s.MaxDurationMS, s.MaxLatenessMS})
+}
+
+// UnmarshalJSON reads an array of the fields.
+func (s *Span) UnmarshalJSON(b []byte) error {
+	if err := unmarshalArray(b, 6, &s.First, &s.Last, &s.Count, &s.DurationMS, &s.MaxDurationMS, &s.MaxLatenessMS); err != nil {
+		return fmt.Errorf("ok: %w", err)
+	}
+	if s.Count < 1 || s.Last < s.First {
+		return fmt.Errorf("ok: %s: a span has at least one tick, and does not end before it begins", task.Quote(string(b)))
+	}
+
+	return nil
+}
+
+// MarshalJSON writes the fields as an array.
+func (e Exception) MarshalJSON() ([]byte, error) {
+	fields := []any{e.First, e.Count, stateLetters[e.State], e.Reason, e.Attempt, e.Suffix, e.Node}
+	switch {
+	case e.Late:
+		fields = append(fields, e.Last, "late")
+	case e.Count > 1:
+		fields = append(fields, e.Last)
+	}
+
+	return json.Marshal(fields)
+}
+
+// UnmarshalJSON reads an array of the fields.
+func (e *Exception) UnmarshalJSON(b []byte) error {
+	var letter, late string
+	if err := unmarshalArray(b, 7, &e.First, &e.Count, &letter, &e.Reason, &e.Attempt, &e.Suffix, &e.Node, &e.Last, &late); err != nil {
+		return fmt.Errorf("not: %w", err)
+	}
+
+	e.State, e.Late = statesByLetter[letter], late == "late"
+	if e.State == "" {
+		return fmt.Errorf("not: %s: the state is not known", task.Quote(letter))
+	}
+	if e.Count < 1 || e.Count > 1 && e.Last <= e.First {
+		return fmt.Errorf("not: %s: a range has at least two ticks, and does not end before it begins", task.Quote(string(b)))
+	}
+
+	return nil
+}
+
+// MarshalJSON writes the fields as an array.
+func (h Hour) MarshalJSON() ([]byte, error) {
+	return json.Marshal([]any{h.Start, h.Count, h.Causes, h.Named})
+}
+
+// UnmarshalJSON reads an array of the fields.
+func (h *Hour) UnmarshalJSON(b []byte) error {
+	if err := unmarshalArray(b, 4, &h.Start, &h.Count, &h.Causes, &h.Named); err != nil {
+		return fmt.Errorf("hours: %w", err)
+	}
+	if h.Count < 1 {
+		return fmt.Errorf("hours: %s: counts at least one tick", task.Quote(string(b)))
+	}
+
+	return nil
+}
+
+// unmarshalArray reads the elements of a JSON array into fields, of which the first required ones must exist. Further
+// elements, of a newer version, are ignored.
+func unmarshalArray(b []byte, required int, fields ...any) error {
+	var elements []json.RawMessage
+	if err := json.Unmarshal(b, &elements); err != nil {
+		return err
+	}
+	if len(elements) < required {
+		return fmt.Errorf("%s: must have %d elements", task.Quote(string(b)), required)
+	}
+
+	for i := range min(len(elements), len(fields)) {
+		if err := json.Unmarshal(elements[i], fields[i]); err != nil {
+			return err
+		}
+	}
+
+	return nil
+}

@@ -1,0 +1,18 @@
+// Package ledger remembers what became of a task's ticks after its history was trimmed.
+//
+// The trimmer (package retention) folds the records that it deletes into chunks, in the transaction that deletes them. So
+// each record is in the history or in the ledger at every revision, and never in both. A chunk is the value of one key
+// below record.Keys.LedgerOf. When the newest chunk has ChunkSize bytes, the next one begins.
+//
+// A chunk does not list successes. It contains spans: from the first tick to the last one, all that nothing else names
+// succeeded, if the count of the span says so. Whoever reads a span counts the ticks that the task had in it. If there
+// were more than the span counts, it is not known which of them succeeded: a record was deleted without a fold because
+// etcd was full, or the schedule that was in force is no longer kept. A span ends where the schedule has a tick that is
+// not folded, so that a pause or a hole does not make a whole day uncertain.
+//
+// Ticks that did not succeed are exceptions: each has its state, its reason and its node. Of an hour with more than two
+// exceptions, only the first keeps its own entry. The others are counted in one line by state and reason, which names the
+// first twelve. Runs that somebody requested are listed apart, because they belong to no tick.
+//
+// The package is pure: no I/O and no clock.
+package ledger
