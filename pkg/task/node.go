@@ -179,7 +179,14 @@ type Cluster struct {
 	// DefaultLostAfter. A change applies only to attempts that are assigned afterwards, because the record of
 	// each attempt contains the value that applies to it (Assigned.LostAfter).
 	LostAfter Duration `json:"lost_after,omitzero"`
-	CreatedAt Time     `json:"created_at"`
+	// Ledger is for how long the ledgers of tasks remember ticks, unless a task's history.ledger says otherwise; nil
+	// means DefaultLedger, and 0 not at all.
+	Ledger *Duration `json:"ledger,omitempty"`
+	// LedgerLimit limits what tasks and Ledger say. The leader sets it while etcd is filling up; nil means that there
+	// is no limit. LedgerLimitSince is when the leader first set a limit after there was none.
+	LedgerLimit      *Duration `json:"ledger_limit,omitempty"`
+	LedgerLimitSince Time      `json:"ledger_limit_since,omitzero"`
+	CreatedAt        Time      `json:"created_at"`
 	// ChangedBy is who last changed the record, and ChangedAt when. Change describes a change that is not
 	// visible in the record itself: of etcd's members, or a repair. A version of Carillon without these fields
 	// leaves them unchanged.
@@ -239,6 +246,29 @@ func (c Cluster) EffectiveLostAfter() Duration { return cmp.Or(c.LostAfter, Defa
 // attempts between two renewals, so such nodes get more time.
 func (c Cluster) LostAfterWithLease(ttl Duration) Duration {
 	return max(c.EffectiveLostAfter(), ttl+lostAfterLease)
+}
+
+// LedgerSetting returns for how long ledgers remember ticks if neither a task nor the limit says otherwise.
+func (c Cluster) LedgerSetting() Duration {
+	if c.Ledger != nil {
+		return *c.Ledger
+	}
+
+	return DefaultLedger
+}
+
+// LimitLedger returns how much of a time, of the cluster's or a task's setting, the limit of the ledgers allows.
+func (c Cluster) LimitLedger(d Duration) Duration {
+	if c.LedgerLimit != nil {
+		return min(d, *c.LedgerLimit)
+	}
+
+	return d
+}
+
+// LedgerOf returns for how long the ledger of a task with these settings remembers ticks.
+func (c Cluster) LedgerOf(h History) Duration {
+	return c.LimitLedger(Duration(h.EffectiveLedger(c.LedgerSetting())))
 }
 
 // InForce returns the newest format of records that may exist.
