@@ -38,15 +38,7 @@ type RunListOptions struct {
 func (o RunListOptions) queryValues() url.Values {
 	q := url.Values{}
 
-	var states []string
-	for _, s := range append([]task.State{o.State}, o.States...) {
-		if s != "" {
-			states = append(states, string(s))
-		}
-	}
-
-	setIfNotEmpty(q, "state", strings.Join(states, ","))
-
+	setIfNotEmpty(q, "state", joinStates(append([]task.State{o.State}, o.States...)))
 	setIfNotEmpty(q, "node", o.Node)
 	setTimes(q, map[string]time.Time{"since": o.Since, "until": o.Until})
 
@@ -57,6 +49,18 @@ func (o RunListOptions) queryValues() url.Values {
 	}
 
 	return q
+}
+
+// joinStates encodes states for a parameter, without empty ones.
+func joinStates(states []task.State) string {
+	var names []string
+	for _, s := range states {
+		if s != "" {
+			names = append(names, string(s))
+		}
+	}
+
+	return strings.Join(names, ",")
 }
 
 // List returns the runs of many tasks, the newest first.

@@ -118,7 +118,7 @@ var allowedImports = map[string][]string{
 	// ask asks the owners of shards.
 	"pkg/internal/api/ask":       {"pkg/client", "pkg/internal/access", "pkg/internal/api/httpapi", "pkg/internal/api/peers", "pkg/internal/readmodel", "pkg/task"},
 	"pkg/internal/api/selection": {"pkg/internal/access", "pkg/internal/api/ask", "pkg/internal/api/httpapi", "pkg/internal/readmodel", "pkg/store", "pkg/store/record"},
-	"pkg/internal/api/tasks":     {"pkg/client", "pkg/internal/api/ask", "pkg/internal/readmodel", "pkg/internal/api/httpapi", "pkg/internal/api/selection", "pkg/internal/api/views", "pkg/internal/runstats", "pkg/internal/schedule", "pkg/internal/why", "pkg/store", "pkg/store/record", "pkg/task", "pkg/internal/access", "pkg/internal/authority"},
+	"pkg/internal/api/tasks":     {"pkg/client", "pkg/internal/ledger", "pkg/internal/api/ask", "pkg/internal/readmodel", "pkg/internal/api/httpapi", "pkg/internal/api/selection", "pkg/internal/api/views", "pkg/internal/runstats", "pkg/internal/schedule", "pkg/internal/why", "pkg/store", "pkg/store/record", "pkg/task", "pkg/internal/access", "pkg/internal/authority"},
 	"pkg/internal/api/attempts":  {"pkg/client", "pkg/internal/api/httpapi", "pkg/internal/api/peers", "pkg/store", "pkg/task"},
 	// logins lets people sign in with the identity providers of oidclogin, which knows nothing of the cluster.
 	"pkg/internal/api/logins": {"pkg/client", "pkg/internal/api/httpapi", "pkg/internal/oidclogin", "pkg/task"},

@@ -36,6 +36,7 @@ list-coming           yh     yh       yh     yh       yy      hh            yy  
 task-why              yh     yh       yh     yh       yy      hh            yy    hh
 get-namespace-load    yh     yh       yh     yh       yy      hh            yy    hh
 task-stats            yh     yh       yh     yh       yy      hh            yy    hh
+task-ledger           yh     yh       yh     yh       yy      hh            yy    hh
 task-keys             yh     yh       yh     yh       yy      hh            yy    hh
 list-runs             yh     yh       yh     yh       yy      hh            yy    hh
 get-run               yh     yh       yh     yh       yy      hh            yy    hh
@@ -254,7 +255,7 @@ func (w *matrixWorld) operations() map[string]operation {
 
 	return map[string]operation{
 		"list-tasks": {}, "get-namespace-load": {}, "list-coming": {}, "list-runs": {}, "list-secrets": {}, "get-namespace": {}, "get-namespace-freeze": {},
-		"get-task": {before: w.task}, "list-task-versions": {before: w.task}, "next-ticks": {before: w.task}, "task-why": {before: w.task}, "task-stats": {before: w.task}, "task-keys": {before: w.task},
+		"get-task": {before: w.task}, "list-task-versions": {before: w.task}, "next-ticks": {before: w.task}, "task-why": {before: w.task}, "task-stats": {before: w.task}, "task-ledger": {before: w.task}, "task-keys": {before: w.task},
 		"get-run": {before: w.endedRun}, "list-task-runs": {before: w.task}, "get-task-run": {before: w.endedRun}, "get-run-logs": {before: w.endedRun},
 		"get-secret": {before: w.secretOf}, "list-events": {query: "after=" + w.began, before: w.task},
 

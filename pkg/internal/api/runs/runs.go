@@ -49,13 +49,13 @@ type runFilter struct {
 
 // runsQuery are the parameters that all lists of runs share.
 type runsQuery struct {
-	State    stateList `query:"state" doc:"States, separated by commas."`
-	Node     string    `query:"node" doc:"The node that runs it, or ran it last."`
-	Parts    bool      `query:"parts" default:"false" doc:"Also lists the parts of runs, each like a run of its own. With node they are always listed."`
-	Dead     bool      `query:"dead" default:"false" doc:"Only runs that failed, timed out or were lost, have no attempts left, and were not retried or dismissed."`
-	Since    task.Time `query:"since" format:"date-time" doc:"Only runs of ticks from this time on. For manual runs, the time of the request counts."`
-	Until    task.Time `query:"until" format:"date-time" doc:"Only runs of ticks before this time."`
-	Progress bool      `query:"progress" default:"false" doc:"Adds the progress that active runs report. Carillon asks their nodes and waits at most one second."`
+	State    httpapi.StateList `query:"state" doc:"States, separated by commas."`
+	Node     string            `query:"node" doc:"The node that runs it, or ran it last."`
+	Parts    bool              `query:"parts" default:"false" doc:"Also lists the parts of runs, each like a run of its own. With node they are always listed."`
+	Dead     bool              `query:"dead" default:"false" doc:"Only runs that failed, timed out or were lost, have no attempts left, and were not retried or dismissed."`
+	Since    task.Time         `query:"since" format:"date-time" doc:"Only runs of ticks from this time on. For manual runs, the time of the request counts."`
+	Until    task.Time         `query:"until" format:"date-time" doc:"Only runs of ticks before this time."`
+	Progress bool              `query:"progress" default:"false" doc:"Adds the progress that active runs report. Carillon asks their nodes and waits at most one second."`
 	httpapi.PageQuery
 }
 
@@ -81,26 +81,6 @@ func (q *namespaceRunsQuery) Check(url.Values) error {
 	}
 	if q.Selector.Selector != nil {
 		return task.Invalid(task.CodeBadValue, "selector", "cannot be used together with task")
-	}
-
-	return nil
-}
-
-// stateList is a list of states; nil means any state.
-type stateList []task.State
-
-// UnmarshalText parses states that are separated by commas.
-func (l *stateList) UnmarshalText(text []byte) error {
-	if len(text) == 0 {
-		return nil
-	}
-
-	for name := range strings.SplitSeq(string(text), ",") {
-		s := task.State(strings.TrimSpace(name))
-		if !s.Known() {
-			return task.NoneOf(task.CodeBadValue, "", name, task.StateNames()...)
-		}
-		*l = append(*l, s)
 	}
 
 	return nil

@@ -96,6 +96,7 @@ func (h *Handlers) Routes() []*httpapi.Operation {
 		{ID: "list-coming", Verb: access.Read, Kind: access.Tasks, Method: get, Path: httpapi.InNamespace + "/next", Tag: "tasks", Summary: "List the next ticks of all tasks in a namespace",
 			Description: comingAbout, Status: 200, Answer: coming, Errors: []int{429}, Handler: httpapi.Query(h.comingTicks)},
 		h.statsRoute(),
+		h.ledgerRoute(),
 		{ID: "task-why", Verb: access.Read, Kind: access.Tasks, Method: get, Path: httpapi.OfTask + "/why", Tag: "tasks", Summary: "Explain why a task did, did not or will run at a time",
 			Description: whyAbout,
 			Status:      200, Answer: reflect.TypeFor[task.Answer](), Handler: httpapi.Query(h.whyTask)},

@@ -1,0 +1,62 @@
+package store
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/carillonhq/carillon/pkg/kv"
+	"github.com/carillonhq/carillon/pkg/store/record"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// TaskLedger is what etcd contains about a task's ledger, at one revision.
+type TaskLedger struct {
+	Task    task.Task
+	Chunks  [][]byte     // the values of the chunks, in the order of their keys; package ledger reads them
+	Oldest  task.Time    // the tick of the oldest record in the history; zero: the history is empty
+	Cluster task.Cluster // the default and the limit of the time for which ledgers remember ticks
+}
+
+// Ledger reads the ledger of a task with what is needed to tell since when it is complete. It returns task.ErrNotFound if
+// the task does not exist.
+func (s Tasks) Ledger(ctx context.Context, ref record.Ref) (TaskLedger, error) {
+	history, chunks := s.keys.HistoryOf(ref), s.keys.LedgerOf(ref)
+	res, err := s.etcd.Txn(ctx).Then(
+		clientv3.OpGet(s.keys.Spec(ref)), clientv3.OpGet(s.keys.Entry(ref)), clientv3.OpGet(s.keys.Cluster()),
+		clientv3.OpGet(history, withPrefix(history), clientv3.WithKeysOnly(), clientv3.WithLimit(1)),
+		clientv3.OpGet(chunks, withPrefix(chunks)),
+	).Commit()
+	if err != nil {
+		return TaskLedger{}, fmt.Errorf("read the ledger of %s: %w: %w", ref, task.ErrUnavailable, err)
+	}
+
+	read := kv.Result{Responses: res.Responses}
+	st, err := storedFrom(ref, readAt(read, 0), readAt(read, 1))
+	if err != nil {
+		return TaskLedger{}, err
+	}
+
+	l := TaskLedger{Task: st.Task}
+	if e := readAt(read, 2); e != nil {
+		c, err := DecodeCluster(e)
+		if err != nil {
+			return TaskLedger{}, fmt.Errorf("read the cluster's record: %w", err)
+		}
+		l.Cluster = c.Cluster
+	}
+
+	if e := readAt(read, 3); e != nil {
+		if at, ok := task.TimeOfRunID(strings.TrimPrefix(string(e.Key), history)); ok {
+			l.Oldest = task.At(at)
+		}
+	}
+
+	for _, e := range res.Responses[4].GetResponseRange().Kvs {
+		l.Chunks = append(l.Chunks, e.Value)
+	}
+
+	return l, nil
+}
