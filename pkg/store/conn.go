@@ -90,12 +90,14 @@ func (s *conn) getAllAt(ctx context.Context, prefix string, rev int64, opts ...c
 	return s.getRange(ctx, prefix, clientv3.GetPrefixRangeEnd(prefix), rev, opts...)
 }
 
+// rangePage is how many keys getRange reads in one request.
+const rangePage = 2000
+
 // getRange is like getAllAt for the keys from one key until before another.
 func (s *conn) getRange(ctx context.Context, from, end string, rev int64, opts ...clientv3.OpOption) ([]*mvccpb.KeyValue, int64, error) {
-	const page = 2000
 	var all []*mvccpb.KeyValue
 	for {
-		o := append([]clientv3.OpOption{clientv3.WithRange(end), clientv3.WithLimit(page), clientv3.WithRev(rev)}, opts...)
+		o := append([]clientv3.OpOption{clientv3.WithRange(end), clientv3.WithLimit(rangePage), clientv3.WithRev(rev)}, opts...)
 		res, err := s.readKey(ctx, from, o...)
 		if err != nil {
 			return nil, 0, err

@@ -38,6 +38,11 @@ func (s Shards) History(ctx context.Context, ref record.Ref, states bool) ([]Pas
 		return nil, fmt.Errorf("list history of %s: %w", ref, err)
 	}
 
+	return pastOf(prefix, all, states), nil
+}
+
+// pastOf describes the records of a history whose keys begin with prefix.
+func pastOf(prefix string, all []*mvccpb.KeyValue, states bool) []Past {
 	past := make([]Past, len(all))
 	for i, e := range all {
 		past[i].ID = string(e.Key)[len(prefix):]
@@ -49,7 +54,7 @@ func (s Shards) History(ctx context.Context, ref record.Ref, states bool) ([]Pas
 		}
 	}
 
-	return past, nil
+	return past
 }
 
 // Run returns the id of the run to which the record belongs.

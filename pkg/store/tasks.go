@@ -132,7 +132,7 @@ func (s Tasks) compareWatermark(st *Stored) []clientv3.Cmp {
 	return []clientv3.Cmp{clientv3.Compare(clientv3.Value(s.keys.Watermark(st.Ref.Shard)), "<", record.WatermarkAfter(st.MarkBy))}
 }
 
-// DeleteTaskLeavingTombstone deletes a task with its queue, history, dead runs and versions, and leaves a
+// DeleteTaskLeavingTombstone deletes a task with its queue, history, ledger, dead runs and versions, and leaves a
 // tombstone. It returns task.ErrConflict if the spec or the entry has changed since old was
 // read. It does not touch active attempts: the owner of the shard cancels them when it receives
 // the deletion of the entry. If etcd is full, it deletes the task without a tombstone, because a full
@@ -166,7 +166,7 @@ func (s Tasks) removeTask(ctx context.Context, old Stored, more ...clientv3.Op) 
 // inboxes and the tombstone.
 func (s Tasks) removalOps(ref record.Ref) []clientv3.Op {
 	ops := []clientv3.Op{clientv3.OpDelete(s.keys.Spec(ref)), clientv3.OpDelete(s.keys.Entry(ref))}
-	for _, prefix := range []string{s.keys.QueueOf(ref), s.keys.Parts(ref), s.keys.HistoryOf(ref), s.keys.Dead(ref), s.keys.Versions(ref)} {
+	for _, prefix := range []string{s.keys.QueueOf(ref), s.keys.Parts(ref), s.keys.HistoryOf(ref), s.keys.Dead(ref), s.keys.Versions(ref), s.keys.LedgerOf(ref)} {
 		ops = append(ops, clientv3.OpDelete(prefix, withPrefix(prefix)))
 	}
 	return ops

@@ -46,6 +46,7 @@ func (s Tasks) Account(ctx context.Context, ref record.Ref, from, to time.Time) 
 		clientv3.OpGet(behind, clientv3.WithRange(end), clientv3.WithLimit(accountAfter)),
 		clientv3.OpGet(behind, clientv3.WithRange(end), clientv3.WithCountOnly()),
 		clientv3.OpGet(k.Dead(ref), withPrefix(k.Dead(ref)), clientv3.WithKeysOnly(), clientv3.WithLimit(accountDead)),
+		clientv3.OpGet(k.LedgerOf(ref), withPrefix(k.LedgerOf(ref))),
 	}
 	res, err := s.etcd.Txn(ctx).Then(ops...).Commit()
 	if err != nil {
@@ -90,6 +91,10 @@ func (s Tasks) Account(ctx context.Context, ref record.Ref, from, to time.Time) 
 		}
 	}
 
+	for _, e := range many(14) {
+		a.Ledger = append(a.Ledger, e.Value)
+	}
+
 	return a, nil
 }
 
@@ -108,6 +113,7 @@ func (s Tasks) KeysOf(ctx context.Context, ref record.Ref) ([]KeyOf, error) {
 		{Key: s.keys.QueueOf(ref), What: "queue"}, {Key: s.keys.HistoryOf(ref), What: "history"},
 		{Key: s.keys.Parts(ref), What: "parts"},
 		{Key: s.keys.Dead(ref), What: "dead"}, {Key: s.keys.Versions(ref), What: "versions"},
+		{Key: s.keys.LedgerOf(ref), What: "ledger"},
 		{Key: s.keys.Watermark(ref.Shard), What: "watermark"}, {Key: s.keys.Owner(ref.Shard), What: "owner"},
 	}
 	ops := make([]clientv3.Op, len(list))

@@ -17,6 +17,7 @@ type Account struct {
 	Runs      []task.Run  // waiting and active runs, and those that ended around the period; the newest first
 	Late      []task.Run  // late results of the period
 	Dead      []string    // ids of dead runs
+	Ledger    [][]byte    // the values of all chunks of the ledger, in the order of their keys; package ledger reads them
 	Newer     int64       // the number of ended runs that are newer than all in Runs
 	// CutAt is zero unless the period has too many ended runs. Then it is the time of the last
 	// tick up to which they were read.

@@ -1,0 +1,247 @@
+package store
+
+import (
+	"context"
+	"fmt"
+
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/carillonhq/carillon/pkg/kv"
+	"github.com/carillonhq/carillon/pkg/store/record"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// LedgerChunk is a chunk of a task's ledger. Package ledger reads its value.
+type LedgerChunk struct {
+	ID    string // the last part of the key
+	Mod   int64  // mod revision
+	Value []byte // nil if only the keys were read
+}
+
+// HistoryToTrim is what a trim decides from: the keys of a history, and of the newest chunk of the ledger.
+type HistoryToTrim struct {
+	Past   []Past       // in the order of their keys
+	Newest *LedgerChunk // without its value; nil: the ledger is empty
+	Chunks int64        // how many there are
+}
+
+// HistoryToTrim lists the keys of a task's history and of its ledger at one revision. states is as in History.
+func (s Shards) HistoryToTrim(ctx context.Context, ref record.Ref, states bool) (list HistoryToTrim, err error) {
+	history, ledger := s.keys.HistoryOf(ref), s.keys.LedgerOf(ref)
+	end := clientv3.GetPrefixRangeEnd(history)
+
+	opts := []clientv3.OpOption{clientv3.WithRange(end), clientv3.WithLimit(rangePage)}
+	var keysOnly []clientv3.OpOption
+	if !states {
+		keysOnly = append(keysOnly, clientv3.WithKeysOnly())
+	}
+
+	res, err := s.etcd.Txn(ctx).Then(
+		clientv3.OpGet(history, append(opts, keysOnly...)...),
+		// etcd sorts keys without reading their values.
+		clientv3.OpGet(ledger, withPrefix(ledger), clientv3.WithKeysOnly(), clientv3.WithSort(clientv3.SortByKey, clientv3.SortDescend), clientv3.WithLimit(1)),
+	).Commit()
+	if err != nil {
+		return list, fmt.Errorf("list history of %s: %w: %w", ref, task.ErrUnavailable, err)
+	}
+
+	page := res.Responses[0].GetResponseRange()
+	all := page.Kvs
+	if page.More && len(all) > 0 {
+		rest, _, err := s.getRange(ctx, keyAfter(all), end, res.Header.Revision, keysOnly...)
+		if err != nil {
+			return list, fmt.Errorf("list history of %s: %w", ref, err)
+		}
+		all = append(all, rest...)
+	}
+
+	chunks := res.Responses[1].GetResponseRange()
+	list.Past, list.Chunks = pastOf(history, all, states), chunks.Count
+	if len(chunks.Kvs) > 0 {
+		newest := ledgerChunk(ledger, chunks.Kvs[0])
+		list.Newest = &newest
+	}
+
+	return list, nil
+}
+
+// ledgerChunk returns the chunk in e. prefix is that of the ledger.
+func ledgerChunk(prefix string, e *mvccpb.KeyValue) LedgerChunk {
+	return LedgerChunk{ID: string(e.Key)[len(prefix):], Mod: e.ModRevision, Value: e.Value}
+}
+
+// OldestRun returns the first key in a task's history, which is that of the oldest tick, and how many keys there are. The id
+// is empty if there is none.
+func (s Shards) OldestRun(ctx context.Context, ref record.Ref) (id string, count int64, err error) {
+	history := s.keys.HistoryOf(ref)
+	res, err := s.readKey(ctx, history, withPrefix(history), clientv3.WithKeysOnly(), clientv3.WithLimit(1))
+	if err != nil {
+		return "", 0, fmt.Errorf("read the oldest record of %s: %w", ref, err)
+	}
+
+	if len(res.Kvs) > 0 {
+		id = string(res.Kvs[0].Key)[len(history):]
+	}
+
+	return id, res.Count, nil
+}
+
+// PastRecord is a record in the history of a task, with its value.
+type PastRecord struct {
+	Past
+	Value []byte
+}
+
+// MaxFold is how many records one fold deletes at most.
+const MaxFold = mostTrims
+
+// ReadToFold reads the values of records in a task's history, at most MaxFold, and of the newest chunk of its ledger. It
+// omits records that are gone or that were changed since they were listed. since is the id of a chunk: only that one and
+// later ones are read. If it is empty, all are.
+func (s Shards) ReadToFold(ctx context.Context, ref record.Ref, listed []Past, since string) (records []PastRecord, newest *LedgerChunk, err error) {
+	ledger := s.keys.LedgerOf(ref)
+	ops := make([]clientv3.Op, 0, len(listed)+1)
+	for _, p := range listed {
+		ops = append(ops, clientv3.OpGet(s.keys.Ended(ref, p.ID)))
+	}
+	ops = append(ops, clientv3.OpGet(ledger+since, clientv3.WithRange(clientv3.GetPrefixRangeEnd(ledger))))
+
+	res, err := s.etcd.Txn(ctx).Then(ops...).Commit()
+	if err != nil {
+		return nil, nil, fmt.Errorf("read history of %s: %w: %w", ref, task.ErrUnavailable, err)
+	}
+
+	read := kv.Result{Responses: res.Responses}
+	for i, p := range listed {
+		if e := readAt(read, i); e != nil && e.ModRevision == p.Mod {
+			records = append(records, PastRecord{Past: p, Value: e.Value})
+		}
+	}
+
+	if chunks := res.Responses[len(listed)].GetResponseRange().Kvs; len(chunks) > 0 {
+		last := ledgerChunk(ledger, chunks[len(chunks)-1])
+		newest = &last
+	}
+
+	return records, newest, nil
+}
+
+// OldestChunks reads the first chunks of a task's ledger, at most limit.
+func (s Shards) OldestChunks(ctx context.Context, ref record.Ref, limit int) ([]LedgerChunk, error) {
+	ledger := s.keys.LedgerOf(ref)
+	res, err := s.readKey(ctx, ledger, withPrefix(ledger), clientv3.WithLimit(int64(limit)))
+	if err != nil {
+		return nil, fmt.Errorf("read the ledger of %s: %w", ref, err)
+	}
+
+	chunks := make([]LedgerChunk, len(res.Kvs))
+	for i, e := range res.Kvs {
+		chunks[i] = ledgerChunk(ledger, e)
+	}
+
+	return chunks, nil
+}
+
+// HistoryFold moves records of a task from its history to its ledger.
+type HistoryFold struct {
+	Ref         record.Ref
+	EntryCreate int64 // create revision of the task's entry: the task must not have been deleted
+
+	Gone    []Past // the records to delete; at most MaxFold
+	Compare []Past // those of them that must be unchanged, because their owner may have extended them
+
+	Newest *LedgerChunk  // the newest chunk, as it was read; nil: the ledger must be empty
+	Put    []LedgerChunk // the chunks to write, in the order of their keys. The first may replace Newest
+	Drop   []string      // the ids of chunks to delete
+}
+
+// MaxFoldOps is how many operations a fold may have: its deletions and its puts.
+const MaxFoldOps = 126
+
+// Ops returns how many operations the fold has.
+func (h *HistoryFold) Ops() int { return len(h.Gone) + len(h.Put) + len(h.Drop) }
+
+// comparisons returns what must hold, besides the fences. They guard against three writers: the API deletes the task,
+// the owner extends a range of skipped ticks, and another fold, or a late copy of one, adds the same records to the ledger.
+func (s Shards) comparisons(h *HistoryFold) []clientv3.Cmp {
+	all := []clientv3.Cmp{kv.CreateIs(s.keys.Entry(h.Ref), h.EntryCreate)}
+
+	// Each fold writes the newest chunk, or begins one behind it. A fold that does not write the chunk that it has read
+	// must therefore compare that none has begun.
+	ledger := s.keys.LedgerOf(h.Ref)
+	end := clientv3.GetPrefixRangeEnd(ledger)
+	switch {
+	case h.Newest == nil:
+		all = append(all, isAbsent(ledger).WithRange(end))
+	case len(h.Put) > 0 && h.Put[0].ID == h.Newest.ID:
+		all = append(all, isUnchanged(ledger+h.Newest.ID, h.Newest.Mod))
+	default:
+		all = append(all, isUnchanged(ledger+h.Newest.ID, h.Newest.Mod), isAbsent(ledger+h.Newest.ID+"\x00").WithRange(end))
+	}
+
+	for _, p := range h.Compare {
+		all = append(all, isUnchanged(s.keys.Ended(h.Ref, p.ID), p.Mod))
+	}
+
+	return all
+}
+
+// FoldHistory applies a fold. It returns task.ErrFenced if a fence does not hold, and task.ErrConflict if the task, the
+// ledger or a compared record has changed. Then nothing is changed.
+//
+// Like TrimHistory, it does not compare the watermark. While etcd is full, it fails (see NoSpace).
+func (s Shards) FoldHistory(ctx context.Context, f Fences, h HistoryFold) error {
+	t := kv.Txn{If: append([]clientv3.Cmp{f.Owner.Compare(), f.Node.Compare()}, s.comparisons(&h)...)}
+
+	for _, p := range h.Gone {
+		t.Then = append(t.Then, clientv3.OpDelete(s.keys.Ended(h.Ref, p.ID)))
+	}
+	for _, c := range h.Put {
+		t.Then = append(t.Then, clientv3.OpPut(s.keys.LedgerChunk(h.Ref, c.ID), string(c.Value)))
+	}
+	for _, id := range h.Drop {
+		t.Then = append(t.Then, clientv3.OpDelete(s.keys.LedgerChunk(h.Ref, id)))
+	}
+
+	if err := s.writeFenced(ctx, f, t); err != nil {
+		return fmt.Errorf("fold history of %s: %w", h.Ref, err)
+	}
+
+	return nil
+}
+
+// DeleteLedger deletes the ledger of a task whose newest chunk is unchanged. The errors are those of FoldHistory.
+func (s Shards) DeleteLedger(ctx context.Context, f Fences, ref record.Ref, newest LedgerChunk) error {
+	ledger := s.keys.LedgerOf(ref)
+	t := kv.Txn{
+		If:   []clientv3.Cmp{f.Owner.Compare(), f.Node.Compare(), isUnchanged(ledger+newest.ID, newest.Mod)},
+		Then: []clientv3.Op{clientv3.OpDelete(ledger, withPrefix(ledger))},
+	}
+
+	if err := s.writeFenced(ctx, f, t); err != nil {
+		return fmt.Errorf("delete the ledger of %s: %w", ref, err)
+	}
+
+	return nil
+}
+
+// writeFenced commits a transaction that compares the fences, among other things. If it changes nothing, the error is
+// task.ErrFenced or task.ErrConflict.
+func (s Shards) writeFenced(ctx context.Context, f Fences, t kv.Txn) error {
+	res, err := s.writeTxn(ctx, t)
+	if err != nil || res.Succeeded {
+		return err
+	}
+
+	// Conflicts are rare. So what has changed is read in a request of its own, which etcd does not write to its log.
+	fences, err := s.etcd.Txn(ctx).If(f.Owner.Compare(), f.Node.Compare()).Commit()
+	switch {
+	case err != nil:
+		return fmt.Errorf("%w: %w", task.ErrUnavailable, err)
+	case !fences.Succeeded:
+		return task.ErrFenced
+	}
+
+	return task.ErrConflict
+}
