@@ -27,6 +27,7 @@ func For(f Facts, q Question) task.Answer {
 
 	// Parts are left out, because the record of their run covers them.
 	f.Runs = slices.DeleteFunc(slices.Clone(f.Runs), func(r task.Run) bool { return task.IsPart(r.ID) })
+	f.wholeSpans = map[interval]bool{}
 	w := answerer{Facts: &f, speaker: speaker{zone}, all: versionsInForce(&f)}
 	var a task.Answer
 
@@ -179,6 +180,9 @@ func (w *answerer) answerInstant(at time.Time, grain time.Duration) task.Answer 
 	if r := w.findRequestedRun(at, at.Add(grain)); r != nil {
 		return w.runAnswer(r)
 	}
+	if lines := w.requestedLines(at, at.Add(grain)); len(lines) > 0 {
+		return w.lineAnswer(lines[0])
+	}
 
 	v := inForce(w.all, at)
 	if v == nil || v.vague || v.schedule == nil {
@@ -197,7 +201,7 @@ func (w *answerer) tickIn(at time.Time, grain time.Duration) (time.Time, bool) {
 		return at, true
 	}
 
-	// Otherwise, there must be exactly one tick in the interval, in the records and in the schedule together.
+	// Otherwise, there must be exactly one tick in the interval, in the records, the ledger and the schedule together.
 	var found []time.Time
 	for _, r := range w.Runs {
 		if r.Trigger != task.TriggerManual && !r.ScheduledTime.Before(at) && r.ScheduledTime.Before(at.Add(grain)) {
@@ -206,6 +210,13 @@ func (w *answerer) tickIn(at time.Time, grain time.Duration) (time.Time, bool) {
 			}
 			found = append(found, r.ScheduledTime.Time)
 		}
+	}
+
+	for _, tick := range w.ledgerTicks(at, at.Add(grain)) {
+		if tick.Equal(at) {
+			return at, true
+		}
+		found = append(found, tick)
 	}
 
 	if v != nil && !v.vague {
@@ -243,7 +254,7 @@ func (w *answerer) tickAnswer(g finding) task.Answer {
 		a.Deleted = w.Deleted
 	}
 
-	if g.run != nil {
+	if a.Ledger = g.line; g.run != nil && g.line == nil {
 		r := *g.run
 		a.Run = &r
 		for _, l := range w.Late {

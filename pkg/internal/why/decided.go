@@ -9,8 +9,8 @@ import (
 )
 
 // explainMissingOutcome explains a tick that was decided but has no outcome on record. The cases are ordered by
-// what is certain: records that were not read, records that may have been trimmed, a change of the task before
-// the tick was decided, and a missing record, which is a violation of G4.
+// what is certain: records that were not read, what the ledger counts, records that may have been trimmed, a change
+// of the task before the tick was decided, and a missing record, which is a violation of G4.
 func (f *Facts) explainMissingOutcome(g *finding, all []version) {
 	cut := cutOff(all, g.version, g.tick)
 	trimmed, reason := f.mayBeTrimmed(all, g)
@@ -18,9 +18,11 @@ func (f *Facts) explainMissingOutcome(g *finding, all []version) {
 	case !f.CutAt.IsZero() && g.tick.After(f.CutAt):
 		g.verdict = task.VerdictForgotten
 		g.unknown = append(g.unknown, "the outcome was not read: ask for a shorter range")
+	case f.applyCountedTick(g, all):
 	case trimmed:
 		g.verdict = task.VerdictForgotten
 		g.unknown = append(g.unknown, "the outcome: "+reason)
+		f.explainNoLine(g)
 	case cut != nil:
 		g.verdict, g.cut = task.VerdictOvertaken, cut
 	case f.pausedSoon(g):

@@ -40,7 +40,10 @@ func (w *answerer) addEvidence(a *task.Answer, g finding) {
 		add("Frozen", "%s, since %s%s%s%s", frozenWhat(z), w.formatTime(z.Since.Time), byClause(z.By), quoteReason(z.Reason), end)
 	}
 
-	if g.run != nil {
+	switch {
+	case g.line != nil:
+		w.lineEvidence(add, g)
+	case g.run != nil:
 		w.runEvidence(add, g)
 	}
 

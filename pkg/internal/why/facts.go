@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/carillonhq/carillon/pkg/internal/access"
+	"github.com/carillonhq/carillon/pkg/internal/ledger"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -19,11 +20,13 @@ type Facts struct {
 	Versions []task.Task // the former versions that are kept, the oldest first
 	Deleted  *task.Deletion
 
-	Runs  []task.Run // queued and active runs, and those that ended around the time in question; in any order
-	Late  []task.Run // results that arrived after their attempts had been declared lost
-	Dead  []string   // the ids of dead runs
-	Newer int64      // the number of ended runs on record that are newer than all in Runs
-	CutAt time.Time  // if not zero, ended runs of the range were read only up to here
+	Runs []task.Run // queued and active runs, and those that ended around the time in question; in any order
+	Late []task.Run // results that arrived after their attempts had been declared lost
+	Dead []string   // the ids of dead runs
+	// Ledger has what became of ticks whose records were trimmed; nil: nothing.
+	Ledger *ledger.Book
+	Newer  int64     // the number of ended runs on record that are newer than all in Runs
+	CutAt  time.Time // if not zero, ended runs of the range were read only up to here
 	// Broken contains the ids of runs whose records cannot be read. BrokenTask names the unreadable records of
 	// the task itself: spec or entry.
 	Broken     []string
@@ -37,6 +40,9 @@ type Facts struct {
 
 	Now      time.Time
 	Revision int64
+
+	// wholeSpans caches which spans of the ledger have an outcome for each of their ticks.
+	wholeSpans map[interval]bool
 }
 
 // Owner is the assignment of the task's shard, with the previous assignments, the newest first.

@@ -16,6 +16,7 @@ type finding struct {
 	due     time.Time // with jitter, later than tick
 	version *version  // nil: not on record, or there was none
 	run     *task.Run
+	line    *task.LedgerLine // the outcome is in the ledger; run then has what the line tells of it
 	pause   *task.Pause
 	freeze  *task.Freeze
 	cut     *version // the change that caused the tick never to be decided
@@ -29,7 +30,7 @@ func (a finding) sameOutcome(b finding) bool {
 }
 
 // judgeTick determines the outcome of a tick, or predicts it. The order of the steps is that of the diagram in
-// the package comment: a record takes precedence over everything that is derived from the schedule.
+// the package comment: a record, or the ledger, takes precedence over everything that is derived from the schedule.
 func (f *Facts) judgeTick(all []version, tick time.Time) finding {
 	g := finding{tick: tick, due: tick, version: inForce(all, tick)}
 	if g.version != nil {
@@ -44,6 +45,10 @@ func (f *Facts) judgeTick(all []version, tick time.Time) finding {
 	// The record exists but cannot be read. Nothing that follows can replace it.
 	if f.Task != nil && slices.Contains(f.Broken, task.RunID(tick, f.Task.UID)) {
 		g.verdict, g.unknown = task.VerdictUnreadable, []string{"the outcome: its record cannot be read"}
+		return g
+	}
+
+	if f.applyNamedTick(&g) {
 		return g
 	}
 

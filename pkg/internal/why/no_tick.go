@@ -48,6 +48,10 @@ func (w *answerer) noTick(at time.Time) task.Answer {
 		g.verdict = task.VerdictForgotten
 		g.unknown = append(g.unknown, "the runs of that time, whose ends determined the ticks")
 		prefix = fmt.Sprintf("whether there was a tick on %s is no longer on record: each tick came %s after the previous run ended", w.formatTime(at), task.Duration(period))
+		var around string
+		if around, g.line = w.ledgerAround(at); around != "" {
+			prefix += "; " + around
+		}
 	case afterRuns:
 		prefix += fmt.Sprintf(": each tick comes %s after the previous run ends", task.Duration(period))
 	}
@@ -176,6 +180,9 @@ func (w *answerer) answerNoVersion(at time.Time, v *version) task.Answer {
 			a.Run = r
 			a.Sentence = makeSentence("the schedule on %s is no longer on record; %s from %s to %s %s: %s", w.formatTime(at),
 				formatCount(r.Count, "tick", "ticks"), w.formatTime(r.ScheduledTime.Time), w.formatTime(r.Last.Time), "were "+string(r.State), reasonWords(r))
+		} else if around, l := w.ledgerAround(at); l != nil {
+			a.Ledger = l
+			a.Sentence = makeSentence("the schedule on %s is no longer on record; %s", w.formatTime(at), around)
 		}
 	}
 

@@ -14,6 +14,10 @@ import (
 func (f *Facts) sentenceFor(s speaker, g finding) string {
 	tick := "the tick of " + s.formatTime(g.tick)
 
+	if g.line != nil && g.verdict != task.VerdictForgotten {
+		return f.describeLine(s, g)
+	}
+
 	switch g.verdict {
 	case task.VerdictPaused:
 		there, paused := "there was no tick on", "was paused"
@@ -36,8 +40,11 @@ func (f *Facts) sentenceFor(s speaker, g finding) string {
 	case task.VerdictOvertaken:
 		return makeSentence("%s was due, but no node had decided it when the task was %s", tick, f.cutWords(s, g))
 	case task.VerdictForgotten:
-		if g.version == nil {
+		if g.version == nil && g.line == nil {
 			return makeSentence("what happened on %s, and whether it was a tick, is no longer on record", s.formatTime(g.tick))
+		}
+		if g.line != nil {
+			return makeSentence("%s %s", tick, g.detail)
 		}
 		return makeSentence("%s was decided, but its outcome is no longer on record", tick)
 	case task.VerdictUnreadable:

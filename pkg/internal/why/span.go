@@ -21,7 +21,14 @@ func (w *answerer) answerRange(from, to *Moment) task.Answer {
 	var ticks int64
 	for _, p := range w.splitRange(start, end) {
 		ticks += p.count
-		a.Counts[p.verdict] += p.count
+		if p.counts == nil {
+			p.counts = tally{p.verdict: p.count}
+		}
+
+		for verdict, n := range p.counts {
+			a.Counts[verdict] += n
+		}
+
 		for _, u := range p.unknown {
 			if !slices.Contains(a.Unknown, u) {
 				a.Unknown = append(a.Unknown, u)
@@ -30,18 +37,25 @@ func (w *answerer) answerRange(from, to *Moment) task.Answer {
 
 		// Consecutive ticks with the same outcome share one line.
 		n := len(a.Stretches)
-		if n > 0 && last.sameOutcome(p.finding) && !a.Stretches[n-1].Manual {
+		if n > 0 && len(p.counts) == 1 && last.sameOutcome(p.finding) && !a.Stretches[n-1].Manual {
 			s := &a.Stretches[n-1]
 			s.Last, s.Count = task.At(p.last), s.Count+p.count
 			continue
 		}
 
-		last = p.finding
-		a.Stretches = append(a.Stretches, task.Stretch{Verdict: p.verdict, Reason: p.reason, First: task.At(p.first), Last: task.At(p.last), Count: p.count})
+		s := task.Stretch{Verdict: p.verdict, Reason: p.reason, First: task.At(p.first), Last: task.At(p.last), Count: p.count}
+		if last = p.finding; len(p.counts) > 1 {
+			last.verdict = "" // nothing else shares its line
+			s.Sentence = w.describeMixed(&s, p.counts)
+		}
+
+		a.Stretches = append(a.Stretches, s)
 	}
 
 	for i := range a.Stretches {
-		a.Stretches[i].Sentence = w.describeStretch(&a.Stretches[i])
+		if s := &a.Stretches[i]; s.Sentence == "" {
+			s.Sentence = w.describeStretch(s)
+		}
 	}
 
 	if m, ok := w.manualRuns(start, end); ok {
@@ -67,32 +81,50 @@ type piece struct {
 	finding
 	first, last time.Time
 	count       int64
+
+	// If the ledger only counts the outcomes of these ticks: the time in which they are, and the counts.
+	within interval
+	counts tally
 }
 
 // splitRange splits a range at every time at which the outcome can change: outcomes, changes of the task,
 // pauses, the watermark, and now. Between two such times, ticks are counted and not listed, so a long range is
 // cheap.
 func (w *answerer) splitRange(start, end time.Time) []piece {
-	cuts := w.cutTimes(start, end)
+	cuts, uncertain := w.cutTimes(start, end)
 	var list []piece
 	for i := 1; i < len(cuts); i++ {
 		after, upTo := cuts[i-1], cuts[i]                       // the ticks after `after`, up to and including upTo
 		if r := w.findOutcome(upTo); r != nil && r.Count <= 1 { // a record counts even if the schedule of that time is not known
-			list = append(list, piece{w.judgeTick(w.all, upTo), upTo, upTo, 1})
+			list = append(list, piece{finding: w.judgeTick(w.all, upTo), first: upTo, last: upTo, count: 1})
 			continue
 		}
 
 		v := inForce(w.all, upTo)
+		list = append(list, w.linePieces(v, interval{after.Add(tickPrecision), upTo}, interval{start, end})...)
 		if v == nil || v.vague || v.schedule == nil {
 			continue
 		}
 
 		first, last, n, _ := v.schedule.Missed(after, upTo, 0)
-		if n == 0 {
-			continue
+		p := piece{first: first, last: last, count: n}
+		if n > 0 {
+			p.finding = w.judgeTick(w.all, first)
 		}
 
-		list = append(list, w.upToMaxRuns(piece{w.judgeTick(w.all, first), first, last, n})...)
+		isMixed := n == 0 || p.line != nil || p.verdict == task.VerdictForgotten
+		if isMixed && slices.ContainsFunc(uncertain, func(u interval) bool { return u.contains(upTo) }) {
+			p.within = interval{after.Add(tickPrecision), upTo}
+			list = appendMixed(list, p)
+		} else if n > 0 {
+			list = append(list, w.upToMaxRuns(p)...)
+		}
+	}
+
+	for i := range list {
+		if p := &list[i]; !p.within.first.IsZero() {
+			w.countMixed(p)
+		}
 	}
 
 	return list
@@ -115,7 +147,7 @@ func (w *answerer) upToMaxRuns(p piece) []piece {
 	for ; n < min(p.count, far); n++ {
 		next, ok := p.version.nextTick(tick)
 		if g := w.judgeTick(w.all, next); !ok || g.verdict == task.VerdictEnded {
-			return []piece{{p.finding, p.first, tick, n}, {g, next, p.last, p.count - n}}
+			return []piece{{finding: p.finding, first: p.first, last: tick, count: n}, {finding: g, first: next, last: p.last, count: p.count - n}}
 		}
 		tick = next
 	}
@@ -123,20 +155,18 @@ func (w *answerer) upToMaxRuns(p piece) []piece {
 	return []piece{p}
 }
 
-// cutTimes returns the times at which pieces end, in order. The first one is just before start.
-func (w *answerer) cutTimes(start, end time.Time) []time.Time {
-	cuts := []time.Time{start.Add(-tickPrecision), end}
+// cutTimes returns the times at which pieces end, in order. The first one is just before start. uncertain contains the
+// intervals of which the ledger only counts the outcomes.
+func (w *answerer) cutTimes(start, end time.Time) (cuts []time.Time, uncertain []interval) {
+	cuts = []time.Time{start.Add(-tickPrecision), end}
 	add := func(at time.Time) {
 		if !at.Before(start) && at.Before(end) {
 			cuts = append(cuts, task.At(at).Time)
 		}
 	}
 
-	// Versions begin, and pauses in their specs end.
-	for i := range w.all {
-		add(w.all[i].startTime())
-		add(w.all[i].PausedUntil.Time)
-	}
+	w.stateChanges(w.all, add)
+	uncertain = w.ledgerCuts(start, end, add)
 
 	// A record with Count > 1 covers all ticks from ScheduledTime to Last.
 	for _, r := range w.Runs {
@@ -153,18 +183,6 @@ func (w *answerer) cutTimes(start, end time.Time) []time.Time {
 		}
 	}
 
-	if e := w.Entry; e != nil {
-		add(e.From.Time)
-
-		if e.Own != nil {
-			for _, p := range e.Own.Pauses {
-				add(p.Since.Time)
-				add(p.Until.Time)
-				add(p.Ended.Time.Add(-tickPrecision))
-			}
-		}
-	}
-
 	// The last pieces separate decided ticks from undecided ones, and these from future ones.
 	if m := w.Watermark; m != nil {
 		w.cutDue(add, m.Time)
@@ -173,7 +191,30 @@ func (w *answerer) cutTimes(start, end time.Time) []time.Time {
 	w.cutDue(add, w.Now)
 	slices.SortFunc(cuts, time.Time.Compare)
 
-	return slices.CompactFunc(cuts, time.Time.Equal)
+	return slices.CompactFunc(cuts, time.Time.Equal), uncertain
+}
+
+// stateChanges calls add for the times at which a version came into force or a pause began or ended.
+func (f *Facts) stateChanges(all []version, add func(time.Time)) {
+	for i := range all {
+		add(all[i].startTime())
+		add(all[i].PausedUntil.Time)
+	}
+
+	e := f.Entry
+	if e == nil {
+		return
+	}
+
+	add(e.From.Time)
+
+	if e.Own != nil {
+		for _, p := range e.Own.Pauses {
+			add(p.Since.Time)
+			add(p.Until.Time)
+			add(p.Ended.Time.Add(-tickPrecision))
+		}
+	}
 }
 
 // cutDue adds cuts around an instant, and around the last tick that is due at it, because with jitter a tick
@@ -209,6 +250,8 @@ func (w *answerer) manualRuns(start, end time.Time) (task.Stretch, bool) {
 
 		m.Count++
 	}
+
+	w.addRequestedLines(&m, start, end)
 
 	m.Sentence = makeSentence("in addition, %s triggered manually, the last on %s", formatCount(m.Count, "run was", "runs were"), w.formatTime(m.Last.Time))
 	return m, m.Count > 0
@@ -292,12 +335,17 @@ func (w *answerer) describeRange(a *task.Answer, start time.Time, between string
 		return makeSentence("there is no tick %s%s", between, note)
 	}
 
+	return makeSentence("%s %s: %s", formatCount(ticks, "tick", "ticks"), between, countWords(a.Counts))
+}
+
+// countWords lists the numbers of ticks for each verdict.
+func countWords(counts map[task.Verdict]int64) string {
 	var parts []string
 	for _, v := range task.Verdicts() {
-		if n := a.Counts[v.Verdict]; n > 0 {
+		if n := counts[v.Verdict]; n > 0 {
 			parts = append(parts, fmt.Sprintf("%d %s", n, verdictWords(v.Verdict, n)))
 		}
 	}
 
-	return makeSentence("%s %s: %s", formatCount(ticks, "tick", "ticks"), between, strings.Join(parts, ", "))
+	return strings.Join(parts, ", ")
 }
