@@ -57,5 +57,10 @@ type LedgerLine struct {
 
 	// Causes counts the ticks of an hour, and further requested runs, by state and reason: failed: exit 1.
 	Causes map[string]int64 `json:"causes,omitempty"`
-	Named  []Time           `json:"named,omitempty" doc:"The first ticks of an hour that did not succeed, at most 12. Which state each had is not kept."`
+
+	// Of an hour, Named contains the earliest ticks. The other Count-len(Named) ticks lie between HiddenFirst and HiddenLast,
+	// inclusive. Ticks outside are not among them.
+	Named       []Time `json:"named,omitempty" doc:"The earliest ticks of an hour that did not succeed, at most 12. Which state each had is not kept."`
+	HiddenFirst Time   `json:"hidden_first,omitzero" doc:"The ticks of the hour that did not succeed and are not named lie between hidden_first and hidden_last."`
+	HiddenLast  Time   `json:"hidden_last,omitzero"`
 }

@@ -3,6 +3,8 @@ package ledger
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -63,20 +65,26 @@ type Exception struct {
 	State   task.State
 	Reason  string // a reason; "exit 1", "signal KILL" or "HTTP 503" if that is known
 	Attempt int
-	Suffix  string // of the run's id, after that of a scheduled run of the same time
+	Suffix  string // of the run's id, after that of a scheduled run of the same time; or unknownSuffix
 	Node    string
 	Last    Offset // of a range; otherwise 0
 	Late    bool   // a late result came
 }
 
 // Hour counts the ticks of an hour that did not succeed and are not among the exceptions. In JSON it is an array of its
-// fields, in this order.
+// fields, in this order; the last two are omitted if all ticks are named.
 type Hour struct {
 	Start  Offset
 	Count  int64
 	Causes map[string]int64 // by state and reason: see Exception.cause
-	Named  []Offset         // the first of these ticks, since Start; at most maxNamed
+	Named  []Offset         // the earliest of these ticks, and of ranges the first ones, since Start; sorted, at most maxNamed
+
+	// The other ticks lie between these two, inclusive. They also count since Start.
+	HiddenFirst, HiddenLast Offset
 }
+
+// hidden returns how many ticks the hour counts and does not name.
+func (h *Hour) hidden() int64 { return h.Count - int64(len(h.Named)) }
 
 // maxNamed is how many ticks an Hour names.
 const maxNamed = 12
@@ -95,6 +103,27 @@ var statesByLetter = func() map[string]task.State {
 
 	return m
 }()
+
+// last returns the last tick of an exception, which is the first one if it is no range.
+func (e *Exception) last() Offset {
+	if e.Count > 1 {
+		return e.Last
+	}
+
+	return e.First
+}
+
+// clone returns a copy that shares nothing with c.
+func (c *Chunk) clone() Chunk {
+	d := *c
+	d.Spans, d.Exceptions, d.Requested, d.Hours = slices.Clone(c.Spans), slices.Clone(c.Exceptions), slices.Clone(c.Requested), slices.Clone(c.Hours)
+	d.RequestedMore = maps.Clone(c.RequestedMore)
+	for i := range d.Hours {
+		d.Hours[i].Causes, d.Hours[i].Named = maps.Clone(d.Hours[i].Causes), slices.Clone(d.Hours[i].Named)
+	}
+
+	return d
+}
 
 // time returns the time of an offset.
 func (c *Chunk) time(o Offset) time.Time { return c.From.Add(time.Duration(o) * time.Millisecond) }
@@ -136,8 +165,19 @@ func (o Offset) MarshalJSON() ([]byte, error) {
 	return strconv.AppendFloat(nil, float64(o)/1000, 'f', -1, 64), nil
 }
 
-// maxOffset is the largest absolute Offset that is read: a hundred years.
-const maxOffset = 100 * 366 * 24 * 3600 * 1000
+const (
+	// maxOffset is the largest absolute Offset that is read: a hundred years.
+	maxOffset = 100 * 366 * 24 * 3600 * 1000
+
+	// Largest numbers: the ticks of an element, the duration of a run, and the sum of all durations of a span. They are
+	// beyond what can occur, and sums of them do not overflow.
+	maxCount      = 1_000_000_000
+	maxDurationMS = 10_000_000_000
+	maxTotalMS    = 1_000_000_000_000_000_000
+)
+
+// reaches reports whether the chunk can contain a time.
+func (c *Chunk) reaches(o Offset) bool { return -maxOffset <= o && o <= maxOffset }
 
 // UnmarshalJSON reads seconds.
 func (o *Offset) UnmarshalJSON(b []byte) error {
@@ -168,7 +208,7 @@ func (s *Span) UnmarshalJSON(b []byte) error {
 	if err := unmarshalArray(b, 6, &s.First, &s.Last, &s.Count, &s.DurationMS, &s.MaxDurationMS, &s.MaxLatenessMS); err != nil {
 		return fmt.Errorf("ok: %w", err)
 	}
-	if s.Count < 1 || s.Last < s.First {
+	if s.Count < 1 || s.Count > maxCount || s.Last < s.First || s.DurationMS < 0 || s.DurationMS > maxTotalMS {
 		return fmt.Errorf("ok: %s: a span has at least one tick, and does not end before it begins", task.Quote(string(b)))
 	}
 
@@ -199,7 +239,7 @@ func (e *Exception) UnmarshalJSON(b []byte) error {
 	if e.State == "" {
 		return fmt.Errorf("not: %s: the state is not known", task.Quote(letter))
 	}
-	if e.Count < 1 || e.Count > 1 && e.Last <= e.First {
+	if e.Count < 1 || e.Count > maxCount || e.Count > 1 && e.Last <= e.First {
 		return fmt.Errorf("not: %s: a range has at least two ticks, and does not end before it begins", task.Quote(string(b)))
 	}
 
@@ -208,16 +248,21 @@ func (e *Exception) UnmarshalJSON(b []byte) error {
 
 // MarshalJSON writes the fields as an array.
 func (h Hour) MarshalJSON() ([]byte, error) {
-	return json.Marshal([]any{h.Start, h.Count, h.Causes, h.Named})
+	fields := []any{h.Start, h.Count, h.Causes, h.Named}
+	if h.hidden() > 0 {
+		fields = append(fields, h.HiddenFirst, h.HiddenLast)
+	}
+
+	return json.Marshal(fields)
 }
 
 // UnmarshalJSON reads an array of the fields.
 func (h *Hour) UnmarshalJSON(b []byte) error {
-	if err := unmarshalArray(b, 4, &h.Start, &h.Count, &h.Causes, &h.Named); err != nil {
+	if err := unmarshalArray(b, 4, &h.Start, &h.Count, &h.Causes, &h.Named, &h.HiddenFirst, &h.HiddenLast); err != nil {
 		return fmt.Errorf("hours: %w", err)
 	}
-	if h.Count < 1 {
-		return fmt.Errorf("hours: %s: counts at least one tick", task.Quote(string(b)))
+	if h.Count < 1 || h.Count > maxCount || h.hidden() < 0 || h.HiddenLast < h.HiddenFirst {
+		return fmt.Errorf("hours: %s: counts at least one tick, and all that it names", task.Quote(string(b)))
 	}
 
 	return nil

@@ -1,0 +1,128 @@
+package ledger
+
+import (
+	"encoding/json"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+const testUID = "k3f9aaaaaaaaaaaa"
+
+// start is when the histories of the tests begin.
+var start = time.Date(2026, 11, 21, 0, 0, 0, 0, time.UTC)
+
+// each returns a schedule that has a tick at each multiple of a period.
+func each(period time.Duration) func(time.Time) (time.Time, bool) {
+	return func(after time.Time) (time.Time, bool) { return after.Truncate(period).Add(period), true }
+}
+
+// scheduled returns the record of the tick at an offset from start.
+func scheduled(offset time.Duration, state task.State) Record {
+	r := Record{Run: task.Run{
+		ID: task.RunID(start.Add(offset), testUID), UID: testUID, ScheduledTime: task.At(start.Add(offset)), Trigger: task.TriggerSchedule, State: state,
+	}}
+
+	switch state {
+	case task.Succeeded:
+		lateness := int64(5)
+		r.Run.LatenessMS = &lateness
+		r.Run.StartedAt, r.Run.EndedAt = task.At(start.Add(offset+5*time.Millisecond)), task.At(start.Add(offset+25*time.Millisecond))
+		r.Run.Node, r.Run.Attempt = "n1", 1
+	case task.Failed:
+		code := 1
+		r.Run.Reason, r.Run.ExitCode, r.Run.Node, r.Run.Attempt = task.ReasonExit, &code, "n1", 1
+	case task.TimedOut:
+		r.Run.Reason, r.Run.Node, r.Run.Attempt = task.ReasonTimeout, "n2", 2
+	case task.Lost:
+		r.Run.Reason, r.Run.Node, r.Run.Attempt = task.ReasonNodeLost, "n3", 1
+	case task.Skipped:
+		r.Run.Reason = task.ReasonOverlap
+	case task.Missed:
+		r.Run.Reason = task.ReasonNoOwner
+	}
+
+	return r
+}
+
+// withRange makes the record one of several ticks.
+func (r Record) withRange(last time.Duration, count int64) Record {
+	r.Run.Last, r.Run.Count = task.At(start.Add(last)), count
+
+	return r
+}
+
+// requested makes the record that of a run which somebody requested.
+func (r Record) requested(suffix string) Record {
+	r.Run.Trigger = task.TriggerManual
+	r.Run.ID += "-" + suffix
+
+	return r
+}
+
+// seconds returns records of ticks at each second, without those that skip names.
+func seconds(from, to int, skip map[int]bool) []Record {
+	var records []Record
+	for i := from; i <= to; i++ {
+		if !skip[i] {
+			records = append(records, scheduled(time.Duration(i)*time.Second, task.Succeeded))
+		}
+	}
+
+	return records
+}
+
+func TestFold_WritesWhatTheDocumentationShows(t *testing.T) {
+	t.Parallel()
+
+	at := func(n int) time.Duration { return time.Duration(n) * time.Second }
+	exit2 := scheduled(at(11), task.Failed)
+	*exit2.Run.ExitCode = 2
+	signal := scheduled(at(12), task.Failed)
+	signal.Run.Reason, signal.Run.Signal, signal.Run.ExitCode = task.ReasonSignal, "SIGKILL", nil
+	response := scheduled(at(3600), task.Failed)
+	response.Run.Reason, response.Run.HTTPStatus, response.Run.ExitCode = task.ReasonAnswer, 503, nil
+
+	tests := []struct {
+		name    string
+		records []Record
+		want    string // without uid and from
+	}{
+		{"successes are one span", seconds(0, 3, nil), `"ok":[[0,3,4,80,20,5]]`},
+		{"a hole ends the span", seconds(0, 6, map[int]bool{3: true}), `"ok":[[0,2,3,60,20,5],[4,6,3,60,20,5]]`},
+		{"a late tick closes the hole", append(seconds(0, 6, map[int]bool{3: true}), seconds(3, 3, nil)...), `"ok":[[0,6,7,140,20,5]]`},
+		{"exceptions do not end a span", append(append(seconds(0, 2, nil), scheduled(at(3), task.TimedOut)), seconds(4, 6, nil)...),
+			`"ok":[[0,6,6,120,20,5]],"not":[[3,1,"t","timeout",2,"","n2"]]`},
+		{"a range of ticks is one exception", append(append(seconds(0, 2, nil), scheduled(at(3), task.Missed).withRange(at(9), 7)), seconds(10, 10, nil)...),
+			`"ok":[[0,10,4,80,20,5]],"not":[[3,7,"m","no_owner",0,"","",9]]`},
+		{"an hour counts all but the first", []Record{scheduled(at(1), task.Failed), scheduled(at(10), task.Failed), exit2, signal, response},
+			`"not":[[1,1,"f","exit 1",1,"","n1"],[3600,1,"f","HTTP 503",1,"","n1"]],"hours":[[0,3,{"f:exit 1":1,"f:exit 2":1,"f:signal SIGKILL":1},[10,11,12]]]`},
+		{"requested runs are apart", []Record{scheduled(1500*time.Millisecond, task.Succeeded).requested("a7c2"), scheduled(at(2), task.Failed).requested("b7c2")},
+			`"manual":[[1.5,1,"o","",1,"-a7c2","n1"],[2,1,"f","exit 1",1,"-b7c2","n1"]]`},
+		{"a late result marks its run", []Record{scheduled(at(2), task.Lost), {Late: true, Run: scheduled(at(2), task.Succeeded).Run}, {Late: true, Run: scheduled(at(3), task.Failed).Run}},
+			`"not":[[2,1,"l","node_lost",1,"","n3",0,"late"]]`},
+		{"what cannot be read is counted", []Record{{Broken: true, Run: task.Run{ID: "20261121T000003.000Z-k3f9"}}, {Run: task.Run{}}}, `"unreadable":2`},
+	}
+
+	for _, tc := range tests {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+
+			chunks := Fold(testUID, nil, tc.records, each(time.Second))
+			if len(chunks) != 1 {
+				t.Fatalf("%d chunks, not 1", len(chunks))
+			}
+
+			got, err := json.Marshal(chunks[0])
+			want := fmt.Sprintf(`{"uid":"%s","from":"2026-11-21T00:00:00.000Z",%s}`, testUID, tc.want)
+			if err != nil || string(got) != want {
+				t.Errorf("%v\n got %s\nwant %s", err, got, want)
+			}
+			if n := chunks[0].size(); n != len(got) {
+				t.Errorf("size is %d, not %d", n, len(got))
+			}
+		})
+	}
+}
