@@ -140,6 +140,8 @@ var allowedImports = map[string][]string{
 	"pkg/client":               {"pkg/task"},
 	// why is pure: its caller reads the records.
 	"pkg/internal/why": {"pkg/internal/access", "pkg/internal/schedule", "pkg/task"},
+	// ledger is pure: package retention writes its chunks, and package why reads them.
+	"pkg/internal/ledger": {"pkg/task"},
 	// runstats sums up records.
 	"pkg/internal/runstats": {"pkg/client", "pkg/task"},
 	"pkg/scheduler":         {"pkg/scheduler/absence", "pkg/scheduler/activescan", "pkg/scheduler/board", "pkg/scheduler/definition", "pkg/scheduler/failures", "pkg/scheduler/fanout", "pkg/scheduler/feed", "pkg/scheduler/histories", "pkg/scheduler/known", "pkg/scheduler/metrics", "pkg/scheduler/nslimits", "pkg/scheduler/pace", "pkg/scheduler/pastruns", "pkg/scheduler/placement", "pkg/scheduler/reconcile", "pkg/scheduler/retention", "pkg/scheduler/rows", "pkg/scheduler/scanlimit", "pkg/scheduler/taskstate", "pkg/scheduler/tickpolicy", "pkg/store", "pkg/store/record", "pkg/internal/readmodel", "pkg/internal/schedule", "pkg/task"},
@@ -148,7 +150,7 @@ var allowedImports = map[string][]string{
 	// tickpolicy is pure arithmetic over ticks and counts of runs.
 	"pkg/scheduler/tickpolicy": {"pkg/task"},
 	// retention deletes through store what shards request.
-	"pkg/scheduler/retention": {"pkg/store", "pkg/store/record", "pkg/task"},
+	"pkg/scheduler/retention": {"pkg/internal/ledger", "pkg/internal/schedule", "pkg/store", "pkg/store/record", "pkg/task"},
 	// activescan lists active attempts for all shards at once. pace counts tokens, and does not depend on runs.
 	"pkg/scheduler/activescan": {"pkg/store"},
 	"pkg/scheduler/pace":       {},
