@@ -90,8 +90,8 @@ func (s *shardState) applyEntry(ev *store.ShardEvent) {
 	} else if again {
 		// Start the counters at a random value, as if some records had been added since the last trim.
 		// Otherwise the histories of a shard that often changes its owner would be trimmed too rarely.
-		t.Added = uint16(s.random.IntN(retention.TrimAfter(t.Policy.History.Keep)))
-		t.Dead = uint8(s.random.IntN(retention.TrimAfter(store.KeepDead)))
+		t.Added = uint16(s.random.IntN(trimAfter(t)))
+		t.Dead = uint8(s.random.IntN(retention.TrimAfter(store.KeepDead, 0)))
 	}
 
 	t.Bad = err != nil
@@ -247,14 +247,21 @@ func (s *shardState) applyEnded(ev *store.ShardEvent, now time.Time) {
 	}
 
 	// If the trimmer is busy, the task's next end asks again.
-	if s.owner && mayTrim && int(t.Added) >= retention.TrimAfter(t.Policy.History.Keep) && s.trims.Ask(s.trimOf(t, ev)) {
+	if s.owner && mayTrim && int(t.Added) >= trimAfter(t) && s.trims.Ask(s.trimOf(t, ev)) {
 		t.Added = 0
 	}
 }
 
+// trimAfter returns after how many new records t's history is trimmed.
+func trimAfter(t *taskstate.Task) int {
+	return retention.TrimAfter(t.Policy.History.Keep, int(t.Timing.Often))
+}
+
 // trimOf returns the request to trim t's history after the end ev.
 func (s *shardState) trimOf(t *taskstate.Task, ev *store.ShardEvent) retention.Trim {
-	job := retention.Trim{Fences: s.fences, Ref: t.Ref(s.Shard), UID: t.UID(), History: t.Policy.History}
+	job := retention.Trim{
+		Fences: s.fences, Ref: t.Ref(s.Shard), UID: t.UID(), Created: t.Create, History: t.Policy.History, Schedule: t.Schedule(),
+	}
 	if t.CountsFailures() {
 		// This end and those after it are not counted yet. Keep them.
 		job.Before = ev.Mod

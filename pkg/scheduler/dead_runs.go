@@ -30,7 +30,7 @@ func (s *shardState) trimDead(t *taskstate.Task) {
 		return
 	}
 
-	if t.Dead++; int(t.Dead) < retention.TrimAfter(store.KeepDead) {
+	if t.Dead++; int(t.Dead) < retention.TrimAfter(store.KeepDead, 0) {
 		return
 	}
 

@@ -50,8 +50,8 @@ type Config struct {
 	PastRate int
 	// Now returns the time by which ticks are decided. Required.
 	Now func() time.Time
-	// Cluster returns the cluster's record as it is known: the number of shards, the catch-up rate, and
-	// lost_after for new attempts. If it is nil, the defaults hold.
+	// Cluster returns the cluster's record as it is known: the number of shards, the catch-up rate, lost_after for new
+	// attempts, and for how long ledgers remember ticks. If it is nil, the defaults hold.
 	Cluster func() task.Cluster
 	// Freezes returns the freezes as they are known, and the mod revision of their record. It returns nil
 	// if there are none. They may be out of date: a commit that does not know the newest ones fails and
@@ -119,7 +119,7 @@ func New(cfg Config) *Engine {
 	}
 
 	e := &Engine{
-		cfg: cfg, made: time.Now(), scans: activescan.New(cfg.Store.ScanActive), trims: retention.NewTrimmer(cfg.Store, cfg.Logger),
+		cfg: cfg, made: time.Now(), scans: activescan.New(cfg.Store.ScanActive), trims: retention.NewTrimmer(cfg.Store, cfg.Cluster, cfg.Now, cfg.Logger),
 		metrics: metrics.New(cfg.Registerer), patience: differencePatience, workers: map[int]*worker{}, preloads: map[int]*preload{},
 		loads: make(slots, loadsAtOnce), preloadSlots: make(slots, preloadsAtOnce()), definitions: definition.NewShared(),
 	}

@@ -479,8 +479,9 @@ func TestTrimmer_NeverPanicsAndNeverTrimsAll(t *testing.T) {
 		w.put(w.store.Keys().Ended(ref("a"), fmt.Sprint(i)), "{}")
 	}
 
+	none := new(task.Duration) // no ledger
 	for _, keep := range []int{10, 5, 4, 1} {
-		w.ok(e.trims.Trim(w.ctx, retention.Trim{Fences: f, Ref: ref("a"), History: task.History{Keep: keep, Record: task.RecordAll}}))
+		w.ok(e.trims.Trim(w.ctx, retention.Trim{Fences: f, Ref: ref("a"), History: task.History{Keep: keep, Record: task.RecordAll, Ledger: none}}))
 		past, err := w.store.History(w.ctx, ref("a"), false)
 		w.ok(err)
 
@@ -492,7 +493,7 @@ func TestTrimmer_NeverPanicsAndNeverTrimsAll(t *testing.T) {
 	w.assign("n2")
 	w.put(w.store.Keys().Ended(ref("a"), "5"), "{}")
 
-	if err := e.trims.Trim(w.ctx, retention.Trim{Fences: f, Ref: ref("a"), History: task.History{Keep: 1}}); !errors.Is(err, task.ErrFenced) {
+	if err := e.trims.Trim(w.ctx, retention.Trim{Fences: f, Ref: ref("a"), History: task.History{Keep: 1, Ledger: none}}); !errors.Is(err, task.ErrFenced) {
 		t.Errorf("a fenced owner's trim: %v", err)
 	}
 }

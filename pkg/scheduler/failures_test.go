@@ -6,7 +6,6 @@ import (
 	"testing"
 
 	"github.com/carillonhq/carillon/pkg/kv"
-	"github.com/carillonhq/carillon/pkg/scheduler/retention"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -227,7 +226,7 @@ func TestPauseAfterFailures_OfAHistoryOfFailures(t *testing.T) {
 		t.Fatalf("%d failures in a row", n)
 	}
 
-	w.ok(h.e.trims.Trim(w.ctx, retention.Trim{Fences: h.state.fences, Ref: ref("a"), History: task.History{Keep: 20, Record: task.RecordFailures}}))
+	h.trimTo("a", task.History{Keep: 20, Record: task.RecordFailures})
 
 	if n := len(w.story("a")); n != 2 {
 		t.Fatalf("%d records are left", n)

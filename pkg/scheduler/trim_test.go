@@ -14,6 +14,28 @@ import (
 // keep is an option: how many history records of the task stay.
 func keep(n int) option { return func(t *task.Task) { t.History.Keep = n } }
 
+// trimTo trims a task's history now, with other settings than those of the task.
+func (h *testWorker) trimTo(name string, history task.History) {
+	h.world.Helper()
+	h.see()
+	h.world.ok(h.e.trims.Trim(h.world.ctx, h.trimJob(name, history)))
+}
+
+// trimJob returns what trimTo requests.
+func (h *testWorker) trimJob(name string, history task.History) retention.Trim {
+	h.world.Helper()
+	t := h.state.Tasks.Get(ref(name).String())
+	if t == nil || !t.Present {
+		h.world.Fatalf("there is no task %s", name)
+	}
+
+	job := h.state.trimOf(t, &store.ShardEvent{})
+	job.History = history
+	job.Before = 0
+
+	return job
+}
+
 // trim carries out the trims that were requested, as the engine does in parallel with its workers.
 func (h *testWorker) trim() {
 	h.world.Helper()
@@ -76,7 +98,7 @@ func TestStudy_ReadsTheLastEndThoughItIsTrimmedMeanwhile(t *testing.T) {
 	for name, then := range map[string]func(*world, *testWorker){
 		"left alone": func(*world, *testWorker) {},
 		"trimmed": func(w *world, h *testWorker) {
-			w.ok(h.e.trims.Trim(w.ctx, retention.Trim{Fences: h.state.fences, Ref: ref("a"), History: task.History{Keep: 1, Record: task.RecordAll}}))
+			w.ok(h.e.trims.Trim(w.ctx, h.trimJob("a", task.History{Keep: 1, Record: task.RecordAll})))
 		},
 		"deleted": func(w *world, _ *testWorker) {
 			_, err := w.client.Delete(w.ctx, w.store.Keys().HistoryOf(ref("a")), clientPrefix)
@@ -114,7 +136,7 @@ func TestTrim_KeepsTheLastEndForTheTTL(t *testing.T) {
 	w := newWorld(t, "n1", "n2").judged()
 	endsOutOfOrder(w, cronned("@at 2026-01-02T13:00:00Z"), ttl(time.Minute), keep(1))
 	h := w.work("n2")
-	w.ok(h.e.trims.Trim(w.ctx, retention.Trim{Fences: h.state.fences, Ref: ref("a"), History: task.History{Keep: 1, Record: task.RecordAll}}))
+	h.trimTo("a", task.History{Keep: 1, Record: task.RecordAll})
 	w.want("a", "+3600 succeeded")
 	h.wantDeletion("a", 3859, 3860, false)
 }
@@ -176,7 +198,7 @@ func TestTrim_DoesNotCountRecordsOfADeletedTask(t *testing.T) {
 	all := w.active("a") // the run of the deleted task comes first
 	w.end(all[1], task.Succeeded)
 	w.end(all[0], task.Cancelled)
-	w.ok(h.e.trims.Trim(w.ctx, retention.Trim{Fences: h.state.fences, Ref: ref("a"), UID: all[1].UID, History: task.History{Keep: 1, Record: task.RecordAll}}))
+	h.trimTo("a", task.History{Keep: 1, Record: task.RecordAll})
 	h.decide(2.5)
 	w.want("a", "+2 succeeded")
 }

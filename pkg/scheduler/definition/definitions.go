@@ -19,6 +19,7 @@ type Timing struct {
 	Schedule *schedule.Schedule // without an anchor, which each task has for itself
 	Jittered bool               // ticks are due later than their time
 	Manual   bool               // the task has no ticks, only manual runs
+	Often    uint8              // how many ticks there are in ten minutes; at most maxOften
 	Period   int64              // ms from the end of a run to the next tick; 0: the schedule does not count from the end of runs
 	End      int64              // the end of the schedule in Unix ms; 0: none
 }
@@ -133,7 +134,7 @@ func NewTiming(text string) (*Timing, error) {
 		return nil, err
 	}
 
-	w := &Timing{Text: text, Schedule: s, Jittered: e.Jitter > 0, Manual: s.Manual()}
+	w := &Timing{Text: text, Schedule: s, Jittered: e.Jitter > 0, Manual: s.Manual(), Often: countTicks(s)}
 
 	if period, ok := s.AfterCompletion(); ok {
 		w.Period = period.Milliseconds()
@@ -144,6 +145,26 @@ func NewTiming(text string) (*Timing, error) {
 	}
 
 	return w, nil
+}
+
+// maxOften is the maximum of Timing.Often.
+const maxOften = 60
+
+// countTicks returns how many ticks a schedule has in ten minutes, at most maxOften. It counts from the first tick after a
+// fixed instant, so that the result depends on the schedule only. It returns 0 for a schedule that counts from the end of
+// runs, because their length is not known.
+func countTicks(s *schedule.Schedule) uint8 {
+	if _, after := s.AfterCompletion(); after {
+		return 0
+	}
+
+	first, ok := s.Next(time.Date(2026, 1, 5, 0, 0, 0, 0, time.UTC)) // a Monday
+	ticks := uint8(0)
+	for tick := first; ok && ticks < maxOften && tick.Sub(first) < 10*time.Minute; tick, ok = s.Next(tick) {
+		ticks++
+	}
+
+	return ticks
 }
 
 // Sticky reports whether a task's runs stay on the node that had the last one.

@@ -3,7 +3,10 @@ package retention
 import (
 	"cmp"
 	"slices"
+	"strings"
+	"time"
 
+	"github.com/carillonhq/carillon/pkg/internal/schedule"
 	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
@@ -11,25 +14,33 @@ import (
 
 // Trim is a request to cut a task's history, or its list of dead runs, to its length.
 type Trim struct {
-	Fences  store.Fences // the delete compares them, so that only the owner trims
-	Ref     record.Ref
-	UID     string       // records of other tasks of that name do not count
-	History task.History // how many records to keep, and which
-	Before  int64        // only records with a lower mod revision are deleted; 0: any
-	Dead    bool         // trim the dead runs, not the history
+	Fences store.Fences // every write compares them, so that only the owner trims
+	Ref    record.Ref
+	Dead   bool // trim the dead runs, not the history; the other fields do not apply
+
+	UID      string            // records of other tasks of that name do not count
+	Created  int64             // create revision of the task's entry
+	History  task.History      // how many records to keep, and which
+	Schedule schedule.Schedule // the task's schedule, with its anchor
+	Before   int64             // only records with a lower mod revision are deleted; 0: any
 }
 
-// TrimAfter returns after how many new records a task is trimmed that keeps the given number. A history is
-// therefore up to a quarter longer than it should be.
-func TrimAfter(keep int) int { return max(keep/4, 1) }
+// TrimAfter returns after how many new records a task is trimmed that keeps the given number. A history is therefore up
+// to a quarter longer than it should be, or by the ticks of ten minutes, which must not be more than 60.
+//
+// Every trim that folds records into the ledger writes a chunk. So one fold should take several records of a task that
+// ticks often.
+func TrimAfter(keep, ticks int) int { return max(keep/4, ticks, 1) }
 
 // surplusRecords returns the records that a history must lose, in the order in which they were written. The
 // records that were written last stay, not those with the highest keys. Keys begin with the time of the
 // tick, and the run that ends last often belongs to an older tick: it took long, was retried or was lost.
 // The ttl, a schedule after completion and the count of consecutive failures depend on the last end.
 //
+// Beyond the number that a task keeps, records stay whose ticks are younger than keep_for, up to task.MaxHistory.
+//
 // The newest record always stays. Late results do not count: they are deleted together with their run.
-func surplusRecords(past []store.Past, h task.History) (gone []store.Past) {
+func surplusRecords(past []store.Past, h task.History, now time.Time) (gone []store.Past) {
 	byMod := slices.Clone(past)
 	slices.SortFunc(byMod, func(a, b store.Past) int { return cmp.Or(cmp.Compare(a.Mod, b.Mod), cmp.Compare(a.ID, b.ID)) })
 
@@ -40,7 +51,8 @@ func surplusRecords(past []store.Past, h task.History) (gone []store.Past) {
 			continue
 		}
 
-		if len(stay) < h.Keep && (newest || !p.Succeeded || h.Record != task.RecordFailures) {
+		wanted := newest || !p.Succeeded || h.Record != task.RecordFailures
+		if wanted && (len(stay) < h.Keep || len(stay) < task.MaxHistory && isYounger(p.ID, h.KeepFor, now)) {
 			stay[p.ID] = true
 		}
 
@@ -48,4 +60,29 @@ func surplusRecords(past []store.Past, h task.History) (gone []store.Past) {
 	}
 
 	return slices.DeleteFunc(byMod, func(p store.Past) bool { return stay[p.Run()] })
+}
+
+// isYounger reports whether the tick of a run is less than an age ago. It returns false if its time is not known.
+func isYounger(run string, age task.Duration, now time.Time) bool {
+	if age == 0 {
+		return false
+	}
+
+	tick, ok := task.TimeOfRunID(run)
+
+	return ok && now.Sub(tick) < age.Std()
+}
+
+// mayHaveSurplus reports whether a history that keeps records for a time may have records to delete, from its oldest key
+// and the number of its keys. Such a history may be long, and is not listed for few records: it may exceed the time, and
+// the number of records, by a quarter.
+func mayHaveSurplus(oldest string, count int64, h task.History, now time.Time) bool {
+	// Successes are deleted however young they are.
+	if h.KeepFor == 0 || h.Record == task.RecordFailures {
+		return true
+	}
+
+	run, _, _ := strings.Cut(oldest, record.LateMark)
+
+	return count > max(int64(h.Keep), task.MaxHistory)*5/4 || !isYounger(run, h.KeepFor*5/4, now)
 }

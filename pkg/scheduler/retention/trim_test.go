@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"testing"
+	"time"
 
 	"pgregory.net/rapid"
 
@@ -45,7 +46,7 @@ func TestSurplus_KeepsWhatWasWrittenLastAndLeavesNothingElse(t *testing.T) {
 			}
 		}
 
-		gone := surplusRecords(past, h)
+		gone := surplusRecords(past, h, time.Time{})
 
 		for _, p := range past { // a late result stays together with its run
 			if slices.Contains(gone, p) == stays[p.Run()] {

@@ -4,12 +4,22 @@
 // It works in parallel with the workers of shards, so that no tick waits for it. The workers decide what to
 // delete, and request it. A request that does not fit into a queue, or fails, is not remembered: the worker
 // makes it again. Each delete compares the fences of the shard, so that only its owner deletes.
+//
+// What leaves a history is added to the task's ledger (package ledger) by the transaction that deletes it, so a crash
+// loses nothing, and nothing is counted twice:
+//
+//	list the keys of the history ─► choose the surplus ─► read its values and the newest chunk ─► ledger.Fold ─► one transaction
+//
+// The transaction compares the newest chunk, so that of two folds of the same records only one is applied, and the records
+// that their owner may extend. After a conflict, everything is read again. A full etcd refuses puts. Then the records are
+// deleted without a fold, because a full etcd must get rid of records. Readers see the hole from the counts of the ledger.
 package retention
 
 import (
 	"context"
 	"errors"
 	"slices"
+	"time"
 
 	"go.uber.org/zap"
 	"golang.org/x/sync/errgroup"
@@ -19,31 +29,48 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// HistoryTrimmer reads and trims histories. History returns the records of a task without their values;
-// states also requests whether each run succeeded.
+// HistoryTrimmer reads and trims histories and ledgers. See store.Shards for the methods.
 type HistoryTrimmer interface {
-	History(ctx context.Context, ref record.Ref, states bool) ([]store.Past, error)
+	historyLister
+	folder
 	TrimHistory(ctx context.Context, f store.Fences, ref record.Ref, gone []store.Past) error
 	TrimDead(ctx context.Context, f store.Fences, ref record.Ref) error
 }
 
-// Trimmer cuts histories to their length. It works in parallel with the workers, so that no tick waits for
-// it. A task is trimmed after a quarter of the number that it keeps has been added, so that its keys are
-// not listed too often. A request that does not fit into the queue is made again when the task's next run
-// ends.
+// historyLister lists histories without their values.
+type historyLister interface {
+	OldestRun(ctx context.Context, ref record.Ref) (id string, count int64, err error)
+	HistoryToTrim(ctx context.Context, ref record.Ref, states bool) (store.HistoryToTrim, error)
+}
+
+// folder moves records from histories to ledgers.
+type folder interface {
+	ReadToFold(ctx context.Context, ref record.Ref, listed []store.Past, since string) ([]store.PastRecord, *store.LedgerChunk, error)
+	OldestChunks(ctx context.Context, ref record.Ref, limit int) ([]store.LedgerChunk, error)
+	FoldHistory(ctx context.Context, f store.Fences, h store.HistoryFold) error
+	DeleteLedger(ctx context.Context, f store.Fences, ref record.Ref, newest store.LedgerChunk) error
+}
+
+// Trimmer cuts histories to their length, and adds what it deletes to the ledgers of the tasks. It works in parallel with
+// the workers, so that no tick waits for it. A task is trimmed after a number of records has been added (TrimAfter), so
+// that its keys are not listed too often. A request that does not fit into the queue is made again when the task's next
+// run ends.
 type Trimmer struct {
-	store HistoryTrimmer
-	line  chan Trim // requests; 4,096 may wait
-	log   *zap.Logger
+	store   HistoryTrimmer
+	cluster func() task.Cluster // the default and the limit of ledgers
+	now     func() time.Time
+	line    chan Trim // requests; 4,096 may wait
+	log     *zap.Logger
 }
 
 // trimmersAtOnce is how many histories are trimmed in parallel, so that their deletes can share requests to
 // etcd.
 const trimmersAtOnce = 16
 
-// NewTrimmer returns a Trimmer. It does nothing until Run is called.
-func NewTrimmer(s HistoryTrimmer, log *zap.Logger) *Trimmer {
-	return &Trimmer{store: s, line: make(chan Trim, 4096), log: log}
+// NewTrimmer returns a Trimmer. It does nothing until Run is called. cluster returns the cluster's record as it is known,
+// and now the time from which ages count.
+func NewTrimmer(s HistoryTrimmer, cluster func() task.Cluster, now func() time.Time, log *zap.Logger) *Trimmer {
+	return &Trimmer{store: s, cluster: cluster, now: now, line: make(chan Trim, 4096), log: log}
 }
 
 // Ask requests a trim. It returns false if the queue is full.
@@ -81,26 +108,65 @@ func (t *Trimmer) Run(ctx context.Context) error {
 	return g.Wait()
 }
 
+// maxTrimTries is how often a trim is tried that fails with a conflict: a range of ticks grew, or the same history was
+// trimmed twice at a time.
+const maxTrimTries = 4
+
 // Trim cuts one history, or one list of dead runs, to its length.
 func (t *Trimmer) Trim(ctx context.Context, job Trim) error {
 	if job.Dead {
 		return t.store.TrimDead(ctx, job.Fences, job.Ref)
 	}
 
-	past, err := t.store.History(ctx, job.Ref, job.History.Record == task.RecordFailures)
+	err := task.ErrConflict
+	for try := 0; try < maxTrimTries && errors.Is(err, task.ErrConflict); try++ {
+		err = t.trimHistory(ctx, job)
+	}
+
+	return err
+}
+
+// trimHistory is one try of a trim.
+func (t *Trimmer) trimHistory(ctx context.Context, job Trim) error {
+	if job.History.KeepFor > 0 {
+		oldest, count, err := t.store.OldestRun(ctx, job.Ref)
+		if err != nil || !mayHaveSurplus(oldest, count, job.History, t.now()) {
+			return err
+		}
+	}
+
+	list, err := t.store.HistoryToTrim(ctx, job.Ref, job.History.Record == task.RecordFailures)
 	if err != nil {
 		return err
 	}
 
-	past = slices.DeleteFunc(past, func(p store.Past) bool { return !task.RunBelongs(p.Run(), job.UID) })
-	gone := surplusRecords(past, job.History)
+	past := slices.DeleteFunc(list.Past, func(p store.Past) bool { return !task.RunBelongs(p.Run(), job.UID) })
+	gone := surplusRecords(past, job.History, t.now())
 	if job.Before != 0 {
 		gone = slices.DeleteFunc(gone, func(p store.Past) bool { return p.Mod >= job.Before })
 	}
 
-	if len(gone) == 0 {
-		return nil
+	cluster := t.cluster()
+	lasts := cluster.LedgerOf(job.History)
+
+	// Only a setting deletes what is in the ledger. The limit of a full cluster may end soon.
+	if list.Newest != nil && job.History.EffectiveLedger(cluster.LedgerSetting()) == 0 {
+		if err := t.store.DeleteLedger(ctx, job.Fences, job.Ref, *list.Newest); err != nil {
+			return err
+		}
 	}
 
-	return t.store.TrimHistory(ctx, job.Fences, job.Ref, gone)
+	switch {
+	case len(gone) == 0:
+		return nil
+	case lasts == 0:
+		return t.store.TrimHistory(ctx, job.Fences, job.Ref, gone)
+	}
+
+	f := folding{store: t.store, job: &job, oldestTick: t.now().Add(-lasts.Std()), chunks: list.Chunks}
+	if list.Newest != nil {
+		f.newest = list.Newest.ID
+	}
+
+	return f.foldAll(ctx, gone)
 }

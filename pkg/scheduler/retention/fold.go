@@ -1,0 +1,202 @@
+package retention
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/carillonhq/carillon/pkg/internal/ledger"
+	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/store/record"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// folding moves the surplus of one history to the ledger, in as many transactions as it takes.
+type folding struct {
+	store      HistoryTrimmer
+	job        *Trim
+	oldestTick time.Time // ledgers need not remember earlier ticks
+	newest     string    // the id of the newest chunk that was seen; empty if there was none
+	chunks     int64     // how many there are
+}
+
+// foldAll folds records in the order in which they were written.
+func (f *folding) foldAll(ctx context.Context, gone []store.Past) error {
+	for len(gone) > 0 {
+		done, err := f.foldSome(ctx, gone[:min(len(gone), store.MaxFold)])
+		if err != nil {
+			return err
+		}
+
+		gone = gone[done:]
+	}
+
+	return nil
+}
+
+// foldSome folds the first of the records, as many as fit into a transaction, and returns how many it has handled.
+func (f *folding) foldSome(ctx context.Context, gone []store.Past) (done int, err error) {
+	records, newest, err := f.store.ReadToFold(ctx, f.job.Ref, gone, f.newest)
+	if err != nil {
+		return 0, err
+	}
+	// All of them are gone, or were changed since they were listed.
+	if len(records) == 0 {
+		return len(gone), nil
+	}
+
+	fold, n, err := f.newFold(ctx, records, newest)
+	if err != nil {
+		return 0, err
+	}
+
+	switch err = f.store.FoldHistory(ctx, f.job.Fences, fold); {
+	case store.NoSpace(err):
+		err = f.store.TrimHistory(ctx, f.job.Fences, f.job.Ref, fold.Gone)
+	case err == nil:
+		f.newest = fold.Put[len(fold.Put)-1].ID
+		f.chunks += countNew(fold) - int64(len(fold.Drop))
+	}
+
+	if err != nil {
+		return 0, err
+	}
+
+	if n == len(records) {
+		return len(gone), nil
+	}
+
+	return 1 + slices.Index(gone, records[n-1].Past), nil
+}
+
+// newFold returns the fold of the first of the records, and of how many.
+func (f *folding) newFold(ctx context.Context, records []store.PastRecord, newest *store.LedgerChunk) (fold store.HistoryFold, n int, err error) {
+	for n = len(records); ; n = (n + 1) / 2 {
+		if fold, err = f.foldOf(records[:n], newest); err != nil {
+			return fold, 0, err
+		}
+
+		drop, err := f.chunksToDrop(ctx, fold)
+		if err != nil {
+			return fold, 0, err
+		}
+
+		fold.Drop = append(fold.Drop, drop...)
+		// Many records that need an entry of their own may need many chunks.
+		if fold.Ops() <= store.MaxFoldOps || n == 1 {
+			return fold, n, nil
+		}
+	}
+}
+
+// foldOf returns the fold of records behind the newest chunk.
+func (f *folding) foldOf(records []store.PastRecord, newest *store.LedgerChunk) (store.HistoryFold, error) {
+	fold := store.HistoryFold{Ref: f.job.Ref, EntryCreate: f.job.Created, Newest: newest}
+	parsed := make([]ledger.Record, len(records))
+	for i, p := range records {
+		fold.Gone = append(fold.Gone, p.Past)
+		parsed[i] = parseRecord(p)
+
+		// The owner may extend a record of skipped ticks at any time, also that of a single tick.
+		if r := parsed[i]; r.Broken || r.Run.State == task.Skipped || r.Run.Count > 1 {
+			fold.Compare = append(fold.Compare, p.Past)
+		}
+	}
+
+	// A chunk that was written by a newer version, or by hand, is not changed. A chunk of a deleted task is of no use.
+	var last *ledger.Chunk
+	previous := ""
+	if newest != nil {
+		previous = newest.ID
+		chunk, whole, err := ledger.Decode(newest.Value)
+		switch {
+		case err == nil && chunk.UID != f.job.UID:
+			fold.Drop = append(fold.Drop, newest.ID)
+		case err == nil && whole:
+			last = &chunk
+		}
+	}
+
+	for i, chunk := range ledger.Fold(f.job.UID, last, parsed, f.job.nextTick) {
+		value, err := json.Marshal(chunk)
+		if err != nil {
+			return fold, fmt.Errorf("fold history of %s: %w", f.job.Ref, err)
+		}
+
+		if i > 0 || last == nil {
+			previous = chunk.ID(previous)
+		}
+
+		fold.Put = append(fold.Put, store.LedgerChunk{ID: previous, Value: value})
+	}
+
+	return fold, nil
+}
+
+// parseRecord decodes a record of a history for the ledger.
+func parseRecord(p store.PastRecord) ledger.Record {
+	r, err := record.DecodeEnded(record.ShardKey{Run: p.Run()}, p.Value)
+	if err != nil {
+		r = task.Run{ID: p.Run()}
+	}
+
+	return ledger.Record{Run: r, Late: p.Late, Broken: err != nil}
+}
+
+// nextTick returns the first tick of the task's schedule after a time. It returns false if there is none, and for a
+// schedule whose ticks depend on the end of runs.
+func (j *Trim) nextTick(after time.Time) (time.Time, bool) {
+	if _, completion := j.Schedule.AfterCompletion(); completion {
+		return time.Time{}, false
+	}
+
+	return j.Schedule.Next(after)
+}
+
+// countNew returns how many chunks the fold begins.
+func countNew(fold store.HistoryFold) int64 {
+	n := int64(len(fold.Put))
+	if fold.Newest != nil && fold.Put[0].ID == fold.Newest.ID {
+		n--
+	}
+
+	return n
+}
+
+// maxExpired is how many chunks one fold deletes at most because of their age.
+const maxExpired = 4
+
+// chunksToDrop returns the ids of the chunks that a fold must delete because they are too old or too many. It looks for
+// them only if the fold begins a chunk.
+func (f *folding) chunksToDrop(ctx context.Context, fold store.HistoryFold) (ids []string, err error) {
+	begun := countNew(fold)
+	if begun == 0 || f.chunks == 0 {
+		return nil, nil
+	}
+
+	tooMany := f.chunks + begun - int64(len(fold.Drop)) - ledger.MaxChunks
+	oldest, err := f.store.OldestChunks(ctx, f.job.Ref, int(max(tooMany, maxExpired)))
+	if err != nil {
+		return nil, err
+	}
+
+	for i, c := range oldest {
+		// The newest chunk is compared, and may be in the fold already.
+		if fold.Newest != nil && c.ID >= fold.Newest.ID || int64(i) >= tooMany && !f.isExpired(c) {
+			break
+		}
+
+		ids = append(ids, c.ID)
+	}
+
+	return ids, nil
+}
+
+// isExpired reports whether a chunk is of no more use: all its ticks are too old, or it is of a deleted task. A chunk that
+// cannot be read stays until there are too many.
+func (f *folding) isExpired(c store.LedgerChunk) bool {
+	chunk, _, err := ledger.Decode(c.Value)
+	return err == nil && (chunk.UID != f.job.UID || chunk.LastTick().Before(f.oldestTick))
+}
