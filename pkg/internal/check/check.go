@@ -52,6 +52,7 @@ type checker struct {
 	fences     *fenceJudge
 	placement  *placementJudge
 	retention  *retentionJudge
+	ledger     *ledgerJudge
 	counters   *counterJudge
 	gaps       *gapJudge
 	decisions  *decisionJudge
@@ -85,7 +86,7 @@ func newChecker(keys record.Keys, opts Options) *checker {
 		findings: found, cluster: cluster, opts: &opts, stats: stats,
 		decoder: &decoder{findings: found, cluster: cluster, keys: keys},
 
-		fences: fences, placement: &placementJudge{judge: base}, retention: retention, counters: counters, gaps: gaps,
+		fences: fences, placement: &placementJudge{judge: base}, retention: retention, ledger: newLedgerJudge(base, fences, stats), counters: counters, gaps: gaps,
 		decisions: decisions, attempts: attempts,
 		access:     &accessJudge{judge: base, records: map[string]accessRecord{}, pending: map[int64]*pendingRecord{}, written: map[string][]byte{}},
 		namespaces: namespaces,
@@ -138,11 +139,13 @@ func (c *checker) applyRevision(events []Event) {
 	c.runs.checkStarts(d, runs)
 
 	c.retention.checkRevision(d)
+	c.ledger.checkRevision(d)
 	c.entries.applyEntries(d)
 
 	// checkRevision compares with the records that were kept before, checkKept counts those that are kept now.
 	c.cluster.applyKept(d)
 	c.retention.checkKept(d)
+	c.cluster.applyLedgers(d)
 	c.cluster.applyFreezes(d)
 	c.cluster.applyWatermarks(d)
 	c.cluster.applyFleet(d)
@@ -185,6 +188,8 @@ func (c *checker) applyFirstList(d *delta) {
 	c.cluster.applyFreezes(d)
 	c.cluster.applyKept(d)
 	c.retention.checkKept(d)
+	c.ledger.applySettings(d)
+	c.cluster.applyLedgers(d)
 	c.cluster.applyFleet(d)
 	c.cluster.applyListedWatermarks(d)
 	c.entries.applyEntries(d)

@@ -44,6 +44,8 @@ func (dec *decoder) decodeEvents(events []Event) *delta {
 			dec.decodeAttempt(d, ev)
 		case "shards":
 			dec.decodeShardRecord(d, ev)
+		case "ledger":
+			dec.decodeChunk(d, ev)
 		case "cluster":
 			dec.decodeCluster(d, ev)
 		case "freezes":
@@ -70,11 +72,11 @@ func (dec *decoder) reportUnreadable(ev Event, err error) {
 	dec.cluster.setUnreadable(ev, true)
 }
 
-// decodeCluster reads the number of shards. A deleted or unreadable record leaves the known number as it is.
+// decodeCluster reads the cluster's record. A deleted or unreadable record leaves the known number as it is.
 func (dec *decoder) decodeCluster(d *delta, ev Event) {
 	var cluster task.Cluster
 	if !ev.Deleted && json.Unmarshal(ev.Value, &cluster) == nil {
-		d.shardCount = cluster.Shards
+		d.cluster = &cluster
 	}
 }
 
@@ -147,6 +149,11 @@ func (dec *decoder) decodeShardRecord(d *delta, ev Event) {
 		return
 	}
 
+	if k.Kind == record.KindEnded && ev.Deleted {
+		ch := d.ledgerChangeOf(k.Ref)
+		ch.deleted = append(ch.deleted, deletedRecord{run: k.Run, key: ev.Key, late: k.Late, unreadable: dec.cluster.shardOf(k.Ref.Shard).unreadable[ev.Key]})
+	}
+
 	// A new value, or a deletion, replaces a value that could not be read. reportUnreadable notes it again if
 	// the new value cannot be read either.
 	dec.cluster.setUnreadable(ev, false)
@@ -213,7 +220,7 @@ func (dec *decoder) decodeEnded(d *delta, k record.ShardKey, ev Event) {
 	}
 
 	if ev.Deleted {
-		return // a trim, a purge or a deleted task: the outcome remains
+		return // a trim, a purge or a deleted task: the outcome remains, see ledgerJudge
 	}
 
 	e, err := record.DecodeEnded(k, ev.Value)
@@ -229,6 +236,29 @@ func (dec *decoder) decodeEnded(d *delta, k record.ShardKey, ev Event) {
 	}
 
 	r.ended, r.endedKey, r.endedText = &e, ev.Key, string(ev.Value)
+}
+
+// decodeChunk decodes a change of ledger/<shard>/<ns>/<name>/<id>.
+func (dec *decoder) decodeChunk(d *delta, ev Event) {
+	parts := strings.Split(strings.TrimPrefix(ev.Key, dec.keys.Ledgers()), "/")
+	if len(parts) != 4 {
+		dec.addNote("key %s is not part of the key layout", ev.Key)
+		return
+	}
+
+	shard, err := strconv.Atoi(parts[0])
+	if err != nil {
+		dec.addNote("key %s is not part of the key layout", ev.Key)
+		return
+	}
+
+	c := chunkChange{id: parts[3], key: ev.Key}
+	if !ev.Deleted {
+		c.state = readChunk(ev.Value)
+	}
+
+	ch := d.ledgerChangeOf(record.Ref{Namespace: parts[1], Name: parts[2], Shard: shard})
+	ch.chunks = append(ch.chunks, c)
 }
 
 // decodeFreezes decodes the freeze record. A deletion yields an empty state.

@@ -21,7 +21,8 @@ type delta struct {
 	specs      map[record.Ref]*specChange // by name, without the shard (see withoutShard)
 	runs       map[runRef]*runChange      // everything that happens to a run, wherever its records are
 	freezes    *freezeState               // nil: the record does not change
-	shardCount int                        // 0: the cluster's record does not change
+	ledgers    map[record.Ref]*ledgerChange
+	cluster    *task.Cluster // nil: the cluster's record does not change
 	keptChanges
 }
 
@@ -113,7 +114,7 @@ func newDelta() *delta {
 	return &delta{
 		nodes: map[string]*nodeSession{}, leaders: map[string]candidate{}, owners: map[int]*record.Owner{},
 		watermarks: map[int]*watermarkChange{}, revised: map[int]bool{}, entries: map[record.Ref]*entryChange{}, specs: map[record.Ref]*specChange{},
-		runs: map[runRef]*runChange{}, keptChanges: newKeptChanges(),
+		runs: map[runRef]*runChange{}, ledgers: map[record.Ref]*ledgerChange{}, keptChanges: newKeptChanges(),
 	}
 }
 
@@ -177,4 +178,35 @@ type deadChange struct {
 
 func newKeptChanges() keptChanges {
 	return keptChanges{map[versionRef]*versionChange{}, map[record.Ref]*tombstoneChange{}, map[runRef]*deadChange{}}
+}
+
+// ledgerChange is what a revision deletes from the history of a task, and what it changes in its ledger.
+type ledgerChange struct {
+	deleted []deletedRecord
+	chunks  []chunkChange
+}
+
+// deletedRecord is a deleted record of a history.
+type deletedRecord struct {
+	run        string // the run's id
+	key        string
+	late       bool // it is a late result of the run
+	unreadable bool // the record could not be read
+}
+
+// chunkChange is a write or a deletion of a chunk.
+type chunkChange struct {
+	id, key string
+	state   *chunkState // nil: deleted
+}
+
+// ledgerChangeOf returns the change of a task's ledger, and creates it if it is new.
+func (d *delta) ledgerChangeOf(ref record.Ref) *ledgerChange {
+	ch := d.ledgers[ref]
+	if ch == nil {
+		ch = &ledgerChange{}
+		d.ledgers[ref] = ch
+	}
+
+	return ch
 }

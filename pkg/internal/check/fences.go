@@ -53,7 +53,7 @@ func (j *fenceJudge) checkWatermarks(d *delta) {
 			continue
 		}
 
-		j.checkWriter(d, id, m)
+		j.requireOwner(d, id, m.key, "a commit")
 
 		if !s.opened && !isOpening(s.watermark, m.watermark) {
 			j.addViolation("G1", m.key, "the first commit under fence %d of node %q does not open the shard: it changes the watermark",
@@ -76,22 +76,22 @@ func (j *fenceJudge) checkWatermarks(d *delta) {
 	}
 }
 
-// checkWriter checks that the shard of a commit has an owner, that the owner's node is present, and that
-// neither changes in the same revision. A commit compares both keys, so it cannot share a revision with a
-// change of them.
-func (j *fenceJudge) checkWriter(d *delta, id int, m *watermarkChange) {
-	s := j.cluster.shardOf(id)
-	_, moved := d.owners[id]
+// requireOwner checks that the shard of a write has an owner, that the owner's node is present, and that neither
+// changes in the same revision. A commit compares both keys, so it cannot share a revision with a change of them.
+// what describes the write.
+func (j *fenceJudge) requireOwner(d *delta, shard int, key, what string) {
+	s := j.cluster.shardOf(shard)
+	_, moved := d.owners[shard]
 	switch node, present := j.cluster.nodes[s.owner.Node]; {
 	case s.owner.Fence == 0 || s.owner.Node == "":
-		j.addViolation("G1", m.key, "a commit to a shard without an owner")
+		j.addViolation("G1", key, "%s in a shard without an owner", what)
 	case moved:
-		j.addViolation("G1", m.key, "a commit in the same revision that rewrites the shard's owner key")
+		j.addViolation("G1", key, "%s in the same revision that rewrites the shard's owner key", what)
 	case !present:
-		j.addViolation("G2", m.key, "a commit while the owner's node %q is absent", s.owner.Node)
+		j.addViolation("G2", key, "%s while the owner's node %q is absent", what, s.owner.Node)
 	default:
 		if now, changed := d.nodes[s.owner.Node]; changed && (now == nil || now.create != node.create) {
-			j.addViolation("G2", m.key, "a commit in the same revision in which the session of node %q ends", s.owner.Node)
+			j.addViolation("G2", key, "%s in the same revision in which the session of node %q ends", what, s.owner.Node)
 		}
 	}
 }

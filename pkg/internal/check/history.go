@@ -17,6 +17,7 @@ type taskHistory struct {
 	runs         map[string]*runHistory  // by run id, of all incarnations
 	active       map[string]*runHistory  // in an inbox, waiting for another attempt, or with parts under way
 	dead         map[string]bool         // dead-letter runs, by run id
+	chunks       map[string]*chunkState  // the ledger, by the last part of the key
 }
 
 // entryState is the current version of an entry in its shard.

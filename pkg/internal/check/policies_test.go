@@ -97,7 +97,7 @@ func turns(t *testing.T, all []turn) {
 			h := newHand(t, c.entry)
 			c.happens(h)
 
-			found := h.check(Options{Until: time.UnixMilli(h.now), Remembered: true}).Violations
+			found := h.check(h.sim.asked()).Violations
 			if c.promise == "" && len(found) > 0 {
 				t.Errorf("nothing is wrong: %v", found)
 			}

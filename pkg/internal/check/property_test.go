@@ -127,7 +127,7 @@ func (s *sim) act(one *simTask, step string) {
 
 // asked returns all options that a valid history satisfies. The model's owners see every update at once.
 func (s *sim) asked() Options {
-	return Options{Until: time.UnixMilli(s.now), Remembered: true}
+	return Options{Until: time.UnixMilli(s.now), Remembered: true, Folded: true}
 }
 
 // damage breaks one record of a history at random, and returns a description of it.

@@ -45,8 +45,11 @@ type Options struct {
 	Moves bool
 	// Remembered requires that dead runs, former versions of specs and tombstones are kept as documented (G25).
 	Remembered bool
-	// Full states that etcd was full for some time. A deletion then leaves no tombstone, and a node may still have its
-	// audit record.
+	// Folded requires that no record leaves a history without a fold while its task has a ledger (G31). Tests that delete
+	// records by other means than a trim do not demand it.
+	Folded bool
+	// Full states that etcd was full for some time. A deletion then leaves no tombstone, a node may still have its
+	// audit record, and trims do not fold.
 	Full bool
 	// Audited states that everything that only the API changes (specs, secrets, freezes, manual runs, access records)
 	// was changed on behalf of a caller, so that each such change has exactly one audit record (G28). Tests that write

@@ -212,7 +212,7 @@ func (s *sim) remove(t *simTask) {
 
 func (s *sim) bury(t *simTask, grave tombstone) {
 	ops := []op{{s.keys.Spec(t.ref), nil}, {s.keys.Entry(t.ref), nil}, {s.keys.Tombstone(t.ref), grave}}
-	for _, prefix := range []string{s.keys.QueueOf(t.ref), s.keys.HistoryOf(t.ref), s.keys.Dead(t.ref), s.keys.Versions(t.ref)} {
+	for _, prefix := range []string{s.keys.QueueOf(t.ref), s.keys.HistoryOf(t.ref), s.keys.Dead(t.ref), s.keys.Versions(t.ref), s.keys.LedgerOf(t.ref)} {
 		ops = append(ops, s.below(prefix)...)
 	}
 

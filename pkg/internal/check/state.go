@@ -111,7 +111,7 @@ func (c *clusterState) shardOf(id int) *shardState {
 func (c *clusterState) taskOf(ref record.Ref) *taskHistory {
 	t := c.tasks[ref]
 	if t == nil {
-		t = &taskHistory{ref: ref, incarnations: map[string]*incarnation{}, runs: map[string]*runHistory{}, active: map[string]*runHistory{}, dead: map[string]bool{}}
+		t = &taskHistory{ref: ref, incarnations: map[string]*incarnation{}, runs: map[string]*runHistory{}, active: map[string]*runHistory{}, dead: map[string]bool{}, chunks: map[string]*chunkState{}}
 		c.tasks[ref] = t
 	}
 
@@ -229,8 +229,8 @@ func (c *clusterState) applyFleet(d *delta) {
 	}
 
 	// The number of shards is fixed when the cluster is created.
-	if d.shardCount != 0 {
-		c.shardCount = d.shardCount
+	if d.cluster != nil && d.cluster.Shards != 0 {
+		c.shardCount = d.cluster.Shards
 	}
 
 	for id, o := range d.owners {
@@ -341,6 +341,19 @@ func (c *clusterState) applyKept(d *delta) {
 			delete(c.taskOf(k.ref).dead, k.id)
 		} else {
 			c.taskOf(k.ref).dead[k.id] = true
+		}
+	}
+}
+
+// applyLedgers applies changes of the chunks of ledgers.
+func (c *clusterState) applyLedgers(d *delta) {
+	for ref, ch := range d.ledgers {
+		for _, chunk := range ch.chunks {
+			if chunk.state == nil {
+				delete(c.taskOf(ref).chunks, chunk.id)
+			} else {
+				c.taskOf(ref).chunks[chunk.id] = chunk.state
+			}
 		}
 	}
 }

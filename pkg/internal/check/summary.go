@@ -22,6 +22,8 @@ type Summary struct {
 	Missed    map[string]int64     `json:"missed"`    // ticks by reason
 	Open      int64                `json:"open"`      // runs that wait or are active at the end
 	Late      int64                `json:"late"`      // results that arrived after their attempt was declared lost
+	Folded    int64                `json:"folded"`    // records that left a history for the ledger
+	Unfolded  int64                `json:"unfolded"`  // records that left a history without a fold, although their task remained
 
 	// Decided is the time from a tick's due time to the creation of its run, Started the time to the start of its
 	// action, both by the nodes' clocks. Only runs on schedule count, not those that catch up.
@@ -55,6 +57,7 @@ func (s Summary) String() string {
 
 	fmt.Fprintf(&b, ", late results %d\n", s.Late)
 	fmt.Fprintf(&b, "skipped %s, missed %s\n", formatReasons(s.Skipped), formatReasons(s.Missed))
+	fmt.Fprintf(&b, "trimmed: to ledgers %d, forgotten %d\n", s.Folded, s.Unfolded)
 	fmt.Fprintf(&b, "tick to decision: %s\n", s.Decided)
 	fmt.Fprintf(&b, "tick to start:    %s\n", s.Started)
 
