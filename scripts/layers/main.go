@@ -139,7 +139,7 @@ var allowedImports = map[string][]string{
 	"pkg/internal/api/secrets": {"pkg/client", "pkg/internal/api/httpapi", "pkg/internal/secret", "pkg/store", "pkg/store/record", "pkg/task", "pkg/internal/access"},
 	"pkg/client":               {"pkg/task"},
 	// why is pure: its caller reads the records.
-	"pkg/internal/why": {"pkg/internal/access", "pkg/internal/schedule", "pkg/task"},
+	"pkg/internal/why": {"pkg/internal/access", "pkg/internal/ledger", "pkg/internal/schedule", "pkg/task"},
 	// ledger is pure: package retention writes its chunks, and package why reads them.
 	"pkg/internal/ledger": {"pkg/task"},
 	// runstats sums up records.

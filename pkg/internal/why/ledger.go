@@ -28,22 +28,26 @@ func (i interval) contains(at time.Time) bool { return !at.Before(i.first) && !a
 // includes reports whether the interval contains the whole of another one.
 func (i interval) includes(j interval) bool { return i.contains(j.first) && i.contains(j.last) }
 
-// extentOf returns the interval in which the ticks of a line are.
-func extentOf(l task.LedgerLine) interval {
-	if l.Kind == task.LedgerHour {
-		return interval{l.First.Time, l.First.Add(time.Hour - tickPrecision)}
+// extentOf returns the interval of a line.
+func extentOf(l task.LedgerLine) interval { return interval{l.First.Time, l.Last.Time} }
+
+// counted returns the interval in which the ticks are that a line counts without naming each of them, and how many they are.
+// The count is 0 if the line names all its ticks.
+func counted(l task.LedgerLine) (interval, int64) {
+	switch {
+	case l.Kind == task.LedgerHour:
+		return interval{l.HiddenFirst.Time, l.HiddenLast.Time}, l.Count - int64(len(l.Named))
+	case l.Count > 1:
+		return extentOf(l), l.Count
 	}
 
-	return interval{l.First.Time, l.Last.Time}
+	return interval{}, 0
 }
 
-// isUnnamed reports whether a line counts ticks without naming each of them.
-func isUnnamed(l task.LedgerLine) bool {
-	if l.Kind == task.LedgerHour {
-		return l.Count > int64(len(l.Named))
-	}
-
-	return l.Count > 1
+// mayCount reports whether a tick may be one of those that a line counts.
+func mayCount(l task.LedgerLine, tick time.Time) bool {
+	i, n := counted(l)
+	return n > 0 && i.contains(tick)
 }
 
 // ledgerLines returns the lines of the ledger about ticks of an interval. Lines about requested runs and about unreadable
@@ -132,7 +136,7 @@ func (f *Facts) applyNamedTick(g *finding) bool {
 // applyCountedTick sets the outcome of a decided tick that the ledger counts without naming it. It returns false if no line
 // is about that time.
 func (f *Facts) applyCountedTick(g *finding, all []version) bool {
-	lines := slices.DeleteFunc(f.ledgerLines(interval{g.tick, g.tick}), func(l task.LedgerLine) bool { return !isUnnamed(l) })
+	lines := slices.DeleteFunc(f.ledgerLines(interval{g.tick, g.tick}), func(l task.LedgerLine) bool { return !mayCount(l, g.tick) })
 	if len(lines) == 0 {
 		return false
 	}
@@ -145,7 +149,7 @@ func (f *Facts) applyCountedTick(g *finding, all []version) bool {
 		}
 
 		inSpan = false
-		if region := extentOf(lines[i]); f.hasAllOutcomes(all, region) && f.isOnlyLine(g.tick, region, lines) {
+		if region, _ := counted(lines[i]); f.hasAllOutcomes(all, region) && isOnlyLine(region, lines) {
 			f.applyCauses(g, &lines[i])
 			return true
 		}
@@ -161,11 +165,11 @@ func (f *Facts) applyCountedTick(g *finding, all []version) bool {
 	return true
 }
 
-// isOnlyLine reports whether only one line that counts unnamed ticks lies in a region and contains a tick.
-func (f *Facts) isOnlyLine(tick time.Time, region interval, lines []task.LedgerLine) bool {
+// isOnlyLine reports whether only one of the lines that may count a tick lies within a region.
+func isOnlyLine(region interval, lines []task.LedgerLine) bool {
 	n := 0
 	for _, l := range lines {
-		if e := extentOf(l); region.includes(e) && e.contains(tick) {
+		if i, _ := counted(l); region.includes(i) {
 			n++
 		}
 	}
@@ -173,9 +177,8 @@ func (f *Facts) isOnlyLine(tick time.Time, region interval, lines []task.LedgerL
 	return n == 1
 }
 
-// isWholeSpan reports whether all ticks of a span that nothing else names succeeded. Spans of successive chunks can overlap
-// each other, and an hour can count ticks inside and outside of a span. So the region grows until it contains all lines
-// with unnamed ticks that it touches.
+// isWholeSpan reports whether all ticks of a span succeeded that no other line names or counts. A range, or an hour, can
+// count ticks inside and outside of the span. So the region grows until it contains all that such a line counts.
 func (f *Facts) isWholeSpan(all []version, span task.LedgerLine) bool {
 	region := extentOf(span)
 	if whole, ok := f.wholeSpans[region]; ok {
@@ -190,13 +193,16 @@ func (f *Facts) isWholeSpan(all []version, span task.LedgerLine) bool {
 
 		grown := region
 		for _, l := range f.ledgerLines(region) {
-			if e := extentOf(l); isUnnamed(l) {
-				if e.first.Before(grown.first) {
-					grown.first = e.first
-				}
-				if e.last.After(grown.last) {
-					grown.last = e.last
-				}
+			i, n := counted(l)
+			if n == 0 || i.last.Before(region.first) || i.first.After(region.last) {
+				continue
+			}
+
+			if i.first.Before(grown.first) {
+				grown.first = i.first
+			}
+			if i.last.After(grown.last) {
+				grown.last = i.last
 			}
 		}
 
@@ -231,18 +237,20 @@ func (f *Facts) hasAllOutcomes(all []version, region interval) bool {
 	}
 
 	for _, l := range f.ledgerLines(region) {
-		inside := region.includes(extentOf(l))
-		switch {
-		case l.Kind == task.LedgerHour && inside:
-			add(l.Count, l.Named...)
-		case l.Kind == task.LedgerHour:
-			for _, tick := range l.Named {
-				if region.contains(tick.Time) {
-					add(1, tick)
-				}
+		for _, tick := range l.Named {
+			if region.contains(tick.Time) {
+				add(1, tick)
 			}
-		case inside:
-			add(l.Count, l.First, l.Last)
+		}
+
+		i, n := counted(l)
+		switch {
+		case l.Kind != task.LedgerHour && l.Count == 1 && region.contains(l.First.Time):
+			add(1, l.First)
+		case n > 0 && region.includes(i) && l.Kind == task.LedgerHour:
+			add(n, l.HiddenFirst, l.HiddenLast)
+		case n > 0 && region.includes(i):
+			add(n, l.First, l.Last)
 		}
 	}
 
@@ -360,7 +368,7 @@ func (f *Facts) applyCauses(g *finding, l *task.LedgerLine) {
 
 		if one.State != state {
 			g.line, g.verdict = l, task.VerdictForgotten
-			g.detail = "did not succeed; how it ended is no longer on record: in its hour, " + causeWords(l.Causes)
+			g.detail = "did not succeed; how it ended is no longer on record: in its hour, " + causeWords(f.hourCauses(l))
 			g.unknown = append(g.unknown, "how the tick ended: of an hour with many that did not succeed, only their number is kept")
 
 			return
@@ -376,7 +384,7 @@ func (f *Facts) applyCauses(g *finding, l *task.LedgerLine) {
 	g.line = l
 
 	if one.Reason == "" {
-		g.detail = "in its hour, " + causeWords(l.Causes)
+		g.detail = "in its hour, " + causeWords(f.hourCauses(l))
 	}
 }
 
@@ -388,15 +396,15 @@ func (f *Facts) applyUncertain(g *finding, all []version, lines []task.LedgerLin
 	}
 
 	g.line, g.verdict = l, task.VerdictForgotten
-	n, counted := f.countTicks(all, extentOf(*l))
+	n, isKnown := f.countTicks(all, extentOf(*l))
 
 	switch {
 	case l.Kind == task.LedgerHour:
 		g.detail = "was decided; whether it succeeded is no longer on record: in that hour, "
-		if counted {
+		if isKnown {
 			g.detail += fmt.Sprintf("of %s, ", formatCount(n, "tick", "ticks"))
 		}
-		g.detail += causeWords(l.Causes)
+		g.detail += causeWords(f.hourCauses(l))
 		g.unknown = append(g.unknown, "the outcome: of an hour with many ticks that did not succeed, only their number is kept")
 	case l.Kind == task.LedgerException:
 		g.detail = fmt.Sprintf("was decided; whether it %s is no longer on record: of %s, %d %s", verdictWords(ofState[l.State], 1), formatCount(n, "tick", "ticks"), l.Count, verdictWords(ofState[l.State], l.Count))
@@ -405,6 +413,40 @@ func (f *Facts) applyUncertain(g *finding, all []version, lines []task.LedgerLin
 		g.detail = fmt.Sprintf("was decided; whether it succeeded is no longer on record: of %s, %d succeeded", formatCount(n, "tick", "ticks"), l.Count)
 		g.unknown = append(g.unknown, "the outcome: the ledger does not have every tick of that time")
 	}
+}
+
+// hourCauses returns why ticks did not succeed in the hour of a line: those that this line counts, and all others of which
+// the outcome is known.
+func (f *Facts) hourCauses(hour *task.LedgerLine) map[string]int64 {
+	causes := map[string]int64{}
+	add := func(state task.State, reason string, n int64) {
+		if cause := string(state); reason == "" {
+			causes[cause] += n
+		} else {
+			causes[cause+": "+reason] += n
+		}
+	}
+
+	i := extentOf(*hour)
+	for _, l := range f.ledgerLines(i) {
+		if l.Kind == task.LedgerException && i.includes(extentOf(l)) {
+			add(l.State, l.Reason, l.Count)
+		}
+
+		if l.Kind == task.LedgerHour {
+			for cause, n := range l.Causes {
+				causes[cause] += n
+			}
+		}
+	}
+
+	for _, r := range f.Runs {
+		if r.Trigger != task.TriggerManual && r.State.Final() && r.State != task.Succeeded && i.contains(r.ScheduledTime.Time) {
+			add(r.State, r.Reason, max(r.Count, 1))
+		}
+	}
+
+	return causes
 }
 
 // explainNoLine adds to a tick whose record was trimmed why the ledger does not have it either.
@@ -580,7 +622,7 @@ func (w *answerer) lineAnswer(l task.LedgerLine) task.Answer {
 // returns "" if there is nothing.
 func (w *answerer) ledgerAround(at time.Time) (string, *task.LedgerLine) {
 	for _, l := range w.ledgerLines(interval{at, at}) {
-		if !isUnnamed(l) {
+		if !mayCount(l, at) {
 			continue
 		}
 
@@ -598,10 +640,16 @@ func (w *answerer) ledgerAround(at time.Time) (string, *task.LedgerLine) {
 	return "", nil
 }
 
-// isUncertain reports whether a line counts ticks of which it is not known which they were. In the answer about a range, such
-// ticks share one line with everything else in that time.
+// isUncertain reports whether a line counts ticks of which it is not known which they were, or which outcome each had. In
+// the answer about a range, such ticks share one line with everything else in that time.
 func (f *Facts) isUncertain(all []version, l task.LedgerLine) bool {
-	return l.Kind == task.LedgerHour || l.Kind == task.LedgerSucceeded && isUnnamed(l) && !f.isWholeSpan(all, l)
+	_, n := counted(l)
+	if l.Kind == task.LedgerHour {
+		_, ok := onlyState(l)
+		return n > 0 || !ok
+	}
+
+	return l.Kind == task.LedgerSucceeded && n > 0 && !f.isWholeSpan(all, l)
 }
 
 // ledgerCuts adds the times at which the outcome can change according to the ledger. It returns the intervals of lines of
@@ -624,14 +672,18 @@ func (w *answerer) ledgerCuts(start, end time.Time, add func(time.Time)) []inter
 
 		add(e.first.Add(-tickPrecision))
 		add(e.last)
-		if l.Count == 1 {
-			continue
-		}
 
-		// The first and the last tick of a range are certain even if it does not account for those between them.
-		if l.Kind == task.LedgerException {
+		// The ends of a range, and the ticks that an hour names, are certain whatever is between them.
+		if l.Kind == task.LedgerException && l.Count > 1 {
 			add(e.first)
 			add(e.last.Add(-tickPrecision))
+		}
+
+		if !slices.Contains(blocks, e) {
+			for _, tick := range l.Named {
+				add(tick.Add(-tickPrecision))
+				add(tick.Time)
+			}
 		}
 	}
 
@@ -654,27 +706,14 @@ func (w *answerer) countOutcomes(i interval, n int64) tally {
 	}
 
 	for _, l := range w.ledgerLines(i) {
-		inside := i.includes(extentOf(l))
-		switch {
+		switch inside := i.includes(extentOf(l)); {
 		case l.Kind == task.LedgerSucceeded:
 			areWhole = areWhole && w.isWholeSpan(w.all, l)
 			if inside {
 				spans += l.Count
 			}
-		case l.Kind == task.LedgerHour && inside:
-			for cause, n := range l.Causes {
-				state, _ := splitCause(cause)
-				count(ofState[state], n)
-			}
 		case l.Kind == task.LedgerHour:
-			areWhole = areWhole && !isUnnamed(l)
-			if state, ok := onlyState(l); ok {
-				for _, at := range l.Named {
-					if i.contains(at.Time) {
-						count(ofState[state], 1)
-					}
-				}
-			}
+			areWhole = countHour(l, i, count) && areWhole
 		case inside:
 			count(ofState[l.State], l.Count)
 		default:
@@ -719,7 +758,7 @@ func (w *answerer) countMixed(p *piece) {
 	p.finding = finding{verdict: task.VerdictForgotten, tick: p.first, due: p.first, version: p.version}
 
 	if len(p.counts) > 1 || p.counts[task.VerdictForgotten] > 0 {
-		p.unknown = []string{"which outcome each tick of some hours had: only their number is kept"}
+		p.unknown = []string{"which ticks had which outcome: of some, only the number is kept"}
 		return
 	}
 
@@ -730,7 +769,7 @@ func (w *answerer) countMixed(p *piece) {
 
 // describeMixed returns the sentence about ticks of which only the outcomes are counted.
 func (w *answerer) describeMixed(s *task.Stretch, counts tally) string {
-	return makeSentence("%d ticks from %s to %s: %s; which of them is no longer kept", s.Count, w.formatTime(s.First.Time), w.formatTime(s.Last.Time), countWords(counts))
+	return makeSentence("%d ticks from %s to %s: %s; the ledger does not name all of them", s.Count, w.formatTime(s.First.Time), w.formatTime(s.Last.Time), countWords(counts))
 }
 
 // linePieces returns the pieces for lines that begin in an interval in which ticks cannot be computed, because the version of
@@ -781,6 +820,42 @@ func (w *answerer) addRequestedLines(m *task.Stretch, start, end time.Time) {
 
 		m.Count++
 	}
+}
+
+// countHour counts the ticks of an hour that are in an interval. It returns false if it is not known which these are.
+func countHour(l task.LedgerLine, i interval, count func(task.Verdict, int64)) bool {
+	hidden, n := counted(l)
+	named := int64(0)
+	for _, tick := range l.Named {
+		if i.contains(tick.Time) {
+			named++
+		}
+	}
+
+	isKnown := true
+	if n > 0 && !i.includes(hidden) {
+		isKnown = hidden.last.Before(i.first) || hidden.first.After(i.last)
+		n = 0
+	}
+
+	if named+n == l.Count {
+		for cause, n := range l.Causes {
+			state, _ := splitCause(cause)
+			count(ofState[state], n)
+		}
+
+		return true
+	}
+
+	// Of an hour with several states, it is not known which state these ticks had.
+	verdict := task.VerdictForgotten
+	if state, ok := onlyState(l); ok {
+		verdict = ofState[state]
+	}
+
+	count(verdict, named+n)
+
+	return isKnown
 }
 
 // onlyState returns the state of all ticks that an hour counts. ok is false if they had several.

@@ -9,6 +9,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/internal/api/httpapi"
 	"github.com/carillonhq/carillon/pkg/internal/api/views"
 	"github.com/carillonhq/carillon/pkg/internal/authority"
+	"github.com/carillonhq/carillon/pkg/internal/ledger"
 	"github.com/carillonhq/carillon/pkg/internal/schedule"
 	"github.com/carillonhq/carillon/pkg/internal/why"
 	"github.com/carillonhq/carillon/pkg/store/record"
@@ -137,6 +138,10 @@ func (h *Handlers) factsOf(ref record.Ref, a record.Account, known *authority.Vi
 	if w := a.Watermark; w != nil {
 		f.Watermark = &why.Watermark{Time: w.Time.Time, All: w.Decided(w.Time, ref.String())}
 		f.Covered = a.EntryMade > 0 && a.EntryMade <= w.Seen
+	}
+
+	if a.Task != nil {
+		f.Ledger = ledger.NewBook(a.Task.UID, a.Ledger)
 	}
 
 	keys := h.Store.Keys()
