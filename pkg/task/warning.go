@@ -14,6 +14,7 @@ const (
 	WarnEtcdVersions       = "etcd_versions"       // the members of etcd have different versions
 	WarnEtcdQuotas         = "etcd_quotas"         // the members of etcd have different quotas
 	WarnEtcdCompaction     = "etcd_compaction"     // etcd keeps too many revisions
+	WarnLedgerLimited      = "ledger_limited"      // ledgers remember less than they should, because etcd is filling up
 	WarnEvenMembers        = "even_members"        // etcd has an even number of members
 	WarnNoLeader           = "no_leader"           // no node assigns shards
 	WarnNoNodeReady        = "no_node_ready"       // no node schedules tasks

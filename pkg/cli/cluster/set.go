@@ -15,22 +15,26 @@ import (
 // setCommand returns "carillon cluster set".
 func setCommand(f *factory.Factory) *cobra.Command {
 	var rate int
-	var lostAfter string
+	var lostAfter, ledger string
 	cmd := &cobra.Command{
-		Use:   "set [--catch-up-rate N] [--lost-after DURATION]",
+		Use:   "set [--catch-up-rate N] [--lost-after DURATION] [--ledger DURATION]",
 		Short: "Change cluster-wide settings",
 		Long: "Change settings that apply to all nodes. Changes take effect immediately and are stored in etcd.\n\n" +
 			"--catch-up-rate limits how many late runs start per second in the whole cluster, so that an outage is not\n" +
 			"followed by a burst of runs.\n\n" +
 			"--lost-after sets how long Carillon waits for a silent node before it declares its attempts lost. The node kills\n" +
 			"them a little earlier, so that other attempts can then start in their place. A change applies to attempts that are\n" +
-			"assigned afterwards. Attempts on a node with a longer lease_ttl get at least lease_ttl + 10s.",
+			"assigned afterwards. Attempts on a node with a longer lease_ttl get at least lease_ttl + 10s.\n\n" +
+			"--ledger sets how long tasks remember what became of ticks whose runs are no longer in their history, unless\n" +
+			"history.ledger of a task says otherwise. 0s removes the ledgers of these tasks.",
 		Example: "  carillon cluster set --catch-up-rate 25\n" +
-			"  carillon cluster set --lost-after 10m",
+			"  carillon cluster set --lost-after 10m\n" +
+			"  carillon cluster set --ledger 90d",
 		Args: factory.Args(0, 0, ""),
 	}
 	cmd.Flags().IntVar(&rate, "catch-up-rate", 0, "start at most `N` late runs per second in the whole cluster (0: the default, 100)")
 	cmd.Flags().StringVar(&lostAfter, "lost-after", "", "declare the attempts of a silent node lost after this `DURATION`, 12s to 24h (0s: the default, 2m)")
+	cmd.Flags().StringVar(&ledger, "ledger", "", "let ledgers remember ticks for this `DURATION`, such as 36h or 90d, which is the longest (default of a new cluster: 30d; 0s: not at all)")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		var set client.ClusterSettings
 		if cmd.Flags().Changed("catch-up-rate") {
@@ -43,6 +47,14 @@ func setCommand(f *factory.Factory) *cobra.Command {
 				return err
 			}
 			set.LostAfter = &d
+		}
+
+		if cmd.Flags().Changed("ledger") {
+			d, err := factory.ParseDays("ledger", ledger)
+			if err != nil {
+				return err
+			}
+			set.Ledger = &d
 		}
 
 		if set == (client.ClusterSettings{}) {
@@ -74,6 +86,10 @@ func describeSettings(d *output.Details, s client.ClusterSettings) {
 	if s.LostAfter != nil {
 		d.Field("Lost after", "%s", lostAfterWords(*s.LostAfter))
 	}
+
+	if s.Ledger != nil {
+		d.Field("Ledgers", "%s", ledgerWords(*s.Ledger))
+	}
 }
 
 // catchUpWords describes the catch-up rate.
@@ -82,4 +98,13 @@ func catchUpWords(rate int) string { return fmt.Sprintf("%d late runs per second
 // lostAfterWords describes lost_after.
 func lostAfterWords(d task.Duration) string {
 	return fmt.Sprintf("%s without contact with the node", d)
+}
+
+// ledgerWords describes for how long ledgers remember ticks.
+func ledgerWords(d task.Duration) string {
+	if d == 0 {
+		return "off, unless history.ledger of a task says otherwise"
+	}
+
+	return fmt.Sprintf("remember ticks for %s, unless history.ledger of a task says otherwise", d.Approximate())
 }

@@ -105,6 +105,10 @@ func describeCluster(f *factory.Factory, d *output.Details, s client.ClusterStat
 		d.Field("Lost after", "%s", lostAfterWords(s.LostAfter))
 	}
 
+	if s.ID != "" {
+		d.Field("Ledgers", "%s", ledgerWords(s.Ledger))
+	}
+
 	d.Field("Capacity", "%s", wording.CapacityText(s.Room))
 	d.Field("Revisions", "%s", wording.RevisionsText(s.Revisions))
 

@@ -7,6 +7,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/cli/output"
 	"github.com/carillonhq/carillon/pkg/client"
 	"github.com/carillonhq/carillon/pkg/internal/wording"
+	"github.com/carillonhq/carillon/pkg/task"
 )
 
 func TestClusterStatus_ShowsAFullEtcd(t *testing.T) {
@@ -19,6 +20,7 @@ func TestClusterStatus_ShowsAFullEtcd(t *testing.T) {
 		},
 		Revisions: client.Revisions{Newest: 150, Oldest: 51},
 		Room:      &client.Room{Tasks: 1300, BytesPerTask: 63 << 10, HistoryPerTask: 4.5},
+		Ledger:    task.DefaultLedger,
 		Warnings:  []string{"etcd at http://e1:2379 is full"},
 		MakeSpace: []string{"etcdctl one", "etcdctl two"},
 	}
@@ -34,6 +36,7 @@ Shards       8 of 8 owned
 Tasks        1000
 Unreadable   2 tasks do not fire
 Active runs  0
+Ledgers      remember ticks for 30d, unless history.ledger of a task says otherwise
 Capacity     about 1300 tasks, at 63.0 KiB per task with 4.5 history records
 Revisions    100, from 51 to 150
 

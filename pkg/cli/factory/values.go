@@ -29,6 +29,15 @@ func parseAge(s string) (time.Duration, bool) {
 	return d, err == nil && d >= 0
 }
 
+// ParseDays parses the value s of a flag that is a duration, which may be in days.
+func ParseDays(flag, s string) (task.Duration, error) {
+	if d, ok := parseAge(s); ok {
+		return task.Duration(d), nil
+	}
+
+	return task.ParseDuration(flag, s)
+}
+
 // ParseEnd parses the value s of a flag that says when something ends: a duration from now such as 30d or 8h, or a time.
 // It returns the zero time for an empty value.
 func (f *Factory) ParseEnd(flag, s string) (task.Time, error) {

@@ -165,6 +165,66 @@ func TestSetCluster_LostAfter(t *testing.T) {
 	}
 }
 
+func TestSetCluster_Ledger(t *testing.T) {
+	w, ctx := newWorld(t), t.Context()
+	const day = task.Duration(24 * time.Hour)
+
+	if st, err := w.Cluster.Status(ctx); err != nil || st.Ledger != 30*day || st.LedgerLimit != nil {
+		t.Errorf("by default %s, limit %v, %v", st.Ledger, st.LedgerLimit, err)
+	}
+
+	before := w.dump()
+	if now, err := w.Cluster.UpdateSettings(ctx, client.ClusterSettings{Ledger: new(30 * day)}); err != nil || *now.Ledger != 30*day || !maps.Equal(before, w.dump()) {
+		t.Errorf("the default: %+v, %v", now, err)
+	}
+
+	for _, d := range []task.Duration{0, 90 * day, 7 * day} {
+		now, err := w.Cluster.UpdateSettings(ctx, client.ClusterSettings{Ledger: &d})
+		must(t, err)
+		st, err := w.Cluster.Status(ctx)
+		must(t, err)
+
+		if *now.Ledger != d || st.Ledger != d {
+			t.Errorf("set to %s it is %s, shown as %s", d, now.Ledger, st.Ledger)
+		}
+	}
+}
+
+// A limit of the leader is shown with its time and its reason, and survives a change of the setting.
+func TestCluster_ShowsTheLimitOfLedgers(t *testing.T) {
+	w, ctx := newWorld(t), t.Context()
+	w.create("dump", "0 * * * *")
+
+	for _, c := range []struct {
+		limit task.Duration
+		want  string
+	}{
+		{task.Duration(24 * time.Hour), "ledgers remember for 1d at most, because etcd is filling up (since 2026-11-26T10:00:00Z)"},
+		{0, "ledgers remember nothing, because etcd is filling up (since 2026-11-26T10:00:00Z)"},
+	} {
+		old, err := w.store.Cluster(ctx)
+		must(t, err)
+		limited := old.Cluster
+		limited.LedgerLimit, limited.LedgerLimitSince = &c.limit, task.At(time.Date(2026, 11, 26, 10, 0, 0, 0, time.UTC))
+		must(t, w.store.ChangeCluster(ctx, old, limited))
+		_, err = w.Cluster.UpdateSettings(ctx, client.ClusterSettings{Ledger: new(task.Duration(c.limit + 1))})
+		must(t, err)
+
+		st, err := w.Cluster.Status(ctx)
+		must(t, err)
+		if st.LedgerLimit == nil || *st.LedgerLimit != c.limit || !slices.ContainsFunc(st.WarningDetails, func(x task.Warning) bool {
+			return x.Code == task.WarnLedgerLimited && strings.HasPrefix(x.Text, c.want)
+		}) {
+			t.Errorf("limit %v, warnings %q", st.LedgerLimit, st.Warnings)
+		}
+
+		l, err := w.Tasks.Ledger(ctx, "default", "dump", client.LedgerOptions{})
+		if err != nil || l.Remembers != c.limit || l.Limit == nil {
+			t.Errorf("the task's ledger remembers %s, %v", l.Remembers, err)
+		}
+	}
+}
+
 func TestSetCluster_CatchUpRate(t *testing.T) {
 	w, ctx := newWorld(t), t.Context()
 	rate := func() int {

@@ -144,6 +144,8 @@ func (t *Translator) clusterEvent(c Change) (task.Event, bool) {
 	details.addChange("format wanted", fmt.Sprint(before.FormatWanted), fmt.Sprint(after.FormatWanted))
 	details.addChange("catch-up rate", fmt.Sprint(before.CatchUp()), fmt.Sprint(after.CatchUp()))
 	details.addChange("lost_after", before.EffectiveLostAfter().String(), after.EffectiveLostAfter().String())
+	details.addChange("ledger", before.LedgerSetting().String(), after.LedgerSetting().String())
+	details.addChange("ledger limit", optionalDuration(before.LedgerLimit), optionalDuration(after.LedgerLimit))
 	details.addChange("id", before.ID, after.ID)
 
 	if after.ChangedBy != before.ChangedBy || !after.ChangedAt.Equal(before.ChangedAt.Time) {
@@ -156,6 +158,15 @@ func (t *Translator) clusterEvent(c Change) (task.Event, bool) {
 	e.Detail = details.String()
 
 	return e, e.Detail != ""
+}
+
+// optionalDuration formats a duration; "" if there is none.
+func optionalDuration(d *task.Duration) string {
+	if d == nil {
+		return ""
+	}
+
+	return d.String()
 }
 
 // freezeEvents returns the events for the change of the record of freezes: one for each freeze

@@ -28,6 +28,11 @@ func (h *Handlers) setCluster(c *httpapi.Call) (httpapi.Answer, error) {
 			*d, task.MinLostAfter, task.MaxLostAfter, task.DefaultLostAfter)
 	}
 
+	if d := ask.Ledger; d != nil && (*d < 0 || *d > task.MaxLedger) {
+		return httpapi.Answer{}, task.Invalid(task.CodeOutOfRange, "ledger", "%s is not between 0s and %s; the default is %s",
+			*d, task.MaxLedger, task.DefaultLedger)
+	}
+
 	var now client.ClusterSettings
 	err := httpapi.RetryConflict(c.Context(), func() error {
 		old, err := h.Store.Cluster(c.Context())
@@ -44,8 +49,13 @@ func (h *Handlers) setCluster(c *httpapi.Call) (httpapi.Answer, error) {
 			record.LostAfter = *ask.LostAfter
 		}
 
+		// record is compared below, so its pointer changes only with the value.
+		if ask.Ledger != nil && *ask.Ledger != record.LedgerSetting() {
+			record.Ledger = ask.Ledger
+		}
+
 		// The answer contains the effective values, with the defaults in place of 0.
-		now = client.ClusterSettings{CatchUpRate: new(record.CatchUp()), LostAfter: new(record.EffectiveLostAfter())}
+		now = client.ClusterSettings{CatchUpRate: new(record.CatchUp()), LostAfter: new(record.EffectiveLostAfter()), Ledger: new(record.LedgerSetting())}
 
 		if record == old.Cluster {
 			return nil

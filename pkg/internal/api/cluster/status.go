@@ -33,12 +33,13 @@ func (h *Handlers) Status(ctx context.Context) (client.ClusterStatus, error) {
 
 	st := client.ClusterStatus{
 		ID: h.Cluster.ID, Shards: h.Cluster.Shards, Epoch: h.Cluster.Epoch, Schema: h.Cluster.Schema, CreatedAt: h.Cluster.CreatedAt,
-		CatchUpRate: h.Cluster.CatchUp(), LostAfter: h.Cluster.EffectiveLostAfter(),
+		CatchUpRate: h.Cluster.CatchUp(), LostAfter: h.Cluster.EffectiveLostAfter(), Ledger: h.Cluster.LedgerSetting(),
 		Leader: totals.Leader, Nodes: len(nodes), Tasks: totals.Tasks, ActiveRuns: totals.ActiveRuns,
 		Etcd: []client.EtcdMember{}, MakeSpace: []string{},
 	}
 	if p, err := h.Store.Present(ctx); err == nil && p.Found {
 		st.Epoch, st.CatchUpRate, st.LostAfter = p.Cluster.Epoch, p.Cluster.CatchUp(), p.Cluster.EffectiveLostAfter() // newer than what this node has loaded
+		st.Ledger, st.LedgerLimit, st.LedgerLimitSince = p.Cluster.LedgerSetting(), p.Cluster.LedgerLimit, p.Cluster.LedgerLimitSince
 		st.ChangedBy, st.ChangedAt, st.Change = p.Cluster.ChangedBy, p.Cluster.ChangedAt, p.Cluster.Change
 	}
 

@@ -3,6 +3,7 @@ package cluster
 import (
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/carillonhq/carillon/pkg/client"
 	"github.com/carillonhq/carillon/pkg/task"
@@ -88,5 +89,21 @@ func clusterWarnings(st client.ClusterStatus) []task.Warning {
 		warn(task.WarnUnreadable, "%d tasks do not run because their entries cannot be read: the logs of the nodes name them; apply the tasks again", st.Unreadable)
 	}
 
-	return append(list, etcdWarnings(st)...)
+	list = append(list, etcdWarnings(st)...)
+	if st.LedgerLimit != nil {
+		list = append(list, ledgerWarning(st))
+	}
+
+	return list
+}
+
+// ledgerWarning returns the warning that the leader has limited for how long ledgers remember ticks.
+func ledgerWarning(st client.ClusterStatus) task.Warning {
+	what := fmt.Sprintf("for %s at most", st.LedgerLimit.Approximate())
+	if *st.LedgerLimit == 0 {
+		what = "nothing"
+	}
+
+	return newWarning(task.WarnLedgerLimited, "ledgers remember %s, because etcd is filling up (since %s): increase its quota, or keep less with history.keep and "+
+		"carillon cluster set --ledger. The limit ends when enough of the quota is free", what, st.LedgerLimitSince.Format(time.RFC3339))
 }
