@@ -21,6 +21,7 @@ type leader struct {
 	formats    *formatKeeper
 	tombstones *tombstoneSweeper
 	audit      *auditlog.Sweeper
+	ledgers    *ledgerLimiter
 
 	nodes, owners, moves *kv.Mirror
 
@@ -38,6 +39,7 @@ func (n *Node) newLeader() *leader {
 		formats:    &formatKeeper{node: n.cfg.Name, store: n.store, env: n.env, log: n.log},
 		tombstones: &tombstoneSweeper{store: n.store, clock: n.clock, env: n.env, log: n.log},
 		audit:      auditlog.NewSweeper(n.cfg.Name, n.store, n.clock.checkClock, n.env.Now, n.log),
+		ledgers:    &ledgerLimiter{node: n.cfg.Name, store: n.store, members: n.store, env: n.env, log: n.log},
 	}
 	l.rebalancer = shard.NewRebalancer(shard.RebalancerConfig{
 		Store: n.store, Shards: n.cluster.Shards, Changed: l.changed, Ready: l.ready, Now: n.env.Now,
@@ -49,8 +51,9 @@ func (n *Node) newLeader() *leader {
 	return l
 }
 
-// runTerm assigns shards, maintains the record format and removes old tombstones, audit records and tokens until ctx ends or the term is over.
-// Every write compares the term's fence.
+// runTerm assigns shards, maintains the record format, limits ledgers while etcd is filling up, and removes old tombstones,
+// audit records and tokens until ctx ends or the term is over. Writes of shards compare the term's fence, and others the
+// records that they change.
 func (l *leader) runTerm(ctx context.Context, term election.Term) error {
 	l.log.Info("leading", zap.String("node", l.node), zap.Int64("term", term.Fence.CreateRevision))
 
@@ -63,6 +66,7 @@ func (l *leader) runTerm(ctx context.Context, term election.Term) error {
 	g.Go(func() error { return l.formats.run(ctx) })
 	g.Go(func() error { return l.tombstones.run(ctx) })
 	g.Go(func() error { return l.audit.Run(ctx) })
+	g.Go(func() error { return l.ledgers.run(ctx) })
 
 	return g.Wait()
 }
