@@ -55,17 +55,17 @@ func Fold(uid string, newest *Chunk, records []Record, next func(after time.Time
 		f.size = f.newest().size()
 	}
 
+	var early []string // runs whose late results precede them
 	for i := range records {
 		if !records[i].Late {
 			f.add(&records[i])
+		} else if id := records[i].Run.ID; !f.markLate(id) {
+			early = append(early, id)
 		}
 	}
 
-	// Marks come last, because a late result may have been written before the final record of its run.
-	for i := range records {
-		if records[i].Late {
-			f.markLate(records[i].Run.ID)
-		}
+	for _, id := range early {
+		f.markLate(id)
 	}
 
 	return f.chunks
@@ -457,19 +457,23 @@ func (h *Hour) hide(first, last Offset) {
 	h.HiddenFirst, h.HiddenLast = min(h.HiddenFirst, first), max(h.HiddenLast, last)
 }
 
-// markLate marks the entry of a run of which a late result came.
-func (f *folder) markLate(id string) {
+// markLate marks the entry of a run of which a late result came. It returns false if there is no such entry.
+func (f *folder) markLate(id string) bool {
 	for i := range slices.Backward(f.chunks) {
 		c := &f.chunks[i]
 		for _, entries := range [][]Exception{c.Exceptions, c.Requested} {
 			for j := range entries {
 				if e := &entries[j]; e.Count == 1 && c.runID(e) == id {
 					e.Late = true
-					return
+					f.size = f.newest().size()
+
+					return true
 				}
 			}
 		}
 	}
+
+	return false
 }
 
 // runID returns the id of the run of an entry; "" if it is not known, or if the entry is a range of ticks.
