@@ -381,17 +381,17 @@ func TestEngine_KeepsHistoryAtItsLength(t *testing.T) {
 		w := newWorld(t, "n1")
 		e, _ := w.engine("n1")
 		h := startTrimming(t, w, e)
-		w.create("a", func(t *task.Task) { t.History.Keep = 8 })
-		w.create("b", allow)
+		w.create("a", every("15m"), keep(8))
+		w.create("b", every("15m"), allow)
 
 		for s := 1; s <= 30; s++ {
-			h.decide(float64(s))
+			h.decide(float64(900 * s))
 			if s%2 == 0 {
 				w.finish("a", task.Succeeded)
 			}
 		}
 
-		h.decide(30.5)
+		h.decide(30*900 + 1)
 		w.eventually("the history is trimmed", func() bool {
 			past, err := w.store.History(w.ctx, ref("a"), false)
 			w.ok(err)
@@ -399,7 +399,7 @@ func TestEngine_KeepsHistoryAtItsLength(t *testing.T) {
 		})
 
 		got := w.story("a")
-		if last := got[len(got)-1]; last != "+30 skipped overlap" {
+		if last := got[len(got)-1]; last != "+27000 skipped overlap" {
 			t.Errorf("the newest is %q", last)
 		}
 
@@ -443,11 +443,11 @@ func TestEngine_KeepsFailuresOnly(t *testing.T) {
 		w := newWorld(t, "n1").judged()
 		e, _ := w.engine("n1")
 		h := startTrimming(t, w, e)
-		w.create("a", func(t *task.Task) { t.History = task.History{Keep: 3, Record: task.RecordFailures} })
+		w.create("a", every("15m"), func(t *task.Task) { t.History = task.History{Keep: 3, Record: task.RecordFailures} })
 
 		want := []string{}
 		for s := 1; s <= 40; s++ {
-			h.decide(float64(s))
+			h.decide(float64(900 * s))
 
 			if s == 40 {
 				break
@@ -456,15 +456,15 @@ func TestEngine_KeepsFailuresOnly(t *testing.T) {
 			state := task.Succeeded
 			if s%9 == 0 {
 				state = task.Failed
-				want = append(want, fmt.Sprintf("+%d failed", s))
+				want = append(want, fmt.Sprintf("+%d failed", 900*s))
 			}
 
 			w.finish("a", state)
 		}
 
 		w.finish("a", task.Succeeded)
-		h.decide(40.5)
-		want = append(want[len(want)-2:], "+40 succeeded")
+		h.decide(40*900 + 1)
+		want = append(want[len(want)-2:], "+36000 succeeded")
 		w.eventually("the history is trimmed", func() bool { return slices.Equal(w.story("a"), want) })
 	})
 }
