@@ -77,8 +77,7 @@ func (w *world) loadAgain(load func(context.Context, *Request) (any, error), at 
 	var last any
 	return func() any {
 		w.t.Helper()
-		r, err := http.NewRequestWithContext(w.t.Context(), http.MethodGet, at, http.NoBody)
-		must(w.t, err)
+		_, r := w.ui.screenAt(w.t.Context(), at)
 		q, err := w.ui.newRequest(r, who)
 		must(w.t, err)
 

@@ -63,6 +63,7 @@ type taskPage struct {
 	Panel *taskPanel
 	Asked task.Time // when the page was made
 
+	Days       *taskDays // in the overview and in the statistics; nil if the viewer may not read runs
 	Overview   *taskOverview
 	Runs       *taskRuns
 	Stats      *taskStats
@@ -94,6 +95,12 @@ func loadTask(ctx context.Context, r *Request) (any, error) {
 		return nil, err
 	}
 	p.Panel = loadPanel(ctx, r, t, p.May)
+
+	if p.Tab == "" || p.Tab == tabStats {
+		if p.Days, err = loadTaskDays(ctx, r, t); err != nil {
+			return nil, err
+		}
+	}
 
 	switch p.Tab {
 	case tabRuns:
@@ -274,22 +281,25 @@ func labelTerms(labels map[string]string) []labelTerm {
 	return list
 }
 
-// taskRuns is the tab with the ledger of a task: its runs, and the ticks that did not run.
+// taskRuns is the tab with the runs of a task, and the ticks that did not run. Those whose records are no longer kept follow
+// from the ledger.
 type taskRuns struct {
 	Filter  string
-	Filters []ledgerFilter
+	Filters []runFilter
 	Runs    []task.Run
-	Older   string // the tick before which older runs are; "" if there are none
+	Ledger  *ledgerList // nil: the page does not reach it
+	Older   string      // where the next page begins; "" if there is none
 	First   bool
 }
 
-// ledgerFilter is a filter of the ledger.
-type ledgerFilter struct {
+// runFilter is a filter of the runs.
+type runFilter struct {
 	Name, Label string
 	states      []task.State
 }
 
-var ledgerFilters = []ledgerFilter{
+// runFilters are the filters. Runs that are active are not in the ledger.
+var runFilters = []runFilter{
 	{"", "all", nil},
 	{"failed", "not succeeded", []task.State{task.Failed, task.TimedOut, task.Lost, task.Cancelled}},
 	{"unrun", "skipped and missed", []task.State{task.Skipped, task.Missed}},
@@ -298,31 +308,55 @@ var ledgerFilters = []ledgerFilter{
 }
 
 func loadTaskRuns(ctx context.Context, r *Request, ns, name string) (*taskRuns, error) {
-	p := &taskRuns{Filter: r.Query.Get("state"), Filters: ledgerFilters, First: r.Query.Get(pageParam) == ""}
+	at := r.Query.Get(pageParam)
+	p := &taskRuns{Filter: r.Query.Get("state"), Filters: runFilters, First: at == ""}
 	o := client.RunListOptions{Limit: runsPerPage + 1}
-	if i := slices.IndexFunc(ledgerFilters, func(f ledgerFilter) bool { return f.Name == p.Filter }); i >= 0 {
-		o.States = ledgerFilters[i].states
+	if i := slices.IndexFunc(runFilters, func(f runFilter) bool { return f.Name == p.Filter }); i >= 0 {
+		o.States = runFilters[i].states
 	}
 
+	at, inLedger := strings.CutPrefix(at, ledgerPage)
 	if !p.First {
-		until, err := time.Parse(time.RFC3339Nano, r.Query.Get(pageParam))
-		if err != nil {
-			return nil, task.Invalid(client.CodeBadPage, pageParam, "%s is not the time of a tick", task.Quote(r.Query.Get(pageParam)))
+		var err error
+		if o.Until, err = time.Parse(time.RFC3339Nano, at); err != nil {
+			return nil, task.Invalid(client.CodeBadPage, pageParam, "%s is not the time of a tick", task.Quote(at))
 		}
-		o.Until = until
+	}
+	if inLedger {
+		return p, p.loadLedger(ctx, r, ns, name, o)
 	}
 
 	runs, err := r.API.Runs.ListByTask(ctx, ns, name, o)
 	if err != nil {
 		return nil, err
 	}
-	if len(runs) > runsPerPage {
-		runs = runs[:runsPerPage]
-		p.Older = runs[runsPerPage-1].ScheduledTime.UTC().Format(time.RFC3339Nano)
-	}
 	p.Runs = runs
+	if len(runs) > runsPerPage {
+		p.Runs = runs[:runsPerPage]
+		p.Older = p.Runs[runsPerPage-1].ScheduledTime.UTC().Format(time.RFC3339Nano)
+		return p, nil
+	}
 
-	return p, nil
+	o.Until = time.Time{}
+
+	return p, p.loadLedger(ctx, r, ns, name, o)
+}
+
+// Any reports whether the page has rows.
+func (p *taskRuns) Any() bool { return len(p.Runs) > 0 || p.Ledger != nil && len(p.Ledger.Rows) > 0 }
+
+// loadLedger adds lines of the ledger to the page.
+func (p *taskRuns) loadLedger(ctx context.Context, r *Request, ns, name string, o client.RunListOptions) (err error) {
+	if p.Filter == "active" {
+		return nil
+	}
+
+	p.Ledger, err = loadLedgerList(ctx, r, ns, name, o.States, o.Until)
+	if err == nil {
+		p.Older = p.Ledger.Older
+	}
+
+	return err
 }
 
 // taskCommand returns the command line that shows the same as the tab, or does the same as the panel.

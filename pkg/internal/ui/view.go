@@ -301,6 +301,18 @@ func (v *View) Left(t task.Time, timezone ...string) template.HTML {
 	return timeElement(t.Time, "left", v.dateText(local), exactText(local))
 }
 
+// TimeOfDay shows the time of day of a time whose day and zone are beside it.
+func (v *View) TimeOfDay(t task.Time, timezone ...string) template.HTML {
+	local := t.In(v.zoneFor(timezone))
+
+	layout := time.TimeOnly
+	if local.Nanosecond() != 0 {
+		layout += ".000"
+	}
+
+	return timeElement(t.Time, "", local.Format(layout), exactText(local))
+}
+
 // noValue is the text of an empty cell, as in the CLI.
 const noValue = template.HTML("–")
 
