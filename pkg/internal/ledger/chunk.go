@@ -13,11 +13,14 @@ import (
 )
 
 const (
-	// ChunkSize is how many bytes a chunk may have before the next one begins.
+	// ChunkSize is how many bytes a chunk of a day or more has before the next one begins. A chunk of a shorter time may have
+	// twice as many. Tasks that run often are folded many runs at a time, so that writing a larger chunk costs little, and
+	// the same hour is in fewer chunks.
 	ChunkSize = 512
 
-	// MaxChunks is how many chunks a task keeps: some 96 KiB. Beyond that the oldest are deleted.
-	MaxChunks = 160
+	// MaxChunks is how many chunks a task keeps: some 96 KiB. Beyond that the oldest are deleted. It suffices for thirty days of
+	// a task at every second of which a tenth fails, and for task.MaxLedger if most days need no more than ChunkSize.
+	MaxChunks = 96
 )
 
 // Chunk is one record of a task's ledger. All offsets count from From, in milliseconds; in JSON they are seconds.
@@ -71,8 +74,10 @@ type Exception struct {
 	Late    bool   // a late result came
 }
 
-// Hour counts the ticks of an hour that did not succeed and are not among the exceptions. In JSON it is an array of its
-// fields, in this order; the last two are omitted if all ticks are named.
+// Hour counts the ticks of an hour that did not succeed and are not among the exceptions.
+//
+// In JSON it is an array of its fields, in this order. Start is a number of hours. Each of the offsets counts from the one
+// before it, so that they are short. The last two are omitted if all ticks are named.
 type Hour struct {
 	Start  Offset
 	Count  int64
@@ -131,14 +136,26 @@ func (c *Chunk) time(o Offset) time.Time { return c.From.Add(time.Duration(o) * 
 // offset returns the offset of a time, in whole milliseconds.
 func (c *Chunk) offset(t time.Time) Offset { return Offset(t.Sub(c.From.Time).Milliseconds()) }
 
+// usualReasons are the reasons that chunks omit, because runs that end in the state have hardly any other.
+var usualReasons = map[task.State]string{task.TimedOut: task.ReasonTimeout, task.Lost: task.ReasonNodeLost}
+
+// writtenReason returns the reason as chunks contain it.
+func (e *Exception) writtenReason() string {
+	if e.Reason == usualReasons[e.State] {
+		return ""
+	}
+
+	return e.Reason
+}
+
 // cause returns the state and the reason as a chunk counts them: "f:exit 1", or "t".
 func (e *Exception) cause() string {
 	letter := stateLetters[e.State]
-	if e.Reason == "" {
-		return letter
+	if reason := e.writtenReason(); reason != "" {
+		return letter + ":" + reason
 	}
 
-	return letter + ":" + e.Reason
+	return letter
 }
 
 // causeText returns a cause for people: "failed: exit 1", or "timed_out".
@@ -217,7 +234,7 @@ func (s *Span) UnmarshalJSON(b []byte) error {
 
 // MarshalJSON writes the fields as an array.
 func (e Exception) MarshalJSON() ([]byte, error) {
-	fields := []any{e.First, e.Count, stateLetters[e.State], e.Reason, e.Attempt, e.Suffix, e.Node}
+	fields := []any{e.First, e.Count, stateLetters[e.State], e.writtenReason(), e.Attempt, e.Suffix, e.Node}
 	switch {
 	case e.Late:
 		fields = append(fields, e.Last, "late")
@@ -239,6 +256,10 @@ func (e *Exception) UnmarshalJSON(b []byte) error {
 	if e.State == "" {
 		return fmt.Errorf("not: %s: the state is not known", task.Quote(letter))
 	}
+	if e.Reason == "" {
+		e.Reason = usualReasons[e.State]
+	}
+
 	if e.Count < 1 || e.Count > maxCount || e.Count > 1 && e.Last <= e.First {
 		return fmt.Errorf("not: %s: a range has at least two ticks, and does not end before it begins", task.Quote(string(b)))
 	}
@@ -248,21 +269,54 @@ func (e *Exception) UnmarshalJSON(b []byte) error {
 
 // MarshalJSON writes the fields as an array.
 func (h Hour) MarshalJSON() ([]byte, error) {
-	fields := []any{h.Start, h.Count, h.Causes, h.Named}
-	if h.hidden() > 0 {
-		fields = append(fields, h.HiddenFirst, h.HiddenLast)
+	offsets := h.offsets()
+	fields := []any{int64(h.Start / hourTime), h.Count, h.Causes, offsets[:len(h.Named)]}
+	for _, o := range offsets[len(h.Named):] {
+		fields = append(fields, o)
 	}
 
 	return json.Marshal(fields)
 }
 
+// offsets returns the offsets of an hour as JSON contains them: the named ones, and if there are others, the first and the
+// last of these.
+func (h *Hour) offsets() []Offset {
+	offsets := slices.Clone(h.Named)
+	if h.hidden() > 0 {
+		offsets = append(offsets, h.HiddenFirst, h.HiddenLast)
+	}
+
+	for i := len(offsets) - 1; i > 0; i-- {
+		offsets[i] -= offsets[i-1]
+	}
+
+	return offsets
+}
+
 // UnmarshalJSON reads an array of the fields.
 func (h *Hour) UnmarshalJSON(b []byte) error {
-	if err := unmarshalArray(b, 4, &h.Start, &h.Count, &h.Causes, &h.Named, &h.HiddenFirst, &h.HiddenLast); err != nil {
+	var start int64
+	if err := unmarshalArray(b, 4, &start, &h.Count, &h.Causes, &h.Named, &h.HiddenFirst, &h.HiddenLast); err != nil {
 		return fmt.Errorf("hours: %w", err)
 	}
-	if h.Count < 1 || h.Count > maxCount || h.hidden() < 0 || h.HiddenLast < h.HiddenFirst {
+	if h.Count < 1 || h.Count > maxCount || h.hidden() < 0 || start > maxOffset/hourTime || start < -maxOffset/hourTime {
 		return fmt.Errorf("hours: %s: counts at least one tick, and all that it names", task.Quote(string(b)))
+	}
+
+	h.Start = Offset(start) * hourTime
+	last := Offset(0)
+	for i := range h.Named {
+		h.Named[i] += last
+		last = h.Named[i]
+	}
+
+	if h.hidden() > 0 {
+		h.HiddenFirst += last
+		h.HiddenLast += h.HiddenFirst
+	}
+
+	if h.HiddenLast < h.HiddenFirst || !slices.IsSorted(h.Named) || len(h.Named) > 0 && h.Named[0] < 0 || last >= hourTime || h.HiddenLast >= hourTime {
+		return fmt.Errorf("hours: %s: its ticks must be in the hour, and sorted", task.Quote(string(b)))
 	}
 
 	return nil

@@ -145,7 +145,7 @@ func isScheduled(r *task.Run) bool {
 // chunkFor returns the chunk to which a record with this time is added. It begins a new one if there is none, or if the
 // newest is full.
 func (f *folder) chunkFor(at time.Time) *Chunk {
-	if len(f.chunks) == 0 || f.size >= ChunkSize {
+	if len(f.chunks) == 0 || f.newest().isFull(f.size) {
 		f.chunks = append(f.chunks, Chunk{UID: f.uid})
 	}
 
@@ -156,6 +156,17 @@ func (f *folder) chunkFor(at time.Time) *Chunk {
 	}
 
 	return c
+}
+
+// isFull reports whether a chunk of this size takes no more records.
+func (c *Chunk) isFull(size int) bool {
+	if size < ChunkSize || size >= 2*ChunkSize {
+		return size >= ChunkSize
+	}
+
+	first, last := c.bounds()
+
+	return last.Sub(first) >= 24*time.Hour
 }
 
 // exceptionOf returns the exception that describes a run which belongs to c.
@@ -368,8 +379,8 @@ func (c *Chunk) addRequested(e Exception) {
 
 // addException adds a tick that did not succeed, or a range of such ticks.
 func (c *Chunk) addException(e Exception) {
-	start := c.hourOf(e.First)
-	if c.hourOf(e.last()) != start {
+	start := hourOf(e.First)
+	if hourOf(e.last()) != start {
 		c.Exceptions = append(c.Exceptions, e) // it belongs to no single hour
 		return
 	}
@@ -412,8 +423,15 @@ func (c *Chunk) addException(e Exception) {
 	c.Hours = append(c.Hours, h)
 }
 
-// hourOf returns the beginning of the hour (UTC) that contains a time.
-func (c *Chunk) hourOf(o Offset) Offset { return c.offset(c.time(o).Truncate(time.Hour)) }
+// hourOf returns the beginning of the hour that contains a time. From is the beginning of an hour in UTC.
+func hourOf(o Offset) Offset {
+	start := o / hourTime * hourTime
+	if start > o {
+		start -= hourTime
+	}
+
+	return start
+}
 
 // isInHour reports whether all ticks of e are in the hour that begins at start.
 func (c *Chunk) isInHour(e *Exception, start Offset) bool {

@@ -94,15 +94,15 @@ func TestFold_WritesWhatTheDocumentationShows(t *testing.T) {
 		{"a hole ends the span", seconds(0, 6, map[int]bool{3: true}), `"ok":[[0,2,3,60,20,5],[4,6,3,60,20,5]]`},
 		{"a late tick closes the hole", append(seconds(0, 6, map[int]bool{3: true}), seconds(3, 3, nil)...), `"ok":[[0,6,7,140,20,5]]`},
 		{"exceptions do not end a span", append(append(seconds(0, 2, nil), scheduled(at(3), task.TimedOut)), seconds(4, 6, nil)...),
-			`"ok":[[0,6,6,120,20,5]],"not":[[3,1,"t","timeout",2,"","n2"]]`},
+			`"ok":[[0,6,6,120,20,5]],"not":[[3,1,"t","",2,"","n2"]]`},
 		{"a range of ticks is one exception", append(append(seconds(0, 2, nil), scheduled(at(3), task.Missed).withRange(at(9), 7)), seconds(10, 10, nil)...),
 			`"ok":[[0,10,4,80,20,5]],"not":[[3,7,"m","no_owner",0,"","",9]]`},
 		{"an hour counts all but the first", []Record{scheduled(at(1), task.Failed), scheduled(at(10), task.Failed), exit2, signal, response},
-			`"not":[[1,1,"f","exit 1",1,"","n1"],[3600,1,"f","HTTP 503",1,"","n1"]],"hours":[[0,3,{"f:exit 1":1,"f:exit 2":1,"f:signal SIGKILL":1},[10,11,12]]]`},
+			`"not":[[1,1,"f","exit 1",1,"","n1"],[3600,1,"f","HTTP 503",1,"","n1"]],"hours":[[0,3,{"f:exit 1":1,"f:exit 2":1,"f:signal SIGKILL":1},[10,1,1]]]`},
 		{"requested runs are apart", []Record{scheduled(1500*time.Millisecond, task.Succeeded).requested("a7c2"), scheduled(at(2), task.Failed).requested("b7c2")},
 			`"manual":[[1.5,1,"o","",1,"-a7c2","n1"],[2,1,"f","exit 1",1,"-b7c2","n1"]]`},
 		{"a late result marks its run", []Record{scheduled(at(2), task.Lost), {Late: true, Run: scheduled(at(2), task.Succeeded).Run}, {Late: true, Run: scheduled(at(3), task.Failed).Run}},
-			`"not":[[2,1,"l","node_lost",1,"","n3",0,"late"]]`},
+			`"not":[[2,1,"l","",1,"","n3",0,"late"]]`},
 		{"what cannot be read is counted", []Record{{Broken: true, Run: task.Run{ID: "20261121T000003.000Z-k3f9"}}, {Run: task.Run{}}}, `"unreadable":2`},
 	}
 

@@ -306,7 +306,7 @@ func mustMarshal(v any) []byte {
 }
 
 // maxChunkSize is more than a chunk can have: the record that fills it adds less than 256 bytes, and late results some more.
-const maxChunkSize = ChunkSize + 512
+const maxChunkSize = 2*ChunkSize + 512
 
 func TestFold_AnswersAsTheRecordsOrSaysThatItDoesNotKnow(t *testing.T) {
 	t.Parallel()

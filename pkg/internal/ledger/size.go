@@ -58,7 +58,7 @@ func (s *Span) size() int {
 
 // size returns the size in JSON.
 func (e *Exception) size() int {
-	n := len(`[,,"f",,,,]`) + e.First.size() + intSize(e.Count) + textSize(e.Reason) + intSize(int64(e.Attempt)) + textSize(e.Suffix) + textSize(e.Node)
+	n := len(`[,,"f",,,,]`) + e.First.size() + intSize(e.Count) + textSize(e.writtenReason()) + intSize(int64(e.Attempt)) + textSize(e.Suffix) + textSize(e.Node)
 
 	switch {
 	case e.Late:
@@ -72,16 +72,16 @@ func (e *Exception) size() int {
 
 // size returns the size in JSON.
 func (h *Hour) size() int {
-	n := len(`[,,,[]]`) + h.Start.size() + intSize(h.Count) + causesSize(h.Causes)
-	for i, o := range h.Named {
-		n += o.size()
-		if i > 0 {
-			n++
-		}
+	n := len(`[,,,[]]`) + intSize(int64(h.Start/hourTime)) + intSize(h.Count) + causesSize(h.Causes) + max(len(h.Named)-1, 0)
+
+	last := Offset(0)
+	for _, o := range h.Named {
+		n += (o - last).size()
+		last = o
 	}
 
 	if h.hidden() > 0 {
-		n += len(`,,`) + h.HiddenFirst.size() + h.HiddenLast.size()
+		n += len(`,,`) + (h.HiddenFirst - last).size() + (h.HiddenLast - h.HiddenFirst).size()
 	}
 
 	return n
