@@ -19,12 +19,12 @@ const fullTableVar = "CARILLON_LEDGER_TABLE"
 
 // usage is how much the ledger of a task needs.
 type usage struct {
-	days, bytes, chunks, biggest int
-	oldest                       time.Duration // what the newest MaxChunks chunks cover
+	bytes, chunks, biggest int
+	oldest                 time.Duration // what the newest MaxChunks chunks cover
 }
 
-// foldDays folds some days of a task, of whose runs a share fails, and returns what its ledger has at the end.
-func foldDays(period time.Duration, days int, failures float64) usage {
+// foldTask folds the runs of a task for some time, of which a share fails, and returns what its ledger has at the end.
+func foldTask(period, long time.Duration, failures float64) usage {
 	r := rand.New(rand.NewPCG(1, 2))
 	inFold := 5
 	switch {
@@ -37,7 +37,7 @@ func foldDays(period time.Duration, days int, failures float64) usage {
 	var chunks []Chunk
 	var records []Record
 	next := each(period)
-	total := int(time.Duration(days) * 24 * time.Hour / period)
+	total := int(long / period)
 
 	for i := range total {
 		offset := time.Duration(i) * period
@@ -68,7 +68,7 @@ func foldDays(period time.Duration, days int, failures float64) usage {
 		records = records[:0]
 	}
 
-	u := usage{days: days, chunks: len(chunks)}
+	u := usage{chunks: len(chunks)}
 	for i := range chunks {
 		n := len(mustMarshal(chunks[i]))
 		u.bytes, u.biggest = u.bytes+n, max(u.biggest, n)
@@ -83,16 +83,17 @@ func foldDays(period time.Duration, days int, failures float64) usage {
 func TestFold_BytesPerDay(t *testing.T) {
 	t.Parallel()
 
+	const day, month = 24 * time.Hour, 30 * 24 * time.Hour
 	tasks := []struct {
 		name   string
 		period time.Duration
-		short  int        // days of the short form
-		most   [4]float64 // bytes a day by share of failures: about a tenth more than measured
+		short  time.Duration // of the short form
+		most   [4]float64    // bytes in thirty days by share of failures: about a tenth more than measured
 	}{
-		{"every second", time.Second, 1, [4]float64{60, 2000, 3500, 3500}},
-		{"every minute", time.Minute, 3, [4]float64{60, 150, 700, 2500}},
-		{"every hour", time.Hour, 30, [4]float64{35, 35, 50, 140}},
-		{"every day", 24 * time.Hour, 30, [4]float64{8, 8, 8, 12}},
+		{"every second", time.Second, 6 * time.Hour, [4]float64{1500, 60_000, 105_000, 105_000}},
+		{"every minute", time.Minute, 3 * day, [4]float64{1500, 3500, 20_000, 72_000}},
+		{"every hour", time.Hour, month, [4]float64{1000, 1000, 1400, 4000}},
+		{"every day", day, month, [4]float64{300, 300, 300, 400}},
 	}
 	shares := []float64{0, 0.001, 0.01, 0.1}
 
@@ -105,21 +106,21 @@ func TestFold_BytesPerDay(t *testing.T) {
 
 		fewest, most := 1<<30, 0
 		for i, share := range shares {
-			days := task.short
+			long := task.short
 			if full {
-				days = 30
+				long = month
 			}
 
-			u := foldDays(task.period, days, share)
-			perDay := float64(u.bytes) / float64(u.days)
-			if perDay > task.most[i] || u.biggest > maxChunkSize {
-				t.Errorf("%s, %g %% of failures: %.0f bytes a day, the largest chunk has %d", task.name, 100*share, perDay, u.biggest)
+			u := foldTask(task.period, long, share)
+			if float64(u.bytes) > task.most[i] || u.biggest > maxChunkSize {
+				t.Errorf("%s, %g %% of failures: %d bytes, the largest chunk has %d", task.name, 100*share, u.bytes, u.biggest)
 			}
 
-			fmt.Fprintf(&table, " %.0f B a day, %.1f kB in 30 days |", perDay, float64(u.bytes+u.chunks*bytesPerKey)*30/float64(u.days)/1000)
+			perDay := float64(day) / float64(long)
+			fmt.Fprintf(&table, " %.0f B a day, %.1f kB in 30 days |", float64(u.bytes)*perDay, float64(u.bytes+u.chunks*bytesPerKey)*30*perDay/1000)
 			fewest, most = min(fewest, u.chunks), max(most, u.chunks)
-			if u.oldest < time.Duration(days)*24*time.Hour {
-				t.Logf("%s, %g %% of failures: %d chunks, of which the newest %d cover %.1f days", task.name, 100*share, u.chunks, MaxChunks, u.oldest.Hours()/24)
+			if u.oldest < long-task.period {
+				t.Errorf("%s, %g %% of failures: %d chunks, of which the newest %d cover %.1f days", task.name, 100*share, u.chunks, MaxChunks, u.oldest.Hours()/24)
 			}
 		}
 
