@@ -82,7 +82,7 @@ func TestQueuedPlaces_AreThoseOfTheQueue(t *testing.T) {
 
 func TestEachEnded_ReadsPagesInOrder(t *testing.T) {
 	w := newWorld(t)
-	if kept, oldest, err := w.EachEnded(t.Context(), ref, time.Time{}, func(*task.Run) { t.Error("a run of an empty history") }); err != nil || kept != 0 || !oldest.IsZero() {
+	if kept, oldest, err := w.EachEnded(t.Context(), ref, 0, time.Time{}, func(*task.Run) { t.Error("a run of an empty history") }); err != nil || kept != 0 || !oldest.IsZero() {
 		t.Errorf("%d records since %v, %v", kept, oldest, err)
 	}
 
@@ -98,7 +98,7 @@ func TestEachEnded_ReadsPagesInOrder(t *testing.T) {
 		want  []string
 	}{{time.Time{}, ids}, {since, ids[200:]}, {since.Add(time.Hour * 24 * 365), nil}} {
 		var got []string
-		kept, oldest, err := w.EachEnded(t.Context(), ref, c.since, func(r *task.Run) { got = append(got, r.ID) })
+		kept, oldest, err := w.EachEnded(t.Context(), ref, 0, c.since, func(r *task.Run) { got = append(got, r.ID) })
 		if err != nil || kept != len(ids) || !oldest.Equal(first) || !slices.Equal(got, c.want) {
 			t.Errorf("since %v: %d of %d records since %v, %v", c.since, len(got), kept, oldest, err)
 		}

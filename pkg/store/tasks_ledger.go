@@ -18,6 +18,8 @@ type TaskLedger struct {
 	Chunks  [][]byte     // the values of the chunks, in the order of their keys; package ledger reads them
 	Oldest  task.Time    // the tick of the oldest record in the history; zero: the history is empty
 	Cluster task.Cluster // the default and the limit of the time for which ledgers remember ticks
+
+	Revision int64 // at which all was read
 }
 
 // Ledger reads the ledger of a task with what is needed to tell since when it is complete. It returns task.ErrNotFound if
@@ -39,7 +41,7 @@ func (s Tasks) Ledger(ctx context.Context, ref record.Ref) (TaskLedger, error) {
 		return TaskLedger{}, err
 	}
 
-	l := TaskLedger{Task: st.Task}
+	l := TaskLedger{Task: st.Task, Revision: res.Header.Revision}
 	if e := readAt(read, 2); e != nil {
 		c, err := DecodeCluster(e)
 		if err != nil {

@@ -57,6 +57,33 @@ func TestTaskStats_SumUpTheHistory(t *testing.T) {
 	}
 }
 
+// After a trim, the runs that the history no longer has are counted from the ledger.
+func TestTaskStats_CountTheLedger(t *testing.T) {
+	w := newWorld(t)
+	made := w.create("dump", "0 * * * *")
+	first := w.putChunks("dump", made.UID)
+	at := first.Add(200 * time.Hour)
+	w.put(w.store.Keys().Ended(ref("default", "dump"), task.RunID(at, made.UID)), task.Run{
+		UID: made.UID, ScheduledTime: task.At(at), State: task.Succeeded, StartedAt: task.At(at), EndedAt: task.At(at.Add(30 * time.Second)),
+	})
+
+	all, err := w.Tasks.Stats(t.Context(), "default", "dump", time.Time{})
+	if err != nil || all.Kept != 1 || all.Runs != 35 || all.Outcomes[task.Failed] != 1 || *all.SuccessRate != 34.0/35 || all.Missed[task.ReasonNoOwner] != 40 || all.Duration.Count != 1 {
+		t.Errorf("%+v, %v", all, err)
+	}
+	if want := (client.SuccessfulRuns{Count: 34, MeanMS: (48_000 + 9_000 + 30_000) / 34, MaxMS: 30_000, MaxLatenessMS: 12}); all.Successful == nil || *all.Successful != want {
+		t.Errorf("successful runs %+v, want %+v", all.Successful, want)
+	}
+	if all.Ledger == nil || all.Ledger.Runs != 34 || !all.Ledger.Since.Equal(first) || all.Ledger.Approximate {
+		t.Errorf("ledger %+v", all.Ledger)
+	}
+
+	some, err := w.Tasks.Stats(t.Context(), "default", "dump", first.Add(12*time.Hour))
+	if err != nil || some.Runs != 12+10+1 || !some.Ledger.Approximate || !some.Ledger.Since.Equal(first.Add(12*time.Hour)) {
+		t.Errorf("since the middle of a span: %+v, %+v, %v", some, some.Ledger, err)
+	}
+}
+
 // How runs ended is more than what a reader of tasks may read.
 func TestTaskStats_NeedTheRightToReadRuns(t *testing.T) {
 	w := newWorld(t)

@@ -1,7 +1,7 @@
 // Package runstats sums up how the runs of a task ended: how many succeeded, how long they took, how late they started,
 // and why they failed.
 //
-// The quantiles are exact. A history has at most some 10,000 records (history.keep), so it is cheaper to keep all
+// The quantiles are exact, and of the history only: a ledger tells how long successful runs took on average and at most. A history has at most some 10,000 records (history.keep), so it is cheaper to keep all
 // measurements and to sort them than to use a sketch, which would only estimate the quantiles. If there are more than
 // 100,000 nevertheless, the newest ones count.
 //
@@ -34,6 +34,8 @@ type Stats struct {
 	skipped, missed  map[string]int64
 	failures         map[failure]int
 	recent           newest[task.State]
+	successful       successes
+	ledger           client.LedgerStats
 }
 
 // failure is what failed runs have in common that are counted together.
@@ -42,6 +44,7 @@ type failure struct {
 	reason, signal string
 	exited         bool // exitCode is known
 	exitCode       int
+	httpStatus     int // 0: not known
 }
 
 // Add adds a record. The records of ticks must be added in the order of time.
@@ -70,7 +73,11 @@ func (s *Stats) Add(r *task.Run) {
 
 	// When a lost run has ended is not known.
 	if r.State != task.Lost && !r.StartedAt.IsZero() && !r.EndedAt.IsZero() {
-		s.durations.add(max(r.EndedAt.Sub(r.StartedAt.Time).Milliseconds(), 0), maxMeasured)
+		took := max(r.EndedAt.Sub(r.StartedAt.Time).Milliseconds(), 0)
+		s.durations.add(took, maxMeasured)
+		if r.State == task.Succeeded {
+			s.successful.add(1, took, took, latenessOf(r))
+		}
 	}
 	if r.LatenessMS != nil {
 		s.latenesses.add(*r.LatenessMS, maxMeasured)
@@ -78,12 +85,34 @@ func (s *Stats) Add(r *task.Run) {
 
 	switch r.State {
 	case task.Failed, task.TimedOut, task.Lost:
-		f := failure{state: r.State, reason: r.Reason, signal: r.Signal}
-		if r.ExitCode != nil {
-			f.exited, f.exitCode = true, *r.ExitCode
-		}
-		addTo(&s.failures, f, 1)
+		addTo(&s.failures, failureOfRun(r), 1)
 	}
+}
+
+// failureOfRun returns what a failed run has in common with others. As in a ledger, the exit code, the signal and the status
+// count only if they are the reason.
+func failureOfRun(r *task.Run) failure {
+	f := failure{state: r.State, reason: r.Reason}
+
+	switch {
+	case r.Reason == task.ReasonExit && r.ExitCode != nil:
+		f.exited, f.exitCode = true, *r.ExitCode
+	case r.Reason == task.ReasonSignal:
+		f.signal = r.Signal
+	case r.Reason == task.ReasonAnswer:
+		f.httpStatus = r.HTTPStatus
+	}
+
+	return f
+}
+
+// latenessOf returns how late a run started, or 0 if that is not known.
+func latenessOf(r *task.Run) int64 {
+	if r.LatenessMS == nil {
+		return 0
+	}
+
+	return *r.LatenessMS
 }
 
 // addTo adds n to an entry of a map.
@@ -94,20 +123,24 @@ func addTo[K comparable, N int | int64](m *map[K]N, key K, n N) {
 	(*m)[key] += n
 }
 
-// Sum returns what was collected, for a task with these settings of its history. s must not be used afterwards.
-func (s *Stats) Sum(h task.History) client.TaskStats {
+// Sum returns what was collected, for a task with these settings of its history. If history.record: failures has removed
+// successful runs, their share is known only if complete says that the ledger has all of them. s must not be used
+// afterwards.
+func (s *Stats) Sum(h task.History, complete bool) client.TaskStats {
 	sum := client.TaskStats{
 		History: h, Runs: s.runs, Outcomes: map[task.State]int{}, Duration: quantilesOf(s.durations.list), Lateness: quantilesOf(s.latenesses.list),
 		Retries: s.retries, RetriedRuns: s.retried, Skipped: map[string]int64{}, Missed: map[string]int64{},
-		Failures: s.countFailures(), Recent: s.recent.inOrder(),
+		Failures: s.countFailures(), Recent: s.recent.inOrder(), Successful: s.successful.summary(),
+	}
+	if !s.ledger.Since.IsZero() {
+		sum.Ledger = &s.ledger
 	}
 
 	maps.Copy(sum.Outcomes, s.outcomes)
 	maps.Copy(sum.Skipped, s.skipped)
 	maps.Copy(sum.Missed, s.missed)
 
-	// Without the successful runs, their share is not known.
-	if judged := s.runs - s.outcomes[task.Cancelled]; judged > 0 && h.Record != task.RecordFailures {
+	if judged := s.runs - s.outcomes[task.Cancelled]; judged > 0 && (complete || h.Record != task.RecordFailures) {
 		rate := float64(s.outcomes[task.Succeeded]) / float64(judged)
 		sum.SuccessRate = &rate
 	}
@@ -119,7 +152,7 @@ func (s *Stats) Sum(h task.History) client.TaskStats {
 func (s *Stats) countFailures() []client.FailureCount {
 	list := make([]client.FailureCount, 0, len(s.failures))
 	for f, n := range s.failures {
-		count := client.FailureCount{State: f.state, Reason: f.reason, Signal: f.signal, Runs: n}
+		count := client.FailureCount{State: f.state, Reason: f.reason, Signal: f.signal, HTTPStatus: f.httpStatus, Runs: n}
 		if f.exited {
 			count.ExitCode = &f.exitCode
 		}
@@ -128,7 +161,7 @@ func (s *Stats) countFailures() []client.FailureCount {
 
 	slices.SortFunc(list, func(a, b client.FailureCount) int {
 		return cmp.Or(cmp.Compare(b.Runs, a.Runs), strings.Compare(string(a.State), string(b.State)), strings.Compare(a.Reason, b.Reason),
-			strings.Compare(a.Signal, b.Signal), cmp.Compare(exitCode(a), exitCode(b)))
+			strings.Compare(a.Signal, b.Signal), cmp.Compare(exitCode(a), exitCode(b)), cmp.Compare(a.HTTPStatus, b.HTTPStatus))
 	})
 
 	return list[:min(len(list), maxFailures)]

@@ -30,7 +30,7 @@ func sumOf(h task.History, runs ...task.Run) client.TaskStats {
 		s.Add(&runs[i])
 	}
 
-	return s.Sum(h)
+	return s.Sum(h, false)
 }
 
 // asJSON encodes a value for a message.
@@ -64,10 +64,11 @@ func TestStats_SumsUpRecords(t *testing.T) {
 	rate, one, two := 2.0/7, 1, 2
 	want := client.TaskStats{
 		History: task.History{Keep: 20, Record: task.RecordAll}, Runs: 8, SuccessRate: &rate,
-		Outcomes: map[task.State]int{task.Succeeded: 2, task.Failed: 3, task.TimedOut: 1, task.Lost: 1, task.Cancelled: 1},
-		Duration: &client.Quantiles{Count: 6, P50MS: 2000, P95MS: 60_000, P99MS: 60_000, MaxMS: 60_000},
-		Lateness: &client.Quantiles{Count: 7, P50MS: 1, P95MS: 1000, P99MS: 1000, MaxMS: 1000},
-		Retries:  2, RetriedRuns: 1, Skipped: map[string]int64{task.ReasonOverlap: 7}, Missed: map[string]int64{task.ReasonNoOwner: 1},
+		Outcomes:   map[task.State]int{task.Succeeded: 2, task.Failed: 3, task.TimedOut: 1, task.Lost: 1, task.Cancelled: 1},
+		Duration:   &client.Quantiles{Count: 6, P50MS: 2000, P95MS: 60_000, P99MS: 60_000, MaxMS: 60_000},
+		Lateness:   &client.Quantiles{Count: 7, P50MS: 1, P95MS: 1000, P99MS: 1000, MaxMS: 1000},
+		Successful: &client.SuccessfulRuns{Count: 2, MeanMS: 2000, MaxMS: 3000, MaxLatenessMS: 1000},
+		Retries:    2, RetriedRuns: 1, Skipped: map[string]int64{task.ReasonOverlap: 7}, Missed: map[string]int64{task.ReasonNoOwner: 1},
 		Failures: []client.FailureCount{
 			{State: task.Failed, Reason: task.ReasonExit, ExitCode: &two, Runs: 2},
 			{State: task.Failed, Reason: task.ReasonExit, ExitCode: &one, Runs: 1},
@@ -154,7 +155,7 @@ func TestStats_KeepsTheNewest(t *testing.T) {
 		t.Errorf("the shortest duration is %d ms, want 10, because the first ten runs are too old", oldest)
 	}
 
-	sum := s.Sum(task.History{})
+	sum := s.Sum(task.History{}, false)
 	if sum.Runs != maxMeasured+10 || sum.Duration.Count != maxMeasured || len(sum.Recent) != maxRecent || sum.Recent[0] != task.Succeeded || sum.Recent[maxRecent-10] != task.Failed {
 		t.Errorf("%d runs, %d durations, recent %v", sum.Runs, sum.Duration.Count, sum.Recent)
 	}
