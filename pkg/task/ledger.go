@@ -1,6 +1,10 @@
 package task
 
-import "time"
+import (
+	"strconv"
+	"strings"
+	"time"
+)
 
 // MaxLedger is the longest time for which a ledger remembers ticks.
 const MaxLedger = Duration(90 * 24 * time.Hour)
@@ -63,4 +67,22 @@ type LedgerLine struct {
 	Named       []Time `json:"named,omitempty" doc:"The earliest ticks of an hour that did not succeed, at most 12. Which state each had is not kept."`
 	HiddenFirst Time   `json:"hidden_first,omitzero" doc:"The ticks of the hour that did not succeed and are not named lie between hidden_first and hidden_last."`
 	HiddenLast  Time   `json:"hidden_last,omitzero"`
+}
+
+// ParseLedgerReason splits the reason in a ledger, such as "exit 1", into what the record of a run has: a reason, and an exit
+// code, a signal or a status.
+func ParseLedgerReason(text string) (reason string, exitCode *int, signal string, httpStatus int) {
+	kind, detail, _ := strings.Cut(text, " ")
+	n, err := strconv.Atoi(detail)
+
+	switch {
+	case kind == "exit" && err == nil:
+		return ReasonExit, &n, "", 0
+	case kind == "signal" && detail != "":
+		return ReasonSignal, nil, detail, 0
+	case kind == "HTTP" && err == nil:
+		return ReasonAnswer, nil, "", n
+	}
+
+	return text, nil, "", 0
 }

@@ -2,7 +2,6 @@ package runstats
 
 import (
 	"math"
-	"strconv"
 	"strings"
 	"time"
 
@@ -112,21 +111,11 @@ func (s *Stats) addEnded(state task.State, reason string, n int64) {
 // failureOf returns a failure with the reason as a ledger tells it, so that it is counted together with those in the
 // history.
 func failureOf(state task.State, reason string) failure {
-	f := failure{state: state, reason: reason}
+	f := failure{state: state}
 
-	switch kind, detail, _ := strings.Cut(reason, " "); kind {
-	case "exit":
-		if code, err := strconv.Atoi(detail); err == nil {
-			f.reason, f.exited, f.exitCode = task.ReasonExit, true, code
-		}
-	case "signal":
-		if detail != "" {
-			f.reason, f.signal = task.ReasonSignal, detail
-		}
-	case "HTTP":
-		if status, err := strconv.Atoi(detail); err == nil {
-			f.reason, f.httpStatus = task.ReasonAnswer, status
-		}
+	var code *int
+	if f.reason, code, f.signal, f.httpStatus = task.ParseLedgerReason(reason); code != nil {
+		f.exited, f.exitCode = true, *code
 	}
 
 	return f

@@ -51,12 +51,26 @@ func RetryText(r task.Retry) string {
 		r.Attempts, strings.Join(on, ", "), r.Backoff, r.Factor, r.MaxBackoff, r.Jitter*100)
 }
 
-// HistoryText describes which runs the history keeps.
+// HistoryText describes which runs the history keeps, and for how long the ledger remembers ticks if the task says so.
 func HistoryText(h task.History) string {
+	words := fmt.Sprintf("the last %d runs", h.Keep)
 	if h.Record == task.RecordFailures {
-		return fmt.Sprintf("the last %d runs that did not succeed", h.Keep)
+		words += " that did not succeed"
 	}
-	return fmt.Sprintf("the last %d runs", h.Keep)
+
+	if h.KeepFor > 0 {
+		words += fmt.Sprintf(", and those of the last %s", h.KeepFor.Approximate())
+	}
+
+	switch {
+	case h.Ledger == nil:
+	case *h.Ledger == 0:
+		words += "; no ledger"
+	default:
+		words += fmt.Sprintf("; the ledger remembers ticks for %s", h.Ledger.Approximate())
+	}
+
+	return words
 }
 
 // CommandLine formats a command so that it can be pasted into a shell.

@@ -53,6 +53,23 @@ func QuantilesText(q *client.Quantiles, all bool) string {
 	return fmt.Sprintf("p50 %s, p95 %s, p99 %s, max %s", text(q.P50MS), text(q.P95MS), text(q.P99MS), text(q.MaxMS))
 }
 
+// SuccessfulText describes how long successful runs took, those of the ledger included; "" if the ledger counts none of
+// them, because then the quantiles tell more.
+func SuccessfulText(s client.TaskStats) string {
+	if s.Ledger == nil || s.Successful == nil {
+		return ""
+	}
+
+	text := func(ms int64) string { return task.Duration(time.Duration(ms) * time.Millisecond).Approximate() }
+
+	return fmt.Sprintf("mean %s, max %s, %s late at most", text(s.Successful.MeanMS), text(s.Successful.MaxMS), text(s.Successful.MaxLatenessMS))
+}
+
+// FailureText describes why runs did not succeed, without their number.
+func FailureText(f client.FailureCount) string {
+	return RunResult(task.Run{State: f.State, Reason: f.Reason, ExitCode: f.ExitCode, Signal: f.Signal, HTTPStatus: f.HTTPStatus}, time.Time{})
+}
+
 // ReasonsText returns the number of ticks that did not run, and why; "" if there are none.
 func ReasonsText(reasons map[string]int64) string {
 	var sum int64
