@@ -44,6 +44,9 @@ func (r ledgerRow) Requested() bool {
 // Hour reports whether the line is about an hour.
 func (r ledgerRow) Hour() bool { return r.Kind == task.LedgerHour }
 
+// NamesAll reports whether a line about an hour names all of its ticks.
+func (r ledgerRow) NamesAll() bool { return int64(len(r.Named)) == r.Count }
+
 // Spans reports whether the line is about successful ticks.
 func (r ledgerRow) Spans() bool { return r.Kind == task.LedgerSucceeded }
 
