@@ -59,7 +59,7 @@ type world struct {
 type worldKey struct{}
 
 func TestScripts(t *testing.T) {
-	clitest.Run(t, "testdata/script", newWorld, clitest.Commands{"record": recordRun, "output": output, "node": node, "owner": owner, "worker": worker, "save": save, "board": board, "damage": damage, "own": own, "meddle": meddle, "report": reportStatus, "active": active, "parts": parts, "remember": remember, "disown": disown, "full": full})
+	clitest.Run(t, "testdata/script", newWorld, clitest.Commands{"record": recordRun, "output": output, "node": node, "owner": owner, "worker": worker, "save": save, "board": board, "damage": damage, "own": own, "meddle": meddle, "report": reportStatus, "active": active, "parts": parts, "remember": remember, "disown": disown, "full": full, "chunk": chunk})
 }
 
 func newWorld(env *testscript.Env) clitest.Server {
@@ -286,6 +286,20 @@ func recordRun(ts *testscript.TestScript, _ bool, args []string) {
 
 	w.put(ts, w.store.Keys().Ended(r, id), run)
 	ts.Setenv("RUN", id)
+}
+
+// chunk adds a chunk to a task's ledger: chunk TASK HOUR JSON, where JSON has neither the uid nor the hour.
+func chunk(ts *testscript.TestScript, _ bool, args []string) {
+	w := worldOf(ts)
+	r := ref("default", args[0])
+	t, err := w.store.Task(context.Background(), r)
+	ts.Check(err)
+	hour, err := time.Parse(time.RFC3339, args[1])
+	ts.Check(err)
+
+	value := fmt.Sprintf(`{"uid":%q,"from":%q,%s`, t.Task.UID, args[1], strings.TrimPrefix(args[2], "{"))
+	_, err = w.etcd.Put(context.Background(), w.store.Keys().LedgerChunk(r, strings.TrimSuffix(task.RunID(hour, ""), "-")), value)
+	ts.Check(err)
 }
 
 func set(run *task.Run, tick time.Time, arg string) error {

@@ -25,10 +25,18 @@ func historyCommand(f *factory.Factory) *cobra.Command {
 		Use:   "history TASK",
 		Short: "Show the runs of a task, newest first",
 		Long: "Show the runs of a task, newest first: waiting, active and ended runs, and ticks that did not run.\n\n" +
+			"After the runs that history.keep and history.keep_for keep, it shows what the ledger remembers of earlier ticks:\n" +
+			"how many succeeded from one time to another, and which did not, and why. A line about several ticks is shown if one\n" +
+			"of them matches --since and --until. A terminal shows 30 such lines, and all with --limit 0.\n\n" +
+			"With -o json, runs and lines of the ledger are in one array. Only lines of the ledger have the field kind, which is\n" +
+			"succeeded, exception, hour, requested, requested_more or unreadable. -o name prints only runs, as does\n" +
+			"carillon run list TASK.\n\n" +
 			"With --versions, show the versions of the task itself: who changed what, and when.",
 		Example: `  carillon task history nightly-backup
   carillon task history nightly-backup --state failed --limit 5
   carillon task history nightly-backup -o jsonl
+  carillon task history sync --since 7d --state failed,timed_out
+  carillon task history sync -o json | jq '.[] | select(.kind == "exception")'
   carillon task history nightly-backup --versions`,
 		Args:              factory.Args(1, 1, "the task's name"),
 		ValidArgsFunction: complete.Task(f),
@@ -75,6 +83,15 @@ func historyCommand(f *factory.Factory) *cobra.Command {
 			return selection.ExplainMissing(cmd.Context(), f, c, r, err)
 		}
 
+		if f.Format == output.FormatName {
+			return output.EmitList(&f.Printer, runs, selection.RunName, nil)
+		}
+
+		ledger, err := readLedger(cmd.Context(), c, r, filter, len(runs))
+		if err != nil {
+			return err
+		}
+
 		z := view.Zones{}
 		if f.ForPeople() {
 			t, err := c.Tasks.Get(cmd.Context(), r.Namespace, r.Name)
@@ -84,8 +101,13 @@ func historyCommand(f *factory.Factory) *cobra.Command {
 			z[""] = t.Timezone
 		}
 
-		return output.EmitList(&f.Printer, runs, selection.RunName, func(wide bool) *output.Table {
+		if _, terminal := f.Terminal(f.Out); terminal && f.ForPeople() && !cmd.Flags().Changed("limit") {
+			ledger = shorten(ledger)
+		}
+
+		err = output.EmitList(&f.Printer, historyItems(runs, ledger.Lines), nil, func(wide bool) *output.Table {
 			g := view.RunTable(f, runs, false, wide, z)
+			view.AddLedgerRows(f, g, ledger.Lines, z[""])
 			g.Empty = selection.Show(f, r) + " has not run yet"
 			if len(flags.States) > 0 {
 				g.Empty = "no runs of " + selection.Show(f, r) + " are " + strings.Join(flags.States, " or ")
@@ -93,6 +115,10 @@ func historyCommand(f *factory.Factory) *cobra.Command {
 
 			return g
 		})
+
+		noteLedger(f, r, ledger, z[""])
+
+		return err
 	}
 
 	return cmd

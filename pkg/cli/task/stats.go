@@ -11,7 +11,6 @@ import (
 	"github.com/carillonhq/carillon/pkg/cli/failure"
 	"github.com/carillonhq/carillon/pkg/cli/output"
 	"github.com/carillonhq/carillon/pkg/cli/selection"
-	"github.com/carillonhq/carillon/pkg/cli/view"
 	"github.com/carillonhq/carillon/pkg/client"
 	"github.com/carillonhq/carillon/pkg/internal/wording"
 	"github.com/carillonhq/carillon/pkg/task"
@@ -25,15 +24,17 @@ func statsCommand(f *factory.Factory) *cobra.Command {
 		Short: "Show statistics about the runs of a task",
 		Long: "Show statistics about the runs of a task: how many succeeded, how long they took, how late they started, and why\n" +
 			"they failed.\n\n" +
-			"They cover what the task's history still contains, which is limited by history.keep. The success rate is the share\n" +
-			"of successful runs, of those that were not cancelled.",
+			"They cover the runs in the task's history, which history.keep and history.keep_for limit, and what the ledger\n" +
+			"remembers of earlier ones. The success rate is the share of successful runs, of those that were not cancelled.\n\n" +
+			"Percentiles and retries are of the runs in the history only. For all successful runs there are a mean and a maximum.\n" +
+			"With --since, the number of runs in a line of the ledger that began earlier is estimated.",
 		Example: `  carillon task stats nightly-backup
   carillon task stats nightly-backup --since 7d
   carillon task stats nightly-backup -o json | jq .duration.p95_ms`,
 		Args:              factory.Args(1, 1, "the task's name"),
 		ValidArgsFunction: complete.Task(f),
 	}
-	cmd.Flags().StringVar(&since, "since", "", "include only ticks since this `TIME`, or within a duration such as 7d (default: all that are kept)")
+	cmd.Flags().StringVar(&since, "since", "", "include only ticks since this `TIME`, or within a duration such as 7d (default: all that are remembered)")
 	cmd.RunE = func(cmd *cobra.Command, words []string) error {
 		if err := factory.RefuseEmpty(cmd, "since"); err != nil {
 			return err
@@ -80,11 +81,15 @@ func showStats(f *factory.Factory, d *output.Details, s client.TaskStats) {
 		d.Field("Success", "not known: successful runs are not kept (history.record: failures)")
 	}
 
-	d.Field("Duration", "%s", wording.QuantilesText(s.Duration, true))
-	d.Field("Lateness", "%s", wording.QuantilesText(s.Lateness, false))
+	measured := measuredText(s)
+	d.Field("Duration", "%s", withSuffix(wording.QuantilesText(s.Duration, true), measured))
+	d.Field("Lateness", "%s", withSuffix(wording.QuantilesText(s.Lateness, false), measured))
+	if text := wording.SuccessfulText(s); text != "" {
+		d.Field("Overall", "%s (of %s successful runs)", text, wording.Grouped(int(s.Successful.Count)))
+	}
 
 	if s.Retries > 0 {
-		d.Field("Retries", "%d, in %s", s.Retries, output.Plural(int64(s.RetriedRuns), "run"))
+		d.Field("Retries", "%s", withSuffix(fmt.Sprintf("%d, in %s", s.Retries, output.Plural(int64(s.RetriedRuns), "run")), measured))
 	}
 
 	d.Field("Skipped", "%s", wording.ReasonsText(s.Skipped))
@@ -92,8 +97,7 @@ func showStats(f *factory.Factory, d *output.Details, s client.TaskStats) {
 
 	var failures []string
 	for _, e := range s.Failures {
-		words := view.PlainRunResult(f, task.Run{State: e.State, Reason: e.Reason, ExitCode: e.ExitCode, Signal: e.Signal})
-		failures = append(failures, fmt.Sprintf("%s: %d", words, e.Runs))
+		failures = append(failures, fmt.Sprintf("%s: %d", f.Plain(wording.FailureText(e)), e.Runs))
 	}
 	d.Field("Failures", "%s", strings.Join(failures, ", "))
 
@@ -104,8 +108,30 @@ func showStats(f *factory.Factory, d *output.Details, s client.TaskStats) {
 	d.StyledField("Last", signs.String())
 }
 
+// measuredText states which runs the quantiles are of; "" if they are of all.
+func measuredText(s client.TaskStats) string {
+	if s.Ledger == nil {
+		return ""
+	}
+
+	return fmt.Sprintf(" (of the %s in the history)", output.Plural(int64(s.Runs-s.Ledger.Runs), "run"))
+}
+
+// withSuffix appends a suffix to a text; "" stays empty.
+func withSuffix(text, suffix string) string {
+	if text == "" {
+		return ""
+	}
+
+	return text + suffix
+}
+
 // statsPeriod states which ticks the statistics cover.
 func statsPeriod(f *factory.Factory, s client.TaskStats) string {
+	if s.Ledger != nil {
+		return ledgerPeriod(f, s)
+	}
+
 	if s.KeptSince.IsZero() {
 		return "nothing is kept: the task has not run yet"
 	}
@@ -119,6 +145,26 @@ func statsPeriod(f *factory.Factory, s client.TaskStats) string {
 	text := f.DateTime(from, output.ReaderZone)
 	if whole && s.Kept >= s.History.Keep {
 		text += fmt.Sprintf("; older records are removed (history.keep: %d)", s.History.Keep)
+	}
+
+	return text
+}
+
+// ledgerPeriod is statsPeriod for statistics that include ticks of the ledger.
+func ledgerPeriod(f *factory.Factory, s client.TaskStats) string {
+	text := f.DateTime(s.Ledger.Since, output.ReaderZone)
+	if s.Ledger.Approximate {
+		text += " (the counts are approximate)"
+	}
+
+	if s.KeptSince.IsZero() {
+		text += "; all of it is counted in the ledger"
+	} else {
+		text += fmt.Sprintf("; before %s as counted in the ledger", f.DateTime(s.KeptSince, output.ReaderZone))
+	}
+
+	if s.Ledger.Unreadable > 0 {
+		text += fmt.Sprintf("; %s could not be read", output.Plural(s.Ledger.Unreadable, "record"))
 	}
 
 	return text
