@@ -3,8 +3,6 @@ package ui
 import (
 	"cmp"
 	"context"
-	"fmt"
-	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -28,7 +26,7 @@ type ledgerList struct {
 // ledgerRow is a line of a ledger as the page shows it.
 type ledgerRow struct {
 	task.LedgerLine
-	Look  task.State // whose looks it has
+	Look  string // whose looks it has
 	Words string
 	Note  string
 }
@@ -82,69 +80,15 @@ func loadLedgerList(ctx context.Context, r *Request, ns, name string, states []t
 	return p, nil
 }
 
-// ledgerRowOf returns a line as the page shows it.
+// ledgerRowOf returns a line as the page shows it. What counts together has its causes below.
 func ledgerRowOf(l task.LedgerLine) ledgerRow {
-	row := ledgerRow{LedgerLine: l, Look: cmp.Or(l.State, task.Failed)}
+	row := ledgerRow{LedgerLine: l, Look: cmp.Or(string(wording.LedgerState(l)), "unreadable"), Words: wording.LedgerText(l)}
 
-	switch l.Kind {
-	case task.LedgerSucceeded:
-		row.Look, row.Words = task.Succeeded, "succeeded"
-		if l.Count > 1 {
-			row.Words = wording.Grouped(int(l.Count)) + " succeeded"
-		}
-	case task.LedgerHour:
-		row.Words, row.Note = wording.Grouped(int(l.Count))+" did not succeed", causesText(l.Causes)
-	case task.LedgerRequestedMore:
-		row.Look, row.Words = lookOfCauses(l.Causes), wording.Plural(l.Count, "more triggered run")
-		row.Note = causesText(l.Causes)
-	case task.LedgerUnreadable:
-		row.Look, row.Words = "unreadable", wording.Plural(l.Count, "record")+" could not be read"
-	default:
-		row.Words = exceptionText(l)
-		if l.Late {
-			row.Note = "a result arrived after it was declared lost"
-		}
+	if l.Kind == task.LedgerHour || l.Kind == task.LedgerRequestedMore {
+		row.Words, row.Note, _ = strings.Cut(row.Words, ": ")
 	}
 
 	return row
-}
-
-// exceptionText describes how a run ended, or why ticks did not run, as for runs in the history.
-func exceptionText(l task.LedgerLine) string {
-	words := wording.RunResult(task.Run{State: l.State, Reason: l.Reason, Attempt: l.Attempt, TickRange: task.TickRange{Count: l.Count}}, time.Time{})
-
-	for _, kind := range []string{"exit ", "signal ", "HTTP "} {
-		if l.State == task.Failed && strings.HasPrefix(l.Reason, kind) {
-			return strings.Replace(words, string(task.Failed), wording.OneLine(l.Reason), 1)
-		}
-	}
-
-	return words
-}
-
-// causesText lists states and reasons with their counts, the most frequent first.
-func causesText(causes map[string]int64) string {
-	names := slices.SortedFunc(maps.Keys(causes), func(a, b string) int {
-		return cmp.Or(cmp.Compare(causes[b], causes[a]), strings.Compare(a, b))
-	})
-
-	parts := make([]string, len(names))
-	for i, name := range names {
-		parts[i] = fmt.Sprintf("%s %s", wording.Grouped(int(causes[name])), plainState(wording.OneLine(name)))
-	}
-
-	return strings.Join(parts, "; ")
-}
-
-// lookOfCauses returns whose looks counted runs have: succeeded if all did.
-func lookOfCauses(causes map[string]int64) task.State {
-	for cause := range causes {
-		if stateOfCause(cause) != task.Succeeded {
-			return task.Failed
-		}
-	}
-
-	return task.Succeeded
 }
 
 // stateOfCause returns the state in a cause: "failed: exit 1" or "timed_out".

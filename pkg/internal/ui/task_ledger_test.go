@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/internal/testkit/apikit"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -41,7 +42,7 @@ func ledgerOfAMonth() client.TaskLedger {
 			{Kind: task.LedgerSucceeded, First: at(19, 0, 0, 0), Last: at(19, 23, 59, 59), Count: 86_312, MeanMS: 1400, MaxMS: 1480, MaxLatenessMS: 35},
 			{Kind: task.LedgerException, First: at(19, 2, 0, 0), Last: at(19, 2, 0, 0), Count: 1, State: task.Lost, Reason: task.ReasonNodeLost, Late: true, Node: "n8"},
 			{Kind: task.LedgerException, First: at(19, 1, 0, 5), Last: at(19, 1, 0, 5), Count: 1, State: task.Failed, Reason: "exit 1", Attempt: 2, Node: "n7<b>", Run: "20261119T010005.000Z-a7c2"},
-			{Kind: task.LedgerException, First: at(18, 2, 0, 0), Last: at(18, 2, 0, 9), Count: 10, State: task.Skipped, Reason: task.ReasonOverlap},
+			{Kind: task.LedgerException, First: at(18, 2, 0, 0), Last: at(18, 2, 0, 9), Count: 10, State: task.Skipped, Reason: "overlap<i>"},
 			{Kind: task.LedgerHour, First: at(17, 2, 0, 0), Last: at(17, 2, 0, 0), Count: 312, Causes: map[string]int64{"failed: exit 1<b>": 300, "timed_out": 12}, Named: []task.Time{at(17, 2, 0, 12), at(17, 2, 0, 19)}},
 			{Kind: task.LedgerRequestedMore, First: at(16, 10, 0, 0), Last: at(16, 11, 0, 0), Count: 3, Causes: map[string]int64{"succeeded": 3}},
 			{Kind: task.LedgerRequested, First: at(16, 9, 0, 0), Last: at(16, 9, 0, 0), Count: 1, State: task.Succeeded, Attempt: 1, Node: "n9", Run: "20261116T090000.000Z-a7c2-x9k2"},
@@ -61,8 +62,8 @@ func TestTaskRuns_ContinueWithTheLedger(t *testing.T) {
 
 	page := ann.page("/ui/tasks/prod/dump?tab=runs")
 	want(t, page, id, "Details of earlier runs are no longer kept", "86,312 succeeded", "Thu 19 Nov 00:00 UTC", "Thu 19 Nov 23:59:59 UTC", "max 35ms", "mean 1s", "max 1s",
-		"exit 1, attempt 2", "n7&lt;b&gt;", "20261119T010005.000Z-a7c2", "a result arrived after it was declared lost", "skipped (overlap) ×10",
-		"312 did not succeed", "300 failed: exit 1&lt;b&gt;; 12 timed out", "the first at <time", "02:00:12", "within an hour", "3 more triggered runs", "2 records could not be read",
+		"exit 1, attempt 2", "n7&lt;b&gt;", "20261119T010005.000Z-a7c2", "lost, with a late result", "skipped (overlap&lt;i&gt;) ×10",
+		"312 did not succeed", "failed ×300, timed out ×12", "the first at <time", "02:00:12", "within an hour", "3 more manual runs", "2 records could not be read",
 		"Complete since", "Sat 14 Nov 00:00 UTC", "remembers ticks for 30d", "/ui/why/prod/dump?at=2026-11-19T01%3A00%3A05.000Z")
 	without(t, page, "/ui/runs/prod/20261119T010005.000Z-a7c2") // its run can no longer be shown
 
@@ -201,4 +202,21 @@ func TestTaskDays_AreCountedNowAndThen(t *testing.T) {
 	if days() == first {
 		t.Error("the days were not counted again")
 	}
+}
+
+// The statistics count the ledger, and say which figures it does not have.
+func TestTaskStats_CountTheLedger(t *testing.T) {
+	w := newWorld(t)
+	w.create("prod", "dump")
+	w.deadRun("prod", "dump")
+	uid := w.stored("prod", "dump").UID
+	w.put(w.Store.Keys().LedgerChunk(apikit.Ref("prod", "dump"), "20261119T000000.000Z"), json.RawMessage(
+		`{"uid":"`+uid+`","from":"2026-11-19T00:00:00Z","ok":[[0,82800,23,46000,5000,35]],"not":[[3600,1,"f","exit 1",2,"","n7"]]}`))
+
+	page := w.as("user:ann").page("/ui/tasks/prod/dump?tab=stats")
+	want(t, page, "Thu 19 Nov 00:00 UTC", "are counted in the ledger, which has no percentiles", "25: 23 succeeded, 2 failed", "92%",
+		"mean 2s, max 5s, 35ms late at most", "max 1s (of the 1 run in the history)", "exit 1: 1", "Thu 19 Nov: 23 succeeded, 1 did not succeed")
+
+	page = w.as("user:ann").page("/ui/why/prod/dump?at=2026-11-19T01:00:00Z")
+	want(t, page, "exit code 1")
 }

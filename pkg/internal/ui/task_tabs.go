@@ -19,8 +19,10 @@ import (
 // taskStats is the tab with statistics and charts.
 type taskStats struct {
 	Facts   []setting
-	Since   task.Time  // of the oldest record; zero if there is none
-	Limited int        // how many records are kept, if older ones have been removed
+	Since   task.Time  // of the oldest tick that was counted; zero if there is none
+	Kept    task.Time  // of the oldest record, if earlier ticks were counted in the ledger
+	Limited int        // how many records are kept, if older ones have been removed and there is no ledger of them
+	Lost    int64      // records that could not be read when they were deleted
 	Charts  []barChart // of duration and lateness
 	Runs    []task.Run // those of the charts, the newest first
 }
@@ -36,7 +38,10 @@ func loadTaskStats(ctx context.Context, r *Request, t client.Task) (*taskStats, 
 	}
 
 	p := &taskStats{Facts: statFacts(stats), Since: stats.KeptSince}
-	if stats.Kept >= stats.History.Keep {
+	switch {
+	case stats.Ledger != nil:
+		p.Since, p.Kept, p.Lost = stats.Ledger.Since, stats.KeptSince, stats.Ledger.Unreadable
+	case stats.Kept >= stats.History.Keep:
 		p.Limited = stats.History.Keep
 	}
 
@@ -73,18 +78,31 @@ func statFacts(s client.TaskStats) []setting {
 		list.add("Success", "not known: successful runs are not kept (history.record: failures)")
 	}
 
-	list.add("Duration", wording.QuantilesText(s.Duration, true))
-	list.add("Lateness", wording.QuantilesText(s.Lateness, false))
+	// The ledger has no percentiles, and does not count retries.
+	measured := ""
+	if s.Ledger != nil {
+		measured = fmt.Sprintf(" (of the %s in the history)", wording.Plural(int64(s.Runs-s.Ledger.Runs), "run"))
+	}
+	measure := func(name, text string) {
+		if text != "" {
+			list.add(name, text+measured)
+		}
+	}
+
+	if text := wording.SuccessfulText(s); text != "" {
+		list.add("All successes", text)
+	}
+	measure("Duration", wording.QuantilesText(s.Duration, true))
+	measure("Lateness", wording.QuantilesText(s.Lateness, false))
 	if s.Retries > 0 {
-		list.add("Retries", fmt.Sprintf("%d, in %s", s.Retries, wording.Plural(int64(s.RetriedRuns), "run")))
+		measure("Retries", fmt.Sprintf("%d, in %s", s.Retries, wording.Plural(int64(s.RetriedRuns), "run")))
 	}
 	list.add("Skipped", wording.ReasonsText(s.Skipped))
 	list.add("Missed", wording.ReasonsText(s.Missed))
 
 	var failures []string
 	for _, f := range s.Failures {
-		words := wording.RunResult(task.Run{State: f.State, Reason: f.Reason, ExitCode: f.ExitCode, Signal: f.Signal}, time.Time{})
-		failures = append(failures, fmt.Sprintf("%s: %d", words, f.Runs))
+		failures = append(failures, fmt.Sprintf("%s: %d", wording.FailureText(f), f.Runs))
 	}
 	list.add("Failures", strings.Join(failures, ", "))
 
