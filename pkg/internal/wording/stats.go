@@ -17,11 +17,11 @@ func OutcomesText(s client.TaskStats) string {
 	var parts []string
 	for _, state := range task.States() {
 		if n := s.Outcomes[state]; n > 0 {
-			parts = append(parts, fmt.Sprintf("%d %s", n, strings.ReplaceAll(string(state), "_", " ")))
+			parts = append(parts, Grouped(n)+" "+strings.ReplaceAll(string(state), "_", " "))
 		}
 	}
 
-	text := fmt.Sprint(s.Runs)
+	text := Grouped(s.Runs)
 	if len(parts) > 0 {
 		text += ": " + strings.Join(parts, ", ")
 	}
