@@ -2,6 +2,7 @@ package ledger
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -38,13 +39,16 @@ type Chunk struct {
 // Decode reads a chunk. whole is false if it contains fields or elements that this version does not know. Such a chunk is
 // read as far as it is known, and never changed.
 func Decode(value []byte) (c Chunk, whole bool, err error) {
+	if c, whole = decodeOwn(value); whole {
+		return c, true, nil
+	}
+
+	c = Chunk{}
 	if err := json.Unmarshal(value, &c); err != nil {
 		return Chunk{}, false, fmt.Errorf("%w: unreadable chunk of a ledger: %v", task.ErrInvalid, err)
 	}
 
-	again, err := json.Marshal(c)
-
-	return c, err == nil && string(again) == string(value), nil
+	return c, string(c.appendJSON(nil)) == string(value), nil
 }
 
 // Offset is a time in milliseconds since Chunk.From. It may be negative: a run that took long ends after those of later
@@ -173,15 +177,6 @@ func causeText(cause string) string {
 	return state
 }
 
-// MarshalJSON writes seconds, with decimals only where they are needed.
-func (o Offset) MarshalJSON() ([]byte, error) {
-	if o%1000 == 0 {
-		return strconv.AppendInt(nil, int64(o/1000), 10), nil
-	}
-
-	return strconv.AppendFloat(nil, float64(o)/1000, 'f', -1, 64), nil
-}
-
 const (
 	// maxOffset is the largest absolute Offset that is read: a hundred years.
 	maxOffset = 100 * 366 * 24 * 3600 * 1000
@@ -215,92 +210,85 @@ func (o *Offset) UnmarshalJSON(b []byte) error {
 	return nil
 }
 
-// MarshalJSON writes the fields as an array.
-func (s Span) MarshalJSON() ([]byte, error) {
-	return json.Marshal([]any{s.First, s.Last, s.Count, s.DurationMS, s.MaxDurationMS, s.MaxLatenessMS})
-}
-
 // UnmarshalJSON reads an array of the fields.
 func (s *Span) UnmarshalJSON(b []byte) error {
-	if err := unmarshalArray(b, 6, &s.First, &s.Last, &s.Count, &s.DurationMS, &s.MaxDurationMS, &s.MaxLatenessMS); err != nil {
-		return fmt.Errorf("ok: %w", err)
+	err := unmarshalArray(b, 6, &s.First, &s.Last, &s.Count, &s.DurationMS, &s.MaxDurationMS, &s.MaxLatenessMS)
+	if err == nil {
+		err = s.check()
 	}
-	if s.Count < 1 || s.Count > maxCount || s.Last < s.First || s.DurationMS < 0 || s.DurationMS > maxTotalMS {
-		return fmt.Errorf("ok: %s: a span has at least one tick, and does not end before it begins", task.Quote(string(b)))
+	if err != nil {
+		return fmt.Errorf("ok: %s: %w", task.Quote(string(b)), err)
 	}
 
 	return nil
 }
 
-// MarshalJSON writes the fields as an array.
-func (e Exception) MarshalJSON() ([]byte, error) {
-	fields := []any{e.First, e.Count, stateLetters[e.State], e.writtenReason(), e.Attempt, e.Suffix, e.Node}
-	switch {
-	case e.Late:
-		fields = append(fields, e.Last, "late")
-	case e.Count > 1:
-		fields = append(fields, e.Last)
+// check checks a span that was read.
+func (s *Span) check() error {
+	if s.Count < 1 || s.Count > maxCount || s.Last < s.First {
+		return errors.New("a span has at least one tick, and does not end before it begins")
+	}
+	if s.DurationMS < 0 || s.DurationMS > maxTotalMS {
+		return errors.New("the sum of its durations is out of range")
 	}
 
-	return json.Marshal(fields)
+	return nil
 }
 
 // UnmarshalJSON reads an array of the fields.
 func (e *Exception) UnmarshalJSON(b []byte) error {
 	var letter, late string
-	if err := unmarshalArray(b, 7, &e.First, &e.Count, &letter, &e.Reason, &e.Attempt, &e.Suffix, &e.Node, &e.Last, &late); err != nil {
-		return fmt.Errorf("not: %w", err)
+	err := unmarshalArray(b, 7, &e.First, &e.Count, &letter, &e.Reason, &e.Attempt, &e.Suffix, &e.Node, &e.Last, &late)
+	if err == nil {
+		e.Late = late == "late"
+		err = e.complete(letter)
 	}
-
-	e.State, e.Late = statesByLetter[letter], late == "late"
-	if e.State == "" {
-		return fmt.Errorf("not: %s: the state is not known", task.Quote(letter))
-	}
-	if e.Reason == "" {
-		e.Reason = usualReasons[e.State]
-	}
-
-	if e.Count < 1 || e.Count > maxCount || e.Count > 1 && e.Last <= e.First {
-		return fmt.Errorf("not: %s: a range has at least two ticks, and does not end before it begins", task.Quote(string(b)))
+	if err != nil {
+		return fmt.Errorf("not: %s: %w", task.Quote(string(b)), err)
 	}
 
 	return nil
 }
 
-// MarshalJSON writes the fields as an array.
-func (h Hour) MarshalJSON() ([]byte, error) {
-	offsets := h.offsets()
-	fields := []any{int64(h.Start / hourTime), h.Count, h.Causes, offsets[:len(h.Named)]}
-	for _, o := range offsets[len(h.Named):] {
-		fields = append(fields, o)
+// complete sets the fields that are not read as they are, and checks the exception.
+func (e *Exception) complete(letter string) error {
+	e.State = statesByLetter[letter]
+	if e.State == "" {
+		return errors.New("its state is not known")
 	}
 
-	return json.Marshal(fields)
+	if e.Reason == "" {
+		e.Reason = usualReasons[e.State]
+	}
+
+	if e.Count < 1 || e.Count > maxCount || e.Count > 1 && e.Last <= e.First {
+		return errors.New("a range has at least two ticks, and does not end before it begins")
+	}
+
+	return nil
 }
 
-// offsets returns the offsets of an hour as JSON contains them: the named ones, and if there are others, the first and the
-// last of these.
-func (h *Hour) offsets() []Offset {
-	offsets := slices.Clone(h.Named)
-	if h.hidden() > 0 {
-		offsets = append(offsets, h.HiddenFirst, h.HiddenLast)
-	}
-
-	for i := len(offsets) - 1; i > 0; i-- {
-		offsets[i] -= offsets[i-1]
-	}
-
-	return offsets
-}
-
-// UnmarshalJSON reads an array of the fields.
+// UnmarshalJSON reads an array: see Hour.
 func (h *Hour) UnmarshalJSON(b []byte) error {
 	var start int64
-	if err := unmarshalArray(b, 4, &start, &h.Count, &h.Causes, &h.Named, &h.HiddenFirst, &h.HiddenLast); err != nil {
-		return fmt.Errorf("hours: %w", err)
+	err := unmarshalArray(b, 4, &start, &h.Count, &h.Causes, &h.Named, &h.HiddenFirst, &h.HiddenLast)
+	if err == nil {
+		err = h.complete(start)
 	}
-	if h.Count < 1 || h.Count > maxCount || h.hidden() < 0 || start > maxOffset/hourTime || start < -maxOffset/hourTime {
-		return fmt.Errorf("hours: %s: counts at least one tick, and all that it names", task.Quote(string(b)))
+	if err != nil {
+		return fmt.Errorf("hours: %s: %w", task.Quote(string(b)), err)
+	}
+
+	return nil
+}
+
+// complete sets the offsets from the differences that were read, and checks the hour.
+func (h *Hour) complete(start int64) error {
+	if h.Count < 1 || h.Count > maxCount || h.hidden() < 0 {
+		return errors.New("an hour counts at least one tick, and all that it names")
+	}
+	if start > maxOffset/hourTime || start < -maxOffset/hourTime {
+		return errors.New("its beginning is out of range")
 	}
 
 	h.Start = Offset(start) * hourTime
@@ -308,15 +296,17 @@ func (h *Hour) UnmarshalJSON(b []byte) error {
 	for i := range h.Named {
 		h.Named[i] += last
 		last = h.Named[i]
+		if last < 0 || last >= hourTime || i > 0 && last < h.Named[i-1] {
+			return errors.New("the ticks that it names must be in the hour, and sorted")
+		}
 	}
 
 	if h.hidden() > 0 {
 		h.HiddenFirst += last
 		h.HiddenLast += h.HiddenFirst
 	}
-
-	if h.HiddenLast < h.HiddenFirst || !slices.IsSorted(h.Named) || len(h.Named) > 0 && h.Named[0] < 0 || last >= hourTime || h.HiddenLast >= hourTime {
-		return fmt.Errorf("hours: %s: its ticks must be in the hour, and sorted", task.Quote(string(b)))
+	if h.HiddenFirst < 0 || h.HiddenLast < h.HiddenFirst || h.HiddenLast >= hourTime {
+		return errors.New("the ticks that it hides must be in the hour")
 	}
 
 	return nil

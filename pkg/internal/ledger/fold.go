@@ -52,7 +52,7 @@ func Fold(uid string, newest *Chunk, records []Record, next func(after time.Time
 			f.chunks[0] = Chunk{UID: uid} // nothing about another task is of use
 		}
 
-		f.size = f.newest().size()
+		f.measure()
 	}
 
 	var early []string // runs whose late results precede them
@@ -76,7 +76,8 @@ type folder struct {
 	uid    string
 	next   func(after time.Time) (time.Time, bool)
 	chunks []Chunk // all but the last are full
-	size   int     // the size of the last chunk in JSON
+	size   int     // of the last chunk in JSON
+	buffer []byte  // the last chunk in JSON when it was measured last
 }
 
 // newest returns the chunk to which records are added.
@@ -94,7 +95,7 @@ func (f *folder) add(r *Record) {
 			return
 		}
 
-		f.size = c.size()
+		f.measure()
 
 		return
 	}
@@ -108,7 +109,13 @@ func (f *folder) add(r *Record) {
 		c.addException(e)
 	}
 
-	f.size = c.size()
+	f.measure()
+}
+
+// measure computes the size of the newest chunk.
+func (f *folder) measure() {
+	f.buffer = f.newest().appendJSON(f.buffer[:0])
+	f.size = len(f.buffer)
 }
 
 // timeOf returns the time of a record's tick or request, which is zero if it is not known. It returns false if the record
@@ -483,7 +490,7 @@ func (f *folder) markLate(id string) bool {
 			for j := range entries {
 				if e := &entries[j]; e.Count == 1 && c.runID(e) == id {
 					e.Late = true
-					f.size = f.newest().size()
+					f.measure()
 
 					return true
 				}
