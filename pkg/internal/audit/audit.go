@@ -21,7 +21,7 @@ import (
 //
 //	first read ──judges──▶ suspects ──Pause──▶ second read ──▶ findings
 //
-// Memory: a page of records, some facts about the entries of one shard, and 17 bytes for each task. Run only reads.
+// Memory: a page of records, some facts about the entries and the history of one shard, and 17 bytes for each task. Run only reads.
 // Repair writes.
 type Auditor struct {
 	// Store is the connection to the cluster's etcd.
@@ -124,7 +124,7 @@ func newAudit(au Auditor) *audit {
 		attempts:    &attemptJudge{judge: base, owners: owners},
 		shards: &shardJudge{
 			judge: base, entries: &entryJudge{judge: base, ticks: &tickJudge{judge: base}},
-			queue: &queueJudge{judge: base}, history: &historyJudge{judge: base, owners: owners},
+			queue: &queueJudge{judge: base}, history: &historyJudge{judge: base, owners: owners}, ledgers: &ledgerJudge{judge: base},
 		},
 		kept:    &keptJudge{base},
 		members: &memberJudge{base},

@@ -11,6 +11,7 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"github.com/carillonhq/carillon/pkg/internal/ledger"
 	"github.com/carillonhq/carillon/pkg/kv"
 	"github.com/carillonhq/carillon/pkg/kv/kvtest"
 	"github.com/carillonhq/carillon/pkg/store"
@@ -169,6 +170,15 @@ func (s *site) ended(ref record.Ref, uid string, n int, change func(*task.Run)) 
 	s.put(key, r)
 
 	return key
+}
+
+// chunk writes a chunk with the tick n minutes ago, whose run failed.
+func (s *site) chunk(ref record.Ref, uid string, n int) {
+	s.Helper()
+	tick := s.now.Add(time.Duration(-n) * time.Minute)
+	from := tick.UTC().Truncate(time.Hour)
+	s.put(s.keys.LedgerChunk(ref, task.RunID(tick, uid)), ledger.Chunk{UID: uid, From: task.At(from), Exceptions: []ledger.Exception{
+		{First: ledger.Offset(tick.Sub(from).Milliseconds()), Count: 1, State: task.Failed, Attempt: 1}}})
 }
 
 func (s *site) auditor() Auditor {
@@ -394,6 +404,18 @@ var damages = []struct {
 			s.ended(s.ref("two"), "u", n, nil)
 		}
 	}, []string{"orphan_history"}},
+	{"a ledger", func(s *site) {
+		s.chunk(s.one, s.entry.UID, 1)
+		s.ended(s.one, s.entry.UID, 2, nil)
+	}, nil},
+	{"a ledger of no task", func(s *site) { s.chunk(s.ref("two"), "u", 1); s.chunk(s.ref("two"), "u", 2) }, []string{"orphan_ledger"}},
+	{"a ledger of a former task", func(s *site) { s.chunk(s.one, "before", 1); s.chunk(s.one, s.entry.UID, 2) }, []string{"orphan_ledger"}},
+	{"a chunk that cannot be read", func(s *site) { s.put(s.keys.LedgerChunk(s.one, "x"), "nonsense") }, []string{"unreadable"}},
+	{"a chunk that is none", func(s *site) { s.put(s.keys.LedgerOf(s.one)+"x/y", "{}") }, []string{"unknown_key"}},
+	{"a run in the ledger and in the history", func(s *site) {
+		s.chunk(s.one, s.entry.UID, 1)
+		s.ended(s.one, s.entry.UID, 1, nil)
+	}, []string{"run_counted_twice"}},
 	{"history of a former task", func(s *site) {
 		s.ended(s.one, "before", 1, nil)
 		s.ended(s.one, s.entry.UID, 2, nil)
@@ -431,7 +453,7 @@ func TestAudit_FindsEveryKindThatThereIs(t *testing.T) {
 	for _, k := range []kind{kindNoCluster, kindNoLeader, kindIneligible, kindClock, kindLeakedLease, kindLeased, kindCleared, kindNoOwner, kindOwnerAbsent,
 		kindTwoOwners, kindStrayShard, kindWatermarkMissing, kindWatermarkDamaged, kindWatermarkAhead, kindWatermarkStalled, kindMoveStalled, kindUnreadable, kindNoEntry, kindNoSpec,
 		kindUIDs, kindWrongShard, kindUnknownKey, kindOrphan, kindNoTask, kindStuck, kindQueueOrphan, kindHistoryOrphan,
-		kindDeadOrphan, kindVersionOrphan, kindStaleTombstone} {
+		kindDeadOrphan, kindVersionOrphan, kindStaleTombstone, kindLedgerOrphan, kindCountedTwice} {
 		if !slices.Contains(found, k.name) {
 			t.Errorf("no test damages a cluster so that %s is found", k.name)
 		}

@@ -47,6 +47,8 @@ func (j *historyJudge) checkEnded(_ context.Context, s *shardState, e *mvccpb.Ke
 	}
 
 	j.checkNoLease(e)
+	s.noteEnded(e)
+
 	r, err := record.DecodeEnded(k, e.Value)
 	if err != nil {
 		j.suspectUnreadable(e, fmt.Sprintf("a record of the history of %s", k.Ref), err)

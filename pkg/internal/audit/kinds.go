@@ -116,6 +116,12 @@ var (
 	kindHistoryOrphan = kind{"orphan_history", groupRuns, task.Mild,
 		"the history of a deleted task uses space until a task with the same name is deleted",
 		"carillon audit --repair deletes it", "delete the records"}
+	kindLedgerOrphan = kind{"orphan_ledger", groupRuns, task.Mild,
+		"the ledger of a deleted task uses space until a task with the same name is deleted",
+		"carillon audit --repair deletes it", "delete the records"}
+	kindCountedTwice = kind{"run_counted_twice", groupRuns, task.Mild,
+		"guarantee G31 is broken: carillon task stats and why count the run twice",
+		"keep the data of etcd and the logs of the nodes, and report a bug", ""}
 	kindDeadOrphan = kind{"orphan_dead_run", groupRuns, task.Mild,
 		"its task was deleted: you cannot retry the run, and it uses space",
 		"carillon audit --repair deletes it", "delete the record"}

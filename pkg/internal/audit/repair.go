@@ -5,11 +5,13 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 	"time"
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
 
+	"github.com/carillonhq/carillon/pkg/internal/ledger"
 	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
@@ -33,6 +35,7 @@ func (au Auditor) Repair(ctx context.Context, request task.RepairRequest) (task.
 	repair := map[string]func(context.Context, task.RepairRequest) (int64, error){
 		kindQueueOrphan.name:    r.repairQueue,
 		kindHistoryOrphan.name:  r.repairHistory,
+		kindLedgerOrphan.name:   r.repairLedger,
 		kindMoveStalled.name:    r.repairMove,
 		kindCleared.name:        r.repairCleared,
 		kindDeadOrphan.name:     r.repairDeadLetter,
@@ -184,9 +187,7 @@ func (r *repairer) deleteOrphan(ctx context.Context, ref record.Ref, request tas
 	return r.deleteRecord(ctx, e, owner.seen...)
 }
 
-// repairHistory deletes the history of a task that is gone, with as many records in a transaction as fit. Each
-// transaction compares that the task was not created again. If one fails, the records of earlier ones are deleted,
-// and deleted counts them.
+// repairHistory deletes the history of a task that is gone.
 func (r *repairer) repairHistory(ctx context.Context, request task.RepairRequest) (deleted int64, err error) {
 	// The key of the finding is the prefix of a task's history.
 	k, ok := r.keys.ParseShard(request.Key + "run")
@@ -194,7 +195,43 @@ func (r *repairer) repairHistory(ctx context.Context, request task.RepairRequest
 		return 0, notAsFound("%s is not the history of a task", request.Key)
 	}
 
-	owner, err := r.readTask(ctx, k.Ref)
+	return r.deleteOrphansBelow(ctx, k.Ref, request.Key, func(e *mvccpb.KeyValue) (string, error) {
+		k, ok := r.keys.ParseShard(string(e.Key))
+		if !ok {
+			return "", notAsFound("%s is not a record of a history", e.Key)
+		}
+
+		run, err := record.DecodeEnded(k, e.Value)
+
+		return run.UID, err
+	})
+}
+
+// repairLedger deletes the ledger of a task that is gone.
+func (r *repairer) repairLedger(ctx context.Context, request task.RepairRequest) (deleted int64, err error) {
+	// The key of the finding is the prefix of a task's ledger.
+	shard, _, _ := strings.Cut(strings.TrimPrefix(request.Key, r.keys.Ledgers()), "/")
+	number, err := strconv.Atoi(shard)
+	if err != nil {
+		return 0, notAsFound("%s is not the ledger of a task", request.Key)
+	}
+
+	ref, ok := parseLedgerKey(r.keys, number, request.Key+"chunk")
+	if !ok || r.keys.LedgerOf(ref) != request.Key {
+		return 0, notAsFound("%s is not the ledger of a task", request.Key)
+	}
+
+	return r.deleteOrphansBelow(ctx, ref, request.Key, func(e *mvccpb.KeyValue) (string, error) {
+		c, _, err := ledger.Decode(e.Value)
+		return c.UID, err
+	})
+}
+
+// deleteOrphansBelow deletes the records below a prefix whose task is gone, with as many in a transaction as fit. uidOf
+// returns the uid of a record's task; records that cannot be read stay. Each transaction compares that the task was not
+// created again. If one fails, the records of earlier ones are deleted, and deleted counts them.
+func (r *repairer) deleteOrphansBelow(ctx context.Context, ref record.Ref, prefix string, uidOf func(*mvccpb.KeyValue) (string, error)) (deleted int64, err error) {
+	owner, err := r.readTask(ctx, ref)
 	if err != nil {
 		return 0, err
 	}
@@ -216,12 +253,8 @@ func (r *repairer) repairHistory(ctx context.Context, request task.RepairRequest
 		return err
 	}
 
-	err = r.reader.eachRecord(ctx, request.Key, func(_ context.Context, e *mvccpb.KeyValue) error {
-		k, ok := r.keys.ParseShard(string(e.Key))
-		if !ok {
-			return nil
-		}
-		if run, err := record.DecodeEnded(k, e.Value); err != nil || owner.ownsRecord(run.UID) {
+	err = r.reader.eachRecord(ctx, prefix, func(_ context.Context, e *mvccpb.KeyValue) error {
+		if uid, err := uidOf(e); err != nil || owner.ownsRecord(uid) {
 			return nil
 		}
 		if page = append(page, seenRecord(e)); len(page) < store.MostMended-len(owner.seen) {
@@ -237,7 +270,7 @@ func (r *repairer) repairHistory(ctx context.Context, request task.RepairRequest
 
 	// Nothing was left to delete: the finding does not hold any more.
 	if err == nil && deleted == 0 {
-		err = notAsFound("no records of deleted tasks are left below %s", request.Key)
+		err = notAsFound("no records of deleted tasks are left below %s", prefix)
 	}
 
 	return deleted, err

@@ -37,6 +37,10 @@ var mendable = []struct {
 		s.ended(s.one, "before", 1, nil)
 		s.ended(s.one, s.entry.UID, 2, nil)
 	}, func(s *site) { s.entry.UID = "before"; s.put(s.keys.Entry(s.one), s.entry) }, 1},
+	{"a ledger of no task", func(s *site) { s.chunk(s.ref("two"), "u", 1); s.chunk(s.ref("two"), "u", 2) },
+		func(s *site) { e := s.newEntry(); e.UID = "u"; s.create(s.ref("two"), e) }, 2},
+	{"a ledger of a former task", func(s *site) { s.chunk(s.one, "before", 1); s.chunk(s.one, s.entry.UID, 2) },
+		func(s *site) { s.entry.UID = "before"; s.put(s.keys.Entry(s.one), s.entry) }, 1},
 	{"a dead run of no task", func(s *site) {
 		s.put(s.keys.DeadRun(s.ref("two"), "20261120T120000.000Z-abcd"), task.Run{UID: "u", State: task.Failed, Trigger: task.TriggerManual})
 	}, func(s *site) { s.create(s.ref("two"), s.newEntry()) }, 1},
@@ -171,7 +175,7 @@ func TestRepair_IsOfTheRevisionThatWasFound(t *testing.T) {
 func TestRepair_LeavesToPeopleWhatIsTheirs(t *testing.T) {
 	s := newSite(t, kvtest.Memory(t))
 	mends := []string{kindQueueOrphan.name, kindHistoryOrphan.name, kindMoveStalled.name, kindCleared.name,
-		kindDeadOrphan.name, kindVersionOrphan.name, kindStaleTombstone.name}
+		kindDeadOrphan.name, kindVersionOrphan.name, kindStaleTombstone.name, kindLedgerOrphan.name}
 
 	for _, d := range damages {
 		for _, k := range d.kinds {
@@ -188,6 +192,7 @@ func TestRepair_LeavesToPeopleWhatIsTheirs(t *testing.T) {
 
 	// A request with the wrong kind deletes nothing.
 	s.ended(s.one, s.entry.UID, 1, nil)
+	s.chunk(s.one, s.entry.UID, 2)
 	s.waiting(s.one, s.entry.UID, task.ReasonManual, s.now)
 	s.put(s.keys.Root()+"moves/0001", map[string]any{"to": "b", "since": task.At(s.now)})
 	s.put(s.keys.Cleared("x"), map[string]task.Time{"at": task.At(s.now)})
@@ -195,7 +200,7 @@ func TestRepair_LeavesToPeopleWhatIsTheirs(t *testing.T) {
 	before := s.all()
 
 	for _, k := range mends {
-		for _, key := range append(slices.Sorted(maps.Keys(before)), s.keys.HistoryOf(s.one)) {
+		for _, key := range append(slices.Sorted(maps.Keys(before)), s.keys.HistoryOf(s.one), s.keys.LedgerOf(s.one)) {
 			there, err := s.etcd.Get(s.ctx, key)
 			s.ok(err)
 

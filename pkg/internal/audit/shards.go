@@ -19,9 +19,10 @@ type shardJudge struct {
 	entries *entryJudge
 	queue   *queueJudge
 	history *historyJudge
+	ledgers *ledgerJudge
 }
 
-// checkShards reads the shards one after another: watermark, entries, queue, parts, history and dead-letter runs.
+// checkShards reads the shards one after another: watermark, entries, queue, parts, history, dead-letter runs, and ledgers.
 // Each of them is compared with those before it.
 func (j *shardJudge) checkShards(ctx context.Context) error {
 	for id := range j.cluster.shards {
@@ -47,6 +48,10 @@ func (j *shardJudge) checkShards(ctx context.Context) error {
 			// These two judge the records of one task together. The directory ends here, and with it its last task.
 			j.queue.finishTask(s)
 			j.history.finishTask(s)
+		}
+
+		if err := j.ledgers.checkLedgers(ctx, s); err != nil {
+			return err
 		}
 
 		j.entries.ticks.finishShard(s)

@@ -41,6 +41,7 @@ type shardState struct {
 	watermark    record.Watermark
 	watermarkMod int64                 // 0: there is no watermark that can be read
 	entries      map[string]entryState // by namespace/name
+	ended        map[uint64]int64      // the mod revisions of history records, by the hash of the key
 }
 
 // entryState holds what the audit knows about an entry while it reads its shard.
