@@ -165,7 +165,7 @@ func countNew(fold store.HistoryFold) int64 {
 	return n
 }
 
-// maxExpired is how many chunks one fold deletes at most because of their age.
+// maxExpired is how many chunks a fold deletes at most in addition to as many as it begins.
 const maxExpired = 4
 
 // chunksToDrop returns the ids of the chunks that a fold must delete because they are too old or too many. It looks for
@@ -177,7 +177,7 @@ func (f *folding) chunksToDrop(ctx context.Context, fold store.HistoryFold) (ids
 	}
 
 	tooMany := f.chunks + begun - int64(len(fold.Drop)) - ledger.MaxChunks
-	oldest, err := f.store.OldestChunks(ctx, f.job.Ref, int(max(tooMany, maxExpired)))
+	oldest, err := f.store.OldestChunks(ctx, f.job.Ref, int(begun+maxExpired))
 	if err != nil {
 		return nil, err
 	}

@@ -258,7 +258,7 @@ func TestEntryParts_LoseNothing(t *testing.T) {
 		timing, err := DecodeTiming(string(parts.Timing))
 		policy, perr := DecodePolicy(string(parts.Policy))
 		if err != nil || perr != nil || !reflect.DeepEqual(timing.Schedule, e.Schedule) || timing.Timezone != e.Timezone || timing.DST != e.DST ||
-			policy.Overlap != e.Overlap || policy.Missed != e.Missed || policy.KillGrace != e.KillGrace || policy.History != e.History {
+			policy.Overlap != e.Overlap || policy.Missed != e.Missed || policy.KillGrace != e.KillGrace || !reflect.DeepEqual(policy.History, e.History) {
 			t.Fatalf("%s: timing %+v, %v; policy %+v, %v", b, timing, err, policy, perr)
 		}
 	})
