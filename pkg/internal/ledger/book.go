@@ -157,8 +157,8 @@ func mergeOverlapping(spans []absoluteSpan) []absoluteSpan {
 // tick, and that over a span and an hour that may count it. The result is empty if the ledger has nothing about it.
 //
 // If the result is only a span, the tick succeeded if it was a tick of the task, and if the span counts all ticks from its
-// first to its last one of which nothing else is known: see NotSucceeded. If there is also an hour, it may be one of those
-// that the hour only counts. An instant within a range of ticks that did not run is in the range if it was a tick.
+// first to its last one that nothing else names or counts. If there is also an hour, it may be one of those that the hour
+// only counts. An instant within a range of ticks that did not run is in the range if it was a tick.
 func (b *Book) Find(tick time.Time) []task.LedgerLine {
 	var exceptions, ranges, named, others []task.LedgerLine
 
@@ -188,40 +188,6 @@ func (b *Book) Find(tick time.Time) []task.LedgerLine {
 func mayHide(l *task.LedgerLine, tick time.Time) bool {
 	return !l.HiddenLast.IsZero() && !tick.Before(l.HiddenFirst.Time) && !tick.After(l.HiddenLast.Time)
 }
-
-// NotSucceeded returns how many ticks from first to last, both inclusive, did not succeed. exact is false if it is not known,
-// because ticks of a range or of an hour may lie inside or outside.
-//
-// It lets a reader decide whether all other ticks of a span succeeded: those that the task had from the span's first to its
-// last tick, less NotSucceeded, less those that the history still contains, must be as many as the span counts.
-func (b *Book) NotSucceeded(first, last time.Time) (count int64, exact bool) {
-	exact = true
-
-	for _, l := range b.Between(first, last.Add(1)) {
-		switch l.Kind {
-		case task.LedgerException:
-			count += l.Count
-			exact = exact && contains(first, last, l.First.Time, l.Last.Time)
-		case task.LedgerHour:
-			for _, tick := range l.Named {
-				if contains(first, last, tick.Time, tick.Time) {
-					count++
-				}
-			}
-
-			// The hidden ticks are all inside, all outside, or it is not known which are.
-			if hidden := l.Count - int64(len(l.Named)); hidden > 0 && !l.HiddenFirst.After(last) && !l.HiddenLast.Before(first) {
-				count += hidden
-				exact = exact && contains(first, last, l.HiddenFirst.Time, l.HiddenLast.Time)
-			}
-		}
-	}
-
-	return count, exact
-}
-
-// contains reports whether from and to, and all between them, lie from first to last.
-func contains(first, last, from, to time.Time) bool { return !from.Before(first) && !to.After(last) }
 
 // Between returns the lines that tell of ticks from from (inclusive) to to (exclusive), the newest first.
 func (b *Book) Between(from, to time.Time) []task.LedgerLine {

@@ -50,7 +50,6 @@ func FuzzDecode(f *testing.F) {
 		book := NewBook(c.UID, [][]byte{value, value})
 		for _, l := range book.Lines {
 			book.Find(l.First.Time)
-			book.NotSucceeded(l.First.Time, l.Last.Time)
 		}
 
 		before := c.count()

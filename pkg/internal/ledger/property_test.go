@@ -336,7 +336,7 @@ func TestFold_AnswersAsTheRecordsOrSaysThatItDoesNotKnow(t *testing.T) {
 		}
 	})
 
-	t.Logf("%d ticks: %d exact answers, %d that they did not succeed, %d not known", total.exact+total.named+total.unknown, total.exact, total.named, total.unknown)
+	total.log(t)
 }
 
 // checkSizes checks that each chunk has the size that Fold has computed, that it is not too large, and that all but the last
@@ -401,6 +401,11 @@ func (a *tally) add(b tally) {
 	a.exact, a.named, a.unknown = a.exact+b.exact, a.named+b.named, a.unknown+b.unknown
 }
 
+// log prints how good the answers were.
+func (a *tally) log(t *testing.T) {
+	t.Logf("%d ticks: %d exact answers, %d that they did not succeed, %d not known", a.exact+a.named+a.unknown, a.exact, a.named, a.unknown)
+}
+
 // checkAnswers asks for every tick of the history, and compares the answer with its record.
 func (h *history) checkAnswers(t *rapid.T, book *Book) tally {
 	if book.Broken != 0 {
@@ -430,7 +435,7 @@ func (h *history) checkAnswers(t *rapid.T, book *Book) tally {
 		case lines[0].Kind == task.LedgerException:
 			h.checkException(t, f, lines)
 			got.exact++
-		case lines[0].Kind == task.LedgerHour && !mayHide(&lines[0], f.tick), isNamed(lines[0], f.tick):
+		case isNamed(lines[0], f.tick):
 			if f.outcome != outcomeFolded || f.record.State == task.Succeeded {
 				t.Fatalf("%v is named in an hour, but was %v %q", f.tick, f.outcome, f.record.State)
 			}
@@ -453,21 +458,98 @@ func isNamed(l task.LedgerLine, tick time.Time) bool {
 	return slices.ContainsFunc(l.Named, func(at task.Time) bool { return at.Equal(tick) })
 }
 
-// isComplete reports whether a span counts all ticks that nothing else tells of.
-func (h *history) isComplete(book *Book, l task.LedgerLine) bool {
-	failed, exact := book.NotSucceeded(l.First.Time, l.Last.Time)
-	if !exact {
-		return false
-	}
+// isComplete reports whether a span counts all ticks that nothing else tells of. The hidden ticks of an hour, or a range, may
+// extend beyond the span. Then there must be no other ticks as far as these extend.
+func (h *history) isComplete(book *Book, span task.LedgerLine) bool {
+	first, last := span.First.Time, span.Last.Time
 
-	var ticks int64
-	for _, tick := range h.ticks {
-		if contains(l.First.Time, l.Last.Time, tick, tick) && h.fates[tick.UnixMilli()].outcome != outcomeKept {
-			ticks++
+	for {
+		counted, from, to := countLines(book, first, last)
+		if from.Equal(first) && to.Equal(last) {
+			return counted == h.countTicks(first, last)
+		}
+
+		first, last = from, to
+	}
+}
+
+// countLines returns how many ticks the lines count that lie between two instants, inclusive, and from where to where the
+// lines extend that lie partly between them. Spans do not overlap, so a further one lies beyond.
+func countLines(book *Book, first, last time.Time) (count int64, from, to time.Time) {
+	from, to = first, last
+	add := func(n int64, since, until task.Time) {
+		if n > 0 && !since.After(last) && !until.Before(first) {
+			count += n
+			from, to = earliest(from, since.Time), latest(to, until.Time)
 		}
 	}
 
-	return ticks == failed+l.Count
+	for _, l := range book.Between(first, last.Add(1)) {
+		switch l.Kind {
+		case task.LedgerSucceeded, task.LedgerException:
+			add(l.Count, l.First, l.Last)
+		case task.LedgerHour:
+			for _, tick := range l.Named {
+				add(1, tick, tick)
+			}
+			add(l.Count-int64(len(l.Named)), l.HiddenFirst, l.HiddenLast)
+		}
+	}
+
+	return count, from, to
+}
+
+func earliest(a, b time.Time) time.Time {
+	if a.Before(b) {
+		return a
+	}
+
+	return b
+}
+
+func latest(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+
+	return b
+}
+
+// countTicks returns how many ticks the task had between two instants, inclusive, that are not in its history.
+func (h *history) countTicks(first, last time.Time) (n int64) {
+	i, _ := slices.BinarySearchFunc(h.ticks, first, time.Time.Compare)
+	for _, tick := range h.ticks[i:] {
+		if tick.After(last) {
+			break
+		}
+		if h.fates[tick.UnixMilli()].outcome != outcomeKept {
+			n++
+		}
+	}
+
+	return n
+}
+
+func TestFold_KnowsAllTicksThatItDoesNotHideIfNoneIsMissing(t *testing.T) {
+	t.Parallel()
+
+	var total tally
+	rapid.Check(t, func(t *rapid.T) {
+		k := drawKnobs(t, 1200)
+		k.holes, k.broken, k.kept, k.versions = 0, 0, 0, 1
+		k.reorder = min(k.reorder, 20)
+		h := newHistory(k, rand.New(rand.NewPCG(rapid.Uint64().Draw(t, "seed"), 0)))
+		book := NewBook(testUID, h.ledgerOf(t, func() int { return 60 }))
+		total.add(h.checkAnswers(t, book))
+
+		for _, l := range book.Lines {
+			if l.Kind == task.LedgerSucceeded && !h.isComplete(book, l) {
+				t.Fatalf("whether the ticks of a span succeeded is not known: %+v", l)
+			}
+		}
+	})
+
+	total.log(t)
 }
 
 // checkException compares the exception of a tick with its record.
