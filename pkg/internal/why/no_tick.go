@@ -44,7 +44,7 @@ func (w *answerer) noTick(at time.Time) task.Answer {
 	case afterRuns && at.After(w.Now):
 		g.verdict = task.VerdictDepends
 		prefix = fmt.Sprintf("whether there is a tick on %s depends on when the runs before it end: each tick comes %s after the previous run ends", w.formatTime(at), task.Duration(period))
-	case afterRuns && w.endedAfter(at) >= int64(v.History.Keep):
+	case afterRuns && w.mayHaveHadTick(v, at):
 		g.verdict = task.VerdictForgotten
 		g.unknown = append(g.unknown, "the runs of that time, whose ends determined the ticks")
 		prefix = fmt.Sprintf("whether there was a tick on %s is no longer on record: each tick came %s after the previous run ended", w.formatTime(at), task.Duration(period))
@@ -77,6 +77,15 @@ func (w *answerer) noTick(at time.Time) task.Answer {
 	}
 
 	return a
+}
+
+// mayHaveHadTick reports whether the records no longer show if there was a tick at an instant, although the schedule counts
+// from the end of runs: its run may have been deleted, or be one of those that the ledger counts.
+func (w *answerer) mayHaveHadTick(v *version, at time.Time) bool {
+	trimmed, _ := w.mayBeTrimmed(w.all, &finding{tick: at, version: v})
+	around, _ := w.ledgerAround(at)
+
+	return trimmed || around != ""
 }
 
 // nearestTicks describes the ticks before and after an instant.

@@ -549,6 +549,16 @@ var stories = []story{
 		w.Newer = 20
 		return w
 	}, "07:00", task.VerdictForgotten, []string{"Whether there was a tick on Tue 10 Mar 2026 07:00 UTC is no longer on record"}},
+	{"after completion, successes are not kept", func() *world {
+		w := timed(func(s *task.Spec) { s.Schedule[0], s.History.Record = "@every 1h after completion", task.RecordFailures })
+		w.Newer = 1
+		return w
+	}, "07:00", task.VerdictForgotten, []string{"Whether there was a tick on Tue 10 Mar 2026 07:00 UTC is no longer on record"}},
+	{"after completion, few were kept later", func() *world {
+		w := timed(func(s *task.Spec) { s.Schedule[0] = "@every 1h after completion" }).change("08:00:00", "bob", func(s *task.Spec) { s.History.Keep = 2 })
+		w.Newer = 2
+		return w
+	}, "07:00", task.VerdictForgotten, []string{"Whether there was a tick on Tue 10 Mar 2026 07:00 UTC is no longer on record"}},
 	{"@every, from when is forgotten", func() *world {
 		w := timed(func(s *task.Spec) { s.Schedule[0] = "@every 1h" }).change("05:00:00", "bob", func(s *task.Spec) { s.Description = "x" }).
 			change("06:00:00", "bob", func(s *task.Spec) { s.Schedule = task.Schedules{"@daily"} })
