@@ -696,40 +696,56 @@ type tally map[task.Verdict]int64
 // countOutcomes returns what the ledger counts in an interval with n ticks.
 func (w *answerer) countOutcomes(i interval, n int64) tally {
 	t := tally{}
-	rest, areWhole := n, true
-	var spans int64
-
+	rest := n
 	count := func(v task.Verdict, n int64) {
 		n = min(n, rest)
 		t[v] += n
 		rest -= n
 	}
 
-	for _, l := range w.ledgerLines(i) {
-		switch inside := i.includes(extentOf(l)); {
-		case l.Kind == task.LedgerSucceeded:
-			areWhole = areWhole && w.isWholeSpan(w.all, l)
-			if inside {
-				spans += l.Count
-			}
+	lines := w.ledgerLines(i)
+	for _, l := range lines {
+		switch {
 		case l.Kind == task.LedgerHour:
-			areWhole = countHour(l, i, count) && areWhole
-		case inside:
+			countHour(l, i, count)
+		case l.Kind == task.LedgerException && i.includes(extentOf(l)):
 			count(ofState[l.State], l.Count)
-		default:
-			areWhole = false
 		}
 	}
 
-	if areWhole {
-		spans = rest
+	for _, l := range lines {
+		if l.Kind == task.LedgerSucceeded {
+			count(task.VerdictSucceeded, w.countSpan(l, i))
+		}
 	}
 
-	count(task.VerdictSucceeded, spans)
 	count(task.VerdictForgotten, rest)
 	maps.DeleteFunc(t, func(_ task.Verdict, n int64) bool { return n == 0 })
 
 	return t
+}
+
+// countSpan returns how many ticks of a span certainly are in an interval.
+func (w *answerer) countSpan(span task.LedgerLine, i interval) int64 {
+	part := extentOf(span)
+	if i.includes(part) {
+		return span.Count
+	}
+
+	if part.first.Before(i.first) {
+		part.first = i.first
+	}
+	if part.last.After(i.last) {
+		part.last = i.last
+	}
+
+	others, exact := w.notSucceeded(part)
+	ticks, ok := w.countTicks(w.all, part)
+	if !exact || !ok || !w.isWholeSpan(w.all, span) {
+		return 0
+	}
+
+	return max(0, ticks-others)
 }
 
 // appendMixed appends a piece of which only the outcomes are counted. Successive ones become one piece. A piece without
@@ -822,29 +838,55 @@ func (w *answerer) addRequestedLines(m *task.Stretch, start, end time.Time) {
 	}
 }
 
-// countHour counts the ticks of an hour that are in an interval. It returns false if it is not known which these are.
-func countHour(l task.LedgerLine, i interval, count func(task.Verdict, int64)) bool {
-	hidden, n := counted(l)
-	named := int64(0)
-	for _, tick := range l.Named {
-		if i.contains(tick.Time) {
-			named++
+// notSucceeded returns how many ticks of an interval did not succeed according to the ledger. exact is false if a line counts
+// ticks of which some may be outside.
+func (f *Facts) notSucceeded(i interval) (n int64, exact bool) {
+	exact = true
+	for _, l := range f.ledgerLines(i) {
+		if l.Kind == task.LedgerSucceeded {
+			continue
+		}
+
+		for _, tick := range l.Named {
+			if i.contains(tick.Time) {
+				n++
+			}
+		}
+
+		switch where, unnamed := counted(l); {
+		case l.Kind == task.LedgerException && l.Count == 1:
+			n++
+		case unnamed == 0 || where.last.Before(i.first) || where.first.After(i.last):
+		case i.includes(where):
+			n += unnamed
+		default:
+			exact = false
 		}
 	}
 
-	isKnown := true
-	if n > 0 && !i.includes(hidden) {
-		isKnown = hidden.last.Before(i.first) || hidden.first.After(i.last)
-		n = 0
+	return n, exact
+}
+
+// countHour counts the ticks of an hour that did not succeed and certainly are in an interval.
+func countHour(l task.LedgerLine, i interval, count func(task.Verdict, int64)) {
+	n := int64(0)
+	for _, tick := range l.Named {
+		if i.contains(tick.Time) {
+			n++
+		}
 	}
 
-	if named+n == l.Count {
+	if hidden, h := counted(l); h > 0 && i.includes(hidden) {
+		n += h
+	}
+
+	if n == l.Count {
 		for cause, n := range l.Causes {
 			state, _ := splitCause(cause)
 			count(ofState[state], n)
 		}
 
-		return true
+		return
 	}
 
 	// Of an hour with several states, it is not known which state these ticks had.
@@ -853,9 +895,7 @@ func countHour(l task.LedgerLine, i interval, count func(task.Verdict, int64)) b
 		verdict = ofState[state]
 	}
 
-	count(verdict, named+n)
-
-	return isKnown
+	count(verdict, n)
 }
 
 // onlyState returns the state of all ticks that an hour counts. ok is false if they had several.

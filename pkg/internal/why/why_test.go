@@ -550,7 +550,9 @@ var stories = []story{
 		return w
 	}, "07:00", task.VerdictForgotten, []string{"Whether there was a tick on Tue 10 Mar 2026 07:00 UTC is no longer on record"}},
 	{"after completion, successes are not kept", func() *world {
-		w := timed(func(s *task.Spec) { s.Schedule[0], s.History.Record = "@every 1h after completion", task.RecordFailures })
+		w := timed(func(s *task.Spec) {
+			s.Schedule[0], s.History.Record = "@every 1h after completion", task.RecordFailures
+		})
 		w.Newer = 1
 		return w
 	}, "07:00", task.VerdictForgotten, []string{"Whether there was a tick on Tue 10 Mar 2026 07:00 UTC is no longer on record"}},
