@@ -44,9 +44,12 @@ func drawSpec(t *rapid.T) Spec {
 			Factor: rapid.Float64Range(1, 100).Draw(t, "factor"), Jitter: rapid.Float64Range(0, 1).Draw(t, "jitter"),
 			On: rapid.SliceOfNDistinct(rapid.SampledFrom([]State{Failed, TimedOut, Lost}), 0, 3, rapid.ID).Draw(t, "on"),
 		},
-		Target:  Target{Selector: rapid.SampledFrom([]string{"", "a = b, !c, d in (e, f)", "disk_free > 10Gi"}).Draw(t, "selector"), Strategy: rapid.SampledFrom(Strategies()).Draw(t, "strategy"), Count: 1},
-		History: History{Keep: rapid.IntRange(1, MaxKeep).Draw(t, "keep"), Record: rapid.SampledFrom([]string{RecordAll, RecordFailures}).Draw(t, "record")},
-		Paused:  rapid.Bool().Draw(t, "paused"),
+		Target: Target{Selector: rapid.SampledFrom([]string{"", "a = b, !c, d in (e, f)", "disk_free > 10Gi"}).Draw(t, "selector"), Strategy: rapid.SampledFrom(Strategies()).Draw(t, "strategy"), Count: 1},
+		History: History{Keep: rapid.IntRange(1, MaxKeep).Draw(t, "keep"), Record: rapid.SampledFrom([]string{RecordAll, RecordFailures}).Draw(t, "record"),
+			KeepFor: Duration(rapid.Int64Range(0, int64(MaxKeepFor)).Draw(t, "keep for")), Ledger: rapid.Ptr(rapid.Custom(func(t *rapid.T) Duration {
+				return Duration(rapid.Int64Range(0, int64(MaxLedger)).Draw(t, "ledger"))
+			}), true).Draw(t, "ledger")},
+		Paused: rapid.Bool().Draw(t, "paused"),
 	}
 	switch s.Target.Strategy {
 	case StrategyHash:

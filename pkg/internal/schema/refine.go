@@ -69,6 +69,9 @@ func Refine(all map[string]*huma.Schema) {
 	target["selector"].MaxLength, target["selector"].Examples = &longest, []any{"role = db, zone in (a, b), !gpu, disk_free > 10Gi"}
 	Within(all["History"].Properties["keep"], 1, task.MaxKeep, d.History.Keep)
 	setChoices(all["History"].Properties["record"], d.History.Record, task.RecordAll, task.RecordFailures)
+	for _, field := range []string{"keep_for", "ledger"} {
+		all["History"].Properties[field].Pattern, all["History"].Properties[field].Nullable = durationPattern, false
+	}
 }
 
 // refineRetry adds the allowed values of a retry policy.
