@@ -55,17 +55,16 @@ func Fold(uid string, newest *Chunk, records []Record, next func(after time.Time
 		f.measure()
 	}
 
-	var early []string // runs whose late results precede them
+	// A late result may have been written before the final record of its run.
+	early := map[string]bool{}
 	for i := range records {
-		if !records[i].Late {
-			f.add(&records[i])
-		} else if id := records[i].Run.ID; !f.markLate(id) {
-			early = append(early, id)
+		r := &records[i]
+		if !r.Late {
+			f.add(r)
 		}
-	}
-
-	for _, id := range early {
-		f.markLate(id)
+		if (r.Late || early[r.Run.ID]) && !f.markLate(r.Run.ID) {
+			early[r.Run.ID] = true
+		}
 	}
 
 	return f.chunks

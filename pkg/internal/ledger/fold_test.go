@@ -3,6 +3,7 @@ package ledger
 import (
 	"encoding/json"
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -14,9 +15,13 @@ const testUID = "k3f9aaaaaaaaaaaa"
 // start is when the histories of the tests begin.
 var start = time.Date(2026, 11, 21, 0, 0, 0, 0, time.UTC)
 
-// each returns a schedule that has a tick at each multiple of a period.
+// each returns a schedule that has a tick at each multiple of a period since start.
 func each(period time.Duration) func(time.Time) (time.Time, bool) {
-	return func(after time.Time) (time.Time, bool) { return after.Truncate(period).Add(period), true }
+	base := start.Add(-1000 * period)
+
+	return func(after time.Time) (time.Time, bool) {
+		return base.Add((after.Sub(base)/period + 1) * period), true
+	}
 }
 
 // scheduled returns the record of the tick at an offset from start.
@@ -121,5 +126,80 @@ func TestFold_WritesWhatTheDocumentationShows(t *testing.T) {
 				t.Errorf("%v\n got %s\nwant %s", err, got, want)
 			}
 		})
+	}
+}
+
+func TestFold_EndsSpansSoThatTheirTicksCanBeCounted(t *testing.T) {
+	t.Parallel()
+
+	tests := []struct {
+		period time.Duration
+		ticks  int
+		want   []int64 // ticks of the spans
+	}{
+		{time.Minute, 3000, []int64{1440, 1440, 120}},
+		{time.Hour, 70, []int64{32, 32, 6}},
+		{24 * time.Hour, 20, []int64{8, 8, 4}},
+		{7 * 24 * time.Hour, 5, []int64{2, 2, 1}},
+		{30 * 24 * time.Hour, 3, []int64{1, 1, 1}},
+	}
+
+	for _, tc := range tests {
+		var records []Record
+		for i := range tc.ticks {
+			records = append(records, scheduled(time.Duration(i)*tc.period, task.Succeeded))
+		}
+
+		for _, order := range []string{"in order", "backwards"} {
+			var got []int64
+			for _, s := range Fold(testUID, nil, records, each(tc.period))[0].Spans {
+				got = append(got, s.Count)
+			}
+
+			if order == "backwards" {
+				slices.Reverse(got)
+			}
+			if !slices.Equal(got, tc.want) {
+				t.Errorf("every %v, %s: spans of %v ticks, not %v", tc.period, order, got, tc.want)
+			}
+
+			slices.Reverse(records)
+		}
+	}
+}
+
+func TestFold_CountsMarksOfLateResultsToTheSizeOfAChunk(t *testing.T) {
+	t.Parallel()
+
+	var records []Record
+	for i := range 100 {
+		run := scheduled(time.Duration(2*i)*time.Hour, task.Lost)
+		late := run
+		late.Late = true
+		records = append(records, run, late, scheduled(time.Duration(2*i+1)*time.Hour, task.Succeeded))
+	}
+
+	whole := Fold(testUID, nil, records, each(time.Hour))
+
+	var parts []Chunk
+	for i, r := range records {
+		if r.Late {
+			continue // it is folded with its run
+		}
+
+		fold := records[i : i+1]
+		if r.Run.State == task.Lost {
+			fold = records[i : i+2]
+		}
+
+		var newest *Chunk
+		if n := len(parts); n > 0 {
+			newest, parts = &parts[n-1], parts[:n-1]
+		}
+		parts = append(parts, Fold(testUID, newest, fold, each(time.Hour))...)
+	}
+
+	if string(mustMarshal(parts)) != string(mustMarshal(whole)) {
+		t.Errorf("a fold for each run gives\n%s\nand one for all\n%s", mustMarshal(parts), mustMarshal(whole))
 	}
 }
