@@ -637,7 +637,7 @@ func TestFor_RunWithParts(t *testing.T) {
 }
 
 func TestFor_Stories(t *testing.T) {
-	for _, c := range slices.Concat(stories, waitingStories, requestStories) {
+	for _, c := range slices.Concat(stories, waitingStories, requestStories, ledgerStories) {
 		t.Run(c.name, func(t *testing.T) {
 			a := c.world().ask(t, c.ask)
 			if a.Verdict != c.verdict {
