@@ -198,7 +198,6 @@ func TestFold_ALateCopyChangesNothing(t *testing.T) {
 			}
 
 			trim(4)
-			h.gate.deliverTwice()
 			trim(3)
 			trim(2)
 			h.trimTo("a", keeps(1))
@@ -499,6 +498,21 @@ func TestFold_ALateCopyBehindAChunkOfOthers(t *testing.T) {
 	h.trimTo("a", keeps(3))
 	h.gate.deliverTwice()
 	w.wantLedger("a", "+900..+5400 succeeded 6")
+}
+
+// The first fold of a task arrives after its ledger was switched off, and its records were deleted.
+func TestFold_ALateCopyAfterARemovalWritesNoLedger(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "n1").judged()
+	h := w.work("n1")
+	w.create("a", every("15m"))
+	h.runs("a", 1, 9, task.Succeeded)
+
+	h.gate.play(h.gate.delayed)
+	_ = h.e.trims.Trim(w.ctx, h.trimJob("a", keeps(4)))
+	h.trimTo("a", task.History{Keep: 2, Record: task.RecordAll, Ledger: new(task.Duration)})
+	h.gate.deliverTwice()
+	w.wantLedger("a")
 }
 
 // A full etcd refuses puts. The records are deleted all the same, and the count shows that some are missing.

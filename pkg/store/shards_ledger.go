@@ -3,6 +3,7 @@ package store
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -180,7 +181,14 @@ func (s Shards) comparisons(h *HistoryFold) []clientv3.Cmp {
 		all = append(all, isUnchanged(ledger+h.Newest.ID, h.Newest.Mod), isAbsent(ledger+h.Newest.ID+"\x00").WithRange(end))
 	}
 
-	for _, p := range h.Compare {
+	// A late copy, whose records were deleted without a fold meanwhile, must not begin a ledger. One record stands for all of
+	// them, because a copy deletes all or none.
+	compare := h.Compare
+	if len(h.Gone) > 0 && !slices.Contains(compare, h.Gone[0]) {
+		compare = append(slices.Clip(compare), h.Gone[0])
+	}
+
+	for _, p := range compare {
 		all = append(all, isUnchanged(s.keys.Ended(h.Ref, p.ID), p.Mod))
 	}
 
