@@ -2,17 +2,19 @@
 //
 // The trimmer (package retention) folds the records that it deletes into chunks, in the transaction that deletes them. So
 // each record is in the history or in the ledger at every revision, and never in both. A chunk is the value of one key
-// below record.Keys.LedgerOf. When the newest chunk has ChunkSize bytes, the next one begins.
+// below record.Keys.LedgerOf. When the newest chunk is full, the next one begins: see ChunkSize.
 //
 // A chunk does not list successes. It contains spans: from the first tick to the last one, all that nothing else names
 // succeeded, if the count of the span says so. Whoever reads a span counts the ticks that the task had in it. If there
 // were more than the span counts, it is not known which of them succeeded: a record was deleted without a fold because
 // etcd was full, or the schedule that was in force is no longer kept. A span ends where the schedule has a tick that is
-// not folded, so that a pause or a hole does not make a whole day uncertain.
+// not folded, so that a pause or a hole does not make a whole day uncertain. Runs that took long are folded after those of
+// later ticks. So spans of several chunks may overlap: together they count the ticks from the first to the last one.
 //
 // Ticks that did not succeed are exceptions: each has its state, its reason and its node. Of an hour with more than two
 // exceptions, only the first keeps its own entry. The others are counted in one line by state and reason, which names the
-// first twelve. Runs that somebody requested are listed apart, because they belong to no tick.
+// earliest twelve, and tells between which instants the others lie. Ticks outside are as certain as if there were no others.
+// Runs that somebody requested are listed apart, because they belong to no tick.
 //
 // The package is pure: no I/O and no clock.
 package ledger

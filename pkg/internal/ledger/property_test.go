@@ -541,7 +541,7 @@ func TestFold_KnowsAllTicksThatItDoesNotHideIfNoneIsMissing(t *testing.T) {
 
 	var total tally
 	rapid.Check(t, func(t *rapid.T) {
-		k := drawKnobs(t, 1200)
+		k := drawKnobs(t, 800)
 		k.holes, k.broken, k.kept, k.versions = 0, 0, 0, 1
 		k.reorder = min(k.reorder, 20)
 		h := newHistory(k, rand.New(rand.NewPCG(rapid.Uint64().Draw(t, "seed"), 0)))
