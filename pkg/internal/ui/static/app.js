@@ -347,8 +347,14 @@
     button.textContent = words + " · show";
   };
 
+  // What the viewer has opened stays open: the server does not know of it.
+  const keepOpen = (task) => {
+    for (const details of task.fragment.querySelectorAll("details[id]")) details.open = Boolean($(details.id)?.open);
+  };
+
   document.addEventListener("htmx:before:swap", (e) => {
     const tasks = e.detail.tasks;
+    tasks.forEach(keepOpen);
     for (let i = tasks.length - 1; i >= 0; i--) {
       if (updateHeld(tasks[i]) || holdRows(tasks[i])) tasks.splice(i, 1);
     }
