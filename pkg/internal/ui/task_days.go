@@ -17,7 +17,7 @@ const (
 	shownDays = 30
 
 	// daysEvery is how often the days of a page that somebody watches are counted again: it reads the whole history.
-	daysEvery = 15 * time.Second
+	daysEvery = 5 * time.Second
 )
 
 // taskDays shows how the runs of a task ended on each of the last days, from the history and the ledger.

@@ -63,7 +63,7 @@ func TestTaskRuns_ContinueWithTheLedger(t *testing.T) {
 	page := ann.page("/ui/tasks/prod/dump?tab=runs")
 	want(t, page, id, "Details of earlier runs are no longer kept", "86,312 succeeded", "Thu 19 Nov 00:00 UTC", "Thu 19 Nov 23:59:59 UTC", "max 35ms", "mean 1s", "max 1s",
 		"exit 1, attempt 2", "n7&lt;b&gt;", "20261119T010005.000Z-a7c2", "lost, with a late result", "skipped (overlap&lt;i&gt;) ×10",
-		"312 did not succeed", "failed ×300, timed out ×12", "the first at <time", "02:00:12", "within an hour", "3 more manual runs", "2 records could not be read",
+		"312 did not succeed", "failed ×300, timed out ×12", "the first at <time", "02:00:12", "the hour that begins then", "3 more manual runs", "2 records could not be read",
 		"Complete since", "Sat 14 Nov 00:00 UTC", "remembers ticks for 30d", "/ui/why/prod/dump?at=2026-11-19T01%3A00%3A05.000Z")
 	without(t, page, "/ui/runs/prod/20261119T010005.000Z-a7c2") // its run can no longer be shown
 

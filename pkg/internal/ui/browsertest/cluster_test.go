@@ -158,6 +158,13 @@ func (c *cluster) createFixtures(ctx context.Context) error {
 		return err
 	}
 
+	// All but the last of these runs move to the ledger of the task.
+	for _, day := range []string{"good", "bad", "good"} {
+		if err := c.runShortMemory(ctx, day); err != nil {
+			return err
+		}
+	}
+
 	for id, state := range map[string]task.State{c.failed: task.Failed, c.running: task.Running} {
 		if err := c.awaitRun(ctx, id, state); err != nil {
 			return err
@@ -202,6 +209,9 @@ func fixtureTasks() []task.Spec {
 		}),
 		add("needs-gpu", "@manual", shell("true"), func(s *task.Spec) { s.Target.Selector = "gpu = a100" }),
 		add("ticker", "@every 5s", shell("echo tick"), labels("team", "ops")),
+		add("short-memory", "@manual", shell(`[ "$DAY" != bad ] || exit 3`), func(s *task.Spec) {
+			s.History.Keep, s.Accept.Env = 1, []string{"DAY"}
+		}),
 		add("flood", "@manual", shell("while :; do seq 1 4000; sleep 0.1; done"), func(s *task.Spec) { s.Timeout = task.Duration(2 * time.Minute) }),
 		add("edited", "0 5 * * *", shell("true")),
 		add("rotate-"+strings.Repeat("logs-", 20)+"long-name", "*/10 * * * *", shell("true")),
@@ -220,6 +230,20 @@ func (c *cluster) trigger(ctx context.Context, name string) (string, error) {
 		return "", fmt.Errorf("trigger %s: %w", name, err)
 	}
 	return r.ID, nil
+}
+
+// runShortMemory runs the task whose history has a single run, and waits until the run has ended. It fails on bad days.
+func (c *cluster) runShortMemory(ctx context.Context, day string) error {
+	r, err := c.api.Tasks.Trigger(ctx, "default", "short-memory", map[string]string{"DAY": day})
+	if err != nil {
+		return err
+	}
+
+	if day == "bad" {
+		return c.awaitRun(ctx, r.ID, task.Failed)
+	}
+
+	return c.awaitRun(ctx, r.ID, task.Succeeded)
 }
 
 // awaitRun waits until a run is in a state.

@@ -31,6 +31,7 @@ var Pages = []Page{
 	{Screen: "task", Name: "task-hostile", Path: "/ui/tasks/default/hostile"},
 	{Screen: "task", Name: "task-paused", Path: "/ui/tasks/default/legacy-sync?do=pause"},
 	{Screen: "task", Name: "task-runs", Path: "/ui/tasks/default/nightly-report?tab=runs"},
+	{Screen: "task", Name: "task-ledger", Path: "/ui/tasks/default/short-memory?tab=runs"},
 	{Screen: "task", Name: "task-stats", Path: "/ui/tasks/default/ticker?tab=stats"},
 	{Screen: "task", Name: "task-versions", Path: "/ui/tasks/default/backup-db?tab=versions&to=1"},
 	{Screen: "task", Name: "task-definition", Path: "/ui/tasks/default/backup-db?tab=definition"},

@@ -85,6 +85,34 @@ func TestTasks_ChangeUnderTheViewer(t *testing.T) {
 	p.checkPolicy()
 }
 
+// A run whose record is deleted while somebody watches moves to the ledger, below the runs that are kept. The table of the
+// days stays open when their numbers change.
+func TestTask_RunsMoveToTheLedger(t *testing.T) {
+	p := chrome.newTab(t)
+	p.open("/ui/tasks/default/short-memory?tab=runs")
+	p.await(`document.querySelector("tbody.ledger")?.textContent.includes("exit 3")`)
+
+	days := chrome.newTab(t)
+	days.open("/ui/tasks/default/short-memory")
+	days.click(".past summary")
+	counted := eval[string](days, `document.querySelector(".past tbody tr").textContent`)
+	rows := eval[int](p, `document.querySelectorAll("tbody.ledger tr").length`)
+
+	must(t, fixture.runShortMemory(t.Context(), "good"))
+	p.await(`document.getElementById("held-body")`) // the order of rows changes only on request
+	p.click("#held-body")
+	p.await(fmt.Sprintf(`document.querySelectorAll("tbody.ledger tr").length > %d`, rows))
+	if n := eval[int](p, `document.querySelectorAll("tbody:not(.ledger) tr").length`); n != 1 {
+		t.Errorf("%d runs are above the ledger, not 1", n)
+	}
+
+	days.await(fmt.Sprintf(`document.querySelector(".past tbody tr").textContent !== %s`, quote(counted)))
+	if !eval[bool](days, `document.querySelector(".past details").open`) {
+		t.Error("the table of the days was closed when its numbers changed")
+	}
+	days.checkPolicy()
+}
+
 // A tab has one stream. It is closed while nobody sees the tab, and opened again.
 func TestStream_ClosesWhileHidden(t *testing.T) {
 	p := chrome.newTab(t)
