@@ -116,6 +116,10 @@ lint: ## Run gofmt, go vet and staticcheck; check imports, links in docs, and ge
 oracle: ## Compare schedules with a brute-force search: all zones and clock changes from 1970 to 2040
 	go test -count=1 -timeout 60m -run '_AgreesWithOracle' $(TEST_FLAGS) ./pkg/internal/schedule -everything
 
+.PHONY: why-oracle
+why-oracle: ## Compare the answers of why with all records of DAYS days in virtual time, chosen by SEED
+	CARILLON_LEDGER_WHY_DAYS=$(or $(DAYS),30) CARILLON_LEDGER_WHY_SEED=$(or $(SEED),1) go test -count=1 -v -timeout 60m -run '^TestLedger_WhyAgrees' $(TEST_FLAGS) ./pkg/scheduler
+
 .PHONY: fuzz
 fuzz: ## Run each fuzz target for FUZZTIME
 	@bash scripts/fuzz.sh

@@ -322,6 +322,7 @@ type life struct {
 	paused map[string]bool
 	until  map[string]float64 // of a task with an outage or a run that takes long: until when
 	ending task.State         // how runs end during an outage
+	edits  int                // one of so many edits is made, because only the latest versions are kept
 }
 
 // step decides the ticks up to a time, and ends runs.
@@ -368,6 +369,8 @@ func (l *life) disturb(s float64, c *chronicle) (absence float64) {
 	what := l.random.IntN(8)
 	if l.paused[c.name] && l.random.IntN(2) == 0 {
 		what = 0
+	} else if what < 3 && l.random.IntN(l.edits) > 0 {
+		what = 3 + l.random.IntN(5)
 	}
 
 	switch what {
@@ -439,6 +442,7 @@ func TestLedger_WhyAgreesWithEveryRecord(t *testing.T) {
 			w := newWorld(t, "n1", "n2")
 			w.at(0.5)
 			l := &life{world: w, random: random, owner: w.work("n1"), paused: map[string]bool{}, until: map[string]float64{}}
+			l.edits = max(1, c.steps/c.calm/20)
 			chronicle := newChronicle(w, "a", cronned(c.schedule), keep(4), missed(task.MissedLatest, 100))
 			l.tasks = append(l.tasks, chronicle)
 
@@ -490,6 +494,8 @@ type generator struct {
 	late    map[int64][]task.Run // runs that take long, by the second in which they end
 	growing *task.Run            // a record of several ticks that did not run
 
+	edits int // one of so many edits is made, because only the latest versions are kept
+
 	// The course of events: what happens until when.
 	mode  string
 	until int64
@@ -503,7 +509,7 @@ func generate(w *world, c *chronicle, random *rand.Rand, seconds int) {
 	timing, err := schedule.Parse(a.Task.Timing(), start)
 	w.ok(err)
 
-	g := &generator{world: w, chronicle: c, random: random, uid: a.Task.UID, late: map[int64][]task.Run{}}
+	g := &generator{world: w, chronicle: c, random: random, uid: a.Task.UID, late: map[int64][]task.Run{}, edits: max(1, seconds/200_000)}
 	trimmer := retention.NewTrimmer(w.store, func() task.Cluster { return task.Cluster{} }, w.clock, zap.NewNop())
 	job := retention.Trim{Fences: w.assign("n1"), Ref: ref(c.name), UID: g.uid, Created: a.EntryMade, History: a.Task.History, Schedule: *timing}
 
@@ -563,8 +569,12 @@ func (g *generator) changeMode(s int64) {
 		return
 	}
 
-	length := int64(30)
-	switch g.random.IntN(12) {
+	length, what := int64(30), g.random.IntN(12)
+	if (what == 5 || what == 8) && g.random.IntN(g.edits) > 0 {
+		what = g.random.IntN(4)
+	}
+
+	switch what {
 	case 0, 1:
 		g.mode, length = "outage", 5000
 	case 2:

@@ -7,13 +7,15 @@
 //
 // For an instant it proceeds as follows:
 //
-//	outcome on record? ──────► its state and its reason
+//	outcome on record, or named in the ledger? ──► its state and its reason
 //	│ no
 //	version in force then? ──► none: there was no task; not on record: forgotten
 //	│ a tick of it?      ────► no: the nearest ticks, the gap, the pause
 //	│ yes
 //	decided? (from, watermark) ─► no: undecided, and what prevents the decision
 //	│ yes
+//	counted in the ledger? ──► succeeded, if each tick of that time has an outcome; otherwise what is counted
+//	│ no
 //	trimmed? changed before it was decided? ─► forgotten, overtaken
 //
 // For a future time, it uses the version in force now, and checks the current pause, freeze, nodes and counts.
