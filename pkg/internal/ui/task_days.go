@@ -33,7 +33,6 @@ type dayCount struct {
 	Failed    int64 // failed, timed out, lost or cancelled
 	Unrun     int64 // skipped or missed
 	About     bool  // a span of the ledger has counted ticks of several days together
-	Known     bool  // each tick of the day is on record
 	end       time.Time
 }
 
@@ -65,10 +64,6 @@ func loadTaskDays(ctx context.Context, r *Request, t client.Task) (*taskDays, er
 	}
 	for _, run := range runs {
 		d.addRun(run)
-	}
-	for i := range d.Days {
-		day := &d.Days[i]
-		day.Known = !read.CompleteSince.IsZero() && !day.Start.Before(read.CompleteSince.Time) || day.Succeeded+day.Failed+day.Unrun > 0
 	}
 
 	return d, nil
@@ -171,6 +166,9 @@ func (c dayCount) Name() string { return c.Start.Format("Mon 2 Jan") }
 // Zone returns the zone in which the day begins.
 func (c dayCount) Zone() string { return c.Start.Format("MST") }
 
+// Recorded returns the number of ticks and runs of the day. If it is 0, there were none, or they are no longer on record.
+func (c dayCount) Recorded() int64 { return c.Ran() + c.Unrun }
+
 // Ran returns the number of runs that ended.
 func (c dayCount) Ran() int64 { return c.Succeeded + c.Failed }
 
@@ -187,10 +185,8 @@ func (c dayCount) Text() string {
 	}
 
 	switch {
-	case len(parts) == 0 && !c.Known:
-		return "not on record"
 	case len(parts) == 0:
-		return "no runs"
+		return "nothing on record"
 	case c.About:
 		return "about " + strings.Join(parts, ", ")
 	}
@@ -205,7 +201,7 @@ func (d *taskDays) Summary() string {
 		succeeded, ran = succeeded+day.Succeeded, ran+day.Ran()
 	}
 	if ran == 0 {
-		return "no runs"
+		return "nothing on record"
 	}
 
 	return fmt.Sprintf("%s of %s succeeded", wording.Percent(float64(succeeded)/float64(ran)), countedRuns(ran))
@@ -248,13 +244,10 @@ func (d *taskDays) SVG() template.HTML {
 		}
 		fmt.Fprintf(&b, `<g><title>%s</title>`, template.HTMLEscapeString(day.Start.Format("Mon 2 Jan")+": "+day.Text()))
 
-		all := day.Ran() + day.Unrun
-		switch {
-		case all == 0 && day.Known:
-			column("none", 0, height)
-		case all == 0:
-			column("unknown", height-2, 2)
-		default:
+		all := day.Recorded()
+		if all == 0 {
+			column("none", height-2, 2)
+		} else {
 			// Few failures among many runs must remain visible.
 			share := func(n int64) float64 {
 				if n == 0 {

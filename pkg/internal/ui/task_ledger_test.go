@@ -145,7 +145,7 @@ func TestTaskDays_CountHistoryAndLedger(t *testing.T) {
 	for _, path := range []string{"/ui/tasks/prod/dump", "/ui/tasks/prod/dump?tab=stats"} {
 		page := w.as("user:bob").page(path)
 		want(t, page, "Last 30 days", "Thu 19 Nov: 86,312 succeeded, 2 did not succeed", "Fri 20 Nov: 1 did not succeed", "Wed 18 Nov: 10 did not run",
-			"Tue 17 Nov: 312 did not succeed", "Mon 16 Nov: 4 succeeded", "Sun 15 Nov: no runs", "Fri 13 Nov: not on record", "99.6% of 86,631 runs succeeded",
+			"Tue 17 Nov: 312 did not succeed", "Mon 16 Nov: 4 succeeded", "Fri 13 Nov: nothing on record", "99.6% of 86,631 runs succeeded",
 			"/ui/why/prod/dump?at=2026-11-19")
 	}
 }

@@ -89,11 +89,11 @@ func statFacts(s client.TaskStats) []setting {
 		}
 	}
 
-	if text := wording.SuccessfulText(s); text != "" {
-		list.add("All successes", text)
-	}
 	measure("Duration", wording.QuantilesText(s.Duration, true))
 	measure("Lateness", wording.QuantilesText(s.Lateness, false))
+	if text := wording.SuccessfulText(s); text != "" {
+		list.add("Overall", fmt.Sprintf("%s (of %s successful runs)", text, wording.Grouped(int(s.Successful.Count))))
+	}
 	if s.Retries > 0 {
 		measure("Retries", fmt.Sprintf("%d, in %s", s.Retries, wording.Plural(int64(s.RetriedRuns), "run")))
 	}
