@@ -88,6 +88,16 @@ func TestFullEtcd_TakesTrimsAndDeletes(t *testing.T) {
 		return s.TrimHistory(t.Context(), w.fences, r, slices.Concat(past[1:2], past[3:records]))
 	}
 
+	past, err := alone.History(t.Context(), refs[0], false)
+	ok(t, err)
+	_, created, _ := w.at(keys.Entry(refs[0]))
+	fold := store.HistoryFold{Ref: refs[0], EntryCreate: created, Gone: past[:1], Put: []store.LedgerChunk{{ID: "1", Value: []byte("{}")}}}
+	for _, s := range []*store.Store{alone, w.Store} {
+		if err := s.FoldHistory(t.Context(), w.fences, fold); !store.NoSpace(err) {
+			t.Errorf("a fold in a full etcd: %v", err)
+		}
+	}
+
 	ok(t, trim(alone, refs[0]))
 	var trims sync.WaitGroup
 

@@ -1,0 +1,175 @@
+package store_test
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+
+	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/store/record"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// ledger returns the chunks of a task as id=value.
+func (w *world) ledger(r record.Ref) (all []string) {
+	w.Helper()
+	chunks, err := w.OldestChunks(w.Context(), r, 1000)
+	ok(w.T, err)
+
+	for _, c := range chunks {
+		all = append(all, c.ID+"="+string(c.Value))
+	}
+
+	return all
+}
+
+func TestHistoryToTrim_ListsHistoryAndTheNewestChunk(t *testing.T) {
+	w := newWorld(t)
+	w.create(ref)
+	neighbour := record.Ref{Namespace: "default", Name: "a-1", Shard: ref.Shard}
+	w.put(w.keys.LedgerChunk(neighbour, "9"), "x")
+	w.putEnded(neighbour, 1, task.Failed)
+
+	if list, err := w.HistoryToTrim(t.Context(), ref, false); err != nil || len(list.Past) != 0 || list.Newest != nil || list.Chunks != 0 {
+		t.Errorf("of a new task: %+v, %v", list, err)
+	}
+	if id, n, err := w.OldestRun(t.Context(), ref); id != "" || n != 0 || err != nil {
+		t.Errorf("%q, %d, %v", id, n, err)
+	}
+
+	const records = 2100 // more than a page
+	for n := range records {
+		w.putEnded(ref, n, []task.State{task.Succeeded, task.Failed}[n%2])
+	}
+	w.put(w.keys.LedgerChunk(ref, "1"), "one")
+	w.put(w.keys.LedgerChunk(ref, "3"), "three")
+	mod := w.put(w.keys.LedgerChunk(ref, "2"), "two")
+	mod = w.put(w.keys.LedgerChunk(ref, "3"), fmt.Sprint("three, after ", mod))
+
+	for _, states := range []bool{false, true} {
+		want, err := w.History(t.Context(), ref, states)
+		ok(t, err)
+		list, err := w.HistoryToTrim(t.Context(), ref, states)
+		ok(t, err)
+
+		if len(want) != records || !slices.Equal(list.Past, want) {
+			t.Errorf("states %t: %d records, want %d", states, len(list.Past), len(want))
+		}
+		if n := list.Newest; list.Chunks != 3 || n == nil || n.ID != "3" || n.Mod != mod || n.Value != nil {
+			t.Errorf("states %t: %d chunks, the newest is %+v", states, list.Chunks, n)
+		}
+	}
+
+	if id, n, err := w.OldestRun(t.Context(), ref); id != tickRun(ref, 0).ID || n != records || err != nil {
+		t.Errorf("%q, %d, %v", id, n, err)
+	}
+}
+
+func TestReadToFold_OmitsWhatHasChanged(t *testing.T) {
+	w := newWorld(t)
+	for n := range 4 {
+		w.putEnded(ref, n, task.Succeeded)
+	}
+	past, err := w.History(t.Context(), ref, false)
+	ok(t, err)
+
+	w.putEnded(ref, 1, task.Failed)
+	w.del(w.keys.Ended(ref, past[2].ID))
+	w.put(w.keys.LedgerChunk(ref, "1"), "one")
+	w.put(w.keys.LedgerChunk(ref, "2"), "two")
+
+	for since, want := range map[string]string{"": "two", "2": "two", "3": ""} {
+		records, newest, err := w.ReadToFold(t.Context(), ref, past, since)
+		ok(t, err)
+		if len(records) != 2 || records[0].Past != past[0] || records[1].Past != past[3] || len(records[0].Value) == 0 {
+			t.Errorf("%+v", records)
+		}
+		if (newest == nil) != (want == "") || newest != nil && string(newest.Value) != want {
+			t.Errorf("since %q: %+v", since, newest)
+		}
+	}
+}
+
+func TestFoldHistory_IsAllOrNothing(t *testing.T) {
+	w := newWorld(t)
+	st := w.create(ref)
+	for n := range 6 {
+		w.putEnded(ref, n, task.Succeeded)
+	}
+	past, err := w.History(t.Context(), ref, false)
+	ok(t, err)
+	_, created, _ := w.at(w.keys.Entry(ref))
+
+	first := store.HistoryFold{Ref: ref, EntryCreate: created, Gone: past[:2], Put: []store.LedgerChunk{{ID: "1", Value: []byte("one")}}}
+	other := first
+	other.EntryCreate++
+	is(t, w.FoldHistory(t.Context(), w.fences, other), task.ErrConflict)
+	former := w.fences
+	w.fences.Owner = w.own(ref.Shard, node)
+	is(t, w.FoldHistory(t.Context(), former, first), task.ErrFenced)
+	_, mark := w.mark()
+	ok(t, w.FoldHistory(t.Context(), w.fences, first))
+	is(t, w.FoldHistory(t.Context(), w.fences, first), task.ErrConflict)
+	if _, after := w.mark(); after != mark {
+		t.Error("it moved the watermark")
+	}
+
+	newest := func() *store.LedgerChunk {
+		list, err := w.HistoryToTrim(t.Context(), ref, false)
+		ok(t, err)
+		return list.Newest
+	}
+
+	// It replaces the newest chunk, begins another one, and deletes some.
+	second := first
+	second.Newest, second.Gone = newest(), past[2:4]
+	second.Put = []store.LedgerChunk{{ID: "1", Value: []byte("one more")}, {ID: "2", Value: []byte("two")}}
+	ok(t, w.FoldHistory(t.Context(), w.fences, second))
+	is(t, w.FoldHistory(t.Context(), w.fences, second), task.ErrConflict)
+	stale := newest()
+	w.put(w.keys.LedgerChunk(ref, "2"), "changed")
+
+	third := first
+	third.Newest, third.Gone, third.Compare = stale, past[4:5], past[4:5]
+	third.Put, third.Drop = []store.LedgerChunk{{ID: "3", Value: []byte("three")}}, []string{"1"}
+	is(t, w.FoldHistory(t.Context(), w.fences, third), task.ErrConflict)
+	third.Newest = newest()
+	w.putEnded(ref, 4, task.Failed)
+	is(t, w.FoldHistory(t.Context(), w.fences, third), task.ErrConflict)
+	if got := w.ledger(ref); !slices.Equal(got, []string{"1=one more", "2=changed"}) {
+		t.Errorf("after conflicts: %v", got)
+	}
+
+	now, err := w.History(t.Context(), ref, false)
+	ok(t, err)
+	third.Gone, third.Compare = now[:1], now[:1]
+	ok(t, w.FoldHistory(t.Context(), w.fences, third))
+	is(t, w.FoldHistory(t.Context(), w.fences, third), task.ErrConflict)
+	if got := w.ledger(ref); !slices.Equal(got, []string{"2=changed", "3=three"}) {
+		t.Errorf("%v", got)
+	}
+	if now, _ := w.History(t.Context(), ref, false); len(now) != 1 || now[0] != past[5] {
+		t.Errorf("the history has %v", now)
+	}
+
+	is(t, w.DeleteLedger(t.Context(), w.fences, ref, *stale), task.ErrConflict)
+	ok(t, w.DeleteLedger(t.Context(), w.fences, ref, *newest()))
+	if got := w.ledger(ref); len(got) != 0 {
+		t.Errorf("%v", got)
+	}
+
+	// A deleted task leaves no ledger, and its neighbour keeps one.
+	neighbour := record.Ref{Namespace: "default", Name: "a-1", Shard: ref.Shard}
+	w.put(w.keys.LedgerChunk(ref, "5"), "five")
+	w.put(w.keys.LedgerChunk(neighbour, "5"), "five")
+	found, err := w.KeysOf(t.Context(), ref)
+	ok(t, err)
+	if !slices.Contains(found, store.KeyOf{Key: w.keys.LedgerOf(ref), What: "ledger", Present: true}) {
+		t.Errorf("%+v", found)
+	}
+	_, err = w.DeleteTask(t.Context(), st)
+	ok(t, err)
+	if len(w.ledger(ref)) != 0 || len(w.ledger(neighbour)) != 1 {
+		t.Errorf("%v, %v", w.ledger(ref), w.ledger(neighbour))
+	}
+}
