@@ -55,3 +55,76 @@ func TestSurplus_KeepsWhatWasWrittenLastAndLeavesNothingElse(t *testing.T) {
 		}
 	})
 }
+
+func TestSurplus_KeepsWhatIsYoung(t *testing.T) {
+	t.Parallel()
+	now := time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
+
+	var past []store.Past
+	for i := range 12_000 {
+		past = append(past, store.Past{ID: task.RunID(now.Add(time.Duration(i-12_000)*time.Second), "k3f9"), Mod: int64(i + 1), Succeeded: i%3 > 0})
+	}
+
+	for name, tt := range map[string]struct {
+		history task.History
+		want    int // how many records stay
+	}{
+		"the number only":    {task.History{Keep: 20}, 20},
+		"more are young":     {task.History{Keep: 20, KeepFor: task.Duration(time.Minute)}, 60 - 1}, // the tick of a minute ago is not younger
+		"fewer are young":    {task.History{Keep: 200, KeepFor: task.Duration(time.Minute)}, 200},
+		"too many are young": {task.History{Keep: 20, KeepFor: task.Duration(24 * time.Hour)}, task.MaxHistory},
+		"failures":           {task.History{Keep: 3, KeepFor: task.Duration(time.Minute), Record: task.RecordFailures}, 20},
+	} {
+		gone := surplusRecords(past, tt.history, now.Add(-time.Second))
+		if got := len(past) - len(gone); got < tt.want || got > tt.want+1 {
+			t.Errorf("%s: %d records stay, want about %d", name, got, tt.want)
+		}
+	}
+
+	// The time of a tick that cannot be read is not known.
+	odd := []store.Past{{ID: "odd", Mod: 1}, {ID: past[11_999].ID, Mod: 2}}
+	if gone := surplusRecords(odd, task.History{Keep: 1, KeepFor: task.Duration(time.Hour)}, now); len(gone) != 1 || gone[0].ID != "odd" {
+		t.Errorf("%v", gone)
+	}
+}
+
+func TestMayHaveSurplus_WaitsForAQuarterMore(t *testing.T) {
+	t.Parallel()
+	now := time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
+	history := task.History{Keep: 20, KeepFor: task.Duration(4 * time.Hour)}
+	failures := history
+	failures.Record = task.RecordFailures
+	run := func(age time.Duration) string { return task.RunID(now.Add(-age), "k3f9") }
+
+	for name, tt := range map[string]struct {
+		oldest  string
+		count   int64
+		history task.History
+		want    bool
+	}{
+		"young":             {run(4*time.Hour + 59*time.Minute), 300, history, false},
+		"old":               {run(5 * time.Hour), 300, history, true},
+		"too many":          {run(time.Hour), 12_501, history, true},
+		"not too many":      {run(time.Hour), 12_500, history, false},
+		"a late result":     {run(time.Hour) + "~late~7", 300, history, false},
+		"odd":               {"odd", 300, history, true},
+		"successes go":      {run(time.Hour), 300, failures, true},
+		"only a number":     {run(time.Hour), 300, task.History{Keep: 20}, true},
+		"an empty history":  {"", 0, history, true},
+		"in the future yet": {run(-time.Hour), 5, history, false},
+	} {
+		if got := mayHaveSurplus(tt.oldest, tt.count, tt.history, now); got != tt.want {
+			t.Errorf("%s: %t", name, got)
+		}
+	}
+}
+
+func TestTrimAfter_FoldsSeveralRecordsOfATaskThatTicksOften(t *testing.T) {
+	t.Parallel()
+
+	for _, tt := range []struct{ keep, ticks, want int }{{20, 0, 5}, {20, 1, 5}, {20, 10, 10}, {20, 60, 60}, {1000, 60, 250}, {1, 0, 1}} {
+		if got := TrimAfter(tt.keep, tt.ticks); got != tt.want {
+			t.Errorf("keep %d, %d ticks in ten minutes: %d, want %d", tt.keep, tt.ticks, got, tt.want)
+		}
+	}
+}
