@@ -362,7 +362,7 @@ func (c *Chunk) lastExceptionAt(tick Offset) (Offset, bool) {
 			continue
 		}
 
-		if slices.Contains(h.Named, within) || h.hidden() > 0 && within <= h.HiddenLast {
+		if slices.Contains(h.Named, within) || h.hidden() > 0 && h.HiddenFirst <= within && within <= h.HiddenLast {
 			return tick, true
 		}
 	}

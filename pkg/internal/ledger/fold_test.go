@@ -129,6 +129,20 @@ func TestFold_WritesWhatTheDocumentationShows(t *testing.T) {
 	}
 }
 
+// The line of an hour knows of no tick before those that it does not name.
+func TestFold_EndsSpansAtHolesBeforeTheTicksOfAnHour(t *testing.T) {
+	t.Parallel()
+	at := func(second int, state task.State) Record { return scheduled(time.Duration(second)*time.Second, state) }
+	records := []Record{
+		at(20, task.Skipped).withRange(29*time.Second, 10), at(30, task.Skipped).withRange(39*time.Second, 10), at(40, task.Skipped).withRange(49*time.Second, 10),
+		at(8, task.Succeeded), at(10, task.Succeeded),
+	}
+
+	if got := Fold(testUID, nil, records, each(time.Second))[0]; len(got.Hours) != 1 || len(got.Spans) != 2 {
+		t.Errorf("a tick is missing between two spans, and the chunk is %+v", got)
+	}
+}
+
 func TestFold_EndsSpansSoThatTheirTicksCanBeCounted(t *testing.T) {
 	t.Parallel()
 
