@@ -9,6 +9,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/cli/failure"
 	"github.com/carillonhq/carillon/pkg/cli/output"
 	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/internal/wording"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -26,7 +27,7 @@ func setCommand(f *factory.Factory) *cobra.Command {
 			"them a little earlier, so that other attempts can then start in their place. A change applies to attempts that are\n" +
 			"assigned afterwards. Attempts on a node with a longer lease_ttl get at least lease_ttl + 10s.\n\n" +
 			"--ledger sets how long tasks remember what became of ticks whose runs are no longer in their history, unless\n" +
-			"history.ledger of a task says otherwise. 0s removes the ledgers of these tasks.",
+			"history.ledger of a task says otherwise. With 0s, the ledger of a task is deleted when its history is trimmed next.",
 		Example: "  carillon cluster set --catch-up-rate 25\n" +
 			"  carillon cluster set --lost-after 10m\n" +
 			"  carillon cluster set --ledger 90d",
@@ -88,7 +89,7 @@ func describeSettings(d *output.Details, s client.ClusterSettings) {
 	}
 
 	if s.Ledger != nil {
-		d.Field("Ledgers", "%s", ledgerWords(*s.Ledger))
+		d.Field("Ledgers", "%s", wording.LedgerSettingText(*s.Ledger))
 	}
 }
 
@@ -98,13 +99,4 @@ func catchUpWords(rate int) string { return fmt.Sprintf("%d late runs per second
 // lostAfterWords describes lost_after.
 func lostAfterWords(d task.Duration) string {
 	return fmt.Sprintf("%s without contact with the node", d)
-}
-
-// ledgerWords describes for how long ledgers remember ticks.
-func ledgerWords(d task.Duration) string {
-	if d == 0 {
-		return "off, unless history.ledger of a task says otherwise"
-	}
-
-	return fmt.Sprintf("remember ticks for %s, unless history.ledger of a task says otherwise", d.Approximate())
 }

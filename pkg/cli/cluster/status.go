@@ -106,7 +106,7 @@ func describeCluster(f *factory.Factory, d *output.Details, s client.ClusterStat
 	}
 
 	if s.ID != "" {
-		d.Field("Ledgers", "%s", ledgerWords(s.Ledger))
+		d.Field("Ledgers", "%s", wording.LedgerSettingText(s.Ledger))
 	}
 
 	d.Field("Capacity", "%s", wording.CapacityText(s.Room))

@@ -107,6 +107,7 @@ func healthFacts(s client.ClusterStatus) []setting {
 	if s.LostAfter > 0 {
 		list.add("Lost after", fmt.Sprintf("%s without contact with the node", s.LostAfter))
 	}
+	list.add("Ledgers", wording.LedgerSettingText(s.Ledger))
 	if s.Format.Format > 0 {
 		list.add("Format", strings.TrimSpace(fmt.Sprintf("%d %s", s.Format.Format, formatNote(s.Format))))
 	}

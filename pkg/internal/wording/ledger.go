@@ -77,3 +77,12 @@ func LedgerState(l task.LedgerLine) task.State {
 
 	return task.Succeeded
 }
+
+// LedgerSettingText describes the setting of the cluster for how long ledgers remember ticks.
+func LedgerSettingText(d task.Duration) string {
+	if d == 0 {
+		return "off, unless history.ledger of a task says otherwise"
+	}
+
+	return fmt.Sprintf("remember ticks for %s, unless history.ledger of a task says otherwise", d.Approximate())
+}
