@@ -126,10 +126,19 @@ func TestWhy_WhatHappensInACluster(t *testing.T) {
 		{"manual", "byhand", "2026-01-01T00:00:00Z", task.VerdictNoTask, []string{"did not exist on Thu 1 Jan 2026 00:00 UTC: it was created on"}},
 		{"not a tick, and manual", "byhand", then, task.VerdictNoTick, []string{"@manual"}},
 		{"not a tick", "ok", "2096-01-01T00:00:30Z", task.VerdictNoTick, []string{"There will be no tick", "the previous tick was"}},
-		{"trimmed", "few", then, task.VerdictForgotten, []string{"is no longer on record", "keeps the last 1 run of the task (history.keep)"}},
+		{"ran before it is trimmed", "few", then, task.VerdictSucceeded, []string{"Decided: by n"}},
+		{"this, too", "fewer", then, task.VerdictSucceeded, []string{"Decided: by n"}},
 		{"will run", "yearly", "2096-01-01T00:00:00Z", task.VerdictWillRun, []string{"It will run: the tick of Sun 1 Jan 2096 00:00 UTC is due in"}},
 		{"will find no node", "nowhere2", "2096-01-01T00:00:00Z", task.VerdictNoNode, []string{`no available node matches "site = moon"`}},
 		{"paused", "paused", "2096-01-01T00:00:00Z", task.VerdictPaused, []string{"There will be no tick on Sun 1 Jan 2096 00:00 UTC: the task has been paused since", "by " + who}},
+	})
+
+	// Another run of each ends, and their histories keep one.
+	c.trigger("n1", "few")
+	c.trigger("n1", "fewer")
+	c.answers(t, "n1", []situation{
+		{"trimmed", "few", then, task.VerdictSucceeded, []string{"succeeded; further details are no longer kept"}},
+		{"trimmed, without a ledger", "fewer", then, task.VerdictForgotten, []string{"is no longer on record", "keeps the last 1 run of the task (history.keep)"}},
 	})
 
 	c.answers(t, "n1", []situation{{"ran before it was damaged", "damaged", then, task.VerdictSucceeded, nil}})
@@ -192,7 +201,6 @@ func (c *cluster) manyTasks(t *testing.T) (tick time.Time) {
 	with(spec("overlap", "exec sleep 300"), func(s *task.Spec) { every(s); s.Target.Selector = "site = a" })
 	with(spec("byhand", "true"), none)
 	with(spec("victim", "exec sleep 300"), none)
-	with(once("few", tick, ""), func(s *task.Spec) { every(s); s.History.Keep = 1 })
 	with(once("skips", tick, ""), func(s *task.Spec) {
 		every(s)
 		s.Missed.Policy, s.Missed.Grace = task.MissedSkip, task.Duration(time.Second)
@@ -223,6 +231,8 @@ func (c *cluster) manyTasks(t *testing.T) (tick time.Time) {
 		s.Retry = task.Retry{Attempts: 2, Factor: 1, On: []task.State{task.Lost}}
 	})
 	with(once("damaged", tick, ""), none)
+	with(once("few", tick, ""), func(s *task.Spec) { s.History.Keep = 1 })
+	with(once("fewer", tick, ""), func(s *task.Spec) { s.History.Keep, s.History.Ledger = 1, new(task.Duration) })
 	return tick
 }
 
