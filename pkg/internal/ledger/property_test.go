@@ -321,6 +321,7 @@ func mustMarshal(v any) []byte {
 // maxChunkSize is more than a chunk can have: the record that fills it adds less than 256 bytes, and late results some more.
 const maxChunkSize = 2*ChunkSize + 512
 
+// The long form, of 100,000 histories, takes two minutes of CPU: go test -run AnswersAs -rapid.checks=100000.
 func TestFold_AnswersAsTheRecordsOrSaysThatItDoesNotKnow(t *testing.T) {
 	t.Parallel()
 
