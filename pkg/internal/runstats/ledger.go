@@ -33,16 +33,16 @@ func (s *successes) summary() *client.SuccessfulRuns {
 // AddLine adds what a line of a ledger tells of the ticks from since on; a zero since means all. If the line begins before
 // since, their number is estimated: as if the ticks of the line had equal distances.
 func (s *Stats) AddLine(l *task.LedgerLine, since time.Time) {
-	n := l.Count
-	first := l.First
-	if first.Before(since) {
-		if l.Last.Before(since) {
-			return
-		}
-
-		n, first = countSince(l, since), task.At(since)
-		s.ledger.Approximate = true
+	n, exact := countSince(l, since)
+	if n == 0 {
+		return
 	}
+
+	first := firstTick(l)
+	if first.Before(since) {
+		first = task.At(since)
+	}
+	s.ledger.Approximate = s.ledger.Approximate || !exact
 
 	if s.ledger.Since.IsZero() || first.Before(s.ledger.Since.Time) {
 		s.ledger.Since = first
@@ -64,14 +64,42 @@ func (s *Stats) AddLine(l *task.LedgerLine, since time.Time) {
 	}
 }
 
-// countSince estimates how many ticks of a line are not before since. The last tick is one of them.
-func countSince(l *task.LedgerLine, since time.Time) int64 {
-	whole, after := l.Last.Sub(l.First.Time), l.Last.Sub(since)
-	if whole <= 0 {
-		return l.Count
+// firstTick returns the first tick of a line. The line of an hour begins with the hour, but its first ticks are named.
+func firstTick(l *task.LedgerLine) task.Time {
+	if l.Kind == task.LedgerHour && len(l.Named) > 0 {
+		return l.Named[0]
 	}
 
-	return 1 + int64(math.Round(float64(l.Count-1)*float64(after)/float64(whole)))
+	return l.First
+}
+
+// countSince returns how many ticks of a line are not before since. exact is false if that is an estimate.
+func countSince(l *task.LedgerLine, since time.Time) (n int64, exact bool) {
+	if l.Kind != task.LedgerHour {
+		return countPart(l.Count, l.First.Time, l.Last.Time, since)
+	}
+
+	n, exact = countPart(l.Count-int64(len(l.Named)), l.HiddenFirst.Time, l.HiddenLast.Time, since)
+	for _, tick := range l.Named {
+		if !tick.Before(since) {
+			n++
+		}
+	}
+
+	// Which of the states each tick had is not known.
+	return n, exact && (n == 0 || n == l.Count)
+}
+
+// countPart returns how many of count ticks from first to last, both inclusive, are not before since.
+func countPart(count int64, first, last, since time.Time) (n int64, exact bool) {
+	switch {
+	case count == 0 || last.Before(since):
+		return 0, true
+	case !first.Before(since):
+		return count, true
+	}
+
+	return 1 + int64(math.Round(float64(count-1)*float64(last.Sub(since))/float64(last.Sub(first)))), false
 }
 
 // share returns the part of count that n is of all, rounded.

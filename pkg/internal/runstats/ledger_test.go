@@ -18,7 +18,7 @@ func lines() []task.LedgerLine {
 		{Kind: task.LedgerRequestedMore, First: at(0), Last: at(160), Count: 5, Causes: map[string]int64{"succeeded": 4, "timed_out": 1}},
 		{Kind: task.LedgerUnreadable, First: at(0), Last: at(160), Count: 2},
 		{Kind: task.LedgerRequested, First: at(150), Last: at(150), Count: 1, State: task.Succeeded},
-		{Kind: task.LedgerHour, First: at(120), Last: at(180), Count: 30, Causes: map[string]int64{"failed: exit 1": 20, "failed: HTTP 503": 9, "missed: no_owner": 1}},
+		{Kind: task.LedgerHour, First: at(120), Last: at(180), Count: 30, Named: []task.Time{at(125), at(150)}, HiddenFirst: at(151), HiddenLast: at(170), Causes: map[string]int64{"failed: exit 1": 20, "failed: HTTP 503": 9, "missed: no_owner": 1}},
 		{Kind: task.LedgerException, First: at(101), Last: at(110), Count: 10, State: task.Skipped, Reason: task.ReasonOverlap},
 		{Kind: task.LedgerException, First: at(100), Last: at(100), Count: 1, State: task.Failed, Reason: "signal KILL", Attempt: 3},
 		{Kind: task.LedgerSucceeded, First: at(0), Last: at(99), Count: 100, MeanMS: 2000, MaxMS: 9000, MaxLatenessMS: 70},
@@ -85,8 +85,9 @@ func TestStats_EstimateTheLedgerSinceATime(t *testing.T) {
 		{1, 104, 31, 10, true},         // all minutes but the first, and of the 160 minutes of the requested runs almost all
 		{50, 50 + 3 + 1, 31, 10, true}, // half of the successful runs
 		{102, 2 + 1, 30, 9, true},
-		{150, 1 + 1, 17, 0, true}, // half of the hour, the run of the history, a requested run, and the last of the others
-		{160, 1, 11, 0, true},
+		{126, 2 + 1, 29, 0, true}, // without the tick of the hour that is named first
+		{150, 1 + 1, 29, 0, true}, // the same of the hour, the run of the history, a requested run, and the last of the others
+		{160, 1, 16, 0, true},
 		{181, 0, 1, 0, false}, // only the history
 	} {
 		since := start.Add(time.Duration(c.minutes) * time.Minute)
