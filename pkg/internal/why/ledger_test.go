@@ -99,6 +99,11 @@ var ledgerStories = []story{
 		w.Ledger.Lines = mergeSpans(w.Ledger.Lines)
 		return w
 	}, "11:59", task.VerdictSucceeded, []string{"of 718 ticks that succeeded"}},
+	{"beside a run that has not ended", func() *world {
+		w := perMinute().run("02:29:00", task.Running, nil).ran("00:01:00", "12:00:00").fold("02:29:00")
+		w.Ledger.Lines = mergeSpans(w.Ledger.Lines)
+		return w.run("02:29:00", task.Running, nil)
+	}, "02:30", task.VerdictSucceeded, []string{"of 718 ticks that succeeded"}},
 	{"named by its hour", func() *world { return failingHour().fold() }, "05:04", task.VerdictForgotten,
 		[]string{"The tick of Tue 10 Mar 2026 05:04 UTC did not succeed; how it ended is no longer on record: in its hour, 20 did not succeed (10 failed: exit 1, 10 timed out)."}},
 	{"perhaps counted by its hour", func() *world { return failingHour().fold() }, "05:50", task.VerdictForgotten,
