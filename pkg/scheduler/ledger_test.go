@@ -632,6 +632,38 @@ func TestFold_FailuresOnlyAndLateResults(t *testing.T) {
 	}
 }
 
+// A late result may arrive after the record of its run has gone. It adds nothing to the ledger, and is only deleted.
+func TestFold_OfLateResultsAlone(t *testing.T) {
+	t.Parallel()
+
+	for name, chunk := range map[string]string{"without a ledger": "", "behind a chunk that cannot be read": "{garbage"} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, "n1")
+			h := w.work("n1")
+			w.create("a", every("15m"))
+			w.putEnds("a", 1, 3)
+			h.see()
+			all, err := w.store.History(w.ctx, ref("a"), false)
+			w.ok(err)
+			_, err = w.client.Delete(w.ctx, w.store.Keys().Ended(ref("a"), all[0].ID))
+			w.ok(err)
+			w.put(w.store.Keys().Late(ref("a"), all[0].ID, 7), record.Encode(task.Run{UID: "x", State: task.Succeeded}))
+			if chunk != "" {
+				w.put(w.store.Keys().LedgerChunk(ref("a"), "20260102T120000.000Z"), chunk)
+			}
+			h.see()
+
+			h.trimTo("a", keeps(2))
+			w.want("a", "+1800 succeeded", "+2700 succeeded")
+			if past, err := w.store.History(w.ctx, ref("a"), false); err != nil || len(past) != 2 {
+				t.Errorf("%v, %v", past, err)
+			}
+			w.wantLedger("a")
+		})
+	}
+}
+
 // Old chunks go when a new one begins, and the oldest if there are too many.
 func TestFold_DropsOldChunks(t *testing.T) {
 	t.Parallel()

@@ -52,8 +52,13 @@ func (f *folding) foldSome(ctx context.Context, gone []store.Past) (done int, er
 		return 0, err
 	}
 
-	switch err = f.store.FoldHistory(ctx, f.job.Fences, fold); {
-	case store.NoSpace(err):
+	// Late results whose runs have gone before add nothing to the ledger.
+	if len(fold.Put) > 0 {
+		err = f.store.FoldHistory(ctx, f.job.Fences, fold)
+	}
+
+	switch {
+	case len(fold.Put) == 0, store.NoSpace(err):
 		err = f.store.TrimHistory(ctx, f.job.Fences, f.job.Ref, fold.Gone)
 	case err == nil:
 		f.newest = fold.Put[len(fold.Put)-1].ID
@@ -158,7 +163,7 @@ func (j *Trim) nextTick(after time.Time) (time.Time, bool) {
 // countNew returns how many chunks the fold begins.
 func countNew(fold store.HistoryFold) int64 {
 	n := int64(len(fold.Put))
-	if fold.Newest != nil && fold.Put[0].ID == fold.Newest.ID {
+	if n > 0 && fold.Newest != nil && fold.Put[0].ID == fold.Newest.ID {
 		n--
 	}
 
