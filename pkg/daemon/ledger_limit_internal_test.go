@@ -3,10 +3,18 @@ package daemon
 import (
 	"context"
 	"errors"
+	"fmt"
 	"testing"
 	"time"
 
+	"go.uber.org/zap"
+
+	"github.com/carillonhq/carillon/pkg/kv"
+	"github.com/carillonhq/carillon/pkg/kv/kvmem"
+	"github.com/carillonhq/carillon/pkg/kv/kvtest"
+	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/store/etcdadmin"
+	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -87,5 +95,48 @@ func TestLedgerLimiter_MeasuresWhatIsInUse(t *testing.T) {
 		if percent, ok := l.usedPercent(t.Context()); percent != c.percent || ok != c.ok {
 			t.Errorf("%s: %d %%, %t; want %d %%, %t", c.name, percent, ok, c.percent, c.ok)
 		}
+	}
+}
+
+// The limit is written with who set it and why. It neither changes the setting, nor is it written again every minute.
+func TestLedgerLimiter_WritesALimitOnce(t *testing.T) {
+	memory := kvmem.New(kvmem.Config{})
+	t.Cleanup(memory.Close)
+	etcd := kvtest.ClientOf(t, memory)
+	keys, err := record.NewKeys("/t")
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	now := time.Date(2026, 11, 26, 10, 0, 0, 0, time.UTC)
+	members := memberList{{InUse: 66, Quota: 100}}
+	l := ledgerLimiter{node: "n1", store: store.New(etcd, kv.Direct(etcd), keys), env: Environment{Now: func() time.Time { return now }}, log: zap.NewNop()}
+	if _, err := etcd.Put(t.Context(), keys.Cluster(), record.Encode(task.Cluster{Shards: 4, Ledger: new(task.Duration(time.Hour))})); err != nil {
+		t.Fatal(err)
+	}
+
+	var written int64
+	for _, step := range []struct {
+		inUse  int64
+		want   string
+		writes bool
+	}{{40, "none", false}, {66, "24h", true}, {67, "24h", false}, {0, "24h", false}, {20, "none", true}} {
+		members[0].InUse = step.inUse
+		l.members = members
+		if err := l.checkUse(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+
+		c, err := l.store.Cluster(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if wrote := written != 0 && c.Mod != written; shownLimit(c.LedgerLimit) != step.want || wrote != step.writes || *c.Ledger != task.Duration(time.Hour) {
+			t.Errorf("at %d %%: limit %s, written: %t, setting %s", step.inUse, shownLimit(c.LedgerLimit), wrote, c.Ledger)
+		}
+		if want := fmt.Sprintf("etcd uses %d %% of its quota", step.inUse); step.writes && (c.Change != want || c.ChangedBy != "n1" || !c.ChangedAt.Equal(now)) {
+			t.Errorf("at %d %%: changed by %s at %s: %s", step.inUse, c.ChangedBy, c.ChangedAt, c.Change)
+		}
+		written = c.Mod
 	}
 }
