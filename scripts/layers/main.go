@@ -214,9 +214,9 @@ var allowedImports = map[string][]string{
 	"executor/spool": {"pkg/task"},
 
 	// audit reads a live cluster, and repairs through store.
-	"pkg/internal/audit": {"pkg/internal/access", "pkg/store", "pkg/store/etcdadmin", "pkg/store/record", "pkg/kv", "pkg/internal/schedule", "pkg/task"},
+	"pkg/internal/audit": {"pkg/internal/access", "pkg/internal/ledger", "pkg/store", "pkg/store/etcdadmin", "pkg/store/record", "pkg/kv", "pkg/internal/schedule", "pkg/task"},
 	// check judges whole histories, for tests and for bench. It does no I/O.
-	"pkg/internal/check": {"pkg/internal/check/oracle", "pkg/store/record", "pkg/task", "pkg/internal/access"},
+	"pkg/internal/check": {"pkg/internal/check/oracle", "pkg/internal/ledger", "pkg/store/record", "pkg/task", "pkg/internal/access"},
 
 	// oracle and utccron compute ticks by themselves, to be compared with those of schedule. oracle uses schedule only
 	// for schedules that it does not support.
