@@ -260,7 +260,7 @@ func trimAfter(t *taskstate.Task) int {
 // trimOf returns the request to trim t's history after the end ev.
 func (s *shardState) trimOf(t *taskstate.Task, ev *store.ShardEvent) retention.Trim {
 	job := retention.Trim{
-		Fences: s.fences, Ref: t.Ref(s.Shard), UID: t.UID(), Created: t.Create, History: t.Policy.History, Schedule: t.Schedule(),
+		Fences: s.fences, Ref: t.Ref(s.Shard), UID: t.UID(), Created: t.Create, History: t.Policy.History, Schedule: t.Schedule(), Added: int(t.Added),
 	}
 	if t.CountsFailures() {
 		// This end and those after it are not counted yet. Keep them.

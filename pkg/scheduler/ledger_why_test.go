@@ -418,7 +418,7 @@ func (l *life) disturb(s float64, c *chronicle) (absence float64) {
 // a random moment is that of a list of all records, or says what is not known.
 func TestLedger_WhyAgreesWithEveryRecord(t *testing.T) {
 	t.Parallel()
-	seed, days, minutes, seconds, questions := uint64(1), 8, 20*60, 4*3600, 100
+	seed, days, minutes, seconds, questions := uint64(1), 8, 16*60, 3*3600, 100
 	if n, err := strconv.ParseUint(os.Getenv(whySeedEnv), 10, 64); err == nil {
 		seed = n
 	}

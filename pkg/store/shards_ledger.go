@@ -20,15 +20,18 @@ type LedgerChunk struct {
 	Value []byte // nil if only the keys were read
 }
 
-// HistoryToTrim is what a trim decides from: the keys of a history, and of the newest chunk of the ledger.
+// HistoryToTrim is what a trim decides from, read at one revision.
 type HistoryToTrim struct {
-	Past   []Past       // in the order of their keys
-	Newest *LedgerChunk // without its value; nil: the ledger is empty
-	Chunks int64        // how many there are
+	Past   []Past            // in the order of their keys
+	Values map[string][]byte // the values of the first of them, by ID
+	Newest *LedgerChunk      // the newest chunk of the ledger; nil: the ledger is empty
+	Chunks int64             // how many there are
 }
 
-// HistoryToTrim lists the keys of a task's history and of its ledger at one revision. states is as in History.
-func (s Shards) HistoryToTrim(ctx context.Context, ref record.Ref, states bool) (list HistoryToTrim, err error) {
+// HistoryToTrim lists a task's history and its ledger. states is as in History. If values is not 0, the value of the newest
+// chunk is read, and those of so many records, in the order of their keys. A trim that deletes no others needs no second
+// read.
+func (s Shards) HistoryToTrim(ctx context.Context, ref record.Ref, states bool, values int) (list HistoryToTrim, err error) {
 	history, ledger := s.keys.HistoryOf(ref), s.keys.LedgerOf(ref)
 	end := clientv3.GetPrefixRangeEnd(history)
 
@@ -38,11 +41,17 @@ func (s Shards) HistoryToTrim(ctx context.Context, ref record.Ref, states bool) 
 		keysOnly = append(keysOnly, clientv3.WithKeysOnly())
 	}
 
-	res, err := s.etcd.Txn(ctx).Then(
-		clientv3.OpGet(history, append(opts, keysOnly...)...),
-		// etcd sorts keys without reading their values.
-		clientv3.OpGet(ledger, withPrefix(ledger), clientv3.WithKeysOnly(), clientv3.WithSort(clientv3.SortByKey, clientv3.SortDescend), clientv3.WithLimit(1)),
-	).Commit()
+	newestChunk := []clientv3.OpOption{withPrefix(ledger), clientv3.WithSort(clientv3.SortByKey, clientv3.SortDescend), clientv3.WithLimit(1)}
+	if values == 0 {
+		newestChunk = append(newestChunk, clientv3.WithKeysOnly())
+	}
+
+	ops := []clientv3.Op{clientv3.OpGet(history, append(opts, keysOnly...)...), clientv3.OpGet(ledger, newestChunk...)}
+	if values > 0 {
+		ops = append(ops, clientv3.OpGet(history, clientv3.WithRange(end), clientv3.WithLimit(int64(values))))
+	}
+
+	res, err := s.etcd.Txn(ctx).Then(ops...).Commit()
 	if err != nil {
 		return list, fmt.Errorf("list history of %s: %w: %w", ref, task.ErrUnavailable, err)
 	}
@@ -62,6 +71,13 @@ func (s Shards) HistoryToTrim(ctx context.Context, ref record.Ref, states bool) 
 	if len(chunks.Kvs) > 0 {
 		newest := ledgerChunk(ledger, chunks.Kvs[0])
 		list.Newest = &newest
+	}
+
+	if values > 0 {
+		list.Values = map[string][]byte{}
+		for _, e := range res.Responses[2].GetResponseRange().Kvs {
+			list.Values[string(e.Key)[len(history):]] = e.Value
+		}
 	}
 
 	return list, nil

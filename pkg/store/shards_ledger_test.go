@@ -30,7 +30,7 @@ func TestHistoryToTrim_ListsHistoryAndTheNewestChunk(t *testing.T) {
 	w.put(w.keys.LedgerChunk(neighbour, "9"), "x")
 	w.putEnded(neighbour, 1, task.Failed)
 
-	if list, err := w.HistoryToTrim(t.Context(), ref, false); err != nil || len(list.Past) != 0 || list.Newest != nil || list.Chunks != 0 {
+	if list, err := w.HistoryToTrim(t.Context(), ref, false, 0); err != nil || len(list.Past) != 0 || list.Newest != nil || list.Chunks != 0 {
 		t.Errorf("of a new task: %+v, %v", list, err)
 	}
 	if id, n, err := w.OldestRun(t.Context(), ref); id != "" || n != 0 || err != nil {
@@ -49,7 +49,7 @@ func TestHistoryToTrim_ListsHistoryAndTheNewestChunk(t *testing.T) {
 	for _, states := range []bool{false, true} {
 		want, err := w.History(t.Context(), ref, states)
 		ok(t, err)
-		list, err := w.HistoryToTrim(t.Context(), ref, states)
+		list, err := w.HistoryToTrim(t.Context(), ref, states, 0)
 		ok(t, err)
 
 		if len(want) != records || !slices.Equal(list.Past, want) {
@@ -58,6 +58,12 @@ func TestHistoryToTrim_ListsHistoryAndTheNewestChunk(t *testing.T) {
 		if n := list.Newest; list.Chunks != 3 || n == nil || n.ID != "3" || n.Mod != mod || n.Value != nil {
 			t.Errorf("states %t: %d chunks, the newest is %+v", states, list.Chunks, n)
 		}
+	}
+
+	list, err := w.HistoryToTrim(t.Context(), ref, false, 3)
+	ok(t, err)
+	if len(list.Past) != records || len(list.Values) != 3 || len(list.Values[list.Past[2].ID]) == 0 || list.Newest == nil || string(list.Newest.Value) == "" {
+		t.Errorf("%d records, of %d their values, newest chunk %+v", len(list.Past), len(list.Values), list.Newest)
 	}
 
 	if id, n, err := w.OldestRun(t.Context(), ref); id != tickRun(ref, 0).ID || n != records || err != nil {
@@ -115,7 +121,7 @@ func TestFoldHistory_IsAllOrNothing(t *testing.T) {
 	}
 
 	newest := func() *store.LedgerChunk {
-		list, err := w.HistoryToTrim(t.Context(), ref, false)
+		list, err := w.HistoryToTrim(t.Context(), ref, false, 0)
 		ok(t, err)
 		return list.Newest
 	}

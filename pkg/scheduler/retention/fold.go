@@ -18,8 +18,10 @@ type folding struct {
 	store      HistoryTrimmer
 	job        *Trim
 	oldestTick time.Time // ledgers need not remember earlier ticks
-	newest     string    // the id of the newest chunk that was seen; empty if there was none
 	chunks     int64     // how many there are
+	newest     string    // the id of the newest chunk, as of the last fold
+
+	list *store.HistoryToTrim // what was read with the list of the history; nil after the first fold
 }
 
 // foldAll folds records in the order in which they were written.
@@ -38,7 +40,7 @@ func (f *folding) foldAll(ctx context.Context, gone []store.Past) error {
 
 // foldSome folds the first of the records, as many as fit into a transaction, and returns how many it has handled.
 func (f *folding) foldSome(ctx context.Context, gone []store.Past) (done int, err error) {
-	records, newest, err := f.store.ReadToFold(ctx, f.job.Ref, gone, f.newest)
+	records, newest, err := f.read(ctx, gone)
 	if err != nil {
 		return 0, err
 	}
@@ -74,6 +76,31 @@ func (f *folding) foldSome(ctx context.Context, gone []store.Past) (done int, er
 	}
 
 	return 1 + slices.Index(gone, records[n-1].Past), nil
+}
+
+// read returns the records to fold, and the newest chunk. The first fold uses what was read with the list, if that
+// suffices.
+func (f *folding) read(ctx context.Context, gone []store.Past) (records []store.PastRecord, newest *store.LedgerChunk, err error) {
+	list := f.list
+	f.list = nil
+
+	if list == nil {
+		return f.store.ReadToFold(ctx, f.job.Ref, gone, f.newest)
+	}
+
+	if list.Newest != nil {
+		f.newest = list.Newest.ID
+	}
+
+	for _, p := range gone {
+		value, ok := list.Values[p.ID]
+		if !ok {
+			return f.store.ReadToFold(ctx, f.job.Ref, gone, f.newest)
+		}
+		records = append(records, store.PastRecord{Past: p, Value: value})
+	}
+
+	return records, list.Newest, nil
 }
 
 // newFold returns the fold of the first of the records, and of how many.

@@ -22,6 +22,7 @@ type Trim struct {
 	Created  int64             // create revision of the task's entry
 	History  task.History      // how many records to keep, and which
 	Schedule schedule.Schedule // the task's schedule, with its anchor
+	Added    int               // about how many records were added since the last trim
 	Before   int64             // only records with a lower mod revision are deleted; 0: any
 }
 

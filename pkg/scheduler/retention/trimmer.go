@@ -8,7 +8,9 @@
 // What leaves a history is added to the task's ledger (package ledger) by the transaction that deletes it, so a crash
 // loses nothing, and nothing is counted twice:
 //
-//	list the keys of the history ─► choose the surplus ─► read its values and the newest chunk ─► ledger.Fold ─► one transaction
+//	list the keys of the history ─► choose the surplus ─► its values and the newest chunk ─► ledger.Fold ─► one transaction
+//
+// The list usually contains the values, because those of the oldest ticks are read with it.
 //
 // The transaction compares the newest chunk, so that of two folds of the same records only one is applied, and the records
 // that their owner may extend. After a conflict, everything is read again. A full etcd refuses puts. Then the records are
@@ -40,7 +42,7 @@ type HistoryTrimmer interface {
 // historyLister lists histories without their values.
 type historyLister interface {
 	OldestRun(ctx context.Context, ref record.Ref) (id string, count int64, err error)
-	HistoryToTrim(ctx context.Context, ref record.Ref, states bool) (store.HistoryToTrim, error)
+	HistoryToTrim(ctx context.Context, ref record.Ref, states bool, values int) (store.HistoryToTrim, error)
 }
 
 // folder moves records from histories to ledgers.
@@ -126,6 +128,10 @@ func (t *Trimmer) Trim(ctx context.Context, job Trim) error {
 	return err
 }
 
+// spareValues is how many values a trim reads in addition to as many as records were added. Some of the oldest ticks may
+// have ended late, and stay.
+const spareValues = 4
+
 // trimHistory is one try of a trim.
 func (t *Trimmer) trimHistory(ctx context.Context, job Trim) error {
 	if job.History.KeepFor > 0 {
@@ -135,7 +141,14 @@ func (t *Trimmer) trimHistory(ctx context.Context, job Trim) error {
 		}
 	}
 
-	list, err := t.store.HistoryToTrim(ctx, job.Ref, job.History.Record == task.RecordFailures)
+	cluster := t.cluster()
+	lasts := cluster.LedgerOf(job.History)
+	values := 0
+	if lasts > 0 {
+		values = min(job.Added+spareValues, store.MaxFold)
+	}
+
+	list, err := t.store.HistoryToTrim(ctx, job.Ref, job.History.Record == task.RecordFailures, values)
 	if err != nil {
 		return err
 	}
@@ -145,9 +158,6 @@ func (t *Trimmer) trimHistory(ctx context.Context, job Trim) error {
 	if job.Before != 0 {
 		gone = slices.DeleteFunc(gone, func(p store.Past) bool { return p.Mod >= job.Before })
 	}
-
-	cluster := t.cluster()
-	lasts := cluster.LedgerOf(job.History)
 
 	// Only a setting deletes what is in the ledger. The limit of a full cluster may end soon.
 	if list.Newest != nil && job.History.EffectiveLedger(cluster.LedgerSetting()) == 0 {
@@ -163,10 +173,7 @@ func (t *Trimmer) trimHistory(ctx context.Context, job Trim) error {
 		return t.store.TrimHistory(ctx, job.Fences, job.Ref, gone)
 	}
 
-	f := folding{store: t.store, job: &job, oldestTick: t.now().Add(-lasts.Std()), chunks: list.Chunks}
-	if list.Newest != nil {
-		f.newest = list.Newest.ID
-	}
+	f := folding{store: t.store, job: &job, oldestTick: t.now().Add(-lasts.Std()), chunks: list.Chunks, list: &list}
 
 	return f.foldAll(ctx, gone)
 }
