@@ -73,23 +73,21 @@ func shorten(l client.TaskLedger) client.TaskLedger {
 
 // noteLedger tells people what the lines of the ledger are, and what is missing.
 func noteLedger(f *factory.Factory, r selection.Ref, l client.TaskLedger, zone string) {
-	if !f.ForPeople() || len(l.Lines) == 0 && l.Broken == 0 {
+	if !f.ForPeople() {
 		return
 	}
 
-	words := "the last line is from the ledger"
-	if n := len(l.Lines); n != 1 {
-		words = fmt.Sprintf("the last %d lines are from the ledger", n)
-	}
-
-	if !l.CompleteSince.IsZero() {
-		words += fmt.Sprintf(", which is complete since %s", f.DateTime(l.CompleteSince, zone))
+	if n := len(l.Lines); n > 0 {
+		words := "the last line is from the ledger"
+		if n > 1 {
+			words = fmt.Sprintf("the last %d lines are from the ledger", n)
+		}
+		f.Note("%s, which is complete since %s", words, f.DateTime(l.CompleteSince, zone))
 	}
 
 	if l.Broken > 0 {
-		words += fmt.Sprintf(", except %s that cannot be read", output.Plural(int64(l.Broken), "record"))
+		f.Note("%s of the ledger cannot be read, so it is not complete", output.Plural(int64(l.Broken), "record"))
 	}
-	f.Note("%s", words)
 
 	if l.More > 0 {
 		f.Note("%s: carillon task history %s --limit 0", output.Plural(int64(l.More), "older line"), selection.Show(f, r))

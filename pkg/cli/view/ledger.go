@@ -2,6 +2,7 @@ package view
 
 import (
 	"cmp"
+	"strings"
 	"time"
 
 	"github.com/carillonhq/carillon/pkg/cli/factory"
@@ -23,6 +24,10 @@ func AddLedgerRows(f *factory.Factory, g *output.Table, lines []task.LedgerLine,
 			cmp.Or(output.OneLine(l.Node), f.NoValue()), ledgerLateness(f, l), ledgerDuration(f, l),
 		})
 
+		if n := len(row); l.Kind == task.LedgerHour && g.Headers[n-1] == messageColumn {
+			row[n-1] = f.Plain(namedTicks(f, l, timezone))
+		}
+
 		g.AddRow(row...)
 	}
 }
@@ -41,6 +46,20 @@ func ledgerTicks(f *factory.Factory, l task.LedgerLine, timezone string) string 
 	}
 
 	return words
+}
+
+// namedTicks lists the ticks of an hour of which it is known that they did not succeed.
+func namedTicks(f *factory.Factory, l task.LedgerLine, timezone string) string {
+	words := make([]string, len(l.Named))
+	for i, tick := range l.Named {
+		words[i] = tick.In(f.Zone(timezone)).Format(time.TimeOnly)
+	}
+
+	if int64(len(words)) < l.Count {
+		words = append(words, "…")
+	}
+
+	return strings.Join(words, ", ")
 }
 
 // ledgerLateness formats how late the runs of a line started.

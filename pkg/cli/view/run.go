@@ -52,6 +52,9 @@ func ZonesOf(f *factory.Factory, cmd *cobra.Command, c *client.Client, namespace
 	return z, nil
 }
 
+// messageColumn is the header of the last column of wide tables of runs.
+const messageColumn = "MESSAGE"
+
 // RunTable returns a table of runs. many adds the names of the tasks, wide adds columns.
 func RunTable(f *factory.Factory, runs []task.Run, many, wide bool, z Zones) *output.Table {
 	g := &output.Table{}
@@ -65,7 +68,7 @@ func RunTable(f *factory.Factory, runs []task.Run, many, wide bool, z Zones) *ou
 
 	g.Headers = append(g.Headers, "RUN", "TICK", "RESULT", "NODE", "LATE", "TOOK")
 	if wide {
-		g.Headers = append(g.Headers, "PROGRESS", "TRIGGER", "ATTEMPT", "OWNER", "SHARD", "TOKEN", "MESSAGE")
+		g.Headers = append(g.Headers, "PROGRESS", "TRIGGER", "ATTEMPT", "OWNER", "SHARD", "TOKEN", messageColumn)
 	}
 
 	for _, r := range runs {
