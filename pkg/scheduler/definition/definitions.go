@@ -150,21 +150,28 @@ func NewTiming(text string) (*Timing, error) {
 // maxOften is the maximum of Timing.Often.
 const maxOften = 60
 
+// countedTicks is how many ticks countTicks visits. More of them would slow down the load of many different schedules.
+const countedTicks = 12
+
 // countTicks returns how many ticks a schedule has in ten minutes, at most maxOften. It counts from the first tick after a
-// fixed instant, so that the result depends on the schedule only. It returns 0 for a schedule that counts from the end of
-// runs, because their length is not known.
+// fixed instant, so that the result depends on the schedule only. More than a few ticks are taken to continue at the same
+// rate. It returns 0 for a schedule that counts from the end of runs, because their length is not known.
 func countTicks(s *schedule.Schedule) uint8 {
 	if _, after := s.AfterCompletion(); after {
 		return 0
 	}
 
+	const period = 10 * time.Minute
 	first, ok := s.Next(time.Date(2026, 1, 5, 0, 0, 0, 0, time.UTC)) // a Monday
-	ticks := uint8(0)
-	for tick := first; ok && ticks < maxOften && tick.Sub(first) < 10*time.Minute; tick, ok = s.Next(tick) {
+	ticks := 0
+	for tick := first; ok && tick.Sub(first) < period; tick, ok = s.Next(tick) {
+		if ticks == countedTicks {
+			return uint8(min(period*countedTicks/tick.Sub(first), maxOften))
+		}
 		ticks++
 	}
 
-	return ticks
+	return uint8(ticks)
 }
 
 // Sticky reports whether a task's runs stay on the node that had the last one.
