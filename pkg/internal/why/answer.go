@@ -203,13 +203,11 @@ func (w *answerer) tickIn(at time.Time, grain time.Duration) (time.Time, bool) {
 
 	// Otherwise, there must be exactly one tick in the interval, in the records, the ledger and the schedule together.
 	var found []time.Time
-	for _, r := range w.Runs {
-		if r.Trigger != task.TriggerManual && !r.ScheduledTime.Before(at) && r.ScheduledTime.Before(at.Add(grain)) {
-			if r.ScheduledTime.Equal(at) {
-				return at, true
-			}
-			found = append(found, r.ScheduledTime.Time)
+	for _, tick := range w.recordedTicks(at, at.Add(grain)) {
+		if tick.Equal(at) {
+			return at, true
 		}
+		found = append(found, tick)
 	}
 
 	for _, tick := range w.ledgerTicks(at, at.Add(grain)) {
@@ -236,6 +234,25 @@ func (w *answerer) tickIn(at time.Time, grain time.Duration) (time.Time, bool) {
 	}
 
 	return time.Time{}, false
+}
+
+// recordedTicks returns the ticks that records name from from (inclusive) to to (exclusive): that of a run, and the ends of a
+// range.
+func (w *answerer) recordedTicks(from, to time.Time) []time.Time {
+	var ticks []time.Time
+	for _, r := range w.Runs {
+		if r.Trigger == task.TriggerManual {
+			continue
+		}
+
+		for _, tick := range []task.Time{r.ScheduledTime, r.Last} {
+			if !tick.Before(from) && tick.Before(to) {
+				ticks = append(ticks, tick.Time)
+			}
+		}
+	}
+
+	return ticks
 }
 
 // tickAnswer converts a finding to an answer, with its evidence.

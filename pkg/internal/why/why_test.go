@@ -549,6 +549,11 @@ var stories = []story{
 		w.Newer = 20
 		return w
 	}, "07:00", task.VerdictForgotten, []string{"Whether there was a tick on Tue 10 Mar 2026 07:00 UTC is no longer on record"}},
+	{"after completion, the last of several skipped ticks", func() *world {
+		return timed(func(s *task.Spec) { s.Schedule[0] = "@every 1h after completion" }).run("05:30:00", task.Skipped, func(r *task.Run) {
+			r.Reason, r.Count, r.Last = task.ReasonFrozen, 3, task.At(at("07:30:00"))
+		})
+	}, "07:30", task.VerdictSkipped, []string{"07:30"}},
 	{"after completion, successes are not kept", func() *world {
 		w := timed(func(s *task.Spec) {
 			s.Schedule[0], s.History.Record = "@every 1h after completion", task.RecordFailures
