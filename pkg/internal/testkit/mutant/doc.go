@@ -80,6 +80,11 @@ var All = []Mutant{
 	{"unsent-after-sent", "attempts that were not answered count as not sent", editTransactions(unsentAfterSent)},
 	{"retry-after-clamped", "a run that waits for its target starts when its backoff is over", showQueued(waitUnknown)},
 	{"full-rule-ignored", "ticks start although a run of their task waits for its target", showQueued(targetUnknown)},
+	{"fold-apart", "what a trim deletes is added to the ledger in a second transaction", foldApart},
+	{"chunk-uncompared", "folds do not compare the ledger and the records that they have read", withoutComparisons(chunkKnown)},
+	{"grown-range-unguarded", "folds do not compare the records that their owner may extend", withoutComparisons(rangeKnown)},
+	{"exception-dropped", "a fold forgets a tick that did not succeed", editTransactions(exceptionDropped)},
+	{"span-over-a-hole", "a span of successes goes on over ticks that are not in the ledger", editTransactions(spanOverHole)},
 	{"conflicts-together", "transactions that conflict share a request", conflictsTogether},
 }
 

@@ -46,6 +46,8 @@ var Hard = []string{
 	"write delivered twice",
 	"write delivered after a hold",
 	"API answers unknown_outcome",
+	"record folded",
+	"why: from the ledger as succeeded",
 }
 
 func isNotFound(err error) bool { return errors.Is(err, task.ErrNotFound) }
@@ -80,6 +82,8 @@ func (n *node) addCounts(d *daemon.Node) {
 // countHistory adds what the history shows. mu is held.
 func (w *world) countHistory(s check.Summary) {
 	w.counts["late result"] += int(s.Late)
+	w.counts["record folded"] += int(s.Folded)
+	w.counts["record trimmed without a fold"] += int(s.Unfolded)
 	for state, n := range s.Ended {
 		w.counts["run ended as "+string(state)] += int(n)
 	}

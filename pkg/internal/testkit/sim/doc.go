@@ -26,7 +26,8 @@
 // what else they do from the workloads: nodes are drained, cordoned and resumed, sometimes within a second; runs
 // are paused, resumed, cancelled and retried; schedules, zones and jitter are edited, sometimes twice in a row, and
 // rolled back; overlap policies change; requests go to targets that refuse them, do not answer, or ask to wait;
-// histories are short and tasks expire; runs have parts; namespaces are frozen; a task is created again under its name
+// histories are short and tasks expire; records move to ledgers, of which people write chunks by hand, and nodes are killed in each
+// phase of that; runs have parts; namespaces are frozen; a task is created again under its name
 // while the former one still runs; clocks jump by far more than the clock guard tolerates; rights of users are taken away and given back, so that the checker can judge that no write
 // commits without them (G27).
 //
@@ -35,7 +36,8 @@
 // creates is never delivered twice. Neither etcd's client nor a node sends such a write twice.
 //
 // At the end, all faults are removed. Within 20 s every due tick must have its outcome (G16). Then all tasks are
-// paused, active runs may end, and the history is judged.
+// paused, active runs may end, and the API is asked about past ticks: an answer may say that the records are gone, but
+// nothing else than what happened (G31). Then the history is judged.
 //
 // RunLists (lists.go) is another simulation: while nodes are killed, drained and cut off, tasks are listed without pause.
 // Package listcheck judges each list by the history (G30).

@@ -40,6 +40,7 @@ type weather struct {
 type link struct {
 	world *world
 	name  string
+	trap  atomic.Pointer[foldTrap] // nil: none is set
 
 	// mu guards the fields below.
 	mu      sync.Mutex
@@ -266,11 +267,13 @@ func (l *link) wrapClient(c *clientv3.Client) {
 		// applied records whether a commit of unknown outcome had taken effect when its caller got the error. Both
 		// cases must occur, see Hard.
 		applied := atomic.Bool{}
+		l.springTrap(op, false)
 		r, err := callThroughLink(ctx, l, etcdhook.Writes(op),
 			func(ctx context.Context) (clientv3.OpResponse, error) {
 				r, err := next(ctx, op)
 				if err == nil {
 					applied.Store(true)
+					l.springTrap(op, true)
 				}
 				return r, err
 			},

@@ -52,52 +52,61 @@ var (
 	inputScenario      = scenario{"input", sim.Options{Plain: true, Only: []string{"calm"}, Workloads: []string{}, Duration: 50 * time.Second, Tasks: 2, Shape: withInput, Calls: []string{"trigger with input", "trigger with input", "change accept"}}}
 	refusedScenario    = requestsScenario("refused", withRequests(3*time.Second))
 	forgottenScenario  = requestsScenario("forgotten", withRequests(time.Minute))
+	foldedScenario     = scenario{"folded", sim.Options{Plain: true, Only: []string{"calm"}, Duration: 20 * time.Second, Tasks: 6, Shape: withFolds("10ms"), Calls: []string{"trigger"}}}
+	refoldedScenario   = scenario{"folded again", sim.Options{Plain: true, Only: []string{"calm"}, Duration: 20 * time.Second, Tasks: 6, Rough: true, Shape: withFolds("10ms"), Calls: []string{"trigger"}}}
+	skippingScenario   = scenario{"skipping", sim.Options{Plain: true, Only: []string{"calm"}, Duration: 40 * time.Second, Tasks: 6, Slots: 30, Rough: true, Shape: withManyFolds, Calls: []string{"freeze", "unfreeze"}}}
+	pausedScenario     = scenario{"paused", sim.Options{Plain: true, Only: []string{"calm"}, Duration: 75 * time.Second, Tasks: 4, Shape: withFolds("10ms"), Calls: []string{"pause", "resume"}}}
 	failingScenario    = scenario{"failing", sim.Options{Only: []string{"calm"}, Duration: 20 * time.Second, Shape: withFailingRuns}}
 )
 
 // detections maps mutants to how they are detected. The faults are chosen so that the mutant does harm quickly. Others would do, given
 // enough seeds.
 var detections = map[string]detection{
-	"no-owner-fence":       {[]string{"G1"}, movingScenario},
-	"no-session-fence":     {[]string{"G2"}, revokedScenario},
-	"no-watermark-compare": {[]string{"G3", "G5"}, roughScenario},
-	"no-entry-compare":     {[]string{"G7"}, lateScenario},
-	"no-queue-compare":     {[]string{"G3", "G12"}, waitingScenario},
-	"no-run-compare":       {[]string{"G9", "G12", "state"}, lostScenario},
-	"no-term-compare":      {[]string{"G2"}, deposedScenario},
-	"open-without-commit":  {[]string{"G1"}, calmScenario},
-	"seen-ahead":           {[]string{"G5"}, calmScenario},
-	"tick-again":           {[]string{"G3"}, calmScenario},
-	"error-is-nothing":     {[]string{"G3", "G12", "G13"}, roughScenario},
-	"error-is-done":        {[]string{"G13"}, roughScenario},
-	"stale-scan":           {[]string{"G8"}, killedScenario},
-	"anyones-attempt":      {[]string{"G9"}, killedScenario},
-	"cleared-unseen":       {[]string{"G17"}, lostScenario},
-	"present-lost-after":   {[]string{"G8", "G17"}, changedScenario},
-	"adoption-forged":      {[]string{"G9", "G11", "G13", "G17"}, blinkingScenario},
-	"forged-renewals":      {[]string{"G17"}, lostScenario},
-	"start-before-commit":  {[]string{"G10"}, calmScenario},
-	"deaf-watches":         {[]string{"G16"}, calmScenario},
-	"no-freezes-compare":   {[]string{"G21"}, frozenScenario},
-	"no-revised-compare":   {[]string{"G4"}, lateScenario},
-	"edit-unrevised":       {[]string{"G4"}, lateScenario},
-	"run-uncounted":        {[]string{"G24"}, limitedScenario},
-	"range-short":          {[]string{"G3", "G12"}, busyScenario},
-	"nothing-kept":         {[]string{"G25"}, failingScenario},
-	"no-parent-compare":    {[]string{"state"}, unheardScenario},
-	"part-again":           {[]string{"G9"}, fanOutScenario},
-	"part-astray":          {[]string{"G24"}, fanOutScenario},
-	"part-untold":          {[]string{"G4"}, fanOutScenario},
-	"rule-bent":            {[]string{"G24"}, fanOutScenario},
-	"namespaces-open":      {[]string{"G29"}, forbiddenScenario},
-	"limits-unseen":        {[]string{"G29"}, unlabelledScenario},
-	"accept-anything":      {[]string{"G29"}, inputScenario},
-	"unsent-counted":       {[]string{"G9"}, forgottenScenario},
-	"unsent-forever":       {[]string{"G9"}, refusedScenario},
-	"unsent-after-sent":    {[]string{"G9"}, forgottenScenario},
-	"retry-after-clamped":  {[]string{"G9"}, forgottenScenario},
-	"full-rule-ignored":    {[]string{"G24"}, forgottenScenario},
-	"conflicts-together":   {[]string{"G1", "G3", "G12"}, cancelledScenario},
+	"accept-anything":       {[]string{"G29"}, inputScenario},
+	"no-owner-fence":        {[]string{"G1"}, movingScenario},
+	"no-session-fence":      {[]string{"G2"}, revokedScenario},
+	"no-watermark-compare":  {[]string{"G3", "G5"}, roughScenario},
+	"no-entry-compare":      {[]string{"G7"}, lateScenario},
+	"no-queue-compare":      {[]string{"G3", "G12"}, waitingScenario},
+	"no-run-compare":        {[]string{"G9", "G12", "state"}, lostScenario},
+	"no-term-compare":       {[]string{"G2"}, deposedScenario},
+	"open-without-commit":   {[]string{"G1"}, calmScenario},
+	"seen-ahead":            {[]string{"G5"}, calmScenario},
+	"tick-again":            {[]string{"G3"}, calmScenario},
+	"error-is-nothing":      {[]string{"G3", "G12", "G13"}, roughScenario},
+	"error-is-done":         {[]string{"G13"}, roughScenario},
+	"stale-scan":            {[]string{"G8"}, killedScenario},
+	"anyones-attempt":       {[]string{"G9"}, killedScenario},
+	"cleared-unseen":        {[]string{"G17"}, lostScenario},
+	"present-lost-after":    {[]string{"G8", "G17"}, changedScenario},
+	"adoption-forged":       {[]string{"G9", "G11", "G13", "G17"}, blinkingScenario},
+	"forged-renewals":       {[]string{"G17"}, lostScenario},
+	"start-before-commit":   {[]string{"G10"}, calmScenario},
+	"deaf-watches":          {[]string{"G16"}, calmScenario},
+	"no-freezes-compare":    {[]string{"G21"}, frozenScenario},
+	"no-revised-compare":    {[]string{"G4"}, lateScenario},
+	"edit-unrevised":        {[]string{"G4"}, lateScenario},
+	"run-uncounted":         {[]string{"G24"}, limitedScenario},
+	"range-short":           {[]string{"G3", "G12"}, busyScenario},
+	"nothing-kept":          {[]string{"G25"}, failingScenario},
+	"no-parent-compare":     {[]string{"state"}, unheardScenario},
+	"part-again":            {[]string{"G9"}, fanOutScenario},
+	"part-astray":           {[]string{"G24"}, fanOutScenario},
+	"part-untold":           {[]string{"G4"}, fanOutScenario},
+	"rule-bent":             {[]string{"G24"}, fanOutScenario},
+	"namespaces-open":       {[]string{"G29"}, forbiddenScenario},
+	"limits-unseen":         {[]string{"G29"}, unlabelledScenario},
+	"unsent-counted":        {[]string{"G9"}, forgottenScenario},
+	"unsent-forever":        {[]string{"G9"}, refusedScenario},
+	"unsent-after-sent":     {[]string{"G9"}, forgottenScenario},
+	"retry-after-clamped":   {[]string{"G9"}, forgottenScenario},
+	"full-rule-ignored":     {[]string{"G24"}, forgottenScenario},
+	"fold-apart":            {[]string{"G31"}, foldedScenario},
+	"chunk-uncompared":      {[]string{"G31"}, refoldedScenario},
+	"grown-range-unguarded": {[]string{"G31"}, skippingScenario},
+	"exception-dropped":     {[]string{"G31"}, foldedScenario},
+	"span-over-a-hole":      {[]string{"G31"}, pausedScenario},
+	"conflicts-together":    {[]string{"G1", "G3", "G12"}, cancelledScenario},
 }
 
 // requestsScenario returns a scenario in which the targets of requests fail, and nothing else.
@@ -160,6 +169,22 @@ func withLongRuns(s *task.Spec) {
 func withFailingRuns(s *task.Spec) {
 	*s = withShortRuns(*s)
 	s.Action = task.Action{Process: &task.Process{Command: []string{"sim", "10ms", "1"}}}
+}
+
+// withFolds gives tasks a fold after almost each run. Runs take some time; those of every second task fail.
+func withFolds(length string) func(*task.Spec) {
+	return func(s *task.Spec) {
+		*s = withShortRuns(*s)
+		s.Schedule, s.Overlap, s.History.Keep = task.Schedules{sim.RareTick, "* * * * 11 *"}, task.OverlapSkip, 1
+		s.Action = task.Action{Process: &task.Process{Command: []string{"sim", length, fmt.Sprint(int(s.Name[len(s.Name)-1]) % 2)}}}
+	}
+}
+
+// withManyFolds gives tasks many runs at a time. When their ticks are frozen, the runs end one by one, and each causes a fold
+// while the record of the ticks that are skipped grows.
+func withManyFolds(s *task.Spec) {
+	withFolds("8s")(s)
+	s.Overlap = task.OverlapAllow
 }
 
 // withFailingParts gives tasks runs with parts that fail and wait for a retry.

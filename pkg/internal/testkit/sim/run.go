@@ -116,6 +116,7 @@ func runInBubble(t *testing.T, seed uint64, o Options) Report {
 	w.pauseAll()
 	quiet := w.waitUntil(w.opts.Patience, func() bool { w.resumeAll(); return w.isIdle() })
 	w.logLine("> quiet: %t", quiet)
+	w.wrongAnswers = w.askAboutTicks(seed)
 
 	// Stop everything, so that no goroutine is left in the bubble.
 	w.stopProcesses()
@@ -351,9 +352,13 @@ func (w *world) stopProcesses() {
 func (w *world) buildReport(seed uint64, until time.Time) Report {
 	events := checkEvents(w.store.Events())
 	keys := w.admin.Keys()
-	r := Report{Seed: seed, Events: events, Report: check.Check(keys, events, check.Options{Until: until, Ended: true, Skew: w.skewed, Remembered: true, Full: w.full, Audited: true})}
+	r := Report{Seed: seed, Events: events, Report: check.Check(keys, events, check.Options{Until: until, Ended: true, Skew: w.skewed, Remembered: true, Folded: true, Full: w.full, Audited: true})}
 	r.Violations = slices.Concat(r.Violations, check.CheckProbeLog(strings.NewReader(w.probes.log.String()), keys, events),
 		w.probes.findOverlaps(keys, events), w.judgeFrozenStarts(keys, events), w.judgeLosses(keys, events), w.acks.findViolations(keys, events))
+	for _, what := range w.wrongAnswers {
+		r.Violations = append(r.Violations, check.Violation{Promise: "G31", Message: what})
+	}
+
 	w.mu.Lock()
 	defer w.mu.Unlock()
 

@@ -112,6 +112,12 @@ func (u *user) callAndRecord(ctx context.Context, c *client.Client, what, name, 
 				err = nil // the first edit was not refused
 			}
 		}
+	case "edit history":
+		t, err = u.editHistory(ctx, c, name, mark)
+	case "set ledger":
+		err = u.setLedger(ctx, c)
+	case "spoil ledger":
+		err = u.spoilLedger(ctx, name)
 	case "change policy":
 		t, err = u.patchTask(ctx, c, name, mark, u.drawPolicy())
 	case "re-create": // under the same name, while a run of the former task may be active

@@ -62,6 +62,8 @@ var allWorkloads = []workload{
 	{name: "requests", calls: []string{"cancel", "trigger"}, shape: sendRequests, fault: fault{"break a target", 20, breakTarget}},
 	{name: "manual input", calls: []string{"trigger with input", "trigger with input", "trigger with input", "change accept", "rollback"},
 		shape: acceptInput},
+	{name: "ledgers", calls: []string{"edit history", "edit history", "edit history", "spoil ledger", "set ledger", "trigger", "re-create"}, shape: keepLedger,
+		fault: fault{"kill in a fold", 15, killInFold}},
 }
 
 // drawWorkloads selects the workloads of a simulation. It has its own random numbers, so that a new workload does

@@ -46,12 +46,13 @@ type world struct {
 
 	founded sync.Once // guards the creation of the cluster's record
 
-	life       context.Context // ends with the simulation
-	background sync.WaitGroup  // goroutines that outlive the call that started them
-	probes     probes          // what the attempts did
-	targets    targets         // what requests are sent to
-	acks       acks            // what the API answered
-	deliveries deliveries      // what watches delivered, if lists are judged
+	life         context.Context // ends with the simulation
+	background   sync.WaitGroup  // goroutines that outlive the call that started them
+	probes       probes          // what the attempts did
+	targets      targets         // what requests are sent to
+	acks         acks            // what the API answered
+	wrongAnswers []string        // what the API has said about past ticks that is wrong
+	deliveries   deliveries      // what watches delivered, if lists are judged
 
 	// mu guards the fields below, and the nodes' map and directories.
 	mu       sync.Mutex

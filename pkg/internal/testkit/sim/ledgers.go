@@ -1,0 +1,295 @@
+package sim
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/store/record"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// The workload of ledgers: histories are so short that most records move to the ledgers, while users change for how long
+// both are kept, write chunks by hand, and delete and create tasks. Nodes die in each phase of a fold.
+
+// RareTick makes a trim follow each end of a run. A task is trimmed after as many records as it has ticks in the ten minutes
+// that follow the first tick after a fixed instant in January, and the other schedules of these tasks have no ticks then.
+const RareTick = "0 0 0 6 1 *"
+
+// keepLedger gives a task a short history, and often many folds.
+func keepLedger(s *task.Spec, r *rand.Rand) {
+	s.History = drawHistory(r)
+
+	if r.IntN(4) == 0 {
+		return
+	}
+
+	s.Schedule = task.Schedules{RareTick, pickRandom(r, []string{"* * * * 11 *", "*/2 * * * 11 *", "*/3 * * * 11 *"})}
+	s.Jitter, s.Start, s.TTL, s.MaxRuns, s.PauseAfter = 0, task.Time{}, 0, 0, 0
+	if s.Action.Process != nil && r.IntN(2) == 0 {
+		s.Timeout, s.Action.Process.Command = 0, []string{"sim", pickRandom(r, []string{"50ms", "700ms", "3s"}), pickRandom(r, []string{"0", "0", "1"})}
+	}
+}
+
+// drawHistory draws how many records are kept, and for how long the ledger remembers the others.
+func drawHistory(r *rand.Rand) task.History {
+	seconds := func(n int) *task.Duration { return new(task.Duration(time.Duration(n) * time.Second)) }
+	h := task.History{Keep: 1 + r.IntN(3), Record: task.RecordAll}
+
+	if r.IntN(3) == 0 {
+		h.KeepFor = *seconds(5 + r.IntN(15))
+	}
+	if r.IntN(5) == 0 {
+		h.Record = task.RecordFailures
+	}
+	h.Ledger = pickRandom(r, []*task.Duration{nil, nil, nil, seconds(0), seconds(20), seconds(86400)})
+
+	return h
+}
+
+// editHistory changes how many records of a task are kept, and for how long.
+func (u *user) editHistory(ctx context.Context, c *client.Client, name, mark string) (client.Task, error) {
+	h := drawHistory(u.rng)
+	fields := map[string]any{"keep": h.Keep, "keep_for": h.KeepFor, "record": h.Record, "ledger": h.Ledger}
+
+	return u.patchTask(ctx, c, name, mark, map[string]any{"history": fields})
+}
+
+// setLedger changes for how long the ledgers of the cluster remember ticks.
+func (u *user) setLedger(ctx context.Context, c *client.Client) error {
+	days := pickRandom(u.rng, []int{30, 30, 1, 0})
+	_, err := c.Cluster.UpdateSettings(ctx, client.ClusterSettings{Ledger: new(task.Duration(time.Duration(days) * 24 * time.Hour))})
+
+	return err
+}
+
+// spoilLedger writes a chunk that no node has written as the newest one: one that cannot be read, or of another task.
+func (u *user) spoilLedger(ctx context.Context, name string) error {
+	id := time.Now().UTC().Format("20060102T150405.000Z")
+	value := pickRandom(u.rng, []string{"", "garbage", `{"uid":"foreign","from":"2026-11-20T12:00:00.000Z","ok":[[1,2,2,0,0,0]]}`, `{"uid":"foreign","from":"2026-11-20T12:00:00.000Z","new":1}`})
+	_, err := u.etcd.Put(ctx, u.admin.Keys().LedgerChunk(u.taskRef(name), id), value)
+	u.countReached("chunk written by hand")
+
+	return err
+}
+
+// foldPhase is a request of a fold.
+type foldPhase int
+
+const (
+	noFold      foldPhase = iota
+	listsToFold           // lists the keys of the history
+	readsToFold           // reads the records, and the newest chunk
+	writesFold            // deletes the records, and writes chunks
+)
+
+// foldPhaseOf returns the phase of a fold that a request belongs to. Requests that share a transaction count as what the last
+// of them is.
+func foldPhaseOf(keys record.Keys, op clientv3.Op) (phase foldPhase) {
+	if !op.IsTxn() {
+		return noFold
+	}
+
+	_, then, _ := op.Txn()
+	history, ledger := 0, 0
+	for _, o := range then {
+		key := string(o.KeyBytes())
+		switch {
+		case o.IsTxn():
+			phase = max(phase, foldPhaseOf(keys, o))
+		case strings.HasPrefix(key, keys.Ledgers()) && o.IsPut():
+			return writesFold
+		case strings.HasPrefix(key, keys.Ledgers()) && o.IsGet():
+			ledger++
+		case o.IsGet() && strings.Contains(key, "/history/") && !strings.HasSuffix(key, "/"):
+			history++
+		}
+	}
+
+	switch {
+	case ledger > 0 && history > 0:
+		return max(phase, readsToFold)
+	case ledger > 0 && len(then) == 2:
+		return max(phase, listsToFold)
+	}
+
+	return phase
+}
+
+// foldTrap kills a node in a phase of its next fold.
+type foldTrap struct {
+	phase  foldPhase
+	after  bool // when the request has been applied, and its answer is under way
+	caught chan struct{}
+}
+
+// setTrap sets a trap for the folds of a link; nil removes it.
+func (l *link) setTrap(t *foldTrap) { l.trap.Store(t) }
+
+// springTrap cuts the link off for good if a request is the one for which its trap waits.
+func (l *link) springTrap(op clientv3.Op, after bool) {
+	t := l.trap.Load()
+	if t == nil || t.after != after || foldPhaseOf(l.world.admin.Keys(), op) != t.phase || !l.trap.CompareAndSwap(t, nil) {
+		return
+	}
+
+	l.setMode(dead)
+	close(t.caught)
+}
+
+// killInFold kills a node in a random phase of its next fold, and starts it again when the fault ends.
+func killInFold(w *world) func(*world) {
+	n := w.someNode()
+	if n == nil {
+		return nil
+	}
+
+	t := &foldTrap{phase: foldPhase(1 + w.rng.IntN(int(writesFold))), after: w.rng.IntN(2) == 0, caught: make(chan struct{})}
+	host := w.rng.IntN(4) == 0
+	n.proc.link.setTrap(t)
+	w.waitUntil(10*time.Second, func() bool { return isClosed(t.caught) })
+	n.proc.link.setTrap(nil)
+
+	if !isClosed(t.caught) {
+		return nil
+	}
+
+	w.countReached(fmt.Sprintf("killed in phase %d of a fold, after it: %t", t.phase, t.after))
+	n.killDaemon(host)
+
+	return func(*world) { n.restartWhenClean() }
+}
+
+// pastTick is a tick with an outcome that the history has shown.
+type pastTick struct {
+	ref   record.Ref
+	at    task.Time
+	state task.State
+}
+
+// pastTicks returns the ticks of all records that the histories of the present tasks have ever had. Of a record of several
+// ticks it returns the first and the last one.
+func (w *world) pastTicks() map[record.Ref][]pastTick {
+	keys := w.admin.Keys()
+	uids, last := map[record.Ref]string{}, map[string]task.Run{}
+	refs := map[string]record.Ref{}
+
+	for _, e := range w.store.Events() {
+		k, ok := keys.ParseShard(string(e.Kv.Key))
+		switch {
+		case !ok:
+		case k.Kind == record.KindEntry && len(e.Kv.Value) == 0:
+			delete(uids, k.Ref)
+		case k.Kind == record.KindEntry:
+			if t, err := record.DecodeEntry(e.Kv.Value); err == nil {
+				uids[k.Ref] = t.UID
+			}
+		case k.Kind == record.KindEnded && !k.Late && len(e.Kv.Value) > 0:
+			if r, err := record.DecodeEnded(k, e.Kv.Value); err == nil {
+				last[string(e.Kv.Key)], refs[string(e.Kv.Key)] = r, k.Ref
+			}
+		}
+	}
+
+	ticks := map[record.Ref][]pastTick{}
+	for key, r := range last {
+		ref := refs[key]
+		if r.UID != uids[ref] || r.Trigger != task.TriggerSchedule && r.Trigger != task.TriggerCatchUp {
+			continue
+		}
+
+		ticks[ref] = append(ticks[ref], pastTick{ref, r.ScheduledTime, r.State})
+		if r.Count > 1 {
+			ticks[ref] = append(ticks[ref], pastTick{ref, r.Last, r.State})
+		}
+	}
+
+	for _, all := range ticks {
+		slices.SortFunc(all, func(a, b pastTick) int { return a.at.Compare(b.at.Time) })
+	}
+
+	return ticks
+}
+
+// askAboutTicks asks the API why ticks ran or did not, some of each task, and returns the answers that are wrong. An answer may
+// say what is not on record, but nothing else than what happened.
+func (w *world) askAboutTicks(seed uint64) (wrong []string) {
+	const most = 24 // of a task
+	r := rand.New(rand.NewPCG(seed, 4))
+	c := w.clientOf(w.nodes[w.names[0]])
+
+	past := w.pastTicks()
+	for _, ref := range slices.SortedFunc(maps.Keys(past), func(a, b record.Ref) int { return strings.Compare(a.String(), b.String()) }) {
+		ticks := past[ref]
+		r.Shuffle(len(ticks), func(i, j int) { ticks[i], ticks[j] = ticks[j], ticks[i] })
+
+		for _, t := range ticks[:min(len(ticks), most)] {
+			ctx, cancel := context.WithTimeout(w.life, 10*time.Second)
+			a, err := c.Tasks.Why(ctx, ref.Namespace, ref.Name, client.WhyQuestion{At: t.at.UTC().Format("2006-01-02T15:04:05.000Z"), Timezone: "UTC"})
+			cancel()
+
+			if err != nil {
+				w.logLine("> why %s %s: %v", ref, t.at, err)
+				continue
+			}
+
+			w.countAnswer(a)
+			if what := t.contradiction(a); what != "" {
+				wrong = append(wrong, fmt.Sprintf("why %s at %s: %s: the answer is %s: %s", ref, t.at, what, a.Verdict, a.Sentence))
+			}
+		}
+	}
+
+	return wrong
+}
+
+// countAnswer counts where an answer came from.
+func (w *world) countAnswer(a task.Answer) {
+	switch {
+	case a.Verdict == task.VerdictForgotten:
+		w.countReached("why: not on record")
+	case a.Ledger != nil:
+		w.countReached("why: from the ledger as " + string(a.Ledger.Kind))
+	default:
+		w.countReached("why: from the history")
+	}
+}
+
+// slowWrite is how long a write of the API takes at most, so that ticks may be decided by the record that it replaces although
+// they are due after the time that it names. why goes by that time for ticks that the ledger does not name.
+const slowWrite = 5 * time.Second
+
+// followsSlowWrite reports whether a tick was due so soon after a pause or an edit that it may have been decided before that
+// was written.
+func (t pastTick) followsSlowWrite(a task.Answer) bool {
+	if a.Run != nil || a.Verdict == task.VerdictSucceeded {
+		return false
+	}
+
+	follows := func(since task.Time) bool { return !t.at.Before(since.Time) && t.at.Sub(since.Time) < slowWrite }
+
+	return a.Pause != nil && follows(a.Pause.Since) || a.Version != nil && follows(a.Version.Since)
+}
+
+// contradiction returns what is wrong with an answer about a tick; "" if nothing is.
+func (t pastTick) contradiction(a task.Answer) string {
+	switch {
+	case string(a.Verdict) == string(t.state), t.followsSlowWrite(a):
+		return ""
+	case a.Verdict != task.VerdictForgotten && a.Verdict != task.VerdictUnreadable:
+		return fmt.Sprintf("its outcome was %s", t.state)
+	case len(a.Unknown) == 0:
+		return "the answer does not say what is not on record"
+	case t.state == task.Succeeded && strings.Contains(a.Sentence, "did not succeed;"):
+		return "it succeeded"
+	}
+
+	return ""
+}
