@@ -22,6 +22,10 @@ const (
 	// MaxChunks is how many chunks a task keeps: some 96 KiB. Beyond that the oldest are deleted. It suffices for thirty days of
 	// a task at every second of which a tenth fails, and for task.MaxLedger if most days need no more than ChunkSize.
 	MaxChunks = 96
+
+	// maxChunkBytes is the largest chunk that is read. What Fold writes is much smaller. All chunks of a task are read for each
+	// question, so a larger one that a person or another program has written would make every answer slow.
+	maxChunkBytes = 16 * 1024
 )
 
 // Chunk is one record of a task's ledger. All offsets count from From, in milliseconds; in JSON they are seconds.
@@ -39,17 +43,49 @@ type Chunk struct {
 // Decode reads a chunk. whole is false if it contains fields or elements that this version does not know. Such a chunk is
 // read as far as it is known, and never changed.
 func Decode(value []byte) (c Chunk, whole bool, err error) {
+	if len(value) > maxChunkBytes {
+		return Chunk{}, false, fmt.Errorf("%w: unreadable chunk of a ledger: %d bytes are more than %d", task.ErrInvalid, len(value), maxChunkBytes)
+	}
+
 	if c, whole = decodeOwn(value); whole {
 		return c, true, nil
 	}
 
 	c = Chunk{}
-	if err := json.Unmarshal(value, &c); err != nil {
+	err = json.Unmarshal(value, &c)
+	if err == nil {
+		err = c.check()
+	}
+	if err != nil {
 		return Chunk{}, false, fmt.Errorf("%w: unreadable chunk of a ledger: %v", task.ErrInvalid, err)
 	}
 
 	return c, string(c.appendJSON(nil)) == string(value), nil
 }
+
+// check checks what does not depend on a single element of a chunk that was read.
+func (c *Chunk) check() error {
+	hasTimes := len(c.Spans)+len(c.Exceptions)+len(c.Hours)+len(c.Requested) > 0
+	switch {
+	case c.From.IsZero() && hasTimes:
+		return errors.New("from: must be a time")
+	case !c.From.IsZero() && (!isTickYear(c.From.UTC().Year()) || !c.From.Truncate(time.Hour).Equal(c.From.Time)):
+		return errors.New("from: must be the beginning of an hour in which a task can have ticks")
+	case c.Unreadable < 0 || c.Unreadable > maxCount:
+		return errors.New("unreadable: is out of range")
+	}
+
+	for _, n := range c.RequestedMore {
+		if n < 1 || n > maxCount {
+			return errors.New("manual_more: a number of runs is out of range")
+		}
+	}
+
+	return nil
+}
+
+// isTickYear reports whether ticks of a year are told of. With all offsets, times stay those that RFC 3339 can write.
+func isTickYear(year int) bool { return 1970 <= year && year < 2200 }
 
 // Offset is a time in milliseconds since Chunk.From. It may be negative: a run that took long ends after those of later
 // ticks.
@@ -231,6 +267,9 @@ func (s *Span) check() error {
 	if s.DurationMS < 0 || s.DurationMS > maxTotalMS {
 		return errors.New("the sum of its durations is out of range")
 	}
+	if s.MaxDurationMS < 0 || s.MaxDurationMS > maxDurationMS || s.MaxLatenessMS < 0 || s.MaxLatenessMS > maxDurationMS {
+		return errors.New("its longest duration or its lateness is out of range")
+	}
 
 	return nil
 }
@@ -264,6 +303,12 @@ func (e *Exception) complete(letter string) error {
 	if e.Count < 1 || e.Count > maxCount || e.Count > 1 && e.Last <= e.First {
 		return errors.New("a range has at least two ticks, and does not end before it begins")
 	}
+	if e.Count > 1 && int64(e.Last-e.First) < e.Count-1 {
+		return errors.New("a range has at most one tick in a millisecond")
+	}
+	if e.Attempt < 0 {
+		return errors.New("the number of its attempt is negative")
+	}
 
 	return nil
 }
@@ -287,6 +332,18 @@ func (h *Hour) complete(start int64) error {
 	if h.Count < 1 || h.Count > maxCount || h.hidden() < 0 {
 		return errors.New("an hour counts at least one tick, and all that it names")
 	}
+
+	causes := int64(0)
+	for _, n := range h.Causes {
+		if n < 1 || n > h.Count {
+			return errors.New("a cause counts at least one tick, and not more than its hour")
+		}
+		causes += n
+	}
+	if causes != h.Count {
+		return errors.New("each tick that an hour counts has one cause")
+	}
+
 	if start > maxOffset/hourTime || start < -maxOffset/hourTime {
 		return errors.New("its beginning is out of range")
 	}

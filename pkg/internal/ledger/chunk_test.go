@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"reflect"
+	"strings"
 	"testing"
 	"time"
 
@@ -107,6 +108,8 @@ func TestChunk_IDSortsBehindThePreviousOne(t *testing.T) {
 		{"of an earlier tick", first, "20261121T235959.999Z", "20261122T000000.000Z"},
 		{"behind an id of a person", first, "later", "later-20261121T000130.000Z"},
 		{"behind one behind that", first, "later-20261121T000130.000Z", "later-20261121T000130.001Z"},
+		{"behind the last id that is a time", first, "99991231T235959.999Z", "99991231T235959.999Z-20261121T000130.000Z"},
+		{"behind one behind that", first, "99991231T235959.999Z-20261121T000130.000Z", "99991231T235959.999Z-20261121T000130.001Z"},
 		{"without any time", unknown, "", "00010101T000000.000Z"},
 		{"without any time behind another", unknown, "20261121T000130.000Z", "20261121T000130.001Z"},
 	}
@@ -114,6 +117,47 @@ func TestChunk_IDSortsBehindThePreviousOne(t *testing.T) {
 	for _, tc := range tests {
 		if got := tc.chunk.ID(tc.previous); got != tc.want || got <= tc.previous {
 			t.Errorf("%s: %s, not %s", tc.name, got, tc.want)
+		}
+	}
+}
+
+// TestDecode_RefusesWhatNoRecordsCanGive shows that figures which cannot be true, and values that are too large to be read
+// for every question, make a chunk unreadable. Otherwise they would be told as facts.
+func TestDecode_RefusesWhatNoRecordsCanGive(t *testing.T) {
+	t.Parallel()
+
+	const begin = `{"uid":"k3f9aaaaaaaaaaaa","from":"2026-11-21T00:00:00.000Z"`
+
+	tests := []struct {
+		name, value string
+		readable    bool
+	}{
+		{"a usual chunk", begin + `,"ok":[[0,9,10,5,1,1]],"not":[[20,2,"s","overlap",0,"","",21]],"hours":[[1,2,{"f":1,"t":1},[5,6]]]}`, true},
+		{"nothing but unreadable records", `{"uid":"k3f9aaaaaaaaaaaa","from":"0001-01-01T00:00:00.000Z","unreadable":5}`, true},
+		{"offsets from no time", `{"uid":"k3f9aaaaaaaaaaaa","from":"0001-01-01T00:00:00.000Z","ok":[[0,9,10,5,1,1]]}`, false},
+		{"a year without ticks", `{"uid":"k3f9aaaaaaaaaaaa","from":"9999-12-31T23:00:00.000Z","ok":[[0,9,10,5,1,1]]}`, false},
+		{"a year before all ticks", `{"uid":"k3f9aaaaaaaaaaaa","from":"0000-01-01T00:00:00.000Z","unreadable":5}`, false},
+		{"no whole hour", `{"uid":"k3f9aaaaaaaaaaaa","from":"2026-11-21T00:00:01.000Z","unreadable":5}`, false},
+		{"a negative duration", begin + `,"ok":[[0,9,10,5,-1,1]]}`, false},
+		{"a negative lateness", begin + `,"ok":[[0,9,10,5,1,-1]]}`, false},
+		{"a duration of centuries", begin + `,"ok":[[0,9,10,5,10000000001,1]]}`, false},
+		{"a negative attempt", begin + `,"not":[[20,1,"f","exit 1",-1,"","dev"]]}`, false},
+		{"a range with more ticks than milliseconds", begin + `,"not":[[20,1002,"s","overlap",0,"","",21]]}`, false},
+		{"fewer causes than ticks", begin + `,"hours":[[1,3,{"f":1,"t":1},[5,6],7,8]]}`, false},
+		{"a negative cause", begin + `,"hours":[[1,2,{"f":3,"t":-1},[5,6]]]}`, false},
+		{"a negative number of requested runs", begin + `,"manual_more":{"o":-1}}`, false},
+		{"a negative number of records", begin + `,"unreadable":-1}`, false},
+		{"a large chunk", begin + `,"ok":[` + strings.Repeat(`[0,9,10,5,1,1],`, 1100) + `[0,9,10,5,1,1]]}`, false},
+	}
+
+	for _, tc := range tests {
+		if _, _, err := Decode([]byte(tc.value)); (err == nil) != tc.readable {
+			t.Errorf("%s: %v", tc.name, err)
+		}
+
+		// The same holds for a value that another program has formatted.
+		if _, _, err := Decode([]byte(" " + tc.value)); (err == nil) != tc.readable {
+			t.Errorf("%s, with a space: %v", tc.name, err)
 		}
 	}
 }

@@ -43,7 +43,7 @@ func decodeOwn(value []byte) (c Chunk, ok bool) {
 
 	s.expect(`}`)
 
-	return c, !s.failed && bytes.Equal(c.appendJSON(make([]byte, 0, len(value))), value)
+	return c, !s.failed && c.check() == nil && bytes.Equal(c.appendJSON(make([]byte, 0, len(value))), value)
 }
 
 // scanner reads the JSON that appendJSON writes. After a failure, what it returns is of no use.

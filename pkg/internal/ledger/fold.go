@@ -126,7 +126,7 @@ func timeOf(r *Record) (at time.Time, readable bool) {
 	}
 
 	at = task.At(r.Run.ScheduledTime.Time).Time
-	if year := at.Year(); year < 1970 || year > 9998 {
+	if !isTickYear(at.Year()) {
 		return time.Time{}, false
 	}
 
@@ -529,7 +529,12 @@ func (c *Chunk) ID(previous string) string {
 		}
 	}
 
-	return prefix + at.UTC().Format(idTime)
+	if id = prefix + at.UTC().Format(idTime); id > previous {
+		return id
+	}
+
+	// After the year 9999, times do not sort as texts any more.
+	return previous + "-" + first.UTC().Format(idTime)
 }
 
 // LastTick returns the latest tick that the chunk tells of, and From if it tells of none. When it is too old, the chunk can
