@@ -159,6 +159,9 @@ func (h *testWorker) endFaults() (faults []string) {
 	}
 	h.state.rows.Flush(h.state.applied)
 	history, dead := read("history/"), read("dead/")
+	if history == nil || dead == nil {
+		return nil
+	}
 
 	for t := range h.state.Tasks.All() {
 		name := t.FullName()
