@@ -50,6 +50,7 @@ func (w *world) judge(c *callers) verdict {
 	until := time.Now().Add(-2 * time.Second)
 	w.finalCounts = w.counters()
 	w.judgeGoroutines()
+	w.judgeAnswers()
 	w.leave()
 	ctx, cancel := context.WithTimeout(w.ctx, 3*time.Minute)
 	defer cancel()
@@ -67,7 +68,7 @@ func (w *world) judge(c *callers) verdict {
 		}
 	}
 
-	v.report = check.Check(w.keys, v.events, check.Options{Until: until, Ended: true, Audited: true, Full: w.wasFull})
+	v.report = check.Check(w.keys, v.events, check.Options{Until: until, Ended: true, Audited: true, Folded: true, Full: w.wasFull})
 	for _, violation := range v.report.Violations {
 		w.failures = append(w.failures, violation.String())
 	}

@@ -68,6 +68,14 @@ var kinds = []kind{
 	{"forks", 3, "@every 20s", probed(escaped + "=1 setsid sleep 30 >/dev/null 2>&1 </dev/null & sleep 0.1"), "", nil},
 	{"holds", 3, "@every 20s", probed("sleep 6 & sleep 0.1"), "", nil},
 	{"floods", 2, "@every 20s", probed("head -c 4000000 /dev/zero | tr '\\0' x"), "", nil},
+	{"folds", 12, "@every 1s after completion", "", "", func(i int, s *task.Spec) { s.History.Keep = 1 + i%3 }},
+	{"folds-second", 8, "", "", "", func(i int, s *task.Spec) {
+		// A trim follows each run: a task is trimmed after as many records as it has ticks in ten minutes of January.
+		s.Schedule, s.History.Keep = task.Schedules{"0 0 0 6 1 *", "* * * * 2-12 *"}, 1+i%3
+	}},
+	{"folds-failures", 8, "@every 2s after completion", probed(`[ $((CARILLON_FENCING_TOKEN % 3)) -gt 0 ] || exit 1`), "", func(i int, s *task.Spec) {
+		s.History.Keep = 1 + i%3
+	}},
 	{"http", 16, "@every 3s", "", "quick/50", func(i int, s *task.Spec) { s.Retry = again(3, task.Failed) }},
 	{"http-post", 8, "@every 4s", "", "once/2000", nil},
 	{"http-lost", 8, "@every 6s", "", "once/2000", func(_ int, s *task.Spec) { s.Retry = again(3, task.Failed, task.Lost) }},

@@ -12,6 +12,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/internal/testkit/pasttick"
 	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
@@ -167,57 +168,6 @@ func killInFold(w *world) func(*world) {
 	return func(*world) { n.restartWhenClean() }
 }
 
-// pastTick is a tick with an outcome that the history has shown.
-type pastTick struct {
-	ref   record.Ref
-	at    task.Time
-	state task.State
-}
-
-// pastTicks returns the ticks of all records that the histories of the present tasks have ever had. Of a record of several
-// ticks it returns the first and the last one.
-func (w *world) pastTicks() map[record.Ref][]pastTick {
-	keys := w.admin.Keys()
-	uids, last := map[record.Ref]string{}, map[string]task.Run{}
-	refs := map[string]record.Ref{}
-
-	for _, e := range w.store.Events() {
-		k, ok := keys.ParseShard(string(e.Kv.Key))
-		switch {
-		case !ok:
-		case k.Kind == record.KindEntry && len(e.Kv.Value) == 0:
-			delete(uids, k.Ref)
-		case k.Kind == record.KindEntry:
-			if t, err := record.DecodeEntry(e.Kv.Value); err == nil {
-				uids[k.Ref] = t.UID
-			}
-		case k.Kind == record.KindEnded && !k.Late && len(e.Kv.Value) > 0:
-			if r, err := record.DecodeEnded(k, e.Kv.Value); err == nil {
-				last[string(e.Kv.Key)], refs[string(e.Kv.Key)] = r, k.Ref
-			}
-		}
-	}
-
-	ticks := map[record.Ref][]pastTick{}
-	for key, r := range last {
-		ref := refs[key]
-		if r.UID != uids[ref] || r.Trigger != task.TriggerSchedule && r.Trigger != task.TriggerCatchUp {
-			continue
-		}
-
-		ticks[ref] = append(ticks[ref], pastTick{ref, r.ScheduledTime, r.State})
-		if r.Count > 1 {
-			ticks[ref] = append(ticks[ref], pastTick{ref, r.Last, r.State})
-		}
-	}
-
-	for _, all := range ticks {
-		slices.SortFunc(all, func(a, b pastTick) int { return a.at.Compare(b.at.Time) })
-	}
-
-	return ticks
-}
-
 // askAboutTicks asks the API why ticks ran or did not, some of each task, and returns the answers that are wrong. An answer may
 // say what is not on record, but nothing else than what happened.
 func (w *world) askAboutTicks(seed uint64) (wrong []string) {
@@ -225,24 +175,24 @@ func (w *world) askAboutTicks(seed uint64) (wrong []string) {
 	r := rand.New(rand.NewPCG(seed, 4))
 	c := w.clientOf(w.nodes[w.names[0]])
 
-	past := w.pastTicks()
+	past := pasttick.List(w.admin.Keys(), checkEvents(w.store.Events()))
 	for _, ref := range slices.SortedFunc(maps.Keys(past), func(a, b record.Ref) int { return strings.Compare(a.String(), b.String()) }) {
 		ticks := past[ref]
 		r.Shuffle(len(ticks), func(i, j int) { ticks[i], ticks[j] = ticks[j], ticks[i] })
 
 		for _, t := range ticks[:min(len(ticks), most)] {
 			ctx, cancel := context.WithTimeout(w.life, 10*time.Second)
-			a, err := c.Tasks.Why(ctx, ref.Namespace, ref.Name, client.WhyQuestion{At: t.at.UTC().Format("2006-01-02T15:04:05.000Z"), Timezone: "UTC"})
+			a, err := c.Tasks.Why(ctx, ref.Namespace, ref.Name, t.Question())
 			cancel()
 
 			if err != nil {
-				w.logLine("> why %s %s: %v", ref, t.at, err)
+				w.logLine("> why %s %s: %v", ref, t.At, err)
 				continue
 			}
 
 			w.countAnswer(a)
-			if what := t.contradiction(a); what != "" {
-				wrong = append(wrong, fmt.Sprintf("why %s at %s: %s: the answer is %s: %s", ref, t.at, what, a.Verdict, a.Sentence))
+			if what := t.Contradiction(a); what != "" {
+				wrong = append(wrong, fmt.Sprintf("why %s at %s: %s: the answer is %s: %s", ref, t.At, what, a.Verdict, a.Sentence))
 			}
 		}
 	}
@@ -260,36 +210,4 @@ func (w *world) countAnswer(a task.Answer) {
 	default:
 		w.countReached("why: from the history")
 	}
-}
-
-// slowWrite is how long a write of the API takes at most, so that ticks may be decided by the record that it replaces although
-// they are due after the time that it names. why goes by that time for ticks that the ledger does not name.
-const slowWrite = 5 * time.Second
-
-// followsSlowWrite reports whether a tick was due so soon after a pause or an edit that it may have been decided before that
-// was written.
-func (t pastTick) followsSlowWrite(a task.Answer) bool {
-	if a.Run != nil || a.Verdict == task.VerdictSucceeded {
-		return false
-	}
-
-	follows := func(since task.Time) bool { return !t.at.Before(since.Time) && t.at.Sub(since.Time) < slowWrite }
-
-	return a.Pause != nil && follows(a.Pause.Since) || a.Version != nil && follows(a.Version.Since)
-}
-
-// contradiction returns what is wrong with an answer about a tick; "" if nothing is.
-func (t pastTick) contradiction(a task.Answer) string {
-	switch {
-	case string(a.Verdict) == string(t.state), t.followsSlowWrite(a):
-		return ""
-	case a.Verdict != task.VerdictForgotten && a.Verdict != task.VerdictUnreadable:
-		return fmt.Sprintf("its outcome was %s", t.state)
-	case len(a.Unknown) == 0:
-		return "the answer does not say what is not on record"
-	case t.state == task.Succeeded && strings.Contains(a.Sentence, "did not succeed;"):
-		return "it succeeded"
-	}
-
-	return ""
 }

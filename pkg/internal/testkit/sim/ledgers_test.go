@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/carillonhq/carillon/pkg/internal/ledger"
+	"github.com/carillonhq/carillon/pkg/internal/testkit/pasttick"
 	"github.com/carillonhq/carillon/pkg/internal/why"
 	"github.com/carillonhq/carillon/pkg/task"
 )
@@ -18,7 +19,7 @@ func TestMutants_CountIgnoredIsCaught(t *testing.T) {
 	stored := &task.Task{Spec: spec, UID: "abcdabcdabcdabcd", Generation: 1, CreatedAt: task.At(created), UpdatedAt: task.At(created)}
 	entry := task.NewEntry(*stored, task.At(created), task.At(created))
 
-	failed := pastTick{at: task.At(simulationStart.Add(5 * time.Second)), state: task.Failed}
+	failed := pasttick.Tick{At: task.At(simulationStart.Add(5 * time.Second)), State: task.Failed}
 	ask := func(count int64) task.Answer {
 		now := simulationStart.Add(time.Hour)
 		return why.For(why.Facts{
@@ -27,14 +28,14 @@ func TestMutants_CountIgnoredIsCaught(t *testing.T) {
 			Ledger: &ledger.Book{Since: simulationStart, Lines: []task.LedgerLine{
 				{Kind: task.LedgerSucceeded, First: task.At(simulationStart), Last: task.At(simulationStart.Add(10 * time.Second)), Count: count},
 			}},
-		}, why.Question{At: why.Instant(failed.at.Time), Timezone: "UTC"})
+		}, why.Question{At: why.Instant(failed.At.Time), Timezone: "UTC"})
 	}
 
-	if a := ask(10); failed.contradiction(a) != "" || a.Verdict != task.VerdictForgotten {
+	if a := ask(10); failed.Contradiction(a) != "" || a.Verdict != task.VerdictForgotten {
 		t.Errorf("ten of eleven ticks succeeded, and the answer is %s: %s", a.Verdict, a.Sentence)
 	}
 
-	if a := ask(11); failed.contradiction(a) == "" {
+	if a := ask(11); failed.Contradiction(a) == "" {
 		t.Errorf("not caught: %s: %s", a.Verdict, a.Sentence)
 	}
 }
