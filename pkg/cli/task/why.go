@@ -3,6 +3,7 @@ package task
 import (
 	"cmp"
 	"context"
+	"errors"
 	"strings"
 	"time"
 
@@ -100,9 +101,75 @@ func whyWord(ctx context.Context, f *factory.Factory, c *client.Client, word str
 	}
 
 	run, err := selection.FindRun(ctx, f, c, word)
+	if isNotFound(err) {
+		return whyTrimmedRun(ctx, f, c, w, q, err)
+	}
 	q.At = view.Timestamp(run.ScheduledTime)
 
 	return selection.Ref{Namespace: run.Namespace, Name: run.Task}, err
+}
+
+// isNotFound reports whether an error says that a run or its task was not found.
+func isNotFound(err error) bool {
+	var fail *failure.Error
+	return errors.Is(err, task.ErrNotFound) || errors.As(err, &fail) && fail.Exit == failure.ExitNotFound
+}
+
+// whyTrimmedRun asks about the time of a run that has no record, because the ledger of its task may remember it. missing is
+// the error that there is no record.
+func whyTrimmedRun(ctx context.Context, f *factory.Factory, c *client.Client, w selection.RunWord, q *client.WhyQuestion, missing error) (selection.Ref, error) {
+	at, isID := task.TimeOfRunID(w.ID)
+	if isID && w.Task == "" {
+		// The id does not name the task.
+		return selection.Ref{}, failure.NotFound("run %s is not on record", task.Quote(w.ID)).
+			WithHint("carillon why TASK --at %s", view.Timestamp(task.At(at)))
+	}
+	if !isID && w.Tick == "" {
+		return selection.Ref{}, missing
+	}
+
+	r, err := selection.ParseRef(f, w.Task)
+	if err != nil {
+		return r, err
+	}
+
+	if isID {
+		q.At = view.Timestamp(task.At(at))
+		return r, nil
+	}
+
+	loc, err := zoneOfQuestion(ctx, f, c, r, q)
+	if err != nil {
+		return r, err
+	}
+
+	// A time of day is that of yesterday if it is still to come today. Both have the same format, with or without seconds.
+	now := f.Now().In(loc)
+	if w.Tick > now.Format("15:04:05")[:len(w.Tick)] {
+		now = now.AddDate(0, 0, -1)
+	}
+	q.At = now.Format("2006-01-02T") + w.Tick
+
+	return r, nil
+}
+
+// zoneOfQuestion returns the zone of local times in a question: that of --timezone, or that of the task.
+func zoneOfQuestion(ctx context.Context, f *factory.Factory, c *client.Client, r selection.Ref, q *client.WhyQuestion) (*time.Location, error) {
+	zone := q.Timezone
+	if zone == "" {
+		t, err := c.Tasks.Get(ctx, r.Namespace, r.Name)
+		if err != nil {
+			return nil, selection.ExplainMissing(ctx, f, c, r, err)
+		}
+		zone = t.Timezone
+	}
+
+	loc, err := schedule.Location(zone)
+	if err != nil {
+		return nil, failure.Usage("--timezone: %s is not a time zone", task.Quote(zone))
+	}
+
+	return loc, nil
 }
 
 // timesOfToday adds today's date to times of day, in the zone of the question.
@@ -112,18 +179,9 @@ func timesOfToday(ctx context.Context, f *factory.Factory, c *client.Client, r s
 			continue
 		}
 
-		zone := q.Timezone
-		if zone == "" {
-			t, err := c.Tasks.Get(ctx, r.Namespace, r.Name)
-			if err != nil {
-				return selection.ExplainMissing(ctx, f, c, r, err)
-			}
-			zone = t.Timezone
-		}
-
-		loc, err := schedule.Location(zone)
+		loc, err := zoneOfQuestion(ctx, f, c, r, q)
 		if err != nil {
-			return failure.Usage("--timezone: %s is not a time zone", task.Quote(zone))
+			return err
 		}
 
 		*text = f.Now().In(loc).Format("2006-01-02T") + *text
