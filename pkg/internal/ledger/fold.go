@@ -178,7 +178,7 @@ func (c *Chunk) isFull(size int) bool {
 // exceptionOf returns the exception that describes a run which belongs to c.
 func (c *Chunk) exceptionOf(at time.Time, r *task.Run) Exception {
 	e := Exception{
-		First: c.offset(at), Count: 1, State: r.State, Reason: reasonOf(r), Attempt: max(r.Attempt, 0), Node: shortText(r.Node, task.MaxName),
+		First: c.offset(at), Count: 1, State: r.State, Reason: ReasonOf(r), Attempt: max(r.Attempt, 0), Node: shortText(r.Node, task.MaxName),
 	}
 
 	if r.Count > 1 {
@@ -205,8 +205,9 @@ const (
 	maxReason = 40 // bytes of Exception.Reason
 )
 
-// reasonOf returns why a run ended as it did: with its exit code, signal or status, where that is the reason.
-func reasonOf(r *task.Run) string {
+// ReasonOf returns why a run ended as it did: with its exit code, signal or status, where that is the reason. It is the reason
+// in a task.LedgerLine.
+func ReasonOf(r *task.Run) string {
 	switch {
 	case r.Reason == task.ReasonExit && r.ExitCode != nil:
 		return "exit " + strconv.Itoa(*r.ExitCode)

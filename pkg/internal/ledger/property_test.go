@@ -563,7 +563,7 @@ func TestFold_KnowsAllTicksThatItDoesNotHideIfNoneIsMissing(t *testing.T) {
 func (h *history) checkException(t *rapid.T, f *fate, lines []task.LedgerLine) {
 	l, r := lines[0], f.record
 	want := task.LedgerLine{
-		Kind: task.LedgerException, First: r.ScheduledTime, Last: r.ScheduledTime, Count: max(r.Count, 1), State: r.State, Reason: reasonOf(&r),
+		Kind: task.LedgerException, First: r.ScheduledTime, Last: r.ScheduledTime, Count: max(r.Count, 1), State: r.State, Reason: ReasonOf(&r),
 		Attempt: r.Attempt, Node: r.Node, Run: r.ID, Late: f.late,
 	}
 	if r.Count > 1 {

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/carillonhq/carillon/pkg/internal/ledger"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -368,7 +369,7 @@ func (f *Facts) applyCauses(g *finding, l *task.LedgerLine) {
 
 		if one.State != state {
 			g.line, g.verdict = l, task.VerdictForgotten
-			g.detail = "did not succeed; how it ended is no longer on record: in its hour, " + causeWords(f.hourCauses(l))
+			g.detail = "did not succeed; how it ended is no longer on record: in its hour, " + f.hourWords(l)
 			g.unknown = append(g.unknown, "how the tick ended: of an hour with many that did not succeed, only their number is kept")
 
 			return
@@ -384,7 +385,7 @@ func (f *Facts) applyCauses(g *finding, l *task.LedgerLine) {
 	g.line = l
 
 	if one.Reason == "" {
-		g.detail = "in its hour, " + causeWords(f.hourCauses(l))
+		g.detail = "in its hour, " + f.hourWords(l)
 	}
 }
 
@@ -396,27 +397,52 @@ func (f *Facts) applyUncertain(g *finding, all []version, lines []task.LedgerLin
 	}
 
 	g.line, g.verdict = l, task.VerdictForgotten
+
+	// How many ticks there were is not known if a version of that time is no longer kept.
+	among := "in the time around it, "
 	n, isKnown := f.countTicks(all, extentOf(*l))
+	if isKnown {
+		among = fmt.Sprintf("of %s, ", formatCount(n, "tick", "ticks"))
+	}
 
 	switch {
 	case l.Kind == task.LedgerHour:
 		g.detail = "was decided; whether it succeeded is no longer on record: in that hour, "
 		if isKnown {
-			g.detail += fmt.Sprintf("of %s, ", formatCount(n, "tick", "ticks"))
+			g.detail += among
 		}
-		g.detail += causeWords(f.hourCauses(l))
+		g.detail += f.hourWords(l)
 		g.unknown = append(g.unknown, "the outcome: of an hour with many ticks that did not succeed, only their number is kept")
 	case l.Kind == task.LedgerException:
-		g.detail = fmt.Sprintf("was decided; whether it %s is no longer on record: of %s, %d %s", verdictWords(ofState[l.State], 1), formatCount(n, "tick", "ticks"), l.Count, verdictWords(ofState[l.State], l.Count))
+		g.detail = fmt.Sprintf("was decided; whether it %s is no longer on record: %s%d %s", verdictWords(ofState[l.State], 1), among, l.Count, verdictWords(ofState[l.State], l.Count))
 		g.unknown = append(g.unknown, "the outcome: the ledger does not have every tick of that time")
 	default:
-		g.detail = fmt.Sprintf("was decided; whether it succeeded is no longer on record: of %s, %d succeeded", formatCount(n, "tick", "ticks"), l.Count)
+		g.detail = fmt.Sprintf("was decided; whether it succeeded is no longer on record: %s%d succeeded", among, l.Count)
 		g.unknown = append(g.unknown, "the outcome: the ledger does not have every tick of that time")
 	}
 }
 
+// hourWords describes the ticks that did not succeed in the hour of a line.
+func (f *Facts) hourWords(hour *task.LedgerLine) string {
+	words := causeWords(f.hourCauses(hour))
+	if f.isHistoryCut(hour.Last.Time) {
+		return "at least " + words
+	}
+
+	return words
+}
+
+// isHistoryCut reports whether ended runs up to a time may be missing in Runs, because the history has more than were read.
+func (f *Facts) isHistoryCut(upTo time.Time) bool {
+	if !f.CutAt.IsZero() {
+		return f.CutAt.Before(upTo)
+	}
+
+	return f.Newer > 0 && !slices.ContainsFunc(f.Runs, func(r task.Run) bool { return r.State.Final() && r.ScheduledTime.After(upTo) })
+}
+
 // hourCauses returns why ticks did not succeed in the hour of a line: those that this line counts, and all others of which
-// the outcome is known.
+// the outcome was read.
 func (f *Facts) hourCauses(hour *task.LedgerLine) map[string]int64 {
 	causes := map[string]int64{}
 	add := func(state task.State, reason string, n int64) {
@@ -440,9 +466,10 @@ func (f *Facts) hourCauses(hour *task.LedgerLine) map[string]int64 {
 		}
 	}
 
-	for _, r := range f.Runs {
+	for j := range f.Runs {
+		r := &f.Runs[j]
 		if r.Trigger != task.TriggerManual && r.State.Final() && r.State != task.Succeeded && i.contains(r.ScheduledTime.Time) {
-			add(r.State, r.Reason, max(r.Count, 1))
+			add(r.State, ledger.ReasonOf(r), max(r.Count, 1))
 		}
 	}
 

@@ -108,6 +108,22 @@ var ledgerStories = []story{
 		[]string{"The tick of Tue 10 Mar 2026 05:04 UTC did not succeed; how it ended is no longer on record: in its hour, 20 did not succeed (10 failed: exit 1, 10 timed out)."}},
 	{"perhaps counted by its hour", func() *world { return failingHour().fold() }, "05:50", task.VerdictForgotten,
 		[]string{"whether it succeeded is no longer on record: in that hour, of 60 ticks, 20 did not succeed (10 failed: exit 1, 10 timed out)."}},
+	{"in an hour that is also in the history", func() *world {
+		return failingHour().fold().run("05:59:00", task.Failed, exits(1)).run("05:57:00", task.Failed, exits(4))
+	}, "05:50", task.VerdictForgotten, []string{"of 60 ticks, 22 did not succeed (11 failed: exit 1, 10 timed out, 1 failed: exit 4)."}},
+	{"in an hour of which the history was not read to its end", func() *world {
+		w := failingHour().fold().run("05:57:00", task.Failed, exits(4))
+		w.Runs = slices.DeleteFunc(w.Runs, func(r task.Run) bool { return r.ScheduledTime.After(at("06:00:00")) })
+		w.Newer = 3
+		return w
+	}, "05:50", task.VerdictForgotten, []string{"of 60 ticks, at least 21 did not succeed (10 failed: exit 1, 10 timed out, 1 failed: exit 4)."}},
+	{"beside a version that is no longer kept", func() *world {
+		w := perMinute().ran("00:01:00", "12:00:00").fold("02:29:00")
+		w.Ledger.Lines = mergeSpans(w.Ledger.Lines)
+		w.change("01:00:30", "bob", func(s *task.Spec) { s.Description = "new" })
+		w.Versions = nil
+		return w
+	}, "02:30", task.VerdictForgotten, []string{"whether it succeeded is no longer on record: in the time around it, 718 succeeded."}},
 	{"in a failing hour, before the ticks that are only counted", func() *world { return failingHour().fold() }, "05:03", task.VerdictSucceeded, []string{"succeeded; further details"}},
 	{"an hour without a success", func() *world {
 		w := perMinute()
