@@ -516,12 +516,9 @@ func generate(w *world, c *chronicle, random *rand.Rand, seconds int) {
 	w.Helper()
 	a, err := w.store.Account(w.ctx, ref(c.name), start, start)
 	w.ok(err)
-	timing, err := schedule.Parse(a.Task.Timing(), start)
-	w.ok(err)
-
 	g := &generator{world: w, chronicle: c, random: random, uid: a.Task.UID, late: map[int64][]task.Run{}, edits: max(1, seconds/200_000)}
 	trimmer := retention.NewTrimmer(w.store, func() task.Cluster { return task.Cluster{} }, w.clock, zap.NewNop())
-	job := retention.Trim{Fences: w.assign("n1"), Ref: ref(c.name), UID: g.uid, Created: a.EntryMade, History: a.Task.History, Schedule: *timing}
+	job := retention.Trim{Fences: w.assign("n1"), Ref: ref(c.name), UID: g.uid, Created: a.EntryMade, History: a.Task.History}
 
 	for s := int64(1); s <= int64(seconds); s++ {
 		w.at(float64(s))
@@ -548,6 +545,7 @@ func generate(w *world, c *chronicle, random *rand.Rand, seconds int) {
 			w.ok(w.store.TrimHistory(w.ctx, job.Fences, job.Ref, past[:len(past)-min(len(past), 20)]))
 		}
 
+		job.Schedule = g.schedule()
 		w.ok(trimmer.Trim(w.ctx, job))
 
 		if s%600 == 0 {
@@ -558,6 +556,17 @@ func generate(w *world, c *chronicle, random *rand.Rand, seconds int) {
 	c.end = float64(seconds)
 	w.at(c.end + 0.3)
 	w.put(w.store.Keys().Watermark(0), record.Encode(record.Watermark{Time: task.At(sec(c.end)), Seen: a.Revision, Nonce: "n"}))
+}
+
+// schedule returns the schedule that is in force.
+func (g *generator) schedule() schedule.Schedule {
+	g.Helper()
+	st, err := g.store.Task(g.ctx, ref(g.name))
+	g.ok(err)
+	s, err := schedule.Parse(st.Task.Timing(), start)
+	g.ok(err)
+
+	return *s
 }
 
 // changeMode begins the next part of the course of events.
