@@ -323,7 +323,9 @@ func TestFold_SplitsWhatNeedsManyChunks(t *testing.T) {
 // putChunk writes a chunk with two successes, 15 minutes apart.
 func (w *world) putChunk(name string, from time.Time, uid string) {
 	w.Helper()
-	c := ledger.Chunk{UID: uid, From: task.At(from), Spans: []ledger.Span{{Last: 900_000, Count: 2}}}
+	hour := from.Truncate(time.Hour)
+	first := ledger.Offset(from.Sub(hour).Milliseconds())
+	c := ledger.Chunk{UID: uid, From: task.At(hour), Spans: []ledger.Span{{First: first, Last: first + 900_000, Count: 2}}}
 	w.put(w.store.Keys().LedgerChunk(ref(name), from.Format("20060102T150405.000Z")), record.Encode(c))
 }
 
