@@ -258,8 +258,10 @@ func (s Shards) writeFenced(ctx context.Context, f Fences, t kv.Txn) error {
 		return err
 	}
 
-	// Conflicts are rare. So what has changed is read in a request of its own, which etcd does not write to its log.
-	fences, err := s.etcd.Txn(ctx).If(f.Owner.Compare(), f.Node.Compare()).Commit()
+	// Conflicts are rare. So what has changed is read in a request of its own, which etcd does not write to its log. Without
+	// a read in it, any member would answer at once, also one that lags behind. The answer could be wrong, and its revision
+	// lower than one that was seen before: the node would conclude that etcd was restored from an older snapshot.
+	fences, err := s.etcd.Txn(ctx).If(f.Owner.Compare(), f.Node.Compare()).Then(clientv3.OpGet(f.Owner.Key, clientv3.WithCountOnly())).Commit()
 	switch {
 	case err != nil:
 		return fmt.Errorf("%w: %w", task.ErrUnavailable, err)
