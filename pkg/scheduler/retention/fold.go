@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/carillonhq/carillon/pkg/internal/ledger"
@@ -17,9 +18,10 @@ import (
 type folding struct {
 	store      HistoryTrimmer
 	job        *Trim
-	oldestTick time.Time // ledgers need not remember earlier ticks
-	chunks     int64     // how many there are
-	newest     string    // the id of the newest chunk, as of the last fold
+	oldestTick time.Time    // ledgers need not remember earlier ticks
+	history    []store.Past // all records of the task, in the order of their keys
+	chunks     int64        // how many there are
+	newest     string       // the id of the newest chunk, as of the last fold
 
 	list *store.HistoryToTrim // what was read with the list of the history; nil after the first fold
 }
@@ -151,7 +153,7 @@ func (f *folding) foldOf(records []store.PastRecord, newest *store.LedgerChunk) 
 		}
 	}
 
-	for i, chunk := range ledger.Fold(f.job.UID, last, parsed, f.job.nextTick) {
+	for i, chunk := range ledger.Fold(f.job.UID, last, parsed, f.nextTick) {
 		value, err := json.Marshal(chunk)
 		if err != nil {
 			return fold, fmt.Errorf("fold history of %s: %w", f.job.Ref, err)
@@ -177,14 +179,29 @@ func parseRecord(p store.PastRecord) ledger.Record {
 	return ledger.Record{Run: r, Late: p.Late, Broken: err != nil}
 }
 
-// nextTick returns the first tick of the task's schedule after a time. It returns false if there is none, and for a
-// schedule whose ticks depend on the end of runs.
-func (j *Trim) nextTick(after time.Time) (time.Time, bool) {
-	if _, completion := j.Schedule.AfterCompletion(); completion {
+// nextTick returns the first tick of the task's schedule after a time that is not in the history. So a span continues over
+// ticks whose records stay, or will be folded later: readers find them in the history. It returns false if there is none,
+// and for a schedule whose ticks depend on the end of runs.
+func (f *folding) nextTick(after time.Time) (time.Time, bool) {
+	if _, completion := f.job.Schedule.AfterCompletion(); completion {
 		return time.Time{}, false
 	}
 
-	return j.Schedule.Next(after)
+	tick, ok := f.job.Schedule.Next(after)
+	for ok && f.isInHistory(tick) {
+		tick, ok = f.job.Schedule.Next(tick)
+	}
+
+	return tick, ok
+}
+
+// isInHistory reports whether the history had a record of a tick when it was listed.
+func (f *folding) isInHistory(tick time.Time) bool {
+	_, found := slices.BinarySearchFunc(f.history, task.RunID(tick, f.job.UID), func(p store.Past, id string) int {
+		return strings.Compare(p.ID, id)
+	})
+
+	return found
 }
 
 // countNew returns how many chunks the fold begins.

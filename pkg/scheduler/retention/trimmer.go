@@ -173,7 +173,7 @@ func (t *Trimmer) trimHistory(ctx context.Context, job Trim) error {
 		return t.store.TrimHistory(ctx, job.Fences, job.Ref, gone)
 	}
 
-	f := folding{store: t.store, job: &job, oldestTick: t.now().Add(-lasts.Std()), chunks: list.Chunks, list: &list}
+	f := folding{store: t.store, job: &job, history: past, oldestTick: t.now().Add(-lasts.Std()), chunks: list.Chunks, list: &list}
 
 	return f.foldAll(ctx, gone)
 }
