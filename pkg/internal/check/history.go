@@ -142,6 +142,7 @@ type runHistory struct {
 	attempts    int                    // how many ended attempts its records list
 	ended       bool                   // it has a final record
 	purged      bool                   // its records were deleted together with its task
+	folded      bool                   // its record has moved to the ledger
 	endedText   string                 // the final record as stored, to detect that it is overwritten
 	rangeRecord *task.Run              // the record of ticks that did not run; nil for a run
 	startBefore task.Time              // the first attempt may start until then; zero: at any time

@@ -18,7 +18,8 @@ import (
 //     became of them.
 //   - The written chunks name or count the tick of each deleted record, and all that the replaced chunks named or counted.
 //     They name nothing else.
-//   - A span of successes does not extend over a tick of the present schedule that the ledger does not know.
+//   - A span of successes does not extend over a tick of the present schedule of which neither the ledger nor the history
+//     tells.
 //   - Only the newest chunk is rewritten. A chunk goes after all older ones, because of its age, because there are too
 //     many, because the task is to have no ledger, or with the task.
 //

@@ -14,6 +14,12 @@ func (j *ledgerJudge) checkFold(d *delta, t *taskHistory, trimmed []trimmedRecor
 	j.fences.requireOwner(d, t.ref.Shard, written[0].key, "a chunk of a ledger is written")
 	j.stats.Folded += int64(len(trimmed))
 
+	for _, r := range trimmed {
+		if r.run != nil {
+			r.run.folded = true
+		}
+	}
+
 	got, want := ledgerCounts{}, ledgerCounts{}
 	for _, w := range written {
 		got.addChunk(w.now, 1)
@@ -82,7 +88,7 @@ func (j *ledgerJudge) checkOutcomes(t *taskHistory, trimmed []trimmedRecord, wri
 // period is a time from one tick to another, both inclusive, in ms.
 type period struct{ first, last int64 }
 
-// checkSpans checks that no span of successes shrinks, and that none extends over a tick that the ledger does not know.
+// checkSpans checks that no span of successes shrinks, and that none extends over a tick of which neither the ledger nor the history tells.
 func (j *ledgerJudge) checkSpans(t *taskHistory, trimmed []trimmedRecord, written []writtenChunk) {
 	timing := j.timingForSpans(t)
 
@@ -140,7 +146,7 @@ func (j *ledgerJudge) checkSpan(t *taskHistory, timing *oracle.Timing, w written
 
 		if end != 0 && timing != nil && p.first > end {
 			if hole, found := j.unknownTick(t, timing, w, period{end, p.first}); found {
-				j.breachTask("G31", t.ref, hole, w.key, "a span of successes extends over a tick that the ledger does not know")
+				j.breachTask("G31", t.ref, hole, w.key, "a span of successes extends over a tick of which neither the ledger nor the history tells")
 				return
 			}
 		}
@@ -153,10 +159,10 @@ func (j *ledgerJudge) checkSpan(t *taskHistory, timing *oracle.Timing, w written
 	}
 }
 
-// unknownTick returns the first tick between the two ends of a period of which no chunk of the ledger tells.
+// unknownTick returns the first tick between the two ends of a period of which neither the ledger nor the history tells.
 func (j *ledgerJudge) unknownTick(t *taskHistory, timing *oracle.Timing, w writtenChunk, gap period) (at int64, found bool) {
 	timing.ListTicks(gap.first, gap.last-1, func(ms int64) bool {
-		known := w.now.knows(ms)
+		known := j.isRemembered(t, ms) || w.now.knows(ms)
 		for _, c := range t.chunks {
 			known = known || c.readable && c.knows(ms)
 		}
@@ -167,4 +173,17 @@ func (j *ledgerJudge) unknownTick(t *taskHistory, timing *oracle.Timing, w writt
 	})
 
 	return at, found
+}
+
+// isRemembered reports whether the record of a tick is in the history, or has been folded. It returns true if the tick may have
+// been folded before this history begins.
+func (j *ledgerJudge) isRemembered(t *taskHistory, tick int64) bool {
+	r := t.entry.incarnation.outcomes[tick]
+	if r == nil {
+		return j.cluster.began > 0
+	}
+
+	_, kept := j.cluster.liveKeys[j.keys.Ended(t.ref, r.id)]
+
+	return kept || r.folded
 }

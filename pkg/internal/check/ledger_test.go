@@ -213,30 +213,50 @@ func TestCheck_FoldsOfOtherRecords(t *testing.T) {
 	}
 }
 
-// A span must not go on over ticks that are still in the history, or were lost. The task must be older than ledgerLag,
-// because the owner may use its former schedule until then.
+// A span must not go on over ticks that do not exist, because of a pause, or whose records were deleted without a fold. The
+// task must be older than ledgerLag, because the owner may use its former schedule until then.
 func TestCheck_FoldsOverHoles(t *testing.T) {
+	runs := func(h hand, from, to float64) {
+		for tick := from; tick <= to; tick++ {
+			h.until(tick)
+			h.sealed(h.fires(tick))
+			h.done(task.Succeeded)
+		}
+	}
 	old := func(c ledger.Chunk, ticks ...float64) func(h hand) {
 		return func(h hand) {
-			for tick := 1.0; tick <= 40; tick++ {
-				h.until(tick)
-				h.sealed(h.fires(tick))
-				h.done(task.Succeeded)
-			}
-
+			runs(h, 1, 33)
+			h.until(33.5)
+			h.pause(h.simTask)
+			h.until(35.5)
+			h.resume(h.simTask)
+			runs(h, 36, 37)
 			h.txn(append(h.trim(ticks...), h.chunk(1, c))...)
 		}
 	}
 
 	turns(t, []turn{
 		{"none", "", nil, old(ledger.Chunk{Spans: spans(31, 33, 3)}, 31, 32, 33)},
-		{"a span ends at the hole", "", nil, old(ledger.Chunk{Spans: spans(31, 31, 1, 33, 33, 1)}, 31, 33)},
-		{"over a hole", "G31", nil, old(ledger.Chunk{Spans: spans(31, 33, 2)}, 31, 33)},
-		{"a hole that an earlier chunk knows", "", nil, func(h hand) {
-			h.txn(h.chunk(1, ledger.Chunk{}))
-			old(ledger.Chunk{Spans: spans(31, 33, 3)}, 31, 32, 33)(h)
+		{"over a record in the history", "", nil, old(ledger.Chunk{Spans: spans(31, 33, 2)}, 31, 33)},
+		{"a span ends at the pause", "", nil, old(ledger.Chunk{Spans: spans(33, 33, 1, 36, 36, 1)}, 33, 36)},
+		{"over a pause", "G31", nil, old(ledger.Chunk{Spans: spans(33, 36, 2)}, 33, 36)},
+		{"over a record that was folded before", "", nil, func(h hand) {
+			old(ledger.Chunk{Spans: spans(32, 32, 1)}, 32)(h)
+			h.txn(append(h.trim(31, 33), h.chunk(2, ledger.Chunk{Spans: spans(31, 33, 2)}))...)
 		}},
 	})
+
+	// Records that a full etcd has deleted are a hole, too.
+	h := newHand(t, nil)
+	runs(h, 1, 33)
+	h.txn(h.trim(32)...)
+	h.txn(append(h.trim(31, 33), h.chunk(1, ledger.Chunk{Spans: spans(31, 33, 2)}))...)
+
+	opts := h.sim.asked()
+	opts.Full = true
+	if r := h.check(opts); len(r.Violations) != 1 || r.Violations[0].Promise != "G31" {
+		t.Errorf("over a record that was forgotten: %v", r.Violations)
+	}
 }
 
 func TestCheck_Chunks(t *testing.T) {
