@@ -60,6 +60,7 @@ func TestTaskLedger_TellsWhatHistoryNoLongerHas(t *testing.T) {
 		{"failed", client.LedgerOptions{States: []task.State{task.Failed, task.Lost}}, "failed", 0},
 		{"succeeded, the newest", client.LedgerOptions{States: []task.State{task.Succeeded}, Limit: 1}, "succeeded×9", 1},
 		{"the future", client.LedgerOptions{Since: first.AddDate(1, 0, 0)}, "", 0},
+		{"until before since, within a range", client.LedgerOptions{Since: first.Add(60 * time.Hour), Until: first.Add(50 * time.Hour)}, "", 0},
 	} {
 		got, err := w.Tasks.Ledger(t.Context(), "default", "dump", c.o)
 		if err != nil || kindsOf(got) != c.want || got.More != c.more || !got.CompleteSince.Equal(first) {
@@ -112,5 +113,13 @@ func TestTaskLedger_IsCompleteSinceTheHistoryBegins(t *testing.T) {
 
 	if l, err := w.Tasks.Ledger(t.Context(), "default", "dump", client.LedgerOptions{}); err != nil || !l.CompleteSince.Equal(at) || !l.Since.IsZero() {
 		t.Errorf("%+v, %v", l, err)
+	}
+
+	// Successful runs between the failures are gone.
+	if _, err := w.Tasks.Patch(t.Context(), "default", "dump", []byte(`{"history":{"keep":20,"record":"failures","ledger":"0s"}}`), 0); err != nil {
+		t.Fatal(err)
+	}
+	if l, err := w.Tasks.Ledger(t.Context(), "default", "dump", client.LedgerOptions{}); err != nil || !l.CompleteSince.IsZero() {
+		t.Errorf("with history.record: failures and no ledger: %+v, %v", l, err)
 	}
 }

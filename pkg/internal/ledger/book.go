@@ -191,6 +191,10 @@ func mayHide(l *task.LedgerLine, tick time.Time) bool {
 
 // Between returns the lines that tell of ticks from from (inclusive) to to (exclusive), the newest first.
 func (b *Book) Between(from, to time.Time) []task.LedgerLine {
+	if !from.Before(to) {
+		return nil
+	}
+
 	var lines []task.LedgerLine
 	for i := range b.Lines {
 		l := &b.Lines[i]

@@ -65,9 +65,13 @@ func ledgerAnswer(read store.TaskLedger, book *ledger.Book) client.TaskLedger {
 		CompleteSince: read.Oldest, Broken: book.Broken,
 	}
 
-	// A chunk's ticks are older than those of the history. Without chunks, the history begins with the first tick.
-	if !book.Since.IsZero() {
+	// A chunk's ticks are older than those of the history. Without chunks, the history begins with the first tick, unless its
+	// successful runs are deleted without being counted.
+	switch {
+	case !book.Since.IsZero():
 		answer.Since, answer.CompleteSince = task.At(book.Since), task.At(book.Since)
+	case answer.Remembers == 0 && read.Task.History.Record == task.RecordFailures:
+		answer.CompleteSince = task.Time{}
 	}
 
 	return answer
