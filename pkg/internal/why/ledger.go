@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -498,15 +497,7 @@ func runOfLine(l *task.LedgerLine) *task.Run {
 		r.Count, r.Last = l.Count, l.Last
 	}
 
-	kind, value, _ := strings.Cut(l.Reason, " ")
-	switch n, err := strconv.Atoi(value); {
-	case kind == "exit" && err == nil:
-		r.Reason, r.ExitCode = task.ReasonExit, &n
-	case kind == "signal" && value != "":
-		r.Reason, r.Signal = task.ReasonSignal, value
-	case kind == "HTTP" && err == nil:
-		r.Reason, r.HTTPStatus = task.ReasonAnswer, n
-	}
+	r.Reason, r.ExitCode, r.Signal, r.HTTPStatus = task.ParseLedgerReason(l.Reason)
 
 	return r
 }
