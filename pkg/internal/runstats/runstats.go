@@ -1,9 +1,9 @@
 // Package runstats sums up how the runs of a task ended: how many succeeded, how long they took, how late they started,
 // and why they failed.
 //
-// The quantiles are exact, and of the history only: a ledger tells how long successful runs took on average and at most. A history has at most some 10,000 records (history.keep), so it is cheaper to keep all
-// measurements and to sort them than to use a sketch, which would only estimate the quantiles. If there are more than
-// 100,000 nevertheless, the newest ones count.
+// The quantiles are exact, and of the history only: a ledger tells how long successful runs took on average and at most. A
+// history has at most some 10,000 records (history.keep), so it is cheaper to keep all measurements and to sort them than to
+// use a sketch, which would only estimate the quantiles. If there are more than 100,000 nevertheless, the newest ones count.
 //
 // The package is pure: no I/O and no clock.
 package runstats
