@@ -24,6 +24,13 @@ type folding struct {
 	newest     string       // the id of the newest chunk, as of the last fold
 
 	list *store.HistoryToTrim // what was read with the list of the history; nil after the first fold
+	walk tickWalk             // the last one of nextTick
+}
+
+// tickWalk is the result of nextTick after from, and after every later time before to.
+type tickWalk struct {
+	from, to time.Time // to is zero if there is no tick
+	isKnown  bool
 }
 
 // foldAll folds records in the order in which they were written.
@@ -187,12 +194,23 @@ func (f *folding) nextTick(after time.Time) (time.Time, bool) {
 		return time.Time{}, false
 	}
 
+	// A fold asks after each success. In a long history, every walk would pass the same thousands of records.
+	w := &f.walk
+	if w.isKnown && !after.Before(w.from) && (w.to.IsZero() || after.Before(w.to)) {
+		return w.to, !w.to.IsZero()
+	}
+
 	tick, ok := f.job.Schedule.Next(after)
 	for ok && f.isInHistory(tick) {
 		tick, ok = f.job.Schedule.Next(tick)
 	}
 
-	return tick, ok
+	*w = tickWalk{from: after, isKnown: true}
+	if ok {
+		w.to = tick
+	}
+
+	return w.to, ok
 }
 
 // isInHistory reports whether the history had a record of a tick when it was listed.
