@@ -23,6 +23,9 @@ const poisonSpace = "poison"
 // fullSpace is the namespace of tasks with a long history.
 const fullSpace = "full"
 
+// herdSpace is the namespace of the tasks that tick in the same second.
+const herdSpace = "herd"
+
 func herd(w *world, in *injection) (func() error, error) {
 	const many = 20_000
 	at := time.Now().Add(8 * time.Second).Truncate(time.Second)
@@ -30,7 +33,7 @@ func herd(w *world, in *injection) (func() error, error) {
 	all := make([]task.Spec, many)
 	for i := range all {
 		s := task.Defaults()
-		s.Namespace, s.Name = "herd", fmt.Sprintf("h%s-%05d", at.Format("150405"), i)
+		s.Namespace, s.Name = herdSpace, fmt.Sprintf("h%s-%05d", at.Format("150405"), i)
 		s.Schedule, s.History.Keep = task.Schedules{"@at " + at.UTC().Format(time.RFC3339)}, 1
 		s.Action.Noop = &task.Noop{}
 		all[i] = s
