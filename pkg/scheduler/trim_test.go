@@ -142,16 +142,25 @@ func TestTrim_KeepsTheLastEndForTheTTL(t *testing.T) {
 }
 
 // A node that was cut off records an end late, after the end of another run that ended later. The ttl
-// counts from the later end, both for an owner that saw the two ends and for one that reads them.
+// counts from the later end: for an owner that saw the two ends, for one that reads them, and for one that sees
+// only the late record.
 func TestTTL_CountsFromTheLatestEnd(t *testing.T) {
 	t.Parallel()
 
-	for _, owner := range []string{"n1", "n2"} {
-		t.Run(owner, func(t *testing.T) {
+	for _, c := range []struct {
+		name               string
+		takesOver, between bool
+	}{
+		{"the owner sees both", false, false},
+		{"another owner reads both", true, false},
+		{"another owner sees the late one", true, true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t, "n1", "n2").judged()
 			h := w.work("n1")
-			w.create("a", allow, cronned("@at 2026-01-02T13:00:00Z"), ttl(10*time.Minute))
+			// Its entry counts runs, so an owner remembers something of its past from the beginning.
+			w.create("a", allow, cronned("@at 2026-01-02T13:00:00Z"), ttl(10*time.Minute), maxRuns(9))
 			h.decide(3600)
 			w.at(3700)
 			w.end(w.active("a")[0], task.Succeeded)
@@ -169,13 +178,19 @@ func TestTTL_CountsFromTheLatestEnd(t *testing.T) {
 			w.at(4300)
 			w.end(all[0], task.Succeeded)
 			h.decide(4300)
+
+			if c.between {
+				h = w.work("n2")
+				h.decide(4301)
+			}
+
 			w.at(4250)
 			w.end(all[1], task.Succeeded)
 			w.at(4300)
 			h.decide(4301)
 
-			if owner != "n1" {
-				h = w.work(owner)
+			if c.takesOver && !c.between {
+				h = w.work("n2")
 			}
 
 			h.wantDeletion("a", 4860, 4900, false) // ten minutes after the end that was recorded last

@@ -101,7 +101,8 @@ func (s *HistoryReader) Conclude(now int64) {
 		last = now
 	}
 
-	p.setEnded(last, now)
+	p.noteEnded(last, now)
+	p.Known = true
 
 	if len(s.keys) > 0 && s.keys[0].Mod > s.t.Own().Counted {
 		// Uncounted records are left that were not read. The failures before those that were read do not

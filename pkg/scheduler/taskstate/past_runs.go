@@ -131,18 +131,22 @@ func (t *Task) NoteEnd(ev *store.ShardEvent, now int64) {
 		return
 	}
 
-	p.setEnded(r.EndedAt.UnixMilli(), now)
+	p.noteEnded(r.EndedAt.UnixMilli(), now)
+
+	// An owner that has not read the history yet may see only the record of a node that was cut off. An end in the history
+	// may be later.
+	p.Known = p.Studied
 
 	if p.Studied && t.CountsFailures() {
 		p.Ends = append(p.Ends, End{ev.Mod, r.State})
 	}
 }
 
-// setEnded records when something ended, in Unix milliseconds. The latest end counts, not the last that was
+// noteEnded records when something ended, in Unix milliseconds. The latest end counts, not the last that was
 // recorded: a node that was cut off records an end late. An end in the future is limited, because the clock
 // of the node may be wrong.
-func (p *Past) setEnded(at, now int64) {
-	p.Known, p.Ended = true, max(p.Ended, min(at, now+clockSlack.Milliseconds()))
+func (p *Past) noteEnded(at, now int64) {
+	p.Ended = max(p.Ended, min(at, now+clockSlack.Milliseconds()))
 }
 
 // ForgetLastEnd marks the last end as unknown, because something has ended or a tick was decided whose
