@@ -184,24 +184,26 @@ func (h *HistoryFold) Ops() int { return len(h.Gone) + len(h.Put) + len(h.Drop) 
 func (s Shards) comparisons(h *HistoryFold) []clientv3.Cmp {
 	all := []clientv3.Cmp{kv.CreateIs(s.keys.Entry(h.Ref), h.EntryCreate)}
 
-	// Each fold writes the newest chunk, or begins one behind it. A fold that does not write the chunk that it has read
-	// must therefore compare that none has begun.
+	// Two folds that rewrite the same chunk exclude each other by its mod revision. A fold that rewrites none, because there is
+	// none, or because the newest one was written by hand, compares that no chunk has begun. Another fold may still have moved
+	// some of the same records to an older chunk, so it compares all of them.
 	ledger := s.keys.LedgerOf(h.Ref)
 	end := clientv3.GetPrefixRangeEnd(ledger)
+	compare := h.Gone
 	switch {
 	case h.Newest == nil:
 		all = append(all, isAbsent(ledger).WithRange(end))
 	case len(h.Put) > 0 && h.Put[0].ID == h.Newest.ID:
 		all = append(all, isUnchanged(ledger+h.Newest.ID, h.Newest.Mod))
+
+		// A late copy, whose records were deleted without a fold meanwhile, must not count them. One record stands for all,
+		// because the copy has deleted all or none.
+		compare = h.Compare
+		if len(h.Gone) > 0 && !slices.Contains(compare, h.Gone[0]) {
+			compare = append(slices.Clip(compare), h.Gone[0])
+		}
 	default:
 		all = append(all, isUnchanged(ledger+h.Newest.ID, h.Newest.Mod), isAbsent(ledger+h.Newest.ID+"\x00").WithRange(end))
-	}
-
-	// A late copy, whose records were deleted without a fold meanwhile, must not begin a ledger. One record stands for all of
-	// them, because a copy deletes all or none.
-	compare := h.Compare
-	if len(h.Gone) > 0 && !slices.Contains(compare, h.Gone[0]) {
-		compare = append(slices.Clip(compare), h.Gone[0])
 	}
 
 	for _, p := range compare {

@@ -179,3 +179,32 @@ func TestFoldHistory_IsAllOrNothing(t *testing.T) {
 		t.Errorf("%v, %v", w.ledger(ref), w.ledger(neighbour))
 	}
 }
+
+// Somebody writes a chunk by hand while two folds are under way. The one that read the ledger before it rewrites the chunk
+// that it knows. The other one begins a chunk behind it. No record may be counted by both, whichever of them is shared.
+func TestFoldHistory_BesideAChunkWrittenByHand(t *testing.T) {
+	for shared := range 3 {
+		w := newWorld(t)
+		w.create(ref)
+		for n := range 4 {
+			w.putEnded(ref, n, task.Succeeded)
+		}
+		past, err := w.History(t.Context(), ref, false)
+		ok(t, err)
+		_, created, _ := w.at(w.keys.Entry(ref))
+
+		w.put(w.keys.LedgerChunk(ref, "1"), "one")
+		before, err := w.HistoryToTrim(t.Context(), ref, false, 0)
+		ok(t, err)
+		w.put(w.keys.LedgerChunk(ref, "2"), "garbage")
+		after, err := w.HistoryToTrim(t.Context(), ref, false, 0)
+		ok(t, err)
+
+		ok(t, w.FoldHistory(t.Context(), w.fences, store.HistoryFold{
+			Ref: ref, EntryCreate: created, Newest: before.Newest, Gone: past[shared : shared+1], Put: []store.LedgerChunk{{ID: "1", Value: []byte("one more")}},
+		}))
+		is(t, w.FoldHistory(t.Context(), w.fences, store.HistoryFold{
+			Ref: ref, EntryCreate: created, Newest: after.Newest, Gone: past[:3], Put: []store.LedgerChunk{{ID: "3", Value: []byte("three")}},
+		}), task.ErrConflict)
+	}
+}
