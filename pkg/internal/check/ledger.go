@@ -35,7 +35,7 @@ type ledgerJudge struct {
 
 	clusters []clusterSettings            // the settings of the cluster, the oldest first; the last is in force
 	settings map[record.Ref]*taskSettings // by task
-	latest   int64                        // the latest time of a watermark, in ms: about the time of the revision
+	latest   int64                        // the latest time up to which ticks are decided, in ms: about the time of the revision
 }
 
 // ledgerLag is how long an owner may use settings that were replaced. See namespaceLag.
@@ -316,6 +316,8 @@ func (j *ledgerJudge) applySettings(d *delta) {
 
 	for ref, e := range d.entries {
 		if !e.deleted && !e.unreadable {
+			// After an outage, an owner may decide many ticks of a task before it moves the watermark.
+			j.latest = max(j.latest, e.entry.From.UnixMilli())
 			j.applyEntry(ref, e.entry)
 		}
 	}

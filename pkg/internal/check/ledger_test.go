@@ -280,6 +280,12 @@ func TestCheck_Chunks(t *testing.T) {
 	turns(t, []turn{
 		{"two chunks", "", onceTried, two},
 		{"the oldest goes for its age", "", short(task.Duration(time.Minute)), func(h hand) { two(h); later(h, 61); h.txn(gone(h, 1)) }},
+		{"the oldest goes for its age after an outage, before the watermark moves", "", short(task.Duration(time.Minute)), func(h hand) {
+			two(h)
+			h.update(h.simTask, true, func() { h.simTask.entry.Paused = true })
+			h.update(h.simTask, true, func() { h.simTask.entry.From = task.At(timeOfMS(h.at(61))) })
+			h.txn(gone(h, 1))
+		}},
 		{"the oldest goes too early", "G31", short(task.Duration(time.Minute)), func(h hand) { two(h); later(h, 50); h.txn(gone(h, 1)) }},
 		{"another than the oldest goes", "G31", short(task.Duration(time.Minute)), func(h hand) { two(h); later(h, 99); h.txn(gone(h, 2)) }},
 		{"the limit of the cluster", "", onceTried, func(h hand) {
