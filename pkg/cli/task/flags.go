@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/carillonhq/carillon/pkg/cli/complete"
+	"github.com/carillonhq/carillon/pkg/cli/factory"
 	"github.com/carillonhq/carillon/pkg/cli/failure"
 	"github.com/carillonhq/carillon/pkg/task"
 )
@@ -96,8 +97,8 @@ var taskFields = []taskFlag{
 	{"output-keep", "output.keep", "", "keep output for this `DURATION` after the attempt ends (default and maximum: the node's setting)"},
 	{"output-compress", "output.compress", false, "compress output after the attempt has ended (default true)"},
 	{"keep", "history.keep", 0, "keep the last `N` ended runs in the history (default 20)"},
-	{"keep-for", "history.keep_for", "", "keep the runs of ticks that are younger than this `DURATION`, such as 24h, in addition to the last N (at most 2160h)"},
-	{"ledger", "history.ledger", "", "remember for this `DURATION`, such as 168h, what became of ticks whose runs are no longer in the history (default: the cluster's setting, 720h; 0s: not at all)"},
+	{"keep-for", "history.keep_for", "", "keep the runs of ticks that are younger than this `DURATION`, such as 24h or 7d, in addition to the last N (at most 90d)"},
+	{"ledger", "history.ledger", "", "remember for this `DURATION`, such as 36h or 7d, what became of ticks whose runs are no longer in the history (at most 90d; default: the cluster's setting, 30d; 0s: not at all)"},
 	{"record", "history.record", "", "keep these ended `RUNS` in the history: all (default) or failures"},
 	{"accept-args", "accept.args", 0, "let a manual run append up to `N` arguments to the command (default 0)"},
 	{"accept-env", "accept.env", []string{}, "let a manual run set these `VARIABLES` (default: none)"},
@@ -229,6 +230,12 @@ func (t taskFlag) readValue(flags *pflag.FlagSet) (any, error) {
 	}
 	if (t.name == "retry-factor" || t.name == "retry-jitter") && json.Valid([]byte(s)) {
 		return json.Number(s), err
+	}
+	if t.name == "ledger" || t.name == "keep-for" {
+		// A document has hours, not days. The server explains what is wrong with other texts.
+		if d, invalid := factory.ParseDays(t.name, s); invalid == nil {
+			return d.String(), err
+		}
 	}
 
 	return s, err
