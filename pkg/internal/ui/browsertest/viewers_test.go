@@ -4,6 +4,7 @@ package browsertest
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -26,16 +27,20 @@ import (
 const (
 	manyViewers    = 100
 	measureFor     = 20 * time.Second
-	ticksPerSecond = 20
+	ticksPerSecond = 100
 )
 
-// Measures what viewers of one page cost a node: CPU time, memory, and lateness of ticks, without viewers and with 100. It
-// asserts nothing, because machines differ; UI_VIEWERS=1 runs it. The memory is that of the whole node, in which stacks of
-// the executor's goroutines grow meanwhile: TestLive_MemoryOfViewer of package ui measures that of a viewer alone.
+// Measures what viewers of one page cost a node: CPU time, memory, and lateness of ticks, without viewers, with one, and with
+// 100. One viewer pays for the rendering, which all share; the others pay for the messages to them. It asserts nothing,
+// because machines differ; UI_VIEWERS=N runs it N times. The memory is that of the whole node, in which stacks of the
+// executor's goroutines grow meanwhile: TestLive_MemoryOfViewer of package ui measures that of a viewer alone.
 func TestViewers_Cost(t *testing.T) {
-	if os.Getenv("UI_VIEWERS") == "" {
+	rounds, err := strconv.Atoi(cmp.Or(os.Getenv("UI_VIEWERS"), "0"))
+	must(t, err)
+	if rounds == 0 {
 		t.Skip("set UI_VIEWERS=1")
 	}
+
 	for i := range ticksPerSecond {
 		s := task.Defaults()
 		s.Namespace, s.Name, s.Schedule, s.Action = "default", loadTask(i), task.Schedules{"@every 1s"}, task.Action{Noop: &task.Noop{}}
@@ -44,33 +49,45 @@ func TestViewers_Cost(t *testing.T) {
 	}
 	cookies := fixture.viewers(t)
 
-	for _, path := range []string{"/ui", "/ui/tasks"} {
-		before := fixture.measure(t)
+	for range rounds {
+		for _, path := range []string{"/ui", "/ui/tasks"} {
+			none := fixture.measureViewers(t, path, cookies, 0)
+			one := fixture.measureViewers(t, path, cookies, 1)
+			many := fixture.measureViewers(t, path, cookies, manyViewers)
 
-		ctx, cancel := context.WithCancel(t.Context())
-		var watching atomic.Int64
-		var received atomic.Int64
-		var all sync.WaitGroup
-		for i := range manyViewers {
-			all.Go(func() { watch(ctx, t, path, cookies[i%len(cookies)], &watching, &received) })
+			const others = manyViewers - 1
+			t.Logf("%s: rendering costs %.2f %% of a core, each other viewer %.3f %% and %.0f KiB",
+				path, (one.cpu-none.cpu)*100, (many.cpu-one.cpu)*100/others, (many.memory-one.memory)*1024/others)
 		}
-		await(t, func() error {
-			if n := watching.Load(); n < manyViewers {
-				return fmt.Errorf("%d viewers watch", n)
-			}
-			return nil
-		})
-		received.Store(0)
-		with := fixture.measure(t)
-		bytes := received.Load()
-		cancel()
-		all.Wait()
-
-		cpu := with.cpu - before.cpu
-		t.Logf("%s: without viewers %.1f %% of a core, heap and stacks %.1f MiB, late p50 %s, p99 %s", path, before.cpu*100, before.memory, before.p50, before.p99)
-		t.Logf("%s: %d viewers %.1f %% of a core, heap and stacks %.1f MiB, late p50 %s, p99 %s; %.1f kB/s to each", path, manyViewers, with.cpu*100, with.memory, with.p50, with.p99, float64(bytes)/manyViewers/measureFor.Seconds()/1000)
-		t.Logf("%s: a viewer costs %.3f %% of a core, %.0f KiB", path, cpu*100/manyViewers, (with.memory-before.memory)*1024/manyViewers)
 	}
+}
+
+// measureViewers measures the node while n viewers watch a page.
+func (c *cluster) measureViewers(t *testing.T, path string, cookies []string, n int) cost {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	var watching, received atomic.Int64
+	var all sync.WaitGroup
+	for i := range n {
+		all.Go(func() { watch(ctx, t, path, cookies[i%len(cookies)], &watching, &received) })
+	}
+	await(t, func() error {
+		if w := watching.Load(); w < int64(n) {
+			return fmt.Errorf("%d viewers watch", w)
+		}
+		return nil
+	})
+
+	received.Store(0)
+	used := c.measure(t)
+	bytes := received.Load()
+	cancel()
+	all.Wait()
+
+	t.Logf("%s: %d viewers: %.1f %% of a core, heap and stacks %.1f MiB, late p50 %s, p99 %s; %.1f kB/s to each",
+		path, n, used.cpu*100, used.memory, used.p50, used.p99, float64(bytes)/float64(max(n, 1))/measureFor.Seconds()/1000)
+
+	return used
 }
 
 // viewers returns the cookies of two subjects with the same rights: one subject may have 64 streams.
