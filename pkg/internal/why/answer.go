@@ -28,7 +28,7 @@ func For(f Facts, q Question) task.Answer {
 	// Parts are left out, because the record of their run covers them.
 	f.Runs = slices.DeleteFunc(slices.Clone(f.Runs), func(r task.Run) bool { return task.IsPart(r.ID) })
 	f.wholeSpans = map[interval]bool{}
-	w := answerer{Facts: &f, speaker: speaker{zone}, all: versionsInForce(&f)}
+	w := answerer{wording: wording{Facts: &f, speaker: speaker{zone}}, all: versionsInForce(&f)}
 	var a task.Answer
 
 	switch {
@@ -52,8 +52,7 @@ func For(f Facts, q Question) task.Answer {
 
 // answerer computes the answer to one question.
 type answerer struct {
-	*Facts
-	speaker
+	wording
 	all []version // the versions on record, the oldest first
 }
 
@@ -257,7 +256,7 @@ func (w *answerer) recordedTicks(from, to time.Time) []time.Time {
 
 // tickAnswer converts a finding to an answer, with its evidence.
 func (w *answerer) tickAnswer(g finding) task.Answer {
-	a := task.Answer{Verdict: g.verdict, Reason: g.reason, Sentence: w.sentenceFor(w.speaker, g), Tick: w.shownTick(g), Pause: g.pause, Freeze: g.freeze, Unknown: g.unknown}
+	a := task.Answer{Verdict: g.verdict, Reason: g.reason, Sentence: w.sentenceFor(g), Tick: w.shownTick(g), Pause: g.pause, Freeze: g.freeze, Unknown: g.unknown}
 	// These verdicts mean that the instant is not a tick.
 	if g.verdict == task.VerdictPaused || g.verdict == task.VerdictNoTask || g.verdict == task.VerdictEnded && g.detail == "" {
 		a.Tick = nil

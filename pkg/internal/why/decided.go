@@ -136,33 +136,33 @@ func (f *Facts) explainFutureTick(g *finding, all []version) {
 }
 
 // explainUndecided explains why a due tick has not been decided.
-func (f *Facts) explainUndecided(s speaker, due time.Time) string {
-	behind := f.Now.Sub(due)
+func (w wording) explainUndecided(due time.Time) string {
+	behind := w.Now.Sub(due)
 	watermark := ""
-	if w := f.Watermark; w != nil && w.Time.Year() > 1970 {
-		watermark = "; the ticks of the shard are decided up to " + s.formatTime(w.Time)
+	if mark := w.Watermark; mark != nil && mark.Time.Year() > 1970 {
+		watermark = "; the ticks of the shard are decided up to " + w.formatTime(mark.Time)
 	}
 
-	o := f.Owner
+	o := w.Owner
 	switch {
 	case o == nil || o.Node == "":
-		return fmt.Sprintf("its shard (%d) has no owner%s", f.Shard, watermark)
-	case f.nodeNamed(o.Node) == nil:
-		return fmt.Sprintf("its shard (%d) has no owner now: it is assigned to %s, which is not present%s", f.Shard, o.Node, watermark)
+		return fmt.Sprintf("its shard (%d) has no owner%s", w.Shard, watermark)
+	case w.nodeNamed(o.Node) == nil:
+		return fmt.Sprintf("its shard (%d) has no owner now: it is assigned to %s, which is not present%s", w.Shard, o.Node, watermark)
 	}
 
-	n := f.nodeNamed(o.Node)
+	n := w.nodeNamed(o.Node)
 	switch {
 	case !n.Has(task.RoleScheduler):
-		return fmt.Sprintf("its shard (%d) is assigned to %s, which does not have the scheduler role%s", f.Shard, n.Name, watermark)
+		return fmt.Sprintf("its shard (%d) is assigned to %s, which does not have the scheduler role%s", w.Shard, n.Name, watermark)
 	case n.Ineligible != "":
-		return fmt.Sprintf("its shard (%d) is assigned to %s, which schedules nothing now (%s)%s", f.Shard, n.Name, n.Ineligible, watermark)
+		return fmt.Sprintf("its shard (%d) is assigned to %s, which schedules nothing now (%s)%s", w.Shard, n.Name, n.Ineligible, watermark)
 	// A tick normally is decided within milliseconds, so a few seconds are not a problem yet.
 	case behind < 3*time.Second:
 		return fmt.Sprintf("it was due %s ago, and %s is deciding it now", formatSpan(behind), n.Name)
-	case !f.Covered && f.Entry != nil:
-		return fmt.Sprintf("%s, the owner of its shard (%d), has not processed the task since it was created%s", n.Name, f.Shard, watermark)
+	case !w.Covered && w.Entry != nil:
+		return fmt.Sprintf("%s, the owner of its shard (%d), has not processed the task since it was created%s", n.Name, w.Shard, watermark)
 	}
 
-	return fmt.Sprintf("%s has owned its shard (%d) since %s and has not processed the tick yet%s", n.Name, f.Shard, s.formatTime(o.Since), watermark)
+	return fmt.Sprintf("%s has owned its shard (%d) since %s and has not processed the tick yet%s", n.Name, w.Shard, w.formatTime(o.Since), watermark)
 }

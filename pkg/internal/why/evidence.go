@@ -29,7 +29,7 @@ func (w *answerer) addEvidence(a *task.Answer, g finding) {
 	}
 
 	if g.pause != nil {
-		add("Paused", "%s", w.pauseWords(w.speaker, g.pause))
+		add("Paused", "%s", w.pauseWords(g.pause))
 	}
 
 	if z := g.freeze; z != nil {
@@ -49,7 +49,7 @@ func (w *answerer) addEvidence(a *task.Answer, g finding) {
 
 	for _, r := range a.Active {
 		if g.verdict == task.VerdictSkipped || g.verdict == task.VerdictWaiting {
-			add("Active then", "%s, from %s%s", runWords(w.speaker, &r), w.formatTime(beganAt(&r)), w.untilWords(r.EndedAt.Time))
+			add("Active then", "%s, from %s%s", w.runWords(&r), w.formatTime(beganAt(&r)), w.untilWords(r.EndedAt.Time))
 		}
 	}
 

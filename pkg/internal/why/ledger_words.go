@@ -77,28 +77,28 @@ func causeWords(causes map[string]int64) string {
 }
 
 // describeLine returns the sentence about a tick or a requested run whose outcome is in the ledger.
-func (f *Facts) describeLine(s speaker, g finding) string {
-	tick := "the tick of " + s.formatTime(g.tick)
+func (w wording) describeLine(g finding) string {
+	tick := "the tick of " + w.formatTime(g.tick)
 	l := g.line
 	if l.Kind == task.LedgerSucceeded {
 		if l.Count == 1 {
 			return makeSentence("%s succeeded; further details are no longer kept (%s)", tick, lineFigures(l))
 		}
 		return makeSentence("%s succeeded; further details are no longer kept (of %d ticks that succeeded from %s to %s, the longest took %s)",
-			tick, l.Count, s.formatTime(l.First.Time), s.formatTime(l.Last.Time), formatSpan(time.Duration(l.MaxMS)*time.Millisecond))
+			tick, l.Count, w.formatTime(l.First.Time), w.formatTime(l.Last.Time), formatSpan(time.Duration(l.MaxMS)*time.Millisecond))
 	}
 
 	r := g.run
 	if r.Trigger == task.TriggerManual {
-		tick = "the run that was requested on " + s.formatTime(r.ScheduledTime.Time)
+		tick = "the run that was requested on " + w.formatTime(r.ScheduledTime.Time)
 	}
 
 	var text string
 	switch r.State {
 	case task.Skipped:
-		text = "was skipped" + mentionOtherTicks(s, r) + ": " + f.skipWords(s, g)
+		text = "was skipped" + w.mentionOtherTicks(r) + ": " + w.skipWords(g)
 	case task.Missed:
-		text = "was missed" + mentionOtherTicks(s, r) + ": " + f.noSelector(g, reasonWords(r))
+		text = "was missed" + w.mentionOtherTicks(r) + ": " + w.noSelector(g, reasonWords(r))
 	default:
 		text = endWords(r)
 		if text == "failed" && r.Reason != "" {

@@ -73,7 +73,7 @@ func (w *answerer) noTick(at time.Time) task.Answer {
 	a.Sentence = makeSentence("%s", prefix)
 	if p := w.pauseAt(w.all, at); p != nil {
 		a.Pause = p
-		a.Lines = append(a.Lines, task.EvidenceLine{What: "Paused", Says: w.pauseWords(w.speaker, p)})
+		a.Lines = append(a.Lines, task.EvidenceLine{What: "Paused", Says: w.pauseWords(p)})
 	}
 
 	return a

@@ -10,41 +10,41 @@ import (
 )
 
 // describeOutcome returns the sentence about a tick or a manual run that has a record.
-func (f *Facts) describeOutcome(s speaker, g finding) string {
+func (w wording) describeOutcome(g finding) string {
 	r := g.run
 	if r == nil {
 		return ""
 	}
 
-	subject := "the tick of " + s.formatTime(g.tick)
+	subject := "the tick of " + w.formatTime(g.tick)
 	if r.Trigger == task.TriggerManual {
-		subject = "the run that was requested on " + s.formatTime(r.ScheduledTime.Time) + byClause(r.CreatedBy)
+		subject = "the run that was requested on " + w.formatTime(r.ScheduledTime.Time) + byClause(r.CreatedBy)
 	}
 
 	switch r.State {
 	case task.Queued:
-		return makeSentence("%s %s: %s", subject, f.waitedFor(r), f.waitWords(s, g))
+		return makeSentence("%s %s: %s", subject, w.waitedFor(r), w.waitWords(g))
 	case task.Dispatched, task.Running, task.Paused:
-		return makeSentence("%s %s", subject, f.activeWords(s, g))
+		return makeSentence("%s %s", subject, w.activeWords(g))
 	case task.Skipped:
-		return makeSentence("%s was skipped%s: %s", subject, mentionOtherTicks(s, r), f.skipWords(s, g))
+		return makeSentence("%s was skipped%s: %s", subject, w.mentionOtherTicks(r), w.skipWords(g))
 	case task.Missed:
-		return makeSentence("%s was missed%s: %s%s", subject, mentionOtherTicks(s, r), f.noSelector(g, reasonWords(r)), f.missWords(s, r))
+		return makeSentence("%s was missed%s: %s%s", subject, w.mentionOtherTicks(r), w.noSelector(g, reasonWords(r)), w.missWords(r))
 	}
 
 	if r.State == task.Failed && r.Reason == task.ReasonUnsent && r.StartedAt.IsZero() && len(r.Attempts) == 0 {
-		return unsentEnd(s, subject, r)
+		return w.unsentEnd(subject, r)
 	}
 
 	if r.StartedAt.IsZero() && r.DispatchedAt.IsZero() && !hasHadAttempt(r) {
-		return makeSentence("%s did not start: it %s%s", subject, endWords(r), f.replacedBy(s, r))
+		return makeSentence("%s did not start: it %s%s", subject, endWords(r), w.replacedBy(r))
 	}
 
-	return makeSentence("%s ran%s and %s%s%s", subject, f.ranWords(s, g), endWords(r), f.replacedBy(s, r), f.retryWords(r))
+	return makeSentence("%s ran%s and %s%s%s", subject, w.ranWords(g), endWords(r), w.replacedBy(r), w.retryWords(r))
 }
 
 // mentionOtherTicks returns a clause for a record that covers several ticks.
-func mentionOtherTicks(s speaker, r *task.Run) string {
+func (s speaker) mentionOtherTicks(r *task.Run) string {
 	if r.Count <= 1 {
 		return ""
 	}
@@ -64,41 +64,41 @@ func reasonWords(r *task.Run) string {
 }
 
 // activeWords describes a run that is assigned to a node.
-func (f *Facts) activeWords(s speaker, g finding) string {
+func (w wording) activeWords(g finding) string {
 	r := g.run
 	if r.Fan != nil {
-		return f.partWords(s, g)
+		return w.partWords(g)
 	}
 
-	text := fmt.Sprintf("was assigned to %s on %s, but is not known to have started", r.Node, s.formatTime(r.DispatchedAt.Time))
+	text := fmt.Sprintf("was assigned to %s on %s, but is not known to have started", r.Node, w.formatTime(r.DispatchedAt.Time))
 	if r.State == task.Running || !r.StartedAt.IsZero() {
-		text = fmt.Sprintf("has been running on %s since %s", r.Node, s.formatTime(r.StartedAt.Time))
+		text = fmt.Sprintf("has been running on %s since %s", r.Node, w.formatTime(r.StartedAt.Time))
 	}
 
 	switch {
 	case r.State == task.Paused:
-		text = fmt.Sprintf("is on %s, where it started on %s, and has been paused since %s%s", r.Node, s.formatTime(r.StartedAt.Time), s.formatTime(r.PausedAt.Time), byClause(r.PausedBy))
+		text = fmt.Sprintf("is on %s, where it started on %s, and has been paused since %s%s", r.Node, w.formatTime(r.StartedAt.Time), w.formatTime(r.PausedAt.Time), byClause(r.PausedBy))
 	case r.PausedBy != "":
 		text += "; " + r.PausedBy + " has requested a pause"
 	}
 
-	if f.nodeNamed(r.Node) == nil {
+	if w.nodeNamed(r.Node) == nil {
 		text += fmt.Sprintf("; %s is not present, and unless it returns, the attempt will be declared lost", r.Node)
 	}
 
 	if g.freeze != nil {
-		text += "; " + frozenWords(s, g.freeze)
+		text += "; " + w.frozenWords(g.freeze)
 	}
 
 	if r.CancelledBy != "" {
 		text += "; " + r.CancelledBy + " has requested its cancellation"
 	}
 
-	return text + f.retryWords(r)
+	return text + w.retryWords(r)
 }
 
 // partWords describes the progress of a run with parts.
-func (f *Facts) partWords(s speaker, g finding) string {
+func (w wording) partWords(g finding) string {
 	r := g.run
 	since := r.StartedAt.Time
 	if since.IsZero() {
@@ -111,9 +111,9 @@ func (f *Facts) partWords(s speaker, g finding) string {
 		have = "has"
 	}
 
-	text := fmt.Sprintf("has been running since %s; %d of its %s %s ended", s.formatTime(since), ended, formatCount(int64(r.Fan.Count), "part", "parts"), have)
+	text := fmt.Sprintf("has been running since %s; %d of its %s %s ended", w.formatTime(since), ended, formatCount(int64(r.Fan.Count), "part", "parts"), have)
 	if g.freeze != nil {
-		text += "; " + frozenWords(s, g.freeze)
+		text += "; " + w.frozenWords(g.freeze)
 	}
 
 	switch {
@@ -127,7 +127,7 @@ func (f *Facts) partWords(s speaker, g finding) string {
 }
 
 // skipWords explains why a tick was skipped, with the run that caused it if that is on record.
-func (f *Facts) skipWords(s speaker, g finding) string {
+func (w wording) skipWords(g finding) string {
 	text := reasonWords(g.run)
 
 	switch g.run.Reason {
@@ -136,20 +136,20 @@ func (f *Facts) skipWords(s speaker, g finding) string {
 			text += fmt.Sprintf(" (queue.limit: %d)", g.version.Queue.Room())
 		}
 	case task.ReasonDropped:
-		if n := f.firstTickAfter(g.run, func(n *task.Run) bool { return n.CreatedAt.Equal(g.run.EndedAt.Time) }); n != nil {
-			text += " (" + runWords(s, n) + ")"
+		if n := w.firstTickAfter(g.run, func(n *task.Run) bool { return n.CreatedAt.Equal(g.run.EndedAt.Time) }); n != nil {
+			text += " (" + w.runWords(n) + ")"
 		}
 
 	case task.ReasonOverlap:
-		if active := f.activeRuns(g.due, g.run.ID); len(active) > 0 {
-			return "another run of the task was active (" + runWords(s, &active[0]) + ")"
+		if active := w.activeRuns(g.due, g.run.ID); len(active) > 0 {
+			return "another run of the task was active (" + w.runWords(&active[0]) + ")"
 		}
-		if w := f.waitedRun(g.due); w != nil {
-			return "another run of the task was waiting (" + runWords(s, w) + ")"
+		if waited := w.waitedRun(g.due); waited != nil {
+			return "another run of the task was waiting (" + w.runWords(waited) + ")"
 		}
 	case task.ReasonFrozen:
 		if z := g.freeze; z != nil {
-			text = fmt.Sprintf("%s had been frozen since %s%s%s", frozenWhat(z), s.formatTime(z.Since.Time), byClause(z.By), quoteReason(z.Reason))
+			text = fmt.Sprintf("%s had been frozen since %s%s%s", frozenWhat(z), w.formatTime(z.Since.Time), byClause(z.By), quoteReason(z.Reason))
 		}
 	}
 
@@ -170,19 +170,19 @@ func (f *Facts) firstTickAfter(r *task.Run, fits func(*task.Run) bool) (first *t
 }
 
 // replacedBy names the tick that replaced a cancelled run.
-func (f *Facts) replacedBy(s speaker, r *task.Run) string {
+func (w wording) replacedBy(r *task.Run) string {
 	if r.State != task.Cancelled || r.Reason != task.ReasonReplaced {
 		return ""
 	}
-	if n := f.firstTickAfter(r, func(n *task.Run) bool { return n.State != task.Missed }); n != nil {
-		return " (" + runWords(s, n) + ")"
+	if n := w.firstTickAfter(r, func(n *task.Run) bool { return n.State != task.Missed }); n != nil {
+		return " (" + w.runWords(n) + ")"
 	}
 
 	return ""
 }
 
 // runWords identifies a run by its tick.
-func runWords(s speaker, r *task.Run) string {
+func (s speaker) runWords(r *task.Run) string {
 	text := "the run of " + s.formatTime(r.ScheduledTime.Time)
 	if r.Trigger == task.TriggerManual {
 		text = "the run that was requested on " + s.formatTime(r.ScheduledTime.Time) + byClause(r.CreatedBy)
@@ -196,19 +196,19 @@ func runWords(s speaker, r *task.Run) string {
 }
 
 // missWords returns the evidence that the owner recorded with a missed tick.
-func (f *Facts) missWords(s speaker, r *task.Run) string {
+func (w wording) missWords(r *task.Run) string {
 	if r.Message != "" {
 		return " (" + strings.TrimRight(r.Message, ".") + ")"
 	}
 	if !r.EndedAt.IsZero() && r.Owner != "" {
-		return fmt.Sprintf(" (%s processed it on %s)", r.Owner, s.formatTime(r.EndedAt.Time))
+		return fmt.Sprintf(" (%s processed it on %s)", r.Owner, w.formatTime(r.EndedAt.Time))
 	}
 
 	return ""
 }
 
 // ranWords describes where a run ran and how late it started.
-func (f *Facts) ranWords(s speaker, g finding) string {
+func (w wording) ranWords(g finding) string {
 	r := g.run
 	var text string
 	if r.Node != "" {
@@ -304,7 +304,7 @@ func stateWords(state task.State, code *int, signal string) string {
 }
 
 // retryWords describes the attempts before the last one.
-func (f *Facts) retryWords(r *task.Run) string {
+func (w wording) retryWords(r *task.Run) string {
 	if !hasHadAttempt(r) {
 		return ""
 	}

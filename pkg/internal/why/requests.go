@@ -11,13 +11,13 @@ import (
 func hasHadAttempt(r *task.Run) bool { return len(r.Attempts) > 0 || r.UnsentCount() > 0 }
 
 // targetWords explains why a run waits for the target of a request: its own, or that of another run of the task.
-func (f *Facts) targetWords(s speaker, r *task.Run) string {
+func (w wording) targetWords(r *task.Run) string {
 	if r.Unsent != nil {
-		return reasonWords(r) + ": " + unsentWords(s, r.Unsent)
+		return reasonWords(r) + ": " + w.unsentWords(r.Unsent)
 	}
 
-	if other := f.runAtTarget(); other != nil {
-		return fmt.Sprintf("%s waits for the target of its request: %s", runWords(s, other), unsentWords(s, other.Unsent))
+	if other := w.runAtTarget(); other != nil {
+		return fmt.Sprintf("%s waits for the target of its request: %s", w.runWords(other), w.unsentWords(other.Unsent))
 	}
 
 	return "the target of the task's requests was unreachable or asked to wait, and another run tries it again"
@@ -35,7 +35,7 @@ func (f *Facts) runAtTarget() (oldest *task.Run) {
 }
 
 // unsentWords describes the attempts of a run that were not sent: the cause, how many they were, and since when.
-func unsentWords(s speaker, u *task.Unsent) string {
+func (s speaker) unsentWords(u *task.Unsent) string {
 	count := formatCount(int64(u.Count), "attempt was", "attempts were")
 	return fmt.Sprintf("%s (%s not sent since %s)", unsentCause(u.Message), count, s.formatClock(u.First.Time))
 }
@@ -53,7 +53,7 @@ func unsentCause(message string) string {
 }
 
 // unsentEnd returns the sentence for a run that ended because its request could not be sent.
-func unsentEnd(s speaker, subject string, r *task.Run) string {
+func (s speaker) unsentEnd(subject string, r *task.Run) string {
 	text := fmt.Sprintf("%s failed: its request was not sent: %s", subject, unsentCause(r.Message))
 	if u := r.Unsent; u != nil {
 		text += fmt.Sprintf("; before that, %s not sent since %s", formatCount(int64(u.Count), "attempt was", "attempts were"), s.formatTime(u.First.Time))

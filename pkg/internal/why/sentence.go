@@ -10,18 +10,24 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
+// wording describes facts to people, with times in the zone of the answer.
+type wording struct {
+	*Facts
+	speaker
+}
+
 // sentenceFor returns the sentence for a finding.
-func (f *Facts) sentenceFor(s speaker, g finding) string {
-	tick := "the tick of " + s.formatTime(g.tick)
+func (w wording) sentenceFor(g finding) string {
+	tick := "the tick of " + w.formatTime(g.tick)
 
 	if g.line != nil && g.verdict != task.VerdictForgotten {
-		return f.describeLine(s, g)
+		return w.describeLine(g)
 	}
 
 	switch g.verdict {
 	case task.VerdictPaused:
 		there, paused := "there was no tick on", "was paused"
-		if g.tick.After(f.Now) {
+		if g.tick.After(w.Now) {
 			there, paused = "there will be no tick on", "is paused"
 		}
 
@@ -29,19 +35,19 @@ func (f *Facts) sentenceFor(s speaker, g finding) string {
 			paused = "has been paused"
 		}
 
-		return makeSentence("%s %s: the task %s %s", there, s.formatTime(g.tick), paused, f.pauseWords(s, g.pause))
+		return makeSentence("%s %s: the task %s %s", there, w.formatTime(g.tick), paused, w.pauseWords(g.pause))
 	case task.VerdictEnded:
 		if g.detail != "" {
 			return makeSentence("%s will probably not run: %s", tick, g.detail)
 		}
-		return makeSentence("there is no tick on %s: the task had reached max_runs (%d)", s.formatTime(g.tick), f.Entry.MaxRuns)
+		return makeSentence("there is no tick on %s: the task had reached max_runs (%d)", w.formatTime(g.tick), w.Entry.MaxRuns)
 	case task.VerdictUndecided:
-		return makeSentence("%s has not been decided yet: %s", tick, f.explainUndecided(s, g.due))
+		return makeSentence("%s has not been decided yet: %s", tick, w.explainUndecided(g.due))
 	case task.VerdictOvertaken:
-		return makeSentence("%s was due, but no node had decided it when the task was %s", tick, f.cutWords(s, g))
+		return makeSentence("%s was due, but no node had decided it when the task was %s", tick, w.cutWords(g))
 	case task.VerdictForgotten:
 		if g.version == nil && g.line == nil {
-			return makeSentence("what happened on %s, and whether it was a tick, is no longer on record", s.formatTime(g.tick))
+			return makeSentence("what happened on %s, and whether it was a tick, is no longer on record", w.formatTime(g.tick))
 		}
 		if g.line != nil {
 			return makeSentence("%s %s", tick, g.detail)
@@ -53,60 +59,60 @@ func (f *Facts) sentenceFor(s speaker, g finding) string {
 		}
 		return makeSentence("%s has an outcome on record, but the record cannot be read", tick)
 	case task.VerdictNoTask:
-		return f.describeNoTask(s, g.tick)
+		return w.describeNoTask(g.tick)
 	case task.VerdictWillRun:
-		return makeSentence("it will run: %s is due %s, if nothing changes%s", tick, f.inWords(s, g), f.besideWords(s, g))
+		return makeSentence("it will run: %s is due %s, if nothing changes%s", tick, w.inWords(g), w.besideWords(g))
 	case task.VerdictFrozen:
-		return makeSentence("it will not run unless something changes: %s is due %s, but %s", tick, f.inWords(s, g), frozenWords(s, g.freeze))
+		return makeSentence("it will not run unless something changes: %s is due %s, but %s", tick, w.inWords(g), w.frozenWords(g.freeze))
 	case task.VerdictShadow:
-		return makeSentence("it will start nothing: %s is due %s, and will be recorded as skipped, because %s", tick, f.inWords(s, g), reasonClause(g.reason))
+		return makeSentence("it will start nothing: %s is due %s, and will be recorded as skipped, because %s", tick, w.inWords(g), reasonClause(g.reason))
 	case task.VerdictForbidden:
-		return makeSentence("it will fail unless something changes: %s is due %s, but %s", tick, f.inWords(s, g), f.forbidden())
+		return makeSentence("it will fail unless something changes: %s is due %s, but %s", tick, w.inWords(g), w.forbidden())
 	case task.VerdictNoNode:
-		return makeSentence("it will not start unless something changes: %s is due %s, but %s", tick, f.inWords(s, g), f.noNodeWords())
+		return makeSentence("it will not start unless something changes: %s is due %s, but %s", tick, w.inWords(g), w.noNodeWords())
 	}
 
-	return f.describeOutcome(s, g)
+	return w.describeOutcome(g)
 }
 
 // inWords describes when a future tick is due.
-func (f *Facts) inWords(s speaker, g finding) string {
-	in := "in " + formatSpan(g.due.Sub(f.Now))
+func (w wording) inWords(g finding) string {
+	in := "in " + formatSpan(g.due.Sub(w.Now))
 	if g.due.Equal(g.tick) {
 		return in
 	}
-	return fmt.Sprintf("at %s (jitter), %s", s.formatClock(g.due), in)
+	return fmt.Sprintf("at %s (jitter), %s", w.formatClock(g.due), in)
 }
 
 // besideWords describes what may still prevent a future tick from running: a pause until then, and the overlap
 // policy.
-func (f *Facts) besideWords(s speaker, g finding) string {
+func (w wording) besideWords(g finding) string {
 	var text string
 	if g.pause != nil {
 		text = fmt.Sprintf("; until then the task is paused%s%s", byClause(pausedBy(g.pause)), quoteReason(g.pause.Reason))
 	}
 
-	if f.Entry == nil {
+	if w.Entry == nil {
 		return text
 	}
-	if next, ok := g.version.nextTick(f.Now); ok && next.Before(g.tick) && g.pause == nil {
+	if next, ok := g.version.nextTick(w.Now); ok && next.Before(g.tick) && g.pause == nil {
 		return text // earlier ticks come first, so the current state does not predict this one
 	}
 
-	active := slices.DeleteFunc(f.activeRuns(f.Now, ""), func(r task.Run) bool { return r.State.Final() })
+	active := slices.DeleteFunc(w.activeRuns(w.Now, ""), func(r task.Run) bool { return r.State.Final() })
 	var waiting []task.Run
-	for _, r := range f.Runs {
+	for _, r := range w.Runs {
 		if r.State == task.Queued && r.Trigger != task.TriggerManual && !hasHadAttempt(&r) {
 			waiting = append(waiting, r)
 		}
 	}
 
-	return text + f.busyWords(s, active, waiting)
+	return text + w.busyWords(active, waiting)
 }
 
 // busyWords describes what happens to a tick if the runs that are active or waiting now still are at that time.
-func (f *Facts) busyWords(s speaker, active, waiting []task.Run) string {
-	e := f.Entry
+func (w wording) busyWords(active, waiting []task.Run) string {
+	e := w.Entry
 
 	// Late ticks that are caught up on do not count against queue.limit.
 	takingRoom := 0
@@ -120,12 +126,12 @@ func (f *Facts) busyWords(s speaker, active, waiting []task.Run) string {
 		if active[0].DispatchedAt.IsZero() {
 			return "a run is waiting for its next attempt"
 		}
-		return "a run has been active since " + s.formatTime(active[0].DispatchedAt.Time)
+		return "a run has been active since " + w.formatTime(active[0].DispatchedAt.Time)
 	}
 
-	switch other := f.runAtTarget(); {
+	switch other := w.runAtTarget(); {
 	case e.Overlap == task.OverlapAllow && other != nil && e.Action.HTTP != nil:
-		return fmt.Sprintf("; %s waits for the target of its request (%s), and if that does not change, this one waits", runWords(s, other), unsentCause(other.Unsent.Message))
+		return fmt.Sprintf("; %s waits for the target of its request (%s), and if that does not change, this one waits", w.runWords(other), unsentCause(other.Unsent.Message))
 	case e.Overlap == task.OverlapAllow && (e.MaxActive == 0 || len(active) < e.MaxActive):
 		return ""
 	case e.Overlap == task.OverlapAllow:
@@ -153,25 +159,25 @@ func (f *Facts) busyWords(s speaker, active, waiting []task.Run) string {
 }
 
 // noNodeWords explains why no node, or too few nodes, can run the task.
-func (f *Facts) noNodeWords() string {
-	target, n := f.Entry.Target, len(f.eligibleNodes())
+func (w wording) noNodeWords() string {
+	target, n := w.Entry.Target, len(w.eligibleNodes())
 	node := "node"
-	if f.Entry.Action.NeedsKey() {
+	if w.Entry.Action.NeedsKey() {
 		node = "node with a key for secrets"
 	}
 
 	text := "no " + node + " is available"
 
 	switch {
-	case n > 0 && f.selectorWords() != "":
-		text = formatCount(int64(n), "available node matches ", "available nodes match ") + f.selectorWords()
+	case n > 0 && w.selectorWords() != "":
+		text = formatCount(int64(n), "available node matches ", "available nodes match ") + w.selectorWords()
 	case n > 0:
 		text = formatCount(int64(n), "node is available", "nodes are available")
-	case f.selectorWords() != "":
-		text = "no available " + node + " matches " + f.selectorWords()
+	case w.selectorWords() != "":
+		text = "no available " + node + " matches " + w.selectorWords()
 	}
 
-	text += f.orderWords()
+	text += w.orderWords()
 
 	switch {
 	case n == 0:
@@ -183,47 +189,47 @@ func (f *Facts) noNodeWords() string {
 		text += fmt.Sprintf(", and target.count is %s", target.Count)
 	}
 
-	return text + f.passedOverWords()
+	return text + w.passedOverWords()
 }
 
 // selectorWords names the selectors that a node must match: the task's, and its namespace's. It returns "" if any node
 // matches.
-func (f *Facts) selectorWords() string {
+func (w wording) selectorWords() string {
 	var words []string
-	if s := f.Entry.Target.Selector; s != "" {
+	if s := w.Entry.Target.Selector; s != "" {
 		words = append(words, task.Quote(s))
 	}
-	if f.Limits != nil && strings.TrimSpace(f.Limits.Nodes) != "" {
-		words = append(words, task.Quote(f.Limits.Nodes)+" of namespace "+f.Namespace)
+	if w.Limits != nil && strings.TrimSpace(w.Limits.Nodes) != "" {
+		words = append(words, task.Quote(w.Limits.Nodes)+" of namespace "+w.Namespace)
 	}
 
 	return strings.Join(words, " and ")
 }
 
 // orderWords names the nodes to which strategy `first` restricts the task.
-func (f *Facts) orderWords() string {
-	if f.Entry.Target.Strategy != task.StrategyFirst {
+func (w wording) orderWords() string {
+	if w.Entry.Target.Strategy != task.StrategyFirst {
 		return ""
 	}
-	return " among " + strings.Join(firstNames(f.Entry.Target.Order), ", ")
+	return " among " + strings.Join(firstNames(w.Entry.Target.Order), ", ")
 }
 
 // passedOverWords names the nodes that would match, but exceed their own limit, have no key for secrets, or announce a
 // label that they may not have.
-func (f *Facts) passedOverWords() string {
+func (w wording) passedOverWords() string {
 	var words []string
-	for _, n := range f.Nodes {
+	for _, n := range w.Nodes {
 		var because []string
 		if len(n.Blocked) > 0 {
 			because = append(because, task.DescribeBlocked(n.Blocked))
 		}
 
-		if f.Entry.Action.NeedsKey() && !n.HoldsKey() {
+		if w.Entry.Action.NeedsKey() && !n.HoldsKey() {
 			because = append(because, "it has no readable key for secrets (see its log)")
 		}
 
 		n.Blocked = nil
-		switch isMatch := func() bool { return len(f.target().Takers([]task.Node{n}, false)) > 0 }; {
+		switch isMatch := func() bool { return len(w.target().Takers([]task.Node{n}, false)) > 0 }; {
 		case len(because) > 0 && isMatch():
 			words = append(words, fmt.Sprintf("%s accepts no runs: %s", n.Name, strings.Join(because, "; ")))
 		case len(because) == 0 && len(n.IgnoredLabels) > 0:
@@ -264,11 +270,11 @@ func frozenWhat(z *task.Freeze) string {
 }
 
 // pauseWords describes a pause: from when to when, by whom and why.
-func (f *Facts) pauseWords(s speaker, p *task.Pause) string {
-	text := "since " + s.formatTime(p.Since.Time)
+func (w wording) pauseWords(p *task.Pause) string {
+	text := "since " + w.formatTime(p.Since.Time)
 
 	if end := pauseEnd(p); !end.IsZero() {
-		text = "from " + s.formatTime(p.Since.Time) + " until " + s.formatTime(end.Time)
+		text = "from " + w.formatTime(p.Since.Time) + " until " + w.formatTime(end.Time)
 	}
 
 	return text + byClause(pausedBy(p)) + quoteReason(p.Reason)
@@ -291,9 +297,9 @@ func pausedBy(p *task.Pause) string {
 }
 
 // cutWords describes the change that dropped a tick before it was decided.
-func (f *Facts) cutWords(s speaker, g finding) string {
+func (w wording) cutWords(g finding) string {
 	if g.cut == nil {
-		return "paused on " + s.formatTime(g.pause.Since.Time) + byClause(g.pause.By) + quoteReason(g.pause.Reason)
+		return "paused on " + w.formatTime(g.pause.Since.Time) + byClause(g.pause.By) + quoteReason(g.pause.Reason)
 	}
 
 	what := map[string]string{task.ChangePaused: "paused", task.ChangeResumed: "resumed", task.ChangeRolledBack: "rolled back"}[g.cut.Change]
@@ -304,30 +310,30 @@ func (f *Facts) cutWords(s speaker, g finding) string {
 		}
 	}
 
-	return fmt.Sprintf("%s (version %d) on %s%s; undecided ticks before that were dropped", what, g.cut.Generation, s.formatTime(g.cut.startTime()), byClause(g.cut.UpdatedBy))
+	return fmt.Sprintf("%s (version %d) on %s%s; undecided ticks before that were dropped", what, g.cut.Generation, w.formatTime(g.cut.startTime()), byClause(g.cut.UpdatedBy))
 }
 
 // describeNoTask returns the sentence for a time at which the task did not exist.
-func (f *Facts) describeNoTask(s speaker, at time.Time) string {
-	name := "task " + f.Namespace + "/" + f.Name
-	d := f.Deleted
+func (w wording) describeNoTask(at time.Time) string {
+	name := "task " + w.Namespace + "/" + w.Name
+	d := w.Deleted
 	switch {
-	case f.Task != nil:
+	case w.Task != nil:
 		who := ""
-		if f.Task.Generation == 1 {
-			who = byClause(f.Task.UpdatedBy)
-		} else if len(f.Versions) > 0 && f.Versions[0].Generation == 1 {
-			who = byClause(f.Versions[0].UpdatedBy)
+		if w.Task.Generation == 1 {
+			who = byClause(w.Task.UpdatedBy)
+		} else if len(w.Versions) > 0 && w.Versions[0].Generation == 1 {
+			who = byClause(w.Versions[0].UpdatedBy)
 		}
 
-		return makeSentence("%s did not exist on %s: it was created on %s%s", name, s.formatTime(at), s.formatTime(f.Task.CreatedAt.Time), who)
+		return makeSentence("%s did not exist on %s: it was created on %s%s", name, w.formatTime(at), w.formatTime(w.Task.CreatedAt.Time), who)
 	case d == nil:
 		return makeSentence("there is no %s", name)
 	case at.Before(d.At.Time):
-		return makeSentence("%s was deleted, together with its history, on %s%s%s; what happened on %s is no longer on record", name, s.formatTime(d.At.Time), byClause(d.By), quoteReason(d.Why), s.formatTime(at))
-	case at.After(f.Now):
-		return makeSentence("there is no %s: it was deleted on %s%s%s", name, s.formatTime(d.At.Time), byClause(d.By), quoteReason(d.Why))
+		return makeSentence("%s was deleted, together with its history, on %s%s%s; what happened on %s is no longer on record", name, w.formatTime(d.At.Time), byClause(d.By), quoteReason(d.Why), w.formatTime(at))
+	case at.After(w.Now):
+		return makeSentence("there is no %s: it was deleted on %s%s%s", name, w.formatTime(d.At.Time), byClause(d.By), quoteReason(d.Why))
 	}
 
-	return makeSentence("there was no %s on %s: it had been deleted on %s%s%s", name, s.formatTime(at), s.formatTime(d.At.Time), byClause(d.By), quoteReason(d.Why))
+	return makeSentence("there was no %s on %s: it had been deleted on %s%s%s", name, w.formatTime(at), w.formatTime(d.At.Time), byClause(d.By), quoteReason(d.Why))
 }

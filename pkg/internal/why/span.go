@@ -323,7 +323,7 @@ func (w *answerer) describeRange(a *task.Answer, start time.Time, between string
 		w.applyNoVersion(&g, w.all)
 		a.Verdict, a.Deleted = g.verdict, w.Deleted
 
-		return w.sentenceFor(w.speaker, g)
+		return w.sentenceFor(g)
 	case ticks == 0:
 		note := ""
 		if v := inForce(w.all, start); v == nil && w.Task.CreatedAt.After(start) {

@@ -8,7 +8,7 @@ import (
 )
 
 // waitedFor describes how long a run has been waiting.
-func (f *Facts) waitedFor(r *task.Run) string {
+func (w wording) waitedFor(r *task.Run) string {
 	since := r.CreatedAt.Time
 
 	switch n := len(r.Attempts); {
@@ -22,17 +22,17 @@ func (f *Facts) waitedFor(r *task.Run) string {
 		return "is waiting"
 	}
 
-	return "has been waiting for " + formatSpan(f.Now.Sub(since))
+	return "has been waiting for " + formatSpan(w.Now.Sub(since))
 }
 
 // noSelector replaces the explanation "no node matches" for a run whose request named a node, and for a task without a
 // selector, in a namespace without one.
-func (f *Facts) noSelector(g finding, text string) string {
+func (w wording) noSelector(g finding, text string) string {
 	if g.run.Reason == task.ReasonNoNode && g.run.TargetNode != "" {
 		return "node " + g.run.TargetNode + ", which its request named, is not available"
 	}
 
-	hasSelector := f.Limits != nil && f.Limits.Nodes != ""
+	hasSelector := w.Limits != nil && w.Limits.Nodes != ""
 	if g.run.Reason == task.ReasonNoNode && g.version != nil && g.version.Target.Selector == "" && !hasSelector {
 		return "no node was available"
 	}
@@ -46,37 +46,37 @@ func mayTurn(reason string) bool {
 }
 
 // waitWords explains why a run is waiting. The reason in its record comes first, then what else delays it now.
-func (f *Facts) waitWords(s speaker, g finding) string {
+func (w wording) waitWords(g finding) string {
 	r := g.run
-	text := f.noSelector(g, reasonWords(r))
+	text := w.noSelector(g, reasonWords(r))
 	if r.Reason == task.ReasonTarget {
-		text = f.targetWords(s, r)
+		text = w.targetWords(r)
 	}
 
 	// The target of the task does not apply to a run whose request named a node.
-	asTarget := f.Entry != nil && r.TargetNode == ""
-	noNode := asTarget && mayTurn(r.Reason) && !r.NotBefore.After(f.Now) && !f.hasEnoughNodes(r)
-	if noNode || r.Reason == task.ReasonCount && asTarget && !f.hasEnoughNodes(r) {
-		text = f.noNodeWords()
+	asTarget := w.Entry != nil && r.TargetNode == ""
+	noNode := asTarget && mayTurn(r.Reason) && !r.NotBefore.After(w.Now) && !w.hasEnoughNodes(r)
+	if noNode || r.Reason == task.ReasonCount && asTarget && !w.hasEnoughNodes(r) {
+		text = w.noNodeWords()
 	}
 
 	if r.Reason == task.ReasonNoNode && asTarget {
-		if words := f.selectorWords(); words != "" {
+		if words := w.selectorWords(); words != "" {
 			text += " (" + words + ")"
 		}
 
-		if len(f.eligibleNodes()) > 0 {
+		if len(w.eligibleNodes()) > 0 {
 			text += ", or none did a moment ago"
 		} else {
-			text += f.orderWords() + f.passedOverWords()
+			text += w.orderWords() + w.passedOverWords()
 		}
 	}
 
 	if g.freeze != nil { // a freeze holds up the run in any case
 		if mayTurn(r.Reason) && !noNode {
-			text = frozenWords(s, g.freeze)
+			text = w.frozenWords(g.freeze)
 		} else {
-			text += "; in addition, " + frozenWords(s, g.freeze)
+			text += "; in addition, " + w.frozenWords(g.freeze)
 		}
 	}
 
@@ -85,12 +85,12 @@ func (f *Facts) waitWords(s speaker, g finding) string {
 		text += fmt.Sprintf("; attempt %d %s on %s", a.Attempt, stateWords(a.State, a.ExitCode, a.Signal), a.Node)
 	}
 
-	if r.NotBefore.After(f.Now) {
-		text += ", and the next starts no earlier than " + s.formatClock(r.NotBefore.Time)
+	if r.NotBefore.After(w.Now) {
+		text += ", and the next starts no earlier than " + w.formatClock(r.NotBefore.Time)
 	}
 
-	text += f.elsewhereWords(r)
-	if o := f.Owner; o != nil && f.nodeNamed(o.Node) == nil {
+	text += w.elsewhereWords(r)
+	if o := w.Owner; o != nil && w.nodeNamed(o.Node) == nil {
 		text += fmt.Sprintf("; its shard has no owner now: %s is not present", o.Node)
 	}
 
@@ -99,14 +99,14 @@ func (f *Facts) waitWords(s speaker, g finding) string {
 
 // elsewhereWords names the nodes to which the next attempt can go, if it avoids the node of the failed attempt:
 // see Want.Avoid in package placement.
-func (f *Facts) elsewhereWords(r *task.Run) string {
+func (w wording) elsewhereWords(r *task.Run) string {
 	last := r.LastNode()
-	if last == "" || f.Entry == nil || r.TargetNode != "" || !f.Entry.Target.MovesRetries() {
+	if last == "" || w.Entry == nil || r.TargetNode != "" || !w.Entry.Target.MovesRetries() {
 		return ""
 	}
 
 	var others []string
-	for _, name := range f.eligibleNodes() {
+	for _, name := range w.eligibleNodes() {
 		if name != last {
 			others = append(others, name)
 		}
@@ -123,6 +123,6 @@ func (f *Facts) elsewhereWords(r *task.Run) string {
 }
 
 // frozenWords describes a freeze: since when, by whom and why.
-func frozenWords(s speaker, z *task.Freeze) string {
+func (s speaker) frozenWords(z *task.Freeze) string {
 	return fmt.Sprintf("%s has been frozen since %s%s%s", frozenWhat(z), s.formatTime(z.Since.Time), byClause(z.By), quoteReason(z.Reason))
 }
