@@ -42,19 +42,8 @@ func historyCommand(f *factory.Factory) *cobra.Command {
 		ValidArgsFunction: complete.Task(f),
 	}
 	flags.Bind(cmd)
-	cmd.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
-		failed := factory.FlagError(cmd, err)
-
-		// Other commands that list runs have a selector.
-		var fail *failure.Error
-		if text := err.Error(); errors.As(failed, &fail) && (strings.HasPrefix(text, "unknown shorthand flag: 'l'") || text == "unknown flag: --selector") {
-			fail.Hint = "history shows the runs of one task; for several tasks: carillon run list -l"
-		}
-
-		return failed
-	})
-
 	cmd.Flags().BoolVar(&versions, "versions", false, "show the versions of the task instead of its runs")
+	cmd.SetFlagErrorFunc(explainHistoryFlag)
 	cmd.RunE = func(cmd *cobra.Command, words []string) error {
 		r, err := selection.ParseRef(f, words[0])
 		if err != nil {
@@ -66,62 +55,82 @@ func historyCommand(f *factory.Factory) *cobra.Command {
 			return err
 		}
 
+		if versions && (len(flags.States) > 0 || flags.Since != "" || flags.Until != "") {
+			return failure.Usage("--state, --since and --until cannot be used with --versions")
+		}
+
 		c, err := f.Connect()
 		if err != nil {
 			return err
 		}
 
 		if versions {
-			if len(flags.States) > 0 || flags.Since != "" || flags.Until != "" {
-				return failure.Usage("--state, --since and --until cannot be used with --versions")
-			}
 			return showVersions(f, cmd, c, r, flags.Limit)
 		}
 
-		runs, err := c.Runs.ListByTask(cmd.Context(), r.Namespace, r.Name, filter)
-		if err != nil {
-			return selection.ExplainMissing(cmd.Context(), f, c, r, err)
-		}
-
-		if f.Format == output.FormatName {
-			return output.EmitList(&f.Printer, runs, selection.RunName, nil)
-		}
-
-		ledger, err := readLedger(cmd.Context(), c, r, filter, len(runs))
-		if err != nil {
-			return err
-		}
-
-		z := view.Zones{}
-		if f.ForPeople() {
-			t, err := c.Tasks.Get(cmd.Context(), r.Namespace, r.Name)
-			if err != nil {
-				return err
-			}
-			z[""] = t.Timezone
-		}
-
-		if _, terminal := f.Terminal(f.Out); terminal && f.ForPeople() && !cmd.Flags().Changed("limit") {
-			ledger = shorten(ledger)
-		}
-
-		err = output.EmitList(&f.Printer, historyItems(runs, ledger.Lines), nil, func(wide bool) *output.Table {
-			g := view.RunTable(f, runs, false, wide, z)
-			view.AddLedgerRows(f, g, ledger.Lines, z[""])
-			g.Empty = selection.Show(f, r) + " has not run yet"
-			if len(flags.States) > 0 {
-				g.Empty = "no runs of " + selection.Show(f, r) + " are " + strings.Join(flags.States, " or ")
-			}
-
-			return g
-		})
-
-		noteLedger(f, r, ledger, z[""])
-
-		return err
+		return showHistory(f, cmd, c, r, filter, flags.States)
 	}
 
 	return cmd
+}
+
+// explainHistoryFlag returns the error of a wrong flag. It has a hint for those who know the selector of other commands that list
+// runs.
+func explainHistoryFlag(cmd *cobra.Command, err error) error {
+	failed := factory.FlagError(cmd, err)
+
+	var fail *failure.Error
+	if text := err.Error(); errors.As(failed, &fail) && (strings.HasPrefix(text, "unknown shorthand flag: 'l'") || text == "unknown flag: --selector") {
+		fail.Hint = "history shows the runs of one task; for several tasks: carillon run list -l"
+	}
+
+	return failed
+}
+
+// showHistory prints the runs of a task that match a filter, and then what its ledger remembers of earlier ticks. states are the
+// states that the user asked for.
+func showHistory(f *factory.Factory, cmd *cobra.Command, c *client.Client, r selection.Ref, filter client.RunListOptions, states []string) error {
+	runs, err := c.Runs.ListByTask(cmd.Context(), r.Namespace, r.Name, filter)
+	if err != nil {
+		return selection.ExplainMissing(cmd.Context(), f, c, r, err)
+	}
+
+	if f.Format == output.FormatName {
+		return output.EmitList(&f.Printer, runs, selection.RunName, nil)
+	}
+
+	ledger, err := readLedger(cmd.Context(), c, r, filter, len(runs))
+	if err != nil {
+		return err
+	}
+
+	z := view.Zones{}
+	if f.ForPeople() {
+		t, err := c.Tasks.Get(cmd.Context(), r.Namespace, r.Name)
+		if err != nil {
+			return err
+		}
+		z[""] = t.Timezone
+	}
+
+	if _, terminal := f.Terminal(f.Out); terminal && f.ForPeople() && !cmd.Flags().Changed("limit") {
+		ledger = shorten(ledger)
+	}
+
+	err = output.EmitList(&f.Printer, historyItems(runs, ledger.Lines), nil, func(wide bool) *output.Table {
+		g := view.RunTable(f, runs, false, wide, z)
+		view.AddLedgerRows(f, g, ledger.Lines, z[""])
+		g.Empty = selection.Show(f, r) + " has not run yet"
+		if len(states) > 0 {
+			g.Empty = "no runs of " + selection.Show(f, r) + " are " + strings.Join(states, " or ")
+		}
+
+		return g
+	})
+
+	noteLedger(f, r, ledger, z[""])
+
+	return err
 }
 
 // keysCommand returns "carillon task keys".
