@@ -2,6 +2,7 @@ package runs
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -25,19 +26,7 @@ func (h *Handlers) inFull(ctx context.Context, ref record.Ref, r task.Run) (task
 	f := *r.Fan
 	f.Parts, f.Ended, f.Succeeded = nil, 0, 0
 	for _, i := range f.Numbers() {
-		p := task.Part{Index: i, State: task.Dispatched} // the default for a part whose record is moving from one place to another
-		if part, ok := known[i]; ok {
-			p = part.AsPart()
-			if p.State == task.Queued {
-				p.Node = part.LastNode()
-			}
-		} else if slices.Contains(f.Left, i) {
-			p.State, p.Reason = task.Queued, ""
-		}
-
-		if p.Node == "" && i < len(f.Nodes) {
-			p.Node = f.Nodes[i]
-		}
+		p := partOf(&f, i, known)
 
 		if p.State.Final() {
 			f.Ended++
@@ -54,24 +43,46 @@ func (h *Handlers) inFull(ctx context.Context, ref record.Ref, r task.Run) (task
 	return r, nil
 }
 
-// runOfPart returns a part of a run by its id. The record of an ended part may be gone, because the record of
-// its run then contains its result.
+// partOf returns the state of part i of a run that is under way. known contains the records of parts; it may lack that of
+// a part that has not been dispatched, or that is moving from one place to another.
+func partOf(f *task.Fan, i int, known map[int]task.Run) task.Part {
+	p := task.Part{Index: i, State: task.Dispatched}
+	if part, ok := known[i]; ok {
+		p = part.AsPart()
+		if p.State == task.Queued {
+			p.Node = part.LastNode()
+		}
+	} else if slices.Contains(f.Left, i) {
+		p.State, p.Reason = task.Queued, ""
+	}
+
+	if p.Node == "" && i < len(f.Nodes) {
+		p.Node = f.Nodes[i]
+	}
+
+	return p
+}
+
+// runOfPart returns a part of a run by its id. Its cost does not depend on the number of parts that are under way, because
+// a client that prints the output of a run reads each of its parts.
 func (h *Handlers) runOfPart(ctx context.Context, ref record.Ref, id string) (task.Run, error) {
+	r, err := h.Store.RunByID(ctx, ref, id)
+	if !errors.Is(err, task.ErrNotFound) {
+		return r, err
+	}
+
+	// The part has not been dispatched, or its run has ended and contains its result.
 	parent, index, _ := task.ParentOf(id)
-	known, err := h.Store.PartsOf(ctx, ref, parent)
-	if err != nil {
-		return task.Run{}, err
-	}
-	if r, ok := known[index]; ok {
-		return r, nil
-	}
-
-	run, err := h.Find(ctx, ref, parent)
-	if err != nil {
+	run, err := h.Store.RunByID(ctx, ref, parent)
+	if err != nil && !errors.Is(err, task.ErrNotFound) {
 		return task.Run{}, err
 	}
 
-	if run.ID == parent && run.Fan != nil {
+	if err == nil && run.Fan != nil {
+		if run.State == task.Running && slices.Contains(run.Fan.Numbers(), index) {
+			return run.OfPart(partOf(run.Fan, index, nil)), nil
+		}
+
 		for _, p := range run.Fan.Parts {
 			if p.Index == index {
 				return run.OfPart(p), nil

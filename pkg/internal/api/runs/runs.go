@@ -9,6 +9,7 @@ package runs
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"net/url"
@@ -346,6 +347,17 @@ func (h *Handlers) Find(ctx context.Context, ref record.Ref, id string) (task.Ru
 		return h.runOfPart(ctx, ref, id)
 	}
 
+	// A task can have a long history, so a whole id is looked up directly. Only a prefix needs the ids of all runs.
+	if isWholeID(id) {
+		r, err := h.Store.RunByID(ctx, ref, id)
+		if err == nil {
+			return h.inFull(ctx, ref, r)
+		}
+		if !errors.Is(err, task.ErrNotFound) {
+			return task.Run{}, err
+		}
+	}
+
 	runs, err := h.Store.Runs(ctx, ref)
 	if err != nil {
 		return task.Run{}, err
@@ -375,6 +387,12 @@ func (h *Handlers) Find(ctx context.Context, ref record.Ref, id string) (task.Ru
 	}
 
 	return task.Run{}, ambiguousError(id, ids)
+}
+
+// isWholeID reports whether an id is long enough to be that of a run. The id of a manual run is longer than that of a tick.
+func isWholeID(id string) bool {
+	_, ok := task.TimeOfRunID(id)
+	return ok && len(id) >= len(task.RunID(time.Time{}, "abcd"))
 }
 
 // ambiguousError is the failure for an id that is a prefix of several ids.
