@@ -128,13 +128,9 @@ func (q *request) setURL(ctx context.Context, h *task.HTTP, v *values) error {
 // parseURL parses a URL that may be requested. The error is a *failure that contains nothing of the URL, which may be a
 // secret.
 func parseURL(text string) (*url.URL, error) {
-	if task.CheckPlainURL("", text) != nil {
-		return nil, &failure{kind: kindURL, message: "the URL is not valid: it must be http or https with a host, without credentials, fragment, spaces and control characters"}
-	}
-
-	u, err := url.Parse(text)
+	u, err := task.ParsePlainURL("", text)
 	if err != nil {
-		return nil, &failure{kind: kindURL, message: "the URL is not valid"}
+		return nil, &failure{kind: kindURL, message: "the URL is not valid: it must be http or https with a host, without credentials, fragment, spaces and control characters"}
 	}
 
 	u.Scheme, u.Host = strings.ToLower(u.Scheme), strings.ToLower(u.Host)

@@ -4,16 +4,12 @@ import (
 	"errors"
 	"net/netip"
 	"net/url"
-	"regexp"
 	"strconv"
 	"strings"
 )
 
 // maxURL is the maximum length of the URL of an action in bytes, before its templates are expanded.
 const maxURL = 4096
-
-// hostName matches a host name in its ASCII form.
-var hostName = regexp.MustCompile(`^[A-Za-z0-9_]([A-Za-z0-9_-]*[A-Za-z0-9_])?(\.[A-Za-z0-9_]([A-Za-z0-9_-]*[A-Za-z0-9_])?)*\.?$`)
 
 // URLSecret returns NAME/KEY if the whole URL comes from a secret.
 func (h *HTTP) URLSecret() (ref string, ok bool) { return strings.CutPrefix(h.URL, SecretRefPrefix) }
@@ -42,8 +38,9 @@ func checkURL(field, s string) error {
 
 	// What the references will be replaced by is escaped, so any letter stands for it.
 	plain, _ := t.Expand(func(string) (string, error) { return "x", nil })
+	_, err = ParsePlainURL(field, plain)
 
-	return CheckPlainURL(field, plain)
+	return err
 }
 
 // checkURLPlaces checks that references occur only in path segments and in the values of the query.
@@ -73,14 +70,14 @@ func checkURLPlaces(field string, t Template) error {
 	return nil
 }
 
-// CheckPlainURL checks a URL without templates: http or https, with a host, without credentials and a fragment. An
+// ParsePlainURL parses a URL without templates: http or https, with a host, without credentials and a fragment. An
 // error does not contain the URL's credentials.
-func CheckPlainURL(field, s string) error {
+func ParsePlainURL(field, s string) (*url.URL, error) {
 	if i := strings.IndexFunc(s, func(r rune) bool { return r <= ' ' || r == 0x7f || r == '\\' }); i >= 0 {
-		return Invalid(CodeBadValue, field, "contains %s, which a URL must contain in its escaped form: %%%02X", strconv.QuoteToASCII(s[i:i+1]), s[i])
+		return nil, Invalid(CodeBadValue, field, "contains %s, which a URL must contain in its escaped form: %%%02X", strconv.QuoteToASCII(s[i:i+1]), s[i])
 	}
 	if strings.Contains(s, "#") {
-		return Invalid(CodeBadValue, field, "contains a fragment (#…), which is never sent; write %%23 for a # in the path or in the query")
+		return nil, Invalid(CodeBadValue, field, "contains a fragment (#…), which is never sent; write %%23 for a # in the path or in the query")
 	}
 
 	u, err := url.Parse(s)
@@ -89,19 +86,23 @@ func CheckPlainURL(field, s string) error {
 		if errors.As(err, &parse) {
 			err = parse.Err
 		}
-		return Invalid(CodeBadValue, field, "is not a URL: %s", err)
+		return nil, Invalid(CodeBadValue, field, "is not a URL: %s", err)
 	}
 
 	switch {
 	case u.Scheme != "http" && u.Scheme != "https":
-		return Invalid(CodeBadValue, field, "must begin with http:// or https://")
+		return nil, Invalid(CodeBadValue, field, "must begin with http:// or https://")
 	case u.User != nil:
-		return Invalid(CodeBadValue, field, "contains credentials; use auth, which reads them from a secret")
+		return nil, Invalid(CodeBadValue, field, "contains credentials; use auth, which reads them from a secret")
 	case u.Opaque != "" || u.Hostname() == "":
-		return Invalid(CodeBadValue, field, "%s has no host", Quote(s))
+		return nil, Invalid(CodeBadValue, field, "%s has no host", Quote(s))
 	}
 
-	return checkHostPort(field, u)
+	if err := checkHostPort(field, u); err != nil {
+		return nil, err
+	}
+
+	return u, nil
 }
 
 // checkHostPort checks the host and the port of a URL.
@@ -112,7 +113,7 @@ func checkHostPort(field string, u *url.URL) error {
 		if a, err := netip.ParseAddr(host); err != nil || a.Zone() != "" {
 			return Invalid(CodeBadValue, field, "%s is not an IPv6 address without a zone", Quote(host))
 		}
-	} else if len(host) > 253 || !hostName.MatchString(host) {
+	} else if len(host) > 253 || !isHostName(host) {
 		return Invalid(CodeBadValue, field, "%s is not a host: a name in its ASCII form, or an address", Quote(host))
 	}
 
@@ -125,4 +126,25 @@ func checkHostPort(field string, u *url.URL) error {
 	}
 
 	return nil
+}
+
+// isHostName reports whether a host is a name in its ASCII form, or an IPv4 address: labels of letters, digits, "_" and
+// "-" with single dots between them, which do not begin or end with "-". A dot may follow the last label. It is on the path of every HTTP
+// attempt, so it is not a regular expression.
+func isHostName(host string) bool {
+	for label := range strings.SplitSeq(strings.TrimSuffix(host, "."), ".") {
+		if label == "" || label[0] == '-' || label[len(label)-1] == '-' {
+			return false
+		}
+
+		for i := range len(label) {
+			switch c := label[i]; {
+			case c >= 'a' && c <= 'z', c >= 'A' && c <= 'Z', c >= '0' && c <= '9', c == '_', c == '-':
+			default:
+				return false
+			}
+		}
+	}
+
+	return true
 }
