@@ -375,15 +375,18 @@ func (c *caller) createMany(ctx context.Context) error {
 
 // countTasks counts the specs and the entries in etcd.
 func (r *rig) countTasks(ctx context.Context) (n [2]int64, err error) {
-	totals, err := r.plain.Totals(ctx)
-	if err != nil {
+	if n[0], err = r.plain.CountSpecs(ctx); err != nil {
 		return n, err
 	}
 
-	n[0] = totals.Tasks
-	shards, err := r.plain.ShardRecords(ctx, r.cluster.Shards)
-	for _, s := range shards {
-		n[1] += int64(s.Tasks)
+	all := make([]int, r.cluster.Shards)
+	for id := range all {
+		all[id] = id
+	}
+
+	shards, err := r.plain.CountEntries(ctx, all)
+	for _, tasks := range shards {
+		n[1] += int64(tasks)
 	}
 
 	return n, err

@@ -23,12 +23,19 @@ func (e *Engine) Ask(ctx context.Context, q *readmodel.Query, without []int) (re
 	e.awaitApplied(ctx, q.MinRevisions)
 
 	scan := readmodel.NewScan(q, e.cfg.Node)
-	err := e.EachIndex(ctx, q.Subject, without, func(s readmodel.ShardAnswer, x *readmodel.Index) bool {
+	add := func(s readmodel.ShardAnswer, x *readmodel.Index) bool {
 		if x.HasApplied(q.MinRevisions[s.Shard]) {
 			scan.Add(s, x)
 		}
 		return true
-	})
+	}
+
+	var err error
+	if q.Filter.MatchesNothing() {
+		err = e.eachServed(ctx, without, add) // it costs no more than an answer that the node is busy
+	} else {
+		err = e.EachIndex(ctx, q.Subject, without, add)
+	}
 
 	return scan.Answer(), err
 }
@@ -87,6 +94,11 @@ func (e *Engine) EachIndex(ctx context.Context, subject string, without []int, v
 	}
 	defer end()
 
+	return e.eachServed(ctx, without, visit)
+}
+
+// eachServed is EachIndex without a limit of what queries take.
+func (e *Engine) eachServed(ctx context.Context, without []int, visit func(readmodel.ShardAnswer, *readmodel.Index) bool) error {
 	unyielded := 0 // rows since others were let in between
 	for _, w := range e.sortedWorkers() {
 		served := w.served.Load()

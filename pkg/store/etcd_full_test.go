@@ -154,7 +154,7 @@ func TestFullEtcd_TakesTrimsAndDeletes(t *testing.T) {
 	ok(t, <-committed)
 }
 
-func TestSampleHistory_CountsSomeShards(t *testing.T) {
+func TestSampleHistory_CountsSomeTasks(t *testing.T) {
 	w := newWorld(t)
 	w.create(ref)
 	w.create(record.Ref{Namespace: "x", Name: "b", Shard: 6})
@@ -165,10 +165,21 @@ func TestSampleHistory_CountsSomeShards(t *testing.T) {
 		w.commit(c)
 	}
 
-	for shards, want := range map[int][2]int64{8: {2, 3}, 7: {2, 3}, 4: {1, 3}, 3: {0, 0}} {
-		tasks, records, err := w.SampleHistory(t.Context(), shards)
-		if err != nil || [2]int64{tasks, records} != want {
-			t.Errorf("of %d shards: %d tasks, %d records, %v", shards, tasks, records, err)
+	mine := ref.Namespace + "/" + ref.Name
+	for _, c := range []struct {
+		samples []store.HistorySample
+		want    [2]int64
+	}{
+		{[]store.HistorySample{{Shard: ref.Shard}, {Shard: 6}}, [2]int64{2, 3}},
+		{[]store.HistorySample{{Shard: ref.Shard}}, [2]int64{1, 3}},
+		{[]store.HistorySample{{Shard: ref.Shard, From: mine}}, [2]int64{1, 3}},
+		{[]store.HistorySample{{Shard: ref.Shard, To: mine}}, [2]int64{0, 0}},
+		{[]store.HistorySample{{Shard: ref.Shard, From: mine + "0"}}, [2]int64{0, 0}},
+		{[]store.HistorySample{{Shard: 1}}, [2]int64{0, 0}},
+	} {
+		tasks, records, err := w.SampleHistory(t.Context(), c.samples)
+		if err != nil || [2]int64{tasks, records} != c.want {
+			t.Errorf("%v: %d tasks, %d records, %v", c.samples, tasks, records, err)
 		}
 	}
 }

@@ -3,6 +3,7 @@ package store
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -206,24 +207,22 @@ func (s Shards) Mark(ctx context.Context, shard int) (task.Time, error) {
 	return w.Time, err
 }
 
-// ShardRecords contains the watermark and the counts of a shard for display.
+// ShardRecords contains the watermark of a shard and the number of its waiting runs, for display.
 type ShardRecords struct {
-	Watermark     record.Watermark
-	Tasks, Queued int
+	Watermark record.Watermark
+	Queued    int
 }
 
 // ShardRecords reads the records of all shards, by number. The watermark is the zero value if
 // it is missing or cannot be read.
 func (s Shards) ShardRecords(ctx context.Context, shards int) ([]ShardRecords, error) {
 	list := make([]ShardRecords, 0, shards)
-	const chunk = 40 // with three operations each, of the 128 that etcd allows
+	const chunk = 60 // with two operations each, of the 128 that etcd allows
 	for first := 0; first < shards; first += chunk {
 		var ops []clientv3.Op
 		for id := first; id < min(first+chunk, shards); id++ {
-			entries, queue := s.keys.Entries(id), s.keys.Queue(id)
-			ops = append(ops, clientv3.OpGet(s.keys.Watermark(id)),
-				clientv3.OpGet(entries, withPrefix(entries), clientv3.WithCountOnly()),
-				clientv3.OpGet(queue, withPrefix(queue), clientv3.WithCountOnly()))
+			queue := s.keys.Queue(id)
+			ops = append(ops, clientv3.OpGet(s.keys.Watermark(id)), clientv3.OpGet(queue, withPrefix(queue), clientv3.WithCountOnly()))
 		}
 
 		res, err := s.etcd.Txn(ctx).Then(ops...).Commit()
@@ -231,11 +230,8 @@ func (s Shards) ShardRecords(ctx context.Context, shards int) ([]ShardRecords, e
 			return nil, fmt.Errorf("read shards: %w: %w", task.ErrUnavailable, err)
 		}
 
-		for i := 0; i+2 < len(res.Responses); i += 3 {
-			r := ShardRecords{
-				Tasks:  int(res.Responses[i+1].GetResponseRange().Count),
-				Queued: int(res.Responses[i+2].GetResponseRange().Count),
-			}
+		for i := 0; i+1 < len(res.Responses); i += 2 {
+			r := ShardRecords{Queued: int(res.Responses[i+1].GetResponseRange().Count)}
 			if e := res.Responses[i].GetResponseRange().Kvs; len(e) == 1 {
 				if w, err := record.DecodeWatermark(e[0].Value); err == nil {
 					r.Watermark = w
@@ -247,4 +243,51 @@ func (s Shards) ShardRecords(ctx context.Context, shards int) ([]ShardRecords, e
 	}
 
 	return list, nil
+}
+
+// CountEntries returns the number of tasks of each of some shards. etcd visits each of these tasks, and writes wait
+// meanwhile. So callers that need the numbers often ask the owners, who know them.
+func (s Shards) CountEntries(ctx context.Context, shards []int) (map[int]int, error) {
+	counts := make(map[int]int, len(shards))
+	for chunk := range slices.Chunk(shards, 100) { // etcd allows 128 operations
+		ops := make([]clientv3.Op, len(chunk))
+		for i, id := range chunk {
+			entries := s.keys.Entries(id)
+			ops[i] = clientv3.OpGet(entries, withPrefix(entries), clientv3.WithCountOnly())
+		}
+
+		res, err := s.etcd.Txn(ctx).Then(ops...).Commit()
+		if err != nil {
+			return nil, fmt.Errorf("count the tasks of some shards: %w: %w", task.ErrUnavailable, err)
+		}
+
+		for i, r := range res.Responses {
+			counts[chunk[i]] = int(r.GetResponseRange().Count)
+		}
+	}
+
+	return counts, nil
+}
+
+// TasksOfShards returns the number of tasks of each shard, by number: those that are known, and for the others how many
+// entries etcd counts.
+func (s Shards) TasksOfShards(ctx context.Context, shards int, known map[int]int) ([]int, error) {
+	var unknown []int
+	for id := range shards {
+		if _, ok := known[id]; !ok {
+			unknown = append(unknown, id)
+		}
+	}
+
+	counted, err := s.CountEntries(ctx, unknown)
+	if err != nil {
+		return nil, err
+	}
+
+	tasks := make([]int, shards)
+	for id := range tasks {
+		tasks[id] = known[id] + counted[id] // it is in one of them
+	}
+
+	return tasks, nil
 }

@@ -156,21 +156,25 @@ func endEvents(keys record.Keys, kvs []*mvccpb.KeyValue) []ShardEvent {
 	return slices.DeleteFunc(shardEvents(keys, kvs), func(ev ShardEvent) bool { return ev.Kind != record.KindEnded || ev.Late })
 }
 
-// SampleHistory counts the tasks and the history records in a few shards. Their ratio is an
-// estimate for the whole cluster at low cost: etcd visits every key that it counts.
-func (s Shards) SampleHistory(ctx context.Context, shards int) (tasks, records int64, err error) {
-	const most = 8 // shards in the sample
+// HistorySample is a part of the tasks of a shard: those with names (namespace/name) from From on, and before To. An empty
+// name means no bound.
+type HistorySample struct {
+	Shard    int
+	From, To string
+}
+
+// SampleHistory counts the tasks and the history records in some samples. Their ratio is an estimate for the whole
+// cluster. etcd visits every key that it counts, so callers choose small samples.
+func (s Shards) SampleHistory(ctx context.Context, samples []HistorySample) (tasks, records int64, err error) {
 	var ops []clientv3.Op
-	for i := range min(shards, most) {
-		shard := i * shards / min(shards, most)
-		for _, prefix := range []string{s.keys.Entries(shard), s.keys.History(shard)} {
-			ops = append(ops, clientv3.OpGet(prefix, withPrefix(prefix), clientv3.WithCountOnly()))
-		}
+	for _, sample := range samples {
+		entries, history := s.keys.Entries(sample.Shard), s.keys.History(sample.Shard)
+		ops = append(ops, countBetween(entries, sample.From, sample.To), countBetween(history, sample.From, sample.To))
 	}
 
 	res, err := s.etcd.Txn(ctx).Then(ops...).Commit()
 	if err != nil {
-		return 0, 0, fmt.Errorf("count the history of some shards: %w: %w", task.ErrUnavailable, err)
+		return 0, 0, fmt.Errorf("count the history of some tasks: %w: %w", task.ErrUnavailable, err)
 	}
 
 	for i, r := range res.Responses {
@@ -182,4 +186,14 @@ func (s Shards) SampleHistory(ctx context.Context, shards int) (tasks, records i
 	}
 
 	return tasks, records, nil
+}
+
+// countBetween counts the keys below a prefix from one name on and before another one.
+func countBetween(prefix, from, to string) clientv3.Op {
+	end := clientv3.GetPrefixRangeEnd(prefix)
+	if to != "" {
+		end = prefix + to
+	}
+
+	return clientv3.OpGet(prefix+from, clientv3.WithRange(end), clientv3.WithCountOnly())
 }

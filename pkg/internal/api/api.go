@@ -312,10 +312,10 @@ func newServer(cfg Config) *server {
 		Store: cfg.Store, Hub: cfg.Events, Node: cfg.Node, PageQuiet: cfg.PageQuiet, CheckStream: s.checkStream, Ends: cfg.Ends, Heartbeat: cfg.Heartbeat, Problems: s.problems,
 	}
 	s.nodes = &nodes.Handlers{
-		Store: cfg.Store, Node: cfg.Node, Shards: cfg.Cluster.Shards, Now: now, SetState: cfg.SetState, StateWithin: cfg.StateWithin,
+		Store: cfg.Store, Node: cfg.Node, Shards: cfg.Cluster.Shards, Now: now, Sizes: s.asker.ShardSizes, SetState: cfg.SetState, StateWithin: cfg.StateWithin,
 	}
 	s.cluster = &cluster.Handlers{
-		Store: cfg.Store, Ref: cfg.Ref, Cluster: cfg.Cluster, Node: cfg.Node, Version: cfg.Version, Etcd: cfg.Etcd, Now: now,
+		Store: cfg.Store, Ref: cfg.Ref, Asker: s.asker, Cluster: cfg.Cluster, Node: cfg.Node, Version: cfg.Version, Etcd: cfg.Etcd, Now: now,
 		Writable: cfg.Writable, FreezeWithin: cfg.FreezeWithin, CheckStream: s.checkStream, Problems: s.problems, Log: s.log,
 	}
 	s.board = &board.Handlers{

@@ -32,7 +32,7 @@ type Page struct {
 	Load    *Load // if the query asks for it
 	Missing []int // shards that nobody has answered for
 	AgeMS   int64 // the largest age of a shard
-	Rows    int   // see ShardAnswer; no caller may learn this number
+	Rows    int   // see ShardAnswer; only callers who may read the cluster may learn this number
 	Unread  int   // see ShardAnswer
 }
 

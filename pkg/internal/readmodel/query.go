@@ -40,6 +40,12 @@ type Filter struct {
 // Condition reports whether a task matches. It must not keep or change the row. now is that of the query.
 type Condition func(r *Row, now int64) bool
 
+// MatchesNothing reports whether no row can satisfy the filter. A query with such a filter only asks which shards a node
+// owns, and how many tasks they have.
+func (f *Filter) MatchesNothing() bool {
+	return f.Namespace == "" && f.Within != nil && len(f.Within) == 0
+}
+
 // matches reports whether a row satisfies the filter.
 func (f *Filter) matches(r *Row, now int64) bool {
 	if f.Namespace != "" {

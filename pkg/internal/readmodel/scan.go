@@ -21,6 +21,7 @@ func NewScan(q *Query, node string) *Scan {
 // Add adds a shard. Add sets the counts of its answer, unless the query asks for Splits.
 func (s *Scan) Add(shard ShardAnswer, x *Index) {
 	switch {
+	case s.query.Filter.MatchesNothing():
 	case s.load != nil:
 		shard.Counts = s.load.Scan(x)
 	case s.query.Splits > 0:

@@ -47,6 +47,7 @@ type Asker struct {
 	Config
 	cache   cache
 	splits  splitCache
+	sizes   sizeCache
 	waiting httpapi.Slots // requests that wait for busy nodes
 
 	mu    sync.Mutex

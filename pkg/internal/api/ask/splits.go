@@ -40,7 +40,7 @@ type splitSet struct {
 // Splits returns names of tasks in order, among those that the caller may read, which divide these tasks into parts of
 // similar sizes (see store.BriefPage). They may be a minute old, and older while the owners do not answer, and contain
 // deleted tasks. Splits returns none if nobody is able to answer quickly. within is nil for all namespaces.
-func (a *Asker) Splits(c *httpapi.Call, namespace string, within []string) []string {
+func (a *Asker) Splits(ctx context.Context, namespace string, within []string) []string {
 	q := Question{Namespace: namespace, Within: within, Order: readmodel.ByName, Splits: splitEvery}
 	set := a.splits.setOf(q.values().Encode())
 
@@ -58,7 +58,7 @@ func (a *Asker) Splits(c *httpapi.Call, namespace string, within []string) []str
 	defer set.asking.Unlock()
 
 	if names, asked = set.read(); time.Since(asked) > splitsFor {
-		names = set.keep(a.askSplits(c.Context(), httpapi.CallerOf(c.Context()), &q))
+		names = set.keep(a.askSplits(ctx, httpapi.CallerOf(ctx), &q))
 	}
 
 	return names

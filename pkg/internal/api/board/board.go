@@ -108,21 +108,28 @@ type cachedBoard struct {
 // maxBoards bounds the memory for the boards of callers that may read different namespaces.
 const maxBoards = 64
 
-// refreshFromStore reads nodes, owners and, if it is old, the status from etcd. If it returns an error, what could not
-// be read keeps its former value.
-func (b *boardCache) refreshFromStore(ctx context.Context, st *store.Store, status func(context.Context) (client.ClusterStatus, error)) error {
+// refreshNodes reads nodes and owners from etcd. If it returns an error, they keep their former values.
+func (b *boardCache) refreshNodes(ctx context.Context, st *store.Store) error {
 	ctx, cancel := context.WithTimeout(ctx, etcdWithin)
 	defer cancel()
 
 	nodes, owners, err := views.PresentNodes(ctx, st)
-	if err != nil {
-		return err
+	if err == nil {
+		b.nodes, b.owners = nodes, owners
 	}
 
-	b.nodes, b.owners = nodes, owners
+	return err
+}
+
+// refreshStatus reads the status of the cluster, if the known one is old. If it returns an error, the status keeps its
+// former value.
+func (b *boardCache) refreshStatus(ctx context.Context, status func(context.Context) (client.ClusterStatus, error)) error {
 	if time.Since(b.statusAt) <= statusAge {
 		return nil
 	}
+
+	ctx, cancel := context.WithTimeout(ctx, etcdWithin)
+	defer cancel()
 
 	now, err := status(ctx)
 	if err == nil {
@@ -222,10 +229,19 @@ func (h *Handlers) ownPart(ctx context.Context, ask task.BoardQuery) task.BoardP
 // makeBoard collects the parts of all scheduling nodes and combines them. The caller must hold the lock of the
 // cache.
 func (h *Handlers) makeBoard(c *httpapi.Call, ask task.BoardQuery) (task.Board, error) {
-	away := h.cache.refreshFromStore(c.Context(), h.Store, h.Status)
+	away := h.cache.refreshNodes(c.Context(), h.Store)
 	if away != nil && (h.cache.nodes == nil || c.Context().Err() != nil) {
 		return task.Board{}, away
 	}
+
+	// The status waits for etcd, and the parts for other nodes.
+	var parts map[string]partAnswer
+	var asked sync.WaitGroup
+	asked.Go(func() { parts = h.askParts(c, h.cache.nodes, ask) })
+	if away == nil {
+		away = h.cache.refreshStatus(c.Context(), h.Status)
+	}
+	asked.Wait()
 
 	nodes, st := h.cache.nodes, h.cache.status
 	b := task.Board{
@@ -244,7 +260,6 @@ func (h *Handlers) makeBoard(c *httpapi.Call, ask task.BoardQuery) (task.Board, 
 		}
 	}
 
-	parts := h.askParts(c, nodes, ask)
 	dropSuperseded(parts, h.shardOf)
 	mergeBoard(&b, nodes, parts, ask.Limit)
 	h.Attempts.AddToBoard(c, &b, nodes)

@@ -15,9 +15,6 @@ import (
 const (
 	// etcdTimeout limits how long the members of etcd may take to report their status.
 	etcdTimeout = 2 * time.Second
-	// fewTasks is the number of tasks below which the size of the database does not show how much space a task
-	// needs.
-	fewTasks = 100
 	// manyRevisions is a number of revisions that etcd never keeps if compaction is configured as recommended:
 	// 100,000, plus what the fastest etcd adds in five minutes.
 	manyRevisions = 1_000_000
@@ -38,10 +35,6 @@ func (h *Handlers) lookAtEtcd(ctx context.Context, st *client.ClusterStatus) {
 	if r, err := h.Store.Readable(ctx); err == nil {
 		st.Revisions = client.Revisions{Newest: r.Newest, Oldest: r.Oldest}
 	}
-
-	if tasks, records, err := h.Store.SampleHistory(ctx, h.Cluster.Shards); err == nil && tasks > 0 {
-		st.Room = capacityLeft(*st, float64(records)/float64(tasks))
-	}
 }
 
 // showMember converts a member to the form of the API.
@@ -55,26 +48,6 @@ func showMember(m etcdadmin.Member) client.EtcdMember {
 	}
 
 	return out
-}
-
-// capacityLeft estimates the space that one task needs, and how many such tasks fit into the quota. The member with the
-// least space decides. It returns nil if there is too little data.
-func capacityLeft(st client.ClusterStatus, history float64) *client.Room {
-	var inUse, quota int64
-	for _, m := range st.Etcd {
-		inUse = max(inUse, m.DBInUse)
-		if m.DBQuota > 0 && (quota == 0 || m.DBQuota < quota) {
-			quota = m.DBQuota
-		}
-	}
-
-	if st.Tasks < fewTasks || inUse == 0 || quota == 0 {
-		return nil
-	}
-
-	each := max(inUse/st.Tasks, 1)
-
-	return &client.Room{BytesPerTask: each, HistoryPerTask: float64(int64(history*10)) / 10, Tasks: quota / 100 * etcdadmin.FillingUp / each}
 }
 
 // memberUse returns how much of its quota a member uses, in percent.

@@ -11,6 +11,7 @@ import (
 
 	"github.com/carillonhq/carillon/pkg/client"
 	"github.com/carillonhq/carillon/pkg/internal/access"
+	"github.com/carillonhq/carillon/pkg/internal/api/ask"
 	"github.com/carillonhq/carillon/pkg/internal/api/httpapi"
 	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/store/record"
@@ -21,6 +22,7 @@ import (
 type Handlers struct {
 	Store   *store.Store
 	Ref     func(namespace, name string) record.Ref // maps a task to its shard
+	Asker   *ask.Asker                              // asks the owners of the shards
 	Cluster task.Cluster
 	Node    string // the name of this node
 	Version string // the version of Carillon

@@ -1,10 +1,14 @@
 package cluster
 
 import (
+	"cmp"
 	"context"
 	"net/http"
 	"runtime"
 	"slices"
+	"sync"
+
+	"golang.org/x/sync/errgroup"
 
 	"github.com/carillonhq/carillon/pkg/client"
 	"github.com/carillonhq/carillon/pkg/internal/api/httpapi"
@@ -14,12 +18,37 @@ import (
 
 // getCluster serves the status of the cluster.
 func (h *Handlers) getCluster(c *httpapi.Call) (httpapi.Answer, error) {
+	// The status waits for etcd, and the number of tasks for other nodes.
+	var counted int64
+	var g errgroup.Group
+	g.Go(func() (err error) {
+		counted, err = h.countTasks(c.Context())
+		return err
+	})
+
 	st, err := h.Status(c.Context())
-	return httpapi.Answer{Status: http.StatusOK, Body: st}, err
+	if err := cmp.Or(err, g.Wait()); err != nil {
+		return httpapi.Answer{}, err
+	}
+
+	st.Tasks = counted
+	st.Room = h.capacityLeft(c.Context(), st)
+
+	return httpapi.Answer{Status: http.StatusOK, Body: st}, nil
 }
 
-// Status returns the status of the cluster, with warnings. It fails only if the nodes or the totals cannot be
-// read. Everything else is left out if it cannot be determined.
+// countTasks returns the number of tasks, as the owners of the shards know it.
+func (h *Handlers) countTasks(ctx context.Context) (sum int64, err error) {
+	tasks, err := h.Store.TasksOfShards(ctx, h.Cluster.Shards, h.Asker.ShardSizes(ctx))
+	for _, n := range tasks {
+		sum += int64(n)
+	}
+
+	return sum, err
+}
+
+// Status returns the status of the cluster, with warnings, but without what depends on the number of tasks. It fails only
+// if the nodes or the totals cannot be read. Everything else is left out if it cannot be determined.
 func (h *Handlers) Status(ctx context.Context) (client.ClusterStatus, error) {
 	nodes, owners, err := views.PresentNodes(ctx, h.Store)
 	if err != nil {
@@ -34,7 +63,7 @@ func (h *Handlers) Status(ctx context.Context) (client.ClusterStatus, error) {
 	st := client.ClusterStatus{
 		ID: h.Cluster.ID, Shards: h.Cluster.Shards, Epoch: h.Cluster.Epoch, Schema: h.Cluster.Schema, CreatedAt: h.Cluster.CreatedAt,
 		CatchUpRate: h.Cluster.CatchUp(), LostAfter: h.Cluster.EffectiveLostAfter(), Ledger: h.Cluster.LedgerSetting(),
-		Leader: totals.Leader, Nodes: len(nodes), Tasks: totals.Tasks, ActiveRuns: totals.ActiveRuns,
+		Leader: totals.Leader, Nodes: len(nodes), ActiveRuns: totals.ActiveRuns,
 		Etcd: []client.EtcdMember{}, MakeSpace: []string{},
 	}
 	if p, err := h.Store.Present(ctx); err == nil && p.Found {
@@ -59,9 +88,12 @@ func (h *Handlers) Status(ctx context.Context) (client.ClusterStatus, error) {
 		}
 	}
 
-	h.lookAtEtcd(ctx, &st)
+	// etcd takes longer than the rest, because its leader confirms the alarms. Both set fields of their own.
+	var etcd sync.WaitGroup
+	etcd.Go(func() { h.lookAtEtcd(ctx, &st) })
 	h.lookAtFormat(ctx, &st)
 	h.lookAtFreezes(ctx, &st)
+	etcd.Wait()
 
 	list := slices.Concat(ineligibleWarnings(nodes), st.WarningDetails, clusterWarnings(st))
 	if st.NodesReady > 0 && !slices.ContainsFunc(nodes, func(n task.Node) bool { return n.Takes() }) {

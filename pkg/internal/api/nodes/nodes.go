@@ -161,9 +161,14 @@ func (h *Handlers) listShards(c *httpapi.Call) (httpapi.Answer, error) {
 		return httpapi.Answer{}, err
 	}
 
+	tasks, err := h.Store.TasksOfShards(c.Context(), h.Shards, h.Sizes(c.Context()))
+	if err != nil {
+		return httpapi.Answer{}, err
+	}
+
 	shards := make([]task.Shard, len(records))
 	for i, r := range records {
-		shards[i] = task.Shard{ID: i, Previous: []task.Assignment{}, Watermark: r.Watermark.Time, Tasks: r.Tasks, Queued: r.Queued}
+		shards[i] = task.Shard{ID: i, Previous: []task.Assignment{}, Watermark: r.Watermark.Time, Tasks: tasks[i], Queued: r.Queued}
 	}
 
 	for _, o := range owners {

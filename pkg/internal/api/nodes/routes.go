@@ -19,6 +19,8 @@ type Handlers struct {
 	Node   string // the name of this node
 	Shards int    // the number of shards
 	Now    httpapi.Clock
+	// Sizes returns the number of tasks of each shard, as far as the owners have answered.
+	Sizes func(ctx context.Context) map[int]int
 	// SetState puts this node into a state, keeps it over restarts, and announces it. If nil, the node supports
 	// no states.
 	SetState func(ctx context.Context, state, by string) error

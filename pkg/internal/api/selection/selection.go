@@ -196,7 +196,7 @@ func (h *Finder) byRange(c *httpapi.Call, q *ask.Question, p httpapi.Paging) (fo
 		return nil, "", nil
 	}
 
-	page.Splits = h.asker.Splits(c, q.Namespace, q.Within)
+	page.Splits = h.asker.Splits(c.Context(), q.Namespace, q.Within)
 	if ns == "" && q.Within != nil {
 		return h.findInNamespaces(c.Context(), q.Within, page)
 	}
