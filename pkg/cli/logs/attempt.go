@@ -84,7 +84,7 @@ func (t *RunFollower) followAttempt(ctx context.Context, n int) error {
 	err = t.copyOutput(body, &reading)
 
 	if errors.Is(context.Cause(ctx), errNotThere) {
-		t.M.Tell("cannot read the rest of the output of %s: its node does not respond", t.runName())
+		t.M.Tell("cannot read the rest of the output of %s: its node does not respond", t.partName())
 		return nil
 	}
 
@@ -142,10 +142,19 @@ func (t *RunFollower) copyOutput(body *client.LogStream, reading *atomic.Int64) 
 func (t *RunFollower) writeKeptOutput(n int, why *client.Error) {
 	switch {
 	case t.Out == nil:
+	case isUnkeptResponse(t.Run, why):
+		t.M.tellUnkept()
 	case n == t.Run.Attempt && t.seen == 0 && t.Run.OutputTail != "":
 		t.M.tellKept(t.Run, why)
 		_, _ = t.Out.Write([]byte(t.Run.OutputTail)) // the next write returns the error
 	case why.Code == client.CodeNodeAway || t.Run.State.Final() && n == t.Run.Attempt && t.Run.OutputBytes > 0:
-		t.M.Tell("output of %s, attempt %d: %s", t.runName(), n, why.Message)
+		t.M.Tell("output of %s, attempt %d: %s", t.partName(), n, why.Message)
 	}
+}
+
+// isUnkeptResponse reports whether the output of a run is gone because it is the response to a part that succeeded. Its own
+// record has the end of the response for a while, but the record of its run, which remains, does not.
+func isUnkeptResponse(r task.Run, why *client.Error) bool {
+	request := r.ExitCode == nil // a process that succeeded has an exit code
+	return why.Code == client.CodeNoLogs && task.IsPart(r.ID) && r.State == task.Succeeded && request
 }

@@ -3,6 +3,7 @@ package logs
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"time"
 
@@ -145,6 +146,14 @@ func (t *RunFollower) noteWaiting() {
 // runName returns the name of the run's task for messages.
 func (t *RunFollower) runName() string {
 	return selection.Name(t.M.Factory, t.Run.Namespace, t.Run.Task)
+}
+
+// partName is like runName, with the number of the part if the run is one.
+func (t *RunFollower) partName() string {
+	if _, index, is := task.ParentOf(t.Run.ID); is {
+		return fmt.Sprintf("%s[%d]", t.runName(), index)
+	}
+	return t.runName()
 }
 
 // startedAttempts returns the attempts that were assigned to a node, in order.

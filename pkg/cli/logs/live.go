@@ -21,8 +21,9 @@ const (
 	// MostListed is the maximum number of tasks whose latest runs are looked up, with one call for each.
 	MostListed = 200
 	// MaxStreams is the maximum number of runs that are followed at the same time. Others wait; nothing is lost,
-	// because their output is on their nodes.
-	MaxStreams = 200
+	// because their output is on their nodes. A node lets a subject follow 64 outputs, and this leaves some for others
+	// of the same subject.
+	MaxStreams = 48
 	// mostPending is the maximum number of runs that wait.
 	mostPending = 2000
 	// minKnownRuns is the minimum number of runs of a task that are remembered. Events may arrive for runs that

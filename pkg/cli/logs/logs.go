@@ -349,6 +349,12 @@ func (m *Merger) openSource(ctx context.Context, c *client.Client, r task.Run, o
 		return s, nil
 	}
 
+	if gone && isUnkeptResponse(r, e) {
+		m.tellUnkept()
+		s.body = nil
+		return s, nil
+	}
+
 	return s, err
 }
 
@@ -387,12 +393,17 @@ func (s *source) closeSource() {
 	s.output.endOutput()
 }
 
+// tellUnkept says why the responses to parts are not shown.
+func (m *Merger) tellUnkept() {
+	m.tellOnce("nodes store the responses of successful parts only with action.http.output: keep")
+}
+
 // tellKept says that the output comes from the record of the run, unless the record has all of it.
 func (m *Merger) tellKept(r task.Run, why *client.Error) {
 	switch {
 	case int64(len(r.OutputTail)) == r.OutputBytes && !r.Truncated:
 	case r.HTTPStatus > 0 && r.State == task.Succeeded:
-		m.Tell("this is the end of the response, from the record of the run; a node stores whole responses of successful runs only with action.http.output: keep")
+		m.tellOnce("this is the end of the response, from the record of the run; a node stores whole responses of successful runs only with action.http.output: keep")
 	default:
 		m.Tell("cannot read the full output (%s); this is its end, from the record of the run", why.Message)
 	}

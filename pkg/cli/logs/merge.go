@@ -44,6 +44,8 @@ type Merger struct {
 	open *streamBuffer // the buffer whose incomplete line was printed last; nil: the last line is complete
 	err  error         // why nothing more can be written
 
+	told map[string]bool // messages that apply to many runs and were printed
+
 	pending      []pendingLine // sorted by time
 	pendingBytes int
 	releaseTimer *time.Timer // nil: no lines are held back
@@ -362,6 +364,21 @@ func (m *Merger) Tell(format string, args ...any) {
 	}
 
 	m.Note(format, args...)
+}
+
+// tellOnce is like Tell for a message that applies to many runs, and does nothing if it was printed before.
+func (m *Merger) tellOnce(message string) {
+	m.mu.Lock()
+	told := m.told[message]
+	if m.told == nil {
+		m.told = map[string]bool{}
+	}
+	m.told[message] = true
+	m.mu.Unlock()
+
+	if !told {
+		m.Tell("%s", message)
+	}
 }
 
 // Announce prints a message to stdout, between lines of output.
