@@ -47,10 +47,9 @@ func (f *follower) listPages(ctx context.Context, at int64) error {
 	defer cancel()
 
 	pages, failed := make(chan Batch), error(nil)
-	sizes := pageSizes{f.cfg.PageSize, f.cfg.PageSize}
 	go func() {
 		defer close(pages)
-		failed = eachPage(ctx, f.client, f.cfg.Key, f.cfg.End, at, sizes, func(b Batch) error {
+		failed = eachPage(ctx, f.client, f.cfg.Key, f.cfg.End, at, f.cfg.PageSize, func(b Batch) error {
 			select {
 			case pages <- b:
 				return nil

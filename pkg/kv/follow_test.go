@@ -185,23 +185,6 @@ func TestFollow_ListsInPagesAtOneRevision(t *testing.T) {
 	}
 }
 
-// etcd counts all keys from the beginning of a page to the end of the range, so many pages of a large range are expensive.
-func TestList_ReadsLargeRangesInFewPages(t *testing.T) {
-	c := kvtest.Memory(t)
-	const keys = 20_000
-	putMany(t, c, keys)
-	r := spoilReads(c, func(int) error { return nil })
-
-	key, end := kv.Prefix("p/")
-	kvs, _, err := kv.List(t.Context(), c, key, end, 0)
-	if err != nil || len(kvs) != keys || string(kvs[keys-1].Key) != "p/19999" {
-		t.Fatalf("%d keys, %v", len(kvs), err)
-	}
-	if n := r.n.Load(); n > 6 { // 1,000, 2,000, 4,000, 8,000, 8,000
-		t.Errorf("%d reads", n)
-	}
-}
-
 func TestFollow_BeginsAtARevision(t *testing.T) {
 	c := kvtest.Memory(t)
 	cfg := prefixed("p/")

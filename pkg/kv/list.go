@@ -10,17 +10,8 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-const (
-	// listPageSize is how many keys the first request of a list reads: about 1.5 MB of tasks.
-	listPageSize = 1000
-	// maxListPageSize is how many keys later requests read at most. With each request, etcd counts the keys up to the end of
-	// the range, so reading a large range in small pages takes a time that grows with the square of its size.
-	maxListPageSize = 8 * listPageSize
-)
-
-// pageSizes are how many keys the first page of a list has, and how many the others may have. Each has twice as many as the
-// one before.
-type pageSizes struct{ first, most int }
+// listPageSize is how many keys each request of a list reads: about 3 MB of tasks.
+const listPageSize = 2000
 
 // Prefix returns the range of all keys that start with p. p should end in "/": the range of "test" also contains
 // "test-1".
@@ -35,7 +26,7 @@ func Prefix(p string) (key, end string) {
 // and compacted, the error is rpctypes.ErrCompacted.
 func List(ctx context.Context, c clientv3.KV, key, end string, rev int64) ([]*mvccpb.KeyValue, int64, error) {
 	var kvs []*mvccpb.KeyValue
-	err := eachPage(ctx, c, key, end, rev, pageSizes{listPageSize, maxListPageSize}, func(b Batch) error {
+	err := eachPage(ctx, c, key, end, rev, listPageSize, func(b Batch) error {
 		// Page 0 after other pages means that eachPage has started again.
 		if rev = b.Revision; b.Page == 0 {
 			kvs = b.KVs
@@ -53,14 +44,14 @@ func List(ctx context.Context, c clientv3.KV, key, end string, rev int64) ([]*mv
 	return kvs, rev, nil
 }
 
-// eachPage reads a range like List, but in pages of other sizes, and calls tell with each page as soon as it arrives. When it
+// eachPage reads a range like List, but in pages of another size, and calls tell with each page as soon as it arrives. When it
 // starts again after a compaction, it calls tell with page 0 again. If tell returns an error, eachPage stops and
 // returns it.
-func eachPage(ctx context.Context, c clientv3.KV, key, end string, rev int64, sizes pageSizes, tell func(Batch) error) error {
+func eachPage(ctx context.Context, c clientv3.KV, key, end string, rev int64, size int, tell func(Batch) error) error {
 	const attempts = 3
 
 	for i := 1; ; i++ {
-		err := readPages(ctx, c, key, end, rev, sizes, tell)
+		err := readPages(ctx, c, key, end, rev, size, tell)
 		switch {
 		case err == nil:
 			return nil
@@ -73,31 +64,23 @@ func eachPage(ctx context.Context, c clientv3.KV, key, end string, rev int64, si
 }
 
 // readPages makes one attempt of eachPage.
-func readPages(ctx context.Context, c clientv3.KV, key, end string, rev int64, sizes pageSizes, tell func(Batch) error) error {
-	size := sizes.first
-	for n := 0; ; n++ {
-		resp, err := c.Get(ctx, key, append(upTo(end), clientv3.WithRev(rev), clientv3.WithLimit(int64(size)))...)
+func readPages(ctx context.Context, c clientv3.KV, key, end string, rev int64, size int, tell func(Batch) error) error {
+	pages := NewPages(c, key, end, size)
+	for n := 0; pages.More(); n++ {
+		kvs, at, err := pages.Next(ctx, rev)
 		if err != nil {
 			return err
 		}
 
 		// The first page determines the revision of all others.
-		if rev == 0 {
-			rev = resp.Header.Revision
-		}
+		rev = at
 
-		// The next page begins with the smallest key after the last one.
-		more := resp.More && len(resp.Kvs) > 0
-		if more {
-			key = string(resp.Kvs[len(resp.Kvs)-1].Key) + "\x00"
-		}
-
-		if err := tell(Batch{Reset: true, Page: n, More: more, KVs: resp.Kvs, Revision: rev}); err != nil || !more {
+		if err := tell(Batch{Reset: true, Page: n, More: pages.More(), KVs: kvs, Revision: rev}); err != nil {
 			return err
 		}
-
-		size = min(2*size, sizes.most)
 	}
+
+	return nil
 }
 
 // upTo returns the option for the end of a range, or none for a single key. It must not pass an empty end to
