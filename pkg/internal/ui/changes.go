@@ -47,6 +47,7 @@ func encodeChanges(old, now *pageState) []byte {
 		}
 
 		if changed, ok := changedRows(before.content, p.content); ok {
+			b.Grow(len(p.content))
 			for _, r := range changed {
 				appendPartial(&b, r.id, "outerMorph", r.content)
 			}

@@ -32,18 +32,18 @@ func TestMain(m *testing.M) {
 // world is a cluster with the pages of one node, and a browser for each viewer.
 type world struct {
 	*apikit.Cluster
-	t   *testing.T
+	t   testing.TB
 	ui  *Server
 	api http.Handler // may be replaced before a request
 }
 
-func newWorld(t *testing.T, edits ...func(*Config)) *world {
+func newWorld(t testing.TB, edits ...func(*Config)) *world {
 	t.Helper()
 	return newWorldWith(t, screens(), embedded, edits...)
 }
 
 // newWorldWith is newWorld with other screens.
-func newWorldWith(t *testing.T, list []Screen, fsys fs.FS, edits ...func(*Config)) *world {
+func newWorldWith(t testing.TB, list []Screen, fsys fs.FS, edits ...func(*Config)) *world {
 	t.Helper()
 	w := &world{Cluster: apikit.New(t, kvtest.Memory(t), nil, nil), t: t}
 	w.api = w.API("node-a", nil)

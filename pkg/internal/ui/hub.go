@@ -195,9 +195,10 @@ type watch struct {
 	hub    *hub
 	key    watchKey
 	screen *Screen
-	stop   chan struct{} // closed after the last viewer
-	done   chan struct{} // closed when run has returned
-	last   any           // the data of the last rendering; used only by run
+	stop   chan struct{}  // closed after the last viewer
+	done   chan struct{}  // closed when run has returned
+	last   any            // the data of the last rendering; used only by run
+	sizes  map[string]int // of the parts of the last rendering; used only by run
 
 	mu      sync.Mutex
 	viewers map[*viewer]struct{}
@@ -379,15 +380,18 @@ func (w *watch) renderAs(agent *viewer) (_ any, _ *pageState, err error) {
 		return nil, nil, err
 	}
 
-	v := &View{Request: q, Data: data, screen: w.screen, server: s, tmpl: s.templates.screens[w.screen.Name], counts: s.countsFor(ctx, q)}
+	v := &View{Request: q, Data: data, screen: w.screen, server: s, tmpl: s.templates.screens[w.screen.Name], counts: s.countsFor(ctx, q), sizes: w.sizes}
 	state := &pageState{at: began}
+	sizes := map[string]int{}
 	for _, name := range w.screen.partNames() {
 		content, err := v.renderPart(name)
 		if err != nil {
 			return nil, nil, err
 		}
 		state.parts = append(state.parts, part{name, content, hashOf(content)})
+		sizes[name] = len(content)
 	}
+	w.sizes = sizes
 
 	if after := s.Access.View(); after.Fence != before.Fence || s.rightsOf(after, agent.who.caller) != w.key.rights {
 		return nil, nil, errRightsChanged

@@ -87,7 +87,7 @@ func loadTask(ctx context.Context, r *Request) (any, error) {
 		return nil, err
 	}
 
-	p := taskPage{Task: t, Next: rowOf(t).NextText, Tabs: taskTabs, Tab: r.Query.Get("tab"), Asked: task.At(r.Now)}
+	p := taskPage{Task: t, Next: nextText(&t), Tabs: taskTabs, Tab: r.Query.Get("tab"), Asked: task.At(r.Now)}
 	if x, err := schedule.Explain(t.Timing()); err == nil {
 		p.Words = x.Text
 	}

@@ -46,7 +46,7 @@ type tasksPage struct {
 	Namespace string // "": all
 	Order     string
 	Spaces    []string // the namespaces to choose from
-	Tasks     []taskRow
+	Tasks     []client.Task
 	Count     string // how many tasks match; "" if it is not known
 	TooMany   bool   // more match than one action can change
 	Note      string // what is missing, or how old the list is
@@ -68,15 +68,6 @@ type queryChip struct{ Term, Query string }
 
 // Many reports whether tasks of several namespaces may be in the list.
 func (p tasksPage) Many() bool { return p.Namespace == "" }
-
-// taskRow is a task in the list.
-type taskRow struct {
-	client.Task
-	Schedule string
-	NextText string // instead of a time
-	Strip    []client.PastRun
-	StripAlt string
-}
 
 // listOptions returns the options of the list, as the page's parameters ask for it.
 func listOptions(r *Request) (client.TaskListOptions, error) {
@@ -132,9 +123,7 @@ func loadTasks(ctx context.Context, r *Request) (any, error) {
 	p.Terms, p.More = chipsOf(p.Query, list.Items)
 
 	p.Next = list.Next
-	for _, t := range list.Items {
-		p.Tasks = append(p.Tasks, rowOf(t))
-	}
+	p.Tasks = list.Items
 
 	if n := countTasks(ctx, r, o, list, p.First); n != nil {
 		p.Count, p.TooMany = countText(*n, "task"), *n > maxBulk
@@ -166,10 +155,10 @@ func (p *tasksPage) refreshRows(ctx context.Context, r *Request) error {
 		now[t.Namespace+"/"+t.Name] = t
 	}
 
-	var rows []taskRow
+	var rows []client.Task
 	for _, row := range p.Tasks {
 		if t, ok := now[row.Namespace+"/"+row.Name]; ok {
-			rows = append(rows, rowOf(t))
+			rows = append(rows, t)
 		} else if len(list.Missing) > 0 {
 			rows = append(rows, row)
 		}
@@ -245,39 +234,6 @@ func countTasks(ctx context.Context, r *Request, o client.TaskListOptions, list 
 	}
 
 	return count
-}
-
-// rowOf returns a task as the list shows it.
-func rowOf(t client.Task) taskRow {
-	row := taskRow{Task: t, Schedule: wording.ScheduleText(t.Spec), Strip: slices.Clone(t.Recent)}
-	slices.Reverse(row.Strip)
-
-	switch {
-	case t.Paused:
-		row.NextText = pauseText(t)
-	case t.Next.IsZero() && wording.IsManual(t.Spec):
-		row.NextText = "when triggered"
-	case t.NoNext != "":
-		row.NextText = "no more ticks"
-	case t.Next.IsZero():
-		row.NextText = string(noValue)
-	}
-
-	words := make([]string, len(row.Strip))
-	for i, r := range row.Strip {
-		words[i] = plainState(string(r.State))
-	}
-	row.StripAlt = strings.Join(words, ", ")
-
-	return row
-}
-
-// pauseText describes a pause briefly, without its end.
-func pauseText(t client.Task) string {
-	if by := wording.PausedBy(t.Pause); by != "" {
-		return "paused (" + by + ")"
-	}
-	return "paused"
 }
 
 // noteText says what is missing in a list. The age of the list is given in steps, so that the page does not change all the

@@ -141,12 +141,23 @@ func stateBadge(state any, words ...string) template.HTML {
 // stateSign shows a state as its symbol, where words are given for several of them together.
 func stateSign(state any) template.HTML {
 	name := fmt.Sprint(state)
-	look, ok := badges[name]
-	if !ok {
-		look = badge{"?", "idle"}
+	if sign, ok := signs[name]; ok {
+		return sign
 	}
+	return newSign(name, badge{"?", "idle"})
+}
 
-	return template.HTML(fmt.Sprintf(`<span class="state %s" title="%s"><span class="sign">%s</span></span>`, look.class, template.HTMLEscapeString(plainState(name)), look.symbol)) //nolint:gosec // the text is escaped
+// signs are the symbols of all states that have one. A list shows ten in each row.
+var signs = func() map[string]template.HTML {
+	all := map[string]template.HTML{}
+	for name, look := range badges {
+		all[name] = newSign(name, look)
+	}
+	return all
+}()
+
+func newSign(state string, look badge) template.HTML {
+	return template.HTML(fmt.Sprintf(`<span class="state %s" title="%s"><span class="sign">%s</span></span>`, look.class, template.HTMLEscapeString(plainState(state)), look.symbol)) //nolint:gosec // the text is escaped
 }
 
 // tookText returns how long an ended run took.
@@ -183,14 +194,19 @@ func durationText(d any) (string, error) {
 		return task.Duration(d).Approximate(), nil
 	case task.Duration:
 		return d.Approximate(), nil
-	case int64: // milliseconds, as the API has them
-		return task.Duration(time.Duration(d) * time.Millisecond).Approximate(), nil
+	case int64:
+		return millisecondsText(d), nil
 	case *int64:
 		if d == nil {
 			return string(noValue), nil
 		}
-		return task.Duration(time.Duration(*d) * time.Millisecond).Approximate(), nil
+		return millisecondsText(*d), nil
 	}
 
 	return "", fmt.Errorf("duration: %T is none", d)
+}
+
+// millisecondsText formats a duration in milliseconds, as the API has them.
+func millisecondsText(ms int64) string {
+	return task.Duration(time.Duration(ms) * time.Millisecond).Approximate()
 }

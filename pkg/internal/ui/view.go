@@ -60,8 +60,9 @@ type View struct {
 	server *Server
 	tmpl   *template.Template
 	counts counts
-	failed bool   // Load has returned an error with its data
-	shown  []part // the parts that were rendered
+	failed bool           // Load has returned an error with its data
+	shown  []part         // the parts that were rendered
+	sizes  map[string]int // of the parts in the rendering before, which tell about how large they become; nil if there was none
 }
 
 // At returns the path and query of the page.
@@ -180,6 +181,7 @@ func (v *View) holds(name string) bool {
 // renderPart renders the template of a part.
 func (v *View) renderPart(name string) ([]byte, error) {
 	var b bytes.Buffer
+	b.Grow(v.sizes[name] + v.sizes[name]/16)
 	if err := v.tmpl.ExecuteTemplate(&b, name, v); err != nil {
 		return nil, err
 	}
