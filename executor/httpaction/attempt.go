@@ -8,6 +8,8 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptrace"
+	"net/url"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -33,20 +35,26 @@ const (
 	maxErrorBytes = 200     // of the text of an error of net/http
 )
 
-// attempt is one attempt while it runs. The goroutine of RunAttempt owns it, except for gate, mask and killed.
+// attempt is one attempt while it runs. The goroutine of RunAttempt owns it, except for gate, hops, mask and killed. What each
+// attempt needs is in one allocation, because a busy node spends as much time on memory as on requests.
 type attempt struct {
 	*Runner
-	spec    process.Attempt
+	spec    *process.Attempt
 	http    *task.HTTP
 	rules   Rules
 	timeout time.Duration
-	gate    *gate
+	gate    gate
 	mask    masker
 	killed  atomic.Int32 // the process.Cause of the first kill
+	orders  orderWatcher
 
-	hop    *hopGate // the last hop that was begun; nil: none
-	target string   // the scheme and the host of the current hop; "": the URL is not known yet
-	status int      // of the last response; 0: none
+	secrets secretSource
+	expect  expectation
+	hop     *hopGate // the last hop that was begun; nil: none
+	first   hopGate  // the first hop
+	url     *url.URL // of the current hop; nil: it is not known yet
+	status  int      // of the last response; 0: none
+	kept    keptBody // the last response
 }
 
 // effectiveTimeout returns the timeout of an attempt: from its beginning to the end of the response, over all hops.
@@ -62,6 +70,30 @@ func effectiveTimeout(a *process.Attempt, rules Rules) time.Duration {
 // time after which the attempt is declared lost.
 func (t *attempt) userTimeout() time.Duration {
 	return min(maxUserTimeout, t.spec.EffectiveLostAfter().Std()/4)
+}
+
+// orderWatcher receives the orders of an attempt. It has a goroutine only if there are any.
+type orderWatcher struct {
+	done chan struct{} // closed when the attempt has ended; nil: there was no order
+	wg   sync.WaitGroup
+}
+
+// begin makes the first order start the goroutine.
+func (w *orderWatcher) begin(t *attempt, o *process.Orders, cancel context.CancelFunc) {
+	o.OnFirst(func() {
+		w.done = make(chan struct{})
+		w.wg.Go(func() { t.watchOrders(o, w.done, cancel) })
+	})
+}
+
+// end ends the goroutine and waits for it.
+func (w *orderWatcher) end(o *process.Orders) {
+	o.OnFirst(nil)
+
+	if w.done != nil {
+		close(w.done)
+		w.wg.Wait()
+	}
 }
 
 // watchOrders ends the attempt when it is killed, until done is closed.
@@ -96,19 +128,18 @@ func (t *attempt) run(ctx context.Context, out *spool.Output) process.Result {
 
 // perform sends the request, follows redirects, and judges the last response.
 func (t *attempt) perform(ctx context.Context, out *spool.Output) (process.Result, error) {
-	expect, err := newExpectation(t.http)
-	if err != nil {
+	if err := t.expect.read(t.http); err != nil {
 		return process.Result{}, err
 	}
 
-	secrets := &secretSource{reader: t.cfg.Secrets, slots: t.secretSlots, forbidden: t.rules.NoSecrets, namespace: t.spec.Namespace, mayWait: t.spec.MayContinue, mask: &t.mask}
-	q, err := newRequest(ctx, t.http, &values{&t.spec, t.cfg.Node, secrets}, time.Now())
+	t.secrets = secretSource{reader: t.cfg.Secrets, slots: t.secretSlots, forbidden: t.rules.NoSecrets, namespace: t.spec.Namespace, mayWait: t.spec.MayContinue, mask: &t.mask}
+	q, err := newRequest(ctx, t.http, &values{t.spec, t.cfg.Node, &t.secrets}, time.Now())
 	if err != nil {
 		return process.Result{}, err
 	}
 
 	for hops := 0; ; hops++ {
-		t.target = q.target()
+		t.url = q.url
 		resp, err := t.sendHop(ctx, q)
 		if err != nil {
 			return process.Result{}, err
@@ -117,7 +148,7 @@ func (t *attempt) perform(ctx context.Context, out *spool.Output) (process.Resul
 		t.status = resp.StatusCode
 		location := resp.Header.Get("Location")
 		if hops == t.http.Redirects || !isRedirect(resp.StatusCode) || location == "" {
-			return t.receive(ctx, expect, resp, hops, out)
+			return t.receive(ctx, resp, hops, out)
 		}
 
 		t.discardBody(resp)
@@ -153,17 +184,26 @@ func (t *attempt) sendHop(ctx context.Context, q *request) (*http.Response, erro
 			return nil, &failure{kind: kindSecret, message: err.Error()}
 		}
 
-		h := &hopGate{gate: t.gate}
-		t.hop = h
-		traced := httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotConn: func(i httptrace.GotConnInfo) {
-			bindHop(i.Conn, h, i.Reused, t.userTimeout())
-		}})
-
-		resp, err := transport.RoundTrip(q.httpRequest(traced))
+		h := t.newHop()
+		resp, err := transport.RoundTrip(q.httpRequest(httptrace.WithClientTrace(ctx, &h.trace)))
 		if err == nil || ctx.Err() != nil || try == maxTries || !h.mayTryAgain() {
 			return resp, err
 		}
 	}
+}
+
+// newHop begins a hop, and returns its gate.
+func (t *attempt) newHop() *hopGate {
+	h := &t.first
+	if t.hop != nil { // a redirect, or another try: net/http may still write to the connection of the one before
+		h = &hopGate{}
+	}
+
+	h.gate = &t.gate
+	h.trace.GotConn = func(i httptrace.GotConnInfo) { bindHop(i.Conn, h, i.Reused, t.userTimeout()) }
+	t.hop = h
+
+	return h
 }
 
 // readRules reads the rules of the node's administrator.
@@ -182,15 +222,20 @@ func (t *attempt) readRules() error {
 }
 
 // receive reads and judges the last response. hops is the number of redirects before it.
-func (t *attempt) receive(ctx context.Context, expect *expectation, resp *http.Response, hops int, out *spool.Output) (process.Result, error) {
+func (t *attempt) receive(ctx context.Context, resp *http.Response, hops int, out *spool.Output) (process.Result, error) {
 	defer resp.Body.Close()
 
-	got := &received{status: resp.StatusCode, header: resp.Header, body: t.newBodyBuffer(ctx, resp, expect.limit)}
-	defer got.body.Close()
-
+	expect, kept := &t.expect, &t.kept
+	got := &received{status: resp.StatusCode, header: resp.Header}
 	matches := expect.matchesStatus(got.status) && got.status != http.StatusSwitchingProtocols
 	judged := matches && expect.needsBody()
-	kept := newKeptBody(&t.mask, out, !matches || expect.keep)
+
+	if judged {
+		got.body = t.newBodyBuffer(ctx, resp, expect.limit)
+		defer got.body.Close()
+	}
+
+	kept.begin(&t.mask, out, !matches || expect.keep)
 
 	if got.status != http.StatusSwitchingProtocols { // its body is the connection
 		to := io.Writer(kept)
@@ -210,13 +255,13 @@ func (t *attempt) receive(ctx context.Context, expect *expectation, resp *http.R
 		}
 	}
 
-	v, err := t.judge(ctx, expect, got, judged)
+	v, err := t.judge(ctx, got, judged)
 	if err != nil {
 		return process.Result{}, err
 	}
 
 	if judged {
-		kept = newKeptBody(&t.mask, out, !v.succeeded || expect.keep)
+		kept.begin(&t.mask, out, !v.succeeded || expect.keep)
 		if err := kept.copyFrom(got.body); err != nil && v.message == "" {
 			v.message = err.Error()
 		}
@@ -230,7 +275,7 @@ func (t *attempt) receive(ctx context.Context, expect *expectation, resp *http.R
 	kept.isCut = got.tooLarge
 	r.Tail, r.OutputBytes, r.Truncated = kept.end()
 	r.Truncated = r.Truncated || got.tooLarge
-	r.Status = statusOf(&t.spec, v.results)
+	r.Status = statusOf(t.spec, v.results)
 
 	if !v.succeeded {
 		r.State, r.Reason = task.Failed, task.ReasonAnswer
@@ -262,14 +307,14 @@ func (t *attempt) newBodyBuffer(ctx context.Context, resp *http.Response, limit 
 
 // judge judges a response. The timeout of the attempt limits that, too: a pattern can take minutes for a large response. An
 // error is why the attempt was ended.
-func (t *attempt) judge(ctx context.Context, expect *expectation, got *received, judged bool) (verdict, error) {
+func (t *attempt) judge(ctx context.Context, got *received, judged bool) (verdict, error) {
 	if !judged {
-		return expect.judge(ctx, got, &t.mask), nil
+		return t.expect.judge(ctx, got, &t.mask), nil
 	}
 
 	v := verdict{}
 	if t.awaitJudging(ctx, got) {
-		v = expect.judge(ctx, got, &t.mask)
+		v = t.expect.judge(ctx, got, &t.mask)
 		t.endJudging(got)
 	}
 

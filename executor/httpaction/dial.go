@@ -98,13 +98,13 @@ func (d *dialer) dial(ctx context.Context, addr string) (*gatedConn, error) {
 		return nil, fmt.Errorf("%T is not a TCP connection", conn)
 	}
 
-	raw, err := tcp.SyscallConn()
+	c, err := newGatedConn(tcp)
 	if err != nil {
 		conn.Close()
 		return nil, err
 	}
 
-	return &gatedConn{Conn: tcp, raw: raw, userTimeout: maxUserTimeout}, nil
+	return c, nil
 }
 
 // judge judges one address directly before the connection.

@@ -66,10 +66,10 @@ func isAlert(err error) bool {
 
 // subject returns the target as the beginning of a message.
 func (t *attempt) subject() string {
-	if t.target == "" {
+	if t.url == nil {
 		return ""
 	}
-	return t.target + ": "
+	return targetOf(t.url) + ": "
 }
 
 // certificateError returns why the certificate of a target could not be verified. is is false for other errors.

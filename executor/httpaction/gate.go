@@ -4,6 +4,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"net"
+	"net/http/httptrace"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -88,6 +89,8 @@ type hopGate struct {
 	// These are guarded by gate.mu.
 	conn   *gatedConn // the connection to which the hop was written; nil: none
 	reused bool       // the last connection that was chosen had been used before
+
+	trace httptrace.ClientTrace // by which net/http tells the connection that it has chosen
 }
 
 // mayTryAgain reports whether the hop failed only because the target had closed a connection that had been used before:
@@ -192,6 +195,21 @@ type gatedConn struct {
 	// These belong to the goroutine that sends the current hop.
 	wasUsed     bool          // it has carried a request before
 	userTimeout time.Duration // the value of TCP_USER_TIMEOUT
+	poll        func(uintptr) // c.pollReadable; allocated once
+	readable    bool          // the result of poll
+}
+
+// newGatedConn returns a connection over which nothing was sent yet.
+func newGatedConn(conn *net.TCPConn) (*gatedConn, error) {
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		return nil, err
+	}
+
+	c := &gatedConn{Conn: conn, raw: raw, userTimeout: maxUserTimeout}
+	c.poll = c.pollReadable
+
+	return c, nil
 }
 
 // Write writes if the gate admits it. Otherwise it closes the connection: nobody may write what net/http still has in
@@ -274,19 +292,22 @@ func (c *gatedConn) setUserTimeout(limit time.Duration) {
 	_ = c.raw.Control(func(fd uintptr) { _ = setUserTimeout(int(fd), limit) }) // a closed connection fails at the next write
 }
 
-// isStale reports whether the target has closed a connection that was used before. net/http learns that a moment later
-// than the kernel; a request that is written in between is lost.
+// isStale reports whether the target has closed a connection that was used before, or has sent something that nobody has
+// asked for, such as an error before it closes. net/http learns that a moment later than the kernel; a request that is
+// written in between is lost, or would receive the wrong response.
 func (c *gatedConn) isStale() bool {
 	if !c.wasUsed {
 		return false
 	}
 
-	stale := false
-	err := c.raw.Control(func(fd uintptr) {
-		var b [1]byte
-		n, _, err := unix.Recvfrom(int(fd), b[:], unix.MSG_PEEK|unix.MSG_DONTWAIT)
-		stale = n == 0 && err == nil || err != nil && !errors.Is(err, unix.EAGAIN) && !errors.Is(err, unix.EINTR)
-	})
+	err := c.raw.Control(c.poll)
 
-	return stale || err != nil
+	return err != nil || c.readable
+}
+
+// pollReadable sets readable: something has arrived, or the connection has ended in any way.
+func (c *gatedConn) pollReadable(fd uintptr) {
+	fds := [1]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
+	n, err := unix.Poll(fds[:], 0)
+	c.readable = n > 0 || err != nil && !errors.Is(err, unix.EINTR)
 }

@@ -9,23 +9,21 @@ import (
 // keptBody receives a response, without the values of secrets, of which the end is kept for the attempt's record, and
 // all of it in the spool if that is asked for.
 type keptBody struct {
-	*maskingWriter
-	tail   *tailWriter
+	maskingWriter
+	tail   tailWriter
 	out    *spool.Output // nil: it is not stored
 	counts int64         // bytes that were written, after masking
 	isCut  bool          // the response was longer
 }
 
-// newKeptBody returns a keptBody. out may be nil.
-func newKeptBody(mask *masker, out *spool.Output, stores bool) *keptBody {
-	k := &keptBody{tail: &tailWriter{most: tailBytes}}
+// begin makes k ready for a response. out may be nil.
+func (k *keptBody) begin(mask *masker, out *spool.Output, stores bool) {
+	*k = keptBody{tail: tailWriter{most: tailBytes}}
 	if stores {
 		k.out = out
 	}
 
-	k.maskingWriter = mask.writer(masked{k})
-
-	return k
+	k.maskingWriter.begin(mask, masked{k})
 }
 
 // masked receives what a keptBody keeps.

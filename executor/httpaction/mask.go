@@ -162,6 +162,10 @@ func (m *masker) snapshot() (values, unescaped [][]byte) {
 
 // apply returns a text without the values.
 func (m *masker) apply(text string) string {
+	if values, _ := m.snapshot(); text == "" || len(values) == 0 {
+		return text
+	}
+
 	var b strings.Builder
 	w := m.writer(&b)
 	_, _ = w.Write([]byte(text))
@@ -172,16 +176,8 @@ func (m *masker) apply(text string) string {
 
 // writer returns a writer that passes on what is written to it without the values. Close passes on the rest.
 func (m *masker) writer(to io.Writer) *maskingWriter {
-	w := &maskingWriter{to: to}
-	w.values, w.unescaped = m.snapshot()
-	w.at = make([]int, len(w.values))
-
-	if len(w.values) > 0 {
-		w.keep = len(w.values[0]) - 1
-	}
-	if len(w.unescaped) > 0 {
-		w.keep = max(w.keep, maxEscape*len(w.unescaped[0])-1)
-	}
+	w := &maskingWriter{}
+	w.begin(m, to)
 
 	return w
 }
@@ -195,6 +191,21 @@ type maskingWriter struct {
 	held      []byte
 	at        []int  // where each value occurs in held; see next
 	escaped   []span // where values occur with escapes in held, in order
+}
+
+// begin makes w pass on what is written to it without the values of m. w must be new.
+func (w *maskingWriter) begin(m *masker, to io.Writer) {
+	w.to = to
+	w.values, w.unescaped = m.snapshot()
+	if len(w.values) == 0 {
+		return
+	}
+
+	w.at = make([]int, len(w.values))
+	w.keep = len(w.values[0]) - 1
+	if len(w.unescaped) > 0 {
+		w.keep = max(w.keep, maxEscape*len(w.unescaped[0])-1)
+	}
 }
 
 // span is a part of a text.

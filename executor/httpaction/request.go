@@ -26,9 +26,16 @@ const (
 	headerToken = "Carillon-Fencing-Token" // increases with every attempt of the task
 	headerTrace = "Traceparent"            // W3C trace context
 	userAgent   = "Carillon"               // unless the task sets another one
-	typeText    = "text/plain; charset=utf-8"
 	typeJSON    = "application/json"
-	typeForm    = "application/x-www-form-urlencoded"
+	ownHeaders  = 5 // the number of headers that are set for most requests
+)
+
+// Values of headers. Requests share them, so nothing may change them.
+var (
+	userAgents = []string{userAgent}
+	typesText  = []string{"text/plain; charset=utf-8"}
+	typesJSON  = []string{typeJSON}
+	typesForm  = []string{"application/x-www-form-urlencoded"}
 )
 
 // request is the request of one hop.
@@ -40,12 +47,15 @@ type request struct {
 	tls    tlsIdentity
 }
 
-// target returns the scheme and the host, which is all that messages contain of a URL.
-func (q *request) target() string { return q.url.Scheme + "://" + q.url.Host }
+// target returns the target of the request for messages.
+func (q *request) target() string { return targetOf(q.url) }
+
+// targetOf returns the scheme and the host, which is all that messages contain of a URL.
+func targetOf(u *url.URL) string { return u.Scheme + "://" + u.Host }
 
 // newRequest returns the first request of an attempt. An error is a *failure, or the cause of ctx's end.
 func newRequest(ctx context.Context, h *task.HTTP, v *values, now time.Time) (*request, error) {
-	q := &request{method: h.EffectiveMethod(), header: http.Header{}}
+	q := &request{method: h.EffectiveMethod(), header: make(http.Header, ownHeaders+len(h.Headers))}
 	if !slices.Contains(task.HTTPMethods(), q.method) {
 		return nil, &failure{kind: kindURL, message: fmt.Sprintf("action.http.method: %s is not a method of HTTP actions", task.Quote(q.method))}
 	}
@@ -54,18 +64,9 @@ func newRequest(ctx context.Context, h *task.HTTP, v *values, now time.Time) (*r
 		return nil, err
 	}
 
-	for _, name := range slices.Sorted(maps.Keys(h.Headers)) {
-		if err := task.CheckHeaderName("action.http.headers", name); err != nil {
-			return nil, &failure{kind: kindURL, message: err.Error()}
-		}
-
-		value, err := v.expand(ctx, h.Headers[name], checkHeaderValue)
-		if err != nil {
-			return nil, inField(err, "action.http.headers."+name)
-		}
-		q.header.Set(name, value)
+	if err := q.setHeaders(ctx, h, v); err != nil {
+		return nil, err
 	}
-
 	if err := q.setBody(ctx, h, v); err != nil {
 		return nil, err
 	}
@@ -76,17 +77,41 @@ func newRequest(ctx context.Context, h *task.HTTP, v *values, now time.Time) (*r
 		return nil, err
 	}
 
-	if q.header.Get("User-Agent") == "" {
-		q.header.Set("User-Agent", userAgent)
-	}
-
-	// Last, so that nothing replaces them.
-	a := v.attempt
-	q.header.Set(headerKey, a.ID)
-	q.header.Set(headerToken, strconv.FormatInt(a.Token, 10))
-	q.header.Set(headerTrace, process.NewTraceparent(a.Namespace, a.Task, a.ID))
+	q.setOwnHeaders(v.attempt)
 
 	return q, nil
+}
+
+// setHeaders sets the headers of the task.
+func (q *request) setHeaders(ctx context.Context, h *task.HTTP, v *values) error {
+	if len(h.Headers) == 0 {
+		return nil
+	}
+
+	for _, name := range slices.Sorted(maps.Keys(h.Headers)) {
+		if err := task.CheckHeaderName("action.http.headers", name); err != nil {
+			return &failure{kind: kindURL, message: err.Error()}
+		}
+
+		value, err := v.expand(ctx, h.Headers[name], checkHeaderValue)
+		if err != nil {
+			return inField(err, "action.http.headers."+name)
+		}
+		q.header.Set(name, value)
+	}
+
+	return nil
+}
+
+// setOwnHeaders sets the headers that every request has. It must be called last, so that nothing replaces them.
+func (q *request) setOwnHeaders(a *process.Attempt) {
+	if q.header.Get("User-Agent") == "" {
+		q.header["User-Agent"] = userAgents
+	}
+
+	// One allocation for all values, instead of one each.
+	list := []string{a.ID, strconv.FormatInt(a.Token, 10), process.NewTraceparent(a.Namespace, a.Task, a.ID)}
+	q.header[headerKey], q.header[headerToken], q.header[headerTrace] = list[0:1:1], list[1:2:2], list[2:3:3]
 }
 
 // inField adds the field to the message of a failure in a template.
@@ -140,17 +165,17 @@ func parseURL(text string) (*url.URL, error) {
 
 // setBody sets the body and its type.
 func (q *request) setBody(ctx context.Context, h *task.HTTP, v *values) (err error) {
-	kind := ""
+	var kind []string
 
 	switch {
 	case len(h.JSON) > 0:
-		kind = typeJSON
+		kind = typesJSON
 		if q.body, err = v.expandJSON(ctx, h.JSON); err != nil {
 			return inField(err, "action.http.json")
 		}
 
 	case len(h.Form) > 0:
-		kind = typeForm
+		kind = typesForm
 		form := url.Values{}
 		for name, text := range h.Form {
 			value, err := v.expand(ctx, text, nil)
@@ -162,7 +187,7 @@ func (q *request) setBody(ctx context.Context, h *task.HTTP, v *values) (err err
 		q.body = []byte(form.Encode())
 
 	case h.Body != "":
-		kind = typeText
+		kind = typesText
 		text := h.Body
 		if ref, is := strings.CutPrefix(text, task.SecretRefPrefix); is {
 			if text, err = v.secrets.value(ctx, ref); err != nil {
@@ -173,8 +198,8 @@ func (q *request) setBody(ctx context.Context, h *task.HTTP, v *values) (err err
 		q.body = []byte(text)
 	}
 
-	if kind != "" && q.header.Get("Content-Type") == "" {
-		q.header.Set("Content-Type", kind)
+	if kind != nil && q.header.Get("Content-Type") == "" {
+		q.header["Content-Type"] = kind
 	}
 
 	return nil

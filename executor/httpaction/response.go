@@ -37,15 +37,15 @@ type expectation struct {
 	keep     bool      // the body of a success is stored, too
 }
 
-// newExpectation compiles the rules of an action. An error is a *failure.
-func newExpectation(h *task.HTTP) (*expectation, error) {
-	e := &expectation{status: h.Expect.Status, pointers: h.Results, keep: h.Output == task.HTTPOutputKeep}
+// read compiles the rules of an action. An error is a *failure.
+func (e *expectation) read(h *task.HTTP) error {
+	e.status, e.pointers, e.keep = h.Expect.Status, h.Results, h.Output == task.HTTPOutputKeep
 	e.limit = min(cmp.Or(h.Limit.Body, task.DefaultHTTPBody), task.MaxHTTPBody)
 
 	if h.Expect.Body != "" {
 		re, err := regexp.Compile(h.Expect.Body)
 		if err != nil {
-			return nil, &failure{kind: kindHost, message: "action.http.expect.body is not a valid regular expression"}
+			return &failure{kind: kindHost, message: "action.http.expect.body is not a valid regular expression"}
 		}
 		e.body = re
 	}
@@ -53,12 +53,12 @@ func newExpectation(h *task.HTTP) (*expectation, error) {
 	if len(h.Results) > 0 {
 		t, err := newPointerTree(h.Results)
 		if err != nil {
-			return nil, &failure{kind: kindHost, message: "action.http.results: " + err.Error()}
+			return &failure{kind: kindHost, message: "action.http.results: " + err.Error()}
 		}
 		e.results = t
 	}
 
-	return e, nil
+	return nil
 }
 
 // matchesStatus reports whether a status code counts as success.
@@ -103,9 +103,9 @@ func retryAfter(status int, header http.Header, now time.Time) (wait time.Durati
 type received struct {
 	status   int
 	header   http.Header
-	bytes    int64 // decompressed
-	tooLarge bool  // there was more
-	body     *bodyBuffer
+	bytes    int64       // decompressed
+	tooLarge bool        // there was more
+	body     *bodyBuffer // nil if the body is not judged
 }
 
 // errKeepBody means that the node could not keep a response for its judgement.

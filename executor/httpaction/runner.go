@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
-	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -93,7 +92,7 @@ func New(ctx context.Context, cfg Config) (*Runner, error) {
 // first request is written, and OnStarted if that was allowed. Kills and pauses are passed through o; a kill ends the
 // attempt at once, and a pause has no effect.
 func (r *Runner) RunAttempt(a process.Attempt, o *process.Orders) process.Result {
-	result := r.runAttempt(a, o)
+	result := r.runAttempt(&a, o)
 	if result.EndedAt.IsZero() {
 		result.EndedAt = time.Now()
 	}
@@ -102,7 +101,7 @@ func (r *Runner) RunAttempt(a process.Attempt, o *process.Orders) process.Result
 }
 
 // runAttempt is RunAttempt without the time of the end.
-func (r *Runner) runAttempt(a process.Attempt, o *process.Orders) process.Result {
+func (r *Runner) runAttempt(a *process.Attempt, o *process.Orders) process.Result {
 	t := &attempt{Runner: r, spec: a, http: a.Action.HTTP}
 	if t.http == nil {
 		return process.Result{State: task.Failed, Reason: task.ReasonStart, Message: "the action is not an HTTP action"}
@@ -112,29 +111,25 @@ func (r *Runner) runAttempt(a process.Attempt, o *process.Orders) process.Result
 		return resultOf(t.explain(r.base, err), attemptFacts{})
 	}
 
-	out, err := r.newOutput(&a)
+	out, err := r.newOutput(a)
 	if err != nil {
 		return process.Result{State: task.Failed, Reason: task.ReasonStart, Message: err.Error()}
 	}
 
-	t.timeout = effectiveTimeout(&a, t.rules)
-	t.gate = &gate{
-		boot: r.cfg.Boot, deadline: r.cfg.Boot() + t.timeout,
-		mayStart: a.MayStart, mayContinue: a.MayContinue, onStarted: a.OnStarted, calledOff: o.CalledOff(), refused: r.refused,
-	}
+	t.timeout = effectiveTimeout(a, t.rules)
+	t.gate.boot, t.gate.deadline = r.cfg.Boot, r.cfg.Boot()+t.timeout
+	t.gate.mayStart, t.gate.mayContinue, t.gate.onStarted = a.MayStart, a.MayContinue, a.OnStarted
+	t.gate.calledOff, t.gate.refused = o.CalledOff(), r.refused
 
 	ctx, cancel := context.WithTimeoutCause(r.base, t.timeout, errTimeout)
-	done := make(chan struct{})
-	var watcher sync.WaitGroup
-	watcher.Go(func() { t.watchOrders(o, done, cancel) })
+	t.orders.begin(t, o, cancel)
 
 	result := t.run(ctx, out)
 
 	t.gate.closeFor(errAttemptOver)
 	t.gate.reportStart() // the response may arrive before the goroutine that wrote has reported
 	cancel()
-	close(done)
-	watcher.Wait()
+	t.orders.end(o)
 
 	if out != nil {
 		stored := out.Summary()

@@ -1,6 +1,7 @@
 package httpaction
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -96,6 +97,9 @@ func (v *values) expand(ctx context.Context, text string, escape func(string) (s
 	})
 }
 
+// expandedSpace is how much longer an expanded template usually is than the template.
+const expandedSpace = 32
+
 // expandURL returns the URL of a template. Values are allowed in path segments and in values of the query.
 func (v *values) expandURL(ctx context.Context, text string) (string, error) {
 	if !strings.Contains(text, "${") {
@@ -108,6 +112,8 @@ func (v *values) expandURL(ctx context.Context, text string) (string, error) {
 	}
 
 	var b strings.Builder
+	b.Grow(len(text) + expandedSpace)
+
 	for _, p := range t {
 		if p.Ref == "" {
 			b.WriteString(p.Text)
@@ -177,12 +183,16 @@ func checkHeaderValue(value string) (string, error) {
 // expandJSON returns a JSON value with the templates in its strings expanded. Names of fields, and all else, stay as
 // they are.
 func (v *values) expandJSON(ctx context.Context, raw json.RawMessage) ([]byte, error) {
-	if !strings.Contains(string(raw), "${") {
+	if !bytes.Contains(raw, []byte("${")) {
 		return raw, nil
 	}
 
-	var w jx.Writer
-	if err := v.copyJSON(ctx, jx.DecodeBytes(raw), &w); err != nil {
+	d := jx.GetDecoder()
+	defer jx.PutDecoder(d)
+	d.ResetBytes(raw)
+
+	w := jx.Writer{Buf: make([]byte, 0, len(raw)+expandedSpace)}
+	if err := v.copyJSON(ctx, d, &w); err != nil {
 		return nil, err
 	}
 

@@ -257,11 +257,16 @@ func buildEnvironment(a task.Assigned, token int64, node string, as account) []s
 // NewTraceparent returns a W3C trace context. All attempts of a run share one trace id, which is derived from the run; each
 // attempt has a random span id.
 func NewTraceparent(namespace, name, run string) string {
-	trace := sha256.Sum256([]byte(namespace + "/" + name + "/" + run))
+	var names [256]byte // most names fit
+	id := append(append(append(append(append(names[:0], namespace...), '/'), name...), '/'), run...)
+	trace := sha256.Sum256(id)
+
 	var span [8]byte
 	rand.Read(span[:]) // crypto/rand never fails
 	span[7] |= 1       // the all-zero id is invalid
-	b := hex.AppendEncode([]byte("00-"), trace[:16])
+
+	var text [len("00-") + 32 + len("-") + 16 + len("-01")]byte
+	b := hex.AppendEncode(append(text[:0], "00-"...), trace[:16])
 	b = hex.AppendEncode(append(b, '-'), span[:])
 
 	return string(append(b, "-01"...))

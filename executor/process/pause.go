@@ -24,6 +24,7 @@ type PauseState struct {
 func (o *Orders) SetPaused(still bool) {
 	if o.paused.Swap(still) != still {
 		o.pauseChanged.Send()
+		o.noteOrder()
 	}
 }
 

@@ -46,6 +46,10 @@ type Orders struct {
 	c            chan Kill     // the kills, in order
 	paused       atomic.Bool   // the attempt should be paused
 	pauseChanged wake.Signal   // paused has changed
+
+	mu      sync.Mutex // guards the following, and is held while onFirst runs
+	ordered bool       // an order was given
+	onFirst func()     // see OnFirst; nil: not called
 }
 
 // NewOrders returns orders that contain neither a kill nor a pause.
@@ -60,6 +64,36 @@ func (o *Orders) Kill(k Kill) {
 	default: // eight kills are waiting, so the attempt is being killed
 	}
 	o.once.Do(func() { close(o.given) })
+	o.noteOrder()
+}
+
+// OnFirst makes the first order call f, or calls f at once if there was an order before. Few attempts receive any, so an attempt
+// can start the goroutine that receives its orders in f. f must not block and must not give orders. After OnFirst(nil), f
+// is not running and is not called any more.
+func (o *Orders) OnFirst(f func()) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+
+	if o.onFirst = f; o.ordered {
+		o.callFirst()
+	}
+}
+
+// noteOrder notes that an order was given.
+func (o *Orders) noteOrder() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+
+	o.ordered = true
+	o.callFirst()
+}
+
+// callFirst calls the function of OnFirst, if it was not called yet. The caller holds mu.
+func (o *Orders) callFirst() {
+	if o.onFirst != nil {
+		o.onFirst()
+		o.onFirst = nil
+	}
 }
 
 // Killed receives the kills of the attempt, in order. Only one goroutine may receive them.

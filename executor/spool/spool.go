@@ -124,7 +124,10 @@ func (s *Spool) Path(namespace, name, run string, attempt int) (string, error) {
 		return "", task.Invalid(task.CodeBadName, "run", "%s is not the ID of a run", task.Quote(run))
 	}
 
-	return filepath.Join(s.root, namespace, name, run+"."+strconv.Itoa(attempt)+endLog), nil
+	// The names have been checked, so there is nothing to clean, as filepath.Join does.
+	const sep = string(filepath.Separator)
+
+	return s.root + sep + namespace + sep + name + sep + run + "." + strconv.Itoa(attempt) + endLog, nil
 }
 
 // Open opens the output of an attempt as far as it has been written. It returns an error that wraps os.ErrNotExist if
