@@ -1,6 +1,7 @@
 package ui
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -93,20 +94,26 @@ func makePreview(ctx context.Context, r *Request, s task.Spec) (*builderPreview,
 		}
 	}
 
-	ticks, err := r.API.Ticks.ListBySchedule(ctx, client.ScheduleRequest{
-		Schedule: s.Schedule, Timezone: s.Timezone, DST: s.DST, Start: s.Start, End: s.End, Jitter: s.Jitter,
-		Namespace: s.Namespace, Name: s.Name, Count: previewTicks,
-	})
-	if err != nil {
+	var ticks []client.Occurrence
+	var load client.TaskLoad
+	var noTicks, noNodes, noLoad error
+	together(
+		func() {
+			ticks, noTicks = r.API.Ticks.ListBySchedule(ctx, client.ScheduleRequest{
+				Schedule: s.Schedule, Timezone: s.Timezone, DST: s.DST, Start: s.Start, End: s.End, Jitter: s.Jitter,
+				Namespace: s.Namespace, Name: s.Name, Count: previewTicks,
+			})
+		},
+		func() { p.Nodes, noNodes = nodesFor(ctx, r, s) },
+		func() { load, noLoad = r.API.Load.Get(ctx, client.LoadOptions{Step: time.Minute, Peaks: shownPeaks}) },
+	)
+	if err := cmp.Or(noTicks, noNodes); err != nil {
 		return nil, err
 	}
-	p.Ticks = tickRows(ticks)
 
-	if p.Nodes, err = nodesFor(ctx, r, s); err != nil {
-		return nil, err
-	}
-	if len(ticks) > 0 {
-		p.Load = loadAt(ctx, r, s, ticks[0].Time)
+	p.Ticks = tickRows(ticks)
+	if len(ticks) > 0 && noLoad == nil {
+		p.Load = loadAt(r, s, load, ticks[0].Time)
 	}
 
 	return p, nil
@@ -171,12 +178,7 @@ func nodesFor(ctx context.Context, r *Request, s task.Spec) (*matchingNodes, err
 }
 
 // loadAt returns how many runs fall due in the minute of a tick. It returns nil if that is not known.
-func loadAt(ctx context.Context, r *Request, s task.Spec, tick task.Time) *minuteLoad {
-	load, err := r.API.Load.Get(ctx, client.LoadOptions{Step: time.Minute})
-	if err != nil {
-		return nil
-	}
-
+func loadAt(r *Request, s task.Spec, load client.TaskLoad, tick task.Time) *minuteLoad {
 	at := int(tick.Sub(load.From.Time) / time.Minute)
 	if at < 0 || at >= len(load.Runs) {
 		return nil

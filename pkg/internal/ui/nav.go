@@ -26,6 +26,9 @@ type counts struct {
 // countsEvery is how long the counts of the navigation are used.
 const countsEvery = 2 * time.Second
 
+// boardOptions are those with which all pages read the board. So a page and its navigation share one.
+var boardOptions = client.BoardOptions{Span: nowSpan, Limit: nowListed}
+
 // countsFor returns the counts for the rights of a request. They are not known while the board cannot be read.
 func (s *Server) countsFor(ctx context.Context, q *Request) counts {
 	fresh := func(at time.Time) bool {
@@ -34,7 +37,7 @@ func (s *Server) countsFor(ctx context.Context, q *Request) counts {
 	}
 
 	c, err := s.counts.get(ctx, q, fresh, func(ctx context.Context) (counts, error) {
-		board, err := q.API.Board.Get(ctx, client.BoardOptions{Span: time.Minute, Limit: nowListed})
+		board, err := q.API.Board.Get(ctx, boardOptions)
 		if err != nil {
 			return counts{}, err
 		}

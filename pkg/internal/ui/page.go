@@ -37,7 +37,13 @@ func (s *Server) newView(r *http.Request, q *Request, who session, screen *Scree
 
 // showScreen loads a screen and answers with its page. A problem that v has already keeps its place.
 func (s *Server) showScreen(w http.ResponseWriter, r *http.Request, status int, v *View) {
-	data, err := v.screen.Load(r.Context(), v.Request)
+	var data any
+	var err error
+	together(
+		func() { data, err = v.screen.Load(r.Context(), v.Request) },
+		func() { v.counts = s.countsFor(r.Context(), v.Request) },
+	)
+
 	switch {
 	case isUnauthorized(err):
 		s.clearCookies(w, r)
@@ -59,7 +65,6 @@ func (s *Server) showScreen(w http.ResponseWriter, r *http.Request, status int, 
 		v.Data = data
 	}
 
-	v.counts = s.countsFor(r.Context(), v.Request)
 	v.Title = v.screen.Title(v)
 	s.render(w, r, status, v.tmpl, v)
 	s.keepForStream(v)

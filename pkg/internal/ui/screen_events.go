@@ -126,10 +126,10 @@ type latestEvents struct {
 }
 
 // readLatestEvents reads events of the last span. The API reads from the oldest on, so a busy cluster is asked first for the
-// last seconds, and for more only if these are few.
+// last second, which in fact goes back some seconds, and for more only if these are few.
 func readLatestEvents(ctx context.Context, r *Request, o client.EventOptions, span time.Duration) (latestEvents, error) {
 	var l latestEvents
-	for _, window := range []time.Duration{5 * time.Second, time.Minute, span} {
+	for _, window := range []time.Duration{time.Second, time.Minute, span} {
 		window = min(window, span)
 		o.Since, o.After = r.Now.Add(-window), ""
 

@@ -112,12 +112,13 @@ type loadMinute struct {
 func loadLoad(ctx context.Context, r *Request) (any, error) {
 	p := loadPage{Query: strings.TrimSpace(r.Query.Get("q")), Namespace: r.Query.Get("ns"), Spaces: r.Namespaces()}
 	chosen := chosenMinute(r)
-	o := client.LoadOptions{Namespace: p.Namespace, Query: p.Query, Peaks: shownPeaks, Minute: chosen}
-	l, err := r.API.Load.Get(ctx, o)
-	if err != nil && problemOf(err).Field == minuteParam { // the minute is over, or that of an old link
-		o.Minute = time.Time{}
-		l, err = r.API.Load.Get(ctx, o)
-	}
+	var l client.TaskLoad
+	var nodes []task.Node
+	var err, noNodes error
+	together(
+		func() { l, err = readLoad(ctx, r, p, chosen) },
+		func() { nodes, noNodes = r.API.Nodes.List(ctx) },
+	)
 	if err != nil && problemOf(err).Field != "" {
 		return p, err
 	}
@@ -126,7 +127,7 @@ func loadLoad(ctx context.Context, r *Request) (any, error) {
 	}
 
 	// Who reads tasks may not be allowed to read nodes.
-	if nodes, err := r.API.Nodes.List(ctx); err == nil {
+	if noNodes == nil {
 		for _, n := range nodes {
 			if n.Has(task.RoleExecutor) {
 				p.Slots += n.Slots
@@ -142,6 +143,18 @@ func loadLoad(ctx context.Context, r *Request) (any, error) {
 	}
 
 	return p, nil
+}
+
+// readLoad reads the load that the page shows.
+func readLoad(ctx context.Context, r *Request, p loadPage, chosen time.Time) (client.TaskLoad, error) {
+	o := client.LoadOptions{Namespace: p.Namespace, Query: p.Query, Peaks: shownPeaks, Minute: chosen}
+	l, err := r.API.Load.Get(ctx, o)
+	if err != nil && problemOf(err).Field == minuteParam { // the minute is over, or that of an old link
+		o.Minute = time.Time{}
+		l, err = r.API.Load.Get(ctx, o)
+	}
+
+	return l, err
 }
 
 // chosenMinute returns the beginning of the minute that the page is about; zero if none is chosen, or the parameter is not a

@@ -73,7 +73,7 @@ func loadNode(ctx context.Context, r *Request) (any, error) {
 		return nil, err
 	}
 
-	board, _ := r.API.Board.Get(ctx, client.BoardOptions{Limit: 1})
+	board, _ := r.API.Board.Get(ctx, boardOptions)
 	p := nodePage{Node: nodeRowOf(n, board), Facts: nodeFacts(n)}
 	if p.May, err = r.May("operate", "nodes", ""); err != nil {
 		return nil, err

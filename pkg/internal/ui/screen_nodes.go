@@ -4,7 +4,6 @@ import (
 	"context"
 	"strings"
 
-	"github.com/carillonhq/carillon/pkg/client"
 	"github.com/carillonhq/carillon/pkg/internal/wording"
 	"github.com/carillonhq/carillon/pkg/task"
 )
@@ -37,13 +36,17 @@ type nodeRow struct {
 }
 
 func loadNodes(ctx context.Context, r *Request) (any, error) {
-	nodes, err := r.API.Nodes.List(ctx)
+	var nodes []task.Node
+	var board task.Board
+	var err error
+	together(
+		func() { nodes, err = r.API.Nodes.List(ctx) },
+		// The board only adds how late nodes are, so the list is shown without it, too.
+		func() { board, _ = r.API.Board.Get(ctx, boardOptions) },
+	)
 	if err != nil {
 		return nil, err
 	}
-
-	// The board only adds how late nodes are, so the list is shown without it, too.
-	board, _ := r.API.Board.Get(ctx, client.BoardOptions{Limit: 1})
 
 	var p nodesPage
 	for _, n := range nodes {

@@ -171,14 +171,20 @@ type nowRun struct {
 }
 
 func loadNow(ctx context.Context, r *Request, loads *sharedCache[*minutesChart]) (any, error) {
-	b, err := r.API.Board.Get(ctx, client.BoardOptions{Span: nowSpan, Limit: nowListed})
+	var b task.Board
+	var soon *minutesChart
+	var err error
+	together(
+		func() { b, err = r.API.Board.Get(ctx, boardOptions) },
+		func() { soon = nextMinutes(ctx, r, loads) },
+	)
 	if err != nil {
 		return nil, err
 	}
 
 	p := &nowPage{
 		At: task.At(b.At.Truncate(time.Minute)), Failing: b.FailingCount, Complete: len(b.Silent) == 0 && len(b.Missing) == 0, Tasks: b.Tasks, Whole: r.ReadsEverything(),
-		Recent: b.Recent, Running: b.ActiveCount, Waiting: b.WaitingCount,
+		Recent: b.Recent, Running: b.ActiveCount, Waiting: b.WaitingCount, Soon: soon,
 	}
 	p.Cluster, p.Groups = clusterProblems(b), taskProblems(b)
 	if p.Failures, err = failureGroups(r, b.Failing); err != nil {
@@ -186,7 +192,14 @@ func loadNow(ctx context.Context, r *Request, loads *sharedCache[*minutesChart])
 	}
 	p.More = max(b.FailingCount-len(b.Failing), 0)
 	p.Reasons = waitingText(b.Waiting)
-	if err := p.addPauses(ctx, r, b.Freezes); err != nil {
+	if err := p.addFreezes(r, b.Freezes); err != nil {
+		return nil, err
+	}
+	// The owners look for paused tasks among all tasks, so they are asked only if there are some, as far as is known.
+	if none := p.Whole && p.Complete && b.Paused == 0; !none {
+		err = p.addPauses(ctx, r)
+	}
+	if err != nil {
 		return nil, err
 	}
 
@@ -206,7 +219,6 @@ func loadNow(ctx context.Context, r *Request, loads *sharedCache[*minutesChart])
 		}
 		p.Active = append(p.Active, run)
 	}
-	p.Soon = nextMinutes(ctx, r, loads)
 
 	return p, nil
 }
@@ -383,8 +395,8 @@ func failureGroups(r *Request, failing []task.BoardFailing) ([]failureGroup, err
 	return groups, nil
 }
 
-// addPauses adds the freezes in force and the paused tasks.
-func (p *nowPage) addPauses(ctx context.Context, r *Request, freezes []task.Freeze) error {
+// addFreezes adds the freezes in force.
+func (p *nowPage) addFreezes(r *Request, freezes []task.Freeze) error {
 	for _, f := range freezes {
 		end, err := r.May("operate", "cluster", "")
 		if f.Namespace != "" {
@@ -396,6 +408,11 @@ func (p *nowPage) addPauses(ctx context.Context, r *Request, freezes []task.Free
 		p.Freezes = append(p.Freezes, nowFreeze{Freeze: f, By: task.ActorName(f.By), End: end})
 	}
 
+	return nil
+}
+
+// addPauses adds the paused tasks.
+func (p *nowPage) addPauses(ctx context.Context, r *Request) error {
 	paused, err := r.API.Tasks.Page(ctx, client.TaskListOptions{Paused: true, Limit: nowPaused}, "")
 	if err != nil {
 		return nil //nolint:nilerr // the rest of the page is more important
@@ -453,13 +470,13 @@ func nextMinutes(ctx context.Context, r *Request, loads *sharedCache[*minutesCha
 	}
 
 	chart, err := loads.get(ctx, r, fresh, func(ctx context.Context) (*minutesChart, error) {
-		load, err := r.API.Load.Get(ctx, client.LoadOptions{Span: nowSpan, Step: time.Minute, Peaks: 1})
+		load, err := r.API.Load.Get(ctx, client.LoadOptions{Step: time.Minute, Peaks: shownPeaks}) // as on the page Load, so that both share an answer
 		if err != nil {
 			return nil, err
 		}
 
-		chart := &minutesChart{From: load.From, Runs: load.Runs}
-		for _, n := range load.Runs {
+		chart := &minutesChart{From: load.From, Runs: load.Runs[:min(len(load.Runs), int(nowSpan/time.Minute))]}
+		for _, n := range chart.Runs {
 			chart.Sum += n
 			chart.Top = max(chart.Top, n)
 		}

@@ -73,14 +73,20 @@ type shardsMoved struct {
 }
 
 func loadShards(ctx context.Context, r *Request) (any, error) {
-	shards, err := r.API.Shards.List(ctx)
+	var shards []task.Shard
+	var nodes []task.Node
+	var err, noNodes error
+	together(
+		func() { shards, err = r.API.Shards.List(ctx) },
+		func() { nodes, noNodes = r.API.Nodes.List(ctx) },
+	)
 	if err != nil {
 		return nil, err
 	}
 
 	p := shardsPage{Count: len(shards), Owners: shardOwners(shards), Moves: shardMoves(shards)}
 	// Who reads the cluster may not be allowed to read nodes. Then all owners count as online.
-	if nodes, err := r.API.Nodes.List(ctx); err == nil {
+	if noNodes == nil {
 		for i, o := range p.Owners {
 			p.Owners[i].Absent = !slices.ContainsFunc(nodes, func(n task.Node) bool { return n.Name == o.Name })
 		}
