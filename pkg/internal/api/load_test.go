@@ -178,6 +178,40 @@ func TestLoad_AsksForThePeaksThatItKnows(t *testing.T) {
 	}
 }
 
+// Callers who may read the same share an answer for ten seconds, with its age. Nobody gets one from before what they have
+// written.
+func TestLoad_IsCountedOnceForAll(t *testing.T) {
+	w := newWorld(t)
+	w.create("midnight", "0 0 * * *")
+	w.bind("user:bob", "viewer")
+	own, asked := w.ownerOf("node-a"), 0
+	w.owners = map[string]ask{"node-a": func(ctx context.Context, q *readmodel.Query, without []int) (readmodel.NodeAnswer, error) {
+		asked++
+		return own(ctx, q, without)
+	}}
+	w.url = w.serve("node-a")
+	ann := w.client(w.url)
+	w.secret = w.token("user:bob")
+	bob := w.client(w.url)
+
+	if _, err := ann.Load.Get(t.Context(), client.LoadOptions{Peaks: 5}); err != nil {
+		t.Fatal(err)
+	}
+	w.clock.advance(3 * time.Second)
+	before := asked
+	l, err := bob.Load.Get(t.Context(), client.LoadOptions{Peaks: 1})
+	if err != nil || len(l.Peaks) != 1 || len(l.Peaks[0].Makers) != 1 || asked != before || l.AgeMS != 3000 {
+		t.Errorf("bob: %d ms old, peaks %+v, asked %d times, %v", l.AgeMS, l.Peaks, asked-before, err)
+	}
+
+	if _, err := ann.Tasks.Create(t.Context(), "default", spec("also", "0 0 * * *")); err != nil {
+		t.Fatal(err)
+	}
+	if l, err = ann.Load.Get(t.Context(), client.LoadOptions{Peaks: 5}); err != nil || l.Tasks != 2 || asked == before {
+		t.Errorf("ann: %d tasks, asked %d times, %v", l.Tasks, asked-before, err)
+	}
+}
+
 // Any node adds up what the owners count. A shard whose owner changes counts once.
 func TestLoad_AnyNodeAddsUpTheAnswersOfAll(t *testing.T) {
 	w := newWorld(t)

@@ -36,7 +36,8 @@ type Handlers struct {
 	Asker *ask.Asker
 	Now   httpapi.Clock
 
-	peaks peakMemory
+	peaks   peakMemory
+	answers answerMemory
 }
 
 const loadAbout = "What falls due, in the minutes of UTC: limits such as max_runs, overlap policies and freezes are not considered, nor are manual runs and retries. " +
@@ -112,7 +113,7 @@ func (h *Handlers) getLoad(c *httpapi.Call, q loadQuery) (httpapi.Answer, error)
 		return httpapi.Answer{}, err
 	}
 
-	out := present(a.load, from, q, a.info)
+	out := present(a.load, from, q, a.info.Info(h.Now.Stamp()))
 	for _, minute := range a.load.PeakMinutes(q.Peaks) {
 		out.Peaks = append(out.Peaks, a.presentMinute(from, minute))
 	}
@@ -129,11 +130,12 @@ func (h *Handlers) getLoad(c *httpapi.Call, q loadQuery) (httpapi.Answer, error)
 type loadAnswer struct {
 	load  *readmodel.Load
 	asked []int // the minutes for which load has makers and seconds, in their order
-	info  client.ListInfo
+	info  ask.Answer
+	at    time.Time // when the owners were asked, on the monotonic clock
 }
 
 // askOwners returns the load of a question, with what makes the runs of its peaks and of the chosen minute, if that is not
-// -1.
+// -1. Callers who may read the same share an answer for shareFor, except for a caller who has written something.
 func (h *Handlers) askOwners(c *httpapi.Call, question ask.Question, q loadQuery, from time.Time, chosen int) (*loadAnswer, error) {
 	key := question.Key()
 	minutes := &readmodel.LoadRange{From: from.UnixMilli(), Minutes: int(q.Span)}
@@ -144,26 +146,31 @@ func (h *Handlers) askOwners(c *httpapi.Call, question ask.Question, q loadQuery
 		return peaks
 	}
 
-	var expected []int
-	if q.Peaks > 0 {
-		expected = h.peaks.expect(key, minutes)
-	}
-	minutes.Makers = withChosen(expected)
-	question.Load = minutes
+	a := h.answers.find(key, minutes)
+	if a == nil || h.Asker.HasWritten(c) {
+		var expected []int
+		if q.Peaks > 0 {
+			expected = h.peaks.expect(key, minutes)
+		}
+		minutes.Makers = withChosen(expected)
+		question.Load = minutes
 
-	first, err := h.Asker.Ask(c, question)
-	if err != nil {
-		return nil, err
+		at := time.Now()
+		first, err := h.Asker.Ask(c, question)
+		if err != nil {
+			return nil, err
+		}
+		a = &loadAnswer{load: first.Load, asked: minutes.Makers, info: first, at: at}
+		h.answers.keep(key, minutes, a)
 	}
 
-	a := &loadAnswer{load: first.Load, asked: minutes.Makers, info: first.Info(h.Now.Stamp())}
-	peaks := first.Load.PeakMinutes(q.Peaks)
+	peaks := a.load.PeakMinutes(q.Peaks)
 	if containsAll(a.asked, withChosen(peaks)) {
 		return a, nil
 	}
 
-	a.asked = withChosen(peaks)
-	question.Load = &readmodel.LoadRange{From: minutes.From, Minutes: minutes.Minutes, Makers: a.asked}
+	asked := withChosen(peaks)
+	question.Load = &readmodel.LoadRange{From: minutes.From, Minutes: minutes.Minutes, Makers: asked}
 	second, err := h.Asker.Ask(c, question)
 	if err != nil {
 		return nil, err
@@ -171,11 +178,12 @@ func (h *Handlers) askOwners(c *httpapi.Call, question ask.Question, q loadQuery
 	h.peaks.remember(key, minutes, peaks)
 
 	// The peaks are those of the first answer.
-	both := *first.Load
+	both := *a.load
 	both.Makers, both.Seconds = second.Load.Makers, second.Load.Seconds
-	a.load = &both
+	whole := &loadAnswer{load: &both, asked: asked, info: a.info, at: a.at}
+	h.answers.keep(key, minutes, whole)
 
-	return a, nil
+	return whole, nil
 }
 
 // chosenMinute returns the number of the minute that the caller asks for, or -1.
