@@ -86,7 +86,7 @@ func TestBench_VerifiesWhatItMeasures(t *testing.T) {
 		{"process", append([]string{"process", "--tasks", "50", "--outstanding", "20", "--slots", "2", "--guardian=false"}, limited...),
 			[]string{"process"}, []string{limitSpawn}, false},
 		{"http", append([]string{"http", "--tasks", "50", "--outstanding", "20", "--guardian=false"}, limited...),
-			[]string{"http"}, []string{limitHTTP}, false},
+			[]string{"http"}, []string{limitHTTP, httpAttempts}, false},
 		{"herd", []string{"herd", "--tasks", "300", "--shards", "8", "--every", "1s", "--rounds", "1", "--audit"},
 			[]string{"herd/claim", "herd/start"}, nil, true},
 		{"herd without an executor", []string{"herd", "--tasks", "300", "--shards", "8", "--every", "1s", "--rounds", "1", "--executor=false", "--overlap", "allow"},

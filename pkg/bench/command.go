@@ -81,7 +81,9 @@ func benchmarkKinds() []kind {
 				s.Rig.Cgroup = cgroup.Auto
 			}},
 		{use: "http", short: "Measure HTTP requests per second", run: (*bench).measureHTTP, flags: append(load, "overlap", "outstanding", "guardian"),
-			long:     "Like lifecycle, but send a POST request for each run, to a server in this process that answers at once.\nThe limit is net/http alone, with as many requests at once to the same server.",
+			long: "Like lifecycle, but send a POST request for each run, to a server in this process that answers at once.\n" +
+				"The limit is net/http alone, with as many requests at once to the same server. \"attempts\" is the part of Carillon\n" +
+				"that sends the requests, without scheduling and records, compared with the same limit.",
 			defaults: func(s *settings) { s.Tasks, s.Outstanding, s.Rig.Guardian = 5000, 2000, true }},
 		{use: "create", short: "Measure tasks created per second", run: (*bench).measureCreate, flags: []string{"callers", "limit-duration", "duration", "warmup"},
 			long: "Create tasks in bulk through the API over loopback, then one at a time with many callers, through the store and through the API,\n" +

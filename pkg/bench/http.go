@@ -7,20 +7,24 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"path/filepath"
+	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
-	"github.com/carillonhq/carillon/executor"
 	"github.com/carillonhq/carillon/executor/httpaction"
+	"github.com/carillonhq/carillon/executor/process"
 	"github.com/carillonhq/carillon/executor/spool"
 	"github.com/carillonhq/carillon/pkg/policy"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
 const (
-	limitHTTP = "limit/net_http" // requests that are sent with net/http alone, to the same server
+	limitHTTP    = "limit/net_http" // requests that are sent with net/http alone, to the same server
+	httpAttempts = "attempts"       // attempts of the same action, without scheduling and records
 
 	// httpCallers is the number of requests in progress. It is the default of limit.per_target, and so the number that the
 	// tasks have in progress, too.
@@ -28,7 +32,8 @@ const (
 	httpBody    = "x"
 )
 
-// measureHTTP measures complete runs that send a request to a server in this process, which answers at once.
+// measureHTTP measures complete runs that send a request to a server in this process, which answers at once. It measures
+// attempts alone, too, because most of a run is scheduling and records.
 func (b *bench) measureHTTP(ctx context.Context) error {
 	target, err := startHTTPTarget()
 	if err != nil {
@@ -42,11 +47,39 @@ func (b *bench) measureHTTP(ctx context.Context) error {
 	l := load{tasks: b.Tasks, period: saturationPeriod, origin: schedulerOrigin(), action: action, overlap: b.Overlap, keep: b.Keep}
 	measure := func(d time.Duration) ([]Result, error) {
 		b.progress.beginStep(limitHTTP)
-		res, err := measureRequests(ctx, target.url, d)
-		return []Result{res}, err
+		requests, err := measureRequests(ctx, target.url, d/2)
+		if err != nil {
+			return nil, err
+		}
+
+		b.progress.beginStep(httpAttempts)
+		attempts, err := b.measureAttempts(ctx, action, d/2)
+
+		return []Result{requests, attempts}, err
 	}
 
-	return b.measureRate(ctx, "http", l, measure)
+	if err := b.measureRate(ctx, "http", l, measure); err != nil {
+		return err
+	}
+
+	b.compareAttempts()
+
+	return nil
+}
+
+// compareAttempts compares the attempts with the requests that net/http alone has sent.
+func (b *bench) compareAttempts() {
+	find := func(name string) *Result {
+		i := slices.IndexFunc(b.report.Results, func(r Result) bool { return r.Name == name })
+		if i < 0 {
+			return nil // limits were not measured
+		}
+		return &b.report.Results[i]
+	}
+
+	if attempts := find(httpAttempts); attempts != nil {
+		attempts.compareWith(find(limitHTTP))
+	}
 }
 
 // httpTarget is a server on the loopback interface that answers each request at once.
@@ -74,7 +107,7 @@ func startHTTPTarget() (*httpTarget, error) {
 func (t *httpTarget) close() { _ = t.server.Close() }
 
 // newHTTPRunner returns what runs the attempts of HTTP actions. It allows the loopback interface.
-func newHTTPRunner(ctx context.Context, output *spool.Spool) (executor.AttemptRunner, error) {
+func newHTTPRunner(ctx context.Context, output *spool.Spool) (*httpaction.Runner, error) {
 	rules := httpaction.Rules{HTTP: &policy.HTTP{Allow: []string{"127.0.0.0/8"}}} // the same for all attempts, as on a node
 
 	return httpaction.New(ctx, httpaction.Config{Node: nodeName, Spool: output, Rules: func() (httpaction.Rules, error) { return rules, nil }})
@@ -82,13 +115,51 @@ func newHTTPRunner(ctx context.Context, output *spool.Spool) (executor.AttemptRu
 
 // measureRequests measures how many requests per second net/http sends by itself, with as many at once as the tasks.
 func measureRequests(ctx context.Context, url string, d time.Duration) (Result, error) {
-	res := Result{Name: limitHTTP}
-	ctx, cancel := context.WithTimeout(ctx, d)
-	defer cancel()
-
 	transport := &http.Transport{MaxIdleConnsPerHost: httpCallers}
 	defer transport.CloseIdleConnections()
 	client := http.Client{Transport: transport}
+
+	return measureCallers(ctx, limitHTTP, d, func(ctx context.Context, _ int) error { return sendRequest(ctx, &client, url) })
+}
+
+// measureAttempts measures how many attempts of an action per second the runner of HTTP attempts makes by itself, with as
+// many at once as the tasks. It is the runner of the executor, with a spool, but nothing schedules, guards or records the
+// attempts.
+func (b *bench) measureAttempts(ctx context.Context, action task.Action, d time.Duration) (Result, error) {
+	output := spool.New(spool.Config{Dir: filepath.Join(b.dir, httpAttempts)})
+	runner, err := newHTTPRunner(ctx, output)
+	if err != nil {
+		return Result{}, err
+	}
+
+	defer runner.Close()
+
+	return measureCallers(ctx, httpAttempts, d, func(_ context.Context, caller int) error {
+		return runAttempt(runner, action, caller)
+	})
+}
+
+// runAttempt runs one attempt, which must succeed. Attempts with different numbers may run at the same time.
+func runAttempt(runner *httpaction.Runner, action task.Action, number int) error {
+	a := process.Attempt{Token: 1, MayStart: func() error { return nil }, OnStarted: func(time.Time) {}}
+	a.Namespace, a.Task, a.ID, a.Attempt = "default", httpAttempts, strconv.Itoa(number), 1
+	a.ScheduledTime = task.At(time.Now())
+	a.Action = action
+
+	res := runner.RunAttempt(a, process.NewOrders())
+	if res.State != task.Succeeded {
+		return fmt.Errorf("an attempt ended as %s: %s", res.State, res.Message)
+	}
+
+	return nil
+}
+
+// measureCallers measures how often httpCallers goroutines together can call a function, which is passed the number of the
+// goroutine. Errors after the end of the measurement do not count.
+func measureCallers(ctx context.Context, name string, d time.Duration, call func(ctx context.Context, caller int) error) (Result, error) {
+	res := Result{Name: name}
+	ctx, cancel := context.WithTimeout(ctx, d)
+	defer cancel()
 
 	var count atomic.Int64
 	var wg sync.WaitGroup
@@ -98,7 +169,7 @@ func measureRequests(ctx context.Context, url string, d time.Duration) (Result, 
 	for i := range httpCallers {
 		wg.Go(func() {
 			for ctx.Err() == nil {
-				if err := sendRequest(ctx, &client, url); err != nil {
+				if err := call(ctx, i); err != nil {
 					if ctx.Err() == nil {
 						errs[i] = err
 					}
