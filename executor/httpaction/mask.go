@@ -53,8 +53,16 @@ func (m *masker) hide(value string) {
 		m.add(&m.values, v)
 	}
 
-	if v := strings.TrimSpace(value); len(v) <= maxEscaped && strings.ContainsFunc(v, isEscapable) {
-		m.add(&m.unescaped, string(unescape([]byte(v)).text))
+	v := strings.TrimSpace(value)
+	switch {
+	case len(v) > maxEscaped:
+		latin1, windows := asLatin1(v)
+		m.add(&m.values, latin1)
+		m.add(&m.values, windows)
+	case strings.ContainsFunc(v, isEscapable):
+		if u := unescape([]byte(v)).text; plainSize(u) >= minMasked {
+			m.insert(&m.unescaped, u)
+		}
 	}
 }
 
@@ -136,14 +144,16 @@ func quoteJSON(s string, html bool) string {
 
 // add adds one form of a value to a list.
 func (m *masker) add(to *[][]byte, v string) {
-	if len(v) < minMasked {
-		return
+	if len(v) >= minMasked {
+		m.insert(to, []byte(v))
 	}
+}
 
+// insert adds one form of a value to a list, unless the list has it.
+func (m *masker) insert(to *[][]byte, b []byte) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 
-	b := []byte(v)
 	if slices.ContainsFunc(*to, func(o []byte) bool { return bytes.Equal(o, b) }) {
 		return
 	}
@@ -203,8 +213,8 @@ func (w *maskingWriter) begin(m *masker, to io.Writer) {
 
 	w.at = make([]int, len(w.values))
 	w.keep = len(w.values[0]) - 1
-	if len(w.unescaped) > 0 {
-		w.keep = max(w.keep, maxEscape*len(w.unescaped[0])-1)
+	for _, v := range w.unescaped {
+		w.keep = max(w.keep, maxEscape*plainSize(v)-1)
 	}
 }
 

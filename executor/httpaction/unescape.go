@@ -2,6 +2,7 @@ package httpaction
 
 import (
 	"bytes"
+	"cmp"
 	"html"
 	"strconv"
 	"strings"
@@ -13,6 +14,10 @@ import (
 // escapes, and how, differs between libraries: "/" is also "\/", "\u002F", "%2f" and "&#47;". So a value is not searched in
 // every form. Instead, all escapes of a text are replaced by what they stand for, until none is left, and the value is
 // searched in the result.
+//
+// A target that takes UTF-8 for Latin-1, and sends the result as UTF-8, turns "é" into "Ã©". This too is undone as often as it
+// was done: characters of Latin-1 and Windows-1252 are replaced by their bytes, which may be the end of another character.
+// So the text without escapes has "é" as one byte, and is no UTF-8.
 
 // maxEntity is the length of the longest entity of HTML that is recognized, such as "&#x1F600;".
 const maxEntity = 10
@@ -23,8 +28,8 @@ type unescaped struct {
 	from []int32 // where each byte of text begins in the original
 }
 
-// unescape replaces the escapes of URLs, JSON, HTML and Go in a text. The result contains no more of them: "%2541" becomes
-// "A", as does "%41". A space and "+" are the same, as in queries.
+// unescape replaces the escapes of URLs, JSON, HTML and Go in a text, and characters of Latin-1. The result contains no more
+// of them: "%2541" becomes "A", as does "%41". A space and "+" are the same, as in queries.
 func unescape(original []byte) *unescaped {
 	u := &unescaped{text: make([]byte, 0, len(original)), from: make([]int32, 0, len(original))}
 	for i, c := range original {
@@ -71,6 +76,9 @@ func (u *unescaped) escapeAtEnd() (length int, means string) {
 	}
 
 	switch {
+	case last >= utf8.RuneSelf:
+		return u.latin1AtEnd()
+
 	case last == ';':
 		begin := max(n-maxEntity, 0)
 		if at := bytes.LastIndexByte(t[begin:], '&'); at >= 0 {
@@ -115,7 +123,58 @@ func (u *unescaped) unicodeAtEnd() (length int, means string) {
 	return 6, string(char)
 }
 
-// firstHalf marks the first half of a character outside of the basic plane. The byte occurs in no text in UTF-8.
+// windows1252 has the bytes of the characters of Windows-1252 that differ from Latin-1.
+var windows1252 = map[rune]byte{
+	'€': 0x80, '‚': 0x82, 'ƒ': 0x83, '„': 0x84, '…': 0x85, '†': 0x86, '‡': 0x87, 'ˆ': 0x88, '‰': 0x89, 'Š': 0x8a, '‹': 0x8b, 'Œ': 0x8c, 'Ž': 0x8e,
+	'‘': 0x91, '’': 0x92, '“': 0x93, '”': 0x94, '•': 0x95, '–': 0x96, '—': 0x97, '˜': 0x98, '™': 0x99, 'š': 0x9a, '›': 0x9b, 'œ': 0x9c, 'ž': 0x9e, 'Ÿ': 0x9f,
+}
+
+// latin1AtEnd returns the length of a character of Latin-1 or Windows-1252 at the end, in UTF-8, and its byte there.
+func (u *unescaped) latin1AtEnd() (length int, means string) {
+	r, size := utf8.DecodeLastRune(u.text)
+	if size < 2 {
+		return 0, "" // not complete
+	}
+
+	b, ok := windows1252[r]
+	if !ok && r > 0xff {
+		return 0, ""
+	}
+	if !ok {
+		b = byte(r)
+	}
+
+	return size, string([]byte{b})
+}
+
+// plainSize returns the size in UTF-8 of a text without escapes, at least.
+func plainSize(unescaped []byte) (n int) {
+	for _, b := range unescaped {
+		if n++; b >= utf8.RuneSelf {
+			n++ // it can stand for a character of Latin-1
+		}
+	}
+	return n
+}
+
+// asLatin1 returns what becomes of a text in UTF-8 that is taken for Latin-1, or for Windows-1252.
+func asLatin1(text string) (latin1, windows string) {
+	chars := map[byte]rune{}
+	for r, b := range windows1252 {
+		chars[b] = r
+	}
+
+	var l, w strings.Builder
+	for _, b := range []byte(text) {
+		l.WriteRune(rune(b))
+		w.WriteRune(cmp.Or(chars[b], rune(b)))
+	}
+
+	return l.String(), w.String()
+}
+
+// firstHalf marks the first half of a character outside of the basic plane. What follows it is no other text: "ÿ" has the
+// same byte, but two bytes that make half a character do not follow it by accident.
 const firstHalf = 0xff
 
 // hexByte returns the byte with two hexadecimal digits.

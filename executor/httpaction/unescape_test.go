@@ -55,6 +55,9 @@ var encoders = map[string]func(string) string{
 	"HTML of Python": strings.NewReplacer("&", "&amp;", "<", "&lt;", ">", "&gt;", `"`, "&quot;", "'", "&#x27;").Replace,
 	"HTML of PHP":    strings.NewReplacer("&", "&amp;", "<", "&lt;", ">", "&gt;", `"`, "&quot;", "'", "&#039;").Replace,
 	"Go":             func(s string) string { q := strconv.Quote(s); return q[1 : len(q)-1] },
+	"Latin-1":        func(s string) string { l, _ := asLatin1(s); return l },
+	"Latin-1, twice": func(s string) string { l, _ := asLatin1(s); l, _ = asLatin1(l); return l },
+	"Windows-1252":   func(s string) string { _, w := asLatin1(s); return w },
 	"nothing":        func(s string) string { return s },
 }
 
@@ -82,6 +85,36 @@ func TestMasker_FindsValuesHoweverTheyAreEscaped(t *testing.T) {
 				t.Errorf("%s in %s: %s became %s", inner, outer, text, got)
 			}
 		}
+	}
+}
+
+// A target may take UTF-8 for Latin-1, or answer in Latin-1.
+func TestMasker_FindsValuesInTheWrongEncoding(t *testing.T) {
+	for value, echoes := range map[string][]string{
+		"pässwörd": {"pässwörd", "pÃ¤sswÃ¶rd", "pÃ\u0083Â¤sswÃ\u0083Â¶rd", "pÃƒÂ¤sswÃƒÂ¶rd", `p\u00c3\u00a4ssw\u00c3\u00b6rd`, "p&Atilde;&curren;ssw&Atilde;&para;rd", "p%C3%83%C2%A4ssw%C3%83%C2%B6rd", "p\xe4ssw\xf6rd"},
+		"10 € für": {"10 â‚¬ fÃ¼r", "10+%E2%82%AC+f%C3%BCr", "10 &#128; f&uuml;r", "10 \u00e2\u0082\u00ac fÃ¼r"},
+		"key😀":     {"keyðŸ˜€", "key\u00f0\u009f\u0098\u0080", `key\ud83d\ude00`},
+		"éé":       {"éé", `\u00e9\u00e9`, "Ã©Ã©"},
+		"ÿÿÿÿ/":    {`\u00ff\u00ff\u00ff\u00ff\/`, "Ã¿Ã¿Ã¿Ã¿/"},
+	} {
+		m := &masker{}
+		m.hide(value)
+
+		for _, echo := range echoes {
+			if got := m.apply("[" + echo + "]"); got != "[***]" {
+				t.Errorf("%s: %q became %q", value, echo, got)
+			}
+		}
+		if got := m.apply("päss Ã¤ 10 â‚¬ é key"); got != "päss Ã¤ 10 â‚¬ é key" {
+			t.Errorf("%s: other text became %q", value, got)
+		}
+	}
+
+	long := strings.Repeat("geheimnisträger ", maxEscaped/8)
+	m := &masker{}
+	m.hide(long)
+	if got := m.apply("[" + strings.Repeat("geheimnistrÃ¤ger ", maxEscaped/8) + "]"); got != "[***]" && got != "[*** ]" {
+		t.Errorf("a long value: %q", got)
 	}
 }
 
