@@ -236,7 +236,7 @@ func (u *user) drawSpec(name string) task.Spec {
 	}
 
 	s.Missed.Policy = pickRandom(r, []string{task.MissedLatest, task.MissedSkip, task.MissedAll})
-	s.Missed.Grace = task.Duration(durationBetween(r, 0, 3*time.Second))
+	s.Missed.Grace = task.Duration(durationBetween(r, time.Second, 3*time.Second))
 	s.Missed.Limit = 1 + r.IntN(6)
 	s.History.Keep = 5 + r.IntN(100)
 	s.KillGrace = task.Duration(durationBetween(r, 0, 3*time.Second))
