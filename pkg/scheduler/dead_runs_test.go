@@ -76,7 +76,7 @@ func TestDead_OfATaskThatIsGoneIsDeleted(t *testing.T) {
 				h.decide(2)
 			} else {
 				h = w.work("n2")
-				page, _, err := w.store.HistoryKeys(w.ctx, 0, "")
+				page, _, err := w.store.HistoryKeys(w.ctx, 0, "", nil)
 				w.ok(err)
 				w.ok(historyPage(page).reviewBy(w.ctx, h.worker))
 				h.blind(3)

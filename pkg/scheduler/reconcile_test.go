@@ -40,7 +40,7 @@ func (h *testWorker) reconcileOnce() error {
 	}
 
 	for after := ""; ; {
-		page, next, err := s.HistoryKeys(ctx, 0, after)
+		page, next, err := s.HistoryKeys(ctx, 0, after, nil)
 		h.world.ok(err)
 		h.world.ok(historyPage(page).reviewBy(ctx, h.worker))
 
@@ -351,7 +351,7 @@ func TestReconcile_PurgesNothingByWhatItKnowsAlone(t *testing.T) {
 		w.put(w.store.Keys().Ended(ref("a"), task.RunID(sec(0), w.uidOf("a"))), "{}")
 	})
 
-	page, _, err := w.store.HistoryKeys(w.ctx, 0, "")
+	page, _, err := w.store.HistoryKeys(w.ctx, 0, "", nil)
 	w.ok(err)
 	w.ok(historyPage(page).reviewBy(w.ctx, h.worker))
 

@@ -90,32 +90,39 @@ func (s *conn) getAllAt(ctx context.Context, prefix string, rev int64, opts ...c
 	return s.getRange(ctx, prefix, clientv3.GetPrefixRangeEnd(prefix), rev, opts...)
 }
 
-// rangePage is how many keys getRange reads in one request.
+// rangePage is how many keys getRange reads in one request, with their values.
 const rangePage = 2000
 
 // getRange is like getAllAt for the keys from one key until before another.
 func (s *conn) getRange(ctx context.Context, from, end string, rev int64, opts ...clientv3.OpOption) ([]*mvccpb.KeyValue, int64, error) {
+	size := rangePage
+	if op := clientv3.OpGet(from, opts...); op.IsKeysOnly() {
+		size = kv.KeysPageSize
+	}
+
 	var all []*mvccpb.KeyValue
-	for {
-		o := append([]clientv3.OpOption{clientv3.WithRange(end), clientv3.WithLimit(rangePage), clientv3.WithRev(rev)}, opts...)
-		res, err := s.readKey(ctx, from, o...)
+	pages := kv.NewPages(s.etcd, from, end, size, opts...)
+	for pages.More() {
+		page, at, err := s.nextPage(ctx, pages, rev)
 		if err != nil {
 			return nil, 0, err
 		}
 
 		// The first page determines the revision of the others.
-		if rev == 0 {
-			rev = res.Header.Revision
-		}
-
-		all = append(all, res.Kvs...)
-
-		if !res.More || len(res.Kvs) == 0 {
-			return all, rev, nil
-		}
-
-		from = keyAfter(res.Kvs)
+		all, rev = append(all, page...), at
 	}
+
+	return all, rev, nil
+}
+
+// nextPage reads the next page at a revision; 0 means the current one. Its error wraps
+// task.ErrUnavailable.
+func (s *conn) nextPage(ctx context.Context, pages *kv.Pages, rev int64) (page []*mvccpb.KeyValue, at int64, err error) {
+	page, at, err = pages.Next(ctx, rev)
+	if err != nil {
+		return nil, 0, fmt.Errorf("%w: %w", task.ErrUnavailable, err)
+	}
+	return page, at, nil
 }
 
 // keyAfter returns the first key that can follow a page of keys.
@@ -171,28 +178,30 @@ func (a *conflictBackoff) waitBackoff(ctx context.Context) error {
 // deleted in one transaction, which compares that none of them has been written since.
 const sweepPage = 100
 
-// sweepOld deletes the keys with a prefix for which old returns true. It reads about most keys,
+// sweepOld deletes the keys with a prefix for which old returns true. It reads about most keys at one revision,
 // beginning after the key after, which is empty for the first call. next is the key after which
 // the following call should begin, or empty if the last key has been reached.
 func (s *conn) sweepOld(ctx context.Context, prefix, after string, most int, old func(*mvccpb.KeyValue) bool) (removed int, next string, err error) {
-	from := max(prefix, after+"\x00")
+	pages := kv.NewPages(s.etcd, max(prefix, after+"\x00"), clientv3.GetPrefixRangeEnd(prefix), sweepPage)
+	rev := int64(0)
+
 	for looked := 0; looked < most; looked += sweepPage {
-		res, err := s.readKey(ctx, from, clientv3.WithRange(clientv3.GetPrefixRangeEnd(prefix)), clientv3.WithLimit(sweepPage))
+		page, at, err := s.nextPage(ctx, pages, rev)
 		if err != nil {
 			return removed, next, fmt.Errorf("look for old tombstones: %w", err)
 		}
+		rev = at
 
-		n, err := s.removeOld(ctx, res.Kvs, old)
+		n, err := s.removeOld(ctx, page, old)
 		removed += n
 		if err != nil {
 			return removed, next, err
 		}
-		if !res.More || len(res.Kvs) == 0 {
+		if !pages.More() {
 			return removed, "", nil
 		}
 
-		next = string(res.Kvs[len(res.Kvs)-1].Key)
-		from = next + "\x00"
+		next = string(page[len(page)-1].Key)
 	}
 
 	return removed, next, nil

@@ -183,7 +183,7 @@ func TestDead_ListsAndTrims(t *testing.T) {
 		t.Errorf("%d in all, in ops %+v", len(all), ops)
 	}
 
-	keys, _, err := w.HistoryKeys(t.Context(), others.Shard, "")
+	keys, _, err := w.HistoryKeys(t.Context(), others.Shard, "", nil)
 	ok(t, err)
 
 	if !slices.ContainsFunc(keys, func(ev store.ShardEvent) bool { return ev.Kind == record.KindDead && ev.Run == "r1" }) {

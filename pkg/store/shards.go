@@ -55,7 +55,7 @@ func shardEvent(keys record.Keys, key string, e *mvccpb.KeyValue) (ShardEvent, b
 	return ShardEvent{ShardKey: k, Key: key, Task: name, Mod: e.ModRevision, Create: e.CreateRevision, Value: e.Value}, ok
 }
 
-// pageSize is the number of records in a page when a shard is loaded.
+// pageSize is the number of records in a page when a shard is loaded, or its history listed.
 const pageSize = 1000
 
 // FollowShard delivers a shard to apply. First it lists the shard at revision rev, in pages:

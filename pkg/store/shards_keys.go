@@ -20,61 +20,63 @@ import (
 func NewRepairs(who string) prometheus.Counter { return kv.NewRepairs(who) }
 
 // ShardKeys lists the keys that FollowShard lists, in their order and without values. All are
-// read at one revision, which it returns. etcd answers from its index, so this is much cheaper
-// than reading the values.
+// read at one revision, which it returns. This is cheaper than reading the values, which etcd
+// does not keep in memory.
 func (s Shards) ShardKeys(ctx context.Context, shard int) ([]ShardEvent, int64, error) {
-	from, end, rev := s.keys.PartsIn(shard), s.keys.Watermark(shard)+"\x00", int64(0)
-	var all []ShardEvent
-	for {
-		page, at, more, err := s.keyPage(ctx, from, end, rev)
-		if err != nil {
-			return nil, 0, fmt.Errorf("list the keys of shard %d: %w", shard, err)
-		}
-
-		all, rev = append(all, shardEvents(s.keys, page)...), at
-
-		if !more {
-			return all, rev, nil
-		}
-
-		from = string(page[len(page)-1].Key) + "\x00"
+	all, rev, err := s.getRange(ctx, s.keys.PartsIn(shard), s.keys.Watermark(shard)+"\x00", 0, clientv3.WithKeysOnly())
+	if err != nil {
+		return nil, 0, fmt.Errorf("list the keys of shard %d: %w", shard, err)
 	}
+
+	return shardEvents(s.keys, all), rev, nil
 }
 
 // HistoryKeys lists a page of the current keys of a shard's dead runs and history, without
 // values. The page begins after the key after, which is empty for the first page. next is the
 // key after which the following page begins, or empty if there is none.
-func (s Shards) HistoryKeys(ctx context.Context, shard int, after string) (events []ShardEvent, next string, err error) {
-	from, end := s.keys.Shard(shard)+"dead/", clientv3.GetPrefixRangeEnd(s.keys.History(shard)) // dead/ and history/ are adjacent
-	if after != "" {
-		from = after + "\x00"
+//
+// splits are names of tasks (namespace/name) in order that divide the tasks of the shard into
+// parts of similar sizes. They change only what a page costs (see kv.Pages).
+func (s Shards) HistoryKeys(ctx context.Context, shard int, after string, splits []string) (events []ShardEvent, next string, err error) {
+	for _, dir := range []string{s.keys.Shard(shard) + "dead/", s.keys.History(shard)} {
+		if after >= clientv3.GetPrefixRangeEnd(dir) {
+			continue
+		}
+
+		page, next, _, err := s.keyPage(ctx, dir, after, pageSize, splits)
+		if err != nil {
+			return nil, "", fmt.Errorf("list the history of shard %d: %w", shard, err)
+		}
+
+		events = append(events, shardEvents(s.keys, page)...)
+
+		if next != "" {
+			return events, next, nil
+		}
 	}
 
-	page, _, more, err := s.keyPage(ctx, from, end, 0)
+	return events, "", nil
+}
+
+// keyPage reads a page of the current keys in a directory, without values, and returns the
+// revision. The page begins after the key after, or with the first key. next is the key after which the following page
+// begins, or empty if there is none.
+func (s Shards) keyPage(ctx context.Context, dir, after string, size int, splits []string) (page []*mvccpb.KeyValue, next string, rev int64, err error) {
+	from := max(dir, after+"\x00")
+	pages := kv.NewPages(s.etcd, from, clientv3.GetPrefixRangeEnd(dir), size, clientv3.WithKeysOnly())
+	pages.UseSplits(dir, splits, 1)
+
+	page, rev, err = s.nextPage(ctx, pages, 0)
 	if err != nil {
-		return nil, "", fmt.Errorf("list the history of shard %d: %w", shard, err)
+		return nil, "", 0, err
 	}
 
-	if more {
+	// A page that is not the last one is full.
+	if pages.More() {
 		next = string(page[len(page)-1].Key)
 	}
 
-	return shardEvents(s.keys, page), next, nil
-}
-
-// keyPage reads a page of the keys in a range, without values, at a revision. 0 means the
-// current one, which it returns as at.
-func (s Shards) keyPage(ctx context.Context, from, end string, rev int64) (page []*mvccpb.KeyValue, at int64, more bool, err error) {
-	res, err := s.readKey(ctx, from, clientv3.WithRange(end), clientv3.WithLimit(pageSize), clientv3.WithRev(rev), clientv3.WithKeysOnly())
-	if err != nil {
-		return nil, 0, false, err
-	}
-
-	if rev == 0 {
-		rev = res.Header.Revision
-	}
-
-	return res.Kvs, rev, res.More && len(res.Kvs) > 0, nil
+	return page, next, rev, nil
 }
 
 // shardEvents returns the events of the keys that have the form of a record of a shard.
@@ -185,24 +187,16 @@ func newSighting(keys record.Keys, k record.RunKey, e *mvccpb.KeyValue, present 
 	return v
 }
 
+// deadPageSize is the number of dead runs in a page of DeadKeys.
+const deadPageSize = 8000
+
 // DeadKeys lists a page of the current keys of a shard's dead runs, without values, and returns
 // the revision of the list. The page begins after the key after, which is empty for the first
 // page. next is the key after which the following page begins, or empty if there is none.
 func (s Shards) DeadKeys(ctx context.Context, shard int, after string) (events []ShardEvent, next string, rev int64, err error) {
-	from := s.keys.Shard(shard) + "dead/"
-	end := clientv3.GetPrefixRangeEnd(from)
-
-	if after != "" {
-		from = after + "\x00"
-	}
-
-	page, rev, more, err := s.keyPage(ctx, from, end, 0)
+	page, next, rev, err := s.keyPage(ctx, s.keys.Shard(shard)+"dead/", after, deadPageSize, nil)
 	if err != nil {
 		return nil, "", 0, fmt.Errorf("list the dead runs of shard %d: %w", shard, err)
-	}
-
-	if more {
-		next = string(page[len(page)-1].Key)
 	}
 
 	return shardEvents(s.keys, page), next, rev, nil

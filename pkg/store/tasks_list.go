@@ -3,12 +3,11 @@ package store
 import (
 	"context"
 	"fmt"
-	"slices"
-	"strings"
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"github.com/carillonhq/carillon/pkg/kv"
 	"github.com/carillonhq/carillon/pkg/store/record"
 )
 
@@ -24,6 +23,9 @@ type BriefPage struct {
 	// a microsecond for each. Splits let a page read short ranges.
 	Splits []string
 }
+
+// splitsAhead is how many splits ahead a request for a page reads at first. Fewer would need more requests.
+const splitsAhead = 4
 
 // Briefs lists a page of specs in the order of their keys, at one revision. next is the After of the next page, or empty
 // if this is the last one.
@@ -42,7 +44,10 @@ func (s Tasks) Briefs(ctx context.Context, q BriefPage) (list []record.Brief, ne
 		return nil, "", nil
 	}
 
-	kvs, err := s.firstSpecs(ctx, from, end, q.Limit+1, q.Splits)
+	pages := kv.NewPages(s.etcd, from, end, q.Limit+1)
+	pages.UseSplits(s.keys.Specs(), q.Splits, splitsAhead)
+
+	kvs, _, err := s.nextPage(ctx, pages, 0)
 	if err != nil {
 		return nil, "", fmt.Errorf("list tasks: %w", err)
 	}
@@ -60,35 +65,6 @@ func (s Tasks) Briefs(ctx context.Context, q BriefPage) (list []record.Brief, ne
 	}
 
 	return list, next, nil
-}
-
-// firstSpecs reads the first most keys of a range of specs. It reads one part after another, each up to a split, at the
-// revision of the first one. The parts get longer, so that few requests are needed even if the splits are out of date.
-func (s Tasks) firstSpecs(ctx context.Context, from, end string, most int, splits []string) (kvs []*mvccpb.KeyValue, err error) {
-	specs, rev := s.keys.Specs(), int64(0)
-
-	for ahead := 3; ; ahead *= 2 {
-		until := end
-		first, _ := slices.BinarySearch(splits, strings.TrimPrefix(from, specs))
-		if splits = splits[first:]; ahead < len(splits) {
-			until = min(specs+splits[ahead], end)
-		}
-
-		res, err := s.readKey(ctx, from, clientv3.WithRange(until), clientv3.WithLimit(int64(most-len(kvs))), clientv3.WithRev(rev))
-		if err != nil {
-			return nil, err
-		}
-
-		kvs = append(kvs, res.Kvs...)
-		if len(kvs) >= most || until == end {
-			return kvs, nil
-		}
-
-		// The header contains the latest revision, even if an older one was asked for.
-		if from = until; rev == 0 {
-			rev = res.Header.Revision
-		}
-	}
 }
 
 // BriefsOf reads the specs of some tasks, in their order. It omits those that do not exist.

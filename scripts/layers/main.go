@@ -170,7 +170,7 @@ var allowedImports = map[string][]string{
 	// known holds the known records of a shard, and compares them with those in etcd.
 	"pkg/scheduler/known": {"pkg/scheduler/definition", "pkg/scheduler/taskstate", "pkg/store", "pkg/store/record", "pkg/task"},
 	// reconcile lists keys, and passes them to the owners of shards.
-	"pkg/scheduler/reconcile": {"pkg/store"},
+	"pkg/scheduler/reconcile": {"pkg/store", "pkg/store/record"},
 	// absence decides which attempts are lost because their node is gone.
 	"pkg/scheduler/absence": {"pkg/scheduler/taskstate", "pkg/store"},
 	// nslimits checks tasks by the records of their namespaces, as access defines them.

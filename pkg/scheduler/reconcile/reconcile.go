@@ -3,6 +3,9 @@
 // all active runs, and passes each listing to the owner. Only keys and revisions are read, which etcd has in its
 // index.
 //
+// The period is a minute for up to 300,000 keys. With more, it is as long as listing them takes at KeyRate, so that a
+// node with many tasks does not spend more of its time on listings: 200 s for a million.
+//
 // After a shard was opened, its history is listed once, so that the owner finds records of tasks that no longer exist:
 // no watch reports an end that was recorded between two owners.
 //
@@ -18,11 +21,17 @@ import (
 
 	"github.com/carillonhq/carillon/pkg/clock"
 	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/store/record"
 )
 
 const (
-	// DefaultPeriod is the time for one pass over all shards.
+	// DefaultPeriod is the time for one pass over all shards, unless they have more keys than KeyRate allows.
 	DefaultPeriod = time.Minute
+	// KeyRate is how many keys are listed in a second, at most, on average over a pass. To list and compare a key takes about
+	// two microseconds of CPU, so this is one percent of a core.
+	KeyRate = 5000
+	// splitTasks is how many tasks lie between two splits of a history (see store.Shards.HistoryKeys).
+	splitTasks = 16
 	// historyPause is the pause between pages of a history, so that reading it does not compete with ticks.
 	historyPause = 50 * time.Millisecond
 )
@@ -31,7 +40,7 @@ const (
 type Store interface {
 	ShardKeys(ctx context.Context, shard int) ([]store.ShardEvent, int64, error)
 	ScanActive(ctx context.Context) ([]store.ActiveKey, int64, error)
-	HistoryKeys(ctx context.Context, shard int, after string) (events []store.ShardEvent, next string, err error)
+	HistoryKeys(ctx context.Context, shard int, after string, splits []string) (events []store.ShardEvent, next string, err error)
 }
 
 // Shard is a shard that is open, and its owner.
@@ -69,27 +78,35 @@ func New(s Store, shards func() []Shard, log *zap.Logger) *Reconciler {
 	return &Reconciler{Period: DefaultPeriod, store: s, shards: shards, log: log, searched: map[Owner]int64{}}
 }
 
-// Run lists one shard after another until ctx ends, and returns its error. The pauses spread the shards over the
-// period.
+// Run lists one shard after another until ctx ends, and returns its error. The pauses spread the listings over the
+// period. A pause is longer if KeyRate requires it after the listing before.
 func (r *Reconciler) Run(ctx context.Context) error {
+	listed := 0 // how many keys the latest listing had
 	for {
 		shards := r.shards()
 		r.forgetOthers(shards)
 		pause := r.Period / time.Duration(len(shards)+1)
 
 		for _, s := range shards {
-			if !clock.Sleep(ctx, pause/2+clock.Jitter(pause/2)) {
+			if !sleepAfter(ctx, listed, pause) {
 				return ctx.Err()
 			}
-			r.listShard(ctx, s)
+			listed = r.listShard(ctx, s)
 		}
 
-		if !clock.Sleep(ctx, pause/2+clock.Jitter(pause/2)) {
+		if !sleepAfter(ctx, listed, pause) {
 			return ctx.Err()
 		}
 
-		r.listRuns(ctx, r.shards())
+		listed = r.listRuns(ctx, r.shards())
 	}
+}
+
+// sleepAfter waits after a listing of so many keys, for about the pause or for as long as KeyRate requires. It returns
+// false if ctx has ended.
+func sleepAfter(ctx context.Context, keys int, pause time.Duration) bool {
+	pause = max(pause, time.Duration(keys)*time.Second/KeyRate)
+	return clock.Sleep(ctx, pause/2+clock.Jitter(pause/2))
 }
 
 // forgetOthers forgets which histories were listed, except for those of the given shards.
@@ -106,33 +123,51 @@ func (r *Reconciler) forgetOthers(shards []Shard) {
 	}
 }
 
-// listShard passes a listing of a shard to its owner, and after an opening also its history.
-func (r *Reconciler) listShard(ctx context.Context, s Shard) {
+// listShard passes a listing of a shard to its owner, and after an opening also its history. It returns how many keys
+// the listing had.
+func (r *Reconciler) listShard(ctx context.Context, s Shard) int {
 	keys, rev, err := r.store.ShardKeys(ctx, s.ID)
 	if err != nil {
 		r.log.Debug("could not reconcile a shard", zap.Int("shard", s.ID), zap.Error(err))
-		return
+		return 0
 	}
 
 	s.CompareRecords(keys, rev)
 
 	if opening := s.Openings(); r.searched[s.Owner] != opening {
-		if r.listHistory(ctx, s) {
+		if r.listHistory(ctx, s, splitsOf(keys)) {
 			r.searched[s.Owner] = opening
 		}
 	}
+
+	return len(keys)
 }
 
-// listRuns passes the active attempts of each shard to its owner.
-func (r *Reconciler) listRuns(ctx context.Context, shards []Shard) {
+// splitsOf returns every splitTasks-th task of a listing.
+func splitsOf(keys []store.ShardEvent) (splits []string) {
+	n := 0
+	for i := range keys {
+		if keys[i].Kind != record.KindEntry {
+			continue
+		}
+		if n++; n%splitTasks == 0 {
+			splits = append(splits, keys[i].Task)
+		}
+	}
+
+	return splits
+}
+
+// listRuns passes the active attempts of each shard to its owner. It returns how many attempts were listed.
+func (r *Reconciler) listRuns(ctx context.Context, shards []Shard) int {
 	if len(shards) == 0 {
-		return
+		return 0
 	}
 
 	all, rev, err := r.store.ScanActive(ctx)
 	if err != nil {
 		r.log.Debug("could not reconcile the active runs", zap.Error(err))
-		return
+		return 0
 	}
 
 	byShard := map[int][]store.ActiveKey{}
@@ -143,13 +178,15 @@ func (r *Reconciler) listRuns(ctx context.Context, shards []Shard) {
 	for _, s := range shards {
 		s.CompareRuns(byShard[s.ID], rev)
 	}
+
+	return len(all)
 }
 
 // listHistory passes the keys of a shard's history to its owner, page by page. It returns false if etcd could not be
-// read or the owner was busy; the next period then starts over.
-func (r *Reconciler) listHistory(ctx context.Context, s Shard) bool {
+// read or the owner was busy; the next period then starts over. splits are some of the shard's tasks.
+func (r *Reconciler) listHistory(ctx context.Context, s Shard, splits []string) bool {
 	for after := ""; ; {
-		page, next, err := r.store.HistoryKeys(ctx, s.ID, after)
+		page, next, err := r.store.HistoryKeys(ctx, s.ID, after, splits)
 		if err != nil || !s.CompareHistory(page) {
 			return false
 		}

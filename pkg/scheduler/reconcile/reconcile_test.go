@@ -18,7 +18,10 @@ import (
 )
 
 // fakeStore has one record in each shard, one active run in each of two shards, and histories of two pages.
-type fakeStore struct{ failing atomic.Bool }
+type fakeStore struct {
+	failing atomic.Bool
+	records int // if set, each shard has this many
+}
 
 var errUnavailable = errors.New("unavailable")
 
@@ -26,7 +29,11 @@ func (s *fakeStore) ShardKeys(_ context.Context, shard int) ([]store.ShardEvent,
 	if s.failing.Load() {
 		return nil, 0, errUnavailable
 	}
-	return []store.ShardEvent{{Key: fmt.Sprint("task of ", shard)}}, 7, nil
+
+	keys := make([]store.ShardEvent, max(s.records, 1))
+	keys[0].Key = fmt.Sprint("task of ", shard)
+
+	return keys, 7, nil
 }
 
 func (s *fakeStore) ScanActive(context.Context) (runs []store.ActiveKey, rev int64, err error) {
@@ -39,7 +46,7 @@ func (s *fakeStore) ScanActive(context.Context) (runs []store.ActiveKey, rev int
 	return runs, 8, nil
 }
 
-func (s *fakeStore) HistoryKeys(_ context.Context, shard int, after string) (events []store.ShardEvent, next string, err error) {
+func (s *fakeStore) HistoryKeys(_ context.Context, shard int, after string, _ []string) (events []store.ShardEvent, next string, err error) {
 	if after == "" {
 		return []store.ShardEvent{{Key: fmt.Sprint("first of ", shard)}}, "second", nil
 	}
@@ -65,6 +72,9 @@ func (o *fakeOwner) CompareRecords(keys []store.ShardEvent, rev int64) bool {
 }
 
 func (o *fakeOwner) CompareRuns(runs []store.ActiveKey, rev int64) bool {
+	if len(runs) == 0 {
+		return o.record(fmt.Sprintf("no run at %d", rev))
+	}
 	return o.record(fmt.Sprintf("%s at %d", runs[0].Run, rev))
 }
 
@@ -161,6 +171,38 @@ func TestReconciler_ListsOnceAPeriod(t *testing.T) {
 		// Two listings a period.
 		if n := len(o.listed()); n < 180 || n > 220 {
 			t.Errorf("%d listings in 100 periods, want about 200", n)
+		}
+	})
+}
+
+func TestReconciler_ListsLongShardsLessOften(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		// Sixteen shards of 62,500 records are a million keys, and take 200 s at 5000 keys a second.
+		s, owners := &fakeStore{records: 62_500}, make([]*fakeOwner, 16)
+		shards := make([]Shard, len(owners))
+		for i := range owners {
+			owners[i] = &fakeOwner{}
+			shards[i] = Shard{i, owners[i]}
+		}
+
+		r := New(s, func() []Shard { return shards }, zap.NewNop())
+		go r.Run(t.Context())
+
+		const passes = 6
+		time.Sleep(passes * 16 * 62_500 / KeyRate * time.Second)
+		synctest.Wait()
+
+		for i, o := range owners {
+			listings := 0
+			for _, l := range o.listed() {
+				if l == fmt.Sprintf("task of %d at 7", i) {
+					listings++
+				}
+			}
+
+			if listings < passes-1 || listings > passes+1 {
+				t.Errorf("shard %d was listed %d times, want about %d", i, listings, passes)
+			}
 		}
 	})
 }
