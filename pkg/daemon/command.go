@@ -77,12 +77,13 @@ func (e Environment) devCommand() *cobra.Command {
 	cfg.Name, cfg.Embedded, cfg.LogFormat, cfg.LogLevel = "dev", true, "console", "info"
 	cfg.DataDir, cfg.DrainTimeout, cfg.Shards = "", task.Duration(5*time.Second), 16
 	cfg.HTTPAllow = []string{"127.0.0.0/8", "::1"} // services under development; the node's own ports stay denied
-	e.OpenDefault = true
+	e.OpenDefault, e.OwnKeys = true, true
 	cmd := &cobra.Command{
 		Use:   "dev",
 		Short: "Run a node with an embedded etcd, for development",
 		Long: "Run a single node with an embedded etcd in one process. Its data survives a restart. The namespace default is open: its\n" +
-			"tasks may use a shell, and run as any user that this node can run them as.\n\n" +
+			"tasks may use a shell, and run as any user that this node can run them as. The key for secrets is in the data\n" +
+			"directory; tasks that run as the user of the node can read it.\n\n" +
 			"The node writes the bootstrap token to the place where the other commands look for it. With --data-dir, the token stays in\n" +
 			"that directory and the node prints how to use it, so several such nodes can run side by side.",
 		Example: "  carillon dev\n  carillon dev --data-dir /tmp/try --listen 127.0.0.1:7171",

@@ -146,6 +146,11 @@ func startNode(ctx context.Context, cfg Config, env Environment, log *zap.Logger
 	if n.key, err = datadir.OpenNodeKey(cfg.DataDir); err != nil {
 		return nil, err
 	}
+	if env.OwnKeys && trust.keys == "" {
+		if n.hostFiles.keys, err = openOwnKeys(cfg.DataDir); err != nil {
+			return nil, err
+		}
+	}
 	if err := guardian.WaitForExit(ctx, cfg.DataDir); err != nil {
 		return nil, fmt.Errorf("wait for the guardian of the previous daemon: %w", err)
 	}

@@ -42,6 +42,9 @@ type Environment struct {
 	// OpenDefault opens the namespace default of a cluster that the node creates, as of a cluster of one person: its
 	// tasks may use a shell, name any user, and read any environment file. The command dev sets it.
 	OpenDefault bool
+	// OwnKeys lets a node without key file create one in its data directory, so that secrets can be tried without
+	// preparation. The node does not protect it from tasks that run as its own user. The command dev sets it.
+	OwnKeys bool
 	// Unguarded nodes start no guardian. They must not run processes.
 	Unguarded bool
 	// Act, if set, replaces processes.

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
+	"path/filepath"
 	"slices"
 	"time"
 
@@ -46,6 +48,21 @@ func (c *Config) openHostFiles(log *zap.Logger) (t hostFiles, err error) {
 	}
 
 	return t, nil
+}
+
+// openOwnKeys returns the key file in a data directory, and creates it if it does not exist.
+func openOwnKeys(dataDir string) (secret.KeyFile, error) {
+	file := secret.KeyFile(filepath.Join(dataDir, "secret-keys"))
+
+	_, err := file.Ring()
+	if errors.Is(err, fs.ErrNotExist) {
+		_, _, err = file.New(true)
+	}
+	if err != nil {
+		return "", fmt.Errorf("keys for secrets: %w", err)
+	}
+
+	return file, nil
 }
 
 // validateSeparation returns an error if a node has keys for secrets or a policy that it cannot protect from its

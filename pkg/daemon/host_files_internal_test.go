@@ -41,6 +41,35 @@ func TestConfig_KeysAndPolicyNeedAnotherUserThanTheTasks(t *testing.T) {
 	}
 }
 
+// A node that creates its own keys has the same ones after a restart, and does not replace keys that it cannot read.
+func TestOpenOwnKeys_KeepsWhatThereIs(t *testing.T) {
+	dir := t.TempDir()
+	file, err := openOwnKeys(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	before, err := file.Ring()
+	if err != nil || len(before.IDs()) != 1 {
+		t.Fatalf("keys %v, %v", before.IDs(), err)
+	}
+
+	again, err := openOwnKeys(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if after, err := again.Ring(); err != nil || !slices.Equal(after.IDs(), before.IDs()) {
+		t.Errorf("keys %v, %v, want %v", after.IDs(), err, before.IDs())
+	}
+
+	if err := os.Chmod(string(file), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := openOwnKeys(dir); err == nil {
+		t.Error("it used keys that others can read")
+	}
+}
+
 // Keys that are added, removed or unreadable are announced and logged.
 func TestTrust_TellsOfItsKeys(t *testing.T) {
 	file := secret.KeyFile(filepath.Join(t.TempDir(), "keys"))
