@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -22,33 +23,64 @@ type LedgerChunk struct {
 
 // HistoryToTrim is what a trim decides from, read at one revision.
 type HistoryToTrim struct {
-	Past   []Past            // in the order of their keys
-	Values map[string][]byte // the values of the first of them, by ID
-	Newest *LedgerChunk      // the newest chunk of the ledger; nil: the ledger is empty
-	Chunks int64             // how many there are
+	Past     []Past       // in the order of their keys
+	Values   [][]byte     // the values of the first of them
+	Revision int64        // at which they were read
+	Newest   *LedgerChunk // the newest chunk of the ledger; nil: the ledger is empty
+	Chunks   int64        // how many there are
 }
 
-// HistoryToTrim lists a task's history and its ledger. states is as in History. If values is not 0, the value of the newest
-// chunk is read, and those of so many records, in the order of their keys. A trim that deletes no others needs no second
-// read.
-func (s Shards) HistoryToTrim(ctx context.Context, ref record.Ref, states bool, values int) (list HistoryToTrim, err error) {
+// Value returns the value of a record, if it was read.
+func (h *HistoryToTrim) Value(p Past) (value []byte, ok bool) {
+	i, found := findPast(h.Past, p)
+	if !found || i >= len(h.Values) {
+		return nil, false
+	}
+
+	return h.Values[i], true
+}
+
+// findPast returns where a record is in a list that is in the order of keys.
+func findPast(sorted []Past, p Past) (int, bool) {
+	i, found := slices.BinarySearchFunc(sorted, p.ID, func(p Past, id string) int { return strings.Compare(p.ID, id) })
+	return i, found && sorted[i] == p
+}
+
+// TrimRead says what HistoryToTrim reads.
+type TrimRead struct {
+	States  bool // as in History
+	Values  int  // of how many records the values, in the order of their keys; 0: none, and not that of the newest chunk either
+	Records int  // about how many records the history has
+}
+
+// isWhole reports whether one range reads all values. A second range, with the keys of all records, costs about half as
+// much for a record as the first one, with the values.
+func (r TrimRead) isWhole() bool { return r.States || r.Records < 2*r.Values }
+
+// HistoryToTrim lists a task's history and its ledger. A trim that deletes no records but the first ones, whose values it
+// has read, needs no second read.
+func (s Shards) HistoryToTrim(ctx context.Context, ref record.Ref, read TrimRead) (list HistoryToTrim, err error) {
 	history, ledger := s.keys.HistoryOf(ref), s.keys.LedgerOf(ref)
 	end := clientv3.GetPrefixRangeEnd(history)
 
-	opts := []clientv3.OpOption{clientv3.WithRange(end), clientv3.WithLimit(rangePage)}
-	var keysOnly []clientv3.OpOption
-	if !states {
-		keysOnly = append(keysOnly, clientv3.WithKeysOnly())
-	}
-
 	newestChunk := []clientv3.OpOption{withPrefix(ledger), clientv3.WithSort(clientv3.SortByKey, clientv3.SortDescend), clientv3.WithLimit(1)}
-	if values == 0 {
+	if read.Values == 0 {
 		newestChunk = append(newestChunk, clientv3.WithKeysOnly())
 	}
 
-	ops := []clientv3.Op{clientv3.OpGet(history, append(opts, keysOnly...)...), clientv3.OpGet(ledger, newestChunk...)}
-	if values > 0 {
-		ops = append(ops, clientv3.OpGet(history, clientv3.WithRange(end), clientv3.WithLimit(int64(values))))
+	ops := make([]clientv3.Op, 0, 3)
+	ops = append(ops, clientv3.OpGet(ledger, newestChunk...))
+	switch {
+	case read.States:
+		ops = append(ops, clientv3.OpGet(history, clientv3.WithRange(end), clientv3.WithLimit(rangePage)))
+	case read.isWhole():
+		limit := min(max(read.Values, read.Records), rangePage)
+		ops = append(ops, clientv3.OpGet(history, clientv3.WithRange(end), clientv3.WithLimit(int64(limit))))
+	default:
+		ops = append(ops, clientv3.OpGet(history, clientv3.WithRange(end), clientv3.WithLimit(rangePage), clientv3.WithKeysOnly()))
+		if read.Values > 0 {
+			ops = append(ops, clientv3.OpGet(history, clientv3.WithRange(end), clientv3.WithLimit(int64(read.Values))))
+		}
 	}
 
 	res, err := s.etcd.Txn(ctx).Then(ops...).Commit()
@@ -56,31 +88,46 @@ func (s Shards) HistoryToTrim(ctx context.Context, ref record.Ref, states bool, 
 		return list, fmt.Errorf("list history of %s: %w: %w", ref, task.ErrUnavailable, err)
 	}
 
-	page := res.Responses[0].GetResponseRange()
+	list.Revision = res.Header.Revision
+	list.Values = valuesOf(res.Responses[len(ops)-1].GetResponseRange().Kvs, read.Values)
+
+	page := res.Responses[1].GetResponseRange()
 	all := page.Kvs
 	if page.More && len(all) > 0 {
-		rest, _, err := s.getRange(ctx, keyAfter(all), end, res.Header.Revision, keysOnly...)
+		var keysOnly []clientv3.OpOption
+		if !read.States {
+			keysOnly = append(keysOnly, clientv3.WithKeysOnly())
+		}
+
+		rest, _, err := s.getRange(ctx, keyAfter(all), end, list.Revision, keysOnly...)
 		if err != nil {
 			return list, fmt.Errorf("list history of %s: %w", ref, err)
 		}
 		all = append(all, rest...)
 	}
 
-	chunks := res.Responses[1].GetResponseRange()
-	list.Past, list.Chunks = pastOf(history, all, states), chunks.Count
+	chunks := res.Responses[0].GetResponseRange()
+	list.Past, list.Chunks = pastOf(history, all, read.States), chunks.Count
 	if len(chunks.Kvs) > 0 {
 		newest := ledgerChunk(ledger, chunks.Kvs[0])
 		list.Newest = &newest
 	}
 
-	if values > 0 {
-		list.Values = map[string][]byte{}
-		for _, e := range res.Responses[2].GetResponseRange().Kvs {
-			list.Values[string(e.Key)[len(history):]] = e.Value
-		}
+	return list, nil
+}
+
+// valuesOf returns the values of all keys that were read; nil if none are wanted.
+func valuesOf(all []*mvccpb.KeyValue, wanted int) [][]byte {
+	if wanted == 0 {
+		return nil
 	}
 
-	return list, nil
+	values := make([][]byte, len(all))
+	for i, e := range all {
+		values[i] = e.Value
+	}
+
+	return values
 }
 
 // ledgerChunk returns the chunk in e. prefix is that of the ledger.
@@ -168,6 +215,9 @@ type HistoryFold struct {
 	Gone    []Past // the records to delete; at most MaxFold
 	Compare []Past // those of them that must be unchanged, because their owner may have extended them
 
+	Listed   []Past // the whole history, in the order of the keys. Records of Gone that are adjacent in it may be deleted together
+	Revision int64  // at which it was listed
+
 	Newest *LedgerChunk  // the newest chunk, as it was read; nil: the ledger must be empty
 	Put    []LedgerChunk // the chunks to write, in the order of their keys. The first may replace Newest
 	Drop   []string      // the ids of chunks to delete
@@ -176,12 +226,57 @@ type HistoryFold struct {
 // MaxFoldOps is how many operations a fold may have: its deletions and its puts.
 const MaxFoldOps = 126
 
-// Ops returns how many operations the fold has.
+// Ops returns how many operations the fold has at most.
 func (h *HistoryFold) Ops() int { return len(h.Gone) + len(h.Put) + len(h.Drop) }
 
-// comparisons returns what must hold, besides the fences. They guard against three writers: the API deletes the task,
-// the owner extends a range of skipped ticks, and another fold, or a late copy of one, adds the same records to the ledger.
-func (s Shards) comparisons(h *HistoryFold) []clientv3.Cmp {
+// rewritesNewest reports whether the fold replaces the newest chunk.
+func (h *HistoryFold) rewritesNewest() bool {
+	return h.Newest != nil && len(h.Put) > 0 && h.Put[0].ID == h.Newest.ID
+}
+
+// pastSpan is a part of a history, from the first to the last record in it, all of whose records are deleted.
+type pastSpan struct{ first, last string }
+
+// contains reports whether a record is in the span.
+func (s pastSpan) contains(p Past) bool { return s.first <= p.ID && p.ID <= s.last }
+
+// minPastSpan is how many records a span must have. One deletion of a range, with its comparison, costs as much as those of
+// five keys.
+const minPastSpan = 6
+
+// splitGone divides the records to delete into those of spans and single ones.
+func (h *HistoryFold) splitGone() (spans []pastSpan, single []Past) {
+	isGone := make([]bool, len(h.Listed)+1) // the last one ends a span
+	for _, p := range h.Gone {
+		i, found := findPast(h.Listed, p)
+		if found {
+			isGone[i] = true
+		} else {
+			single = append(single, p)
+		}
+	}
+
+	begin := 0
+	for i, gone := range isGone {
+		if gone {
+			continue
+		}
+
+		if i-begin >= minPastSpan {
+			spans = append(spans, pastSpan{first: h.Listed[begin].ID, last: h.Listed[i-1].ID})
+		} else {
+			single = append(single, h.Listed[begin:i]...)
+		}
+		begin = i + 1
+	}
+
+	return spans, single
+}
+
+// comparisons returns what must hold, besides the fences. They guard against four writers: the API deletes the task, the
+// owner extends a range of skipped ticks, a run ends whose record is in one of the spans, and another fold, or a late copy
+// of one, adds the same records to the ledger.
+func (s Shards) comparisons(h *HistoryFold, spans []pastSpan) []clientv3.Cmp {
 	all := []clientv3.Cmp{kv.CreateIs(s.keys.Entry(h.Ref), h.EntryCreate)}
 
 	// Two folds that rewrite the same chunk exclude each other by its mod revision. A fold that rewrites none, because there is
@@ -193,15 +288,9 @@ func (s Shards) comparisons(h *HistoryFold) []clientv3.Cmp {
 	switch {
 	case h.Newest == nil:
 		all = append(all, isAbsent(ledger).WithRange(end))
-	case len(h.Put) > 0 && h.Put[0].ID == h.Newest.ID:
+	case h.rewritesNewest():
 		all = append(all, isUnchanged(ledger+h.Newest.ID, h.Newest.Mod))
-
-		// A late copy, whose records were deleted without a fold meanwhile, must not count them. One record stands for all,
-		// because the copy has deleted all or none.
-		compare = h.Compare
-		if len(h.Gone) > 0 && !slices.Contains(compare, h.Gone[0]) {
-			compare = append(slices.Clip(compare), h.Gone[0])
-		}
+		compare = h.toCompare(spans)
 	default:
 		all = append(all, isUnchanged(ledger+h.Newest.ID, h.Newest.Mod), isAbsent(ledger+h.Newest.ID+"\x00").WithRange(end))
 	}
@@ -210,17 +299,62 @@ func (s Shards) comparisons(h *HistoryFold) []clientv3.Cmp {
 		all = append(all, isUnchanged(s.keys.Ended(h.Ref, p.ID), p.Mod))
 	}
 
+	// No record in a span was added or changed since the history was listed.
+	for _, span := range spans {
+		from, end := s.rangeOf(h.Ref, span)
+		all = append(all, clientv3.Compare(clientv3.ModRevision(from), "<", h.Revision+1).WithRange(end))
+	}
+
 	return all
 }
 
+// toCompare returns the records that a fold compares which rewrites the newest chunk.
+func (h *HistoryFold) toCompare(spans []pastSpan) []Past {
+	if len(h.Gone) == 0 {
+		return nil
+	}
+
+	// A late copy, whose records were deleted without a fold meanwhile, must not count them. One record stands for all,
+	// because the copy has deleted all or none.
+	compare := []Past{h.Gone[0]}
+	for _, p := range h.Compare {
+		isInSpan := slices.ContainsFunc(spans, func(s pastSpan) bool { return s.contains(p) })
+		if p != h.Gone[0] && !isInSpan {
+			compare = append(compare, p)
+		}
+	}
+
+	return compare
+}
+
+// rangeOf returns the range of keys of a span.
+func (s Shards) rangeOf(ref record.Ref, span pastSpan) (from, end string) {
+	return s.keys.Ended(ref, span.first), s.keys.Ended(ref, span.last) + "\x00"
+}
+
 // FoldHistory applies a fold. It returns task.ErrFenced if a fence does not hold, and task.ErrConflict if the task, the
-// ledger or a compared record has changed. Then nothing is changed.
+// ledger or a compared record has changed, or if a record was added between those that are deleted together. Then nothing is
+// changed.
 //
 // Like TrimHistory, it does not compare the watermark. While etcd is full, it fails (see NoSpace).
 func (s Shards) FoldHistory(ctx context.Context, f Fences, h HistoryFold) error {
-	t := kv.Txn{If: append([]clientv3.Cmp{f.Owner.Compare(), f.Node.Compare()}, s.comparisons(&h)...)}
+	// A fold that rewrites no chunk compares each record.
+	var spans []pastSpan
+	single := h.Gone
+	if h.rewritesNewest() {
+		spans, single = h.splitGone()
+	}
 
-	for _, p := range h.Gone {
+	t := kv.Txn{
+		If:   append([]clientv3.Cmp{f.Owner.Compare(), f.Node.Compare()}, s.comparisons(&h, spans)...),
+		Then: make([]clientv3.Op, 0, len(spans)+len(single)+len(h.Put)+len(h.Drop)),
+	}
+
+	for _, span := range spans {
+		from, end := s.rangeOf(h.Ref, span)
+		t.Then = append(t.Then, clientv3.OpDelete(from, clientv3.WithRange(end)))
+	}
+	for _, p := range single {
 		t.Then = append(t.Then, clientv3.OpDelete(s.keys.Ended(h.Ref, p.ID)))
 	}
 	for _, c := range h.Put {

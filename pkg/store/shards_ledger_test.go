@@ -30,7 +30,7 @@ func TestHistoryToTrim_ListsHistoryAndTheNewestChunk(t *testing.T) {
 	w.put(w.keys.LedgerChunk(neighbour, "9"), "x")
 	w.putEnded(neighbour, 1, task.Failed)
 
-	if list, err := w.HistoryToTrim(t.Context(), ref, false, 0); err != nil || len(list.Past) != 0 || list.Newest != nil || list.Chunks != 0 {
+	if list, err := w.HistoryToTrim(t.Context(), ref, store.TrimRead{}); err != nil || len(list.Past) != 0 || list.Newest != nil || list.Chunks != 0 {
 		t.Errorf("of a new task: %+v, %v", list, err)
 	}
 	if id, n, err := w.OldestRun(t.Context(), ref); id != "" || n != 0 || err != nil {
@@ -49,7 +49,7 @@ func TestHistoryToTrim_ListsHistoryAndTheNewestChunk(t *testing.T) {
 	for _, states := range []bool{false, true} {
 		want, err := w.History(t.Context(), ref, states)
 		ok(t, err)
-		list, err := w.HistoryToTrim(t.Context(), ref, states, 0)
+		list, err := w.HistoryToTrim(t.Context(), ref, store.TrimRead{States: states})
 		ok(t, err)
 
 		if len(want) != records || !slices.Equal(list.Past, want) {
@@ -60,10 +60,23 @@ func TestHistoryToTrim_ListsHistoryAndTheNewestChunk(t *testing.T) {
 		}
 	}
 
-	list, err := w.HistoryToTrim(t.Context(), ref, false, 3)
-	ok(t, err)
-	if len(list.Past) != records || len(list.Values) != 3 || len(list.Values[list.Past[2].ID]) == 0 || list.Newest == nil || string(list.Newest.Value) == "" {
-		t.Errorf("%d records, of %d their values, newest chunk %+v", len(list.Past), len(list.Values), list.Newest)
+	// The values are read with the keys, or apart from them, and there may be more records than expected.
+	for _, read := range []store.TrimRead{{Values: 3, Records: records}, {Values: 3, Records: 2}, {Values: 1100, Records: records}, {Values: 3, Records: 5, States: true}} {
+		list, err := w.HistoryToTrim(t.Context(), ref, read)
+		ok(t, err)
+		if len(list.Past) != records || len(list.Values) < read.Values || list.Newest == nil || len(list.Newest.Value) == 0 || list.Revision < mod {
+			t.Errorf("%+v: %d records, of %d their values, newest chunk %+v, revision %d", read, len(list.Past), len(list.Values), list.Newest, list.Revision)
+		}
+
+		for i, p := range list.Past {
+			_, _, want := w.at(w.keys.Ended(ref, p.ID))
+			if got, known := list.Value(p); known != (i < len(list.Values)) || known && string(got) != want {
+				t.Fatalf("%+v: record %d: %q, want %q", read, i, got, want)
+			}
+			if i > read.Values {
+				break
+			}
+		}
 	}
 
 	if id, n, err := w.OldestRun(t.Context(), ref); id != tickRun(ref, 0).ID || n != records || err != nil {
@@ -121,7 +134,7 @@ func TestFoldHistory_IsAllOrNothing(t *testing.T) {
 	}
 
 	newest := func() *store.LedgerChunk {
-		list, err := w.HistoryToTrim(t.Context(), ref, false, 0)
+		list, err := w.HistoryToTrim(t.Context(), ref, store.TrimRead{})
 		ok(t, err)
 		return list.Newest
 	}
@@ -180,6 +193,57 @@ func TestFoldHistory_IsAllOrNothing(t *testing.T) {
 	}
 }
 
+// A fold deletes adjacent records by their range. It must not delete what was added to the range or changed since it was
+// listed, nor what stays.
+func TestFoldHistory_DeletesAdjacentRecordsTogether(t *testing.T) {
+	const stays, lateTick, records = 8, 3, 20
+
+	for name, tc := range map[string]struct {
+		meanwhile func(w *world)
+		conflict  bool
+	}{
+		"nothing":                            {func(*world) {}, false},
+		"a run of an old tick ends":          {func(w *world) { w.putEnded(ref, lateTick, task.Failed) }, true},
+		"a record grows":                     {func(w *world) { w.putEnded(ref, 5, task.Skipped) }, true},
+		"a run of a new tick ends":           {func(w *world) { w.putEnded(ref, records, task.Failed) }, false},
+		"the record that stays is rewritten": {func(w *world) { w.putEnded(ref, stays, task.Failed) }, false},
+	} {
+		w := newWorld(t)
+		w.create(ref)
+		_, created, _ := w.at(w.keys.Entry(ref))
+		w.put(w.keys.LedgerChunk(ref, "1"), "one")
+		for n := range records {
+			if n != lateTick {
+				w.putEnded(ref, n, task.Succeeded)
+			}
+		}
+
+		list, err := w.HistoryToTrim(t.Context(), ref, store.TrimRead{})
+		ok(t, err)
+		stay := list.Past[stays-1]
+		gone := slices.DeleteFunc(slices.Clone(list.Past[:16]), func(p store.Past) bool { return p == stay })
+
+		tc.meanwhile(w)
+		before, err := w.History(t.Context(), ref, false)
+		ok(t, err)
+		err = w.FoldHistory(t.Context(), w.fences, store.HistoryFold{
+			Ref: ref, EntryCreate: created, Newest: list.Newest, Gone: gone, Listed: list.Past, Revision: list.Revision,
+			Put: []store.LedgerChunk{{ID: "1", Value: []byte("one more")}},
+		})
+
+		want := before
+		if tc.conflict {
+			is(t, err, task.ErrConflict)
+		} else {
+			ok(t, err)
+			want = slices.DeleteFunc(slices.Clone(before), func(p store.Past) bool { return slices.Contains(gone, p) })
+		}
+		if now, err := w.History(t.Context(), ref, false); err != nil || !slices.Equal(now, want) {
+			t.Errorf("%s: %v, %v\nwant %v", name, now, err, want)
+		}
+	}
+}
+
 // Somebody writes a chunk by hand while two folds are under way. The one that read the ledger before it rewrites the chunk
 // that it knows. The other one begins a chunk behind it. No record may be counted by both, whichever of them is shared.
 func TestFoldHistory_BesideAChunkWrittenByHand(t *testing.T) {
@@ -194,10 +258,10 @@ func TestFoldHistory_BesideAChunkWrittenByHand(t *testing.T) {
 		_, created, _ := w.at(w.keys.Entry(ref))
 
 		w.put(w.keys.LedgerChunk(ref, "1"), "one")
-		before, err := w.HistoryToTrim(t.Context(), ref, false, 0)
+		before, err := w.HistoryToTrim(t.Context(), ref, store.TrimRead{})
 		ok(t, err)
 		w.put(w.keys.LedgerChunk(ref, "2"), "garbage")
-		after, err := w.HistoryToTrim(t.Context(), ref, false, 0)
+		after, err := w.HistoryToTrim(t.Context(), ref, store.TrimRead{})
 		ok(t, err)
 
 		ok(t, w.FoldHistory(t.Context(), w.fences, store.HistoryFold{

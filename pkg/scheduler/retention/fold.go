@@ -20,6 +20,8 @@ type folding struct {
 	job        *Trim
 	oldestTick time.Time    // ledgers need not remember earlier ticks
 	history    []store.Past // all records of the task, in the order of their keys
+	listed     []store.Past // the same, with those of a deleted task of that name
+	revision   int64        // at which they were listed
 	chunks     int64        // how many there are
 	newest     string       // the id of the newest chunk, as of the last fold
 
@@ -102,7 +104,7 @@ func (f *folding) read(ctx context.Context, gone []store.Past) (records []store.
 	}
 
 	for _, p := range gone {
-		value, ok := list.Values[p.ID]
+		value, ok := list.Value(p)
 		if !ok {
 			return f.store.ReadToFold(ctx, f.job.Ref, gone, f.newest)
 		}
@@ -134,10 +136,12 @@ func (f *folding) newFold(ctx context.Context, records []store.PastRecord, newes
 
 // foldOf returns the fold of records behind the newest chunk.
 func (f *folding) foldOf(records []store.PastRecord, newest *store.LedgerChunk) (store.HistoryFold, error) {
-	fold := store.HistoryFold{Ref: f.job.Ref, EntryCreate: f.job.Created, Newest: newest}
+	fold := store.HistoryFold{
+		Ref: f.job.Ref, EntryCreate: f.job.Created, Gone: make([]store.Past, len(records)), Listed: f.listed, Revision: f.revision, Newest: newest,
+	}
 	parsed := make([]ledger.Record, len(records))
 	for i, p := range records {
-		fold.Gone = append(fold.Gone, p.Past)
+		fold.Gone[i] = p.Past
 		parsed[i] = parseRecord(p)
 
 		// The owner may extend a record of skipped ticks at any time, also that of a single tick.

@@ -33,6 +33,16 @@ type Trim struct {
 // ticks often.
 func TrimAfter(keep, ticks int) int { return max(keep/4, ticks, 1) }
 
+// recordsOf returns the records of the task with a uid, in the same order. The others are left from a task that was deleted.
+func recordsOf(uid string, past []store.Past) []store.Past {
+	isOther := func(p store.Past) bool { return !task.RunBelongs(p.Run(), uid) }
+	if !slices.ContainsFunc(past, isOther) {
+		return past
+	}
+
+	return slices.DeleteFunc(slices.Clone(past), isOther)
+}
+
 // surplusRecords returns the records that a history must lose, in the order in which they were written. The
 // records that were written last stay, not those with the highest keys. Keys begin with the time of the
 // tick, and the run that ends last often belongs to an older tick: it took long, was retried or was lost.

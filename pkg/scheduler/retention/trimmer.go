@@ -42,7 +42,7 @@ type HistoryTrimmer interface {
 // historyLister lists histories without their values.
 type historyLister interface {
 	OldestRun(ctx context.Context, ref record.Ref) (id string, count int64, err error)
-	HistoryToTrim(ctx context.Context, ref record.Ref, states bool, values int) (store.HistoryToTrim, error)
+	HistoryToTrim(ctx context.Context, ref record.Ref, read store.TrimRead) (store.HistoryToTrim, error)
 }
 
 // folder moves records from histories to ledgers.
@@ -134,26 +134,27 @@ const spareValues = 4
 
 // trimHistory is one try of a trim.
 func (t *Trimmer) trimHistory(ctx context.Context, job Trim) error {
+	read := store.TrimRead{States: job.History.Record == task.RecordFailures, Records: job.History.Keep + job.Added + spareValues}
 	if job.History.KeepFor > 0 {
 		oldest, count, err := t.store.OldestRun(ctx, job.Ref)
 		if err != nil || !mayHaveSurplus(oldest, count, job.History, t.now()) {
 			return err
 		}
+		read.Records = int(count)
 	}
 
 	cluster := t.cluster()
 	lasts := cluster.LedgerOf(job.History)
-	values := 0
 	if lasts > 0 {
-		values = min(job.Added+spareValues, store.MaxFold)
+		read.Values = min(job.Added+spareValues, store.MaxFold)
 	}
 
-	list, err := t.store.HistoryToTrim(ctx, job.Ref, job.History.Record == task.RecordFailures, values)
+	list, err := t.store.HistoryToTrim(ctx, job.Ref, read)
 	if err != nil {
 		return err
 	}
 
-	past := slices.DeleteFunc(list.Past, func(p store.Past) bool { return !task.RunBelongs(p.Run(), job.UID) })
+	past := recordsOf(job.UID, list.Past)
 	gone := surplusRecords(past, job.History, t.now())
 	if job.Before != 0 {
 		gone = slices.DeleteFunc(gone, func(p store.Past) bool { return p.Mod >= job.Before })
@@ -173,7 +174,10 @@ func (t *Trimmer) trimHistory(ctx context.Context, job Trim) error {
 		return t.store.TrimHistory(ctx, job.Fences, job.Ref, gone)
 	}
 
-	f := folding{store: t.store, job: &job, history: past, oldestTick: t.now().Add(-lasts.Std()), chunks: list.Chunks, list: &list}
+	f := folding{
+		store: t.store, job: &job, history: past, listed: list.Past, revision: list.Revision, oldestTick: t.now().Add(-lasts.Std()), chunks: list.Chunks,
+		list: &list,
+	}
 
 	return f.foldAll(ctx, gone)
 }
