@@ -1,6 +1,7 @@
 package ledger
 
 import (
+	"iter"
 	"slices"
 	"strconv"
 	"time"
@@ -45,6 +46,18 @@ const (
 // It does not matter how records are divided into folds, except for late results. These mark the entry of their run if it is
 // in newest or among the records. A run that is only counted in an Hour has no entry to mark.
 func Fold(uid string, newest *Chunk, records []Record, next func(after time.Time) (time.Time, bool)) []Chunk {
+	return FoldEach(uid, newest, func(yield func(*Record) bool) {
+		for i := range records {
+			if !yield(&records[i]) {
+				return
+			}
+		}
+	}, next)
+}
+
+// FoldEach is like Fold for records that are read one after the other. A record may be overwritten when the next one is
+// read, so that a fold of many records needs memory for one.
+func FoldEach(uid string, newest *Chunk, records iter.Seq[*Record], next func(after time.Time) (time.Time, bool)) []Chunk {
 	f := folder{uid: uid, next: next}
 	if newest != nil {
 		f.chunks = append(f.chunks, newest.clone())
@@ -57,8 +70,7 @@ func Fold(uid string, newest *Chunk, records []Record, next func(after time.Time
 
 	// A late result may have been written before the final record of its run.
 	early := map[string]bool{}
-	for i := range records {
-		r := &records[i]
+	for r := range records {
 		if !r.Late {
 			f.add(r)
 		}

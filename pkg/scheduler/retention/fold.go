@@ -2,8 +2,8 @@ package retention
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
+	"iter"
 	"slices"
 	"strings"
 	"time"
@@ -139,15 +139,8 @@ func (f *folding) foldOf(records []store.PastRecord, newest *store.LedgerChunk) 
 	fold := store.HistoryFold{
 		Ref: f.job.Ref, EntryCreate: f.job.Created, Gone: make([]store.Past, len(records)), Listed: f.listed, Revision: f.revision, Newest: newest,
 	}
-	parsed := make([]ledger.Record, len(records))
 	for i, p := range records {
 		fold.Gone[i] = p.Past
-		parsed[i] = parseRecord(p)
-
-		// The owner may extend a record of skipped ticks at any time, also that of a single tick.
-		if r := parsed[i]; r.Broken || r.Run.State == task.Skipped || r.Run.Count > 1 {
-			fold.Compare = append(fold.Compare, p.Past)
-		}
 	}
 
 	// A chunk that was written by a newer version, or by hand, is not changed. A chunk of a deleted task is of no use.
@@ -164,8 +157,8 @@ func (f *folding) foldOf(records []store.PastRecord, newest *store.LedgerChunk) 
 		}
 	}
 
-	for i, chunk := range ledger.Fold(f.job.UID, last, parsed, f.nextTick) {
-		value, err := json.Marshal(chunk)
+	for i, chunk := range ledger.FoldEach(f.job.UID, last, parsedRecords(records, &fold), f.nextTick) {
+		value, err := chunk.MarshalJSON()
 		if err != nil {
 			return fold, fmt.Errorf("fold history of %s: %w", f.job.Ref, err)
 		}
@@ -180,14 +173,35 @@ func (f *folding) foldOf(records []store.PastRecord, newest *store.LedgerChunk) 
 	return fold, nil
 }
 
-// parseRecord decodes a record of a history for the ledger.
-func parseRecord(p store.PastRecord) ledger.Record {
-	r, err := record.DecodeEnded(record.ShardKey{Run: p.Run()}, p.Value)
+// parsedRecords decodes records of a history for the ledger, one after the other. It adds those to fold.Compare that must not
+// have changed when the fold is applied.
+func parsedRecords(records []store.PastRecord, fold *store.HistoryFold) iter.Seq[*ledger.Record] {
+	return func(yield func(*ledger.Record) bool) {
+		var r ledger.Record // of a large type: one for all
+
+		for _, p := range records {
+			parseRecord(&r, p)
+
+			// The owner may extend a record of skipped ticks at any time, also that of a single tick.
+			if r.Broken || r.Run.State == task.Skipped || r.Run.Count > 1 {
+				fold.Compare = append(fold.Compare, p.Past)
+			}
+
+			if !yield(&r) {
+				return
+			}
+		}
+	}
+}
+
+// parseRecord decodes a record of a history into r.
+func parseRecord(r *ledger.Record, p store.PastRecord) {
+	err := record.DecodeEndedInto(&r.Run, record.ShardKey{Run: p.Run()}, p.Value)
 	if err != nil {
-		r = task.Run{ID: p.Run()}
+		r.Run = task.Run{ID: p.Run()}
 	}
 
-	return ledger.Record{Run: r, Late: p.Late, Broken: err != nil}
+	r.Late, r.Broken = p.Late, err != nil
 }
 
 // nextTick returns the first tick of the task's schedule after a time that is not in the history. So a span continues over

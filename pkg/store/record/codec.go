@@ -33,6 +33,15 @@ func DecodeEnded(k ShardKey, value []byte) (task.Run, error) {
 	return withKeyFields(r, k.Ref, k.Run), err
 }
 
+// DecodeEndedInto is like DecodeEnded, but sets *r. A caller that reads many records can use the same one for all of them.
+func DecodeEndedInto(r *task.Run, k ShardKey, value []byte) error {
+	*r = task.Run{}
+	err := decodeRunInto(r, value)
+	r.ID, r.Namespace, r.Task, r.Shard = k.Run, k.Ref.Namespace, k.Ref.Name, k.Ref.Shard
+
+	return err
+}
+
 // DecodeWaiting decodes a record of the queue.
 func DecodeWaiting(k ShardKey, value []byte) (task.Waiting, error) {
 	w, err := DecodeWaitingValue(value)

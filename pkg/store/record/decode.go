@@ -229,15 +229,21 @@ func completeRun(v *task.Run, dispatched bool) {
 // DecodeRunValue decodes the value of a history record. It does not set the fields that the key
 // contains.
 func DecodeRunValue(value []byte) (v task.Run, err error) {
-	err = eachField(value, func(r *reader, name []byte) {
-		if !r.readRunField(name, &v) {
+	err = decodeRunInto(&v, value)
+	return v, err
+}
+
+// decodeRunInto is like DecodeRunValue for a run that is the zero value.
+func decodeRunInto(v *task.Run, value []byte) error {
+	err := eachField(value, func(r *reader, name []byte) {
+		if !r.readRunField(name, v) {
 			r.keepUnknownField(&v.Unknown, name)
 		}
 	})
 
-	completeRun(&v, hasBeen(&v))
+	completeRun(v, hasBeen(v))
 
-	return v, err
+	return err
 }
 
 // DecodeWaitingValue is like DecodeRunValue for a record of the queue.
