@@ -57,10 +57,16 @@ func (e *Executor) startAttempt(a *attempt) {
 		run = e.prepareRemote(a, j, &spec)
 	}
 
-	e.attempts.Go(func() {
+	attempt := func() {
 		r := run(spec, o)
 		e.callInLoop(func() { e.runEnded(a, r) })
-	})
+	}
+
+	if a.kind == task.KindHTTP {
+		e.remotes.start(e.attempts, attempt)
+	} else {
+		e.attempts.Go(attempt)
+	}
 }
 
 // attemptStarted notes that an attempt has a process, or sends its request. If the node rejoined while the process was
