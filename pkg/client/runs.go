@@ -31,6 +31,7 @@ type RunListOptions struct {
 	Parts     bool         // include the parts of runs; with Node they are always included
 	Dead      bool         // only dead runs
 	Limit     int          // the maximum number of runs; 0 means all
+	Eventual  bool         // runs that have ended in the last moments may be missing; cheaper where histories are long
 	Progress  bool         // include the progress of active runs, which is requested from their nodes
 }
 
@@ -42,7 +43,7 @@ func (o RunListOptions) queryValues() url.Values {
 	setIfNotEmpty(q, "node", o.Node)
 	setTimes(q, map[string]time.Time{"since": o.Since, "until": o.Until})
 
-	for name, is := range map[string]bool{"parts": o.Parts, "dead": o.Dead, "progress": o.Progress} {
+	for name, is := range map[string]bool{"parts": o.Parts, "dead": o.Dead, "eventual": o.Eventual, "progress": o.Progress} {
 		if is {
 			q.Set(name, "true")
 		}

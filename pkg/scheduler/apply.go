@@ -19,7 +19,7 @@ func (s *shardState) applyRecords(b store.ShardBatch, now time.Time) {
 	s.mustBeSettled()
 
 	if b.Reset {
-		s.rows.NoteLoad(b.Revision)
+		s.rows.NoteLoad(b.Revision, now)
 	}
 
 	for i := range b.Events {
@@ -204,6 +204,7 @@ func (s *shardState) applyDequeued(t *taskstate.Task, i int) {
 // applyEnded applies a history record: a run ended, or ticks did not run.
 func (s *shardState) applyEnded(ev *store.ShardEvent, now time.Time) {
 	t := s.TaskOf(ev)
+	s.rows.NoteRun(t, ev)
 
 	if ev.Deleted {
 		delete(s.purges, ev.Key)

@@ -31,8 +31,8 @@ func (e *Engine) Ask(ctx context.Context, q *readmodel.Query, without []int) (re
 	}
 
 	var err error
-	if q.Filter.MatchesNothing() {
-		err = e.eachServed(ctx, without, add) // it costs no more than an answer that the node is busy
+	if q.Filter.MatchesNothing() || q.Runs != nil {
+		err = e.eachServed(ctx, without, add) // it visits no rows, and costs little more than an answer that the node is busy
 	} else {
 		err = e.EachIndex(ctx, q.Subject, without, add)
 	}

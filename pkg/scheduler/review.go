@@ -214,7 +214,7 @@ func (overdueRuns) reviewBy(ctx context.Context, w *worker) error {
 		if t, a := repair.Ended(i, v); a != nil {
 			w.countRepair("an end", k.Run)
 			w.state.applyAttemptEnd(t, a.Run, v.Revision+1)
-			w.state.rows.DoubtPast(t)
+			w.state.rows.DoubtPast(t, w.e.cfg.Now())
 		}
 
 		if repair.Added(i, v) {

@@ -21,6 +21,8 @@ type Index struct {
 
 	applied atomic.Int64
 
+	recent recentRuns
+
 	// pausedUntil holds, by slot, when pauses end that have an end. Nothing is written at that time.
 	pausedUntil map[int32]int64
 

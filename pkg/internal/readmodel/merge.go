@@ -20,6 +20,8 @@ type NodeAnswer struct {
 	Places []Place       `json:"places"`         // the first of all these shards, in order
 	More   bool          `json:"more"`           // further places follow
 	Load   *Load         `json:"load,omitempty"` // of all these shards, if the query asks for it
+	// Recent are the newest runs of all these shards, if the query asks for them.
+	Recent *RecentRuns `json:"recent,omitempty"`
 	// Splits are names of tasks that divide all tasks into parts of similar sizes, in no order, if the query asks for them.
 	Splits []string `json:"splits,omitempty"`
 }

@@ -26,6 +26,8 @@ type Query struct {
 	// whose owner does not know them in time is left out, and so missing. Nothing is asked of other shards: if nothing
 	// changes, a shard does not reach later revisions.
 	MinRevisions map[int]int64
+	// Runs, if set, asks for runs of the tasks instead of places and counts. The filter must have no conditions.
+	Runs *RunsRange
 	// Splits, if not 0, asks for the names of one in so many tasks, instead of places and counts.
 	Splits int
 }

@@ -22,6 +22,13 @@ func NewScan(q *Query, node string) *Scan {
 func (s *Scan) Add(shard ShardAnswer, x *Index) {
 	switch {
 	case s.query.Filter.MatchesNothing():
+	case s.query.Runs != nil:
+		var r RecentRuns
+		r.Runs, r.After = x.addRuns(s.query, nil)
+		if s.answer.Recent == nil {
+			s.answer.Recent = &RecentRuns{}
+		}
+		s.answer.Recent.Merge(r, s.query.Runs.Limit)
 	case s.load != nil:
 		shard.Counts = s.load.Scan(x)
 	case s.query.Splits > 0:

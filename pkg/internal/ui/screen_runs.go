@@ -143,7 +143,7 @@ func loadRuns(ctx context.Context, r *Request) (any, error) {
 		return p, err
 	}
 
-	o.Limit = runsListed
+	o.Limit, o.Eventual = runsListed, true
 	list, err := r.API.Runs.Page(ctx, o, q.Get(pageParam))
 	if err != nil {
 		return p, err

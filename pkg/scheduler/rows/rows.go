@@ -12,6 +12,7 @@ package rows
 import (
 	"math"
 	"slices"
+	"time"
 
 	"github.com/cespare/xxhash/v2"
 
@@ -66,8 +67,26 @@ func NewWriter() Writer {
 	}
 }
 
-// NoteLoad notes the revision of the pages from which the shard is loaded.
-func (w *Writer) NoteLoad(revision int64) { w.loaded = revision }
+// clockMargin is by how much the clocks of nodes may differ.
+const clockMargin = 10 * time.Second
+
+// NoteLoad notes the revision of the pages from which the shard is loaded, and when that was.
+func (w *Writer) NoteLoad(revision int64, now time.Time) {
+	w.loaded = revision
+	w.Index.NoteLoad(task.RunID(now.Add(clockMargin), ""))
+}
+
+// NoteRun notes that the record of a run was written to the history of t, or deleted. Late results are no runs of their
+// own.
+func (w *Writer) NoteRun(t *taskstate.Task, ev *store.ShardEvent) {
+	switch run := (readmodel.RunPlace{Task: t.FullName(), Run: ev.Run}); {
+	case ev.Late:
+	case ev.Deleted:
+		w.Index.RemoveRun(run)
+	default:
+		w.Index.AddRun(run)
+	}
+}
 
 // Touch notes that a task has changed, or is gone. The next Flush writes its row.
 func (w *Writer) Touch(t *taskstate.Task) {
@@ -287,8 +306,9 @@ func (w *Writer) Wanted(tasks *taskstate.Tasks) (list []pastruns.Want) {
 	return list
 }
 
-// DoubtPast makes the past of a task one that has to be read: an event of an end was lost.
-func (w *Writer) DoubtPast(t *taskstate.Task) {
+// DoubtPast makes the past of a task one that has to be read: an event of an end was lost, before now.
+func (w *Writer) DoubtPast(t *taskstate.Task, now time.Time) {
+	w.Index.NoteLoad(task.RunID(now.Add(clockMargin), ""))
 	if t.Row != readmodel.NoSlot {
 		w.Index.Change(t.Row, func(r *readmodel.Row) { r.Flags &^= readmodel.History })
 	}

@@ -183,7 +183,7 @@ func TestWriter_KnowsThePastAsIfItHadSeenIt(t *testing.T) {
 		tasks.Put(at)
 
 		w := NewWriter()
-		w.NoteLoad(loaded)
+		w.NoteLoad(loaded, time.UnixMilli(0))
 		w.Touch(at)
 		w.Flush(loaded)
 
@@ -232,7 +232,7 @@ func TestWriter_KnowsThePastAsIfItHadSeenIt(t *testing.T) {
 func TestWriter_NewTasksHaveNoPast(t *testing.T) {
 	t.Parallel()
 	w := NewWriter()
-	w.NoteLoad(100)
+	w.NoteLoad(100, time.UnixMilli(0))
 	at := newTask(101)
 	w.Touch(at)
 	w.Flush(101)
@@ -310,5 +310,44 @@ func BenchmarkWriter_Tick(b *testing.B) {
 		w.NoteEnd(at, &ended)
 		w.Touch(at)
 		w.Flush(2)
+	}
+}
+
+// Lists of the newest runs are made of the runs in the history of which the owner has learned since it loaded the shard.
+func TestWriter_RemembersRunsSinceTheLoad(t *testing.T) {
+	w := NewWriter()
+	a := newTask(1)
+	began := time.UnixMilli(1_700_000_000_000)
+	event := func(after time.Duration) *store.ShardEvent {
+		return &store.ShardEvent{ShardKey: record.ShardKey{Kind: record.KindEnded, Run: task.RunID(began.Add(after), "uid0")}}
+	}
+	recent := func() *readmodel.RecentRuns {
+		scan := readmodel.NewScan(&readmodel.Query{Runs: &readmodel.RunsRange{Limit: 10}}, "n1")
+		scan.Add(readmodel.ShardAnswer{}, w.Index)
+		return scan.Answer().Recent
+	}
+
+	w.NoteLoad(100, began)
+	for _, after := range []time.Duration{-time.Minute, time.Second, time.Minute, 2 * time.Minute} {
+		w.NoteRun(a, event(after))
+	}
+	late := event(3 * time.Minute)
+	late.Late = true
+	w.NoteRun(a, late)
+
+	gone := event(2 * time.Minute)
+	gone.Deleted = true
+	w.NoteRun(a, gone)
+
+	// The clock of the former owner may have been ahead by some seconds.
+	want := []readmodel.RunPlace{{Task: taskName, Run: event(time.Minute).Run}}
+	if r := recent(); !slices.Equal(r.Runs, want) || r.After != task.RunID(began.Add(clockMargin), "") {
+		t.Errorf("%v", r)
+	}
+
+	// An event was lost, so runs up to now may be missing.
+	w.DoubtPast(a, began.Add(time.Hour))
+	if r := recent(); len(r.Runs) != 0 || r.After != task.RunID(began.Add(time.Hour+clockMargin), "") {
+		t.Errorf("after a lost event: %v", r)
 	}
 }

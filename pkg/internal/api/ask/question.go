@@ -29,6 +29,7 @@ type Question struct {
 	After     *readmodel.Place     // only tasks after this place; nil: from the beginning
 	Limit     int                  // how many places to return, at most MaxLimit; 0: only counts
 	Load      *readmodel.LoadRange // the load of the tasks instead of places
+	Runs      *readmodel.RunsRange // the newest runs of the tasks instead of places; nil: places
 	Splits    int                  // the names of one in so many tasks instead of places; 0: places
 
 	// MinRevisions are, by shard, revisions that the answer must contain (see readmodel.Query). An Asker adds those of the
@@ -82,7 +83,7 @@ func (o OrderText) Order() readmodel.Order {
 
 // AboutRuns reports whether the answer tells how runs have ended. Only callers who may read runs may ask this.
 func (q *Question) AboutRuns() bool {
-	return q.Query.AboutRuns() || q.Order != "" && q.Order != readmodel.ByName && q.Order != readmodel.ByNext
+	return q.Runs != nil || q.Query.AboutRuns() || q.Order != "" && q.Order != readmodel.ByName && q.Order != readmodel.ByNext
 }
 
 // needsHistory reports whether the answer may change while the owners still read how runs have ended before.
@@ -111,7 +112,7 @@ func (q *Question) query(subject string, now int64) *readmodel.Query {
 
 	f.Conditions = append(f.Conditions, q.Query.Conditions()...)
 
-	return &readmodel.Query{Subject: subject, Filter: f, Order: q.Order, After: q.After, Limit: q.Limit, Now: now, Load: q.Load, Splits: q.Splits, MinRevisions: q.MinRevisions}
+	return &readmodel.Query{Subject: subject, Filter: f, Order: q.Order, After: q.After, Limit: q.Limit, Now: now, Load: q.Load, Runs: q.Runs, Splits: q.Splits, MinRevisions: q.MinRevisions}
 }
 
 // questionQuery are the parameters of a question that one node asks another.
@@ -128,6 +129,7 @@ type questionQuery struct {
 	After     string       `query:"after" doc:"Only tasks after this place: its key, a space, and the name of the task."`
 	Limit     int          `query:"limit" minimum:"0" maximum:"20000" default:"0" doc:"The maximum number of tasks."`
 	Load      loadText     `query:"load" doc:"The load instead of tasks: the beginning of the first minute in Unix milliseconds, how many minutes, and the numbers of those whose makers are wanted, separated by commas."`
+	Runs      runsText     `query:"runs" doc:"The newest runs instead of tasks: how many, a comma, and the id before which they are."`
 	Splits    int          `query:"splits" minimum:"0" maximum:"100000" default:"0" doc:"The names of one in so many tasks instead of tasks."`
 	Min       Revisions    `query:"min" doc:"Revisions that the answer must contain, as SHARD:REVISION, separated by commas. If a shard does not reach its revision in time, it is left out."`
 	Now       int64        `query:"now" minimum:"0" default:"0" doc:"The time to which the question refers, in Unix milliseconds."`
@@ -138,7 +140,7 @@ type questionQuery struct {
 func (r *questionQuery) question() (q Question, without []int, err error) {
 	q = Question{
 		Namespace: r.Namespace, Names: r.Name, Selector: r.Selector, Failing: r.Failing, Paused: r.Paused, Active: r.Active,
-		Query: r.Query, Order: r.Sort.Order(), Limit: r.Limit, Load: r.Load.LoadRange, Splits: r.Splits, MinRevisions: r.Min,
+		Query: r.Query, Order: r.Sort.Order(), Limit: r.Limit, Load: r.Load.LoadRange, Runs: r.Runs.RunsRange, Splits: r.Splits, MinRevisions: r.Min,
 	}
 
 	if r.Within != nil {
@@ -208,6 +210,9 @@ func (q *Question) values() url.Values {
 	}
 	if q.Load != nil {
 		v.Set("load", formatLoad(q.Load))
+	}
+	if q.Runs != nil {
+		v.Set("runs", formatRuns(q.Runs))
 	}
 	if q.Splits > 0 {
 		v.Set("splits", strconv.Itoa(q.Splits))

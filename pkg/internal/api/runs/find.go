@@ -150,15 +150,35 @@ func (h *Handlers) runsByKeys(ctx context.Context, ns string, f runFilter, befor
 		places, cut = places[:h.MostScanned], true
 	}
 
-	var read []task.Run
-	left := most
+	read, matching, err := h.readUntil(ctx, places, &f, most)
+	if err != nil {
+		return nil, nil, false, err
+	}
+	more = matching > most
+
+	if matching == 0 && cut { // none of the newest records matches: read all of them
+		found, more, err = h.runsByValues(ctx, ns, f, before, most)
+		return found, nil, more, err
+	}
+
+	if cut { // an active run from after the last examined place would make the next page skip the runs in between
+		f.last = runAt(places[len(places)-1])
+	}
+
+	found, tooMany := f.newestRuns(nil, overrideRuns(slices.Clone(before), read), most)
+
+	return found, f.last, more || cut || tooMany, nil
+}
+
+// readUntil reads the records at places in their order, until one more run matches than a page has: that shows that there
+// is a next page. matching is the number of those that match.
+func (h *Handlers) readUntil(ctx context.Context, places []store.RunPlace, f *runFilter, most int) (read []task.Run, matching int, err error) {
 	for chunk := range slices.Chunk(places, 200) {
 		runs, err := h.Store.RunsAt(ctx, chunk)
 		if err != nil {
-			return nil, nil, false, err
+			return nil, 0, err
 		}
 
-		matching := 0
 		for _, r := range runs {
 			if r == nil { // the run has moved on, or its record was trimmed
 				continue
@@ -171,25 +191,12 @@ func (h *Handlers) runsByKeys(ctx context.Context, ns string, f runFilter, befor
 			}
 		}
 
-		// One more match than the page holds shows that there is a next page.
-		if left -= matching; left < 0 {
-			more = true
+		if matching > most {
 			break
 		}
 	}
 
-	if left == most && cut { // none of the newest records matches: read all of them
-		found, more, err = h.runsByValues(ctx, ns, f, before, most)
-		return found, nil, more, err
-	}
-
-	if cut { // an active run from after the last examined place would make the next page skip the runs in between
-		f.last = runAt(places[len(places)-1])
-	}
-
-	found, tooMany := f.newestRuns(nil, overrideRuns(slices.Clone(before), read), most)
-
-	return found, f.last, more || cut || tooMany, nil
+	return read, matching, nil
 }
 
 // newestPlace orders keys as newest orders runs.

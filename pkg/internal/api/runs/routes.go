@@ -6,6 +6,7 @@ import (
 
 	"github.com/carillonhq/carillon/pkg/client"
 	"github.com/carillonhq/carillon/pkg/internal/access"
+	"github.com/carillonhq/carillon/pkg/internal/api/ask"
 	"github.com/carillonhq/carillon/pkg/internal/api/attempts"
 	"github.com/carillonhq/carillon/pkg/internal/api/httpapi"
 	"github.com/carillonhq/carillon/pkg/internal/api/selection"
@@ -19,6 +20,7 @@ type Handlers struct {
 	Store    *store.Store
 	Ref      func(namespace, name string) record.Ref // maps a task to its shard
 	Finder   *selection.Finder
+	Asker    *ask.Asker // asks the owners of the shards
 	Attempts *attempts.Handlers
 	Shards   int // the number of shards
 	Now      httpapi.Clock

@@ -40,7 +40,9 @@ type runFilter struct {
 	since  task.Time    // inclusive; zero: no limit
 	until  task.Time    // exclusive; zero: no limit
 	parts  bool         // include the parts of runs
-	tasks  taskSet      // only runs of these tasks; nil: of all tasks
+	// eventual allows a list that lacks runs which have ended in the last moments.
+	eventual bool
+	tasks    taskSet // only runs of these tasks; nil: of all tasks
 	// selector selects tasks whose labels have not been read yet; see findCurrent.
 	selector task.Selector
 	within   []string  // only runs of these namespaces, in order; nil: of all namespaces
@@ -56,6 +58,7 @@ type runsQuery struct {
 	Dead     bool              `query:"dead" default:"false" doc:"Only runs that failed, timed out or were lost, have no attempts left, and were not retried or dismissed."`
 	Since    task.Time         `query:"since" format:"date-time" doc:"Only runs of ticks from this time on. For manual runs, the time of the request counts."`
 	Until    task.Time         `query:"until" format:"date-time" doc:"Only runs of ticks before this time."`
+	Eventual bool              `query:"eventual" default:"false" doc:"Runs that have ended in the last moments may be missing. If the list can be made of the runs that the owners of the shards remember, it costs little, however long the histories are."`
 	Progress bool              `query:"progress" default:"false" doc:"Adds the progress that active runs report. Carillon asks their nodes and waits at most one second."`
 	httpapi.PageQuery
 }
@@ -89,7 +92,7 @@ func (q *namespaceRunsQuery) Check(url.Values) error {
 
 // newFilter returns the filter for page p.
 func (q runsQuery) newFilter(p httpapi.Paging) (f runFilter, err error) {
-	f = runFilter{states: q.State, node: q.Node, since: q.Since, until: q.Until, parts: q.Parts}
+	f = runFilter{states: q.State, node: q.Node, since: q.Since, until: q.Until, parts: q.Parts, eventual: q.Eventual}
 	if f.node != "" {
 		f.parts = true // a run with parts has no node
 		if err := task.CheckName("node", f.node); err != nil {
@@ -301,6 +304,16 @@ func (h *Handlers) answerSelected(c *httpapi.Call, ns string, selected selectedR
 	}
 	if q.Dead {
 		return h.answerDead(c, ns, p, f, q)
+	}
+
+	if f.mayUseMemory() {
+		runs, more, ok, err := h.findRecent(c, ns, f, p.Limit)
+		if err != nil {
+			return httpapi.Answer{}, err
+		}
+		if ok {
+			return h.answerRuns(c, q, p, runs, more)
+		}
 	}
 
 	runs, more, err := h.findRuns(c.Context(), ns, f, p.Limit)

@@ -1,0 +1,72 @@
+package ask
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/carillonhq/carillon/pkg/internal/api/httpapi"
+	"github.com/carillonhq/carillon/pkg/internal/readmodel"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// MaxRecentRuns is the maximum number of runs in one answer.
+const MaxRecentRuns = 5000
+
+// RecentRuns returns the newest runs in the histories of the shards, as the owners remember them. It returns false if it
+// does not know them, because an owner does not answer. q selects nothing but namespaces. Runs that have ended in the last
+// moments may be missing.
+func (a *Asker) RecentRuns(c *httpapi.Call, q Question) (readmodel.RecentRuns, bool) {
+	caller := httpapi.CallerOf(c.Context())
+	answers, failures := a.askNodes(c.Context(), caller, &q, a.Now.Stamp(), a.schedulingNodes(c.Context()), nil)
+	list := values(answers)
+	if len(failures) > 0 || len(readmodel.Superseded(list)) > 0 {
+		return readmodel.RecentRuns{}, false
+	}
+
+	known := make([]bool, a.Shards)
+	var all readmodel.RecentRuns
+	for _, answer := range list {
+		for _, s := range answer.Shards {
+			if s.Shard >= 0 && s.Shard < len(known) {
+				known[s.Shard] = true
+			}
+		}
+		if answer.Recent != nil {
+			all.Merge(*answer.Recent, q.Runs.Limit)
+		} else if len(answer.Shards) > 0 {
+			return readmodel.RecentRuns{}, false
+		}
+	}
+
+	for _, is := range known {
+		if !is {
+			return readmodel.RecentRuns{}, false
+		}
+	}
+
+	return all, true
+}
+
+// runsText is a range of runs as a query parameter: their number, and the id before which they are.
+type runsText struct{ *readmodel.RunsRange }
+
+// formatRuns formats a range as runsText parses it.
+func formatRuns(r *readmodel.RunsRange) string { return fmt.Sprintf("%d,%s", r.Limit, r.Before) }
+
+// UnmarshalText parses a range.
+func (t *runsText) UnmarshalText(text []byte) error {
+	if len(text) == 0 {
+		return nil
+	}
+
+	number, before, _ := strings.Cut(string(text), ",")
+	limit, err := strconv.Atoi(number)
+	if err != nil || limit < 1 || limit > MaxRecentRuns {
+		return task.Invalid(task.CodeOutOfRange, "", "%s does not begin with a number from 1 to %d", task.Quote(string(text)), MaxRecentRuns)
+	}
+
+	t.RunsRange = &readmodel.RunsRange{Before: before, Limit: limit}
+
+	return nil
+}

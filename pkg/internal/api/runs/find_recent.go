@@ -1,0 +1,105 @@
+package runs
+
+import (
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/carillonhq/carillon/pkg/internal/api/ask"
+	"github.com/carillonhq/carillon/pkg/internal/api/httpapi"
+	"github.com/carillonhq/carillon/pkg/internal/readmodel"
+	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// mayUseMemory reports whether what the owners remember may contain the page.
+func (f *runFilter) mayUseMemory() bool {
+	return f.eventual && !f.parts && f.tasks == nil && !f.excludesEnded()
+}
+
+// findRecent is findRuns from the newest runs that the owners of the shards remember. So it costs little, however long the
+// histories are. It returns false if it cannot fill the page: the owners remember a few hundred runs of each shard, and
+// none from before they have loaded it. Runs that have ended in the last moments may be missing.
+func (h *Handlers) findRecent(c *httpapi.Call, ns string, f runFilter, most int) (found []task.Run, more, ok bool, err error) {
+	ctx := c.Context()
+	before, err := h.activeRuns(ctx, ns)
+	if err != nil {
+		return nil, false, false, err
+	}
+
+	// Some records may be gone, and others may not match.
+	limit := 2*most + 100
+	if f.states != nil {
+		limit = 20 * most
+	}
+	q := ask.Question{Namespace: ns, Within: f.within, Runs: &readmodel.RunsRange{Before: f.idsBefore(), Limit: min(limit, ask.MaxRecentRuns)}}
+	recent, ok := h.Asker.RecentRuns(c, q)
+	if !ok {
+		return nil, false, false, nil
+	}
+
+	queued, err := h.Store.QueuedPlaces(ctx, h.allShards(), ns)
+	if err != nil {
+		return nil, false, false, err
+	}
+
+	places := h.placesOf(recent.Runs)
+	for _, p := range queued {
+		if p.Run > recent.After && f.matchesPlace(p) {
+			places = append(places, p)
+		}
+	}
+	slices.SortFunc(places, newestPlace)
+	places = slices.Compact(places)
+
+	read, _, err := h.readUntil(ctx, places, &f, most)
+	if err != nil {
+		return nil, false, false, err
+	}
+
+	after, err := h.activeRuns(ctx, ns)
+	if err != nil {
+		return nil, false, false, err
+	}
+
+	all := overrideRuns(overrideRuns(before, read), after)
+	complete := recent.After == "" || !f.since.IsZero() && recent.After < idAt(f.since.Time)
+	if !complete {
+		all = slices.DeleteFunc(all, func(r task.Run) bool { return r.ID <= recent.After })
+	}
+	found, more = f.newestRuns(nil, all, most)
+
+	// If the page is full, and another run follows, no run that the owners do not remember belongs to it.
+	return found, more, complete || more, nil
+}
+
+// idsBefore returns the id before which the runs of the page are; "" if there is no limit. The next page begins at the
+// last run of this one: runs of the same millisecond are read again, and matchesRun leaves out those that were on it.
+func (f *runFilter) idsBefore() string {
+	until := f.until.Time
+	if f.after != nil {
+		if behind := f.after.ScheduledTime.Add(time.Millisecond); until.IsZero() || behind.Before(until) {
+			until = behind
+		}
+	}
+
+	if until.IsZero() {
+		return ""
+	}
+	return idAt(until)
+}
+
+// idAt returns a text that is not greater than the id of any run with that time, and greater than the ids of all earlier
+// ones.
+func idAt(t time.Time) string { return strings.TrimSuffix(task.RunID(t, ""), "-") }
+
+// placesOf returns the places of runs that owners remember.
+func (h *Handlers) placesOf(runs []readmodel.RunPlace) []store.RunPlace {
+	places := make([]store.RunPlace, len(runs))
+	for i, r := range runs {
+		namespace, name, _ := strings.Cut(r.Task, "/")
+		places[i] = store.RunPlace{Ref: h.Ref(namespace, name), Run: r.Run}
+	}
+
+	return places
+}

@@ -1,0 +1,123 @@
+package readmodel
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+	"sync"
+)
+
+// maxRecentRuns is how many runs an Index remembers. Each takes about 100 bytes.
+const maxRecentRuns = 256
+
+// RunPlace identifies a run that has ended, or ticks that did not run. Its id begins with its time.
+type RunPlace struct {
+	Task string `json:"task"` // namespace/name
+	Run  string `json:"run"`
+}
+
+// compareRuns orders runs by their ids, and so by their times.
+func compareRuns(a, b RunPlace) int {
+	return cmp.Or(strings.Compare(a.Run, b.Run), strings.Compare(a.Task, b.Task))
+}
+
+// RunsRange asks for the newest runs that owners remember.
+type RunsRange struct {
+	Before string // only runs with smaller ids; "": no limit
+	Limit  int
+}
+
+// recentRuns are the newest runs in the history of a shard.
+type recentRuns struct {
+	mu   sync.Mutex
+	runs []RunPlace // the oldest first
+	// after is the id after which all runs are in runs. Older ones are not all known: they are from before the shard was
+	// loaded, or were dropped.
+	after string
+}
+
+// NoteLoad notes that runs with ids up to one may be missing, because they are from before the shard was loaded.
+func (x *Index) NoteLoad(after string) {
+	r := &x.recent
+	r.mu.Lock()
+	defer r.mu.Unlock()
+
+	r.forgetUpTo(after)
+}
+
+// forgetUpTo drops the runs with ids up to one. The caller must hold mu.
+func (r *recentRuns) forgetUpTo(id string) {
+	r.after = max(r.after, id)
+	n := 0
+	for n < len(r.runs) && r.runs[n].Run <= r.after {
+		n++
+	}
+	r.runs = slices.Delete(r.runs, 0, n)
+}
+
+// AddRun adds a run whose record is in the history. It may be called again for the same run.
+func (x *Index) AddRun(p RunPlace) {
+	r := &x.recent
+	r.mu.Lock()
+	defer r.mu.Unlock()
+
+	if p.Run <= r.after {
+		return
+	}
+
+	at, known := slices.BinarySearchFunc(r.runs, p, compareRuns)
+	if known {
+		return
+	}
+
+	p.Run = strings.Clone(p.Run) // it is a part of a key
+	if r.runs = slices.Insert(r.runs, at, p); len(r.runs) > maxRecentRuns {
+		r.forgetUpTo(r.runs[0].Run)
+	}
+}
+
+// RemoveRun removes a run whose record was deleted.
+func (x *Index) RemoveRun(p RunPlace) {
+	r := &x.recent
+	r.mu.Lock()
+	defer r.mu.Unlock()
+
+	if at, known := slices.BinarySearchFunc(r.runs, p, compareRuns); known {
+		r.runs = slices.Delete(r.runs, at, at+1)
+	}
+}
+
+// addRuns adds to list the remembered runs of a shard that match a query, and returns the id after which they are
+// complete.
+func (x *Index) addRuns(q *Query, list []RunPlace) ([]RunPlace, string) {
+	r := &x.recent
+	r.mu.Lock()
+	defer r.mu.Unlock()
+
+	var row Row
+	for _, p := range r.runs {
+		if row.Name = p.Task; (q.Runs.Before == "" || p.Run < q.Runs.Before) && q.Filter.matches(&row, q.Now) {
+			list = append(list, p)
+		}
+	}
+
+	return list, r.after
+}
+
+// RecentRuns are the newest runs that owners remember, the newest first. They are all that match with ids greater than
+// After.
+type RecentRuns struct {
+	Runs  []RunPlace `json:"runs"`
+	After string     `json:"after"`
+}
+
+// Merge adds the runs of other shards, and limits the list.
+func (r *RecentRuns) Merge(others RecentRuns, limit int) {
+	r.Runs, r.After = append(r.Runs, others.Runs...), max(r.After, others.After)
+	slices.SortFunc(r.Runs, func(a, b RunPlace) int { return compareRuns(b, a) })
+
+	if len(r.Runs) > limit {
+		r.After = max(r.After, r.Runs[limit].Run)
+		r.Runs = r.Runs[:limit]
+	}
+}
