@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"unicode"
 
 	"github.com/carillonhq/carillon/pkg/internal/wording"
 	"github.com/carillonhq/carillon/pkg/task"
@@ -17,7 +18,7 @@ type builderFields struct {
 	Name, Namespace, Description, Labels string
 	Schedule, Timezone, Jitter           string
 	Kind, Process, Env, User, Dir        string
-	Method, URL, Body                    string
+	Method, URL, Headers, Body, Expect   string
 	Timeout, Overlap, Missed             string
 	Attempts, Backoff, PauseAfter        string
 	Selector, Strategy, Count, Keep      string
@@ -37,8 +38,9 @@ func (f *builderFields) inputs() map[string]*string {
 		"name": &f.Name, "namespace": &f.Namespace, "description": &f.Description, "labels": &f.Labels,
 		"schedule": &f.Schedule, "timezone": &f.Timezone, "jitter": &f.Jitter,
 		"kind": &f.Kind, "action.process": &f.Process, "action.process.env": &f.Env, "action.process.user": &f.User, "action.process.dir": &f.Dir,
-		"action.http.method": &f.Method, "action.http.url": &f.URL, "action.http.body": &f.Body,
-		"timeout": &f.Timeout, "overlap": &f.Overlap, "missed.policy": &f.Missed,
+		"action.http.method": &f.Method, "action.http.url": &f.URL, "action.http.headers": &f.Headers, "action.http.body": &f.Body,
+		"action.http.expect.status": &f.Expect,
+		"timeout":                   &f.Timeout, "overlap": &f.Overlap, "missed.policy": &f.Missed,
 		"retry.attempts": &f.Attempts, "retry.backoff": &f.Backoff, "pause_after_failures": &f.PauseAfter,
 		"target.selector": &f.Selector, "target.strategy": &f.Strategy, "target.count": &f.Count, "history.keep": &f.Keep,
 	}
@@ -81,6 +83,7 @@ func fieldsOf(s task.Spec) builderFields {
 	case s.Action.HTTP != nil:
 		h := s.Action.HTTP
 		f.Kind, f.Method, f.URL, f.Body = kindHTTP, h.Method, h.URL, bodyField(h)
+		f.Headers, f.Expect = headersText(h.Headers), strings.Join(h.Expect.Status, ", ")
 	case p != nil:
 		f.Env, f.User, f.Dir = pairsText(p.Env), p.User, p.Dir
 		f.Process = wording.CommandLine(p.Command)
@@ -99,6 +102,42 @@ func pairsText(pairs map[string]string) string {
 		lines = append(lines, name+"="+pairs[name])
 	}
 	return strings.Join(lines, "\n")
+}
+
+// headersText returns the headers of a request, one on each line.
+func headersText(headers map[string]string) string {
+	var lines []string
+	for _, name := range slices.Sorted(maps.Keys(headers)) {
+		lines = append(lines, name+": "+headers[name])
+	}
+	return strings.Join(lines, "\n")
+}
+
+// parseHeaders reads headers, one on each line.
+func parseHeaders(text string) (map[string]string, error) {
+	const field = "action.http.headers"
+	var headers map[string]string
+
+	for line := range strings.Lines(text) {
+		if line = strings.TrimSpace(line); line == "" {
+			continue
+		}
+
+		name, value, ok := strings.Cut(line, ":")
+		if name = strings.TrimSpace(name); !ok || name == "" {
+			return nil, task.Invalid(task.CodeBadValue, field, "%s: write one NAME: VALUE on each line", task.Quote(line))
+		}
+		if _, twice := headers[name]; twice {
+			return nil, task.Invalid(task.CodeDuplicate, field, "%s is set twice", task.Quote(name))
+		}
+
+		if headers == nil {
+			headers = map[string]string{}
+		}
+		headers[name] = strings.TrimSpace(value)
+	}
+
+	return headers, nil
 }
 
 // apply writes the fields into a task. What the form has no fields for stays as it is.
@@ -174,7 +213,7 @@ func bodyField(h *task.HTTP) string {
 
 // applyRequest writes the request of a task. A new body that is JSON is sent as JSON. A body that is a form has no field
 // here, and stays.
-func (f builderFields) applyRequest(s *task.Spec) error {
+func (f builderFields) applyRequest(s *task.Spec) (err error) {
 	h := task.HTTP{}
 	if s.Action.HTTP != nil {
 		h = *s.Action.HTTP
@@ -188,6 +227,18 @@ func (f builderFields) applyRequest(s *task.Spec) error {
 		if b, err := json.Marshal(json.RawMessage(strings.TrimSpace(f.Body))); !wasText && err == nil {
 			h.JSON, h.Body = b, ""
 		}
+	}
+
+	// Headers that nobody has edited stay as they are, with their spaces.
+	if f.Headers != headersText(h.Headers) {
+		if h.Headers, err = parseHeaders(f.Headers); err != nil {
+			return err
+		}
+	}
+
+	h.Expect.Status = nil
+	for status := range strings.FieldsFuncSeq(f.Expect, func(r rune) bool { return r == ',' || unicode.IsSpace(r) }) {
+		h.Expect.Status = append(h.Expect.Status, status)
 	}
 
 	if h.URL == "" {

@@ -2,6 +2,7 @@ package ui
 
 import (
 	"html"
+	"maps"
 	"net/http"
 	"net/url"
 	"regexp"
@@ -82,7 +83,7 @@ func TestBuilder_EditsRequests(t *testing.T) {
 	}
 
 	for name, h := range map[string]task.HTTP{
-		"json": {Method: "PUT", URL: "https://a/${run.id}?b=<c>", JSON: []byte(`{"z":1.0,"a":[null,"</textarea>"]}`), Headers: map[string]string{"A": "b"}},
+		"json": {Method: "PUT", URL: "https://a/${run.id}?b=<c>", JSON: []byte(`{"z":1.0,"a":[null,"</textarea>"]}`), Headers: map[string]string{"A": "b", "B": "c:  ${secret:a/b}"}, Expect: task.HTTPExpect{Status: []string{"2xx", "404"}, Body: "ok"}, Results: map[string]string{"id": "/a"}},
 		"text": {URL: "secret:a/b", Body: "\n{}\r\nx\ry", Auth: &task.HTTPAuth{Bearer: "a/b"}},
 		"form": {URL: "https://a", Form: map[string]string{"a": "b"}},
 	} {
@@ -116,6 +117,25 @@ func TestBuilder_EditsRequests(t *testing.T) {
 	a = save(func(f url.Values) { f.Set("action.http.body", `{"a": 1}`) })
 	if h := a.HTTP; h.Body != `{"a": 1}` || h.JSON != nil {
 		t.Fatalf("text became %+v", h)
+	}
+
+	a = save(func(f url.Values) {
+		f.Set("action.http.headers", "X-Team:  shop: a \r\n\r\nX-Key: ${secret:api/key}")
+		f.Set("action.http.expect.status", "2xx,404 410")
+	})
+	if h := a.HTTP; !maps.Equal(h.Headers, map[string]string{"X-Team": "shop: a", "X-Key": "${secret:api/key}"}) || !slices.Equal(h.Expect.Status, []string{"2xx", "404", "410"}) {
+		t.Fatalf("%+v", h)
+	}
+	for _, text := range []string{"no colon", ": value", "A: b\nA: c"} {
+		form := builderForm(t, ann.page("/ui/tasks/prod/web/edit"))
+		form.Set("action.http.headers", text)
+		if r := ann.do(http.MethodPost, "/ui/tasks/prod/web/edit/save", form); r.StatusCode != http.StatusUnprocessableEntity || !strings.Contains(r.body, `id="action.http.headers-error"`) {
+			t.Errorf("headers %q: %d", text, r.StatusCode)
+		}
+	}
+	a = save(func(f url.Values) { f.Set("action.http.headers", ""); f.Set("action.http.expect.status", " ") })
+	if h := a.HTTP; h.Headers != nil || h.Expect.Status != nil {
+		t.Fatalf("%+v", h)
 	}
 
 	a = save(func(f url.Values) { f.Set("kind", "command"); f.Set("action.process", "true") })
