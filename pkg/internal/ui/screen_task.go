@@ -94,17 +94,29 @@ func loadTask(ctx context.Context, r *Request) (any, error) {
 	if p.May, err = taskRightsOf(r, ns); err != nil {
 		return nil, err
 	}
-	p.Panel = loadPanel(ctx, r, t, p.May)
-
-	if p.Tab == "" || p.Tab == tabStats {
-		if p.Days, err = loadTaskDays(ctx, r, t); err != nil {
-			return nil, err
-		}
+	var noDays error
+	together(
+		func() { p.Panel = loadPanel(ctx, r, t, p.May) },
+		func() {
+			if p.Tab == "" || p.Tab == tabStats {
+				p.Days, noDays = loadTaskDays(ctx, r, t)
+			}
+		},
+		func() { err = p.loadTab(ctx, r) },
+	)
+	if noDays != nil {
+		return nil, noDays
 	}
 
+	return p, err
+}
+
+// loadTab reads what the chosen tab shows.
+func (p *taskPage) loadTab(ctx context.Context, r *Request) (err error) {
+	t := p.Task
 	switch p.Tab {
 	case tabRuns:
-		p.Runs, err = loadTaskRuns(ctx, r, ns, name)
+		p.Runs, err = loadTaskRuns(ctx, r, t.Namespace, t.Name)
 	case tabStats:
 		p.Stats, err = loadTaskStats(ctx, r, t)
 	case tabVersions:
@@ -115,7 +127,7 @@ func loadTask(ctx context.Context, r *Request) (any, error) {
 		p.Overview, err = loadTaskOverview(ctx, r, t)
 	}
 
-	return p, err
+	return err
 }
 
 func taskRightsOf(r *Request, ns string) (taskRights, error) {
@@ -186,9 +198,22 @@ type labelTerm struct{ Text, Query string }
 func loadTaskOverview(ctx context.Context, r *Request, t client.Task) (*taskOverview, error) {
 	o := &taskOverview{Settings: settingsOf(t), Labels: labelTerms(t.Labels)}
 
-	ticks, err := r.API.Ticks.ListByTask(ctx, t.Namespace, t.Name, comingTicks, time.Time{})
-	if err != nil {
-		return nil, err
+	var ticks []client.Occurrence
+	var answer task.Answer
+	var err, noTicks, noWhy error
+	together(
+		func() { ticks, noTicks = r.API.Ticks.ListByTask(ctx, t.Namespace, t.Name, comingTicks, time.Time{}) },
+		func() {
+			o.Runs, err = r.API.Runs.ListByTask(ctx, t.Namespace, t.Name, client.RunListOptions{Limit: lastRuns})
+		},
+		func() {
+			if !r.watched {
+				answer, noWhy = r.API.Tasks.Why(ctx, t.Namespace, t.Name, client.WhyQuestion{})
+			}
+		},
+	)
+	if noTicks != nil {
+		return nil, noTicks
 	}
 	o.Ticks = tickRows(ticks)
 
@@ -197,7 +222,7 @@ func loadTaskOverview(ctx context.Context, r *Request, t client.Task) (*taskOver
 	}
 
 	// Who reads tasks may not be allowed to read runs. The rest is shown in any case.
-	if o.Runs, err = r.API.Runs.ListByTask(ctx, t.Namespace, t.Name, client.RunListOptions{Limit: lastRuns}); err != nil && !isForbidden(err) {
+	if err != nil && !isForbidden(err) {
 		return nil, err
 	}
 	if o.Failure, err = lastFailure(ctx, r, o.Runs); err != nil {
@@ -207,13 +232,13 @@ func loadTaskOverview(ctx context.Context, r *Request, t client.Task) (*taskOver
 		return o, nil
 	}
 
-	if answer, err := r.API.Tasks.Why(ctx, t.Namespace, t.Name, client.WhyQuestion{}); err == nil {
+	if noWhy == nil {
 		o.Why = append(o.Why, answer.Sentence)
 		for _, also := range answer.Also {
 			o.Why = append(o.Why, also.Sentence)
 		}
-	} else if !isForbidden(err) {
-		return nil, err
+	} else if !isForbidden(noWhy) {
+		return nil, noWhy
 	}
 
 	return o, nil

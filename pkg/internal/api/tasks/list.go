@@ -118,9 +118,9 @@ func (h *Handlers) oldPage(c *httpapi.Call, p httpapi.Paging, page selection.Pag
 
 // rowsOf returns the tasks of a page as the caller sees them. The state of a task is read only for the tasks of the page.
 func (h *Handlers) rowsOf(c *httpapi.Call, found []record.Brief, q listQuery) ([]client.Task, error) {
-	tasks, refs := make([]task.Task, len(found)), make([]record.Ref, len(found))
+	tasks := make([]task.Task, len(found))
 	for i, b := range found {
-		tasks[i], refs[i] = b.Task(), h.Ref(b.Namespace, b.Name)
+		tasks[i] = b.Task()
 	}
 
 	if q.Brief {
@@ -131,10 +131,5 @@ func (h *Handlers) rowsOf(c *httpapi.Call, found []record.Brief, q listQuery) ([
 		return list, nil
 	}
 
-	entries, err := h.Store.Entries(c.Context(), refs)
-	if err != nil {
-		return nil, err
-	}
-
-	return h.Views.TasksWithRuns(c.Context(), tasks, entries, q.Recent)
+	return h.Views.ReadTasksWithRuns(c.Context(), tasks, q.Recent)
 }

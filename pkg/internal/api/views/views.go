@@ -11,9 +11,9 @@ package views
 import (
 	"context"
 	"fmt"
-	"maps"
-	"slices"
 	"time"
+
+	"golang.org/x/sync/errgroup"
 
 	"github.com/carillonhq/carillon/pkg/client"
 	"github.com/carillonhq/carillon/pkg/internal/api/httpapi"
@@ -66,14 +66,53 @@ func (h *Viewer) Tasks(ctx context.Context, tasks []task.Task, entries []*task.E
 
 // TasksWithRuns returns the views of tasks, each with its last recent runs.
 func (h *Viewer) TasksWithRuns(ctx context.Context, tasks []task.Task, entries []*task.Entry, recent int) ([]client.Task, error) {
+	return h.viewTasks(ctx, tasks, func() ([]*task.Entry, error) { return entries, nil }, recent)
+}
+
+// ReadTasksWithRuns is TasksWithRuns for tasks whose entries are still to be read.
+func (h *Viewer) ReadTasksWithRuns(ctx context.Context, tasks []task.Task, recent int) ([]client.Task, error) {
+	refs := h.refsOf(tasks)
+	return h.viewTasks(ctx, tasks, func() ([]*task.Entry, error) { return h.Store.Entries(ctx, refs) }, recent)
+}
+
+// refsOf returns the places of tasks.
+func (h *Viewer) refsOf(tasks []task.Task) []record.Ref {
 	refs := make([]record.Ref, len(tasks))
-	at := make(map[record.Ref]int, len(tasks))
 	for i, t := range tasks {
 		refs[i] = h.Ref(t.Namespace, t.Name)
-		at[refs[i]] = i
 	}
 
-	outcomes, err := h.Store.Outcomes(ctx, refs, recent)
+	return refs
+}
+
+// taskRecords is what is read for the views of tasks, in their order.
+type taskRecords struct {
+	entries  []*task.Entry
+	outcomes []store.Outcome
+	active   []record.RunKey // of all these tasks
+	freezes  store.FreezeRecord
+}
+
+// readRecords reads what the views of tasks are made of, all at the same time, because each part needs an answer of etcd.
+func (h *Viewer) readRecords(ctx context.Context, refs []record.Ref, readEntries func() ([]*task.Entry, error), recent int) (r taskRecords, err error) {
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() (err error) { r.entries, err = readEntries(); return err })
+	g.Go(func() (err error) { r.outcomes, err = h.Store.Outcomes(ctx, refs, recent); return err })
+	g.Go(func() (err error) { r.active, err = h.Store.ActiveKeysOf(ctx, refs); return err })
+	g.Go(func() (err error) { r.freezes, err = h.Store.Freezes(ctx); return err })
+
+	return r, g.Wait()
+}
+
+// viewTasks returns the views of tasks.
+func (h *Viewer) viewTasks(ctx context.Context, tasks []task.Task, readEntries func() ([]*task.Entry, error), recent int) ([]client.Task, error) {
+	refs := h.refsOf(tasks)
+	at := make(map[record.Ref]int, len(tasks))
+	for i, ref := range refs {
+		at[ref] = i
+	}
+
+	read, err := h.readRecords(ctx, refs, readEntries, recent)
 	if err != nil {
 		return nil, err
 	}
@@ -83,26 +122,21 @@ func (h *Viewer) TasksWithRuns(ctx context.Context, tasks []task.Task, entries [
 	for i, t := range tasks {
 		views[i] = client.Task{Task: FillLists(t)}
 		if rights.CanReadRuns(t.Namespace) {
-			addPast(&views[i], outcomes[i].Runs, recent)
+			addPast(&views[i], read.outcomes[i].Runs, recent)
 		}
 
-		if e := entries[i]; e != nil {
+		if e := read.entries[i]; e != nil {
 			fromEntry(&views[i], e, now)
 		}
 	}
 
-	if err := h.addActive(ctx, views, at); err != nil {
-		return nil, err
-	}
-
-	freezes, err := h.Store.Freezes(ctx)
-	if err != nil {
+	if err := h.addActive(ctx, views, read.active, at); err != nil {
 		return nil, err
 	}
 
 	for i := range views {
 		v := &views[i]
-		v.State = stateOf(v, entries[i] != nil, freezes.Of(v.Namespace) != nil, Fails(outcomes[i]), outcomes[i].Waiting > 0)
+		v.State = stateOf(v, read.entries[i] != nil, read.freezes.Of(v.Namespace) != nil, Fails(read.outcomes[i]), read.outcomes[i].Waiting > 0)
 		if v.LastRun != nil {
 			v.LastRun = new(ReadableRun(rights, *v.LastRun))
 		}
@@ -201,14 +235,9 @@ func fromEntry(v *client.Task, e *task.Entry, now task.Time) {
 	}
 }
 
-// addActive adds the number of active runs to views, and shows the newest active run if it is newer than the
-// last one that has ended. at maps tasks to their positions in views.
-func (h *Viewer) addActive(ctx context.Context, views []client.Task, at map[record.Ref]int) error {
-	keys, err := h.Store.ActiveKeysOf(ctx, slices.Collect(maps.Keys(at)))
-	if err != nil {
-		return err
-	}
-
+// addActive adds the number of active runs, with these keys, to views, and shows the newest active run if it is newer than
+// the last one that has ended. at maps tasks to their positions in views.
+func (h *Viewer) addActive(ctx context.Context, views []client.Task, keys []record.RunKey, at map[record.Ref]int) error {
 	newest := map[int]record.RunKey{}
 	parents := map[record.RunKey]bool{} // the parts of a run count as one run
 	for _, k := range keys {
