@@ -49,7 +49,7 @@ func (f Fake) runAttempt(a Attempt, o *Orders) Result {
 			return r
 		case <-clock.timedOut():
 			why, hard = causeTimeout, time.After(a.KillGrace.Std())
-		case <-o.pauseChanged:
+		case <-o.PauseChanged():
 			switch still := o.paused.Load(); {
 			case why != CauseNone || still == !clock.Since.IsZero():
 				continue
@@ -65,7 +65,7 @@ func (f Fake) runAttempt(a Attempt, o *Orders) Result {
 			}
 
 			a.OnPause(clock.PauseState)
-		case k := <-o.c:
+		case k := <-o.Killed():
 			clock.resume(time.Now())
 			end = ended
 

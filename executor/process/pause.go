@@ -23,6 +23,7 @@ type PauseState struct {
 // call counts.
 func (o *Orders) SetPaused(still bool) {
 	if o.paused.Swap(still) != still {
+		o.makeChannels()
 		o.pauseChanged.Send()
 		o.noteOrder()
 	}

@@ -41,11 +41,14 @@ type Kill struct {
 // ones can only shorten the grace period. Its methods may be called from any goroutine and do not block. An Orders
 // belongs to one start.
 type Orders struct {
-	once         sync.Once     // closes given
-	given        chan struct{} // closed by the first kill; it calls off a start
-	c            chan Kill     // the kills, in order
-	paused       atomic.Bool   // the attempt should be paused
-	pauseChanged wake.Signal   // paused has changed
+	once   sync.Once     // closes given
+	given  chan struct{} // closed by the first kill; it calls off a start
+	paused atomic.Bool   // the attempt should be paused
+
+	// These are made when they are first needed. Most HTTP attempts never need them; see OnFirst.
+	made         sync.Once
+	kills        chan Kill   // the kills, in order
+	pauseChanged wake.Signal // paused has changed
 
 	mu      sync.Mutex // guards the following, and is held while onFirst runs
 	ordered bool       // an order was given
@@ -53,14 +56,19 @@ type Orders struct {
 }
 
 // NewOrders returns orders that contain neither a kill nor a pause.
-func NewOrders() *Orders {
-	return &Orders{given: make(chan struct{}), c: make(chan Kill, 8), pauseChanged: wake.NewSignal()}
+func NewOrders() *Orders { return &Orders{given: make(chan struct{})} }
+
+// makeChannels makes kills and pauseChanged.
+func (o *Orders) makeChannels() {
+	o.made.Do(func() { o.kills, o.pauseChanged = make(chan Kill, 8), wake.NewSignal() })
 }
 
 // Kill ends the attempt. If it has not started, it does not start.
 func (o *Orders) Kill(k Kill) {
+	o.makeChannels()
+
 	select {
-	case o.c <- k:
+	case o.kills <- k:
 	default: // eight kills are waiting, so the attempt is being killed
 	}
 	o.once.Do(func() { close(o.given) })
@@ -97,13 +105,19 @@ func (o *Orders) callFirst() {
 }
 
 // Killed receives the kills of the attempt, in order. Only one goroutine may receive them.
-func (o *Orders) Killed() <-chan Kill { return o.c }
+func (o *Orders) Killed() <-chan Kill {
+	o.makeChannels()
+	return o.kills
+}
 
 // CalledOff is closed by the first kill.
 func (o *Orders) CalledOff() <-chan struct{} { return o.given }
 
 // PauseChanged wakes the goroutine of the attempt when the result of PauseRequested has changed.
-func (o *Orders) PauseChanged() <-chan struct{} { return o.pauseChanged }
+func (o *Orders) PauseChanged() <-chan struct{} {
+	o.makeChannels()
+	return o.pauseChanged
+}
 
 // PauseRequested reports whether the attempt should be paused.
 func (o *Orders) PauseRequested() bool { return o.paused.Load() }

@@ -209,7 +209,7 @@ func killedAtStart(err error, o *Orders) (k Kill) {
 	}
 
 	select {
-	case k = <-o.c:
+	case k = <-o.Killed():
 	default:
 	}
 

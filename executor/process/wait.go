@@ -129,9 +129,9 @@ func (p *runningProcess) waitMain(exited <-chan error, clock *runClock, what pre
 			return why, killAt
 		case <-clock.timedOut():
 			obey(Kill{causeTimeout, what.grace})
-		case k := <-o.c:
+		case k := <-o.Killed():
 			obey(k)
-		case <-o.pauseChanged:
+		case <-o.PauseChanged():
 			if why.Cause == CauseNone && !p.setPaused(o.paused.Load(), clock, what.onPause) {
 				obey(Kill{causeTimeout, what.grace})
 			}
@@ -161,7 +161,7 @@ func (p *runningProcess) endGroup(killAt time.Time, o *Orders) {
 		// Orders that arrive meanwhile still count, for example when the node falls silent during a long grace
 		// period (G17).
 		select {
-		case k := <-o.c:
+		case k := <-o.Killed():
 			killAt = earlierOf(killAt, time.Now().Add(k.Grace))
 		default:
 		}
