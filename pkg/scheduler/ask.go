@@ -32,7 +32,7 @@ func (e *Engine) Ask(ctx context.Context, q *readmodel.Query, without []int) (re
 
 	var err error
 	if q.Filter.MatchesNothing() || q.Runs != nil {
-		err = e.eachServed(ctx, without, add) // it visits no rows, and costs little more than an answer that the node is busy
+		err = e.eachServed(ctx, without, false, add) // it visits no rows, and costs little more than an answer that the node is busy
 	} else {
 		err = e.EachIndex(ctx, q.Subject, without, add)
 	}
@@ -94,11 +94,11 @@ func (e *Engine) EachIndex(ctx context.Context, subject string, without []int, v
 	}
 	defer end()
 
-	return e.eachServed(ctx, without, visit)
+	return e.eachServed(ctx, without, true, visit)
 }
 
-// eachServed is EachIndex without a limit of what queries take.
-func (e *Engine) eachServed(ctx context.Context, without []int, visit func(readmodel.ShardAnswer, *readmodel.Index) bool) error {
+// eachServed is EachIndex without a limit of what queries take. scans is set if visit scans rows.
+func (e *Engine) eachServed(ctx context.Context, without []int, scans bool, visit func(readmodel.ShardAnswer, *readmodel.Index) bool) error {
 	unyielded := 0 // rows since others were let in between
 	for _, w := range e.sortedWorkers() {
 		served := w.served.Load()
@@ -114,7 +114,7 @@ func (e *Engine) eachServed(ctx context.Context, without []int, visit func(readm
 		// scan is bound to its thread, so each yield costs some 10 µs, which are charged to the scan, and on a busy host a wait
 		// for a processor. For small shards, that would be as much as the scan itself, so several of them share one.
 		known, rows := served.index.Collected()
-		if unyielded += rows; unyielded >= yieldRows {
+		if unyielded += rows; scans && unyielded >= yieldRows {
 			runtime.Gosched()
 			unyielded = 0
 		}

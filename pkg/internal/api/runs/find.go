@@ -170,10 +170,17 @@ func (h *Handlers) runsByKeys(ctx context.Context, ns string, f runFilter, befor
 	return found, f.last, more || cut || tooMany, nil
 }
 
+// readMore is how many more records than a page has are read at first: one shows that there is a next page, and some may be
+// gone.
+const readMore = 10
+
 // readUntil reads the records at places in their order, until one more run matches than a page has: that shows that there
 // is a next page. matching is the number of those that match.
 func (h *Handlers) readUntil(ctx context.Context, places []store.RunPlace, f *runFilter, most int) (read []task.Run, matching int, err error) {
-	for chunk := range slices.Chunk(places, 200) {
+	// The first records are usually enough.
+	for n := most + readMore; len(places) > 0; n = 200 {
+		chunk := places[:min(n, len(places))]
+		places = places[len(chunk):]
 		runs, err := h.Store.RunsAt(ctx, chunk)
 		if err != nil {
 			return nil, 0, err

@@ -5,6 +5,8 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+
 	"github.com/carillonhq/carillon/pkg/internal/api/ask"
 	"github.com/carillonhq/carillon/pkg/internal/api/httpapi"
 	"github.com/carillonhq/carillon/pkg/internal/readmodel"
@@ -33,13 +35,14 @@ func (h *Handlers) findRecent(c *httpapi.Call, ns string, f runFilter, most int)
 		limit = 20 * most
 	}
 	q := ask.Question{Namespace: ns, Within: f.within, Runs: &readmodel.RunsRange{Before: f.idsBefore(), Limit: min(limit, ask.MaxRecentRuns)}}
-	recent, ok := h.Asker.RecentRuns(c, q)
-	if !ok {
-		return nil, false, false, nil
-	}
 
-	queued, err := h.Store.QueuedPlaces(ctx, h.allShards(), ns)
-	if err != nil {
+	// A run moves from the queue to an inbox, and from there to the history.
+	var recent readmodel.RecentRuns
+	var queued []store.RunPlace
+	var g errgroup.Group
+	g.Go(func() error { recent, ok = h.Asker.RecentRuns(c, q); return nil })
+	g.Go(func() (err error) { queued, err = h.Store.QueuedPlaces(ctx, h.allShards(), ns); return err })
+	if err := g.Wait(); err != nil || !ok {
 		return nil, false, false, err
 	}
 
