@@ -62,8 +62,10 @@ func (r *reader) eachRecord(ctx context.Context, prefix string, check checkFunc)
 
 // eachInRange calls check with every record from key up to end, exclusive, a page at a time.
 func (r *reader) eachInRange(ctx context.Context, key, end string, check checkFunc) error {
-	for {
-		res, err := r.store.Client().Get(ctx, key, clientv3.WithRange(end), clientv3.WithLimit(int64(r.page)), clientv3.WithRev(r.revision))
+	pages := kv.NewPages(r.store.Client(), key, end, r.page)
+
+	for pages.More() {
+		page, _, err := pages.Next(ctx, r.revision)
 
 		// Continue at the current revision from the same key.
 		if errors.Is(err, rpctypes.ErrCompacted) {
@@ -77,20 +79,16 @@ func (r *reader) eachInRange(ctx context.Context, key, end string, check checkFu
 			return unavailableError("read "+key, err)
 		}
 
-		r.progress.addRecords(len(res.Kvs))
+		r.progress.addRecords(len(page))
 
-		for _, e := range res.Kvs {
+		for _, e := range page {
 			if err := check(ctx, e); err != nil {
 				return err
 			}
 		}
-
-		if !res.More || len(res.Kvs) == 0 {
-			return nil
-		}
-
-		key = string(res.Kvs[len(res.Kvs)-1].Key) + "\x00"
 	}
+
+	return nil
 }
 
 // maxGets is how many keys one transaction reads. etcd allows 128 operations.
