@@ -26,6 +26,8 @@ type EventPage struct {
 	Items []task.Event `json:"items"`
 	Last  string       `json:"last" doc:"The position of the last event of this page; use after=<last> for the next page."`
 	More  bool         `json:"more" doc:"Whether there are more events already. If not, the next page has the events from now on."`
+	// Earlier is set only with Tail.
+	Earlier bool `json:"earlier,omitempty" doc:"With tail: there are earlier events, which were left out."`
 }
 
 // EventOptions select events. Events of the kind gap, which report lost events, are always included.
@@ -37,6 +39,8 @@ type EventOptions struct {
 	// from up to a few seconds before it on are returned. At most one of them may be set.
 	After string
 	Since time.Time
+	// Tail is only for ListPage: a page has the last events up to now instead of the first ones.
+	Tail bool
 	// Lost, if set, is called with the error when a stream has ended and Follow reconnects, and with nil when
 	// the connection is back. If the first answer afterwards is a refusal, which ends Follow, it is not called: the
 	// refusal is the reason.
@@ -69,6 +73,9 @@ func (s *EventsService) ListPage(ctx context.Context, o EventOptions, limit int)
 
 	if limit > 0 {
 		k.query.Set("limit", strconv.Itoa(limit))
+	}
+	if o.Tail {
+		k.query.Set("tail", "true")
 	}
 
 	err = s.conn.doCall(ctx, k, &page)

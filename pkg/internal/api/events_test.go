@@ -195,6 +195,17 @@ func TestEvents_ArePages(t *testing.T) {
 		t.Errorf("received %v", got)
 	}
 
+	// The last events, instead of the first ones. The page after them begins now.
+	tail := o
+	tail.Tail = true
+	last, err := w.Events.ListPage(t.Context(), tail, 2)
+	if err != nil || len(last.Items) != 2 || last.Items[1].Task != "t6" || !last.Earlier || last.More {
+		t.Errorf("the tail: %+v, %v", last, err)
+	}
+	if all, err := w.Events.ListPage(t.Context(), tail, 7); err != nil || len(all.Items) != 7 || all.Earlier || all.Last != last.Last {
+		t.Errorf("a long tail: %+v, %v", all, err)
+	}
+
 	o.After = page.Last
 	if page, err = w.Events.ListPage(t.Context(), o, 100); err != nil || len(page.Items) != 4 || page.More {
 		t.Errorf("the second page: %+v, %v", page, err)

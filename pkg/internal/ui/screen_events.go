@@ -15,9 +15,10 @@ import (
 )
 
 const (
-	// shownEvents is the number of events that the page shows, and mostRead the number that one reading considers.
+	// shownEvents is the number of events that the page shows, and keptEvents the number that is kept, because some of them
+	// become older than the page goes back.
 	shownEvents = 50
-	mostRead    = 5000
+	keptEvents  = 2 * shownEvents
 	// usualSince is how far the page looks back.
 	usualSince = "15m"
 )
@@ -125,48 +126,53 @@ type latestEvents struct {
 	last   string // the place up to which they were read; "": they were not read to the end
 }
 
-// readLatestEvents reads events of the last span. The API reads from the oldest on, so a busy cluster is asked first for the
-// last second, which in fact goes back some seconds, and for more only if these are few.
+// readLatestEvents reads events of the last span. The API reads all events of the time and answers with the last ones, so a
+// busy cluster is asked first for the last second, which in fact goes back some seconds, and for more only if these are few.
 func readLatestEvents(ctx context.Context, r *Request, o client.EventOptions, span time.Duration) (latestEvents, error) {
 	var l latestEvents
 	for _, window := range []time.Duration{time.Second, time.Minute, span} {
 		window = min(window, span)
 		o.Since, o.After = r.Now.Add(-window), ""
 
-		read, last, more, err := readEvents(ctx, r, o)
+		page, err := readEvents(ctx, r, o)
 		if err != nil {
 			return latestEvents{}, err
 		}
 
-		if more { // too many: those of the shorter time are the latest
+		if page.More { // too many to read them all: those of the shorter time are the latest
 			if len(l.events) == 0 {
-				return newestOf(latestEvents{events: read, cut: true}), nil
+				l.events = page.Items
 			}
 			l.cut = true
 
-			return newestOf(l), nil
+			return l, nil
 		}
 
-		l = latestEvents{read, window < span, last}
-		if window == span || len(read) >= shownEvents {
+		l = latestEvents{page.Items, window < span || page.Earlier, page.Last}
+		if window == span || len(l.events) >= shownEvents {
 			break
 		}
 	}
 
-	return newestOf(l), nil
+	return l, nil
 }
 
 // continued returns the latest events a little later: those that are still in the span, and what has come since. So a page
 // that somebody watches asks only for what is new.
 func (l latestEvents) continued(ctx context.Context, r *Request, o client.EventOptions, span time.Duration) (latestEvents, error) {
 	o.After = l.last
-	read, last, more, err := readEvents(ctx, r, o)
+	page, err := readEvents(ctx, r, o)
 	if err != nil {
 		return latestEvents{}, err
 	}
 	// There are too many to read them all, or the events have begun anew.
-	if more || slices.ContainsFunc(read, func(e task.Event) bool { return e.Kind == task.EventGap }) {
+	read := page.Items
+	if page.More || slices.ContainsFunc(read, func(e task.Event) bool { return e.Kind == task.EventGap }) {
 		return readLatestEvents(ctx, r, o, span)
+	}
+
+	if page.Earlier {
+		return latestEvents{read, true, page.Last}, nil
 	}
 
 	events := slices.Concat(l.events, read)
@@ -180,31 +186,21 @@ func (l latestEvents) continued(ctx context.Context, r *Request, o client.EventO
 		return readLatestEvents(ctx, r, o, span) // what was left out may be in the span
 	}
 
-	return newestOf(latestEvents{events, l.cut, last}), nil
+	return newestOf(latestEvents{events, l.cut, page.Last}), nil
 }
 
 // newestOf leaves out events that the page does not need, so that it keeps little memory.
 func newestOf(l latestEvents) latestEvents {
-	if n := len(l.events) - 2*shownEvents; n > 0 {
+	if n := len(l.events) - keptEvents; n > 0 {
 		l.events, l.cut = slices.Clone(l.events[n:]), true
 	}
 	return l
 }
 
-// readEvents reads events up to now, at most mostRead of them. more is true if others follow; last is the place up to which
-// they were read.
-func readEvents(ctx context.Context, r *Request, o client.EventOptions) (events []task.Event, last string, more bool, err error) {
-	for more = true; more && len(events) < mostRead; {
-		page, err := r.API.Events.ListPage(ctx, o, mostRead)
-		if err != nil {
-			return nil, "", false, err
-		}
-
-		events, last, more = append(events, page.Items...), page.Last, page.More
-		o.Since, o.After = time.Time{}, page.Last
-	}
-
-	return events, last, more, nil
+// readEvents reads the last events up to now.
+func readEvents(ctx context.Context, r *Request, o client.EventOptions) (client.EventPage, error) {
+	o.Tail = true
+	return r.API.Events.ListPage(ctx, o, keptEvents)
 }
 
 // sinceText says how far the list goes back: "in the last 15m", "since 2026-11-20".

@@ -53,6 +53,7 @@ type eventsQuery struct {
 	After string    `query:"after" doc:"The id of an event, or last of a page: only later events. The header Last-Event-ID takes precedence."`
 	Since task.Time `query:"since" format:"date-time" doc:"Only events from this time on, or from a few seconds before. Cannot be combined with after."`
 	Kind  *string   `query:"kind" doc:"Kinds of events, separated by commas. With a namespace, events of shards, nodes and the cluster are included only if you request them."`
+	Tail  bool      `query:"tail" default:"false" doc:"On a page: instead of the first events, the last ones up to now, at most limit of them."`
 	Limit int       `query:"limit" minimum:"1" maximum:"5000" default:"500" doc:"Maximum number of items on a page."`
 }
 
@@ -89,7 +90,7 @@ func (h *Handlers) listEvents(c *httpapi.Call, query eventsQuery) (httpapi.Answe
 	}
 
 	if q.Brief {
-		return h.pageOfEvents(c, q, query.Limit)
+		return h.pageOfEvents(c, q, query.Limit, query.Tail)
 	}
 
 	return httpapi.Answer{}, h.streamEvents(c, q)
@@ -203,9 +204,9 @@ var (
 	errQuiet    = errors.New("the stream was silent for too long")
 )
 
-// pageOfEvents answers with the events up to the current revision, at most limit of them. Last is where the
-// next page continues.
-func (h *Handlers) pageOfEvents(c *httpapi.Call, q eventlog.Query, limit int) (httpapi.Answer, error) {
+// pageOfEvents answers with the events up to the current revision, at most limit of them: the first ones, or with tail the
+// last ones. Last is where the next page continues.
+func (h *Handlers) pageOfEvents(c *httpapi.Call, q eventlog.Query, limit int, tail bool) (httpapi.Answer, error) {
 	ctx, cancel := context.WithCancelCause(c.Context())
 	defer cancel(nil)
 
@@ -243,7 +244,10 @@ func (h *Handlers) pageOfEvents(c *httpapi.Call, q eventlog.Query, limit int) (h
 		// The place up to which events were delivered moves even without events, so that the next page does not
 		// read the same revisions again.
 		page.Last = b.Told.String()
-		if len(page.Items) >= limit {
+		if tail && len(page.Items) > 2*limit {
+			keepLast(&page, limit)
+		}
+		if !tail && len(page.Items) >= limit {
 			if len(page.Items) > limit {
 				page.Items = page.Items[:limit]
 				page.Last = page.Items[limit-1].ID
@@ -262,6 +266,10 @@ func (h *Handlers) pageOfEvents(c *httpapi.Call, q eventlog.Query, limit int) (h
 		err = cause
 	}
 
+	if tail {
+		keepLast(&page, limit)
+	}
+
 	switch {
 	case errors.Is(err, errPageFull):
 		page.More = true
@@ -270,6 +278,13 @@ func (h *Handlers) pageOfEvents(c *httpapi.Call, q eventlog.Query, limit int) (h
 	}
 
 	return httpapi.Answer{Status: http.StatusOK, Body: page}, nil
+}
+
+// keepLast drops all but the last events of a page.
+func keepLast(page *client.EventPage, limit int) {
+	if n := len(page.Items) - limit; n > 0 {
+		page.Items, page.Earlier = slices.Delete(page.Items, 0, n), true
+	}
 }
 
 // streamEvents sends events until the caller disconnects, its token becomes invalid, or the node stops.
