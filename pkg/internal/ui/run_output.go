@@ -39,6 +39,7 @@ type outputMessage struct {
 	Lines   []outputLine `json:"lines,omitempty"`
 	Ended   bool         `json:"ended,omitempty"`   // the attempt has ended, and these are its last lines
 	Problem string       `json:"problem,omitempty"` // why there is no output, or no more
+	Kept    *string      `json:"kept,omitempty"`    // the lines are all that is kept: what to say about that
 }
 
 // outputLine is a line of output as a page shows it.
@@ -390,6 +391,22 @@ func (f *outputFeed) reportAndWait(ctx context.Context, err error) bool {
 		return sleep(ctx, time.Second)
 	}
 
+	if p.Code == client.CodeNoLogs {
+		if run, err := f.r.API.Runs.Find(ctx, f.run.Namespace, f.run.ID); err == nil {
+			f.run = run
+		}
+		if f.run.State == task.Queued && f.attempt == 0 {
+			return f.awaitStart(ctx)
+		}
+		if f.hasKept() {
+			_ = f.sendKept(p.Message) // the page is gone
+			return false
+		}
+		if isUnkeptResponse(f.run) {
+			p.Message = "Nodes store the responses of successful parts only with action.http.output: keep."
+		}
+	}
+
 	if f.send(FeedEvent{Name: outputEvent, Data: outputMessage{Attempt: f.attempt, Problem: p.Message}}) != nil {
 		return false
 	}
@@ -404,6 +421,48 @@ func (f *outputFeed) reportAndWait(ctx context.Context, err error) bool {
 	}
 
 	return true
+}
+
+// awaitStart waits until a node has received the run. It returns false if none will.
+func (f *outputFeed) awaitStart(ctx context.Context) bool {
+	message := outputMessage{Problem: "The run has not started yet."}
+	if f.run.WaitsForTarget() {
+		message.Problem = "No request was sent yet."
+	}
+
+	return f.send(FeedEvent{Name: outputEvent, Data: message}) == nil && f.awaitNext(ctx)
+}
+
+// hasKept reports whether the record of the run has the end of the output of this attempt.
+func (f *outputFeed) hasKept() bool {
+	return f.run.State.Final() && f.attempt == f.run.Attempt && f.run.OutputTail != ""
+}
+
+// sendKept sends the end of the output that the record of the run contains, because the output itself is gone.
+func (f *outputFeed) sendKept(why string) error {
+	tail := f.run.OutputTail
+	note := "This is the end of the output, from the record of the run: " + why
+	switch {
+	case int64(len(tail)) >= f.run.OutputBytes && !f.run.Truncated:
+		note = ""
+	case f.run.HTTPStatus > 0 && f.run.State == task.Succeeded:
+		note = "This is the end of the response. Nodes store whole responses of successful runs only with action.http.output: keep."
+	}
+
+	at := max(f.run.OutputBytes-int64(len(tail)), 0)
+	var lines []outputLine
+	for text := range strings.Lines(tail) {
+		next := at + int64(len(text))
+		lines = append(lines, outputLine{At: at, Next: next, Text: shownText([]byte(strings.TrimSuffix(text, "\n")))})
+		at = next
+	}
+
+	return f.send(FeedEvent{Name: outputEvent, Data: outputMessage{Attempt: f.attempt, Lines: lines, Ended: true, Kept: &note}})
+}
+
+// isUnkeptResponse reports whether the output of a run is missing because it was the response to a part that succeeded.
+func isUnkeptResponse(r task.Run) bool {
+	return task.IsPart(r.ID) && r.State == task.Succeeded && r.ExitCode == nil && r.OutputBytes > 0
 }
 
 // sleep waits. It returns false if ctx ends first.

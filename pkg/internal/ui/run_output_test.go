@@ -14,6 +14,7 @@ import (
 
 	"github.com/carillonhq/carillon/pkg/client"
 	"github.com/carillonhq/carillon/pkg/internal/api/httpapi"
+	"github.com/carillonhq/carillon/pkg/internal/testkit/apikit"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -107,6 +108,89 @@ func TestRunOutput_IsSentAsItIsWritten(t *testing.T) {
 		}
 		if n := len(messages); n == 0 || !messages[n-1].Ended || ids[n-1] != "0.114" {
 			t.Errorf("the last of %d messages does not end the output at byte 114: %v", n, ids)
+		}
+	})
+}
+
+// withoutOutput makes the API of a world answer that no node has output.
+func (w *world) withoutOutput(asked func()) {
+	other := w.api
+	w.api = http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		if !strings.HasSuffix(r.URL.Path, "/logs") {
+			other.ServeHTTP(rw, r)
+			return
+		}
+
+		asked()
+		rw.Header().Set("Content-Type", "application/problem+json")
+		rw.WriteHeader(http.StatusNotFound)
+		fmt.Fprintf(rw, `{"status": 404, "title": "Not Found", "code": %q, "detail": "no node has it"}`, client.CodeNoLogs)
+	})
+}
+
+// The response to a request that succeeded is only in the record of its run. The page gets what the record has, and says
+// whether that is all.
+func TestRunOutput_OfRecord(t *testing.T) {
+	for name, c := range map[string]struct {
+		bytes int64
+		first outputLine
+		kept  string
+	}{
+		"all of it": {10, outputLine{At: 0, Next: 6, Text: "first"}, ""},
+		"its end":   {1010, outputLine{At: 1000, Next: 1006, Text: "first"}, "This is the end of the response."},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			w := newWorld(t)
+			w.create("prod", "web")
+			run := w.deadRun("prod", "web", func(r *task.Run) {
+				r.State, r.Reason, r.ExitCode, r.HTTPStatus = task.Succeeded, "", nil, http.StatusOK
+				r.OutputTail, r.OutputBytes = "first\nlast", c.bytes
+			})
+			w.withoutOutput(func() {})
+
+			s := w.as("user:ann").tab("/ui/runs/prod/" + run)
+			time.Sleep(3 * time.Second)
+			synctest.Wait()
+
+			messages, _ := s.outputs()
+			if len(messages) != 1 {
+				t.Fatalf("%s: messages %+v", name, messages)
+			}
+			m := messages[0]
+			if !m.Ended || len(m.Lines) != 2 || m.Lines[0] != c.first || m.Kept == nil || !strings.HasPrefix(*m.Kept, c.kept) || (*m.Kept == "") != (c.kept == "") {
+				t.Errorf("%s: %+v", name, m)
+			}
+		})
+	}
+}
+
+// The page of a run that waits gets its output when it has started.
+func TestRunOutput_OfRunThatStartsLater(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.create("prod", "web")
+		run := w.trigger("prod", "web")
+		asks := 0
+		w.withoutOutput(func() { asks++ })
+
+		s := w.as("user:ann").tab("/ui/runs/prod/" + run.ID)
+		time.Sleep(3 * time.Second)
+		synctest.Wait()
+		messages, _ := s.outputs()
+		if len(messages) != 1 || messages[0].Problem != "The run has not started yet." || asks != 1 {
+			t.Fatalf("after %d requests: %+v", asks, messages)
+		}
+
+		run.State, run.Node, run.StartedAt, run.EndedAt = task.Failed, "node-a", run.CreatedAt, run.CreatedAt
+		run.OutputTail, run.OutputBytes = "oh", 2
+		keys, ref := w.Store.Keys(), apikit.Ref("prod", "web")
+		w.put(keys.Ended(ref, run.ID), run)
+		_, err := w.Etcd.Delete(t.Context(), keys.Queued(ref, run.ID))
+		must(t, err)
+		time.Sleep(runPoll + time.Second)
+		synctest.Wait()
+		if messages, _ = s.outputs(); len(messages) != 2 || len(messages[1].Lines) != 1 || messages[1].Lines[0].Text != "oh" {
+			t.Errorf("it gets %+v", messages)
 		}
 	})
 }

@@ -59,6 +59,7 @@ type runPage struct {
 	Timezone string
 	Steps    []runStep
 	Because  string // why it is in its state, as a clause
+	Unsent   string // how many attempts were not sent, while it waits for its target
 	Facts    []setting
 	Results  []setting
 	Attempts []attemptRow
@@ -124,6 +125,9 @@ func loadRun(ctx context.Context, r *Request) (any, error) {
 	p.Steps, p.Facts = stepsOf(run), runFacts(r, run, p.Timezone)
 	if reason, ok := task.ReasonOf(run.Reason); ok && run.State != task.Succeeded {
 		p.Because = reason.Means
+	}
+	if run.WaitsForTarget() {
+		p.Unsent = wording.Plural(int64(run.UnsentCount()), "attempt")
 	}
 	for _, name := range slices.Sorted(maps.Keys(run.Results)) {
 		p.Results = append(p.Results, setting{Name: name, Value: run.Results[name]})
@@ -302,7 +306,9 @@ func runFacts(r *Request, run task.Run, timezone string) []setting {
 		return exactText(t.In(r.Zone(timezone)))
 	}
 
-	list.add("Message", run.Message)
+	if run.Message != strings.TrimSpace(fmt.Sprintf("HTTP %d %s", run.HTTPStatus, http.StatusText(run.HTTPStatus))) {
+		list.add("Message", run.Message)
+	}
 	if run.HTTPStatus > 0 {
 		list.add("HTTP status", fmt.Sprintf("%d %s", run.HTTPStatus, http.StatusText(run.HTTPStatus)))
 	}
@@ -335,7 +341,11 @@ func runFacts(r *Request, run task.Run, timezone string) []setting {
 		list.add("Output", words)
 	}
 	list.add("Node", run.Node)
-	if run.Attempt > 0 && run.Fan == nil {
+	switch {
+	case run.Attempt == 0 || run.Fan != nil:
+	case run.Token == 0: // no node has received it yet
+		list.add("Attempt", fmt.Sprint(run.Attempt))
+	default:
 		list.add("Attempt", fmt.Sprintf("%d, token %d", run.Attempt, run.Token))
 	}
 	if f := run.Fan; f != nil {

@@ -177,8 +177,8 @@
     const m = JSON.parse(e.detail.data);
     if (e.detail.id) id = e.detail.id;
     if (m.problem) {
-      if (fresh || !lines.length) box.replaceChildren(remark(m.problem));
-      else note.textContent = m.problem;
+      if (box.querySelector(".line")) note.textContent = m.problem; // the end of the output, from the record of the run
+      else box.replaceChildren(remark(m.problem));
       return;
     }
     if (fresh || m.attempt !== attempt) {
@@ -186,11 +186,12 @@
       if (attempt > 0) box.append(remark("Attempt " + m.attempt));
       attempt = m.attempt;
     }
+    box.classList.toggle("growing", !m.ended);
     if (m.lines) add(m.lines);
     if (m.ended && !lines.length) box.replaceChildren(remark("It has written nothing."));
     followButton.hidden = !!m.ended;
-    if (m.ended) box.classList.remove("growing"); // what is shown needs no space for more
-    showNote();
+    if (m.kept === undefined) showNote();
+    else note.textContent = m.kept;
     if (query) showFound();
     if (following) box.scrollTop = box.scrollHeight;
   });
