@@ -703,7 +703,10 @@ func TestFold_DropsOldChunks(t *testing.T) {
 		t.Errorf("%d chunks from %s, want %s", len(ids), ids[0], want)
 	}
 
-	// Of those that are too old, some go with each new chunk.
+	// Of those that are too old, some go with each new chunk. One that cannot be read goes with the next one.
+	for _, i := range []int{0, 3} {
+		w.put(w.store.Keys().LedgerChunk(ref("a"), ids[i]), "{garbage")
+	}
 	history := keeps(1)
 	history.Ledger = new(task.Duration((before - 8) * 30 * time.Minute))
 	job := h.trimJob("a", history)

@@ -267,21 +267,36 @@ func (f *folding) chunksToDrop(ctx context.Context, fold store.HistoryFold) (ids
 		return nil, err
 	}
 
+	// What a chunk that cannot be read tells of is older than what the next one does. So it goes with that one.
+	var unreadable []string
 	for i, c := range oldest {
 		// The newest chunk is compared, and may be in the fold already.
-		if fold.Newest != nil && c.ID >= fold.Newest.ID || int64(i) >= tooMany && !f.isExpired(c) {
+		if fold.Newest != nil && c.ID >= fold.Newest.ID {
 			break
 		}
 
-		ids = append(ids, c.ID)
+		isExpired, readable := f.isExpired(c)
+		switch {
+		case int64(i) < tooMany, isExpired:
+			ids = append(append(ids, unreadable...), c.ID)
+			unreadable = nil
+		case readable:
+			return ids, nil
+		default:
+			unreadable = append(unreadable, c.ID)
+		}
 	}
 
 	return ids, nil
 }
 
-// isExpired reports whether a chunk is of no more use: all its ticks are too old, or it is of a deleted task. A chunk that
-// cannot be read stays until there are too many.
-func (f *folding) isExpired(c store.LedgerChunk) bool {
+// isExpired reports whether a chunk is of no more use: all its ticks are too old, or it is of a deleted task. It returns
+// false for a chunk that is not readable.
+func (f *folding) isExpired(c store.LedgerChunk) (isExpired, readable bool) {
 	chunk, _, err := ledger.Decode(c.Value)
-	return err == nil && (chunk.UID != f.job.UID || chunk.LastTick().Before(f.oldestTick))
+	if err != nil {
+		return false, false
+	}
+
+	return chunk.UID != f.job.UID || chunk.LastTick().Before(f.oldestTick), true
 }
