@@ -63,6 +63,8 @@ type Trimmer struct {
 	now     func() time.Time
 	line    chan Trim // requests; 4,096 may wait
 	log     *zap.Logger
+
+	warnings warnings
 }
 
 // trimmersAtOnce is how many histories are trimmed in parallel, so that their deletes can share requests to
@@ -100,7 +102,7 @@ func (t *Trimmer) Run(ctx context.Context) error {
 					return ctx.Err()
 				case job := <-t.line:
 					if err := t.Trim(ctx, job); err != nil && ctx.Err() == nil && !errors.Is(err, task.ErrFenced) {
-						t.log.Debug("could not trim a history; the next run that ends triggers another try", zap.String("task", job.Ref.String()), zap.Error(err))
+						t.logFailure(job.Ref.String(), err)
 					}
 				}
 			}
@@ -108,6 +110,16 @@ func (t *Trimmer) Run(ctx context.Context) error {
 	}
 
 	return g.Wait()
+}
+
+// logFailure logs that a trim failed. While it keeps failing, the history grows, so that an operator should know.
+func (t *Trimmer) logFailure(name string, err error) {
+	level := zap.DebugLevel
+	if t.warnings.noteFailure(name, t.now()) {
+		level = zap.WarnLevel
+	}
+
+	t.log.Log(level, "could not trim a history; a later run that ends triggers another try", zap.String("task", name), zap.Error(err))
 }
 
 // maxTrimTries is how often a trim is tried that fails with a conflict: a range of ticks grew, or the same history was
