@@ -31,7 +31,7 @@ type RunListOptions struct {
 	Parts     bool         // include the parts of runs; with Node they are always included
 	Dead      bool         // only dead runs
 	Limit     int          // the maximum number of runs; 0 means all
-	Eventual  bool         // runs that have ended in the last moments may be missing; cheaper where histories are long
+	Eventual  bool         // runs that were queued or have ended in the last moments may be missing; cheaper where histories are long
 	Progress  bool         // include the progress of active runs, which is requested from their nodes
 }
 

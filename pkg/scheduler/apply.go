@@ -134,6 +134,7 @@ func (s *shardState) applyQueued(ev *store.ShardEvent, now time.Time) {
 	}
 
 	s.rows.Touch(t)
+	s.rows.NoteRun(t, ev)
 
 	// Whatever is known now replaces the fact that the record could not be read.
 	if t.Activity != nil {

@@ -10,7 +10,7 @@ import (
 // maxRecentRuns is how many runs an Index remembers. Each takes about 100 bytes.
 const maxRecentRuns = 256
 
-// RunPlace identifies a run that has ended, or ticks that did not run. Its id begins with its time.
+// RunPlace identifies a run that waits or has ended, or ticks that did not run. Its id begins with its time.
 type RunPlace struct {
 	Task string `json:"task"` // namespace/name
 	Run  string `json:"run"`
@@ -27,7 +27,7 @@ type RunsRange struct {
 	Limit  int
 }
 
-// recentRuns are the newest runs in the history of a shard.
+// recentRuns are the newest runs in the queue and the history of a shard. Some may have left both: they are active.
 type recentRuns struct {
 	mu   sync.Mutex
 	runs []RunPlace // the oldest first
@@ -55,7 +55,7 @@ func (r *recentRuns) forgetUpTo(id string) {
 	r.runs = slices.Delete(r.runs, 0, n)
 }
 
-// AddRun adds a run whose record is in the history. It may be called again for the same run.
+// AddRun adds a run whose record is in the queue or the history. It may be called again for the same run.
 func (x *Index) AddRun(p RunPlace) {
 	r := &x.recent
 	r.mu.Lock()
@@ -76,7 +76,7 @@ func (x *Index) AddRun(p RunPlace) {
 	}
 }
 
-// RemoveRun removes a run whose record was deleted.
+// RemoveRun removes a run whose record in the history was deleted.
 func (x *Index) RemoveRun(p RunPlace) {
 	r := &x.recent
 	r.mu.Lock()

@@ -76,11 +76,11 @@ func (w *Writer) NoteLoad(revision int64, now time.Time) {
 	w.Index.NoteLoad(task.RunID(now.Add(clockMargin), ""))
 }
 
-// NoteRun notes that the record of a run was written to the history of t, or deleted. Late results are no runs of their
-// own.
+// NoteRun notes that the record of a run was written to the queue or the history of t, or deleted. A run that leaves the
+// queue usually comes into the history. Late results and parts are no runs of their own.
 func (w *Writer) NoteRun(t *taskstate.Task, ev *store.ShardEvent) {
 	switch run := (readmodel.RunPlace{Task: t.FullName(), Run: ev.Run}); {
-	case ev.Late:
+	case ev.Late, ev.Deleted && ev.Kind == record.KindQueued, task.IsPart(ev.Run):
 	case ev.Deleted:
 		w.Index.RemoveRun(run)
 	default:

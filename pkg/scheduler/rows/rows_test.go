@@ -335,12 +335,19 @@ func TestWriter_RemembersRunsSinceTheLoad(t *testing.T) {
 	late.Late = true
 	w.NoteRun(a, late)
 
+	// A run that leaves the queue is active.
+	for _, deleted := range []bool{false, true} {
+		queued := event(4 * time.Minute)
+		queued.Kind, queued.Deleted = record.KindQueued, deleted
+		w.NoteRun(a, queued)
+	}
+
 	gone := event(2 * time.Minute)
 	gone.Deleted = true
 	w.NoteRun(a, gone)
 
 	// The clock of the former owner may have been ahead by some seconds.
-	want := []readmodel.RunPlace{{Task: taskName, Run: event(time.Minute).Run}}
+	want := []readmodel.RunPlace{{Task: taskName, Run: event(4 * time.Minute).Run}, {Task: taskName, Run: event(time.Minute).Run}}
 	if r := recent(); !slices.Equal(r.Runs, want) || r.After != task.RunID(began.Add(clockMargin), "") {
 		t.Errorf("%v", r)
 	}

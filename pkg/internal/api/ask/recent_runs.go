@@ -13,9 +13,9 @@ import (
 // MaxRecentRuns is the maximum number of runs in one answer.
 const MaxRecentRuns = 5000
 
-// RecentRuns returns the newest runs in the histories of the shards, as the owners remember them. It returns false if it
-// does not know them, because an owner does not answer. q selects nothing but namespaces. Runs that have ended in the last
-// moments may be missing.
+// RecentRuns returns the newest runs in the queues and the histories of the shards, as the owners remember them. It returns false if it
+// does not know them, because an owner does not answer. q selects nothing but namespaces. Runs that were queued or
+// have ended in the last moments may be missing, and some may be active or gone.
 func (a *Asker) RecentRuns(c *httpapi.Call, q Question) (readmodel.RecentRuns, bool) {
 	caller := httpapi.CallerOf(c.Context())
 	answers, failures := a.askNodes(c.Context(), caller, &q, a.Now.Stamp(), a.schedulingNodes(c.Context()), nil)

@@ -5,8 +5,6 @@ import (
 	"strings"
 	"time"
 
-	"golang.org/x/sync/errgroup"
-
 	"github.com/carillonhq/carillon/pkg/internal/api/ask"
 	"github.com/carillonhq/carillon/pkg/internal/api/httpapi"
 	"github.com/carillonhq/carillon/pkg/internal/readmodel"
@@ -21,7 +19,7 @@ func (f *runFilter) mayUseMemory() bool {
 
 // findRecent is findRuns from the newest runs that the owners of the shards remember. So it costs little, however long the
 // histories are. It returns false if it cannot fill the page: the owners remember a few hundred runs of each shard, and
-// none from before they have loaded it. Runs that have ended in the last moments may be missing.
+// none from before they have loaded it. Runs that were queued or have ended in the last moments may be missing.
 func (h *Handlers) findRecent(c *httpapi.Call, ns string, f runFilter, most int) (found []task.Run, more, ok bool, err error) {
 	ctx := c.Context()
 	before, err := h.activeRuns(ctx, ns)
@@ -35,27 +33,12 @@ func (h *Handlers) findRecent(c *httpapi.Call, ns string, f runFilter, most int)
 		limit = 20 * most
 	}
 	q := ask.Question{Namespace: ns, Within: f.within, Runs: &readmodel.RunsRange{Before: f.idsBefore(), Limit: min(limit, ask.MaxRecentRuns)}}
-
-	// A run moves from the queue to an inbox, and from there to the history.
-	var recent readmodel.RecentRuns
-	var queued []store.RunPlace
-	var g errgroup.Group
-	g.Go(func() error { recent, ok = h.Asker.RecentRuns(c, q); return nil })
-	g.Go(func() (err error) { queued, err = h.Store.QueuedPlaces(ctx, h.allShards(), ns); return err })
-	if err := g.Wait(); err != nil || !ok {
-		return nil, false, false, err
+	recent, ok := h.Asker.RecentRuns(c, q)
+	if !ok {
+		return nil, false, false, nil
 	}
 
-	places := h.placesOf(recent.Runs)
-	for _, p := range queued {
-		if p.Run > recent.After && f.matchesPlace(p) {
-			places = append(places, p)
-		}
-	}
-	slices.SortFunc(places, newestPlace)
-	places = slices.Compact(places)
-
-	read, _, err := h.readUntil(ctx, places, &f, most)
+	read, _, err := h.readUntil(ctx, h.placesOf(recent.Runs), &f, most)
 	if err != nil {
 		return nil, false, false, err
 	}
@@ -96,13 +79,15 @@ func (f *runFilter) idsBefore() string {
 // ones.
 func idAt(t time.Time) string { return strings.TrimSuffix(task.RunID(t, ""), "-") }
 
-// placesOf returns the places of runs that owners remember.
+// placesOf returns the places of runs that owners remember, the newest first.
 func (h *Handlers) placesOf(runs []readmodel.RunPlace) []store.RunPlace {
 	places := make([]store.RunPlace, len(runs))
 	for i, r := range runs {
 		namespace, name, _ := strings.Cut(r.Task, "/")
 		places[i] = store.RunPlace{Ref: h.Ref(namespace, name), Run: r.Run}
 	}
+
+	slices.SortFunc(places, newestPlace)
 
 	return places
 }

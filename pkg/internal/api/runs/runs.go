@@ -40,7 +40,7 @@ type runFilter struct {
 	since  task.Time    // inclusive; zero: no limit
 	until  task.Time    // exclusive; zero: no limit
 	parts  bool         // include the parts of runs
-	// eventual allows a list that lacks runs which have ended in the last moments.
+	// eventual allows a list that lacks runs which were queued or have ended in the last moments.
 	eventual bool
 	tasks    taskSet // only runs of these tasks; nil: of all tasks
 	// selector selects tasks whose labels have not been read yet; see findCurrent.
@@ -58,7 +58,7 @@ type runsQuery struct {
 	Dead     bool              `query:"dead" default:"false" doc:"Only runs that failed, timed out or were lost, have no attempts left, and were not retried or dismissed."`
 	Since    task.Time         `query:"since" format:"date-time" doc:"Only runs of ticks from this time on. For manual runs, the time of the request counts."`
 	Until    task.Time         `query:"until" format:"date-time" doc:"Only runs of ticks before this time."`
-	Eventual bool              `query:"eventual" default:"false" doc:"Runs that have ended in the last moments may be missing. If the list can be made of the runs that the owners of the shards remember, it costs little, however long the histories are."`
+	Eventual bool              `query:"eventual" default:"false" doc:"Runs that were queued or have ended in the last moments may be missing. If the list can be made of the runs that the owners of the shards remember, it costs little, however long the histories are."`
 	Progress bool              `query:"progress" default:"false" doc:"Adds the progress that active runs report. Carillon asks their nodes and waits at most one second."`
 	httpapi.PageQuery
 }
