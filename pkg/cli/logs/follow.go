@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/carillonhq/carillon/pkg/cli/failure"
+	"github.com/carillonhq/carillon/pkg/cli/output"
 	"github.com/carillonhq/carillon/pkg/cli/selection"
 	"github.com/carillonhq/carillon/pkg/cli/view"
 	"github.com/carillonhq/carillon/pkg/client"
@@ -42,7 +43,7 @@ type RunFollower struct {
 	known            map[string]bool // the parts that are followed already
 	seen             int64           // the number of bytes of attempt First that were read
 	since            time.Time       // since when the run is waited for
-	waitNoted        bool            // a message has reported that the run waits
+	waitNoted        string          // the reason for waiting that a message has reported
 	nodeAwayNoted    bool            // the node is not reachable, and a message has reported that
 	unreachableSince time.Time       // since when the server is not reachable; zero: it is
 	unreachableNoted bool            // a message has reported that
@@ -132,15 +133,20 @@ func (t *RunFollower) readRun(ctx context.Context) error {
 	return err
 }
 
-// noteWaiting prints once that the run has not started yet.
+// noteWaiting prints that the run has not started yet, once for each reason.
 func (t *RunFollower) noteWaiting() {
 	begun := t.Run.Node != "" || t.Run.Fan != nil && t.Run.State != task.Queued
-	if t.waitNoted || begun || t.M.Now().Sub(t.since) < startPatience {
+	if begun || t.Run.Reason == t.waitNoted || t.M.Now().Sub(t.since) < startPatience {
 		return
 	}
 
-	t.waitNoted = true
-	t.M.Tell("waiting: %s is %s", t.runName(), view.PlainRunResult(t.M.Factory, t.Run))
+	t.waitNoted = t.Run.Reason
+
+	text := view.PlainRunResult(t.M.Factory, t.Run)
+	if t.Run.WaitsForTarget() && t.Run.Unsent.Message != "" {
+		text += ": " + output.OneLine(t.Run.Unsent.Message)
+	}
+	t.M.Tell("waiting: %s is %s", t.runName(), text)
 }
 
 // runName returns the name of the run's task for messages.

@@ -128,7 +128,11 @@ func describeRun(f *factory.Factory, d *output.Details, r task.Run, zone string)
 	d.Field("Node", "%s", r.Node)
 
 	if r.Attempt > 0 && r.Fan == nil { // only its parts have attempts
-		d.Field("Attempt", "%d, token %d", r.Attempt, r.Token)
+		if r.Token == 0 { // no node has received it yet
+			d.Field("Attempt", "%d", r.Attempt)
+		} else {
+			d.Field("Attempt", "%d, token %d", r.Attempt, r.Token)
+		}
 	}
 
 	d.Field("Decided by", "%s", wording.DecidedBy(r))
