@@ -8,6 +8,7 @@ import (
 	"net/url"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -454,16 +455,16 @@ func TestTasks_APageReadsOnlyItsOwnRuns(t *testing.T) {
 		w.put(keys.Run(node, ref("default", "b"), id(2, "from-"+node)), task.Assigned{Run: task.Run{State: task.Running}})
 	}
 
-	returned := 0
+	var returned atomic.Int64 // keys
 	etcd.KV = etcdhook.KV(etcd.KV, func(ctx context.Context, op clientv3.Op, next etcdhook.Do) (clientv3.OpResponse, error) {
 		res, err := next(ctx, op)
 		if err == nil && op.IsTxn() {
 			for _, r := range res.Txn().Responses {
-				returned += len(r.GetResponseRange().GetKvs())
+				returned.Add(int64(len(r.GetResponseRange().GetKvs())))
 			}
 		}
 		if err == nil && op.IsGet() {
-			returned += len(res.Get().Kvs)
+			returned.Add(int64(len(res.Get().Kvs)))
 		}
 
 		return res, err
@@ -471,13 +472,13 @@ func TestTasks_APageReadsOnlyItsOwnRuns(t *testing.T) {
 
 	// The owner of this test reads everything. The last list does not ask it: it has just been asked.
 	for i, query := range []string{"limit=10", "sort=next", "limit=11"} {
-		returned = 0
+		returned.Store(0)
 		l, res := w.tasksPage(query)
 		if len(l.Items) != 3 || l.Items[1].Active != 2 || l.Items[0].Active+l.Items[2].Active != 0 || l.Items[1].State != client.TaskRunning {
 			t.Errorf("%q: %s", query, res.body)
 		}
-		if i == 2 && returned > 50 {
-			t.Errorf("etcd returned %d keys", returned)
+		if i == 2 && returned.Load() > 50 {
+			t.Errorf("etcd returned %d keys", returned.Load())
 		}
 	}
 }
