@@ -172,7 +172,7 @@ func BenchmarkMasker_Escapes(b *testing.B) {
 	m.hide(strings.Repeat("a/", maxEscaped/2))
 
 	for name, part := range map[string]string{
-		"text": "some text that contains nothing of interest, except / and \n", "values": strings.Repeat("a%2F", maxEscaped/2), "chain": "%3%3%3%34",
+		"text": "some text that contains nothing of interest, except / and \n", "values": strings.Repeat("a%2F", maxEscaped/2), "chain": "%3%3%3%34", "Latin-1": "Ã\u0083Â©‡→",
 	} {
 		text := []byte(strings.Repeat(part, 8<<10/len(part)+1))
 		b.Run(name, func(b *testing.B) {
