@@ -2,12 +2,13 @@ package process
 
 import (
 	"cmp"
-	"crypto/rand"
 	"crypto/sha256"
+	"encoding/binary"
 	"encoding/hex"
 	"errors"
 	"fmt"
 	"io/fs"
+	"math/rand/v2"
 	"os"
 	"os/user"
 	"path/filepath"
@@ -262,8 +263,7 @@ func NewTraceparent(namespace, name, run string) string {
 	trace := sha256.Sum256(id)
 
 	var span [8]byte
-	rand.Read(span[:]) // crypto/rand never fails
-	span[7] |= 1       // the all-zero id is invalid
+	binary.BigEndian.PutUint64(span[:], rand.Uint64()|1) // the all-zero id is invalid
 
 	var text [len("00-") + 32 + len("-") + 16 + len("-01")]byte
 	b := hex.AppendEncode(append(text[:0], "00-"...), trace[:16])
