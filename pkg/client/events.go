@@ -36,9 +36,11 @@ type EventOptions struct {
 	Task      string   // requires Namespace; "" means all tasks
 	Kinds     []string // values of task.EventKinds; empty means all kinds
 	// After is the id of an event or EventPage.Last; only later events are returned. Since is a time; events
-	// from up to a few seconds before it on are returned. At most one of them may be set.
-	After string
-	Since time.Time
+	// from up to a few seconds before it on are returned. Revisions is a number of revisions of etcd: only events of
+	// the last ones are returned, which costs less than Since. At most one of them may be set.
+	After     string
+	Since     time.Time
+	Revisions int64
 	// Tail is only for ListPage: a page has the last events up to now instead of the first ones.
 	Tail bool
 	// Lost, if set, is called with the error when a stream has ended and Follow reconnects, and with nil when
@@ -58,6 +60,9 @@ func (o EventOptions) newCall() (call, error) {
 	setIfNotEmpty(k.query, "kind", strings.Join(o.Kinds, ","))
 	setIfNotEmpty(k.query, "after", o.After)
 	setTimes(k.query, map[string]time.Time{"since": o.Since})
+	if o.Revisions > 0 {
+		k.query.Set("revisions", strconv.FormatInt(o.Revisions, 10))
+	}
 
 	return k, err
 }

@@ -206,6 +206,14 @@ func TestEvents_ArePages(t *testing.T) {
 		t.Errorf("a long tail: %+v, %v", all, err)
 	}
 
+	// Events of the last revisions.
+	if few, err := w.Events.ListPage(t.Context(), client.EventOptions{Revisions: 2}, 0); err != nil || len(few.Items) != 2 || few.Items[1].Task != "t6" {
+		t.Errorf("of two revisions: %+v, %v", few, err)
+	}
+	if all, err := w.Events.ListPage(t.Context(), client.EventOptions{Revisions: 100_000, Namespace: "default"}, 0); err != nil || len(all.Items) != 8 {
+		t.Errorf("of all revisions: %+v, %v", all, err)
+	}
+
 	o.After = page.Last
 	if page, err = w.Events.ListPage(t.Context(), o, 100); err != nil || len(page.Items) != 4 || page.More {
 		t.Errorf("the second page: %+v, %v", page, err)

@@ -19,6 +19,8 @@ const (
 	// become older than the page goes back.
 	shownEvents = 50
 	keptEvents  = 2 * shownEvents
+	// fewRevisions is how many revisions the page reads at first. In a busy cluster, they have enough events.
+	fewRevisions = 1000
 	// usualSince is how far the page looks back.
 	usualSince = "15m"
 )
@@ -126,13 +128,26 @@ type latestEvents struct {
 	last   string // the place up to which they were read; "": they were not read to the end
 }
 
-// readLatestEvents reads events of the last span. The API reads all events of the time and answers with the last ones, so a
-// busy cluster is asked first for the last second, which in fact goes back some seconds, and for more only if these are few.
+// readLatestEvents reads events of the last span. The API reads all events of the time that it is asked for, and answers with
+// the last ones. So it is asked first for few revisions, and for a longer time only if these have too few events.
 func readLatestEvents(ctx context.Context, r *Request, o client.EventOptions, span time.Duration) (latestEvents, error) {
-	var l latestEvents
-	for _, window := range []time.Duration{time.Second, time.Minute, span} {
+	o.Revisions, o.After = fewRevisions, ""
+	page, err := readEvents(ctx, r, o)
+	if err != nil {
+		return latestEvents{}, err
+	}
+
+	// If the first event is older than the span, none of the span is missing.
+	events := eventsSince(page.Items, r.Now.Add(-span))
+	if whole := !page.Earlier && len(events) < len(page.Items); !page.More && (whole || len(events) >= shownEvents) {
+		return latestEvents{events, !whole, page.Last}, nil
+	}
+
+	l := latestEvents{events: events}
+	o.Revisions = 0
+	for _, window := range []time.Duration{time.Minute, span} {
 		window = min(window, span)
-		o.Since, o.After = r.Now.Add(-window), ""
+		o.Since = r.Now.Add(-window)
 
 		page, err := readEvents(ctx, r, o)
 		if err != nil {
@@ -157,6 +172,16 @@ func readLatestEvents(ctx context.Context, r *Request, o client.EventOptions, sp
 	return l, nil
 }
 
+// eventsSince returns the events from a time on.
+func eventsSince(events []task.Event, from time.Time) []task.Event {
+	first := slices.IndexFunc(events, func(e task.Event) bool { return !e.Time.Before(from) })
+	if first < 0 {
+		return nil
+	}
+
+	return events[first:]
+}
+
 // continued returns the latest events a little later: those that are still in the span, and what has come since. So a page
 // that somebody watches asks only for what is new.
 func (l latestEvents) continued(ctx context.Context, r *Request, o client.EventOptions, span time.Duration) (latestEvents, error) {
@@ -175,13 +200,7 @@ func (l latestEvents) continued(ctx context.Context, r *Request, o client.EventO
 		return latestEvents{read, true, page.Last}, nil
 	}
 
-	events := slices.Concat(l.events, read)
-	from := r.Now.Add(-span)
-	if first := slices.IndexFunc(events, func(e task.Event) bool { return !e.Time.Before(from) }); first >= 0 {
-		events = events[first:]
-	} else {
-		events = nil
-	}
+	events := eventsSince(slices.Concat(l.events, read), r.Now.Add(-span))
 	if l.cut && len(events) < shownEvents {
 		return readLatestEvents(ctx, r, o, span) // what was left out may be in the span
 	}

@@ -52,16 +52,22 @@ type eventsQuery struct {
 	Task  string    `query:"task" doc:"The name of a task."`
 	After string    `query:"after" doc:"The id of an event, or last of a page: only later events. The header Last-Event-ID takes precedence."`
 	Since task.Time `query:"since" format:"date-time" doc:"Only events from this time on, or from a few seconds before. Cannot be combined with after."`
-	Kind  *string   `query:"kind" doc:"Kinds of events, separated by commas. With a namespace, events of shards, nodes and the cluster are included only if you request them."`
-	Tail  bool      `query:"tail" default:"false" doc:"On a page: instead of the first events, the last ones up to now, at most limit of them."`
-	Limit int       `query:"limit" minimum:"1" maximum:"5000" default:"500" doc:"Maximum number of items on a page."`
+	// Revisions costs less than Since, which searches etcd for the revision of a time.
+	Revisions int64   `query:"revisions" minimum:"0" maximum:"100000" default:"0" doc:"Only events of the last revisions of etcd, so many of them. Cannot be combined with after and since."`
+	Kind      *string `query:"kind" doc:"Kinds of events, separated by commas. With a namespace, events of shards, nodes and the cluster are included only if you request them."`
+	Tail      bool    `query:"tail" default:"false" doc:"On a page: instead of the first events, the last ones up to now, at most limit of them."`
+	Limit     int     `query:"limit" minimum:"1" maximum:"5000" default:"500" doc:"Maximum number of items on a page."`
 }
 
-// Check rejects a request with two starting points.
+// Check rejects a request with several starting points.
 func (q *eventsQuery) Check(given url.Values) error {
 	if given.Has("after") && given.Has("since") {
 		return task.Invalid(task.CodeBadValue, "since", "cannot be combined with after")
 	}
+	if given.Has("revisions") && (given.Has("after") || given.Has("since")) {
+		return task.Invalid(task.CodeBadValue, "revisions", "cannot be combined with after or since")
+	}
+
 	return nil
 }
 
@@ -185,6 +191,15 @@ func (h *Handlers) eventQuery(c *httpapi.Call, query eventsQuery) (q eventlog.Qu
 			return q, f, task.Invalid(task.CodeBadValue, field, "%s is not the id of an event, such as 1234 or 1234.2", task.Quote(after))
 		}
 		q.After = &p
+	case query.Revisions > 0:
+		there, err := h.Store.Present(c.Context())
+		if err != nil {
+			return q, f, err
+		}
+		q.After = &task.Place{}
+		if from := there.Revision - query.Revisions; from > 0 {
+			*q.After = task.After(from)
+		}
 	case !query.Since.IsZero():
 		p, err := h.Store.PlaceOf(c.Context(), query.Since.Time)
 		if err != nil {
