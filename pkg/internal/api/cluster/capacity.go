@@ -2,7 +2,6 @@ package cluster
 
 import (
 	"context"
-	"math"
 
 	"github.com/carillonhq/carillon/pkg/client"
 	"github.com/carillonhq/carillon/pkg/store"
@@ -19,9 +18,27 @@ const (
 	sampleTasks  = 1000
 )
 
+// estimateRoom estimates the space that one task needs, with a sample of the history. It returns nil if there is too little
+// data.
+func (h *Handlers) estimateRoom(ctx context.Context, st client.ClusterStatus) *client.Room {
+	if capacityLeft(st, 0) == nil {
+		return nil
+	}
+
+	ctx, cancel := context.WithTimeout(ctx, etcdTimeout)
+	defer cancel()
+
+	tasks, records, err := h.Store.SampleHistory(ctx, h.historySamples(ctx, st.Tasks))
+	if err != nil || tasks == 0 {
+		return capacityLeft(st, 0)
+	}
+
+	return capacityLeft(st, float64(records)/float64(tasks))
+}
+
 // capacityLeft estimates the space that one task needs, and how many such tasks fit into the quota. The member with the
 // least space decides. It returns nil if there is too little data.
-func (h *Handlers) capacityLeft(ctx context.Context, st client.ClusterStatus) *client.Room {
+func capacityLeft(st client.ClusterStatus, history float64) *client.Room {
 	var inUse, quota int64
 	for _, m := range st.Etcd {
 		inUse = max(inUse, m.DBInUse)
@@ -34,17 +51,9 @@ func (h *Handlers) capacityLeft(ctx context.Context, st client.ClusterStatus) *c
 		return nil
 	}
 
-	ctx, cancel := context.WithTimeout(ctx, etcdTimeout)
-	defer cancel()
-
-	history := 0.0
-	if tasks, records, err := h.Store.SampleHistory(ctx, h.historySamples(ctx, st.Tasks)); err == nil && tasks > 0 {
-		history = math.Floor(10*float64(records)/float64(tasks)) / 10
-	}
-
 	each := max(inUse/st.Tasks, 1)
 
-	return &client.Room{BytesPerTask: each, HistoryPerTask: history, Tasks: quota / 100 * etcdadmin.FillingUp / each}
+	return &client.Room{BytesPerTask: each, HistoryPerTask: float64(int64(history*10)) / 10, Tasks: quota / 100 * etcdadmin.FillingUp / each}
 }
 
 // historySamples chooses the tasks whose history records are counted. etcd visits every key that it counts, so the number

@@ -32,7 +32,7 @@ func (h *Handlers) getCluster(c *httpapi.Call) (httpapi.Answer, error) {
 	}
 
 	st.Tasks = counted
-	st.Room = h.capacityLeft(c.Context(), st)
+	st.Room = h.estimateRoom(c.Context(), st)
 
 	return httpapi.Answer{Status: http.StatusOK, Body: st}, nil
 }
