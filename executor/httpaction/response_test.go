@@ -190,7 +190,9 @@ func TestRunAttempt_MemoryIsBounded(t *testing.T) {
 	results := make(chan process.Result, attempts)
 	for range attempts {
 		go func() {
-			results <- run(r, task.HTTP{URL: url, Limit: task.HTTPLimit{Body: 16 << 20}, Results: map[string]string{"id": "/id"}})
+			a, _ := newAttempt(task.HTTP{URL: url, Limit: task.HTTPLimit{Body: 16 << 20}, Results: map[string]string{"id": "/id"}})
+			a.Timeout = task.Duration(5 * time.Minute) // judging is slow with the race detector on a busy machine
+			results <- r.RunAttempt(a, process.NewOrders())
 		}()
 	}
 	for range attempts {
@@ -207,7 +209,7 @@ func TestRunAttempt_MemoryIsBounded(t *testing.T) {
 	close(release)
 	for range attempts {
 		if res := <-results; res.State != task.Succeeded || res.Status.Results["id"] != "7" {
-			t.Errorf("%+v", res)
+			t.Errorf("%s: %s, results %+v", res.State, res.Message, res.Status)
 		}
 	}
 }
