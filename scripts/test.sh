@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # make test: run all tests, except those that -short skips. Packages with goroutines run with the
-# race detector.
+# race detector. Some of them run a second time, without it (see twice below).
 #
 # make test-cluster ("test.sh cluster"): run only the tests that -short skips. They use whole
 # daemons and real processes, with the race detector, or are longer forms of other tests.
@@ -54,7 +54,7 @@ run_tests() {
 }
 
 # run_packages FLAG... -- PACKAGE...: run the tests of packages whose paths match $no_race without
-# the race detector, and those of the others with it.
+# the race detector, those of the others with it, and those that match $twice both ways.
 run_packages() {
 	local flags=() package without=() with=()
 	while [[ $1 != -- ]]; do
@@ -64,6 +64,7 @@ run_packages() {
 	shift
 	for package in "$@"; do
 		if [[ $package =~ $no_race ]]; then without+=("$package"); else with+=("$package"); fi
+		if [[ -n $race && $package =~ $twice ]]; then without+=("$package"); fi
 	done
 	((${#without[@]} == 0)) || CGO_ENABLED=0 run_tests "${flags[@]}" "${without[@]}"
 	# Tests wait about as long as they compute, so run more packages than there are processors.
@@ -79,6 +80,10 @@ if [[ $target == test ]]; then
 	no_race="/pkg/($calculating)\$"
 	at_once=$((2 * $(nproc)))
 
+	# The tests of these packages are mostly more seeds and cases of the same kind. All of them run
+	# without the race detector, and a part with it: see package racetest.
+	twice='/pkg/internal/(authority|schedule|testkit/sim)$'
+
 	# Start the slowest packages first, so that the others are compiled and tested at the same time.
 	# shellcheck disable=SC2086 # packages are words
 	packages=$(go list ${PKG:-./pkg/daemon ./pkg/internal/testkit/sim ./executor ./pkg/internal/api ./pkg/kv ./pkg/store ./pkg/scheduler ./...})
@@ -92,6 +97,7 @@ else
 	# The long tests of these packages are more seeds, cases and benchmarks of the kinds that make
 	# test runs with the race detector. More of them find more mistakes, but hardly more races.
 	no_race="/pkg/($calculating|internal/(api|authority|schedule|testkit/sim)|bench|kv|scheduler)\$"
+	twice='^$'       # none
 	at_once=$(nproc) # daemons miss their deadlines on a busy host
 
 	# Start the packages with the most long tests first.

@@ -25,6 +25,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/internal/check"
 	"github.com/carillonhq/carillon/pkg/internal/testkit/etcdhook"
 	"github.com/carillonhq/carillon/pkg/internal/testkit/mutant"
+	"github.com/carillonhq/carillon/pkg/internal/testkit/racetest"
 	"github.com/carillonhq/carillon/pkg/kv"
 	"github.com/carillonhq/carillon/pkg/kv/kvmem"
 	"github.com/carillonhq/carillon/pkg/store"
@@ -640,6 +641,8 @@ func TestRevocations_NoWriteCommitsAfterItsRightsAreGone(t *testing.T) {
 
 // TestRevocations_CatchesMutants requires that the property detects each way to break it.
 func TestRevocations_CatchesMutants(t *testing.T) {
+	racetest.SkipIfShort(t)
+
 	promises := map[string]string{
 		"no-fence-compare": "G27", "no-token-compare": "G27", "half-revision": "G27", "narrowing-as-grant": "G27", "fence-apart": "G27", "audit-apart": "G28",
 		"stale-time": "G27", "no-parent-token-compare": "G27", "link-used-twice": "G27",

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/carillonhq/carillon/pkg/internal/schedule"
+	"github.com/carillonhq/carillon/pkg/internal/testkit/racetest"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -153,6 +154,8 @@ var oracleCases = sync.OnceValue(func() []oracleCase {
 })
 
 func TestNext_AgreesWithOracleAtEveryTransition(t *testing.T) {
+	racetest.SkipIfShort(t)
+
 	cases := oracleCases()
 	if len(cases) < 200 {
 		t.Fatalf("only %d expressions", len(cases))
