@@ -23,9 +23,9 @@ const (
 	idleInterval = 10 * time.Second // a process without a collection for this long is idle
 )
 
-// worthCollecting is the number of bytes of garbage at which an idle process collects. After a burst, such as
-// loading many tasks, the next collection could otherwise be minutes away.
-const worthCollecting = 32 << 20
+// minIdleGarbage is the number of bytes of garbage at which an idle process with a small heap collects. After a burst,
+// such as loading many tasks, the next collection could otherwise be minutes away.
+const minIdleGarbage = 32 << 20
 
 // MakeRoom adjusts GOGC from now on until stop is called, which restores its former value. If the user has set GOGC, it
 // does nothing. GOMEMLIMIT applies in any case.
@@ -89,7 +89,7 @@ func (g *pacer) collectPeriodically(every time.Duration) {
 		idle := time.Since(g.last) >= every
 		g.mu.Unlock()
 
-		if idle && heapInUse() > liveHeap()+worthCollecting {
+		if live := liveHeap(); idle && heapInUse() > live+worthCollecting(live) {
 			runtime.GC()
 		}
 	}
@@ -120,6 +120,11 @@ func gogcPercent(live uint64, idle bool) int {
 	percent := garbageRoom / max(live/100, 1)
 	return int(min(max(percent, least), mostGarbage)) / 10 * 10
 }
+
+// worthCollecting returns the number of bytes of garbage at which an idle process collects. A collection costs as much as
+// the live heap is large: two seconds of CPU for a node with a million tasks. So it also waits for a quarter of the live
+// heap, which is less than idleGarbage.
+func worthCollecting(live uint64) uint64 { return max(minIdleGarbage, live/4) }
 
 // liveHeap returns the bytes that the last collection found alive. heapInUse returns the bytes that
 // are alive or garbage now.

@@ -17,6 +17,14 @@ func TestGarbagePercent_GivesRoomToASmallHeapAndLittleToALargeOne(t *testing.T) 
 	}
 }
 
+func TestWorthCollecting_GrowsWithTheCostOfACollection(t *testing.T) {
+	for live, want := range map[uint64]uint64{0: 32 << 20, 64 << 20: 32 << 20, 1 << 30: 256 << 20, 4 << 30: 1 << 30} {
+		if got := worthCollecting(live); got != want {
+			t.Errorf("%d MiB alive: collects at %d MiB of garbage, want %d", live>>20, got>>20, want>>20)
+		}
+	}
+}
+
 func TestRoomForGarbage_FollowsTheHeapAndEnds(t *testing.T) {
 	t.Setenv("GOGC", "")
 	former := debug.SetGCPercent(77)
@@ -65,7 +73,7 @@ func TestRoomForGarbage_TidiesUpAfterABurst(t *testing.T) {
 	}
 	sink = nil
 	g.wg.Go(func() { g.collectPeriodically(time.Millisecond) })
-	for deadline := time.Now().Add(90 * time.Second); heapInUse() > before+worthCollecting; time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(90 * time.Second); heapInUse() > before+worthCollecting(before); time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatalf("%d MiB in use, %d MiB alive", heapInUse()>>20, liveHeap()>>20)
 		}
