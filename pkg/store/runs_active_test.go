@@ -60,7 +60,7 @@ func TestActiveKeysOf_FindsWhatAScanFinds(t *testing.T) {
 	for seed := range uint64(40) {
 		r := rand.New(rand.NewPCG(seed, 1))
 		w := newInboxWorld(t)
-		tasks := make([]record.Ref, 10)
+		tasks := make([]record.Ref, 60) // more ranges than fewRanges, with most seeds
 		for i := range tasks {
 			tasks[i] = record.Ref{Namespace: []string{"x", "x-y"}[i%2], Name: fmt.Sprint("t", i/2), Shard: i % 3}
 		}
@@ -80,7 +80,7 @@ func TestActiveKeysOf_FindsWhatAScanFinds(t *testing.T) {
 		all, _, err := w.ScanActive(t.Context())
 		ok(t, err)
 
-		for _, n := range []int{0, 1, 2, 5, 10} {
+		for _, n := range []int{0, 1, 2, 5, 10, 60} {
 			refs := tasks[:n]
 			var want []record.RunKey
 			for _, k := range all {

@@ -5,6 +5,8 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+
 	"github.com/carillonhq/carillon/pkg/internal/api/ask"
 	"github.com/carillonhq/carillon/pkg/internal/api/httpapi"
 	"github.com/carillonhq/carillon/pkg/internal/readmodel"
@@ -22,10 +24,6 @@ func (f *runFilter) mayUseMemory() bool {
 // none from before they have loaded it. Runs that were queued or have ended in the last moments may be missing.
 func (h *Handlers) findRecent(c *httpapi.Call, ns string, f runFilter, most int) (found []task.Run, more, ok bool, err error) {
 	ctx := c.Context()
-	before, err := h.activeRuns(ctx, ns)
-	if err != nil {
-		return nil, false, false, err
-	}
 
 	// Some records may be gone, and others may not match.
 	limit := 2*most + 100
@@ -33,9 +31,14 @@ func (h *Handlers) findRecent(c *httpapi.Call, ns string, f runFilter, most int)
 		limit = 20 * most
 	}
 	q := ask.Question{Namespace: ns, Within: f.within, Runs: &readmodel.RunsRange{Before: f.idsBefore(), Limit: min(limit, ask.MaxRecentRuns)}}
-	recent, ok := h.Asker.RecentRuns(c, q)
-	if !ok {
-		return nil, false, false, nil
+
+	var active []task.Run
+	var recent readmodel.RecentRuns
+	var g errgroup.Group
+	g.Go(func() (err error) { active, err = h.activeRuns(ctx, ns); return err })
+	g.Go(func() error { recent, ok = h.Asker.RecentRuns(c, q); return nil })
+	if err := g.Wait(); err != nil || !ok {
+		return nil, false, false, err
 	}
 
 	read, _, err := h.readUntil(ctx, h.placesOf(recent.Runs), &f, most)
@@ -43,12 +46,7 @@ func (h *Handlers) findRecent(c *httpapi.Call, ns string, f runFilter, most int)
 		return nil, false, false, err
 	}
 
-	after, err := h.activeRuns(ctx, ns)
-	if err != nil {
-		return nil, false, false, err
-	}
-
-	all := overrideRuns(overrideRuns(before, read), after)
+	all := overrideRuns(active, read) // a run that was active and now has a record in the shard has ended or waits again
 	complete := recent.After == "" || !f.since.IsZero() && recent.After < idAt(f.since.Time)
 	if !complete {
 		all = slices.DeleteFunc(all, func(r task.Run) bool { return r.ID <= recent.After })
