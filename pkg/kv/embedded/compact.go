@@ -18,6 +18,7 @@ func (s *Server) runCompaction(ctx context.Context) {
 
 	ages := revisionAges{keep: s.cfg.CompactionAge}
 	ages.addSample(time.Now(), s.etcd.Server.KV().Rev())
+	var growth growthGate
 
 	for {
 		select {
@@ -31,10 +32,15 @@ func (s *Server) runCompaction(ctx context.Context) {
 		now, rev := time.Now(), s.etcd.Server.KV().Rev()
 		ages.addSample(now, rev)
 
-		// While the data use less than half of the quota, younger revisions are kept, too, so that events can be read.
-		upTo := rev - s.cfg.CompactionRetention
-		if s.etcd.Server.Backend().SizeInUse() <= s.cfg.QuotaBytes/2 {
+		// While the data use less than half of the quota, younger revisions are kept, too, so that events can be read, and
+		// large data are compacted less often.
+		upTo, size := rev-s.cfg.CompactionRetention, s.etcd.Server.Backend().SizeInUse()
+		worth := growth.addSize(size)
+		if size <= s.cfg.QuotaBytes/2 {
 			upTo = min(upTo, ages.oldestKept(now))
+			if !worth {
+				continue
+			}
 		}
 
 		if upTo <= 0 || s.etcd.Server.Leader() != s.etcd.Server.MemberID() {
@@ -43,6 +49,7 @@ func (s *Server) runCompaction(ctx context.Context) {
 
 		switch _, err := s.client.Compact(ctx, upTo); {
 		case err == nil, errors.Is(err, rpctypes.ErrCompacted): // compacted by another client, or nothing new was written
+			growth.startOver()
 		case ctx.Err() != nil:
 			return
 		default:
@@ -50,6 +57,29 @@ func (s *Server) runCompaction(ctx context.Context) {
 		}
 	}
 }
+
+// alwaysCompacted is the size of data in use, in bytes, up to which each compaction is worthwhile.
+const alwaysCompacted = 256 << 20
+
+// growthGate decides whether a compaction is worthwhile. A compaction visits all keys, which takes more than a second of CPU
+// for the keys of a million tasks. So large data are compacted when they have grown by a twentieth since the last
+// compaction. Old revisions can be at most the growth, so they take little space.
+type growthGate struct {
+	compacted bool  // there was a compaction since the start
+	smallest  int64 // the smallest size since the last compaction, which deletes in the background; 0: not known
+}
+
+// addSize records the size of the data in use, and reports whether a compaction is worthwhile.
+func (g *growthGate) addSize(size int64) bool {
+	if g.smallest == 0 || size < g.smallest {
+		g.smallest = size
+	}
+
+	return !g.compacted || size <= alwaysCompacted || size-g.smallest >= g.smallest/20
+}
+
+// startOver records that a compaction has begun.
+func (g *growthGate) startOver() { g.compacted, g.smallest = true, 0 }
 
 // revisionAges records how old the revisions are, because etcd does not store that. Its precision is the interval
 // between two samples.

@@ -32,3 +32,35 @@ func TestAges_KnowWhatIsOldEnough(t *testing.T) {
 		t.Errorf("without an age: %d", got)
 	}
 }
+
+func TestGrowthGate_CompactsLargeDataWhenTheyHaveGrown(t *testing.T) {
+	var g growthGate
+	const mib = 1 << 20
+
+	if !g.addSize(2000 * mib) {
+		t.Error("large data are not compacted at first")
+	}
+
+	// Small data are compacted each time.
+	for range 3 {
+		if !g.addSize(100 * mib) {
+			t.Error("small data are not compacted")
+		}
+		g.startOver()
+	}
+
+	// The size after the compaction decides, which deletes in the background.
+	for _, c := range []struct {
+		size int64
+		want bool
+	}{{2100, false}, {2000, false}, {2050, false}, {2099, false}, {2100, true}} {
+		if got := g.addSize(c.size * mib); got != c.want {
+			t.Errorf("with %d MiB: %v, want %v", c.size, got, c.want)
+		}
+	}
+
+	g.startOver()
+	if g.addSize(2100 * mib) {
+		t.Error("compacts again although nothing has been written")
+	}
+}
