@@ -262,3 +262,50 @@ func TestGatedConn_EndsIdleConnectionsNormally(t *testing.T) {
 		t.Errorf("the connection of a killed attempt ended with %v", err)
 	}
 }
+
+// What arrives on a connection between two requests belongs to neither: it would be taken for the response to the next one.
+func TestGatedConn_IsStale(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		does  func(target net.Conn)
+		used  bool
+		stale bool
+	}{
+		{"new", func(net.Conn) {}, false, false},
+		{"idle", func(net.Conn) {}, true, false},
+		{"closed", func(target net.Conn) { target.Close() }, true, true},
+		{"received something", func(target net.Conn) { _, _ = io.WriteString(target, "HTTP/1.1 408 Request Timeout\r\n\r\n") }, true, true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			ln, err := net.Listen("tcp", "127.0.0.1:0")
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer ln.Close()
+
+			conn, err := net.Dial("tcp", ln.Addr().String())
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer conn.Close()
+
+			target, err := ln.Accept()
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer target.Close()
+
+			g, err := newGatedConn(conn.(*net.TCPConn))
+			if err != nil {
+				t.Fatal(err)
+			}
+
+			g.wasUsed = c.used
+			c.does(target) // on the loopback interface, it has arrived afterwards
+
+			if got := g.isStale(); got != c.stale {
+				t.Errorf("isStale() = %v, want %v", got, c.stale)
+			}
+		})
+	}
+}
