@@ -75,9 +75,9 @@ func (o *Orders) Kill(k Kill) {
 	o.noteOrder()
 }
 
-// OnFirst makes the first order call f, or calls f at once if there was an order before. Few attempts receive any, so an attempt
-// can start the goroutine that receives its orders in f. f must not block and must not give orders. After OnFirst(nil), f
-// is not running and is not called any more.
+// OnFirst makes the first order call f, or calls f at once if there was an order before. Few attempts receive any, so an
+// attempt can start the goroutine that receives its orders in f. f must not block and must not give orders. After
+// OnFirst(nil), f is not running and is not called any more.
 func (o *Orders) OnFirst(f func()) {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -129,8 +129,8 @@ func checkHostPort(field string, u *url.URL) error {
 }
 
 // isHostName reports whether a host is a name in its ASCII form, or an IPv4 address: labels of letters, digits, "_" and
-// "-" with single dots between them, which do not begin or end with "-". A dot may follow the last label. It is on the path of every HTTP
-// attempt, so it is not a regular expression.
+// "-" with single dots between them, which do not begin or end with "-". A dot may follow the last label. It is on the
+// path of every HTTP attempt, so it is not a regular expression.
 func isHostName(host string) bool {
 	for label := range strings.SplitSeq(strings.TrimSuffix(host, "."), ".") {
 		if label == "" || label[0] == '-' || label[len(label)-1] == '-' {
