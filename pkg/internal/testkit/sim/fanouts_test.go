@@ -5,13 +5,16 @@ import (
 	"testing"
 	"time"
 
+	"github.com/carillonhq/carillon/pkg/internal/testkit/racetest"
 	"github.com/carillonhq/carillon/pkg/internal/testkit/sim"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
 // Runs with parts that fail, are cancelled and are retried, while nodes join and leave.
 func TestFanOuts_CrossWhateverHappens(t *testing.T) {
+	racetest.SkipIfShort(t)
 	t.Parallel()
+
 	o := sim.Options{
 		Tasks: 8, Duration: 25 * time.Second, Only: []string{"kill host", "cut"}, Shape: withParts,
 		Calls: []string{"trigger", "cancel", "cancel", "cancel", "retry"},

@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/carillonhq/carillon/pkg/internal/testkit/racetest"
 	"github.com/carillonhq/carillon/pkg/internal/testkit/sim"
 	"github.com/carillonhq/carillon/pkg/task"
 )
@@ -20,7 +21,9 @@ func forgetful(s *task.Spec) {
 // Tasks keep one to three records. The latest end is kept, so no task is deleted before its ttl is over, and none
 // has its next tick before its period is over.
 func TestShortHistories(t *testing.T) {
+	racetest.SkipIfShort(t)
 	t.Parallel()
+
 	seeds := []uint64{38, 35} // with these seeds, tasks were deleted too early
 	if testing.Short() {
 		seeds = seeds[:1]

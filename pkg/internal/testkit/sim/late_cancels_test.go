@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/carillonhq/carillon/pkg/internal/testkit/racetest"
 	"github.com/carillonhq/carillon/pkg/internal/testkit/sim"
 	"github.com/carillonhq/carillon/pkg/task"
 )
@@ -11,7 +12,9 @@ import (
 // Runs are cancelled while etcd is full, and their nodes end them, while daemons are killed and sessions end. No cancelled
 // attempt is retried, each run ends, and the history is as if etcd had only been slow.
 func TestLateCancels_CrossWhateverHappens(t *testing.T) {
+	racetest.SkipIfShort(t)
 	t.Parallel()
+
 	o := sim.Options{
 		Plain: true, Tasks: 4, Slots: 40, Duration: 90 * time.Second, Only: []string{"etcd full", "kill", "stall watches"},
 		Calls: []string{"trigger", "cancel active", "cancel active", "cancel active", "cancel active", "turn"},

@@ -12,6 +12,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/internal/readmodel"
 	"github.com/carillonhq/carillon/pkg/internal/testkit/listcheck"
 	"github.com/carillonhq/carillon/pkg/internal/testkit/mutant"
+	"github.com/carillonhq/carillon/pkg/internal/testkit/racetest"
 	"github.com/carillonhq/carillon/pkg/internal/testkit/sim"
 	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
@@ -29,6 +30,12 @@ var listPaths = []string{
 func TestLists_AreNeverWrongAndComplete(t *testing.T) {
 	t.Parallel()
 	o, lists, chance := sim.ListOptions{Askers: 6, Readers: 1}, 500, 0.8
+
+	if racetest.Short() {
+		r := sim.RunLists(t, 1, o)
+		requireNoViolation(t, &r)
+		return
+	}
 
 	var first, number uint64
 	if n, _ := fmt.Sscan(os.Getenv("CARILLON_SIM"), &first, &number); n == 2 {

@@ -18,6 +18,7 @@ import (
 
 	"github.com/carillonhq/carillon/pkg/client"
 	"github.com/carillonhq/carillon/pkg/internal/check"
+	"github.com/carillonhq/carillon/pkg/internal/testkit/racetest"
 	"github.com/carillonhq/carillon/pkg/internal/testkit/recorder"
 	"github.com/carillonhq/carillon/pkg/kv"
 	"github.com/carillonhq/carillon/pkg/kv/kvtest"
@@ -27,6 +28,8 @@ import (
 )
 
 func TestOutage_OfADay(t *testing.T) {
+	racetest.SkipIfShort(t)
+
 	tasks := 300
 	if testing.Short() {
 		tasks = 100

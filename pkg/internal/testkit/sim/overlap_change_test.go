@@ -12,6 +12,7 @@ import (
 
 	"github.com/carillonhq/carillon/pkg/client"
 	"github.com/carillonhq/carillon/pkg/internal/check"
+	"github.com/carillonhq/carillon/pkg/internal/testkit/racetest"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -20,6 +21,8 @@ import (
 // process of the first one is alive. The policy can change at any time, so every process of a silent node must be
 // dead when its run is declared lost (G8, G17).
 func TestOverlap_PolicySetWhileTheNodeOfARunIsSilent(t *testing.T) {
+	racetest.SkipIfShort(t)
+
 	changes := map[string]map[string]any{
 		"skip":       {"overlap": task.OverlapSkip},
 		"queue":      {"overlap": task.OverlapQueue},

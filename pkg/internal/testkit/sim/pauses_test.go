@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/carillonhq/carillon/pkg/internal/testkit/racetest"
 	"github.com/carillonhq/carillon/pkg/internal/testkit/sim"
 	"github.com/carillonhq/carillon/pkg/task"
 )
@@ -11,7 +12,9 @@ import (
 // Runs are paused and resumed all the time, while nodes join and leave, sessions end, and writes are lost, late and
 // repeated.
 func TestPauses_CrossWhateverHappens(t *testing.T) {
+	racetest.SkipIfShort(t)
 	t.Parallel()
+
 	calls := []string{"apply", "trigger", "cancel", "turn", "turn", "turn", "turn", "turn", "turn", "turn"}
 	long := func(s *task.Spec) { // long runs that can be replaced
 		s.Shadow, s.Start, s.Timeout = false, task.Time{}, task.Duration(12*time.Second)

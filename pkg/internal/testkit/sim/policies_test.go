@@ -17,6 +17,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/client"
 	"github.com/carillonhq/carillon/pkg/clock"
 	"github.com/carillonhq/carillon/pkg/internal/check"
+	"github.com/carillonhq/carillon/pkg/internal/testkit/racetest"
 	"github.com/carillonhq/carillon/pkg/internal/testkit/recorder"
 	"github.com/carillonhq/carillon/pkg/kv"
 	"github.com/carillonhq/carillon/pkg/kv/kvtest"
@@ -26,6 +27,8 @@ import (
 )
 
 func TestPolicies_InVirtualTime(t *testing.T) {
+	racetest.SkipIfShort(t)
+
 	synctest.Test(t, func(t *testing.T) {
 		time.Sleep(time.Until(simulationStart))
 		life, end := context.WithCancel(context.WithoutCancel(t.Context()))

@@ -4,13 +4,16 @@ import (
 	"testing"
 	"time"
 
+	"github.com/carillonhq/carillon/pkg/internal/testkit/racetest"
 	"github.com/carillonhq/carillon/pkg/internal/testkit/sim"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
 // Tasks send requests to targets that fail now and then, while nodes are killed, cut off and drained.
 func TestRequests(t *testing.T) {
+	racetest.SkipIfShort(t)
 	t.Parallel()
+
 	paths := []string{
 		"run waits for its target", "tick waits for a target", "request not sent", "request not answered", "target asks to wait", "run ended as lost", "fault kill host", "fault cut",
 	}

@@ -13,11 +13,14 @@ import (
 	"testing"
 	"time"
 
+	"github.com/carillonhq/carillon/pkg/internal/testkit/racetest"
 	"github.com/carillonhq/carillon/pkg/internal/testkit/recorder"
 	"github.com/carillonhq/carillon/pkg/internal/testkit/sim"
 )
 
 func TestCalm(t *testing.T) {
+	racetest.SkipIfShort(t)
+
 	r := runInBubble(t, 1, sim.Options{Only: []string{"calm"}, Duration: 20 * time.Second})
 	if r.Summary.Runs == 0 {
 		t.Errorf("nothing ran:\n%s", r.String())
@@ -51,7 +54,7 @@ func failedSeeds(t *testing.T) (seeds []uint64) {
 
 // TestSeeds simulates the seeds that have failed, and others, until all hard paths and all faults are reached.
 // CARILLON_SIM="first number duration" continues with other seeds. With -short it simulates a few quick seeds that
-// reach many paths, and then the others only until everything is reached.
+// reach many paths, and then the others only until everything is reached. The race detector runs the first three of them.
 func TestSeeds(t *testing.T) {
 	t.Parallel()
 	paths := slices.Concat(sim.Hard, sim.Faults())
@@ -77,6 +80,10 @@ func TestSeeds(t *testing.T) {
 	var spare []uint64
 	if testing.Short() {
 		seeds, spare = []uint64{2, 9, 16, 28}, seeds
+	}
+
+	if racetest.Short() {
+		seeds, spare, paths = seeds[:3], nil, nil
 	}
 
 	requireAllReached(t, paths, seeds, spare, sim.Options{Duration: trouble})

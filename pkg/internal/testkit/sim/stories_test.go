@@ -17,6 +17,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/internal/check"
 	"github.com/carillonhq/carillon/pkg/internal/testkit/etcdhook"
 	"github.com/carillonhq/carillon/pkg/internal/testkit/mutant"
+	"github.com/carillonhq/carillon/pkg/internal/testkit/racetest"
 	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
@@ -68,6 +69,8 @@ func requireBroken(t *testing.T, r Report, promises ...string) {
 // judges the history like that of any simulation.
 func runStoryInBubble(t *testing.T, o Options, prepare func(*story), tell func(*story)) (s *story, r Report) {
 	t.Helper()
+	racetest.SkipIfShort(t)
+
 	synctest.Test(t, func(t *testing.T) {
 		time.Sleep(time.Until(simulationStart))
 		life, end := context.WithCancel(context.WithoutCancel(t.Context()))
