@@ -68,6 +68,7 @@ func (s Shards) HistoryToTrim(ctx context.Context, ref record.Ref, read TrimRead
 		newestChunk = append(newestChunk, clientv3.WithKeysOnly())
 	}
 
+	// The second range lists the history, and the last one has the values. That may be the same one.
 	ops := make([]clientv3.Op, 0, 3)
 	ops = append(ops, clientv3.OpGet(ledger, newestChunk...))
 	switch {
@@ -91,6 +92,7 @@ func (s Shards) HistoryToTrim(ctx context.Context, ref record.Ref, read TrimRead
 	list.Revision = res.Header.Revision
 	list.Values = valuesOf(res.Responses[len(ops)-1].GetResponseRange().Kvs, read.Values)
 
+	// A history that is longer than expected is listed in pages.
 	page := res.Responses[1].GetResponseRange()
 	all := page.Kvs
 	if page.More && len(all) > 0 {
