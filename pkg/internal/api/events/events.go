@@ -53,7 +53,7 @@ type eventsQuery struct {
 	After string    `query:"after" doc:"The id of an event, or last of a page: only later events. The header Last-Event-ID takes precedence."`
 	Since task.Time `query:"since" format:"date-time" doc:"Only events from this time on, or from a few seconds before. Cannot be combined with after."`
 	// Revisions costs less than Since, which searches etcd for the revision of a time.
-	Revisions int64   `query:"revisions" minimum:"0" maximum:"100000" default:"0" doc:"Only events of the last revisions of etcd, so many of them. Cannot be combined with after and since."`
+	Revisions int64   `query:"revisions" minimum:"0" maximum:"100000" default:"0" doc:"Only events of this number of the latest revisions of etcd. Cannot be combined with after or since."`
 	Kind      *string `query:"kind" doc:"Kinds of events, separated by commas. With a namespace, events of shards, nodes and the cluster are included only if you request them."`
 	Tail      bool    `query:"tail" default:"false" doc:"On a page: instead of the first events, the last ones up to now, at most limit of them."`
 	Limit     int     `query:"limit" minimum:"1" maximum:"5000" default:"500" doc:"Maximum number of items on a page."`
