@@ -3,6 +3,7 @@ package api_test
 import (
 	"context"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -103,5 +104,58 @@ func TestRuns_NewestAreThoseThatOwnersRemember(t *testing.T) {
 	}
 	if all != 40 {
 		t.Errorf("%d runs on all pages", all)
+	}
+}
+
+// A run may start after the inboxes were read, and before its record in the queue is. It is not left out.
+func TestRuns_NewestHaveARunThatStartsMeanwhile(t *testing.T) {
+	etcd := kvtest.Memory(t)
+	w := newWorldOn(t, etcd)
+	w.create("a", "@manual")
+	w.ended("a", id(30, "aaaa"), task.Succeeded, nil)
+	w.waiting("a", id(31, "aaaa"), nil)
+	w.ended("a", id(32, "aaaa"), task.Succeeded, nil)
+
+	var index readmodel.Index
+	for _, minute := range []int{30, 31, 32} {
+		index.AddRun(readmodel.RunPlace{Task: "default/a", Run: id(minute, "aaaa")})
+	}
+
+	inboxesRead, listing := make(chan struct{}), sync.Once{}
+	etcd.KV = etcdhook.KV(etcd.KV, func(ctx context.Context, op clientv3.Op, next etcdhook.Do) (clientv3.OpResponse, error) {
+		res, err := next(ctx, op)
+		if op.IsGet() && strings.Contains(string(op.KeyBytes()), "/runs/") {
+			listing.Do(func() { close(inboxesRead) })
+		}
+		return res, err
+	})
+
+	w.owners = map[string]ask{"node-a": func(ctx context.Context, q *readmodel.Query, _ []int) (readmodel.NodeAnswer, error) {
+		select {
+		case <-inboxesRead:
+		case <-ctx.Done():
+			return readmodel.NodeAnswer{}, ctx.Err()
+		}
+
+		w.active("node-a", "a", id(31, "aaaa"))
+		if _, err := etcd.Delete(ctx, w.store.Keys().Queued(ref("default", "a"), id(31, "aaaa"))); err != nil {
+			return readmodel.NodeAnswer{}, err
+		}
+
+		scan := readmodel.NewScan(q, "node-a")
+		for shard := range shards {
+			x := &readmodel.Index{}
+			if shard == 3 {
+				x = &index
+			}
+			scan.Add(readmodel.ShardAnswer{Shard: shard, Owner: 1}, x)
+		}
+		return scan.Answer(), nil
+	}}
+	w.fleet()
+
+	got, err := w.Runs.Page(t.Context(), client.RunListOptions{Limit: 10, Eventual: true}, "")
+	if want := "32:succeeded 31:running 30:succeeded"; err != nil || told(got.Items) != want {
+		t.Errorf("%s, %v, want %s", told(got.Items), err, want)
 	}
 }

@@ -150,7 +150,7 @@ func (h *Handlers) runsByKeys(ctx context.Context, ns string, f runFilter, befor
 		places, cut = places[:h.MostScanned], true
 	}
 
-	read, matching, err := h.readUntil(ctx, places, &f, most)
+	read, _, matching, err := h.readUntil(ctx, places, &f, most)
 	if err != nil {
 		return nil, nil, false, err
 	}
@@ -175,19 +175,20 @@ func (h *Handlers) runsByKeys(ctx context.Context, ns string, f runFilter, befor
 const readMore = 10
 
 // readUntil reads the records at places in their order, until one more run matches than a page has: that shows that there
-// is a next page. matching is the number of those that match.
-func (h *Handlers) readUntil(ctx context.Context, places []store.RunPlace, f *runFilter, most int) (read []task.Run, matching int, err error) {
+// is a next page. matching is the number of those that match. gone are the places without a record.
+func (h *Handlers) readUntil(ctx context.Context, places []store.RunPlace, f *runFilter, most int) (read []task.Run, gone []store.RunPlace, matching int, err error) {
 	// The first records are usually enough.
 	for n := most + readMore; len(places) > 0; n = 200 {
 		chunk := places[:min(n, len(places))]
 		places = places[len(chunk):]
 		runs, err := h.Store.RunsAt(ctx, chunk)
 		if err != nil {
-			return nil, 0, err
+			return nil, nil, 0, err
 		}
 
-		for _, r := range runs {
+		for i, r := range runs {
 			if r == nil { // the run has moved on, or its record was trimmed
+				gone = append(gone, chunk[i])
 				continue
 			}
 
@@ -203,7 +204,7 @@ func (h *Handlers) readUntil(ctx context.Context, places []store.RunPlace, f *ru
 		}
 	}
 
-	return read, matching, nil
+	return read, gone, matching, nil
 }
 
 // newestPlace orders keys as newest orders runs.

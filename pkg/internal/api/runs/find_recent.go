@@ -41,12 +41,22 @@ func (h *Handlers) findRecent(c *httpapi.Call, ns string, f runFilter, most int)
 		return nil, false, false, err
 	}
 
-	read, _, err := h.readUntil(ctx, h.placesOf(recent.Runs), &f, most)
+	read, gone, _, err := h.readUntil(ctx, h.placesOf(recent.Runs), &f, most)
 	if err != nil {
 		return nil, false, false, err
 	}
 
-	all := overrideRuns(active, read) // a run that was active and now has a record in the shard has ended or waits again
+	all := overrideRuns(slices.Clone(active), read) // a run that was active and now has a record in the shard has ended or waits again
+
+	// A run whose record has left the queue is active. If the inboxes were read before, it would be on no page.
+	if !containsAll(active, gone) {
+		now, err := h.activeRuns(ctx, ns)
+		if err != nil {
+			return nil, false, false, err
+		}
+		all = overrideRuns(all, now)
+	}
+
 	complete := recent.After == "" || !f.since.IsZero() && recent.After < idAt(f.since.Time)
 	if !complete {
 		all = slices.DeleteFunc(all, func(r task.Run) bool { return r.ID <= recent.After })
@@ -55,6 +65,20 @@ func (h *Handlers) findRecent(c *httpapi.Call, ns string, f runFilter, most int)
 
 	// If the page is full, and another run follows, no run that the owners do not remember belongs to it.
 	return found, more, complete || more, nil
+}
+
+// containsAll reports whether a list contains the runs at all places.
+func containsAll(list []task.Run, places []store.RunPlace) bool {
+	missing := make(map[string]bool, len(places))
+	for _, p := range places {
+		missing[p.Run] = true
+	}
+
+	for _, r := range list {
+		delete(missing, r.ID)
+	}
+
+	return len(missing) == 0
 }
 
 // idsBefore returns the id before which the runs of the page are; "" if there is no limit. The next page begins at the
