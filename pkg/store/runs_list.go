@@ -19,61 +19,126 @@ type Outcome struct {
 	Runs    []task.Run // the newest records of the history, the newest first, without late results
 	Dead    string     // the id of the newest dead run, or empty
 	Waiting int        // the number of runs in the queue
+	Oldest  string     // the key of the oldest record that was read, for OutcomesAfter; empty if there are fewer than n
 }
 
 // Outcomes returns the outcomes of several tasks, in their order, with the n newest records of
 // each. It includes at least one record of each task that has any.
 func (s Runs) Outcomes(ctx context.Context, refs []record.Ref, n int) ([]Outcome, error) {
+	return s.OutcomesAfter(ctx, refs, nil, n)
+}
+
+// OutcomesAfter is Outcomes for tasks that are read again and again. oldest, if not nil, has what Outcome.Oldest was for each
+// task, or an empty string. It only saves work: the history is read from this key, because etcd visits each key of a range,
+// also those that were deleted since it has compacted its revisions. Of a task that runs every second, these are thousands,
+// and all of them are older. If there are not n records from this key on, the whole history is read.
+func (s Runs) OutcomesAfter(ctx context.Context, refs []record.Ref, oldest []string, n int) ([]Outcome, error) {
 	const some = 3 // one of the three newest records is probably the end of a run and not a late result
 	n = max(n, some)
 
 	list := make([]Outcome, 0, len(refs))
 	for chunk := range slices.Chunk(refs, 40) { // with three operations each, of the 128 that etcd allows
-		ops := make([]clientv3.Op, 0, 3*len(chunk))
-		for _, ref := range chunk {
-			h, d, q := s.keys.HistoryOf(ref), s.keys.Dead(ref), s.keys.QueueOf(ref)
-			ops = append(ops,
-				clientv3.OpGet(h, withPrefix(h), clientv3.WithSort(clientv3.SortByKey, clientv3.SortDescend), clientv3.WithLimit(int64(n))),
-				clientv3.OpGet(d, withPrefix(d), clientv3.WithKeysOnly()),
-				clientv3.OpGet(q, withPrefix(q), clientv3.WithCountOnly()))
+		var from []string
+		if oldest != nil {
+			from = oldest[len(list) : len(list)+len(chunk)]
 		}
 
-		res, err := s.etcd.Txn(ctx).Then(ops...).Commit()
+		part, err := s.outcomesOf(ctx, chunk, from, n)
 		if err != nil {
-			return nil, fmt.Errorf("read past runs: %w: %w", task.ErrUnavailable, err)
+			return nil, fmt.Errorf("read past runs: %w", err)
+		}
+		list = append(list, part...)
+	}
+
+	return list, nil
+}
+
+// outcomesOf returns the outcomes of some tasks at one revision.
+func (s Runs) outcomesOf(ctx context.Context, refs []record.Ref, oldest []string, n int) ([]Outcome, error) {
+	ops := make([]clientv3.Op, 0, 3*len(refs))
+	for i, ref := range refs {
+		h, d, q := s.keys.HistoryOf(ref), s.keys.Dead(ref), s.keys.QueueOf(ref)
+		from := h
+		if oldest != nil && strings.HasPrefix(oldest[i], h) {
+			from = oldest[i]
+		}
+		ops = append(ops,
+			newestIn(from, clientv3.GetPrefixRangeEnd(h), n),
+			clientv3.OpGet(d, withPrefix(d), clientv3.WithKeysOnly()),
+			clientv3.OpGet(q, withPrefix(q), clientv3.WithCountOnly()))
+	}
+
+	res, err := s.etcd.Txn(ctx).Then(ops...).Commit()
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", task.ErrUnavailable, err)
+	}
+
+	list := make([]Outcome, len(refs))
+	var short []int // the tasks with fewer than n records from oldest on
+	for i, ref := range refs {
+		history, dead := res.Responses[3*i].GetResponseRange(), res.Responses[3*i+1].GetResponseRange().Kvs
+		list[i].Waiting = int(res.Responses[3*i+2].GetResponseRange().Count)
+		if len(dead) > 0 {
+			if k, ok := s.keys.ParseShard(string(dead[len(dead)-1].Key)); ok {
+				list[i].Dead = k.Run
+			}
 		}
 
-		for i, ref := range chunk {
-			history, dead := res.Responses[3*i].GetResponseRange(), res.Responses[3*i+1].GetResponseRange().Kvs
-			o := Outcome{Waiting: int(res.Responses[3*i+2].GetResponseRange().Count)}
-			for _, e := range history.Kvs {
-				if run, ok := record.DecodeRun(s.keys, e); ok {
-					o.Runs = append(o.Runs, run)
-				}
-			}
+		if oldest != nil && strings.HasPrefix(oldest[i], s.keys.HistoryOf(ref)) && len(history.Kvs) < n {
+			short = append(short, i)
+		} else if err := s.addHistory(ctx, &list[i], ref, history.Kvs, n); err != nil {
+			return nil, err
+		}
+	}
 
-			if len(o.Runs) == 0 && history.More { // only late results or unreadable records: read the whole history
-				last, err := s.lastEnded(ctx, ref)
-				if err != nil {
-					return nil, fmt.Errorf("read past runs: %w", err)
-				}
+	ops = ops[:0]
+	for _, i := range short {
+		h := s.keys.HistoryOf(refs[i])
+		ops = append(ops, newestIn(h, clientv3.GetPrefixRangeEnd(h), n, clientv3.WithRev(res.Header.Revision)))
+	}
 
-				if last != nil {
-					o.Runs = []task.Run{*last}
-				}
-			}
-
-			if len(dead) > 0 {
-				if k, ok := s.keys.ParseShard(string(dead[len(dead)-1].Key)); ok {
-					o.Dead = k.Run
-				}
-			}
-
-			list = append(list, o)
+	histories := make([][]*mvccpb.KeyValue, len(short))
+	err = s.eachRange(ctx, ops, func(i int, kvs []*mvccpb.KeyValue, _ bool) { histories[i] = kvs })
+	if err != nil {
+		return nil, err
+	}
+	for k, i := range short {
+		if err := s.addHistory(ctx, &list[i], refs[i], histories[k], n); err != nil {
+			return nil, err
 		}
 	}
 
 	return list, nil
+}
+
+// newestIn returns the read of the n last keys from one key until before another, the last one first.
+func newestIn(from, end string, n int, opts ...clientv3.OpOption) clientv3.Op {
+	return clientv3.OpGet(from, append(opts, clientv3.WithRange(end), clientv3.WithSort(clientv3.SortByKey, clientv3.SortDescend), clientv3.WithLimit(int64(n)))...)
+}
+
+// addHistory adds the newest records of a history to an outcome.
+func (s Runs) addHistory(ctx context.Context, o *Outcome, ref record.Ref, newest []*mvccpb.KeyValue, n int) error {
+	for _, e := range newest {
+		if run, ok := record.DecodeRun(s.keys, e); ok {
+			o.Runs = append(o.Runs, run)
+		}
+	}
+
+	if len(newest) < n {
+		return nil
+	}
+	o.Oldest = string(newest[n-1].Key)
+	if len(o.Runs) > 0 {
+		return nil
+	}
+
+	// These are only late results or unreadable records: read the whole history.
+	last, err := s.lastEnded(ctx, ref)
+	if err == nil && last != nil {
+		o.Runs = []task.Run{*last}
+	}
+
+	return err
 }
 
 // A RunPlace identifies a run that waits or has ended.

@@ -28,6 +28,8 @@ type Viewer struct {
 	Store *store.Store
 	Ref   func(namespace, name string) record.Ref // maps a task to its shard
 	Now   httpapi.Clock
+
+	recent recentReads
 }
 
 // Task returns the view of a task that was just read or written.
@@ -97,11 +99,18 @@ type taskRecords struct {
 func (h *Viewer) readRecords(ctx context.Context, refs []record.Ref, readEntries func() ([]*task.Entry, error), recent int) (r taskRecords, err error) {
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() (err error) { r.entries, err = readEntries(); return err })
-	g.Go(func() (err error) { r.outcomes, err = h.Store.Outcomes(ctx, refs, recent); return err })
+	g.Go(func() (err error) {
+		r.outcomes, err = h.Store.OutcomesAfter(ctx, refs, h.recent.oldestOf(refs, recent), recent)
+		return err
+	})
 	g.Go(func() (err error) { r.active, err = h.Store.ActiveKeysOf(ctx, refs); return err })
 	g.Go(func() (err error) { r.freezes, err = h.Store.Freezes(ctx); return err })
 
-	return r, g.Wait()
+	if err = g.Wait(); err == nil {
+		h.recent.keep(refs, recent, r.outcomes)
+	}
+
+	return r, err
 }
 
 // viewTasks returns the views of tasks.
