@@ -159,31 +159,31 @@ func (s Cluster) newCluster(shards int, now time.Time) task.Cluster {
 	return task.Cluster{ID: task.NewUID(), Shards: shards, Schema: 1, Epoch: 1, Format: s.format.understood, CreatedAt: task.At(now)}
 }
 
-// Totals contains the number of active runs in the whole cluster, and its leader, at one revision.
-type Totals struct {
-	ActiveRuns int64
-	Leader     string // the name of the leader, or empty
+// CurrentLeader returns the name of the leader; "" if there is none.
+func (s Cluster) CurrentLeader(ctx context.Context) (string, error) {
+	leader := s.keys.Leader()
+	// The leader of an election is the candidate whose key was created first.
+	res, err := s.readKey(ctx, leader, withPrefix(leader), clientv3.WithSort(clientv3.SortByCreateRevision, clientv3.SortAscend), clientv3.WithLimit(1))
+	if err != nil {
+		return "", fmt.Errorf("read the leader: %w", err)
+	}
+	if len(res.Kvs) == 0 {
+		return "", nil
+	}
+
+	return string(res.Kvs[0].Value), nil
 }
 
-// Totals reads the number of active runs and the leader.
-func (s Cluster) Totals(ctx context.Context) (Totals, error) {
-	runs, leader := s.keys.Runs(), s.keys.Leader()
-	// The leader of an election is the candidate whose key was created first.
-	first := []clientv3.OpOption{withPrefix(leader), clientv3.WithSort(clientv3.SortByCreateRevision, clientv3.SortAscend), clientv3.WithLimit(1)}
-	res, err := s.etcd.Txn(ctx).Then(
-		clientv3.OpGet(runs, withPrefix(runs), clientv3.WithCountOnly()),
-		clientv3.OpGet(leader, first...),
-	).Commit()
+// CountActiveRuns returns the number of active runs in the whole cluster. etcd also visits the keys of runs that have ended
+// since it has compacted its revisions, which may be many times more.
+func (s Cluster) CountActiveRuns(ctx context.Context) (int64, error) {
+	runs := s.keys.Runs()
+	res, err := s.readKey(ctx, runs, withPrefix(runs), clientv3.WithCountOnly())
 	if err != nil {
-		return Totals{}, fmt.Errorf("count runs: %w: %w", task.ErrUnavailable, err)
+		return 0, fmt.Errorf("count active runs: %w", err)
 	}
 
-	t := Totals{ActiveRuns: res.Responses[0].GetResponseRange().Count}
-	if e := readAt(kv.Result{Responses: res.Responses}, 1); e != nil {
-		t.Leader = string(e.Value)
-	}
-
-	return t, nil
+	return res.Count, nil
 }
 
 // CountSpecs returns the number of tasks. etcd visits each of them, and writes wait meanwhile, so this takes half a

@@ -49,6 +49,6 @@ func (j *leaderJudge) checkLeader(ctx context.Context) error {
 type stillNoLeader struct{ store *store.Store }
 
 func (r stillNoLeader) stillHolds(ctx context.Context) (bool, error) {
-	t, err := r.store.Totals(ctx)
-	return t.Leader == "", err
+	leader, err := r.store.CurrentLeader(ctx)
+	return leader == "", err
 }

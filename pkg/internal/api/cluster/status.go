@@ -19,10 +19,14 @@ import (
 // getCluster serves the status of the cluster.
 func (h *Handlers) getCluster(c *httpapi.Call) (httpapi.Answer, error) {
 	// The status waits for etcd, and the number of tasks for other nodes.
-	var counted int64
+	var counted, active int64
 	var g errgroup.Group
 	g.Go(func() (err error) {
 		counted, err = h.countTasks(c.Context())
+		return err
+	})
+	g.Go(func() (err error) {
+		active, err = h.Store.CountActiveRuns(c.Context())
 		return err
 	})
 
@@ -31,7 +35,7 @@ func (h *Handlers) getCluster(c *httpapi.Call) (httpapi.Answer, error) {
 		return httpapi.Answer{}, err
 	}
 
-	st.Tasks = counted
+	st.Tasks, st.ActiveRuns = counted, active
 	st.Room = h.estimateRoom(c.Context(), st)
 
 	return httpapi.Answer{Status: http.StatusOK, Body: st}, nil
@@ -47,15 +51,15 @@ func (h *Handlers) countTasks(ctx context.Context) (sum int64, err error) {
 	return sum, err
 }
 
-// Status returns the status of the cluster, with warnings, but without what depends on the number of tasks. It fails only
-// if the nodes or the totals cannot be read. Everything else is left out if it cannot be determined.
+// Status returns the status of the cluster, with warnings, but without what depends on the number of tasks or of runs. It
+// fails only if the nodes or the leader cannot be read. Everything else is left out if it cannot be determined.
 func (h *Handlers) Status(ctx context.Context) (client.ClusterStatus, error) {
 	nodes, owners, err := views.PresentNodes(ctx, h.Store)
 	if err != nil {
 		return client.ClusterStatus{}, err
 	}
 
-	totals, err := h.Store.Totals(ctx)
+	leader, err := h.Store.CurrentLeader(ctx)
 	if err != nil {
 		return client.ClusterStatus{}, err
 	}
@@ -63,7 +67,7 @@ func (h *Handlers) Status(ctx context.Context) (client.ClusterStatus, error) {
 	st := client.ClusterStatus{
 		ID: h.Cluster.ID, Shards: h.Cluster.Shards, Epoch: h.Cluster.Epoch, Schema: h.Cluster.Schema, CreatedAt: h.Cluster.CreatedAt,
 		CatchUpRate: h.Cluster.CatchUp(), LostAfter: h.Cluster.EffectiveLostAfter(), Ledger: h.Cluster.LedgerSetting(),
-		Leader: totals.Leader, Nodes: len(nodes), ActiveRuns: totals.ActiveRuns,
+		Leader: leader, Nodes: len(nodes),
 		Etcd: []client.EtcdMember{}, MakeSpace: []string{},
 	}
 	if p, err := h.Store.Present(ctx); err == nil && p.Found {
