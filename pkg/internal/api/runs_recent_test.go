@@ -159,3 +159,31 @@ func TestRuns_NewestHaveARunThatStartsMeanwhile(t *testing.T) {
 		t.Errorf("%s, %v, want %s", told(got.Items), err, want)
 	}
 }
+
+// An owner whose watch has heard nothing for long does not know the newest runs.
+func TestRuns_NewestAreReadIfAnOwnerIsFarBehind(t *testing.T) {
+	w := newWorld(t)
+	w.create("a", "@manual")
+	w.ended("a", id(30, "aaaa"), task.Succeeded, nil)
+
+	var age time.Duration
+	w.owners = map[string]ask{"node-a": func(_ context.Context, q *readmodel.Query, _ []int) (readmodel.NodeAnswer, error) {
+		scan := readmodel.NewScan(q, "node-a")
+		for shard := range shards {
+			scan.Add(readmodel.ShardAnswer{Shard: shard, Owner: 1, AgeMS: age.Milliseconds()}, &readmodel.Index{})
+		}
+		return scan.Answer(), nil
+	}}
+	w.fleet()
+
+	for _, c := range []struct {
+		age  time.Duration
+		want string
+	}{{2 * time.Second, ""}, {time.Minute, "30:succeeded"}} {
+		age = c.age
+		got, err := w.Runs.Page(t.Context(), client.RunListOptions{Limit: 10, Eventual: true}, "")
+		if err != nil || told(got.Items) != c.want {
+			t.Errorf("%s behind: %q, %v, want %q", c.age, told(got.Items), err, c.want)
+		}
+	}
+}

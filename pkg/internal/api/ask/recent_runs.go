@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/carillonhq/carillon/pkg/internal/api/httpapi"
 	"github.com/carillonhq/carillon/pkg/internal/readmodel"
@@ -13,9 +14,13 @@ import (
 // MaxRecentRuns is the maximum number of runs in one answer.
 const MaxRecentRuns = 5000
 
-// RecentRuns returns the newest runs in the queues and the histories of the shards, as the owners remember them. It returns false if it
-// does not know them, because an owner does not answer. q selects nothing but namespaces. Runs that were queued or
-// have ended in the last moments may be missing, and some may be active or gone.
+// maxRecentAge is how old what an owner remembers may be. A watch without events gives a sign of life about every two
+// seconds, so an owner that has heard nothing for longer may lack many runs, and a list of runs does not say how old it is.
+const maxRecentAge = 30 * time.Second
+
+// RecentRuns returns the newest runs in the queues and the histories of the shards, as the owners remember them. It returns
+// false if it does not know them, because an owner does not answer or is far behind. q selects nothing but namespaces. Runs
+// that were queued or have ended in the last moments may be missing, and some may be active or gone.
 func (a *Asker) RecentRuns(c *httpapi.Call, q Question) (readmodel.RecentRuns, bool) {
 	caller := httpapi.CallerOf(c.Context())
 	answers, failures := a.askNodes(c.Context(), caller, &q, a.Now.Stamp(), a.schedulingNodes(c.Context()), nil)
@@ -29,7 +34,7 @@ func (a *Asker) RecentRuns(c *httpapi.Call, q Question) (readmodel.RecentRuns, b
 	for _, answer := range list {
 		for _, s := range answer.Shards {
 			if s.Shard >= 0 && s.Shard < len(known) {
-				known[s.Shard] = true
+				known[s.Shard] = s.AgeMS <= maxRecentAge.Milliseconds()
 			}
 		}
 		if answer.Recent != nil {
