@@ -20,7 +20,7 @@ const (
 	shownEvents = 50
 	keptEvents  = 2 * shownEvents
 	// fewRevisions is how many revisions the page reads at first. In a busy cluster, they have enough events.
-	fewRevisions = 1000
+	fewRevisions = 250
 	// usualSince is how far the page looks back.
 	usualSince = "15m"
 )
