@@ -187,3 +187,30 @@ func TestRuns_NewestAreReadIfAnOwnerIsFarBehind(t *testing.T) {
 		}
 	}
 }
+
+// A caller finds the run that it has just started, also if the owner of the shard does not know it yet.
+func TestRuns_NewestHaveWhatTheCallerHasQueued(t *testing.T) {
+	w := newWorld(t)
+	w.create("a", "@manual")
+
+	var index readmodel.Index
+	index.NoteApplied(1)
+	w.owners = map[string]ask{"node-a": func(_ context.Context, q *readmodel.Query, _ []int) (readmodel.NodeAnswer, error) {
+		scan := readmodel.NewScan(q, "node-a")
+		for shard := range shards {
+			if index.HasApplied(q.MinRevisions[shard]) {
+				scan.Add(readmodel.ShardAnswer{Shard: shard, Owner: 1}, &index)
+			}
+		}
+		return scan.Answer(), nil
+	}}
+	w.fleet()
+
+	run, err := w.Tasks.Trigger(t.Context(), "default", "a", nil)
+	must(t, err)
+
+	got, err := w.Runs.Page(t.Context(), client.RunListOptions{Limit: 10, Eventual: true}, "")
+	if err != nil || len(got.Items) != 1 || got.Items[0].ID != run.ID {
+		t.Errorf("%s, %v, want the run %s", told(got.Items), err, run.ID)
+	}
+}

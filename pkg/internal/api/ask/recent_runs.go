@@ -20,9 +20,11 @@ const maxRecentAge = 30 * time.Second
 
 // RecentRuns returns the newest runs in the queues and the histories of the shards, as the owners remember them. It returns
 // false if it does not know them, because an owner does not answer or is far behind. q selects nothing but namespaces. Runs
-// that were queued or have ended in the last moments may be missing, and some may be active or gone.
+// that were queued or have ended in the last moments may be missing, except for those that the caller has queued, and some
+// may be active or gone.
 func (a *Asker) RecentRuns(c *httpapi.Call, q Question) (readmodel.RecentRuns, bool) {
 	caller := httpapi.CallerOf(c.Context())
+	_, q.MinRevisions = a.cache.lastWrite(caller.Who)
 	answers, failures := a.askNodes(c.Context(), caller, &q, a.Now.Stamp(), a.schedulingNodes(c.Context()), nil)
 	list := values(answers)
 	if len(failures) > 0 || len(readmodel.Superseded(list)) > 0 {
