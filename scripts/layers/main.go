@@ -128,13 +128,13 @@ var allowedImports = map[string][]string{
 	// access is pure: it decides who may do what. authority keeps the records that it decides by current.
 	"pkg/internal/access":     {"pkg/task"},
 	"pkg/internal/authority":  {"pkg/clock", "pkg/internal/access", "pkg/kv", "pkg/store", "pkg/store/record", "pkg/task", "pkg/wake"},
-	"pkg/internal/api/runs":   {"pkg/client", "pkg/internal/api/ask", "pkg/internal/api/httpapi", "pkg/internal/api/selection", "pkg/internal/api/attempts", "pkg/internal/api/views", "pkg/store", "pkg/store/record", "pkg/task", "pkg/internal/access"},
+	"pkg/internal/api/runs":   {"pkg/client", "pkg/internal/api/ask", "pkg/internal/api/httpapi", "pkg/internal/api/selection", "pkg/internal/api/attempts", "pkg/internal/api/views", "pkg/internal/readmodel", "pkg/store", "pkg/store/record", "pkg/task", "pkg/internal/access"},
 	"pkg/internal/api/load":   {"pkg/client", "pkg/internal/access", "pkg/internal/api/ask", "pkg/internal/api/httpapi", "pkg/internal/api/selection", "pkg/internal/readmodel", "pkg/task"},
 	"pkg/internal/api/logs":   {"pkg/client", "pkg/internal/api/httpapi", "pkg/internal/api/peers", "pkg/store", "pkg/store/record", "pkg/task", "pkg/internal/access"},
 	"pkg/internal/api/events": {"pkg/client", "pkg/internal/api/httpapi", "pkg/store", "pkg/store/eventlog", "pkg/task", "pkg/internal/access", "pkg/internal/authority"},
 	"pkg/internal/api/nodes":  {"pkg/client", "pkg/internal/api/httpapi", "pkg/internal/api/views", "pkg/store", "pkg/task", "pkg/internal/access"},
 	// cluster lets package audit check the live cluster.
-	"pkg/internal/api/cluster": {"pkg/client", "pkg/internal/api/httpapi", "pkg/internal/api/views", "pkg/internal/audit", "pkg/store", "pkg/store/etcdadmin", "pkg/store/record", "pkg/task", "pkg/internal/access"},
+	"pkg/internal/api/cluster": {"pkg/client", "pkg/internal/api/ask", "pkg/internal/api/httpapi", "pkg/internal/api/views", "pkg/internal/audit", "pkg/store", "pkg/store/etcdadmin", "pkg/store/record", "pkg/task", "pkg/internal/access"},
 	"pkg/internal/api/board":   {"pkg/client", "pkg/internal/api/httpapi", "pkg/internal/api/peers", "pkg/internal/api/attempts", "pkg/internal/api/views", "pkg/store", "pkg/store/record", "pkg/task", "pkg/internal/access"},
 	"pkg/internal/api/secrets": {"pkg/client", "pkg/internal/api/httpapi", "pkg/internal/secret", "pkg/store", "pkg/store/record", "pkg/task", "pkg/internal/access"},
 	"pkg/client":               {"pkg/task"},
