@@ -162,6 +162,18 @@ func (f *Facts) endedAfter(tick time.Time) int64 {
 	return n
 }
 
+// countEnded returns the number of ended runs on record.
+func (f *Facts) countEnded() int64 {
+	n := f.Newer
+	for _, r := range f.Runs {
+		if r.State.Final() {
+			n++
+		}
+	}
+
+	return n
+}
+
 // nodeNamed returns a present node, or nil.
 func (f *Facts) nodeNamed(name string) *task.Node {
 	i := slices.IndexFunc(f.Nodes, func(n task.Node) bool { return n.Name == name })

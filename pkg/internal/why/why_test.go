@@ -392,6 +392,12 @@ var stories = []story{
 		w.Task.History.Keep = 1
 		return w
 	}, "02:30", task.VerdictForgotten, []string{"no records of that time have been trimmed"}},
+	{"without a ledger, an older record may have been written later", func() *world {
+		w := nightly().run("01:30:00", task.Succeeded, nil).change("02:30:20", "bob", func(s *task.Spec) { s.Schedule = task.Schedules{"0 * * * *"} })
+		w.Watermark.Time = at("02:00:00")
+		w.Task.History.Keep, w.Task.History.Ledger = 1, new(task.Duration)
+		return w
+	}, "02:30", task.VerdictForgotten, []string{"Carillon keeps the last 1 run of the task (history.keep), and 1 recorded run may have been written after that of this tick"}},
 	{"just trimmed", func() *world {
 		w := nightly().run("03:30:00", task.Succeeded, nil)
 		w.Task.History.Keep = 1
