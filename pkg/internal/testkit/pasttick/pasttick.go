@@ -95,9 +95,10 @@ func (t Tick) Contradiction(a task.Answer) string {
 	return ""
 }
 
-// slowWrite is how long a write of the API takes at most. A tick that is due so soon after the time that a pause or a version
-// names may have been decided before that was written. why goes by that time for ticks that the ledger does not name.
-const slowWrite = 5 * time.Second
+// slowWrite is how long after its time stamp a write of the API is applied at most: a request may take 15 s, and etcd may
+// receive it later still. A tick that is due so soon after the time that a pause or a version names may have been decided
+// before that was written. why goes by that time for ticks that the ledger does not name.
+const slowWrite = 20 * time.Second
 
 // followsSlowWrite reports whether the answer says that the tick did not exist, and the tick may have been decided before the
 // pause or the version was written.
