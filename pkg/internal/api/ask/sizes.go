@@ -14,10 +14,11 @@ import (
 type sizeCache struct {
 	// asking is held while the owners are asked, so that callers at the same time share an answer. It also protects the
 	// other fields.
-	asking sync.Mutex
-	asked  time.Time // on the monotonic clock; zero: never
-	needed Revisions // the last answer contains these revisions
-	sizes  map[int]shardSize
+	asking   sync.Mutex
+	asked    time.Time // on the monotonic clock; zero: never
+	answered time.Time // when that was over
+	needed   Revisions // the last answer contains these revisions
+	sizes    map[int]shardSize
 }
 
 // shardSize is the number of tasks of a shard, and when its owner was asked.
@@ -39,12 +40,12 @@ func (a *Asker) ShardSizes(ctx context.Context) map[int]int {
 	c.asking.Lock()
 	defer c.asking.Unlock()
 
-	if now := time.Now(); now.Sub(c.asked) > shareFor || !c.asked.After(wrote) || !c.needed.cover(needed) {
+	if now := time.Now(); !c.isFresh(now, wrote, needed) {
 		// No task is in none of the namespaces, so the owners visit no rows.
 		q := Question{Within: []string{}, MinRevisions: needed}
 		answers, _ := a.askNodes(ctx, caller, &q, a.Now.Stamp(), a.schedulingNodes(ctx), nil)
 		if ctx.Err() == nil {
-			c.asked, c.needed = now, needed
+			c.asked, c.answered, c.needed = now, time.Now(), needed
 		}
 		c.take(answers, needed, now)
 	}
@@ -57,6 +58,13 @@ func (a *Asker) ShardSizes(ctx context.Context) map[int]int {
 	}
 
 	return sizes
+}
+
+// isFresh reports whether a caller gets the last answer. It must be from after what the caller has written, and contain it.
+// Asking may take longer than shareFor, if a node hangs. Those that wait meanwhile must not ask one after the other, so the
+// end of asking counts.
+func (c *sizeCache) isFresh(now, wrote time.Time, needed Revisions) bool {
+	return now.Sub(c.answered) <= shareFor && c.asked.After(wrote) && c.needed.cover(needed)
 }
 
 // take replaces the numbers of the shards for which nodes have answered. If two nodes answer for a shard, the newer owner
