@@ -212,6 +212,26 @@ func TestLoad_IsCountedOnceForAll(t *testing.T) {
 	}
 }
 
+// A shard is also named if its owner has answered how many runs fall due, but not what makes the peaks.
+func TestLoad_NamesShardsWhoseMakersAreMissing(t *testing.T) {
+	w := newWorld(t)
+	w.create("midnight", "0 0 * * *")
+	shard := ref("default", "midnight").Shard
+	own, asked := w.ownerOf("node-a"), 0
+	w.owners = map[string]ask{"node-a": func(ctx context.Context, q *readmodel.Query, without []int) (readmodel.NodeAnswer, error) {
+		if asked++; asked == 2 {
+			without = append(without, shard)
+		}
+		return own(ctx, q, without)
+	}}
+	c := w.client(w.serve("node-a"))
+
+	l, err := c.Load.Get(t.Context(), client.LoadOptions{Peaks: 1})
+	if err != nil || asked != 2 || len(l.Peaks) != 1 || len(l.Peaks[0].Makers) != 0 || !slices.Equal(l.Missing, []int{shard}) {
+		t.Errorf("asked %d times, peaks %+v, missing %v, %v", asked, l.Peaks, l.Missing, err)
+	}
+}
+
 // Any node adds up what the owners count. A shard whose owner changes counts once.
 func TestLoad_AnyNodeAddsUpTheAnswersOfAll(t *testing.T) {
 	w := newWorld(t)

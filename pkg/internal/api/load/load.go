@@ -180,7 +180,9 @@ func (h *Handlers) askOwners(c *httpapi.Call, question ask.Question, q loadQuery
 	// The peaks are those of the first answer.
 	both := *a.load
 	both.Makers, both.Seconds = second.Load.Makers, second.Load.Seconds
-	whole := &loadAnswer{load: &both, asked: asked, info: a.info, at: a.at}
+	info := a.info
+	info.Include(second)
+	whole := &loadAnswer{load: &both, asked: asked, info: info, at: a.at}
 	h.answers.keep(key, minutes, whole)
 
 	return whole, nil
