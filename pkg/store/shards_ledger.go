@@ -329,9 +329,11 @@ func (h *HistoryFold) toCompare(spans []pastSpan) []Past {
 	return compare
 }
 
-// rangeOf returns the range of keys of a span.
+// rangeOf returns the range of keys of a span. It is in the task's history, whatever the ids are: keys.Ended would return a key
+// elsewhere for an id that looks like that of a part.
 func (s Shards) rangeOf(ref record.Ref, span pastSpan) (from, end string) {
-	return s.keys.Ended(ref, span.first), s.keys.Ended(ref, span.last) + "\x00"
+	history := s.keys.HistoryOf(ref)
+	return history + span.first, history + span.last + "\x00"
 }
 
 // FoldHistory applies a fold. It returns task.ErrFenced if a fence does not hold, and task.ErrConflict if the task, the

@@ -244,6 +244,35 @@ func TestFoldHistory_DeletesAdjacentRecordsTogether(t *testing.T) {
 	}
 }
 
+// A key in a history may look like that of a part, for example if somebody wrote it by hand. Parts have keys elsewhere, so
+// the range of a fold would contain the histories of other tasks.
+func TestFoldHistory_RangeStaysInTheHistoryOfTheTask(t *testing.T) {
+	w := newWorld(t)
+	w.create(ref)
+	_, created, _ := w.at(w.keys.Entry(ref))
+	w.put(w.keys.LedgerChunk(ref, "1"), "one")
+	neighbour := record.Ref{Namespace: "default", Name: "z", Shard: ref.Shard}
+	w.putEnded(neighbour, 1, task.Failed)
+	for n := range 8 {
+		w.putEnded(ref, n, task.Succeeded)
+	}
+	w.put(w.keys.HistoryOf(ref)+task.PartID(tickRun(ref, 7).ID, 3), "{}")
+
+	list, err := w.HistoryToTrim(t.Context(), ref, store.TrimRead{})
+	ok(t, err)
+	ok(t, w.FoldHistory(t.Context(), w.fences, store.HistoryFold{
+		Ref: ref, EntryCreate: created, Newest: list.Newest, Gone: list.Past, Listed: list.Past, Revision: list.Revision,
+		Put: []store.LedgerChunk{{ID: "1", Value: []byte("one more")}},
+	}))
+
+	if left, err := w.History(t.Context(), ref, false); err != nil || len(left) != 0 {
+		t.Errorf("the task has %v, %v", left, err)
+	}
+	if left, err := w.History(t.Context(), neighbour, false); err != nil || len(left) != 1 {
+		t.Errorf("the neighbour has %v, %v", left, err)
+	}
+}
+
 // Somebody writes a chunk by hand while two folds are under way. The one that read the ledger before it rewrites the chunk
 // that it knows. The other one begins a chunk behind it. No record may be counted by both, whichever of them is shared.
 func TestFoldHistory_BesideAChunkWrittenByHand(t *testing.T) {
