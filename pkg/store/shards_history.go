@@ -73,10 +73,11 @@ const mostTrims = 96
 // only deletes, so it works while etcd is full. It returns task.ErrFenced if a fence does not
 // hold; transactions before that remain applied.
 func (s Shards) TrimHistory(ctx context.Context, f Fences, ref record.Ref, gone []Past) error {
+	history := s.keys.HistoryOf(ref) // not keys.Ended: an id that looks like that of a part is also to go
 	for some := range slices.Chunk(gone, mostTrims) {
 		ops := make([]clientv3.Op, len(some))
 		for i, p := range some {
-			ops[i] = clientv3.OpDelete(s.keys.Ended(ref, p.ID))
+			ops[i] = clientv3.OpDelete(history + p.ID)
 		}
 
 		res, err := s.writeTxn(ctx, kv.Txn{If: []clientv3.Cmp{f.Owner.Compare(), f.Node.Compare()}, Then: ops})

@@ -166,10 +166,10 @@ const MaxFold = mostTrims
 // omits records that are gone or that were changed since they were listed. since is the id of a chunk: only that one and
 // later ones are read. If it is empty, all are.
 func (s Shards) ReadToFold(ctx context.Context, ref record.Ref, listed []Past, since string) (records []PastRecord, newest *LedgerChunk, err error) {
-	ledger := s.keys.LedgerOf(ref)
+	history, ledger := s.keys.HistoryOf(ref), s.keys.LedgerOf(ref)
 	ops := make([]clientv3.Op, 0, len(listed)+1)
 	for _, p := range listed {
-		ops = append(ops, clientv3.OpGet(s.keys.Ended(ref, p.ID)))
+		ops = append(ops, clientv3.OpGet(history+p.ID))
 	}
 	ops = append(ops, clientv3.OpGet(ledger+since, clientv3.WithRange(clientv3.GetPrefixRangeEnd(ledger))))
 
@@ -297,8 +297,9 @@ func (s Shards) comparisons(h *HistoryFold, spans []pastSpan) []clientv3.Cmp {
 		all = append(all, isUnchanged(ledger+h.Newest.ID, h.Newest.Mod), isAbsent(ledger+h.Newest.ID+"\x00").WithRange(end))
 	}
 
+	history := s.keys.HistoryOf(h.Ref)
 	for _, p := range compare {
-		all = append(all, isUnchanged(s.keys.Ended(h.Ref, p.ID), p.Mod))
+		all = append(all, isUnchanged(history+p.ID, p.Mod))
 	}
 
 	// No record in a span was added or changed since the history was listed.
@@ -358,8 +359,9 @@ func (s Shards) FoldHistory(ctx context.Context, f Fences, h HistoryFold) error 
 		from, end := s.rangeOf(h.Ref, span)
 		t.Then = append(t.Then, clientv3.OpDelete(from, clientv3.WithRange(end)))
 	}
+	history := s.keys.HistoryOf(h.Ref)
 	for _, p := range single {
-		t.Then = append(t.Then, clientv3.OpDelete(s.keys.Ended(h.Ref, p.ID)))
+		t.Then = append(t.Then, clientv3.OpDelete(history+p.ID))
 	}
 	for _, c := range h.Put {
 		t.Then = append(t.Then, clientv3.OpPut(s.keys.LedgerChunk(h.Ref, c.ID), string(c.Value)))

@@ -273,6 +273,37 @@ func TestFoldHistory_RangeStaysInTheHistoryOfTheTask(t *testing.T) {
 	}
 }
 
+// Such a key is also read, compared and deleted where it is. Otherwise each trim would add it to the ledger again.
+func TestFoldHistory_DeletesKeysThatLookLikeThoseOfParts(t *testing.T) {
+	for name, remove := range map[string]func(w *world, past []store.Past, created int64) error{
+		"fold": func(w *world, past []store.Past, created int64) error {
+			records, _, err := w.ReadToFold(w.Context(), ref, past, "")
+			if err != nil || len(records) != len(past) {
+				t.Errorf("read %v, %v", records, err)
+			}
+
+			return w.FoldHistory(w.Context(), w.fences, store.HistoryFold{
+				Ref: ref, EntryCreate: created, Gone: past, Put: []store.LedgerChunk{{ID: "1", Value: []byte("one")}},
+			})
+		},
+		"trim": func(w *world, past []store.Past, _ int64) error {
+			return w.TrimHistory(w.Context(), w.fences, ref, past)
+		},
+	} {
+		w := newWorld(t)
+		w.create(ref)
+		_, created, _ := w.at(w.keys.Entry(ref))
+		w.put(w.keys.HistoryOf(ref)+task.PartID(tickRun(ref, 7).ID, 3), "{}")
+
+		past, err := w.History(t.Context(), ref, false)
+		ok(t, err)
+		ok(t, remove(w, past, created))
+		if left, err := w.History(t.Context(), ref, false); err != nil || len(left) != 0 {
+			t.Errorf("%s: the history has %v, %v", name, left, err)
+		}
+	}
+}
+
 // Somebody writes a chunk by hand while two folds are under way. The one that read the ledger before it rewrites the chunk
 // that it knows. The other one begins a chunk behind it. No record may be counted by both, whichever of them is shared.
 func TestFoldHistory_BesideAChunkWrittenByHand(t *testing.T) {
