@@ -378,7 +378,6 @@ func (e *Executor) Run(ctx context.Context) error {
 	stopWriters()
 	close(e.toRecord.jobs)
 	close(e.toWrite.jobs)
-	e.remotes.close()
 	others.Wait()
 	attempts.Wait()
 

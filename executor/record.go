@@ -57,16 +57,10 @@ func (e *Executor) startAttempt(a *attempt) {
 		run = e.prepareRemote(a, j, &spec)
 	}
 
-	attempt := func() {
+	e.attempts.Go(func() {
 		r := run(spec, o)
 		e.callInLoop(func() { e.runEnded(a, r) })
-	}
-
-	if a.kind == task.KindHTTP {
-		e.remotes.start(e.attempts, attempt)
-	} else {
-		e.attempts.Go(attempt)
-	}
+	})
 }
 
 // attemptStarted notes that an attempt has a process, or sends its request. If the node rejoined while the process was

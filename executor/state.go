@@ -49,7 +49,6 @@ type state struct {
 	cancelsLate map[lateID]*lateCancel // the cancels that etcd could not store, because it was full
 
 	attempts *sync.WaitGroup // the goroutines of attempts
-	remotes  attemptPool     // those of HTTP attempts
 }
 
 // joinedSession is a session that the node has or had, and the time of its last renewal.
@@ -108,7 +107,7 @@ func newState() state {
 	return state{
 		session: &joinedSession{}, sessions: map[int]*joinedSession{}, byKey: map[string]*attempt{},
 		unreadable: map[string]bool{}, leaving: map[string]int{}, dead: map[string]bool{}, asked: map[string]time.Time{}, cancelsLate: map[lateID]*lateCancel{},
-		targets: newTargetQueue(task.HTTPSlots), remotes: newAttemptPool(),
+		targets: newTargetQueue(task.HTTPSlots),
 	}
 }
 
