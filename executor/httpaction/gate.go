@@ -186,9 +186,7 @@ func (h *hopGate) askExecutor(first bool) error {
 type gatedConn struct {
 	net.Conn
 	raw syscall.RawConn
-	hop atomic.Pointer[hopGate]
-	// settled is the hop whose response has arrived completely. While it is also the current one, nothing is in progress.
-	settled atomic.Pointer[hopGate]
+	hop atomic.Pointer[hopGate] // the current hop; settledHop: its response has arrived; nil: there was none yet
 	// isOpen is set when the connection may carry requests. Before that, writes belong to the TLS handshake.
 	isOpen atomic.Bool
 
@@ -198,6 +196,10 @@ type gatedConn struct {
 	poll        func(uintptr) // c.pollReadable; allocated once
 	readable    bool          // the result of poll
 }
+
+// settledHop takes the place of a hop whose response has arrived completely. Nothing is in progress then, and an idle connection
+// keeps nothing of the attempt, which may contain secrets.
+var settledHop = &hopGate{}
 
 // newGatedConn returns a connection over which nothing was sent yet.
 func newGatedConn(conn *net.TCPConn) (*gatedConn, error) {
@@ -217,10 +219,11 @@ func newGatedConn(conn *net.TCPConn) (*gatedConn, error) {
 func (c *gatedConn) Write(b []byte) (int, error) {
 	err := errNoRequest
 	h := c.hop.Load()
-	if h != nil {
-		err = h.admit(c)
-	} else if !c.isOpen.Load() {
+	switch {
+	case h == nil && !c.isOpen.Load():
 		err = nil
+	case h != nil && h != settledHop:
+		err = h.admit(c)
 	}
 
 	if err != nil {
@@ -239,7 +242,7 @@ func (c *gatedConn) Write(b []byte) (int, error) {
 // Close closes the connection. If nothing is in progress, the target sees the usual end of a connection. Otherwise what
 // was not delivered is discarded, and the target sees a reset, by which it can tell that nobody waits for the response.
 func (c *gatedConn) Close() error {
-	if h := c.hop.Load(); h != nil && c.settled.Load() == h {
+	if c.hop.Load() == settledHop {
 		_ = c.raw.Control(func(fd uintptr) { // the connection may be closed already
 			if unsent, err := unix.IoctlGetInt(int(fd), unix.SIOCOUTQ); err == nil && unsent == 0 {
 				_ = unix.SetsockoptLinger(int(fd), unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{})
@@ -256,8 +259,9 @@ func (h *hopGate) settle() {
 	c := h.conn
 	h.mu.Unlock()
 
+	// The connection may belong to another hop already.
 	if c != nil {
-		c.settled.Store(h)
+		c.hop.CompareAndSwap(h, settledHop)
 	}
 }
 

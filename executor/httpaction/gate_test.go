@@ -263,6 +263,24 @@ func TestGatedConn_EndsIdleConnectionsNormally(t *testing.T) {
 	}
 }
 
+// An attempt has secrets in memory. A connection that outlives it must not keep it.
+func TestHopGate_SettledConnectionsForgetTheHop(t *testing.T) {
+	c := &gatedConn{}
+	first, second := &hopGate{gate: &gate{}, conn: c}, &hopGate{gate: &gate{}}
+
+	c.hop.Store(first)
+	first.settle()
+	if c.hop.Load() == first {
+		t.Error("an idle connection keeps its last hop")
+	}
+
+	c.hop.Store(second)
+	first.settle()
+	if c.hop.Load() != second {
+		t.Error("a connection has lost its current hop")
+	}
+}
+
 // What arrives on a connection between two requests belongs to neither: it would be taken for the response to the next one.
 func TestGatedConn_IsStale(t *testing.T) {
 	for _, c := range []struct {
