@@ -359,6 +359,7 @@ func (s Shards) FoldHistory(ctx context.Context, f Fences, h HistoryFold) error 
 		from, end := s.rangeOf(h.Ref, span)
 		t.Then = append(t.Then, clientv3.OpDelete(from, clientv3.WithRange(end)))
 	}
+
 	history := s.keys.HistoryOf(h.Ref)
 	for _, p := range single {
 		t.Then = append(t.Then, clientv3.OpDelete(history+p.ID))
