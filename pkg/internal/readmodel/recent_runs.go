@@ -1,7 +1,6 @@
 package readmodel
 
 import (
-	"cmp"
 	"slices"
 	"strings"
 	"sync"
@@ -18,7 +17,10 @@ type RunPlace struct {
 
 // compareRuns orders runs by their ids, and so by their times.
 func compareRuns(a, b RunPlace) int {
-	return cmp.Or(strings.Compare(a.Run, b.Run), strings.Compare(a.Task, b.Task))
+	if c := strings.Compare(a.Run, b.Run); c != 0 {
+		return c
+	}
+	return strings.Compare(a.Task, b.Task)
 }
 
 // RunsRange asks for the newest runs that owners remember.
@@ -70,7 +72,8 @@ func (x *Index) AddRun(p RunPlace) {
 		return
 	}
 
-	p.Run = strings.Clone(p.Run) // it is a part of a key
+	// They are parts of a key, and of a text that contains the whole action of the task.
+	p.Run, p.Task = strings.Clone(p.Run), strings.Clone(p.Task)
 	if r.runs = slices.Insert(r.runs, at, p); len(r.runs) > maxRecentRuns {
 		r.forgetUpTo(r.runs[0].Run)
 	}
