@@ -61,7 +61,7 @@ func (f *fleet) join(name, state string) kv.Fence {
 		f.Fatal(err)
 	}
 
-	fence, _, err := f.store.Register(f.Context(), n, lease.ID)
+	fence, _, err := f.store.Register(f.Context(), n, lease.ID, store.ClusterRecord{})
 	if err != nil {
 		f.Fatal(err)
 	}

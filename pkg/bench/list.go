@@ -73,7 +73,11 @@ func (t *listTrial) registerHolder(ctx context.Context) (leave func() error, err
 		Roles: []string{task.RoleExecutor}, Slots: 1, Weight: 1, Clock: now, StartedAt: now,
 	}
 
-	if _, _, err := t.store.Register(ctx, t.population.holder, session.Lease()); err != nil {
+	there, err := t.store.Present(ctx)
+	if err == nil {
+		_, _, err = t.store.Register(ctx, t.population.holder, session.Lease(), there.Record())
+	}
+	if err != nil {
 		return nil, errors.Join(err, leave())
 	}
 

@@ -120,7 +120,12 @@ func (r *rig) joinCluster(ctx context.Context) (err error) {
 		Labels: map[string]string{"node": nodeName, "os": runtime.GOOS, "arch": runtime.GOARCH},
 		Roles:  []string{task.RoleScheduler, task.RoleExecutor}, Slots: r.cfg.Slots, Weight: 1, Clock: now, StartedAt: now,
 	}
-	if r.fence, _, err = r.plain.Register(ctx, r.node, r.session.Lease()); err != nil {
+
+	there, err := r.plain.Present(ctx)
+	if err != nil {
+		return err
+	}
+	if r.fence, _, err = r.plain.Register(ctx, r.node, r.session.Lease(), there.Record()); err != nil {
 		return err
 	}
 

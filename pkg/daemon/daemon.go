@@ -211,6 +211,7 @@ func (n *Node) connectParts(ctx context.Context) (err error) {
 
 	// Reasons for which the node may not own shards.
 	n.eligibility = newEligibility(registry, n.log, n.eligibilityChanged)
+	n.history = n.newHistoryMonitor()
 	n.clock = newClockMonitor(cfg, n.env, n.eligibility)
 	n.watchdog = newWatchdog(n.log)
 	n.hostFiles.registerMetrics(registry)
@@ -219,7 +220,7 @@ func (n *Node) connectParts(ctx context.Context) (err error) {
 	// The state of the cluster, as etcd last reported it.
 	n.nodes, n.owners, n.moves = n.newMirror(keys.Nodes(), "nodes"), n.newMirror(keys.Owners(), "owners"), n.newMirror(keys.Handovers(), "moves")
 	n.known = record.NewKnownNodes(keys)
-	n.record = &clusterRecord{store: n.store, client: n.client, atStart: n.cluster, announce: n.announce, log: n.log}
+	n.record = &clusterRecord{store: n.store, client: n.client, atStart: n.cluster, check: n.history.CheckRecord, announce: n.announce, log: n.log}
 	n.member = &memberMonitor{server: n.server, store: n.store}
 
 	n.access = authority.New(n.client, keys, n.log)
@@ -363,6 +364,7 @@ func (n *Node) newPresence() *presence {
 
 	return &presence{
 		store: n.store, state: n.state, former: n.former, ttl: n.cfg.LeaseTTL.Std(), env: n.env, log: n.log.Named("presence"),
+		history: n.history, record: n.record,
 		attempts: n.executor, entries: n.engine, member: n.member, listeners: n.listeners, expiry: n.expiry, facts: n.facts,
 		hostFiles: n.hostFiles, eligibility: n.eligibility, watchdog: n.watchdog, stall: n.stall, announce: n.announce,
 		node: task.Node{

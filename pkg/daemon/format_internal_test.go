@@ -62,7 +62,7 @@ func TestClusterRecord_TellsTheEngineTheRateOfCatchingUp(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := &clusterRecord{store: store.New(nil, nil, keys), log: zap.NewNop(), atStart: task.Cluster{Shards: 4}}
+	r := &clusterRecord{store: store.New(nil, nil, keys), log: zap.NewNop(), atStart: task.Cluster{Shards: 4}, check: func(task.Cluster) error { return nil }}
 	if c := r.currentRecord(); c.CatchUp() != task.DefaultCatchUpRate || c.Shards != 4 {
 		t.Errorf("at the start: %+v", c)
 	}

@@ -23,17 +23,21 @@ func (n *Node) wireMonitors() {
 	n.watchdog.watchPart("executor", n.executor)
 
 	n.etcd = newEtcdMonitor(n.store, n.registry, n.log)
-	n.history = etcdhistory.NewMonitor(etcdhistory.MonitorConfig{
-		Node: n.cfg.Name, Cluster: n.store, Revisions: n.revisions, State: n.state,
-		Restored:    func() error { return n.eligibility.errorFor(task.IneligibleRestored) },
-		SetRestored: func(err error) { n.eligibility.setReason(task.IneligibleRestored, err) },
-		Logger:      n.log.Named("history"),
-	})
 	n.peers = peerprobe.New(peerprobe.Config{
 		Node: n.cfg.Name, Host: n.env.Host, Dial: n.env.Dial, TLS: n.tls.serverConfig,
 		Cluster: peerCluster{n.store}, Logger: n.log.Named("peers"), Registerer: n.registry,
 	})
 	n.eligibility.setReason(task.IneligibleRestored, n.restored)
+}
+
+// newHistoryMonitor returns the monitor that detects a restored etcd.
+func (n *Node) newHistoryMonitor() *etcdhistory.Monitor {
+	return etcdhistory.NewMonitor(etcdhistory.MonitorConfig{
+		Node: n.cfg.Name, Cluster: n.store, Revisions: n.revisions, State: n.state,
+		Restored:    func() error { return n.eligibility.errorFor(task.IneligibleRestored) },
+		SetRestored: func(err error) { n.eligibility.setReason(task.IneligibleRestored, err) },
+		Logger:      n.log.Named("history"),
+	})
 }
 
 // presentNodes returns the records of the present nodes, from the mirror.

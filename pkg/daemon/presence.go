@@ -17,6 +17,7 @@ import (
 	"github.com/carillonhq/carillon/executor/process"
 	"github.com/carillonhq/carillon/pkg/clock"
 	"github.com/carillonhq/carillon/pkg/daemon/datadir"
+	"github.com/carillonhq/carillon/pkg/daemon/etcdhistory"
 	"github.com/carillonhq/carillon/pkg/daemon/hostfacts"
 	"github.com/carillonhq/carillon/pkg/kv"
 	"github.com/carillonhq/carillon/pkg/store"
@@ -63,6 +64,10 @@ type presence struct {
 	ttl    time.Duration // of the session's lease
 	env    Environment
 	log    *zap.Logger
+
+	// What decides whether the node may join:
+	history *etcdhistory.Monitor
+	record  *clusterRecord
 
 	// The sources of the record's fields, and what may end the session:
 	attempts    attemptRunner
@@ -276,7 +281,8 @@ func (p *presence) logAnnounced(n task.Node) {
 }
 
 // joinCluster opens a session and registers the node under it. It retries until that succeeds. It returns an error if
-// another process holds the name for longer than a lease, if the cluster's record format is too new, or if ctx ends.
+// another process holds the name for longer than a lease, if the cluster's record format is too new, if the cluster has
+// a new epoch (etcdhistory.ErrNewHistory), or if ctx ends.
 func (p *presence) joinCluster(ctx context.Context) (*kv.Session, kv.Fence, error) {
 	logged := false
 	var taken time.Time // when another process was first found to hold the name; zero: none
@@ -287,7 +293,7 @@ func (p *presence) joinCluster(ctx context.Context) (*kv.Session, kv.Fence, erro
 			return s, f, nil
 		case ctx.Err() != nil:
 			return nil, kv.Fence{}, ctx.Err()
-		case errors.Is(err, store.ErrFormat):
+		case errors.Is(err, store.ErrFormat), errors.Is(err, etcdhistory.ErrNewHistory):
 			return nil, kv.Fence{}, err
 		case holder != nil && p.isOurs(holder):
 			// A former process of this data directory holds the name. It is dead, so do not wait for its lease.
@@ -324,6 +330,19 @@ func (p *presence) tryJoin(ctx context.Context) (_ *kv.Session, f kv.Fence, hold
 		return nil, f, nil, err
 	}
 
+	// The join compares the record that is read here. If etcd is restored in between, the comparison fails, and the next
+	// try finds the new epoch.
+	there, err := p.store.Present(ctx)
+	if err != nil {
+		return nil, f, nil, err
+	}
+	if !there.Found {
+		return nil, f, nil, fmt.Errorf("the cluster's record: %w", task.ErrNotFound)
+	}
+	if err := p.history.CheckRecord(there.Cluster); err != nil {
+		return nil, f, nil, err
+	}
+
 	// The session must not end with ctx: writes under it follow until the node has left.
 	s, err := kv.OpenSession(context.WithoutCancel(ctx), p.store.Client(), kv.SessionConfig{
 		TTL: p.ttl, Saved: p.state.SetSession, Alive: p.watchdog.checkAlive, Logger: p.log})
@@ -335,12 +354,13 @@ func (p *presence) tryJoin(ctx context.Context) (_ *kv.Session, f kv.Fence, hold
 	p.node.JoinedAt = task.At(p.env.Now())
 	n := p.nodeRecord()
 
-	f, holder, err = p.store.Register(ctx, n, s.Lease())
+	f, holder, err = p.store.Register(ctx, n, s.Lease(), there.Record())
 	if err != nil {
 		p.revokeLease(ctx, s)
 		return nil, f, holder, err
 	}
 
+	p.record.joinedWith(there.Record())
 	p.logAnnounced(n)
 
 	return s, f, nil, nil

@@ -232,9 +232,18 @@ func (w *world) joinAs(n task.Node, labels ...string) {
 		n.Labels[k] = v
 	}
 
-	session, _, err := w.store.Register(w.ctx, n, 0)
+	session, _, err := w.store.Register(w.ctx, n, 0, w.clusterRecord())
 	w.ok(err)
 	w.sessions[n.Name] = session
+}
+
+// clusterRecord reads the record of the cluster, as before a join.
+func (w *world) clusterRecord() store.ClusterRecord {
+	w.Helper()
+	p, err := w.store.Present(w.ctx)
+	w.ok(err)
+
+	return p.Record()
 }
 
 // leave ends a node's session, as when its lease expires.

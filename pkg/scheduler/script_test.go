@@ -355,7 +355,7 @@ func (s *script) joinNode(n task.Node) {
 	n.Instance = fmt.Sprintf("%s-%d", n.Name, s.joins)
 	n = s.complete(n)
 
-	session, _, err := s.store.Register(s.ctx, n, 0)
+	session, _, err := s.store.Register(s.ctx, n, 0, s.clusterRecord())
 	s.ok(err)
 	s.sessions[n.Name], s.joined[n.Name] = session, n
 	s.nodesChange()

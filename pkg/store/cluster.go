@@ -144,16 +144,6 @@ func (s Cluster) SetFormat(ctx context.Context, f Formats, format, wanted int) e
 	return s.ChangeCluster(ctx, f.Cluster, c, joined)
 }
 
-// refreshRecord reads the record of the cluster and adopts its format. Unlike Obey, it also
-// adopts an older record than the known one, because etcd may have been restored.
-func (s Cluster) refreshRecord(ctx context.Context) error {
-	c, err := s.Cluster(ctx)
-	if err != nil {
-		return err
-	}
-	return s.obeyRecord(c)
-}
-
 // newCluster returns the record of a new cluster.
 func (s Cluster) newCluster(shards int, now time.Time) task.Cluster {
 	return task.Cluster{ID: task.NewUID(), Shards: shards, Schema: 1, Epoch: 1, Format: s.format.understood, CreatedAt: task.At(now)}

@@ -39,6 +39,11 @@ func (s Cluster) Present(ctx context.Context) (p Present, err error) {
 	return p, err
 }
 
+// Record returns the record for ChangeCluster and Register. If there is none, its mod revision is 0.
+func (p Present) Record() ClusterRecord {
+	return ClusterRecord{Cluster: p.Cluster, Mod: p.Mod, raw: p.raw}
+}
+
 // BumpEpoch increases the epoch of the cluster, which accepts the present content of etcd after
 // a restore: all nodes of a lower epoch start over with it. It returns task.ErrConflict if the
 // record has changed since p was read. After task.ErrUnknown, the epoch in the record shows
@@ -46,7 +51,7 @@ func (s Cluster) Present(ctx context.Context) (p Present, err error) {
 func (s Cluster) BumpEpoch(ctx context.Context, p Present) (task.Cluster, error) {
 	c := p.Cluster
 	c.Epoch++
-	if err := s.ChangeCluster(ctx, ClusterRecord{Cluster: p.Cluster, Mod: p.Mod, raw: p.raw}, c); err != nil {
+	if err := s.ChangeCluster(ctx, p.Record(), c); err != nil {
 		return p.Cluster, fmt.Errorf("bump the cluster's epoch to %d: %w", c.Epoch, err)
 	}
 

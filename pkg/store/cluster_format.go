@@ -69,7 +69,8 @@ func (s Cluster) Obey(c ClusterRecord) error {
 	return s.obeyRecord(c)
 }
 
-// obeyRecord is Obey without the check for a later record.
+// obeyRecord is Obey without the check for a later record. A join needs it: if etcd was restored,
+// the record that the join has just read may be older than the one that the node knew.
 func (s Cluster) obeyRecord(c ClusterRecord) error {
 	if f := c.InForce(); f > s.format.understood {
 		return fmt.Errorf("%w: the cluster's records have format %d, but this version understands only formats up to %d: "+

@@ -196,12 +196,18 @@ func newNext(t *testing.T) *world {
 	return w
 }
 
-// join registers a node like a version that has read the cluster's record.
+// join registers a node by the present record of the cluster.
 func (w *world) join(s *store.Store, name string) error {
+	w.Helper()
+	return w.joinBy(s, name, w.clusterRecord())
+}
+
+// joinBy registers a node by a record of the cluster that it has read before.
+func (w *world) joinBy(s *store.Store, name string, c store.ClusterRecord) error {
 	w.Helper()
 	lease, err := w.etcd.Grant(w.Context(), 600)
 	ok(w.T, err)
-	_, _, err = s.Register(w.Context(), task.Node{Name: name, Instance: "of-" + name, State: task.NodeReady}, lease.ID)
+	_, _, err = s.Register(w.Context(), task.Node{Name: name, Instance: "of-" + name, State: task.NodeReady}, lease.ID, c)
 
 	return err
 }
@@ -231,22 +237,14 @@ func TestFormat_NobodyJoinsWhoCouldNotRead(t *testing.T) {
 	// The format is raised after the old version has read the record, and before it joins.
 	before := w.formats()
 	ok(t, w.SetFormat(ctx, before, nextFormat, 0))
-
-	if err := w.join(old, "old"); !errors.Is(err, store.ErrFormat) {
-		t.Errorf("an old version joins: %v", err)
-	}
+	is(t, w.joinBy(old, "old", before.Cluster), task.ErrConflict)
+	is(t, w.join(old, "old"), store.ErrFormat)
 
 	// The node joins after the leader has read the nodes, and before the leader raises the format.
 	ok(t, w.SetFormat(ctx, w.formats(), store.NewestFormat, 0))
 	is(t, w.SetFormat(ctx, before, nextFormat, 0), task.ErrConflict)
 	looked := w.formats()
-
-	if err := w.join(old, "old"); err == nil {
-		t.Error("a node joins by an outdated record of the cluster")
-	}
-
-	_, _, err = old.Bootstrap(ctx, 8, noon, store.OpenAccess())
-	ok(t, err)
+	is(t, w.joinBy(old, "old", before.Cluster), task.ErrConflict)
 	ok(t, w.join(old, "old"))
 	is(t, w.SetFormat(ctx, looked, nextFormat, 0), task.ErrConflict)
 

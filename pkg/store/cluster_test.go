@@ -174,21 +174,21 @@ func TestRegister_HoldsANameWhileItsSessionLives(t *testing.T) {
 	lease, err := w.etcd.Grant(t.Context(), 600)
 	ok(t, err)
 	n := task.Node{Name: "n2", Instance: "i2", State: task.NodeReady, Slots: 4, Shards: 9, Revision: 9, Labels: map[string]string{"os": "linux"}}
-	f, holder, err := w.Register(t.Context(), n, lease.ID)
+	f, holder, err := w.Register(t.Context(), n, lease.ID, w.clusterRecord())
 	ok(t, err)
 
 	if mod, create, _ := w.at(w.keys.Node("n2")); holder != nil || f != kv.CreateFence(w.keys.Node("n2"), create) || mod != create {
 		t.Errorf("fence %+v, holder %+v", f, holder)
 	}
 
-	again, _, err := w.Register(t.Context(), n, lease.ID) // the answer was lost, so it registers again
+	again, _, err := w.Register(t.Context(), n, lease.ID, w.clusterRecord()) // the answer was lost, so it registers again
 	if err != nil || again != f {
 		t.Errorf("%+v, %v", again, err)
 	}
 
 	rival := n
 	rival.Instance = "i3"
-	_, holder, err = w.Register(t.Context(), rival, lease.ID)
+	_, holder, err = w.Register(t.Context(), rival, lease.ID, w.clusterRecord())
 	is(t, err, task.ErrExists)
 
 	if holder == nil || holder.Instance != "i2" || holder.Name != "n2" {
@@ -197,7 +197,7 @@ func TestRegister_HoldsANameWhileItsSessionLives(t *testing.T) {
 
 	other, err := w.etcd.Grant(t.Context(), 600)
 	ok(t, err)
-	_, _, err = w.Register(t.Context(), n, other.ID) // the same instance with another session
+	_, _, err = w.Register(t.Context(), n, other.ID, w.clusterRecord()) // the same instance with another session
 	is(t, err, task.ErrExists)
 
 	n.Running = 3
@@ -218,7 +218,7 @@ func TestRegister_HoldsANameWhileItsSessionLives(t *testing.T) {
 	}
 
 	is(t, w.Announce(t.Context(), f, n, lease.ID), task.ErrFenced)
-	_, _, err = w.Register(t.Context(), n, lease.ID)
+	_, _, err = w.Register(t.Context(), n, lease.ID, w.clusterRecord())
 	is(t, err, task.ErrUnavailable)
 	if errors.Is(err, task.ErrUnknown) {
 		t.Error("a lease that is gone is an unknown outcome")
@@ -232,6 +232,31 @@ func TestRegister_HoldsANameWhileItsSessionLives(t *testing.T) {
 	}
 }
 
+// The record by which a node has decided to join is the one that the join compares.
+func TestRegister_FailsIfTheRecordOfTheClusterHasChanged(t *testing.T) {
+	w := newWorld(t)
+	lease, err := w.etcd.Grant(t.Context(), 600)
+	ok(t, err)
+
+	there, err := w.Present(t.Context())
+	ok(t, err)
+	_, err = w.BumpEpoch(t.Context(), there) // another history, which the node has not accepted
+	ok(t, err)
+
+	n := task.Node{Name: "n2", Instance: "i2", State: task.NodeReady, Epoch: there.Cluster.Epoch}
+	for range 2 { // a second try with the same record fails, too
+		_, holder, err := w.Register(t.Context(), n, lease.ID, there.Record())
+		is(t, err, task.ErrConflict)
+
+		if holder != nil || w.exists(w.keys.Node("n2")) {
+			t.Errorf("it joined by an outdated record; held by %+v", holder)
+		}
+	}
+
+	_, _, err = w.Register(t.Context(), n, lease.ID, w.clusterRecord())
+	ok(t, err)
+}
+
 func TestNodes_LeavesOutWhatItCannotRead(t *testing.T) {
 	w := newWorld(t)
 	w.put(w.keys.Node("bad"), "{")
@@ -243,7 +268,7 @@ func TestNodes_LeavesOutWhatItCannotRead(t *testing.T) {
 
 	lease, err := w.etcd.Grant(t.Context(), 600)
 	ok(t, err)
-	_, holder, err := w.Register(t.Context(), task.Node{Name: "bad", Instance: "i"}, lease.ID)
+	_, holder, err := w.Register(t.Context(), task.Node{Name: "bad", Instance: "i"}, lease.ID, w.clusterRecord())
 	is(t, err, task.ErrExists)
 
 	if holder == nil || holder.Name != "bad" {

@@ -124,12 +124,23 @@ func (w *world) register(name string) kv.Fence {
 		w.Fatal(err)
 	}
 
-	f, _, err := w.other().Register(w.Context(), task.Node{Name: name, Instance: instance, State: task.NodeReady}, lease.ID)
+	f, _, err := w.other().Register(w.Context(), task.Node{Name: name, Instance: instance, State: task.NodeReady}, lease.ID, w.clusterRecord())
 	if err != nil {
 		w.Fatal(err)
 	}
 
 	return f
+}
+
+// clusterRecord reads the record of the cluster, as before a join.
+func (w *world) clusterRecord() store.ClusterRecord {
+	w.Helper()
+	p, err := w.other().Present(w.Context())
+	if err != nil {
+		w.Fatal(err)
+	}
+
+	return p.Record()
 }
 
 // own replaces an owner key, like a leader.

@@ -26,33 +26,33 @@ func (s Nodes) putNode(n task.Node, lease clientv3.LeaseID) clientv3.Op {
 }
 
 // Register creates the leased key by which a node is present, and returns the fence that every
-// write of this session must compare. It returns one of these errors:
+// write of this session must compare. The caller has decided by the record c of the cluster that
+// the node may join: by its identity and its epoch. Register adopts the format of records in c,
+// and creates the key only if the record of the cluster is still c. A record without a mod
+// revision stands for a cluster that has none yet. It returns one of these errors:
 //
 //   - task.ErrExists, with the node that holds the name, if the name is taken.
 //   - ErrFormat, if this version cannot read what the others may write.
-//   - task.ErrConflict, if the cluster's record has changed since it was read.
+//   - task.ErrConflict, if the cluster's record has changed since c was read. The caller must
+//     read the record and decide again, because the new record may be that of a restored etcd.
 //
 // After an unknown outcome the caller may call it again: it recognizes its own record by the
 // instance and the lease.
-func (s Nodes) Register(ctx context.Context, n task.Node, lease clientv3.LeaseID) (kv.Fence, *task.Node, error) {
-	key := s.keys.Node(n.Name)
-	guards := []clientv3.Cmp{isAbsent(key)}
-	if known := s.format.cluster.Load(); known > 0 {
-		guards = append(guards, isUnchanged(s.keys.Cluster(), known)) // so the format in force is one that this version understands
+func (s Nodes) Register(ctx context.Context, n task.Node, lease clientv3.LeaseID, c ClusterRecord) (kv.Fence, *task.Node, error) {
+	if err := Cluster(s).obeyRecord(c); err != nil {
+		return kv.Fence{}, nil, fmt.Errorf("register node %s: %w", n.Name, err)
 	}
 
+	key := s.keys.Node(n.Name)
 	n.Format, n.Writes = s.format.understood, s.format.inUse()
+
 	res, err := s.writeAlone(ctx, kv.Txn{
-		If:   guards,
+		If:   []clientv3.Cmp{isAbsent(key), isUnchanged(s.keys.Cluster(), c.Mod)},
 		Then: []clientv3.Op{s.putNode(n, lease)},
 		Else: []clientv3.Op{clientv3.OpGet(key)},
 	})
-	// The name is free, so the comparison of the cluster's record failed. Its format may have
-	// been raised.
 	if err == nil && !res.Succeeded && readAt(res, 0) == nil {
-		if err = Cluster(s).refreshRecord(ctx); err == nil {
-			err = fmt.Errorf("%w: the cluster's record has changed", task.ErrConflict)
-		}
+		err = fmt.Errorf("%w: the cluster's record has changed", task.ErrConflict) // the name is free, so the other comparison failed
 	}
 
 	if err != nil {

@@ -124,18 +124,41 @@ func (h *Monitor) checkEtcd(ctx context.Context) error {
 		return nil // etcd is unavailable or the record is damaged, which proves nothing
 	}
 
+	if p.Found {
+		if err := h.CheckRecord(p.Cluster); errors.Is(err, ErrNewHistory) {
+			return err
+		}
+	}
+
+	if time.Since(h.kept) >= keepEvery {
+		h.writeToDisk()
+	}
+
+	return nil
+}
+
+// CheckRecord compares a record of the cluster that was just read with the history of this node. A node joins only
+// after CheckRecord has returned nil for the very record that the join compares, so no node has a session under an
+// older epoch than that of etcd. It returns one of these errors:
+//
+//   - ErrNewHistory, if the epoch is higher than that of the node. The new epoch is stored when the node starts over.
+//   - An error that says which cluster etcd contains, if that is another one.
+//
+// An epoch that is lower proves that etcd was restored. That is no error: the node becomes ineligible, and it has to
+// join to announce this to the others.
+func (h *Monitor) CheckRecord(c task.Cluster) error {
 	cluster, epoch, _ := h.cfg.State.History()
 	switch {
-	case p.Found && p.Cluster.ID == cluster && p.Cluster.Epoch > epoch:
-		// The new epoch is stored when the node starts over. Until then the node belongs to the previous one.
-		h.cfg.Logger.Warn("the cluster has a new epoch; reloading", zap.Int("epoch", p.Cluster.Epoch), zap.Int64("rev", p.Revision))
+	case c.ID != cluster:
+		err := fmt.Errorf("etcd now contains cluster %s, but this node belongs to cluster %s", c.ID, cluster)
+		h.cfg.SetRestored(err)
+
+		return err
+	case c.Epoch > epoch:
+		h.cfg.Logger.Warn("the cluster has a new epoch; reloading", zap.Int("epoch", c.Epoch), zap.Int("before", epoch))
 		return ErrNewHistory
-	case p.Found && p.Cluster.ID != cluster:
-		h.cfg.SetRestored(fmt.Errorf("etcd now contains cluster %s, but this node belongs to cluster %s", p.Cluster.ID, cluster))
-	case p.Found && p.Cluster.Epoch < epoch:
-		h.cfg.SetRestored(olderEpoch(p.Cluster.Epoch, epoch))
-	case time.Since(h.kept) >= keepEvery:
-		h.writeToDisk()
+	case c.Epoch < epoch:
+		h.cfg.SetRestored(olderEpoch(c.Epoch, epoch))
 	}
 
 	return nil

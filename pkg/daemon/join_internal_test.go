@@ -1,0 +1,203 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
+
+	"github.com/carillonhq/carillon/executor"
+	"github.com/carillonhq/carillon/pkg/daemon/datadir"
+	"github.com/carillonhq/carillon/pkg/daemon/etcdhistory"
+	"github.com/carillonhq/carillon/pkg/daemon/hostfacts"
+	"github.com/carillonhq/carillon/pkg/daemon/unixsocket"
+	"github.com/carillonhq/carillon/pkg/kv"
+	"github.com/carillonhq/carillon/pkg/kv/kvmem"
+	"github.com/carillonhq/carillon/pkg/kv/kvtest"
+	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/store/record"
+	"github.com/carillonhq/carillon/pkg/task"
+	"github.com/carillonhq/carillon/pkg/wake"
+)
+
+// idleExecutor has no attempts.
+type idleExecutor struct{}
+
+func (idleExecutor) Joined(executor.Session) {}
+func (idleExecutor) Running() int            { return 0 }
+func (idleExecutor) Froze() int64            { return 0 }
+func (idleExecutor) StuckStarts() int        { return 0 }
+func (idleExecutor) Unreadable() int         { return 0 }
+
+// joinKV runs a function before the next transaction of a join is sent, between its read of the cluster's record and
+// its write.
+type joinKV struct {
+	clientv3.KV
+	before func()
+}
+
+func (k *joinKV) Txn(ctx context.Context) clientv3.Txn {
+	if before := k.before; before != nil {
+		k.before = nil
+		before()
+	}
+	return k.KV.Txn(ctx)
+}
+
+// joiner is a node that joins a cluster which is kept in memory.
+type joiner struct {
+	*presence
+	t     *testing.T
+	kv    *joinKV
+	other *store.Store // a store whose writes do not pass kv
+}
+
+// newJoiner returns a node of a new cluster. It has the epoch 1 of the cluster.
+func newJoiner(t *testing.T) *joiner {
+	t.Helper()
+	keys, err := record.NewKeys("/t")
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	memory := kvmem.New(kvmem.Config{})
+	client, plain := kvtest.ClientOf(t, memory), kvtest.ClientOf(t, memory)
+	j := &joiner{t: t, kv: &joinKV{KV: client.KV}, other: store.New(plain, kv.Direct(plain), keys)}
+	client.KV = j.kv
+
+	c, _, err := j.other.Bootstrap(t.Context(), 4, time.Now(), store.OpenAccess())
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	state, err := datadir.Open(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(state.Close)
+	if err := state.SetHistory(c.ID, c.Epoch, 1, false); err != nil {
+		t.Fatal(err)
+	}
+
+	log := zap.NewNop()
+	s := store.New(client, kv.Direct(client), keys)
+	env := Environment{Now: time.Now}
+	eligible := newEligibility(prometheus.NewRegistry(), log, func() {})
+	history := etcdhistory.NewMonitor(etcdhistory.MonitorConfig{
+		Node: "n1", Cluster: s, Revisions: etcdhistory.NewRevisions(0), State: state, Logger: log,
+		Restored:    func() error { return eligible.errorFor(task.IneligibleRestored) },
+		SetRestored: func(err error) { eligible.setReason(task.IneligibleRestored, err) },
+	})
+
+	j.presence = &presence{
+		store: s, state: state, ttl: 10 * time.Second, env: env, log: log, node: task.Node{Name: "n1", Instance: "i1"},
+		history: history, record: &clusterRecord{store: s, atStart: c, check: history.CheckRecord, announce: wake.NewSignal(), log: log},
+		attempts: idleExecutor{}, entries: idleExecutor{}, member: &memberMonitor{}, eligibility: eligible, watchdog: newWatchdog(log), announce: wake.NewSignal(),
+		listeners: newAPIListeners(Config{}, env, nodeTLS{}, unixsocket.Administrators{}, wake.NewSignal(), log),
+		expiry:    newCertExpiryMonitor(certSources{}, env, prometheus.NewRegistry(), log),
+		facts:     hostfacts.NewMonitor(t.TempDir(), hostfacts.Limits{}, func() {}, log),
+	}
+
+	return j
+}
+
+// restore makes etcd contain the same cluster in its next epoch, as after a restore that an operator has accepted.
+func (j *joiner) restore(change func(*task.Cluster)) {
+	j.t.Helper()
+	p, err := j.other.Present(j.t.Context())
+	if err != nil {
+		j.t.Fatal(err)
+	}
+
+	c := p.Cluster
+	change(&c)
+	if err := j.other.ChangeCluster(j.t.Context(), p.Record(), c); err != nil {
+		j.t.Fatal(err)
+	}
+}
+
+// isPresent reports whether the node has a record in etcd.
+func (j *joiner) isPresent() bool {
+	j.t.Helper()
+	_, err := j.other.Node(j.t.Context(), "n1")
+	if err != nil && !errors.Is(err, task.ErrNotFound) {
+		j.t.Fatal(err)
+	}
+
+	return err == nil
+}
+
+// A node of an older epoch never has a session: it would serve its shards, and adopt attempts, by what it remembers
+// from another history.
+func TestJoin_StartsOverInANewEpoch(t *testing.T) {
+	bump := func(c *task.Cluster) { c.Epoch++ }
+
+	t.Run("restored before the join", func(t *testing.T) {
+		j := newJoiner(t)
+		j.restore(bump)
+		if _, _, err := j.joinCluster(t.Context()); !errors.Is(err, etcdhistory.ErrNewHistory) || j.isPresent() {
+			t.Errorf("joined with epoch 1: %t, %v", j.isPresent(), err)
+		}
+	})
+
+	t.Run("restored during the join", func(t *testing.T) {
+		j := newJoiner(t)
+		j.kv.before = func() { j.restore(bump) }
+		if _, _, err := j.joinCluster(t.Context()); !errors.Is(err, etcdhistory.ErrNewHistory) || j.isPresent() {
+			t.Errorf("joined with epoch 1: %t, %v", j.isPresent(), err)
+		}
+	})
+
+	t.Run("another cluster", func(t *testing.T) {
+		j := newJoiner(t)
+		j.restore(func(c *task.Cluster) { c.ID = "another" })
+		if _, _, _, err := j.tryJoin(t.Context()); err == nil || j.isPresent() || j.eligibility.errorFor(task.IneligibleRestored) == nil {
+			t.Errorf("joined another cluster: %t, %v", j.isPresent(), err)
+		}
+	})
+
+	t.Run("an older epoch", func(t *testing.T) {
+		j := newJoiner(t)
+		if err := j.state.SetHistory(j.record.atStart.ID, 2, 1, false); err != nil {
+			t.Fatal(err)
+		}
+
+		// It joins, because it has to announce to the others that etcd was restored.
+		if _, _, err := j.joinCluster(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if n, err := j.other.Node(t.Context(), "n1"); err != nil || n.Ineligible != task.IneligibleRestored || n.Epoch != 2 {
+			t.Errorf("it announces %+v, %v", n, err)
+		}
+	})
+}
+
+// What the scheduler reads from the cluster's record under a session is at least as new as the record that the join
+// has compared.
+func TestJoin_BringsTheRecordThatItCompared(t *testing.T) {
+	j := newJoiner(t)
+	before := j.record.currentRecord()
+	j.kv.before = func() { j.restore(func(c *task.Cluster) { c.CatchUpRate = 7 }) }
+	if _, _, err := j.joinCluster(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if got := j.record.currentRecord(); got.CatchUpRate != 7 {
+		t.Errorf("the node has joined with %+v", got)
+	}
+
+	// The mirror has not noticed the change yet.
+	if err := j.record.applyRecord(store.ClusterRecord{Cluster: before, Mod: 1}, nil); err != nil || j.record.currentRecord().CatchUpRate != 7 {
+		t.Errorf("a late record of the mirror: %+v, %v", j.record.currentRecord(), err)
+	}
+
+	// The mirror reports the new epoch before the monitor has read it.
+	next := j.record.currentRecord()
+	next.Epoch++
+	if err := j.record.applyRecord(store.ClusterRecord{Cluster: next, Mod: 1 << 40}, nil); !errors.Is(err, etcdhistory.ErrNewHistory) {
+		t.Errorf("a record of a new epoch: %v", err)
+	}
+}
