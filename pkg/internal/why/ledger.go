@@ -27,6 +27,33 @@ func (i interval) contains(at time.Time) bool { return !at.Before(i.first) && !a
 // includes reports whether the interval contains the whole of another one.
 func (i interval) includes(j interval) bool { return i.contains(j.first) && i.contains(j.last) }
 
+// overlaps reports whether two intervals have an instant in common.
+func (i interval) overlaps(j interval) bool { return !i.last.Before(j.first) && !i.first.After(j.last) }
+
+// intersect returns the part of an interval that is in another one, which overlaps it.
+func (i interval) intersect(j interval) interval {
+	if i.first.Before(j.first) {
+		i.first = j.first
+	}
+	if i.last.After(j.last) {
+		i.last = j.last
+	}
+
+	return i
+}
+
+// union returns the interval from the beginning of the first of two intervals to the end of the last.
+func (i interval) union(j interval) interval {
+	if j.first.Before(i.first) {
+		i.first = j.first
+	}
+	if j.last.After(i.last) {
+		i.last = j.last
+	}
+
+	return i
+}
+
 // extentOf returns the interval of a line.
 func extentOf(l task.LedgerLine) interval { return interval{l.First.Time, l.Last.Time} }
 
@@ -41,6 +68,24 @@ func counted(l task.LedgerLine) (interval, int64) {
 	}
 
 	return interval{}, 0
+}
+
+// ticksOf returns the interval from the first to the last tick that a line describes. Of an hour, that may be less than its
+// extent: the task may have been created in it.
+func ticksOf(l task.LedgerLine) interval {
+	if l.Kind != task.LedgerHour {
+		return extentOf(l)
+	}
+
+	i, hidden := counted(l)
+	for _, tick := range l.Named {
+		if hidden == 0 {
+			i = interval{tick.Time, tick.Time}
+		}
+		i, hidden = i.union(interval{tick.Time, tick.Time}), 1
+	}
+
+	return i
 }
 
 // mayCount reports whether a tick may be one of those that a line counts.
@@ -193,16 +238,11 @@ func (f *Facts) isWholeSpan(all []version, span task.LedgerLine) bool {
 		grown := region
 		for _, l := range f.ledgerLines(region) {
 			i, n := counted(l)
-			if n == 0 || i.last.Before(region.first) || i.first.After(region.last) {
+			if n == 0 || !i.overlaps(region) {
 				continue
 			}
 
-			if i.first.Before(grown.first) {
-				grown.first = i.first
-			}
-			if i.last.After(grown.last) {
-				grown.last = i.last
-			}
+			grown = grown.union(i)
 		}
 
 		if grown == region {
@@ -283,8 +323,26 @@ func (v *version) isCountable() bool {
 	return !afterRuns
 }
 
-// countTicks returns the number of decided ticks of the versions that were in force in a region. ok is false if they cannot
-// be computed.
+// isComputable reports whether the ticks of all versions that were in force in an interval can be computed.
+func isComputable(all []version, t *task.Task, i interval) bool {
+	if len(all) == 0 {
+		return false
+	}
+
+	// There were no ticks before the task was created. The versions before the oldest one that is kept had some.
+	oldest := all[0].startTime()
+	if !i.first.After(oldest) && t != nil && t.CreatedAt.Before(oldest) {
+		return false
+	}
+
+	return !slices.ContainsFunc(all, func(v version) bool {
+		isInForce := v.startTime().Before(i.last) && (v.until.IsZero() || !v.until.Before(i.first))
+		return isInForce && !v.isCountable()
+	})
+}
+
+// countTicks returns the number of decided ticks of the versions that were in force in a region. If ok is false, those of
+// some versions cannot be computed, and are not among them.
 func (f *Facts) countTicks(all []version, region interval) (count int64, ok bool) {
 	cuts := []time.Time{region.first.Add(-tickPrecision), region.last}
 	add := func(at time.Time) {
@@ -296,6 +354,7 @@ func (f *Facts) countTicks(all []version, region interval) (count int64, ok bool
 	f.stateChanges(all, add)
 	slices.SortFunc(cuts, time.Time.Compare)
 
+	ok = true
 	decided := f.lastDecided(all)
 	for i := 1; i < len(cuts); i++ {
 		after, upTo := cuts[i-1], cuts[i]
@@ -311,7 +370,8 @@ func (f *Facts) countTicks(all []version, region interval) (count int64, ok bool
 			continue
 		}
 		if !v.isCountable() {
-			return 0, false
+			ok = false
+			continue
 		}
 
 		first, _, n, _ := v.schedule.Missed(after, upTo, 0)
@@ -320,7 +380,7 @@ func (f *Facts) countTicks(all []version, region interval) (count int64, ok bool
 		}
 	}
 
-	return count, true
+	return count, ok
 }
 
 // lastDecided returns the last instant up to which all ticks of the task are decided, as far as the watermark shows that.

@@ -1,6 +1,7 @@
 package why
 
 import (
+	"fmt"
 	"maps"
 	"slices"
 	"time"
@@ -20,21 +21,15 @@ func (f *Facts) isUncertain(all []version, l task.LedgerLine) bool {
 	return l.Kind == task.LedgerSucceeded && n > 0 && !f.isWholeSpan(all, l)
 }
 
-// ledgerCuts adds the times at which the outcome can change according to the ledger. It returns the intervals of lines of
-// which only the number of ticks is known. Within these, there are no cuts.
+// ledgerCuts adds the times at which the outcome can change according to the ledger. It returns the blocks, in order: the
+// intervals of lines of which only the number of ticks is known. Within these, there are no cuts.
 func (w *answerer) ledgerCuts(start, end time.Time, add func(time.Time)) []interval {
 	lines := w.ledgerLines(interval{start, end})
-
-	var blocks []interval
-	for _, l := range lines {
-		if w.isUncertain(w.all, l) {
-			blocks = append(blocks, extentOf(l))
-		}
-	}
+	blocks := w.uncertainBlocks(lines)
 
 	for _, l := range lines {
 		e := extentOf(l)
-		if !slices.Contains(blocks, e) && slices.ContainsFunc(blocks, func(b interval) bool { return b.includes(e) }) {
+		if slices.ContainsFunc(blocks, func(b interval) bool { return b.includes(e) }) {
 			continue
 		}
 
@@ -47,18 +42,48 @@ func (w *answerer) ledgerCuts(start, end time.Time, add func(time.Time)) []inter
 			add(e.last.Add(-tickPrecision))
 		}
 
-		if !slices.Contains(blocks, e) {
-			for _, tick := range l.Named {
-				add(tick.Add(-tickPrecision))
-				add(tick.Time)
-			}
+		for _, tick := range l.Named {
+			add(tick.Add(-tickPrecision))
+			add(tick.Time)
 		}
+	}
+
+	for _, b := range blocks {
+		add(b.first.Add(-tickPrecision))
+		add(b.last)
 	}
 
 	return blocks
 }
 
-// countOutcomes returns what the ledger counts in an interval with n ticks.
+// uncertainBlocks returns the intervals of uncertain lines, in order. Those that overlap or adjoin are one block. A range of
+// ticks is in one block, or in none.
+func (w *answerer) uncertainBlocks(lines []task.LedgerLine) []interval {
+	var blocks []interval
+	for _, l := range slices.Backward(lines) {
+		isRange := l.Kind == task.LedgerException && l.Count > 1
+		isBesideUncertain := func(m task.LedgerLine) bool { return extentOf(m).overlaps(extentOf(l)) && w.isUncertain(w.all, m) }
+
+		if w.isUncertain(w.all, l) || isRange && slices.ContainsFunc(lines, isBesideUncertain) {
+			blocks = append(blocks, extentOf(l))
+		}
+	}
+
+	slices.SortFunc(blocks, func(a, b interval) int { return a.first.Compare(b.first) })
+
+	var merged []interval
+	for _, b := range blocks {
+		if n := len(merged); n > 0 && !b.first.After(merged[n-1].last.Add(tickPrecision)) {
+			merged[n-1] = merged[n-1].union(b)
+		} else {
+			merged = append(merged, b)
+		}
+	}
+
+	return merged
+}
+
+// countOutcomes returns what the ledger counts in an interval with n ticks, except for those that are in groups.
 func (w *answerer) countOutcomes(i interval, n int64) tally {
 	t := tally{}
 	rest := n
@@ -69,8 +94,15 @@ func (w *answerer) countOutcomes(i interval, n int64) tally {
 	}
 
 	lines := w.ledgerLines(i)
+	var inGroups int64
 	for _, l := range lines {
 		switch {
+		case w.isGroup(l):
+			// It was counted as a whole, if it is within the range. Its ticks are among those that remain.
+			if e := ticksOf(l); i.includes(e) {
+				computed, _ := w.countTicks(w.all, e)
+				inGroups += min(l.Count, computed)
+			}
 		case l.Kind == task.LedgerHour:
 			countHour(l, i, count)
 		case l.Kind == task.LedgerException && i.includes(extentOf(l)):
@@ -79,12 +111,12 @@ func (w *answerer) countOutcomes(i interval, n int64) tally {
 	}
 
 	for _, l := range lines {
-		if l.Kind == task.LedgerSucceeded {
+		if l.Kind == task.LedgerSucceeded && !w.isGroup(l) {
 			count(task.VerdictSucceeded, w.countSpan(l, i))
 		}
 	}
 
-	count(task.VerdictForgotten, rest)
+	count(task.VerdictForgotten, max(0, rest-inGroups))
 	maps.DeleteFunc(t, func(_ task.Verdict, n int64) bool { return n == 0 })
 
 	return t
@@ -92,19 +124,13 @@ func (w *answerer) countOutcomes(i interval, n int64) tally {
 
 // countSpan returns how many ticks of a span certainly are in an interval.
 func (w *answerer) countSpan(span task.LedgerLine, i interval) int64 {
-	part := extentOf(span)
-	if i.includes(part) {
+	if i.includes(extentOf(span)) {
 		return span.Count
 	}
 
-	if part.first.Before(i.first) {
-		part.first = i.first
-	}
-	if part.last.After(i.last) {
-		part.last = i.last
-	}
+	part := extentOf(span).intersect(i)
 
-	others, exact := w.notSucceeded(part)
+	others, exact := w.notInSpan(part)
 	ticks, ok := w.countTicks(w.all, part)
 	if !exact || !ok || !w.isWholeSpan(w.all, span) {
 		return 0
@@ -113,29 +139,14 @@ func (w *answerer) countSpan(span task.LedgerLine, i interval) int64 {
 	return max(0, ticks-others)
 }
 
-// appendMixed appends a piece of which only the outcomes are counted. Successive ones become one piece. A piece without
-// ticks only makes the one before longer.
-func appendMixed(list []piece, p piece) []piece {
-	if n := len(list); n > 0 && list[n-1].within.last.Add(tickPrecision).Equal(p.within.first) {
-		before := &list[n-1]
-		before.within.last = p.within.last
-		if p.count > 0 {
-			before.last, before.count = p.last, before.count+p.count
-		}
-
-		return list
-	}
-
-	if p.count == 0 {
-		return list
-	}
-
-	return append(list, p)
-}
-
 // countMixed counts the outcomes of a piece.
 func (w *answerer) countMixed(p *piece) {
 	p.counts = w.countOutcomes(p.within, p.count)
+	p.count = 0
+	for _, n := range p.counts {
+		p.count += n
+	}
+
 	p.finding = finding{verdict: task.VerdictForgotten, tick: p.first, due: p.first, version: p.version}
 
 	if len(p.counts) > 1 || p.counts[task.VerdictForgotten] > 0 {
@@ -153,39 +164,80 @@ func (w *answerer) describeMixed(s *task.Stretch, counts tally) string {
 	return makeSentence("%d ticks from %s to %s: %s; the ledger does not name all of them", s.Count, w.formatTime(s.First.Time), w.formatTime(s.Last.Time), countWords(counts))
 }
 
-// linePieces returns the pieces for lines that begin in an interval in which ticks cannot be computed, because the version of
-// that time is no longer kept or its ticks depended on runs. In other intervals, these are only exceptions that are no tick
-// of the version. asked is the range in question.
-func (w *answerer) linePieces(v *version, i, asked interval) []piece {
+// isGroup reports whether some of the ticks of a line cannot be computed, or are no ticks of the schedule. Such a line is
+// counted as a whole.
+func (w *answerer) isGroup(l task.LedgerLine) bool {
+	isNoTick := l.Kind == task.LedgerException && l.Count <= 1 && !isTickOf(w.all, l.First.Time)
+
+	return isNoTick || !isComputable(w.all, w.Task, ticksOf(l))
+}
+
+// isInGroup reports whether the ticks of a piece are counted with a group that lies within a range.
+func (w *answerer) isInGroup(p piece, asked interval) bool {
+	switch {
+	case p.line != nil:
+		return w.isGroup(*p.line) && asked.includes(ticksOf(*p.line))
+	case p.run != nil && p.run.Count > 1:
+		e := interval{p.run.ScheduledTime.Time, p.run.Last.Time}
+		return !isComputable(w.all, w.Task, e) && asked.includes(e)
+	}
+
+	return false
+}
+
+// groupPieces returns the pieces for the groups of a range: lines of the ledger, and records of several ticks, of which some
+// ticks cannot be computed. They are in the order of time.
+func (w *answerer) groupPieces(asked interval) []piece {
 	var list []piece
-	for _, l := range slices.Backward(w.ledgerLines(i)) {
-		e := extentOf(l)
-		isNoTick := l.Kind == task.LedgerException && l.Count <= 1 && !isTickOf(w.all, l.First.Time)
-		if !i.contains(e.first) || !asked.includes(e) || v.isCountable() && !isNoTick {
-			continue
-		}
-
-		p := piece{finding: finding{tick: e.first, due: e.first, verdict: task.VerdictForgotten}, first: e.first, last: e.last, count: l.Count}
-		if l.Kind != task.LedgerHour {
-			w.applyLine(&p.finding, &l)
-			list = append(list, p)
-			continue
-		}
-
-		p.counts = tally{}
-		for cause, n := range l.Causes {
-			state, _ := splitCause(cause)
-			p.counts[ofState[state]] += n
-		}
-
-		if state, ok := onlyState(l); ok {
-			p.verdict = ofState[state]
+	add := func(e interval, count int64, describe func(p *piece)) {
+		p := piece{finding: finding{tick: e.first, due: e.first, verdict: task.VerdictForgotten}, first: e.first, last: e.last, count: count}
+		if asked.includes(e) {
+			describe(&p)
+		} else {
+			p.first, p.count = e.intersect(asked).first, 0
+			p.unknown = []string{fmt.Sprintf("how many of %s from %s to %s are in the range: only their number is kept",
+				formatCount(count, "tick", "ticks"), w.formatTime(e.first), w.formatTime(e.last))}
 		}
 
 		list = append(list, p)
 	}
 
+	for _, l := range w.ledgerLines(asked) {
+		e := ticksOf(l)
+		if w.isGroup(l) && e.overlaps(asked) {
+			add(e, l.Count, func(p *piece) { w.applyGroup(p, l) })
+		}
+	}
+
+	for i := range w.Runs {
+		r := &w.Runs[i]
+		e := interval{r.ScheduledTime.Time, r.Last.Time}
+		if r.Trigger != task.TriggerManual && r.Count > 1 && e.overlaps(asked) && !isComputable(w.all, w.Task, e) {
+			add(e, r.Count, func(p *piece) { w.applyRecord(&p.finding, r) })
+		}
+	}
+
+	slices.SortStableFunc(list, func(a, b piece) int { return a.first.Compare(b.first) })
+
 	return list
+}
+
+// applyGroup sets the outcomes of the ticks of a line.
+func (w *answerer) applyGroup(p *piece, l task.LedgerLine) {
+	if l.Kind != task.LedgerHour {
+		w.applyLine(&p.finding, &l)
+		return
+	}
+
+	p.counts = tally{}
+	for cause, n := range l.Causes {
+		state, _ := splitCause(cause)
+		p.counts[ofState[state]] += n
+	}
+
+	if state, ok := onlyState(l); ok {
+		p.verdict = ofState[state]
+	}
 }
 
 // addRequestedLines adds the requested runs of a range that are in the ledger.
@@ -203,10 +255,20 @@ func (w *answerer) addRequestedLines(m *task.Stretch, start, end time.Time) {
 	}
 }
 
-// notSucceeded returns how many ticks of an interval did not succeed according to the ledger. exact is false if a line counts
-// ticks of which some may be outside.
-func (f *Facts) notSucceeded(i interval) (n int64, exact bool) {
+// notInSpan returns how many ticks of an interval have a record, or did not succeed according to the ledger. exact is false
+// if a line or a record counts ticks of which some may be outside.
+func (f *Facts) notInSpan(i interval) (n int64, exact bool) {
 	exact = true
+	addGroup := func(where interval, count int64) {
+		switch {
+		case count == 0 || where.last.Before(i.first) || where.first.After(i.last):
+		case i.includes(where):
+			n += count
+		default:
+			exact = false
+		}
+	}
+
 	for _, l := range f.ledgerLines(i) {
 		if l.Kind == task.LedgerSucceeded {
 			continue
@@ -218,14 +280,20 @@ func (f *Facts) notSucceeded(i interval) (n int64, exact bool) {
 			}
 		}
 
-		switch where, unnamed := counted(l); {
-		case l.Kind == task.LedgerException && l.Count == 1:
-			n++
-		case unnamed == 0 || where.last.Before(i.first) || where.first.After(i.last):
-		case i.includes(where):
-			n += unnamed
+		if l.Kind == task.LedgerException {
+			addGroup(extentOf(l), l.Count)
+		} else {
+			addGroup(counted(l))
+		}
+	}
+
+	for _, r := range f.Runs {
+		switch {
+		case r.Trigger == task.TriggerManual:
+		case r.Count <= 1:
+			addGroup(interval{r.ScheduledTime.Time, r.ScheduledTime.Time}, 1)
 		default:
-			exact = false
+			addGroup(interval{r.ScheduledTime.Time, r.Last.Time}, r.Count)
 		}
 	}
 
@@ -246,9 +314,9 @@ func countHour(l task.LedgerLine, i interval, count func(task.Verdict, int64)) {
 	}
 
 	if n == l.Count {
-		for cause, n := range l.Causes {
+		for _, cause := range slices.Sorted(maps.Keys(l.Causes)) {
 			state, _ := splitCause(cause)
-			count(ofState[state], n)
+			count(ofState[state], l.Causes[cause])
 		}
 
 		return

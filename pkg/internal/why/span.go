@@ -35,11 +35,19 @@ func (w *answerer) answerRange(from, to *Moment) task.Answer {
 			}
 		}
 
+		if p.count == 0 {
+			continue
+		}
+
 		// Consecutive ticks with the same outcome share one line.
 		n := len(a.Stretches)
 		if n > 0 && len(p.counts) == 1 && last.sameOutcome(p.finding) && !a.Stretches[n-1].Manual {
 			s := &a.Stretches[n-1]
-			s.Last, s.Count = task.At(p.last), s.Count+p.count
+			s.Count += p.count
+			if p.last.After(s.Last.Time) {
+				s.Last = task.At(p.last)
+			}
+
 			continue
 		}
 
@@ -80,7 +88,7 @@ func (w *answerer) answerRange(from, to *Moment) task.Answer {
 type piece struct {
 	finding
 	first, last time.Time
-	count       int64
+	count       int64 // may be 0 if something of the range is not known
 
 	// If the ledger only counts the outcomes of these ticks: the time in which they are, and the counts.
 	within interval
@@ -90,41 +98,58 @@ type piece struct {
 // splitRange splits a range at every time at which the outcome can change: outcomes, changes of the task,
 // pauses, the watermark, and now. Between two such times, ticks are counted and not listed, so a long range is
 // cheap.
+//
+// Each tick is counted once: by its own record, in a group of which some ticks cannot be computed (groupPieces), or as one of
+// the ticks of the schedule. Those of a block of the ledger form one piece, whatever is between
+// them: records, or a pause.
 func (w *answerer) splitRange(start, end time.Time) []piece {
-	cuts, uncertain := w.cutTimes(start, end)
+	asked := interval{start, end}
+	cuts, blocks := w.cutTimes(start, end)
+	groups := w.groupPieces(asked)
+	mixed := map[int]int{} // the indexes of the pieces of blocks
+
 	var list []piece
 	for i := 1; i < len(cuts); i++ {
-		after, upTo := cuts[i-1], cuts[i]                       // the ticks after `after`, up to and including upTo
+		after, upTo := cuts[i-1], cuts[i] // the ticks after `after`, up to and including upTo
+		for len(groups) > 0 && !groups[0].first.After(upTo) {
+			list, groups = append(list, groups[0]), groups[1:]
+		}
+
 		if r := w.findOutcome(upTo); r != nil && r.Count <= 1 { // a record counts even if the schedule of that time is not known
 			list = append(list, piece{finding: w.judgeTick(w.all, upTo), first: upTo, last: upTo, count: 1})
 			continue
 		}
 
 		v := inForce(w.all, upTo)
-		list = append(list, w.linePieces(v, interval{after.Add(tickPrecision), upTo}, interval{start, end})...)
 		if v == nil || v.vague || v.schedule == nil {
 			continue
 		}
 
 		first, last, n, _ := v.schedule.Missed(after, upTo, 0)
-		p := piece{first: first, last: last, count: n}
-		if n > 0 {
-			p.finding = w.judgeTick(w.all, first)
+		if n == 0 {
+			continue
 		}
 
-		isMixed := n == 0 || p.line != nil || p.verdict == task.VerdictForgotten
-		if isMixed && slices.ContainsFunc(uncertain, func(u interval) bool { return u.contains(upTo) }) {
-			p.within = interval{after.Add(tickPrecision), upTo}
-			list = appendMixed(list, p)
-		} else if n > 0 {
+		p := piece{finding: w.judgeTick(w.all, first), first: first, last: last, count: n}
+		isPast := p.line != nil || p.verdict == task.VerdictForgotten
+
+		block := slices.IndexFunc(blocks, func(b interval) bool { return b.contains(upTo) })
+		switch index, exists := mixed[block]; {
+		case !v.isCountable() && (isPast || p.run != nil):
+			// The one tick of a schedule after completion that can be computed. It has been counted: it is in a record or a line.
+		case isPast && block >= 0 && exists:
+			list[index].last, list[index].count = p.last, list[index].count+n
+		case isPast && block >= 0:
+			mixed[block], p.within = len(list), blocks[block].intersect(asked)
+			list = append(list, p)
+		case w.isInGroup(p, asked): // it has been counted
+		default:
 			list = append(list, w.upToMaxRuns(p)...)
 		}
 	}
 
-	for i := range list {
-		if p := &list[i]; !p.within.first.IsZero() {
-			w.countMixed(p)
-		}
+	for _, index := range mixed {
+		w.countMixed(&list[index])
 	}
 
 	return list
@@ -155,9 +180,9 @@ func (w *answerer) upToMaxRuns(p piece) []piece {
 	return []piece{p}
 }
 
-// cutTimes returns the times at which pieces end, in order. The first one is just before start. uncertain contains the
+// cutTimes returns the times at which pieces end, in order. The first one is just before start. blocks contains the
 // intervals of which the ledger only counts the outcomes.
-func (w *answerer) cutTimes(start, end time.Time) (cuts []time.Time, uncertain []interval) {
+func (w *answerer) cutTimes(start, end time.Time) (cuts []time.Time, blocks []interval) {
 	cuts = []time.Time{start.Add(-tickPrecision), end}
 	add := func(at time.Time) {
 		if !at.Before(start) && at.Before(end) {
@@ -166,7 +191,7 @@ func (w *answerer) cutTimes(start, end time.Time) (cuts []time.Time, uncertain [
 	}
 
 	w.stateChanges(w.all, add)
-	uncertain = w.ledgerCuts(start, end, add)
+	blocks = w.ledgerCuts(start, end, add)
 
 	// A record with Count > 1 covers all ticks from ScheduledTime to Last.
 	for _, r := range w.Runs {
@@ -191,7 +216,7 @@ func (w *answerer) cutTimes(start, end time.Time) (cuts []time.Time, uncertain [
 	w.cutDue(add, w.Now)
 	slices.SortFunc(cuts, time.Time.Compare)
 
-	return slices.CompactFunc(cuts, time.Time.Equal), uncertain
+	return slices.CompactFunc(cuts, time.Time.Equal), blocks
 }
 
 // stateChanges calls add for the times at which a version came into force or a pause began or ended.
