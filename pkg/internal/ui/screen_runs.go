@@ -64,6 +64,45 @@ type runsPage struct {
 
 	Preview *runsPreview
 	Report  *runsReport
+
+	left []leftRow[task.Run]
+}
+
+// runKey identifies a run in a list. Ticks that did not run have no id.
+func runKey(r task.Run) string {
+	return strings.Join([]string{r.Namespace, r.Task, r.ID, r.ScheduledTime.String()}, " ")
+}
+
+// runRow is a run in the list.
+type runRow struct {
+	task.Run
+	Left string // why the row is not in the list any more; "" if it is
+}
+
+// Rows returns the rows of the list, and after them those that have left it.
+func (p *runsPage) Rows() []runRow {
+	rows := make([]runRow, 0, len(p.Runs)+len(p.left))
+	for _, run := range p.Runs {
+		rows = append(rows, runRow{Run: run})
+	}
+	for _, left := range p.left {
+		rows = append(rows, runRow{left.item, "no longer in this list"})
+	}
+
+	return rows
+}
+
+// refreshLeft reads the runs that have left the list and that may change.
+func (p *runsPage) refreshLeft(ctx context.Context, r *Request) {
+	for i := range p.left {
+		run := &p.left[i].item
+		if run.ID == "" || run.State.Final() {
+			continue
+		}
+		if now, err := r.API.Runs.Find(ctx, run.Namespace, run.ID); err == nil {
+			*run = now
+		}
+	}
 }
 
 // Many reports whether runs of several namespaces may be in the list.
@@ -149,6 +188,13 @@ func loadRuns(ctx context.Context, r *Request) (any, error) {
 		return p, err
 	}
 	p.Runs, p.Next = list.Items, list.Next
+
+	if before, ok := r.previous.(*runsPage); ok {
+		// The others have ended, so what the viewer sees of them stays true.
+		active := slices.DeleteFunc(slices.Clone(before.Runs), func(run task.Run) bool { return run.State.Final() })
+		p.left = leftRows(r.Now, active, before.left, p.Runs, runKey)
+		p.refreshLeft(ctx, r)
+	}
 
 	return p, nil
 }

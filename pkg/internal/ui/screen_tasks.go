@@ -58,6 +58,8 @@ type tasksPage struct {
 	Verbs     []bulkVerb  // what may be done with several tasks
 	MayCreate bool
 	scanned   time.Time // when the page was read as a whole
+
+	left []leftRow[client.Task]
 }
 
 // MostBulk is the maximum number of tasks that one action changes.
@@ -101,7 +103,8 @@ func loadTasks(ctx context.Context, r *Request) (any, error) {
 	}
 
 	// If the tasks cannot be read by their names, the page is read as a whole, and says what is wrong.
-	if before, ok := r.previous.(tasksPage); ok && before.Fault == "" && len(before.Tasks) > 0 && r.Now.Sub(before.scanned) < scanEvery-refreshEvery/2 {
+	before, _ := r.previous.(tasksPage)
+	if before.Fault == "" && len(before.Tasks)+len(before.left) > 0 && r.Now.Sub(before.scanned) < scanEvery-refreshEvery/2 {
 		if err := before.refreshRows(ctx, r); err == nil {
 			return before, nil
 		}
@@ -124,6 +127,10 @@ func loadTasks(ctx context.Context, r *Request) (any, error) {
 
 	p.Next = list.Next
 	p.Tasks = list.Items
+	p.left = leftRows(r.Now, before.Tasks, before.left, p.Tasks, taskKey)
+	if len(p.left) > 0 {
+		_ = p.refreshRows(ctx, r) // after an error, all rows are as they were read last
+	}
 
 	if n := countTasks(ctx, r, o, list, p.First); n != nil {
 		p.Count, p.TooMany = countText(*n, "task"), *n > maxBulk
@@ -133,15 +140,23 @@ func loadTasks(ctx context.Context, r *Request) (any, error) {
 	return p, nil
 }
 
-// refreshRows reads the tasks that the page shows again. It changes neither which tasks these are nor their order. Only a task
-// that no longer exists is left out; one whose shard does not answer stays as it was.
+// taskKey identifies a task in a list.
+func taskKey(t client.Task) string { return t.Namespace + "/" + t.Name }
+
+// refreshRows reads the tasks that the page shows again, and those that have left it. It changes neither which tasks these
+// are nor their order. Only a task that no longer exists leaves the list; one whose shard does not answer stays as it was.
 func (p *tasksPage) refreshRows(ctx context.Context, r *Request) error {
-	o := client.TaskListOptions{Namespace: p.Namespace, Limit: tasksPerPage, Recent: recentRuns}
-	for _, t := range p.Tasks {
+	shown := slices.Clone(p.Tasks)
+	for _, row := range p.left {
+		shown = append(shown, row.item)
+	}
+
+	o := client.TaskListOptions{Namespace: p.Namespace, Limit: len(shown), Recent: recentRuns}
+	for _, t := range shown {
 		if p.Namespace != "" {
 			o.Names = append(o.Names, t.Name)
 		} else {
-			o.Names = append(o.Names, t.Namespace+"/"+t.Name)
+			o.Names = append(o.Names, taskKey(t))
 		}
 	}
 
@@ -152,18 +167,29 @@ func (p *tasksPage) refreshRows(ctx context.Context, r *Request) error {
 
 	now := map[string]client.Task{}
 	for _, t := range list.Items {
-		now[t.Namespace+"/"+t.Name] = t
+		now[taskKey(t)] = t
 	}
+	complete := len(list.Missing) == 0
 
 	var rows []client.Task
 	for _, row := range p.Tasks {
-		if t, ok := now[row.Namespace+"/"+row.Name]; ok {
+		if t, ok := now[taskKey(row)]; ok {
 			rows = append(rows, t)
-		} else if len(list.Missing) > 0 {
+		} else if !complete {
 			rows = append(rows, row)
 		}
 	}
-	p.Tasks = rows // the previous page keeps its own
+
+	left := leftRows(r.Now, p.Tasks, p.left, rows, taskKey)
+	for i := range left {
+		row := &left[i]
+		if t, ok := now[taskKey(row.item)]; ok {
+			row.item, row.deleted = t, false
+		} else if complete {
+			row.deleted = true
+		}
+	}
+	p.Tasks, p.left = rows, left // the previous page keeps its own
 
 	return nil
 }

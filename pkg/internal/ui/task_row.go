@@ -31,20 +31,27 @@ type taskRow struct {
 
 	Strip    template.HTML // the states of past runs, the newest last
 	StripAlt string        // the same in words; "" if there are none
+
+	Left string // why the row is not in the list any more; "" if it is
 }
 
-// TaskRows returns the rows of the list.
+// TaskRows returns the rows of the list, and after them those that have left it.
 func (v *View) TaskRows() []taskRow {
 	p, _ := v.Data.(tasksPage)
 	linked := v.HasScreen("task")
 
-	rows := make([]taskRow, len(p.Tasks))
-	for i := range p.Tasks {
-		t := &p.Tasks[i]
-		rows[i] = v.taskRow(t)
-		if linked {
-			rows[i].Path, _ = v.Link("/ui/tasks/{}/{}", t.Namespace, t.Name) // it fails only for names that no task has
+	rows := make([]taskRow, 0, len(p.Tasks)+len(p.left))
+	add := func(row taskRow, exists bool) {
+		if linked && exists {
+			row.Path, _ = v.Link("/ui/tasks/{}/{}", row.Namespace, row.Name) // it fails only for names that no task has
 		}
+		rows = append(rows, row)
+	}
+	for i := range p.Tasks {
+		add(v.taskRow(&p.Tasks[i]), true)
+	}
+	for i := range p.left {
+		add(v.leftTaskRow(&p.left[i]), !p.left[i].deleted)
 	}
 
 	return rows
@@ -53,7 +60,7 @@ func (v *View) TaskRows() []taskRow {
 // taskRow returns the row of a task, without its path.
 func (v *View) taskRow(t *client.Task) taskRow {
 	row := taskRow{
-		ID: v.RowID("task", t.Namespace, t.Name), Namespace: t.Namespace, Name: t.Name, FullName: t.Namespace + "/" + t.Name, Description: t.Description,
+		ID: v.RowID("task", t.Namespace, t.Name), Namespace: t.Namespace, Name: t.Name, FullName: taskKey(*t), Description: t.Description,
 		State: stateBadge(t.State), Next: v.nextCell(t), Schedule: wording.ScheduleText(t.Spec),
 	}
 
@@ -65,6 +72,22 @@ func (v *View) taskRow(t *client.Task) taskRow {
 	row.Strip, row.StripAlt = stripOf(t.Recent)
 
 	return row
+}
+
+// leftTaskRow returns the row of a task that has left the list. A task that no longer exists has no state.
+func (v *View) leftTaskRow(left *leftRow[client.Task]) taskRow {
+	if !left.deleted {
+		row := v.taskRow(&left.item)
+		row.Left = "no longer in this list"
+		return row
+	}
+
+	t := left.item
+
+	return taskRow{
+		ID: v.RowID("task", t.Namespace, t.Name), Namespace: t.Namespace, Name: t.Name, FullName: taskKey(t),
+		State: noValue, Next: noValue, Left: "deleted",
+	}
 }
 
 // nextCell returns the cell with the next tick of a task, or with why there is none.

@@ -48,7 +48,7 @@ func TestTasks_URLIsTheState(t *testing.T) {
 // Pages change while somebody watches. What was typed and the focus stay, and new rows wait until the viewer asks for them.
 func TestTasks_ChangeUnderTheViewer(t *testing.T) {
 	p := chrome.newTab(t)
-	p.open("/ui/tasks?sort=next")
+	p.open("/ui/tasks")
 	p.fill("q", "name~half a wor")
 
 	s := fixtureTasks()[0]

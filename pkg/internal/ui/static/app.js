@@ -34,7 +34,8 @@
   const relative = (el, at) => {
     const ms = at - (Date.now() + clockOffset);
     if ("ago" in el.dataset) return -ms < 1000 ? "now" : approximate(-ms) + " ago";
-    return ms < 1000 ? (ms > -60_000 ? "now" : approximate(-ms) + " ago") : "in " + approximate(ms);
+    if (ms >= 1000) return "in " + approximate(ms);
+    return ms > -60_000 ? "now" : "due"; // what should have come is not past: the page may be old, or the task late
   };
 
   const ageTimes = () => {
@@ -275,49 +276,122 @@
 
   // ---- Rows that keep their order ----------------------------------------------------------------------------------
 
-  // A part with data-hold changes the order of its rows only on request. Rows that stay are updated.
+  // A part with data-hold changes the order of its rows only on request. Rows that stay are updated, and rows that have left
+  // are marked. If it also has data-flow, its order changes with time alone: it waits only while the viewer uses the rows.
   const held = new Map(); // by the id of the part: the newest content
 
   const rowIds = (root) => [...root.querySelectorAll("tr[id]")].map((row) => row.id);
+
+  // A viewer uses rows who points at them, has the focus on one, or has selected some.
+  const isUsed = (target) => {
+    const area = target.closest(".table") ?? target;
+    return area.matches(":hover") || target.contains(document.activeElement) || target.querySelector("input:checked") !== null;
+  };
+
+  const mayHold = (target) => !target.hasAttribute("data-flow") || isUsed(target);
 
   const holdRows = (task) => {
     const target = task.target;
     if (!(target instanceof Element) || !target.hasAttribute("data-hold") || task.swapSpec?.style !== "innerMorph") return false;
 
+    // The node also sends the rows that have left the list, for the viewers who still see them.
+    const left = new Map();
+    for (const row of task.fragment.querySelectorAll("tr[data-gone]")) {
+      left.set(row.id, row);
+      row.remove();
+    }
+
     const before = rowIds(target);
     const after = rowIds(task.fragment);
-    if (!before.length || (before.length === after.length && before.every((id, i) => id === after[i]))) {
-      held.delete(target.id);
-      showHeld(target, 0);
+    if (!before.length || !mayHold(target) || (before.length === after.length && before.every((id, i) => id === after[i]))) {
+      release(target);
       return false;
     }
 
     held.set(target.id, task.fragment.cloneNode(true));
-    for (const row of task.fragment.querySelectorAll("tr[id]")) {
-      const old = document.getElementById(row.id);
-      if (old && !old.isEqualNode(row)) replaceCells(old, row);
+    const now = new Map(left);
+    for (const row of task.fragment.querySelectorAll("tr[id]")) now.set(row.id, row);
+    for (const row of target.querySelectorAll("tr[id]")) {
+      if (now.has(row.id)) replaceRow(row, now.get(row.id));
+      else markLeft(row);
     }
+
     const known = new Set(before);
-    showHeld(target, after.filter((id) => !known.has(id)).length, before.filter((id) => !after.includes(id)).length);
+    const listed = new Set(after);
+    showHeld(target, after.filter((id) => !known.has(id)).length, before.filter((id) => !listed.has(id)).length);
     return true;
   };
 
-  // A row that changes later is also changed in what is held. It may not be on the page yet.
+  // A row that changes later is also changed in what is held. It may not be on the page: then it is held, or has left.
   const updateHeld = (task) => {
     if (task.swapSpec?.style !== "outerMorph") return false;
     for (const row of task.fragment.querySelectorAll("tr[id]")) {
       for (const content of held.values()) content.querySelector("#" + CSS.escape(row.id))?.replaceWith(row.cloneNode(true));
     }
-    return !(task.target instanceof Element) && held.size > 0;
+    return !(task.target instanceof Element);
   };
 
   // A row that is held is updated cell by cell, so that the focus stays.
-  const replaceCells = (old, row) => {
+  const replaceRow = (old, row) => {
+    old.toggleAttribute("data-gone", row.hasAttribute("data-gone"));
     const cells = [...row.children];
     [...old.children].forEach((cell, i) => {
-      if (cells[i] && !cell.isEqualNode(cells[i]) && !cell.contains(document.activeElement)) cell.replaceChildren(...cells[i].cloneNode(true).childNodes);
+      const now = cells[i];
+      if (!now || cell.isEqualNode(now)) return;
+      cell.className = now.className;
+      if (!cell.contains(document.activeElement)) cell.replaceChildren(...now.cloneNode(true).childNodes);
+      else markCell(cell, now.querySelector(".left")?.textContent);
     });
   };
+
+  // The node says nothing about this row any more: it stays as it was last, and its times do not count on.
+  const markLeft = (row) => {
+    if (row.hasAttribute("data-gone")) return;
+    row.setAttribute("data-gone", "");
+    markCell(row.querySelector("th") ?? row.firstElementChild, "no longer in this list; as it was last");
+    for (const el of row.querySelectorAll("time[data-ago], time[data-left]")) {
+      el.textContent = el.title;
+      el.removeAttribute("data-ago");
+      el.removeAttribute("data-left");
+    }
+  };
+
+  const markCell = (cell, text) => {
+    let mark = cell.querySelector(".left");
+    if (!text) {
+      mark?.remove();
+      return;
+    }
+    if (!mark) {
+      mark = document.createElement("span");
+      mark.className = "sub left";
+      cell.append(mark);
+    }
+    mark.textContent = text;
+  };
+
+  const release = (target) => {
+    held.delete(target.id);
+    showHeld(target, 0, 0);
+  };
+
+  const showNewest = (target) => {
+    const content = held.get(target.id);
+    release(target);
+    if (!content) return;
+    target.replaceChildren(...content.childNodes);
+    htmx.process(target);
+    ageTimes();
+  };
+
+  // A part that waited only while the viewer used its rows shows the newest ones afterwards.
+  const releaseUnused = () => setTimeout(() => {
+    for (const id of held.keys()) {
+      const target = $(id);
+      if (target && !mayHold(target)) showNewest(target);
+    }
+  });
+  for (const kind of ["pointerout", "focusout", "change"]) document.addEventListener(kind, () => held.size && releaseUnused());
 
   const showHeld = (target, added, gone) => {
     const id = "held-" + target.id;
@@ -331,16 +405,7 @@
       button.id = id;
       button.type = "button";
       button.className = "held";
-      button.addEventListener("click", () => {
-        const content = held.get(target.id);
-        held.delete(target.id);
-        button.remove();
-        if (content) {
-          target.replaceChildren(...content.childNodes);
-          htmx.process(target);
-          ageTimes();
-        }
-      });
+      button.addEventListener("click", () => showNewest(target));
       (target.closest(".table") ?? target).before(button);
     }
     const words = [added ? added + " new" : "", gone ? gone + " gone" : "", !added && !gone ? "The order has changed" : ""].filter(Boolean).join(", ");
