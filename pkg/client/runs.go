@@ -189,9 +189,22 @@ func (s *RunsService) postInto(ctx context.Context, namespace, name, id, verb st
 
 // Retry queues a new run that replaces a dead run and has the same environment. The error has CodeConflict if
 // the run is not dead.
+//
+// If the answer is lost, Retry sends the request again, up to three times within Config.Timeout, and returns the run that
+// the first one has queued.
 func (s *RunsService) Retry(ctx context.Context, namespace, name, id string) (Triggered, error) {
+	return s.RetryWith(ctx, namespace, name, id, "")
+}
+
+// RetryWith is like Retry with an idempotency key, as TriggerRequest.IdempotencyKey.
+func (s *RunsService) RetryWith(ctx context.Context, namespace, name, id, key string) (Triggered, error) {
 	var r Triggered
-	err := s.postInto(ctx, namespace, name, id, "retry", &r)
+
+	if err := checkRunID(id); err != nil {
+		return r, err
+	}
+
+	err := s.conn.doOnce(ctx, namespace, name, key, call{method: http.MethodPost}, &r, "runs", id, "retry")
 
 	return r, err
 }

@@ -238,10 +238,13 @@ func (s *TasksService) Trigger(ctx context.Context, namespace, name string, env 
 }
 
 // TriggerWith is like Trigger, with all that a task can accept. If revision is not 0, the task must have this revision;
-// otherwise the error is task.ErrStale.
+// otherwise the error is task.ErrStale. The error has CodeKeyReused if give.IdempotencyKey was used for another request.
+//
+// If the answer is lost, TriggerWith sends the request again, up to three times within Config.Timeout. This never starts a
+// second run.
 func (s *TasksService) TriggerWith(ctx context.Context, namespace, name string, give TriggerRequest, revision int64) (Triggered, error) {
 	var r Triggered
-	err := s.conn.doTask(ctx, namespace, name, call{method: http.MethodPost, header: ifMatch(revision), body: give}, &r, "trigger")
+	err := s.conn.doOnce(ctx, namespace, name, give.IdempotencyKey, call{method: http.MethodPost, header: ifMatch(revision), body: give}, &r, "trigger")
 
 	return r, err
 }

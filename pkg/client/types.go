@@ -137,6 +137,8 @@ type Cancelled struct {
 type Triggered struct {
 	task.Run
 	Paused bool `json:"paused,omitempty" doc:"The task is paused, but this run starts anyway."`
+	// Replayed means that an earlier copy of the request has queued the run. The run is as it is now.
+	Replayed bool `json:"replayed,omitempty" doc:"An earlier request with the same Idempotency-Key has queued this run, which is shown as it is now."`
 	// Frozen is the freeze that prevents the run from starting; nil if there is none.
 	Frozen *task.Freeze `json:"frozen,omitempty" doc:"The freeze of its namespace or of the cluster that delays it."`
 }
@@ -146,6 +148,10 @@ type TriggerRequest struct {
 	Args   []string          `json:"args,omitempty" doc:"Further arguments of this run. The task must accept them (accept.args)."`
 	Env    map[string]string `json:"env,omitempty" doc:"Further environment of this run. The task must accept each variable (accept.env)."`
 	Target string            `json:"target,omitempty" doc:"The name of the node on which this run runs. The task must accept it (accept.target)."`
+
+	// IdempotencyKey names the request: all requests with the same key by the same subject for the same task give the same
+	// run, for at least an hour. Use it to repeat a request after ErrUnknown, or after a restart. "": a random key.
+	IdempotencyKey string `json:"-"`
 }
 
 // Occurrence is one tick of a schedule.
@@ -362,6 +368,7 @@ const (
 	CodeAlreadyEnded = "already_ended"
 	CodeNotRunning   = "not_running" // the run is queued
 	CodeStale        = "stale"
+	CodeKeyReused    = "key_reused" // the idempotency key was used for a different request
 	CodeUnreadable   = "unreadable_record"
 	CodeNoLogs       = "no_logs"
 	CodeNodeAway     = "node_away"

@@ -14,13 +14,18 @@ import (
 const (
 	// tombstoneAge is how long the tombstone of a deleted task or secret is kept.
 	tombstoneAge = 7 * 24 * time.Hour
+	// idempotencyAge is how long the record of a request with an idempotency key is kept. It bounds how much such
+	// records take: each has about 250 bytes, and a caller can create hundreds in a second.
+	idempotencyAge = time.Hour
 	// tombstonesEvery is the interval at which the leader removes older ones. One pass examines up to
 	// tombstonesMost of them, and the next one continues from there.
-	tombstonesEvery = time.Hour
+	tombstonesEvery = 10 * time.Minute
 	tombstonesMost  = 10_000
+	// idempotencyMost is tombstonesMost for records of requests: as many as can be created until the next pass.
+	idempotencyMost = 500_000
 )
 
-// tombstoneSweeper removes old tombstones while the node leads.
+// tombstoneSweeper removes old tombstones, and old records of requests, while the node leads.
 type tombstoneSweeper struct {
 	store *store.Store
 	clock *clockMonitor // ages are computed only while the clock is trusted
@@ -32,10 +37,16 @@ type tombstoneSweeper struct {
 func (t *tombstoneSweeper) run(ctx context.Context) error {
 	type sweep struct {
 		what  string
+		age   time.Duration
+		most  int
 		do    func(ctx context.Context, before task.Time, after string, most int) (removed int, next string, err error)
 		after string
 	}
-	sweeps := []*sweep{{what: "tasks", do: t.store.SweepTombstones}, {what: "secrets", do: t.store.SweepSecrets}}
+	sweeps := []*sweep{
+		{what: "tasks", age: tombstoneAge, most: tombstonesMost, do: t.store.SweepTombstones},
+		{what: "secrets", age: tombstoneAge, most: tombstonesMost, do: t.store.SweepSecrets},
+		{what: "requests", age: idempotencyAge, most: idempotencyMost, do: t.store.SweepIdempotency},
+	}
 
 	for {
 		for _, s := range sweeps {
@@ -43,14 +54,14 @@ func (t *tombstoneSweeper) run(ctx context.Context) error {
 				continue
 			}
 
-			before := task.At(t.env.Now().Add(-tombstoneAge))
-			removed, next, err := s.do(ctx, before, s.after, tombstonesMost)
+			before := task.At(t.env.Now().Add(-s.age))
+			removed, next, err := s.do(ctx, before, s.after, s.most)
 			if err != nil && ctx.Err() == nil {
-				t.log.Warn("could not remove old tombstones", zap.String("of", s.what), zap.Error(err))
+				t.log.Warn("could not remove old records", zap.String("of", s.what), zap.Error(err))
 			}
 
 			if s.after = next; removed > 0 {
-				t.log.Info("removed old tombstones", zap.Int(s.what, removed))
+				t.log.Info("removed old records", zap.Int(s.what, removed))
 			}
 		}
 

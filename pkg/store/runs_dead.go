@@ -71,15 +71,24 @@ func (s Runs) ShardDead(ctx context.Context, shards []int, namespace string) ([]
 // task.ErrConflict if the task or the dead run has changed since they were read, and
 // task.ErrUnknown if the outcome is unknown.
 func (s Runs) Revive(ctx context.Context, st Stored, d record.Dead, w task.Waiting) error {
+	return s.ReviveOnce(ctx, st, d, w, Idempotency{})
+}
+
+// ReviveOnce is like Revive for a request that must queue at most one run. It also returns
+// task.ErrConflict if an earlier copy of the request has queued a run: RunOf tells which.
+func (s Runs) ReviveOnce(ctx context.Context, st Stored, d record.Dead, w task.Waiting, once Idempotency) error {
 	if st.EntryMod == 0 {
 		return fmt.Errorf("retry run %s of %s: its entry: %w", d.ID, st.Ref, task.ErrNotFound)
 	}
 
 	dead, queued := s.keys.DeadRun(st.Ref, d.ID), s.keys.Queued(st.Ref, w.ID)
-	res, err := s.writeTxn(ctx, kv.Txn{
+	t := kv.Txn{
 		If:   []clientv3.Cmp{isUnchanged(dead, d.Mod), isAbsent(queued), isUnchanged(s.keys.Entry(st.Ref), st.EntryMod)},
 		Then: []clientv3.Op{clientv3.OpDelete(dead), opPut(queued, record.EncodeWaiting(w))},
-	})
+	}
+	s.remember(&t, once, w.ID)
+
+	res, err := s.writeTxn(ctx, t)
 	if err == nil && !res.Succeeded {
 		err = task.ErrConflict
 	}

@@ -17,16 +17,25 @@ import (
 // run it; task.ErrConflict if the entry has changed since it was read; and task.ErrExists
 // if the run is already in the queue.
 func (s Runs) Enqueue(ctx context.Context, st Stored, w task.Waiting) (int64, error) {
+	return s.EnqueueOnce(ctx, st, w, Idempotency{})
+}
+
+// EnqueueOnce is like Enqueue for a request that must queue at most one run. It also returns
+// task.ErrConflict if an earlier copy of the request has queued a run: RunOf tells which.
+func (s Runs) EnqueueOnce(ctx context.Context, st Stored, w task.Waiting, once Idempotency) (int64, error) {
 	if st.EntryMod == 0 {
 		return 0, fmt.Errorf("queue run %s of %s: its entry: %w", w.ID, st.Ref, task.ErrNotFound)
 	}
 
 	key := s.keys.Queued(st.Ref, w.ID)
-	res, err := s.writeTxn(ctx, kv.Txn{
+	t := kv.Txn{
 		If:   []clientv3.Cmp{isAbsent(key), isUnchanged(s.keys.Entry(st.Ref), st.EntryMod)},
 		Then: []clientv3.Op{opPut(key, record.EncodeWaiting(w))},
 		Else: []clientv3.Op{clientv3.OpGet(key)},
-	})
+	}
+	s.remember(&t, once, w.ID)
+
+	res, err := s.writeTxn(ctx, t)
 	switch {
 	case err != nil:
 		return 0, fmt.Errorf("queue run %s of %s: %w", w.ID, st.Ref, err)

@@ -80,6 +80,12 @@ func (d *document) addRoute(rt *httpapi.Operation) {
 		header("If-None-Match", "*: the task must not exist; otherwise the answer is 409.")
 	}
 
+	if rt.Idempotent {
+		header(client.IdempotencyKeyHeader, "Names this request, so that sending it again does not repeat what it does: 1 to 255 printable ASCII characters. "+
+			"The same key of the same subject for the same task gives the run of the first request, with replayed=true, for at least an hour. "+
+			"With another body, the answer is 422 with the code key_reused.")
+	}
+
 	if rt.Events != nil {
 		header("Last-Event-ID", "The id of the last received event, as EventSource sends it: the stream continues after it.")
 	}

@@ -40,7 +40,6 @@ func TestUnknownOutcome_IsNotIssuedAgain(t *testing.T) {
 		}, "default/a"},
 		{"pause", func(w *world) error { return second(w.Tasks.Pause(t.Context(), "default", "a", 0)) }, "default/a"},
 		{"delete", func(w *world) error { return w.Tasks.Delete(t.Context(), "default", "a", 0) }, "default/a"},
-		{"trigger", func(w *world) error { return second(w.Tasks.Trigger(t.Context(), "default", "a", nil)) }, ""},
 		{"cancel", func(w *world) error { return second(w.Runs.Cancel(t.Context(), "default", "a", id(1, "aaaa"))) }, id(1, "aaaa")},
 	} {
 		t.Run(c.what, func(t *testing.T) {

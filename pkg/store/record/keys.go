@@ -146,6 +146,12 @@ func (k Keys) Freezes() string { return k.root + "freezes" }
 // LoginKey is the key of the random key that seals logins which are under way.
 func (k Keys) LoginKey() string { return k.root + "login-key" }
 
+// IdempotencyRecords is the prefix of the records of requests with an idempotency key.
+func (k Keys) IdempotencyRecords() string { return k.root + "idempotency/" }
+
+// IdempotencyRecord is the key of the record of one request. digest identifies the request.
+func (k Keys) IdempotencyRecord(digest string) string { return k.IdempotencyRecords() + digest }
+
 // Versions is the prefix of the former versions of a task.
 func (k Keys) Versions(r Ref) string { return k.root + "versions/" + r.Namespace + "/" + r.Name + "/" }
 

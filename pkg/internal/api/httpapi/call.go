@@ -29,15 +29,16 @@ import (
 
 // Call is a request whose parameters, conditions and body have been checked against its operation.
 type Call struct {
-	Writer      http.ResponseWriter
-	Request     *http.Request
-	Operation   *Operation
-	query       url.Values
-	reader      RequestReader
-	Body        []byte                      // nil if there is none, or if it is streamed
-	IfMatch     int64                       // from If-Match: the required revision; 0 if there is none
-	IfNoneMatch bool                        // If-None-Match: *
-	serve       func(*Call) (Answer, error) // the handler with its parsed parameters
+	Writer         http.ResponseWriter
+	Request        *http.Request
+	Operation      *Operation
+	query          url.Values
+	reader         RequestReader
+	Body           []byte                      // nil if there is none, or if it is streamed
+	IfMatch        int64                       // from If-Match: the required revision; 0 if there is none
+	IfNoneMatch    bool                        // If-None-Match: *
+	IdempotencyKey string                      // Idempotency-Key; "" if there is none
+	serve          func(*Call) (Answer, error) // the handler with its parsed parameters
 }
 
 // Answer is the result of a handler. The zero value means that the handler has written the answer itself.
@@ -80,10 +81,11 @@ func (rd RequestReader) Read(w http.ResponseWriter, r *http.Request, rt *Operati
 	return c, nil
 }
 
-// readConditions parses If-Match and If-None-Match. A condition that the operation does not support is
+// readConditions parses If-Match, If-None-Match and Idempotency-Key. A condition that the operation does not support is
 // rejected, because ignoring it would write what the caller wanted to prevent.
 func (c *Call) readConditions() error {
 	match, none := c.Request.Header.Values("If-Match"), c.Request.Header.Values("If-None-Match")
+	once := c.Request.Header.Values(client.IdempotencyKeyHeader)
 	reads := c.Request.Method == http.MethodGet || c.Request.Method == http.MethodHead
 	if reads {
 		return nil
@@ -93,6 +95,19 @@ func (c *Call) readConditions() error {
 	}
 	if len(none) > 0 && !c.Operation.Creates {
 		return task.Invalid(task.CodeBadValue, "If-None-Match", "this route does not accept this header")
+	}
+	if len(once) > 0 && !c.Operation.Idempotent {
+		return task.Invalid(task.CodeBadValue, client.IdempotencyKeyHeader, "this route does not accept this header")
+	}
+
+	if len(once) > 0 {
+		if len(once) > 1 {
+			return task.Invalid(task.CodeBadValue, client.IdempotencyKeyHeader, "is there %d times; send one", len(once))
+		}
+		if err := client.CheckIdempotencyKey(once[0]); err != nil {
+			return err
+		}
+		c.IdempotencyKey = once[0]
 	}
 
 	if len(none) > 0 {

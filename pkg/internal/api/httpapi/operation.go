@@ -20,6 +20,7 @@ type Operation struct {
 	Body             *Body        // nil: a body is rejected
 	Conditional      bool         // supports If-Match
 	Creates          bool         // supports If-None-Match: *
+	Idempotent       bool         // supports Idempotency-Key
 	Writes           bool         // changes something in etcd
 	Forwarded        bool         // other nodes may request it on behalf of their callers
 	Recovers         bool         // may write while Config.Writable forbids other writes

@@ -131,12 +131,26 @@ func (h *Handlers) retryRun(c *httpapi.Call) (httpapi.Answer, error) {
 
 	var out client.Triggered
 	err = httpapi.RetryConflict(c.Context(), func() error {
-		d, err := h.deadRun(c.Context(), ref, id)
+		out = client.Triggered{}
+
+		st, err := h.Store.Task(c.Context(), ref)
 		if err != nil {
 			return err
 		}
+		if err := c.Rights().RequireOnTask(c.Context(), h.Store, ref, access.Retry, access.Runs); err != nil {
+			return err
+		}
 
-		st, err := h.Store.Task(c.Context(), ref)
+		// The run of an earlier copy of the request is looked for first: the dead run is gone by then.
+		once, err := idempotencyOf(c, st, "retry", id)
+		if err != nil {
+			return err
+		}
+		if out, err = h.replay(c, st, once); err != nil || out.Replayed {
+			return err
+		}
+
+		d, err := h.deadRun(c.Context(), ref, id)
 		if err != nil {
 			return err
 		}
@@ -144,10 +158,6 @@ func (h *Handlers) retryRun(c *httpapi.Call) (httpapi.Answer, error) {
 		// left.
 		if st.Task.UID != d.UID {
 			return fmt.Errorf("run %s of task %s, which has been deleted and created again: %w", d.ID, ref, task.ErrNotFound)
-		}
-
-		if err := c.Rights().RequireOnTask(c.Context(), h.Store, ref, access.Retry, access.Runs); err != nil {
-			return err
 		}
 
 		// The task may have changed. If it accepts less by now, the new run would fail at once.
@@ -160,7 +170,7 @@ func (h *Handlers) retryRun(c *httpapi.Call) (httpapi.Answer, error) {
 		run.Fan = d.Fan // of a run with parts, only the failed parts are repeated
 		_, paused := views.PauseInForce(&st.Entry, run.CreatedAt.Time)
 		out = client.Triggered{Run: views.RunInBrief(run), Paused: paused}
-		err = h.Store.As(c.Rights()).Revive(c.Context(), st, d, task.Waiting{Run: run, Env: d.Env})
+		err = h.Store.As(c.Rights()).ReviveOnce(c.Context(), st, d, task.Waiting{Run: run, Env: d.Env}, once)
 
 		return httpapi.About(run.ID, err)
 	})

@@ -40,7 +40,7 @@ func (h *Handlers) Routes() []*httpapi.Operation {
 	return []*httpapi.Operation{
 		{ID: "trigger-task", Verb: access.Trigger, Kind: access.Tasks, Method: post, Path: httpapi.OfTask + "/trigger", Tag: "tasks", Summary: "Trigger a run now, even if the task is paused",
 			Description: "The body may contain arguments, variables and a node for this run, if the task accepts them (accept). Otherwise the answer is 422 with the code not_allowed.",
-			Body:        give, Conditional: true, Writes: true, Status: 202, Answer: reflect.TypeFor[client.Triggered](), Errors: []int{409}, Handler: httpapi.NoQuery(h.triggerTask)},
+			Body:        give, Conditional: true, Idempotent: true, Writes: true, Status: 202, Answer: reflect.TypeFor[client.Triggered](), Errors: []int{409}, Handler: httpapi.NoQuery(h.triggerTask)},
 		{ID: "list-task-runs", Verb: access.Read, Kind: access.Runs, Method: get, Path: httpapi.OfTask + "/runs", Tag: "runs", Summary: "List the runs of a task, the newest first",
 			Status: 200, Answer: runs, Handler: httpapi.Query(h.listTaskRuns)},
 		{ID: "get-task-run", Verb: access.Read, Kind: access.Runs, Method: get, Path: httpapi.OfRun, Tag: "runs", Summary: "Read a run by its id or a unique prefix of it",
@@ -58,7 +58,7 @@ func (h *Handlers) Routes() []*httpapi.Operation {
 			Writes:      true, Status: 200, Answer: aRun, Errors: []int{409}, Handler: httpapi.NoQuery(h.resumeRun)},
 		{ID: "retry-run", Verb: access.Retry, Kind: access.Runs, Method: post, Path: httpapi.OfRun + "/retry", Tag: "runs", Summary: "Retry a dead-letter run as a new run",
 			Description: "The new run gets the arguments, the environment, the node and the checkpoint of the dead-letter run, which leaves the dead-letter list. If the task has changed and does not accept these arguments, variables or node any more, the answer is 409.",
-			Writes:      true, Status: 202, Answer: reflect.TypeFor[client.Triggered](), Errors: []int{409}, Handler: httpapi.NoQuery(h.retryRun)},
+			Idempotent:  true, Writes: true, Status: 202, Answer: reflect.TypeFor[client.Triggered](), Errors: []int{409}, Handler: httpapi.NoQuery(h.retryRun)},
 		{ID: "dismiss-run", Verb: access.Retry, Kind: access.Runs, Method: post, Path: httpapi.OfRun + "/dismiss", Tag: "runs", Summary: "Dismiss a dead-letter run; its history stays",
 			Writes: true, Status: 200, Answer: aRun, Errors: []int{409}, Handler: httpapi.NoQuery(h.dismissRun)},
 		{ID: "list-all-runs", Method: get, Path: "/v1/runs", Tag: "runs", Summary: "List the runs of all namespaces, the newest first",

@@ -31,6 +31,7 @@ func (h *Handlers) triggerTask(c *httpapi.Call) (httpapi.Answer, error) {
 
 	var out client.Triggered
 	err = httpapi.RetryConflict(c.Context(), func() error {
+		out = client.Triggered{}
 		st, err := h.Store.Task(c.Context(), ref)
 		if err != nil {
 			return err
@@ -42,6 +43,14 @@ func (h *Handlers) triggerTask(c *httpapi.Call) (httpapi.Answer, error) {
 		if err := authorizeTrigger(c.Rights(), st); err != nil {
 			return err
 		}
+		once, err := idempotencyOf(c, st, "trigger", ask)
+		if err != nil {
+			return err
+		}
+		if out, err = h.replay(c, st, once); err != nil || out.Replayed {
+			return err
+		}
+
 		// Each version of a task has an entry of its own, so the write also finds out if the task changes now.
 		if err := c.CheckIfMatch(ref, st.Task.Revision); err != nil {
 			return err
@@ -53,7 +62,7 @@ func (h *Handlers) triggerTask(c *httpapi.Call) (httpapi.Answer, error) {
 		run := requestedBy(c, h.manualRun(st), input)
 		_, paused := views.PauseInForce(&st.Entry, run.CreatedAt.Time)
 		out = client.Triggered{Run: run, Paused: paused}
-		_, err = h.Store.As(c.Rights()).Enqueue(c.Context(), st, task.Waiting{Run: run, Env: input.Env})
+		_, err = h.Store.As(c.Rights()).EnqueueOnce(c.Context(), st, task.Waiting{Run: run, Env: input.Env}, once)
 
 		return httpapi.About(run.ID, err)
 	})
