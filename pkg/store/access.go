@@ -20,8 +20,10 @@ import (
 // each write compares the fence, too (see Store.As), these writes follow one another, and each
 // was judged by exactly the records that it changes. Only the creation and the deletion of a
 // token leave the fence alone: a new token takes nothing away, and each write of a token's
-// holder compares that its token exists. So a token can be revoked in a full etcd, which
-// accepts nothing but deletions.
+// holder compares that its token exists. They put a key of their own instead
+// (record.AccessKeys.TokenChanges), which no write compares, so that a node can tell with two
+// keys whether its copy of all access records is current. A token can be revoked in a full etcd,
+// which accepts nothing but deletions: its deletion deletes that key, too.
 //
 // The writes never share a request with others: all writes of the API compare the fence.
 type Access struct{ *conn }
@@ -169,7 +171,10 @@ func nextFence(e *mvccpb.KeyValue, by fenceCaller, now time.Time) (f record.Fenc
 // CreateToken writes the record of a new token; task.ErrExists if its id is taken.
 func (s Access) CreateToken(ctx context.Context, t record.Token) error {
 	key := s.keys.Token(t.ID)
-	res, err := s.writeAlone(ctx, kv.Txn{If: []clientv3.Cmp{isAbsent(key)}, Then: []clientv3.Op{clientv3.OpPut(key, record.Encode(t))}})
+	res, err := s.writeAlone(ctx, kv.Txn{
+		If:   []clientv3.Cmp{isAbsent(key)},
+		Then: []clientv3.Op{clientv3.OpPut(key, record.Encode(t)), s.putTokenChanges()},
+	})
 	if err == nil && !res.Succeeded {
 		err = task.ErrExists
 	}
@@ -180,6 +185,9 @@ func (s Access) CreateToken(ctx context.Context, t record.Token) error {
 
 	return nil
 }
+
+// putTokenChanges is part of each transaction that creates or deletes tokens. The value says nothing.
+func (s *conn) putTokenChanges() clientv3.Op { return clientv3.OpPut(s.keys.TokenChanges(), "{}") }
 
 // Token reads a token's record; task.ErrNotFound if there is none. The API finds tokens in its
 // own copy of all access records instead.
@@ -199,7 +207,10 @@ func (s Access) Token(ctx context.Context, id string) (record.Token, error) {
 // task.ErrConflict if the token is not the one that was created at revision created, or is gone.
 func (s Access) DeleteToken(ctx context.Context, id string, created int64) error {
 	key := s.keys.Token(id)
-	res, err := s.writeAlone(ctx, kv.Txn{If: []clientv3.Cmp{kv.CreateIs(key, created)}, Then: []clientv3.Op{clientv3.OpDelete(key)}})
+	res, err := s.writeAlone(ctx, kv.Txn{
+		If:   []clientv3.Cmp{kv.CreateIs(key, created)},
+		Then: []clientv3.Op{clientv3.OpDelete(key), s.putTokenChanges()},
+	})
 	if err == nil && !res.Succeeded {
 		err = task.ErrConflict
 	}

@@ -86,7 +86,7 @@ func (s Access) DeleteExpiredTokens(ctx context.Context, node string, tokens []E
 		audit.Objects = objects.List()
 		key := s.keys.AuditRecord(audit.ID)
 		t.If = append(t.If, isAbsent(key))
-		t.Then = append(t.Then, clientv3.OpPut(key, record.EncodeAudit(&audit)))
+		t.Then = append(t.Then, s.putTokenChanges(), clientv3.OpPut(key, record.EncodeAudit(&audit)))
 
 		res, err := commitWrite(ctx, s.alone, t)
 		if err != nil {

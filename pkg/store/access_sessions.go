@@ -63,7 +63,7 @@ func (s Access) UseLink(ctx context.Context, link string, created int64, n NewSe
 
 // opsOf returns the writes that create a session.
 func (s Access) opsOf(n NewSession) []clientv3.Op {
-	ops := []clientv3.Op{clientv3.OpPut(s.keys.Token(n.Token.ID), record.Encode(n.Token))}
+	ops := []clientv3.Op{clientv3.OpPut(s.keys.Token(n.Token.ID), record.Encode(n.Token)), s.putTokenChanges()}
 	for _, id := range n.Remove {
 		ops = append(ops, clientv3.OpDelete(s.keys.Token(id)))
 	}

@@ -93,9 +93,11 @@ func (s *conn) commitAs(ctx context.Context, c kv.Committer, t kv.Txn) (kv.Resul
 
 		// A full etcd accepts deletions only. They are what makes room, and what revokes, so they are
 		// made without their audit record.
-		if NoSpace(err) && deletesOnly(t.Then) {
+		if then := s.deletionsOf(t.Then); NoSpace(err) && then != nil {
 			audit.Late = true
-			if res, err = commitWrite(ctx, c, s.guard(t, proof, nil)); err == nil && res.Succeeded {
+			deletions := t
+			deletions.Then = then
+			if res, err = commitWrite(ctx, c, s.guard(deletions, proof, nil)); err == nil && res.Succeeded {
 				audit.Revision = res.Revision
 				s.authority.Late(audit)
 			}
@@ -216,10 +218,30 @@ func (s *conn) proofHolds(res kv.Result, first int, p Proof) bool {
 	return true
 }
 
-// deletesOnly reports whether a transaction deletes, and does nothing else. A transaction that changes nothing is there
-// for its audit record, which is all that an intent writes.
-func deletesOnly(ops []clientv3.Op) bool {
-	return len(ops) > 0 && !slices.ContainsFunc(ops, func(op clientv3.Op) bool { return !op.IsDelete() })
+// deletionsOf returns what a full etcd accepts instead of the operations of a transaction that only deletes; nil if the
+// transaction does something else. A transaction that changes nothing is there for its audit record, which is all that an
+// intent writes.
+//
+// The deletion of a token puts record.AccessKeys.TokenChanges. A full etcd accepts the deletion of that key instead, after
+// which a node no longer takes the key for a proof that its copy of the access records is current.
+func (s *conn) deletionsOf(ops []clientv3.Op) []clientv3.Op {
+	deletions := make([]clientv3.Op, 0, len(ops))
+	for _, op := range ops {
+		switch {
+		case op.IsDelete():
+			deletions = append(deletions, op)
+		case op.IsPut() && string(op.KeyBytes()) == s.keys.TokenChanges():
+			deletions = append(deletions, clientv3.OpDelete(s.keys.TokenChanges()))
+		default:
+			return nil
+		}
+	}
+
+	if len(deletions) == 0 {
+		return nil
+	}
+
+	return deletions
 }
 
 // auditRecord returns the audit record of a transaction: its objects follow from the keys that

@@ -104,6 +104,7 @@ func (s Cluster) makeCluster(ctx context.Context, c task.Cluster, first FirstAcc
 	t := kv.Txn{If: []clientv3.Cmp{none}, Then: []clientv3.Op{
 		clientv3.OpPut(s.keys.Cluster(), record.Encode(c)),
 		clientv3.OpPut(s.keys.Fence(), record.Encode(record.Fence{Writes: []record.FenceWrite{{At: task.At(now)}}})),
+		s.putTokenChanges(),
 	}}
 	for _, n := range first.Namespaces {
 		t.Then = append(t.Then, clientv3.OpPut(s.keys.Namespace(n.Name), record.Encode(n)))

@@ -12,6 +12,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
@@ -73,6 +74,9 @@ func (v *View) ProofOf(token string) store.Proof {
 func (v *View) contradicts(p store.Proof) bool {
 	return v.Fence != p.Fence || v.Created(p.Token) != p.TokenCreated || v.Created(p.Parent) != p.ParentCreated
 }
+
+// extent returns the number of the records, and the highest mod revision of their keys.
+func (v *View) extent() (number int, newest int64) { return len(v.mods), v.newest }
 
 // Mod is the mod revision of the key of an access record; 0 if there is no such key.
 func (v *View) Mod(key string) int64 { return v.mods[key] }
@@ -208,10 +212,12 @@ func (k *Keeper) Proven(ctx context.Context) error {
 	}
 }
 
-// proveCurrent compares the view with etcd: the number of access records and the highest mod revision
-// of them. If both are the same then the view has all of them as they are: a record that was
-// written since would have a higher mod revision, and a record that was deleted would be missing
-// from the number.
+// proveCurrent compares the view with etcd: the mod revisions of two keys, one of which each change of the access records
+// by Carillon writes in its own transaction. If both are the same then the view has all changes: it is made of whole
+// revisions, in their order. The cost does not depend on the number of records.
+//
+// A record that somebody writes with another program, and without these keys, is no part of the proof. The watch reports
+// it, or the next list of the mirror.
 func (k *Keeper) proveCurrent(ctx context.Context) error {
 	asked := time.Now()
 	select {
@@ -230,6 +236,45 @@ func (k *Keeper) proveCurrent(ctx context.Context) error {
 	defer cancel()
 
 	sent := time.Now()
+	res, err := k.client.Txn(ctx).Then(
+		clientv3.OpGet(k.keys.Fence(), clientv3.WithKeysOnly()),
+		clientv3.OpGet(k.keys.TokenChanges(), clientv3.WithKeysOnly()),
+	).Commit()
+	if err != nil {
+		return err
+	}
+
+	fence, changes := modOf(res.Responses[0].GetResponseRange()), modOf(res.Responses[1].GetResponseRange())
+	v := k.View()
+	if fence == 0 || fence != v.Fence || changes != v.Mod(k.keys.TokenChanges()) {
+		return errNotProven
+	}
+
+	// A token was deleted while etcd was full. Another one may have been deleted since, which would leave no trace.
+	if changes == 0 {
+		if err := k.compareAll(ctx); err != nil {
+			return err
+		}
+	}
+
+	k.proven.Store(&sent)
+
+	return nil
+}
+
+// modOf returns the mod revision of the key that was read; 0 if it is absent.
+func modOf(r *etcdserverpb.RangeResponse) int64 {
+	if len(r.Kvs) == 0 {
+		return 0
+	}
+
+	return r.Kvs[0].ModRevision
+}
+
+// compareAll compares the view with all access records in etcd: their number, and the highest of their mod revisions. A
+// record that was written since would have a higher one, and a record that was deleted would be missing from the number.
+// etcd reads all records for that, with their values.
+func (k *Keeper) compareAll(ctx context.Context) error {
 	prefix := k.keys.Access()
 	res, err := k.client.Get(ctx, prefix, clientv3.WithRange(clientv3.GetPrefixRangeEnd(prefix)), clientv3.WithKeysOnly(),
 		clientv3.WithSort(clientv3.SortByModRevision, clientv3.SortDescend), clientv3.WithLimit(1))
@@ -237,12 +282,10 @@ func (k *Keeper) proveCurrent(ctx context.Context) error {
 		return err
 	}
 
-	v := k.View()
-	if len(res.Kvs) == 0 || res.Kvs[0].ModRevision != v.newest || res.Count != int64(len(v.mods)) {
+	number, newest := k.View().extent()
+	if len(res.Kvs) == 0 || res.Kvs[0].ModRevision != newest || res.Count != int64(number) {
 		return errNotProven
 	}
-
-	k.proven.Store(&sent)
 
 	return nil
 }
@@ -265,6 +308,7 @@ func (k *Keeper) compileView(s kv.Snapshot) *View {
 		switch {
 		case key == k.keys.Fence():
 			records.Fence = e.ModRevision
+		case key == k.keys.TokenChanges(): // only its mod revision matters
 		case strings.HasPrefix(key, k.keys.Roles()):
 			err = appendRecord(&records.Roles, e.Value, func(r *task.Role) { r.Revision = e.ModRevision })
 		case strings.HasPrefix(key, k.keys.Bindings()):

@@ -13,6 +13,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/internal/access"
 	"github.com/carillonhq/carillon/pkg/internal/authority"
 	"github.com/carillonhq/carillon/pkg/kv"
+	"github.com/carillonhq/carillon/pkg/kv/kvmem"
 	"github.com/carillonhq/carillon/pkg/kv/kvtest"
 	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/store/record"
@@ -74,18 +75,21 @@ type world struct {
 	*testing.T
 	store  *store.Store
 	keeper *authority.Keeper
+	memory *kvmem.Store
 	etcd   *kv.Client
 }
 
 func newWorld(t *testing.T) *world {
 	t.Helper()
-	etcd := kvtest.Memory(t)
+	memory := kvmem.New(kvmem.Config{})
+	t.Cleanup(memory.Close)
+	etcd := kvtest.ClientOf(t, memory)
 	keys, err := record.NewKeys("/test")
 	if err != nil {
 		t.Fatal(err)
 	}
 
-	w := &world{T: t, store: store.New(etcd, kv.Direct(etcd), keys), keeper: authority.New(etcd, keys, nil), etcd: etcd}
+	w := &world{T: t, memory: memory, store: store.New(etcd, kv.Direct(etcd), keys), keeper: authority.New(etcd, keys, nil), etcd: etcd}
 	first := store.OpenAccess()
 	first.Bindings = []task.Binding{{Name: "editors", Role: "editor", RoleUID: access.BuiltInUID, Subjects: []string{"user:ann"}, Namespaces: []string{"default"}}}
 	first.Tokens = []record.Token{{Token: task.Token{ID: "t1", Subject: "user:ann"}, Hash: hex.EncodeToString(sum("secret"))}}

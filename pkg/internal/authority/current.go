@@ -10,8 +10,9 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// Current returns a view that is as new as etcd was when Current was called: a linearizable read of all access records.
-// It costs one read of etcd, however many records there are. Its error is task.ErrUnavailable.
+// Current returns a view that has every change of the access records that Carillon had made when Current was called, like a
+// linearizable read of all of them. It costs one read of two keys, however many records there are. Its error is
+// task.ErrUnavailable.
 func (k *Keeper) Current(ctx context.Context) (*View, error) {
 	for {
 		err := k.proveCurrent(ctx)

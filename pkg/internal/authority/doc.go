@@ -6,7 +6,7 @@
 //   - before the first list nothing is authorised,
 //   - a token is verified without any access to etcd, whether it is known or not,
 //   - Proven says since when the copy is known to be current: it compares the copy with a
-//     linearizable read, and its age counts from when that read was sent.
+//     linearizable read of two keys, and its age counts from when that read was sent.
 //
 // It does not guarantee that a View is current: a watch may be late. A write is safe all the
 // same, because its transaction compares the fence (see package store). A reader asks Proven.

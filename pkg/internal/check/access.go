@@ -141,9 +141,12 @@ func appendDecoded[T any](list *[]T, value []byte) {
 }
 
 // applyRecords applies the changes below access/. Every one of them except the creation and the deletion of a token puts
-// the fence at the same revision (G27): a writer who was authorised before would not notice the change otherwise.
+// the fence at the same revision (G27): a writer who was authorised before would not notice the change otherwise. A token's
+// creation and deletion put the key of changes of tokens, or delete it in a full etcd: a node would take an old copy for
+// the current one otherwise.
 func (j *accessJudge) applyRecords(events []Event) {
 	fenced, unfenced := false, ""
+	announced, unannounced := false, ""
 
 	for _, ev := range events {
 		rest, is := strings.CutPrefix(ev.Key, j.keys.Access())
@@ -152,8 +155,17 @@ func (j *accessJudge) applyRecords(events []Event) {
 		}
 
 		_, existed := j.records[ev.Key]
-		fenced = fenced || ev.Key == j.keys.Fence()
-		if token := strings.HasPrefix(rest, "tokens/"); !token || existed && !ev.Deleted {
+		switch token := strings.HasPrefix(rest, "tokens/"); {
+		case ev.Key == j.keys.Fence():
+			fenced = true
+		case ev.Key == j.keys.TokenChanges():
+			announced = true
+		case token:
+			unannounced = ev.Key
+			if existed && !ev.Deleted {
+				unfenced = ev.Key
+			}
+		default:
 			unfenced = ev.Key
 		}
 
@@ -167,5 +179,11 @@ func (j *accessJudge) applyRecords(events []Event) {
 
 	if unfenced != "" && !fenced && j.cluster.revision > j.cluster.began {
 		j.addViolation("G27", unfenced, "an access record changes, and the fence does not")
+	}
+
+	// Once a full etcd has had the key deleted, nodes compare all records until it is put again.
+	_, isPresent := j.records[j.keys.TokenChanges()]
+	if unannounced != "" && !announced && isPresent && j.cluster.revision > j.cluster.began {
+		j.addViolation("G27", unannounced, "a token is created or deleted, and the key of changes of tokens stays")
 	}
 }

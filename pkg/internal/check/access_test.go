@@ -217,6 +217,16 @@ func TestCheck_Access(t *testing.T) {
 		{"a binding changes without the fence", "G27", func(s *sim) {
 			s.audited("test", root, "", nil, op{s.keys.Binding("editors"), nil})
 		}},
+		{"tokens come and go, and the key of their changes is put, or deleted by a full etcd", "", func(s *sim) {
+			token := record.Token{Token: task.Token{ID: "t9", Subject: "user:ann"}}
+			s.audited("test", root, "", nil, op{s.keys.Token("t9"), token}, op{s.keys.TokenChanges(), struct{}{}})
+			s.audited("test", root, "", nil, op{s.keys.Token("t9"), nil}, op{s.keys.TokenChanges(), nil})
+			s.audited("test", root, "", nil, op{s.keys.Token("t1"), nil})
+		}},
+		{"a token is deleted, and the key of changes of tokens stays", "G27", func(s *sim) {
+			s.txn(op{s.keys.TokenChanges(), struct{}{}})
+			s.audited("test", root, "", nil, op{s.keys.Token("t1"), nil})
+		}},
 		{"a token is replaced without the fence", "G27", func(s *sim) {
 			s.issue("t1", "user:bob", nil)
 		}},

@@ -93,6 +93,7 @@ func TestAuditObjects_FollowFromKeys(t *testing.T) {
 		keys.Watermark(3):                 none,
 		keys.Revised(3):                   none,
 		keys.Fence():                      none,
+		keys.TokenChanges():               none,
 		keys.AuditRecord("20261120T1-a"):  none,
 		keys.Node("n1"):                   none,
 		keys.Owner(3):                     none,
