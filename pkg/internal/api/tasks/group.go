@@ -55,6 +55,7 @@ type item struct {
 	result string          // one of the client's result words; "": not settled yet
 	err    error           // why the line failed; only with the result client.Failed
 	change *client.Change  // what a dry run found
+	races  tickRaces       // of the writes of its group
 }
 
 // addLine appends a line. err is a problem of the line itself, such as its length; then the item is settled as
@@ -62,7 +63,7 @@ type item struct {
 func (g *group) addLine(number int, line []byte, err error) {
 	from := len(g.text)
 	g.text = append(g.text, line...)
-	it := &item{number: number, from: from, to: len(g.text)}
+	it := &item{number: number, from: from, to: len(g.text), races: tickRaces{grouped: true}}
 
 	if err != nil {
 		it.fail(err)
@@ -366,7 +367,7 @@ func (b *batch) computeNewTask(it *item) (err error) {
 		return err
 	}
 
-	it.st, err = b.nextStored(b.c, old, it.spec, replaceSpec(it.spec), mend)
+	it.st, err = b.nextStored(b.c, old, it.spec, replaceSpec(it.spec), mend, &it.races)
 	describeTask(it.rights, it.st)
 	it.found.MarkBy = it.st.MarkBy
 

@@ -7,12 +7,10 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"time"
 
 	"github.com/carillonhq/carillon/pkg/client"
 	"github.com/carillonhq/carillon/pkg/internal/api/httpapi"
 	"github.com/carillonhq/carillon/pkg/internal/api/views"
-	"github.com/carillonhq/carillon/pkg/internal/schedule"
 	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
@@ -40,6 +38,7 @@ func replaceSpec(spec task.Spec) edit {
 // read and the write, ed is applied to the new state; with If-Match, changeTask returns task.ErrStale instead. A
 // dry run sets c.change and writes nothing.
 func (h *Handlers) changeTask(c *taskWrite, ref record.Ref, ed edit) (st store.Stored, result string, err error) {
+	var races tickRaces
 	err = httpapi.RetryConflict(c.Context(), func() error {
 		old, err := h.Store.Task(c.Context(), ref)
 		broken := entryBroken(old, err) // the write replaces an entry that cannot be read (G19)
@@ -67,7 +66,7 @@ func (h *Handlers) changeTask(c *taskWrite, ref record.Ref, ed edit) (st store.S
 			return err
 		}
 
-		st, err = h.nextStored(c.Call, old, spec, ed, mend)
+		st, err = h.nextStored(c.Call, old, spec, ed, mend, &races)
 		if err != nil {
 			return err
 		}
@@ -111,9 +110,13 @@ func entryBroken(st store.Stored, err error) bool {
 
 // nextStored returns the task and the entry that replace old. If the schedule changes, the new schedule begins now,
 // and no tick up to now remains to be decided. If it does not, From and Anchor stay as they are; otherwise
-// ticks would be lost (G4) or decided twice (G3).
-func (h *Handlers) nextStored(c *httpapi.Call, old store.Stored, spec task.Spec, ed edit, mend bool) (store.Stored, error) {
-	now := h.Now.Stamp()
+// ticks would be lost (G4) or decided twice (G3). The write must fail if the watermark is past the MarkBy of the result.
+func (h *Handlers) nextStored(c *httpapi.Call, old store.Stored, spec task.Spec, ed edit, mend bool, races *tickRaces) (store.Stored, error) {
+	now, err := h.stampEdit(c, old, spec, races)
+	if err != nil {
+		return store.Stored{}, err
+	}
+
 	spec = views.Settled(spec, now.Time)
 	t := old.Task
 	t.Spec, t.Generation, t.UpdatedAt, t.UpdatedBy = spec, old.Task.Generation+1, now, c.Actor()
@@ -145,63 +148,16 @@ func (h *Handlers) nextStored(c *httpapi.Call, old store.Stored, spec task.Spec,
 		}
 	}
 
-	st := store.Stored{Ref: old.Ref, Task: t}
-	// With jitter, the same tick may be due at another time than before: see behindMark.
-	if anew && (old.Entry.Jitter > 0 || e.Jitter > 0) {
-		if since, err = h.behindMark(c, old, e, since); err != nil {
-			return store.Stored{}, err
-		}
-		st.MarkBy = since
-	}
-
 	if e.From.Before(since.Time) {
 		e.From = since
 	}
 
-	st.Entry = e
+	st := store.Stored{Ref: old.Ref, Task: t, Entry: e}
+	if changesTicks(old, spec, e) {
+		st.MarkBy = races.markBy(old, e, now)
+	}
 
 	return st, nil
-}
-
-// markMoves is how far the watermark may advance between the read here and the write. It must exceed the usual
-// latency of a write, or edits of tasks with jitter conflict with the owner's commits. A larger value delays
-// the new schedule.
-const markMoves = 100 * time.Millisecond
-
-// behindMark returns the time at which e replaces the old entry, if either has jitter. The write fails if the
-// watermark is past that time by then (Stored.MarkBy). Without jitter, the position of the watermark does not
-// matter. With jitter, an edit changes when a tick is due. A tick that the watermark has passed could be due
-// again (G3), or a tick that was not due yet could be passed undecided (G4).
-//
-// The store's key `revised` does not prevent this. It stops commits that come after the edit, and the problem
-// is commits that came before it.
-//
-// The watermark may advance until the entry is written, so the returned time is slightly later than both now
-// and the watermark. It is moved earlier if necessary, so that no tick of either schedule falls into that
-// interval, because such a tick would belong to neither.
-func (h *Handlers) behindMark(c *httpapi.Call, old store.Stored, e task.Entry, since task.Time) (task.Time, error) {
-	mark, err := h.Store.Mark(c.Context(), old.Ref.Shard)
-	if err != nil {
-		return since, err
-	}
-
-	if mark.After(since.Time) {
-		since = mark
-	}
-
-	from := since.Add(markMoves)
-	for _, timed := range []task.Entry{old.Entry, e} {
-		sched, err := schedule.Parse(timed.Timing(), timed.Anchor.Time)
-		if err != nil {
-			continue // an entry that cannot be parsed has no ticks
-		}
-
-		if tick, ok := sched.Next(since.Time); ok && !tick.After(from) {
-			from = tick.Add(-time.Millisecond)
-		}
-	}
-
-	return task.At(from), nil
 }
 
 // usedUp reports whether a task has used all its runs (max_runs). Such a task has no ticks, and ticks during
