@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"os/exec"
 	"strings"
 	"syscall"
 	"testing"
@@ -137,6 +138,39 @@ func TestCrash_ARestartedDaemonTakesItsNameBack(t *testing.T) {
 	c.nodes["n1"].signal(syscall.SIGKILL)
 	c.start("n1") // waits for less than a lease
 	c.owned("n1")
+}
+
+// A daemon that is started on a copy of a data directory, such as that of a cloned machine, does not take the place of
+// the one that runs on the original.
+func TestCrash_ACopyOfADataDirectoryDoesNotTakeTheName(t *testing.T) {
+	t.Parallel() // mostly waits
+	c := newCluster(t, "--shards", "4", "--lease-ttl", "2s")
+	c.start("n1")
+	c.owned("n1")
+	before, err := c.client("n1").Nodes.Get(t.Context(), "n1")
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	clone := c.node("clone")
+	if out, err := exec.Command("cp", "-a", c.nodes["n1"].dir+"/.", clone.dir).CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	c.launchOnly("clone", "--name", "n1")
+
+	select {
+	case <-clone.gone:
+	case <-time.After(patience):
+		t.Fatal("the copy runs")
+	}
+	if clone.cmd.ProcessState.Success() || !strings.Contains(clone.logs.String(), "a copy cannot run beside the original") {
+		t.Errorf("the copy ended with %v: %s", clone.cmd.ProcessState, clone.logs)
+	}
+
+	after, err := c.client("n1").Nodes.Get(t.Context(), "n1")
+	if err != nil || after.Instance != before.Instance || after.JoinedAt != before.JoinedAt {
+		t.Errorf("the original has joined anew: %+v, %v", after, err)
+	}
 }
 
 // A node that leaves properly or restarts in place is not accused.

@@ -56,6 +56,7 @@ type Node struct {
 	log      *zap.Logger
 	instance string         // the id of this start
 	former   datadir.Record // what the previous process stored in the data directory
+	proven   bool           // the previous process is dead; see datadir.State.Begin
 
 	state     *datadir.State     // the state over restarts; holds the lock of the data directory
 	key       ed25519.PrivateKey // signs requests to other nodes
@@ -154,7 +155,7 @@ func startNode(ctx context.Context, cfg Config, env Environment, log *zap.Logger
 	if err := guardian.WaitForExit(ctx, cfg.DataDir); err != nil {
 		return nil, fmt.Errorf("wait for the guardian of the previous daemon: %w", err)
 	}
-	if n.former, err = n.state.Begin(n.instance); err != nil {
+	if n.former, n.proven, err = n.state.Begin(n.instance); err != nil {
 		return nil, err
 	}
 
@@ -363,7 +364,7 @@ func (n *Node) newPresence() *presence {
 	labels["node"], labels["os"], labels["arch"] = n.cfg.Name, runtime.GOOS, runtime.GOARCH
 
 	return &presence{
-		store: n.store, state: n.state, former: n.former, ttl: n.cfg.LeaseTTL.Std(), env: n.env, log: n.log.Named("presence"),
+		store: n.store, state: n.state, former: n.former, proven: n.proven, ttl: n.cfg.LeaseTTL.Std(), env: n.env, log: n.log.Named("presence"),
 		history: n.history, record: n.record,
 		attempts: n.executor, entries: n.engine, member: n.member, listeners: n.listeners, expiry: n.expiry, facts: n.facts,
 		hostFiles: n.hostFiles, eligibility: n.eligibility, watchdog: n.watchdog, stall: n.stall, announce: n.announce,

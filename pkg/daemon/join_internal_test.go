@@ -3,6 +3,7 @@ package daemon
 import (
 	"context"
 	"errors"
+	"strings"
 	"testing"
 	"time"
 
@@ -199,5 +200,35 @@ func TestJoin_BringsTheRecordThatItCompared(t *testing.T) {
 	next.Epoch++
 	if err := j.record.applyRecord(store.ClusterRecord{Cluster: next, Mod: 1 << 40}, nil); !errors.Is(err, etcdhistory.ErrNewHistory) {
 		t.Errorf("a record of a new epoch: %v", err)
+	}
+}
+
+// A node that is started on a copy of a data directory leaves the original alone.
+func TestJoin_WaitsForTheOriginalOfACopiedDirectory(t *testing.T) {
+	original := newJoiner(t)
+	s, _, err := original.joinCluster(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	var elapsed time.Duration // the clone waits longer than a lease from its second look on
+	clone := &presence{
+		store: original.store, former: datadir.Record{Instances: []string{"i1"}}, node: task.Node{Name: "n1", Instance: "c1"},
+		ttl: original.ttl, log: original.log, env: Environment{Now: func() time.Time {
+			elapsed += 13 * time.Second
+			return time.Now().Add(elapsed)
+		}},
+	}
+
+	if err := clone.awaitFormerGone(t.Context()); err == nil || !strings.Contains(err.Error(), "a copy cannot run beside the original") {
+		t.Errorf("beside the original: %v", err)
+	}
+	if holder, err := original.other.Node(t.Context(), "n1"); err != nil || holder.Instance != "i1" || clone.isOurs(&holder) {
+		t.Errorf("the original was removed: %+v, %v", holder, err)
+	}
+
+	original.revokeLease(t.Context(), s)
+	if err := clone.awaitFormerGone(t.Context()); err != nil {
+		t.Errorf("without the original: %v", err)
 	}
 }

@@ -60,6 +60,7 @@ type presence struct {
 	store  *store.Store
 	state  *datadir.State
 	former datadir.Record
+	proven bool          // the former process is dead
 	node   task.Node     // the constant fields; nodeRecord fills in the others
 	ttl    time.Duration // of the session's lease
 	env    Environment
@@ -322,6 +323,37 @@ func (p *presence) joinCluster(ctx context.Context) (*kv.Session, kv.Fence, erro
 	}
 }
 
+// awaitFormerGone returns when no former instance of the data directory is present any more. Usually it returns at once,
+// because the lock of the directory proves that they are dead. After a restart of the machine, it waits until the key of
+// the former instance has disappeared with its lease. If the key remains for longer than that, the instance is alive, so
+// this directory is a copy, and awaitFormerGone returns an error.
+func (p *presence) awaitFormerGone(ctx context.Context) error {
+	if p.proven {
+		return nil
+	}
+
+	found, lost := time.Time{}, time.Time{} // when the instance was first seen, and when etcd last failed to answer
+	for {
+		holder, err := p.store.Node(ctx, p.node.Name)
+		switch now := p.env.Now(); {
+		case errors.Is(err, task.ErrNotFound), err == nil && !p.isFormer(&holder):
+			return nil
+		case err != nil:
+			lost = now // the lease may be extended while etcd has no leader
+		case found.IsZero():
+			found = now
+			p.log.Warn("a former instance of this data directory is present; waiting for one lease", zap.String("instance", holder.Instance), zap.String("at", holder.Address))
+		case now.Sub(found) > p.ttl+2*time.Second && now.Sub(lost) > p.ttl+2*time.Second:
+			return fmt.Errorf("node %s runs as instance %s at %s, with the data directory of which this one is a copy: a copy cannot run beside the original; "+
+				"give this node an empty data directory and another name, or stop the original", p.node.Name, holder.Instance, holder.Address)
+		}
+
+		if !clock.Sleep(ctx, 500*time.Millisecond) {
+			return ctx.Err()
+		}
+	}
+}
+
 // tryJoin opens a session and tries once to register. If another instance holds the name, holder is its record. After an
 // error no session is left.
 func (p *presence) tryJoin(ctx context.Context) (_ *kv.Session, f kv.Fence, holder *task.Node, err error) {
@@ -366,12 +398,14 @@ func (p *presence) tryJoin(ctx context.Context) (_ *kv.Session, f kv.Fence, hold
 	return s, f, nil, nil
 }
 
-// isOurs reports whether the holder of the name is this process or a former one of this data directory. A former one
-// is dead, because this process holds the lock of the directory.
+// isOurs reports whether the holder of the name is this process or a dead one of this data directory.
 func (p *presence) isOurs(holder *task.Node) bool {
-	if holder.Instance == p.node.Instance {
-		return true
-	}
+	return holder.Instance == p.node.Instance || p.proven && p.isFormer(holder)
+}
+
+// isFormer reports whether the holder of the name has written its instance or its lease to this data directory, or to the
+// one of which it is a copy.
+func (p *presence) isFormer(holder *task.Node) bool {
 	return slices.Contains(p.former.Instances, holder.Instance) ||
 		p.former.Session != "" && slices.Contains(holder.Leases, p.former.Session)
 }

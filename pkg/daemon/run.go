@@ -148,6 +148,11 @@ func (n *Node) watchEmbedded(ctx context.Context) error {
 
 // bePresent clears what former processes of this node left, and then keeps the node present.
 func (n *Node) bePresent(ctx context.Context) error {
+	// What a living process runs must not be reported as cleared.
+	if err := n.presence.awaitFormerGone(ctx); err != nil {
+		return err
+	}
+
 	if err := n.clearFormer(ctx); err != nil {
 		return err
 	}
@@ -259,7 +264,8 @@ func (n *Node) saveElection(id clientv3.LeaseID) error {
 }
 
 // clearFormer kills what former processes of this data directory left running, records
-// their instances as cleared, and revokes their leases. The lock on the directory proves that they are dead.
+// their instances as cleared, and revokes their leases. The lock on the directory, or awaitFormerGone, has shown that
+// they are dead.
 func (n *Node) clearFormer(ctx context.Context) error {
 	killed := map[string]int{} // number of killed processes by instance, over all tries
 	err := n.etcdWaiter.untilReached(ctx, func() error {

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"reflect"
 	"slices"
+	"strings"
 	"sync"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -37,6 +38,9 @@ type Record struct {
 	// Instances lists the instances that ran on this directory, the newest last. The
 	// last one is the present instance, and all others are dead.
 	Instances []string `json:"instances"`
+	// Lock identifies the lock that the newest instance holds: the boot of the machine, and the device and inode of the
+	// lock file. A copy of the directory has another lock file, or is on a machine that was booted another time.
+	Lock string `json:"lock,omitempty"`
 	// State is the state that an operator requested: cordoned or draining; "" means ready.
 	State string `json:"state,omitempty"`
 	// StateBy is the user who requested the present state, also if it is ready.
@@ -96,18 +100,43 @@ func (s *State) Close() { s.lock.Close() }
 
 // Begin returns the record of the former process and adds the new instance to it. It must be called once, before
 // the instance writes anything to etcd.
-func (s *State) Begin(instance string) (former Record, err error) {
+//
+// proven reports whether the lock proves that the former process is dead. It does not if that process held another
+// lock: then the machine has restarted since, or this directory is a copy and the process may still use the original.
+func (s *State) Begin(instance string) (former Record, proven bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 
+	lock, err := lockID(s.lock)
+	if err != nil {
+		return Record{}, false, fmt.Errorf("data directory: %w", err)
+	}
+
 	former = s.kept
 	former.Instances = slices.Clone(former.Instances)
+	proven = len(former.Instances) == 0 || former.Lock == lock
+	s.kept.Lock = lock
 	s.kept.Instances = append(slices.Clone(former.Instances), instance)
 	if n := len(s.kept.Instances); n > keepInstances {
 		s.kept.Instances = s.kept.Instances[n-keepInstances:]
 	}
 
-	return former, s.writeFile()
+	return former, proven, s.writeFile()
+}
+
+// lockID identifies a lock among all locks of all machines, for the time until its machine restarts.
+func lockID(lock *os.File) (string, error) {
+	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err != nil {
+		return "", err
+	}
+
+	var st unix.Stat_t
+	if err := unix.Fstat(int(lock.Fd()), &st); err != nil {
+		return "", err
+	}
+
+	return fmt.Sprintf("%s/%x/%d", strings.TrimSpace(string(boot)), st.Dev, st.Ino), nil
 }
 
 // SetSession saves the lease of the session. It is called before the lease is used, and with 0 when the session has

@@ -126,3 +126,69 @@ func TestWriteSynced_FollowsNoLink(t *testing.T) {
 		t.Errorf("the token is %v, %v", info, err)
 	}
 }
+
+// The lock of a directory proves nothing about a process that holds the lock of a copy.
+func TestBegin_NoticesACopyOfTheDirectory(t *testing.T) {
+	t.Parallel()
+
+	original, moved := filepath.Join(t.TempDir(), "data"), filepath.Join(t.TempDir(), "moved")
+	begin := func(dir, instance string) (former Record, proven bool) {
+		t.Helper()
+		s, err := Open(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer s.Close()
+
+		former, proven, err = s.Begin(instance)
+		if err != nil {
+			t.Fatal(err)
+		}
+
+		return former, proven
+	}
+
+	if _, proven := begin(original, "i1"); !proven {
+		t.Error("the first start waits for a former process")
+	}
+	if former, proven := begin(original, "i2"); !proven || len(former.Instances) != 1 {
+		t.Errorf("a restart: %t, %+v", proven, former)
+	}
+
+	clone := filepath.Join(t.TempDir(), "clone")
+	if out, err := exec.Command("cp", "-a", original, clone).CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	if former, proven := begin(clone, "c1"); proven || len(former.Instances) != 2 {
+		t.Errorf("a copy: %t, %+v", proven, former)
+	}
+	if _, proven := begin(clone, "c2"); !proven {
+		t.Error("the second start of the copy does not trust its own lock")
+	}
+	if _, proven := begin(original, "i3"); !proven {
+		t.Error("a copy disturbs the original")
+	}
+
+	// A directory that was moved within its file system is still the same.
+	if err := os.Rename(original, moved); err != nil {
+		t.Fatal(err)
+	}
+	if _, proven := begin(moved, "i4"); !proven {
+		t.Error("a directory that was renamed counts as a copy")
+	}
+
+	// Another boot of the machine.
+	file := filepath.Join(moved, "state.json")
+	b, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, after, _ := strings.Cut(string(b), `"lock":"`)
+	boot, _, _ := strings.Cut(after, "/")
+	if err := os.WriteFile(file, []byte(strings.Replace(string(b), boot, "another-boot", 1)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, proven := begin(moved, "i5"); proven {
+		t.Error("the lock of a former boot counts as proof")
+	}
+}
