@@ -21,8 +21,24 @@ const expiredPerTxn = 50
 
 // ExpiredToken is a token that has expired, and the mod revision of its key.
 type ExpiredToken struct {
-	ID  string
+	task.Token
 	Mod int64
+}
+
+// DescribeToken returns what the audit record of a change says of a token. before is nil for a new token, and after for a
+// deleted one.
+func DescribeToken(before, after *task.Token) task.AuditObject {
+	t := before
+	if t == nil {
+		t = after
+	}
+
+	o := task.AuditObject{Kind: "token", Name: t.ID, Changes: task.AccessChanges(before, after)}
+	if t.Scope != nil {
+		o.Namespaces = t.Scope.Namespaces
+	}
+
+	return o
 }
 
 // ExpiredTokens lists tokens that ended before an instant, and sessions and login links that ended before another, of at
@@ -51,7 +67,8 @@ func (s Access) ExpiredTokens(ctx context.Context, tokensBefore, sessionsBefore 
 		}
 
 		if err == nil && !t.Until.IsZero() && t.Until.Before(before) {
-			list = append(list, ExpiredToken{ID: next, Mod: e.ModRevision})
+			t.ID = next // the key decides
+			list = append(list, ExpiredToken{t.Token, e.ModRevision})
 		}
 	}
 
@@ -81,6 +98,7 @@ func (s Access) DeleteExpiredTokens(ctx context.Context, node string, tokens []E
 			t.If = append(t.If, isUnchanged(key, token.Mod))
 			t.Then = append(t.Then, clientv3.OpDelete(key))
 			objects.Add(s.keys, key, nil, true)
+			objects.Complete(DescribeToken(&token.Token, nil))
 		}
 
 		audit.Objects = objects.List()

@@ -1,5 +1,7 @@
 package task
 
+import "slices"
+
 // Role is a named list of rules. A binding gives it to subjects.
 type Role struct {
 	Name        string `json:"name"`
@@ -107,17 +109,48 @@ type AuditRecord struct {
 	Revision    int64         `json:"revision,omitempty" doc:"The revision of the change."`
 }
 
-// AuditObject is an object that a transaction changed, or that a request has read. It never has values of the object.
+// AuditObject is an object that a transaction changed, or that a request has read. It has values only of access records,
+// which contain no secrets apart from the hash of a token, and never that hash.
 type AuditObject struct {
-	Kind       string   `json:"kind" doc:"task, run, secret, freeze, node, cluster, member, role, binding, namespace, node-limit, token, subject, or key for what a repair deleted."`
-	Namespace  string   `json:"namespace,omitempty"`
-	Name       string   `json:"name,omitempty" doc:"Of a run: the task's name."`
-	Run        string   `json:"run,omitempty"`
-	Change     string   `json:"change" doc:"put, delete or read."`
-	UID        string   `json:"uid,omitempty"`
-	Generation int64    `json:"generation,omitempty"`
-	Hash       string   `json:"hash,omitempty" doc:"The first 16 digits of the SHA-256 of the new record. Equal records have equal hashes."`
-	Fields     []string `json:"fields,omitempty" doc:"The names of the fields that changed."`
+	Kind       string        `json:"kind" doc:"task, run, secret, freeze, node, cluster, member, role, binding, namespace, node-limit, token, subject, or key for what a repair deleted."`
+	Namespace  string        `json:"namespace,omitempty"`
+	Name       string        `json:"name,omitempty" doc:"Of a run: the task's name."`
+	Run        string        `json:"run,omitempty"`
+	Change     string        `json:"change" doc:"put, delete or read."`
+	UID        string        `json:"uid,omitempty"`
+	Generation int64         `json:"generation,omitempty"`
+	Hash       string        `json:"hash,omitempty" doc:"The first 16 digits of the SHA-256 of the new record. Equal records have equal hashes."`
+	Fields     []string      `json:"fields,omitempty" doc:"The names of the fields that changed. Of a run that was triggered: what the request gave to it, such as args, target or env.NAME; never values."`
+	Changes    []FieldChange `json:"changes,omitempty" doc:"Of a role, a binding, a namespace, a node limit or a token: the fields that changed, with their values. A new record has all its fields with to, a deleted one with from."`
+	Namespaces []string      `json:"namespaces,omitempty" doc:"Of a freeze, a binding, or a token with a scope: the namespaces in which it applied before and after the change. Absent if one of the two applied in the whole cluster."`
+}
+
+// unauditedFields are the fields of access records that an audit record leaves out: it names the object, the time and the
+// subject itself.
+var unauditedFields = []string{"id", "name", "uid", "created_at", "created_by", "updated_at", "updated_by", "revision"}
+
+// AccessChanges returns how an access record changes, for its audit record. before is nil for a new record, and after for a
+// deleted one. T must not contain secrets.
+func AccessChanges[T any](before, after *T) []FieldChange {
+	var from, to T
+	if before != nil {
+		from = *before
+	}
+	if after != nil {
+		to = *after
+	}
+
+	list := slices.DeleteFunc(Compare(from, to), func(c FieldChange) bool { return slices.Contains(unauditedFields, c.Field) })
+	for i := range list {
+		switch {
+		case before == nil:
+			list[i].From = nil // the zero value of a field that is never absent
+		case after == nil:
+			list[i].To = nil
+		}
+	}
+
+	return list
 }
 
 // The outcomes of an AuditRecord.

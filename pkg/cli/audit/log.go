@@ -3,6 +3,7 @@ package audit
 import (
 	"bufio"
 	"context"
+	"encoding/json"
 	"fmt"
 	"strings"
 	"time"
@@ -13,7 +14,9 @@ import (
 	"github.com/carillonhq/carillon/pkg/cli/factory"
 	"github.com/carillonhq/carillon/pkg/cli/failure"
 	"github.com/carillonhq/carillon/pkg/cli/output"
+	"github.com/carillonhq/carillon/pkg/cli/view"
 	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/internal/wording"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -70,9 +73,10 @@ func logCommand(f *factory.Factory) *cobra.Command {
 		Use:   "log",
 		Short: "Show who changed what, the newest first",
 		Long: "Show audit records: who changed what, when and from where. Each transaction of the API has one record, with the names\n" +
-			"of changed fields and never with values. The newest record comes first.\n\n" +
+			"of changed fields. It has values only for roles, bindings, namespaces, node limits and tokens. The newest record comes\n" +
+			"first.\n\n" +
 			"Records are kept for 30 days. Without read on audit, you see only changes of objects in namespaces whose bindings\n" +
-			"you may read. All namespaces are shown unless you use -n.",
+			"you may read, and of bindings and tokens that apply only there. All namespaces are shown unless you use -n.",
 		Example: `  carillon audit log
   carillon audit log --since 7d --subject user:ann
   carillon audit log -n billing --object task/invoices -o wide
@@ -168,6 +172,9 @@ func objectText(o task.AuditObject) string {
 	if o.Run != "" {
 		text += "@" + o.Run
 	}
+	if o.Kind == "freeze" && len(o.Namespaces) > 0 {
+		text += " of namespace " + strings.Join(o.Namespaces, ", ")
+	}
 
 	switch {
 	case o.Kind == "subject": // its record says only that it is disabled; the operation says which it was
@@ -177,7 +184,76 @@ func objectText(o task.AuditObject) string {
 		text += " (" + strings.Join(o.Fields, ", ") + ")"
 	}
 
+	if changes := changesText(o); changes != "" {
+		text += ": " + changes
+	}
+
 	return text
+}
+
+// changesText says what a change of an access record gives or takes away: "role admin, subjects user:ann, cluster" for a new
+// or a deleted record, and "run_as games → games, root" for a changed one.
+func changesText(o task.AuditObject) string {
+	var words []string
+	for _, c := range o.Changes {
+		// The uid of a role only distinguishes roles that had the same name. The note has the reason of a change.
+		if strings.HasSuffix(c.Field, "role_uid") || c.Field == "reason" && o.Change == "put" {
+			continue
+		}
+
+		from, to := valueText(c.From), valueText(c.To)
+		switch {
+		case c.From != nil && c.To != nil:
+			words = append(words, c.Field+" "+from+" → "+to)
+		case c.To != nil:
+			words = append(words, strings.TrimSpace(c.Field+" "+to))
+		case o.Change == "delete":
+			words = append(words, strings.TrimSpace(c.Field+" "+from))
+		default:
+			words = append(words, strings.TrimSpace(c.Field+" "+from)+" → none")
+		}
+	}
+
+	return strings.Join(words, ", ")
+}
+
+// valueText formats a value of an access record. It returns "" for true, which its field's name says alone.
+func valueText(v any) string {
+	switch v := v.(type) {
+	case bool:
+		if v {
+			return ""
+		}
+		return "false"
+	case []any:
+		texts := make([]string, len(v))
+		for i, item := range v {
+			if texts[i] = ruleText(item); texts[i] == "" {
+				texts[i] = valueText(item)
+			}
+		}
+		return strings.Join(texts, ", ")
+	}
+
+	return strings.Join(wording.ValueLines(v), " ")
+}
+
+// ruleText formats a rule of a role as role create --rule takes it; "" if the value is none.
+func ruleText(v any) string {
+	if _, isObject := v.(map[string]any); !isObject {
+		return ""
+	}
+
+	var r task.Rule
+	b, err := json.Marshal(v)
+	if err == nil {
+		err = json.Unmarshal(b, &r)
+	}
+	if err != nil || len(r.Verbs) == 0 {
+		return ""
+	}
+
+	return view.RuleText(r)
 }
 
 // noteText is what else is worth knowing of a record.

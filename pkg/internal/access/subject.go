@@ -1,6 +1,7 @@
 package access
 
 import (
+	"slices"
 	"strings"
 	"unicode"
 
@@ -88,6 +89,11 @@ func (p pattern) matches(namespace string) bool {
 		return strings.HasPrefix(namespace, p.text)
 	}
 	return p.text == namespace
+}
+
+// MatchesNamespace reports whether a list of namespaces, in which a name that ends in * is a prefix, contains a namespace.
+func MatchesNamespace(patterns []string, namespace string) bool {
+	return slices.ContainsFunc(patterns, func(s string) bool { return parsePattern(s).matches(namespace) })
 }
 
 // covers reports whether each namespace that q matches is one that p matches.

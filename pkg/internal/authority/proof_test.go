@@ -116,7 +116,7 @@ func TestProof_FailsAfterEachChange(t *testing.T) {
 			return w.store.CreateSession(w.Context(), store.NewSession{Token: session("s2", "p"), Remove: []string{"s1"}})
 		}},
 		{"an expired session", func(w *world) error {
-			n, err := w.store.DeleteExpiredTokens(w.Context(), "n", []store.ExpiredToken{{ID: "s2", Mod: mod(w, keys.Token("s2"))}}, at)
+			n, err := w.store.DeleteExpiredTokens(w.Context(), "n", []store.ExpiredToken{{Token: task.Token{ID: "s2"}, Mod: mod(w, keys.Token("s2"))}}, at)
 			if n != 1 {
 				return fmt.Errorf("%d were deleted", n)
 			}

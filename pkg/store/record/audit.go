@@ -92,6 +92,12 @@ func (r *writer) writeAuditObjects(list []task.AuditObject) {
 		if len(o.Fields) > 0 {
 			r.writeAny("fields", o.Fields)
 		}
+		if len(o.Changes) > 0 {
+			r.writeAny("changes", o.Changes)
+		}
+		if len(o.Namespaces) > 0 {
+			r.writeAny("namespaces", o.Namespaces)
+		}
 
 		r.w.ObjEnd()
 	}

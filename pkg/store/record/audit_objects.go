@@ -87,14 +87,25 @@ func (a *AuditObjects) indexNewest() {
 // List returns the objects in the order in which they were added.
 func (a *AuditObjects) List() []task.AuditObject { return a.list }
 
-// Complete adds to an object what its handler knows of it. It does nothing if the transaction does not put the object.
+// Complete adds to an object what its handler knows of it. It does nothing if the transaction does not change the object.
+// Of an object that the transaction deletes, only the former values count.
 func (a *AuditObjects) Complete(known task.AuditObject) {
 	i, ok := a.find(&known)
-	if !ok || a.list[i].Change != "put" {
+	if !ok {
 		return
 	}
 
 	o := &a.list[i]
+	if known.Changes != nil {
+		o.Changes = known.Changes
+	}
+	if known.Namespaces != nil {
+		o.Namespaces = known.Namespaces
+	}
+	if o.Change != "put" {
+		return
+	}
+
 	if known.Fields != nil {
 		o.Fields = known.Fields
 	}

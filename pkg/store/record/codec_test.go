@@ -69,6 +69,10 @@ func fill(t *rapid.T, v reflect.Value, name string) {
 		for i := range v.Len() {
 			fill(t, v.Index(i), name)
 		}
+	case reflect.Interface: // a value of a field that changed
+		if rapid.Bool().Draw(t, name) {
+			v.Set(reflect.ValueOf(rapid.SampledFrom([]any{"a", true, json.Number("7"), []any{"x", map[string]any{"y": "z"}}}).Draw(t, name)))
+		}
 	case reflect.Map:
 		if rapid.Bool().Draw(t, name) {
 			key, value := reflect.New(v.Type().Key()).Elem(), reflect.New(v.Type().Elem()).Elem()

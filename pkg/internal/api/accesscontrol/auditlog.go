@@ -21,7 +21,7 @@ type auditHandlers struct {
 	mostScanned int // how many records one request reads at most to find matching ones
 }
 
-const auditLogAbout = "Each transaction of the API writes one record of who changed what. The newest record comes first. Without read on audit, you see only changes of objects in namespaces whose bindings you may read. " +
+const auditLogAbout = "Each transaction of the API writes one record of who changed what. The newest record comes first. Without read on audit, you see only changes of objects in namespaces whose bindings you may read, and of the bindings and tokens that apply only there. " +
 	"A page may have fewer records than its limit, or none, and still have a next page. /v1/audit is unrelated: it checks the consistency of the cluster's records."
 
 // Routes returns the operations on audit records.
@@ -36,7 +36,7 @@ func (h *auditHandlers) Routes() []*httpapi.Operation {
 type auditQuery struct {
 	Subject     string    `query:"subject" doc:"Only changes by this subject."`
 	Operation   string    `query:"operation" doc:"Only this operation, for example pause-task."`
-	Namespace   string    `query:"namespace" doc:"Only changes of an object in this namespace, or of its record."`
+	Namespace   string    `query:"namespace" doc:"Only changes of an object in this namespace, of its record, or of a binding or a token that applies there."`
 	Kind        string    `query:"kind" doc:"Only changes of an object of this kind, for example task or binding."`
 	Name        string    `query:"name" doc:"Only changes of an object with this name."`
 	Since       task.Time `query:"since" doc:"Only records at or after this time."`
@@ -63,7 +63,7 @@ func (q *auditQuery) matches(r *task.AuditRecord) bool {
 	}
 
 	return slices.ContainsFunc(r.Objects, func(o task.AuditObject) bool {
-		inside := o.Namespace == q.Namespace || o.Kind == "namespace" && o.Name == q.Namespace
+		inside := o.Namespace == q.Namespace || o.Kind == "namespace" && o.Name == q.Namespace || access.MatchesNamespace(o.Namespaces, q.Namespace)
 		return (q.Namespace == "" || inside) && (q.Kind == "" || o.Kind == q.Kind) && (q.Name == "" || o.Name == q.Name)
 	})
 }
@@ -118,10 +118,16 @@ func (h *auditHandlers) listAudit(c *httpapi.Call, q auditQuery) (httpapi.Answer
 	}
 }
 
-// canSeeAudit reports whether all objects of a record are in namespaces whose bindings the caller may read.
+// canSeeAudit reports whether all objects of a record are in namespaces whose bindings the caller may read. A binding or a
+// token is in all namespaces in which it applied before or after the change: whoever sees the record could read both.
 func (h *auditHandlers) canSeeAudit(c *httpapi.Call, v *authority.View, r *task.AuditRecord) bool {
 	for _, o := range r.Objects {
-		if o.Namespace == "" || !h.callerMay(c, v, access.Read, access.Bindings, o.Namespace) {
+		namespaces := o.Namespaces
+		if o.Namespace != "" {
+			namespaces = []string{o.Namespace}
+		}
+
+		if !h.callerMayInEach(c, v, access.Read, namespaces) {
 			return false
 		}
 	}

@@ -71,6 +71,27 @@ func (h *bindingHandlers) canSeeBinding(c *httpapi.Call, v *authority.View, b *t
 	return true
 }
 
+// describeBinding returns what the audit record of a change says of a binding. before is nil for a new binding, and after
+// for a deleted one. The namespaces decide who may see the record, so they are those of both.
+func describeBinding(before, after *task.Binding) task.AuditObject {
+	o := task.AuditObject{Kind: "binding", Changes: task.AccessChanges(before, after)}
+	for _, b := range []*task.Binding{before, after} {
+		if b == nil {
+			continue
+		}
+
+		o.Name, o.Namespaces = b.Name, append(o.Namespaces, b.Namespaces...)
+	}
+
+	slices.Sort(o.Namespaces)
+	o.Namespaces = slices.Compact(o.Namespaces)
+	if before != nil && before.Cluster || after != nil && after.Cluster {
+		o.Namespaces = nil
+	}
+
+	return o
+}
+
 // readBindings returns the records if the caller may read any binding.
 func (h *bindingHandlers) readBindings(c *httpapi.Call) (*authority.View, error) {
 	v, err := h.keeper.Current(c.Context())
@@ -196,6 +217,7 @@ func (h *bindingHandlers) setBinding(c *httpapi.Call) (httpapi.Answer, error) {
 		}
 
 		rights.Because(b.Reason)
+		rights.Describe(describeBinding(existing(is, &old), &b))
 		b.Revision, err = h.store.As(rights).PutBinding(c.Context(), old.Revision, b, h.now())
 
 		return httpapi.About("binding "+b.Name, err)
@@ -251,6 +273,8 @@ func (h *bindingHandlers) deleteBinding(c *httpapi.Call) (httpapi.Answer, error)
 		if err := h.keepAdmin(rights, func(v *authority.View) bool { return v.LastAdmin(h.now(), dropped) }); err != nil {
 			return err
 		}
+
+		rights.Describe(describeBinding(&b, nil))
 
 		return httpapi.About("binding "+name, h.store.As(rights).DeleteBinding(c.Context(), name, b.Revision, h.now()))
 	})

@@ -43,6 +43,7 @@ func (h *sessionHandlers) startSession(c *httpapi.Call, id oidclogin.Identity) (
 
 		made.Kind, made.Subject, made.Name, made.Mail = task.TokenKindSession, id.Subject, id.Name, id.Mail
 		made.CreatedAt, made.CreatedBy, made.Until = h.now.Stamp(), c.Actor(), task.At(h.now().Add(sessionAge))
+		rights.Describe(store.DescribeToken(nil, &made.Token))
 		n := store.NewSession{Token: made, Remove: h.sessionsToRemove(v, id.Subject, "", task.TokenKindSession)}
 
 		return httpapi.About(made.ID, h.store.As(rights).CreateSession(c.Context(), n))

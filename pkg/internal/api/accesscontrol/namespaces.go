@@ -142,6 +142,7 @@ func (h *namespaceHandlers) setNamespace(c *httpapi.Call, q dryRunQuery) (httpap
 		}
 		n.UpdatedAt, n.UpdatedBy = now, c.Actor()
 
+		rights.Describe(task.AuditObject{Kind: "namespace", Name: n.Name, Changes: task.AccessChanges(old, &n)})
 		var err error
 		n.Revision, err = h.store.As(rights).PutNamespace(c.Context(), before.Revision, n, h.now())
 
@@ -227,6 +228,8 @@ func (h *namespaceHandlers) deleteNamespace(c *httpapi.Call) (httpapi.Answer, er
 		if err != nil {
 			return err
 		}
+
+		rights.Describe(task.AuditObject{Kind: "namespace", Name: name, Changes: task.AccessChanges(n, nil)})
 
 		return httpapi.About("namespace "+name, h.store.As(rights).DeleteNamespace(c.Context(), name, n.Revision, freezes, h.now()))
 	})

@@ -119,6 +119,7 @@ func (h *nodeLimitHandlers) setNodeLimit(c *httpapi.Call, q dryRunQuery) (httpap
 		}
 		l.UpdatedAt, l.UpdatedBy = now, c.Actor()
 
+		rights.Describe(task.AuditObject{Kind: "node-limit", Name: l.Name, Changes: task.AccessChanges(existing(is, &old), &l)})
 		var err error
 		l.Revision, err = h.store.As(rights).PutNodeLimit(c.Context(), old.Revision, l, h.now())
 
@@ -167,6 +168,8 @@ func (h *nodeLimitHandlers) deleteNodeLimit(c *httpapi.Call) (httpapi.Answer, er
 		if err := checkConditions(c, "node limit", name, l.Revision); err != nil {
 			return err
 		}
+
+		rights.Describe(task.AuditObject{Kind: "node-limit", Name: name, Changes: task.AccessChanges(&l, nil)})
 
 		return httpapi.About("node limit "+name, h.store.As(rights).DeleteNodeLimit(c.Context(), name, l.Revision, h.now()))
 	})

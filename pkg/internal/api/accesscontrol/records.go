@@ -116,6 +116,14 @@ func (r *records) keepAdmin(rights *httpapi.Rights, after func(v *authority.View
 	})
 }
 
+// existing returns a record if it exists, and otherwise nil.
+func existing[T any](exists bool, record *T) *T {
+	if !exists {
+		return nil
+	}
+	return record
+}
+
 // checkConditions compares If-Match and If-None-Match with a record's revision; 0: there is no record.
 func checkConditions(c *httpapi.Call, what, name string, revision int64) error {
 	switch {

@@ -10,6 +10,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/internal/access"
 	"github.com/carillonhq/carillon/pkg/internal/api/httpapi"
 	"github.com/carillonhq/carillon/pkg/internal/authority"
+	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -72,8 +73,9 @@ func (h *resetHandlers) resetAccess(c *httpapi.Call) (httpapi.Answer, error) {
 			Name: bootstrapName, Role: access.RoleAdmin, RoleUID: access.BuiltInUID, Subjects: []string{subject}, Cluster: true, Reason: reason,
 			CreatedAt: now, CreatedBy: c.Actor(), UpdatedAt: now, UpdatedBy: c.Actor(),
 		}
-		old, _ := v.Binding(bootstrapName)
+		old, is := v.Binding(bootstrapName)
 		rights.Because(reason)
+		rights.Describe(describeBinding(existing(is, &old), &b))
 		_, err := h.store.As(rights).PutBinding(c.Context(), old.Revision, b, h.now())
 
 		return httpapi.About("binding "+bootstrapName, err)
@@ -90,6 +92,7 @@ func (h *resetHandlers) resetAccess(c *httpapi.Call) (httpapi.Answer, error) {
 		}
 
 		rights.Because(reason)
+		rights.Describe(store.DescribeToken(nil, &t.Token))
 
 		return httpapi.About(t.ID, h.store.As(rights).CreateToken(c.Context(), t))
 	})

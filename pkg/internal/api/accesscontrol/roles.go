@@ -140,6 +140,7 @@ func (h *roleHandlers) setRole(c *httpapi.Call, q dryRunQuery) (httpapi.Answer, 
 
 		var err error
 		r = written
+		rights.Describe(task.AuditObject{Kind: "role", Name: r.Name, Changes: task.AccessChanges(existing(is, &old), &r)})
 		r.Revision, err = h.store.As(rights).PutRole(c.Context(), old.Revision, r, h.now())
 
 		return httpapi.About("role "+r.Name, err)
@@ -180,6 +181,8 @@ func (h *roleHandlers) deleteRole(c *httpapi.Call) (httpapi.Answer, error) {
 		if err := rights.Check(func(v *authority.View) error { return unusedRole(v, r) }); err != nil {
 			return err
 		}
+
+		rights.Describe(task.AuditObject{Kind: "role", Name: name, Changes: task.AccessChanges(&r, nil)})
 
 		return httpapi.About("role "+name, h.store.As(rights).DeleteRole(c.Context(), name, r.Revision, h.now()))
 	})

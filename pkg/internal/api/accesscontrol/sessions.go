@@ -95,6 +95,7 @@ func (h *sessionHandlers) createOfToken(c *httpapi.Call, kind string, age time.D
 
 		parent, _ := v.Token(httpapi.CallerOf(c.Context()).Token)
 		h.inheritFromParent(c, &made, parent, kind, age)
+		rights.Describe(store.DescribeToken(nil, &made.Token))
 
 		return httpapi.About(made.ID, h.store.As(rights).CreateSession(c.Context(), store.NewSession{Token: made, Remove: h.sessionsToRemove(v, parent.Subject, parent.ID, kind)}))
 	})
@@ -123,6 +124,7 @@ func (h *sessionHandlers) useLink(c *httpapi.Call) (httpapi.Answer, error) {
 		link, _ := v.Token(id)
 		parent, _ := v.Token(link.Parent)
 		h.inheritFromParent(c, &made, parent, task.TokenKindSession, sessionAge)
+		rights.Describe(store.DescribeToken(nil, &made.Token))
 		n := store.NewSession{Token: made, Remove: h.sessionsToRemove(v, parent.Subject, parent.ID, task.TokenKindSession)}
 
 		return httpapi.About(made.ID, h.store.As(rights).UseLink(c.Context(), id, v.Created(id), n))
@@ -142,6 +144,10 @@ func (h *sessionHandlers) deleteSession(c *httpapi.Call) (httpapi.Answer, error)
 	err := h.changeRecords(c, func(v *authority.View, rights *httpapi.Rights) error {
 		if err := rights.Check(func(v *authority.View) error { return requireKind(c, v, task.TokenKindSession) }); err != nil {
 			return err
+		}
+
+		if t, ok := v.Token(id); ok {
+			rights.Describe(store.DescribeToken(&t, nil))
 		}
 
 		return httpapi.About(id, h.store.As(rights).DeleteToken(c.Context(), id, v.Created(id)))

@@ -112,7 +112,7 @@ func (h *tokenHandlers) makeRoom(c *httpapi.Call, v *authority.View, expired []t
 
 	var room []store.ExpiredToken
 	for _, t := range expired[:min(excess, maxMadeRoom)] {
-		room = append(room, store.ExpiredToken{ID: t.ID, Mod: v.Mod(h.store.Keys().Token(t.ID))})
+		room = append(room, store.ExpiredToken{Token: t, Mod: v.Mod(h.store.Keys().Token(t.ID))})
 	}
 
 	_, err := h.store.DeleteExpiredTokens(c.Context(), h.node, room, h.now())

@@ -12,6 +12,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/internal/access"
 	"github.com/carillonhq/carillon/pkg/internal/api/httpapi"
 	"github.com/carillonhq/carillon/pkg/internal/authority"
+	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -214,6 +215,7 @@ func (h *tokenHandlers) createToken(c *httpapi.Call) (httpapi.Answer, error) {
 		}
 
 		rights.Because(t.Reason)
+		rights.Describe(store.DescribeToken(nil, &t.Token))
 
 		return httpapi.About(t.ID, h.store.As(rights).CreateToken(c.Context(), t))
 	})
@@ -317,6 +319,8 @@ func (h *tokenHandlers) deleteToken(c *httpapi.Call) (httpapi.Answer, error) {
 		if err := h.guard.countTokenChange(c, v); err != nil {
 			return err
 		}
+
+		rights.Describe(store.DescribeToken(&t, nil))
 
 		return httpapi.About(id, h.store.As(rights).DeleteToken(c.Context(), id, v.Created(id)))
 	})

@@ -112,6 +112,7 @@ func (h *Handlers) putFreeze(c *httpapi.Call) (httpapi.Answer, error) {
 			return nil
 		}
 
+		c.Rights().Describe(freezeObject(ns))
 		mod, err := h.Store.As(c.Rights()).SetFreezes(c.Context(), r, next)
 		r.Freezes, r.Mod = next, mod
 
@@ -127,6 +128,16 @@ func (h *Handlers) putFreeze(c *httpapi.Call) (httpapi.Answer, error) {
 	}
 
 	return h.answerFreeze(c, ns, r, changed)
+}
+
+// freezeObject returns what the audit record of a freeze, or of its end, says of it: all freezes are in one record.
+func freezeObject(ns string) task.AuditObject {
+	o := task.AuditObject{Kind: "freeze"}
+	if ns != "" {
+		o.Namespaces = []string{ns}
+	}
+
+	return o
 }
 
 // requireFreeze refuses a freeze, or its end, that the caller may not make. A freeze of a namespace stops all of its tasks,
@@ -198,6 +209,7 @@ func (h *Handlers) deleteFreeze(c *httpapi.Call) (httpapi.Answer, error) {
 			return notFrozen(ns, r)
 		}
 
+		c.Rights().Describe(freezeObject(ns))
 		mod, err := h.Store.As(c.Rights()).SetFreezes(c.Context(), r, next)
 		r.Freezes, r.Mod = next, mod
 

@@ -60,6 +60,7 @@ func (h *Handlers) triggerTask(c *httpapi.Call) (httpapi.Answer, error) {
 		}
 
 		run := requestedBy(c, h.manualRun(st), input)
+		c.Rights().Describe(describeInput(run, input))
 		_, paused := views.PauseInForce(&st.Entry, run.CreatedAt.Time)
 		out = client.Triggered{Run: run, Paused: paused}
 		_, err = h.Store.As(c.Rights()).EnqueueOnce(c.Context(), st, task.Waiting{Run: run, Env: input.Env}, once)
@@ -73,6 +74,22 @@ func (h *Handlers) triggerTask(c *httpapi.Call) (httpapi.Answer, error) {
 	}
 
 	return httpapi.Answer{Status: http.StatusAccepted, Body: out}, err
+}
+
+// describeInput returns what the audit record of a trigger says of what the request gives to the run: names, never values.
+func describeInput(run task.Run, m task.ManualInput) task.AuditObject {
+	o := task.AuditObject{Kind: "run", Namespace: run.Namespace, Name: run.Task, Run: run.ID}
+	if len(m.Args) > 0 {
+		o.Fields = append(o.Fields, "args")
+	}
+	for _, name := range task.EnvNamesOf(m.Env) {
+		o.Fields = append(o.Fields, "env."+name)
+	}
+	if m.TargetNode != "" {
+		o.Fields = append(o.Fields, "target")
+	}
+
+	return o
 }
 
 // authorizeTrigger refuses a trigger that the caller may not make. What a run may bring with it is part of the task
