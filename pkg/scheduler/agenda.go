@@ -84,5 +84,6 @@ func (a *agenda) examineNext(t *taskstate.Task) {
 
 // hasWork reports whether there may be something to decide at now, or a history to read.
 func (s *shardState) hasWork(now time.Time) bool {
-	return len(s.due) > 0 && s.due[0].DueAt() <= now.UnixMilli() || len(s.toExamine) > 0 || len(s.uncovered) > 0 || len(s.purges) > 0 || len(s.unread) > 0
+	return len(s.due) > 0 && s.due[0].DueAt() <= now.UnixMilli() || len(s.toExamine) > 0 || len(s.uncovered) > 0 || len(s.purges) > 0 || len(s.unread) > 0 ||
+		len(s.aside.ready(now.UnixMilli())) > 0
 }

@@ -38,6 +38,10 @@ func (s *shardState) applyRecords(b store.ShardBatch, now time.Time) {
 		case record.KindRevised:
 			s.applyRevised(ev)
 		}
+
+		if len(s.aside.retryAt) > 0 {
+			s.retrySetAside(s.Tasks.Get(ev.Task))
+		}
 	}
 
 	if b.More {

@@ -3,9 +3,14 @@ package scheduler
 import (
 	"context"
 	"errors"
+	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	dto "github.com/prometheus/client_model/go"
+	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/carillonhq/carillon/pkg/kv"
 	"github.com/carillonhq/carillon/pkg/scheduler/placement"
@@ -112,12 +117,16 @@ func TestCommit_RecordThatFailsTwiceGoesAlone(t *testing.T) {
 	h.see()
 	touch := before(func() { w.update("b", false, func(t *task.Task) { t.Timeout += task.Duration(time.Second) }) })
 	var then map[string][]string
-	h.gate.play(touch, touch, pass, before(func() { then = w.stories(); w.update("b", false) }), touch)
+	h.gate.play(touch, touch, pass, before(func() { then = w.stories(); w.update("b", false) }))
 	h.blind(1)
 
-	if len(then["a"]) != 1 || len(then["b"]) != 0 || len(then["c"]) != 0 {
+	if len(then["a"]) != 1 || len(then["b"]) != 0 || len(then["c"]) != 1 {
 		t.Errorf("before b fails for the third time there is %q", then)
 	}
+
+	h.blind(1.05) // its next turn is 100 ms after the failure
+	w.want("b")
+	h.blind(1.1)
 
 	for _, name := range []string{"a", "b", "c"} {
 		w.want(name, "+1 dispatched")
@@ -126,6 +135,9 @@ func TestCommit_RecordThatFailsTwiceGoesAlone(t *testing.T) {
 	if n := h.state.TaskNamed("default/b").Failed; n != 0 {
 		t.Errorf("after it went through, %d failures are counted", n)
 	}
+
+	h.decide(2)
+	w.wantMark(2, "")
 }
 
 // The watch delivers events of what a failed commit has read already. These must not reset the count of
@@ -418,6 +430,219 @@ func TestCommit_OlderEventsDoNotUndoWhatALostCommitHasRead(t *testing.T) {
 
 	h.decide(3)
 	w.want("a")
+}
+
+// The end of a part was written by somebody else, and the watch has not delivered it. The commit that records
+// the part as lost fails. The owner applies the end that it finds.
+func TestConflict_EndOfAPartThatIsNotKnown(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "n1")
+	h := w.work("n1")
+	w.create("a", cronned("1 0 12 * * *"), parts(2))
+	w.create("b", cronned("4 2 12 * * *"), allow) // +124
+	h.decide(1)
+	w.end(w.part("a", 0), task.Succeeded)
+	part := w.part("a", 1)
+	w.delete(w.store.Keys().Run("n1", ref("a"), part.ID))
+	h = w.work("n1") // does not know the part
+	h.decide(2)
+	h.see()
+
+	end := part.Run
+	end.State = task.Succeeded
+	w.put(w.store.Keys().Ended(ref("a"), part.ID), string(record.EncodeEnded(end)))
+
+	commits := h.gate.commits
+	h.blind(124)
+	w.want("a", "+1 succeeded")
+	w.want("b", "+124 dispatched")
+
+	if n := h.gate.commits - commits; n > 4 {
+		t.Errorf("it took %d commits", n)
+	}
+
+	h.decide(125)
+	w.want("a", "+1 succeeded")
+}
+
+// comparing returns a function for commitGate.alter. It makes the commits for some tasks compare something that
+// the worker does not know, such as a key of a later version.
+func comparing(unknown clientv3.Cmp, of func(name string) bool) func(kv.Txn) kv.Txn {
+	return func(t kv.Txn) kv.Txn {
+		for _, cmp := range t.If {
+			if _, name, ok := strings.Cut(string(cmp.KeyBytes()), "/default/"); ok && of(name) {
+				t.If = append(slices.Clip(t.If), unknown)
+				break
+			}
+		}
+
+		return t
+	}
+}
+
+// Commits for a task fail because of something that this worker cannot learn. The other tasks must not notice.
+func TestConflict_OfUnknownCauseHoldsUpOnlyItsTask(t *testing.T) {
+	t.Parallel()
+
+	for name, absent := range map[string]func(foreign string) clientv3.Cmp{
+		"a key":   func(key string) clientv3.Cmp { return clientv3.Compare(clientv3.ModRevision(key), "=", 0) },
+		"a range": func(key string) clientv3.Cmp { return clientv3.Compare(clientv3.ModRevision(key), "<", 1).WithPrefix() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, "n1").judged()
+			h := w.work("n1")
+
+			var others, stuck []string
+			for i := range 20 {
+				name := fmt.Sprintf("o%02d", i)
+				others = append(others, name)
+				w.create(name, allow)
+			}
+
+			for i := range 15 {
+				name := fmt.Sprintf("a%02d", i)
+				stuck = append(stuck, name)
+				w.create(name, allow)
+			}
+
+			foreign := w.store.Keys().Shard(0) + "zz/later/feature"
+			w.put(foreign, "x")
+			h.gate.alter = comparing(absent(foreign), func(name string) bool { return slices.Contains(stuck, name) })
+			h.see()
+			h.blind(1)
+
+			for _, name := range others {
+				w.want(name, "+1 dispatched")
+			}
+
+			for s := 2.0; s <= 60; s++ {
+				commits := h.gate.commits
+				h.blind(s)
+
+				if got := w.story(others[0]); len(got) != int(s) {
+					t.Fatalf("at +%g: %q", s, got)
+				}
+				if n := h.gate.commits - commits; n > len(stuck)+1 {
+					t.Fatalf("at +%g: %d commits", s, n)
+				}
+			}
+
+			w.want(stuck[0])
+
+			var counted dto.Metric
+			w.ok(h.e.metrics.SetAside.Write(&counted))
+			if n := counted.GetCounter().GetValue(); n != float64(len(stuck)) {
+				t.Errorf("%g tasks are counted, want %d", n, len(stuck))
+			}
+
+			// What makes the commits fail ends. Each tick gets its outcome.
+			w.delete(foreign)
+			h.blind(66)
+			w.wantAll(stuck, "+1..+65 missed 65 came_to_light_late", "+66 dispatched")
+
+			h.decide(67)
+			w.wantMark(67, "")
+			w.want(stuck[0], "+1..+65 missed 65 came_to_light_late", "+66 dispatched", "+67 dispatched")
+		})
+	}
+}
+
+// conflictMutants break what a worker does after a conflict.
+var conflictMutants = map[string]func(s *shardState, p *plan, c *store.Conflict, now time.Time) error{
+	"": (*shardState).applyConflict,
+	"conflict-unapplied": func(s *shardState, p *plan, c *store.Conflict, now time.Time) error {
+		s.applyAbandoned(p)
+		s.countFailures(p, c)
+		return s.setAsideFailing(p, now)
+	},
+	"failures-uncounted": func(s *shardState, p *plan, c *store.Conflict, now time.Time) error {
+		s.applyAbandoned(p)
+		s.takeConflict(p, c, now)
+		return nil
+	},
+	"never-set-aside": func(s *shardState, p *plan, c *store.Conflict, now time.Time) error {
+		s.applyAbandoned(p)
+		s.takeConflict(p, c, now)
+		s.countFailures(p, c)
+		return nil
+	},
+	"tick-passed": func(s *shardState, p *plan, c *store.Conflict, now time.Time) error {
+		err := s.applyConflict(p, c, now)
+		for t := range s.aside.retryAt {
+			t.Next = 0 // the watermark does not wait for it
+		}
+
+		return err
+	},
+}
+
+// Each mutant leaves something undecided that is decided without it: what a foreign writer has ended, the tick of
+// a task that shares a commit with a foreign key, or the tick of the task that was set aside.
+func TestConflict_MutantsAreCaught(t *testing.T) {
+	t.Parallel()
+
+	for name, apply := range conflictMutants {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, "n1")
+			h := w.work("n1")
+			w.create("a", cronned("1 0 12 * * *"), parts(2))
+			w.create("b", cronned("4 2 12 * * *"), allow) // +124
+			w.create("c", cronned("4 2 12 * * *"), allow)
+			h.decide(1)
+			w.end(w.part("a", 0), task.Succeeded)
+			part := w.part("a", 1)
+			w.delete(w.store.Keys().Run("n1", ref("a"), part.ID))
+			h = w.work("n1")
+			h.decide(2)
+			h.see()
+
+			end := part.Run
+			end.State = task.Succeeded
+			w.put(w.store.Keys().Ended(ref("a"), part.ID), string(record.EncodeEnded(end)))
+			foreign := w.store.Keys().Shard(0) + "zz/later/feature"
+			w.put(foreign, "x")
+			h.gate.alter = comparing(clientv3.Compare(clientv3.ModRevision(foreign), "=", 0), func(name string) bool { return name == "c" })
+
+			// The watch is silent. Ten commits are as many as may fail in a round.
+			decide := func(at float64) {
+				w.at(at)
+				h.state.examineAll()
+
+				for range maxConflictsPerRound {
+					p := h.planRound(sec(at))
+					if p.commit.Empty() {
+						h.state.applyAbandoned(p)
+						return
+					}
+
+					rev, err := h.e.cfg.Store.Commit(h.ctx, p.commit)
+					var conflict *store.Conflict
+					if errors.As(err, &conflict) {
+						w.ok(apply(&h.state, p, conflict, sec(at)))
+						continue
+					}
+
+					w.ok(err)
+					h.state.applyCommitted(p, rev)
+				}
+			}
+
+			decide(124)
+			caught := !slices.Equal(w.story("a"), []string{"+1 succeeded"}) || !slices.Equal(w.story("b"), []string{"+124 dispatched"})
+
+			w.delete(foreign)
+			decide(125)
+			h = w.work("n1")
+			h.decide(126)
+			caught = caught || !slices.Equal(w.story("c"), []string{"+124 dispatched"})
+
+			if caught != (name != "") {
+				t.Errorf("caught: %t. a: %q, b: %q, c: %q", caught, w.story("a"), w.story("b"), w.story("c"))
+			}
+		})
+	}
 }
 
 // A worker that does not know yet that it was replaced may give a tick a second outcome, in one commit with

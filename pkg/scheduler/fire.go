@@ -34,9 +34,9 @@ func (p *plan) decideNextTick(t *taskstate.Task) bool {
 	}
 
 	id := task.RunID(taskstate.Instant(t.Next), t.UID())
-	if t.Holds(id) {
+	if t.HasRun(id) {
 		// The run already exists although its tick is undecided. Either this worker's rejected commit found
-		// it in an inbox (see takeConflictingAttempt), or a queue record that cannot be read has its id.
+		// it in an inbox (see takeConflictingAttempt), or somebody else has written a queue record of it.
 		// Only record the tick as decided: another record of the run would conflict with the existing one
 		// (G3).
 		p.s.endSpan(t)
@@ -255,7 +255,7 @@ func (p *plan) decideLateTicks(t *taskstate.Task, upTo int64) bool {
 		case i > 0 && !p.reserveRoom(t, room, room*roomForRecord):
 			// The first tick's room is part of the reservation above.
 			complete = false
-		case t.Holds(id): // the run exists already; only record its tick as decided
+		case t.HasRun(id): // the run exists already; only record its tick as decided
 		case len(c.Run) == 1 && t.Policy.Missed.Policy != task.MissedAll:
 			// A single tick is decided by the overlap policy, unless the missed policy requires that every tick
 			// runs.

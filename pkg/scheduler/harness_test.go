@@ -431,6 +431,7 @@ type commitGate struct {
 	kv.Committer
 	mu      sync.Mutex
 	tricks  []trick
+	alter   func(kv.Txn) kv.Txn // changes each commit, unless it is nil
 	commits int
 	limit   int // commits after which the worker dies; 0: no limit
 	die     func()
@@ -454,6 +455,10 @@ func (d *commitGate) Commit(ctx context.Context, t kv.Txn) (kv.Result, error) {
 		now, d.tricks = d.tricks[0], d.tricks[1:]
 	}
 	d.mu.Unlock()
+
+	if d.alter != nil {
+		t = d.alter(t)
+	}
 
 	pass := func() (kv.Result, error) { return d.Committer.Commit(ctx, t) }
 

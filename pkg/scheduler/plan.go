@@ -56,9 +56,11 @@ type plan struct {
 	notices   []notice
 	deletions []*retention.Deletion
 
-	// full means that the plan takes no more changes: the commit has no room, or a task must be committed
-	// alone.
+	// full means that the plan takes no more changes: the commit has no room, or it is for a task that is set
+	// aside.
 	full bool
+	// alone means that the plan is for a task that is set aside.
+	alone bool
 	// keepWatermark means that due ticks are recorded as decided in the from of their entries, and the time
 	// of the watermark stays. Such a commit does not compare the shard's revised key (see revised.go).
 	keepWatermark bool
@@ -96,6 +98,11 @@ type outcomes struct{ run, queued, skipped, missed, lost int64 }
 func (s *shardState) buildPlan(now time.Time, as settings) *plan {
 	p := s.newPlan(now, as)
 
+	// Others must not keep tasks that are set aside from being tried for ever.
+	if s.aside.commits >= maxCommitsBetweenRetries && p.decideSetAside() {
+		return p
+	}
+
 	// First decide what is overdue: ticks of entries that the watermark does not cover, then tasks that are
 	// behind. Both are recorded in the from of the entries, so the time of the watermark stays. If a commit
 	// contains any of them, other due ticks wait for the next one. So the watermark never passes an
@@ -106,6 +113,10 @@ func (s *shardState) buildPlan(now time.Time, as settings) *plan {
 
 	p.serveWaiting()
 	p.purgeRecords()
+
+	if p.commit.Empty() {
+		p.decideSetAside()
+	}
 
 	return p
 }
@@ -128,7 +139,7 @@ func (s *shardState) newPlan(now time.Time, as settings) *plan {
 	clear(old.deletions)
 
 	*old = plan{
-		s: s, settings: as, now: now, keepWatermark: s.overtaken >= maxOvertaken,
+		s: s, settings: as, now: now, keepWatermark: s.overtaken >= maxOvertaken || s.aside.anyDue(now.UnixMilli()),
 		commit:      s.commits.NewCommit(s.Shard, s.fences, s.WatermarkRev, s.Watermark),
 		taskChanges: taskChanges{old.changes[:0]}, claims: old.claims[:0], effects: old.effects[:0], popped: old.popped[:0],
 		reservations: reservations{placement: s.placement, pace: s.tokens, line: &s.line, reserved: old.reserved[:0], joined: old.joined[:0]},
@@ -147,8 +158,9 @@ func (s *shardState) applyCommitted(p *plan, rev int64) {
 
 	switch {
 	case len(p.popped) == 0: // no due tick was decided, so the commit proves nothing about edits
-	case p.keepWatermark:
+	case s.overtaken >= maxOvertaken:
 		s.overtaken = maxOvertaken - 1 // the next plan tries once to move the watermark
+	case p.keepWatermark: // for a task that is set aside
 	default:
 		s.overtaken = 0
 	}
@@ -177,6 +189,8 @@ func (s *shardState) applyCommitted(p *plan, rev int64) {
 		s.noteDecided(t)
 	}
 
+	s.aside.commits++
+
 	for i := range p.changes {
 		c := &p.changes[i]
 		if c.entry != nil {
@@ -187,6 +201,7 @@ func (s *shardState) applyCommitted(p *plan, rev int64) {
 		}
 
 		c.task.Failed = 0
+		s.endSetAside(c.task)
 
 		// The task's records can be committed after all.
 		if len(s.reopenedFor) > 0 {
@@ -237,18 +252,16 @@ func (s *shardState) applyAbandoned(p *plan) {
 func (p *plan) examineAfterCommit(t *taskstate.Task) { p.afterCommit = append(p.afterCommit, t) }
 
 // reserveRoom reserves room in the commit for a change of task t with up to the given number of records and
-// bytes. The caller must then add the change. It returns false if the commit is full, or if the task must
-// be committed alone and the commit has changes of other tasks. From then on the plan is full.
+// bytes. The caller must then add the change. It returns false if the commit is full. From then on the plan
+// is full.
 func (p *plan) reserveRoom(t *taskstate.Task, records, bytes int) bool {
 	return p.admitChange(t, p.commit.Fits(records, bytes))
 }
 
-// admitChange adds t to the tasks that the plan changes, if room is true. A task for which two commits in a
-// row have failed is committed alone, so that it does not make decisions of other tasks fail (G19).
+// admitChange adds t to the tasks that the plan changes, if room is true. What the commit compares from now
+// on is compared for t, so if that fails, the failure counts for t.
 func (p *plan) admitChange(t *taskstate.Task, room bool) bool {
-	alone := t.Failed >= 2
-
-	if alone && p.changeFor(t) == nil && len(p.changes) > 0 || !room {
+	if !room {
 		p.full = true
 	}
 
@@ -257,10 +270,7 @@ func (p *plan) admitChange(t *taskstate.Task, room bool) bool {
 	}
 
 	p.changeOf(t)
-
-	if alone {
-		p.full = true
-	}
+	p.commit.Subject = int(t.Change)
 
 	return true
 }
@@ -288,6 +298,12 @@ func (p *plan) decideUncovered() (owed bool) {
 	upTo := min(mark, p.now.UnixMilli())
 
 	for _, t := range slices.SortedFunc(maps.Keys(s.uncovered), byCreation) {
+		// Its ticks stay undecided, and seen must not cover it.
+		if s.aside.has(t) {
+			seen = min(seen, t.Create-1)
+			continue
+		}
+
 		// done means that no undecided tick up to the watermark is left, so seen may cover the entry.
 		done := false
 		if t.DueAt() <= upTo {
@@ -387,9 +403,8 @@ func (p *plan) decideDueTicks() {
 	}
 }
 
-// serveWaiting examines the tasks that are noted in the agenda: it ends or cancels attempts, serves the
-// queue, deletes records of parts, and draws conclusions from how runs ended. If the commit is full, the
-// tasks that are left stay noted, including the one at which it became full.
+// serveWaiting examines the tasks that are noted in the agenda. If the commit is full, the tasks that are
+// left stay noted, including the one at which it became full.
 func (p *plan) serveWaiting() {
 	s := p.s
 
@@ -401,10 +416,12 @@ func (p *plan) serveWaiting() {
 	for i, t := range tasks {
 		t.SetListed(false)
 
-		p.endAttempts(t)
-		p.serveQueue(t)
-		p.forgetParts(t)
-		p.followUp(t)
+		// It has a plan of its own.
+		if s.aside.has(t) {
+			continue
+		}
+
+		p.examineTask(t)
 
 		// Keep this task, which may be unfinished, and all that follow.
 		if p.full {
@@ -423,8 +440,19 @@ func (p *plan) serveWaiting() {
 	}
 }
 
+// examineTask ends or cancels attempts of a task, serves its queue, deletes records of parts, and draws
+// conclusions from how runs ended, as far as there is room.
+func (p *plan) examineTask(t *taskstate.Task) {
+	p.endAttempts(t)
+	p.serveQueue(t)
+	p.forgetParts(t)
+	p.followUp(t)
+}
+
 // purgeRecords deletes history records whose task no longer exists, as far as there is room.
 func (p *plan) purgeRecords() {
+	p.commit.Subject = store.NoSubject
+
 	for key, mod := range p.s.purges {
 		if p.full || !p.commit.Fits(1, roomForRecord) {
 			return

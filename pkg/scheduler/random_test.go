@@ -12,6 +12,8 @@ import (
 	"testing"
 	"time"
 
+	clientv3 "go.etcd.io/etcd/client/v3"
+
 	"github.com/carillonhq/carillon/executor"
 	"github.com/carillonhq/carillon/pkg/internal/check"
 	"github.com/carillonhq/carillon/pkg/kv"
@@ -76,6 +78,7 @@ type game struct {
 	herd    bool         // more tasks tick at the same time than one commit holds
 	gates   []*commitGate
 	zombies []record.Held   // attempts as they were some time ago
+	stuck   []string        // tasks whose commits compare something that the workers do not know
 	ahead   *preloadFixture // a node that preloads the shard, or nil
 	steps   []string
 }
@@ -134,8 +137,32 @@ func (g *game) step() {
 	steps := []stepOf{
 		{40, g.round}, {25, g.pass}, {10, g.finish}, {6, g.create}, {6, g.change}, {4, g.trigger}, {2, g.removeOne},
 		{3, g.handOver}, {3, g.crash}, {3, g.churn}, {3, g.zombie}, {3, g.late}, {2, g.refleet}, {4, g.loadAhead}, {g.cold, g.freeze},
+		{3, g.obstruct},
 	}
 	g.draw(steps)
+}
+
+// obstruct makes the commits for one more task fail for a reason that the workers cannot learn, or ends that for all.
+func (g *game) obstruct() {
+	if len(g.stuck) > 2 || len(g.stuck) > 0 && g.chance(2) {
+		g.say("commits for %v can succeed again", g.stuck)
+		g.stuck = nil
+		return
+	}
+
+	if len(g.tasks) > 0 {
+		g.stuck = append(g.stuck, pick(g, g.tasks))
+		g.say("commits for %v fail from now on", g.stuck)
+	}
+}
+
+// useGate keeps the gate of a worker, whose commits obstruct affects.
+func (g *game) useGate(d *commitGate) {
+	foreign := g.store.Keys().Shard(0) + "zz/later/feature"
+	g.put(foreign, "x")
+
+	d.alter = comparing(clientv3.Compare(clientv3.ModRevision(foreign), "=", 0), func(name string) bool { return slices.Contains(g.stuck, name) })
+	g.gates = append(g.gates, d)
 }
 
 // stepOf is something that may happen, with a probability proportional to its weight.
@@ -191,8 +218,9 @@ func (g *game) addWorker(h *testWorker) {
 	h.e.cfg.Now = func() time.Time { return g.timeOf(node) }
 	h.e.cfg.Cluster = g.cluster
 
-	g.workers, g.gates = append(g.workers, h), append(g.gates, h.gate)
-	if len(g.workers) > 3 {
+	g.useGate(h.gate)
+
+	if g.workers = append(g.workers, h); len(g.workers) > 3 {
 		g.drop(g.workers[0])
 	}
 
@@ -255,8 +283,9 @@ func (g *game) handOver() {
 		h := a.takeOver()
 		h.scan()
 
-		g.workers, g.gates = append(g.workers, h), append(g.gates, h.gate)
-		if len(g.workers) > 3 {
+		g.useGate(h.gate)
+
+		if g.workers = append(g.workers, h); len(g.workers) > 3 {
 			g.drop(g.workers[0])
 		}
 
@@ -319,6 +348,8 @@ func (g *game) round() {
 	switch {
 	case err == nil:
 		h.rowsMatch()
+	case errors.Is(err, errReload):
+		g.reopen(h)
 	case errors.Is(err, store.ErrMoved):
 		if !g.chance(3) {
 			g.reopen(h)
@@ -630,6 +661,7 @@ func (g *game) back(node, instance string) {
 // mend ends all faults, and lets a new owner decide everything that is due.
 func (g *game) mend() *testWorker {
 	g.say("heal")
+	g.stuck = nil
 	g.late()
 
 	for node := range g.gone {

@@ -24,7 +24,7 @@ func (w *worker) logNotices() {
 			w.log.Info("paused a task that failed too often", append(about, zap.Int("failures", n.failures))...)
 		case taskSetAside:
 			w.e.metrics.SetAside.Inc()
-			w.log.Error("quarantined a task: every commit for it fails", about...)
+			w.log.Warn("set aside a task: commits for it fail repeatedly", about...)
 		case entryUnreadable:
 			w.log.Error("cannot decode an entry; its task does not fire", about...)
 		case queuedUnreadable:
@@ -48,16 +48,17 @@ func (w *worker) logNotices() {
 func (w *worker) publishGauges() {
 	var now published
 	if w.state.owner {
-		now = published{waiting: w.state.queued, unreadable: w.state.census.Of[taskstate.Unreadable]}
+		now = published{waiting: w.state.queued, unreadable: w.state.census.Of[taskstate.Unreadable], aside: len(w.state.aside.retryAt)}
 	}
 
 	w.e.metrics.WaitingRuns.Add(float64(now.waiting - w.published.waiting))
 	w.e.metrics.Unreadable.Add(int64(now.unreadable - w.published.unreadable))
+	w.e.metrics.TasksAside.Add(float64(now.aside - w.published.aside))
 	w.published = now
 }
 
 // published is what a shard has added to the node's gauges.
-type published struct{ waiting, unreadable int }
+type published struct{ waiting, unreadable, aside int }
 
 // currentSettings returns the settings for a plan that is made now.
 func (w *worker) currentSettings() settings {

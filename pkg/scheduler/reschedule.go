@@ -49,6 +49,11 @@ func (s *shardState) scheduleTick(t *taskstate.Task, tick int64) {
 	s.due.Set(t, tick)
 	s.rows.Touch(t)
 
+	if s.aside.has(t) {
+		s.takeOffHeap(t)
+		return
+	}
+
 	// The task is behind, so the remembered result of anyBehind is no longer true.
 	if s.onTime != 0 && t.IsBehind(s.onTime) {
 		s.onTime = 0

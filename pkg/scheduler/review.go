@@ -214,6 +214,7 @@ func (overdueRuns) reviewBy(ctx context.Context, w *worker) error {
 		if t, a := repair.Ended(i, v); a != nil {
 			w.countRepair("an end", k.Run)
 			w.state.applyAttemptEnd(t, a.Run, v.Revision+1)
+			w.state.retrySetAside(t)
 			w.state.rows.DoubtPast(t, w.e.cfg.Now())
 		}
 
@@ -222,6 +223,7 @@ func (overdueRuns) reviewBy(ctx context.Context, w *worker) error {
 			t := w.state.TaskNamed(k.Ref.String())
 			w.state.addFoundAttempt(t, taskstate.Attempt{Run: k.Run, Node: k.Node, Create: v.Create})
 			w.state.examineNext(t)
+			w.state.retrySetAside(t)
 		}
 	}
 

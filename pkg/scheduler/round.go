@@ -42,6 +42,7 @@ func (w *worker) runRound(ctx context.Context) error {
 	}
 
 	w.state.grantTokens(wallClock)
+	w.state.examineSetAside(now)
 
 	// This needs wallClock because of its monotonic reading, which Truncate removes. A step of the clock
 	// must not shorten the time after which an attempt is declared lost (G17).
@@ -80,6 +81,7 @@ func (w *worker) runRound(ctx context.Context) error {
 			// An empty plan holds no reservations, so there is nothing to give back. Without a commit it
 			// counts as settled (mustBeSettled).
 			p.commit = nil
+			w.state.endIdleSetAside(now)
 			if len(w.state.unread) > 0 {
 				continue
 			}
@@ -95,7 +97,7 @@ func (w *worker) runRound(ctx context.Context) error {
 
 		// From here until the plan is applied or abandoned, no event may be applied to the shard: the
 		// plan's claims and effects point into its state.
-		began := time.Now()
+		began, alone := time.Now(), p.alone
 		rev, err := w.e.cfg.Store.Commit(ctx, p.commit)
 		w.e.metrics.CommitSeconds.Observe(time.Since(began).Seconds())
 		w.e.metrics.Commits.WithLabelValues(resultLabel(err)).Inc()
@@ -123,8 +125,8 @@ func (w *worker) runRound(ctx context.Context) error {
 				w.e.learnFreezes(conflict.Freezes)
 			}
 
-			// Abandon the plan and apply the changed records. After 20 failures of a task this returns
-			// errReload or sets the task aside.
+			// Abandon the plan and apply the changed records. Tasks for which commits fail repeatedly are set
+			// aside, so that the next plan decides for the others.
 			if err := w.state.applyConflict(p, conflict, now); err != nil {
 				return err
 			}
@@ -140,6 +142,11 @@ func (w *worker) runRound(ctx context.Context) error {
 					// leaves the watermark in place, and its commit does not compare the revised key.
 					continue
 				}
+			}
+
+			// Commits for a task that is set aside cannot fail forever in this round: its next turn is later.
+			if alone {
+				continue
 			}
 
 			if conflicts++; conflicts == maxConflictsPerRound {

@@ -45,7 +45,7 @@ type shardState struct {
 	readAhead readAhead
 	overtaken int // commits in a row that failed because of edits that the watch had not delivered
 
-	due taskstate.Heap // tasks with a tick to come, by its due time
+	due taskstate.Heap // tasks with a tick to come, by its due time, without those that are set aside
 	// onTime is an instant, in Unix milliseconds, at which no task is behind. It is 0 if that is not known.
 	onTime int64
 	// uncovered are tasks that the watermark does not cover (created after Watermark.Seen) and that have
@@ -67,6 +67,7 @@ type shardState struct {
 	line         taskstate.TokenLine              // tasks that wait for a catch-up token
 	opening      known.Opening                    // how the shard was found when this owner first opened it
 	reopenedFor  map[string]bool                  // tasks whose failing commits caused a reopening of the shard
+	aside        setAsideTasks                    // tasks for which commits fail
 
 	limits nslimits.Checks // of tasks by the records of their namespaces
 
@@ -104,6 +105,7 @@ func (s *shardState) forgetTasks() {
 	s.active, s.census, s.failures = taskstate.ActiveTasks{}, taskstate.Census{}, failures.NewSet()
 	s.agenda = agenda{examineLater: map[*taskstate.Task]int64{}, lastExamined: s.lastExamined}
 	s.purges, s.gone = map[string]int64{}, map[string]int64{}
+	s.aside = setAsideTasks{retryAt: map[*taskstate.Task]int64{}}
 	s.endedSince = map[string]int64{}
 	s.skippedSpans, s.line = map[*taskstate.Task]*skippedSpan{}, taskstate.TokenLine{}
 	s.revised, s.revisedAt, s.overtaken, s.readAhead = 0, 0, 0, readAhead{}
@@ -124,6 +126,7 @@ func (s *shardState) releaseAll() {
 	// The board may refer to the worker long after the shard has moved. Release the memory of the tasks
 	// now.
 	s.Tasks, s.due, s.active, s.uncovered = taskstate.Tasks{}, nil, taskstate.ActiveTasks{}, nil
+	s.aside = setAsideTasks{}
 	s.census, s.queued, s.rows = taskstate.Census{}, 0, rows.NewWriter()
 }
 
@@ -141,7 +144,7 @@ type noticeKind int
 
 const (
 	taskPaused        noticeKind = iota // too many consecutive runs failed
-	taskSetAside                        // every commit for the task fails
+	taskSetAside                        // commits for the task fail
 	entryUnreadable                     // the task has no ticks
 	queuedUnreadable                    // the run waits until its record changes
 	partUnreadable                      // the part counts as failed
@@ -176,6 +179,7 @@ func (s *shardState) dropTask(t *taskstate.Task) {
 	if t.Empty() && s.Tasks.Get(t.FullName()) == t {
 		s.Tasks.Delete(t.FullName())
 		s.endSpan(t)
+		delete(s.aside.retryAt, t)
 	}
 }
 

@@ -421,6 +421,11 @@ func (w *worker) sleepFor() time.Duration {
 		sleep = min(sleep, taskstate.Instant(w.state.nextExamineLater).Sub(now))
 	}
 
+	// The next commit for a task that is set aside.
+	if at, ok := w.state.aside.nextRetry(); ok {
+		sleep = min(sleep, taskstate.Instant(at).Sub(now))
+	}
+
 	// The next turn of the shard for catch-up tokens.
 	if w.state.line.Len() > 0 {
 		sleep = min(sleep, w.state.line.Turn.Sub(now))

@@ -59,6 +59,10 @@ type Commit struct {
 	// sets it.
 	ResolvedAs string
 
+	// Subject is whose comparisons are added next: a number that the caller chooses, or
+	// NoSubject. If some of them fail, Conflict.Subjects contains it.
+	Subject int
+
 	moves   bool  // the commit moves the watermark's time
 	revised int64 // with moves: the known mod revision of the shard's key revised
 
@@ -69,6 +73,9 @@ type Commit struct {
 	writes   []writing // without the watermark
 	bytes    int       // an estimate of the size of the request
 }
+
+// NoSubject is the subject of comparisons that no task of the caller depends on.
+const NoSubject = -1
 
 // writing is a record to put or, if value is nil, a key to delete. An Op of etcd's
 // client is many times larger, so toTxn creates the Ops when it knows their number.
@@ -113,7 +120,10 @@ type session struct {
 // NewCommit returns a commit that writes only the watermark w. known is the mod
 // revision of the watermark that it replaces.
 func (s Shards) NewCommit(shard int, f Fences, known int64, w record.Watermark) *Commit {
-	return &Commit{Shard: shard, Fences: f, Known: known, Watermark: w, keys: s.keys, entries: s.keys.Entries(shard)}
+	return &Commit{
+		Shard: shard, Fences: f, Known: known, Watermark: w, Subject: NoSubject,
+		keys: s.keys, entries: s.keys.Entries(shard),
+	}
 }
 
 // Fits reports whether the commit has room for n more records of the given total
@@ -148,13 +158,14 @@ func (c *Commit) Empty() bool { return len(c.writes) == 0 }
 // guard is a key that the commit writes or relies on, and the mod revision that the
 // writer knows. A mod of 0 means that the key must be absent.
 type guard struct {
-	key string
-	mod int64
+	key     string
+	mod     int64
+	subject int
 }
 
 // knownAt adds the comparison that a key still has the given mod revision.
 func (c *Commit) knownAt(key string, mod int64) {
-	c.guards = append(c.guards, guard{key, mod})
+	c.guards = append(c.guards, guard{key, mod, c.Subject})
 	c.bytes += len(key) + 32
 }
 
@@ -300,10 +311,16 @@ func (c *Commit) Purge(key string, mod int64) { c.addDelete(key, mod) }
 
 // Conflict is the error of a commit that wrote nothing because some of the state on
 // which it was decided has changed. It matches task.ErrConflict.
+//
+// A conflict may be empty: what made the commit fail is gone by the time of the read, or it
+// is something that Commit does not read.
 type Conflict struct {
 	Records []ShardEvent // changed records of the shard, in their current state
 	Runs    []string     // keys of changed attempts
-	Nodes   []string     // nodes whose session has been replaced or has ended
+	// Subjects are the subjects of all changed keys, also of those that are neither records
+	// of a shard nor attempts. Each is contained once.
+	Subjects []int
+	Nodes    []string // nodes whose session has been replaced or has ended
 	// Freezes is the current record of freezes if it has changed, else nil.
 	Freezes *FreezeRecord
 	// Revised is the current mod revision of the shard's revised key if the key has
@@ -315,6 +332,11 @@ type Conflict struct {
 // edit happened, but it changed nothing that the commit compares by itself.
 func (c *Conflict) OnlyRevised() bool {
 	return c.Revised != nil && len(c.Records)+len(c.Runs)+len(c.Nodes) == 0 && c.Freezes == nil
+}
+
+// Empty reports whether the reads after the commit have found no difference.
+func (c *Conflict) Empty() bool {
+	return len(c.Records)+len(c.Runs)+len(c.Subjects)+len(c.Nodes) == 0 && c.Freezes == nil && c.Revised == nil
 }
 
 // Error describes how much has changed.
@@ -504,7 +526,11 @@ func (s Shards) findConflict(ctx context.Context, c *Commit) (*Conflict, error) 
 				conflict.Nodes = append(conflict.Nodes, n.node)
 			}
 		case now.GetModRevision() != c.guards[i].mod:
-			s.addMoved(conflict, keys[i], now)
+			s.addMoved(conflict, keys[i], now, r.Header.GetRevision())
+
+			if subject := c.guards[i].subject; subject != NoSubject && !slices.Contains(conflict.Subjects, subject) {
+				conflict.Subjects = append(conflict.Subjects, subject)
+			}
 		}
 
 		i++
@@ -513,14 +539,23 @@ func (s Shards) findConflict(ctx context.Context, c *Commit) (*Conflict, error) 
 	return conflict, err
 }
 
-// addMoved adds a changed key to the conflict: to Records if it is a record of a shard,
-// otherwise to Runs.
-func (s Shards) addMoved(c *Conflict, key string, now *mvccpb.KeyValue) {
+// addMoved adds a changed key to the conflict: to Records if it is a record of a shard, or to
+// Runs if it is an attempt. rev is the revision of the read, at which an absent record did not
+// exist.
+func (s Shards) addMoved(c *Conflict, key string, now *mvccpb.KeyValue, rev int64) {
 	if ev, ok := shardEvent(s.keys, key, now); ok {
+		if ev.Deleted {
+			ev.Mod = rev
+		}
+
 		c.Records = append(c.Records, ev)
+
 		return
 	}
-	c.Runs = append(c.Runs, key)
+
+	if _, ok := s.keys.ParseRun(key); ok {
+		c.Runs = append(c.Runs, key)
+	}
 }
 
 // Open opens a shard with an empty commit, after which no delayed write of an earlier

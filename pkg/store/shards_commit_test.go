@@ -178,6 +178,8 @@ func TestCommit_AConflictTellsTheNewValue(t *testing.T) {
 		check  func(t *testing.T, ev store.ShardEvent)
 		runs   bool
 		node   string
+		// unknown means that the key has a form that the store does not know.
+		unknown bool
 	}{
 		"entry changed": {
 			build:  func(s setup, c *store.Commit) { c.GuardEntry(ref.String(), s.st.EntryMod) },
@@ -273,6 +275,11 @@ func TestCommit_AConflictTellsTheNewValue(t *testing.T) {
 			change: func(s setup) { s.del(gone(s)); s.put(s.keys.Run("n2", ref, s.held.ID), `{}`) },
 			runs:   true,
 		},
+		"key that is neither a record nor an attempt": {
+			build:   func(s setup, c *store.Commit) { c.Purge(s.keys.Shard(0)+"later/feature", 1) },
+			change:  func(s setup) {},
+			unknown: true,
+		},
 		"attempt to cancel ended": {
 			build:  func(s setup, c *store.Commit) { c.AskCancel(s.held, "me", "") },
 			change: func(s setup) { s.del(s.keys.Run("n2", ref, s.held.ID)) },
@@ -292,6 +299,7 @@ func TestCommit_AConflictTellsTheNewValue(t *testing.T) {
 
 			com := s.begin()
 			com.Record(other, ended(other, 1, task.Skipped))
+			com.Subject = 7
 			c.build(s, com)
 			c.change(s)
 			_, before := s.mark()
@@ -307,12 +315,21 @@ func TestCommit_AConflictTellsTheNewValue(t *testing.T) {
 				t.Fatalf("the conflict is %+v", conflict)
 			}
 
+			if isNode := c.node != ""; isNode != (len(conflict.Subjects) == 0) || !isNode && !slices.Equal(conflict.Subjects, []int{7}) || conflict.Empty() {
+				t.Errorf("the conflict has subjects %d", conflict.Subjects)
+			}
+
 			if c.record != nil && conflict.Records[0].Key != c.record(s) || c.node != "" && conflict.Nodes[0] != c.node {
 				t.Fatalf("the conflict is %+v", conflict)
 			}
 
 			if c.record != nil {
-				if mod, create, _ := s.at(c.record(s)); conflict.Records[0].Mod != mod || conflict.Records[0].Create != create {
+				mod, create, _ := s.at(c.record(s))
+				if mod == 0 { // it is absent at the revision of the read
+					mod = conflict.Records[0].Mod
+				}
+
+				if conflict.Records[0].Mod == 0 || conflict.Records[0].Mod != mod || conflict.Records[0].Create != create {
 					t.Errorf("the conflict has revisions %d, %d, want %d, %d", conflict.Records[0].Mod, conflict.Records[0].Create, mod, create)
 				}
 			}

@@ -21,6 +21,7 @@ type Metrics struct {
 	WaitingRuns     prometheus.Gauge
 	ResolvedCommits *prometheus.CounterVec
 	SetAside        prometheus.Counter
+	TasksAside      prometheus.Gauge
 	Paused          prometheus.Counter
 	Expired         prometheus.Counter
 	// Repairs counts the differences between a worker and etcd that the watch should have reported.
@@ -56,7 +57,9 @@ func New(r prometheus.Registerer) *Metrics {
 		ResolvedCommits: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "carillon_commits_settled_total",
 			Help: "Commits whose outcome was unknown at first, by the outcome that was found: ours (an earlier copy had been applied), not_ours (it had not been applied)."}, []string{"as"}),
 		SetAside: prometheus.NewCounter(prometheus.CounterOpts{Name: "carillon_tasks_set_aside_total",
-			Help: "Tasks that get no more ticks because every commit for them failed."}),
+			Help: "Times that a task was set aside because commits for it failed repeatedly. Its ticks wait until a commit succeeds."}),
+		TasksAside: prometheus.NewGauge(prometheus.GaugeOpts{Name: "carillon_tasks_set_aside",
+			Help: "Tasks of the shards of this node that are set aside now."}),
 		Paused:  prometheus.NewCounter(prometheus.CounterOpts{Name: "carillon_tasks_paused_total", Help: "Tasks that were paused because too many consecutive runs failed."}),
 		Expired: prometheus.NewCounter(prometheus.CounterOpts{Name: "carillon_tasks_expired_total", Help: "Tasks that were deleted because their schedule had ended and their ttl had expired."}),
 		Repairs: store.NewRepairs("worker"),
@@ -75,7 +78,7 @@ func New(r prometheus.Registerer) *Metrics {
 
 	if r != nil {
 		r.MustRegister(m.Ticks, m.Lateness, m.Commits, m.CommitSeconds, m.Opens, m.Preloads, m.Shards, unreadable, m.WaitingRuns, m.lost,
-			m.ResolvedCommits, m.SetAside, m.Paused, m.Expired, m.Repairs)
+			m.ResolvedCommits, m.SetAside, m.TasksAside, m.Paused, m.Expired, m.Repairs)
 	}
 
 	return m

@@ -51,7 +51,7 @@ type Task struct {
 	Failed  uint8  // consecutive commits that failed for a record of this task
 	Dead    uint8  // dead runs since the last trim
 	Present bool   // the entry exists
-	Bad     bool   // the entry cannot be read, or the task is set aside: it has no ticks, and its queue waits
+	Bad     bool   // the entry cannot be read: the task has no ticks, and its queue waits
 	Paused  bool
 	Secret  bool // its attempts need a secret
 	marks   marks
@@ -377,6 +377,12 @@ func (t *Task) Attempts() int {
 func (t *Task) Holds(run string) bool {
 	l := t.Activity
 	return l != nil && (slices.Contains(l.Unreadable, run) || slices.ContainsFunc(l.Active, func(a *Attempt) bool { return a.Run == run }))
+}
+
+// HasRun reports whether a run waits, is in an inbox, or has a queue record that cannot be read. In each case
+// its tick has an outcome.
+func (t *Task) HasRun(run string) bool {
+	return t.Holds(run) || slices.ContainsFunc(t.Queue(), func(q *Waiting) bool { return q.ID == run })
 }
 
 // Orphan reports whether a run belongs to a task that no longer exists. Another task may have the same name
