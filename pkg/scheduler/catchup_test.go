@@ -160,3 +160,39 @@ func TestCatchUp_WithoutANodeAllWait(t *testing.T) {
 	h.decide(301)
 	w.want("a", "+60..+120 missed 2 came_to_light_late", "+180 dispatched catch_up", "+240 dispatched catch_up", "+300 dispatched")
 }
+
+// A late tick whose turn has come, but for which there is no catch-up token or no node, does not keep the tick on
+// time from starting.
+func TestCatchUp_TurnThatALateTickCannotUse(t *testing.T) {
+	t.Parallel()
+
+	for name, obstruct := range map[string]func(h *testWorker){
+		"no token": func(h *testWorker) {
+			for h.state.tokens.Take(h.world.clock()) {
+			}
+		},
+		"frozen": func(h *testWorker) { h.world.freeze("") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, "n1").judged()
+			h := w.work("n1")
+			w.create("a", cronned("*/10 * * * * *"), missed(task.MissedAll, 3))
+			h.decide(55) // +30 starts, +40 and +50 wait
+			w.finish("a", task.Succeeded)
+			h.decide(60)
+			w.finish("a", task.Succeeded)
+			w.at(70)
+			h.see()
+			obstruct(h)
+			h.decide(70)
+
+			want := "+70 dispatched"
+			if name == "frozen" {
+				want = "+70 skipped frozen"
+			}
+
+			w.want("a", "+10..+20 missed 2 came_to_light_late", "+30 succeeded catch_up", "+40 queued catch_up", "+50 queued catch_up", "+60 succeeded", want)
+		})
+	}
+}

@@ -52,6 +52,11 @@ type runRequeued struct {
 func (e runRequeued) writeTo(c *store.Commit) { c.Requeue(e.task.Ref(c.Shard), *e.record, e.run.Mod) }
 
 func (e runRequeued) applyTo(s *shardState, rev int64, now time.Time) {
+	// A late tick becomes a run with parts.
+	if e.run.WaitsForTurn() && e.record.Fan != nil {
+		e.task.Activity.LatePassed = false
+	}
+
 	e.run.Waiting, e.run.Mod, e.run.ToldAt = *e.record, rev, now
 	s.rows.Touch(e.task)
 }
@@ -69,6 +74,10 @@ func (e runDequeued) applyTo(s *shardState, rev int64, _ time.Time) {
 	s.gone[e.task.FullName()+"/"+e.run.ID] = rev
 
 	if i := slices.Index(e.task.Queue(), e.run); i >= 0 {
+		if e.run.WaitsForTurn() {
+			e.task.Activity.LatePassed = false
+		}
+
 		s.applyDequeued(e.task, i)
 	}
 
@@ -76,6 +85,17 @@ func (e runDequeued) applyTo(s *shardState, rev int64, _ time.Time) {
 	// runs. The watch's event of this deletion is ignored because of gone, so it would not cause that.
 	if e.task.Empty() || e.task.DependsOnPast() {
 		s.examineNext(e.task)
+	}
+}
+
+// latePassed notes that a tick on time has started while late ticks wait.
+type latePassed struct{ task *taskstate.Task }
+
+func (latePassed) writeTo(*store.Commit) {}
+
+func (e latePassed) applyTo(*shardState, int64, time.Time) {
+	if e.task.Activity != nil {
+		e.task.Activity.LatePassed = true
 	}
 }
 

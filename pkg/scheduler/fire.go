@@ -19,6 +19,12 @@ func (p *plan) decideNextTick(t *taskstate.Task) bool {
 	// records are the history and queue records of waiting ticks that this one may drop.
 	covered, records := !p.keepWatermark && t.Create <= p.commit.Watermark.Seen, 2*t.TicksToDrop(p.now.UnixMilli())
 
+	// A late tick may have its turn before this one.
+	late := t.LateTurn(p.now.UnixMilli())
+	if late != nil {
+		records += 2 + t.EntryRecords()
+	}
+
 	// A light tick is the usual case: it writes one record and does not write the entry. It needs less room
 	// than Fits reserves, so more ticks fit into a commit.
 	light := covered && t.Policy.MaxRuns == 0 && records == 0 && !t.Policy.Sticky()
@@ -50,6 +56,10 @@ func (p *plan) decideNextTick(t *taskstate.Task) bool {
 		p.setEntryFrom(t, t.Next)
 	}
 
+	if late != nil && !p.isFrozen(t) {
+		p.startWaiting(t, late)
+	}
+
 	p.decideTick(t, t.Next, id, task.TriggerSchedule)
 
 	return true
@@ -76,11 +86,18 @@ func (p *plan) decideTick(t *taskstate.Task, tick int64, id, trigger string) {
 
 	// d counts the active and waiting runs, without those of this plan.
 	d, rule, reason := t.Doing(p.now.UnixMilli()), t.Policy.Rule, ""
+	if p.isStarting(t) { // a late tick has the turn
+		d = rule.AfterLateStart(d)
+	}
+
 	fate := rule.DecideTick(d)
 	if fate == tickpolicy.Fire {
 		// The policy lets the tick fire. If no node or token is free, the tick is decided again as one that
 		// waits, because the queue may be full.
 		if reason = p.fireTick(t, tick, id, trigger); reason == "" {
+			if d.Late > 0 {
+				p.addEffect(latePassed{t})
+			}
 			return
 		}
 		fate = rule.DecideWaitingTick(d)

@@ -43,6 +43,28 @@ func (t *Task) Doing(now int64) (d tickpolicy.Activity) {
 	return d
 }
 
+// WaitsForTurn reports whether a waiting run is a late tick that has not been dispatched yet.
+func (q *Waiting) WaitsForTurn() bool {
+	return q.Reason == task.ReasonCatchUp && q.Trigger != task.TriggerManual && !q.DispatchedBefore()
+}
+
+// LateTurn returns the late tick that starts before the next tick on time, or nil. now is in Unix milliseconds.
+// Ticks on time pass late ticks that wait, but only one of them does: the next free moment belongs to the oldest
+// late tick. A new owner does not know that a tick has passed, so another one may.
+func (t *Task) LateTurn(now int64) *Waiting {
+	if t.Activity == nil || !t.Activity.LatePassed || !t.Policy.Rule.HasOneTurn(t.Doing(now)) {
+		return nil
+	}
+
+	for _, q := range t.Activity.Queue {
+		if q.WaitsForTurn() && !t.Orphan(q.ID) && !t.Holds(q.ID) && !q.Expired(now) {
+			return q
+		}
+	}
+
+	return nil
+}
+
 // TargetDown reports whether a run of t, or a part of one, waits for its target at now (Unix milliseconds), or tries it
 // again after that. If only attempts are the reason, until is when that ends at the latest.
 //

@@ -100,6 +100,7 @@ type Activity struct {
 	Active     []*Attempt          // attempts in inboxes
 	Unreadable []string            // ids of runs whose queue records cannot be read
 	InLine     bool                // the task is in the shard's line for catch-up tokens
+	LatePassed bool                // a tick on time has started since a late tick of the task last did; see LateTurn
 	Returned   map[string]Returned // parts that have ended, by id, as long as their records exist
 
 	among *ActiveTasks // the list that contains the task, and the index in it

@@ -63,7 +63,7 @@ const (
 )
 
 // DecideTick decides a tick by what its task is doing. Late ticks that wait for their turn do not delay
-// ticks that are on time, except with the replace policy.
+// ticks that are on time, except with the replace policy. The caller sees to it that they get turns (HasOneTurn).
 func (r OverlapRule) DecideTick(d Activity) TickFate {
 	free := r.Free(d)
 	switch {
@@ -83,6 +83,18 @@ func (r OverlapRule) DecideTick(d Activity) TickFate {
 // Free reports whether one more run may be active (G8).
 func (r OverlapRule) Free(d Activity) bool {
 	return !d.TargetDown && mayStart(r.Most, d.Active, d.Begun)
+}
+
+// HasOneTurn reports whether late ticks wait, and exactly one more run may be active. Then a late tick and a
+// tick on time cannot both start.
+func (r OverlapRule) HasOneTurn(d Activity) bool {
+	return d.Late > 0 && r.policy != task.OverlapReplace && r.Free(d) && !r.Free(r.AfterLateStart(d))
+}
+
+// AfterLateStart returns what a task is doing after one of its late ticks has started.
+func (r OverlapRule) AfterLateStart(d Activity) Activity {
+	d.Active, d.Ticks, d.Late, d.All = d.Active+1, d.Ticks-1, d.Late-1, d.All-1
+	return d
 }
 
 // mayPass reports whether a tick does not have to wait behind other waiting ticks.
