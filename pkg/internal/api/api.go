@@ -122,9 +122,10 @@ type Config struct {
 	Logins *oidclogin.Logins
 	// LoginRedirect returns the URL at which the browser arrives with the answer of a provider. It is needed with Logins.
 	LoginRedirect func(provider string) (string, error)
-	// Authenticated, if set, is called with the context of each request that has a valid token, before the
-	// request is served. Its connection is then no longer closed to make room for others.
-	Authenticated func(ctx context.Context)
+	// Authenticated, if set, is called with the context of each request that has a valid token, before the request is
+	// served. subject is that of the token, or node:NAME for a request that another node has forwarded. The connection of
+	// the request is then no longer closed to make room for others, within the limit of the subject.
+	Authenticated func(ctx context.Context, subject string)
 	// Ends, if set, is closed when the node stops serving requests. Streams end then.
 	Ends <-chan struct{}
 	// Heartbeat is the interval at which a stream sends a sign of life and checks its caller's token again; 0
@@ -180,7 +181,7 @@ func New(cfg Config) (http.Handler, error) {
 	}
 
 	if cfg.Authenticated == nil {
-		cfg.Authenticated = func(context.Context) {}
+		cfg.Authenticated = func(context.Context, string) {}
 	}
 
 	if cfg.Peer == nil {

@@ -195,7 +195,7 @@ func TestServe_StreamsOutliveTheDeadlinesOfTheServer(t *testing.T) {
 func TestServe_TellsWhichConnectionsHaveAToken(t *testing.T) {
 	w := newWorld(t)
 	calls := 0
-	w.authentic = func(context.Context) { calls++ }
+	w.authentic = func(context.Context, string) { calls++ }
 	w.url = w.serve("node-a")
 
 	w.do(request{method: "GET", path: "/healthz", noToken: true})

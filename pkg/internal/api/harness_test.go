@@ -144,7 +144,7 @@ type world struct {
 	hold         atomic.Pointer[chan struct{}] // creates wait for it
 	wrote        func(answer []byte)           // called after each write of an answer, if set before serve
 	configure    func(*http.Server)            // changes the server before it starts, if set before serve
-	authentic    func(context.Context)         // Config.Authenticated
+	authentic    func(context.Context, string) // Config.Authenticated
 	refusedLogin func(task.AuditRecord)        // Config.RefusedLogin
 	logins       *oidclogin.Logins             // Config.Logins, if set before serve
 	keeper       *authority.Keeper

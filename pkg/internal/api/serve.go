@@ -50,7 +50,7 @@ func (s *server) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 				return
 			}
 
-			s.Authenticated(r.Context())
+			s.Authenticated(r.Context(), connectionOwner(who))
 			r = r.WithContext(httpapi.WithCaller(r.Context(), who))
 		}
 	}
@@ -62,6 +62,14 @@ func (s *server) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 	}
 
 	s.mux.ServeHTTP(w, r)
+}
+
+// connectionOwner returns whose connection a request came over: its subject, or the node that has forwarded it.
+func connectionOwner(who httpapi.Caller) string {
+	if who.Forwarder != "" {
+		return "node:" + who.Forwarder
+	}
+	return who.Who
 }
 
 // needsCaller reports whether a request must show who sends it: each one that is for an operation that is not public, or

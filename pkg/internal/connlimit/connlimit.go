@@ -3,22 +3,31 @@
 //
 // A connection starts as unauthenticated. When a limit is reached, the oldest unauthenticated connection is closed
 // to make room for the new one. The new one is not refused, so idle connections cannot lock out a health check, or
-// a client that is about to send its token. Connections on which the server has accepted a token (Authenticated)
-// are never closed for others.
+// a client that is about to send its token. A connection on which the server has accepted a token (Authenticated)
+// becomes protected, which means that it is never closed for others.
 //
-//	accepted ──► unauthenticated ──Authenticated──► authenticated ──► closed
-//	                   └── a newer connection needs its place ──────────▲
+//	accepted ──► unprotected ──Authenticated──► protected ──► closed
+//	               │   ▲─── its subject has the most, ─┘         ▲
+//	               │        and another one needs the place      │
+//	               └── a newer connection needs its place ───────┘
+//
+// The protected connections of one subject are limited, so that nobody can take all places:
+//
+//   - A subject has at most a quarter of the places for protected connections. Further ones stay unprotected.
+//   - If all these places are taken, a subject with fewer connections gets a place of the subject with the most, whose
+//     newest connection becomes unprotected. It stays open until a limit is reached. So each of n subjects can keep an
+//     n-th of the places, whatever the others do.
 //
 // There are three limits:
 //
-//   - Config.PerClient, the unauthenticated connections of one client. The client's oldest connection is closed,
+//   - Config.PerClient, the unprotected connections of one client. The client's oldest connection is closed,
 //     so no other client is affected.
-//   - Config.Total, all connections. The client with the most unauthenticated connections loses its oldest one.
+//   - Config.Total, all connections. The client with the most unprotected connections loses its oldest one.
 //   - Config.MaxDescriptor, the file descriptors of the whole process, to reserve the rest of them for other
-//     parts. Again the client with the most unauthenticated connections loses its oldest one.
+//     parts. Again the client with the most unprotected connections loses its oldest one.
 //
-// If no unauthenticated connection exists that could make room, the new connection is closed at once. An eighth of
-// Total can never become authenticated, so that a health check gets a connection even when clients with tokens have
+// If no unprotected connection exists that could make room, the new connection is closed at once. An eighth of
+// Total can never become protected, so that a health check gets a connection even when clients with tokens have
 // taken all others.
 package connlimit
 
@@ -42,14 +51,14 @@ type Config struct {
 	Name string
 	// Total is how many connections may be open at once.
 	Total int
-	// PerClient is how many unauthenticated connections one client may have.
+	// PerClient is how many unprotected connections one client may have.
 	PerClient int
 	// MaxDescriptor is the number from which on a connection's file descriptor is too high. The kernel always
 	// assigns the lowest free number, so the number of a new descriptor is an upper limit of how many are open, and
 	// costs nothing to determine.
 	MaxDescriptor int
-	// Trusted, if set, reports whether a connection needs no token. Such a connection counts as authenticated from
-	// the start.
+	// Trusted, if set, reports whether a connection needs no token. Such a connection is protected from the start, within
+	// the limit of its client, which is its subject.
 	Trusted func(net.Conn) bool
 	Logger  *zap.Logger
 }
@@ -71,12 +80,15 @@ type Limiter struct {
 	closed *prometheus.CounterVec
 
 	// mu guards the fields below, and the mutable fields of every conn.
-	mu            sync.Mutex
-	open          int // all connections
-	authenticated int // those that are never closed for others
-	// unauthenticated holds the connections of each client in the order in which they
-	// were accepted. A client without any has no entry.
-	unauthenticated map[string]*list.List
+	mu   sync.Mutex
+	open int // all connections
+	// unprotected holds the connections of each client in the order in which they were accepted, except that one that has
+	// lost its protection is the last. A client without any has no entry.
+	unprotected map[string]*list.List
+	// protected holds the connections of each subject that are never closed for others, in the order in which they became
+	// protected. A subject without any has no entry. places is the number of all of them.
+	protected map[string]*list.List
+	places    int
 
 	lastLog    time.Time
 	unreported int // connections closed since lastLog
@@ -85,10 +97,10 @@ type Limiter struct {
 // New returns a limiter without connections.
 func New(cfg Config) *Limiter {
 	return &Limiter{
-		cfg: cfg, log: cfg.Logger.Named("connlimit"), unauthenticated: map[string]*list.List{},
+		cfg: cfg, log: cfg.Logger.Named("connlimit"), unprotected: map[string]*list.List{}, protected: map[string]*list.List{},
 		closed: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name:        "carillon_api_connections_closed_total",
-			Help:        "Unauthenticated connections that were closed to stay within a limit, by limit: client, total, descriptors.",
+			Help:        "Unprotected connections that were closed to stay within a limit, by limit: client, total, descriptors.",
 			ConstLabels: prometheus.Labels{"listener": cfg.Name},
 		}, []string{"limit"}),
 	}
@@ -140,9 +152,9 @@ type conn struct {
 	client  string // as Client returns it
 
 	// Guarded by limiter.mu.
-	element       *list.Element // in limiter.unauthenticated[client]; nil if it is not there
-	authenticated bool
-	removed       bool // its place was freed already
+	element *list.Element // in limiter.protected[subject], or in limiter.unprotected[client] without a subject
+	subject string        // "" if it is not protected
+	removed bool          // its place was freed already
 }
 
 // Close closes the connection and frees its place.
@@ -196,10 +208,10 @@ func (l *Limiter) admitConn(inner net.Conn) *conn {
 	}
 
 	l.open++
-	c.element = l.clientList(c.client).PushBack(c)
+	c.element = pushBack(l.unprotected, c.client, c)
 
 	if trusted {
-		l.markAuthenticated(c)
+		l.protect(c, c.client)
 	}
 	l.mu.Unlock()
 
@@ -214,7 +226,7 @@ func (l *Limiter) admitConn(inner net.Conn) *conn {
 // makeRoom returns the connection that must be closed before a new one is admitted, and the reason. A reason
 // without a connection means that the new one must be closed. mu is held.
 func (l *Limiter) makeRoom(client string, trusted bool, number int) (victim *conn, reason string) {
-	switch own := l.unauthenticated[client]; {
+	switch own := l.unprotected[client]; {
 	case !trusted && own != nil && own.Len() >= l.cfg.PerClient:
 		return own.Front().Value.(*conn), reasonClient
 	case l.open >= l.cfg.Total:
@@ -227,13 +239,7 @@ func (l *Limiter) makeRoom(client string, trusted bool, number int) (victim *con
 
 	// Choose the client with the most connections. A client that opens many to exhaust the total loses its own
 	// first.
-	var most *list.List
-	for _, connections := range l.unauthenticated {
-		if most == nil || connections.Len() > most.Len() {
-			most = connections
-		}
-	}
-
+	most := longest(l.unprotected)
 	if most == nil {
 		return nil, reason
 	}
@@ -241,23 +247,60 @@ func (l *Limiter) makeRoom(client string, trusted bool, number int) (victim *con
 	return most.Front().Value.(*conn), reason
 }
 
-// clientList returns the unauthenticated connections of a client. mu is held.
-func (l *Limiter) clientList(client string) *list.List {
-	if l.unauthenticated[client] == nil {
-		l.unauthenticated[client] = list.New()
+// longest returns the longest of some lists, or nil if there is none.
+func longest(lists map[string]*list.List) (most *list.List) {
+	for _, connections := range lists {
+		if most == nil || connections.Len() > most.Len() {
+			most = connections
+		}
 	}
-	return l.unauthenticated[client]
+
+	return most
 }
 
-// markAuthenticated removes a connection from those that may be closed for others. mu is held.
-func (l *Limiter) markAuthenticated(c *conn) {
-	if c.removed || c.authenticated || l.authenticated >= l.cfg.Total-l.cfg.Total/8 {
+// pushBack appends a connection to the list with a name.
+func pushBack(lists map[string]*list.List, name string, c *conn) *list.Element {
+	if lists[name] == nil {
+		lists[name] = list.New()
+	}
+	return lists[name].PushBack(c)
+}
+
+// subjectShare is the part of the places for protected connections that one subject can have: one in subjectShare.
+const subjectShare = 4
+
+// protect gives a connection of a subject a place among those that are never closed for others, if the subject can have
+// one more. mu is held.
+func (l *Limiter) protect(c *conn, subject string) {
+	if c.removed || c.subject != "" {
 		return
 	}
 
-	c.authenticated = true
-	l.authenticated++
+	places, own := l.cfg.Total-l.cfg.Total/8, 0
+	if connections := l.protected[subject]; connections != nil {
+		own = connections.Len()
+	}
+	if own >= max(places/subjectShare, 1) {
+		return
+	}
+
+	if l.places >= places {
+		most := longest(l.protected)
+		if most == nil || most.Len() <= own+1 {
+			return
+		}
+		l.unprotect(most.Back().Value.(*conn))
+	}
+
 	l.takeFromList(c)
+	c.subject, c.element = subject, pushBack(l.protected, subject, c)
+	l.places++
+}
+
+// unprotect takes the place of a connection away. The connection stays open. mu is held.
+func (l *Limiter) unprotect(c *conn) {
+	l.takeFromList(c)
+	c.element = pushBack(l.unprotected, c.client, c)
 }
 
 // removeConn frees the place of a connection. mu is held.
@@ -268,25 +311,24 @@ func (l *Limiter) removeConn(c *conn) {
 
 	c.removed = true
 	l.open--
-	if c.authenticated {
-		l.authenticated--
-	}
-
 	l.takeFromList(c)
 }
 
-// takeFromList removes a connection from the list of its client, if it is there. mu is held.
+// takeFromList removes a connection from the list in which it is, and takes its place if it has one. mu is held.
 func (l *Limiter) takeFromList(c *conn) {
-	if c.element == nil {
-		return
+	lists, name := l.unprotected, c.client
+	if c.subject != "" {
+		lists, name = l.protected, c.subject
+		c.subject = ""
+		l.places--
 	}
 
-	connections := l.unauthenticated[c.client]
+	connections := lists[name]
 	connections.Remove(c.element)
 	c.element = nil
 
 	if connections.Len() == 0 {
-		delete(l.unauthenticated, c.client)
+		delete(lists, name)
 	}
 }
 
@@ -305,7 +347,7 @@ func (l *Limiter) reportClosed(reason, client string) {
 	l.mu.Unlock()
 
 	if due {
-		l.log.Warn("closed connections without a token to stay within a limit", zap.String("listener", l.cfg.Name),
+		l.log.Warn("closed unprotected connections to stay within a limit", zap.String("listener", l.cfg.Name),
 			zap.String("limit", reason), zap.String("client", client), zap.Int("closed", closed))
 	}
 }
@@ -325,8 +367,9 @@ func Context(ctx context.Context, c net.Conn) context.Context {
 	return ctx
 }
 
-// Authenticated records that the connection in ctx, if there is one, has sent a valid token.
-func Authenticated(ctx context.Context) {
+// Authenticated records that the connection in ctx, if there is one, has sent a valid token of a subject. The first subject
+// that gets a place for the connection keeps it.
+func Authenticated(ctx context.Context, subject string) {
 	c, ok := ctx.Value(contextKey{}).(*conn)
 	if !ok {
 		return
@@ -335,7 +378,7 @@ func Authenticated(ctx context.Context) {
 	c.limiter.mu.Lock()
 	defer c.limiter.mu.Unlock()
 
-	c.limiter.markAuthenticated(c)
+	c.limiter.protect(c, subject)
 }
 
 // ClientFrom returns the client of the connection in ctx, as Client does.

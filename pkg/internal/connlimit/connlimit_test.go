@@ -27,7 +27,7 @@ import (
 // noDescriptorLimit is larger than any descriptor of a test.
 const noDescriptorLimit = 1 << 30
 
-// server answers "ok" on a listener with limits. A request for /login authenticates its connection.
+// server answers "ok" on a listener with limits. A request for /login?NAME authenticates its connection as NAME.
 type server struct {
 	t       *testing.T
 	network string
@@ -53,7 +53,7 @@ func serve(t *testing.T, cfg connlimit.Config, network, address string) *server 
 
 	h := &http.Server{ConnContext: connlimit.Context, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/login" {
-			connlimit.Authenticated(r.Context())
+			connlimit.Authenticated(r.Context(), r.URL.RawQuery)
 		}
 		fmt.Fprint(w, "ok")
 	})}
@@ -178,9 +178,9 @@ func TestLimiter_AuthenticatedConnectionsStay(t *testing.T) {
 	s := serve(t, connlimit.Config{Total: 16, PerClient: 4, MaxDescriptor: noDescriptorLimit}, "tcp", "127.0.0.1:0")
 
 	var known []*client
-	for range 8 {
+	for i := range 8 {
 		c := s.dial()
-		s.mustGet(c, "/login")
+		s.mustGet(c, fmt.Sprintf("/login?%d", i%4))
 		known = append(known, c)
 	}
 
@@ -198,12 +198,62 @@ func TestLimiter_AuthenticatedConnectionsStay(t *testing.T) {
 func TestLimiter_TokensCannotTakeTheLastPlaces(t *testing.T) {
 	s := serve(t, connlimit.Config{Total: 16, PerClient: 16, MaxDescriptor: noDescriptorLimit}, "tcp", "127.0.0.1:0")
 
-	for range 16 {
-		s.mustGet(s.dial(), "/login")
+	for i := range 16 {
+		s.mustGet(s.dial(), fmt.Sprintf("/login?%d", i))
 	}
 
 	s.mustGet(s.dial(), "/healthz")
 	s.wantClosedBy("total", 1)
+}
+
+// A subject with very many connections loses only its own, also if others than itself need the places.
+func TestLimiter_OneSubjectCannotTakeThePlacesOfOthers(t *testing.T) {
+	s := serve(t, connlimit.Config{Total: 1024, PerClient: 256, MaxDescriptor: noDescriptorLimit}, "tcp", "127.0.0.1:0")
+
+	for range 900 {
+		s.mustGet(s.dialFrom("127.0.0.2"), "/login?flooder")
+	}
+	other := s.dial()
+	s.mustGet(other, "/login?other")
+	for range 400 {
+		s.dial()
+	}
+
+	s.mustGet(other, "/")
+	s.mustGet(s.dial(), "/healthz")
+}
+
+// However many subjects have many connections together, each one keeps its share.
+func TestLimiter_SubjectsShareThePlaces(t *testing.T) {
+	s := serve(t, connlimit.Config{Total: 16, PerClient: 16, MaxDescriptor: noDescriptorLimit}, "tcp", "127.0.0.1:0") // 14 places, 3 for each
+
+	clients := map[string][]*client{}
+	for _, subject := range []string{"a", "b", "c", "d", "late"} {
+		for range 3 {
+			c := s.dial()
+			s.mustGet(c, "/login?"+subject)
+			clients[subject] = append(clients[subject], c)
+		}
+	}
+	for range 40 {
+		s.dial()
+	}
+
+	open := 0
+	for subject, list := range clients {
+		kept := 0
+		for _, c := range list {
+			if c.get("/") == nil {
+				kept++
+			}
+		}
+		if open += kept; kept < 2 {
+			t.Errorf("%s has kept %d connections", subject, kept)
+		}
+	}
+	if open != 14 {
+		t.Errorf("%d connections with a token are open, want 14", open)
+	}
 }
 
 // Any local user can connect from all of 127.0.0.0/8, so these addresses are one client.
@@ -337,7 +387,7 @@ func TestPeerUID(t *testing.T) {
 		t.Error("a pipe has a peer")
 	}
 
-	connlimit.Authenticated(connlimit.Context(context.Background(), a)) // not one of a limiter's
+	connlimit.Authenticated(connlimit.Context(context.Background(), a), "user:ann") // not one of a limiter's
 }
 
 // The kernel records the groups that a process has when it connects, not those of its user in /etc/group.

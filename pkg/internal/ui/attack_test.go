@@ -3,6 +3,7 @@ package ui
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -13,6 +14,8 @@ import (
 	"time"
 
 	"github.com/carillonhq/carillon/pkg/task"
+
+	"github.com/carillonhq/carillon/pkg/internal/access"
 )
 
 // A page sends its own forms with the header Origin. With the policy no-referrer, browsers send "null" instead, which looks
@@ -169,12 +172,21 @@ func TestLive_SubjectsHaveShares(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		w.create("prod", "alpha")
-		for range maxViewersOf {
-			if !w.ui.hub.admit("user:bob") {
-				t.Fatal("too few streams are admitted")
+		const sessions = maxViewersOf / maxViewersOfSession
+		bob := func(session int) access.Caller {
+			return access.Caller{Subject: "user:bob", Token: fmt.Sprint("bob", session)}
+		}
+		for i := range sessions {
+			for range maxViewersOfSession {
+				if !w.ui.hub.admit(bob(i)) {
+					t.Fatal("too few streams are admitted")
+				}
+			}
+			if w.ui.hub.admit(bob(i)) {
+				t.Error("a session has more than its share")
 			}
 		}
-		if w.ui.hub.admit("user:bob") {
+		if w.ui.hub.admit(bob(sessions)) {
 			t.Error("a subject has more than its share")
 		}
 

@@ -18,6 +18,8 @@ const (
 	maxViewers = 256
 	// maxViewersOf is how many of them one subject can have, so that nobody takes all of them.
 	maxViewersOf = 64
+	// maxViewersOfSession is how many of them one session can have. A browser opens at most six connections to a node.
+	maxViewersOfSession = 16
 	// loadWithin limits how long a screen may load for its viewers.
 	loadWithin = 15 * time.Second
 	// lastKnownFor is how long the last state of a page that was watched is kept, for its viewers, and maxLastKnown how
@@ -34,12 +36,13 @@ const (
 type hub struct {
 	server *Server
 
-	mu      sync.Mutex
-	watches map[watchKey]*watch
-	viewers map[string]int // the admitted streams, by the subjects of their viewers
-	all     int            // the sum of them
-	old     map[watchKey]lastState
-	loaded  map[watchKey]loadedPage
+	mu       sync.Mutex
+	watches  map[watchKey]*watch
+	viewers  map[string]int // the admitted streams, by the subjects of their viewers
+	sessions map[string]int // the same, by the ids of their sessions
+	all      int            // the sum of them
+	old      map[watchKey]lastState
+	loaded   map[watchKey]loadedPage
 }
 
 // watchKey identifies what viewers can share: a page with its query, which includes the zone of times, and their rights.
@@ -62,31 +65,35 @@ type loadedPage struct {
 }
 
 func newHub(s *Server) *hub {
-	return &hub{server: s, watches: map[watchKey]*watch{}, viewers: map[string]int{}, old: map[watchKey]lastState{}, loaded: map[watchKey]loadedPage{}}
+	return &hub{server: s, watches: map[watchKey]*watch{}, viewers: map[string]int{}, sessions: map[string]int{}, old: map[watchKey]lastState{}, loaded: map[watchKey]loadedPage{}}
 }
 
-// admit counts a new stream of a subject. It returns false if there are too many.
-func (h *hub) admit(subject string) bool {
+// admit counts a new stream of a viewer. It returns false if there are too many.
+func (h *hub) admit(who access.Caller) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 
-	if h.all >= maxViewers || h.viewers[subject] >= maxViewersOf {
+	if h.all >= maxViewers || h.viewers[who.Subject] >= maxViewersOf || h.sessions[who.Token] >= maxViewersOfSession {
 		return false
 	}
 	h.all++
-	h.viewers[subject]++
+	h.viewers[who.Subject]++
+	h.sessions[who.Token]++
 
 	return true
 }
 
 // release is called at the end of an admitted stream.
-func (h *hub) release(subject string) {
+func (h *hub) release(who access.Caller) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 
 	h.all--
-	if h.viewers[subject]--; h.viewers[subject] == 0 {
-		delete(h.viewers, subject)
+	if h.viewers[who.Subject]--; h.viewers[who.Subject] == 0 {
+		delete(h.viewers, who.Subject)
+	}
+	if h.sessions[who.Token]--; h.sessions[who.Token] == 0 {
+		delete(h.sessions, who.Token)
 	}
 }
 

@@ -77,10 +77,9 @@ func (s *Server) serveLive(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 
-	subject := who.caller.Subject
-	polls := !s.hub.admit(subject)
+	polls := !s.hub.admit(who.caller)
 	if !polls {
-		defer s.hub.release(subject)
+		defer s.hub.release(who.caller)
 	}
 
 	s.serveViewer(r, out, v, polls)

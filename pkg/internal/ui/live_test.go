@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/internal/access"
 	"github.com/carillonhq/carillon/pkg/internal/api/httpapi"
 )
 
@@ -458,7 +459,8 @@ func TestLive_LimitsStreams(t *testing.T) {
 		w := newWorld(t)
 		w.create("prod", "alpha")
 		for i := range maxViewers {
-			if !w.ui.hub.admit(fmt.Sprintf("user:%d", i%(maxViewers/maxViewersOf))) {
+			session := fmt.Sprint(i % (maxViewers / maxViewersOfSession))
+			if !w.ui.hub.admit(access.Caller{Subject: "user:" + fmt.Sprint(i%(maxViewers/maxViewersOf)), Token: session}) {
 				t.Fatal("too few streams are admitted")
 			}
 		}
@@ -480,7 +482,7 @@ func TestLive_EndsWithTheNode(t *testing.T) {
 		s.after(time.Second)
 		close(ends)
 		s.after(0)
-		if !s.isOver() || len(w.ui.hub.watches) != 0 || w.ui.hub.all != 0 || len(w.ui.hub.viewers) != 0 {
+		if !s.isOver() || len(w.ui.hub.watches) != 0 || w.ui.hub.all != 0 || len(w.ui.hub.viewers) != 0 || len(w.ui.hub.sessions) != 0 {
 			t.Errorf("the stream has ended: %v; %d pages are rendered for %d viewers", s.isOver(), len(w.ui.hub.watches), w.ui.hub.all)
 		}
 	})
