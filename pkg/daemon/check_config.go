@@ -59,7 +59,7 @@ func checkConfig(out, notes io.Writer, file string, given *pflag.FlagSet) error 
 	} else if err := cfg.Validate(); err != nil {
 		faults = append(faults, err)
 	} else if s, err := cfg.securityOf(); err == nil {
-		for _, warning := range cfg.securityWarnings(s) {
+		for _, warning := range append(cfg.securityWarnings(s), cfg.proxyWarnings()...) {
 			fmt.Fprintln(notes, "warning:", warning)
 		}
 

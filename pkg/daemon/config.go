@@ -49,6 +49,8 @@ type Config struct {
 
 	// UIOrigin is the address of the Web UI as browsers know it, such as https://carillon.example.com; "": that of the node.
 	UIOrigin string `json:"ui_origin"`
+	// TrustedProxies are the addresses or networks of proxies in front of the node. Only their X-Forwarded-For counts.
+	TrustedProxies []string `json:"trusted_proxies"`
 
 	// OIDC are the OpenID Connect providers with which people can sign in. The setting has no flag.
 	OIDC []oidclogin.Provider `json:"oidc"`
@@ -198,6 +200,9 @@ func (c *Config) Validate() error {
 		return err
 	}
 	if err := c.validateOrigin(); err != nil {
+		return err
+	}
+	if err := c.validateTrustedProxies(); err != nil {
 		return err
 	}
 	if err := c.validateOIDC(); err != nil {

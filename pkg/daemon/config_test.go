@@ -87,6 +87,7 @@ func TestConfig_RefusesWhatCannotBe(t *testing.T) {
 		{"shards", func(c *daemon.Config) { c.Shards = 100_000 }},
 		{"lease_ttl", func(c *daemon.Config) { c.LeaseTTL = task.Duration(time.Second) }},
 		{"drain_timeout", func(c *daemon.Config) { c.DrainTimeout = -1 }},
+		{"trusted_proxies[1]", func(c *daemon.Config) { c.TrustedProxies = []string{"10.0.0.5", "0.0.0.0/0"} }},
 		{"ui_origin", func(c *daemon.Config) { c.UIOrigin = "carillon.example.com" }},
 		{"ui_origin", func(c *daemon.Config) { c.UIOrigin = "https://carillon.example.com/" }},
 		{"ui_origin", func(c *daemon.Config) { c.UIOrigin = "https://ann@carillon.example.com" }},

@@ -27,6 +27,7 @@ func bindFlags(f *pflag.FlagSet, c *Config) {
 	f.StringVar(&c.Socket, "socket", c.Socket, "path of a unix socket on which the API also listens; root, the user of the daemon and the group carillon need no token there (default none, or the one that systemd passes on)")
 	f.BoolVar(&c.Insecure, "insecure", c.Insecure, "let the API and the metrics listen beyond loopback without TLS")
 	f.StringVar(&c.UIOrigin, "ui-origin", c.UIOrigin, "address of the Web UI as browsers know it, such as https://carillon.example.com; needed behind a proxy that ends TLS, and for logins with oidc beyond loopback")
+	f.Var((*list)(&c.TrustedProxies), "trusted-proxies", "comma-separated addresses or networks of proxies in front of the API, such as 10.0.0.5: their header X-Forwarded-For names the client")
 	f.StringVar(&c.MetricsListen, "metrics-listen", c.MetricsListen, "address at which /metrics and /healthz need no token: without TLS on loopback, else with the certificate of the API (default none)")
 	f.StringVar(&c.TLSCert, "tls-cert", c.TLSCert, "PEM certificate of the API, also presented to other nodes")
 	f.StringVar(&c.TLSKey, "tls-key", c.TLSKey, "key of --tls-cert")

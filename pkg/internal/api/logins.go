@@ -231,8 +231,12 @@ func (l *logins) newRecord(reason string) task.AuditRecord {
 	}
 }
 
-// clientOf returns the name of the client that sent a request: see package connlimit.
+// clientOf returns the name of the client that sent a request: see package connlimit. The address of the request comes
+// first, because behind a trusted proxy it is not that of the connection. Over the unix socket there is none.
 func clientOf(r *http.Request) string {
+	if addressOf(r) != "" {
+		return connlimit.ClientOf(r.RemoteAddr)
+	}
 	if name, ok := connlimit.ClientFrom(r.Context()); ok {
 		return name
 	}

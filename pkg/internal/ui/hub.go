@@ -18,7 +18,7 @@ const (
 	maxViewers = 256
 	// maxViewersOf is how many of them one subject can have, so that nobody takes all of them.
 	maxViewersOf = 64
-	// maxViewersOfSession is how many of them one session can have. A browser opens at most six connections to a node.
+	// maxViewersOfSession is how many of them one session can have. Tabs that nobody sees have no stream.
 	maxViewersOfSession = 16
 	// loadWithin limits how long a screen may load for its viewers.
 	loadWithin = 15 * time.Second
