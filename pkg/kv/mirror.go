@@ -1,6 +1,7 @@
 package kv
 
 import (
+	"bytes"
 	"context"
 	"maps"
 	"slices"
@@ -51,6 +52,55 @@ func (s Snapshot) Get(key string) *mvccpb.KeyValue {
 		return nil
 	}
 	return s.KVs[i]
+}
+
+// Change is a difference between two snapshots of a range.
+type Change struct {
+	Key string
+	// KV is the entry in the newer snapshot, nil if the key was deleted. The receiver must not modify it.
+	KV *mvccpb.KeyValue
+}
+
+// ChangesSince returns the keys that an older snapshot of the same range has in another version, or not at all, and the
+// keys that only the older one has. Keys that have not changed cost the comparison of two pointers, except after the mirror
+// has listed its range.
+func (s Snapshot) ChangesSince(older Snapshot) []Change {
+	var changes []Change
+	before, after := older.KVs, s.KVs
+
+	for i, j := 0, 0; i < len(before) || j < len(after); {
+		for i < len(before) && j < len(after) && before[i] == after[j] {
+			i, j = i+1, j+1
+		}
+
+		order := 0
+		switch {
+		case i == len(before) && j == len(after):
+			return changes
+		case i == len(before):
+			order = 1
+		case j == len(after):
+			order = -1
+		default:
+			order = bytes.Compare(before[i].Key, after[j].Key)
+		}
+
+		switch {
+		case order < 0: // only the older snapshot has the key
+			changes = append(changes, Change{Key: string(before[i].Key)})
+			i++
+		case order > 0: // only the newer one has it
+			changes = append(changes, Change{Key: string(after[j].Key), KV: after[j]})
+			j++
+		default:
+			if before[i].ModRevision != after[j].ModRevision {
+				changes = append(changes, Change{Key: string(after[j].Key), KV: after[j]})
+			}
+			i, j = i+1, j+1
+		}
+	}
+
+	return changes
 }
 
 // NewMirror returns a mirror of the range in cfg. It stays empty until Run is called. Its watch uses the stream of

@@ -34,7 +34,7 @@ func (t *Table) Subjects() []string {
 	for _, b := range t.bindings {
 		list = append(list, b.Subjects...)
 	}
-	for _, token := range t.tokens {
+	for token := range t.tokens.all() {
 		list = append(list, token.Subject)
 	}
 	for subject := range t.disabled {

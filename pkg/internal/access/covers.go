@@ -1,6 +1,7 @@
 package access
 
 import (
+	"iter"
 	"maps"
 	"math/bits"
 	"slices"
@@ -47,14 +48,14 @@ func (t *Table) CoversRole(c Caller, role task.Role, now time.Time) (excess *Exc
 		}
 	}
 
-	for _, token := range t.tokens {
+	for token := range t.tokens.all() {
 		s := token.Scope
 		if s == nil || s.Role != role.Name || s.RoleUID != role.UID {
 			continue
 		}
 
 		scope := expand(compiled.rules, bindingOfScope(s))
-		if excess := t.excessOf(c, t.mostOf(c, token, scope), now); excess != nil {
+		if excess := t.excessOf(c, t.mostOf(c, token.Token, scope), now); excess != nil {
 			return excess, nil
 		}
 	}
@@ -85,7 +86,7 @@ func (t *Table) mostOf(c Caller, token task.Token, scope []grant) []grant {
 		most = t.everything()
 	}
 
-	if token.Subject == c.Subject && t.tokens[c.Token].Scope == nil {
+	if own := t.tokens.get(c.Token); token.Subject == c.Subject && (own == nil || own.Scope == nil) {
 		most = intersect(t.grants[c.Subject], most)
 	}
 
@@ -195,12 +196,12 @@ func (t *Table) excessOf(c Caller, wanted []grant, now time.Time) *Excess {
 	}
 
 	if c.Token != "" {
-		token, ok := t.tokens[c.Token]
+		token := t.tokens.get(c.Token)
 		switch {
-		case !ok || token.Subject != c.Subject:
+		case token == nil || token.Subject != c.Subject:
 			held = nil
 		case token.Scope != nil:
-			held = intersect(held, t.scopes[c.Token])
+			held = intersect(held, t.scopeGrants(token))
 		}
 
 		// A token's end does not bound what its subject grants: the subject could do so
@@ -269,8 +270,8 @@ func (g *grant) holds(verb Verb, k Kind, place pattern, want *grant) bool {
 // a person's token always does, and root on the host of an API node can create another one.
 func (t *Table) LastAdmin(now time.Time, drop func(what, name string) bool) bool {
 	hasToken := map[string]bool{}
-	for _, token := range t.tokens {
-		if token.Kind == task.TokenKindToken && token.Scope == nil && !hasEnded(&token, now) && len(token.CIDRs) == 0 && !drop("token", token.ID) {
+	for token := range t.tokens.all() {
+		if token.Kind == task.TokenKindToken && token.Scope == nil && !hasEnded(&token.Token, now) && len(token.CIDRs) == 0 && !drop("token", token.ID) {
 			hasToken[token.Subject] = true
 		}
 	}
@@ -314,12 +315,24 @@ func (t *Table) Bindings() []task.Binding { return t.bindings }
 
 // Tokens are all tokens, by id.
 func (t *Table) Tokens() []task.Token {
-	list := make([]task.Token, 0, len(t.tokens))
-	for _, id := range slices.Sorted(maps.Keys(t.tokens)) {
-		list = append(list, t.tokens[id])
+	list := make([]task.Token, 0, t.tokens.len())
+	for token := range t.tokens.all() {
+		list = append(list, token.Token)
 	}
+	slices.SortFunc(list, func(a, b task.Token) int { return strings.Compare(a.ID, b.ID) })
 
 	return list
+}
+
+// EachToken returns all tokens, in no particular order. The caller must not change them.
+func (t *Table) EachToken() iter.Seq[*task.Token] {
+	return func(yield func(*task.Token) bool) {
+		for token := range t.tokens.all() {
+			if !yield(&token.Token) {
+				return
+			}
+		}
+	}
 }
 
 // Roles are all roles, the built-in ones first.

@@ -19,21 +19,23 @@ func (t *Table) Digest(c Caller, now time.Time) Digest {
 		return Digest{}
 	}
 
-	scoped := false
+	var scoped *compiledToken
 	if c.Token != "" {
 		if t.TokenProblem(c, now) != "" {
 			return Digest{}
 		}
-		scoped = t.tokens[c.Token].Scope != nil
+		if token := t.tokens.get(c.Token); token.Scope != nil {
+			scoped = token
+		}
 	}
 
 	h := sha256.New()
 	h.Write(encodeGrants(t.heldBy(c), now))
 
 	// A token without a scope and one whose scope allows nothing differ.
-	if scoped {
+	if scoped != nil {
 		h.Write([]byte{1})
-		h.Write(encodeGrants(t.scopes[c.Token], now))
+		h.Write(encodeGrants(t.scopeGrants(scoped), now))
 	}
 
 	return Digest(h.Sum(nil))

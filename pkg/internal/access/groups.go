@@ -7,11 +7,11 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// addGroups gives a session the grants of its groups, in addition to those of its subject. Its bindings must be compiled. The
-// groups are those that the identity provider named at the login.
-func (t *Table) addGroups(token *task.Token) {
+// grantsOfGroups returns the grants of a session's subject and of its groups. The groups are those that the identity
+// provider named at the login. It returns nil for a token without groups. The bindings must be compiled.
+func (t *Table) grantsOfGroups(token *task.Token) []grant {
 	if len(token.Groups) == 0 {
-		return
+		return nil
 	}
 
 	all := slices.Clone(t.grants[token.Subject])
@@ -19,15 +19,13 @@ func (t *Table) addGroups(token *task.Token) {
 		all = append(all, t.grants[group]...)
 	}
 
-	t.sessionGrants[token.ID] = all
+	return all
 }
 
 // heldBy returns what the subject and the groups of a caller have. The caller's token must belong to its subject.
 func (t *Table) heldBy(c Caller) []grant {
-	if c.Token != "" {
-		if all, ok := t.sessionGrants[c.Token]; ok {
-			return all
-		}
+	if token := t.tokens.get(c.Token); token != nil && token.held != nil {
+		return token.held
 	}
 
 	return t.grants[c.Subject]
@@ -42,7 +40,8 @@ func (t *Table) HoldsSomething(subject string, groups []string, now time.Time) b
 
 // BindingsOfCaller are the bindings that name a caller, or a group of the caller's session. They name no other subjects.
 func (t *Table) BindingsOfCaller(c Caller) []task.Binding {
-	subjects := append([]string{c.Subject}, t.tokens[c.Token].Groups...)
+	token, _ := t.Token(c.Token)
+	subjects := append([]string{c.Subject}, token.Groups...)
 
 	var list []task.Binding
 	for _, b := range t.bindings {

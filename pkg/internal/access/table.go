@@ -33,14 +33,11 @@ type Table struct {
 	roles    map[string]compiledRole
 	bindings []task.Binding
 	grants   map[string][]grant // by subject
-	scopes   map[string][]grant // by the id of the token; absent: the token has no scope
-	// sessionGrants are the grants of a session's subject and of its groups, by the id of the token; absent: it has no groups.
-	sessionGrants map[string][]grant
-	tokens        map[string]task.Token
-	created       map[string]int64 // the create revisions of the tokens' keys
-	disabled      map[string]bool
-	namespaces    map[string]*task.Namespace
-	nodeLimits    nodeLimits
+	tokens   *tokenSet
+	disabled map[string]bool
+
+	namespaces map[string]*task.Namespace
+	nodeLimits nodeLimits
 }
 
 type compiledRole struct {
@@ -69,8 +66,7 @@ type label struct{ key, value string }
 // be reported. The other records count all the same.
 func Compile(r Records) (t *Table, problems []error) {
 	t = &Table{
-		Fence: r.Fence, roles: map[string]compiledRole{}, grants: map[string][]grant{}, scopes: map[string][]grant{}, sessionGrants: map[string][]grant{},
-		tokens: map[string]task.Token{}, created: r.Created, disabled: map[string]bool{}, namespaces: map[string]*task.Namespace{},
+		Fence: r.Fence, roles: map[string]compiledRole{}, grants: map[string][]grant{}, disabled: map[string]bool{}, namespaces: map[string]*task.Namespace{},
 	}
 
 	report := func(what, name string, err error) {
@@ -120,36 +116,16 @@ func Compile(r Records) (t *Table, problems []error) {
 		}
 	}
 
-	for _, token := range r.Tokens {
-		if err := checkTokenKind(&token); err != nil {
-			report("token", token.ID, err)
-			continue
-		}
-
-		t.tokens[token.ID] = token
-	}
-
-	for _, token := range t.tokens {
-		t.addGroups(&token)
-	}
-
-	for _, token := range r.Tokens {
-		_, isKnown := t.tokens[token.ID]
-		_, hasParent := t.tokens[token.Parent]
-
-		// A session whose parent was deleted may do nothing, and its role may have been deleted, too.
-		if !isKnown || token.Scope == nil || token.Parent != "" && !hasParent {
-			continue
-		}
-
-		scope, err := t.scopeOf(token.Scope)
-		report("token", token.ID, err)
-		t.scopes[token.ID] = scope // nil if it makes no sense: the token may do nothing
-	}
-
 	t.grants[RootSubject] = t.everything()
 
-	return t, problems
+	tokens := make([]TokenChange, len(r.Tokens))
+	for i := range r.Tokens {
+		token := &r.Tokens[i]
+		tokens[i] = TokenChange{ID: token.ID, Token: token, Created: r.Created[token.ID]}
+	}
+	t, faults := t.WithTokens(tokens)
+
+	return t, append(problems, faults...)
 }
 
 func compileRole(role task.Role) (compiledRole, error) {
@@ -313,7 +289,7 @@ func (t *Table) Allows(c Caller, need Need, now time.Time) bool {
 			return false
 		}
 
-		if t.tokens[c.Token].Scope != nil && !anyAllows(t.scopes[c.Token], &need, now) {
+		if token := t.tokens.get(c.Token); token.Scope != nil && !anyAllows(t.scopeGrants(token), &need, now) {
 			return false
 		}
 	}
@@ -377,7 +353,13 @@ func (t *Table) AllowsSomewhere(c Caller, need Need, now time.Time) bool {
 		return true
 	}
 
-	return t.TokenProblem(c, now) == "" && (t.tokens[c.Token].Scope == nil || some(t.scopes[c.Token]))
+	if t.TokenProblem(c, now) != "" {
+		return false
+	}
+
+	token := t.tokens.get(c.Token)
+
+	return token.Scope == nil || some(t.scopeGrants(token))
 }
 
 // ReadsEveryNamespace reports whether a caller may read objects of a kind in every namespace,
@@ -395,15 +377,19 @@ func (t *Table) ReadsEveryNamespace(c Caller, k Kind, now time.Time) bool {
 		return false
 	}
 
-	token := t.tokens[c.Token]
+	token := t.tokens.get(c.Token)
 
-	return c.Token == "" || token.Scope == nil || everywhere(t.scopes[c.Token])
+	return token == nil || token.Scope == nil || everywhere(t.scopeGrants(token))
 }
 
 // Token returns a token's record.
 func (t *Table) Token(id string) (task.Token, bool) {
-	token, ok := t.tokens[id]
-	return token, ok
+	token := t.tokens.get(id)
+	if token == nil {
+		return task.Token{}, false
+	}
+
+	return token.Token, true
 }
 
 // Disabled reports whether a subject was disabled.

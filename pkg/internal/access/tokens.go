@@ -44,26 +44,26 @@ func checkTokenKind(token *task.Token) error {
 // only while their parent is, by the same records: a token of the same subject that is no session itself, and that existed
 // when they were created. The subject of the token may be disabled all the same.
 func (t *Table) TokenProblem(c Caller, now time.Time) string {
-	token, ok := t.tokens[c.Token]
+	token := t.tokens.get(c.Token)
 	switch {
-	case !ok || token.Subject != c.Subject:
+	case token == nil || token.Subject != c.Subject:
 		return problemTokenUnknown
-	case hasEnded(&token, now) && token.Kind == task.TokenKindSession:
+	case hasEnded(&token.Token, now) && token.Kind == task.TokenKindSession:
 		return problemSessionEnded
-	case hasEnded(&token, now) && token.Kind == task.TokenKindLink:
+	case hasEnded(&token.Token, now) && token.Kind == task.TokenKindLink:
 		return problemLinkExpired
-	case hasEnded(&token, now):
+	case hasEnded(&token.Token, now):
 		return problemTokenExpired
 	case token.Parent == "":
 		return ""
 	}
 
 	// A parent with a later create revision is another token with the same id.
-	parent, ok := t.tokens[token.Parent]
+	parent := t.tokens.get(token.Parent)
 	switch {
-	case !ok || parent.Subject != token.Subject || parent.Kind != task.TokenKindToken || t.created[token.Parent] >= t.created[token.ID]:
+	case parent == nil || parent.Subject != token.Subject || parent.Kind != task.TokenKindToken || parent.created >= token.created:
 		return problemParentDeleted
-	case hasEnded(&parent, now):
+	case hasEnded(&parent.Token, now):
 		return problemParentExpired
 	}
 
@@ -75,7 +75,14 @@ func hasEnded(token *task.Token, now time.Time) bool {
 }
 
 // TokenCreated is the create revision of a token's key; 0 if there is no such token.
-func (t *Table) TokenCreated(id string) int64 { return t.created[id] }
+func (t *Table) TokenCreated(id string) int64 {
+	token := t.tokens.get(id)
+	if token == nil {
+		return 0
+	}
+
+	return token.created
+}
 
 // AcceptsAddress reports whether a token may be used from an address, by its networks. An address is "" on the unix socket,
 // on which a token that is bound to networks is not accepted.

@@ -34,8 +34,9 @@ const (
 	// proveWithin bounds the read of a proof, and how long a caller of Proven waits for one.
 	proveWithin = 2 * time.Second
 	// compileEvery is how long the Keeper waits after it has made a view before it makes the next. Changes that arrive
-	// meanwhile share that view, so that many changes do not take all of the node's time: a view of thousands of
-	// records takes some 15 ms. Writes that wait for a change wait that much longer at most.
+	// meanwhile share that view, so that many changes do not take all of the node's time: after a change of a role or a
+	// binding, all records are compiled again, which takes some 15 ms for thousands of tokens. Writes that wait for a change
+	// wait that much longer at most.
 	compileEvery = 20 * time.Millisecond
 	// relist is how often the mirror lists the records again, in case a watch has lost something.
 	relist = time.Minute
@@ -44,15 +45,13 @@ const (
 // View is who may do what, by the access records of one revision.
 type View struct {
 	*access.Table
-	hashes map[string][sha256.Size]byte // of the secrets of tokens, by id
-	mods   map[string]int64             // the mod revisions of the keys of all records
-	newest int64                        // the highest of them
+	records kv.Snapshot // from which the table was compiled
 }
 
 // Verify returns the token whose secret has a hash. It reports false if there is no such
 // token; whether the token is accepted now is the caller's to ask (access.Table.TokenProblem).
 func (v *View) Verify(id string, hash [sha256.Size]byte) (task.Token, bool) {
-	want, ok := v.hashes[id]
+	want, ok := v.TokenHash(id)
 	if subtle.ConstantTimeCompare(want[:], hash[:]) != 1 || !ok {
 		return task.Token{}, false
 	}
@@ -76,10 +75,23 @@ func (v *View) contradicts(p store.Proof) bool {
 }
 
 // extent returns the number of the records, and the highest mod revision of their keys.
-func (v *View) extent() (number int, newest int64) { return len(v.mods), v.newest }
+func (v *View) extent() (number int, newest int64) {
+	for _, e := range v.records.KVs {
+		newest = max(newest, e.ModRevision)
+	}
+
+	return len(v.records.KVs), newest
+}
 
 // Mod is the mod revision of the key of an access record; 0 if there is no such key.
-func (v *View) Mod(key string) int64 { return v.mods[key] }
+func (v *View) Mod(key string) int64 {
+	e := v.records.Get(key)
+	if e == nil {
+		return 0
+	}
+
+	return e.ModRevision
+}
 
 // Keeper keeps a View current. It is safe for concurrent use.
 type Keeper struct {
@@ -130,7 +142,7 @@ func (k *Keeper) Run(ctx context.Context) error {
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-changed:
-			k.setView(k.compileView(k.mirror.Snapshot()))
+			k.setView(k.updateView(k.View(), k.mirror.Snapshot()))
 			clock.Sleep(ctx, compileEvery)
 		}
 	}
@@ -290,19 +302,38 @@ func (k *Keeper) compareAll(ctx context.Context) error {
 	return nil
 }
 
+// updateView returns the view of a snapshot. It compiles only the tokens that have changed since the view of an earlier
+// snapshot, if nothing but tokens has changed: people log in and out often, and each of these changes is a token. What a
+// token may do depends on roles and bindings, so a change of those compiles everything.
+func (k *Keeper) updateView(v *View, s kv.Snapshot) *View {
+	if v.records.Revision == 0 { // the empty view of a new Keeper
+		return k.compileView(s)
+	}
+
+	var tokens []access.TokenChange
+	for _, c := range s.ChangesSince(v.records) {
+		id, isToken := strings.CutPrefix(c.Key, k.keys.Tokens())
+		switch {
+		case isToken:
+			tokens = append(tokens, k.decodeToken(id, c.KV))
+		case c.Key != k.keys.TokenChanges(): // only its mod revision matters
+			return k.compileView(s)
+		}
+	}
+
+	table, problems := v.WithTokens(tokens)
+	k.reportProblems(problems)
+
+	return &View{Table: table, records: s}
+}
+
 // compileView decodes the records of a snapshot. What cannot be decoded allows nothing, and is logged.
 func (k *Keeper) compileView(s kv.Snapshot) *View {
-	v := &View{hashes: map[string][sha256.Size]byte{}, mods: make(map[string]int64, len(s.KVs))}
-	records := access.Records{Created: map[string]int64{}}
-
-	report := func(key string, err error) {
-		k.log.Warn("an access record cannot be used, and allows nothing", zap.String("key", key), zap.Error(err))
-	}
+	var records access.Records
+	var tokens []access.TokenChange
 
 	for _, e := range s.KVs {
 		key := string(e.Key)
-		v.mods[key] = e.ModRevision
-		v.newest = max(v.newest, e.ModRevision)
 
 		var err error
 		switch {
@@ -320,7 +351,7 @@ func (k *Keeper) compileView(s kv.Snapshot) *View {
 			limit, err = decodeNodeLimit(k.keys, e)
 			records.NodeLimits = append(records.NodeLimits, limit)
 		case strings.HasPrefix(key, k.keys.Tokens()):
-			err = v.addToken(&records, key[len(k.keys.Tokens()):], e.Value, e.CreateRevision)
+			tokens = append(tokens, k.decodeToken(key[len(k.keys.Tokens()):], e))
 		default:
 			subject, ok := k.keys.ParseDisabledSubject(key)
 			if !ok {
@@ -330,18 +361,54 @@ func (k *Keeper) compileView(s kv.Snapshot) *View {
 		}
 
 		if err != nil {
-			report(key, err)
+			k.reportUnusable(key, err)
 		}
 	}
 
 	table, problems := access.Compile(records)
-	v.Table = table
+	k.reportProblems(problems)
+	table, problems = table.WithTokens(tokens)
+	k.reportProblems(problems)
 
+	return &View{Table: table, records: s}
+}
+
+// reportUnusable logs a record that cannot be used.
+func (k *Keeper) reportUnusable(key string, err error) {
+	k.log.Warn("an access record cannot be used, and allows nothing", zap.String("key", key), zap.Error(err))
+}
+
+// reportProblems logs problems of records, which name the record.
+func (k *Keeper) reportProblems(problems []error) {
 	for _, err := range problems {
-		report(k.keys.Access(), err)
+		k.reportUnusable(k.keys.Access(), err)
+	}
+}
+
+// decodeToken decodes the record of a token. One that cannot be decoded is logged, and counts as deleted. e is nil if the
+// token was deleted.
+func (k *Keeper) decodeToken(id string, e *mvccpb.KeyValue) access.TokenChange {
+	c := access.TokenChange{ID: id}
+	if e == nil {
+		return c
 	}
 
-	return v
+	t, err := record.Decode[record.Token](e.Value)
+	if err != nil {
+		k.reportUnusable(string(e.Key), err)
+		return c
+	}
+
+	sum, err := hex.DecodeString(t.Hash)
+	if err != nil || len(sum) != sha256.Size {
+		k.reportUnusable(string(e.Key), errors.New("the hash is not a SHA-256 in hexadecimal digits"))
+		return c
+	}
+
+	t.Token.ID = id
+	c.Token, c.Created, c.Hash = &t.Token, e.CreateRevision, [sha256.Size]byte(sum)
+
+	return c
 }
 
 // decodeNodeLimit decodes a limit of nodes. One that cannot be read allows no labels.
@@ -376,24 +443,6 @@ func appendRecord[T any](list *[]T, value []byte, complete func(*T)) error {
 
 	complete(&r)
 	*list = append(*list, r)
-
-	return nil
-}
-
-func (v *View) addToken(records *access.Records, id string, value []byte, created int64) error {
-	t, err := record.Decode[record.Token](value)
-	if err != nil {
-		return err
-	}
-
-	sum, err := hex.DecodeString(t.Hash)
-	if err != nil || len(sum) != sha256.Size {
-		return errors.New("the hash is not a SHA-256 in hexadecimal digits")
-	}
-
-	t.Token.ID = id
-	v.hashes[id], records.Created[id] = [sha256.Size]byte(sum), created
-	records.Tokens = append(records.Tokens, t.Token)
 
 	return nil
 }

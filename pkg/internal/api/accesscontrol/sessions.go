@@ -209,7 +209,7 @@ func requireKind(c *httpapi.Call, v *authority.View, kind string) error {
 // of the others if there are too many. Without a parent, they are the sessions of a subject that have none.
 func (h *sessionHandlers) sessionsToRemove(v *authority.View, subject, parent, kind string) []string {
 	var live, remove []string
-	for _, t := range v.Tokens() {
+	for t := range v.EachToken() {
 		if t.Subject != subject || t.Parent != parent || t.Kind != kind {
 			continue
 		}

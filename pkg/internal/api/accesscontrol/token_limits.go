@@ -11,7 +11,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// Limits of tokens. Every node that serves the API has all of them in memory, and compiles them again after each change.
+// Limits of tokens. Every node that serves the API has all of them in memory.
 const (
 	// maxTokens is the maximum number of tokens of one subject that have not expired.
 	maxTokens = 64
@@ -64,7 +64,7 @@ func (h *tokenHandlers) checkTokenCount(c *httpapi.Call, v *authority.View, subj
 
 	live, created := 0, 0
 	var expired []task.Token // created by the caller
-	for _, t := range v.Tokens() {
+	for t := range v.EachToken() {
 		if t.Kind != task.TokenKindToken {
 			continue // a token's sessions have a limit of their own
 		}
@@ -79,7 +79,7 @@ func (h *tokenHandlers) checkTokenCount(c *httpapi.Call, v *authority.View, subj
 		case isLive:
 			created++
 		default:
-			expired = append(expired, t)
+			expired = append(expired, *t)
 		}
 	}
 
