@@ -240,10 +240,16 @@ func (s Access) RecordIntent(ctx context.Context) error {
 
 // RecordAudit writes an audit record by itself: the intent and the outcome of what is not one
 // transaction, a refused login, or a record that is late. It is not made on anyone's behalf.
+//
+// It does nothing if the record exists: somebody who is not sure whether it was written writes it again, and an audit record
+// is never rewritten.
 func (s Access) RecordAudit(ctx context.Context, r task.AuditRecord) error {
-	if _, err := commitWrite(ctx, s.writes, kv.Txn{Then: []clientv3.Op{clientv3.OpPut(s.keys.AuditRecord(r.ID), record.EncodeAudit(&r))}}); err != nil {
+	key := s.keys.AuditRecord(r.ID)
+	t := kv.Txn{If: []clientv3.Cmp{isAbsent(key)}, Then: []clientv3.Op{clientv3.OpPut(key, record.EncodeAudit(&r))}}
+	if _, err := commitWrite(ctx, s.writes, t); err != nil {
 		return fmt.Errorf("write audit record: %w", err)
 	}
+
 	return nil
 }
 
@@ -270,50 +276,4 @@ func (s Access) AuditRecords(ctx context.Context, after string, limit int) (list
 	}
 
 	return list, next, nil
-}
-
-// AuditSize estimates how many bytes the audit records take in etcd: their number, times the average size of the
-// oldest ones. It returns the number, too.
-func (s Access) AuditSize(ctx context.Context) (size, records int64, err error) {
-	const (
-		page     = 500
-		overhead = 64 // of etcd for each key
-	)
-
-	prefix := s.keys.AuditRecords()
-	res, err := s.readKey(ctx, prefix, clientv3.WithPrefix(), clientv3.WithLimit(page))
-	if err != nil {
-		return 0, 0, fmt.Errorf("measure the audit records: %w", err)
-	}
-	if len(res.Kvs) == 0 {
-		return 0, 0, nil
-	}
-
-	for _, e := range res.Kvs {
-		size += int64(len(e.Key) + len(e.Value) + overhead)
-	}
-
-	return size * res.Count / int64(len(res.Kvs)), res.Count, nil
-}
-
-// SweepAudit deletes the audit records from before an instant, at most most of them, and
-// returns how many it deleted. Their ids sort by time, so these are the first ones.
-func (s Access) SweepAudit(ctx context.Context, before time.Time, most int) (int, error) {
-	prefix := s.keys.AuditRecords()
-	end := prefix + record.AuditTime(before)
-
-	res, err := s.readKey(ctx, prefix, clientv3.WithRange(end), clientv3.WithLimit(int64(most)), clientv3.WithKeysOnly())
-	if err != nil {
-		return 0, fmt.Errorf("look for old audit records: %w", err)
-	}
-	if len(res.Kvs) == 0 {
-		return 0, nil
-	}
-
-	last := string(res.Kvs[len(res.Kvs)-1].Key) + "\x00"
-	if _, err := s.writeTxn(ctx, kv.Txn{Then: []clientv3.Op{clientv3.OpDelete(prefix, clientv3.WithRange(last))}}); err != nil {
-		return 0, fmt.Errorf("delete old audit records: %w", err)
-	}
-
-	return len(res.Kvs), nil
 }

@@ -107,6 +107,39 @@ type AuditRecord struct {
 	Outcome     string        `json:"outcome,omitempty" doc:"Of an operation that is not one transaction: intended, done or failed; of a refused login: refused; of a read: read."`
 	Late        bool          `json:"late,omitempty" doc:"etcd was full, so the record was written after the change."`
 	Revision    int64         `json:"revision,omitempty" doc:"The revision of the change."`
+	Gap         *AuditGap     `json:"gap,omitempty" doc:"Of the operation audit-gap, which is no request: audit records that were removed from etcd. subject is whose they were, and time that of the newest of them."`
+}
+
+// AuditGap says which audit records were removed from etcd. There is one for all records that were too old, and one for each
+// subject whose records were removed because all together took more than their share of etcd's quota.
+type AuditGap struct {
+	Why           string `json:"why" doc:"age: they were older than 30 days. size: the audit records took more than their share of etcd's quota."`
+	Subject       string `json:"subject,omitempty" doc:"Whose records were removed. Absent: those of several subjects."`
+	Access        bool   `json:"access,omitempty" doc:"Of size: records of changes of access. Absent: other records."`
+	From          Time   `json:"from,omitzero" doc:"The time of the oldest of them."`
+	To            Time   `json:"to,omitzero" doc:"The time of the newest of them."`
+	Records       int64  `json:"records,omitempty" doc:"How many were removed."`
+	Removed       int64  `json:"removed,omitempty" doc:"How many of them the last transaction removed."`
+	FirstRevision int64  `json:"first_revision,omitempty" doc:"The lowest revision at which one of them was written."`
+	LastRevision  int64  `json:"last_revision,omitempty" doc:"The highest one."`
+}
+
+// The reasons of an AuditGap.
+const (
+	GapAge  = "age"
+	GapSize = "size"
+)
+
+// OperationAuditGap is the operation of an AuditRecord that says which others were removed.
+const OperationAuditGap = "audit-gap"
+
+// Covers reports whether the record of a change at a revision may be among the removed ones. isAccess says that it was a
+// change of access.
+func (g *AuditGap) Covers(revision int64, isAccess bool) bool {
+	if g.Why == GapAge {
+		return revision <= g.LastRevision
+	}
+	return g.Access == isAccess && g.FirstRevision <= revision && revision <= g.LastRevision
 }
 
 // AuditObject is an object that a transaction changed, or that a request has read. It has values only of access records,

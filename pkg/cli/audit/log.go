@@ -2,6 +2,7 @@ package audit
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -75,7 +76,9 @@ func logCommand(f *factory.Factory) *cobra.Command {
 		Long: "Show audit records: who changed what, when and from where. Each transaction of the API has one record, with the names\n" +
 			"of changed fields. It has values only for roles, bindings, namespaces, node limits and tokens. The newest record comes\n" +
 			"first.\n\n" +
-			"Records are kept for 30 days. Without read on audit, you see only changes of objects in namespaces whose bindings\n" +
+			"Records are kept for 30 days. If all of them take more than 5 % of etcd's quota, the oldest records of the subjects with\n" +
+			"the most are removed first. A line with the operation audit-gap says which records are missing.\n\n" +
+			"Without read on audit, you see only changes of objects in namespaces whose bindings\n" +
 			"you may read, and of bindings and tokens that apply only there. All namespaces are shown unless you use -n.",
 		Example: `  carillon audit log
   carillon audit log --since 7d --subject user:ann
@@ -139,6 +142,9 @@ func recordTable(f *factory.Factory, list []task.AuditRecord, wide bool) *output
 		}
 
 		row := []string{at, output.OneLine(r.Subject), output.OneLine(r.Operation), objectsText(r.Objects, wide), noteText(f, r)}
+		if r.Gap != nil {
+			row[1], row[3] = cmp.Or(row[1], f.NoValue()), gapText(f, r.Gap)
+		}
 		if wide {
 			row = append(row, output.OneLine(r.Address), output.OneLine(r.Token), output.OneLine(r.Certificate), output.OneLine(r.Node), fmt.Sprint(r.Revision), output.OneLine(r.ID))
 		}
@@ -146,6 +152,33 @@ func recordTable(f *factory.Factory, list []task.AuditRecord, wide bool) *output
 	}
 
 	return g
+}
+
+// gapText says which audit records are missing.
+func gapText(f *factory.Factory, g *task.AuditGap) string {
+	what := "records"
+	if g.Records > 0 {
+		what = output.Plural(g.Records, "record")
+	}
+	if g.Access {
+		what += " of access changes"
+	}
+
+	clock := func(t task.Time) string {
+		if f.TimeMode == output.TimeUTC {
+			return t.UTC().Format(time.DateTime)
+		}
+		return t.In(f.Zone(output.ReaderZone)).Format(time.DateTime)
+	}
+
+	switch g.Why {
+	case task.GapAge:
+		return fmt.Sprintf("%s until %s were removed: older than 30 days", what, clock(g.To))
+	case task.GapSize:
+		return fmt.Sprintf("%s from %s to %s were removed: the audit log took too much of etcd's quota", what, clock(g.From), clock(g.To))
+	}
+
+	return "the record of which records were removed cannot be read"
 }
 
 // objectsText names what a transaction changed: all of it, or as much as a line holds.

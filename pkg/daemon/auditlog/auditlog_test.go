@@ -346,68 +346,6 @@ func (q quotaStore) Members(context.Context, time.Duration) []etcdadmin.Member {
 	return []etcdadmin.Member{{}, {Quota: q.quota}, {Quota: 2 * q.quota}}
 }
 
-func TestAuditSweeper_RemovesWhatIsOld(t *testing.T) {
-	s := newSite(t)
-	for i := range 5 {
-		s.put(fmt.Sprint(i), testNow.Add(time.Duration(i-2)*24*time.Hour-maxAge))
-	}
-
-	clockFault := errors.New("the clock is wrong")
-	a := &Sweeper{store: quotaStore{s.store, 1 << 30}, clock: func() error { return clockFault }, now: func() time.Time { return testNow }, log: zap.NewNop()}
-	if n, err := a.sweepRecords(t.Context()); n != 0 || err != nil {
-		t.Errorf("with a wrong clock it removes %d, %v", n, err)
-	}
-
-	clockFault = nil
-	if n, err := a.sweepRecords(t.Context()); n != 2 || err != nil {
-		t.Errorf("removed %d, %v", n, err)
-	}
-	if left := s.left(); left != "2 3 4" {
-		t.Errorf("left %s", left)
-	}
-}
-
-// left returns the operations of the records in etcd.
-func (s *site) left() string {
-	s.Helper()
-	list, _, err := s.store.AuditRecords(s.Context(), "", 10_000)
-	if err != nil {
-		s.Fatal(err)
-	}
-
-	var operations []string
-	for _, r := range list {
-		operations = append(operations, r.Operation)
-	}
-
-	return strings.Join(operations, " ")
-}
-
-func TestAuditSweeper_KeepsAShareOfTheQuota(t *testing.T) {
-	s := newSite(t)
-	for i := range 20 {
-		s.put(fmt.Sprintf("%02d", i), testNow.Add(time.Duration(i)*time.Second))
-	}
-
-	size, records, err := s.store.AuditSize(t.Context())
-	if err != nil || records != 20 || size < 20*64 || size > 20*512 {
-		t.Fatalf("%d bytes, %d records, %v", size, records, err)
-	}
-
-	// A quarter of them is within the share.
-	a := &Sweeper{
-		store: quotaStore{s.store, size / 4 * 100 / quotaShare}, clock: func() error { return errors.New("wrong") },
-		now: func() time.Time { return testNow }, log: zap.NewNop(),
-	}
-	n, err := a.sweepRecords(t.Context())
-	if err != nil || n < 15 || n > 16 || !strings.HasSuffix(s.left(), "17 18 19") {
-		t.Errorf("removed %d, %v; left %s", n, err, s.left())
-	}
-	if n, err := a.sweepRecords(t.Context()); n != 0 || err != nil {
-		t.Errorf("then it removes %d more, %v", n, err)
-	}
-}
-
 // Tokens stay for 30 days after their end, and are then deleted.
 func TestSweeper_RemovesTokensThatExpiredLongAgo(t *testing.T) {
 	s := newSite(t)

@@ -147,12 +147,14 @@ func (s *Sink) Run(ctx context.Context) error {
 		s.savePosition() // what was written since
 	}()
 
-	prefix, end := kv.Prefix(s.keys.AuditRecords())
+	// The records of gaps come right before the audit records.
+	gaps, _ := kv.Prefix(s.keys.AuditGaps())
+	_, end := kv.Prefix(s.keys.AuditRecords())
 	for {
 		s.queued = s.writtenPosition()
 
 		err := kv.Follow(ctx, s.client, kv.FollowConfig{
-			Key: prefix, End: end, PageSize: sinkPage, Background: true, Relist: time.Hour, Name: s.name, Logger: s.log.Named("kv"),
+			Key: gaps, End: end, PageSize: sinkPage, Background: true, Relist: time.Hour, Name: s.name, Logger: s.log.Named("kv"),
 		}, func(b kv.Batch) error { return s.queueBatch(ctx, b) })
 		if ctx.Err() != nil {
 			return ctx.Err()
@@ -176,6 +178,13 @@ func (s *Sink) queueBatch(ctx context.Context, b kv.Batch) error {
 	highest := s.queued.ID
 
 	add := func(e *mvccpb.KeyValue) {
+		if strings.HasPrefix(string(e.Key), s.keys.AuditGaps()) {
+			if r := s.keys.DecodeAuditGap(e); !s.isQueued(e, r.ID) {
+				lines = append(lines, encodeLine(r))
+			}
+			return
+		}
+
 		r := s.keys.DecodeAudit(e)
 		if s.isQueued(e, r.ID) {
 			return
@@ -192,6 +201,12 @@ func (s *Sink) queueBatch(ctx context.Context, b kv.Batch) error {
 		if ev.IsCreate() || ev.IsModify() {
 			add(ev.Kv)
 		}
+	}
+
+	for _, r := range s.findTampering(b.Events) {
+		s.log.Error("audit records were changed by something other than Carillon", zap.String("operation", r.Operation), zap.Int64("rev", r.Revision),
+			zap.Int("records", len(r.Objects)))
+		lines = append(lines, encodeLine(r))
 	}
 
 	// The pages of a list are in the order of ids, so only after the last one everything up to a revision is written.

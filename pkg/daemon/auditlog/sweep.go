@@ -9,18 +9,26 @@ import (
 	"github.com/carillonhq/carillon/pkg/clock"
 	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/store/etcdadmin"
+	"github.com/carillonhq/carillon/pkg/store/record"
+	"github.com/carillonhq/carillon/pkg/task"
 )
 
 const (
 	// maxAge is how long audit records are kept in etcd.
 	maxAge = 30 * 24 * time.Hour
-	// quotaShare is the most that they may take of etcd's quota, in percent. Beyond that the oldest ones go first.
+	// quotaShare is the most that they may take of etcd's quota, in percent. See planRemoval for which ones go first.
 	quotaShare = 5
 	// sweepEvery is the interval at which the leader removes records. A busy cluster writes many in an hour.
 	sweepEvery = time.Minute
-	// sweepPage is how many records one request removes. The leader makes sweepPages of them in a row.
-	sweepPage  = 1000
-	sweepPages = 200
+	// sweepPage is how many records one request reads, and removes at most. The leader removes at most sweepMost in a row.
+	sweepPage = 1000
+	sweepMost = 200_000
+	// measureEvery is the minimum interval between two readings of all records that found nothing to remove.
+	measureEvery = 10 * time.Minute
+	// maxGaps is the maximum number of records of gaps. Further subjects share one.
+	maxGaps = 1000
+	// gapsAtOnce is how many records of gaps that are older than maxAge one sweep replaces.
+	gapsAtOnce = 20
 	// tokenAge is how long a token is kept after it has expired, so that lists and audit records still explain it.
 	tokenAge = 30 * 24 * time.Hour
 	// sessionAge is tokenAge for sessions and login links, of which there are many. It is longer than the clocks of two
@@ -38,8 +46,11 @@ const (
 
 // Store is what a Sweeper needs of the store.
 type Store interface {
-	SweepAudit(ctx context.Context, before time.Time, most int) (int, error)
 	AuditSize(ctx context.Context) (size, records int64, err error)
+	AuditBefore(ctx context.Context, before time.Time, limit int) (store.AuditPage, error)
+	AuditEntries(ctx context.Context, after string, limit int) (store.AuditPage, error)
+	AuditGaps(ctx context.Context) ([]store.AuditGap, error)
+	RemoveAudit(ctx context.Context, gap store.AuditGap, ranges []store.AuditRange, contained ...store.AuditGap) (int64, error)
 	Members(ctx context.Context, timeout time.Duration) []etcdadmin.Member
 	ExpiredTokens(ctx context.Context, tokensBefore, sessionsBefore time.Time, after string, limit int) (list []store.ExpiredToken, next string, err error)
 	DeleteExpiredTokens(ctx context.Context, node string, tokens []store.ExpiredToken, now time.Time) (int, error)
@@ -52,6 +63,8 @@ type Sweeper struct {
 	clock func() error // ages are computed only while it returns nil
 	now   func() time.Time
 	log   *zap.Logger
+
+	measured time.Time // when all records were read and needed no removal
 }
 
 // NewSweeper returns the sweeper of a node, which judges ages by now. It does so only while checkClock returns nil,
@@ -83,6 +96,11 @@ func (a *Sweeper) Run(ctx context.Context) error {
 		}
 		if removed > 0 {
 			a.log.Info("removed old audit records", zap.Int("records", removed))
+		}
+
+		// Records must not arrive faster than they are removed.
+		if removed >= sweepMost && ctx.Err() == nil {
+			continue
 		}
 
 		if !clock.Sleep(ctx, sweepEvery) {
@@ -117,10 +135,16 @@ func (a *Sweeper) sweepTokens(ctx context.Context) (removed int, err error) {
 	return removed, nil
 }
 
-// sweepRecords removes the records that are too old, and then the oldest of those that take too much space.
+// sweepRecords removes the records that are too old, and then some of those that take too much space. Each removal leaves a
+// record of what is missing from now on.
 func (a *Sweeper) sweepRecords(ctx context.Context) (removed int, err error) {
+	gaps, err := a.readGaps(ctx)
+	if err != nil {
+		return 0, err
+	}
+
 	if a.clock() == nil {
-		if removed, err = a.removeOldest(ctx, a.now().Add(-maxAge), sweepPage*sweepPages); err != nil {
+		if removed, err = a.removeOld(ctx, gaps); err != nil {
 			return removed, err
 		}
 	}
@@ -131,34 +155,214 @@ func (a *Sweeper) sweepRecords(ctx context.Context) (removed int, err error) {
 	}
 
 	limit := a.sizeLimit(ctx)
-	if limit == 0 || size <= limit {
+	if limit == 0 || size <= limit || !a.measured.IsZero() && time.Since(a.measured) < measureEvery {
 		return removed, nil
 	}
 
-	excess := min((size-limit)*records/size+1, sweepPage*sweepPages)
-	more, err := a.removeOldest(ctx, distantFuture, int(excess))
-
-	a.log.Warn("the audit records took more than their share of etcd's quota; removed the oldest",
-		zap.Int("records", more), zap.Int64("bytes", size), zap.Int64("limit", limit))
+	more, err := a.removeExcess(ctx, gaps, limit)
+	if more > 0 {
+		a.log.Warn("the audit records took more than their share of etcd's quota; removed the oldest of the subjects with the most",
+			zap.Int("records", more), zap.Int64("bytes", size), zap.Int64("limit", limit))
+	}
 
 	return removed + more, err
 }
 
-// distantFuture is after the time of any record.
-var distantFuture = time.Date(9999, 1, 1, 0, 0, 0, 0, time.UTC)
+// gapSet is the records of gaps as they are in etcd, by what they are about.
+type gapSet map[gapKey]store.AuditGap
 
-// removeOldest removes the oldest records from before an instant, at most most of them.
-func (a *Sweeper) removeOldest(ctx context.Context, before time.Time, most int) (removed int, err error) {
-	for removed < most {
-		page := min(sweepPage, most-removed)
+type gapKey struct {
+	why     string
+	access  bool
+	subject string
+}
 
-		n, err := a.store.SweepAudit(ctx, before, page)
-		if removed += n; err != nil || n < page {
+func keyOfGap(g *task.AuditGap) gapKey { return gapKey{g.Why, g.Access, g.Subject} }
+
+func (a *Sweeper) readGaps(ctx context.Context) (gapSet, error) {
+	list, err := a.store.AuditGaps(ctx)
+	if err != nil {
+		return nil, err
+	}
+
+	gaps := gapSet{}
+	for _, g := range list {
+		gaps[keyOfGap(&g.AuditGap)] = g
+	}
+
+	return gaps, nil
+}
+
+// gapOf returns the gap of the records of an owner. If there are too many gaps, further owners share one.
+func (s gapSet) gapOf(o owner) store.AuditGap {
+	key := gapKey{task.GapSize, o.access, o.subject}
+	if g, ok := s[key]; ok {
+		return g
+	}
+	if len(s) >= maxGaps {
+		key.subject = ""
+	}
+	if g, ok := s[key]; ok {
+		return g
+	}
+
+	return store.AuditGap{AuditGap: task.AuditGap{Why: key.why, Access: key.access, Subject: key.subject}}
+}
+
+// extendGap returns a gap that also has no records that are removed now.
+func extendGap(g task.AuditGap, removed []store.AuditEntry) task.AuditGap {
+	g.Removed = int64(len(removed))
+	g.Records += g.Removed
+	for _, e := range removed {
+		at, err := record.ParseAuditTime(e.ID)
+		if err == nil && (g.From.IsZero() || at.Before(g.From.Time)) {
+			g.From = task.At(at)
+		}
+		if err == nil && at.After(g.To.Time) {
+			g.To = task.At(at)
+		}
+
+		if g.FirstRevision == 0 || e.Revision < g.FirstRevision {
+			g.FirstRevision = e.Revision
+		}
+		g.LastRevision = max(g.LastRevision, e.Revision)
+	}
+
+	return g
+}
+
+// removeEntries removes records of one gap.
+func (a *Sweeper) removeEntries(ctx context.Context, gaps gapSet, g store.AuditGap, removed []store.AuditEntry, ranges []store.AuditRange) error {
+	g.AuditGap = extendGap(g.AuditGap, removed)
+	mod, err := a.store.RemoveAudit(ctx, g, ranges)
+	if err != nil {
+		return err
+	}
+
+	g.Mod = mod
+	gaps[keyOfGap(&g.AuditGap)] = g
+
+	return nil
+}
+
+// removeOld removes the records that are older than maxAge, and replaces the gaps that are: then no record of their time is
+// left, and one gap says so for all of them.
+func (a *Sweeper) removeOld(ctx context.Context, gaps gapSet) (removed int, err error) {
+	before := a.now().Add(-maxAge)
+	byAge := gaps[gapKey{why: task.GapAge}]
+	byAge.Why = task.GapAge
+
+	for removed < sweepMost {
+		page, err := a.store.AuditBefore(ctx, before, sweepPage)
+		if err != nil {
 			return removed, err
+		}
+		if len(page.Entries) == 0 {
+			break
+		}
+
+		all := store.AuditRange{First: page.Entries[0].ID, Last: page.Entries[len(page.Entries)-1].ID, Revision: page.Revision}
+		if err := a.removeEntries(ctx, gaps, byAge, page.Entries, []store.AuditRange{all}); err != nil {
+			return removed, err
+		}
+
+		removed += len(page.Entries)
+		byAge = gaps[gapKey{why: task.GapAge}]
+		if page.Next == "" {
+			break
 		}
 	}
 
-	return removed, nil
+	return removed, a.mergeOldGaps(ctx, gaps, byAge, before)
+}
+
+// mergeOldGaps replaces gaps whose newest record would be too old now.
+func (a *Sweeper) mergeOldGaps(ctx context.Context, gaps gapSet, byAge store.AuditGap, before time.Time) error {
+	var old []store.AuditGap
+	merged := byAge
+	for _, g := range gaps {
+		if g.Why == task.GapAge || !g.To.Before(before) || len(old) == gapsAtOnce {
+			continue
+		}
+
+		old = append(old, g)
+		merged.Records += g.Records
+		merged.LastRevision = max(merged.LastRevision, g.LastRevision)
+		if merged.From.IsZero() || g.From.Before(merged.From.Time) {
+			merged.From = g.From
+		}
+		if g.To.After(merged.To.Time) {
+			merged.To = g.To
+		}
+	}
+
+	if len(old) == 0 {
+		return nil
+	}
+
+	merged.Removed = 0
+	mod, err := a.store.RemoveAudit(ctx, merged, nil, old...)
+	if err != nil {
+		return err
+	}
+
+	merged.Mod = mod
+	gaps[keyOfGap(&merged.AuditGap)] = merged
+	for _, g := range old {
+		delete(gaps, keyOfGap(&g.AuditGap))
+	}
+
+	return nil
+}
+
+// removeExcess removes records so that the others fit into the limit. It reads all records twice at most: once to measure
+// them, and once to remove some.
+func (a *Sweeper) removeExcess(ctx context.Context, gaps gapSet, limit int64) (removed int, err error) {
+	sizes := map[owner]int64{}
+	err = a.eachPage(ctx, func(page store.AuditPage) (bool, error) {
+		for _, e := range page.Entries {
+			sizes[ownerOf(e)] += e.Bytes
+		}
+		return true, nil
+	})
+	if err != nil {
+		return 0, err
+	}
+
+	excess := planRemoval(sizes, limit)
+	if len(excess) == 0 {
+		a.measured = time.Now()
+		return 0, nil
+	}
+	a.measured = time.Time{}
+
+	err = a.eachPage(ctx, func(page store.AuditPage) (bool, error) {
+		for _, r := range chooseRemovals(page, excess) {
+			if err := a.removeEntries(ctx, gaps, gaps.gapOf(r.owner), r.entries, r.ranges); err != nil {
+				return false, err
+			}
+			removed += len(r.entries)
+		}
+
+		return len(excess) > 0 && removed < sweepMost, nil
+	})
+
+	return removed, err
+}
+
+// eachPage calls f with all records, the oldest first, until it returns false or an error.
+func (a *Sweeper) eachPage(ctx context.Context, f func(store.AuditPage) (more bool, err error)) error {
+	for after := ""; ; {
+		page, err := a.store.AuditEntries(ctx, after, sweepPage)
+		if err != nil {
+			return err
+		}
+
+		more, err := f(page)
+		if after = page.Next; err != nil || !more || after == "" {
+			return err
+		}
+	}
 }
 
 // sizeLimit returns how many bytes the records may take, by the smallest quota of a member, or 0 if none is known.

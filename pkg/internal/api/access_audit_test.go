@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -212,5 +213,74 @@ func TestAccessAudit_NamesTheFrozenNamespace(t *testing.T) {
 	decode(t, w.as(w.token("user:nina"), "GET", "/v1/audit-log", "").body, &page)
 	if len(page.Items) != 1 || page.Items[0].Objects[0].Kind != "freeze" || !slices.Equal(page.Items[0].Objects[0].Namespaces, []string{"prod"}) {
 		t.Errorf("%+v", page.Items)
+	}
+}
+
+// A list of audit records says where records are missing, in both orders, in pages, and whatever is asked for.
+func TestAccessAudit_ShowsGaps(t *testing.T) {
+	w, ctx := newWorld(t), t.Context()
+	begun := w.clock.now()
+	for i := range 6 {
+		w.clock.advance(time.Minute)
+		w.create(fmt.Sprintf("t%02d", i), "@daily")
+	}
+
+	at := func(minutes int) task.Time {
+		return task.At(begun.Add(time.Duration(minutes)*time.Minute + 30*time.Second))
+	}
+	for _, g := range []task.AuditGap{
+		{Why: task.GapSize, Subject: "user:mallory", From: at(1), To: at(3), Records: 7, FirstRevision: 1, LastRevision: 2},
+		{Why: task.GapAge, From: at(-90), To: at(-60), Records: 9, LastRevision: 1},
+	} {
+		_, err := w.store.RemoveAudit(ctx, store.AuditGap{AuditGap: g}, nil)
+		must(t, err)
+	}
+
+	list := func(secret, query string) string {
+		t.Helper()
+		var words []string
+		for path := "/v1/audit-log?limit=2&" + query; path != ""; {
+			var page client.List[task.AuditRecord]
+			decode(t, w.as(secret, "GET", path, "").body, &page)
+			for _, r := range page.Items {
+				switch {
+				case r.Gap == nil:
+					words = append(words, r.Objects[0].Name)
+				case r.Gap.Records > 0:
+					words = append(words, fmt.Sprintf("%s(%s%d)", r.Gap.Why, r.Subject, r.Gap.Records))
+				default:
+					words = append(words, r.Gap.Why+r.Subject)
+				}
+			}
+
+			if path = ""; page.Next != "" {
+				path = "/v1/audit-log?limit=2&" + query + "&page=" + page.Next
+			}
+		}
+		return strings.Join(words, " ")
+	}
+	stamp := func(minutes int) string { return at(minutes).UTC().Format(time.RFC3339) }
+
+	w.bind("user:nina", "namespace-admin", "default")
+	nina := w.token("user:nina")
+	for query, want := range map[string]string{
+		"":                                    "t05 t04 t03 size(user:mallory7) t02 t01 t00 age(9)",
+		"oldest_first=true":                   "age(9) t00 t01 t02 size(user:mallory7) t03 t04 t05",
+		"subject=user:bob":                    "age(9)",
+		"subject=user:mallory":                "size(user:mallory7) age(9)",
+		"operation=delete-binding":            "size(user:mallory7) age(9)",
+		"since=" + stamp(2):                   "t05 t04 t03 size(user:mallory7) t02",
+		"until=" + stamp(2):                   "size(user:mallory7) t01 t00 age(9)",
+		"since=" + stamp(4):                   "t05 t04",
+		"oldest_first=true&until=" + stamp(2): "age(9) t00 t01 size(user:mallory7)",
+	} {
+		if got := list(w.secret, query); got != want {
+			t.Errorf("%s: %s, want %s", query, got, want)
+		}
+	}
+
+	// Whoever sees only a namespace learns that records are missing, and not whose.
+	if got := list(nina, ""); got != "t05 t04 t03 size t02 t01 t00 age" {
+		t.Errorf("an admin of the namespace sees %s", got)
 	}
 }

@@ -319,25 +319,6 @@ func TestProven(t *testing.T) {
 	}
 }
 
-func TestSweepAudit_KeepsWhatIsYoung(t *testing.T) {
-	w := newWorld(t)
-	for i := range 5 {
-		at := now.Add(time.Duration(i) * time.Hour)
-		w.must(w.store.RecordAudit(t.Context(), task.AuditRecord{ID: record.NewAuditID(at), Time: task.At(at), Operation: "test"}))
-	}
-
-	n, err := w.store.SweepAudit(t.Context(), now.Add(3*time.Hour), 2)
-	w.must(err)
-	m, err := w.store.SweepAudit(t.Context(), now.Add(3*time.Hour), 2)
-	w.must(err)
-	rest, _, err := w.store.AuditRecords(t.Context(), "", 10)
-	w.must(err)
-
-	if n != 2 || m != 1 || len(rest) != 2 || rest[0].Time.Before(now.Add(3*time.Hour)) {
-		t.Errorf("deleted %d and %d, left %+v", n, m, rest)
-	}
-}
-
 func TestNamespace_WithTasksIsNotDeleted(t *testing.T) {
 	w := newWorld(t)
 	mod := w.keeper.View().Mod(w.store.Keys().Namespace("default"))

@@ -37,6 +37,8 @@ type accessRecord struct {
 func (j *accessJudge) checkRevision(d *delta, events []Event) {
 	defer j.applyRecords(events)
 
+	j.checkRemovals(events)
+
 	changes := j.changesOf(d, events)
 	listed := map[object]int{}
 

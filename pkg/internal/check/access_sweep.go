@@ -2,6 +2,7 @@ package check
 
 import (
 	"slices"
+	"strings"
 
 	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
@@ -24,5 +25,28 @@ func (j *accessJudge) checkSweep(a *task.AuditRecord, key string, changes []obje
 		if err != nil || t.Until.IsZero() || t.Until.After(a.Time.Time) {
 			j.addViolation("G27", key, "%s by %s deletes %s, which had not expired", a.Operation, a.Subject, objectOf(o))
 		}
+	}
+}
+
+// checkRemovals checks that audit records are deleted only together with a record that says how many (G28).
+func (j *accessJudge) checkRemovals(events []Event) {
+	var deleted, announced int64
+	key := ""
+	for _, ev := range events {
+		switch {
+		case strings.HasPrefix(ev.Key, j.keys.AuditRecords()) && ev.Deleted:
+			deleted++
+			key = ev.Key
+		case strings.HasPrefix(ev.Key, j.keys.AuditGaps()) && !ev.Deleted:
+			g, err := record.Decode[task.AuditGap](ev.Value)
+			if err != nil {
+				j.addViolation("form", ev.Key, "unreadable record: %v", err)
+			}
+			announced += g.Removed
+		}
+	}
+
+	if deleted != announced && deleted > 0 {
+		j.addViolation("G28", key, "%d audit records are deleted, and the gaps of this revision say %d", deleted, announced)
 	}
 }

@@ -135,7 +135,8 @@ func TestCheck_Access(t *testing.T) {
 		}},
 		{"old audit records are deleted", "", func(s *sim) {
 			s.txn(op{s.keys.AuditRecord("1"), task.AuditRecord{Time: s.time(), Subject: "user:eve", Outcome: task.AuditRefused}})
-			s.txn(op{s.keys.AuditRecord("1"), nil})
+			g := task.AuditGap{Why: task.GapAge, Removed: 1}
+			s.txn(op{s.keys.AuditRecord("1"), nil}, op{s.keys.AuditGap(&g), g})
 		}},
 		{"a full etcd deletes a task, and its record follows", "", func(s *sim) {
 			s.audited("create-task", "user:ann", "t1", nil, s.spec("default", "x", nil))

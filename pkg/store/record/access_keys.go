@@ -3,9 +3,11 @@ package record
 import (
 	"net/url"
 	"strings"
+
+	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// AccessKeys builds the keys of access records and audit records. Keys embeds it.
+// AccessKeys builds the keys of access records and audit records, and of the gaps between these. Keys embeds it.
 type AccessKeys struct{ root string }
 
 // Access is the prefix of all access records: who may do what. The fence is one of them.
@@ -71,3 +73,18 @@ func (k AccessKeys) AuditRecords() string { return k.root + "audit/" }
 
 // AuditRecord is the key of one audit record.
 func (k AccessKeys) AuditRecord(id string) string { return k.AuditRecords() + id }
+
+// AuditGaps is the prefix of the records of which audit records were removed. It sorts right before AuditRecords.
+func (k AccessKeys) AuditGaps() string { return k.root + "audit-gaps/" }
+
+// AuditGap is the key of one of these records.
+func (k AccessKeys) AuditGap(g *task.AuditGap) string {
+	switch {
+	case g.Why == task.GapAge:
+		return k.AuditGaps() + "age"
+	case g.Access:
+		return k.AuditGaps() + "access/" + url.PathEscape(g.Subject)
+	}
+
+	return k.AuditGaps() + "changes/" + url.PathEscape(g.Subject)
+}

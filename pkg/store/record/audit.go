@@ -44,6 +44,19 @@ func (k Keys) DecodeAudit(e *mvccpb.KeyValue) task.AuditRecord {
 	return r
 }
 
+// DecodeAuditGap returns the gap that a key describes, as the audit record by which callers and sinks see it. A record that
+// cannot be decoded is a gap of unknown extent.
+func (k Keys) DecodeAuditGap(e *mvccpb.KeyValue) task.AuditRecord {
+	g, err := Decode[task.AuditGap](e.Value)
+	if err != nil {
+		g = task.AuditGap{Why: "unreadable"}
+	}
+
+	return task.AuditRecord{
+		ID: AuditTime(g.To.Time) + "-gap-" + auditHash(e.Key)[:8], Time: g.To, Subject: g.Subject, Operation: task.OperationAuditGap, Revision: e.ModRevision, Gap: &g,
+	}
+}
+
 // EncodeAudit encodes an audit record. Each write of the API has one, so it is encoded without reflection.
 func EncodeAudit(v *task.AuditRecord) string {
 	return string(encodeWith(func(r *writer) {
@@ -65,6 +78,10 @@ func EncodeAudit(v *task.AuditRecord) string {
 		r.writeStringIfSet("outcome", v.Outcome)
 		r.writeTrueIfSet("late", v.Late)
 		r.writeInt64IfSet("revision", v.Revision)
+
+		if v.Gap != nil {
+			r.writeAny("gap", v.Gap)
+		}
 	}))
 }
 

@@ -156,6 +156,16 @@ func auditObject(keys Keys, key string) (task.AuditObject, bool) {
 	return task.AuditObject{}, false
 }
 
+// IsAccessKind reports whether objects of a kind are access records: they say who may do what.
+func IsAccessKind(kind string) bool {
+	switch kind {
+	case "subject", "role", "binding", "namespace", "node-limit", "token":
+		return true
+	}
+
+	return false
+}
+
 // accessObject is auditObject for the keys of access records.
 func accessObject(keys Keys, key string) (task.AuditObject, bool) {
 	if subject, ok := keys.ParseDisabledSubject(key); ok {

@@ -1,6 +1,7 @@
 package accesscontrol
 
 import (
+	"cmp"
 	"net/http"
 	"net/url"
 	"reflect"
@@ -22,6 +23,7 @@ type auditHandlers struct {
 }
 
 const auditLogAbout = "Each transaction of the API writes one record of who changed what. The newest record comes first. Without read on audit, you see only changes of objects in namespaces whose bindings you may read, and of the bindings and tokens that apply only there. " +
+	"Records of the operation audit-gap say which audit records were removed from etcd; they are listed whatever object or operation is asked for, and callers without read on audit see only from when to when records are missing. " +
 	"A page may have fewer records than its limit, or none, and still have a next page. /v1/audit is unrelated: it checks the consistency of the cluster's records."
 
 // Routes returns the operations on audit records.
@@ -55,6 +57,9 @@ func (q *auditQuery) Check(url.Values) error {
 
 // matches reports whether a record has what the parameters ask for.
 func (q *auditQuery) matches(r *task.AuditRecord) bool {
+	if r.Gap != nil { // a record that is asked for may be missing
+		return q.Subject == "" || r.Subject == "" || r.Subject == q.Subject
+	}
 	if q.Subject != "" && r.Subject != q.Subject || q.Operation != "" && r.Operation != q.Operation {
 		return false
 	}
@@ -76,14 +81,20 @@ func (h *auditHandlers) listAudit(c *httpapi.Call, q auditQuery) (httpapi.Answer
 	}
 
 	isVisible := func(*task.AuditRecord) bool { return true }
-	if !h.callerMay(c, v, access.Read, access.Audit, "") {
+	seesAll := h.callerMay(c, v, access.Read, access.Audit, "")
+	if !seesAll {
 		if !h.readsBindingsSomewhere(c, v) {
 			return httpapi.Answer{}, c.Rights().Require(access.Need{Verb: access.Read, Kind: access.Audit})
 		}
-		isVisible = func(r *task.AuditRecord) bool { return h.canSeeAudit(c, v, r) }
+		isVisible = func(r *task.AuditRecord) bool { return r.Gap != nil || h.canSeeAudit(c, v, r) }
 	}
 
 	p, err := c.Paging(q.PageQuery)
+	if err != nil {
+		return httpapi.Answer{}, err
+	}
+
+	gaps, err := h.findGaps(c, q, seesAll)
 	if err != nil {
 		return httpapi.Answer{}, err
 	}
@@ -92,6 +103,7 @@ func (h *auditHandlers) listAudit(c *httpapi.Call, q auditQuery) (httpapi.Answer
 	if q.OldestFirst {
 		read = h.oldestFirst(c, q)
 	}
+	read = read.withGaps(gaps, q.OldestFirst)
 
 	var items []task.AuditRecord
 	place := p.After
@@ -137,6 +149,65 @@ func (h *auditHandlers) canSeeAudit(c *httpapi.Call, v *authority.View, r *task.
 
 // reader reads some records that follow a place; "": the first ones. next is "" after the last.
 type auditReader func(place string) (list []task.AuditRecord, next string, err error)
+
+// findGaps returns the gaps that concern the time that is asked for, as records. A gap is listed at the time of the newest
+// record that is missing, or at the end of that time. Callers who may not see all records learn only that some are missing.
+func (h *auditHandlers) findGaps(c *httpapi.Call, q auditQuery, seesAll bool) ([]task.AuditRecord, error) {
+	all, err := h.store.ListAuditGaps(c.Context())
+	if err != nil {
+		return nil, err
+	}
+
+	var gaps []task.AuditRecord
+	for _, r := range all {
+		if r.Time.Before(q.Since.Time) || !q.Until.IsZero() && !r.Gap.From.Before(q.Until.Time) {
+			continue
+		}
+
+		if !seesAll {
+			r.Subject, r.Revision, r.Gap = "", 0, &task.AuditGap{Why: r.Gap.Why, From: r.Gap.From, To: r.Gap.To}
+		}
+		if last := q.Until.Add(-time.Millisecond); !q.Until.IsZero() && r.Time.After(last) {
+			r.Time, r.ID = task.At(last), record.AuditTime(last)+r.ID[len(record.AuditTime(last)):]
+		}
+		gaps = append(gaps, r)
+	}
+
+	return gaps, nil
+}
+
+// withGaps adds gaps to what a reader reads, in the order of ids.
+func (read auditReader) withGaps(gaps []task.AuditRecord, oldestFirst bool) auditReader {
+	if len(gaps) == 0 {
+		return read
+	}
+
+	return func(place string) ([]task.AuditRecord, string, error) {
+		list, next, err := read(place)
+		if err != nil {
+			return nil, "", err
+		}
+
+		for _, g := range gaps {
+			isHere := (place == "" || g.ID < place) && (next == "" || g.ID >= next)
+			if oldestFirst {
+				isHere = (place == "" || g.ID > place) && (next == "" || g.ID <= next)
+			}
+			if isHere {
+				list = append(list, g)
+			}
+		}
+
+		slices.SortStableFunc(list, func(a, b task.AuditRecord) int {
+			if oldestFirst {
+				return cmp.Compare(a.ID, b.ID)
+			}
+			return cmp.Compare(b.ID, a.ID)
+		})
+
+		return list, next, nil
+	}
+}
 
 // newestFirst reads records backwards.
 func (h *auditHandlers) newestFirst(c *httpapi.Call, q auditQuery) auditReader {
