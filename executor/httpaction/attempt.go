@@ -15,6 +15,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/carillonhq/carillon/executor/mask"
 	"github.com/carillonhq/carillon/executor/process"
 	"github.com/carillonhq/carillon/executor/spool"
 	"github.com/carillonhq/carillon/pkg/task"
@@ -44,7 +45,7 @@ type attempt struct {
 	rules   Rules
 	timeout time.Duration
 	gate    gate
-	mask    masker
+	mask    mask.Masker
 	killed  atomic.Int32 // the process.Cause of the first kill
 	orders  orderWatcher
 

@@ -82,17 +82,3 @@ func runCallers(b *testing.B, caller func(*testing.PB)) {
 
 	b.ReportMetric(float64(used)/float64(b.N)/float64(time.Microsecond), "cpu-µs/op")
 }
-
-// A target may repeat a secret that it has received, which must not keep the node busy.
-func BenchmarkMasker_RepeatedValue(b *testing.B) {
-	m := &masker{}
-	m.hide("s3cr/t")
-	m.hide(`pass"word/&`)
-	part := []byte(strings.Repeat("s3cr/t", 8<<10/6))
-
-	b.SetBytes(int64(len(part)))
-	w := m.writer(io.Discard)
-	for b.Loop() {
-		_, _ = w.Write(part)
-	}
-}

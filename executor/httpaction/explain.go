@@ -115,7 +115,7 @@ func (t *attempt) describeError(err error) string {
 		return errno.Error()
 	}
 
-	return cleanText(withoutJargon(t.mask.apply(err.Error())))
+	return cleanText(withoutJargon(t.mask.Apply(err.Error())))
 }
 
 // withoutJargon returns an error of net/http about a response in words for people who do not know net/http.

@@ -3,13 +3,14 @@ package httpaction
 import (
 	"io"
 
+	"github.com/carillonhq/carillon/executor/mask"
 	"github.com/carillonhq/carillon/executor/spool"
 )
 
 // keptBody receives a response, without the values of secrets, of which the end is kept for the attempt's record, and
 // all of it in the spool if that is asked for.
 type keptBody struct {
-	maskingWriter
+	mask.Writer
 	tail   tailWriter
 	out    *spool.Output // nil: it is not stored
 	counts int64         // bytes that were written, after masking
@@ -17,13 +18,13 @@ type keptBody struct {
 }
 
 // begin makes k ready for a response. out may be nil.
-func (k *keptBody) begin(mask *masker, out *spool.Output, stores bool) {
+func (k *keptBody) begin(values *mask.Masker, out *spool.Output, stores bool) {
 	*k = keptBody{tail: tailWriter{most: tailBytes}}
 	if stores {
 		k.out = out
 	}
 
-	k.maskingWriter.begin(mask, masked{k})
+	k.Writer.Begin(values, masked{k})
 }
 
 // masked receives what a keptBody keeps.
@@ -57,7 +58,7 @@ func (k *keptBody) copyFrom(b *bodyBuffer) error {
 // afterwards.
 func (k *keptBody) end() (tail []byte, length int64, truncated bool) {
 	if k.isCut {
-		k.maskCut()
+		k.MaskCut()
 	}
 	_ = k.Close() // masked has no errors
 

@@ -114,38 +114,3 @@ func TestPointerTree_FindsWhatIsThere(t *testing.T) {
 		}
 	})
 }
-
-// However a text is split, the values are masked, and nothing else changes.
-func TestMasker_AnySplit(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		letters := rapid.StringOfN(rapid.SampledFrom([]rune("ab")), 0, 60, -1)
-		m := &masker{}
-		for _, v := range rapid.SliceOfN(rapid.StringOfN(rapid.SampledFrom([]rune("ab")), 4, 8, -1), 0, 3).Draw(t, "values") {
-			m.hide(v)
-		}
-
-		text := letters.Draw(t, "text")
-		var b bytes.Buffer
-		w := m.writer(&b)
-		for rest := text; rest != ""; {
-			n := rapid.IntRange(1, len(rest)).Draw(t, "part")
-			if _, err := w.Write([]byte(rest[:n])); err != nil {
-				t.Fatal(err)
-			}
-			rest = rest[n:]
-		}
-		if err := w.Close(); err != nil {
-			t.Fatal(err)
-		}
-
-		if want := m.apply(text); b.String() != want {
-			t.Fatalf("%q: %q, want %q", text, b.String(), want)
-		}
-		values, _ := m.snapshot()
-		for _, v := range values {
-			if bytes.Contains(b.Bytes(), v) {
-				t.Fatalf("%q contains %q", b.String(), v)
-			}
-		}
-	})
-}

@@ -144,7 +144,7 @@ func (q *request) setURL(ctx context.Context, h *task.HTTP, v *values) error {
 
 	if secret {
 		// A target that shows the path of its requests shows the secret.
-		v.secrets.mask.hideURL(u)
+		v.secrets.mask.HideURL(u)
 	}
 
 	return nil
@@ -193,7 +193,7 @@ func (q *request) setBody(ctx context.Context, h *task.HTTP, v *values) (err err
 			if text, err = v.secrets.value(ctx, ref); err != nil {
 				return inField(err, "action.http.body")
 			}
-			v.secrets.mask.hideBody(text)
+			v.secrets.mask.HideBody(text)
 		}
 		q.body = []byte(text)
 	}
@@ -238,8 +238,8 @@ func (q *request) setAuth(ctx context.Context, auth *task.HTTPAuth, v *values, n
 
 		encoded := base64.StdEncoding.EncodeToString([]byte(value))
 		_, password, _ := strings.Cut(value, ":")
-		v.secrets.mask.hide(password)
-		v.secrets.mask.hide(encoded)
+		v.secrets.mask.Hide(password)
+		v.secrets.mask.Hide(encoded)
 		q.header.Set("Authorization", "Basic "+encoded)
 
 	case auth.Signature != "":

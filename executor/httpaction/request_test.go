@@ -12,6 +12,7 @@ import (
 
 	standardwebhooks "github.com/standard-webhooks/standard-webhooks/libraries/go"
 
+	"github.com/carillonhq/carillon/executor/mask"
 	"github.com/carillonhq/carillon/executor/process"
 	"github.com/carillonhq/carillon/pkg/task"
 )
@@ -31,7 +32,7 @@ func build(h task.HTTP, change func(*process.Attempt)) (*request, error) {
 		change(&a)
 	}
 
-	s := &secretSource{reader: secretsOf(testSecrets), slots: make(chan struct{}, 1), namespace: a.Namespace, mask: &masker{}}
+	s := &secretSource{reader: secretsOf(testSecrets), slots: make(chan struct{}, 1), namespace: a.Namespace, mask: &mask.Masker{}}
 
 	return newRequest(context.Background(), &h, &values{&a, "n1", s}, time.Unix(1_700_000_000, 0))
 }
@@ -198,7 +199,7 @@ func TestSecrets_AreReadOnceAndAwaitEtcd(t *testing.T) {
 		}
 		return map[string]string{"key": "v"}, nil
 	}
-	s := &secretSource{reader: reader, slots: make(chan struct{}, 1), mask: &masker{}}
+	s := &secretSource{reader: reader, slots: make(chan struct{}, 1), mask: &mask.Masker{}}
 
 	for range 2 {
 		if v, err := s.value(t.Context(), "api/key"); v != "v" || err != nil {

@@ -17,6 +17,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/carillonhq/carillon/executor/mask"
 	"github.com/carillonhq/carillon/executor/process"
 	"github.com/carillonhq/carillon/pkg/task"
 )
@@ -149,7 +150,7 @@ type verdict struct {
 
 // judge judges a response whose body was kept if needsBody and its status say so. If ctx ends before it has finished, the
 // verdict is meaningless.
-func (e *expectation) judge(ctx context.Context, got *received, mask *masker) verdict {
+func (e *expectation) judge(ctx context.Context, got *received, mask *mask.Masker) verdict {
 	switch {
 	case got.status == http.StatusSwitchingProtocols:
 		return verdict{message: statusText(got.status) + ", which was not asked for"}
@@ -218,7 +219,7 @@ func (r *endingReader) ReadRune() (char rune, size int, err error) {
 }
 
 // readResults reads the results from the body. Values of secrets in them are masked.
-func (e *expectation) readResults(got *received, mask *masker) (map[string]string, error) {
+func (e *expectation) readResults(got *received, mask *mask.Masker) (map[string]string, error) {
 	if e.results == nil {
 		return nil, nil
 	}
@@ -244,7 +245,7 @@ func (e *expectation) readResults(got *received, mask *masker) (map[string]strin
 			value = strings.ReplaceAll(strings.ToValidUTF8(value, "\uFFFD"), "\x00", "\uFFFD")
 		}
 
-		found[name] = mask.apply(value)
+		found[name] = mask.Apply(value)
 		if size += len(name) + len(found[name]); size > task.MaxResultBytes {
 			return nil, errTooLarge
 		}

@@ -368,37 +368,6 @@ func TestPointerTree_ReadsNoMoreThanAResultMayHave(t *testing.T) {
 	}
 }
 
-func TestMasker(t *testing.T) {
-	m := &masker{}
-	m.hide("secret/one two")
-	m.hide("secret")
-	m.hide("abc") // too short
-	m.hide("quo\"te\n")
-
-	for text, want := range map[string]string{
-		"x": "x", "": "", "abc": "abc", "a secret b": "a *** b", "secretsecret": "******", "secret/one two.": "***.", "secret/one": "***/one",
-		"secret%2Fone+two": "***", "secret%2Fone%20two": "***", `{"v":"quo\"te\n"}`: `{"v":"***"}`, "sec": "sec", "secre": "secre",
-	} {
-		if got := m.apply(text); got != want {
-			t.Errorf("%q: %q, want %q", text, got, want)
-		}
-
-		// The same in parts of any size.
-		for n := 1; n < len(text); n++ {
-			var b strings.Builder
-			w := m.writer(&b)
-			for rest := text; rest != ""; rest = rest[min(n, len(rest)):] {
-				if _, err := io.WriteString(w, rest[:min(n, len(rest))]); err != nil {
-					t.Fatal(err)
-				}
-			}
-			if err := w.Close(); err != nil || b.String() != want {
-				t.Errorf("%q in parts of %d: %q, want %q", text, n, b.String(), want)
-			}
-		}
-	}
-}
-
 func TestTailWriter(t *testing.T) {
 	const text = "0123456789abcdefghij"
 	for n := 1; n <= len(text); n++ {

@@ -143,7 +143,7 @@ func (r *Runner) runAttempt(a *process.Attempt, o *process.Orders) process.Resul
 	}
 
 	result.StartedAt = t.gate.began()
-	result.Message = t.mask.apply(result.Message)
+	result.Message = t.mask.Apply(result.Message)
 
 	return result
 }

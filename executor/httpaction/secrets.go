@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/carillonhq/carillon/executor/mask"
 	"github.com/carillonhq/carillon/executor/process"
 	"github.com/carillonhq/carillon/pkg/task"
 )
@@ -25,7 +26,7 @@ type secretSource struct {
 	forbidden bool            // by the policy of the node
 	namespace string
 	mayWait   func() error // nil: always
-	mask      *masker
+	mask      *mask.Masker
 
 	read map[string]map[string]string // by the name of the secret
 }
@@ -53,7 +54,7 @@ func (s *secretSource) value(ctx context.Context, ref string) (string, error) {
 		return "", &failure{kind: kindSecret, message: fmt.Sprintf("secret %s does not contain %s", name, task.Quote(key))}
 	}
 
-	s.mask.hide(v)
+	s.mask.Hide(v)
 
 	return v, nil
 }

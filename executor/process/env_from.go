@@ -7,6 +7,7 @@ import (
 	"maps"
 	"time"
 
+	"github.com/carillonhq/carillon/executor/mask"
 	"github.com/carillonhq/carillon/pkg/envfile"
 	"github.com/carillonhq/carillon/pkg/task"
 )
@@ -90,9 +91,9 @@ func (q secretReader) readSecret(namespace, name string, may func() error, off <
 }
 
 // withEnvFrom returns the attempt with the variables from its env_from added to its process. Later entries of
-// env_from override earlier ones, and the task's own variables override all of them. An error for which hasReason is
-// true is returned as it is; any other error is a refusal with the reason secret.
-func (l *Runner) withEnvFrom(a task.Assigned, may func() error, o *Orders) (task.Assigned, error) {
+// env_from override earlier ones, and the task's own variables override all of them. Values of secrets are added to
+// hidden. An error for which hasReason is true is returned as it is; any other error is a refusal with the reason secret.
+func (l *Runner) withEnvFrom(a task.Assigned, hidden *mask.Masker, may func() error, o *Orders) (task.Assigned, error) {
 	given := a.Action.Process
 	if len(given.EnvFrom) == 0 {
 		return a, nil
@@ -117,6 +118,12 @@ func (l *Runner) withEnvFrom(a task.Assigned, may func() error, o *Orders) (task
 
 		if err != nil {
 			return a, asRefusal(task.ReasonSecret, fmt.Errorf("env_from[%d]: %w", i, err))
+		}
+
+		if f.Secret != "" {
+			for _, value := range values {
+				hidden.HideText(value)
+			}
 		}
 
 		maps.Copy(env, values)

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/carillonhq/carillon/executor/guardian"
+	"github.com/carillonhq/carillon/executor/mask"
 	"github.com/carillonhq/carillon/executor/proctree"
 	"github.com/carillonhq/carillon/executor/spool"
 	"github.com/carillonhq/carillon/executor/status"
@@ -43,6 +44,7 @@ type preparedAttempt struct {
 	onPause   func(PauseState)   // called when the processes stop, continue, or cannot be stopped
 	signal    syscall.Signal     // the task's kill_signal
 	success   *successRule       // decides whether the attempt succeeded
+	hidden    *mask.Masker       // the values of secrets that are masked in the output
 }
 
 // prepareAttempt collects what an attempt needs. It fails if the attempt's settings cannot be
@@ -87,7 +89,7 @@ func (l *Runner) prepareAttempt(a task.Assigned, token int64) (preparedAttempt, 
 		signal: killSignal(a.KillSignal), success: success, output: a.Output,
 		process: a.Action.Process, args: a.Args, env: append(buildEnvironment(a, token, l.node, as), statusEnv(&a, room)...), as: as, path: path,
 		workdir: room, noWorkdir: noRoom, bound: bound, status: l.beginStatus(&a, room),
-		timeout: a.Timeout.Std(), grace: a.KillGrace.Std(),
+		timeout: a.Timeout.Std(), grace: a.KillGrace.Std(), hidden: &mask.Masker{},
 		guarded:  guardian.Attempt{Mark: proctree.Mark{Namespace: a.Namespace, Task: a.Task, RunID: a.ID, Token: token}},
 		mayStart: func() error { return nil },
 	}, nil
@@ -102,6 +104,7 @@ func (l *Runner) runPrepared(what preparedAttempt, o *Orders) Result {
 		out.MatchLines(what.success)
 	}
 
+	out.HideValues(what.hidden)
 	defer out.Close()
 	defer what.closeStdin()
 
@@ -141,6 +144,8 @@ func (l *Runner) runPrepared(what preparedAttempt, o *Orders) Result {
 	if r.Unenforced, lacks = what.bound.unenforcedFields(); r.Message == "" {
 		r.Message = lacks
 	}
+
+	r.Message = what.hidden.Apply(r.Message) // it may quote a line of the output
 
 	return r
 }

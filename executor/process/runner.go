@@ -13,6 +13,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/carillonhq/carillon/executor/guardian"
+	"github.com/carillonhq/carillon/executor/mask"
 	"github.com/carillonhq/carillon/executor/proctree"
 	"github.com/carillonhq/carillon/executor/spool"
 	"github.com/carillonhq/carillon/executor/status"
@@ -197,9 +198,10 @@ func (l *Runner) RunAttempt(a Attempt, o *Orders) Result {
 
 	// The policy comes first, because it may forbid to read what env_from and stdin name. It is checked again for the program, and
 	// directly before the fork.
+	var hidden mask.Masker
 	bound, err := l.applyPolicy(withArguments(a.Assigned))
 	if err == nil {
-		bound, err = l.withEnvFrom(bound, a.MayStart, o)
+		bound, err = l.withEnvFrom(bound, &hidden, a.MayStart, o)
 	}
 
 	if err != nil {
@@ -211,7 +213,7 @@ func (l *Runner) RunAttempt(a Attempt, o *Orders) Result {
 		return notStarted(err)
 	}
 
-	stdin, err := l.openStdin(bound, a.MayStart, o)
+	stdin, err := l.openStdin(bound, &hidden, a.MayStart, o)
 	if err != nil {
 		return notStarted(err)
 	}
@@ -230,6 +232,11 @@ func (l *Runner) RunAttempt(a Attempt, o *Orders) Result {
 	prep.onPause = func(s PauseState) {
 		prep.status.SetPaused(!s.Since.IsZero())
 		a.OnPause(s)
+	}
+
+	if a.Output.MasksSecrets() && !hidden.IsEmpty() {
+		prep.hidden = &hidden
+		prep.status.Mask(hidden.Apply)
 	}
 
 	prep.status.OnCheckpoint(a.OnCheckpoint)

@@ -7,6 +7,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/carillonhq/carillon/executor/mask"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -15,8 +16,9 @@ import (
 // runs, and a process that does not read its input is not disturbed. Without stdin in the task, it is /dev/null.
 
 // openStdin opens the standard input of an attempt. It returns nil if the task has none. The caller closes the file when
-// the process has its copy. A value that cannot be read from a secret is a refusal with the reason secret.
-func (l *Runner) openStdin(a task.Assigned, may func() error, o *Orders) (*os.File, error) {
+// the process has its copy. The value of a secret is added to hidden; one that cannot be read is a refusal with the reason
+// secret.
+func (l *Runner) openStdin(a task.Assigned, hidden *mask.Masker, may func() error, o *Orders) (*os.File, error) {
 	in := a.Action.Process.Stdin
 	if in == nil {
 		return nil, nil
@@ -44,6 +46,7 @@ func (l *Runner) openStdin(a task.Assigned, may func() error, o *Orders) (*os.Fi
 			}
 			return nil, asRefusal(task.ReasonSecret, fmt.Errorf("stdin: %w", err))
 		}
+		hidden.HideText(text)
 	}
 
 	f, err := newSealedFile(text, as)

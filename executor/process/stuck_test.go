@@ -20,6 +20,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/carillonhq/carillon/executor/executortest"
+	"github.com/carillonhq/carillon/executor/mask"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -381,7 +382,7 @@ func TestStuck_EnvFileOnAFileSystemThatDoesNotAnswer(t *testing.T) {
 	l.stuck.slow, l.stuck.limit = 10*time.Millisecond, 200*time.Millisecond
 	a := executortest.Assigned("r1", &task.Process{User: "nobody", Shell: "exit 0", EnvFrom: []task.EnvFrom{{File: dir + "/env"}}})
 	may := func() error { return nil }
-	if _, err := l.withEnvFrom(a, may, NewOrders()); !errors.Is(err, errStuck) || notStarted(err).Reason != task.ReasonStuck {
+	if _, err := l.withEnvFrom(a, &mask.Masker{}, may, NewOrders()); !errors.Is(err, errStuck) || notStarted(err).Reason != task.ReasonStuck {
 		t.Errorf("got %v", err)
 	}
 
@@ -389,7 +390,7 @@ func TestStuck_EnvFileOnAFileSystemThatDoesNotAnswer(t *testing.T) {
 	o := NewOrders()
 	o.Kill(Kill{CauseCancel, 0})
 
-	if _, err := l.withEnvFrom(a, may, o); !errors.Is(err, errCalledOff) {
+	if _, err := l.withEnvFrom(a, &mask.Masker{}, may, o); !errors.Is(err, errCalledOff) {
 		t.Errorf("called off: %v", err)
 	}
 

@@ -93,7 +93,7 @@ func (p *runningProcess) waitForMain(what preparedAttempt, o *Orders) Result {
 	// The order matters: a guardian that still watched this attempt would kill the next one in its control group.
 	p.guarded.Ended()
 	p.endTree()
-	p.out.EndLines()
+	p.out.EndStreams()
 
 	r.Usage = used
 	r.setOutcome(status, err, what.success)

@@ -167,7 +167,7 @@ func (p *pace) addBytes(n int) {
 // readPipe processes what a pipe contains now and returns the number of bytes. It returns 0 at the end of the pipe, and
 // EAGAIN if the pipe is empty.
 func (o *Output) readPipe(fd int, from stream) (int, error) {
-	dropped := o.discardPipe(fd)
+	dropped := o.discardPipe(fd, from)
 	buf := bufferPool.Get().(*[]byte) // held only while there is something to read, because many attempts print nothing
 	defer bufferPool.Put(buf)
 
@@ -191,7 +191,7 @@ func (o *Output) readPipe(fd int, from stream) (int, error) {
 // discardPipe discards what a pipe contains if the output is not stored any more, and returns the number of bytes. It
 // leaves the last bytes, which may be the end of the output and belong into the attempt's record. The
 // kernel moves page references to /dev/null, so the bytes are not copied.
-func (o *Output) discardPipe(fd int) int {
+func (o *Output) discardPipe(fd int, from stream) int {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 
@@ -218,6 +218,9 @@ func (o *Output) discardPipe(fd int) int {
 
 	o.bytes += n
 	o.last = o.last[:0] // the next bytes do not continue what was kept
+	if o.masks != nil {
+		o.hidden[from] = o.masks[from].Restart()
+	}
 	o.spool.dropped.Add(float64(n))
 
 	return int(n)

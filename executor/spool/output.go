@@ -14,6 +14,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/carillonhq/carillon/executor/mask"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -48,8 +49,11 @@ type Output struct {
 	broken    error  // the error after which nothing more is written; nil: none
 	last      []byte // the end of what was printed
 
+	// By stream. Each belongs to the goroutine that reads the stream, without mu.
 	matcher LineMatcher     // receives all lines; nil: none
-	lines   [3]lineSplitter // by stream; each belongs to the goroutine that reads the stream, without mu
+	lines   [3]lineSplitter // split the lines for the matcher
+	masks   []*mask.Writer  // hide values of secrets; nil: there are none
+	hidden  [3]int          // how many of the next bytes may be the end of a value, and must not be in last
 }
 
 // NewOutput begins the output of an attempt at a path from Path. The attempt counts as active until Close.
@@ -77,16 +81,43 @@ func (o *Output) MatchLines(m LineMatcher) {
 	o.lines = [...]lineSplitter{{matcher: m}, {matcher: m}, {matcher: m}}
 }
 
-// EndLines passes last lines without a line break to the matcher. It is called when nothing is read any more.
-func (o *Output) EndLines() {
+// HideValues replaces values of secrets in all that is stored. A LineMatcher receives the lines as they were printed. It
+// must be called before anything is read.
+func (o *Output) HideValues(m *mask.Masker) {
+	if m.IsEmpty() {
+		return
+	}
+
+	for from := range stream(len(o.lines)) {
+		o.masks = append(o.masks, m.Writer(maskedStream{o, from}))
+	}
+}
+
+// maskedStream receives what one stream has printed, without the values of secrets.
+type maskedStream struct {
+	to   *Output
+	from stream
+}
+
+func (m maskedStream) Write(b []byte) (int, error) {
+	m.to.storeBytes(b, m.from)
+	return len(b), nil
+}
+
+// EndStreams passes on what was kept back of the streams: last lines without a line break, and ends that might have been
+// the beginning of the value of a secret. It is called when nothing is read any more.
+func (o *Output) EndStreams() {
 	for i := range o.lines {
 		o.lines[i].flushLine()
+	}
+	for _, m := range o.masks {
+		_ = m.Close() // a maskedStream has no errors
 	}
 }
 
 // Summary describes the output in the record of its attempt.
 type Summary struct {
-	Bytes     int64  // number of bytes printed, stored or not
+	Bytes     int64  // number of bytes printed, stored or not, after values of secrets were replaced
 	Truncated bool   // not all output is stored
 	Tail      []byte // the end of what was printed, up to 4 KiB; may not be valid UTF-8
 	Err       error  // why output was not stored; nil: it was, up to the limit
@@ -100,13 +131,30 @@ func (o *Output) Summary() Summary {
 // addOutput processes bytes that one stream has printed. It returns without an error in any case: a failure is kept in
 // o.broken, and the attempt must not notice it.
 func (o *Output) addOutput(b []byte, from stream) {
-	now := time.Now()
 	o.lines[from].addBytes(b) // without mu, because matching may take long
+
+	if o.masks == nil {
+		o.storeBytes(b, from)
+		return
+	}
+
+	// A maskedStream has no errors. Followers must not wait for more output to see this one.
+	_, _ = o.masks[from].Write(b)
+	_ = o.masks[from].Flush()
+}
+
+// storeBytes stores bytes that one stream has printed, as far as the limit allows.
+func (o *Output) storeBytes(b []byte, from stream) {
+	now := time.Now()
+
 	o.mu.Lock()
 	defer o.mu.Unlock()
 
 	o.bytes += int64(len(b))
-	o.keepTail(b)
+
+	unknown := min(o.hidden[from], len(b))
+	o.hidden[from] -= unknown
+	o.keepTail(b[unknown:])
 
 	if o.keepsNothing() {
 		o.spool.dropped.Add(float64(len(b)))

@@ -74,6 +74,19 @@ func (t *Attempt) OnCheckpoint(on func(checkpoint string)) {
 	t.onCheckpoint = on
 }
 
+// Mask sets a function that hides values of secrets in the progress and the results that the attempt reports. It does not
+// apply to checkpoints, because the next attempt needs them as they are.
+func (t *Attempt) Mask(mask func(string) string) {
+	if t == nil {
+		return
+	}
+
+	t.mu.Lock()
+	defer t.mu.Unlock()
+
+	t.report.mask = mask
+}
+
 // SetPaused sets whether the attempt is paused, for its status.
 func (t *Attempt) SetPaused(still bool) {
 	if t == nil {

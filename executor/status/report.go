@@ -26,6 +26,8 @@ type report struct {
 	bytes      int               // total length of the names and values in results
 	checkpoint string            // the latest; "": none
 	bad        int               // number of lines that were ignored
+
+	mask func(string) string // hides values of secrets in the progress and the results; nil: there are none
 }
 
 var (
@@ -64,6 +66,10 @@ func (s *report) addLine(b []byte) (progress bool) {
 		s.checkpoint = value
 
 		return false
+	}
+
+	if s.mask != nil {
+		line = s.mask(line)
 	}
 
 	if m := isProgress.FindStringSubmatch(line); m != nil {

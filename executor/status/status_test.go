@@ -280,3 +280,15 @@ func TestTalkFile_Flood(t *testing.T) {
 	k.hear()
 	k.expect(50, 2)
 }
+
+// A checkpoint is for the next attempt, so it is not masked.
+func TestReport_MasksProgressAndResults(t *testing.T) {
+	s := report{mask: strings.NewReplacer("sesame", "***").Replace}
+	for _, line := range []string{"40% open sesame", "key=sesame", "checkpoint sesame"} {
+		s.addLine([]byte(line))
+	}
+
+	if s.text != "open ***" || s.results["key"] != "***" || s.checkpoint != "sesame" || s.bad != 0 {
+		t.Errorf("%+v", s)
+	}
+}

@@ -248,6 +248,7 @@ func TestBadInputIsRefusedWithItsFieldAndCode(t *testing.T) {
 		{doc(`"output": {"limit": "1023"}`), "output.limit", CodeOutOfRange},
 		{doc(`"output": {"limit": "2Ti"}`), "output.limit", CodeOutOfRange},
 		{doc(`"output": {"keep": "59s"}`), "output.keep", CodeOutOfRange},
+		{doc(`"output": {"mask": "no"}`), "output.mask", CodeBadValue},
 		{doc(`"output": {"compress": "no"}`), "output.compress", CodeBadValue},
 		{doc(`"output": {"limits": "1Mi"}`), "output.limits", CodeUnknown},
 		{doc(`"paused_until": "2027-01-01T00:00:00Z"`), "paused_until", CodeBadValue},

@@ -457,6 +457,7 @@ func (s *Spec) validateHTTP() error {
 		{"success.not_output", "; use action.http.expect.body", s.Success.NotOutput != ""},
 		{"retry.exit_codes", "", len(s.Retry.ExitCodes) > 0},
 		{"output.streams", "", s.Output.Streams != ""},
+		{"output.mask", "; responses are always masked", s.Output.Mask != nil},
 	} {
 		if f.set {
 			return Invalid(CodeBadValue, f.field, "applies only to processes, but the action is http%s", f.instead)

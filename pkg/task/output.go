@@ -7,6 +7,7 @@ type Output struct {
 	Streams  string   `json:"streams,omitempty" doc:"merged (default): standard output and standard error share one pipe and keep the order in which they were written. apart: each has its own pipe, and lines are ordered by arrival."`
 	Limit    Size     `json:"limit,omitempty" doc:"How many bytes of the output of each attempt are kept, from the start. Default and maximum: the limit of the node."`
 	Keep     Duration `json:"keep,omitzero" doc:"How long output is kept after its last byte. Default and maximum: the retention of the node."`
+	Mask     *bool    `json:"mask,omitempty" doc:"Replaces values of secrets in the output of processes by ***. To set it to false, you need the right to use the secrets of the task. Default: true."`
 	Compress *bool    `json:"compress,omitempty" doc:"Compresses the output when the attempt has ended, if that saves a disk block. Default: true."`
 }
 
@@ -35,6 +36,9 @@ func (o Output) Apart() bool { return o.Streams == StreamsApart }
 
 // Raw reports whether the output must not be compressed.
 func (o Output) Raw() bool { return o.Compress != nil && !*o.Compress }
+
+// MasksSecrets reports whether values of secrets are replaced in the output of processes.
+func (o Output) MasksSecrets() bool { return o.Mask == nil || *o.Mask }
 
 // validate checks the settings.
 func (o Output) validate() error {

@@ -191,9 +191,9 @@ var allowedImports = map[string][]string{
 	// executor is the state machine of the inbox. The packages below it depend neither on the inbox nor on etcd.
 	"executor": {"executor/guardian", "executor/process", "executor/proctree", "executor/spool", "pkg/cgroup", "pkg/kv", "pkg/store", "pkg/store/record", "pkg/task"},
 	// process starts the processes of attempts, and waits for their end.
-	"executor/process": {"executor/guardian", "executor/proctree", "executor/spool", "executor/status", "executor/workdir", "pkg/cgroup", "pkg/envfile", "pkg/policy", "pkg/spawn", "pkg/task"},
+	"executor/process": {"executor/guardian", "executor/mask", "executor/proctree", "executor/spool", "executor/status", "executor/workdir", "pkg/cgroup", "pkg/envfile", "pkg/policy", "pkg/spawn", "pkg/task"},
 	// httpaction sends the requests of attempts. It shares with process only what an attempt and its result are.
-	"executor/httpaction": {"executor/process", "executor/proctree", "executor/spool", "pkg/policy", "pkg/task"},
+	"executor/httpaction": {"executor/mask", "executor/process", "executor/proctree", "executor/spool", "pkg/policy", "pkg/task"},
 	"pkg/store":           {"pkg/store/etcdadmin", "pkg/store/eventlog", "pkg/store/record", "pkg/kv", "pkg/task"},
 	// record has the keys and values, events converts changes of revisions to events. Both are pure. store reads
 	// and writes, eventlog only reads.
@@ -211,7 +211,9 @@ var allowedImports = map[string][]string{
 	"executor/status":  {"pkg/task"},
 	"executor/workdir": {"pkg/filetrust", "pkg/task"},
 	// spool stores files, and does not depend on processes or the inbox.
-	"executor/spool": {"pkg/task"},
+	"executor/spool": {"executor/mask", "pkg/task"},
+	// mask finds values of secrets in texts, and knows neither secrets nor outputs.
+	"executor/mask": {},
 
 	// audit reads a live cluster, and repairs through store.
 	"pkg/internal/audit": {"pkg/internal/access", "pkg/internal/ledger", "pkg/store", "pkg/store/etcdadmin", "pkg/store/record", "pkg/kv", "pkg/internal/schedule", "pkg/task"},

@@ -95,6 +95,7 @@ var taskFields = []taskFlag{
 	{"output-streams", "output.streams", "", "`MODE` of stdout and stderr: merged (one pipe, the default) or apart (two pipes)"},
 	{"output-limit", "output.limit", "", "keep at most this `SIZE` of each attempt's output, such as 10Mi (default and maximum: the node's setting)"},
 	{"output-keep", "output.keep", "", "keep output for this `DURATION` after the attempt ends (default and maximum: the node's setting)"},
+	{"output-mask", "output.mask", false, "replace values of secrets in the output by *** (default true)"},
 	{"output-compress", "output.compress", false, "compress output after the attempt has ended (default true)"},
 	{"keep", "history.keep", 0, "keep the last `N` ended runs in the history (default 20)"},
 	{"keep-for", "history.keep_for", "", "keep the runs of ticks that are younger than this `DURATION`, such as 24h or 7d, in addition to the last N (at most 90d)"},

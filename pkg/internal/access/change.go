@@ -19,7 +19,8 @@ import (
 //   - Labels are judged before and after, so that nobody moves a task into or out of what the
 //     labels of a binding reach.
 //   - A secret that the task newly names needs use. So does each secret that it already names
-//     if what runs, as whom, or where changes: a new command could print the value.
+//     if what runs, as whom, or where changes: a new command could print the value. The same
+//     holds if the output is no longer masked.
 func NeedsOfChange(before, after *task.Spec) []Need {
 	switch {
 	case before == nil:
@@ -86,7 +87,8 @@ func needsOfSecrets(before, after *task.Spec) []Need {
 // sameExecution reports whether what runs, as whom, and where has not changed. What a manual run may give is part of that:
 // with another argument or variable, a command could print a secret.
 func sameExecution(a, b *task.Spec) bool {
-	return sameJSON(a.Action, b.Action) && sameJSON(a.Target, b.Target) && sameJSON(a.Success, b.Success) && sameJSON(a.Accept, b.Accept)
+	return sameJSON(a.Action, b.Action) && sameJSON(a.Target, b.Target) && sameJSON(a.Success, b.Success) && sameJSON(a.Accept, b.Accept) &&
+		a.Output.MasksSecrets() == b.Output.MasksSecrets()
 }
 
 // sameJSON compares values as records have them: a list that is empty equals one that is nil.

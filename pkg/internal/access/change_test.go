@@ -49,6 +49,8 @@ func TestNeedsOfChange(t *testing.T) {
 		{"target beside a secret", spec(secret), spec(func(s *task.Spec) { secret(s); s.Target.Selector = "mine" }), "update env=dev; use env="},
 		{"accept beside a secret", spec(secret), spec(func(s *task.Spec) { secret(s); s.Accept.Args = 1 }), "update env=dev; use env="},
 		{"accept, no secret", spec(nil), spec(func(s *task.Spec) { s.Accept.Env = []string{"PATH"} }), "update env=dev"},
+		{"unmasked output beside a secret", spec(secret), spec(func(s *task.Spec) { secret(s); s.Output.Mask = new(bool) }), "update env=dev; use env="},
+		{"unmasked output without a secret", spec(nil), spec(func(s *task.Spec) { s.Output.Mask = new(bool) }), "update env=dev"},
 		{"a secret as input", spec(nil), spec(func(s *task.Spec) { s.Action.Process.Stdin = &task.Stdin{Secret: "db/password"} }), "update env=dev; use env="},
 		{"remove a secret", spec(secret), spec(nil), "update env=dev"},
 		{"a request with a secret", nil, spec(request("https://a")), "create env=dev; use env="},

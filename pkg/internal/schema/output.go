@@ -10,5 +10,6 @@ import (
 func refineOutput(o map[string]*huma.Schema) {
 	setChoices(o["streams"], task.StreamsMerged, task.StreamsMerged, task.StreamsApart)
 	o["keep"].Pattern = durationPattern
+	o["mask"].Default, o["mask"].Nullable = true, false
 	o["compress"].Default, o["compress"].Nullable = true, false
 }

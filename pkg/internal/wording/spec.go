@@ -161,6 +161,10 @@ func OutputText(o task.Output) string {
 		words = append(words, "for "+o.Keep.String())
 	}
 
+	if !o.MasksSecrets() {
+		words = append(words, "secrets not masked")
+	}
+
 	if o.Raw() {
 		words = append(words, "not compressed")
 	}

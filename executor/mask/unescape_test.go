@@ -1,4 +1,4 @@
-package httpaction
+package mask
 
 import (
 	"encoding/json"
@@ -77,11 +77,11 @@ func TestMasker_FindsValuesHoweverTheyAreEscaped(t *testing.T) {
 
 	for outer, encode := range encoders {
 		for inner, encodeFirst := range encoders {
-			m := &masker{}
-			m.hide(value)
+			m := &Masker{}
+			m.Hide(value)
 
 			text := `{"v": "` + encode(encodeFirst(value)) + `", "w": 1}`
-			if got := m.apply(text); got != `{"v": "***", "w": 1}` {
+			if got := m.Apply(text); got != `{"v": "***", "w": 1}` {
 				t.Errorf("%s in %s: %s became %s", inner, outer, text, got)
 			}
 		}
@@ -97,23 +97,23 @@ func TestMasker_FindsValuesInTheWrongEncoding(t *testing.T) {
 		"éé":       {"éé", `\u00e9\u00e9`, "Ã©Ã©"},
 		"ÿÿÿÿ/":    {`\u00ff\u00ff\u00ff\u00ff\/`, "Ã¿Ã¿Ã¿Ã¿/"},
 	} {
-		m := &masker{}
-		m.hide(value)
+		m := &Masker{}
+		m.Hide(value)
 
 		for _, echo := range echoes {
-			if got := m.apply("[" + echo + "]"); got != "[***]" {
+			if got := m.Apply("[" + echo + "]"); got != "[***]" {
 				t.Errorf("%s: %q became %q", value, echo, got)
 			}
 		}
-		if got := m.apply("päss Ã¤ 10 â‚¬ é key"); got != "päss Ã¤ 10 â‚¬ é key" {
+		if got := m.Apply("päss Ã¤ 10 â‚¬ é key"); got != "päss Ã¤ 10 â‚¬ é key" {
 			t.Errorf("%s: other text became %q", value, got)
 		}
 	}
 
 	long := strings.Repeat("geheimnisträger ", maxEscaped/8)
-	m := &masker{}
-	m.hide(long)
-	if got := m.apply("[" + strings.Repeat("geheimnistrÃ¤ger ", maxEscaped/8) + "]"); got != "[***]" && got != "[*** ]" {
+	m := &Masker{}
+	m.Hide(long)
+	if got := m.Apply("[" + strings.Repeat("geheimnistrÃ¤ger ", maxEscaped/8) + "]"); got != "[***]" && got != "[*** ]" {
 		t.Errorf("a long value: %q", got)
 	}
 }
@@ -127,16 +127,19 @@ func TestMasker_AnyEscapes(t *testing.T) {
 		// for minMasked even if all of the value looks like escapes.
 		value := "v" + rapid.StringOfN(rapid.SampledFrom([]rune(`az09%\/"'&;<>=+ #xué😀`)), 9, 24, -1).Draw(t, "value") + "v"
 		inner, outer := rapid.SampledFrom(names).Draw(t, "inner"), rapid.SampledFrom(names).Draw(t, "outer")
-		m := &masker{}
-		m.hide(value)
+		m := &Masker{}
+		m.Hide(value)
 
-		text := "[" + encoders[outer](encoders[inner](value)) + "]"
+		text, flushes := "["+encoders[outer](encoders[inner](value))+"]", rapid.Bool().Draw(t, "flushes")
 		var b strings.Builder
-		w := m.writer(&b)
+		w := m.Writer(&b)
 		for rest := text; rest != ""; {
 			n := rapid.IntRange(1, len(rest)).Draw(t, "part")
 			_, _ = io.WriteString(w, rest[:n])
 			rest = rest[n:]
+			if flushes {
+				_ = w.Flush()
+			}
 		}
 		_ = w.Close()
 
@@ -147,29 +150,29 @@ func TestMasker_AnyEscapes(t *testing.T) {
 }
 
 func TestMasker_MasksPartsOfURLsAndBodies(t *testing.T) {
-	m := &masker{}
+	m := &Masker{}
 	u, err := url.Parse("https://hooks.test/services/T0segment/B0%2Fsegment?token=abc%2Fdef+ghi&format=json")
 	if err != nil {
 		t.Fatal(err)
 	}
-	m.hideURL(u)
-	m.hideBody(`{"user":"joe","login":{"passwords":["pass/word1"]}}`)
-	m.hideBody("user=joe&password=form%2Fword")
+	m.HideURL(u)
+	m.HideBody(`{"user":"joe","login":{"passwords":["pass/word1"]}}`)
+	m.HideBody("user=joe&password=form%2Fword")
 
 	echo, err := json.Marshal(map[string]any{"args": map[string]string{"token": "abc/def ghi", "format": "json"}, "path": []string{"T0segment", "B0/segment"}, "passwords": []string{"pass/word1", "form/word"}, "user": "joe"})
 	if err != nil {
 		t.Fatal(err)
 	}
 	want := `{"args":{"format":"json","token":"***"},"passwords":["***","***"],"path":["***","***"],"user":"joe"}`
-	if got := m.apply(string(echo)); got != want {
+	if got := m.Apply(string(echo)); got != want {
 		t.Errorf("%s, want %s", got, want)
 	}
 }
 
 // A target must not be able to keep the node busy.
 func BenchmarkMasker_Escapes(b *testing.B) {
-	m := &masker{}
-	m.hide(strings.Repeat("a/", maxEscaped/2))
+	m := &Masker{}
+	m.Hide(strings.Repeat("a/", maxEscaped/2))
 
 	for name, part := range map[string]string{
 		"text": "some text that contains nothing of interest, except / and \n", "values": strings.Repeat("a%2F", maxEscaped/2), "chain": "%3%3%3%34", "Latin-1": "Ã\u0083Â©‡→",
@@ -177,7 +180,7 @@ func BenchmarkMasker_Escapes(b *testing.B) {
 		text := []byte(strings.Repeat(part, 8<<10/len(part)+1))
 		b.Run(name, func(b *testing.B) {
 			b.SetBytes(int64(len(text)))
-			w := m.writer(io.Discard)
+			w := m.Writer(io.Discard)
 			for b.Loop() {
 				_, _ = w.Write(text)
 			}

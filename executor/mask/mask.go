@@ -1,4 +1,12 @@
-package httpaction
+// Package mask hides the values of secrets in texts: in what a process prints, in what is stored of the response to a
+// request, and in messages.
+//
+// A value is found as it is, and with the escapes of URLs, JSON, HTML and Go, however they are nested. Lines of a value
+// with several lines, and texts in a value that is JSON, are found on their own.
+//
+// Not found are values that are encoded in another way, such as Base64 or upper case, parts of a value, and values of
+// fewer than four bytes, which occur in any text.
+package mask
 
 import (
 	"bytes"
@@ -14,7 +22,8 @@ import (
 	"sync"
 )
 
-const maskText = "***"
+// Text takes the place of a value.
+const Text = "***"
 
 // minMasked is the length of the shortest value that is masked. Shorter ones occur in any text, and masking them would
 // show where.
@@ -22,7 +31,7 @@ const minMasked = 4
 
 const (
 	// maxEscaped is the length of the longest value that is recognized whatever of it is escaped. Of longer ones, the forms in
-	// hide are. It limits the memory of a maskingWriter.
+	// Hide are. It limits the memory of a Writer.
 	maxEscaped = 2 << 10
 	// maxEscape is how many bytes an escape takes for each byte of the value, as "\\u00e9".
 	maxEscape = 12
@@ -35,16 +44,15 @@ const minPart = 8
 // maxParts is how many parts of a secret are masked on their own.
 const maxParts = 100
 
-// masker hides values of secrets in what is stored of a response and in messages: as they are, and escaped for URLs, JSON
-// and HTML. Its methods may be called from any goroutine.
-type masker struct {
+// Masker has the values to hide. The zero value has none. Its methods may be called from any goroutine.
+type Masker struct {
 	mu        sync.Mutex
 	values    [][]byte // the longest first
 	unescaped [][]byte // the values that may occur with escapes, without them; the longest first
 }
 
-// hide adds a value.
-func (m *masker) hide(value string) {
+// Hide adds a value.
+func (m *Masker) Hide(value string) {
 	quoted := quoteJSON(value, false)
 	for _, v := range []string{
 		value, strings.TrimSpace(value), url.QueryEscape(value), url.PathEscape(value), strings.Trim(strconv.Quote(value), `"`), // the latter in errors of Go
@@ -66,12 +74,12 @@ func (m *masker) hide(value string) {
 	}
 }
 
-// hideURL hides a URL that is a secret, and the parts of it that a target is likely to show: it knows the request by its
+// HideURL hides a URL that is a secret, and the parts of it that a target is likely to show: it knows the request by its
 // path, its segments, and the values of the query.
-func (m *masker) hideURL(u *url.URL) {
-	m.hide(u.RequestURI())
-	m.hide(u.Path)
-	m.hide(u.RawQuery)
+func (m *Masker) HideURL(u *url.URL) {
+	m.Hide(u.RequestURI())
+	m.Hide(u.Path)
+	m.Hide(u.RawQuery)
 
 	parts := strings.Split(u.EscapedPath(), "/")
 	for pair := range strings.SplitSeq(u.RawQuery, "&") {
@@ -89,9 +97,9 @@ func (m *masker) hideURL(u *url.URL) {
 	m.hideParts(parts)
 }
 
-// hideBody hides a body that is a secret, and the texts in it if it is JSON or a form.
-func (m *masker) hideBody(body string) {
-	m.hide(body)
+// HideBody hides a body that is a secret, and the texts in it if it is JSON or a form.
+func (m *Masker) HideBody(body string) {
+	m.Hide(body)
 
 	var v any
 	if json.Unmarshal([]byte(body), &v) == nil {
@@ -102,6 +110,32 @@ func (m *masker) hideBody(body string) {
 	if form, err := url.ParseQuery(body); err == nil {
 		m.hideParts(slices.Concat(slices.Collect(maps.Values(form))...))
 	}
+}
+
+// HideText hides a text that is a secret, the lines of it if it has several, such as a key in PEM, and the texts in it if
+// it is JSON.
+func (m *Masker) HideText(text string) {
+	m.Hide(text)
+
+	var parts []string
+	if strings.Contains(strings.TrimSpace(text), "\n") {
+		for line := range strings.Lines(text) {
+			parts = append(parts, strings.TrimSpace(line))
+		}
+	}
+
+	var v any
+	if json.Unmarshal([]byte(text), &v) == nil {
+		parts = textsIn(v, parts)
+	}
+
+	m.hideParts(parts)
+}
+
+// IsEmpty reports whether there is nothing to hide.
+func (m *Masker) IsEmpty() bool {
+	values, _ := m.snapshot()
+	return len(values) == 0
 }
 
 // textsIn appends the texts in a JSON value to a list.
@@ -123,11 +157,11 @@ func textsIn(v any, list []string) []string {
 }
 
 // hideParts hides the longest parts of a secret.
-func (m *masker) hideParts(parts []string) {
+func (m *Masker) hideParts(parts []string) {
 	slices.SortFunc(parts, func(a, b string) int { return cmp.Or(len(b)-len(a), cmp.Compare(a, b)) })
 	for _, p := range parts[:min(len(parts), maxParts)] {
 		if len(p) >= minPart {
-			m.hide(p)
+			m.Hide(p)
 		}
 	}
 }
@@ -143,14 +177,14 @@ func quoteJSON(s string, html bool) string {
 }
 
 // add adds one form of a value to a list.
-func (m *masker) add(to *[][]byte, v string) {
+func (m *Masker) add(to *[][]byte, v string) {
 	if len(v) >= minMasked {
 		m.insert(to, []byte(v))
 	}
 }
 
 // insert adds one form of a value to a list, unless the list has it.
-func (m *masker) insert(to *[][]byte, b []byte) {
+func (m *Masker) insert(to *[][]byte, b []byte) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 
@@ -163,37 +197,39 @@ func (m *masker) insert(to *[][]byte, b []byte) {
 }
 
 // snapshot returns the values to hide.
-func (m *masker) snapshot() (values, unescaped [][]byte) {
+func (m *Masker) snapshot() (values, unescaped [][]byte) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 
 	return m.values, m.unescaped
 }
 
-// apply returns a text without the values.
-func (m *masker) apply(text string) string {
+// Apply returns a text without the values.
+func (m *Masker) Apply(text string) string {
 	if values, _ := m.snapshot(); text == "" || len(values) == 0 {
 		return text
 	}
 
 	var b strings.Builder
-	w := m.writer(&b)
+	w := m.Writer(&b)
 	_, _ = w.Write([]byte(text))
 	_ = w.Close() // a strings.Builder has no errors
 
 	return b.String()
 }
 
-// writer returns a writer that passes on what is written to it without the values. Close passes on the rest.
-func (m *masker) writer(to io.Writer) *maskingWriter {
-	w := &maskingWriter{}
-	w.begin(m, to)
+// Writer returns a writer that passes on what is written to it without the values that m has now. Close passes on the
+// rest.
+func (m *Masker) Writer(to io.Writer) *Writer {
+	w := &Writer{}
+	w.Begin(m, to)
 
 	return w
 }
 
-// maskingWriter keeps back the last bytes, which may be the beginning of a value.
-type maskingWriter struct {
+// Writer passes on what is written to it without values. It keeps back the last bytes, which may be the beginning of a
+// value, until more is written, or Flush or Close is called. The zero value must be made ready by Begin.
+type Writer struct {
 	to        io.Writer
 	values    [][]byte // the longest first
 	unescaped [][]byte // those that may occur with escapes
@@ -203,8 +239,8 @@ type maskingWriter struct {
 	escaped   []span // where values occur with escapes in held, in order
 }
 
-// begin makes w pass on what is written to it without the values of m. w must be new.
-func (w *maskingWriter) begin(m *masker, to io.Writer) {
+// Begin makes w pass on what is written to it without the values of m. w must be new.
+func (w *Writer) Begin(m *Masker, to io.Writer) {
 	w.to = to
 	w.values, w.unescaped = m.snapshot()
 	if len(w.values) == 0 {
@@ -221,7 +257,7 @@ func (w *maskingWriter) begin(m *masker, to io.Writer) {
 // span is a part of a text.
 type span struct{ from, to int }
 
-func (w *maskingWriter) Write(b []byte) (int, error) {
+func (w *Writer) Write(b []byte) (int, error) {
 	if len(w.values) == 0 {
 		return w.to.Write(b)
 	}
@@ -230,47 +266,123 @@ func (w *maskingWriter) Write(b []byte) (int, error) {
 	if len(w.held) < 2*w.keep {
 		return len(b), nil // so that each byte is searched twice at most
 	}
-	if err := w.flush(len(w.held) - w.keep); err != nil {
+	if err := w.flush(len(w.held)-w.keep, w.unescapeHeld()); err != nil {
 		return 0, err
 	}
 
 	return len(b), nil
 }
 
-// Close passes on what was kept back.
-func (w *maskingWriter) Close() error { return w.flush(len(w.held)) }
+// Flush passes on what was kept back, but not the end if a value may begin with it. So whoever follows the output of a
+// program sees at once all that it has written.
+func (w *Writer) Flush() error {
+	if len(w.values) == 0 {
+		return nil
+	}
 
-// maskCut hides the beginning of a value at the end of what was written, which was cut off there.
-func (w *maskingWriter) maskCut() {
+	u := w.unescapeHeld()
+
+	return w.flush(max(w.openEnd(u), len(w.held)-w.keep), u)
+}
+
+// Restart drops what was kept back, because a part of the text that follows it is left out. It returns how many bytes at
+// the beginning of what is passed on next may be the end of a value whose beginning was left out.
+func (w *Writer) Restart() int {
+	w.held = w.held[:0]
+	return w.keep
+}
+
+// Close passes on what was kept back.
+func (w *Writer) Close() error { return w.flush(len(w.held), w.unescapeHeld()) }
+
+// unescapeHeld returns what is held without escapes, or nil if no value may occur with escapes.
+func (w *Writer) unescapeHeld() *unescaped {
+	if len(w.unescaped) == 0 {
+		return nil
+	}
+	return unescape(w.held)
+}
+
+// MaskCut hides the beginning of a value at the end of what was written, which was cut off there.
+func (w *Writer) MaskCut() {
 	for from := range w.held {
 		rest := w.held[from:]
 		if len(rest) >= minMasked && slices.ContainsFunc(w.values, func(v []byte) bool { return bytes.HasPrefix(v, rest) }) {
-			w.held = append(w.held[:from], maskText...)
+			w.held = append(w.held[:from], Text...)
 			return
 		}
 	}
 
-	if len(w.unescaped) == 0 {
+	u := w.unescapeHeld()
+	if u == nil {
 		return
 	}
 
-	u := unescape(w.held)
 	for i := range u.text {
 		rest := u.text[i:]
 		if len(rest) >= minMasked && slices.ContainsFunc(w.unescaped, func(v []byte) bool { return bytes.HasPrefix(v, rest) }) {
-			w.held = append(w.held[:u.from[i]], maskText...)
+			w.held = append(w.held[:u.from[i]], Text...)
 			return
 		}
 	}
 }
 
-// flush passes on all values and other bytes that begin before end.
-func (w *maskingWriter) flush(end int) error {
+// openEnd returns where the longest end of what is held begins that may be the beginning of a value. It returns the
+// length of what is held if there is none.
+func (w *Writer) openEnd(u *unescaped) int {
+	open := len(w.held)
+	for _, v := range w.values {
+		open = min(open, prefixAtEnd(w.held, v))
+	}
+	if u == nil {
+		return open
+	}
+
+	for _, end := range u.openEnds() {
+		for _, v := range w.unescaped {
+			if at := prefixAtEnd(u.text[:end], v); at < len(u.from) {
+				open = min(open, int(u.from[at]))
+			}
+		}
+	}
+
+	return open
+}
+
+// prefixAtEnd returns where the longest end of a text begins that is the beginning of v, but not all of it. It returns
+// the length of the text if there is none.
+func prefixAtEnd(text, v []byte) int {
+	const probe = 8 // a longer end is found by its first bytes
+	from := max(0, len(text)-len(v)+1)
+
+	for len(text)-from >= probe {
+		k := bytes.Index(text[from:], v[:probe])
+		if k < 0 {
+			from = len(text) - probe + 1
+			break
+		}
+		if from += k; bytes.HasPrefix(v, text[from:]) {
+			return from
+		}
+		from++
+	}
+
+	for ; from < len(text); from++ {
+		if bytes.HasPrefix(v, text[from:]) {
+			break
+		}
+	}
+
+	return from
+}
+
+// flush passes on all values and other bytes that begin before end. u is what unescapeHeld returns.
+func (w *Writer) flush(end int, u *unescaped) error {
 	from := 0
 	for i := range w.at {
 		w.at[i] = searchAgain
 	}
-	w.findEscaped()
+	w.findEscaped(u)
 
 	for from < end {
 		at, size := w.next(from)
@@ -281,7 +393,7 @@ func (w *maskingWriter) flush(end int) error {
 		if _, err := w.to.Write(w.held[from:at]); err != nil {
 			return err
 		}
-		if _, err := io.WriteString(w.to, maskText); err != nil {
+		if _, err := io.WriteString(w.to, Text); err != nil {
 			return err
 		}
 
@@ -300,7 +412,7 @@ func (w *maskingWriter) flush(end int) error {
 	return nil
 }
 
-// Where a value occurs in what a maskingWriter holds, besides the positions.
+// Where a value occurs in what a Writer holds, besides the positions.
 const (
 	searchAgain = -1 // it has not been searched yet
 	foundNone   = math.MaxInt
@@ -309,7 +421,7 @@ const (
 // next returns the first value that begins at from or later, and -1 if there is none. Of several at the same place, the
 // longest counts. Each value is searched again only after its last place was passed: a target that repeats one value
 // would otherwise make the node search for all others from each of these places.
-func (w *maskingWriter) next(from int) (at, size int) {
+func (w *Writer) next(from int) (at, size int) {
 	first := foundNone
 
 	for i, v := range w.values {
@@ -344,13 +456,12 @@ func (w *maskingWriter) next(from int) (at, size int) {
 }
 
 // findEscaped finds the values with escapes in what is held.
-func (w *maskingWriter) findEscaped() {
+func (w *Writer) findEscaped(u *unescaped) {
 	w.escaped = nil
-	if len(w.unescaped) == 0 {
+	if u == nil {
 		return
 	}
 
-	u := unescape(w.held)
 	for _, v := range w.unescaped {
 		for at := 0; ; {
 			k := bytes.Index(u.text[at:], v)

@@ -1,9 +1,10 @@
-package httpaction
+package mask
 
 import (
 	"bytes"
 	"cmp"
 	"html"
+	"slices"
 	"strconv"
 	"strings"
 	"unicode/utf16"
@@ -26,14 +27,29 @@ const maxEntity = 10
 type unescaped struct {
 	text []byte
 	from []int32 // where each byte of text begins in the original
+	// plainFrom is the length of text from which on no escape that has begun can end, so that bytes that cannot be part of
+	// one need no search.
+	plainFrom int
 }
+
+// beginsEscape has the bytes with which an escape can begin, and those that stand for another byte.
+var beginsEscape = func() (is [256]bool) {
+	for c := range is {
+		is[c] = c >= utf8.RuneSelf || strings.IndexByte(`\%&+`, byte(c)) >= 0
+	}
+	return is
+}()
 
 // unescape replaces the escapes of URLs, JSON, HTML and Go in a text, and characters of Latin-1. The result contains no more
 // of them: "%2541" becomes "A", as does "%41". A space and "+" are the same, as in queries.
 func unescape(original []byte) *unescaped {
 	u := &unescaped{text: make([]byte, 0, len(original)), from: make([]int32, 0, len(original))}
 	for i, c := range original {
-		u.push(c, int32(i))
+		if len(u.text) >= u.plainFrom && !beginsEscape[c] {
+			u.text, u.from = append(u.text, c), append(u.from, int32(i))
+		} else {
+			u.push(c, int32(i))
+		}
 	}
 
 	return u
@@ -46,6 +62,9 @@ func (u *unescaped) push(c byte, from int32) {
 		c = ' '
 	}
 	u.text, u.from = append(u.text, c), append(u.from, from)
+	if beginsEscape[c] {
+		u.plainFrom = len(u.text) + maxEntity
+	}
 
 	length, means := u.escapeAtEnd()
 	if length == 0 {
@@ -58,6 +77,47 @@ func (u *unescaped) push(c byte, from int32) {
 	for _, b := range []byte(means) {
 		u.push(b, from)
 	}
+}
+
+// openEnds returns the lengths of the beginnings of the text after which only what may be the beginning of an escape
+// follows. The first is the whole text.
+func (u *unescaped) openEnds() []int {
+	ends := []int{len(u.text)}
+	for i := 0; i < len(ends); i++ {
+		end := ends[i]
+		for at := max(0, end-maxEntity); at < end; at++ {
+			if mayBecomeEscape(u.text[at:end]) && !slices.Contains(ends, at) {
+				ends = append(ends, at)
+			}
+		}
+	}
+
+	return ends
+}
+
+// mayBecomeEscape reports whether a text without complete escapes may be the beginning of one.
+func mayBecomeEscape(t []byte) bool {
+	rest := t[1:]
+	switch {
+	case t[0] == firstHalf && len(t) == 3:
+		return true // the second half may follow
+	case t[0] >= utf8.RuneSelf: // perhaps the beginning of a character of Latin-1 or Windows-1252
+		return len(t) < utf8.UTFMax && !slices.ContainsFunc(rest, func(c byte) bool { return c < utf8.RuneSelf })
+	case t[0] == '%':
+		return len(rest) == 0 || len(rest) == 1 && isHex(rest[0])
+	case t[0] == '&':
+		return len(t) < maxEntity && !slices.ContainsFunc(rest, func(c byte) bool { return c != '#' && !isAlphanumeric(c) })
+	case t[0] != '\\':
+		return false
+	case len(rest) == 0:
+		return true
+	case rest[0] == 'x':
+		return len(rest) < 3 && !slices.ContainsFunc(rest[1:], func(c byte) bool { return !isHex(c) })
+	case rest[0] == 'u':
+		return len(rest) < 5 && !slices.ContainsFunc(rest[1:], func(c byte) bool { return !isHex(c) })
+	}
+
+	return false
 }
 
 // escapeAtEnd returns the length of the escape at the end, and what it stands for. The length is 0 if there is none.
