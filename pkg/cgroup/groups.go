@@ -110,7 +110,7 @@ func (g *Groups) countsSwap() bool {
 	if dir := g.v1["memory"]; dir != "" {
 		return fileExists(dir, "memory.memsw.limit_in_bytes")
 	}
-	return fileExists(filepath.Join(g.root, "limited"), "memory.swap.max")
+	return fileExists(filepath.Join(g.root, limitedDir), "memory.swap.max")
 }
 
 // Acquire returns an empty group with limits. Limits that the host cannot enforce are ignored; see Unsupported. The
@@ -147,7 +147,7 @@ func (g *Groups) Acquire(l Limits) (*Group, error) {
 
 // makeGroup creates a group. After an error nothing of it is left, except what cannot be removed.
 func (g *Groups) makeGroup(name string, l Limits) (x *Group, err error) {
-	x = &Group{fd: -1, events: -1, stat: -1, freezer: g.freezer, dir: filepath.Join(g.root, "plain", name)}
+	x = &Group{fd: -1, events: -1, stat: -1, freezer: g.freezer, dir: filepath.Join(g.root, plainDir, name)}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, x.removeDir())
@@ -155,7 +155,7 @@ func (g *Groups) makeGroup(name string, l Limits) (x *Group, err error) {
 	}()
 
 	if l.Any() {
-		x.limited, x.dir = true, filepath.Join(g.root, "limited", name)
+		x.limited, x.dir = true, filepath.Join(g.root, limitedDir, name)
 	}
 
 	if err := g.mkdir(x.dir); err != nil {

@@ -65,7 +65,7 @@ func (g *Groups) openHost(cfg Config) error {
 		return err
 	}
 
-	name := "carillon-" + cfg.Node + "-" + cfg.Instance
+	name := rootPrefix + cfg.Node + "-" + cfg.Instance
 	dirs := map[string]string{}
 	for c, dir := range h.v1 {
 		dirs[c] = filepath.Join(dir, name)
@@ -106,11 +106,11 @@ func (g *Groups) openHost(cfg Config) error {
 		}
 	}
 
-	if err := g.makeDirs(g.root, filepath.Join(g.root, "plain"), filepath.Join(g.root, "limited")); err != nil {
+	if err := g.makeDirs(g.root, filepath.Join(g.root, plainDir), filepath.Join(g.root, limitedDir)); err != nil {
 		return err
 	}
 
-	for _, dir := range []string{g.root, filepath.Join(g.root, "limited")} {
+	for _, dir := range []string{g.root, filepath.Join(g.root, limitedDir)} {
 		if err := enableControllers(dir, g.v2); err != nil {
 			g.v2, problem = nil, errors.Join(problem, err)
 			break

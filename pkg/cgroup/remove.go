@@ -50,7 +50,7 @@ func Remove(roots []string, limit time.Duration) (err error) {
 // isOurs reports whether a directory has a name that this package gives. It prevents a damaged record from removing
 // other groups.
 func isOurs(root string) bool {
-	return filepath.IsAbs(root) && strings.HasPrefix(filepath.Base(root), "carillon-")
+	return filepath.IsAbs(root) && strings.HasPrefix(filepath.Base(root), rootPrefix)
 }
 
 // removeTree kills all processes in a group and in those below it, and removes the groups whose processes have

@@ -65,7 +65,7 @@ func socketLimits(descriptors int, users unixsocket.Administrators, log *zap.Log
 	total := min(maxUserConnections, max(descriptors/16, 8))
 	return connlimit.Config{
 		Name: "unix", Total: total, PerClient: total / 4, MaxDescriptor: descriptors / 5 * 4, Logger: log,
-		Trusted: func(c net.Conn) bool { _, ok := users.Peer(c); return ok },
+		Trusted: func(c net.Conn) bool { p, _ := users.Peer(c); return p.Trusted },
 	}
 }
 

@@ -48,8 +48,9 @@ var allowedImports = map[string][]string{
 	"pkg/daemon/peerprobe": {"pkg/internal/api", "pkg/internal/certs", "pkg/task"},
 	// systemd reports the node's state. The access rule of unixsocket also applies to an inherited socket.
 	"pkg/daemon/systemd": {"pkg/daemon/unixsocket"},
-	// unixsocket opens the socket, and marks for api the requests of users who need no token.
-	"pkg/daemon/unixsocket": {"pkg/filetrust", "pkg/internal/api", "pkg/internal/connlimit", "pkg/task"},
+	// unixsocket opens the socket, and marks for api the requests of users who need no token. Processes of attempts are not
+	// among these users, so it needs to know how attempts are found.
+	"pkg/daemon/unixsocket": {"executor/proctree", "pkg/cgroup", "pkg/filetrust", "pkg/internal/api", "pkg/internal/connlimit", "pkg/task"},
 	// bench is above daemon: it wires the components as daemon does, to measure them.
 	"pkg/bench": {"pkg/daemon/garbage", "pkg/daemon", "pkg/internal/check", "pkg/internal/api", "pkg/client", "pkg/scheduler", "pkg/scheduler/placement", "election", "shard", "executor", "executor/proctree", "executor/spool", "pkg/cgroup", "pkg/store", "pkg/store/record", "pkg/kv", "pkg/kv/embedded", "pkg/internal/schedule", "pkg/task", "executor/workdir", "executor/guardian", "executor/process", "pkg/internal/access", "pkg/internal/authority", "executor/httpaction", "pkg/policy"},
 	// cli uses the API like any other client, and contains no part of a node. It parses schedules to report errors

@@ -4,7 +4,6 @@ import (
 	"net"
 	"os"
 	"path/filepath"
-	"runtime"
 	"strings"
 	"syscall"
 	"testing"
@@ -133,78 +132,4 @@ func TestValidatePath_AcceptsCleanAbsolutePaths(t *testing.T) {
 	if MaxPath != len(address.Path)-1 {
 		t.Errorf("the kernel takes paths of %d bytes", len(address.Path)-1)
 	}
-}
-
-func TestAdministrators_AreRootTheDaemonsUserAndTheGroup(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("only root can connect as somebody else")
-	}
-
-	path := filepath.Join(socketDir(t), "api.sock")
-	l, err := net.Listen("unix", path)
-	if err != nil {
-		t.Fatal(err)
-	}
-
-	defer l.Close()
-
-	for _, tc := range []struct {
-		uid, gid uint32
-		users    Administrators
-		want     bool
-	}{
-		{0, 0, Administrators{noGroup: true}, true},
-		{4712, 4711, Administrators{gid: 4711}, true},
-		{4712, 4712, Administrators{gid: 4711}, false},
-		{4712, 0, Administrators{noGroup: true}, false},
-	} {
-		if err := os.Chmod(path, 0o777); err != nil {
-			t.Fatal(err)
-		}
-
-		if err := os.Chmod(filepath.Dir(path), 0o755); err != nil {
-			t.Fatal(err)
-		}
-
-		c := dialAs(t, path, tc.uid, tc.gid)
-		accepted, err := l.Accept()
-		if err != nil {
-			t.Fatal(err)
-		}
-
-		if uid, ok := tc.users.Peer(accepted); uid != tc.uid || ok != tc.want {
-			t.Errorf("user %d of group %d with %+v: user %d, %v", tc.uid, tc.gid, tc.users, uid, ok)
-		}
-
-		accepted.Close()
-		c.Close()
-	}
-}
-
-// dialAs connects to a unix socket as another user, whose only group is gid. The thread that has changed to that
-// user is not unlocked, so it ends with its goroutine.
-func dialAs(t *testing.T, path string, uid, gid uint32) (c net.Conn) {
-	t.Helper()
-	done := make(chan error)
-	go func() {
-		runtime.LockOSThread()
-		u, g := uintptr(uid), uintptr(gid)
-		_, _, groups := syscall.RawSyscall(syscall.SYS_SETGROUPS, 0, 0, 0)
-		_, _, group := syscall.RawSyscall(syscall.SYS_SETRESGID, g, g, g)
-		_, _, user := syscall.RawSyscall(syscall.SYS_SETRESUID, u, u, u)
-		if errno := max(groups, group, user); errno != 0 {
-			done <- errno
-			return
-		}
-
-		var err error
-		c, err = net.Dial("unix", path)
-		done <- err
-	}()
-
-	if err := <-done; err != nil {
-		t.Fatal(err)
-	}
-
-	return c
 }

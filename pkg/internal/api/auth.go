@@ -27,6 +27,14 @@ func WithTrustedUser(ctx context.Context, uid uint32) context.Context {
 	return context.WithValue(ctx, trustedUserKey{}, uid)
 }
 
+type refusedUserKey struct{}
+
+// WithRefusedUser returns the context of a connection over the unix socket whose peer has the rights of a trusted user on
+// this host, but is not trusted, and why. Requests on it need a token, and are refused with that reason without one.
+func WithRefusedUser(ctx context.Context, why string) context.Context {
+	return context.WithValue(ctx, refusedUserKey{}, why)
+}
+
 // findCaller returns the caller of a request, from its statement, its token, its unix socket or its client
 // certificate. takesLink says that the request may have a login link as its token. It reads nothing from etcd. With an error, the caller is who the credentials belong to, as far as that is
 // known, and may do nothing. An error is a *httpapi.Failure with status 401 or 429, or 503 while this node
@@ -55,6 +63,11 @@ func (s *server) findCaller(r *http.Request, takesLink bool) (httpapi.Caller, er
 
 	if uid, trusted := r.Context().Value(trustedUserKey{}).(uint32); trusted {
 		return httpapi.Caller{Who: fmt.Sprintf("%s:uid=%d", access.KindUnix, uid)}, nil
+	}
+
+	if why, refused := r.Context().Value(refusedUserKey{}).(string); refused {
+		return httpapi.Caller{}, httpapi.Fail(http.StatusUnauthorized, client.CodeUnauthorized, "a token is required: %s", why).
+			WithHint("processes of tasks have no rights of their own, also as root: create a token, and give it to the task with a secret")
 	}
 
 	if certificate != "" {

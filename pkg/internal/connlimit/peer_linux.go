@@ -1,7 +1,9 @@
 package connlimit
 
 import (
+	"errors"
 	"net"
+	"os"
 	"slices"
 	"syscall"
 	"unsafe"
@@ -21,6 +23,42 @@ func PeerUID(c net.Conn) (uid uint32, ok bool) {
 func PeerInGroup(c net.Conn, gid uint32) bool {
 	peer, ok := peerOf(c)
 	return ok && (peer.Gid == gid || slices.Contains(groupsOf(c), gid))
+}
+
+// PeerProcess returns the process that connected to a unix socket. The caller closes its PIDFD. An error means that the
+// process is not known, for example because it has ended.
+func PeerProcess(c net.Conn) (Process, error) {
+	peer, ok := peerOf(c)
+	if !ok {
+		return Process{PIDFD: -1}, errors.New("not a unix socket")
+	}
+
+	p := Process{PID: int(peer.Pid), PIDFD: -1}
+
+	var err error
+	withDescriptor(c, func(fd int) { p.PIDFD, err = unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_PEERPIDFD) })
+
+	switch {
+	case err == nil:
+		p.Certain = p.PIDFD >= 0
+		return p, nil
+	case !errors.Is(err, unix.ENOPROTOOPT):
+		p.PIDFD = -1
+		return p, os.NewSyscallError("getsockopt SO_PEERPIDFD", err)
+	case p.PID == 0:
+		p.PIDFD = -1
+		return p, nil
+	}
+
+	// Before Linux 6.5, the kernel reports only the number; before 5.3, it has no pidfds.
+	if p.PIDFD, err = unix.PidfdOpen(p.PID, 0); err != nil {
+		p.PIDFD = -1
+	}
+	if errors.Is(err, unix.ENOSYS) {
+		err = nil
+	}
+
+	return p, os.NewSyscallError("pidfd_open", err)
 }
 
 // peerOf returns the credentials of the process that connected to a unix socket.
