@@ -121,6 +121,64 @@ func accountFor(p *task.Process, without defaultAccount) (account, error) {
 	return a, nil
 }
 
+// account returns the account that an attempt runs as: that of accountFor, without the group whose members administer the
+// cluster (task.AdminGroup), unless the policy of the node names that group. If the task names it, or if it is the user's
+// primary group, the attempt is refused.
+//
+// The daemon does not trust the processes of attempts, whatever their groups. But a process that has the group could start
+// others through services of the host.
+func (l *Runner) account(p *task.Process) (account, error) {
+	a, err := accountFor(p, l.without)
+	if err != nil || a.credential == nil {
+		return a, err // the daemon's own credentials, which it cannot change or which are root's
+	}
+
+	gid, exists, err := groupNumber(l.adminGroup)
+	if err != nil || !exists || a.credential.Gid != gid && !slices.Contains(a.credential.Groups, gid) {
+		return a, err
+	}
+
+	if l.policy != nil {
+		allowed, err := l.currentPolicy()
+		if err != nil || allowed.NamesGroup(l.adminGroup, gid) {
+			return a, err
+		}
+	}
+
+	const rule = "its members administer the cluster, so tasks have it only if the node has a policy whose groups name it"
+
+	switch {
+	case a.credential.Gid == gid && p.Group == "":
+		return a, asRefusal(task.ReasonPolicy, fmt.Errorf("group: the primary group of user %s is %s: %s; set another group", a.name, l.adminGroup, rule))
+	case a.credential.Gid == gid:
+		return a, asRefusal(task.ReasonPolicy, fmt.Errorf("group: %s: %s", l.adminGroup, rule))
+	case p.Groups != nil:
+		return a, asRefusal(task.ReasonPolicy, fmt.Errorf("groups: %s: %s", l.adminGroup, rule))
+	}
+
+	a.credential.Groups = slices.DeleteFunc(a.credential.Groups, func(g uint32) bool { return g == gid })
+
+	return a, nil
+}
+
+// groupNumber returns the number of a group, and whether the host has the group.
+func groupNumber(name string) (gid uint32, exists bool, err error) {
+	g, err := user.LookupGroup(name)
+	if _, unknown := errors.AsType[user.UnknownGroupError](err); unknown {
+		return 0, false, nil
+	}
+	if err != nil {
+		return 0, false, fmt.Errorf("group %s: %w", name, err)
+	}
+
+	n, err := strconv.ParseUint(g.Gid, 10, 32)
+	if err != nil {
+		return 0, false, fmt.Errorf("group %s: %w", name, err)
+	}
+
+	return uint32(n), true, nil
+}
+
 // ownCredential returns the daemon's effective user and group and its supplementary groups.
 func ownCredential() (*syscall.Credential, error) {
 	groups, err := os.Getgroups()

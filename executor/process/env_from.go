@@ -99,7 +99,7 @@ func (l *Runner) withEnvFrom(a task.Assigned, hidden *mask.Masker, may func() er
 		return a, nil
 	}
 
-	as, err := accountFor(given, l.without)
+	as, err := l.account(given)
 	if err != nil {
 		return a, err
 	}

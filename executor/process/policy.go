@@ -86,7 +86,7 @@ func (l *Runner) currentPolicy() (*policy.Policy, error) {
 // policyAttempt returns the properties of an attempt that a policy judges. It contains the names of variables but no
 // values, which may be secrets.
 func (l *Runner) policyAttempt(a task.Assigned) (policy.Attempt, error) {
-	as, err := accountFor(a.Action.Process, l.without)
+	as, err := l.account(a.Action.Process)
 	if err != nil {
 		return policy.Attempt{}, err
 	}

@@ -56,7 +56,7 @@ func (l *Runner) prepareAttempt(a task.Assigned, token int64) (preparedAttempt, 
 		return preparedAttempt{}, err
 	}
 
-	as, err := accountFor(a.Action.Process, l.without)
+	as, err := l.account(a.Action.Process)
 	if err != nil {
 		return preparedAttempt{}, err
 	}

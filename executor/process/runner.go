@@ -73,6 +73,7 @@ type Runner struct {
 	secretReader secretReader
 	fake         Fake
 	without      defaultAccount // of processes whose tasks name no user
+	adminGroup   string         // task.AdminGroup, except in tests
 	node         string
 	log          *zap.Logger
 }
@@ -97,7 +98,7 @@ func New(cfg Config) (*Runner, error) {
 	l := &Runner{
 		spawner: spawner, spool: cfg.Spool, guardian: cfg.Guardian, statuses: status.NewMonitor(log), groups: cfg.Groups, orphans: cfg.Orphans,
 		stuck: newStuckStarts(cfg.StuckChanged), freeze: cfg.Freeze, policy: cfg.Policy, secrets: cfg.Secrets, secretReader: newSecretReader(),
-		fake: cfg.Fake, without: without, node: cfg.Node, log: log,
+		fake: cfg.Fake, without: without, adminGroup: task.AdminGroup, node: cfg.Node, log: log,
 	}
 	if cfg.Fake == nil {
 		// Attempts without processes need no directories.

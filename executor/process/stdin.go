@@ -24,7 +24,7 @@ func (l *Runner) openStdin(a task.Assigned, hidden *mask.Masker, may func() erro
 		return nil, nil
 	}
 
-	as, err := accountFor(a.Action.Process, l.without)
+	as, err := l.account(a.Action.Process)
 	if err != nil {
 		return nil, err
 	}

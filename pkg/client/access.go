@@ -60,6 +60,9 @@ type NamespaceChange struct {
 	Checked        int             `json:"checked,omitempty" doc:"How many tasks were checked."`
 	Incomplete     bool            `json:"incomplete,omitempty" doc:"The namespace has more tasks, which were not checked."`
 	DryRun         *Change         `json:"dry_run,omitempty" doc:"With dry_run=true: nothing was written, and this is the record as it would be."`
+	Warnings       []string        `json:"warnings,omitempty" doc:"What the author should check, such as a user of run_as who is root in effect on the host of the node that served the request."`
+	// WarningDetails are the same warnings, each with its code.
+	WarningDetails []task.Warning `json:"warning_details,omitempty" doc:"The same warnings, each with its code."`
 }
 
 // RoleChange is the answer to a change of a role.

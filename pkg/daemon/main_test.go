@@ -37,6 +37,13 @@ func TestMain(m *testing.M) {
 		etcdmain.Main(os.Args)
 		return
 	}
+	if socket := os.Getenv(asIntruder); socket != "" {
+		if err := intrude(socket, os.Args[1]); err != nil {
+			fmt.Fprintln(os.Stderr, "error:", err)
+			os.Exit(1)
+		}
+		return
+	}
 	if os.Getenv(asDaemon) == "" {
 		// The tasks of tests write into directories of the user who runs the tests.
 		os.Setenv("CARILLON_DEFAULT_USER", strconv.Itoa(os.Getuid()))

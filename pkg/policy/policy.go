@@ -99,7 +99,12 @@ func (p *Policy) mayName(g Group) bool {
 	if p.Groups == nil {
 		return p.Users == nil || g.Own
 	}
-	return slices.Contains(p.Groups, g.Name) || slices.Contains(p.Groups, strconv.FormatUint(uint64(g.GID), 10))
+	return p.NamesGroup(g.Name, g.GID)
+}
+
+// NamesGroup reports whether the policy lists a group, by its name or its number. A policy without a list names none.
+func (p *Policy) NamesGroup(name string, gid uint32) bool {
+	return slices.Contains(p.Groups, name) || slices.Contains(p.Groups, strconv.FormatUint(uint64(gid), 10))
 }
 
 // checkAction judges whether the task may use a shell.

@@ -47,7 +47,7 @@ type Namespace struct {
 	Name        string   `json:"name"`
 	Description string   `json:"description,omitempty"`
 	RunAs       []string `json:"run_as,omitempty" doc:"The OS users that tasks may name; * for any. A task that names no user runs as the default_user of its node."`
-	Groups      []string `json:"groups,omitempty" doc:"The OS groups that tasks may name; * for any."`
+	Groups      []string `json:"groups,omitempty" doc:"The OS groups that tasks may name; * for any except numbers and groups whose members are root in effect, such as docker."`
 	Shell       bool     `json:"shell,omitempty" doc:"Tasks may use shell actions."`
 	EnvFiles    []string `json:"env_files,omitempty" doc:"The files on nodes that tasks may read, with env_from and stdin: absolute paths, directories that end in /, or * for any."`
 	Nodes       string   `json:"nodes,omitempty" doc:"A selector of node labels that is joined to the selector of each task."`

@@ -39,6 +39,9 @@ const (
 	WarnFewNodesMatch = "few_nodes_match" // fewer nodes than its runs need would take them now
 )
 
+// WarnRootUser is the code of a warning about a namespace that was written: a user of its run_as is root in effect.
+const WarnRootUser = "root_user"
+
 // WarningTexts returns the texts of warnings.
 func WarningTexts(list []Warning) []string {
 	texts := make([]string, len(list))

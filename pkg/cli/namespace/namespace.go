@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -80,7 +79,7 @@ func namespaceTable(f *factory.Factory, list []task.Namespace, wide bool) *outpu
 
 // allowedCell is a list of what is allowed, in a cell of a table.
 func allowedCell(f *factory.Factory, names []string) string {
-	if slices.Contains(names, "*") {
+	if len(names) == 1 && names[0] == "*" {
 		return "any"
 	}
 	return cmp.Or(output.OneLine(strings.Join(names, ",")), f.NoValue())
@@ -91,7 +90,7 @@ func allowedText(names []string, none string) string {
 	switch {
 	case len(names) == 0:
 		return none
-	case slices.Contains(names, "*"):
+	case len(names) == 1 && names[0] == "*":
 		return "any"
 	}
 	return strings.Join(names, ", ")
@@ -146,7 +145,7 @@ type namespaceFlags struct {
 func (o *namespaceFlags) defineFlags(f *factory.Factory, cmd *cobra.Command) {
 	flags := cmd.Flags()
 	flags.StringSliceVar(&o.runAs, "run-as", nil, "OS `USERS` that tasks may name; * for any (default: none, so tasks run as the default user of their node)")
-	flags.StringSliceVar(&o.groups, "groups", nil, "OS `GROUPS` that tasks may name; * for any (default: none)")
+	flags.StringSliceVar(&o.groups, "groups", nil, "OS `GROUPS` that tasks may name; * for any except those whose members are root in effect, such as docker (default: none)")
 	flags.BoolVar(&o.shell, "shell", false, "tasks may use shell actions")
 	flags.StringSliceVar(&o.envFiles, "env-files", nil, "files on nodes that tasks may read with env_from and stdin: absolute `PATHS`, directories that end in /, or * for any (default: none)")
 	flags.StringVar(&o.nodes, "nodes", "", "`SELECTOR` of the nodes that run the tasks (default: all nodes)")
@@ -228,6 +227,7 @@ func createCommand(f *factory.Factory) *cobra.Command {
 
 		if f.ForPeople() {
 			f.Say("created namespace %s", n.Name)
+			warnAbout(f, change)
 			f.SayNext("carillon access grant editor SUBJECT --in %s", n.Name)
 			return nil
 		}
@@ -301,7 +301,7 @@ func updateCommand(f *factory.Factory) *cobra.Command {
 			} else {
 				f.Say("updated namespace %s", n.Name)
 			}
-			warnForbidden(f, change)
+			warnAbout(f, change)
 
 			return nil
 		}
@@ -326,13 +326,17 @@ func printDryRun(ctx context.Context, f *factory.Factory, c *client.Client, n ta
 	if err := view.PrintDryRun(f, "namespace "+n.Name, change.DryRun); err != nil {
 		return err
 	}
-	warnForbidden(f, change)
+	warnAbout(f, change)
 
 	return nil
 }
 
-// warnForbidden names the tasks that a namespace no longer allows.
-func warnForbidden(f *factory.Factory, change client.NamespaceChange) {
+// warnAbout prints the warnings about a change, and names the tasks that the namespace no longer allows.
+func warnAbout(f *factory.Factory, change client.NamespaceChange) {
+	for _, w := range change.Warnings {
+		f.Note("warning: %s", output.OneLine(w))
+	}
+
 	if change.Incomplete {
 		f.Note("note: only the first %d tasks of the namespace were checked", change.Checked)
 	}

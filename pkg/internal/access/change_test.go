@@ -3,6 +3,7 @@ package access_test
 import (
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/carillonhq/carillon/pkg/internal/access"
@@ -73,6 +74,17 @@ func TestNeedsOfChange(t *testing.T) {
 	}
 }
 
+// * does not stand for the groups of root, but they can be listed beside it.
+func TestCheckTask_NamesTheGroupsOfRoot(t *testing.T) {
+	n := &task.Namespace{Name: "team-a", Groups: []string{"*", "docker", "990"}}
+	for group, want := range map[string]bool{"docker": true, "990": true, "adm": true, "sudo": false, "991": false} {
+		err := access.CheckTask(n, spec(func(s *task.Spec) { s.Action.Process.Group = group }))
+		if (err == nil) != want || err != nil && !strings.Contains(err.Error(), "must name this group") {
+			t.Errorf("group %s: %v, want allowed: %v", group, err, want)
+		}
+	}
+}
+
 func TestCheckTask_AllowsOnlyWhatTheNamespaceLists(t *testing.T) {
 	strict := &task.Namespace{Name: "team-a"}
 	some := &task.Namespace{Name: "team-a", RunAs: []string{"app"}, Groups: []string{"docker"}, Shell: true, EnvFiles: []string{"/etc/app/", "/etc/one"}}
@@ -87,8 +99,14 @@ func TestCheckTask_AllowsOnlyWhatTheNamespaceLists(t *testing.T) {
 		{"a listed user", func(p *task.Process) { p.User = "app" }, false, true, true},
 		{"root", func(p *task.Process) { p.User = "root" }, false, false, true},
 		{"root by number", func(p *task.Process) { p.User = "0" }, false, false, true},
-		{"a listed group", func(p *task.Process) { p.Group = "docker" }, false, true, true},
-		{"a group", func(p *task.Process) { p.Groups = []string{"docker", "shadow"} }, false, false, true},
+		{"a listed group", func(p *task.Process) { p.Group = "docker" }, false, true, false},
+		{"groups", func(p *task.Process) { p.Groups = []string{"video", "adm"} }, false, false, true},
+		{"groups, one of them of root", func(p *task.Process) { p.Groups = []string{"video", "shadow"} }, false, false, false},
+		{"the group of administrators", func(p *task.Process) { p.Groups = []string{"carillon"} }, false, false, false},
+		{"the group root", func(p *task.Process) { p.Group = "root" }, false, false, false},
+		{"a group of root in capitals", func(p *task.Process) { p.Group = "Docker" }, false, false, false},
+		{"a group by number", func(p *task.Process) { p.Groups = []string{"0"} }, false, false, false},
+		{"a group by number with a sign", func(p *task.Process) { p.Groups = []string{"+0"} }, false, false, false},
 		{"shell", func(p *task.Process) { p.Command, p.Shell = nil, "id" }, false, true, true},
 		{"a file", func(p *task.Process) { p.EnvFrom = []task.EnvFrom{{File: "/etc/one"}} }, false, true, true},
 		{"below a directory", func(p *task.Process) { p.EnvFrom = []task.EnvFrom{{File: "/etc/app/db.env"}} }, false, true, true},

@@ -42,7 +42,11 @@ func findForbidden(n *task.Namespace, a *task.Action) *forbidden {
 	}
 
 	refuse := func(field, kind, value string, allowed []string) *forbidden {
-		return &forbidden{field, "the " + kind + " " + value, task.Quote(value) + ": namespace " + n.Name + " allows " + listed("the "+kind+"s", allowed)}
+		rule := "allows " + listed("the "+kind+"s", allowed)
+		if slices.Contains(allowed, "*") {
+			rule = "must name this " + kind + ": * stands for neither numbers nor " + kind + "s whose members are root in effect"
+		}
+		return &forbidden{field, "the " + kind + " " + value, task.Quote(value) + ": namespace " + n.Name + " " + rule}
 	}
 
 	if p.User != "" && !lists(n.RunAs, p.User) {
@@ -50,7 +54,7 @@ func findForbidden(n *task.Namespace, a *task.Action) *forbidden {
 	}
 
 	for _, g := range append([]string{p.Group}, p.Groups...) {
-		if g != "" && !lists(n.Groups, g) {
+		if g != "" && !allowsGroup(n.Groups, g) {
 			return refuse("groups", "group", g, n.Groups)
 		}
 	}
@@ -74,6 +78,18 @@ func findForbidden(n *task.Namespace, a *task.Action) *forbidden {
 
 func lists(allowed []string, name string) bool {
 	return slices.Contains(allowed, "*") || slices.Contains(allowed, name)
+}
+
+// allowsGroup reports whether a list of groups allows one. * does not stand for groups whose members are root in effect, such
+// as docker. It does not stand for numbers, either: which group has a number differs between hosts.
+func allowsGroup(allowed []string, group string) bool {
+	if slices.Contains(allowed, group) {
+		return true
+	}
+
+	isNumber := strings.ContainsRune("+-0123456789", rune(group[0]))
+
+	return slices.Contains(allowed, "*") && !isNumber && !task.IsRootGroup(group)
 }
 
 // mayRead reports whether a namespace's record allows its tasks to read a file.

@@ -155,6 +155,9 @@ func (h *namespaceHandlers) setNamespace(c *httpapi.Call, q dryRunQuery) (httpap
 	h.awaitView(c, func(v *authority.View) bool { return v.Fence >= n.Revision })
 
 	change := client.NamespaceChange{Namespace: n, DryRun: dry}
+	if change.WarningDetails = warnRootUsers(c.Context(), n.RunAs, hostGroupsOf); len(change.WarningDetails) > 0 {
+		change.Warnings = task.WarningTexts(change.WarningDetails)
+	}
 	// Only to a caller who may read the tasks: the right to change limits does not include it.
 	if c.Rights().CanRead(n.Name) {
 		h.findForbidden(c.Context(), &change)
