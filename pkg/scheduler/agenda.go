@@ -1,6 +1,7 @@
 package scheduler
 
 import (
+	"container/heap"
 	"slices"
 	"time"
 
@@ -13,38 +14,120 @@ type agenda struct {
 	// toExamine are the tasks that the next plan examines, each once: something waits, or an attempt needs
 	// attention.
 	toExamine []*taskstate.Task
-	// examineLater holds tasks that are to be examined at a later time, in Unix milliseconds. Unlike examineAllAt, they
-	// may be far in the future, and only these tasks are examined then.
-	examineLater     map[*taskstate.Task]int64
-	nextExamineLater int64     // the earliest of examineLater, or 0 if there is none
-	lastExamined     time.Time // when all tasks with waiting or active runs were last examined
-	examineAllAt     time.Time // when to examine them all next, or zero
+	// later are the tasks that must be examined at a time. Each examination notes again what is still to come.
+	later laterTasks
+	// examineAllAt is when to examine all tasks with waiting or active runs, or zero. It is for what concerns
+	// many of them, such as an etcd that does not answer.
+	examineAllAt time.Time
+	lastRound    time.Time // when the last round began
 }
 
-// examineAgainAt notes that the task must be examined again at an instant in Unix milliseconds. It replaces an
-// earlier note for the task.
-func (a *agenda) examineAgainAt(t *taskstate.Task, until int64) {
-	a.examineLater[t] = until
-	if a.nextExamineLater == 0 || until < a.nextExamineLater {
-		a.nextExamineLater = until
+// examineAgainAt notes that the task must be examined at an instant at the latest. If an earlier note exists,
+// that examination will note the instant again.
+func (a *agenda) examineAgainAt(t *taskstate.Task, at time.Time) {
+	a.later.add(t, at.Add(time.Millisecond-time.Nanosecond).UnixMilli())
+}
+
+// moveDueTasks moves the tasks whose time has come to toExamine. now is in Unix milliseconds.
+func (a *agenda) moveDueTasks(now int64) {
+	for len(a.later.heap) > 0 && a.later.heap[0].at <= now {
+		a.examineNext(a.later.pop())
 	}
 }
 
-// moveDueTasks moves the tasks whose time has come from examineLater to toExamine. now is in Unix milliseconds.
-func (a *agenda) moveDueTasks(now int64) {
-	if a.nextExamineLater == 0 || now < a.nextExamineLater {
+// clockWasSetBack notes the time of a round, which must have a monotonic reading, and reports whether the clock
+// was set back since the last one. Tasks would then be examined too late.
+func (a *agenda) clockWasSetBack(now time.Time) bool {
+	last := a.lastRound
+	a.lastRound = now
+
+	// Sub uses the monotonic readings, unless they are removed.
+	passed := now.Round(0).Sub(last.Round(0))
+
+	return !last.IsZero() && (passed < 0 || now.Sub(last)-passed > maxClockDrift)
+}
+
+// maxClockDrift is how much less time may pass by the clock of the host than by its monotonic clock between two
+// rounds.
+const maxClockDrift = 100 * time.Millisecond
+
+// laterTasks are tasks with the time of their next examination, ordered by time.
+type laterTasks struct {
+	heap  laterHeap
+	notes map[*taskstate.Task]*laterNote
+}
+
+// laterNote is when to examine a task.
+type laterNote struct {
+	task  *taskstate.Task
+	at    int64 // Unix milliseconds
+	index int   // in the heap
+}
+
+// add notes a task for an instant, unless an earlier one is noted.
+func (l *laterTasks) add(t *taskstate.Task, at int64) {
+	if n := l.notes[t]; n != nil {
+		if at < n.at {
+			n.at = at
+			heap.Fix(&l.heap, n.index)
+		}
 		return
 	}
 
-	a.nextExamineLater = 0
-	for t, until := range a.examineLater {
-		if until <= now {
-			delete(a.examineLater, t)
-			a.examineNext(t)
-		} else if a.nextExamineLater == 0 || until < a.nextExamineLater {
-			a.nextExamineLater = until
-		}
+	n := &laterNote{task: t, at: at}
+	if l.notes == nil {
+		l.notes = map[*taskstate.Task]*laterNote{}
 	}
+
+	l.notes[t] = n
+	heap.Push(&l.heap, n)
+}
+
+// remove forgets the note of a task, if it has one.
+func (l *laterTasks) remove(t *taskstate.Task) {
+	if n := l.notes[t]; n != nil {
+		heap.Remove(&l.heap, n.index)
+		delete(l.notes, t)
+	}
+}
+
+// pop removes the task with the earliest time and returns it. There must be one.
+func (l *laterTasks) pop() *taskstate.Task {
+	n := heap.Pop(&l.heap).(*laterNote)
+	delete(l.notes, n.task)
+
+	return n.task
+}
+
+// next returns the earliest time in Unix milliseconds, and false if there is none.
+func (l *laterTasks) next() (at int64, ok bool) {
+	if len(l.heap) == 0 {
+		return 0, false
+	}
+	return l.heap[0].at, true
+}
+
+// laterHeap implements heap.Interface for laterTasks.
+type laterHeap []*laterNote
+
+func (h laterHeap) Len() int           { return len(h) }
+func (h laterHeap) Less(i, j int) bool { return h[i].at < h[j].at }
+func (h laterHeap) Swap(i, j int) {
+	h[i], h[j] = h[j], h[i]
+	h[i].index, h[j].index = i, j
+}
+func (h *laterHeap) Push(x any) {
+	n := x.(*laterNote)
+	n.index = len(*h)
+	*h = append(*h, n)
+}
+func (h *laterHeap) Pop() any {
+	last := len(*h) - 1
+	n := (*h)[last]
+	(*h)[last] = nil
+	*h = (*h)[:last]
+
+	return n
 }
 
 // takeToExamine returns the tasks to examine, ordered by name so that plans are deterministic, and empties the

@@ -119,7 +119,6 @@ func (s *shardState) noEntry(t *taskstate.Task) {
 	s.due.Set(t, 0)
 	delete(s.uncovered, t)
 	delete(s.unread, t)
-	delete(s.examineLater, t)
 }
 
 // applyQueued applies the current version of a queue record, or its deletion.

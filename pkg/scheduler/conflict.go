@@ -28,9 +28,10 @@ func (s *shardState) takeConflict(p *plan, c *store.Conflict, now time.Time) {
 	// Attempts come first: a queue record may show that one of them has ended, and that attempt must not be
 	// considered active afterwards.
 	for _, key := range c.Runs {
-		// The watch normally delivers the change before this.
-		s.examineAllBy(now.Add(100 * time.Millisecond))
-		s.takeConflictingAttempt(key)
+		if t := s.takeConflictingAttempt(key); t != nil {
+			// The watch normally delivers the change before this.
+			s.examineAgainAt(t, now.Add(100*time.Millisecond))
+		}
 	}
 
 	for _, ev := range c.Records {
@@ -91,25 +92,28 @@ func (s *shardState) takeConflict(p *plan, c *store.Conflict, now time.Time) {
 
 // takeConflictingAttempt handles the key of an inbox record that a rejected commit found changed, deleted,
 // or existing where the commit wanted to create it. If the run is not known to be active, the record
-// exists, whoever created it, so the run counts as active from now on.
-func (s *shardState) takeConflictingAttempt(key string) {
+// exists, whoever created it, so the run counts as active from now on. takeConflictingAttempt
+// returns the run's task, or nil if the task is not known.
+func (s *shardState) takeConflictingAttempt(key string) *taskstate.Task {
 	k, ok := s.Keys.ParseRun(key)
 	if !ok {
-		return
+		return nil
 	}
 
 	t := s.Tasks.Get(k.Ref.String())
 	if t == nil {
-		return
+		return nil
 	}
 
 	if t.Holds(k.Run) {
 		// The attempt is known: what was read of it is out of date.
 		watchAnew(t, func(a *taskstate.Attempt) bool { return a.Run == k.Run })
-		return
+		return t
 	}
 
 	s.addFoundAttempt(t, taskstate.Attempt{Run: k.Run, Node: k.Node})
+
+	return t
 }
 
 // forgetTask drops an entry that was deleted, or that now belongs to another task, until the watch delivers

@@ -2,6 +2,7 @@ package scheduler
 
 import (
 	"testing"
+	"time"
 
 	"github.com/carillonhq/carillon/pkg/scheduler/taskstate"
 	"github.com/carillonhq/carillon/pkg/store"
@@ -53,7 +54,7 @@ var coreMutants = []struct {
 		s.applyAbandoned(p)
 
 		for _, t := range tasks {
-			s.examineLater[t] = p.now.UnixMilli() + 1000
+			s.examineAgainAt(t, p.now.Add(time.Second))
 			s.due.Set(t, 0)
 		}
 	}},

@@ -174,7 +174,7 @@ func (r *parentRun) writeCounts() bool {
 
 	// A ToldAt far in the future means that the clock was set back. Write in that case.
 	if at := q.ToldAt.Add(tellEvery); r.plan.now.Before(at) && q.ToldAt.Sub(r.plan.now) < tellEvery {
-		r.plan.s.examineAllBy(at)
+		r.plan.s.examineAgainAt(r.t, at)
 		return true
 	}
 

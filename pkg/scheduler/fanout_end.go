@@ -59,7 +59,7 @@ func (r *parentRun) loseMissingParts() bool {
 	// before lost_after has passed. In any case, the commit requires that there is no record of the part's
 	// end.
 	if until := q.Missing.Add(r.plan.cluster.EffectiveLostAfter().Std()); r.plan.now.Before(until) {
-		r.plan.s.examineAllBy(until)
+		r.plan.s.examineAgainAt(t, until)
 		return true
 	}
 

@@ -25,7 +25,7 @@ func (r *parentRun) assignNextPart() (done, ok bool) {
 
 	// With stagger, the next part has its turn at NotBefore.
 	if at := q.NotBefore.Time; at.After(r.plan.now) {
-		r.plan.s.examineAllBy(at)
+		r.plan.s.examineAgainAt(t, at)
 		return false, true
 	}
 
@@ -132,7 +132,7 @@ func (r *parentRun) tooLate() bool {
 		return true
 	}
 
-	r.plan.s.examineAllBy(until.Truncate(deadlineStep).Add(deadlineStep))
+	r.plan.s.examineAgainAt(r.t, until.Truncate(deadlineStep).Add(deadlineStep))
 
 	return false
 }
@@ -193,7 +193,7 @@ func (r *parentRun) nodeOf(index int, part *taskstate.Waiting) (n *task.Node, go
 	}
 
 	if until := since.Add(r.plan.cluster.EffectiveLostAfter().Std()); r.plan.now.Before(until) {
-		r.plan.s.examineAllBy(until)
+		r.plan.s.examineAgainAt(t, until)
 		return nil, false, false
 	}
 
@@ -226,7 +226,7 @@ func (p *plan) retryPart(t *taskstate.Task, q *taskstate.Waiting) bool {
 	}
 
 	if at := t.NotBefore(q); at.After(p.now) {
-		p.s.examineAllBy(at)
+		p.s.examineAgainAt(t, at)
 		return true
 	}
 

@@ -14,7 +14,6 @@ func (p *plan) followUp(t *taskstate.Task) {
 		return
 	}
 
-	delete(p.s.examineLater, t)
 	p.countEnds(t)
 	p.anchorAnew(t)
 	p.deleteExpired(t)
@@ -90,7 +89,7 @@ func (p *plan) anchorAnew(t *taskstate.Task) {
 
 	// Wait for the end of a pause, so that its end and not an earlier time is taken into account.
 	if until, ends := t.Silence(); t.Paused && ends && now <= until {
-		p.s.examineAgainAt(t, until+1)
+		p.s.examineAgainAt(t, taskstate.Instant(until+1))
 		return
 	}
 

@@ -25,10 +25,10 @@ func (s *shardState) neededReadings(now time.Time, cleared map[string]bool) (lis
 					unknown = append(unknown, step.Prove)
 				}
 			case !step.Again.IsZero():
-				s.examineAllBy(step.Again)
+				s.examineAgainAt(t, step.Again)
 			case !step.Read && !step.Cancel:
 			case len(list) == maxReadingsPerRound: // the rest follows in the next round
-				s.examineAllBy(now)
+				s.examineAgainAt(t, now)
 			default:
 				list = append(list, absence.Reading{Task: t, Attempt: a, Cancel: step.Cancel})
 			}
@@ -46,6 +46,6 @@ func (s *shardState) applyReading(r absence.Reading, v store.Sighting, now, read
 	}
 
 	if r.Apply(v, read) {
-		s.examineAllBy(now.Add(s.clearedAfter))
+		s.examineAgainAt(r.Task, now.Add(s.clearedAfter))
 	}
 }

@@ -446,7 +446,7 @@ func TestDeadline_OfWhatWaits(t *testing.T) {
 	h = w.work("n1")
 	h.decide(8)
 	w.want("a", "+2 dispatched", "+4 queued overlap")
-	h.decide(8.01)
+	h.decide(8.1)
 	w.want("a", "+2 dispatched", "+4 missed start_deadline")
 	w.want("c", "+2 queued retry #2") // it has started before
 }

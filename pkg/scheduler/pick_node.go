@@ -58,10 +58,10 @@ func (p *plan) pickFor(t *taskstate.Task, w placement.Want) (*task.Node, bool) {
 // event.
 func (p *plan) examineWhenNodesMayAppear(t *taskstate.Task) {
 	if until, suspect := p.s.placement.SuspectUntil(p.now); suspect {
-		p.s.examineAllBy(until)
+		p.s.examineAgainAt(t, until)
 	}
 
 	if p.namespaceOf(t).selectorFor(t).Compares() {
-		p.s.examineAllBy(p.now.Add(lookForFacts))
+		p.s.examineAgainAt(t, p.now.Add(lookForFacts))
 	}
 }

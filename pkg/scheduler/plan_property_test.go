@@ -25,7 +25,7 @@ func (h *testWorker) planIsHarmless(at float64) {
 // plans.
 func (h *testWorker) effectsOfPlans(at float64, abandon func(*plan)) (harm []string) {
 	// The notes of these plans must not help the round that follows.
-	tasks, allAt, later, nextLater, unread := slices.Clone(h.state.toExamine), h.state.examineAllAt, maps.Clone(h.state.examineLater), h.state.nextExamineLater, maps.Clone(h.state.unread)
+	tasks, allAt, later, unread := slices.Clone(h.state.toExamine), h.state.examineAllAt, h.state.later.times(), maps.Clone(h.state.unread)
 	defer func() {
 		for _, t := range h.state.toExamine {
 			t.SetListed(false)
@@ -36,7 +36,10 @@ func (h *testWorker) effectsOfPlans(at float64, abandon func(*plan)) (harm []str
 			h.state.examineNext(t)
 		}
 
-		h.state.examineAllAt, h.state.examineLater, h.state.nextExamineLater, h.state.unread = allAt, later, nextLater, unread
+		h.state.examineAllAt, h.state.unread, h.state.later = allAt, unread, laterTasks{}
+		for t, at := range later {
+			h.state.later.add(t, at)
+		}
 	}()
 
 	h.state.examineAll() // notes from the first plan could make the second larger, so both examine all tasks
@@ -54,6 +57,16 @@ func (h *testWorker) effectsOfPlans(at float64, abandon func(*plan)) (harm []str
 	}
 
 	return harm
+}
+
+// times returns when tasks are to be examined.
+func (l *laterTasks) times() map[*taskstate.Task]int64 {
+	times := map[*taskstate.Task]int64{}
+	for t, n := range l.notes {
+		times[t] = n.at
+	}
+
+	return times
 }
 
 // dryPlan makes a plan and abandons it. It returns what the plan would have done, without the nodes, which

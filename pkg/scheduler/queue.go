@@ -123,12 +123,12 @@ func (p *plan) applyTurn(t *taskstate.Task, q *taskstate.Waiting, what tickpolic
 
 	// The run waits or starts. Wake up when its start deadline passes, to record it as missed (G22).
 	if !q.StartBefore.IsZero() && q.CountedAttempt() <= 1 {
-		p.s.examineAllBy(q.StartBefore.Truncate(deadlineStep).Add(deadlineStep))
+		p.s.examineAgainAt(t, q.StartBefore.Truncate(deadlineStep).Add(deadlineStep))
 	}
 
 	// A retry waits for its backoff.
 	if at := t.NotBefore(q); at.After(p.now) {
-		p.s.examineAllBy(at)
+		p.s.examineAgainAt(t, at)
 		return true
 	}
 
@@ -139,7 +139,7 @@ func (p *plan) applyTurn(t *taskstate.Task, q *taskstate.Waiting, what tickpolic
 // then ticks that waited for that may start.
 func (p *plan) examineAfterProbe(t *taskstate.Task) {
 	if _, until := t.TargetDown(p.now.UnixMilli()); until != 0 {
-		p.s.examineAllBy(taskstate.Instant(until))
+		p.s.examineAgainAt(t, taskstate.Instant(until))
 	}
 }
 

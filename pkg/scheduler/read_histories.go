@@ -31,7 +31,7 @@ func (w *worker) readHistories(ctx context.Context, now int64) {
 	if err != nil {
 		w.log.Debug("could not read histories", zap.Error(err))
 		for _, t := range some {
-			w.state.examineAgainAt(t, now+1000)
+			w.state.examineAgainAt(t, taskstate.Instant(now+1000))
 		}
 		return
 	}

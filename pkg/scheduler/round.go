@@ -33,13 +33,14 @@ func (w *worker) runRound(ctx context.Context) error {
 	// appear to be in the future, and the worker would run rounds without a pause until it passes.
 	now := wallClock.Truncate(time.Millisecond)
 
-	// All tasks with waiting or active runs are examined when the wake-up time has passed. They are also
-	// examined when maxIdleSleep has passed since the last time: a clock that was set back must not delay
-	// them for as long as it was set back.
-	if !w.state.examineAllAt.IsZero() && (!wallClock.Before(w.state.examineAllAt) || wallClock.Sub(w.state.lastExamined) >= maxIdleSleep) {
-		w.state.examineAllAt, w.state.lastExamined = time.Time{}, wallClock
+	// A clock that was set back must not delay what waits for as long as it was set back.
+	setBack := w.state.clockWasSetBack(wallClock)
+	if at := w.state.examineAllAt; setBack || !at.IsZero() && !wallClock.Before(at) {
+		w.state.examineAllAt = time.Time{}
 		w.state.examineAll()
 	}
+
+	w.state.moveDueTasks(now.UnixMilli())
 
 	w.state.grantTokens(wallClock)
 	w.state.examineSetAside(now)
@@ -49,8 +50,6 @@ func (w *worker) runRound(ctx context.Context) error {
 	if err := w.watchAttempts(ctx, wallClock); err != nil {
 		return err
 	}
-
-	w.state.moveDueTasks(now.UnixMilli())
 
 	for conflicts := 0; ; {
 		// Read the histories that earlier plans of this round have requested, a few at a time.

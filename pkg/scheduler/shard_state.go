@@ -103,7 +103,7 @@ func (s *shardState) forgetTasks() {
 	s.Tasks, s.due, s.onTime = taskstate.Tasks{}, nil, 0
 	s.uncovered, s.unread = map[*taskstate.Task]struct{}{}, needHistorySet{}
 	s.active, s.census, s.failures = taskstate.ActiveTasks{}, taskstate.Census{}, failures.NewSet()
-	s.agenda = agenda{examineLater: map[*taskstate.Task]int64{}, lastExamined: s.lastExamined}
+	s.agenda = agenda{lastRound: s.lastRound}
 	s.purges, s.gone = map[string]int64{}, map[string]int64{}
 	s.aside = setAsideTasks{retryAt: map[*taskstate.Task]int64{}}
 	s.endedSince = map[string]int64{}
@@ -180,6 +180,7 @@ func (s *shardState) dropTask(t *taskstate.Task) {
 		s.Tasks.Delete(t.FullName())
 		s.endSpan(t)
 		delete(s.aside.retryAt, t)
+		s.later.remove(t)
 	}
 }
 

@@ -26,14 +26,14 @@ func (p *plan) deleteExpired(t *taskstate.Task) {
 	if !over {
 		// A schedule that counts from the end of the last run is over only after its own end.
 		if t.FollowsEnds() && t.Timing.End >= now {
-			p.s.examineAgainAt(t, t.Timing.End+1)
+			p.s.examineAgainAt(t, taskstate.Instant(t.Timing.End+1))
 		}
 		return
 	}
 
 	// The ttl cannot have passed, whatever the last end is. Avoid reading the history.
 	if until := since + t.Policy.TTL; now < until {
-		p.s.examineAgainAt(t, until)
+		p.s.examineAgainAt(t, taskstate.Instant(until))
 		return
 	}
 
@@ -44,12 +44,12 @@ func (p *plan) deleteExpired(t *taskstate.Task) {
 	}
 
 	if until := max(since, t.Past.Ended) + t.Policy.TTL; now < until {
-		p.s.examineAgainAt(t, until)
+		p.s.examineAgainAt(t, taskstate.Instant(until))
 		return
 	}
 
 	// The deletion can fail or be dropped without notice. Check again later in any case.
-	p.s.examineAgainAt(t, now+ttlDeletionRetry.Milliseconds())
+	p.s.examineAgainAt(t, p.now.Add(ttlDeletionRetry))
 
 	if t.BeingDeleted() {
 		return

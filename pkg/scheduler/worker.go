@@ -417,8 +417,8 @@ func (w *worker) sleepFor() time.Duration {
 	}
 
 	// The next time at which a single task must be examined.
-	if w.state.nextExamineLater != 0 {
-		sleep = min(sleep, taskstate.Instant(w.state.nextExamineLater).Sub(now))
+	if at, ok := w.state.later.next(); ok {
+		sleep = min(sleep, taskstate.Instant(at).Sub(now))
 	}
 
 	// The next commit for a task that is set aside.
