@@ -34,6 +34,7 @@ type footprint struct {
 type lockedKey struct {
 	key    []byte
 	hash   uint64
+	dir    uint16 // see dirOf
 	writes bool
 	lock   *lock // set while the transaction is in the lock table
 }
@@ -41,6 +42,7 @@ type lockedKey struct {
 // span is a range of keys that a transaction writes, or only reads or compares. If end is nil, the range has no end.
 type span struct {
 	start, end []byte
+	dir        uint16 // see dirOf
 	writes     bool
 	of         *ticket // set while the transaction is in the lock table
 }
@@ -53,6 +55,56 @@ func (s span) contains(key []byte) bool {
 // overlapsWith reports whether a key can be in both ranges.
 func (s span) overlapsWith(o span) bool {
 	return (o.end == nil || bytes.Compare(s.start, o.end) < 0) && (s.end == nil || bytes.Compare(o.start, s.end) < 0)
+}
+
+// Directories divide the keys by their first dirDepth components, such as /carillon/shards/0042/history/. Their numbers
+// are hashes, so two directories may have the same one. noDir is the number of all keys that have fewer components,
+// and of ranges that may contain keys of several directories.
+const (
+	dirDepth = 5
+	dirCount = 1 << 10
+	noDir    = dirCount
+)
+
+// dirLength returns the length of the directory at the beginning of a key, or 0 if it has none.
+func dirLength(key []byte) int {
+	slashes := 0
+	for i, c := range key {
+		if c == '/' {
+			if slashes++; slashes == dirDepth {
+				return i + 1
+			}
+		}
+	}
+
+	return 0
+}
+
+// dirOf returns the number of the directory of a key.
+func dirOf(key []byte) uint16 {
+	n := dirLength(key)
+	if n == 0 {
+		return noDir
+	}
+
+	return uint16(maphash.Bytes(keySeed, key[:n]) % dirCount)
+}
+
+// dirOfRange returns the number of the directory that has all keys of a range.
+func dirOfRange(start, end []byte) uint16 {
+	n := dirLength(start)
+	if n == 0 {
+		return noDir
+	}
+
+	// The keys from start on are in the directory up to the first key that does not begin with it. That begins
+	// with the byte after the slash instead.
+	dir := start[:n]
+	if !bytes.HasPrefix(end, dir) && !(len(end) == n && end[n-1] == '/'+1 && bytes.HasPrefix(end, dir[:n-1])) {
+		return noDir
+	}
+
+	return dirOf(dir)
 }
 
 // keySeed is the seed of the hashes of keys. It differs in each process, so collisions cannot be provoked.
@@ -134,10 +186,10 @@ func (f *footprint) addOps(ops []clientv3.Op) (depth int, err error) {
 func (f *footprint) addKey(key, end []byte, writes bool) {
 	switch {
 	case end == nil:
-		f.keys = append(f.keys, lockedKey{key: key, hash: maphash.Bytes(keySeed, key), writes: writes})
+		f.keys = append(f.keys, lockedKey{key: key, hash: maphash.Bytes(keySeed, key), dir: dirOf(key), writes: writes})
 	case len(end) == 0 || len(end) == 1 && end[0] == 0:
-		f.spans = append(f.spans, span{start: key, writes: writes})
+		f.spans = append(f.spans, span{start: key, dir: noDir, writes: writes})
 	case bytes.Compare(key, end) < 0:
-		f.spans = append(f.spans, span{start: key, end: end, writes: writes})
+		f.spans = append(f.spans, span{start: key, end: end, dir: dirOfRange(key, end), writes: writes})
 	}
 }

@@ -12,22 +12,34 @@ import (
 //
 // It is a table of locks, shared for reads and exclusive for writes. A transaction requests all its locks at once
 // when it enters, and each lock is granted in the order of entry. So the transactions wait only for earlier ones, and
-// a deadlock is impossible. A single key costs one map operation. A range visits every lock in the table and acquires
-// those of the keys in it. Keys and ranges that enter later search the ranges in the table.
+// a deadlock is impossible. A single key costs one map operation. A range visits the locks of its directory and acquires
+// those of the keys in it; if it is larger than a directory, it visits all locks. Keys and ranges that enter later search
+// the ranges of their directory, and those that are larger.
 //
 // The caller holds Batcher.mu.
 type lockTable struct {
 	locks map[uint64]*lock // by the hash of their key
 	spare []*lock          // released locks, for reuse
-	spans keyRanges        // the ranges of the transactions in the table
+	dirs  [dirCount]dir    // the locks and ranges of each directory
+	mixed *lock            // the first lock that belongs to several keys
+	spans keyRanges        // the ranges that are larger than a directory
 	seq   uint64           // the number of the last transaction that entered
 	ready readyList        // the transactions that wait for no other and that no sender has taken yet
+}
+
+// dir has the locks and ranges of the directories with one number.
+type dir struct {
+	locks *lock // the first of them
+	spans []span
 }
 
 // lock is the lock of one key that transactions in the table use.
 type lock struct {
 	key     []byte
 	hash    uint64
+	list    **lock // the list that contains the lock: of its directory, of mixed locks, or nil
+	prev    *lock
+	next    *lock
 	mixed   bool    // several keys with this hash share the lock, so it may belong to any key
 	writer  bool    // a transaction holds the lock for writing
 	readers int     // how many transactions hold it for reading
@@ -77,7 +89,7 @@ func (u *lockTable) acquireAll(t *ticket) {
 	// The own ranges become visible last, so that t does not wait for itself.
 	for i := range t.spans {
 		t.spans[i].of = t
-		u.spans.insertRange(t.spans[i])
+		u.insertRange(t.spans[i])
 	}
 
 	if t.before == 0 {
@@ -93,6 +105,14 @@ func (u *lockTable) lockKey(t *ticket, k *lockedKey) {
 		u.spans.eachContaining(k.key, func(s span) { t.waitFor(s, k.writes) })
 	}
 
+	if k.dir != noDir {
+		for _, s := range u.dirs[k.dir].spans {
+			if s.contains(k.key) {
+				t.waitFor(s, k.writes)
+			}
+		}
+	}
+
 	l := u.locks[k.hash]
 	switch {
 	case l == nil:
@@ -102,6 +122,7 @@ func (u *lockTable) lockKey(t *ticket, k *lockedKey) {
 	// Another key has the same hash. The two keys share the lock, which may delay a transaction but is never wrong.
 	case !l.mixed && !bytes.Equal(l.key, k.key):
 		l.mixed = true
+		l.moveTo(&u.mixed)
 	}
 
 	k.lock = l
@@ -111,13 +132,103 @@ func (u *lockTable) lockKey(t *ticket, k *lockedKey) {
 // lockSpan makes t wait for earlier transactions with a range that overlaps s, and requests the lock of each key in
 // the table that s may contain. The keys of later transactions find s among the ranges.
 func (u *lockTable) lockSpan(t *ticket, s span) {
-	u.spans.eachOverlapping(s, func(o span) { t.waitFor(o, s.writes) })
+	u.eachSpanNear(s, func(o span) {
+		if o.overlapsWith(s) {
+			t.waitFor(o, s.writes)
+		}
+	})
 
-	for _, l := range u.locks {
+	u.eachLockNear(s, func(l *lock) {
 		if l.last != t.seq && (l.mixed || s.contains(l.key)) {
 			t.keys = append(t.keys, lockedKey{writes: s.writes, lock: l})
 			l.acquireFor(t, s.writes)
 		}
+	})
+}
+
+// eachSpanNear calls f with all ranges in the table that may overlap s, and others.
+func (u *lockTable) eachSpanNear(s span, f func(span)) {
+	for _, o := range u.spans.list {
+		f(o)
+	}
+
+	dirs := u.dirs[:]
+	if s.dir != noDir {
+		dirs = u.dirs[s.dir : s.dir+1]
+	}
+
+	for i := range dirs {
+		for _, o := range dirs[i].spans {
+			f(o)
+		}
+	}
+}
+
+// eachLockNear calls f with all locks in the table that s may contain, and others.
+func (u *lockTable) eachLockNear(s span, f func(*lock)) {
+	if s.dir == noDir {
+		for _, l := range u.locks {
+			f(l)
+		}
+		return
+	}
+
+	for l := u.dirs[s.dir].locks; l != nil; l = l.next {
+		f(l)
+	}
+
+	for l := u.mixed; l != nil; l = l.next {
+		f(l)
+	}
+}
+
+// insertRange adds the range of a transaction to the table.
+func (u *lockTable) insertRange(s span) {
+	if s.dir == noDir {
+		u.spans.insertRange(s)
+		return
+	}
+
+	d := &u.dirs[s.dir]
+	d.spans = append(d.spans, s)
+}
+
+// removeRange removes a range of t from the table.
+func (u *lockTable) removeRange(t *ticket, s span) {
+	if s.dir == noDir {
+		u.spans.removeTicket(t)
+		return
+	}
+
+	d := &u.dirs[s.dir]
+	if i := slices.IndexFunc(d.spans, func(o span) bool { return o.of == t }); i >= 0 {
+		last := len(d.spans) - 1
+		d.spans[i], d.spans[last] = d.spans[last], span{}
+		d.spans = d.spans[:last]
+	}
+}
+
+// moveTo moves the lock from its list to another one. A nil list is none.
+func (l *lock) moveTo(list **lock) {
+	if l.list != nil {
+		if l.next != nil {
+			l.next.prev = l.prev
+		}
+
+		if l.prev != nil {
+			l.prev.next = l.next
+		} else {
+			*l.list = l.next
+		}
+	}
+
+	l.list, l.prev, l.next = list, nil, nil
+
+	if list != nil {
+		if l.next = *list; l.next != nil {
+			l.next.prev = l
+		}
+		*list = l
 	}
 }
 
@@ -158,7 +269,7 @@ func (u *lockTable) releaseAll(t *ticket) {
 
 	// Wake the transactions that waited for a range of t. Those that waited for a lock were woken above.
 	for i := range t.spans {
-		u.spans.removeTicket(t)
+		u.removeRange(t, t.spans[i])
 		t.spans[i].of = nil
 	}
 
@@ -200,6 +311,7 @@ func (u *lockTable) passLock(l *lock) {
 
 	if len(l.waiting) == 0 && l.isFree(true) {
 		delete(u.locks, l.hash)
+		l.moveTo(nil)
 		u.spareLock(l)
 	}
 }
@@ -224,6 +336,10 @@ func (u *lockTable) newLock(k *lockedKey) *lock {
 	l.key, l.hash = k.key, k.hash
 	u.locks[k.hash] = l
 
+	if k.dir != noDir {
+		l.moveTo(&u.dirs[k.dir].locks)
+	}
+
 	return l
 }
 
@@ -237,7 +353,7 @@ func (u *lockTable) spareLock(l *lock) {
 	}
 }
 
-// keyRanges contains the ranges of all transactions in the table.
+// keyRanges contains the ranges of transactions in the table that are larger than a directory.
 type keyRanges struct {
 	list []span   // in the order of their starts
 	ends [][]byte // ends[i] is the highest end in list[:i+1]; nil if one of these ranges has no end
@@ -280,15 +396,6 @@ func (s *keyRanges) eachContaining(key []byte, f func(span)) {
 	for i--; i >= 0 && (s.ends[i] == nil || bytes.Compare(s.ends[i], key) > 0); i-- {
 		if s.list[i].contains(key) {
 			f(s.list[i])
-		}
-	}
-}
-
-// eachOverlapping calls f with each range that overlaps r.
-func (s *keyRanges) eachOverlapping(r span, f func(span)) {
-	for _, o := range s.list {
-		if o.overlapsWith(r) {
-			f(o)
 		}
 	}
 }
