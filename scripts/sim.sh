@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# make sim: simulate the seeds that have failed before, then SEEDS seeds from SEED on, each with DURATION of faults. Then
-# read 1,000 lists of tasks for each of the SEEDS.
+# make sim: simulate the seeds that have failed before, then SEEDS seeds from SEED on, each with DURATION of faults. Do the
+# same with SEEDS clusters of particular kinds. Then read 1,000 lists of tasks for each of the SEEDS.
 set -euo pipefail
 . "$(dirname "$0")/lib.sh"
 
 say "the seeds of pkg/internal/testkit/sim/testdata/seeds.txt, then $SEEDS simulations from seed $SEED, each with ${DURATION:=1m} of faults"
-CARILLON_SIM="$SEED $SEEDS $DURATION" go test -count=1 -timeout 12h -run '^(TestSeeds|TestLists_AreNeverWrongAndComplete)$' ${TEST_FLAGS:-} ./pkg/internal/testkit/sim
+CARILLON_SIM="$SEED $SEEDS $DURATION" go test -count=1 -timeout 12h -run '^(TestSeeds|TestKinds|TestLists_AreNeverWrongAndComplete)$' ${TEST_FLAGS:-} ./pkg/internal/testkit/sim

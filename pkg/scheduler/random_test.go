@@ -492,7 +492,7 @@ func (g *game) change() {
 		if j := pick(g, []time.Duration{0, 500 * time.Millisecond, 2 * time.Second}); t.Schedule[0][0] != '@' && task.Duration(j) != t.Jitter {
 			t.Jitter = task.Duration(j)
 			anew()
-			// As the API does: no tick up to from may have been decided before the write.
+			// As the API does: no tick after from may have been decided before the write.
 			mark, err := g.store.Mark(g.ctx, old.Ref.Shard)
 			g.ok(err)
 

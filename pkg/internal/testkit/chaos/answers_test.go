@@ -28,7 +28,7 @@ func (w *world) judgeAnswers() {
 		return
 	}
 
-	past := pasttick.List(w.keys, w.recorder.Events())
+	past := pasttick.Read(w.keys, w.recorder.Events(), nil).Ticks
 	refs := slices.SortedFunc(maps.Keys(past), func(a, b record.Ref) int { return cmp.Compare(a.String(), b.String()) })
 	refs = slices.DeleteFunc(refs, func(r record.Ref) bool { return r.Namespace != loadSpace })
 	if len(refs) == 0 {

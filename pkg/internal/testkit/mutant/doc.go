@@ -57,6 +57,7 @@ var All = []Mutant{
 	{"no-freezes-compare", "commits do not compare the record of freezes", withoutComparisons(freezesKnown)},
 	{"no-revised-compare", "commits that move the watermark do not compare which edits gave tasks new ticks", withoutComparisons(revisedKnown)},
 	{"edit-unrevised", "edits that give a task new ticks do not write the revised key", editTransactions(withoutRevision)},
+	{"edit-uncompared", "edits do not compare the watermark", withoutComparisons(watermarkOfEdit)},
 	{"run-uncounted", "an entry forgets the run that its commit counts", editTransactions(runUncounted)},
 	{"range-short", "a record of ticks that did not run is one tick short when it grows", editTransactions(rangeShort)},
 	{"nothing-kept", "earlier versions of tasks and dead runs are not kept", editTransactions(nothingKept)},

@@ -75,6 +75,7 @@ func TestMutants_LeaveComparisonsOut(t *testing.T) {
 		"no-entry-compare":     {keys.Entry(ref), mark},
 		"no-freezes-compare":   {keys.Freezes(), mark},
 		"no-revised-compare":   {keys.Revised(3), mark},
+		"edit-uncompared":      {keys.Watermark(3), clientv3.OpPut(keys.Entry(ref), "{}")},
 		"no-queue-compare":     {keys.Queued(ref, "r"), mark},
 		"no-parent-compare":    {keys.Queued(ref, "r"), mark},
 		"no-run-compare":       {keys.Run("n2", ref, "r"), clientv3.OpPut(keys.Ended(ref, "r"), "{}")},

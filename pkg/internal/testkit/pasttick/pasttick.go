@@ -1,113 +1,181 @@
 // Package pasttick compares what Carillon answers about past ticks with what the history of etcd has shown. An answer may say
 // that a record is gone, but nothing else than what happened (G31).
 //
+// The judge knows the revision at which each tick was decided, and at which each version and each pause was written. So it
+// needs no tolerance for slow writes: an answer may deny a tick because of a change only if the tick was decided before the
+// change was written, and only if that write did not compare the watermark.
+//
 // The package is only for tests.
 package pasttick
 
 import (
-	"fmt"
 	"slices"
-	"strings"
-	"time"
 
-	"github.com/carillonhq/carillon/pkg/client"
 	"github.com/carillonhq/carillon/pkg/internal/check"
 	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
+// Past is what a history has shown about the ticks of the tasks that exist at its end.
+type Past struct {
+	// Ticks are those of all records that the history has ever had, by task and in order. Of a record of several ticks, it
+	// contains the first and the last one.
+	Ticks map[record.Ref][]Tick
+}
+
 // Tick is a tick with an outcome that the history has shown.
 type Tick struct {
 	At    task.Time
 	State task.State
+
+	decided int64 // the revision of the first record that names the tick
+	changes *changes
 }
 
-// List returns the ticks of all records that the histories of the present tasks have ever had, by task and in order. Of a
-// record of several ticks it returns the first and the last one.
-func List(keys record.Keys, events []check.Event) map[record.Ref][]Tick {
-	uids := map[record.Ref]string{}
+// changes are the revisions at which a task was changed; 0 for a write that compared the watermark. No tick after the time
+// stamp of such a write was decided before it.
+type changes struct {
+	versions map[int64]int64     // by generation
+	pauses   map[task.Time]int64 // by their beginning
+}
 
-	// Records may be rewritten, as those of ticks that did not run are.
-	type ended struct {
-		ref record.Ref
-		run task.Run
+// Read reads a history. uncompared reports whether the write of a revision did not compare the watermark; nil if that is not
+// known.
+func Read(keys record.Keys, events []check.Event, uncompared func(rev int64) bool) Past {
+	r := reader{
+		keys: keys, uncompared: uncompared,
+		uids: map[record.Ref]string{}, changes: map[string]*changes{}, decided: map[named]int64{}, ended: map[string]*endedRecord{},
 	}
-	latest := map[string]ended{}
-
 	for _, e := range events {
-		k, ok := keys.ParseShard(e.Key)
-		switch {
-		case !ok:
-		case k.Kind == record.KindEntry && e.Deleted:
-			delete(uids, k.Ref)
-		case k.Kind == record.KindEntry:
-			if t, err := record.DecodeEntry(e.Value); err == nil {
-				uids[k.Ref] = t.UID
-			}
-		case k.Kind == record.KindEnded && !k.Late && !e.Deleted:
-			if r, err := record.DecodeEnded(k, e.Value); err == nil {
-				latest[e.Key] = ended{k.Ref, r}
-			}
+		r.readEvent(e)
+	}
+
+	return r.past()
+}
+
+// reader collects what a history shows, event by event.
+type reader struct {
+	keys       record.Keys
+	uncompared func(rev int64) bool
+
+	uids    map[record.Ref]string // of the tasks that exist
+	changes map[string]*changes   // by uid
+	decided map[named]int64
+	// ended are the records of the histories as they were last written, by key. Those of ticks that did not run are
+	// rewritten when they grow.
+	ended map[string]*endedRecord
+}
+
+// named is a tick of the task with that uid.
+type named struct {
+	uid string
+	at  task.Time
+}
+
+type endedRecord struct {
+	ref record.Ref
+	run task.Run
+}
+
+func (r *reader) readEvent(e check.Event) {
+	if k, ok := r.keys.ParseRun(e.Key); ok && !e.Deleted {
+		if a, err := record.DecodeAssigned(k, e.CreateRevision, e.Value); err == nil {
+			r.noteDecided(&a.Run, e.Revision)
+		}
+		return
+	}
+
+	k, ok := r.keys.ParseShard(e.Key)
+	switch {
+	case !ok:
+	case k.Kind == record.KindEntry && e.Deleted:
+		delete(r.uids, k.Ref)
+	case k.Kind == record.KindEntry:
+		if entry, err := record.DecodeEntry(e.Value); err == nil {
+			r.uids[k.Ref] = entry.UID
+			r.noteChanges(&entry, e.Revision)
+		}
+	case k.Kind == record.KindQueued && !e.Deleted:
+		if q, err := record.DecodeWaiting(k, e.Value); err == nil {
+			r.noteDecided(&q.Run, e.Revision)
+		}
+	case k.Kind == record.KindEnded && !k.Late && !e.Deleted:
+		if run, err := record.DecodeEnded(k, e.Value); err == nil {
+			r.noteDecided(&run, e.Revision)
+			r.ended[e.Key] = &endedRecord{ref: k.Ref, run: run}
 		}
 	}
+}
 
-	ticks := map[record.Ref][]Tick{}
-	for _, e := range latest {
-		r := e.run
-		if r.UID != uids[e.ref] || r.Trigger != task.TriggerSchedule && r.Trigger != task.TriggerCatchUp {
+// noteDecided notes the first record that names a tick.
+func (r *reader) noteDecided(run *task.Run, rev int64) {
+	if !isOfTick(run) {
+		return
+	}
+
+	for _, at := range []task.Time{run.ScheduledTime, run.Last} {
+		tick := named{run.UID, at}
+		if _, known := r.decided[tick]; !known && !at.IsZero() {
+			r.decided[tick] = rev
+		}
+	}
+}
+
+// isOfTick reports whether a run has a tick, and was not requested.
+func isOfTick(r *task.Run) bool {
+	return r.Trigger == task.TriggerSchedule || r.Trigger == task.TriggerCatchUp
+}
+
+// noteChanges notes the version and the pauses that an entry has for the first time.
+func (r *reader) noteChanges(e *task.Entry, rev int64) {
+	c := r.changes[e.UID]
+	if c == nil {
+		c = &changes{versions: map[int64]int64{}, pauses: map[task.Time]int64{}}
+		r.changes[e.UID] = c
+	}
+
+	if r.uncompared != nil && !r.uncompared(rev) {
+		rev = 0
+	}
+
+	if _, known := c.versions[e.Generation]; !known {
+		c.versions[e.Generation] = rev
+	}
+
+	if e.Own == nil {
+		return
+	}
+
+	for _, p := range e.Own.Pauses {
+		if _, known := c.pauses[p.Since]; !known {
+			c.pauses[p.Since] = rev
+		}
+	}
+}
+
+// past returns what has been read about the tasks that exist.
+func (r *reader) past() Past {
+	p := Past{Ticks: map[record.Ref][]Tick{}}
+	for _, e := range r.ended {
+		if e.run.UID != r.uids[e.ref] || !isOfTick(&e.run) {
 			continue
 		}
 
-		ticks[e.ref] = append(ticks[e.ref], Tick{r.ScheduledTime, r.State})
-		if r.Count > 1 {
-			ticks[e.ref] = append(ticks[e.ref], Tick{r.Last, r.State})
+		at := []task.Time{e.run.ScheduledTime}
+		if e.run.Count > 1 {
+			at = append(at, e.run.Last)
+		}
+
+		for _, at := range at {
+			p.Ticks[e.ref] = append(p.Ticks[e.ref], Tick{
+				At: at, State: e.run.State, decided: r.decided[named{e.run.UID, at}], changes: r.changes[e.run.UID],
+			})
 		}
 	}
 
-	for _, all := range ticks {
+	for _, all := range p.Ticks {
 		slices.SortFunc(all, func(a, b Tick) int { return a.At.Compare(b.At.Time) })
 	}
 
-	return ticks
-}
-
-// Question returns the question to the API about the tick.
-func (t Tick) Question() client.WhyQuestion {
-	return client.WhyQuestion{At: t.At.UTC().Format("2006-01-02T15:04:05.000Z"), Timezone: "UTC"}
-}
-
-// Contradiction returns what is wrong with an answer about the tick; "" if nothing is.
-func (t Tick) Contradiction(a task.Answer) string {
-	switch {
-	case string(a.Verdict) == string(t.State), t.followsSlowWrite(a):
-		return ""
-	// The task was deleted after the events, with its history and its ledger.
-	case a.Verdict == task.VerdictNoTask && a.Deleted != nil && !a.Deleted.At.Before(t.At.Time):
-		return ""
-	case a.Verdict != task.VerdictForgotten && a.Verdict != task.VerdictUnreadable:
-		return fmt.Sprintf("its outcome was %s", t.State)
-	case len(a.Unknown) == 0:
-		return "the answer does not say what is not on record"
-	case t.State == task.Succeeded && strings.Contains(a.Sentence, "did not succeed;"):
-		return "it succeeded"
-	}
-
-	return ""
-}
-
-// slowWrite is how long after its time stamp a write of the API is applied at most: a request may take 15 s, and etcd may
-// receive it later still. A tick that is due so soon after the time that a pause or a version names may have been decided
-// before that was written. why goes by that time for ticks that the ledger does not name.
-const slowWrite = 20 * time.Second
-
-// followsSlowWrite reports whether the answer says that the tick did not exist, and the tick may have been decided before the
-// pause or the version was written.
-func (t Tick) followsSlowWrite(a task.Answer) bool {
-	if a.Run != nil || a.Verdict == task.VerdictSucceeded {
-		return false
-	}
-
-	follows := func(since task.Time) bool { return !t.At.Before(since.Time) && t.At.Sub(since.Time) < slowWrite }
-
-	return a.Pause != nil && follows(a.Pause.Since) || a.Version != nil && follows(a.Version.Since)
+	return p
 }

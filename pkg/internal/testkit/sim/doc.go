@@ -36,8 +36,8 @@
 // creates is never delivered twice. Neither etcd's client nor a node sends such a write twice.
 //
 // At the end, all faults are removed. Within 20 s every due tick must have its outcome (G16). Then all tasks are
-// paused, active runs may end, and the API is asked about past ticks: an answer may say that the records are gone, but
-// nothing else than what happened (G31). Then the history is judged.
+// paused, active runs may end, and the API is asked about the past of each task (answers.go): an answer may say that the
+// records are gone, but nothing else than what happened (G31). Then the history is judged.
 //
 // RunLists (lists.go) is another simulation: while nodes are killed, drained and cut off, tasks are listed without pause.
 // Package listcheck judges each list by the history (G30).

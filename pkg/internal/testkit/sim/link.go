@@ -273,6 +273,7 @@ func (l *link) wrapClient(c *clientv3.Client) {
 				r, err := next(ctx, op)
 				if err == nil {
 					applied.Store(true)
+					l.world.edits.noteAnswer(l.world.admin.Keys(), op, r)
 					l.springTrap(op, true)
 				}
 				return r, err

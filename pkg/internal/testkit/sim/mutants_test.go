@@ -35,6 +35,7 @@ var (
 	revokedScenario   = scenario{"revoked", sim.Options{Plain: true, Only: []string{"revoke a lease"}, Duration: 30 * time.Second}}
 	deposedScenario   = scenario{"deposed", sim.Options{Plain: true, Only: []string{"revoke a lease", "kill", "drain", "join"}, Duration: 30 * time.Second}}
 	lateScenario      = scenario{"late", sim.Options{Plain: true, Only: []string{"stall watches"}, Duration: 30 * time.Second, Calls: []string{"pause", "resume", "resume", "delete", "apply", "patch"}}}
+	editedScenario    = scenario{"edited", sim.Options{Plain: true, Only: []string{"calm"}, Duration: 30 * time.Second, Tasks: 5, Rough: true, Shape: withoutLedger, Calls: []string{"pause", "resume", "patch", "patch"}}}
 	waitingScenario   = scenario{"waiting", sim.Options{Plain: true, Only: []string{"stall watches"}, Duration: 30 * time.Second, Calls: []string{"cancel", "trigger"}, Shape: withRetries(4 * time.Second)}}
 	cancelledScenario = scenario{"cancelled", sim.Options{Plain: true, Only: []string{"calm"}, Duration: 30 * time.Second, Tasks: 5, Calls: []string{"cancel", "trigger"}, Shape: withRetries(500 * time.Millisecond)}}
 	lostScenario      = scenario{"lost", sim.Options{Plain: true, Only: []string{"cut"}, Duration: time.Minute, Shape: withReplace}}
@@ -86,6 +87,7 @@ var detections = map[string]detection{
 	"no-freezes-compare":    {[]string{"G21"}, frozenScenario},
 	"no-revised-compare":    {[]string{"G4"}, lateScenario},
 	"edit-unrevised":        {[]string{"G4"}, lateScenario},
+	"edit-uncompared":       {[]string{"G31"}, editedScenario},
 	"run-uncounted":         {[]string{"G24"}, limitedScenario},
 	"range-short":           {[]string{"G3", "G12"}, busyScenario},
 	"nothing-kept":          {[]string{"G25"}, failingScenario},
@@ -185,6 +187,12 @@ func withFolds(length string) func(*task.Spec) {
 func withManyFolds(s *task.Spec) {
 	withFolds("8s")(s)
 	s.Overlap = task.OverlapAllow
+}
+
+// withoutLedger gives tasks one record and no ledger, so that answers about earlier ticks follow from the times of edits.
+func withoutLedger(s *task.Spec) {
+	withFolds("10ms")(s)
+	s.History.Ledger = new(task.Duration(0))
 }
 
 // withFailingParts gives tasks runs with parts that fail and wait for a retry.

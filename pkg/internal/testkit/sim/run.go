@@ -116,7 +116,7 @@ func runInBubble(t *testing.T, seed uint64, o Options) Report {
 	w.pauseAll()
 	quiet := w.waitUntil(w.opts.Patience, func() bool { w.resumeAll(); return w.isIdle() })
 	w.logLine("> quiet: %t", quiet)
-	w.wrongAnswers = w.askAboutTicks(seed)
+	w.wrongAnswers = w.judgeAnswers(seed)
 
 	// Stop everything, so that no goroutine is left in the bubble.
 	w.stopProcesses()

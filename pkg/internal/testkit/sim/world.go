@@ -52,6 +52,7 @@ type world struct {
 	targets      targets         // what requests are sent to
 	acks         acks            // what the API answered
 	wrongAnswers []string        // what the API has said about past ticks that is wrong
+	edits        edits           // how they were written
 	deliveries   deliveries      // what watches delivered, if lists are judged
 
 	// mu guards the fields below, and the nodes' map and directories.
@@ -68,6 +69,7 @@ func newWorld(t testing.TB, life context.Context, seed uint64, o Options) *world
 	w := &world{
 		t: t, opts: o, rng: rand.New(rand.NewPCG(seed, 1)), dir: t.TempDir(), store: kvmem.New(kvmem.Config{}), net: newNetwork(),
 		nodes: map[string]*node{}, fault: map[string]func(){}, life: life, counts: map[string]int{}, times: map[int64]time.Time{},
+		edits: edits{failed: map[record.Ref]int{}, uncompared: map[int64]bool{}},
 	}
 	w.dial = w.store.Client
 	w.etcd = kv.Wrap(w.dial(life), 0)
