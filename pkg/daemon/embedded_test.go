@@ -158,7 +158,7 @@ func TestEmbedded_ThreeAgentsAreTheirOwnEtcd(t *testing.T) {
 	tr := newAgents(t)
 	first := tr.begin("n1")
 	eventually(t, func() error {
-		if code, body := answers(first, "/readyz"); code != 503 || !strings.Contains(body, "n2, n3") {
+		if code, body := answers(first, "/readyz"); code != 503 || !strings.Contains(body, "2 of which are missing") || strings.Contains(body, "n2") {
 			return fmt.Errorf("readyz says %d %s", code, body)
 		}
 		return nil
@@ -167,7 +167,7 @@ func TestEmbedded_ThreeAgentsAreTheirOwnEtcd(t *testing.T) {
 		t.Errorf("healthz says %d %s", code, body)
 	}
 	eventually(t, func() error {
-		if !strings.Contains(first.logs.String(), "etcd is waiting for its other members") {
+		if !strings.Contains(first.logs.String(), "etcd is waiting for its other members") || !strings.Contains(first.logs.String(), "n3") {
 			return errors.New("the log does not say what it waits for")
 		}
 		return nil

@@ -180,7 +180,12 @@ func (s *httpServer) waitForMembers(missing []string) {
 
 	switch {
 	case len(missing) > 0:
-		why = "etcd is waiting for its other members: " + strings.Join(missing, ", ")
+		// Everybody can read the status over HTTP, before anybody can be authenticated. The names are in the log.
+		status := fmt.Sprintf("etcd is waiting for its other members, %d of which are missing; see the node's log", len(missing))
+		s.startup.Store(&status)
+		s.reporter.SetStartupStatus("etcd is waiting for its other members: " + strings.Join(missing, ", "))
+
+		return
 	case missing != nil:
 		why = "etcd waits until its members agree"
 	}

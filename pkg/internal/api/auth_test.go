@@ -83,4 +83,11 @@ func TestReady(t *testing.T) {
 	if !strings.Contains(e.Message, "shard 3 is 40 s behind") {
 		t.Errorf("not ready: %v", e)
 	}
+
+	// The reason is about the cluster, so that nobody gets it who is not known.
+	for what, header := range map[string]map[string]string{"no token": nil, "a wrong token": {"Authorization": "Bearer " + w.secret[:len(w.secret)-1] + "x"}} {
+		if r := w.do(request{method: "GET", path: "/readyz", header: header, noToken: header == nil}); r.status != 503 || strings.Contains(r.body, "shard") {
+			t.Errorf("%s: %d %s", what, r.status, r.body)
+		}
+	}
 }

@@ -14,12 +14,20 @@ import (
 // serveHealth serves /healthz. It checks only that the process can answer.
 func (s *server) serveHealth(c *httpapi.Call) (httpapi.Answer, error) { return answerText(c, "ok\n") }
 
-// serveReady serves /readyz. It checks that the node can do its work.
+// serveReady serves /readyz. It checks that the node can do its work. The reason why it cannot names shards, members and
+// errors of etcd, so only callers with a valid credential get it. A health check needs only the status.
 func (s *server) serveReady(c *httpapi.Call) (httpapi.Answer, error) {
-	if err := s.Ready(); err != nil {
-		return httpapi.Answer{}, httpapi.Fail(http.StatusServiceUnavailable, client.CodeNotReady, "not ready: %s", err)
+	err := s.Ready()
+	if err == nil {
+		return answerText(c, "ready\n")
 	}
-	return answerText(c, "ready\n")
+
+	if _, unknown := s.findCaller(c.Request, false); unknown != nil {
+		return httpapi.Answer{}, httpapi.Fail(http.StatusServiceUnavailable, client.CodeNotReady, "not ready").
+			WithHint("send a token to get the reason, or see the node's log")
+	}
+
+	return httpapi.Answer{}, httpapi.Fail(http.StatusServiceUnavailable, client.CodeNotReady, "not ready: %s", err)
 }
 
 // answerText answers with a text.

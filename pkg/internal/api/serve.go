@@ -29,6 +29,8 @@ func (s *server) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 
 	h := w.Header()
 	h.Set("X-Content-Type-Options", "nosniff")
+	// An answer that a browser shows as a page loads nothing, and appears in no other page.
+	h.Set("Content-Security-Policy", "default-src 'none'; frame-ancestors 'none'")
 	h.Set("X-Carillon-Node", s.Node)
 
 	if s.Instance != "" {

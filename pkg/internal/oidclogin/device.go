@@ -19,8 +19,9 @@ const (
 	pollEvery = 5 * time.Second
 	// maxPollEvery limits the pause that a provider can ask for.
 	maxPollEvery = time.Minute
-	// maxDeviceLogin limits how long a login in the device flow can take.
-	maxDeviceLogin = 30 * time.Minute
+	// maxDeviceLogin limits how long a login in the device flow can take. Somebody may be persuaded to confirm the login of
+	// another person, and a longer time helps only the latter.
+	maxDeviceLogin = loginWithin
 )
 
 // DeviceLogin is a login that has begun in the device flow.

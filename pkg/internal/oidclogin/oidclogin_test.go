@@ -263,6 +263,23 @@ func TestFinishWeb_AcceptsNewKeysOfTheProvider(t *testing.T) {
 	}
 }
 
+// The keys of a provider are read again after five minutes, so that one that it has withdrawn is not accepted for longer.
+func TestFinishWeb_ReadsKeysAgain(t *testing.T) {
+	w := newWorld(t, nil)
+	for _, c := range []struct {
+		after time.Duration
+		reads int
+	}{{0, 1}, {4 * time.Minute, 1}, {2 * time.Minute, 2}} {
+		w.now = w.now.Add(c.after)
+		if _, err := w.signIn(ann); err != nil {
+			t.Fatal(err)
+		}
+		if n := w.provider.Requests("/keys"); n != c.reads {
+			t.Errorf("after another %s, the keys were read %d times, want %d", c.after, n, c.reads)
+		}
+	}
+}
+
 func TestFinishWeb_RefusesAnswersToOtherLogins(t *testing.T) {
 	answer := func(change func(url.Values)) func(w *world) error {
 		return func(w *world) error {
@@ -777,6 +794,8 @@ func TestValidateProviders(t *testing.T) {
 		"display with escape": {with(func(p *oidclogin.Provider) { p.Display = "\x1b[31m" }), "oidc[0].display"},
 		"scope with space":    {with(func(p *oidclogin.Provider) { p.Scopes = []string{"a b"} }), "oidc[0].scopes"},
 		"two of a name":       {[]oidclogin.Provider{good, good}, "oidc[1].name"},
+		"two of a client":     {append(with(func(p *oidclogin.Provider) { p.Name = "other" }), good), "oidc[1].client_id"},
+		"two clients":         {append(with(func(p *oidclogin.Provider) { p.Name, p.ClientID = "other", "d" }), good), ""},
 		"too many":            {make([]oidclogin.Provider, 17), "oidc"},
 	}
 

@@ -26,8 +26,9 @@ const (
 	// maxProviderName is the maximum length of a provider's name, which is in each of its subjects.
 	maxProviderName = 32
 
-	// keepMetadata is how long a provider's metadata is used before it is read again.
-	keepMetadata = time.Hour
+	// keepMetadata is how long a provider's metadata and signing keys are used before they are read again. So it also limits
+	// how long a key is accepted that the provider has withdrawn.
+	keepMetadata = 5 * time.Minute
 	// retryAfter is how long a provider is left alone after its metadata could not be read.
 	retryAfter = 10 * time.Second
 )
@@ -63,6 +64,12 @@ func ValidateProviders(field string, list []Provider) error {
 		same := func(other Provider) bool { return other.Name == list[i].Name }
 		if slices.IndexFunc(list, same) < i {
 			return task.Invalid(task.CodeDuplicate, at+".name", "%s is the name of two providers", task.Quote(list[i].Name))
+		}
+
+		// Otherwise, an ID token for one of them is also valid for the other, and each person has two subjects.
+		client := func(other Provider) bool { return other.Issuer == list[i].Issuer && other.ClientID == list[i].ClientID }
+		if first := slices.IndexFunc(list, client); first < i {
+			return task.Invalid(task.CodeDuplicate, at+".client_id", "%s has the same issuer and client_id; register a client for each provider", task.Quote(list[first].Name))
 		}
 	}
 

@@ -13,9 +13,8 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/carillonhq/carillon/pkg/task"
-
 	"github.com/carillonhq/carillon/pkg/internal/access"
+	"github.com/carillonhq/carillon/pkg/task"
 )
 
 // A page sends its own forms with the header Origin. With the policy no-referrer, browsers send "null" instead, which looks
@@ -162,7 +161,7 @@ func TestServer_ShowsNoMessagesOfNeighbors(t *testing.T) {
 	if a := w.as("user:ann").get("/ui/tasks", planted, overTLS); a.StatusCode != http.StatusOK || strings.Contains(a.body, "your session is over") {
 		t.Errorf("%d, and the page shows the message of another site", a.StatusCode)
 	}
-	if c := w.ui.messageCookieFor(&http.Request{Host: "carillon.example"}); c.Name != "__Host-carillon-message" || !c.Secure || c.Path != "/" {
+	if c := w.ui.cookieFor(&http.Request{Host: "carillon.example"}, messageCookie); c.Name != "__Host-carillon-message" || !c.Secure || c.Path != "/" {
 		t.Errorf("the cookie of a message is %v", c)
 	}
 }
@@ -195,4 +194,42 @@ func TestLive_SubjectsHaveShares(t *testing.T) {
 			t.Errorf("the stream of another subject says %q and has ended: %v", got, s.isOver())
 		}
 	})
+}
+
+// On the address of ui_origin with https, browsers are told to use TLS always, and the cookie of the theme is a secure one.
+func TestServer_SecureOrigin(t *testing.T) {
+	w := newWorld(t)
+	w.ui.Origin = "https://carillon.example"
+	at := func(host string) func(*http.Request) {
+		return func(r *http.Request) { r.Host, r.URL.Host = host, host }
+	}
+
+	for _, path := range []string{"/ui/tasks", "/ui/login", "/healthz", "/v1/tasks"} {
+		if got := w.as("user:ann").get(path, at("carillon.example")).Header.Get("Strict-Transport-Security"); got != "max-age=31536000" {
+			t.Errorf("%s: Strict-Transport-Security %q", path, got)
+		}
+		if got := w.as("user:ann").get(path, at("node-a:7070")).Header.Get("Strict-Transport-Security"); got != "" {
+			t.Errorf("%s at another address: Strict-Transport-Security %q", path, got)
+		}
+	}
+
+	for host, want := range map[string]string{"carillon.example": "__Host-carillon-theme", "127.0.0.1:7070": "carillon-theme"} {
+		r := httptest.NewRequest(http.MethodPost, "/ui/theme", strings.NewReader("theme=dark"))
+		r.Host = host
+		r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+		answer := httptest.NewRecorder()
+		w.ui.ServeHTTP(answer, r)
+
+		cookies := answer.Result().Cookies()
+		if len(cookies) != 1 || cookies[0].Name != want || cookies[0].Secure != strings.HasPrefix(want, securePrefix) || cookies[0].Path != "/" {
+			t.Fatalf("at %s, the cookie of the theme is %v", host, cookies)
+		}
+
+		shown := httptest.NewRequest(http.MethodGet, "/ui/login", http.NoBody)
+		shown.Host = host
+		shown.AddCookie(cookies[0])
+		if got := w.ui.themeOf(shown); got != "dark" {
+			t.Errorf("at %s, the theme is %q", host, got)
+		}
+	}
 }

@@ -83,7 +83,8 @@ func TestServer_SetsSecurityHeaders(t *testing.T) {
 func TestLocalTarget_StaysHere(t *testing.T) {
 	for target, want := range map[string]string{
 		"/ui/tasks?q=a%26b": "/ui/tasks?q=a%26b", "/ui": "/ui", "": "/ui", "/": "/ui", "/v1/tasks": "/ui", "/uix": "/ui",
-		"https://evil.example/ui/tasks": "/ui", "//evil.example/ui/": "/ui", `/\evil.example/ui`: "/ui", "/ui/..//evil.example": "/ui/..//evil.example",
+		"https://evil.example/ui/tasks": "/ui", "//evil.example/ui/": "/ui", `/\evil.example/ui`: "/ui", "/ui/..//evil.example": "/ui",
+		"/ui/../v1/tasks": "/ui", "/ui/%2e%2e//evil.example": "/ui", "/ui//evil.example": "/ui", "/ui/./tasks": "/ui",
 		"javascript:alert(1)": "/ui", "/ui/tasks#x": "/ui/tasks", "/ui\\@evil": "/ui",
 	} {
 		if got := localTarget(target); got != want {

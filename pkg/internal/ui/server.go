@@ -144,6 +144,10 @@ func (s *Server) routes() {
 
 // ServeHTTP serves pages, and passes all other requests to the API.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if s.isSecureOrigin(r) {
+		w.Header().Set("Strict-Transport-Security", strictTransport)
+	}
+
 	p := r.URL.Path
 	page := p == home || strings.HasPrefix(p, home+"/") || p == "/" && acceptsHTML(r)
 	if !page || path.Clean(p) != p {
@@ -160,6 +164,18 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 	r.Body = http.MaxBytesReader(w, r.Body, s.maxFormOf(r))
 	s.guarded.ServeHTTP(w, r)
+}
+
+// strictTransport makes a browser use TLS for a year, however it is told to open the host.
+const strictTransport = "max-age=31536000"
+
+// isSecureOrigin reports whether a browser has opened the address of the setting ui_origin, which has TLS. Only such answers
+// have Strict-Transport-Security: browsers apply it to all ports of a host, so that of a node without the setting would
+// make other services on the same host unreachable that have no TLS.
+func (s *Server) isSecureOrigin(r *http.Request) bool {
+	u, err := url.Parse(s.Origin)
+
+	return err == nil && u.Scheme == "https" && strings.EqualFold(u.Host, r.Host)
 }
 
 const (
@@ -261,7 +277,7 @@ func (s *Server) showProblem(w http.ResponseWriter, r *http.Request, p *Problem)
 // page returns the frame of a page.
 func (s *Server) page(r *http.Request, title string) Page {
 	return Page{
-		Title: title, Time: s.Now().UTC().Format(time.RFC3339Nano), Cluster: s.Cluster, Node: s.Node, Version: s.Version, Theme: themeOf(r), Clear: !s.encrypted(r) && !isLoopback(r.Host),
+		Title: title, Time: s.Now().UTC().Format(time.RFC3339Nano), Cluster: s.Cluster, Node: s.Node, Version: s.Version, Theme: s.themeOf(r), Clear: !s.encrypted(r) && !isLoopback(r.Host),
 	}
 }
 
@@ -305,8 +321,8 @@ func (s *Server) render(w http.ResponseWriter, r *http.Request, status int, t *t
 const themeCookie = "carillon-theme"
 
 // themeOf returns the theme of a page: light, dark, or "" for that of the system.
-func themeOf(r *http.Request) string {
-	if c, err := r.Cookie(themeCookie); err == nil && (c.Value == "light" || c.Value == "dark") {
+func (s *Server) themeOf(r *http.Request) string {
+	if c, err := r.Cookie(s.cookieFor(r, themeCookie).Name); err == nil && (c.Value == "light" || c.Value == "dark") {
 		return c.Value
 	}
 	return ""
@@ -314,7 +330,8 @@ func themeOf(r *http.Request) string {
 
 // setTheme chooses a theme, and returns to the page.
 func (s *Server) setTheme(w http.ResponseWriter, r *http.Request) {
-	c := &http.Cookie{Name: themeCookie, Value: r.PostFormValue("theme"), Path: home, MaxAge: 365 * 24 * 3600, SameSite: http.SameSiteLaxMode, HttpOnly: true}
+	c := s.cookieFor(r, themeCookie)
+	c.Value, c.MaxAge, c.SameSite = r.PostFormValue("theme"), 365*24*3600, http.SameSiteLaxMode
 	if c.Value != "light" && c.Value != "dark" {
 		c.Value, c.MaxAge = "", -1
 	}
@@ -327,12 +344,12 @@ func (s *Server) setTheme(w http.ResponseWriter, r *http.Request) {
 // not be able to show a message.
 const messageCookie = "carillon-message"
 
-// messageCookieFor returns the cookie of a message. On an encrypted connection, its name is one that browsers accept only
-// from the node itself: no neighbor of the same domain can show messages, and none travels without encryption.
-func (s *Server) messageCookieFor(r *http.Request) *http.Cookie {
-	c := &http.Cookie{Name: messageCookie, Path: "/", SameSite: http.SameSiteStrictMode, HttpOnly: true}
+// cookieFor returns a cookie with a name. On an encrypted connection, its name is one that browsers accept only from the node
+// itself: no neighbor of the same domain can set it, and it does not travel without encryption.
+func (s *Server) cookieFor(r *http.Request, name string) *http.Cookie {
+	c := &http.Cookie{Name: name, Path: "/", SameSite: http.SameSiteStrictMode, HttpOnly: true}
 	if s.encrypted(r) {
-		c.Name, c.Secure = securePrefix+messageCookie, true
+		c.Name, c.Secure = securePrefix+name, true
 	}
 
 	return c
@@ -344,14 +361,14 @@ func (s *Server) setMessage(w http.ResponseWriter, r *http.Request, text string)
 		return
 	}
 
-	c := s.messageCookieFor(r)
+	c := s.cookieFor(r, messageCookie)
 	c.Value, c.MaxAge = url.QueryEscape(text), 60
 	http.SetCookie(w, c)
 }
 
 // takeMessage returns the message for a page, once.
 func (s *Server) takeMessage(w http.ResponseWriter, r *http.Request) string {
-	c := s.messageCookieFor(r)
+	c := s.cookieFor(r, messageCookie)
 	sent, err := r.Cookie(c.Name)
 	if err != nil {
 		return ""

@@ -5,6 +5,7 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"path"
 	"strings"
 	"time"
 
@@ -42,13 +43,7 @@ func (s *Server) cookieNames(r *http.Request) []string {
 
 // encrypted reports whether the browser's connection is encrypted: to this node, or to the proxy of the setting ui_origin.
 func (s *Server) encrypted(r *http.Request) bool {
-	if r.TLS != nil {
-		return true
-	}
-
-	u, err := url.Parse(s.Origin)
-
-	return err == nil && u.Scheme == "https" && strings.EqualFold(u.Host, r.Host)
+	return r.TLS != nil || s.isSecureOrigin(r)
 }
 
 // isLoopback reports whether a host as browsers name it is this machine. Browsers treat it like an encrypted connection.
@@ -159,8 +154,8 @@ func localTarget(target string) string {
 	if err != nil || u.Scheme != "" || u.Host != "" || u.Opaque != "" || u.User != nil {
 		return home
 	}
-	if u.Path != home && !strings.HasPrefix(u.Path, home+"/") || strings.Contains(target, "\\") {
-		return home
+	if u.Path != home && !strings.HasPrefix(u.Path, home+"/") || strings.Contains(target, "\\") || path.Clean(u.Path) != u.Path {
+		return home // also /ui/../other
 	}
 
 	u.Fragment = ""

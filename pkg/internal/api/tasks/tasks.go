@@ -16,6 +16,7 @@ import (
 	"strings"
 
 	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/internal/access"
 	"github.com/carillonhq/carillon/pkg/internal/api/httpapi"
 	"github.com/carillonhq/carillon/pkg/internal/api/views"
 	"github.com/carillonhq/carillon/pkg/internal/schedule"
@@ -273,8 +274,9 @@ func (h *Handlers) taskKeys(c *httpapi.Call) (httpapi.Answer, error) {
 		return httpapi.Answer{}, err
 	}
 
+	// The path of the socket is about a host, and not about the task.
 	get := "etcdctl get "
-	if h.Etcd != "" {
+	if h.Etcd != "" && c.Rights().Allows(access.Need{Verb: access.Read, Kind: access.Cluster}) {
 		get = "etcdctl --endpoints " + h.Etcd + " get "
 	}
 
