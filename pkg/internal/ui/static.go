@@ -21,7 +21,7 @@ var embedded embed.FS
 
 // scripts are the files of the one script that pages load, in order: htmx initializes itself after the script has run,
 // and must have its extension by then.
-var scripts = []string{"htmx.min.js", "hx-sse.min.js", "app.js", "output.js"}
+var scripts = []string{"htmx.min.js", "hx-sse.min.js", "app.js", "drafts.js", "output.js"}
 
 // scriptName is the name of the script that contains them.
 const scriptName = "carillon.js"

@@ -59,6 +59,7 @@ type tab struct {
 	streams  int      // requests for streams
 	ended    int      // of them, those that have ended
 	isStream map[network.RequestID]bool
+	dialogs  int // questions whether to leave a page, which are answered with yes
 }
 
 // empty are the parameters of commands without any.
@@ -112,6 +113,11 @@ func (p *tab) note(event any) {
 		if p.isStream[e.RequestID] {
 			p.ended++
 		}
+	case *page.EventJavascriptDialogOpening:
+		p.dialogs++
+		go func() {
+			_, _ = chromedp.Call(p.ctx, page.HandleJavaScriptDialog, page.HandleJavaScriptDialogParams{Accept: true})
+		}()
 	case *runtime.EventExceptionThrown:
 		p.errors = append(p.errors, e.ExceptionDetails.Text)
 	case *runtime.EventConsoleAPICalled:

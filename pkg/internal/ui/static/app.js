@@ -161,6 +161,17 @@
     });
   };
 
+  // The session may also end while a form asks for a preview.
+  document.addEventListener("htmx:before:response", (e) => {
+    const { redirected, url } = e.detail.ctx.response.raw;
+    if (!redirected || new URL(url).pathname !== "/ui/login") return;
+    e.preventDefault();
+    notice("warn", "Your session has ended. What you have typed is kept in this tab.", {
+      href: "/ui/login?next=" + encodeURIComponent(location.pathname + location.search),
+      text: "Sign in again",
+    });
+  });
+
   const setupStream = () => {
     if (!live) return;
 
