@@ -40,6 +40,8 @@ type outputMessage struct {
 	Ended   bool         `json:"ended,omitempty"`   // the attempt has ended, and these are its last lines
 	Problem string       `json:"problem,omitempty"` // why there is no output, or no more
 	Kept    *string      `json:"kept,omitempty"`    // the lines are all that is kept: what to say about that
+	Last    bool         `json:"last,omitempty"`    // the lines are the end of output of which not all was stored
+	Lost    int64        `json:"lost,omitempty"`    // bytes before them that were not
 }
 
 // outputLine is a line of output as a page shows it.
@@ -80,7 +82,7 @@ func feedOutput(ctx context.Context, r *Request, last string, send func(FeedEven
 			return ctx.Err()
 		}
 		if err == nil && (chosen != 0 || !f.awaitNext(ctx)) {
-			return nil
+			return f.sendUnstored()
 		}
 		if err != nil && !f.reportAndWait(ctx, err) {
 			return err
@@ -161,6 +163,7 @@ type outputFeed struct {
 	open  *outputLine
 	raw   []byte // the beginning of the open line
 	fresh bool   // the open line has changed since it was sent
+	last  string // the text of the line before it
 }
 
 // followAttempt sends the output of an attempt until it has ended.
@@ -333,6 +336,7 @@ func (f *outputFeed) addLine(p client.LogPiece, text []byte) {
 func (f *outputFeed) closeLine() {
 	line := f.shownLine()
 	line.Open = false
+	f.last = line.Text
 	f.lines, f.size = append(f.lines, line), f.size+len(line.Text)+64
 	f.open, f.raw, f.fresh = nil, nil, false
 }
@@ -449,15 +453,47 @@ func (f *outputFeed) sendKept(why string) error {
 		note = "This is the end of the response. Nodes store whole responses of successful runs only with action.http.output: keep."
 	}
 
-	at := max(f.run.OutputBytes-int64(len(tail)), 0)
-	var lines []outputLine
+	lines := recordedLines(tail, max(f.run.OutputBytes-int64(len(tail)), 0))
+
+	return f.send(FeedEvent{Name: outputEvent, Data: outputMessage{Attempt: f.attempt, Lines: lines, Ended: true, Kept: &note}})
+}
+
+// sendUnstored sends the end of the output from the record of the run, if the node has not stored all of it: what it has
+// ends in the middle of the run.
+func (f *outputFeed) sendUnstored() error {
+	if !f.hasKept() || !f.run.Truncated {
+		return nil
+	}
+
+	// The last line of what is stored is not from the run, and says how much that is.
+	stored := f.next
+	var limit int64
+	if n, _ := fmt.Sscanf(f.last, "[carillon: output beyond %d bytes", &limit); n == 1 && limit < stored {
+		stored = limit
+	}
+
+	tail := f.run.OutputTail
+	at := f.run.OutputBytes - int64(len(tail))
+	if at < stored { // a part of the end is stored
+		tail = tail[min(stored-at, int64(len(tail))):]
+		at = stored
+	}
+	if tail == "" {
+		return nil
+	}
+
+	return f.send(FeedEvent{Name: outputEvent, Data: outputMessage{Attempt: f.attempt, Lines: recordedLines(tail, at), Ended: true, Last: true, Lost: at - stored}})
+}
+
+// recordedLines returns the lines of the end of the output that the record of a run contains, which begins at a byte.
+func recordedLines(tail string, at int64) (lines []outputLine) {
 	for text := range strings.Lines(tail) {
 		next := at + int64(len(text))
 		lines = append(lines, outputLine{At: at, Next: next, Text: shownText([]byte(strings.TrimSuffix(text, "\n")))})
 		at = next
 	}
 
-	return f.send(FeedEvent{Name: outputEvent, Data: outputMessage{Attempt: f.attempt, Lines: lines, Ended: true, Kept: &note}})
+	return lines
 }
 
 // isUnkeptResponse reports whether the output of a run is missing because it was the response to a part that succeeded.

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -317,5 +318,43 @@ func TestOutputFeed_CutsLongLines(t *testing.T) {
 	}
 	if got := fmt.Sprint(parseOutputID(outputID(2, 77))); got != "2 77 true" {
 		t.Errorf("the id: %s", got)
+	}
+}
+
+// A node stores only the beginning of long output. The page then also gets the end, and how much is missing before it.
+func TestRunOutput_EndsWithTheLastLines(t *testing.T) {
+	const marker = "\n[carillon: output beyond 100 bytes is not kept]\n"
+	for name, c := range map[string]struct {
+		bytes int64
+		lines []outputLine
+		lost  int64
+	}{
+		"far beyond":   {1010, []outputLine{{At: 1000, Next: 1006, Text: "first"}, {At: 1006, Next: 1010, Text: "last"}}, 900},
+		"a bit beyond": {106, []outputLine{{At: 100, Next: 102, Text: "t"}, {At: 102, Next: 106, Text: "last"}}, 0},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			w := newWorld(t)
+			w.create("prod", "web")
+			run := w.deadRun("prod", "web", func(r *task.Run) {
+				r.OutputTail, r.OutputBytes, r.Truncated = "first\nlast", c.bytes, true
+			})
+			w.withOutput(func(_ url.Values, piece func(client.LogPiece) bool) bool {
+				piece(client.LogPiece{From: 0, Text: []byte(strings.Repeat("x", 100))})
+				piece(client.LogPiece{From: 100, Text: []byte(marker)})
+				return true
+			})
+
+			s := w.as("user:ann").tab("/ui/runs/prod/" + run)
+			time.Sleep(3 * time.Second)
+			synctest.Wait()
+
+			messages, _ := s.outputs()
+			if len(messages) == 0 {
+				t.Fatalf("%s: no messages", name)
+			}
+			if m := messages[len(messages)-1]; !m.Last || m.Lost != c.lost || !slices.Equal(m.Lines, c.lines) {
+				t.Errorf("%s: %+v", name, m)
+			}
+		})
 	}
 }

@@ -20,6 +20,7 @@
   let attempt = -1;
   let id = ""; // of the newest message: the stream goes on from there
   let gone = 0; // bytes that are no longer shown, or never were
+  let unstored = -1; // bytes before the last lines that the node has not stored; -1: it has stored all
   let following = true;
   let fresh = true; // the box still shows what the server has put there
 
@@ -103,6 +104,7 @@
   const clear = () => {
     lines = [];
     size = gone = 0;
+    unstored = -1;
     fresh = false;
     box.replaceChildren();
   };
@@ -146,22 +148,26 @@
   };
 
   const showNote = () => {
-    const text = gone > 0 ? bytes(gone) + " before this are not shown here; the raw output has them." : "";
+    const words = [];
+    if (gone > 0) words.push(bytes(gone) + " before this are not shown here; the raw output has them.");
+    if (unstored > 0) words.push(bytes(unstored) + " before the last lines were not kept.");
+    const text = words.join(" ");
     if (note.textContent !== text) note.textContent = text;
   };
 
-  const add = (list) => {
+  // The places of last lines from the record of a run do not follow those of the lines before them.
+  const add = (list, unordered = false) => {
     const added = document.createDocumentFragment();
     for (const l of list) {
       const last = lines[lines.length - 1];
-      if (last && l.at === last.at && last.open) {
+      if (last && l.at === last.at && last.open && !unordered) {
         size += l.text.length - last.text.length;
         Object.assign(last, { text: l.text, cut: l.cut, open: l.open, next: l.next });
         fill(last);
         continue;
       }
-      if (last && l.at < last.next) continue;
-      if (last && l.at > last.next) added.append(remark("… " + bytes(l.at - last.next) + " left out: the run writes faster than a page can show …"));
+      if (last && l.at < last.next && !unordered) continue;
+      if (last && l.at > last.next && !unordered) added.append(remark("… " + bytes(l.at - last.next) + " left out: the run writes faster than a page can show …"));
 
       const line = newLine(l);
       fill(line);
@@ -171,6 +177,14 @@
     }
     box.append(added);
     trim();
+  };
+
+  // What the node has stored ends in the middle of the run: the last lines follow from the record of the run.
+  const addLast = (m) => {
+    if (unstored >= 0) return; // the page has them from the connection before
+    unstored = m.lost ?? 0;
+    if (unstored > 0) box.append(remark("… " + bytes(unstored) + " were not kept …"));
+    add(m.lines, true);
   };
 
   live.addEventListener("output", (e) => {
@@ -187,7 +201,8 @@
       attempt = m.attempt;
     }
     box.classList.toggle("growing", !m.ended);
-    if (m.lines) add(m.lines);
+    if (m.last) addLast(m);
+    else if (m.lines) add(m.lines);
     if (m.ended && !lines.length) box.replaceChildren(remark("It has written nothing."));
     followButton.hidden = !!m.ended;
     if (m.kept === undefined) showNote();
