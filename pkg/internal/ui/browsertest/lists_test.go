@@ -134,3 +134,23 @@ func TestTasks_NextIsNeverPast(t *testing.T) {
 	eval[bool](p, `document.querySelector("#rows time[data-left]").dateTime = new Date(Date.now() - 480_000).toISOString(), true`)
 	p.await(`document.querySelector("#rows time[data-left]").textContent === "due"`)
 }
+
+// The Enter key opens what a row is about, and so does a click on it.
+func TestRuns_RowOpensTheRun(t *testing.T) {
+	p := chrome.newTab(t)
+	p.open("/ui/runs")
+	p.press("j")
+	p.press("j")
+	href := eval[string](p, `document.activeElement.closest("tr").querySelectorAll("td.break a")[0].pathname`)
+	p.press("\r")
+	p.await(`location.pathname === ` + quote(href) + ` && location.pathname.startsWith("/ui/runs/default/")`)
+
+	p.open("/ui/runs?show=failed")
+	href = eval[string](p, `document.querySelector("#rows td.break a").pathname`)
+	p.click(`#rows tr:first-child td[data-label="Node"]`)
+	p.await(`location.pathname === ` + quote(href))
+
+	p.open("/ui/tasks?q=name~backup-db")
+	p.click(`#rows tr:first-child td[data-label="State"]`)
+	p.await(`location.pathname === "/ui/tasks/default/backup-db"`)
+}

@@ -456,6 +456,16 @@
   const keysOn = () => localStorage.getItem("carillon-keys") !== "0";
   let prefix = 0; // when g was pressed
 
+  // The main link of a row is marked. The row as a whole leads where that link leads.
+  const mainLink = (row) => row.querySelector("a[data-open]") ?? row.querySelector("a[href]");
+
+  document.addEventListener("click", (e) => {
+    const link = e.target instanceof Element ? e.target.closest("tbody tr")?.querySelector("a[data-open]") : null;
+    if (!link || e.button !== 0 || e.defaultPrevented || getSelection().type === "Range") return;
+    if (e.target.closest("a, button, input, label, select, summary, .select, .pick")) return;
+    link.dispatchEvent(new MouseEvent("click", e));
+  });
+
   const rows = () => [...document.querySelectorAll("main tbody tr, main .plain li, main .trouble li")].filter((row) => row.querySelector("a[href]"));
 
   const moveRow = (step) => {
@@ -463,7 +473,7 @@
     if (!list.length) return;
     const at = list.findIndex((row) => row.contains(document.activeElement));
     const next = list[Math.min(Math.max(at + step, 0), list.length - 1)];
-    next.querySelector("a[href]").focus();
+    mainLink(next).focus();
   };
 
   const search = () => {
