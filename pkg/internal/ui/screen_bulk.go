@@ -87,6 +87,14 @@ func (p bulkPage) Button() string {
 	return titleCase(p.Verb) + " " + countText(len(p.Plan), "task")
 }
 
+// planShown is the number of tasks of a plan that the page shows at once. The others are one click away: a list that scrolls in
+// a box of its own would look complete when it is not.
+const planShown = 200
+
+// FirstTasks are the tasks of the plan that the page shows, and OtherTasks those that it shows on request.
+func (p bulkPage) FirstTasks() []plannedTask { return p.Plan[:min(len(p.Plan), planShown)] }
+func (p bulkPage) OtherTasks() []plannedTask { return p.Plan[min(len(p.Plan), planShown):] }
+
 // plannedTask is a task that an action changes, if it is still at this revision.
 type plannedTask struct {
 	Namespace, Name, UID string
