@@ -79,7 +79,7 @@ func retryRun(ctx context.Context, r *Request) (Done, error) {
 	return done, err
 }
 
-// dismissRun removes a run from the dead-letter runs.
+// dismissRun removes a run from the dead-letter runs, and returns to the page that the viewer came from.
 func dismissRun(ctx context.Context, r *Request) (Done, error) {
 	run, err := findRun(ctx, r)
 	if err != nil {
@@ -87,5 +87,5 @@ func dismissRun(ctx context.Context, r *Request) (Done, error) {
 	}
 	_, err = r.API.Runs.Dismiss(ctx, run.Namespace, run.Task, run.ID)
 
-	return Done{Message: "dismissed " + run.ID}, err
+	return Done{To: r.Form.Get("back"), Message: "dismissed " + run.ID}, err
 }

@@ -28,7 +28,6 @@ func nowScreen() Screen {
 		Every:   2 * time.Second,
 		Actions: []Action{
 			{Pattern: "/ui/now/retry/{ns}/{id}", Run: retryRun},
-			{Pattern: "/ui/now/dismiss/{ns}/{id}", Run: dismissRun},
 			{Pattern: "/ui/now/resume/{ns}/{name}", Run: resumeHere},
 			{Pattern: "/ui/now/unfreeze", Run: unfreeze},
 		},

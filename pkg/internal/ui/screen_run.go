@@ -70,6 +70,8 @@ type runPage struct {
 	Retry    string // the run that repeats it; "" if there is none
 	Waits    bool   // it is in the queue
 	May      runRights
+	Panel    string // "cancel" or "dismiss" if the page asks whether to do that; "" if it asks nothing
+	Back     string // the page to go back to from the question
 
 	HasOutput bool
 	Attempt   int // that whose output is shown; 0: the newest
@@ -121,6 +123,10 @@ func loadRun(ctx context.Context, r *Request) (any, error) {
 		return nil, err
 	}
 
+	if err := p.addPanel(r); err != nil {
+		return nil, err
+	}
+
 	p.Attempts = attemptsOf(run, p.Attempt)
 	p.Steps, p.Facts = stepsOf(run), runFacts(r, run, p.Timezone)
 	if reason, ok := task.ReasonOf(run.Reason); ok && run.State != task.Succeeded {
@@ -139,6 +145,23 @@ func loadRun(ctx context.Context, r *Request) (any, error) {
 	}
 
 	return p, nil
+}
+
+// addPanel adds the question that the page asks, if what it asks is possible.
+func (p *runPage) addPanel(r *Request) error {
+	do := r.Query.Get("do")
+	if do == "cancel" && p.May.Cancel && !p.Run.State.Final() || do == "dismiss" && p.May.Retry && p.Dead {
+		p.Panel = do
+	}
+
+	if back := r.Query.Get("back"); back != "" {
+		p.Back = localTarget(back)
+		return nil
+	}
+	var err error
+	p.Back, err = link("/ui/runs/{}/{}", nil, []any{p.Run.Namespace, p.Run.ID})
+
+	return err
 }
 
 // runRightsOf returns what the viewer may do with runs of a namespace.

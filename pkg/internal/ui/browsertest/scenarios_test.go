@@ -348,7 +348,10 @@ func TestRun_FloodOfOutput(t *testing.T) {
 	t.Logf("after the flood: %.0f elements, heap %.1f MiB; %s", nodes, heap/(1<<20), eval[string](p, `document.getElementById("output-note").textContent`))
 	p.screenshot("run-flood-light")
 
-	p.clickText("Cancel the run")
+	p.clickText("Cancel the run…")
+	p.await(`location.search.includes("do=cancel")`)
+	p.ready()
+	p.click(".panel button.danger")
 	must(t, fixture.awaitRun(t.Context(), id, task.Cancelled))
 	p.await(`document.getElementById("head").textContent.includes("cancel")`)
 	p.checkPolicy()
