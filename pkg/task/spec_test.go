@@ -3,7 +3,9 @@ package task
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -283,5 +285,33 @@ func TestSelector_RefusesWhatItDoesNotKnow(t *testing.T) {
 		if !ok || e.Code != code {
 			t.Errorf("%q: %v, want %s", cut(selector), err, code)
 		}
+	}
+}
+
+// Somebody who corrects a spec sees one problem of each group of fields.
+func TestSpec_ValidateAll(t *testing.T) {
+	s := Defaults()
+	s.Namespace, s.Name, s.Action = "default", "No Name", Action{Noop: &Noop{}}
+	s.Retry.Attempts, s.History.Keep = -1, 0
+
+	joined, ok := s.ValidateAll().(interface{ Unwrap() []error })
+	if !ok {
+		t.Fatalf("the error is %v", s.ValidateAll())
+	}
+	var fields []string
+	for _, one := range joined.Unwrap() {
+		var problem *Error
+		if !errors.As(one, &problem) {
+			t.Fatalf("the error is %v", one)
+		}
+		fields = append(fields, problem.Field)
+	}
+	if want := []string{"name", "retry.attempts", "history.keep"}; !slices.Equal(fields, want) {
+		t.Errorf("the problems are about %q, want %q", fields, want)
+	}
+
+	s.Name, s.Retry.Attempts, s.History.Keep = "name", 1, 1
+	if err := s.ValidateAll(); err != nil {
+		t.Error(err)
 	}
 }

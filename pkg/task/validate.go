@@ -2,6 +2,7 @@ package task
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"path/filepath"
@@ -75,7 +76,29 @@ func wellFormed(name string) bool {
 // Validate checks everything that does not depend on the current time. Package schedule checks schedules and
 // time zones. It returns the first problem as an *Error.
 func (s *Spec) Validate() error {
-	checks := []func() error{
+	for _, check := range s.checks() {
+		if err := check(); err != nil {
+			return err
+		}
+	}
+
+	return nil
+}
+
+// ValidateAll is Validate for somebody who corrects a spec: it returns the first problem of each group of fields, joined
+// by errors.Join.
+func (s *Spec) ValidateAll() error {
+	var problems []error
+	for _, check := range s.checks() {
+		problems = append(problems, check())
+	}
+
+	return errors.Join(problems...)
+}
+
+// checks are the checks of Validate, in order.
+func (s *Spec) checks() []func() error {
+	return []func() error{
 		func() error { return CheckName("name", s.Name) },
 		func() error { return CheckName("namespace", s.Namespace) },
 		func() error { return checkText("description", s.Description, MaxDescription) },
@@ -100,14 +123,6 @@ func (s *Spec) Validate() error {
 		s.validateHTTP,
 		s.validateAccept,
 	}
-
-	for _, check := range checks {
-		if err := check(); err != nil {
-			return err
-		}
-	}
-
-	return nil
 }
 
 // validateTiming checks the fields that determine ticks, except for the schedule and the zone.

@@ -110,6 +110,11 @@ func Check(s *task.Spec) error {
 	return schedule.Check(s.Timing())
 }
 
+// CheckAll is Check for somebody who corrects a task: it returns several problems, joined by errors.Join.
+func CheckAll(s *task.Spec) error {
+	return errors.Join(s.ValidateAll(), schedule.Check(s.Timing()))
+}
+
 // serverFields are the fields that a server adds to a task when it shows one.
 var serverFields = map[string]bool{
 	"uid": true, "generation": true, "created_at": true, "updated_at": true, "updated_by": true, "revision": true,

@@ -2,6 +2,7 @@ package ui
 
 import (
 	"encoding/json"
+	"errors"
 	"maps"
 	"net/url"
 	"slices"
@@ -140,8 +141,9 @@ func parseHeaders(text string) (map[string]string, error) {
 	return headers, nil
 }
 
-// apply writes the fields into a task. What the form has no fields for stays as it is.
-func (f builderFields) apply(s *task.Spec) (err error) {
+// apply writes the fields into a task. What the form has no fields for stays as it is. It returns the errors of all fields
+// that cannot be read, joined.
+func (f builderFields) apply(s *task.Spec) error {
 	s.Name, s.Namespace, s.Description = strings.TrimSpace(f.Name), strings.TrimSpace(f.Namespace), f.Description
 	s.Timezone, s.Overlap, s.Missed.Policy = strings.TrimSpace(f.Timezone), f.Overlap, f.Missed
 	s.Target.Selector, s.Target.Strategy = strings.TrimSpace(f.Selector), f.Strategy
@@ -149,9 +151,11 @@ func (f builderFields) apply(s *task.Spec) (err error) {
 	if s.Timezone == "" {
 		s.Timezone = task.Defaults().Timezone
 	}
-	if s.Labels, err = parsePairs("labels", f.Labels); err != nil {
-		return err
-	}
+	var faults []error
+	add := func(err error) { faults = append(faults, err) }
+	labels, err := parsePairs("labels", f.Labels)
+	s.Labels = labels
+	add(err)
 
 	s.Schedule = nil
 	for line := range strings.Lines(f.Schedule) {
@@ -160,14 +164,13 @@ func (f builderFields) apply(s *task.Spec) (err error) {
 		}
 	}
 	if len(s.Schedule) == 0 {
-		return task.Invalid(task.CodeRequired, "schedule", "is required: a cron expression such as 30 2 * * *, @every 90s, or @manual")
+		add(task.Invalid(task.CodeRequired, "schedule", "is required: a cron expression such as 30 2 * * *, @every 90s, or @manual"))
 	}
 
-	if err := f.applyAction(s); err != nil {
-		return err
-	}
+	add(f.applyAction(s))
+	add(f.applyNumbers(s))
 
-	return f.applyNumbers(s)
+	return errors.Join(faults...)
 }
 
 // applyAction writes what the task does.
@@ -252,6 +255,7 @@ func (f builderFields) applyRequest(s *task.Spec) (err error) {
 // applyNumbers writes durations and numbers. An empty field means its default.
 func (f builderFields) applyNumbers(s *task.Spec) error {
 	std := task.Defaults()
+	var faults []error
 	for _, d := range []struct {
 		field, text string
 		to          *task.Duration
@@ -261,7 +265,8 @@ func (f builderFields) applyNumbers(s *task.Spec) error {
 		if text := strings.TrimSpace(d.text); text != "" {
 			v, err := task.ParseDuration(d.field, text)
 			if err != nil {
-				return err
+				faults = append(faults, err)
+				continue
 			}
 			*d.to = v
 		}
@@ -281,14 +286,15 @@ func (f builderFields) applyNumbers(s *task.Spec) error {
 		default:
 			v, err := strconv.Atoi(text)
 			if err != nil {
-				return task.Invalid(task.CodeBadValue, n.field, "%s is not a number", task.Quote(text))
+				faults = append(faults, task.Invalid(task.CodeBadValue, n.field, "%s is not a number", task.Quote(text)))
+				continue
 			}
 			*n.to = v
 		}
 	}
 	s.Target.Count = task.Count(count)
 
-	return nil
+	return errors.Join(faults...)
 }
 
 // splitCommand splits a command line into words. Quotes and backslashes work as in a shell; nothing else does.

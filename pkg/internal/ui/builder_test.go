@@ -326,3 +326,27 @@ func TestBulk_DeletesAfterTheNumber(t *testing.T) {
 		}
 	}
 }
+
+// A task that is refused names all fields that are wrong, each once.
+func TestBuilder_NamesAllFaults(t *testing.T) {
+	w := newWorld(t)
+	a := w.as("user:ann").do(http.MethodPost, "/ui/tasks/new/save", url.Values{
+		"at": {"/ui/tasks/new"}, sentField: {formFields}, "name": {"No Name"}, "namespace": {"prod"}, "kind": {kindCommand}, "labels": {"="}, "retry.attempts": {"many"}, "timeout": {"soon"},
+		"overlap": {task.OverlapSkip}, "missed.policy": {task.MissedLatest}, "target.strategy": {task.Strategies()[0]},
+	})
+	if a.StatusCode != http.StatusUnprocessableEntity {
+		t.Errorf("the status is %d", a.StatusCode)
+	}
+
+	_, box, _ := strings.Cut(a.body, `<div id="problem"`)
+	box, _, _ = strings.Cut(box, "</div>")
+	var fields []string
+	for _, rest := range strings.Split(box, "<code>")[1:] {
+		field, _, _ := strings.Cut(rest, "</code>")
+		fields = append(fields, field)
+	}
+	if want := []string{"name", "labels", "schedule", "action.process", "timeout", "retry.attempts"}; !slices.Equal(fields, want) {
+		t.Errorf("the page names %q, want %q", fields, want)
+	}
+	want(t, a.body, `data-at="/ui/tasks/new"`, `id="schedule-error"`, `id="timeout-error"`)
+}

@@ -202,7 +202,7 @@ func (p *builderPage) showEntered(ctx context.Context, r *Request, stored client
 	return nil
 }
 
-// enteredSpec returns the task that a form contains. Errors have the fields of the form.
+// enteredSpec returns the task that a form contains. Errors have the fields of the form; several are joined.
 func enteredSpec(r *Request) (task.Spec, error) {
 	ns := cmp.Or(r.Value("ns"), r.Form.Get("namespace"), task.Defaults().Namespace)
 	byYAML := r.Form.Get(sentField) == formYAML
@@ -215,21 +215,20 @@ func enteredSpec(r *Request) (task.Spec, error) {
 	if err != nil {
 		return s, err
 	}
+	var faults []error
 	if !byYAML {
-		if err := fieldsFrom(r.Form).apply(&s); err != nil {
-			return s, err
-		}
+		faults = append(faults, fieldsFrom(r.Form).apply(&s))
 	}
 
 	if isEdit(r) {
 		for _, f := range []struct{ field, is, was string }{{"name", s.Name, r.Value("name")}, {"namespace", s.Namespace, r.Value("ns")}} {
 			if f.is != f.was {
-				return s, task.Invalid(task.CodeBadValue, f.field, "%s: the %s of a task cannot change; it is %s", task.Quote(f.is), f.field, f.was)
+				faults = append(faults, task.Invalid(task.CodeBadValue, f.field, "%s: the %s of a task cannot change; it is %s", task.Quote(f.is), f.field, f.was))
 			}
 		}
 	}
 
-	return s, manifest.Check(&s)
+	return s, joinFormErrors(append(faults, manifest.CheckAll(&s))...)
 }
 
 // specFromYAML reads a task. If complete is not set, the text only has what the form with fields has no fields for, and may
@@ -371,5 +370,5 @@ func (v *View) Fault(field string) template.HTML {
 	if !v.Faulty(field) {
 		return ""
 	}
-	return template.HTML(`<p class="error" id="` + field + `-error">` + template.HTMLEscapeString(v.Problem.Message) + `</p>`) //nolint:gosec // the text is escaped
+	return template.HTML(`<p class="error" id="` + field + `-error">` + template.HTMLEscapeString(v.Problem.messageAbout(field)) + `</p>`) //nolint:gosec // the text is escaped
 }

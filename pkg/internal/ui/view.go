@@ -393,13 +393,7 @@ func (v *View) paramsWithout(names []string) []Param {
 // HasScreen reports whether there is a screen with a name, to link to.
 func (v *View) HasScreen(name string) bool { return v.server.screenNamed(name) != nil }
 
-// Faulty reports whether the problem of an action is about a field of its form, or about something within it: "schedule" is
-// the field of a problem with "schedule[1]".
+// Faulty reports whether the problem of an action is about a field of its form, or about something within it.
 func (v *View) Faulty(field string) bool {
-	if v.Problem == nil {
-		return false
-	}
-
-	rest, ok := strings.CutPrefix(v.Problem.Field, field)
-	return ok && (rest == "" || rest[0] == '.' || rest[0] == '[')
+	return v.Problem != nil && v.Problem.messageAbout(field) != ""
 }

@@ -535,6 +535,10 @@
   });
 
   const setup = () => {
+    // The answer to a form has the address of its action, which is no page: it cannot be loaded again, or sent to others.
+    const at = $("content")?.dataset.at;
+    if (at) history.replaceState(history.state, "", at);
+
     for (const el of document.querySelectorAll("[data-keys]")) el.hidden = false;
     if (navigator.clipboard) for (const el of document.querySelectorAll("[data-copy]")) el.hidden = false;
 
