@@ -13,9 +13,11 @@ import (
 )
 
 const (
-	// beatEvery is how often a stream says at least how old its page is, so that proxies do not close it, and checks
-	// its session.
-	beatEvery = 15 * time.Second
+	// beatEvery is how often a stream says at least how old its page is. The page notices by its silence that the node is
+	// gone, and proxies do not close it.
+	beatEvery = 5 * time.Second
+	// sessionBeats is after how many beats a stream checks its session.
+	sessionBeats = 3
 	// writeWithin is how long a browser may take to read a message.
 	writeWithin = 30 * time.Second
 	// retryAfter is how long a browser waits before it connects again, and busyRetryAfter for pages beyond maxViewers.
@@ -148,6 +150,7 @@ func (s *Server) serveViewer(r *http.Request, out *stream, v *viewer, polls bool
 // follow sends what changes while the rights of the viewer do not. It reports whether the stream begins anew with other
 // rights.
 func (s *Server) follow(r *http.Request, out *stream, v *viewer, beat <-chan time.Time, polls bool) (anew bool) {
+	beats := 0
 	for {
 		select {
 		case <-r.Context().Done():
@@ -155,7 +158,7 @@ func (s *Server) follow(r *http.Request, out *stream, v *viewer, beat <-chan tim
 		case <-s.Ends:
 			return false
 		case <-beat:
-			if !s.checkSession(r, v) {
+			if beats++; beats%sessionBeats == 0 && !s.checkSession(r, v) {
 				_ = out.event(eventLogin, "")
 				return false
 			}

@@ -3,6 +3,8 @@ package ui
 import (
 	"context"
 	"fmt"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/carillonhq/carillon/pkg/client"
@@ -75,6 +77,30 @@ func (v *View) Nav() []NavItem {
 	}
 
 	return items
+}
+
+// OtherNode is another node that serves pages.
+type OtherNode struct{ Name, Address string }
+
+// mostOtherNodes is the maximum number of nodes to which a page leads when its own does not answer.
+const mostOtherNodes = 4
+
+// OtherNodes returns other nodes that serve this page, for viewers who may read nodes. There are none behind a proxy, whose
+// address browsers use for all nodes.
+func (v *View) OtherNodes() []OtherNode {
+	if !v.counts.known || !v.counts.readsFleet || v.server.Origin != "" {
+		return nil
+	}
+
+	var others []OtherNode
+	for _, n := range v.counts.board.Nodes {
+		if n.Name != v.server.Node && n.Address != "" && slices.Contains(n.Roles, task.RoleAPI) {
+			others = append(others, OtherNode{n.Name, n.Address})
+		}
+	}
+	slices.SortFunc(others, func(a, b OtherNode) int { return strings.Compare(a.Name, b.Name) })
+
+	return others[:min(len(others), mostOtherNodes)]
 }
 
 // screenNamed returns a screen by its name; nil if there is none.

@@ -432,6 +432,7 @@ func (p *proxy) count() int {
 func TestProxy(t *testing.T) {
 	t.Run("CutsStreams", testProxyCutsStreams)
 	t.Run("HoldsStreamsBack", testProxyHoldsStreamsBack)
+	t.Run("NodeHangs", testNodeHangs)
 	t.Run("EtcdAwayKnownState", testEtcdAwayKnownState)
 	t.Run("EtcdAwayNothingKnown", testEtcdAwayNothingKnown)
 }
@@ -529,14 +530,26 @@ func TestZ_NodeDies(t *testing.T) {
 	p.open("/ui/tasks")
 	p.away = true
 	fixture.kill(t)
+	p.await(`document.getElementById("notice").textContent.includes("This node does not answer")`)
+	if age := eval[string](p, `document.getElementById("age").textContent`); len(age) > len("15s old") || !strings.HasSuffix(age, "s old") {
+		t.Errorf("the page says so when it is %s", age)
+	}
+	p.clickText("backup-db")
+	p.fill("q", "name~kept")
+	p.press("\r")
 	eval[float64](p, "window.skew += 25_000")
 	p.await(`document.getElementById("age").textContent.includes("old")`)
+	if !eval[bool](p, `location.pathname === "/ui/tasks" && location.search === "" && document.getElementById("q").value === "name~kept"`) {
+		t.Error("a link or a form leads away while the node does not answer")
+	}
 	if !eval[bool](p, `document.getElementById("rows").textContent.includes("backup-db")`) {
 		t.Error("the page does not show what it has shown")
 	}
 	p.screenshot("node-dead-light")
 
 	must(t, fixture.startNode(t.Context()))
-	p.await(`document.getElementById("age").textContent === "live"`)
+	p.await(`document.getElementById("age").textContent === "live" && document.getElementById("notice").hidden`)
 	p.checkPolicy()
+	p.clickText("backup-db")
+	p.await(`location.pathname === "/ui/tasks/default/backup-db"`)
 }

@@ -77,13 +77,13 @@
 
   // ---- The notice --------------------------------------------------------------------------------------------------
 
-  const notice = (kind, text, link) => {
+  const notice = (kind, text, ...links) => {
     const el = $("notice");
     if (!el) return;
     el.hidden = !text;
     el.className = "banner " + kind;
     el.replaceChildren(...(text ? [text] : []));
-    if (link) {
+    for (const link of links) {
       const a = document.createElement("a");
       a.href = link.href;
       a.textContent = link.text;
@@ -109,11 +109,76 @@
     notice("warn", "Nothing can be changed while the cluster does not answer. What you have entered stays.");
   });
 
+  // ---- The node ----------------------------------------------------------------------------------------------------
+
+  // A stream says something at least every five seconds. If it does not, or a form gets no answer, the node is asked whether
+  // it still answers. While it does not, links and forms would lead to an error page of the browser, so they wait.
+  const QUIET = 7_000;
+  const ASK_WITHIN = 3_000;
+  const node = { unreachable: false, asking: false, asked: 0 };
+
+  // The same page on the other nodes with an API. Their sessions are their own.
+  const otherNodes = () => [...document.querySelectorAll("[data-other]")]
+    .filter((el) => /^https?:\/\/[^\s/?#]+$/.test(el.dataset.other))
+    .map((el) => ({ href: el.dataset.other + location.pathname + location.search, text: el.textContent }));
+
+  const setUnreachable = (unreachable) => {
+    if (node.unreachable === unreachable) return;
+    node.unreachable = unreachable;
+    document.documentElement.toggleAttribute("data-unreachable", unreachable);
+    if (unreachable) {
+      const others = otherNodes();
+      notice("warn", "This node does not answer. Links and buttons work again when it does." + (others.length ? " The same page on:" : ""), ...others);
+    } else {
+      notice("", "");
+      stream.failures = 0;
+      stream.message = now();
+      live?._htmx?.sse?.delayCanceller?.(); // htmx waits before it connects again
+      connect();
+    }
+    showAge();
+  };
+
+  const askNode = async () => {
+    if (node.asking) return;
+    node.asking = true;
+    node.asked = now();
+    let answers = false;
+    try {
+      const res = await fetch("/healthz", { cache: "no-store", signal: AbortSignal.timeout(ASK_WITHIN) });
+      answers = res.ok;
+    } catch {
+      // no answer
+    }
+    node.asking = false;
+    setUnreachable(!answers);
+  };
+
+  const checkNode = () => {
+    if (document.hidden || stream.over || now() - node.asked < ASK_WITHIN) return;
+    if (node.unreachable || (live && !stream.paused && now() - stream.message > QUIET)) askNode();
+  };
+
+  document.addEventListener("htmx:error", (e) => e.target !== live && askNode());
+
+  // Only the notice leads away from the page.
+  const guard = (e) => {
+    if (!node.unreachable || e.target.closest("#notice")) return;
+    const link = e.target.closest("a[href]");
+    if (e.type === "click" && (!link || link.origin !== location.origin || link.getAttribute("href").startsWith("#"))) return;
+    e.preventDefault();
+    e.stopPropagation();
+    $("notice")?.scrollIntoView({ block: "nearest" });
+  };
+  document.addEventListener("click", guard, true);
+  document.addEventListener("submit", guard, true);
+
   // ---- The stream --------------------------------------------------------------------------------------------------
 
   const live = $("live");
   const stream = {
-    heard: now(), // when the stream last said anything
+    heard: now(), // when the stream last said anything, or was opened
+    message: now(), // when its last message came
     current: now() - (Number($("age")?.dataset.age) || 0), // the time of what the page shows
     connecting: false,
     failures: 0, // connections in a row that brought nothing
@@ -188,9 +253,10 @@
       stream.heard = now();
     });
     live.addEventListener("htmx:sse:before:message", (e) => {
-      stream.heard = now();
+      stream.heard = stream.message = now();
       stream.brought = true;
       stream.failures = 0;
+      setUnreachable(false);
       if (e.detail.message.event) return;
       stream.current = now();
       if (e.detail.message.data) {
@@ -243,8 +309,12 @@
     live.addEventListener("busy", () => { stream.busy = true; });
     live.addEventListener("login", sessionOver);
 
-    document.addEventListener("visibilitychange", connect);
-    window.addEventListener("pageshow", connect);
+    for (const [target, kind] of [[document, "visibilitychange"], [window, "pageshow"]]) {
+      target.addEventListener(kind, () => {
+        stream.message = now(); // a hidden page has no stream
+        connect();
+      });
+    }
 
     setInterval(() => {
       if (now() - stream.heard > SILENCE && !document.hidden) {
@@ -261,7 +331,7 @@
     const el = $("age");
     if (!el) return;
     const age = now() - stream.current;
-    const old = age >= OLD || isAway();
+    const old = age >= OLD || isAway() || node.unreachable;
     const state = stream.paused ? "paused" : old ? "old" : "live";
     const text = stream.paused ? "paused, " + approximate(age) + " old" : old ? approximate(age) + " old" : stream.busy ? "every 5 seconds" : "live";
     if (el.dataset.state !== state) el.dataset.state = state;
@@ -271,6 +341,7 @@
   const setPaused = (paused) => {
     stream.paused = paused;
     sessionStorage.setItem("carillon-paused", paused ? "1" : "0");
+    stream.message = now();
     showPause();
     if (paused) closeStream();
     else connect();
@@ -563,6 +634,7 @@
     setInterval(() => {
       ageTimes();
       showAge();
+      checkNode();
     }, 1000);
     // htmx initializes itself after this script.
     setTimeout(setupStream);
