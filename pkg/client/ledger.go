@@ -18,7 +18,7 @@ type TaskLedger struct {
 	Remembers     task.Duration     `json:"remembers" doc:"For how long the ledger remembers ticks: history.ledger or the default of the cluster, but not longer than limit. 0s: there is no ledger."`
 	Limit         *task.Duration    `json:"limit,omitempty" doc:"The limit of all ledgers, while etcd is filling up. Absent: there is none."`
 	Since         task.Time         `json:"since,omitzero" doc:"The first tick in the ledger. Absent: the ledger is empty."`
-	CompleteSince task.Time         `json:"complete_since,omitzero" doc:"Each tick since then has a record in the history or is in the ledger, unless etcd was full when its record was deleted. Absent: nothing is kept, or history.record is failures and there is no ledger."`
+	CompleteSince task.Time         `json:"complete_since,omitzero" doc:"Each tick since then whose run has ended has a record in the history or is in the ledger, unless etcd was full when its record was deleted. Absent: this is not known, because the history was trimmed without a ledger, or because a record of the ledger cannot be read."`
 	Lines         []task.LedgerLine `json:"lines" doc:"The newest first."`
 	More          int               `json:"more" doc:"The number of further, older lines that the limit has left out."`
 	Broken        int               `json:"broken" doc:"The number of the ledger's records that cannot be read. What they say is not in lines."`

@@ -398,15 +398,112 @@ func TestFold_WithoutLedger(t *testing.T) {
 	none := keeps(5)
 	none.Ledger = new(task.Duration)
 	h.trimTo("a", none) // nothing is surplus
-	if ids, _ := w.chunks("a"); len(ids) > 0 {
-		t.Errorf("the ledger has %v", ids)
-	}
+	w.wantLedger("a")
+	before, _ := w.chunks("a")
 
 	w.putEnds("a", 11, 3)
 	h.see()
 	h.trimTo("a", none)
-	if ids, _ := w.chunks("a"); len(ids) > 0 || len(w.story("a")) != 5 {
-		t.Errorf("the ledger has %v, the history %v", ids, w.story("a"))
+	w.wantLedger("a")
+	if after, values := w.chunks("a"); len(after) != 1 || !slices.Equal(after, before) || len(w.story("a")) != 5 {
+		t.Errorf("the ledger has %q, the history %v", values, w.story("a"))
+	}
+}
+
+// wantComplete checks that each tick of which the ledger says that it is complete is in the history or in the ledger. Ticks are
+// 15 minutes apart. Those for which hasEnded returns false have no record yet. It returns the number of the first tick from which
+// on the ledger is complete; 0 if it is not complete since any.
+func (w *world) wantComplete(name string, ticks int, hasEnded func(int) bool) (first int) {
+	w.Helper()
+	book := w.book(name)
+	past, err := w.store.History(w.ctx, ref(name), false)
+	w.ok(err)
+
+	for n := ticks; n > 0; n-- {
+		tick := sec(float64(900 * n))
+		if !book.IsComplete(tick) || !hasEnded(n) {
+			continue
+		}
+
+		first = n
+		inHistory := slices.ContainsFunc(past, func(p store.Past) bool {
+			at, _ := task.TimeOfRunID(p.ID)
+			return at.Equal(tick)
+		})
+		if !inHistory && len(book.Find(tick)) == 0 {
+			w.Errorf("after %d ticks, the ledger is complete since tick %d, but does not have it", ticks, n)
+		}
+	}
+
+	if since, ok := book.CompleteSince(start); first > 0 && (!ok || since.After(sec(float64(900*first)))) {
+		w.Errorf("complete since %s, %t, but the first tick is %d", since, ok, first)
+	}
+
+	return first
+}
+
+// A ledger is not complete before what was deleted without being counted, and before the last tick of a chunk that was
+// deleted, although a run of an older tick that took long is in a later chunk.
+func TestFold_KnowsSinceWhenTheLedgerIsComplete(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "n1")
+	h := w.work("n1")
+	w.create("a", every("15m"))
+
+	var c task.Cluster
+	trims := retention.NewTrimmer(h.e.cfg.Store, func() task.Cluster { return c }, w.clock, h.e.cfg.Logger)
+	full := func(func() (kv.Result, error)) (kv.Result, error) { return kv.Result{}, rpctypes.ErrNoSpace }
+
+	const step, late = 20, 30
+	for n := 0; n < 1000; n += step {
+		for i := n + 1; i <= n+step; i++ {
+			if i != late {
+				w.putEnds("a", i, 1)
+			}
+		}
+		if n == 300 {
+			w.putEnds("a", late, 1)
+		}
+
+		w.at(900*float64(n+step) + 10)
+		h.see()
+		history := keeps(5)
+		history.Ledger = new(task.Duration(48 * time.Hour))
+		c.LedgerLimit = nil
+
+		switch n {
+		case 500, 520:
+			history.Ledger = new(task.Duration)
+		case 600, 620:
+			c.LedgerLimit = new(task.Duration)
+		case 700:
+			h.gate.play(full)
+		}
+
+		w.ok(trims.Trim(w.ctx, h.trimJob("a", history)))
+		if n == 700 {
+			continue // nothing can be written to a full etcd; the next fold tells of it
+		}
+		first := w.wantComplete("a", n+step, func(i int) bool { return i != late || n >= 300 })
+
+		switch n {
+		case 480: // the oldest chunks are too old, and tick 30 is in one of the others
+			if first < 100 || first > 400 {
+				t.Errorf("after %d ticks, it is complete since tick %d", n+step, first)
+			}
+		case 500, 520, 540, 600, 620, 640:
+			if first != 0 {
+				t.Errorf("after %d ticks, it is complete since tick %d, although records were deleted without being counted", n+step, first)
+			}
+		case 560, 660, 720:
+			if first != n+1 {
+				t.Errorf("after %d ticks, it is complete since tick %d", n+step, first)
+			}
+		}
+	}
+
+	if len(w.book("a").Find(sec(900*late))) > 0 {
+		t.Error("the ledger still has the late tick, so that no chunk was deleted after it")
 	}
 }
 
@@ -441,6 +538,9 @@ func TestFold_FollowsTheCluster(t *testing.T) {
 	w.wantLedger("a", "+900..+1800 succeeded 2", "+6300..+7200 succeeded 2")
 	trim(12, nil)
 	w.wantLedger("a")
+	if ids, values := w.chunks("a"); len(ids) != 1 {
+		t.Errorf("the ledger has %q", values)
+	}
 }
 
 // Fold begins a new chunk behind one that it must not change, and deletes one of a deleted task.

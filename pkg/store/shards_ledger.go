@@ -49,7 +49,7 @@ func findPast(sorted []Past, p Past) (int, bool) {
 // TrimRead says what HistoryToTrim reads.
 type TrimRead struct {
 	States  bool // as in History
-	Values  int  // of how many records the values, in the order of their keys; 0: none, and not that of the newest chunk either
+	Values  int  // of how many records the values, in the order of their keys; 0: none
 	Records int  // about how many records the history has
 }
 
@@ -64,9 +64,6 @@ func (s Shards) HistoryToTrim(ctx context.Context, ref record.Ref, read TrimRead
 	end := clientv3.GetPrefixRangeEnd(history)
 
 	newestChunk := []clientv3.OpOption{withPrefix(ledger), clientv3.WithSort(clientv3.SortByKey, clientv3.SortDescend), clientv3.WithLimit(1)}
-	if read.Values == 0 {
-		newestChunk = append(newestChunk, clientv3.WithKeysOnly())
-	}
 
 	// The second range lists the history, and the last one has the values. That may be the same one.
 	ops := make([]clientv3.Op, 0, 3)
@@ -378,12 +375,21 @@ func (s Shards) FoldHistory(ctx context.Context, f Fences, h HistoryFold) error 
 	return nil
 }
 
-// DeleteLedger deletes the ledger of a task whose newest chunk is unchanged. The errors are those of FoldHistory.
-func (s Shards) DeleteLedger(ctx context.Context, f Fences, ref record.Ref, newest LedgerChunk) error {
+// DeleteLedger deletes the ledger of a task whose newest chunk is unchanged. In its place, it writes mark, whose id must be
+// greater than that of the newest chunk; nil: nothing. The errors are those of FoldHistory.
+func (s Shards) DeleteLedger(ctx context.Context, f Fences, ref record.Ref, newest LedgerChunk, mark *LedgerChunk) error {
 	ledger := s.keys.LedgerOf(ref)
 	t := kv.Txn{
-		If:   []clientv3.Cmp{f.Owner.Compare(), f.Node.Compare(), isUnchanged(ledger+newest.ID, newest.Mod)},
+		If: []clientv3.Cmp{
+			f.Owner.Compare(), f.Node.Compare(), isUnchanged(ledger+newest.ID, newest.Mod),
+			isAbsent(ledger + newest.ID + "\x00").WithRange(clientv3.GetPrefixRangeEnd(ledger)),
+		},
 		Then: []clientv3.Op{clientv3.OpDelete(ledger, withPrefix(ledger))},
+	}
+	if mark != nil {
+		t.Then = []clientv3.Op{
+			clientv3.OpDelete(ledger, clientv3.WithRange(ledger+newest.ID+"\x00")), clientv3.OpPut(ledger+mark.ID, string(mark.Value)),
+		}
 	}
 
 	if err := s.writeFenced(ctx, f, t); err != nil {

@@ -3,7 +3,6 @@ package store
 import (
 	"context"
 	"fmt"
-	"strings"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
@@ -16,19 +15,17 @@ import (
 type TaskLedger struct {
 	Task    task.Task
 	Chunks  [][]byte     // the values of the chunks, in the order of their keys; package ledger reads them
-	Oldest  task.Time    // the tick of the oldest record in the history; zero: the history is empty
 	Cluster task.Cluster // the default and the limit of the time for which ledgers remember ticks
 
 	Revision int64 // at which all was read
 }
 
-// Ledger reads the ledger of a task with what is needed to tell since when it is complete. It returns task.ErrNotFound if
+// Ledger reads the ledger of a task. It returns task.ErrNotFound if
 // the task does not exist.
 func (s Tasks) Ledger(ctx context.Context, ref record.Ref) (TaskLedger, error) {
-	history, chunks := s.keys.HistoryOf(ref), s.keys.LedgerOf(ref)
+	chunks := s.keys.LedgerOf(ref)
 	res, err := s.etcd.Txn(ctx).Then(
 		clientv3.OpGet(s.keys.Spec(ref)), clientv3.OpGet(s.keys.Entry(ref)), clientv3.OpGet(s.keys.Cluster()),
-		clientv3.OpGet(history, withPrefix(history), clientv3.WithKeysOnly(), clientv3.WithLimit(1)),
 		clientv3.OpGet(chunks, withPrefix(chunks)),
 	).Commit()
 	if err != nil {
@@ -50,13 +47,7 @@ func (s Tasks) Ledger(ctx context.Context, ref record.Ref) (TaskLedger, error) {
 		l.Cluster = c.Cluster
 	}
 
-	if e := readAt(read, 3); e != nil {
-		if at, ok := task.TimeOfRunID(strings.TrimPrefix(string(e.Key), history)); ok {
-			l.Oldest = task.At(at)
-		}
-	}
-
-	for _, e := range res.Responses[4].GetResponseRange().Kvs {
+	for _, e := range res.Responses[3].GetResponseRange().Kvs {
 		l.Chunks = append(l.Chunks, e.Value)
 	}
 

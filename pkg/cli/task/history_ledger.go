@@ -82,7 +82,14 @@ func noteLedger(f *factory.Factory, r selection.Ref, l client.TaskLedger, zone s
 		if n > 1 {
 			words = fmt.Sprintf("the last %d lines are from the ledger", n)
 		}
-		f.Note("%s, which is complete since %s", words, f.DateTime(l.CompleteSince, zone))
+
+		switch {
+		case !l.CompleteSince.IsZero():
+			words += ", which is complete since " + f.DateTime(l.CompleteSince, zone)
+		case l.Broken == 0:
+			words += ", which is not complete: records are deleted without being counted"
+		}
+		f.Note("%s", words)
 	}
 
 	if l.Broken > 0 {

@@ -30,15 +30,20 @@ func TestTaskLedger_TellsWhatHistoryNoLongerHas(t *testing.T) {
 	made := w.create("dump", "0 * * * *")
 
 	none, err := w.Tasks.Ledger(t.Context(), "default", "dump", client.LedgerOptions{})
-	if err != nil || !none.Since.IsZero() || !none.CompleteSince.IsZero() || none.Lines == nil || len(none.Lines) != 0 || none.Remembers != task.DefaultLedger || none.Limit != nil {
+	if err != nil || !none.Since.IsZero() || !none.CompleteSince.Equal(made.CreatedAt.Time) || none.Lines == nil || len(none.Lines) != 0 || none.Remembers != task.DefaultLedger || none.Limit != nil {
 		t.Errorf("before the first run: %+v, %v", none, err)
 	}
 
 	first := w.putChunks("dump", made.UID)
+	if l, err := w.Tasks.Ledger(t.Context(), "default", "dump", client.LedgerOptions{}); err != nil || !l.CompleteSince.Equal(made.CreatedAt.Time) {
+		t.Errorf("complete since %s, %v", l.CompleteSince, err)
+	}
+
 	w.put(w.store.Keys().LedgerChunk(ref("default", "dump"), task.RunID(first.Add(96*time.Hour), "")), `{"uid":`)
 
+	// What the chunk says that cannot be read is not known.
 	all, err := w.Tasks.Ledger(t.Context(), "default", "dump", client.LedgerOptions{})
-	if err != nil || !all.Since.Equal(first) || !all.CompleteSince.Equal(first) || all.Broken != 1 || all.More != 0 || kindsOf(all) != "missed×40 failed succeeded×9 succeeded×24" {
+	if err != nil || !all.Since.Equal(first) || !all.CompleteSince.IsZero() || all.Broken != 1 || all.More != 0 || kindsOf(all) != "missed×40 failed succeeded×9 succeeded×24" {
 		t.Fatalf("%+v, %v", all, err)
 	}
 	failed, day := all.Lines[1], all.Lines[3]
@@ -63,7 +68,7 @@ func TestTaskLedger_TellsWhatHistoryNoLongerHas(t *testing.T) {
 		{"until before since, within a range", client.LedgerOptions{Since: first.Add(60 * time.Hour), Until: first.Add(50 * time.Hour)}, "", 0},
 	} {
 		got, err := w.Tasks.Ledger(t.Context(), "default", "dump", c.o)
-		if err != nil || kindsOf(got) != c.want || got.More != c.more || !got.CompleteSince.Equal(first) {
+		if err != nil || kindsOf(got) != c.want || got.More != c.more {
 			t.Errorf("%s: %s and %d more, want %s and %d; %v", c.name, kindsOf(got), got.More, c.want, c.more, err)
 		}
 	}
@@ -104,22 +109,22 @@ func TestTaskLedger_IgnoresAnotherTask(t *testing.T) {
 	}
 }
 
-// Without a ledger, the oldest record of the history is the first tick that is known.
-func TestTaskLedger_IsCompleteSinceTheHistoryBegins(t *testing.T) {
+// What was deleted without being counted, or with an old chunk, leaves a trace in the newest chunk.
+func TestTaskLedger_IsCompleteSinceWhatIsGone(t *testing.T) {
 	w := newWorld(t)
 	made := w.create("dump", "0 * * * *")
-	at := time.Date(2026, 11, 5, 0, 0, 0, 0, time.UTC)
-	w.put(w.store.Keys().Ended(ref("default", "dump"), task.RunID(at, made.UID)), task.Run{State: task.Succeeded})
+	gone := time.Date(2026, 11, 22, 0, 0, 0, 0, time.UTC)
+	key := w.store.Keys().LedgerChunk(ref("default", "dump"), task.RunID(gone, ""))
 
-	if l, err := w.Tasks.Ledger(t.Context(), "default", "dump", client.LedgerOptions{}); err != nil || !l.CompleteSince.Equal(at) || !l.Since.IsZero() {
-		t.Errorf("%+v, %v", l, err)
-	}
-
-	// Successful runs between the failures are gone.
-	if _, err := w.Tasks.Patch(t.Context(), "default", "dump", []byte(`{"history":{"keep":20,"record":"failures","ledger":"0s"}}`), 0); err != nil {
-		t.Fatal(err)
-	}
-	if l, err := w.Tasks.Ledger(t.Context(), "default", "dump", client.LedgerOptions{}); err != nil || !l.CompleteSince.IsZero() {
-		t.Errorf("with history.record: failures and no ledger: %+v, %v", l, err)
+	for value, want := range map[string]time.Time{
+		`"ok":[[0,82800,24,48000,5000,12]]`:                                               made.CreatedAt.Time,
+		`"ok":[[-720000,82800,24,48000,5000,12]],"gone":"2026-11-22T00:00:00.000Z"`:       gone.Add(time.Second),
+		`"gone":"2026-11-22T00:00:00.000Z","uncounted":true`:                              {},
+		`"ok":[[0,82800,24,48000,5000,12]],"gone":"2026-11-22T00:00:00Z","unknown":"two"`: gone.Add(time.Second),
+	} {
+		w.put(key, fmt.Sprintf(`{"uid":%q,"from":"2026-11-22T00:00:00.000Z",%s}`, made.UID, value))
+		if l, err := w.Tasks.Ledger(t.Context(), "default", "dump", client.LedgerOptions{}); err != nil || !l.CompleteSince.Equal(want) {
+			t.Errorf("%s: complete since %s, not %s; %v", value, l.CompleteSince, want, err)
+		}
 	}
 }

@@ -20,6 +20,8 @@ import (
 //     They name nothing else.
 //   - A span of successes does not extend over a tick of the present schedule of which neither the ledger nor the history
 //     tells.
+//   - The newest chunk says that records are deleted without being counted, and up to which tick older chunks or such
+//     records are gone.
 //   - Only the newest chunk is rewritten. A chunk goes after all older ones, because of its age, because there are too
 //     many, because the task is to have no ledger, or with the task.
 //
@@ -163,14 +165,23 @@ func (j *ledgerJudge) writtenChunks(t *taskHistory, ch *ledgerChange) (written [
 
 // checkForgotten judges a revision that deletes records without a fold.
 func (j *ledgerJudge) checkForgotten(t *taskHistory, trimmed []trimmedRecord) {
-	if !j.opts.Folded || j.opts.Full || j.shortestLedger(t) == 0 {
-		j.stats.Unfolded += int64(len(trimmed))
-		return
-	}
-
 	var tick int64
 	if trimmed[0].run != nil {
 		tick = trimmed[0].run.tick
+	}
+
+	if !j.opts.Folded || j.opts.Full || j.shortestLedger(t) == 0 {
+		j.stats.Unfolded += int64(len(trimmed))
+
+		isNoted := false
+		for _, c := range t.chunks {
+			isNoted = isNoted || c.readable && c.UID == t.entry.UID && (c.Uncounted || c.Gone.UnixMilli() >= tick)
+		}
+		if j.opts.Folded && !j.opts.Full && !isNoted {
+			j.breachTask("G31", t.ref, tick, trimmed[0].key, "%s deleted without being counted, and the ledger does not say so", formatCount(int64(len(trimmed)), "record"))
+		}
+
+		return
 	}
 
 	j.breachTask("G31", t.ref, tick, trimmed[0].key, "%s deleted from the history, and the revision writes no chunk of the ledger",
@@ -234,6 +245,13 @@ func (j *ledgerJudge) checkOrder(t *taskHistory, written []writtenChunk) {
 			continue
 		}
 
+		if w.before.Uncounted && !w.now.Uncounted && w.now.Gone.IsZero() {
+			wrong("the chunk does not say any more that records were deleted without being counted")
+		}
+		if w.before.Gone.After(w.now.Gone.Time) && w.id == written[len(written)-1].id {
+			wrong("the chunk does not say any more which ticks are gone")
+		}
+
 		switch {
 		case !w.before.readable || !w.before.whole:
 			wrong("the chunk is rewritten, although it contained something that this version does not know")
@@ -267,6 +285,11 @@ func (j *ledgerJudge) checkDeletedChunks(t *taskHistory, ch *ledgerChange, writt
 		}
 
 		key, deleted := gone[id]
+		isNoted := slices.ContainsFunc(written, func(w writtenChunk) bool { return w.now.Uncounted || w.now.Gone.UnixMilli() >= c.lastTick() })
+		if deleted && !isNoted && !j.opts.Full {
+			j.breachTask("G31", t.ref, 0, key, "the chunk is deleted, but the ledger does not say that its ticks up to %s are gone", formatTime(timeOfMS(c.lastTick())))
+		}
+
 		switch {
 		case !deleted:
 			remains = cmp.Or(remains, id)

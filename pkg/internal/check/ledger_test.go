@@ -277,23 +277,36 @@ func TestCheck_Chunks(t *testing.T) {
 	}
 	gone := func(h hand, number int) op { return op{h.chunk(number, ledger.Chunk{}).key, nil} }
 
+	// The newest of two chunks says that the oldest one is gone.
+	noted := func(h hand) op {
+		return h.chunk(2, ledger.Chunk{Spans: spans(2, 2, 1), Gone: task.At(time.UnixMilli(h.at(1)))})
+	}
+	uncounted := ledger.Chunk{Uncounted: true}
+
 	turns(t, []turn{
 		{"two chunks", "", onceTried, two},
-		{"the oldest goes for its age", "", short(task.Duration(time.Minute)), func(h hand) { two(h); later(h, 61); h.txn(gone(h, 1)) }},
+		{"the oldest goes for its age", "", short(task.Duration(time.Minute)), func(h hand) { two(h); later(h, 61); h.txn(gone(h, 1), noted(h)) }},
+		{"the oldest goes without a trace", "G31", short(task.Duration(time.Minute)), func(h hand) { two(h); later(h, 61); h.txn(gone(h, 1)) }},
+		{"the trace of the oldest is lost", "G31", short(task.Duration(time.Minute)), func(h hand) {
+			two(h)
+			later(h, 61)
+			h.txn(gone(h, 1), noted(h))
+			h.txn(h.chunk(2, ledger.Chunk{Spans: spans(2, 2, 1)}))
+		}},
 		{"the oldest goes for its age after an outage, before the watermark moves", "", short(task.Duration(time.Minute)), func(h hand) {
 			two(h)
 			h.update(h.simTask, true, func() { h.simTask.entry.Paused = true })
 			h.update(h.simTask, true, func() { h.simTask.entry.From = task.At(timeOfMS(h.at(61))) })
-			h.txn(gone(h, 1))
+			h.txn(gone(h, 1), noted(h))
 		}},
-		{"the oldest goes too early", "G31", short(task.Duration(time.Minute)), func(h hand) { two(h); later(h, 50); h.txn(gone(h, 1)) }},
+		{"the oldest goes too early", "G31", short(task.Duration(time.Minute)), func(h hand) { two(h); later(h, 50); h.txn(gone(h, 1), noted(h)) }},
 		{"another than the oldest goes", "G31", short(task.Duration(time.Minute)), func(h hand) { two(h); later(h, 99); h.txn(gone(h, 2)) }},
 		{"the limit of the cluster", "", onceTried, func(h hand) {
 			two(h)
 			limit := task.Duration(time.Minute)
 			h.txn(op{h.keys.Cluster(), task.Cluster{ID: "c", Shards: 1, LedgerLimit: &limit}})
 			later(h, 61)
-			h.txn(gone(h, 1))
+			h.txn(gone(h, 1), noted(h))
 		}},
 		{"a limit that is over", "G31", onceTried, func(h hand) {
 			two(h)
@@ -301,22 +314,26 @@ func TestCheck_Chunks(t *testing.T) {
 			h.txn(op{h.keys.Cluster(), task.Cluster{ID: "c", Shards: 1, LedgerLimit: &limit}})
 			h.txn(op{h.keys.Cluster(), task.Cluster{ID: "c", Shards: 1}})
 			later(h, 61)
-			h.txn(gone(h, 1))
+			h.txn(gone(h, 1), noted(h))
 		}},
-		{"no ledger", "", short(0), func(h hand) { h.past(); h.txn(h.trim(1)...) }},
+		{"no ledger", "", short(0), func(h hand) { h.past(); h.txn(h.chunk(1, uncounted)); h.txn(h.trim(1)...) }},
+		{"no ledger, without a trace", "G31", short(0), func(h hand) { h.past(); h.txn(h.trim(1)...) }},
 		{"no ledger any more", "", onceTried, func(h hand) {
 			h.folded()
 			h.update(h.simTask, false, func() { h.simTask.entry.History.Ledger = new(task.Duration) })
-			h.txn(append(h.trim(5), gone(h, 1))...)
+			h.txn(gone(h, 1), h.chunk(2, uncounted))
+			h.txn(h.trim(5)...)
 		}},
 		{"a ledger again", "G31", short(0), func(h hand) {
 			h.past()
+			h.txn(h.chunk(1, uncounted))
 			h.update(h.simTask, false, func() { h.simTask.entry.History.Ledger = nil })
 			later(h, 60)
 			h.txn(h.trim(1)...)
 		}},
 		{"a ledger again, and the owner does not know it yet", "", short(0), func(h hand) {
 			h.past()
+			h.txn(h.chunk(1, uncounted))
 			h.update(h.simTask, false, func() { h.simTask.entry.History.Ledger = nil })
 			later(h, 30)
 			h.txn(h.trim(1)...)

@@ -10,9 +10,31 @@ import (
 
 // Book is the whole ledger of a task, for questions. Its times are absolute.
 type Book struct {
-	Since  time.Time         // the first tick of the oldest chunk: earlier ones were removed, or never existed; zero: it is empty
+	Since  time.Time         // the first tick in the ledger; zero: it is empty
 	Lines  []task.LedgerLine // the newest first, by their last ticks; those about a longer time precede those inside it
 	Broken int               // chunks that cannot be read
+
+	gone      time.Time // ticks up to then may be neither in the ledger nor in the history; zero: none
+	uncounted bool      // records are deleted without being counted
+}
+
+// IsComplete reports whether a tick whose run has ended is certainly in the history or in the ledger.
+func (b *Book) IsComplete(tick time.Time) bool {
+	return b.Broken == 0 && !b.uncounted && tick.After(b.gone)
+}
+
+// CompleteSince returns the time from which on each tick of a task whose run has ended is in the history or in the ledger.
+// created is when the task was created. ok is false if no such time is known: a chunk cannot be read, or the task has no
+// ledger and its history has been trimmed.
+func (b *Book) CompleteSince(created time.Time) (since time.Time, ok bool) {
+	switch {
+	case b.Broken > 0 || b.uncounted:
+		return time.Time{}, false
+	case b.gone.IsZero():
+		return created, true
+	}
+
+	return b.gone.Truncate(time.Second).Add(time.Second), true // a whole second, for people
 }
 
 // NewBook reads the ledger of the task with this uid from the values of its chunks, in the order of their keys. Chunks of
@@ -34,8 +56,12 @@ func NewBook(uid string, chunks [][]byte) *Book {
 			continue
 		}
 
-		first, _ := c.bounds()
-		if b.Since.IsZero() && !first.IsZero() {
+		if c.Gone.After(b.gone) {
+			b.gone = c.Gone.Time
+		}
+		b.uncounted = b.uncounted || c.Uncounted
+
+		if first, _ := c.bounds(); !c.IsEmpty() && !first.IsZero() && (b.Since.IsZero() || first.Before(b.Since)) {
 			b.Since = first
 		}
 

@@ -38,6 +38,23 @@ type Chunk struct {
 	Requested     []Exception      `json:"manual,omitempty"`
 	RequestedMore map[string]int64 `json:"manual_more,omitempty"` // further requested runs, by cause: see Exception.cause
 	Unreadable    int64            `json:"unreadable,omitempty"`  // records that could not be read when they were deleted
+
+	// Ticks up to Gone may be neither in the ledger nor in the history: older chunks were deleted, or records without being
+	// counted. The newest chunk has it for the whole ledger. Zero: nothing is gone.
+	Gone task.Time `json:"gone,omitzero"`
+	// Uncounted means that records are deleted without being counted, because the task has no ledger. The next fold clears it
+	// and sets Gone.
+	Uncounted bool `json:"uncounted,omitempty"`
+}
+
+// NewUncounted returns a chunk without ticks for a task that has no ledger from a time on.
+func NewUncounted(uid string, now time.Time) Chunk {
+	return Chunk{UID: uid, From: task.At(now.UTC().Truncate(time.Hour)), Uncounted: true}
+}
+
+// IsEmpty reports whether the chunk tells of no ticks or runs.
+func (c *Chunk) IsEmpty() bool {
+	return len(c.Spans)+len(c.Exceptions)+len(c.Hours)+len(c.Requested)+len(c.RequestedMore) == 0 && c.Unreadable == 0
 }
 
 // Decode reads a chunk. whole is false if it contains fields or elements that this version does not know. Such a chunk is

@@ -41,6 +41,11 @@ func decodeOwn(value []byte) (c Chunk, ok bool) {
 		c.Unreadable = s.integer()
 	}
 
+	if s.skip(`,"gone":`) && c.Gone.UnmarshalText([]byte(s.text())) != nil {
+		return c, false
+	}
+
+	c.Uncounted = s.skip(`,"uncounted":true`)
 	s.expect(`}`)
 
 	return c, !s.failed && c.check() == nil && bytes.Equal(c.appendJSON(make([]byte, 0, len(value))), value)

@@ -41,6 +41,16 @@ func (c *Chunk) appendJSON(b []byte) []byte {
 		b = strconv.AppendInt(append(b, `,"unreadable":`...), c.Unreadable, 10)
 	}
 
+	if !c.Gone.IsZero() {
+		b = append(b, `,"gone":"`...)
+		b, _ = c.Gone.AppendText(b)
+		b = append(b, '"')
+	}
+
+	if c.Uncounted {
+		b = append(b, `,"uncounted":true`...)
+	}
+
 	return append(b, '}')
 }
 

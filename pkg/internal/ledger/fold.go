@@ -113,7 +113,7 @@ func (f *folder) add(r *Record) {
 
 	switch e := c.exceptionOf(tick, &r.Run); {
 	case !readable || !c.reaches(e.First) || !c.reaches(e.Last):
-		c.Unreadable++
+		c.addUnreadable(tick)
 	case !isScheduled(&r.Run):
 		c.addRequested(e)
 	default:
@@ -121,6 +121,30 @@ func (f *folder) add(r *Record) {
 	}
 
 	f.measure()
+}
+
+// addUnreadable counts a record that cannot be read. The ledger does not have its tick.
+func (c *Chunk) addUnreadable(tick time.Time) {
+	c.Unreadable++
+	if isTickYear(tick.Year()) && tick.After(c.Gone.Time) {
+		c.Gone = task.At(tick)
+	}
+}
+
+// SetGone notes in the last of the chunks that ticks up to a time are gone, and what the other chunks have noted of that.
+// A zero time is that of no tick.
+func SetGone(chunks []Chunk, gone time.Time) {
+	for i := range chunks {
+		if chunks[i].Gone.After(gone) {
+			gone = chunks[i].Gone.Time
+		}
+
+		chunks[i].Gone, chunks[i].Uncounted = task.Time{}, false
+	}
+
+	if !gone.IsZero() {
+		chunks[len(chunks)-1].Gone = task.At(gone)
+	}
 }
 
 // measure computes the size of the newest chunk.
@@ -253,7 +277,7 @@ func shortText(s string, max int) string {
 // size that it had before.
 func (f *folder) addSuccess(c *Chunk, tick Offset, r *task.Run) (sizeBefore int, changed *Span) {
 	if !c.reaches(tick) {
-		c.Unreadable++
+		c.addUnreadable(c.time(tick))
 		return 0, nil
 	}
 

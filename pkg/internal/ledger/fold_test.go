@@ -108,7 +108,7 @@ func TestFold_WritesWhatTheDocumentationShows(t *testing.T) {
 			`"manual":[[1.5,1,"o","",1,"-a7c2","n1"],[2,1,"f","exit 1",1,"-b7c2","n1"]]`},
 		{"a late result marks its run", []Record{scheduled(at(2), task.Lost), {Late: true, Run: scheduled(at(2), task.Succeeded).Run}, {Late: true, Run: scheduled(at(3), task.Failed).Run}},
 			`"not":[[2,1,"l","",1,"","n3",0,"late"]]`},
-		{"what cannot be read is counted", []Record{{Broken: true, Run: task.Run{ID: "20261121T000003.000Z-k3f9"}}, {Run: task.Run{}}}, `"unreadable":2`},
+		{"what cannot be read is counted", []Record{{Broken: true, Run: task.Run{ID: "20261121T000003.000Z-k3f9"}}, {Run: task.Run{}}}, `"unreadable":2,"gone":"2026-11-21T00:00:03.000Z"`},
 	}
 
 	for _, tc := range tests {

@@ -17,7 +17,7 @@ import (
 type ledgerList struct {
 	Rows      []ledgerRow
 	Older     string        // the end of the lines that follow on the next page; "" if there are none
-	Complete  task.Time     // each tick since then is in the history or in the ledger; zero if nothing is kept
+	Complete  task.Time     // each tick since then is in the history or in the ledger; zero if that is not known
 	Remembers task.Duration // for how long the ledger remembers ticks
 	Limited   bool          // because etcd is filling up
 	Broken    int           // records of the ledger that cannot be read

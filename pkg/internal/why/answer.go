@@ -25,8 +25,10 @@ func For(f Facts, q Question) task.Answer {
 		zone, q.Timezone = time.UTC, "UTC"
 	}
 
-	// Parts are left out, because the record of their run covers them.
-	f.Runs = slices.DeleteFunc(slices.Clone(f.Runs), func(r task.Run) bool { return task.IsPart(r.ID) })
+	// Parts are left out, because the record of their run covers them. So are runs of a deleted task of that name, until they
+	// are deleted, too.
+	isLeftOut := func(r task.Run) bool { return task.IsPart(r.ID) || !f.isOwn(&r) }
+	f.Runs = slices.DeleteFunc(slices.Clone(f.Runs), isLeftOut)
 	f.wholeSpans = map[interval]bool{}
 	w := answerer{wording: wording{Facts: &f, speaker: speaker{zone}}, all: versionsInForce(&f)}
 	var a task.Answer

@@ -53,12 +53,10 @@ func (f *Facts) pausedSoon(g *finding) bool {
 // describes why.
 func (f *Facts) mayBeTrimmed(all []version, g *finding) (bool, string) {
 	// The history limits of all versions since the tick apply, because each of them may have trimmed.
-	keep, failures, folds := g.version.History.Keep, g.version.History.Record == task.RecordFailures, true
+	keep := g.version.History.Keep
 	for i := range all {
 		if v := &all[i]; v.Generation >= g.version.Generation {
 			keep = min(keep, v.History.Keep)
-			failures = failures || v.History.Record == task.RecordFailures
-			folds = folds && (v.History.Ledger == nil || *v.History.Ledger > 0)
 		}
 	}
 
@@ -67,13 +65,8 @@ func (f *Facts) mayBeTrimmed(all []version, g *finding) (bool, string) {
 	case later >= int64(keep):
 		return true, fmt.Sprintf("Carillon keeps the last %s of the task (history.keep), and %s ended after this tick",
 			formatCount(int64(keep), "run", "runs"), formatCount(later, "recorded run", "recorded runs"))
-	case !folds && f.countEnded() >= int64(keep):
-		// The order of the writes counts. After an outage, the record of an older tick may be written later. With a ledger, it
-		// would not matter: what is neither in the history nor in the ledger was not trimmed.
-		return true, fmt.Sprintf("Carillon keeps the last %s of the task (history.keep), and %s may have been written after that of this tick",
-			formatCount(int64(keep), "run", "runs"), formatCount(f.countEnded(), "recorded run", "recorded runs"))
-	case failures && later > 0:
-		return true, "only the newest successful run is kept (history.record: failures); a failed, skipped or missed tick would still be on record"
+	case !f.isComplete(g.tick):
+		return true, "records of the task have been deleted"
 	}
 
 	return false, ""

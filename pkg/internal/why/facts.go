@@ -72,6 +72,19 @@ func (f *Facts) isDecided(tick, due time.Time) bool {
 	return w != nil && f.Covered && (due.Before(w.Time) || due.Equal(w.Time) && w.All)
 }
 
+// isOwn reports whether a run belongs to the task, and not to a deleted task of that name. Without a task, it is of interest
+// whatever it belonged to.
+func (f *Facts) isOwn(r *task.Run) bool {
+	switch {
+	case f.Task == nil:
+		return true
+	case r.UID == "":
+		return task.RunBelongs(r.ID, f.Task.UID)
+	}
+
+	return r.UID == f.Task.UID
+}
+
 // findOutcome returns the record with the outcome of a tick, or nil. One record can cover a range of skipped or
 // missed ticks.
 func (f *Facts) findOutcome(tick time.Time) *task.Run {
@@ -162,17 +175,9 @@ func (f *Facts) endedAfter(tick time.Time) int64 {
 	return n
 }
 
-// countEnded returns the number of ended runs on record.
-func (f *Facts) countEnded() int64 {
-	n := f.Newer
-	for _, r := range f.Runs {
-		if r.State.Final() {
-			n++
-		}
-	}
-
-	return n
-}
+// isComplete reports whether a tick whose run has ended is certainly in the history or in the ledger, unless its record was
+// deleted while etcd was full.
+func (f *Facts) isComplete(tick time.Time) bool { return f.Ledger == nil || f.Ledger.IsComplete(tick) }
 
 // nodeNamed returns a present node, or nil.
 func (f *Facts) nodeNamed(name string) *task.Node {

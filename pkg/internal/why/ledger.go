@@ -526,13 +526,23 @@ func (f *Facts) hourCauses(hour *task.LedgerLine) map[string]int64 {
 
 // explainNoLine adds to a tick whose record was trimmed why the ledger does not have it either.
 func (f *Facts) explainNoLine(g *finding) {
-	switch {
-	case f.Ledger == nil || f.Ledger.Since.IsZero():
-	case g.tick.Before(f.Ledger.Since):
-		g.unknown = append(g.unknown, "the outcome in the ledger of the task: it begins with the tick of "+f.Ledger.Since.UTC().Format("2006-01-02 15:04:05 MST"))
-	default:
-		g.unknown = append(g.unknown, "the outcome in the ledger of the task: it does not have the tick")
+	if f.Ledger == nil || f.isComplete(g.tick) && f.Ledger.Since.IsZero() {
+		return
 	}
+
+	since, ok := f.Ledger.CompleteSince(f.Task.CreatedAt.Time)
+	because := "it does not have the tick"
+	switch {
+	case f.isComplete(g.tick):
+	case ok:
+		because = "history and ledger are complete only since " + since.UTC().Format("2006-01-02 15:04:05 MST")
+	case f.Ledger.Broken > 0:
+		because = "a part of it cannot be read"
+	default:
+		because = "records are deleted without being counted (history.ledger, or the setting or the limit of the cluster)"
+	}
+
+	g.unknown = append(g.unknown, "the outcome in the ledger of the task: "+because)
 }
 
 // tally counts the ticks of a piece by verdict if it is not known which tick had which.

@@ -138,8 +138,11 @@ var ledgerStories = []story{
 		})
 		return w.ran("04:00:00", "12:00:00").fold()
 	}, "03:00", task.VerdictSkipped, []string{"was skipped, one of 90 ticks from", "another run of the task was active"}},
-	{"before the ledger", func() *world { return perMinute().ran("06:00:00", "12:00:00").fold() }, "02:30", task.VerdictForgotten,
-		[]string{"Not on record: the outcome in the ledger of the task: it begins with the tick of 2026-03-10 06:00:00 UTC"}},
+	{"before the ledger", func() *world {
+		w := perMinute().ran("06:00:00", "12:00:00")
+		return w.counts(ledger.Chunk{UID: w.Task.UID, From: task.At(at("05:00:00")), Gone: task.At(at("05:59:00"))})
+	}, "02:30", task.VerdictForgotten,
+		[]string{"Not on record: the outcome in the ledger of the task: history and ledger are complete only since 2026-03-10 05:59:01 UTC"}},
 	{"in a pause", func() *world {
 		w := perMinute().ran("00:01:00", "02:00:00").change("02:00:30", "bob", func(s *task.Spec) { s.Paused = true })
 		return w.change("03:00:30", "bob", func(s *task.Spec) { s.Paused = false }).ran("03:01:00", "12:00:00").fold()

@@ -60,6 +60,8 @@ func (w *answerer) answerRange(from, to *Moment) task.Answer {
 		a.Stretches = append(a.Stretches, s)
 	}
 
+	a.Unknown = append(a.Unknown, w.unknownTicks(interval{start, end})...)
+
 	for i := range a.Stretches {
 		if s := &a.Stretches[i]; s.Sentence == "" {
 			s.Sentence = w.describeStretch(s)
@@ -82,6 +84,21 @@ func (w *answerer) answerRange(from, to *Moment) task.Answer {
 	}
 
 	return a
+}
+
+// unknownTicks returns what is not known about the ticks of a range: if they cannot be computed, those whose records are gone
+// are not even counted.
+func (w *answerer) unknownTicks(asked interval) []string {
+	if w.Task == nil {
+		return nil
+	}
+
+	past := asked.intersect(interval{w.Task.CreatedAt.Add(tickPrecision), w.Now})
+	if past.last.Before(past.first) || isComputable(w.all, w.Task, past) || w.isComplete(past.first) {
+		return nil
+	}
+
+	return []string{"ticks whose records are gone: the schedule of a part of the range is not on record, or its ticks followed the ends of runs"}
 }
 
 // piece is a sequence of consecutive ticks with the same outcome. Its finding is that of one of them.

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/carillonhq/carillon/pkg/internal/ledger"
 	"github.com/carillonhq/carillon/pkg/internal/why"
 	"github.com/carillonhq/carillon/pkg/task"
 )
@@ -80,6 +81,18 @@ func (w *world) change(clock, who string, edit func(*task.Spec)) *world {
 	}
 
 	w.Task, w.Entry = &t, &e
+
+	return w
+}
+
+// counts sets the ledger of the task.
+func (w *world) counts(chunks ...ledger.Chunk) *world {
+	var values [][]byte
+	for _, c := range chunks {
+		value, _ := c.MarshalJSON()
+		values = append(values, value)
+	}
+	w.Ledger = ledger.NewBook(w.Task.UID, values)
 
 	return w
 }
@@ -395,9 +408,25 @@ var stories = []story{
 	{"without a ledger, an older record may have been written later", func() *world {
 		w := nightly().run("01:30:00", task.Succeeded, nil).change("02:30:20", "bob", func(s *task.Spec) { s.Schedule = task.Schedules{"0 * * * *"} })
 		w.Watermark.Time = at("02:00:00")
-		w.Task.History.Keep, w.Task.History.Ledger = 1, new(task.Duration)
+		w.Task.History.Keep = 1
+		return w.counts(ledger.NewUncounted(w.Task.UID, at("01:00:00")))
+	}, "02:30", task.VerdictForgotten, []string{"Not on record: the outcome: records of the task have been deleted", "records are deleted without being counted"}},
+	{"with a ledger, the tick was not decided", func() *world {
+		w := nightly().run("01:30:00", task.Succeeded, nil).change("02:30:20", "bob", func(s *task.Spec) { s.Schedule = task.Schedules{"0 * * * *"} })
+		w.Watermark.Time = at("02:00:00")
+		w.Task.History.Keep = 1
+		return w.counts(ledger.Chunk{UID: w.Task.UID, From: task.At(at("00:00:00")), Gone: task.At(at("01:00:00"))})
+	}, "02:30", task.VerdictOvertaken, nil},
+	{"a run of a deleted task of that name", func() *world {
+		return nightly().run("02:30:00", task.Cancelled, func(r *task.Run) { r.UID = "oooooooooooooooo" }).all()
+	}, "02:30", task.VerdictSucceeded, nil},
+	{"a run of a deleted task, before the task was created", func() *world {
+		w := nightly().all().created("05:00:00")
+		for i := range w.Runs[:4] {
+			w.Runs[i].UID = "oooooooooooooooo"
+		}
 		return w
-	}, "02:30", task.VerdictForgotten, []string{"Carillon keeps the last 1 run of the task (history.keep), and 1 recorded run may have been written after that of this tick"}},
+	}, "02:30", task.VerdictNoTask, []string{"it was created on"}},
 	{"just trimmed", func() *world {
 		w := nightly().run("03:30:00", task.Succeeded, nil)
 		w.Task.History.Keep = 1
@@ -565,7 +594,7 @@ var stories = []story{
 			s.Schedule[0], s.History.Record = "@every 1h after completion", task.RecordFailures
 		})
 		w.Newer = 1
-		return w
+		return w.counts(ledger.NewUncounted(w.Task.UID, at("01:00:00")))
 	}, "07:00", task.VerdictForgotten, []string{"Whether there was a tick on Tue 10 Mar 2026 07:00 UTC is no longer on record"}},
 	{"after completion, few were kept later", func() *world {
 		w := timed(func(s *task.Spec) { s.Schedule[0] = "@every 1h after completion" }).change("08:00:00", "bob", func(s *task.Spec) { s.History.Keep = 2 })

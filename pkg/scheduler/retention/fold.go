@@ -6,6 +6,7 @@ import (
 	"iter"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/carillonhq/carillon/pkg/internal/ledger"
@@ -18,7 +19,9 @@ import (
 type folding struct {
 	store      HistoryTrimmer
 	job        *Trim
+	now        time.Time
 	oldestTick time.Time    // ledgers need not remember earlier ticks
+	lost       *lostRecords // what was deleted while etcd was full
 	history    []store.Past // all records of the task, in the order of their keys
 	listed     []store.Past // the same, with those of a deleted task of that name
 	revision   int64        // at which they were listed
@@ -72,6 +75,9 @@ func (f *folding) foldSome(ctx context.Context, gone []store.Past) (done int, er
 
 	switch {
 	case len(fold.Put) == 0, store.NoSpace(err):
+		if len(fold.Put) > 0 {
+			f.lost.note(f.now)
+		}
 		err = f.store.TrimHistory(ctx, f.job.Fences, f.job.Ref, fold.Gone)
 	case err == nil:
 		f.newest = fold.Put[len(fold.Put)-1].ID
@@ -117,16 +123,24 @@ func (f *folding) read(ctx context.Context, gone []store.Past) (records []store.
 // newFold returns the fold of the first of the records, and of how many.
 func (f *folding) newFold(ctx context.Context, records []store.PastRecord, newest *store.LedgerChunk) (fold store.HistoryFold, n int, err error) {
 	for n = len(records); ; n = (n + 1) / 2 {
-		if fold, err = f.foldOf(records[:n], newest); err != nil {
-			return fold, 0, err
-		}
+		var chunks []ledger.Chunk
+		var gone time.Time
+		fold, chunks, gone = f.foldOf(records[:n], newest)
 
-		drop, err := f.chunksToDrop(ctx, fold)
+		drop, last, err := f.chunksToDrop(ctx, fold)
 		if err != nil {
 			return fold, 0, err
 		}
 
 		fold.Drop = append(fold.Drop, drop...)
+		if last.After(gone) {
+			gone = last
+		}
+
+		if err := putChunks(&fold, chunks, gone); err != nil {
+			return fold, 0, fmt.Errorf("fold history of %s: %w", f.job.Ref, err)
+		}
+
 		// Many records that need an entry of their own may need many chunks.
 		if fold.Ops() <= store.MaxFoldOps || n == 1 {
 			return fold, n, nil
@@ -134,9 +148,28 @@ func (f *folding) newFold(ctx context.Context, records []store.PastRecord, newes
 	}
 }
 
-// foldOf returns the fold of records behind the newest chunk.
-func (f *folding) foldOf(records []store.PastRecord, newest *store.LedgerChunk) (store.HistoryFold, error) {
-	fold := store.HistoryFold{
+// putChunks sets the values of the chunks that a fold writes. Ticks up to gone may be neither in the ledger nor in the history.
+func putChunks(fold *store.HistoryFold, chunks []ledger.Chunk, gone time.Time) error {
+	if len(chunks) == 0 {
+		return nil
+	}
+
+	ledger.SetGone(chunks, gone)
+	for i := range chunks {
+		value, err := chunks[i].MarshalJSON()
+		if err != nil {
+			return err
+		}
+		fold.Put[i].Value = value
+	}
+
+	return nil
+}
+
+// foldOf returns the fold of records behind the newest chunk, with the chunks that it writes. Their values are set later.
+// Ticks up to gone may be neither in the ledger nor in the history.
+func (f *folding) foldOf(records []store.PastRecord, newest *store.LedgerChunk) (fold store.HistoryFold, chunks []ledger.Chunk, gone time.Time) {
+	fold = store.HistoryFold{
 		Ref: f.job.Ref, EntryCreate: f.job.Created, Gone: make([]store.Past, len(records)), Listed: f.listed, Revision: f.revision, Newest: newest,
 	}
 	for i, p := range records {
@@ -146,31 +179,38 @@ func (f *folding) foldOf(records []store.PastRecord, newest *store.LedgerChunk) 
 	// A chunk that was written by a newer version, or by hand, is not changed. A chunk of a deleted task is of no use.
 	var last *ledger.Chunk
 	previous := ""
+	gone = f.lost.until()
 	if newest != nil {
 		previous = newest.ID
 		chunk, whole, err := ledger.Decode(newest.Value)
 		switch {
-		case err == nil && chunk.UID != f.job.UID:
+		case err != nil:
+			gone = f.now // nobody knows what it says
+		case chunk.UID != f.job.UID:
 			fold.Drop = append(fold.Drop, newest.ID)
-		case err == nil && whole:
-			last = &chunk
+		default:
+			if chunk.Uncounted {
+				gone = f.now
+			} else if chunk.Gone.After(gone) {
+				gone = chunk.Gone.Time
+			}
+
+			if whole {
+				last = &chunk
+			}
 		}
 	}
 
-	for i, chunk := range ledger.FoldEach(f.job.UID, last, parsedRecords(records, &fold), f.nextTick) {
-		value, err := chunk.MarshalJSON()
-		if err != nil {
-			return fold, fmt.Errorf("fold history of %s: %w", f.job.Ref, err)
-		}
-
+	chunks = ledger.FoldEach(f.job.UID, last, parsedRecords(records, &fold), f.nextTick)
+	for i := range chunks {
 		if i > 0 || last == nil {
-			previous = chunk.ID(previous)
+			previous = chunks[i].ID(previous)
 		}
 
-		fold.Put = append(fold.Put, store.LedgerChunk{ID: previous, Value: value})
+		fold.Put = append(fold.Put, store.LedgerChunk{ID: previous})
 	}
 
-	return fold, nil
+	return fold, chunks, gone
 }
 
 // parsedRecords decodes records of a history for the ledger, one after the other. It adds those to fold.Compare that must not
@@ -253,18 +293,18 @@ func countNew(fold store.HistoryFold) int64 {
 // maxExpired is how many chunks a fold deletes at most in addition to as many as it begins.
 const maxExpired = 4
 
-// chunksToDrop returns the ids of the chunks that a fold must delete because they are too old or too many. It looks for
-// them only if the fold begins a chunk.
-func (f *folding) chunksToDrop(ctx context.Context, fold store.HistoryFold) (ids []string, err error) {
+// chunksToDrop returns the ids of the chunks that a fold must delete because they are too old or too many, and the last tick
+// that they tell of. It looks for them only if the fold begins a chunk.
+func (f *folding) chunksToDrop(ctx context.Context, fold store.HistoryFold) (ids []string, last time.Time, err error) {
 	begun := countNew(fold)
 	if begun == 0 || f.chunks == 0 {
-		return nil, nil
+		return nil, last, nil
 	}
 
 	tooMany := f.chunks + begun - int64(len(fold.Drop)) - ledger.MaxChunks
 	oldest, err := f.store.OldestChunks(ctx, f.job.Ref, int(begun+maxExpired))
 	if err != nil {
-		return nil, err
+		return nil, last, err
 	}
 
 	// What a chunk that cannot be read tells of is older than what the next one does. So it goes with that one.
@@ -275,28 +315,52 @@ func (f *folding) chunksToDrop(ctx context.Context, fold store.HistoryFold) (ids
 			break
 		}
 
-		isExpired, readable := f.isExpired(c)
+		chunk, _, err := ledger.Decode(c.Value)
+		isOther := err == nil && chunk.UID != f.job.UID // of a deleted task
+		isExpired := err == nil && (isOther || chunk.LastTick().Before(f.oldestTick))
+
 		switch {
 		case int64(i) < tooMany, isExpired:
 			ids = append(append(ids, unreadable...), c.ID)
 			unreadable = nil
-		case readable:
-			return ids, nil
+		case err == nil:
+			return ids, last, nil
 		default:
 			unreadable = append(unreadable, c.ID)
 		}
+
+		switch {
+		case err == nil && !isOther && chunk.LastTick().After(last):
+			last = chunk.LastTick()
+		case err != nil && int64(i) < tooMany:
+			last = f.now // nobody knows what it told of
+		}
 	}
 
-	return ids, nil
+	return ids, last, nil
 }
 
-// isExpired reports whether a chunk is of no more use: all its ticks are too old, or it is of a deleted task. It returns
-// false for a chunk that is not readable.
-func (f *folding) isExpired(c store.LedgerChunk) (isExpired, readable bool) {
-	chunk, _, err := ledger.Decode(c.Value)
-	if err != nil {
-		return false, false
-	}
+// lostRecords remembers until when etcd was full, so that records were deleted without being counted. Another node does not
+// know of it: nothing can be written to a full etcd. The zero value is ready to use.
+type lostRecords struct {
+	mu   sync.Mutex
+	last time.Time
+}
 
-	return chunk.UID != f.job.UID || chunk.LastTick().Before(f.oldestTick), true
+// note remembers that records are deleted at a time.
+func (l *lostRecords) note(now time.Time) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+
+	if now.After(l.last) {
+		l.last = now
+	}
+}
+
+// until returns the last such time; zero if there is none.
+func (l *lostRecords) until() time.Time {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+
+	return l.last
 }

@@ -15,17 +15,22 @@
 // The transaction compares the newest chunk, so that of two folds of the same records only one is applied, and the records
 // that their owner may extend. After a conflict, everything is read again. A full etcd refuses puts. Then the records are
 // deleted without a fold, because a full etcd must get rid of records. Readers see the hole from the counts of the ledger.
+//
+// Records and chunks that are deleted without being counted leave a trace in the newest chunk, so that readers know from
+// which tick on the history and the ledger together are complete (ledger.Chunk: Gone, Uncounted).
 package retention
 
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"time"
 
 	"go.uber.org/zap"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/carillonhq/carillon/pkg/internal/ledger"
 	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
@@ -50,7 +55,7 @@ type folder interface {
 	ReadToFold(ctx context.Context, ref record.Ref, listed []store.Past, since string) ([]store.PastRecord, *store.LedgerChunk, error)
 	OldestChunks(ctx context.Context, ref record.Ref, limit int) ([]store.LedgerChunk, error)
 	FoldHistory(ctx context.Context, f store.Fences, h store.HistoryFold) error
-	DeleteLedger(ctx context.Context, f store.Fences, ref record.Ref, newest store.LedgerChunk) error
+	DeleteLedger(ctx context.Context, f store.Fences, ref record.Ref, newest store.LedgerChunk, mark *store.LedgerChunk) error
 }
 
 // Trimmer cuts histories to their length, and adds what it deletes to the ledgers of the tasks. It works in parallel with
@@ -65,6 +70,7 @@ type Trimmer struct {
 	log     *zap.Logger
 
 	warnings warnings
+	lost     lostRecords
 }
 
 // trimmersAtOnce is how many histories are trimmed in parallel, so that their deletes can share requests to
@@ -173,8 +179,9 @@ func (t *Trimmer) trimHistory(ctx context.Context, job Trim) error {
 	}
 
 	// Only a setting deletes what is in the ledger. The limit of a full cluster may end soon.
-	if list.Newest != nil && job.History.EffectiveLedger(cluster.LedgerSetting()) == 0 {
-		if err := t.store.DeleteLedger(ctx, job.Fences, job.Ref, *list.Newest); err != nil {
+	isOff := job.History.EffectiveLedger(cluster.LedgerSetting()) == 0
+	if isOff && list.Newest != nil || lasts == 0 && len(gone) > 0 {
+		if err := t.markUncounted(ctx, &job, &list, isOff); err != nil {
 			return err
 		}
 	}
@@ -186,10 +193,59 @@ func (t *Trimmer) trimHistory(ctx context.Context, job Trim) error {
 		return t.store.TrimHistory(ctx, job.Fences, job.Ref, gone)
 	}
 
+	now := t.now()
 	f := folding{
-		store: t.store, job: &job, history: past, listed: list.Past, revision: list.Revision, oldestTick: t.now().Add(-lasts.Std()), chunks: list.Chunks,
-		list: &list,
+		store: t.store, job: &job, history: past, listed: list.Past, revision: list.Revision, now: now, oldestTick: now.Add(-lasts.Std()), chunks: list.Chunks,
+		lost: &t.lost, list: &list,
 	}
 
 	return f.foldAll(ctx, gone)
+}
+
+// markUncounted notes in the ledger, before the first of them, that records are deleted without being counted. Otherwise
+// nobody could tell later from which tick on the ledger is complete. If the task is to have no ledger, nothing else remains
+// in it.
+func (t *Trimmer) markUncounted(ctx context.Context, job *Trim, list *store.HistoryToTrim, isOff bool) error {
+	mark, previous := ledger.NewUncounted(job.UID, t.now()), ""
+	rewrites := false
+
+	if newest := list.Newest; newest != nil {
+		previous = newest.ID
+		chunk, whole, err := ledger.Decode(newest.Value)
+		isOwn := err == nil && chunk.UID == job.UID
+
+		if isOwn && chunk.Uncounted && (!isOff || chunk.IsEmpty() && list.Chunks == 1) {
+			return nil
+		}
+		if rewrites = isOwn && whole && !isOff; rewrites {
+			mark = chunk
+			mark.Uncounted = true
+		}
+	}
+
+	value, err := mark.MarshalJSON()
+	if err != nil {
+		return fmt.Errorf("mark the ledger of %s: %w", job.Ref, err)
+	}
+
+	put := store.LedgerChunk{ID: previous, Value: value}
+	if !rewrites {
+		put.ID = mark.ID(previous)
+	}
+
+	if isOff && list.Newest != nil {
+		err = t.store.DeleteLedger(ctx, job.Fences, job.Ref, *list.Newest, &put)
+		if store.NoSpace(err) {
+			return t.store.DeleteLedger(ctx, job.Fences, job.Ref, *list.Newest, nil)
+		}
+	} else {
+		err = t.store.FoldHistory(ctx, job.Fences, store.HistoryFold{Ref: job.Ref, EntryCreate: job.Created, Newest: list.Newest, Put: []store.LedgerChunk{put}})
+	}
+
+	// A full etcd must get rid of records. The next trim tries again.
+	if store.NoSpace(err) {
+		return nil
+	}
+
+	return err
 }

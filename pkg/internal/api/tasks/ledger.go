@@ -62,16 +62,10 @@ func (h *Handlers) taskLedger(c *httpapi.Call, q ledgerQuery) (httpapi.Answer, e
 func ledgerAnswer(read store.TaskLedger, book *ledger.Book) client.TaskLedger {
 	answer := client.TaskLedger{
 		History: read.Task.History, Remembers: read.Cluster.LedgerOf(read.Task.History), Limit: read.Cluster.LedgerLimit,
-		CompleteSince: read.Oldest, Broken: book.Broken,
+		Since: task.At(book.Since), Broken: book.Broken,
 	}
-
-	// A chunk's ticks are older than those of the history. Without chunks, the history begins with the first tick, unless its
-	// successful runs are deleted without being counted.
-	switch {
-	case !book.Since.IsZero():
-		answer.Since, answer.CompleteSince = task.At(book.Since), task.At(book.Since)
-	case answer.Remembers == 0 && read.Task.History.Record == task.RecordFailures:
-		answer.CompleteSince = task.Time{}
+	if since, ok := book.CompleteSince(read.Task.CreatedAt.Time); ok {
+		answer.CompleteSince = task.At(since)
 	}
 
 	return answer

@@ -61,14 +61,10 @@ func (h *Handlers) taskStats(c *httpapi.Call, q statsQuery) (httpapi.Answer, err
 // hasSuccesses reports whether a ledger tells of all successful runs since a time that history.record: failures has removed
 // from the history, whose oldest record has this tick. A zero time means the oldest record.
 func hasSuccesses(book *ledger.Book, since, oldest task.Time) bool {
-	if book.Since.IsZero() {
-		return false
-	}
-
 	begin := since
 	if begin.IsZero() {
 		begin = oldest
 	}
 
-	return begin.IsZero() || !begin.Before(book.Since)
+	return book.IsComplete(begin.Time)
 }
