@@ -167,6 +167,9 @@ func (c *chronicle) ask(w *world, q explain.Question, from, to time.Time) task.A
 		Newer: a.Newer, CutAt: a.CutAt.Time, Nodes: a.Nodes, Limits: &task.Namespace{Name: "default", RunAs: []string{"*"}},
 		Freezes: a.Freezes, Now: w.clock(), Revision: a.Revision, Ledger: ledger.NewBook(a.Task.UID, a.Ledger),
 	}
+	for _, p := range a.Unread {
+		f.Unread = append(f.Unread, explain.Period{From: p.From.Time, To: p.To.Time})
+	}
 	if a.Watermark != nil {
 		f.Watermark = &explain.Watermark{Time: a.Watermark.Time.Time, All: a.Watermark.Decided(a.Watermark.Time, "default/"+c.name)}
 		f.Covered = a.EntryMade <= a.Watermark.Seen

@@ -3,9 +3,11 @@ package store
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
@@ -16,37 +18,40 @@ import (
 
 // These constants limit how many records of each kind an Account reads.
 const (
-	accountBefore = 256  // ended before the period; a range of ticks, or a long run, may extend into it
-	accountWithin = 2000 // ended in the period
+	accountBefore = 256  // ended before the period: a long run may extend into it
+	accountWithin = 2000 // ended in the period, or waiting since then
 	accountAfter  = 32   // ended after the period, such as the run that replaced another
-	accountQueue  = 500
-	accountDead   = 200
+	accountQueue  = 500  // the oldest of those that wait, and the newest
+	accountDead   = 2000
 )
 
 // Account reads what etcd contains about a task and its ticks from one time to another, both
-// included.
+// included. If there are too many records, Account.Unread tells of which ticks.
 func (s Tasks) Account(ctx context.Context, ref record.Ref, from, to time.Time) (record.Account, error) {
 	k := s.keys
 	versions, history := k.Versions(ref), k.HistoryOf(ref)
 	// The id of a run begins with the time of its tick, so the runs of the period are a range
 	// of keys. The suffix "-" is removed so that the range begins before all ids with that
 	// time.
-	first, behind := history+task.RunID(from, ""), history+task.RunID(to.Add(time.Millisecond), "")
-	first, behind = strings.TrimSuffix(first, "-"), strings.TrimSuffix(behind, "-")
+	firstID, behindID := strings.TrimSuffix(task.RunID(from, ""), "-"), strings.TrimSuffix(task.RunID(to.Add(time.Millisecond), ""), "-")
+	first, behind := history+firstID, history+behindID
 	end := clientv3.GetPrefixRangeEnd(history)
+	queue := k.QueueOf(ref)
 	newestFirst := clientv3.WithSort(clientv3.SortByKey, clientv3.SortDescend)
 	ops := []clientv3.Op{
 		clientv3.OpGet(k.Spec(ref)), clientv3.OpGet(k.Entry(ref)), clientv3.OpGet(k.Tombstone(ref)),
 		clientv3.OpGet(k.Owner(ref.Shard)), clientv3.OpGet(k.Watermark(ref.Shard)), clientv3.OpGet(k.Freezes()),
 		clientv3.OpGet(versions, withPrefix(versions)),
 		clientv3.OpGet(k.Nodes(), withPrefix(k.Nodes())),
-		clientv3.OpGet(k.QueueOf(ref), withPrefix(k.QueueOf(ref)), clientv3.WithLimit(accountQueue)),
+		clientv3.OpGet(queue, withPrefix(queue), clientv3.WithLimit(accountQueue)),
 		clientv3.OpGet(history, clientv3.WithRange(first), newestFirst, clientv3.WithLimit(accountBefore)),
 		clientv3.OpGet(first, clientv3.WithRange(behind), clientv3.WithLimit(accountWithin)),
 		clientv3.OpGet(behind, clientv3.WithRange(end), clientv3.WithLimit(accountAfter)),
 		clientv3.OpGet(behind, clientv3.WithRange(end), clientv3.WithCountOnly()),
 		clientv3.OpGet(k.Dead(ref), withPrefix(k.Dead(ref)), clientv3.WithKeysOnly(), clientv3.WithLimit(accountDead)),
 		clientv3.OpGet(k.LedgerOf(ref), withPrefix(k.LedgerOf(ref))),
+		clientv3.OpGet(queue+firstID, clientv3.WithRange(queue+behindID), clientv3.WithLimit(accountWithin)),
+		clientv3.OpGet(queue, withPrefix(queue), newestFirst, clientv3.WithLimit(accountQueue)),
 	}
 	res, err := s.etcd.Txn(ctx).Then(ops...).Commit()
 	if err != nil {
@@ -68,8 +73,19 @@ func (s Tasks) Account(ctx context.Context, ref record.Ref, from, to time.Time) 
 
 	byID := map[string]task.Run{}
 
-	for _, n := range []int{8, 9, 10, 11} {
+	for _, n := range []int{8, 9, 10, 11, 15, 16} {
 		a.ReadRuns(k, many(n), byID)
+	}
+
+	// A range of ticks may extend into the period. It is the last record of a tick before, because a range contains no tick
+	// with a record of its own. Many requested runs may follow it.
+	before := res.Responses[9].GetResponseRange()
+	if before.More && !slices.ContainsFunc(before.Kvs, func(e *mvccpb.KeyValue) bool { return isOfTick(history, e) }) {
+		e, err := s.lastTickBefore(ctx, history, string(before.Kvs[len(before.Kvs)-1].Key), a.Revision)
+		if err != nil {
+			return record.Account{}, fmt.Errorf("read the record of %s: %w", ref, err)
+		}
+		a.ReadRuns(k, e, byID)
 	}
 
 	// An active attempt takes precedence over a queue record with the same id.
@@ -83,7 +99,10 @@ func (s Tasks) Account(ctx context.Context, ref record.Ref, from, to time.Time) 
 	a.Newer = within.Count - int64(len(within.Kvs)) + res.Responses[12].GetResponseRange().Count - int64(len(many(11)))
 	if within.More {
 		a.CutAt = record.LastTick(s.keys, within.Kvs)
+		a.Unread = append(a.Unread, record.Period{From: task.At(a.CutAt.Add(time.Millisecond)), To: task.At(to)})
 	}
+
+	a.Unread = append(a.Unread, unreadOf(queue, from, to, res.Responses[8].GetResponseRange(), res.Responses[15].GetResponseRange(), many(16))...)
 
 	for _, e := range many(13) {
 		if sk, ok := k.ParseShard(string(e.Key)); ok {
@@ -96,6 +115,74 @@ func (s Tasks) Account(ctx context.Context, ref record.Ref, from, to time.Time) 
 	}
 
 	return a, nil
+}
+
+// isOfTick reports whether a key in the history is that of a tick's record, and not of a requested run or a late result.
+func isOfTick(history string, e *mvccpb.KeyValue) bool {
+	id := strings.TrimPrefix(string(e.Key), history)
+	return !strings.Contains(id, record.LateMark) && task.TriggerOfRunID(id) == task.TriggerSchedule
+}
+
+// lastTickBefore returns the last record of a tick in a history before a key; nil if there is none.
+func (s Tasks) lastTickBefore(ctx context.Context, history, key string, rev int64) ([]*mvccpb.KeyValue, error) {
+	all, _, err := s.getRange(ctx, history, key, rev, clientv3.WithKeysOnly())
+	if err != nil {
+		return nil, err
+	}
+
+	for _, e := range slices.Backward(all) {
+		if isOfTick(history, e) {
+			res, err := s.readKey(ctx, string(e.Key), clientv3.WithRev(rev))
+			if err != nil {
+				return nil, err
+			}
+			return res.Kvs, nil
+		}
+	}
+
+	return nil, nil
+}
+
+// unreadOf returns the periods of which waiting runs were not read: those between the oldest and the newest that were,
+// except for the period in question, as far as that was read.
+func unreadOf(queue string, from, to time.Time, oldest, within *etcdserverpb.RangeResponse, newest []*mvccpb.KeyValue) []record.Period {
+	if !oldest.More || len(newest) == 0 {
+		return nil
+	}
+
+	timeOf := func(e *mvccpb.KeyValue) time.Time {
+		at, _ := task.TimeOfRunID(strings.TrimPrefix(string(e.Key), queue))
+		return at
+	}
+
+	// The first and the last run that were not read may have been due in the same millisecond as the ones beside them.
+	unread := record.Period{From: task.At(timeOf(oldest.Kvs[len(oldest.Kvs)-1])), To: task.At(timeOf(newest[len(newest)-1]))}
+	readTo := to
+	if within.More {
+		readTo = timeOf(within.Kvs[len(within.Kvs)-1]).Add(-time.Millisecond)
+	}
+
+	parts := []record.Period{
+		{From: unread.From, To: task.At(earlier(unread.To.Time, from.Add(-time.Millisecond)))},
+		{From: task.At(later(unread.From.Time, readTo.Add(time.Millisecond))), To: unread.To},
+	}
+
+	return slices.DeleteFunc(parts, func(p record.Period) bool { return p.To.Before(p.From.Time) })
+}
+
+// earlier returns the earlier one of two times, and later the later one.
+func earlier(a, b time.Time) time.Time {
+	if a.Before(b) {
+		return a
+	}
+	return b
+}
+
+func later(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return b
 }
 
 // KeyOf is a key, or a prefix that ends in "/", of a task.

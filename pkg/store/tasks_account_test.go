@@ -1,11 +1,13 @@
 package store_test
 
 import (
+	"slices"
 	"testing"
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -65,5 +67,71 @@ func TestAccount_IsOfOneTimeAndBounded(t *testing.T) {
 
 	if len(a.Runs) > 2400 || a.Newer != 1001 || !a.CutAt.Equal(tick(1998)) {
 		t.Errorf("of all: %d runs, %d newer, cut at %s", len(a.Runs), a.Newer, a.CutAt)
+	}
+}
+
+// putAll writes records, as many in a transaction as fit.
+func (w *world) putAll(records map[string]string) {
+	w.Helper()
+	var ops []clientv3.Op
+	for key, value := range records {
+		ops = append(ops, clientv3.OpPut(key, value))
+	}
+
+	for some := range slices.Chunk(ops, 100) {
+		if _, err := w.etcd.Txn(w.Context()).Then(some...).Commit(); err != nil {
+			w.Fatal(err)
+		}
+	}
+}
+
+// A tick is found among thousands of requested runs. Where it may not have been, the account says so.
+func TestAccount_FindsTicksAmongManyRequests(t *testing.T) {
+	w := newWorld(t)
+	st := w.create(ref)
+	start := time.Date(2026, 3, 1, 0, 0, 0, 0, time.UTC)
+	at := func(second int) time.Time { return start.Add(time.Duration(second) * time.Second) }
+	value := func(second int, rest string) string {
+		return `{"uid":"` + st.Task.UID + `","scheduled_time":"` + at(second).Format("2006-01-02T15:04:05.000Z") + `",` + rest + `}`
+	}
+
+	// A requested run each second waits, or has ended. Ticks that wait follow each 100 seconds, and 4,000 ticks were skipped.
+	const waiting = 4000
+	records := map[string]string{w.keys.Ended(ref, task.RunID(at(-1), st.Task.UID)): value(-1, `"trigger":"schedule","state":"skipped","count":4002,"last":"`+at(4000).Format("2006-01-02T15:04:05.000Z")+`"`)}
+	for i := range waiting {
+		records[w.keys.Queued(ref, task.RunID(at(i), st.Task.UID)+"-abcd")] = value(i, `"trigger":"manual","state":"queued"`)
+		records[w.keys.Ended(ref, task.RunID(at(i), st.Task.UID)+"-efgh")] = value(i, `"trigger":"manual","state":"succeeded"`)
+		if i%100 == 50 {
+			records[w.keys.Queued(ref, task.RunID(at(i), st.Task.UID))] = value(i, `"trigger":"schedule","state":"queued"`)
+		}
+	}
+	w.putAll(records)
+
+	for _, c := range []struct {
+		from, to int
+		unread   bool // there are waiting ticks that were not read
+	}{{2050, 2050, false}, {1950, 2250, false}, {300, 3800, true}, {5000, 5000, false}} {
+		a, err := w.Account(t.Context(), ref, at(c.from), at(c.to))
+		ok(t, err)
+		has := func(id string) bool { return slices.ContainsFunc(a.Runs, func(r task.Run) bool { return r.ID == id }) }
+		if !has(task.RunID(at(-1), st.Task.UID)) {
+			t.Errorf("from %d: the record of the skipped ticks is missing", c.from)
+		}
+
+		unread := 0
+		for i := 50; i < waiting; i += 100 {
+			isUnread := slices.ContainsFunc(a.Unread, func(p record.Period) bool { return !at(i).Before(p.From.Time) && !at(i).After(p.To.Time) })
+			isAsked := c.from <= i && i <= c.to
+			if isAsked && isUnread {
+				unread++
+			}
+			if !isUnread && !has(task.RunID(at(i), st.Task.UID)) {
+				t.Errorf("from %d: the tick of %d is missing, and the account does not say so", c.from, i)
+			}
+		}
+
+		if (unread > 0) != c.unread {
+			t.Errorf("from %d to %d, %d ticks were not read", c.from, c.to, unread)
+		}
 	}
 }

@@ -34,6 +34,7 @@ func TestTaskStats_SumUpTheHistory(t *testing.T) {
 		w.put(w.store.Keys().Ended(r, task.RunID(at, made.UID)), run)
 	}
 	w.put(w.store.Keys().Late(r, task.RunID(first, made.UID), 3), task.Run{State: task.Failed})
+	w.put(w.store.Keys().Ended(r, task.RunID(first.Add(time.Minute), "former")), task.Run{UID: "former", State: task.Failed}) // of a deleted task
 
 	all, err := w.Tasks.Stats(t.Context(), "default", "dump", time.Time{})
 	if err != nil || all.Runs != 10 || *all.SuccessRate != 0.9 || all.Duration.P50MS != 5000 || all.Duration.MaxMS != 10_000 || all.Lateness.P99MS != 5 ||

@@ -15,9 +15,9 @@ func (f *Facts) explainMissingOutcome(g *finding, all []version) {
 	cut := cutOff(all, g.version, g.tick)
 	trimmed, reason := f.mayBeTrimmed(all, g)
 	switch {
-	case !f.CutAt.IsZero() && g.tick.After(f.CutAt):
+	case f.isUnread(g.tick):
 		g.verdict = task.VerdictForgotten
-		g.unknown = append(g.unknown, "the outcome was not read: ask for a shorter range")
+		g.unknown = append(g.unknown, "the outcome was not read, because the task has too many records: ask for that tick alone, or for a shorter range")
 	case f.applyCountedTick(g, all):
 	case trimmed:
 		g.verdict = task.VerdictForgotten

@@ -27,6 +27,7 @@ type Facts struct {
 	Ledger *ledger.Book
 	Newer  int64     // the number of ended runs on record that are newer than all in Runs
 	CutAt  time.Time // if not zero, ended runs of the range were read only up to here
+	Unread []Period  // ticks that may have records which were not read, because there are too many
 	// Broken contains the ids of runs whose records cannot be read. BrokenTask names the unreadable records of
 	// the task itself: spec or entry.
 	Broken     []string
@@ -44,6 +45,9 @@ type Facts struct {
 	// wholeSpans caches which spans of the ledger have an outcome for each of their ticks.
 	wholeSpans map[interval]bool
 }
+
+// Period is a time from one tick to another, both inclusive.
+type Period struct{ From, To time.Time }
 
 // Owner is the assignment of the task's shard, with the previous assignments, the newest first.
 type Owner struct {
@@ -173,6 +177,11 @@ func (f *Facts) endedAfter(tick time.Time) int64 {
 	}
 
 	return n
+}
+
+// isUnread reports whether a tick may have a record that was not read.
+func (f *Facts) isUnread(tick time.Time) bool {
+	return slices.ContainsFunc(f.Unread, func(p Period) bool { return !tick.Before(p.From) && !tick.After(p.To) })
 }
 
 // isComplete reports whether a tick whose run has ended is certainly in the history or in the ledger, unless its record was

@@ -225,6 +225,11 @@ func (w *answerer) cutTimes(start, end time.Time) (cuts []time.Time, blocks []in
 		}
 	}
 
+	for _, p := range w.Unread {
+		add(p.From.Add(-tickPrecision))
+		add(p.To)
+	}
+
 	// The last pieces separate decided ticks from undecided ones, and these from future ones.
 	if m := w.Watermark; m != nil {
 		w.cutDue(add, m.Time)

@@ -400,6 +400,11 @@ var stories = []story{
 		return w
 	}, "02:30", task.VerdictUnreadable, []string{"entry cannot be read"}},
 	{"no record of what was decided", func() *world { return nightly() }, "02:30", task.VerdictForgotten, []string{"was decided", "no records of that time have been trimmed; carillon audit"}},
+	{"one of many that wait", func() *world {
+		w := nightly()
+		w.Unread = []why.Period{{From: at("02:00:00"), To: at("03:00:00")}}
+		return w
+	}, "02:30", task.VerdictForgotten, []string{"Not on record: the outcome was not read, because the task has too many records"}},
 	{"older records trim nothing", func() *world {
 		w := nightly().run("01:30:00", task.Succeeded, nil)
 		w.Task.History.Keep = 1

@@ -22,6 +22,7 @@ type Account struct {
 	// CutAt is zero unless the period has too many ended runs. Then it is the time of the last
 	// tick up to which they were read.
 	CutAt     task.Time
+	Unread    []Period      // ticks of which records may exist that were not read, because there are too many
 	Broken    []string      // keys of records that cannot be read
 	Owner     *Owner        // nil: the shard never had an owner
 	Watermark *Watermark    // nil: absent or unreadable
@@ -29,6 +30,9 @@ type Account struct {
 	Freezes   *task.Freezes // nil: absent or unreadable
 	Revision  int64         // of all reads
 }
+
+// Period is a time from one tick to another, both inclusive.
+type Period struct{ From, To task.Time }
 
 // countBroken records that a record cannot be read, and reports whether err says so.
 func (a *Account) countBroken(e *mvccpb.KeyValue, err error) bool {

@@ -41,8 +41,13 @@ func (h *Handlers) taskStats(c *httpapi.Call, q statsQuery) (httpapi.Answer, err
 	}
 
 	// A trim moves records from the history to the ledger. At one revision, each of them is counted once.
+	// Runs of a deleted task of that name do not count.
 	var stats runstats.Stats
-	kept, oldest, err := h.Store.EachEnded(c.Context(), ref, read.Revision, q.Since.Time, stats.Add)
+	kept, oldest, err := h.Store.EachEnded(c.Context(), ref, read.Revision, q.Since.Time, func(r *task.Run) {
+		if r.UID == "" || r.UID == read.Task.UID {
+			stats.Add(r)
+		}
+	})
 	if err != nil {
 		return httpapi.Answer{}, err
 	}

@@ -140,6 +140,10 @@ func (h *Handlers) factsOf(ref record.Ref, a record.Account, known *authority.Vi
 		f.Covered = a.EntryMade > 0 && a.EntryMade <= w.Seen
 	}
 
+	for _, p := range a.Unread {
+		f.Unread = append(f.Unread, why.Period{From: p.From.Time, To: p.To.Time})
+	}
+
 	if a.Task != nil {
 		f.Ledger = ledger.NewBook(a.Task.UID, a.Ledger)
 	}
