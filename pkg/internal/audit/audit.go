@@ -21,7 +21,7 @@ import (
 //
 //	first read ──judges──▶ suspects ──Pause──▶ second read ──▶ findings
 //
-// Memory: a page of records, some facts about the entries and the history of one shard, and 17 bytes for each task. Run only reads.
+// Memory: a page of records, some facts about the entries and the history of one shard, and up to 25 bytes for each task. Run only reads.
 // Repair writes.
 type Auditor struct {
 	// Store is the connection to the cluster's etcd.
@@ -100,6 +100,7 @@ type audit struct {
 	shards      *shardJudge
 	kept        *keptJudge
 	members     *memberJudge
+	auditLog    *auditLogJudge
 }
 
 // newAudit wires an audit. Judges that depend on other judges receive them here.
@@ -127,7 +128,7 @@ func newAudit(au Auditor) *audit {
 			queue: &queueJudge{judge: base}, history: &historyJudge{judge: base, owners: owners}, ledgers: &ledgerJudge{judge: base},
 		},
 		kept:    &keptJudge{base},
-		members: &memberJudge{base},
+		members: &memberJudge{base}, auditLog: &auditLogJudge{base},
 	}
 }
 
@@ -147,6 +148,7 @@ func (a *audit) runStages(ctx context.Context) ([]task.Finding, error) {
 		{"tasks", a.specs.readSpecs},
 		{"attempts", a.attempts.checkAttempts},
 		{"shards", a.checkShards},
+		{"audit log", a.auditLog.checkAuditLog},
 		{"etcd", a.members.checkMembers},
 	} {
 		a.progress.beginStage(stage.name)

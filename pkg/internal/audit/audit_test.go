@@ -95,11 +95,29 @@ func (s *site) create(ref record.Ref, e task.Entry) int64 {
 	s.Helper()
 	t := task.Task{Spec: task.Defaults(), UID: e.UID, Generation: 1}
 	t.Name, t.Schedule, t.Action = ref.Name, e.Schedule, e.Action
-	rev, err := s.store.CreateTask(s.ctx, ref, t, e)
+	rev, err := s.store.As(siteAuthority{s}).CreateTask(s.ctx, ref, t, e)
 	s.ok(err)
 
 	return rev
 }
+
+// siteAuthority writes with an audit record, as the API does.
+type siteAuthority struct{ *site }
+
+func (a siteAuthority) Authorize(ctx context.Context, _ *store.Proof) (store.Proof, error) {
+	fence, err := a.etcd.Get(ctx, a.keys.Fence())
+	a.ok(err)
+
+	return store.Proof{Fence: fence.Kvs[0].ModRevision}, nil
+}
+
+func (a siteAuthority) Record() task.AuditRecord {
+	return task.AuditRecord{ID: record.NewAuditID(a.now), Time: task.At(a.now), Subject: "user:ann", Operation: "test"}
+}
+
+func (siteAuthority) GrantsAccess() bool     { return true }
+func (siteAuthority) Committed([]int, int64) {}
+func (siteAuthority) Late(task.AuditRecord)  {}
 
 func (s *site) put(key string, v any, opts ...clientv3.OpOption) int64 {
 	s.Helper()
@@ -110,10 +128,35 @@ func (s *site) put(key string, v any, opts ...clientv3.OpOption) int64 {
 		text = string(b)
 	}
 
-	res, err := s.etcd.Put(s.ctx, key, text, opts...)
+	// What only the API writes has an audit record in the same transaction.
+	ops := []clientv3.Op{clientv3.OpPut(key, text, opts...)}
+	for _, prefix := range []string{s.keys.Specs(), s.keys.Access(), s.keys.Secrets()} {
+		if strings.HasPrefix(key, prefix) {
+			ops = append(ops, clientv3.OpPut(s.keys.AuditRecord(record.NewAuditID(s.now)), "{}"))
+		}
+	}
+
+	res, err := s.etcd.Txn(s.ctx).Then(ops...).Commit()
 	s.ok(err)
 
 	return res.Header.Revision
+}
+
+// putUnaudited writes a record as somebody does who can write to etcd.
+func (s *site) putUnaudited(key, value string) int64 {
+	s.Helper()
+	res, err := s.etcd.Put(s.ctx, key, value)
+	s.ok(err)
+
+	return res.Header.Revision
+}
+
+// putGap says that the audit records of some revisions were removed.
+func (s *site) putGap(why string, access bool, first, last int64) {
+	s.Helper()
+	gap := store.AuditGap{AuditGap: task.AuditGap{Why: why, Access: access, Records: 1, FirstRevision: first, LastRevision: last}}
+	_, err := s.store.RemoveAudit(s.ctx, gap, nil)
+	s.ok(err)
 }
 
 func (s *site) drop(key string) {
@@ -154,6 +197,15 @@ func (s *site) waiting(ref record.Ref, uid, reason string, notBefore time.Time) 
 	s.put(key, w)
 
 	return key
+}
+
+// waitingFor puts a run that has waited for ten minutes, and whose request named a node.
+func (s *site) waitingFor(node string) {
+	s.Helper()
+	w := task.Waiting{Run: task.Run{UID: s.entry.UID, ScheduledTime: task.At(s.now), State: task.Queued, Reason: task.ReasonNoNode, Trigger: task.TriggerManual,
+		CreatedAt: task.At(s.now.Add(-10 * time.Minute))}}
+	w.TargetNode = node
+	s.put(s.keys.Queued(s.one, task.ManualRunID(s.now, s.entry.UID)), w)
 }
 
 func (s *site) ended(ref record.Ref, uid string, n int, change func(*task.Run)) string {
@@ -206,6 +258,8 @@ func kindsOf(a task.Audit) []string {
 
 	return slices.Compact(kinds)
 }
+
+const deletedAuditRecords = "audit records that somebody deletes"
 
 // damages are all kinds of damage, each with the finding that it must cause.
 var damages = []struct {
@@ -293,6 +347,48 @@ var damages = []struct {
 		s.waiting(s.one, s.entry.UID, task.ReasonNoNode, s.now.Add(-time.Minute))
 	}, nil},
 	{"an audit record", func(s *site) { s.put(s.keys.AuditRecord("x"), "{}") }, nil},
+	{"an audit record that was rewritten", func(s *site) {
+		s.put(s.keys.AuditRecord("x"), `{"subject":"user:mallory"}`)
+		s.put(s.keys.AuditRecord("x"), `{"subject":"user:ann"}`)
+	}, []string{"audit_record_rewritten"}},
+	{"a token of somebody who writes to etcd", func(s *site) { s.putUnaudited(s.keys.Token("evil"), "{}") }, []string{"change_without_audit_record"}},
+	{"a binding of somebody who writes to etcd", func(s *site) { s.putUnaudited(s.keys.Binding("evil"), "{}") }, []string{"change_without_audit_record"}},
+	{"a namespace that somebody changes in etcd", func(s *site) { s.putUnaudited(s.keys.Namespace("default"), `{"run_as":["root"]}`) }, []string{"change_without_audit_record"}},
+	{"a subject that somebody disables in etcd", func(s *site) { s.putUnaudited(s.keys.DisabledSubject("user:ann"), "{}") }, []string{"change_without_audit_record"}},
+	{"a secret of somebody who writes to etcd", func(s *site) {
+		s.putUnaudited(s.keys.Secret("default", "db"), record.Encode(record.Secret{Secret: task.Secret{Generation: 2, Change: task.SecretDeleted}}))
+	}, []string{"change_without_audit_record"}},
+	{"a task that somebody changes in etcd", func(s *site) {
+		s.putUnaudited(s.keys.Spec(s.one), record.Encode(task.Task{Spec: task.Defaults(), UID: s.entry.UID}))
+	}, []string{"change_without_audit_record"}},
+	{deletedAuditRecords, func(s *site) {
+		s.put(s.keys.Role("x"), "{}")
+		_, err := s.etcd.Delete(s.ctx, s.keys.AuditRecords(), clientv3.WithPrefix())
+		s.ok(err)
+	}, []string{"change_without_audit_record"}},
+	{"changes whose audit records were too old", func(s *site) {
+		s.putUnaudited(s.keys.Role("x"), "{}")
+		rev := s.putUnaudited(s.keys.Spec(s.one), record.Encode(task.Task{Spec: task.Defaults(), UID: s.entry.UID}))
+		s.putGap(task.GapAge, false, 1, rev)
+	}, nil},
+	{"a change after the audit records that were too old", func(s *site) {
+		rev := s.putUnaudited(s.keys.Role("x"), "{}")
+		s.putGap(task.GapAge, false, 1, rev-1)
+	}, []string{"change_without_audit_record"}},
+	{"changes whose audit records needed too much space", func(s *site) {
+		role := s.putUnaudited(s.keys.Role("x"), "{}")
+		spec := s.putUnaudited(s.keys.Spec(s.one), record.Encode(task.Task{Spec: task.Defaults(), UID: s.entry.UID}))
+		s.putGap(task.GapSize, true, role, role)
+		s.putGap(task.GapSize, false, spec, spec)
+	}, nil},
+	{"a change of access in a gap of others", func(s *site) {
+		rev := s.putUnaudited(s.keys.Role("x"), "{}")
+		s.putGap(task.GapSize, false, 1, rev)
+	}, []string{"change_without_audit_record"}},
+	{"a gap that cannot be read", func(s *site) { s.put(s.keys.AuditGaps()+"age", "nonsense") }, []string{"unreadable"}},
+	{"a gap of another subject", func(s *site) {
+		s.put(s.keys.AuditGaps()+"changes/user:ann", task.AuditGap{Why: task.GapSize, Subject: "user:bob"})
+	}, []string{"unknown_key"}},
 	{"a disabled subject", func(s *site) { s.put(s.keys.DisabledSubject("user:ann"), "{}") }, nil},
 	{"a token that cannot be read", func(s *site) { s.put(s.keys.Token("x"), "nonsense") }, []string{"unreadable"}},
 	{"an attempt that cannot be read", func(s *site) { s.put(s.keys.Run("a", s.one, "20261120T120000.000Z-abcd"), "nonsense") }, []string{"unreadable"}},
@@ -357,6 +453,17 @@ var damages = []struct {
 		s.entry.Target.Selector = "gpu"
 		s.put(s.keys.Entry(s.one), s.entry)
 		s.waiting(s.one, s.entry.UID, task.ReasonRetry, s.now.Add(-time.Minute))
+	}, nil},
+	{"a run that waits for the node that its request named", func(s *site) { s.waitingFor("z") }, nil},
+	{"a run that nobody dispatches to the node that its request named", func(s *site) {
+		s.entry.Target.Selector = "gpu" // the node counts instead of the target
+		s.put(s.keys.Entry(s.one), s.entry)
+		s.waitingFor("b")
+	}, []string{"stuck_queue"}},
+	{"a run that waits behind one for a node", func(s *site) {
+		s.waitingFor("z")
+		s.put(s.keys.Queued(s.one, task.ManualRunID(s.now.Add(time.Second), s.entry.UID)), task.Waiting{Run: task.Run{UID: s.entry.UID, State: task.Queued,
+			Reason: task.ReasonManual, Trigger: task.TriggerManual, CreatedAt: task.At(s.now.Add(-10 * time.Minute))}})
 	}, nil},
 	{"a waiting run of no task", func(s *site) { s.waiting(s.ref("two"), "u", task.ReasonManual, s.now) }, []string{"orphan_queue"}},
 	{"a waiting run of a former task", func(s *site) { s.waiting(s.one, "before", task.ReasonManual, s.now) }, []string{"orphan_queue"}},
@@ -450,7 +557,7 @@ func TestAudit_FindsEveryKindThatThereIs(t *testing.T) {
 		found = append(found, d.kinds...)
 	}
 
-	for _, k := range []kind{kindNoCluster, kindNoLeader, kindIneligible, kindClock, kindLeakedLease, kindLeased, kindCleared, kindNoOwner, kindOwnerAbsent,
+	for _, k := range []kind{kindUnaudited, kindRewritten, kindNoCluster, kindNoLeader, kindIneligible, kindClock, kindLeakedLease, kindLeased, kindCleared, kindNoOwner, kindOwnerAbsent,
 		kindTwoOwners, kindStrayShard, kindWatermarkMissing, kindWatermarkDamaged, kindWatermarkAhead, kindWatermarkStalled, kindMoveStalled, kindUnreadable, kindNoEntry, kindNoSpec,
 		kindUIDs, kindWrongShard, kindUnknownKey, kindOrphan, kindNoTask, kindStuck, kindQueueOrphan, kindHistoryOrphan,
 		kindDeadOrphan, kindVersionOrphan, kindStaleTombstone, kindLedgerOrphan, kindCountedTwice} {
@@ -486,8 +593,8 @@ func TestAudit_LooksTwice(t *testing.T) {
 	etcd := kvtest.Memory(t)
 
 	for _, d := range damages {
-		if len(d.kinds) == 0 || slices.Contains(d.kinds, "clock") || slices.Contains(d.kinds, "two_owners") {
-			continue // clocks are read only once; a decision by two owners is evidence in any case
+		if len(d.kinds) == 0 || slices.Contains(d.kinds, "clock") || slices.Contains(d.kinds, "two_owners") || d.name == deletedAuditRecords {
+			continue // clocks are read only once; a decision by two owners, or a deleted audit record, is evidence in any case
 		}
 
 		t.Run(d.name, func(t *testing.T) {

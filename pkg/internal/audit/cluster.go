@@ -36,6 +36,7 @@ func (j *clusterJudge) readCluster(ctx context.Context) error {
 	}
 
 	j.cluster.shards = c.Shards
+	j.cluster.changes.bootstrap = e.CreateRevision
 
 	return nil
 }

@@ -22,7 +22,8 @@ func (j *credentialJudge) checkAccess(_ context.Context, e *mvccpb.KeyValue) err
 	key := string(e.Key)
 	namespace, limit := &task.Namespace{}, &task.NodeLimit{}
 
-	if _, ok := j.keys.ParseDisabledSubject(key); ok {
+	if subject, ok := j.keys.ParseDisabledSubject(key); ok {
+		j.cluster.changes.addAccess(e, "the disabled subject "+subject)
 		return nil
 	}
 
@@ -46,6 +47,10 @@ func (j *credentialJudge) checkAccess(_ context.Context, e *mvccpb.KeyValue) err
 
 		if err := json.Unmarshal(e.Value, kind.value); err != nil {
 			j.suspectUnreadable(e, kind.what, err)
+		}
+
+		if isDirectory {
+			j.cluster.changes.addAccess(e, kind.what+" "+name)
 		}
 
 		switch kind.value {
@@ -73,6 +78,8 @@ func (j *credentialJudge) checkSecret(_ context.Context, e *mvccpb.KeyValue) err
 	}
 
 	j.checkNoLease(e)
+
+	j.cluster.changes.addSecret(e, fmt.Sprintf("secret %s/%s", namespace, name))
 
 	if _, err := j.keys.DecodeSecret(e); err != nil {
 		j.addSuspect(kindSecret.newFinding(fmt.Sprintf("secret %s/%s cannot be read", namespace, name), string(e.Key)), seenRecord(e))

@@ -5,6 +5,7 @@ import "github.com/carillonhq/carillon/pkg/task"
 // The groups of findings.
 const (
 	groupEtcd   = "etcd"
+	groupAudit  = "audit log"
 	groupNodes  = "nodes"
 	groupShards = "shards"
 	groupTasks  = "tasks"
@@ -12,7 +13,7 @@ const (
 )
 
 // groupOrder is the order in which the groups are shown.
-var groupOrder = []string{groupEtcd, groupNodes, groupShards, groupTasks, groupRuns}
+var groupOrder = []string{groupEtcd, groupAudit, groupNodes, groupShards, groupTasks, groupRuns}
 
 // kind holds what all findings of one kind have in common.
 type kind struct {
@@ -28,6 +29,13 @@ var (
 	kindFilling = kind{"etcd_space", groupEtcd, task.Mild,
 		"when etcd is full, it accepts no writes and nothing runs",
 		"carillon cluster status shows the commands that free space", ""}
+
+	kindUnaudited = kind{"change_without_audit_record", groupAudit, task.Grave,
+		"Carillon writes the audit record of a change in the same transaction: somebody wrote to etcd directly, or deleted the audit record",
+		"find out who can write to etcd, and check the record; if you wrote it yourself, write it again with carillon, which leaves an audit record", ""}
+	kindRewritten = kind{"audit_record_rewritten", groupAudit, task.Grave,
+		"Carillon never changes an audit record: somebody wrote to etcd directly, and what the record says is not what happened",
+		"compare it with the copy of an audit sink, and find out who can write to etcd", ""}
 
 	kindNoCluster = kind{"no_cluster", groupNodes, task.Grave,
 		"without it, no node knows the number of shards, and the next node that starts creates a new cluster",

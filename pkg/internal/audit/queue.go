@@ -58,7 +58,7 @@ func (j *queueJudge) checkQueued(_ context.Context, s *shardState, e *mvccpb.Key
 }
 
 // finishTask judges the queue of one task. Its first run is stuck if all of its runs are due, none is active, a
-// node could run it, and the shard has had its owner for a while. A run is not stuck if it is frozen, if it waits
+// node could run each of them, and the shard has had its owner for a while. A run is not stuck if it is frozen, if it waits
 // for the catch-up rate, or if its parts are under way.
 func (j *queueJudge) finishTask(s *shardState) {
 	all := j.waiting
@@ -76,10 +76,15 @@ func (j *queueJudge) finishTask(s *shardState) {
 
 	// A new owner needs some time to dispatch what waits.
 	entry, o := s.entries[ref.String()], j.cluster.owners[s.id]
-	if entry.unreadable || j.cluster.active[hashOf(ref)] || !j.hasTaker(ref.Namespace, entry) || j.reader.timeSince(o.Since.Time) < timeTolerance {
+	if entry.unreadable || j.cluster.active[hashOf(ref)] || j.reader.timeSince(o.Since.Time) < timeTolerance {
 		return
 	}
-	if slices.ContainsFunc(all, func(q queuedRun) bool { return j.dueFor(q.Waiting) < timeTolerance }) {
+
+	// A run whose request named a node waits for that node, and the others may wait behind it.
+	mayWait := func(q queuedRun) bool {
+		return j.dueFor(q.Waiting) < timeTolerance || !j.hasTaker(ref.Namespace, entry, q.TargetNode)
+	}
+	if slices.ContainsFunc(all, mayWait) {
 		return
 	}
 
@@ -99,19 +104,25 @@ func (j *queueJudge) dueFor(w task.Waiting) time.Duration {
 	return j.reader.timeSince(since)
 }
 
-// hasTaker reports whether some node could run a task of a namespace. If a selector compares measured facts, the answer is
-// false, because it is not known for how long a node has matched.
-func (j *queueJudge) hasTaker(namespace string, e entryState) bool {
+// hasTaker reports whether some node could run a task of a namespace. If the request of the run named a node, only that one
+// can, whatever the target of the task is. If a selector compares measured facts, the answer is false, because it is not
+// known for how long a node has matched.
+func (j *queueJudge) hasTaker(namespace string, e entryState, targetNode string) bool {
 	if j.limits == nil {
 		j.limits, _ = access.Compile(access.Records{NodeLimits: j.cluster.limits})
 	}
 
 	var nodes []task.Node
 	for _, n := range j.cluster.nodes {
-		nodes = append(nodes, j.limits.LimitNode(n.Node))
+		if targetNode == "" || n.Name == targetNode {
+			nodes = append(nodes, j.limits.LimitNode(n.Node))
+		}
 	}
 
 	target := e.target
+	if targetNode != "" {
+		target = task.Target{}
+	}
 	target.Selector = access.JoinSelector(j.cluster.namespaces[namespace], target.Selector)
 
 	return !task.ComparesInSelector(target.Selector) && len(target.Takers(nodes, e.needsKey)) > 0

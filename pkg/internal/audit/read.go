@@ -60,9 +60,15 @@ func (r *reader) eachRecord(ctx context.Context, prefix string, check checkFunc)
 	return r.eachInRange(ctx, key, end, check)
 }
 
-// eachInRange calls check with every record from key up to end, exclusive, a page at a time.
-func (r *reader) eachInRange(ctx context.Context, key, end string, check checkFunc) error {
-	pages := kv.NewPages(r.store.Client(), key, end, r.page)
+// eachKey is eachRecord without the values.
+func (r *reader) eachKey(ctx context.Context, prefix string, check checkFunc) error {
+	key, end := kv.Prefix(prefix)
+	return r.eachInRange(ctx, key, end, check, clientv3.WithKeysOnly())
+}
+
+// eachInRange calls check with every record from key up to end, exclusive, a page at a time. opts are for each read.
+func (r *reader) eachInRange(ctx context.Context, key, end string, check checkFunc, opts ...clientv3.OpOption) error {
+	pages := kv.NewPages(r.store.Client(), key, end, r.page, opts...)
 
 	for pages.More() {
 		page, _, err := pages.Next(ctx, r.revision)

@@ -16,6 +16,7 @@ type snapshot struct {
 	cleared map[string]time.Time // by instance: when it was proved dead
 	freezes task.Freezes         // what is frozen: its waiting runs are not stuck
 	specs   specSet              // which tasks exist
+	changes changeSet            // when access records, secrets and specs were written last
 	active  map[uint64]bool      // hashes of the tasks that have attempts in inboxes
 
 	namespaces map[string]*task.Namespace // their node selectors decide which nodes can run tasks

@@ -63,6 +63,7 @@ func (j *specJudge) readSpecs(ctx context.Context) error {
 		}
 
 		j.checkNoLease(e)
+		j.cluster.changes.addSpec(e)
 
 		uid, err := specUID(e.Value)
 		if err != nil {
