@@ -276,7 +276,7 @@ func (n *Node) connectParts(ctx context.Context) (err error) {
 	}
 	n.wireMonitors()
 
-	n.events = eventlog.NewHub(eventlog.New(n.client, keys))
+	n.events = eventlog.NewHub(eventlog.New(n.client, keys), n.log)
 
 	handler, err := n.newAPI()
 	if err != nil {

@@ -250,6 +250,8 @@ var allowedImports = map[string][]string{
 	"pkg/cgroup": {},
 	// clock provides a sleep that a context can end, and random durations.
 	"pkg/clock": {},
+	// callgroup passes panics of goroutines on to the one that waits for them.
+	"pkg/callgroup": {},
 	// wake provides a one-slot signal between goroutines.
 	"pkg/wake": {},
 	// spawn creates processes. nofile must be initialized before any other package.
@@ -290,7 +292,7 @@ var outsideImports = []struct {
 
 // sharedPackages are packages that import nothing from this module, and that every package except those of stdOnly
 // may import.
-var sharedPackages = []string{"pkg/clock", "pkg/wake"}
+var sharedPackages = []string{"pkg/callgroup", "pkg/clock", "pkg/wake"}
 
 // stdOnly may import only the standard library.
 var stdOnly = []string{"pkg/task", "scripts/layers"}

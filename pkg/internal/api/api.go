@@ -201,7 +201,7 @@ func New(cfg Config) (http.Handler, error) {
 	}
 
 	if cfg.Events == nil {
-		cfg.Events = eventlog.NewHub(eventlog.New(cfg.Store.Client(), cfg.Store.Keys())) // it is never run
+		cfg.Events = eventlog.NewHub(eventlog.New(cfg.Store.Client(), cfg.Store.Keys()), nil) // it is never run
 	}
 
 	if cfg.PageQuiet <= 0 {

@@ -64,6 +64,30 @@ func (w *world) boardWhen(c *client.Client, o client.BoardOptions, is func(task.
 
 func nobodySilent(b task.Board) bool { return len(b.Silent) == 0 }
 
+// A panic in a goroutine that a request has started ends this request, and not the node.
+func TestBoard_PanicInAPartIs500(t *testing.T) {
+	var panics atomic.Bool
+	panics.Store(true)
+	w := newWorld(t)
+	w.parts = map[string]part{"node-b": func(context.Context, task.BoardQuery) task.BoardPart {
+		if panics.Load() {
+			panic("on purpose")
+		}
+		return task.BoardPart{Node: "node-b"}
+	}}
+
+	api := w.client(w.serve("node-b"))
+	_, err := api.Board.Get(t.Context(), client.BoardOptions{})
+	if e, ok := errors.AsType[*client.Error](err); !ok || e.Status != 500 || strings.Contains(e.Error(), "on purpose") {
+		t.Errorf("got %v", err)
+	}
+
+	panics.Store(false)
+	if _, err := api.Board.Get(t.Context(), client.BoardOptions{}); err != nil {
+		t.Errorf("the next request: %v", err)
+	}
+}
+
 func TestBoard_IsPutTogetherByWhateverNode(t *testing.T) {
 	w := newWorld(t)
 	var asked atomic.Int32

@@ -281,7 +281,7 @@ func (w *world) runHub() *eventlog.Hub {
 		return nil
 	}
 
-	hub := eventlog.NewHub(eventlog.New(w.etcd, w.store.Keys()))
+	hub := eventlog.NewHub(eventlog.New(w.etcd, w.store.Keys()), nil)
 	ctx, stop := context.WithCancel(context.WithoutCancel(w.t.Context()))
 	done := make(chan struct{})
 	go func() { defer close(done); _ = hub.Run(ctx) }()

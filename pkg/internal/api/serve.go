@@ -4,12 +4,12 @@ import (
 	"fmt"
 	"net/http"
 	"path"
-	"runtime/debug"
 	"strings"
 	"time"
 
 	"go.uber.org/zap"
 
+	"github.com/carillonhq/carillon/pkg/callgroup"
 	"github.com/carillonhq/carillon/pkg/client"
 	"github.com/carillonhq/carillon/pkg/internal/api/httpapi"
 )
@@ -20,11 +20,11 @@ func (s *server) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 	w := &recorder{ResponseWriter: rw}
 	began := time.Now()
 	pattern := s.matchPattern(r)
+	defer func() { s.metrics.observeRequest(pattern, r.Method, w.status, time.Since(began)) }() // also if the answer is cut off
 	defer func() {
 		if p := recover(); p != nil {
 			s.answerPanic(w, r, p)
 		}
-		s.metrics.observeRequest(pattern, r.Method, w.status, time.Since(began))
 	}()
 
 	h := w.Header()
@@ -134,14 +134,16 @@ func (s *server) noRoute(w http.ResponseWriter, r *http.Request) {
 
 // answerPanic handles a panic of a handler. It answers 500 if nothing has been written yet, and otherwise aborts
 // the connection.
-func (s *server) answerPanic(w *recorder, r *http.Request, p any) {
+func (s *server) answerPanic(w *recorder, r *http.Request, recovered any) {
+	p, stack := callgroup.Origin(recovered)
+
 	// net/http handles this value itself: a handler uses it to cut off an answer on purpose.
 	if p == http.ErrAbortHandler {
 		panic(p)
 	}
 
 	s.log.Error("panic while serving a request", zap.String("method", r.Method), zap.String("path", r.URL.Path),
-		zap.Any("panic", p), zap.ByteString("stack", debug.Stack()))
+		zap.Any("panic", p), zap.ByteString("stack", stack))
 
 	if w.status != 0 {
 		panic(http.ErrAbortHandler) // cut the answer off, so that the caller cannot take it for complete

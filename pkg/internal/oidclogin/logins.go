@@ -13,6 +13,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/carillonhq/carillon/pkg/callgroup"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -101,20 +102,22 @@ func (l *Logins) Providers(ctx context.Context) []Status {
 	}
 
 	list := make([]Status, len(l.providers))
-	var asked sync.WaitGroup
+	asked := callgroup.New()
 	for i, p := range l.providers {
-		asked.Go(func() {
+		asked.Go(func() error {
 			list[i] = Status{Name: p.Name, Display: p.Display}
 			m, err := p.discoverMetadata(ctx)
 			if err != nil {
 				list[i].Problem = err.Error()
-				return
+				return nil
 			}
 			list[i].Device = m.device.url != ""
+
+			return nil
 		})
 	}
 
-	asked.Wait()
+	_ = asked.Wait()
 
 	return list
 }

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/carillonhq/carillon/pkg/callgroup"
 	"github.com/carillonhq/carillon/pkg/client"
 	"github.com/carillonhq/carillon/pkg/internal/schedule"
 	"github.com/carillonhq/carillon/pkg/task"
@@ -97,7 +98,7 @@ func makePreview(ctx context.Context, r *Request, s task.Spec) (*builderPreview,
 	var ticks []client.Occurrence
 	var load client.TaskLoad
 	var noTicks, noNodes, noLoad error
-	together(
+	callgroup.Run(
 		func() {
 			ticks, noTicks = r.API.Ticks.ListBySchedule(ctx, client.ScheduleRequest{
 				Schedule: s.Schedule, Timezone: s.Timezone, DST: s.DST, Start: s.Start, End: s.End, Jitter: s.Jitter,

@@ -9,6 +9,8 @@ import (
 	"net/http"
 
 	"go.uber.org/zap"
+
+	"github.com/carillonhq/carillon/pkg/callgroup"
 )
 
 // FeedEvent is an event that a screen sends to one viewer. The script of the page handles it.
@@ -33,13 +35,8 @@ func (s *Server) startFeed(r *http.Request, v *viewer) (stop func()) {
 		}
 	}
 
-	go func() {
+	callgroup.Start(func() {
 		defer close(done)
-		defer func() {
-			if p := recover(); p != nil {
-				_ = s.panicked(v.at, p) // it is logged, and the page goes on without its feed
-			}
-		}()
 
 		q, err := v.request(s)
 		if err == nil {
@@ -48,7 +45,7 @@ func (s *Server) startFeed(r *http.Request, v *viewer) (stop func()) {
 		if err != nil && ctx.Err() == nil {
 			s.log.Debug("the feed of a page has ended", zap.String("at", v.at), zap.Error(err))
 		}
-	}()
+	}, func(p *callgroup.Panic) { _ = s.panicked(v.at, p) }) // it is logged, and the page goes on without its feed
 
 	return func() {
 		cancel()

@@ -9,6 +9,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/carillonhq/carillon/pkg/callgroup"
 	"github.com/carillonhq/carillon/pkg/internal/access"
 	"github.com/carillonhq/carillon/pkg/task"
 )
@@ -115,7 +116,7 @@ func (h *hub) attach(v *viewer, rights access.Digest) *watch {
 	}
 	delete(h.loaded, key) // the next viewers share the watch
 	w.add(v)              // before the first rendering, which is for those who watch by then
-	go w.run()
+	callgroup.Start(w.run, w.logPanic)
 
 	return w
 }
@@ -243,10 +244,14 @@ func (w *watch) run() {
 		}
 
 		began := time.Now()
-		w.refresh()
+		if p := callgroup.Catch(w.refresh); p != nil {
+			w.logPanic(p) // the next rendering may succeed
+		}
 		pause.Reset(max(w.screen.every()-time.Since(began), w.screen.every()/4))
 	}
 }
+
+func (w *watch) logPanic(p *callgroup.Panic) { _ = w.hub.server.panicked(w.key.at, p) }
 
 // useLoaded hands out what the page was made of when its first viewer has loaded it, if that is recent. It returns when to
 // render the page.
@@ -354,20 +359,21 @@ func (w *watch) renderAs(agent *viewer) (_ any, _ *pageState, err error) {
 	// No request waits for the page, so net/http does not recover. A panic must not end the node.
 	defer func() {
 		if p := recover(); p != nil {
-			err = w.hub.server.panicked(w.key.at, p)
+			value, stack := callgroup.Origin(p)
+			err = w.hub.server.panicked(w.key.at, &callgroup.Panic{Value: value, Stack: stack})
 		}
 	}()
 
 	// The request of the agent may end meanwhile, but not the watch.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(agent.page.Context()), loadWithin)
 	defer cancel()
-	go func() {
+	callgroup.Start(func() {
 		select {
 		case <-w.stop:
 			cancel()
 		case <-ctx.Done():
 		}
-	}()
+	}, func(*callgroup.Panic) {})
 
 	s := w.hub.server
 	before := s.Access.View()

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/carillonhq/carillon/pkg/callgroup"
 	"github.com/carillonhq/carillon/pkg/internal/access"
 )
 
@@ -104,8 +105,8 @@ func (s *Server) checkSession(r *http.Request, v *viewer) bool {
 	// A call needs a deep stack. It has a goroutine of its own, because the goroutine of a stream lives long, and its stack
 	// would stay large until garbage collections shrink it.
 	accepted := make(chan bool, 1)
-	go func() {
-		defer close(accepted) // a panic of the API ends in its answer, see transport
+	callgroup.Start(func() {
+		defer close(accepted)
 
 		api, err := s.clientFor(r, v.who.secret)
 		if err != nil {
@@ -113,7 +114,7 @@ func (s *Server) checkSession(r *http.Request, v *viewer) bool {
 		}
 		_, err = api.Version(r.Context())
 		accepted <- !isUnauthorized(err)
-	}()
+	}, func(p *callgroup.Panic) { _ = s.panicked(v.at, p) }) // it is logged, and the stream ends
 
 	return <-accepted
 }

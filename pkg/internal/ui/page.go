@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/carillonhq/carillon/pkg/callgroup"
 	"github.com/carillonhq/carillon/pkg/client"
 	"github.com/carillonhq/carillon/pkg/internal/access"
 )
@@ -39,7 +40,7 @@ func (s *Server) newView(r *http.Request, q *Request, who session, screen *Scree
 func (s *Server) showScreen(w http.ResponseWriter, r *http.Request, status int, v *View) {
 	var data any
 	var err error
-	together(
+	callgroup.Run(
 		func() { data, err = v.screen.Load(r.Context(), v.Request) },
 		func() { v.counts = s.countsFor(r.Context(), v.Request) },
 	)

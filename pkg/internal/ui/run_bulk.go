@@ -5,8 +5,8 @@ import (
 	"net/url"
 	"slices"
 	"strings"
-	"sync"
 
+	"github.com/carillonhq/carillon/pkg/callgroup"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -131,18 +131,18 @@ func chosenRuns(ctx context.Context, r *Request, change runChange) (chosen []cho
 // changeEach changes runs, several at once, and returns those that could not be changed.
 func changeEach(ctx context.Context, r *Request, change runChange, chosen []chosenRun) []failedRun {
 	why := make([]string, len(chosen))
-	var group sync.WaitGroup
-	slots := make(chan struct{}, changesAtOnce)
+	group := callgroup.New()
+	group.SetLimit(changesAtOnce)
 	for i, c := range chosen {
-		slots <- struct{}{}
-		group.Go(func() {
-			defer func() { <-slots }()
+		group.Go(func() error {
 			if err := change.run(ctx, r.API, task.Run{Namespace: c.Namespace, Task: c.Task, ID: c.ID}); err != nil {
 				why[i] = problemOf(err).Message
 			}
+
+			return nil
 		})
 	}
-	group.Wait()
+	_ = group.Wait()
 
 	var failed []failedRun
 	for i, text := range why {

@@ -13,6 +13,7 @@ import (
 	"unicode"
 	"unicode/utf8"
 
+	"github.com/carillonhq/carillon/pkg/callgroup"
 	"github.com/carillonhq/carillon/pkg/client"
 	"github.com/carillonhq/carillon/pkg/task"
 )
@@ -252,9 +253,7 @@ func (f *outputFeed) sendStream(ctx context.Context, stream *client.LogStream, p
 func readPieces(stream *client.LogStream) (pieces chan client.LogPiece, stop func(), reason *error) {
 	pieces, reason = make(chan client.LogPiece), new(error)
 	quit, done := make(chan struct{}), make(chan struct{})
-	go func() {
-		defer close(done)
-		defer close(pieces)
+	read := func() {
 		for {
 			p, err := stream.Next()
 			if err != nil {
@@ -269,7 +268,15 @@ func readPieces(stream *client.LogStream) (pieces chan client.LogPiece, stop fun
 				return
 			}
 		}
-	}()
+	}
+
+	callgroup.Start(func() {
+		defer close(done)
+		defer close(pieces)
+		if p := callgroup.Catch(read); p != nil {
+			*reason = p
+		}
+	}, func(*callgroup.Panic) {})
 
 	return pieces, func() {
 		close(quit)

@@ -11,6 +11,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/carillonhq/carillon/pkg/callgroup"
 	"github.com/carillonhq/carillon/pkg/client"
 	"github.com/carillonhq/carillon/pkg/internal/wording"
 	"github.com/carillonhq/carillon/pkg/task"
@@ -242,12 +243,14 @@ func (b *bulkRun) runAll(ctx context.Context, plan []plannedTask) error {
 	defer cancel()
 
 	work := make(chan plannedTask)
-	var all sync.WaitGroup
+	all, ctx := callgroup.WithContext(ctx)
 	for range min(bulkParallel, len(plan)) {
-		all.Go(func() {
+		all.Go(func() error {
 			for t := range work {
 				b.note(ctx, t, b.change(ctx, t), cancel)
 			}
+
+			return nil
 		})
 	}
 
@@ -263,7 +266,7 @@ feed:
 		}
 	}
 	close(work)
-	all.Wait()
+	_ = all.Wait()
 
 	slices.Sort(b.report.Changed)
 	slices.SortFunc(b.report.Failed, func(x, y bulkFailure) int { return strings.Compare(x.Task, y.Task) })

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/carillonhq/carillon/pkg/callgroup"
 	"github.com/carillonhq/carillon/pkg/client"
 	"github.com/carillonhq/carillon/pkg/internal/wording"
 	"github.com/carillonhq/carillon/pkg/task"
@@ -115,7 +116,7 @@ func loadLoad(ctx context.Context, r *Request) (any, error) {
 	var l client.TaskLoad
 	var nodes []task.Node
 	var err, noNodes error
-	together(
+	callgroup.Run(
 		func() { l, err = readLoad(ctx, r, p, chosen) },
 		func() { nodes, noNodes = r.API.Nodes.List(ctx) },
 	)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"strings"
 
+	"github.com/carillonhq/carillon/pkg/callgroup"
 	"github.com/carillonhq/carillon/pkg/internal/wording"
 	"github.com/carillonhq/carillon/pkg/task"
 )
@@ -39,7 +40,7 @@ func loadNodes(ctx context.Context, r *Request) (any, error) {
 	var nodes []task.Node
 	var board task.Board
 	var err error
-	together(
+	callgroup.Run(
 		func() { nodes, err = r.API.Nodes.List(ctx) },
 		// The board only adds how late nodes are, so the list is shown without it, too.
 		func() { board, _ = r.API.Board.Get(ctx, boardOptions) },

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/carillonhq/carillon/pkg/callgroup"
 	"github.com/carillonhq/carillon/pkg/client"
 	"github.com/carillonhq/carillon/pkg/internal/wording"
 	"github.com/carillonhq/carillon/pkg/task"
@@ -173,7 +174,7 @@ func loadNow(ctx context.Context, r *Request, loads *sharedCache[*minutesChart])
 	var b task.Board
 	var soon *minutesChart
 	var err error
-	together(
+	callgroup.Run(
 		func() { b, err = r.API.Board.Get(ctx, boardOptions) },
 		func() { soon = nextMinutes(ctx, r, loads) },
 	)

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/carillonhq/carillon/pkg/callgroup"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -76,7 +77,7 @@ func loadShards(ctx context.Context, r *Request) (any, error) {
 	var shards []task.Shard
 	var nodes []task.Node
 	var err, noNodes error
-	together(
+	callgroup.Run(
 		func() { shards, err = r.API.Shards.List(ctx) },
 		func() { nodes, noNodes = r.API.Nodes.List(ctx) },
 	)

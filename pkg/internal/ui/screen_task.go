@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/carillonhq/carillon/pkg/callgroup"
 	"github.com/carillonhq/carillon/pkg/client"
 	"github.com/carillonhq/carillon/pkg/internal/schedule"
 	"github.com/carillonhq/carillon/pkg/internal/wording"
@@ -95,7 +96,7 @@ func loadTask(ctx context.Context, r *Request) (any, error) {
 		return nil, err
 	}
 	var noDays error
-	together(
+	callgroup.Run(
 		func() { p.Panel = loadPanel(ctx, r, t, p.May) },
 		func() {
 			if p.Tab == "" || p.Tab == tabStats {
@@ -201,7 +202,7 @@ func loadTaskOverview(ctx context.Context, r *Request, t client.Task) (*taskOver
 	var ticks []client.Occurrence
 	var answer task.Answer
 	var err, noTicks, noWhy error
-	together(
+	callgroup.Run(
 		func() { ticks, noTicks = r.API.Ticks.ListByTask(ctx, t.Namespace, t.Name, comingTicks, time.Time{}) },
 		func() {
 			o.Runs, err = r.API.Runs.ListByTask(ctx, t.Namespace, t.Name, client.RunListOptions{Limit: lastRuns})

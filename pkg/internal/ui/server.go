@@ -11,13 +11,13 @@ import (
 	"net/http"
 	"net/url"
 	"path"
-	"runtime/debug"
 	"strings"
 	"sync"
 	"time"
 
 	"go.uber.org/zap"
 
+	"github.com/carillonhq/carillon/pkg/callgroup"
 	"github.com/carillonhq/carillon/pkg/client"
 	"github.com/carillonhq/carillon/pkg/internal/authority"
 )
@@ -247,18 +247,19 @@ func (s *Server) noPage(w http.ResponseWriter, r *http.Request) {
 }
 
 // answerPanic handles a panic of a handler.
-func (s *Server) answerPanic(w http.ResponseWriter, r *http.Request, p any) {
+func (s *Server) answerPanic(w http.ResponseWriter, r *http.Request, recovered any) {
+	p, stack := callgroup.Origin(recovered)
 	if p == http.ErrAbortHandler {
 		panic(p)
 	}
 
-	s.log.Error("panic while serving a page", zap.String("method", r.Method), zap.String("path", r.URL.Path), zap.Any("panic", p), zap.ByteString("stack", debug.Stack()))
+	s.log.Error("panic while serving a page", zap.String("method", r.Method), zap.String("path", r.URL.Path), zap.Any("panic", p), zap.ByteString("stack", stack))
 	s.showProblem(w, r, &Problem{Status: http.StatusInternalServerError, Code: client.CodeInternal, Message: "internal error; see the node's log"})
 }
 
 // panicked logs a panic of a goroutine that works for a stream, and returns the problem that its page shows.
-func (s *Server) panicked(at string, p any) error {
-	s.log.Error("panic while rendering a page for its viewers", zap.String("at", at), zap.Any("panic", p), zap.ByteString("stack", debug.Stack()))
+func (s *Server) panicked(at string, p *callgroup.Panic) error {
+	s.log.Error("panic while rendering a page for its viewers", zap.String("at", at), zap.Any("panic", p.Value), zap.ByteString("stack", p.Stack))
 
 	return &client.Error{Status: http.StatusInternalServerError, Code: client.CodeInternal, Message: "internal error; see the node's log"}
 }

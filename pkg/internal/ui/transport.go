@@ -7,6 +7,8 @@ import (
 	"io"
 	"net/http"
 	"sync"
+
+	"github.com/carillonhq/carillon/pkg/callgroup"
 )
 
 // transport calls the API's handler in this process, on behalf of a viewer. The API sees the address and the client
@@ -33,11 +35,10 @@ func (t *transport) RoundTrip(out *http.Request) (*http.Response, error) {
 
 	body, writer := io.Pipe()
 	w := &pipedAnswer{header: http.Header{}, body: writer, begun: make(chan struct{})}
-	go func() {
+	callgroup.Start(func() {
 		defer cancel()
-		defer w.finish()
-		t.api.ServeHTTP(w, in)
-	}()
+		w.finish(callgroup.Catch(func() { t.api.ServeHTTP(w, in) }))
+	}, func(*callgroup.Panic) {})
 
 	select {
 	case <-w.begun:
@@ -103,9 +104,10 @@ func (w *pipedAnswer) Write(b []byte) (int, error) {
 // Flush lets a stream begin. Each write reaches the reader at once.
 func (w *pipedAnswer) Flush() { w.WriteHeader(http.StatusOK) }
 
-// finish ends the answer when the handler returns. A panic cuts the answer off, as net/http would do.
-func (w *pipedAnswer) finish() {
-	if p := recover(); p != nil {
+// finish ends the answer when the handler has returned. A panic of the handler, which the API has logged, cuts the answer off,
+// as net/http would do.
+func (w *pipedAnswer) finish(p *callgroup.Panic) {
+	if p != nil {
 		w.WriteHeader(http.StatusInternalServerError)
 		w.body.CloseWithError(io.ErrUnexpectedEOF)
 		return

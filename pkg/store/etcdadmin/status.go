@@ -5,12 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"sync"
 	"time"
 
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"github.com/carillonhq/carillon/pkg/callgroup"
 	"github.com/carillonhq/carillon/pkg/kv"
 	"github.com/carillonhq/carillon/pkg/task"
 )
@@ -92,16 +92,16 @@ func (s Etcd) Members(ctx context.Context, timeout time.Duration) []Member {
 	var known []*etcdserverpb.Member
 	var alarms *clientv3.AlarmResponse
 	var alarmErr error
-	var wg sync.WaitGroup
-	wg.Go(func() {
-		if res, err := s.etcd.MemberList(ctx); err == nil {
-			known = res.Members
-		}
-	})
-
-	wg.Go(func() { alarms, alarmErr = s.etcd.AlarmList(ctx) })
-	members := s.askMembers(ctx, endpoints)
-	wg.Wait()
+	var members []Member
+	callgroup.Run(
+		func() {
+			if res, err := s.etcd.MemberList(ctx); err == nil {
+				known = res.Members
+			}
+		},
+		func() { alarms, alarmErr = s.etcd.AlarmList(ctx) },
+		func() { members = s.askMembers(ctx, endpoints) },
+	)
 
 	// An embedded etcd: its other members cannot be reached by this client.
 	if len(s.etcd.Endpoints()) == 0 {
@@ -157,13 +157,11 @@ func (m *Member) learnAlarms(res *clientv3.AlarmResponse, err error) {
 // askMembers requests the status of several members in parallel.
 func (s Etcd) askMembers(ctx context.Context, endpoints []string) []Member {
 	members := make([]Member, len(endpoints))
-	var wg sync.WaitGroup
-
+	calls := make([]func(), len(endpoints))
 	for i, endpoint := range endpoints {
-		wg.Go(func() { members[i] = s.askMember(ctx, endpoint) })
+		calls[i] = func() { members[i] = s.askMember(ctx, endpoint) }
 	}
-
-	wg.Wait()
+	callgroup.Run(calls...)
 
 	return members
 }

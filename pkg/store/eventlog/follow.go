@@ -6,6 +6,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/carillonhq/carillon/pkg/callgroup"
 	"github.com/carillonhq/carillon/pkg/kv"
 	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
@@ -85,7 +86,7 @@ func (f *follower) followTail(ctx context.Context) error {
 
 	b := &buffer{more: wake.NewSignal()}
 	ended, from := make(chan error, 1), f.position
-	go func() { ended <- f.log.followRevisions(ctx, from, f.wants, b.addEvents) }()
+	callgroup.Start(func() { ended <- f.log.followRevisions(ctx, from, f.wants, b.addEvents) }, func(p *callgroup.Panic) { ended <- p })
 
 	for {
 		select {

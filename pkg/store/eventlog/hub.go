@@ -8,6 +8,9 @@ import (
 	"sync/atomic"
 	"time"
 
+	"go.uber.org/zap"
+
+	"github.com/carillonhq/carillon/pkg/callgroup"
 	"github.com/carillonhq/carillon/pkg/clock"
 	"github.com/carillonhq/carillon/pkg/task"
 	"github.com/carillonhq/carillon/pkg/wake"
@@ -44,6 +47,7 @@ const (
 // Unless Run is running, each reader has a watch of its own. A Hub is safe for concurrent use.
 type Hub struct {
 	log    Log
+	logger *zap.Logger
 	wanted wake.Signal  // wakes Run: there is a ring to fill
 	behind atomic.Int64 // how often the ring has lost the place of a reader
 
@@ -57,10 +61,19 @@ type Hub struct {
 	idle    *time.Timer        // closes the hub; nil while there are readers
 }
 
-// NewHub returns a closed Hub.
-func NewHub(l Log) *Hub { return &Hub{log: l, wanted: wake.NewSignal(), ringSize: ringSize} }
+// NewHub returns a closed Hub. logger is for faults of the hub itself; nil: they are not logged.
+func NewHub(l Log, logger *zap.Logger) *Hub {
+	if logger == nil {
+		logger = zap.NewNop()
+	}
+
+	return &Hub{log: l, logger: logger.Named("events"), wanted: wake.NewSignal(), ringSize: ringSize}
+}
 
 // Run opens the hub when there are readers, and closes it when they have left, until ctx ends.
+//
+// If there is a change of etcd that the hub cannot convert without a panic, it closes for ever: each reader continues with a
+// watch of its own, and ends with the panic when it comes to this change. The node goes on.
 func (h *Hub) Run(ctx context.Context) error {
 	h.startRunning()
 	defer h.stopRunning()
@@ -72,7 +85,13 @@ func (h *Hub) Run(ctx context.Context) error {
 		case <-h.wanted:
 		}
 
-		h.serveReaders(ctx)
+		if p := callgroup.Catch(func() { h.serveReaders(ctx) }); p != nil {
+			h.logger.Error("panic while reading events: each stream has a watch of its own from now on", zap.Any("panic", p.Value), zap.ByteString("stack", p.Stack))
+			h.stopRunning()
+			<-ctx.Done()
+
+			return ctx.Err()
+		}
 
 		// The pause limits how often a hub opens whose watch fails at once.
 		if !clock.Sleep(ctx, minRetryDelay) {

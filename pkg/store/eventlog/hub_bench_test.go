@@ -34,7 +34,7 @@ func benchmarkReaders(b *testing.B, readers int, shared bool) {
 	ctx, cancel := context.WithCancel(b.Context())
 	defer cancel()
 
-	hub := eventlog.NewHub(c.log)
+	hub := eventlog.NewHub(c.log, nil)
 	var running, done sync.WaitGroup
 	running.Go(func() { _ = hub.Run(ctx) })
 	defer running.Wait()

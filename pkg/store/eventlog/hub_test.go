@@ -98,7 +98,7 @@ func newHub(t *testing.T, ringSize int) *hub {
 // newHubOf runs a hub of a cluster until the test ends, in a bubble of synctest.
 func newHubOf(t *testing.T, c *cluster, ringSize int) *hub {
 	t.Helper()
-	h := &hub{cluster: c, Hub: eventlog.NewHub(c.log), watches: observeWatches(c.etcd)}
+	h := &hub{cluster: c, Hub: eventlog.NewHub(c.log, nil), watches: observeWatches(c.etcd)}
 	h.SetRingSize(ringSize)
 
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
@@ -489,6 +489,38 @@ func TestHub_LeavesReadersTheirOwnWatchesWhenItDoesNotRun(t *testing.T) {
 		for _, r := range readers {
 			r.stopReading()
 		}
+	})
+}
+
+// panickingWatcher panics in its first watch.
+type panickingWatcher struct {
+	clientv3.Watcher
+	watched *atomic.Int32
+}
+
+func (w panickingWatcher) Watch(ctx context.Context, key string, opts ...clientv3.OpOption) clientv3.WatchChan {
+	if w.watched.Add(1) == 1 {
+		panic("on purpose")
+	}
+	return w.Watcher.Watch(ctx, key, opts...)
+}
+
+// A panic of the hub would end the node. Its readers continue with watches of their own.
+func TestHub_LeavesReadersTheirOwnWatchesAfterAPanic(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newHub(t, 100)
+		var panicking clientv3.Watcher = panickingWatcher{h.watches.Watcher, new(atomic.Int32)}
+		h.watches.instead.Store(&panicking)
+
+		r := h.mustRead(eventlog.Query{})
+		settle()
+		h.putTask(0)
+		settle()
+
+		if got := len(r.all()); got != 1 {
+			t.Errorf("the reader has %d events, want 1", got)
+		}
+		r.stopReading()
 	})
 }
 

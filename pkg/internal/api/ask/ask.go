@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/carillonhq/carillon/pkg/callgroup"
 	"github.com/carillonhq/carillon/pkg/clock"
 	"github.com/carillonhq/carillon/pkg/internal/api/httpapi"
 	"github.com/carillonhq/carillon/pkg/internal/api/peers"
@@ -93,9 +94,19 @@ func (a *Asker) Ask(c *httpapi.Call, q Question) (Answer, error) {
 		if _, ok := e.old(); ok {
 			patience = 0
 		}
-		asked, err := a.askAll(context.WithoutCancel(c.Context()), caller, &q, patience)
+		var asked Answer
+		var err error
+		panicked := callgroup.Catch(func() { asked, err = a.askAll(context.WithoutCancel(c.Context()), caller, &q, patience) })
+		if panicked != nil {
+			err = panicked
+		}
+
 		asked.entry = e
-		e.finish(under, asked, err)
+		e.finish(under, asked, err) // also after a panic, because others wait
+
+		if panicked != nil {
+			panic(panicked)
+		}
 	}
 
 	select {

@@ -15,8 +15,7 @@ import (
 	"sync"
 	"time"
 
-	"golang.org/x/sync/errgroup"
-
+	"github.com/carillonhq/carillon/pkg/callgroup"
 	"github.com/carillonhq/carillon/pkg/client"
 	"github.com/carillonhq/carillon/pkg/internal/api/httpapi"
 	"github.com/carillonhq/carillon/pkg/internal/api/peers"
@@ -79,7 +78,7 @@ func (a *Asker) askNodes(ctx context.Context, caller httpapi.Caller, q *Question
 
 	var mu sync.Mutex
 	answers, failures := map[string]readmodel.NodeAnswer{}, map[string]error{}
-	var g errgroup.Group
+	g := callgroup.New()
 	g.SetLimit(peers.AtOnce)
 
 	for _, n := range nodes {

@@ -21,8 +21,7 @@ import (
 	"sync"
 	"time"
 
-	"golang.org/x/sync/errgroup"
-
+	"github.com/carillonhq/carillon/pkg/callgroup"
 	"github.com/carillonhq/carillon/pkg/client"
 	"github.com/carillonhq/carillon/pkg/internal/api/httpapi"
 	"github.com/carillonhq/carillon/pkg/internal/api/peers"
@@ -191,7 +190,7 @@ func (h *Handlers) askNodes(ctx context.Context, who httpapi.Caller, nodes []tas
 	}
 
 	var mu sync.Mutex
-	var g errgroup.Group
+	g := callgroup.New()
 	g.SetLimit(peers.AtOnce)
 
 	for _, name := range names {

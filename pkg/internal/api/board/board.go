@@ -21,8 +21,7 @@ import (
 	"sync"
 	"time"
 
-	"golang.org/x/sync/errgroup"
-
+	"github.com/carillonhq/carillon/pkg/callgroup"
 	"github.com/carillonhq/carillon/pkg/client"
 	"github.com/carillonhq/carillon/pkg/internal/access"
 	"github.com/carillonhq/carillon/pkg/internal/api/httpapi"
@@ -236,12 +235,14 @@ func (h *Handlers) makeBoard(c *httpapi.Call, ask task.BoardQuery) (task.Board, 
 
 	// The status waits for etcd, and the parts for other nodes.
 	var parts map[string]partAnswer
-	var asked sync.WaitGroup
-	asked.Go(func() { parts = h.askParts(c, h.cache.nodes, ask) })
-	if away == nil {
-		away = h.cache.refreshStatus(c.Context(), h.Status)
-	}
-	asked.Wait()
+	callgroup.Run(
+		func() { parts = h.askParts(c, h.cache.nodes, ask) },
+		func() {
+			if away == nil {
+				away = h.cache.refreshStatus(c.Context(), h.Status)
+			}
+		},
+	)
 
 	nodes, st := h.cache.nodes, h.cache.status
 	b := task.Board{
@@ -280,7 +281,7 @@ func (h *Handlers) askParts(c *httpapi.Call, nodes []task.Node, query task.Board
 
 	var mu sync.Mutex
 	parts := map[string]partAnswer{}
-	var g errgroup.Group
+	g := callgroup.New()
 	g.SetLimit(peers.AtOnce)
 	ask := func(name string, read func() (task.BoardPart, error)) {
 		g.Go(func() error {

@@ -6,10 +6,8 @@ import (
 	"net/http"
 	"runtime"
 	"slices"
-	"sync"
 
-	"golang.org/x/sync/errgroup"
-
+	"github.com/carillonhq/carillon/pkg/callgroup"
 	"github.com/carillonhq/carillon/pkg/client"
 	"github.com/carillonhq/carillon/pkg/internal/api/httpapi"
 	"github.com/carillonhq/carillon/pkg/internal/api/views"
@@ -20,7 +18,7 @@ import (
 func (h *Handlers) getCluster(c *httpapi.Call) (httpapi.Answer, error) {
 	// The status waits for etcd, and the number of tasks for other nodes.
 	var counted, active int64
-	var g errgroup.Group
+	g := callgroup.New()
 	g.Go(func() (err error) {
 		counted, err = h.countTasks(c.Context())
 		return err
@@ -93,11 +91,13 @@ func (h *Handlers) Status(ctx context.Context) (client.ClusterStatus, error) {
 	}
 
 	// etcd takes longer than the rest, because its leader confirms the alarms. Both set fields of their own.
-	var etcd sync.WaitGroup
-	etcd.Go(func() { h.lookAtEtcd(ctx, &st) })
-	h.lookAtFormat(ctx, &st)
-	h.lookAtFreezes(ctx, &st)
-	etcd.Wait()
+	callgroup.Run(
+		func() { h.lookAtEtcd(ctx, &st) },
+		func() {
+			h.lookAtFormat(ctx, &st)
+			h.lookAtFreezes(ctx, &st)
+		},
+	)
 
 	list := slices.Concat(ineligibleWarnings(nodes), st.WarningDetails, clusterWarnings(st))
 	if st.NodesReady > 0 && !slices.ContainsFunc(nodes, func(n task.Node) bool { return n.Takes() }) {

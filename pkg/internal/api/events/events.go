@@ -20,6 +20,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/carillonhq/carillon/pkg/callgroup"
 	"github.com/carillonhq/carillon/pkg/client"
 	"github.com/carillonhq/carillon/pkg/internal/access"
 	"github.com/carillonhq/carillon/pkg/internal/api/httpapi"
@@ -314,9 +315,9 @@ func (h *Handlers) streamEvents(c *httpapi.Call, q eventlog.Query) error {
 	ctx, cancel := context.WithCancel(c.Context())
 	out := eventStream{Call: c}
 	batches, followed := make(chan numberedBatch), make(chan error, 1)
-	go func() {
+	callgroup.Start(func() {
 		followed <- reader.Follow(ctx, func(b eventlog.Batch) error { return out.passBatch(ctx, b, batches) })
-	}()
+	}, func(p *callgroup.Panic) { followed <- p })
 
 	over := false
 	defer func() {
@@ -346,6 +347,10 @@ func (h *Handlers) streamEvents(c *httpapi.Call, q eventlog.Query) error {
 			return nil
 		case err := <-followed: // Follow returns only if the query is impossible: it retries all other errors
 			over = true
+			if p, ok := errors.AsType[*callgroup.Panic](err); ok {
+				panic(p) // it ends the request like a panic of this goroutine
+			}
+
 			f := httpapi.AsFailure(err)
 			h.Problems.LogFailure(c.Request, f)
 

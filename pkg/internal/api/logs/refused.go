@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"github.com/carillonhq/carillon/pkg/callgroup"
 	"github.com/carillonhq/carillon/pkg/internal/api/httpapi"
 )
 
@@ -14,7 +15,7 @@ func (h *Handlers) untilRefused(c *httpapi.Call) (context.Context, context.Cance
 	request := c.Request // captured here, because the caller replaces c.Request while the goroutine runs
 	ctx, cancel := context.WithCancel(c.Context())
 
-	go func() {
+	callgroup.Start(func() {
 		defer cancel()
 
 		beat := time.NewTicker(h.Heartbeat)
@@ -32,7 +33,7 @@ func (h *Handlers) untilRefused(c *httpapi.Call) (context.Context, context.Cance
 				return
 			}
 		}
-	}()
+	}, func(p *callgroup.Panic) { h.Problems.LogFailure(request, httpapi.AsFailure(p)) })
 
 	return ctx, cancel
 }

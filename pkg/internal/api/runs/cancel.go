@@ -6,8 +6,7 @@ import (
 	"net/http"
 	"sync"
 
-	"golang.org/x/sync/errgroup"
-
+	"github.com/carillonhq/carillon/pkg/callgroup"
 	"github.com/carillonhq/carillon/pkg/client"
 	"github.com/carillonhq/carillon/pkg/internal/access"
 	"github.com/carillonhq/carillon/pkg/internal/api/httpapi"
@@ -158,7 +157,7 @@ func (h *Handlers) cancelQueuedLate(c *httpapi.Call, ref record.Ref, id string, 
 func (h *Handlers) cancelPartsLate(c *httpapi.Call, parts []record.Held) (ended, of int, err error) {
 	of = len(parts)
 	var mu sync.Mutex
-	var g errgroup.Group
+	g := callgroup.New()
 	g.SetLimit(partsAtOnce)
 
 	for _, attempt := range parts {

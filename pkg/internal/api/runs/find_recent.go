@@ -5,8 +5,7 @@ import (
 	"strings"
 	"time"
 
-	"golang.org/x/sync/errgroup"
-
+	"github.com/carillonhq/carillon/pkg/callgroup"
 	"github.com/carillonhq/carillon/pkg/internal/api/ask"
 	"github.com/carillonhq/carillon/pkg/internal/api/httpapi"
 	"github.com/carillonhq/carillon/pkg/internal/readmodel"
@@ -34,7 +33,7 @@ func (h *Handlers) findRecent(c *httpapi.Call, ns string, f runFilter, most int)
 
 	var active []task.Run
 	var recent readmodel.RecentRuns
-	var g errgroup.Group
+	g := callgroup.New()
 	g.Go(func() (err error) { active, err = h.activeRuns(ctx, ns); return err })
 	g.Go(func() error { recent, ok = h.Asker.RecentRuns(c, q); return nil })
 	if err := g.Wait(); err != nil || !ok {

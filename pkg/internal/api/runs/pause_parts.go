@@ -7,8 +7,7 @@ import (
 	"slices"
 	"sync"
 
-	"golang.org/x/sync/errgroup"
-
+	"github.com/carillonhq/carillon/pkg/callgroup"
 	"github.com/carillonhq/carillon/pkg/internal/api/httpapi"
 	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
@@ -37,7 +36,7 @@ func (h *Handlers) setPartsPaused(c *httpapi.Call, ref record.Ref, id string, pa
 	var mu sync.Mutex
 	var moved, failed error
 	asked := 0
-	var g errgroup.Group
+	g := callgroup.New()
 	g.SetLimit(partsAtOnce)
 
 	for _, attempt := range parts {

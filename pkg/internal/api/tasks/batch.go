@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/carillonhq/carillon/pkg/callgroup"
 	"github.com/carillonhq/carillon/pkg/internal/api/httpapi"
 	"github.com/carillonhq/carillon/pkg/store"
 )
@@ -86,16 +87,18 @@ func (b *batch) serveLines() {
 
 	ctx, cancel := context.WithCancel(b.c.Context())
 	defer cancel()
+	parts, ctx := callgroup.WithContext(ctx) // a panic of one stage ends the others
 
 	// A group in flight holds a slot, and there are batchGroups slots. So neither channel blocks its sender.
 	checking, claimed := make(chan *group, batchGroups), make(chan *group, batchGroups)
-	var parts sync.WaitGroup
-	parts.Go(func() {
+	parts.Go(func() error {
 		defer close(checking)
 		b.readGroups(ctx, deadline, checking)
+
+		return nil
 	})
 
-	parts.Go(func() {
+	parts.Go(func() error {
 		defer close(claimed)
 		// A group knows its names only when its lines are decoded. Claiming in the order of the channel keeps the
 		// order of lines.
@@ -104,6 +107,8 @@ func (b *batch) serveLines() {
 			b.claimNames(g)
 			claimed <- g
 		}
+
+		return nil
 	})
 
 	if err := b.writeAnswers(deadline, claimed); err != nil {
@@ -115,7 +120,7 @@ func (b *batch) serveLines() {
 		}
 	}
 
-	parts.Wait()
+	_ = parts.Wait()
 }
 
 // readGroups collects lines into groups and starts the work on each. It does not wait for a group to fill up: when no
@@ -124,8 +129,8 @@ func (b *batch) readGroups(ctx context.Context, deadline *http.ResponseControlle
 	in := &lineReader{in: bufio.NewReaderSize(b.c.Request.Body, 64<<10)}
 	var g *group
 	hand := func() {
-		if g != nil {
-			go b.processGroup(ctx, g)
+		if started := g; started != nil {
+			callgroup.Start(func() { b.processGroup(ctx, started) }, func(p *callgroup.Panic) { b.reportPanic(started, p) })
 			groups <- g
 			g = nil
 		}

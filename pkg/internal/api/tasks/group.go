@@ -7,10 +7,10 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"runtime/debug"
 
 	"go.uber.org/zap"
 
+	"github.com/carillonhq/carillon/pkg/callgroup"
 	"github.com/carillonhq/carillon/pkg/client"
 	"github.com/carillonhq/carillon/pkg/internal/access"
 	"github.com/carillonhq/carillon/pkg/internal/api/httpapi"
@@ -109,19 +109,20 @@ func (b *batch) processGroup(ctx context.Context, g *group) {
 // recoverPanic runs f and recovers from a panic in it. A panic in this goroutine would end the whole node. The items
 // that are not settled yet fail.
 func (b *batch) recoverPanic(g *group, f func()) {
-	defer func() {
-		if p := recover(); p != nil {
-			b.Log.Error("panic while serving a request", zap.String("path", b.c.Request.URL.Path), zap.Any("panic", p), zap.ByteString("stack", debug.Stack()))
+	if p := callgroup.Catch(f); p != nil {
+		b.reportPanic(g, p)
+	}
+}
 
-			for _, it := range g.items {
-				if it.result == "" {
-					it.fail(httpapi.Fail(http.StatusInternalServerError, client.CodeInternal, "internal error; see the node's log"))
-				}
-			}
+// reportPanic logs the panic of a group. The items that are not settled yet fail.
+func (b *batch) reportPanic(g *group, p *callgroup.Panic) {
+	b.Log.Error("panic while serving a request", zap.String("path", b.c.Request.URL.Path), zap.Any("panic", p.Value), zap.ByteString("stack", p.Stack))
+
+	for _, it := range g.items {
+		if it.result == "" {
+			it.fail(httpapi.Fail(http.StatusInternalServerError, client.CodeInternal, "internal error; see the node's log"))
 		}
-	}()
-
-	f()
+	}
 }
 
 // checkLines decodes and validates the lines, with the same rules as a request for one task.

@@ -13,8 +13,7 @@ import (
 	"fmt"
 	"time"
 
-	"golang.org/x/sync/errgroup"
-
+	"github.com/carillonhq/carillon/pkg/callgroup"
 	"github.com/carillonhq/carillon/pkg/client"
 	"github.com/carillonhq/carillon/pkg/internal/api/httpapi"
 	"github.com/carillonhq/carillon/pkg/internal/schedule"
@@ -97,7 +96,7 @@ type taskRecords struct {
 
 // readRecords reads what the views of tasks are made of, all at the same time, because each part needs an answer of etcd.
 func (h *Viewer) readRecords(ctx context.Context, refs []record.Ref, readEntries func() ([]*task.Entry, error), recent int) (r taskRecords, err error) {
-	g, ctx := errgroup.WithContext(ctx)
+	g, ctx := callgroup.WithContext(ctx)
 	g.Go(func() (err error) { r.entries, err = readEntries(); return err })
 	g.Go(func() (err error) {
 		r.outcomes, err = h.Store.OutcomesAfter(ctx, refs, h.recent.oldestOf(refs, recent), recent)
