@@ -3,6 +3,7 @@ package view
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/carillonhq/carillon/pkg/cli/factory"
@@ -29,6 +30,10 @@ func FrozenText(ctx context.Context, f *factory.Factory, c *client.Client, names
 	ctx, cancel := context.WithTimeout(ctx, f.LookupTimeout)
 	defer cancel()
 
+	if namespace == "" && !readsCluster(ctx, c) {
+		return "" // a request for the freeze of the cluster would be denied, and the node would log that
+	}
+
 	st, err := c.Freezes.Get(ctx, namespace)
 	if err != nil || st.Freeze == nil {
 		return ""
@@ -40,6 +45,15 @@ func FrozenText(ctx context.Context, f *factory.Factory, c *client.Client, names
 	}
 
 	return fmt.Sprintf("%s is frozen, %s; ticks are skipped until carillon cluster unfreeze%s", what, FreezeText(f, *st.Freeze), NamespaceFlag(st.Freeze.Namespace))
+}
+
+// readsCluster reports whether the caller may read the state of the whole cluster.
+func readsCluster(ctx context.Context, c *client.Client) bool {
+	me, err := c.Access.WhoAmI(ctx)
+
+	return err == nil && slices.ContainsFunc(me.Cluster, func(r task.Rule) bool {
+		return slices.Contains(r.Objects, "cluster") && slices.Contains(r.Verbs, "read")
+	})
 }
 
 // FreezeText describes since when something is frozen, by whom and why.

@@ -359,6 +359,9 @@ func (s *server) registerMetrics() error {
 	if err := s.metrics.registerCounter(s.Registerer, s.logins.refused); err != nil {
 		return err
 	}
+	if err := s.metrics.registerCounter(s.Registerer, s.logins.denied); err != nil {
+		return err
+	}
 
 	if err := s.metrics.registerEvents(s.Registerer, s.events.Figures); err != nil {
 		return err

@@ -164,7 +164,7 @@ func newWorld(t *testing.T) *world {
 
 func newWorldOn(t *testing.T, etcd *kv.Client) *world {
 	t.Helper()
-	core, logs := observer.New(zap.WarnLevel)
+	core, logs := observer.New(zap.InfoLevel)
 	w := &world{t: t, log: logs, logger: zap.New(core), etcd: etcd, spool: spool{}, writes: &writes{}}
 	w.kit = apikit.New(t, etcd, func(c kv.Committer) kv.Committer { w.writes.Committer = c; return w.writes }, w.logger)
 	w.store, w.cluster, w.clock, w.keeper = w.kit.Store, w.kit.Record, clock{w.kit.Clock}, w.kit.Keeper

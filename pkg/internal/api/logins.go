@@ -39,11 +39,13 @@ const (
 // operationLogin is the operation of the audit records of refused logins.
 const operationLogin = "login"
 
-// logins limits how many wrong tokens each client may try, and counts, logs and records refused requests. Refused logins
-// cost etcd nothing, so their audit records go only to record.
+// logins limits how many wrong tokens each client may try, and counts, logs and records refused logins. They cost etcd
+// nothing, so their audit records go only to record. Denied requests, whose caller is known and lacks a right, are counted
+// and logged apart: pages and commands of everyday use can ask for more than their caller may read.
 type logins struct {
 	log     *zap.Logger
 	refused *prometheus.CounterVec
+	denied  prometheus.Counter
 	record  func(task.AuditRecord) // must not wait
 	node    string                 // in the records
 	now     func() time.Time       // their time
@@ -62,9 +64,27 @@ type recordedWindow struct {
 
 // loginClient is the state of a client that was refused recently.
 type loginClient struct {
-	attempts   bucket // wrong tokens that the client may still try
-	lines      bucket // refusals that may still be logged
-	suppressed int    // refusals since the last log line that were not logged
+	attempts bucket    // wrong tokens that the client may still try
+	logins   lineLimit // of refused logins
+	denials  lineLimit // of denied requests, so that they do not hide refused logins
+}
+
+// lineLimit limits the log lines of one kind.
+type lineLimit struct {
+	lines      bucket
+	suppressed int // since the last log line
+}
+
+// note counts a line as logged or as suppressed. It returns how many were suppressed before a line that is logged.
+func (l *lineLimit) note(isLogged bool) (suppressed int) {
+	if !isLogged {
+		l.suppressed++
+		return 0
+	}
+
+	suppressed, l.suppressed = l.suppressed, 0
+
+	return suppressed
 }
 
 // bucket is a token bucket. It is full at first and refills with time.
@@ -93,8 +113,12 @@ func newLogins(node string, now func() time.Time, record func(task.AuditRecord),
 		log: log, record: record, node: node, now: now, clients: map[string]*loginClient{},
 		refused: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "carillon_api_logins_refused_total",
-			Help: "Requests that were refused because of their token, by status: 401, 403, or 429 after too many failed attempts.",
+			Help: "Refused logins, by status: 401 without a valid credential, 403 for a person of an identity provider who has no rights, 429 after too many failed attempts.",
 		}, []string{"code"}),
+		denied: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "carillon_api_requests_denied_total",
+			Help: "Requests that were denied because their caller lacks a right.",
+		}),
 	}
 }
 
@@ -105,12 +129,13 @@ func (l *logins) clientState(name string, now time.Time) *loginClient {
 		if len(l.clients) >= maxLoginClients {
 			l.forgetHarmless(now)
 		}
-		c = &loginClient{attempts: bucket{loginBurst, now}, lines: bucket{logBurst, now}}
+		c = &loginClient{attempts: bucket{loginBurst, now}, logins: lineLimit{lines: bucket{logBurst, now}}, denials: lineLimit{lines: bucket{logBurst, now}}}
 		l.clients[name] = c
 	}
 
 	c.attempts.fill(now, loginRate, loginBurst)
-	c.lines.fill(now, 1/logPause.Seconds(), logBurst)
+	c.logins.lines.fill(now, 1/logPause.Seconds(), logBurst)
+	c.denials.lines.fill(now, 1/logPause.Seconds(), logBurst)
 
 	return c
 }
@@ -139,16 +164,32 @@ func (l *logins) mayTry(client string) bool {
 // reportRefusal counts and logs a request that was refused because of its credentials or rights, and records refused
 // credentials. who is the caller as far as it is known. Of a token, only the id is logged and recorded, which is not secret.
 func (l *logins) reportRefusal(r *http.Request, who httpapi.Caller, f *httpapi.Failure) {
-	l.reportRefused(r, who, f, f.Status != http.StatusForbidden)
+	if f.Status == http.StatusForbidden {
+		l.reportDenial(r, who, f)
+		return
+	}
+
+	l.reportLogin(r, who, f)
 }
 
-// reportLogin is reportRefusal for a login with an identity provider, which is also recorded if the person has no rights.
+// reportDenial counts and logs a request whose caller lacks a right.
+func (l *logins) reportDenial(r *http.Request, who httpapi.Caller, f *httpapi.Failure) {
+	l.denied.Inc()
+
+	l.mu.Lock()
+	c := l.clientState(clientOf(r), time.Now())
+	due := c.denials.lines.takeToken()
+	suppressed := c.denials.note(due)
+	l.mu.Unlock()
+
+	if due {
+		l.log.Info("denied a request", l.fieldsOf(r, who, f, suppressed)...)
+	}
+}
+
+// reportLogin counts, logs and records a refused login: of a request without a valid credential, or of a person with an
+// identity provider, also if this person only lacks rights.
 func (l *logins) reportLogin(r *http.Request, who httpapi.Caller, f *httpapi.Failure) {
-	l.reportRefused(r, who, f, true)
-}
-
-// reportRefused counts and logs a refused request. If it is a login, it is also recorded.
-func (l *logins) reportRefused(r *http.Request, who httpapi.Caller, f *httpapi.Failure, isLogin bool) {
 	switch f.Status {
 	case http.StatusUnauthorized, http.StatusForbidden, http.StatusTooManyRequests:
 	default:
@@ -160,31 +201,26 @@ func (l *logins) reportRefused(r *http.Request, who httpapi.Caller, f *httpapi.F
 	now := time.Now()
 	l.mu.Lock()
 	c := l.clientState(clientOf(r), now)
-	due, suppressed := c.lines.takeToken(), c.suppressed
-
-	if isLogin {
-		due = l.takeRecord(due, now)
-	}
-
-	if due {
-		c.suppressed = 0
-	} else {
-		c.suppressed++
-	}
+	due := l.takeRecord(c.logins.lines.takeToken(), now)
+	suppressed := c.logins.note(due)
 	l.mu.Unlock()
 
 	if !due {
 		return
 	}
 
-	id := cmp.Or(who.Token, tokenIDOf(r))
-	l.log.Warn("refused a login", zap.String("subject", who.Who), zap.String("client", clientOf(r)), zap.String("address", r.RemoteAddr),
-		zap.String("token", id), zap.String("reason", f.Detail), zap.Int("suppressed", suppressed))
+	l.log.Warn("refused a login", l.fieldsOf(r, who, f, suppressed)...)
 
-	if isLogin {
-		a := l.newRecord(f.Detail)
-		a.Subject, a.Token, a.Certificate, a.Address = who.Who, id, who.Certificate, addressOf(r)
-		l.record(a)
+	a := l.newRecord(f.Detail)
+	a.Subject, a.Token, a.Certificate, a.Address = who.Who, cmp.Or(who.Token, tokenIDOf(r)), who.Certificate, addressOf(r)
+	l.record(a)
+}
+
+// fieldsOf returns the fields of a log line about a refused request.
+func (l *logins) fieldsOf(r *http.Request, who httpapi.Caller, f *httpapi.Failure, suppressed int) []zap.Field {
+	return []zap.Field{
+		zap.String("subject", who.Who), zap.String("client", clientOf(r)), zap.String("address", r.RemoteAddr),
+		zap.String("token", cmp.Or(who.Token, tokenIDOf(r))), zap.String("reason", f.Detail), zap.Int("suppressed", suppressed),
 	}
 }
 

@@ -122,12 +122,59 @@ func TestLogins_AreLoggedWithTheirReason(t *testing.T) {
 		unknown:        "not known",
 	} {
 		w.login("192.0.2."+fmt.Sprint(len(reason)+len(token)%100), token)
-		lines := w.log.FilterMessage("refused a login").TakeAll()
+		message := "refused a login"
+		if token == nobody { // a valid token, whose holder lacks a right
+			message = "denied a request"
+		}
+
+		lines := w.log.FilterMessage(message).TakeAll()
 		if len(lines) != 1 || !strings.Contains(fmt.Sprint(lines[0].ContextMap()["reason"]), reason) {
 			t.Errorf("%d letters: logged %v, want the reason %q", len(token), lines, reason)
 		}
 
 		w.log.TakeAll()
+	}
+}
+
+// A denied request is no refused login, on which people alert: everyday commands can ask for more than their caller may read.
+// However many requests of a client are denied, they do not hide its refused logins.
+func TestLogins_DeniedRequestsAreCountedApart(t *testing.T) {
+	w := newWorld(t)
+	var mu sync.Mutex
+	var recorded []task.AuditRecord
+	w.refusedLogin = func(a task.AuditRecord) { mu.Lock(); defer mu.Unlock(); recorded = append(recorded, a) }
+	w.url = w.serve("node-a")
+	nobody := w.token("user:nobody")
+	unknown, _ := authority.NewSecret()
+
+	for range 50 {
+		if r := w.login("192.0.2.1", nobody); r.status != 403 {
+			t.Fatalf("a token without rights: %d", r.status)
+		}
+	}
+	w.login("192.0.2.1", unknown)
+
+	if n := w.log.FilterMessage("refused a login").Len(); n != 1 {
+		t.Errorf("%d refused logins are logged, want 1", n)
+	}
+	if n := w.log.FilterMessage("denied a request").Len(); n == 0 || n > 10 {
+		t.Errorf("%d lines of log for 50 denied requests", n)
+	}
+
+	mu.Lock()
+	defer mu.Unlock()
+	if len(recorded) != 1 || !strings.Contains(recorded[0].Reason, "not known") {
+		t.Errorf("audit records of refused logins: %+v", recorded)
+	}
+
+	metrics := w.do(request{method: "GET", path: "/metrics"}).body
+	for _, want := range []string{`carillon_api_logins_refused_total{code="401"} 1`, "carillon_api_requests_denied_total 50"} {
+		if !strings.Contains(metrics, want) {
+			t.Errorf("the metrics lack %s", want)
+		}
+	}
+	if strings.Contains(metrics, `carillon_api_logins_refused_total{code="403"}`) {
+		t.Error("denied requests count as refused logins")
 	}
 }
 

@@ -42,7 +42,7 @@ func newMetrics(reg prometheus.Registerer) (metrics, error) {
 }
 
 // registerCounter registers a counter of another part of the API.
-func (m metrics) registerCounter(reg prometheus.Registerer, c *prometheus.CounterVec) error {
+func (m metrics) registerCounter(reg prometheus.Registerer, c prometheus.Collector) error {
 	if reg == nil {
 		return nil
 	}

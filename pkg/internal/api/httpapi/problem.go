@@ -144,6 +144,11 @@ func (p ProblemWriter) LogFailure(r *http.Request, f *Failure) {
 		return
 	}
 
+	// A client that leaves ends the context of its request, and with it what the request waits for. That is no failure.
+	if errors.Is(f.cause, context.Canceled) && r.Context().Err() != nil {
+		return
+	}
+
 	log := p.log.Warn
 	if f.Status == http.StatusInternalServerError {
 		log = p.log.Error
