@@ -145,6 +145,45 @@ func TestOIDC_APersonWithABindingGetsASession(t *testing.T) {
 	wantProblem(t, err, http.StatusUnauthorized, "disabled")
 }
 
+// A person without a token can list and end their own sessions, and nothing else.
+func TestOIDC_PeopleEndTheirOtherSessions(t *testing.T) {
+	w := newOIDCWorld(t)
+	for _, who := range []string{"user:corp/1", "user:corp/2"} {
+		w.bind(who, access.RoleViewer, "prod")
+	}
+
+	sessions := map[string]client.WebSession{}
+	for name, who := range map[string]oidcprovider.User{"here": annAtCorp, "forgotten": annAtCorp, "bob": bobAtCorp} {
+		var err error
+		sessions[name], err = w.signIn(who)
+		must(t, err)
+	}
+	token := w.token("user:corp/1")
+	ofToken, err := w.with(token).Sessions.Create(t.Context())
+	must(t, err)
+
+	ann := w.with(sessions["here"].Secret)
+	list, err := ann.Tokens.ListWithSessions(t.Context(), "")
+	must(t, err)
+	if !slices.ContainsFunc(list, func(t task.Token) bool { return t.ID == sessions["forgotten"].ID }) || slices.ContainsFunc(list, func(t task.Token) bool { return t.ID == sessions["bob"].ID }) {
+		t.Errorf("the sessions are %+v", list)
+	}
+
+	must(t, ann.Tokens.Delete(t.Context(), sessions["forgotten"].ID))
+	wantRefused(t, "the session that was ended", w.as(sessions["forgotten"].Secret, "GET", "/v1/whoami", ""), "not known")
+
+	for what, id := range map[string]string{"of somebody else": sessions["bob"].ID, "a token": tokenID(token), "of a token": ofToken.ID} {
+		if err := ann.Tokens.Delete(t.Context(), id); err == nil {
+			t.Errorf("%s: it is deleted", what)
+		}
+	}
+
+	// Nor can the session of a token end those of other logins.
+	if err := w.with(ofToken.Secret).Tokens.Delete(t.Context(), sessions["here"].ID); err == nil {
+		t.Error("the session of a token has ended that of a login")
+	}
+}
+
 func TestOIDC_GroupsOfTheLoginGiveTheirRightsToTheSessionOnly(t *testing.T) {
 	w := newOIDCWorld(t)
 	w.bind("group:corp/ops", "editor", "prod")

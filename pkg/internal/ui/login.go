@@ -1,6 +1,7 @@
 package ui
 
 import (
+	"context"
 	"errors"
 	"net/http"
 	"net/url"
@@ -189,7 +190,27 @@ func (s *Server) useLink(w http.ResponseWriter, r *http.Request) {
 	s.enter(w, r, session.Secret, home)
 }
 
-// logout ends the session. The browser forgets it in any case.
+// endOtherSessions ends all other sessions of the same login or token: those in other browsers, on which somebody may have
+// forgotten to sign out.
+func endOtherSessions(ctx context.Context, api *client.Client, current session) error {
+	all, err := api.Tokens.ListWithSessions(ctx, current.caller.Subject)
+	if err != nil {
+		return err
+	}
+
+	for _, t := range all {
+		if t.Kind != task.TokenKindSession || t.Parent != current.token.Parent || t.ID == current.token.ID {
+			continue
+		}
+		if err := api.Tokens.Delete(ctx, t.ID); err != nil && !errors.Is(err, task.ErrNotFound) {
+			return err
+		}
+	}
+
+	return nil
+}
+
+// logout ends the session, and with everywhere all others of the same login or token. The browser forgets it in any case.
 func (s *Server) logout(w http.ResponseWriter, r *http.Request) {
 	s.clearCookies(w, r)
 
@@ -200,6 +221,9 @@ func (s *Server) logout(w http.ResponseWriter, r *http.Request) {
 	}
 
 	api, err := s.clientFor(r, current.secret)
+	if err == nil && r.PostFormValue("everywhere") != "" {
+		err = endOtherSessions(r.Context(), api, current)
+	}
 	if err == nil {
 		err = api.Sessions.End(r.Context())
 	}

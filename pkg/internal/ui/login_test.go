@@ -236,3 +236,27 @@ func TestLogin_WaitsForASessionOfAnotherNode(t *testing.T) {
 		t.Errorf("%d %s", a.StatusCode, a.body)
 	}
 }
+
+// A viewer ends the sessions in all browsers, but not those of another token.
+func TestLogout_Everywhere(t *testing.T) {
+	w := newWorld(t)
+	token, other := w.Token("user:bob"), w.Token("user:bob")
+	signIn := func(token string) *browser {
+		b := w.as("")
+		b.enter(b.do(http.MethodPost, "/ui/login", url.Values{"token": {token}}))
+		return b
+	}
+	here, there, elsewhere := signIn(token), signIn(token), signIn(other)
+
+	if a := here.do(http.MethodPost, "/ui/logout", url.Values{"everywhere": {"1"}}); a.StatusCode != http.StatusSeeOther {
+		t.Fatalf("%d %s", a.StatusCode, a.body)
+	}
+	for name, c := range map[string]struct {
+		b    *browser
+		want int
+	}{"here": {here, http.StatusSeeOther}, "there": {there, http.StatusSeeOther}, "with another token": {elsewhere, http.StatusForbidden}} { // signed in, without rights
+		if a := c.b.get("/ui/nodes"); a.StatusCode != c.want {
+			t.Errorf("%s: %d, want %d", name, a.StatusCode, c.want)
+		}
+	}
+}

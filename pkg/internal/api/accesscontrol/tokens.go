@@ -26,7 +26,7 @@ type tokenHandlers struct {
 const (
 	newTokenAbout = "For tokens of your own subject you need no right, but your own token must have no scope and be no session. Tokens of other subjects require grant on access or, for service:NAME, grant on the bindings of the namespaces in the scope and of all others in which the service has rights. " +
 		"You must hold the whole scope of such a token until it ends. Only this answer contains the secret."
-	delTokenAbout = "No change that its holder has requested is made afterwards. This works while etcd is full. The sessions of the token end with it. Of its own subject's tokens, a session or a token with a scope can delete only itself."
+	delTokenAbout = "No change that its holder has requested is made afterwards. This works while etcd is full. The sessions of the token end with it. Of its own subject's tokens, a session or a token with a scope can delete only itself, and a session also the other sessions and login links of the same login or token."
 )
 
 // Routes returns the operations on tokens.
@@ -74,6 +74,14 @@ func isLimited(c *httpapi.Call, v *authority.View) bool {
 	return ok && (t.Scope != nil || t.Kind != task.TokenKindToken)
 }
 
+// isSibling reports whether the caller uses a session, and t is a session or a login link of the same subject that was
+// created with the same token, or by a login with an identity provider, too. So people who have no token can end the
+// sessions that they have forgotten elsewhere. A session of a token with a scope ends no sessions of other tokens.
+func isSibling(c *httpapi.Call, v *authority.View, t *task.Token) bool {
+	used, ok := v.Token(httpapi.CallerOf(c.Context()).Token)
+	return ok && t.ID != "" && isOwn(c, t) && used.Kind == task.TokenKindSession && t.Kind != task.TokenKindToken && t.Parent == used.Parent
+}
+
 // canSeeToken reports whether the caller may read a token's record. A token whose scope is some namespaces shows
 // none of the other tokens of its subject without the right to read them: what the subject does elsewhere is not
 // its holder's business.
@@ -95,6 +103,8 @@ func (h *tokenHandlers) requireToken(c *httpapi.Call, rights *httpapi.Rights, t 
 	return rights.Check(func(v *authority.View) error {
 		switch {
 		case isOwn(c, t) && (!isLimited(c, v) || t.ID != "" && t.ID == httpapi.CallerOf(c.Context()).Token):
+			return nil
+		case isSibling(c, v, t):
 			return nil
 		case h.callerMay(c, v, access.Grant, access.Access, ""):
 			return nil
