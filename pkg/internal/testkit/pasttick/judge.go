@@ -2,9 +2,12 @@ package pasttick
 
 import (
 	"fmt"
+	"slices"
 	"strings"
+	"time"
 
 	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -14,6 +17,11 @@ const timeFormat = "2006-01-02T15:04:05.000Z"
 // Question returns the question to the API about the tick.
 func (t Tick) Question() client.WhyQuestion {
 	return client.WhyQuestion{At: t.At.UTC().Format(timeFormat), Timezone: "UTC"}
+}
+
+// RangeQuestion returns the question to the API about all ticks of a task between two times.
+func RangeQuestion(from, to time.Time) client.WhyQuestion {
+	return client.WhyQuestion{From: from.UTC().Format(timeFormat), To: to.UTC().Format(timeFormat), Timezone: "UTC"}
 }
 
 // Contradiction returns what is wrong with an answer about the tick; "" if nothing is.
@@ -48,4 +56,49 @@ func (t Tick) wasDecidedBeforeChange(a task.Answer) bool {
 
 	return a.Pause != nil && precedes(a.Pause.Since, t.changes.pauses[a.Pause.Since]) ||
 		a.Version != nil && precedes(a.Version.Since, t.changes.versions[a.Version.Generation])
+}
+
+// RangeContradictions returns what is wrong with an answer about a range that contains all ticks of a task. The answer must not
+// have more ticks of a state than the history has shown. If it does not say that something is unknown, it must not have less.
+func (p Past) RangeContradictions(ref record.Ref, a task.Answer) (wrong []string) {
+	complete := a.Counts[task.VerdictForgotten]+a.Counts[task.VerdictUnreadable] == 0 && len(a.Unknown) == 0
+	for _, s := range task.States() {
+		if !s.Final() {
+			continue
+		}
+
+		has, said := p.Counts[ref][s], a.Counts[task.Verdict(s)]
+		if said > has || complete && said < has {
+			wrong = append(wrong, fmt.Sprintf("%d %s ticks, and the history has shown %d", said, s, has))
+		}
+	}
+
+	return wrong
+}
+
+// LedgerContradiction returns what is wrong with the time since when a ledger claims to be complete: later ticks that are neither
+// in the ledger nor in the history; "" if nothing is.
+func (p Past) LedgerContradiction(ref record.Ref, l client.TaskLedger) string {
+	if l.CompleteSince.IsZero() || l.More > 0 {
+		return ""
+	}
+
+	tells := func(at task.Time) bool {
+		return slices.ContainsFunc(l.Lines, func(line task.LedgerLine) bool {
+			return !at.Before(line.First.Time) && !at.After(line.Last.Time)
+		})
+	}
+
+	var gone []Tick
+	for _, t := range p.Ticks[ref] {
+		if !t.At.Before(l.CompleteSince.Time) && !t.kept && !tells(t.At) {
+			gone = append(gone, t)
+		}
+	}
+
+	if len(gone) == 0 {
+		return ""
+	}
+
+	return fmt.Sprintf("complete since %s, and %d later ticks are neither in the ledger nor in the history; the first is that of %s", l.CompleteSince, len(gone), gone[0].At)
 }

@@ -21,6 +21,8 @@ type Past struct {
 	// Ticks are those of all records that the history has ever had, by task and in order. Of a record of several ticks, it
 	// contains the first and the last one.
 	Ticks map[record.Ref][]Tick
+	// Counts is how many ticks ended in each state, by task.
+	Counts map[record.Ref]map[task.State]int64
 }
 
 // Tick is a tick with an outcome that the history has shown.
@@ -28,6 +30,7 @@ type Tick struct {
 	At    task.Time
 	State task.State
 
+	kept    bool  // its record is in the history of the task at the end
 	decided int64 // the revision of the first record that names the tick
 	changes *changes
 }
@@ -73,8 +76,9 @@ type named struct {
 }
 
 type endedRecord struct {
-	ref record.Ref
-	run task.Run
+	ref     record.Ref
+	run     task.Run
+	deleted bool
 }
 
 func (r *reader) readEvent(e check.Event) {
@@ -99,7 +103,11 @@ func (r *reader) readEvent(e check.Event) {
 		if q, err := record.DecodeWaiting(k, e.Value); err == nil {
 			r.noteDecided(&q.Run, e.Revision)
 		}
-	case k.Kind == record.KindEnded && !k.Late && !e.Deleted:
+	case k.Kind == record.KindEnded && !k.Late && e.Deleted:
+		if old := r.ended[e.Key]; old != nil {
+			old.deleted = true
+		}
+	case k.Kind == record.KindEnded && !k.Late:
 		if run, err := record.DecodeEnded(k, e.Value); err == nil {
 			r.noteDecided(&run, e.Revision)
 			r.ended[e.Key] = &endedRecord{ref: k.Ref, run: run}
@@ -155,11 +163,17 @@ func (r *reader) noteChanges(e *task.Entry, rev int64) {
 
 // past returns what has been read about the tasks that exist.
 func (r *reader) past() Past {
-	p := Past{Ticks: map[record.Ref][]Tick{}}
+	p := Past{Ticks: map[record.Ref][]Tick{}, Counts: map[record.Ref]map[task.State]int64{}}
+	for ref := range r.uids {
+		p.Counts[ref] = map[task.State]int64{}
+	}
+
 	for _, e := range r.ended {
 		if e.run.UID != r.uids[e.ref] || !isOfTick(&e.run) {
 			continue
 		}
+
+		p.Counts[e.ref][e.run.State] += max(e.run.Count, 1)
 
 		at := []task.Time{e.run.ScheduledTime}
 		if e.run.Count > 1 {
@@ -168,7 +182,7 @@ func (r *reader) past() Past {
 
 		for _, at := range at {
 			p.Ticks[e.ref] = append(p.Ticks[e.ref], Tick{
-				At: at, State: e.run.State, decided: r.decided[named{e.run.UID, at}], changes: r.changes[e.run.UID],
+				At: at, State: e.run.State, kept: !e.deleted, decided: r.decided[named{e.run.UID, at}], changes: r.changes[e.run.UID],
 			})
 		}
 	}
