@@ -57,13 +57,17 @@ func resumeRun(ctx context.Context, r *Request) (Done, error) {
 	return Done{Message: "requested the resumption of " + run.ID}, err
 }
 
+// retryKey returns the idempotency key of the retry of a run from a page. A dead-letter run can be retried once, so all
+// requests of a viewer to retry it are copies of one request.
+func retryKey(run string) string { return "ui retry " + run }
+
 // retryRun queues a new run in place of a dead-letter run, and shows it, unless the form asks to stay.
 func retryRun(ctx context.Context, r *Request) (Done, error) {
 	run, err := findRun(ctx, r)
 	if err != nil {
 		return Done{}, err
 	}
-	again, err := r.API.Runs.Retry(ctx, run.Namespace, run.Task, run.ID)
+	again, err := r.API.Runs.RetryWith(ctx, run.Namespace, run.Task, run.ID, retryKey(run.ID))
 	if err != nil {
 		return Done{}, err
 	}

@@ -291,7 +291,7 @@ func (b *bulkRun) change(ctx context.Context, t plannedTask) error {
 		return tasks.Delete(ctx, t.Namespace, t.Name, t.Revision)
 	}
 
-	_, err := tasks.TriggerWith(ctx, t.Namespace, t.Name, client.TriggerRequest{}, t.Revision)
+	_, err := tasks.TriggerWith(ctx, t.Namespace, t.Name, client.TriggerRequest{IdempotencyKey: b.r.Form.Get(formKeyField)}, t.Revision)
 
 	return err
 }

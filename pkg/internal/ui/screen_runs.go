@@ -258,7 +258,7 @@ func (c runChange) Label() string { return strings.ToUpper(c.Name[:1]) + c.Name[
 var runChanges = []runChange{
 	{Name: "retry", Past: "queued again", verb: "retry", dead: true, About: "For each of them a new run with the same environment is queued, and it leaves the dead-letter runs.",
 		run: func(ctx context.Context, c *client.Client, r task.Run) error {
-			_, err := c.Runs.Retry(ctx, r.Namespace, r.Task, r.ID)
+			_, err := c.Runs.RetryWith(ctx, r.Namespace, r.Task, r.ID, retryKey(r.ID))
 			return err
 		}},
 	{Name: "dismiss", Past: "dismissed", verb: "retry", dead: true, About: "They leave the dead-letter runs and stay in the history.",

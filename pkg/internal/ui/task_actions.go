@@ -24,13 +24,18 @@ func triggerTask(ctx context.Context, r *Request) (Done, error) {
 		return Done{}, err
 	}
 
-	give := client.TriggerRequest{Args: parseLines(r.Form.Get("args")), Env: env, Target: strings.TrimSpace(r.Form.Get("target"))}
+	give := client.TriggerRequest{
+		Args: parseLines(r.Form.Get("args")), Env: env, Target: strings.TrimSpace(r.Form.Get("target")), IdempotencyKey: r.Form.Get(formKeyField),
+	}
 	t, err := r.API.Tasks.TriggerWith(ctx, r.Value("ns"), r.Value("name"), give, revision)
 	if err != nil {
 		return Done{}, err
 	}
 
 	message := fmt.Sprintf("triggered %s · run %s", r.Value("name"), t.ID)
+	if t.Replayed {
+		message = fmt.Sprintf("this form has triggered %s already · run %s", r.Value("name"), t.ID)
+	}
 	if t.Frozen != nil {
 		message += "; it starts when the freeze ends"
 	}
@@ -145,6 +150,18 @@ func rollbackTask(ctx context.Context, r *Request) (Done, error) {
 	}
 
 	return Done{To: r.taskPath(tabVersions), Message: fmt.Sprintf("rolled %s back to version %d", t.Name, t.To)}, nil
+}
+
+// formKeyField is the field of a form with its idempotency key.
+const formKeyField = "key"
+
+// FormKey returns the idempotency key of a form that starts runs: a form that is sent twice starts each run once. A form that
+// is shown again, because the outcome of its action may be unknown, keeps its key.
+func (v *View) FormKey() string {
+	if key := v.Form.Get(formKeyField); key != "" && client.CheckIdempotencyKey(key) == nil {
+		return key
+	}
+	return task.NewUID()
 }
 
 // revisionOf returns the revision of the task that a form was about.

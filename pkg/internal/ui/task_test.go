@@ -1,6 +1,7 @@
 package ui
 
 import (
+	"fmt"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -250,4 +251,59 @@ func TestTask_ATriggerGivesWhatTheTaskAccepts(t *testing.T) {
 	}
 
 	want(t, ann.page("/ui/runs/prod/"+runs[0].ID), "Extra arguments", "--day &#39;&lt;b&gt;&#39;", "Requested node", "n7")
+}
+
+// A form that is sent several times, because its answer is slow, starts one run. A form that is opened again starts another one.
+func TestTask_TriggersOnceForEachForm(t *testing.T) {
+	w := newWorld(t)
+	w.create("prod", "web")
+	ann := w.as("user:ann")
+	const at = "/ui/tasks/prod/web?do=trigger"
+	open := func() url.Values {
+		page := ann.page(at)
+		_, after, ok := strings.Cut(page, `name="key" value="`)
+		key, _, _ := strings.Cut(after, `"`)
+		if !ok || key == "" {
+			t.Fatalf("the form has no key: %s", page)
+		}
+		return url.Values{"at": {at}, "revision": {strconv.FormatInt(w.stored("prod", "web").Revision, 10)}, "key": {key}}
+	}
+
+	form := open()
+	places := map[string]int{}
+	for range 3 {
+		a := ann.do(http.MethodPost, "/ui/tasks/prod/web/trigger", form)
+		if a.StatusCode != http.StatusSeeOther {
+			t.Fatalf("%d: %s", a.StatusCode, a.body)
+		}
+		places[a.Header.Get("Location")]++
+	}
+	if n := w.queued("prod", "web"); n != 1 || len(places) != 1 {
+		t.Errorf("one form has queued %d runs, and leads to %v", n, places)
+	}
+
+	ann.do(http.MethodPost, "/ui/tasks/prod/web/trigger", open())
+	if n := w.queued("prod", "web"); n != 2 {
+		t.Errorf("two forms have queued %d runs", n)
+	}
+
+	// The same for a bulk action.
+	plan := fmt.Sprintf("prod web %s %d\n", w.stored("prod", "web").UID, w.stored("prod", "web").Revision)
+	for range 2 {
+		ann.do(http.MethodPost, "/ui/tasks/bulk/run", url.Values{"at": {"/ui/tasks/bulk?do=trigger&task=prod/web"}, "do": {"trigger"}, "plan": {plan}, "key": {"k"}})
+	}
+	if n := w.queued("prod", "web"); n != 3 {
+		t.Errorf("after a bulk action that was sent twice, %d runs are queued", n)
+	}
+}
+
+// queued returns the number of waiting runs of a task.
+func (w *world) queued(ns, name string) int {
+	w.t.Helper()
+	c, err := w.ui.clientAt(&transport{api: w.api}, w.Token("user:ann"))
+	must(w.t, err)
+	runs, err := c.Runs.ListByTask(w.t.Context(), ns, name, client.RunListOptions{State: task.Queued})
+	must(w.t, err)
+
+	return len(runs)
 }

@@ -173,6 +173,39 @@
   document.addEventListener("click", guard, true);
   document.addEventListener("submit", guard, true);
 
+  // ---- Forms that are being sent -----------------------------------------------------------------------------------
+
+  // One form of a page is sent at a time. On a slow connection, a second click would send it again. In a part that changes,
+  // it would even hit the form that has taken the place of the first one.
+  const SENDING = 30_000; // by then, the browser has given up, or somebody has stopped it
+  const sending = { form: null, bar: 0, end: 0 };
+
+  const endSending = () => {
+    clearTimeout(sending.bar);
+    clearTimeout(sending.end);
+    document.documentElement.removeAttribute("data-sending");
+    for (const el of document.querySelectorAll("form[aria-busy]")) el.removeAttribute("aria-busy");
+    for (const el of document.querySelectorAll("form button[aria-disabled]")) el.removeAttribute("aria-disabled");
+    sending.form = null;
+  };
+
+  document.addEventListener("submit", (e) => {
+    const form = e.target;
+    if (e.defaultPrevented || form.getAttribute("method") !== "post") return;
+    if (sending.form) {
+      e.preventDefault();
+      return;
+    }
+
+    sending.form = form;
+    form.setAttribute("aria-busy", "true");
+    // Not disabled: that would take the focus away, and the value of the button out of the form.
+    for (const el of form.querySelectorAll("button:not([type=button])")) el.setAttribute("aria-disabled", "true");
+    sending.bar = setTimeout(() => document.documentElement.setAttribute("data-sending", ""), 150);
+    sending.end = setTimeout(endSending, SENDING);
+  });
+  window.addEventListener("pageshow", endSending); // the page is shown again, from the cache of the browser
+
   // ---- The stream --------------------------------------------------------------------------------------------------
 
   const live = $("live");
