@@ -16,5 +16,8 @@
 // earliest twelve, and tells between which instants the others lie. Ticks outside are as certain as if there were no others.
 // Runs that somebody requested are listed apart, because they belong to no tick.
 //
+// The newest chunk says up to which tick older chunks are gone, and whether records are deleted without being counted
+// (Chunk.Gone, Chunk.Uncounted). So a reader knows since when history and ledger have every tick (Book.CompleteSince).
+//
 // The package is pure: no I/O and no clock.
 package ledger

@@ -16,7 +16,9 @@
 //	│ yes
 //	counted in the ledger? ──► succeeded, if each tick of that time has an outcome; otherwise what is counted
 //	│ no
-//	trimmed? changed before it was decided? ─► forgotten, overtaken
+//	trimmed, or not read? ──► forgotten
+//	│ no: history and ledger are complete at that time
+//	changed before it was decided? ─► overtaken
 //
 // For a future time, it uses the version in force now, and checks the current pause, freeze, nodes and counts.
 package why
