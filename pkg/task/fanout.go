@@ -167,13 +167,13 @@ type Fan struct {
 	Nodes   []string `json:"nodes,omitempty"`
 	Stagger Duration `json:"stagger,omitzero"`
 	// Left contains the numbers of the parts that are not dispatched yet, in ascending order.
-	Left []int `json:"left,omitempty"`
+	Left PartNumbers `json:"left,omitempty"`
 	// Only contains the numbers of the parts that a retry of another run repeats; nil means all parts. Kept is
 	// the number of parts that succeeded in that other run.
-	Only      []int `json:"only,omitempty"`
-	Kept      int   `json:"kept,omitempty"`
-	Ended     int   `json:"ended,omitempty"`     // the number of parts that have ended
-	Succeeded int   `json:"succeeded,omitempty"` // the number of ended parts that succeeded
+	Only      PartNumbers `json:"only,omitempty"`
+	Kept      int         `json:"kept,omitempty"`
+	Ended     int         `json:"ended,omitempty"`     // the number of parts that have ended
+	Succeeded int         `json:"succeeded,omitempty"` // the number of ended parts that succeeded
 	// Checkpoints contains the last checkpoints of parts of the run that this run repeats, by part number. It
 	// contains only parts in Left, and only as many as fit into the record.
 	Checkpoints map[int]string `json:"checkpoints,omitempty"`

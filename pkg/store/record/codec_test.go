@@ -39,6 +39,13 @@ func fill(t *rapid.T, v reflect.Value, name string) {
 	case *task.Duration:
 		*p = task.Duration(rapid.Int64Range(0, 1e15).Draw(t, name))
 		return
+	case *task.PartNumbers:
+		for i := range 8 {
+			if rapid.Bool().Draw(t, name) {
+				*p = append(*p, i)
+			}
+		}
+		return
 	case *task.Size:
 		*p = task.Size(rapid.Int64Range(0, 1<<50).Draw(t, name))
 		return
