@@ -389,6 +389,7 @@ const (
 	CodeRestored     = "etcd_restored"
 	CodeBusy         = "busy"             // the node already serves as many such requests as it can
 	CodeIncomplete   = "incomplete"       // with complete=true: some tasks may be missing from the list
+	CodeQueueFull    = "queue_full"       // too many manual runs of the task wait: try again when some have started
 	CodeRateLimited  = "rate_limited"     // too many within a second: try again in a second
 	CodeNotCarillon  = "not_carillon"     // set by Client: the answer does not come from Carillon
 	CodeUntrusted    = "untrusted_server" // set by Client: the program that listens could take the token, so nothing was sent

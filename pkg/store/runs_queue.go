@@ -48,6 +48,36 @@ func (s Runs) EnqueueOnce(ctx context.Context, st Stored, w task.Waiting, once I
 	return 0, fmt.Errorf("queue run %s of %s: %w", w.ID, st.Ref, task.ErrConflict)
 }
 
+// ManualRunsWait reports whether at least this many manual runs of a task are in its queue. Those that have begun their
+// parts count, too.
+func (s Runs) ManualRunsWait(ctx context.Context, ref record.Ref, most int) (bool, error) {
+	prefix := s.keys.QueueOf(ref)
+
+	// The queue is usually short, so counting its keys is enough.
+	res, err := s.readKey(ctx, prefix, withPrefix(prefix), clientv3.WithCountOnly())
+	if err != nil {
+		return false, fmt.Errorf("count the waiting runs of %s: %w", ref, err)
+	}
+
+	if res.Count < int64(most) {
+		return false, nil
+	}
+
+	all, _, err := s.getAll(ctx, prefix, clientv3.WithKeysOnly())
+	if err != nil {
+		return false, fmt.Errorf("list the waiting runs of %s: %w", ref, err)
+	}
+
+	n := 0
+	for _, e := range all {
+		if task.TriggerOfRunID(string(e.Key[len(prefix):])) == task.TriggerManual {
+			n++
+		}
+	}
+
+	return n >= most, nil
+}
+
 // CancelQueued ends a waiting run as cancelled; for a fan-out that is under way, it
 // requests its end. It returns task.ErrNotFound if the run is not in the queue, and
 // task.ErrConflict if its record changes during the call.

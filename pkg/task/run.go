@@ -336,6 +336,9 @@ func TimeOfRunID(id string) (time.Time, bool) {
 	return t, err == nil && t.Format(idTime) == id[:len(idTime)] // package time also accepts ",000Z"
 }
 
+// MaxManualWaiting is how many manual runs of a task may wait. The API refuses more.
+const MaxManualWaiting = 1000
+
 // TriggerOfRunID derives the trigger of a run from its id, for runs whose record cannot be read. The run is
 // manual if the id has a random end after the task's uid, and scheduled otherwise.
 func TriggerOfRunID(id string) string {

@@ -106,6 +106,40 @@ func TestTrigger_QueuesARun(t *testing.T) {
 	wantError(t, err, task.ErrNotFound, client.CodeNotFound)
 }
 
+// The number of manual runs that wait is limited. Waiting ticks do not count.
+func TestTrigger_IsRefusedIfTooManyWait(t *testing.T) {
+	w, ctx := newWorld(t), t.Context()
+	made, err := w.Tasks.Create(ctx, "default", spec("a", "@daily"))
+	must(t, err)
+	_, err = w.Tasks.Create(ctx, "default", spec("ab", "@daily"))
+	must(t, err)
+
+	put := func(id string) string {
+		key := w.store.Keys().Queued(ref("default", "a"), id)
+		_, err := w.store.Client().Put(ctx, key, "{}")
+		must(t, err)
+
+		return key
+	}
+
+	var last string
+	for i := range task.MaxManualWaiting {
+		at := w.clock.now().Add(time.Duration(i) * time.Second)
+		put(task.RunID(at, made.UID))
+		last = put(task.ManualRunID(at, made.UID))
+	}
+
+	_, err = w.Tasks.Trigger(ctx, "default", "a", nil)
+	wantError(t, err, task.ErrUnavailable, client.CodeQueueFull)
+	_, err = w.Tasks.Trigger(ctx, "default", "ab", nil)
+	must(t, err)
+
+	_, err = w.store.Client().Delete(ctx, last)
+	must(t, err)
+	_, err = w.Tasks.Trigger(ctx, "default", "a", nil)
+	must(t, err)
+}
+
 func TestTrigger_EntryRewrittenMeanwhile(t *testing.T) {
 	w, ctx := newWorld(t), t.Context()
 	w.create("a", "@daily")

@@ -1,6 +1,7 @@
 package runs
 
 import (
+	"context"
 	"fmt"
 	"net/http"
 
@@ -9,6 +10,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/internal/api/httpapi"
 	"github.com/carillonhq/carillon/pkg/internal/api/views"
 	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -59,6 +61,10 @@ func (h *Handlers) triggerTask(c *httpapi.Call) (httpapi.Answer, error) {
 			return err
 		}
 
+		if err := h.checkQueue(c.Context(), ref); err != nil {
+			return err
+		}
+
 		run := requestedBy(c, h.manualRun(st), input)
 		c.Rights().Describe(describeInput(run, input))
 		_, paused := views.PauseInForce(&st.Entry, run.CreatedAt.Time)
@@ -74,6 +80,18 @@ func (h *Handlers) triggerTask(c *httpapi.Call) (httpapi.Answer, error) {
 	}
 
 	return httpapi.Answer{Status: http.StatusAccepted, Body: out}, err
+}
+
+// checkQueue refuses a trigger if too many manual runs of the task wait already. Each is a record that the owner of the
+// shard keeps in memory and examines with its task. Requests at the same time may exceed the limit by their number.
+func (h *Handlers) checkQueue(ctx context.Context, ref record.Ref) error {
+	full, err := h.Store.ManualRunsWait(ctx, ref, task.MaxManualWaiting)
+	if err != nil || !full {
+		return err
+	}
+
+	return httpapi.Fail(http.StatusTooManyRequests, client.CodeQueueFull, "%d manual runs of task %s wait already, the maximum", task.MaxManualWaiting, ref).
+		WithHint("try again when some of them have started, or cancel some")
 }
 
 // describeInput returns what the audit record of a trigger says of what the request gives to the run: names, never values.
