@@ -3,7 +3,6 @@ package scheduler
 import (
 	"math"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/carillonhq/carillon/pkg/scheduler/retention"
@@ -131,7 +130,11 @@ func (s *shardState) applyQueued(ev *store.ShardEvent, now time.Time) {
 		return
 	}
 
-	i := slices.IndexFunc(t.Queue(), func(q *taskstate.Waiting) bool { return q.ID == ev.Run })
+	i, waits := t.FindWaiting(ev.Run)
+	if !waits {
+		i = -1
+	}
+
 	if i >= 0 && ev.Mod != 0 && ev.Mod < t.Queue()[i].Mod {
 		return
 	}
@@ -190,7 +193,7 @@ func (s *shardState) applyQueued(ev *store.ShardEvent, now time.Time) {
 // applyEnqueued inserts a run into the task's queue, which is ordered by run id.
 func (s *shardState) applyEnqueued(t *taskstate.Task, q *taskstate.Waiting) {
 	l := s.ensureActivity(t)
-	at, _ := slices.BinarySearchFunc(l.Queue, q, func(a, b *taskstate.Waiting) int { return strings.Compare(a.ID, b.ID) })
+	at, _ := t.FindWaiting(q.ID)
 	l.Queue = slices.Insert(l.Queue, at, q)
 	s.queued++
 	s.rows.Touch(t)

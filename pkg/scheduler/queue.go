@@ -37,6 +37,9 @@ func (p *plan) serveQueue(t *taskstate.Task) {
 	targetDown, _ := t.TargetDown(now)
 	p.examineAfterProbe(t)
 
+	// manualWait means that a manual run waits that has not begun. All that follow wait for the same reason.
+	manualWait := false
+
 	for _, q := range t.Queue() {
 		// The run belongs to no task that exists, or an attempt of it is already in an inbox. Delete its
 		// record.
@@ -45,6 +48,10 @@ func (p *plan) serveQueue(t *taskstate.Task) {
 				return
 			}
 			p.dequeueRun(t, q)
+			continue
+		}
+
+		if manualWait && q.IsPlainManual() {
 			continue
 		}
 
@@ -106,7 +113,10 @@ func (p *plan) serveQueue(t *taskstate.Task) {
 			others++
 		}
 
-		if !p.applyTurn(t, q, t.Policy.Rule.DecideWaitingRun(c, replacer != nil, t.Attempts(), ahead)) {
+		turn := t.Policy.Rule.DecideWaitingRun(c, replacer != nil, t.Attempts(), ahead)
+		manualWait = manualWait || turn == tickpolicy.TurnWait && q.IsPlainManual()
+
+		if !p.applyTurn(t, q, turn) {
 			return
 		}
 	}

@@ -97,8 +97,8 @@ func (r *Records) LacksRecord(ev *store.ShardEvent) bool {
 		if t == nil || t.Activity == nil {
 			return true
 		}
-		i := slices.IndexFunc(t.Activity.Queue, func(q *taskstate.Waiting) bool { return q.ID == ev.Run })
-		return (i < 0 || t.Activity.Queue[i].Mod < ev.Mod) && !slices.Contains(t.Activity.Unreadable, ev.Run)
+		i, waits := t.FindWaiting(ev.Run)
+		return (!waits || t.Activity.Queue[i].Mod < ev.Mod) && !slices.Contains(t.Activity.Unreadable, ev.Run)
 
 	case record.KindPart:
 		return t == nil || t.Activity == nil || t.Activity.Returned[ev.Run].Mod < ev.Mod
@@ -124,7 +124,9 @@ func (r *Records) HasRecord(ev *store.ShardEvent) bool {
 		return ok
 	}
 
-	return slices.Contains(t.Activity.Unreadable, ev.Run) || slices.ContainsFunc(t.Activity.Queue, func(q *taskstate.Waiting) bool { return q.ID == ev.Run })
+	_, waits := t.FindWaiting(ev.Run)
+
+	return waits || slices.Contains(t.Activity.Unreadable, ev.Run)
 }
 
 // DifferingRuns compares what is known with all attempts of the shard that are active at revision rev. It

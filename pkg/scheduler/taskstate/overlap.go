@@ -48,6 +48,11 @@ func (q *Waiting) WaitsForTurn() bool {
 	return q.Reason == task.ReasonCatchUp && q.Trigger != task.TriggerManual && !q.DispatchedBefore()
 }
 
+// IsPlainManual reports whether a run is a manual run that has not been dispatched, and that may start at any time.
+func (q *Waiting) IsPlainManual() bool {
+	return q.Trigger == task.TriggerManual && !q.DispatchedBefore() && q.NotBefore.IsZero() && q.StartBefore.IsZero() && q.Fan == nil
+}
+
 // LateTurn returns the late tick that starts before the next tick on time, or nil. now is in Unix milliseconds.
 // Ticks on time pass late ticks that wait, but only one of them does: the next free moment belongs to the oldest
 // late tick. A new owner does not know that a tick has passed, so another one may.

@@ -130,6 +130,11 @@ func (t *Task) Queue() []*Waiting {
 	return t.Activity.Queue
 }
 
+// FindWaiting returns the index of a waiting run in the queue, or where it would be inserted, and whether it is there.
+func (t *Task) FindWaiting(run string) (int, bool) {
+	return slices.BinarySearchFunc(t.Queue(), run, func(q *Waiting, id string) int { return strings.Compare(q.ID, id) })
+}
+
 // Active returns the attempts of t that are in inboxes. The caller must not change the slice.
 func (t *Task) Active() []*Attempt {
 	if t.Activity == nil {
@@ -383,7 +388,8 @@ func (t *Task) Holds(run string) bool {
 // HasRun reports whether a run waits, is in an inbox, or has a queue record that cannot be read. In each case
 // its tick has an outcome.
 func (t *Task) HasRun(run string) bool {
-	return t.Holds(run) || slices.ContainsFunc(t.Queue(), func(q *Waiting) bool { return q.ID == run })
+	_, waits := t.FindWaiting(run)
+	return waits || t.Holds(run)
 }
 
 // Orphan reports whether a run belongs to a task that no longer exists. Another task may have the same name
