@@ -82,7 +82,7 @@ var allowedImports = map[string][]string{
 	"pkg/cli/secret":   {"pkg/cli/failure", "pkg/cli/output", "pkg/cli/factory", "pkg/cli/selection", "pkg/cli/batch", "pkg/cli/complete", "pkg/client", "pkg/envfile", "pkg/internal/secret", "pkg/task"},
 	"pkg/cli/cert":     {"pkg/cli/failure", "pkg/cli/output", "pkg/cli/factory", "pkg/cli/batch", "pkg/cli/complete", "pkg/internal/certs", "pkg/task"},
 	"pkg/cli/config":   {"pkg/cli/failure", "pkg/cli/output", "pkg/cli/settings", "pkg/cli/factory", "pkg/cli/complete", "pkg/client", "pkg/task"},
-	"pkg/cli/audit":    {"pkg/cli/failure", "pkg/cli/output", "pkg/cli/factory", "pkg/cli/batch", "pkg/cli/complete", "pkg/client", "pkg/task"},
+	"pkg/cli/audit":    {"pkg/cli/failure", "pkg/cli/output", "pkg/cli/factory", "pkg/cli/batch", "pkg/cli/view", "pkg/cli/complete", "pkg/client", "pkg/internal/wording", "pkg/task"},
 	// access names verbs and kinds of objects as internal/access, which is pure, defines them.
 	"pkg/cli/login":     {"pkg/cli/failure", "pkg/cli/output", "pkg/cli/settings", "pkg/cli/factory", "pkg/cli/view", "pkg/cli/complete", "pkg/client", "pkg/task"},
 	"pkg/cli/access":    {"pkg/cli/failure", "pkg/cli/output", "pkg/cli/factory", "pkg/cli/batch", "pkg/cli/view", "pkg/cli/complete", "pkg/cli/token", "pkg/client", "pkg/internal/access", "pkg/task"},
