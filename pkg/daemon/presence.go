@@ -392,6 +392,10 @@ func (p *presence) tryJoin(ctx context.Context) (_ *kv.Session, f kv.Fence, hold
 		return nil, f, holder, err
 	}
 
+	if err := p.state.TrustLock(); err != nil {
+		p.log.Warn("could not store that the node has joined; the next start may wait for a lease", zap.Error(err))
+	}
+
 	p.record.joinedWith(there.Record())
 	p.logAnnounced(n)
 

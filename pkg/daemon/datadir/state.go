@@ -25,8 +25,9 @@ type State struct {
 	dir  string
 	lock *os.File // holds the lock until it is closed
 
-	mu   sync.Mutex
-	kept Record // the contents of the file
+	mu     sync.Mutex
+	lockID string // identifies lock; "" before Begin
+	kept   Record // the contents of the file
 }
 
 // Record is the contents of state.json.
@@ -38,8 +39,9 @@ type Record struct {
 	// Instances lists the instances that ran on this directory, the newest last. The
 	// last one is the present instance, and all others are dead.
 	Instances []string `json:"instances"`
-	// Lock identifies the lock that the newest instance holds: the boot of the machine, and the device and inode of the
-	// lock file. A copy of the directory has another lock file, or is on a machine that was booted another time.
+	// Lock identifies the lock that proves that all these instances but the last are dead: the boot of the machine, and the
+	// device and inode of the lock file. A copy of the directory has another lock file, or is on a machine that was booted
+	// another time.
 	Lock string `json:"lock,omitempty"`
 	// State is the state that an operator requested: cordoned or draining; "" means ready.
 	State string `json:"state,omitempty"`
@@ -101,8 +103,9 @@ func (s *State) Close() { s.lock.Close() }
 // Begin returns the record of the former process and adds the new instance to it. It must be called once, before
 // the instance writes anything to etcd.
 //
-// proven reports whether the lock proves that the former process is dead. It does not if that process held another
+// proven reports whether the lock proves that the former processes are dead. It does not if one of them held another
 // lock: then the machine has restarted since, or this directory is a copy and the process may still use the original.
+// In that case, later starts prove nothing either, until TrustLock is called.
 func (s *State) Begin(instance string) (former Record, proven bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -115,13 +118,24 @@ func (s *State) Begin(instance string) (former Record, proven bool, err error) {
 	former = s.kept
 	former.Instances = slices.Clone(former.Instances)
 	proven = len(former.Instances) == 0 || former.Lock == lock
-	s.kept.Lock = lock
+	s.lockID = lock
+	if proven {
+		s.kept.Lock = lock
+	}
+
 	s.kept.Instances = append(slices.Clone(former.Instances), instance)
 	if n := len(s.kept.Instances); n > keepInstances {
 		s.kept.Instances = s.kept.Instances[n-keepInstances:]
 	}
 
 	return former, proven, s.writeFile()
+}
+
+// TrustLock makes the lock of this process a proof, at later starts, that all earlier instances are dead. It is called when
+// the node has joined the cluster, because then none of them holds its name. If the process ends before, or if TrustLock
+// fails, the next start proves nothing: otherwise the second start on a copy would take the original for dead.
+func (s *State) TrustLock() error {
+	return s.changeRecord(func(k *Record) { k.Lock = s.lockID })
 }
 
 // lockID identifies a lock among all locks of all machines, for the time until its machine restarts.

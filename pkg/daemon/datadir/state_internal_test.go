@@ -132,7 +132,7 @@ func TestBegin_NoticesACopyOfTheDirectory(t *testing.T) {
 	t.Parallel()
 
 	original, moved := filepath.Join(t.TempDir(), "data"), filepath.Join(t.TempDir(), "moved")
-	begin := func(dir, instance string) (former Record, proven bool) {
+	begin := func(dir, instance string, joins bool) (former Record, proven bool) {
 		t.Helper()
 		s, err := Open(dir)
 		if err != nil {
@@ -141,6 +141,9 @@ func TestBegin_NoticesACopyOfTheDirectory(t *testing.T) {
 		defer s.Close()
 
 		former, proven, err = s.Begin(instance)
+		if err == nil && joins {
+			err = s.TrustLock()
+		}
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -148,10 +151,10 @@ func TestBegin_NoticesACopyOfTheDirectory(t *testing.T) {
 		return former, proven
 	}
 
-	if _, proven := begin(original, "i1"); !proven {
+	if _, proven := begin(original, "i1", false); !proven {
 		t.Error("the first start waits for a former process")
 	}
-	if former, proven := begin(original, "i2"); !proven || len(former.Instances) != 1 {
+	if former, proven := begin(original, "i2", true); !proven || len(former.Instances) != 1 {
 		t.Errorf("a restart: %t, %+v", proven, former)
 	}
 
@@ -159,13 +162,17 @@ func TestBegin_NoticesACopyOfTheDirectory(t *testing.T) {
 	if out, err := exec.Command("cp", "-a", original, clone).CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
-	if former, proven := begin(clone, "c1"); proven || len(former.Instances) != 2 {
+	if former, proven := begin(clone, "c1", false); proven || len(former.Instances) != 2 {
 		t.Errorf("a copy: %t, %+v", proven, former)
 	}
-	if _, proven := begin(clone, "c2"); !proven {
-		t.Error("the second start of the copy does not trust its own lock")
+	// Its process has ended without a join, because the original runs. The next one must not take the original for dead.
+	if former, proven := begin(clone, "c2", true); proven || len(former.Instances) != 3 {
+		t.Errorf("the second start of the copy: %t, %+v", proven, former)
 	}
-	if _, proven := begin(original, "i3"); !proven {
+	if _, proven := begin(clone, "c3", false); !proven {
+		t.Error("the copy has joined, and does not trust its own lock")
+	}
+	if _, proven := begin(original, "i3", false); !proven {
 		t.Error("a copy disturbs the original")
 	}
 
@@ -173,7 +180,7 @@ func TestBegin_NoticesACopyOfTheDirectory(t *testing.T) {
 	if err := os.Rename(original, moved); err != nil {
 		t.Fatal(err)
 	}
-	if _, proven := begin(moved, "i4"); !proven {
+	if _, proven := begin(moved, "i4", true); !proven {
 		t.Error("a directory that was renamed counts as a copy")
 	}
 
@@ -188,7 +195,7 @@ func TestBegin_NoticesACopyOfTheDirectory(t *testing.T) {
 	if err := os.WriteFile(file, []byte(strings.Replace(string(b), boot, "another-boot", 1)), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, proven := begin(moved, "i5"); proven {
+	if _, proven := begin(moved, "i5", false); proven {
 		t.Error("the lock of a former boot counts as proof")
 	}
 }
