@@ -117,7 +117,7 @@ func getCommand(f *factory.Factory) *cobra.Command {
 	return batch.BindGet(f, &cobra.Command{
 		Use:     "get NAME",
 		Short:   "Show a binding",
-		Example: "  carillon access get editor-user-ann-billing\n  carillon access get editor-user-ann-billing -o yaml",
+		Example: "  carillon access get billing.editor-user-ann\n  carillon access get billing.editor-user-ann -o yaml",
 		Args:    factory.Args(1, 1, "the binding's name"), ValidArgsFunction: complete.At(complete.Bindings(f), nil),
 	}, bindings, func(_ context.Context, _ *client.Client, d *output.Details, b task.Binding) { describeBinding(f, d, b) })
 }
@@ -143,7 +143,7 @@ func revokeCommand(f *factory.Factory) *cobra.Command {
 		Long: "Delete bindings. When the command returns, no change is made any more that only these bindings allow. Streams such\n" +
 			"as logs -f end within 15 seconds. Tasks continue: they belong to their namespace.\n\n" +
 			"To stop a subject at once, whatever its bindings and tokens, use carillon access disable.",
-		Example:           "  carillon access revoke editor-user-ann-billing\n  carillon access revoke '*-user-ann-*' --dry-run",
+		Example:           "  carillon access revoke billing.editor-user-ann\n  carillon access revoke '*-user-ann*' --dry-run",
 		ValidArgsFunction: complete.Bindings(f),
 	}, "revoke", "revoked", bindings)
 }

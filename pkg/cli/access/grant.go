@@ -18,6 +18,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/cli/output"
 	"github.com/carillonhq/carillon/pkg/cli/view"
 	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/internal/access"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -97,15 +98,23 @@ func newBinding(f *factory.Factory, role string, subjects []string, o grantFlags
 	return b, task.CheckName("name", b.Name)
 }
 
+// maxNameScope is the length of a namespace from which on its name leaves too little space in the name of a binding.
+const maxNameScope = 100
+
 // nameOf returns a name for a binding that the user did not name. It contains the role, the subject and the scope.
-// Bindings that differ in one of these, or in their labels, have different names.
+// Bindings that differ in one of these, or in their labels, have different names. The name of a binding in one namespace
+// begins with the namespace and a dot, so that those who can grant roles only in this namespace may use it.
 func nameOf(b task.Binding) string {
-	where := strings.Join(b.Namespaces, "-")
-	if b.Cluster {
-		where = "cluster"
+	scope := access.NameScope(b.Namespaces)
+	text := b.Role + "-" + strings.Join(b.Subjects, "-")
+	if scope != "" && len(scope) < maxNameScope {
+		scope += "."
+	} else if scope = ""; b.Cluster {
+		text += "-cluster"
+	} else {
+		text += "-" + strings.Join(b.Namespaces, "-")
 	}
 
-	text := b.Role + "-" + strings.Join(b.Subjects, "-") + "-" + where
 	for _, k := range slices.Sorted(maps.Keys(b.Labels)) {
 		text += "-" + k + "-" + b.Labels[k]
 	}
@@ -113,7 +122,7 @@ func nameOf(b task.Binding) string {
 	var name strings.Builder
 	last := '-'
 	for _, r := range strings.ReplaceAll(strings.ToLower(text), "*", "any") {
-		if r >= 'a' && r <= 'z' || r >= '0' && r <= '9' || r == '_' || r == '.' && last != '.' {
+		if r >= 'a' && r <= 'z' || r >= '0' && r <= '9' || r == '_' {
 			last = r
 		} else if last != '-' {
 			last = '-'
@@ -123,13 +132,13 @@ func nameOf(b task.Binding) string {
 		name.WriteRune(last)
 	}
 
-	s := strings.Trim(name.String(), "-._")
-	if len(s) > task.MaxName {
+	s := strings.Trim(name.String(), "-_")
+	if space := task.MaxName - len(scope); len(s) > space {
 		sum := sha256.Sum256([]byte(text))
-		s = strings.TrimRight(s[:task.MaxName-9], "-._") + "-" + hex.EncodeToString(sum[:4])
+		s = strings.Trim(s[:max(space-9, 0)]+"-"+hex.EncodeToString(sum[:4]), "-_")
 	}
 
-	return s
+	return scope + s
 }
 
 // grant writes a binding. If it exists already as it is to be, that is a success.

@@ -13,11 +13,13 @@ func TestNameOf_IsAlwaysValid(t *testing.T) {
 		b    task.Binding
 		want string
 	}{
-		{task.Binding{Role: "editor", Subjects: []string{"user:ann"}, Namespaces: []string{"billing"}}, "editor-user-ann-billing"},
-		{task.Binding{Role: "admin", Subjects: []string{"cert:spiffe://corp/Ops..1"}, Cluster: true}, "admin-cert-spiffe-corp-ops.-1-cluster"},
+		{task.Binding{Role: "editor", Subjects: []string{"user:ann"}, Namespaces: []string{"billing"}}, "billing.editor-user-ann"},
+		{task.Binding{Role: "admin", Subjects: []string{"cert:spiffe://corp/Ops..1"}, Cluster: true}, "admin-cert-spiffe-corp-ops-1-cluster"},
 		{task.Binding{Role: "viewer", Subjects: []string{"user:a", "user:b"}, Namespaces: []string{"team-*", "x"}}, "viewer-user-a-user-b-team-any-x"},
-		{task.Binding{Role: "viewer", Subjects: []string{"user:a"}, Namespaces: []string{"x"}, Labels: map[string]string{"b": "2", "a": "1"}}, "viewer-user-a-x-a-1-b-2"},
-		{task.Binding{Role: "viewer", Subjects: []string{"user:Ä"}, Namespaces: []string{"*"}}, "viewer-user-any"},
+		{task.Binding{Role: "viewer", Subjects: []string{"user:a"}, Namespaces: []string{"x"}, Labels: map[string]string{"b": "2", "a": "1"}}, "x.viewer-user-a-a-1-b-2"},
+		{task.Binding{Role: "viewer", Subjects: []string{"user:Ä"}, Namespaces: []string{"*"}}, "all_.viewer-user"},
+		{task.Binding{Role: "viewer", Subjects: []string{"user:a.b"}, Namespaces: []string{"team-a*"}}, "team-a-.viewer-user-a-b"},
+		{task.Binding{Role: "viewer", Subjects: []string{"user:a"}, Namespaces: []string{long[:120]}}, ""},
 		{task.Binding{Role: "viewer", Subjects: []string{"user:" + long}, Namespaces: []string{"x"}}, ""},
 	} {
 		got := nameOf(c.b)

@@ -66,6 +66,9 @@ func CheckBinding(b *task.Binding) error {
 		return task.Invalid(task.CodeRequired, "namespaces", "is required, unless cluster is true")
 	}
 
+	if err := checkNameScope(b); err != nil {
+		return err
+	}
 	if err := checkNamespaces("namespaces", b.Namespaces); err != nil {
 		return err
 	}

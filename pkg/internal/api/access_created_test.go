@@ -94,7 +94,7 @@ func TestAccess_TheLastBindingsAreReservedForAdministrators(t *testing.T) {
 
 	const view = `{"role":"viewer","subjects":["user:vic"],"namespaces":["default"]}`
 	w.clock.advance(time.Second)
-	wantStatus(t, "one more of eve", w.as(eve, "PUT", "/v1/bindings/more", view), http.StatusConflict, client.CodeConflict)
+	wantStatus(t, "one more of eve", w.as(eve, "PUT", "/v1/bindings/default.more", view), http.StatusConflict, client.CodeConflict)
 	wantStatus(t, "one more of an admin", w.as(w.secret, "PUT", "/v1/bindings/more", view), http.StatusOK, "")
 }
 
@@ -121,6 +121,6 @@ func TestAccess_LimitsOfCreatorsHoldForRequestsAtTheSameTime(t *testing.T) {
 	}, nil)
 
 	w.clock.advance(time.Second)
-	r := w.as(eve, "PUT", "/v1/bindings/last", `{"role":"viewer","subjects":["user:vic"],"namespaces":["default"]}`)
+	r := w.as(eve, "PUT", "/v1/bindings/default.last", `{"role":"viewer","subjects":["user:vic"],"namespaces":["default"]}`)
 	wantStatus(t, "the 501st of eve", r, http.StatusConflict, client.CodeConflict)
 }

@@ -142,7 +142,7 @@ func TestAccess_NamespaceAdminsLeaveRoomForAdministrators(t *testing.T) {
 	w.clock.advance(time.Minute) // the bootstrap has written the fence, too
 
 	put := func(secret, name string) response {
-		return w.as(secret, "PUT", "/v1/bindings/"+name, `{"role":"viewer","subjects":["user:x"],"namespaces":["default"]}`)
+		return w.as(secret, "PUT", "/v1/bindings/default."+name, `{"role":"viewer","subjects":["user:x"],"namespaces":["default"]}`)
 	}
 
 	subjects := []string{"user:eve", "user:bob", "user:cid"}

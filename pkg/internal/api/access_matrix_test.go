@@ -423,7 +423,7 @@ func (w *matrixWorld) request(operation string, op operation, route [2]string, r
 		op.before(c)
 	}
 
-	named := strings.NewReplacer("{ns}", c.ns, "{name}", c.name, "{id}", c.run, "{role}", c.name, "{binding}", c.name, "{limit}", c.name, "{token}", c.id, "{subject}", "user:"+c.name,
+	named := strings.NewReplacer("{ns}", c.ns, "{name}", c.name, "{id}", c.run, "{role}", c.name, "{binding}", c.bindingName(operation), "{limit}", c.name, "{token}", c.id, "{subject}", "user:"+c.name,
 		"{node}", "node-a", "{member}", "7", "NS", c.ns, "NAME", c.name)
 	if operation == "get-role" {
 		named = strings.NewReplacer("{role}", "viewer")
@@ -482,6 +482,15 @@ func (w *matrixWorld) request(operation string, op operation, route [2]string, r
 	}
 }
 
+// bindingName is the name of the binding in the path of an operation. Namespace administrators can create only bindings
+// whose names begin with the namespace.
+func (c *matrixCell) bindingName(operation string) string {
+	if operation == "set-binding" {
+		return c.ns + "." + c.name
+	}
+	return c.name
+}
+
 // What is in a namespace that the caller may not read is answered in the words for what does not exist: an answer tells
 // neither that the namespace is there, nor the object.
 func TestAccess_AnswersDoNotTellWhatIsHidden(t *testing.T) {
@@ -518,7 +527,7 @@ func TestAccess_AnswersDoNotTellWhatIsHidden(t *testing.T) {
 
 				answers := map[string]string{}
 				for what, c := range map[string]*matrixCell{"what is there": there, "an absent namespace": &ghost, "an absent object": &absent} {
-					named := strings.NewReplacer("{ns}", c.ns, "{name}", c.name, "{id}", c.run, "{binding}", c.name, "{token}", c.id, "NS", c.ns, "NAME", c.name)
+					named := strings.NewReplacer("{ns}", c.ns, "{name}", c.name, "{id}", c.run, "{binding}", c.bindingName(id), "{token}", c.id, "NS", c.ns, "NAME", c.name)
 					q := request{method: route[0], path: named.Replace(route[1]), body: named.Replace(op.body), header: map[string]string{"Authorization": "Bearer " + w.tokens[role]}}
 					if query := strings.Trim(op.query+"&"+dry, "&"); query != "" {
 						q.path += "?" + query

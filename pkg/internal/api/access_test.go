@@ -386,7 +386,7 @@ func TestAccess_NobodyGivesMoreThanTheyHold(t *testing.T) {
 		{"a prefix", "PUT", "/v1/bindings/x", `{"role":"viewer","subjects":["user:nina"],"namespaces":["default*"]}`, 404, client.CodeNotFound},
 		{"every namespace", "PUT", "/v1/bindings/x", `{"role":"viewer","subjects":["user:nina"],"namespaces":["*"]}`, 404, client.CodeNotFound},
 		{"somebody else's binding", "DELETE", "/v1/bindings/all", "", 404, client.CodeNotFound},
-		{"over somebody else's binding", "PUT", "/v1/bindings/all", `{"role":"viewer","subjects":["user:nina"],"namespaces":["default"]}`, 409, client.CodeExists},
+		{"over somebody else's binding", "PUT", "/v1/bindings/all", `{"role":"viewer","subjects":["user:nina"],"namespaces":["default"]}`, 422, task.CodeNotAllowed},
 		{"a role of her own", "PUT", "/v1/roles/x", `{"rules":[{"verbs":["*"],"objects":["*"]}]}`, 403, client.CodeForbidden},
 		{"a token of an admin", "POST", "/v1/tokens", `{"subject":"user:ann","until":"` + until + `"}`, 403, client.CodeForbidden},
 		{"a scoped token of an admin", "POST", "/v1/tokens", `{"subject":"user:ann","until":"` + until + `","scope":{"role":"admin","namespaces":["default"]}}`, 403, client.CodeForbidden},
@@ -400,13 +400,13 @@ func TestAccess_NobodyGivesMoreThanTheyHold(t *testing.T) {
 	}
 
 	// What she holds, she gives; and not for longer than she holds it.
-	wantStatus(t, "her own role", w.as(token, "PUT", "/v1/bindings/x", `{"role":"namespace-admin","subjects":["user:otto"],"namespaces":["default"]}`), 200, "")
+	wantStatus(t, "her own role", w.as(token, "PUT", "/v1/bindings/default.x", `{"role":"namespace-admin","subjects":["user:otto"],"namespaces":["default"]}`), 200, "")
 	_, err = w.Bindings.Put(t.Context(), task.Binding{Name: "short", Role: "namespace-admin", Subjects: []string{"user:tim"}, Namespaces: []string{"ops"}, Until: task.At(w.clock.now().Add(time.Hour))}, client.Writing{})
 	must(t, err)
 	tim := w.token("user:tim")
-	wantStatus(t, "longer", w.as(tim, "PUT", "/v1/bindings/y", `{"role":"viewer","subjects":["user:otto"],"namespaces":["ops"]}`), 403, client.CodeTooBroad)
-	wantStatus(t, "as long", w.as(tim, "PUT", "/v1/bindings/y", `{"role":"viewer","subjects":["user:otto"],"namespaces":["ops"],"until":"`+until+`"}`), 200, "")
-	wantStatus(t, "more verbs", w.as(tim, "PUT", "/v1/bindings/z", `{"role":"admin","subjects":["user:otto"],"namespaces":["ops"],"until":"`+until+`"}`), 200, "") // in a namespace, admin is namespace-admin
+	wantStatus(t, "longer", w.as(tim, "PUT", "/v1/bindings/ops.y", `{"role":"viewer","subjects":["user:otto"],"namespaces":["ops"]}`), 403, client.CodeTooBroad)
+	wantStatus(t, "as long", w.as(tim, "PUT", "/v1/bindings/ops.y", `{"role":"viewer","subjects":["user:otto"],"namespaces":["ops"],"until":"`+until+`"}`), 200, "")
+	wantStatus(t, "more verbs", w.as(tim, "PUT", "/v1/bindings/ops.z", `{"role":"admin","subjects":["user:otto"],"namespaces":["ops"],"until":"`+until+`"}`), 200, "") // in a namespace, admin is namespace-admin
 }
 
 // Whoever may write roles gives nobody more by a change of a role than they hold themselves.

@@ -19,7 +19,8 @@ type bindingHandlers struct {
 
 const (
 	setBindAbout = "Requires grant on the bindings of each namespace of the binding, before and after the change, or on access if it applies to the cluster. " +
-		"You must hold all rights that it gives, for at least as long."
+		"You must hold all rights that it gives, for at least as long. " +
+		"A name with a dot is the namespace of the binding, a dot, and a name without dots; of a prefix such as team-*, team--.NAME. Without grant on access, you can create only bindings with such names."
 	listBindAbout = "Lists the bindings of namespaces whose bindings you may read, and those of the cluster if you may read access."
 )
 
@@ -169,6 +170,12 @@ func (h *bindingHandlers) setBinding(c *httpapi.Call) (httpapi.Answer, error) {
 		}
 
 		old, is := v.Binding(b.Name)
+
+		// Names without a scope are common to all namespaces. Their answers must not differ between names that are free and
+		// those that are taken by bindings that the caller may not see.
+		if !access.NameIsScoped(&b) && !h.callerMay(c, v, access.Grant, access.Access, "") && !(is && h.canSeeBinding(c, v, &old)) {
+			return unscopedName(&b)
+		}
 		if is && !h.canSeeBinding(c, v, &old) {
 			return httpapi.Fail(http.StatusConflict, client.CodeExists, "the name %s is taken, by a binding that you may not read", b.Name).WithHint("choose another name")
 		}
@@ -229,6 +236,16 @@ func (h *bindingHandlers) setBinding(c *httpapi.Call) (httpapi.Answer, error) {
 	h.awaitView(c, func(v *authority.View) bool { return v.Fence >= b.Revision })
 
 	return answerRecord(b, b.Revision)
+}
+
+// unscopedName refuses a name that is not within the caller's namespaces.
+func unscopedName(b *task.Binding) error {
+	scope := access.NameScope(b.Namespaces)
+	if scope == "" {
+		return task.Invalid(task.CodeNotAllowed, "namespaces", "without grant on access, you can create only bindings of one namespace: create one for each")
+	}
+
+	return task.Invalid(task.CodeNotAllowed, "name", "%s: without grant on access, the name must begin with the binding's namespace and a dot, such as %s.%s", task.Quote(b.Name), scope, b.Name)
 }
 
 // roleUID returns the uid of a role. asked is the uid that the request names; "": the present one.
