@@ -161,3 +161,21 @@ func TestRunAttempt_LaterHopsAreJudgedByTheFirstRequest(t *testing.T) {
 		}
 	}
 }
+
+// A target may put a secret of the request into the host of the URL to which it redirects. Hosts are in lower case in messages.
+func TestRunAttempt_MasksASecretInTheHostOfARedirect(t *testing.T) {
+	p := newProbe(t)
+	r := newRunner(t, func(c *Config) {
+		c.Secrets = secretsOf(map[string]map[string]string{"default/api": {"key": "S3cr3t-Value"}})
+	})
+
+	for _, method := range []string{"GET", "POST"} {
+		res := run(r, task.HTTP{
+			Method: method, URL: p.url + "/redirect?status=303+See+Other&to=" + url.QueryEscape("http://S3cr3t-Value.does-not-exist.invalid/x"), Redirects: 1,
+			Headers: map[string]string{"X-Key": "${secret:api/key}"},
+		})
+		if !strings.Contains(res.Message, ".does-not-exist.invalid: cannot resolve the name") || strings.Contains(strings.ToLower(res.Message), "s3cr3t") {
+			t.Errorf("%s: %+v", method, res)
+		}
+	}
+}
