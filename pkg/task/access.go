@@ -152,7 +152,7 @@ type AuditObject struct {
 	Change     string        `json:"change" doc:"put, delete or read."`
 	UID        string        `json:"uid,omitempty"`
 	Generation int64         `json:"generation,omitempty"`
-	Hash       string        `json:"hash,omitempty" doc:"The first 16 digits of the SHA-256 of the new record. Equal records have equal hashes."`
+	Hash       string        `json:"hash,omitempty" doc:"The first 32 digits of the SHA-256 of the new record. Equal records have equal hashes."`
 	Fields     []string      `json:"fields,omitempty" doc:"The names of the fields that changed. Of a run that was triggered: what the request gave to it, such as args, target or env.NAME; never values."`
 	Changes    []FieldChange `json:"changes,omitempty" doc:"Of a role, a binding, a namespace, a node limit or a token: the fields that changed, with their values. A new record has all its fields with to, a deleted one with from."`
 	Namespaces []string      `json:"namespaces,omitempty" doc:"Of a freeze, a binding, or a token with a scope: the namespaces in which it applied before and after the change. Absent if one of the two applied in the whole cluster."`

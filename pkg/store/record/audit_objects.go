@@ -114,9 +114,10 @@ func (a *AuditObjects) Complete(known task.AuditObject) {
 	}
 }
 
-// auditHash returns the hash of a record in an audit record.
+// auditHash returns the hash of a record in an audit record: 128 bits, so that nobody can make two records with the
+// same one.
 func auditHash(value []byte) string {
-	var text [16]byte
+	var text [32]byte
 	sum := sha256.Sum256(value)
 	hex.Encode(text[:], sum[:len(text)/2])
 
