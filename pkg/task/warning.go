@@ -31,6 +31,7 @@ const (
 	WarnCertificateExpired = "certificate_expired" // a node's certificate has expired
 	WarnFormatUnknown      = "format_unknown"      // a node does not understand the format of records
 	WarnDowngradeWaits     = "downgrade_waits"     // a downgrade of the format has not taken effect yet
+	WarnBootstrapToken     = "bootstrap_token"     // a token that never expires is older than 30 days
 )
 
 // Codes of warnings about a task that was written.

@@ -18,6 +18,22 @@ func (t *Table) LastAdminWith(now time.Time, b task.Binding) bool {
 	return after.LastAdmin(now, func(string, string) bool { return false })
 }
 
+// bootstrapAge is how old a token without an end becomes before it is reported.
+const bootstrapAge = 30 * 24 * time.Hour
+
+// UnneededBootstrapToken returns a token without a scope that never expires and is at least 30 days old, as the bootstrap
+// token, although the cluster has another administrator.
+func (t *Table) UnneededBootstrapToken(now time.Time) (task.Token, bool) {
+	for token := range t.tokens.all() {
+		old := token.Kind == task.TokenKindToken && token.Scope == nil && token.Until.IsZero() && !token.CreatedAt.IsZero() && now.Sub(token.CreatedAt.Time) >= bootstrapAge
+		if old && !t.LastAdmin(now, func(what, name string) bool { return what == "subject" && name == token.Subject }) {
+			return token.Token, true
+		}
+	}
+
+	return task.Token{}, false
+}
+
 // Binding returns a binding by its name.
 func (t *Table) Binding(name string) (task.Binding, bool) {
 	i := slices.IndexFunc(t.bindings, func(b task.Binding) bool { return b.Name == name })

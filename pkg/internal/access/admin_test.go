@@ -48,6 +48,35 @@ func TestTable_LastAdminWithABindingReplaced(t *testing.T) {
 	}
 }
 
+func TestTable_UnneededBootstrapToken(t *testing.T) {
+	const month = 30 * 24 * time.Hour
+	old := task.Token{ID: "1", Subject: "service:bootstrap", CreatedAt: task.At(now.Add(-month))}
+	young, ends, scoped := old, old, old
+	young.CreatedAt = task.At(now.Add(-month + time.Second))
+	ends.Until = task.At(now.Add(time.Hour))
+	scoped.Scope = &task.TokenScope{Role: "viewer", RoleUID: access.BuiltInUID}
+	ann := task.Token{ID: "2", Subject: "user:ann", Until: task.At(now.Add(time.Hour))}
+
+	for what, c := range map[string]struct {
+		tokens []task.Token
+		admins []string
+		want   bool
+	}{
+		"an old one":                         {[]task.Token{old, ann}, []string{"service:bootstrap", "user:ann"}, true},
+		"beside a certificate":               {[]task.Token{old}, []string{"service:bootstrap", "cert:safe"}, true},
+		"the only administrator":             {[]task.Token{old}, []string{"service:bootstrap"}, false},
+		"another administrator has no token": {[]task.Token{old}, []string{"service:bootstrap", "user:ann"}, false},
+		"a young one":                        {[]task.Token{young, ann}, []string{"service:bootstrap", "user:ann"}, false},
+		"one that ends":                      {[]task.Token{ends, ann}, []string{"service:bootstrap", "user:ann"}, false},
+		"one with a scope":                   {[]task.Token{scoped, ann}, []string{"service:bootstrap", "user:ann"}, false},
+	} {
+		table := compile(t, access.Records{Bindings: []task.Binding{bind("admins", "admin", c.admins...)}, Tokens: c.tokens})
+		if token, got := table.UnneededBootstrapToken(now); got != c.want || got && token.ID != "1" {
+			t.Errorf("%s: %+v, %v", what, token, got)
+		}
+	}
+}
+
 func TestTable_ClusterRightsAreThoseOfAllows(t *testing.T) {
 	table := compile(t, access.Records{
 		Bindings: []task.Binding{bind("a", "auditor", "user:ann"), bind("n", "node-operator", "user:ned"), in(bind("x", "admin", "user:bob"), "*")},

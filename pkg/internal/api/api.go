@@ -318,6 +318,7 @@ func newServer(cfg Config) *server {
 	s.cluster = &cluster.Handlers{
 		Store: cfg.Store, Ref: cfg.Ref, Asker: s.asker, Cluster: cfg.Cluster, Node: cfg.Node, Version: cfg.Version, Etcd: cfg.Etcd, Now: now,
 		Writable: cfg.Writable, FreezeWithin: cfg.FreezeWithin, CheckStream: s.checkStream, Problems: s.problems, Log: s.log,
+		BootstrapToken: func() (task.Token, bool) { return s.access.View().UnneededBootstrapToken(now()) },
 	}
 	s.board = &board.Handlers{
 		Store: cfg.Store, Cluster: cfg.Cluster, Ref: cfg.Ref, Peers: others, Attempts: s.attempts, Node: cfg.Node, Version: cfg.Version, Now: now,

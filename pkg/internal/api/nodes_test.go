@@ -190,6 +190,11 @@ func TestCluster_WarningsHaveCodes(t *testing.T) {
 	_, err := w.store.SetFreezes(t.Context(), store.FreezeRecord{}, task.Freezes{Holding: []task.Freeze{{Since: task.At(w.clock.now()), By: "ann", Reason: "a test"}}})
 	must(t, err)
 
+	// The first token never expires. Later, there is another administrator.
+	w.clock.advance(31 * 24 * time.Hour)
+	_, err = w.Bindings.Put(t.Context(), task.Binding{Name: "safe", Role: "admin", Subjects: []string{"cert:safe"}, Cluster: true}, client.Writing{})
+	must(t, err)
+
 	st, err := w.Cluster.Status(t.Context())
 	must(t, err)
 
@@ -202,7 +207,7 @@ func TestCluster_WarningsHaveCodes(t *testing.T) {
 	}
 
 	for _, code := range []string{task.WarnNodeIneligible, task.WarnNodeBlocked, task.WarnStartsHang, task.WarnNodeUnreachable, task.WarnUnreadable,
-		task.WarnShardsUnowned, task.WarnFrozen, task.WarnFreezeUnconfirmed, task.WarnNoLeader, task.WarnNoNodeReady} {
+		task.WarnShardsUnowned, task.WarnFrozen, task.WarnFreezeUnconfirmed, task.WarnNoLeader, task.WarnNoNodeReady, task.WarnBootstrapToken} {
 		if !slices.Contains(codes, code) {
 			t.Errorf("no %s among %q", code, codes)
 		}

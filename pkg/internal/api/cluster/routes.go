@@ -30,6 +30,8 @@ type Handlers struct {
 	Now     httpapi.Clock
 	// Writable returns an error if this node must not change anything.
 	Writable func() error
+	// BootstrapToken returns a token that never expires and that the cluster no longer needs (access.Table).
+	BootstrapToken func() (task.Token, bool)
 	// FreezeWithin limits how long a freeze waits for the nodes to confirm it.
 	FreezeWithin time.Duration
 

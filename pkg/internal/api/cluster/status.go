@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"runtime"
 	"slices"
+	"time"
 
 	"github.com/carillonhq/carillon/pkg/callgroup"
 	"github.com/carillonhq/carillon/pkg/client"
@@ -102,6 +103,11 @@ func (h *Handlers) Status(ctx context.Context) (client.ClusterStatus, error) {
 	list := slices.Concat(ineligibleWarnings(nodes), st.WarningDetails, clusterWarnings(st))
 	if st.NodesReady > 0 && !slices.ContainsFunc(nodes, func(n task.Node) bool { return n.Takes() }) {
 		list = append(list, newWarning(task.WarnNoNodeTakesRuns, "no node accepts runs: due runs wait"))
+	}
+
+	if token, is := h.BootstrapToken(); is {
+		list = append(list, newWarning(task.WarnBootstrapToken, "the token %s of %s was created on %s and never expires, although the cluster has another administrator: delete it with carillon token delete %s",
+			token.ID, token.Subject, token.CreatedAt.UTC().Format(time.DateOnly), token.ID))
 	}
 
 	list = slices.Concat(list, listenWarnings(nodes), expiryWarnings(nodes, h.Now()))
