@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
@@ -180,6 +181,11 @@ func opBelow(prefix string, rev int64, opts ...clientv3.OpOption) clientv3.Op {
 // eachRange executes reads, many in a transaction, and calls f for each of them in order. more reports that the limit of
 // the read has cut its keys.
 func (s *conn) eachRange(ctx context.Context, reads []clientv3.Op, f func(i int, kvs []*mvccpb.KeyValue, more bool)) error {
+	return s.eachResponse(ctx, reads, func(i int, r *etcdserverpb.RangeResponse) { f(i, r.Kvs, r.More) })
+}
+
+// eachResponse is eachRange for callers that also need the number of keys in the range.
+func (s *conn) eachResponse(ctx context.Context, reads []clientv3.Op, f func(i int, r *etcdserverpb.RangeResponse)) error {
 	i := 0
 	for chunk := range slices.Chunk(reads, 100) {
 		res, err := s.etcd.Txn(ctx).Then(chunk...).Commit()
@@ -188,7 +194,7 @@ func (s *conn) eachRange(ctx context.Context, reads []clientv3.Op, f func(i int,
 		}
 
 		for _, r := range res.Responses {
-			f(i, r.GetResponseRange().Kvs, r.GetResponseRange().More)
+			f(i, r.GetResponseRange())
 			i++
 		}
 	}

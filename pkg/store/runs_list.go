@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
@@ -31,7 +32,7 @@ func (s Runs) Outcomes(ctx context.Context, refs []record.Ref, n int) ([]Outcome
 // OutcomesAfter is Outcomes for tasks that are read again and again. oldest, if not nil, has what Outcome.Oldest was for each
 // task, or an empty string. It only saves work: the history is read from this key, because etcd visits each key of a range,
 // also those that were deleted since it has compacted its revisions. Of a task that runs every second, these are thousands,
-// and all of them are older. If there are not n records from this key on, the whole history is read.
+// and all of them are older. If there are not n records from this key on, the whole history is searched.
 func (s Runs) OutcomesAfter(ctx context.Context, refs []record.Ref, oldest []string, n int) ([]Outcome, error) {
 	const some = 3 // one of the three newest records is probably the end of a run and not a late result
 	n = max(n, some)
@@ -63,7 +64,7 @@ func (s Runs) outcomesOf(ctx context.Context, refs []record.Ref, oldest []string
 			from = oldest[i]
 		}
 		ops = append(ops,
-			newestIn(from, clientv3.GetPrefixRangeEnd(h), n),
+			clientv3.OpGet(from, clientv3.WithRange(clientv3.GetPrefixRangeEnd(h)), clientv3.WithLimit(int64(endLimit(n)))),
 			clientv3.OpGet(d, withPrefix(d), clientv3.WithKeysOnly()),
 			clientv3.OpGet(q, withPrefix(q), clientv3.WithCountOnly()))
 	}
@@ -74,8 +75,14 @@ func (s Runs) outcomesOf(ctx context.Context, refs []record.Ref, oldest []string
 	}
 
 	list := make([]Outcome, len(refs))
-	var short []int // the tasks with fewer than n records from oldest on
-	for i, ref := range refs {
+	searches := make([]*historyEnd, len(refs))
+	soon := time.Now().Add(time.Minute)
+	search := func(i int, from string, first *etcdserverpb.RangeResponse) {
+		end := clientv3.GetPrefixRangeEnd(s.keys.HistoryOf(refs[i]))
+		searches[i] = s.beginHistoryEnd(refs[i], from, end, soon, n, first)
+	}
+
+	for i := range refs {
 		history, dead := res.Responses[3*i].GetResponseRange(), res.Responses[3*i+1].GetResponseRange().Kvs
 		list[i].Waiting = int(res.Responses[3*i+2].GetResponseRange().Count)
 		if len(dead) > 0 {
@@ -84,26 +91,30 @@ func (s Runs) outcomesOf(ctx context.Context, refs []record.Ref, oldest []string
 			}
 		}
 
-		if oldest != nil && strings.HasPrefix(oldest[i], s.keys.HistoryOf(ref)) && len(history.Kvs) < n {
+		search(i, string(ops[3*i].KeyBytes()), history)
+	}
+
+	// Where the remembered key is not old enough any more, the whole history is searched.
+	rev := res.Header.Revision
+	var short []int
+	ops = nil
+	for i, ref := range refs {
+		if h := s.keys.HistoryOf(ref); oldest != nil && strings.HasPrefix(oldest[i], h) && searches[i].isFound && len(searches[i].records) < n {
 			short = append(short, i)
-		} else if err := s.addHistory(ctx, &list[i], ref, history.Kvs, n); err != nil {
-			return nil, err
+			ops = append(ops, clientv3.OpGet(h, clientv3.WithRange(clientv3.GetPrefixRangeEnd(h)), clientv3.WithRev(rev), clientv3.WithLimit(int64(endLimit(n)))))
 		}
 	}
 
-	ops = ops[:0]
-	for _, i := range short {
-		h := s.keys.HistoryOf(refs[i])
-		ops = append(ops, newestIn(h, clientv3.GetPrefixRangeEnd(h), n, clientv3.WithRev(res.Header.Revision)))
-	}
-
-	histories := make([][]*mvccpb.KeyValue, len(short))
-	err = s.eachRange(ctx, ops, func(i int, kvs []*mvccpb.KeyValue, _ bool) { histories[i] = kvs })
+	err = s.eachResponse(ctx, ops, func(k int, r *etcdserverpb.RangeResponse) { search(short[k], string(ops[k].KeyBytes()), r) })
 	if err != nil {
 		return nil, err
 	}
-	for k, i := range short {
-		if err := s.addHistory(ctx, &list[i], refs[i], histories[k], n); err != nil {
+	if err := s.finishHistoryEnds(ctx, searches, rev); err != nil {
+		return nil, err
+	}
+
+	for i, ref := range refs {
+		if err := s.addHistory(ctx, &list[i], ref, searches[i].newestFirst(), n); err != nil {
 			return nil, err
 		}
 	}
@@ -111,7 +122,8 @@ func (s Runs) outcomesOf(ctx context.Context, refs []record.Ref, oldest []string
 	return list, nil
 }
 
-// newestIn returns the read of the n last keys from one key until before another, the last one first.
+// newestIn returns the read of the n last keys from one key until before another, the last one first. etcd reads the whole
+// range for that, with its values: see historyEnd.
 func newestIn(from, end string, n int, opts ...clientv3.OpOption) clientv3.Op {
 	return clientv3.OpGet(from, append(opts, clientv3.WithRange(end), clientv3.WithSort(clientv3.SortByKey, clientv3.SortDescend), clientv3.WithLimit(int64(n)))...)
 }

@@ -5,7 +5,9 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"reflect"
+	"slices"
 	"testing"
+	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
@@ -14,6 +16,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/kv/kvtest"
 	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/store/record"
+	"github.com/carillonhq/carillon/pkg/task"
 )
 
 // Whatever has become of a history since it was read, the outcomes are those of a first reading.
@@ -92,5 +95,105 @@ func TestOutcomesAfter_ReadsOnlyTheEndOfAHistory(t *testing.T) {
 	}
 	if len(again[0].Runs) != 10 || again[0].Runs[0].State != "failed" || again[0].Oldest != w.keys.Ended(ref, tickRun(ref, 21).ID) {
 		t.Errorf("got %+v", again[0])
+	}
+}
+
+// The newest records of a history are those of all of it, however its runs are distributed, and etcd reads about as many
+// values as are wanted.
+func TestOutcomes_ReadFewRecordsOfLongHistories(t *testing.T) {
+	t.Parallel()
+	now := time.Now()
+	every := func(d time.Duration) func(i int) time.Duration {
+		return func(i int) time.Duration { return time.Duration(i) * d }
+	}
+
+	for name, age := range map[string]func(i int) time.Duration{
+		"each second": every(time.Second),
+		"each month":  every(30 * 24 * time.Hour),
+		"bursts": func(i int) time.Duration {
+			return time.Duration(i/50)*24*time.Hour + time.Duration(i%50)*time.Millisecond
+		},
+		"paused for a year":       func(i int) time.Duration { return 365*24*time.Hour + time.Duration(i)*time.Second },
+		"once, long ago, and now": func(i int) time.Duration { return time.Duration(i*i*i) * time.Second },
+	} {
+		t.Run(name, func(t *testing.T) {
+			etcd, keys := kvtest.Memory(t), testKeys(t, "/c")
+			reads := &etcdhook.Reads{}
+			etcd.KV = reads.KV(etcd.KV)
+			s := store.New(etcd, kv.Direct(etcd), keys)
+
+			const records, wanted = 1500, 5
+			var newest []string
+			for i := range records {
+				id := task.RunID(now.Add(-age(i)), "uid00001")
+				_, err := etcd.Put(t.Context(), keys.Ended(ref, id), `{"state":"succeeded"}`)
+				ok(t, err)
+				if i < wanted {
+					newest = append(newest, id)
+				}
+			}
+
+			reads.Take()
+			list, err := s.Outcomes(t.Context(), []record.Ref{ref}, wanted)
+			ok(t, err)
+			cost := reads.Take()
+
+			var got []string
+			for _, run := range list[0].Runs {
+				got = append(got, run.ID)
+			}
+			if !slices.Equal(got, newest) || list[0].Oldest != keys.Ended(ref, newest[wanted-1]) {
+				t.Errorf("got %q from %s, want %q", got, list[0].Oldest, newest)
+			}
+			t.Logf("etcd reads %+v", cost)
+			if cost.Values > 200 || cost.Requests > 18 {
+				t.Errorf("etcd reads %+v for %d records of %d", cost, wanted, records)
+			}
+		})
+	}
+}
+
+// Whatever the ids of the records are, and from wherever the reading begins, the newest records are found.
+func TestOutcomes_FindTheNewestOfAnyHistory(t *testing.T) {
+	t.Parallel()
+	for seed := range uint64(60) {
+		r := rand.New(rand.NewPCG(seed, 3))
+		etcd, keys := kvtest.Memory(t), testKeys(t, "/c")
+		s := store.New(etcd, kv.Direct(etcd), keys)
+
+		at := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+		var all []string
+		for range r.IntN(400) {
+			at = at.Add(time.Duration(r.Int64N(int64(time.Millisecond) << r.IntN(30))))
+			id := task.RunID(at, fmt.Sprintf("%08d", r.IntN(1000)))
+			if seed%10 == 0 && r.IntN(9) == 0 {
+				id = fmt.Sprint("no-time-", r.IntN(100))
+			}
+
+			all = append(all, id)
+			_, err := etcd.Put(t.Context(), keys.Ended(ref, id), `{"state":"succeeded"}`)
+			ok(t, err)
+		}
+
+		slices.Sort(all)
+		all = slices.Compact(all)
+		n := 3 + r.IntN(20)
+		oldest := ""
+		if len(all) > 0 && r.IntN(2) == 0 {
+			oldest = keys.Ended(ref, all[r.IntN(len(all))])
+		}
+
+		list, err := s.OutcomesAfter(t.Context(), []record.Ref{ref}, []string{oldest}, n)
+		ok(t, err)
+
+		var got []string
+		for _, run := range list[0].Runs {
+			got = append(got, run.ID)
+		}
+		want := slices.Clone(all[max(0, len(all)-n):])
+		slices.Reverse(want)
+		if !slices.Equal(got, want) {
+			t.Errorf("seed %d: %d of %d records from %q: got %q, want %q", seed, n, len(all), oldest, got, want)
+		}
 	}
 }
