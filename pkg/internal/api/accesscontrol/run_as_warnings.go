@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/carillonhq/carillon/pkg/callgroup"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -21,8 +22,8 @@ func warnRootUsers(ctx context.Context, runAs []string, groupsOf func(name strin
 	defer cancel()
 
 	// A user database on the network may not answer.
-	found := make(chan []task.Warning, 1)
-	go func() {
+	found, panicked := make(chan []task.Warning, 1), make(chan *callgroup.Panic, 1)
+	callgroup.Start(func() {
 		var list []task.Warning
 		for _, name := range runAs {
 			if ctx.Err() != nil {
@@ -41,11 +42,13 @@ func warnRootUsers(ctx context.Context, runAs []string, groupsOf func(name strin
 			}
 		}
 		found <- list
-	}()
+	}, func(p *callgroup.Panic) { panicked <- p })
 
 	select {
 	case list := <-found:
 		return list
+	case p := <-panicked:
+		panic(p) // it ends the request
 	case <-ctx.Done():
 		return nil
 	}
