@@ -73,6 +73,12 @@ func TestOutput_MasksWhatIsReported(t *testing.T) {
 		t.Errorf("%s: %q", r.State, r.Message)
 	}
 
+	// The message quotes the beginning of the line. A value that is cut there would not be found any more.
+	r = l.runWhole(t, printing(`printf '%085d%s\n' 0 "$pass"`, func(a *task.Assigned) { a.Success.NotOutput = "^0+s3cr3t" }))
+	if r.State != task.Failed || !strings.HasSuffix(r.Message, "000***") {
+		t.Errorf("%s: %q", r.State, r.Message)
+	}
+
 	r = l.runWhole(t, printing(`printf '50%% with %s\nurl=db://u:%s@h\ncheckpoint %s\n' "$pass" "$pass" "$pass" >>"$CARILLON_STATUS_FILE"`))
 	if r.State != task.Succeeded || r.Status.Results["url"] != "db://u:***@h" || r.Status.Checkpoint != secretValue {
 		t.Errorf("%s (%s): %+v", r.State, r.Message, r.Status)

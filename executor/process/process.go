@@ -100,11 +100,13 @@ func (l *Runner) prepareAttempt(a task.Assigned, token int64) (preparedAttempt, 
 func (l *Runner) runPrepared(what preparedAttempt, o *Orders) Result {
 	out := l.spool.NewOutput(what.path, what.output)
 
+	out.HideValues(what.hidden)
+
 	if what.success.needsOutput() {
+		what.success.mask = what.hidden.Apply
 		out.MatchLines(what.success)
 	}
 
-	out.HideValues(what.hidden)
 	defer out.Close()
 	defer what.closeStdin()
 

@@ -10,6 +10,9 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
+// maxQuoted is how many bytes of a line a message quotes.
+const maxQuoted = 100
+
 // successRule holds the conditions of the task's success field and what was found in the output so far. It
 // matches the patterns line by line, so its memory is bounded whatever the attempt prints. MatchLine may be called
 // for both streams at the same time.
@@ -18,6 +21,7 @@ type successRule struct {
 	output, not *regexp.Regexp         // success.output and success.not_output; nil: not set
 	found       atomic.Bool            // a line has matched output
 	refused     atomic.Pointer[string] // the beginning of the first line that matched not; nil: none
+	mask        func(string) string    // hides values of secrets in what is quoted; nil: there are none
 }
 
 // newSuccessRule compiles the patterns. It returns an error if one is invalid.
@@ -39,14 +43,23 @@ func (r *successRule) Settled() bool {
 // MatchLine matches one line of one of the streams, without its line break.
 func (r *successRule) MatchLine(b []byte) {
 	b = bytes.TrimSuffix(b, []byte{'\r'})
-	if r.not != nil && r.not.Match(b) {
-		text := spool.Tail(b[:min(len(b), 100)], 100)
+	if r.not != nil && r.refused.Load() == nil && r.not.Match(b) {
+		text := r.quoteLine(b)
 		r.refused.CompareAndSwap(nil, &text)
 	}
 
 	if r.output != nil && !r.found.Load() && r.output.Match(b) {
 		r.found.Store(true)
 	}
+}
+
+// quoteLine returns the beginning of a line for a message. Values of secrets are hidden before the line is cut, because the
+// mask does not find what is left of a value that is cut.
+func (r *successRule) quoteLine(b []byte) string {
+	if r.mask != nil {
+		b = []byte(r.mask(string(b)))
+	}
+	return spool.Tail(b[:min(len(b), maxQuoted)], maxQuoted)
 }
 
 // setExited sets the outcome of a process that has exited. The conditions are checked in a fixed order, and the first
