@@ -79,13 +79,18 @@ func (u *unescaped) push(c byte, from int32) {
 	}
 }
 
+// maxOpen is how many bytes at the end of a text without escapes may belong to nested escapes that are not complete.
+// Several levels need a few bytes each. The limit bounds the time for a text that consists of them, such as a line of "%".
+const maxOpen = 64
+
 // openEnds returns the lengths of the beginnings of the text after which only what may be the beginning of an escape
-// follows. The first is the whole text.
+// follows, at most maxOpen bytes. The first is the whole text.
 func (u *unescaped) openEnds() []int {
 	ends := []int{len(u.text)}
+	first := max(0, len(u.text)-maxOpen)
 	for i := 0; i < len(ends); i++ {
 		end := ends[i]
-		for at := max(0, end-maxEntity); at < end; at++ {
+		for at := max(first, end-maxEntity); at < end; at++ {
 			if mayBecomeEscape(u.text[at:end]) && !slices.Contains(ends, at) {
 				ends = append(ends, at)
 			}

@@ -187,3 +187,13 @@ func BenchmarkMasker_Escapes(b *testing.B) {
 		})
 	}
 }
+
+// A text that consists of beginnings of escapes does not keep the node busy, and most of it is passed on.
+func TestUnescaped_HasFewOpenEnds(t *testing.T) {
+	for _, text := range []string{"%", "&", "\xe9", "\\u"} {
+		u := unescape([]byte(strings.Repeat(text, 8<<10)))
+		if n := len(u.openEnds()); n > maxOpen+1 {
+			t.Errorf("%q, repeated: %d open ends", text, n)
+		}
+	}
+}
