@@ -30,6 +30,13 @@ type Stat struct {
 // Dead reports whether a process is a zombie. A process whose first thread alone has ended looks the same.
 func (s Stat) Dead() bool { return s.State == 'Z' || s.State == 'X' }
 
+// exiting is PF_EXITING, which the kernel sets when a thread begins to end, before the thread leaves its control groups.
+const exiting = 0x4
+
+// Exiting reports whether a process has begun to end, or its first thread alone. From then on, /proc shows it in the root
+// of each hierarchy of cgroup v1, whatever its groups were.
+func (s Stat) Exiting() bool { return s.Dead() || s.flags&exiting != 0 }
+
 // forkNoExec is PF_FORKNOEXEC. The kernel sets it at fork, clears it when the process executes a program,
 // and does not change it afterwards, so it can be read until the process is reaped. The flag is part of the kernel's
 // interface: process accounting reports it (acct(5), AFORK).

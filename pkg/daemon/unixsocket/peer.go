@@ -97,15 +97,23 @@ func (p *process) unknown(why error) error {
 
 // checkUnchanged returns an error if the process has ended. If it returns nil, everything that was read about its number
 // since peerProcess was about this process.
+//
+// A process that was not reaped yet has ended, too, and one whose first thread has: cgroup v1 does not tell the groups in
+// which it was. A process of an attempt could otherwise let a child, or its own first thread, connect and end.
 func (p *process) checkUnchanged() error {
 	ended := errors.New("it has ended")
+
+	now, err := proctree.ReadStat(p.PID)
+	if err != nil || now.Exiting() {
+		return errors.Join(ended, err)
+	}
 
 	if p.PIDFD >= 0 {
 		if pid, err := pidOf(p.PIDFD); err != nil || pid != p.PID {
 			return errors.Join(ended, err)
 		}
-	} else if now, err := proctree.ReadStat(p.PID); err != nil || now.Start != p.first.Start {
-		return errors.Join(ended, err)
+	} else if now.Start != p.first.Start {
+		return ended
 	}
 
 	if p.Certain {

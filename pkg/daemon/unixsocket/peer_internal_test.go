@@ -352,6 +352,25 @@ func TestProcess_WithAReusedNumberIsAnotherOne(t *testing.T) {
 
 	defer unix.Close(pidfd)
 
+	// A process that has ended and was not reaped has left its control groups of cgroup v1.
+	if err := unix.Waitid(unix.P_PID, ended.Process.Pid, nil, unix.WEXITED|unix.WNOWAIT, nil); err != nil {
+		t.Fatal(err)
+	}
+
+	zombie, err := proctree.ReadStat(ended.Process.Pid)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	for _, p := range []process{
+		{connlimit.Process{PID: ended.Process.Pid, PIDFD: pidfd, Certain: true}, uid, zombie},
+		{connlimit.Process{PID: ended.Process.Pid, PIDFD: -1}, uid, zombie},
+	} {
+		if err := p.checkUnchanged(); err == nil || !strings.Contains(err.Error(), "has ended") {
+			t.Errorf("a process that was not reaped, pidfd %d: %v", p.PIDFD, err)
+		}
+	}
+
 	if err := ended.Wait(); err != nil {
 		t.Fatal(err)
 	}
