@@ -47,8 +47,41 @@ const maxParts = 100
 // Masker has the values to hide. The zero value has none. Its methods may be called from any goroutine.
 type Masker struct {
 	mu        sync.Mutex
-	values    [][]byte // the longest first
-	unescaped [][]byte // the values that may occur with escapes, without them; the longest first
+	values    valueSet
+	unescaped valueSet // the values that may occur with escapes, without them
+}
+
+// valueSet is a set of values. It is sorted when it is read, because the variables of an attempt can have tens of thousands
+// of values.
+type valueSet struct {
+	known  map[string]struct{}
+	sorted [][]byte // all of them, the longest first; nil: not sorted since the last one was added
+}
+
+// add adds a value.
+func (s *valueSet) add(v string) {
+	if _, ok := s.known[v]; ok {
+		return
+	}
+	if s.known == nil {
+		s.known = map[string]struct{}{}
+	}
+
+	s.known[v] = struct{}{}
+	s.sorted = nil // writers may use the slice
+}
+
+// list returns the values, the longest first. The caller must not change them.
+func (s *valueSet) list() [][]byte {
+	if s.sorted == nil && len(s.known) > 0 {
+		s.sorted = make([][]byte, 0, len(s.known))
+		for v := range s.known {
+			s.sorted = append(s.sorted, []byte(v))
+		}
+		slices.SortFunc(s.sorted, func(a, b []byte) int { return cmp.Or(len(b)-len(a), bytes.Compare(a, b)) })
+	}
+
+	return s.sorted
 }
 
 // Hide adds a value.
@@ -70,7 +103,7 @@ func (m *Masker) Hide(value string) {
 		m.add(&m.values, windows)
 	case strings.ContainsFunc(v, isEscapable):
 		if u := unescape([]byte(v)).text; plainSize(u) >= minMasked {
-			m.insert(&m.unescaped, u)
+			m.insert(&m.unescaped, string(u))
 		}
 	}
 }
@@ -177,24 +210,19 @@ func quoteJSON(s string, html bool) string {
 	return strings.TrimSuffix(strings.TrimPrefix(strings.TrimSpace(b.String()), `"`), `"`)
 }
 
-// add adds one form of a value to a list.
-func (m *Masker) add(to *[][]byte, v string) {
+// add adds one form of a value.
+func (m *Masker) add(to *valueSet, v string) {
 	if len(v) >= minMasked {
-		m.insert(to, []byte(v))
+		m.insert(to, v)
 	}
 }
 
-// insert adds one form of a value to a list, unless the list has it.
-func (m *Masker) insert(to *[][]byte, b []byte) {
+// insert adds one form of a value, however short it is.
+func (m *Masker) insert(to *valueSet, v string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 
-	if slices.ContainsFunc(*to, func(o []byte) bool { return bytes.Equal(o, b) }) {
-		return
-	}
-
-	*to = append(slices.Clone(*to), b) // writers may use the old slice
-	slices.SortStableFunc(*to, func(a, b []byte) int { return len(b) - len(a) })
+	to.add(v)
 }
 
 // snapshot returns the values to hide.
@@ -202,7 +230,7 @@ func (m *Masker) snapshot() (values, unescaped [][]byte) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 
-	return m.values, m.unescaped
+	return m.values.list(), m.unescaped.list()
 }
 
 // Apply returns a text without the values.
