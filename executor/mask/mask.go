@@ -259,13 +259,15 @@ func (m *Masker) Writer(to io.Writer) *Writer {
 // Writer passes on what is written to it without values. It keeps back the last bytes, which may be the beginning of a
 // value, until more is written, or Flush or Close is called. The zero value must be made ready by Begin.
 type Writer struct {
-	to        io.Writer
-	values    [][]byte // the longest first
-	unescaped [][]byte // those that may occur with escapes
-	keep      int      // number of bytes that are kept back
-	held      []byte
-	at        []int  // where each value occurs in held; see next
-	escaped   []span // where values occur with escapes in held, in order
+	to           io.Writer
+	values       [][]byte // the longest first
+	unescaped    [][]byte // those that may occur with escapes
+	keep         int      // number of bytes that are kept back
+	held         []byte
+	unsure       int    // how many bytes at the beginning of held may be the end of a value; see Restart
+	passesUnsure bool   // what is passed on now is of these
+	at           []int  // where each value occurs in held; see next
+	escaped      []span // where values occur with escapes in held, in order
 }
 
 // Begin makes w pass on what is written to it without the values of m. w must be new.
@@ -314,12 +316,18 @@ func (w *Writer) Flush() error {
 	return w.flush(max(w.openEnd(u), len(w.held)-w.keep), u)
 }
 
-// Restart drops what was kept back, because a part of the text that follows it is left out. It returns how many bytes at
-// the beginning of what is passed on next may be the end of a value whose beginning was left out.
-func (w *Writer) Restart() int {
+// Restart drops what was kept back, because a part of the text that follows it is left out. The next bytes may be the end of a
+// value whose beginning was left out: IsUnsure tells which they are.
+func (w *Writer) Restart() {
 	w.held = w.held[:0]
-	return w.keep
+	w.unsure = w.keep
 }
+
+// IsUnsure reports, while w passes on bytes, whether they may be the end of a value whose beginning was left out.
+func (w *Writer) IsUnsure() bool { return w.passesUnsure }
+
+// MaxHeld returns how many bytes w keeps back at most.
+func (w *Writer) MaxHeld() int { return w.keep }
 
 // Close passes on what was kept back.
 func (w *Writer) Close() error { return w.flush(len(w.held), w.unescapeHeld()) }
@@ -419,7 +427,7 @@ func (w *Writer) flush(end int, u *unescaped) error {
 			break
 		}
 
-		if _, err := w.to.Write(w.held[from:at]); err != nil {
+		if err := w.passOn(from, at); err != nil {
 			return err
 		}
 		if _, err := io.WriteString(w.to, Text); err != nil {
@@ -430,15 +438,37 @@ func (w *Writer) flush(end int, u *unescaped) error {
 	}
 
 	if from < end {
-		if _, err := w.to.Write(w.held[from:end]); err != nil {
+		if err := w.passOn(from, end); err != nil {
 			return err
 		}
 		from = end
 	}
 
 	w.held = append(w.held[:0], w.held[from:]...)
+	w.unsure = max(0, w.unsure-from)
 
 	return nil
+}
+
+// passOn passes on a part of what is held, first the bytes for which IsUnsure is true.
+func (w *Writer) passOn(from, to int) error {
+	if sure := min(to, w.unsure); from < sure {
+		w.passesUnsure = true
+		_, err := w.to.Write(w.held[from:sure])
+		w.passesUnsure = false
+
+		if err != nil {
+			return err
+		}
+		from = sure
+	}
+
+	if from == to {
+		return nil
+	}
+	_, err := w.to.Write(w.held[from:to])
+
+	return err
 }
 
 // Where a value occurs in what a Writer holds, besides the positions.

@@ -134,3 +134,15 @@ func TestOutput_MasksTheEndOfAFlood(t *testing.T) {
 		}
 	}
 }
+
+// The end of a flood is kept, also if the values are so long that more could belong to one than the record has room for.
+func TestOutput_KeepsTheEndOfAFloodWithALongSecret(t *testing.T) {
+	t.Parallel()
+	long := strings.Repeat("long/secret ", 150)
+	l := newLauncher(t, spool.Config{Limit: 4 << 10}).withSecrets(t, map[string]map[string]string{"db": {"password": long}})
+
+	r := l.runWhole(t, printing(`yes "$pass" | head -c 20000000; echo; echo end`))
+	if tail := string(r.Tail); r.State != task.Succeeded || !r.Truncated || !strings.HasSuffix(tail, "end\n") || !strings.Contains(tail, "***\n***\n") {
+		t.Errorf("%s, truncated %t, %q", r.State, r.Truncated, tail)
+	}
+}

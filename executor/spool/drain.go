@@ -199,8 +199,14 @@ func (o *Output) discardPipe(fd int, from stream) int {
 		return 0
 	}
 
+	// The first bytes that are left may be the end of the value of a secret, and are not kept either.
+	leave := tailMemory
+	if o.masks != nil {
+		leave += o.masks[from].MaxHeld()
+	}
+
 	held, err := unix.IoctlGetInt(fd, unix.TIOCINQ)
-	if err != nil || held <= 2*tailMemory {
+	if err != nil || held <= leave+tailMemory {
 		return 0
 	}
 
@@ -211,7 +217,7 @@ func (o *Output) discardPipe(fd int, from stream) int {
 		_, _ = unix.FcntlInt(uintptr(fd), unix.F_SETPIPE_SZ, floodPipe) // an optimization, which may fail
 	}
 
-	n, err := unix.Splice(fd, nil, int(o.null.Fd()), nil, held-tailMemory, unix.SPLICE_F_MOVE|unix.SPLICE_F_NONBLOCK)
+	n, err := unix.Splice(fd, nil, int(o.null.Fd()), nil, held-leave, unix.SPLICE_F_MOVE|unix.SPLICE_F_NONBLOCK)
 	if err != nil || n <= 0 {
 		return 0
 	}
@@ -219,7 +225,7 @@ func (o *Output) discardPipe(fd int, from stream) int {
 	o.bytes += n
 	o.last = o.last[:0] // the next bytes do not continue what was kept
 	if o.masks != nil {
-		o.hidden[from] = o.masks[from].Restart()
+		o.masks[from].Restart()
 	}
 	o.spool.dropped.Add(float64(n))
 

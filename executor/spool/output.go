@@ -53,7 +53,6 @@ type Output struct {
 	matcher LineMatcher     // receives all lines; nil: none
 	lines   [3]lineSplitter // split the lines for the matcher
 	masks   []*mask.Writer  // hide values of secrets; nil: there are none
-	hidden  [3]int          // how many of the next bytes may be the end of a value, and must not be in last
 }
 
 // NewOutput begins the output of an attempt at a path from Path. The attempt counts as active until Close.
@@ -152,9 +151,9 @@ func (o *Output) storeBytes(b []byte, from stream) {
 
 	o.bytes += int64(len(b))
 
-	unknown := min(o.hidden[from], len(b))
-	o.hidden[from] -= unknown
-	o.keepTail(b[unknown:])
+	if o.masks == nil || !o.masks[from].IsUnsure() {
+		o.keepTail(b)
+	}
 
 	if o.keepsNothing() {
 		o.spool.dropped.Add(float64(len(b)))
