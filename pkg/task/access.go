@@ -96,7 +96,7 @@ type TokenScope struct {
 type AuditRecord struct {
 	ID          string        `json:"id" doc:"Sorts by time."`
 	Time        Time          `json:"time" doc:"When the node sent the transaction, by its clock."`
-	Node        string        `json:"node" doc:"The node that served the request."`
+	Node        string        `json:"node" doc:"The node that served the request. Of the outcome forwarded: the node that forwarded it, which says who the caller is."`
 	Subject     string        `json:"subject" doc:"Who made the request: user:NAME (user:PROVIDER/SUB after a login with an identity provider), service:NAME, cert:NAME, or unix:USER for a user of the node's host; node:NAME for what a node did by itself."`
 	Token       string        `json:"token,omitempty" doc:"The id of the token that the caller used."`
 	Certificate string        `json:"certificate,omitempty" doc:"The client certificate that the caller proved to have."`
@@ -104,7 +104,7 @@ type AuditRecord struct {
 	Operation   string        `json:"operation" doc:"The operation of the API, for example pause-task."`
 	Objects     []AuditObject `json:"objects,omitempty" doc:"What the transaction changed. A batch has one record for each transaction."`
 	Reason      string        `json:"reason,omitempty"`
-	Outcome     string        `json:"outcome,omitempty" doc:"Of an operation that is not one transaction: intended, done or failed; of a refused login: refused; of a read: read."`
+	Outcome     string        `json:"outcome,omitempty" doc:"Of an operation that is not one transaction: intended, done or failed; of a refused login: refused; of a read: read; of a read that another node has forwarded: forwarded, in addition to the record of that node."`
 	Late        bool          `json:"late,omitempty" doc:"etcd was full, so the record was written after the change."`
 	Revision    int64         `json:"revision,omitempty" doc:"The revision of the change."`
 	Gap         *AuditGap     `json:"gap,omitempty" doc:"Of the operation audit-gap, which is no request: audit records that were removed from etcd. subject is whose they were, and time that of the newest of them."`
@@ -193,6 +193,9 @@ const (
 	AuditFailed   = "failed"
 	AuditRefused  = "refused"
 	AuditRead     = "read" // nothing was changed
+	// AuditForwarded is a read that another node has forwarded. That node has judged who the caller is, and wrote a record
+	// with AuditRead.
+	AuditForwarded = "forwarded"
 )
 
 // Limits of access records.

@@ -2,6 +2,7 @@ package api_test
 
 import (
 	"context"
+	"io"
 	"maps"
 	"net/http"
 	"slices"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/carillonhq/carillon/pkg/client"
 	"github.com/carillonhq/carillon/pkg/internal/access"
+	"github.com/carillonhq/carillon/pkg/internal/statement"
 	"github.com/carillonhq/carillon/pkg/kv"
 	"github.com/carillonhq/carillon/pkg/task"
 )
@@ -80,6 +82,19 @@ func TestAccess_ReadsOfOutputAreRecordedIfTheNamespaceAsks(t *testing.T) {
 		}
 	}
 
+	// The node that has the output writes a record, too, which names the node that has forwarded the request.
+	list, _, err := w.store.AuditRecords(t.Context(), "", 1000)
+	must(t, err)
+	forwarded := slices.DeleteFunc(list, func(r task.AuditRecord) bool { return r.Outcome != task.AuditForwarded })
+	if len(forwarded) != 2 {
+		t.Fatalf("%d records of forwarded reads", len(forwarded))
+	}
+	for _, a := range forwarded {
+		if a.Subject != "user:vic" || a.Token != tokenID(vic) || a.Node != "node-a" || a.Reason != "served by node node-b" || len(a.Objects) != 1 || a.Objects[0].Run != there {
+			t.Errorf("a forwarded read: %+v", a)
+		}
+	}
+
 	// Whoever may not read leaves no record of a read, and other namespaces have none.
 	before := w.dump()
 	w.bind("user:aud", "auditor")
@@ -130,5 +145,49 @@ func TestAccess_AReadThatCannotBeRecordedIsRefused(t *testing.T) {
 		} else if i == 20 {
 			wantStatus(t, "the 21st within a second", r, http.StatusTooManyRequests, client.CodeRateLimited)
 		}
+	}
+}
+
+// With the key of a node, its thief can read output in the name of anybody, but not without a record that names the node. The
+// end of the output is in no other answer.
+func TestAccess_ReadsWithTheKeyOfANodeAreRecorded(t *testing.T) {
+	w := newWorld(t)
+	_, there := w.auditReads()
+	b := w.serve("node-b")
+
+	as := func(caller statement.Caller, path string) response {
+		t.Helper()
+		st := statement.Statement{From: "node-a", FromInstance: "i-node-a", To: "node-b", ToInstance: "i-node-b", Caller: caller}
+		req, err := http.NewRequestWithContext(t.Context(), "GET", b+path, nil)
+		must(t, err)
+		req.Header.Set(statement.Header, st.Sign(keyOf("node-a"), statement.Request{Method: "GET", Path: req.URL.RequestURI()}, w.clock.now()))
+		res, err := http.DefaultTransport.RoundTrip(req)
+		must(t, err)
+		defer res.Body.Close()
+		body, err := io.ReadAll(res.Body)
+		must(t, err)
+
+		return response{status: res.StatusCode, body: string(body)}
+	}
+
+	w.clock.advance(time.Minute) // its record is the newest
+	root := statement.Caller{Who: "unix:uid=0"}
+	if r := as(root, logsPath(there)); r.status != http.StatusOK || !strings.Contains(r.body, "secret output") {
+		t.Fatalf("%d %s", r.status, r.body)
+	}
+	list, _, err := w.store.AuditRecords(t.Context(), "", 1000)
+	must(t, err)
+	if a := list[len(list)-1]; a.Outcome != task.AuditForwarded || a.Node != "node-a" || a.Subject != "unix:uid=0" || a.Objects[0].Run != there {
+		t.Errorf("the record is %+v", a)
+	}
+
+	// Users of a host come over its socket: they have no address and no token.
+	for _, caller := range []statement.Caller{{Who: "unix:uid=0", Address: "192.0.2.1"}, {Who: "unix:uid=0", Token: "t"}, {Who: "unix:uid=0", Certificate: "c"}} {
+		if r := as(caller, logsPath(there)); r.status != http.StatusUnauthorized {
+			t.Errorf("%+v: %d %s", caller, r.status, r.body)
+		}
+	}
+	if r := as(root, "/v1/board?part=true"); strings.Contains(r.body, "the end") {
+		t.Errorf("the board has the end of the output: %s", r.body)
 	}
 }

@@ -205,6 +205,12 @@ func (s *server) callerFrom(r *http.Request) (httpapi.Caller, error) {
 		return httpapi.Caller{}, refuse(err.Error())
 	}
 
+	// A user of a host is one of the issuer's host, because only that node's socket can tell. Such a user comes without any
+	// other credentials and without an address.
+	if by := st.Caller; strings.HasPrefix(by.Who, access.KindUnix+":") && (by.Token != "" || by.Certificate != "" || by.Address != "") {
+		return httpapi.Caller{}, refuse("a user of a host has neither a token, nor a certificate, nor an address")
+	}
+
 	return httpapi.Caller{
 		Who: st.Caller.Who, Token: st.Caller.Token, Certificate: st.Caller.Certificate, Address: st.Caller.Address, Forwarder: st.From,
 	}, nil

@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -389,7 +390,7 @@ func (r *Rights) Record() task.AuditRecord {
 	defer r.mu.Unlock()
 
 	return task.AuditRecord{
-		ID: record.NewAuditID(now), Time: task.At(now), Node: r.judge.Node, Operation: r.operation, Reason: r.reason, Outcome: r.outcome, Objects: slices.Clone(r.known),
+		ID: record.NewAuditID(now), Time: task.At(now), Node: cmp.Or(r.caller.Forwarder, r.judge.Node), Operation: r.operation, Reason: r.reason, Outcome: r.outcome, Objects: slices.Clone(r.known),
 		Subject: r.caller.Who, Token: r.caller.Token, Certificate: r.caller.Certificate, Address: r.caller.Address,
 	}
 }
@@ -456,20 +457,25 @@ func (r *Rights) RecordAround(ctx context.Context, s *store.Store, objects []tas
 	return err
 }
 
-// RecordsReads reports whether a namespace asks that reads of output are recorded. The node that forwards a request has
-// recorded it.
+// RecordsReads reports whether a namespace asks that reads of output are recorded.
 func (r *Rights) RecordsReads(namespace string) bool {
 	n := r.View().Namespace(namespace)
-	return r.caller.Forwarder == "" && n != nil && n.AuditReads
+	return n != nil && n.AuditReads
 }
 
 // RecordRead writes the audit record of a read of an object, before anything of it is sent. Like a change, it
 // commits only while the caller may read the object; without it, the read must be refused.
+//
+// The node that forwards a request has written a record, and this node writes another one. Whoever has stolen the key of a
+// node writes no record there, and can name any caller.
 func (r *Rights) RecordRead(ctx context.Context, s *store.Store, o task.AuditObject) error {
 	o.Change = "read"
 	read := r.Part()
 	read.Include(r)
 	read.outcome, read.known = task.AuditRead, []task.AuditObject{o}
+	if r.caller.Forwarder != "" {
+		read.outcome, read.reason = task.AuditForwarded, "served by node "+r.judge.Node
+	}
 
 	return s.As(read).RecordIntent(ctx)
 }

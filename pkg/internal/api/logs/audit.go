@@ -13,6 +13,10 @@ import (
 // somebody who may only read could fill the audit log, whose oldest records are removed when it is full.
 const maxRecordedReads = 20
 
+// maxForwardedReads is how many reads of a namespace that records them one node may forward to this one within a second.
+// The forwarding node names the caller, so that the limit of a subject would not hold against a stolen key of a node.
+const maxForwardedReads = 200
+
 // recordRead writes the audit record of a request for output, if the namespace asks for it. The request must be refused if
 // that fails.
 func (h *Handlers) recordRead(ctx context.Context, c *httpapi.Call, run task.Run) error {
@@ -25,6 +29,10 @@ func (h *Handlers) recordRead(ctx context.Context, c *httpapi.Call, run task.Run
 	}
 
 	who := httpapi.CallerOf(c.Context())
+	if by := who.Forwarder; by != "" && !h.recorded.Allow("node:"+by, maxForwardedReads, h.Now()) {
+		return httpapi.Fail(http.StatusTooManyRequests, client.CodeRateLimited, "node %s has forwarded %d reads of output within the last second, the maximum in namespaces that record them",
+			by, maxForwardedReads).WithHint("try again in a second")
+	}
 	if !h.recorded.Allow(who.Who, maxRecordedReads, h.Now()) {
 		return httpapi.Fail(http.StatusTooManyRequests, client.CodeRateLimited, "%s has read output %d times within the last second, the maximum in a namespace that records it",
 			who.Name(), maxRecordedReads).WithHint("try again in a second")

@@ -96,6 +96,13 @@ func (h *Handlers) runLogs(c *httpapi.Call, q logsQuery) (httpapi.Answer, error)
 	// that attempt runs here, its output is here, and the record need not be read again.
 	if httpapi.CallerOf(c.Context()).Forwarder != "" && h.Source != nil && h.Source.Active(ref.Namespace, ref.Name, id, q.Attempt) {
 		run := task.Run{Namespace: ref.Namespace, Task: ref.Name, ID: id, State: task.Running, Node: h.Node, Attempt: q.Attempt}
+		ctx, cancel := context.WithTimeout(c.Context(), httpapi.RequestTimeout)
+		err := h.recordRead(ctx, c, run)
+		cancel()
+		if err != nil {
+			return httpapi.Answer{}, err
+		}
+
 		return httpapi.Answer{}, h.serveHere(c, run, q.Attempt, follow, part)
 	}
 
