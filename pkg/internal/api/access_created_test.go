@@ -62,10 +62,10 @@ func TestAccess_BindingsAndRolesOfACreatorAreLimited(t *testing.T) {
 
 	w.putMany(499, binding("user:eve (token x)", "e"))
 	w.putMany(500, binding("user:eve2 (token x)", "o"))
-	wantStatus(t, "the 500th of eve", put(eve, "/v1/bindings/last", view), http.StatusOK, "")
-	wantStatus(t, "the 501st of eve", put(eve, "/v1/bindings/more", view), http.StatusConflict, client.CodeConflict)
+	wantStatus(t, "the 500th of eve", put(eve, "/v1/bindings/default.last", view), http.StatusOK, "")
+	wantStatus(t, "the 501st of eve", put(eve, "/v1/bindings/default.more", view), http.StatusConflict, client.CodeConflict)
 	wantStatus(t, "a change of one", put(eve, "/v1/bindings/e1", `{"role":"viewer","subjects":["user:tom"],"namespaces":["default"]}`), http.StatusOK, "")
-	wantStatus(t, "one of an admin", put(w.secret, "/v1/bindings/more", view), http.StatusOK, "")
+	wantStatus(t, "one of an admin", put(w.secret, "/v1/bindings/default.more", view), http.StatusOK, "")
 
 	const rules = `{"rules":[{"verbs":["read"],"objects":["tasks"]}]}`
 	w.putMany(500, func(i int) (string, any) {
