@@ -2,7 +2,7 @@
 // request, and in messages.
 //
 // A value is found as it is, and with the escapes of URLs, JSON, HTML and Go, however they are nested. Lines of a value
-// with several lines, and texts in a value that is JSON, are found on their own.
+// with several lines, and texts in a value that is JSON, are found on their own: the longest 100 of each value.
 //
 // Not found are values that are encoded in another way, such as Base64 or upper case, parts of a value, and values of
 // fewer than four bytes, which occur in any text.
@@ -304,8 +304,8 @@ func (w *Writer) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// Flush passes on what was kept back, but not the end if a value may begin with it. So whoever follows the output of a
-// program sees at once all that it has written.
+// Flush passes on what was kept back, but not the end if a value may begin with it. So a follower of the output of a
+// program immediately sees what the program has written.
 func (w *Writer) Flush() error {
 	if len(w.values) == 0 {
 		return nil

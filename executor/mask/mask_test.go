@@ -82,7 +82,7 @@ func TestMasker_AnySplit(t *testing.T) {
 	})
 }
 
-// Whoever follows an output sees each line at once, unless a value may begin with its end.
+// A follower of an output sees each line at once, unless a value may begin with its end.
 func TestWriter_FlushKeepsOnlyTheBeginningOfAValue(t *testing.T) {
 	m := &Masker{}
 	m.HideText("hunter2/é")

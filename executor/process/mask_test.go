@@ -85,7 +85,7 @@ func TestOutput_MasksWhatIsReported(t *testing.T) {
 	}
 }
 
-// Whoever follows the output sees a line when it is printed.
+// A follower of the output sees a line when it is printed.
 func TestOutput_MaskingHoldsUpNoLine(t *testing.T) {
 	t.Parallel()
 	l := newLauncher(t, spool.Config{}).withSecrets(t, map[string]map[string]string{"db": {"password": secretValue}})
