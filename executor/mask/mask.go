@@ -147,23 +147,31 @@ func (m *Masker) HideBody(body string) {
 }
 
 // HideText hides a text that is a secret, the lines of it if it has several, such as a key in PEM, and the texts in it if
-// it is JSON.
+// it is JSON, with their lines.
 func (m *Masker) HideText(text string) {
 	m.Hide(text)
 
-	var parts []string
-	if strings.Contains(strings.TrimSpace(text), "\n") {
-		for line := range strings.Lines(text) {
-			parts = append(parts, strings.TrimSpace(line))
-		}
-	}
+	parts := appendLines(nil, text)
 
 	var v any
 	if json.Unmarshal([]byte(text), &v) == nil {
-		parts = textsIn(v, parts)
+		for _, inner := range textsIn(v, nil) {
+			parts = appendLines(append(parts, inner), inner)
+		}
 	}
 
 	m.hideParts(parts)
+}
+
+// appendLines appends the lines of a text to a list if it has several.
+func appendLines(list []string, text string) []string {
+	if strings.Contains(strings.TrimSpace(text), "\n") {
+		for line := range strings.Lines(text) {
+			list = append(list, strings.TrimSpace(line))
+		}
+	}
+
+	return list
 }
 
 // IsEmpty reports whether there is nothing to hide.

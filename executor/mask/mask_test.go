@@ -87,7 +87,7 @@ func TestWriter_FlushKeepsOnlyTheBeginningOfAValue(t *testing.T) {
 	m := &Masker{}
 	m.HideText("hunter2/é")
 	m.HideText("-----BEGIN KEY-----\nMIIEvQIBADANBg\nQEFAASCBKcwgg\n-----END KEY-----\n")
-	m.HideText(`{"login": {"password": "correct horse", "id": 7}}`)
+	m.HideText(`{"login": {"password": "correct horse", "id": 7}, "key": "-----BEGIN KEY-----\nMIIBOgIBAAJBAK\n-----END KEY-----\n"}`)
 
 	var b strings.Builder
 	w := m.Writer(&b)
@@ -101,6 +101,7 @@ func TestWriter_FlushKeepsOnlyTheBeginningOfAValue(t *testing.T) {
 		{"R&D and A & B\n", "R&D and A & B\n"},
 		{"> MIIEvQIBADANBg <\n", "> *** <\n"}, // a line of a key, in a log with prefixes
 		{"-----BEGIN KEY-----\nMIIEvQIBADANBg\nQEF", ""}, {"AASCBKcwgg\n-----END KEY-----\n", "***"},
+		{"> MIIBOgIBAAJBAK <\n", "> *** <\n"}, // a line of a key that is in JSON
 		{"correct horse, correct ox\n", "***, correct ox\n"},
 		{`C:\`, "C:"}, {"temp\n", "\\temp\n"},
 	} {
