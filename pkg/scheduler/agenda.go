@@ -14,29 +14,30 @@ type agenda struct {
 	// toExamine are the tasks that the next plan examines, each once: something waits, or an attempt needs
 	// attention.
 	toExamine []*taskstate.Task
-	// later are the tasks that must be examined at a time. Each examination notes again what is still to come.
+	// later holds tasks that must be examined at a certain time. Each examination adds the task again if another one
+	// will be needed.
 	later laterTasks
-	// examineAllAt is when to examine all tasks with waiting or active runs, or zero. It is for what concerns
-	// many of them, such as an etcd that does not answer.
+	// examineAllAt is when to examine all tasks with waiting or active runs, or zero. It is for conditions that affect
+	// many of them, such as an unavailable etcd.
 	examineAllAt time.Time
 	lastRound    time.Time // when the last round began
 }
 
-// examineAgainAt notes that the task must be examined at an instant at the latest. If an earlier note exists,
-// that examination will note the instant again.
+// examineAgainAt schedules an examination of the task at the given time or earlier. If an earlier examination is
+// scheduled already, it will schedule this one again.
 func (a *agenda) examineAgainAt(t *taskstate.Task, at time.Time) {
 	a.later.add(t, at.Add(time.Millisecond-time.Nanosecond).UnixMilli())
 }
 
-// moveDueTasks moves the tasks whose time has come to toExamine. now is in Unix milliseconds.
+// moveDueTasks moves the tasks whose examination is due to toExamine. now is in Unix milliseconds.
 func (a *agenda) moveDueTasks(now int64) {
 	for len(a.later.heap) > 0 && a.later.heap[0].at <= now {
 		a.examineNext(a.later.pop())
 	}
 }
 
-// clockWasSetBack notes the time of a round, which must have a monotonic reading, and reports whether the clock
-// was set back since the last one. Tasks would then be examined too late.
+// clockWasSetBack records the time of a round, which must have a monotonic reading, and reports whether the clock
+// was set back since the previous round. In that case, tasks would be examined too late.
 func (a *agenda) clockWasSetBack(now time.Time) bool {
 	last := a.lastRound
 	a.lastRound = now
@@ -47,11 +48,10 @@ func (a *agenda) clockWasSetBack(now time.Time) bool {
 	return !last.IsZero() && (passed < 0 || now.Sub(last)-passed > maxClockDrift)
 }
 
-// maxClockDrift is how much less time may pass by the clock of the host than by its monotonic clock between two
-// rounds.
+// maxClockDrift is how far the wall clock may fall behind the monotonic clock between two rounds.
 const maxClockDrift = 100 * time.Millisecond
 
-// laterTasks are tasks with the time of their next examination, ordered by time.
+// laterTasks is a priority queue of tasks, ordered by the time of their next examination.
 type laterTasks struct {
 	heap  laterHeap
 	notes map[*taskstate.Task]*laterNote
@@ -64,7 +64,7 @@ type laterNote struct {
 	index int   // in the heap
 }
 
-// add notes a task for an instant, unless an earlier one is noted.
+// add schedules a task, unless it is already scheduled for an earlier time.
 func (l *laterTasks) add(t *taskstate.Task, at int64) {
 	if n := l.notes[t]; n != nil {
 		if at < n.at {
@@ -83,7 +83,7 @@ func (l *laterTasks) add(t *taskstate.Task, at int64) {
 	heap.Push(&l.heap, n)
 }
 
-// remove forgets the note of a task, if it has one.
+// remove removes a task, if it is scheduled.
 func (l *laterTasks) remove(t *taskstate.Task) {
 	if n := l.notes[t]; n != nil {
 		heap.Remove(&l.heap, n.index)

@@ -21,9 +21,9 @@ func (s *shardState) applyConflict(p *plan, c *store.Conflict, now time.Time) er
 	return err
 }
 
-// takeConflict applies the records that a failed commit found changed, so that the next plan is not the same
-// again. The watch may deliver them much later. An entry that was deleted or created again is forgotten until
-// the watch delivers its current state.
+// takeConflict applies the records that a failed commit found changed, so that the next plan differs from this
+// one. The watch may deliver them much later. An entry that was deleted or created again is forgotten until the
+// watch delivers its current state.
 func (s *shardState) takeConflict(p *plan, c *store.Conflict, now time.Time) {
 	// Attempts come first: a queue record may show that one of them has ended, and that attempt must not be
 	// considered active afterwards.

@@ -98,7 +98,7 @@ type outcomes struct{ run, queued, skipped, missed, lost int64 }
 func (s *shardState) buildPlan(now time.Time, as settings) *plan {
 	p := s.newPlan(now, as)
 
-	// Others must not keep tasks that are set aside from being tried for ever.
+	// Commits for other tasks must not delay tasks that are set aside forever.
 	if s.aside.commits >= maxCommitsBetweenRetries && p.decideSetAside() {
 		return p
 	}
@@ -258,8 +258,8 @@ func (p *plan) reserveRoom(t *taskstate.Task, records, bytes int) bool {
 	return p.admitChange(t, p.commit.Fits(records, bytes))
 }
 
-// admitChange adds t to the tasks that the plan changes, if room is true. What the commit compares from now
-// on is compared for t, so if that fails, the failure counts for t.
+// admitChange adds t to the tasks that the plan changes, if room is true. t becomes the subject of the comparisons that follow, so their
+// failures count for t.
 func (p *plan) admitChange(t *taskstate.Task, room bool) bool {
 	if !room {
 		p.full = true

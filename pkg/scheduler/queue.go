@@ -37,7 +37,7 @@ func (p *plan) serveQueue(t *taskstate.Task) {
 	targetDown, _ := t.TargetDown(now)
 	p.examineAfterProbe(t)
 
-	// manualWait means that a manual run waits that has not begun. All that follow wait for the same reason.
+	// manualWait means that a plain manual run has to wait. All later ones wait for the same reason.
 	manualWait := false
 
 	for _, q := range t.Queue() {

@@ -11,19 +11,19 @@ import (
 	"github.com/carillonhq/carillon/pkg/store"
 )
 
-// A commit contains decisions for many tasks. If one of its comparisons fails, nothing of it is written, so a
-// task whose comparisons fail again and again would stop all others (G19). That can happen although
-// takeConflict applies what it reads: an edit may come before each commit, or a commit may compare a key that
-// this worker does not hold in memory.
+// A commit contains decisions for many tasks. If one of its comparisons fails, none of it is written, so a task
+// whose comparisons fail repeatedly would stop all others (G19). takeConflict applies the records that it reads,
+// but this is not always enough: an edit may come before each commit, or a commit may compare a key that this
+// worker does not hold in memory.
 //
-// So a task for which maxFailedTogether commits in a row have failed is set aside. Plans leave it out, and
-// commits for it are made alone, after those for the others. Each further failure doubles the time until the
-// next one, up to maxRetryWait. An event or a repair of one of the task's records ends the wait. When a
-// commit for the task succeeds, or nothing is left to decide for it, it is a task like any other again.
+// So a task is set aside after maxFailedTogether failed commits in a row. Plans for other tasks omit it, and it is
+// committed alone, after the others. Each further failure doubles the time until the next attempt, up to
+// maxRetryWait. An event or a repair of one of the task's records ends the wait. The task becomes a normal task
+// again when a commit for it succeeds, or when nothing is left to decide for it.
 //
-// The ticks of a task that is set aside stay undecided, and get their outcomes by its missed policy when its
-// commits succeed (G4). While one of them is due, the watermark's time does not move, and the entries of the
-// other tasks record that their ticks are decided (plan.keepWatermark).
+// The ticks of a task that is set aside stay undecided. When a commit succeeds, its missed policy decides them (G4).
+// While one of them is due, the watermark's time does not move, and the entries of the other tasks record that
+// their ticks are decided (plan.keepWatermark).
 
 const (
 	// maxFailedTogether is how many commits in a row may fail for a task before it is set aside.
@@ -33,10 +33,10 @@ const (
 	minRetryWait = 100 * time.Millisecond
 	maxRetryWait = 5 * time.Second
 	// maxFailedCommits is how many commits in a row may fail for a task before the shard is opened again,
-	// which happens once. The worker may know something wrong about the task.
+	// which happens once. The worker's state of the task may be wrong.
 	maxFailedCommits = 20
-	// maxCommitsBetweenRetries is how many commits for others may precede one for a task that is set aside,
-	// whose time has come.
+	// maxCommitsBetweenRetries is how many commits for other tasks may precede an attempt that is due for a task
+	// that is set aside.
 	maxCommitsBetweenRetries = 20
 )
 
@@ -56,8 +56,7 @@ func (a *setAsideTasks) has(t *taskstate.Task) bool {
 	return ok
 }
 
-// ready returns the tasks whose time has come at now (Unix milliseconds), those that have waited longest
-// first.
+// ready returns the tasks whose next attempt is due at now (Unix milliseconds). The longest waiting come first.
 func (a *setAsideTasks) ready(now int64) []*taskstate.Task {
 	var list []*taskstate.Task
 	for t, at := range a.retryAt {
@@ -74,8 +73,8 @@ func (a *setAsideTasks) ready(now int64) []*taskstate.Task {
 	return list
 }
 
-// nextRetry returns when the first of the tasks has its turn, in Unix milliseconds. It returns false if there
-// are none.
+// nextRetry returns when the next attempt for any of the tasks is due, in Unix milliseconds, or false if there are
+// no tasks.
 func (a *setAsideTasks) nextRetry() (at int64, ok bool) {
 	at = math.MaxInt64
 	for _, retry := range a.retryAt {
@@ -96,9 +95,9 @@ func (a *setAsideTasks) anyDue(now int64) bool {
 	return false
 }
 
-// countFailures counts a failed commit for each task that made it fail. If the conflict does not show why the
-// commit failed, it counts for all tasks of the plan: then each of them is committed alone, and only the one
-// that is the reason fails again.
+// countFailures counts a failed commit for each task that caused the failure. If the conflict does not show the
+// cause, the failure counts for all tasks of the plan. After a second failure, each of them is committed alone, and
+// only the cause fails again.
 func (s *shardState) countFailures(p *plan, c *store.Conflict) {
 	count := func(t *taskstate.Task) {
 		if t.Failed < math.MaxUint8 {
@@ -126,8 +125,8 @@ func (s *shardState) countFailures(p *plan, c *store.Conflict) {
 	}
 }
 
-// setAsideFailing sets aside the tasks of a failed plan for which too many commits in a row have failed. It
-// returns errReload if the shard has to be opened again for one of them.
+// setAsideFailing sets aside the tasks of a failed plan with too many failed commits in a row. It returns
+// errReload if the shard must be opened again because of one of them.
 func (s *shardState) setAsideFailing(p *plan, now time.Time) error {
 	for i := range p.changes {
 		t := p.changes[i].task
@@ -158,8 +157,7 @@ func (s *shardState) setAsideFailing(p *plan, now time.Time) error {
 	return nil
 }
 
-// retryWait returns the time until the next commit for a task for which this many commits in a row have
-// failed.
+// retryWait returns the time until the next commit for a task after this many failed commits in a row.
 func retryWait(failed uint8) time.Duration {
 	if failed <= maxFailedTogether {
 		return 0
@@ -175,7 +173,7 @@ func (s *shardState) takeOffHeap(t *taskstate.Task) {
 	t.Next = next
 }
 
-// endSetAside makes t a task like any other again, if it is set aside.
+// endSetAside makes t a normal task again if it is set aside.
 func (s *shardState) endSetAside(t *taskstate.Task) {
 	if !s.aside.has(t) {
 		return
@@ -194,16 +192,16 @@ func (s *shardState) retrySetAside(t *taskstate.Task) {
 	}
 }
 
-// examineSetAside notes the tasks that are set aside and whose time has come, so that what their decisions
-// need is read before the plan.
+// examineSetAside notes the tasks that are set aside and whose attempt is due, so that the data for their decisions
+// is read before the plan.
 func (s *shardState) examineSetAside(now time.Time) {
 	for _, t := range s.aside.ready(now.UnixMilli()) {
 		s.examineNext(t)
 	}
 }
 
-// endIdleSetAside is called after an empty plan. It had nothing to decide for any of the tasks that are set
-// aside and whose time has come, so these are tasks like any other again.
+// endIdleSetAside is called after an empty plan, which had nothing to decide for any of the tasks that are set aside
+// and whose attempt is due. They become normal tasks again.
 func (s *shardState) endIdleSetAside(now time.Time) {
 	for _, t := range s.aside.ready(now.UnixMilli()) {
 		delete(s.aside.retryAt, t)
@@ -211,8 +209,8 @@ func (s *shardState) endIdleSetAside(now time.Time) {
 	}
 }
 
-// decideSetAside decides for a task that is set aside, if the plan has changed nothing yet. It reports
-// whether the plan changes something now. The entry records up to when the task's ticks are decided.
+// decideSetAside decides for one task that is set aside. The plan must be empty. It reports whether the plan
+// contains changes now. The entry records up to when the task's ticks are decided.
 func (p *plan) decideSetAside() bool {
 	now, keepWatermark := p.now.UnixMilli(), p.keepWatermark
 	p.full, p.keepWatermark = false, true

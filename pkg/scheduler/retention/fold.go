@@ -185,7 +185,7 @@ func (f *folding) foldOf(records []store.PastRecord, newest *store.LedgerChunk) 
 		chunk, whole, err := ledger.Decode(newest.Value)
 		switch {
 		case err != nil:
-			gone = f.now // nobody knows what it says
+			gone = f.now // its contents are unknown
 		case chunk.UID != f.job.UID:
 			fold.Drop = append(fold.Drop, newest.ID)
 		default:
@@ -294,7 +294,7 @@ func countNew(fold store.HistoryFold) int64 {
 const maxExpired = 4
 
 // chunksToDrop returns the ids of the chunks that a fold must delete because they are too old or too many, and the last tick
-// that they tell of. It looks for them only if the fold begins a chunk.
+// that they contain. It looks for them only if the fold begins a chunk.
 func (f *folding) chunksToDrop(ctx context.Context, fold store.HistoryFold) (ids []string, last time.Time, err error) {
 	begun := countNew(fold)
 	if begun == 0 || f.chunks == 0 {
@@ -333,15 +333,15 @@ func (f *folding) chunksToDrop(ctx context.Context, fold store.HistoryFold) (ids
 		case err == nil && !isOther && chunk.LastTick().After(last):
 			last = chunk.LastTick()
 		case err != nil && int64(i) < tooMany:
-			last = f.now // nobody knows what it told of
+			last = f.now // its contents are unknown
 		}
 	}
 
 	return ids, last, nil
 }
 
-// lostRecords remembers until when etcd was full, so that records were deleted without being counted. Another node does not
-// know of it: nothing can be written to a full etcd. The zero value is ready to use.
+// lostRecords remembers when this node last deleted records without counting them because etcd was full. Other nodes
+// do not know this time, because nothing can be written to a full etcd. The zero value is ready to use.
 type lostRecords struct {
 	mu   sync.Mutex
 	last time.Time

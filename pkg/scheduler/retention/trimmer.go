@@ -16,8 +16,8 @@
 // that their owner may extend. After a conflict, everything is read again. A full etcd refuses puts. Then the records are
 // deleted without a fold, because a full etcd must get rid of records. Readers see the hole from the counts of the ledger.
 //
-// Records and chunks that are deleted without being counted leave a trace in the newest chunk, so that readers know from
-// which tick on the history and the ledger together are complete (ledger.Chunk: Gone, Uncounted).
+// If records or chunks are deleted without being counted, the newest chunk notes it, so that readers know from which tick
+// on the history and the ledger together are complete (ledger.Chunk: Gone, Uncounted).
 package retention
 
 import (
@@ -202,9 +202,9 @@ func (t *Trimmer) trimHistory(ctx context.Context, job Trim) error {
 	return f.foldAll(ctx, gone)
 }
 
-// markUncounted notes in the ledger, before the first of them, that records are deleted without being counted. Otherwise
-// nobody could tell later from which tick on the ledger is complete. If the task is to have no ledger, nothing else remains
-// in it.
+// markUncounted notes in the ledger that records are deleted without being counted. It is called before the first deletion.
+// Without this mark, readers could not determine later from which tick on the ledger is complete. If the setting of the task
+// is to have no ledger, nothing else remains in it.
 func (t *Trimmer) markUncounted(ctx context.Context, job *Trim, list *store.HistoryToTrim, isOff bool) error {
 	mark, previous := ledger.NewUncounted(job.UID, t.now()), ""
 	rewrites := false

@@ -54,8 +54,8 @@ func (q *Waiting) IsPlainManual() bool {
 }
 
 // LateTurn returns the late tick that starts before the next tick on time, or nil. now is in Unix milliseconds.
-// Ticks on time pass late ticks that wait, but only one of them does: the next free moment belongs to the oldest
-// late tick. A new owner does not know that a tick has passed, so another one may.
+// Only one tick on time may pass the late ticks that wait. After that, the oldest late tick is the next to start.
+// A new owner does not know that a tick has passed, so another one may.
 func (t *Task) LateTurn(now int64) *Waiting {
 	if t.Activity == nil || !t.Activity.LatePassed || !t.Policy.Rule.HasOneTurn(t.Doing(now)) {
 		return nil

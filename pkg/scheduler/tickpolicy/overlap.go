@@ -63,7 +63,7 @@ const (
 )
 
 // DecideTick decides a tick by what its task is doing. Late ticks that wait for their turn do not delay
-// ticks that are on time, except with the replace policy. The caller sees to it that they get turns (HasOneTurn).
+// ticks that are on time, except with the replace policy. The caller ensures that they get turns (HasOneTurn).
 func (r OverlapRule) DecideTick(d Activity) TickFate {
 	free := r.Free(d)
 	switch {
