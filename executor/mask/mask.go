@@ -1,11 +1,11 @@
-// Package mask hides the values of secrets in texts: in what a process prints, in what is stored of the response to a
-// request, and in messages.
+// Package mask hides the values of secrets in texts: in the output of processes, in stored responses to requests, and in
+// messages.
 //
-// A value is found as it is, and with the escapes of URLs, JSON, HTML and Go, however they are nested. Lines of a value
-// with several lines, and texts in a value that is JSON, are found on their own: the longest 100 of each value.
+// It finds a value in its original form, and with the escapes of URLs, JSON, HTML and Go, including nested escapes. It also
+// finds the single lines of a value with several lines, and the strings in a JSON value: the longest 100 of each value.
 //
-// Not found are values that are encoded in another way, such as Base64 or upper case, parts of a value, and values of
-// fewer than four bytes, which occur in any text.
+// It does not find values in other encodings, such as Base64 or upper case, parts of a value, or values of fewer than four
+// bytes, which occur in any text.
 package mask
 
 import (
@@ -22,7 +22,7 @@ import (
 	"sync"
 )
 
-// Text takes the place of a value.
+// Text replaces a value.
 const Text = "***"
 
 // minMasked is the length of the shortest value that is masked. Shorter ones occur in any text, and masking them would
@@ -264,8 +264,8 @@ func (m *Masker) Writer(to io.Writer) *Writer {
 	return w
 }
 
-// Writer passes on what is written to it without values. It keeps back the last bytes, which may be the beginning of a
-// value, until more is written, or Flush or Close is called. The zero value must be made ready by Begin.
+// Writer passes on its input without values. It holds back the last bytes, which may be the beginning of a value, until more is
+// written, or Flush or Close is called. Call Begin before the first use.
 type Writer struct {
 	to           io.Writer
 	values       [][]byte // the longest first

@@ -1,8 +1,8 @@
-// Package callgroup runs calls of one caller at the same time. A panic in one of them goes on in the caller.
+// Package callgroup runs calls of one caller concurrently. A panic in one of them propagates to the caller.
 //
-// A panic ends the process unless its own goroutine recovers it. The servers of the API and of the pages recover the panics
-// of a request, but only those in the goroutine of the request. So what serves requests starts other goroutines only with
-// this package: a fault that one request reaches must end this request, and not the node with its runs.
+// A panic ends the process unless its own goroutine recovers it. The servers of the API and of the pages recover panics only
+// in the goroutine of the request. So code that serves requests starts other goroutines only with this package: a fault in one
+// request must end this request, and not the node with its runs.
 //
 // The caller waits for all calls before it panics, so a call must not wait for a value that only another call would send.
 // If it does, use WithContext, whose context ends with the first panic.
@@ -17,17 +17,17 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// Panic is the panic of a call, with the stack of its goroutine.
+// Panic describes the panic of a call, with the stack of its goroutine.
 type Panic struct {
-	Value any // with which panic was called
+	Value any // the argument of panic
 	Stack []byte
 }
 
 // Error implements error. It contains the stack.
 func (p *Panic) Error() string { return fmt.Sprintf("panic: %v\n\n%s", p.Value, p.Stack) }
 
-// Origin returns the value of a panic that was recovered, and the stack where it began. It must be called by the deferred
-// function that has recovered.
+// Origin returns the value of a recovered panic, and the stack where it began. It must be called by the deferred function that
+// recovered the panic.
 func Origin(recovered any) (value any, stack []byte) {
 	if p, ok := recovered.(*Panic); ok {
 		return p.Value, p.Stack
@@ -36,7 +36,7 @@ func Origin(recovered any) (value any, stack []byte) {
 	return recovered, debug.Stack()
 }
 
-// Catch calls f, and returns its panic; nil if it has returned.
+// Catch calls f and returns its panic, or nil if f returned.
 func Catch(f func()) (p *Panic) {
 	defer func() {
 		if r := recover(); r != nil {
@@ -50,7 +50,8 @@ func Catch(f func()) (p *Panic) {
 	return nil
 }
 
-// Start calls f in a goroutine for which nobody waits. If f panics, the goroutine calls onPanic, which ends what f was for.
+// Start calls f in a goroutine and does not wait for it. If f panics, the goroutine calls onPanic, which must end the operation
+// that f belongs to.
 func Start(f func(), onPanic func(*Panic)) {
 	go func() {
 		if p := Catch(f); p != nil {
@@ -59,7 +60,7 @@ func Start(f func(), onPanic func(*Panic)) {
 	}()
 }
 
-// Run calls functions at the same time, and waits for all of them.
+// Run calls functions concurrently and waits for all of them.
 func Run(calls ...func()) {
 	g := New()
 	for _, call := range calls {

@@ -57,9 +57,9 @@ func (s span) overlapsWith(o span) bool {
 	return (o.end == nil || bytes.Compare(s.start, o.end) < 0) && (s.end == nil || bytes.Compare(o.start, s.end) < 0)
 }
 
-// Directories divide the keys by their first dirDepth components, such as /carillon/shards/0042/history/. Their numbers
-// are hashes, so two directories may have the same one. noDir is the number of all keys that have fewer components,
-// and of ranges that may contain keys of several directories.
+// A directory contains the keys with the same first dirDepth components, such as /carillon/shards/0042/history/. Its number is
+// a hash, so two directories may have the same number. noDir is the number of keys with fewer components, and of ranges that
+// may contain keys of several directories.
 const (
 	dirDepth = 5
 	dirCount = 1 << 10
@@ -97,8 +97,7 @@ func dirOfRange(start, end []byte) uint16 {
 		return noDir
 	}
 
-	// The keys from start on are in the directory up to the first key that does not begin with it. That begins
-	// with the byte after the slash instead.
+	// The directory ends before the first key in which the last slash is replaced by the next byte.
 	dir := start[:n]
 	if !bytes.HasPrefix(end, dir) && !(len(end) == n && end[n-1] == '/'+1 && bytes.HasPrefix(end, dir[:n-1])) {
 		return noDir

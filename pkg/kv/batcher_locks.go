@@ -12,9 +12,9 @@ import (
 //
 // It is a table of locks, shared for reads and exclusive for writes. A transaction requests all its locks at once
 // when it enters, and each lock is granted in the order of entry. So the transactions wait only for earlier ones, and
-// a deadlock is impossible. A single key costs one map operation. A range visits the locks of its directory and acquires
-// those of the keys in it; if it is larger than a directory, it visits all locks. Keys and ranges that enter later search
-// the ranges of their directory, and those that are larger.
+// a deadlock is impossible. A single key costs one map operation. A range visits the locks of its directory and acquires those of
+// the keys in the range. If it is larger than a directory, it visits all locks. Keys and ranges that enter later search the
+// ranges of their directory and those that are larger than a directory.
 //
 // The caller holds Batcher.mu.
 type lockTable struct {
@@ -27,7 +27,7 @@ type lockTable struct {
 	ready readyList        // the transactions that wait for no other and that no sender has taken yet
 }
 
-// dir has the locks and ranges of the directories with one number.
+// dir contains the locks and ranges of the directories that share a number.
 type dir struct {
 	locks *lock // the first of them
 	spans []span

@@ -61,9 +61,8 @@ type Change struct {
 	KV *mvccpb.KeyValue
 }
 
-// ChangesSince returns the keys that an older snapshot of the same range has in another version, or not at all, and the
-// keys that only the older one has. Keys that have not changed cost the comparison of two pointers, except after the mirror
-// has listed its range.
+// ChangesSince returns the keys that were created, changed or deleted since an older snapshot of the same range. An unchanged
+// key costs the comparison of two pointers, unless the mirror has listed its range in between.
 func (s Snapshot) ChangesSince(older Snapshot) []Change {
 	var changes []Change
 	before, after := older.KVs, s.KVs

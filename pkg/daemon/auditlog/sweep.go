@@ -16,18 +16,19 @@ import (
 const (
 	// maxAge is how long audit records are kept in etcd.
 	maxAge = 30 * 24 * time.Hour
-	// quotaShare is the most that they may take of etcd's quota, in percent. See planRemoval for which ones go first.
+	// quotaShare is the maximum share of etcd's quota that they may take, in percent. planRemoval decides which ones are removed
+	// first.
 	quotaShare = 5
 	// sweepEvery is the interval at which the leader removes records. A busy cluster writes many in an hour.
 	sweepEvery = time.Minute
 	// sweepPage is how many records one request reads, and removes at most. The leader removes at most sweepMost in a row.
 	sweepPage = 1000
 	sweepMost = 200_000
-	// measureEvery is the minimum interval between two readings of all records that found nothing to remove.
+	// measureEvery is the minimum time until all records are read again if the last reading found nothing to remove.
 	measureEvery = 10 * time.Minute
 	// maxGaps is the maximum number of records of gaps. Further subjects share one.
 	maxGaps = 1000
-	// gapsAtOnce is how many records of gaps that are older than maxAge one sweep replaces.
+	// gapsAtOnce is how many gaps older than maxAge one sweep merges.
 	gapsAtOnce = 20
 	// tokenAge is how long a token is kept after it has expired, so that lists and audit records still explain it.
 	tokenAge = 30 * 24 * time.Hour
@@ -64,7 +65,7 @@ type Sweeper struct {
 	now   func() time.Time
 	log   *zap.Logger
 
-	measured time.Time // when all records were read and needed no removal
+	measured time.Time // when all records were last read and none had to be removed
 }
 
 // NewSweeper returns the sweeper of a node, which judges ages by now. It does so only while checkClock returns nil,
@@ -135,8 +136,7 @@ func (a *Sweeper) sweepTokens(ctx context.Context) (removed int, err error) {
 	return removed, nil
 }
 
-// sweepRecords removes the records that are too old, and then some of those that take too much space. Each removal leaves a
-// record of what is missing from now on.
+// sweepRecords removes the records that are too old, and then some of those that take too much space. Each removal also writes a record of the gap.
 func (a *Sweeper) sweepRecords(ctx context.Context) (removed int, err error) {
 	gaps, err := a.readGaps(ctx)
 	if err != nil {
@@ -168,7 +168,7 @@ func (a *Sweeper) sweepRecords(ctx context.Context) (removed int, err error) {
 	return removed + more, err
 }
 
-// gapSet is the records of gaps as they are in etcd, by what they are about.
+// gapSet contains the gap records in etcd by their reason, class and subject.
 type gapSet map[gapKey]store.AuditGap
 
 type gapKey struct {
@@ -209,7 +209,7 @@ func (s gapSet) gapOf(o owner) store.AuditGap {
 	return store.AuditGap{AuditGap: task.AuditGap{Why: key.why, Access: key.access, Subject: key.subject}}
 }
 
-// extendGap returns a gap that also has no records that are removed now.
+// extendGap returns a gap that also covers the records that are removed now.
 func extendGap(g task.AuditGap, removed []store.AuditEntry) task.AuditGap {
 	g.Removed = int64(len(removed))
 	g.Records += g.Removed
@@ -231,7 +231,7 @@ func extendGap(g task.AuditGap, removed []store.AuditEntry) task.AuditGap {
 	return g
 }
 
-// removeEntries removes records of one gap.
+// removeEntries removes records and extends their gap.
 func (a *Sweeper) removeEntries(ctx context.Context, gaps gapSet, g store.AuditGap, removed []store.AuditEntry, ranges []store.AuditRange) error {
 	g.AuditGap = extendGap(g.AuditGap, removed)
 	mod, err := a.store.RemoveAudit(ctx, g, ranges)
@@ -245,8 +245,8 @@ func (a *Sweeper) removeEntries(ctx context.Context, gaps gapSet, g store.AuditG
 	return nil
 }
 
-// removeOld removes the records that are older than maxAge, and replaces the gaps that are: then no record of their time is
-// left, and one gap says so for all of them.
+// removeOld removes the records that are older than maxAge. It also merges gaps that are older into one: no records of their
+// time are left.
 func (a *Sweeper) removeOld(ctx context.Context, gaps gapSet) (removed int, err error) {
 	before := a.now().Add(-maxAge)
 	byAge := gaps[gapKey{why: task.GapAge}]
@@ -276,7 +276,7 @@ func (a *Sweeper) removeOld(ctx context.Context, gaps gapSet) (removed int, err 
 	return removed, a.mergeOldGaps(ctx, gaps, byAge, before)
 }
 
-// mergeOldGaps replaces gaps whose newest record would be too old now.
+// mergeOldGaps merges gaps whose newest record would be too old now into byAge.
 func (a *Sweeper) mergeOldGaps(ctx context.Context, gaps gapSet, byAge store.AuditGap, before time.Time) error {
 	var old []store.AuditGap
 	merged := byAge
@@ -315,8 +315,8 @@ func (a *Sweeper) mergeOldGaps(ctx context.Context, gaps gapSet, byAge store.Aud
 	return nil
 }
 
-// removeExcess removes records so that the others fit into the limit. It reads all records twice at most: once to measure
-// them, and once to remove some.
+// removeExcess removes records until the rest fits into the limit. It reads all records at most twice: to measure them, and to
+// remove some.
 func (a *Sweeper) removeExcess(ctx context.Context, gaps gapSet, limit int64) (removed int, err error) {
 	sizes := map[owner]int64{}
 	err = a.eachPage(ctx, func(page store.AuditPage) (bool, error) {

@@ -7,7 +7,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/store"
 )
 
-// owner is whose records compete for space: a subject's records of changes of access, or its other ones.
+// owner identifies records that compete for space: a subject's records of access changes, or its other records.
 type owner struct {
 	access  bool
 	subject string
@@ -15,12 +15,11 @@ type owner struct {
 
 func ownerOf(e store.AuditEntry) owner { return owner{e.Access, e.Subject} }
 
-// planRemoval returns how many bytes of which owners must go if all records together exceed the limit. The owners with the
-// most lose records, so that nobody removes the records of others by writing many. Records of changes of access go only if
+// planRemoval returns how many bytes each owner must lose if all records together exceed the limit. The largest owners lose
+// records, so that nobody can push out the records of others by writing many. Records of access changes are removed only if
 // they alone exceed half of the limit.
 //
-// It leaves a tenth of the limit free: the leader reads all records before it removes some, and should not do so each
-// minute.
+// It frees a tenth of the limit, because the leader reads all records before a removal and should not do so each minute.
 func planRemoval(sizes map[owner]int64, limit int64) map[owner]int64 {
 	var accessSize, otherSize int64
 	for o, size := range sizes {
@@ -47,9 +46,8 @@ func planRemoval(sizes map[owner]int64, limit int64) map[owner]int64 {
 	return excess
 }
 
-// lowerTo adds to excess what the largest owners of one kind must lose, so that all of that kind have keep bytes together.
-// Those that lose something have the same size afterwards: that is what remains if the largest one loses a record again and
-// again.
+// lowerTo adds to excess what the largest owners of one class must lose, so that the class has keep bytes in total. Owners that
+// lose records have the same size afterwards, as if the largest owner lost one record at a time.
 func lowerTo(excess, sizes map[owner]int64, access bool, keep int64) {
 	var owners []owner
 	var total int64
@@ -65,8 +63,8 @@ func lowerTo(excess, sizes map[owner]int64, access bool, keep int64) {
 
 	slices.SortFunc(owners, func(a, b owner) int { return cmp.Compare(sizes[a], sizes[b]) })
 
-	// Each owner may have an equal part of what is left for it and for all larger ones. What a small owner does not need is
-	// left for the others.
+	// Each owner may use an equal part of the space that is left for it and all larger owners. Larger owners share what a
+	// small owner does not need.
 	for i, o := range owners {
 		level := keep / int64(len(owners)-i)
 		if size := sizes[o]; size > level {
@@ -85,8 +83,7 @@ type removal struct {
 	ranges  []store.AuditRange
 }
 
-// chooseRemovals returns which records of a page must go, for each owner as many as it has in excess. It reduces excess by
-// them.
+// chooseRemovals selects the records of a page to remove, up to the excess of each owner, and reduces excess by their size.
 func chooseRemovals(page store.AuditPage, excess map[owner]int64) []removal {
 	var list []removal
 	current := map[owner]int{} // the index in list

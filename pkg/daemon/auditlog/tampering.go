@@ -9,7 +9,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// The operations of records with which a sink reports what happened to audit records in etcd. They are in the sink only.
+// The operations of records with which a sink reports changes of audit records in etcd. Only sinks receive them.
 const (
 	operationDeleted   = "audit-records-deleted"
 	operationRewritten = "audit-records-rewritten"
@@ -56,7 +56,7 @@ func (s *Sink) findTampering(events []*clientv3.Event) (reports []task.AuditReco
 	return reports
 }
 
-// tamperingReport has the time of the first of the records: the sink does not know when etcd was changed.
+// tamperingReport returns a report with the time of the first record, because the sink does not know when etcd was changed.
 func tamperingReport(operation string, rev int64, objects []task.AuditObject) task.AuditRecord {
 	r := task.AuditRecord{ID: objects[0].Name + "-" + operation, Operation: operation, Objects: objects[:min(len(objects), maxNamed)], Revision: rev}
 	if at, err := record.ParseAuditTime(objects[0].Name); err == nil {

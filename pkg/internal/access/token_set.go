@@ -9,15 +9,15 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// compiledToken is a token with what follows from its record, the roles and the bindings, but from no other token. So a
-// change of one token leaves all others as they are.
+// compiledToken is a token with data that is derived from its record, the roles and the bindings, but from no other token. So a
+// change of one token does not affect the others.
 type compiledToken struct {
 	task.Token
 	created int64             // the create revision of its key
 	hash    [sha256.Size]byte // of its secret
-	scope   []grant           // nil if the token has no scope, or one that makes no sense: then it may do nothing
-	// held are the grants of a session's subject and of its groups; nil if it has no groups, and then those of the subject
-	// count alone.
+	scope   []grant           // nil if the token has no scope, or an invalid one, with which it may do nothing
+	// held contains the grants of a session's subject and its groups. It is nil if the session has no groups; then only the
+	// grants of the subject apply.
 	held []grant
 }
 
@@ -26,8 +26,8 @@ const tokenBuckets = 256
 
 var tokenSeed = maphash.MakeSeed()
 
-// tokenSet is a set of tokens by their ids. It does not change: with returns another set, which shares with it the maps
-// that are equal. So 100,000 tokens cost a change the copy of some 400 entries. A nil set is empty.
+// tokenSet is an immutable set of tokens by id. The method with returns a modified set that shares all unchanged maps. So with
+// 100,000 tokens, a change copies about 400 entries. A nil set is empty.
 type tokenSet struct {
 	buckets [tokenBuckets]map[string]*compiledToken
 	size    int
@@ -137,8 +137,8 @@ func (t *Table) WithTokens(changes []TokenChange) (next *Table, problems []error
 	return &after, problems
 }
 
-// compileToken returns nil for a token that was deleted, or whose kind makes no sense. If only its scope makes no sense, it
-// returns the token and an error: then the token is known, but may do nothing.
+// compileToken returns nil for a token that was deleted or has an invalid kind. If only its scope is invalid, it returns the
+// token and an error: the token is known, but may do nothing.
 func (t *Table) compileToken(c *TokenChange) (*compiledToken, error) {
 	if c.Token == nil {
 		return nil, nil

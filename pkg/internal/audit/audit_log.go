@@ -11,8 +11,8 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// changeSet is when the records that only the API writes were written last. It uses 8 bytes for each revision at which specs
-// were written: a bulk write of many tasks has one.
+// changeSet contains the revisions of the last writes of records that only the API writes. It uses 8 bytes for each revision at
+// which specs were written; a bulk write of many tasks has one revision.
 type changeSet struct {
 	bootstrap int64       // the revision at which the cluster was created, with its first access records
 	records   []apiRecord // access records and secrets
@@ -46,7 +46,7 @@ func withoutValue(e *mvccpb.KeyValue) *mvccpb.KeyValue {
 	return &mvccpb.KeyValue{Key: e.Key, ModRevision: e.ModRevision}
 }
 
-// revisionSet is some revisions, each with whether there is an audit record of it.
+// revisionSet is a set of revisions. For each, it records whether an audit record exists.
 type revisionSet struct {
 	revisions []int64 // in order
 	audited   []bool
@@ -80,9 +80,9 @@ func (s *revisionSet) isAudited(revision int64) bool {
 // also writes an audit record, so both have the same mod revision. An owner of a shard and the leader delete such records by
 // themselves, but never write one.
 //
-// An audit record may be gone because it was too old, or because there were too many. Then a gap says at which revisions the
-// removed records were written. The audit records are read after all others, and the gaps after the audit records. So
-// nothing is missed if etcd is compacted in between and these reads see later revisions.
+// An audit record may have been removed because of its age, or to save space. In that case, a gap contains the revisions of the
+// removed records. The audit records are read after all other records, and the gaps after the audit records. So nothing is
+// missed if etcd is compacted in between and these reads see later revisions.
 type auditLogJudge struct{ judge }
 
 func (j *auditLogJudge) checkAuditLog(ctx context.Context) error {
@@ -159,5 +159,5 @@ func (j *auditLogJudge) checkSpecs(ctx context.Context, isMissing func(revision 
 }
 
 func (j *auditLogJudge) suspectUnaudited(e *mvccpb.KeyValue, what string) {
-	j.addSuspect(kindUnaudited.newFinding(fmt.Sprintf("%s was written at revision %d, of which there is no audit record", what, e.ModRevision), string(e.Key)), seenRecord(e))
+	j.addSuspect(kindUnaudited.newFinding(fmt.Sprintf("%s was written at revision %d, which has no audit record", what, e.ModRevision), string(e.Key)), seenRecord(e))
 }

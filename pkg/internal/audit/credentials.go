@@ -15,7 +15,7 @@ import (
 // credentialJudge judges secrets, and the records that say who may do what.
 type credentialJudge struct{ judge }
 
-// checkAccess judges an access record: the fence, the key of changes of tokens, a role, a binding, a namespace, a limit of nodes, a token, or a disabled
+// checkAccess judges an access record: the fence, the key of token changes, a role, a binding, a namespace, a limit of nodes, a token, or a disabled
 // subject. It stores those that decide which nodes can run tasks.
 func (j *credentialJudge) checkAccess(_ context.Context, e *mvccpb.KeyValue) error {
 	j.checkNoLease(e)
@@ -32,7 +32,7 @@ func (j *credentialJudge) checkAccess(_ context.Context, e *mvccpb.KeyValue) err
 		value        any
 	}{
 		{j.keys.Fence(), "the fence of access records", &record.Fence{}},
-		{j.keys.TokenChanges(), "the key of changes of tokens", &struct{}{}},
+		{j.keys.TokenChanges(), "the key of token changes", &struct{}{}},
 		{j.keys.Roles(), "a role", &task.Role{}},
 		{j.keys.Bindings(), "a binding", &task.Binding{}},
 		{j.keys.Namespaces(), "a namespace", namespace},

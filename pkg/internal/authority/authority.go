@@ -74,7 +74,7 @@ func (v *View) contradicts(p store.Proof) bool {
 	return v.Fence != p.Fence || v.Created(p.Token) != p.TokenCreated || v.Created(p.Parent) != p.ParentCreated
 }
 
-// extent returns the number of the records, and the highest mod revision of their keys.
+// extent returns the number of records and their highest mod revision.
 func (v *View) extent() (number int, newest int64) {
 	for _, e := range v.records.KVs {
 		newest = max(newest, e.ModRevision)
@@ -224,12 +224,12 @@ func (k *Keeper) Proven(ctx context.Context) error {
 	}
 }
 
-// proveCurrent compares the view with etcd: the mod revisions of two keys, one of which each change of the access records
-// by Carillon writes in its own transaction. If both are the same then the view has all changes: it is made of whole
-// revisions, in their order. The cost does not depend on the number of records.
+// proveCurrent compares the mod revisions of two keys in etcd with those in the view. Each change of the access records by
+// Carillon writes one of these keys in its own transaction. If both are equal, the view has all changes, because it consists of
+// whole revisions in order. The cost does not depend on the number of records.
 //
-// A record that somebody writes with another program, and without these keys, is no part of the proof. The watch reports
-// it, or the next list of the mirror.
+// The proof does not cover records that another program writes without these keys. The watch or the next list of the mirror
+// reports them.
 func (k *Keeper) proveCurrent(ctx context.Context) error {
 	asked := time.Now()
 	select {
@@ -283,9 +283,9 @@ func modOf(r *etcdserverpb.RangeResponse) int64 {
 	return r.Kvs[0].ModRevision
 }
 
-// compareAll compares the view with all access records in etcd: their number, and the highest of their mod revisions. A
-// record that was written since would have a higher one, and a record that was deleted would be missing from the number.
-// etcd reads all records for that, with their values.
+// compareAll compares the number of all access records in etcd, and their highest mod revision, with the view. A record that was
+// written since would have a higher revision, and a deleted one would be missing from the number. For this, etcd reads all
+// records with their values.
 func (k *Keeper) compareAll(ctx context.Context) error {
 	prefix := k.keys.Access()
 	res, err := k.client.Get(ctx, prefix, clientv3.WithRange(clientv3.GetPrefixRangeEnd(prefix)), clientv3.WithKeysOnly(),
@@ -302,9 +302,9 @@ func (k *Keeper) compareAll(ctx context.Context) error {
 	return nil
 }
 
-// updateView returns the view of a snapshot. It compiles only the tokens that have changed since the view of an earlier
-// snapshot, if nothing but tokens has changed: people log in and out often, and each of these changes is a token. What a
-// token may do depends on roles and bindings, so a change of those compiles everything.
+// updateView returns the view of a snapshot. If only tokens have changed since an earlier view, it compiles only these tokens:
+// people log in and out often, and each login changes a token. The rights of a token depend on roles and bindings, so a change
+// of those compiles everything.
 func (k *Keeper) updateView(v *View, s kv.Snapshot) *View {
 	if v.records.Revision == 0 { // the empty view of a new Keeper
 		return k.compileView(s)

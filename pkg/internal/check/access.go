@@ -143,9 +143,8 @@ func appendDecoded[T any](list *[]T, value []byte) {
 }
 
 // applyRecords applies the changes below access/. Every one of them except the creation and the deletion of a token puts
-// the fence at the same revision (G27): a writer who was authorised before would not notice the change otherwise. A token's
-// creation and deletion put the key of changes of tokens, or delete it in a full etcd: a node would take an old copy for
-// the current one otherwise.
+// the fence at the same revision (G27): a writer who was authorised before would not notice the change otherwise. The creation and the deletion of a token put the key of token changes, or delete it in a full etcd. Otherwise a node
+// would treat an old copy as current.
 func (j *accessJudge) applyRecords(events []Event) {
 	fenced, unfenced := false, ""
 	announced, unannounced := false, ""
@@ -183,9 +182,9 @@ func (j *accessJudge) applyRecords(events []Event) {
 		j.addViolation("G27", unfenced, "an access record changes, and the fence does not")
 	}
 
-	// Once a full etcd has had the key deleted, nodes compare all records until it is put again.
+	// After the key was deleted in a full etcd, nodes compare all records until it exists again.
 	_, isPresent := j.records[j.keys.TokenChanges()]
 	if unannounced != "" && !announced && isPresent && j.cluster.revision > j.cluster.began {
-		j.addViolation("G27", unannounced, "a token is created or deleted, and the key of changes of tokens stays")
+		j.addViolation("G27", unannounced, "a token is created or deleted, and the key of token changes does not change")
 	}
 }

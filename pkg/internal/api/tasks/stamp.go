@@ -11,19 +11,19 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// An edit that changes the ticks of a task writes the time from which it counts: the entry's from, the version's
-// updated_at, and the begin or the end of a pause. Ticks up to this stamp belong to the former version, and later ones to
-// the new version.
+// An edit that changes the ticks of a task writes the time from which it applies: the entry's from, the version's
+// updated_at, and the beginning or the end of a pause. Ticks up to this stamp belong to the previous version, and later ones
+// to the new version.
 //
-// The stamp is a time of this node's clock. Until etcd applies the write, the owner may decide further ticks of the former
-// version, and it may pass ticks of the new one. Therefore the write fails if the watermark of the shard has reached the
-// first tick of either version after the stamp (Stored.MarkBy), and is made again with a later stamp. Ticks of other tasks do
-// not disturb it.
+// The stamp is a time of this node's clock. Until etcd applies the write, the owner may decide further ticks of the
+// previous version, and it may pass ticks of the new one. So the write fails if the watermark of the shard has reached the
+// first tick of either version after the stamp (Stored.MarkBy), and is repeated with a later stamp. Ticks of other tasks do
+// not make it fail.
 //
-// A task whose ticks follow each other faster than etcd answers would never be changed that way. After maxRaces failures
-// the write does without the comparison, and some ticks after the stamp may have been decided before the change.
+// A task whose ticks follow each other faster than etcd answers could never be changed this way. After maxRaces failures,
+// the write omits the comparison, and some ticks after the stamp may have been decided before the change.
 //
-// With jitter, the write is never made without it. The same tick may be due at another time in the new version, so a tick
+// With jitter, the write never omits it. The same tick may be due at another time in the new version, so a tick
 // that is decided could be due again (G3), and a tick that the watermark has passed would be lost (G4). The store's key
 // revised does not prevent this: it stops commits that come after the edit, and these came before it.
 
@@ -48,8 +48,8 @@ type tickRaces struct {
 	}
 }
 
-// noteRead notes the task as it is read for the next attempt. If the former attempt has failed although the task is
-// unchanged, a tick came first. In a group it was perhaps a tick of another task, unless this task has had one by now.
+// noteRead compares the task, as read for the next attempt, with that of the previous attempt. If it is unchanged, a tick made
+// the previous attempt fail. In a group, that may have been a tick of another task, unless this task has had one by now.
 func (r *tickRaces) noteRead(old store.Stored, now task.Time) {
 	tried := r.tried
 	r.tried.markBy = task.Time{}
@@ -62,7 +62,7 @@ func (r *tickRaces) noteRead(old store.Stored, now task.Time) {
 	}
 }
 
-// markBy returns up to which time the watermark may have advanced when e is written over old; zero: up to any time.
+// markBy returns the time up to which the watermark may have advanced when e replaces old. Zero means that there is no limit.
 func (r *tickRaces) markBy(old store.Stored, e task.Entry, stamp task.Time) (by task.Time) {
 	if r.lost < maxRaces || movesDueTimes(old.Entry, e) {
 		by = lastBeforeTicks(stamp, old.Entry, e)
@@ -74,8 +74,7 @@ func (r *tickRaces) markBy(old store.Stored, e task.Entry, stamp task.Time) (by 
 }
 
 // stampEdit returns the time stamp of the next attempt to write spec over old. This is the time of this node's clock. The
-// owner's clock may be ahead, and has then decided later ticks already. So after a failure, it is the time of the watermark
-// if that is later.
+// owner's clock may be ahead, and has then decided later ticks already. So after a failure, the stamp is the time of the watermark if that is later.
 func (h *Handlers) stampEdit(c *httpapi.Call, old store.Stored, spec task.Spec, r *tickRaces) (task.Time, error) {
 	now := h.Now.Stamp()
 	r.noteRead(old, now)
@@ -101,7 +100,7 @@ func (h *Handlers) stampEdit(c *httpapi.Call, old store.Stored, spec task.Spec, 
 	return now, nil
 }
 
-// changesTicks reports whether an edit of old writes a time that divides the ticks of the versions.
+// changesTicks reports whether an edit of old writes a time that separates the ticks of the two versions.
 func changesTicks(old store.Stored, spec task.Spec, e task.Entry) bool {
 	return !task.SameTicks(old.Task.Spec, spec) || !e.From.Equal(old.Entry.From.Time) || e.Paused != old.Entry.Paused ||
 		!slices.Equal(pausesOf(e), pausesOf(old.Entry))
@@ -120,7 +119,7 @@ func movesDueTimes(old, edited task.Entry) bool {
 	return (old.Jitter > 0 || edited.Jitter > 0) && !old.Timing().Same(edited.Timing())
 }
 
-// lastBeforeTicks returns the last instant before the first tick of the entries after a time; zero if they have no tick.
+// lastBeforeTicks returns the last instant before the first tick of any of the entries after a time, or zero if they have none.
 // A tick that jitter delays counts from its time in the schedule.
 func lastBeforeTicks(after task.Time, entries ...task.Entry) (last task.Time) {
 	for _, e := range entries {
