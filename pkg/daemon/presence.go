@@ -325,8 +325,8 @@ func (p *presence) joinCluster(ctx context.Context) (*kv.Session, kv.Fence, erro
 
 // awaitFormerGone returns when no former instance of the data directory is present any more. Usually it returns at once,
 // because the lock of the directory proves that they are dead. After a restart of the machine, it waits until the key of
-// the former instance has disappeared with its lease. If the key remains for longer than that, the instance is alive, so
-// this directory is a copy, and awaitFormerGone returns an error.
+// the former instance expires with its lease. If the key remains, the instance is alive, so this directory is a copy, and
+// awaitFormerGone returns an error.
 func (p *presence) awaitFormerGone(ctx context.Context) error {
 	if p.proven {
 		return nil
@@ -344,7 +344,7 @@ func (p *presence) awaitFormerGone(ctx context.Context) error {
 			found = now
 			p.log.Warn("a former instance of this data directory is present; waiting for one lease", zap.String("instance", holder.Instance), zap.String("at", holder.Address))
 		case now.Sub(found) > p.ttl+2*time.Second && now.Sub(lost) > p.ttl+2*time.Second:
-			return fmt.Errorf("node %s runs as instance %s at %s, with the data directory of which this one is a copy: a copy cannot run beside the original; "+
+			return fmt.Errorf("this data directory is a copy: node %s runs as instance %s at %s with the original, and both cannot run at the same time;  "+
 				"give this node an empty data directory and another name, or stop the original", p.node.Name, holder.Instance, holder.Address)
 		}
 

@@ -51,10 +51,10 @@ func (p trustedProxies) contain(addr netip.Addr) bool {
 
 // clientOf returns the address of the client of a request that came from an address, with the values of its header.
 //
-// The header counts only if the request came from a proxy. It is read from the right, because clients can send what they
-// like, and each proxy appends to it: the first address that is not that of a proxy is the client. If there is none, the
-// request comes from a proxy itself. What a client has sent is further left, and is not read. Anything but an address
-// on the way is an error, because the address further right may be one that others are not allowed to use.
+// The header is used only if the request came from a proxy. It is read from the right, because clients can send anything, and
+// each proxy appends to it: the first address that does not belong to a proxy is the client. If there is none, the request
+// comes from a proxy itself. Values that the client has sent are further left and are not read. A value that is not an address
+// is an error, because the client must not get the rights of the address to its right.
 func (p trustedProxies) clientOf(from netip.Addr, values []string) (netip.Addr, error) {
 	if !p.contain(from) {
 		return from, nil
@@ -123,7 +123,7 @@ func refuseForwarded(w http.ResponseWriter, err error) {
 	_ = json.NewEncoder(w).Encode(client.Problem{ // an error means that the client has gone
 		Type: "about:blank", Title: http.StatusText(http.StatusBadRequest), Status: http.StatusBadRequest,
 		Code: task.CodeBadValue, Field: forwardedFor, Detail: err.Error(),
-		Hint: "a proxy of trusted_proxies must append the address of its client to this header, or replace the header by it",
+		Hint: "a proxy of trusted_proxies must append the address of its client to this header, or replace the header with it",
 	})
 }
 

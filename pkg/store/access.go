@@ -186,7 +186,7 @@ func (s Access) CreateToken(ctx context.Context, t record.Token) error {
 	return nil
 }
 
-// putTokenChanges is part of each transaction that creates or deletes tokens. The value says nothing.
+// putTokenChanges is part of each transaction that creates or deletes tokens. The value has no meaning.
 func (s *conn) putTokenChanges() clientv3.Op { return clientv3.OpPut(s.keys.TokenChanges(), "{}") }
 
 // Token reads a token's record; task.ErrNotFound if there is none. The API finds tokens in its
@@ -241,7 +241,7 @@ func (s Access) RecordIntent(ctx context.Context) error {
 // RecordAudit writes an audit record by itself: the intent and the outcome of what is not one
 // transaction, a refused login, or a record that is late. It is not made on anyone's behalf.
 //
-// It does nothing if the record exists: somebody who is not sure whether it was written writes it again, and an audit record
+// It does nothing if the record exists: a caller that does not know whether it was written repeats the write, and an audit record
 // is never rewritten.
 func (s Access) RecordAudit(ctx context.Context, r task.AuditRecord) error {
 	key := s.keys.AuditRecord(r.ID)

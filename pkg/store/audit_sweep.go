@@ -21,24 +21,24 @@ const auditOverhead = 64
 // operation.
 const MaxAuditRanges = 100
 
-// AuditEntry is what a sweep needs to know of an audit record.
+// AuditEntry contains the data of an audit record that a sweep needs.
 type AuditEntry struct {
 	ID       string
 	Revision int64 // at which it was written
-	// The following are only known if the values were read.
+	// The following fields are set only if the values were read.
 	Subject string
-	Access  bool  // it is about a change of access
-	Bytes   int64 // that it takes in etcd, about
+	Access  bool  // the record of an access change
+	Bytes   int64 // approximate size in etcd
 }
 
-// AuditPage is some audit records that follow one another, the oldest first.
+// AuditPage contains consecutive audit records, the oldest first.
 type AuditPage struct {
 	Entries  []AuditEntry
 	Next     string // what to pass as after; "" after the last record
 	Revision int64  // of etcd when they were read
 }
 
-// AuditRange is audit records that follow one another without any between them, as of a revision of etcd.
+// AuditRange is a range of audit records to remove. At Revision, it contained no other records.
 type AuditRange struct {
 	First, Last string // ids
 	Revision    int64
@@ -145,12 +145,11 @@ func (s Access) ListAuditGaps(ctx context.Context) ([]task.AuditRecord, error) {
 	return list, nil
 }
 
-// RemoveAudit removes audit records, and writes gap, which says so, in the same transaction. It also deletes the records
-// of other gaps that gap contains from now on. It returns the new mod revision of the gap.
+// RemoveAudit removes audit records and writes gap, which describes them, in the same transaction. It also deletes the records of
+// other gaps, which were merged into gap. It returns the new mod revision of gap.
 //
-// It returns task.ErrConflict, and changes nothing, if a record was written into one of the ranges since they were read, or
-// if one of the gaps was written. In a full etcd, which accepts deletions only, it fails: nothing is removed without a
-// record of it.
+// If a record was written into one of the ranges since they were read, or if one of the gaps was written, it changes nothing and
+// returns task.ErrConflict. It fails in a full etcd, which accepts only deletions, so nothing is removed without a gap.
 func (s Access) RemoveAudit(ctx context.Context, gap AuditGap, ranges []AuditRange, contained ...AuditGap) (int64, error) {
 	key := s.keys.AuditGap(&gap.AuditGap)
 	t := kv.Txn{If: []clientv3.Cmp{isUnchanged(key, gap.Mod)}, Then: []clientv3.Op{clientv3.OpPut(key, record.Encode(gap.AuditGap))}}

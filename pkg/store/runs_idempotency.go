@@ -16,9 +16,9 @@ import (
 // ErrKeyReused means that the idempotency key of a request was used for a different request.
 var ErrKeyReused = errors.New("the idempotency key was used for a different request")
 
-// Idempotency identifies a request that must queue at most one run, however many copies of it arrive. The transaction that
-// queues the run also creates a record of the request, and compares that there is none. So the second copy is refused
-// by etcd, whichever node serves it. The zero value identifies no request and has no record.
+// Idempotency identifies a request that must queue at most one run, however many copies of it arrive. The transaction that queues
+// the run also creates a record of the request, and compares that the record does not exist. So etcd rejects the second copy,
+// whichever node serves it. The zero value identifies no request and has no record.
 type Idempotency struct {
 	// Key is a digest of what identifies the request: the subject, the task with its uid, and the idempotency key.
 	Key string

@@ -59,8 +59,8 @@ type Commit struct {
 	// sets it.
 	ResolvedAs string
 
-	// Subject is whose comparisons are added next: a number that the caller chooses, or
-	// NoSubject. If some of them fail, Conflict.Subjects contains it.
+	// Subject identifies the task whose comparisons are added next: a number that the caller
+	// chooses, or NoSubject. If one of them fails, Conflict.Subjects contains the number.
 	Subject int
 
 	moves   bool  // the commit moves the watermark's time
@@ -74,7 +74,7 @@ type Commit struct {
 	bytes    int       // an estimate of the size of the request
 }
 
-// NoSubject is the subject of comparisons that no task of the caller depends on.
+// NoSubject is the subject of comparisons that belong to no task.
 const NoSubject = -1
 
 // writing is a record to put or, if value is nil, a key to delete. An Op of etcd's
@@ -312,8 +312,7 @@ func (c *Commit) Purge(key string, mod int64) { c.addDelete(key, mod) }
 // Conflict is the error of a commit that wrote nothing because some of the state on
 // which it was decided has changed. It matches task.ErrConflict.
 //
-// A conflict may be empty: what made the commit fail is gone by the time of the read, or it
-// is something that Commit does not read.
+// A conflict may be empty: the cause may have disappeared before the read, or Commit does not read it.
 type Conflict struct {
 	Records []ShardEvent // changed records of the shard, in their current state
 	Runs    []string     // keys of changed attempts

@@ -26,7 +26,7 @@ const (
 )
 
 // Account reads what etcd contains about a task and its ticks from one time to another, both
-// included. If there are too many records, Account.Unread tells of which ticks.
+// included. If there are too many records, Account.Unread contains the ticks whose records were not read.
 func (s Tasks) Account(ctx context.Context, ref record.Ref, from, to time.Time) (record.Account, error) {
 	k := s.keys
 	versions, history := k.Versions(ref), k.HistoryOf(ref)
@@ -143,8 +143,8 @@ func (s Tasks) lastTickBefore(ctx context.Context, history, key string, rev int6
 	return nil, nil
 }
 
-// unreadOf returns the periods of which waiting runs were not read: those between the oldest and the newest that were,
-// except for the period in question, as far as that was read.
+// unreadOf returns the periods whose waiting runs were not read. These are the periods between the oldest and the newest runs that
+// were read, without the part of the requested period that was read.
 func unreadOf(queue string, from, to time.Time, oldest, within *etcdserverpb.RangeResponse, newest []*mvccpb.KeyValue) []record.Period {
 	if !oldest.More || len(newest) == 0 {
 		return nil

@@ -154,7 +154,7 @@ func recordTable(f *factory.Factory, list []task.AuditRecord, wide bool) *output
 	return g
 }
 
-// gapText says which audit records are missing.
+// gapText describes the audit records that are missing.
 func gapText(f *factory.Factory, g *task.AuditGap) string {
 	what := "records"
 	if g.Records > 0 {
@@ -178,7 +178,7 @@ func gapText(f *factory.Factory, g *task.AuditGap) string {
 		return fmt.Sprintf("%s from %s to %s were removed: the audit log took too much of etcd's quota", what, clock(g.From), clock(g.To))
 	}
 
-	return "the record of which records were removed cannot be read"
+	return "the gap record cannot be read"
 }
 
 // objectsText names what a transaction changed: all of it, or as much as a line holds.

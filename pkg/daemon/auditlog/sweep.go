@@ -161,7 +161,7 @@ func (a *Sweeper) sweepRecords(ctx context.Context) (removed int, err error) {
 
 	more, err := a.removeExcess(ctx, gaps, limit)
 	if more > 0 {
-		a.log.Warn("the audit records took more than their share of etcd's quota; removed the oldest of the subjects with the most",
+		a.log.Warn("the audit records took more than their share of etcd's quota; removed the oldest records of the largest subjects",
 			zap.Int("records", more), zap.Int64("bytes", size), zap.Int64("limit", limit))
 	}
 

@@ -23,9 +23,9 @@ import (
 //   - a descendant of this daemon. Where attempts have no control groups, the daemon is a subreaper, so they stay its
 //     descendants, whatever they do.
 //
-// The kernel recorded who connected. So it makes no difference whether the process has executed another program since, or
-// has passed the connection on. The answer is about that process and no later one with the same number: it must exist
-// before and after the answer was found.
+// The kernel has recorded the process that connected. So it makes no difference if that process has executed another program
+// since, or has passed the connection on. The process must exist before and after the check, so that the answer is not about a
+// later process with the same number.
 func checkNoAttempt(c net.Conn) error {
 	p, err := peerProcess(c)
 	if err != nil {
@@ -121,8 +121,8 @@ func (p *process) checkUnchanged() error {
 	}
 
 	// The process that connected may have ended before the connection was accepted, and another one may have its number.
-	// That takes as many new processes as the host has numbers, in the few milliseconds in between. At least it is no
-	// process of another user.
+	// For that, all process numbers of the host must be used within a few milliseconds. At least, the process
+	// must belong to the same user.
 	uid, err := effectiveUser(p.PID)
 	if err == nil && uid != p.uid {
 		err = fmt.Errorf("it runs as user %d, and connected as user %d", uid, p.uid)

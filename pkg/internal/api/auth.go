@@ -67,7 +67,7 @@ func (s *server) findCaller(r *http.Request, takesLink bool) (httpapi.Caller, er
 
 	if why, refused := r.Context().Value(refusedUserKey{}).(string); refused {
 		return httpapi.Caller{}, httpapi.Fail(http.StatusUnauthorized, client.CodeUnauthorized, "a token is required: %s", why).
-			WithHint("processes of tasks have no rights of their own, also as root: create a token, and give it to the task with a secret")
+			WithHint("processes of tasks have no rights of their own, even as root: create a token, and give it to the task with a secret")
 	}
 
 	if certificate != "" {

@@ -39,9 +39,9 @@ const (
 // operationLogin is the operation of the audit records of refused logins.
 const operationLogin = "login"
 
-// logins limits how many wrong tokens each client may try, and counts, logs and records refused logins. They cost etcd
-// nothing, so their audit records go only to record. Denied requests, whose caller is known and lacks a right, are counted
-// and logged apart: pages and commands of everyday use can ask for more than their caller may read.
+// logins limits how many wrong tokens each client may try, and counts, logs and records refused logins. They must not
+// cost etcd anything, so their audit records go only to record. Denied requests, whose caller is known but lacks a right, are
+// counted and logged separately: ordinary pages and commands can request more than their caller may read.
 type logins struct {
 	log     *zap.Logger
 	refused *prometheus.CounterVec

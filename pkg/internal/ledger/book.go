@@ -14,7 +14,7 @@ type Book struct {
 	Lines  []task.LedgerLine // the newest first, by their last ticks; those about a longer time precede those inside it
 	Broken int               // chunks that cannot be read
 
-	gone      time.Time // ticks up to then may be neither in the ledger nor in the history; zero: none
+	gone      time.Time // ticks up to this time may be missing from both the ledger and the history; zero: none
 	uncounted bool      // records are deleted without being counted
 }
 
@@ -23,7 +23,7 @@ func (b *Book) IsComplete(tick time.Time) bool {
 	return b.Broken == 0 && !b.uncounted && tick.After(b.gone)
 }
 
-// CompleteSince returns the time from which on each tick of a task whose run has ended is in the history or in the ledger.
+// CompleteSince returns the time from which each tick whose run has ended is in the history or in the ledger.
 // created is when the task was created. ok is false if no such time is known: a chunk cannot be read, or the task has no
 // ledger and its history has been trimmed.
 func (b *Book) CompleteSince(created time.Time) (since time.Time, ok bool) {

@@ -17,7 +17,7 @@
 // Runs that somebody requested are listed apart, because they belong to no tick.
 //
 // The newest chunk says up to which tick older chunks are gone, and whether records are deleted without being counted
-// (Chunk.Gone, Chunk.Uncounted). So a reader knows since when history and ledger have every tick (Book.CompleteSince).
+// (Chunk.Gone, Chunk.Uncounted). So a reader knows from which time on history and ledger contain every tick (Book.CompleteSince).
 //
 // The package is pure: no I/O and no clock.
 package ledger

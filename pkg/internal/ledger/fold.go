@@ -131,8 +131,8 @@ func (c *Chunk) addUnreadable(tick time.Time) {
 	}
 }
 
-// SetGone notes in the last of the chunks that ticks up to a time are gone, and what the other chunks have noted of that.
-// A zero time is that of no tick.
+// SetGone records in the last of the chunks that ticks up to gone, or up to the latest time in any of the chunks, are gone. A zero
+// time means none.
 func SetGone(chunks []Chunk, gone time.Time) {
 	for i := range chunks {
 		if chunks[i].Gone.After(gone) {

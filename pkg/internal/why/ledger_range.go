@@ -9,8 +9,8 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// isUncertain reports whether a line counts ticks of which it is not known which they were, or which outcome each had. In
-// the answer about a range, such ticks share one line with everything else in that time.
+// isUncertain reports whether it is unknown which ticks a line counts, or which outcome each of them had. In the answer about a
+// range, such ticks share one line with everything else in that time.
 func (f *Facts) isUncertain(all []version, l task.LedgerLine) bool {
 	_, n := counted(l)
 	if l.Kind == task.LedgerHour {
@@ -21,8 +21,8 @@ func (f *Facts) isUncertain(all []version, l task.LedgerLine) bool {
 	return l.Kind == task.LedgerSucceeded && n > 0 && !f.isWholeSpan(all, l)
 }
 
-// ledgerCuts adds the times at which the outcome can change according to the ledger. It returns the blocks, in order: the
-// intervals of lines of which only the number of ticks is known. Within these, there are no cuts.
+// ledgerCuts adds the times at which the outcome can change according to the ledger. It returns the blocks in order: the intervals
+// of lines for which only the number of ticks is known. There are no cuts within a block.
 func (w *answerer) ledgerCuts(start, end time.Time, add func(time.Time)) []interval {
 	lines := w.ledgerLines(interval{start, end})
 	blocks := w.uncertainBlocks(lines)
@@ -83,7 +83,7 @@ func (w *answerer) uncertainBlocks(lines []task.LedgerLine) []interval {
 	return merged
 }
 
-// countOutcomes returns what the ledger counts in an interval with n ticks, except for those that are in groups.
+// countOutcomes returns the counts of the ledger for an interval with n ticks, without those in groups.
 func (w *answerer) countOutcomes(i interval, n int64) tally {
 	t := tally{}
 	rest := n
@@ -164,8 +164,8 @@ func (w *answerer) describeMixed(s *task.Stretch, counts tally) string {
 	return makeSentence("%d ticks from %s to %s: %s; the ledger does not name all of them", s.Count, w.formatTime(s.First.Time), w.formatTime(s.Last.Time), countWords(counts))
 }
 
-// isGroup reports whether some of the ticks of a line cannot be computed, or are no ticks of the schedule. Such a line is
-// counted as a whole.
+// isGroup reports whether some ticks of a line cannot be computed, or are not ticks of the schedule. Such a line is counted as a
+// whole.
 func (w *answerer) isGroup(l task.LedgerLine) bool {
 	isNoTick := l.Kind == task.LedgerException && l.Count <= 1 && !isTickOf(w.all, l.First.Time)
 

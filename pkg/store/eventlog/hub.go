@@ -61,7 +61,7 @@ type Hub struct {
 	idle    *time.Timer        // closes the hub; nil while there are readers
 }
 
-// NewHub returns a closed Hub. logger is for faults of the hub itself; nil: they are not logged.
+// NewHub returns a closed Hub. logger receives faults of the hub itself; if it is nil, they are not logged.
 func NewHub(l Log, logger *zap.Logger) *Hub {
 	if logger == nil {
 		logger = zap.NewNop()
@@ -72,8 +72,8 @@ func NewHub(l Log, logger *zap.Logger) *Hub {
 
 // Run opens the hub when there are readers, and closes it when they have left, until ctx ends.
 //
-// If there is a change of etcd that the hub cannot convert without a panic, it closes for ever: each reader continues with a
-// watch of its own, and ends with the panic when it comes to this change. The node goes on.
+// If the conversion of a change in etcd panics, the hub closes permanently. Each reader then continues with a watch of its own, and
+// panics when it reaches this change. The node keeps running.
 func (h *Hub) Run(ctx context.Context) error {
 	h.startRunning()
 	defer h.stopRunning()

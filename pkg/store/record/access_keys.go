@@ -17,9 +17,9 @@ func (k AccessKeys) Access() string { return k.root + "access/" }
 // Access puts it in the same transaction, except the creation and the deletion of a token.
 func (k AccessKeys) Fence() string { return k.Access() + "fence" }
 
-// TokenChanges is the key that each creation and deletion of a token puts in the same transaction. Its mod revision and
-// that of the fence together tell whether any access record has changed. A full etcd accepts no put: then the deletion of a
-// token deletes this key, and the key's absence says that its revision tells nothing.
+// TokenChanges is the key that each creation and deletion of a token puts in the same transaction. Its mod revision and that of
+// the fence together show whether any access record has changed. A full etcd accepts no put, so the deletion of a token
+// deletes this key instead. While the key is absent, it proves nothing.
 func (k AccessKeys) TokenChanges() string { return k.Access() + "token-changes" }
 
 // Roles is the prefix of the roles that are not built in.

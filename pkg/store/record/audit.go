@@ -44,8 +44,8 @@ func (k Keys) DecodeAudit(e *mvccpb.KeyValue) task.AuditRecord {
 	return r
 }
 
-// DecodeAuditGap returns the gap that a key describes, as the audit record by which callers and sinks see it. A record that
-// cannot be decoded is a gap of unknown extent.
+// DecodeAuditGap returns the gap that a key describes, as the audit record that callers and sinks receive. A record that cannot be
+// decoded is a gap of unknown extent.
 func (k Keys) DecodeAuditGap(e *mvccpb.KeyValue) task.AuditRecord {
 	g, err := Decode[task.AuditGap](e.Value)
 	if err != nil {

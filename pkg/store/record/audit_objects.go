@@ -87,7 +87,7 @@ func (a *AuditObjects) indexNewest() {
 // List returns the objects in the order in which they were added.
 func (a *AuditObjects) List() []task.AuditObject { return a.list }
 
-// Complete adds to an object what its handler knows of it. It does nothing if the transaction does not change the object.
+// Complete adds details from the handler to an object. It does nothing if the transaction does not change the object.
 // Of an object that the transaction deletes, only the former values count.
 func (a *AuditObjects) Complete(known task.AuditObject) {
 	i, ok := a.find(&known)

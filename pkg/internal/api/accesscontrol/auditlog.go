@@ -23,7 +23,7 @@ type auditHandlers struct {
 }
 
 const auditLogAbout = "Each transaction of the API writes one record of who changed what. The newest record comes first. Without read on audit, you see only changes of objects in namespaces whose bindings you may read, and of the bindings and tokens that apply only there. " +
-	"Records of the operation audit-gap say which audit records were removed from etcd; they are listed whatever object or operation is asked for, and callers without read on audit see only from when to when records are missing. " +
+	"Records of the operation audit-gap say which audit records were removed from etcd; they are listed for every object and operation, and callers without read on audit see only the time range of the missing records. " +
 	"A page may have fewer records than its limit, or none, and still have a next page. /v1/audit is unrelated: it checks the consistency of the cluster's records."
 
 // Routes returns the operations on audit records.

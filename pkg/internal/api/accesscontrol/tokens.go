@@ -74,9 +74,9 @@ func isLimited(c *httpapi.Call, v *authority.View) bool {
 	return ok && (t.Scope != nil || t.Kind != task.TokenKindToken)
 }
 
-// isSibling reports whether the caller uses a session, and t is a session or a login link of the same subject that was
-// created with the same token, or by a login with an identity provider, too. So people who have no token can end the
-// sessions that they have forgotten elsewhere. A session of a token with a scope ends no sessions of other tokens.
+// isSibling reports whether the caller uses a session, and t is a session or a login link of the same subject with the same
+// origin: the same token, or a login with an identity provider. So people without a token can end sessions that they have
+// forgotten elsewhere. A session of a token with a scope cannot end sessions of other tokens.
 func isSibling(c *httpapi.Call, v *authority.View, t *task.Token) bool {
 	used, ok := v.Token(httpapi.CallerOf(c.Context()).Token)
 	return ok && t.ID != "" && isOwn(c, t) && used.Kind == task.TokenKindSession && t.Kind != task.TokenKindToken && t.Parent == used.Parent

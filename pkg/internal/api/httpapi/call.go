@@ -102,7 +102,7 @@ func (c *Call) readConditions() error {
 
 	if len(once) > 0 {
 		if len(once) > 1 {
-			return task.Invalid(task.CodeBadValue, client.IdempotencyKeyHeader, "is there %d times; send one", len(once))
+			return task.Invalid(task.CodeBadValue, client.IdempotencyKeyHeader, "occurs %d times; send it once", len(once))
 		}
 		if err := client.CheckIdempotencyKey(once[0]); err != nil {
 			return err

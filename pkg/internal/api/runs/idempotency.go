@@ -18,8 +18,8 @@ import (
 // idempotencyOf identifies a request to queue a run of a task by its Idempotency-Key. It returns the zero value if the
 // request has none.
 //
-// The key is one of the caller and of the task: equal keys of others, and of a task that was deleted and created again,
-// are different ones. etcd stores only the digest, because keys may be secret for their senders.
+// A key belongs to its caller and task: equal keys of other callers, and for a task that was deleted and created again, are
+// different keys. etcd stores only the digest, because senders may use keys that are secret.
 func idempotencyOf(c *httpapi.Call, st store.Stored, operation string, content any) (store.Idempotency, error) {
 	if c.IdempotencyKey == "" {
 		return store.Idempotency{}, nil
@@ -45,8 +45,8 @@ func digest(values ...any) (string, error) {
 	return hex.EncodeToString(sum[:16]), nil
 }
 
-// replay returns the run that an earlier copy of a request has queued, as it is now. Replayed is false if there was none.
-// If the record of the run is not kept any more, the answer is the run as it was queued, as far as its id tells.
+// replay returns the current state of the run that an earlier copy of a request queued. Replayed is false if there was none. If the
+// record of the run is no longer kept, the answer contains what the id of the run shows.
 func (h *Handlers) replay(c *httpapi.Call, st store.Stored, once store.Idempotency) (client.Triggered, error) {
 	id, err := h.Store.RunOf(c.Context(), once)
 	switch {

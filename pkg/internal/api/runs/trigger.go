@@ -82,19 +82,19 @@ func (h *Handlers) triggerTask(c *httpapi.Call) (httpapi.Answer, error) {
 	return httpapi.Answer{Status: http.StatusAccepted, Body: out}, err
 }
 
-// checkQueue refuses a trigger if too many manual runs of the task wait already. Each is a record that the owner of the
-// shard keeps in memory and examines with its task. Requests at the same time may exceed the limit by their number.
+// checkQueue rejects a trigger if too many manual runs of the task wait already. The owner of the shard keeps each of them in
+// memory and examines it with its task. Concurrent requests may exceed the limit by their number.
 func (h *Handlers) checkQueue(ctx context.Context, ref record.Ref) error {
 	full, err := h.Store.ManualRunsWait(ctx, ref, task.MaxManualWaiting)
 	if err != nil || !full {
 		return err
 	}
 
-	return httpapi.Fail(http.StatusTooManyRequests, client.CodeQueueFull, "%d manual runs of task %s wait already, the maximum", task.MaxManualWaiting, ref).
+	return httpapi.Fail(http.StatusTooManyRequests, client.CodeQueueFull, "%d manual runs of task %s are waiting, which is the maximum", task.MaxManualWaiting, ref).
 		WithHint("try again when some of them have started, or cancel some")
 }
 
-// describeInput returns what the audit record of a trigger says of what the request gives to the run: names, never values.
+// describeInput returns the names of the inputs of a manual run for the audit record of the trigger, never their values.
 func describeInput(run task.Run, m task.ManualInput) task.AuditObject {
 	o := task.AuditObject{Kind: "run", Namespace: run.Namespace, Name: run.Task, Run: run.ID}
 	if len(m.Args) > 0 {

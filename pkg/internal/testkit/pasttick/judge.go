@@ -24,7 +24,7 @@ func RangeQuestion(from, to time.Time) client.WhyQuestion {
 	return client.WhyQuestion{From: from.UTC().Format(timeFormat), To: to.UTC().Format(timeFormat), Timezone: "UTC"}
 }
 
-// Contradiction returns what is wrong with an answer about the tick; "" if nothing is.
+// Contradiction returns what is wrong with an answer about the tick, or "" if it is correct.
 func (t Tick) Contradiction(a task.Answer) string {
 	switch {
 	case string(a.Verdict) == string(t.State), t.wasDecidedBeforeChange(a):
@@ -43,8 +43,8 @@ func (t Tick) Contradiction(a task.Answer) string {
 	return ""
 }
 
-// wasDecidedBeforeChange reports whether the answer denies the tick because of a pause or a version that was written after the
-// tick had been decided, without a comparison.
+// wasDecidedBeforeChange reports whether the answer denies the tick because of a pause or a version whose write did not compare the
+// watermark and came after the decision of the tick.
 func (t Tick) wasDecidedBeforeChange(a task.Answer) bool {
 	if a.Run != nil || a.Verdict == task.VerdictSucceeded || t.changes == nil {
 		return false
@@ -58,8 +58,8 @@ func (t Tick) wasDecidedBeforeChange(a task.Answer) bool {
 		a.Version != nil && precedes(a.Version.Since, t.changes.versions[a.Version.Generation])
 }
 
-// RangeContradictions returns what is wrong with an answer about a range that contains all ticks of a task. The answer must not
-// have more ticks of a state than the history has shown. If it does not say that something is unknown, it must not have less.
+// RangeContradictions returns what is wrong with an answer about a range that contains all ticks of a task. The answer must not count
+// more ticks of a state than the history contains. Unless it says that something is unknown, it must not count fewer either.
 func (p Past) RangeContradictions(ref record.Ref, a task.Answer) (wrong []string) {
 	complete := a.Counts[task.VerdictForgotten]+a.Counts[task.VerdictUnreadable] == 0 && len(a.Unknown) == 0
 	for _, s := range task.States() {
@@ -76,8 +76,8 @@ func (p Past) RangeContradictions(ref record.Ref, a task.Answer) (wrong []string
 	return wrong
 }
 
-// LedgerContradiction returns what is wrong with the time since when a ledger claims to be complete: later ticks that are neither
-// in the ledger nor in the history; "" if nothing is.
+// LedgerContradiction checks the time from which a ledger claims to be complete. It reports later ticks that are neither in the ledger
+// nor in the history, or returns "" if there are none.
 func (p Past) LedgerContradiction(ref record.Ref, l client.TaskLedger) string {
 	if l.CompleteSince.IsZero() || l.More > 0 {
 		return ""

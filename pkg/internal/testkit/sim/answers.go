@@ -16,8 +16,7 @@ import (
 )
 
 // judgeAnswers asks the API about the past of each task, and returns the answers that are wrong: about single ticks, about all
-// ticks at once, and since when its ledger is complete. An answer may say what is not on record, but nothing else than what
-// happened.
+// ticks at once, and since when its ledger is complete. An answer is correct if it says what happened, or what is not on record.
 func (w *world) judgeAnswers(seed uint64) (wrong []string) {
 	r := rand.New(rand.NewPCG(seed, 4))
 	c := w.clientOf(w.nodes[w.names[0]])

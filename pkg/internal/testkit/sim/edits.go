@@ -9,15 +9,15 @@ import (
 	"github.com/carillonhq/carillon/pkg/store/record"
 )
 
-// edits notes which edits of tasks do not compare the watermark of their shard, because two that did have failed. Only of
-// these, ticks after their time stamp may have been decided before.
+// edits records which edits of tasks do not compare the watermark of their shard because two that did have failed. Only for these
+// edits, ticks after their time stamp may have been decided before them.
 type edits struct {
 	mu         sync.Mutex
 	failed     map[record.Ref]int // writes with a comparison that have failed in a row
 	uncompared map[int64]bool     // by the revision of the write
 }
 
-// neededFailures is how many writes of an edit fail before one does without the comparison.
+// neededFailures is how many writes of an edit must fail before one may omit the comparison.
 const neededFailures = 2
 
 // wereUncompared reports whether edits were written at a revision without the comparison, and had a reason.
