@@ -209,7 +209,9 @@ func (p *tab) tryAwait(expression string, within time.Duration) error {
 // eval returns the value of an expression in the page.
 func eval[T any](p *tab, expression string, opts ...chromedp.EvaluateOption) T {
 	p.t.Helper()
-	v, err := chromedp.Run(p.ctx, chromedp.Evaluate[T](expression, opts...))
+	ctx, cancel := context.WithTimeout(p.ctx, patience) // Chromium does not answer while the answer to a form is on its way
+	defer cancel()
+	v, err := chromedp.Run(ctx, chromedp.Evaluate[T](expression, opts...))
 	if err != nil {
 		p.t.Fatalf("%s: %v", expression, err)
 	}
