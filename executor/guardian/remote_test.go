@@ -2,6 +2,7 @@ package guardian_test
 
 import (
 	"bufio"
+	"context"
 	"errors"
 	"os"
 	"os/exec"
@@ -27,7 +28,11 @@ func TestGuardian_KillsAFrozenDaemonWithHTTPAttempts(t *testing.T) {
 	t.Cleanup(func() {
 		_ = cmd.Process.Kill()
 		_ = cmd.Wait()
-		executortest.Must(t, guardian.WaitForExit(t.Context(), dir))
+
+		// The context of the test has ended by now.
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		defer cancel()
+		executortest.Must(t, guardian.WaitForExit(ctx, dir))
 	})
 
 	if _, err := bufio.NewReader(out).ReadString('\n'); err != nil {
