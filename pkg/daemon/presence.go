@@ -344,7 +344,7 @@ func (p *presence) awaitFormerGone(ctx context.Context) error {
 			found = now
 			p.log.Warn("a former instance of this data directory is present; waiting for one lease", zap.String("instance", holder.Instance), zap.String("at", holder.Address))
 		case now.Sub(found) > p.ttl+2*time.Second && now.Sub(lost) > p.ttl+2*time.Second:
-			return fmt.Errorf("this data directory is a copy: node %s runs as instance %s at %s with the original, and both cannot run at the same time;  "+
+			return fmt.Errorf("node %s already runs as instance %s at %s, and this is a copy of its data directory: a copy cannot run beside the original; "+
 				"give this node an empty data directory and another name, or stop the original", p.node.Name, holder.Instance, holder.Address)
 		}
 
