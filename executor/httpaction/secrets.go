@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/carillonhq/carillon/executor/mask"
@@ -55,6 +56,7 @@ func (s *secretSource) value(ctx context.Context, ref string) (string, error) {
 	}
 
 	s.mask.Hide(v)
+	s.mask.Hide(strings.ToLower(v)) // messages show the host of a URL in lower case
 
 	return v, nil
 }

@@ -90,7 +90,6 @@ func (m *Masker) Hide(value string) {
 	for _, v := range []string{
 		value, strings.TrimSpace(value), url.QueryEscape(value), url.PathEscape(value), strings.Trim(strconv.Quote(value), `"`), // the latter in errors of Go
 		quoted, quoteJSON(value, true), quoteJSON(quoted, false), quoteJSON(quoted, true), // the latter: JSON in a string of JSON
-		strings.ToLower(strings.TrimSpace(value)), // in the host of a URL
 	} {
 		m.add(&m.values, v)
 	}

@@ -15,12 +15,10 @@ func TestMasker(t *testing.T) {
 	m.Hide("secret")
 	m.Hide("abc") // too short
 	m.Hide("quo\"te\n")
-	m.Hide("CapiTals-1")
 
 	for text, want := range map[string]string{
 		"x": "x", "": "", "abc": "abc", "a secret b": "a *** b", "secretsecret": "******", "secret/one two.": "***.", "secret/one": "***/one",
 		"secret%2Fone+two": "***", "secret%2Fone%20two": "***", `{"v":"quo\"te\n"}`: `{"v":"***"}`, "sec": "sec", "secre": "secre",
-		"http://capitals-1.x.invalid: CapiTals-1": "http://***.x.invalid: ***", // a URL has its host in lower case
 	} {
 		if got := m.Apply(text); got != want {
 			t.Errorf("%q: %q, want %q", text, got, want)

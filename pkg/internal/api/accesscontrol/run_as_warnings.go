@@ -74,7 +74,7 @@ func hostGroupsOf(name string) []string {
 		}
 	}
 	if u.Uid == "0" {
-		return nil // to list root is a decision, and no oversight
+		return nil // listing root is deliberate
 	}
 
 	ids, err := u.GroupIds()
