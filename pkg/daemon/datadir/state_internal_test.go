@@ -129,8 +129,7 @@ func TestWriteSynced_FollowsNoLink(t *testing.T) {
 
 // The lock of a directory proves nothing about a process that holds the lock of a copy.
 func TestBegin_NoticesACopyOfTheDirectory(t *testing.T) {
-	t.Parallel()
-
+	// Not in parallel: a process that another test starts holds all locks until it executes its program.
 	original, moved := filepath.Join(t.TempDir(), "data"), filepath.Join(t.TempDir(), "moved")
 	begin := func(dir, instance string, joins bool) (former Record, proven bool) {
 		t.Helper()
