@@ -121,9 +121,8 @@ func accountFor(p *task.Process, without defaultAccount) (account, error) {
 	return a, nil
 }
 
-// account returns the account that an attempt runs as: that of accountFor, without the group whose members administer the
-// cluster (task.AdminGroup), unless the policy of the node names that group. If the task names it, or if it is the user's
-// primary group, the attempt is refused.
+// account returns the account of accountFor without the group whose members administer the cluster (task.AdminGroup), unless the
+// policy of the node names that group. If the task names it, or if it is the user's primary group, the attempt is refused.
 //
 // The daemon does not trust the processes of attempts, whatever their groups. But a process that has the group could start
 // others through services of the host.

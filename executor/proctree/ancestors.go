@@ -21,8 +21,8 @@ const (
 func IsDescendant(pid, ancestor int) (bool, error) {
 	var problem error
 
-	// Parents may end while the chain is read, and their numbers may be reused. A chain that was read twice in a row is
-	// what it was in between.
+	// Parents may end while the chain is read, and their numbers may be reused. If two successive reads are equal, the chain did
+	// not change in between.
 	var before []parent
 	for range ancestorReads {
 		chain, err := ancestorsOf(pid)

@@ -80,8 +80,8 @@ func (o *Output) MatchLines(m LineMatcher) {
 	o.lines = [...]lineSplitter{{matcher: m}, {matcher: m}, {matcher: m}}
 }
 
-// HideValues replaces values of secrets in all that is stored. A LineMatcher receives the lines as they were printed. It
-// must be called before anything is read.
+// HideValues replaces values of secrets in the stored output. A LineMatcher receives the original lines. HideValues must be called
+// before anything is read.
 func (o *Output) HideValues(m *mask.Masker) {
 	if m.IsEmpty() {
 		return
@@ -103,8 +103,8 @@ func (m maskedStream) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// EndStreams passes on what was kept back of the streams: last lines without a line break, and ends that might have been
-// the beginning of the value of a secret. It is called when nothing is read any more.
+// EndStreams passes on the held back ends of the streams: last lines without a line break, and bytes that might have been the
+// beginning of the value of a secret. It is called after the last read.
 func (o *Output) EndStreams() {
 	for i := range o.lines {
 		o.lines[i].flushLine()
@@ -142,7 +142,7 @@ func (o *Output) addOutput(b []byte, from stream) {
 	_ = o.masks[from].Flush()
 }
 
-// storeBytes stores bytes that one stream has printed, as far as the limit allows.
+// storeBytes stores output of one stream, up to the limit.
 func (o *Output) storeBytes(b []byte, from stream) {
 	now := time.Now()
 

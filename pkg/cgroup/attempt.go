@@ -18,8 +18,8 @@ const (
 // rootPrefix begins the name of each root.
 const rootPrefix = "carillon-"
 
-// AttemptGroup returns the path of the control group in which a process of an attempt is, whichever daemon of this
-// host runs the attempt. It returns "" for other processes, and if the kernel has no control groups. Only a process with
+// AttemptGroup returns the path of the control group of a process of an attempt, whichever daemon of this host runs the attempt.
+// It returns "" for other processes, and if the kernel has no control groups. Only a process with
 // the rights of root can leave the group of its attempt.
 //
 // The number may belong to another process when AttemptGroup returns, unless the caller knows that it does not.

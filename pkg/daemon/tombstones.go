@@ -14,8 +14,8 @@ import (
 const (
 	// tombstoneAge is how long the tombstone of a deleted task or secret is kept.
 	tombstoneAge = 7 * 24 * time.Hour
-	// idempotencyAge is how long the record of a request with an idempotency key is kept. It bounds how much such
-	// records take: each has about 250 bytes, and a caller can create hundreds in a second.
+	// idempotencyAge is how long the record of a request with an idempotency key is kept. It bounds the space of these records: each
+	// takes about 250 bytes, and a caller can create hundreds per second.
 	idempotencyAge = time.Hour
 	// tombstonesEvery is the interval at which the leader removes older ones. One pass examines up to
 	// tombstonesMost of them, and the next one continues from there.

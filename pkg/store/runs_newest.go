@@ -18,9 +18,9 @@ import (
 //
 // etcd applies the limit of a range only if the answer is in ascending order. In any other order it reads the whole range
 // with its values: of a history of 10,000 records some 4 MB, for the last three. So a historyEnd reads limited ranges in
-// ascending order that begin at a time, until the range from there to the end is short enough. Each answer contains the
-// number of keys of its range, by which the next time is chosen. Runs can be distributed unevenly, so there are three ways in
-// turn: by the distance of the first records of the range, in proportion to the numbers of keys, and in the middle.
+// ascending order, each from a guessed time to the end, until such a range is short enough. Each answer contains the number of
+// keys in its range, which determines the next guess. Runs can be distributed unevenly, so the guesses alternate between three
+// methods: by the distance between the first records of the range, in proportion to the numbers of keys, and the middle.
 //
 //	low            probe            high     end
 //	 ├───────────────┼────────────────┼───────┤
@@ -48,7 +48,8 @@ const maxProbes = 16
 // limit is the number of records that one range returns at most.
 func (h *historyEnd) limit() int { return endLimit(h.wanted) }
 
-// endLimit is the limit of the reads of a historyEnd that wants n records. What is between both is found by few reads.
+// endLimit is the limit of the reads of a historyEnd that wants n records. A range with at least n and at most endLimit(n)
+// records is found in few reads.
 func endLimit(n int) int { return 2*n + 4 }
 
 // next returns the next read. keys must be those of the history.

@@ -131,9 +131,9 @@ func (s *State) Begin(instance string) (former Record, proven bool, err error) {
 	return former, proven, s.writeFile()
 }
 
-// TrustLock makes the lock of this process a proof, at later starts, that all earlier instances are dead. It is called when
-// the node has joined the cluster, because then none of them holds its name. If the process ends before, or if TrustLock
-// fails, the next start proves nothing: otherwise the second start on a copy would take the original for dead.
+// TrustLock makes the lock of this process a proof, at later starts, that all earlier instances are dead. It is called after the
+// node has joined the cluster, because then none of them holds its name. If the process ends before that, or if TrustLock
+// fails, the next start proves nothing. Otherwise the second start on a copy would consider the original dead.
 func (s *State) TrustLock() error {
 	return s.changeRecord(func(k *Record) { k.Lock = s.lockID })
 }

@@ -80,8 +80,8 @@ func lists(allowed []string, name string) bool {
 	return slices.Contains(allowed, "*") || slices.Contains(allowed, name)
 }
 
-// allowsGroup reports whether a list of groups allows one. * does not stand for groups whose members are root in effect, such
-// as docker. It does not stand for numbers, either: which group has a number differs between hosts.
+// allowsGroup reports whether a list of groups allows a group. * does not include groups whose members are root in effect, such
+// as docker, or numbers, because a number may mean different groups on different hosts.
 func allowsGroup(allowed []string, group string) bool {
 	if slices.Contains(allowed, group) {
 		return true

@@ -14,7 +14,7 @@ import (
 // serveHealth serves /healthz. It checks only that the process can answer.
 func (s *server) serveHealth(c *httpapi.Call) (httpapi.Answer, error) { return answerText(c, "ok\n") }
 
-// serveReady serves /readyz. It checks that the node can do its work. The reason why it cannot names shards, members and
+// serveReady serves /readyz. It checks that the node can do its work. The reason for a failure names shards, members and
 // errors of etcd, so only callers with a valid credential get it. A health check needs only the status.
 func (s *server) serveReady(c *httpapi.Call) (httpapi.Answer, error) {
 	err := s.Ready()

@@ -26,7 +26,7 @@
 //   - Config.MaxDescriptor, the file descriptors of the whole process, to reserve the rest of them for other
 //     parts. Again the client with the most unprotected connections loses its oldest one.
 //
-// If no unprotected connection exists that could make room, the new connection is closed at once. An eighth of
+// If there is no unprotected connection to close, the new connection is closed at once. An eighth of
 // Total can never become protected, so that a health check gets a connection even when clients with tokens have
 // taken all others.
 package connlimit
@@ -269,8 +269,7 @@ func pushBack(lists map[string]*list.List, name string, c *conn) *list.Element {
 // subjectShare is the part of the places for protected connections that one subject can have: one in subjectShare.
 const subjectShare = 4
 
-// protect gives a connection of a subject a place among those that are never closed for others, if the subject can have
-// one more. mu is held.
+// protect gives a connection of a subject a protected place, if the subject can have one more. mu is held.
 func (l *Limiter) protect(c *conn, subject string) {
 	if c.removed || c.subject != "" {
 		return
@@ -297,7 +296,7 @@ func (l *Limiter) protect(c *conn, subject string) {
 	l.places++
 }
 
-// unprotect takes the place of a connection away. The connection stays open. mu is held.
+// unprotect frees the protected place of a connection. The connection stays open. mu is held.
 func (l *Limiter) unprotect(c *conn) {
 	l.takeFromList(c)
 	c.element = pushBack(l.unprotected, c.client, c)
@@ -314,7 +313,7 @@ func (l *Limiter) removeConn(c *conn) {
 	l.takeFromList(c)
 }
 
-// takeFromList removes a connection from the list in which it is, and takes its place if it has one. mu is held.
+// takeFromList removes a connection from its list, and frees its protected place if it has one. mu is held.
 func (l *Limiter) takeFromList(c *conn) {
 	lists, name := l.unprotected, c.client
 	if c.subject != "" {

@@ -8,7 +8,8 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// Reads counts what etcd reads to answer a client: tests compare it for stores of different sizes. Writes are not counted.
+// Reads counts the keys and values that etcd reads to answer a client. Tests compare the counts for stores of different sizes.
+// Writes are not counted.
 //
 // etcd applies the limit of a range only if the answer is in the order of the keys, ascending. For any other order it reads
 // the whole range, sorts it, and returns the first keys.
@@ -17,7 +18,7 @@ type Reads struct {
 	total ReadCount
 }
 
-// ReadCount is what etcd has read.
+// ReadCount contains the counts of Reads.
 type ReadCount struct {
 	// Requests counts requests that read, and Ranges the gets in them.
 	Requests, Ranges int64
@@ -39,7 +40,7 @@ func (r *Reads) KV(kv clientv3.KV) clientv3.KV {
 	})
 }
 
-// Take returns what was read since the last call.
+// Take returns the counts since the last call.
 func (r *Reads) Take() ReadCount {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -39,7 +39,7 @@ func sessionFence(k keysOf, t txn, key string) bool {
 // watermarkKnown selects every comparison of a watermark.
 func watermarkKnown(k keysOf, _ txn, key string) bool { return isWatermark(k, key) }
 
-// watermarkOfEdit selects an edit's comparison of the watermark with the time from which it counts.
+// watermarkOfEdit selects the comparison of an edit's stamp with the watermark.
 func watermarkOfEdit(k keysOf, t txn, key string) bool { return isWatermark(k, key) && !isCommit(k, t) }
 
 // entryKnown selects a commit's comparisons of entries.
