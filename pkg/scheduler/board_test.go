@@ -250,27 +250,36 @@ func TestBoard_ATaskFailsUntilARunOfItSucceeds(t *testing.T) {
 	h.shows(9, "1 tasks, 0 paused", "a +6")
 }
 
-// A dismissed failure is not shown again. If an older failure is dismissed, the newer one is still shown.
-func TestBoard_AFailureThatIsDismissedIsNoneAnyMore(t *testing.T) {
+// A task is failing until all its failures are dismissed, in any order. The board and the lists agree.
+func TestBoard_FailsUntilAllFailuresAreDismissed(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, "n1").judged()
-	h := w.work("n1")
-	w.create("a", cronned("1,2 0 12 * * *"))
-	h.decide(1)
-	w.finish("a", task.Failed)
-	h.decide(2)
-	w.finish("a", task.Failed)
-	h.see()
-	dead, err := w.store.DeadRuns(w.ctx, ref("a")) // the newest first
-	w.ok(err)
-	slices.Reverse(dead)
 
-	for i, want := range []int{1, 0} {
-		w.ok(w.store.Dismiss(w.ctx, ref("a"), dead[i], "ann"))
-		h.see()
-		if got := h.part(9).Counts().FailingCount; got != want {
-			t.Errorf("with the run %s dismissed %d fail, want %d", dead[i].ID, got, want)
-		}
+	for name, newestFirst := range map[string]bool{"the newest first": true, "the oldest first": false} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, "n1").judged()
+			h := w.work("n1")
+			w.create("a", cronned("1,2 0 12 * * *"))
+			h.decide(1)
+			w.finish("a", task.Failed)
+			h.decide(2)
+			w.finish("a", task.Failed)
+			h.see()
+			dead, err := w.store.DeadRuns(w.ctx, ref("a")) // the newest first
+			w.ok(err)
+			if !newestFirst {
+				slices.Reverse(dead)
+			}
+
+			for i, want := range []int{1, 0} {
+				w.ok(w.store.Dismiss(w.ctx, ref("a"), dead[i], "ann"))
+				h.see()
+
+				listed, _ := h.state.rows.DeadRuns(h.state.TaskNamed("default/a"))
+				if got := h.part(9).Counts().FailingCount; got != want || min(listed, 1) != want {
+					t.Errorf("after %d dismissals, %d tasks fail on the board, and %d failures are listed; want %d", i+1, got, listed, want)
+				}
+			}
+		})
 	}
 }
 

@@ -13,8 +13,9 @@ func (s *shardState) applyDead(ev *store.ShardEvent) {
 	switch {
 	case ev.Deleted:
 		delete(s.purges, ev.Key)
-		s.failures.NoteDismissed(t, ev)
 		s.rows.NoteDead(t, ev)
+		left, known := s.rows.DeadRuns(t)
+		s.failures.NoteDismissed(t, ev, left, known)
 		s.dropTask(t)
 	case t.Orphan(ev.Run):
 		s.purges[ev.Key] = ev.Mod

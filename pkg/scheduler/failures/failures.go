@@ -1,9 +1,8 @@
-// Package failures tracks which tasks of a shard are failing: those whose last run to end failed, timed out
-// or was lost. It is for the board only, and no decision depends on it.
+// Package failures tracks which tasks of a shard are failing: those with a dead run after which no run
+// succeeded. It is for the board only, and no decision depends on it.
 //
 // A worker's watch delivers every end of a run, and the worker adds it to a Set. A Reader finds earlier
-// failures in the dead runs. The lists of the API depend on dead runs only: for them, a task is failing as
-// long as it has a dead run after which no run succeeded.
+// failures in the dead runs.
 package failures
 
 import (
@@ -99,10 +98,12 @@ func (s *Set) NoteEnd(t *taskstate.Task, ev *store.ShardEvent) (e taskstate.End,
 	return e, true
 }
 
-// NoteDismissed handles the removal of a dead run: somebody dismissed it or started it again. If it was the
-// task's last failure, the task is not failing any more.
-func (s *Set) NoteDismissed(t *taskstate.Task, ev *store.ShardEvent) {
-	if f := s.failing[t]; f == nil || f.Run != ev.Run || ev.Mod <= f.Mod {
+// NoteDismissed handles the removal of a dead run: somebody dismissed it or started it again. left is the
+// number of dead runs of the task that remain after its last success, and known reports whether all of them
+// are known. The task is failing until none is left, as in lists.
+func (s *Set) NoteDismissed(t *taskstate.Task, ev *store.ShardEvent, left int, known bool) {
+	f := s.failing[t]
+	if f == nil || ev.Mod <= f.Mod || left > 0 || !known && f.Run != ev.Run {
 		return
 	}
 

@@ -292,6 +292,12 @@ func (w *Writer) NoteDead(t *taskstate.Task, ev *store.ShardEvent) {
 	w.dead[t] = runs
 }
 
+// DeadRuns returns the number of dead runs of t after its last success, as far as they are known, and whether all of them
+// are.
+func (w *Writer) DeadRuns(t *taskstate.Task) (n int, known bool) {
+	return len(w.dead[t]), t.Row != readmodel.NoSlot && w.Index.Row(t.Row).Flags.Has(readmodel.History)
+}
+
 // Wanted returns the tasks whose past is not known, in no particular order, and begins to note what Restore needs. tasks
 // are those of the shard.
 func (w *Writer) Wanted(tasks *taskstate.Tasks) (list []pastruns.Want) {
