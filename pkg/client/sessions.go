@@ -8,13 +8,16 @@ import (
 // SessionsService creates and ends sessions: the logins of browsers.
 type SessionsService struct{ conn *connection }
 
-// LoginPath is the path of the page on which a login link is used.
+// LoginPath is the path of the page on which people sign in.
 const LoginPath = "/ui/login"
+
+// LoginLinkPath is the path of the page on which a login link is used.
+const LoginLinkPath = LoginPath + "/link"
 
 // LoginLink is a login link that was just created. Its secret cannot be read again.
 type LoginLink struct {
 	NewToken
-	Path string `json:"path" doc:"What to open in a browser, below the address of a node with the role api. It contains the secret."`
+	Path string `json:"path" doc:"What to open in a browser, below the address of a node with the role api. It contains the secret, after a #, so that no server gets it in the address."`
 }
 
 // Create creates a session of the client's token. It ends after eight hours, or with the token.

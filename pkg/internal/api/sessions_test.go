@@ -195,7 +195,7 @@ func TestLoginLink_BecomesOneSession(t *testing.T) {
 	w, ctx := newWorld(t), t.Context()
 	token := w.token("user:eve")
 	l := w.link(token)
-	if l.Path != "/ui/login?link="+l.Secret || !l.Until.Equal(w.clock.now().Add(10*time.Minute)) {
+	if l.Path != "/ui/login/link#"+l.Secret || !l.Until.Equal(w.clock.now().Add(10*time.Minute)) {
 		t.Errorf("the link is %+v", l)
 	}
 

@@ -27,6 +27,8 @@ type loginPage struct {
 	Providers []Provider
 	// Link is the secret of a login link that the page offers to use, and LinkSubject who is signed in by it.
 	Link, LinkSubject string
+	// ReadsLink is set if the browser has opened a login link, whose secret the script of the page posts.
+	ReadsLink bool
 }
 
 // Provider is a way to sign in beside a token, such as an OIDC provider.
@@ -40,10 +42,6 @@ type Provider struct {
 func (s *Server) serveLogin(w http.ResponseWriter, r *http.Request) {
 	q := r.URL.Query()
 	next := localTarget(q.Get("next"))
-	if q.Has("link") {
-		s.offerLink(w, r, q.Get("link"))
-		return
-	}
 	if q.Has("check") {
 		s.awaitSession(r)
 	}
@@ -147,6 +145,24 @@ func (s *Server) startSession(r *http.Request, token string) (string, error) {
 	return session.Secret, err
 }
 
+// serveLink shows the page that a login link opens. The secret of the link is in the fragment of the address, which browsers
+// do not send: it is in no log of a proxy or of this node. The script of the page takes it out of the address, so that it
+// does not stay in the history of the browser, and posts it.
+func (s *Server) serveLink(w http.ResponseWriter, r *http.Request) {
+	s.showLogin(w, r, http.StatusOK, loginPage{Next: home, ReadsLink: true})
+}
+
+// postLink receives the secret of a login link: from the script of its page, to show whose it is, and from the button.
+func (s *Server) postLink(w http.ResponseWriter, r *http.Request) {
+	link := r.PostFormValue("link")
+	if r.PostFormValue("confirm") == "" {
+		s.offerLink(w, r, link)
+		return
+	}
+
+	s.useLink(w, r, link)
+}
+
 // offerLink shows the page of a login link, which has one button. Nothing is used up before the button is pressed, because
 // programs that preview links, and browsers that fetch pages ahead, open the page, too. The page names the subject, so that
 // nobody works unknowingly with a session that somebody else has sent.
@@ -170,8 +186,8 @@ var deadLink = &Problem{
 }
 
 // useLink exchanges a login link for a session.
-func (s *Server) useLink(w http.ResponseWriter, r *http.Request) {
-	api, err := s.clientFor(r, r.PostFormValue("link"))
+func (s *Server) useLink(w http.ResponseWriter, r *http.Request, link string) {
+	api, err := s.clientFor(r, link)
 	if err != nil {
 		s.showLogin(w, r, http.StatusUnauthorized, loginPage{Next: home, Problem: deadLink})
 		return

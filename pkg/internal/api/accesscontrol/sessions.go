@@ -2,7 +2,6 @@ package accesscontrol
 
 import (
 	"net/http"
-	"net/url"
 	"reflect"
 	"slices"
 	"time"
@@ -72,7 +71,7 @@ func (h *sessionHandlers) createLink(c *httpapi.Call) (httpapi.Answer, error) {
 		return httpapi.Answer{}, err
 	}
 
-	link := client.LoginLink{NewToken: client.NewToken{Token: t, Secret: secret}, Path: client.LoginPath + "?" + url.Values{"link": {secret}}.Encode()}
+	link := client.LoginLink{NewToken: client.NewToken{Token: t, Secret: secret}, Path: client.LoginLinkPath + "#" + secret}
 
 	return httpapi.Answer{Status: http.StatusCreated, Body: link}, nil
 }

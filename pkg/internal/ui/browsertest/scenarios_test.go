@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/chromedp/cdproto/cdp"
 	"github.com/chromedp/cdproto/emulation"
 	"github.com/chromedp/cdproto/page"
 	"github.com/chromedp/chromedp"
@@ -167,6 +168,33 @@ func TestStream_ReturnsToTheLoadedState(t *testing.T) {
 
 	eval[bool](p, "window.unseen = false"+changed)
 	p.await("!" + paused)
+}
+
+// The secret of a login link is in no address that the browser sends, and does not stay in its history.
+func TestLoginLink_LeavesNoTrace(t *testing.T) {
+	p := chrome.newTab(t, chromedp.WithNewBrowserContext())
+	link, err := fixture.api.Sessions.CreateLink(t.Context())
+	must(t, err)
+	p.open(link.Path)
+	p.await(`document.querySelector("main button")?.textContent.startsWith("Sign in as")`)
+	p.checkPolicy()
+	p.axe()
+	p.click("main button")
+	p.await(`location.pathname === "/ui" && document.querySelector("nav")`)
+
+	history := call(p, page.GetNavigationHistory, cdp.Empty{})
+	for _, e := range history.Entries {
+		if strings.Contains(e.URL, link.Secret) {
+			t.Errorf("the history has %s", e.URL)
+		}
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, url := range p.requests {
+		if strings.Contains(url, link.Secret) {
+			t.Errorf("the browser has requested %s", url)
+		}
+	}
 }
 
 // If the session ends while a page is open, the page says so once, and leads to the login and back. It does not ask again

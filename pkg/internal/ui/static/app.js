@@ -622,6 +622,18 @@
     }
   });
 
+  // ---- Login links -------------------------------------------------------------------------------------------------
+
+  // The secret of a login link is in the fragment of the address, which browsers do not send. It must not stay in the history.
+  const postLink = () => {
+    const form = $("login-link");
+    const secret = location.hash.slice(1);
+    if (!form || !secret) return;
+    history.replaceState(null, "", location.pathname);
+    form.elements.link.value = secret;
+    form.requestSubmit();
+  };
+
   // ---- The page ----------------------------------------------------------------------------------------------------
 
   document.addEventListener("click", (e) => {
@@ -663,6 +675,7 @@
 
     $("pause")?.addEventListener("click", () => setPaused(!stream.paused));
     showPause();
+    postLink();
     ageTimes();
     setInterval(() => {
       ageTimes();
