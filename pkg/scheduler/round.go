@@ -80,10 +80,13 @@ func (w *worker) runRound(ctx context.Context) error {
 			// An empty plan holds no reservations, so there is nothing to give back. Without a commit it
 			// counts as settled (mustBeSettled).
 			p.commit = nil
-			w.state.endIdleSetAside(now)
+
 			if len(w.state.unread) > 0 {
 				continue
 			}
+
+			w.state.endIdleSetAside(now)
+
 			return nil
 		}
 

@@ -201,10 +201,12 @@ func (s *shardState) examineSetAside(now time.Time) {
 }
 
 // endIdleSetAside is called after an empty plan, which had nothing to decide for any of the tasks that are set aside
-// and whose attempt is due. They become normal tasks again.
+// and whose attempt is due. They become normal tasks again, and their failures no longer count: what made their
+// commits fail was applied, and left nothing to decide.
 func (s *shardState) endIdleSetAside(now time.Time) {
 	for _, t := range s.aside.ready(now.UnixMilli()) {
 		delete(s.aside.retryAt, t)
+		t.Failed = 0
 		s.rescheduleTask(t)
 	}
 }
