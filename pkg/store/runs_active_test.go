@@ -40,7 +40,7 @@ func (w *inboxWorld) put(key, value string) {
 // putNode makes a node present. It says that its inbox has some attempts.
 func (w *inboxWorld) putNode(name string, running int) {
 	w.Helper()
-	w.put(w.keys.Node(name), record.Encode(task.Node{Name: name, Running: running}))
+	w.put(w.keys.Node(name), record.Encode(task.Node{Name: name, Running: running, Roles: []string{task.RoleExecutor}}))
 }
 
 // texts describes the keys of attempts, in order.
@@ -68,6 +68,8 @@ func TestActiveKeysOf_FindsWhatAScanFinds(t *testing.T) {
 		for _, node := range []string{"a", "a-b", "a.b", "a0", "b", "c", "z"} {
 			if r.IntN(2) == 0 {
 				w.putNode(node, r.IntN(6))
+			} else if r.IntN(2) == 0 {
+				w.put(w.keys.Node(node), record.Encode(task.Node{Name: node, Roles: []string{task.RoleAPI}})) // it was an executor
 			}
 			for i := range r.IntN(40) {
 				w.put(w.keys.Run(node, tasks[r.IntN(len(tasks))], fmt.Sprint("run-", i)), "{}")
@@ -163,4 +165,64 @@ func TestActiveKeysOf_DoesNotReadAllInboxes(t *testing.T) {
 		t.Errorf("%d keys in %d requests, %v", returned, requests, err)
 	}
 
+}
+
+// Whatever is active is read with two requests: the nodes, and their inboxes together with the gaps between them. Nodes
+// that do not execute tasks cost no range.
+func TestActiveKeysOf_ReadsFewRangesInTwoRequests(t *testing.T) {
+	t.Parallel()
+	w := newInboxWorld(t)
+	at := record.Ref{Namespace: "x", Name: "a"}
+
+	for i := range 9 {
+		w.putNode(fmt.Sprint("executor", i), 1)
+	}
+	for i := range 50 {
+		name := fmt.Sprint("api", i)
+		w.put(w.keys.Node(name), record.Encode(task.Node{Name: name, Roles: []string{task.RoleAPI, task.RoleScheduler}}))
+	}
+	w.put(w.keys.Run("executor7", at, "r"), "{}")
+
+	var reads etcdhook.Reads
+	w.etcd.KV = reads.KV(w.etcd.KV)
+
+	got, err := w.ActiveKeysOf(t.Context(), []record.Ref{at})
+	ok(t, err)
+	if n := reads.Take(); len(got) != 1 || n.Requests != 2 || n.Ranges > 1+9+10 {
+		t.Errorf("%q with %+v", texts(got), n)
+	}
+
+	// A node that was an executor has left a run in its inbox.
+	w.put(w.keys.Run("api7", at, "s"), "{}")
+	got, err = w.ActiveKeysOf(t.Context(), []record.Ref{at})
+	ok(t, err)
+	if want := []string{"api7 x/a s", "executor7 x/a r"}; !slices.Equal(texts(got), want) {
+		t.Errorf("%q, want %q", texts(got), want)
+	}
+}
+
+// The attempts of a task and the run with an id cost one request more than the list of the nodes.
+func TestActiveOf_ReadsAllInboxesInOneRequest(t *testing.T) {
+	t.Parallel()
+	w := newInboxWorld(t)
+	at := record.Ref{Namespace: "x", Name: "a"}
+	for i := range 20 {
+		w.putNode(fmt.Sprint("n", i), 1)
+	}
+	w.put(w.keys.Run("n7", at, "20261120T200100.000Z-aaaa"), "{}")
+
+	var reads etcdhook.Reads
+	w.etcd.KV = reads.KV(w.etcd.KV)
+
+	held, err := w.ActiveOf(t.Context(), at)
+	ok(t, err)
+	if n := reads.Take(); len(held) != 1 || n.Requests != 2 {
+		t.Errorf("%d attempts with %+v", len(held), n)
+	}
+
+	_, err = w.RunByID(t.Context(), at, "20261120T200100.000Z-aaaa")
+	ok(t, err)
+	if n := reads.Take(); n.Requests != 3 {
+		t.Errorf("a run by its id: %+v", n)
+	}
 }

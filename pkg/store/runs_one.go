@@ -30,18 +30,12 @@ func (s Runs) RunByID(ctx context.Context, ref record.Ref, id string) (task.Run,
 	}
 
 	// The inboxes are read at the same revision, so a run that moves is found in exactly one place.
-	inboxes, rev, err := s.inboxes(ctx, res.Header.Revision, clientv3.WithKeysOnly())
-	if err != nil {
-		return task.Run{}, fmt.Errorf("find run %s of %s: %w", id, ref, err)
-	}
-
-	ops := make([]clientv3.Op, len(inboxes))
-	for i, in := range inboxes {
-		ops[i] = clientv3.OpGet(s.keys.Run(in.node, ref, id), clientv3.WithRev(rev))
-	}
-
 	var found []record.Held
-	err = s.eachRange(ctx, ops, func(_ int, kvs []*mvccpb.KeyValue, _ bool) {
+	read := func(node string, rev int64) clientv3.Op {
+		return clientv3.OpGet(s.keys.Run(node, ref, id), clientv3.WithRev(rev))
+	}
+
+	err = s.eachInbox(ctx, res.Header.Revision, read, func(kvs []*mvccpb.KeyValue) {
 		found = append(found, record.DecodeAllHeld(s.keys, kvs)...)
 	})
 	if err == nil && len(found) == 0 {
