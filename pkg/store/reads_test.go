@@ -436,12 +436,13 @@ func TestFindRuns_ReadsManyShardsInARequest(t *testing.T) {
 		return found
 	}
 
-	// The inboxes, and 512 ranges of 50 at a time.
-	if found := find("2026"); !slices.Equal(found, []string{id}) || counting.requests != 1+11 {
+	// The inboxes, and 512 ranges of 100 at a time.
+	if found := find("2026"); !slices.Equal(found, []string{id}) || counting.requests != 1+6 {
 		t.Errorf("found %q with %d requests", found, counting.requests)
 	}
 
-	// A long history, whose last run is the one to find.
+	// A long history, whose last run is the one to find. It is searched by task: the names of the tasks, the gap in which
+	// this one is found, and its runs.
 	var ops []clientv3.Op
 	for i := range 2500 {
 		ops = append(ops, clientv3.OpPut(w.keys.Ended(ref, fmt.Sprintf("20250101T000000.000Z-%04d", i)), "{}"))
@@ -454,7 +455,7 @@ func TestFindRuns_ReadsManyShardsInARequest(t *testing.T) {
 		ok(t, err)
 	}
 
-	if found := find("20250102"); !slices.Equal(found, []string{last}) || counting.requests > 1+11+2 {
+	if found := find("20250102"); !slices.Equal(found, []string{last}) || counting.requests > 1+6+3 {
 		t.Errorf("found %q with %d requests", found, counting.requests)
 	}
 }

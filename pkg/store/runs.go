@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"strings"
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -122,99 +121,6 @@ func (s Runs) ProveCancel(ctx context.Context, h record.Held) error {
 
 	if err != nil {
 		return fmt.Errorf("cancel run %s of %s: %w", h.ID, h.Ref(), err)
-	}
-
-	return nil
-}
-
-// FindRuns finds the waiting, active and ended runs of a namespace whose ids begin with
-// idPrefix, at one revision. It returns at most most runs, and no parts. It reads the keys
-// of every shard, without their values, many shards in a transaction.
-func (s Runs) FindRuns(ctx context.Context, shards int, namespace, idPrefix string, most int) ([]record.Ref, []string, error) {
-	var refs []record.Ref
-	var ids []string
-	add := func(ref record.Ref, id string) {
-		if ref.Namespace == namespace && strings.HasPrefix(id, idPrefix) && len(ids) < most && !task.IsPart(id) {
-			for i := range ids {
-				if ids[i] == id && refs[i] == ref {
-					return
-				}
-			}
-
-			refs, ids = append(refs, ref), append(ids, id)
-		}
-	}
-
-	all, rev, err := s.getAll(ctx, s.keys.Runs(), clientv3.WithKeysOnly())
-	if err != nil {
-		return nil, nil, fmt.Errorf("find run: %w", err)
-	}
-
-	for _, e := range all {
-		if k, ok := s.keys.ParseRun(string(e.Key)); ok {
-			add(k.Ref, k.Run)
-		}
-	}
-
-	var prefixes []string
-	for id := range shards {
-		prefixes = append(prefixes, s.keys.Queue(id)+namespace+"/", s.keys.History(id)+namespace+"/")
-	}
-
-	// All reads are at one revision, so a run is in one place.
-	err = s.eachKeyBelow(ctx, prefixes, rev, func(key string) {
-		if k, ok := s.keys.ParseShard(key); ok && !k.Late {
-			add(k.Ref, k.Run)
-		}
-	})
-	if err != nil {
-		return nil, nil, fmt.Errorf("find run: %w", err)
-	}
-
-	return refs, ids, nil
-}
-
-// rangesAtOnce is how many ranges eachKeyBelow reads in a transaction, and keysPerRange how many keys of each.
-// Together they limit the size of an answer.
-const (
-	rangesAtOnce = 50
-	keysPerRange = 1000
-)
-
-// eachKeyBelow calls visit for every key that began with one of the prefixes at a revision. It reads many prefixes in a
-// transaction, and what is left of long ones in further transactions.
-func (s Runs) eachKeyBelow(ctx context.Context, prefixes []string, rev int64, visit func(key string)) error {
-	type keyRange struct{ from, end string }
-
-	pending := make([]keyRange, len(prefixes))
-	for i, prefix := range prefixes {
-		pending[i] = keyRange{prefix, clientv3.GetPrefixRangeEnd(prefix)}
-	}
-
-	for len(pending) > 0 {
-		some := pending[:min(len(pending), rangesAtOnce)]
-		pending = pending[len(some):]
-
-		var ops []clientv3.Op
-		for _, r := range some {
-			ops = append(ops, clientv3.OpGet(r.from, clientv3.WithRange(r.end), clientv3.WithLimit(keysPerRange), clientv3.WithRev(rev), clientv3.WithKeysOnly()))
-		}
-
-		res, err := s.etcd.Txn(ctx).Then(ops...).Commit()
-		if err != nil {
-			return fmt.Errorf("%w: %w", task.ErrUnavailable, err)
-		}
-
-		for i, r := range res.Responses {
-			kvs := r.GetResponseRange().Kvs
-			for _, e := range kvs {
-				visit(string(e.Key))
-			}
-
-			if r.GetResponseRange().More && len(kvs) > 0 {
-				pending = append(pending, keyRange{string(kvs[len(kvs)-1].Key) + "\x00", some[i].end})
-			}
-		}
 	}
 
 	return nil

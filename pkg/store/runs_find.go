@@ -1,0 +1,231 @@
+package store
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/carillonhq/carillon/pkg/store/record"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+const (
+	// firstKeys is how many keys FindRuns reads first of the queue and of the history of each shard, or of each task. Then
+	// it decides how to read what is left.
+	firstKeys = 100
+	// keysPerRange and rangesAtOnce limit the size of an answer: how many keys eachKeyIn reads of a range, and of how many
+	// ranges.
+	keysPerRange = 1000
+	rangesAtOnce = 50
+	// keysForARange is how many keys cost about as much as one more range: 0.7 µs a key and 7 µs a range.
+	keysForARange = 10
+)
+
+// FindRuns finds the waiting, active and ended runs of a namespace whose ids begin with idPrefix, at one revision. It
+// returns no parts, and at most most runs. When it has found so many, it does not search for more.
+//
+// It reads the keys of all inboxes and of every shard, without their values. Where the runs are many, it reads only those
+// of each task that begin with idPrefix. So the cost depends on the numbers of active runs, shards and tasks, and not on how
+// many runs the histories contain.
+func (s Runs) FindRuns(ctx context.Context, shards int, namespace, idPrefix string, most int) ([]record.Ref, []string, error) {
+	f := runSearch{Runs: s, namespace: namespace, idPrefix: idPrefix, most: most}
+	err := f.searchInboxes(ctx)
+	if err == nil {
+		err = f.searchShards(ctx, shards)
+	}
+	if err != nil {
+		return nil, nil, fmt.Errorf("find run: %w", err)
+	}
+
+	return f.refs, f.ids, nil
+}
+
+// runSearch is a search of FindRuns. All reads are at the revision of the first one, so a run is in one place.
+type runSearch struct {
+	Runs
+	namespace, idPrefix string
+	most                int
+	rev                 int64
+
+	refs []record.Ref
+	ids  []string
+}
+
+// isFull reports whether the search has found as many runs as were asked for.
+func (f *runSearch) isFull() bool { return len(f.ids) >= f.most }
+
+// add adds a run if it is one that is searched for. It may be called again for the same run.
+func (f *runSearch) add(ref record.Ref, id string) {
+	if f.isFull() || ref.Namespace != f.namespace || !strings.HasPrefix(id, f.idPrefix) || task.IsPart(id) {
+		return
+	}
+
+	for i := range f.ids {
+		if f.ids[i] == id && f.refs[i] == ref {
+			return
+		}
+	}
+
+	f.refs, f.ids = append(f.refs, ref), append(f.ids, id)
+}
+
+// addKey adds the run of a key in a queue or a history. A late result is no run.
+func (f *runSearch) addKey(key string) {
+	if k, ok := f.keys.ParseShard(key); ok && !k.Late {
+		f.add(k.Ref, k.Run)
+	}
+}
+
+// searchInboxes adds the active runs, and sets the revision of the search.
+func (f *runSearch) searchInboxes(ctx context.Context) error {
+	all, rev, err := f.getAll(ctx, f.keys.Runs(), clientv3.WithKeysOnly())
+	if err != nil {
+		return err
+	}
+
+	f.rev = rev
+	for _, e := range all {
+		if k, ok := f.keys.ParseRun(string(e.Key)); ok {
+			f.add(k.Ref, k.Run)
+		}
+	}
+
+	return nil
+}
+
+// runDirectory is the part of a queue or a history that belongs to the namespace of a search.
+type runDirectory struct {
+	shard  int
+	prefix string
+	next   string // the key after those that were read
+	count  int64  // of all its keys
+}
+
+// searchShards adds the runs in the queues and the histories of all shards.
+func (f *runSearch) searchShards(ctx context.Context, shards int) error {
+	var all []runDirectory
+	var ops []clientv3.Op
+	for id := range shards {
+		for _, prefix := range []string{f.keys.Queue(id) + f.namespace + "/", f.keys.History(id) + f.namespace + "/"} {
+			all = append(all, runDirectory{shard: id, prefix: prefix})
+			ops = append(ops, opBelow(prefix, f.rev, clientv3.WithKeysOnly(), clientv3.WithLimit(firstKeys)))
+		}
+	}
+
+	var long []runDirectory
+	err := f.eachResponse(ctx, ops, func(i int, r *etcdserverpb.RangeResponse) {
+		for _, e := range r.Kvs {
+			f.addKey(string(e.Key))
+		}
+
+		if r.More && len(r.Kvs) > 0 {
+			d := all[i]
+			d.next, d.count = keyAfter(r.Kvs), r.Count
+			long = append(long, d)
+		}
+	})
+	if err != nil || len(long) == 0 || f.isFull() {
+		return err
+	}
+
+	return f.searchLong(ctx, long)
+}
+
+// searchLong adds the runs in directories with many keys. It searches a directory by task if that costs less than to read
+// all its keys.
+func (f *runSearch) searchLong(ctx context.Context, long []runDirectory) error {
+	tasks, err := f.tasksOf(ctx, long)
+	if err != nil {
+		return err
+	}
+
+	var rest []keyRange
+	var parents []string
+	var known []directory
+	for _, d := range long {
+		names := tasks[d.shard]
+		if d.count <= int64(keysForARange*(2*len(names)+1)) { // a range for each task, and one before, between and after them
+			rest = append(rest, keyRange{d.next, clientv3.GetPrefixRangeEnd(d.prefix)})
+			continue
+		}
+
+		parents = append(parents, d.prefix)
+		for _, name := range names {
+			known = append(known, directory{d.prefix, name})
+		}
+	}
+
+	// The history may contain runs of a task that has been deleted meanwhile. eachDirectory finds them, too.
+	reads := func(d directory) []clientv3.Op {
+		return []clientv3.Op{opBelow(d.prefix()+f.idPrefix, f.rev, clientv3.WithKeysOnly(), clientv3.WithLimit(firstKeys))}
+	}
+	err = f.eachDirectory(ctx, parents, known, f.rev, reads, func(d directory, _ int, r *etcdserverpb.RangeResponse) {
+		for _, e := range r.Kvs {
+			f.addKey(string(e.Key))
+		}
+		if r.More && len(r.Kvs) > 0 {
+			rest = append(rest, keyRange{keyAfter(r.Kvs), clientv3.GetPrefixRangeEnd(d.prefix() + f.idPrefix)})
+		}
+	})
+	if err != nil {
+		return err
+	}
+
+	return f.eachKeyIn(ctx, rest, f.addKey)
+}
+
+// tasksOf returns the names of the tasks that the shards of some directories have in the namespace, by shard.
+func (f *runSearch) tasksOf(ctx context.Context, dirs []runDirectory) (map[int][]string, error) {
+	names := make(map[int][]string, len(dirs))
+	var entries []keyRange
+	for _, d := range dirs {
+		if _, is := names[d.shard]; !is {
+			names[d.shard] = nil
+			prefix := f.keys.Entries(d.shard) + f.namespace + "/"
+			entries = append(entries, keyRange{prefix, clientv3.GetPrefixRangeEnd(prefix)})
+		}
+	}
+
+	err := f.eachKeyIn(ctx, entries, func(key string) {
+		if k, ok := f.keys.ParseShard(key); ok {
+			names[k.Ref.Shard] = append(names[k.Ref.Shard], k.Ref.Name)
+		}
+	})
+
+	return names, err
+}
+
+// keyRange is the keys from one key until before another.
+type keyRange struct{ from, end string }
+
+// eachKeyIn calls visit for every key in some ranges, until the search is full. It reads many ranges in a transaction, and
+// what is left of long ones in further transactions.
+func (f *runSearch) eachKeyIn(ctx context.Context, pending []keyRange, visit func(key string)) error {
+	for len(pending) > 0 && !f.isFull() {
+		some := pending[:min(len(pending), rangesAtOnce)]
+		pending = pending[len(some):]
+
+		var ops []clientv3.Op
+		for _, r := range some {
+			ops = append(ops, clientv3.OpGet(r.from, clientv3.WithRange(r.end), clientv3.WithLimit(keysPerRange), clientv3.WithRev(f.rev), clientv3.WithKeysOnly()))
+		}
+
+		err := f.eachResponse(ctx, ops, func(i int, r *etcdserverpb.RangeResponse) {
+			for _, e := range r.Kvs {
+				visit(string(e.Key))
+			}
+
+			if r.More && len(r.Kvs) > 0 {
+				pending = append(pending, keyRange{keyAfter(r.Kvs), some[i].end})
+			}
+		})
+		if err != nil {
+			return err
+		}
+	}
+
+	return nil
+}
