@@ -63,9 +63,6 @@ const adminGID = 4242
 // newIntrusion starts the node, in a mount namespace with another /etc/group.
 func newIntrusion(t *testing.T, flags ...string) *intrusion {
 	t.Helper()
-	if testing.Short() {
-		t.Skip("whole daemons: make test-cluster")
-	}
 	if os.Geteuid() != 0 {
 		t.Skip("only root can run tasks as other users")
 	}
@@ -133,6 +130,9 @@ func (i *intrusion) attempt(name string, detached bool, change func(*task.Proces
 // TestTasks_AreNoAdministratorsByTheSocket tries to administer the cluster from tasks whose user or groups may do so
 // without a token.
 func TestTasks_AreNoAdministratorsByTheSocket(t *testing.T) {
+	if testing.Short() {
+		t.Skip("whole daemons: make test-cluster")
+	}
 	t.Parallel()
 	i := newIntrusion(t)
 
@@ -184,6 +184,9 @@ func TestTasks_AreNoAdministratorsByTheSocket(t *testing.T) {
 
 // A policy can give tasks the group. Their processes are no administrators nevertheless, also without control groups.
 func TestTasks_AreNoAdministratorsEvenWithTheGroup(t *testing.T) {
+	if testing.Short() {
+		t.Skip("whole daemons: make test-cluster")
+	}
 	t.Parallel()
 
 	policy := filepath.Join(t.TempDir(), "policy.yaml")
