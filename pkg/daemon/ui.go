@@ -19,7 +19,7 @@ func (n *Node) withPages(api http.Handler) (http.Handler, error) {
 	}
 
 	pages, err := ui.New(ui.Config{
-		API: api, Access: n.access, Cluster: n.cluster.ID, Node: n.cfg.Name, Version: Version(), Origin: n.cfg.UIOrigin, Now: n.env.Now,
+		API: api, Access: n.access, Key: n.store.LoginKey, Cluster: n.cluster.ID, Node: n.cfg.Name, Version: Version(), Origin: n.cfg.UIOrigin, Now: n.env.Now,
 		Ends: n.http.closing, Logger: n.log,
 	})
 	if err != nil {

@@ -13,11 +13,11 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// LoginKey returns the random key that seals logins which are under way. If there is none, it creates the key. If several
+// LoginKey returns the random key that seals logins which are under way and the cookies of sessions. If there is none, it creates the key. If several
 // nodes do that together, all of them return the same key.
 //
-// Nothing that lasts depends on the key: if it is deleted, logins that are under way must be begun again, and the API nodes
-// must be restarted to agree on a new one.
+// Nothing that lasts depends on the key: if it is deleted, the API nodes must be restarted to agree on a new one. People must
+// sign in to the Web UI again, and logins that are under way must be begun again.
 func (s Access) LoginKey(ctx context.Context) (key [record.LoginKeyBytes]byte, err error) {
 	var wait conflictBackoff
 

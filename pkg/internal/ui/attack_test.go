@@ -139,6 +139,7 @@ func TestServer_SessionIsBoundToItsNetworks(t *testing.T) {
 	b.secret = w.Token("user:ann", func(t *task.Token) {
 		t.Kind, t.Until, t.CIDRs = task.TokenKindSession, task.At(w.Clock.Now().Add(time.Hour)), []string{"10.0.0.0/8"}
 	})
+	b.cookie = w.cookieOf(b.secret)
 
 	for _, s := range screens() {
 		path := strings.NewReplacer("{ns}", "prod", "{name}", "web", "{node}", "node-a", "{id}", "x").Replace(s.Pattern)

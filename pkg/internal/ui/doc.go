@@ -7,6 +7,12 @@
 // A page is a Screen: a function that loads its data through the API, a template, and the names of those parts of the
 // template that change while somebody watches. The URL is the whole state of a page, and pages work without scripts.
 //
+// # Sessions
+//
+// The cookie of a session contains its secret and the time at which a person last used it, sealed with a key that all nodes
+// have. A session that nobody has used for an hour opens nothing. Requests for pages and files, and forms, count as use and
+// renew the cookie. Streams do not.
+//
 // # Live parts
 //
 // Each open tab has one stream of server-sent events, /ui/live?at=PATH. The node renders the live parts of a page at most

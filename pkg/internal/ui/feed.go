@@ -80,7 +80,7 @@ type Download struct {
 
 // serveDownload sends a file. It is always plain text to a browser, whatever it contains.
 func (s *Server) serveDownload(w http.ResponseWriter, r *http.Request, d Download) {
-	who, ok := s.sessionOf(r)
+	who, ok := s.useSession(w, r)
 	if !ok {
 		s.toLogin(w, r)
 		return

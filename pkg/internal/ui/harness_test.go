@@ -49,7 +49,7 @@ func newWorldWith(t testing.TB, list []Screen, fsys fs.FS, edits ...func(*Config
 	w.api = w.API("node-a", nil)
 
 	cfg := Config{
-		API: http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) { w.api.ServeHTTP(rw, r) }), Access: w.Keeper,
+		API: http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) { w.api.ServeHTTP(rw, r) }), Access: w.Keeper, Key: w.Store.LoginKey,
 		Cluster: w.Record.ID, Node: "node-a", Version: "1.2.3", Now: w.Clock.Now,
 	}
 	for _, edit := range edits {
@@ -92,7 +92,8 @@ func (w *world) loadAgain(load func(context.Context, *Request) (any, error), at 
 // browser is a browser with the session of one viewer. It follows no redirects.
 type browser struct {
 	w      *world
-	secret string
+	secret string // of the session
+	cookie string // its cookie; "" has none
 	client *http.Client
 }
 
@@ -107,9 +108,18 @@ func (w *world) as(subject string) *browser {
 		b.secret = w.Token(subject, func(t *task.Token) {
 			t.Kind, t.Until = task.TokenKindSession, task.At(w.Clock.Now().Add(maxSession))
 		})
+		b.cookie = w.cookieOf(b.secret)
 	}
 
 	return b
+}
+
+// cookieOf returns the cookie of a session that a person uses now.
+func (w *world) cookieOf(secret string) string {
+	w.t.Helper()
+	must(w.t, w.ui.cookies.prepare(w.t.Context()))
+
+	return w.ui.cookies.seal(secret, w.Clock.Now())
 }
 
 // answer is an answer with its whole body.
@@ -139,8 +149,8 @@ func (b *browser) open(ctx context.Context, method, path string, form url.Values
 		r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
 		r.Header.Set("Sec-Fetch-Site", "same-origin")
 	}
-	if b.secret != "" {
-		r.AddCookie(&http.Cookie{Name: securePrefix + "carillon-" + b.w.Record.ID, Value: b.secret})
+	if b.cookie != "" {
+		r.AddCookie(&http.Cookie{Name: securePrefix + "carillon-" + b.w.Record.ID, Value: b.cookie})
 	}
 	r.Header.Set("Accept", "text/html")
 	r.Host = r.URL.Host

@@ -44,7 +44,7 @@ type faultMessage struct {
 // serveLive serves the stream of a page. The answer is always a stream, because htmx would show the answer of a failed
 // request inside the page, and follow redirects for ever. Only who does not come from a page gets a status.
 func (s *Server) serveLive(w http.ResponseWriter, r *http.Request) {
-	who, ok := s.sessionOf(r)
+	who, ok := s.sessionOf(r) // not useSession: a stream does not show that somebody is there
 	fromPage := r.Header.Get("HX-Request") == "true"
 	if !ok && !fromPage {
 		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
@@ -159,9 +159,15 @@ func (s *Server) follow(r *http.Request, out *stream, v *viewer, beat <-chan tim
 		case <-s.Ends:
 			return false
 		case <-beat:
-			if beats++; beats%sessionBeats == 0 && !s.checkSession(r, v) {
-				_ = out.event(eventLogin, "")
-				return false
+			if beats++; beats%sessionBeats == 0 {
+				// The browser may have a newer cookie, of another page. It connects again, and shows it.
+				if s.isIdle(v.who) {
+					return false
+				}
+				if !s.checkSession(r, v) {
+					_ = out.event(eventLogin, "")
+					return false
+				}
 			}
 			if out.age(s.Now(), v.seenAt()) != nil {
 				return false

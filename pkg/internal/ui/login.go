@@ -112,14 +112,14 @@ func (s *Server) login(w http.ResponseWriter, r *http.Request) {
 // enter gives the browser a session, and has it show that it keeps the cookie.
 func (s *Server) enter(w http.ResponseWriter, r *http.Request, secret, next string) {
 	s.endFormerSession(r)
-	s.setCookie(w, r, secret, r.PostFormValue("plain") == "1")
+	s.beginSession(w, r, secret, r.PostFormValue("plain") == "1")
 	http.Redirect(w, r, client.LoginPath+"?"+url.Values{"check": {"1"}, "next": {next}}.Encode(), http.StatusSeeOther)
 }
 
 // endFormerSession ends the session that a login replaces in a browser: nobody could end it any more, and pages that the
 // browser has open show what its subject may read. If that fails, it ends by itself within eight hours.
 func (s *Server) endFormerSession(r *http.Request) {
-	former, ok := s.sessionOf(r)
+	former, ok := s.anySession(r)
 	if !ok {
 		return
 	}
@@ -230,7 +230,7 @@ func endOtherSessions(ctx context.Context, api *client.Client, current session) 
 func (s *Server) logout(w http.ResponseWriter, r *http.Request) {
 	s.clearCookies(w, r)
 
-	current, ok := s.sessionOf(r)
+	current, ok := s.anySession(r)
 	if !ok {
 		http.Redirect(w, r, client.LoginPath, http.StatusSeeOther)
 		return

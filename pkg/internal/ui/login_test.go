@@ -30,7 +30,8 @@ func (b *browser) enter(a answer) {
 		b.w.t.Fatalf("the login: %d %v %s", a.StatusCode, a.Cookies(), a.body)
 	}
 
-	b.secret = a.Cookies()[0].Value
+	b.cookie = a.Cookies()[0].Value
+	b.secret, _, _ = b.w.ui.cookies.open(b.cookie)
 	next := b.get(a.Header.Get("Location"))
 	if next.StatusCode != http.StatusSeeOther || next.Header.Get("Location") != home {
 		b.w.t.Fatalf("after the login: %d %s", next.StatusCode, next.Header.Get("Location"))
@@ -84,7 +85,7 @@ func TestLogin_AToken_BecomesASession(t *testing.T) {
 func TestLogin_EndsTheSessionThatItReplaces(t *testing.T) {
 	w := newWorld(t)
 	other, b := w.as("user:ann"), w.as("user:bob")
-	former := b.secret
+	former := b.cookie
 	if n := len(w.records()[task.TokenKindSession]); n != 2 {
 		t.Fatalf("there are %d sessions", n)
 	}
@@ -96,10 +97,10 @@ func TestLogin_EndsTheSessionThatItReplaces(t *testing.T) {
 
 	b.enter(b.do(http.MethodPost, "/ui/login", url.Values{"token": {w.Token("user:ann")}}))
 	sessions := w.records()[task.TokenKindSession]
-	if len(sessions) != 2 || slices.ContainsFunc(sessions, func(s task.Token) bool { return s.Subject != "user:ann" }) || b.secret == former {
+	if len(sessions) != 2 || slices.ContainsFunc(sessions, func(s task.Token) bool { return s.Subject != "user:ann" }) || b.cookie == former {
 		t.Errorf("the sessions are %+v", sessions)
 	}
-	b.secret = former
+	b.cookie = former
 	if a := b.get("/ui"); a.StatusCode != http.StatusSeeOther {
 		t.Errorf("the former session: %d", a.StatusCode)
 	}
@@ -145,7 +146,7 @@ func TestLogin_CookieIsASession(t *testing.T) {
 
 	for _, secret := range []string{token, link.Secret} {
 		b := w.as("")
-		b.secret = secret
+		b.cookie = w.cookieOf(secret)
 		if a := b.get("/ui/nodes"); a.StatusCode != http.StatusSeeOther {
 			t.Errorf("%d", a.StatusCode)
 		}

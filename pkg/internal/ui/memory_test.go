@@ -29,7 +29,7 @@ func TestLive_MemoryOfViewer(t *testing.T) {
 	t.Cleanup(func() { must(t, server.Close()); <-done })
 
 	const viewers = 60
-	cookie := w.as("user:ann").secret
+	cookie := w.as("user:ann").cookie
 	for _, at := range []string{"/ui", "/ui/tasks"} {
 		first := openRawStream(t, l.Addr().String(), at, cookie, w.Record.ID)
 		before := memoryInUse()
@@ -52,11 +52,11 @@ func TestLive_MemoryOfViewer(t *testing.T) {
 
 // openRawStream opens the stream of a page and reads its first message. Unlike a client of net/http, the caller's side uses
 // almost no memory.
-func openRawStream(t *testing.T, address, at, secret, cluster string) net.Conn {
+func openRawStream(t *testing.T, address, at, cookie, cluster string) net.Conn {
 	t.Helper()
 	c, err := net.Dial("tcp", address)
 	must(t, err)
-	_, err = fmt.Fprintf(c, "GET /ui/live?at=%s HTTP/1.1\r\nHost: %s\r\nHX-Request: true\r\nCookie: %scarillon-%s=%s\r\n\r\n", at, address, securePrefix, cluster, secret)
+	_, err = fmt.Fprintf(c, "GET /ui/live?at=%s HTTP/1.1\r\nHost: %s\r\nHX-Request: true\r\nCookie: %scarillon-%s=%s\r\n\r\n", at, address, securePrefix, cluster, cookie)
 	must(t, err)
 
 	must(t, c.SetReadDeadline(time.Now().Add(time.Minute)))

@@ -138,7 +138,7 @@ func (s *Server) finishOIDC(w http.ResponseWriter, r *http.Request) {
 
 	// The next page does not have the code in its address, and checks that the cookie has arrived.
 	s.endFormerSession(r)
-	s.setCookie(w, r, session.Secret, plain)
+	s.beginSession(w, r, session.Secret, plain)
 	http.Redirect(w, r, client.LoginPath+"?"+url.Values{"check": {"1"}, "next": {localTarget(session.ReturnTo)}}.Encode(), http.StatusSeeOther)
 }
 

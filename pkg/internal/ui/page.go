@@ -14,7 +14,7 @@ import (
 
 // servePage serves a screen.
 func (s *Server) servePage(w http.ResponseWriter, r *http.Request, screen *Screen) {
-	who, ok := s.sessionOf(r)
+	who, ok := s.useSession(w, r)
 	if !ok {
 		s.toLogin(w, r)
 		return
@@ -97,7 +97,7 @@ func (s *Server) keepForStream(v *View) {
 
 // serveAction runs the action of a form, and shows its page again.
 func (s *Server) serveAction(w http.ResponseWriter, r *http.Request, a Action) {
-	who, ok := s.sessionOf(r)
+	who, ok := s.useSession(w, r)
 	if !ok {
 		s.toLogin(w, r)
 		return

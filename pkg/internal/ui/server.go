@@ -31,6 +31,9 @@ type Config struct {
 	Access Access
 	// Cluster is the id of the cluster, Node the name of the node, and Version that of Carillon.
 	Cluster, Node, Version string
+	// Key returns the cluster's random key, under which the cookies of sessions are sealed. All nodes with pages need the same
+	// one. It is called until it has succeeded once.
+	Key func(ctx context.Context) ([KeyBytes]byte, error)
 	// Origin is https://HOST[:PORT] of a proxy in front of the node that ends TLS, or "".
 	Origin string
 	// Now is the node's wall clock; nil means time.Now.
@@ -62,6 +65,7 @@ type Server struct {
 	lookup    *http.ServeMux // finds the screen of a path, for streams
 	guarded   http.Handler   // mux, behind the check of the origin
 	hub       *hub
+	cookies   *cookieSealer
 	counts    sharedCache[counts]
 }
 
@@ -72,8 +76,8 @@ func New(cfg Config) (*Server, error) {
 
 // newServer returns the pages of some screens, with the templates and static files of fsys.
 func newServer(cfg Config, list []Screen, fsys fs.FS) (*Server, error) {
-	if cfg.API == nil || cfg.Access == nil || cfg.Cluster == "" || cfg.Node == "" {
-		return nil, errors.New("ui: API, Access, Cluster and Node are required")
+	if cfg.API == nil || cfg.Access == nil || cfg.Key == nil || cfg.Cluster == "" || cfg.Node == "" {
+		return nil, errors.New("ui: API, Access, Key, Cluster and Node are required")
 	}
 
 	if cfg.Now == nil {
@@ -84,7 +88,7 @@ func newServer(cfg Config, list []Screen, fsys fs.FS) (*Server, error) {
 	}
 
 	s := &Server{Config: cfg, log: cfg.Logger.Named("ui"), list: list, mux: http.NewServeMux(), lookup: http.NewServeMux()}
-	s.hub = newHub(s)
+	s.hub, s.cookies = newHub(s), newCookieSealer(cfg.Key)
 
 	var err error
 	if s.static, err = newStaticFiles(fsys); err != nil {
@@ -163,8 +167,39 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		}
 	}()
 
+	if err := s.prepareCookies(r); err != nil {
+		s.refuseWithoutKey(w, r, err)
+		return
+	}
+
 	r.Body = http.MaxBytesReader(w, r.Body, s.maxFormOf(r))
 	s.guarded.ServeHTTP(w, r)
+}
+
+// prepareCookies makes sure that the node can read the cookie of a request. The files of pages need none.
+func (s *Server) prepareCookies(r *http.Request) error {
+	if strings.HasPrefix(r.URL.Path, "/ui/static/") {
+		return nil
+	}
+
+	return s.cookies.prepare(r.Context())
+}
+
+// refuseWithoutKey answers while the node cannot read cookies, because etcd has not answered since the node has started. It
+// does not lead to the login page: the session may be valid.
+func (s *Server) refuseWithoutKey(w http.ResponseWriter, r *http.Request, err error) {
+	s.log.Warn("the key of the cookies of sessions cannot be read", zap.Error(err))
+
+	p := &Problem{Status: http.StatusServiceUnavailable, Code: client.CodeUnavailable, Message: "the cluster does not answer, so this node cannot check your session"}
+	if r.URL.Path == "/ui/live" {
+		out := &stream{w: w, control: http.NewResponseController(w)}
+		out.begin()
+		_ = out.fault(p)
+		return
+	}
+
+	w.Header().Set("Retry-After", "5")
+	s.showProblem(w, r, p)
 }
 
 // strictTransport makes a browser use TLS for a year, however it is told to open the host.

@@ -17,11 +17,21 @@ import (
 // maxSession is how long a browser keeps the cookie of a session at most.
 const maxSession = 8 * time.Hour
 
+const (
+	// maxIdle is how long a session lasts without a request that a person has made: for a page or a file, or with a form.
+	// Streams do not count, so a page that is left open does not prolong its session.
+	maxIdle = time.Hour
+	// renewAfter is how old the time in a cookie is before a request of a person renews it.
+	renewAfter = time.Minute
+)
+
 // session is what a request shows of its viewer: the secret in its cookie, and whose it is.
 type session struct {
 	secret string
 	caller access.Caller
 	token  task.Token
+	cookie string    // the name of the cookie
+	used   time.Time // when a person last used the session, as the cookie says
 }
 
 // securePrefix is the prefix of cookies that browsers accept only from the host itself and with the attribute Secure.
@@ -59,18 +69,48 @@ func isLoopback(host string) bool {
 }
 
 // sessionOf returns the session of a request. It reports false if there is none, or none that this node accepts from the
-// address of the request; the API may still refuse it.
+// address of the request; the API may still refuse it. It does not count as use by a person.
 func (s *Server) sessionOf(r *http.Request) (session, bool) {
+	return s.findSession(r, func(found session) bool { return !s.isIdle(found) })
+}
+
+// findSession returns the first session of a request, also an idle one, for which is returns true.
+func (s *Server) findSession(r *http.Request, is func(session) bool) (session, bool) {
 	for _, name := range s.cookieNames(r) {
 		for _, c := range r.CookiesNamed(name) {
-			found, ok := s.sessionWith(c.Value)
-			if ok && access.AcceptsAddress(&found.token, addressOf(r)) {
+			secret, used, ok := s.cookies.open(c.Value)
+			if !ok {
+				continue
+			}
+
+			found, ok := s.sessionWith(secret)
+			found.cookie, found.used = name, used
+			if ok && access.AcceptsAddress(&found.token, addressOf(r)) && is(found) {
 				return found, true
 			}
 		}
 	}
 
 	return session{}, false
+}
+
+// anySession returns the session of a request, also an idle one: only to end it.
+func (s *Server) anySession(r *http.Request) (session, bool) {
+	return s.findSession(r, func(session) bool { return true })
+}
+
+// isIdle reports whether no person has used a session for too long. Idle sessions open nothing.
+func (s *Server) isIdle(who session) bool { return s.Now().Sub(who.used) >= maxIdle }
+
+// useSession returns the session of a request that a person has made, and notes the time in the cookie. The session may belong
+// to any node next, so the browser keeps the time, and nothing is written to etcd.
+func (s *Server) useSession(w http.ResponseWriter, r *http.Request) (session, bool) {
+	who, ok := s.sessionOf(r)
+	if ok && s.Now().Sub(who.used) >= renewAfter {
+		s.setCookie(w, who.cookie, who.secret)
+	}
+
+	return who, ok
 }
 
 // addressOf returns the address that a request came from, without the port; "" over the unix socket.
@@ -93,7 +133,8 @@ func (s *Server) awaitSession(r *http.Request) {
 
 	for _, name := range s.cookieNames(r) {
 		for _, c := range r.CookiesNamed(name) {
-			if id, _, ok := authority.ParseSecret(c.Value); ok {
+			secret, _, _ := s.cookies.open(c.Value)
+			if id, _, ok := authority.ParseSecret(secret); ok {
 				_, _ = s.Access.Await(ctx, func(v *authority.View) bool { return v.Created(id) > 0 })
 				return
 			}
@@ -123,17 +164,22 @@ func (s *Server) rightsOf(v *authority.View, c access.Caller) access.Digest {
 	return v.Digest(c, s.Now())
 }
 
-// setCookie gives the browser a session. plain asks for a cookie without Secure on loopback, for browsers that take no
+// beginSession gives the browser a new session. plain asks for a cookie without Secure on loopback, for browsers that take no
 // secure cookie there.
-func (s *Server) setCookie(w http.ResponseWriter, r *http.Request, secret string, plain bool) {
+func (s *Server) beginSession(w http.ResponseWriter, r *http.Request, secret string, plain bool) {
 	names := s.cookieNames(r)
 	name := names[0]
 	if plain {
 		name = names[len(names)-1]
 	}
 
+	s.setCookie(w, name, secret)
+}
+
+// setCookie gives the browser the cookie of a session that a person uses now.
+func (s *Server) setCookie(w http.ResponseWriter, name, secret string) {
 	http.SetCookie(w, &http.Cookie{
-		Name: name, Value: secret, Path: "/", MaxAge: int(maxSession / time.Second),
+		Name: name, Value: s.cookies.seal(secret, s.Now()), Path: "/", MaxAge: int(maxSession / time.Second),
 		HttpOnly: true, Secure: strings.HasPrefix(name, securePrefix), SameSite: http.SameSiteLaxMode,
 	})
 }

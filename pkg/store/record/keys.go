@@ -143,7 +143,7 @@ func (k Keys) DeadRun(r Ref, run string) string { return k.Dead(r) + run }
 // Freezes is the key of the record of freezes. Every commit compares it (G21).
 func (k Keys) Freezes() string { return k.root + "freezes" }
 
-// LoginKey is the key of the random key that seals logins which are under way.
+// LoginKey is the key of the random key that seals logins which are under way and the cookies of sessions.
 func (k Keys) LoginKey() string { return k.root + "login-key" }
 
 // IdempotencyRecords is the prefix of the records of requests with an idempotency key.

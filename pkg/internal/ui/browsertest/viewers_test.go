@@ -10,6 +10,7 @@ import (
 	"io"
 	"math"
 	"net/http"
+	"net/url"
 	"os"
 	"slices"
 	"strconv"
@@ -100,23 +101,37 @@ func (c *cluster) measureViewers(t *testing.T, path string, cookies []string, n 
 // viewers returns the cookies of two subjects with the same rights: one subject may have 64 streams.
 func (c *cluster) viewers(t *testing.T) (cookies []string) {
 	t.Helper()
-	status, err := c.api.Cluster.Status(t.Context())
-	must(t, err)
 	subjects := []string{"service:viewer-1", "service:viewer-2"}
-	_, err = c.api.Bindings.Put(t.Context(), task.Binding{Name: "viewers", Role: "viewer", Subjects: subjects, Cluster: true}, client.Writing{Create: true})
+	_, err := c.api.Bindings.Put(t.Context(), task.Binding{Name: "viewers", Role: "viewer", Subjects: subjects, Cluster: true}, client.Writing{Create: true})
 	must(t, err)
 
 	for _, subject := range subjects {
 		token, err := c.api.Tokens.Create(t.Context(), client.TokenRequest{Subject: subject, Until: task.At(time.Now().Add(time.Hour))})
 		must(t, err)
-		api, err := c.as(token.Secret)
-		must(t, err)
-		session, err := api.Sessions.Create(t.Context())
-		must(t, err)
-		cookies = append(cookies, "carillon-"+status.ID+"="+session.Secret)
+		cookies = append(cookies, signIn(t, token.Secret))
 	}
 
 	return cookies
+}
+
+// signIn returns the cookie of a session that is begun with a token.
+func signIn(t *testing.T, token string) string {
+	t.Helper()
+	form := url.Values{"token": {token}}
+	r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, fixture.url("/ui/login"), strings.NewReader(form.Encode()))
+	must(t, err)
+	r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+	r.Header.Set("Sec-Fetch-Site", "same-origin")
+
+	res, err := http.DefaultTransport.RoundTrip(r)
+	must(t, err)
+	must(t, res.Body.Close())
+	if res.StatusCode != http.StatusSeeOther || len(res.Cookies()) != 1 {
+		t.Fatalf("the login: %s, %v", res.Status, res.Cookies())
+	}
+	c := res.Cookies()[0]
+
+	return c.Name + "=" + c.Value
 }
 
 // loadTask returns the name of a task that fires every second.
