@@ -177,7 +177,7 @@ func (c *chunkState) outcomes() (all []knownOutcome) {
 	}
 
 	for _, e := range c.Requested {
-		all = append(all, knownOutcome{state: e.State, at: c.instant(e.First), count: e.Count, requested: true})
+		all = append(all, knownOutcome{state: e.State, at: c.instant(e.First), count: e.Count, late: e.Late, requested: true})
 	}
 
 	return all

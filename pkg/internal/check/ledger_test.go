@@ -181,6 +181,25 @@ func TestCheck_FoldsOfOtherRecords(t *testing.T) {
 			h.txn(append(h.trim(1), op{key, nil}, h.chunk(1, ledger.Chunk{Exceptions: []ledger.Exception{e}}))...)
 		}
 	}
+	requestedLate := func(mentioned bool) func(h hand) {
+		return func(h hand) {
+			h.until(1)
+			h.manual(h.simTask)
+			w := h.queue[0]
+			h.sealed(op{h.keys.Queued(h.ref, w.ID), nil}, h.dispatch(h.simTask, w.Run, "a"), h.not(1, task.Skipped, task.ReasonOverlap))
+			r := h.active.Run
+			r.Token = h.active.create
+			h.lose(h.simTask)
+			r.State, r.Reason, r.EndedAt = task.Failed, task.ReasonExit, h.time()
+			key := h.keys.Late(h.ref, r.ID, r.Token)
+			r.ID = ""
+			h.txn(op{key, r})
+
+			e := exception(1, task.Lost)
+			e.Late = mentioned
+			h.txn(op{h.keys.Ended(h.ref, w.ID), nil}, op{key, nil}, h.chunk(1, ledger.Chunk{Requested: []ledger.Exception{e}}))
+		}
+	}
 	unreadable := func(c ledger.Chunk) func(h hand) {
 		return func(h hand) {
 			h.past()
@@ -200,6 +219,8 @@ func TestCheck_FoldsOfOtherRecords(t *testing.T) {
 		})},
 		{"a late result", "", onceTried, late(true)},
 		{"a late result is not mentioned", "G31", onceTried, late(false)},
+		{"a late result of a requested run", "", onceTried, requestedLate(true)},
+		{"a late result of a requested run is not mentioned", "G31", onceTried, requestedLate(false)},
 		{"an unreadable record counts as a success", "G31", onceTried, unreadable(ledger.Chunk{Spans: spans(1, 1, 1)})},
 	})
 
