@@ -64,6 +64,20 @@ var missedRange = ledger.Exception{First: 7000, Last: 8000, Count: 2, State: tas
 // onceTried is a task whose runs have one attempt.
 func onceTried(e *task.Entry) { e.Retry.Attempts = 1 }
 
+// lateResult has the active run lost, and writes the result that comes late. It returns the key of that result.
+func (h hand) lateResult() string {
+	r := h.active.Run
+	r.Token = h.active.create
+	h.lose(h.simTask)
+
+	r.State, r.Reason, r.EndedAt = task.Failed, task.ReasonExit, h.time()
+	key := h.keys.Late(h.ref, r.ID, r.Token)
+	r.ID = ""
+	h.txn(op{key, r})
+
+	return key
+}
+
 // folded deletes the first four ticks and folds them.
 func (h hand) folded() {
 	h.past()
@@ -168,13 +182,7 @@ func TestCheck_FoldsOfOtherRecords(t *testing.T) {
 		return func(h hand) {
 			h.until(1)
 			h.sealed(h.fires(1))
-			r := h.active.Run
-			r.Token = h.active.create
-			h.lose(h.simTask)
-			r.State, r.Reason, r.EndedAt = task.Failed, task.ReasonExit, h.time()
-			key := h.keys.Late(h.ref, r.ID, r.Token)
-			r.ID = ""
-			h.txn(op{key, r})
+			key := h.lateResult()
 
 			e := exception(1, task.Lost)
 			e.Late = mentioned
@@ -187,13 +195,7 @@ func TestCheck_FoldsOfOtherRecords(t *testing.T) {
 			h.manual(h.simTask)
 			w := h.queue[0]
 			h.sealed(op{h.keys.Queued(h.ref, w.ID), nil}, h.dispatch(h.simTask, w.Run, "a"), h.not(1, task.Skipped, task.ReasonOverlap))
-			r := h.active.Run
-			r.Token = h.active.create
-			h.lose(h.simTask)
-			r.State, r.Reason, r.EndedAt = task.Failed, task.ReasonExit, h.time()
-			key := h.keys.Late(h.ref, r.ID, r.Token)
-			r.ID = ""
-			h.txn(op{key, r})
+			key := h.lateResult()
 
 			e := exception(1, task.Lost)
 			e.Late = mentioned
