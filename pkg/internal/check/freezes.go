@@ -35,10 +35,15 @@ func (j *freezeJudge) checkDispatch(d *delta, ch *runChange, r *runHistory, put 
 }
 
 // checkStart checks that a node that has confirmed a freeze starts nothing while the freeze holds (G21). It
-// compares times of the node's own clock, which may have been corrected by up to Options.Skew in between.
+// compares times of the node's own clock, which may have been corrected by up to Options.Skew in between, and ignores
+// those of Options.WrongClocks.
 func (j *freezeJudge) checkStart(ch *runChange, r *runHistory, node string, started task.Time, key string) {
 	z, n := j.cluster.freezes.Of(ch.ref.Namespace), j.cluster.nodes[node]
 	if z == nil || j.cluster.freezes.unreadable || started.IsZero() || n.freezesObeyed < j.cluster.freezes.mod || n.freezesObeyedAt == 0 {
+		return
+	}
+
+	if j.opts.wrongClock(node, started.Time) || j.opts.wrongClock(node, timeOfMS(n.freezesObeyedAt)) {
 		return
 	}
 

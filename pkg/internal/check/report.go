@@ -31,6 +31,9 @@ type Options struct {
 	// Skew is the largest error of any node's wall clock. Times of different clocks, or of one clock at different
 	// moments, are compared with this tolerance (G21, G24, G25). Zero means that all clocks were right.
 	Skew time.Duration
+	// WrongClocks are the periods in which a node's clock was wrong by more than Skew. No start is judged by a time from
+	// such a period (G21).
+	WrongClocks []WrongClock
 
 	// Faults are the periods in which a fault was injected, by the observer's clock, in any order. Ticks that are
 	// due in such a period may be late.
@@ -68,6 +71,23 @@ const DefaultConverge = 20 * time.Second
 type Fault struct {
 	Name     string    `json:"name,omitempty"`
 	From, To time.Time // To is when the fault had ended
+}
+
+// WrongClock is a period in which the clock of a node was wrong. From and To are times of that clock.
+type WrongClock struct {
+	Node     string
+	From, To time.Time
+}
+
+// wrongClock reports whether a node's clock was wrong when it showed the time.
+func (o *Options) wrongClock(node string, at time.Time) bool {
+	for _, w := range o.WrongClocks {
+		if w.Node == node && !at.Before(w.From) && !at.After(w.To) {
+			return true
+		}
+	}
+
+	return false
 }
 
 // Violation is one breach of one guarantee.

@@ -194,6 +194,34 @@ func TestCheck_Skew(t *testing.T) {
 	}
 }
 
+// A time from a period in which the node's clock was wrong proves nothing about a start. Other periods and other nodes
+// do not matter.
+func TestCheck_WrongClocks(t *testing.T) {
+	h := newHand(t, nil)
+	startsFrozen(h)
+
+	confirmed, started := time.UnixMilli(h.at(1)), time.UnixMilli(h.at(1.5))
+	period := func(node string, at time.Time) WrongClock {
+		return WrongClock{Node: node, From: at.Add(-100 * time.Millisecond), To: at.Add(100 * time.Millisecond)}
+	}
+
+	for _, c := range []struct {
+		name       string
+		wrong      WrongClock
+		violations int
+	}{
+		{"while it confirmed", period("a", confirmed), 0},
+		{"while it started the run", period("a", started), 0},
+		{"of another node", period("b", confirmed), 1},
+		{"in between", period("a", confirmed.Add(250*time.Millisecond)), 1},
+	} {
+		r := h.check(Options{Until: time.UnixMilli(h.now), Remembered: true, WrongClocks: []WrongClock{c.wrong}})
+		if len(r.Violations) != c.violations {
+			t.Errorf("a wrong clock %s: %v", c.name, r.Violations)
+		}
+	}
+}
+
 func TestCheck_Remembered(t *testing.T) {
 	fails := func(h hand) {
 		h.until(1)
