@@ -99,17 +99,26 @@ func rollingRestart(w *world, _ *injection) (func() error, error) {
 	return func() error { return nil }, nil
 }
 
-var freeze = onNode(
-	func(_ *world, _ *injection, n *node) error { return n.process.signal(syscall.SIGSTOP) },
-	func(_ *world, n *node) error { return n.process.signal(syscall.SIGCONT) })
+// freeze stops a daemon. A second fault can make it last longer than lost_after.
+func freeze(w *world, in *injection) (func() error, error) {
+	n, err := w.pick(in)
+	if err != nil {
+		return nil, err
+	}
 
-// freezeLong also checks, before the daemon continues, that its guardian has killed its tasks (G17). If the daemon had
-// sent HTTP requests, the guardian has killed the daemon itself; then it is started again, as a service manager does.
+	began := time.Now()
+
+	return func() error { return w.thaw(n, began) }, n.process.signal(syscall.SIGSTOP)
+}
+
+// freezeLong also checks, before the daemon continues, that its guardian has killed its tasks (G17).
 func freezeLong(w *world, in *injection) (func() error, error) {
 	n, err := w.pick(in)
 	if err != nil {
 		return nil, err
 	}
+
+	began := time.Now()
 
 	return func() error {
 		for _, f := range w.tasksOf(n) {
@@ -118,15 +127,22 @@ func freezeLong(w *world, in *injection) (func() error, error) {
 			}
 		}
 
-		err := n.process.signal(syscall.SIGCONT)
-
-		if !n.process.running() {
-			w.say("the guardian of %s has killed its daemon", n.name)
-			err = w.startNode(n)
-		}
-
-		return err
+		return w.thaw(n, began)
 	}, n.process.signal(syscall.SIGSTOP)
+}
+
+// thaw lets a frozen daemon continue. If it had sent HTTP requests and was frozen for too long, its guardian has killed
+// it. Then it is started again, as a service manager does.
+func (w *world) thaw(n *node, frozen time.Time) error {
+	err := n.process.signal(syscall.SIGCONT)
+
+	if n.process.running() || time.Since(frozen) < lostAfter/2 {
+		return err // a daemon that has ended this early has ended by itself
+	}
+
+	w.say("the guardian of %s has killed its daemon", n.name)
+
+	return w.startNode(n)
 }
 
 func strobe(w *world, in *injection) (func() error, error) {

@@ -68,7 +68,7 @@ func (w *world) judge(c *callers) verdict {
 		}
 	}
 
-	v.report = check.Check(w.keys, v.events, check.Options{Until: until, Ended: true, Audited: true, Folded: true, Full: w.wasFull})
+	v.report = check.Check(w.keys, v.events, check.Options{Until: until, Ended: true, Audited: true, Folded: true, Full: w.wasFull, WrongClocks: w.wrongClocks})
 	for _, violation := range v.report.Violations {
 		w.failures = append(w.failures, violation.String())
 	}

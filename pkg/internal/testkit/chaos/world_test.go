@@ -15,6 +15,7 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"github.com/carillonhq/carillon/pkg/internal/check"
 	"github.com/carillonhq/carillon/pkg/internal/testkit/recorder"
 	"github.com/carillonhq/carillon/pkg/kv"
 	"github.com/carillonhq/carillon/pkg/store"
@@ -56,6 +57,7 @@ type world struct {
 	seen        int          // events that decided has counted
 	decided     int
 	ticksBefore int
+	wrongClocks []check.WrongClock
 	failures    []string // guarantees that were broken, in addition to the findings of package check
 
 	finalCounts map[string]float64
