@@ -114,7 +114,7 @@ var allowedImports = map[string][]string{
 	// and selection finds tasks. A resource imports no other resource, except that runs and board import attempts,
 	// which extends what they show.
 	"pkg/internal/api/httpapi": {"pkg/client", "pkg/store", "pkg/store/record", "pkg/task", "pkg/internal/access", "pkg/internal/authority"},
-	"pkg/internal/api/peers":   {"pkg/client", "pkg/internal/api/httpapi", "pkg/internal/statement", "pkg/task"},
+	"pkg/internal/api/peers":   {"pkg/client", "pkg/internal/readmodel", "pkg/internal/api/httpapi", "pkg/internal/statement", "pkg/task"},
 	"pkg/internal/api/views":   {"pkg/client", "pkg/internal/api/httpapi", "pkg/internal/schedule", "pkg/store", "pkg/store/record", "pkg/task"},
 	// ask asks the owners of shards.
 	"pkg/internal/api/ask":       {"pkg/client", "pkg/internal/access", "pkg/internal/api/httpapi", "pkg/internal/api/peers", "pkg/internal/readmodel", "pkg/task"},

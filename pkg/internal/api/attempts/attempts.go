@@ -10,21 +10,22 @@ package attempts
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
+	"maps"
 	"net/http"
 	"net/url"
+	"reflect"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
-	"github.com/carillonhq/carillon/pkg/callgroup"
+	"go.uber.org/zap"
+
 	"github.com/carillonhq/carillon/pkg/client"
 	"github.com/carillonhq/carillon/pkg/internal/api/httpapi"
 	"github.com/carillonhq/carillon/pkg/internal/api/peers"
+	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -35,15 +36,12 @@ const (
 	boardAskTimeout = 400 * time.Millisecond
 )
 
+const attemptsPath = "/v1/attempts"
+
 const (
 	listAbout     = "Lists only the attempts on the node that you ask. To get the report of a run from any node, read the run, or list runs with progress=true."
 	ProgressAbout = "The progress and results of an active run come from its node, which may take up to a second."
 )
-
-// attemptsQuery are the parameters of list-attempts.
-type attemptsQuery struct {
-	Run *string `query:"run" doc:"Only this run, as namespace/task/id, with its results and checkpoint."`
-}
 
 // Source provides what the attempts on this node have reported, and ends them if etcd cannot store their cancels.
 type Source interface {
@@ -56,27 +54,55 @@ type Source interface {
 	CancelAttempt(ctx context.Context, c task.LateCancel) (task.LateCancelled, error)
 }
 
+// Handlers serve the reports of running attempts. They are safe for concurrent use.
+type Handlers struct {
+	Store  *store.Store
+	Peers  *peers.Client
+	Node   string // the name of this node
+	Source Source // nil: no attempt runs on this node
+	Log    *zap.Logger
+}
+
+// Routes returns the operations on running attempts.
+func (h *Handlers) Routes() []*httpapi.Operation {
+	const get = http.MethodGet
+
+	return []*httpapi.Operation{
+		{ID: "list-attempts", Forwarded: true, Method: get, Path: attemptsPath, Tag: "runs", Summary: "List the status reports of the attempts on this node",
+			Description: listAbout, Status: 200, Answer: reflect.TypeFor[client.AttemptStatuses](), Handler: httpapi.Query(h.listAttempts)},
+		{ID: "cancel-attempt", Forwarded: true, Method: http.MethodPost, Path: "/v1/attempts/cancel", Tag: "runs", Summary: "End an attempt on this node while etcd is full, for another node",
+			Description: cancelAbout, Status: 200, Answer: reflect.TypeFor[client.AttemptCancel](), Errors: []int{409, 504, 507}, Handler: httpapi.Query(h.cancelAttempt)},
+	}
+}
+
+// attemptsQuery are the parameters of list-attempts.
+type attemptsQuery struct {
+	Run *string `query:"run" doc:"Only this run, as namespace/task/id, with its results and checkpoint."`
+}
+
 // listAttempts serves the reports of the attempts on this node.
 func (h *Handlers) listAttempts(c *httpapi.Call, q attemptsQuery) (httpapi.Answer, error) {
-	out := client.AttemptStatuses{Node: h.Node, Items: []task.AttemptStatus{}}
+	run := ""
 	if q.Run != nil {
-		words := strings.Split(*q.Run, "/")
-		if len(words) != 3 {
-			return httpapi.Answer{}, task.Invalid(task.CodeBadValue, "run", "%s is not namespace/task/id", task.Quote(*q.Run))
+		if run = *q.Run; strings.Count(run, "/") != 2 {
+			return httpapi.Answer{}, task.Invalid(task.CodeBadValue, "run", "%s is not namespace/task/id", task.Quote(run))
+		}
+	}
+
+	out := client.AttemptStatuses{Node: h.Node, Items: []task.AttemptStatus{}}
+	for _, t := range h.ownAttempts(run) {
+		if !c.Rights().CanRead(t.Namespace) {
+			continue
 		}
 
-		if h.Source != nil && c.Rights().CanRead(words[0]) {
-			if t, ok := h.Source.AttemptStatus(words[0], words[1], words[2]); ok {
-				out.Items = append(out.Items, t)
+		if run == "" {
+			if t.Progress == nil && !t.Paused {
+				continue
 			}
+			t.Results, t.Checkpoint = nil, "" // omitted from the list, because they can be large
 		}
-	} else if h.Source != nil {
-		for _, t := range h.Source.AttemptStatuses() {
-			if (t.Progress != nil || t.Paused) && c.Rights().CanRead(t.Namespace) {
-				t.Results, t.Checkpoint = nil, "" // omitted from the list, because they can be large
-				out.Items = append(out.Items, t)
-			}
-		}
+
+		out.Items = append(out.Items, t)
 	}
 
 	return httpapi.Answer{Status: http.StatusOK, Body: out}, nil
@@ -91,185 +117,114 @@ func (h *Handlers) AddToRun(c *httpapi.Call, r *task.Run) {
 		return
 	}
 
-	ctx, cancel := context.WithTimeout(c.Context(), askTimeout)
-	defer cancel()
-
-	h.askNodes(ctx, httpapi.CallerOf(c.Context()), nil, []string{r.Node}, r.Namespace+"/"+r.Task+"/"+r.ID, func(_ string, statuses []task.AttemptStatus, err error) {
-		if err != nil {
-			r.Progress = &task.Progress{Silent: err.Error()}
-		}
-
-		for _, t := range statuses {
-			if t.Attempt == r.Attempt {
-				t.CopyTo(r)
-			}
-		}
-	})
+	run := runKey{r.Namespace, r.Task, r.ID}
+	reports, failures := h.askNodes(c, nil, []string{r.Node}, run.String(), askTimeout)
+	if err := failures[r.Node]; err != nil {
+		r.Progress = &task.Progress{Silent: err.Error()}
+	}
+	if t, ok := reports[r.Node][run]; ok && t.Attempt == r.Attempt {
+		t.CopyTo(r)
+	}
 }
 
 // AddToRuns adds the progress of active runs to the runs. It sends one request to each node.
 func (h *Handlers) AddToRuns(c *httpapi.Call, runs []task.Run) {
-	of := map[string][]*task.Run{}
+	names := map[string]bool{}
 	for i := range runs {
 		if r := &runs[i]; mayReport(r) {
-			of[r.Node] = append(of[r.Node], r)
+			names[r.Node] = true
 		}
 	}
 
-	ctx, cancel := context.WithTimeout(c.Context(), askTimeout)
-	defer cancel()
-
-	h.askNodes(ctx, httpapi.CallerOf(c.Context()), nil, keysOf(of), "", func(node string, statuses []task.AttemptStatus, err error) {
-		all := byRun(statuses)
-
-		for _, r := range of[node] {
-			if r.Progress = all[runKey{r.Namespace, r.Task, r.ID}].Progress; err != nil {
-				r.Progress = &task.Progress{Silent: err.Error()}
-			}
+	reports, failures := h.askNodes(c, nil, slices.Sorted(maps.Keys(names)), "", askTimeout)
+	for i := range runs {
+		r := &runs[i]
+		if !mayReport(r) {
+			continue
 		}
-	})
+
+		if r.Progress = reports[r.Node][runKey{r.Namespace, r.Task, r.ID}].Progress; failures[r.Node] != nil {
+			r.Progress = &task.Progress{Silent: failures[r.Node].Error()}
+		}
+	}
 }
 
 // AddToBoard adds the progress of a board's runs to the board. It leaves out nodes that did not answer the
 // request for the board.
 func (h *Handlers) AddToBoard(c *httpapi.Call, b *task.Board, nodes []task.Node) {
-	of := map[string][]*task.BoardRun{}
-	for i := range b.Active {
-		r := &b.Active[i]
-		if !slices.ContainsFunc(b.Silent, func(s task.Silence) bool { return s.Node == r.Node }) {
-			of[r.Node] = append(of[r.Node], r)
-		}
+	names := map[string]bool{}
+	for _, r := range b.Active {
+		names[r.Node] = true
+	}
+	for _, s := range b.Silent {
+		delete(names, s.Node)
 	}
 
-	ctx, cancel := context.WithTimeout(c.Context(), boardAskTimeout)
-	defer cancel()
-
-	h.askNodes(ctx, httpapi.CallerOf(c.Context()), nodes, keysOf(of), "", func(node string, statuses []task.AttemptStatus, _ error) {
-		all := byRun(statuses)
-		for _, r := range of[node] {
-			t := all[runKey{r.Namespace, r.Task, r.Run}]
-			r.Progress, r.Paused = t.Progress, t.Paused
-		}
-	})
+	reports, _ := h.askNodes(c, nodes, slices.Sorted(maps.Keys(names)), "", boardAskTimeout)
+	for i := range b.Active {
+		r := &b.Active[i]
+		t := reports[r.Node][runKey{r.Namespace, r.Task, r.Run}]
+		r.Progress, r.Paused = t.Progress, t.Paused
+	}
 }
 
 // runKey identifies a run.
 type runKey struct{ namespace, task, run string }
 
-// byRun indexes reports by their run.
-func byRun(statuses []task.AttemptStatus) map[runKey]task.AttemptStatus {
-	m := make(map[runKey]task.AttemptStatus, len(statuses))
-	for _, t := range statuses {
-		m[runKey{t.Namespace, t.Task, t.Run}] = t
-	}
-	return m
-}
+// String returns namespace/task/id.
+func (k runKey) String() string { return k.namespace + "/" + k.task + "/" + k.run }
 
-// keysOf returns the keys of a map in any order.
-func keysOf[V any](m map[string]V) []string {
-	keys := make([]string, 0, len(m))
-	for k := range m {
-		keys = append(keys, k)
-	}
-	return keys
-}
+// askNodes requests the reports of the attempts on nodes, and returns them by node and run. nodes are the nodes that are
+// present; if nil, askNodes reads them. If run is not "", only that run is requested. Each of the names is in one of the
+// results.
+func (h *Handlers) askNodes(c *httpapi.Call, nodes []task.Node, names []string, run string, timeout time.Duration) (reports map[string]map[runKey]task.AttemptStatus, failures map[string]error) {
+	ctx, cancel := context.WithTimeout(c.Context(), timeout)
+	defer cancel()
 
-// askNodes requests the reports of the attempts on nodes, until ctx ends, and calls heard for each node. The calls
-// of heard do not overlap. nodes are the nodes that are present; if nil, askNodes reads them. If run is not "", only
-// that run is requested.
-func (h *Handlers) askNodes(ctx context.Context, who httpapi.Caller, nodes []task.Node, names []string, run string, heard func(node string, statuses []task.AttemptStatus, err error)) {
-	if len(names) == 0 {
-		return
-	}
-
-	var err error
-	if nodes == nil && (len(names) > 1 || names[0] != h.Node) {
-		if nodes, err = h.Store.Nodes(ctx); err != nil {
-			err = errors.New("etcd does not answer")
+	var unlisted error
+	if nodes == nil && slices.ContainsFunc(names, func(name string) bool { return name != h.Node }) {
+		if nodes, unlisted = h.Store.Nodes(ctx); unlisted != nil {
+			unlisted = errors.New("etcd does not answer")
 		}
 	}
 
-	var mu sync.Mutex
-	g := callgroup.New()
-	g.SetLimit(peers.AtOnce)
-
+	absent := map[string]error{}
+	asked := slices.DeleteFunc(slices.Clone(nodes), func(n task.Node) bool { return n.Name == h.Node || !slices.Contains(names, n.Name) })
 	for _, name := range names {
-		g.Go(func() error {
-			statuses, err := h.askNode(ctx, who, nodes, name, run, err)
-			mu.Lock()
-			defer mu.Unlock()
-
-			heard(name, statuses, err)
-
-			return nil
-		})
-	}
-
-	_ = g.Wait() // the functions return no errors
-}
-
-// askNode requests the reports of one node on behalf of the caller. unlisted is the error with which the list
-// of nodes could not be read.
-func (h *Handlers) askNode(ctx context.Context, who httpapi.Caller, nodes []task.Node, name, run string, unlisted error) ([]task.AttemptStatus, error) {
-	q := url.Values{}
-
-	if run != "" {
-		q.Set("run", run)
-	}
-
-	if name == h.Node {
-		return h.ownAttempts(run), nil
-	}
-
-	i := slices.IndexFunc(nodes, func(n task.Node) bool { return n.Name == name })
-	if i < 0 {
-		if unlisted != nil {
-			return nil, unlisted
+		switch {
+		case name == h.Node:
+			asked = append(asked, task.Node{Name: name})
+		case unlisted != nil:
+			absent[name] = unlisted
+		case !slices.ContainsFunc(asked, func(n task.Node) bool { return n.Name == name }):
+			absent[name] = fmt.Errorf("node %s is unavailable", name)
 		}
-		return nil, fmt.Errorf("node %s is unavailable", name)
 	}
 
-	req, err := h.Peers.NewRequest(ctx, who, nodes[i], http.MethodGet, q, "v1", "attempts")
-	if err != nil {
-		return nil, err
-	}
+	answers, failures := peers.AskAll(ctx, h.Peers, asked, peers.Question[client.AttemptStatuses]{
+		Caller: httpapi.CallerOf(c.Context()), Path: attemptsPath, Timeout: timeout,
+		Own: func(context.Context) (client.AttemptStatuses, error) {
+			return client.AttemptStatuses{Items: h.ownAttempts(run)}, nil
+		},
+		Values: func(task.Node) url.Values {
+			if run == "" {
+				return nil
+			}
+			return url.Values{"run": {run}}
+		},
+		NodeOf: func(a client.AttemptStatuses) string { return a.Node },
+	})
+	maps.Copy(failures, absent)
 
-	res, err := h.Peers.RoundTrip(req)
-	if err != nil {
-		if errors.Is(err, context.DeadlineExceeded) {
-			err = errors.New("no answer in time")
+	reports = map[string]map[runKey]task.AttemptStatus{}
+	for node, a := range answers {
+		reports[node] = map[runKey]task.AttemptStatus{}
+		for _, t := range a.Items {
+			reports[node][runKey{t.Namespace, t.Task, t.Run}] = t
 		}
-		return nil, fmt.Errorf("node %s: %w", name, err)
 	}
 
-	defer res.Body.Close()
-
-	if err := peers.Refusal(res); err != nil {
-		return nil, fmt.Errorf("node %s: %w", name, err)
-	}
-
-	switch res.StatusCode {
-	case http.StatusOK:
-	case http.StatusNotFound:
-		return nil, nil // an older version of Carillon without this operation
-	default:
-		return nil, fmt.Errorf("node %s answered %s", name, res.Status)
-	}
-
-	var answer client.AttemptStatuses
-	if err := json.NewDecoder(io.LimitReader(res.Body, peers.MaxAnswer)).Decode(&answer); err != nil {
-		if errors.Is(err, context.DeadlineExceeded) {
-			err = errors.New("no complete answer in time")
-		}
-		return nil, fmt.Errorf("node %s: %w", name, err)
-	}
-
-	// The address may meanwhile belong to another node, whose answer must not be shown for this one.
-	if answer.Node != name {
-		return nil, fmt.Errorf("another node, %s, answers at %s", task.Quote(answer.Node), req.URL.Host)
-	}
-
-	return answer.Items, nil
+	return reports, failures
 }
 
 // ownAttempts returns the reports of this node's attempts, or of one run (namespace/task/id).
@@ -277,14 +232,14 @@ func (h *Handlers) ownAttempts(run string) []task.AttemptStatus {
 	if h.Source == nil {
 		return nil
 	}
-
-	if ns, rest, ok := strings.Cut(run, "/"); ok {
-		name, id, _ := strings.Cut(rest, "/")
-		if t, ok := h.Source.AttemptStatus(ns, name, id); ok {
-			return []task.AttemptStatus{t}
-		}
-		return nil
+	if run == "" {
+		return h.Source.AttemptStatuses()
 	}
 
-	return h.Source.AttemptStatuses()
+	words := strings.Split(run, "/")
+	if t, ok := h.Source.AttemptStatus(words[0], words[1], words[2]); ok {
+		return []task.AttemptStatus{t}
+	}
+
+	return nil
 }

@@ -2,7 +2,8 @@
 // attempts that only those nodes can end.
 //
 // Each request contains a statement of this node about who requests what, signed by this node, and none of the
-// caller's credentials. Requests only read, except for NewCancel, which changes nothing in etcd.
+// caller's credentials. Requests only read, except for NewCancel, which changes nothing in etcd. AskAll asks several nodes
+// the same question; Forward passes one request on.
 //
 // The package does not find nodes and keeps no connections. If a node refuses, redirects or does not answer, the error
 // contains the reason.
@@ -19,6 +20,7 @@ import (
 	"net/http/httputil"
 	"net/url"
 	"strconv"
+	"strings"
 	"time"
 
 	"go.uber.org/zap"
@@ -103,7 +105,9 @@ func (p *Client) NewRequest(ctx context.Context, who httpapi.Caller, n task.Node
 	}
 
 	u = u.JoinPath(path...)
-	u.RawQuery = q.Encode()
+	// Commas, colons and slashes need no escapes in a query (RFC 3986, section 3.4). A question has many of them, and the
+	// length of a URI is limited.
+	u.RawQuery = strings.NewReplacer("%2C", ",", "%3A", ":", "%2F", "/").Replace(q.Encode())
 
 	req, err := http.NewRequestWithContext(ctx, method, u.String(), nil)
 	if err != nil {
@@ -184,10 +188,3 @@ func (p *Client) Forward(c *httpapi.Call, n task.Node, q url.Values, path ...str
 
 // RoundTrip sends a request from NewRequest.
 func (p *Client) RoundTrip(req *http.Request) (*http.Response, error) { return p.proxy.RoundTrip(req) }
-
-const (
-	// AtOnce is the maximum number of nodes to which one caller sends requests at the same time.
-	AtOnce = 32
-	// MaxAnswer is the maximum number of bytes that are read from another node's answer.
-	MaxAnswer = 16 << 20
-)
