@@ -10,7 +10,6 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
-	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -563,8 +562,8 @@ func TestAsk_ANodeChecksWhatAnotherAsks(t *testing.T) {
 	w.bind("user:vic", "viewer", "default")
 	w.token("user:vic")
 
-	from := func(who, query string) *http.Response {
-		uri := "/v1/tasks:ask?" + query
+	from := func(who, question string) *http.Response {
+		uri := "/v1/tasks:ask?question=" + url.QueryEscape(question)
 		st := statement.Statement{From: "node-a", FromInstance: "i-node-a", To: "node-b", ToInstance: "i-node-b", Caller: statement.Caller{Who: who}}
 		req, err := http.NewRequestWithContext(t.Context(), "GET", b+uri, nil)
 		must(t, err)
@@ -577,27 +576,30 @@ func TestAsk_ANodeChecksWhatAnotherAsks(t *testing.T) {
 	}
 
 	for _, c := range []struct {
-		who, query string
-		status     int
+		who, question string
+		status        int
 	}{
-		{"user:vic", "limit=5&within=default", 200},
-		{"user:vic", "limit=5&namespace=default", 200},
-		{"user:vic", "limit=5&within=default&sort=last", 200},
-		{"user:vic", "limit=5", 403},
-		{"user:vic", "limit=5&within=default,other", 403},
-		{"user:vic", "limit=5&namespace=other", 403},
-		{"user:nobody", "limit=5&within=default", 403},
-		{"user:nobody", "limit=5&within=", 200},
-		{"user:ann", "limit=5", 200},
-		{"unix:uid=0", "limit=5", 200},
-		{"user:ann", "limit=5&within=default&q=nosuch:x", 422},
-		{"user:ann", "limit=20001", 422},
-		{"user:ann", "after=x", 422},
-		{"user:ann", "without=x", 422},
+		{"user:vic", `{"limit": 5, "within": ["default"]}`, 200},
+		{"user:vic", `{"limit": 5, "namespace": "default"}`, 200},
+		{"user:vic", `{"limit": 5, "within": ["default"], "order": "last"}`, 200},
+		{"user:vic", `{"limit": 5}`, 403},
+		{"user:vic", `{"limit": 5, "within": null}`, 403},
+		{"user:vic", `{"limit": 5, "within": ["default", "other"]}`, 403},
+		{"user:vic", `{"limit": 5, "namespace": "other"}`, 403},
+		{"user:nobody", `{"limit": 5, "within": ["default"]}`, 403},
+		{"user:nobody", `{"limit": 5, "within": []}`, 200},
+		{"user:ann", `{"limit": 5}`, 200},
+		{"unix:uid=0", `{"limit": 5}`, 200},
+		{"user:ann", `{"limit": 5, "within": ["default"], "query": "nosuch:x"}`, 422},
+		{"user:ann", `{"limit": 20001}`, 422},
+		{"user:ann", `{"after": "x"}`, 422},
+		{"user:ann", `{"without": ["x"]}`, 422},
+		{"user:ann", `{"limit": 5, "only_new": true}`, 422},
+		{"user:ann", ``, 400},
 	} {
-		res := from(c.who, c.query)
+		res := from(c.who, c.question)
 		if res.StatusCode != c.status {
-			t.Errorf("%s asks %s: %s", c.who, c.query, res.Status)
+			t.Errorf("%s asks %s: %s", c.who, c.question, res.Status)
 			continue
 		}
 
@@ -605,18 +607,18 @@ func TestAsk_ANodeChecksWhatAnotherAsks(t *testing.T) {
 		if c.status == 200 {
 			must(t, json.NewDecoder(res.Body).Decode(&a))
 			want := 3
-			if strings.HasSuffix(c.query, "within=") {
+			if strings.Contains(c.question, "[]") {
 				want = 0
 			}
 			if a.Node != "node-b" || len(a.Shards) != shards || len(a.Places) != want {
-				t.Errorf("%s asks %s: %+v", c.who, c.query, a)
+				t.Errorf("%s asks %s: %+v", c.who, c.question, a)
 			}
 		}
 	}
 
 	var a readmodel.NodeAnswer
-	q := url.Values{"limit": {"5"}, "without": {"0,1,2,3,4,5,6"}, "now": {strconv.FormatInt(w.clock.now().UnixMilli(), 10)}}
-	must(t, json.NewDecoder(from("user:ann", q.Encode()).Body).Decode(&a))
+	q := fmt.Sprintf(`{"limit": 5, "without": [0, 1, 2, 3, 4, 5, 6], "now": %d}`, w.clock.now().UnixMilli())
+	must(t, json.NewDecoder(from("user:ann", q).Body).Decode(&a))
 	if len(a.Shards) != 1 || a.Shards[0].Shard != 7 {
 		t.Errorf("without seven shards: %+v", a)
 	}

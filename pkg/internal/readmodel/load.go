@@ -24,10 +24,10 @@ const makerNames = 3
 
 // LoadRange says which part of the load a query asks for.
 type LoadRange struct {
-	From    int64 // the beginning of the first minute, in Unix milliseconds; not after the query's Now
-	Minutes int   // how many; at most MaxLoadMinutes
+	From    int64 `json:"from"`    // the beginning of the first minute, in Unix milliseconds; not after the query's Now
+	Minutes int   `json:"minutes"` // how many; at most MaxLoadMinutes
 	// Makers are minutes, by their number from 0, whose makers and seconds are wanted.
-	Makers []int
+	Makers []int `json:"makers,omitempty"`
 }
 
 // until returns the end of the last minute.

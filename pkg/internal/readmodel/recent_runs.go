@@ -25,8 +25,8 @@ func compareRuns(a, b RunPlace) int {
 
 // RunsRange asks for the newest runs that owners remember.
 type RunsRange struct {
-	Before string // only runs with smaller ids; "": no limit
-	Limit  int
+	Before string `json:"before,omitempty"` // only runs with smaller ids; "": no limit
+	Limit  int    `json:"limit"`
 }
 
 // recentRuns are the newest runs in the queue and the history of a shard. Some may have left both: they are active.

@@ -152,14 +152,15 @@ func (a *Asker) AskComplete(c *httpapi.Call, q Question) (Answer, error) {
 // askAll asks all scheduling nodes, and merges their answers. It waits for nodes that are busy for as long as patience.
 func (a *Asker) askAll(ctx context.Context, caller httpapi.Caller, q *Question, patience time.Duration) (Answer, error) {
 	now := a.Now.Stamp()
+	q.Now = now.UnixMilli()
 	nodes := a.schedulingNodes(ctx)
-	answers, failures := a.askNodes(ctx, caller, q, now, nodes, nil)
+	answers, failures := a.askNodes(ctx, caller, q, nodes, nil)
 
-	a.askBusyAgain(ctx, caller, q, now, nodes, answers, failures, patience)
+	a.askBusyAgain(ctx, caller, q, nodes, answers, failures, patience)
 
-	if lost := readmodel.Superseded(values(answers)); len(lost) > 0 {
+	if lost := readmodel.Superseded(inOrder(answers)); len(lost) > 0 {
 		again := slices.DeleteFunc(slices.Clone(nodes), func(n task.Node) bool { return len(lost[n.Name]) == 0 })
-		second, failedAgain := a.askNodes(ctx, caller, q, now, again, lost)
+		second, failedAgain := a.askNodes(ctx, caller, q, again, lost)
 		maps.Copy(answers, second)
 		maps.Copy(failures, failedAgain)
 
@@ -170,7 +171,7 @@ func (a *Asker) askAll(ctx context.Context, caller httpapi.Caller, q *Question, 
 	}
 
 	answer := Answer{
-		Page: readmodel.Merge(q.query(caller.Who, now.UnixMilli()), a.Shards, values(answers)),
+		Page: readmodel.Merge(q.query(caller.Who), a.Shards, inOrder(answers)),
 		at:   now, shards: a.Shards, needsHistory: q.needsHistory(), needed: q.MinRevisions,
 	}
 
@@ -184,7 +185,7 @@ func (a *Asker) askAll(ctx context.Context, caller httpapi.Caller, q *Question, 
 // askBusyAgain asks the nodes that were busy again until they answer, for as long as patience. It updates answers and
 // failures.
 func (a *Asker) askBusyAgain(
-	ctx context.Context, caller httpapi.Caller, q *Question, now task.Time, nodes []task.Node,
+	ctx context.Context, caller httpapi.Caller, q *Question, nodes []task.Node,
 	answers map[string]readmodel.NodeAnswer, failures map[string]error, patience time.Duration,
 ) {
 	busy, wait := busyNodes(nodes, failures)
@@ -204,7 +205,7 @@ func (a *Asker) askBusyAgain(
 		}
 
 		// The nodes that have answered are not asked again: that would cost them another scan.
-		later, failed := a.askNodes(ctx, caller, q, now, busy, nil)
+		later, failed := a.askNodes(ctx, caller, q, busy, nil)
 		for name := range later {
 			delete(failures, name)
 		}

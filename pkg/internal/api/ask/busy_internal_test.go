@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/carillonhq/carillon/pkg/internal/api/httpapi"
+	"github.com/carillonhq/carillon/pkg/internal/api/peers"
 	"github.com/carillonhq/carillon/pkg/internal/readmodel"
 	"github.com/carillonhq/carillon/pkg/task"
 )
@@ -17,7 +18,7 @@ import (
 // ownAsker returns an Asker of the only node, which answers with own.
 func ownAsker(own func(ctx context.Context) (readmodel.NodeAnswer, error)) *Asker {
 	return New(Config{
-		Node: "n1", Shards: 1, Now: time.Now, Nodes: func(context.Context) ([]task.Node, error) { return nil, nil },
+		Node: "n1", Shards: 1, Now: time.Now, Peers: peers.New(peers.Config{Node: "n1"}), Nodes: func(context.Context) ([]task.Node, error) { return nil, nil },
 		Own: func(ctx context.Context, _ *readmodel.Query, _ []int) (readmodel.NodeAnswer, error) { return own(ctx) },
 	})
 }

@@ -41,6 +41,9 @@ func (g *Globs) UnmarshalText(text []byte) error {
 	return nil
 }
 
+// MarshalText joins the patterns with commas.
+func (g Globs) MarshalText() ([]byte, error) { return []byte(strings.Join(g, ",")), nil }
+
 // globSigns are the characters with a special meaning in a pattern.
 const globSigns = `*?[\`
 

@@ -1,7 +1,9 @@
 package ask
 
 import (
-	"net/url"
+	"encoding/json"
+	"maps"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -12,29 +14,41 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// MaxLimit is the maximum number of places in one answer.
-const MaxLimit = 20_000
+// The limits of a question.
+const (
+	// MaxLimit is the maximum number of places in one answer.
+	MaxLimit = 20_000
+	// MaxMakers is the maximum number of minutes whose makers one question asks for: those of the peaks, and a chosen one.
+	MaxMakers = 21
+	// MaxRecentRuns is the maximum number of runs in one answer.
+	MaxRecentRuns = 5000
+	// maxSplitEvery is the maximum number of tasks between two splits.
+	maxSplitEvery = 100_000
+)
 
-// Question is a question about tasks. All of its conditions must hold.
+// Question is a question about tasks. All of its conditions must hold. Nodes send it to each other as JSON.
 type Question struct {
-	Namespace string   // "": all namespaces
-	Within    []string // with all namespaces: only these, in order; nil: all of them
-	Names     Globs    // empty: all names
-	Selector  SelectorText
-	Failing   bool // only tasks with a dead run and no success since
-	Paused    bool // only paused tasks
-	Active    bool // only tasks with a waiting or an active run
-	Query     QueryText
-	Order     readmodel.Order
-	After     *readmodel.Place     // only tasks after this place; nil: from the beginning
-	Limit     int                  // how many places to return, at most MaxLimit; 0: only counts
-	Load      *readmodel.LoadRange // the load of the tasks instead of places
-	Runs      *readmodel.RunsRange // the newest runs of the tasks instead of places; nil: places
-	Splits    int                  // the names of one in so many tasks instead of places; 0: places
+	Namespace string               `json:"namespace,omitempty"` // "": all namespaces
+	Within    []string             `json:"within,omitzero"`     // with all namespaces: only these, in order; nil: all of them, and empty: none
+	Names     Globs                `json:"names,omitzero"`      // empty: all names
+	Selector  SelectorText         `json:"selector,omitzero"`
+	Failing   bool                 `json:"failing,omitempty"` // only tasks with a dead run and no success since
+	Paused    bool                 `json:"paused,omitempty"`  // only paused tasks
+	Query     QueryText            `json:"query,omitzero"`
+	Order     readmodel.Order      `json:"order,omitempty"`  // "": by name
+	After     *readmodel.Place     `json:"after,omitempty"`  // only tasks after this place; nil: from the beginning
+	Limit     int                  `json:"limit,omitempty"`  // how many places to return, at most MaxLimit; 0: only counts
+	Load      *readmodel.LoadRange `json:"load,omitempty"`   // the load of the tasks instead of places
+	Runs      *readmodel.RunsRange `json:"runs,omitempty"`   // the newest runs of the tasks instead of places; nil: places
+	Splits    int                  `json:"splits,omitempty"` // the names of one in so many tasks instead of places; 0: places
 
 	// MinRevisions are, by shard, revisions that the answer must contain (see readmodel.Query). An Asker adds those of the
 	// caller's last writes.
-	MinRevisions Revisions
+	MinRevisions Revisions `json:"min_revisions,omitempty"`
+	// Now is the time to which relative conditions refer, in Unix milliseconds, and Without are shards to leave out. An Asker
+	// sets both.
+	Now     int64 `json:"now,omitempty"`
+	Without []int `json:"without,omitempty"`
 }
 
 // SelectorText is a label selector as a query parameter.
@@ -50,6 +64,9 @@ func (s *SelectorText) UnmarshalText(text []byte) (err error) {
 	return err
 }
 
+// MarshalText returns the selector as it was written.
+func (s SelectorText) MarshalText() ([]byte, error) { return []byte(s.text), nil }
+
 // QueryText is a query line as a query parameter.
 type QueryText struct {
 	readmodel.QueryLine
@@ -62,6 +79,9 @@ func (q *QueryText) UnmarshalText(text []byte) (err error) {
 	q.QueryLine, err = readmodel.ParseQueryLine(q.text)
 	return err
 }
+
+// MarshalText returns the query line as it was written.
+func (q QueryText) MarshalText() ([]byte, error) { return []byte(q.text), nil }
 
 // OrderText is the order of a list of tasks as a query parameter.
 type OrderText string
@@ -89,8 +109,8 @@ func (q *Question) AboutRuns() bool {
 // needsHistory reports whether the answer may change while the owners still read how runs have ended before.
 func (q *Question) needsHistory() bool { return q.Failing || !q.Query.Empty() || q.AboutRuns() }
 
-// query returns the question in the form in which an index answers it, as of now.
-func (q *Question) query(subject string, now int64) *readmodel.Query {
+// query returns the question in the form in which an index answers it.
+func (q *Question) query(subject string) *readmodel.Query {
 	f := readmodel.Filter{Namespace: q.Namespace, Within: q.Within}
 	add := func(c readmodel.Condition) { f.Conditions = append(f.Conditions, c) }
 
@@ -99,9 +119,6 @@ func (q *Question) query(subject string, now int64) *readmodel.Query {
 	}
 	if q.Paused {
 		add(func(r *readmodel.Row, _ int64) bool { return r.Flags.Has(readmodel.Paused) })
-	}
-	if q.Active {
-		add(func(r *readmodel.Row, _ int64) bool { return r.Active > 0 || r.Waiting > 0 })
 	}
 	if len(q.Names) > 0 {
 		add(q.Names.condition())
@@ -112,64 +129,20 @@ func (q *Question) query(subject string, now int64) *readmodel.Query {
 
 	f.Conditions = append(f.Conditions, q.Query.Conditions()...)
 
-	return &readmodel.Query{Subject: subject, Filter: f, Order: q.Order, After: q.After, Limit: q.Limit, Now: now, Load: q.Load, Runs: q.Runs, Splits: q.Splits, MinRevisions: q.MinRevisions}
+	return &readmodel.Query{Subject: subject, Filter: f, Order: q.Order, After: q.After, Limit: q.Limit, Now: q.Now, Load: q.Load, Runs: q.Runs, Splits: q.Splits, MinRevisions: q.MinRevisions}
 }
 
-// questionQuery are the parameters of a question that one node asks another.
-type questionQuery struct {
-	Namespace string       `query:"namespace" doc:"Only tasks of this namespace."`
-	Within    *string      `query:"within" doc:"Only tasks of these namespaces, separated by commas."`
-	Name      Globs        `query:"name" doc:"Only tasks with these names or globs."`
-	Selector  SelectorText `query:"selector" doc:"Only tasks with these labels."`
-	Failing   bool         `query:"failing" default:"false" doc:"Only failing tasks."`
-	Paused    bool         `query:"paused" default:"false" doc:"Only paused tasks."`
-	Active    bool         `query:"active" default:"false" doc:"Only tasks with a waiting or an active run."`
-	Query     QueryText    `query:"q" doc:"A query line."`
-	Sort      OrderText    `query:"sort" doc:"The order."`
-	After     string       `query:"after" doc:"Only tasks after this place: its key, a space, and the name of the task."`
-	Limit     int          `query:"limit" minimum:"0" maximum:"20000" default:"0" doc:"The maximum number of tasks."`
-	Load      loadText     `query:"load" doc:"The load instead of tasks: the beginning of the first minute in Unix milliseconds, how many minutes, and the numbers of those whose makers are wanted, separated by commas."`
-	Runs      runsText     `query:"runs" doc:"The newest runs instead of tasks: how many, a comma, and the id before which they are."`
-	Splits    int          `query:"splits" minimum:"0" maximum:"100000" default:"0" doc:"The names of one in so many tasks instead of tasks."`
-	Min       Revisions    `query:"min" doc:"Revisions that the answer must contain, as SHARD:REVISION, separated by commas. If a shard does not reach its revision in time, it is left out."`
-	Now       int64        `query:"now" minimum:"0" default:"0" doc:"The time to which the question refers, in Unix milliseconds."`
-	Without   string       `query:"without" doc:"Shards to leave out, separated by commas."`
-}
+// encode returns the question as JSON.
+func (q *Question) encode() string {
+	var b strings.Builder
+	e := json.NewEncoder(&b)
+	e.SetEscapeHTML(false) // it would make terms such as next:<1h longer, and the length of a question is limited
 
-// question returns the question in a request, and the shards that it leaves out.
-func (r *questionQuery) question() (q Question, without []int, err error) {
-	q = Question{
-		Namespace: r.Namespace, Names: r.Name, Selector: r.Selector, Failing: r.Failing, Paused: r.Paused, Active: r.Active,
-		Query: r.Query, Order: r.Sort.Order(), Limit: r.Limit, Load: r.Load.LoadRange, Runs: r.Runs.RunsRange, Splits: r.Splits, MinRevisions: r.Min,
+	if err := e.Encode(q); err != nil {
+		panic(err) // impossible: each field can be encoded
 	}
 
-	if r.Within != nil {
-		q.Within = []string{}
-		if *r.Within != "" {
-			q.Within = strings.Split(*r.Within, ",")
-		}
-		slices.Sort(q.Within) // the scan searches it
-	}
-
-	if r.After != "" {
-		if q.After, err = ParsePlace(r.After); err != nil {
-			return q, nil, task.Invalid(task.CodeBadValue, "after", "is not a place")
-		}
-	}
-
-	for text := range strings.SplitSeq(r.Without, ",") {
-		if text == "" {
-			continue
-		}
-
-		shard, err := strconv.Atoi(text)
-		if err != nil {
-			return q, nil, task.Invalid(task.CodeBadValue, "without", "%s is not a shard", task.Quote(text))
-		}
-		without = append(without, shard)
-	}
-
-	return q, without, nil
+	return strings.TrimSuffix(b.String(), "\n")
 }
 
 // Key identifies a question, apart from MinRevisions: equal questions of callers who may read the same have equal keys.
@@ -177,49 +150,67 @@ func (q *Question) Key() string {
 	asked := *q
 	asked.MinRevisions = nil
 
-	return asked.values().Encode()
+	return asked.encode()
 }
 
-// values encodes the question for another node.
-func (q *Question) values() url.Values {
-	v := url.Values{"limit": {strconv.Itoa(q.Limit)}}
-	set := func(name, value string) {
-		if value != "" {
-			v.Set(name, value)
+// decodeQuestion decodes and checks the question of another node. It refuses fields that it does not know, because they
+// may limit which tasks match.
+func decodeQuestion(text string) (q Question, err error) {
+	if err = task.DecodeStrict([]byte(text), &q); err == nil {
+		err = q.check()
+	}
+
+	return q, err
+}
+
+// check checks a question of another node. It sorts Within, because the scan searches it.
+func (q *Question) check() error {
+	slices.Sort(q.Within)
+
+	var err error
+	if q.Order, err = readmodel.ParseOrder(string(q.Order)); err != nil {
+		return task.Under("order", err)
+	}
+
+	type limit struct {
+		field        string
+		n, low, high int64
+	}
+	limits := []limit{
+		{"limit", int64(q.Limit), 0, MaxLimit}, {"splits", int64(q.Splits), 0, maxSplitEvery}, {"now", q.Now, 0, math.MaxInt64},
+	}
+
+	if r := q.Runs; r != nil {
+		limits = append(limits, limit{"runs.limit", int64(r.Limit), 1, MaxRecentRuns})
+	}
+
+	if l := q.Load; l != nil {
+		if l.From%minuteMS != 0 {
+			return task.Invalid(task.CodeBadValue, "load.from", "%d is not the beginning of a minute", l.From)
+		}
+
+		limits = append(limits, limit{"load.from", l.From, 0, math.MaxInt64}, limit{"load.minutes", int64(l.Minutes), 1, readmodel.MaxLoadMinutes})
+		limits = append(limits, limit{"load.makers", int64(len(l.Makers)), 0, MaxMakers})
+		for _, minute := range l.Makers {
+			limits = append(limits, limit{"load.makers", int64(minute), 0, int64(l.Minutes) - 1})
 		}
 	}
 
-	set("namespace", q.Namespace)
-	set("name", strings.Join(q.Names, ","))
-	set("selector", q.Selector.text)
-	set("q", q.Query.text)
-	set("sort", string(q.Order))
-	set("min", q.MinRevisions.String())
+	for shard, revision := range q.MinRevisions {
+		limits = append(limits, limit{"min_revisions", int64(shard), 0, math.MaxInt32}, limit{"min_revisions", revision, 0, math.MaxInt64})
+	}
 
-	for name, is := range map[string]bool{"failing": q.Failing, "paused": q.Paused, "active": q.Active} {
-		if is {
-			v.Set(name, "true")
+	for _, l := range limits {
+		if l.n < l.low || l.n > l.high {
+			return task.Invalid(task.CodeOutOfRange, l.field, "%d is not between %d and %d", l.n, l.low, l.high)
 		}
 	}
 
-	if q.Within != nil {
-		v.Set("within", strings.Join(q.Within, ","))
-	}
-	if q.After != nil {
-		v.Set("after", PlaceCursor(*q.After))
-	}
-	if q.Load != nil {
-		v.Set("load", formatLoad(q.Load))
-	}
-	if q.Runs != nil {
-		v.Set("runs", formatRuns(q.Runs))
-	}
-	if q.Splits > 0 {
-		v.Set("splits", strconv.Itoa(q.Splits))
-	}
-
-	return v
+	return nil
 }
+
+// minuteMS is a minute in milliseconds.
+const minuteMS = 60_000
 
 // PlaceCursor returns the cursor of the page that begins after a place.
 func PlaceCursor(p readmodel.Place) string {
@@ -235,4 +226,33 @@ func ParsePlace(s string) (*readmodel.Place, error) {
 	}
 
 	return &readmodel.Place{Key: at, Name: name}, nil
+}
+
+// Revisions are revisions by shard.
+type Revisions map[int]int64
+
+// With returns the larger of the revisions and others, for each shard. It changes neither.
+func (r Revisions) With(others Revisions) Revisions {
+	if len(others) == 0 {
+		return r
+	}
+
+	all := Revisions{}
+	maps.Copy(all, r)
+	for shard, revision := range others {
+		all[shard] = max(all[shard], revision)
+	}
+
+	return all
+}
+
+// cover reports whether an answer that contains r contains others as well.
+func (r Revisions) cover(others Revisions) bool {
+	for shard, revision := range others {
+		if r[shard] < revision {
+			return false
+		}
+	}
+
+	return true
 }

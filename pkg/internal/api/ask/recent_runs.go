@@ -1,18 +1,11 @@
 package ask
 
 import (
-	"fmt"
-	"strconv"
-	"strings"
 	"time"
 
 	"github.com/carillonhq/carillon/pkg/internal/api/httpapi"
 	"github.com/carillonhq/carillon/pkg/internal/readmodel"
-	"github.com/carillonhq/carillon/pkg/task"
 )
-
-// MaxRecentRuns is the maximum number of runs in one answer.
-const MaxRecentRuns = 5000
 
 // maxRecentAge is how old what an owner remembers may be. A watch without events gives a sign of life about every two
 // seconds, so an owner that has heard nothing for longer may lack many runs, and a list of runs does not say how old it is.
@@ -25,8 +18,8 @@ const maxRecentAge = 30 * time.Second
 func (a *Asker) RecentRuns(c *httpapi.Call, q Question) (readmodel.RecentRuns, bool) {
 	caller := httpapi.CallerOf(c.Context())
 	_, q.MinRevisions = a.cache.lastWrite(caller.Who)
-	answers, failures := a.askNodes(c.Context(), caller, &q, a.Now.Stamp(), a.schedulingNodes(c.Context()), nil)
-	list := values(answers)
+	answers, failures := a.askNodes(c.Context(), caller, &q, a.schedulingNodes(c.Context()), nil)
+	list := inOrder(answers)
 	if len(failures) > 0 || len(readmodel.Superseded(list)) > 0 {
 		return readmodel.RecentRuns{}, false
 	}
@@ -53,27 +46,4 @@ func (a *Asker) RecentRuns(c *httpapi.Call, q Question) (readmodel.RecentRuns, b
 	}
 
 	return all, true
-}
-
-// runsText is a range of runs as a query parameter: their number, and the id before which they are.
-type runsText struct{ *readmodel.RunsRange }
-
-// formatRuns formats a range as runsText parses it.
-func formatRuns(r *readmodel.RunsRange) string { return fmt.Sprintf("%d,%s", r.Limit, r.Before) }
-
-// UnmarshalText parses a range.
-func (t *runsText) UnmarshalText(text []byte) error {
-	if len(text) == 0 {
-		return nil
-	}
-
-	number, before, _ := strings.Cut(string(text), ",")
-	limit, err := strconv.Atoi(number)
-	if err != nil || limit < 1 || limit > MaxRecentRuns {
-		return task.Invalid(task.CodeOutOfRange, "", "%s does not begin with a number from 1 to %d", task.Quote(string(text)), MaxRecentRuns)
-	}
-
-	t.RunsRange = &readmodel.RunsRange{Before: before, Limit: limit}
-
-	return nil
 }

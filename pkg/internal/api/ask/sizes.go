@@ -43,7 +43,7 @@ func (a *Asker) ShardSizes(ctx context.Context) map[int]int {
 	if now := time.Now(); !c.isFresh(now, wrote, needed) {
 		// No task is in none of the namespaces, so the owners visit no rows.
 		q := Question{Within: []string{}, MinRevisions: needed}
-		answers, _ := a.askNodes(ctx, caller, &q, a.Now.Stamp(), a.schedulingNodes(ctx), nil)
+		answers, _ := a.askNodes(ctx, caller, &q, a.schedulingNodes(ctx), nil)
 		if ctx.Err() == nil {
 			c.asked, c.answered, c.needed = now, time.Now(), needed
 		}

@@ -42,7 +42,7 @@ type splitSet struct {
 // deleted tasks. Splits returns none if nobody is able to answer quickly. within is nil for all namespaces.
 func (a *Asker) Splits(ctx context.Context, namespace string, within []string) []string {
 	q := Question{Namespace: namespace, Within: within, Order: readmodel.ByName, Splits: splitEvery}
-	set := a.splits.setOf(q.values().Encode())
+	set := a.splits.setOf(q.Key())
 
 	names, asked := set.read()
 	if time.Since(asked) <= splitsFor {
@@ -71,7 +71,7 @@ func (a *Asker) askSplits(ctx context.Context, caller httpapi.Caller, q *Questio
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), splitsWithin)
 	defer cancel()
 
-	answers, _ := a.askNodes(ctx, caller, q, a.Now.Stamp(), a.schedulingNodes(ctx), nil)
+	answers, _ := a.askNodes(ctx, caller, q, a.schedulingNodes(ctx), nil)
 	for _, answer := range answers {
 		names = append(names, answer.Splits...)
 	}

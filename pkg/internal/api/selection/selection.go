@@ -170,7 +170,7 @@ func (h *Finder) refsOf(places []readmodel.Place) []record.Ref {
 
 // readsRange reports whether a key range of etcd, or the keys of a few tasks, contains just the tasks that match.
 func readsRange(q *ask.Question) bool {
-	if q.Order != readmodel.ByName || q.Selector.Selector != nil || q.Failing || q.Paused || q.Active || !q.Query.Empty() {
+	if q.Order != readmodel.ByName || q.Selector.Selector != nil || q.Failing || q.Paused || !q.Query.Empty() {
 		return false
 	}
 
