@@ -277,3 +277,14 @@ func (s Access) AuditRecords(ctx context.Context, after string, limit int) (list
 
 	return list, next, nil
 }
+
+// PutNodeLimit is PutRole for a limit of nodes.
+func (s Access) PutNodeLimit(ctx context.Context, mod int64, l task.NodeLimit, now time.Time) (int64, error) {
+	l.Revision = 0
+	return s.putAccess(ctx, s.keys.NodeLimit(l.Name), mod, record.Encode(l), now)
+}
+
+// DeleteNodeLimit deletes a limit of nodes.
+func (s Access) DeleteNodeLimit(ctx context.Context, name string, mod int64, now time.Time) error {
+	return s.deleteAccess(ctx, s.keys.NodeLimit(name), mod, now)
+}

@@ -4,7 +4,11 @@ import (
 	"context"
 	"fmt"
 	"reflect"
+	"slices"
+	"strconv"
+	"strings"
 
+	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/carillonhq/carillon/pkg/kv"
@@ -256,4 +260,185 @@ func (s Tasks) Tasks(ctx context.Context, namespace, after string, limit int) (t
 	}
 
 	return tasks, next, nil
+}
+
+// An owner decides by the entries that its watch has delivered, and the watch may be late.
+// If an entry loses ticks meanwhile, the commit that decides one of them compares the entry
+// and fails (G7). If an entry gains ticks, no commit compares it, and the watermark passes
+// the new ticks, which then count as decided although they have no outcome (G4).
+//
+// Therefore each write that may give an entry ticks also puts the key shards/<k>/revised.
+// The key has no value; only its mod revision matters. A commit that moves the watermark's
+// time compares it, and fails if the owner has not received the edit.
+//
+// A new task does not need this: the field seen of the watermark shows that the owner had
+// not received its entry.
+
+// BeginsTicks reports whether an edit may give an entry ticks that it did not have. A false
+// positive only costs a commit that is decided again; a false negative would lose ticks.
+func BeginsTicks(old, edited task.Entry) bool {
+	if !edited.Ticks() {
+		return false
+	}
+
+	oldSilence, _ := old.Silence()
+	silence, _ := edited.Silence()
+
+	switch {
+	case old.UID != edited.UID: // the entry was absent or unreadable
+		return true
+	case !old.Timing().Same(edited.Timing()), !old.Anchor.Equal(edited.Anchor.Time):
+		return true
+	case !old.From.Equal(edited.From.Time):
+		return true
+	case old.Paused && (!edited.Paused || !old.Ticks() || silence.Before(oldSilence.Time)):
+		return true
+	case old.MaxRuns != 0 && (edited.MaxRuns == 0 || edited.MaxRuns > old.MaxRuns):
+		return true
+	}
+
+	return old.Shadow && !edited.Shadow
+}
+
+// revisionPuts returns the puts of the keys revised for the shards whose tasks may get new
+// ticks, one for each shard. They must come after the puts of the entries in a transaction.
+// Then the watch delivers the entries first, so an owner that has received the key also has the
+// edits to which it belongs.
+func (s Tasks) revisionPuts(changes ...Change) []clientv3.Op {
+	var ops []clientv3.Op
+	done := map[int]bool{}
+
+	for _, c := range changes {
+		shard := c.New.Ref.Shard
+		if c.Old != nil && !done[shard] && BeginsTicks(c.Old.Entry, c.New.Entry) {
+			done[shard] = true
+			ops = append(ops, clientv3.OpPut(s.keys.Revised(shard), ""))
+		}
+	}
+
+	return ops
+}
+
+// KeepVersions is how many former versions of a task are kept, in addition to the spec, which
+// is the version in force.
+const KeepVersions = 10
+
+// putVersion returns the operations that keep the spec of old as a version, byte for byte, and
+// delete versions that are too old. Each write increases the generation by one, and the keys of
+// versions are ordered by generation, so the old ones are a range.
+func (s Tasks) putVersion(old *Stored) []clientv3.Op {
+	if len(old.rawSpec) == 0 {
+		return nil
+	}
+
+	generation := old.Task.Generation
+	ops := []clientv3.Op{clientv3.OpPut(s.keys.Version(old.Ref, generation), string(old.rawSpec))}
+	if generation > KeepVersions {
+		ops = append(ops, clientv3.OpDelete(s.keys.Versions(old.Ref), clientv3.WithRange(s.keys.Version(old.Ref, generation-KeepVersions+1))))
+	}
+
+	return ops
+}
+
+// Versions reads the versions of a task at one revision, the newest first: the version in
+// force, whose Revision is that of its key, and the former versions that are kept. A former
+// version that cannot be read has only its generation.
+//
+// If the task does not exist, the error is task.ErrNotFound, and gone is its tombstone, if
+// there is one.
+func (s Tasks) Versions(ctx context.Context, ref record.Ref) (list []task.Task, gone *record.Tombstone, err error) {
+	former := s.keys.Versions(ref)
+	res, err := s.etcd.Txn(ctx).Then(clientv3.OpGet(s.keys.Spec(ref)), clientv3.OpGet(former, withPrefix(former)), clientv3.OpGet(s.keys.Tombstone(ref))).Commit()
+	if err != nil {
+		return nil, nil, fmt.Errorf("read the versions of %s: %w: %w", ref, task.ErrUnavailable, err)
+	}
+
+	read := kv.Result{Responses: res.Responses}
+	spec := readAt(read, 0)
+	if spec == nil {
+		gone, err := record.DecodeTombstone(readAt(read, 2))
+		if err != nil {
+			return nil, nil, fmt.Errorf("tombstone of task %s: %w", ref, err)
+		}
+		return nil, gone, fmt.Errorf("task %s: %w", ref, task.ErrNotFound)
+	}
+
+	t, err := record.DecodeTask(spec.Value, spec.ModRevision)
+	if err != nil {
+		return nil, nil, fmt.Errorf("task %s: %w", ref, err)
+	}
+
+	list = append(list, t)
+	kvs := res.Responses[1].GetResponseRange().Kvs
+	for _, e := range slices.Backward(kvs) {
+		v, err := record.DecodeTask(e.Value, 0)
+		if err != nil {
+			n, _ := strconv.ParseInt(strings.TrimPrefix(string(e.Key), former), 10, 64)
+			v = task.Task{Generation: n}
+		}
+
+		list = append(list, v)
+	}
+
+	return list, nil, nil
+}
+
+// putTombstone returns the put of a tombstone.
+func (s Tasks) putTombstone(ref record.Ref, t record.Tombstone) clientv3.Op {
+	return clientv3.OpPut(s.keys.Tombstone(ref), record.Encode(t))
+}
+
+// SweepTombstones deletes the tombstones of tasks that were deleted before a time, and those
+// that cannot be read. It reads about most of them, beginning after the key after, which is
+// empty for the first call. next is the key after which the following call should begin, or
+// empty after the last tombstone.
+func (s Tasks) SweepTombstones(ctx context.Context, before task.Time, after string, most int) (removed int, next string, err error) {
+	return s.sweepOld(ctx, s.keys.Tombstones(), after, most, func(e *mvccpb.KeyValue) bool {
+		stone, err := record.Decode[record.Tombstone](e.Value)
+		return err != nil || stone.DeletedAt.Before(before.Time)
+	})
+}
+
+// ExpireTask deletes a task whose ttl has expired, on behalf of the owner of its shard, and
+// leaves a tombstone. It requires that the fences hold, that the spec is unchanged since
+// ExpireTask read it, that the entry still has the mod revision entryMod, and that no run of
+// the task waits. The caller guarantees that no attempt is active, and dispatches no run of the
+// task until ExpireTask returns.
+//
+// It returns task.ErrConflict if a condition does not hold, or if the shard's watermark was
+// written during the call. Then nothing is changed. After task.ErrUnknown, the transaction may
+// still be applied, but not after the next commit of the shard, because it compares the
+// watermark.
+func (s Tasks) ExpireTask(ctx context.Context, f Fences, ref record.Ref, entryMod int64, t record.Tombstone) error {
+	old, err := s.Revisions(ctx, ref)
+	if err != nil {
+		return err
+	}
+
+	watermark := s.keys.Watermark(ref.Shard)
+	mark, err := s.getOne(ctx, watermark)
+	if err != nil {
+		return err
+	}
+
+	queue := s.keys.QueueOf(ref)
+	res, err := s.writeTxn(ctx, kv.Txn{
+		If: []clientv3.Cmp{
+			// The comparison of the watermark ensures that a delayed copy of this transaction
+			// cannot delete runs that a later commit has dispatched or queued.
+			f.Owner.Compare(), f.Node.Compare(), isUnchanged(s.keys.Spec(ref), old.Task.Revision), isUnchanged(s.keys.Entry(ref), entryMod),
+			isUnchanged(watermark, mark.GetModRevision()),
+			isAbsent(queue).WithRange(clientv3.GetPrefixRangeEnd(queue)),
+		},
+		Then: append(s.removalOps(ref), s.putTombstone(ref, t)),
+	})
+	if err == nil && !res.Succeeded {
+		err = task.ErrConflict
+	}
+
+	if err != nil {
+		return fmt.Errorf("delete ended task %s: %w", ref, err)
+	}
+
+	return nil
 }
