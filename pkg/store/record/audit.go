@@ -1,6 +1,8 @@
 package record
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"strings"
 	"time"
 
@@ -121,4 +123,180 @@ func (r *writer) writeAuditObjects(list []task.AuditObject) {
 
 	r.w.ArrEnd()
 	r.more = true // the list is a field of the object around it
+}
+
+// AuditObjects collects the objects that a transaction changes, each once, for its audit record.
+type AuditObjects struct {
+	list  []task.AuditObject
+	index map[auditIdentity]int // where an object is in list; nil while list is short
+}
+
+// maxUnindexedObjects is how many objects AuditObjects searches one by one. Nearly all transactions change one object, for
+// which a map would cost more than the rest.
+const maxUnindexedObjects = 8
+
+// auditIdentity identifies an object within an audit record.
+type auditIdentity struct{ kind, namespace, name, run string }
+
+func identityOf(o *task.AuditObject) auditIdentity {
+	return auditIdentity{o.Kind, o.Namespace, o.Name, o.Run}
+}
+
+// Add adds the object of a key that is put or deleted. Keys that belong to an object beside its main one (the entry of a
+// task, its history when it is deleted) add nothing. A bulk write adds hundreds of keys, so nothing is decoded here.
+func (a *AuditObjects) Add(keys Keys, key string, value []byte, deleted bool) {
+	o, ok := auditObject(keys, key)
+	if !ok {
+		return
+	}
+
+	o.Change = "put"
+	if deleted {
+		o.Change = "delete"
+	} else if o.Kind != "run" && o.Kind != "secret" {
+		o.Hash = auditHash(value)
+	}
+
+	if i, known := a.find(&o); known {
+		if !deleted { // a run that leaves one list and enters another has changed
+			a.list[i] = o
+		}
+
+		return
+	}
+
+	a.list = append(a.list, o)
+	a.indexNewest()
+}
+
+// find returns where an object is in the list.
+func (a *AuditObjects) find(o *task.AuditObject) (i int, known bool) {
+	id := identityOf(o)
+	if a.index != nil {
+		i, known = a.index[id]
+		return i, known
+	}
+
+	for i := range a.list {
+		if identityOf(&a.list[i]) == id {
+			return i, true
+		}
+	}
+
+	return 0, false
+}
+
+// indexNewest adds the last object of the list to the index, or all objects once there are many.
+func (a *AuditObjects) indexNewest() {
+	newest := len(a.list) - 1
+
+	switch {
+	case a.index != nil:
+		a.index[identityOf(&a.list[newest])] = newest
+	case len(a.list) > maxUnindexedObjects:
+		a.index = map[auditIdentity]int{}
+		for i := range a.list {
+			a.index[identityOf(&a.list[i])] = i
+		}
+	}
+}
+
+// List returns the objects in the order in which they were added.
+func (a *AuditObjects) List() []task.AuditObject { return a.list }
+
+// Complete adds details from the handler to an object. It does nothing if the transaction does not change the object.
+// Of an object that the transaction deletes, only the former values count.
+func (a *AuditObjects) Complete(known task.AuditObject) {
+	i, ok := a.find(&known)
+	if !ok {
+		return
+	}
+
+	o := &a.list[i]
+	if known.Changes != nil {
+		o.Changes = known.Changes
+	}
+	if known.Namespaces != nil {
+		o.Namespaces = known.Namespaces
+	}
+	if o.Change != "put" {
+		return
+	}
+
+	if known.Fields != nil {
+		o.Fields = known.Fields
+	}
+	if known.UID != "" {
+		o.UID, o.Generation = known.UID, known.Generation
+	}
+}
+
+// auditHash returns the hash of a record in an audit record: 128 bits, so that nobody can make two records with the
+// same one.
+func auditHash(value []byte) string {
+	var text [32]byte
+	sum := sha256.Sum256(value)
+	hex.Encode(text[:], sum[:len(text)/2])
+
+	return string(text[:])
+}
+
+// auditObject returns which object a key is the main record of.
+func auditObject(keys Keys, key string) (task.AuditObject, bool) {
+	rest, below := strings.CutPrefix(key, keys.root)
+	if !below {
+		return task.AuditObject{}, false
+	}
+
+	switch dir, name, _ := strings.Cut(rest, "/"); dir {
+	case "tasks":
+		ns, name, ok := keys.ParseSpec(key)
+		return task.AuditObject{Kind: "task", Namespace: ns, Name: name}, ok
+	case "secrets":
+		ns, name, ok := keys.ParseSecret(key)
+		return task.AuditObject{Kind: "secret", Namespace: ns, Name: name}, ok
+	case "shards":
+		k, ok := keys.ParseShard(key)
+		return task.AuditObject{Kind: "run", Namespace: k.Ref.Namespace, Name: k.Ref.Name, Run: k.Run}, ok && k.Run != ""
+	case "runs":
+		k, ok := keys.ParseRun(key)
+		return task.AuditObject{Kind: "run", Namespace: k.Ref.Namespace, Name: k.Ref.Name, Run: k.Run}, ok
+	case "requests":
+		return task.AuditObject{Kind: "node", Name: name}, name != ""
+	case "access":
+		return accessObject(keys, key)
+	case "freezes":
+		return task.AuditObject{Kind: "freeze"}, key == keys.Freezes()
+	case "cluster":
+		return task.AuditObject{Kind: "cluster"}, key == keys.Cluster()
+	}
+
+	return task.AuditObject{}, false
+}
+
+// IsAccessKind reports whether objects of a kind are access records: they say who may do what.
+func IsAccessKind(kind string) bool {
+	switch kind {
+	case "subject", "role", "binding", "namespace", "node-limit", "token":
+		return true
+	}
+
+	return false
+}
+
+// accessObject is auditObject for the keys of access records.
+func accessObject(keys Keys, key string) (task.AuditObject, bool) {
+	if subject, ok := keys.ParseDisabledSubject(key); ok {
+		return task.AuditObject{Kind: "subject", Name: subject}, true
+	}
+
+	for _, k := range []struct{ kind, prefix string }{
+		{"role", keys.Roles()}, {"binding", keys.Bindings()}, {"namespace", keys.Namespaces()}, {"node-limit", keys.NodeLimits()}, {"token", keys.Tokens()},
+	} {
+		if name, below := strings.CutPrefix(key, k.prefix); below && name != "" {
+			return task.AuditObject{Kind: k.kind, Name: name}, true
+		}
+	}
+
+	return task.AuditObject{}, false
 }

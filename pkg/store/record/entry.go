@@ -2,6 +2,7 @@ package record
 
 import (
 	"github.com/go-faster/jx"
+	"go.etcd.io/etcd/api/v3/mvccpb"
 
 	"github.com/carillonhq/carillon/pkg/task"
 )
@@ -142,4 +143,63 @@ func DecodeAction(action []byte) (task.Action, error) {
 	}
 
 	return a, a.Validate()
+}
+
+// Brief is a spec of a list that has not been decoded completely. A list filters specs by a few
+// fields and needs only some of them.
+type Brief struct {
+	Namespace, Name string
+
+	value []byte // the record
+	mod   int64  // its mod revision
+}
+
+// Labels returns the labels of the task, or none if the spec cannot be read.
+func (b Brief) Labels() map[string]string {
+	var labels map[string]string
+	_ = eachField(b.value, func(r *reader, name []byte) {
+		if string(name) == "labels" {
+			r.readAny(&labels)
+			return
+		}
+		r.skipValue()
+	})
+
+	return labels
+}
+
+// Task decodes the spec. If that fails, the result has only the name, and the error as its
+// description.
+func (b Brief) Task() task.Task {
+	t, err := DecodeTask(b.value, b.mod)
+	if err != nil {
+		t = task.Task{Spec: task.Spec{Namespace: b.Namespace, Name: b.Name, Description: "unreadable: " + err.Error()}, Revision: b.mod}
+	}
+	return t
+}
+
+// DecodeBrief returns the record of a spec without decoding it. It returns false if the key is
+// not that of a spec.
+func DecodeBrief(keys Keys, e *mvccpb.KeyValue) (Brief, bool) {
+	ns, name, ok := keys.ParseSpec(string(e.Key))
+	return Brief{ns, name, e.Value, e.ModRevision}, ok
+}
+
+// Tombstone records the deletion of a task. It exists until a task of the same name is created,
+// or until the leader removes it a week later.
+type Tombstone struct {
+	UID        string    `json:"uid,omitempty"`
+	Generation int64     `json:"generation,omitempty"`
+	DeletedAt  task.Time `json:"deleted_at"`
+	DeletedBy  string    `json:"deleted_by,omitempty"`
+	Why        string    `json:"why,omitempty"` // a description, if the task was not deleted by a user
+}
+
+// DecodeTombstone decodes a tombstone. It returns nil if e is nil.
+func DecodeTombstone(e *mvccpb.KeyValue) (*Tombstone, error) {
+	if e == nil {
+		return nil, nil
+	}
+	t, err := Decode[Tombstone](e.Value)
+	return &t, err
 }
