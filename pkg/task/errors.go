@@ -3,7 +3,9 @@ package task
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
+	"strings"
 	"unicode/utf8"
 )
 
@@ -79,4 +81,125 @@ func Quote(s string) string {
 	}
 
 	return strconv.Quote(s)
+}
+
+// maxTyped is the maximum length of a word that is compared with names. It bounds the time and the memory of
+// editDistance.
+const maxTyped = MaxName + 16
+
+// Nearest returns the word of words that typed probably means, or "" if none is similar enough. It ignores
+// case, '-' and '_'. If typed has at least three letters, words that begin with it are similar. If several
+// words are equally similar, the first one is returned.
+func Nearest(typed string, words []string) string {
+	if len(typed) > maxTyped {
+		return ""
+	}
+
+	typed = normalizeKey(typed)
+	best, least := "", len(typed)/3+1
+	for _, w := range words {
+		word := normalizeKey(w)
+		d := len(word) - len(typed) // a lower bound of the distance
+		switch {
+		case len(typed) >= 3 && strings.HasPrefix(word, typed):
+			d = min(d, 1)
+		case max(d, -d) > least:
+			continue
+		default:
+			d = editDistance(typed, word)
+		}
+
+		if d < least || (d == least && best == "" && d < len(typed)) {
+			best, least = w, d
+		}
+	}
+
+	return best
+}
+
+// didYouMean returns the end of a message with the word that was probably meant, or "".
+func didYouMean(typed string, words []string) string {
+	near := Nearest(typed, words)
+	if near == "" {
+		return ""
+	}
+	return "; did you mean " + near + "?"
+}
+
+// editDistance returns the number of insertions, deletions, substitutions and swaps of adjacent bytes that
+// convert a to b.
+func editDistance(a, b string) int {
+	if len(b) > maxTyped {
+		return len(b) // too long to be similar
+	}
+
+	var rows [3][maxTyped + 1]int // on the stack, because there may be hundreds of words
+	before, last, row := &rows[0], &rows[1], &rows[2]
+	for j := range len(b) + 1 {
+		last[j] = j
+	}
+
+	for i := 1; i <= len(a); i++ {
+		row[0] = i
+		for j := 1; j <= len(b); j++ {
+			change := 1
+			if a[i-1] == b[j-1] {
+				change = 0
+			}
+
+			row[j] = min(last[j]+1, row[j-1]+1, last[j-1]+change)
+			if i > 1 && j > 1 && a[i-1] == b[j-2] && a[i-2] == b[j-1] {
+				row[j] = min(row[j], before[j-2]+1)
+			}
+		}
+
+		before, last, row = last, row, before
+	}
+
+	return last[len(b)]
+}
+
+// suggestName converts a text to a similar valid name, for a suggestion. It returns "" if no character of the text
+// is valid.
+func suggestName(text string) string {
+	return reshapeName(strings.ToLower(text), "._-", MaxName)
+}
+
+// reshapeName keeps ASCII letters and digits, and the marks between them. Other characters become one dash. The
+// result has at most most bytes.
+func reshapeName(text, marks string, most int) string {
+	var b []byte
+	for _, c := range []byte(text) {
+		alnum := c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9'
+		last := byte('-') // a name does not begin with a mark
+		if len(b) > 0 {
+			last = b[len(b)-1]
+		}
+
+		switch {
+		case alnum:
+			b = append(b, c)
+		case strings.IndexByte("._-/", last) >= 0:
+		case strings.IndexByte(marks, c) >= 0:
+			b = append(b, c)
+		default:
+			b = append(b, '-')
+		}
+	}
+
+	b = b[:min(len(b), most)]
+	return strings.TrimRight(string(b), "._-/")
+}
+
+// oneOf rejects a value that is not in the list.
+func oneOf(field, v string, allowed ...string) error {
+	if slices.Contains(allowed, v) {
+		return nil
+	}
+	return NoneOf(CodeBadValue, field, v, allowed...)
+}
+
+// NoneOf returns the error for a value that is not in the list. It suggests the value that was probably meant.
+func NoneOf(code, field, v string, allowed ...string) *Error {
+	return Invalid(code, field, "%s is not one of %s%s", Quote(v), strings.Join(allowed, ", "), didYouMean(v, allowed))
 }

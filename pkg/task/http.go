@@ -1,10 +1,15 @@
 package task
 
 import (
+	"bytes"
 	"cmp"
 	"encoding/json"
+	"fmt"
+	"maps"
 	"net/http"
+	"net/textproto"
 	"slices"
+	"strings"
 	"time"
 )
 
@@ -124,3 +129,208 @@ type Unsent struct {
 
 // NotBeforeByTarget is the value of Run.NotBeforeBy if the state of the target decided when the next attempt starts.
 const NotBeforeByTarget = "target"
+
+// fieldRef is a reference in a template, with the field that contains it.
+type fieldRef struct{ field, ref string }
+
+// refs returns the references in all templates of the action, in the order of its fields. It skips templates that
+// cannot be parsed.
+func (h *HTTP) refs() []fieldRef {
+	const field = "action.http"
+	var list []fieldRef
+
+	add := func(field, s string) {
+		t, err := ParseTemplate(s)
+		if err != nil {
+			return
+		}
+		for _, p := range t {
+			if p.Ref != "" {
+				list = append(list, fieldRef{field, p.Ref})
+			}
+		}
+	}
+
+	if _, secret := h.URLSecret(); !secret {
+		add(field+".url", h.URL)
+	}
+
+	for _, name := range slices.Sorted(maps.Keys(h.Headers)) {
+		add(field+".headers."+name, h.Headers[name])
+	}
+
+	for _, name := range slices.Sorted(maps.Keys(h.Form)) {
+		add(field+".form."+name, h.Form[name])
+	}
+
+	if len(h.JSON) > 0 {
+		d := json.NewDecoder(bytes.NewReader(h.JSON))
+		d.UseNumber() // accepts numbers that do not fit into a float
+
+		var v any
+		if d.Decode(&v) == nil {
+			eachString(field+".json", v, add)
+		}
+	}
+
+	return list
+}
+
+// eachString calls visit for each string in a decoded JSON value, with the path of the string.
+func eachString(field string, v any, visit func(field, s string)) {
+	switch v := v.(type) {
+	case string:
+		visit(field, v)
+	case []any:
+		for i, inner := range v {
+			eachString(fmt.Sprintf("%s[%d]", field, i), inner, visit)
+		}
+	case map[string]any:
+		for _, key := range slices.Sorted(maps.Keys(v)) {
+			eachString(field+"."+key, v[key], visit)
+		}
+	}
+}
+
+// secretRefs returns each NAME/KEY of a secret that the request needs.
+func (h *HTTP) secretRefs() []string {
+	var list []string
+	for _, s := range []string{h.URL, h.Body} {
+		if ref, is := strings.CutPrefix(s, SecretRefPrefix); is {
+			list = append(list, ref)
+		}
+	}
+
+	if h.Auth != nil {
+		list = append(list, h.Auth.Bearer, h.Auth.Basic, h.Auth.Signature)
+	}
+	if h.TLS != nil {
+		list = append(list, strings.TrimPrefix(h.TLS.CA, SecretRefPrefix), strings.TrimPrefix(h.TLS.Cert, SecretRefPrefix))
+	}
+
+	for _, r := range h.refs() {
+		if ref, is := strings.CutPrefix(r.ref, SecretRefPrefix); is {
+			list = append(list, ref)
+		}
+	}
+
+	return slices.DeleteFunc(list, func(ref string) bool { return ref == "" })
+}
+
+// SecretNames returns the sorted names of the secrets whose values an attempt reads.
+func (a Action) SecretNames() []string {
+	var names []string
+
+	if a.Process != nil {
+		for _, f := range a.Process.EnvFrom {
+			if f.Secret != "" {
+				names = append(names, f.Secret)
+			}
+		}
+
+		if in := a.Process.Stdin; in != nil && in.Secret != "" {
+			name, _, _ := strings.Cut(in.Secret, "/")
+			names = append(names, name)
+		}
+	}
+
+	if a.HTTP != nil {
+		for _, ref := range a.HTTP.secretRefs() {
+			name, _, _ := strings.Cut(ref, "/")
+			names = append(names, name)
+		}
+	}
+
+	slices.Sort(names)
+
+	return slices.Compact(names)
+}
+
+// NeedsKey reports whether an attempt reads a secret, for which its node must have a key.
+func (a Action) NeedsKey() bool { return len(a.SecretNames()) > 0 }
+
+// ownHeaders are the headers that Carillon or the protocol sets.
+var ownHeaders = []string{
+	"Host", "Connection", "Keep-Alive", "Content-Length", "Transfer-Encoding", "Te", "Trailer", "Upgrade", "Http2-Settings", "Expect",
+	"Accept-Encoding", "Idempotency-Key", "Traceparent",
+}
+
+// ownHeaderPrefixes are the prefixes of such headers.
+var ownHeaderPrefixes = []string{"Proxy-", "Carillon-", "X-Carillon-"}
+
+// CheckHeaderName checks the name of a request header that a user sets.
+func CheckHeaderName(field, name string) error {
+	if name == "" {
+		return Invalid(CodeRequired, field, "contains a header without a name")
+	}
+	if strings.ContainsFunc(name, func(r rune) bool { return !isTokenRune(r) }) || len(name) > 256 {
+		return Invalid(CodeBadName, field, "%s is not the name of a header: letters, digits and !#$%%&'*+-.^_`|~, at most 256 bytes", Quote(name))
+	}
+
+	canonical := textproto.CanonicalMIMEHeaderKey(name)
+	if slices.Contains(ownHeaders, canonical) || slices.ContainsFunc(ownHeaderPrefixes, func(p string) bool { return strings.HasPrefix(canonical, p) }) {
+		return Invalid(CodeBadName, field, "%s is set by Carillon or by the protocol", Quote(name))
+	}
+
+	return nil
+}
+
+// isTokenRune reports whether a character may occur in the name of a header (RFC 9110).
+func isTokenRune(r rune) bool {
+	return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || r < 0x7f && strings.ContainsRune("!#$%&'*+-.^_`|~", r)
+}
+
+// validateHeaders checks the request headers.
+func (h *HTTP) validateHeaders(field string) error {
+	if len(h.Headers) > MaxHeaders {
+		return Invalid(CodeTooMany, field, "has %d headers; at most %d are allowed", len(h.Headers), MaxHeaders)
+	}
+
+	seen := map[string]string{}
+	for _, name := range slices.Sorted(maps.Keys(h.Headers)) {
+		if err := CheckHeaderName(field, name); err != nil {
+			return err
+		}
+
+		canonical := textproto.CanonicalMIMEHeaderKey(name)
+		if other, is := seen[canonical]; is {
+			return Invalid(CodeDuplicate, field+"."+name, "is the same header as %s", Quote(other))
+		}
+		seen[canonical] = name
+
+		if err := h.checkAuthHeader(field+"."+name, canonical); err != nil {
+			return err
+		}
+		if err := checkHeaderValue(field+"."+name, h.Headers[name]); err != nil {
+			return err
+		}
+	}
+
+	return nil
+}
+
+// checkAuthHeader refuses a header that auth sets.
+func (h *HTTP) checkAuthHeader(field, canonical string) error {
+	switch {
+	case h.Auth == nil:
+		return nil
+	case canonical == "Authorization":
+		return Invalid(CodeBadValue, field, "cannot be combined with action.http.auth")
+	case h.Auth.Signature != "" && strings.HasPrefix(canonical, "Webhook-"):
+		return Invalid(CodeBadValue, field, "is set by action.http.auth.signature")
+	}
+
+	return nil
+}
+
+// checkHeaderValue checks the value of a header, and its templates.
+func checkHeaderValue(field, value string) error {
+	if strings.ContainsFunc(value, func(r rune) bool { return r < ' ' && r != '\t' || r == 0x7f }) {
+		return Invalid(CodeBadValue, field, "contains a line break or another control character")
+	}
+	if value != strings.TrimSpace(value) {
+		return Invalid(CodeBadValue, field, "%s begins or ends with a space, which a header value cannot", Quote(value))
+	}
+
+	return checkTemplate(field, value)
+}

@@ -1,6 +1,12 @@
 package task
 
-import "time"
+import (
+	"fmt"
+	"regexp"
+	"regexp/syntax"
+	"slices"
+	"time"
+)
 
 // Output defines what is kept of the output of attempts. The zero value means the node's defaults.
 type Output struct {
@@ -60,4 +66,115 @@ type Mark struct {
 	From   int64
 	At     time.Time // in milliseconds
 	Stream string    // Stdout or Stderr; empty if the streams were not recorded separately
+}
+
+// Success defines when an attempt has succeeded whose process exited by itself, and not because of a signal.
+// The zero value means exit code 0, with any output.
+type Success struct {
+	ExitCodes []int  `json:"exit_codes,omitempty" doc:"The exit codes that count as success, 0 to 255. Default: only 0."`
+	Output    string `json:"output,omitempty" doc:"An RE2 pattern that at least one line of the output must match."`
+	NotOutput string `json:"not_output,omitempty" doc:"An RE2 pattern that no line of the output may match."`
+}
+
+// The maximum size of a pattern: as text in bytes, and as a compiled program in instructions. In the worst
+// case, matching takes about 7 ns per instruction for each byte of output.
+const (
+	MaxPattern        = 1024
+	maxPatternProgram = 1100
+)
+
+// Any reports whether the rule differs from the default.
+func (s Success) Any() bool { return len(s.ExitCodes) > 0 || s.Output != "" || s.NotOutput != "" }
+
+// Exit reports whether an exit code counts as success.
+func (s Success) Exit(code int) bool {
+	if len(s.ExitCodes) == 0 {
+		return code == 0
+	}
+	return slices.Contains(s.ExitCodes, code)
+}
+
+// Patterns returns the compiled patterns; nil for an absent one. It does not check their size, because a
+// pattern that was accepted by an earlier version with larger limits stays valid.
+func (s Success) Patterns() (output, not *regexp.Regexp, err error) {
+	if output, err = compilePattern("success.output", s.Output); err == nil {
+		not, err = compilePattern("success.not_output", s.NotOutput)
+	}
+	return output, not, err
+}
+
+// validate checks the rule.
+func (s Success) validate() error {
+	for i, code := range s.ExitCodes {
+		field := fmt.Sprintf("success.exit_codes[%d]", i)
+		if err := checkRange(field, code, 0, 255); err != nil {
+			return err
+		}
+		if slices.Contains(s.ExitCodes[:i], code) {
+			return Invalid(CodeBadValue, field, "%d is given twice", code)
+		}
+	}
+
+	if err := checkPattern("success.output", s.Output); err != nil {
+		return err
+	}
+
+	return checkPattern("success.not_output", s.NotOutput)
+}
+
+// checkPattern checks that a pattern is valid and not too expensive.
+func checkPattern(field, pattern string) error {
+	if len(pattern) > MaxPattern {
+		return Invalid(CodeTooLong, field, "is %d bytes long; at most %d are allowed", len(pattern), MaxPattern)
+	}
+
+	tree, err := syntax.Parse(pattern, syntax.Perl)
+	if err != nil {
+		return noPattern(field, pattern, err)
+	}
+
+	program, err := syntax.Compile(tree.Simplify())
+	if err != nil {
+		return noPattern(field, pattern, err)
+	}
+	if n := len(program.Inst); n > maxPatternProgram { // a{1000}{9} is short as text, but large as a program
+		return Invalid(CodeTooLong, field, "%s takes %d instructions; at most %d are allowed", Quote(pattern), n, maxPatternProgram)
+	}
+
+	return nil
+}
+
+// compilePattern compiles a pattern; nil if it is empty.
+func compilePattern(field, pattern string) (*regexp.Regexp, error) {
+	if pattern == "" {
+		return nil, nil
+	}
+
+	re, err := regexp.Compile(pattern)
+	if err != nil {
+		return nil, noPattern(field, pattern, err)
+	}
+
+	return re, nil
+}
+
+// noPattern returns the error for an invalid pattern.
+func noPattern(field, pattern string, err error) error {
+	return Invalid(CodeBadValue, field, "%s is not a regular expression (RE2): %s", Quote(pattern), err)
+}
+
+// DefaultKillSignal is the meaning of an empty kill_signal.
+const DefaultKillSignal = "SIGTERM"
+
+// KillSignals returns the valid values of kill_signal.
+func KillSignals() []string {
+	return []string{DefaultKillSignal, "SIGINT", "SIGQUIT", "SIGHUP", "SIGUSR1", "SIGUSR2", "SIGABRT", "SIGALRM", "SIGWINCH", "SIGKILL"}
+}
+
+// checkKillSignal checks the name of a signal.
+func checkKillSignal(name string) error {
+	if name == "" {
+		return nil
+	}
+	return oneOf("kill_signal", name, KillSignals()...)
 }

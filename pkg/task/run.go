@@ -375,3 +375,61 @@ func NewUID() string {
 	rand.Read(b[:]) // crypto/rand never returns an error
 	return strings.ToLower(uidEncoding.EncodeToString(b[:]))
 }
+
+// Limits of what an attempt can report in its status file.
+const (
+	MaxProgressText = 256     // bytes of the text of a progress report
+	MaxResults      = 32      // the number of results of a run
+	MaxResultBytes  = 4 << 10 // bytes of all names and values together
+	MaxCheckpoint   = 4 << 10 // bytes
+)
+
+// Progress is how far a running attempt has come, as it reports itself.
+type Progress struct {
+	Percent *float64 `json:"percent,omitempty" doc:"0 to 100."`
+	Text    string   `json:"text,omitempty" doc:"The text from the task, truncated to 256 bytes. It may contain control characters."`
+	At      Time     `json:"at,omitzero" doc:"When its node read that."`
+	Silent  string   `json:"silent,omitempty" doc:"Why this is unknown: the node did not respond in time."`
+}
+
+// AttemptStatus is what a running attempt has reported so far in its status file.
+type AttemptStatus struct {
+	Namespace string `json:"namespace"`
+	Task      string `json:"task"`
+	Run       string `json:"run"`
+	Attempt   int    `json:"attempt"`
+	Paused    bool   `json:"paused,omitempty" doc:"Its processes are paused."`
+
+	StatusReport
+}
+
+// CopyTo copies the report of an attempt into its run.
+func (t AttemptStatus) CopyTo(r *Run) {
+	r.StatusReport = t.StatusReport
+}
+
+// Usage is the resources that the processes of an attempt used. 0 means less than the unit, or unknown.
+type Usage struct {
+	CPUMS      int64 `json:"cpu_ms,omitempty"`      // CPU time in milliseconds
+	MemoryPeak int64 `json:"memory_peak,omitempty"` // bytes: of all processes if limits.memory is set, otherwise of the largest process
+	IORead     int64 `json:"io_read,omitempty"`     // bytes read from storage
+	IOWritten  int64 `json:"io_written,omitempty"`  // bytes written to storage
+}
+
+// LateCancel is the cancel of one attempt while etcd is full. The attempt's record cannot be changed then, so the node of
+// the attempt is asked directly. It ends the attempt at once and keeps the cancel, and then the end, until etcd has
+// space for the record of the end.
+type LateCancel struct {
+	Namespace string `json:"namespace"`
+	Task      string `json:"task"`
+	Run       string `json:"run"`
+	Token     int64  `json:"token"`         // of the attempt: later attempts of the run are not cancelled by it
+	By        string `json:"by"`            // who cancelled the run
+	End       *Run   `json:"end,omitempty"` // how the attempt ended, once it has
+}
+
+// LateCancelled is the answer to a LateCancel.
+type LateCancelled struct {
+	State    State `json:"state" doc:"The state of the attempt when the request arrived. If it is final, the request has no effect."`
+	Repeated bool  `json:"repeated,omitempty" doc:"The attempt had been cancelled in this way before."`
+}

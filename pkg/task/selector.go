@@ -3,6 +3,7 @@ package task
 import (
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 )
 
@@ -191,4 +192,158 @@ func splitTerms(s string) []string {
 	}
 
 	return append(parts, s[start:])
+}
+
+// isFact reports whether a key is the name of a fact.
+func isFact(key string) bool {
+	switch key {
+	case FactCPUs, FactMemory, FactMemoryFree, FactDisk, FactDiskFree, FactLoad1, FactLoad5, FactLoad15:
+		return true
+	}
+	return false
+}
+
+// parseComparison parses a comparison such as "disk_free > 10Gi".
+func parseComparison(key, order, text string) (term, error) {
+	v, ok := parseNumber(text)
+	if !ok {
+		return term{}, Invalid(CodeBadSelector, "", "%s is not a number to compare %s with: use 4, 0.5, 10Gi or 500M%s",
+			Quote(text), Quote(key), meantReverse(key, order, text))
+	}
+
+	if fact := meantFact(key); fact != "" {
+		return term{}, Invalid(CodeBadSelector, "", "%s is not a fact of nodes; did you mean %s?", Quote(key), fact)
+	}
+
+	return term{key: key, order: order, number: v}, nil
+}
+
+// ComparesInSelector reports whether a selector contains comparisons, without parsing it.
+func ComparesInSelector(text string) bool { return strings.ContainsAny(text, "<>") }
+
+// compareNumber reports whether a value satisfies the comparison.
+func (t *term) compareNumber(v float64) bool {
+	switch t.order {
+	case ">":
+		return v > t.number
+	case ">=":
+		return v >= t.number
+	case "<":
+		return v < t.number
+	}
+
+	return v <= t.number
+}
+
+// parseNumber parses a non-negative number, or a size. It must be fast, because the labels of nodes are parsed
+// for each run.
+func parseNumber(text string) (float64, bool) {
+	if text == "" || text[0] < '0' || text[0] > '9' {
+		return 0, false
+	}
+
+	if last := text[len(text)-1]; last >= '0' && last <= '9' {
+		if strings.IndexFunc(text, func(r rune) bool { return (r < '0' || r > '9') && r != '.' }) >= 0 || len(text) > 22 {
+			return 0, false
+		}
+		v, err := strconv.ParseFloat(text, 64)
+		return v, err == nil
+	}
+
+	v, err := ParseSize("", text)
+	return float64(v), err == nil
+}
+
+// meantReverse returns the end of a message about a reversed comparison such as "10Gi < disk_free".
+func meantReverse(key, order, text string) string {
+	if _, ok := parseNumber(key); !ok || !slices.Contains(FactNames(), text) {
+		return ""
+	}
+	turned := map[string]string{">": "<", ">=": "<=", "<": ">", "<=": ">="}[order]
+	return "; did you mean " + Quote(text+" "+turned+" "+key) + "?"
+}
+
+// meantFact returns the fact that a key with another spelling means, such as free-disk or diskFree. Other keys
+// are labels.
+func meantFact(key string) string {
+	if isFact(key) {
+		return ""
+	}
+
+	spelt := normalizeKey(key)
+
+	for _, name := range FactNames() {
+		if base, free := strings.CutSuffix(name, "_free"); spelt == normalizeKey(name) || free && spelt == "free"+base {
+			return name
+		}
+	}
+
+	return ""
+}
+
+// Facts are measurements of a node's host. A fact that the node cannot measure is absent, and a selector that
+// compares it does not match.
+type Facts struct {
+	CPUs       int      `json:"cpus,omitempty"`        // CPUs that the daemon may use: the whole CPUs of a cgroup quota, at least 1
+	HostCPUs   int      `json:"host_cpus,omitempty"`   // CPUs of the machine, to which the load refers; only if they are more than CPUs
+	Memory     int64    `json:"memory,omitempty"`      // bytes: of the machine, or the limit of the daemon's cgroup if that is less
+	MemoryFree *int64   `json:"memory_free,omitempty"` // bytes that are available without swapping
+	Disk       int64    `json:"disk,omitempty"`        // bytes: the size of the file system with the data directory
+	DiskFree   *int64   `json:"disk_free,omitempty"`   // bytes of it that are available to users other than root
+	Load1      *float64 `json:"load1,omitempty"`       // load averages over 1, 5 and 15 minutes, always of the whole machine
+	Load5      *float64 `json:"load5,omitempty"`
+	Load15     *float64 `json:"load15,omitempty"`
+}
+
+// The names of facts in selectors and settings.
+const (
+	FactCPUs       = "cpus"
+	FactMemory     = "memory"
+	FactMemoryFree = "memory_free"
+	FactDisk       = "disk"
+	FactDiskFree   = "disk_free"
+	FactLoad1      = "load1"
+	FactLoad5      = "load5"
+	FactLoad15     = "load15"
+)
+
+// FactNames returns the facts of a node that a selector can compare.
+func FactNames() []string {
+	return []string{FactCPUs, FactMemory, FactMemoryFree, FactDisk, FactDiskFree, FactLoad1, FactLoad5, FactLoad15}
+}
+
+// Fact returns the value of a fact, and false if it is not known. f may be nil.
+func (f *Facts) Fact(name string) (float64, bool) {
+	if f == nil {
+		return 0, false
+	}
+
+	switch name {
+	case FactCPUs:
+		return float64(f.CPUs), f.CPUs > 0
+	case FactMemory:
+		return float64(f.Memory), f.Memory > 0
+	case FactMemoryFree:
+		return measuredValue(f.MemoryFree)
+	case FactDisk:
+		return float64(f.Disk), f.Disk > 0
+	case FactDiskFree:
+		return measuredValue(f.DiskFree)
+	case FactLoad1:
+		return measuredValue(f.Load1)
+	case FactLoad5:
+		return measuredValue(f.Load5)
+	case FactLoad15:
+		return measuredValue(f.Load15)
+	}
+
+	return 0, false
+}
+
+// measuredValue returns the value of a fact that may be absent.
+func measuredValue[T int64 | float64](v *T) (float64, bool) {
+	if v == nil {
+		return 0, false
+	}
+	return float64(*v), true
 }
