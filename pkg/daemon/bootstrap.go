@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"slices"
+	"sync"
 	"time"
 
 	"go.uber.org/zap"
@@ -17,6 +19,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/kv/embedded"
 	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/task"
+	"github.com/carillonhq/carillon/pkg/wake"
 )
 
 // reachEtcd starts the embedded etcd, or connects to the configured endpoints and checks their version. It sets n.client
@@ -211,3 +214,245 @@ func (n *Node) checkAccessRecords(ctx context.Context) error {
 
 // TokenPath returns the path of the file in which the node that created the cluster stores the admin token.
 func (n *Node) TokenPath() string { return bootstraptoken.Path(n.cfg.DataDir) }
+
+// clusterRecord follows the cluster's record and applies the record format in it to the node's writes.
+//
+// The node decides under the record with which it has joined, or a later one: a mirror that lags behind, or that has
+// not noticed yet that etcd was restored, does not bring back an older record.
+type clusterRecord struct {
+	store    *store.Store
+	client   *kv.Client
+	atStart  task.Cluster             // the record at the start of the node
+	check    func(task.Cluster) error // compares a record with the history of the node; see etcdhistory.Monitor
+	announce wake.Signal              // sent when the node begins to write another format
+	log      *zap.Logger
+
+	mu     sync.Mutex
+	latest store.ClusterRecord // the record of the last join or a later one; Mod is 0 before the first
+}
+
+// currentRecord returns the latest record that the node has received.
+func (r *clusterRecord) currentRecord() task.Cluster {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+
+	if r.latest.Mod == 0 {
+		return r.atStart
+	}
+
+	return r.latest.Cluster
+}
+
+// joinedWith sets the record that a join has compared. It is called before the session of that join is visible to the
+// workers. It also replaces a record with a higher mod revision, which is from before a restore of etcd.
+func (r *clusterRecord) joinedWith(c store.ClusterRecord) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.latest = c
+}
+
+// run follows the record until ctx ends, or until it requires a format that the node does
+// not understand.
+func (r *clusterRecord) run(ctx context.Context) error {
+	key := r.store.Keys().Cluster()
+	mirror := kv.NewMirror(r.client, kv.FollowConfig{Key: key, Relist: time.Minute, Name: "cluster", Logger: r.log.Named("kv")})
+	changed := wake.NewSignal()
+	defer mirror.Subscribe(changed)()
+
+	mirroring, stop := context.WithCancel(ctx)
+	ended := make(chan error, 1)
+	go func() { ended <- mirror.Run(mirroring) }()
+	defer func() { stop(); <-ended }()
+
+	for {
+		if e := mirror.Snapshot().Get(key); e != nil {
+			if err := r.applyRecord(store.DecodeCluster(e)); err != nil {
+				return err
+			}
+		}
+
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case err := <-ended:
+			ended <- err // the deferred function receives it
+			return err
+		case <-changed:
+		}
+	}
+}
+
+// applyRecord makes the node write in the format that a record requires. A record that cannot be decoded, and one that
+// is older than the latest, are ignored. An error means that the node must stop because it does not understand the
+// format, or start over because the cluster has a new epoch.
+func (r *clusterRecord) applyRecord(c store.ClusterRecord, err error) error {
+	if err != nil {
+		r.log.Error("cannot decode the cluster record; keeping the previous one", zap.Error(err))
+		return nil
+	}
+
+	switch err := r.check(c.Cluster); {
+	case errors.Is(err, etcdhistory.ErrNewHistory):
+		return err
+	case err != nil:
+		return nil // another cluster; the node is ineligible now
+	}
+
+	before := r.store.Format()
+
+	if err := r.store.Obey(c); err != nil {
+		return err
+	}
+
+	r.mu.Lock()
+	if c.Mod > r.latest.Mod {
+		r.latest = c
+	}
+	r.mu.Unlock()
+
+	if now := r.store.Format(); now != before {
+		r.log.Info("changed the record format for writes", zap.Int("format", now), zap.Int("before", before))
+		r.announce.Send()
+	}
+
+	return nil
+}
+
+const (
+	// settledAfter is how long every node must have run a version that understands a newer
+	// format before the leader puts it in force. Until then, nodes can go back to the
+	// former version by a restart, without a downgrade of the format.
+	settledAfter = 10 * time.Minute
+	// formatEvery is the interval at which the leader checks whether the format should change, and
+	// loweringEvery the same during a downgrade.
+	formatEvery   = 5 * time.Second
+	loweringEvery = time.Second
+	// lastWrites is the time after which writes in the newer format have arrived or failed, counted from when their
+	// node switched to the older one. A call has a deadline of 5 s.
+	lastWrites = 12 * time.Second
+)
+
+// formatKeeper changes the record format while the node leads. It raises the format when all
+// nodes have understood a newer one for settledAfter, and it completes downgrades.
+type formatKeeper struct {
+	node  string
+	store *store.Store
+	env   Environment
+	log   *zap.Logger
+}
+
+// run checks the format until ctx ends. Its knowledge of a downgrade lasts for one term, because another leader may
+// change the format in between.
+func (k *formatKeeper) run(ctx context.Context) error {
+	var down formatDowngrade
+
+	for {
+		if err := k.runStep(ctx, &down); err != nil && ctx.Err() == nil && !errors.Is(err, task.ErrConflict) {
+			k.log.Warn("could not check the record format", zap.Error(err))
+		}
+
+		every := formatEvery
+		if down.underWay {
+			every = loweringEvery
+		}
+
+		if !clock.Sleep(ctx, every) {
+			return ctx.Err()
+		}
+	}
+}
+
+// runStep reads the cluster's record and the nodes' formats once, and changes the format if that is possible. A
+// conflict means that the record or the nodes have changed since; the next step reads them again.
+func (k *formatKeeper) runStep(ctx context.Context, down *formatDowngrade) error {
+	f, err := k.store.Formats(ctx)
+	if err != nil {
+		return err
+	}
+
+	c := f.Cluster
+
+	if c.Written() < c.InForce() {
+		return k.lowerFormat(ctx, f, down)
+	}
+
+	*down = formatDowngrade{}
+	to := newestFormat(f, k.env.Now(), k.store.Understands())
+	if to == c.InForce() {
+		return nil
+	}
+
+	f.Cluster.Cluster = c.MarkChanged(k.node, task.At(k.env.Now()), "")
+	if err := k.store.SetFormat(ctx, f, to, c.FormatWanted); err != nil {
+		return err
+	}
+
+	k.log.Info("raised the record format", zap.Int("format", to), zap.Int("before", c.InForce()))
+
+	return nil
+}
+
+// newestFormat returns the newest format that all nodes have understood for settledAfter, that this version knows
+// (known), and that is not newer than the wanted format. It never returns an
+// older format than the one in force.
+func newestFormat(f store.Formats, now time.Time, known int) int {
+	is := f.Cluster.InForce()
+	to, _ := f.Possible()
+	if to = min(to, known); f.Cluster.FormatWanted > 0 {
+		to = min(to, f.Cluster.FormatWanted)
+	}
+
+	young := slices.ContainsFunc(f.Nodes, func(n task.Node) bool { return now.Sub(n.StartedAt.Time) < settledAfter })
+	if to <= is || young {
+		return is
+	}
+
+	return to
+}
+
+// formatDowngrade is the leader's knowledge of a downgrade in progress.
+type formatDowngrade struct {
+	underWay bool
+	told     string    // what the log last named as the reason to wait
+	clean    time.Time // since when nothing prevents the downgrade; zero: something does
+}
+
+// lowerFormat puts the wanted, older format in force when no node writes the newer
+// one any more and all its writes have arrived.
+func (k *formatKeeper) lowerFormat(ctx context.Context, f store.Formats, down *formatDowngrade) error {
+	why := f.WaitsFor()
+	if why != "" && why != down.told {
+		down.told = why
+		k.log.Info("lowering the record format", zap.Int("to", f.Cluster.FormatWanted), zap.String("waits_for", why))
+	}
+
+	if !down.mayLower(why, time.Now()) { // monotonic time, not env.Now
+		return nil
+	}
+
+	f.Cluster.Cluster = f.Cluster.MarkChanged(k.node, task.At(k.env.Now()), "")
+	if err := k.store.SetFormat(ctx, f, f.Cluster.FormatWanted, f.Cluster.FormatWanted); err != nil {
+		return err
+	}
+
+	*down = formatDowngrade{}
+	k.log.Info("lowered the record format", zap.Int("format", f.Cluster.FormatWanted), zap.Int("before", f.Cluster.InForce()))
+
+	return nil
+}
+
+// mayLower reports whether the older format may be put in force, which is so when nothing has prevented it for
+// lastWrites. why is what prevents it now, or "".
+func (d *formatDowngrade) mayLower(why string, now time.Time) bool {
+	d.underWay = true
+	if why != "" {
+		d.clean = time.Time{}
+		return false
+	}
+
+	if d.clean.IsZero() {
+		d.clean = now
+	}
+
+	return now.Sub(d.clean) >= lastWrites
+}

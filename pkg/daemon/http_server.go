@@ -5,15 +5,22 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"net"
 	"net/http"
+	"os"
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/zap"
 
+	"github.com/carillonhq/carillon/pkg/daemon/systemd"
+	"github.com/carillonhq/carillon/pkg/daemon/unixsocket"
+	"github.com/carillonhq/carillon/pkg/internal/connlimit"
 	"github.com/carillonhq/carillon/pkg/wake"
 )
 
@@ -229,4 +236,198 @@ func (s *httpServer) close() {
 	s.stopListening()
 	s.http.Close()
 	s.serving.Wait()
+}
+
+// apiListeners holds the addresses at which the API listens: the TCP address, and
+// the unix socket if one is configured.
+type apiListeners struct {
+	cfg       Config
+	endpoints []*endpoint
+	tcp       *endpoint            // the endpoint of the TCP address
+	limiters  []*connlimit.Limiter // one for each endpoint
+	announce  wake.Signal          // sent when an endpoint begins to listen
+	log       *zap.Logger
+}
+
+// newAPIListeners prepares the endpoints. It opens none; startHTTP does.
+func newAPIListeners(cfg Config, env Environment, tls nodeTLS, admins unixsocket.Administrators, announce wake.Signal, log *zap.Logger) *apiListeners {
+	l := &apiListeners{cfg: cfg, announce: announce, log: log}
+	descriptors := maxDescriptors()
+
+	limiter := connlimit.New(tcpLimits(descriptors, log))
+	l.tcp = l.addEndpoint(cfg.Listen, limiter, &tcpOpener{address: cfg.Listen, env: env, limiter: limiter, tls: tls})
+
+	if cfg.Socket != "" {
+		limiter := connlimit.New(socketLimits(descriptors, admins, log))
+		l.addEndpoint(cfg.Socket, limiter, &socketOpener{path: cfg.Socket, inherited: env.inherited.Unix, admins: admins, limiter: limiter})
+	}
+
+	return l
+}
+
+// addEndpoint adds an endpoint with its limiter.
+func (l *apiListeners) addEndpoint(address string, limiter *connlimit.Limiter, opener listenerOpener) *endpoint {
+	e := &endpoint{address: address, serves: "the API", listener: opener, log: l.log, announce: l.announce}
+	l.endpoints, l.limiters = append(l.endpoints, e), append(l.limiters, limiter)
+	return e
+}
+
+// tcpOpener opens the API's TCP listener.
+type tcpOpener struct {
+	address string
+	env     Environment
+	limiter *connlimit.Limiter
+	tls     nodeTLS
+}
+
+// openListener listens on the inherited socket, if there is one, or at the address. Connections are limited before the
+// TLS handshake.
+func (o *tcpOpener) openListener() (net.Listener, error) {
+	l, err := systemd.ListenInherited(o.env.inherited.TCP, func() (net.Listener, error) { return o.env.Listen("tcp", o.address) })
+	if err != nil {
+		return nil, err
+	}
+	return o.tls.wrapListener(o.limiter.Listener(l)), nil
+}
+
+// socketOpener opens the API's unix socket.
+type socketOpener struct {
+	path      string
+	inherited *os.File // the socket from the service manager; nil: the daemon opens it
+	admins    unixsocket.Administrators
+	limiter   *connlimit.Limiter
+}
+
+// openListener listens on the inherited socket, if there is one, or creates the socket.
+func (o *socketOpener) openListener() (net.Listener, error) {
+	l, err := systemd.ListenInherited(o.inherited, func() (net.Listener, error) { return unixsocket.Listen(o.path, o.admins) })
+	if err != nil {
+		return nil, err
+	}
+	return o.limiter.Listener(l), nil
+}
+
+// listenError returns an error if the API does not listen at one of its addresses.
+func (l *apiListeners) listenError() error {
+	for _, e := range l.endpoints {
+		if _, err := e.listeningAddr(); err != nil {
+			return fmt.Errorf("the API does not listen on %s: %w", e.address, err)
+		}
+	}
+
+	return nil
+}
+
+// advertisedAddress returns the URL at which other nodes reach the API: the setting advertise, or the address at which
+// it listens, with the host's name in place of an unspecified address.
+func (l *apiListeners) advertisedAddress() string {
+	if l.cfg.Advertise != "" {
+		return l.cfg.Advertise
+	}
+
+	address := l.cfg.Listen
+	if addr, _ := l.tcp.listeningAddr(); addr != nil {
+		address = addr.String()
+	}
+
+	host, port, err := net.SplitHostPort(address)
+	if err != nil {
+		return l.cfg.urlScheme() + "://" + address
+	}
+
+	if ip := net.ParseIP(host); ip != nil && ip.IsUnspecified() {
+		if name, err := os.Hostname(); err == nil {
+			host = name
+		}
+	}
+
+	return l.cfg.urlScheme() + "://" + net.JoinHostPort(host, port)
+}
+
+// announcedAddress returns the advertised address, or "" while the API does not listen there. Peers
+// would otherwise take a refused connection for a crash, or reach another program that holds the port.
+func (l *apiListeners) announcedAddress() string {
+	if _, err := l.tcp.listeningAddr(); err != nil {
+		return ""
+	}
+	return l.advertisedAddress()
+}
+
+// registerMetrics registers the metrics of all listeners.
+func (l *apiListeners) registerMetrics(r prometheus.Registerer) {
+	for _, limiter := range l.limiters {
+		limiter.Register(r)
+	}
+}
+
+// logListening logs the addresses at which the API listens.
+func (l *apiListeners) logListening() {
+	l.log.Info("listening", zap.String("node", l.cfg.Name), zap.String("address", l.announcedAddress()), zap.String("socket", l.cfg.Socket),
+		zap.String("version", Version()), zap.NamedError("missing", l.listenError()))
+}
+
+// Limits on connections to the API. A connection uses about 33 KB of memory, so
+// clients without a token can make a node use at most 34 MB.
+const (
+	maxConnections     = 1024
+	maxUserConnections = 256 // on the unix socket, which is limited separately
+	maxScrapers        = 32  // at metrics_listen
+
+	readHeaderTimeout = 10 * time.Second
+	// requestReadTimeout and answerWriteTimeout apply to whole requests and answers. They
+	// are longer than the API takes for a request. Routes that stream remove them.
+	requestReadTimeout = 30 * time.Second
+	answerWriteTimeout = 30 * time.Second
+	idleTimeout        = 2 * time.Minute
+	maxHeaderBytes     = 64 << 10
+)
+
+// newHTTPServer returns the server of the API, with its timeouts.
+func newHTTPServer(users unixsocket.Administrators, servesAPI bool, log *zap.Logger) *http.Server {
+	// A node that does not serve the API trusts no user of its host.
+	inContext := connlimit.Context
+	if servesAPI {
+		inContext = users.ConnContext
+	}
+
+	return &http.Server{
+		ReadHeaderTimeout: readHeaderTimeout,
+		ReadTimeout:       requestReadTimeout,
+		WriteTimeout:      answerWriteTimeout,
+		IdleTimeout:       idleTimeout,
+		MaxHeaderBytes:    maxHeaderBytes,
+		ConnContext:       inContext,
+		ErrorLog:          httpLog(log),
+	}
+}
+
+// tcpLimits returns the limits on TCP connections. descriptors is the number of file descriptors that the process may
+// have open. At most a quarter of them is used for connections, and connections never get the last
+// fifth: the embedded etcd ends the process if it gets none for its
+// log, and without descriptors no attempt starts.
+func tcpLimits(descriptors int, log *zap.Logger) connlimit.Config {
+	total := min(maxConnections, max(descriptors/4, 8))
+	return connlimit.Config{
+		Name: "tcp", Total: total, PerClient: total / 4, MaxDescriptor: descriptors / 5 * 4, Logger: log,
+	}
+}
+
+// socketLimits returns the limits on connections to the unix socket, whose clients are users of this host.
+// Connections of users who need no token are never closed in favor of others.
+func socketLimits(descriptors int, users unixsocket.Administrators, log *zap.Logger) connlimit.Config {
+	total := min(maxUserConnections, max(descriptors/16, 8))
+	return connlimit.Config{
+		Name: "unix", Total: total, PerClient: total / 4, MaxDescriptor: descriptors / 5 * 4, Logger: log,
+		Trusted: func(c net.Conn) bool { p, _ := users.Peer(c); return p.Trusted },
+	}
+}
+
+// maxDescriptors returns the number of file descriptors that this process may have open. The Go runtime
+// raises the soft limit to the hard one.
+func maxDescriptors() int {
+	var limit syscall.Rlimit
+	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit); err != nil || limit.Cur > math.MaxInt32 {
+		return math.MaxInt32
+	}
+	return int(limit.Cur)
 }
