@@ -1,3 +1,14 @@
+// Package auditlog is a node's part in keeping the audit records of the cluster. [Late] keeps the records that a full
+// etcd could not store beside their changes, until etcd accepts them. [Sink] copies all records of the cluster to a file
+// or to syslog. [Sweeper], which the leader runs, removes old records from etcd, and tokens that expired long ago.
+//
+// Guaranteed: [Late.Keep] returns when its record is on disk. A sink neither repeats nor omits records over restarts of
+// the node. Not guaranteed: after a crash or a failed write a sink may repeat some records, and it omits those that were
+// removed from etcd before it read them. If the disk refuses a late record, or too many of them wait, only the log has
+// it.
+//
+// The package reads and deletes keys below audit/ and access/tokens/. In the data directory it has one file for late records, and one
+// for the position of each sink.
 package auditlog
 
 import (
@@ -15,6 +26,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"go.etcd.io/etcd/api/v3/mvccpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
 	"golang.org/x/sys/unix"
 
@@ -425,4 +437,61 @@ func (s *syslogTarget) sendMessages(lines [][]byte) (err error) {
 	}
 
 	return nil
+}
+
+// The operations of records with which a sink reports changes of audit records in etcd. Only sinks receive them.
+const (
+	operationDeleted   = "audit-records-deleted"
+	operationRewritten = "audit-records-rewritten"
+)
+
+// maxNamed is how many audit records such a report names.
+const maxNamed = 100
+
+// findTampering reports audit records that were rewritten, which Carillon never does, and those that were deleted without a
+// gap that says so. A sweep deletes records and writes their gap in one transaction, so that both have the same revision. The
+// events of a revision are never in two batches.
+func (s *Sink) findTampering(events []*clientv3.Event) (reports []task.AuditRecord) {
+	for begin := 0; begin < len(events); {
+		rev := events[begin].Kv.ModRevision
+		end := begin
+		for end < len(events) && events[end].Kv.ModRevision == rev {
+			end++
+		}
+
+		var deleted, rewritten []task.AuditObject
+		announced := int64(0)
+		for _, ev := range events[begin:end] {
+			id, isRecord := strings.CutPrefix(string(ev.Kv.Key), s.keys.AuditRecords())
+			switch {
+			case !isRecord && ev.Type != clientv3.EventTypeDelete:
+				announced += s.keys.DecodeAuditGap(ev.Kv).Gap.Removed
+			case isRecord && ev.Type == clientv3.EventTypeDelete:
+				deleted = append(deleted, task.AuditObject{Kind: "audit-record", Name: id, Change: "delete"})
+			case isRecord && ev.IsModify():
+				rewritten = append(rewritten, task.AuditObject{Kind: "audit-record", Name: id, Change: "put"})
+			}
+		}
+
+		if int64(len(deleted)) > announced {
+			reports = append(reports, tamperingReport(operationDeleted, rev, deleted))
+		}
+		if len(rewritten) > 0 {
+			reports = append(reports, tamperingReport(operationRewritten, rev, rewritten))
+		}
+
+		begin = end
+	}
+
+	return reports
+}
+
+// tamperingReport returns a report with the time of the first record, because the sink does not know when etcd was changed.
+func tamperingReport(operation string, rev int64, objects []task.AuditObject) task.AuditRecord {
+	r := task.AuditRecord{ID: objects[0].Name + "-" + operation, Operation: operation, Objects: objects[:min(len(objects), maxNamed)], Revision: rev}
+	if at, err := record.ParseAuditTime(objects[0].Name); err == nil {
+		r.Time = task.At(at)
+	}
+
+	return r
 }
