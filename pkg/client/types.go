@@ -64,7 +64,7 @@ type Task struct {
 	Next    task.Time `json:"next,omitzero" doc:"The next tick; absent if the task has no next tick or is paused indefinitely."`
 	LeftMS  int64     `json:"left_ms,omitempty" doc:"From now to next, in milliseconds, on the server's clock."`
 	LastRun *task.Run `json:"last_run,omitempty" doc:"The newest run that is active or on record."`
-	Active  int       `json:"active" doc:"Runs in a node's inbox."`
+	Active  int       `json:"active" doc:"Active runs: those in a node's inbox, and those whose parts have begun."`
 	// These fields come from the entry, and not from what the user wrote.
 	Pause    *task.Pause `json:"pause,omitempty" doc:"For a paused task: when, by whom and why it was paused, and until when."`
 	Counted  int64       `json:"counted_runs,omitempty" doc:"With max_runs: the number of ticks that became runs."`
@@ -75,7 +75,7 @@ type Task struct {
 	// WarningDetails are the same warnings, each with its code.
 	WarningDetails []task.Warning `json:"warning_details,omitempty" doc:"The same warnings, each with its code."`
 	DryRun         *Change        `json:"dry_run,omitempty" doc:"With dry_run=true: nothing was written, and this is the task as it would be."`
-	State          string         `json:"state,omitempty" doc:"The state of the task, the first of these that applies: unreadable (its entry), failing (a run has used up its attempts, with no success since then), frozen, paused, running, waiting (a run is queued), ended (no more ticks), ok."`
+	State          string         `json:"state,omitempty" doc:"The state of the task, the first of these that applies: unreadable (its entry), failing (a run failed, timed out or was lost with its attempts used up; until a later run succeeds, or somebody dismisses it or starts it again), frozen, paused, running, waiting (a run is in the queue), ended (no more ticks), ok."`
 	Recent         []PastRun      `json:"recent,omitempty" doc:"With recent=N: the last N recorded runs, the newest first."`
 }
 

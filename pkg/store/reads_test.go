@@ -303,7 +303,7 @@ func TestOutcomes_TheNewestThatCountsComesFirst(t *testing.T) {
 	}
 
 	refs = append(refs, name("a-1"))
-	outcomes, err := w.Outcomes(t.Context(), refs, 1)
+	outcomes, err := w.Outcomes(t.Context(), outcomeReads(refs...), 1)
 	ok(t, err)
 
 	last := make([]*task.Run, len(outcomes))

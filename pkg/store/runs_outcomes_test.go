@@ -3,9 +3,11 @@ package store_test
 import (
 	"context"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"reflect"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -19,8 +21,18 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
+// outcomeReads asks for tasks, from the beginning of their histories.
+func outcomeReads(refs ...record.Ref) []store.OutcomeRead {
+	reads := make([]store.OutcomeRead, len(refs))
+	for i, ref := range refs {
+		reads[i].Ref = ref
+	}
+
+	return reads
+}
+
 // Whatever has become of a history since it was read, the outcomes are those of a first reading.
-func TestOutcomesAfter_FindsWhatAFirstReadingFinds(t *testing.T) {
+func TestOutcomes_FindAgainWhatAFirstReadingFinds(t *testing.T) {
 	t.Parallel()
 
 	for seed := range uint64(30) {
@@ -32,8 +44,8 @@ func TestOutcomesAfter_FindsWhatAFirstReadingFinds(t *testing.T) {
 			refs[i] = record.Ref{Namespace: "x", Name: fmt.Sprint("t", i), Shard: i % 3}
 		}
 
-		oldest := make([]string, len(refs))
-		oldest[0] = "/c/shards/other" // it is ignored
+		again := outcomeReads(refs...)
+		again[0].Oldest = "/c/shards/other" // it is ignored
 		for range 4 {
 			for range r.IntN(300) {
 				ref, run := refs[r.IntN(8)], tickRun(ref, r.IntN(20)).ID
@@ -50,29 +62,29 @@ func TestOutcomesAfter_FindsWhatAFirstReadingFinds(t *testing.T) {
 				}
 			}
 
-			want, err := s.Outcomes(t.Context(), refs, 4)
+			want, err := s.Outcomes(t.Context(), outcomeReads(refs...), 4)
 			ok(t, err)
-			got, err := s.OutcomesAfter(t.Context(), refs, oldest, 4)
+			got, err := s.Outcomes(t.Context(), again, 4)
 			ok(t, err)
 			if !reflect.DeepEqual(got, want) {
 				t.Fatalf("seed %d: %+v, want %+v", seed, got, want)
 			}
 			for i, o := range got {
-				oldest[i] = o.Oldest
+				again[i].Oldest = o.Oldest
 			}
 		}
 	}
 }
 
 // A history that is read again is read from the place that the reading before has reached, and not from its beginning.
-func TestOutcomesAfter_ReadsOnlyTheEndOfAHistory(t *testing.T) {
+func TestOutcomes_ReadAgainOnlyTheEndOfAHistory(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	for n := range 30 {
 		w.putEnded(ref, n, "succeeded")
 	}
 
-	first, err := w.Outcomes(t.Context(), []record.Ref{ref}, 10)
+	first, err := w.Outcomes(t.Context(), outcomeReads(ref), 10)
 	ok(t, err)
 	w.putEnded(ref, 30, "failed")
 
@@ -87,7 +99,7 @@ func TestOutcomesAfter_ReadsOnlyTheEndOfAHistory(t *testing.T) {
 
 		return next(ctx, op)
 	})
-	again, err := w.OutcomesAfter(t.Context(), []record.Ref{ref}, []string{first[0].Oldest}, 10)
+	again, err := w.Outcomes(t.Context(), []store.OutcomeRead{{Ref: ref, Oldest: first[0].Oldest}}, 10)
 	ok(t, err)
 
 	if len(from) != 3 || from[0] != w.keys.Ended(ref, tickRun(ref, 20).ID) {
@@ -134,7 +146,7 @@ func TestOutcomes_ReadFewRecordsOfLongHistories(t *testing.T) {
 			}
 
 			reads.Take()
-			list, err := s.Outcomes(t.Context(), []record.Ref{ref}, wanted)
+			list, err := s.Outcomes(t.Context(), outcomeReads(ref), wanted)
 			ok(t, err)
 			cost := reads.Take()
 
@@ -183,7 +195,7 @@ func TestOutcomes_FindTheNewestOfAnyHistory(t *testing.T) {
 			oldest = keys.Ended(ref, all[r.IntN(len(all))])
 		}
 
-		list, err := s.OutcomesAfter(t.Context(), []record.Ref{ref}, []string{oldest}, n)
+		list, err := s.Outcomes(t.Context(), []store.OutcomeRead{{Ref: ref, Oldest: oldest}}, n)
 		ok(t, err)
 
 		var got []string
@@ -195,5 +207,154 @@ func TestOutcomes_FindTheNewestOfAnyHistory(t *testing.T) {
 		if !slices.Equal(got, want) {
 			t.Errorf("seed %d: %d of %d records from %q: got %q, want %q", seed, n, len(all), oldest, got, want)
 		}
+	}
+}
+
+// A task is failing if it has a dead run whose create revision is above that of the last success, however many records
+// there are, and in whatever order the ticks of the runs were.
+func TestOutcomes_AFailingTask(t *testing.T) {
+	t.Parallel()
+	for seed := range uint64(300) {
+		r := rand.New(rand.NewPCG(seed, 4))
+		etcd, keys := kvtest.Memory(t), testKeys(t, "/c")
+		s := store.New(etcd, kv.Direct(etcd), keys)
+		put := func(key, value string) {
+			_, err := etcd.Put(t.Context(), key, value)
+			ok(t, err)
+		}
+
+		const uid = "uid00001"
+		start := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+		ended := func(state task.State) string {
+			return string(record.EncodeEnded(task.Run{UID: uid, State: state, EndedAt: task.At(start)}))
+		}
+
+		// The revision of each record: the last success, and the dead runs.
+		success, dead := int64(0), map[string]int64{}
+		failing := func() bool {
+			for _, created := range dead {
+				if created > success {
+					return true
+				}
+			}
+			return false
+		}
+
+		for range 1 + r.IntN(60) {
+			of := uid
+			if r.IntN(8) == 0 {
+				of = "uxd00001" // a deleted task of the same name
+			}
+			id := task.RunID(start.Add(time.Duration(r.IntN(100_000))*time.Second), of)
+
+			switch what := r.IntN(20); {
+			case what < 1:
+				put(keys.Ended(ref, id), ended(task.Succeeded))
+			case what < 2:
+				put(keys.Late(ref, id, 7), ended(task.Succeeded))
+			case what < 4:
+				put(keys.Ended(ref, id), ended(task.Failed))
+				put(keys.DeadRun(ref, id), ended(task.Failed))
+			case what < 5 && r.IntN(3) == 0: // two runs end in one revision, one of which succeeds
+				other := task.RunID(start.Add(200_000*time.Second), of)
+				_, err := etcd.Txn(t.Context()).Then(clientv3.OpPut(keys.Ended(ref, id), ended(task.Failed)),
+					clientv3.OpPut(keys.DeadRun(ref, id), ended(task.Failed)), clientv3.OpPut(keys.Ended(ref, other), ended(task.Succeeded))).Commit()
+				ok(t, err)
+			case what < 5 && len(dead) > 0: // a dismissal begins, and may end
+				run := slices.Sorted(maps.Keys(dead))[r.IntN(len(dead))]
+				put(keys.DeadRun(ref, run), ended(task.Failed))
+				if r.IntN(2) == 0 {
+					_, err := etcd.Delete(t.Context(), keys.DeadRun(ref, run))
+					ok(t, err)
+				}
+			default:
+				put(keys.Ended(ref, id), ended(task.Skipped))
+			}
+
+			// What the records say, read without any of the code under test.
+			all, err := etcd.Get(t.Context(), "/c/", clientv3.WithPrefix())
+			ok(t, err)
+			success, dead = 0, map[string]int64{}
+			for _, e := range all.Kvs {
+				key := string(e.Key)
+				run := key[strings.LastIndex(key, "/")+1:]
+				switch {
+				case !strings.Contains(key, "-uid0"):
+				case strings.Contains(key, "/dead/"):
+					dead[run] = e.CreateRevision
+				case strings.Contains(string(e.Value), `"succeeded"`) && !strings.Contains(key, "~late~"):
+					success = max(success, e.CreateRevision)
+				}
+			}
+		}
+
+		list, err := s.Outcomes(t.Context(), []store.OutcomeRead{{Ref: ref, UID: uid}}, 1)
+		ok(t, err)
+		if list[0].Failing != failing() {
+			t.Errorf("seed %d: failing is %t; the last success is of %d, the dead runs are of %v", seed, list[0].Failing, success, dead)
+		}
+	}
+}
+
+// A run whose parts have begun does not wait, nor does a part. Parts are skipped, because there may be thousands.
+func TestOutcomes_ARunThatWaits(t *testing.T) {
+	t.Parallel()
+	const uid = "uid00001"
+	start := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+	id := func(i int) string { return task.RunID(start.Add(time.Duration(i)*time.Second), uid) }
+
+	queued := func(s *store.Store, etcd *kv.Client, run string, w task.Waiting) {
+		w.ID, w.UID = "", uid
+		_, err := etcd.Put(t.Context(), s.Keys().Queued(ref, run), string(record.EncodeWaiting(w)))
+		ok(t, err)
+	}
+	parent := task.Waiting{Run: task.Run{State: task.Running, FanOut: task.FanOut{Fan: &task.Fan{Count: 3}}}}
+	waits := task.Waiting{Run: task.Run{State: task.Queued}}
+
+	for name, tt := range map[string]struct {
+		fill     func(put func(run string, w task.Waiting))
+		waits    bool
+		underWay []string
+	}{
+		"nothing":           {func(func(string, task.Waiting)) {}, false, nil},
+		"a run":             {func(put func(string, task.Waiting)) { put(id(1), waits) }, true, nil},
+		"of a deleted task": {func(put func(string, task.Waiting)) { put(task.RunID(start, "uxd0"), waits) }, false, nil},
+		"a run with parts": {func(put func(string, task.Waiting)) {
+			put(id(1), parent)
+			for i := range 300 {
+				put(task.PartID(id(1), i), waits)
+			}
+		}, false, []string{id(1)}},
+		"a run behind one with parts": {func(put func(string, task.Waiting)) {
+			put(id(1), parent)
+			for i := range 100 {
+				put(task.PartID(id(1), i), waits)
+			}
+			put(id(2), waits)
+			put(id(3), parent)
+		}, true, []string{id(1), id(3)}},
+		"many runs": {func(put func(string, task.Waiting)) {
+			for i := range 40 {
+				put(id(i), waits)
+			}
+			put(id(40), parent)
+		}, true, []string{id(40)}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			etcd, keys := kvtest.Memory(t), testKeys(t, "/c")
+			reads := &etcdhook.Reads{}
+			s := store.New(etcd, kv.Direct(etcd), keys)
+			tt.fill(func(run string, w task.Waiting) { queued(s, etcd, run, w) })
+
+			etcd.KV = reads.KV(etcd.KV)
+			list, err := s.Outcomes(t.Context(), []store.OutcomeRead{{Ref: ref, UID: uid}}, 1)
+			ok(t, err)
+			if list[0].Waits != tt.waits || !slices.Equal(list[0].UnderWay, tt.underWay) {
+				t.Errorf("%+v, want %t and %q", list[0], tt.waits, tt.underWay)
+			}
+			if cost := reads.Take(); cost.Values > 60 {
+				t.Errorf("etcd reads %+v", cost)
+			}
+		})
 	}
 }

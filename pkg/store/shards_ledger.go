@@ -28,6 +28,24 @@ type HistoryToTrim struct {
 	Revision int64        // at which they were read
 	Newest   *LedgerChunk // the newest chunk of the ledger; nil: the ledger is empty
 	Chunks   int64        // how many there are
+	Dead     []DeadRun    // the dead runs of the task, and of a deleted task of the same name
+}
+
+// DeadRun is a dead run in the records of a task.
+type DeadRun struct {
+	Run    string
+	Create int64 // create revision of its record
+}
+
+// OldestDead returns the create revision of the oldest dead run of the task with a uid; 0 if there is none.
+func (h *HistoryToTrim) OldestDead(uid string) (oldest int64) {
+	for _, d := range h.Dead {
+		if task.RunBelongs(d.Run, uid) && (oldest == 0 || d.Create < oldest) {
+			oldest = d.Create
+		}
+	}
+
+	return oldest
 }
 
 // Value returns the value of a record, if it was read.
@@ -60,14 +78,14 @@ func (r TrimRead) isWhole() bool { return r.States || r.Records < 2*r.Values }
 // HistoryToTrim lists a task's history and its ledger. A trim that deletes no records but the first ones, whose values it
 // has read, needs no second read.
 func (s Shards) HistoryToTrim(ctx context.Context, ref record.Ref, read TrimRead) (list HistoryToTrim, err error) {
-	history, ledger := s.keys.HistoryOf(ref), s.keys.LedgerOf(ref)
+	history, ledger, dead := s.keys.HistoryOf(ref), s.keys.LedgerOf(ref), s.keys.Dead(ref)
 	end := clientv3.GetPrefixRangeEnd(history)
 
 	newestChunk := []clientv3.OpOption{withPrefix(ledger), clientv3.WithSort(clientv3.SortByKey, clientv3.SortDescend), clientv3.WithLimit(1)}
 
-	// The second range lists the history, and the last one has the values. That may be the same one.
-	ops := make([]clientv3.Op, 0, 3)
-	ops = append(ops, clientv3.OpGet(ledger, newestChunk...))
+	// The third range lists the history, and the last one has the values. That may be the same one.
+	ops := make([]clientv3.Op, 0, 4)
+	ops = append(ops, clientv3.OpGet(ledger, newestChunk...), clientv3.OpGet(dead, withPrefix(dead), clientv3.WithKeysOnly()))
 	switch {
 	case read.States:
 		ops = append(ops, clientv3.OpGet(history, clientv3.WithRange(end), clientv3.WithLimit(rangePage)))
@@ -90,7 +108,7 @@ func (s Shards) HistoryToTrim(ctx context.Context, ref record.Ref, read TrimRead
 	list.Values = valuesOf(res.Responses[len(ops)-1].GetResponseRange().Kvs, read.Values)
 
 	// A history that is longer than expected is listed in pages.
-	page := res.Responses[1].GetResponseRange()
+	page := res.Responses[2].GetResponseRange()
 	all := page.Kvs
 	if page.More && len(all) > 0 {
 		var keysOnly []clientv3.OpOption
@@ -103,6 +121,10 @@ func (s Shards) HistoryToTrim(ctx context.Context, ref record.Ref, read TrimRead
 			return list, fmt.Errorf("list history of %s: %w", ref, err)
 		}
 		all = append(all, rest...)
+	}
+
+	for _, e := range res.Responses[1].GetResponseRange().Kvs {
+		list.Dead = append(list.Dead, DeadRun{Run: string(e.Key)[len(dead):], Create: e.CreateRevision})
 	}
 
 	chunks := res.Responses[0].GetResponseRange()

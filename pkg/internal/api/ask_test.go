@@ -523,7 +523,7 @@ func TestAsk_ATeamLearnsNothingOfTheOther(t *testing.T) {
 // runOf records a run of a task that has ended.
 func (w *world) runOf(ns, name string, s task.State) {
 	w.t.Helper()
-	r := task.Run{Namespace: ns, Task: name, ID: id(1, "aaaa"), State: s, ScheduledTime: task.At(w.clock.now()), StartedAt: task.At(w.clock.now()), EndedAt: task.At(w.clock.now())}
+	r := task.Run{Namespace: ns, Task: name, ID: w.runID(ns, name, 1), State: s, ScheduledTime: task.At(w.clock.now()), StartedAt: task.At(w.clock.now()), EndedAt: task.At(w.clock.now())}
 	w.put(w.store.Keys().Ended(ref(ns, name), r.ID), r)
 }
 

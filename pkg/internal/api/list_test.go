@@ -91,12 +91,12 @@ func population(t *testing.T) *world {
 	w.make("web-1", "0 23 * * *", func(s *task.Spec) { s.Namespace = "prod" })
 	// db failed, succeeded, failed; web-1 failed and then succeeded; web-2's failure was dismissed.
 	w.ended("db", w.dead(ref("default", "db"), "", 1), task.Failed, nil)
-	w.ended("db", id(2, "aaaa"), task.Succeeded, nil)
+	w.ended("db", w.runID("default", "db", 2), task.Succeeded, nil)
 	w.ended("db", w.dead(ref("default", "db"), "", 3), task.TimedOut, func(r *task.Run) { r.LatenessMS = new(int64); *r.LatenessMS = 5 })
-	w.ended("db", id(4, "aaaa"), task.Skipped, nil)
+	w.ended("db", w.runID("default", "db", 4), task.Skipped, nil)
 	w.ended("web-1", w.dead(ref("default", "web-1"), "", 1), task.Failed, nil)
-	w.ended("web-1", id(5, "aaaa"), task.Succeeded, func(r *task.Run) { r.LatenessMS = new(int64); *r.LatenessMS = 9 })
-	w.ended("web-2", id(1, "aaaa"), task.Failed, nil)
+	w.ended("web-1", w.runID("default", "web-1", 5), task.Succeeded, func(r *task.Run) { r.LatenessMS = new(int64); *r.LatenessMS = 9 })
+	w.ended("web-2", w.runID("default", "web-2", 1), task.Failed, nil)
 
 	return w
 }
@@ -176,8 +176,8 @@ func TestTasks_RefusesWhatIsNoFilter(t *testing.T) {
 
 func TestTasks_SayHowTheyStand(t *testing.T) {
 	w, ctx := population(t), t.Context()
-	w.waiting("web-2", id(6, "aaaa"), nil)
-	w.active("node-a", "web-10", id(6, "aaaa"))
+	w.waiting("web-2", w.runID("default", "web-2", 6), nil)
+	w.active("node-a", "web-10", w.runID("default", "web-10", 6))
 	w.make("over", "@at 2026-11-20T22:06:00Z", nil)
 	w.clock.advance(2 * time.Minute)
 	w.put(w.store.Keys().Spec(ref("default", "broken")), spec("broken", "@daily"))
@@ -451,8 +451,8 @@ func TestTasks_APageReadsOnlyItsOwnRuns(t *testing.T) {
 	for i := range 300 {
 		w.put(keys.Run("busy", ref("other", fmt.Sprint("t", i)), id(1, "aaaa")), task.Assigned{})
 	}
-	for _, node := range []string{"busy", "absent"} {
-		w.put(keys.Run(node, ref("default", "b"), id(2, "from-"+node)), task.Assigned{Run: task.Run{State: task.Running}})
+	for i, node := range []string{"busy", "absent"} {
+		w.put(keys.Run(node, ref("default", "b"), w.runID("default", "b", 2+i)), task.Assigned{Run: task.Run{State: task.Running}})
 	}
 
 	var returned atomic.Int64 // keys

@@ -22,7 +22,7 @@ func (w *world) ended(name, id string, state task.State, edit func(*task.Run)) t
 		w.t.Fatalf("%s is not an id", id)
 	}
 
-	r := task.Run{State: state, ScheduledTime: task.At(at), Trigger: task.TriggerSchedule, Node: "node-a", Attempt: 1, Token: 7}
+	r := task.Run{State: state, ScheduledTime: task.At(at), EndedAt: task.At(at), Trigger: task.TriggerSchedule, Node: "node-a", Attempt: 1, Token: 7}
 
 	if edit != nil {
 		edit(&r)
@@ -54,6 +54,15 @@ func (w *world) active(node, name, id string) {
 
 func id(minute int, suffix string) string {
 	return task.RunID(time.Date(2026, 11, 20, 20, minute, 0, 0, time.UTC), suffix)
+}
+
+// runID returns the id of the run of a task's tick at a minute.
+func (w *world) runID(ns, name string, minute int) string {
+	w.t.Helper()
+	st, err := w.store.Task(w.t.Context(), ref(ns, name))
+	must(w.t, err)
+
+	return id(minute, st.Task.UID)
 }
 
 // told summarizes runs: the minute of the tick, and the state.
@@ -178,7 +187,7 @@ func TestRuns_ListsAndPages(t *testing.T) {
 	w.put(w.store.Keys().Late(ref("default", "a"), id(2, "aaaa"), 5), task.Run{State: task.Succeeded})
 	w.put(w.store.Keys().Ended(ref("default", "a"), id(9, "aaaa")), "{nonsense")
 	w.waiting("a", id(4, "aaaa"), nil)
-	w.active("node-b", "a", id(5, "aaaa"))
+	w.active("node-b", "a", w.runID("default", "a", 5))
 	w.ended("b", id(2, "bbbb"), task.Succeeded, nil)
 	w.active("node-a", "b", id(6, "bbbb"))
 

@@ -95,13 +95,15 @@ type taskRecords struct {
 }
 
 // readRecords reads what the views of tasks are made of, all at the same time, because each part needs an answer of etcd.
-func (h *Viewer) readRecords(ctx context.Context, refs []record.Ref, readEntries func() ([]*task.Entry, error), recent int) (r taskRecords, err error) {
+func (h *Viewer) readRecords(ctx context.Context, tasks []task.Task, refs []record.Ref, readEntries func() ([]*task.Entry, error), recent int) (r taskRecords, err error) {
+	reads := make([]store.OutcomeRead, len(refs))
+	for i, oldest := range h.recent.oldestOf(refs, recent) {
+		reads[i] = store.OutcomeRead{Ref: refs[i], UID: tasks[i].UID, Oldest: oldest}
+	}
+
 	g, ctx := callgroup.WithContext(ctx)
 	g.Go(func() (err error) { r.entries, err = readEntries(); return err })
-	g.Go(func() (err error) {
-		r.outcomes, err = h.Store.OutcomesAfter(ctx, refs, h.recent.oldestOf(refs, recent), recent)
-		return err
-	})
+	g.Go(func() (err error) { r.outcomes, err = h.Store.Outcomes(ctx, reads, recent); return err })
 	g.Go(func() (err error) { r.active, err = h.Store.ActiveKeysOf(ctx, refs); return err })
 	g.Go(func() (err error) { r.freezes, err = h.Store.Freezes(ctx); return err })
 
@@ -120,7 +122,7 @@ func (h *Viewer) viewTasks(ctx context.Context, tasks []task.Task, readEntries f
 		at[ref] = i
 	}
 
-	read, err := h.readRecords(ctx, refs, readEntries, recent)
+	read, err := h.readRecords(ctx, tasks, refs, readEntries, recent)
 	if err != nil {
 		return nil, err
 	}
@@ -138,13 +140,13 @@ func (h *Viewer) viewTasks(ctx context.Context, tasks []task.Task, readEntries f
 		}
 	}
 
-	if err := h.addActive(ctx, views, read.active, at); err != nil {
+	if err := h.addActive(ctx, views, &read, at); err != nil {
 		return nil, err
 	}
 
 	for i := range views {
-		v := &views[i]
-		v.State = stateOf(v, read.entries[i] != nil, read.freezes.Of(v.Namespace) != nil, Fails(read.outcomes[i]), read.outcomes[i].Waiting > 0)
+		v, outcome := &views[i], &read.outcomes[i]
+		v.State = stateOf(v, read.entries[i] != nil, read.freezes.Of(v.Namespace) != nil, outcome.Failing, outcome.Waits)
 		if v.LastRun != nil {
 			v.LastRun = new(ReadableRun(rights, *v.LastRun))
 		}
@@ -165,8 +167,7 @@ func addPast(v *client.Task, past []task.Run, recent int) {
 }
 
 // NewTasks returns the views of tasks that this request has just created. They have no runs yet, so only the
-// freezes must be read. An attempt of a deleted task of the same name may still be active; lists count it until
-// it has ended.
+// freezes must be read.
 func (h *Viewer) NewTasks(ctx context.Context, created []store.Stored) ([]client.Task, error) {
 	freezes, err := h.Store.Freezes(ctx)
 	if err != nil {
@@ -213,18 +214,6 @@ func stateOf(v *client.Task, readable, frozen, failing, waiting bool) string {
 	return client.TaskOK
 }
 
-// Fails reports whether a task is failing: a run has used up its attempts, no later run has succeeded, and
-// nobody has dismissed or retried it.
-func Fails(o store.Outcome) bool {
-	for _, r := range o.Runs {
-		if r.State == task.Succeeded && r.ID > o.Dead {
-			return false
-		}
-	}
-
-	return o.Dead != ""
-}
-
 // fromEntry adds to a view what the entry determines: the pause, the counts and the next tick.
 func fromEntry(v *client.Task, e *task.Entry, now task.Time) {
 	v.Spec = ShownAs(v.Spec, e, now.Time)
@@ -243,21 +232,34 @@ func fromEntry(v *client.Task, e *task.Entry, now task.Time) {
 	}
 }
 
-// addActive adds the number of active runs, with these keys, to views, and shows the newest active run if it is newer than
-// the last one that has ended. at maps tasks to their positions in views.
-func (h *Viewer) addActive(ctx context.Context, views []client.Task, keys []record.RunKey, at map[record.Ref]int) error {
+// addActive adds the number of active runs to views, and shows the newest active run if it is newer than the last one that
+// has ended. A run is active if it or one of its parts is in an inbox, or if its parts have begun. Runs of a deleted task of
+// the same name do not count. at maps tasks to their positions in views.
+func (h *Viewer) addActive(ctx context.Context, views []client.Task, read *taskRecords, at map[record.Ref]int) error {
 	newest := map[int]record.RunKey{}
+
 	parents := map[record.RunKey]bool{} // the parts of a run count as one run
-	for _, k := range keys {
+	addParent := func(i int, parent record.RunKey) {
+		if !parents[parent] {
+			parents[parent] = true
+			views[i].Active++
+		}
+	}
+
+	for ref, i := range at {
+		for _, run := range read.outcomes[i].UnderWay {
+			addParent(i, record.RunKey{Ref: ref, Run: run})
+		}
+	}
+
+	for _, k := range read.active {
 		i := at[k.Ref]
+		if !task.RunBelongs(k.Run, views[i].UID) {
+			continue
+		}
 
 		if parent, _, is := task.ParentOf(k.Run); is {
-			of := record.RunKey{Ref: k.Ref, Run: parent}
-			if !parents[of] {
-				parents[of] = true
-				views[i].Active++
-			}
-
+			addParent(i, record.RunKey{Ref: k.Ref, Run: parent})
 			continue
 		}
 

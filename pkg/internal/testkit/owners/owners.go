@@ -5,6 +5,7 @@ package owners
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -68,7 +69,15 @@ func (o Owner) buildIndexes(ctx context.Context) ([]*readmodel.Index, error) {
 		return nil, fmt.Errorf("read the entries: %w", err)
 	}
 
-	outcomes, err := o.Store.Outcomes(ctx, refs, 1000)
+	reads := make([]store.OutcomeRead, len(refs))
+	for i, ref := range refs {
+		reads[i].Ref = ref
+		if entries[i] != nil {
+			reads[i].UID = entries[i].UID
+		}
+	}
+
+	outcomes, err := o.Store.Outcomes(ctx, reads, 1000)
 	if err != nil {
 		return nil, fmt.Errorf("read the outcomes: %w", err)
 	}
@@ -89,30 +98,32 @@ func (o Owner) buildIndexes(ctx context.Context) ([]*readmodel.Index, error) {
 			r, pausedUntil = row(ref, e, outcomes[i], o.Now())
 		}
 
-		r.Active = readmodel.Count(len(active[ref]))
+		runs := map[string]bool{} // the parts of a run count as one run
+		for _, run := range append(active[ref], outcomes[i].UnderWay...) {
+			runs[run] = task.RunBelongs(run, reads[i].UID)
+		}
+		maps.DeleteFunc(runs, func(_ string, isOwn bool) bool { return !isOwn })
+		r.Active = readmodel.Count(len(runs))
 		list[ref.Shard].Put(readmodel.NoSlot, r, pausedUntil)
 	}
 
 	return list, nil
 }
 
-// activeRuns returns the active runs of all tasks. The parts of a run count as one run.
-func (o Owner) activeRuns(ctx context.Context) (map[record.Ref]map[string]bool, error) {
+// activeRuns returns the runs of all tasks that are in an inbox. Of a part, it returns the run that it belongs to.
+func (o Owner) activeRuns(ctx context.Context) (map[record.Ref][]string, error) {
 	keys, _, err := o.Store.ScanActive(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("read the active runs: %w", err)
 	}
 
-	active := map[record.Ref]map[string]bool{}
+	active := map[record.Ref][]string{}
 	for _, k := range keys {
 		run := k.Run
 		if parent, _, is := task.ParentOf(run); is {
 			run = parent
 		}
-		if active[k.Ref] == nil {
-			active[k.Ref] = map[string]bool{}
-		}
-		active[k.Ref][run] = true
+		active[k.Ref] = append(active[k.Ref], run)
 	}
 
 	return active, nil
@@ -120,7 +131,10 @@ func (o Owner) activeRuns(ctx context.Context) (map[record.Ref]map[string]bool, 
 
 // row returns the row of a task, and when its pause ends.
 func row(ref record.Ref, e *task.Entry, o store.Outcome, now time.Time) (r readmodel.Row, pausedUntil int64) {
-	r = readmodel.Row{Name: ref.Namespace + "/" + ref.Name, Labels: e.Labels, Waiting: readmodel.Count(o.Waiting), Flags: readmodel.History}
+	r = readmodel.Row{Name: ref.Namespace + "/" + ref.Name, Labels: e.Labels, Flags: readmodel.History}
+	if o.Waits {
+		r.Waiting = 1
+	}
 	if next, ok, _ := views.NextTick(e, now); ok {
 		r.Next = next.UnixMilli()
 	}
@@ -133,7 +147,7 @@ func row(ref record.Ref, e *task.Entry, o store.Outcome, now time.Time) (r readm
 		}
 	}
 
-	if views.Fails(o) {
+	if o.Failing {
 		r.Flags |= readmodel.Failing
 	}
 
