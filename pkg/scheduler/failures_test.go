@@ -226,6 +226,12 @@ func TestPauseAfterFailures_OfAHistoryOfFailures(t *testing.T) {
 		t.Fatalf("%d failures in a row", n)
 	}
 
+	// While there is a dead run from before the success, its record stays.
+	dead, err := w.store.DeadRuns(w.ctx, ref("a"))
+	w.ok(err)
+	for _, d := range dead {
+		w.ok(w.store.Dismiss(w.ctx, ref("a"), d, "ann"))
+	}
 	h.trimTo("a", task.History{Keep: 20, Record: task.RecordFailures})
 
 	if n := len(w.story("a")); n != 2 {

@@ -338,7 +338,7 @@ func (dec *decoder) decodeTombstone(d *delta, ev Event) {
 
 // decodeDeadLetter decodes the record of a dead-letter run: its state and who dismissed it.
 func (dec *decoder) decodeDeadLetter(d *delta, k record.ShardKey, ev Event) {
-	ch := &deadChange{key: ev.Key}
+	ch := &deadChange{key: ev.Key, create: ev.CreateRevision}
 	if !ev.Deleted {
 		var r struct {
 			State task.State `json:"state"`

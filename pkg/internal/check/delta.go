@@ -171,6 +171,8 @@ type tombstoneChange struct {
 type deadChange struct {
 	key   string
 	state task.State // "": deleted
+	// create is the create revision of the record.
+	create int64
 	// by names who dismissed the run, if the record says so. A dismissal writes this first and deletes the
 	// record in a second transaction.
 	by string

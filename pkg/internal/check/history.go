@@ -16,7 +16,7 @@ type taskHistory struct {
 	incarnations map[string]*incarnation // by uid
 	runs         map[string]*runHistory  // by run id, of all incarnations
 	active       map[string]*runHistory  // in an inbox, waiting for another attempt, or with parts under way
-	dead         map[string]bool         // dead-letter runs, by run id
+	dead         map[string]int64        // create revisions of dead-letter runs, by run id
 	chunks       map[string]*chunkState  // the ledger, by the last part of the key
 }
 
@@ -95,6 +95,7 @@ type countedPast struct {
 	countingSince  int64    // ends after this revision count as consecutive failures: an edit reset the count
 	ends           []runEnd // final ends of runs, in order of revision
 	lastEnd        int64    // the latest end time of a run, in ms
+	lastSuccess    int64    // the revision that recorded the last success of a run; 0: none
 	decidedRunsRev int64    // the latest revision in which ticks became runs
 	decidedRuns    int64    // how many runs that revision created
 }
@@ -123,6 +124,9 @@ func (l *incarnation) countEnd(rev int64, e *task.Run) {
 	}
 	l.ends = append(l.ends, runEnd{rev, unixMS(e.EndedAt), e.State})
 	l.lastEnd = max(l.lastEnd, unixMS(e.EndedAt))
+	if e.State == task.Succeeded {
+		l.lastSuccess = rev
+	}
 }
 
 // runHistory follows one run, or one record of ticks that did not run, through the queue, the inboxes and the
@@ -141,6 +145,7 @@ type runHistory struct {
 	retrying    bool                   // it waits for another attempt after at least one ended
 	attempts    int                    // how many ended attempts its records list
 	ended       bool                   // it has a final record
+	endedRev    int64                  // the revision that recorded the end of the run; 0: before the history begins, or it did not run
 	purged      bool                   // its records were deleted together with its task
 	folded      bool                   // its record has moved to the ledger
 	endedText   string                 // the final record as stored, to detect that it is overwritten

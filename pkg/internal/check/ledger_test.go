@@ -25,6 +25,9 @@ func (h hand) past() {
 		h.done(map[bool]task.State{true: task.Failed, false: task.Succeeded}[tick == 4])
 	}
 
+	// The record of the last success need not stay when the dead run from before it is gone.
+	h.txn(op{h.keys.DeadRun(h.ref, task.RunID(time.UnixMilli(h.at(4)), h.simTask.entry.UID)), nil})
+
 	h.until(8)
 	h.sealed(h.none(7, 8, 2, task.ReasonQueueFull, 8))
 }

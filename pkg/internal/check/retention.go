@@ -30,13 +30,17 @@ func (j *retentionJudge) checkRevision(d *delta) {
 	}
 
 	for k, ch := range d.dead {
-		if ch.by != "" && j.cluster.taskOf(k.ref).dead[k.id] {
+		if ch.by != "" && j.cluster.taskOf(k.ref).dead[k.id] != 0 {
 			continue // a dismissal of a dead run: the record is deleted next
 		}
 
 		if r := d.runs[k]; ch.state != "" && (r == nil || r.ended == nil || r.ended.State != ch.state || !isFailure(ch.state)) {
 			j.breachTask("G25", k.ref, 0, ch.key, "run %s is dead as %s, but it has no such end in this revision", k.id, ch.state)
 		}
+	}
+
+	for ref, ch := range d.ledgers {
+		j.checkLastSuccess(d, j.cluster.taskOf(ref), ch.deleted)
 	}
 
 	if !j.opts.Remembered {
@@ -70,6 +74,28 @@ func (j *retentionJudge) checkRevision(d *delta) {
 		case !there && now.value != nil:
 			if _, deleted := j.cluster.kept.tombstones[ref]; deleted && (tomb == nil || !tomb.deleted) {
 				j.breachTask("G25", ref, 0, now.key, "the task is created again, but its tombstone remains")
+			}
+		}
+	}
+}
+
+// checkLastSuccess checks that the record of a task's last success stays as long as a dead run from before it. Without the
+// record, readers would take the task for failing.
+func (j *retentionJudge) checkLastSuccess(d *delta, t *taskHistory, deleted []deletedRecord) {
+	if e := d.entries[t.ref]; t.entry == nil || e != nil && e.deleted {
+		return
+	}
+
+	inc := t.entry.incarnation
+	for _, rec := range deleted {
+		r := t.runs[rec.run]
+		if r == nil || rec.late || r.incarnation != inc || r.state != task.Succeeded || r.endedRev == 0 || r.endedRev != inc.lastSuccess {
+			continue
+		}
+
+		for dead, created := range t.dead {
+			if created <= r.endedRev && task.RunBelongs(dead, inc.uid) {
+				j.breachTask("G25", t.ref, r.tick, rec.key, "the record of the last success is deleted, but run %s, which failed before, is still dead", dead)
 			}
 		}
 	}
@@ -162,7 +188,7 @@ func (j *retentionJudge) checkRetryOf(d *delta, ch *runChange, r *runHistory, re
 	}
 
 	of := runRef{ch.ref, rec.RetryOf}
-	if dead := d.dead[of]; !j.cluster.taskOf(ch.ref).dead[rec.RetryOf] || dead == nil || dead.state != "" {
+	if dead := d.dead[of]; j.cluster.taskOf(ch.ref).dead[rec.RetryOf] == 0 || dead == nil || dead.state != "" {
 		j.breachTask("G25", ch.ref, 0, key, "run %s retries %s, but this revision does not remove that run from the dead runs", ch.id, rec.RetryOf)
 	}
 

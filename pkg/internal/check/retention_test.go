@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/carillonhq/carillon/pkg/internal/ledger"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -249,6 +250,14 @@ func TestCheck_Remembered(t *testing.T) {
 		h.txn(op{key, nil})
 	}
 
+	recovers := func(h hand) {
+		h.until(2)
+		h.sealed(h.another(2))
+		h.done(task.Succeeded)
+	}
+
+	goes := func(h hand) { h.txn(append(h.trim(2), h.chunk(1, ledger.Chunk{Spans: spans(2, 2, 1)}))...) }
+
 	edit := func(h hand) {
 		h.update(h.simTask, false, func() { h.simTask.entry.Timeout += task.Duration(time.Minute) })
 	}
@@ -274,6 +283,18 @@ func TestCheck_Remembered(t *testing.T) {
 		{"run again", "", once, func(h hand) { fails(h); again(h, true) }},
 		{"run again, and dead yet", "G25", once, func(h hand) { fails(h); again(h, false) }},
 		{"run again twice", "G25", once, func(h hand) { fails(h); again(h, true); again(h, true) }},
+
+		{"the last success stays", "", once, func(h hand) { fails(h); recovers(h) }},
+		{"the last success goes, and a run from before it is dead", "G25", once, func(h hand) { fails(h); recovers(h); goes(h) }},
+		{"the last success goes, and the run from before it is dismissed", "", once, func(h hand) { fails(h); recovers(h); dismiss(h); goes(h) }},
+		{"an earlier success goes", "", once, func(h hand) {
+			fails(h)
+			recovers(h)
+			h.until(3)
+			h.sealed(h.another(3))
+			h.done(task.Succeeded)
+			goes(h)
+		}},
 
 		{"former versions are kept", "", nil, func(h hand) {
 			for range 15 {

@@ -325,7 +325,8 @@ func (rt *runTracker) applyEnded(d *delta, ch *runChange, r *runHistory, from ta
 	}
 
 	rt.retention.checkDeadLetter(d, ch, r, taken)
-	r.incarnation.countEnd(rt.cluster.revision, e)
+	r.endedRev = rt.cluster.revision
+	r.incarnation.countEnd(r.endedRev, e)
 	rt.stats.countOutcome(r, e)
 }
 

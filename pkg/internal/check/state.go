@@ -111,7 +111,7 @@ func (c *clusterState) shardOf(id int) *shardState {
 func (c *clusterState) taskOf(ref record.Ref) *taskHistory {
 	t := c.tasks[ref]
 	if t == nil {
-		t = &taskHistory{ref: ref, incarnations: map[string]*incarnation{}, runs: map[string]*runHistory{}, active: map[string]*runHistory{}, dead: map[string]bool{}, chunks: map[string]*chunkState{}}
+		t = &taskHistory{ref: ref, incarnations: map[string]*incarnation{}, runs: map[string]*runHistory{}, active: map[string]*runHistory{}, dead: map[string]int64{}, chunks: map[string]*chunkState{}}
 		c.tasks[ref] = t
 	}
 
@@ -340,7 +340,7 @@ func (c *clusterState) applyKept(d *delta) {
 		if ch.state == "" {
 			delete(c.taskOf(k.ref).dead, k.id)
 		} else {
-			c.taskOf(k.ref).dead[k.id] = true
+			c.taskOf(k.ref).dead[k.id] = ch.create
 		}
 	}
 }

@@ -50,13 +50,15 @@ func recordsOf(uid string, past []store.Past) []store.Past {
 //
 // Beyond the number that a task keeps, records stay whose ticks are younger than keep_for, up to task.MaxHistory.
 //
-// The newest record always stays. Late results do not count: they are deleted together with their run.
-func surplusRecords(past []store.Past, h task.History, now time.Time) (gone []store.Past) {
+// The newest record always stays. So does the last success while a dead run from before it is kept: without it, the task
+// would seem to be failing. oldestDead is the create revision of the oldest dead run; 0: there is none. Late results do not
+// count: they are deleted together with their run.
+func surplusRecords(past []store.Past, h task.History, now time.Time, oldestDead int64) (gone []store.Past) {
 	byMod := slices.Clone(past)
 	slices.SortFunc(byMod, func(a, b store.Past) int { return cmp.Or(cmp.Compare(a.Mod, b.Mod), cmp.Compare(a.ID, b.ID)) })
 
 	stay := map[string]bool{}
-	newest := true
+	newest, lastSuccess := true, ""
 	for _, p := range slices.Backward(byMod) {
 		if p.Late {
 			continue
@@ -67,10 +69,14 @@ func surplusRecords(past []store.Past, h task.History, now time.Time) (gone []st
 			stay[p.ID] = true
 		}
 
+		if p.Succeeded && lastSuccess == "" && oldestDead != 0 && oldestDead <= p.Mod {
+			lastSuccess = p.ID
+		}
+
 		newest = false
 	}
 
-	return slices.DeleteFunc(byMod, func(p store.Past) bool { return stay[p.Run()] })
+	return slices.DeleteFunc(byMod, func(p store.Past) bool { return stay[p.Run()] || p.Run() == lastSuccess })
 }
 
 // isYounger reports whether the tick of a run is less than an age ago. It returns false if its time is not known.

@@ -46,7 +46,13 @@ func TestSurplus_KeepsWhatWasWrittenLastAndLeavesNothingElse(t *testing.T) {
 			}
 		}
 
-		gone := surplusRecords(past, h, time.Time{})
+		// The last success stays, if there is a dead run from before it.
+		oldestDead := rapid.Int64Range(0, int64(10*n)).Draw(rt, "oldest dead run")
+		if i := slices.IndexFunc(runs, func(p store.Past) bool { return p.Succeeded }); i >= 0 && oldestDead != 0 && oldestDead <= runs[i].Mod {
+			stays[runs[i].ID] = true
+		}
+
+		gone := surplusRecords(past, h, time.Time{}, oldestDead)
 
 		for _, p := range past { // a late result stays together with its run
 			if slices.Contains(gone, p) == stays[p.Run()] {
@@ -75,7 +81,7 @@ func TestSurplus_KeepsWhatIsYoung(t *testing.T) {
 		"too many are young": {task.History{Keep: 20, KeepFor: task.Duration(24 * time.Hour)}, task.MaxHistory},
 		"failures":           {task.History{Keep: 3, KeepFor: task.Duration(time.Minute), Record: task.RecordFailures}, 20},
 	} {
-		gone := surplusRecords(past, tt.history, now.Add(-time.Second))
+		gone := surplusRecords(past, tt.history, now.Add(-time.Second), 0)
 		if got := len(past) - len(gone); got < tt.want || got > tt.want+1 {
 			t.Errorf("%s: %d records stay, want about %d", name, got, tt.want)
 		}
@@ -83,7 +89,7 @@ func TestSurplus_KeepsWhatIsYoung(t *testing.T) {
 
 	// The time of a tick that cannot be read is not known.
 	odd := []store.Past{{ID: "odd", Mod: 1}, {ID: past[11_999].ID, Mod: 2}}
-	if gone := surplusRecords(odd, task.History{Keep: 1, KeepFor: task.Duration(time.Hour)}, now); len(gone) != 1 || gone[0].ID != "odd" {
+	if gone := surplusRecords(odd, task.History{Keep: 1, KeepFor: task.Duration(time.Hour)}, now, 0); len(gone) != 1 || gone[0].ID != "odd" {
 		t.Errorf("%v", gone)
 	}
 }

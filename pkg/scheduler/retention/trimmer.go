@@ -172,8 +172,18 @@ func (t *Trimmer) trimHistory(ctx context.Context, job Trim) error {
 		return err
 	}
 
+	// If there are dead runs, it matters which record is the last success.
+	oldestDead := list.OldestDead(job.UID)
+	if oldestDead != 0 && !read.States {
+		read.States = true
+		if list, err = t.store.HistoryToTrim(ctx, job.Ref, read); err != nil {
+			return err
+		}
+		oldestDead = list.OldestDead(job.UID)
+	}
+
 	past := recordsOf(job.UID, list.Past)
-	gone := surplusRecords(past, job.History, t.now())
+	gone := surplusRecords(past, job.History, t.now(), oldestDead)
 	if job.Before != 0 {
 		gone = slices.DeleteFunc(gone, func(p store.Past) bool { return p.Mod >= job.Before })
 	}
