@@ -147,7 +147,7 @@ func (h *testWorker) endFaults() (faults []string) {
 				continue
 			}
 
-			e := end{run: k.Run, mod: e.ModRevision, value: e.Value}
+			e := end{run: k.Run, create: e.CreateRevision, mod: e.ModRevision, value: e.Value}
 			byTask[k.Ref.String()] = append(byTask[k.Ref.String()], e)
 		}
 
@@ -171,7 +171,7 @@ func (h *testWorker) endFaults() (faults []string) {
 
 		own := func(list []end) []end {
 			list = slices.DeleteFunc(list, func(e end) bool { return !task.RunBelongs(e.run, t.UID()) })
-			slices.SortFunc(list, func(a, b end) int { return cmp.Compare(a.mod, b.mod) })
+			slices.SortFunc(list, func(a, b end) int { return cmp.Or(cmp.Compare(a.mod, b.mod), cmp.Compare(a.run, b.run)) })
 			return list
 		}
 
@@ -185,9 +185,9 @@ func (h *testWorker) endFaults() (faults []string) {
 
 // end is a record of a run that has ended.
 type end struct {
-	run   string
-	mod   int64
-	value []byte
+	run         string
+	create, mod int64
+	value       []byte
 }
 
 // faultsOfEnds compares a row with the records of its task, ordered by mod revision.
@@ -240,8 +240,8 @@ func faultsOfEnds(r readmodel.Row, history, dead []end) (faults []string) {
 		faults = append(faults, fmt.Sprintf("%d runs have failed, want %d", r.Failures, failures))
 	}
 
-	isDead := slices.ContainsFunc(dead, func(e end) bool { return e.mod > success.mod })
-	if is := r.Flags.Has(readmodel.Failing); is != isDead && (is || success.run != "") {
+	isDead := slices.ContainsFunc(dead, func(e end) bool { return e.create > success.create })
+	if is := r.Flags.Has(readmodel.Failing); is != isDead {
 		faults = append(faults, fmt.Sprintf("failing is %t; there are %d dead runs, and the last success is at %d", is, len(dead), success.mod))
 	}
 

@@ -35,7 +35,7 @@ type Flags uint8
 const (
 	Paused     Flags = 1 << iota
 	Unreadable       // the entry cannot be read, so the task has no ticks
-	Failing          // it has a dead run, and no run has succeeded since
+	Failing          // it has a dead run whose create revision is above that of the last success
 	History          // the last end is known; before this is set, LastEnd and what follows from it may be missing
 )
 

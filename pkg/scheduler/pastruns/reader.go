@@ -24,8 +24,10 @@ const (
 	DefaultRate = 5000
 	// retryPause is the pause before a batch is read again, and while the node is overdue.
 	retryPause = time.Second
-	// maxRecords limits how many records of a task are read to find its last success.
+	// maxRecords limits how many records of a task without dead runs are read to find its last success.
 	maxRecords = 200
+	// maxRound limits how many records of a task are read at once.
+	maxRound = 64
 	// maxRequests is how many requests may wait. A cluster has fewer shards.
 	maxRequests = 4096
 )
@@ -50,7 +52,10 @@ type Past struct {
 	Last     End                // the end with the highest mod revision; zero: none is kept
 	Success  End                // the success with the highest mod revision; zero: none is kept
 	Failures int                // how many runs have failed after that
-	Dead     []store.ShardEvent // the dead runs after that, without values
+	Dead     []store.ShardEvent // the dead runs that were created after that, without values
+
+	// DeadRevision is the revision from which on the dead runs were listed. Dead may lack those that were created later.
+	DeadRevision int64
 }
 
 // End is a record in the history of a task.
@@ -122,7 +127,7 @@ func (r *Reader) readShard(ctx context.Context, q Request) {
 	}
 
 	// The dead runs come first. A run that dies later is in the events that the worker receives.
-	var dead map[string][]store.ShardEvent
+	var dead deadRuns
 	if !r.retry(ctx, q, func() (err error) { dead, err = r.readDead(ctx, q.Shard); return err }) {
 		return
 	}
@@ -165,24 +170,39 @@ func (r *Reader) retry(ctx context.Context, q Request, read func() error) bool {
 	return false
 }
 
-// readDead returns the dead runs of a shard by task (namespace/name), without values.
-func (r *Reader) readDead(ctx context.Context, shard int) (map[string][]store.ShardEvent, error) {
-	byTask := map[string][]store.ShardEvent{}
+// deadRuns are the dead runs of a shard.
+type deadRuns struct {
+	byTask   map[string][]store.ShardEvent // by namespace/name; without values
+	revision int64                         // of the first page of the list
+}
+
+// readDead lists the dead runs of a shard.
+func (r *Reader) readDead(ctx context.Context, shard int) (deadRuns, error) {
+	list := deadRuns{byTask: map[string][]store.ShardEvent{}}
 
 	for after := ""; ; {
-		page, next, _, err := r.store.DeadKeys(ctx, shard, after)
+		page, next, revision, err := r.store.DeadKeys(ctx, shard, after)
 		if err != nil {
-			return nil, err
+			return list, err
 		}
 
+		if after == "" {
+			list.revision = revision
+		}
 		for _, ev := range page {
-			byTask[ev.Task] = append(byTask[ev.Task], ev)
+			list.byTask[ev.Task] = append(list.byTask[ev.Task], ev)
 		}
 
 		if after = next; next == "" {
-			return byTask, nil
+			return list, nil
 		}
 	}
+}
+
+// of returns the dead runs of a task, without those of a deleted task of the same name.
+func (d deadRuns) of(t *Want) []store.ShardEvent {
+	isOther := func(ev store.ShardEvent) bool { return t.UID != "" && !task.RunBelongs(ev.Run, t.UID) }
+	return slices.DeleteFunc(slices.Clone(d.byTask[t.Task]), isOther)
 }
 
 // pastReading is the reading of one task.
@@ -193,7 +213,7 @@ type pastReading struct {
 
 // readTasks reads the histories of tasks, at most store.HistoriesAtOnce. It lists the keys first, and then reads
 // records, the latest first, until each task has a success or no records are left.
-func (r *Reader) readTasks(ctx context.Context, shard int, tasks []Want, dead map[string][]store.ShardEvent) ([]Past, error) {
+func (r *Reader) readTasks(ctx context.Context, shard int, tasks []Want, dead deadRuns) ([]Past, error) {
 	refs := make([]record.Ref, len(tasks))
 	for i, t := range tasks {
 		namespace, name, _ := strings.Cut(t.Task, "/")
@@ -209,16 +229,16 @@ func (r *Reader) readTasks(ctx context.Context, shard int, tasks []Want, dead ma
 	readings := make([]pastReading, len(tasks))
 
 	for i, t := range tasks {
-		found[i] = Past{Want: t, Revision: rev}
+		found[i] = Past{Want: t, Revision: rev, Dead: dead.of(&t), DeadRevision: dead.revision}
 
 		// The mod revision gives the order in which runs ended; the key begins with the time of the tick.
 		own := slices.DeleteFunc(keys[i], func(ev store.ShardEvent) bool { return t.UID != "" && !task.RunBelongs(ev.Run, t.UID) })
-		slices.SortFunc(own, func(a, b store.ShardEvent) int { return cmp.Compare(b.Mod, a.Mod) })
-		readings[i] = pastReading{&found[i], own[:min(len(own), maxRecords)]}
+		slices.SortFunc(own, func(a, b store.ShardEvent) int { return cmp.Or(cmp.Compare(b.Mod, a.Mod), cmp.Compare(b.Key, a.Key)) })
+		readings[i] = pastReading{&found[i], own[:min(len(own), found[i].recordsToRead(own))]}
 	}
 
 	// The last run of most tasks has succeeded, so the pages start small and grow.
-	for want := 1; ; want *= 4 {
+	for want := 1; ; want = min(4*want, maxRound) {
 		more, err := r.readRecords(ctx, readings, want, rev)
 		if err != nil {
 			return nil, err
@@ -231,14 +251,23 @@ func (r *Reader) readTasks(ctx context.Context, shard int, tasks []Want, dead ma
 
 	for i := range found {
 		p := &found[i]
-		for _, ev := range dead[p.Task] {
-			if ev.Mod > p.Success.Mod {
-				p.Dead = append(p.Dead, ev)
-			}
-		}
+		// The create revision counts: a dismissal rewrites the record before it deletes it.
+		p.Dead = slices.DeleteFunc(p.Dead, func(ev store.ShardEvent) bool { return ev.Create <= p.Success.Mod })
 	}
 
 	return found, nil
+}
+
+// recordsToRead returns how many of a task's records, the latest first, may have to be read. A task is failing unless a run
+// has succeeded after its dead runs, however many records there are since.
+func (p *Past) recordsToRead(latestFirst []store.ShardEvent) int {
+	after := 0
+	if len(p.Dead) > 0 {
+		oldest := slices.MinFunc(p.Dead, func(a, b store.ShardEvent) int { return cmp.Compare(a.Create, b.Create) }).Create
+		after, _ = slices.BinarySearchFunc(latestFirst, oldest, func(ev store.ShardEvent, dead int64) int { return cmp.Compare(dead, ev.Mod) })
+	}
+
+	return max(after, maxRecords)
 }
 
 // readRecords reads up to want further records of each task that needs them. It returns false if none does.

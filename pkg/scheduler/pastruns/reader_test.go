@@ -38,7 +38,7 @@ func (s *fakeStore) add(name, uid string, mod int64, state task.State, dead bool
 	at := task.At(time.UnixMilli(1_700_000_000_000 + mod*1000))
 	run := task.Run{ID: task.RunID(at.Time, uid), State: state, StartedAt: at, EndedAt: at}
 	ev := store.ShardEvent{
-		ShardKey: record.ShardKey{Kind: record.KindEnded, Ref: ref, Run: run.ID}, Task: ref.String(), Mod: mod,
+		ShardKey: record.ShardKey{Kind: record.KindEnded, Ref: ref, Run: run.ID}, Task: ref.String(), Mod: mod, Create: mod,
 		Key: fmt.Sprint("history/", name, "/", mod), Value: record.EncodeEnded(run),
 	}
 	s.histories[ev.Task] = append(s.histories[ev.Task], ev)

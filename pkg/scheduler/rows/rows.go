@@ -33,9 +33,13 @@ type Writer struct {
 	// loaded is the revision at which the shard was loaded. A task that was created later has no earlier ends.
 	loaded int64
 
-	// dead holds, for each failing task, its dead runs after which no run has succeeded, as hashes of their ids. A task
-	// has at most store.KeepDead of them, and most tasks have none.
-	dead map[*taskstate.Task][]uint64
+	// dead holds, for each failing task, its dead runs after which no run has succeeded. A task has at most some more than
+	// store.KeepDead of them, and most tasks have none.
+	dead map[*taskstate.Task][]deadRun
+
+	// succeeded holds the tasks of which a run has succeeded in the revision succeededAt, the last one with a success.
+	succeeded   []*taskstate.Task
+	succeededAt int64
 
 	// recent holds what has ended since the load, of tasks whose earlier ends are not known yet.
 	recent map[*taskstate.Task]*recentEnds
@@ -45,6 +49,12 @@ type Writer struct {
 	// readAhead holds, for tasks of which Restore knew an end that its event had not delivered yet, the mod revision of
 	// that end. The events up to there bring nothing new.
 	readAhead map[*taskstate.Task]int64
+}
+
+// deadRun is a dead run of a task.
+type deadRun struct {
+	run    uint64 // a hash of its id
+	create int64  // the create revision of its record; a dismissal rewrites the record before it deletes it
 }
 
 // recentEnds are the ends of a task since the load, after which no run has succeeded.
@@ -62,7 +72,7 @@ const maxIdleTouched = 256
 // NewWriter returns a Writer with an empty index.
 func NewWriter() Writer {
 	return Writer{
-		Index: &readmodel.Index{}, dead: map[*taskstate.Task][]uint64{}, recent: map[*taskstate.Task]*recentEnds{},
+		Index: &readmodel.Index{}, dead: map[*taskstate.Task][]deadRun{}, recent: map[*taskstate.Task]*recentEnds{},
 		readAhead: map[*taskstate.Task]int64{},
 	}
 }
@@ -197,8 +207,7 @@ func (w *Writer) NoteEnd(t *taskstate.Task, ev *store.ShardEvent) {
 	}
 
 	if end.State == task.Succeeded {
-		delete(w.dead, t) // the dead runs have smaller revisions, because events arrive in their order
-		w.Touch(t)
+		w.noteSuccess(t, ev.Create)
 	}
 
 	if ev.Mod <= w.readAhead[t] {
@@ -224,6 +233,30 @@ func (w *Writer) NoteEnd(t *taskstate.Task, ev *store.ShardEvent) {
 		}
 		r.Failures = readmodel.Count(int(r.Failures) + 1)
 	})
+}
+
+// noteSuccess notes that a run of t has succeeded in a revision. Dead runs up to there do not make it failing any more.
+func (w *Writer) noteSuccess(t *taskstate.Task, revision int64) {
+	w.Touch(t)
+
+	// Events arrive in the order of their revisions, but a dead run of the same revision may still follow.
+	if revision != w.succeededAt {
+		w.succeeded, w.succeededAt = w.succeeded[:0], revision
+	}
+	w.succeeded = append(w.succeeded, t)
+
+	w.keepDead(t, func(d deadRun) bool { return d.create > revision })
+}
+
+// keepDead removes the dead runs of t for which keep returns false.
+func (w *Writer) keepDead(t *taskstate.Task, keep func(deadRun) bool) {
+	runs := slices.DeleteFunc(w.dead[t], func(d deadRun) bool { return !keep(d) })
+	if len(runs) == 0 {
+		delete(w.dead, t)
+		return
+	}
+
+	w.dead[t] = runs
 }
 
 // takeEnd sets the fields of a row that describe the last end. It does not count failures.
@@ -266,30 +299,30 @@ func (w *Writer) noteRecent(t *taskstate.Task, mod int64, s task.State) {
 
 // NoteDead notes a dead run of t, or that it was dismissed or started again.
 func (w *Writer) NoteDead(t *taskstate.Task, ev *store.ShardEvent) {
-	w.Touch(t)
-
-	run, runs := xxhash.Sum64String(ev.Run), w.dead[t]
-	at := slices.Index(runs, run)
+	run := xxhash.Sum64String(ev.Run)
 
 	switch {
 	case ev.Deleted:
 		if w.dismissed != nil {
 			w.dismissed[ev.Key] = struct{}{}
 		}
-		if at < 0 {
-			return
-		}
-		if runs = slices.Delete(runs, at, at+1); len(runs) == 0 {
-			delete(w.dead, t)
-			return
-		}
-	case at >= 0:
+		w.keepDead(t, func(d deadRun) bool { return d.run != run })
+	case ev.Mod != ev.Create:
+		// A dismissal has begun. If the run is not known, a later run has succeeded, or the past of the task is still to be read.
 		return
 	default:
-		runs = append(runs, run)
+		w.addDead(t, deadRun{run, ev.Create})
 	}
 
-	w.dead[t] = runs
+	w.Touch(t)
+}
+
+// addDead adds a dead run of t, unless it is known or a run has succeeded in the same revision.
+func (w *Writer) addDead(t *taskstate.Task, d deadRun) {
+	isKnown := slices.ContainsFunc(w.dead[t], func(o deadRun) bool { return o.run == d.run })
+	if !isKnown && (d.create != w.succeededAt || !slices.Contains(w.succeeded, t)) {
+		w.dead[t] = append(w.dead[t], d)
+	}
 }
 
 // DeadRuns returns the number of dead runs of t after its last success, as far as they are known, and whether all of them
@@ -355,9 +388,11 @@ func (w *Writer) Restore(t *taskstate.Task, p *pastruns.Past, applied int64) {
 		w.readAhead[t] = p.Last.Mod
 	}
 
+	// What was known before the reading may be wrong, if events were lost. What has happened since is not in p.
+	w.keepDead(t, func(d deadRun) bool { return d.create > max(p.DeadRevision, p.Success.Mod) })
 	for _, d := range p.Dead {
 		if _, dismissed := w.dismissed[d.Key]; !dismissed && !t.Orphan(d.Run) {
-			w.NoteDead(t, &d)
+			w.addDead(t, deadRun{xxhash.Sum64String(d.Run), d.Create})
 		}
 	}
 

@@ -23,11 +23,13 @@ func newTask(create int64) *taskstate.Task {
 	return &taskstate.Task{Text: taskName + "uid0", NameLen: uint16(len(taskName)), UIDLen: 4, Present: true, Create: create, Row: readmodel.NoSlot}
 }
 
-// happening is one transaction about the task: a run ends, which may leave a dead run, or a dead run is dismissed.
+// happening is one thing that happens to the task: a run ends, which may leave a dead run, or a dead run is dismissed.
+// Several of them may have the same revision.
 type happening struct {
 	state   task.State // "": a dismissal
 	run     string
-	dead    bool // the run becomes a dead run
+	dead    bool  // the run becomes a dead run
+	marked  int64 // the dismissal only begins: it rewrites the record of the dead run, which was created at this revision
 	revised int64
 }
 
@@ -35,7 +37,11 @@ type happening struct {
 func (h happening) events() []store.ShardEvent {
 	key := record.ShardKey{Kind: record.KindDead, Ref: record.Ref{Namespace: "default", Name: "a"}, Run: h.run}
 	dead := store.ShardEvent{ShardKey: key, Key: "dead/" + h.run, Task: taskName, Mod: h.revised, Create: h.revised}
-	if h.state == "" {
+	switch {
+	case h.marked != 0:
+		dead.Create = h.marked
+		return []store.ShardEvent{dead}
+	case h.state == "":
 		dead.Deleted, dead.Create = true, 0
 		return []store.ShardEvent{dead}
 	}
@@ -77,11 +83,13 @@ func outcomeOf(r readmodel.Row) outcome {
 // outcomeAfter returns what a row must say after all of this has happened.
 func outcomeAfter(story []happening) outcome {
 	want := outcome{History: true}
-	dead := map[string]bool{}
+	dead, success := map[string]int64{}, int64(0) // revisions
 
 	for _, h := range story {
 		if h.state == "" {
-			delete(dead, h.run)
+			if h.marked == 0 {
+				delete(dead, h.run)
+			}
 			continue
 		}
 
@@ -91,29 +99,31 @@ func outcomeAfter(story []happening) outcome {
 		switch h.state {
 		case task.Succeeded:
 			want.LastSuccess, want.Failures = end.Ended, 0
-			clear(dead)
+			success = h.revised
 		case task.Cancelled:
 		default:
 			want.Failures++
 		}
 
 		if h.dead {
-			dead[h.run] = true
+			dead[h.run] = h.revised
 		}
 	}
 
-	want.Failing = len(dead) > 0
+	for _, created := range dead {
+		want.Failing = want.Failing || created > success
+	}
 
 	return want
 }
 
 // pastAt returns what a reader finds that lists the dead runs at one revision, and the history at a later one.
 func pastAt(story []happening, deadAt, historyAt int64) pastruns.Past {
-	p := pastruns.Past{Want: pastruns.Want{Task: taskName, UID: "uid0"}, Revision: historyAt}
+	p := pastruns.Past{Want: pastruns.Want{Task: taskName, UID: "uid0"}, Revision: historyAt, DeadRevision: deadAt}
 	var dead []store.ShardEvent
 
 	for _, h := range story {
-		if h.revised <= deadAt && h.state == "" {
+		if h.revised <= deadAt && h.state == "" && h.marked == 0 {
 			dead = slices.DeleteFunc(dead, func(ev store.ShardEvent) bool { return ev.Run == h.run })
 		}
 		if h.revised <= deadAt && h.dead {
@@ -137,7 +147,7 @@ func pastAt(story []happening, deadAt, historyAt int64) pastruns.Past {
 	}
 
 	for _, ev := range dead {
-		if ev.Mod > p.Success.Mod {
+		if ev.Create > p.Success.Mod {
 			p.Dead = append(p.Dead, ev)
 		}
 	}
@@ -147,17 +157,25 @@ func pastAt(story []happening, deadAt, historyAt int64) pastruns.Past {
 
 // drawStory draws what happens to the task, each at a revision of its own.
 func drawStory(t *rapid.T) (story []happening) {
-	var dead []string
+	var dead []happening
 
-	for rev := int64(10); len(story) < 12 && rapid.IntRange(0, 9).Draw(t, "more") > 0; rev += int64(rapid.IntRange(1, 2).Draw(t, "step")) {
-		h := happening{revised: rev, run: fmt.Sprintf("r%d", rev), state: rapid.SampledFrom([]task.State{task.Succeeded, task.Failed, task.Failed, task.TimedOut, task.Lost, task.Cancelled}).Draw(t, "state")}
+	for rev := int64(10); len(story) < 12 && rapid.IntRange(0, 9).Draw(t, "more") > 0; rev += int64(rapid.IntRange(0, 2).Draw(t, "step")) {
+		h := happening{revised: rev, run: fmt.Sprintf("r%d-%d", rev, len(story)), state: rapid.SampledFrom([]task.State{task.Succeeded, task.Failed, task.Failed, task.TimedOut, task.Lost, task.Cancelled}).Draw(t, "state")}
 
-		if len(dead) > 0 && rapid.Bool().Draw(t, "dismiss") {
-			h.state, h.run = "", rapid.SampledFrom(dead).Draw(t, "which")
-			dead = slices.DeleteFunc(dead, func(run string) bool { return run == h.run })
+		// A record that is created in a revision is not rewritten or deleted in the same one.
+		older := slices.DeleteFunc(slices.Clone(dead), func(d happening) bool { return d.revised == rev })
+
+		if len(older) > 0 && rapid.Bool().Draw(t, "dismiss") {
+			of := rapid.SampledFrom(older).Draw(t, "which")
+			h.state, h.run = "", of.run
+			if rapid.Bool().Draw(t, "it only begins") {
+				h.marked = of.revised
+			} else {
+				dead = slices.DeleteFunc(dead, func(d happening) bool { return d.run == h.run })
+			}
 		} else if isFailure(h.state) && rapid.Bool().Draw(t, "dead") {
 			h.dead = true
-			dead = append(dead, h.run)
+			dead = append(dead, h)
 		}
 
 		story = append(story, h)
@@ -166,8 +184,8 @@ func drawStory(t *rapid.T) (story []happening) {
 	return story
 }
 
-// The history is read while the watch delivers events, and may be ahead of it or behind. The row is the same as if
-// there had been one owner all the time.
+// The history is read while the watch delivers events, and may be ahead of it or behind. It may be read again because the
+// watch has lost events. The row is the same as if there had been one owner all the time, which has seen everything.
 func TestWriter_KnowsThePastAsIfItHadSeenIt(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -188,8 +206,17 @@ func TestWriter_KnowsThePastAsIfItHadSeenIt(t *testing.T) {
 		w.Flush(loaded)
 
 		began := rapid.Int64Range(loaded, deliveredAt).Draw(t, "asked when events are applied up to")
+		doubted := rapid.Int64Range(loaded-1, began).Draw(t, "doubted when events are applied up to")
+		isLost := make([]bool, len(story))
+		for i, h := range story {
+			isLost[i] = h.revised <= doubted && rapid.Bool().Draw(t, "lost")
+		}
 
 		for rev := loaded; rev <= last; rev++ {
+			if rev == doubted {
+				w.DoubtPast(at, time.UnixMilli(0))
+			}
+
 			if rev == began && len(w.Wanted(&tasks)) == 0 && !w.Index.Row(at.Row).Flags.Has(readmodel.History) {
 				t.Fatal("the past of the task is not wanted")
 			}
@@ -201,8 +228,8 @@ func TestWriter_KnowsThePastAsIfItHadSeenIt(t *testing.T) {
 				w.Flush(rev)
 			}
 
-			for _, h := range story {
-				if h.revised != rev+1 {
+			for i, h := range story {
+				if h.revised != rev+1 || isLost[i] {
 					continue
 				}
 

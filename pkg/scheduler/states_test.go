@@ -1,0 +1,559 @@
+package scheduler
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/carillonhq/carillon/executor"
+	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/internal/access"
+	"github.com/carillonhq/carillon/pkg/internal/api/httpapi"
+	"github.com/carillonhq/carillon/pkg/internal/api/views"
+	"github.com/carillonhq/carillon/pkg/internal/authority"
+	"github.com/carillonhq/carillon/pkg/internal/check/oracle"
+	"github.com/carillonhq/carillon/pkg/internal/readmodel"
+	"github.com/carillonhq/carillon/pkg/store/record"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// statesOf says which tasks are in a state, and the state that a view of each task shows.
+type statesOf struct {
+	failing, overdue, waiting, running []string // in order
+	views                              map[string]string
+}
+
+// recordedStates computes the states of tasks from the records in etcd alone, at one revision. It shares no code with what
+// it is compared with, apart from the decoders of records.
+func (w *world) recordedStates() statesOf {
+	w.Helper()
+	keys := w.store.Keys()
+	res, err := w.client.Get(w.ctx, keys.Shard(0), clientPrefix)
+	w.ok(err)
+	inboxes, err := w.client.Get(w.ctx, keys.Runs(), clientPrefix, clientv3.WithRev(res.Header.Revision))
+	w.ok(err)
+
+	type state struct {
+		entry         task.Entry
+		create        int64
+		dead, success int64 // the highest create revisions
+		isWaiting     bool
+		runs          map[string]bool // those that are active
+	}
+
+	// The entries come first, because the ids of runs say to which task of a name they belong.
+	tasks := map[string]*state{}
+	var mark record.Watermark
+	for _, e := range res.Kvs {
+		switch k, ok := keys.ParseShard(string(e.Key)); {
+		case ok && k.Kind == record.KindEntry:
+			entry, err := record.DecodeEntry(e.Value)
+			w.ok(err)
+			tasks[k.Ref.String()] = &state{entry: entry, create: e.CreateRevision, runs: map[string]bool{}}
+		case ok && k.Kind == record.KindWatermark:
+			mark, err = record.DecodeWatermark(e.Value)
+			w.ok(err)
+		}
+	}
+
+	of := func(ref record.Ref, run string) *state {
+		s := tasks[ref.String()]
+		if s == nil || !strings.Contains(run, "Z-"+s.entry.UID[:4]) {
+			return nil
+		}
+		return s
+	}
+
+	for _, e := range res.Kvs {
+		k, _ := keys.ParseShard(string(e.Key))
+		s := of(k.Ref, k.Run)
+		if s == nil || k.Late {
+			continue
+		}
+
+		switch k.Kind {
+		case record.KindDead:
+			s.dead = max(s.dead, e.CreateRevision)
+		case record.KindEnded:
+			if run, err := record.DecodeRunValue(e.Value); err == nil && run.State == task.Succeeded {
+				s.success = max(s.success, e.CreateRevision)
+			}
+		case record.KindQueued:
+			run, err := record.DecodeWaitingValue(e.Value)
+			w.ok(err)
+			switch {
+			case task.IsPart(k.Run):
+			case run.Fan != nil && run.State == task.Running:
+				s.runs[k.Run] = true
+			default:
+				s.isWaiting = true
+			}
+		}
+	}
+
+	for _, e := range inboxes.Kvs {
+		if k, ok := keys.ParseRun(string(e.Key)); ok {
+			run, _, isPart := task.ParentOf(k.Run)
+			if !isPart {
+				run = k.Run
+			}
+			if s := of(k.Ref, run); s != nil {
+				s.runs[run] = true
+			}
+		}
+	}
+
+	all := statesOf{views: map[string]string{}}
+	for _, name := range slices.Sorted(maps.Keys(tasks)) {
+		s := tasks[name]
+		isFailing, isOverdue := s.dead > s.success, isOverdueByRecords(w, name, s.entry, s.create, mark)
+
+		for _, is := range []struct {
+			list *[]string
+			in   bool
+		}{{&all.failing, isFailing}, {&all.overdue, isOverdue}, {&all.waiting, s.isWaiting}, {&all.running, len(s.runs) > 0}} {
+			if is.in {
+				*is.list = append(*is.list, name)
+			}
+		}
+
+		all.views[name] = client.TaskOK
+		switch {
+		case isFailing:
+			all.views[name] = client.TaskFailing
+		case s.entry.Paused:
+			all.views[name] = client.TaskPaused
+		case len(s.runs) > 0:
+			all.views[name] = client.TaskRunning
+		case s.isWaiting:
+			all.views[name] = client.TaskWaiting
+		}
+	}
+
+	return all
+}
+
+// isOverdueByRecords reports whether the first undecided tick of a task was due more than two seconds ago. Ticks up to the
+// entry's from are decided, and those up to the watermark, if its writer had seen the creation of the entry.
+func isOverdueByRecords(w *world, name string, e task.Entry, create int64, mark record.Watermark) bool {
+	if e.Paused {
+		return false
+	}
+
+	timing, err := oracle.NewTiming(e)
+	w.ok(err)
+
+	for after := e.From.UnixMilli(); ; {
+		tick, ok := timing.NextTick(after)
+		if !ok {
+			return false
+		}
+
+		due := timing.DueAt(tick)
+		at := mark.Time.UnixMilli()
+		isDecided := create <= mark.Seen && (due < at || due == at && (mark.Last == "" || name <= mark.Last))
+		if !isDecided {
+			return due < w.clock().UnixMilli()-2000
+		}
+		after = tick
+	}
+}
+
+// shownStates returns what lists and views say about the tasks.
+func (h *testWorker) shownStates() statesOf {
+	w := h.world
+	w.Helper()
+	ask := func(term string) []string {
+		line, err := readmodel.ParseQueryLine(term)
+		w.ok(err)
+		q := &readmodel.Query{Filter: readmodel.Filter{Conditions: line.Conditions()}, Order: readmodel.ByName, Limit: 1000, Now: w.clock().UnixMilli()}
+		scan := readmodel.NewScan(q, "n1")
+		scan.Add(readmodel.ShardAnswer{}, h.state.rows.Index)
+		answer := scan.Answer()
+
+		var names []string
+		for _, p := range answer.Places {
+			names = append(names, p.Name)
+		}
+
+		c := answer.Shards[0].Counts
+		for of, n := range map[string]int{"state:failing": c.Failing, "state:overdue": c.Overdue, "state:waiting": c.Waiting, "state:running": c.Active} {
+			if of == term && n != len(names) {
+				w.Errorf("a list counts %d tasks with %s, and shows %q", n, term, names)
+			}
+		}
+
+		return names
+	}
+
+	all := statesOf{ask("state:failing"), ask("state:overdue"), ask("state:waiting"), ask("state:running"), map[string]string{}}
+	viewer := views.Viewer{Store: w.store, Ref: func(_, name string) record.Ref { return ref(name) }, Now: w.clock}
+	specs, _, err := w.store.Tasks(w.ctx, "default", "", 1000)
+	w.ok(err)
+	shown, err := viewer.ReadTasksWithRuns(asAnyone(w.ctx), specs, 0)
+	w.ok(err)
+	for _, v := range shown {
+		all.views["default/"+v.Name] = v.State
+	}
+
+	return all
+}
+
+// noRecords is a Keeper of access records without any.
+type noRecords struct{ httpapi.Keeper }
+
+func (noRecords) View() *authority.View { return &authority.View{Table: &access.Table{}} }
+
+// asAnyone returns the context of a request whose caller may read everything: another node judged that.
+func asAnyone(ctx context.Context) context.Context {
+	judge := &httpapi.Judge{Keeper: noRecords{}, Now: time.Now}
+	return httpapi.WithRights(ctx, judge.RightsOf(httpapi.Caller{Forwarder: "n1"}, "test"))
+}
+
+// agree compares what lists and views say about the tasks with the records.
+func (h *testWorker) agree() {
+	h.world.Helper()
+	h.see()
+	want, got := h.world.recordedStates(), h.shownStates()
+	if !reflect.DeepEqual(got, want) {
+		h.world.Errorf("shown are\n %+v, recorded are\n %+v", got, want)
+	}
+}
+
+// readPast reads how runs had ended before the shard was loaded, as the engine does in parallel with its workers.
+func (h *testWorker) readPast() {
+	h.world.Helper()
+	ctx, cancel := context.WithCancel(h.world.ctx)
+	defer cancel()
+
+	ended := make(chan struct{})
+	go func() { defer close(ended); _ = h.e.pastRuns.Run(ctx) }()
+	defer func() { cancel(); <-ended }()
+
+	h.served.Store(&served{index: h.state.rows.Index})
+	h.requestPast()
+	for {
+		if known, rows := h.state.rows.Index.Collected(); known == rows {
+			return
+		}
+		select {
+		case r := <-h.reviews:
+			h.world.ok(r.reviewBy(ctx, h.worker))
+		case <-time.After(time.Minute):
+			h.world.Fatal("the past is not read")
+		}
+	}
+}
+
+// play is one random history of what happens to a few tasks.
+type play struct {
+	*world
+	rand  *rand.Rand
+	h     *testWorker
+	uids  int
+	lost  []record.Held // attempts that were declared lost; their nodes do not know yet
+	steps []string
+}
+
+// Whatever happens to tasks, lists, counts and views agree with the records on which of them are failing,
+// overdue, waiting and running.
+func TestStates_AgreeWithTheRecords(t *testing.T) {
+	t.Parallel()
+
+	seeds := 60
+	if testing.Short() {
+		seeds = 20
+	}
+
+	for _, seed := range seedsUpTo(seeds) {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			t.Parallel()
+
+			inVirtualTime(t, func(t *testing.T) {
+				p := &play{world: newWorld(t, "n1", "n2"), rand: rand.New(rand.NewPCG(seed, 7))}
+				t.Cleanup(func() {
+					if t.Failed() {
+						t.Log("\n" + strings.Join(p.steps, "\n"))
+					}
+				})
+
+				p.h = p.work("n1")
+				for i := 0; i < 120 && !t.Failed(); i++ {
+					p.step()
+					if p.rand.IntN(3) > 0 {
+						p.h.agree()
+					}
+				}
+			})
+		})
+	}
+}
+
+func (p *play) say(format string, args ...any) {
+	p.steps = append(p.steps, fmt.Sprintf("%7.3f ", p.clock().Sub(start).Seconds())+fmt.Sprintf(format, args...))
+}
+
+func (p *play) step() {
+	total := 0
+	steps := []stepOf{
+		{20, p.round}, {14, p.pass}, {20, p.finish}, {4, p.finishTogether}, {6, p.create}, {5, p.manual}, {3, p.pauseOrResume},
+		{2, p.removeOne}, {5, p.dismiss}, {3, p.retry}, {3, p.lose}, {2, p.late}, {3, p.takeOver}, {4, p.trim},
+	}
+	for _, s := range steps {
+		total += s.weight
+	}
+
+	n := p.rand.IntN(total)
+	for _, s := range steps {
+		if n -= s.weight; n < 0 {
+			s.do()
+			return
+		}
+	}
+}
+
+// one returns one of some things; ok is false if there are none.
+func one[T any](p *play, from []T) (v T, ok bool) {
+	if len(from) == 0 {
+		return v, false
+	}
+	return from[p.rand.IntN(len(from))], true
+}
+
+// task returns the name of a task; ok is false if there are none.
+func (p *play) task() (name string, ok bool) {
+	specs, _, err := p.store.Tasks(p.ctx, "default", "", 100)
+	p.ok(err)
+	t, ok := one(p, specs)
+
+	return t.Name, ok
+}
+
+func (p *play) round() {
+	p.say("a round")
+	p.h.see()
+	p.ok(p.h.runRound(p.h.ctx))
+	p.h.rowsMatch()
+}
+
+func (p *play) pass() {
+	d, _ := one(p, []float64{0.1, 0.5, 1, 1, 1.9, 2, 2.001, 3, 5})
+	p.at(p.clock().Sub(start).Seconds() + d)
+}
+
+func (p *play) create() {
+	name, _ := one(p, []string{"a", "b", "c", "d"})
+	if _, err := p.store.Task(p.ctx, ref(name)); err == nil {
+		return
+	}
+
+	schedule, _ := one(p, []string{"* * * * * *", "*/4 * * * * *", "@every 3s", "@manual"})
+	overlap, _ := one(p, []option{allow, func(*task.Task) {}, queues(3, "")})
+	shape, _ := one(p, []option{func(*task.Task) {}, func(*task.Task) {}, parts(3), on("node = n9"), retries(2, time.Second, task.Failed)})
+	history, _ := one(p, []task.History{{Keep: 1, Record: task.RecordAll}, {Keep: 3, Record: task.RecordFailures}, {Keep: 20, Record: task.RecordAll}})
+	jitter, _ := one(p, []time.Duration{0, 0, 0})
+
+	p.say("%s is created: %s, %+v", name, schedule, history)
+	p.uids++
+	p.world.create(name, cronned(schedule), overlap, shape, func(t *task.Task) {
+		t.UID = fmt.Sprintf("u%03daaaaaaaaaaaa", p.uids)
+		t.History = history
+		if schedule[0] != '@' {
+			t.Jitter = task.Duration(jitter)
+		}
+	})
+}
+
+func (p *play) removeOne() {
+	if name, ok := p.task(); ok {
+		p.say("%s is deleted", name)
+		p.remove(name)
+	}
+}
+
+func (p *play) manual() {
+	if name, ok := p.task(); ok {
+		p.say("%s is triggered", name)
+		p.trigger(name)
+	}
+}
+
+func (p *play) pauseOrResume() {
+	name, ok := p.task()
+	if !ok {
+		return
+	}
+
+	isPaused := p.entry(name).Paused
+	p.say("%s is paused: %t", name, !isPaused)
+	if isPaused {
+		p.resume(name)
+	} else {
+		p.pause(name)
+	}
+}
+
+// held returns the attempts in the inboxes of nodes.
+func (p *play) held() []record.Held {
+	all, err := p.store.Active(p.ctx)
+	p.ok(err)
+	slices.SortFunc(all, func(a, b record.Held) int { return strings.Compare(a.Task+a.ID, b.Task+b.ID) })
+
+	return all
+}
+
+var finalStates = []task.State{task.Succeeded, task.Succeeded, task.Failed, task.Failed, task.TimedOut, task.Cancelled, task.Lost}
+
+func (p *play) finish() {
+	if h, ok := one(p, p.held()); ok {
+		state, _ := one(p, finalStates)
+		p.say("%s of %s: %s", h.ID, h.Task, state)
+		p.end(h, state)
+	}
+}
+
+// finishTogether ends two runs of a task in one revision.
+func (p *play) finishTogether() {
+	all := p.held()
+	first, ok := one(p, all)
+	others := slices.DeleteFunc(all, func(h record.Held) bool {
+		return h.Task != first.Task || h.ID == first.ID || task.IsPart(h.ID) || h.UID != first.UID
+	})
+	second, more := one(p, others)
+	if !ok || !more || task.IsPart(first.ID) {
+		return
+	}
+
+	var ops []clientv3.Op
+	keys := p.store.Keys()
+	both := []record.Held{first, second}
+	slices.SortFunc(both, func(a, b record.Held) int { return strings.Compare(a.ID, b.ID) })
+	for _, h := range both {
+		end := h.Run
+		end.State, _ = one(p, finalStates)
+		end.EndedAt, end.Token, end.Reason = task.At(p.clock()), h.Create, why(h, end.State)
+		p.say("%s of %s: %s, together", h.ID, h.Task, end.State)
+
+		ops = append(ops, clientv3.OpDelete(keys.Run(h.Node, h.Ref(), h.ID)))
+		ended := clientv3.OpPut(keys.Ended(h.Ref(), h.ID), string(record.EncodeEnded(end)))
+		if !record.NeedsDeadLetter(h, end) {
+			ops = append(ops, ended)
+			continue
+		}
+
+		dead := clientv3.OpPut(keys.DeadRun(h.Ref(), h.ID), string(record.EncodeDead(h, end)))
+		if p.rand.IntN(2) == 0 {
+			ended, dead = dead, ended
+		}
+		ops = append(ops, ended, dead)
+	}
+
+	_, err := p.client.Txn(p.ctx).Then(ops...).Commit()
+	p.ok(err)
+}
+
+// lose declares an attempt lost, although it is in progress.
+func (p *play) lose() {
+	if h, ok := one(p, p.held()); ok {
+		p.say("%s of %s is declared lost", h.ID, h.Task)
+		p.end(h, task.Lost)
+		p.lost = append(p.lost, h)
+	}
+}
+
+// late reports the result of an attempt that was declared lost.
+func (p *play) late() {
+	h, ok := one(p, p.lost)
+	if !ok {
+		return
+	}
+
+	p.say("%s of %s succeeds, too late", h.ID, h.Task)
+	end := h.Run
+	end.State, end.EndedAt = task.Succeeded, task.At(p.clock())
+	_ = p.store.Finish(p.ctx, h, end, executor.Next(h.Assigned, end, p.clock(), 0.5))
+	p.lost = slices.DeleteFunc(p.lost, func(o record.Held) bool { return o.Create == h.Create })
+}
+
+// deadRun returns a dead run of a task.
+func (p *play) deadRun() (name string, d record.Dead, ok bool) {
+	name, ok = p.task()
+	if !ok {
+		return name, d, false
+	}
+
+	st, err := p.store.Task(p.ctx, ref(name))
+	p.ok(err)
+	list, err := p.store.DeadRuns(p.ctx, ref(name))
+	p.ok(err)
+	d, ok = one(p, slices.DeleteFunc(list, func(d record.Dead) bool { return !task.RunBelongs(d.ID, st.Task.UID) }))
+
+	return name, d, ok
+}
+
+// dismiss dismisses a dead run. A dismissal that is interrupted only rewrites its record.
+func (p *play) dismiss() {
+	name, d, ok := p.deadRun()
+	if !ok {
+		return
+	}
+
+	if p.rand.IntN(3) == 0 {
+		p.say("the dismissal of %s of %s is interrupted", d.ID, name)
+		d.DismissedBy = "ann"
+		p.put(p.store.Keys().DeadRun(ref(name), d.ID), string(record.EncodeWaiting(d.Waiting)))
+		return
+	}
+
+	p.say("%s of %s is dismissed", d.ID, name)
+	p.ok(p.store.Dismiss(p.ctx, ref(name), d, "ann"))
+}
+
+func (p *play) retry() {
+	name, d, ok := p.deadRun()
+	if !ok {
+		return
+	}
+
+	p.say("%s of %s is started again", d.ID, name)
+	st, err := p.store.Task(p.ctx, ref(name))
+	p.ok(err)
+	now := task.At(p.clock())
+	p.ok(p.store.Revive(p.ctx, st, d, task.Waiting{Run: task.Run{
+		ID: task.ManualRunID(now.Time, st.Task.UID), Namespace: "default", Task: name, UID: st.Task.UID, ScheduledTime: now, CreatedAt: now, Attempt: 1,
+		State: task.Queued, Reason: task.ReasonManual, Trigger: task.TriggerManual, Requests: task.Requests{RetryOf: d.ID},
+	}}))
+}
+
+// takeOver makes a node the owner that has seen nothing, and has to read the past.
+func (p *play) takeOver() {
+	node, _ := one(p, []string{"n1", "n2"})
+	p.say("%s owns the shard", node)
+	p.h.die()
+	p.h = p.work(node)
+	p.h.readPast()
+}
+
+// trim carries out the trims that the owner has requested, and trims one more history.
+func (p *play) trim() {
+	p.h.see()
+	p.h.trim()
+
+	name, ok := p.task()
+	if !ok {
+		return
+	}
+
+	spec, err := p.store.Task(p.ctx, ref(name))
+	p.ok(err)
+	p.say("the history of %s is trimmed", name)
+	p.h.trimTo(name, spec.Task.History)
+}
