@@ -40,8 +40,7 @@ type taskHistory struct {
 	now     version
 	uid     string
 	dead    map[string]int64 // the create revision of each dead run
-	success map[string]int64 // the mod revision of each run that succeeded and whose record is kept
-	newest  int64            // the mod revision of the newest success, whether its record is kept or not
+	success map[string]int64 // the create revision of the record of each run that succeeded
 }
 
 // version is what a list shows of a task from a time on.
@@ -50,9 +49,7 @@ type version struct {
 	exists      bool
 	paused      bool
 	pausedUntil time.Time // zero: the pause has no end
-	// failing: the task has a dead run, and no run has succeeded since. maybeFailing: such a success exists, but its
-	// record was trimmed, so that an owner that has read the history later does not know of it.
-	failing, maybeFailing bool
+	failing     bool      // it has a dead run whose create revision is above that of the last success
 }
 
 // NewHistory replays a history. timeOf returns when a revision was written. delays contains what watches have delivered
@@ -113,7 +110,7 @@ func applyEvent(keys record.Keys, tasks map[string]*taskHistory, ev *check.Event
 		delete(t.success, k.Run)
 	default:
 		if end, ok := record.EndOf(ev.Value); ok && end.State == task.Succeeded {
-			t.success[k.Run] = ev.ModRevision
+			t.success[k.Run] = ev.CreateRevision
 		}
 	}
 
@@ -133,11 +130,7 @@ func (t *taskHistory) applyEntry(ev *check.Event) {
 		return
 	}
 
-	// A task that is created again has no past.
-	if e.UID != t.uid {
-		t.uid, t.newest = e.UID, 0
-	}
-
+	t.uid = e.UID
 	t.now = version{exists: true, paused: e.Paused}
 	if until, ends := e.Silence(); e.Paused && ends {
 		t.now.pausedUntil = until.Time
@@ -146,29 +139,24 @@ func (t *taskHistory) applyEntry(ev *check.Event) {
 
 // addVersion adds the state after a revision that was written at a time.
 func (t *taskHistory) addVersion(at time.Time) {
-	kept, newestDead := int64(0), int64(0)
-	for run, mod := range t.success {
-		if task.RunBelongs(run, t.uid) {
-			kept = max(kept, mod)
-		}
-	}
-	for run, created := range t.dead {
-		if task.RunBelongs(run, t.uid) {
-			newestDead = max(newestDead, created)
-		}
-	}
-
-	t.newest = max(t.newest, kept)
-
-	// Several runs may end in one revision, in an order that the history does not show.
 	v := t.now
 	v.since = at
-	v.failing = v.exists && newestDead > t.newest
-	v.maybeFailing = v.exists && newestDead > 0 && newestDead >= kept
+	v.failing = v.exists && t.newest(t.dead) > t.newest(t.success)
 
 	if n := len(t.versions); n == 0 || !v.equalTo(t.versions[n-1]) {
 		t.versions = append(t.versions, v)
 	}
+}
+
+// newest returns the highest of the revisions of some runs. Runs of a deleted task of this name do not count.
+func (t *taskHistory) newest(revisions map[string]int64) (newest int64) {
+	for run, revision := range revisions {
+		if task.RunBelongs(run, t.uid) {
+			newest = max(newest, revision)
+		}
+	}
+
+	return newest
 }
 
 // equalTo reports whether lists show the same of two versions.

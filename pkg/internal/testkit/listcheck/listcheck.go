@@ -218,7 +218,7 @@ func (v *version) belongsToList(l *List, w window) (must, may bool) {
 		lasts := func(at time.Time) bool { return v.pausedUntil.IsZero() || v.pausedUntil.After(at) }
 		return v.paused && lasts(w.to), v.paused && lasts(w.from)
 	case l.Filter == Failing:
-		return v.failing && !l.Collecting, v.failing || v.maybeFailing
+		return v.failing && !l.Collecting, v.failing
 	}
 
 	return true, true

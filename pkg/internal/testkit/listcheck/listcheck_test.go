@@ -18,8 +18,8 @@ var epoch = time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
 func second(s float64) time.Time { return epoch.Add(time.Duration(s * float64(time.Second))) }
 
 // story is the history of four tasks: a of shard 0, b of shard 1, c of shard 1, which exists only from second 5 to 7, and
-// f of shard 2, which fails at 12, succeeds at 14, whose success is trimmed at 16, and which fails again from 18 until its
-// failure is dismissed at 20. b is paused from second 9 to 11.
+// f of shard 2, which fails at 12, and succeeds at 14. The dismissal of its failure begins at 16. It fails again from 18 until
+// that failure is dismissed at 20. b is paused from second 9 to 11.
 func story(t *testing.T) *listcheck.History {
 	t.Helper()
 	keys, err := record.NewKeys(record.DefaultPrefix)
@@ -49,7 +49,8 @@ func story(t *testing.T) *listcheck.History {
 	add(11, keys.Entry(ref("b", 1)), entry(false))
 	add(12, keys.DeadRun(f, id("1")), run(task.Failed))
 	add(14, keys.Ended(f, id("2")), run(task.Succeeded))
-	add(16, keys.Ended(f, id("2")), nil)
+	add(16, keys.DeadRun(f, id("1")), run(task.Failed))
+	events[len(events)-1].CreateRevision = 12
 	add(18, keys.DeadRun(f, id("3")), run(task.Failed))
 	add(20, keys.DeadRun(f, id("3")), nil)
 
@@ -108,8 +109,8 @@ func TestCheckList(t *testing.T) {
 		"failing, left out":           {with(list(12.5, 13, 0), of(listcheck.Failing)), "it counts 0 tasks"},
 		"failing, not collected":      {with(list(12.5, 13, 0), func(l *listcheck.List) { l.Filter, l.Collecting = listcheck.Failing, true }), ""},
 		"recovered":                   {with(list(14.5, 15, 1, "f"), of(listcheck.Failing)), "ns/f, which did not belong there"},
-		"recovered, success trimmed":  {with(list(16.5, 17, 1, "f"), of(listcheck.Failing)), ""},
-		"the same, as before":         {with(list(16.5, 17, 0), of(listcheck.Failing)), ""},
+		"an old failure is dismissed": {with(list(16.5, 17, 0), of(listcheck.Failing)), ""},
+		"the same, as if it were new": {with(list(16.5, 17, 1, "f"), of(listcheck.Failing)), "ns/f, which did not belong there"},
 		"failing again":               {with(list(18.5, 19, 0), of(listcheck.Failing)), "it counts 0 tasks"},
 		"a late delivery, within":     {with(list(29.5, 31, 1, "b"), of(listcheck.Paused)), ""},
 		"a late delivery, afterwards": {with(list(30.5, 31, 1, "b"), of(listcheck.Paused)), "ns/b, which did not belong there"},
