@@ -226,7 +226,7 @@ func loadTaskOverview(ctx context.Context, r *Request, t client.Task) (*taskOver
 	if err != nil && !isForbidden(err) {
 		return nil, err
 	}
-	if o.Failure, err = lastFailure(ctx, r, o.Runs); err != nil {
+	if o.Failure, err = lastFailure(ctx, r, t, o.Runs); err != nil {
 		return nil, err
 	}
 	if r.watched {
@@ -245,24 +245,32 @@ func loadTaskOverview(ctx context.Context, r *Request, t client.Task) (*taskOver
 	return o, nil
 }
 
-// lastFailure returns the newest of the runs that has failed, if it is a dead-letter run, which nobody has retried or
-// dismissed, and none has succeeded since. The runs begin with the newest.
-func lastFailure(ctx context.Context, r *Request, runs []task.Run) (*taskFailure, error) {
-	i := slices.IndexFunc(runs, func(run task.Run) bool {
-		return run.State == task.Succeeded || slices.Contains(deadStates, run.State)
-	})
-	if i < 0 || runs[i].State == task.Succeeded {
+// lastFailure returns the dead-letter run that ended last, if the task is failing and the viewer may read its runs. runs are
+// the newest runs of the task.
+func lastFailure(ctx context.Context, r *Request, t client.Task, runs []task.Run) (*taskFailure, error) {
+	if t.State != client.TaskFailing {
 		return nil, nil
 	}
-	if dead, err := isDead(ctx, r, runs[i]); err != nil || !dead {
+
+	dead, err := r.API.Runs.Page(ctx, client.RunListOptions{Namespace: t.Namespace, Task: t.Name, Dead: true, Limit: 100}, "")
+	switch {
+	case isForbidden(err):
+		return nil, nil
+	case err != nil || len(dead.Items) == 0:
 		return nil, err
 	}
 
-	may, err := runRightsOf(r, runs[i].Namespace)
+	last := slices.MaxFunc(dead.Items, func(a, b task.Run) int { return a.EndedAt.Compare(b.EndedAt.Time) })
+	// The history keeps more of the output.
+	if i := slices.IndexFunc(runs, func(run task.Run) bool { return run.ID == last.ID }); i >= 0 {
+		last = runs[i]
+	}
+
+	may, err := runRightsOf(r, t.Namespace)
 	if err != nil {
 		return nil, err
 	}
-	f := &taskFailure{Run: runs[i], Retry: may.Retry}
+	f := &taskFailure{Run: last, Retry: may.Retry}
 	if reason, ok := task.ReasonOf(f.Reason); ok {
 		f.Because = reason.Means
 	}

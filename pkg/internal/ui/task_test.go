@@ -59,6 +59,16 @@ func TestTask_ShowsItsLastFailure(t *testing.T) {
 	without(t, ann.page("/ui/tasks/prod/old"), `id="failure-title"`)
 	want(t, ann.page("/ui/runs/prod/"+dismissed), "not among the dead-letter runs any more", "/ui/events?kind=run&amp;ns=prod")
 
+	// A task is failing until all of its failures are dismissed: the page shows one that is left.
+	w.create("prod", "twice")
+	left := w.deadRun("prod", "twice")
+	w.Clock.Advance(time.Minute)
+	newest := w.deadRun("prod", "twice")
+	if a := ann.do(http.MethodPost, "/ui/runs/prod/"+newest+"/dismiss", url.Values{"at": {"/ui/tasks/prod/twice"}}); a.StatusCode != http.StatusSeeOther {
+		t.Fatalf("dismiss: %d %s", a.StatusCode, a.body)
+	}
+	want(t, ann.page("/ui/tasks/prod/twice"), `id="failure-title"`, "/ui/runs/prod/"+left+"/retry")
+
 	// The run that was retried leads to the new one, and the task no longer offers a retry.
 	a := ann.do(http.MethodPost, "/ui/runs/prod/"+id+"/retry", url.Values{"at": {"/ui/tasks/prod/dump"}})
 	if a.StatusCode != http.StatusSeeOther {
