@@ -217,8 +217,9 @@ of them:
   state:failed             how the last run ended: failed, succeeded, timed_out,
                            cancelled or lost
   state:running            the state of the task now: running, waiting, idle (neither),
-                           paused, failing (a dead run and no success since), overdue
-                           or unreadable
+                           paused, unreadable, overdue (by more than 2s) or failing:
+                           a run failed, timed out or was lost, and no later one has
+                           succeeded; not if it was dismissed or started again
   label:gpu                the label exists
   label:team=data          the label has this value
   label:team!=data         the label has another value or does not exist
