@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -280,4 +282,168 @@ func (b *Batcher) withdrawTicket(t *ticket) {
 	t.state = withdrawn
 	b.turns.releaseAll(t)
 	b.wakeSender()
+}
+
+// ticket is a transaction in a Batcher. The fields below the line are protected by Batcher.mu. The others belong to
+// the goroutine of the caller until the ticket has entered, and to the sender afterwards. The caller may read the
+// answer after it has received a value from answered.
+type ticket struct {
+	footprint
+	txn      Txn
+	result   Result
+	err      error
+	answered chan struct{} // has room for one value; receives one when result or err has been set
+	// ---
+	state      ticketState
+	seq        uint64    // the order of entry
+	before     int       // how many locks and ranges of earlier transactions it waits for
+	after      []*ticket // the tickets that wait for a range of this one
+	prev, next *ticket   // neighbors in the list of ready tickets
+}
+
+// ticketState is the state of a ticket; see the diagram below.
+type ticketState int
+
+// queued ──▶ sent ──▶ settled
+//
+//	 │        │  ▲ └──▶ abandoned: its caller gave up while it was in flight
+//	 │        ▼  │
+//	 │      refused: etcd was overloaded, or refused the request because of any transaction in it
+//	 ▼        ▼
+//	withdrawn: its caller gave up, and etcd has not applied it
+const (
+	ticketQueued ticketState = iota
+	sent
+	refused
+	settled
+	withdrawn
+	abandoned
+)
+
+// newTicket returns an empty ticket for the pool.
+func newTicket() any { return &ticket{answered: make(chan struct{}, 1)} }
+
+// awaitResult returns the answer of a settled ticket, and puts the ticket into the pool, because nothing refers to it
+// any more. A ticket that was withdrawn or abandoned is not reused: a sender, or the list of an earlier ticket, may
+// still refer to it.
+func (b *Batcher) awaitResult(t *ticket) (Result, error) {
+	result, err := t.result, t.err
+	t.footprint.reset()
+	*t = ticket{footprint: t.footprint, answered: t.answered, after: t.after}
+	b.tickets.Put(t)
+
+	return result, err
+}
+
+// readyList is a linked list of the ready tickets in the order of entry.
+type readyList struct {
+	first, last *ticket
+	weight      int // the sum of the depths of the tickets
+}
+
+// insertTicket adds t at its place in the order of entry. A new ticket goes to the end. A ticket that had to wait usually
+// belongs near the beginning, so the search starts there.
+func (r *readyList) insertTicket(t *ticket) {
+	r.weight += t.depth
+	next := (*ticket)(nil)
+	if r.last != nil && r.last.seq > t.seq {
+		for next = r.first; next.seq < t.seq; {
+			next = next.next
+		}
+	}
+
+	t.next = next
+	if next == nil {
+		t.prev, r.last = r.last, t
+	} else {
+		t.prev, next.prev = next.prev, t
+	}
+
+	if t.prev == nil {
+		r.first = t
+	} else {
+		t.prev.next = t
+	}
+}
+
+// removeTicket removes t, which must be in the list.
+func (r *readyList) removeTicket(t *ticket) {
+	r.weight -= t.depth
+	if t.prev == nil {
+		r.first = t.next
+	} else {
+		t.prev.next = t.next
+	}
+
+	if t.next == nil {
+		r.last = t.prev
+	} else {
+		t.next.prev = t.prev
+	}
+
+	t.prev, t.next = nil, nil
+}
+
+// deadline is how long the Batcher waits for the answer to a request if all its callers resolve an unknown outcome
+// themselves. etcd never answers a request that was proposed to a leader which has just lost its leadership. Waiting
+// for the 5 s of the client would stop all shards for that time. On the other hand, a slow etcd must not receive the
+// same requests again and again. So the deadline follows the time that answers take.
+type deadline struct{ d atomic.Int64 }
+
+// The limits of a deadline.
+const (
+	leastDeadline = 1500 * time.Millisecond
+	mostDeadline  = 5 * time.Second
+)
+
+// nextTimeout returns the deadline of the next request.
+func (d *deadline) nextTimeout() time.Duration { return max(time.Duration(d.d.Load()), leastDeadline) }
+
+// observeAnswer records how long a request took. The next deadline is three times that, or twice the present deadline if
+// the request was not answered, within the limits.
+func (d *deadline) observeAnswer(took time.Duration, unanswered bool) {
+	next := 3 * took
+	if unanswered {
+		next = 2 * d.nextTimeout()
+	}
+	d.d.Store(int64(min(next, mostDeadline)))
+}
+
+// allResolvedByCaller reports whether every caller in the pack resolves an unknown outcome itself.
+func allResolvedByCaller(pack []*ticket) bool {
+	return !slices.ContainsFunc(pack, func(t *ticket) bool { return !t.txn.ResolvedByCaller })
+}
+
+// batcherMetrics are the metrics of a Batcher. Their help texts are in newBatcherMetrics.
+type batcherMetrics struct {
+	requests prometheus.Counter
+	siblings prometheus.Histogram
+	halved   prometheus.Counter
+	busy     prometheus.Counter
+	deferred prometheus.Counter
+}
+
+// newBatcherMetrics returns the metrics of b, and registers them with r if that is not nil.
+func newBatcherMetrics(b *Batcher, r prometheus.Registerer) batcherMetrics {
+	counter := func(name, help string) prometheus.Counter {
+		return prometheus.NewCounter(prometheus.CounterOpts{Name: name, Help: help})
+	}
+
+	m := batcherMetrics{
+		requests: counter("carillon_batch_requests_total", "Group commit requests that were sent to etcd."),
+		siblings: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name: "carillon_batch_transactions", Help: "Transactions in one group commit request.",
+			Buckets: []float64{1, 2, 4, 8, 16, 32, 48, 64, 96, 128}}),
+		halved:   counter("carillon_batch_halved_total", "Requests that etcd rejected because of their content and that were sent again in halves."),
+		busy:     counter("carillon_batch_too_many_requests_total", "Requests that etcd rejected because it was too busy and that were sent again."),
+		deferred: counter("carillon_batch_deferred_total", "Transactions that had to wait for an earlier one on the same keys."),
+	}
+
+	if r != nil {
+		r.MustRegister(m.requests, m.siblings, m.halved, m.busy, m.deferred, prometheus.NewGaugeFunc(
+			prometheus.GaugeOpts{Name: "carillon_batch_queue", Help: "Transactions that are waiting to be sent."},
+			func() float64 { return float64(len(b.room)) }))
+	}
+
+	return m
 }

@@ -5,12 +5,18 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"net"
+	"strings"
+	"sync"
 	"time"
 
+	"github.com/coreos/go-semver/semver"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
 	"google.golang.org/grpc"
 	grpcbackoff "google.golang.org/grpc/backoff"
+	"google.golang.org/grpc/credentials"
 )
 
 const (
@@ -134,4 +140,175 @@ func orDefault[T comparable](v, otherwise T) T {
 		return otherwise
 	}
 	return v
+}
+
+// ErrVersion is wrapped by the error of CheckVersion if Carillon does not support the version of etcd.
+var ErrVersion = errors.New("this version of etcd is not supported")
+
+// CheckVersion asks every endpoint for its version. It refuses versions before 3.6.14, and 3.7.0, because Carillon is
+// neither written for nor tested with them. An endpoint that does not answer is ignored if another one answers. If
+// none answers, CheckVersion returns their errors.
+func CheckVersion(ctx context.Context, c *Client) error {
+	endpoints := c.Endpoints()
+	if len(endpoints) == 0 {
+		endpoints = []string{""} // an in-process client has no endpoints, and ignores this argument
+	}
+
+	ctx, cancel := context.WithTimeout(ctx, defaultCallTimeout)
+	defer cancel()
+
+	var wg sync.WaitGroup
+
+	refused, silent := make([]error, len(endpoints)), make([]error, len(endpoints))
+	for i, ep := range endpoints {
+		wg.Go(func() {
+			resp, err := c.Status(ctx, ep)
+			if err != nil {
+				silent[i] = fmt.Errorf("etcd at %s: %w", orDefault(ep, "this process"), err)
+				return
+			}
+
+			if err := VersionFault(resp.Version); err != nil {
+				refused[i] = fmt.Errorf("%w: etcd at %s: %w", ErrVersion, orDefault(ep, "this process"), err)
+			}
+		})
+	}
+
+	wg.Wait()
+
+	// One member with an unsupported version is enough to refuse the cluster.
+	if err := errors.Join(refused...); err != nil {
+		return err
+	}
+
+	for _, err := range silent {
+		if err == nil {
+			return nil
+		}
+	}
+
+	return errors.Join(silent...)
+}
+
+// VersionFault returns the reason why Carillon does not accept an etcd of this version (see CheckVersion), or nil if
+// it accepts it. The version has to be checked not only at the start: while Carillon runs, etcd may be replaced by an
+// older version, or a member with another version may be added.
+func VersionFault(version string) error {
+	const needed = "Carillon requires 3.6.14 or later in the 3.6 series, or 3.7.1 or later"
+	v, err := semver.NewVersion(version)
+	if err != nil {
+		return fmt.Errorf("version %.40q cannot be read; %s", version, needed)
+	}
+
+	tooOld := v.LessThan(semver.Version{Major: 3, Minor: 6, Patch: 14})
+	if v.Major == 3 && v.Minor == 7 {
+		tooOld = v.LessThan(semver.Version{Major: 3, Minor: 7, Patch: 1})
+	}
+
+	if tooOld {
+		return fmt.Errorf("version %s is too old; %s", version, needed)
+	}
+
+	return nil
+}
+
+// QuietLogger returns a named logger for code of etcd. It drops entries below the level least, and entries whose message
+// ends with one of the texts in noise, because these say nothing about the health of this process. The end is
+// compared because some messages begin with the id of a member. A nil lg results in a logger that drops everything.
+func QuietLogger(lg *zap.Logger, name string, least zapcore.Level, noise ...string) *zap.Logger {
+	if lg == nil {
+		return zap.NewNop()
+	}
+
+	return lg.Named(name).WithOptions(zap.WrapCore(func(c zapcore.Core) zapcore.Core {
+		return quietCore{Core: c, least: least, noise: noise}
+	}))
+}
+
+// quietCore implements QuietLogger.
+type quietCore struct {
+	zapcore.Core
+	least zapcore.Level
+	noise []string
+}
+
+func (c quietCore) Enabled(l zapcore.Level) bool { return l >= c.least && c.Core.Enabled(l) }
+
+func (c quietCore) With(fields []zapcore.Field) zapcore.Core {
+	c.Core = c.Core.With(fields)
+	return c
+}
+
+// Check drops the entries that the core does not accept.
+func (c quietCore) Check(e zapcore.Entry, ce *zapcore.CheckedEntry) *zapcore.CheckedEntry {
+	if e.Level < c.least {
+		return ce
+	}
+
+	for _, n := range c.noise {
+		if strings.HasSuffix(e.Message, n) {
+			return ce
+		}
+	}
+
+	return c.Core.Check(e, ce)
+}
+
+// orNop returns lg, or a logger that drops everything if lg is nil.
+func orNop(lg *zap.Logger) *zap.Logger {
+	if lg == nil {
+		return zap.NewNop()
+	}
+	return lg
+}
+
+// reloadingCredentials are transport credentials that request their TLS configuration before each handshake. So a replaced CA or
+// certificate takes effect with the next connection. It logs why a handshake failed, because gRPC reports the reason
+// only to a call that happens to wait for a connection.
+type reloadingCredentials struct {
+	credentials.TransportCredentials // used for everything except handshakes
+	config                           func() *tls.Config
+	lastError                        *changedErrorLog // shared by all clones
+}
+
+// changedErrorLog logs an error when it first occurs or when it differs from the previous one.
+type changedErrorLog struct {
+	log *zap.Logger
+
+	mu    sync.Mutex
+	error string // the last error; empty after a success
+}
+
+// newReloadingCredentials returns credentials that use config for each handshake.
+func newReloadingCredentials(config func() *tls.Config, log *zap.Logger) reloadingCredentials {
+	return reloadingCredentials{TransportCredentials: credentials.NewTLS(config()), config: config, lastError: &changedErrorLog{log: log}}
+}
+
+// ClientHandshake implements credentials.TransportCredentials. A handshake that ends with its context is not logged.
+func (s reloadingCredentials) ClientHandshake(ctx context.Context, authority string, raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	c, info, err := credentials.NewTLS(s.config()).ClientHandshake(ctx, authority, raw)
+	if ctx.Err() == nil {
+		s.lastError.logOnce(raw.RemoteAddr(), err)
+	}
+	return c, info, err
+}
+
+func (s reloadingCredentials) Clone() credentials.TransportCredentials {
+	return reloadingCredentials{TransportCredentials: s.TransportCredentials.Clone(), config: s.config, lastError: s.lastError}
+}
+
+// logOnce logs the error of a handshake, unless the previous one had the same error.
+func (t *changedErrorLog) logOnce(at net.Addr, err error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+
+	if err == nil {
+		t.error = ""
+		return
+	}
+
+	if t.error != err.Error() {
+		t.error = err.Error()
+		t.log.Warn("connections to etcd are not encrypted", zap.Stringer("address", at), zap.Error(err))
+	}
 }

@@ -3,11 +3,93 @@ package kv_test
 import (
 	"testing"
 
+	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/carillonhq/carillon/pkg/kv"
 	"github.com/carillonhq/carillon/pkg/kv/kvtest"
 )
+
+func TestFence(t *testing.T) {
+	c := kvtest.Memory(t)
+	created := put(t, c, "k", "1")
+	mod, create := kv.ModFence("k", created), kv.CreateFence("k", created)
+
+	// expect evaluates the fence in etcd and with Holds.
+	expect := func(state string, f kv.Fence, want bool) {
+		t.Helper()
+		res, err := kv.Direct(c).Commit(t.Context(), kv.Txn{If: []clientv3.Cmp{f.Compare()}})
+		if err != nil {
+			t.Fatal(err)
+		}
+
+		resp, err := c.Get(t.Context(), f.Key)
+		if err != nil {
+			t.Fatal(err)
+		}
+
+		var found *mvccpb.KeyValue
+		if len(resp.Kvs) > 0 {
+			found = resp.Kvs[0]
+		}
+
+		if res.Succeeded != want || f.Holds(found) != want {
+			t.Errorf("%s: %+v: etcd says %v, Holds %v, want %v", state, f, res.Succeeded, f.Holds(found), want)
+		}
+	}
+
+	zero, both := kv.Fence{Key: "k"}, kv.Fence{Key: "k", ModRevision: created, CreateRevision: created}
+
+	expect("created", mod, true)
+	expect("created", create, true)
+	expect("created", both, false)
+	expect("created", zero, false)
+	put(t, c, "k", "1")
+	expect("rewritten with the same value", mod, false)
+	expect("rewritten with the same value", create, true)
+
+	if _, err := c.Delete(t.Context(), "k"); err != nil {
+		t.Fatal(err)
+	}
+
+	expect("deleted", mod, false)
+	expect("deleted", create, false)
+	expect("deleted", zero, false)
+	put(t, c, "k", "1")
+	expect("created again", mod, false)
+	expect("created again", create, false)
+
+	if create.Holds(&mvccpb.KeyValue{Key: []byte("other"), CreateRevision: created}) {
+		t.Error("a fence holds for another key")
+	}
+}
+
+func TestModIsAndCreateIs_AreEtcdsOwnComparisons(t *testing.T) {
+	for _, c := range []struct{ ours, theirs clientv3.Cmp }{
+		{kv.ModIs("k", 7), clientv3.Compare(clientv3.ModRevision("k"), "=", 7)},
+		{kv.ModIs("k", 0), clientv3.Compare(clientv3.ModRevision("k"), "=", 0)},
+		{kv.CreateIs("k", 7), clientv3.Compare(clientv3.CreateRevision("k"), "=", 7)},
+	} {
+		if ours, theirs := c.ours.GetCompare(), c.theirs.GetCompare(); !proto.Equal(ours, theirs) {
+			t.Errorf("%v, want %v", ours, theirs)
+		}
+	}
+}
+
+func BenchmarkComparisons(b *testing.B) {
+	for name, f := range map[string]func(string, int64) clientv3.Cmp{
+		"kv":     kv.ModIs,
+		"client": func(k string, rev int64) clientv3.Cmp { return clientv3.Compare(clientv3.ModRevision(k), "=", rev) },
+	} {
+		b.Run(name, func(b *testing.B) {
+			b.ReportAllocs()
+			for i := int64(1); b.Loop(); i++ {
+				_ = f("/carillon/shards/0042/tasks/default/nightly-backup", i)
+			}
+		})
+	}
+}
 
 // A comparison counts wherever in a transaction it is, and however the transaction is sent.
 func TestTxn_EveryComparisonCounts(t *testing.T) {

@@ -409,3 +409,147 @@ func (f *follower) reportRecovered() {
 		f.client.health.markFound(f.log, zap.Int64("rev", f.revision))
 	}
 }
+
+// loadAll lists the range and delivers it as a Reset. The first list is at FollowConfig.Revision if that is set,
+// every later list at the current revision.
+func (f *follower) loadAll(ctx context.Context) error {
+	at := int64(0)
+	if f.revision == 0 {
+		at = f.cfg.Revision
+	}
+
+	list := f.listAt
+	if f.cfg.PageSize > 0 {
+		list = f.listPages
+	}
+
+	// If the requested revision has been compacted away, the current content replaces it. An error of the consumer may wrap
+	// ErrCompacted, too, and must end Follow instead.
+	err := list(ctx, at)
+	var final applyError
+	if at > 0 && errors.Is(err, rpctypes.ErrCompacted) && !errors.As(err, &final) {
+		err = list(ctx, 0)
+	}
+
+	return err
+}
+
+// listAt reads the whole range at a revision, or at the current one if it is 0, and delivers it as one batch.
+func (f *follower) listAt(ctx context.Context, at int64) error {
+	kvs, rev, err := List(ctx, f.client, f.cfg.Key, f.cfg.End, at)
+	if err != nil {
+		return err
+	}
+	return f.deliverBatch(Batch{Reset: true, KVs: kvs, Revision: rev})
+}
+
+// listPages reads the range at a revision, or at the current one if it is 0, and delivers each page as a batch. It
+// reads the next page while apply processes one, but not further ahead, so at most two pages are in memory.
+func (f *follower) listPages(ctx context.Context, at int64) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+
+	pages, failed := make(chan Batch), error(nil)
+	go func() {
+		defer close(pages)
+		failed = eachPage(ctx, f.client, f.cfg.Key, f.cfg.End, at, f.cfg.PageSize, func(b Batch) error {
+			select {
+			case pages <- b:
+				return nil
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+		})
+	}()
+
+	for b := range pages {
+		if err := f.deliverBatch(b); err != nil {
+			// Wait until the goroutine that reads has ended.
+			cancel()
+			for range pages {
+			}
+			return err
+		}
+	}
+
+	return failed // the goroutine set it before it closed pages
+}
+
+// silentResumptions is how many resumed watches in a row may receive nothing, although the store could be read each
+// time, before the range is listed again.
+const silentResumptions = 3
+
+// errWatchBehind is the error of a watch on a member that has not yet applied the revision from which the watch starts.
+var errWatchBehind = errors.New("watch opened on a member that is behind")
+
+// followOnce lists the range, or resumes the last watch if possible, and then watches until the watch fails. It
+// always returns an error.
+func (f *follower) followOnce(ctx context.Context) error {
+	// A watch can be resumed if the consumer has everything up to f.revision.
+	resumed := f.whole
+	if resumed {
+		if err := f.awaitConnection(ctx); err != nil {
+			return err
+		}
+		f.client.health.resumptions.Inc()
+	} else {
+		why := f.why
+
+		if err := f.loadAll(ctx); err != nil {
+			return err
+		}
+
+		if why != "" {
+			f.client.health.relists.WithLabelValues(why).Inc()
+		}
+	}
+
+	// Tell the consumer that a new watch begins, which replays nothing at or before this revision.
+	if f.cfg.Replayed {
+		if err := f.handOver(Batch{Replayed: true, Revision: f.revision}); err != nil {
+			return err
+		}
+	}
+
+	f.received = false
+	err := f.runWatch(ctx)
+
+	// A watch that opens but delivers nothing, not even answers to progress probes, is suspect. After several of them
+	// in a row, listing the range shows whether changes were missed.
+	switch {
+	case f.received || !resumed:
+		f.silent = 0
+	default:
+		if f.silent++; f.silent == silentResumptions {
+			f.silent = 0
+			f.markInconsistent(whySilent)
+		}
+	}
+
+	return err
+}
+
+// awaitConnection reads one key before a watch is resumed, to make sure that the store can be reached. If it cannot,
+// the attempt fails here. Without this check a long outage would replace the stream again and again and would count
+// as silent watches, so that every range would be listed at its end.
+//
+// The read is linearizable. If its revision is lower than one that was delivered, the store has gone back to an older
+// state, and its content must be listed.
+func (f *follower) awaitConnection(ctx context.Context) error {
+	resp, err := f.client.Get(ctx, f.cfg.Key, clientv3.WithCountOnly())
+	if err != nil {
+		return fmt.Errorf("read %q: %w", f.cfg.Key, err)
+	}
+
+	if resp.Header.Revision < f.revision {
+		f.markInconsistent(whyBack)
+		return wentBack(f.revision, resp.Header.Revision)
+	}
+
+	return nil
+}
+
+// wentBack returns the error for a store whose revision is lower than one that was delivered before.
+func wentBack(from, to int64) error {
+	return fmt.Errorf("the store has gone back from revision %d to %d", from, to)
+}
