@@ -5,11 +5,14 @@ package kvtest
 
 import (
 	"context"
+	"os"
+	"path/filepath"
 	"testing"
 	"time"
 
 	"github.com/carillonhq/carillon/pkg/kv"
 	"github.com/carillonhq/carillon/pkg/kv/embedded"
+	"github.com/carillonhq/carillon/pkg/kv/kvmem"
 )
 
 // startTimeout is long because many tests run at once. A start usually takes 50 ms.
@@ -91,4 +94,56 @@ func (s *Server) startServer() {
 	}
 
 	s.server = server
+}
+
+// Memory returns a client of an empty in-memory store, which passes the same conformance suite as etcd. It costs a
+// test next to nothing, while an etcd needs a server and its connections. Both are closed when the test ends.
+func Memory(t testing.TB) *kv.Client {
+	t.Helper()
+
+	memory := kvmem.New(kvmem.Config{MinTTL: 1}) // the minimum that results from the short elections of Start
+	t.Cleanup(memory.Close)
+
+	return ClientOf(t, memory)
+}
+
+// ClientOf returns another client of an in-memory store. It is closed when the test ends.
+func ClientOf(t testing.TB, memory *kvmem.Store) *kv.Client {
+	t.Helper()
+
+	// The context of the test is cancelled before the cleanups run, so it cannot be used here.
+	c := kv.Wrap(memory.Client(context.WithoutCancel(t.Context())), 0)
+	t.Cleanup(func() { _ = c.Close() })
+
+	return c
+}
+
+// Keep stops the server, copies its data, and starts it again. The function that it returns restores the copy. Then
+// the server is like one that was restored from an older snapshot without an increase of its revision.
+func (s *Server) Keep() (rewind func()) {
+	s.t.Helper()
+	kept := filepath.Join(s.t.TempDir(), "member")
+	member := filepath.Join(s.dir, "member")
+	s.Stop()
+	s.copyDir(kept, member)
+	s.startServer()
+
+	return func() {
+		s.t.Helper()
+		s.Stop()
+
+		if err := os.RemoveAll(member); err != nil {
+			s.t.Fatal(err)
+		}
+
+		s.copyDir(member, kept)
+		s.startServer()
+	}
+}
+
+func (s *Server) copyDir(to, from string) {
+	s.t.Helper()
+	if err := os.CopyFS(to, os.DirFS(from)); err != nil {
+		s.t.Fatalf("copy the test's etcd: %v", err)
+	}
 }
