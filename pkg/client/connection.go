@@ -328,3 +328,110 @@ func collectItems[T any](items iter.Seq2[T, error]) ([]T, error) {
 
 	return all, nil
 }
+
+// CodeReadOnly is the code of the error of a call that was not sent, because it would change something and
+// Config.ReadOnly is set.
+const CodeReadOnly = "read_only"
+
+// Sent describes a call for Config.Trace. It contains no secrets.
+type Sent struct {
+	Method string
+	Path   string        // including the query
+	Status int           // of the answer; 0 if there was no answer
+	Took   time.Duration // until the beginning of the answer
+	Err    error         // why there was no answer
+}
+
+// isChange reports whether a call is intended to change something. A dry run is not.
+func (k call) isChange() bool {
+	return k.mayWrite() && k.query.Get("dry_run") != "true"
+}
+
+// checkReadOnly returns an error for a call that changes something if the client is read-only.
+func (c *connection) checkReadOnly(k call) error {
+	if c.readOnly && k.isChange() {
+		return &Error{Code: CodeReadOnly, Message: k.method + " " + k.path + " would change something, but this client is read-only"}
+	}
+	return nil
+}
+
+// sendTraced sends a request and reports it to Config.Trace.
+func (c *connection) sendTraced(req *http.Request) (*http.Response, error) {
+	if c.trace == nil {
+		return c.http.Do(req)
+	}
+
+	sent := Sent{Method: req.Method, Path: req.URL.RequestURI()}
+	began := time.Now()
+	res, err := c.http.Do(req)
+	sent.Took = time.Since(began)
+	if sent.Err = err; err == nil {
+		sent.Status = res.StatusCode
+	}
+
+	c.trace(sent)
+
+	return res, err
+}
+
+// IdempotencyKeyHeader is the header that names a request, so that sending it again does not repeat what it does.
+const IdempotencyKeyHeader = "Idempotency-Key"
+
+// MaxIdempotencyKey is the maximum length of an idempotency key in bytes.
+const MaxIdempotencyKey = 255
+
+// CheckIdempotencyKey returns task.ErrInvalid for text that cannot be an idempotency key.
+func CheckIdempotencyKey(key string) error {
+	if key == "" || len(key) > MaxIdempotencyKey {
+		return task.Invalid(task.CodeBadValue, IdempotencyKeyHeader, "has %d bytes; 1 to %d are allowed", len(key), MaxIdempotencyKey)
+	}
+
+	for _, r := range key {
+		if r < ' ' || r > '~' {
+			return task.Invalid(task.CodeBadValue, IdempotencyKeyHeader, "%s contains %q; only printable ASCII characters are allowed", task.Quote(key), r)
+		}
+	}
+
+	return nil
+}
+
+const (
+	// repeats is how often a call with an idempotency key is sent at most, if the answers to the former ones are lost.
+	repeats = 3
+	// repeatPause is the pause before the second time. It doubles each time.
+	repeatPause = 300 * time.Millisecond
+)
+
+// doOnce sends a call for a task with an idempotency key; "" means a random one. While the outcome is unknown, it sends the
+// call again with the same key, so that nothing is done twice. All of this happens within the timeout of one call.
+func (c *connection) doOnce(ctx context.Context, namespace, name, key string, k call, out any, rest ...string) error {
+	if key == "" {
+		key = task.NewUID()
+	}
+	if err := CheckIdempotencyKey(key); err != nil {
+		return err
+	}
+
+	if k.header == nil {
+		k.header = http.Header{}
+	}
+	k.header.Set(IdempotencyKeyHeader, key)
+
+	ctx, cancel := context.WithTimeout(ctx, c.timeout)
+	defer cancel()
+
+	pause := repeatPause
+	for i := 1; ; i++ {
+		err := c.doTask(ctx, namespace, name, k, out, rest...)
+		if i == repeats || !errors.Is(err, task.ErrUnknown) {
+			return err
+		}
+
+		select {
+		case <-ctx.Done():
+			return err
+		case <-time.After(pause):
+		}
+		pause *= 2
+	}
+}
