@@ -5,6 +5,8 @@ import (
 	"container/heap"
 	"time"
 
+	"go.uber.org/zap"
+
 	"github.com/carillonhq/carillon/executor/process"
 	"github.com/carillonhq/carillon/executor/proctree"
 	"github.com/carillonhq/carillon/executor/spool"
@@ -195,4 +197,99 @@ func (l *writerQueue[T]) nextFromBacklog() *attempt {
 	a.inBacklog = false
 
 	return a
+}
+
+// pauseReported stores what an attempt's goroutine reports about pausing its process.
+func (e *Executor) pauseReported(a *attempt, o *process.Orders, s process.PauseState) {
+	if a.orders != o {
+		return // a report of an earlier start
+	}
+
+	e.addToCounts(a, -1)
+	a.PauseState = s
+	e.addToCounts(a, 1)
+
+	if s.Err != nil {
+		e.log.Warn("cannot pause an attempt", zap.String("task", a.Namespace+"/"+a.Task), zap.String("run", a.ID), zap.Error(s.Err))
+	}
+
+	e.markDirty(a)
+}
+
+// pauseChanged reports whether the attempt's goroutine was not yet given the current PauseRequested.
+func (a *attempt) pauseChanged() bool { return a.PauseRequested != a.pauseSent }
+
+// pauseFailed reports whether a pause is requested that has failed.
+func (a *attempt) pauseFailed() bool { return a.PauseRequested && a.pauseSent && a.Err != nil }
+
+// recordIsStale reports whether the record has to be rewritten because the attempt started, paused or
+// resumed. A start is written only after markAfter, which saves a write for short attempts.
+func (a *attempt) recordIsStale(now time.Time) bool {
+	if a.startedAt.IsZero() || !a.Since.IsZero() && !a.PauseRequested {
+		return false // it is about to resume, and that is written instead
+	}
+
+	h := *a.Held
+	a.describeIn(&h)
+
+	if h.State == task.Running && a.State == task.Dispatched && h.PausedMS == a.PausedMS && !a.pauseFailed() {
+		return now.Sub(a.startedAt) >= markAfter
+	}
+
+	return h.State != a.State || !h.PausedAt.Equal(a.PausedAt.Time) || h.PausedMS != a.PausedMS || h.PauseRequested != a.PauseRequested
+}
+
+// describeIn sets the fields of a record that describe whether the attempt is running or paused.
+func (a *attempt) describeIn(h *record.Held) {
+	h.State, h.StartedAt, h.Reason = task.Running, task.At(a.startedAt), ""
+	h.PausedAt, h.PausedMS = task.Time{}, a.Sum.Milliseconds()
+	switch {
+	case a.pauseFailed():
+		h.PauseRequested, h.PausedBy, h.ResumedBy, h.Message = false, "", "", "it could not be paused: "+a.Err.Error()
+	case h.PauseRequested && !a.Since.IsZero():
+		h.State, h.PausedAt = task.Paused, task.At(a.Since)
+	case !h.PauseRequested:
+		h.PausedBy = ""
+	}
+}
+
+// checkpointEvery is the minimum time between two writes of an attempt's checkpoint to its
+// record.
+const checkpointEvery = 2 * time.Second
+
+// reportedCheckpoint is the checkpoint that an attempt has reported to the loop.
+type reportedCheckpoint struct {
+	checkpoint *string   // nil before the first report
+	wrote      time.Time // when it was last put into a record to be written; it limits how often that is
+}
+
+// hasNews reports whether the checkpoint differs from the recorded one and has to be written now.
+func (s *reportedCheckpoint) hasNews(recorded string, now time.Time) bool {
+	return s.checkpoint != nil && *s.checkpoint != recorded && now.Sub(s.wrote) >= checkpointEvery
+}
+
+// copyTo copies the checkpoint into a record that is about to be written.
+// The attempt may still report while the record is being written, so the loop compares with the record again later.
+func (s *reportedCheckpoint) copyTo(r *task.Run) {
+	if s.checkpoint != nil {
+		r.Checkpoint, s.wrote = *s.checkpoint, time.Now()
+	}
+}
+
+// AttemptStatus returns what a run's attempt on this node has reported; false if none runs here.
+func (e *Executor) AttemptStatus(namespace, name, run string) (task.AttemptStatus, bool) {
+	return e.runner.StatusOf(namespace, name, run)
+}
+
+// AttemptStatuses returns the attempts on this node that have reported anything or are paused.
+func (e *Executor) AttemptStatuses() []task.AttemptStatus {
+	list := e.runner.Statuses()
+	reported := list[:0]
+	for _, v := range list {
+		if v.Paused || v.Progress != nil || len(v.Results) > 0 || v.Checkpoint != "" || v.BadLines > 0 {
+			reported = append(reported, v)
+		}
+	}
+
+	return reported
 }
