@@ -2,10 +2,15 @@ package status
 
 import (
 	"bytes"
+	"errors"
+	"io"
+	"os"
 	"regexp"
 	"strconv"
 	"strings"
 	"unicode/utf8"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/carillonhq/carillon/pkg/task"
 )
@@ -137,4 +142,185 @@ func (s *report) addLines(b []byte) (rest []byte, progress bool) {
 		progress = s.addLine(b[:i]) || progress
 		b = b[i+1:]
 	}
+}
+
+const (
+	readLimit = 64 << 10 // bytes that one read processes
+	maxLine   = 8 << 10  // maximum length of a line in bytes
+	maxFile   = 16 << 20 // disk space in bytes at which the file is truncated
+	traceLen  = 64       // number of bytes before the position that are compared, to detect that the file was rewritten
+)
+
+// File identifies the status file of an attempt.
+type File struct {
+	Dir  int    // the descriptor of its directory
+	Name string // its name in the directory
+	UID  uint32 // the user that it must belong to
+}
+
+// reader reads a status file incrementally, from where the previous read ended. The attempt
+// can put anything in its place, so only a regular file of the attempt's user with one
+// link is read, and at most readLimit bytes at a time while the attempt runs.
+type reader struct {
+	*File                // nil: it is not read any more
+	seen     unix.Stat_t // the state of the file at the last read
+	at       int64       // the position up to which it was read
+	trace    []byte      // the bytes before at
+	skipping bool        // the rest of a line that is too long is skipped
+	refused  bool        // the file in seen was counted as a bad line
+}
+
+// readNew adds new lines to s and reports whether they changed the progress. last means that the attempt has ended, so its
+// last line may have no line break.
+func (t *reader) readNew(s *report, last bool) (progress bool, err error) {
+	var st unix.Stat_t
+	err = unix.Fstatat(t.Dir, t.Name, &st, unix.AT_SYMLINK_NOFOLLOW)
+	if err == unix.ENOENT {
+		t.startOver(unix.Stat_t{})
+		return false, nil
+	}
+
+	if err != nil {
+		return false, err
+	}
+
+	if st.Ino != t.seen.Ino || st.Dev != t.seen.Dev {
+		t.startOver(st)
+	} else if st.Size == t.seen.Size && st.Mtim == t.seen.Mtim && st.Ctim == t.seen.Ctim && !last {
+		return false, nil
+	}
+
+	t.seen = st
+	if !t.mayRead(&st) {
+		return false, t.refuseFile(s)
+	}
+
+	// The file may be too large. If so, it is truncated after it was read.
+	flags := unix.O_RDONLY
+	if st.Blocks*512 > maxFile {
+		flags = unix.O_RDWR
+	}
+
+	fd, err := unix.Openat(t.Dir, t.Name, flags|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_NOCTTY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return false, err
+	}
+
+	f := os.NewFile(uintptr(fd), t.Name)
+	defer f.Close()
+
+	// The attempt may have replaced the file between the two calls, so check what was opened.
+	if err := unix.Fstat(fd, &st); err != nil {
+		return false, err
+	}
+	if !t.mayRead(&st) {
+		return false, t.refuseFile(s)
+	}
+
+	progress, err = t.readFrom(f, st.Size, s, last)
+	if flags == unix.O_RDWR && err == nil {
+		err = f.Truncate(0)
+		t.at, t.trace, t.skipping = 0, nil, false
+	}
+
+	return progress, err
+}
+
+// startOver forgets the position, because the file is another one or is gone.
+func (t *reader) startOver(st unix.Stat_t) { *t = reader{File: t.File, seen: st} }
+
+// mayRead reports whether the file is a regular file of the attempt's user with one link. A hard link could be to
+// another user's file.
+func (t *reader) mayRead(st *unix.Stat_t) bool {
+	return st.Mode&unix.S_IFMT == unix.S_IFREG && st.Nlink == 1 && st.Uid == t.UID
+}
+
+// refuseFile counts a file that must not be read as a bad line, once.
+func (t *reader) refuseFile(s *report) error {
+	if !t.refused {
+		t.refused = true
+		s.bad++
+	}
+	return nil
+}
+
+// readFrom reads a file of the given size from the position on, or from its beginning if the content before the position
+// has changed.
+func (t *reader) readFrom(f io.ReaderAt, size int64, s *report, last bool) (progress bool, err error) {
+	if n := int64(len(t.trace)); size < t.at || n > 0 && !t.isUnchangedBefore(f, n) {
+		t.at, t.trace, t.skipping = 0, nil, false
+	}
+
+	if size-t.at > readLimit { // too much for one read; skip to the last lines
+		if last {
+			t.at = max(t.at, size-16*readLimit)
+		} else {
+			t.at = size - readLimit
+		}
+
+		s.bad, t.skipping, t.trace = s.bad+1, true, nil
+	}
+
+	buf := make([]byte, min(size-t.at, readLimit))
+
+	for t.at < size {
+		n, rerr := f.ReadAt(buf[:min(size-t.at, int64(len(buf)))], t.at)
+		if n == 0 {
+			if errors.Is(rerr, io.EOF) { // the file was truncated meanwhile
+				rerr = nil
+			}
+			return progress, rerr
+		}
+
+		b := buf[:n]
+		end := t.at+int64(n) >= size
+		taken := t.consume(b, s, last && end, &progress)
+		t.at += int64(taken)
+		if taken > 0 { // otherwise the position and the trace remain
+			t.trace = append(t.trace[:0], b[max(0, taken-traceLen):taken]...)
+		}
+
+		if taken < n && (end || taken == 0) {
+			break // an incomplete line, or a truncated file
+		}
+	}
+
+	return progress, nil
+}
+
+// consume adds the lines in b to s and returns the number of bytes that need not be read again. An incomplete line at the
+// end is left for the next read, unless last is set.
+func (t *reader) consume(b []byte, s *report, last bool, progress *bool) (taken int) {
+	whole := len(b)
+
+	if t.skipping {
+		// Skip up to the end of a line that was too long.
+		i := bytes.IndexByte(b, '\n')
+		if i < 0 {
+			return whole
+		}
+		b, t.skipping = b[i+1:], false
+	}
+
+	rest, p := s.addLines(b)
+	*progress = *progress || p
+
+	switch {
+	// An incomplete line that is already too long is counted, and its rest is skipped by the next read.
+	case len(rest) > maxLine:
+		s.bad, t.skipping = s.bad+1, true
+	case last && len(rest) > 0:
+		*progress = s.addLine(rest) || *progress
+	default:
+		return whole - len(rest)
+	}
+
+	return whole
+}
+
+// isUnchangedBefore reports whether the n bytes before the position are unchanged.
+func (t *reader) isUnchangedBefore(f io.ReaderAt, n int64) bool {
+	b := make([]byte, n)
+	_, err := f.ReadAt(b, t.at-n)
+	return err == nil && bytes.Equal(b, t.trace)
 }
