@@ -70,6 +70,7 @@ const (
 	WarnEtcdSilent         = "etcd_silent"         // etcd does not answer the node that serves the request
 	WarnEtcdRestored       = "etcd_restored"       // etcd was restored from an older snapshot
 	WarnEtcdMember         = "etcd_member"         // a member of etcd has a problem
+	WarnEtcdAlarm          = "etcd_alarm"          // a member of etcd has raised an alarm, so etcd accepts no writes
 	WarnEtcdVersions       = "etcd_versions"       // the members of etcd have different versions
 	WarnEtcdQuotas         = "etcd_quotas"         // the members of etcd have different quotas
 	WarnEtcdCompaction     = "etcd_compaction"     // etcd keeps too many revisions

@@ -59,8 +59,13 @@ func memberUse(m client.EtcdMember) int {
 func etcdWarnings(st client.ClusterStatus) []task.Warning {
 	var list []task.Warning
 	for _, m := range st.Etcd {
+		// Whatever else is wrong with a member, an alarm is why nothing can be written.
+		code := task.WarnEtcdMember
+		if len(m.Alarms) > 0 {
+			code = task.WarnEtcdAlarm
+		}
 		for _, w := range memberWarnings(m) {
-			list = append(list, newWarning(task.WarnEtcdMember, "etcd at %s %s", m.Endpoint, w))
+			list = append(list, newWarning(code, "etcd at %s %s", m.Endpoint, w))
 		}
 	}
 

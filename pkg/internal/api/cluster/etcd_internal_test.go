@@ -54,6 +54,12 @@ func TestStatus_WarnsOfEtcd(t *testing.T) {
 				c.change(&st)
 			}
 
+			// Programs can tell the warnings of a member that accepts no writes from others.
+			alarms := slices.ContainsFunc(clusterWarnings(st), func(w task.Warning) bool { return w.Code == task.WarnEtcdAlarm })
+			if want := len(c.m.Alarms) > 0; alarms != want {
+				t.Errorf("a warning of an alarm: %t, want %t", alarms, want)
+			}
+
 			got := task.WarningTexts(clusterWarnings(st))
 			if len(got) != len(c.want) {
 				t.Fatalf("got %q, want %q", got, c.want)
