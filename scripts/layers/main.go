@@ -78,7 +78,7 @@ var allowedImports = map[string][]string{
 	"pkg/cli/task":     {"pkg/cli/failure", "pkg/cli/output", "pkg/cli/factory", "pkg/cli/selection", "pkg/cli/batch", "pkg/cli/view", "pkg/cli/complete", "pkg/cli/watch", "pkg/cli/logs", "pkg/cli/apply", "pkg/cli/schedule", "pkg/cli/run", "pkg/client", "pkg/internal/manifest", "pkg/internal/schedule", "pkg/internal/wording", "pkg/task"},
 	"pkg/cli/node":     {"pkg/cli/failure", "pkg/cli/output", "pkg/cli/factory", "pkg/cli/selection", "pkg/cli/batch", "pkg/cli/view", "pkg/cli/complete", "pkg/cli/watch", "pkg/client", "pkg/internal/wording", "pkg/task"},
 	"pkg/cli/shard":    {"pkg/cli/output", "pkg/cli/factory", "pkg/cli/watch", "pkg/client", "pkg/task"},
-	"pkg/cli/cluster":  {"pkg/cli/failure", "pkg/cli/output", "pkg/cli/factory", "pkg/cli/view", "pkg/cli/complete", "pkg/client", "pkg/internal/peercerts", "pkg/internal/wording", "pkg/task"},
+	"pkg/cli/cluster":  {"pkg/cli/failure", "pkg/cli/output", "pkg/cli/factory", "pkg/cli/view", "pkg/cli/complete", "pkg/client", "pkg/internal/overview", "pkg/internal/peercerts", "pkg/internal/wording", "pkg/task"},
 	"pkg/cli/secret":   {"pkg/cli/failure", "pkg/cli/output", "pkg/cli/factory", "pkg/cli/selection", "pkg/cli/batch", "pkg/cli/complete", "pkg/client", "pkg/envfile", "pkg/internal/secret", "pkg/task"},
 	"pkg/cli/cert":     {"pkg/cli/failure", "pkg/cli/output", "pkg/cli/factory", "pkg/cli/batch", "pkg/cli/complete", "pkg/internal/certs", "pkg/task"},
 	"pkg/cli/config":   {"pkg/cli/failure", "pkg/cli/output", "pkg/cli/settings", "pkg/cli/factory", "pkg/cli/complete", "pkg/client", "pkg/task"},
@@ -95,9 +95,11 @@ var allowedImports = map[string][]string{
 	"pkg/cli/imports":   {"pkg/cli/failure", "pkg/cli/output", "pkg/cli/factory", "pkg/cli/selection", "pkg/cli/complete", "pkg/cli/apply", "pkg/internal/importer", "pkg/internal/manifest", "pkg/internal/schedule", "pkg/task"},
 
 	// wording is pure: the command line and the pages share it.
-	"pkg/internal/wording":  {"pkg/client", "pkg/internal/schedule", "pkg/task"},
+	"pkg/internal/wording": {"pkg/client", "pkg/internal/schedule", "pkg/task"},
+	// overview is pure: the command line, top and the pages show its problems.
+	"pkg/internal/overview": {"pkg/client", "pkg/internal/wording", "pkg/task"},
 	"pkg/internal/curl":     {"pkg/task"},
-	"pkg/internal/top":      {"pkg/client", "pkg/task"},
+	"pkg/internal/top":      {"pkg/client", "pkg/internal/overview", "pkg/internal/wording", "pkg/task"},
 	"pkg/internal/importer": {"pkg/internal/manifest", "pkg/internal/schedule", "pkg/task"},
 	"pkg/internal/manifest": {"pkg/internal/schema", "pkg/internal/schedule", "pkg/task"},
 	// schema is shared by the OpenAPI document and the schema for editors.
@@ -107,7 +109,7 @@ var allowedImports = map[string][]string{
 	"pkg/internal/api": {"pkg/client", "pkg/internal/api/logins", "pkg/internal/oidclogin", "pkg/internal/api/ask", "pkg/internal/readmodel", "pkg/internal/api/board", "pkg/internal/api/cluster", "pkg/internal/api/events", "pkg/internal/api/httpapi", "pkg/internal/api/load", "pkg/internal/api/logs", "pkg/internal/api/nodes", "pkg/internal/api/peers", "pkg/internal/api/runs", "pkg/internal/api/secrets", "pkg/internal/api/selection", "pkg/internal/api/attempts", "pkg/internal/api/tasks", "pkg/internal/api/views", "pkg/internal/connlimit", "pkg/internal/schema", "pkg/internal/secret", "pkg/internal/statement", "pkg/store", "pkg/store/record", "pkg/task", "pkg/internal/access", "pkg/internal/api/accesscontrol", "pkg/internal/authority", "pkg/store/eventlog"},
 	// ui shows in pages what the API answers, through client. It asks access and authority only whose session a request has
 	// and which buttons to offer.
-	"pkg/internal/ui": {"pkg/client", "pkg/internal/access", "pkg/internal/authority", "pkg/internal/manifest", "pkg/internal/schedule", "pkg/internal/wording", "pkg/task"},
+	"pkg/internal/ui": {"pkg/client", "pkg/internal/access", "pkg/internal/authority", "pkg/internal/manifest", "pkg/internal/overview", "pkg/internal/schedule", "pkg/internal/wording", "pkg/task"},
 	// browsertest tests the pages in a browser. Only its tests import anything.
 	"pkg/internal/ui/browsertest": {},
 	// httpapi is shared by the handlers of all resources. peers makes requests to other nodes. views shows records,
@@ -334,6 +336,7 @@ type shell struct {
 // deterministicParts lists the packages with a deterministic part, with its shell.
 var deterministicParts = map[string]shell{
 	"pkg/daemon/clockguard":    {}, // an empty shell: the whole package is deterministic
+	"pkg/internal/overview":    {},
 	"pkg/scheduler/absence":    {},
 	"pkg/scheduler/definition": {files: []string{"cache.go"}},
 	"pkg/scheduler/failures":   {files: []string{"reader.go"}},

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -11,7 +12,9 @@ import (
 	"github.com/carillonhq/carillon/pkg/cli/failure"
 	"github.com/carillonhq/carillon/pkg/cli/output"
 	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/internal/overview"
 	"github.com/carillonhq/carillon/pkg/internal/wording"
+	"github.com/carillonhq/carillon/pkg/task"
 )
 
 // Command returns "carillon cluster".
@@ -31,8 +34,8 @@ func statusCommand(f *factory.Factory) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "status",
 		Short: "Show the health of the cluster",
-		Long: "Show the health of the cluster and its etcd, and warnings that need attention. If etcd is running out of\n" +
-			"space, the output includes commands that free some.",
+		Long: "Show the health of the cluster and its etcd, and the problems of the cluster that \"carillon top\" shows. If etcd is\n" +
+			"running out of space, the output includes commands that free some.",
 		Example: "  carillon cluster status\n  carillon cluster status -o json | jq .etcd\n  carillon cluster status --exit-code || page-someone",
 		Args:    factory.Args(0, 0, ""),
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -45,10 +48,20 @@ func statusCommand(f *factory.Factory) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if err := output.EmitOne(&f.Printer, s, s.ID, func(d *output.Details) { describeCluster(f, d, s) }); err != nil {
+
+			// Without the board, the status still tells most problems.
+			var board *task.Board
+			if b, err := c.Board.Get(cmd.Context(), client.BoardOptions{Span: time.Second, Limit: 100}); err != nil {
+				f.Note("problems that only the nodes know are missing: %v", err)
+			} else {
+				board = &b
+			}
+
+			problems := overview.OfStatus(s, board)
+			if err := output.EmitOne(&f.Printer, s, s.ID, func(d *output.Details) { describeCluster(f, d, s, problems) }); err != nil {
 				return err
 			}
-			if exitCode && len(s.Warnings) > 0 {
+			if exitCode && overview.Attention(problems) > 0 {
 				return failure.AlreadyReported([]int{failure.ExitFinding})
 			}
 
@@ -56,13 +69,13 @@ func statusCommand(f *factory.Factory) *cobra.Command {
 		},
 	}
 
-	cmd.Flags().BoolVar(&exitCode, "exit-code", false, "exit with 8 if there is a warning")
+	cmd.Flags().BoolVar(&exitCode, "exit-code", false, "exit with 8 if a problem needs attention")
 
 	return cmd
 }
 
 // describeCluster prints the status.
-func describeCluster(f *factory.Factory, d *output.Details, s client.ClusterStatus) {
+func describeCluster(f *factory.Factory, d *output.Details, s client.ClusterStatus, problems []overview.Group) {
 	d.StyledField("Cluster", output.OneLine(s.ID)+f.Plain(" · ")+fmt.Sprintf("since %s", f.PastTime(s.CreatedAt, "UTC")))
 
 	if s.Epoch > 1 {
@@ -114,12 +127,8 @@ func describeCluster(f *factory.Factory, d *output.Details, s client.ClusterStat
 
 	d.Section("etcd", f.RenderIndented(memberGrid(f, s.Etcd)))
 
-	if len(s.Warnings) > 0 {
-		var b strings.Builder
-		for _, w := range s.Warnings {
-			b.WriteString("  " + f.Paint(output.Yellow, "! "+output.OneLine(w)) + "\n")
-		}
-		d.Section("Warnings", b.String())
+	if len(problems) > 0 {
+		d.Section("Problems", problemLines(f, problems))
 	}
 
 	if len(s.MakeSpace) > 0 {
@@ -129,6 +138,34 @@ func describeCluster(f *factory.Factory, d *output.Details, s client.ClusterStat
 		}
 		d.Section("To free space", b.String())
 	}
+}
+
+// severityColors are the colors of problems.
+var severityColors = map[overview.Severity]output.Color{overview.Critical: output.Red, overview.Warning: output.Yellow, overview.Info: output.Cyan}
+
+// problemLines returns a line for each problem, and what to do after those of each kind.
+func problemLines(f *factory.Factory, problems []overview.Group) string {
+	var b strings.Builder
+	for _, g := range problems {
+		sign := "! "
+		if g.Severity == overview.Info {
+			sign = "- "
+		}
+
+		for _, p := range g.Problems {
+			b.WriteString("  " + f.Paint(severityColors[g.Severity], sign+output.OneLine(p.Text())))
+			if !p.Since.IsZero() {
+				b.WriteString(f.Plain(" · ") + "since " + f.PastTime(p.Since, "UTC"))
+			}
+			b.WriteString("\n")
+		}
+
+		if g.Hint != "" {
+			b.WriteString("    " + g.Hint + "\n")
+		}
+	}
+
+	return b.String()
 }
 
 // memberGrid returns the table of members.

@@ -6,6 +6,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/cli/factory/factorytest"
 	"github.com/carillonhq/carillon/pkg/cli/output"
 	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/internal/overview"
 	"github.com/carillonhq/carillon/pkg/internal/wording"
 	"github.com/carillonhq/carillon/pkg/task"
 )
@@ -21,11 +22,13 @@ func TestClusterStatus_ShowsAFullEtcd(t *testing.T) {
 		Revisions: client.Revisions{Newest: 150, Oldest: 51},
 		Room:      &client.Room{Tasks: 1300, BytesPerTask: 63 << 10, HistoryPerTask: 4.5},
 		Ledger:    task.DefaultLedger,
-		Warnings:  []string{"etcd at http://e1:2379 is full"},
 		MakeSpace: []string{"etcdctl one", "etcdctl two"},
+		WarningDetails: []task.Warning{{Code: task.WarnEtcdAlarm, Text: "etcd at http://e1:2379 is full"}, {Code: task.WarnUnreadable, Text: "2 tasks do not run"},
+			{Code: task.WarnNodeBlocked, Text: "node n1 accepts no runs: \x1b[2Jits policy cannot be read"}},
 	}
 	d := factorytest.New("")
-	if err := output.EmitOne(&d.Factory.Printer, s, s.ID, func(w *output.Details) { describeCluster(d.Factory, w, s) }); err != nil {
+	problems := overview.OfStatus(s, nil) // the board could not be read
+	if err := output.EmitOne(&d.Factory.Printer, s, s.ID, func(w *output.Details) { describeCluster(d.Factory, w, s, problems) }); err != nil {
 		t.Fatal(err)
 	}
 
@@ -45,8 +48,11 @@ etcd
   http://e2:2379  learner  3.7.3  60.0 MiB of 100.0 MiB (60%)    60.0 MiB in use
   http://e3:2379  away            –                                               refused
 
-Warnings
+Problems
   ! etcd at http://e1:2379 is full
+  ! the entries of 2 tasks cannot be read: they do not fire
+    Find them with carillon audit, and apply them again.
+  ! node n1 accepts no runs: �[2Jits policy cannot be read
 
 To free space
   etcdctl one

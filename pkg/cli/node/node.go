@@ -153,7 +153,11 @@ func getCommand(f *factory.Factory) *cobra.Command {
 // describeNode adds the details of a node.
 func describeNode(f *factory.Factory, d *output.Details, n task.Node) {
 	d.Field("Name", "%s", n.Name)
-	d.StyledField("State", nodeState(f, n)+wording.IneligibleText(n))
+	state := nodeState(f, n)
+	if why := wording.IneligibleText(n.Ineligible); why != "" {
+		state += ": " + output.OneLine(why)
+	}
+	d.StyledField("State", state)
 	d.Field("Roles", "%s", strings.Join(n.Roles, ", "))
 	d.Field("Labels", "%s%s", output.Labels(n.Labels), wording.IgnoredText(n))
 	d.Field("Running", "%d of %d slots", n.Running, n.Slots)

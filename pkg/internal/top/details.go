@@ -5,6 +5,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/carillonhq/carillon/pkg/internal/wording"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -148,10 +149,7 @@ func (m *Model) runText(runs []task.Run) Picture {
 			late = formatMillis(*r.LatenessMS)
 		}
 
-		what := f.sign + " " + formatResult(r.State, r.Reason, r.ExitCode)
-		if r.Count > 1 {
-			what += fmt.Sprintf(" ×%d", r.Count)
-		}
+		what := f.sign + " " + wording.RunResult(r, m.clusterTime())
 
 		style := Plain
 		if f.style == Red {
@@ -206,7 +204,7 @@ func (m *Model) nodeText(name string) Picture {
 
 		state := n.State
 		if n.Ineligible != "" {
-			state += ", but " + ineligibleWords(n.Ineligible)
+			state += ", but " + wording.IneligibleText(n.Ineligible)
 		}
 
 		f.addField("State", state)

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/carillonhq/carillon/pkg/internal/overview"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -184,10 +185,11 @@ func (m *Model) drawPane(i, wide, high int) Picture {
 		name = Bold | Reverse
 	}
 
-	title := Line{{" " + paneNames[i] + " ", name}, {" " + m.toPrintable(m.paneSummary(i)) + " ", Plain}}
+	title := Line{{" " + paneNames[i] + " ", name}, {" ", Plain}}
 	if p.hidden > 0 {
 		title = append(title, Span{fmt.Sprintf("(%d hidden) ", p.hidden), Yellow})
 	}
+	title = append(title, Span{m.toPrintable(m.paneSummary(i)) + " ", Plain})
 
 	if left := wide - title.displayWidth(); left > 0 {
 		title = append(title, Span{strings.Repeat(m.toPrintable(rule), left), Dim})
@@ -229,10 +231,7 @@ func (m *Model) paneSummary(i int) string {
 
 	switch i {
 	case paneProblems:
-		add(len(b.Silent), "silent")
-		add(b.OverdueCount, "overdue")
-		add(b.AwayCount, "on nodes that are gone")
-		add(b.FailingCount, "failing")
+		words = overview.Summary(m.problems)
 	case coming:
 		if n := len(b.Next); n > 0 && m.isTruncated(n) {
 			return fmt.Sprintf("the first %d, up to %s", n, m.formatClock(b.Next[n-1].Due().Time))

@@ -2,10 +2,10 @@ package top
 
 import (
 	"fmt"
-	"strconv"
 	"strings"
 	"time"
 
+	"github.com/carillonhq/carillon/pkg/internal/wording"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -31,13 +31,7 @@ func formatMillis(ms int64) string {
 }
 
 // formatNumber formats n with thousands separators.
-func formatNumber[T int | int64](n T) string {
-	s := strconv.FormatInt(int64(n), 10)
-	for i := len(s) - 3; i > 0; i -= 3 {
-		s = s[:i] + "," + s[i:]
-	}
-	return s
-}
+func formatNumber[T int | int64](n T) string { return wording.Grouped(int(n)) }
 
 // formatCount returns a number with its noun: "1 task", "2 tasks".
 func formatCount[T int | int64](n T, one string) string {
@@ -101,26 +95,9 @@ var stateSymbols = map[task.State]stateSymbol{
 	task.Missed:     {"○", Yellow},
 }
 
-// withSpaces replaces underscores.
-func withSpaces(s string) string { return strings.ReplaceAll(s, "_", " ") }
-
-// formatResult describes how a run ended.
-func formatResult(state task.State, reason string, exit *int) string {
-	switch {
-	case state == task.Failed && exit != nil && reason != task.ReasonShutdown: // after a shutdown, the exit code only shows that the process was stopped
-		return fmt.Sprintf("exit %d", *exit)
-	case state == task.Failed && reason != "" && reason != task.ReasonExit:
-		return withSpaces(reason)
-	case state == task.Succeeded || reason == "" || state == task.TimedOut:
-		return withSpaces(string(state))
-	}
-
-	return withSpaces(string(state)) + ": " + withSpaces(reason)
-}
-
 // withoutSymbols replaces symbols that some terminals lack.
 func withoutSymbols(s string) string {
-	return strings.NewReplacer("·", "-", "–", "-", "…", "~", "→", "->", "─", "-", "✓", "+", "✗", "x", "○", "o", "❄", "*", "▶", ">", "‖", "=", "▸", ">",
+	return strings.NewReplacer("·", "-", "–", "-", "…", "~", "→", "->", "─", "-", "✓", "+", "✗", "x", "○", "o", "❄", "*", "◐", "o", "▶", ">", "‖", "=", "▸", ">",
 		"⊘", "/", "↷", "-", "×", "x", "⏎", "enter", "▁", "_", "▂", ".", "▃", ".", "▄", ":", "▅", ":", "▆", "|", "▇", "|", "█", "#", "░", ".", "↑", "^", "↓", "v").Replace(s)
 }
 

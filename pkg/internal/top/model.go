@@ -5,6 +5,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/carillonhq/carillon/pkg/internal/overview"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -31,12 +32,13 @@ type Model struct {
 	width, height int
 	now           time.Time
 
-	board  task.Board
-	got    time.Time            // when the board arrived, by the local clock; zero: not yet
-	server string               // the server that sent it
-	away   error                // why no boards arrive; nil: they do
-	gone   time.Time            // since when no boards arrive
-	seen   map[string]time.Time // by node: when it disappeared from the board; zero: it is present
+	board    task.Board
+	problems []overview.Group     // of the board
+	got      time.Time            // when the board arrived, by the local clock; zero: not yet
+	server   string               // the server that sent it
+	away     error                // why no boards arrive; nil: they do
+	gone     time.Time            // since when no boards arrive
+	seen     map[string]time.Time // by node: when it disappeared from the board; zero: it is present
 
 	panes  [panes]pane
 	focus  int
@@ -215,10 +217,13 @@ func (m *Model) onTarget(k string, t Target) []Command {
 	}
 
 	if !t.isTask() {
-		if k == "enter" && t.Node != "" {
-			m.view = &view{kind: nodeDetails, about: t}
-		} else if k != "enter" || t != (Target{}) {
+		switch r := m.panes[m.focus].selectedRow(); {
+		case k != "enter":
 			m.setStatus("this row has no task", nil)
+		case t.Node != "":
+			m.view = &view{kind: nodeDetails, about: t}
+		case r != nil && r.hint != "":
+			m.setStatus(r.hint, nil)
 		}
 
 		return nil

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -140,42 +141,61 @@ func TestScreen(t *testing.T) {
 	golden(t, "help-80", m.View())
 }
 
+// problemsOf returns the rows of problems of a kind.
+func problemsOf(b task.Board, kind string) (list []string) {
+	for _, r := range screen(Config{Namespace: "default"}, 200, 50, b).problemRows() {
+		if r.cells[1] == kind {
+			list = append(list, strings.Join(r.cells, "|"))
+		}
+	}
+	return list
+}
+
 func TestScreen_NamesMissingShards(t *testing.T) {
 	b := busy() // six shards have no owner
 	b.Missing = []int{1, 2, 3, 4, 5, 6}
-	if text := screen(Config{Namespace: "default"}, 160, 50, b).View().Text(); strings.Contains(text, "missing") {
-		t.Errorf("shards without an owner are there twice:\n%s", text)
+	if rows := problemsOf(b, "missing"); len(rows) > 0 {
+		t.Errorf("shards without an owner are there twice: %q", rows)
 	}
 
-	b.Missing = []int{1, 2, 3, 4, 5, 6, 17, 18, 40, 41}
-	if text := screen(Config{Namespace: "default"}, 400, 50, b).View().Text(); !strings.Contains(text, "10 shards") ||
-		!strings.Contains(text, "1, 2, 3, 4, 5, 6, 17, 18 and 2 more: their tasks are neither counted nor listed here") {
-		t.Errorf("the missing shards are not named:\n%s", text)
+	b.Missing = []int{1, 2, 3, 4, 5, 6, 17, 18, 40, 41, 42, 43}
+	want := []string{"!|missing|cluster||12 of 256 shards have not answered (1, 2, 3, 4, 5, 6, 17, 18, 40, 41 and 2 more): their tasks are neither counted nor listed"}
+	if rows := problemsOf(b, "missing"); !slices.Equal(rows, want) {
+		t.Errorf("the missing shards are not named: %q", rows)
 	}
 }
 
+// A node that is blocked is among the problems once, although a warning tells the same, and its row says so.
 func TestScreen_OfANodeThatIsBlocked(t *testing.T) {
-	b := busy()
-	b.WarningDetails = []task.Warning{{Code: task.WarnNodeBlocked, Text: "node n1 accepts no runs: over its own limit of disk_free"}}
-	b.Nodes = b.Nodes[:1]
-	b.Nodes[0].Blocked = []string{task.FactDiskFree}
+	for fact, words := range map[string]string{
+		task.FactDiskFree: "accepts no runs: over its own limit of disk_free", task.BlockedByPolicy: "accepts no runs: its policy cannot be read; see its log",
+	} {
+		b := busy()
+		b.Nodes = b.Nodes[:1]
+		b.Nodes[0].Blocked = []string{fact}
+		b.WarningDetails = []task.Warning{{Code: task.WarnNodeBlocked, Text: "node n1 accepts no runs: " + task.DescribeBlocked(b.Nodes[0].Blocked)}}
 
-	text := screen(Config{Namespace: "default"}, 120, 50, b).View().Text()
-	if strings.Count(text, "accepts no runs: over its own limit of disk_free") != 1 || strings.Count(text, "blocked") != 2 {
-		t.Errorf("the node must be among the problems once, and in its row:\n%s", text)
+		if rows, want := problemsOf(b, "blocked"), []string{"!|blocked|n1||" + words}; !slices.Equal(rows, want) {
+			t.Errorf("the problems are %q, want %q", rows, want)
+		}
+		text := screen(Config{Namespace: "default"}, 160, 50, b).View().Text()
+		if strings.Count(text, "accepts no runs") != 1 || !strings.Contains(text, "n1 *  blocked") {
+			t.Errorf("the node must be among the problems once, and in its row:\n%s", text)
+		}
 	}
 }
 
-func TestScreen_OfANodeWhosePolicyCannotBeRead(t *testing.T) {
+// Runs that wait for their targets are problems. Ticks that wait because of them are only counted.
+func TestScreen_OfTargetsThatAreDown(t *testing.T) {
 	b := busy()
-	b.Nodes = b.Nodes[:1]
-	b.Nodes[0].Blocked = []string{task.BlockedByPolicy}
-	words := "accepts no runs: its policy cannot be read"
-	b.WarningDetails = []task.Warning{{Code: task.WarnNodeBlocked, Text: "node n1 accepts no runs: " + task.DescribeBlocked(b.Nodes[0].Blocked)}}
+	unsent := &task.Unsent{Count: 7, First: ago(110 * time.Second), Message: "connection refused"}
+	b.Waits = []task.BoardWait{
+		{Namespace: "default", Task: "orders", Run: "20261121T115600.000Z-cccc", Reason: task.ReasonTarget, Since: ago(4 * time.Minute), NotBefore: in(12 * time.Second), Unsent: unsent},
+		{Namespace: "default", Task: "orders", Run: "20261121T115700.000Z-cccc", Reason: task.ReasonTarget, Since: ago(3 * time.Minute)},
+	}
 
-	text := screen(Config{Namespace: "default"}, 120, 50, b).View().Text()
-	if strings.Count(text, words) != 1 || strings.Contains(text, "limit") {
-		t.Errorf("the node must be among the problems once, because of its policy:\n%s", text)
+	if rows, want := problemsOf(b, "target down"), []string{"…|target down|orders|1m 50s|connection refused, 7 attempts, the next at 12:00:12"}; !slices.Equal(rows, want) {
+		t.Errorf("the problems are %q, want %q", rows, want)
 	}
 }
 
@@ -314,14 +334,22 @@ func TestModel_MissesNodesThatLeft(t *testing.T) {
 	m.Update(BoardUpdate{Board: b})
 	m.Update(Clock(noon.Add(13 * time.Second)))
 
-	if text := m.View().Text(); !strings.Contains(text, "left") || !strings.Contains(text, "12s  the node has left") {
+	if text := m.View().Text(); strings.Count(text, " left 12s ago ") != 2 {
 		t.Errorf("nodes left:\n%s", text)
 	}
 
 	m.Update(BoardUpdate{Board: busy()})
 
-	if text := m.View().Text(); strings.Contains(text, "has left") {
+	if text := m.View().Text(); strings.Contains(text, " left ") {
 		t.Errorf("they are back:\n%s", text)
+	}
+
+	// After some time, they are forgotten.
+	m.Update(BoardUpdate{Board: b})
+	m.Update(Clock(noon.Add(11 * time.Minute)))
+
+	if text := m.View().Text(); strings.Contains(text, " left ") {
+		t.Errorf("they left long ago:\n%s", text)
 	}
 }
 
@@ -354,6 +382,32 @@ func TestModel_TheCursorStaysOnItsRow(t *testing.T) {
 
 	if got := press(m, "enter", "t", "p", "l", "w"); len(got) != 0 {
 		t.Errorf("on nothing: %+v", got)
+	}
+}
+
+// The cluster can have several warnings, and a task several waiting runs. The cursor stays on its row among them, and enter
+// says what to do about a row that is neither a task nor a node.
+func TestModel_TheCursorStaysAmongProblemsOfOneSubject(t *testing.T) {
+	b := busy()
+	b.WarningDetails = []task.Warning{{Text: "first"}, {Text: "second"}}
+	b.Waits = append(b.Waits, b.Waits[0])
+	b.Waits[1].Run = "20261121T115700.000Z-gggg"
+	m := screen(Config{Namespace: "default"}, 120, 50, b)
+
+	for i, r := range m.panes[paneProblems].rows {
+		press(m, "g")
+		for range i {
+			press(m, "j")
+		}
+		m.Update(BoardUpdate{Board: b})
+		if got := m.panes[paneProblems].selectedRow(); !slices.Equal(got.cells, r.cells) || got.target != r.target {
+			t.Errorf("from %q it went to %q", r.cells, got.cells)
+		}
+	}
+
+	press(m, "/", "o", "w", "n", "e", "r", "enter", "enter")
+	if text := m.View().Text(); !strings.Contains(text, "carillon node list") {
+		t.Errorf("it does not say what to do about shards without an owner:\n%s", text)
 	}
 }
 
@@ -421,14 +475,5 @@ func TestPicture_HasColoursOnlyWhereTheyAreWanted(t *testing.T) {
 
 	if got := (Picture{{{"a", Red | Bold}, {" ", Red}, {"b", Plain}}}).ANSI(); got != "\x1b[1;31ma\x1b[0m b\n" {
 		t.Errorf("%q", got)
-	}
-}
-
-// The answering node may have a version that sends warnings without codes. All of them are shown.
-func TestScreen_OfWarningsWithoutCodes(t *testing.T) {
-	b := busy()
-	b.WarningDetails, b.Warnings = nil, []string{"something is amiss"}
-	if text := screen(Config{Namespace: "default"}, 120, 50, b).View().Text(); strings.Count(text, "something is amiss") != 1 {
-		t.Errorf("it is to be among the problems:\n%s", text)
 	}
 }

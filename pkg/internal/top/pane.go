@@ -8,6 +8,7 @@ type row struct {
 	style  Style
 	cells  []string
 	target Target
+	hint   string // what to do about it
 }
 
 // pane is a list with a cursor. The cursor stays on its row when other rows appear or disappear.

@@ -5,6 +5,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/carillonhq/carillon/pkg/internal/wording"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -191,7 +192,7 @@ func (v *view) logText(m *Model, name string) (Line, Picture) {
 	title := Line{{"logs " + name, Bold}}
 	if v.run.ID != "" {
 		f := stateSymbols[v.run.State]
-		title = append(title, Span{m.toPrintable("  " + v.run.ID + "  " + f.sign + " " + formatResult(v.run.State, v.run.Reason, v.run.ExitCode)), Plain})
+		title = append(title, Span{m.toPrintable("  " + v.run.ID + "  " + f.sign + " " + wording.RunResult(v.run, m.clusterTime())), Plain})
 		if v.run.Node != "" {
 			title = append(title, Span{" on " + stripControls(v.run.Node), Plain})
 		}

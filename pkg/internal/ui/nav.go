@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/internal/overview"
 	"github.com/carillonhq/carillon/pkg/internal/wording"
 	"github.com/carillonhq/carillon/pkg/task"
 )
@@ -19,7 +20,8 @@ const navPart = "nav"
 type counts struct {
 	known       bool
 	board       task.Board // without its lists
-	attention   int        // what needs a human, as the page Now counts it
+	attention   int        // what needs a human
+	ofCluster   int        // of these, problems of the cluster
 	everything  bool       // the viewer reads all namespaces
 	readsFleet  bool       // and the nodes
 	readsStatus bool       // and the cluster
@@ -44,7 +46,8 @@ func (s *Server) countsFor(ctx context.Context, q *Request) counts {
 			return counts{}, err
 		}
 
-		c := counts{known: true, board: board, attention: attentionCount(board), everything: q.ReadsEverything()}
+		problems := overview.Problems(&board)
+		c := counts{known: true, board: board, attention: overview.Attention(problems), ofCluster: overview.Attention(overview.OfCluster(problems)), everything: q.ReadsEverything()}
 		nodes := board.Nodes
 		c.board.BoardLists, c.board.Nodes = task.BoardLists{}, nodes
 		c.readsFleet, _ = q.May("read", "nodes", "")
@@ -136,8 +139,8 @@ func (c *counts) text(screen string) (text string, alert bool) {
 			return fmt.Sprintf("%d/%d", b.ShardsOwned, b.ShardCount), b.ShardsOwned < b.ShardCount
 		}
 	case "health":
-		if n := len(b.Warnings); n > 0 && c.readsStatus {
-			return wording.Grouped(n), true
+		if c.ofCluster > 0 && c.readsStatus {
+			return wording.Grouped(c.ofCluster), true
 		}
 	}
 

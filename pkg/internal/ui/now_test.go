@@ -2,15 +2,23 @@ package ui
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
+	"html"
+	"maps"
+	"math/rand/v2"
 	"net/http"
 	"net/url"
+	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/carillonhq/carillon/pkg/internal/api"
+	"github.com/carillonhq/carillon/pkg/internal/overview/overviewtest"
 	"github.com/carillonhq/carillon/pkg/internal/testkit/apikit"
+	"github.com/carillonhq/carillon/pkg/internal/top"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -70,7 +78,7 @@ func TestNow_CountsAsNavigation(t *testing.T) {
 	})
 
 	page := w.as("user:ann").page("/ui")
-	want(t, page, "killed by a signal", "2× no node matches", "5 things need you", `<span class="count">5</span><span class="dot"`, fmt.Sprintf(`<span class="count">%d,000&#43;</span>`, apikit.Shards-1))
+	want(t, page, "killed by a signal", "missing, 2 no node, failing", "5 things need you", `<span class="count">5</span><span class="dot"`, fmt.Sprintf(`<span class="count">%d,000&#43;</span>`, apikit.Shards-1))
 }
 
 // With nothing wrong the page says so, and when that was judged. What is paused and frozen is shown with who and why.
@@ -94,4 +102,120 @@ func TestNow_IsCalm(t *testing.T) {
 	if page := bob.page("/ui"); strings.Contains(page, "migration") {
 		t.Errorf("the page still shows the pause:\n%s", page)
 	}
+}
+
+// The page and the screen of carillon top list the same problems, whatever is on the board: the same kinds, subjects and
+// totals. The verdict counts them, except for what somebody has done on purpose.
+func TestNow_ListsTheProblemsOfTop(t *testing.T) {
+	w := newWorld(t)
+	var board task.Board
+	others := w.api
+	w.api = http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		if r.URL.Path != "/v1/board" {
+			others.ServeHTTP(rw, r)
+			return
+		}
+		rw.Header().Set("Content-Type", "application/json")
+		_ = json.NewEncoder(rw).Encode(board)
+	})
+	ann := w.as("user:ann")
+
+	for seed := range uint64(60) {
+		board = overviewtest.Board(rand.New(rand.NewPCG(seed, 1)))
+		w.Clock.Advance(2 * countsEvery) // older counts of the navigation are not used
+		page := ann.page("/ui")
+
+		want, got := problemsOfTop(t, board), problemsOfPage(t, page)
+		if !maps.Equal(got, want) {
+			t.Fatalf("seed %d: the page lists\n%v\nwant\n%v\n%s", seed, got, want, page)
+		}
+
+		n := 0
+		for problem, count := range want {
+			if strings.HasPrefix(problem, "total ") && problem != "total draining" && problem != "total cordoned" {
+				n += count
+			}
+		}
+		counted := fmt.Sprintf(`<span class="count">%d</span><span class="dot"`, n)
+		if n == 0 {
+			counted = "Nothing needs you"
+		}
+		if !strings.Contains(page, counted) {
+			t.Fatalf("seed %d: it does not say that %d things need people:\n%s", seed, n, page)
+		}
+	}
+}
+
+// problemsOfTop returns how often top lists each problem, by its kind and subject, and the totals of the kinds.
+func problemsOfTop(t *testing.T, b task.Board) map[string]int {
+	t.Helper()
+	_, text, _ := strings.Cut(top.New(top.Config{Namespace: "default"}).Once(top.BoardUpdate{Board: b}, 0).Text(), "\nPROBLEMS")
+	text, _, found := strings.Cut(text, "\n\nNEXT")
+	if !found {
+		t.Fatal("the screen has no problems")
+	}
+
+	all := map[string]int{}
+	lines := strings.Split(text, "\n")[1:] // without the title
+	for _, line := range lines {
+		fields := regexp.MustCompile(`\s{2,}`).Split(strings.TrimSpace(line), -1)
+
+		switch {
+		case fields[0] == "PROBLEM", strings.Contains(line, "no problems"):
+		case strings.HasPrefix(fields[0], "… and "):
+			var n int
+			_, err := fmt.Sscanf(fields[0], "… and %d more", &n)
+			must(t, err)
+			_, kind, _ := strings.Cut(fields[0], " more ")
+			all["total "+kind] += n
+		default:
+			kind, subject := fields[1], fields[2]
+			if subject == "cluster" && kind != "frozen" {
+				subject = fields[len(fields)-1]
+			}
+			all["total "+kind]++
+			all[kind+": "+subject]++
+		}
+	}
+
+	return all
+}
+
+// problemsOfPage returns the same of the start page.
+func problemsOfPage(t *testing.T, page string) map[string]int {
+	t.Helper()
+	heading := regexp.MustCompile(`<h2><span class="state \w+"><span class="sign" aria-hidden="true">[^<]+</span> ([^<]+)</span>(?: <span class="count">(\d+)(?: tasks?)?</span>)?`)
+	item := regexp.MustCompile(`<li>(?:<div class="break">)?(?:<a href="[^"]+">([^<]+)</a>)?(?: <span>([^<]+)</span>)?`)
+
+	all := map[string]int{}
+	for _, section := range strings.Split(page, `<section class="trouble">`)[1:] {
+		section, _, _ = strings.Cut(section, "</section>")
+		h := heading.FindStringSubmatch(section)
+		if h == nil {
+			t.Fatalf("no heading in %s", section)
+		}
+		kind, total := strings.ToLower(h[1]), 1
+		if strings.Contains(h[0], " task") { // failures have their causes as headings
+			kind = "failing"
+		}
+		if h[2] != "" {
+			total, _ = strconv.Atoi(h[2])
+		}
+		all["total "+kind] += total
+
+		for _, m := range item.FindAllStringSubmatch(section, -1) {
+			all[kind+": "+html.UnescapeString(m[1]+m[2])]++
+		}
+	}
+
+	if m := regexp.MustCompile(`(\d+) more tasks fail`).FindStringSubmatch(page); m != nil {
+		n, _ := strconv.Atoi(m[1])
+		all["total failing"] += n
+	}
+	for _, m := range regexp.MustCompile(` frozen</span> ([^<]+)</strong>`).FindAllStringSubmatch(page, -1) {
+		all["total frozen"]++
+		all["frozen: "+strings.Replace(m[1], "the whole cluster", "cluster", 1)]++
+	}
+
+	return all
 }

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync"
 	"time"
+	"unicode/utf8"
 
 	"github.com/carillonhq/carillon/pkg/callgroup"
 	"github.com/carillonhq/carillon/pkg/client"
@@ -69,10 +70,8 @@ func pastOf(verb string) string {
 }
 
 func titleCase(word string) string {
-	if word == "" {
-		return ""
-	}
-	return strings.ToUpper(word[:1]) + word[1:]
+	_, n := utf8.DecodeRuneInString(word)
+	return strings.ToUpper(word[:n]) + word[n:]
 }
 
 // bulkPage is what the screen shows: the plan, or what became of it.

@@ -8,7 +8,9 @@ import (
 	"strings"
 	"time"
 
+	"github.com/carillonhq/carillon/pkg/callgroup"
 	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/internal/overview"
 	"github.com/carillonhq/carillon/pkg/internal/wording"
 	"github.com/carillonhq/carillon/pkg/task"
 )
@@ -28,7 +30,8 @@ func healthScreen() Screen {
 // healthPage is what the screen shows.
 type healthPage struct {
 	Status   client.ClusterStatus
-	Warnings []task.Warning
+	Problems []overview.Group
+	Calm     bool // none of them needs a human
 	Facts    []setting
 	Members  []memberRow
 }
@@ -44,12 +47,23 @@ type memberRow struct {
 }
 
 func loadHealth(ctx context.Context, r *Request) (any, error) {
-	s, err := r.API.Cluster.Status(ctx)
+	var s client.ClusterStatus
+	var err error
+	var board *task.Board
+	callgroup.Run(
+		func() { s, err = r.API.Cluster.Status(ctx) },
+		func() {
+			if b, err := r.API.Board.Get(ctx, boardOptions); err == nil {
+				board = &b
+			}
+		},
+	)
 	if err != nil {
 		return nil, err
 	}
 
-	p := healthPage{Status: s, Warnings: s.WarningDetails, Facts: healthFacts(s)}
+	p := healthPage{Status: s, Problems: overview.OfStatus(s, board), Facts: healthFacts(s)}
+	p.Calm = overview.Attention(p.Problems) == 0
 	for _, m := range s.Etcd {
 		p.Members = append(p.Members, memberRowOf(m))
 	}

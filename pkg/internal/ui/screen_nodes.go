@@ -61,7 +61,7 @@ func loadNodes(ctx context.Context, r *Request) (any, error) {
 func nodeRowOf(n task.Node, board task.Board) nodeRow {
 	row := nodeRow{
 		Node: n, Look: nodeLook(n), Words: wording.NodeState(n), Labels: strings.Split(wording.Labels(n.Labels), ","),
-		Why: strings.TrimPrefix(wording.IneligibleText(n), ": "),
+		Why: wording.IneligibleText(n.Ineligible),
 	}
 
 	for _, b := range board.Nodes {

@@ -11,12 +11,12 @@ import (
 
 	"github.com/carillonhq/carillon/pkg/callgroup"
 	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/internal/overview"
 	"github.com/carillonhq/carillon/pkg/internal/wording"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// nowScreen is the start page: what needs a human, in order, and what happens next. Its judgments are those of
-// "carillon top".
+// nowScreen is the start page: what needs a human, in the order of package overview, and what happens next.
 func nowScreen() Screen {
 	loads := &sharedCache[*minutesChart]{}
 
@@ -40,20 +40,16 @@ const (
 	nowListed = 100              // items of each list that are read
 	nowShown  = 5                // items of each group that are shown
 	nowPaused = 8                // paused tasks that are shown
-	lateFrom  = time.Second      // a 99th percentile of the lateness that is reported
 	loadsKept = 15 * time.Second
 )
 
 // nowPage is what the screen shows.
 type nowPage struct {
-	At       task.Time      // to the minute
-	Cluster  []problemGroup // what affects many tasks
-	Failures []failureGroup
-	Groups   []problemGroup // what affects single tasks, except for failures
-	Failing  int            // tasks
-	More     int            // failing tasks that are not in the groups
-	Silent   bool
-	Complete bool // everything was judged
+	At       task.Time // to the minute
+	Count    int       // how many things need a human
+	Summary  string    // their kinds, in the order of the page
+	Groups   []problemGroup
+	Failures []failureGroup // failing tasks, which the group of that kind does not list
 	Tasks    int
 	Whole    bool // the viewer reads all namespaces, so the number of tasks is known
 
@@ -71,65 +67,35 @@ type nowPage struct {
 	Reasons string // why runs wait
 }
 
-// Calm reports whether nothing needs a human.
-func (p *nowPage) Calm() bool { return len(p.Cluster)+len(p.Groups) == 0 && p.Failing == 0 }
-
-// Count returns how many things need a human.
-func (p *nowPage) Count() int { return p.Failing + countOf(p.Cluster) + countOf(p.Groups) }
-
-// attentionCount returns how many things need a human, for other pages than this one.
-func attentionCount(b task.Board) int {
-	return b.FailingCount + countOf(clusterProblems(b)) + countOf(taskProblems(b))
+// problemGroup is the problems of a kind, as the page shows them.
+type problemGroup struct {
+	overview.Group // without its problems
+	Title          string
+	About          string // the words that all of its problems share, and what to do
+	Shown          []overview.Problem
+	More           int // those that are not shown
+	Unlisted       int // those that are not even on the board
 }
 
-// countOf returns how many problems are in groups.
-func countOf(groups []problemGroup) int {
-	n := 0
-	for _, g := range groups {
-		n += g.Count
+// problemGroupOf returns a group as the page shows it.
+func problemGroupOf(g overview.Group) problemGroup {
+	p := problemGroup{Group: g, Title: titleCase(g.Label()), About: g.Hint, Unlisted: g.Rest()}
+	p.Shown = slices.Clone(g.Problems[:min(len(g.Problems), nowShown)])
+	p.More = g.Total - len(p.Shown)
+	p.Problems = nil
+
+	// What several subjects have in common is said once.
+	differs := func(other overview.Problem) bool {
+		return other.Words != g.Problems[0].Words || other.Subject == (overview.Subject{})
 	}
-	return n
-}
-
-// Summary names what needs a human, in the order of the page.
-func (p *nowPage) Summary() string {
-	var words []string
-	add := func(groups []problemGroup) {
-		for _, g := range groups {
-			text := strings.ToLower(g.Name[:1]) + g.Name[1:]
-			if g.Count > 1 {
-				text = wording.Grouped(g.Count) + "× " + text
-			}
-			words = append(words, text)
+	if len(g.Problems) > 1 && !slices.ContainsFunc(g.Problems, differs) {
+		p.About = titleCase(g.Problems[0].Words) + ". " + g.Hint
+		for i := range p.Shown {
+			p.Shown[i].Words = ""
 		}
 	}
 
-	add(p.Cluster)
-	if p.Failing > 0 {
-		words = append(words, wording.Grouped(p.Failing)+" failing")
-	}
-	add(p.Groups)
-
-	return strings.Join(words, ", ")
-}
-
-// problemGroup is a kind of problem with those that have it.
-type problemGroup struct {
-	Look  string // whose looks it has
-	Name  string
-	About string
-	Count int
-	Items []problemItem
-	More  int // those that are not listed
-}
-
-// problemItem is one of them: a task, a node, or a text.
-type problemItem struct {
-	Namespace, Task string
-	Run, Node       string
-	Name            string // if it is neither a task nor a node
-	Details         string
-	Since           task.Time
+	return p
 }
 
 // failureGroup is tasks whose last runs failed in the same way.
@@ -182,29 +148,31 @@ func loadNow(ctx context.Context, r *Request, loads *sharedCache[*minutesChart])
 		return nil, err
 	}
 
+	problems := overview.Problems(&b)
 	p := &nowPage{
-		At: task.At(b.At.Truncate(time.Minute)), Failing: b.FailingCount, Complete: len(b.Silent) == 0 && len(b.Missing) == 0, Tasks: b.Tasks, Whole: r.ReadsEverything(),
-		Recent: b.Recent, Running: b.ActiveCount, Waiting: b.WaitingCount, Soon: soon,
+		At: task.At(b.At.Truncate(time.Minute)), Count: overview.Attention(problems), Summary: strings.Join(overview.Summary(problems), ", "), Tasks: b.Tasks, Whole: r.ReadsEverything(),
+		Recent: b.Recent, Running: b.ActiveCount, Waiting: b.WaitingCount, Reasons: waitingText(b.Waiting), Soon: soon,
 	}
-	p.Cluster, p.Groups = clusterProblems(b), taskProblems(b)
+	for _, g := range problems {
+		p.Groups = append(p.Groups, problemGroupOf(g))
+	}
 	if p.Failures, err = failureGroups(r, b.Failing); err != nil {
 		return nil, err
 	}
-	p.More = max(b.FailingCount-len(b.Failing), 0)
-	p.Reasons = waitingText(b.Waiting)
 	if err := p.addFreezes(r, b.Freezes); err != nil {
 		return nil, err
 	}
+
 	// The owners look for paused tasks among all tasks, so they are asked only if there are some, as far as is known.
-	if none := p.Whole && p.Complete && b.Paused == 0; !none {
-		err = p.addPauses(ctx, r)
-	}
-	if err != nil {
-		return nil, err
+	allCounted := p.Whole && len(b.Silent) == 0 && len(b.Missing) == 0
+	if !allCounted || b.Paused > 0 {
+		if err := p.addPauses(ctx, r); err != nil {
+			return nil, err
+		}
 	}
 
 	p.PausedCount = "paused tasks"
-	if p.Whole && p.Complete && b.Paused > 0 {
+	if allCounted && b.Paused > 0 {
 		p.PausedCount = countText(b.Paused, "paused task")
 	}
 
@@ -223,126 +191,6 @@ func loadNow(ctx context.Context, r *Request, loads *sharedCache[*minutesChart])
 	return p, nil
 }
 
-// addItem adds an item.
-func (g *problemGroup) addItem(i problemItem) {
-	g.Count++
-	if len(g.Items) < nowShown {
-		g.Items = append(g.Items, i)
-	} else {
-		g.More++
-	}
-}
-
-// clusterProblems returns what affects many tasks.
-func clusterProblems(b task.Board) []problemGroup {
-	silent := problemGroup{Look: "lost", Name: "Nodes do not answer", About: "What they know is missing on this page."}
-	for _, s := range b.Silent {
-		silent.addItem(problemItem{Node: s.Node, Details: s.Reason})
-	}
-
-	unowned := problemGroup{Look: "failing", Name: "Shards without an owner", About: "Their tasks do not fire."}
-	if n := b.ShardCount - b.ShardsOwned; n > 0 {
-		unowned.addItem(problemItem{Name: fmt.Sprintf("%d of %d shards", n, b.ShardCount)})
-	}
-	missing := problemGroup{Look: "unreadable", Name: "Shards that have not answered", About: "Their tasks are neither counted nor listed here."}
-	if n := len(b.Missing); n > b.ShardCount-b.ShardsOwned {
-		missing.addItem(problemItem{Name: fmt.Sprintf("%d of %d shards", n, b.ShardCount)})
-	}
-
-	stuck := problemGroup{Look: "failing", Name: "Stuck shards", About: "They decide no ticks although some are due."}
-	for _, s := range b.Stuck {
-		details := "decides nothing"
-		if s.Loading {
-			details = "is being loaded"
-		}
-		stuck.addItem(problemItem{Name: fmt.Sprintf("shard %d", s.ID), Details: details + ", on " + s.Node, Since: s.Since})
-	}
-
-	nodes := problemGroup{Look: task.NodeCordoned, Name: "Nodes that do not take part"}
-	for _, n := range b.Nodes {
-		switch {
-		case n.Ineligible != "":
-			nodes.addItem(problemItem{Node: n.Name, Details: strings.TrimPrefix(wording.IneligibleText(task.Node{Ineligible: n.Ineligible}), ": ")})
-		case len(n.Blocked) > 0:
-			nodes.addItem(problemItem{Node: n.Name, Details: "accepts no runs: " + task.DescribeBlocked(n.Blocked)})
-		}
-	}
-
-	warnings := problemGroup{Look: "unreadable", Name: "Warnings of the cluster"}
-	for _, w := range b.WarningDetails {
-		if !shownOnItsOwn(w.Code) {
-			warnings.addItem(problemItem{Name: w.Text})
-		}
-	}
-
-	return withoutEmpty(unowned, stuck, silent, missing, warnings, nodes)
-}
-
-// shownOnItsOwn reports whether the page shows what a warning is about in another place.
-func shownOnItsOwn(code string) bool {
-	switch code {
-	case task.WarnShardsUnowned, task.WarnNodeIneligible, task.WarnNodeBlocked, task.WarnUnreadable, task.WarnFrozen:
-		return true
-	}
-	return false
-}
-
-// taskProblems returns what affects single tasks, except for failures.
-func taskProblems(b task.Board) []problemGroup {
-	overdue := problemGroup{Look: string(task.Missed), Name: "Overdue", About: "These ticks were due more than two seconds ago and are not decided."}
-	for _, t := range b.Overdue {
-		overdue.addItem(problemItem{Namespace: t.Namespace, Task: t.Task, Since: t.Due()})
-	}
-	overdue.countAll(b.OverdueCount)
-
-	away := problemGroup{Look: string(task.Lost), Name: "Node gone", About: "The nodes of these runs are gone. They are lost, unless their nodes come back in time."}
-	for _, a := range b.Away {
-		away.addItem(problemItem{Namespace: a.Namespace, Task: a.Task, Run: a.Run, Details: "ran on " + a.Node, Since: a.Began()})
-	}
-	away.countAll(b.AwayCount)
-
-	unmatched := problemGroup{Look: task.NodeCordoned, Name: "No node matches", About: "These runs wait: no available node matches the selector of their task."}
-	for _, w := range b.Waits {
-		if w.Reason == task.ReasonNoNode {
-			unmatched.addItem(problemItem{Namespace: w.Namespace, Task: w.Task, Run: w.Run, Since: w.Since})
-		}
-	}
-	unmatched.countAll(b.Waiting[task.ReasonNoNode])
-
-	target := problemGroup{Look: task.NodeCordoned, Name: "Target down", About: "These runs wait: the targets of their requests, or of earlier requests of their tasks, are unreachable or ask to wait."}
-	for _, w := range b.Waits {
-		if w.Reason == task.ReasonTarget && w.Unsent != nil {
-			target.addItem(problemItem{Namespace: w.Namespace, Task: w.Task, Run: w.Run, Details: w.Unsent.Message, Since: w.Unsent.First})
-		}
-	}
-	target.countAll(b.Waiting[task.ReasonTarget])
-
-	unreadable := problemGroup{Look: "unreadable", Name: "Unreadable", About: "These tasks do not fire, because their entries cannot be read. Run carillon audit."}
-	if b.Unreadable > 0 {
-		unreadable.addItem(problemItem{Name: countText(b.Unreadable, "task")})
-		unreadable.Count = b.Unreadable
-	}
-
-	late := problemGroup{Look: string(task.Missed), Name: "Late", About: "From the time of a tick to the commit that decided it, in the last minute."}
-	if p99 := time.Duration(b.Recent.P99MS) * time.Millisecond; p99 >= lateFrom {
-		late.addItem(problemItem{Name: fmt.Sprintf("1 of 100 ticks is late by %s or more, at most %s", task.Duration(p99).Approximate(), task.Duration(time.Duration(b.Recent.MaxMS)*time.Millisecond).Approximate())})
-	}
-
-	return withoutEmpty(overdue, away, unmatched, target, unreadable, late)
-}
-
-// withoutEmpty returns the groups that have something.
-func withoutEmpty(groups ...problemGroup) []problemGroup {
-	return slices.DeleteFunc(groups, func(g problemGroup) bool { return g.Count == 0 })
-}
-
-// countAll sets how many there are. The board lists only some of them.
-func (g *problemGroup) countAll(n int) {
-	if n > g.Count {
-		g.More, g.Count = g.More+n-g.Count, n
-	}
-}
-
 // failureGroups groups failing tasks by what happened: the largest group first, and of equal ones the newest.
 func failureGroups(r *Request, failing []task.BoardFailing) ([]failureGroup, error) {
 	may := map[string]bool{}
@@ -356,10 +204,7 @@ func failureGroups(r *Request, failing []task.BoardFailing) ([]failureGroup, err
 			}
 		}
 
-		words := wording.RunResult(task.Run{State: f.State, Reason: f.Reason, ExitCode: f.ExitCode}, time.Time{})
-		if f.Reason == task.ReasonSignal {
-			words = "killed by a signal" // the board does not name it
-		}
+		words := overview.Cause(f)
 		cause := string(f.State) + "\x00" + f.Reason + "\x00" + words
 		i, known := byCause[cause]
 		if !known {

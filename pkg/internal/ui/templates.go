@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/carillonhq/carillon/pkg/internal/overview"
 	"github.com/carillonhq/carillon/pkg/internal/wording"
 	"github.com/carillonhq/carillon/pkg/task"
 )
@@ -74,9 +75,12 @@ func functions(static *staticFiles) template.FuncMap {
 		"sign":     stateSign,
 		"took":     tookText,
 		"result":   resultBadge,
-		"meter":    meter,
-		"actor":    task.ActorName,
-		"list":     func(items ...string) []string { return items },
+		"problem":  problemBadge,
+
+		"problemClass": func(s overview.Severity) string { return problemClasses[s] },
+		"meter":        meter,
+		"actor":        task.ActorName,
+		"list":         func(items ...string) []string { return items },
 	}
 }
 
@@ -135,7 +139,21 @@ func stateBadge(state any, words ...string) template.HTML {
 		text = words[0]
 	}
 
-	return template.HTML(fmt.Sprintf(`<span class="state %s"><span class="sign" aria-hidden="true">%s</span> %s</span>`, look.class, look.symbol, template.HTMLEscapeString(text))) //nolint:gosec // the text is escaped
+	return badgeWith(look, text)
+}
+
+// badgeWith shows a text beside a symbol.
+func badgeWith(look badge, text string) template.HTML {
+	esc := template.HTMLEscapeString
+	return template.HTML(fmt.Sprintf(`<span class="state %s"><span class="sign" aria-hidden="true">%s</span> %s</span>`, look.class, esc(look.symbol), esc(text))) //nolint:gosec // the texts are escaped
+}
+
+// problemClasses are the colors of problems.
+var problemClasses = map[overview.Severity]string{overview.Critical: "bad", overview.Warning: "warn", overview.Info: "note"}
+
+// problemBadge shows the kind of a group of problems.
+func problemBadge(g problemGroup) template.HTML {
+	return badgeWith(badge{g.Sign, problemClasses[g.Severity]}, g.Title)
 }
 
 // stateSign shows a state as its symbol, where words are given for several of them together.

@@ -25,7 +25,7 @@ func MissingText(info client.ListInfo) string {
 
 	if n := len(info.Missing); n > 0 {
 		add("%d of %d shards", info.Shards-n, info.Shards)
-		add("missing %s", namedShards(info.Missing))
+		add("missing %s", NamedShards(info.Missing))
 	}
 
 	if age := time.Duration(info.AgeMS) * time.Millisecond; age > currentFor {
@@ -39,8 +39,8 @@ func MissingText(info client.ListInfo) string {
 	return strings.Join(parts, "; ")
 }
 
-// namedShards names shards: "17, 18, 40".
-func namedShards(shards []int) string {
+// NamedShards names shards: "17, 18, 40".
+func NamedShards(shards []int) string {
 	names := make([]string, min(len(shards), mostNamed))
 	for i := range names {
 		names[i] = strconv.Itoa(shards[i])

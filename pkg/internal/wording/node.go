@@ -33,20 +33,20 @@ func IgnoredText(n task.Node) string {
 	return ", ignored: " + Labels(n.IgnoredLabels)
 }
 
-// IneligibleText explains why a node owns no shards.
-func IneligibleText(n task.Node) string {
-	switch n.Ineligible {
+// IneligibleText explains why a node owns no shards, from the reason in its record. It returns "" without a reason.
+func IneligibleText(reason string) string {
+	switch reason {
 	case "":
 		return ""
 	case task.IneligibleClock:
-		return ": owns no shards, because its clock jumped or differs from the clocks of other nodes"
+		return "owns no shards, because its clock jumped or differs from the clocks of other nodes"
 	case task.IneligibleStalled:
-		return ": owns no shards for now, because it did not decide ticks that were due"
+		return "owns no shards for now, because it did not decide ticks that were due"
 	case task.IneligibleRestored:
-		return ": owns no shards, because etcd was restored from an older snapshot"
+		return "owns no shards, because etcd was restored from an older snapshot"
 	}
 
-	return ": owns no shards"
+	return "owns no shards: " + reason
 }
 
 // FactText formats a fact for people. It returns "" if the fact is unknown.
