@@ -36,7 +36,7 @@ type listFilter struct {
 // listFilters are the filters that the benchmark combines with each order.
 var listFilters = []listFilter{
 	{"all", url.Values{}, func(listPopulation, int, string) bool { return true }},
-	{"label", url.Values{"selector": {"team = team-7, env in (prod, staging)"}}, func(p listPopulation, i int, _ string) bool {
+	{"label", url.Values{"q": {`selector:"team = team-7, env in (prod, staging)"`}}, func(p listPopulation, i int, _ string) bool {
 		return !p.isFiring(i) && i%40 == 7
 	}},
 	{"state", url.Values{"q": {"state:failing,paused,running label:env"}}, func(p listPopulation, i int, _ string) bool {
@@ -45,7 +45,7 @@ var listFilters = []listFilter{
 	{"query", url.Values{"q": {"state:failed label:env=prod -namespace:team-03 failures:>=2"}}, func(p listPopulation, i int, _ string) bool {
 		return i%2 == 0 && i%teams != 3 && p.failuresOf(i) >= 2
 	}},
-	{"glob", url.Values{"name": {"*-00*7?"}}, func(_ listPopulation, _ int, name string) bool {
+	{"glob", url.Values{"q": {"name:*-00*7?"}}, func(_ listPopulation, _ int, name string) bool {
 		ok, _ := path.Match("*-00*7?", name)
 		return ok
 	}},

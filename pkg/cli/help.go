@@ -223,6 +223,7 @@ of them:
   label:gpu                the label exists
   label:team=data          the label has this value
   label:team!=data         the label has another value or does not exist
+  selector:"a in (b, c)"   the labels match the selector (carillon help selectors)
   next:<1h next:>1d        the next tick is less or more than this away; next:none
   tick:2026-11-27T03:00Z   a tick may fall due in this minute
   last:<1h last:>1d        the last run ended less or more than this ago; last:none
@@ -237,7 +238,12 @@ with spaces or commas: name~"a b". In a shell, put terms with <, >, *, ! or quot
 single quotes.
 
 The words of task list and next are a query if one of them has a colon or a tilde.
-Otherwise they are names: task list dump lists the task dump.`
+Otherwise they are names: task list dump lists the task dump. Flags and names are
+short forms of terms, which must also match:
+
+  -l team=data             selector:team=data
+  --failing, --paused      state:failing, state:paused
+  task list 'web-*' db     name:web-*,db`
 
 const schedulesTopic = `A schedule is one or more expressions. It ticks whenever one of them does.
 

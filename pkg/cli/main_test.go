@@ -98,7 +98,7 @@ func TestCompletion_FindsTasksBeyondTheFirst(t *testing.T) {
 			page.Items = append(page.Items, client.Task{Task: task.Task{Spec: task.Spec{Namespace: "default", Name: fmt.Sprintf("a%04d", i)}}})
 		}
 
-		if name := r.URL.Query().Get("name"); name != "" {
+		if name, is := strings.CutPrefix(r.URL.Query().Get("q"), "name:"); is {
 			page = client.List[client.Task]{Items: page.Items[:1]}
 			page.Items[0].Name = strings.TrimSuffix(name, "*") + "-found"
 		}

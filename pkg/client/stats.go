@@ -5,7 +5,6 @@ import (
 	"net/http"
 	"net/url"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/carillonhq/carillon/pkg/task"
@@ -173,9 +172,7 @@ type LoadAdvice struct {
 // LoadOptions select the tasks and the time of a load.
 type LoadOptions struct {
 	Namespace string        // "": all namespaces that the caller may read
-	Query     string        // a query line: only tasks that match
-	Selector  string        // only tasks with these labels
-	Names     []string      // only tasks with these names or globs
+	Query     string        // as in TaskListOptions
 	Span      time.Duration // 0: 24 hours, which is the maximum
 	Step      time.Duration // 0: a minute
 	Peaks     int           // the maximum number of peaks
@@ -194,8 +191,6 @@ func (s *LoadService) Get(ctx context.Context, o LoadOptions) (TaskLoad, error) 
 
 	q := url.Values{}
 	setIfNotEmpty(q, "q", o.Query)
-	setIfNotEmpty(q, "selector", o.Selector)
-	setIfNotEmpty(q, "name", strings.Join(o.Names, ","))
 
 	if o.Span != 0 {
 		q.Set("span", task.Duration(o.Span).String())

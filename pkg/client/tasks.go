@@ -5,6 +5,7 @@ import (
 	"iter"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -23,13 +24,9 @@ type TasksService struct{ conn *connection }
 // TaskListOptions select the tasks of a list.
 type TaskListOptions struct {
 	Namespace string // "" means all namespaces
-	Selector  string // by labels: "team = data"
-	// Names are names or globs, such as "web-*" or "prod/web-*". A task matches if any of them matches. An empty
-	// list matches all tasks.
-	Names   []string
-	Query   string // a query line: terms that must all hold, such as "state:failed label:team=data next:<1h"
-	Failing bool   // only failing tasks: see Task.State
-	Paused  bool   // only paused tasks
+	// Query contains terms that must all hold, such as "state:failed label:team=data next:<1h". "" matches all tasks. See
+	// QueryTerm and JoinTerms.
+	Query string
 	// Sort is the order: SortName (also if empty), SortNext, SortLast (the latest end first), SortLateness or
 	// SortDuration (of the last run, the largest first) or SortFailures (in a row, the most first). In all orders but
 	// SortName, a task that changes while several pages are read may be listed twice or not at all.
@@ -54,15 +51,38 @@ const (
 	SortFailures = "failures"
 )
 
+// QueryTerm returns the term KEY:VALUE,VALUE of a query, with quotes where they are needed, and "" without values:
+//
+//	QueryTerm("name", "web-*", "prod/db")         // names and globs
+//	QueryTerm("selector", "team in (data, ops)")  // a label selector
+//	QueryTerm("state", "failing")
+func QueryTerm(key string, values ...string) string {
+	if len(values) == 0 {
+		return ""
+	}
+
+	quoted := make([]string, len(values))
+	for i, v := range values {
+		if quoted[i] = v; strings.ContainsAny(v, " \t\r\n,\"") {
+			quoted[i] = `"` + strings.NewReplacer(`\`, `\\`, `"`, `\"`).Replace(v) + `"`
+		}
+	}
+
+	return key + ":" + strings.Join(quoted, ",")
+}
+
+// JoinTerms returns the query of all terms that are not empty.
+func JoinTerms(terms ...string) string {
+	return strings.Join(slices.DeleteFunc(terms, func(t string) bool { return t == "" }), " ")
+}
+
 // queryValues encodes the options, except for Namespace, Limit and Info.
 func (o TaskListOptions) queryValues() url.Values {
 	q := url.Values{}
-	setIfNotEmpty(q, "selector", o.Selector)
-	setIfNotEmpty(q, "name", strings.Join(o.Names, ","))
 	setIfNotEmpty(q, "sort", o.Sort)
 	setIfNotEmpty(q, "q", o.Query)
 
-	for name, is := range map[string]bool{"failing": o.Failing, "paused": o.Paused, "brief": o.Brief, "complete": o.Complete} {
+	for name, is := range map[string]bool{"brief": o.Brief, "complete": o.Complete} {
 		if is {
 			q.Set(name, "true")
 		}

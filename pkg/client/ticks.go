@@ -14,10 +14,7 @@ type TicksService struct{ conn *connection }
 
 // ComingOptions select future ticks.
 type ComingOptions struct {
-	Namespace   string // "" means all namespaces
-	Selector    string
-	Names       []string // as in TaskListOptions
-	Failing     bool
+	Namespace   string         // "" means all namespaces
 	Query       string         // as in TaskListOptions
 	From, Until time.Time      // zero: from now, and without an end
 	Limit       int            // the maximum number of ticks; 0 means all, which may be infinitely many without Until
@@ -28,7 +25,7 @@ type ComingOptions struct {
 // ends the iteration.
 func (s *TicksService) All(ctx context.Context, o ComingOptions) iter.Seq2[Coming, error] {
 	path, err := namespacePath(o.Namespace, "/next")
-	q := TaskListOptions{Selector: o.Selector, Names: o.Names, Failing: o.Failing, Query: o.Query}.queryValues()
+	q := TaskListOptions{Query: o.Query}.queryValues()
 	setTimes(q, map[string]time.Time{"from": o.From, "until": o.Until})
 
 	return iterateQuery[Coming](ctx, s.conn, path, q, maxPage, o.Limit, o.Info, err)

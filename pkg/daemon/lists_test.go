@@ -87,7 +87,7 @@ func (r *listReader) read(ctx context.Context, cl *client.Client, node string) (
 	o := client.TaskListOptions{Namespace: "default", Query: fmt.Sprintf("name~t,z%d", n), Brief: true}
 	l := listcheck.List{Asker: "the reader of " + node, Filter: listcheck.All, ByName: true, Asked: time.Now()}
 	if n%3 == 0 {
-		o.Paused, l.Filter = true, listcheck.Paused
+		o.Query, l.Filter = o.Query+" state:paused", listcheck.Paused
 	}
 
 	o.Info = func(i client.ListInfo) {

@@ -90,7 +90,7 @@ var allowedImports = map[string][]string{
 	"pkg/cli/role":      {"pkg/cli/failure", "pkg/cli/output", "pkg/cli/factory", "pkg/cli/batch", "pkg/cli/view", "pkg/cli/complete", "pkg/client", "pkg/task"},
 	"pkg/cli/token":     {"pkg/cli/failure", "pkg/cli/output", "pkg/cli/factory", "pkg/cli/batch", "pkg/cli/view", "pkg/cli/complete", "pkg/client", "pkg/task"},
 	"pkg/cli/events":    {"pkg/cli/failure", "pkg/cli/output", "pkg/cli/factory", "pkg/cli/selection", "pkg/cli/complete", "pkg/client", "pkg/internal/wording", "pkg/task"},
-	"pkg/cli/load":      {"pkg/cli/failure", "pkg/cli/output", "pkg/cli/factory", "pkg/cli/view", "pkg/client", "pkg/internal/wording", "pkg/task"},
+	"pkg/cli/load":      {"pkg/cli/failure", "pkg/cli/output", "pkg/cli/factory", "pkg/cli/selection", "pkg/cli/view", "pkg/client", "pkg/internal/wording", "pkg/task"},
 	"pkg/cli/top":       {"pkg/cli/failure", "pkg/cli/output", "pkg/cli/factory", "pkg/client", "pkg/internal/top", "pkg/task"},
 	"pkg/cli/imports":   {"pkg/cli/failure", "pkg/cli/output", "pkg/cli/factory", "pkg/cli/selection", "pkg/cli/complete", "pkg/cli/apply", "pkg/internal/importer", "pkg/internal/manifest", "pkg/internal/schedule", "pkg/task"},
 
@@ -106,7 +106,7 @@ var allowedImports = map[string][]string{
 	"pkg/internal/schema": {"pkg/internal/schedule", "pkg/task"},
 
 	// api is the server: it authenticates, describes and routes, and wires the handlers of each resource.
-	"pkg/internal/api": {"pkg/client", "pkg/internal/api/logins", "pkg/internal/oidclogin", "pkg/internal/api/ask", "pkg/internal/readmodel", "pkg/internal/api/board", "pkg/internal/api/cluster", "pkg/internal/api/events", "pkg/internal/api/httpapi", "pkg/internal/api/load", "pkg/internal/api/logs", "pkg/internal/api/nodes", "pkg/internal/api/peers", "pkg/internal/api/runs", "pkg/internal/api/secrets", "pkg/internal/api/selection", "pkg/internal/api/attempts", "pkg/internal/api/tasks", "pkg/internal/api/views", "pkg/internal/connlimit", "pkg/internal/schema", "pkg/internal/secret", "pkg/internal/statement", "pkg/store", "pkg/store/record", "pkg/task", "pkg/internal/access", "pkg/internal/api/accesscontrol", "pkg/internal/authority", "pkg/store/eventlog"},
+	"pkg/internal/api": {"pkg/client", "pkg/internal/api/logins", "pkg/internal/oidclogin", "pkg/internal/api/ask", "pkg/internal/readmodel", "pkg/internal/api/board", "pkg/internal/api/cluster", "pkg/internal/api/events", "pkg/internal/api/httpapi", "pkg/internal/api/load", "pkg/internal/api/logs", "pkg/internal/api/nodes", "pkg/internal/api/peers", "pkg/internal/api/runs", "pkg/internal/api/secrets", "pkg/internal/api/attempts", "pkg/internal/api/tasks", "pkg/internal/api/views", "pkg/internal/connlimit", "pkg/internal/schema", "pkg/internal/secret", "pkg/internal/statement", "pkg/store", "pkg/store/record", "pkg/task", "pkg/internal/access", "pkg/internal/api/accesscontrol", "pkg/internal/authority", "pkg/store/eventlog"},
 	// ui shows in pages what the API answers, through client. It asks access and authority only whose session a request has
 	// and which buttons to offer.
 	"pkg/internal/ui": {"pkg/client", "pkg/internal/access", "pkg/internal/authority", "pkg/internal/manifest", "pkg/internal/overview", "pkg/internal/schedule", "pkg/internal/wording", "pkg/task"},
@@ -119,10 +119,9 @@ var allowedImports = map[string][]string{
 	"pkg/internal/api/peers":   {"pkg/client", "pkg/internal/readmodel", "pkg/internal/api/httpapi", "pkg/internal/statement", "pkg/task"},
 	"pkg/internal/api/views":   {"pkg/client", "pkg/internal/api/httpapi", "pkg/internal/schedule", "pkg/store", "pkg/store/record", "pkg/task"},
 	// ask asks the owners of shards.
-	"pkg/internal/api/ask":       {"pkg/client", "pkg/internal/access", "pkg/internal/api/httpapi", "pkg/internal/api/peers", "pkg/internal/readmodel", "pkg/task"},
-	"pkg/internal/api/selection": {"pkg/internal/access", "pkg/internal/api/ask", "pkg/internal/api/httpapi", "pkg/internal/readmodel", "pkg/store", "pkg/store/record"},
-	"pkg/internal/api/tasks":     {"pkg/client", "pkg/internal/ledger", "pkg/internal/api/ask", "pkg/internal/readmodel", "pkg/internal/api/httpapi", "pkg/internal/api/selection", "pkg/internal/api/views", "pkg/internal/runstats", "pkg/internal/schedule", "pkg/internal/why", "pkg/store", "pkg/store/record", "pkg/task", "pkg/internal/access", "pkg/internal/authority"},
-	"pkg/internal/api/attempts":  {"pkg/client", "pkg/internal/api/httpapi", "pkg/internal/api/peers", "pkg/store", "pkg/task"},
+	"pkg/internal/api/ask":      {"pkg/client", "pkg/internal/access", "pkg/internal/api/httpapi", "pkg/internal/api/peers", "pkg/internal/readmodel", "pkg/store", "pkg/store/record", "pkg/task"},
+	"pkg/internal/api/tasks":    {"pkg/client", "pkg/internal/ledger", "pkg/internal/api/ask", "pkg/internal/readmodel", "pkg/internal/api/httpapi", "pkg/internal/api/views", "pkg/internal/runstats", "pkg/internal/schedule", "pkg/internal/why", "pkg/store", "pkg/store/record", "pkg/task", "pkg/internal/access", "pkg/internal/authority"},
+	"pkg/internal/api/attempts": {"pkg/client", "pkg/internal/api/httpapi", "pkg/internal/api/peers", "pkg/store", "pkg/task"},
 	// logins lets people sign in with the identity providers of oidclogin, which knows nothing of the cluster.
 	"pkg/internal/api/logins": {"pkg/client", "pkg/internal/api/httpapi", "pkg/internal/oidclogin", "pkg/task"},
 	"pkg/internal/oidclogin":  {"pkg/filetrust", "pkg/internal/access", "pkg/task"},
@@ -131,8 +130,8 @@ var allowedImports = map[string][]string{
 	// access is pure: it decides who may do what. authority keeps the records that it decides by current.
 	"pkg/internal/access":     {"pkg/task"},
 	"pkg/internal/authority":  {"pkg/clock", "pkg/internal/access", "pkg/kv", "pkg/store", "pkg/store/record", "pkg/task", "pkg/wake"},
-	"pkg/internal/api/runs":   {"pkg/client", "pkg/internal/api/ask", "pkg/internal/api/httpapi", "pkg/internal/api/selection", "pkg/internal/api/attempts", "pkg/internal/api/views", "pkg/internal/readmodel", "pkg/store", "pkg/store/record", "pkg/task", "pkg/internal/access"},
-	"pkg/internal/api/load":   {"pkg/client", "pkg/internal/access", "pkg/internal/api/ask", "pkg/internal/api/httpapi", "pkg/internal/api/selection", "pkg/internal/readmodel", "pkg/task"},
+	"pkg/internal/api/runs":   {"pkg/client", "pkg/internal/api/ask", "pkg/internal/api/httpapi", "pkg/internal/api/attempts", "pkg/internal/api/views", "pkg/internal/readmodel", "pkg/store", "pkg/store/record", "pkg/task", "pkg/internal/access"},
+	"pkg/internal/api/load":   {"pkg/client", "pkg/internal/access", "pkg/internal/api/ask", "pkg/internal/api/httpapi", "pkg/internal/readmodel", "pkg/task"},
 	"pkg/internal/api/logs":   {"pkg/client", "pkg/internal/api/httpapi", "pkg/internal/api/peers", "pkg/store", "pkg/store/record", "pkg/task", "pkg/internal/access"},
 	"pkg/internal/api/events": {"pkg/client", "pkg/internal/api/httpapi", "pkg/store", "pkg/store/eventlog", "pkg/task", "pkg/internal/access", "pkg/internal/authority"},
 	"pkg/internal/api/nodes":  {"pkg/client", "pkg/internal/api/httpapi", "pkg/internal/api/views", "pkg/store", "pkg/task", "pkg/internal/access"},

@@ -82,7 +82,7 @@ func (p *pruner) findAndConfirm(ctx context.Context, r *Operation, c *client.Cli
 	}
 
 	for _, ns := range p.prunedNamespaces(r) {
-		for t, err := range c.Tasks.All(ctx, client.TaskListOptions{Namespace: ns, Selector: p.selector, Complete: true}) {
+		for t, err := range c.Tasks.All(ctx, client.TaskListOptions{Namespace: ns, Query: client.QueryTerm("selector", p.selector), Complete: true}) {
 			if err != nil {
 				return err
 			}

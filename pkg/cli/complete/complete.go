@@ -89,7 +89,7 @@ func someTasks(ctx context.Context, f *factory.Factory, c *client.Client, patter
 	o := client.TaskListOptions{Namespace: f.Scope(), Limit: MaxOffers, Brief: true}
 	if pattern != "" {
 		var err error
-		if o.Namespace, o.Names, err = selection.Patterns(f, []string{pattern}); err != nil {
+		if o.Namespace, o.Query, err = selection.Query(f, []string{pattern}, ""); err != nil {
 			return err
 		}
 	}

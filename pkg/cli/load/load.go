@@ -12,6 +12,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/cli/factory"
 	"github.com/carillonhq/carillon/pkg/cli/failure"
 	"github.com/carillonhq/carillon/pkg/cli/output"
+	"github.com/carillonhq/carillon/pkg/cli/selection"
 	"github.com/carillonhq/carillon/pkg/cli/view"
 	"github.com/carillonhq/carillon/pkg/client"
 	"github.com/carillonhq/carillon/pkg/internal/wording"
@@ -67,8 +68,9 @@ func run(cmd *cobra.Command, f *factory.Factory, o options, words []string) erro
 	case o.peaks < 0 || o.peaks > 20:
 		return failure.Usage("--peaks %d: use a number from 0 to 20", o.peaks)
 	}
-	if _, err := task.ParseSelector(o.selector); err != nil {
-		return task.Under("selector", err)
+	_, query, err := selection.Query(f, nil, o.selector, slices.Concat(words, o.terms)...)
+	if err != nil {
+		return err
 	}
 
 	c, err := f.Connect()
@@ -76,7 +78,7 @@ func run(cmd *cobra.Command, f *factory.Factory, o options, words []string) erro
 		return err
 	}
 
-	ask := client.LoadOptions{Query: strings.Join(slices.Concat(words, o.terms), " "), Selector: o.selector, Span: o.span, Peaks: o.peaks}
+	ask := client.LoadOptions{Query: query, Span: o.span, Peaks: o.peaks}
 	if f.NamespaceFlag != "" && !f.AllNamespaces {
 		ask.Namespace = f.NamespaceFlag
 	}

@@ -173,7 +173,7 @@ func chosenRuns(ctx context.Context, f *factory.Factory, c *client.Client, words
 
 	var of map[selection.Ref]bool // nil: any task
 	if len(globs) > 0 || p.Selector != "" {
-		if filter.Namespace, _, err = selection.Patterns(f, globs); err != nil {
+		if filter.Namespace, _, err = selection.Query(f, globs, ""); err != nil {
 			return nil, false, err
 		}
 

@@ -157,8 +157,9 @@ func lintedObject(o manifest.Object) lintInput {
 
 // lintedTasks returns the schedules of the tasks on the server that match a selector.
 func lintedTasks(ctx context.Context, f *factory.Factory, selector string) ([]lintInput, error) {
-	if _, err := task.ParseSelector(selector); err != nil {
-		return nil, task.Under("selector", err)
+	namespace, query, err := selection.Query(f, nil, selector)
+	if err != nil {
+		return nil, err
 	}
 
 	c, err := f.Connect()
@@ -167,7 +168,7 @@ func lintedTasks(ctx context.Context, f *factory.Factory, selector string) ([]li
 	}
 
 	var list []lintInput
-	for t, err := range c.Tasks.All(ctx, client.TaskListOptions{Namespace: f.Scope(), Selector: selector, Complete: true}) {
+	for t, err := range c.Tasks.All(ctx, client.TaskListOptions{Namespace: namespace, Query: query, Complete: true}) {
 		if err != nil {
 			return nil, err
 		}

@@ -51,20 +51,17 @@ func Find(ctx context.Context, f *factory.Factory, c *client.Client, words []str
 	if broad && len(words) > 0 {
 		return out, failure.Usage("names and -l cannot be used together")
 	}
-	if _, err := task.ParseSelector(p.Selector); err != nil {
-		return out, task.Under("selector", err)
-	}
 
 	globs := slices.DeleteFunc(slices.Clone(words), func(w string) bool { return !IsGlob(w) })
 	var all []Ref
 	// One list contains the matches of all globs. expandWord then assigns them to the words.
 	if broad = broad || len(globs) > 0; broad {
-		namespace, names, err := Patterns(f, globs)
+		namespace, query, err := Query(f, globs, p.Selector)
 		if err != nil {
 			return out, err
 		}
 
-		for t, err := range c.Tasks.All(ctx, client.TaskListOptions{Namespace: namespace, Selector: p.Selector, Names: names, Brief: true, Complete: true}) {
+		for t, err := range c.Tasks.All(ctx, client.TaskListOptions{Namespace: namespace, Query: query, Brief: true, Complete: true}) {
 			if err != nil {
 				return out, err
 			}
@@ -96,9 +93,18 @@ func Find(ctx context.Context, f *factory.Factory, c *client.Client, words []str
 	return out, nil
 }
 
-// Patterns converts names and globs to the form of the server, and returns the namespace to search: "" if a
-// word contains a namespace.
-func Patterns(f *factory.Factory, words []string) (namespace string, names []string, err error) {
+// Query returns the query for tasks with one of these names or globs, with labels that match a selector, and for which
+// further terms hold. Without words, all names match; an empty selector or term is left out. The query is about a
+// namespace, which is "" for all: also if a word contains a namespace.
+func Query(f *factory.Factory, words []string, selector string, terms ...string) (namespace, query string, err error) {
+	if selector != "" {
+		if _, err := task.ParseSelector(selector); err != nil {
+			return "", "", task.Under("selector", err)
+		}
+		terms = append([]string{client.QueryTerm("selector", selector)}, terms...)
+	}
+
+	var names []string
 	namespace = f.Scope()
 	if slices.ContainsFunc(words, func(w string) bool { return strings.Contains(w, "/") }) {
 		namespace = ""
@@ -106,10 +112,10 @@ func Patterns(f *factory.Factory, words []string) (namespace string, names []str
 
 	for _, w := range words {
 		if _, err := path.Match(w, ""); IsGlob(w) && (err != nil || strings.ContainsAny(w, ",")) {
-			return "", nil, failure.Usage("%s is not a pattern; use *, ? and [a-z]", task.Quote(w))
+			return "", "", failure.Usage("%s is not a pattern; use *, ? and [a-z]", task.Quote(w))
 		} else if !IsGlob(w) {
 			if _, err := ParseRef(f, w); err != nil {
-				return "", nil, err
+				return "", "", err
 			}
 		}
 
@@ -120,7 +126,8 @@ func Patterns(f *factory.Factory, words []string) (namespace string, names []str
 		names = append(names, w)
 	}
 
-	return namespace, names, nil
+	// The terms that people write come last. If one of them has a quote that is not closed, the error is about this term.
+	return namespace, client.JoinTerms(append([]string{client.QueryTerm("name", names...)}, terms...)...), nil
 }
 
 // expandWord returns the tasks that one word selects. A glob that matches nothing is an error, as with rm.

@@ -68,10 +68,6 @@ func exportCommand(f *factory.Factory) *cobra.Command {
 		if x.dir != "" && x.Format != output.FormatTable && x.Format != output.FormatYAML {
 			return failure.Usage("--dir writes YAML, and cannot be used with -o %s", x.Format)
 		}
-		if _, err := task.ParseSelector(x.selector); err != nil {
-			return task.Under("selector", err)
-		}
-
 		c, err := f.Connect()
 		if err != nil {
 			return err
@@ -101,12 +97,12 @@ func (x *exporter) exportSelected(ctx context.Context, c *client.Client, words [
 	matched := map[string]bool{}
 	var codes []int
 
-	namespace, names, err := selection.Patterns(x.Factory, words)
+	namespace, query, err := selection.Query(x.Factory, words, x.selector)
 	if err != nil {
 		return err
 	}
 
-	for t, err := range c.Tasks.All(ctx, client.TaskListOptions{Namespace: namespace, Names: names, Selector: x.selector, Complete: true}) {
+	for t, err := range c.Tasks.All(ctx, client.TaskListOptions{Namespace: namespace, Query: query, Complete: true}) {
 		if err != nil {
 			return err
 		}

@@ -63,10 +63,6 @@ func (l *listFlags) checkFlags() error {
 		return e
 	}
 
-	if _, err := task.ParseSelector(l.Selector); err != nil {
-		return task.Under("selector", err)
-	}
-
 	return nil
 }
 
@@ -111,7 +107,7 @@ func listCommand(f *factory.Factory) *cobra.Command {
 			return err
 		}
 		if l.watch {
-			return watchTasks(cmd.Context(), f, c, o)
+			return watchedTasks(f, c, o, l).Run(cmd.Context())
 		}
 
 		var info client.ListInfo
@@ -147,16 +143,24 @@ const (
 
 // listOptions converts the flags and words to options of the client.
 func listOptions(f *factory.Factory, l listFlags) (client.TaskListOptions, error) {
-	o := client.TaskListOptions{Namespace: f.Scope(), Selector: l.Selector, Failing: l.failing, Paused: l.paused, Query: l.query, Sort: l.sort, Limit: l.limit, Complete: l.complete}
+	o := client.TaskListOptions{Sort: l.sort, Limit: l.limit, Complete: l.complete}
 	if f.ForPeople() && f.WantsColumn(recentColumn) {
 		o.Recent = recentRuns
 	}
 
 	o.Brief = f.Format == output.FormatName && l.sort == client.SortName && !l.watch
 	var err error
-	o.Namespace, o.Names, err = selection.Patterns(f, l.words)
+	o.Namespace, o.Query, err = selection.Query(f, l.words, l.Selector, stateTerm(l.failing, client.TaskFailing), stateTerm(l.paused, client.TaskPaused), l.query)
 
 	return o, err
+}
+
+// stateTerm returns the term of a query that --failing or --paused stands for, if the flag is given.
+func stateTerm(given bool, state string) string {
+	if !given {
+		return ""
+	}
+	return client.QueryTerm("state", state)
 }
 
 // unmatchedWordError returns an error if a word matches no task at all, as ls does for a missing file. If other

@@ -208,16 +208,12 @@ func noteNext(f *factory.Factory, r selection.Ref, t client.Task, listed int) {
 func nextOfMany(f *factory.Factory, cmd *cobra.Command, c *client.Client, words []string, u nextFlags) error {
 	ctx := cmd.Context()
 
-	if _, err := task.ParseSelector(u.Selector); err != nil {
-		return task.Under("selector", err)
-	}
-
-	o := client.ComingOptions{Selector: u.Selector, Failing: u.failing, Query: u.query, Limit: u.count}
+	o := client.ComingOptions{Limit: u.count}
 	var err error
-	if o.From, o.Until, err = nextBounds(f, u, f.Zone(output.ReaderZone)); err != nil {
+	if o.Namespace, o.Query, err = selection.Query(f, words, u.Selector, stateTerm(u.failing, client.TaskFailing), u.query); err != nil {
 		return err
 	}
-	if o.Namespace, o.Names, err = selection.Patterns(f, words); err != nil {
+	if o.From, o.Until, err = nextBounds(f, u, f.Zone(output.ReaderZone)); err != nil {
 		return err
 	}
 	if err := areThere(ctx, f, c, words); err != nil {
@@ -275,7 +271,7 @@ func areThere(ctx context.Context, f *factory.Factory, c *client.Client, words [
 
 	o := client.TaskListOptions{Brief: true}
 	var err error
-	if o.Namespace, o.Names, err = selection.Patterns(f, words); err != nil {
+	if o.Namespace, o.Query, err = selection.Query(f, words, ""); err != nil {
 		return err
 	}
 

@@ -37,7 +37,7 @@ func watchTask(f *factory.Factory, cmd *cobra.Command, c *client.Client, words [
 		return err
 	}
 
-	w := watchedTasks(f, c, o)
+	w := watchedTasks(f, c, o, l)
 	if len(words) == 1 && !selection.IsGlob(words[0]) {
 		w.Page = func(list []client.Task) string {
 			d := &output.Details{Printer: &f.Printer}
@@ -49,17 +49,12 @@ func watchTask(f *factory.Factory, cmd *cobra.Command, c *client.Client, words [
 	return w.Run(cmd.Context())
 }
 
-// watchTasks implements task list -w.
-func watchTasks(ctx context.Context, f *factory.Factory, c *client.Client, o client.TaskListOptions) error {
-	return watchedTasks(f, c, o).Run(ctx)
-}
-
-// watchedTasks returns a list that follows the changes of tasks.
-func watchedTasks(f *factory.Factory, c *client.Client, o client.TaskListOptions) *watch.List[client.Task] {
+// watchedTasks returns a list that follows the changes of tasks. o are the options for l.
+func watchedTasks(f *factory.Factory, c *client.Client, o client.TaskListOptions, l listFlags) *watch.List[client.Task] {
 	w := &watch.List[client.Task]{Factory: f, Client: c, Events: client.EventOptions{Namespace: o.Namespace, Kinds: []string{task.EventTask, task.EventRun}}}
 	w.Affects = func(e task.Event) (string, bool) {
 		r := selection.Ref{Namespace: e.Namespace, Name: e.Task}
-		return r.String(), len(o.Names) == 0 || slices.ContainsFunc(o.Names, func(n string) bool { return selection.Matches(f, n, r) })
+		return r.String(), len(l.words) == 0 || slices.ContainsFunc(l.words, func(word string) bool { return selection.Matches(f, word, r) })
 	}
 
 	var info client.ListInfo // of the last read
@@ -83,23 +78,22 @@ func watchedTasks(f *factory.Factory, c *client.Client, o client.TaskListOptions
 
 	// Tasks are read by name from etcd, which costs little and is current. Whether they match a selector or are in a
 	// state is decided here. The terms of a query and the order are known only to the owners of the shards.
-	byOwners := o.Selector != "" || o.Failing || o.Paused || o.Query != "" || o.Sort != client.SortName ||
-		slices.ContainsFunc(o.Names, selection.IsGlob)
+	byOwners := l.Selector != "" || l.failing || l.paused || l.query != "" || l.sort != client.SortName || slices.ContainsFunc(l.words, selection.IsGlob)
 	if byOwners {
-		w.Rescan, w.Partial = f.RescanEvery, o.Query != ""
+		w.Rescan, w.Partial = f.RescanEvery, l.query != ""
 	}
-	selector, _ := task.ParseSelector(o.Selector) // it was checked before
+	selector, _ := task.ParseSelector(l.Selector) // it was checked before
 
 	w.Reread = func(ctx context.Context, keys []string) ([]client.Task, error) {
 		var list []client.Task
 		for some := range slices.Chunk(keys, 100) { // keys are part of the URL, whose length is limited
-			found, err := c.Tasks.List(ctx, client.TaskListOptions{Names: some, Recent: o.Recent, Brief: o.Brief})
+			found, err := c.Tasks.List(ctx, client.TaskListOptions{Query: client.QueryTerm("name", some...), Recent: o.Recent, Brief: o.Brief})
 			if err != nil {
 				return nil, err
 			}
 
 			list = append(list, slices.DeleteFunc(found, func(t client.Task) bool {
-				return selector != nil && !selector.Matches(t.Labels) || o.Failing && t.State != client.TaskFailing || o.Paused && !t.Paused
+				return selector != nil && !selector.Matches(t.Labels) || l.failing && t.State != client.TaskFailing || l.paused && !t.Paused
 			})...)
 		}
 

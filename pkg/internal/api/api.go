@@ -27,7 +27,6 @@ import (
 	"github.com/carillonhq/carillon/pkg/internal/api/peers"
 	"github.com/carillonhq/carillon/pkg/internal/api/runs"
 	"github.com/carillonhq/carillon/pkg/internal/api/secrets"
-	"github.com/carillonhq/carillon/pkg/internal/api/selection"
 	"github.com/carillonhq/carillon/pkg/internal/api/tasks"
 	"github.com/carillonhq/carillon/pkg/internal/api/views"
 	"github.com/carillonhq/carillon/pkg/internal/authority"
@@ -291,19 +290,18 @@ func newServer(cfg Config) *server {
 		Node: cfg.Node, Instance: cfg.Instance, Key: cfg.Key, TLS: cfg.TLS, Now: now, Dial: cfg.Dial, DialTLS: cfg.DialTLS, Log: s.log,
 	})
 	s.asker = ask.New(ask.Config{
-		Node: cfg.Node, Shards: cfg.Cluster.Shards, Peers: others, Nodes: presentNodes(cfg), Own: cfg.Ask, Now: now,
+		Node: cfg.Node, Shards: cfg.Cluster.Shards, Store: cfg.Store, Ref: cfg.Ref, Peers: others, Nodes: presentNodes(cfg), Own: cfg.Ask, Now: now,
 	})
-	finder := selection.NewFinder(cfg.Store, cfg.Ref, s.asker)
 
 	// The order matters: logs needs runs, which needs attempts, and board needs cluster.
 	s.tasks = &tasks.Handlers{
-		Store: cfg.Store, Ref: cfg.Ref, Views: &views.Viewer{Store: cfg.Store, Ref: cfg.Ref, Now: now}, Finder: finder, Asker: s.asker, Now: now,
+		Store: cfg.Store, Ref: cfg.Ref, Views: &views.Viewer{Store: cfg.Store, Ref: cfg.Ref, Now: now}, Asker: s.asker, Now: now,
 		ClockFault: cfg.Clock, Nodes: cfg.Nodes, Etcd: cfg.Etcd,
 		CheckStream: s.checkStream, ReportRefusal: s.logins.reportRefusal, Problems: s.problems, Log: s.log,
 	}
 	s.attempts = &attempts.Handlers{Store: cfg.Store, Peers: others, Node: cfg.Node, Source: cfg.Attempts, Log: s.log}
 	s.runs = &runs.Handlers{
-		Store: cfg.Store, Ref: cfg.Ref, Finder: finder, Asker: s.asker, Attempts: s.attempts, Shards: cfg.Cluster.Shards, Now: now, MostScanned: cfg.MostScanned,
+		Store: cfg.Store, Ref: cfg.Ref, Asker: s.asker, Attempts: s.attempts, Shards: cfg.Cluster.Shards, Now: now, MostScanned: cfg.MostScanned,
 	}
 	s.logs = &logs.Handlers{
 		Store: cfg.Store, Ref: cfg.Ref, Runs: s.runs, Peers: others, Node: cfg.Node, Source: cfg.Logs,

@@ -101,7 +101,7 @@ func TestAsk_AnyNodeMergesTheAnswersOfAll(t *testing.T) {
 
 	for name, at := range w.fleet() {
 		w.url = at
-		l, res := w.tasksPage("selector=team%3Ddata")
+		l, res := w.tasksPage("q=selector:team%3Ddata")
 		if got := namesOf(l.Items); got != "t0 t1 t10 t11 t2 t3 t4 t5 t6 t7 t8 t9" || l.Count == nil || *l.Count != 12 || len(l.Missing) > 0 || l.Shards != shards || l.Collecting != nil {
 			t.Errorf("by %s: %s", name, res.body)
 		}
@@ -111,7 +111,7 @@ func TestAsk_AnyNodeMergesTheAnswersOfAll(t *testing.T) {
 
 		var all []string
 		for page := ""; ; page = "&page=" + l.Next {
-			if l, res = w.tasksPage("selector=team%3Ddata&sort=next&limit=5" + page); res.status != 200 {
+			if l, res = w.tasksPage("q=selector:team%3Ddata&sort=next&limit=5" + page); res.status != 200 {
 				t.Fatal(res.body)
 			}
 			for _, one := range l.Items {
@@ -150,7 +150,7 @@ func TestAsk_AMovingShardCountsOnce(t *testing.T) {
 	}
 	w.fleet()
 
-	if l, res := w.tasksPage("selector=team&limit=3"); namesOf(l.Items) != "t0 t1 t10" || *l.Count != 12 || len(l.Missing) > 0 || asked.Load() != 2 {
+	if l, res := w.tasksPage("q=selector:team&limit=3"); namesOf(l.Items) != "t0 t1 t10" || *l.Count != 12 || len(l.Missing) > 0 || asked.Load() != 2 {
 		t.Errorf("asked %d times: %s", asked.Load(), res.body)
 	}
 
@@ -164,7 +164,7 @@ func TestAsk_AMovingShardCountsOnce(t *testing.T) {
 	}
 	w.fleet()
 
-	if l, res := w.tasksPage("selector=team"); !slices.Equal(l.Missing, evenShards) || *l.Count != len(l.Items) || len(l.Items) == 0 || len(l.Items) == 12 {
+	if l, res := w.tasksPage("q=selector:team"); !slices.Equal(l.Missing, evenShards) || *l.Count != len(l.Items) || len(l.Items) == 0 || len(l.Items) == 12 {
 		t.Errorf("the former owner is gone: %s", res.body)
 	}
 }
@@ -176,7 +176,7 @@ func TestAsk_NamesWhatIsMissing(t *testing.T) {
 	w.fleet()
 	w.present("node-b", "http://127.0.0.1:1")
 
-	l, res := w.tasksPage("selector=team")
+	l, res := w.tasksPage("q=selector:team")
 	if !slices.Equal(l.Missing, oddShards) || *l.Count != len(l.Items) || len(l.Items) == 0 || len(l.Items) == 12 {
 		t.Errorf("%s", res.body)
 	}
@@ -186,8 +186,8 @@ func TestAsk_NamesWhatIsMissing(t *testing.T) {
 		}
 	}
 
-	wantStatus(t, "what must be complete", w.do(request{method: "GET", path: "/v1/tasks?selector=team&complete=true"}), 503, client.CodeIncomplete)
-	_, err := w.Tasks.List(t.Context(), client.TaskListOptions{Selector: "team", Complete: true})
+	wantStatus(t, "what must be complete", w.do(request{method: "GET", path: "/v1/tasks?q=selector:team&complete=true"}), 503, client.CodeIncomplete)
+	_, err := w.Tasks.List(t.Context(), client.TaskListOptions{Query: "selector:team", Complete: true})
 	wantError(t, err, task.ErrUnavailable, client.CodeIncomplete)
 
 	// Runs that are selected by labels must not be few because an owner is away.
@@ -196,14 +196,14 @@ func TestAsk_NamesWhatIsMissing(t *testing.T) {
 	wantStatus(t, "waiting and active runs by label", w.do(request{method: "GET", path: "/v1/runs?selector=team&state=queued,running"}), 200, "")
 
 	// A list by name needs no owners.
-	for _, query := range []string{"", "name=default/t*", "name=default/t3,default/t4", "complete=true"} {
+	for _, query := range []string{"", "q=name:default/t*", "q=name:default/t3,default/t4", "complete=true"} {
 		if l, res := w.tasksPage(query); res.status != 200 || len(l.Items) < 2 || l.Count != nil || l.Missing != nil {
 			t.Errorf("%q: %s", query, res.body)
 		}
 	}
 
 	var info client.ListInfo
-	_, err = w.Tasks.List(t.Context(), client.TaskListOptions{Selector: "team", Limit: 2, Info: info.Include})
+	_, err = w.Tasks.List(t.Context(), client.TaskListOptions{Query: "selector:team", Limit: 2, Info: info.Include})
 	must(t, err)
 	if !slices.Equal(info.Missing, oddShards) || info.Shards != shards {
 		t.Errorf("the client says %+v", info)
@@ -240,7 +240,7 @@ func TestAsk_SaysHowMuchIsCollected(t *testing.T) {
 		}
 	}
 
-	for _, query := range []string{"failing=true", "sort=last", "q=last:none"} {
+	for _, query := range []string{"q=state:failing", "sort=last", "q=last:none"} {
 		l, res := w.tasksPage(query)
 		if l.Collecting == nil || *l.Collecting != 10*even || l.AgeMS != 700 || !l.AsOf.Equal(w.clock.now().Add(-700*time.Millisecond)) {
 			t.Errorf("%s: %s", query, res.body)
@@ -249,8 +249,10 @@ func TestAsk_SaysHowMuchIsCollected(t *testing.T) {
 	}
 
 	// What does not depend on how runs ended is complete.
-	if l, res := w.tasksPage("selector=team&complete=true"); res.status != 200 || l.Collecting != nil || len(l.Items) != 10 {
-		t.Errorf("by label: %s", res.body)
+	for _, query := range []string{"q=selector:team", "q=label:team", "q=-state:paused", "q=state:idle+name~t"} {
+		if l, res := w.tasksPage("complete=true&" + query); res.status != 200 || l.Collecting != nil || len(l.Items) != 10 {
+			t.Errorf("%s: %s", query, res.body)
+		}
 	}
 }
 
@@ -290,27 +292,27 @@ func (w *world) outdate() {
 
 func TestAsk_BusyOwnersLeaveTheLastAnswer(t *testing.T) {
 	w, f := flakyWorld(t)
-	before, _ := w.tasksPage("selector=team")
+	before, _ := w.tasksPage("q=selector:team")
 	began := w.clock.now()
 	f.fail(&readmodel.Busy{Node: "node-a", RetryAfter: 3500 * time.Millisecond})
 	w.outdate()
 	w.clock.advance(7 * time.Second)
 
 	// A list that was read before gets older. What was never asked is refused, with the time to wait.
-	if l, res := w.tasksPage("selector=team"); namesOf(l.Items) != namesOf(before.Items) || l.AgeMS != 7000 || !l.AsOf.Equal(began) {
+	if l, res := w.tasksPage("q=selector:team"); namesOf(l.Items) != namesOf(before.Items) || l.AgeMS != 7000 || !l.AsOf.Equal(began) {
 		t.Errorf("again: %s", res.body)
 	}
 
-	_, res := w.tasksPage("selector=team&limit=3")
+	_, res := w.tasksPage("q=selector:team&limit=3")
 	if wantStatus(t, "the first time", res, 429, client.CodeBusy); res.header.Get("Retry-After") != "4" || !strings.Contains(res.Detail, "node-a is busy") {
 		t.Errorf("%v %s", res.header, res.body)
 	}
-	wantStatus(t, "what must be complete", w.do(request{method: "GET", path: "/v1/tasks?selector=team&complete=true"}), 429, client.CodeBusy)
+	wantStatus(t, "what must be complete", w.do(request{method: "GET", path: "/v1/tasks?q=selector:team&complete=true"}), 429, client.CodeBusy)
 
 	// Other nodes hear the same.
 	w.owners["node-b"] = nil
 	w.url = w.serve("node-b")
-	_, res = w.tasksPage("selector=team")
+	_, res = w.tasksPage("q=selector:team")
 	if wantStatus(t, "by another node", res, 429, client.CodeBusy); res.header.Get("Retry-After") != "4" {
 		t.Errorf("%v %s", res.header, res.body)
 	}
@@ -332,7 +334,7 @@ func TestAsk_WaitsForBusyOwners(t *testing.T) {
 	}, "node-c": odd.answer}
 	w.fleet()
 
-	for _, query := range []string{"selector=team", "selector=team&complete=true"} {
+	for _, query := range []string{"q=selector:team", "q=selector:team&complete=true"} {
 		even.asked.Store(0)
 		odd.asked.Store(0)
 		if l, res := w.tasksPage(query); len(l.Items) != 10 || even.asked.Load() != 3 || odd.asked.Load() != 1 {
@@ -401,7 +403,7 @@ func TestAsk_WithoutEtcdTheLastRowsStay(t *testing.T) {
 		return l, res
 	}
 
-	before, _ := list("selector=team&limit=3")
+	before, _ := list("q=selector:team&limit=3")
 
 	// Another task is created, so the next page of a list that is read now begins earlier.
 	res := w.do(request{method: "POST", path: "/v1/namespaces/default/tasks", body: `{"name": "t00", "labels": {"team": "data"}, "schedule": "@manual", "action": {"noop": {}}}`, noToken: true})
@@ -410,10 +412,10 @@ func TestAsk_WithoutEtcdTheLastRowsStay(t *testing.T) {
 	away.Store(true)
 	w.clock.advance(20 * time.Second)
 
-	if l, res := list("selector=team&limit=3"); res.status != 200 || namesOf(l.Items) != "t0 t1 t2" || l.Next != before.Next || l.AgeMS != 20_000 || l.Items[0].Next.IsZero() {
+	if l, res := list("q=selector:team&limit=3"); res.status != 200 || namesOf(l.Items) != "t0 t1 t2" || l.Next != before.Next || l.AgeMS != 20_000 || l.Items[0].Next.IsZero() {
 		t.Errorf("again: %s", res.body)
 	}
-	for _, query := range []string{"selector=team&limit=2", "selector=team&limit=3&recent=1", "limit=3"} {
+	for _, query := range []string{"q=selector:team&limit=2", "q=selector:team&limit=3&recent=1", "limit=3"} {
 		if _, res := list(query); res.status != 503 || res.Code != client.CodeUnavailable {
 			t.Errorf("%s: %s", query, res.body)
 		}
@@ -430,7 +432,7 @@ func TestAsk_EqualQuestionsShareAnAnswer(t *testing.T) {
 	// Those who may read the same share the scan, unless it takes more than a second to ask twice.
 	began := time.Now()
 	for _, who := range []string{"user:vic", "user:val", "user:vic"} {
-		r := w.as(w.token(who), "GET", "/v1/tasks?selector=team&brief=true", "")
+		r := w.as(w.token(who), "GET", "/v1/tasks?q=selector:team&brief=true", "")
 		wantStatus(t, who, r, 200, "")
 	}
 	if n := f.asked.Load(); n != 1 && time.Since(began) < time.Second {
@@ -439,7 +441,7 @@ func TestAsk_EqualQuestionsShareAnAnswer(t *testing.T) {
 
 	// Others do not.
 	f.asked.Store(0)
-	r := w.as(w.token("user:olga"), "GET", "/v1/tasks?selector=team&brief=true", "")
+	r := w.as(w.token("user:olga"), "GET", "/v1/tasks?q=selector:team&brief=true", "")
 	var l client.QueryList[client.Task]
 	decode(t, r.body, &l)
 	if len(l.Items) != 0 || *l.Count != 0 || f.asked.Load() != 1 {
@@ -447,11 +449,11 @@ func TestAsk_EqualQuestionsShareAnAnswer(t *testing.T) {
 	}
 
 	// Whoever has written something sees it.
-	if l, res := w.tasksPage("selector=team"); *l.Count != 10 {
+	if l, res := w.tasksPage("q=selector:team"); *l.Count != 10 {
 		t.Errorf("before: %s", res.body)
 	}
 	w.make("new", "@daily", func(s *task.Spec) { s.Labels = map[string]string{"team": "data"} })
-	if l, res := w.tasksPage("selector=team"); *l.Count != 11 {
+	if l, res := w.tasksPage("q=selector:team"); *l.Count != 11 {
 		t.Errorf("after a write: %s", res.body)
 	}
 }
@@ -472,11 +474,11 @@ func TestAsk_ATeamLearnsNothingOfTheOther(t *testing.T) {
 	}
 
 	queries := []string{
-		"", "selector=team", "selector=team%3Dsecret", "name=*1*", "name=other/*", "name=other/x*", "name=other/x1", "failing=true", "paused=true", "sort=next", "sort=last",
-		"sort=lateness", "sort=duration", "sort=failures", "q=namespace:other", "q=-namespace:default", "q=name:other/*", "q=x1", "q=label:team%3Dsecret", "q=state:failed",
-		"q=state:failing", "q=last:<1d", "q=next:<1h", "q=failures:>=1", "sort=next&limit=2", "selector=team&limit=2",
+		"", "q=selector:team", "q=selector:team%3Dsecret", "q=name:*1*", "q=name:other/*", "q=name:other/x*", "q=name:other/x1", "q=state:failing", "q=state:paused", "sort=next", "sort=last",
+		"sort=lateness", "sort=duration", "sort=failures", "q=namespace:other", "q=-namespace:default", "q=-name:other/*", "q=x1", "q=label:team%3Dsecret", "q=state:failed",
+		"q=last:<1d", "q=next:<1h", "q=failures:>=1", "sort=next&limit=2", "q=selector:team&limit=2",
 	}
-	paths := []string{"/v1/next?until=2026-11-21T00:00:00Z&limit=10", "/v1/next?q=namespace:other", "/v1/next?name=other/*", "/v1/runs?selector=team"}
+	paths := []string{"/v1/next?until=2026-11-21T00:00:00Z&limit=10", "/v1/next?q=namespace:other", "/v1/next?q=name:other/*", "/v1/runs?selector=team"}
 	for _, q := range queries {
 		paths = append(paths, "/v1/tasks?"+q)
 	}
@@ -548,7 +550,7 @@ func TestAsk_HowRunsEndedNeedsReadOnRuns(t *testing.T) {
 		}
 	}
 
-	for _, query := range []string{"sort=next", "q=label:team", "q=next:<2d"} {
+	for _, query := range []string{"sort=next", "q=label:team", "q=next:<2d", "q=state:failing", "q=state:paused", "q=selector:team"} {
 		wantStatus(t, query, w.as(pia, "GET", "/v1/namespaces/default/tasks?"+query, ""), 200, "")
 	}
 }

@@ -28,7 +28,7 @@ func (w *world) names(o client.TaskListOptions, size int) string {
 		path = "/v1/namespaces/" + o.Namespace + "/tasks"
 	}
 
-	query := fmt.Sprintf("limit=%d&selector=%s&name=%s&failing=%t&paused=%t&q=%s", size, o.Selector, strings.Join(o.Names, ","), o.Failing, o.Paused, url.QueryEscape(o.Query))
+	query := fmt.Sprintf("limit=%d&q=%s", size, url.QueryEscape(o.Query))
 	if o.Sort != "" {
 		query += "&sort=" + o.Sort
 	}
@@ -109,33 +109,33 @@ func TestTasks_FiltersAndOrders(t *testing.T) {
 		want string
 	}{
 		{client.TaskListOptions{}, "db resting web-1 web-10 web-2 prod/web-1"},
-		{client.TaskListOptions{Names: []string{"web-*"}}, "web-1 web-10 web-2 prod/web-1"},
-		{client.TaskListOptions{Names: []string{"web-?", "d*"}, Namespace: "default"}, "db web-1 web-2"},
-		{client.TaskListOptions{Names: []string{"web-2", "db", "db", "gone"}, Namespace: "default"}, "db web-2"},
-		{client.TaskListOptions{Names: []string{"prod/web-1", "db"}}, "db prod/web-1"},
-		{client.TaskListOptions{Names: []string{"default/web-*"}}, "web-1 web-10 web-2"},
-		{client.TaskListOptions{Names: []string{"web-1"}}, "web-1 prod/web-1"},
-		{client.TaskListOptions{Selector: "team=web"}, "web-1 web-10 web-2"},
-		{client.TaskListOptions{Selector: "team=web", Names: []string{"*1*"}}, "web-1 web-10"},
-		{client.TaskListOptions{Paused: true}, "resting"},
-		{client.TaskListOptions{Paused: true, Selector: "team"}, ""},
-		{client.TaskListOptions{Failing: true}, "db"},
-		{client.TaskListOptions{Failing: true, Names: []string{"w*"}}, ""},
-		{client.TaskListOptions{Failing: true, Selector: "team=data", Namespace: "default"}, "db"},
-		{client.TaskListOptions{Failing: true, Namespace: "prod"}, ""},
+		{client.TaskListOptions{Query: "name:web-*"}, "web-1 web-10 web-2 prod/web-1"},
+		{client.TaskListOptions{Query: "name:web-?,d*", Namespace: "default"}, "db web-1 web-2"},
+		{client.TaskListOptions{Query: "name:web-2,db,db,gone", Namespace: "default"}, "db web-2"},
+		{client.TaskListOptions{Query: "name:prod/web-1,db"}, "db prod/web-1"},
+		{client.TaskListOptions{Query: "name:default/web-*"}, "web-1 web-10 web-2"},
+		{client.TaskListOptions{Query: "name:web-1"}, "web-1 prod/web-1"},
+		{client.TaskListOptions{Query: "selector:team=web"}, "web-1 web-10 web-2"},
+		{client.TaskListOptions{Query: "name:*1* selector:team=web"}, "web-1 web-10"},
+		{client.TaskListOptions{Query: "state:paused"}, "resting"},
+		{client.TaskListOptions{Query: "selector:team state:paused"}, ""},
+		{client.TaskListOptions{Query: "state:failing"}, "db"},
+		{client.TaskListOptions{Query: "name:w* state:failing"}, ""},
+		{client.TaskListOptions{Query: "selector:team=data state:failing", Namespace: "default"}, "db"},
+		{client.TaskListOptions{Query: "state:failing", Namespace: "prod"}, ""},
 		{client.TaskListOptions{Sort: client.SortNext}, "web-2 web-1 db prod/web-1 resting web-10"},
-		{client.TaskListOptions{Sort: client.SortNext, Names: []string{"w*"}}, "web-2 web-1 prod/web-1 web-10"},
-		{client.TaskListOptions{Sort: client.SortNext, Selector: "team=web"}, "web-2 web-1 web-10"},
-		{client.TaskListOptions{Sort: client.SortNext, Paused: true}, "resting"},
-		{client.TaskListOptions{Sort: client.SortNext, Names: []string{"db", "web-2"}, Namespace: "default"}, "web-2 db"},
+		{client.TaskListOptions{Query: "name:w*", Sort: client.SortNext}, "web-2 web-1 prod/web-1 web-10"},
+		{client.TaskListOptions{Query: "selector:team=web", Sort: client.SortNext}, "web-2 web-1 web-10"},
+		{client.TaskListOptions{Query: "state:paused", Sort: client.SortNext}, "resting"},
+		{client.TaskListOptions{Query: "name:db,web-2", Sort: client.SortNext, Namespace: "default"}, "web-2 db"},
 		{client.TaskListOptions{Sort: client.SortLast}, "web-1 db web-2 resting web-10 prod/web-1"},
-		{client.TaskListOptions{Sort: client.SortLast, Failing: true}, "db"},
+		{client.TaskListOptions{Query: "state:failing", Sort: client.SortLast}, "db"},
 		{client.TaskListOptions{Sort: client.SortLateness, Namespace: "default"}, "web-1 db web-2 resting web-10"},
 		{client.TaskListOptions{Sort: client.SortFailures, Namespace: "default"}, "db web-2 resting web-1 web-10"},
 		{client.TaskListOptions{Query: "state:failing,paused"}, "db resting"},
 		{client.TaskListOptions{Query: "label:team=web -name:*10"}, "web-1 web-2"},
 		{client.TaskListOptions{Query: "next:<20m", Sort: client.SortNext}, "web-2 web-1"},
-		{client.TaskListOptions{Query: "WEB-1", Names: []string{"prod/*"}}, "prod/web-1"},
+		{client.TaskListOptions{Query: "name:prod/* WEB-1"}, "prod/web-1"},
 	} {
 		for _, size := range []int{1, 2, 100} {
 			if got := w.names(c.o, size); got != c.want {
@@ -155,7 +155,7 @@ func TestTasks_RefusesWhatIsNoFilter(t *testing.T) {
 	w := newWorld(t)
 
 	for query, field := range map[string]string{
-		"name=[z": "name", "name=a/b/c": "name", "name=a,,b": "name", "sort=size": "sort", "failing=yes": "failing", "recent=101": "recent", "q=state:x": "q", "q=nosuch:x": "q",
+		"q=name:[z": "q", "q=name:a/b/c": "q", "q=name:a,,b": "q", "sort=size": "sort", "failing=true": "failing", "paused=true": "paused", "name=a": "name", "selector=a": "selector", "q=selector:a~b": "q", "recent=101": "recent", "q=state:x": "q", "q=nosuch:x": "q",
 	} {
 		if res := w.do(request{method: "GET", path: "/v1/tasks?" + query}); res.status != 422 || res.Field != field {
 			t.Errorf("%s: %d, %+v", query, res.status, res.Problem)
@@ -206,7 +206,7 @@ func TestTasks_SayHowTheyStand(t *testing.T) {
 		t.Errorf("%v, want %v", got, want)
 	}
 
-	brief, err := w.Tasks.List(ctx, client.TaskListOptions{Brief: true, Names: []string{"db"}})
+	brief, err := w.Tasks.List(ctx, client.TaskListOptions{Query: "name:db", Brief: true})
 	must(t, err)
 
 	if len(brief) != 1 || brief[0].State != "" || brief[0].LastRun != nil || brief[0].Labels["team"] != "data" {
@@ -242,10 +242,10 @@ func TestComing_IsMergedAndPaged(t *testing.T) {
 	for want, o := range map[string]client.ComingOptions{
 		all:                         {Until: until, Namespace: "default"},
 		"22:06 bounded, 22:10 a":    {Limit: 2, Namespace: "default"},
-		"22:06 bounded":             {Until: from.Add(5 * time.Hour), Names: []string{"bounded"}},
-		"22:12 c, 22:19 c":          {Until: until, Names: []string{"c"}},
-		"22:10 b, 23:05 b, 23:10 b": {Until: from.Add(70 * time.Minute), Names: []string{"b"}, Selector: "!x", From: from.Add(time.Minute).Add(time.Nanosecond), Limit: 3, Namespace: "default"},
-		"":                          {Until: until, Selector: "team=none"},
+		"22:06 bounded":             {Until: from.Add(5 * time.Hour), Query: "name:bounded"},
+		"22:12 c, 22:19 c":          {Until: until, Query: "name:c"},
+		"22:10 b, 23:05 b, 23:10 b": {Until: from.Add(70 * time.Minute), Query: "name:b selector:!x", From: from.Add(time.Minute).Add(time.Nanosecond), Limit: 3, Namespace: "default"},
+		"":                          {Until: until, Query: "label:team=none"},
 	} {
 		if got := spell(o); got != want {
 			t.Errorf("%+v:\n%s, want\n%s", o, got, want)

@@ -152,7 +152,7 @@ func TestLoad_AsksForThePeaksThatItKnows(t *testing.T) {
 	}{
 		{client.LoadOptions{Peaks: 1}, 0, 2},
 		{client.LoadOptions{Peaks: 1, Span: 20 * time.Hour}, 0, 1},
-		{client.LoadOptions{Peaks: 1, Query: "name:midnight"}, 0, 2}, // another question
+		{client.LoadOptions{Query: "name:midnight", Peaks: 1}, 0, 2}, // another question
 		{client.LoadOptions{Peaks: 1, Span: 21 * time.Hour, Minute: time.Date(2026, 11, 21, 4, 0, 0, 0, time.UTC)}, 0, 1},
 	} {
 		before := asked
@@ -241,7 +241,7 @@ func TestLoad_AnyNodeAddsUpTheAnswersOfAll(t *testing.T) {
 	}
 
 	for name, at := range w.fleet() {
-		l, err := w.client(at).Load.Get(t.Context(), client.LoadOptions{Selector: "team=data", Peaks: 1})
+		l, err := w.client(at).Load.Get(t.Context(), client.LoadOptions{Query: "selector:team=data", Peaks: 1})
 		if err != nil || l.Tasks != 12 || len(l.Missing) > 0 || l.Peaks[0].Runs != 12 {
 			t.Fatalf("by %s: %d tasks, missing %v, peaks %+v, %v", name, l.Tasks, l.Missing, l.Peaks, err)
 		}

@@ -71,9 +71,9 @@ func TestAsk_OwnersLearnWhatTheCallerHasWritten(t *testing.T) {
 	}
 
 	// Lists of the same caller share an answer, because it contains all of this.
-	lists(ann, "selector=team")
+	lists(ann, "q=selector:team")
 	before := questions
-	lists(ann, "selector=team")
+	lists(ann, "q=selector:team")
 	if questions != before {
 		t.Error("an equal list was not shared")
 	}

@@ -63,8 +63,8 @@ func TestTasks_ByNameReadsShortRanges(t *testing.T) {
 		want  []string
 	}{
 		{"", names},
-		{"&name=beta/*", names[1000:2000]},
-		{"&name=default/t07*", names[2700:2800]},
+		{"&q=name:beta/*", names[1000:2000]},
+		{"&q=name:default/t07*", names[2700:2800]},
 	} {
 		var got []string
 		for page := ""; ; {

@@ -247,8 +247,8 @@ func TestList_PagesSelectorsNamespaces(t *testing.T) {
 		{client.TaskListOptions{Namespace: "test"}, "test/t0 test/t1 test/t2 test/t3 test/t4"},
 		{client.TaskListOptions{Namespace: "test-1"}, "test-1/t5 test-1/t6"},
 		{client.TaskListOptions{Namespace: "tes"}, ""},
-		{client.TaskListOptions{Selector: "odd = true"}, "test-1/t5 test/t1 test/t3"},
-		{client.TaskListOptions{Selector: "odd = true", Limit: 2}, "test-1/t5 test/t1"},
+		{client.TaskListOptions{Query: "selector:\"odd = true\""}, "test-1/t5 test/t1 test/t3"},
+		{client.TaskListOptions{Query: "selector:\"odd = true\"", Limit: 2}, "test-1/t5 test/t1"},
 	} {
 		if got := names(c.o); got != c.want {
 			t.Errorf("%+v: %s, want %s", c.o, got, c.want)
@@ -294,7 +294,7 @@ func TestList_PagesSelectorsNamespaces(t *testing.T) {
 			t.Errorf("pages of %d: %v", size, seen)
 		}
 
-		if seen, _ := walk("/v1/tasks?selector=odd%3Dtrue", size); strings.Join(seen, "") != "t5t1t3" {
+		if seen, _ := walk("/v1/tasks?q=selector:odd%3Dtrue", size); strings.Join(seen, "") != "t5t1t3" {
 			t.Errorf("selected, pages of %d: %v", size, seen)
 		}
 	}
@@ -303,7 +303,7 @@ func TestList_PagesSelectorsNamespaces(t *testing.T) {
 	token := tokens[0]
 	for _, path := range []string{
 		"/v1/tasks?page=" + token, "/v1/namespaces/test-1/tasks?page=" + token,
-		"/v1/namespaces/test/tasks?selector=odd&page=" + token, "/v1/namespaces/test/tasks?page=" + token + "x",
+		"/v1/namespaces/test/tasks?q=selector:odd&page=" + token, "/v1/namespaces/test/tasks?page=" + token + "x",
 		"/v1/namespaces/test/tasks?page=" + token[1:], "/v1/namespaces/test/tasks?page=", "/v1/namespaces/test/tasks?page=%2F",
 		"/v1/runs?page=" + token,
 	} {

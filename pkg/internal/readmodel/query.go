@@ -194,16 +194,14 @@ func (c *Counts) Add(d Counts) {
 	c.Waiting, c.Overdue, c.Unreadable = c.Waiting+d.Waiting, c.Overdue+d.Overdue, c.Unreadable+d.Unreadable
 }
 
-// ParseOrder parses an order; "" is ByName.
-func ParseOrder(text string) (Order, error) {
-	if text == "" {
-		return ByName, nil
-	}
-	if o := Order(text); slices.Contains(Orders, o) {
-		return o, nil
+// UnmarshalText parses an order; an empty one is ByName.
+func (o *Order) UnmarshalText(text []byte) error {
+	*o = cmp.Or(Order(text), ByName)
+	if !slices.Contains(Orders, *o) {
+		return task.Invalid(task.CodeBadValue, "", "%s is not one of %s", task.Quote(string(text)), orderNames())
 	}
 
-	return "", task.Invalid(task.CodeBadValue, "", "%s is not one of %s", task.Quote(text), orderNames())
+	return nil
 }
 
 // orderNames returns the orders for a message.

@@ -11,9 +11,10 @@ import (
 
 // The limits of a query line. They bound what matching a row costs, because a scan matches many rows.
 const (
-	MaxQueryLine   = 2048 // bytes
-	MaxQueryTerms  = 32
-	MaxQueryValues = 100 // in all terms together
+	MaxQueryLine   = 64 << 10 // bytes
+	MaxQueryTerms  = 40
+	MaxQueryNames  = 1000 // names and globs in the terms name:, all together
+	MaxQueryValues = 100  // in all other terms together
 )
 
 // QueryLine is a parsed query line, such as
@@ -63,6 +64,7 @@ var queryKeys = []queryKey{
 	{name: "namespace", parse: parseNamespaces, match: matchNamespaces, cost: 2},
 	{name: "state", parse: parseStates, match: matchStates},
 	{name: "label", parse: parseLabel, match: matchLabel, cost: 1},
+	{name: "selector", parse: parseSelector, match: matchSelector, cost: 1},
 	{name: "next", parse: parseTimeOrNone, match: matchNext},
 	{name: "tick", parse: parseTicks, match: matchTicks, cost: 3},
 	{name: "last", parse: parseTimeOrNone, match: matchLast, runs: true},
@@ -98,23 +100,49 @@ func ParseQueryLine(text string) (QueryLine, error) {
 		return q, task.Invalid(task.CodeTooMany, "", "%d terms; at most %d are allowed", len(words), MaxQueryTerms)
 	}
 
-	values := 0
+	names, values := 0, 0
 	for _, w := range words {
 		t, err := parseTerm(w)
 		if err != nil {
 			return QueryLine{}, termError(w, err)
 		}
 
-		values += len(t.values)
+		if t.isNames() {
+			names += len(t.values)
+		} else {
+			values += len(t.values)
+		}
 		q.terms = append(q.terms, t)
 	}
 
+	if names > MaxQueryNames {
+		return QueryLine{}, task.Invalid(task.CodeTooMany, "", "%d names; at most %d are allowed", names, MaxQueryNames)
+	}
 	if values > MaxQueryValues {
 		return QueryLine{}, task.Invalid(task.CodeTooMany, "", "%d values; at most %d are allowed", values, MaxQueryValues)
 	}
 
 	return q, nil
 }
+
+// SelectorLine returns the query line whose only term is a label selector.
+func SelectorLine(selector string) (QueryLine, error) {
+	t := queryTerm{key: "selector"}
+	if err := parseSelector(&t, queryWord{text: selector}); err != nil {
+		return QueryLine{}, err
+	}
+
+	return QueryLine{terms: []queryTerm{t}}, nil
+}
+
+// UnmarshalText parses a query line.
+func (q *QueryLine) UnmarshalText(text []byte) (err error) {
+	*q, err = ParseQueryLine(string(text))
+	return err
+}
+
+// MarshalText returns the query line in its canonical form.
+func (q QueryLine) MarshalText() ([]byte, error) { return []byte(q.String()), nil }
 
 // termError names the term that an error is about.
 func termError(w queryWord, err error) error {
@@ -156,8 +184,74 @@ func (q QueryLine) AboutRuns() bool {
 	})
 }
 
-// Empty reports whether the query line has no terms, so that all tasks match.
-func (q QueryLine) Empty() bool { return len(q.terms) == 0 }
+// NeedsHistory reports whether the owner of a shard must have read how runs have ended before it knows which tasks match.
+func (q QueryLine) NeedsHistory() bool {
+	return q.AboutRuns() || slices.ContainsFunc(q.terms, func(t queryTerm) bool { return t.key == "state" && slices.Contains(t.values, stateFailing) })
+}
+
+// isNames reports whether the term lists names or globs.
+func (t *queryTerm) isNames() bool { return t.key == "name" && t.form == formValues }
+
+// names returns the names and globs of the only term; nil if there is no term. ok is false if other tasks than those with
+// such names may match.
+func (q QueryLine) names() (patterns []string, ok bool) {
+	switch {
+	case len(q.terms) == 0:
+		return nil, true
+	case len(q.terms) > 1 || q.terms[0].negated || !q.terms[0].isNames():
+		return nil, false
+	}
+
+	return q.terms[0].values, true
+}
+
+// ExactNames returns the tasks that match, as pairs of namespace and name, if the query line only lists their names.
+// namespace is that of the list; "": all. Then each name needs a namespace, as in prod/web-1.
+func (q QueryLine) ExactNames(namespace string) (tasks [][2]string, ok bool) {
+	patterns, ok := q.names()
+	if !ok || len(patterns) == 0 {
+		return nil, false
+	}
+
+	for _, p := range patterns {
+		ns, name, in := strings.Cut(p, "/")
+		if !in {
+			ns, name = namespace, p
+		}
+
+		if ns == "" || isGlob(p) {
+			return nil, false
+		}
+		if namespace == "" || ns == namespace {
+			tasks = append(tasks, [2]string{ns, name})
+		}
+	}
+
+	return tasks, true
+}
+
+// NameRange returns the namespace and the text with which the names of the tasks begin, if all tasks with such names match,
+// and no others: "web-" for name:web-*. namespace is that of the list; "": all. A prefix needs a namespace, as in
+// prod/web-*.
+func (q QueryLine) NameRange(namespace string) (ns, prefix string, ok bool) {
+	patterns, ok := q.names()
+	if !ok || len(patterns) > 1 {
+		return "", "", false
+	}
+	if len(patterns) == 0 {
+		return namespace, "", true
+	}
+
+	ns, name, in := strings.Cut(patterns[0], "/")
+	if !in {
+		ns, name = namespace, patterns[0]
+	}
+
+	prefix, isPrefix := strings.CutSuffix(name, "*")
+	ok = isPrefix && !isGlob(ns+prefix) && (namespace == "" || ns == namespace)
+
+	return ns, prefix, ok && (ns != "" || prefix == "")
+}
 
 // String returns the query line in its canonical form. It parses to an equal one, unless it has become longer than
 // MaxQueryLine.
@@ -207,4 +301,119 @@ func (t *queryTerm) formatAmount() string {
 		return strconv.FormatInt(t.amount, 10)
 	}
 	return formatSpan(t.amount)
+}
+
+// queryWord is a part of a query line without its quotes. Characters that were quoted have no special meaning.
+type queryWord struct {
+	source string // as it was written
+	text   string
+	quoted []bool // which bytes of text were quoted; nil: none
+}
+
+// isQuerySpace reports whether a character separates terms.
+func isQuerySpace(r rune) bool { return r == ' ' || r == '\t' || r == '\n' || r == '\r' }
+
+// splitQuery splits a query line at white space outside of quotes. Within quotes, \" is a quote and \\ a backslash.
+func splitQuery(text string) ([]queryWord, error) {
+	var words []queryWord
+	var word strings.Builder
+	var quoted []bool
+	from, inQuotes, inWord := 0, false, false
+
+	add := func(c byte) {
+		word.WriteByte(c)
+		quoted = append(quoted, inQuotes)
+	}
+	end := func(at int) {
+		if inWord {
+			words = append(words, queryWord{source: text[from:at], text: word.String(), quoted: quoted})
+		}
+		word.Reset()
+		quoted, inWord = nil, false
+	}
+
+	for i := 0; i < len(text); i++ {
+		c := text[i]
+		if !inQuotes && isQuerySpace(rune(c)) {
+			end(i)
+			continue
+		}
+
+		if !inWord {
+			from, inWord = i, true
+		}
+
+		switch {
+		case c == '"':
+			inQuotes = !inQuotes
+		case inQuotes && c == '\\' && i+1 < len(text) && (text[i+1] == '"' || text[i+1] == '\\'):
+			i++
+			add(text[i])
+		default:
+			add(c)
+		}
+	}
+
+	if inQuotes {
+		return nil, task.Invalid(task.CodeBadValue, "", "term %s: the quotes are not closed", task.Quote(text[from:]))
+	}
+	end(len(text))
+
+	return words, nil
+}
+
+// isSpecial reports whether the byte at i is one of chars and was not quoted.
+func (w queryWord) isSpecial(i int, chars string) bool {
+	return strings.IndexByte(chars, w.text[i]) >= 0 && (w.quoted == nil || !w.quoted[i])
+}
+
+// indexAny returns the index of the first of chars that was not quoted, or -1.
+func (w queryWord) indexAny(chars string) int {
+	for i := range len(w.text) {
+		if w.isSpecial(i, chars) {
+			return i
+		}
+	}
+
+	return -1
+}
+
+// slice returns a part of the word.
+func (w queryWord) slice(from, to int) queryWord {
+	part := queryWord{source: w.source, text: w.text[from:to]}
+	if w.quoted != nil {
+		part.quoted = w.quoted[from:to]
+	}
+
+	return part
+}
+
+// trimPrefix removes a prefix that was not quoted.
+func (w queryWord) trimPrefix(prefix string) (queryWord, bool) {
+	if !strings.HasPrefix(w.text, prefix) || w.quoted != nil && slices.Contains(w.quoted[:len(prefix)], true) {
+		return w, false
+	}
+	return w.slice(len(prefix), len(w.text)), true
+}
+
+// split splits the word at commas that were not quoted.
+func (w queryWord) split() []string {
+	var parts []string
+	for {
+		at := w.indexAny(",")
+		if at < 0 {
+			return append(parts, w.text)
+		}
+
+		parts = append(parts, w.text[:at])
+		w = w.slice(at+1, len(w.text))
+	}
+}
+
+// writeQueryValue appends a value, in quotes if it needs them.
+func writeQueryValue(b *strings.Builder, v string) {
+	if strings.ContainsAny(v, " \t\r\n,\"") {
+		v = `"` + strings.NewReplacer(`\`, `\\`, `"`, `\"`).Replace(v) + `"`
+	}
+	b.WriteString(v)
 }

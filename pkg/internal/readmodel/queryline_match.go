@@ -38,7 +38,7 @@ func isGlob(pattern string) bool { return strings.ContainsAny(pattern, `*?[\`) }
 
 // matchNames returns the matcher of name:GLOB and name~TEXT. A pattern or text with a slash is about the full name.
 func matchNames(t *queryTerm) matcher {
-	var full, short []string
+	var short, full []string
 	for _, v := range t.values {
 		if strings.Contains(v, "/") {
 			full = append(full, v)
@@ -54,20 +54,28 @@ func matchNames(t *queryTerm) matcher {
 		}
 	}
 
-	// Most patterns are names, which are compared faster than patterns.
-	if !slices.ContainsFunc(t.values, isGlob) {
-		return func(r *Row, _ int64) verdict {
-			_, name := r.splitName()
-			return verdictOf(slices.Contains(short, name) || slices.Contains(full, r.Name))
-		}
-	}
-
-	shortGlobs, fullGlobs := compileGlobs(short), compileGlobs(full)
+	// Most patterns are exact names. They cost little for each row, however many there are.
+	shortNames, shortGlobs := separateGlobs(short)
+	fullNames, fullGlobs := separateGlobs(full)
 
 	return func(r *Row, _ int64) verdict {
 		_, name := r.splitName()
-		return verdictOf(MatchesAny(shortGlobs, name) || MatchesAny(fullGlobs, r.Name))
+		return verdictOf(shortNames[name] || fullNames[r.Name] || MatchesAny(shortGlobs, name) || MatchesAny(fullGlobs, r.Name))
 	}
+}
+
+// separateGlobs returns the exact names among patterns, and the globs.
+func separateGlobs(patterns []string) (names map[string]bool, globs []Glob) {
+	names = map[string]bool{}
+	for _, p := range patterns {
+		if isGlob(p) {
+			globs = append(globs, CompileGlob(p))
+		} else {
+			names[p] = true
+		}
+	}
+
+	return names, globs
 }
 
 // containsAny reports whether text contains one of the parts.
@@ -179,6 +187,12 @@ func matchLabel(t *queryTerm) matcher {
 	}
 }
 
+// matchSelector returns the matcher of a label selector.
+func matchSelector(t *queryTerm) matcher {
+	selector, _ := task.ParseSelector(t.values[0]) // parseSelector has accepted it
+	return func(r *Row, _ int64) verdict { return verdictOf(selector.Matches(r.Labels)) }
+}
+
 // matchNext returns the matcher of the next tick: none, or how far it is away.
 func matchNext(t *queryTerm) matcher {
 	if t.form != formCompare {
@@ -267,5 +281,33 @@ func matchFailures(t *queryTerm) matcher {
 		}
 
 		return unknown
+	}
+}
+
+// matchTicks returns the matcher of tick:MINUTE: whether the task has a tick that may fall due in this minute. Of a schedule
+// that combines @every with other expressions, only the next tick and those of the others are known.
+func matchTicks(t *queryTerm) matcher {
+	minutes := make([]int64, len(t.values))
+	for i, v := range t.values {
+		at, _ := parseMinute(v) // parseTicks has accepted it
+		minutes[i] = at.UnixMilli()
+	}
+
+	return func(r *Row, _ int64) verdict {
+		if r.Schedule == nil || r.Next == 0 {
+			return fails
+		}
+
+		result := fails
+		for _, from := range minutes {
+			switch due, known := r.Schedule.MayFallDue(r.Next, from, from+minuteMS); {
+			case due:
+				return holds
+			case !known:
+				result = unknown
+			}
+		}
+
+		return result
 	}
 }

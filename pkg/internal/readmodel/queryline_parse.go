@@ -186,6 +186,18 @@ func parseLabel(t *queryTerm, w queryWord) error {
 	return nil
 }
 
+// parseSelector parses selector:SELECTOR, a label selector, which is not split at commas.
+func parseSelector(t *queryTerm, w queryWord) error {
+	if strings.TrimSpace(w.text) == "" {
+		return task.Invalid(task.CodeRequired, "", "a label selector is missing")
+	}
+
+	t.values = []string{w.text}
+	_, err := task.ParseSelector(w.text)
+
+	return err
+}
+
 // operator is how an amount is compared.
 type operator uint8
 
@@ -350,4 +362,35 @@ func parseNumber(t *queryTerm, w queryWord) error {
 	t.form, t.compare, t.amount = formCompare, op, int64(n)
 
 	return nil
+}
+
+// queryMinute is how a query line writes a minute, always in UTC.
+const queryMinute = "2006-01-02T15:04Z07:00"
+
+// parseTicks parses tick:MINUTE,MINUTE.
+func parseTicks(t *queryTerm, w queryWord) error {
+	if err := t.setValues(w); err != nil {
+		return err
+	}
+
+	for i, v := range t.values {
+		at, ok := parseMinute(v)
+		if !ok {
+			return task.Invalid(task.CodeBadValue, "", "%s is not a minute with a zone, such as 2026-11-27T03:00Z", task.Quote(v))
+		}
+		t.values[i] = at.Format(queryMinute)
+	}
+
+	return nil
+}
+
+// parseMinute parses a minute.
+func parseMinute(text string) (at time.Time, ok bool) {
+	for _, layout := range []string{queryMinute, time.RFC3339} {
+		if at, err := time.Parse(layout, text); err == nil {
+			return at.UTC(), at.Truncate(time.Minute).Equal(at)
+		}
+	}
+
+	return time.Time{}, false
 }

@@ -68,6 +68,14 @@ func TestQueryLine_Matches(t *testing.T) {
 		{"name:prod/db-*", true},
 		{"name:test/db-*", false},
 		{"name:prod/db-dump,other", true},
+		{"name:test/db-dump,other", false},
+		{"name:db-dump-2,other", false},
+		{"name:prod*", false},
+		{"name:p*/db-?ump", true},
+		{"name:*", true},
+		{"name:d[a-c]-dump", true},
+		{"name:db,w*-2,web-[2-9],db-dump", true},
+		{"name:db,w*-2,web-[2-9]", false},
 		{"name~other,ump", true},
 		{"namespace:prod", true},
 		{"namespace:p*", true},
@@ -98,6 +106,12 @@ func TestQueryLine_Matches(t *testing.T) {
 		{"label:team!=ops,data", false},
 		{"label:env!=prod", true},
 		{"-label:team=data", false},
+		{"selector:team", true},
+		{"selector:team=data,!env", true},
+		{`selector:"team in (ops, data), tier notin (gold)"`, true},
+		{`selector:"team in (ops), tier"`, false},
+		{`selector:"team > 3"`, false},
+		{"-selector:team=ops", true},
 		{"next:<1h", true},
 		{"next:<10m", false},
 		{"next:<=10m", true},
@@ -184,46 +198,51 @@ func TestParseQueryLine_NamesWhatIsWrong(t *testing.T) {
 	t.Parallel()
 
 	many := strings.Repeat("a ", MaxQueryTerms+1)
-	values := "name:" + strings.TrimSuffix(strings.Repeat("a,", MaxQueryValues+1), ",")
+	values := "label:" + strings.TrimSuffix(strings.Repeat("a,", MaxQueryValues+1), ",")
+	names := "name:" + strings.TrimSuffix(strings.Repeat("a,", MaxQueryNames), ",")
 
 	for line, want := range map[string]string{
-		"state:faild":               `term "state:faild": "faild" is not one of failed, succeeded, timed_out, cancelled, lost, running, waiting, idle, paused, failing, overdue, unreadable; did you mean failed?`,
-		"state:ok":                  `term "state:ok": ok is not a state; did you mean -state:failing,overdue,paused, or state:succeeded, if the last run counts?`,
-		"state:":                    `term "state:": a value is missing`,
-		"state:failed,":             `term "state:failed,": a value is missing`,
-		"stat:failed":               `term "stat:failed": "stat" is not one of name, namespace, state, label, next, tick, last, success, duration, lateness, failures; did you mean state?`,
-		":x":                        `term ":x": "" is not one of name, namespace, state, label, next, tick, last, success, duration, lateness, failures`,
-		"-":                         `term "-": a value is missing`,
-		"a name:[":                  `term "name:[": "[" is not a pattern of names: use *, ? and [a-z]`,
-		"name:a/b/c":                `term "name:a/b/c": "a/b/c" is not a pattern of names: use *, ? and [a-z]`,
-		"namespace:a/b":             `term "namespace:a/b": "a/b" is not a pattern of names: use *, ? and [a-z]`,
-		"state~failed":              `term "state~failed": only name can be used with ~; did you mean state:?`,
-		"team=data":                 `term "team=data": no name contains '='; did you mean label:team=data?`,
-		"failures>3":                `term "failures>3": a key is followed by a colon; did you mean failures:>3?`,
-		"web-*":                     `term "web-*": a word is not a pattern; did you mean name:web-*?`,
-		"!old":                      `term "!old": a term is negated with -; did you mean -old?`,
-		"label:":                    `term "label:": the key of the label is missing`,
-		"label:=x":                  `term "label:=x": the key of the label is missing`,
-		"label:a b:c":               `term "b:c": "b" is not one of name, namespace, state, label, next, tick, last, success, duration, lateness, failures`,
-		"label:a=b,c=d":             `term "label:a=b,c=d": "c=d" is not a label value; did you mean two terms, label:a and label:c=d?`,
-		"next:":                     `term "next:": a duration is missing: use next:<1h, next:>1h or next:none`,
-		"next:<":                    `term "next:<": a duration is missing: use next:<1h, next:>1h or next:none`,
-		"next:1h":                   `term "next:1h": a duration is compared with < or >; did you mean next:<1h?`,
-		"next:<1hour":               `term "next:<1hour": "1hour" is not a duration, such as 90s, 10m, 1h30m or 2d`,
-		"next:non":                  `term "next:non": "non" is not a comparison: use next:<1h, next:>1h or next:none; did you mean none?`,
-		"next:<-1h":                 `term "next:<-1h": "-1h" is not a duration, such as 90s, 10m, 1h30m or 2d`,
-		"duration:none":             `term "duration:none": "none" is not a comparison: use duration:<1h, duration:>1h`,
-		"duration:>30d":             `term "duration:>30d": "30d" is greater than 24d`,
-		"tick:":                     `term "tick:": a value is missing`,
-		"tick:03:00":                `term "tick:03:00": "03:00" is not a minute with a zone, such as 2026-11-27T03:00Z`,
-		"tick:2026-11-27T03:00:30Z": `term "tick:2026-11-27T03:00:30Z": "2026-11-27T03:00:30Z" is not a minute with a zone, such as 2026-11-27T03:00Z`,
-		"failures:many":             `term "failures:many": "many" is not a whole number: use failures:>=3, failures:<3 or failures:0`,
-		"failures:>99999":           `term "failures:>99999": 99999 is greater than 65535`,
-		`a "b c`:                    `term "\"b c": the quotes are not closed`,
-		"a\x00b":                    `"a\x00b" contains control characters or is not UTF-8`,
-		many:                        `33 terms; at most 32 are allowed`,
-		values:                      `101 values; at most 100 are allowed`,
-		strings.Repeat("a", 3000):   `"aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa…" is longer than 2048 bytes`,
+		"state:faild":                       `term "state:faild": "faild" is not one of failed, succeeded, timed_out, cancelled, lost, running, waiting, idle, paused, failing, overdue, unreadable; did you mean failed?`,
+		"state:ok":                          `term "state:ok": ok is not a state; did you mean -state:failing,overdue,paused, or state:succeeded, if the last run counts?`,
+		"state:":                            `term "state:": a value is missing`,
+		"state:failed,":                     `term "state:failed,": a value is missing`,
+		"stat:failed":                       `term "stat:failed": "stat" is not one of name, namespace, state, label, selector, next, tick, last, success, duration, lateness, failures; did you mean state?`,
+		":x":                                `term ":x": "" is not one of name, namespace, state, label, selector, next, tick, last, success, duration, lateness, failures`,
+		"-":                                 `term "-": a value is missing`,
+		"a name:[":                          `term "name:[": "[" is not a pattern of names: use *, ? and [a-z]`,
+		"name:a/b/c":                        `term "name:a/b/c": "a/b/c" is not a pattern of names: use *, ? and [a-z]`,
+		"namespace:a/b":                     `term "namespace:a/b": "a/b" is not a pattern of names: use *, ? and [a-z]`,
+		"state~failed":                      `term "state~failed": only name can be used with ~; did you mean state:?`,
+		"team=data":                         `term "team=data": no name contains '='; did you mean label:team=data?`,
+		"failures>3":                        `term "failures>3": a key is followed by a colon; did you mean failures:>3?`,
+		"web-*":                             `term "web-*": a word is not a pattern; did you mean name:web-*?`,
+		"!old":                              `term "!old": a term is negated with -; did you mean -old?`,
+		"label:":                            `term "label:": the key of the label is missing`,
+		"label:=x":                          `term "label:=x": the key of the label is missing`,
+		"label:a b:c":                       `term "b:c": "b" is not one of name, namespace, state, label, selector, next, tick, last, success, duration, lateness, failures`,
+		"label:a=b,c=d":                     `term "label:a=b,c=d": "c=d" is not a label value; did you mean two terms, label:a and label:c=d?`,
+		"next:":                             `term "next:": a duration is missing: use next:<1h, next:>1h or next:none`,
+		"next:<":                            `term "next:<": a duration is missing: use next:<1h, next:>1h or next:none`,
+		"next:1h":                           `term "next:1h": a duration is compared with < or >; did you mean next:<1h?`,
+		"next:<1hour":                       `term "next:<1hour": "1hour" is not a duration, such as 90s, 10m, 1h30m or 2d`,
+		"next:non":                          `term "next:non": "non" is not a comparison: use next:<1h, next:>1h or next:none; did you mean none?`,
+		"next:<-1h":                         `term "next:<-1h": "-1h" is not a duration, such as 90s, 10m, 1h30m or 2d`,
+		"duration:none":                     `term "duration:none": "none" is not a comparison: use duration:<1h, duration:>1h`,
+		"duration:>30d":                     `term "duration:>30d": "30d" is greater than 24d`,
+		"tick:":                             `term "tick:": a value is missing`,
+		"tick:03:00":                        `term "tick:03:00": "03:00" is not a minute with a zone, such as 2026-11-27T03:00Z`,
+		"tick:2026-11-27T03:00:30Z":         `term "tick:2026-11-27T03:00:30Z": "2026-11-27T03:00:30Z" is not a minute with a zone, such as 2026-11-27T03:00Z`,
+		"failures:many":                     `term "failures:many": "many" is not a whole number: use failures:>=3, failures:<3 or failures:0`,
+		"failures:>99999":                   `term "failures:>99999": 99999 is greater than 65535`,
+		`a "b c`:                            `term "\"b c": the quotes are not closed`,
+		"a\x00b":                            `"a\x00b" contains control characters or is not UTF-8`,
+		many:                                `41 terms; at most 40 are allowed`,
+		values:                              `101 values; at most 100 are allowed`,
+		"a " + names + " name:b":            `1001 names; at most 1000 are allowed`,
+		`selector:`:                         `term "selector:": a label selector is missing`,
+		`selector:" "`:                      `term "selector:\" \"": a label selector is missing`,
+		`a selector:"team is data"`:         `term "selector:\"team is data\"": "team is data" is not a term: use k = v, k != v, k > n, k in (a, b), k notin (a, b), k or !k`,
+		strings.Repeat("a", MaxQueryLine+1): `"aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa…" is longer than 65536 bytes`,
 	} {
 		_, err := ParseQueryLine(line)
 		if err == nil {
@@ -284,6 +303,8 @@ func TestQueryLine_CanonicalForm(t *testing.T) {
 		"tick:2026-11-27T03:00:00+01:00": "tick:2026-11-27T02:00Z",
 		"label:a=b,c -label:d":           "label:a=b,c -label:d",
 		"label:a!=b":                     "label:a!=b",
+		"selector:a=b,!c":                `selector:"a=b,!c"`,
+		"-selector:a":                    "-selector:a",
 	} {
 		q, err := ParseQueryLine(line)
 		if err != nil || q.String() != want {
@@ -306,8 +327,97 @@ func TestQueryLine_AboutRuns(t *testing.T) {
 	}
 }
 
+// The answer of an owner that has not read the history yet is complete if it does not depend on it.
+func TestQueryLine_NeedsHistory(t *testing.T) {
+	t.Parallel()
+
+	for line, want := range map[string]bool{
+		"": false, "dump label:a selector:b next:<1h tick:2026-11-27T03:00Z state:running,waiting,idle,paused,overdue,unreadable": false,
+		"state:failing": true, "-state:paused,failing": true, "state:failed": true, "last:none": true, "failures:0": true,
+	} {
+		q, err := ParseQueryLine(line)
+		if err != nil || q.NeedsHistory() != want {
+			t.Errorf("%q: NeedsHistory() = %t, %v, want %t", line, q.NeedsHistory(), err, want)
+		}
+	}
+}
+
+// A key range is read only if all tasks in it match, and no others.
+func TestQueryLine_NameRange(t *testing.T) {
+	t.Parallel()
+
+	for _, c := range []struct {
+		line, namespace string
+		ns, prefix      string
+		ok              bool
+	}{
+		{"", "", "", "", true},
+		{"", "prod", "prod", "", true},
+		{"name:*", "", "", "", true},
+		{"name:web-*", "prod", "prod", "web-", true},
+		{"name:web-*", "", "", "web-", false}, // in every namespace
+		{"name:prod/web-*", "", "prod", "web-", true},
+		{"name:prod/web-*", "prod", "prod", "web-", true},
+		{"name:prod/*", "", "prod", "", true},
+		{"name:test/web-*", "prod", "test", "web-", false},
+		{"name:p*/web-*", "", "p*", "web-", false},
+		{"name:web-1", "prod", "prod", "web-1", false}, // an exact name
+		{"name:web-*,db", "prod", "", "", false},
+		{"name:w?b*", "prod", "prod", "w?b", false},
+		{"name:*b*", "prod", "prod", "*b", false},
+		{"-name:web-*", "prod", "", "", false},
+		{"name~web-*", "prod", "", "", false},
+		{"web-", "prod", "", "", false},
+		{"name:web-* name:web-1*", "prod", "", "", false},
+		{"name:web-* state:paused", "prod", "", "", false},
+		{"namespace:web-*", "", "", "", false},
+	} {
+		q, err := ParseQueryLine(c.line)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if ns, prefix, ok := q.NameRange(c.namespace); ok != c.ok || ok && (ns != c.ns || prefix != c.prefix) {
+			t.Errorf("%q in %q: %q %q %t, want %q %q %t", c.line, c.namespace, ns, prefix, ok, c.ns, c.prefix, c.ok)
+		}
+	}
+}
+
+func TestQueryLine_ExactNames(t *testing.T) {
+	t.Parallel()
+
+	for _, c := range []struct {
+		line, namespace, want string
+		ok                    bool
+	}{
+		{"name:a,b", "prod", "prod/a prod/b", true},
+		{"name:test/a,b", "prod", "prod/b", true},
+		{"name:test/a", "prod", "", true},
+		{"name:test/a,prod/b", "", "test/a prod/b", true},
+		{"name:a", "", "", false}, // in every namespace
+		{"name:a,b*", "prod", "", false},
+		{"", "prod", "", false},
+		{"-name:a", "prod", "", false},
+		{"name~a", "prod", "", false},
+		{"name:a label:b", "prod", "", false},
+	} {
+		q, err := ParseQueryLine(c.line)
+		if err != nil {
+			t.Fatal(err)
+		}
+
+		names, ok := q.ExactNames(c.namespace)
+		var got []string
+		for _, n := range names {
+			got = append(got, n[0]+"/"+n[1])
+		}
+		if ok != c.ok || strings.Join(got, " ") != c.want {
+			t.Errorf("%q in %q: %q, %t, want %q, %t", c.line, c.namespace, got, ok, c.want, c.ok)
+		}
+	}
+}
+
 func TestQueryLine_MatchingAllocatesNothing(t *testing.T) {
-	q, err := ParseQueryLine(`dump,x name:db-*,prod/* namespace:p* state:failed,running label:team=data,x label:a!=b next:<1h -tick:2026-11-27T03:00Z last:<1d success:>1h duration:>1s lateness:>1s failures:>=2 -state:paused`)
+	q, err := ParseQueryLine(`dump,x name:db-*,prod/*,db-dump namespace:p* selector:"team in (data, ops)" state:failed,running label:team=data,x label:a!=b next:<1h -tick:2026-11-27T03:00Z last:<1d success:>1h duration:>1s lateness:>1s failures:>=2 -state:paused`)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -535,7 +645,7 @@ func TestQueryLine_AgreesWithNaiveModel(t *testing.T) {
 
 // BenchmarkQueryLine_ThousandRows measures what 1,000 rows cost with a query line of four terms.
 func BenchmarkQueryLine_ThousandRows(b *testing.B) {
-	for _, line := range []string{"state:failed label:team=data next:<1h name~dump", "name~dump", "name:*dump*"} {
+	for _, line := range []string{"state:failed label:team=data next:<1h name~dump", "name~dump", "name:*dump*", "name:" + strings.Join(make([]string, 1000), "other-dump,") + "db-dump-7"} {
 		b.Run(line, func(b *testing.B) {
 			q, err := ParseQueryLine(line)
 			if err != nil {

@@ -552,7 +552,7 @@ func TestTasks_RefreshesRowsByName(t *testing.T) {
 	api := w.api
 	w.api = http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		if strings.HasSuffix(r.URL.Path, "/tasks") && r.Method == http.MethodGet {
-			asked = append(asked, r.URL.Query().Get("name")+" "+r.URL.Query().Get("q"))
+			asked = append(asked, r.URL.Query().Get("q"))
 		}
 		api.ServeHTTP(rw, r)
 	})
@@ -586,7 +586,7 @@ func TestTasks_RefreshesRowsByName(t *testing.T) {
 	w.create("prod", "web-new")
 	w.Clock.Advance(refreshEvery)
 	second := load()
-	if len(asked) != 1 || asked[0] != "prod/web-a,prod/web-b,test/web-c " {
+	if len(asked) != 1 || asked[0] != "name:prod/web-a,prod/web-b,test/web-c" {
 		t.Errorf("asked %q", asked)
 	}
 	if len(second.Tasks) != 3 || second.Count != first.Count || !second.Tasks[1].Paused || first.Tasks[1].Paused {

@@ -136,13 +136,13 @@ func loadBulk(ctx context.Context, r *Request) (any, error) {
 
 // planBulk lists the tasks that are selected, or all that match the query.
 func planBulk(ctx context.Context, r *Request) ([]plannedTask, error) {
-	o := client.TaskListOptions{Names: r.Query["task"]}
+	o := client.TaskListOptions{Query: client.QueryTerm("name", r.Query["task"]...)}
 	if r.Query.Get("scope") == "all" {
 		var err error
 		if o, err = listOptions(r); err != nil {
 			return nil, err
 		}
-	} else if len(o.Names) == 0 {
+	} else if o.Query == "" {
 		return nil, task.Invalid(task.CodeRequired, "task", "no task is selected; go back, and select some or all")
 	}
 	o.Sort, o.Recent, o.Brief, o.Complete, o.Limit = client.SortName, 0, true, true, maxBulk+1

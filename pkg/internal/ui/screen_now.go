@@ -258,7 +258,7 @@ func (p *nowPage) addFreezes(r *Request, freezes []task.Freeze) error {
 
 // addPauses adds the paused tasks.
 func (p *nowPage) addPauses(ctx context.Context, r *Request) error {
-	paused, err := r.API.Tasks.Page(ctx, client.TaskListOptions{Paused: true, Limit: nowPaused}, "")
+	paused, err := r.API.Tasks.Page(ctx, client.TaskListOptions{Query: "state:paused", Limit: nowPaused}, "")
 	if err != nil {
 		return nil //nolint:nilerr // the rest of the page is more important
 	}

@@ -82,7 +82,7 @@ func listOptions(r *Request) (client.TaskListOptions, error) {
 	if slices.ContainsFunc(words, func(w string) bool { return strings.ContainsAny(w, ":~") }) {
 		o.Query = strings.Join(words, " ")
 	} else {
-		o.Names = words
+		o.Query = client.QueryTerm("name", words...)
 	}
 
 	if !slices.Contains(taskOrders, o.Sort) {
@@ -151,14 +151,11 @@ func (p *tasksPage) refreshRows(ctx context.Context, r *Request) error {
 		shown = append(shown, row.item)
 	}
 
-	o := client.TaskListOptions{Namespace: p.Namespace, Limit: len(shown), Recent: recentRuns}
-	for _, t := range shown {
-		if p.Namespace != "" {
-			o.Names = append(o.Names, t.Name)
-		} else {
-			o.Names = append(o.Names, taskKey(t))
-		}
+	names := make([]string, len(shown))
+	for i, t := range shown {
+		names[i] = taskKey(t)
 	}
+	o := client.TaskListOptions{Namespace: p.Namespace, Query: client.QueryTerm("name", names...), Limit: len(shown), Recent: recentRuns}
 
 	list, err := r.API.Tasks.Page(ctx, o, "")
 	if err != nil {
@@ -253,7 +250,7 @@ func countTasks(ctx context.Context, r *Request, o client.TaskListOptions, list 
 	}
 
 	// The board has the number of all tasks. The owners find those that match with a scan.
-	if count == nil && o.Namespace == "" && o.Query == "" && len(o.Names) == 0 && r.ReadsEverything() {
+	if count == nil && o.Namespace == "" && o.Query == "" && r.ReadsEverything() {
 		if board, err := r.API.Board.Get(ctx, boardOptions); err == nil && len(board.Missing) == 0 {
 			return &board.Tasks
 		}

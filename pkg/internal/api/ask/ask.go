@@ -12,6 +12,8 @@ import (
 	"github.com/carillonhq/carillon/pkg/internal/api/httpapi"
 	"github.com/carillonhq/carillon/pkg/internal/api/peers"
 	"github.com/carillonhq/carillon/pkg/internal/readmodel"
+	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -34,6 +36,8 @@ const (
 type Config struct {
 	Node   string // the name of this node
 	Shards int    // the number of shards
+	Store  *store.Store
+	Ref    func(namespace, name string) record.Ref // maps a task to its shard
 	Peers  *peers.Client
 	// Nodes returns the nodes that are present.
 	Nodes func(ctx context.Context) ([]task.Node, error)

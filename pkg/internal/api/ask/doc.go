@@ -1,6 +1,8 @@
-// Package ask asks the owners of all shards a question about tasks: which ones match, in which order, and how many
-// there are. Each scheduling node answers for its shards from memory (package readmodel). The node that receives a
-// request asks all of them at the same time, for at most a second, and merges their answers.
+// Package ask finds the tasks that match a query: which ones, in which order, and how many there are.
+//
+// A list by name reads a key range of etcd (FindTasks). For all others, the owners of all shards are asked. Each scheduling
+// node answers for its shards from memory (package readmodel). The node that receives a request asks all of them at the same
+// time, for at most a second, and merges their answers.
 //
 // An answer is never wrong and complete at once:
 //

@@ -1,6 +1,7 @@
 package ask
 
 import (
+	"cmp"
 	"encoding/json"
 	"maps"
 	"math"
@@ -26,16 +27,12 @@ const (
 	maxSplitEvery = 100_000
 )
 
-// Question is a question about tasks. All of its conditions must hold. Nodes send it to each other as JSON.
+// Question is a question about tasks. Nodes send it to each other as JSON.
 type Question struct {
 	Namespace string               `json:"namespace,omitempty"` // "": all namespaces
 	Within    []string             `json:"within,omitzero"`     // with all namespaces: only these, in order; nil: all of them, and empty: none
-	Names     Globs                `json:"names,omitzero"`      // empty: all names
-	Selector  SelectorText         `json:"selector,omitzero"`
-	Failing   bool                 `json:"failing,omitempty"` // only tasks with a dead run and no success since
-	Paused    bool                 `json:"paused,omitempty"`  // only paused tasks
-	Query     QueryText            `json:"query,omitzero"`
-	Order     readmodel.Order      `json:"order,omitempty"`  // "": by name
+	Query     readmodel.QueryLine  `json:"query,omitzero"`
+	Order     readmodel.Order      `json:"order,omitempty"`
 	After     *readmodel.Place     `json:"after,omitempty"`  // only tasks after this place; nil: from the beginning
 	Limit     int                  `json:"limit,omitempty"`  // how many places to return, at most MaxLimit; 0: only counts
 	Load      *readmodel.LoadRange `json:"load,omitempty"`   // the load of the tasks instead of places
@@ -51,85 +48,20 @@ type Question struct {
 	Without []int `json:"without,omitempty"`
 }
 
-// SelectorText is a label selector as a query parameter.
-type SelectorText struct {
-	task.Selector
-	text string
-}
-
-// UnmarshalText parses a selector.
-func (s *SelectorText) UnmarshalText(text []byte) (err error) {
-	s.text = string(text)
-	s.Selector, err = task.ParseSelector(s.text)
-	return err
-}
-
-// MarshalText returns the selector as it was written.
-func (s SelectorText) MarshalText() ([]byte, error) { return []byte(s.text), nil }
-
-// QueryText is a query line as a query parameter.
-type QueryText struct {
-	readmodel.QueryLine
-	text string
-}
-
-// UnmarshalText parses a query line.
-func (q *QueryText) UnmarshalText(text []byte) (err error) {
-	q.text = string(text)
-	q.QueryLine, err = readmodel.ParseQueryLine(q.text)
-	return err
-}
-
-// MarshalText returns the query line as it was written.
-func (q QueryText) MarshalText() ([]byte, error) { return []byte(q.text), nil }
-
-// OrderText is the order of a list of tasks as a query parameter.
-type OrderText string
-
-// UnmarshalText parses an order; an empty one is by name.
-func (o *OrderText) UnmarshalText(text []byte) error {
-	order, err := readmodel.ParseOrder(string(text))
-	*o = OrderText(order)
-	return err
-}
-
-// Order returns the order.
-func (o OrderText) Order() readmodel.Order {
-	if o == "" {
-		return readmodel.ByName
-	}
-	return readmodel.Order(o)
-}
-
 // AboutRuns reports whether the answer tells how runs have ended. Only callers who may read runs may ask this.
 func (q *Question) AboutRuns() bool {
 	return q.Runs != nil || q.Query.AboutRuns() || q.Order != "" && q.Order != readmodel.ByName && q.Order != readmodel.ByNext
 }
 
 // needsHistory reports whether the answer may change while the owners still read how runs have ended before.
-func (q *Question) needsHistory() bool { return q.Failing || !q.Query.Empty() || q.AboutRuns() }
+func (q *Question) needsHistory() bool { return q.Query.NeedsHistory() || q.AboutRuns() }
 
 // query returns the question in the form in which an index answers it.
 func (q *Question) query(subject string) *readmodel.Query {
-	f := readmodel.Filter{Namespace: q.Namespace, Within: q.Within}
-	add := func(c readmodel.Condition) { f.Conditions = append(f.Conditions, c) }
-
-	if q.Failing {
-		add(func(r *readmodel.Row, _ int64) bool { return r.Flags.Has(readmodel.Failing) })
+	return &readmodel.Query{
+		Subject: subject, Filter: readmodel.Filter{Namespace: q.Namespace, Within: q.Within, Conditions: q.Query.Conditions()}, Order: q.Order,
+		After: q.After, Limit: q.Limit, Now: q.Now, Load: q.Load, Runs: q.Runs, Splits: q.Splits, MinRevisions: q.MinRevisions,
 	}
-	if q.Paused {
-		add(func(r *readmodel.Row, _ int64) bool { return r.Flags.Has(readmodel.Paused) })
-	}
-	if len(q.Names) > 0 {
-		add(q.Names.condition())
-	}
-	if q.Selector.Selector != nil {
-		add(func(r *readmodel.Row, _ int64) bool { return q.Selector.Matches(r.Labels) })
-	}
-
-	f.Conditions = append(f.Conditions, q.Query.Conditions()...)
-
-	return &readmodel.Query{Subject: subject, Filter: f, Order: q.Order, After: q.After, Limit: q.Limit, Now: q.Now, Load: q.Load, Runs: q.Runs, Splits: q.Splits, MinRevisions: q.MinRevisions}
 }
 
 // encode returns the question as JSON.
@@ -163,14 +95,10 @@ func decodeQuestion(text string) (q Question, err error) {
 	return q, err
 }
 
-// check checks a question of another node. It sorts Within, because the scan searches it.
+// check checks a question of another node. It sets the default order, and sorts Within, because the scan searches it.
 func (q *Question) check() error {
+	q.Order = cmp.Or(q.Order, readmodel.ByName)
 	slices.Sort(q.Within)
-
-	var err error
-	if q.Order, err = readmodel.ParseOrder(string(q.Order)); err != nil {
-		return task.Under("order", err)
-	}
 
 	type limit struct {
 		field        string

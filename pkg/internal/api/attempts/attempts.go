@@ -118,7 +118,7 @@ func (h *Handlers) AddToRun(c *httpapi.Call, r *task.Run) {
 	}
 
 	run := runKey{r.Namespace, r.Task, r.ID}
-	reports, failures := h.askNodes(c, nil, []string{r.Node}, run.String(), askTimeout)
+	reports, failures := h.askNodes(c.Context(), nil, []string{r.Node}, run.String(), askTimeout)
 	if err := failures[r.Node]; err != nil {
 		r.Progress = &task.Progress{Silent: err.Error()}
 	}
@@ -136,7 +136,7 @@ func (h *Handlers) AddToRuns(c *httpapi.Call, runs []task.Run) {
 		}
 	}
 
-	reports, failures := h.askNodes(c, nil, slices.Sorted(maps.Keys(names)), "", askTimeout)
+	reports, failures := h.askNodes(c.Context(), nil, slices.Sorted(maps.Keys(names)), "", askTimeout)
 	for i := range runs {
 		r := &runs[i]
 		if !mayReport(r) {
@@ -151,7 +151,7 @@ func (h *Handlers) AddToRuns(c *httpapi.Call, runs []task.Run) {
 
 // AddToBoard adds the progress of a board's runs to the board. It leaves out nodes that did not answer the
 // request for the board.
-func (h *Handlers) AddToBoard(c *httpapi.Call, b *task.Board, nodes []task.Node) {
+func (h *Handlers) AddToBoard(ctx context.Context, b *task.Board, nodes []task.Node) {
 	names := map[string]bool{}
 	for _, r := range b.Active {
 		names[r.Node] = true
@@ -160,7 +160,7 @@ func (h *Handlers) AddToBoard(c *httpapi.Call, b *task.Board, nodes []task.Node)
 		delete(names, s.Node)
 	}
 
-	reports, _ := h.askNodes(c, nodes, slices.Sorted(maps.Keys(names)), "", boardAskTimeout)
+	reports, _ := h.askNodes(ctx, nodes, slices.Sorted(maps.Keys(names)), "", boardAskTimeout)
 	for i := range b.Active {
 		r := &b.Active[i]
 		t := reports[r.Node][runKey{r.Namespace, r.Task, r.Run}]
@@ -177,8 +177,8 @@ func (k runKey) String() string { return k.namespace + "/" + k.task + "/" + k.ru
 // askNodes requests the reports of the attempts on nodes, and returns them by node and run. nodes are the nodes that are
 // present; if nil, askNodes reads them. If run is not "", only that run is requested. Each of the names is in one of the
 // results.
-func (h *Handlers) askNodes(c *httpapi.Call, nodes []task.Node, names []string, run string, timeout time.Duration) (reports map[string]map[runKey]task.AttemptStatus, failures map[string]error) {
-	ctx, cancel := context.WithTimeout(c.Context(), timeout)
+func (h *Handlers) askNodes(ctx context.Context, nodes []task.Node, names []string, run string, timeout time.Duration) (reports map[string]map[runKey]task.AttemptStatus, failures map[string]error) {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 
 	var unlisted error
@@ -202,7 +202,7 @@ func (h *Handlers) askNodes(c *httpapi.Call, nodes []task.Node, names []string, 
 	}
 
 	answers, failures := peers.AskAll(ctx, h.Peers, asked, peers.Question[client.AttemptStatuses]{
-		Caller: httpapi.CallerOf(c.Context()), Path: attemptsPath, Timeout: timeout,
+		Caller: httpapi.CallerOf(ctx), Path: attemptsPath, Timeout: timeout,
 		Own: func(context.Context) (client.AttemptStatuses, error) {
 			return client.AttemptStatuses{Items: h.ownAttempts(run)}, nil
 		},

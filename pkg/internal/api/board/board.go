@@ -263,7 +263,7 @@ func (h *Handlers) makeBoard(c *httpapi.Call, ask task.BoardQuery) (task.Board, 
 
 	dropSuperseded(parts, h.shardOf)
 	mergeBoard(&b, nodes, parts, ask.Limit)
-	h.Attempts.AddToBoard(c, &b, nodes)
+	h.Attempts.AddToBoard(c.Context(), &b, nodes)
 
 	return b, c.Context().Err() // a caller that has gone would make all nodes look silent
 }

@@ -19,7 +19,6 @@ import (
 	"github.com/carillonhq/carillon/pkg/internal/access"
 	"github.com/carillonhq/carillon/pkg/internal/api/ask"
 	"github.com/carillonhq/carillon/pkg/internal/api/httpapi"
-	"github.com/carillonhq/carillon/pkg/internal/api/selection"
 	"github.com/carillonhq/carillon/pkg/internal/readmodel"
 	"github.com/carillonhq/carillon/pkg/task"
 )
@@ -58,11 +57,10 @@ func (h *Handlers) Routes() []*httpapi.Operation {
 
 // loadQuery are the parameters of a request for the load.
 type loadQuery struct {
-	selection.NameQuery
-	Query ask.QueryText `query:"q" doc:"Only tasks that match this query line: \"label:team=data\"."`
-	Span  wholeMinutes  `query:"span" default:"24h0m0s" example:"24h" doc:"How far to look ahead: a duration of whole minutes, at most 24h."`
-	Step  wholeMinutes  `query:"step" default:"1m0s" example:"5m" doc:"The length of a step, in whole minutes. The span must be a multiple of it."`
-	Peaks int           `query:"peaks" minimum:"0" maximum:"20" default:"5" doc:"The maximum number of peaks."`
+	Query readmodel.QueryLine `query:"q" doc:"Only tasks that match this query: \"label:team=data\"."`
+	Span  wholeMinutes        `query:"span" default:"24h0m0s" example:"24h" doc:"How far to look ahead: a duration of whole minutes, at most 24h."`
+	Step  wholeMinutes        `query:"step" default:"1m0s" example:"5m" doc:"The length of a step, in whole minutes. The span must be a multiple of it."`
+	Peaks int                 `query:"peaks" minimum:"0" maximum:"20" default:"5" doc:"The maximum number of peaks."`
 
 	Minute task.Time `query:"minute" format:"date-time" doc:"Also return what makes the runs of the minute that begins then, which must be within the span."`
 }
@@ -92,13 +90,8 @@ func (h *Handlers) getLoad(c *httpapi.Call, q loadQuery) (httpapi.Answer, error)
 		return httpapi.Answer{}, task.Invalid(task.CodeBadValue, "step", "span is not a multiple of %s", task.Duration(time.Duration(q.Step)*time.Minute))
 	}
 
-	question, err := selection.QuestionOf(c, q.NameQuery)
+	question, err := ask.QuestionOf(c, q.Query, readmodel.ByName)
 	if err != nil {
-		return httpapi.Answer{}, err
-	}
-
-	question.Query = q.Query
-	if err := selection.RequireRuns(c, &question); err != nil {
 		return httpapi.Answer{}, err
 	}
 

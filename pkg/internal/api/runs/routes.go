@@ -9,7 +9,6 @@ import (
 	"github.com/carillonhq/carillon/pkg/internal/api/ask"
 	"github.com/carillonhq/carillon/pkg/internal/api/attempts"
 	"github.com/carillonhq/carillon/pkg/internal/api/httpapi"
-	"github.com/carillonhq/carillon/pkg/internal/api/selection"
 	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
@@ -19,8 +18,7 @@ import (
 type Handlers struct {
 	Store    *store.Store
 	Ref      func(namespace, name string) record.Ref // maps a task to its shard
-	Finder   *selection.Finder
-	Asker    *ask.Asker // asks the owners of the shards
+	Asker    *ask.Asker                              // asks the owners of the shards
 	Attempts *attempts.Handlers
 	Shards   int // the number of shards
 	Now      httpapi.Clock

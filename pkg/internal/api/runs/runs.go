@@ -22,8 +22,8 @@ import (
 	"github.com/carillonhq/carillon/pkg/internal/access"
 	"github.com/carillonhq/carillon/pkg/internal/api/ask"
 	"github.com/carillonhq/carillon/pkg/internal/api/httpapi"
-	"github.com/carillonhq/carillon/pkg/internal/api/selection"
 	"github.com/carillonhq/carillon/pkg/internal/api/views"
+	"github.com/carillonhq/carillon/pkg/internal/readmodel"
 	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
@@ -65,7 +65,7 @@ type runsQuery struct {
 
 // selectedRunsQuery are the parameters of a list of runs of many tasks.
 type selectedRunsQuery struct {
-	Selector ask.SelectorText `query:"selector" doc:"Only runs of tasks whose labels match, as they are now: \"team = data, env in (prod, staging), !old\"."`
+	Selector string `query:"selector" doc:"Only runs of tasks whose labels match, as they are now: \"team = data, env in (prod, staging), !old\"."`
 	runsQuery
 }
 
@@ -83,7 +83,7 @@ func (q *namespaceRunsQuery) Check(url.Values) error {
 	if err := task.CheckName("task", q.Task); err != nil {
 		return err
 	}
-	if q.Selector.Selector != nil {
+	if q.Selector != "" {
 		return task.Invalid(task.CodeBadValue, "selector", "cannot be used together with task")
 	}
 
@@ -112,9 +112,10 @@ type taskSet map[string]bool
 
 // selectTasks limits a list to tasks whose labels match a selector, of a namespace, or of all namespaces ("") that the
 // caller may read.
-func (h *Handlers) selectTasks(c *httpapi.Call, ns string, f *runFilter, selector ask.SelectorText, dead bool) error {
-	if selector.Selector == nil {
-		return nil
+func (h *Handlers) selectTasks(c *httpapi.Call, ns string, f *runFilter, text string, dead bool) error {
+	selector, err := task.ParseSelector(text)
+	if err != nil || selector == nil {
+		return task.Under("selector", err)
 	}
 
 	// Labels belong to the tasks, so only whoever may read a task may select its runs by them.
@@ -123,16 +124,21 @@ func (h *Handlers) selectTasks(c *httpapi.Call, ns string, f *runFilter, selecto
 			return err
 		}
 	} else {
-		f.within = selection.Intersect(f.within, c.Rights().Readable(access.Tasks))
+		f.within = ask.Intersect(f.within, c.Rights().Readable(access.Tasks))
 	}
 
 	// Few tasks have a waiting or an active run. Their labels are read when it is known which ones these are.
 	if f.excludesEnded() && !dead {
-		f.selector = selector.Selector
+		f.selector = selector
 		return nil
 	}
 
-	names, err := h.Finder.AllNames(c, ask.Question{Namespace: ns, Within: f.within, Selector: selector})
+	line, err := readmodel.SelectorLine(text)
+	if err != nil {
+		return task.Under("selector", err)
+	}
+
+	names, err := h.Asker.AllNames(c, ask.Question{Namespace: ns, Within: f.within, Query: line})
 	if err != nil {
 		return err
 	}

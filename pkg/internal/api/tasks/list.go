@@ -9,22 +9,19 @@ import (
 	"github.com/carillonhq/carillon/pkg/client"
 	"github.com/carillonhq/carillon/pkg/internal/api/ask"
 	"github.com/carillonhq/carillon/pkg/internal/api/httpapi"
-	"github.com/carillonhq/carillon/pkg/internal/api/selection"
 	"github.com/carillonhq/carillon/pkg/internal/api/views"
+	"github.com/carillonhq/carillon/pkg/internal/readmodel"
 	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
 // listQuery are the parameters of a list of tasks.
 type listQuery struct {
-	selection.NameQuery
-	Query    ask.QueryText `query:"q" doc:"A query line: terms that must all hold, such as \"state:failed label:team=data next:<1h name~dump\"."`
-	Failing  bool          `query:"failing" default:"false" doc:"Only tasks with a run that has used up its attempts and no success since then."`
-	Paused   bool          `query:"paused" default:"false" doc:"Only tasks that are paused."`
-	Sort     ask.OrderText `query:"sort" enum:"name,next,last,lateness,duration,failures" doc:"name, next, last (the latest end of a run first), lateness or duration (of the last run, the largest first) or failures (in a row, the most first). Default: name. Only in the order by name, pages contain each task exactly once; otherwise, a task that changes between two pages may appear twice or not at all."`
-	Recent   int           `query:"recent" minimum:"0" maximum:"100" default:"0" doc:"The number of recent runs to list for each task."`
-	Brief    bool          `query:"brief" default:"false" doc:"Only the specifications, without the state of the tasks."`
-	Complete bool          `query:"complete" default:"false" doc:"Fail with 503 and the code incomplete if tasks may be missing, instead of leaving them out. Use this before you change all tasks that match."`
+	Query    readmodel.QueryLine `query:"q" doc:"A query: terms that must all hold, such as \"state:failed label:team=data next:<1h name:web-*,db\"."`
+	Sort     readmodel.Order     `query:"sort" enum:"name,next,last,lateness,duration,failures" doc:"name, next, last (the latest end of a run first), lateness or duration (of the last run, the largest first) or failures (in a row, the most first). Default: name. Only in the order by name, pages contain each task exactly once; otherwise, a task that changes between two pages may appear twice or not at all."`
+	Recent   int                 `query:"recent" minimum:"0" maximum:"100" default:"0" doc:"The number of recent runs to list for each task."`
+	Brief    bool                `query:"brief" default:"false" doc:"Only the specifications, without the state of the tasks."`
+	Complete bool                `query:"complete" default:"false" doc:"Fail with 503 and the code incomplete if tasks may be missing, instead of leaving them out. Use this before you change all tasks that match."`
 	// MinRevision is needed only for what was written through another node.
 	MinRevision writtenTask `query:"min_revision" doc:"What you have written through another node, as NAMESPACE/NAME@REVISION. The list contains it, or names the shard of the task as missing if its owner does not know the revision within half a second. What you have written through the same node within ten seconds is treated like this without the parameter."`
 	httpapi.PageQuery
@@ -56,17 +53,12 @@ func (w *writtenTask) UnmarshalText(text []byte) (err error) {
 
 // listTasks serves the lists of the tasks of one namespace and of all namespaces.
 func (h *Handlers) listTasks(c *httpapi.Call, q listQuery) (httpapi.Answer, error) {
-	question, err := selection.QuestionOf(c, q.NameQuery)
+	question, err := ask.QuestionOf(c, q.Query, q.Sort)
 	if err != nil {
 		return httpapi.Answer{}, err
 	}
-
-	question.Failing, question.Paused, question.Query, question.Order = q.Failing, q.Paused, q.Query, q.Sort.Order()
 	if w := q.MinRevision; w.revision > 0 {
 		question.MinRevisions = ask.Revisions{h.Ref(w.namespace, w.name).Shard: w.revision}
-	}
-	if err := selection.RequireRuns(c, &question); err != nil {
-		return httpapi.Answer{}, err
 	}
 
 	p, err := c.Paging(q.PageQuery)
@@ -74,7 +66,7 @@ func (h *Handlers) listTasks(c *httpapi.Call, q listQuery) (httpapi.Answer, erro
 		return httpapi.Answer{}, err
 	}
 
-	page, err := h.Finder.Find(c, question, p, q.Complete)
+	page, err := h.Asker.FindTasks(c, question, p, q.Complete)
 	var list []client.Task
 	if err == nil {
 		list, err = h.rowsOf(c, page.Tasks, q)
@@ -102,7 +94,7 @@ func viewOf(c *httpapi.Call, q listQuery) string {
 }
 
 // oldPage answers with the rows that the same caller has last seen, if etcd is away. Otherwise, it returns err.
-func (h *Handlers) oldPage(c *httpapi.Call, p httpapi.Paging, page selection.Page, view string, err error) (httpapi.Answer, error) {
+func (h *Handlers) oldPage(c *httpapi.Call, p httpapi.Paging, page ask.TaskPage, view string, err error) (httpapi.Answer, error) {
 	if page.Answer == nil || !errors.Is(err, task.ErrUnavailable) {
 		return httpapi.Answer{}, err
 	}

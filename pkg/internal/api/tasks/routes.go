@@ -11,7 +11,6 @@ import (
 	"github.com/carillonhq/carillon/pkg/internal/access"
 	"github.com/carillonhq/carillon/pkg/internal/api/ask"
 	"github.com/carillonhq/carillon/pkg/internal/api/httpapi"
-	"github.com/carillonhq/carillon/pkg/internal/api/selection"
 	"github.com/carillonhq/carillon/pkg/internal/api/views"
 	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/store/record"
@@ -20,12 +19,11 @@ import (
 
 // Handlers serve the operations on tasks. All fields are set once and must not change afterwards.
 type Handlers struct {
-	Store  *store.Store
-	Ref    func(namespace, name string) record.Ref // maps a task to its shard
-	Views  *views.Viewer
-	Finder *selection.Finder
-	Asker  *ask.Asker
-	Now    httpapi.Clock
+	Store *store.Store
+	Ref   func(namespace, name string) record.Ref // maps a task to its shard
+	Views *views.Viewer
+	Asker *ask.Asker
+	Now   httpapi.Clock
 	// ClockFault returns an error if this node's clock cannot be trusted. Requests that would write the clock's
 	// time into an entry are refused then, because ticks could be lost or run early.
 	ClockFault func() error

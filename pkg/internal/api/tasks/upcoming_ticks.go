@@ -8,7 +8,6 @@ import (
 	"github.com/carillonhq/carillon/pkg/client"
 	"github.com/carillonhq/carillon/pkg/internal/api/ask"
 	"github.com/carillonhq/carillon/pkg/internal/api/httpapi"
-	"github.com/carillonhq/carillon/pkg/internal/api/selection"
 	"github.com/carillonhq/carillon/pkg/internal/api/views"
 	"github.com/carillonhq/carillon/pkg/internal/readmodel"
 	"github.com/carillonhq/carillon/pkg/internal/schedule"
@@ -18,11 +17,9 @@ import (
 
 // upcomingQuery are the parameters of a list of future ticks.
 type upcomingQuery struct {
-	selection.NameQuery
-	From    task.Time     `query:"from" format:"date-time" doc:"Ticks later than this time. Default: now."`
-	Until   task.Time     `query:"until" format:"date-time" doc:"No ticks later than this time. Default: any."`
-	Query   ask.QueryText `query:"q" doc:"Only ticks of tasks that match this query line: \"label:team=data -state:failing\"."`
-	Failing bool          `query:"failing" default:"false" doc:"Only runs of tasks with a run that has used up its attempts and no success since then."`
+	From  task.Time           `query:"from" format:"date-time" doc:"Ticks later than this time. Default: now."`
+	Until task.Time           `query:"until" format:"date-time" doc:"No ticks later than this time. Default: any."`
+	Query readmodel.QueryLine `query:"q" doc:"Only ticks of tasks that match this query: \"label:team=data -state:failing\"."`
 	httpapi.PageQuery
 }
 
@@ -32,13 +29,8 @@ const comingChunk = 2000
 // comingTicks serves the future ticks of many tasks, merged in the order of time. It keeps at most one page of
 // them in memory.
 func (h *Handlers) comingTicks(c *httpapi.Call, q upcomingQuery) (httpapi.Answer, error) {
-	question, err := selection.QuestionOf(c, q.NameQuery)
+	question, err := ask.QuestionOf(c, q.Query, readmodel.ByNext)
 	if err != nil {
-		return httpapi.Answer{}, err
-	}
-
-	question.Failing, question.Query = q.Failing, q.Query
-	if err := selection.RequireRuns(c, &question); err != nil {
 		return httpapi.Answer{}, err
 	}
 
@@ -95,7 +87,7 @@ func (h *Handlers) comingTicks(c *httpapi.Call, q upcomingQuery) (httpapi.Answer
 // after those in first, or after until (zero: no limit). No tick of a task is earlier than its next one, so the first
 // page of a list needs no more tasks than it has ticks.
 func (h *Handlers) eachDue(c *httpapi.Call, q ask.Question, limit int, first *tickHeap, until time.Time, visit func(record.Ref, *task.Entry)) (ask.Answer, error) {
-	q.Order, q.Limit = readmodel.ByNext, min(limit, comingChunk)
+	q.Limit = min(limit, comingChunk)
 	answer, err := h.Asker.Ask(c, q)
 	if err != nil {
 		return answer, err

@@ -30,7 +30,7 @@ func (r *reader) readAll(ctx context.Context) {
 		// Without the query line, the API would read the names from etcd.
 		v := url.Values{"q": {"name~t"}, "brief": {"true"}, "limit": {fmt.Sprint(limit)}}
 		if filter != listcheck.All {
-			v = url.Values{string(filter): {"true"}, "brief": {"true"}, "limit": {fmt.Sprint(limit)}}
+			v = url.Values{"q": {"state:" + string(filter)}, "brief": {"true"}, "limit": {fmt.Sprint(limit)}}
 		}
 
 		r.readPages(ctx, r.anyNode(), filter, v, limit)
