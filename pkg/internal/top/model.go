@@ -1,3 +1,17 @@
+// Package top is the screen of "carillon top". It shows problems, future ticks, active runs and nodes, and
+// keeps them up to date.
+//
+// The Model is pure. It receives messages (a key, a new size, a board, an answer), updates its state, draws
+// that state as lines of styled text, and returns commands for what must be done. It depends on no terminal,
+// clock or network. A Program executes the commands with a client and a terminal.
+//
+//	keys, sizes ─┐                    ┌─► Picture ─► terminal
+//	boards ──────┼─► Model.Update ────┤
+//	answers ─────┘                    └─► commands ─► client ─► answers
+//
+// The screen costs the cluster one board per second, plus what the user requests with a key. Nodes make a board
+// from memory, at most twice a second, however many screens are open. The screen follows no events, because for
+// a stream of events the server reads every revision of etcd, which is far more than a screen needs.
 package top
 
 import (
@@ -5,6 +19,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/carillonhq/carillon/pkg/client"
 	"github.com/carillonhq/carillon/pkg/internal/overview"
 	"github.com/carillonhq/carillon/pkg/task"
 )
@@ -297,44 +312,6 @@ func (m *Model) editFilter(k string) {
 	m.fillRows()
 }
 
-// viewKey processes a key while a view is open.
-func (m *Model) viewKey(k string) []Command {
-	v := m.view
-
-	switch k {
-	case "esc", "q", "left":
-		m.view = v.under
-		if v.kind == logs {
-			return []Command{StopLogs{}}
-		}
-		return nil
-	case "?":
-		m.help = true
-		return nil
-	case "f":
-		v.tail = v.kind == logs
-		return nil
-	}
-
-	if v.scrollByKey(k, max(m.height-4, 1)) {
-		return nil
-	}
-	if v.kind == nodeDetails || v.kind == logs && k == "l" || v.kind == why && k == "w" || k == "enter" {
-		return nil
-	}
-
-	var first []Command
-	if v.kind == logs && (k == "w") {
-		first = []Command{StopLogs{}}
-	}
-
-	if v.kind != viewDetails && (k == "l" || k == "w") { // replace the current view instead of opening another one on top
-		m.view = v.under
-	}
-
-	return append(first, m.onTarget(k, v.about)...)
-}
-
 // taskName returns the name of a task, with its namespace unless that is the default.
 func (m *Model) taskName(namespace, name string) string {
 	if namespace == m.cfg.Namespace || namespace == "" {
@@ -358,3 +335,103 @@ func (m *Model) ellipsisText() string {
 	}
 	return "…"
 }
+
+// Message is an input of the Model.
+type Message interface{ isMessage() }
+
+// The types of messages.
+type (
+	// Key is a key that was pressed: the character itself, or enter, esc, tab, backtab, up, down, left, right,
+	// pgup, pgdn, home, end, backspace, ctrl-c.
+	Key string
+	// Size is the size of the terminal in columns and lines.
+	Size struct{ Width, Height int }
+	// Clock is the current time. The Model has no other source of time.
+	Clock time.Time
+	// BoardUpdate is a board, or the error instead of it, and the server.
+	BoardUpdate struct {
+		Board  task.Board
+		Err    error
+		Server string
+	}
+	// TaskDetails contains the details of a task, or the error instead of them.
+	TaskDetails struct {
+		About Target
+		Task  client.Task
+		Runs  []task.Run
+		Next  []client.Occurrence
+		Why   task.Answer
+		Err   error
+	}
+	// RunExplanation is the explanation of a run, or the error instead of it.
+	RunExplanation struct {
+		About Target
+		Why   task.Answer
+		Err   error
+	}
+	// RunOutput is further output of a run.
+	RunOutput struct {
+		About Target
+		Run   task.Run
+		Text  string
+		Note  string // a remark about the output, not part of it
+		Err   error
+	}
+	// ActionResult is the result of a change.
+	ActionResult struct {
+		Words string
+		Err   error
+	}
+)
+
+func (Key) isMessage()            {}
+func (Size) isMessage()           {}
+func (Clock) isMessage()          {}
+func (BoardUpdate) isMessage()    {}
+func (TaskDetails) isMessage()    {}
+func (RunExplanation) isMessage() {}
+func (RunOutput) isMessage()      {}
+func (ActionResult) isMessage()   {}
+
+// Command is something that the Program must do.
+type Command interface{ isCommand() }
+
+// The types of commands.
+type (
+	// Quit ends the screen.
+	Quit struct{}
+	// Refresh requests a new board at once.
+	Refresh struct{}
+	// ReadTask requests a TaskDetails.
+	ReadTask struct{ About Target }
+	// AskWhy requests a RunExplanation.
+	AskWhy struct{ About Target }
+	// FollowLogs requests messages of type RunOutput until StopLogs.
+	FollowLogs struct{ About Target }
+	// StopLogs ends FollowLogs.
+	StopLogs struct{}
+	// Trigger, Pause and Resume change a task. The result is an ActionResult.
+	Trigger struct{ Of Target }
+	Pause   struct{ Of Target }
+	Resume  struct{ Of Target }
+)
+
+func (Quit) isCommand()       {}
+func (Refresh) isCommand()    {}
+func (ReadTask) isCommand()   {}
+func (AskWhy) isCommand()     {}
+func (FollowLogs) isCommand() {}
+func (StopLogs) isCommand()   {}
+func (Trigger) isCommand()    {}
+func (Pause) isCommand()      {}
+func (Resume) isCommand()     {}
+
+// Target is the object of a row: a task, one of its runs, or a node.
+type Target struct {
+	Namespace, Task string
+	Run             string
+	Node            string
+}
+
+// isTask reports whether the target is a task or a run.
+func (t Target) isTask() bool { return t.Task != "" }

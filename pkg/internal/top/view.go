@@ -110,6 +110,44 @@ func (v *view) scrollByKey(k string, page int) bool {
 	return true
 }
 
+// viewKey processes a key while a view is open.
+func (m *Model) viewKey(k string) []Command {
+	v := m.view
+
+	switch k {
+	case "esc", "q", "left":
+		m.view = v.under
+		if v.kind == logs {
+			return []Command{StopLogs{}}
+		}
+		return nil
+	case "?":
+		m.help = true
+		return nil
+	case "f":
+		v.tail = v.kind == logs
+		return nil
+	}
+
+	if v.scrollByKey(k, max(m.height-4, 1)) {
+		return nil
+	}
+	if v.kind == nodeDetails || v.kind == logs && k == "l" || v.kind == why && k == "w" || k == "enter" {
+		return nil
+	}
+
+	var first []Command
+	if v.kind == logs && (k == "w") {
+		first = []Command{StopLogs{}}
+	}
+
+	if v.kind != viewDetails && (k == "l" || k == "w") { // replace the current view instead of opening another one on top
+		m.view = v.under
+	}
+
+	return append(first, m.onTarget(k, v.about)...)
+}
+
 // keyHelp returns the keys in the footer.
 func (v *view) keyHelp() [][2]string {
 	keys := [][2]string{{"esc", "back"}, {"j k", "scroll"}}
