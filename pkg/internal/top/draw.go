@@ -443,7 +443,7 @@ func (m *Model) helpText() Picture {
 	}
 
 	return append(p, Line{}, Line{{" Words", Bold}},
-		Line{{"   failing  ", Cyan}, {"the last run to end failed, timed out or was lost", Plain}},
+		Line{{"   failing  ", Cyan}, {"a run failed, and no later one has succeeded", Plain}},
 		Line{{"   overdue  ", Cyan}, {"a tick was due more than 2 s ago and is not decided", Plain}},
 		Line{{"   stuck    ", Cyan}, {"a shard that decides nothing, or is being loaded", Plain}},
 		Line{{"   late     ", Cyan}, {"from a tick's time to the commit that decided it", Plain}})
