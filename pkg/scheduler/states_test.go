@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"math"
 	"math/rand/v2"
 	"reflect"
 	"slices"
@@ -268,7 +269,7 @@ type play struct {
 func TestStates_AgreeWithTheRecords(t *testing.T) {
 	t.Parallel()
 
-	seeds := 60
+	seeds := 80
 	if testing.Short() {
 		seeds = 20
 	}
@@ -305,7 +306,7 @@ func (p *play) step() {
 	total := 0
 	steps := []stepOf{
 		{20, p.round}, {14, p.pass}, {20, p.finish}, {4, p.finishTogether}, {6, p.create}, {5, p.manual}, {3, p.pauseOrResume},
-		{2, p.removeOne}, {5, p.dismiss}, {3, p.retry}, {3, p.lose}, {2, p.late}, {3, p.takeOver}, {4, p.trim},
+		{2, p.removeOne}, {5, p.dismiss}, {3, p.retry}, {3, p.lose}, {2, p.late}, {4, p.takeOver}, {6, p.trim},
 	}
 	for _, s := range steps {
 		total += s.weight
@@ -346,24 +347,31 @@ func (p *play) round() {
 
 func (p *play) pass() {
 	d, _ := one(p, []float64{0.1, 0.5, 1, 1, 1.9, 2, 2.001, 3, 5})
-	p.at(p.clock().Sub(start).Seconds() + d)
+	now := p.clock().Sub(start).Seconds() + d
+	if p.rand.IntN(2) == 0 {
+		now = math.Ceil(now)
+	}
+	p.at(now)
 }
 
 func (p *play) create() {
 	name, _ := one(p, []string{"a", "b", "c", "d"})
-	if _, err := p.store.Task(p.ctx, ref(name)); err == nil {
-		return
+	if _, err := p.store.Task(p.ctx, ref(name)); err != nil {
+		p.createNamed(name)
 	}
+}
 
+func (p *play) createNamed(name string) {
 	schedule, _ := one(p, []string{"* * * * * *", "*/4 * * * * *", "@every 3s", "@manual"})
 	overlap, _ := one(p, []option{allow, func(*task.Task) {}, queues(3, "")})
-	shape, _ := one(p, []option{func(*task.Task) {}, func(*task.Task) {}, parts(3), on("node = n9"), retries(2, time.Second, task.Failed)})
+	shape, _ := one(p, []option{func(*task.Task) {}, func(*task.Task) {}, parts(3), on("node = n9")})
+	retry, _ := one(p, []option{func(*task.Task) {}, retries(2, 2*time.Second, task.Failed)})
 	history, _ := one(p, []task.History{{Keep: 1, Record: task.RecordAll}, {Keep: 3, Record: task.RecordFailures}, {Keep: 20, Record: task.RecordAll}})
 	jitter, _ := one(p, []time.Duration{0, 0, 0})
 
 	p.say("%s is created: %s, %+v", name, schedule, history)
 	p.uids++
-	p.world.create(name, cronned(schedule), overlap, shape, func(t *task.Task) {
+	p.world.create(name, cronned(schedule), overlap, shape, retry, func(t *task.Task) {
 		t.UID = fmt.Sprintf("u%03daaaaaaaaaaaa", p.uids)
 		t.History = history
 		if schedule[0] != '@' {
@@ -373,9 +381,15 @@ func (p *play) create() {
 }
 
 func (p *play) removeOne() {
-	if name, ok := p.task(); ok {
-		p.say("%s is deleted", name)
-		p.remove(name)
+	name, ok := p.task()
+	if !ok {
+		return
+	}
+
+	p.say("%s is deleted", name)
+	p.remove(name)
+	if p.rand.IntN(2) == 0 {
+		p.createNamed(name)
 	}
 }
 
@@ -410,7 +424,7 @@ func (p *play) held() []record.Held {
 	return all
 }
 
-var finalStates = []task.State{task.Succeeded, task.Succeeded, task.Failed, task.Failed, task.TimedOut, task.Cancelled, task.Lost}
+var finalStates = []task.State{task.Succeeded, task.Succeeded, task.Succeeded, task.Failed, task.Failed, task.TimedOut, task.Cancelled, task.Cancelled, task.Lost}
 
 func (p *play) finish() {
 	if h, ok := one(p, p.held()); ok {
@@ -542,18 +556,12 @@ func (p *play) takeOver() {
 	p.h.readPast()
 }
 
-// trim carries out the trims that the owner has requested, and trims one more history.
+// trim trims all histories.
 func (p *play) trim() {
-	p.h.see()
-	p.h.trim()
-
-	name, ok := p.task()
-	if !ok {
-		return
-	}
-
-	spec, err := p.store.Task(p.ctx, ref(name))
+	p.say("the histories are trimmed")
+	specs, _, err := p.store.Tasks(p.ctx, "default", "", 100)
 	p.ok(err)
-	p.say("the history of %s is trimmed", name)
-	p.h.trimTo(name, spec.Task.History)
+	for _, t := range specs {
+		p.h.trimTo(t.Name, t.History)
+	}
 }
