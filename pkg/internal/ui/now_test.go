@@ -109,15 +109,7 @@ func TestNow_IsCalm(t *testing.T) {
 func TestNow_ListsTheProblemsOfTop(t *testing.T) {
 	w := newWorld(t)
 	var board task.Board
-	others := w.api
-	w.api = http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
-		if r.URL.Path != "/v1/board" {
-			others.ServeHTTP(rw, r)
-			return
-		}
-		rw.Header().Set("Content-Type", "application/json")
-		_ = json.NewEncoder(rw).Encode(board)
-	})
+	w.answerBoard(&board)
 	ann := w.as("user:ann")
 
 	for seed := range uint64(60) {
@@ -144,6 +136,36 @@ func TestNow_ListsTheProblemsOfTop(t *testing.T) {
 			t.Fatalf("seed %d: it does not say that %d things need people:\n%s", seed, n, page)
 		}
 	}
+}
+
+// answerBoard makes the API of a world answer with a board.
+func (w *world) answerBoard(board *task.Board) {
+	others := w.api
+	w.api = http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		if r.URL.Path != "/v1/board" {
+			others.ServeHTTP(rw, r)
+			return
+		}
+		rw.Header().Set("Content-Type", "application/json")
+		_ = json.NewEncoder(rw).Encode(board)
+	})
+}
+
+// Who may end a freeze can do so on the page.
+func TestNow_EndsFreezes(t *testing.T) {
+	w := newWorld(t)
+	w.answerBoard(&task.Board{Freezes: []task.Freeze{{By: "user:ann", Reason: "a move"}, {Namespace: "prod", Reason: "INC-42"}}})
+	w.Bind("user:bob", "operator", "prod")
+	w.Bind("user:eve", "viewer", "prod")
+
+	for subject, buttons := range map[string]int{"user:ann": 2, "user:bob": 1, "user:eve": 0} {
+		page := w.as(subject).page("/ui")
+		want(t, page, "2 frozen", "the cluster is frozen by user:ann: a move", "namespace prod", "frozen: INC-42")
+		if got := strings.Count(page, "End the freeze</button>"); got != buttons {
+			t.Errorf("%s has %d buttons, want %d:\n%s", subject, got, buttons, page)
+		}
+	}
+	want(t, w.as("user:bob").page("/ui"), `name="namespace" value="prod"><button>End the freeze`)
 }
 
 // problemsOfTop returns how often top lists each problem, by its kind and subject, and the totals of the kinds.
@@ -204,17 +226,17 @@ func problemsOfPage(t *testing.T, page string) map[string]int {
 		all["total "+kind] += total
 
 		for _, m := range item.FindAllStringSubmatch(section, -1) {
-			all[kind+": "+html.UnescapeString(m[1]+m[2])]++
+			subject := html.UnescapeString(m[1] + m[2])
+			if strings.HasPrefix(subject, "the cluster is frozen") {
+				subject = "cluster"
+			}
+			all[kind+": "+subject]++
 		}
 	}
 
 	if m := regexp.MustCompile(`(\d+) more tasks fail`).FindStringSubmatch(page); m != nil {
 		n, _ := strconv.Atoi(m[1])
 		all["total failing"] += n
-	}
-	for _, m := range regexp.MustCompile(` frozen</span> ([^<]+)</strong>`).FindAllStringSubmatch(page, -1) {
-		all["total frozen"]++
-		all["frozen: "+strings.Replace(m[1], "the whole cluster", "cluster", 1)]++
 	}
 
 	return all

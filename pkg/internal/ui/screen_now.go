@@ -53,7 +53,6 @@ type nowPage struct {
 	Tasks    int
 	Whole    bool // the viewer reads all namespaces, so the number of tasks is known
 
-	Freezes     []nowFreeze
 	Paused      []nowPause
 	MorePaused  bool   // there are more paused tasks than the page shows
 	PausedCount string // "35 paused tasks"; "paused tasks" if the number is not known
@@ -117,12 +116,6 @@ type failingTask struct {
 	Retry bool
 }
 
-type nowFreeze struct {
-	task.Freeze
-	By  string
-	End bool // the viewer may end it
-}
-
 type nowPause struct {
 	client.Task
 	By     string // "by ann", "after failures"
@@ -157,9 +150,6 @@ func loadNow(ctx context.Context, r *Request, loads *sharedCache[*minutesChart])
 		p.Groups = append(p.Groups, problemGroupOf(g))
 	}
 	if p.Failures, err = failureGroups(r, b.Failing); err != nil {
-		return nil, err
-	}
-	if err := p.addFreezes(r, b.Freezes); err != nil {
 		return nil, err
 	}
 
@@ -240,22 +230,6 @@ func failureGroups(r *Request, failing []task.BoardFailing) ([]failureGroup, err
 	return groups, nil
 }
 
-// addFreezes adds the freezes in force.
-func (p *nowPage) addFreezes(r *Request, freezes []task.Freeze) error {
-	for _, f := range freezes {
-		end, err := r.May("operate", "cluster", "")
-		if f.Namespace != "" {
-			end, err = r.May("pause", "tasks", f.Namespace)
-		}
-		if err != nil {
-			return err
-		}
-		p.Freezes = append(p.Freezes, nowFreeze{Freeze: f, By: task.ActorName(f.By), End: end})
-	}
-
-	return nil
-}
-
 // addPauses adds the paused tasks.
 func (p *nowPage) addPauses(ctx context.Context, r *Request) error {
 	paused, err := r.API.Tasks.Page(ctx, client.TaskListOptions{Query: "state:paused", Limit: nowPaused}, "")
@@ -296,6 +270,14 @@ func waitingText(reasons map[string]int) string {
 func resumeHere(ctx context.Context, r *Request) (Done, error) {
 	t, err := r.API.Tasks.Resume(ctx, r.Value("ns"), r.Value("name"), 0)
 	return Done{Message: "resumed " + t.Name}, err
+}
+
+// MayUnfreeze reports whether the viewer may end the freeze of a namespace; "" is that of the cluster.
+func (r *Request) MayUnfreeze(namespace string) (bool, error) {
+	if namespace == "" {
+		return r.May("operate", "cluster", "")
+	}
+	return r.May("pause", "tasks", namespace)
 }
 
 // unfreeze ends a freeze.
