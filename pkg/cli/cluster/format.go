@@ -12,6 +12,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/cli/failure"
 	"github.com/carillonhq/carillon/pkg/cli/output"
 	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/internal/wording"
 )
 
 // upgradeCommand returns "carillon cluster upgrade".
@@ -33,10 +34,6 @@ func upgradeCommand(f *factory.Factory) *cobra.Command {
 			status, err := c.Cluster.SetFormat(cmd.Context(), 0)
 			if err != nil {
 				return err
-			}
-
-			if status.Because != "" {
-				f.Note("%s does not support a newer format", status.Because)
 			}
 
 			return showFormat(f, status)
@@ -120,21 +117,5 @@ func awaitFormat(ctx context.Context, f *factory.Factory, c *client.Client, stat
 
 // showFormat prints the format.
 func showFormat(f *factory.Factory, status client.FormatStatus) error {
-	return output.EmitOne(&f.Printer, status, fmt.Sprint(status.Format), func(d *output.Details) { d.Field("Format", "%s", formatWords(status)) })
-}
-
-// formatWords describes the format.
-func formatWords(f client.FormatStatus) string {
-	words := fmt.Sprint(f.Format)
-
-	switch {
-	case f.Wanted > 0 && f.Wanted < f.Format:
-		words += fmt.Sprintf(", downgrading to %d", f.Wanted)
-	case f.Wanted > 0:
-		words += ", until you run `carillon cluster upgrade`"
-	case f.Possible > f.Format:
-		words += fmt.Sprintf("; all nodes support %d: `carillon cluster upgrade`", f.Possible)
-	}
-
-	return words
+	return output.EmitOne(&f.Printer, status, fmt.Sprint(status.Format), func(d *output.Details) { d.Field("Format", "%s", wording.FormatText(status)) })
 }

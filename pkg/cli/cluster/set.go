@@ -1,8 +1,6 @@
 package cluster
 
 import (
-	"fmt"
-
 	"github.com/spf13/cobra"
 
 	"github.com/carillonhq/carillon/pkg/cli/factory"
@@ -81,22 +79,14 @@ func setCommand(f *factory.Factory) *cobra.Command {
 // describeSettings prints settings.
 func describeSettings(d *output.Details, s client.ClusterSettings) {
 	if s.CatchUpRate != nil {
-		d.Field("Catching up", "%s", catchUpWords(*s.CatchUpRate))
+		d.Field("Catching up", "%s", wording.CatchUpText(*s.CatchUpRate))
 	}
 
 	if s.LostAfter != nil {
-		d.Field("Lost after", "%s", lostAfterWords(*s.LostAfter))
+		d.Field("Lost after", "%s", wording.LostAfterText(*s.LostAfter))
 	}
 
 	if s.Ledger != nil {
 		d.Field("Ledgers", "%s", wording.LedgerSettingText(*s.Ledger))
 	}
-}
-
-// catchUpWords describes the catch-up rate.
-func catchUpWords(rate int) string { return fmt.Sprintf("%d late runs per second", rate) }
-
-// lostAfterWords describes lost_after.
-func lostAfterWords(d task.Duration) string {
-	return fmt.Sprintf("%s without contact with the node", d)
 }

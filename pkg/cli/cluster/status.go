@@ -90,39 +90,16 @@ func describeCluster(f *factory.Factory, d *output.Details, s client.ClusterStat
 		d.Field("Changed", "%s", words)
 	}
 
-	nodes := formatShare(f, s.NodesReady, s.Nodes, "ready")
-	if s.Blocked > 0 {
-		nodes += f.Paint(output.Yellow, fmt.Sprintf(", %d of them blocked", s.Blocked))
-	}
-
-	d.StyledField("Nodes", nodes)
+	d.StyledField("Nodes", formatShare(f, s.NodesReady, s.Nodes, "ready"))
 	d.StyledField("Leader", cmp.Or(output.OneLine(s.Leader), f.Paint(output.Red, "none")))
 	d.StyledField("Shards", formatShare(f, s.ShardsOwned, s.Shards, "owned"))
 	d.Field("Tasks", "%d", s.Tasks)
 
-	if s.Unreadable > 0 {
-		d.StyledField("Unreadable", f.Paint(output.Red, fmt.Sprintf("%d tasks do not fire", s.Unreadable)))
-	}
-
 	d.Field("Active runs", "%d", s.ActiveRuns)
 
-	if s.Format.Format > 0 { // an older server does not send it
-		d.Field("Format", "%s", formatWords(s.Format))
+	for _, fact := range wording.ClusterFacts(s) {
+		d.Field(fact.Name, "%s", fact.Value)
 	}
-
-	if s.CatchUpRate > 0 {
-		d.Field("Catching up", "%s", catchUpWords(s.CatchUpRate))
-	}
-
-	if s.LostAfter > 0 { // an older server does not send it
-		d.Field("Lost after", "%s", lostAfterWords(s.LostAfter))
-	}
-
-	if s.ID != "" {
-		d.Field("Ledgers", "%s", wording.LedgerSettingText(s.Ledger))
-	}
-
-	d.Field("Capacity", "%s", wording.CapacityText(s.Room))
 	d.Field("Revisions", "%s", wording.RevisionsText(s.Revisions))
 
 	d.Section("etcd", f.RenderIndented(memberGrid(f, s.Etcd)))

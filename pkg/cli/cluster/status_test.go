@@ -21,7 +21,7 @@ func TestClusterStatus_ShowsAFullEtcd(t *testing.T) {
 		},
 		Revisions: client.Revisions{Newest: 150, Oldest: 51},
 		Room:      &client.Room{Tasks: 1300, BytesPerTask: 63 << 10, HistoryPerTask: 4.5},
-		Ledger:    task.DefaultLedger,
+		Ledger:    task.DefaultLedger, CatchUpRate: 100, LostAfter: task.DefaultLostAfter, Format: client.FormatStatus{Format: 1, Possible: 1},
 		MakeSpace: []string{"etcdctl one", "etcdctl two"},
 		WarningDetails: []task.Warning{{Code: task.WarnEtcdAlarm, Text: "etcd at http://e1:2379 is full"}, {Code: task.WarnUnreadable, Text: "2 tasks do not run"},
 			{Code: task.WarnNodeBlocked, Text: "node n1 accepts no runs: \x1b[2Jits policy cannot be read"}},
@@ -37,8 +37,10 @@ Nodes        1 of 1 ready
 Leader       n1
 Shards       8 of 8 owned
 Tasks        1000
-Unreadable   2 tasks do not fire
 Active runs  0
+Format       1
+Catching up  100 late runs per second
+Lost after   2m without contact with the node
 Ledgers      remember ticks for 30d, unless history.ledger of a task says otherwise
 Capacity     about 1300 tasks, at 63.0 KiB per task with 4.5 history records
 Revisions    100, from 51 to 150

@@ -1,11 +1,9 @@
 package ui
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"html/template"
-	"strings"
 	"time"
 
 	"github.com/carillonhq/carillon/pkg/callgroup"
@@ -111,27 +109,14 @@ func healthFacts(s client.ClusterStatus) []setting {
 		list.add("Changed", words)
 	}
 
-	list.add("Capacity", wording.CapacityText(s.Room))
 	if oldest := s.Revisions.Oldest; oldest > 0 { // the newest one changes all the time
 		list.add("Revisions", fmt.Sprintf("kept from %d on; events go back as far", oldest))
 	}
-	if s.CatchUpRate > 0 {
-		list.add("Catching up", fmt.Sprintf("%d late runs per second", s.CatchUpRate))
-	}
-	if s.LostAfter > 0 {
-		list.add("Lost after", fmt.Sprintf("%s without contact with the node", s.LostAfter))
-	}
-	list.add("Ledgers", wording.LedgerSettingText(s.Ledger))
-	if s.Format.Format > 0 {
-		list.add("Format", strings.TrimSpace(fmt.Sprintf("%d %s", s.Format.Format, formatNote(s.Format))))
+	for _, fact := range wording.ClusterFacts(s) {
+		list.add(fact.Name, fact.Value)
 	}
 
 	return list
-}
-
-// formatNote says what keeps the format of records from being another one.
-func formatNote(f client.FormatStatus) string {
-	return cmp.Or(f.WaitsFor, f.Because)
 }
 
 // SizeMeter shows the size of a database as a part of its quota.

@@ -5,7 +5,47 @@ import (
 	"strconv"
 
 	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/task"
 )
+
+// ClusterFacts returns the settings of a cluster, and how many tasks fit into it if that is known.
+func ClusterFacts(s client.ClusterStatus) []Field {
+	facts := []Field{
+		{Name: "Format", Value: FormatText(s.Format)}, {Name: "Catching up", Value: CatchUpText(s.CatchUpRate)},
+		{Name: "Lost after", Value: LostAfterText(s.LostAfter)}, {Name: "Ledgers", Value: LedgerSettingText(s.Ledger)},
+	}
+	if capacity := CapacityText(s.Room); capacity != "" {
+		facts = append(facts, Field{Name: "Capacity", Value: capacity})
+	}
+
+	return facts
+}
+
+// FormatText describes the format of records.
+func FormatText(f client.FormatStatus) string {
+	words := strconv.Itoa(f.Format)
+
+	switch {
+	case f.Wanted > 0 && f.Wanted < f.Format:
+		words += fmt.Sprintf(", downgrading to %d", f.Wanted)
+	case f.Wanted > 0:
+		words += ", until you run `carillon cluster upgrade`"
+	case f.Possible > f.Format:
+		words += fmt.Sprintf("; all nodes support %d: `carillon cluster upgrade`", f.Possible)
+	case f.Because != "":
+		words += "; " + f.Because + " does not support a newer format"
+	}
+
+	return words
+}
+
+// CatchUpText describes the catch-up rate.
+func CatchUpText(rate int) string { return fmt.Sprintf("%d late runs per second", rate) }
+
+// LostAfterText describes lost_after.
+func LostAfterText(d task.Duration) string {
+	return fmt.Sprintf("%s without contact with the node", d)
+}
 
 // CapacityText describes how many tasks fit into etcd. It returns "" while that is not known.
 func CapacityText(r *client.Room) string {
