@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"reflect"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/carillonhq/carillon/pkg/internal/access"
@@ -117,4 +118,74 @@ func faultOfSession(t *access.Table, s *task.Token, a *task.AuditRecord, used ta
 	}
 
 	return ""
+}
+
+// loginOperations create a session for somebody who has signed in with an identity provider, and has no other credential.
+var loginOperations = map[string]bool{"finish-web-login": true, "poll-device-login": true}
+
+// faultOfLogin returns what is wrong with the session that a login has created; "" if nothing is.
+func faultOfLogin(t *access.Table, s *task.Token, a *task.AuditRecord) string {
+	name, isUser := strings.CutPrefix(s.Subject, access.KindUser+":")
+	provider, _, hasProvider := strings.Cut(name, "/")
+	isForeign := func(group string) bool {
+		return !strings.HasPrefix(group, access.KindGroup+":"+provider+"/")
+	}
+
+	switch {
+	case a.Token != "" || s.Kind != task.TokenKindSession || s.Parent != "" || s.Scope != nil:
+		return "it is not the session of a login"
+	case s.Subject != a.Subject || !isUser || !hasProvider:
+		return fmt.Sprintf("it is one of %s", s.Subject)
+	case slices.ContainsFunc(s.Groups, isForeign):
+		return fmt.Sprintf("it has groups of another provider: %v", s.Groups)
+	case s.Until.IsZero() || s.Until.After(a.Time.Add(mostSessionAge+time.Second)):
+		return fmt.Sprintf("it ends at %s, which is too late", formatTime(s.Until.Time))
+	case !holdsLiveBinding(t, append([]string{s.Subject}, s.Groups...), a.Time.Add(-authorizationLag)):
+		return "no binding that lasts names the subject or one of its groups"
+	}
+
+	return ""
+}
+
+// sweepTokens is the operation of the audit records of tokens that a node deletes by itself.
+const sweepTokens = "sweep-tokens"
+
+// checkSweep judges the audit record of a node that deletes tokens by itself: it deletes nothing but tokens that had
+// expired, by the time of the record (G27).
+func (j *accessJudge) checkSweep(a *task.AuditRecord, key string, changes []objectChange) {
+	for _, o := range a.Objects {
+		i := slices.IndexFunc(changes, func(c objectChange) bool { return c.object == objectOf(o) })
+		if o.Kind != "token" || i < 0 || !changes[i].deleted {
+			j.addViolation("G27", key, "%s by %s lists %s, which is no deleted token", a.Operation, a.Subject, objectOf(o))
+			continue
+		}
+
+		t, err := record.Decode[record.Token](changes[i].before)
+		if err != nil || t.Until.IsZero() || t.Until.After(a.Time.Time) {
+			j.addViolation("G27", key, "%s by %s deletes %s, which had not expired", a.Operation, a.Subject, objectOf(o))
+		}
+	}
+}
+
+// checkRemovals checks that audit records are deleted only together with a record that says how many (G28).
+func (j *accessJudge) checkRemovals(events []Event) {
+	var deleted, announced int64
+	key := ""
+	for _, ev := range events {
+		switch {
+		case strings.HasPrefix(ev.Key, j.keys.AuditRecords()) && ev.Deleted:
+			deleted++
+			key = ev.Key
+		case strings.HasPrefix(ev.Key, j.keys.AuditGaps()) && !ev.Deleted:
+			g, err := record.Decode[task.AuditGap](ev.Value)
+			if err != nil {
+				j.addViolation("form", ev.Key, "unreadable record: %v", err)
+			}
+			announced += g.Removed
+		}
+	}
+
+	if deleted != announced && deleted > 0 {
+		j.addViolation("G28", key, "%d audit records are deleted, and the gaps of this revision say %d", deleted, announced)
+	}
 }

@@ -1,6 +1,7 @@
 package check
 
 import (
+	"fmt"
 	"maps"
 	"slices"
 
@@ -224,4 +225,169 @@ func (c *checker) finishTask(t *taskHistory) {
 	}
 
 	c.runs.checkEnd(t)
+}
+
+// judge holds what all judges share. A judge is responsible for one group of guarantees: it compares what a
+// revision changes (a delta, or the part of it that concerns one run or entry) with the cluster as it was
+// before, and reports each violation.
+//
+// A judge reads the cluster's state and never changes it. It keeps what it must remember for its own guarantees
+// in its own fields.
+type judge struct {
+	// findings receives the violations and notes.
+	*findings
+	// cluster is the replayed state before the revision that is judged.
+	cluster *clusterState
+	// keys are the keys of the cluster, for the messages. opts is what the author of the history demands.
+	keys record.Keys
+	opts *Options
+}
+
+// findings collects what the judges report: violations and notes.
+type findings struct {
+	revision   int64 // the revision that is judged; violations are reported at it
+	violations []Violation
+	notes      map[string]int // each note, and how often it was made
+}
+
+// newFindings returns an empty collection.
+func newFindings() *findings { return &findings{notes: map[string]int{}} }
+
+// addViolation adds a violation at the current revision. promise is the number of a guarantee, such as "G3", or
+// "state" or "form".
+func (f *findings) addViolation(promise, key, format string, args ...any) {
+	f.violations = append(f.violations, Violation{
+		Promise: promise, Revision: f.revision, Key: key, Message: fmt.Sprintf(format, args...),
+	})
+}
+
+// breachTask adds a violation that concerns a task, and a tick (in ms) unless it is 0.
+func (f *findings) breachTask(promise string, ref record.Ref, tick int64, key, format string, args ...any) {
+	f.addViolation(promise, key, format, args...)
+	v := &f.violations[len(f.violations)-1]
+	v.Task = ref.String()
+	if tick != 0 {
+		v.Tick = timeOfMS(tick)
+	}
+}
+
+// addNote adds an observation that is not a violation: it limits what was judged, or deserves attention.
+func (f *findings) addNote(format string, args ...any) { f.notes[fmt.Sprintf(format, args...)]++ }
+
+// buildReport returns all findings, with the violations in the order of their revisions.
+func (f *findings) buildReport(stats *stats) Report {
+	r := Report{Violations: f.violations, Summary: stats.summarize()}
+	for _, n := range slices.Sorted(maps.Keys(f.notes)) {
+		if times := f.notes[n]; times > 1 {
+			n = fmt.Sprintf("%s (%d times)", n, times)
+		}
+		r.Notes = append(r.Notes, n)
+	}
+
+	slices.SortStableFunc(r.Violations, func(a, b Violation) int { return int(a.Revision - b.Revision) })
+
+	return r
+}
+
+// Acknowledged is a change that the API has acknowledged. The fields that are set determine its kind: a trigger of
+// a run, a cancel of a run, a deletion of a task, or else a write of a task's spec.
+type Acknowledged struct {
+	Namespace, Name string
+	// Revision is the task's revision in the answer to a create, an update, a pause or a resume: its spec was
+	// written at that revision. With Deleted it is the last known revision before: the spec was deleted later.
+	Revision int64
+	UID      string // the task's uid; "" if it is not known
+	Deleted  bool   // the task was deleted
+	Run      string // the run that was triggered, or with Cancelled the run that was cancelled
+	// Cancelled means that the run was asked to end, or had ended.
+	Cancelled bool
+}
+
+// String describes the change for messages.
+func (a Acknowledged) String() string {
+	switch {
+	case a.Cancelled:
+		return "the cancel of run " + a.Run
+	case a.Run != "":
+		return "the trigger of run " + a.Run
+	case a.Deleted:
+		return fmt.Sprintf("the delete after revision %d", a.Revision)
+	}
+
+	return fmt.Sprintf("the change at revision %d", a.Revision)
+}
+
+// CheckAcknowledged checks that every acknowledged change is in the history (G13). The history must begin before
+// the first of the calls.
+func CheckAcknowledged(keys record.Keys, events []Event, calls []Acknowledged) []Violation {
+	type write struct {
+		key string
+		rev int64
+	}
+
+	// Collect from the history everything that a call can have caused.
+	specs := map[write]string{}   // the uid of each spec that was written
+	deletes := map[string]int64{} // the latest deletion of each spec
+	runs := map[string]bool{}     // runs that had any record, by task and id
+	ends := map[string]bool{}     // runs that ended, or whose cancel was requested
+	alive := map[string]string{}  // the uid of each spec that exists
+	for _, ev := range events {
+		if ns, name, ok := keys.ParseSpec(ev.Key); ok {
+			if ev.Deleted {
+				deletes[ev.Key] = ev.Revision
+				delete(alive, ev.Key)
+				continue
+			}
+
+			t, _ := record.DecodeTask(ev.Value, ev.ModRevision)
+			alive[ev.Key], specs[write{keys.Spec(record.Ref{Namespace: ns, Name: name}), ev.ModRevision}] = t.UID, t.UID
+			continue
+		}
+
+		// A run exists if any inbox, queue or history record of it was written. A cancel is visible as a request in
+		// an inbox, or as the run's end.
+		if k, ok := keys.ParseRun(ev.Key); ok && !ev.Deleted {
+			a, _ := record.DecodeAssigned(k, ev.CreateRevision, ev.Value)
+			id := k.Ref.String() + "/" + k.Run
+			runs[id] = true
+			ends[id] = ends[id] || a.CancelRequested
+		}
+
+		if k, ok := keys.ParseShard(ev.Key); ok && !ev.Deleted && k.Run != "" {
+			id := k.Ref.String() + "/" + k.Run
+			runs[id] = true
+			ends[id] = ends[id] || k.Kind == record.KindEnded
+		}
+	}
+
+	// Every call must have left its trace. Deleting a task also deletes its queue, so a cancel of a run of a
+	// deleted task is fulfilled.
+	var lost []Violation
+	for _, a := range calls {
+		ref := record.Ref{Namespace: a.Namespace, Name: a.Name}
+		key, id := keys.Spec(ref), ref.String()+"/"+a.Run
+		uid, written := specs[write{key, a.Revision}]
+		gone := deletes[key] > 0 // the runs of a deleted task are deleted with it
+		var there bool
+
+		switch {
+		case a.Cancelled:
+			there = ends[id] || gone
+		case a.Run != "":
+			there = runs[id]
+		// The spec was deleted after the last revision that the caller knew, and a spec that exists now belongs to
+		// another task.
+		case a.Deleted:
+			there = deletes[key] > a.Revision && (a.UID == "" || alive[key] != a.UID)
+		default:
+			there = written && (a.UID == "" || uid == a.UID)
+		}
+
+		if !there {
+			lost = append(lost, Violation{Promise: "G13", Revision: a.Revision, Key: key, Task: ref.String(),
+				Message: a.String() + " was acknowledged but is not in the history"})
+		}
+	}
+
+	return lost
 }

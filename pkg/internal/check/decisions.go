@@ -3,7 +3,10 @@ package check
 import (
 	"cmp"
 	"encoding/json"
+	"fmt"
+	"maps"
 	"slices"
+	"time"
 
 	"github.com/carillonhq/carillon/pkg/internal/check/oracle"
 	"github.com/carillonhq/carillon/pkg/task"
@@ -218,4 +221,160 @@ func encodeRun(r task.Run) string {
 		return err.Error()
 	}
 	return string(b)
+}
+
+// gapJudge judges that no tick is left out: each decided tick has an outcome (G4), and each tick that is due by
+// Options.Until is decided when the history ends (G16).
+type gapJudge struct {
+	judge
+	stats *stats
+}
+
+// checkDecided judges the current epoch of a task: each tick up to upTo, which is decided, must have an outcome.
+// Ticks in a row without one are reported as one violation. It then moves the start of the epoch to upTo, so that
+// no tick is judged or counted twice.
+func (j *gapJudge) checkDecided(t *taskHistory, upTo int64) {
+	if t.entry == nil {
+		return
+	}
+
+	inc := t.entry.incarnation
+	st := inc.epoch
+	if st.ticks == nil {
+		return
+	}
+
+	// flush reports the current series of ticks without an outcome.
+	var first, last, lost int64
+	flush := func() {
+		if lost > 0 {
+			j.breachTask("G4", t.ref, first, j.keys.Entry(t.ref), "decided without an outcome: %s, up to %s", formatCount(lost, "tick"), formatTime(timeOfMS(last)))
+			j.stats.Undecided += lost
+		}
+		lost = 0
+	}
+
+	st.ticks.ListTicks(st.start, upTo, func(at int64) bool {
+		if inc.outcomes[at] != nil {
+			j.stats.Ticks++
+			flush()
+			return true
+		}
+
+		j.stats.Ticks++
+
+		if lost == 0 {
+			first = at
+		}
+
+		last = at
+		lost++
+
+		return true
+	})
+
+	flush()
+	inc.epoch.start = max(st.start, upTo)
+}
+
+// checkEnd judges the ticks of a task that are due by Options.Until and not decided when the history ends.
+// checkDecided has judged the decided ones.
+func (j *gapJudge) checkEnd(t *taskHistory) {
+	inc := t.entry.incarnation
+	if j.opts.Until.IsZero() || inc.epoch.ticks == nil {
+		return
+	}
+
+	var first, open int64
+	until := j.opts.Until.UnixMilli()
+	inc.epoch.ticks.ListTicks(inc.epoch.start, until, func(at int64) bool {
+		if inc.epoch.ticks.DueAt(at) > until {
+			return false
+		}
+
+		if open == 0 {
+			first = at
+		}
+
+		open++
+
+		return true
+	})
+
+	if open > 0 {
+		j.stats.Ticks += open
+		j.stats.Undecided += open
+		j.breachTask("G16", t.ref, first, j.keys.Watermark(t.ref.Shard), "not decided: %s up to %s; the watermark is at %s",
+			formatCount(open, "tick"), formatTime(j.opts.Until), describeWatermark(j.cluster.shardOf(t.ref.Shard).watermark))
+	}
+}
+
+// sortFaults orders faults by their begin, as healedAt requires.
+func sortFaults(faults []Fault) []Fault {
+	return slices.SortedFunc(slices.Values(faults), func(a, b Fault) int { return cmp.Compare(a.From.UnixMilli(), b.From.UnixMilli()) })
+}
+
+// latenessJudge judges that decisions are made in time (G15, G16, G19).
+type latenessJudge struct{ judge }
+
+// checkDecision checks that a decision was made in time: within Options.Converge after the faults that its tick
+// fell into (G16), and within Options.Lateness where nothing was disturbed (G15, G19). It uses the owner's clock,
+// as the record gives it.
+func (j *latenessJudge) checkDecision(ch *runChange, r *runHistory, rec *task.Run, key string) {
+	at := decisionTime(rec)
+	if at == 0 {
+		return // checkNotEarly has reported it
+	}
+
+	due := r.incarnation.epoch.ticks.DueAt(r.tick)
+
+	if j.opts.Converge > 0 {
+		if by := j.healedAt(due) + j.opts.Converge.Milliseconds(); at > by {
+			j.breachTask("G16", ch.ref, r.tick, key, "run %s was decided at %s, %s after its tick, without a fault since %s", ch.id, formatTime(timeOfMS(at)),
+				durationOfMS(at-due), formatTime(timeOfMS(j.healedAt(due))))
+		}
+	}
+
+	if late := at - due; j.opts.Lateness > 0 && late > j.opts.Lateness.Milliseconds() && j.hadOneOwner(ch, r.tick) {
+		promise, why := "G15", "nothing happened to its shard"
+		if s := j.cluster.shardOf(ch.ref.Shard); len(s.unreadable) > 0 && !s.unreadable[j.keys.Entry(ch.ref)] {
+			promise, why = "G19", fmt.Sprintf("another record of its shard cannot be read: %s", slices.Sorted(maps.Keys(s.unreadable))[0])
+		}
+		j.breachTask(promise, ch.ref, r.tick, key, "run %s was decided %s late, and %s", ch.id, durationOfMS(late), why)
+	}
+}
+
+// healedAt returns from when on a tick could be decided, in ms: its own time, or the end of the faults that it fell
+// into. Faults chain: one that begins within Options.Converge after another counts as well, because the effects of
+// the first may not be over. The faults must be in order.
+func (j *latenessJudge) healedAt(tick int64) int64 {
+	from := tick
+	for _, f := range j.opts.Faults {
+		if f.From.UnixMilli() <= from+j.opts.Converge.Milliseconds() {
+			from = max(from, f.To.UnixMilli())
+		}
+	}
+
+	return from
+}
+
+// hadOneOwner reports whether nothing could have delayed a tick: its shard had one owner with one session since
+// before the tick, and no fault was near. A fault counts from 1 s before it begins until Options.Converge after its
+// end.
+func (j *latenessJudge) hadOneOwner(ch *runChange, tick int64) bool {
+	s, t := j.cluster.shardOf(ch.ref.Shard), j.cluster.taskOf(ch.ref)
+	n, present := j.cluster.nodes[s.owner.Node]
+	if !present || t.entry == nil || !s.opened || tick <= unixMS(s.owner.Since) || tick <= n.joinedAt || s.owner.Since.IsZero() || n.joinedAt == 0 {
+		return false
+	}
+
+	quiet := cmp.Or(j.opts.Converge, DefaultConverge)
+
+	for _, f := range j.opts.Faults {
+		if tick >= f.From.Add(-time.Second).UnixMilli() && tick <= f.To.Add(quiet).UnixMilli() {
+			return false
+		}
+	}
+
+	return true
 }
