@@ -1,11 +1,15 @@
 package wording
 
 import (
+	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
 
+	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/internal/schedule"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -118,4 +122,187 @@ func PartsText(f task.Fan) string {
 		words += fmt.Sprintf(", %d kept from the earlier run", f.Kept)
 	}
 	return words
+}
+
+// TickNote explains what is special about a tick's time, and why its run could not start as things are now.
+func TickNote(o client.Occurrence) string {
+	var words []string
+
+	switch o.Note {
+	case "":
+	case schedule.NoteGap:
+		words = append(words, "after a gap: the clocks go forward")
+	case schedule.NoteFold:
+		words = append(words, "in a fold: the clocks go back")
+	default:
+		words = append(words, OneLine(o.Note))
+	}
+
+	switch o.Obstacle {
+	case "":
+	case task.ReasonNamespace:
+		words = append(words, "will fail: its namespace does not allow the task")
+	case task.ReasonNoNode:
+		words = append(words, "no matching node is available")
+	case task.ReasonCount:
+		words = append(words, "too few matching nodes are available")
+	default:
+		words = append(words, OneLine(o.Obstacle))
+	}
+
+	return strings.Join(words, "; ")
+}
+
+// OutcomesText returns the number of runs, and how they ended.
+func OutcomesText(s client.TaskStats) string {
+	var parts []string
+	for _, state := range task.States() {
+		if n := s.Outcomes[state]; n > 0 {
+			parts = append(parts, Grouped(n)+" "+strings.ReplaceAll(string(state), "_", " "))
+		}
+	}
+
+	text := Grouped(s.Runs)
+	if len(parts) > 0 {
+		text += ": " + strings.Join(parts, ", ")
+	}
+
+	return text
+}
+
+// Percent formats a share. Only a share of 1 is 100 %.
+func Percent(share float64) string {
+	const almost = 0.9995
+	if share < 1 && share >= almost {
+		share = 0.999
+	}
+
+	return strings.TrimSuffix(fmt.Sprintf("%.1f", 100*share), ".0") + "%"
+}
+
+// QuantilesText formats a distribution; "" if there is none.
+func QuantilesText(q *client.Quantiles, all bool) string {
+	if q == nil {
+		return ""
+	}
+
+	text := func(ms int64) string { return task.Duration(time.Duration(ms) * time.Millisecond).Approximate() }
+	if !all {
+		return fmt.Sprintf("p50 %s, p99 %s, max %s", text(q.P50MS), text(q.P99MS), text(q.MaxMS))
+	}
+
+	return fmt.Sprintf("p50 %s, p95 %s, p99 %s, max %s", text(q.P50MS), text(q.P95MS), text(q.P99MS), text(q.MaxMS))
+}
+
+// SuccessfulText describes how long successful runs took, those of the ledger included; "" if the ledger counts none of
+// them, because then the quantiles tell more.
+func SuccessfulText(s client.TaskStats) string {
+	if s.Ledger == nil || s.Successful == nil {
+		return ""
+	}
+
+	text := func(ms int64) string { return task.Duration(time.Duration(ms) * time.Millisecond).Approximate() }
+
+	return fmt.Sprintf("mean %s, max %s, %s late at most", text(s.Successful.MeanMS), text(s.Successful.MaxMS), text(s.Successful.MaxLatenessMS))
+}
+
+// FailureText describes why runs did not succeed, without their number.
+func FailureText(f client.FailureCount) string {
+	return RunResult(task.Run{State: f.State, Reason: f.Reason, ExitCode: f.ExitCode, Signal: f.Signal, HTTPStatus: f.HTTPStatus}, time.Time{})
+}
+
+// ReasonsText returns the number of ticks that did not run, and why; "" if there are none.
+func ReasonsText(reasons map[string]int64) string {
+	var sum int64
+	names := slices.SortedFunc(maps.Keys(reasons), func(a, b string) int {
+		return cmp.Or(cmp.Compare(reasons[b], reasons[a]), strings.Compare(a, b))
+	})
+
+	parts := make([]string, len(names))
+	for i, name := range names {
+		sum += reasons[name]
+		parts[i] = fmt.Sprintf("%s %d", strings.ReplaceAll(name, "_", " "), reasons[name])
+	}
+
+	if sum == 0 {
+		return ""
+	}
+
+	return fmt.Sprintf("%s: %s", Plural(sum, "tick"), strings.Join(parts, ", "))
+}
+
+// LedgerText describes what a line of a ledger tells of its ticks or runs: "86,312 succeeded", or "exit 1, attempt 2".
+func LedgerText(l task.LedgerLine) string {
+	switch l.Kind {
+	case task.LedgerSucceeded:
+		if l.Count == 1 {
+			return "succeeded"
+		}
+		return Grouped(int(l.Count)) + " succeeded"
+
+	case task.LedgerHour:
+		return fmt.Sprintf("%s did not succeed: %s", Grouped(int(l.Count)), CausesText(l.Causes))
+
+	case task.LedgerRequestedMore:
+		return fmt.Sprintf("%s: %s", Plural(l.Count, "more manual run"), CausesText(l.Causes))
+
+	case task.LedgerUnreadable:
+		return Plural(l.Count, "record") + " could not be read"
+	}
+
+	run := task.Run{State: l.State, Attempt: l.Attempt, TickRange: task.TickRange{Count: l.Count}}
+	run.Reason, run.ExitCode, run.Signal, run.HTTPStatus = task.ParseLedgerReason(l.Reason)
+	words := RunResult(run, time.Time{})
+	if l.Late {
+		words += ", with a late result"
+	}
+
+	return words
+}
+
+// CausesText lists states and reasons with their counts, the most frequent first: "exit 1 ×300, timed out ×12".
+func CausesText(causes map[string]int64) string {
+	names := slices.SortedFunc(maps.Keys(causes), func(a, b string) int {
+		return cmp.Or(cmp.Compare(causes[b], causes[a]), strings.Compare(a, b))
+	})
+
+	parts := make([]string, len(names))
+	for i, name := range names {
+		state, reason, _ := strings.Cut(name, ": ")
+		run := task.Run{State: task.State(state)}
+		run.Reason, run.ExitCode, run.Signal, run.HTTPStatus = task.ParseLedgerReason(reason)
+		parts[i] = fmt.Sprintf("%s ×%s", RunResult(run, time.Time{}), Grouped(int(causes[name])))
+	}
+
+	return strings.Join(parts, ", ")
+}
+
+// LedgerState returns the state by which a line is marked: failed if any of its runs did not succeed, and "" if it is not
+// known how they ended.
+func LedgerState(l task.LedgerLine) task.State {
+	switch l.Kind {
+	case task.LedgerSucceeded:
+		return task.Succeeded
+	case task.LedgerException, task.LedgerRequested:
+		return l.State
+	case task.LedgerUnreadable:
+		return ""
+	}
+
+	for cause := range l.Causes {
+		if cause != string(task.Succeeded) {
+			return task.Failed
+		}
+	}
+
+	return task.Succeeded
+}
+
+// LedgerSettingText describes the setting of the cluster for how long ledgers remember ticks.
+func LedgerSettingText(d task.Duration) string {
+	if d == 0 {
+		return "off, unless history.ledger of a task says otherwise"
+	}
+
+	return fmt.Sprintf("remember ticks for %s, unless history.ledger of a task says otherwise", d.Approximate())
 }
