@@ -346,3 +346,122 @@ func (t *Table) Roles() []task.Role {
 
 	return list
 }
+
+// LastAdminWith is LastAdmin for a binding that replaces the one of its name: it reports whether no subject could
+// administer the cluster then.
+func (t *Table) LastAdminWith(now time.Time, b task.Binding) bool {
+	after := *t
+	after.bindings = append(slices.DeleteFunc(slices.Clone(t.bindings), func(old task.Binding) bool { return old.Name == b.Name }), b)
+
+	return after.LastAdmin(now, func(string, string) bool { return false })
+}
+
+// bootstrapAge is how old a token without an end becomes before it is reported.
+const bootstrapAge = 30 * 24 * time.Hour
+
+// UnneededBootstrapToken returns a token without a scope that never expires and is at least 30 days old, as the bootstrap
+// token, although the cluster has another administrator.
+func (t *Table) UnneededBootstrapToken(now time.Time) (task.Token, bool) {
+	for token := range t.tokens.all() {
+		old := token.Kind == task.TokenKindToken && token.Scope == nil && token.Until.IsZero() && !token.CreatedAt.IsZero() && now.Sub(token.CreatedAt.Time) >= bootstrapAge
+		if old && !t.LastAdmin(now, func(what, name string) bool { return what == "subject" && name == token.Subject }) {
+			return token.Token, true
+		}
+	}
+
+	return task.Token{}, false
+}
+
+// Binding returns a binding by its name.
+func (t *Table) Binding(name string) (task.Binding, bool) {
+	i := slices.IndexFunc(t.bindings, func(b task.Binding) bool { return b.Name == name })
+	if i < 0 {
+		return task.Binding{}, false
+	}
+
+	return t.bindings[i], true
+}
+
+// Subjects are all subjects that a binding, a token or a disabled subject's record names, in order.
+func (t *Table) Subjects() []string {
+	var list []string
+	for _, b := range t.bindings {
+		list = append(list, b.Subjects...)
+	}
+	for token := range t.tokens.all() {
+		list = append(list, token.Subject)
+	}
+	for subject := range t.disabled {
+		list = append(list, subject)
+	}
+
+	slices.Sort(list)
+
+	return slices.Compact(list)
+}
+
+// ClusterRights returns what a caller may do to the kinds of objects that belong to the whole cluster, a rule for each kind.
+func (t *Table) ClusterRights(c Caller, now time.Time) []task.Rule {
+	var rules []task.Rule
+	for k := Namespaces; k < kinds; k++ {
+		var allowed Verb
+		for rest := verbsOf[k]; rest != 0; rest &= rest - 1 {
+			if v := Verb(1) << bits.TrailingZeros16(uint16(rest)); t.Allows(c, Need{Verb: v, Kind: k}, now) {
+				allowed |= v
+			}
+		}
+
+		if allowed != 0 {
+			rules = append(rules, task.Rule{Verbs: strings.Split(allowed.String(), ", "), Objects: []string{k.String()}})
+		}
+	}
+
+	return rules
+}
+
+// BindingsInScope returns the bindings that apply in a namespace of a token's scope, each with only those of its namespaces.
+// The bindings of a token that has no scope, or a scope without namespaces, are all of them.
+func BindingsInScope(s *task.TokenScope, bindings []task.Binding) []task.Binding {
+	if s == nil || len(s.Namespaces) == 0 {
+		return bindings
+	}
+
+	scope := parsePatterns(s.Namespaces)
+	var list []task.Binding
+	for _, b := range bindings {
+		if !b.Cluster {
+			b.Namespaces = slices.DeleteFunc(slices.Clone(b.Namespaces), func(ns string) bool {
+				return !slices.ContainsFunc(scope, parsePattern(ns).overlaps)
+			})
+			if len(b.Namespaces) == 0 {
+				continue
+			}
+		}
+
+		list = append(list, b)
+	}
+
+	return list
+}
+
+// overlaps reports whether there can be a namespace that both patterns match.
+func (p pattern) overlaps(q pattern) bool { return p.covers(q) || q.covers(p) }
+
+// HoldsOutsideGrant reports whether a subject holds a right anywhere that the caller may not grant bindings: in another
+// namespace, or in the whole cluster.
+func (t *Table) HoldsOutsideGrant(c Caller, subject string, now time.Time) bool {
+	for _, g := range t.grants[subject] {
+		if !g.lasts(now) {
+			continue
+		}
+
+		// The caller must have grant on bindings now, wherever the subject's right applies.
+		want := grant{where: g.where, cluster: g.cluster, until: now}
+		want.verbs[Bindings] = Grant
+		if t.excessOf(c, []grant{want}, now) != nil {
+			return true
+		}
+	}
+
+	return false
+}

@@ -178,3 +178,79 @@ func parseKinds(field string, names []string) ([kinds]bool, error) {
 
 // index is the path of a list's element in an error.
 func index(field string, i int) string { return fmt.Sprintf("%s[%d]", field, i) }
+
+// VerbNames returns the names of all verbs.
+func VerbNames() []string { return slices.Clone(verbNames) }
+
+// KindNames returns the names of all kinds of objects. Those of namespaces come first.
+func KindNames() []string { return slices.Clone(kindNames[:]) }
+
+// VerbNames returns the names of the verbs that mean something for a kind.
+func (k Kind) VerbNames() []string {
+	var names []string
+	for rest := verbsOf[k]; rest != 0; rest &= rest - 1 {
+		names = append(names, verbNames[bits.TrailingZeros16(uint16(rest))])
+	}
+
+	return names
+}
+
+// ParseNeed returns the need for one verb on one kind of objects. It refuses verbs and kinds that do not exist, and a verb
+// that means nothing for the kind.
+func ParseNeed(verb, kind string) (Need, error) {
+	verbs, err := parseVerbs("verb", []string{verb})
+	if err != nil {
+		return Need{}, err
+	}
+	if verb == "*" {
+		return Need{}, task.Invalid(task.CodeBadValue, "verb", "name one verb, not *")
+	}
+
+	k := slices.Index(kindNames[:], kind)
+	switch {
+	case k < 0:
+		_, err := parseKinds("kind", []string{kind})
+		if err == nil {
+			err = task.Invalid(task.CodeBadValue, "kind", "name one kind of objects, not *")
+		}
+		return Need{}, err
+	case verbsOf[k]&verbs == 0:
+		return Need{}, task.Invalid(task.CodeBadValue, "verb", "%s does not apply to %s; the verbs for them are %s", task.Quote(verb), kind, strings.Join(Kind(k).VerbNames(), ", "))
+	}
+
+	return Need{Verb: verbs, Kind: Kind(k)}, nil
+}
+
+// BuiltInUID is the uid of the roles that are part of Carillon.
+const BuiltInUID = "builtin"
+
+// The names of built-in roles that the code refers to.
+const (
+	RoleAdmin  = "admin"
+	RoleViewer = "viewer"
+)
+
+// BuiltInRoles are the roles of every cluster. No record can replace or change them.
+func BuiltInRoles() []task.Role {
+	// What each role adds to the one above it.
+	view := []task.Rule{{Verbs: []string{"read", "output"}, Objects: []string{"tasks", "runs"}}, {Verbs: []string{"read"}, Objects: []string{"secrets", "nodes", "cluster"}}}
+	operate := append(view[:len(view):len(view)], task.Rule{Verbs: []string{"trigger", "pause", "cancel", "retry"}, Objects: []string{"tasks", "runs"}})
+	edit := append(operate[:len(operate):len(operate)],
+		task.Rule{Verbs: []string{"create", "update", "delete"}, Objects: []string{"tasks"}},
+		task.Rule{Verbs: []string{"use", "set", "delete"}, Objects: []string{"secrets"}})
+	administer := append(edit[:len(edit):len(edit)], task.Rule{Verbs: []string{"read", "grant"}, Objects: []string{"bindings"}})
+
+	return []task.Role{
+		builtIn(RoleViewer, "Reads tasks, runs and their output, and the names of secrets.", view),
+		builtIn("operator", "What a viewer may do, and trigger, pause, resume, cancel, retry and dismiss.", operate),
+		builtIn("editor", "What an operator may do, and create, change and delete tasks, and write and use secrets.", edit),
+		builtIn("namespace-admin", "What an editor may do, and give these rights to others in the same namespaces.", administer),
+		builtIn("auditor", "Reads everything, audit records and access included, but no output.", []task.Rule{{Verbs: []string{"read"}, Objects: []string{"*"}}}),
+		builtIn("node-operator", "Drains, cordons and resumes nodes.", []task.Rule{{Verbs: []string{"read", "operate"}, Objects: []string{"nodes"}}, {Verbs: []string{"read"}, Objects: []string{"cluster"}}}),
+		builtIn(RoleAdmin, "Everything.", []task.Rule{{Verbs: []string{"*"}, Objects: []string{"*"}}}),
+	}
+}
+
+func builtIn(name, description string, rules []task.Rule) task.Role {
+	return task.Role{Name: name, UID: BuiltInUID, Description: description, Rules: rules, BuiltIn: true}
+}
