@@ -2,12 +2,19 @@ package manifest
 
 import (
 	"bytes"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
 	"strings"
 	"unicode/utf8"
 
 	"github.com/carillonhq/carillon/pkg/internal/schedule"
+	"github.com/carillonhq/carillon/pkg/internal/schema"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -247,4 +254,151 @@ func Checked(file string, b []byte, v any, check func() error) error {
 	}
 
 	return o.Locate(check())
+}
+
+// fileExtensions are the extensions of files that are read in a directory.
+var fileExtensions = []string{".yaml", ".yml", ".json", ".jsonl", ".ndjson"}
+
+// Files returns the file that a path names, or the task files of a directory and its subdirectories, ordered by
+// name. Hidden files and directories are skipped.
+func Files(path string) ([]string, error) {
+	info, err := os.Stat(path)
+	if err != nil {
+		return nil, withoutSyscall(path, err)
+	}
+	if !info.IsDir() {
+		return []string{path}, nil
+	}
+
+	var files []string
+	err = filepath.WalkDir(path, func(p string, d fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return withoutSyscall(p, err)
+		case p != path && d.Name()[0] == '.' && d.IsDir():
+			return fs.SkipDir
+		case !d.IsDir() && d.Name()[0] != '.' && slices.Contains(fileExtensions, filepath.Ext(p)):
+			files = append(files, p)
+		}
+
+		return nil
+	})
+
+	if err == nil && len(files) == 0 {
+		err = fmt.Errorf("%s: contains no task files; their names end in .yaml, .yml, .json, .jsonl or .ndjson", path)
+	}
+
+	return files, err
+}
+
+// Load reads a file, up to one byte more than MaxFile. Read rejects such a file.
+func Load(path string) ([]byte, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, withoutSyscall(path, err)
+	}
+
+	defer f.Close()
+
+	return LoadFrom(path, f)
+}
+
+// LoadFrom is Load for a stream, such as standard input.
+func LoadFrom(name string, r io.Reader) ([]byte, error) {
+	b, err := io.ReadAll(io.LimitReader(r, MaxFile+1))
+	if err != nil {
+		return nil, withoutSyscall(name, err)
+	}
+	return b, nil
+}
+
+// withoutSyscall replaces a file system error by one without the name of the system call.
+func withoutSyscall(path string, err error) error {
+	if inner := (*fs.PathError)(nil); errors.As(err, &inner) {
+		err = inner.Err
+	}
+	return fmt.Errorf("%s: %w", path, err)
+}
+
+// FindDuplicates returns an error for each task that occurs in several places, because it is not known which of them is
+// intended.
+func FindDuplicates(objects []Object) []error {
+	var faults []error
+	first := make(map[string]*Object, len(objects))
+	for i := range objects {
+		o := &objects[i]
+		if o.Spec.Name == "" {
+			continue
+		}
+
+		key := o.Spec.Namespace + "/" + o.Spec.Name
+		before, again := first[key]
+		if !again {
+			first[key] = o
+			continue
+		}
+
+		faults = append(faults, o.Locate(task.Invalid(task.CodeDuplicate, "name", "%s is defined twice; also in %s", task.Quote(o.Spec.Name), before.positionOf("name"))))
+	}
+
+	return faults
+}
+
+// positionOf returns the file and line of a field of the object.
+func (o *Object) positionOf(field string) string {
+	_, at := o.node.findPath(field)
+	return fmt.Sprintf("%s:%d", o.file, at.line)
+}
+
+// timePattern matches RFC 3339, or a local time in the task's zone.
+const timePattern = `^[0-9]{4}-[0-9]{2}-[0-9]{2}([Tt ][0-9]{2}:[0-9]{2}(:[0-9]{2}(\.[0-9]+)?)?([Zz]|[-+][0-9]{2}:[0-9]{2})?)?$`
+
+// Schema returns a JSON Schema, draft 2020-12, of a document that Read accepts: a task, or a list of tasks. Each
+// document of a YAML file, and each line of a file with lines, is one. Read may reject what the schema accepts,
+// such as an error in a schedule.
+func Schema() ([]byte, error) {
+	parts, err := schema.Parts()
+	if err != nil {
+		return nil, err
+	}
+
+	spec := parts["Spec"]
+	fields := spec["properties"].(map[string]any)
+
+	for _, name := range timeFields {
+		field := fields[name].(map[string]any)
+		delete(field, "format")
+		field["pattern"] = timePattern
+		field["examples"] = []any{"2026-12-24", "2026-12-24 18:00", "2026-12-24T18:00:00+01:00"}
+	}
+
+	fields["namespace"].(map[string]any)["description"] = "Default: the namespace given with -n, or default."
+	for name := range serverFields {
+		fields[name] = map[string]any{"description": "Added by Carillon when it shows a task; ignored.", "readOnly": true}
+	}
+
+	spec["title"] = "Task"
+	spec["description"] = "A task as a user writes it. Omitted fields have their defaults."
+	spec["examples"] = []any{json.RawMessage(`{"name": "nightly-backup", "schedule": "30 2 * * *", "timezone": "Europe/Berlin",
+		"action": {"process": {"command": ["pg_dump", "orders"]}}, "timeout": "10m"}`)}
+	task := map[string]any{"$ref": "#/$defs/Spec"}
+	doc := map[string]any{
+		"$schema": "https://json-schema.org/draft/2020-12/schema",
+		"title":   "Carillon tasks",
+		"$defs":   parts,
+		// Not anyOf, so that an editor shows the error in the task, and not that it is not a list either.
+		"if":   map[string]any{"type": "array"},
+		"then": map[string]any{"items": task},
+		"else": task,
+	}
+	var b bytes.Buffer
+	e := json.NewEncoder(&b)
+	e.SetEscapeHTML(false)
+	e.SetIndent("", "  ")
+
+	if err := e.Encode(doc); err != nil {
+		return nil, fmt.Errorf("write the schema: %w", err)
+	}
+
+	return b.Bytes(), nil
 }

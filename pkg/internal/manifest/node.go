@@ -3,9 +3,12 @@ package manifest
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"strings"
+	"time"
 
+	"github.com/carillonhq/carillon/pkg/internal/schedule"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -189,6 +192,136 @@ func (n *node) firstUnquoted() *node {
 			if u := item.firstUnquoted(); u != nil {
 				return u
 			}
+		}
+	}
+
+	return nil
+}
+
+// Value is a value of a file that does not contain tasks.
+type Value struct{ node *node }
+
+// Values parses the documents of a file, as strictly as Read does. The caller interprets them. The error is an
+// *Error.
+func Values(file string, b []byte) ([]Value, error) {
+	docs, fault := splitDocuments(file, b)
+	if fault != nil {
+		fault.File = file
+		return nil, fault
+	}
+
+	values := make([]Value, len(docs))
+	for i, doc := range docs {
+		values[i] = Value{doc}
+	}
+
+	return values, nil
+}
+
+// Line returns the line on which the value begins.
+func (v Value) Line() int { return v.node.at.line }
+
+// Items returns the elements of the list under a key, or nothing if there is no such list.
+func (v Value) Items(key string) []Value {
+	var items []Value
+	if list := v.node.valueOf(key); v.node.kind == kindObject && list != nil {
+		for _, item := range list.items {
+			items = append(items, Value{item})
+		}
+	}
+
+	return items
+}
+
+// Elements returns the elements of a list, and false if the value is not a list.
+func (v Value) Elements() (items []Value, ok bool) {
+	for _, item := range v.node.items {
+		items = append(items, Value{item})
+	}
+
+	return items, v.node.kind == kindList
+}
+
+// Decode decodes the value as encoding/json does: it ignores keys that the type does not have, and numbers of an
+// unspecified type are json.Number.
+func (v Value) Decode(into any) error {
+	d := json.NewDecoder(bytes.NewReader(v.node.toJSON()))
+	d.UseNumber()
+
+	if err := d.Decode(into); err != nil {
+		return fmt.Errorf("read a value: %w", err)
+	}
+
+	return nil
+}
+
+// Instant parses a time as users write it: RFC 3339, or a date with or without a time of day by the clocks of a
+// zone. It rejects a local time that does not exist, or exists twice. The error contains what to write instead.
+func Instant(field, text, timezone string) (task.Time, error) {
+	m, err := schedule.ReadLocal(text, timezone)
+	var fault *task.Error
+	if errors.As(err, &fault) && fault.Field == "at" {
+		return task.Time{}, task.Invalid(fault.Code, field, "%s", fault.Message)
+	}
+	if err != nil {
+		return task.Time{}, err
+	}
+
+	// A local time is valid only if it is exactly one instant.
+	switch len(m.Instants) {
+	case 1:
+		return task.At(m.Instants[0]), nil
+	case 0:
+		return task.Time{}, task.Invalid(task.CodeBadTime, field, "%s does not exist in %s: the clocks go forward then", task.Quote(text), timezone)
+	}
+
+	zone, err := schedule.Location(timezone)
+	if err != nil {
+		return task.Time{}, err
+	}
+
+	var both []string
+	for _, at := range m.Instants {
+		both = append(both, at.In(zone).Format(time.RFC3339))
+	}
+
+	return task.Time{}, task.Invalid(task.CodeBadTime, field, "%s exists twice in %s: write %s", task.Quote(text), timezone, strings.Join(both, " or "))
+}
+
+// timeFields are the fields of a task that contain times.
+var timeFields = []string{"start", "end", "paused_until"}
+
+// localTimes replaces local times, which are in the task's zone, by RFC 3339.
+func (n *node) localTimes() error {
+	zone := task.Defaults().Timezone
+
+	if z := n.valueOf("timezone"); z != nil && z.kind == kindString {
+		_ = json.Unmarshal([]byte(z.scalar), &zone) // valid JSON: it was parsed as a string
+	}
+
+	for i, p := range n.pairs {
+		for _, field := range timeFields {
+			if p.key != field || p.value.kind != kindString {
+				continue
+			}
+
+			var text string
+			_ = json.Unmarshal([]byte(p.value.scalar), &text)
+
+			at, err := Instant(field, text, zone)
+			if err != nil {
+				return err
+			}
+
+			// Replace the value in a copy, because nodes may be shared.
+			written, err := json.Marshal(at)
+			if err != nil {
+				return err
+			}
+
+			value := *p.value
+			value.scalar = string(written)
+			n.pairs[i].value = &value
 		}
 	}
 

@@ -1,8 +1,20 @@
+// Package schema describes a task as JSON Schema, derived from its Go type. Both the OpenAPI document and the
+// schema for editors are built from it, so that they agree. What the Go type does not contain (defaults, ranges,
+// allowed values) is added from the constants that package task enforces.
+//
+// A schema is less strict than the checks of packages task and schedule. They may reject what it accepts, such as a
+// cron expression with an error.
 package schema
 
 import (
+	"encoding/json"
+	"fmt"
+	"reflect"
+	"time"
+
 	"github.com/danielgtaylor/huma/v2"
 
+	"github.com/carillonhq/carillon/pkg/internal/schedule"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -206,4 +218,206 @@ func setChoices(s *huma.Schema, otherwise string, allowed ...string) {
 // Within limits a field to numbers from low to high, both inclusive, and sets its default.
 func Within(s *huma.Schema, low, high float64, otherwise any) {
 	s.Minimum, s.Maximum, s.Default = &low, &high, otherwise
+}
+
+// Parts returns the schemas of a task and its parts, which refer to each other as #/$defs/NAME. "Spec" is the task.
+func Parts() (map[string]map[string]any, error) {
+	reg := huma.NewMapRegistry("#/$defs/", huma.DefaultSchemaNamer)
+	Register(reg)
+	Refine(reg.Map())
+
+	b, err := json.Marshal(reg.Map())
+	if err != nil {
+		return nil, fmt.Errorf("write the schema of a task: %w", err)
+	}
+
+	var parts map[string]map[string]any
+	if err := json.Unmarshal(b, &parts); err != nil {
+		return nil, fmt.Errorf("read the schema of a task: %w", err)
+	}
+
+	return parts, nil
+}
+
+// refineAccept adds the allowed values of what a manual run may give.
+func refineAccept(accept *huma.Schema) {
+	vars := task.MaxEnv
+	accept.Description = "What a manual run may give in addition to the task. Whoever may trigger the task may give all of it."
+
+	f := accept.Properties
+	Within(f["args"], 0, task.MaxAcceptArgs, 0)
+	f["env"].Items = &huma.Schema{Type: huma.TypeString, Pattern: "^[^=]+$"}
+	f["env"].MaxItems, f["env"].UniqueItems = &vars, true
+	f["env"].Examples = []any{[]string{"DAY"}}
+	f["target"].Default = false
+}
+
+// refineStdin adds the allowed values of the standard input of a process.
+func refineStdin(stdin *huma.Schema) {
+	longest := task.MaxStdinText
+	stdin.Description = "The standard input of a process: exactly one of these. Default: empty."
+	stdin.OneOf = []*huma.Schema{{Required: []string{"text"}}, {Required: []string{"secret"}}, {Required: []string{"file"}}}
+
+	f := stdin.Properties
+	f["text"].MaxLength = &longest
+	f["secret"].Pattern, f["secret"].Examples = "^[^/]+/[A-Za-z_][A-Za-z0-9_]*$", []any{"db/password"}
+	f["file"].Pattern = "^/"
+}
+
+// refineConfinement adds the allowed values of the fields that confine a process, and of its limits.
+func refineConfinement(p, limits map[string]*huma.Schema) {
+	groups := task.MaxGroups
+	p["groups"].MaxItems, p["groups"].UniqueItems = &groups, true
+	p["umask"].Pattern, p["umask"].Examples = "^0?[0-7]{1,3}$", []any{"027"}
+	Within(p["nice"], task.MinNice, task.MaxNice, nil)
+	p["ionice"].Pattern, p["ionice"].Examples = "^(idle|(best-effort|realtime)(/[0-7])?)$", []any{"idle", "best-effort/7"}
+	setChoices(p["enforce"], task.EnforceRequire, task.EnforceRequire, task.EnforceReport)
+
+	for _, field := range []string{"no_new_privs", "private_tmp", "scratch"} {
+		p[field].Default = false
+	}
+
+	limits["cpu_time"].Pattern = durationPattern
+	for field, of := range map[string]struct{ least, most float64 }{
+		"open_files": {task.MinOpenFiles, task.MaxOpenFiles}, "processes": {1, task.MaxPIDs}, "pids": {1, task.MaxPIDs}, "cpu": {task.MinCPU, task.MaxCPU},
+	} {
+		limits[field].Minimum, limits[field].Maximum = &of.least, &of.most
+	}
+}
+
+// secretRefPattern matches NAME/KEY of a secret.
+const secretRefPattern = "^[a-z0-9]([a-z0-9._-]*[a-z0-9])?/[A-Za-z_][A-Za-z0-9_]*$"
+
+// refineHTTP adds the descriptions and the allowed values of an HTTP action and its parts.
+func refineHTTP(all map[string]*huma.Schema) {
+	h := all["HTTP"]
+	h.Description = "Sends one request. An attempt writes it at most once."
+
+	f := h.Properties
+	f["method"].Enum = enumOf(task.HTTPMethods()...)
+	f["url"].Pattern = "^([hH][tT][tT][pP][sS]?://[^/?#@\\s]|secret:)"
+	f["url"].Examples = []any{"https://api.example.com/orders/${run.scheduled_time}", "secret:slack/url"}
+	f["headers"].Examples = []any{map[string]string{"X-Key": "${secret:api/key}"}}
+	f["json"].Examples = []any{map[string]string{"day": "${run.scheduled_time}"}}
+	f["unsent_for"].Pattern, f["unsent_for"].Default = durationPattern, task.DefaultUnsentFor.String()
+	Within(f["redirects"], 0, task.MaxRedirects, 0)
+	f["output"].Enum = enumOf(task.HTTPOutputKeep)
+	f["results"].AdditionalProperties = &huma.Schema{Type: huma.TypeString, Pattern: "^(/|$)"}
+	f["results"].Examples = []any{map[string]string{"id": "/order/id"}}
+
+	headers, results, one := task.MaxHeaders, task.MaxResults, 1
+	f["headers"].MaxProperties, f["form"].MaxProperties, f["results"].MaxProperties = &headers, &headers, &results
+	f["form"].MinProperties = &one
+	f["limit"].Description = "What a request may use."
+
+	refineHTTPAuth(all["HTTPAuth"], all["HTTPTLS"])
+
+	expect, longest := all["HTTPExpect"].Properties, task.MaxPattern
+	expect["status"].Items = &huma.Schema{Type: huma.TypeString, Pattern: "^[2-5]([0-9][0-9]|xx)$"}
+	expect["status"].MaxItems, expect["status"].UniqueItems = &headers, true
+	expect["body"].MaxLength = &longest
+
+	Within(all["HTTPLimit"].Properties["per_target"], 1, task.MaxPerTarget, task.DefaultPerTarget)
+	all["HTTPLimit"].Properties["body"].Default = task.DefaultHTTPBody.String()
+}
+
+// refineHTTPAuth adds the allowed values of credentials and certificates.
+func refineHTTPAuth(auth, tls *huma.Schema) {
+	auth.OneOf = []*huma.Schema{{Required: []string{"bearer"}}, {Required: []string{"basic"}}, {Required: []string{"signature"}}}
+	for _, p := range auth.Properties {
+		p.Pattern, p.Examples = secretRefPattern, []any{"api/key"}
+	}
+
+	one := 1
+	tls.MinProperties = &one
+	for _, p := range tls.Properties {
+		p.Pattern, p.Examples = "^secret:"+secretRefPattern[1:], []any{"secret:api/ca"}
+	}
+}
+
+// refineOutput adds the allowed values of the fields of a task's output.
+func refineOutput(o map[string]*huma.Schema) {
+	setChoices(o["streams"], task.StreamsMerged, task.StreamsMerged, task.StreamsApart)
+	o["keep"].Pattern = durationPattern
+	o["mask"].Default, o["mask"].Nullable = true, false
+	o["compress"].Default, o["compress"].Nullable = true, false
+}
+
+// In a document, these represent types of package task whose JSON form differs from their Go form.
+type (
+	schedulesDoc struct{}
+	durationDoc  struct{}
+	stateDoc     struct{}
+	sizeDoc      struct{}
+	countDoc     struct{}
+	succeedDoc   struct{}
+)
+
+// Schema describes task.Schedules.
+func (schedulesDoc) Schema(huma.Registry) *huma.Schema {
+	one, most := 1, schedule.MaxExpressions
+	return &huma.Schema{OneOf: []*huma.Schema{
+		{Type: huma.TypeString, MinLength: &one},
+		{Type: huma.TypeArray, Items: &huma.Schema{Type: huma.TypeString, MinLength: &one}, MinItems: &one, MaxItems: &most},
+	}, Examples: []any{"30 2 * * *", "@every 90s", "@daily", "0 9 * * MON-FRI", "H * * * *", "@manual", []string{"0 9 * * *", "0 18 * * *"}}}
+}
+
+// durationPattern matches what time.ParseDuration accepts.
+const durationPattern = `^[-+]?(0|(([0-9]+\.?[0-9]*|\.[0-9]+)(ns|us|µs|μs|ms|s|m|h))+)$`
+
+// Schema describes task.Duration.
+func (durationDoc) Schema(huma.Registry) *huma.Schema {
+	return &huma.Schema{Type: huma.TypeString, Examples: []any{"10m", "1h30m", "90s"}}
+}
+
+// sizePattern matches what task.ParseSize accepts.
+const sizePattern = `^\s*([0-9]{1,15}\s*|[0-9]{1,15}(\.[0-9]{1,6})?\s*[kKMGT]i?)[bB]?\s*$`
+
+// Schema describes task.Size.
+func (sizeDoc) Schema(huma.Registry) *huma.Schema {
+	lowest := 0.0
+	return &huma.Schema{OneOf: []*huma.Schema{{Type: huma.TypeString, Pattern: sizePattern}, {Type: huma.TypeInteger, Minimum: &lowest}},
+		Examples: []any{"64Mi", "1.5Gi", "10G"}}
+}
+
+// Schema describes task.State.
+func (stateDoc) Schema(huma.Registry) *huma.Schema {
+	return &huma.Schema{Type: huma.TypeString, Enum: enumOf(task.States()...)}
+}
+
+// Schema describes task.Count.
+func (countDoc) Schema(huma.Registry) *huma.Schema {
+	one, most := 1.0, float64(task.MaxParts)
+	return &huma.Schema{OneOf: []*huma.Schema{
+		{Type: huma.TypeInteger, Minimum: &one, Maximum: &most}, {Type: huma.TypeString, Enum: []any{task.All.String()}},
+	}}
+}
+
+// Schema describes task.Succeed.
+func (succeedDoc) Schema(huma.Registry) *huma.Schema {
+	one, most := 1.0, float64(task.MaxParts)
+	return &huma.Schema{OneOf: []*huma.Schema{
+		{Type: huma.TypeInteger, Minimum: &one, Maximum: &most}, {Type: huma.TypeString, Pattern: "^(all|any|[1-9][0-9]{0,3}%?)$"},
+	}, Examples: []any{"all", "any", 3, "80%"}}
+}
+
+// enumOf returns the values of an enumeration in the form that a schema requires.
+func enumOf[T ~string](list ...T) []any {
+	out := make([]any, len(list))
+	for i, v := range list {
+		out[i] = string(v)
+	}
+	return out
+}
+
+// Register adds package task's types to a registry, and task.Spec as "Spec".
+func Register(reg huma.Registry) {
+	reg.RegisterTypeAlias(reflect.TypeFor[task.Schedules](), reflect.TypeFor[schedulesDoc]())
+	reg.RegisterTypeAlias(reflect.TypeFor[task.Duration](), reflect.TypeFor[durationDoc]())
+	reg.RegisterTypeAlias(reflect.TypeFor[task.Size](), reflect.TypeFor[sizeDoc]())
+	reg.RegisterTypeAlias(reflect.TypeFor[task.State](), reflect.TypeFor[stateDoc]())
+	reg.RegisterTypeAlias(reflect.TypeFor[task.Count](), reflect.TypeFor[countDoc]())
+	reg.RegisterTypeAlias(reflect.TypeFor[task.Succeed](), reflect.TypeFor[succeedDoc]())
+	reg.RegisterTypeAlias(reflect.TypeFor[task.Time](), reflect.TypeFor[time.Time]())
+	reg.Schema(reflect.TypeFor[task.Spec](), true, "")
 }
