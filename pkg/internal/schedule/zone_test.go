@@ -32,8 +32,8 @@ func zoneNames(t testing.TB) []string {
 	return names
 }
 
-// clock.go and the counter rely on this: periods adjoin, have different offsets, and are far longer than any
-// clock jump.
+// nextTick, previousTick and the counter rely on this: periods adjoin, have different offsets, and are far longer
+// than any clock jump.
 func TestZones_HaveLongStretches(t *testing.T) {
 	for _, name := range zoneNames(t) {
 		z, err := loadZone(name)
