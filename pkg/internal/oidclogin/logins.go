@@ -2,11 +2,16 @@ package oidclogin
 
 import (
 	"context"
+	"crypto/aes"
+	"crypto/cipher"
+	"encoding/base64"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"net/http"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -249,4 +254,145 @@ func checkRedirect(r *http.Request, via []*http.Request) error {
 		return errors.New("the provider redirects the request")
 	}
 	return checkURL(r.URL.String())
+}
+
+// Kind says whose fault it is that a login did not succeed.
+type Kind int
+
+// The kinds of refusals.
+const (
+	// Refused means that the login is not valid: it was refused by the provider or by the person, took too long, or is not
+	// what this cluster began.
+	Refused Kind = iota
+	// Away means that the provider does not answer, or not as a provider should.
+	Away
+	// Misconfigured means that the settings of the node and those of the provider do not fit together.
+	Misconfigured
+	// Unknown means that there is no such provider.
+	Unknown
+	// Busy means that too many logins are under way.
+	Busy
+)
+
+// Refusal is why a login did not succeed, in words for the person who tries.
+type Refusal struct {
+	Kind  Kind
+	Text  string
+	Hint  string // what to do about it; may be ""
+	cause error  // for the log
+}
+
+// Error implements error.
+func (r *Refusal) Error() string { return r.Text }
+
+// Unwrap returns the cause.
+func (r *Refusal) Unwrap() error { return r.cause }
+
+const beginAgain = "begin the login again"
+
+func refuse(format string, args ...any) *Refusal {
+	return &Refusal{Kind: Refused, Text: fmt.Sprintf(format, args...), Hint: beginAgain}
+}
+
+func (p *provider) refuseLogin(format string, args ...any) *Refusal {
+	return refuse("login with %s: %s", p.Display, fmt.Sprintf(format, args...))
+}
+
+func (p *provider) refuseMisconfigured(format string, args ...any) *Refusal {
+	return &Refusal{
+		Kind: Misconfigured, Text: fmt.Sprintf("login with %s: %s", p.Display, fmt.Sprintf(format, args...)),
+		Hint: "ask an administrator of the cluster to compare the setting oidc with the provider",
+	}
+}
+
+// refuseFailedRequest returns the refusal for a request to the provider that failed.
+func (p *provider) refuseFailedRequest(err error) *Refusal {
+	r := &Refusal{Kind: Away, Text: fmt.Sprintf("login with %s: the provider does not answer: %s", p.Display, shorten(err.Error())), Hint: "try again later, or use a token", cause: err}
+
+	switch {
+	case errors.Is(err, errBusy):
+		r.Kind, r.Text, r.Hint = Busy, fmt.Sprintf("login with %s: too many logins are under way", p.Display), "try again in a moment"
+	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled):
+		r.Text = fmt.Sprintf("login with %s: the provider does not answer in time", p.Display)
+	}
+
+	return r
+}
+
+// maxQuoted is how much of a provider's text is in a message.
+const maxQuoted = 200
+
+// shorten returns a provider's text in the form of messages: one line of limited length.
+func shorten(s string) string {
+	quoted := quote(s)
+
+	// Only text in quotes needs its own quotes escaped.
+	return strings.ReplaceAll(quoted[1:len(quoted)-1], `\"`, `"`)
+}
+
+// quote is shorten in quotes.
+func quote(s string) string {
+	if len(s) > maxQuoted {
+		s = strings.ToValidUTF8(s[:maxQuoted], "") + "…"
+	}
+	return strconv.Quote(s)
+}
+
+// KeyBytes is the length of the key that seals logins that are under way.
+const KeyBytes = 32
+
+// maxSealed is the maximum length of a sealed text that is opened. Cookies are limited to 4096 bytes by browsers.
+const maxSealed = 8 << 10
+
+// What a sealed text is for. A text for one purpose cannot be used for another.
+const (
+	purposeWeb    = "web"
+	purposeDevice = "device"
+)
+
+// sealer encrypts and authenticates what travels with a login that is under way.
+type sealer struct{ aead cipher.AEAD }
+
+func newSealer(key [KeyBytes]byte) *sealer {
+	block, err := aes.NewCipher(key[:])
+	if err != nil {
+		panic("oidclogin: " + err.Error()) // cannot happen: 32 bytes are a valid key
+	}
+
+	aead, err := cipher.NewGCMWithRandomNonce(block)
+	if err != nil {
+		panic("oidclogin: " + err.Error()) // cannot happen: AES has blocks of 16 bytes
+	}
+
+	return &sealer{aead}
+}
+
+// bindingFor returns the additional data that binds a text to its purpose.
+func bindingFor(purpose string) []byte { return []byte("carillon login 1\x00" + purpose) }
+
+// seal returns v as a text that only nodes with the key can read and make.
+func (s *sealer) seal(purpose string, v any) string {
+	plain, err := json.Marshal(v)
+	if err != nil {
+		panic("oidclogin: " + err.Error()) // cannot happen: only strings and times are sealed
+	}
+
+	return base64.RawURLEncoding.EncodeToString(s.aead.Seal(nil, nil, plain, bindingFor(purpose)))
+}
+
+var errNotSealed = errors.New("the text was not sealed with this cluster's key, or was changed")
+
+// open decodes into v what seal has returned for the same purpose.
+func (s *sealer) open(purpose, text string, v any) error {
+	sealed, err := base64.RawURLEncoding.DecodeString(text)
+	if err != nil || len(text) > maxSealed {
+		return errNotSealed
+	}
+
+	plain, err := s.aead.Open(nil, nil, sealed, bindingFor(purpose))
+	if err != nil || json.Unmarshal(plain, v) != nil {
+		return errNotSealed
+	}
+
+	return nil
 }
