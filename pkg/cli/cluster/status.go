@@ -52,7 +52,7 @@ func statusCommand(f *factory.Factory) *cobra.Command {
 			// Without the board, the status still tells most problems.
 			var board *task.Board
 			if b, err := c.Board.Get(cmd.Context(), client.BoardOptions{Span: time.Second, Limit: 100}); err != nil {
-				f.Note("problems that only the nodes know are missing: %v", err)
+				f.Note("problems that only the nodes know are missing: %s", output.OneLine(err.Error()))
 			} else {
 				board = &b
 			}

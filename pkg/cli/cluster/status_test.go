@@ -1,9 +1,15 @@
 package cluster
 
 import (
+	"encoding/json"
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"strings"
 	"testing"
 
 	"github.com/carillonhq/carillon/pkg/cli/factory/factorytest"
+	"github.com/carillonhq/carillon/pkg/cli/failure"
 	"github.com/carillonhq/carillon/pkg/cli/output"
 	"github.com/carillonhq/carillon/pkg/client"
 	"github.com/carillonhq/carillon/pkg/internal/overview"
@@ -62,6 +68,65 @@ To free space
 `
 	if got := d.Out.String(); got != want {
 		t.Errorf("got\n%s", got)
+	}
+}
+
+// The board has problems that only the nodes know. Without it, the status is enough. What somebody has done on purpose is no
+// reason to exit with 8.
+func TestClusterStatus_ReadsTheBoardIfItCan(t *testing.T) {
+	node := func(state string) task.Board {
+		return task.Board{ShardCount: 8, ShardsOwned: 8, Nodes: []task.BoardNode{{Name: "n1", State: state}}}
+	}
+	stuck := node(task.NodeReady)
+	stuck.Stuck = []task.BoardShard{{ID: 3, Node: "n1", Since: factorytest.At("2026-11-20T22:11:48Z")}}
+	warned := client.ClusterStatus{ID: "c1", Shards: 8, ShardsOwned: 8, WarningDetails: []task.Warning{{Code: task.WarnNodeBlocked, Text: "node n1 accepts no runs"}}}
+
+	for _, c := range []struct {
+		name      string
+		status    client.ClusterStatus
+		board     *task.Board // nil: it cannot be read
+		out, errs string
+		exit      int
+	}{
+		{name: "calm", status: client.ClusterStatus{ID: "c1", Shards: 8, ShardsOwned: 8}, board: new(node(task.NodeReady))},
+		{name: "drained on purpose", status: client.ClusterStatus{ID: "c1", Shards: 8, ShardsOwned: 8}, board: new(node(task.NodeDraining)), out: "Problems\n  - node n1: hands over 0 shards"},
+		{name: "stuck", status: client.ClusterStatus{ID: "c1", Shards: 8, ShardsOwned: 8}, board: &stuck, out: "  ! shard 3: decides no ticks, on n1 · since 12s ago\n    Check the log", exit: failure.ExitFinding},
+		{name: "without the board", status: warned, out: "  ! node n1 accepts no runs\n", errs: "problems that only the nodes know are missing: the board is away", exit: failure.ExitFinding},
+	} {
+		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			w.Header().Set("Content-Type", "application/json")
+			var answer any = c.status
+			switch {
+			case r.URL.Path != "/v1/board":
+			case c.board == nil:
+				w.Header().Set("Content-Type", "application/problem+json")
+				w.WriteHeader(http.StatusForbidden)
+				answer = client.Problem{Status: http.StatusForbidden, Code: client.CodeForbidden, Detail: "the board is away"}
+			default:
+				answer = c.board
+			}
+			_ = json.NewEncoder(w).Encode(answer)
+		}))
+		defer server.Close()
+
+		d := factorytest.New("")
+		d.ServerFlag, d.Vars["CARILLON_TOKEN"] = server.URL, "the-token"
+		cmd := statusCommand(d.Factory)
+		cmd.SetArgs([]string{"--exit-code"})
+		cmd.SilenceErrors, cmd.SilenceUsage = true, true
+
+		exit := 0
+		if err := cmd.ExecuteContext(t.Context()); err != nil {
+			fail := new(failure.Error)
+			if !errors.As(err, &fail) {
+				t.Fatalf("%s: %v", c.name, err)
+			}
+			exit = fail.Exit
+		}
+		out, errs := d.Out.String(), d.Errs.String()
+		if exit != c.exit || !strings.Contains(out, c.out) || strings.Contains(out, "Problems") != (c.out != "") || !strings.Contains(errs, c.errs) || (errs != "") != (c.errs != "") {
+			t.Errorf("%s: exit code %d\n%s\n%s", c.name, exit, out, errs)
+		}
 	}
 }
 
