@@ -1,15 +1,24 @@
+// Package complete implements shell completion: names from the server, and values of flags. It waits only
+// briefly for the server, caches what it found for a few seconds, and ignores errors.
 package complete
 
 import (
 	"cmp"
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
 	"fmt"
 	"maps"
+	"os"
+	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/carillonhq/carillon/pkg/cli/factory"
 	"github.com/carillonhq/carillon/pkg/cli/output"
@@ -17,6 +26,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/cli/settings"
 	"github.com/carillonhq/carillon/pkg/cli/view"
 	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/internal/schedule"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -320,4 +330,136 @@ func ContextSet(f *factory.Factory) Func {
 
 		return words, cobra.ShellCompDirectiveNoFileComp | cobra.ShellCompDirectiveNoSpace
 	}
+}
+
+// cacheTTL is how long cached words are offered, unless IO.CompleteFor is set.
+const cacheTTL = 5 * time.Second
+
+// cacheEntry is the contents of a cache file. At is a time of the wall clock.
+type cacheEntry struct {
+	At     time.Time `json:"at"`
+	Offers []Offer   `json:"offers"`
+}
+
+// cachedOffers returns cached words, or the result of fetch. The cache belongs to one user, one server and one
+// token, so it never offers words that another user may see.
+func cachedOffers(f *factory.Factory, kind string, fetch func() ([]Offer, error)) ([]Offer, error) {
+	file := cacheFile(f, kind)
+	var c cacheEntry
+	if b, err := os.ReadFile(file); err == nil && json.Unmarshal(b, &c) == nil {
+		if age := f.Now().Sub(c.At); age >= 0 && age < cmp.Or(f.CompleteFor, cacheTTL) {
+			return c.Offers, nil
+		}
+	}
+
+	offers, err := fetch()
+	if err == nil && file != "" {
+		writeCache(f, file, cacheEntry{f.Now(), offers})
+	}
+
+	return offers, err
+}
+
+// cacheFile returns the path of the cache for a kind of words, or "" if it cannot be cached.
+func cacheFile(f *factory.Factory, kind string) string {
+	dir := f.UserDirFile("XDG_CACHE_HOME", ".cache", "complete")
+	s, err := f.Settings()
+	if dir == "" || err != nil {
+		return ""
+	}
+
+	token, err := f.Token()
+	if err != nil {
+		return ""
+	}
+
+	sum := sha256.Sum256([]byte(strings.Join([]string{kind, s.Name, f.ServerSetting(s).Value, f.Scope(), token}, "\x00")))
+
+	return filepath.Join(dir, hex.EncodeToString(sum[:12])+".json")
+}
+
+// writeCache writes a cache file and deletes outdated ones. It ignores errors, because the cache is optional.
+func writeCache(f *factory.Factory, file string, c cacheEntry) {
+	b, err := json.Marshal(c)
+	if err != nil {
+		return
+	}
+
+	dir := filepath.Dir(file)
+	entries, _ := os.ReadDir(dir)
+	for _, e := range entries {
+		if info, err := e.Info(); err == nil && f.Now().Sub(info.ModTime()) > time.Minute {
+			_ = os.Remove(filepath.Join(dir, e.Name()))
+		}
+	}
+
+	_ = settings.WritePrivateFile(file, b)
+}
+
+// GlobalFlags registers the completion of global flags.
+func GlobalFlags(f *factory.Factory, root *cobra.Command) {
+	RegisterFixed(root, "output", output.Formats...)
+	RegisterFixed(root, "time", output.TimeRelative, output.TimeLocal, output.TimeTask, output.TimeUTC)
+	RegisterFixed(root, "color", "auto", "always", "never")
+	Register(root, "namespace", Namespaces(f))
+	Register(root, "context", func(cmd *cobra.Command, _ []string, typed string) ([]cobra.Completion, cobra.ShellCompDirective) {
+		return Contexts(f)(cmd, nil, typed)
+	})
+}
+
+// AllFlags registers the completion of flags that have the same meaning in all commands.
+func AllFlags(f *factory.Factory, cmd *cobra.Command) {
+	for _, c := range cmd.Commands() {
+		AllFlags(f, c)
+	}
+
+	known := map[string]Func{"selector": TaskLabels(f), "timezone": completeZones,
+		"task": Tasks(f), "node": Nodes(f), "record": Fixed(task.RecordAll, task.RecordFailures),
+		"tls-client-auth": Fixed("none", "optional", "require"), "role": Fixed("scheduler", "executor"), "log-format": Fixed("json", "console"),
+		"log-level": Fixed("debug", "info", "warn", "error"), "initial-cluster-state": Fixed("new", "existing")}
+	if cmd.HasParent() && cmd.Parent().Name() == "node" {
+		known["selector"] = NodeLabels(f)
+	}
+
+	own := cmd.LocalNonPersistentFlags() // computed once, because each call computes it again
+
+	for flag, words := range known {
+		if own.Lookup(flag) != nil {
+			Register(cmd, flag, words) // has no effect if the command has registered its own
+		}
+	}
+
+	own.VisitAll(func(flag *pflag.Flag) {
+		if !namesFile.MatchString(flag.Name) {
+			Register(cmd, flag.Name, cobra.NoFileCompletions) // prevents the completion of file names
+		}
+	})
+
+	takesFiles := strings.Contains(cmd.Use, "FILE") || strings.Contains(cmd.Use, "COMMAND")
+	if refuses := cmd.Args != nil && cmd.Args(cmd, []string{"x"}) != nil; cmd.ValidArgsFunction == nil && !cmd.HasSubCommands() && (refuses || !takesFiles) {
+		cmd.ValidArgsFunction = cobra.NoFileCompletions
+	}
+}
+
+// namesFile matches the names of flags whose value is a file or a directory.
+var namesFile = regexp.MustCompile(`(^|-)(file|filename|dir|config|ca|cert|key)$`)
+
+// Fixed completes a fixed list of words.
+func Fixed(words ...string) Func {
+	return cobra.FixedCompletions(words, cobra.ShellCompDirectiveNoFileComp)
+}
+
+// completeZones completes names of time zones.
+func completeZones(_ *cobra.Command, _ []string, typed string) ([]cobra.Completion, cobra.ShellCompDirective) {
+	return schedule.ZoneNames(typed), cobra.ShellCompDirectiveNoFileComp
+}
+
+// RegisterFixed registers a fixed list of words for a flag.
+func RegisterFixed(cmd *cobra.Command, flag string, words ...string) {
+	Register(cmd, flag, Fixed(words...))
+}
+
+// Register registers the completion of a flag, unless it has one already.
+func Register(cmd *cobra.Command, flag string, f Func) {
+	_ = cmd.RegisterFlagCompletionFunc(flag, f) // fails only if the flag does not exist
 }

@@ -1,12 +1,88 @@
+// Package output prints the results of commands: lists and single objects in the formats of -o, tables that fit
+// a terminal, colors, times and durations, and texts without control characters.
+//
+// A Printer holds the global flags about output. It writes only to its two streams: data to stdout, everything
+// else to stderr. The package defines the appearance of run states, and otherwise does not depend on tasks,
+// servers or commands. Output is shortened only on a terminal.
 package output
 
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"strings"
+	"syscall"
+	"time"
 
 	"github.com/carillonhq/carillon/pkg/internal/manifest"
+	"github.com/carillonhq/carillon/pkg/task"
 )
+
+// Printer writes the output of a command in the form that the global flags define. Text for people goes through
+// Note and Say, data through Print and the Emit functions.
+type Printer struct {
+	Out, Err io.Writer
+	Env      func(string) string
+	Now      func() time.Time
+	Terminal func(stream any) (width int, is bool) // replaced in tests
+
+	Format    string
+	TimeMode  string
+	Color     string
+	ASCII     bool
+	NoHeaders bool
+	Columns   []string
+	Quiet     bool
+}
+
+// Note prints a message for people on stderr, unless --quiet is set.
+func (p *Printer) Note(format string, args ...any) {
+	if !p.Quiet {
+		fmt.Fprintf(p.Err, p.Plain(format)+"\n", args...)
+	}
+}
+
+// Say prints on stdout what was done, if the output is for people.
+func (p *Printer) Say(format string, args ...any) {
+	if !p.Quiet && p.ForPeople() {
+		fmt.Fprintf(p.Out, p.Plain(format)+"\n", args...)
+	}
+}
+
+// ForPeople reports whether the output format is for people.
+func (p *Printer) ForPeople() bool { return p.Format == FormatTable || p.Format == FormatWide }
+
+// Print writes data to stdout.
+func (p *Printer) Print(s string) error {
+	if _, err := io.WriteString(p.Out, s); err != nil {
+		return fmt.Errorf("write the output: %w", err)
+	}
+	return nil
+}
+
+// SayNext prints the next step for the user.
+func (p *Printer) SayNext(format string, args ...any) {
+	if p.ForPeople() {
+		p.Say("next: "+format, args...)
+	}
+}
+
+// The output formats. A command that supports only some of them is passed to factory.LimitFormats.
+const (
+	FormatTable = "table"
+	FormatWide  = "wide"
+	FormatJSON  = "json"
+	FormatJSONL = "jsonl"
+	FormatYAML  = "yaml"
+	FormatName  = "name"
+)
+
+// Formats contains all output formats.
+var Formats = []string{FormatTable, FormatWide, FormatJSON, FormatJSONL, FormatYAML, FormatName}
 
 // EmitList prints a list in the requested format. tabulate returns the table for people.
 func EmitList[T any](p *Printer, list []T, name func(T) string, tabulate func(wide bool) *Table) error {
@@ -143,4 +219,145 @@ func EmitChanged[T any](p *Printer, changed []T, asked int, name func(T) string)
 	}
 
 	return EmitList(p, changed, name, nil)
+}
+
+// Color is the ANSI code of a color or an attribute. Colors only repeat what a symbol or a word expresses.
+type Color string
+
+const (
+	Red    Color = "31"
+	Green  Color = "32"
+	Yellow Color = "33"
+	Cyan   Color = "36"
+	Dim    Color = "2"
+	Bold   Color = "1"
+)
+
+// UsesColor reports whether output to a stream is colored.
+func (p *Printer) UsesColor(stream any) bool {
+	switch p.Color {
+	case "always":
+		return true
+	case "never":
+		return false
+	}
+
+	_, tty := p.Terminal(stream)
+	return tty && p.Env("NO_COLOR") == "" && p.Env("TERM") != "dumb"
+}
+
+// Paint colors a text for stdout, if that stream is colored.
+func (p *Printer) Paint(c Color, s string) string {
+	if s == "" || c == "" || !p.UsesColor(p.Out) {
+		return s
+	}
+	return "\x1b[" + string(c) + "m" + s + "\x1b[0m"
+}
+
+// PaintErr colors a text for stderr, if that stream is colored.
+func (p *Printer) PaintErr(c Color, s string) string {
+	if !p.UsesColor(p.Err) {
+		return s
+	}
+	return "\x1b[" + string(c) + "m" + s + "\x1b[0m"
+}
+
+// Plain replaces the symbols in a text of this program if --ascii is set.
+func (p *Printer) Plain(s string) string {
+	if !p.ASCII {
+		return s
+	}
+	return strings.NewReplacer("·", "-", "–", "-", "…", "...", "→", "->", "×", "x", "±", "+/-").Replace(s)
+}
+
+// NoValue is the text of an empty cell.
+func (p *Printer) NoValue() string { return p.Plain("–") }
+
+// stateStyle is the appearance of a state.
+type stateStyle struct {
+	symbol, ascii string
+	color         Color
+}
+
+// stateStyles are the appearances of all states.
+var stateStyles = map[task.State]stateStyle{
+	task.Queued:     {"…", ".", Cyan},
+	task.Dispatched: {"▸", ">", Cyan},
+	task.Running:    {"▶", ">", Cyan},
+	task.Paused:     {"‖", "=", Yellow},
+	task.Succeeded:  {"✓", "+", Green},
+	task.Failed:     {"✗", "x", Red},
+	task.TimedOut:   {"✗", "x", Red},
+	task.Lost:       {"?", "?", Red},
+	task.Cancelled:  {"⊘", "/", Yellow},
+	task.Skipped:    {"↷", "-", Yellow},
+	task.Missed:     {"○", "o", Yellow},
+}
+
+// StateSign returns the symbol of a state.
+func (p *Printer) StateSign(s task.State) string {
+	f, ok := stateStyles[s]
+	switch {
+	case !ok:
+		return "?"
+	case p.ASCII:
+		return p.Paint(f.color, f.ascii)
+	}
+
+	return p.Paint(f.color, f.symbol)
+}
+
+// StateText returns the symbol of a state, followed by words.
+func (p *Printer) StateText(s task.State, words string) string {
+	f, ok := stateStyles[s]
+	if !ok {
+		return words
+	}
+
+	sign := f.symbol
+	if p.ASCII {
+		sign = f.ascii
+	}
+
+	return p.Paint(f.color, sign+" "+words)
+}
+
+// noSuchProgram is the smallest exit code with which a shell reports that it could not run a program.
+const noSuchProgram = 126
+
+// WithPager calls print with stdout or, if that is a terminal and PAGER is set, with the input of that program.
+// It returns when both have ended. It is not an error if the user quits the pager early.
+func (p *Printer) WithPager(print func(out io.Writer) error) error {
+	program := strings.TrimSpace(p.Env("PAGER"))
+	if _, tty := p.Terminal(p.Out); !tty || program == "" || program == "cat" {
+		return print(p.Out)
+	}
+
+	cmd := exec.Command("/bin/sh", "-c", program)
+	cmd.Stdout, cmd.Stderr, cmd.Env = p.Out, p.Err, os.Environ()
+	if p.Env("LESS") == "" {
+		cmd.Env = append(cmd.Env, "LESS=FRX") // as git does: allow colors, and quit if the text fits on one screen
+	}
+
+	in, err := cmd.StdinPipe()
+	if err == nil {
+		err = cmd.Start()
+	}
+
+	if err != nil {
+		return fmt.Errorf("start the pager %s: %w", task.Quote(program), err)
+	}
+
+	failed := print(in)
+	_ = in.Close() // the pager may have ended already
+
+	err = cmd.Wait()
+	switch left := errors.Is(failed, syscall.EPIPE); {
+	case err != nil && (failed == nil || left && cmd.ProcessState.ExitCode() >= noSuchProgram):
+		return fmt.Errorf("the pager %s: %w", task.Quote(program), err)
+	case left:
+		return nil
+	}
+
+	return failed
 }

@@ -1,10 +1,12 @@
 package output
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 
 	"github.com/jedib0t/go-pretty/v6/table"
+	"github.com/jedib0t/go-pretty/v6/text"
 
 	"github.com/carillonhq/carillon/pkg/cli/failure"
 	"github.com/carillonhq/carillon/pkg/task"
@@ -138,4 +140,142 @@ func (p *Printer) RenderIndented(t *Table) string {
 	}
 
 	return b.String()
+}
+
+// columnGap is the number of spaces between two columns.
+const columnGap = 2
+
+// minWidth returns the minimum width of a column on a narrow terminal. It is larger for columns whose contents
+// users type again.
+func minWidth(head string) int {
+	switch head {
+	case "NAME", "TASK":
+		return 20
+	case "RUN":
+		return 32 // a truncated id may also be the prefix of other ids
+	}
+
+	return 10
+}
+
+// fitToWidth makes a table as narrow as a terminal. The widest columns are shortened first, each down to its
+// minimum width. Only if that is not enough, the last columns are removed. Cutting rows at the edge instead
+// would hide the state of a task because of a long schedule.
+func (g *Table) fitToWidth(width int, more string) *Table {
+	widths := make([]int, len(g.Headers))
+	for _, row := range append([][]string{g.Headers}, g.Rows...) {
+		for i, cell := range row[:min(len(row), len(widths))] {
+			widths[i] = max(widths[i], text.StringWidthWithoutEscSequences(cell))
+		}
+	}
+
+	least := make([]int, len(widths))
+	for i, head := range g.Headers {
+		least[i] = min(widths[i], max(minWidth(head), text.StringWidthWithoutEscSequences(head)))
+	}
+
+	kept, left := len(widths), width
+	for ; kept > 1 && tableWidth(least[:kept]) > left; kept-- {
+		left = width - columnGap - text.StringWidthWithoutEscSequences(more)
+	}
+
+	widths = widths[:kept]
+	for tableWidth(widths) > left {
+		widest := -1
+		for i, w := range widths {
+			if w > least[i] && (widest < 0 || w > widths[widest]) {
+				widest = i
+			}
+		}
+
+		if widest < 0 {
+			break // even a single column is too wide
+		}
+
+		widths[widest]--
+	}
+
+	out := &Table{Empty: g.Empty}
+	short := func(row []string) []string {
+		row = slices.Clone(row[:min(len(row), kept)])
+		for i := range row {
+			row[i] = text.Snip(row[i], widths[i], more)
+		}
+		return row
+	}
+
+	out.Headers = short(g.Headers)
+	if kept < len(g.Headers) {
+		out.Headers = append(out.Headers, more)
+	}
+
+	for _, row := range g.Rows {
+		out.AddRow(short(row)...)
+	}
+
+	return out
+}
+
+// tableWidth returns the width of a table with columns of these widths.
+func tableWidth(widths []int) int {
+	n := columnGap * (len(widths) - 1)
+	for _, w := range widths {
+		n += w
+	}
+	return n
+}
+
+// Details prints the fields of one object, one per line, with the names in a column. Empty fields are omitted.
+type Details struct {
+	Printer *Printer
+	pairs   [][2]string
+	Parts   []string
+}
+
+// Field adds a field. It removes control characters from the value.
+func (d *Details) Field(name, format string, args ...any) {
+	d.StyledField(name, Sanitize(fmt.Sprintf(format, args...)))
+}
+
+// StyledField adds a field whose value may contain colors. The value must be sanitized.
+func (d *Details) StyledField(name, value string) {
+	if value != "" {
+		d.pairs = append(d.pairs, [2]string{name, value})
+	}
+}
+
+// Section ends the current group of fields and adds a block with a title below it.
+func (d *Details) Section(title, body string) {
+	d.Flush()
+
+	if body == "" {
+		return
+	}
+
+	if len(d.Parts) > 0 {
+		d.Parts = append(d.Parts, "\n")
+	}
+
+	d.Parts = append(d.Parts, d.Printer.Paint(Bold, title)+"\n", strings.TrimRight(body, "\n")+"\n")
+}
+
+// Flush ends the current group of fields. Fields are aligned only within a group.
+func (d *Details) Flush() {
+	width := 0
+	for _, p := range d.pairs {
+		width = max(width, len(p[0]))
+	}
+
+	for _, p := range d.pairs {
+		value := strings.ReplaceAll(p[1], "\n", "\n"+strings.Repeat(" ", width+2))
+		d.Parts = append(d.Parts, fmt.Sprintf("%s%*s  %s\n", d.Printer.Paint(Dim, p[0]), width-len(p[0]), "", value))
+	}
+
+	d.pairs = nil
+}
+
+// String returns the text of all fields and sections.
+func (d *Details) String() string {
+	d.Flush()
+	return strings.Join(d.Parts, "")
 }

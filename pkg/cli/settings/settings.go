@@ -1,3 +1,10 @@
+// Package settings determines how a command reaches the server: its URL, a token, TLS files and a namespace. A
+// flag takes precedence over the environment, which takes precedence over the user's configuration, a file of
+// contexts. The package also changes that file.
+//
+// The configuration is read once. The credentials of a context are used only for that context's own server. The
+// file is replaced atomically, and only its owner can read it. The package makes no connections and prints
+// nothing.
 package settings
 
 import (
@@ -7,6 +14,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -270,4 +278,15 @@ func (s *Settings) resolvePath(r *Resolver, file string) string {
 	}
 
 	return filepath.Join(filepath.Dir(s.Path), file)
+}
+
+// FieldNames returns the names of a context's fields in their order.
+func FieldNames() []string {
+	var names []string
+	for _, f := range reflect.VisibleFields(reflect.TypeFor[Context]()) {
+		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+		names = append(names, name)
+	}
+
+	return names
 }

@@ -1,8 +1,11 @@
+// Package view formats runs, ticks, freezes and facts of nodes for all commands: tables and texts that several
+// commands use. It changes nothing. The only thing it asks the server is whether something is frozen.
 package view
 
 import (
 	"cmp"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -197,4 +200,137 @@ func ProgressBar(f *factory.Factory, r task.Run) string {
 	}
 
 	return words
+}
+
+// Timestamp formats a time as in JSON.
+func Timestamp(t task.Time) string {
+	b, _ := t.MarshalText() // never fails
+	return string(b)
+}
+
+// TickTable returns a table of ticks, with their times in a zone and in UTC, and the times at which they fall
+// due if there is jitter.
+func TickTable(f *factory.Factory, list []client.Occurrence, timezone string) *output.Table {
+	jitter := slices.ContainsFunc(list, func(o client.Occurrence) bool { return !o.DueAt.IsZero() })
+	g := &output.Table{Headers: []string{"TIME", "UTC", "LEFT", "NOTE"}, Empty: "no upcoming ticks"}
+	if jitter {
+		g.Headers = slices.Insert(g.Headers, 2, "DUE")
+	}
+
+	for _, o := range list {
+		local, due := o.Time.In(f.Zone(timezone)), DueAt(o)
+		row := []string{local.Format("Mon ") + output.ExactTime(local), o.Time.UTC().Format("2006-01-02 15:04:05"), f.TimeLeftOrPast(due), wording.TickNote(o)}
+		if jitter {
+			row = slices.Insert(row, 2, due.In(f.Zone(timezone)).Format("15:04:05.000"))
+		}
+
+		g.AddRow(row...)
+	}
+
+	return g
+}
+
+// DueAt returns the time at which a tick falls due.
+func DueAt(o client.Occurrence) task.Time {
+	if o.DueAt.IsZero() {
+		return o.Time
+	}
+	return o.DueAt
+}
+
+// IsAfterCompletion reports whether ticks depend on the ends of runs. Then only one tick is known in advance.
+func IsAfterCompletion(exprs task.Schedules) bool {
+	return len(exprs) == 1 && strings.HasSuffix(exprs[0], " after completion")
+}
+
+// ScheduleText formats a schedule, with its time zone unless that is UTC.
+func ScheduleText(s task.Spec) string { return wording.ScheduleText(s) }
+
+// WhatFollows explains why only one tick is listed if ticks depend on the ends of runs.
+const WhatFollows = "the next tick depends on when this run ends"
+
+// AddLedgerRows adds lines of a ledger to a table of the runs of one task, with its time zone.
+func AddLedgerRows(f *factory.Factory, g *output.Table, lines []task.LedgerLine, timezone string) {
+	for _, l := range lines {
+		row := make([]string, len(g.Headers))
+		for i := range row {
+			row[i] = f.NoValue()
+		}
+
+		copy(row, []string{
+			cmp.Or(output.OneLine(l.Run), f.NoValue()), ledgerTicks(f, l, timezone), f.StateText(wording.LedgerState(l), f.Plain(wording.LedgerText(l))),
+			cmp.Or(output.OneLine(l.Node), f.NoValue()), ledgerLateness(f, l), ledgerDuration(f, l),
+		})
+
+		if n := len(row); l.Kind == task.LedgerHour && g.Headers[n-1] == messageColumn {
+			row[n-1] = f.Plain(namedTicks(f, l, timezone))
+		}
+
+		g.AddRow(row...)
+	}
+}
+
+// ledgerTicks formats the ticks of a line.
+func ledgerTicks(f *factory.Factory, l task.LedgerLine, timezone string) string {
+	words := tickTime(f, l.First, timezone)
+
+	switch {
+	case l.Kind == task.LedgerRequested:
+		return words + " (manual)"
+	case l.Kind == task.LedgerHour:
+		return words + " (one hour)"
+	case l.Last.After(l.First.Time):
+		words += f.Plain(" … ") + tickTime(f, l.Last, timezone)
+	}
+
+	return words
+}
+
+// namedTicks lists the ticks of an hour of which it is known that they did not succeed.
+func namedTicks(f *factory.Factory, l task.LedgerLine, timezone string) string {
+	words := make([]string, len(l.Named))
+	for i, tick := range l.Named {
+		words[i] = tick.In(f.Zone(timezone)).Format(time.TimeOnly)
+	}
+
+	if int64(len(words)) < l.Count {
+		words = append(words, "…")
+	}
+
+	return strings.Join(words, ", ")
+}
+
+// ledgerLateness formats how late the runs of a line started.
+func ledgerLateness(f *factory.Factory, l task.LedgerLine) string {
+	if l.Kind != task.LedgerSucceeded {
+		return f.NoValue()
+	}
+
+	return atMost(l.MaxLatenessMS, l.Count)
+}
+
+// ledgerDuration formats how long the runs of a line took.
+func ledgerDuration(f *factory.Factory, l task.LedgerLine) string {
+	switch {
+	case l.Kind != task.LedgerSucceeded:
+		return f.NoValue()
+	case l.Count == 1:
+		return atMost(l.MaxMS, 1)
+	}
+
+	return "mean " + milliseconds(l.MeanMS) + ", " + atMost(l.MaxMS, l.Count)
+}
+
+// atMost formats the longest of count durations.
+func atMost(ms, count int64) string {
+	if count == 1 {
+		return milliseconds(ms)
+	}
+
+	return "max " + milliseconds(ms)
+}
+
+// milliseconds formats a duration.
+func milliseconds(ms int64) string {
+	return task.Duration(time.Duration(ms) * time.Millisecond).Approximate()
 }
