@@ -3,6 +3,8 @@ package cli
 import (
 	"context"
 	"errors"
+	"runtime"
+	"runtime/debug"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -32,6 +34,8 @@ import (
 	taskcmd "github.com/carillonhq/carillon/pkg/cli/task"
 	tokencmd "github.com/carillonhq/carillon/pkg/cli/token"
 	topcmd "github.com/carillonhq/carillon/pkg/cli/top"
+	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/internal/manifest"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -235,4 +239,78 @@ func wordsOf(cmd *cobra.Command, wanted func(*cobra.Command) bool) []string {
 	}
 
 	return names
+}
+
+// versionInfo contains the versions of this program and of the server.
+type versionInfo struct {
+	Version string          `json:"version"`
+	Go      string          `json:"go"`
+	Server  *client.Version `json:"server"`
+}
+
+// versionCommand returns "carillon version".
+func versionCommand(f *factory.Factory) *cobra.Command {
+	return &cobra.Command{
+		Use:     "version",
+		Short:   "Print the version of this program and of the server",
+		Example: "  carillon version\n  carillon version -o json",
+		Args:    factory.Args(0, 0, ""),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			v := versionInfo{Version: programVersion(f), Go: runtime.Version()}
+			c, err := f.ConnectFor(min(f.LookupTimeout, f.Timeout))
+			var server client.Version
+			if err == nil {
+				server, err = c.Version(cmd.Context())
+			}
+
+			if err == nil {
+				v.Server = &server
+			}
+
+			// An unreachable server is not a failure, because the version of the program is known.
+			return output.EmitOne(&f.Printer, v, v.Version, func(d *output.Details) {
+				d.Field("Client", "%s (%s)", v.Version, v.Go)
+
+				if err != nil {
+					f.Note("server: %s", output.OneLine(err.Error()))
+					return
+				}
+
+				d.Field("Server", "%s (%s) on node %s, cluster %s", server.Version, server.Go, server.Node, server.Cluster)
+			})
+		},
+	}
+}
+
+// programVersion returns the version of this program.
+func programVersion(f *factory.Factory) string {
+	if f.Version != "" {
+		return f.Version
+	}
+	if info, ok := debug.ReadBuildInfo(); ok && info.Main.Version != "" {
+		return info.Main.Version
+	}
+
+	return "(devel)"
+}
+
+// schemaCommand returns "carillon schema".
+func schemaCommand(f *factory.Factory) *cobra.Command {
+	return factory.LimitFormats(&cobra.Command{
+		Use:   "schema",
+		Short: "Print the JSON Schema of task files",
+		Long: "Print the JSON Schema (draft 2020-12) of task files. Editors that know it complete fields and values,\n" +
+			"explain them, and mark mistakes. With yaml-language-server a file names it in its first line:\n\n" +
+			"  # yaml-language-server: $schema=carillon.schema.json",
+		Example:           `  carillon schema > carillon.schema.json`,
+		Args:              factory.Args(0, 0, ""),
+		ValidArgsFunction: cobra.NoFileCompletions,
+		RunE: func(*cobra.Command, []string) error {
+			b, err := manifest.Schema()
+			if err != nil {
+				return err
+			}
+			return f.Print(string(b))
+		},
+	}, output.FormatTable, output.FormatJSON)
 }

@@ -1,7 +1,9 @@
+// Package access implements "carillon access" and "carillon whoami": who may do what, and changes of that.
 package access
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -11,9 +13,12 @@ import (
 	"github.com/carillonhq/carillon/pkg/cli/batch"
 	"github.com/carillonhq/carillon/pkg/cli/complete"
 	"github.com/carillonhq/carillon/pkg/cli/factory"
+	"github.com/carillonhq/carillon/pkg/cli/failure"
 	"github.com/carillonhq/carillon/pkg/cli/output"
+	"github.com/carillonhq/carillon/pkg/cli/token"
 	"github.com/carillonhq/carillon/pkg/cli/view"
 	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/internal/access"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -178,4 +183,185 @@ func subjectsCommand(f *factory.Factory) *cobra.Command {
 			})
 		},
 	}
+}
+
+// longHelp explains access control: "carillon help access". Its lists are made from what the server enforces.
+func longHelp() string {
+	var b strings.Builder
+
+	b.WriteString(`Manage who may do what. A binding gives a role to subjects, in namespaces or in the
+whole cluster. Rights only add up, and nothing denies: without a binding, a subject
+may do nothing. Nobody can give more than they have.
+
+A subject is who makes a request:
+  user:NAME      a person, by a token
+  service:NAME   a program, by a token
+  cert:NAME      the holder of a client certificate: its URI SAN, else its common name
+  unix:uid=N     a trusted user of a node's host, by its unix socket; may do everything
+
+A token acts as a user or a service, and may have a scope that narrows what it may do.
+A namespace limits what its tasks may be, regardless of who writes them: carillon namespace get.
+
+A role is a list of rules, VERBS:KINDS. These verbs apply to these kinds of objects:
+
+`)
+
+	width := 0
+	for _, name := range access.KindNames() {
+		width = max(width, len(name))
+	}
+	for i, name := range access.KindNames() {
+		fmt.Fprintf(&b, "  %-*s  %s\n", width, name, strings.Join(access.Kind(i).VerbNames(), ", "))
+	}
+
+	var ofCluster []string
+	for i, name := range access.KindNames() {
+		if access.Kind(i).OfCluster() {
+			ofCluster = append(ofCluster, name)
+		}
+	}
+	last := len(ofCluster) - 1
+
+	fmt.Fprintf(&b, `
+%s and %s belong to the cluster: only
+bindings with --cluster give rights to them. Labels limit rights to tasks and runs.
+Roles, users and tokens are objects of the kind access; bindings in namespaces, and
+tokens of services for namespaces, are objects of the kind bindings.
+
+These roles are built in; carillon role create makes others:
+
+`, upperFirst(strings.Join(ofCluster[:last], ", ")), ofCluster[last])
+
+	width = 0
+	for _, r := range access.BuiltInRoles() {
+		width = max(width, len(r.Name))
+	}
+	for _, r := range access.BuiltInRoles() {
+		fmt.Fprintf(&b, "  %-*s  %s\n", width, r.Name, r.Description)
+	}
+
+	b.WriteString(`
+carillon role get NAME shows the rules of a role, carillon whoami what you may do, and
+carillon audit log who changed what.`)
+
+	return b.String()
+}
+
+func upperFirst(s string) string { return strings.ToUpper(s[:1]) + s[1:] }
+
+func disableCommand(f *factory.Factory) *cobra.Command {
+	return subjectCommand(f, &cobra.Command{
+		Use:   "disable SUBJECT",
+		Short: "Take all rights from a subject, for now",
+		Long: "Disable a subject. It may do nothing until carillon access enable, and its tokens are not accepted. When the command\n" +
+			"returns, no change that it has requested is made any more. Streams such as logs -f end within 15 seconds.\n\n" +
+			"Its tasks continue, because they belong to their namespaces. So do the tokens and bindings that it has made for\n" +
+			"others: the command lists them.",
+		Example: "  carillon access disable user:ann\n  carillon access disable cert:old-host",
+	}, (*client.SubjectsService).Disable, func(change client.SubjectChange) {
+		f.Say("disabled %s", output.OneLine(change.Subject))
+		if len(change.Tokens) > 0 {
+			f.Say("not accepted any more: %s", ofTokens(change.Tokens))
+		}
+		if len(change.MadeTokens)+len(change.MadeBindings) == 0 {
+			return
+		}
+
+		f.Note("note: it has made these for others, and they stay in force:")
+		for _, t := range change.MadeTokens {
+			f.Note("  token %s of %s: carillon token delete %s", t.ID, output.OneLine(t.Subject), t.ID)
+		}
+		for _, b := range change.MadeBindings {
+			f.Note("  %s for %s %s: carillon access revoke %s", output.OneLine(b.Role), output.OneLine(strings.Join(b.Subjects, ", ")), view.InWhere(b.Namespaces, b.Cluster), b.Name)
+		}
+	})
+}
+
+// ofTokens names tokens in a sentence.
+func ofTokens(list []task.Token) string {
+	ids := make([]string, len(list))
+	for i, t := range list {
+		ids[i] = t.ID
+	}
+	return output.Plural(int64(len(list)), "token") + " (" + strings.Join(ids, ", ") + ")"
+}
+
+func enableCommand(f *factory.Factory) *cobra.Command {
+	return subjectCommand(f, &cobra.Command{
+		Use:     "enable SUBJECT",
+		Short:   "Give a disabled subject its rights back",
+		Long:    "Enable a subject that was disabled. Its bindings and tokens are in force again. You must have all rights that it gets.",
+		Example: "  carillon access enable user:ann",
+	}, (*client.SubjectsService).Enable, func(change client.SubjectChange) {
+		f.Say("enabled %s: %s, %s", output.OneLine(change.Subject), output.Plural(int64(len(change.Bindings)), "binding"), output.Plural(int64(len(change.Tokens)), "token"))
+	})
+}
+
+// subjectCommand makes cmd do something to a subject, and tell people what that means.
+func subjectCommand(f *factory.Factory, cmd *cobra.Command, do func(*client.SubjectsService, context.Context, string) (client.SubjectChange, error), tell func(client.SubjectChange)) *cobra.Command {
+	cmd.Args = factory.Args(1, 1, "the subject, such as user:ann,")
+	cmd.ValidArgsFunction = complete.At(complete.Subjects(f), nil)
+	cmd.RunE = func(cmd *cobra.Command, words []string) error {
+		c, err := f.Connect()
+		if err != nil {
+			return err
+		}
+
+		change, err := factory.RetryBusy(cmd.Context(), func() (client.SubjectChange, error) { return do(c.Subjects, cmd.Context(), words[0]) })
+		if err != nil {
+			return err
+		}
+
+		if f.ForPeople() {
+			tell(change)
+			return nil
+		}
+
+		return output.EmitOne(&f.Printer, change, change.Subject, nil)
+	}
+
+	return cmd
+}
+
+func resetCommand(f *factory.Factory) *cobra.Command {
+	return factory.LimitFormats(&cobra.Command{
+		Use:   "reset",
+		Short: "Create a new administrator, as root on a node's host",
+		Long: "Create a new token of service:bootstrap, enable that subject, and make it an administrator of the cluster. Use it when\n" +
+			"no administrator has a working token.\n\n" +
+			"Only root on the host of a node that serves the API may do this, over the unix socket of the node and without a\n" +
+			"token. The reset is logged and audited. The command prints the secret of the token on standard output, once.",
+		Example: "  (umask 077; sudo carillon access reset --yes > admin.token)",
+		Args:    factory.Args(0, 0, ""), ValidArgsFunction: cobra.NoFileCompletions,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			c, err := f.Connect()
+			if err != nil {
+				return err
+			}
+
+			if !f.Yes {
+				ok, err := f.Ask(cmd.Context(), "create a new administrator of the cluster?", 1, false)
+				if fail := new(failure.Error); errors.As(err, &fail) && fail.Exit == failure.ExitUsage {
+					return fail.WithHint("add --yes to confirm") // this command does not have --dry-run, which the usual hint names
+				}
+				if !ok {
+					return err
+				}
+			}
+
+			t, err := factory.RetryBusy(cmd.Context(), func() (client.NewToken, error) { return c.Access.Reset(cmd.Context()) })
+			if err != nil {
+				return err
+			}
+
+			if !f.ForPeople() {
+				return output.EmitOne(&f.Printer, t, t.ID, nil)
+			}
+
+			token.NoteCreated(cmd.Context(), f, c, t)
+			f.Note("next: give yourself rights with carillon access grant, create a token of your own, and delete this one")
+
+			return f.Print(t.Secret + "\n")
+		},
+	}, output.FormatTable, output.FormatWide, output.FormatJSON, output.FormatJSONL, output.FormatYAML) // -o name would lose the secret
 }

@@ -1,3 +1,4 @@
+// Package events implements "carillon events".
 package events
 
 import (

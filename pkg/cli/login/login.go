@@ -1,12 +1,20 @@
+// Package login implements "carillon login", "carillon logout" and "carillon ui": it saves a token in a context of the
+// user's configuration, removes it again, and opens the Web UI with a login link.
+//
+// A token is saved only after the server has accepted it, and only in the configuration, which no other user can read. The
+// secret of a login link is never an argument of another program, because all users of the host can read those.
 package login
 
 import (
 	"bufio"
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
+	"net/http"
 	"os"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
@@ -187,4 +195,184 @@ func whoIs(ctx context.Context, f *factory.Factory, secret string) (me client.Wh
 	}
 
 	return c.Access.WhoAmI(ctx)
+}
+
+// slower is how much longer the pauses between two polls become when the provider asks for that.
+const slower = 5 * time.Second
+
+// signIn signs a person in with an identity provider, in the device flow, and returns the secret of the session. It waits
+// until the person has confirmed the login in a browser.
+func signIn(ctx context.Context, f *factory.Factory, provider string) (string, error) {
+	cfg, err := f.ClientConfigWith(f.Timeout, settings.Credential{})
+	if err != nil {
+		return "", err
+	}
+
+	cfg.ReadOnly, cfg.Confidential = false, true // a login is no change of tasks, and the answer has the secret of the session
+	c, err := client.New(cfg)
+	if err != nil {
+		return "", err
+	}
+
+	login, err := c.Logins.BeginDevice(ctx, provider)
+	if err != nil {
+		return "", err
+	}
+
+	f.Note("open %s and enter the code %s", output.OneLine(login.Page), output.OneLine(login.Code))
+	if login.PageForCode != "" {
+		f.Note("or open %s and compare the code", output.OneLine(login.PageForCode))
+	}
+	f.Note("waiting until you have confirmed the login …")
+
+	// The provider ends the login in time: then polling returns an error. The limit is for one that does not.
+	wait := max(time.Duration(login.Interval)*time.Second, time.Second)
+	for until := time.Until(login.Ends.Time) + time.Minute; until > 0; until -= wait {
+		session, err := c.Logins.PollDevice(ctx, login.Handle)
+
+		switch {
+		case err != nil && !mayPollAgain(err):
+			return "", withOwnHint(f, err)
+		case err == nil && session.Session != nil:
+			return session.Session.Secret, nil
+		case session.Slower:
+			wait += slower
+		}
+
+		if err := factory.Sleep(ctx, wait); err != nil {
+			return "", err
+		}
+	}
+
+	return "", errors.New("nobody has confirmed the login in time")
+}
+
+// withOwnHint returns an error with the hint of the server. The usual hint for a request that is not authorized is to get
+// another token, which does not help with a login that was refused.
+func withOwnHint(f *factory.Factory, err error) error {
+	var e *client.Error
+	if !errors.As(err, &e) || e.Status != http.StatusUnauthorized || e.Hint == "" {
+		return err
+	}
+
+	fail := f.ExplainRemote(e)
+	fail.Hint = e.Hint
+
+	return fail
+}
+
+// mayPollAgain reports whether a poll that has failed may succeed later: the node or the provider does not answer, or too many
+// logins are under way.
+func mayPollAgain(err error) bool {
+	var e *client.Error
+	if !errors.As(err, &e) {
+		return false
+	}
+	if failure.IsUnreachable(err) {
+		return true
+	}
+
+	switch e.Code {
+	case client.CodeProviderAway, client.CodeBusy, client.CodeRateLimited, client.CodeNotReady:
+		return true
+	}
+
+	return e.Status == http.StatusBadGateway || e.Status == http.StatusGatewayTimeout
+}
+
+// LogoutCommand returns "carillon logout".
+func LogoutCommand(f *factory.Factory) *cobra.Command {
+	cmd := factory.LimitFormats(&cobra.Command{
+		Use:   "logout [CONTEXT]",
+		Short: "Remove the token of a context",
+		Long: "Remove the token of the context in use, or of another one, from the configuration. If it is a session, the session\n" +
+			"ends, too. A token that was created to be kept remains valid: to delete it, use \"carillon token delete\". A file that\n" +
+			"token_file names is not deleted.",
+		Example: "  carillon logout\n  carillon logout prod",
+		Args:    factory.Args(0, 1, "the context's name"), ValidArgsFunction: complete.Contexts(f),
+		RunE: func(cmd *cobra.Command, words []string) error {
+			if len(words) == 1 {
+				f.ContextFlag = words[0] // credentials are those of this context
+			}
+
+			return logout(cmd.Context(), f)
+		},
+	}, output.FormatTable)
+	factory.WithoutConfig(cmd) // the word decides which context is read
+
+	return cmd
+}
+
+func logout(ctx context.Context, f *factory.Factory) error {
+	s, err := f.Settings()
+	if err != nil {
+		return err
+	}
+	if s.Name == "" {
+		return failure.Usage("no context is in use, and so no token is saved")
+	}
+	if s.Token == "" && s.TokenFile == "" {
+		return failure.Usage("context %s has no token", s.Name)
+	}
+
+	kept, err := endSession(ctx, f, s)
+	if err != nil {
+		return err
+	}
+
+	_, anew, err := f.ChangeFile(func(file *settings.File) error {
+		c, ok := file.Contexts[s.Name]
+		if !ok {
+			return s.UnknownContext(s.Name)
+		}
+		c.Token, c.TokenFile = "", ""
+		file.Contexts[s.Name] = c
+
+		return nil
+	})
+	if anew {
+		f.Note("%s was rewritten; its comments are lost", f.Path())
+	}
+	if err != nil {
+		return err
+	}
+
+	f.Say("logged out of context %s", s.Name)
+	if kept != nil {
+		f.Note("the token %s is still valid; an administrator, or you with another token, can delete it: carillon token delete %s", kept.ID, kept.ID)
+	}
+
+	return nil
+}
+
+// endSession ends the session whose secret a context has. If the token of the context is no session, it returns the token.
+// A token that is no longer accepted needs nothing.
+func endSession(ctx context.Context, f *factory.Factory, s *settings.Settings) (kept *task.Token, err error) {
+	if s.Token == "" {
+		return nil, nil // the file stays, with its token
+	}
+
+	cfg, err := f.ClientConfigWith(f.Timeout, settings.Credential{Token: s.Token})
+	if err != nil {
+		return nil, err
+	}
+
+	cfg.Server, cfg.ReadOnly = s.Server, false // the token is not sent to another server, and a logout is no change of tasks
+	c, err := client.New(cfg)
+	if err != nil {
+		return nil, err
+	}
+
+	me, err := c.Access.WhoAmI(ctx)
+	if err == nil && me.Token != nil && me.Token.Kind == task.TokenKindSession {
+		err = c.Sessions.End(ctx)
+		me.Token = nil
+	}
+
+	var remote *client.Error
+	if errors.As(err, &remote) && remote.Status == http.StatusUnauthorized {
+		return nil, nil
+	}
+
+	return me.Token, err
 }

@@ -1,6 +1,8 @@
+// Package node implements "carillon node": it lists, shows, drains, cordons and resumes nodes.
 package node
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -11,6 +13,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/cli/complete"
 	"github.com/carillonhq/carillon/pkg/cli/factory"
 	"github.com/carillonhq/carillon/pkg/cli/output"
+	"github.com/carillonhq/carillon/pkg/cli/view"
 	"github.com/carillonhq/carillon/pkg/cli/watch"
 	"github.com/carillonhq/carillon/pkg/client"
 	"github.com/carillonhq/carillon/pkg/internal/wording"
@@ -187,4 +190,62 @@ func missingNode(f *factory.Factory, cmd *cobra.Command, c *client.Client, name 
 	}
 
 	return fail
+}
+
+// factHeads are the headings of the columns with a node's facts.
+var factHeads = []string{"CPUS", "LOAD", "MEMORY", "MEMORY FREE", "DISK", "DISK FREE"}
+
+// factCells returns the cells of these columns.
+func factCells(f *factory.Factory, facts *task.Facts) []string {
+	cells := make([]string, len(factHeads))
+	for i, name := range []string{task.FactCPUs, task.FactLoad1, task.FactMemory, task.FactMemoryFree, task.FactDisk, task.FactDiskFree} {
+		if cells[i] = view.FactText(facts, name); cells[i] == "" {
+			cells[i] = f.NoValue()
+		}
+	}
+
+	return cells
+}
+
+// describeFacts adds the facts of a node to its details.
+func describeFacts(f *factory.Factory, d *output.Details, facts *task.Facts) {
+	d.Field("CPUs", "%s", view.FactText(facts, task.FactCPUs))
+
+	if one := view.FactText(facts, task.FactLoad1); one != "" {
+		d.Field("Load", "%s, %s, %s", one, view.FactText(facts, task.FactLoad5), view.FactText(facts, task.FactLoad15))
+	}
+
+	free := func(name, of string) string {
+		if view.FactText(facts, of) == "" {
+			return ""
+		}
+		return fmt.Sprintf("%s free of %s", view.FactText(facts, name), view.FactText(facts, of))
+	}
+
+	d.Field("Memory", "%s", free(task.FactMemoryFree, task.FactMemory))
+	d.Field("Disk", "%s", free(task.FactDiskFree, task.FactDisk))
+}
+
+// watchNodes implements node list -w, and node get -w if name is set.
+func watchNodes(ctx context.Context, f *factory.Factory, c *client.Client, name string, wanted task.Selector) error {
+	w := &watch.List[task.Node]{Factory: f, Client: c, Events: client.EventOptions{Kinds: []string{task.EventNode, task.EventShard}}}
+	w.Affects = func(task.Event) (string, bool) { return "", true }
+	w.Read = func(ctx context.Context, _ int) ([]task.Node, error) {
+		nodes, err := c.Nodes.List(ctx)
+		return slices.DeleteFunc(matchingNodes(wanted, nodes), func(n task.Node) bool { return name != "" && n.Name != name }), err
+	}
+
+	if name != "" {
+		w.Page = func(list []task.Node) string {
+			d := &output.Details{Printer: &f.Printer}
+			describeNode(f, d, list[0])
+			return d.String()
+		}
+	}
+
+	w.Table, w.Name, w.Key = func(nodes []task.Node, wide bool) *output.Table { return nodeTable(f, nodes, wide) }, func(n task.Node) string { return n.Name }, func(n task.Node) string { return n.Name }
+	w.Comparable = func(n task.Node) any { n.Clock, n.Member, n.Facts = task.Time{}, nil, nil; return n }
+	w.Removed = func(key string) any { return watch.Removed{Name: key, Left: true} }
+
+	return w.Run(ctx)
 }

@@ -3,7 +3,9 @@ package run
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"net/http"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -175,4 +177,42 @@ func notBeforeText(r task.Run, at func(task.Time) string) string {
 	}
 
 	return text
+}
+
+// describeParts adds the parts of a run.
+func describeParts(f *factory.Factory, d *output.Details, r task.Run, at func(task.Time) string) {
+	fan := r.Fan
+	if fan == nil {
+		return
+	}
+
+	d.Field("Parts", "%s", wording.PartsText(*fan))
+
+	if fan.Cancel != "" && !r.State.Final() {
+		d.Field("Ending", "%s", strings.ReplaceAll(fan.Cancel, "_", " "))
+	}
+
+	if len(fan.Parts) == 0 {
+		return
+	}
+
+	g := &output.Table{Headers: []string{"PART", "RESULT", "NODE", "STARTED", "TOOK", "MESSAGE"}}
+
+	for _, p := range fan.Parts {
+		part := r.OfPart(p)
+		g.AddRow(fmt.Sprintf("%d", p.Index), view.RunResult(f, part), cmp.Or(p.Node, f.NoValue()), cmp.Or(at(p.StartedAt), f.NoValue()), view.TookText(f, part), output.Truncate(output.OneLine(p.Message), 80))
+	}
+
+	d.Section("Parts", f.RenderIndented(g))
+}
+
+// describeResults adds the results that a run has reported.
+func describeResults(f *factory.Factory, d *output.Details, r task.Run) {
+	if len(r.Results) > 0 {
+		g := &output.Table{Headers: []string{"NAME", "VALUE"}}
+		for _, name := range slices.Sorted(maps.Keys(r.Results)) {
+			g.AddRow(output.OneLine(name), output.Truncate(output.OneLine(r.Results[name]), 200))
+		}
+		d.Section("Results", f.RenderIndented(g))
+	}
 }

@@ -1,2 +1,0 @@
-// Package access implements "carillon access" and "carillon whoami": who may do what, and changes of that.
-package access

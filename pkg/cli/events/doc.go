@@ -1,2 +1,0 @@
-// Package events implements "carillon events".
-package events

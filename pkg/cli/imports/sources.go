@@ -1,0 +1,248 @@
+package imports
+
+import (
+	"os"
+	"os/user"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/carillonhq/carillon/pkg/cli/apply"
+	"github.com/carillonhq/carillon/pkg/cli/factory"
+	"github.com/carillonhq/carillon/pkg/cli/failure"
+	"github.com/carillonhq/carillon/pkg/internal/importer"
+)
+
+// crontabCommand returns "carillon import crontab".
+func crontabCommand(f *factory.Factory) *cobra.Command {
+	i := newImportSession(f)
+	var system bool
+	var owner string
+	cmd := &cobra.Command{
+		Use:   "crontab FILE|DIR|-...",
+		Short: "Import crontabs as tasks",
+		Long: "Convert crontabs, as Vixie cron and compatible programs read them, to tasks, and apply them. The path determines\n" +
+			"the format: /etc/crontab and /etc/cron.d have a user column, /var/spool/cron/crontabs/ann is the crontab of ann,\n" +
+			"and any other file is yours, unless you pass --system or --user.\n\n" +
+			"The tasks behave as under cron: they run as that user, on this host, in its time zone (or CRON_TZ), may overlap,\n" +
+			"and do not catch up. Lines with the same command become one task with several schedules. Task names are derived\n" +
+			"from the file and the command, so importing a file again changes nothing.\n\n" +
+			"The command reports lines that it cannot import, such as @reboot, imports the rest, and exits with 8.",
+		Example: `  crontab -l | carillon import crontab -
+  carillon import crontab /etc/crontab /etc/cron.d --dry-run
+  carillon import crontab /etc/cron.d/* --shadow       # ticks are recorded, nothing starts
+  carillon import crontab /var/spool/cron/crontabs/ann --node web-1
+  carillon task list -l imported=crontab,imported-from=ann`,
+		Args: factory.Args(1, -1, "the crontab"),
+	}
+	i.bindFlags(cmd, "default: this host's", "default: this host's")
+	cmd.Flags().BoolVar(&system, "system", false, "read files that have a user column")
+	cmd.Flags().StringVar(&owner, "user", "", "read the files as the crontab of the user with this `NAME`")
+	_ = cmd.RegisterFlagCompletionFunc("user", cobra.NoFileCompletions)
+	cmd.RunE = func(cmd *cobra.Command, paths []string) error {
+		if system && owner != "" {
+			return failure.Usage("--system and --user cannot be used together")
+		}
+
+		err := factory.RefuseEmpty(cmd, "user")
+		if err == nil {
+			err = i.fillDefaults(cmd, true)
+		}
+
+		if err != nil {
+			return err
+		}
+
+		files, err := listFiles(paths, cronReads.MatchString)
+		if err != nil {
+			return err
+		}
+
+		err = i.eachFile(cmd.Context(), files, func(name, text string) {
+			form, known := importer.FormOf(name)
+			switch {
+			case system:
+				form = importer.Form{System: true}
+			case owner != "":
+				form = importer.Form{User: owner}
+			case !known:
+				form = importer.Form{User: currentUser()}
+				i.Note("%s: read as the crontab of %s; if it has a user column, add --system", name, form.User)
+			}
+
+			i.addResult(importer.Crontab(name, text, form, i.Options))
+		})
+
+		if err != nil {
+			return err
+		}
+
+		return i.printOrApply(cmd.Context())
+	}
+
+	return cmd
+}
+
+// cronReads matches the names of files that cron reads in a directory. They contain no dots, unlike the files
+// that package upgrades leave behind.
+var cronReads = regexp.MustCompile(`^[A-Za-z0-9_-]+$`)
+
+// currentUser returns the name of the current user, or "".
+func currentUser() string {
+	if u, err := user.Current(); err == nil {
+		return u.Username
+	}
+	return ""
+}
+
+// systemdCommand returns "carillon import systemd".
+func systemdCommand(f *factory.Factory) *cobra.Command {
+	i := newImportSession(f)
+	cmd := &cobra.Command{
+		Use:   "systemd UNIT-FILE|DIR...",
+		Short: "Import systemd timers as tasks",
+		Long: "Convert systemd timers and the services that they start to tasks, and apply them. The service of a timer is\n" +
+			"looked up in the files that you pass and next to the timer. Calendar events become cron expressions, if there\n" +
+			"is an equivalent; OnUnitActiveSec becomes @every. Persistent, RandomizedDelaySec, commands, user, environment\n" +
+			"and limits are converted. The command reports settings without an equivalent. Drop-ins are not read.\n\n" +
+			"The command reports what it cannot import with its line, imports the rest, and exits with 8.",
+		Example: `  carillon import systemd /usr/lib/systemd/system/fstrim.timer --dry-run
+  carillon import systemd /etc/systemd/system --shadow
+  carillon import systemd backup.timer backup.service --node db-1
+  carillon task list -l imported=systemd`,
+		Args: factory.Args(1, -1, "the timer"),
+	}
+	i.bindFlags(cmd, "default: this host's", "default: this host's")
+	cmd.RunE = func(cmd *cobra.Command, paths []string) error {
+		if err := i.fillDefaults(cmd, true); err != nil {
+			return err
+		}
+
+		files, err := listFiles(paths, func(name string) bool {
+			return strings.HasSuffix(name, ".timer") || strings.HasSuffix(name, ".service")
+		})
+
+		if err != nil {
+			return err
+		}
+
+		var units []importer.Unit
+		err = i.eachFile(cmd.Context(), addServices(files), func(name, text string) { units = append(units, importer.ReadUnit(name, text)) })
+		if err != nil {
+			return err
+		}
+
+		i.addResult(importer.Systemd(units, i.Options))
+
+		return i.printOrApply(cmd.Context())
+	}
+
+	return cmd
+}
+
+// addServices adds the services in the directories of timers.
+func addServices(files []string) []string {
+	all := slices.Clone(files)
+	for _, f := range files {
+		if !strings.HasSuffix(f, ".timer") {
+			continue
+		}
+
+		beside, err := filepath.Glob(filepath.Join(filepath.Dir(f), "*.service"))
+		if err != nil {
+			continue
+		}
+
+		for _, s := range beside {
+			if info, err := os.Stat(s); err == nil && info.Mode().IsRegular() && !slices.Contains(all, s) {
+				all = append(all, s)
+			}
+		}
+	}
+
+	return all
+}
+
+// kubernetesCommand returns "carillon import kubernetes".
+func kubernetesCommand(f *factory.Factory) *cobra.Command {
+	i := newImportSession(f)
+	cmd := &cobra.Command{
+		Use:   "kubernetes FILE|DIR|-...",
+		Short: "Import Kubernetes CronJobs as tasks",
+		Long: "Convert Kubernetes CronJobs (batch/v1 and batch/v1beta1, YAML or JSON) to tasks, and apply them: schedule,\n" +
+			"time zone, suspend, concurrency policy, deadlines, limits and retries. The command of a container runs as a\n" +
+			"process of the node, without its image; the command reports what is lost. A container without a command cannot\n" +
+			"be imported, except with --shadow, because shadow tasks start no process.\n\n" +
+			"The namespace is that of the CronJob, unless you pass -n. The command reports what it cannot import with its\n" +
+			"line, imports the rest, and exits with 8.",
+		Example: `  kubectl get cronjobs -A -o yaml | carillon import kubernetes - --shadow
+  carillon import kubernetes manifests/ --dry-run
+  helm template . | carillon import kubernetes - --node worker-1
+  carillon task list -A -l imported=kubernetes`,
+		Args: factory.Args(1, -1, "the manifest"),
+	}
+	i.bindFlags(cmd, "default: any", "default: UTC")
+	cmd.RunE = func(cmd *cobra.Command, paths []string) error {
+		if err := i.fillDefaults(cmd, false); err != nil {
+			return err
+		}
+
+		files, err := apply.TaskFiles(paths)
+		if err != nil {
+			return err
+		}
+
+		err = i.eachFile(cmd.Context(), files, func(name, text string) { i.addResult(importer.Kubernetes(name, text, i.Options)) })
+		if err != nil {
+			return err
+		}
+
+		return i.printOrApply(cmd.Context())
+	}
+
+	return cmd
+}
+
+// dkronCommand returns "carillon import dkron".
+func dkronCommand(f *factory.Factory) *cobra.Command {
+	i := newImportSession(f)
+	cmd := &cobra.Command{
+		Use:   "dkron FILE|DIR|-...",
+		Short: "Import Dkron jobs as tasks",
+		Long: "Convert Dkron jobs (JSON, as GET /v1/jobs returns them and backups contain them) to tasks, and apply them: jobs\n" +
+			"with the executors shell and http, their schedule, time zone, state, concurrency, retries, tags and metadata.\n\n" +
+			"As in Dkron, a job runs on all nodes that have its tags, or on the number that a tag names. A node needs the tags\n" +
+			"as labels. With --any-node or --node, each run is on one node.\n\n" +
+			"The command reports jobs that it cannot import with their line, such as those that run after another job, imports\n" +
+			"the rest, and exits with 8.",
+		Example: `  curl -s http://dkron:8080/v1/jobs | carillon import dkron - --dry-run
+  carillon import dkron jobs.json --shadow       # ticks are recorded, nothing starts
+  carillon import dkron jobs.json --any-node --timezone Europe/Berlin
+  carillon task list -l imported=dkron`,
+		Args: factory.Args(1, -1, "the export"),
+	}
+	i.bindFlags(cmd, "default: those with the job's tags", "default: UTC")
+	cmd.RunE = func(cmd *cobra.Command, paths []string) error {
+		if err := i.fillDefaults(cmd, false); err != nil {
+			return err
+		}
+		i.AnyNode = i.anyNode
+
+		files, err := listFiles(paths, func(name string) bool { return strings.HasSuffix(name, ".json") })
+		if err != nil {
+			return err
+		}
+
+		err = i.eachFile(cmd.Context(), files, func(name, text string) { i.addResult(importer.Dkron(name, text, i.Options)) })
+		if err != nil {
+			return err
+		}
+
+		return i.printOrApply(cmd.Context())
+	}
+
+	return cmd
+}

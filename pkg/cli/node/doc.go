@@ -1,2 +1,0 @@
-// Package node implements "carillon node": it lists, shows, drains, cordons and resumes nodes.
-package node

@@ -1,2 +1,0 @@
-// Package shard implements "carillon shard": the owners of shards and their watermarks.
-package shard
