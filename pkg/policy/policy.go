@@ -1,7 +1,9 @@
 package policy
 
 import (
+	"cmp"
 	"fmt"
+	"maps"
 	"path"
 	"path/filepath"
 	"slices"
@@ -232,4 +234,127 @@ func (p *Policy) Validate() error {
 	}
 
 	return nil
+}
+
+// Bind returns an attempt's process and timeout with the limits and settings of the policy. Limits that the task does not
+// set are filled in, and higher ones are refused. If the policy sets anything for the process,
+// the node has to enforce all limits, even if the task only wants a report. given is not changed. An error is a
+// *Refusal.
+func (p *Policy) Bind(given *task.Process, timeout task.Duration) (*task.Process, task.Duration, error) {
+	if p.Limits == (Limits{}) && p.Require == (Require{}) {
+		return given, timeout, nil
+	}
+
+	bound := *given // the caller's process stays unchanged
+	l, most := &bound.Limits, p.Limits
+	for _, err := range []error{
+		atMost("timeout", most.Timeout, &timeout),
+		atMost("open_files", most.OpenFiles, &l.OpenFiles),
+		atMost("processes", most.Processes, &l.Processes),
+		atMost("stack", most.Stack, &l.Stack),
+		atMost("address_space", most.AddressSpace, &l.AddressSpace),
+		atMost("cpu_time", most.CPUTime, &l.CPUTime),
+		atMost("memory", most.Memory, &l.Memory),
+		atMost("cpu", most.CPU, &l.CPU),
+		atMost("pids", most.PIDs, &l.PIDs),
+		atMostSet("file_size", most.FileSize, &l.FileSize),
+		atMostSet("core", most.Core, &l.Core),
+		atMostSet("swap", most.Swap, &l.Swap),
+	} {
+		if err != nil {
+			return nil, 0, err
+		}
+	}
+
+	bound.NoNewPrivs = bound.NoNewPrivs || p.Require.NoNewPrivs
+	bound.PrivateTmp = bound.PrivateTmp || p.Require.PrivateTmp
+	if tmp := task.PrivateDir(bound.Dir); p.Require.PrivateTmp && tmp != "" && tmp != bound.Dir {
+		return nil, 0, newRefusal("require.private_tmp", "the directory %s does not exist: %s is empty when the process starts", task.Quote(bound.Dir), tmp)
+	}
+
+	if p.Limits.Limits != (task.Limits{}) || p.Require != (Require{}) {
+		bound.Enforce = task.EnforceRequire
+	}
+
+	return &bound, timeout, nil
+}
+
+// atMost applies a maximum to a limit for which 0 means no limit.
+func atMost[T cmp.Ordered](name string, most T, v *T) error {
+	var none T
+	switch {
+	case most == none:
+	case *v == none:
+		*v = most
+	case *v > most:
+		return newRefusal("limits."+name, "%v is more than %v", *v, most)
+	}
+
+	return nil
+}
+
+// atMostSet applies a maximum to a limit for which nil means no limit and 0 is a valid limit.
+func atMostSet(name string, most *task.Size, v **task.Size) error {
+	switch {
+	case most == nil:
+	case *v == nil:
+		*v = most
+	case **v > *most:
+		return newRefusal("limits."+name, "%v is more than %v", **v, *most)
+	}
+
+	return nil
+}
+
+// deniedVariables lists patterns of variables that every policy denies, because they make a program run other
+// code than its own.
+var deniedVariables = []string{
+	"LD_*", "GCONV_PATH", "GETCONF_DIR", "GLIBC_TUNABLES", "LOCPATH", "MALLOC_*", "NLSPATH", "HOSTALIASES", "LOCALDOMAIN", "RESOLV_HOST_CONF", "RES_OPTIONS",
+	"BASH_ENV", "ENV", "BASH_FUNC_*", "SHELLOPTS", "BASHOPTS", "PS4", "IFS",
+	"PERL5*", "PERLLIB", "PYTHONHOME", "PYTHONPATH", "PYTHONSTARTUP", "PYTHONUSERBASE", "PYTHONPLATLIBDIR", "PYTHONPYCACHEPREFIX", "PYTHONBREAKPOINT", "PYTHONWARNINGS",
+	"RUBYLIB", "RUBYOPT", "GEM_*", "BUNDLE_*", "NODE_OPTIONS", "NODE_PATH",
+	"JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS", "LUA_INIT*", "LUA_PATH*", "LUA_CPATH*", "OPENSSL_CONF", "OPENSSL_ENGINES", "OPENSSL_MODULES",
+}
+
+// acceptedWithExecutables lists the only variables that a policy with executables accepts, unless
+// env_allowed names more. A list of dangerous names cannot be complete, because every program has its
+// own. For example, TCL_LIBRARY, KUBECONFIG and BORG_RSH each make a program run other code.
+//
+// These three select a time zone and a locale. The C library rejects a locale whose name contains a slash,
+// so they can only select what is installed on the host.
+var acceptedWithExecutables = []string{"TZ", "LANG", "LC_*"}
+
+// checkEnv judges the names of all variables.
+func (p *Policy) checkEnv(a Attempt) error {
+	names := slices.AppendSeq(slices.Clone(a.Env), maps.Keys(a.Process.Env))
+	for _, name := range names {
+		if p.deniesVariable(name) {
+			return newRefusal("env_denied", "the variable %s is not allowed unless env_allowed contains it", task.Quote(name))
+		}
+	}
+
+	return nil
+}
+
+// deniesVariable reports whether the policy denies a variable. env_allowed takes precedence over all other rules.
+func (p *Policy) deniesVariable(name string) bool {
+	switch {
+	case matchesAny(p.EnvAllowed, name):
+		return false
+	case p.Executables != nil && !matchesAny(acceptedWithExecutables, name):
+		return true
+	}
+
+	return matchesAny(deniedVariables, name) || matchesAny(p.EnvDenied, name)
+}
+
+// matchesAny reports whether a variable's name matches one of the patterns, in which "*" matches
+// any characters.
+func matchesAny(patterns []string, name string) bool {
+	name = strings.ReplaceAll(name, "/", "_") // in path.Match, "*" does not match a slash
+
+	return slices.ContainsFunc(patterns, func(pattern string) bool {
+		matches, _ := path.Match(pattern, name)
+		return matches
+	})
 }
