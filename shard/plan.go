@@ -1,8 +1,16 @@
 package shard
 
 import (
+	"cmp"
 	"maps"
 	"slices"
+	"strconv"
+
+	"github.com/cespare/xxhash/v2"
+
+	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/store/record"
+	"github.com/carillonhq/carillon/pkg/task"
 )
 
 // Plan computes which node owns each shard. current is the present assignment. A shard that is missing
@@ -156,4 +164,179 @@ func (p *planner) splitOwned(node string, owned []int) (keep, rest []int) {
 	keep = append(keep, others...)
 
 	return keep[:most], keep[most:]
+}
+
+// Changes are the writes by which a leader carries out a Plan.
+type Changes struct {
+	// AtOnce are shards whose ticks nobody decides now. Loaded are those that their next owner has
+	// preloaded. Forced are those whose next owner has not done so in time.
+	AtOnce, Loaded, Forced []store.Move
+	// Prepare are handovers to write, possibly in place of others. Withdraw are those that are not wanted
+	// any more.
+	Prepare, Withdraw []record.Handover
+}
+
+// Notes are what a leader remembers about the nodes, beyond what it reads.
+type Notes struct {
+	// Hold means that most nodes have disappeared together, and nothing must move yet.
+	Hold bool
+	// Newcomers get no shards yet, because they have come and gone too often.
+	Newcomers map[string]bool
+	// Late are the shards whose next owners have not loaded them in time.
+	Late map[int]bool
+}
+
+// maxWeight limits the weight of a node, because the size of the ring grows with it.
+const maxWeight = 1000
+
+// Moves returns what a leader must write. A shard whose owner still decides ticks is handed over: its next
+// owner loads it first. All other shards move at once. If only a part of the result is written, in any
+// order, the next call continues with the same plan: Plan assigns shards in the order of their numbers,
+// each to the first node with room.
+func Moves(shards int, l store.Lineup, notes Notes) (c Changes) {
+	if notes.Hold {
+		return c
+	}
+
+	nodes := map[string]task.Node{}
+	var members, newcomers []Member
+	for _, n := range l.Nodes {
+		nodes[n.Name] = n
+		switch m := (Member{n.Name, min(n.Weight, maxWeight)}); {
+		case !n.Owns():
+		case notes.Newcomers[n.Name]:
+			newcomers = append(newcomers, m)
+		default:
+			members = append(members, m)
+		}
+	}
+
+	if len(members) == 0 {
+		// A node that comes and goes is better than none.
+		members = newcomers
+	}
+
+	owners := make([]record.Owner, shards)
+	current := map[int]string{}
+
+	for id := range owners {
+		owners[id].Shard = id
+	}
+
+	for _, o := range l.Owners {
+		// Ignore owner keys of shards that do not exist.
+		if 0 <= o.Shard && o.Shard < shards {
+			owners[o.Shard] = o
+			current[o.Shard] = o.Node
+		}
+	}
+
+	handovers := make([]record.Handover, shards)
+	for _, h := range l.Handovers {
+		if h.Shard < 0 || h.Shard >= shards {
+			c.Withdraw = append(c.Withdraw, h)
+			continue
+		}
+		handovers[h.Shard] = h
+	}
+
+	plan := Plan(shards, current, members)
+
+	for id := range shards {
+		o, h := owners[id], handovers[id]
+		to, planned := plan[id]
+		move := store.Move{From: o, To: to, Handover: h.Revision}
+
+		from, present := nodes[o.Node]
+		switch {
+		case !planned || to == o.Node:
+			// The shard stays where it is, so a handover is not wanted any more.
+			if h.Revision != 0 {
+				c.Withdraw = append(c.Withdraw, h)
+			}
+		case !present || !from.Fires():
+			// The owner is gone or decides no ticks, so there is no reason to wait.
+			c.AtOnce = append(c.AtOnce, move)
+		case h.To != to:
+			// There is no handover to the planned node yet.
+			c.Prepare = append(c.Prepare, record.Handover{Shard: id, To: to, Revision: h.Revision})
+		case h.Ready != 0 && h.Ready == nodes[to].Revision:
+			// The next owner has answered under its current session. An answer under an earlier session
+			// does not count, because the process that gave it may be gone.
+			c.Loaded = append(c.Loaded, move)
+		case notes.Late[id]:
+			// The next owner has not answered in time.
+			c.Forced = append(c.Forced, move)
+		}
+	}
+
+	return c
+}
+
+// Of returns the shard of a task, in a cluster with the given number of shards. It must never change,
+// because it determines where the records of existing tasks are.
+func Of(namespace, name string, shards int) int {
+	return int(xxhash.Sum64String(namespace+"/"+name) % uint64(shards))
+}
+
+// pointsPerWeight is how many points one unit of weight has on the ring. With 64, the arcs of a few nodes
+// differ by some ten percent. Plan evens that out, because it counts shards.
+const pointsPerWeight = 64
+
+// point is one of the positions of a node on the ring.
+type point struct {
+	hash uint64
+	node int // index into Ring.nodes
+}
+
+// Ring is a consistent hash of nodes. When a node comes or goes, the order in which a shard prefers the
+// other nodes stays the same.
+type Ring struct {
+	nodes  []Member // ordered by name
+	points []point  // ordered by hash
+}
+
+// Member is a node that may own shards. Weight is its share relative to the other members; less than 1
+// counts as 1.
+type Member struct {
+	Name   string
+	Weight int
+}
+
+// NewRing returns a ring of members. Their order does not matter.
+func NewRing(members []Member) *Ring {
+	r := &Ring{nodes: slices.Clone(members)}
+	slices.SortFunc(r.nodes, func(a, b Member) int { return cmp.Compare(a.Name, b.Name) })
+
+	for i, m := range r.nodes {
+		for p := range max(m.Weight, 1) * pointsPerWeight {
+			r.points = append(r.points, point{xxhash.Sum64String(m.Name + "#" + strconv.Itoa(p)), i})
+		}
+	}
+
+	slices.SortFunc(r.points, func(a, b point) int {
+		return cmp.Or(cmp.Compare(a.hash, b.hash), cmp.Compare(a.node, b.node))
+	})
+
+	return r
+}
+
+// Prefer calls try with the names of the members in the order in which the shard prefers them, until try
+// returns true or all were tried.
+func (r *Ring) Prefer(shard int, try func(node string) bool) {
+	h := xxhash.Sum64String("shard/" + strconv.Itoa(shard))
+	start, _ := slices.BinarySearchFunc(r.points, h, func(p point, h uint64) int { return cmp.Compare(p.hash, h) })
+
+	tried := make([]bool, len(r.nodes))
+	for i := range r.points {
+		p := r.points[(start+i)%len(r.points)]
+		if tried[p.node] {
+			continue
+		}
+
+		tried[p.node] = true
+		if try(r.nodes[p.node].Name) {
+			return
+		}
+	}
 }
