@@ -126,6 +126,7 @@ func describeTask(f *factory.Factory, cmd *cobra.Command, c *client.Client, d *o
 	d.Field("Uid", "%s, generation %d, revision %d", t.UID, t.Generation, t.Revision)
 	d.Field("Created", "%s", f.PastTime(t.CreatedAt, t.Timezone))
 	describeWritten(f, d, t)
+	d.StyledField("State", stateCell(f, t))
 	d.StyledField("Next", strings.Join(nextCells(f, t)[:1], "")+leftWords(f, t))
 
 	if t.NoNext != "" {
