@@ -127,6 +127,46 @@ func TestAsk_AnyNodeMergesTheAnswersOfAll(t *testing.T) {
 	}
 }
 
+// A question that is as long as it may be reaches the other nodes. A longer one is refused, also by a node that need not
+// ask others.
+func TestAsk_LongQuestionsReachOtherNodes(t *testing.T) {
+	w := newWorld(t)
+	w.labelled(12)
+	w.owners = map[string]ask{"node-a": w.owning("node-a", 5, evenShards...), "node-b": w.owning("node-b", 6, oddShards...)}
+	w.fleet()
+
+	namespaces := []string{"default"}
+	for i := range 800 {
+		namespaces = append(namespaces, fmt.Sprintf("customer-team-%05d", i))
+	}
+	for some := range slices.Chunk(namespaces, 64) {
+		w.bind("user:vic", "viewer", some...)
+	}
+
+	names := "t*"
+	for i := range 999 {
+		names += fmt.Sprintf(",nightly-backup-%05d", i)
+	}
+	question := "/v1/tasks?limit=500&q=label:team+name:" + names
+
+	var l client.QueryList[client.Task]
+	r := w.as(w.token("user:vic"), "GET", question, "")
+	if decode(t, r.body, &l); len(l.Items) != 12 || len(l.Missing) > 0 {
+		t.Errorf("%d: %d tasks, missing %v", r.status, len(l.Items), l.Missing)
+	}
+
+	single := newWorld(t)
+	single.owners = map[string]ask{"node-a": single.owning("node-a", 5, slices.Concat(evenShards, oddShards)...)}
+	single.fleet()
+
+	for nodes, w := range map[int]*world{1: single, 2: w} {
+		r := w.do(request{method: "GET", path: question + "+name~" + strings.Repeat("x", 40_000)})
+		if r.status != 422 || r.Code != task.CodeTooLong {
+			t.Errorf("%d nodes: %d %s", nodes, r.status, r.body)
+		}
+	}
+}
+
 // While a shard moves, two nodes answer for it. The rows of the former owner may be old, and may fill its page.
 func TestAsk_AMovingShardCountsOnce(t *testing.T) {
 	w := newWorld(t)

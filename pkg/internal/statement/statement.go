@@ -85,21 +85,22 @@ type Statement struct {
 	ToInstance   string `json:"to_instance"`
 	Caller       Caller `json:"caller"`
 	Method       string `json:"method"`
-	Path         string `json:"path"` // with its query, as in the request line
-	Body         string `json:"body"` // SHA-256, hexadecimal
+	URI          string `json:"uri"`  // SHA-256 of the path with its query, as in the request line; hexadecimal
+	Body         string `json:"body"` // SHA-256; hexadecimal
 	Time         int64  `json:"time"` // milliseconds since 1970
 	Nonce        string `json:"nonce"`
 }
 
 // Request is the part of an HTTP request that a statement covers.
 type Request struct {
-	Method, Path string
+	Method, Path string // the path with its query
 	Body         []byte
 }
 
-// Sign returns the value of the header. It sets the fields about the request, the time, and a random nonce.
+// Sign returns the value of the header. It sets the fields about the request, the time, and a random nonce. The header has a
+// limited length, however long the query and the body are.
 func (s Statement) Sign(key ed25519.PrivateKey, r Request, now time.Time) string {
-	s.Method, s.Path, s.Body = r.Method, r.Path, hashBody(r.Body)
+	s.Method, s.URI, s.Body = r.Method, hash([]byte(r.Path)), hash(r.Body)
 	s.Time, s.Nonce = now.UnixMilli(), rand.Text()
 
 	payload, err := json.Marshal(s)
@@ -118,8 +119,8 @@ var strictEncoding = base64.RawURLEncoding.Strict()
 // signedBytes returns the bytes that are signed.
 func signedBytes(payload []byte) []byte { return append([]byte(signatureDomain), payload...) }
 
-// hashBody returns the hash of a request's body.
-func hashBody(b []byte) string {
+// hash returns the hash of a part of a request.
+func hash(b []byte) string {
 	sum := sha256.Sum256(b)
 	return hex.EncodeToString(sum[:])
 }
@@ -165,10 +166,10 @@ func (v *Verifier) Verify(header string, r Request, known func(node string) (Iss
 	if s.To != v.node || s.ToInstance != v.instance {
 		return Statement{}, fmt.Errorf("%w: it is for %.64q, instance %.64q", ErrAudience, s.To, s.ToInstance)
 	}
-	if !mayRequest(s.Method, s.Path) {
+	if !mayRequest(s.Method, r.Path) {
 		return Statement{}, fmt.Errorf("%w: %.16q", ErrWrite, s.Method)
 	}
-	if s.Method != r.Method || s.Path != r.Path || s.Body != hashBody(r.Body) {
+	if s.Method != r.Method || s.URI != hash([]byte(r.Path)) || s.Body != hash(r.Body) {
 		return Statement{}, ErrRequest
 	}
 

@@ -49,6 +49,10 @@ func TestVerify_AcceptsOnlyWhatWasSignedForThisRequest(t *testing.T) {
 		{name: "good"},
 		{name: "good, HEAD", signed: Request{Method: http.MethodHead, Path: "/v1/version"}},
 		{name: "good, with a body", signed: Request{Method: http.MethodGet, Path: "/v1/x", Body: []byte("{}")}},
+		{name: "good, with a long query", signed: Request{Method: http.MethodGet, Path: "/v1/x?q=" + strings.Repeat("a,", 30<<10)}},
+		{name: "other end of a long query", signed: Request{Method: http.MethodGet, Path: "/v1/x?q=" + strings.Repeat("a,", 30<<10)},
+			arrives: Request{Method: http.MethodGet, Path: "/v1/x?q=" + strings.Repeat("a,", 30<<10) + "b"}, want: ErrRequest},
+		{name: "a cancel, used for another path", signed: Request{Method: http.MethodPost, Path: CancelPath}, arrives: Request{Method: http.MethodPost, Path: "/v1/x"}, want: ErrWrite},
 		{name: "clock 30 s behind", at: -MaxAge},
 		{name: "clock 30 s ahead", at: MaxAge},
 

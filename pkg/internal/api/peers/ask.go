@@ -51,7 +51,7 @@ type Question[T any] struct {
 // AskAll asks nodes at the same time. Each node is in one of the results, by its name. A failure is
 //
 //   - a *readmodel.Busy (wrapped) if the node is busy, with the time after which it can be asked again,
-//   - a *task.Error if the request is longer than MaxURI,
+//   - a *task.Error if the request is longer than MaxURI, also for this node,
 //   - what Own returned, for this node,
 //   - or an error that names the node and says why its answer does not count: it does not answer in time, refuses,
 //     redirects, or sends an answer that is too long or not readable, or another node answers at its address.
@@ -90,16 +90,18 @@ func AskAll[T any](ctx context.Context, p *Client, nodes []task.Node, q Question
 
 // askNode asks one node.
 func (q *Question[T]) askNode(ctx context.Context, p *Client, n task.Node) (answer T, err error) {
+	// This node refuses what others would refuse, so that a question does not depend on how many nodes there are.
+	values := q.Values(n)
+	if len(q.Path)+len("?")+len(encodeQuery(values)) > MaxURI {
+		return answer, task.Invalid(task.CodeTooLong, "", "the question, with the namespaces that you may read, is longer than %d bytes; ask for fewer names", MaxURI)
+	}
 	if n.Name == p.Node {
 		return q.Own(ctx)
 	}
 
-	req, err := p.NewRequest(ctx, q.Caller, n, http.MethodGet, q.Values(n), strings.Split(strings.Trim(q.Path, "/"), "/")...)
+	req, err := p.NewRequest(ctx, q.Caller, n, http.MethodGet, values, strings.Split(strings.Trim(q.Path, "/"), "/")...)
 	if err != nil {
 		return answer, err
-	}
-	if len(req.URL.RequestURI()) > MaxURI {
-		return answer, task.Invalid(task.CodeTooLong, "", "the question, with the namespaces that you may read, is longer than %d bytes; ask for fewer names", MaxURI)
 	}
 
 	err = p.receive(req, n.Name, &answer)

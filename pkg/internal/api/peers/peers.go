@@ -105,9 +105,7 @@ func (p *Client) NewRequest(ctx context.Context, who httpapi.Caller, n task.Node
 	}
 
 	u = u.JoinPath(path...)
-	// Commas, colons and slashes need no escapes in a query (RFC 3986, section 3.4). A question has many of them, and the
-	// length of a URI is limited.
-	u.RawQuery = strings.NewReplacer("%2C", ",", "%3A", ":", "%2F", "/").Replace(q.Encode())
+	u.RawQuery = encodeQuery(q)
 
 	req, err := http.NewRequestWithContext(ctx, method, u.String(), nil)
 	if err != nil {
@@ -124,6 +122,12 @@ func (p *Client) NewRequest(ctx context.Context, who httpapi.Caller, n task.Node
 	req.Header.Set(statement.Header, st.Sign(p.Key, statement.Request{Method: method, Path: req.URL.RequestURI()}, p.Now()))
 
 	return req, nil
+}
+
+// encodeQuery encodes the parameters of a request. Commas, colons and slashes need no escapes in a query (RFC 3986, section
+// 3.4). A question has many of them, and the length of a URI is limited.
+func encodeQuery(q url.Values) string {
+	return strings.NewReplacer("%2C", ",", "%3A", ":", "%2F", "/").Replace(q.Encode())
 }
 
 // Refusal returns why another node refused a request, or nil if it did not. The caller must not see this as a
