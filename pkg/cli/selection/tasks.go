@@ -98,7 +98,11 @@ func Find(ctx context.Context, f *factory.Factory, c *client.Client, words []str
 // namespace, which is "" for all: also if a word contains a namespace.
 func Query(f *factory.Factory, words []string, selector string, terms ...string) (namespace, query string, err error) {
 	if selector != "" {
-		if _, err := task.ParseSelector(selector); err != nil {
+		parsed, err := task.ParseSelector(selector)
+		if err == nil && len(parsed) == 0 {
+			err = task.Invalid(task.CodeRequired, "", "%s has no terms", task.Quote(selector)) // it would select all tasks
+		}
+		if err != nil {
 			return "", "", task.Under("selector", err)
 		}
 		terms = append([]string{client.QueryTerm("selector", selector)}, terms...)

@@ -1,6 +1,7 @@
 package selection
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/carillonhq/carillon/pkg/cli/factory/factorytest"
@@ -51,5 +52,34 @@ func TestApprove_AsksOnlyWhereSomebodyAnswers(t *testing.T) {
 				t.Errorf("%q on the standard output", d.Out.String())
 			}
 		})
+	}
+}
+
+func TestQuery_WritesFlagsAndNamesAsTerms(t *testing.T) {
+	f := factorytest.New("").Factory
+	for _, c := range []struct {
+		words            []string
+		selector         string
+		terms            []string
+		namespace, query string
+		err              string
+	}{
+		{nil, "", nil, "default", "", ""},
+		{nil, "", []string{"", "state:failing", ""}, "default", "state:failing", ""},
+		{[]string{"web-*", "db"}, "team=data", []string{"state:paused", "next:<1h dump"}, "default", "name:web-*,db selector:team=data state:paused next:<1h dump", ""},
+		{[]string{"web-1", "prod/db"}, "team in (a, b)", nil, "", `name:default/web-1,prod/db selector:"team in (a, b)"`, ""},
+		{[]string{`w" b*`}, "", nil, "default", `name:"w\" b*"`, ""},
+		{[]string{"[z"}, "", nil, "", "", `"[z" is not a pattern; use *, ? and [a-z]`},
+		{[]string{"a b"}, "", nil, "", "", `name: "a b": use a-z`},
+		{nil, "team ~ a", nil, "", "", "selector: "},
+		{nil, " ", nil, "", "", `selector: " " has no terms`}, // not all tasks
+	} {
+		namespace, query, err := Query(f, c.words, c.selector, c.terms...)
+		switch {
+		case c.err != "" && (err == nil || !strings.HasPrefix(err.Error(), c.err)):
+			t.Errorf("%q, %q: %v, want %s", c.words, c.selector, err, c.err)
+		case c.err == "" && (err != nil || namespace != c.namespace || query != c.query):
+			t.Errorf("%q, %q: %q in %q, %v, want %q in %q", c.words, c.selector, query, namespace, err, c.query, c.namespace)
+		}
 	}
 }
