@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/carillonhq/carillon/pkg/internal/manifest"
+	"github.com/carillonhq/carillon/pkg/internal/wording"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -273,53 +274,33 @@ func (p *Printer) Plain(s string) string {
 // NoValue is the text of an empty cell.
 func (p *Printer) NoValue() string { return p.Plain("–") }
 
-// stateStyle is the appearance of a state.
-type stateStyle struct {
-	symbol, ascii string
-	color         Color
-}
-
-// stateStyles are the appearances of all states.
-var stateStyles = map[task.State]stateStyle{
-	task.Queued:     {"…", ".", Cyan},
-	task.Dispatched: {"▸", ">", Cyan},
-	task.Running:    {"▶", ">", Cyan},
-	task.Paused:     {"‖", "=", Yellow},
-	task.Succeeded:  {"✓", "+", Green},
-	task.Failed:     {"✗", "x", Red},
-	task.TimedOut:   {"✗", "x", Red},
-	task.Lost:       {"?", "?", Red},
-	task.Cancelled:  {"⊘", "/", Yellow},
-	task.Skipped:    {"↷", "-", Yellow},
-	task.Missed:     {"○", "o", Yellow},
-}
+// toneColors are the colors of states.
+var toneColors = map[string]Color{"good": Green, "bad": Red, "warn": Yellow, "busy": Cyan}
 
 // StateSign returns the symbol of a state.
 func (p *Printer) StateSign(s task.State) string {
-	f, ok := stateStyles[s]
-	switch {
-	case !ok:
+	if _, ok := wording.StateLooks[s]; !ok {
 		return "?"
-	case p.ASCII:
-		return p.Paint(f.color, f.ascii)
 	}
-
-	return p.Paint(f.color, f.symbol)
+	return p.paintState(s, "")
 }
 
 // StateText returns the symbol of a state, followed by words.
 func (p *Printer) StateText(s task.State, words string) string {
-	f, ok := stateStyles[s]
-	if !ok {
+	if _, ok := wording.StateLooks[s]; !ok {
 		return words
 	}
+	return p.paintState(s, " "+words)
+}
 
-	sign := f.symbol
+func (p *Printer) paintState(s task.State, words string) string {
+	look := wording.StateLooks[s]
+	sign := look.Sign
 	if p.ASCII {
-		sign = f.ascii
+		sign = look.ASCII
 	}
 
-	return p.Paint(f.color, sign+" "+words)
+	return p.Paint(toneColors[look.Tone], sign+words)
 }
 
 // noSuchProgram is the smallest exit code with which a shell reports that it could not run a program.

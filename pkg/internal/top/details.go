@@ -131,7 +131,7 @@ func (m *Model) runText(runs []task.Run) Picture {
 
 	rows := make([]row, len(runs))
 	for i, r := range runs {
-		f := stateSymbols[r.State]
+		look := wording.StateLooks[r.State]
 		took, late := "", ""
 
 		switch {
@@ -149,10 +149,10 @@ func (m *Model) runText(runs []task.Run) Picture {
 			late = formatMillis(*r.LatenessMS)
 		}
 
-		what := f.sign + " " + wording.RunResult(r, m.clusterTime())
+		what := look.Sign + " " + wording.RunResult(r, m.clusterTime())
 
 		style := Plain
-		if f.style == Red {
+		if look.Tone == "bad" {
 			style = Red
 		}
 

@@ -244,26 +244,6 @@ func drawBars(list []int64) string {
 	return b.String()
 }
 
-// stateSymbol is the symbol and the style of a state. withoutSymbols replaces the symbol on terminals that lack it.
-type stateSymbol struct {
-	sign  string
-	style Style
-}
-
-var stateSymbols = map[task.State]stateSymbol{
-	task.Queued:     {"…", Cyan},
-	task.Dispatched: {"▸", Cyan},
-	task.Running:    {"▶", Cyan},
-	task.Paused:     {"‖", Yellow},
-	task.Succeeded:  {"✓", Green},
-	task.Failed:     {"✗", Red},
-	task.TimedOut:   {"✗", Red},
-	task.Lost:       {"?", Red},
-	task.Cancelled:  {"⊘", Yellow},
-	task.Skipped:    {"↷", Yellow},
-	task.Missed:     {"○", Yellow},
-}
-
 // withoutSymbols replaces symbols that some terminals lack.
 func withoutSymbols(s string) string {
 	return strings.NewReplacer("·", "-", "–", "-", "…", "~", "→", "->", "─", "-", "✓", "+", "✗", "x", "○", "o", "❄", "*", "◐", "o", "▶", ">", "‖", "=", "▸", ">",

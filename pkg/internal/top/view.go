@@ -229,8 +229,8 @@ func (m *Model) drawQuestion() Picture { return Picture{{{" " + m.toPrintable("â
 func (v *view) logText(m *Model, name string) (Line, Picture) {
 	title := Line{{"logs " + name, Bold}}
 	if v.run.ID != "" {
-		f := stateSymbols[v.run.State]
-		title = append(title, Span{m.toPrintable("  " + v.run.ID + "  " + f.sign + " " + wording.RunResult(v.run, m.clusterTime())), Plain})
+		look := wording.StateLooks[v.run.State]
+		title = append(title, Span{m.toPrintable("  " + v.run.ID + "  " + look.Sign + " " + wording.RunResult(v.run, m.clusterTime())), Plain})
 		if v.run.Node != "" {
 			title = append(title, Span{" on " + stripControls(v.run.Node), Plain})
 		}

@@ -115,20 +115,8 @@ func vals(pairs ...any) (string, error) {
 // badge is how a state looks: a symbol and a color, which only repeats the word.
 type badge struct{ symbol, class string }
 
-// badges are the looks of states of runs, tasks and nodes.
+// badges are the looks of states of tasks and nodes.
 var badges = map[string]badge{
-	string(task.Queued):     {"…", "busy"},
-	string(task.Dispatched): {"▸", "busy"},
-	string(task.Running):    {"▶", "busy"},
-	string(task.Paused):     {"‖", "warn"},
-	string(task.Succeeded):  {"✓", "good"},
-	string(task.Failed):     {"✗", "bad"},
-	string(task.TimedOut):   {"✗", "bad"},
-	string(task.Lost):       {"?", "bad"},
-	string(task.Cancelled):  {"⊘", "warn"},
-	string(task.Skipped):    {"↷", "warn"},
-	string(task.Missed):     {"○", "warn"},
-
 	"failing": {"✗", "bad"}, "unreadable": {"!", "bad"}, "frozen": {"❄", "warn"}, "waiting": {"…", "busy"}, "ended": {"■", "idle"}, "ok": {"✓", "good"},
 
 	task.NodeReady: {"✓", "good"}, task.NodeCordoned: {"◐", "warn"}, task.NodeDraining: {"↓", "warn"},
@@ -137,17 +125,23 @@ var badges = map[string]badge{
 // stateBadge shows a state as a symbol and a word, in a color. words replace the word: "exit 1".
 func stateBadge(state any, words ...string) template.HTML {
 	name := fmt.Sprint(state)
-	look, ok := badges[name]
-	if !ok {
-		look = badge{"?", "idle"}
-	}
-
 	text := plainState(name)
 	if len(words) > 0 {
 		text = words[0]
 	}
 
-	return badgeWith(look, text)
+	return badgeWith(badgeOf(name), text)
+}
+
+// badgeOf returns how a state looks.
+func badgeOf(state string) badge {
+	if look, ok := wording.StateLooks[task.State(state)]; ok {
+		return badge{look.Sign, look.Tone}
+	}
+	if look, ok := badges[state]; ok {
+		return look
+	}
+	return badge{"?", "idle"}
 }
 
 // badgeWith shows a text beside a symbol.
@@ -170,14 +164,14 @@ func stateSign(state any) template.HTML {
 	if sign, ok := signs[name]; ok {
 		return sign
 	}
-	return newSign(name, badge{"?", "idle"})
+	return newSign(name, badgeOf(name))
 }
 
-// signs are the symbols of all states that have one. A list shows ten in each row.
+// signs are the symbols of all states of runs. A list shows ten in each row.
 var signs = func() map[string]template.HTML {
 	all := map[string]template.HTML{}
-	for name, look := range badges {
-		all[name] = newSign(name, look)
+	for state := range wording.StateLooks {
+		all[string(state)] = newSign(string(state), badgeOf(string(state)))
 	}
 	return all
 }()

@@ -13,6 +13,28 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
+// StateLook is how a state of a run looks.
+type StateLook struct {
+	Sign  string // a symbol, one column wide
+	ASCII string // the same for terminals that lack the symbol
+	Tone  string // good, bad, warn or busy: a color, which only repeats the word
+}
+
+// StateLooks are the looks of all states.
+var StateLooks = map[task.State]StateLook{
+	task.Queued:     {"…", ".", "busy"},
+	task.Dispatched: {"▸", ">", "busy"},
+	task.Running:    {"▶", ">", "busy"},
+	task.Paused:     {"‖", "=", "warn"},
+	task.Succeeded:  {"✓", "+", "good"},
+	task.Failed:     {"✗", "x", "bad"},
+	task.TimedOut:   {"✗", "x", "bad"},
+	task.Lost:       {"?", "?", "bad"},
+	task.Cancelled:  {"⊘", "/", "warn"},
+	task.Skipped:    {"↷", "-", "warn"},
+	task.Missed:     {"○", "o", "warn"},
+}
+
 // RunDuration returns how long an attempt ran, or has been running. It is negative if the attempt has not
 // started.
 func RunDuration(r task.Run, now time.Time) time.Duration {
