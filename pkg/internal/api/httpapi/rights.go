@@ -493,3 +493,41 @@ func (r *Rights) ReadsSomething() bool {
 	within := r.Readable(access.Tasks)
 	return within == nil || len(within) > 0
 }
+
+// Refusal returns why the access records of a view forbid something for which the caller needs all rights; nil if
+// they do not. It is for rules that handlers pass to Check: unlike Require, it judges by the view that it gets, and
+// remembers nothing.
+func (r *Rights) Refusal(v *authority.View, needs ...access.Need) error {
+	for _, need := range needs {
+		if err := r.refusalOf(v, need); err != nil {
+			return err
+		}
+	}
+
+	return nil
+}
+
+// NoNamespace returns the error for a namespace that has no record, or that the caller may not read.
+func NoNamespace(namespace string) error { return noNamespace(namespace) }
+
+// CheckForwarded refuses a request of another node if the access records of this node do not let its caller read the
+// objects of a kind in some namespaces; nil: in all of them. A node without access records, which does not serve the API,
+// refuses nothing. The other node has judged the caller already: the two differ only while one of them does not know a
+// change yet.
+func (r *Rights) CheckForwarded(k access.Kind, namespaces []string) error {
+	v, caller, now := r.judge.Keeper.View(), r.caller.Subject(), r.judge.Now()
+	if v.Fence == 0 {
+		return nil
+	}
+
+	refused := namespaces == nil && !v.ReadsEveryNamespace(caller, k, now)
+	for _, ns := range namespaces {
+		refused = refused || !v.Allows(caller, access.Need{Verb: access.Read, Kind: k, Namespace: ns}, now)
+	}
+
+	if refused {
+		return Fail(http.StatusForbidden, client.CodeForbidden, "the access records of this node do not allow this")
+	}
+
+	return nil
+}
