@@ -20,8 +20,57 @@ import (
 	"github.com/carillonhq/carillon/pkg/client"
 	"github.com/carillonhq/carillon/pkg/internal/access"
 	"github.com/carillonhq/carillon/pkg/internal/api/httpapi"
+	"github.com/carillonhq/carillon/pkg/internal/api/peers"
+	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
+
+// Handlers serve the output of attempts. They are safe for concurrent use.
+type Handlers struct {
+	Store  *store.Store
+	Ref    func(namespace, name string) record.Ref // maps a task to its shard
+	Runs   RunFinder
+	Peers  *peers.Client
+	Node   string // the name of this node
+	Source Source // the output stored on this node; nil: none
+	// CheckStream returns why the caller of a running request may no longer read the answer.
+	CheckStream func(ctx context.Context, r *http.Request) error
+	Ends        <-chan struct{} // closed when the node stops serving requests; may be nil
+	Heartbeat   time.Duration   // how often a stream checks whether its caller still has access
+	Problems    httpapi.ProblemWriter
+	// Writable returns an error if this node must not change anything, so that it cannot record reads.
+	Writable func() error
+	Now      httpapi.Clock
+
+	following httpapi.Slots       // of requests that follow output
+	recorded  httpapi.SubjectRate // reads with an audit record
+}
+
+// RunFinder finds a run of a task.
+type RunFinder interface {
+	// Find returns the run with an id or a unique prefix of an id.
+	Find(ctx context.Context, ref record.Ref, id string) (task.Run, error)
+}
+
+// Followers returns the number of requests that follow output at this node or through it.
+func (h *Handlers) Followers() int { return h.following.Held() }
+
+// Routes returns the operations on output.
+func (h *Handlers) Routes() []*httpapi.Operation {
+	const get = http.MethodGet
+
+	return []*httpapi.Operation{
+		{ID: "get-run-logs", Verb: access.Output, Kind: access.Runs, Forwarded: true, Method: get, Path: httpapi.OfRun + "/logs", Tag: "runs", Summary: "Read the output of an attempt on any node",
+			Description: logsAbout, Status: 200, Streams: true, Errors: []int{206, 409, 416, 429, 508}, Handler: httpapi.Query(h.runLogs)},
+	}
+}
+
+const logsAbout = "With follow=true, the answer continues as the attempt writes, and waits for an attempt that has not started. It ends when the attempt ends. " +
+	"If anything else ends it, it is cut off (without the last chunk): request the rest, with from. " + client.LogsFromHeader + " contains the offset at which the answer begins. " +
+	"With times=true, each line of output is a line of JSON (" + httpapi.TypeLines + "): from (its offset), time, stream (stdout or stderr, if the task " +
+	"keeps them apart), text, or base64 if it is not UTF-8, and unended if the line continues in another one. Output stored by earlier versions has no times. " +
+	"In a namespace with audit_reads, the request first writes an audit record."
 
 // logsQuery are the parameters of a request for output.
 type logsQuery struct {
@@ -321,4 +370,36 @@ type Source interface {
 	// from. There may be no marks. If there are many, only the first ones are returned, and a call with the
 	// offset of the last one returns the next ones.
 	Times(namespace, task, run string, attempt int, from int64) ([]task.Mark, error)
+}
+
+// maxRecordedReads is how many reads with an audit record one subject may make within a second on this node. Otherwise
+// somebody who may only read could fill the audit log, whose oldest records are removed when it is full.
+const maxRecordedReads = 20
+
+// maxForwardedReads is how many reads of a namespace that records them one node may forward to this one within a second.
+// The forwarding node names the caller, so that the limit of a subject would not hold against a stolen key of a node.
+const maxForwardedReads = 200
+
+// recordRead writes the audit record of a request for output, if the namespace asks for it. The request must be refused if
+// that fails.
+func (h *Handlers) recordRead(ctx context.Context, c *httpapi.Call, run task.Run) error {
+	if !c.Rights().RecordsReads(run.Namespace) {
+		return nil
+	}
+
+	if err := h.Writable(); err != nil {
+		return httpapi.Fail(http.StatusServiceUnavailable, client.CodeRestored, "namespace %s records who reads output, and nothing can be written: %s", run.Namespace, err)
+	}
+
+	who := httpapi.CallerOf(c.Context())
+	if by := who.Forwarder; by != "" && !h.recorded.Allow("node:"+by, maxForwardedReads, h.Now()) {
+		return httpapi.Fail(http.StatusTooManyRequests, client.CodeRateLimited, "node %s has forwarded %d reads of output within the last second, the maximum in namespaces that record them",
+			by, maxForwardedReads).WithHint("try again in a second")
+	}
+	if !h.recorded.Allow(who.Who, maxRecordedReads, h.Now()) {
+		return httpapi.Fail(http.StatusTooManyRequests, client.CodeRateLimited, "%s has read output %d times within the last second, the maximum in a namespace that records it",
+			who.Name(), maxRecordedReads).WithHint("try again in a second")
+	}
+
+	return c.Rights().RecordRead(ctx, h.Store, task.AuditObject{Kind: "run", Namespace: run.Namespace, Name: run.Task, Run: run.ID})
 }

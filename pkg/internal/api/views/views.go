@@ -11,6 +11,7 @@ package views
 import (
 	"context"
 	"fmt"
+	"sync"
 	"time"
 
 	"github.com/carillonhq/carillon/pkg/callgroup"
@@ -375,4 +376,115 @@ func ReadableRun(rights *httpapi.Rights, r task.Run) task.Run {
 	}
 
 	return r
+}
+
+// PresentNodes returns the present nodes, with the number of shards that each owns, and the owners of all
+// shards.
+func PresentNodes(ctx context.Context, st *store.Store) ([]task.Node, []record.Owner, error) {
+	nodes, owners, err := st.Fleet(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+
+	owned := map[string]int{}
+	for _, o := range owners {
+		owned[o.Node]++
+	}
+
+	for i := range nodes {
+		n := &nodes[i]
+		n.Shards = owned[n.Name]
+		if n.Labels == nil {
+			n.Labels = map[string]string{}
+		}
+
+		if n.Roles == nil {
+			n.Roles = []string{}
+		}
+	}
+
+	return nodes, owners, nil
+}
+
+// PauseInForce returns the pause of an entry that is in force at a time. paused is false if there is none. The
+// pause may be nil although paused is true, if earlier versions of Carillon recorded no details.
+func PauseInForce(e *task.Entry, now time.Time) (*task.Pause, bool) {
+	if !e.Paused {
+		return nil, false
+	}
+	p := e.Pause()
+	return p, p == nil || !p.Over(now)
+}
+
+// Settled returns a spec without a pause that has ended.
+func Settled(s task.Spec, now time.Time) task.Spec {
+	if s.Paused && !s.PausedUntil.IsZero() && now.After(s.PausedUntil.Time) {
+		return Unpaused(s)
+	}
+	return s
+}
+
+// Unpaused returns a spec without a pause.
+func Unpaused(s task.Spec) task.Spec {
+	s.Paused, s.PausedUntil, s.PauseReason = false, task.Time{}, ""
+	return s
+}
+
+// ShownAs returns a spec as users see it: with the pause in force, which the owner may have set, and without
+// one that has ended.
+func ShownAs(s task.Spec, e *task.Entry, now time.Time) task.Spec {
+	p, paused := PauseInForce(e, now)
+	switch {
+	case !paused:
+		return Unpaused(s)
+	case p != nil:
+		s.PausedUntil, s.PauseReason = p.Until, p.Reason
+	}
+
+	s.Paused = true
+	return s
+}
+
+// maxRecentReads is how many tasks a recentReads remembers. What it remembers of a task takes some 200 bytes.
+const maxRecentReads = 4096
+
+// recentReads remembers where the recent runs of tasks began when they were last read, so that pages that are read again and
+// again read only the end of each history. It may be out of date: see store.Runs.OutcomesAfter. The zero value is empty.
+type recentReads struct {
+	mu     sync.Mutex
+	oldest map[recentRead]string
+}
+
+// recentRead is a reading of the newest runs of a task.
+type recentRead struct {
+	ref record.Ref
+	n   int
+}
+
+// oldestOf returns for each task the oldest record of the last reading of its n newest runs; "" if it is not known.
+func (r *recentReads) oldestOf(refs []record.Ref, n int) []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+
+	list := make([]string, len(refs))
+	for i, ref := range refs {
+		list[i] = r.oldest[recentRead{ref, n}]
+	}
+
+	return list
+}
+
+// keep remembers a reading of the n newest runs of tasks.
+func (r *recentReads) keep(refs []record.Ref, n int, outcomes []store.Outcome) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+
+	if r.oldest == nil || len(r.oldest)+len(refs) > maxRecentReads {
+		r.oldest = map[recentRead]string{}
+	}
+	for i, ref := range refs {
+		if outcomes[i].Oldest != "" {
+			r.oldest[recentRead{ref, n}] = outcomes[i].Oldest
+		}
+	}
 }
