@@ -247,6 +247,9 @@ func (r *Reader) readTasks(ctx context.Context, shard int, tasks []Want, dead de
 		if !more {
 			break
 		}
+		if want == maxRound && !clock.Sleep(ctx, r.pause) {
+			return nil, ctx.Err()
+		}
 	}
 
 	for i := range found {

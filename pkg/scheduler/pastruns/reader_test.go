@@ -155,8 +155,16 @@ func TestReader_FindsTheLastEndAndTheLastSuccess(t *testing.T) {
 			s.add("long", "uid0", 1000+mod, task.Failed, false)
 		}
 
+		// A success is found behind any number of ticks that did not run, if it is after a dead run.
+		const skipped = 3 * maxRecords
+		s.add("idle", "uid0", 5000, task.Failed, true)
+		s.add("idle", "uid0", 5001, task.Succeeded, false)
+		for mod := range int64(skipped) {
+			s.add("idle", "uid0", 5002+mod, task.Skipped, false)
+		}
+
 		w := &receiver{}
-		for _, name := range []string{"ok", "never", "fails", "again", "none", "long"} {
+		for _, name := range []string{"ok", "never", "fails", "again", "none", "long", "idle"} {
 			w.wanted = append(w.wanted, Want{"default/" + name, "uid0"})
 		}
 
@@ -171,6 +179,7 @@ func TestReader_FindsTheLastEndAndTheLastSuccess(t *testing.T) {
 			"fails": "cancelled at 16, success at 11, 2 failures, dead [14 13]",
 			"never": "failed at 20, success at 0, 1 failures, dead [20]",
 			"again": "succeeded at 31, success at 31, 0 failures, dead []",
+			"idle":  "succeeded at 5001, success at 5001, 0 failures, dead []",
 			"none":  " at 0, success at 0, 0 failures, dead []",
 			"long":  fmt.Sprintf("failed at %d, success at 0, %d failures, dead []", 1000+2*maxRecords-1, maxRecords),
 		} {
@@ -179,7 +188,7 @@ func TestReader_FindsTheLastEndAndTheLastSuccess(t *testing.T) {
 			}
 		}
 
-		if !w.ended || s.read > maxRecords+20 {
+		if !w.ended || s.read > maxRecords+20+skipped+1 {
 			t.Errorf("it ended: %t, %d records were read", w.ended, s.read)
 		}
 	})
