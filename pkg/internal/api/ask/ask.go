@@ -70,14 +70,8 @@ func (a *Asker) NoteWrite(caller httpapi.Caller, revisions map[int]int64) {
 	a.cache.noteWrite(caller.Who, revisions)
 }
 
-// HasWritten reports whether the caller of a request has written something in the last ten seconds, so that older answers
-// may lack it.
-func (a *Asker) HasWritten(c *httpapi.Call) bool {
-	wrote, _ := a.cache.lastWrite(httpapi.CallerOf(c.Context()).Who)
-	return !wrote.IsZero()
-}
-
-// Ask returns the answer to a question. Callers that may read the same share answers of the last second. If the owners
+// Ask returns the answer to a question. Callers that may read the same share answers of the last second, and loads of the
+// last ten seconds. If the owners
 // cannot be asked, Ask returns the last answer, which may be ten minutes old, and without one a failure with status 429
 // or 503.
 func (a *Asker) Ask(c *httpapi.Call, q Question) (Answer, error) {
@@ -87,7 +81,7 @@ func (a *Asker) Ask(c *httpapi.Call, q Question) (Answer, error) {
 	needed = needed.With(q.MinRevisions)
 	q.MinRevisions = needed
 
-	answer, under, mine := e.shared(wrote, needed)
+	answer, under, mine := e.shared(wrote, needed, q.shareFor())
 	if answer != nil {
 		return *answer, nil
 	}

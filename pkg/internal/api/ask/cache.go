@@ -8,8 +8,11 @@ import (
 )
 
 const (
-	// shareFor is how long an answer is given again. Callers that ask the same at the same time share one.
-	shareFor = time.Second
+	// shareFor is how long an answer is given again. Callers that ask the same at the same time share one. Counting the ticks
+	// of a million tasks takes the owners much longer than most questions, so a load is given again for shareLoadFor: not
+	// longer than rememberFor, so that nobody gets an answer from before what they have written.
+	shareFor     = time.Second
+	shareLoadFor = 10 * time.Second
 	// keepFor is how long the last answer to a question is kept for when the owners cannot be asked, and maxKept how
 	// many are kept.
 	keepFor = 10 * time.Minute
@@ -190,14 +193,20 @@ func (c *cache) lastWrite(subject string) (at time.Time, revisions Revisions) {
 	return at, revisions
 }
 
-// shared returns an answer that was asked for after a time, contains some revisions and can be given again, or begins to
-// ask. If it returns neither, the caller must ask and call finish.
-func (e *entry) shared(after time.Time, needed Revisions) (*Answer, *asking, bool) {
+// shared returns an answer that was asked for after a time and not longer ago than within, and contains some revisions, or
+// begins to ask. If it returns neither, the caller must ask and call finish. An answer in which shards are missing is not
+// shared for longer than shareFor.
+func (e *entry) shared(after time.Time, needed Revisions, within time.Duration) (*Answer, *asking, bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 
-	if e.answer != nil && e.asked.After(after) && time.Since(e.asked) <= shareFor && e.answer.needed.cover(needed) {
-		return e.answer, nil, false
+	if a := e.answer; a != nil {
+		if len(a.Missing) > 0 {
+			within = min(within, shareFor)
+		}
+		if e.asked.After(after) && time.Since(e.asked) <= within && a.needed.cover(needed) {
+			return a, nil, false
+		}
 	}
 	if e.asking != nil && e.asking.began.After(after) && e.asking.needed.cover(needed) {
 		return nil, e.asking, false

@@ -54,7 +54,7 @@ func TestCache_OneSubjectDoesNotReplaceTheAnswersOfOthers(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				var cache cache
 				answer := func(e *entry, err error) {
-					if _, under, mine := e.shared(time.Time{}, nil); mine {
+					if _, under, mine := e.shared(time.Time{}, nil, shareFor); mine {
 						e.finish(under, Answer{}, err)
 					}
 				}
@@ -83,13 +83,13 @@ func TestCache_KeepsAnswersRatherThanRefusals(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var c cache
 		once := c.entryOf("once", "user:ann")
-		_, under, _ := once.shared(time.Time{}, nil)
+		_, under, _ := once.shared(time.Time{}, nil, shareFor)
 		once.finish(under, Answer{}, nil)
 
 		for i := range 4 * maxKept {
 			time.Sleep(time.Millisecond)
 			e := c.entryOf(strconv.Itoa(i), "user:ann")
-			_, under, _ := e.shared(time.Time{}, nil)
+			_, under, _ := e.shared(time.Time{}, nil, shareFor)
 			e.finish(under, Answer{}, &readmodel.Busy{})
 		}
 
@@ -157,21 +157,54 @@ func TestCache_DropsTheQuestionThatWasNotAskedForLongest(t *testing.T) {
 func TestEntry_SharesOnlyWhatContainsTheWrites(t *testing.T) {
 	t.Parallel()
 	var e entry
-	_, first, mine := e.shared(time.Time{}, Revisions{3: 7})
+	_, first, mine := e.shared(time.Time{}, Revisions{3: 7}, shareFor)
 
-	if _, same, mine := e.shared(time.Time{}, Revisions{3: 6}); mine || same != first {
+	if _, same, mine := e.shared(time.Time{}, Revisions{3: 6}, shareFor); mine || same != first {
 		t.Error("a question that needs less was not shared")
 	}
-	_, second, mineToo := e.shared(time.Time{}, Revisions{3: 6, 4: 1})
+	_, second, mineToo := e.shared(time.Time{}, Revisions{3: 6, 4: 1}, shareFor)
 	if !mine || !mineToo || second == first {
 		t.Error("a question that needs more was shared")
 	}
 
 	e.finish(second, Answer{needed: second.needed}, nil)
-	if answer, _, _ := e.shared(time.Time{}, Revisions{4: 1}); answer == nil {
+	if answer, _, _ := e.shared(time.Time{}, Revisions{4: 1}, shareFor); answer == nil {
 		t.Error("an answer that contains more was not shared")
 	}
-	if answer, _, _ := e.shared(time.Time{}, Revisions{3: 7}); answer != nil {
+	if answer, _, _ := e.shared(time.Time{}, Revisions{3: 7}, shareFor); answer != nil {
 		t.Error("an answer that lacks a write was shared")
 	}
+}
+
+// A load takes long to count, and is shared for longer than a list, unless shards are missing in it.
+func TestEntry_SharesALoadForLonger(t *testing.T) {
+	t.Parallel()
+
+	synctest.Test(t, func(t *testing.T) {
+		load, list := Question{Load: &readmodel.LoadRange{}}, Question{}
+		for _, c := range []struct {
+			what    string
+			missing []int
+			q       *Question
+			after   time.Duration
+			want    bool
+		}{
+			{"a list", nil, &list, shareFor, true},
+			{"an old list", nil, &list, shareFor + 1, false},
+			{"a load", nil, &load, shareLoadFor, true},
+			{"an old load", nil, &load, shareLoadFor + 1, false},
+			{"a load that lacks shards", []int{3}, &load, shareFor, true},
+			{"an old load that lacks shards", []int{3}, &load, shareFor + 1, false},
+		} {
+			var e entry
+			_, under, _ := e.shared(time.Time{}, nil, c.q.shareFor())
+			time.Sleep(1)
+			e.finish(under, Answer{Page: readmodel.Page{Missing: c.missing}}, nil)
+			time.Sleep(c.after - 1)
+
+			if answer, _, _ := e.shared(time.Time{}, nil, c.q.shareFor()); (answer != nil) != c.want {
+				t.Errorf("%s was shared: %t", c.what, answer != nil)
+			}
+		}
+	})
 }

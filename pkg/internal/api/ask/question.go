@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/carillonhq/carillon/pkg/client"
 	"github.com/carillonhq/carillon/pkg/internal/api/httpapi"
@@ -62,6 +63,14 @@ func (q *Question) query(subject string) *readmodel.Query {
 		Subject: subject, Filter: readmodel.Filter{Namespace: q.Namespace, Within: q.Within, Conditions: q.Query.Conditions()}, Order: q.Order,
 		After: q.After, Limit: q.Limit, Now: q.Now, Load: q.Load, Runs: q.Runs, Splits: q.Splits, MinRevisions: q.MinRevisions,
 	}
+}
+
+// shareFor returns for how long an answer to the question is given again.
+func (q *Question) shareFor() time.Duration {
+	if q.Load != nil {
+		return shareLoadFor
+	}
+	return shareFor
 }
 
 // encode returns the question as JSON.

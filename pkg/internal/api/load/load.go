@@ -13,6 +13,7 @@ import (
 	"net/http"
 	"reflect"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/carillonhq/carillon/pkg/client"
@@ -35,8 +36,7 @@ type Handlers struct {
 	Asker *ask.Asker
 	Now   httpapi.Clock
 
-	peaks   peakMemory
-	answers answerMemory
+	peaks peakMemory
 }
 
 const loadAbout = "What falls due, in the minutes of UTC: limits such as max_runs, overlap policies and freezes are not considered, nor are manual runs and retries. " +
@@ -124,61 +124,52 @@ type loadAnswer struct {
 	load  *readmodel.Load
 	asked []int // the minutes for which load has makers and seconds, in their order
 	info  ask.Answer
-	at    time.Time // when the owners were asked, on the monotonic clock
 }
 
 // askOwners returns the load of a question, with what makes the runs of its peaks and of the chosen minute, if that is not
-// -1. Callers who may read the same share an answer for shareFor, except for a caller who has written something.
+// -1.
 func (h *Handlers) askOwners(c *httpapi.Call, question ask.Question, q loadQuery, from time.Time, chosen int) (*loadAnswer, error) {
 	key := question.Key()
-	minutes := &readmodel.LoadRange{From: from.UnixMilli(), Minutes: int(q.Span)}
-	withChosen := func(peaks []int) []int {
-		if chosen >= 0 && !slices.Contains(peaks, chosen) {
-			peaks = append(slices.Clip(peaks), chosen)
+	minutes := readmodel.LoadRange{From: from.UnixMilli(), Minutes: int(q.Span)}
+	withMakers := func(peaks []int) (*loadAnswer, error) {
+		asked := minutes
+		if asked.Makers = peaks; chosen >= 0 && !slices.Contains(peaks, chosen) {
+			asked.Makers = append(slices.Clip(peaks), chosen)
 		}
-		return peaks
+
+		question.Load = &asked
+		answer, err := h.Asker.Ask(c, question)
+
+		return &loadAnswer{load: answer.Load, asked: asked.Makers, info: answer}, err
 	}
 
-	a := h.answers.find(key, minutes)
-	if a == nil || h.Asker.HasWritten(c) {
-		var expected []int
-		if q.Peaks > 0 {
-			expected = h.peaks.expect(key, minutes)
-		}
-		minutes.Makers = withChosen(expected)
-		question.Load = minutes
-
-		at := time.Now()
-		first, err := h.Asker.Ask(c, question)
-		if err != nil {
-			return nil, err
-		}
-		a = &loadAnswer{load: first.Load, asked: minutes.Makers, info: first, at: at}
-		h.answers.keep(key, minutes, a)
+	var expected []int
+	if q.Peaks > 0 {
+		expected = h.peaks.expect(key, &minutes)
 	}
-
-	peaks := a.load.PeakMinutes(q.Peaks)
-	if containsAll(a.asked, withChosen(peaks)) {
-		return a, nil
-	}
-
-	asked := withChosen(peaks)
-	question.Load = &readmodel.LoadRange{From: minutes.From, Minutes: minutes.Minutes, Makers: asked}
-	second, err := h.Asker.Ask(c, question)
+	first, err := withMakers(expected)
 	if err != nil {
 		return nil, err
 	}
-	h.peaks.remember(key, minutes, peaks)
+
+	peaks := first.load.PeakMinutes(q.Peaks)
+	if containsAll(first.asked, peaks) {
+		return first, nil
+	}
+
+	second, err := withMakers(peaks)
+	if err != nil {
+		return nil, err
+	}
+	h.peaks.remember(key, &minutes, peaks)
 
 	// The peaks are those of the first answer.
-	both := *a.load
-	both.Makers, both.Seconds = second.Load.Makers, second.Load.Seconds
-	info := a.info
-	info.Include(second)
-	whole := &loadAnswer{load: &both, asked: asked, info: info, at: a.at}
-	h.answers.keep(key, minutes, whole)
+	both := *first.load
+	both.Makers, both.Seconds = second.load.Makers, second.load.Seconds
+	info := first.info
+	info.Include(second.info)
 
-	return whole, nil
+	return &loadAnswer{load: &both, asked: second.asked, info: info}, nil
 }
 
 // chosenMinute returns the number of the minute that the caller asks for, or -1.
@@ -321,4 +312,86 @@ func grouped(n int) string {
 	}
 
 	return digits
+}
+
+const (
+	// maxQuestions is for how many questions the peaks of the last load are remembered.
+	maxQuestions = 64
+	// maxPeaks is how many peaks of a question are remembered: as many as one request can ask for.
+	maxPeaks = 20
+)
+
+// peakMemory remembers at which minutes the peaks of the last loads are. The owners are asked for what makes the runs of
+// these minutes together with the runs of all minutes. As peaks rarely change, they need not be asked a second time.
+//
+// The zero value is empty. It is safe for concurrent use.
+type peakMemory struct {
+	mu    sync.Mutex
+	peaks map[string]knownPeaks // by question
+}
+
+// knownPeaks are the peaks of a question.
+type knownPeaks struct {
+	at   []int64 // the beginnings of the minutes, in Unix milliseconds
+	used time.Time
+}
+
+// minuteMS is a minute in milliseconds.
+const minuteMS = 60_000
+
+// expect returns the minutes of a range that are probably its peaks.
+func (m *peakMemory) expect(question string, l *readmodel.LoadRange) (minutes []int) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+
+	known, ok := m.peaks[question]
+	if !ok {
+		return nil
+	}
+	known.used = time.Now()
+	m.peaks[question] = known
+
+	for _, at := range known.at {
+		if minute := (at - l.From) / minuteMS; at >= l.From && minute < int64(l.Minutes) {
+			minutes = append(minutes, int(minute))
+		}
+	}
+
+	return minutes
+}
+
+// remember remembers the peaks of a range.
+func (m *peakMemory) remember(question string, l *readmodel.LoadRange, peaks []int) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+
+	if _, ok := m.peaks[question]; !ok && len(m.peaks) >= maxQuestions {
+		m.dropOldest()
+	}
+	if m.peaks == nil {
+		m.peaks = map[string]knownPeaks{}
+	}
+
+	known := knownPeaks{used: time.Now()}
+	for _, minute := range peaks[:min(len(peaks), maxPeaks)] {
+		known.at = append(known.at, l.From+int64(minute)*minuteMS)
+	}
+	m.peaks[question] = known
+}
+
+// dropOldest drops the question that was not asked for the longest time. The caller must hold mu.
+func (m *peakMemory) dropOldest() {
+	oldest, found := "", false
+	for question, known := range m.peaks {
+		if !found || known.used.Before(m.peaks[oldest].used) {
+			oldest, found = question, true
+		}
+	}
+
+	delete(m.peaks, oldest)
+}
+
+// containsAll reports whether a list contains all minutes of another one.
+func containsAll(list, minutes []int) bool {
+	return !slices.ContainsFunc(minutes, func(minute int) bool { return !slices.Contains(list, minute) })
 }
